@@ -1,0 +1,166 @@
+/* The configuration of a job: a YAML file, overridden by --set key=value.
+ *
+ * One table (config_schema.c) lists every key with its type, range, default and help; the
+ * reader, --help, the README's reference and the configuration hash all come from it.
+ * Errors name file, line and key: "configs/a.yaml:12: optimizer.lr: -1 is below 0".
+ */
+#ifndef PS_CONFIG_H
+#define PS_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "err.h"
+#include "yaml_tree.h"
+
+enum { PS_MAX_RANKS = 1024, PS_CONFIG_LIST_MAX = 64 };
+
+typedef struct ps_float_list {
+    int n;
+    double v[PS_CONFIG_LIST_MAX];
+} ps_float_list;
+
+typedef struct ps_int_list {
+    int n;
+    int64_t v[PS_CONFIG_LIST_MAX];
+} ps_int_list;
+
+/* Strings are owned by the configuration and never NULL ("" when not given). */
+typedef struct ps_config_job {
+    char *name;      // default: the configuration file's name without .yaml
+    int64_t servers; // server processes; PS_SERVERS, psrun -s
+    int64_t workers; // worker processes; WORLD_SIZE, psrun -w
+} ps_config_job;
+
+typedef struct ps_config_train {
+    int64_t epochs;  // 0: evaluate only
+    int64_t steps;   // stop after so many optimizer steps; 0: no such limit
+    uint64_t seed;   // weights and dropout
+    char *device;    // auto | cpu | cuda | cuda:N
+    char *precision; // float32 | bf16 | fp16
+    bool tf32;
+    int64_t threads;      // of arithmetic in a worker; 0: all cores
+    int64_t accumulate;   // micro-batches per optimizer step
+    char *init;           // a safetensors file, or ""
+    int64_t save_every;   // optimizer steps; 0: only at the end
+    int64_t log_every;    // optimizer steps
+    int64_t eval_every;   // epochs; 0: only at the end
+    int64_t warmup_steps; // left out of samples_per_second
+} ps_config_train;
+
+typedef struct ps_config_data {
+    char *kind;  // idx | cifar10 | cifar100 | stl10 | npy | synthetic
+    char *path;  // a folder; files of train and test are relative to it
+    char *train; // files (comma-separated) and/or a range: "", "0-7999", "a.gz,b.gz",
+                 // "a,b@0-99"
+    char *test;
+    ps_int_list batch; // per rank: one value for all, or one per rank
+    int64_t eval_batch;
+    bool shuffle;
+    bool drop_last;
+    uint64_t seed;           // the sampler's
+    double scale;            // uint8 pixels are multiplied by it (1/255)
+    ps_float_list normalize; // means of the channels, then their standard deviations
+    ps_int_list resize;      // [H, W], bilinear, before crop
+    int64_t
+        crop_padding; // random crop of the input's size out of the padded image; 0: none
+    bool flip;        // random horizontal flip
+    int64_t prefetch; // batches prepared ahead
+    int64_t samples;  // synthetic: training samples
+    int64_t test_samples; // synthetic: test samples
+} ps_config_data;
+
+typedef struct ps_config_optimizer {
+    char *name; // sgd | adam | adamw
+    double lr;
+    double momentum, dampening;
+    bool nesterov;
+    ps_float_list betas;
+    double eps;
+    double weight_decay;  // default 0, adamw 0.01
+    bool decay_bias_norm; // false: no weight decay on biases and norm layers
+    double clip_norm;     // 0: no clipping
+} ps_config_optimizer;
+
+typedef struct ps_config_schedule {
+    char *name;          // constant | step | cosine | linear
+    int64_t warmup;      // optimizer steps of linear warm-up
+    double warmup_start; // factor of lr at step 0 of the warm-up
+    int64_t step_size;   // of "step", in optimizer steps
+    double gamma;
+    int64_t total; // of cosine and linear; 0: the whole job
+    double min_lr;
+} ps_config_schedule;
+
+typedef struct ps_config_exchange {
+    char *name;        // ps | allreduce | gloo | nccl | none
+    int64_t chunk;     // bytes; 0: auto
+    char *codec;       // none | fp16 | int8 | onebit | topk
+    int64_t codec_min; // tensors smaller than so many bytes travel uncoded
+    double topk;       // share of elements that topk sends
+    char *shm;         // auto | on | off
+    int64_t credit;    // bytes in flight to a shard; 0: auto
+    int64_t bucket;    // bytes of an all-reduce bucket
+    char *nan;         // error | allow
+} ps_config_exchange;
+
+typedef struct ps_config_server {
+    int64_t shards; // shard threads per server process
+} ps_config_server;
+
+typedef struct ps_config_sync {
+    char *policy; // bsp
+} ps_config_sync;
+
+typedef struct ps_config_net {
+    char *interface; // name, prefix (eth*) or "": the route to the coordinator
+    int64_t join_timeout_ms;
+    int64_t heartbeat_ms;
+    int64_t dead_after_ms;   // no heartbeat for so long: the member is dead
+    int64_t step_timeout_ms; // no progress of the exchange for so long: an error
+    int64_t io_threads;      // ZeroMQ I/O threads
+} ps_config_net;
+
+typedef struct ps_config {
+    char *file; // as given; "" when all comes from --set
+    ps_config_job job;
+    ps_config_train train;
+    ps_config_data data;
+    ps_config_optimizer optimizer;
+    ps_config_schedule schedule;
+    ps_config_exchange exchange;
+    ps_config_server server;
+    ps_config_sync sync;
+    ps_config_net net;
+    struct {
+        ps_int_list input; // model.input: C, H, W (or one number: features)
+        bool dropout;      // false: every dropout layer passes its input through
+        char *loss;        // nll | cross_entropy | mse
+    } model;
+    /* The parsed file with overrides applied; model.layers is read from it by model_spec.
+     * Owned by the configuration. */
+    ps_yaml *tree;
+} ps_config;
+
+/* Reads file ("" or NULL: defaults alone), applies n overrides "key=value" in order
+ * (their place in errors is "--set"), checks types, ranges and unknown keys (with the
+ * nearest known key as a hint). CONFIG, IO or NOMEM on failure; cfg is then safe for
+ * fini. */
+ps_err ps_config_load(ps_config *cfg, const char *file, const char *const *overrides,
+                      int n_overrides);
+void ps_config_fini(ps_config *cfg);
+
+/* The batch size of a rank. */
+int64_t ps_config_batch(const ps_config *cfg, int rank);
+
+/* A hash of what has to be the same on every member of the job (not: paths, devices,
+ * threads, interface), model included. */
+uint64_t ps_config_hash(const ps_config *cfg);
+
+/* All keys with type, default, range and help: for --help, or as a Markdown table. */
+void ps_config_print_help(FILE *out);
+void ps_config_print_markdown(FILE *out);
+
+#endif

@@ -1,0 +1,26 @@
+/* A connection of one thread to the coordinator, beside the member's own: a shard uses it
+ * for the global gradient norm, without blocking on it. Not thread-safe. */
+#ifndef PS_COORD_LINK_H
+#define PS_COORD_LINK_H
+
+#include "member.h"
+
+typedef struct ps_coord_link ps_coord_link;
+
+ps_err ps_coord_link_create(void *zmq_context, const ps_member *m, ps_coord_link **out);
+void ps_coord_link_destroy(ps_coord_link **link);
+
+/* The ZeroMQ socket, for zmq_poll. */
+void *ps_coord_link_socket(ps_coord_link *link);
+
+/* Sends this shard's block sums of a step: n runs; run i covers blocks first[i] ..
+ * first[i] + counts[i] of total_blocks, its sums one after another in sums. When the runs
+ * of all n_shards shards are in, the coordinator adds them in order and answers all. */
+ps_err ps_coord_link_norm_send(ps_coord_link *link, uint64_t step, uint32_t n_shards,
+                               uint64_t total_blocks, uint32_t n, const uint64_t *first,
+                               const uint64_t *counts, const double *sums);
+/* One answer if there is one: *got, *step, *norm. Never blocks. */
+ps_err ps_coord_link_norm_recv(ps_coord_link *link, int *got, uint64_t *step,
+                               double *norm);
+
+#endif

@@ -1,0 +1,81 @@
+#include "err.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MESSAGE_BYTES = 1024 };
+
+static _Thread_local char message[MESSAGE_BYTES];
+
+ps_err ps_err_set(ps_err code, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    // Formatted aside first: an argument may be the present message itself.
+    char next[MESSAGE_BYTES];
+    vsnprintf(next, sizeof next, fmt, args);
+    va_end(args);
+    memcpy(message, next, sizeof message);
+    return code;
+}
+
+/* message = "<formatted>: <tail>", cut where it is too long. */
+static void set_with_tail(const char *tail, const char *fmt, va_list args)
+{
+    char next[MESSAGE_BYTES];
+    vsnprintf(next, sizeof next, fmt, args);
+    size_t used = strlen(next);
+    size_t room = sizeof next - 1 - used;
+    size_t colon = room < 2 ? room : 2, rest = strlen(tail);
+    memcpy(next + used, ": ", colon);
+    if (rest > room - colon) rest = room - colon;
+    memcpy(next + used + colon, tail, rest);
+    next[used + colon + rest] = '\0';
+    memcpy(message, next, sizeof message);
+}
+
+ps_err ps_err_prefix(ps_err code, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    set_with_tail(message, fmt, args);
+    va_end(args);
+    return code;
+}
+
+ps_err ps_err_errno(ps_err code, const char *fmt, ...)
+{
+    int saved = errno;
+    va_list args;
+    va_start(args, fmt);
+    set_with_tail(strerror(saved), fmt, args);
+    va_end(args);
+    return code;
+}
+
+const char *ps_err_message(void)
+{
+    return message;
+}
+
+const char *ps_err_name(ps_err code)
+{
+    static const char *const names[] = {
+#define PS_ERR_NAME(name, text) #name,
+        PS_ERR_MAP(PS_ERR_NAME)
+#undef PS_ERR_NAME
+    };
+    return (unsigned)code < PS_ERR_COUNT ? names[code] : "UNKNOWN";
+}
+
+const char *ps_err_text(ps_err code)
+{
+    static const char *const texts[] = {
+#define PS_ERR_TEXT(name, text) text,
+        PS_ERR_MAP(PS_ERR_TEXT)
+#undef PS_ERR_TEXT
+    };
+    return (unsigned)code < PS_ERR_COUNT ? texts[code] : "unknown error";
+}

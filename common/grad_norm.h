@@ -1,0 +1,26 @@
+/* The global gradient norm, the same bits whatever the chunks and shards.
+ *
+ * Each tensor is cut into blocks of PS_NORM_BLOCK elements; a block's sum of squares is a
+ * double; the blocks are added in the order of the arena. Chunks end on blocks, so a
+ * shard can give the sums of its own blocks.
+ */
+#ifndef PS_GRAD_NORM_H
+#define PS_GRAD_NORM_H
+
+#include "plan.h"
+
+/* Blocks of the whole arena, of a tensor's start, and of a chunk. Pure. */
+uint64_t ps_grad_norm_blocks(const ps_model_spec *spec);
+/* Index, in the order of the arena, of the first block of a chunk; *n: its blocks. */
+uint64_t ps_grad_norm_chunk_blocks(const ps_model_spec *spec, const ps_chunk *chunk,
+                                   uint64_t *n);
+/* Fills sums[0 .. n) for the chunk's blocks; grad is the chunk's (chunk->count elements).
+ */
+void ps_grad_norm_chunk(const ps_model_spec *spec, const ps_chunk *chunk,
+                        const float *grad, double *sums);
+/* sqrt of the sum in order. */
+double ps_grad_norm_total(const double *sums, uint64_t n);
+/* torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)). */
+double ps_grad_norm_clip(double norm, double max_norm);
+
+#endif

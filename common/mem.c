@@ -1,0 +1,92 @@
+#include "mem.h"
+
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+ps_err ps_mem_zalloc(void *out, size_t count, size_t size, const char *what)
+{
+    void *p = NULL;
+    if (size == 0 || count <= SIZE_MAX / size)
+        p = calloc(count ? count : 1, size ? size : 1);
+    if (!p)
+        return ps_err_set(PS_ERR_NOMEM, "%s: no memory for %zu x %zu bytes", what, count,
+                          size);
+    memcpy(out, &p, sizeof p);
+    return PS_OK;
+}
+
+ps_err ps_mem_zalloc_aligned(void *out, size_t bytes, const char *what)
+{
+    void *p = NULL;
+    size_t rounded = (bytes / 64 + 1) * 64;
+    if (bytes < SIZE_MAX - 128) p = aligned_alloc(64, rounded);
+    if (!p) return ps_err_set(PS_ERR_NOMEM, "%s: no memory for %zu bytes", what, bytes);
+    memset(p, 0, rounded);
+    memcpy(out, &p, sizeof p);
+    return PS_OK;
+}
+
+ps_err ps_mem_strdup(char **out, const char *text)
+{
+    *out = strdup(text);
+    return *out ? PS_OK : ps_err_set(PS_ERR_NOMEM, "no memory for a string");
+}
+
+static ps_err map_all(ps_shared_mem *mem, int fd, size_t bytes, const char *what)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    if (p == MAP_FAILED) {
+        close(fd);
+        return ps_err_errno(PS_ERR_NOMEM, "%s: mapping %zu bytes", what, bytes);
+    }
+    *mem = (ps_shared_mem){.base = p, .bytes = bytes, .fd = fd};
+    return PS_OK;
+}
+
+ps_err ps_shared_mem_init(ps_shared_mem *mem, size_t bytes, const char *what)
+{
+    *mem = (ps_shared_mem){.fd = -1};
+    if (bytes == 0) bytes = 1;
+    int fd = memfd_create(what, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) return ps_err_errno(PS_ERR_NOMEM, "%s: memfd_create", what);
+    if (ftruncate(fd, (off_t)bytes) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+        ps_err err = ps_err_errno(PS_ERR_NOMEM, "%s: %zu bytes of memfd", what, bytes);
+        close(fd);
+        return err;
+    }
+    return map_all(mem, fd, bytes, what);
+}
+
+ps_err ps_shared_mem_attach(ps_shared_mem *mem, int fd, size_t bytes, const char *what)
+{
+    *mem = (ps_shared_mem){.fd = -1};
+    const int wanted = F_SEAL_SHRINK | F_SEAL_GROW;
+    int seals = fcntl(fd, F_GET_SEALS);
+    struct stat st;
+    if (seals < 0 || (seals & wanted) != wanted || fstat(fd, &st) != 0) {
+        close(fd);
+        return ps_err_set(PS_ERR_PEER, "%s: the segment is not sealed against resizing",
+                          what);
+    }
+    if (st.st_size < 0 || (size_t)st.st_size != bytes) {
+        close(fd);
+        return ps_err_set(PS_ERR_PEER,
+                          "%s: the segment has %lld bytes, %zu were expected", what,
+                          (long long)st.st_size, bytes);
+    }
+    return map_all(mem, fd, bytes, what);
+}
+
+void ps_shared_mem_fini(ps_shared_mem *mem)
+{
+    if (!mem->base) return;
+    munmap(mem->base, mem->bytes);
+    close(mem->fd);
+    *mem = (ps_shared_mem){.fd = -1};
+}

@@ -1,0 +1,33 @@
+/* Memory: allocation that fails with an error instead of aborting, and shared arenas. */
+#ifndef PS_MEM_H
+#define PS_MEM_H
+
+#include <stddef.h>
+
+#include "err.h"
+
+/* Zeroed memory of count elements of size bytes; *out is owned by the caller (free()).
+ * what names the thing in the message. count * size may not overflow; 0 gives a unique
+ * pointer. */
+ps_err ps_mem_zalloc(void *out, size_t count, size_t size, const char *what);
+
+/* The same, aligned to 64 bytes (a cache line, an AVX-512 vector); free(). */
+ps_err ps_mem_zalloc_aligned(void *out, size_t bytes, const char *what);
+
+ps_err ps_mem_strdup(char **out, const char *text);
+
+/* A zeroed mapping that other processes can be given: memfd, sealed against shrinking and
+ * growing. Page-aligned; populated, so that no step pays for page faults. */
+typedef struct ps_shared_mem {
+    void *base; // NULL when not open
+    size_t bytes;
+    int fd;
+} ps_shared_mem;
+
+ps_err ps_shared_mem_init(ps_shared_mem *mem, size_t bytes, const char *what);
+/* Maps what a peer passed. Checks the seals (F_SEAL_SHRINK and F_SEAL_GROW) and that the
+ * size is exactly bytes, before a byte is touched. Takes fd in every case. */
+ps_err ps_shared_mem_attach(ps_shared_mem *mem, int fd, size_t bytes, const char *what);
+void ps_shared_mem_fini(ps_shared_mem *mem); // safe on a zeroed or failed one
+
+#endif

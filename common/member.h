@@ -1,0 +1,105 @@
+/* A process's membership in a job: joining, roster, heartbeats, barriers, small
+ * reductions, a key-value store and the news that the job is over.
+ *
+ * One control thread per process owns the connection to the coordinator. The functions
+ * below may be called from any thread of the process; each blocks until its deadline at
+ * most, and returns at once when the job is aborted.
+ */
+#ifndef PS_MEMBER_H
+#define PS_MEMBER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "clock.h"
+#include "config.h"
+
+typedef enum ps_role { PS_ROLE_SERVER, PS_ROLE_WORKER } ps_role;
+
+typedef struct ps_member_options {
+    const ps_config *config; // borrowed for the life of the member
+    ps_role role;
+    int rank;                // -1: take a free one
+    int world_size;          // workers of the job
+    int n_servers;           // servers of the job (0 in all-reduce mode)
+    const char *init_method; // tcp://host:port, env://, file:///path; NULL: env://
+    uint64_t plan_hash;
+    int local_rank; // -1: not given
+    /* What a server offers: shards data endpoints, bound already
+     * ("tcp://10.0.0.1:40123"). */
+    const char *const *endpoints;
+    int n_endpoints;
+} ps_member_options;
+
+typedef struct ps_roster_entry {
+    ps_role role;
+    int rank;
+    char host[64];    // host name
+    char boot_id[40]; // with net_ns: tells whether two members share a host
+    char net_ns[40];
+    char **endpoints; // n_endpoints; of a server, one per shard
+    int n_endpoints;
+} ps_roster_entry;
+
+typedef struct ps_roster {
+    uint64_t nonce; // the job's
+    uint32_t epoch; // the member epoch
+    int n_servers, n_workers;
+    ps_roster_entry *servers, *workers; // by rank
+} ps_roster;
+
+typedef struct ps_member ps_member;
+
+/* Joins and waits (net.join_timeout_ms) until everybody has. The coordinator runs in this
+ * process when it is server 0, or worker 0 where there are no servers: it is then started
+ * first, bound to the address of the init method.
+ * TIMEOUT names who is missing; PEER when the coordinator refuses (version, job, hashes,
+ * rank taken: its words are in the message); NET when the address cannot be bound or
+ * reached. */
+ps_err ps_member_join(const ps_member_options *options, ps_member **out);
+
+int ps_member_rank(const ps_member *m);
+const ps_roster *ps_member_roster(const ps_member *m); // borrowed, constant after joining
+/* This process's address on the network chosen by net.interface ("10.0.0.7"). */
+const char *ps_member_address(const ps_member *m);
+/* The coordinator's ZeroMQ endpoint ("tcp://10.0.0.1:29500"), for links of one's own. */
+const char *ps_member_coordinator(const ps_member *m);
+
+/* PS_OK, or the reason why the job is over (PEER: "worker 2 (host b) ..."). Never blocks.
+ */
+ps_err ps_member_check(ps_member *m);
+/* Readable once the job has been aborted: for poll sets. */
+int ps_member_abort_fd(const ps_member *m);
+/* Ends the job for everybody with a reason; returns at once. */
+void ps_member_abort(ps_member *m, const char *reason);
+
+/* Waits until all workers have called it with this name. */
+ps_err ps_member_barrier(ps_member *m, const char *name, ps_deadline deadline);
+
+/* values (n, at most 65,536) become the sum over all workers, added in rank order; every
+ * worker calls it with the same name and n. */
+ps_err ps_member_reduce(ps_member *m, const char *name, double *values, size_t n,
+                        ps_deadline deadline);
+
+/* A key-value store kept by the coordinator; a value is at most 64 MiB. get waits until
+ * the key is set; *value is owned by the caller (free()). */
+ps_err ps_member_put(ps_member *m, const char *key, const void *value, size_t bytes,
+                     ps_deadline deadline);
+ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
+                     ps_deadline deadline);
+
+/* Orderly end: says goodbye and waits until every worker has (servers and the process
+ * that hosts the coordinator stay until the last has left), so that nobody's early end
+ * breaks the others. */
+ps_err ps_member_leave(ps_member *m, ps_deadline deadline);
+
+/* Servers: blocks until all workers have left (PS_OK) or the job is aborted (its reason).
+ */
+ps_err ps_member_wait_end(ps_member *m);
+
+/* Stops the control thread (and the coordinator). Without a leave before, the coordinator
+ * learns that this member is gone and aborts the job. */
+void ps_member_destroy(ps_member **m);
+
+#endif

@@ -1,0 +1,110 @@
+/* A model: layers in topological order, with every shape inferred, and its tensors.
+ *
+ * Read from model.layers of the configuration. A list; each item is a layer's kind, alone
+ * or with its settings:
+ *
+ *   model:
+ *     input: [1, 28, 28]          # C, H, W; or [features]
+ *     loss: nll                   # nll | cross_entropy | mse
+ *     layers:
+ *       - conv2d: {name: conv1, out: 32, kernel: 3}        # stride 1, padding 0, bias
+ * true
+ *       - relu
+ *       - max_pool2d: 2                                    # kernel; stride defaults to
+ * it
+ *       - dropout: 0.25
+ *       - flatten
+ *       - linear: {name: fc1, out: 128}
+ *       - batch_norm2d: {name: bn1}                        # eps 1e-5, momentum 0.1
+ *       - avg_pool2d: global                               # or kernel/stride
+ *       - residual:                                        # out = body(x) + shortcut(x)
+ *           name: layer1.0                               # prefix of the names inside
+ *           body: [ ... layers ... ]
+ *           shortcut: [ ... ]                              # absent: the identity
+ *       - log_softmax
+ *
+ * A name may be given as one; a layer without name that has parameters is named by its
+ * index in its list, as torch.nn.Sequential would. Names inside a residual block are
+ * prefixed with the block's.
+ */
+#ifndef PS_MODEL_SPEC_H
+#define PS_MODEL_SPEC_H
+
+#include "config.h"
+#include "tensor.h"
+
+#define PS_LAYER_MAP(X)                                                                  \
+    X(CONV2D, "conv2d")                                                                  \
+    X(LINEAR, "linear")                                                                  \
+    X(BATCH_NORM2D, "batch_norm2d")                                                      \
+    X(RELU, "relu")                                                                      \
+    X(TANH, "tanh")                                                                      \
+    X(SIGMOID, "sigmoid")                                                                \
+    X(MAX_POOL2D, "max_pool2d")                                                          \
+    X(AVG_POOL2D, "avg_pool2d")                                                          \
+    X(DROPOUT, "dropout")                                                                \
+    X(FLATTEN, "flatten")                                                                \
+    X(ADD, "add")                                                                        \
+    X(LOG_SOFTMAX, "log_softmax")
+
+typedef enum ps_layer_kind {
+#define PS_LAYER_ENUM(name, text) PS_LAYER_##name,
+    PS_LAYER_MAP(PS_LAYER_ENUM)
+#undef PS_LAYER_ENUM
+        PS_LAYER_KIND_COUNT
+} ps_layer_kind;
+
+typedef enum ps_loss_kind {
+    PS_LOSS_NLL,           // input: log-probabilities (N, classes); labels int32
+    PS_LOSS_CROSS_ENTROPY, // input: logits (N, classes); labels int32
+    PS_LOSS_MSE // input: (N, classes); target: one-hot of the label; mean over N*classes
+} ps_loss_kind;
+
+enum { PS_INPUT = -1, PS_NONE = -1 };
+
+typedef struct ps_layer {
+    ps_layer_kind kind;
+    char *name;      // PyTorch path; "" for a layer without parameters
+    int line;        // in the configuration file
+    int input[2];    // indices of the producing layers; PS_INPUT: the model's input. ADD:
+                     // both
+    int n_inputs;    // 1, ADD 2 (body, shortcut)
+    int n_consumers; // layers (and the loss) that read this one's output
+    ps_dims in, out; // one sample's: (C, H, W) or (F)
+    /* Settings; those that the kind does not have are 0. */
+    int kernel[2], stride[2], padding[2]; // h, w: CONV2D, MAX_POOL2D, AVG_POOL2D
+    double p;                             // DROPOUT (0 when model.dropout is false)
+    double eps, momentum;                 // BATCH_NORM2D
+    int dropout_id;   // DROPOUT: 0, 1, ... : the layer's stream of draws
+    int weight, bias; // indices into tensors, or PS_NONE
+    int running_mean, running_var, num_batches; // indices into buffers, or PS_NONE
+} ps_layer;
+
+typedef struct ps_model_spec {
+    ps_dims input;     // one sample's
+    int64_t n_outputs; // classes
+    ps_loss_kind loss;
+    int n_layers;
+    ps_layer *layers;
+    /* Parameters in the order of registration (a layer's weight, then its bias). */
+    int n_tensors;
+    ps_tensor *tensors;
+    uint64_t arena_count; // elements of the parameter arena, gaps included
+    uint64_t n_params;    // elements without gaps
+    int n_buffers;
+    ps_tensor *buffers;
+    uint64_t buffer_bytes; // of the buffer arena
+} ps_model_spec;
+
+/* Builds the model that cfg describes; cfg is borrowed during the call. CONFIG or SHAPE
+ * on failure, naming file, line, layer and shapes; spec is then safe for fini. */
+ps_err ps_model_spec_init(ps_model_spec *spec, const ps_config *cfg);
+void ps_model_spec_fini(ps_model_spec *spec);
+
+/* "conv2d". */
+const char *ps_layer_kind_name(ps_layer_kind kind);
+
+/* The tensor with the name, or NULL. */
+const ps_tensor *ps_model_spec_find(const ps_model_spec *spec, const char *name);
+
+#endif

@@ -1,0 +1,49 @@
+/* Optimizers: one implementation, used by shards and, in all-reduce mode, by workers.
+ *
+ * Formulas and defaults are PyTorch's single-tensor ones
+ * (torch/optim/{sgd,adam,adamw}.py): scalars in double, tensors in float32. SGD    d = g
+ * + wd*p; t = 1: buf = d, else buf = mu*buf + (1-damp)*d; nesterov: d + mu*buf, else buf
+ * (mu = 0: d); p -= lr*d Adam   g += wd*p; AdamW: p *= 1 - lr*wd; m += (1-b1)(g-m); v =
+ * b2*v + (1-b2)g*g; p -= lr/(1-b1^t) * m / (sqrt(v)/sqrt(1-b2^t) + eps)
+ */
+#ifndef PS_OPTIMIZER_H
+#define PS_OPTIMIZER_H
+
+#include "config.h"
+#include "tensor.h"
+
+typedef enum ps_optimizer_kind {
+    PS_OPTIMIZER_SGD,
+    PS_OPTIMIZER_ADAM,
+    PS_OPTIMIZER_ADAMW
+} ps_optimizer_kind;
+
+enum { PS_OPTIMIZER_MAX_STATES = 2 };
+
+typedef struct ps_optimizer {
+    ps_optimizer_kind kind;
+    double lr, momentum, dampening, beta1, beta2, eps, weight_decay;
+    bool nesterov, decay_bias_norm;
+    int n_states; // arrays of state per parameter: SGD 0, with momentum 1, Adam(W) 2
+} ps_optimizer;
+
+/* What changes from step to step. */
+typedef struct ps_optimizer_step {
+    double lr;         // from the schedule
+    uint64_t t;        // 1 for the first step
+    double grad_scale; // the gradient is multiplied by it first (clipping, loss scale);
+                       // 1: not at all
+} ps_optimizer_step;
+
+ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg);
+
+/* The weight decay of a tensor of that role. */
+double ps_optimizer_decay(const ps_optimizer *opt, ps_tensor_role role);
+
+/* One step over n elements. param (n), grad (n, read only), states n_states arrays of
+ * (n). Elementwise: any cut of the range gives the same bits. */
+void ps_optimizer_apply(const ps_optimizer *opt, const ps_optimizer_step *step,
+                        double weight_decay, uint64_t n, float *param, const float *grad,
+                        float *const *states);
+
+#endif

@@ -1,0 +1,53 @@
+/* safetensors: named tensors in one file, as PyTorch's safetensors.torch reads and
+ * writes.
+ *
+ *   u64 little-endian N | N bytes of JSON, padded with spaces to a multiple of 8 | data
+ *   {"__metadata__": {str: str}, name: {"dtype": "F32", "shape": [..],
+ *    "data_offsets": [begin, end]}, ...}
+ *
+ * The reader checks everything before it uses a byte: N <= 100,000,000, JSON starting
+ * with
+ * '{' without duplicate keys, offsets sorted, contiguous from 0 to the end of the file,
+ * no overflow, end - begin = elements x size.
+ */
+#ifndef PS_SAFETENSORS_H
+#define PS_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "err.h"
+#include "model_spec.h"
+
+typedef struct ps_st_tensor {
+    char *name;
+    char dtype[8]; // "F32", "I64", ...
+    ps_dims dims;
+    const void *data; // into the file's bytes
+    uint64_t bytes;
+} ps_st_tensor;
+
+typedef struct ps_st_file {
+    int n;
+    ps_st_tensor *tensors;
+    void *bytes; // the whole file, owned
+} ps_st_file;
+
+ps_err ps_st_load(const char *path, ps_st_file *out);
+/* From memory; takes nothing, copies. For tests and fuzzing; name stands for the path. */
+ps_err ps_st_parse(const char *name, const void *bytes, size_t n_bytes, ps_st_file *out);
+void ps_st_fini(ps_st_file *file);
+const ps_st_tensor *ps_st_find(const ps_st_file *file, const char *name);
+
+/* Writes params (the arena) and buffers (the buffer arena) under PyTorch's names, first
+ * to path.tmp, synced, then renamed: a full disk or a kill leaves the old file. metadata:
+ * n_meta pairs key, value. */
+ps_err ps_st_save_model(const char *path, const ps_model_spec *spec, const float *params,
+                        const void *buffers, const char *const *metadata, int n_meta);
+
+/* Fills params and buffers from the file; every tensor of the model must be there with
+ * its shape and dtype, and none besides (FORMAT names the first that does not fit). */
+ps_err ps_st_load_model(const char *path, const ps_model_spec *spec, float *params,
+                        void *buffers);
+
+#endif

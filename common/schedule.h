@@ -1,0 +1,26 @@
+/* Learning rate per optimizer step: constant, step, cosine, linear, each after a linear
+ * warm-up. PyTorch's StepLR, CosineAnnealingLR and LinearLR (factor 1 to min_lr/lr), in
+ * closed form, stepped once per optimizer step. */
+#ifndef PS_SCHEDULE_H
+#define PS_SCHEDULE_H
+
+#include "config.h"
+
+typedef struct ps_schedule {
+    enum {
+        PS_SCHEDULE_CONSTANT,
+        PS_SCHEDULE_STEP,
+        PS_SCHEDULE_COSINE,
+        PS_SCHEDULE_LINEAR
+    } kind;
+    double lr, warmup_start, gamma, min_lr;
+    uint64_t warmup, step_size, total;
+} ps_schedule;
+
+/* total_steps: optimizer steps of the whole job (used where schedule.total is 0). */
+ps_err ps_schedule_init(ps_schedule *s, const ps_config *cfg, uint64_t total_steps);
+
+/* The rate of optimizer step `step`, counted from 0. Pure. */
+double ps_schedule_lr(const ps_schedule *s, uint64_t step);
+
+#endif

@@ -1,0 +1,47 @@
+/* Named views into an arena. */
+#ifndef PS_TENSOR_H
+#define PS_TENSOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    PS_MAX_DIMS = 4,
+    PS_TENSOR_ALIGN = 16, // elements: every tensor starts on 64 bytes
+    PS_NORM_BLOCK = 4096  // elements: see plan.h and grad_norm.h
+};
+
+typedef struct ps_dims {
+    int n;                  // 0 .. PS_MAX_DIMS
+    int64_t d[PS_MAX_DIMS]; // row-major
+} ps_dims;
+
+static inline int64_t ps_dims_count(const ps_dims *dims)
+{
+    int64_t count = 1;
+    for (int i = 0; i < dims->n; i++)
+        count *= dims->d[i];
+    return count;
+}
+
+typedef enum ps_tensor_role {
+    PS_TENSOR_WEIGHT,
+    PS_TENSOR_BIAS,
+    PS_TENSOR_NORM,   // weight or bias of a normalisation layer
+    PS_TENSOR_BUFFER, // float32, not trained: running mean and variance
+    PS_TENSOR_COUNTER // int64, one element: num_batches_tracked
+} ps_tensor_role;
+
+typedef struct ps_tensor {
+    char *name; // PyTorch's: "layer1.0.conv1.weight"; owned by the model
+    ps_dims dims;
+    ps_tensor_role role;
+    int64_t fan_in; // of the layer (initialisation)
+    /* Parameters: elements from the start of the parameter (or gradient) arena, a
+     * multiple of PS_TENSOR_ALIGN. Buffers and counters: bytes from the start of the
+     * buffer arena, a multiple of 64. The gaps are zero and stay zero. */
+    uint64_t offset;
+    uint64_t count; // elements
+} ps_tensor;
+
+#endif

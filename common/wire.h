@@ -1,0 +1,89 @@
+/* The data plane's messages between workers and shards.
+ *
+ * ZeroMQ multipart. Frame 1, a msgpack array of exactly eleven items:
+ *
+ *   [version u8, kind u8, nonce u64, epoch u32, rank u32, step u64, chunk u32, codec u8,
+ *    count u64, credit u64, place u64]
+ *
+ * Frame 2, only for kinds with a payload: count elements as the codec encodes them, or,
+ * with PS_CODEC_SHM, nothing (absent): the payload lies in the sender's registered
+ * segment, place elements from its start. Little-endian float32.
+ *
+ * DEALER (worker) <-> ROUTER (shard). The worker's routing id is 5 bytes: 'w' and its
+ * rank, big-endian, so that a restarted worker takes its place (HANDOVER).
+ *
+ *   worker -> shard                       shard -> worker
+ *   HELLO   first message                 READY   the shard knows the worker
+ *   INIT    rank 0: first weights         WEIGHTS of a chunk, at version step
+ *   PUSH    gradient of a chunk in step   CREDIT  bytes taken over (also in every other
+ * reply) PULL    weights at version step       STALE   the present member epoch (count =
+ * it) BYE     the worker is done            ERROR   frame 2 is UTF-8 text; the job is
+ * over
+ *
+ * Version v of the weights is what stands after v optimizer steps: a PUSH of step s (from
+ * 0) is answered with WEIGHTS of step s + 1. A push's identity is (step, rank, chunk).
+ */
+#ifndef PS_WIRE_H
+#define PS_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "err.h"
+
+enum { PS_WIRE_VERSION = 1, PS_WIRE_HEADER_MAX = 80 };
+
+#define PS_MSG_MAP(X)                                                                    \
+    X(HELLO, 1, 0)                                                                       \
+    X(INIT, 2, 1)                                                                        \
+    X(PUSH, 3, 1)                                                                        \
+    X(PULL, 4, 0)                                                                        \
+    X(BYE, 5, 0)                                                                         \
+    X(READY, 16, 0)                                                                      \
+    X(WEIGHTS, 17, 1)                                                                    \
+    X(CREDIT, 18, 0)                                                                     \
+    X(STALE, 19, 0)                                                                      \
+    X(ERROR, 20, 1)
+
+typedef enum ps_msg_kind {
+#define PS_MSG_ENUM(name, number, payload) PS_MSG_##name = number,
+    PS_MSG_MAP(PS_MSG_ENUM)
+#undef PS_MSG_ENUM
+} ps_msg_kind;
+
+typedef enum ps_codec {
+    PS_CODEC_NONE = 0,
+    PS_CODEC_SHM = 1,
+    PS_CODEC_FP16 = 2,
+    PS_CODEC_INT8 = 3,
+    PS_CODEC_ONEBIT = 4,
+    PS_CODEC_TOPK = 5,
+    PS_CODEC_COUNT
+} ps_codec;
+
+typedef struct ps_wire_header {
+    uint8_t version;
+    uint8_t kind;
+    uint8_t codec;
+    uint64_t nonce;
+    uint32_t epoch;
+    uint32_t rank;
+    uint64_t step;
+    uint32_t chunk;
+    uint64_t count;
+    uint64_t credit;
+    uint64_t place;
+} ps_wire_header;
+
+/* Writes the header; *bytes: its size (at most PS_WIRE_HEADER_MAX). Cannot fail. */
+void ps_wire_encode(const ps_wire_header *h, uint8_t out[PS_WIRE_HEADER_MAX],
+                    size_t *bytes);
+
+/* Reads frame 1. PROTOCOL when it is not exactly such an array, of another version, or of
+ * an unknown kind or codec. Does not allocate. */
+ps_err ps_wire_decode(const void *frame, size_t bytes, ps_wire_header *h);
+
+int ps_wire_has_payload(const ps_wire_header *h);
+const char *ps_wire_kind_name(int kind);
+
+#endif

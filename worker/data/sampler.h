@@ -1,0 +1,46 @@
+/* Which samples a rank sees: torch.utils.data.distributed.DistributedSampler's indices.
+ *
+ * Equal batches: DistributedSampler exactly (seed + epoch, shuffle, drop_last, padding),
+ * the rank's list cut into batches, the last may be short. Unequal batches: the padded
+ * permutation is cut into global batches of sum(B_r) samples, of which rank r takes the
+ * slice behind those of the ranks before it; the last global batch is divided in
+ * proportion, every rank at least one sample.
+ */
+#ifndef PS_SAMPLER_H
+#define PS_SAMPLER_H
+
+#include "config.h"
+
+typedef struct ps_sampler_options {
+    int64_t n_samples;
+    int world_size, rank;
+    bool shuffle, drop_last;
+    uint64_t seed;
+    const int64_t *batch; // (world_size) samples per micro-batch
+} ps_sampler_options;
+
+/* One micro-batch of this rank in the epoch, and the size of the global one. */
+typedef struct ps_sampler_batch {
+    int64_t begin, n; // into indices/positions
+    int64_t global_n; // sum of n over ranks
+} ps_sampler_batch;
+
+typedef struct ps_epoch {
+    int64_t n;           // this rank's samples
+    int64_t *indices;    // (n) into the dataset
+    uint32_t *positions; // (n) into the (padded) permutation, the same on any world size
+    int64_t n_batches;
+    ps_sampler_batch *batches;
+} ps_epoch;
+
+ps_err ps_epoch_init(ps_epoch *epoch, const ps_sampler_options *options, uint64_t number);
+void ps_epoch_fini(ps_epoch *epoch);
+
+/* Micro-batches of an epoch, the same on every rank; no allocation. */
+int64_t ps_sampler_n_batches(const ps_sampler_options *options);
+
+/* Evaluation: contiguous disjoint slices without padding; *begin and *n are rank's. */
+void ps_sampler_eval_slice(int64_t n_samples, int world_size, int rank, int64_t *begin,
+                           int64_t *n);
+
+#endif

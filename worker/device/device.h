@@ -1,0 +1,132 @@
+/* Devices: where arithmetic runs. One of the two vtables of the project.
+ *
+ * A device compiles a model into a program. The caller owns the arenas: params and grads
+ * in host memory (shared, see mem.h), registered with the program. A device with memory
+ * of its own keeps copies there and moves ranges when the hooks say that they may move.
+ */
+#ifndef PS_DEVICE_H
+#define PS_DEVICE_H
+
+#include "model_spec.h"
+#include "rng.h"
+
+typedef struct ps_device ps_device;
+typedef struct ps_program ps_program;
+
+typedef struct ps_device_options {
+    int index;   // of several of its kind; -1: chosen by the device (LOCAL_RANK)
+    int threads; // cpu: of arithmetic
+    const char *precision; // float32 | bf16 | fp16
+    bool tf32;
+} ps_device_options;
+
+/* Called by forward and backward on the calling thread; a failure ends the pass with it.
+ * tensor indices are those of ps_model_spec.tensors. NULL hooks are not called. */
+typedef struct ps_pass_hooks {
+    void *ctx;
+    /* Before the first read of tensors [first, first + n) of the parameter arena in this
+     * pass: returns when the host arena holds the weights that the pass wants. */
+    ps_err (*params_needed)(void *ctx, int first, int n);
+    /* The gradients of tensors [first, first + n) are final in the host arena and this
+     * step's passes read those parameters no more: they may be overwritten. */
+    ps_err (*grads_ready)(void *ctx, int first, int n);
+} ps_pass_hooks;
+
+typedef struct ps_batch {
+    int n;                 // samples, 1 .. max_batch of the program
+    const float *x;        // (n, input dims), row-major, 64-byte aligned
+    const int32_t *labels; // (n)
+    const uint32_t
+        *positions; // (n) positions in the epoch's permutation (dropout's draws)
+} ps_batch;
+
+typedef struct ps_pass {
+    bool training;    // dropout and batch statistics on
+    bool accumulate;  // add to the gradient arena instead of overwriting it
+    float grad_scale; // the mean loss is multiplied by it before the backward pass
+    ps_dropout_key dropout;
+    const ps_pass_hooks *hooks; // may be NULL
+} ps_pass;
+
+typedef struct ps_pass_result {
+    double loss_sum; // sum over samples of each one's loss (mse: its mean over outputs)
+    int64_t correct; // samples whose largest output is the label's
+} ps_pass_result;
+
+typedef struct ps_program_options {
+    const ps_model_spec *spec; // borrowed for the program's life
+    int max_batch;
+    bool training; // false: forward only
+    float *params; // host arena, spec->arena_count elements; borrowed
+    float *grads;  // host arena; borrowed; NULL when not training
+    void *buffers; // host buffer arena (spec->buffer_bytes); borrowed
+} ps_program_options;
+
+typedef struct ps_device_ops {
+    const char *name;
+    /* *out is owned by the caller. UNSUPPORTED when the machine has none (says what was
+     * asked for and what there is). */
+    ps_err (*open)(const ps_device_options *options, ps_device **out);
+    void (*close)(ps_device **device);
+    /* A line for people: "cpu: AMD EPYC, 1 thread, oneDNN 2.6.3 avx512_core_bf16". */
+    void (*describe)(const ps_device *device, char *out, size_t bytes);
+    /* Prepares everything that a pass needs: nothing is allocated in a pass (but for the
+     * first pass of another batch size). */
+    ps_err (*program_create)(ps_device *device, const ps_program_options *options,
+                             ps_program **out);
+    void (*program_destroy)(ps_program **program);
+    /* Runs the model on the batch; result may be NULL. In training, running statistics in
+     * the buffer arena are updated. After a failure, only destroy may be called. */
+    ps_err (*forward)(ps_program *program, const ps_batch *batch, const ps_pass *pass,
+                      ps_pass_result *result);
+    /* After a forward with the same batch and pass. Calls grads_ready from the last layer
+     * to the first. */
+    ps_err (*backward)(ps_program *program, const ps_batch *batch, const ps_pass *pass);
+    /* The last forward's outputs (n, outputs), copied to host memory. */
+    ps_err (*outputs)(ps_program *program, float *out, size_t count);
+} ps_device_ops;
+
+struct ps_device {
+    const ps_device_ops *ops;
+};
+struct ps_program {
+    ps_device *device;
+};
+
+/* Finds the back end for "auto", "cpu", "cuda", "cuda:N" and opens it. */
+ps_err ps_device_open(const char *name, const ps_device_options *options,
+                      ps_device **out);
+
+static inline void ps_device_close(ps_device **device)
+{
+    if (*device) (*device)->ops->close(device);
+}
+static inline void ps_device_describe(const ps_device *device, char *out, size_t bytes)
+{
+    device->ops->describe(device, out, bytes);
+}
+static inline ps_err
+ps_program_create(ps_device *device, const ps_program_options *options, ps_program **out)
+{
+    return device->ops->program_create(device, options, out);
+}
+static inline void ps_program_destroy(ps_program **program)
+{
+    if (*program) (*program)->device->ops->program_destroy(program);
+}
+static inline ps_err ps_program_forward(ps_program *program, const ps_batch *batch,
+                                        const ps_pass *pass, ps_pass_result *result)
+{
+    return program->device->ops->forward(program, batch, pass, result);
+}
+static inline ps_err ps_program_backward(ps_program *program, const ps_batch *batch,
+                                         const ps_pass *pass)
+{
+    return program->device->ops->backward(program, batch, pass);
+}
+static inline ps_err ps_program_outputs(ps_program *program, float *out, size_t count)
+{
+    return program->device->ops->outputs(program, out, count);
+}
+
+#endif

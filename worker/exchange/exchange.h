@@ -1,0 +1,113 @@
+/* Exchanges: how gradients become new weights. One of the two vtables of the project.
+ *
+ * All functions are called by the worker's main thread. Life: create, start, then for
+ * each step begin, params_needed/grads_ready (from the device's hooks) and finish; drain
+ * before anybody reads all parameters (evaluation, saving); stop; destroy.
+ */
+#ifndef PS_EXCHANGE_H
+#define PS_EXCHANGE_H
+
+#include "mem.h"
+#include "member.h"
+#include "optimizer.h"
+#include "plan.h"
+#include "schedule.h"
+
+typedef struct ps_exchange ps_exchange;
+
+typedef struct ps_exchange_options { // all borrowed for the exchange's life
+    const ps_config *config;
+    const ps_model_spec *spec;
+    const ps_plan *plan; // chunks and shards (ps), else of one shard
+    const ps_optimizer *optimizer;
+    const ps_schedule *schedule;
+    ps_member *member; // NULL only for `none`
+    int rank, world_size;
+    const ps_shared_mem *params; // spec->arena_count float32
+    const ps_shared_mem *grads;
+    void *buffers; // the buffer arena
+} ps_exchange_options;
+
+typedef struct ps_exchange_stats {
+    uint64_t bytes_sent, bytes_received; // payload and headers, this worker, since start
+    bool computed;                       // the bytes were computed, not read from sockets
+    double wait_seconds; // main thread's, in params_needed and drain, since start
+    uint64_t raw_bytes;  // what bytes_sent would be without a codec
+} ps_exchange_stats;
+
+typedef struct ps_exchange_ops {
+    const char *name;
+    /* Connects. *out is owned by the caller. */
+    ps_err (*create)(const ps_exchange_options *options, ps_exchange **out);
+    /* Rank 0's params and buffers become everybody's. */
+    ps_err (*start)(ps_exchange *x);
+    /* Optimizer step `step` (from 0) begins. */
+    ps_err (*begin)(ps_exchange *x, uint64_t step);
+    /* Blocks until params of tensors [first, first + n) are at version `step`. */
+    ps_err (*params_needed)(ps_exchange *x, int first, int n);
+    /* The gradients of the tensors are final (already multiplied by n_r / sum n); they
+     * and the parameters belong to the exchange until the next params_needed of them. */
+    ps_err (*grads_ready)(ps_exchange *x, int first, int n);
+    /* All gradients of the step have been given. May return before they are applied. */
+    ps_err (*finish)(ps_exchange *x);
+    /* Blocks until the whole parameter arena is at the newest version. */
+    ps_err (*drain)(ps_exchange *x);
+    /* Rank 0's buffer arena becomes everybody's. */
+    ps_err (*sync_buffers)(ps_exchange *x);
+    void (*stats)(const ps_exchange *x, ps_exchange_stats *out);
+    /* Orderly end of the connections; after a failure destroy alone may be called. */
+    ps_err (*stop)(ps_exchange *x);
+    void (*destroy)(ps_exchange **x);
+} ps_exchange_ops;
+
+struct ps_exchange {
+    const ps_exchange_ops *ops;
+};
+
+/* Finds the exchange by name ("allreduce": nccl on cuda, else gloo) and creates it.
+ * UNSUPPORTED names what the build lacks. */
+ps_err ps_exchange_create(const char *name, const char *device,
+                          const ps_exchange_options *options, ps_exchange **out);
+
+static inline ps_err ps_exchange_start(ps_exchange *x)
+{
+    return x->ops->start(x);
+}
+static inline ps_err ps_exchange_begin(ps_exchange *x, uint64_t step)
+{
+    return x->ops->begin(x, step);
+}
+static inline ps_err ps_exchange_params_needed(ps_exchange *x, int first, int n)
+{
+    return x->ops->params_needed(x, first, n);
+}
+static inline ps_err ps_exchange_grads_ready(ps_exchange *x, int first, int n)
+{
+    return x->ops->grads_ready(x, first, n);
+}
+static inline ps_err ps_exchange_finish(ps_exchange *x)
+{
+    return x->ops->finish(x);
+}
+static inline ps_err ps_exchange_drain(ps_exchange *x)
+{
+    return x->ops->drain(x);
+}
+static inline ps_err ps_exchange_sync_buffers(ps_exchange *x)
+{
+    return x->ops->sync_buffers(x);
+}
+static inline void ps_exchange_stats_get(const ps_exchange *x, ps_exchange_stats *out)
+{
+    x->ops->stats(x, out);
+}
+static inline ps_err ps_exchange_stop(ps_exchange *x)
+{
+    return x->ops->stop(x);
+}
+static inline void ps_exchange_destroy(ps_exchange **x)
+{
+    if (*x) (*x)->ops->destroy(x);
+}
+
+#endif
