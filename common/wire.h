@@ -12,13 +12,13 @@
  * DEALER (worker) <-> ROUTER (shard). The worker's routing id is 5 bytes: 'w' and its
  * rank, big-endian, so that a restarted worker takes its place (HANDOVER).
  *
- *   worker -> shard                       shard -> worker
- *   HELLO   first message                 READY   the shard knows the worker
- *   INIT    rank 0: first weights         WEIGHTS of a chunk, at version step
- *   PUSH    gradient of a chunk in step   CREDIT  bytes taken over (also in every other
- * reply) PULL    weights at version step       STALE   the present member epoch (count =
- * it) BYE     the worker is done            ERROR   frame 2 is UTF-8 text; the job is
- * over
+ *   worker -> shard                      shard -> worker
+ *   HELLO  first message                 READY    the shard knows the worker
+ *   INIT   rank 0: first weights         WEIGHTS  of a chunk, at version step
+ *   PUSH   gradient of a chunk in step   CREDIT   bytes taken over (every other reply
+ *                                                 gives them back too)
+ *   PULL   weights at version step       STALE    count: the present member epoch
+ *   BYE    the worker is done            ERROR    frame 2: UTF-8; the job is over
  *
  * Version v of the weights is what stands after v optimizer steps: a PUSH of step s (from
  * 0) is answered with WEIGHTS of step s + 1. A push's identity is (step, rank, chunk).
@@ -83,6 +83,7 @@ void ps_wire_encode(const ps_wire_header *h, uint8_t out[PS_WIRE_HEADER_MAX],
  * an unknown kind or codec. Does not allocate. */
 ps_err ps_wire_decode(const void *frame, size_t bytes, ps_wire_header *h);
 
+/* 1 when a second frame belongs to the message. */
 int ps_wire_has_payload(const ps_wire_header *h);
 const char *ps_wire_kind_name(int kind);
 

@@ -1,0 +1,128 @@
+#include "wire.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Written by hand after the MessagePack specification: fixarray 11; 1, 3; uint64
+ * 0x1122334455667788; 7, 2; uint16 300; uint32 65536; 0; uint64 2^40; uint8 128; 0. */
+static const uint8_t PUSH_BYTES[] = {0x9b, 0x01, 0x03, 0xcf, 0x11, 0x22, 0x33, 0x44, 0x55,
+                                     0x66, 0x77, 0x88, 0x07, 0x02, 0xcd, 0x01, 0x2c, 0xce,
+                                     0x00, 0x01, 0x00, 0x00, 0x00, 0xcf, 0x00, 0x00, 0x01,
+                                     0x00, 0x00, 0x00, 0x00, 0x00, 0xcc, 0x80, 0x00};
+
+static const ps_wire_header PUSH = {.version = PS_WIRE_VERSION,
+                                    .kind = PS_MSG_PUSH,
+                                    .nonce = 0x1122334455667788u,
+                                    .epoch = 7,
+                                    .rank = 2,
+                                    .step = 300,
+                                    .chunk = 65536,
+                                    .codec = PS_CODEC_NONE,
+                                    .count = (uint64_t)1 << 40,
+                                    .credit = 128};
+
+static void assert_same(const ps_wire_header *a, const ps_wire_header *b)
+{
+    assert_int_equal(a->version, b->version);
+    assert_int_equal(a->kind, b->kind);
+    assert_int_equal(a->codec, b->codec);
+    assert_int_equal(a->nonce, b->nonce);
+    assert_int_equal(a->epoch, b->epoch);
+    assert_int_equal(a->rank, b->rank);
+    assert_int_equal(a->step, b->step);
+    assert_int_equal(a->chunk, b->chunk);
+    assert_int_equal(a->count, b->count);
+    assert_int_equal(a->credit, b->credit);
+    assert_int_equal(a->place, b->place);
+}
+
+static void encodes_as_msgpack(void **state)
+{
+    uint8_t out[PS_WIRE_HEADER_MAX];
+    size_t bytes;
+    ps_wire_encode(&PUSH, out, &bytes);
+    assert_int_equal(bytes, sizeof PUSH_BYTES);
+    assert_memory_equal(out, PUSH_BYTES, bytes);
+}
+
+static void reads_what_others_write(void **state)
+{
+    ps_wire_header h;
+    assert_int_equal(ps_wire_decode(PUSH_BYTES, sizeof PUSH_BYTES, &h), PS_OK);
+    assert_same(&h, &PUSH);
+}
+
+static void widest_header_fits_and_returns(void **state)
+{
+    const ps_wire_header widest = {
+        PS_WIRE_VERSION, PS_MSG_ERROR, PS_CODEC_TOPK, UINT64_MAX, UINT32_MAX, UINT32_MAX,
+        UINT64_MAX,      UINT32_MAX,   UINT64_MAX,    UINT64_MAX, UINT64_MAX};
+    uint8_t out[PS_WIRE_HEADER_MAX];
+    size_t bytes;
+    ps_wire_encode(&widest, out, &bytes);
+    assert_int_equal(bytes, 1 + 3 * 1 + 3 * 5 + 5 * 9);
+    ps_wire_header back;
+    assert_int_equal(ps_wire_decode(out, bytes, &back), PS_OK);
+    assert_same(&back, &widest);
+}
+
+static void refuses_every_truncation_and_a_tail(void **state)
+{
+    ps_wire_header h;
+    for (size_t n = 0; n < sizeof PUSH_BYTES; n++)
+        assert_int_equal(ps_wire_decode(PUSH_BYTES, n, &h), PS_ERR_PROTOCOL);
+    uint8_t longer[sizeof PUSH_BYTES + 1] = {0};
+    memcpy(longer, PUSH_BYTES, sizeof PUSH_BYTES);
+    assert_int_equal(ps_wire_decode(longer, sizeof longer, &h), PS_ERR_PROTOCOL);
+    assert_int_equal(ps_wire_decode(NULL, 0, &h), PS_ERR_PROTOCOL);
+}
+
+static void refuses_with(size_t place, uint8_t byte, const char *words)
+{
+    uint8_t frame[sizeof PUSH_BYTES];
+    memcpy(frame, PUSH_BYTES, sizeof frame);
+    frame[place] = byte;
+    ps_wire_header h;
+    assert_int_equal(ps_wire_decode(frame, sizeof frame, &h), PS_ERR_PROTOCOL);
+    assert_non_null(strstr(ps_err_message(), words));
+}
+
+static void refuses_what_does_not_fit(void **state)
+{
+    refuses_with(0, 0x9a, "header");     // ten items
+    refuses_with(0, 0x8b, "header");     // a map
+    refuses_with(1, 0x02, "version 2");  // of the future
+    refuses_with(2, 0x63, "kind 99");    // unknown kind
+    refuses_with(2, 0xff, "malformed");  // -1
+    refuses_with(22, 0x06, "codec 6");   // unknown codec
+    refuses_with(13, 0xc0, "malformed"); // nil as rank
+}
+
+static void tells_which_have_a_payload(void **state)
+{
+    ps_wire_header h = PUSH;
+    assert_int_equal(ps_wire_has_payload(&h), 1);
+    h.codec = PS_CODEC_SHM;
+    assert_int_equal(ps_wire_has_payload(&h), 0);
+    h = (ps_wire_header){.kind = PS_MSG_CREDIT};
+    assert_int_equal(ps_wire_has_payload(&h), 0);
+    assert_string_equal(ps_wire_kind_name(PS_MSG_WEIGHTS), "WEIGHTS");
+    assert_string_equal(ps_wire_kind_name(99), "unknown");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(encodes_as_msgpack),
+        cmocka_unit_test(reads_what_others_write),
+        cmocka_unit_test(widest_header_fits_and_returns),
+        cmocka_unit_test(refuses_every_truncation_and_a_tail),
+        cmocka_unit_test(refuses_what_does_not_fit),
+        cmocka_unit_test(tells_which_have_a_payload),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
