@@ -4,7 +4,8 @@
  * the rank's list cut into batches, the last may be short. Unequal batches: the padded
  * permutation is cut into global batches of sum(B_r) samples, of which rank r takes the
  * slice behind those of the ranks before it; the last global batch is divided in
- * proportion, every rank at least one sample.
+ * proportion, every rank at least one sample: should it hold fewer samples than there are
+ * ranks, the permutation is padded further (drop_last: they are dropped).
  */
 #ifndef PS_SAMPLER_H
 #define PS_SAMPLER_H
@@ -33,10 +34,13 @@ typedef struct ps_epoch {
     ps_sampler_batch *batches;
 } ps_epoch;
 
+/* ARG for options that make no sense, CONFIG when drop_last leaves nothing, NOMEM; epoch
+ * is then safe for fini. */
 ps_err ps_epoch_init(ps_epoch *epoch, const ps_sampler_options *options, uint64_t number);
 void ps_epoch_fini(ps_epoch *epoch);
 
-/* Micro-batches of an epoch, the same on every rank; no allocation. */
+/* Micro-batches of an epoch, the same on every rank; no allocation. Options are those
+ * that ps_epoch_init accepts; 0 when drop_last leaves nothing. */
 int64_t ps_sampler_n_batches(const ps_sampler_options *options);
 
 /* Evaluation: contiguous disjoint slices without padding; *begin and *n are rank's. */

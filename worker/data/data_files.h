@@ -1,0 +1,65 @@
+/* Data files: how data.train and data.test name them, and how they are read.
+ *
+ *   split = [ files ] [ "@" range ] | range      files = name { "," name }
+ *   range = first "-" last                       both inclusive, from 0
+ *
+ * "0-7999" alone is a range of the default files; a file of such a name is "./0-7999".
+ */
+#ifndef PS_DATA_FILES_H
+#define PS_DATA_FILES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <zlib.h>
+
+#include "err.h"
+
+enum { PS_DATA_MAX_FILES = 64 };
+
+typedef struct ps_data_spec {
+    int n_files; // 0: the kind's default files
+    char *files[PS_DATA_MAX_FILES];
+    bool has_range;
+    int64_t first, last;
+} ps_data_spec;
+
+/* key ("data.train") is named in errors. CONFIG; spec is then safe for fini. */
+ps_err ps_data_spec_init(ps_data_spec *spec, const char *key, const char *text);
+void ps_data_spec_fini(ps_data_spec *spec);
+
+/* data.path as a folder that exists: as given, from the working folder; else from the
+ * folder of the configuration file. *out is owned by the caller. IO naming both. */
+ps_err ps_data_folder(const char *path, const char *config_file, char **out);
+
+/* folder/name, or name when it is absolute; owned by the caller. */
+ps_err ps_data_path(const char *folder, const char *name, char **out);
+
+/* A file, plain or gzip (told apart by its first bytes), read from start to end. */
+typedef struct ps_source {
+    gzFile file;
+    char *path;     // for messages
+    uint64_t bytes; // on disk
+    uint64_t taken; // read so far, after decompression
+} ps_source;
+
+ps_err ps_source_init(ps_source *source, const char *path);
+/* The same for an open descriptor, taken in every case. */
+ps_err ps_source_init_fd(ps_source *source, int fd, const char *path);
+void ps_source_fini(ps_source *source); // safe on a zeroed or failed one
+
+/* Reads exactly n bytes; FORMAT when the file ends before, naming what. */
+ps_err ps_source_read(ps_source *source, void *out, uint64_t n, const char *what);
+
+/* Reads exactly n bytes into a buffer that the caller owns. A claim of more than the
+ * file can hold (deflate shrinks at most 1032-fold) fails before anything is allocated,
+ * and a compressed file's buffer grows with what really comes out of it. */
+ps_err ps_source_read_alloc(ps_source *source, uint64_t n, const char *what, void **out);
+
+/* Reads what is left, at most limit bytes (FORMAT beyond). */
+ps_err ps_source_read_rest(ps_source *source, uint64_t limit, void **out, uint64_t *n);
+
+/* FORMAT unless everything has been read. */
+ps_err ps_source_end(ps_source *source);
+
+#endif

@@ -1,0 +1,182 @@
+#include "sampler.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+#include "rng.h"
+
+static bool equal_batches(const ps_sampler_options *o)
+{
+    for (int r = 1; r < o->world_size; r++)
+        if (o->batch[r] != o->batch[0]) return false;
+    return true;
+}
+
+/* Samples of one whole global batch. */
+static int64_t whole_global(const ps_sampler_options *o)
+{
+    int64_t sum = 0;
+    for (int r = 0; r < o->world_size; r++)
+        sum += o->batch[r];
+    return sum;
+}
+
+/* Length of the permutation after padding or cutting: DistributedSampler's total_size.
+ * Unequal batches can leave a last global batch of fewer samples than ranks, of which no
+ * rank may have none: it is filled up to one for each, or dropped. */
+static int64_t total_size(const ps_sampler_options *o)
+{
+    int64_t n = o->n_samples, w = o->world_size;
+    int64_t total = o->drop_last ? n / w * w : (n + w - 1) / w * w;
+    if (equal_batches(o)) return total;
+    int64_t rest = total % whole_global(o);
+    if (rest == 0 || rest >= w) return total;
+    return o->drop_last ? total - rest : total - rest + w;
+}
+
+int64_t ps_sampler_n_batches(const ps_sampler_options *o)
+{
+    int64_t whole = whole_global(o);
+    return (total_size(o) + whole - 1) / whole;
+}
+
+/* Samples that the ranks before `rank` take of a global batch of n: everyone one, and of
+ * the rest the share of their batch sizes, rounded down in the running sum, so that the
+ * parts add up to n and none is larger than its batch. */
+static int64_t share_before(const ps_sampler_options *o, int64_t n, int rank)
+{
+    int64_t whole = whole_global(o), before = 0;
+    for (int r = 0; r < rank; r++)
+        before += o->batch[r];
+    if (n == whole) return before;
+    int64_t spare = whole - o->world_size;
+    if (spare == 0) return rank;
+    // __int128: samples times batch sizes, neither of which is bounded here.
+    return rank + (int64_t)((__int128)(n - o->world_size) * (before - rank) / spare);
+}
+
+static ps_err check(const ps_sampler_options *o)
+{
+    if (o->n_samples < 1)
+        return ps_err_set(PS_ERR_ARG, "the sampler needs at least one sample");
+    if (o->world_size < 1 || o->rank < 0 || o->rank >= o->world_size)
+        return ps_err_set(PS_ERR_ARG, "the sampler has no rank %d of %d", o->rank,
+                          o->world_size);
+    for (int r = 0; r < o->world_size; r++)
+        if (o->batch[r] < 1 || o->batch[r] > INT32_MAX)
+            return ps_err_set(PS_ERR_ARG,
+                              "data.batch: %" PRId64 " of rank %d is not valid",
+                              o->batch[r], r);
+    int64_t total = total_size(o);
+    if (total > UINT32_MAX)
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "an epoch of %" PRId64 " samples: at most %" PRIu32, total,
+                          UINT32_MAX);
+    if (total == 0)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "data.drop_last leaves nothing of %" PRId64
+                          " samples for %d workers",
+                          o->n_samples, o->world_size);
+    return PS_OK;
+}
+
+/* Fills positions and batches: every W-th of the permutation, from rank on. */
+static void cut_equal(ps_epoch *epoch, const ps_sampler_options *o)
+{
+    int64_t b = o->batch[0];
+    for (int64_t i = 0; i < epoch->n; i++)
+        epoch->positions[i] = (uint32_t)(o->rank + i * o->world_size);
+    for (int64_t k = 0; k < epoch->n_batches; k++) {
+        int64_t left = epoch->n - k * b, n = left < b ? left : b;
+        epoch->batches[k] = (ps_sampler_batch){k * b, n, n * o->world_size};
+    }
+}
+
+/* Fills positions and batches: this rank's slice of every global batch. */
+static void cut_unequal(ps_epoch *epoch, const ps_sampler_options *o, int64_t total)
+{
+    int64_t whole = whole_global(o), filled = 0;
+    for (int64_t k = 0; k < epoch->n_batches; k++) {
+        int64_t left = total - k * whole, global_n = left < whole ? left : whole;
+        int64_t from = share_before(o, global_n, o->rank);
+        int64_t n = share_before(o, global_n, o->rank + 1) - from;
+        epoch->batches[k] = (ps_sampler_batch){filled, n, global_n};
+        for (int64_t i = 0; i < n; i++)
+            epoch->positions[filled++] = (uint32_t)(k * whole + from + i);
+    }
+}
+
+/* This rank's samples in an epoch of total. */
+static int64_t rank_samples(const ps_sampler_options *o, int64_t total)
+{
+    if (equal_batches(o)) return total / o->world_size;
+    int64_t whole = whole_global(o), rest = total % whole;
+    int64_t n = total / whole * o->batch[o->rank];
+    if (rest > 0)
+        n += share_before(o, rest, o->rank + 1) - share_before(o, rest, o->rank);
+    return n;
+}
+
+/* indices from positions: the permutation, repeated cyclically behind its end. */
+static ps_err take_indices(ps_epoch *epoch, const ps_sampler_options *o, uint64_t number)
+{
+    if (!o->shuffle) {
+        for (int64_t i = 0; i < epoch->n; i++)
+            epoch->indices[i] = epoch->positions[i] % o->n_samples;
+        return PS_OK;
+    }
+    int64_t *order = NULL;
+    PS_TRY(ps_mem_zalloc(&order, (size_t)o->n_samples, sizeof *order, "the permutation"));
+    ps_mt19937 generator;
+    ps_mt19937_seed(&generator, o->seed + number);
+    ps_randperm(&generator, o->n_samples, order);
+    for (int64_t i = 0; i < epoch->n; i++)
+        epoch->indices[i] = order[epoch->positions[i] % o->n_samples];
+    free(order);
+    return PS_OK;
+}
+
+ps_err ps_epoch_init(ps_epoch *epoch, const ps_sampler_options *o, uint64_t number)
+{
+    memset(epoch, 0, sizeof *epoch);
+    PS_TRY(check(o));
+    ps_err err = PS_OK;
+    int64_t total = total_size(o);
+    epoch->n = rank_samples(o, total);
+    epoch->n_batches = ps_sampler_n_batches(o);
+    size_t n = (size_t)epoch->n, n_batches = (size_t)epoch->n_batches;
+    PS_TRY_GOTO(ps_mem_zalloc(&epoch->indices, n, sizeof *epoch->indices, "indices"), err,
+                fail);
+    PS_TRY_GOTO(ps_mem_zalloc(&epoch->positions, n, sizeof *epoch->positions, "indices"),
+                err, fail);
+    PS_TRY_GOTO(
+        ps_mem_zalloc(&epoch->batches, n_batches, sizeof *epoch->batches, "batches"), err,
+        fail);
+    if (equal_batches(o))
+        cut_equal(epoch, o);
+    else
+        cut_unequal(epoch, o, total);
+    PS_TRY_GOTO(take_indices(epoch, o, number), err, fail);
+    return PS_OK;
+fail:
+    ps_epoch_fini(epoch);
+    return err;
+}
+
+void ps_epoch_fini(ps_epoch *epoch)
+{
+    free(epoch->indices);
+    free(epoch->positions);
+    free(epoch->batches);
+    memset(epoch, 0, sizeof *epoch);
+}
+
+void ps_sampler_eval_slice(int64_t n_samples, int world_size, int rank, int64_t *begin,
+                           int64_t *n)
+{
+    int64_t each = n_samples / world_size, more = n_samples % world_size;
+    *begin = rank * each + (rank < more ? rank : more);
+    *n = each + (rank < more ? 1 : 0);
+}

@@ -1,0 +1,86 @@
+#include "samples.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void ps_dataset_fini(ps_dataset *set)
+{
+    free(set->values);
+    free(set->labels);
+    memset(set, 0, sizeof *set);
+}
+
+ps_err ps_dataset_bytes(const char *name, int64_t n, const ps_dims *dims, bool is_float,
+                        uint64_t *bytes)
+{
+    uint64_t total = is_float ? sizeof(float) : 1;
+    bool overflow = n < 0 || __builtin_mul_overflow(total, (uint64_t)n, &total);
+    for (int i = 0; i < dims->n && !overflow; i++)
+        overflow =
+            dims->d[i] < 0 || __builtin_mul_overflow(total, (uint64_t)dims->d[i], &total);
+    if (overflow || total > PTRDIFF_MAX)
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s: its sizes are more than this machine can address", name);
+    if (total == 0)
+        return ps_err_set(PS_ERR_FORMAT, "%s: holds no samples, or samples of size 0",
+                          name);
+    *bytes = total;
+    return PS_OK;
+}
+
+ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last)
+{
+    if (first < 0 || last < first || last >= set->n)
+        return ps_err_set(PS_ERR_FORMAT,
+                          "range %" PRId64 "-%" PRId64 ": there are %" PRId64
+                          " samples, the last is number %" PRId64,
+                          first, last, set->n, set->n - 1);
+    size_t element = set->is_float ? sizeof(float) : 1;
+    size_t sample = (size_t)ps_dims_count(&set->dims) * element;
+    size_t n = (size_t)(last - first + 1);
+    memmove(set->values, (char *)set->values + (size_t)first * sample, n * sample);
+    memmove(set->labels, set->labels + first, n * sizeof *set->labels);
+    set->n = (int64_t)n;
+    // Giving the rest back may fail, and then nothing is lost.
+    void *values = realloc(set->values, n * sample);
+    if (values != NULL) set->values = values;
+    int32_t *labels = realloc(set->labels, n * sizeof *labels);
+    if (labels != NULL) set->labels = labels;
+    return PS_OK;
+}
+
+static ps_err check_finite(const ps_dataset *set, int64_t first)
+{
+    const float *v = set->values;
+    int64_t count = ps_dims_count(&set->dims);
+    for (int64_t i = 0; i < set->n * count; i++)
+        if (!isfinite(v[i]))
+            return ps_err_set(PS_ERR_NUMERIC,
+                              "sample %" PRId64 ": value %" PRId64
+                              " is not a finite number",
+                              first + i / count, i % count);
+    return PS_OK;
+}
+
+ps_err ps_dataset_check(ps_dataset *set, int64_t first, int64_t limit)
+{
+    int32_t largest = 0;
+    for (int64_t i = 0; i < set->n; i++) {
+        int32_t label = set->labels[i];
+        if (label < 0)
+            return ps_err_set(PS_ERR_FORMAT,
+                              "sample %" PRId64 " has the label %" PRId32
+                              "; labels start at 0",
+                              first + i, label);
+        if (limit > 0 && label >= limit)
+            return ps_err_set(PS_ERR_FORMAT,
+                              "sample %" PRId64 " has the label %" PRId32
+                              "; the model's %" PRId64 " classes are 0 to %" PRId64,
+                              first + i, label, limit, limit - 1);
+        if (label > largest) largest = label;
+    }
+    set->n_classes = (int64_t)largest + 1;
+    return set->is_float ? check_finite(set, first) : PS_OK;
+}
