@@ -1,0 +1,91 @@
+#include "parse_text.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* Digits from *p on; false when there is none or the value passes max. */
+static bool digits(const char **p, uint64_t max, uint64_t *out)
+{
+    const char *s = *p;
+    uint64_t v = 0;
+    if (*s < '0' || *s > '9') return false;
+    for (; *s >= '0' && *s <= '9'; s++) {
+        uint64_t d = (uint64_t)(*s - '0');
+        if (v > (max - d) / 10) return false;
+        v = v * 10 + d;
+    }
+    *p = s;
+    *out = v;
+    return true;
+}
+
+bool ps_parse_uint(const char *text, uint64_t *out)
+{
+    if (*text == '+') text++;
+    return digits(&text, UINT64_MAX, out) && *text == '\0';
+}
+
+bool ps_parse_int(const char *text, int64_t *out)
+{
+    bool negative = *text == '-';
+    uint64_t v;
+    if (*text == '-' || *text == '+') text++;
+    if (!digits(&text, INT64_MAX, &v) || *text) return false;
+    *out = negative ? -(int64_t)v : (int64_t)v;
+    return true;
+}
+
+/* strtod on text that can only be a decimal number. */
+static bool decimal(const char **p, double *out)
+{
+    size_t n = strspn(*p, "+-.0123456789eE");
+    char *end;
+    if (n == 0 || strspn(*p, "+-") > 1) return false;
+    *out = strtod(*p, &end);
+    bool whole = end == *p + n;
+    *p = end;
+    return whole && isfinite(*out);
+}
+
+bool ps_parse_double(const char *text, double *out)
+{
+    double over, under = 1;
+    if (!decimal(&text, &over)) return false;
+    if (*text == '/') {
+        text++;
+        if (!decimal(&text, &under) || under == 0) return false;
+    }
+    *out = over / under;
+    return *text == '\0' && isfinite(*out);
+}
+
+bool ps_parse_bool(const char *text, bool *out)
+{
+    static const char *const words[] = {"true", "yes", "on", "false", "no", "off"};
+    for (int i = 0; i < 6; i++) {
+        if (strcasecmp(text, words[i]) != 0) continue;
+        *out = i < 3;
+        return true;
+    }
+    return false;
+}
+
+bool ps_parse_bytes(const char *text, int64_t *out)
+{
+    static const struct {
+        const char *suffix;
+        int shift;
+    } units[] = {{"", 0},     {"k", 10}, {"kib", 10}, {"m", 20},
+                 {"mib", 20}, {"g", 30}, {"gib", 30}};
+    uint64_t v;
+    if (!digits(&text, INT64_MAX, &v)) return false;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        if (strcasecmp(text, units[i].suffix) != 0) continue;
+        if (v > (uint64_t)INT64_MAX >> units[i].shift) return false;
+        *out = (int64_t)(v << units[i].shift);
+        return true;
+    }
+    return false;
+}
