@@ -1,0 +1,12 @@
+/* Is every number finite? A bit test, because -ffast-math habits and vectoriser both treat
+ * isfinite() badly. */
+#ifndef PS_FINITE_H
+#define PS_FINITE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* True when none of the n numbers is infinite or not a number. Vectorised. */
+bool ps_finite_all(const float *x, uint64_t n);
+
+#endif

@@ -1,0 +1,157 @@
+#include "aggregate.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "finite.h"
+#include "mem.h"
+
+enum { BLOCK = 4096 };
+
+static uint64_t aligned_count(uint64_t count)
+{
+    return (count + PS_TENSOR_ALIGN - 1) / PS_TENSOR_ALIGN * PS_TENSOR_ALIGN;
+}
+
+uint64_t ps_aggregate_slab_count(const ps_chunk *chunk, const ps_optimizer *opt,
+                                 bool keep_sum)
+{
+    return aligned_count(chunk->count) * (uint64_t)(1 + opt->n_states + keep_sum);
+}
+
+static void cut_segments(ps_aggregate *a, const ps_model_spec *spec,
+                         const ps_chunk *chunk, const ps_optimizer *opt)
+{
+    uint64_t end = chunk->offset + chunk->count;
+    for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
+        const ps_tensor *tensor = &spec->tensors[t];
+        uint64_t from = tensor->offset, to = tensor->offset + tensor->count;
+        if (from < chunk->offset) from = chunk->offset;
+        if (to > end) to = end;
+        if (from >= to) continue;
+        a->segments[a->n_segments++] = (ps_segment){
+            .offset = from - chunk->offset,
+            .count = to - from,
+            .weight_decay = ps_optimizer_decay(opt, tensor->role),
+            .tensor = tensor->name,
+        };
+    }
+}
+
+ps_err ps_aggregate_init(ps_aggregate *a, const ps_model_spec *spec,
+                         const ps_chunk *chunk, const ps_optimizer *opt, bool keep_sum,
+                         float *slab)
+{
+    *a = (ps_aggregate){.count = chunk->count};
+    size_t n = (size_t)(chunk->last_tensor - chunk->first_tensor + 1);
+    PS_TRY(ps_mem_zalloc(&a->segments, n, sizeof *a->segments, "a chunk's segments"));
+    cut_segments(a, spec, chunk, opt);
+    uint64_t stride = aligned_count(chunk->count);
+    a->weights = slab;
+    for (int i = 0; i < opt->n_states; i++)
+        a->states[i] = slab + (uint64_t)(1 + i) * stride;
+    if (keep_sum) a->sum = slab + (uint64_t)(1 + opt->n_states) * stride;
+    return PS_OK;
+}
+
+void ps_aggregate_fini(ps_aggregate *a)
+{
+    free(a->segments);
+    *a = (ps_aggregate){0};
+}
+
+/* out = a + b */
+static void add2(float *restrict out, const float *restrict a, const float *restrict b,
+                 uint64_t n)
+{
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = a[i] + b[i];
+}
+
+/* out = out + a */
+static void add_to(float *restrict out, const float *restrict a, uint64_t n)
+{
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++)
+        out[i] += a[i];
+}
+
+/* The sum of elements [at, at + n) in rank order: into out, or, for one rank, in place. */
+static const float *sum_block(float *out, const ps_aggregate_step *s, uint64_t at,
+                              uint64_t n)
+{
+    if (s->n_grads == 1) return s->grads[0] + at;
+    add2(out, s->grads[0] + at, s->grads[1] + at, n);
+    for (int r = 2; r < s->n_grads; r++)
+        add_to(out, s->grads[r] + at, n);
+    return out;
+}
+
+static ps_err not_finite(const ps_aggregate_step *s, const ps_segment *segment,
+                         uint64_t at, uint64_t n)
+{
+    uint64_t step = s->step.t - 1;
+    for (int r = 0; r < s->n_grads; r++)
+        if (!ps_finite_all(s->grads[r] + at, n))
+            return ps_err_set(PS_ERR_NUMERIC,
+                              "the gradient of worker %d for %s in step %" PRIu64
+                              " has a number that is not finite (a lower optimizer.lr or "
+                              "optimizer.clip_norm may help; exchange.nan=allow goes on)",
+                              r, segment->tensor, step);
+    return ps_err_set(PS_ERR_NUMERIC,
+                      "the workers' gradients for %s in step %" PRIu64
+                      " overflow when added (a lower optimizer.lr may help)",
+                      segment->tensor, step);
+}
+
+static ps_err apply_block(ps_aggregate *a, const ps_aggregate_step *s,
+                          const ps_segment *segment, uint64_t at, uint64_t n)
+{
+    _Alignas(64) float scratch[BLOCK];
+    const float *sum = sum_block(scratch, s, at, n);
+    if (s->check && !ps_finite_all(sum, n)) return not_finite(s, segment, at, n);
+    float *states[PS_OPTIMIZER_MAX_STATES] = {0};
+    for (int i = 0; i < s->optimizer->n_states; i++)
+        states[i] = a->states[i] + at;
+    float *weights = a->weights + at;
+    ps_optimizer_apply(s->optimizer, &s->step, segment->weight_decay, n, weights, sum,
+                       states);
+    for (int i = 0; i < s->n_copies; i++)
+        memcpy(s->copies[i] + at, weights, n * sizeof *weights);
+    return PS_OK;
+}
+
+static ps_err sum_into(ps_aggregate *a, const ps_aggregate_step *s,
+                       const ps_segment *segment, uint64_t at, uint64_t n)
+{
+    const float *sum = sum_block(a->sum + at, s, at, n);
+    if (s->check && !ps_finite_all(sum, n)) return not_finite(s, segment, at, n);
+    if (sum != a->sum + at) memcpy(a->sum + at, sum, n * sizeof *sum);
+    return PS_OK;
+}
+
+typedef ps_err (*block_fn)(ps_aggregate *, const ps_aggregate_step *, const ps_segment *,
+                           uint64_t, uint64_t);
+
+static ps_err for_blocks(ps_aggregate *a, const ps_aggregate_step *s, block_fn fn)
+{
+    for (int i = 0; i < a->n_segments; i++) {
+        const ps_segment *segment = &a->segments[i];
+        uint64_t end = segment->offset + segment->count;
+        for (uint64_t at = segment->offset; at < end; at += BLOCK)
+            PS_TRY(fn(a, s, segment, at, end - at < BLOCK ? end - at : BLOCK));
+    }
+    return PS_OK;
+}
+
+ps_err ps_aggregate_apply(ps_aggregate *a, const ps_aggregate_step *s)
+{
+    return for_blocks(a, s, apply_block);
+}
+
+ps_err ps_aggregate_sum(ps_aggregate *a, const ps_aggregate_step *s)
+{
+    return for_blocks(a, s, sum_into);
+}

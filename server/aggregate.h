@@ -1,0 +1,61 @@
+/* What a shard computes: gradients of all ranks -> their sum -> the optimizer's step, in
+ * one pass over memory.
+ *
+ * Block by block (4,096 elements, so that sum, weights and state stay in the first-level
+ * caches): the gradients are added in rank order whatever the order of arrival, the sum is
+ * checked for numbers that are not finite, the optimizer updates the weights, and the new
+ * weights are copied to workers that share memory.
+ */
+#ifndef PS_AGGREGATE_H
+#define PS_AGGREGATE_H
+
+#include "optimizer.h"
+#include "plan.h"
+
+/* The part of one tensor in a chunk. */
+typedef struct ps_segment {
+    uint64_t offset, count; // elements, from the chunk's start
+    double weight_decay;
+    const char *tensor; // its name, borrowed from the spec
+} ps_segment;
+
+/* A chunk's memory in its shard. */
+typedef struct ps_aggregate {
+    uint64_t count;
+    int n_segments;
+    ps_segment *segments; // owned
+    // Borrowed from the shard's slab, 64-byte aligned, count elements each.
+    float *weights;
+    float *states[PS_OPTIMIZER_MAX_STATES];
+    float *sum; // NULL without clipping
+} ps_aggregate;
+
+/* Elements of slab that a chunk takes. */
+uint64_t ps_aggregate_slab_count(const ps_chunk *chunk, const ps_optimizer *opt,
+                                 bool keep_sum);
+/* slab is zeroed. NOMEM; a is then safe for fini. */
+ps_err ps_aggregate_init(ps_aggregate *a, const ps_model_spec *spec,
+                         const ps_chunk *chunk, const ps_optimizer *opt, bool keep_sum,
+                         float *slab);
+void ps_aggregate_fini(ps_aggregate *a);
+
+typedef struct ps_aggregate_step {
+    const ps_optimizer *optimizer;
+    ps_optimizer_step step;
+    /* n_grads gradients of the chunk (count elements each, 4-byte aligned) in rank order.
+     * They may lie in memory that a worker can change meanwhile: that changes values. */
+    const float *const *grads;
+    int n_grads;
+    /* Where else the new weights go: the chunk's place in n_copies arenas. */
+    float *const *copies;
+    int n_copies;
+    bool check; // NUMERIC, naming rank, tensor and step, for what is not finite
+} ps_aggregate_step;
+
+/* Sums and applies. After NUMERIC a part of the chunk may have been applied. */
+ps_err ps_aggregate_apply(ps_aggregate *a, const ps_aggregate_step *s);
+
+/* Sums into a->sum alone (s->optimizer and copies are not used). */
+ps_err ps_aggregate_sum(ps_aggregate *a, const ps_aggregate_step *s);
+
+#endif

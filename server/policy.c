@@ -1,0 +1,53 @@
+#include "policy.h"
+
+#include <string.h>
+
+static void add(ps_rank_set *set, uint32_t rank)
+{
+    set->words[rank / 64] |= UINT64_C(1) << (rank % 64);
+}
+
+void ps_policy_chunk_init(ps_policy_chunk *c, uint32_t n_workers)
+{
+    *c = (ps_policy_chunk){.version = -1, .n_workers = n_workers};
+}
+
+ps_verdict ps_policy_init_weights(ps_policy_chunk *c, uint32_t rank)
+{
+    if (rank != 0 || c->version >= 0) return PS_VERDICT_REFUSE;
+    c->version = 0;
+    return PS_VERDICT_TAKE;
+}
+
+ps_verdict ps_policy_push(ps_policy_chunk *c, uint32_t rank, uint64_t step)
+{
+    // A worker has version v before it pushes step v: a later step cannot be honest.
+    if (c->version < 0 || step > (uint64_t)c->version) return PS_VERDICT_REFUSE;
+    if (step < (uint64_t)c->version) return PS_VERDICT_ANSWER;
+    if (ps_rank_set_has(&c->arrived, rank)) return PS_VERDICT_DROP;
+    add(&c->arrived, rank);
+    c->n_arrived++;
+    return PS_VERDICT_TAKE;
+}
+
+bool ps_policy_complete(const ps_policy_chunk *c)
+{
+    return c->n_arrived == c->n_workers;
+}
+
+void ps_policy_applied(ps_policy_chunk *c)
+{
+    c->version++;
+    c->n_arrived = 0;
+    memset(&c->arrived, 0, sizeof c->arrived);
+    memset(&c->waiting, 0, sizeof c->waiting);
+}
+
+ps_verdict ps_policy_pull(ps_policy_chunk *c, uint32_t rank, uint64_t version)
+{
+    uint64_t next = (uint64_t)(c->version + 1);
+    if (version + 1 == next) return PS_VERDICT_ANSWER;
+    if (version != next) return PS_VERDICT_REFUSE;
+    add(&c->waiting, rank);
+    return PS_VERDICT_WAIT;
+}

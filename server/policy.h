@@ -1,0 +1,56 @@
+/* When a shard applies what it has: pure functions over a chunk's state, without sockets.
+ *
+ * BSP: version v of a chunk is followed by v + 1 once every worker's push of step v is in.
+ *
+ *   none --INIT--> 0 --all pushes of step 0--> 1 --all pushes of step 1--> 2 ...
+ */
+#ifndef PS_POLICY_H
+#define PS_POLICY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config.h"
+
+enum { PS_POLICY_WORDS = PS_MAX_RANKS / 64 };
+
+typedef struct ps_rank_set {
+    uint64_t words[PS_POLICY_WORDS];
+} ps_rank_set;
+
+static inline bool ps_rank_set_has(const ps_rank_set *set, uint32_t rank)
+{
+    return set->words[rank / 64] >> (rank % 64) & 1;
+}
+
+typedef struct ps_policy_chunk {
+    int64_t version; // -1: no weights yet
+    uint32_t n_workers, n_arrived;
+    ps_rank_set arrived; // ranks whose push of step `version` is in
+    ps_rank_set waiting; // ranks that want version + 1 and have not pushed
+} ps_policy_chunk;
+
+typedef enum ps_verdict {
+    PS_VERDICT_TAKE,   // it counts
+    PS_VERDICT_DROP,   // here already and pending: counted once
+    PS_VERDICT_ANSWER, // answer with the present weights
+    PS_VERDICT_WAIT,   // answered when the next version stands
+    PS_VERDICT_REFUSE  // no worker that keeps to the protocol sends it
+} ps_verdict;
+
+void ps_policy_chunk_init(ps_policy_chunk *c, uint32_t n_workers);
+
+/* rank < n_workers in all of them. */
+
+/* First weights: from rank 0, once. On TAKE, version becomes 0. */
+ps_verdict ps_policy_init_weights(ps_policy_chunk *c, uint32_t rank);
+/* A gradient of a step. On TAKE the rank is marked as arrived. */
+ps_verdict ps_policy_push(ps_policy_chunk *c, uint32_t rank, uint64_t step);
+/* All pushes of the present step are in. */
+bool ps_policy_complete(const ps_policy_chunk *c);
+/* The step was applied: the next version stands, nobody has arrived, nobody waits. */
+void ps_policy_applied(ps_policy_chunk *c);
+/* Weights at a version. On WAIT the rank is marked as waiting. */
+ps_verdict ps_policy_pull(ps_policy_chunk *c, uint32_t rank, uint64_t version);
+
+#endif

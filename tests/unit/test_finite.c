@@ -1,0 +1,34 @@
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "finite.h"
+
+enum { N = 1000 };
+
+static void finds_one_at_any_place(void **state)
+{
+    float x[N];
+    for (int i = 0; i < N; i++)
+        x[i] = i % 2 ? -3.4028235e38f : 1e-45f; // the largest and the smallest there are
+    assert_true(ps_finite_all(x, N));
+    const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
+    for (int i = 0; i < N; i++) {
+        float kept = x[i];
+        x[i] = bad[i % 4];
+        assert_false(ps_finite_all(x, N));
+        assert_true(ps_finite_all(x, (uint64_t)i));
+        x[i] = kept;
+    }
+    assert_true(ps_finite_all(x, 0));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(finds_one_at_any_place)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,85 @@
+/* The rules by which a shard counts a push once, and nothing else. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "policy.h"
+
+static void weights_come_once_and_from_rank_0(void **state)
+{
+    ps_policy_chunk c;
+    ps_policy_chunk_init(&c, 3);
+    assert_int_equal(ps_policy_push(&c, 0, 0), PS_VERDICT_REFUSE);
+    assert_int_equal(ps_policy_init_weights(&c, 1), PS_VERDICT_REFUSE);
+    assert_int_equal(ps_policy_init_weights(&c, 0), PS_VERDICT_TAKE);
+    assert_int_equal(c.version, 0);
+    assert_int_equal(ps_policy_init_weights(&c, 0), PS_VERDICT_REFUSE);
+}
+
+static void a_step_is_complete_when_every_rank_is_in(void **state)
+{
+    ps_policy_chunk c;
+    ps_policy_chunk_init(&c, PS_MAX_RANKS);
+    ps_policy_init_weights(&c, 0);
+    for (uint32_t i = 0; i < PS_MAX_RANKS; i++) {
+        assert_false(ps_policy_complete(&c));
+        uint32_t rank = (i * 37 + 5) % PS_MAX_RANKS; // any order
+        assert_int_equal(ps_policy_push(&c, rank, 0), PS_VERDICT_TAKE);
+        assert_int_equal(ps_policy_push(&c, rank, 0), PS_VERDICT_DROP);
+    }
+    assert_true(ps_policy_complete(&c));
+    ps_policy_applied(&c);
+    assert_int_equal(c.version, 1);
+    assert_false(ps_policy_complete(&c));
+}
+
+static void a_replay_is_answered_and_the_future_is_refused(void **state)
+{
+    ps_policy_chunk c;
+    ps_policy_chunk_init(&c, 2);
+    ps_policy_init_weights(&c, 0);
+    for (uint64_t step = 0; step < 3; step++) {
+        assert_int_equal(ps_policy_push(&c, 0, step + 1), PS_VERDICT_REFUSE);
+        assert_int_equal(ps_policy_push(&c, 1, step), PS_VERDICT_TAKE);
+        assert_int_equal(ps_policy_push(&c, 0, step), PS_VERDICT_TAKE);
+        ps_policy_applied(&c);
+        for (uint64_t old = 0; old <= step; old++)
+            assert_int_equal(ps_policy_push(&c, 1, old), PS_VERDICT_ANSWER);
+        assert_int_equal(c.n_arrived, 0);
+    }
+    assert_int_equal(ps_policy_push(&c, 1, UINT64_MAX), PS_VERDICT_REFUSE);
+}
+
+static void a_pull_waits_for_the_next_version_only(void **state)
+{
+    ps_policy_chunk c;
+    ps_policy_chunk_init(&c, 2);
+    assert_int_equal(ps_policy_pull(&c, 1, 1), PS_VERDICT_REFUSE);
+    assert_int_equal(ps_policy_pull(&c, 1, UINT64_MAX), PS_VERDICT_REFUSE);
+    assert_int_equal(ps_policy_pull(&c, 1, 0), PS_VERDICT_WAIT);
+    assert_true(ps_rank_set_has(&c.waiting, 1));
+    assert_false(ps_rank_set_has(&c.waiting, 0));
+    ps_policy_init_weights(&c, 0);
+    assert_int_equal(ps_policy_pull(&c, 0, 0), PS_VERDICT_ANSWER);
+    assert_int_equal(ps_policy_pull(&c, 0, 2), PS_VERDICT_REFUSE);
+    assert_int_equal(ps_policy_pull(&c, 0, UINT64_MAX), PS_VERDICT_REFUSE);
+    ps_policy_push(&c, 0, 0);
+    ps_policy_push(&c, 1, 0);
+    ps_policy_applied(&c);
+    assert_false(ps_rank_set_has(&c.waiting, 1));
+    assert_int_equal(ps_policy_pull(&c, 1, 0), PS_VERDICT_REFUSE); // no longer there
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weights_come_once_and_from_rank_0),
+        cmocka_unit_test(a_step_is_complete_when_every_rank_is_in),
+        cmocka_unit_test(a_replay_is_answered_and_the_future_is_refused),
+        cmocka_unit_test(a_pull_waits_for_the_next_version_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
