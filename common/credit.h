@@ -12,8 +12,8 @@
  * 2. explicit_above = window - largest, or 0 where the window is smaller than a payload
  *    (then "on the way" > 0 is what blocks): no such number either.
  * 3. explicit_above = never, where the window holds all of the shard's bytes: a chunk is
- *    pushed again only after the reply to its last push, which returned its bytes; what is
- *    on the way belongs to other chunks and always leaves room.
+ *    pushed again only after the reply to its last push, which returned its bytes; what
+ * is on the way belongs to other chunks and always leaves room.
  */
 #ifndef PS_CREDIT_H
 #define PS_CREDIT_H

@@ -1,5 +1,5 @@
-/* Is every number finite? A bit test, because -ffast-math habits and vectoriser both treat
- * isfinite() badly. */
+/* Is every number finite? A bit test, because -ffast-math habits and vectoriser both
+ * treat isfinite() badly. */
 #ifndef PS_FINITE_H
 #define PS_FINITE_H
 

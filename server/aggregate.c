@@ -78,7 +78,8 @@ static void add_to(float *restrict out, const float *restrict a, uint64_t n)
         out[i] += a[i];
 }
 
-/* The sum of elements [at, at + n) in rank order: into out, or, for one rank, in place. */
+/* The sum of elements [at, at + n) in rank order: into out, or, for one rank, in place.
+ */
 static const float *sum_block(float *out, const ps_aggregate_step *s, uint64_t at,
                               uint64_t n)
 {

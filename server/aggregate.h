@@ -2,9 +2,9 @@
  * one pass over memory.
  *
  * Block by block (4,096 elements, so that sum, weights and state stay in the first-level
- * caches): the gradients are added in rank order whatever the order of arrival, the sum is
- * checked for numbers that are not finite, the optimizer updates the weights, and the new
- * weights are copied to workers that share memory.
+ * caches): the gradients are added in rank order whatever the order of arrival, the sum
+ * is checked for numbers that are not finite, the optimizer updates the weights, and the
+ * new weights are copied to workers that share memory.
  */
 #ifndef PS_AGGREGATE_H
 #define PS_AGGREGATE_H

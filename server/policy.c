@@ -45,9 +45,8 @@ void ps_policy_applied(ps_policy_chunk *c)
 
 ps_verdict ps_policy_pull(ps_policy_chunk *c, uint32_t rank, uint64_t version)
 {
-    uint64_t next = (uint64_t)(c->version + 1);
-    if (version + 1 == next) return PS_VERDICT_ANSWER;
-    if (version != next) return PS_VERDICT_REFUSE;
+    if (c->version >= 0 && version == (uint64_t)c->version) return PS_VERDICT_ANSWER;
+    if (version != (uint64_t)(c->version + 1)) return PS_VERDICT_REFUSE;
     add(&c->waiting, rank);
     return PS_VERDICT_WAIT;
 }

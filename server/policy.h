@@ -1,6 +1,7 @@
 /* When a shard applies what it has: pure functions over a chunk's state, without sockets.
  *
- * BSP: version v of a chunk is followed by v + 1 once every worker's push of step v is in.
+ * BSP: version v of a chunk is followed by v + 1 once every worker's push of step v is
+ * in.
  *
  *   none --INIT--> 0 --all pushes of step 0--> 1 --all pushes of step 1--> 2 ...
  */
