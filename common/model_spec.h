@@ -7,18 +7,17 @@
  *     input: [1, 28, 28]          # C, H, W; or [features]
  *     loss: nll                   # nll | cross_entropy | mse
  *     layers:
- *       - conv2d: {name: conv1, out: 32, kernel: 3}        # stride 1, padding 0, bias
- * true
+ *       - conv2d: {name: conv1, out: 32, kernel: 3}   # stride 1, padding 0,
+ *                                                        # bias true
  *       - relu
- *       - max_pool2d: 2                                    # kernel; stride defaults to
- * it
+ *       - max_pool2d: 2                                    # kernel; stride the same
  *       - dropout: 0.25
  *       - flatten
  *       - linear: {name: fc1, out: 128}
  *       - batch_norm2d: {name: bn1}                        # eps 1e-5, momentum 0.1
  *       - avg_pool2d: global                               # or kernel/stride
  *       - residual:                                        # out = body(x) + shortcut(x)
- *           name: layer1.0                               # prefix of the names inside
+ *           name: layer1.0                                 # prefix of the names inside
  *           body: [ ... layers ... ]
  *           shortcut: [ ... ]                              # absent: the identity
  *       - log_softmax
@@ -31,28 +30,8 @@
 #define PS_MODEL_SPEC_H
 
 #include "config.h"
+#include "layer_settings.h"
 #include "tensor.h"
-
-#define PS_LAYER_MAP(X)                                                                  \
-    X(CONV2D, "conv2d")                                                                  \
-    X(LINEAR, "linear")                                                                  \
-    X(BATCH_NORM2D, "batch_norm2d")                                                      \
-    X(RELU, "relu")                                                                      \
-    X(TANH, "tanh")                                                                      \
-    X(SIGMOID, "sigmoid")                                                                \
-    X(MAX_POOL2D, "max_pool2d")                                                          \
-    X(AVG_POOL2D, "avg_pool2d")                                                          \
-    X(DROPOUT, "dropout")                                                                \
-    X(FLATTEN, "flatten")                                                                \
-    X(ADD, "add")                                                                        \
-    X(LOG_SOFTMAX, "log_softmax")
-
-typedef enum ps_layer_kind {
-#define PS_LAYER_ENUM(name, text) PS_LAYER_##name,
-    PS_LAYER_MAP(PS_LAYER_ENUM)
-#undef PS_LAYER_ENUM
-        PS_LAYER_KIND_COUNT
-} ps_layer_kind;
 
 typedef enum ps_loss_kind {
     PS_LOSS_NLL,           // input: log-probabilities (N, classes); labels int32
@@ -64,7 +43,7 @@ enum { PS_INPUT = -1, PS_NONE = -1 };
 
 typedef struct ps_layer {
     ps_layer_kind kind;
-    char *name;      // PyTorch path; "" for a layer without parameters
+    char *name;      // PyTorch path; may be "" for a layer without parameters
     int line;        // in the configuration file
     int input[2];    // indices of the producing layers; PS_INPUT: the model's input. ADD:
                      // both
@@ -100,9 +79,6 @@ typedef struct ps_model_spec {
  * on failure, naming file, line, layer and shapes; spec is then safe for fini. */
 ps_err ps_model_spec_init(ps_model_spec *spec, const ps_config *cfg);
 void ps_model_spec_fini(ps_model_spec *spec);
-
-/* "conv2d". */
-const char *ps_layer_kind_name(ps_layer_kind kind);
 
 /* The tensor with the name, or NULL. */
 const ps_tensor *ps_model_spec_find(const ps_model_spec *spec, const char *name);

@@ -24,6 +24,16 @@ static inline int64_t ps_dims_count(const ps_dims *dims)
     return count;
 }
 
+enum { PS_DIMS_TEXT = 96 };
+
+/* "(64, 12, 12)", for messages; returns out. */
+const char *ps_dims_text(const ps_dims *dims, char out[PS_DIMS_TEXT]);
+
+bool ps_dims_equal(const ps_dims *a, const ps_dims *b);
+
+/* The product of the dimensions, or -1 where one is negative or the product above max. */
+int64_t ps_dims_count_max(const ps_dims *dims, int64_t max);
+
 typedef enum ps_tensor_role {
     PS_TENSOR_WEIGHT,
     PS_TENSOR_BIAS,

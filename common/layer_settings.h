@@ -1,0 +1,56 @@
+/* The kinds of layers, and the settings of one as the configuration gives them.
+ *
+ * One table (layer_settings.c) says which kind takes which setting; model_spec.h shows
+ * the notation. Shapes are no matter here.
+ */
+#ifndef PS_LAYER_SETTINGS_H
+#define PS_LAYER_SETTINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "err.h"
+#include "yaml_tree.h"
+
+#define PS_LAYER_MAP(X)                                                                  \
+    X(CONV2D, "conv2d")                                                                  \
+    X(LINEAR, "linear")                                                                  \
+    X(BATCH_NORM2D, "batch_norm2d")                                                      \
+    X(RELU, "relu")                                                                      \
+    X(TANH, "tanh")                                                                      \
+    X(SIGMOID, "sigmoid")                                                                \
+    X(MAX_POOL2D, "max_pool2d")                                                          \
+    X(AVG_POOL2D, "avg_pool2d")                                                          \
+    X(DROPOUT, "dropout")                                                                \
+    X(FLATTEN, "flatten")                                                                \
+    X(ADD, "add")                                                                        \
+    X(LOG_SOFTMAX, "log_softmax")
+
+typedef enum ps_layer_kind {
+#define PS_LAYER_ENUM(name, text) PS_LAYER_##name,
+    PS_LAYER_MAP(PS_LAYER_ENUM)
+#undef PS_LAYER_ENUM
+        PS_LAYER_KIND_COUNT
+} ps_layer_kind;
+
+/* "conv2d". */
+const char *ps_layer_kind_name(ps_layer_kind kind);
+
+typedef struct ps_layer_settings {
+    ps_layer_kind kind; // PS_LAYER_ADD: a residual block
+    const ps_yaml *at;  // the list's item, for messages
+    const char *name;   // borrowed from the tree; NULL when not given
+    int64_t out;        // CONV2D: channels; LINEAR: features
+    int kernel[2], stride[2], padding[2]; // stride 0: not given
+    bool global;                          // AVG_POOL2D over the whole image
+    bool bias;
+    double p, eps, momentum;
+    const ps_yaml *body, *shortcut; // of a residual block; shortcut may be NULL
+} ps_layer_settings;
+
+/* Reads one item of a list of layers. CONFIG on failure, naming file, line and setting:
+ * unknown kinds and settings (with the nearest known one), missing or mistyped ones and
+ * those out of range. */
+ps_err ps_layer_settings_read(const ps_yaml *item, ps_layer_settings *out);
+
+#endif

@@ -1,0 +1,501 @@
+#include "model_spec.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+
+enum {
+    MAX_LAYERS = 4096,
+    MAX_DEPTH = 16, // of residual blocks in each other
+    MAX_PATH = 512,
+};
+/* Elements of a tensor, and of one sample's activation: they fit an int everywhere. */
+#define MAX_COUNT ((int64_t)INT_MAX)
+
+typedef struct builder {
+    ps_model_spec *spec;
+    const ps_config *cfg;
+    int cap_layers, cap_tensors, cap_buffers, n_dropouts;
+} builder;
+
+/* Where the next layer takes its input from. */
+typedef struct flow {
+    int from; // a layer's index, or PS_INPUT
+    ps_dims dims;
+} flow;
+
+/* "file:line: kind name: <message>". */
+__attribute__((format(printf, 3, 4))) static ps_err
+layer_error(const ps_layer *layer, const ps_yaml *at, const char *fmt, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    const char *kind = ps_layer_kind_name(layer->kind);
+    if (layer->kind == PS_LAYER_ADD) kind = "residual";
+    return ps_err_set(PS_ERR_SHAPE, "%s:%d: %s%s%s: %s", at->file, at->line, kind,
+                      layer->name[0] ? " " : "", layer->name, text);
+}
+
+/* Room for one more element of size bytes, zeroed; capacities double. */
+static ps_err grow(void *array, int n, int *cap, size_t size)
+{
+    if (n < *cap) return PS_OK;
+    int wanted = *cap ? *cap * 2 : 16;
+    void *old = NULL, *next = NULL;
+    memcpy(&old, array, sizeof old);
+    PS_TRY(ps_mem_zalloc(&next, (size_t)wanted, size, "model"));
+    if (n) memcpy(next, old, (size_t)n * size);
+    free(old);
+    memcpy(array, &next, sizeof next);
+    *cap = wanted;
+    return PS_OK;
+}
+
+/* The name "<layer>.<suffix>". */
+static ps_err tensor_name(const ps_layer *layer, const char *suffix, char **out)
+{
+    size_t bytes = strlen(layer->name) + strlen(suffix) + 2;
+    PS_TRY(ps_mem_zalloc(out, bytes, 1, "tensor name"));
+    snprintf(*out, bytes, "%s.%s", layer->name, suffix);
+    return PS_OK;
+}
+
+static ps_err add_tensor(builder *b, const ps_layer *layer, const ps_yaml *at,
+                         const char *suffix, ps_tensor_role role, ps_dims dims,
+                         int64_t fan_in, int *index)
+{
+    ps_model_spec *spec = b->spec;
+    char text[PS_DIMS_TEXT];
+    int64_t count = ps_dims_count_max(&dims, MAX_COUNT);
+    if (count < 1)
+        return layer_error(layer, at, "%s %s has more than %" PRId64 " elements", suffix,
+                           ps_dims_text(&dims, text), MAX_COUNT);
+    PS_TRY(grow(&spec->tensors, spec->n_tensors, &b->cap_tensors, sizeof(ps_tensor)));
+    ps_tensor *t = &spec->tensors[spec->n_tensors];
+    PS_TRY(tensor_name(layer, suffix, &t->name));
+    t->dims = dims;
+    t->role = role;
+    t->fan_in = fan_in;
+    t->offset = spec->arena_count;
+    t->count = (uint64_t)count;
+    *index = spec->n_tensors++;
+    spec->n_params += t->count;
+    spec->arena_count +=
+        (t->count + PS_TENSOR_ALIGN - 1) / PS_TENSOR_ALIGN * PS_TENSOR_ALIGN;
+    return PS_OK;
+}
+
+static ps_err add_buffer(builder *b, const ps_layer *layer, const char *suffix,
+                         ps_tensor_role role, ps_dims dims, int *index)
+{
+    ps_model_spec *spec = b->spec;
+    PS_TRY(grow(&spec->buffers, spec->n_buffers, &b->cap_buffers, sizeof(ps_tensor)));
+    ps_tensor *t = &spec->buffers[spec->n_buffers];
+    PS_TRY(tensor_name(layer, suffix, &t->name));
+    t->dims = dims;
+    t->role = role;
+    t->offset = spec->buffer_bytes;
+    t->count = (uint64_t)ps_dims_count(&dims);
+    *index = spec->n_buffers++;
+    uint64_t bytes = t->count * (role == PS_TENSOR_COUNTER ? 8 : 4);
+    spec->buffer_bytes += (bytes + 63) / 64 * 64;
+    return PS_OK;
+}
+
+static ps_err want_image(const ps_layer *layer, const ps_yaml *at)
+{
+    char text[PS_DIMS_TEXT];
+    if (layer->in.n == 3) return PS_OK;
+    return layer_error(layer, at, "input is %s, (channels, height, width) is wanted",
+                       ps_dims_text(&layer->in, text));
+}
+
+static ps_err want_features(const ps_layer *layer, const ps_yaml *at)
+{
+    char text[PS_DIMS_TEXT];
+    if (layer->in.n == 1) return PS_OK;
+    return layer_error(layer, at, "input is %s, put a flatten before it",
+                       ps_dims_text(&layer->in, text));
+}
+
+/* out[1..2] = floor((in + 2 padding - kernel) / stride) + 1, as PyTorch. */
+static ps_err slide(ps_layer *layer, const ps_yaml *at, int64_t channels)
+{
+    char text[PS_DIMS_TEXT];
+    PS_TRY(want_image(layer, at));
+    layer->out = (ps_dims){3, {channels, 0, 0}};
+    for (int i = 0; i < 2; i++) {
+        int64_t padded = layer->in.d[1 + i] + 2 * (int64_t)layer->padding[i];
+        if (layer->kernel[i] > padded)
+            return layer_error(layer, at,
+                               "kernel (%d, %d) is larger than the input %s with "
+                               "padding (%d, %d)",
+                               layer->kernel[0], layer->kernel[1],
+                               ps_dims_text(&layer->in, text), layer->padding[0],
+                               layer->padding[1]);
+        layer->out.d[1 + i] = (padded - layer->kernel[i]) / layer->stride[i] + 1;
+    }
+    return PS_OK;
+}
+
+static void take_window(ps_layer *layer, const ps_layer_settings *s)
+{
+    bool pool = s->kind != PS_LAYER_CONV2D;
+    for (int i = 0; i < 2; i++) {
+        layer->kernel[i] = s->global ? (int)layer->in.d[1 + i] : s->kernel[i];
+        layer->stride[i] = s->stride[i];
+        if (!s->stride[i]) layer->stride[i] = pool ? layer->kernel[i] : 1;
+        layer->padding[i] = s->padding[i];
+    }
+}
+
+static ps_err infer_conv2d(builder *b, const ps_layer_settings *s, ps_layer *layer)
+{
+    take_window(layer, s);
+    PS_TRY(slide(layer, s->at, s->out));
+    int64_t in = layer->in.d[0], kh = layer->kernel[0], kw = layer->kernel[1];
+    ps_dims weight = {4, {s->out, in, kh, kw}}, bias = {1, {s->out}};
+    int64_t fan_in = ps_dims_count_max(&(ps_dims){3, {in, kh, kw}}, MAX_COUNT);
+    PS_TRY(add_tensor(b, layer, s->at, "weight", PS_TENSOR_WEIGHT, weight, fan_in,
+                      &layer->weight));
+    if (!s->bias) return PS_OK;
+    return add_tensor(b, layer, s->at, "bias", PS_TENSOR_BIAS, bias, fan_in,
+                      &layer->bias);
+}
+
+static ps_err infer_linear(builder *b, const ps_layer_settings *s, ps_layer *layer)
+{
+    PS_TRY(want_features(layer, s->at));
+    int64_t in = layer->in.d[0];
+    layer->out = (ps_dims){1, {s->out}};
+    ps_dims weight = {2, {s->out, in}}, bias = {1, {s->out}};
+    PS_TRY(add_tensor(b, layer, s->at, "weight", PS_TENSOR_WEIGHT, weight, in,
+                      &layer->weight));
+    if (!s->bias) return PS_OK;
+    return add_tensor(b, layer, s->at, "bias", PS_TENSOR_BIAS, bias, in, &layer->bias);
+}
+
+static ps_err infer_batch_norm2d(builder *b, const ps_layer_settings *s, ps_layer *layer)
+{
+    PS_TRY(want_image(layer, s->at));
+    layer->eps = s->eps;
+    layer->momentum = s->momentum;
+    ps_dims channels = {1, {layer->in.d[0]}}, scalar = {0, {0}};
+    PS_TRY(add_tensor(b, layer, s->at, "weight", PS_TENSOR_NORM, channels, 0,
+                      &layer->weight));
+    PS_TRY(
+        add_tensor(b, layer, s->at, "bias", PS_TENSOR_NORM, channels, 0, &layer->bias));
+    PS_TRY(add_buffer(b, layer, "running_mean", PS_TENSOR_BUFFER, channels,
+                      &layer->running_mean));
+    PS_TRY(add_buffer(b, layer, "running_var", PS_TENSOR_BUFFER, channels,
+                      &layer->running_var));
+    return add_buffer(b, layer, "num_batches_tracked", PS_TENSOR_COUNTER, scalar,
+                      &layer->num_batches);
+}
+
+static ps_err infer_pool(builder *b, const ps_layer_settings *s, ps_layer *layer)
+{
+    PS_TRY(want_image(layer, s->at));
+    if (s->global && (layer->in.d[1] > INT_MAX || layer->in.d[2] > INT_MAX))
+        return layer_error(layer, s->at, "the input is too large");
+    take_window(layer, s);
+    for (int i = 0; i < 2; i++)
+        if (layer->padding[i] > layer->kernel[i] / 2)
+            return layer_error(layer, s->at,
+                               "padding %d is more than half of the kernel %d",
+                               layer->padding[i], layer->kernel[i]);
+    return slide(layer, s->at, layer->in.d[0]);
+}
+
+static ps_err infer_dropout(builder *b, const ps_layer_settings *s, ps_layer *layer)
+{
+    layer->p = b->cfg->model.dropout ? s->p : 0.0;
+    layer->dropout_id = b->n_dropouts++;
+    return PS_OK;
+}
+
+static ps_err infer_flatten(builder *b, const ps_layer_settings *s, ps_layer *layer)
+{
+    layer->out = (ps_dims){1, {ps_dims_count(&layer->in)}};
+    return PS_OK;
+}
+
+static ps_err infer_log_softmax(builder *b, const ps_layer_settings *s, ps_layer *layer)
+{
+    return want_features(layer, s->at);
+}
+
+static ps_err infer_same(builder *b, const ps_layer_settings *s, ps_layer *layer)
+{
+    return PS_OK;
+}
+
+/* Sets the layer's output, which is given as its input, its settings and tensors. */
+static ps_err (*const infer[PS_LAYER_KIND_COUNT])(builder *, const ps_layer_settings *,
+                                                  ps_layer *) = {
+    [PS_LAYER_CONV2D] = infer_conv2d,
+    [PS_LAYER_LINEAR] = infer_linear,
+    [PS_LAYER_BATCH_NORM2D] = infer_batch_norm2d,
+    [PS_LAYER_RELU] = infer_same,
+    [PS_LAYER_TANH] = infer_same,
+    [PS_LAYER_SIGMOID] = infer_same,
+    [PS_LAYER_MAX_POOL2D] = infer_pool,
+    [PS_LAYER_AVG_POOL2D] = infer_pool,
+    [PS_LAYER_DROPOUT] = infer_dropout,
+    [PS_LAYER_FLATTEN] = infer_flatten,
+    [PS_LAYER_ADD] = infer_same,
+    [PS_LAYER_LOG_SOFTMAX] = infer_log_softmax,
+};
+
+/* Two layers of one name would have tensors of one name. */
+static ps_err check_unique(const builder *b, const ps_layer *layer, const ps_yaml *at)
+{
+    for (int i = 0; i < b->spec->n_layers; i++) {
+        const ps_layer *other = &b->spec->layers[i];
+        if (other->kind != PS_LAYER_ADD && strcmp(other->name, layer->name) == 0)
+            return ps_err_set(PS_ERR_CONFIG,
+                              "%s:%d: %s: the name \"%s\" is that of the layer of line "
+                              "%d already",
+                              at->file, at->line, ps_layer_kind_name(layer->kind),
+                              layer->name, other->line);
+    }
+    return PS_OK;
+}
+
+/* The layer's path: the block's prefix, then its own name, or its index in its list where
+ * it needs one and has none. Empty when it needs none. */
+static ps_err path_of(const ps_layer_settings *s, const char *prefix, int index,
+                      bool needed, char out[MAX_PATH])
+{
+    char number[16];
+    const char *name = s->name;
+    snprintf(number, sizeof number, "%d", index);
+    if (!name && needed) name = number;
+    out[0] = '\0';
+    if (!name) return PS_OK;
+    int n = snprintf(out, MAX_PATH, "%s%s%s", prefix, prefix[0] ? "." : "", name);
+    if (n < MAX_PATH) return PS_OK;
+    return ps_yaml_error(s->at, "the name is longer than %d bytes", MAX_PATH - 1);
+}
+
+/* Appends the layer, whose inputs are a and, for an addition, b. */
+static ps_err add_layer(builder *b, const ps_layer_settings *s, const char *path,
+                        const flow *first, const flow *second, flow *out)
+{
+    ps_model_spec *spec = b->spec;
+    if (spec->n_layers == MAX_LAYERS)
+        return ps_yaml_error(s->at, "more than %d layers", MAX_LAYERS);
+    PS_TRY(grow(&spec->layers, spec->n_layers, &b->cap_layers, sizeof(ps_layer)));
+    ps_layer *layer = &spec->layers[spec->n_layers];
+    *layer = (ps_layer){.kind = s->kind,
+                        .line = s->at->line,
+                        .input = {first->from, second ? second->from : PS_NONE},
+                        .n_inputs = second ? 2 : 1,
+                        .in = first->dims,
+                        .out = first->dims,
+                        .weight = PS_NONE,
+                        .bias = PS_NONE,
+                        .running_mean = PS_NONE,
+                        .running_var = PS_NONE,
+                        .num_batches = PS_NONE};
+    PS_TRY(ps_mem_strdup(&layer->name, path));
+    spec->n_layers++; // its name is freed from here on
+    PS_TRY(infer[s->kind](b, s, layer));
+    char text[PS_DIMS_TEXT];
+    if (ps_dims_count_max(&layer->out, MAX_COUNT) < 1)
+        return layer_error(layer, s->at, "output %s has more than %" PRId64 " elements",
+                           ps_dims_text(&layer->out, text), MAX_COUNT);
+    *out = (flow){spec->n_layers - 1, layer->out};
+    return PS_OK;
+}
+
+static ps_err add_list(builder *b, const ps_yaml *list, const char *prefix, int depth,
+                       flow *at);
+
+static ps_err add_residual(builder *b, const ps_layer_settings *s, const char *path,
+                           int depth, flow *at)
+{
+    flow body = *at, shortcut = *at;
+    if (depth == MAX_DEPTH)
+        return ps_yaml_error(s->at, "residual: more than %d blocks in each other",
+                             MAX_DEPTH);
+    if (s->body->n_items == 0) return ps_yaml_error(s->at, "residual: body is empty");
+    PS_TRY(add_list(b, s->body, path, depth + 1, &body));
+    if (s->shortcut) PS_TRY(add_list(b, s->shortcut, path, depth + 1, &shortcut));
+    if (!ps_dims_equal(&body.dims, &shortcut.dims)) {
+        char from_body[PS_DIMS_TEXT], from_shortcut[PS_DIMS_TEXT];
+        return ps_err_set(PS_ERR_SHAPE,
+                          "%s:%d: residual %s: body gives %s, %s gives %s: they cannot "
+                          "be added",
+                          s->at->file, s->at->line, path,
+                          ps_dims_text(&body.dims, from_body),
+                          s->shortcut ? "shortcut" : "the identity",
+                          ps_dims_text(&shortcut.dims, from_shortcut));
+    }
+    return add_layer(b, s, path, &body, &shortcut, at);
+}
+
+static ps_err add_item(builder *b, const ps_yaml *item, const char *prefix, int index,
+                       int depth, flow *at)
+{
+    ps_layer_settings s;
+    char path[MAX_PATH];
+    PS_TRY(ps_layer_settings_read(item, &s));
+    bool has_tensors = s.kind == PS_LAYER_CONV2D || s.kind == PS_LAYER_LINEAR ||
+                       s.kind == PS_LAYER_BATCH_NORM2D;
+    PS_TRY(path_of(&s, prefix, index, has_tensors || s.kind == PS_LAYER_ADD, path));
+    if (s.kind == PS_LAYER_ADD) return add_residual(b, &s, path, depth, at);
+    if (path[0]) {
+        ps_layer named = {.kind = s.kind, .name = path};
+        PS_TRY(check_unique(b, &named, item));
+    }
+    return add_layer(b, &s, path, at, NULL, at);
+}
+
+static ps_err add_list(builder *b, const ps_yaml *list, const char *prefix, int depth,
+                       flow *at)
+{
+    for (int i = 0; i < list->n_items; i++)
+        PS_TRY(add_item(b, list->items[i], prefix, i, depth, at));
+    return PS_OK;
+}
+
+/* The place of a key, or of the file where the key is not given. */
+static const char *place_of(const builder *b, const char *key, char out[256])
+{
+    const ps_yaml *at = b->cfg->tree ? ps_yaml_path(b->cfg->tree, key) : NULL;
+    const char *file = b->cfg->file && b->cfg->file[0] ? b->cfg->file : "configuration";
+    if (at)
+        snprintf(out, 256, "%s:%d: %s", at->file, at->line, key);
+    else
+        snprintf(out, 256, "%s: %s", file, key);
+    return out;
+}
+
+static ps_err set_input(builder *b)
+{
+    const ps_int_list *input = &b->cfg->model.input;
+    char place[256];
+    ps_dims *dims = &b->spec->input;
+    if (input->n != 1 && input->n != 3)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "%s: [channels, height, width] or [features] is wanted, %d "
+                          "numbers are given",
+                          place_of(b, "model.input", place), input->n);
+    dims->n = input->n;
+    memcpy(dims->d, input->v, (size_t)input->n * sizeof dims->d[0]);
+    for (int i = 0; i < dims->n; i++)
+        if (dims->d[i] < 1)
+            return ps_err_set(PS_ERR_CONFIG, "%s: %" PRId64 " is below 1",
+                              place_of(b, "model.input", place), dims->d[i]);
+    if (ps_dims_count_max(dims, MAX_COUNT) < 1)
+        return ps_err_set(PS_ERR_CONFIG, "%s: more than %" PRId64 " values a sample",
+                          place_of(b, "model.input", place), MAX_COUNT);
+    return PS_OK;
+}
+
+static ps_err parse_loss(const builder *b, ps_loss_kind *out)
+{
+    static const char *const names[] = {"nll", "cross_entropy", "mse"};
+    char place[256];
+    const char *given = b->cfg->model.loss ? b->cfg->model.loss : "";
+    for (int i = 0; i < 3; i++) {
+        *out = (ps_loss_kind)i;
+        if (strcmp(names[i], given) == 0) return PS_OK;
+    }
+    return ps_err_set(PS_ERR_CONFIG, "%s: \"%s\" is none of nll, cross_entropy, mse",
+                      place_of(b, "model.loss", place), given);
+}
+
+/* The last layer has to give what the loss reads. */
+static ps_err set_loss(builder *b, const flow *last)
+{
+    ps_model_spec *spec = b->spec;
+    char place[256], text[PS_DIMS_TEXT];
+    PS_TRY(parse_loss(b, &spec->loss));
+    place_of(b, "model.loss", place);
+    if (last->dims.n != 1)
+        return ps_err_set(PS_ERR_SHAPE,
+                          "%s: the last layer's output is %s, (classes) is wanted: end "
+                          "with flatten or linear",
+                          place, ps_dims_text(&last->dims, text));
+    bool logs = spec->layers[last->from].kind == PS_LAYER_LOG_SOFTMAX;
+    if (spec->loss == PS_LOSS_NLL && !logs)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "%s: nll reads log-probabilities: end the layers with "
+                          "log_softmax, or take cross_entropy",
+                          place);
+    if (spec->loss == PS_LOSS_CROSS_ENTROPY && logs)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "%s: cross_entropy reads logits: leave log_softmax out, or "
+                          "take nll",
+                          place);
+    spec->n_outputs = last->dims.d[0];
+    return PS_OK;
+}
+
+static void count_consumers(ps_model_spec *spec)
+{
+    for (int i = 0; i < spec->n_layers; i++)
+        for (int k = 0; k < spec->layers[i].n_inputs; k++)
+            if (spec->layers[i].input[k] != PS_INPUT)
+                spec->layers[spec->layers[i].input[k]].n_consumers++;
+    spec->layers[spec->n_layers - 1].n_consumers++; // the loss
+}
+
+static ps_err build(builder *b)
+{
+    char place[256];
+    const ps_yaml *layers =
+        b->cfg->tree ? ps_yaml_path(b->cfg->tree, "model.layers") : NULL;
+    PS_TRY(set_input(b));
+    if (!layers || layers->kind != PS_YAML_LIST || layers->n_items == 0)
+        return ps_err_set(PS_ERR_CONFIG, "%s: a list of layers is wanted",
+                          place_of(b, "model.layers", place));
+    flow last = {PS_INPUT, b->spec->input};
+    PS_TRY(add_list(b, layers, "", 0, &last));
+    PS_TRY(set_loss(b, &last));
+    if (b->spec->n_tensors == 0)
+        return ps_err_set(PS_ERR_CONFIG, "%s: no layer has parameters to train",
+                          place_of(b, "model.layers", place));
+    count_consumers(b->spec);
+    return PS_OK;
+}
+
+ps_err ps_model_spec_init(ps_model_spec *spec, const ps_config *cfg)
+{
+    *spec = (ps_model_spec){0};
+    builder b = {.spec = spec, .cfg = cfg};
+    return build(&b);
+}
+
+void ps_model_spec_fini(ps_model_spec *spec)
+{
+    for (int i = 0; i < spec->n_layers; i++)
+        free(spec->layers[i].name);
+    for (int i = 0; i < spec->n_tensors; i++)
+        free(spec->tensors[i].name);
+    for (int i = 0; i < spec->n_buffers; i++)
+        free(spec->buffers[i].name);
+    free(spec->layers);
+    free(spec->tensors);
+    free(spec->buffers);
+    *spec = (ps_model_spec){0};
+}
+
+const ps_tensor *ps_model_spec_find(const ps_model_spec *spec, const char *name)
+{
+    for (int i = 0; i < spec->n_tensors; i++)
+        if (strcmp(spec->tensors[i].name, name) == 0) return &spec->tensors[i];
+    for (int i = 0; i < spec->n_buffers; i++)
+        if (strcmp(spec->buffers[i].name, name) == 0) return &spec->buffers[i];
+    return NULL;
+}
