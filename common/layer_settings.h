@@ -37,10 +37,10 @@ typedef enum ps_layer_kind {
 const char *ps_layer_kind_name(ps_layer_kind kind);
 
 typedef struct ps_layer_settings {
-    ps_layer_kind kind; // PS_LAYER_ADD: a residual block
-    const ps_yaml *at;  // the list's item, for messages
-    const char *name;   // borrowed from the tree; NULL when not given
-    int64_t out;        // CONV2D: channels; LINEAR: features
+    ps_layer_kind kind;                   // PS_LAYER_ADD: a residual block
+    const ps_yaml *at;                    // the list's item, for messages
+    const char *name;                     // borrowed from the tree; NULL when not given
+    int64_t out;                          // CONV2D: channels; LINEAR: features
     int kernel[2], stride[2], padding[2]; // stride 0: not given
     bool global;                          // AVG_POOL2D over the whole image
     bool bias;

@@ -104,7 +104,7 @@ static ps_err find_target(const ps_model_spec *spec, uint64_t chunk_bytes,
     uint64_t blocks = chunk_bytes / BYTES_PER_BLOCK;
     *target = (blocks ? blocks : 1) * PS_NORM_BLOCK;
     *n = count_chunks(spec, *target);
-    while (*n < n_shards && *target > MIN_TARGET) {
+    while (*n<n_shards && * target> MIN_TARGET) {
         *target /= 2;
         *n = count_chunks(spec, *target);
     }
@@ -115,8 +115,8 @@ static ps_err find_target(const ps_model_spec *spec, uint64_t chunk_bytes,
                           "server.shards",
                           spec->n_params, *n, n_shards);
     if (*n > UINT32_MAX / 2)
-        return ps_err_set(PS_ERR_CONFIG, "exchange.chunk: %" PRIu64 " chunks are too many",
-                          *n);
+        return ps_err_set(PS_ERR_CONFIG,
+                          "exchange.chunk: %" PRIu64 " chunks are too many", *n);
     return PS_OK;
 }
 

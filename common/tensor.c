@@ -8,8 +8,8 @@ const char *ps_dims_text(const ps_dims *dims, char out[PS_DIMS_TEXT])
     size_t used = 0;
     out[used++] = '(';
     for (int i = 0; i < dims->n; i++)
-        used += (size_t)snprintf(out + used, PS_DIMS_TEXT - used, "%s%lld",
-                                 i ? ", " : "", (long long)dims->d[i]);
+        used += (size_t)snprintf(out + used, PS_DIMS_TEXT - used, "%s%lld", i ? ", " : "",
+                                 (long long)dims->d[i]);
     memcpy(out + used, ")", 2); // four numbers of 20 digits leave room for it
     return out;
 }
