@@ -1,0 +1,210 @@
+/* The YAML tree: lines, duplicates, aliases and their bombs, overrides. */
+#include "yaml_tree.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static ps_yaml *parsed(const char *text)
+{
+    ps_yaml *tree = NULL;
+    assert_int_equal(ps_yaml_parse("t.yaml", text, strlen(text), &tree), PS_OK);
+    return tree;
+}
+
+static void assert_refused(const char *text, const char *message_part)
+{
+    ps_yaml *tree = NULL;
+    assert_int_equal(ps_yaml_parse("t.yaml", text, strlen(text), &tree), PS_ERR_CONFIG);
+    assert_null(tree);
+    if (!strstr(ps_err_message(), message_part))
+        fail_msg("'%s' lacks '%s'", ps_err_message(), message_part);
+}
+
+static void tree_has_kinds_lines_and_keys(void **state)
+{
+    ps_yaml *t = parsed("# a comment\n"
+                        "optimizer:\n"
+                        "  name: adam\n"
+                        "  betas: [0.9,\n"
+                        "          0.99]\n"
+                        "model:\n"
+                        "  layers:\n"
+                        "    - relu\n"
+                        "    - conv2d: {out: 3}\n");
+    const ps_yaml *name = ps_yaml_path(t, "optimizer.name");
+    assert_string_equal(name->text, "adam");
+    assert_int_equal(name->line, 3);
+    assert_string_equal(name->file, "t.yaml");
+    const ps_yaml *betas = ps_yaml_get(ps_yaml_get(t, "optimizer"), "betas");
+    assert_int_equal(betas->kind, PS_YAML_LIST);
+    assert_int_equal(betas->n_items, 2);
+    assert_int_equal(betas->items[1]->line, 5);
+    const ps_yaml *layers = ps_yaml_path(t, "model.layers");
+    assert_int_equal(layers->line, 7);
+    assert_string_equal(layers->items[1]->items[0]->key, "conv2d");
+    assert_null(ps_yaml_path(t, "optimizer.name.more"));
+    assert_null(ps_yaml_path(t, "optim"));
+    ps_yaml_destroy(&t);
+    assert_null(t);
+}
+
+static void empty_file_is_an_empty_map(void **state)
+{
+    ps_yaml *t = parsed("# nothing\n");
+    assert_int_equal(t->kind, PS_YAML_MAP);
+    assert_int_equal(t->n_items, 0);
+    ps_yaml_destroy(&t);
+}
+
+static void aliases_are_copies(void **state)
+{
+    ps_yaml *t = parsed("a: &x {k: [1, 2]}\nb: *x\n");
+    const ps_yaml *k = ps_yaml_path(t, "b.k");
+    assert_int_equal(k->n_items, 2);
+    assert_string_equal(k->items[1]->text, "2");
+    assert_ptr_not_equal(k, ps_yaml_path(t, "a.k"));
+    ps_yaml_destroy(&t);
+}
+
+static void bad_yaml_names_the_line(void **state)
+{
+    assert_refused("a: 1\nb: [1, 2\nc: 3\n", "t.yaml:3");
+    assert_refused("a: 1\na: 2\n", "t.yaml:2: a: given twice");
+    assert_refused("a: *nope\n", "unknown anchor *nope");
+    assert_refused("a: &x [*x]\n", "unknown anchor *x");
+    assert_refused("? [a, b]\n: 1\n", "a key has to be a word");
+    assert_refused("a: \"\\0\"\n", "NUL");
+    assert_refused("a: 1\n---\nb: 1\n", "second document");
+}
+
+static void bombs_are_errors(void **state)
+{
+    assert_refused("a: &a [x,x,x,x,x,x,x,x,x,x]\n"
+                   "b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
+                   "c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
+                   "d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\n"
+                   "e: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\n",
+                   "more than 65536 values");
+    char deep[400];
+    memset(deep, '[', 200);
+    memset(deep + 200, ']', 199);
+    deep[399] = '\0';
+    assert_refused(deep, "nested deeper than 64");
+    // A long text, 100 times.
+    size_t n = 60000;
+    char *text = calloc(1, n + 2000), *p = text;
+    assert_non_null(text);
+    p += sprintf(p, "a: &a ");
+    memset(p, 'x', n);
+    p += n;
+    p += sprintf(p, "\nb: [");
+    for (int i = 0; i < 100; i++)
+        p += sprintf(p, "*a, ");
+    strcpy(p, "]\n");
+    assert_refused(text, "bytes of text");
+    free(text);
+}
+
+static void too_large_a_file_is_an_error(void **state)
+{
+    size_t n = (1 << 20) + 1;
+    char *text = malloc(n);
+    assert_non_null(text);
+    memset(text, ' ', n);
+    ps_yaml *t = NULL;
+    assert_int_equal(ps_yaml_parse("t.yaml", text, n, &t), PS_ERR_CONFIG);
+    assert_int_equal(ps_yaml_parse("t.yaml", text, n - 1, &t), PS_OK);
+    ps_yaml_destroy(&t);
+    free(text);
+}
+
+static void load_reads_files(void **state)
+{
+    char path[] = "/tmp/test_yaml_treeXXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, "a: 1\n", 5), 5);
+    close(fd);
+    ps_yaml *t = NULL;
+    assert_int_equal(ps_yaml_load(path, &t), PS_OK);
+    assert_string_equal(ps_yaml_get(t, "a")->text, "1");
+    ps_yaml_destroy(&t);
+    unlink(path);
+    assert_int_equal(ps_yaml_load(path, &t), PS_ERR_IO);
+    assert_int_equal(ps_yaml_load("/tmp", &t), PS_ERR_IO);
+}
+
+static void set_replaces_and_makes(void **state)
+{
+    ps_yaml *t = parsed("a: {b: 1, c: 2}\nlist: [1]\n");
+    assert_int_equal(ps_yaml_set(&t, "a.b", "[0.9, 0.99]"), PS_OK);
+    assert_int_equal(ps_yaml_set(&t, "x.y.z", "# not: a comment"), PS_OK);
+    assert_int_equal(ps_yaml_set(&t, "a", "{q: 'w'}"), PS_OK);
+    assert_int_equal(ps_yaml_set(&t, "a.e", ""), PS_OK);
+    assert_string_equal(ps_yaml_path(t, "x.y.z")->text, "# not: a comment");
+    assert_string_equal(ps_yaml_path(t, "a.q")->text, "w");
+    assert_string_equal(ps_yaml_path(t, "a.e")->text, "");
+    assert_null(ps_yaml_path(t, "a.b"));
+    assert_string_equal(ps_yaml_path(t, "a.q")->file, "--set");
+    assert_int_equal(ps_yaml_path(t, "a.q")->line, 0);
+
+    assert_int_equal(ps_yaml_set(&t, "list.b", "1"), PS_ERR_CONFIG);
+    assert_int_equal(ps_yaml_set(&t, "a..b", "1"), PS_ERR_CONFIG);
+    assert_int_equal(ps_yaml_set(&t, "a.b", "[1"), PS_ERR_CONFIG);
+    assert_non_null(strstr(ps_err_message(), "a.b=[1"));
+    ps_yaml_destroy(&t);
+
+    assert_int_equal(ps_yaml_set(&t, "a.b", "7"), PS_OK); // from nothing
+    long long v;
+    assert_int_equal(ps_yaml_int(ps_yaml_path(t, "a.b"), 0, 7, &v), PS_OK);
+    assert_int_equal(v, 7);
+    ps_yaml_destroy(&t);
+}
+
+static void scalars_are_checked(void **state)
+{
+    ps_yaml *t = parsed("i: -12\nd: 1e-3\nq: 1/4\nb: Off\nn: nan\nl: [1]\nh: 0x10\n"
+                        "big: 9223372036854775808\n");
+    long long i;
+    double d;
+    int b;
+    assert_int_equal(ps_yaml_int(ps_yaml_get(t, "i"), -20, 20, &i), PS_OK);
+    assert_int_equal(i, -12);
+    assert_int_equal(ps_yaml_int(ps_yaml_get(t, "i"), 0, 20, &i), PS_ERR_CONFIG);
+    assert_string_equal(ps_err_message(), "t.yaml:1: i: -12 is not within 0 .. 20");
+    assert_int_equal(ps_yaml_int(ps_yaml_get(t, "d"), 0, 20, &i), PS_ERR_CONFIG);
+    assert_int_equal(ps_yaml_int(ps_yaml_get(t, "big"), 0, 20, &i), PS_ERR_CONFIG);
+    assert_int_equal(ps_yaml_double(ps_yaml_get(t, "d"), &d), PS_OK);
+    assert_true(d == 1e-3);
+    assert_int_equal(ps_yaml_double(ps_yaml_get(t, "q"), &d), PS_OK);
+    assert_true(d == 0.25);
+    assert_int_equal(ps_yaml_double(ps_yaml_get(t, "n"), &d), PS_ERR_CONFIG);
+    assert_int_equal(ps_yaml_double(ps_yaml_get(t, "h"), &d), PS_ERR_CONFIG);
+    assert_int_equal(ps_yaml_double(ps_yaml_get(t, "l"), &d), PS_ERR_CONFIG);
+    assert_int_equal(ps_yaml_bool(ps_yaml_get(t, "b"), &b), PS_OK);
+    assert_int_equal(b, 0);
+    assert_int_equal(ps_yaml_bool(ps_yaml_get(t, "i"), &b), PS_ERR_CONFIG);
+    ps_yaml_destroy(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tree_has_kinds_lines_and_keys),
+        cmocka_unit_test(empty_file_is_an_empty_map),
+        cmocka_unit_test(aliases_are_copies),
+        cmocka_unit_test(bad_yaml_names_the_line),
+        cmocka_unit_test(bombs_are_errors),
+        cmocka_unit_test(too_large_a_file_is_an_error),
+        cmocka_unit_test(load_reads_files),
+        cmocka_unit_test(set_replaces_and_makes),
+        cmocka_unit_test(scalars_are_checked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
