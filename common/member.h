@@ -20,14 +20,19 @@ typedef enum ps_role { PS_ROLE_SERVER, PS_ROLE_WORKER } ps_role;
 typedef struct ps_member_options {
     const ps_config *config; // borrowed for the life of the member
     ps_role role;
-    int rank;                // -1: take a free one
+    int rank;                // -1: take a free one; the coordinator's host gives its own
     int world_size;          // workers of the job
     int n_servers;           // servers of the job (0 in all-reduce mode)
     const char *init_method; // tcp://host:port, env://, file:///path; NULL: env://
+    /* For env://, as the command line reader found MASTER_ADDR and MASTER_PORT; NULL:
+     * not set. A job of one process needs neither. */
+    const char *master_addr, *master_port;
     uint64_t plan_hash;
     int local_rank; // -1: not given
     /* What a server offers: shards data endpoints, bound already
-     * ("tcp://10.0.0.1:40123"). */
+     * ("tcp://10.0.0.1:40123"). In a wildcard one ("tcp://0.0.0.0:40123", "tcp://[::]:…"
+     * or "tcp://*:…") the host is replaced by this process's address, which is known
+     * only after joining: the simple way is to bind to "tcp://0.0.0.0:*". */
     const char *const *endpoints;
     int n_endpoints;
 } ps_member_options;
@@ -71,10 +76,12 @@ const char *ps_member_coordinator(const ps_member *m);
 ps_err ps_member_check(ps_member *m);
 /* Readable once the job has been aborted: for poll sets. */
 int ps_member_abort_fd(const ps_member *m);
-/* Ends the job for everybody with a reason; returns at once. */
+/* Ends the job for everybody with a reason; returns at once. Every waiting call of this
+ * member returns (ps_member_wait_end too), now and later, with PEER and the reason. */
 void ps_member_abort(ps_member *m, const char *reason);
 
-/* Waits until all workers have called it with this name. */
+/* Waits until all workers have called it with this name, which may be used again
+ * afterwards. TIMEOUT names the workers that are missing. */
 ps_err ps_member_barrier(ps_member *m, const char *name, ps_deadline deadline);
 
 /* values (n, at most 65,536) become the sum over all workers, added in rank order; every
@@ -99,7 +106,8 @@ ps_err ps_member_leave(ps_member *m, ps_deadline deadline);
 ps_err ps_member_wait_end(ps_member *m);
 
 /* Stops the control thread (and the coordinator). Without a leave before, the coordinator
- * learns that this member is gone and aborts the job. */
+ * learns that this member is gone and aborts the job. Takes up to a second when the news
+ * of an abort has to be sent to a peer that does not take it. */
 void ps_member_destroy(ps_member **m);
 
 #endif

@@ -1,0 +1,251 @@
+#include "net.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_ADDRESSES = 16, DIAL_MS = 2000, RETRY_MS = 100 };
+
+static void number_of(const struct sockaddr *a, char out[PS_ADDRESS_MAX])
+{
+    socklen_t bytes = a->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+                                               : sizeof(struct sockaddr_in);
+    if (getnameinfo(a, bytes, out, PS_ADDRESS_MAX, NULL, 0, NI_NUMERICHOST) != 0)
+        out[0] = '\0';
+}
+
+int ps_net_is_literal(const char *host)
+{
+    struct in6_addr any;
+    return inet_pton(AF_INET, host, &any) == 1 || inet_pton(AF_INET6, host, &any) == 1;
+}
+
+int ps_net_is_loopback(const char *address)
+{
+    return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0 ||
+           strncmp(address, "::ffff:127.", 11) == 0;
+}
+
+void ps_net_endpoint(const char *address, int port, char *out, int cap)
+{
+    const char *format = strchr(address, ':') ? "tcp://[%s]:%d" : "tcp://%s:%d";
+    snprintf(out, (size_t)cap, format, address, port);
+}
+
+/* How well an interface's address fits the wish: 0: not at all. */
+static int fit_of(const struct ifaddrs *i, const char *wish, size_t prefix)
+{
+    if (!i->ifa_addr || !(i->ifa_flags & IFF_UP)) return 0;
+    int family = i->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) return 0;
+    char number[PS_ADDRESS_MAX];
+    number_of(i->ifa_addr, number);
+    if (strcmp(number, wish) == 0) return 9;
+    // A link-local IPv6 address is of no use to others without its scope.
+    int score = family == AF_INET ? 2 : strncmp(number, "fe80:", 5) == 0 ? 0 : 1;
+    if (score == 0) return 0;
+    if (strcmp(i->ifa_name, wish) == 0) return 4 + score;
+    if (i->ifa_flags & IFF_LOOPBACK) return 0;
+    return strncmp(i->ifa_name, wish, prefix) == 0 ? score : 0;
+}
+
+static void list_interfaces(const struct ifaddrs *all, char *out, size_t cap)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (const struct ifaddrs *i = all; i && used < cap; i = i->ifa_next) {
+        if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET) continue;
+        char number[PS_ADDRESS_MAX];
+        number_of(i->ifa_addr, number);
+        used += (size_t)snprintf(out + used, cap - used, "%s%s (%s)", used ? ", " : "",
+                                 i->ifa_name, number);
+    }
+}
+
+/* Finds the best address; the first among equals. */
+static int best_interface(const struct ifaddrs *all, const char *wish, size_t prefix,
+                          char out[PS_ADDRESS_MAX])
+{
+    int best = 0;
+    for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+        int fit = fit_of(i, wish, prefix);
+        if (fit <= best) continue;
+        best = fit;
+        number_of(i->ifa_addr, out);
+    }
+    return best;
+}
+
+ps_err ps_net_interface_address(const char *interface, char out[PS_ADDRESS_MAX])
+{
+    struct ifaddrs *all;
+    if (getifaddrs(&all) != 0) return ps_err_errno(PS_ERR_NET, "listing interfaces");
+    size_t prefix = strlen(interface);
+    if (prefix > 0 && interface[prefix - 1] == '*') prefix--;
+    ps_err err = PS_OK;
+    if (best_interface(all, interface, prefix, out) == 0) {
+        char names[512];
+        list_interfaces(all, names, sizeof names);
+        err =
+            ps_err_set(PS_ERR_NET,
+                       "net.interface: no interface that is up fits \"%s\"; there are %s",
+                       interface, names);
+    }
+    freeifaddrs(all);
+    return err;
+}
+
+ps_err ps_net_resolve(const char *host, char (*out)[PS_ADDRESS_MAX], int cap, int *n)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *all;
+    *n = 0;
+    int code = getaddrinfo(host, NULL, &hints, &all);
+    if (code != 0)
+        return ps_err_set(PS_ERR_NET, "%s: %s", host,
+                          code == EAI_SYSTEM ? strerror(errno) : gai_strerror(code));
+    const int families[] = {AF_INET, AF_INET6};
+    for (int f = 0; f < 2; f++)
+        for (struct addrinfo *a = all; a && *n < cap; a = a->ai_next)
+            if (a->ai_family == families[f]) number_of(a->ai_addr, out[(*n)++]);
+    freeaddrinfo(all);
+    return *n > 0 ? PS_OK : ps_err_set(PS_ERR_NET, "%s: it has no address", host);
+}
+
+static int make_address(const char *number, int port, struct sockaddr_storage *out,
+                        socklen_t *bytes)
+{
+    char service[8];
+    snprintf(service, sizeof service, "%d", port);
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                                   .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+    struct addrinfo *all;
+    if (getaddrinfo(number, service, &hints, &all) != 0) return -1;
+    memcpy(out, all->ai_addr, all->ai_addrlen);
+    *bytes = all->ai_addrlen;
+    freeaddrinfo(all);
+    return 0;
+}
+
+static void own_address(int fd, char out[PS_ADDRESS_MAX])
+{
+    struct sockaddr_storage own;
+    socklen_t bytes = sizeof own;
+    out[0] = '\0';
+    if (getsockname(fd, (struct sockaddr *)&own, &bytes) == 0)
+        number_of((const struct sockaddr *)&own, out);
+}
+
+/* 0 when there is a route. Connecting a datagram socket sends nothing (udp(7)). */
+static int route_to(const char *number, char out[PS_ADDRESS_MAX])
+{
+    struct sockaddr_storage to;
+    socklen_t bytes;
+    if (make_address(number, 9, &to, &bytes) != 0) return -1;
+    int fd = socket(to.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -1;
+    int failed = connect(fd, (const struct sockaddr *)&to, bytes);
+    if (!failed) own_address(fd, out);
+    close(fd);
+    return failed || !out[0] ? -1 : 0;
+}
+
+ps_err ps_net_route_address(const char *host, char out[PS_ADDRESS_MAX])
+{
+    if (!host) {
+        // Documentation addresses (RFC 5737, RFC 3849): only the default route has them.
+        if (route_to("192.0.2.1", out) == 0 || route_to("2001:db8::1", out) == 0 ||
+            ps_net_interface_address("*", out) == PS_OK)
+            return PS_OK;
+        snprintf(out, PS_ADDRESS_MAX, "127.0.0.1");
+        return PS_OK;
+    }
+    char numbers[MAX_ADDRESSES][PS_ADDRESS_MAX];
+    int n;
+    PS_TRY(ps_net_resolve(host, numbers, MAX_ADDRESSES, &n));
+    for (int i = 0; i < n; i++)
+        if (route_to(numbers[i], out) == 0) return PS_OK;
+    return ps_err_set(PS_ERR_NET, "%s: there is no route to it", host);
+}
+
+/* 0 when the address accepts within DIAL_MS, else an errno. */
+static int dial_once(const char *number, int port, ps_deadline deadline,
+                     char local[PS_ADDRESS_MAX])
+{
+    struct sockaddr_storage to;
+    socklen_t bytes;
+    if (make_address(number, port, &to, &bytes) != 0) return EINVAL;
+    int fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return errno;
+    int code = 0;
+    if (connect(fd, (const struct sockaddr *)&to, bytes) != 0) code = errno;
+    if (code == EINPROGRESS) {
+        struct pollfd item = {.fd = fd, .events = POLLOUT};
+        socklen_t size = sizeof code;
+        if (poll(&item, 1, ps_deadline_left_ms_max(deadline, DIAL_MS)) <= 0)
+            code = ETIMEDOUT;
+        else
+            getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size);
+    }
+    if (code == 0) own_address(fd, local);
+    close(fd);
+    return code;
+}
+
+/* One round over the host's addresses; PS_OK when one accepts. */
+static ps_err dial_all(const char *host, int port, ps_deadline deadline, char *remote,
+                       char *local)
+{
+    char numbers[MAX_ADDRESSES][PS_ADDRESS_MAX];
+    int n, code = 0;
+    PS_TRY(ps_net_resolve(host, numbers, MAX_ADDRESSES, &n));
+    for (int i = 0; i < n; i++) {
+        code = dial_once(numbers[i], port, deadline, local);
+        if (code == 0) {
+            memcpy(remote, numbers[i], PS_ADDRESS_MAX);
+            return PS_OK;
+        }
+    }
+    return ps_err_set(PS_ERR_NET, "%s:%d: %s", host, port, strerror(code));
+}
+
+ps_err ps_net_dial(const char *host, int port, ps_deadline deadline,
+                   char remote[PS_ADDRESS_MAX], char local[PS_ADDRESS_MAX])
+{
+    for (;;) {
+        if (dial_all(host, port, deadline, remote, local) == PS_OK) return PS_OK;
+        int left = ps_deadline_left_ms_max(deadline, RETRY_MS);
+        if (left == 0) return ps_err_set(PS_ERR_TIMEOUT, "%s", ps_err_message());
+        const struct timespec pause = {.tv_nsec = left * 1000000L};
+        nanosleep(&pause, NULL);
+    }
+}
+
+static void read_line(const char *path, char *out, size_t cap)
+{
+    out[0] = '\0';
+    FILE *f = fopen(path, "re");
+    if (!f) return;
+    if (!fgets(out, (int)cap, f)) out[0] = '\0';
+    out[strcspn(out, "\n")] = '\0';
+    fclose(f);
+}
+
+void ps_net_host_identity(ps_host_identity *out)
+{
+    *out = (ps_host_identity){0};
+    if (gethostname(out->host, sizeof out->host - 1) != 0) out->host[0] = '\0';
+    read_line("/proc/sys/kernel/random/boot_id", out->boot_id, sizeof out->boot_id);
+    ssize_t n = readlink("/proc/self/ns/net", out->net_ns, sizeof out->net_ns - 1);
+    out->net_ns[n > 0 ? n : 0] = '\0';
+}

@@ -1,0 +1,45 @@
+/* Addresses of this host and of others, and what tells one host from another. */
+#ifndef PS_NET_H
+#define PS_NET_H
+
+#include "clock.h"
+#include "err.h"
+
+enum { PS_ADDRESS_MAX = 64, PS_HOST_MAX = 64, PS_HOST_ID_MAX = 40 };
+
+/* The address of an interface ("eth0"), of the first one up whose name starts so ("eth*"
+ * or "eth"), or the given address itself where an interface has it. IPv4 first. NET lists
+ * the interfaces there are. */
+ps_err ps_net_interface_address(const char *interface, char out[PS_ADDRESS_MAX]);
+
+/* The source address of packets to a host (name or address): what others beside it can
+ * reach. NULL: the default route's, else any interface's, else 127.0.0.1. No packet is
+ * sent. */
+ps_err ps_net_route_address(const char *host, char out[PS_ADDRESS_MAX]);
+
+/* The addresses of a host name, at most cap (IPv4 first); *n of them. */
+ps_err ps_net_resolve(const char *host, char (*out)[PS_ADDRESS_MAX], int cap, int *n);
+
+/* Tries the host's addresses in turn until one accepts a TCP connection, which is closed
+ * again: remote is that address, local this side's. One that does not resolve or accept
+ * yet is tried again until the deadline; TIMEOUT says what stood in the way. */
+ps_err ps_net_dial(const char *host, int port, ps_deadline deadline,
+                   char remote[PS_ADDRESS_MAX], char local[PS_ADDRESS_MAX]);
+
+/* "tcp://10.0.0.7:5000", "tcp://[fe80::1]:5000". */
+void ps_net_endpoint(const char *address, int port, char *out, int cap);
+/* 1 for 127.0.0.0/8, ::1 and mapped ones. */
+int ps_net_is_loopback(const char *address);
+/* 1 when it is an IPv4 or IPv6 address and no name. */
+int ps_net_is_literal(const char *host);
+
+typedef struct ps_host_identity {
+    char host[PS_HOST_MAX];
+    /* Two processes share a host when both are equal; "" (unknown) equals nothing. */
+    char boot_id[PS_HOST_ID_MAX];
+    char net_ns[PS_HOST_ID_MAX];
+} ps_host_identity;
+
+void ps_net_host_identity(ps_host_identity *out);
+
+#endif

@@ -1,0 +1,229 @@
+#include "zsock.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+static ps_err zmq_failure(ps_err code, const char *what)
+{
+    return ps_err_set(code, "%s: %s", what, zmq_strerror(zmq_errno()));
+}
+
+static ps_err set_int(void *socket, int option, int value)
+{
+    if (zmq_setsockopt(socket, option, &value, sizeof value) == 0) return PS_OK;
+    return zmq_failure(PS_ERR_NET, "setting a socket's option");
+}
+
+static ps_err set_options(void *socket, const ps_zsock_options *o)
+{
+    PS_TRY(set_int(socket, ZMQ_LINGER, 0));
+    PS_TRY(set_int(socket, ZMQ_SNDHWM, 0));
+    PS_TRY(set_int(socket, ZMQ_RCVHWM, 0));
+    PS_TRY(set_int(socket, ZMQ_IPV6, 1));
+    // A peer that is not there yet is tried again soon, one that is gone not too often.
+    PS_TRY(set_int(socket, ZMQ_RECONNECT_IVL, 50));
+    PS_TRY(set_int(socket, ZMQ_RECONNECT_IVL_MAX, 1000));
+    if (o->type == ZMQ_ROUTER) {
+        PS_TRY(set_int(socket, ZMQ_ROUTER_MANDATORY, 1));
+        PS_TRY(set_int(socket, ZMQ_ROUTER_HANDOVER, 1));
+    }
+    int64_t max = o->max_message_bytes > 0 ? o->max_message_bytes : -1;
+    if (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max, sizeof max) != 0)
+        return zmq_failure(PS_ERR_NET, "setting a socket's message limit");
+    if (o->routing_id &&
+        zmq_setsockopt(socket, ZMQ_ROUTING_ID, o->routing_id, o->routing_id_bytes) != 0)
+        return zmq_failure(PS_ERR_NET, "setting a socket's routing id");
+    return PS_OK;
+}
+
+ps_err ps_zsock_open(void *zmq_context, const ps_zsock_options *options, void **out)
+{
+    *out = zmq_socket(zmq_context, options->type);
+    if (!*out) return zmq_failure(PS_ERR_NET, "opening a socket");
+    ps_err err = set_options(*out, options);
+    if (err != PS_OK) ps_zsock_close(out);
+    return err;
+}
+
+void ps_zsock_close(void **socket)
+{
+    if (*socket) zmq_close(*socket);
+    *socket = NULL;
+}
+
+static ps_err bind_failure(const char *where)
+{
+    int code = zmq_errno();
+    const char *colon = strrchr(where, ':');
+    const char *port = colon ? colon + 1 : "";
+    if (code == EADDRINUSE)
+        return ps_err_set(
+            PS_ERR_NET,
+            "%s: the port is in use: another job or program has it (ss -ltnp "
+            "'sport = :%s' shows which); end it, or choose another port",
+            where, port);
+    if (code == EADDRNOTAVAIL || code == ENODEV)
+        return ps_err_set(PS_ERR_NET,
+                          "%s: no interface of this host has that address (ip address "
+                          "lists them)",
+                          where);
+    return ps_err_set(PS_ERR_NET, "binding to %s: %s", where, zmq_strerror(code));
+}
+
+ps_err ps_zsock_bind(void *socket, const char *where, char endpoint[PS_ENDPOINT_MAX])
+{
+    // ZeroMQ writes a free port as "*".
+    char address[PS_ENDPOINT_MAX];
+    size_t n = strlen(where);
+    if (n >= sizeof address) return ps_err_set(PS_ERR_ARG, "%s: too long", where);
+    memcpy(address, where, n + 1);
+    if (n > 2 && strcmp(where + n - 2, ":0") == 0) address[n - 1] = '*';
+    if (zmq_bind(socket, address) != 0) return bind_failure(where);
+    size_t bytes = PS_ENDPOINT_MAX;
+    if (zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint, &bytes) != 0)
+        return zmq_failure(PS_ERR_NET, "reading a bound address");
+    return PS_OK;
+}
+
+ps_err ps_zsock_connect(void *socket, const char *endpoint)
+{
+    if (zmq_connect(socket, endpoint) == 0) return PS_OK;
+    return zmq_failure(PS_ERR_NET, endpoint);
+}
+
+/* *ready: whether the socket can be read (or written) before the deadline. */
+static ps_err wait_for(void *socket, short events, ps_deadline deadline, int *ready)
+{
+    zmq_pollitem_t item = {.socket = socket, .events = events};
+    for (;;) {
+        int n = zmq_poll(&item, 1, ps_deadline_left_ms(deadline));
+        *ready = n > 0;
+        if (n > 0 || (n == 0 && ps_deadline_passed(deadline))) return PS_OK;
+        if (n < 0 && zmq_errno() != EINTR) return zmq_failure(PS_ERR_NET, "polling");
+    }
+}
+
+static ps_err recv_part(void *socket, ps_deadline deadline, zmq_msg_t *msg, int *got)
+{
+    zmq_msg_init(msg);
+    *got = 0;
+    for (;;) {
+        if (zmq_msg_recv(msg, socket, ZMQ_DONTWAIT) >= 0) {
+            *got = 1;
+            return PS_OK;
+        }
+        int code = zmq_errno(), ready;
+        if (code == EINTR) continue;
+        if (code != EAGAIN) return zmq_failure(PS_ERR_NET, "receiving");
+        if (ps_deadline_passed(deadline)) return PS_OK;
+        PS_TRY(wait_for(socket, ZMQ_POLLIN, deadline, &ready));
+    }
+}
+
+/* The frames of a message arrive together: the rest are there once the first is. */
+static void drop_rest(void *socket, int more)
+{
+    while (more) {
+        zmq_msg_t msg;
+        zmq_msg_init(&msg);
+        more = zmq_msg_recv(&msg, socket, ZMQ_DONTWAIT) >= 0 && zmq_msg_more(&msg);
+        zmq_msg_close(&msg);
+    }
+}
+
+ps_err ps_zsock_recv(void *socket, ps_deadline deadline, zmq_msg_t *parts, int cap,
+                     int *n)
+{
+    *n = 0;
+    for (;;) {
+        int got;
+        ps_err err = recv_part(socket, deadline, &parts[*n], &got);
+        if (err != PS_OK || !got) {
+            ps_zsock_close_parts(parts, *n + 1);
+            *n = 0;
+            return err;
+        }
+        (*n)++;
+        int more = zmq_msg_more(&parts[*n - 1]);
+        if (!more) return PS_OK;
+        if (*n == cap) {
+            drop_rest(socket, more);
+            ps_zsock_close_parts(parts, *n);
+            *n = 0;
+            return ps_err_set(PS_ERR_PROTOCOL, "a message of more than %d frames", cap);
+        }
+    }
+}
+
+void ps_zsock_close_parts(zmq_msg_t *parts, int n)
+{
+    for (int i = 0; i < n; i++)
+        zmq_msg_close(&parts[i]);
+}
+
+static ps_err send_part(void *socket, ps_deadline deadline, zmq_msg_t *msg, int flags)
+{
+    while (zmq_msg_send(msg, socket, flags | ZMQ_DONTWAIT) < 0) {
+        int code = zmq_errno(), ready;
+        if (code == EINTR) continue;
+        if (code == EHOSTUNREACH)
+            return ps_err_set(PS_ERR_PEER, "the peer is not connected");
+        if (code != EAGAIN) return zmq_failure(PS_ERR_NET, "sending");
+        if (ps_deadline_passed(deadline))
+            return ps_err_set(PS_ERR_TIMEOUT, "the peer does not take a message");
+        PS_TRY(wait_for(socket, ZMQ_POLLOUT, deadline, &ready));
+    }
+    return PS_OK;
+}
+
+ps_err ps_zsock_send(void *socket, ps_deadline deadline, zmq_msg_t *parts, int n)
+{
+    ps_err err = PS_OK;
+    int sent = 0;
+    while (err == PS_OK && sent < n) {
+        err = send_part(socket, deadline, &parts[sent], sent + 1 < n ? ZMQ_SNDMORE : 0);
+        if (err == PS_OK) sent++;
+    }
+    ps_zsock_close_parts(parts + sent, n - sent);
+    return err;
+}
+
+ps_err ps_zsock_msg_copy(zmq_msg_t *msg, const void *bytes, size_t n)
+{
+    if (zmq_msg_init_size(msg, n) != 0) {
+        zmq_msg_init(msg);
+        return ps_err_set(PS_ERR_NOMEM, "no memory for a message of %zu bytes", n);
+    }
+    if (n > 0) memcpy(zmq_msg_data(msg), bytes, n);
+    return PS_OK;
+}
+
+ps_err ps_zsock_monitor(void *zmq_context, void *socket, const char *name, void **monitor)
+{
+    char where[PS_ENDPOINT_MAX];
+    snprintf(where, sizeof where, "inproc://monitor-%s-%p", name, socket);
+    *monitor = NULL;
+    if (zmq_socket_monitor(socket, where, ZMQ_EVENT_DISCONNECTED) != 0)
+        return zmq_failure(PS_ERR_NET, "watching connections");
+    const ps_zsock_options pair = {.type = ZMQ_PAIR};
+    PS_TRY(ps_zsock_open(zmq_context, &pair, monitor));
+    ps_err err = ps_zsock_connect(*monitor, where);
+    if (err != PS_OK) ps_zsock_close(monitor);
+    return err;
+}
+
+int ps_zsock_monitor_read(void *monitor)
+{
+    // Frame 1: u16 event, u32 value; frame 2: the address (zmq_socket_monitor(3)).
+    zmq_msg_t parts[2];
+    int n;
+    const ps_deadline now = {0};
+    if (ps_zsock_recv(monitor, now, parts, 2, &n) != PS_OK || n == 0) return -1;
+    uint32_t value = UINT32_MAX;
+    if (zmq_msg_size(&parts[0]) == 6)
+        memcpy(&value, (const char *)zmq_msg_data(&parts[0]) + 2, sizeof value);
+    ps_zsock_close_parts(parts, n);
+    return value <= INT32_MAX ? (int)value : -1;
+}

@@ -1,0 +1,53 @@
+/* Thin helpers over ZeroMQ sockets: the options that every socket of the project has,
+ * multipart messages within bounds, and deadlines on every wait. */
+#ifndef PS_ZSOCK_H
+#define PS_ZSOCK_H
+
+#include <zmq.h>
+
+#include "clock.h"
+#include "err.h"
+
+enum { PS_ENDPOINT_MAX = 128 };
+
+typedef struct ps_zsock_options {
+    int type;                  // ZMQ_ROUTER, ZMQ_DEALER, ...
+    int64_t max_message_bytes; // a peer that sends a longer frame is cut off; 0: no limit
+    const void *routing_id;    // borrowed during the call; NULL: one of ZeroMQ's
+    size_t routing_id_bytes;
+} ps_zsock_options;
+
+/* Opens a socket: linger 0 (the end never waits for a dead peer), no high-water mark
+ * (credits bound what is queued), IPv6 beside IPv4; ROUTER with MANDATORY (an answer to
+ * nobody is an error) and HANDOVER (a restarted peer takes its place). */
+ps_err ps_zsock_open(void *zmq_context, const ps_zsock_options *options, void **out);
+void ps_zsock_close(void **socket);
+
+/* Binds to "tcp://ADDRESS:PORT" (port 0 or *: a free one) and reports the endpoint as
+ * bound (a wildcard address stays one: "tcp://0.0.0.0:40123" or "tcp://[::]:40123"). NET
+ * names the endpoint; where the port is in use it says how to find out who has it. */
+ps_err ps_zsock_bind(void *socket, const char *where, char endpoint[PS_ENDPOINT_MAX]);
+ps_err ps_zsock_connect(void *socket, const char *endpoint);
+
+/* Receives one message of at most cap frames into parts, *n of them, which the caller
+ * closes (ps_zsock_close_parts). *n is 0 when none came before the deadline. PROTOCOL,
+ * and nothing to close, when there were more frames: all are dropped. */
+ps_err ps_zsock_recv(void *socket, ps_deadline deadline, zmq_msg_t *parts, int cap,
+                     int *n);
+void ps_zsock_close_parts(zmq_msg_t *parts, int n);
+
+/* Sends one message of n frames and takes them, also on failure. PEER when a ROUTER knows
+ * no such peer; TIMEOUT when the socket does not take it before the deadline. */
+ps_err ps_zsock_send(void *socket, ps_deadline deadline, zmq_msg_t *parts, int n);
+
+/* A frame with a copy of the bytes. */
+ps_err ps_zsock_msg_copy(zmq_msg_t *msg, const void *bytes, size_t n);
+
+/* Watches connections of socket: *monitor is a socket (close it before the context) on
+ * which ps_zsock_monitor_read gives the descriptors of closed ones. */
+ps_err ps_zsock_monitor(void *zmq_context, void *socket, const char *name,
+                        void **monitor);
+/* The descriptor of a closed connection, as zmq_msg_get(ZMQ_SRCFD) told it; -1: none. */
+int ps_zsock_monitor_read(void *monitor);
+
+#endif

@@ -1,0 +1,166 @@
+#include "net.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "zsock.h"
+
+static void loopback_by_name_and_address(void **state)
+{
+    char address[PS_ADDRESS_MAX];
+    assert_int_equal(ps_net_interface_address("lo", address), PS_OK);
+    assert_string_equal(address, "127.0.0.1");
+    assert_int_equal(ps_net_interface_address("127.0.0.1", address), PS_OK);
+    assert_string_equal(address, "127.0.0.1");
+    assert_int_equal(ps_net_route_address("127.0.0.1", address), PS_OK);
+    assert_string_equal(address, "127.0.0.1");
+    assert_int_equal(ps_net_route_address("localhost", address), PS_OK);
+    assert_true(ps_net_is_loopback(address));
+}
+
+static void unknown_interface_lists_those_there_are(void **state)
+{
+    char address[PS_ADDRESS_MAX];
+    assert_int_equal(ps_net_interface_address("nonesuch7", address), PS_ERR_NET);
+    assert_non_null(strstr(ps_err_message(), "\"nonesuch7\""));
+    assert_non_null(strstr(ps_err_message(), "lo (127.0.0.1)"));
+}
+
+static void default_route_gives_an_address(void **state)
+{
+    char address[PS_ADDRESS_MAX];
+    assert_int_equal(ps_net_route_address(NULL, address), PS_OK);
+    assert_true(ps_net_is_literal(address));
+}
+
+static void tells_loopback_and_literals(void **state)
+{
+    assert_true(ps_net_is_loopback("127.0.1.1"));
+    assert_true(ps_net_is_loopback("::1"));
+    assert_false(ps_net_is_loopback("10.0.0.1"));
+    assert_true(ps_net_is_literal("10.0.0.1"));
+    assert_true(ps_net_is_literal("2001:db8::1"));
+    assert_false(ps_net_is_literal("node-7"));
+    char endpoint[PS_ENDPOINT_MAX];
+    ps_net_endpoint("10.0.0.7", 5000, endpoint, sizeof endpoint);
+    assert_string_equal(endpoint, "tcp://10.0.0.7:5000");
+    ps_net_endpoint("2001:db8::1", 5000, endpoint, sizeof endpoint);
+    assert_string_equal(endpoint, "tcp://[2001:db8::1]:5000");
+}
+
+static void names_that_do_not_resolve_say_so(void **state)
+{
+    char found[4][PS_ADDRESS_MAX];
+    int n;
+    assert_int_equal(ps_net_resolve("no-such-host.invalid", found, 4, &n), PS_ERR_NET);
+    assert_non_null(strstr(ps_err_message(), "no-such-host.invalid"));
+}
+
+static void host_identity_is_the_kernels(void **state)
+{
+    ps_host_identity id;
+    ps_net_host_identity(&id);
+    assert_int_equal(strlen(id.boot_id), 36); // a UUID
+    assert_int_equal(strncmp(id.net_ns, "net:[", 5), 0);
+    char host[PS_HOST_MAX] = "";
+    gethostname(host, sizeof host - 1);
+    assert_string_equal(id.host, host);
+}
+
+static int port_of(const char *endpoint)
+{
+    int port = 0;
+    for (const char *p = strrchr(endpoint, ':') + 1; *p; p++)
+        port = port * 10 + *p - '0';
+    return port;
+}
+
+static void dials_what_listens_and_gives_up_on_what_does_not(void **state)
+{
+    void *context = zmq_ctx_new(), *router, *other;
+    const ps_zsock_options o = {.type = ZMQ_ROUTER};
+    char endpoint[PS_ENDPOINT_MAX], remote[PS_ADDRESS_MAX], local[PS_ADDRESS_MAX];
+    assert_int_equal(ps_zsock_open(context, &o, &router), PS_OK);
+    assert_int_equal(ps_zsock_bind(router, "tcp://127.0.0.1:0", endpoint), PS_OK);
+    int port = port_of(endpoint);
+    assert_int_equal(
+        ps_net_dial("127.0.0.1", port, ps_deadline_in_ms(2000), remote, local), PS_OK);
+    assert_string_equal(remote, "127.0.0.1");
+    assert_string_equal(local, "127.0.0.1");
+
+    assert_int_equal(ps_zsock_open(context, &o, &other), PS_OK);
+    char again[PS_ENDPOINT_MAX];
+    assert_int_equal(ps_zsock_bind(other, endpoint, again), PS_ERR_NET);
+    assert_non_null(strstr(ps_err_message(), "in use"));
+    assert_non_null(strstr(ps_err_message(), endpoint));
+    assert_int_equal(ps_zsock_bind(other, "tcp://192.0.2.77:5000", again), PS_ERR_NET);
+    assert_non_null(strstr(ps_err_message(), "no interface"));
+
+    ps_zsock_close(&router);
+    ps_zsock_close(&other);
+    zmq_ctx_term(context);
+    uint64_t before = ps_clock_ns();
+    assert_int_equal(
+        ps_net_dial("127.0.0.1", port, ps_deadline_in_ms(250), remote, local),
+        PS_ERR_TIMEOUT);
+    assert_true(ps_clock_ns() - before < 2000000000u);
+    assert_non_null(strstr(ps_err_message(), "refused"));
+}
+
+static void messages_within_bounds(void **state)
+{
+    void *context = zmq_ctx_new(), *router, *dealer;
+    const ps_zsock_options r = {.type = ZMQ_ROUTER, .max_message_bytes = 1000};
+    const ps_zsock_options d = {
+        .type = ZMQ_DEALER, .routing_id = "me", .routing_id_bytes = 2};
+    char endpoint[PS_ENDPOINT_MAX];
+    assert_int_equal(ps_zsock_open(context, &r, &router), PS_OK);
+    assert_int_equal(ps_zsock_bind(router, "tcp://127.0.0.1:*", endpoint), PS_OK);
+    assert_int_equal(ps_zsock_open(context, &d, &dealer), PS_OK);
+    assert_int_equal(ps_zsock_connect(dealer, endpoint), PS_OK);
+
+    zmq_msg_t parts[5];
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(ps_zsock_msg_copy(&parts[i], "abc", 3), PS_OK);
+    ps_deadline soon = ps_deadline_in_ms(2000);
+    assert_int_equal(ps_zsock_send(dealer, soon, parts, 5), PS_OK);
+    int n;
+    assert_int_equal(ps_zsock_recv(router, soon, parts, 3, &n), PS_ERR_PROTOCOL);
+    assert_int_equal(n, 0);
+
+    assert_int_equal(ps_zsock_msg_copy(&parts[0], "abc", 3), PS_OK);
+    assert_int_equal(ps_zsock_send(dealer, soon, parts, 1), PS_OK);
+    assert_int_equal(ps_zsock_recv(router, soon, parts, 3, &n), PS_OK);
+    assert_int_equal(n, 2); // nothing of the longer one was left over
+    assert_memory_equal(zmq_msg_data(&parts[0]), "me", 2);
+    ps_zsock_close_parts(parts, n);
+    assert_int_equal(ps_zsock_recv(router, ps_deadline_in_ms(20), parts, 3, &n), PS_OK);
+    assert_int_equal(n, 0);
+
+    assert_int_equal(ps_zsock_msg_copy(&parts[0], "nobody", 6), PS_OK);
+    assert_int_equal(ps_zsock_msg_copy(&parts[1], "x", 1), PS_OK);
+    assert_int_equal(ps_zsock_send(router, soon, parts, 2), PS_ERR_PEER);
+    ps_zsock_close(&router);
+    ps_zsock_close(&dealer);
+    zmq_ctx_term(context);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loopback_by_name_and_address),
+        cmocka_unit_test(unknown_interface_lists_those_there_are),
+        cmocka_unit_test(default_route_gives_an_address),
+        cmocka_unit_test(tells_loopback_and_literals),
+        cmocka_unit_test(names_that_do_not_resolve_say_so),
+        cmocka_unit_test(host_identity_is_the_kernels),
+        cmocka_unit_test(dials_what_listens_and_gives_up_on_what_does_not),
+        cmocka_unit_test(messages_within_bounds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
