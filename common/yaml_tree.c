@@ -438,6 +438,11 @@ static ps_err enter(ps_yaml *map, const char *key, size_t n, ps_yaml **out)
 {
     const ps_yaml at = {.file = OVERRIDE};
     if (n == 0) return ps_yaml_error(&at, "a key with an empty part");
+    if (map->kind == PS_YAML_SCALAR && map->text[0] == '\0') { // a section without keys
+        free(map->text);
+        map->text = NULL;
+        map->kind = PS_YAML_MAP;
+    }
     if (map->kind != PS_YAML_MAP)
         return ps_yaml_error(&at, "%.*s: what stands before it is not a map", (int)n,
                              key);

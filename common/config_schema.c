@@ -1,0 +1,240 @@
+#include "config_schema.h"
+
+#include <string.h>
+
+/* Beyond any sensible count, and exact in a double. */
+#define MANY 1e15
+/* A length in milliseconds that fits an int: a little over 24 days. */
+#define LONG_MS 2147483647
+
+#define AT(field) offsetof(ps_config, field)
+#define BOOL(path, field, scope, text, help)                                             \
+    {                                                                                    \
+        path, PS_KEY_BOOL, PS_SCOPE_##scope, AT(field), 0, 0, NULL, text, help           \
+    }
+#define INT(path, field, scope, min, max, text, help)                                    \
+    {                                                                                    \
+        path, PS_KEY_INT, PS_SCOPE_##scope, AT(field), min, max, NULL, text, help        \
+    }
+#define SEED(path, field, text, help)                                                    \
+    {                                                                                    \
+        path, PS_KEY_UINT64, PS_SCOPE_JOB, AT(field), 0, 0, NULL, text, help             \
+    }
+#define DOUBLE(path, field, scope, min, max, text, help)                                 \
+    {                                                                                    \
+        path, PS_KEY_DOUBLE, PS_SCOPE_##scope, AT(field), min, max, NULL, text, help     \
+    }
+#define BYTES(path, field, scope, min, text, help)                                       \
+    {                                                                                    \
+        path, PS_KEY_BYTES, PS_SCOPE_##scope, AT(field), min, MANY, NULL, text, help     \
+    }
+#define STRING(path, field, scope, text, help)                                           \
+    {                                                                                    \
+        path, PS_KEY_STRING, PS_SCOPE_##scope, AT(field), 0, 0, NULL, text, help         \
+    }
+#define WORD(path, field, scope, words, text, help)                                      \
+    {                                                                                    \
+        path, PS_KEY_WORD, PS_SCOPE_##scope, AT(field), 0, 0, words, text, help          \
+    }
+#define INTS(path, field, scope, min, max, text, help)                                   \
+    {                                                                                    \
+        path, PS_KEY_INT_LIST, PS_SCOPE_##scope, AT(field), min, max, NULL, text, help   \
+    }
+#define DOUBLES(path, field, scope, min, max, text, help)                                \
+    {                                                                                    \
+        path, PS_KEY_DOUBLE_LIST, PS_SCOPE_##scope, AT(field), min, max, NULL, text,     \
+            help                                                                         \
+    }
+
+// clang-format off
+const ps_config_key ps_config_keys[] = {
+    STRING("job.name", job.name, LOCAL, "",
+           "name of the job in outputs; not given: the file's name without .yaml"),
+    INT("job.servers", job.servers, JOB, 0, PS_MAX_RANKS, "1",
+        "server processes; --servers and PS_SERVERS go before the file"),
+    INT("job.workers", job.workers, JOB, 1, PS_MAX_RANKS, "1",
+        "worker processes; --world-size and WORLD_SIZE go before the file"),
+
+    INTS("model.input", model.input, JOB, 1, 1 << 24, "[]",
+         "shape of a sample: [C, H, W] or [features]"),
+    BOOL("model.dropout", model.dropout, JOB, "true",
+         "false: every dropout layer passes its input through"),
+    WORD("model.loss", model.loss, JOB, "nll|cross_entropy|mse", "cross_entropy",
+         "nll wants log_softmax as the last layer"),
+
+    INT("train.epochs", train.epochs, JOB, 0, MANY, "1",
+        "passes over the training data; 0: evaluate only"),
+    INT("train.steps", train.steps, JOB, 0, MANY, "0",
+        "stop after so many optimizer steps; 0: no such limit"),
+    SEED("train.seed", train.seed, "0", "of the initial weights and of dropout"),
+    STRING("train.device", train.device, LOCAL, "auto",
+           "auto, cpu, cuda, or cuda:N; auto takes a GPU where there is one"),
+    WORD("train.precision", train.precision, JOB, "float32|bf16|fp16", "float32",
+         "of the arithmetic; weights are kept in float32"),
+    BOOL("train.tf32", train.tf32, JOB, "false",
+         "let NVIDIA GPUs round the factors of float32 products to 10 bits"),
+    INT("train.threads", train.threads, LOCAL, 0, 1024, "1",
+        "threads of arithmetic in a worker; 0: all cores"),
+    INT("train.accumulate", train.accumulate, JOB, 1, 1 << 20, "1",
+        "micro-batches per optimizer step"),
+    STRING("train.init", train.init, LOCAL, "",
+           "start from this safetensors file; not given: PyTorch's default weights"),
+    INT("train.save_every", train.save_every, JOB, 0, MANY, "0",
+        "write a checkpoint every so many optimizer steps; 0: weights only at the end"),
+    INT("train.log_every", train.log_every, JOB, 1, MANY, "10",
+        "optimizer steps per line of metrics.jsonl"),
+    INT("train.eval_every", train.eval_every, JOB, 0, MANY, "1",
+        "epochs between evaluations; 0: only at the end"),
+    INT("train.warmup_steps", train.warmup_steps, LOCAL, 0, MANY, "10",
+        "optimizer steps left out of samples_per_second"),
+
+    WORD("data.kind", data.kind, JOB, "idx|cifar10|cifar100|stl10|npy|synthetic",
+         "synthetic", "format of the files; synthetic makes learnable data, no files"),
+    STRING("data.path", data.path, LOCAL, "", "folder of the data files"),
+    STRING("data.train", data.train, JOB, "",
+           "training samples: files, a range, or both: 0-7999, a.gz,b.gz, a,b@0-99"),
+    STRING("data.test", data.test, JOB, "", "test samples, likewise"),
+    INTS("data.batch", data.batch, JOB, 1, 1 << 24, "[64]",
+         "samples per micro-batch and rank: one number for all, or one per rank"),
+    INT("data.eval_batch", data.eval_batch, LOCAL, 1, 1 << 24, "256",
+        "samples per batch of an evaluation"),
+    BOOL("data.shuffle", data.shuffle, JOB, "true",
+         "a new permutation each epoch, as DistributedSampler's"),
+    BOOL("data.drop_last", data.drop_last, JOB, "false",
+         "drop the samples that do not divide by the workers instead of repeating some"),
+    SEED("data.seed", data.seed, "0", "of the sampler"),
+    DOUBLE("data.scale", data.scale, JOB, 0, 1e9, "1/255",
+           "pixels of one byte are multiplied by it"),
+    DOUBLES("data.normalize", data.normalize, JOB, -1e9, 1e9, "[]",
+            "the channels' means, then their standard deviations: [0.1307, 0.3081]"),
+    INTS("data.resize", data.resize, JOB, 1, 65536, "[]",
+         "[H, W]: bilinear, before the crop"),
+    INT("data.crop_padding", data.crop_padding, JOB, 0, 4096, "0",
+        "random crop of the input's size out of the image padded by so much; 0: none"),
+    BOOL("data.flip", data.flip, JOB, "false", "random horizontal flip in training"),
+    INT("data.prefetch", data.prefetch, LOCAL, 1, 64, "2", "batches prepared ahead"),
+    INT("data.samples", data.samples, JOB, 1, MANY, "8192",
+        "synthetic: training samples"),
+    INT("data.test_samples", data.test_samples, JOB, 0, MANY, "2048",
+        "synthetic: test samples"),
+
+    WORD("optimizer.name", optimizer.name, JOB, "sgd|adam|adamw", "sgd",
+         "PyTorch's formulas and defaults"),
+    DOUBLE("optimizer.lr", optimizer.lr, JOB, 0, 1e9, "0.001", "learning rate"),
+    DOUBLE("optimizer.momentum", optimizer.momentum, JOB, 0, 1, "0", "sgd"),
+    DOUBLE("optimizer.dampening", optimizer.dampening, JOB, 0, 1, "0", "sgd"),
+    BOOL("optimizer.nesterov", optimizer.nesterov, JOB, "false",
+         "sgd; wants a momentum and no dampening"),
+    DOUBLES("optimizer.betas", optimizer.betas, JOB, 0, 1, "[0.9, 0.999]",
+            "adam, adamw; each below 1"),
+    DOUBLE("optimizer.eps", optimizer.eps, JOB, 0, 1e9, "1e-8", "adam, adamw"),
+    DOUBLE("optimizer.weight_decay", optimizer.weight_decay, JOB, 0, 1e9, "0",
+           "adamw's default is 0.01"),
+    BOOL("optimizer.decay_bias_norm", optimizer.decay_bias_norm, JOB, "true",
+         "false: no weight decay on biases and normalisation layers"),
+    DOUBLE("optimizer.clip_norm", optimizer.clip_norm, JOB, 0, 1e30, "0",
+           "largest norm of the whole gradient; 0: no clipping"),
+
+    WORD("schedule.name", schedule.name, JOB, "constant|step|cosine|linear", "constant",
+         "of the learning rate, per optimizer step"),
+    INT("schedule.warmup", schedule.warmup, JOB, 0, MANY, "0",
+        "optimizer steps of linear warm-up"),
+    DOUBLE("schedule.warmup_start", schedule.warmup_start, JOB, 0, 1, "0",
+           "factor of the learning rate at step 0 of the warm-up"),
+    INT("schedule.step_size", schedule.step_size, JOB, 1, MANY, "1000",
+        "step: optimizer steps between multiplications by gamma"),
+    DOUBLE("schedule.gamma", schedule.gamma, JOB, 0, 1e9, "0.1", "step: the factor"),
+    INT("schedule.total", schedule.total, JOB, 0, MANY, "0",
+        "cosine, linear: optimizer steps until min_lr; 0: the whole job"),
+    DOUBLE("schedule.min_lr", schedule.min_lr, JOB, 0, 1e9, "0",
+           "cosine, linear: the last learning rate"),
+
+    WORD("exchange.name", exchange.name, JOB, "ps|allreduce|gloo|nccl|none", "ps",
+         "how gradients become weights; allreduce: nccl on GPUs, else gloo"),
+    BYTES("exchange.chunk", exchange.chunk, JOB, 0, "auto", "bytes of a chunk"),
+    WORD("exchange.codec", exchange.codec, JOB, "none|fp16|int8|onebit|topk", "none",
+         "compression of what travels, in both directions"),
+    BYTES("exchange.codec_min", exchange.codec_min, JOB, 0, "4096",
+          "tensors of fewer bytes travel uncoded"),
+    DOUBLE("exchange.topk", exchange.topk, JOB, 1e-9, 1, "0.01",
+           "share of the elements that topk sends"),
+    WORD("exchange.shm", exchange.shm, LOCAL, "auto|on|off", "auto",
+         "shared memory between processes of one host; on: an error where it can't be"),
+    BYTES("exchange.credit", exchange.credit, LOCAL, 0, "auto",
+          "bytes in flight to a shard"),
+    BYTES("exchange.bucket", exchange.bucket, JOB, 1, "25MiB",
+          "bytes of a bucket in all-reduce"),
+    WORD("exchange.nan", exchange.nan, JOB, "error|allow", "error",
+         "what a gradient that is not finite does"),
+
+    INT("server.shards", server.shards, JOB, 1, 256, "1",
+        "shard threads per server process"),
+    WORD("sync.policy", sync.policy, JOB, "bsp", "bsp",
+         "when a shard applies what it has; bsp: when every worker's gradient is in"),
+
+    STRING("net.interface", net.interface, LOCAL, "",
+           "network interface, or a prefix (eth*); not given: the route to the "
+           "coordinator"),
+    INT("net.join_timeout_ms", net.join_timeout_ms, LOCAL, 1, LONG_MS, "60000",
+        "how long to wait until every member has joined"),
+    INT("net.heartbeat_ms", net.heartbeat_ms, LOCAL, 1, LONG_MS, "500",
+        "time between heartbeats"),
+    INT("net.dead_after_ms", net.dead_after_ms, LOCAL, 1, LONG_MS, "10000",
+        "a member without a heartbeat for so long is dead"),
+    INT("net.step_timeout_ms", net.step_timeout_ms, LOCAL, 1, LONG_MS, "60000",
+        "no progress of the exchange for so long is an error"),
+    INT("net.io_threads", net.io_threads, LOCAL, 1, 64, "1", "I/O threads of ZeroMQ"),
+};
+// clang-format on
+const int ps_config_n_keys = sizeof ps_config_keys / sizeof *ps_config_keys;
+
+const ps_config_key *ps_config_key_find(const char *path)
+{
+    for (int i = 0; i < ps_config_n_keys; i++)
+        if (strcmp(ps_config_keys[i].path, path) == 0) return &ps_config_keys[i];
+    return NULL;
+}
+
+const char *ps_key_type_text(ps_key_type type)
+{
+    static const char *const texts[] = {
+        [PS_KEY_BOOL] = "true or false",
+        [PS_KEY_INT] = "a whole number",
+        [PS_KEY_UINT64] = "a whole number from 0 on",
+        [PS_KEY_DOUBLE] = "a number",
+        [PS_KEY_BYTES] = "a number of bytes (such as 65536, 64K, 1MiB)",
+        [PS_KEY_STRING] = "a text",
+        [PS_KEY_WORD] = "a word",
+        [PS_KEY_INT_LIST] = "whole numbers",
+        [PS_KEY_DOUBLE_LIST] = "numbers",
+    };
+    return texts[type];
+}
+
+/* "a|b" as "a | b". */
+static void spaced_words(const char *words, char *out, size_t bytes)
+{
+    size_t n = 0;
+    for (; *words && n + 4 < bytes; words++) {
+        if (*words == '|') {
+            memcpy(out + n, " | ", 3);
+            n += 3;
+        } else {
+            out[n++] = *words;
+        }
+    }
+    out[n] = '\0';
+}
+
+void ps_config_key_range(const ps_config_key *key, char *out, size_t bytes)
+{
+    out[0] = '\0';
+    if (key->type == PS_KEY_WORD)
+        spaced_words(key->words, out, bytes);
+    else if (key->min == key->max)
+        return;
+    else if (key->max < 1e9)
+        snprintf(out, bytes, "%.10g .. %.10g", key->min, key->max);
+    else if (key->min > -1e9)
+        snprintf(out, bytes, "at least %.10g", key->min);
+}

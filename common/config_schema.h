@@ -1,0 +1,44 @@
+/* Every configuration key, in one table: what --help, the reader, the hash and the
+ * reference in the README are made from. */
+#ifndef PS_CONFIG_SCHEMA_H
+#define PS_CONFIG_SCHEMA_H
+
+#include "config.h"
+
+typedef enum ps_key_type {
+    PS_KEY_BOOL,       // bool
+    PS_KEY_INT,        // int64_t
+    PS_KEY_UINT64,     // uint64_t
+    PS_KEY_DOUBLE,     // double
+    PS_KEY_BYTES,      // int64_t; K, MiB, ...; "auto" is 0 where min is 0
+    PS_KEY_STRING,     // char *
+    PS_KEY_WORD,       // char *, one of words
+    PS_KEY_INT_LIST,   // ps_int_list
+    PS_KEY_DOUBLE_LIST // ps_float_list
+} ps_key_type;
+
+/* PS_SCOPE_JOB: the same on every member, part of the hash. */
+typedef enum ps_key_scope { PS_SCOPE_JOB, PS_SCOPE_LOCAL } ps_key_scope;
+
+typedef struct ps_config_key {
+    const char *path;
+    ps_key_type type;
+    ps_key_scope scope;
+    size_t offset;     // of the field in ps_config
+    double min, max;   // of a number, or of each of a list; both 0: no bounds
+    const char *words; // PS_KEY_WORD: "sgd|adam|adamw"
+    const char *text;  // the default, as it could stand in the file
+    const char *help;
+} ps_config_key;
+
+extern const ps_config_key ps_config_keys[];
+extern const int ps_config_n_keys;
+
+/* The key with the path, or NULL. */
+const ps_config_key *ps_config_key_find(const char *path);
+/* "true or false", "a whole number": what the type wants, for messages. */
+const char *ps_key_type_text(ps_key_type type);
+/* "0 .. 1", "sgd | adam | adamw", "at least 1" or "". */
+void ps_config_key_range(const ps_config_key *key, char *out, size_t bytes);
+
+#endif

@@ -1,0 +1,248 @@
+/* The configuration: defaults, types, ranges, unknown keys, overrides, the hash. */
+#include "config.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "config_schema.h"
+
+static char path[64];
+
+/* Loads text as a file with up to 4 overrides. */
+static ps_err load(ps_config *cfg, const char *text, const char *const *sets)
+{
+    int n = 0;
+    strcpy(path, "/tmp/test_configXXXXXX.yaml");
+    int fd = mkstemps(path, 5);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+    while (sets && sets[n])
+        n++;
+    ps_err err = ps_config_load(cfg, path, sets, n);
+    unlink(path);
+    return err;
+}
+
+static void assert_refused(const char *text, const char *set, const char *want)
+{
+    ps_config cfg;
+    const char *const sets[] = {set, NULL};
+    assert_int_equal(load(&cfg, text, sets), PS_ERR_CONFIG);
+    if (!strstr(ps_err_message(), want))
+        fail_msg("'%s' lacks '%s'", ps_err_message(), want);
+    ps_config_fini(&cfg); // safe after a failure
+}
+
+/* torch.optim's and the defaults. */
+static void defaults(void **state)
+{
+    ps_config c;
+    assert_int_equal(ps_config_load(&c, NULL, NULL, 0), PS_OK);
+    assert_string_equal(c.optimizer.name, "sgd");
+    assert_true(c.optimizer.lr == 1e-3);
+    assert_true(c.optimizer.weight_decay == 0);
+    assert_true(c.optimizer.betas.v[0] == 0.9 && c.optimizer.betas.v[1] == 0.999);
+    assert_true(c.optimizer.eps == 1e-8);
+    assert_true(c.data.scale == 1.0 / 255);
+    assert_int_equal(c.data.batch.n, 1);
+    assert_int_equal(ps_config_batch(&c, 5), 64);
+    assert_int_equal(c.exchange.chunk, 0);
+    assert_int_equal(c.exchange.bucket, 25 << 20);
+    assert_int_equal(c.net.dead_after_ms, 10000);
+    assert_true(c.data.shuffle);
+    assert_true(c.model.dropout);
+    assert_string_equal(c.job.name, "job");
+    assert_string_equal(c.train.init, "");
+    ps_config_fini(&c);
+}
+
+static void file_and_overrides(void **state)
+{
+    ps_config c;
+    const char *const sets[] = {"optimizer.lr=0.5", "data.batch=[32, 16]",
+                                "job.workers=2", "exchange.chunk=64K", NULL};
+    assert_int_equal(load(&c,
+                          "optimizer: {name: adamw, lr: 1e-2}\n"
+                          "data:\n  batch: 8\n  path: '/a: b'\n  shuffle: No\n"
+                          "train:\n"
+                          "exchange: {chunk: 1MiB, shm: on}\n"
+                          "model:\n  input: [1, 8, 8]\n  layers: [relu]\n",
+                          sets),
+                     PS_OK);
+    assert_true(c.optimizer.lr == 0.5);
+    assert_true(c.optimizer.weight_decay == 0.01); // torch.optim.AdamW's
+    assert_int_equal(ps_config_batch(&c, 0), 32);
+    assert_int_equal(ps_config_batch(&c, 1), 16);
+    assert_int_equal(c.exchange.chunk, 65536);
+    assert_string_equal(c.exchange.shm, "on");
+    assert_string_equal(c.data.path, "/a: b");
+    assert_false(c.data.shuffle);
+    assert_int_equal(c.model.input.n, 3);
+    assert_non_null(ps_yaml_path(c.tree, "model.layers"));
+    assert_int_equal(strncmp(c.job.name, "test_config", 11), 0);
+    assert_null(strchr(c.job.name, '.'));
+    ps_config_fini(&c);
+}
+
+static void one_value_is_a_list_of_one(void **state)
+{
+    ps_config c;
+    const char *const sets[] = {"data.batch=12", "model.input=784",
+                                "train.seed=18446744073709551615", NULL};
+    assert_int_equal(load(&c, "train:\n", sets), PS_OK);
+    assert_int_equal(c.data.batch.n, 1);
+    assert_int_equal(c.data.batch.v[0], 12);
+    assert_int_equal(c.model.input.v[0], 784);
+    assert_true(c.train.seed == UINT64_MAX);
+    ps_config_fini(&c);
+}
+
+static void errors_name_file_line_and_key(void **state)
+{
+    assert_refused("\n\noptimizer:\n  lr: -1\n", "job.name=x",
+                   ".yaml:4: optimizer.lr: -1 is below 0");
+    assert_refused("optimizer:\n  learning: 1\n", "job.name=x",
+                   ".yaml:2: optimizer.learning: unknown key");
+    assert_refused("optimiser:\n  lr: 1\n", "job.name=x", "optimiser: unknown key");
+    assert_refused("train: {epoch: 1}", "job.name=x", "did you mean train.epochs?");
+    assert_refused("lr: 1", "job.name=x", "did you mean optimizer.lr?");
+    assert_refused("train: 3\n", "job.name=x", "train: a section");
+    assert_refused("[1, 2]\n", "job.name=x", "a map of sections");
+}
+
+static void overrides_are_checked(void **state)
+{
+    assert_refused("", "optimizer.lr", "not key=value");
+    assert_refused("", "=1", "not key=value");
+    assert_refused("", "optimizer.lrr=1", "--set: optimizer.lrr: unknown key");
+    assert_refused("", "optimizer.lr=", "optimizer.lr: empty");
+    assert_refused("", "optimizer.lr=nan", "'nan' is not a number");
+    assert_refused("", "optimizer.lr=1e999", "is not a number");
+    assert_refused("", "optimizer.lr=0x1", "is not a number");
+    assert_refused("", "optimizer.lr.x=1", "optimizer.lr: a map where a number");
+    assert_refused("", "train.epochs=1.5", "'1.5' is not a whole number");
+    assert_refused("", "train.epochs=9999999999999999999", "is not a whole number");
+    assert_refused("", "train.seed=-1", "train.seed: '-1'");
+    assert_refused("", "train.tf32=maybe", "'maybe' is not true or false");
+    assert_refused("", "exchange.chunk=64X", "a number of bytes");
+    assert_refused("", "exchange.bucket=auto", "a number of bytes");
+    assert_refused("", "exchange.chunk=99999999999G", "a number of bytes");
+    assert_refused("", "exchange.name=mpi", "'mpi' is none of ps | allreduce");
+    assert_refused("", "optimizer.name=ada", "none of sgd | adam | adamw");
+    assert_refused("", "optimizer.name=", "none of sgd | adam | adamw");
+    assert_refused("", "data.batch=[1, x]", "data.batch: 'x'");
+    assert_refused("", "data.batch=[1, 0]", "data.batch: 0 is below 1");
+}
+
+static void combinations_are_checked(void **state)
+{
+    assert_refused("", "data.batch=[64, 32]", "2 values for 1 workers");
+    assert_refused("", "data.batch=[]", "data.batch: empty");
+    assert_refused("", "optimizer.betas=[0.9]", "two numbers below 1");
+    assert_refused("", "optimizer.betas=[0.9, 1]", "two numbers below 1");
+    assert_refused("", "optimizer.nesterov=true", "wants a momentum");
+    assert_refused("", "data.normalize=[0.5]", "as many standard deviations");
+    assert_refused("", "data.normalize=[0.5, 0]", "above 0");
+    assert_refused("", "data.resize=[8]", "[H, W] is wanted");
+    assert_refused("", "model.input=[1, 2]", "[C, H, W]");
+    assert_refused("", "train.device=gpu", "train.device: 'gpu'");
+    assert_refused("", "net.heartbeat_ms=20000", "above net.heartbeat_ms");
+    assert_refused("", "job.servers=0", "needs a server");
+}
+
+static void missing_file_is_io(void **state)
+{
+    ps_config c;
+    assert_int_equal(ps_config_load(&c, "/nonexistent/x.yaml", NULL, 0), PS_ERR_IO);
+    assert_non_null(strstr(ps_err_message(), "/nonexistent/x.yaml"));
+}
+
+static uint64_t hash_of(const char *text, const char *set)
+{
+    ps_config c;
+    const char *const sets[] = {set, NULL};
+    assert_int_equal(load(&c, text, sets), PS_OK);
+    uint64_t h = ps_config_hash(&c);
+    ps_config_fini(&c);
+    return h;
+}
+
+static void hash_is_of_what_counts(void **state)
+{
+    const char *a = "train: {epochs: 3, seed: 1}\n"
+                    "model: {layers: [relu, dropout: {name: d, p: 0.5}]}\n";
+    const char *same = "# other order, comments, spelling\n"
+                       "model:\n  layers:\n  - 'relu'\n"
+                       "  - dropout:\n      p: 0.50\n      name: d\n"
+                       "train:\n  seed: 01\n  epochs: 3\n";
+    uint64_t h = hash_of(a, "sync.policy=bsp");
+    assert_true(hash_of(same, "sync.policy=bsp") == h);
+    // Local to a process.
+    static const char *const local[] = {"data.path=/x", "train.device=cpu",
+                                        "train.threads=4", "net.interface=eth0",
+                                        "exchange.shm=off"};
+    for (int i = 0; i < 5; i++)
+        assert_true(hash_of(a, local[i]) == h);
+    static const char *const shared[] = {"train.seed=2",      "optimizer.lr=0.1",
+                                         "data.batch=65",     "optimizer.name=adamw",
+                                         "exchange.chunk=1M", "data.normalize=[0, 1]",
+                                         "data.shuffle=off",  "model.layers=[relu]"};
+    for (int i = 0; i < 8; i++)
+        assert_true(hash_of(a, shared[i]) != h);
+    // The order of layers counts, that of a map's keys does not.
+    assert_true(hash_of("model: {layers: [relu, tanh]}", "train.seed=0") !=
+                hash_of("model: {layers: [tanh, relu]}", "train.seed=0"));
+}
+
+/* Every key has help and a default that its own reader takes, and its path is unique. */
+static void table_is_sound(void **state)
+{
+    for (int i = 0; i < ps_config_n_keys; i++) {
+        const ps_config_key *key = &ps_config_keys[i];
+        assert_ptr_equal(ps_config_key_find(key->path), key);
+        assert_true(strlen(key->help) > 2);
+        for (int j = 0; j < i; j++)
+            assert_int_not_equal(ps_config_keys[j].offset, key->offset);
+    }
+}
+
+static void help_lists_every_key(void **state)
+{
+    char *text = NULL;
+    size_t n = 0;
+    for (int markdown = 0; markdown < 2; markdown++) {
+        FILE *out = open_memstream(&text, &n);
+        assert_non_null(out);
+        if (markdown)
+            ps_config_print_markdown(out);
+        else
+            ps_config_print_help(out);
+        fclose(out);
+        for (int i = 0; i < ps_config_n_keys; i++)
+            assert_non_null(strstr(text, ps_config_keys[i].path));
+        free(text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults),
+        cmocka_unit_test(file_and_overrides),
+        cmocka_unit_test(one_value_is_a_list_of_one),
+        cmocka_unit_test(errors_name_file_line_and_key),
+        cmocka_unit_test(overrides_are_checked),
+        cmocka_unit_test(combinations_are_checked),
+        cmocka_unit_test(missing_file_is_io),
+        cmocka_unit_test(hash_is_of_what_counts),
+        cmocka_unit_test(table_is_sound),
+        cmocka_unit_test(help_lists_every_key),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
