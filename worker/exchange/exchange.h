@@ -14,6 +14,7 @@
 #include "schedule.h"
 
 typedef struct ps_exchange ps_exchange;
+struct ps_device_stream; // device_stream.h
 
 typedef struct ps_exchange_options { // all borrowed for the exchange's life
     const ps_config *config;
@@ -26,6 +27,8 @@ typedef struct ps_exchange_options { // all borrowed for the exchange's life
     const ps_shared_mem *params; // spec->arena_count float32
     const ps_shared_mem *grads;
     void *buffers; // the buffer arena
+    /* Of a device with memory of its own (all-reduce there); NULL: the arenas above. */
+    struct ps_device_stream *stream;
 } ps_exchange_options;
 
 typedef struct ps_exchange_stats {

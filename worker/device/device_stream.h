@@ -1,0 +1,61 @@
+/* A device's stream as an all-reduce engine sees it: a queue of work beside the passes,
+ * on the memory where the device keeps the arenas.
+ *
+ * On the cpu device the arenas are host memory and the queue is empty at every moment:
+ * what is queued is done when the call returns (ps_host_stream). A device with memory of
+ * its own gives its copy stream, its addresses, and kernels for the optimizer. One thread
+ * at a time uses a stream: the exchange's communication thread.
+ */
+#ifndef PS_DEVICE_STREAM_H
+#define PS_DEVICE_STREAM_H
+
+#include "model_spec.h"
+#include "optimizer.h"
+#include "plan.h"
+
+typedef struct ps_device_stream ps_device_stream;
+
+typedef struct ps_device_stream_ops {
+    const char *name;
+    /* The library's handle of the queue (cudaStream_t); NULL: host memory. Borrowed. */
+    void *(*native)(ps_device_stream *s);
+    /* The arenas where the stream works on them. Borrowed. */
+    float *(*params)(ps_device_stream *s);
+    float *(*grads)(ps_device_stream *s);
+    void *(*buffers)(ps_device_stream *s);
+    /* What is queued from now on waits until every gradient that the backward pass has
+     * announced (grads_ready) is written. */
+    ps_err (*wait_compute)(ps_device_stream *s);
+    /* Passes started from now on wait until what is queued now is done. */
+    ps_err (*release_compute)(ps_device_stream *s);
+    /* Records an event behind everything queued; done tells whether it has passed. Never
+     * blocks. */
+    ps_err (*mark)(ps_device_stream *s);
+    ps_err (*done)(ps_device_stream *s, bool *done);
+    /* *finite: whether all of grads [offset, offset + count) is. Waits for the queue. */
+    ps_err (*check_finite)(ps_device_stream *s, uint64_t offset, uint64_t count,
+                           bool *finite);
+    /* The chunk's block sums (grad_norm.h). Waits for the queue. */
+    ps_err (*norm_sums)(ps_device_stream *s, const ps_chunk *chunk, double *sums);
+    /* One optimizer step over tensors [first, first + n), queued. */
+    ps_err (*apply)(ps_device_stream *s, const ps_optimizer_step *step, int first, int n);
+    void (*destroy)(ps_device_stream **s);
+} ps_device_stream_ops;
+
+struct ps_device_stream {
+    const ps_device_stream_ops *ops;
+};
+
+typedef struct ps_host_stream_options { // all borrowed for the stream's life
+    const ps_model_spec *spec;
+    const ps_optimizer *optimizer;
+    float *params, *grads; // spec->arena_count elements
+    void *buffers;
+} ps_host_stream_options;
+
+/* The stream of a device whose arenas are host memory. Holds the optimizer's state. *out
+ * is owned by the caller. */
+ps_err ps_host_stream_create(const ps_host_stream_options *options,
+                             ps_device_stream **out);
+
+#endif

@@ -1,0 +1,128 @@
+#include <math.h>
+#include <stdlib.h>
+
+#include "device_stream.h"
+#include "grad_norm.h"
+#include "mem.h"
+
+typedef struct host_stream {
+    ps_device_stream base;
+    ps_host_stream_options at;
+    float *states[PS_OPTIMIZER_MAX_STATES]; // each as large as the arena
+} host_stream;
+
+static host_stream *of(ps_device_stream *s)
+{
+    return (host_stream *)s;
+}
+
+static void *host_native(ps_device_stream *s)
+{
+    return NULL;
+}
+
+static float *host_params(ps_device_stream *s)
+{
+    return of(s)->at.params;
+}
+
+static float *host_grads(ps_device_stream *s)
+{
+    return of(s)->at.grads;
+}
+
+static void *host_buffers(ps_device_stream *s)
+{
+    return of(s)->at.buffers;
+}
+
+static ps_err host_nothing(ps_device_stream *s)
+{
+    return PS_OK;
+}
+
+static ps_err host_done(ps_device_stream *s, bool *done)
+{
+    *done = true;
+    return PS_OK;
+}
+
+static ps_err host_check_finite(ps_device_stream *s, uint64_t offset, uint64_t count,
+                                bool *finite)
+{
+    const float *g = of(s)->at.grads + offset;
+    int bad = 0;
+#pragma omp simd reduction(| : bad)
+    for (uint64_t i = 0; i < count; i++)
+        bad |= !isfinite(g[i]);
+    *finite = !bad;
+    return PS_OK;
+}
+
+static ps_err host_norm_sums(ps_device_stream *s, const ps_chunk *chunk, double *sums)
+{
+    ps_grad_norm_chunk(of(s)->at.spec, chunk, of(s)->at.grads + chunk->offset, sums);
+    return PS_OK;
+}
+
+static ps_err host_apply(ps_device_stream *base, const ps_optimizer_step *step, int first,
+                         int n)
+{
+    host_stream *s = of(base);
+    const ps_optimizer *opt = s->at.optimizer;
+    for (int i = first; i < first + n; i++) {
+        const ps_tensor *t = &s->at.spec->tensors[i];
+        float *states[PS_OPTIMIZER_MAX_STATES] = {0};
+        for (int k = 0; k < opt->n_states; k++)
+            states[k] = s->states[k] + t->offset;
+        ps_optimizer_apply(opt, step, ps_optimizer_decay(opt, t->role), t->count,
+                           s->at.params + t->offset, s->at.grads + t->offset, states);
+    }
+    return PS_OK;
+}
+
+static void host_destroy(ps_device_stream **base)
+{
+    host_stream *s = of(*base);
+    for (int k = 0; k < PS_OPTIMIZER_MAX_STATES; k++)
+        free(s->states[k]);
+    free(s);
+    *base = NULL;
+}
+
+static const ps_device_stream_ops host_stream_ops = {
+    .name = "host",
+    .native = host_native,
+    .params = host_params,
+    .grads = host_grads,
+    .buffers = host_buffers,
+    .wait_compute = host_nothing,
+    .release_compute = host_nothing,
+    .mark = host_nothing,
+    .done = host_done,
+    .check_finite = host_check_finite,
+    .norm_sums = host_norm_sums,
+    .apply = host_apply,
+    .destroy = host_destroy,
+};
+
+ps_err ps_host_stream_create(const ps_host_stream_options *options,
+                             ps_device_stream **out)
+{
+    *out = NULL;
+    host_stream *s = NULL;
+    PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "host stream"));
+    s->base.ops = &host_stream_ops;
+    s->at = *options;
+    ps_device_stream *base = &s->base;
+    for (int k = 0; k < options->optimizer->n_states; k++) {
+        ps_err err = ps_mem_zalloc_aligned(
+            &s->states[k], options->spec->arena_count * sizeof(float), "optimizer state");
+        if (err != PS_OK) {
+            host_destroy(&base);
+            return err;
+        }
+    }
+    *out = base;
+    return PS_OK;
+}

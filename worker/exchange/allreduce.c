@@ -1,0 +1,469 @@
+#include "allreduce.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "bucket.h"
+#include "clock.h"
+#include "grad_norm.h"
+
+enum { POLL_MS = 50 };
+
+typedef enum wanted {
+    WANT_NOTHING,
+    WANT_ALL,     // rank 0's parameters and buffers
+    WANT_BUFFERS, // rank 0's buffers
+} wanted;
+
+typedef struct allreduce {
+    ps_exchange base;
+    ps_exchange_options at;
+    ps_collective *collective;
+    ps_device_stream *stream;
+    bool owns_stream;
+    ps_buckets buckets;
+    double *norm_sums; // of the whole arena; NULL without clipping
+    uint64_t n_blocks;
+
+    /* The main thread's. */
+    uint64_t first_step, steps; // steps begun
+    int *missing;               // (buckets.n) gradients of the step still to be given
+    int next_bucket;            // of the step, the first that is not complete
+    double wait_seconds;
+    pthread_t thread;
+    bool has_thread, stopped;
+
+    /* Shared, under lock; changed is signalled at every change. No call to the collective
+     * is made with the lock held. */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t given;   // buckets handed over since the start
+    uint64_t applied; // buckets whose parameters are new
+    wanted wanted;
+    bool stopping;
+    ps_err failed; // for good, with its message
+    char message[640];
+    uint64_t bytes; // sent, and as many received
+} allreduce;
+
+static allreduce *of(const ps_exchange *x)
+{
+    return (allreduce *)(uintptr_t)x;
+}
+
+/* ------------------------------------------------------------ communication thread */
+
+static void publish(allreduce *x, uint64_t applied, uint64_t bytes)
+{
+    pthread_mutex_lock(&x->lock);
+    x->applied += applied;
+    x->bytes += bytes;
+    if (applied == 0) x->wanted = WANT_NOTHING;
+    pthread_cond_broadcast(&x->changed);
+    pthread_mutex_unlock(&x->lock);
+}
+
+static bool is_stopping(allreduce *x)
+{
+    pthread_mutex_lock(&x->lock);
+    bool stopping = x->stopping;
+    pthread_mutex_unlock(&x->lock);
+    return stopping;
+}
+
+/* A neighbour's broken connection says nothing about who died first: the errors cascade
+ * around the ring. The coordinator knows from the heartbeats; it is given the time that
+ * it needs. */
+static ps_err verdict(allreduce *x)
+{
+    const ps_config_net *net = &x->at.config->net;
+    ps_deadline deadline =
+        ps_deadline_in_ms((uint64_t)(net->dead_after_ms + 2 * net->heartbeat_ms));
+    struct pollfd pfd = {.fd = ps_member_abort_fd(x->at.member), .events = POLLIN};
+    while (!ps_deadline_passed(deadline) && !is_stopping(x)) {
+        ps_err err = ps_member_check(x->at.member);
+        if (err != PS_OK) return err;
+        poll(&pfd, 1, ps_deadline_left_ms_max(deadline, POLL_MS));
+    }
+    return ps_member_check(x->at.member);
+}
+
+static void fail(allreduce *x, ps_err err)
+{
+    char message[sizeof x->message];
+    snprintf(message, sizeof message, "%s", ps_err_message());
+    bool lost = err == PS_ERR_NET || err == PS_ERR_TIMEOUT;
+    if (lost && x->at.world_size > 1) {
+        ps_err real = verdict(x);
+        if (real != PS_OK) {
+            err = real;
+            snprintf(message, sizeof message, "%s", ps_err_message());
+        }
+    }
+    pthread_mutex_lock(&x->lock);
+    x->failed = err;
+    memcpy(x->message, message, sizeof message);
+    pthread_cond_broadcast(&x->changed);
+    pthread_mutex_unlock(&x->lock);
+}
+
+static ps_err nan_error(allreduce *x, const ps_bucket *b, uint64_t step)
+{
+    for (int i = b->first_tensor; i < b->first_tensor + b->n_tensors; i++) {
+        const ps_tensor *t = &x->at.spec->tensors[i];
+        bool finite;
+        PS_TRY(x->stream->ops->check_finite(x->stream, t->offset, t->count, &finite));
+        if (finite) continue;
+        return ps_err_set(PS_ERR_NUMERIC,
+                          "the gradient of %s in step %llu is not finite (a lower "
+                          "optimizer.lr or optimizer.clip_norm may help; exchange.nan: "
+                          "allow goes on)",
+                          t->name, (unsigned long long)step);
+    }
+    return ps_err_set(PS_ERR_INTERNAL, "a gradient that is not finite was not found");
+}
+
+/* The factor that clips the whole gradient, the same bits as the shards'. */
+static ps_err clip_scale(allreduce *x, double *scale)
+{
+    const ps_plan *plan = x->at.plan;
+    for (uint32_t i = 0; i < plan->n_chunks; i++) {
+        const ps_chunk *chunk = &plan->chunks[i];
+        uint64_t n;
+        uint64_t first = ps_grad_norm_chunk_blocks(x->at.spec, chunk, &n);
+        PS_TRY(x->stream->ops->norm_sums(x->stream, chunk, x->norm_sums + first));
+    }
+    double norm = ps_grad_norm_total(x->norm_sums, x->n_blocks);
+    *scale = ps_grad_norm_clip(norm, x->at.config->optimizer.clip_norm);
+    return PS_OK;
+}
+
+static ps_err apply(allreduce *x, uint64_t step, double grad_scale, int first, int n)
+{
+    ps_optimizer_step s = {.lr = ps_schedule_lr(x->at.schedule, step),
+                           .t = step + 1,
+                           .grad_scale = grad_scale};
+    PS_TRY(x->stream->ops->apply(x->stream, &s, first, n));
+    return x->stream->ops->release_compute(x->stream);
+}
+
+static uint64_t ring_bytes(const allreduce *x, uint64_t count)
+{
+    uint64_t n = (uint64_t)x->at.world_size;
+    return 2 * (n - 1) * count * sizeof(float) / n;
+}
+
+/* Bucket number `index` since the start: sums it and applies what can be applied. */
+static ps_err reduce_bucket(allreduce *x, uint64_t index)
+{
+    uint64_t n_buckets = (uint64_t)x->buckets.n;
+    const ps_bucket *b = &x->buckets.list[index % n_buckets];
+    uint64_t step = x->first_step + index / n_buckets;
+    float *grads = x->stream->ops->grads(x->stream);
+
+    PS_TRY(x->stream->ops->wait_compute(x->stream));
+    PS_TRY(x->collective->ops->all_reduce(x->collective, grads + b->offset, b->count));
+    if (strcmp(x->at.config->exchange.nan, "allow") != 0) {
+        bool finite;
+        PS_TRY(x->stream->ops->check_finite(x->stream, b->offset, b->count, &finite));
+        if (!finite) return nan_error(x, b, step);
+    }
+    uint64_t applied = 0;
+    if (!x->norm_sums) {
+        PS_TRY(apply(x, step, 1, b->first_tensor, b->n_tensors));
+        applied = 1;
+    } else if (index % n_buckets == n_buckets - 1) {
+        double scale;
+        PS_TRY(clip_scale(x, &scale));
+        PS_TRY(apply(x, step, scale, 0, x->at.spec->n_tensors));
+        applied = n_buckets;
+    }
+    pthread_mutex_lock(&x->lock);
+    x->applied += applied;
+    x->bytes += ring_bytes(x, b->count);
+    if (applied) pthread_cond_broadcast(&x->changed);
+    pthread_mutex_unlock(&x->lock);
+    return PS_OK;
+}
+
+static ps_err broadcast(allreduce *x, wanted what)
+{
+    ps_device_stream *s = x->stream;
+    ps_collective_range ranges[2] = {
+        {s->ops->buffers(s), x->at.spec->buffer_bytes},
+        {s->ops->params(s), x->at.spec->arena_count * sizeof(float)},
+    };
+    int n = what == WANT_ALL ? 2 : 1;
+    PS_TRY(x->collective->ops->broadcast(x->collective, ranges, n));
+    uint64_t bytes = 0;
+    for (int i = 0; i < n; i++)
+        bytes += ranges[i].n_bytes;
+    publish(x, 0, x->at.world_size > 1 ? bytes : 0);
+    return PS_OK;
+}
+
+static void *run(void *arg)
+{
+    allreduce *x = arg;
+    uint64_t taken = 0;
+    for (;;) {
+        pthread_mutex_lock(&x->lock);
+        while (!x->stopping && x->wanted == WANT_NOTHING && taken == x->given)
+            pthread_cond_wait(&x->changed, &x->lock);
+        wanted what = x->wanted;
+        bool stopping = x->stopping;
+        pthread_mutex_unlock(&x->lock);
+        if (stopping) return NULL;
+        ps_err err = what ? broadcast(x, what) : reduce_bucket(x, taken++);
+        if (err != PS_OK) {
+            fail(x, err);
+            return NULL;
+        }
+    }
+}
+
+/* -------------------------------------------------------------------- main thread */
+
+/* One wait for a change, at most POLL_MS; the lock is held. */
+static void wait_changed(allreduce *x)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    at.tv_nsec += POLL_MS * 1000000L;
+    if (at.tv_nsec >= 1000000000L) {
+        at.tv_sec++;
+        at.tv_nsec -= 1000000000L;
+    }
+    pthread_cond_timedwait(&x->changed, &x->lock, &at);
+}
+
+/* Blocks until `target` buckets are applied and nothing is wanted. */
+static ps_err wait_applied(allreduce *x, uint64_t target)
+{
+    ps_err err = PS_OK;
+    uint64_t begun_ns = 0, seen = UINT64_MAX;
+    uint64_t limit_ms = (uint64_t)x->at.config->net.step_timeout_ms;
+    ps_deadline deadline = {0};
+    pthread_mutex_lock(&x->lock);
+    while (err == PS_OK && (x->applied < target || x->wanted != WANT_NOTHING)) {
+        if (!begun_ns) begun_ns = ps_clock_ns();
+        if (x->failed != PS_OK) {
+            err = ps_err_set(x->failed, "%s", x->message);
+            break;
+        }
+        if (x->applied != seen) {
+            seen = x->applied;
+            /* The collective's own limit is the same: it is given the first word. */
+            deadline = ps_deadline_in_ms(limit_ms + 1000);
+        }
+        wait_changed(x);
+        pthread_mutex_unlock(&x->lock);
+        if (x->at.member) err = ps_member_check(x->at.member);
+        pthread_mutex_lock(&x->lock);
+        if (err == PS_OK && ps_deadline_passed(deadline) && x->failed == PS_OK)
+            err = ps_err_set(PS_ERR_TIMEOUT,
+                             "%s: no bucket was summed for %llu ms (net.step_timeout_ms)",
+                             x->base.ops->name, (unsigned long long)limit_ms);
+    }
+    if (err == PS_OK && x->failed != PS_OK) err = ps_err_set(x->failed, "%s", x->message);
+    pthread_mutex_unlock(&x->lock);
+    if (begun_ns) x->wait_seconds += (double)(ps_clock_ns() - begun_ns) * 1e-9;
+    return err;
+}
+
+static ps_err request(allreduce *x, wanted what)
+{
+    PS_TRY(ps_allreduce_drain(&x->base));
+    pthread_mutex_lock(&x->lock);
+    x->wanted = what;
+    pthread_cond_broadcast(&x->changed);
+    pthread_mutex_unlock(&x->lock);
+    return ps_allreduce_drain(&x->base);
+}
+
+ps_err ps_allreduce_start(ps_exchange *base)
+{
+    allreduce *x = of(base);
+    int rc = pthread_create(&x->thread, NULL, run, x);
+    if (rc != 0) {
+        errno = rc;
+        return ps_err_errno(PS_ERR_NOMEM, "%s: thread", base->ops->name);
+    }
+    x->has_thread = true;
+    return request(x, WANT_ALL);
+}
+
+ps_err ps_allreduce_begin(ps_exchange *base, uint64_t step)
+{
+    allreduce *x = of(base);
+    if (x->steps == 0) x->first_step = step;
+    if (step != x->first_step + x->steps)
+        return ps_err_set(PS_ERR_ARG, "%s: step %llu begun after %llu steps from %llu",
+                          base->ops->name, (unsigned long long)step,
+                          (unsigned long long)x->steps,
+                          (unsigned long long)x->first_step);
+    x->steps++;
+    x->next_bucket = 0;
+    for (int i = 0; i < x->buckets.n; i++)
+        x->missing[i] = x->buckets.list[i].n_tensors;
+    return PS_OK;
+}
+
+ps_err ps_allreduce_params_needed(ps_exchange *base, int first, int n)
+{
+    allreduce *x = of(base);
+    if (x->steps < 2 || n == 0) return PS_OK;
+    /* Tensor `first` is in the latest bucket of them all. */
+    uint64_t before = (x->steps - 2) * (uint64_t)x->buckets.n;
+    return wait_applied(x, before + (uint64_t)x->buckets.of_tensor[first] + 1);
+}
+
+ps_err ps_allreduce_grads_ready(ps_exchange *base, int first, int n)
+{
+    allreduce *x = of(base);
+    for (int i = first; i < first + n; i++)
+        x->missing[x->buckets.of_tensor[i]]--;
+    uint64_t complete = 0;
+    while (x->next_bucket < x->buckets.n && x->missing[x->next_bucket] <= 0) {
+        x->next_bucket++;
+        complete++;
+    }
+    if (!complete) return PS_OK;
+    pthread_mutex_lock(&x->lock);
+    x->given += complete;
+    ps_err failed = x->failed;
+    if (failed != PS_OK) ps_err_set(failed, "%s", x->message);
+    pthread_cond_broadcast(&x->changed);
+    pthread_mutex_unlock(&x->lock);
+    return failed;
+}
+
+ps_err ps_allreduce_finish(ps_exchange *base)
+{
+    allreduce *x = of(base);
+    if (x->next_bucket == x->buckets.n) return PS_OK;
+    const ps_bucket *b = &x->buckets.list[x->next_bucket];
+    return ps_err_set(
+        PS_ERR_INTERNAL, "%s: step finished without all gradients of tensors %d .. %d",
+        base->ops->name, b->first_tensor, b->first_tensor + b->n_tensors - 1);
+}
+
+ps_err ps_allreduce_drain(ps_exchange *base)
+{
+    allreduce *x = of(base);
+    return wait_applied(x, x->steps * (uint64_t)x->buckets.n);
+}
+
+ps_err ps_allreduce_sync_buffers(ps_exchange *base)
+{
+    allreduce *x = of(base);
+    return x->at.spec->buffer_bytes ? request(x, WANT_BUFFERS) : PS_OK;
+}
+
+void ps_allreduce_stats(const ps_exchange *base, ps_exchange_stats *out)
+{
+    allreduce *x = of(base);
+    pthread_mutex_lock(&x->lock);
+    *out = (ps_exchange_stats){
+        .bytes_sent = x->bytes,
+        .bytes_received = x->bytes,
+        .computed = true,
+        .wait_seconds = x->wait_seconds,
+        .raw_bytes = x->bytes,
+    };
+    pthread_mutex_unlock(&x->lock);
+}
+
+static void end_thread(allreduce *x)
+{
+    if (!x->has_thread) return;
+    pthread_mutex_lock(&x->lock);
+    x->stopping = true;
+    pthread_cond_broadcast(&x->changed);
+    pthread_mutex_unlock(&x->lock);
+    /* After a failure the thread may be inside a call that nobody will answer. */
+    if (!x->stopped) x->collective->ops->abort(x->collective);
+    pthread_join(x->thread, NULL);
+    x->has_thread = false;
+}
+
+ps_err ps_allreduce_stop(ps_exchange *base)
+{
+    allreduce *x = of(base);
+    PS_TRY(ps_allreduce_drain(base));
+    x->stopped = true;
+    end_thread(x);
+    return PS_OK;
+}
+
+void ps_allreduce_destroy(ps_exchange **base)
+{
+    allreduce *x = of(*base);
+    end_thread(x);
+    if (x->collective) x->collective->ops->destroy(&x->collective);
+    if (x->owns_stream && x->stream) x->stream->ops->destroy(&x->stream);
+    ps_buckets_fini(&x->buckets);
+    free(x->norm_sums);
+    free(x->missing);
+    pthread_cond_destroy(&x->changed);
+    pthread_mutex_destroy(&x->lock);
+    free(x);
+    *base = NULL;
+}
+
+/* ------------------------------------------------------------------------- create */
+
+static ps_err host_stream(allreduce *x)
+{
+    x->owns_stream = true;
+    ps_host_stream_options options = {
+        .spec = x->at.spec,
+        .optimizer = x->at.optimizer,
+        .params = x->at.params->base,
+        .grads = x->at.grads->base,
+        .buffers = x->at.buffers,
+    };
+    return ps_host_stream_create(&options, &x->stream);
+}
+
+static ps_err prepare(allreduce *x)
+{
+    const ps_config *cfg = x->at.config;
+    PS_TRY(ps_buckets_init(&x->buckets, x->at.spec, PS_BUCKET_FIRST_BYTES,
+                           (uint64_t)cfg->exchange.bucket));
+    PS_TRY(
+        ps_mem_zalloc(&x->missing, (size_t)x->buckets.n, sizeof *x->missing, "buckets"));
+    if (cfg->optimizer.clip_norm > 0) {
+        x->n_blocks = ps_grad_norm_blocks(x->at.spec);
+        PS_TRY(ps_mem_zalloc(&x->norm_sums, x->n_blocks, sizeof(double), "norm"));
+    }
+    x->stream = x->at.stream;
+    return x->stream ? PS_OK : host_stream(x);
+}
+
+ps_err ps_allreduce_create(const ps_exchange_ops *ops, const ps_exchange_options *options,
+                           ps_allreduce_connect *connect, ps_exchange **out)
+{
+    *out = NULL;
+    allreduce *x = NULL;
+    PS_TRY(ps_mem_zalloc(&x, 1, sizeof *x, ops->name));
+    x->base.ops = ops;
+    x->at = *options;
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&x->lock, NULL);
+    pthread_cond_init(&x->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+
+    ps_err err = prepare(x);
+    if (err == PS_OK) err = connect(options, x->stream, &x->collective);
+    *out = &x->base;
+    if (err != PS_OK) ps_allreduce_destroy(out);
+    return err;
+}

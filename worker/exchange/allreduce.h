@@ -1,0 +1,45 @@
+/* The all-reduce exchange: buckets of gradients are summed by a collective while the
+ * backward pass goes on, and every worker applies the optimizer for itself.
+ *
+ * One communication thread takes the buckets in order, the last layer's first, which is
+ * the same order on every rank. A bucket's optimizer step follows its sum at once, or,
+ * with clipping, when the norm of the whole gradient is known.
+ */
+#ifndef PS_ALLREDUCE_H
+#define PS_ALLREDUCE_H
+
+#include "collective.h"
+#include "device_stream.h"
+#include "exchange.h"
+
+/* Connects an engine that works on the stream; *out is owned by the exchange. */
+typedef ps_err ps_allreduce_connect(const ps_exchange_options *options,
+                                    ps_device_stream *stream, ps_collective **out);
+
+/* ops: the engine's table, whose other slots are the functions below. */
+ps_err ps_allreduce_create(const ps_exchange_ops *ops, const ps_exchange_options *options,
+                           ps_allreduce_connect *connect, ps_exchange **out);
+
+ps_err ps_allreduce_start(ps_exchange *x);
+ps_err ps_allreduce_begin(ps_exchange *x, uint64_t step);
+ps_err ps_allreduce_params_needed(ps_exchange *x, int first, int n);
+ps_err ps_allreduce_grads_ready(ps_exchange *x, int first, int n);
+ps_err ps_allreduce_finish(ps_exchange *x);
+ps_err ps_allreduce_drain(ps_exchange *x);
+ps_err ps_allreduce_sync_buffers(ps_exchange *x);
+void ps_allreduce_stats(const ps_exchange *x, ps_exchange_stats *out);
+ps_err ps_allreduce_stop(ps_exchange *x);
+void ps_allreduce_destroy(ps_exchange **x);
+
+/* The table of an engine whose create is `make`. */
+#define PS_ALLREDUCE_OPS(engine, make)                                                   \
+    {                                                                                    \
+        .name = engine, .create = make, .start = ps_allreduce_start,                     \
+        .begin = ps_allreduce_begin, .params_needed = ps_allreduce_params_needed,        \
+        .grads_ready = ps_allreduce_grads_ready, .finish = ps_allreduce_finish,          \
+        .drain = ps_allreduce_drain, .sync_buffers = ps_allreduce_sync_buffers,          \
+        .stats = ps_allreduce_stats, .stop = ps_allreduce_stop,                          \
+        .destroy = ps_allreduce_destroy,                                                 \
+    }
+
+#endif

@@ -1,0 +1,31 @@
+/* Buckets: the ranges of the gradient arena that an all-reduce takes in one call.
+ *
+ * As in PyTorch's DDP (compute_bucket_assignment_by_size): whole tensors, from the last
+ * to the first, a bucket is closed once it has reached its size; the first is small (1
+ * MiB), so that the exchange starts early in the backward pass.
+ */
+#ifndef PS_BUCKET_H
+#define PS_BUCKET_H
+
+#include "model_spec.h"
+
+enum { PS_BUCKET_FIRST_BYTES = 1 << 20 };
+
+typedef struct ps_bucket {
+    int first_tensor, n_tensors; // a run of the model's tensors
+    uint64_t offset, count;      // elements of the arena, gaps between tensors included
+} ps_bucket;
+
+typedef struct ps_buckets {
+    int n;
+    ps_bucket *list; // bucket 0 holds the last tensor
+    int *of_tensor;  // (n_tensors) the bucket that a tensor is in
+} ps_buckets;
+
+/* first_bytes, then bytes, are the sizes at which a bucket is closed. NOMEM; safe for
+ * fini then. */
+ps_err ps_buckets_init(ps_buckets *buckets, const ps_model_spec *spec,
+                       uint64_t first_bytes, uint64_t bytes);
+void ps_buckets_fini(ps_buckets *buckets);
+
+#endif

@@ -1,0 +1,269 @@
+#include "exchange_nccl.h"
+
+#include <dlfcn.h>
+#include <nccl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "clock.h"
+
+#define NCCL_LIBRARY "libnccl.so.2"
+/* A library for tests that takes host memory says so by this symbol. */
+#define STAND_IN_MARK "pstrain_stand_in_takes_host_memory"
+
+#define NCCL_FUNCTIONS(X)                                                                \
+    X(GetUniqueId)                                                                       \
+    X(CommInitRankConfig)                                                                \
+    X(CommGetAsyncError)                                                                 \
+    X(CommAbort)                                                                         \
+    X(CommFinalize)                                                                      \
+    X(CommDestroy)                                                                       \
+    X(AllReduce)                                                                         \
+    X(Broadcast)                                                                         \
+    X(GroupStart)                                                                        \
+    X(GroupEnd)                                                                          \
+    X(GetErrorString)
+
+typedef struct nccl_library {
+    void *handle;
+#define MEMBER(name) __typeof__(nccl##name) *name;
+    NCCL_FUNCTIONS(MEMBER)
+#undef MEMBER
+} nccl_library;
+
+typedef struct nccl_collective {
+    ps_collective base;
+    nccl_library nccl;
+    ncclComm_t comm; // NULL before it is made and once it is aborted
+    ps_device_stream *stream;
+    ps_member *member;
+    uint64_t timeout_ms;
+    int world_size;
+    atomic_bool aborted; // by another thread
+} nccl_collective;
+
+static nccl_collective *of(ps_collective *c)
+{
+    return (nccl_collective *)c;
+}
+
+static ps_err load(nccl_library *lib)
+{
+    lib->handle = dlopen(NCCL_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    if (!lib->handle)
+        return ps_err_set(
+            PS_ERR_UNSUPPORTED,
+            "nccl: %s cannot be loaded (%s); install NCCL or put its folder "
+            "into LD_LIBRARY_PATH",
+            NCCL_LIBRARY, dlerror());
+    struct {
+        const char *name;
+        void **to;
+    } table[] = {
+#define ENTRY(name) {"nccl" #name, (void **)&lib->name},
+        NCCL_FUNCTIONS(ENTRY)
+#undef ENTRY
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        *table[i].to = dlsym(lib->handle, table[i].name);
+        if (!*table[i].to)
+            return ps_err_set(PS_ERR_UNSUPPORTED,
+                              "nccl: %s has no %s: NCCL 2.14 or newer is needed",
+                              NCCL_LIBRARY, table[i].name);
+    }
+    return PS_OK;
+}
+
+static void pause_us(long us)
+{
+    nanosleep(&(struct timespec){.tv_nsec = us * 1000L}, NULL);
+}
+
+static ps_err give_up(nccl_collective *c)
+{
+    if (c->comm) c->nccl.CommAbort(c->comm);
+    c->comm = NULL;
+    return PS_OK;
+}
+
+static ps_err nccl_error(nccl_collective *c, const char *what, ncclResult_t result)
+{
+    return ps_err_set(PS_ERR_NET, "nccl: %s: %s", what, c->nccl.GetErrorString(result));
+}
+
+typedef enum awaited {
+    QUEUED, // the communicator has put its work into the stream
+    DONE    // and the stream has passed its last mark
+} awaited;
+
+/* *done false: not yet. Never blocks. */
+static ps_err progress(nccl_collective *c, const char *what, awaited until, bool *done)
+{
+    *done = false;
+    ncclResult_t state;
+    ncclResult_t rc = c->nccl.CommGetAsyncError(c->comm, &state);
+    if (rc != ncclSuccess) return nccl_error(c, what, rc);
+    if (state == ncclInProgress) return PS_OK;
+    if (state != ncclSuccess) return nccl_error(c, what, state);
+    *done = true;
+    return until == DONE ? c->stream->ops->done(c->stream, done) : PS_OK;
+}
+
+/* Waits for what was asked for. The pauses grow from 10 us to 1 ms: a bucket takes
+ * hundreds of microseconds at least. */
+static ps_err settle(nccl_collective *c, const char *what, awaited until,
+                     uint64_t timeout_ms)
+{
+    ps_deadline deadline = ps_deadline_in_ms(timeout_ms);
+    long us = 10;
+    for (;;) {
+        bool done;
+        PS_TRY(progress(c, what, until, &done));
+        if (done) return PS_OK;
+        if (atomic_load(&c->aborted))
+            return ps_err_set(PS_ERR_NET, "nccl: %s was aborted", what);
+        if (c->member) PS_TRY(ps_member_check(c->member));
+        if (ps_deadline_passed(deadline))
+            return ps_err_set(PS_ERR_TIMEOUT,
+                              "nccl: %s took longer than %llu ms (net.step_timeout_ms)",
+                              what, (unsigned long long)timeout_ms);
+        pause_us(us);
+        us = us < 500 ? us * 2 : 1000;
+    }
+}
+
+static bool accepted(ncclResult_t rc)
+{
+    return rc == ncclSuccess || rc == ncclInProgress;
+}
+
+/* Closes the group that rc belongs to and waits for it; aborts on any failure. */
+static ps_err finish_group(nccl_collective *c, const char *what, ncclResult_t rc)
+{
+    ncclResult_t end = c->nccl.GroupEnd();
+    if (accepted(rc)) rc = end;
+    ps_err err = accepted(rc) ? PS_OK : nccl_error(c, what, rc);
+    if (err == PS_OK) err = settle(c, what, QUEUED, c->timeout_ms);
+    if (err == PS_OK) err = c->stream->ops->mark(c->stream);
+    if (err == PS_OK) err = settle(c, what, DONE, c->timeout_ms);
+    if (err != PS_OK) give_up(c);
+    return err;
+}
+
+static ps_err begin_group(nccl_collective *c, const char *what)
+{
+    if (!c->comm) return ps_err_set(PS_ERR_NET, "nccl: %s after an abort", what);
+    ncclResult_t rc = c->nccl.GroupStart();
+    return rc == ncclSuccess ? PS_OK : nccl_error(c, what, rc);
+}
+
+static ps_err nccl_all_reduce(ps_collective *base, float *values, uint64_t count)
+{
+    nccl_collective *c = of(base);
+    if (count == 0) return PS_OK;
+    PS_TRY(begin_group(c, "all-reduce"));
+    cudaStream_t stream = c->stream->ops->native(c->stream);
+    ncclResult_t rc =
+        c->nccl.AllReduce(values, values, count, ncclFloat32, ncclSum, c->comm, stream);
+    return finish_group(c, "all-reduce", rc);
+}
+
+static ps_err nccl_broadcast(ps_collective *base, const ps_collective_range *ranges,
+                             int n)
+{
+    nccl_collective *c = of(base);
+    PS_TRY(begin_group(c, "broadcast"));
+    cudaStream_t stream = c->stream->ops->native(c->stream);
+    ncclResult_t rc = ncclSuccess;
+    for (int i = 0; i < n && accepted(rc); i++)
+        if (ranges[i].n_bytes)
+            rc = c->nccl.Broadcast(ranges[i].bytes, ranges[i].bytes, ranges[i].n_bytes,
+                                   ncclUint8, 0, c->comm, stream);
+    return finish_group(c, "broadcast", rc);
+}
+
+static void nccl_abort(ps_collective *base)
+{
+    atomic_store(&of(base)->aborted, true);
+}
+
+static void nccl_destroy(ps_collective **base)
+{
+    nccl_collective *c = of(*base);
+    if (c->comm && !atomic_load(&c->aborted) && accepted(c->nccl.CommFinalize(c->comm)) &&
+        settle(c, "finalize", QUEUED, c->timeout_ms) == PS_OK) {
+        c->nccl.CommDestroy(c->comm);
+        c->comm = NULL;
+    }
+    if (c->comm) give_up(c);
+    if (c->nccl.handle) dlclose(c->nccl.handle);
+    free(c);
+    *base = NULL;
+}
+
+static const ps_collective_ops nccl_ops = {
+    .name = "nccl",
+    .all_reduce = nccl_all_reduce,
+    .broadcast = nccl_broadcast,
+    .abort = nccl_abort,
+    .destroy = nccl_destroy,
+};
+
+/* Rank 0's unique id reaches everybody through the coordinator's store. */
+static ps_err share_id(nccl_collective *c, int rank, uint64_t timeout_ms,
+                       ncclUniqueId *id)
+{
+    static const char key[] = "nccl/id";
+    ps_deadline deadline = ps_deadline_in_ms(timeout_ms);
+    if (rank == 0) {
+        ncclResult_t rc = c->nccl.GetUniqueId(id);
+        if (rc != ncclSuccess) return nccl_error(c, "unique id", rc);
+        return c->member ? ps_member_put(c->member, key, id, sizeof *id, deadline)
+                         : PS_OK;
+    }
+    void *value = NULL;
+    size_t bytes = 0;
+    PS_TRY(ps_member_get(c->member, key, &value, &bytes, deadline));
+    bool fits = bytes == sizeof *id;
+    if (fits) memcpy(id, value, sizeof *id);
+    free(value);
+    if (fits) return PS_OK;
+    return ps_err_set(PS_ERR_PROTOCOL, "nccl: the unique id has %zu bytes, not %zu",
+                      bytes, sizeof *id);
+}
+
+static ps_err nccl_connect(const ps_exchange_options *options, ps_device_stream *stream,
+                           ps_collective **out)
+{
+    const ps_config_net *net = &options->config->net;
+    nccl_collective *c = NULL;
+    PS_TRY(ps_mem_zalloc(&c, 1, sizeof *c, "nccl"));
+    c->base.ops = &nccl_ops;
+    c->stream = stream;
+    c->member = options->member;
+    c->world_size = options->world_size;
+    c->timeout_ms = (uint64_t)net->step_timeout_ms;
+    *out = &c->base;
+    PS_TRY(load(&c->nccl));
+    if (!stream->ops->native(stream) && !dlsym(c->nccl.handle, STAND_IN_MARK))
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "nccl sums in the memory of GPUs: it needs train.device: cuda "
+                          "(on the cpu: exchange.name: gloo)");
+    ncclUniqueId id;
+    PS_TRY(share_id(c, options->rank, (uint64_t)net->join_timeout_ms, &id));
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclResult_t rc = c->nccl.CommInitRankConfig(&c->comm, options->world_size, id,
+                                                 options->rank, &config);
+    if (!accepted(rc)) return nccl_error(c, "communicator", rc);
+    return settle(c, "communicator", QUEUED, (uint64_t)net->join_timeout_ms);
+}
+
+static ps_err nccl_create(const ps_exchange_options *options, ps_exchange **out)
+{
+    return ps_allreduce_create(&ps_exchange_nccl_ops, options, nccl_connect, out);
+}
+
+const ps_exchange_ops ps_exchange_nccl_ops = PS_ALLREDUCE_OPS("nccl", nccl_create);
