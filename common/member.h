@@ -30,8 +30,8 @@ typedef struct ps_member_options {
     uint64_t plan_hash;
     int local_rank; // -1: not given
     /* What a server offers: shards data endpoints, bound already
-     * ("tcp://10.0.0.1:40123"). In a wildcard one ("tcp://0.0.0.0:40123", "tcp://[::]:…"
-     * or "tcp://*:…") the host is replaced by this process's address, which is known
+     * ("tcp://10.0.0.1:40123"). In a wildcard one (host 0.0.0.0, [::] or an asterisk)
+     * the host is replaced by this process's address, which is known
      * only after joining: the simple way is to bind to "tcp://0.0.0.0:*". */
     const char *const *endpoints;
     int n_endpoints;
