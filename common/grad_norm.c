@@ -1,0 +1,91 @@
+#include "grad_norm.h"
+
+#include <math.h>
+
+enum { LANES = 16 };
+
+static uint64_t blocks_of(uint64_t count)
+{
+    return (count + PS_NORM_BLOCK - 1) / PS_NORM_BLOCK;
+}
+
+uint64_t ps_grad_norm_blocks(const ps_model_spec *spec)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < spec->n_tensors; i++)
+        n += blocks_of(spec->tensors[i].count);
+    return n;
+}
+
+/* The part [*begin, *end) of a tensor, in its own elements, that lies in the chunk. */
+static void overlap(const ps_tensor *t, const ps_chunk *chunk, uint64_t *begin,
+                    uint64_t *end)
+{
+    uint64_t chunk_end = chunk->offset + chunk->count;
+    *begin = chunk->offset > t->offset ? chunk->offset - t->offset : 0;
+    *end = chunk_end - t->offset < t->count ? chunk_end - t->offset : t->count;
+}
+
+uint64_t ps_grad_norm_chunk_blocks(const ps_model_spec *spec, const ps_chunk *chunk,
+                                   uint64_t *n)
+{
+    uint64_t first = 0, begin, end;
+    for (int i = 0; i < chunk->first_tensor; i++)
+        first += blocks_of(spec->tensors[i].count);
+    overlap(&spec->tensors[chunk->first_tensor], chunk, &begin, &end);
+    first += begin / PS_NORM_BLOCK;
+    *n = 0;
+    for (int i = chunk->first_tensor; i <= chunk->last_tensor; i++) {
+        overlap(&spec->tensors[i], chunk, &begin, &end);
+        *n += blocks_of(end - begin);
+    }
+    return first;
+}
+
+/* Lanes of our own, not the compiler's, so that every build and width adds in one order.
+ */
+static double block_sum(const float *x, uint64_t n)
+{
+    double lanes[LANES] = {0};
+    uint64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+#pragma omp simd
+        for (int k = 0; k < LANES; k++)
+            lanes[k] += (double)x[i + k] * (double)x[i + k];
+    }
+    for (int k = 0; i < n; i++, k++)
+        lanes[k] += (double)x[i] * (double)x[i];
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int k = 0; k < half; k++)
+            lanes[k] += lanes[k + half];
+    return lanes[0];
+}
+
+void ps_grad_norm_chunk(const ps_model_spec *spec, const ps_chunk *chunk,
+                        const float *grad, double *sums)
+{
+    for (int i = chunk->first_tensor; i <= chunk->last_tensor; i++) {
+        const ps_tensor *t = &spec->tensors[i];
+        uint64_t begin, end;
+        overlap(t, chunk, &begin, &end);
+        const float *x = grad + (t->offset + begin - chunk->offset);
+        for (uint64_t at = 0; at < end - begin; at += PS_NORM_BLOCK) {
+            uint64_t left = end - begin - at;
+            *sums++ = block_sum(x + at, left < PS_NORM_BLOCK ? left : PS_NORM_BLOCK);
+        }
+    }
+}
+
+double ps_grad_norm_total(const double *sums, uint64_t n)
+{
+    double sum = 0.0;
+    for (uint64_t i = 0; i < n; i++)
+        sum += sums[i];
+    return sqrt(sum);
+}
+
+double ps_grad_norm_clip(double norm, double max_norm)
+{
+    double factor = max_norm / (norm + 1e-6);
+    return factor >= 1.0 ? 1.0 : factor; // NaN stays, as in PyTorch
+}

@@ -1,0 +1,201 @@
+#include "optimizer.h"
+
+#include <math.h>
+#include <string.h>
+
+/* PyTorch's CPU kernels compute add(x, alpha) as one fused multiply-add, lerp and addcmul
+ * likewise; addcdiv multiplies, divides, then adds. The same roundings here, so that a
+ * step from PyTorch's own state gives its bits (Adam: of PyTorch 2; version 1 wrote the
+ * lerp as b1*m + (1-b1)*g, which rounds otherwise where m and g cancel).
+ *
+ * A build for this machine vectorises fmaf. A portable one has to choose at run time, for
+ * fmaf would be a call of the C library for every element. */
+#if defined(__x86_64__) && !defined(__FMA__)
+#define FOR_EACH_TARGET(X)                                                               \
+    X(avx512, __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma"))))         \
+    X(avx2, __attribute__((target("avx2,fma"))))                                         \
+    X(plain, )
+#define HAS_TARGETS 1
+#else
+#define FOR_EACH_TARGET(X) X(plain, )
+#define HAS_TARGETS        0
+#endif
+
+/* What a kernel reads: the step's scalars, rounded once from double as PyTorch does. */
+typedef struct scalars {
+    float scale, decay;                        // of the gradient; L2 or 1 - lr*wd
+    float lr_neg, momentum, damp;              // SGD: -lr, mu, 1 - dampening
+    float lerp, beta2, one_minus_beta2;        // Adam: 1 - beta1, beta2, 1 - beta2
+    float root_correction, eps, step_size_neg; // Adam: sqrt(1-b2^t), eps, -lr/(1-b1^t)
+    bool first, nesterov;
+} scalars;
+
+#define KERNEL static inline __attribute__((always_inline)) void
+
+KERNEL sgd_plain(scalars k, uint64_t n, float *restrict p, const float *restrict grad)
+{
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++) {
+        float d = fmaf(k.decay, p[i], k.scale * grad[i]);
+        p[i] = fmaf(k.lr_neg, d, p[i]);
+    }
+}
+
+KERNEL sgd_momentum(scalars k, uint64_t n, float *restrict p, const float *restrict grad,
+                    float *restrict buf)
+{
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++) {
+        float d = fmaf(k.decay, p[i], k.scale * grad[i]);
+        float next = fmaf(k.damp, d, k.momentum * buf[i]);
+        float b = k.first ? d : next;
+        float up = k.nesterov ? fmaf(k.momentum, b, d) : b;
+        buf[i] = b;
+        p[i] = fmaf(k.lr_neg, up, p[i]);
+    }
+}
+
+/* decoupled: AdamW's decay of the weight instead of Adam's addition to the gradient;
+ * small: at::lerp starts from the nearer end. Both are constants where it is inlined. */
+KERNEL adam_update(scalars k, bool decoupled, bool small, uint64_t n, float *restrict p,
+                   const float *restrict grad, float *restrict m, float *restrict v)
+{
+    float lerp = small ? k.lerp : k.lerp - 1.0f;
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++) {
+        float g = k.scale * grad[i], w = p[i];
+        if (decoupled)
+            w *= k.decay;
+        else
+            g = fmaf(k.decay, w, g);
+        float mean = fmaf(lerp, g - m[i], small ? m[i] : g);
+        float square = fmaf(k.one_minus_beta2 * g, g, k.beta2 * v[i]);
+        float root = sqrtf(square) / k.root_correction + k.eps;
+        m[i] = mean;
+        v[i] = square;
+        p[i] = w + k.step_size_neg * mean / root;
+    }
+}
+
+KERNEL apply_kind(ps_optimizer_kind kind, const scalars *k, uint64_t n, float *p,
+                  const float *grad, float *const *states)
+{
+    bool small = k->lerp < 0.5f;
+    if (kind == PS_OPTIMIZER_SGD && !states[0])
+        sgd_plain(*k, n, p, grad);
+    else if (kind == PS_OPTIMIZER_SGD)
+        sgd_momentum(*k, n, p, grad, states[0]);
+    else if (kind == PS_OPTIMIZER_ADAM && small)
+        adam_update(*k, false, true, n, p, grad, states[0], states[1]);
+    else if (kind == PS_OPTIMIZER_ADAM)
+        adam_update(*k, false, false, n, p, grad, states[0], states[1]);
+    else if (small)
+        adam_update(*k, true, true, n, p, grad, states[0], states[1]);
+    else
+        adam_update(*k, true, false, n, p, grad, states[0], states[1]);
+}
+
+#define APPLY_FOR_TARGET(name, target)                                                   \
+    target static void apply_##name(ps_optimizer_kind kind, const scalars *k,            \
+                                    uint64_t n, float *p, const float *grad,             \
+                                    float *const *states)                                \
+    {                                                                                    \
+        apply_kind(kind, k, n, p, grad, states);                                         \
+    }
+FOR_EACH_TARGET(APPLY_FOR_TARGET)
+
+static scalars scalars_of(const ps_optimizer *opt, const ps_optimizer_step *step,
+                          double weight_decay)
+{
+    double t = (double)step->t;
+    scalars k = {.scale = (float)step->grad_scale,
+                 .decay = (float)weight_decay,
+                 .lr_neg = (float)-step->lr,
+                 .momentum = (float)opt->momentum,
+                 .damp = (float)(1.0 - opt->dampening),
+                 .first = step->t == 1,
+                 .nesterov = opt->nesterov};
+    if (opt->kind == PS_OPTIMIZER_SGD) return k;
+    k.lerp = (float)(1.0 - opt->beta1);
+    k.beta2 = (float)opt->beta2;
+    k.one_minus_beta2 = (float)(1.0 - opt->beta2);
+    k.root_correction = (float)sqrt(1.0 - pow(opt->beta2, t));
+    k.eps = (float)opt->eps;
+    k.step_size_neg = (float)-(step->lr / (1.0 - pow(opt->beta1, t)));
+    if (opt->kind == PS_OPTIMIZER_ADAMW) k.decay = (float)(1.0 - step->lr * weight_decay);
+    return k;
+}
+
+void ps_optimizer_apply(const ps_optimizer *opt, const ps_optimizer_step *step,
+                        double weight_decay, uint64_t n, float *param, const float *grad,
+                        float *const *states)
+{
+    scalars k = scalars_of(opt, step, weight_decay);
+    float *mine[PS_OPTIMIZER_MAX_STATES] = {NULL, NULL};
+    for (int i = 0; i < opt->n_states; i++)
+        mine[i] = states[i];
+#if HAS_TARGETS
+    if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        apply_avx512(opt->kind, &k, n, param, grad, mine);
+    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        apply_avx2(opt->kind, &k, n, param, grad, mine);
+    else
+#endif
+        apply_plain(opt->kind, &k, n, param, grad, mine);
+}
+
+static ps_err parse_kind(const char *name, ps_optimizer_kind *out)
+{
+    static const char *const names[] = {"sgd", "adam", "adamw"};
+    for (int i = 0; i < 3; i++) {
+        *out = (ps_optimizer_kind)i;
+        if (strcmp(names[i], name) == 0) return PS_OK;
+    }
+    return ps_err_set(PS_ERR_CONFIG, "optimizer.name: \"%s\" is none of sgd, adam, adamw",
+                      name);
+}
+
+/* What PyTorch's constructors refuse. */
+static ps_err check(const ps_optimizer *opt)
+{
+    if (opt->lr < 0.0)
+        return ps_err_set(PS_ERR_CONFIG, "optimizer.lr: %g is below 0", opt->lr);
+    if (opt->weight_decay < 0.0)
+        return ps_err_set(PS_ERR_CONFIG, "optimizer.weight_decay: %g is below 0",
+                          opt->weight_decay);
+    if (opt->nesterov && (opt->momentum <= 0.0 || opt->dampening != 0.0))
+        return ps_err_set(PS_ERR_CONFIG, "optimizer.nesterov: wants momentum above 0 and "
+                                         "no dampening");
+    if (opt->beta1 < 0.0 || opt->beta1 >= 1.0 || opt->beta2 < 0.0 || opt->beta2 >= 1.0)
+        return ps_err_set(PS_ERR_CONFIG, "optimizer.betas: %g, %g are not in [0, 1)",
+                          opt->beta1, opt->beta2);
+    return PS_OK;
+}
+
+ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
+{
+    const ps_config_optimizer *c = &cfg->optimizer;
+    *opt = (ps_optimizer){.lr = c->lr,
+                          .momentum = c->momentum,
+                          .dampening = c->dampening,
+                          .beta1 = 0.9,
+                          .beta2 = 0.999,
+                          .eps = c->eps,
+                          .weight_decay = c->weight_decay,
+                          .nesterov = c->nesterov,
+                          .decay_bias_norm = c->decay_bias_norm};
+    if (c->betas.n != 0 && c->betas.n != 2)
+        return ps_err_set(PS_ERR_CONFIG, "optimizer.betas: two numbers are wanted");
+    if (c->betas.n == 2) opt->beta1 = c->betas.v[0], opt->beta2 = c->betas.v[1];
+    PS_TRY(parse_kind(c->name, &opt->kind));
+    PS_TRY(check(opt));
+    opt->n_states = 2;
+    if (opt->kind == PS_OPTIMIZER_SGD) opt->n_states = opt->momentum != 0.0;
+    return PS_OK;
+}
+
+double ps_optimizer_decay(const ps_optimizer *opt, ps_tensor_role role)
+{
+    bool bias_or_norm = role == PS_TENSOR_BIAS || role == PS_TENSOR_NORM;
+    return bias_or_norm && !opt->decay_bias_norm ? 0.0 : opt->weight_decay;
+}
