@@ -1,0 +1,111 @@
+"""The command line of psrun."""
+import argparse
+import os
+import sys
+
+from . import job as jobs
+from . import local, report
+from .errors import JobError
+from .screen import Screen
+from .supervise import Supervisor
+
+EPILOG = """\
+A key is a path of the configuration (ps-worker --help lists them all):
+  deploy/psrun -s 2 -w 2 configs/digits-basicnet.yaml train.epochs=10 optimizer.lr=3e-4
+
+Without -s, -w or -m the configuration decides (job.servers, job.workers, exchange.name).
+Exit code: 0 when the job finished, 130 after Ctrl-C (the weights are kept), else 1.
+"""
+
+
+def parser():
+    p = argparse.ArgumentParser(
+        prog="psrun", description="Starts a training job: servers and workers.",
+        epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("-s", "--servers", type=int, metavar="SERVERS",
+                   help="server processes (ignored in all-reduce mode)")
+    p.add_argument("-w", "--workers", metavar="WORKERS",
+                   help="worker processes, or auto: one per visible GPU, else per core")
+    p.add_argument("-m", "--mode", choices=sorted(jobs.MODES),
+                   help="ps: parameter servers; allreduce: Gloo or NCCL; single: one worker, no exchange")
+    p.add_argument("--out", metavar="DIR", help="results and logs (default: runs/<job>-<time>)")
+    p.add_argument("--build-dir", metavar="DIR",
+                   help="where the programs are (default: PS_BUILD_DIR, else build/release)")
+    p.add_argument("--dry-run", action="store_true", help="print the commands and start nothing")
+    p.add_argument("--verbose", action="store_true",
+                   help="show every part's log, not only worker 0's and what went wrong")
+    p.add_argument("config", metavar="CONFIG", help="a job: configs/*.yaml")
+    p.add_argument("overrides", metavar="key=value", nargs="*", help="changes to it")
+    return p
+
+
+def plan_job(args):
+    for setting in args.overrides:
+        if "=" not in setting:
+            raise JobError(f"'{setting}' is no key=value")
+    build_dir = jobs.find_build_dir(args.build_dir)
+    facts = jobs.describe(build_dir, args.config, args.overrides)
+    mode = args.mode or jobs.mode_of(facts["exchange"])
+    workers = count_workers(args.workers, mode, facts)
+    servers = args.servers if args.servers is not None else facts["servers"]
+    if mode != "ps":
+        servers = 0
+    elif servers < 1:
+        raise JobError(f"mode ps needs at least one server, not {servers}")
+    return jobs.Job(
+        config=args.config, overrides=args.overrides, build_dir=build_dir, mode=mode,
+        servers=servers, workers=workers, out=args.out or jobs.default_out(facts["name"]),
+        facts=facts, master_port=jobs.free_port())
+
+
+def count_workers(given, mode, facts):
+    if given == "auto":
+        return jobs.count_devices()
+    if given is None:
+        return 1 if mode == "single" else facts["workers"]
+    try:
+        count = int(given)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise JobError(f"-w {given}: a number from 1, or auto")
+    return count
+
+
+def make_folders(out):
+    logs = os.path.join(out, "logs")
+    try:
+        os.makedirs(logs, exist_ok=True)
+    except OSError as error:
+        raise JobError(f"cannot make {logs}: {error.strerror}") from error
+    return logs
+
+
+def run(job, verbose):
+    screen = Screen(verbose=verbose)
+    env = {}
+    if screen.terminal:
+        env = {"PS_PROGRESS": "bar", "COLUMNS": str(screen.columns())}
+    supervisor = Supervisor(screen, lambda part: local.LocalProcess(part, env), make_folders(job.out))
+    code = supervisor.run(job.parts())
+    if code == 0:
+        report.add_server_memory(job.out, supervisor.watched)
+        report.show(job.out, screen)
+    elif code == 130:
+        screen.say(f"psrun: interrupted; results so far are in {job.out}")
+    return code
+
+
+def main(argv):
+    # Overrides may stand on either side of the options.
+    args = parser().parse_intermixed_args(argv)
+    try:
+        job = plan_job(args)
+        if args.dry_run:
+            for part in job.parts():
+                print(local.command_line(part))
+            return 0
+        return run(job, args.verbose)
+    except JobError as error:
+        print(f"psrun: {error}", file=sys.stderr)
+        return 1

@@ -1,0 +1,129 @@
+"""A job: what was asked for, and the processes that it consists of."""
+import json
+import os
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+
+from .errors import JobError
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+
+# The exchange that a mode stands for.
+MODES = {"ps": "ps", "allreduce": "allreduce", "single": "none"}
+
+
+@dataclass
+class Part:
+    """One process of the job."""
+
+    role: str  # "server" or "worker"
+    rank: int
+    argv: list
+    env: dict  # what is added to the environment
+
+    @property
+    def name(self):
+        return f"{self.role} {self.rank}"
+
+
+@dataclass
+class Job:
+    config: str
+    overrides: list
+    build_dir: str
+    mode: str
+    servers: int
+    workers: int
+    out: str
+    facts: dict = field(default_factory=dict)
+    master_addr: str = "127.0.0.1"
+    master_port: int = 0
+
+    def parts(self):
+        """Servers first: server 0 is the one that everybody looks for."""
+        return [self._part("server", i) for i in range(self.servers)] + [
+            self._part("worker", i) for i in range(self.workers)
+        ]
+
+    def _part(self, role, rank):
+        argv = [program(self.build_dir, f"ps-{role}"), "--config", self.config]
+        settings = list(self.overrides) + [f"exchange.name={self.exchange()}"]
+        for setting in settings:
+            argv += ["--set", setting]
+        if role == "worker":
+            argv += ["--out", self.out]
+        return Part(role, rank, argv, self._env(role, rank))
+
+    def exchange(self):
+        """A configuration that names its all-reduce engine (gloo, nccl) keeps it."""
+        named = self.facts.get("exchange", "")
+        return named if mode_of(named) == self.mode else MODES[self.mode]
+
+    def _env(self, role, rank):
+        env = {
+            "MASTER_ADDR": self.master_addr,
+            "MASTER_PORT": str(self.master_port),
+            "WORLD_SIZE": str(self.workers),
+            "PS_SERVERS": str(self.servers),
+        }
+        if role == "server":
+            env["PS_SERVER_RANK"] = str(rank)
+            return env
+        env.update(RANK=str(rank), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(self.workers))
+        # As torchrun: several processes on one host share its cores.
+        if self.workers > 1 and "OMP_NUM_THREADS" not in os.environ:
+            env["OMP_NUM_THREADS"] = "1"
+        return env
+
+
+def mode_of(exchange):
+    return {"ps": "ps", "none": "single"}.get(exchange, "allreduce" if exchange else "")
+
+
+def find_build_dir(given):
+    candidates = [given or os.environ.get("PS_BUILD_DIR") or os.path.join(ROOT, "build/release")]
+    for path in candidates:
+        if os.path.exists(os.path.join(path, "bin", "ps-worker")):
+            return os.path.abspath(path)
+    raise JobError(
+        f"no programs in {os.path.join(candidates[0], 'bin')}: build them "
+        "(cmake --preset release && cmake --build --preset release), "
+        "or name the build folder with --build-dir"
+    )
+
+
+def program(build_dir, name):
+    return os.path.join(build_dir, "bin", name)
+
+
+def describe(build_dir, config, overrides):
+    """What the configuration says, from ps-worker itself, which also checks it: a mistake
+    is shown once and before anything is started."""
+    argv = [program(build_dir, "ps-worker"), "--describe", "--config", config]
+    for setting in overrides:
+        argv += ["--set", setting]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"{argv[0]} ended with {done.returncode}"]
+        raise JobError(lines[-1])
+    return json.loads(done.stdout)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def default_out(job_name):
+    return os.path.join("runs", f"{job_name}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def count_devices():
+    """-w auto: a worker per visible GPU, else per core that this process may use."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible:
+        return len([d for d in visible.split(",") if d.strip()])
+    return len(os.sched_getaffinity(0))

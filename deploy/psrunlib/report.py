@@ -1,0 +1,65 @@
+"""The table at the end of a job, from summary.json."""
+import json
+import os
+
+from .errors import JobError
+
+
+def read_summary(out):
+    path = os.path.join(out, "summary.json")
+    try:
+        with open(path, encoding="utf-8") as f:
+            return json.load(f)
+    except (OSError, ValueError) as error:
+        raise JobError(f"no summary in {path}: {error}") from error
+
+
+def add_server_memory(out, watched):
+    """Servers end after rank 0 has written its summary: their peak memory is added here,
+    where psrun has seen it (parts on this machine)."""
+    peaks = [w.process.peak_rss_bytes for w in watched if w.part.role == "server"]
+    if not peaks or not all(peaks):
+        return
+    summary = read_summary(out)
+    summary["server_peak_rss_bytes"] = peaks
+    path = os.path.join(out, "summary.json")
+    with open(path + ".tmp", "w", encoding="utf-8") as f:
+        json.dump(summary, f, indent=2)
+        f.write("\n")
+    os.replace(path + ".tmp", path)
+
+
+def mebibytes(count):
+    return f"{count / 2**20:.1f} MiB"
+
+
+def rows(s):
+    who = f"{s['workers']} worker{'s' if s['workers'] > 1 else ''}"
+    if s["servers"]:
+        who += f", {s['servers']} server{'s' if s['servers'] > 1 else ''}"
+        if s["shards"] != s["servers"]:
+            who += f" ({s['shards']} shards)"
+    yield "mode", f"{s['mode']}, {who}"
+    yield "model", f"{s['model']}, {s['params']:,} parameters"
+    if s["steps"]:
+        yield "trained", f"{s['steps']:,} steps, {s['samples']:,} samples, {s['seconds']:.1f} s"
+        yield "throughput", f"{s['samples_per_second']:,.0f} samples/s"
+        yield "step", (f"{s['step_ms_p50']:.2f} ms (p99 {s['step_ms_p99']:.2f}), "
+                       f"{s['exchange_wait_ms_p50']:.2f} ms of it waiting for the exchange")
+        yield "traffic", (f"{mebibytes(s['bytes_sent_per_step'])} out, "
+                          f"{mebibytes(s['bytes_received_per_step'])} in per worker and step")
+        yield "train loss", f"{s['train_loss']:.4f}"
+    if s["test_accuracy"] is not None:
+        yield "test", f"accuracy {s['test_accuracy']:.4f}, loss {s['test_loss']:.4f}"
+    memory = f"{mebibytes(s['peak_rss_bytes'])} the largest worker"
+    if s.get("server_peak_rss_bytes"):
+        memory += f", {mebibytes(max(s['server_peak_rss_bytes']))} the largest server"
+    yield "memory", memory
+
+
+def show(out, screen):
+    summary = read_summary(out)
+    screen.say()
+    for name, value in rows(summary):
+        screen.say(f"  {name:<11} {value}")
+    screen.say(f"  {'results':<11} {out}")

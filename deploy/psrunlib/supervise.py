@@ -1,0 +1,208 @@
+"""Starts the parts of a job, watches them and ends them together."""
+import os
+import re
+import selectors
+import signal
+import time
+
+from .errors import JobError
+
+# After one part has failed the others learn it from the coordinator; those that have not
+# ended by themselves GRACE_S later are told to (SIGTERM), and KILL_S later made to.
+GRACE_S = 5.0
+KILL_S = 5.0
+# Servers stay until the last worker has left; none may stay for ever.
+SERVERS_END_S = 30.0
+INTERRUPTED = 130
+
+ERROR_LINE = re.compile(r" ERROR \S+ (?P<what>.*)$")
+OTHERS_FAULT = re.compile(r"^PEER: ")
+
+
+class Watched:
+    """A running part, its output and its log file."""
+
+    def __init__(self, process, log_path):
+        self.process = process
+        self.part = process.part
+        self.log = open(log_path, "w", encoding="utf-8", errors="replace")
+        self.rest = ""
+        self.open = True
+        self.errors = []
+        self.last_line = ""
+        self.code = None
+        self.ended_at = 0.0
+
+    def take(self, text, screen):
+        """Lines end with a line feed; a progress bar's states with a carriage return."""
+        pieces = re.split(r"([\r\n])", self.rest + text)
+        self.rest = pieces.pop()
+        for line, end in zip(pieces[0::2], pieces[1::2]):
+            if end == "\r":
+                screen.progress(line)
+            elif line:
+                self._line(line, screen)
+
+    def _line(self, line, screen):
+        self.log.write(line + "\n")
+        self.log.flush()
+        self.last_line = line
+        found = ERROR_LINE.search(line)
+        if found:
+            self.errors.append(found.group("what"))
+        screen.line(self.part, line)
+
+    def close(self, screen):
+        if self.rest:
+            self._line(self.rest, screen)
+            self.rest = ""
+        self.open = False
+        self.log.close()
+
+
+class Supervisor:
+    def __init__(self, screen, launch, logs_dir):
+        self.screen = screen
+        self.launch = launch  # part -> process: local, or on another host
+        self.logs_dir = logs_dir
+        self.watched = []
+        self.selector = selectors.DefaultSelector()
+        self.interrupts = 0
+        self.told_at = None  # when all were told to end
+        self.failed_at = None
+        self.killed = False
+        self.ended_by_us = set()
+
+    def run(self, parts):
+        """Runs the job to its end; returns psrun's exit code."""
+        before = {n: signal.signal(n, self._on_signal) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        try:
+            for part in parts:
+                self._start(part)
+            while any(w.code is None or w.open for w in self.watched):
+                self._read(0.1)
+                self._reap()
+                self._end_in_order()
+            self.screen.keep_bar()
+            return self._verdict()
+        finally:
+            self._kill_all()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _start(self, part):
+        try:
+            process = self.launch(part)
+        except OSError as error:
+            raise JobError(f"cannot start {part.name}: {error}") from error
+        path = os.path.join(self.logs_dir, f"{part.role}-{part.rank}.log")
+        watched = Watched(process, path)
+        self.watched.append(watched)
+        os.set_blocking(process.output.fileno(), False)
+        self.selector.register(process.output, selectors.EVENT_READ, watched)
+
+    def _read(self, timeout):
+        if not self.selector.get_map():
+            time.sleep(timeout)
+            return
+        for key, _ in self.selector.select(timeout):
+            watched = key.data
+            try:
+                chunk = os.read(key.fd, 65536)
+            except BlockingIOError:
+                continue
+            if chunk:
+                watched.take(chunk.decode("utf-8", "replace"), self.screen)
+            else:
+                self.selector.unregister(key.fileobj)
+                watched.close(self.screen)
+
+    def _reap(self):
+        for watched in self.watched:
+            if watched.code is not None:
+                continue
+            watched.code = watched.process.poll()
+            if watched.code is None:
+                continue
+            watched.ended_at = time.monotonic()
+            if watched.code not in (0, INTERRUPTED) and self.failed_at is None:
+                self.failed_at = watched.ended_at
+                self.screen.say(f"psrun: {self._how(watched)}; ending the job")
+
+    def _end_in_order(self):
+        now = time.monotonic()
+        if self.told_at is None and self._must_end(now):
+            self._signal_all(signal.SIGTERM)
+            self.told_at = now
+        if self.told_at is not None and now - self.told_at > KILL_S and not self.killed:
+            self._signal_all(signal.SIGKILL)
+            self.killed = True
+
+    def _must_end(self, now):
+        if self.interrupts > 1:
+            return True
+        if self.failed_at is not None:
+            return now - self.failed_at > GRACE_S
+        workers = [w for w in self.watched if w.part.role == "worker"]
+        if workers and all(w.code is not None for w in workers):
+            return now - max(w.ended_at for w in workers) > SERVERS_END_S
+        return False
+
+    def _on_signal(self, number, frame):
+        """The first Ctrl-C asks the workers to end after a common step and to keep the
+        weights; the second ends everything now."""
+        self.interrupts += 1
+        if number != signal.SIGINT:
+            self.interrupts += 1
+        if self.interrupts == 1:
+            self.screen.say("psrun: ending in order and keeping the weights "
+                            "(once more: at once)")
+            for watched in self.watched:
+                if watched.part.role == "worker":
+                    watched.process.signal(signal.SIGINT)
+
+    def _signal_all(self, number):
+        for watched in self.watched:
+            if watched.code is None:
+                self.ended_by_us.add(watched.part.name)
+                watched.process.signal(number)
+
+    def _kill_all(self):
+        for watched in self.watched:
+            if watched.code is None:
+                watched.process.signal(signal.SIGKILL)
+
+    def _verdict(self):
+        failed = [w for w in self.watched if w.code not in (0, INTERRUPTED)]
+        if self.interrupts:
+            return INTERRUPTED
+        if not failed:
+            stopped = any(w.code == INTERRUPTED for w in self.watched)
+            return INTERRUPTED if stopped else 0
+        self._say_why(failed)
+        return 1
+
+    def _say_why(self, failed):
+        """The first cause last: nobody scrolls up."""
+        cause = self._cause(failed)
+        self.screen.say(self.screen.red(f"psrun: the job failed: {self._how(cause)}"))
+        what = cause.errors[-1] if cause.errors else cause.last_line
+        if what:
+            self.screen.say(self.screen.red(f"psrun:   {what}"))
+        self.screen.say(f"psrun: logs are in {self.logs_dir}")
+
+    def _cause(self, failed):
+        """A death by a signal that was not ours; else the first error that is not about
+        somebody else; else the first end."""
+        failed = sorted(failed, key=lambda w: w.ended_at)
+        theirs = [w for w in failed if w.part.name not in self.ended_by_us] or failed
+        signalled = [w for w in theirs if w.code < 0]
+        own = [w for w in theirs if w.errors and not OTHERS_FAULT.match(w.errors[-1])]
+        return (signalled or own or theirs)[0]
+
+    @staticmethod
+    def _how(watched):
+        if watched.code < 0:
+            name = signal.Signals(-watched.code).name
+            return f"{watched.part.name} was ended by {name}"
+        return f"{watched.part.name} ended with exit code {watched.code}"
