@@ -48,6 +48,7 @@ typedef struct ps_config_train {
     int64_t log_every;    // optimizer steps
     int64_t eval_every;   // epochs; 0: only at the end
     int64_t warmup_steps; // left out of samples_per_second
+    bool trace;           // write trace.json
 } ps_config_train;
 
 typedef struct ps_config_data {

@@ -87,6 +87,8 @@ const ps_config_key ps_config_keys[] = {
         "epochs between evaluations; 0: only at the end"),
     INT("train.warmup_steps", train.warmup_steps, LOCAL, 0, MANY, "10",
         "optimizer steps left out of samples_per_second"),
+    BOOL("train.trace", train.trace, LOCAL, "false",
+         "write trace.json, what a worker did when, for Perfetto"),
 
     WORD("data.kind", data.kind, JOB, "idx|cifar10|cifar100|stl10|npy|synthetic",
          "synthetic", "format of the files; synthetic makes learnable data, no files"),
