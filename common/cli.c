@@ -1,0 +1,290 @@
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+#include "nearest.h"
+#include "parse_text.h"
+
+static const char DEFAULT_ADDRESS[] = "127.0.0.1", DEFAULT_PORT[] = "29500";
+
+typedef enum flag_id {
+    FLAG_CONFIG,
+    FLAG_SET,
+    FLAG_INIT_METHOD,
+    FLAG_RANK,
+    FLAG_WORLD_SIZE,
+    FLAG_SERVERS,
+    FLAG_LOCAL_RANK,
+    FLAG_OUT,
+    FLAG_TRACE,
+    FLAG_LOG_LEVEL,
+    FLAG_HELP,
+    FLAG_VERSION,
+    FLAG_COUNT
+} flag_id;
+
+static const struct {
+    const char *name, *value, *help; // value NULL: takes none
+} flags[FLAG_COUNT] = {
+    [FLAG_CONFIG] = {"--config", "FILE",
+                     "the job, in YAML; not given: defaults and --set"},
+    [FLAG_SET] = {"--set", "KEY=VALUE", "override a key of the file; repeatable"},
+    [FLAG_INIT_METHOD] = {"--init-method", "URL",
+                          "where the coordinator is: tcp://host:port, env://,\n"
+                          "file:///shared/path; not given: env://"},
+    [FLAG_RANK] = {"--rank", "N",
+                   "this process's rank among its kind; not given: a free one"},
+    [FLAG_WORLD_SIZE] = {"--world-size", "N", "worker processes of the job"},
+    [FLAG_SERVERS] = {"--servers", "N", "server processes of the job"},
+    [FLAG_LOCAL_RANK] = {"--local-rank", "N", "rank on this host; picks the GPU"},
+    [FLAG_OUT] = {"--out", "DIR", "folder of the results; not given: runs/<job>-<time>"},
+    [FLAG_TRACE] = {"--trace", NULL,
+                    "write trace.json (Chrome trace, opens in Perfetto)"},
+    [FLAG_LOG_LEVEL] = {"--log-level", "LEVEL",
+                        "debug, info, warn or error; default info"},
+    [FLAG_HELP] = {"--help", NULL, "this text"},
+    [FLAG_VERSION] = {"--version", NULL, "the version"},
+};
+
+static const char ENVIRONMENT[] =
+    "Environment (where no flag is given; torchrun's names):\n"
+    "  MASTER_ADDR, MASTER_PORT   the coordinator's address, for env://;\n"
+    "                             127.0.0.1 and 29500 when not set\n"
+    "  RANK, WORLD_SIZE           a worker's rank; worker processes of the job\n"
+    "  LOCAL_RANK                 rank on this host; picks the GPU\n"
+    "  PS_SERVER_RANK             a server's rank\n"
+    "  PS_SERVERS                 server processes of the job\n";
+
+static void print_help(const ps_cli_program *program, FILE *out)
+{
+    fprintf(out, "%s %s\n\n%s\nUsage: %s --config FILE [--set KEY=VALUE ...] [flags]\n\n",
+            program->name, PS_VERSION, program->about, program->name);
+    for (int i = 0; i < FLAG_COUNT; i++) {
+        char left[40];
+        snprintf(left, sizeof left, "%s %s", flags[i].name,
+                 flags[i].value ? flags[i].value : "");
+        for (const char *line = flags[i].help; line;) {
+            size_t n = strcspn(line, "\n");
+            fprintf(out, "  %-22s %.*s\n", left, (int)n, line);
+            left[0] = '\0';
+            line = line[n] ? line + n + 1 : NULL;
+        }
+    }
+    fprintf(out,
+            "\n%s\nWhat counts first: --set, flags, environment, file.\n\nExamples:\n%s\n"
+            "Exit status: 0 when the job finished, else 1 and one line that says why.\n\n"
+            "Configuration keys (FILE holds them nested, --set dotted; =default):\n",
+            ENVIRONMENT, program->examples);
+    ps_config_print_help(out);
+}
+
+/* ---- single values ---- */
+
+static ps_err parse_count(const char *from, const char *text, int min, int *out)
+{
+    int64_t v;
+    if (!ps_parse_int(text, &v))
+        return ps_err_set(PS_ERR_ARG, "%s: '%.40s' is not a whole number", from, text);
+    if (v < min || v > PS_MAX_RANKS)
+        return ps_err_set(PS_ERR_ARG, "%s: %lld is not within %d .. %d", from,
+                          (long long)v, min, PS_MAX_RANKS);
+    *out = (int)v;
+    return PS_OK;
+}
+
+static ps_err parse_level(const char *text, ps_log_level *out)
+{
+    static const char *const names[] = {"debug", "info", "warn", "error"};
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(text, names[i]) != 0) continue;
+        *out = (ps_log_level)i;
+        return PS_OK;
+    }
+    return ps_err_set(PS_ERR_ARG,
+                      "--log-level: '%.40s' is none of debug, info, warn, error", text);
+}
+
+static ps_err add_override(ps_cli *cli, const char *text)
+{
+    size_t n = (size_t)cli->n_overrides;
+    char **grown = realloc(cli->overrides, (n + 1) * sizeof *grown);
+    if (!grown) return ps_err_set(PS_ERR_NOMEM, "no memory for --set");
+    cli->overrides = grown;
+    PS_TRY(ps_mem_strdup(&grown[n], text));
+    cli->n_overrides++;
+    return PS_OK;
+}
+
+/* ---- argv ---- */
+
+typedef struct arguments {
+    const char *value[FLAG_COUNT]; // the last of each; "" for a flag without value
+    int n_sets;
+    const char **sets; // owned; borrowed texts
+} arguments;
+
+static ps_err find_flag(const char *arg, size_t n, int *out)
+{
+    const char *names[FLAG_COUNT], *near;
+    char name[64];
+    for (int i = 0; i < FLAG_COUNT; i++) {
+        names[i] = flags[i].name;
+        if (strlen(names[i]) != n || memcmp(names[i], arg, n) != 0) continue;
+        *out = i;
+        return PS_OK;
+    }
+    snprintf(name, sizeof name, "%.*s", (int)(n < 60 ? n : 60), arg);
+    if (name[0] != '-')
+        return ps_err_set(PS_ERR_ARG, "%s: only flags are expected (keys: --set %s)",
+                          name, strchr(arg, '=') ? arg : "KEY=VALUE");
+    near = ps_nearest_name(name, names, FLAG_COUNT);
+    if (near)
+        return ps_err_set(PS_ERR_ARG, "%s: unknown flag; did you mean %s?", name, near);
+    return ps_err_set(PS_ERR_ARG, "%s: unknown flag (--help lists all)", name);
+}
+
+/* Both "--flag value" and "--flag=value". */
+static ps_err split(int argc, char **argv, arguments *out)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *arg = strcmp(argv[i], "-h") == 0 ? "--help" : argv[i];
+        size_t n = strcspn(arg, "=");
+        const char *value = arg[n] ? arg + n + 1 : NULL;
+        int id = 0;
+        PS_TRY(find_flag(arg, n, &id));
+        if (!flags[id].value && value)
+            return ps_err_set(PS_ERR_ARG, "%s: takes no value", flags[id].name);
+        if (flags[id].value && !value) {
+            if (i + 1 == argc)
+                return ps_err_set(PS_ERR_ARG, "%s: %s is missing", flags[id].name,
+                                  flags[id].value);
+            value = argv[++i];
+        }
+        out->value[id] = value ? value : "";
+        if (id == FLAG_SET) out->sets[out->n_sets++] = value;
+    }
+    return PS_OK;
+}
+
+/* ---- the environment ---- */
+
+/* NULL when it is not set or empty. */
+static const char *environment(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
+/* The flag, else the variable, else *out stays. */
+static ps_err count_of(const arguments *args, flag_id id, const char *variable, int min,
+                       int *out)
+{
+    if (args->value[id]) return parse_count(flags[id].name, args->value[id], min, out);
+    const char *value = environment(variable);
+    return value ? parse_count(variable, value, min, out) : PS_OK;
+}
+
+static ps_err from_environment(ps_cli *cli, bool wanted)
+{
+    const char *address = environment("MASTER_ADDR"), *port = environment("MASTER_PORT");
+    int64_t number;
+    if (wanted && !address)
+        return ps_err_set(PS_ERR_ARG, "--init-method env://: MASTER_ADDR is not set");
+    if (!address) address = DEFAULT_ADDRESS;
+    if (!port) port = DEFAULT_PORT;
+    if (!ps_parse_int(port, &number) || number < 1 || number > 65535)
+        return ps_err_set(PS_ERR_ARG, "MASTER_PORT: '%.40s' is not a port", port);
+    bool bare_ipv6 = strchr(address, ':') && address[0] != '[';
+    size_t room = strlen(address) + 40;
+    PS_TRY(ps_mem_zalloc(&cli->init_method, room, 1, "address"));
+    snprintf(cli->init_method, room, "tcp://%s%s%s:%lld", bare_ipv6 ? "[" : "", address,
+             bare_ipv6 ? "]" : "", (long long)number);
+    return PS_OK;
+}
+
+static ps_err find_init_method(ps_cli *cli, const char *given)
+{
+    if (!given || strcmp(given, "env://") == 0) return from_environment(cli, given);
+    if (strncmp(given, "tcp://", 6) != 0 && strncmp(given, "file://", 7) != 0)
+        return ps_err_set(PS_ERR_ARG,
+                          "--init-method: '%.80s' is none of tcp://host:port, env://, "
+                          "file:///path",
+                          given);
+    return ps_mem_strdup(&cli->init_method, given);
+}
+
+static ps_err add_size(ps_cli *cli, const char *key, int n)
+{
+    char text[64];
+    if (n < 0) return PS_OK;
+    snprintf(text, sizeof text, "%s=%d", key, n);
+    return add_override(cli, text);
+}
+
+static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *args)
+{
+    const char *rank = program->is_server ? "PS_SERVER_RANK" : "RANK";
+    PS_TRY(count_of(args, FLAG_RANK, rank, 0, &cli->rank));
+    PS_TRY(count_of(args, FLAG_LOCAL_RANK, "LOCAL_RANK", 0, &cli->local_rank));
+    PS_TRY(count_of(args, FLAG_WORLD_SIZE, "WORLD_SIZE", 1, &cli->world_size));
+    PS_TRY(count_of(args, FLAG_SERVERS, "PS_SERVERS", 0, &cli->servers));
+    PS_TRY(find_init_method(cli, args->value[FLAG_INIT_METHOD]));
+    if (args->value[FLAG_CONFIG]) cli->config = args->value[FLAG_CONFIG];
+    if (args->value[FLAG_LOG_LEVEL])
+        PS_TRY(parse_level(args->value[FLAG_LOG_LEVEL], &cli->log_level));
+    cli->out = args->value[FLAG_OUT];
+    cli->trace = args->value[FLAG_TRACE] != NULL;
+    PS_TRY(add_size(cli, "job.workers", cli->world_size));
+    PS_TRY(add_size(cli, "job.servers", cli->servers));
+    for (int i = 0; i < args->n_sets; i++)
+        PS_TRY(add_override(cli, args->sets[i]));
+    return PS_OK;
+}
+
+ps_err ps_cli_parse(ps_cli *cli, const ps_cli_program *program, int argc, char **argv,
+                    FILE *out)
+{
+    arguments args = {0};
+    *cli = (ps_cli){.config = "",
+                    .rank = -1,
+                    .local_rank = -1,
+                    .world_size = -1,
+                    .servers = -1,
+                    .log_level = PS_LOG_INFO};
+    PS_TRY(ps_mem_zalloc(&args.sets, (size_t)argc, sizeof *args.sets, "arguments"));
+    ps_err err = split(argc, argv, &args);
+    cli->done = err == PS_OK && (args.value[FLAG_HELP] || args.value[FLAG_VERSION]);
+    if (cli->done && args.value[FLAG_HELP])
+        print_help(program, out);
+    else if (cli->done)
+        fprintf(out, "%s %s\n", program->name, PS_VERSION);
+    else if (err == PS_OK)
+        err = fill(cli, program, &args);
+    free(args.sets);
+    return err;
+}
+
+void ps_cli_fini(ps_cli *cli)
+{
+    for (int i = 0; i < cli->n_overrides; i++)
+        free(cli->overrides[i]);
+    free(cli->overrides);
+    free(cli->init_method);
+    *cli = (ps_cli){0};
+}
+
+ps_err ps_cli_load_config(const ps_cli *cli, const ps_cli_program *program,
+                          ps_config *cfg)
+{
+    PS_TRY(ps_config_load(cfg, cli->config, (const char *const *)cli->overrides,
+                          cli->n_overrides));
+    long long n = program->is_server ? cfg->job.servers : cfg->job.workers;
+    if (cli->rank < n) return PS_OK;
+    ps_config_fini(cfg);
+    return ps_err_set(PS_ERR_ARG, "rank %d does not fit a job of %lld %s", cli->rank, n,
+                      program->is_server ? "servers (--servers, PS_SERVERS, job.servers)"
+                                         : "workers (--world-size, WORLD_SIZE, "
+                                           "job.workers)");
+}

@@ -1,0 +1,49 @@
+/* The command line that ps-server and ps-worker share, and the environment behind it.
+ *
+ * Precedence: --set, then flags, then the environment, then the configuration file. With
+ * config.c this is the only place that reads the environment.
+ */
+#ifndef PS_CLI_H
+#define PS_CLI_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "config.h"
+#include "log.h"
+
+/* What differs between the programs; constant. */
+typedef struct ps_cli_program {
+    const char *name;     // "ps-worker"
+    const char *about;    // a paragraph for --help, ending with a newline
+    const char *examples; // lines for --help, each ending with a newline
+    bool is_server;       // its rank is PS_SERVER_RANK, not RANK
+} ps_cli_program;
+
+typedef struct ps_cli {
+    bool done;          // --help or --version was printed: exit with 0
+    const char *config; // borrowed from argv; "" when not given
+    char *init_method;  // tcp://host:port or file:///path: env:// is resolved; owned
+    int rank;           // -1: not given, take a free one
+    int local_rank;     // -1: not given
+    int world_size;     // workers by flag or environment; -1: as the file says
+    int servers;        // server processes, likewise
+    const char *out;    // borrowed from argv; NULL when not given
+    bool trace;
+    ps_log_level log_level;
+    char **overrides; // owned: for ps_config_load, sizes first, then every --set
+    int n_overrides;
+} ps_cli;
+
+/* Reads argv (borrowed for the life of cli). --help and --version print to out. ARG with
+ * one clear sentence on failure; cli is safe for fini in every case. */
+ps_err ps_cli_parse(ps_cli *cli, const ps_cli_program *program, int argc, char **argv,
+                    FILE *out);
+void ps_cli_fini(ps_cli *cli);
+
+/* ps_config_load with the file and overrides of cli, and a check that the rank fits the
+ * size of the job. cfg is safe for fini after a failure. */
+ps_err ps_cli_load_config(const ps_cli *cli, const ps_cli_program *program,
+                          ps_config *cfg);
+
+#endif

@@ -1,0 +1,98 @@
+#include "procstat.h"
+
+#include <ctype.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* VmHWM rather than getrusage's ru_maxrss: that one survives exec and so starts at the
+ * size of whoever launched this process. */
+uint64_t ps_procstat_peak_rss(void)
+{
+    struct rusage usage;
+    unsigned long long kib = 0;
+    char line[128];
+    FILE *f = fopen("/proc/self/status", "re");
+    while (f && kib == 0 && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %llu kB", &kib) != 1) kib = 0;
+    if (f) fclose(f);
+    if (kib) return (uint64_t)kib * 1024;
+    if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
+    return (uint64_t)usage.ru_maxrss * 1024;
+}
+
+uint64_t ps_procstat_rss(void)
+{
+    unsigned long long size, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (!f) return 0;
+    if (fscanf(f, "%llu %llu", &size, &resident) != 2) resident = 0;
+    fclose(f);
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static double seconds(struct timeval t)
+{
+    return (double)t.tv_sec + 1e-6 * (double)t.tv_usec;
+}
+
+double ps_procstat_cpu_seconds(void)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
+    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+/* The first line of a file without its end; "" when there is none. */
+static void read_line(const char *path, char *out, size_t bytes)
+{
+    FILE *f = fopen(path, "re");
+    out[0] = '\0';
+    if (!f) return;
+    if (!fgets(out, (int)bytes, f)) out[0] = '\0';
+    fclose(f);
+    out[strcspn(out, "\n")] = '\0';
+}
+
+/* "model name\t: AMD EPYC" of /proc/cpuinfo, without runs of blanks. */
+static void read_cpu(char *out, size_t bytes)
+{
+    char line[512];
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    out[0] = '\0';
+    while (f && fgets(line, sizeof line, f)) {
+        const char *p = strchr(line, ':');
+        size_t n = 0;
+        if (!p || strncmp(line, "model name", 10) != 0) continue;
+        for (p++; *p && n + 1 < bytes; p++) {
+            if (isspace((unsigned char)*p) && (n == 0 || out[n - 1] == ' ')) continue;
+            out[n++] = isspace((unsigned char)*p) ? ' ' : *p;
+        }
+        while (n && out[n - 1] == ' ')
+            n--;
+        out[n] = '\0';
+        break;
+    }
+    if (f) fclose(f);
+}
+
+static int count_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+    long n = sysconf(_SC_NPROCESSORS_ONLN); // more cores than a cpu_set_t holds
+    return n > 0 ? (int)n : 1;
+}
+
+void ps_host_find(ps_host *out)
+{
+    memset(out, 0, sizeof *out);
+    if (gethostname(out->name, sizeof out->name - 1) != 0) out->name[0] = '\0';
+    read_line("/proc/sys/kernel/random/boot_id", out->boot_id, sizeof out->boot_id);
+    if (readlink("/proc/self/ns/net", out->net_ns, sizeof out->net_ns - 1) < 0)
+        out->net_ns[0] = '\0';
+    read_cpu(out->cpu, sizeof out->cpu);
+    out->cores = count_cores();
+}

@@ -1,0 +1,193 @@
+/* The command line and the environment behind it. */
+#include "cli.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const ps_cli_program worker = {.name = "ps-worker",
+                                      .about = "Trains.\n",
+                                      .examples = "  ps-worker --config a.yaml\n"};
+static const ps_cli_program server = {
+    .name = "ps-server", .about = "Serves.\n", .examples = "  x\n", .is_server = true};
+
+static int clear_environment(void **state)
+{
+    static const char *const names[] = {"RANK",        "WORLD_SIZE",  "LOCAL_RANK",
+                                        "MASTER_ADDR", "MASTER_PORT", "PS_SERVER_RANK",
+                                        "PS_SERVERS"};
+    for (int i = 0; i < 7; i++)
+        unsetenv(names[i]);
+    return 0;
+}
+
+/* Parses up to 8 arguments. */
+static ps_err parse(ps_cli *cli, const ps_cli_program *program, const char *const *args)
+{
+    char *argv[10] = {(char *)program->name};
+    int argc = 1;
+    for (; args && args[argc - 1]; argc++)
+        argv[argc] = (char *)args[argc - 1];
+    FILE *out = fopen("/dev/null", "w");
+    assert_non_null(out);
+    ps_err err = ps_cli_parse(cli, program, argc, argv, out);
+    fclose(out);
+    return err;
+}
+#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void nothing_given(void **state)
+{
+    ps_cli c;
+    assert_int_equal(parse(&c, &worker, NULL), PS_OK);
+    assert_int_equal(c.rank, -1);
+    assert_int_equal(c.local_rank, -1);
+    assert_string_equal(c.config, "");
+    assert_string_equal(c.init_method, "tcp://127.0.0.1:29500");
+    assert_int_equal(c.n_overrides, 0);
+    assert_false(c.done);
+    ps_cli_fini(&c);
+}
+
+static void flags_and_forms(void **state)
+{
+    ps_cli c;
+    assert_int_equal(parse(&c, &worker,
+                           ARGS("--config", "a.yaml", "--set=train.seed=3", "--rank=1",
+                                "--set", "data.batch=[8, 4]", "--trace")),
+                     PS_OK);
+    assert_string_equal(c.config, "a.yaml");
+    assert_int_equal(c.rank, 1);
+    assert_true(c.trace);
+    assert_int_equal(c.n_overrides, 2);
+    assert_string_equal(c.overrides[0], "train.seed=3");
+    assert_string_equal(c.overrides[1], "data.batch=[8, 4]");
+    ps_cli_fini(&c);
+}
+
+/* torchrun's variables for a worker, our own for a server; flags go first, --set before
+ * all. */
+static void environment_and_precedence(void **state)
+{
+    ps_cli c;
+    ps_config cfg;
+    setenv("RANK", "2", 1);
+    setenv("PS_SERVER_RANK", "1", 1);
+    setenv("WORLD_SIZE", "4", 1);
+    setenv("PS_SERVERS", "2", 1);
+    setenv("LOCAL_RANK", "0", 1);
+    setenv("MASTER_ADDR", "node7", 1);
+    setenv("MASTER_PORT", "1234", 1);
+    assert_int_equal(parse(&c, &worker, NULL), PS_OK);
+    assert_int_equal(c.rank, 2);
+    assert_int_equal(c.local_rank, 0);
+    assert_string_equal(c.init_method, "tcp://node7:1234");
+    assert_int_equal(ps_cli_load_config(&c, &worker, &cfg), PS_OK);
+    assert_int_equal(cfg.job.workers, 4);
+    assert_int_equal(cfg.job.servers, 2);
+    ps_config_fini(&cfg);
+    ps_cli_fini(&c);
+
+    assert_int_equal(parse(&c, &server, ARGS("--world-size", "3")), PS_OK);
+    assert_int_equal(c.rank, 1);
+    assert_int_equal(ps_cli_load_config(&c, &server, &cfg), PS_OK);
+    assert_int_equal(cfg.job.workers, 3);
+    ps_config_fini(&cfg);
+    ps_cli_fini(&c);
+
+    assert_int_equal(parse(&c, &worker,
+                           ARGS("--world-size=5", "--set", "job.workers=6",
+                                "--init-method", "file:///x")),
+                     PS_OK);
+    assert_string_equal(c.init_method, "file:///x");
+    assert_int_equal(ps_cli_load_config(&c, &worker, &cfg), PS_OK);
+    assert_int_equal(cfg.job.workers, 6);
+    ps_config_fini(&cfg);
+    ps_cli_fini(&c);
+
+    setenv("MASTER_ADDR", "fd00::1", 1);
+    assert_int_equal(parse(&c, &worker, ARGS("--init-method=env://")), PS_OK);
+    assert_string_equal(c.init_method, "tcp://[fd00::1]:1234");
+    ps_cli_fini(&c);
+}
+
+static void assert_refused(const char *const *args, const char *want)
+{
+    ps_cli c;
+    assert_int_equal(parse(&c, &worker, args), PS_ERR_ARG);
+    if (!strstr(ps_err_message(), want))
+        fail_msg("'%s' lacks '%s'", ps_err_message(), want);
+    ps_cli_fini(&c);
+}
+
+static void bad_flags(void **state)
+{
+    assert_refused(ARGS("--ranks", "1"), "--ranks: unknown flag; did you mean --rank?");
+    assert_refused(ARGS("--wordl-size=1"), "did you mean --world-size?");
+    assert_refused(ARGS("--frobnicate"), "--help lists all");
+    assert_refused(ARGS("train.seed=1"), "--set train.seed=1");
+    assert_refused(ARGS("--rank"), "--rank: N is missing");
+    assert_refused(ARGS("--rank", "one"), "--rank: 'one' is not a whole number");
+    assert_refused(ARGS("--rank", "-1"), "--rank: -1 is not within 0 ..");
+    assert_refused(ARGS("--world-size", "0"), "0 is not within 1 ..");
+    assert_refused(ARGS("--trace=yes"), "--trace: takes no value");
+    assert_refused(ARGS("--log-level", "loud"), "'loud' is none of debug");
+    assert_refused(ARGS("--init-method", "udp://x"), "'udp://x' is none of tcp://");
+    assert_refused(ARGS("--init-method", "env://"), "MASTER_ADDR is not set");
+}
+
+static void bad_environment(void **state)
+{
+    setenv("RANK", "x", 1);
+    assert_refused(NULL, "RANK: 'x' is not a whole number");
+    setenv("RANK", "", 1); // as good as not set
+    setenv("MASTER_PORT", "99999", 1);
+    assert_refused(NULL, "MASTER_PORT: '99999' is not a port");
+}
+
+static void rank_has_to_fit(void **state)
+{
+    ps_cli c;
+    ps_config cfg;
+    assert_int_equal(parse(&c, &worker, ARGS("--rank", "2", "--world-size", "2")), PS_OK);
+    assert_int_equal(ps_cli_load_config(&c, &worker, &cfg), PS_ERR_ARG);
+    assert_non_null(strstr(ps_err_message(), "rank 2 does not fit a job of 2 workers"));
+    ps_cli_fini(&c);
+}
+
+static void help_says_everything(void **state)
+{
+    char *text = NULL, *argv[] = {"ps-server", "--help", NULL};
+    size_t n = 0;
+    ps_cli c;
+    FILE *out = open_memstream(&text, &n);
+    assert_non_null(out);
+    assert_int_equal(ps_cli_parse(&c, &server, 2, argv, out), PS_OK);
+    fclose(out);
+    assert_true(c.done);
+    static const char *const parts[] = {"Serves.",     "--init-method", "PS_SERVER_RANK",
+                                        "MASTER_ADDR", "optimizer.lr",  "Examples",
+                                        "Exit status"};
+    for (int i = 0; i < 7; i++)
+        assert_non_null(strstr(text, parts[i]));
+    free(text);
+    ps_cli_fini(&c);
+}
+
+int main(void)
+{
+#define TEST(f) cmocka_unit_test_setup(f, clear_environment)
+    const struct CMUnitTest tests[] = {
+        TEST(nothing_given),
+        TEST(flags_and_forms),
+        TEST(environment_and_precedence),
+        TEST(bad_flags),
+        TEST(bad_environment),
+        TEST(rank_has_to_fit),
+        TEST(help_says_everything),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

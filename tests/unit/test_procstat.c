@@ -1,0 +1,87 @@
+/* The process's own figures against what this test does to them, and signals. */
+#include "procstat.h"
+
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "interrupt.h"
+
+static void peak_rss_grows_with_use(void **state)
+{
+    const size_t bytes = 64 << 20;
+    uint64_t before = ps_procstat_peak_rss();
+    char *block = malloc(bytes);
+    assert_non_null(block);
+    for (size_t i = 0; i < bytes; i += 4096)
+        ((volatile char *)block)[i] = 1;
+    uint64_t after = ps_procstat_peak_rss(), now = ps_procstat_rss();
+    free(block);
+    assert_in_range(after - before, bytes / 2, 2 * bytes);
+    assert_in_range(now, bytes, after);
+    assert_in_range(ps_procstat_peak_rss(), after, 2 * after); // stays
+}
+
+static void host_is_known(void **state)
+{
+    ps_host host;
+    char name[64] = "";
+    ps_host_find(&host);
+    gethostname(name, sizeof name - 1);
+    assert_string_equal(host.name, name);
+    assert_true(host.cores >= 1);
+    assert_int_equal(strlen(host.boot_id), 36); // a UUID
+    assert_int_equal(strncmp(host.net_ns, "net:[", 5), 0);
+    assert_true(ps_procstat_cpu_seconds() >= 0);
+}
+
+static void first_signal_is_noted(void **state)
+{
+    assert_int_equal(ps_interrupt_init(), PS_OK);
+    assert_false(ps_interrupted());
+    assert_int_equal(ps_interrupt_check(), PS_OK);
+    struct pollfd p = {.fd = ps_interrupt_fd(), .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 0), 0);
+    raise(SIGPIPE);
+    assert_false(ps_interrupted());
+    raise(SIGTERM);
+    assert_true(ps_interrupted());
+    assert_int_equal(poll(&p, 1, 0), 1);
+    assert_int_equal(ps_interrupt_check(), PS_ERR_INTERRUPTED);
+    assert_non_null(strstr(ps_err_message(), "SIGTERM"));
+}
+
+static void second_signal_kills(void **state)
+{
+    int status = 0;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (ps_interrupt_init() != PS_OK) _exit(3);
+        raise(SIGINT);
+        if (!ps_interrupted()) _exit(4);
+        raise(SIGINT);
+        _exit(5);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGINT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(peak_rss_grows_with_use),
+        cmocka_unit_test(host_is_known),
+        cmocka_unit_test(first_signal_is_noted),
+        cmocka_unit_test(second_signal_kills),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
