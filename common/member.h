@@ -14,8 +14,7 @@
 
 #include "clock.h"
 #include "config.h"
-
-typedef enum ps_role { PS_ROLE_SERVER, PS_ROLE_WORKER } ps_role;
+#include "roster.h"
 
 typedef struct ps_member_options {
     const ps_config *config; // borrowed for the life of the member
@@ -36,23 +35,6 @@ typedef struct ps_member_options {
     const char *const *endpoints;
     int n_endpoints;
 } ps_member_options;
-
-typedef struct ps_roster_entry {
-    ps_role role;
-    int rank;
-    char host[64];    // host name
-    char boot_id[40]; // with net_ns: tells whether two members share a host
-    char net_ns[40];
-    char **endpoints; // n_endpoints; of a server, one per shard
-    int n_endpoints;
-} ps_roster_entry;
-
-typedef struct ps_roster {
-    uint64_t nonce; // the job's
-    uint32_t epoch; // the member epoch
-    int n_servers, n_workers;
-    ps_roster_entry *servers, *workers; // by rank
-} ps_roster;
 
 typedef struct ps_member ps_member;
 

@@ -1,0 +1,478 @@
+#include "board.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hash.h"
+#include "mem.h"
+#include "norm_sum.h"
+#include "roster.h"
+
+enum {
+    BUCKETS = 4096,
+    MAX_KEYS = 1 << 20,
+    MAX_WAITERS = 16 * PS_MAX_RANKS,
+    GATHER_BYTES_MAX = 65536 * sizeof(double),
+    NORMS = 4 // steps in flight; older ones are dropped
+};
+static const size_t STORE_BYTES_MAX = (size_t)1 << 30;
+
+typedef struct entry {
+    struct entry *next;
+    char *key;
+    void *value;
+    size_t bytes;
+} entry;
+
+typedef struct waiter {
+    struct waiter *next;
+    ps_control_id id;
+    ps_control_kind kind; // GATHER or GET
+    uint64_t request;
+    uint64_t timeout_ms;
+    ps_deadline deadline;
+    int rank; // GATHER: the worker's
+    char name[PS_CONTROL_NAME_MAX];
+    double *values; // GATHER: n of them, owned
+    size_t n;
+} waiter;
+
+struct ps_board {
+    int n_workers;
+    ps_board_answer answer;
+    void *owner;
+    entry *buckets[BUCKETS];
+    size_t n_keys, store_bytes;
+    waiter *waiters;
+    int n_waiters;
+    bool *left; // by worker
+    bool *scratch;
+    ps_norm_sum norms[NORMS];     // by step modulo NORMS
+    ps_control_id *askers[NORMS]; // who sent a part: n_parts of each
+};
+
+ps_err ps_board_create(int n_workers, ps_board_answer answer, void *owner, ps_board **out)
+{
+    ps_board *b;
+    PS_TRY(ps_mem_zalloc(out, 1, sizeof *b, "coordinator"));
+    b = *out;
+    *b = (ps_board){.n_workers = n_workers, .answer = answer, .owner = owner};
+    size_t n = (size_t)n_workers;
+    ps_err err = ps_mem_zalloc(&b->left, n, sizeof *b->left, "coordinator");
+    if (err == PS_OK)
+        err = ps_mem_zalloc(&b->scratch, n, sizeof *b->scratch, "coordinator");
+    if (err != PS_OK) ps_board_destroy(out);
+    return err;
+}
+
+static void free_waiter(waiter *w)
+{
+    free(w->values);
+    free(w);
+}
+
+static void free_store(ps_board *b)
+{
+    for (int i = 0; i < BUCKETS; i++)
+        for (entry *e = b->buckets[i], *next; e; e = next) {
+            next = e->next;
+            free(e->key);
+            free(e->value);
+            free(e);
+        }
+}
+
+void ps_board_destroy(ps_board **board)
+{
+    ps_board *b = *board;
+    if (!b) return;
+    free_store(b);
+    for (waiter *w = b->waiters, *next; w; w = next) {
+        next = w->next;
+        free_waiter(w);
+    }
+    for (int i = 0; i < NORMS; i++) {
+        ps_norm_sum_fini(&b->norms[i]);
+        free(b->askers[i]);
+    }
+    free(b->left);
+    free(b->scratch);
+    free(b);
+    *board = NULL;
+}
+
+static void answer_done(ps_board *b, const ps_control_id *to, uint64_t request,
+                        const void *value, size_t bytes)
+{
+    const ps_control c = {
+        .kind = PS_CONTROL_DONE, .request = request, .value = value, .bytes = bytes};
+    b->answer(b->owner, to, &c);
+}
+
+/* Answers with this thread's last error. */
+static void answer_fail(ps_board *b, const ps_control_id *to, uint64_t request,
+                        ps_err code)
+{
+    ps_control c = {.kind = PS_CONTROL_FAIL, .request = request};
+    c.number[0] = (uint64_t)code;
+    ps_control_set_text(&c, ps_err_message());
+    b->answer(b->owner, to, &c);
+}
+
+static bool same_id(const ps_control_id *a, const ps_control_id *b)
+{
+    return memcmp(a->bytes, b->bytes, sizeof a->bytes) == 0;
+}
+
+/* Takes the waiter out of the list; *at is then the next one. */
+static waiter *unlink_waiter(ps_board *b, waiter **at)
+{
+    waiter *w = *at;
+    *at = w->next;
+    b->n_waiters--;
+    return w;
+}
+
+/* Takes out every waiter of the kind and name, and answers it: with DONE and the value,
+ * or, where code is not PS_OK, with the last error. */
+static void release(ps_board *b, ps_control_kind kind, const char *name, ps_err code,
+                    const void *value, size_t bytes)
+{
+    for (waiter **at = &b->waiters; *at;) {
+        if ((*at)->kind != kind || strcmp((*at)->name, name) != 0) {
+            at = &(*at)->next;
+            continue;
+        }
+        waiter *w = unlink_waiter(b, at);
+        if (code == PS_OK)
+            answer_done(b, &w->id, w->request, value, bytes);
+        else
+            answer_fail(b, &w->id, w->request, code);
+        free_waiter(w);
+    }
+}
+
+static ps_err add_waiter(ps_board *b, const ps_control_id *from, const ps_control *c,
+                         waiter **out)
+{
+    if (b->n_waiters >= MAX_WAITERS)
+        return ps_err_set(PS_ERR_PEER, "the coordinator has too many waiting requests");
+    waiter *w;
+    PS_TRY(ps_mem_zalloc(out, 1, sizeof *w, "a waiting request"));
+    w = *out;
+    w->id = *from;
+    w->kind = c->kind;
+    w->request = c->request;
+    w->timeout_ms = c->number[0];
+    w->deadline = ps_deadline_in_ms(c->number[0]);
+    memcpy(w->name, c->name, sizeof w->name);
+    w->next = b->waiters;
+    b->waiters = w;
+    b->n_waiters++;
+    return PS_OK;
+}
+
+/* ---- sums over the workers ---- */
+
+/* The gather's words in messages: names of gathers of nothing are barriers'. */
+static const char *gather_word(const waiter *w)
+{
+    return w->n == 0 ? "barrier" : "reduction";
+}
+
+/* present[r]: whether worker r waits in the gather. Returns how many. */
+static int mark_present(const ps_board *b, const char *name, bool *present)
+{
+    int n = 0;
+    memset(present, 0, (size_t)b->n_workers * sizeof *present);
+    for (const waiter *w = b->waiters; w; w = w->next)
+        if (w->kind == PS_CONTROL_GATHER && strcmp(w->name, name) == 0) {
+            present[w->rank] = true;
+            n++;
+        }
+    return n;
+}
+
+static const waiter *find_gather(const ps_board *b, const char *name, int rank)
+{
+    for (const waiter *w = b->waiters; w; w = w->next)
+        if (w->kind == PS_CONTROL_GATHER && strcmp(w->name, name) == 0 &&
+            (rank < 0 || w->rank == rank))
+            return w;
+    return NULL;
+}
+
+/* All are in: adds in rank order, answers everybody. */
+static void finish_gather(ps_board *b, const char *name)
+{
+    char kept[PS_CONTROL_NAME_MAX];
+    snprintf(kept, sizeof kept, "%s", name);
+    const waiter *first = find_gather(b, kept, 0);
+    size_t n = first->n;
+    double *sum = NULL;
+    ps_err err = ps_mem_zalloc(&sum, n, sizeof *sum, "a reduction");
+    for (int r = 0; r < b->n_workers && err == PS_OK; r++) {
+        const double *values = find_gather(b, kept, r)->values;
+        for (size_t i = 0; i < n; i++)
+            sum[i] = r == 0 ? values[i] : sum[i] + values[i];
+    }
+    release(b, PS_CONTROL_GATHER, kept, err, sum, n * sizeof *sum);
+    free(sum);
+}
+
+static ps_err check_gather(const ps_board *b, int rank, const ps_control *c)
+{
+    if (rank < 0 || rank >= b->n_workers)
+        return ps_err_set(PS_ERR_ARG, "%s: only workers take part in it", c->name);
+    if (c->bytes > GATHER_BYTES_MAX || c->bytes % sizeof(double) != 0)
+        return ps_err_set(PS_ERR_ARG, "%s: %zu bytes are no reduction", c->name,
+                          c->bytes);
+    for (int r = 0; r < b->n_workers; r++)
+        if (b->left[r])
+            return ps_err_set(PS_ERR_PEER, "%s: worker %d has left the job", c->name, r);
+    const waiter *other = find_gather(b, c->name, -1);
+    if (other && other->n != c->bytes / sizeof(double))
+        return ps_err_set(PS_ERR_PEER,
+                          "%s: worker %d gives %zu values, worker %d gives %zu", c->name,
+                          other->rank, other->n, rank, c->bytes / sizeof(double));
+    return PS_OK;
+}
+
+static void drop_gather(ps_board *b, const char *name, int rank)
+{
+    for (waiter **at = &b->waiters; *at; at = &(*at)->next)
+        if ((*at)->kind == PS_CONTROL_GATHER && (*at)->rank == rank &&
+            strcmp((*at)->name, name) == 0) {
+            free_waiter(unlink_waiter(b, at));
+            return;
+        }
+}
+
+static ps_err request_gather(ps_board *b, const ps_control_id *from, int rank,
+                             const ps_control *c)
+{
+    PS_TRY(check_gather(b, rank, c));
+    // A worker that gave up waiting and asks again counts once.
+    drop_gather(b, c->name, rank);
+    double *values;
+    PS_TRY(ps_mem_zalloc(&values, c->bytes, 1, "a reduction"));
+    if (c->bytes > 0) memcpy(values, c->value, c->bytes);
+    waiter *w;
+    ps_err err = add_waiter(b, from, c, &w);
+    if (err != PS_OK) {
+        free(values);
+        return err;
+    }
+    w->rank = rank;
+    w->values = values;
+    w->n = c->bytes / sizeof(double);
+    if (mark_present(b, c->name, b->scratch) == b->n_workers) finish_gather(b, c->name);
+    return PS_OK;
+}
+
+void ps_board_worker_left(ps_board *b, int rank)
+{
+    b->left[rank] = true;
+    for (waiter **at = &b->waiters; *at;) {
+        if ((*at)->kind != PS_CONTROL_GATHER) {
+            at = &(*at)->next;
+            continue;
+        }
+        waiter *w = unlink_waiter(b, at);
+        ps_err err = ps_err_set(PS_ERR_PEER, "%s \"%s\": worker %d has left the job",
+                                gather_word(w), w->name, rank);
+        answer_fail(b, &w->id, w->request, err);
+        free_waiter(w);
+    }
+}
+
+void ps_board_forget(ps_board *b, const ps_control_id *id)
+{
+    for (waiter **at = &b->waiters; *at;) {
+        if (same_id(&(*at)->id, id))
+            free_waiter(unlink_waiter(b, at));
+        else
+            at = &(*at)->next;
+    }
+}
+
+/* ---- key-value store ---- */
+
+static entry **bucket_of(ps_board *b, const char *key)
+{
+    ps_hash h;
+    ps_hash_init(&h);
+    ps_hash_string(&h, key);
+    return &b->buckets[ps_hash_value(&h) % BUCKETS];
+}
+
+static entry *find_entry(ps_board *b, const char *key)
+{
+    for (entry *e = *bucket_of(b, key); e; e = e->next)
+        if (strcmp(e->key, key) == 0) return e;
+    return NULL;
+}
+
+static ps_err add_entry(ps_board *b, const char *key, entry **out)
+{
+    if (b->n_keys >= MAX_KEYS)
+        return ps_err_set(PS_ERR_PEER, "%s: the coordinator holds too many keys", key);
+    entry *e;
+    PS_TRY(ps_mem_zalloc(&e, 1, sizeof *e, "a key"));
+    ps_err err = ps_mem_strdup(&e->key, key);
+    if (err != PS_OK) {
+        free(e);
+        return err;
+    }
+    entry **bucket = bucket_of(b, key);
+    e->next = *bucket;
+    *bucket = e;
+    b->n_keys++;
+    *out = e;
+    return PS_OK;
+}
+
+static ps_err request_put(ps_board *b, const ps_control_id *from, const ps_control *c)
+{
+    entry *e = find_entry(b, c->name);
+    size_t others = b->store_bytes - (e ? e->bytes : 0);
+    if (c->bytes > STORE_BYTES_MAX - others)
+        return ps_err_set(PS_ERR_PEER, "%s: the coordinator's store is full (%zu bytes)",
+                          c->name, STORE_BYTES_MAX);
+    void *value;
+    PS_TRY(ps_mem_zalloc(&value, c->bytes, 1, "a value"));
+    if (!e) {
+        ps_err err = add_entry(b, c->name, &e);
+        if (err != PS_OK) {
+            free(value);
+            return err;
+        }
+    }
+    if (c->bytes > 0) memcpy(value, c->value, c->bytes);
+    free(e->value);
+    e->value = value;
+    e->bytes = c->bytes;
+    b->store_bytes = others + c->bytes;
+    answer_done(b, from, c->request, NULL, 0);
+    release(b, PS_CONTROL_GET, c->name, PS_OK, e->value, e->bytes);
+    return PS_OK;
+}
+
+static ps_err request_get(ps_board *b, const ps_control_id *from, const ps_control *c)
+{
+    const entry *e = find_entry(b, c->name);
+    if (e) {
+        answer_done(b, from, c->request, e->value, e->bytes);
+        return PS_OK;
+    }
+    waiter *w;
+    return add_waiter(b, from, c, &w);
+}
+
+/* ---- gradient norms ---- */
+
+static void answer_norm(ps_board *b, int slot)
+{
+    ps_norm_sum *s = &b->norms[slot];
+    double norm = 0;
+    ps_err err = ps_norm_sum_total(s, &norm);
+    ps_control c = {.kind = PS_CONTROL_NORM_SUM};
+    c.number[0] = s->step;
+    memcpy(&c.number[1], &norm, sizeof norm);
+    for (uint32_t i = 0; i < s->n_parts; i++) {
+        if (err == PS_OK)
+            b->answer(b->owner, &b->askers[slot][i], &c);
+        else
+            answer_fail(b, &b->askers[slot][i], 0, err);
+    }
+    ps_norm_sum_fini(s);
+}
+
+static uint64_t id_number(const ps_control_id *id)
+{
+    uint64_t number;
+    memcpy(&number, id->bytes, sizeof number); // random: enough to tell senders apart
+    return number;
+}
+
+static ps_err request_norm(ps_board *b, const ps_control_id *from, const ps_control *c)
+{
+    int slot = (int)(c->number[0] % NORMS);
+    ps_norm_sum *s = &b->norms[slot];
+    if (s->n_parts > 0 && s->step > c->number[0])
+        return ps_err_set(PS_ERR_PROTOCOL, "a gradient norm of a step long past");
+    if (s->step != c->number[0]) ps_norm_sum_fini(s);
+    s->step = c->number[0];
+    uint32_t before = s->n_parts;
+    ps_control_id *askers =
+        realloc(b->askers[slot], (before + (size_t)1) * sizeof *askers);
+    if (!askers) return ps_err_set(PS_ERR_NOMEM, "no memory for the gradient norm");
+    b->askers[slot] = askers;
+    PS_TRY(ps_norm_sum_add(s, id_number(from), c->number[1], c->number[2], c->value,
+                           c->bytes));
+    if (s->n_parts > before) askers[before] = *from;
+    if (ps_norm_sum_complete(s)) answer_norm(b, slot);
+    return PS_OK;
+}
+
+/* ---- all of them ---- */
+
+void ps_board_request(ps_board *b, const ps_control_id *from, int worker_rank,
+                      const ps_control *c)
+{
+    ps_err err;
+    switch (c->kind) {
+    case PS_CONTROL_GATHER:
+        err = request_gather(b, from, worker_rank, c);
+        break;
+    case PS_CONTROL_PUT:
+        err = request_put(b, from, c);
+        break;
+    case PS_CONTROL_GET:
+        err = request_get(b, from, c);
+        break;
+    case PS_CONTROL_NORM:
+        err = request_norm(b, from, c);
+        break;
+    default:
+        err = ps_err_set(PS_ERR_PROTOCOL, "%s is no request",
+                         ps_control_kind_name((int)c->kind));
+    }
+    if (err != PS_OK) answer_fail(b, from, c->request, err);
+}
+
+static ps_err timeout_error(ps_board *b, const waiter *w)
+{
+    double seconds = (double)w->timeout_ms * 1e-3;
+    if (w->kind == PS_CONTROL_GET)
+        return ps_err_set(PS_ERR_TIMEOUT, "nobody has set \"%s\" within %.1f s", w->name,
+                          seconds);
+    char missing[256];
+    mark_present(b, w->name, b->scratch);
+    ps_roster_missing_ranks(b->scratch, b->n_workers, missing, sizeof missing);
+    return ps_err_set(PS_ERR_TIMEOUT, "%s \"%s\": workers %s have not come within %.1f s",
+                      gather_word(w), w->name, missing, seconds);
+}
+
+void ps_board_expire(ps_board *b)
+{
+    for (waiter **at = &b->waiters; *at;) {
+        if (!ps_deadline_passed((*at)->deadline)) {
+            at = &(*at)->next;
+            continue;
+        }
+        ps_err err = timeout_error(b, *at);
+        waiter *w = unlink_waiter(b, at);
+        answer_fail(b, &w->id, w->request, err);
+        free_waiter(w);
+    }
+}
+
+ps_deadline ps_board_next_deadline(const ps_board *b)
+{
+    ps_deadline next = {UINT64_MAX};
+    for (const waiter *w = b->waiters; w; w = w->next)
+        if (w->deadline.at_ns < next.at_ns) next = w->deadline;
+    return next;
+}

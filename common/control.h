@@ -1,0 +1,102 @@
+/* The control plane's messages between members and the coordinator, and their one encoder
+ * and decoder.
+ *
+ * One ZeroMQ frame, a msgpack array of fixed length for each kind:
+ *
+ *   [version, kind, nonce, request, numbers (u64) ..., name?, text?, value?]
+ *
+ * DEALER (member, or a link of one of its threads) <-> ROUTER (coordinator). A routing id
+ * is PS_CONTROL_ID_BYTES random bytes, so that a connection that was lost and made again
+ * stays the same member, and two programs never take each other's place.
+ *
+ * request is 0 for what needs no answer; else exactly one DONE or FAIL with that number
+ * follows. nonce is the job's; 0 where it is not known yet (JOIN, REFUSE).
+ *
+ *   member -> coordinator
+ *   JOIN       config hash, plan hash, world size, servers; name: job; text: program
+ *              version; value: a roster entry. Again every heartbeat until WELCOME
+ *   HEARTBEAT
+ *   ABORT      text: why; the job is over for everybody
+ *   GATHER     timeout ms; name; value: doubles. A barrier is one of no doubles
+ *   PUT        name; value                   GET  timeout ms; name
+ *   NORM       step, shards, total blocks; value: as in norm_sum.h; answered with
+ * NORM_SUM LEAVE      timeout ms; DONE when this member may go BYE        the last
+ * message; no answer
+ *
+ *   coordinator -> member
+ *   WAIT       text: who has not joined yet   REFUSE  text: why the member cannot join
+ *   WELCOME    member epoch, rank; value: the roster
+ *   HEARTBEAT
+ *   ABORT      text: why; the job is over
+ *   DONE       value: the answer              FAIL    error code; text
+ *   NORM_SUM   step, bits of the double
+ *   END        all workers have left
+ */
+#ifndef PS_CONTROL_H
+#define PS_CONTROL_H
+
+#include "mp.h"
+#include "zsock.h"
+
+enum {
+    PS_CONTROL_VERSION = 1,
+    PS_CONTROL_ID_BYTES = 16,
+    PS_CONTROL_NUMBERS = 4,
+    PS_CONTROL_NAME_MAX = 256,
+    PS_CONTROL_TEXT_MAX = 768,
+    PS_CONTROL_VALUE_MAX = 64 << 20,
+    PS_CONTROL_FRAME_MAX = PS_CONTROL_VALUE_MAX + 4096
+};
+
+/* name, number on the wire, count of numbers, has a name, a text, a value */
+#define PS_CONTROL_MAP(X)                                                                \
+    X(JOIN, 1, 4, 1, 1, 1)                                                               \
+    X(HEARTBEAT, 2, 0, 0, 0, 0)                                                          \
+    X(ABORT, 3, 0, 0, 1, 0)                                                              \
+    X(GATHER, 4, 1, 1, 0, 1)                                                             \
+    X(PUT, 5, 0, 1, 0, 1)                                                                \
+    X(GET, 6, 1, 1, 0, 0)                                                                \
+    X(NORM, 7, 3, 0, 0, 1)                                                               \
+    X(LEAVE, 8, 1, 0, 0, 0)                                                              \
+    X(BYE, 9, 0, 0, 0, 0)                                                                \
+    X(WAIT, 32, 0, 0, 1, 0)                                                              \
+    X(REFUSE, 33, 0, 0, 1, 0)                                                            \
+    X(WELCOME, 34, 2, 0, 0, 1)                                                           \
+    X(DONE, 35, 0, 0, 0, 1)                                                              \
+    X(FAIL, 36, 1, 0, 1, 0)                                                              \
+    X(NORM_SUM, 37, 2, 0, 0, 0)                                                          \
+    X(END, 38, 0, 0, 0, 0)
+
+typedef enum ps_control_kind {
+#define PS_CONTROL_ENUM(name, number, numbers, has_name, has_text, has_value)            \
+    PS_CONTROL_##name = number,
+    PS_CONTROL_MAP(PS_CONTROL_ENUM)
+#undef PS_CONTROL_ENUM
+} ps_control_kind;
+
+typedef struct ps_control {
+    ps_control_kind kind;
+    uint64_t nonce, request;
+    uint64_t number[PS_CONTROL_NUMBERS];
+    char name[PS_CONTROL_NAME_MAX];
+    char text[PS_CONTROL_TEXT_MAX];
+    const void *value; // borrowed
+    size_t bytes;
+} ps_control;
+
+/* Appends the message to w; it fails when the value is too long. */
+void ps_control_write(ps_mp_writer *w, const ps_control *c);
+
+/* Reads exactly one message; value points into frame. PROTOCOL when it is anything else;
+ * *version (may be NULL) is set as soon as it could be read. Does not allocate. */
+ps_err ps_control_read(const void *frame, size_t bytes, ps_control *c, uint64_t *version);
+
+/* The message as one frame. */
+ps_err ps_control_frame(zmq_msg_t *msg, const ps_control *c);
+
+const char *ps_control_kind_name(int kind);
+
+/* Sets the text, cut where it is too long. */
+void ps_control_set_text(ps_control *c, const char *text);
+
+#endif

@@ -1,0 +1,46 @@
+/* The sum over all blocks of a step's gradient, gathered from the shards: each gives the
+ * sums of its own blocks, and they are added in the order of the arena when all are in,
+ * so that the result does not depend on how the blocks were spread.
+ *
+ * A shard's part on the wire, little-endian:
+ *
+ *   u64 n | u64 first[n] | u64 counts[n] | double sums[counts[0] + ... + counts[n - 1]]
+ */
+#ifndef PS_NORM_SUM_H
+#define PS_NORM_SUM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "err.h"
+
+enum { PS_NORM_BLOCKS_MAX = 1 << 26, PS_NORM_SHARDS_MAX = 1 << 16 };
+
+typedef struct ps_norm_part ps_norm_part;
+
+typedef struct ps_norm_sum {
+    uint64_t step;
+    uint64_t n_shards, total_blocks; // 0: not in use
+    uint64_t blocks_in;              // of the parts so far
+    uint32_t n_parts;
+    ps_norm_part *parts;
+} ps_norm_sum;
+
+void ps_norm_sum_fini(ps_norm_sum *s); // zeroes; safe on a zeroed one
+
+/* Bytes of a part on the wire, and the part itself into out. */
+size_t ps_norm_part_bytes(uint32_t n, const uint64_t *counts);
+void ps_norm_part_write(void *out, uint32_t n, const uint64_t *first,
+                        const uint64_t *counts, const double *sums);
+
+/* Adds the part of the sender (any number that tells senders apart) to s, whose step the
+ * caller has set. A second part of one sender takes the first one's place. PROTOCOL when
+ * it does not fit the others, or claims more than its bytes hold; s is then as before. */
+ps_err ps_norm_sum_add(ps_norm_sum *s, uint64_t sender, uint64_t n_shards,
+                       uint64_t total_blocks, const void *part, size_t bytes);
+bool ps_norm_sum_complete(const ps_norm_sum *s);
+/* sqrt of the sum in order. PROTOCOL when parts overlap or leave blocks out. */
+ps_err ps_norm_sum_total(const ps_norm_sum *s, double *norm);
+
+#endif

@@ -1,0 +1,145 @@
+#include "roster.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+
+enum { ENTRY_ITEMS = 6, ENDPOINT_BYTES = 256 };
+
+const char *ps_role_name(ps_role role)
+{
+    return role == PS_ROLE_SERVER ? "server" : "worker";
+}
+
+void ps_roster_entry_write(ps_mp_writer *w, const ps_roster_entry *e)
+{
+    ps_mp_write_array(w, ENTRY_ITEMS);
+    ps_mp_write_uint(w, (uint64_t)e->role);
+    ps_mp_write_int(w, e->rank);
+    ps_mp_write_str(w, e->host);
+    ps_mp_write_str(w, e->boot_id);
+    ps_mp_write_str(w, e->net_ns);
+    ps_mp_write_array(w, (size_t)e->n_endpoints);
+    for (int i = 0; i < e->n_endpoints; i++)
+        ps_mp_write_str(w, e->endpoints[i]);
+}
+
+static ps_err read_endpoints(ps_mp_reader *r, ps_roster_entry *e)
+{
+    size_t n = ps_mp_read_array(r, PS_ROSTER_ENDPOINTS_MAX);
+    PS_TRY(ps_mem_zalloc(&e->endpoints, n, sizeof *e->endpoints, "endpoints"));
+    for (size_t i = 0; i < n && !r->failed; i++) {
+        char endpoint[ENDPOINT_BYTES];
+        ps_mp_read_str(r, endpoint, sizeof endpoint);
+        PS_TRY(ps_mem_strdup(&e->endpoints[i], endpoint));
+        e->n_endpoints++;
+    }
+    return PS_OK;
+}
+
+ps_err ps_roster_entry_read(ps_mp_reader *r, ps_roster_entry *e)
+{
+    *e = (ps_roster_entry){0};
+    if (ps_mp_read_array(r, ENTRY_ITEMS) != ENTRY_ITEMS) r->failed = true;
+    e->role = (ps_role)ps_mp_read_uint(r, PS_ROLE_WORKER);
+    e->rank = (int)ps_mp_read_int(r, -1, PS_MAX_RANKS - 1);
+    ps_mp_read_str(r, e->host, sizeof e->host);
+    ps_mp_read_str(r, e->boot_id, sizeof e->boot_id);
+    ps_mp_read_str(r, e->net_ns, sizeof e->net_ns);
+    PS_TRY(read_endpoints(r, e));
+    if (r->failed) return ps_err_set(PS_ERR_PROTOCOL, "a malformed roster entry");
+    return PS_OK;
+}
+
+void ps_roster_entry_fini(ps_roster_entry *e)
+{
+    for (int i = 0; i < e->n_endpoints; i++)
+        free(e->endpoints[i]);
+    free(e->endpoints);
+    *e = (ps_roster_entry){0};
+}
+
+bool ps_roster_same_host(const ps_roster_entry *a, const ps_roster_entry *b)
+{
+    return a->boot_id[0] && a->net_ns[0] && strcmp(a->boot_id, b->boot_id) == 0 &&
+           strcmp(a->net_ns, b->net_ns) == 0;
+}
+
+ps_err ps_roster_init(ps_roster *r, int n_servers, int n_workers)
+{
+    *r = (ps_roster){0};
+    PS_TRY(ps_mem_zalloc(&r->servers, (size_t)n_servers, sizeof *r->servers, "roster"));
+    r->n_servers = n_servers;
+    PS_TRY(ps_mem_zalloc(&r->workers, (size_t)n_workers, sizeof *r->workers, "roster"));
+    r->n_workers = n_workers;
+    return PS_OK;
+}
+
+void ps_roster_fini(ps_roster *r)
+{
+    for (int i = 0; i < r->n_servers; i++)
+        ps_roster_entry_fini(&r->servers[i]);
+    for (int i = 0; i < r->n_workers; i++)
+        ps_roster_entry_fini(&r->workers[i]);
+    free(r->servers);
+    free(r->workers);
+    *r = (ps_roster){0};
+}
+
+void ps_roster_write(ps_mp_writer *w, const ps_roster *r)
+{
+    ps_mp_write_array(w, 2);
+    ps_mp_write_array(w, (size_t)r->n_servers);
+    for (int i = 0; i < r->n_servers; i++)
+        ps_roster_entry_write(w, &r->servers[i]);
+    ps_mp_write_array(w, (size_t)r->n_workers);
+    for (int i = 0; i < r->n_workers; i++)
+        ps_roster_entry_write(w, &r->workers[i]);
+}
+
+static ps_err read_entries(ps_mp_reader *r, ps_role role, ps_roster_entry **out, int *n)
+{
+    size_t count = ps_mp_read_array(r, PS_MAX_RANKS);
+    PS_TRY(ps_mem_zalloc(out, count, sizeof **out, "roster"));
+    for (size_t i = 0; i < count; i++) {
+        ps_roster_entry *e = &(*out)[(*n)++];
+        PS_TRY(ps_roster_entry_read(r, e));
+        if (e->role != role || e->rank != (int)i)
+            return ps_err_set(PS_ERR_PROTOCOL,
+                              "a roster with %s %d in the place of %s %d",
+                              ps_role_name(e->role), e->rank, ps_role_name(role), (int)i);
+    }
+    return PS_OK;
+}
+
+ps_err ps_roster_read(ps_roster *r, const void *bytes, size_t n)
+{
+    *r = (ps_roster){0};
+    ps_mp_reader reader;
+    ps_mp_reader_init(&reader, bytes, n);
+    if (ps_mp_read_array(&reader, 2) != 2) reader.failed = true;
+    PS_TRY(read_entries(&reader, PS_ROLE_SERVER, &r->servers, &r->n_servers));
+    PS_TRY(read_entries(&reader, PS_ROLE_WORKER, &r->workers, &r->n_workers));
+    if (!ps_mp_reader_end(&reader))
+        return ps_err_set(PS_ERR_PROTOCOL, "a malformed roster");
+    return PS_OK;
+}
+
+void ps_roster_missing_ranks(const bool *present, int n, char *out, size_t cap)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (int i = 0; i < n && used < cap; i++) {
+        if (present[i]) continue;
+        int last = i;
+        while (last + 1 < n && !present[last + 1])
+            last++;
+        used += (size_t)snprintf(out + used, cap - used, "%s%d", used ? ", " : "", i);
+        if (last > i && used < cap)
+            used += (size_t)snprintf(out + used, cap - used, "%s%d",
+                                     last > i + 1 ? "-" : ", ", last);
+        i = last;
+    }
+}

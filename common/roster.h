@@ -1,0 +1,57 @@
+/* The roster: who belongs to a job. Its entries' form on the wire, and the words for who
+ * is missing.
+ *
+ *   entry:  [role, rank, host, boot id, net ns, [endpoint, ...]]
+ *   roster: [[entry, ...] servers by rank, [entry, ...] workers by rank]
+ */
+#ifndef PS_ROSTER_H
+#define PS_ROSTER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config.h"
+#include "mp.h"
+
+typedef enum ps_role { PS_ROLE_SERVER, PS_ROLE_WORKER } ps_role;
+
+enum { PS_ROSTER_ENDPOINTS_MAX = 256 };
+
+typedef struct ps_roster_entry {
+    ps_role role;
+    int rank;
+    char host[64];    // host name
+    char boot_id[40]; // with net_ns: tells whether two members share a host
+    char net_ns[40];
+    char **endpoints; // n_endpoints; of a server, one per shard
+    int n_endpoints;
+} ps_roster_entry;
+
+typedef struct ps_roster {
+    uint64_t nonce; // the job's
+    uint32_t epoch; // the member epoch
+    int n_servers, n_workers;
+    ps_roster_entry *servers, *workers; // by rank
+} ps_roster;
+
+const char *ps_role_name(ps_role role); // "server", "worker"
+
+void ps_roster_entry_write(ps_mp_writer *w, const ps_roster_entry *e);
+/* The entry's endpoints are owned; fini it in any case. PROTOCOL or NOMEM. */
+ps_err ps_roster_entry_read(ps_mp_reader *r, ps_roster_entry *e);
+void ps_roster_entry_fini(ps_roster_entry *e);
+/* Whether both can share memory and abstract sockets: same boot, same namespace. */
+bool ps_roster_same_host(const ps_roster_entry *a, const ps_roster_entry *b);
+
+/* A roster of so many members, zeroed. fini is safe after a failure. */
+ps_err ps_roster_init(ps_roster *r, int n_servers, int n_workers);
+void ps_roster_fini(ps_roster *r);
+void ps_roster_write(ps_mp_writer *w, const ps_roster *r);
+/* Every entry must stand at its role and rank. PROTOCOL or NOMEM. */
+ps_err ps_roster_read(ps_roster *r, const void *bytes, size_t n);
+
+/* "1, 3-5" for the ranks of [0, n) that are not present, or "" if none is missing. */
+void ps_roster_missing_ranks(const bool *present, int n, char *out, size_t cap);
+
+#endif
