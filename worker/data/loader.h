@@ -8,9 +8,10 @@
 
 typedef struct ps_loader ps_loader;
 
-/* A prepared micro-batch; borrowed from the loader until it is released. */
+/* A prepared micro-batch; borrowed from the loader until it is released, or until the
+ * loader is destroyed. */
 typedef struct ps_loaded {
-    int64_t n, global_n;
+    int64_t n, global_n; // global_n: over all ranks; n in evaluation
     float *x;            // (n, input), 64-byte aligned
     int32_t *labels;     // (n)
     uint32_t *positions; // (n)
@@ -21,17 +22,27 @@ typedef struct ps_loader_options { // borrowed for the loader's life
     const ps_dataset *dataset;
     const ps_dims *input; // the model's; the samples are resized or cropped to it
     const ps_sampler_options *sampler; // training; NULL: evaluation of [begin, begin + n)
-    int64_t begin, n;
-    int64_t max_batch;
+    int64_t begin, n;                  // evaluation; n may be 0
+    int64_t max_batch;                 // evaluation's batch; at least the rank's batch
 } ps_loader_options;
 
-/* SHAPE when the dataset's samples cannot become the model's input. */
+/* data.prefetch batches are prepared ahead of the one that is being used. SHAPE when the
+ * dataset's samples cannot become the model's input; CONFIG, ARG, NOMEM. */
 ps_err ps_loader_create(const ps_loader_options *options, ps_loader **out);
-/* Starts preparing that epoch's batches from batch `first` on. */
+
+/* Starts preparing that epoch's batches from batch `first` on; what was prepared of
+ * another epoch is dropped, batches not yet released stay valid. */
 ps_err ps_loader_epoch(ps_loader *loader, uint64_t epoch, int64_t first);
-/* The next batch; *out NULL at the end of the epoch. */
+
+/* The next batch; *out NULL at the end of the epoch. TIMEOUT at the deadline (as when
+ * the caller has released none of data.prefetch + 1 batches), or what the epoch's
+ * preparation failed with; the loader stays usable. */
 ps_err ps_loader_next(ps_loader *loader, ps_deadline deadline, ps_loaded **out);
+
+/* Gives a batch of ps_loader_next back, in any order; NULL is allowed. */
 void ps_loader_release(ps_loader *loader, ps_loaded *batch);
+
+/* Stops the thread at once, wherever it is; clears the caller's pointer. */
 void ps_loader_destroy(ps_loader **loader);
 
 #endif

@@ -1,0 +1,197 @@
+#include "dataset.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cifar.h"
+#include "data_files.h"
+#include "idx.h"
+#include "npy.h"
+#include "stl10.h"
+#include "synthetic.h"
+
+enum { MAX_DEFAULT_SETS = 3 };
+
+/* A kind of dataset: its reader, how many files a split has (0: any number), and the
+ * files that are looked for when the configuration names none (each may end in .gz). */
+typedef struct reader {
+    const char *kind;
+    ps_err (*read)(char *const *paths, int n_paths, ps_dataset *out);
+    int n_files;
+    const char *train[MAX_DEFAULT_SETS];
+    const char *test[MAX_DEFAULT_SETS];
+} reader;
+
+static const reader readers[] = {
+    {.kind = "idx",
+     .read = ps_idx_read,
+     .n_files = 2,
+     .train = {"train-images-idx3-ubyte,train-labels-idx1-ubyte"},
+     .test = {"t10k-images-idx3-ubyte,t10k-labels-idx1-ubyte",
+              "test-images-idx3-ubyte,test-labels-idx1-ubyte"}},
+    {.kind = "cifar10",
+     .read = ps_cifar10_read,
+     .train = {"data_batch_1.bin,data_batch_2.bin,data_batch_3.bin,data_batch_4.bin,"
+               "data_batch_5.bin"},
+     .test = {"test_batch.bin"}},
+    {.kind = "cifar100",
+     .read = ps_cifar100_read,
+     .train = {"train.bin"},
+     .test = {"test.bin"}},
+    {.kind = "stl10",
+     .read = ps_stl10_read,
+     .n_files = 2,
+     .train = {"train_X.bin,train_y.bin"},
+     .test = {"test_X.bin,test_y.bin"}},
+    {.kind = "npy",
+     .read = ps_npy_read,
+     .n_files = 2,
+     .train = {"train_x.npy,train_y.npy"},
+     .test = {"test_x.npy,test_y.npy"}},
+};
+
+static const reader *find_reader(const char *kind)
+{
+    for (size_t i = 0; i < sizeof readers / sizeof readers[0]; i++)
+        if (strcmp(readers[i].kind, kind) == 0) return &readers[i];
+    return NULL;
+}
+
+typedef struct path_list {
+    int n;
+    char *paths[PS_DATA_MAX_FILES];
+} path_list;
+
+static void path_list_fini(path_list *list)
+{
+    for (int i = 0; i < list->n; i++)
+        free(list->paths[i]);
+    list->n = 0;
+}
+
+/* Adds folder/name, or folder/name.gz when that alone exists (or_gz). */
+static ps_err add_path(path_list *list, const char *folder, const char *name, bool or_gz)
+{
+    char *path = NULL, *gz = NULL;
+    PS_TRY(ps_data_path(folder, name, &path));
+    list->paths[list->n++] = path;
+    if (!or_gz || access(path, F_OK) == 0) return PS_OK;
+    if (asprintf(&gz, "%s.gz", path) < 0)
+        return ps_err_set(PS_ERR_NOMEM, "%s: no memory", path);
+    if (access(gz, F_OK) == 0) {
+        list->paths[list->n - 1] = gz;
+        gz = path;
+    }
+    free(gz);
+    return PS_OK;
+}
+
+static bool all_exist(const path_list *list)
+{
+    for (int i = 0; i < list->n; i++)
+        if (access(list->paths[i], F_OK) != 0) return false;
+    return true;
+}
+
+/* Fills list with the first of the sets whose files all exist; else leaves it empty. */
+static ps_err find_default(path_list *list, const char *folder,
+                           const char *const sets[MAX_DEFAULT_SETS])
+{
+    for (int i = 0; i < MAX_DEFAULT_SETS && sets[i] != NULL; i++) {
+        ps_data_spec names;
+        ps_err err = ps_data_spec_init(&names, "default files", sets[i]);
+        for (int k = 0; k < names.n_files && err == PS_OK; k++)
+            err = add_path(list, folder, names.files[k], true);
+        ps_data_spec_fini(&names);
+        if (err != PS_OK || all_exist(list)) return err;
+        path_list_fini(list);
+    }
+    return PS_OK;
+}
+
+/* The files of a split: those that are named; else the split's default files; else, for
+ * a bare range, the other split's (MNIST's t10k files cut into two). */
+static ps_err find_files(const reader *kind, const ps_data_spec *spec, ps_split split,
+                         const char *folder, path_list *list)
+{
+    for (int i = 0; i < spec->n_files; i++)
+        PS_TRY(add_path(list, folder, spec->files[i], false));
+    if (list->n > 0) return PS_OK;
+    bool train = split == PS_SPLIT_TRAIN;
+    const char *const *own = train ? kind->train : kind->test;
+    PS_TRY(find_default(list, folder, own));
+    if (list->n == 0 && spec->has_range)
+        PS_TRY(find_default(list, folder, train ? kind->test : kind->train));
+    if (list->n > 0) return PS_OK;
+    return ps_err_set(PS_ERR_IO,
+                      "%s does not have the %s files %s (or .gz); name the files, or set "
+                      "data.path",
+                      folder, kind->kind, own[0]);
+}
+
+static ps_err read_files(const ps_config *cfg, const ps_data_spec *spec, ps_split split,
+                         ps_dataset *out)
+{
+    const reader *kind = find_reader(cfg->data.kind);
+    if (kind == NULL)
+        return ps_err_set(PS_ERR_CONFIG, "data.kind: there is no reader \"%s\"",
+                          cfg->data.kind);
+    path_list list = {0};
+    char *folder = NULL;
+    ps_err err = PS_OK;
+    PS_TRY_GOTO(
+        ps_data_folder(cfg->data.path, cfg->file != NULL ? cfg->file : "", &folder), err,
+        out);
+    PS_TRY_GOTO(find_files(kind, spec, split, folder, &list), err, out);
+    if (kind->n_files != 0 && list.n != kind->n_files)
+        PS_TRY_GOTO(ps_err_set(PS_ERR_CONFIG, "%s data is %d files, %d are named",
+                               kind->kind, kind->n_files, list.n),
+                    err, out);
+    PS_TRY_GOTO(kind->read(list.paths, list.n, out), err, out);
+out:
+    path_list_fini(&list);
+    free(folder);
+    return err;
+}
+
+static ps_err make_synthetic(const ps_config *cfg, const ps_data_spec *spec,
+                             ps_split split, const ps_dims *want, int64_t n_classes,
+                             ps_dataset *out)
+{
+    if (spec->n_files > 0)
+        return ps_err_set(PS_ERR_CONFIG, "synthetic data has no files, \"%s\" is named",
+                          spec->files[0]);
+    bool train = split == PS_SPLIT_TRAIN;
+    return ps_synthetic_make(cfg->data.seed, train ? 0 : 1,
+                             train ? cfg->data.samples : cfg->data.test_samples, want,
+                             n_classes, out);
+}
+
+ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want,
+                       int64_t n_classes, ps_dataset *out)
+{
+    memset(out, 0, sizeof *out);
+    const char *key = split == PS_SPLIT_TRAIN ? "data.train" : "data.test";
+    ps_data_spec spec;
+    ps_err err = PS_OK;
+    PS_TRY_GOTO(
+        ps_data_spec_init(&spec, key,
+                          split == PS_SPLIT_TRAIN ? cfg->data.train : cfg->data.test),
+        err, out);
+    err = strcmp(cfg->data.kind, "synthetic") == 0
+              ? make_synthetic(cfg, &spec, split, want, n_classes, out)
+              : read_files(cfg, &spec, split, out);
+    if (err == PS_OK && spec.has_range)
+        err = ps_dataset_slice(out, spec.first, spec.last);
+    if (err == PS_OK)
+        err = ps_dataset_check(out, spec.has_range ? spec.first : 0, n_classes);
+    if (err != PS_OK) {
+        ps_dataset_fini(out);
+        ps_err_prefix(err, "%s", key);
+    }
+out:
+    ps_data_spec_fini(&spec);
+    return err;
+}

@@ -1,0 +1,354 @@
+#include "loader.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "mem.h"
+#include "transform.h"
+
+/* A slot's way: FREE -> FILLING -> READY -> HELD -> FREE. The thread alone takes FREE
+ * ones and touches the content while FILLING; the caller alone takes READY ones. */
+typedef enum slot_state { FREE, FILLING, READY, HELD } slot_state;
+
+typedef struct slot {
+    ps_loaded loaded; // first: a ps_loaded * is its slot
+    slot_state state;
+    uint64_t request; // which call of ps_loader_epoch it belongs to
+    int64_t number;   // of the batch in its epoch
+} slot;
+
+struct ps_loader {
+    ps_loader_options o;
+    int64_t sample_bytes, input_count;
+    int n_slots;
+    slot *slots;
+
+    pthread_mutex_t lock; // guards what follows, and the slots' states
+    pthread_cond_t work;  // to the thread: a request, a free slot, stop
+    pthread_cond_t ready; // to the caller: a batch, the end, an error
+    bool stop;
+    uint64_t request; // counts ps_loader_epoch's calls; 0: none yet
+    uint64_t epoch_number;
+    int64_t first, next; // of the request; the batch that the caller gets next
+    int64_t n_batches;   // -1 until the thread has laid out the epoch
+    ps_err failed;
+    char *failed_message;
+
+    // The thread's own.
+    ps_transform transform;
+    ps_epoch epoch;
+    uint64_t epoch_of;
+
+    bool has_sync, has_thread;
+    pthread_t thread;
+};
+
+/* The order of evaluation: as stored, in batches of max_batch. */
+static ps_err init_evaluation(ps_epoch *epoch, const ps_loader_options *o)
+{
+    memset(epoch, 0, sizeof *epoch);
+    int64_t each = o->max_batch;
+    epoch->n = o->n;
+    epoch->n_batches = (o->n + each - 1) / each;
+    size_t n = (size_t)o->n, n_batches = (size_t)epoch->n_batches;
+    PS_TRY(ps_mem_zalloc(&epoch->indices, n, sizeof *epoch->indices, "indices"));
+    PS_TRY(ps_mem_zalloc(&epoch->positions, n, sizeof *epoch->positions, "indices"));
+    PS_TRY(ps_mem_zalloc(&epoch->batches, n_batches, sizeof *epoch->batches, "batches"));
+    for (int64_t i = 0; i < o->n; i++) {
+        epoch->indices[i] = o->begin + i;
+        epoch->positions[i] = (uint32_t)(o->begin + i);
+    }
+    for (int64_t k = 0; k < epoch->n_batches; k++) {
+        int64_t left = o->n - k * each, size = left < each ? left : each;
+        epoch->batches[k] = (ps_sampler_batch){k * each, size, size};
+    }
+    return PS_OK;
+}
+
+static ps_err lay_out_epoch(ps_loader *l, uint64_t number)
+{
+    ps_epoch_fini(&l->epoch);
+    return l->o.sampler != NULL ? ps_epoch_init(&l->epoch, l->o.sampler, number)
+                                : init_evaluation(&l->epoch, &l->o);
+}
+
+static void fill_slot(ps_loader *l, slot *s, int64_t number)
+{
+    const ps_dataset *set = l->o.dataset;
+    const ps_sampler_batch *batch = &l->epoch.batches[number];
+    ps_draw_key key = {l->o.config->train.seed, (uint32_t)l->epoch_of, 0};
+    s->loaded.n = batch->n;
+    s->loaded.global_n = batch->global_n;
+    for (int64_t i = 0; i < batch->n; i++) {
+        int64_t index = l->epoch.indices[batch->begin + i];
+        key.position = l->epoch.positions[batch->begin + i];
+        s->loaded.positions[i] = key.position;
+        s->loaded.labels[i] = set->labels[index];
+        ps_transform_apply(&l->transform,
+                           (const char *)set->values + index * l->sample_bytes, key,
+                           s->loaded.x + i * l->input_count);
+    }
+}
+
+static slot *find_free(ps_loader *l)
+{
+    for (int i = 0; i < l->n_slots; i++)
+        if (l->slots[i].state == FREE) return &l->slots[i];
+    return NULL;
+}
+
+/* Takes up a request: lays the epoch out without the lock. Called and left locked. */
+static void take_request(ps_loader *l, uint64_t *mine, int64_t *number)
+{
+    *mine = l->request;
+    *number = l->first;
+    uint64_t epoch = l->epoch_number;
+    pthread_mutex_unlock(&l->lock);
+    l->epoch_of = epoch;
+    ps_err err = lay_out_epoch(l, epoch);
+    char *message = err != PS_OK ? strdup(ps_err_message()) : NULL;
+    pthread_mutex_lock(&l->lock);
+    if (l->request == *mine) {
+        l->failed = err;
+        free(l->failed_message);
+        l->failed_message = message;
+        l->n_batches = l->epoch.n_batches; // 0 after a failure
+        pthread_cond_broadcast(&l->ready);
+    } else {
+        free(message);
+    }
+}
+
+/* Fills one batch without the lock. Called and left locked. */
+static void prepare(ps_loader *l, slot *s, uint64_t mine, int64_t number)
+{
+    s->state = FILLING;
+    s->request = mine;
+    s->number = number;
+    pthread_mutex_unlock(&l->lock);
+    fill_slot(l, s, number);
+    pthread_mutex_lock(&l->lock);
+    s->state = mine == l->request ? READY : FREE;
+    pthread_cond_broadcast(&l->ready);
+}
+
+static void *loader_thread(void *arg)
+{
+    ps_loader *l = arg;
+    uint64_t mine = 0;
+    int64_t number = 0;
+    pthread_mutex_lock(&l->lock);
+    while (!l->stop) {
+        slot *s = find_free(l);
+        if (mine != l->request)
+            take_request(l, &mine, &number);
+        else if (mine != 0 && number < l->epoch.n_batches && s != NULL)
+            prepare(l, s, mine, number++);
+        else
+            pthread_cond_wait(&l->work, &l->lock); // ended by destroy at the latest
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+static ps_err init_sync(ps_loader *l)
+{
+    pthread_condattr_t attr;
+    if (pthread_condattr_init(&attr) != 0)
+        return ps_err_set(PS_ERR_NOMEM, "the loader's condition variables");
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->work, &attr);
+    pthread_cond_init(&l->ready, &attr);
+    pthread_condattr_destroy(&attr);
+    l->has_sync = true;
+    return PS_OK;
+}
+
+/* Signals are the main thread's. */
+static ps_err start_thread(ps_loader *l)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int code = pthread_create(&l->thread, NULL, loader_thread, l);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (code != 0)
+        return ps_err_set(PS_ERR_NOMEM, "the loader's thread: %s", strerror(code));
+    l->has_thread = true;
+    return PS_OK;
+}
+
+static ps_err init_slots(ps_loader *l)
+{
+    size_t n = (size_t)l->o.max_batch, x_bytes;
+    if (__builtin_mul_overflow(n * sizeof(float), (size_t)l->input_count, &x_bytes))
+        return ps_err_set(PS_ERR_ARG, "data.batch: a batch of %" PRId64 " is too large",
+                          l->o.max_batch);
+    PS_TRY(ps_mem_zalloc(&l->slots, (size_t)l->n_slots, sizeof *l->slots, "batches"));
+    for (int i = 0; i < l->n_slots; i++) {
+        ps_loaded *loaded = &l->slots[i].loaded;
+        PS_TRY(ps_mem_zalloc_aligned(&loaded->x, x_bytes, "a batch"));
+        PS_TRY(ps_mem_zalloc(&loaded->labels, n, sizeof *loaded->labels, "labels"));
+        PS_TRY(
+            ps_mem_zalloc(&loaded->positions, n, sizeof *loaded->positions, "positions"));
+    }
+    return PS_OK;
+}
+
+static ps_err check(const ps_loader_options *o)
+{
+    if (o->max_batch < 1 || o->max_batch > INT32_MAX)
+        return ps_err_set(PS_ERR_ARG, "a batch of %" PRId64 " samples", o->max_batch);
+    if (o->sampler != NULL && (o->sampler->n_samples != o->dataset->n ||
+                               o->sampler->batch[o->sampler->rank] > o->max_batch))
+        return ps_err_set(PS_ERR_ARG,
+                          "the sampler does not fit the dataset or the batch");
+    if (o->sampler == NULL &&
+        (o->begin < 0 || o->n < 0 || o->n > o->dataset->n - o->begin))
+        return ps_err_set(PS_ERR_ARG, "evaluation reaches beyond the dataset");
+    return PS_OK;
+}
+
+ps_err ps_loader_create(const ps_loader_options *o, ps_loader **out)
+{
+    *out = NULL;
+    PS_TRY(check(o));
+    ps_loader *l = NULL;
+    PS_TRY(ps_mem_zalloc(&l, 1, sizeof *l, "the loader"));
+    const ps_dataset *set = o->dataset;
+    l->o = *o;
+    l->n_batches = -1;
+    l->input_count = ps_dims_count(o->input);
+    l->sample_bytes =
+        ps_dims_count(&set->dims) * (set->is_float ? (int64_t)sizeof(float) : 1);
+    int64_t prefetch = o->config->data.prefetch;
+    l->n_slots = prefetch < 1 ? 2 : prefetch > 1024 ? 1025 : (int)prefetch + 1;
+    ps_err err = PS_OK;
+    PS_TRY_GOTO(ps_transform_init(&l->transform, &o->config->data, &set->dims,
+                                  set->is_float, o->input, o->sampler != NULL),
+                err, fail);
+    PS_TRY_GOTO(init_slots(l), err, fail);
+    PS_TRY_GOTO(init_sync(l), err, fail);
+    PS_TRY_GOTO(start_thread(l), err, fail);
+    *out = l;
+    return PS_OK;
+fail:
+    ps_loader_destroy(&l);
+    return err;
+}
+
+ps_err ps_loader_epoch(ps_loader *l, uint64_t epoch, int64_t first)
+{
+    if (first < 0) return ps_err_set(PS_ERR_ARG, "there is no batch %" PRId64, first);
+    pthread_mutex_lock(&l->lock);
+    l->request++;
+    l->epoch_number = epoch;
+    l->first = l->next = first;
+    l->n_batches = -1;
+    l->failed = PS_OK;
+    for (int i = 0; i < l->n_slots; i++)
+        if (l->slots[i].state == READY) l->slots[i].state = FREE;
+    pthread_cond_signal(&l->work);
+    pthread_mutex_unlock(&l->lock);
+    return PS_OK;
+}
+
+/* The batch that is due, if it is there. */
+static slot *find_ready(ps_loader *l)
+{
+    for (int i = 0; i < l->n_slots; i++) {
+        slot *s = &l->slots[i];
+        if (s->state == READY && s->request == l->request && s->number == l->next)
+            return s;
+    }
+    return NULL;
+}
+
+/* Waits until there is a batch (*found), the end (NULL) or an error. Called locked. */
+static ps_err wait_for_batch(ps_loader *l, ps_deadline deadline, slot **found)
+{
+    *found = NULL;
+    while (l->failed == PS_OK && (*found = find_ready(l)) == NULL) {
+        if (l->n_batches >= 0 && l->next >= l->n_batches) return PS_OK;
+        if (ps_deadline_passed(deadline))
+            return ps_err_set(PS_ERR_TIMEOUT,
+                              "batch %" PRId64 " of epoch %" PRIu64
+                              " was not prepared in time",
+                              l->next, l->epoch_number);
+        if (deadline.at_ns == UINT64_MAX) {
+            pthread_cond_wait(&l->ready, &l->lock);
+            continue;
+        }
+        struct timespec at = {(time_t)(deadline.at_ns / 1000000000u),
+                              (long)(deadline.at_ns % 1000000000u)};
+        pthread_cond_timedwait(&l->ready, &l->lock, &at);
+    }
+    if (l->failed == PS_OK) return PS_OK;
+    return ps_err_set(l->failed, "%s",
+                      l->failed_message != NULL ? l->failed_message : "no memory");
+}
+
+ps_err ps_loader_next(ps_loader *l, ps_deadline deadline, ps_loaded **out)
+{
+    *out = NULL;
+    pthread_mutex_lock(&l->lock);
+    slot *s = NULL;
+    ps_err err = l->request == 0
+                     ? ps_err_set(PS_ERR_ARG, "ps_loader_next before ps_loader_epoch")
+                     : wait_for_batch(l, deadline, &s);
+    if (s != NULL) {
+        s->state = HELD;
+        l->next++;
+        *out = &s->loaded;
+    }
+    pthread_mutex_unlock(&l->lock);
+    return err;
+}
+
+void ps_loader_release(ps_loader *l, ps_loaded *batch)
+{
+    if (batch == NULL) return;
+    slot *s = (slot *)batch;
+    pthread_mutex_lock(&l->lock);
+    if (s->state == HELD) s->state = FREE;
+    pthread_cond_signal(&l->work);
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void stop_thread(ps_loader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    pthread_cond_signal(&l->work);
+    pthread_mutex_unlock(&l->lock);
+    pthread_join(l->thread, NULL);
+}
+
+void ps_loader_destroy(ps_loader **loader)
+{
+    ps_loader *l = *loader;
+    if (l == NULL) return;
+    *loader = NULL;
+    if (l->has_thread) stop_thread(l);
+    if (l->has_sync) {
+        pthread_cond_destroy(&l->ready);
+        pthread_cond_destroy(&l->work);
+        pthread_mutex_destroy(&l->lock);
+    }
+    for (int i = 0; i < l->n_slots && l->slots != NULL; i++) {
+        free(l->slots[i].loaded.x);
+        free(l->slots[i].loaded.labels);
+        free(l->slots[i].loaded.positions);
+    }
+    free(l->slots);
+    free(l->failed_message);
+    ps_epoch_fini(&l->epoch);
+    ps_transform_fini(&l->transform);
+    free(l);
+}

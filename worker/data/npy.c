@@ -1,0 +1,338 @@
+#include "npy.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "npy values are taken as they are, which needs a little-endian machine"
+#endif
+
+enum { MAX_HEADER_BYTES = 1 << 16 };
+
+/* The header's text and how far it has been read. */
+typedef struct cursor {
+    const char *at, *end;
+    const char *path;
+} cursor;
+
+static ps_err bad_header(const cursor *c, const char *what)
+{
+    return ps_err_set(PS_ERR_FORMAT, "%s: the npy header %s", c->path, what);
+}
+
+static void skip_space(cursor *c)
+{
+    while (c->at < c->end && isspace((unsigned char)*c->at))
+        c->at++;
+}
+
+static bool accept(cursor *c, char token)
+{
+    skip_space(c);
+    if (c->at == c->end || *c->at != token) return false;
+    c->at++;
+    return true;
+}
+
+static bool accept_word(cursor *c, const char *word)
+{
+    skip_space(c);
+    size_t n = strlen(word);
+    if ((size_t)(c->end - c->at) < n || memcmp(c->at, word, n) != 0) return false;
+    c->at += n;
+    return true;
+}
+
+/* A Python string without escapes, at most size - 1 characters. */
+static ps_err read_string(cursor *c, char *out, size_t size)
+{
+    char quote = accept(c, '\'') ? '\'' : accept(c, '"') ? '"' : '\0';
+    if (quote == '\0') return bad_header(c, "lacks a string where one has to stand");
+    size_t n = 0;
+    for (; c->at < c->end && *c->at != quote; c->at++) {
+        if (n + 1 == size || *c->at == '\\') return bad_header(c, "has an odd string");
+        out[n++] = *c->at;
+    }
+    out[n] = '\0';
+    return accept(c, quote) ? PS_OK : bad_header(c, "has a string without an end");
+}
+
+static ps_err read_size(cursor *c, int64_t *out)
+{
+    skip_space(c);
+    const char *start = c->at;
+    uint64_t v = 0;
+    for (; c->at < c->end && isdigit((unsigned char)*c->at); c->at++) {
+        if (v > (INT64_MAX - 9) / 10)
+            return bad_header(c, "has a size that is too large");
+        v = v * 10 + (uint64_t)(*c->at - '0');
+    }
+    *out = (int64_t)v;
+    return c->at > start ? PS_OK : bad_header(c, "has a shape that is no list of sizes");
+}
+
+static ps_err read_shape(cursor *c, ps_npy_header *header)
+{
+    if (!accept(c, '(')) return bad_header(c, "has a shape that is no tuple");
+    while (!accept(c, ')')) {
+        if (header->n_dims == PS_NPY_MAX_DIMS)
+            return bad_header(c, "has more dimensions than are read");
+        PS_TRY(read_size(c, &header->shape[header->n_dims++]));
+        accept(c, 'L'); // Python 2 wrote long integers so
+        if (accept(c, ',')) continue;
+        if (!accept(c, ')')) return bad_header(c, "has a shape without an end");
+        break;
+    }
+    return PS_OK;
+}
+
+/* "<f4": byte order, type, size. */
+static ps_err read_descr(cursor *c, ps_npy_header *header)
+{
+    char text[16];
+    PS_TRY(read_string(c, text, sizeof text));
+    if (strlen(text) != 3 || strchr("<>|=", text[0]) == NULL ||
+        !isdigit((unsigned char)text[2]))
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "%s: values of type \"%s\" are not read; save them with "
+                          "astype('float32') or astype('uint8')",
+                          c->path, text);
+    header->order = text[0];
+    header->type = text[1];
+    header->item_bytes = text[2] - '0';
+    return PS_OK;
+}
+
+static ps_err read_entry(cursor *c, ps_npy_header *header, unsigned *seen)
+{
+    char key[16];
+    PS_TRY(read_string(c, key, sizeof key));
+    if (!accept(c, ':')) return bad_header(c, "has a key without a value");
+    unsigned bit = 0;
+    if (strcmp(key, "descr") == 0) {
+        bit = 1;
+        PS_TRY(read_descr(c, header));
+    } else if (strcmp(key, "fortran_order") == 0) {
+        bit = 2;
+        header->fortran_order = accept_word(c, "True");
+        if (!header->fortran_order && !accept_word(c, "False"))
+            return bad_header(c, "has a fortran_order that is neither True nor False");
+    } else if (strcmp(key, "shape") == 0) {
+        bit = 4;
+        if (*seen & bit) return bad_header(c, "has a key twice");
+        PS_TRY(read_shape(c, header));
+    } else {
+        return bad_header(c, "has an unknown key");
+    }
+    if (*seen & bit) return bad_header(c, "has a key twice");
+    *seen |= bit;
+    return PS_OK;
+}
+
+static ps_err parse_header(cursor *c, ps_npy_header *header)
+{
+    unsigned seen = 0;
+    if (!accept(c, '{')) return bad_header(c, "is no dictionary");
+    while (!accept(c, '}')) {
+        PS_TRY(read_entry(c, header, &seen));
+        if (accept(c, ',')) continue;
+        if (!accept(c, '}')) return bad_header(c, "has no end");
+        break;
+    }
+    skip_space(c);
+    if (c->at != c->end) return bad_header(c, "has something behind its end");
+    return seen == 7 ? PS_OK : bad_header(c, "lacks descr, fortran_order or shape");
+}
+
+ps_err ps_npy_read_header(ps_source *source, ps_npy_header *header)
+{
+    memset(header, 0, sizeof *header);
+    uint8_t magic[8], size[4] = {0};
+    PS_TRY(ps_source_read(source, magic, sizeof magic, "the npy header"));
+    if (memcmp(magic, "\x93NUMPY", 6) != 0)
+        return ps_err_set(PS_ERR_FORMAT, "%s: is not an npy file", source->path);
+    if (magic[6] < 1 || magic[6] > 3)
+        return ps_err_set(PS_ERR_FORMAT, "%s: npy version %d.%d; 1 to 3 are read",
+                          source->path, magic[6], magic[7]);
+    PS_TRY(ps_source_read(source, size, magic[6] == 1 ? 2 : 4, "the npy header"));
+    uint32_t bytes = (uint32_t)size[0] | (uint32_t)size[1] << 8 |
+                     (uint32_t)size[2] << 16 | (uint32_t)size[3] << 24;
+    if (bytes > MAX_HEADER_BYTES)
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s: claims an npy header of %" PRIu32 " bytes; %d at most",
+                          source->path, bytes, (int)MAX_HEADER_BYTES);
+    void *text = NULL;
+    PS_TRY(ps_source_read_alloc(source, bytes, "the npy header", &text));
+    cursor c = {text, (const char *)text + bytes, source->path};
+    ps_err err = parse_header(&c, header);
+    free(text);
+    return err;
+}
+
+static ps_err check_layout(const ps_source *source, const ps_npy_header *header)
+{
+    if (header->fortran_order)
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "%s: is in Fortran order; save numpy.ascontiguousarray(x)",
+                          source->path);
+    if (header->order == '>' && header->item_bytes > 1)
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "%s: is big-endian; save x.astype(x.dtype.newbyteorder('<'))",
+                          source->path);
+    if (header->n_dims < 1)
+        return ps_err_set(PS_ERR_FORMAT, "%s: has no dimension: a single number",
+                          source->path);
+    return PS_OK;
+}
+
+/* A sample's dims: (), (F), (H, W) as one channel, (C, H, W). */
+static ps_err sample_dims(const ps_source *source, const ps_npy_header *header,
+                          ps_dims *dims)
+{
+    const int64_t *d = header->shape + 1;
+    switch (header->n_dims) {
+    case 1:
+        *dims = (ps_dims){1, {1}};
+        return PS_OK;
+    case 2:
+        *dims = (ps_dims){1, {d[0]}};
+        return PS_OK;
+    case 3:
+        *dims = (ps_dims){3, {1, d[0], d[1]}};
+        return PS_OK;
+    case 4:
+        *dims = (ps_dims){3, {d[0], d[1], d[2]}};
+        return PS_OK;
+    default:
+        return ps_err_set(PS_ERR_FORMAT, "%s: has %d dimensions; 1 to 4 are read",
+                          source->path, header->n_dims);
+    }
+}
+
+/* In place, and the rest given back. */
+static void double_to_float(void **values, uint64_t n)
+{
+    double v;
+    for (uint64_t i = 0; i < n; i++) {
+        memcpy(&v, (char *)*values + i * sizeof v, sizeof v);
+        float f = (float)v;
+        memcpy((char *)*values + i * sizeof f, &f, sizeof f);
+    }
+    void *smaller = realloc(*values, n * sizeof(float));
+    if (smaller != NULL) *values = smaller;
+}
+
+ps_err ps_npy_read_values(ps_source *source, ps_dataset *set)
+{
+    ps_npy_header header;
+    PS_TRY(ps_npy_read_header(source, &header));
+    PS_TRY(check_layout(source, &header));
+    bool u8 = header.type == 'u' && header.item_bytes == 1;
+    bool f64 = header.type == 'f' && header.item_bytes == 8;
+    if (!u8 && !f64 && !(header.type == 'f' && header.item_bytes == 4))
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "%s: samples of type %c%d are not read; save them with "
+                          "astype('float32') or astype('uint8')",
+                          source->path, header.type, header.item_bytes);
+    PS_TRY(sample_dims(source, &header, &set->dims));
+    set->is_float = !u8;
+    uint64_t bytes = 0;
+    PS_TRY(ps_dataset_bytes(source->path, header.shape[0], &set->dims, set->is_float,
+                            &bytes));
+    if (f64 && __builtin_mul_overflow(bytes, (uint64_t)2, &bytes))
+        return ps_err_set(PS_ERR_FORMAT, "%s: is too large", source->path);
+    PS_TRY(ps_source_read_alloc(source, bytes, "values", &set->values));
+    set->n = header.shape[0];
+    if (f64) double_to_float(&set->values, bytes / sizeof(double));
+    return ps_source_end(source);
+}
+
+/* Item i of type u or i as int64; UINT64s beyond it come out negative, and are refused.
+ */
+static int64_t integer_at(const char *items, int64_t i, char type, int bytes)
+{
+    uint64_t v = 0;
+    memcpy(&v, items + i * bytes, (size_t)bytes);
+    int unused = 64 - 8 * bytes;
+    return type == 'i' ? (int64_t)(v << unused) >> unused : (int64_t)v;
+}
+
+static ps_err check_labels(const ps_source *source, const ps_npy_header *header)
+{
+    PS_TRY(check_layout(source, header));
+    int size = header->item_bytes;
+    bool known = size == 1 || size == 2 || size == 4 || size == 8;
+    if ((header->type != 'u' && header->type != 'i') || !known)
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "%s: labels are integers, these are of type %c%d; save them "
+                          "with astype('int64')",
+                          source->path, header->type, size);
+    if (header->n_dims == 1 || (header->n_dims == 2 && header->shape[1] == 1))
+        return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT, "%s: labels have one dimension, these have %d",
+                      source->path, header->n_dims);
+}
+
+ps_err ps_npy_read_labels(ps_source *source, int32_t **labels, int64_t *n)
+{
+    *labels = NULL;
+    ps_npy_header header;
+    PS_TRY(ps_npy_read_header(source, &header));
+    PS_TRY(check_labels(source, &header));
+    int64_t count = header.shape[0];
+    uint64_t bytes = 0;
+    if (__builtin_mul_overflow((uint64_t)count, (uint64_t)header.item_bytes, &bytes))
+        return ps_err_set(PS_ERR_FORMAT, "%s: is too large", source->path);
+    void *items = NULL;
+    PS_TRY(ps_source_read_alloc(source, bytes, "labels", &items));
+    ps_err err = PS_OK;
+    PS_TRY_GOTO(ps_source_end(source), err, out);
+    PS_TRY_GOTO(ps_mem_zalloc(labels, (size_t)count, sizeof **labels, "labels"), err,
+                out);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t v = integer_at(items, i, header.type, header.item_bytes);
+        if (v < 0 || v > INT32_MAX)
+            PS_TRY_GOTO(ps_err_set(PS_ERR_FORMAT,
+                                   "%s: label %" PRId64 " is %" PRId64
+                                   "; labels start at 0",
+                                   source->path, i, v),
+                        err, out);
+        (*labels)[i] = (int32_t)v;
+    }
+    *n = count;
+out:
+    free(items);
+    if (err != PS_OK) {
+        free(*labels);
+        *labels = NULL;
+    }
+    return err;
+}
+
+ps_err ps_npy_read(char *const *paths, int n_paths, ps_dataset *out)
+{
+    memset(out, 0, sizeof *out);
+    ps_source source;
+    ps_err err = ps_source_init(&source, paths[0]);
+    if (err == PS_OK) err = ps_npy_read_values(&source, out);
+    ps_source_fini(&source);
+    if (err != PS_OK) goto fail;
+
+    int64_t n = 0;
+    err = ps_source_init(&source, paths[1]);
+    if (err == PS_OK) err = ps_npy_read_labels(&source, &out->labels, &n);
+    ps_source_fini(&source);
+    if (err != PS_OK) goto fail;
+    if (n == out->n) return PS_OK;
+    err = ps_err_set(PS_ERR_FORMAT,
+                     "%s has %" PRId64 " samples, %s has %" PRId64
+                     " labels; the numbers have to be equal",
+                     paths[0], out->n, paths[1], n);
+fail:
+    ps_dataset_fini(out);
+    return err;
+}

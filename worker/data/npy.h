@@ -1,0 +1,42 @@
+/* NumPy's .npy files, plain or gzip: anyone's own data.
+ *
+ *   offset  size      content
+ *   0       6         0x93 "NUMPY"
+ *   6       2         version: 1.0, 2.0 or 3.0
+ *   8       2 or 4    size of the header H, little-endian (4 from version 2 on)
+ *   ...     H         "{'descr': '<f4', 'fortran_order': False, 'shape': (10, 3), }"
+ *   ...     ...       values, row-major
+ *
+ * Source: numpy.lib.format's documentation.
+ */
+#ifndef PS_NPY_H
+#define PS_NPY_H
+
+#include "data_files.h"
+#include "samples.h"
+
+enum { PS_NPY_MAX_DIMS = 8 };
+
+typedef struct ps_npy_header {
+    char order;     // '<', '>', '|' or '='
+    char type;      // 'u', 'i', 'f', 'b', ...
+    int item_bytes; // 1, 2, 4 or 8 for the types above
+    bool fortran_order;
+    int n_dims;
+    int64_t shape[PS_NPY_MAX_DIMS];
+} ps_npy_header;
+
+/* Reads up to the first value. FORMAT. */
+ps_err ps_npy_read_header(ps_source *source, ps_npy_header *header);
+
+/* Samples: |u1, <f4 or <f8 (converted to float32), shape (N), (N, F), (N, H, W) or
+ * (N, C, H, W). Sets all but labels. FORMAT, UNSUPPORTED for another type or order. */
+ps_err ps_npy_read_values(ps_source *source, ps_dataset *set);
+
+/* Labels: integers of any size, shape (N) or (N, 1), each within int32. */
+ps_err ps_npy_read_labels(ps_source *source, int32_t **labels, int64_t *n);
+
+/* paths[0]: x, paths[1]: y, equally many. out is zeroed on failure. */
+ps_err ps_npy_read(char *const *paths, int n_paths, ps_dataset *out);
+
+#endif

@@ -1,0 +1,78 @@
+#include "stl10.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+
+enum { SIDE = 96, PLANE = SIDE * SIDE, PIXELS = 3 * PLANE };
+
+static const uint64_t file_max_bytes = (uint64_t)1 << 36;
+
+static void transpose(uint8_t *restrict plane, uint8_t *restrict spare)
+{
+    for (int y = 0; y < SIDE; y++)
+        for (int x = 0; x < SIDE; x++)
+            spare[y * SIDE + x] = plane[x * SIDE + y];
+    memcpy(plane, spare, PLANE);
+}
+
+static ps_err read_images(const char *path, ps_dataset *out)
+{
+    ps_source source;
+    uint64_t bytes = 0;
+    ps_err err = ps_source_init(&source, path);
+    if (err == PS_OK)
+        err = ps_source_read_rest(&source, file_max_bytes, &out->values, &bytes);
+    ps_source_fini(&source);
+    PS_TRY(err);
+    if (bytes == 0 || bytes % PIXELS != 0)
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s: %" PRIu64 " bytes are not a whole number of images of %d",
+                          path, bytes, PIXELS);
+    out->n = (int64_t)(bytes / PIXELS);
+    out->dims = (ps_dims){3, {3, SIDE, SIDE}};
+    uint8_t spare[PLANE];
+    for (int64_t i = 0; i < out->n * 3; i++)
+        transpose((uint8_t *)out->values + i * PLANE, spare);
+    return PS_OK;
+}
+
+static ps_err read_labels(const char *path, ps_dataset *out)
+{
+    ps_source source;
+    void *bytes = NULL;
+    uint64_t n = 0;
+    ps_err err = ps_source_init(&source, path);
+    if (err == PS_OK) err = ps_source_read_rest(&source, file_max_bytes, &bytes, &n);
+    ps_source_fini(&source);
+    PS_TRY(err);
+    if (n != (uint64_t)out->n)
+        PS_TRY_GOTO(ps_err_set(PS_ERR_FORMAT,
+                               "%s has %" PRIu64 " labels for %" PRId64 " images", path,
+                               n, out->n),
+                    err, out);
+    PS_TRY_GOTO(ps_mem_zalloc(&out->labels, n, sizeof *out->labels, "labels"), err, out);
+    for (uint64_t i = 0; i < n; i++) {
+        int label = ((uint8_t *)bytes)[i];
+        if (label < 1 || label > 10)
+            PS_TRY_GOTO(ps_err_set(PS_ERR_FORMAT,
+                                   "%s: label %" PRIu64 " is %d; STL-10's are 1 to 10",
+                                   path, i, label),
+                        err, out);
+        out->labels[i] = label - 1;
+    }
+out:
+    free(bytes);
+    return err;
+}
+
+ps_err ps_stl10_read(char *const *paths, int n_paths, ps_dataset *out)
+{
+    memset(out, 0, sizeof *out);
+    ps_err err = read_images(paths[0], out);
+    if (err == PS_OK) err = read_labels(paths[1], out);
+    if (err != PS_OK) ps_dataset_fini(out);
+    return err;
+}

@@ -1,0 +1,122 @@
+#include "synthetic.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+#include "rng.h"
+
+enum {
+    CELL = 4, // pixels of a pattern's cell in each direction
+    // Streams: the second counter word. Splits have one each, from STREAM_SAMPLES on.
+    STREAM_PATTERN = 0x53590000u,
+    STREAM_LABEL = 0x53590001u,
+    STREAM_SAMPLES = 0x53591000u
+};
+
+typedef struct shape {
+    int64_t c, h, w;    // of a sample
+    int64_t rows, cols; // of a pattern's channel
+} shape;
+
+static shape shape_of(const ps_dims *dims)
+{
+    if (dims->n != 3) {
+        int64_t features = ps_dims_count(dims);
+        return (shape){1, 1, features, 1, features};
+    }
+    return (shape){dims->d[0], dims->d[1], dims->d[2], (dims->d[1] + CELL - 1) / CELL,
+                   (dims->d[2] + CELL - 1) / CELL};
+}
+
+/* n uniform bytes: block b is philox(seed, {b, stream, item, item >> 32}). */
+static void random_bytes(uint64_t seed, uint32_t stream, uint64_t item, uint8_t *out,
+                         int64_t n)
+{
+    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    for (int64_t at = 0; at < n; at += 16) {
+        uint32_t counter[4] = {(uint32_t)(at / 16), stream, (uint32_t)item,
+                               (uint32_t)(item >> 32)};
+        uint32_t words[4];
+        ps_philox4x32(key, counter, words);
+        memcpy(out + at, words, (size_t)(n - at < 16 ? n - at : 16));
+    }
+}
+
+/* Blends a sample's noise, which pixels holds, with its class's pattern. */
+static void blend(const shape *s, const uint8_t *pattern, uint8_t *pixels)
+{
+    bool coarse = s->cols < s->w || s->rows < s->h;
+    for (int64_t y = 0; y < s->c * s->h; y++) {
+        int64_t channel = y / s->h, row = y % s->h;
+        const uint8_t *level =
+            pattern + (channel * s->rows + (coarse ? row / CELL : row)) * s->cols;
+        uint8_t *out = pixels + y * s->w;
+        for (int64_t x = 0; x < s->w; x++) {
+            int64_t cell = coarse ? x / CELL : x;
+            out[x] = (uint8_t)((3 * level[cell] + 5 * out[x]) >> 3);
+        }
+    }
+}
+
+static void fill(uint64_t seed, uint32_t split, const shape *s, int64_t n_classes,
+                 const uint8_t *patterns, ps_dataset *set)
+{
+    int64_t count = s->c * s->h * s->w, cells = s->c * s->rows * s->cols;
+    for (int64_t i = 0; i < set->n; i++) {
+        uint8_t *pixels = (uint8_t *)set->values + i * count;
+        uint32_t draw = 0;
+        random_bytes(seed, STREAM_LABEL + 1 + split, (uint64_t)i, (uint8_t *)&draw,
+                     sizeof draw);
+        set->labels[i] = (int32_t)(((uint64_t)draw * (uint64_t)n_classes) >> 32);
+        random_bytes(seed, STREAM_SAMPLES + split, (uint64_t)i, pixels, count);
+        blend(s, patterns + set->labels[i] * cells, pixels);
+    }
+}
+
+static ps_err check(int64_t n, const ps_dims *dims, int64_t n_classes)
+{
+    if (n < 1)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "synthetic data: %" PRId64 " samples; at least 1 is needed", n);
+    if (n_classes < 1 || n_classes > INT32_MAX)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "synthetic data: %" PRId64 " classes; the model has to say how "
+                          "many there are",
+                          n_classes);
+    if (dims->n != 1 && dims->n != 3)
+        return ps_err_set(
+            PS_ERR_CONFIG,
+            "synthetic data: model.input has to be [C, H, W] or [features]");
+    return PS_OK;
+}
+
+ps_err ps_synthetic_make(uint64_t seed, uint32_t split, int64_t n, const ps_dims *dims,
+                         int64_t n_classes, ps_dataset *out)
+{
+    memset(out, 0, sizeof *out);
+    uint64_t bytes = 0, pattern_bytes = 0;
+    PS_TRY(check(n, dims, n_classes));
+    PS_TRY(ps_dataset_bytes("synthetic data", n, dims, false, &bytes));
+    PS_TRY(ps_dataset_bytes("synthetic data", n_classes, dims, false, &pattern_bytes));
+    shape s = shape_of(dims);
+    int64_t cells = s.c * s.rows * s.cols;
+    uint8_t *patterns = NULL;
+    ps_err err = PS_OK;
+    PS_TRY_GOTO(ps_mem_zalloc(&patterns, (size_t)n_classes, (size_t)cells, "patterns"),
+                err, out);
+    for (int64_t k = 0; k < n_classes; k++)
+        random_bytes(seed, STREAM_PATTERN, (uint64_t)k, patterns + k * cells, cells);
+    PS_TRY_GOTO(ps_mem_zalloc(&out->values, bytes, 1, "synthetic data"), err, out);
+    PS_TRY_GOTO(ps_mem_zalloc(&out->labels, (size_t)n, sizeof *out->labels, "labels"),
+                err, out);
+    out->n = n;
+    out->dims = *dims;
+    out->n_classes = n_classes;
+    fill(seed, split, &s, n_classes, patterns, out);
+out:
+    free(patterns);
+    if (err != PS_OK) ps_dataset_fini(out);
+    return err;
+}

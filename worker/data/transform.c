@@ -1,0 +1,297 @@
+#include "transform.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+#include "rng.h"
+
+static void dims_text(const ps_dims *dims, char *out, size_t size)
+{
+    size_t at = (size_t)snprintf(out, size, "(");
+    for (int i = 0; i < dims->n && at < size; i++)
+        at += (size_t)snprintf(out + at, size - at, i > 0 ? ", %" PRId64 : "%" PRId64,
+                               dims->d[i]);
+    if (at < size) snprintf(out + at, size - at, ")");
+}
+
+static ps_err does_not_fit(const ps_dims *from, const ps_dims *to, const char *hint)
+{
+    char a[96], b[96];
+    dims_text(from, a, sizeof a);
+    dims_text(to, b, sizeof b);
+    return ps_err_set(PS_ERR_SHAPE, "data is %s, the model's input is %s: %s", a, b,
+                      hint);
+}
+
+static ps_image_size image_size(const ps_dims *dims)
+{
+    if (dims->n == 3) return (ps_image_size){dims->d[0], dims->d[1], dims->d[2]};
+    return (ps_image_size){1, 1, ps_dims_count(dims)};
+}
+
+static bool same_size(ps_image_size a, ps_image_size b)
+{
+    return a.c == b.c && a.h == b.h && a.w == b.w;
+}
+
+/* Settles resized and to; images need (C, H, W), of which a model's input may be the
+ * flattened form. */
+static ps_err fit(ps_transform *t, const ps_config_data *config, const ps_dims *from,
+                  const ps_dims *to)
+{
+    t->from = t->resized = image_size(from);
+    if (config->resize.n > 0) {
+        t->resized.h = config->resize.v[0];
+        t->resized.w = config->resize.v[config->resize.n > 1 ? 1 : 0];
+    }
+    t->to = to->n == 3 ? image_size(to) : t->resized;
+    if (from->n != 3 && ps_dims_count(from) == ps_dims_count(to)) {
+        t->to = t->resized; // features, which the model may see as an image
+        return PS_OK;
+    }
+    int64_t count = t->to.c * t->to.h * t->to.w;
+    if (from->n != 3 || t->to.c != t->resized.c || count != ps_dims_count(to))
+        return does_not_fit(from, to,
+                            from->n == 3 ? "set data.resize or model.input"
+                                         : "set model.input");
+    if (t->crop && (t->to.h > t->resized.h || t->to.w > t->resized.w))
+        return does_not_fit(from, to,
+                            "data.crop_padding crops to the input's size, which is "
+                            "larger than the image; set data.resize or model.input");
+    if (!t->crop && !same_size(t->to, t->resized))
+        return does_not_fit(from, to, "set data.resize or model.input");
+    return PS_OK;
+}
+
+/* Channel c's mean or std (which 0 or 1): the list has one for each, or one for all. */
+static float normal_of(const ps_float_list *list, int which, int64_t c, int64_t channels)
+{
+    if (list->n == 0) return (float)which;
+    return (float)(list->n == 2 ? list->v[which] : list->v[which * channels + c]);
+}
+
+static ps_err init_normalise(ps_transform *t, const ps_config_data *config)
+{
+    int64_t channels = t->from.c;
+    const ps_float_list *list = &config->normalize;
+    if (list->n != 0 && list->n != 2 && list->n != 2 * channels)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "data.normalize has %d numbers; %" PRId64
+                          " channels need 2 (mean, std) or %" PRId64
+                          " (the means, then the stds)",
+                          list->n, channels, 2 * channels);
+    size_t n = (size_t)channels;
+    PS_TRY(ps_mem_zalloc(&t->mean, n, sizeof(float), "means"));
+    PS_TRY(ps_mem_zalloc(&t->std, n, sizeof(float), "standard deviations"));
+    PS_TRY(ps_mem_zalloc(&t->table, n * 256, sizeof(float), "pixel values"));
+    for (int64_t c = 0; c < channels; c++) {
+        t->mean[c] = normal_of(list, 0, c, channels);
+        t->std[c] = normal_of(list, 1, c, channels);
+        if (!(t->std[c] > 0) || !isfinite(t->std[c]) || !isfinite(t->mean[c]))
+            return ps_err_set(PS_ERR_CONFIG,
+                              "data.normalize: mean %g and standard deviation %g of "
+                              "channel %" PRId64 "; the second has to be above 0",
+                              (double)t->mean[c], (double)t->std[c], c);
+        for (int v = 0; v < 256; v++)
+            t->table[c * 256 + v] = ((float)(v * config->scale) - t->mean[c]) / t->std[c];
+    }
+    return PS_OK;
+}
+
+/* PyTorch's area_pixel_compute_source_index in float32, and the two neighbours. */
+static float source_index(float scale, int64_t out, int64_t in, int32_t *low)
+{
+    float at = scale * ((float)out + 0.5f) - 0.5f;
+    if (at < 0) at = 0;
+    *low = (int32_t)at;
+    if (*low > in - 1) *low = (int32_t)(in - 1);
+    return at - (float)*low;
+}
+
+static ps_err init_resize(ps_transform *t)
+{
+    size_t w = (size_t)t->resized.w;
+    size_t count = (size_t)(t->resized.c * t->resized.h) * w;
+    PS_TRY(ps_mem_zalloc(&t->image, count, sizeof(float), "the resized image"));
+    PS_TRY(ps_mem_zalloc(&t->row, w, sizeof(float), "a row"));
+    PS_TRY(ps_mem_zalloc(&t->left, w, sizeof *t->left, "columns"));
+    PS_TRY(ps_mem_zalloc(&t->weight, w, sizeof(float), "columns"));
+    float scale = (float)t->from.w / (float)t->resized.w;
+    for (int64_t x = 0; x < t->resized.w; x++)
+        t->weight[x] = source_index(scale, x, t->from.w, &t->left[x]);
+    return PS_OK;
+}
+
+ps_err ps_transform_init(ps_transform *t, const ps_config_data *config,
+                         const ps_dims *from, bool is_float, const ps_dims *to,
+                         bool augment)
+{
+    memset(t, 0, sizeof *t);
+    t->is_float = is_float;
+    t->augment = augment;
+    t->padding = config->crop_padding;
+    t->scale = (float)config->scale;
+    t->crop = config->crop_padding > 0;
+    t->flip = config->flip;
+    if (from->n != 3 &&
+        (config->resize.n > 0 || config->crop_padding > 0 || config->flip))
+        return does_not_fit(from, to,
+                            "data.resize, data.crop_padding and data.flip need images "
+                            "(C, H, W)");
+    PS_TRY(fit(t, config, from, to));
+    ps_err err = init_normalise(t, config);
+    if (err == PS_OK && !same_size(t->from, t->resized)) err = init_resize(t);
+    if (err != PS_OK) ps_transform_fini(t);
+    return err;
+}
+
+void ps_transform_fini(ps_transform *t)
+{
+    free(t->table);
+    free(t->mean);
+    free(t->std);
+    free(t->image);
+    free(t->row);
+    free(t->left);
+    free(t->weight);
+    memset(t, 0, sizeof *t);
+}
+
+/* One stored row, as float32, resized to t->resized.w columns. */
+static void resize_row(const ps_transform *t, const void *sample, int64_t row,
+                       float *restrict out)
+{
+    int64_t w = t->from.w;
+    const uint8_t *u8 = (const uint8_t *)sample + row * w;
+    const float *f32 = (const float *)sample + row * w;
+    for (int64_t x = 0; x < t->resized.w; x++) {
+        int64_t a = t->left[x], b = a + 1 < w ? a + 1 : a;
+        float va = t->is_float ? f32[a] : (float)u8[a];
+        float vb = t->is_float ? f32[b] : (float)u8[b];
+        out[x] = (1 - t->weight[x]) * va + t->weight[x] * vb;
+    }
+}
+
+static void resize(ps_transform *t, const void *sample)
+{
+    int64_t h = t->resized.h, w = t->resized.w;
+    float scale = (float)t->from.h / (float)h;
+    for (int64_t y = 0; y < t->resized.c * h; y++) {
+        int32_t top;
+        float weight = source_index(scale, y % h, t->from.h, &top);
+        int64_t base = y / h * t->from.h, a = top, b = a + 1 < t->from.h ? a + 1 : a;
+        float *restrict out = t->image + y * w;
+        float *restrict below = t->row;
+        resize_row(t, sample, base + a, out);
+        resize_row(t, sample, base + b, below);
+#pragma omp simd
+        for (int64_t x = 0; x < w; x++)
+            out[x] = (1 - weight) * out[x] + weight * below[x];
+    }
+}
+
+typedef struct window { // of the image, where the input is taken from
+    int64_t top, left;  // negative: in the padding
+    bool flip;
+} window;
+
+/* Uniform in 0 .. n - 1 of a 32-bit word. */
+static int64_t pick(uint32_t word, int64_t n)
+{
+    return (int64_t)(((uint64_t)word * (uint64_t)n) >> 32);
+}
+
+static window draw_window(const ps_transform *t, ps_draw_key key)
+{
+    int64_t spare_h = t->resized.h - t->to.h, spare_w = t->resized.w - t->to.w;
+    // CenterCrop rounds half to even, as Python does.
+    if (!t->augment)
+        return (window){lrint((double)spare_h / 2), lrint((double)spare_w / 2), false};
+    const uint32_t k[2] = {(uint32_t)key.seed, (uint32_t)(key.seed >> 32)};
+    const uint32_t counter[4] = {0, PS_TRANSFORM_STREAM, key.position, key.epoch};
+    uint32_t words[4];
+    ps_philox4x32(k, counter, words);
+    window at = {0, 0, t->flip && words[2] >> 31};
+    if (t->crop) {
+        at.top = pick(words[0], spare_h + 2 * t->padding + 1) - t->padding;
+        at.left = pick(words[1], spare_w + 2 * t->padding + 1) - t->padding;
+    }
+    return at;
+}
+
+static void normalise_u8(const float *restrict table, const uint8_t *restrict in,
+                         int64_t n, float *restrict out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = table[in[i]];
+}
+
+static void normalise_f32(float scale, float mean, float std, const float *restrict in,
+                          int64_t n, float *restrict out)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] = (in[i] * scale - mean) / std;
+}
+
+static void mirror(float *row, int64_t n)
+{
+    for (int64_t a = 0, b = n - 1; a < b; a++, b--) {
+        float v = row[a];
+        row[a] = row[b];
+        row[b] = v;
+    }
+}
+
+/* One row of the input from the columns that lie within the image; the rest is padding,
+ * a stored 0. in NULL: the whole row is padding. */
+static void place_row(const ps_transform *t, int64_t c, const void *in, bool in_float,
+                      float scale, const window *at, float *out)
+{
+    int64_t w = t->to.w, begin = 0, end = in != NULL ? w : 0;
+    if (begin < -at->left) begin = -at->left;
+    if (end > t->resized.w - at->left) end = t->resized.w - at->left;
+    if (begin > end) begin = end = 0;
+    float padding = (0 - t->mean[c]) / t->std[c];
+    for (int64_t x = 0; x < begin; x++)
+        out[x] = padding;
+    if (begin < end && in_float)
+        normalise_f32(scale, t->mean[c], t->std[c], (const float *)in + at->left + begin,
+                      end - begin, out + begin);
+    else if (begin < end)
+        normalise_u8(t->table + c * 256, (const uint8_t *)in + at->left + begin,
+                     end - begin, out + begin);
+    for (int64_t x = end; x < w; x++)
+        out[x] = padding;
+    if (at->flip) mirror(out, w);
+}
+
+static void place(const ps_transform *t, const void *image, bool in_float, float scale,
+                  const window *at, float *out)
+{
+    size_t row_bytes = (size_t)t->resized.w * (in_float ? sizeof(float) : 1);
+    for (int64_t c = 0; c < t->to.c; c++)
+        for (int64_t y = 0; y < t->to.h; y++) {
+            int64_t from = y + at->top;
+            bool inside = from >= 0 && from < t->resized.h;
+            const void *in = (const char *)image +
+                             (size_t)(c * t->resized.h + (inside ? from : 0)) * row_bytes;
+            place_row(t, c, inside ? in : NULL, in_float, scale, at,
+                      out + (c * t->to.h + y) * t->to.w);
+        }
+}
+
+void ps_transform_apply(ps_transform *t, const void *sample, ps_draw_key key, float *out)
+{
+    window at = draw_window(t, key);
+    if (t->image == NULL) {
+        place(t, sample, t->is_float, 1, &at, out);
+        return;
+    }
+    resize(t, sample);
+    place(t, t->image, true, t->is_float ? 1 : t->scale, &at, out);
+}
