@@ -1,0 +1,205 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "loader.h"
+
+enum { SAMPLES = 103, PIXELS = 12 };
+
+static uint8_t values[SAMPLES * PIXELS];
+static int32_t labels[SAMPLES];
+static ps_dataset dataset = {
+    .n = SAMPLES, .dims = {3, {1, 3, 4}}, .values = values, .labels = labels};
+static const ps_dims input = {3, {1, 3, 4}};
+static const int64_t batch[2] = {8, 8};
+static ps_config config = {.train = {.seed = 5},
+                           .data = {.scale = 1, .prefetch = 2, .flip = true}};
+static ps_sampler_options sampler = {SAMPLES, 2, 1, true, false, 9, batch};
+
+/* Pixel 0 of each sample is its index; labels are the index too. */
+static int begin(void **state)
+{
+    for (int i = 0; i < SAMPLES * PIXELS; i++)
+        values[i] = (uint8_t)(i % PIXELS == 0 ? i / PIXELS : i % 251);
+    for (int i = 0; i < SAMPLES; i++)
+        labels[i] = i;
+    return 0;
+}
+
+static ps_loader *new_loader(const ps_sampler_options *s, int64_t from, int64_t n)
+{
+    ps_loader_options o = {&config, &dataset, &input, s, from, n, 8};
+    ps_loader *loader = NULL;
+    assert_int_equal(ps_loader_create(&o, &loader), PS_OK);
+    return loader;
+}
+
+static ps_loaded *next(ps_loader *loader)
+{
+    ps_loaded *loaded = NULL;
+    assert_int_equal(ps_loader_next(loader, ps_deadline_in_ms(20000), &loaded), PS_OK);
+    return loaded;
+}
+
+/* Batch k of the epoch holds the sampler's samples, and nothing comes behind the last. */
+static void check_epoch(ps_loader *loader, uint64_t number, int64_t first)
+{
+    ps_epoch epoch;
+    assert_int_equal(ps_epoch_init(&epoch, &sampler, number), PS_OK);
+    assert_int_equal(ps_loader_epoch(loader, number, first), PS_OK);
+    for (int64_t k = first; k < epoch.n_batches; k++) {
+        ps_loaded *loaded = next(loader);
+        assert_non_null(loaded);
+        assert_int_equal(loaded->n, epoch.batches[k].n);
+        assert_int_equal(loaded->global_n, epoch.batches[k].global_n);
+        assert_int_equal((uintptr_t)loaded->x % 64, 0);
+        for (int64_t i = 0; i < loaded->n; i++) {
+            int64_t at = epoch.batches[k].begin + i, index = epoch.indices[at];
+            assert_int_equal(loaded->labels[i], index);
+            assert_int_equal(loaded->positions[i], epoch.positions[at]);
+            const float *x = loaded->x + i * PIXELS;
+            assert_true(x[0] == (float)index || x[3] == (float)index); // or flipped
+        }
+        ps_loader_release(loader, loaded);
+    }
+    assert_null(next(loader));
+    assert_null(next(loader));
+    ps_epoch_fini(&epoch);
+}
+
+static void batches_are_the_samplers(void **state)
+{
+    ps_loader *loader = new_loader(&sampler, 0, 0);
+    for (uint64_t e = 0; e < 5; e++)
+        check_epoch(loader, e, 0);
+    ps_loader_destroy(&loader);
+    assert_null(loader);
+}
+
+static void an_epoch_starts_anywhere(void **state)
+{
+    ps_loader *loader = new_loader(&sampler, 0, 0);
+    check_epoch(loader, 3, 4);
+    check_epoch(loader, 3, 6);
+    check_epoch(loader, 3, 7); // 52 samples by 8: 7 batches, so none is left
+    check_epoch(loader, 3, 100);
+    ps_loader_destroy(&loader);
+}
+
+/* A resumed epoch gives the same augmented pixels, whatever was prepared before. */
+static void replays_are_equal(void **state)
+{
+    float x[8 * PIXELS];
+    ps_loader *loader = new_loader(&sampler, 0, 0);
+    assert_int_equal(ps_loader_epoch(loader, 2, 0), PS_OK);
+    for (int k = 0; k < 3; k++)
+        ps_loader_release(loader, next(loader));
+    ps_loaded *loaded = next(loader);
+    memcpy(x, loaded->x, sizeof x);
+    ps_loader_release(loader, loaded);
+    for (int round = 0; round < 50; round++) {
+        assert_int_equal(ps_loader_epoch(loader, (uint64_t)round, 0), PS_OK);
+        assert_int_equal(ps_loader_epoch(loader, 2, 3), PS_OK);
+        loaded = next(loader);
+        assert_memory_equal(loaded->x, x, sizeof x);
+        ps_loader_release(loader, loaded);
+    }
+    ps_loader_destroy(&loader);
+}
+
+static void evaluation_is_in_order(void **state)
+{
+    ps_loader *loader = new_loader(NULL, 50, 53);
+    for (int round = 0; round < 2; round++) {
+        int64_t at = 50;
+        assert_int_equal(ps_loader_epoch(loader, 0, 0), PS_OK);
+        for (ps_loaded *l; (l = next(loader)) != NULL; ps_loader_release(loader, l))
+            for (int64_t i = 0; i < l->n; i++, at++) {
+                assert_int_equal(l->labels[i], at);
+                assert_true(l->x[i * PIXELS] == (float)at); // never flipped
+            }
+        assert_int_equal(at, SAMPLES);
+    }
+    ps_loader_destroy(&loader);
+    loader = new_loader(NULL, 103, 0);
+    assert_int_equal(ps_loader_epoch(loader, 0, 0), PS_OK);
+    assert_null(next(loader));
+    ps_loader_destroy(&loader);
+}
+
+/* prefetch + 1 batches: a caller that keeps them all gets a deadline, then goes on. */
+static void held_batches_are_bounded(void **state)
+{
+    ps_loader *loader = new_loader(&sampler, 0, 0);
+    ps_loaded *held[3], *more = NULL;
+    assert_int_equal(ps_loader_epoch(loader, 0, 0), PS_OK);
+    for (int i = 0; i < 3; i++)
+        held[i] = next(loader);
+    assert_int_equal(ps_loader_next(loader, ps_deadline_in_ms(30), &more),
+                     PS_ERR_TIMEOUT);
+    assert_null(more);
+    float first = held[1]->x[0];
+    ps_loader_epoch(loader, 1, 0); // held ones stay valid
+    assert_true(held[1]->x[0] == first);
+    for (int i = 2; i >= 0; i--)
+        ps_loader_release(loader, held[i]);
+    check_epoch(loader, 4, 0);
+    ps_loader_destroy(&loader);
+}
+
+static void destroyed_at_any_moment(void **state)
+{
+    for (int i = 0; i < 200; i++) {
+        ps_loader *loader = new_loader(&sampler, 0, 0);
+        if (i % 4 > 0) ps_loader_epoch(loader, (uint64_t)i, 0);
+        if (i % 4 > 1) next(loader);
+        if (i % 4 > 2) ps_loader_epoch(loader, (uint64_t)i + 1, 2);
+        if (i % 8 == 7) usleep((useconds_t)(i * 3));
+        ps_loader_destroy(&loader);
+    }
+}
+
+static void errors_come_from_next_or_create(void **state)
+{
+    const ps_dims wrong = {3, {3, 32, 32}};
+    ps_loader_options o = {&config, &dataset, &wrong, &sampler, 0, 0, 8};
+    ps_loader *loader = NULL;
+    assert_int_equal(ps_loader_create(&o, &loader), PS_ERR_SHAPE);
+    assert_null(loader);
+    assert_string_equal(ps_err_message(),
+                        "data is (1, 3, 4), the model's input is (3, 32, 32): set "
+                        "data.resize or model.input");
+
+    ps_sampler_options dropping = {SAMPLES, 104, 0, true, true, 0, NULL};
+    int64_t many[104];
+    for (int i = 0; i < 104; i++)
+        many[i] = 1;
+    dropping.batch = many;
+    loader = new_loader(&dropping, 0, 0);
+    ps_loaded *loaded = NULL;
+    assert_int_equal(ps_loader_next(loader, ps_deadline_in_ms(10), &loaded), PS_ERR_ARG);
+    ps_loader_epoch(loader, 0, 0);
+    assert_int_equal(ps_loader_next(loader, ps_deadline_in_ms(20000), &loaded),
+                     PS_ERR_CONFIG);
+    assert_non_null(strstr(ps_err_message(), "drop_last"));
+    ps_loader_destroy(&loader);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batches_are_the_samplers),
+        cmocka_unit_test(an_epoch_starts_anywhere),
+        cmocka_unit_test(replays_are_equal),
+        cmocka_unit_test(evaluation_is_in_order),
+        cmocka_unit_test(held_batches_are_bounded),
+        cmocka_unit_test(destroyed_at_any_moment),
+        cmocka_unit_test(errors_come_from_next_or_create),
+    };
+    return cmocka_run_group_tests(tests, begin, NULL);
+}

@@ -1,0 +1,240 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "sampler.h"
+
+static ps_epoch epoch_of(int64_t n, int w, int rank, bool shuffle, bool drop_last,
+                         uint64_t seed, const int64_t *batch, uint64_t number)
+{
+    ps_sampler_options o = {n, w, rank, shuffle, drop_last, seed, batch};
+    ps_epoch epoch;
+    assert_int_equal(ps_epoch_init(&epoch, &o, number), PS_OK);
+    assert_int_equal(epoch.n_batches, ps_sampler_n_batches(&o));
+    return epoch;
+}
+
+/* torch.randperm(10) with seeds 0 and 42, as PyTorch gives them. */
+static void one_rank_sees_the_permutation(void **state)
+{
+    static const int64_t seed_0[] = {4, 1, 7, 5, 3, 9, 0, 8, 6, 2};
+    static const int64_t seed_42[] = {2, 6, 1, 8, 4, 5, 0, 9, 3, 7};
+    const int64_t batch[] = {4};
+    ps_epoch a = epoch_of(10, 1, 0, true, false, 0, batch, 0);
+    assert_memory_equal(a.indices, seed_0, sizeof seed_0);
+    ps_epoch b = epoch_of(10, 1, 0, true, false, 40, batch, 2); // seed + epoch
+    assert_memory_equal(b.indices, seed_42, sizeof seed_42);
+    assert_int_equal(a.n_batches, 3);
+    assert_int_equal(a.batches[2].begin, 8);
+    assert_int_equal(a.batches[2].n, 2);
+    ps_epoch_fini(&a);
+    ps_epoch_fini(&b);
+}
+
+/* 10 samples on 4 ranks: padded with the first two, or cut to 8. */
+static void ranks_take_turns(void **state)
+{
+    static const int64_t padded[] = {3, 7, 1}, cut[] = {3, 7};
+    const int64_t batch[] = {2, 2, 2, 2};
+    ps_epoch a = epoch_of(10, 4, 3, false, false, 0, batch, 0);
+    assert_int_equal(a.n, 3);
+    assert_memory_equal(a.indices, padded, sizeof padded);
+    assert_int_equal(a.positions[2], 11);
+    assert_int_equal(a.batches[1].global_n, 4);
+    ps_epoch b = epoch_of(10, 4, 3, false, true, 0, batch, 0);
+    assert_int_equal(b.n, 2);
+    assert_memory_equal(b.indices, cut, sizeof cut);
+    ps_epoch_fini(&a);
+    ps_epoch_fini(&b);
+}
+
+/* Fewer samples than padding: DistributedSampler repeats the list. */
+static void padding_is_cyclic(void **state)
+{
+    const int64_t batch[] = {1, 1, 1, 1, 1, 1, 1};
+    for (int r = 0; r < 7; r++) {
+        ps_epoch e = epoch_of(2, 7, r, false, false, 0, batch, 0);
+        assert_int_equal(e.n, 1);
+        assert_int_equal(e.indices[0], r % 2);
+        ps_epoch_fini(&e);
+    }
+}
+
+/* Every rank's slices of a global batch, together, are that batch of the permutation. */
+static void check_unequal(int64_t n, int w, const int64_t *batch, bool drop_last)
+{
+    ps_sampler_options o = {n, w, 0, true, drop_last, 3, batch};
+    int64_t n_batches = ps_sampler_n_batches(&o), whole = 0, position = 0;
+    ps_epoch *epochs = calloc((size_t)w, sizeof *epochs);
+    for (int r = 0; r < w; r++) {
+        whole += batch[r];
+        epochs[r] = epoch_of(n, w, r, true, drop_last, 3, batch, 1);
+        assert_int_equal(epochs[r].n_batches, n_batches);
+    }
+    const int64_t one = n;
+    ps_epoch all = epoch_of(n, 1, 0, true, false, 3, &one, 1);
+    for (int64_t k = 0; k < n_batches; k++) {
+        int64_t sum = 0;
+        for (int r = 0; r < w; r++) {
+            ps_sampler_batch b = epochs[r].batches[k];
+            assert_true(b.n >= 1 && b.n <= batch[r]);
+            assert_int_equal(b.global_n, epochs[0].batches[k].global_n);
+            for (int64_t i = b.begin; i < b.begin + b.n; i++, position++) {
+                assert_int_equal(epochs[r].positions[i], position);
+                assert_int_equal(epochs[r].indices[i], all.indices[position % n]);
+            }
+            sum += b.n;
+        }
+        assert_int_equal(sum, epochs[0].batches[k].global_n);
+        if (k + 1 < n_batches) assert_int_equal(sum, whole);
+    }
+    if (drop_last)
+        assert_true(position <= n && position > n - w - whole);
+    else
+        assert_true(position >= n && position < n + 2 * w);
+    for (int r = 0; r < w; r++)
+        ps_epoch_fini(&epochs[r]);
+    ps_epoch_fini(&all);
+    free(epochs);
+}
+
+static void unequal_batches_share_each_global_batch(void **state)
+{
+    const int64_t a[] = {96, 32}, b[] = {1, 2, 2}, c[] = {5, 1, 1, 30};
+    for (int64_t n = 40; n < 260; n += 7)
+        for (int drop = 0; drop < 2; drop++) {
+            check_unequal(n, 2, a, drop);
+            check_unequal(n, 3, b, drop);
+            check_unequal(n, 4, c, drop);
+        }
+}
+
+/* 160 samples by 96 + 32: 128 whole, of the last 32 each 3/4 and 1/4 (every rank one,
+ * then shares of the rest rounded down in the running sum: 30 * 95 / 126 = 22). */
+static void the_last_global_batch_is_shared_in_proportion(void **state)
+{
+    const int64_t batch[] = {96, 32};
+    ps_epoch a = epoch_of(160, 2, 0, false, false, 0, batch, 0);
+    ps_epoch b = epoch_of(160, 2, 1, false, false, 0, batch, 0);
+    assert_int_equal(a.batches[0].n, 96);
+    assert_int_equal(b.batches[0].n, 32);
+    assert_int_equal(a.batches[1].n, 23);
+    assert_int_equal(b.batches[1].n, 9);
+    assert_int_equal(b.positions[32], 128 + 23);
+    ps_epoch_fini(&a);
+    ps_epoch_fini(&b);
+}
+
+static void options_without_sense_are_errors(void **state)
+{
+    const int64_t batch[] = {1, 1, 1, 1}, zero[] = {1, 0, 1, 1};
+    ps_epoch e;
+    ps_sampler_options o = {3, 4, 0, true, true, 0, batch};
+    assert_int_equal(ps_epoch_init(&e, &o, 0), PS_ERR_CONFIG);
+    assert_non_null(strstr(ps_err_message(), "drop_last"));
+    o = (ps_sampler_options){0, 4, 0, true, false, 0, batch};
+    assert_int_equal(ps_epoch_init(&e, &o, 0), PS_ERR_ARG);
+    o = (ps_sampler_options){9, 4, 4, true, false, 0, batch};
+    assert_int_equal(ps_epoch_init(&e, &o, 0), PS_ERR_ARG);
+    o = (ps_sampler_options){9, 4, 0, true, false, 0, zero};
+    assert_int_equal(ps_epoch_init(&e, &o, 0), PS_ERR_ARG);
+    ps_epoch_fini(&e);
+}
+
+static void evaluation_slices_are_disjoint(void **state)
+{
+    for (int64_t n = 0; n < 30; n++)
+        for (int w = 1; w < 8; w++) {
+            int64_t next = 0;
+            for (int r = 0; r < w; r++) {
+                int64_t begin, count;
+                ps_sampler_eval_slice(n, w, r, &begin, &count);
+                assert_int_equal(begin, next);
+                assert_true(count == n / w || count == n / w + 1);
+                next += count;
+            }
+            assert_int_equal(next, n);
+        }
+}
+
+static const char torch_script[] =
+    "import sys\n"
+    "try:\n"
+    "    from torch.utils.data.distributed import DistributedSampler\n"
+    "except Exception as e:\n"
+    "    print('absent', e); sys.exit()\n"
+    "for n in (1, 2, 7, 10, 64, 360, 1437, 6000):\n"
+    "  for w in (1, 2, 3, 4, 7, 16):\n"
+    "    for rank in sorted({0, w // 2, w - 1}):\n"
+    "      for epoch in (0, 1, 5):\n"
+    "        for shuffle in (0, 1):\n"
+    "          for drop in (0, 1):\n"
+    "            if drop and n < w: continue\n"
+    "            s = DistributedSampler(range(n), w, rank, bool(shuffle), 11, "
+    "bool(drop))\n"
+    "            s.set_epoch(epoch)\n"
+    "            i = list(s)\n"
+    "            print(n, w, rank, epoch, shuffle, drop, len(i), *i)\n";
+
+/* One line of the script: the options, the count, the indices. */
+static void check_torch_line(char *line)
+{
+    int64_t v[7], batch[16];
+    for (int i = 0; i < 7; i++)
+        v[i] = strtoll(line, &line, 10);
+    for (int i = 0; i < 16; i++)
+        batch[i] = 3;
+    ps_epoch e = epoch_of(v[0], (int)v[1], (int)v[2], v[4] != 0, v[5] != 0, 11, batch,
+                          (uint64_t)v[3]);
+    assert_int_equal(e.n, v[6]);
+    for (int64_t i = 0; i < e.n; i++)
+        assert_int_equal(e.indices[i], strtoll(line, &line, 10));
+    ps_epoch_fini(&e);
+}
+
+/* Against DistributedSampler itself where there is PyTorch. */
+static void indices_are_pytorchs(void **state)
+{
+    char command[sizeof torch_script + 64];
+    snprintf(command, sizeof command, "/usr/bin/python3 -c \"%s\" 2>&1", torch_script);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    char *line = NULL;
+    size_t size = 0;
+    int n_lines = 0;
+    bool absent = false;
+    while (getline(&line, &size, pipe) > 0) {
+        absent = absent || line[0] < '0' || line[0] > '9';
+        if (absent) continue;
+        check_torch_line(line);
+        n_lines++;
+    }
+    free(line);
+    pclose(pipe);
+    if (!absent) {
+        assert_true(n_lines > 1000);
+        return;
+    }
+    print_message("[  SKIPPED ] /usr/bin/python3 has no torch to compare with\n");
+    skip();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_rank_sees_the_permutation),
+        cmocka_unit_test(ranks_take_turns),
+        cmocka_unit_test(padding_is_cyclic),
+        cmocka_unit_test(unequal_batches_share_each_global_batch),
+        cmocka_unit_test(the_last_global_batch_is_shared_in_proportion),
+        cmocka_unit_test(options_without_sense_are_errors),
+        cmocka_unit_test(evaluation_slices_are_disjoint),
+        cmocka_unit_test(indices_are_pytorchs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
