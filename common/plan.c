@@ -175,15 +175,12 @@ static uint64_t hash_plan(const ps_plan *plan, const ps_model_spec *spec)
     return ps_hash_value(&h);
 }
 
-ps_err ps_plan_init(ps_plan *plan, const ps_model_spec *spec, uint64_t chunk_bytes,
-                    uint32_t n_shards)
+/* The whole plan but for its hash. */
+static ps_err make(ps_plan *plan, const ps_model_spec *spec, uint64_t chunk_bytes,
+                   uint32_t n_shards)
 {
-    *plan = (ps_plan){0};
     uint64_t target = 0, n = 0;
-    if (n_shards == 0 || spec->n_tensors == 0)
-        return ps_err_set(PS_ERR_ARG, "a plan wants at least one shard and one tensor");
-    if (chunk_bytes == 0)
-        chunk_bytes = ps_plan_auto_chunk_bytes(spec->arena_count * 4, n_shards);
+    *plan = (ps_plan){.n_shards = n_shards};
     PS_TRY(find_target(spec, chunk_bytes, n_shards, &target, &n));
     PS_TRY(ps_mem_zalloc(&plan->chunks, n, sizeof *plan->chunks, "plan"));
     PS_TRY(ps_mem_zalloc(&plan->shard_counts, n_shards, sizeof(uint64_t), "plan"));
@@ -191,8 +188,50 @@ ps_err ps_plan_init(ps_plan *plan, const ps_model_spec *spec, uint64_t chunk_byt
     c.blocks = target < PS_NORM_BLOCK ? 1 : target / PS_NORM_BLOCK;
     cut_all(&c);
     plan->n_chunks = (uint32_t)n;
-    plan->n_shards = n_shards;
-    PS_TRY(place(plan));
+    return place(plan);
+}
+
+static uint64_t fullest(const ps_plan *plan)
+{
+    uint64_t most = 0;
+    for (uint32_t s = 0; s < plan->n_shards; s++)
+        if (plan->shard_counts[s] > most) most = plan->shard_counts[s];
+    return most;
+}
+
+/* Even chunks whose number is no multiple of the shards' leave some shards with one more,
+ * and the step waits for those: sizes down to half are tried, the first within 2% is
+ * taken, else the best. */
+static ps_err make_auto(ps_plan *plan, const ps_model_spec *spec, uint32_t n_shards)
+{
+    uint64_t bytes = ps_plan_auto_chunk_bytes(spec->arena_count * 4, n_shards);
+    uint64_t blocks = bytes / BYTES_PER_BLOCK;
+    PS_TRY(make(plan, spec, bytes, n_shards));
+    for (uint64_t b = blocks - 1; b > 0 && b >= blocks / 2; b--) {
+        if (fullest(plan) * n_shards * 50 <= spec->arena_count * 51) break;
+        ps_plan other;
+        ps_err err = make(&other, spec, b * BYTES_PER_BLOCK, n_shards);
+        if (err == PS_OK && fullest(&other) < fullest(plan)) {
+            ps_plan swap = *plan;
+            *plan = other;
+            other = swap;
+        }
+        ps_plan_fini(&other);
+        PS_TRY(err);
+    }
+    return PS_OK;
+}
+
+ps_err ps_plan_init(ps_plan *plan, const ps_model_spec *spec, uint64_t chunk_bytes,
+                    uint32_t n_shards)
+{
+    *plan = (ps_plan){0};
+    if (n_shards == 0 || spec->n_tensors == 0)
+        return ps_err_set(PS_ERR_ARG, "a plan wants at least one shard and one tensor");
+    if (chunk_bytes)
+        PS_TRY(make(plan, spec, chunk_bytes, n_shards));
+    else
+        PS_TRY(make_auto(plan, spec, n_shards));
     plan->hash = hash_plan(plan, spec);
     return PS_OK;
 }

@@ -26,15 +26,16 @@ typedef struct ps_plan {
     uint64_t hash; // over the tensors (name, shape, offset), the chunks and their shards
 } ps_plan;
 
-/* chunk_bytes 0: ps_plan_auto_chunk_bytes. CONFIG when there are more shards than chunks
- * can be made for; NOMEM. plan is safe for fini after a failure. */
+/* chunk_bytes 0: ps_plan_auto_chunk_bytes, or somewhat less where the shards are evener
+ * for it; else the largest chunk wanted, in whole blocks. CONFIG when there are more
+ * shards than chunks can be made for; NOMEM. plan is safe for fini after a failure. */
 ps_err ps_plan_init(ps_plan *plan, const ps_model_spec *spec, uint64_t chunk_bytes,
                     uint32_t n_shards);
 void ps_plan_fini(ps_plan *plan);
 
 /* Pure: the size that fills and drains the pipe of a step of `bytes` quickly without
- * paying for too many messages: about sqrt(bytes) scaled, 64 KiB .. 1 MiB, a multiple of
- * a block. */
+ * paying for too many messages: about sqrt(bytes) scaled, 64 KiB .. 1 MiB (less for a
+ * small model of many shards), a multiple of a block. */
 uint64_t ps_plan_auto_chunk_bytes(uint64_t bytes, uint32_t n_shards);
 
 #endif

@@ -1,0 +1,373 @@
+/* Models from YAML: shapes, names and counts against PyTorch's, and what is refused. */
+#include "model_spec.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A configuration of nothing but a model. */
+typedef struct fixture {
+    ps_config cfg;
+    ps_model_spec spec;
+} fixture;
+
+static ps_err build(fixture *f, const char *layers, int n_input, const int64_t *input,
+                    const char *loss)
+{
+    char text[4096];
+    static char file[] = "a.yaml";
+    snprintf(text, sizeof text, "model:\n  layers:\n%s", layers);
+    *f = (fixture){.cfg = {.file = file}};
+    f->cfg.model.input.n = n_input;
+    memcpy(f->cfg.model.input.v, input, (size_t)n_input * sizeof *input);
+    f->cfg.model.dropout = true;
+    f->cfg.model.loss = (char *)(uintptr_t)loss;
+    assert_int_equal(ps_yaml_parse(file, text, strlen(text), &f->cfg.tree), PS_OK);
+    return ps_model_spec_init(&f->spec, &f->cfg);
+}
+
+static void tear(fixture *f)
+{
+    ps_model_spec_fini(&f->spec);
+    ps_yaml_destroy(&f->cfg.tree);
+}
+
+static const int64_t IMAGE[] = {1, 28, 28}, COLOUR[] = {3, 32, 32}, FEATURES[] = {20};
+
+static void assert_refused(const char *layers, const char *loss, ps_err code,
+                           const char *message)
+{
+    fixture f;
+    assert_int_equal(build(&f, layers, 3, IMAGE, loss), code);
+    if (!strstr(ps_err_message(), message))
+        fail_msg("'%s' lacks '%s'", ps_err_message(), message);
+    tear(&f);
+}
+
+static void assert_dims(const ps_dims *dims, const char *text)
+{
+    char out[PS_DIMS_TEXT];
+    assert_string_equal(ps_dims_text(dims, out), text);
+}
+
+static void load(fixture *f, const char *file)
+{
+    ps_err err = ps_config_load(&f->cfg, file, NULL, 0);
+    if (err != PS_OK) fail_msg("%s", ps_err_message());
+    err = ps_model_spec_init(&f->spec, &f->cfg);
+    if (err != PS_OK) fail_msg("%s", ps_err_message());
+}
+
+static void unload(fixture *f)
+{
+    ps_model_spec_fini(&f->spec);
+    ps_config_fini(&f->cfg);
+}
+
+/* Parameters as sum(p.numel() for p in model.parameters()) of the same model in PyTorch:
+ * BasicNet's is in PyTorch's example, ResNet-18's and VGG-11's are torchvision's with
+ * other heads: 11,689,512 - 513,000 (fc of 1,000) + 5,130 (fc of 10); the CIFAR stem has
+ * 64*3*9 instead of 64*3*49 weights; VGG-11's features have 9,220,480. */
+static void shipped_models_have_pytorchs_parameter_counts(void **state)
+{
+    const struct {
+        const char *file;
+        uint64_t n_params;
+        int n_buffers;
+    } models[] = {
+        {"configs/mnist-basicnet.yaml", 1199882, 0},
+        {"configs/digits-basicnet.yaml", 320 + 18496 + 256 * 128 + 128 + 1290, 0},
+        {"configs/digits-mlp.yaml", 64 * 64 + 64 + 650, 0},
+        {"configs/mnist-lenet5.yaml", 61706, 0},
+        {"configs/resnet18-stl10.yaml", 11689512 - 513000 + 5130, 60},
+        {"configs/resnet18-cifar10.yaml", 11689512 - 513000 + 5130 - 64 * 3 * 40, 60},
+        {"configs/synthetic-vgg11.yaml", 9220480 + 5130, 0},
+        {"configs/vgg11-cifar10.yaml", 9220480 + 2 * (512 * 512 + 512) + 5130, 0},
+        {"configs/vgg11-stl10.yaml",
+         9220480 + 4608 * 1024 + 1024 + 1024 * 1024 + 1024 + 10250, 0},
+    };
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        fixture f;
+        load(&f, models[i].file);
+        assert_int_equal(f.spec.n_params, models[i].n_params);
+        assert_int_equal(f.spec.n_buffers, models[i].n_buffers);
+        assert_int_equal(f.spec.n_outputs, 10);
+        unload(&f);
+    }
+}
+
+static void basicnet_has_pytorchs_names_and_shapes(void **state)
+{
+    const char *const names[] = {"conv1.weight", "conv1.bias", "conv2.weight",
+                                 "conv2.bias",   "fc1.weight", "fc1.bias",
+                                 "fc2.weight",   "fc2.bias"};
+    const char *const shapes[] = {"(32, 1, 3, 3)", "(32)",  "(64, 32, 3, 3)", "(64)",
+                                  "(128, 9216)",   "(128)", "(10, 128)",      "(10)"};
+    const int64_t fan_in[] = {9, 9, 288, 288, 9216, 9216, 128, 128};
+    fixture f;
+    load(&f, "configs/mnist-basicnet.yaml");
+    assert_int_equal(f.spec.n_tensors, 8);
+    uint64_t at = 0;
+    for (int i = 0; i < 8; i++) {
+        const ps_tensor *t = &f.spec.tensors[i];
+        assert_string_equal(t->name, names[i]);
+        assert_dims(&t->dims, shapes[i]);
+        assert_int_equal(t->fan_in, fan_in[i]);
+        assert_int_equal(t->role, i % 2 ? PS_TENSOR_BIAS : PS_TENSOR_WEIGHT);
+        assert_int_equal(t->offset % PS_TENSOR_ALIGN, 0);
+        assert_true(t->offset >= at && t->offset < at + PS_TENSOR_ALIGN);
+        at = t->offset + t->count;
+    }
+    assert_int_equal(f.spec.arena_count % PS_TENSOR_ALIGN, 0);
+    assert_ptr_equal(ps_model_spec_find(&f.spec, "fc1.bias"), &f.spec.tensors[5]);
+    assert_null(ps_model_spec_find(&f.spec, "fc1"));
+    unload(&f);
+}
+
+static void basicnet_shapes_are_inferred(void **state)
+{
+    const char *const outs[] = {"(32, 26, 26)", "(32, 26, 26)", "(64, 24, 24)",
+                                "(64, 24, 24)", "(64, 12, 12)", "(64, 12, 12)",
+                                "(9216)",       "(128)",        "(128)",
+                                "(128)",        "(10)",         "(10)"};
+    fixture f;
+    load(&f, "configs/mnist-basicnet.yaml");
+    assert_int_equal(f.spec.n_layers, 12);
+    for (int i = 0; i < 12; i++) {
+        assert_dims(&f.spec.layers[i].out, outs[i]);
+        assert_int_equal(f.spec.layers[i].input[0], i - 1);
+        assert_int_equal(f.spec.layers[i].n_consumers, 1);
+    }
+    assert_true(f.spec.layers[5].p == 0.25 && f.spec.layers[9].p == 0.5);
+    assert_int_equal(f.spec.layers[9].dropout_id, 1);
+    unload(&f);
+}
+
+static void dropout_can_be_turned_off(void **state)
+{
+    const char *set[] = {"model.dropout=false"};
+    fixture f;
+    assert_int_equal(ps_config_load(&f.cfg, "configs/mnist-basicnet.yaml", set, 1),
+                     PS_OK);
+    assert_int_equal(ps_model_spec_init(&f.spec, &f.cfg), PS_OK);
+    assert_true(f.spec.layers[5].p == 0.0 && f.spec.layers[9].p == 0.0);
+    unload(&f);
+}
+
+static void resnet_has_torchvisions_state_dict(void **state)
+{
+    fixture f;
+    load(&f, "configs/resnet18-stl10.yaml");
+    const struct {
+        const char *name, *shape;
+    } wanted[] = {
+        {"conv1.weight", "(64, 3, 7, 7)"},
+        {"bn1.running_var", "(64)"},
+        {"layer1.0.conv1.weight", "(64, 64, 3, 3)"},
+        {"layer2.0.conv1.weight", "(128, 64, 3, 3)"},
+        {"layer2.0.downsample.0.weight", "(128, 64, 1, 1)"},
+        {"layer2.0.downsample.1.running_mean", "(128)"},
+        {"layer4.1.bn2.num_batches_tracked", "()"},
+        {"fc.weight", "(10, 512)"},
+    };
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+        const ps_tensor *t = ps_model_spec_find(&f.spec, wanted[i].name);
+        if (!t) fail_msg("%s is missing", wanted[i].name);
+        assert_dims(&t->dims, wanted[i].shape);
+    }
+    assert_int_equal(f.spec.n_tensors, 62); // len(list(resnet18().parameters()))
+    assert_null(ps_model_spec_find(&f.spec, "conv1.bias"));
+    unload(&f);
+}
+
+static void a_residual_block_adds_body_and_input(void **state)
+{
+    fixture f;
+    ps_err err = build(&f,
+                       "    - conv2d: {out: 4, kernel: 1}\n"
+                       "    - residual:\n"
+                       "        name: block\n"
+                       "        body: [relu, {conv2d: {name: c, out: 4, kernel: 3, "
+                       "padding: 1}}]\n"
+                       "    - avg_pool2d: global\n"
+                       "    - flatten\n",
+                       3, COLOUR, "cross_entropy");
+    assert_int_equal(err, PS_OK);
+    const ps_layer *add = &f.spec.layers[3];
+    assert_int_equal(add->kind, PS_LAYER_ADD);
+    assert_int_equal(add->input[0], 2);
+    assert_int_equal(add->input[1], 0);
+    assert_int_equal(f.spec.layers[0].n_consumers, 2); // relu and the addition
+    assert_string_equal(f.spec.tensors[0].name, "0.weight");
+    assert_string_equal(f.spec.tensors[2].name, "block.c.weight");
+    assert_dims(&f.spec.layers[4].out, "(4, 1, 1)");
+    assert_int_equal(f.spec.layers[4].kernel[0], 32);
+    assert_int_equal(f.spec.n_outputs, 4);
+    tear(&f);
+}
+
+/* floor((n + 2p - k) / s) + 1 for uneven sizes, and rectangular kernels. */
+static void windows_follow_pytorchs_arithmetic(void **state)
+{
+    fixture f;
+    ps_err err = build(&f,
+                       "    - conv2d: {out: 2, kernel: [3, 5], stride: [2, 3], padding: "
+                       "[1, 0]}\n"
+                       "    - max_pool2d: {kernel: 3, stride: 2, padding: 1}\n"
+                       "    - avg_pool2d: [2, 1]\n"
+                       "    - flatten\n"
+                       "    - linear: {out: 7, bias: false}\n",
+                       3, IMAGE, "mse");
+    assert_int_equal(err, PS_OK);
+    assert_dims(&f.spec.layers[0].out, "(2, 14, 8)"); // (30-3)/2+1, (28-5)/3+1
+    assert_dims(&f.spec.layers[1].out, "(2, 7, 4)");
+    assert_dims(&f.spec.layers[2].out, "(2, 3, 4)");
+    assert_int_equal(f.spec.layers[4].bias, PS_NONE);
+    assert_int_equal(f.spec.n_tensors, 3);
+    tear(&f);
+}
+
+static void features_need_no_image(void **state)
+{
+    fixture f;
+    assert_int_equal(build(&f, "    - linear: 5\n    - sigmoid\n", 1, FEATURES, "mse"),
+                     PS_OK);
+    assert_dims(&f.spec.tensors[0].dims, "(5, 20)");
+    tear(&f);
+    assert_int_equal(build(&f, "    - conv2d: {out: 5, kernel: 1}\n", 1, FEATURES, "mse"),
+                     PS_ERR_SHAPE);
+    assert_non_null(strstr(ps_err_message(), "input is (20)"));
+    tear(&f);
+}
+
+static void errors_name_line_layer_and_shapes(void **state)
+{
+    assert_refused("    - linear: {name: fc1, out: 128}\n", "cross_entropy", PS_ERR_SHAPE,
+                   "a.yaml:3: linear fc1: input is (1, 28, 28), put a flatten before it");
+    assert_refused(
+        "    - relu\n    - conv2d: {name: c, out: 1, kernel: 31, padding: 1}\n", "mse",
+        PS_ERR_SHAPE, "a.yaml:4: conv2d c: kernel (31, 31) is larger");
+    assert_refused("    - max_pool2d: {kernel: 2, padding: 2}\n", "mse", PS_ERR_SHAPE,
+                   "padding 2 is more than half of the kernel 2");
+    assert_refused("    - residual:\n        name: r\n"
+                   "        body: [{conv2d: {out: 3, kernel: 3}}]\n",
+                   "mse", PS_ERR_SHAPE,
+                   "residual r: body gives (3, 26, 26), the identity gives (1, 28, 28)");
+    assert_refused("    - flatten\n    - linear: {out: 16777216}\n", "mse", PS_ERR_SHAPE,
+                   "weight (16777216, 784) has more than 2147483647 elements");
+    assert_refused("    - conv2d: {out: 16777216, kernel: 1}\n", "mse", PS_ERR_SHAPE,
+                   "output (16777216, 28, 28) has more than");
+}
+
+static void unknown_layers_and_settings_get_a_hint(void **state)
+{
+    assert_refused("    - conv2: {out: 3, kernel: 3}\n", "mse", PS_ERR_CONFIG,
+                   "a.yaml:3: layer \"conv2\" is not known; did you mean \"conv2d\"?");
+    assert_refused("    - conv2d: {out: 3, kernal: 3}\n", "mse", PS_ERR_CONFIG,
+                   "setting of conv2d \"kernal\" is not known; did you mean \"kernel\"?");
+    assert_refused("    - relu: {out: 3}\n", "mse", PS_ERR_CONFIG, "setting of relu");
+    assert_refused("    - conv2d: {out: 3}\n", "mse", PS_ERR_CONFIG,
+                   "conv2d: \"kernel\" is missing");
+    assert_refused("    - linear\n", "mse", PS_ERR_CONFIG, "linear: \"out\" is missing");
+    assert_refused("    - dropout: 1\n", "mse", PS_ERR_CONFIG, "1 is not in [0, 1)");
+    assert_refused("    - relu: 3\n", "mse", PS_ERR_CONFIG, "not a value");
+    assert_refused("    - conv2d: {out: 0, kernel: 3}\n", "mse", PS_ERR_CONFIG, "out");
+    assert_refused("    - conv2d: {out: x, kernel: 3}\n", "mse", PS_ERR_CONFIG, "out");
+    assert_refused("    - max_pool2d: [2, 2, 2]\n", "mse", PS_ERR_CONFIG,
+                   "[height, width]");
+    assert_refused("    - {relu: , tanh: }\n", "mse", PS_ERR_CONFIG, "a layer is a kind");
+    assert_refused("    - [relu]\n", "mse", PS_ERR_CONFIG, "a layer is a kind");
+    assert_refused("    - residual: {body: []}\n", "mse", PS_ERR_CONFIG, "body is empty");
+}
+
+static void names_are_unique(void **state)
+{
+    assert_refused("    - flatten\n    - linear: {name: a, out: 3}\n"
+                   "    - linear: {name: a, out: 3}\n",
+                   "mse", PS_ERR_CONFIG,
+                   "a.yaml:5: linear: the name \"a\" is that of the layer of line 4");
+    assert_refused("    - flatten\n    - linear: {name: \"2\", out: 3}\n"
+                   "    - linear: {out: 3}\n",
+                   "mse", PS_ERR_CONFIG, "the name \"2\"");
+}
+
+static void the_loss_fits_the_last_layer(void **state)
+{
+    const char *logits = "    - flatten\n    - linear: 10\n";
+    const char *logs = "    - flatten\n    - linear: 10\n    - log_softmax\n";
+    assert_refused(logits, "nll", PS_ERR_CONFIG, "end the layers with log_softmax");
+    assert_refused(logs, "cross_entropy", PS_ERR_CONFIG, "leave log_softmax out");
+    assert_refused(logits, "hinge", PS_ERR_CONFIG, "none of nll");
+    assert_refused("    - conv2d: {out: 10, kernel: 28}\n", "cross_entropy", PS_ERR_SHAPE,
+                   "output is (10, 1, 1)");
+    assert_refused("    - flatten\n", "mse", PS_ERR_CONFIG, "no layer has parameters");
+    fixture f;
+    assert_int_equal(build(&f, logs, 3, IMAGE, "nll"), PS_OK);
+    tear(&f);
+}
+
+static void the_input_is_checked(void **state)
+{
+    const int64_t two[] = {28, 28}, zero[] = {1, 0, 28}, huge[] = {1 << 24, 1 << 24, 3};
+    const char *layers = "    - flatten\n    - linear: 10\n";
+    fixture f;
+    assert_int_equal(build(&f, layers, 2, two, "mse"), PS_ERR_CONFIG);
+    tear(&f);
+    assert_int_equal(build(&f, layers, 3, zero, "mse"), PS_ERR_CONFIG);
+    tear(&f);
+    assert_int_equal(build(&f, layers, 3, huge, "mse"), PS_ERR_CONFIG);
+    assert_non_null(strstr(ps_err_message(), "model.input"));
+    tear(&f);
+}
+
+static void layers_are_bounded(void **state)
+{
+    fixture f = {.cfg = {.model = {.loss = (char[]){"mse"}}}};
+    size_t bytes = 0, n = 5000;
+    char *text = malloc(n * 8 + 64);
+    bytes += (size_t)sprintf(text, "model: {layers: [flatten");
+    for (size_t i = 0; i < n; i++)
+        bytes += (size_t)sprintf(text + bytes, ", relu");
+    bytes += (size_t)sprintf(text + bytes, "]}");
+    f.cfg.model.input = (ps_int_list){1, {4}};
+    assert_int_equal(ps_yaml_parse("a.yaml", text, bytes, &f.cfg.tree), PS_OK);
+    assert_int_equal(ps_model_spec_init(&f.spec, &f.cfg), PS_ERR_CONFIG);
+    assert_non_null(strstr(ps_err_message(), "more than 4096 layers"));
+    tear(&f);
+    free(text);
+}
+
+static void a_model_without_layers_is_refused(void **state)
+{
+    fixture f = {.cfg = {.model = {.loss = (char[]){"mse"}}}};
+    f.cfg.model.input = (ps_int_list){1, {4}};
+    assert_int_equal(ps_model_spec_init(&f.spec, &f.cfg), PS_ERR_CONFIG);
+    assert_non_null(strstr(ps_err_message(), "model.layers"));
+    tear(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shipped_models_have_pytorchs_parameter_counts),
+        cmocka_unit_test(basicnet_has_pytorchs_names_and_shapes),
+        cmocka_unit_test(basicnet_shapes_are_inferred),
+        cmocka_unit_test(dropout_can_be_turned_off),
+        cmocka_unit_test(resnet_has_torchvisions_state_dict),
+        cmocka_unit_test(a_residual_block_adds_body_and_input),
+        cmocka_unit_test(windows_follow_pytorchs_arithmetic),
+        cmocka_unit_test(features_need_no_image),
+        cmocka_unit_test(errors_name_line_layer_and_shapes),
+        cmocka_unit_test(unknown_layers_and_settings_get_a_hint),
+        cmocka_unit_test(names_are_unique),
+        cmocka_unit_test(the_loss_fits_the_last_layer),
+        cmocka_unit_test(the_input_is_checked),
+        cmocka_unit_test(layers_are_bounded),
+        cmocka_unit_test(a_model_without_layers_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
