@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Compiles every header by itself, twice over: each includes what it needs, each is guarded.
+
+Flags are those of the header's own source, else of its folder, from compile_commands.json.
+A header whose source exists but is not part of this build (CUDA, NCCL, Gloo) is skipped.
+
+Usage: check_headers.py ROOT BUILD
+"""
+import json
+import re
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+FOLDERS = ("common", "server", "worker")
+
+
+def commands(build):
+    """Source path -> its compiler command without source and output."""
+    found = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        words = shlex.split(entry["command"])
+        if "ccache" in words[0]:
+            words = words[1:]
+        words = words[:words.index("-o")] + words[words.index("-o") + 2:]
+        words = [w for w in words if w not in ("-c", entry["file"])]
+        found[Path(entry["file"])] = words
+    return found
+
+
+def command_for(header, root, known):
+    """The command to check a header with; None when it is not part of this build."""
+    siblings = [header.with_suffix(s) for s in (".c", ".cc", ".cpp", ".cu")]
+    if any(s.exists() for s in siblings) and not any(s in known for s in siblings):
+        return None
+    for sibling in siblings:
+        if sibling.suffix == ".c" and sibling in known:
+            return known[sibling]
+    top = root / header.relative_to(root).parts[0]
+    for source, command in known.items():
+        if source.suffix == ".c" and top in source.parents:
+            return command
+    return None
+
+
+def check(header, command):
+    text = f'#include "{header}"\n' * 2
+    done = subprocess.run(command + ["-fsyntax-only", "-Werror", "-x", "c", "-"], input=text,
+                          capture_output=True, text=True)
+    return re.sub(r"(?m)^In file included from <stdin>.*\n", "", done.stderr) if done.returncode else ""
+
+
+def main(root, build):
+    known, jobs, skipped = commands(build), [], []
+    for top in FOLDERS:
+        for header in sorted((root / top).rglob("*.h")):
+            command = command_for(header, root, known)
+            if command:
+                jobs.append((header, command))
+            else:
+                skipped.append(str(header.relative_to(root)))
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda job: check(*job), jobs))
+    failed = [(job[0], text) for job, text in zip(jobs, results) if text]
+    for header, text in failed:
+        print(f"{header.relative_to(root)}: does not compile by itself: include what it uses, "
+              f"and guard it with #ifndef\n{text}")
+    if skipped:
+        print("not part of this build:", " ".join(skipped))
+    print(f"{len(jobs)} headers, {len(failed)} errors")
+    return 1 if failed or not jobs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).resolve(), Path(sys.argv[2])))

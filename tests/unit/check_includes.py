@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Checks the order of reading: who may include whom, and that the lists are whole.
+
+- server/ and worker/ include their own files and common/'s; common/ its own alone.
+- Within a folder a file includes only files above it in the folder's CMake source list.
+  x.h stands where it is listed, else where x.c (x.cc, x.cu) is.
+- Every source and header has a place in its list; no file name occurs twice in the tree.
+
+Usage: check_includes.py ROOT
+"""
+import re
+import sys
+from pathlib import Path
+
+FOLDERS = ("common", "server", "worker")
+MAY_USE = {"common": {"common"}, "server": {"server", "common"}, "worker": {"worker", "common"}}
+SOURCES = (".c", ".cc", ".cpp", ".cu")
+HEADERS = (".h", ".cuh")
+CODE = SOURCES + HEADERS
+
+
+def listed(cmake, folder):
+    """Files named by a CMake file, in order, as paths relative to the folder."""
+    names = []
+    for line in cmake.read_text().splitlines():
+        line = line.split("#", 1)[0]
+        inner = re.search(r"include\(.*?/(\S+\.cmake)\)", line)
+        if inner:
+            for found in sorted(folder.rglob(Path(inner.group(1)).name)):
+                names += listed(found, folder)
+            continue
+        for name in re.findall(r"[\w./${}-]+", line):
+            name = re.sub(r"^.*\$\{[^}]*\}/", "", name)
+            if name.endswith(CODE):
+                names.append(name.removeprefix(folder.name + "/"))
+    return names
+
+
+def positions(folder):
+    """Path in the folder -> its place in the reading order."""
+    place = {}
+    for i, name in enumerate(listed(folder / "CMakeLists.txt", folder)):
+        place.setdefault(name, i)
+    for name, i in list(place.items()):
+        if name.endswith(SOURCES):
+            for ending in HEADERS:
+                header = str(Path(name).with_suffix(ending))
+                if (folder / header).exists():
+                    place.setdefault(header, i)
+    return place
+
+
+def includes(path):
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        found = re.match(r'\s*#\s*include\s*"([^"]+)"', line)
+        if found:
+            yield number, found.group(1)
+
+
+def check_unique(root, errors):
+    seen = {}
+    for top in FOLDERS + ("tests", "bench", "deploy"):
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix not in CODE:
+                continue
+            if path.name in seen:
+                errors.append(f"{path.relative_to(root)}: {seen[path.name]} has the same name: "
+                              "file names are unique in the tree, rename one")
+            seen[path.name] = path.relative_to(root)
+
+
+def main(root):
+    errors, place, home = [], {}, {}
+    check_unique(root, errors)
+    for top in FOLDERS:
+        place[top] = positions(root / top)
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix in CODE:
+                home[path.name] = (top, str(path.relative_to(root / top)))
+    for top, name in sorted(home.values()):
+        here = place[top].get(name)
+        if here is None:
+            errors.append(f"{top}/{name}: not in the source list of {top}/CMakeLists.txt: add it "
+                          "behind everything that it includes" +
+                          (" (a header without a .c is listed too)" if name.endswith(HEADERS) else ""))
+            continue
+        for line, target in includes(root / top / name):
+            other, there = home.get(Path(target).name, (None, None))
+            where = f"{top}/{name}:{line}: includes {target}"
+            if other is None:
+                errors.append(f"{where}, which is not in {', '.join(FOLDERS)}: use <> for what "
+                              "is not ours")
+            elif other not in MAY_USE[top]:
+                errors.append(f"{where} of {other}/: {top}/ may use "
+                              f"{' and '.join(sorted(MAY_USE[top]))} alone; move what both need "
+                              "to common/")
+            elif other == top and Path(there).stem != Path(name).stem and \
+                    place[top].get(there, -1) >= here:
+                errors.append(f"{where}, which stands below it in {top}/CMakeLists.txt: the list "
+                              f"is the reading order, move {Path(name).stem} below "
+                              f"{Path(there).stem} (or list {Path(target).name} by itself, "
+                              "further up)")
+    for error in errors:
+        print(error)
+    print(f"{len(home)} files, {len(errors)} errors")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
