@@ -1,0 +1,77 @@
+/* Codecs: fewer bytes for a gradient, or for the change of the weights, at some loss.
+ *
+ * A vector of n float32 becomes, little-endian:
+ *
+ *   none    n float32                                                              4n
+ * bytes fp16    n IEEE half precision, rounded to nearest even, held at +-65504        2n
+ *   int8    blocks of 256: float32 scale = max|v|/127, then int8 floor(v/scale + u),
+ *           u uniform in [0, 1): unbiased (Alistarh et al. 2017, QSGD)       n + 4n/256
+ *   onebit  blocks of 1,024: float32 mean|v|, then a sign bit per element
+ *           (Karimireddy et al. 2019, EF-signSGD, by blocks)             n/8 + 4n/1024
+ *   topk    k = ceil(share * n) largest by |v| (lower index first among equals):
+ *           k uint32 indices, ascending, then k float32                             8k
+ *
+ * The size depends on codec, n and share alone, so that a frame that lies about either is
+ * refused by its length. What is not finite in the input is not finite after decoding, so
+ * that the check of the sums still finds it.
+ *
+ * Error feedback (Seide et al. 2014): v = input + residual is encoded and residual
+ * becomes v - decoded(v), so that nothing is lost, only late. onebit and topk need it.
+ */
+#ifndef PS_CODEC_H
+#define PS_CODEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "config.h"
+#include "plan.h"
+#include "wire.h"
+
+enum { PS_CODEC_INT8_BLOCK = 256, PS_CODEC_ONEBIT_BLOCK = 1024 };
+
+/* Bytes of n elements. topk: the share of topk, in (0, 1]. */
+uint64_t ps_codec_bytes(ps_codec codec, uint64_t n, double topk);
+
+/* Whether error feedback is kept for it (a residual of n float32, zero at first). */
+bool ps_codec_feeds_back(ps_codec codec);
+
+/* Encodes in[0 .. n) into out (ps_codec_bytes of it). residual NULL: no feedback.
+ * draw: what int8's random numbers depend on, with the element's index. */
+void ps_codec_encode(ps_codec codec, double topk, uint64_t n, const float *in,
+                     float *residual, uint64_t draw, void *out);
+
+/* Decodes into out (n). PROTOCOL when bytes is not the size of n elements, or topk's
+ * indices are not ascending within n. out is then undefined. */
+ps_err ps_codec_decode(ps_codec codec, double topk, uint64_t n, const void *payload,
+                       uint64_t bytes, float *out);
+
+/* How a job codes its chunks: tensors smaller than min_bytes travel as float32 (biases
+ * and norms are few and sensitive), the others by the codec; a chunk's payload is its
+ * tensors' pieces one after another. */
+typedef struct ps_chunk_codec {
+    ps_codec codec;
+    double topk;
+    uint64_t min_bytes;
+    const ps_model_spec *spec; // borrowed
+} ps_chunk_codec;
+
+ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
+                           const ps_model_spec *spec);
+
+/* The codec that a chunk's frames carry: none where all its tensors travel as float32,
+ * for then the payload is the chunk itself. */
+ps_codec ps_chunk_codec_of(const ps_chunk_codec *c, const ps_chunk *chunk);
+uint64_t ps_chunk_codec_bytes(const ps_chunk_codec *c, const ps_chunk *chunk);
+
+/* values and residual (may be NULL) are the chunk's own (chunk->count elements). The gaps
+ * between tensors do not travel. */
+void ps_chunk_codec_encode(const ps_chunk_codec *c, const ps_chunk *chunk,
+                           const float *values, float *residual, uint64_t draw,
+                           void *out);
+/* Fills out (chunk->count; gaps zero). PROTOCOL when the payload does not fit the chunk.
+ */
+ps_err ps_chunk_codec_decode(const ps_chunk_codec *c, const ps_chunk *chunk,
+                             const void *payload, uint64_t bytes, float *out);
+
+#endif
