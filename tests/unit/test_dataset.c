@@ -1,0 +1,147 @@
+/* Which files a split is read from; what the readers do with them is their own tests'. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "data_files.h"
+#include "dataset.h"
+#include "temp_files.h"
+
+static temp_folder folder;
+static const ps_dims input = {3, {1, 1, 2}};
+
+static int begin(void **state)
+{
+    return temp_folder_init(&folder);
+}
+
+static int end(void **state)
+{
+    temp_folder_fini(&folder);
+    return 0;
+}
+
+/* An IDX pair of n images of 1 x 2 whose first pixel counts from `first`; labels too. */
+static void write_idx(const char *images, const char *labels, int first, uint8_t n)
+{
+    uint8_t x[64] = {0, 0, 8, 3, 0, 0, 0, n, 0, 0, 0, 1, 0, 0, 0, 2};
+    uint8_t y[64] = {0, 0, 8, 1, 0, 0, 0, n};
+    for (int i = 0; i < n; i++)
+        x[16 + 2 * i] = y[8 + i] = (uint8_t)(first + i);
+    assert_int_equal(temp_write_gz(&folder, images, x, 16 + 2u * n), 0);
+    assert_int_equal(temp_write(&folder, labels, y, 8 + (size_t)n), 0);
+}
+
+static ps_err load(ps_split split, const char *text, ps_dataset *set)
+{
+    ps_config config = {.file = "",
+                        .data = {.kind = "idx",
+                                 .path = folder.path,
+                                 .train = (char *)text,
+                                 .test = (char *)text}};
+    return ps_dataset_load(&config, split, &input, 0, set);
+}
+
+static void check_labels(ps_split split, const char *text, int first, int n)
+{
+    ps_dataset set;
+    if (load(split, text, &set) != PS_OK) fail_msg("%s", ps_err_message());
+    assert_int_equal(set.n, n);
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(set.labels[i], first + i);
+        assert_int_equal(((uint8_t *)set.values)[2 * i], first + i);
+    }
+    ps_dataset_fini(&set);
+}
+
+/* Only t10k files: ranges cut both splits out of them; the whole is no training set. */
+static void bare_ranges_fall_back_to_the_other_files(void **state)
+{
+    ps_dataset set;
+    write_idx("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte", 0, 10);
+    check_labels(PS_SPLIT_TRAIN, "0-7", 0, 8);
+    check_labels(PS_SPLIT_TEST, "8-9", 8, 2);
+    check_labels(PS_SPLIT_TEST, "", 0, 10);
+    assert_int_equal(load(PS_SPLIT_TRAIN, "", &set), PS_ERR_IO);
+    assert_non_null(strstr(ps_err_message(), "data.train: "));
+    assert_non_null(strstr(ps_err_message(), "train-images-idx3-ubyte"));
+
+    write_idx("train-images-idx3-ubyte", "train-labels-idx1-ubyte", 100, 10);
+    check_labels(PS_SPLIT_TRAIN, "0-7", 100, 8); // now there are training files
+    check_labels(PS_SPLIT_TRAIN, "", 100, 10);
+    check_labels(PS_SPLIT_TEST, "8-9", 8, 2);
+}
+
+static void named_files_and_ranges(void **state)
+{
+    write_idx("a,x", "y@1", 20, 5);
+    write_idx("a", "b", 40, 5);
+    check_labels(PS_SPLIT_TRAIN, "a,b", 40, 5);
+    check_labels(PS_SPLIT_TEST, " a , b @2-2", 42, 1);
+    ps_dataset set;
+    assert_int_equal(load(PS_SPLIT_TRAIN, "a,b@0-5", &set), PS_ERR_FORMAT);
+    assert_non_null(strstr(ps_err_message(), "there are 5 samples"));
+    assert_int_equal(load(PS_SPLIT_TRAIN, "a,c", &set), PS_ERR_IO);
+    char absolute[900];
+    snprintf(absolute, sizeof absolute, "%s/a,%s/b", folder.path, folder.path);
+    check_labels(PS_SPLIT_TRAIN, absolute, 40, 5);
+}
+
+static void split_texts_are_parsed(void **state)
+{
+    ps_data_spec spec;
+    assert_int_equal(ps_data_spec_init(&spec, "k", "0-7999"), PS_OK);
+    assert_true(spec.has_range && spec.first == 0 && spec.last == 7999);
+    assert_int_equal(spec.n_files, 0);
+    assert_int_equal(ps_data_spec_init(&spec, "k", "@3-4"), PS_OK);
+    assert_true(spec.has_range && spec.first == 3);
+    assert_int_equal(ps_data_spec_init(&spec, "k", "./0-7999,b"), PS_OK);
+    assert_int_equal(spec.n_files, 2);
+    assert_string_equal(spec.files[0], "./0-7999");
+    assert_false(spec.has_range);
+    ps_data_spec_fini(&spec);
+    static const char *const bad[] = {
+        "a@",  "a@1-", "a@-1", "a@1-2-3", "a@9999999999999999999-1",
+        "5-4", ",",    "a,",   " ",       "a,b@1 - 2"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(ps_data_spec_init(&spec, "data.test", bad[i]), PS_ERR_CONFIG);
+        assert_non_null(strstr(ps_err_message(), "data.test: "));
+        ps_data_spec_fini(&spec);
+    }
+}
+
+static void synthetic_data_has_the_models_shape(void **state)
+{
+    ps_config config = {.file = "",
+                        .data = {.kind = "synthetic",
+                                 .path = "",
+                                 .train = "",
+                                 .test = "2-5",
+                                 .samples = 30,
+                                 .test_samples = 9}};
+    ps_dataset set;
+    assert_int_equal(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 3, &set), PS_OK);
+    assert_int_equal(set.n, 30);
+    assert_memory_equal(&set.dims, &input, sizeof input);
+    assert_true(set.n_classes <= 3);
+    ps_dataset_fini(&set);
+    assert_int_equal(ps_dataset_load(&config, PS_SPLIT_TEST, &input, 3, &set), PS_OK);
+    assert_int_equal(set.n, 4);
+    ps_dataset_fini(&set);
+    config.data.train = "a,b";
+    assert_int_equal(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 3, &set),
+                     PS_ERR_CONFIG);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bare_ranges_fall_back_to_the_other_files),
+        cmocka_unit_test(named_files_and_ranges),
+        cmocka_unit_test(split_texts_are_parsed),
+        cmocka_unit_test(synthetic_data_has_the_models_shape),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}

@@ -1,0 +1,104 @@
+/* Files that numpy 1.24 wrote (tests/fuzz/corpus/npy) are read as numpy reads them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "npy.h"
+
+static ps_err read_pair(const char *x, const char *y, ps_dataset *set)
+{
+    char a[256], b[256];
+    snprintf(a, sizeof a, "tests/fuzz/corpus/npy/%s", x);
+    snprintf(b, sizeof b, "tests/fuzz/corpus/npy/%s", y);
+    char *paths[] = {a, b};
+    return ps_npy_read(paths, 2, set);
+}
+
+static void check_good(const char *x, const char *y, int n_dims, bool is_float)
+{
+    ps_dataset set;
+    if (read_pair(x, y, &set) != PS_OK) fail_msg("%s", ps_err_message());
+    assert_int_equal(set.n, 2);
+    assert_int_equal(set.dims.n, n_dims);
+    assert_int_equal(set.is_float, is_float);
+    assert_int_equal(set.dims.d[n_dims - 1], 3);
+    ps_dataset_fini(&set);
+}
+
+static void every_version_and_type_is_read(void **state)
+{
+    check_good("f4_2x3.npy", "i8_2.npy", 1, true);
+    check_good("f8_2x3_v2.npy", "i4_2.npy", 1, true);
+    check_good("u1_2x1x2x3_v3.npy", "i2_2x1.npy", 3, false);
+    check_good("u1_2x2x3.npy", "i8_2.npy", 3, false);
+    check_good("good_gz.npy.gz", "i8_2.npy", 1, true);
+}
+
+static void values_are_numpys(void **state)
+{
+    ps_dataset set;
+    assert_int_equal(read_pair("f8_2x3_v2.npy", "i2_2x1.npy", &set), PS_OK);
+    for (int i = 0; i < 6; i++)
+        assert_true(((float *)set.values)[i] == (float)((double)i / 3));
+    assert_int_equal(set.labels[0], 300);
+    assert_int_equal(set.labels[1], 0);
+    ps_dataset_fini(&set);
+    assert_int_equal(read_pair("u1_2x2x3.npy", "i8_2.npy", &set), PS_OK);
+    for (int i = 0; i < 12; i++)
+        assert_int_equal(((uint8_t *)set.values)[i], i);
+    assert_int_equal(set.labels[0], 1);
+    ps_dataset_fini(&set);
+    assert_int_equal(read_pair("nan.npy", "i8_2.npy", &set), PS_OK);
+    assert_int_equal(ps_dataset_check(&set, 10, 0), PS_ERR_NUMERIC);
+    assert_non_null(strstr(ps_err_message(), "sample 10: value 1"));
+    ps_dataset_fini(&set);
+}
+
+static void check_bad(const char *x, const char *y, ps_err expected, const char *says)
+{
+    ps_dataset set;
+    assert_int_equal(read_pair(x, y, &set), expected);
+    if (strstr(ps_err_message(), says) == NULL) fail_msg("%s", ps_err_message());
+    assert_null(set.values);
+    assert_null(set.labels);
+}
+
+static void what_is_not_read_is_said(void **state)
+{
+    const char *y = "i8_2.npy", *x = "f4_2x3.npy";
+    check_bad("fortran.npy", y, PS_ERR_UNSUPPORTED, "Fortran order");
+    check_bad("big_endian.npy", y, PS_ERR_UNSUPPORTED, "big-endian");
+    check_bad("f2.npy", y, PS_ERR_UNSUPPORTED, "type f2");
+    check_bad("i4_2.npy", y, PS_ERR_UNSUPPORTED, "type i4");
+    check_bad("structured.npy", y, PS_ERR_FORMAT, "string");
+    check_bad("scalar.npy", y, PS_ERR_FORMAT, "single number");
+    check_bad("empty.npy", y, PS_ERR_FORMAT, "no samples");
+    check_bad("huge_shape.npy", y, PS_ERR_FORMAT, "can address");
+    check_bad("huge_size.npy", y, PS_ERR_FORMAT, "too large");
+    check_bad("no_end.npy", y, PS_ERR_FORMAT, "no list of sizes");
+    check_bad("twice.npy", y, PS_ERR_FORMAT, "twice");
+    check_bad("lacks.npy", y, PS_ERR_FORMAT, "lacks descr");
+    check_bad("nine_dims.npy", y, PS_ERR_FORMAT, "more dimensions");
+    check_bad("header_cut.npy", y, PS_ERR_FORMAT, "claims an npy header");
+    check_bad("claim_gz.npy.gz", y, PS_ERR_FORMAT, "claims 1073741824 bytes");
+    check_bad("../idx/images", y, PS_ERR_FORMAT, "is not an npy file");
+    check_bad("absent.npy", y, PS_ERR_IO, "absent.npy");
+    check_bad(x, "negative_i1.npy", PS_ERR_FORMAT, "label 1 is -1");
+    check_bad(x, "u8_too_large.npy", PS_ERR_FORMAT, "label 1 is 1099511627776");
+    check_bad(x, "f4_2x3.npy", PS_ERR_UNSUPPORTED, "labels are integers");
+    check_bad("u1_2x2x3.npy", "empty.npy", PS_ERR_UNSUPPORTED, "labels are integers");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_version_and_type_is_read),
+        cmocka_unit_test(values_are_numpys),
+        cmocka_unit_test(what_is_not_read_is_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,99 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "synthetic.h"
+
+static ps_dataset make(uint64_t seed, uint32_t split, int64_t n, ps_dims dims,
+                       int64_t n_classes)
+{
+    ps_dataset set;
+    assert_int_equal(ps_synthetic_make(seed, split, n, &dims, n_classes, &set), PS_OK);
+    assert_int_equal(set.n, n);
+    assert_false(set.is_float);
+    return set;
+}
+
+/* The share of test's samples that lie nearest to their class's mean in train. */
+static double nearest_mean_accuracy(const ps_dataset *train, const ps_dataset *test)
+{
+    int64_t count = ps_dims_count(&train->dims), n_classes = train->n_classes;
+    double *means = calloc((size_t)(n_classes * count), sizeof *means);
+    int64_t *seen = calloc((size_t)n_classes, sizeof *seen), right = 0;
+    for (int64_t i = 0; i < train->n; i++) {
+        seen[train->labels[i]]++;
+        for (int64_t j = 0; j < count; j++)
+            means[train->labels[i] * count + j] +=
+                ((uint8_t *)train->values)[i * count + j];
+    }
+    for (int64_t i = 0; i < test->n; i++) {
+        int64_t best = -1;
+        double best_distance = 0;
+        for (int64_t k = 0; k < n_classes; k++) {
+            double distance = 0;
+            assert_true(seen[k] > 0);
+            for (int64_t j = 0; j < count; j++) {
+                double d = ((uint8_t *)test->values)[i * count + j] -
+                           means[k * count + j] / (double)seen[k];
+                distance += d * d;
+            }
+            if (best < 0 || distance < best_distance) best = k, best_distance = distance;
+        }
+        right += best == test->labels[i];
+    }
+    free(means);
+    free(seen);
+    return (double)right / (double)test->n;
+}
+
+static void classes_can_be_learnt(void **state)
+{
+    const ps_dims shapes[] = {{3, {3, 32, 32}}, {3, {1, 7, 9}}, {1, {40}}};
+    for (int i = 0; i < 3; i++) {
+        ps_dataset train = make(1, 0, 600, shapes[i], 10);
+        ps_dataset test = make(1, 1, 200, shapes[i], 10);
+        assert_true(nearest_mean_accuracy(&train, &test) > 0.9);
+        assert_memory_not_equal(train.values, test.values, 100);
+        ps_dataset_fini(&train);
+        ps_dataset_fini(&test);
+    }
+}
+
+static void the_seed_decides_all(void **state)
+{
+    const ps_dims dims = {3, {3, 5, 6}};
+    ps_dataset a = make(7, 0, 20, dims, 4), b = make(7, 0, 10, dims, 4);
+    ps_dataset c = make(8, 0, 10, dims, 4);
+    assert_memory_equal(a.values, b.values, 900); // more samples change none before
+    assert_memory_equal(a.labels, b.labels, 40);
+    assert_memory_not_equal(b.values, c.values, 900);
+    ps_dataset_fini(&a);
+    ps_dataset_fini(&b);
+    ps_dataset_fini(&c);
+}
+
+static void senseless_sizes_are_errors(void **state)
+{
+    ps_dataset set;
+    const ps_dims good = {1, {4}}, huge = {3, {1 << 30, 1 << 30, 1 << 30}},
+                  two = {2, {3, 3}};
+    assert_int_equal(ps_synthetic_make(0, 0, 0, &good, 2, &set), PS_ERR_CONFIG);
+    assert_int_equal(ps_synthetic_make(0, 0, 9, &good, 0, &set), PS_ERR_CONFIG);
+    assert_int_equal(ps_synthetic_make(0, 0, 9, &two, 2, &set), PS_ERR_CONFIG);
+    assert_int_equal(ps_synthetic_make(0, 0, 9, &huge, 2, &set), PS_ERR_FORMAT);
+    ps_dataset_fini(&set);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(classes_can_be_learnt),
+        cmocka_unit_test(the_seed_decides_all),
+        cmocka_unit_test(senseless_sizes_are_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
