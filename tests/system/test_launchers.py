@@ -1,0 +1,250 @@
+"""Launchers that other systems run: Slurm, Kubernetes, the containers' entry point.
+
+Slurm's srun and scontrol are stand-ins here (named so): they start the tasks on this machine
+with the variables that Slurm sets.
+"""
+import os
+import re
+import stat
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+try:
+    import yaml
+except ImportError:
+    yaml = None
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(os.environ.get("PS_BIN", ROOT / "build/release/bin"))
+SBATCH = ROOT / "deploy/slurm/pstrain.sbatch"
+
+STAND_IN_SRUN = r"""#!/bin/bash
+# Stand-in for Slurm's srun: starts --ntasks tasks on this machine.
+n=1
+while [ $# -gt 0 ]; do
+    case $1 in
+    --ntasks=*) n=${1#*=}; shift ;;
+    --*) shift ;;
+    *) break ;;
+    esac
+done
+pids=
+for ((i = 0; i < n; i++)); do
+    SLURM_PROCID=$i SLURM_LOCALID=$i "$@" &
+    pids="$pids $!"
+done
+status=0
+for pid in $pids; do wait "$pid" || status=$?; done
+exit $status
+"""
+
+STAND_IN_SCONTROL = r"""#!/bin/sh
+# Stand-in for Slurm's scontrol show hostnames.
+echo "$3" | tr , '\n'
+"""
+
+STAND_IN_GETENT = r"""#!/bin/sh
+# Stand-in for getent hosts: the name that a container network gives to an address.
+echo "172.18.0.3 $STAND_IN_NAME.cluster"
+"""
+
+STAND_IN_PROGRAM = r"""#!/bin/sh
+# Stand-in for ps-server and ps-worker: prints what it was started with.
+echo "${0##*/} rank=${RANK:-} server_rank=${PS_SERVER_RANK:-} world=$WORLD_SIZE" \
+    "servers=$PS_SERVERS master=$MASTER_ADDR:$MASTER_PORT args=$*"
+"""
+
+
+def write_program(folder, name, text):
+    path = Path(folder) / name
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+class Slurm(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        write_program(self.folder.name, "srun", STAND_IN_SRUN)
+        write_program(self.folder.name, "scontrol", STAND_IN_SCONTROL)
+
+    def run_sbatch(self, *args, **extra):
+        env = dict(os.environ, PATH=f"{self.folder.name}:{os.environ['PATH']}",
+                   SLURM_JOB_NODELIST="node1,node2", SLURM_JOB_ID="4711", SLURM_NTASKS="4",
+                   SLURM_SUBMIT_DIR=str(ROOT))
+        env.pop("MASTER_ADDR", None)
+        env.pop("MASTER_PORT", None)
+        env.update(extra)
+        return subprocess.run([str(SBATCH), *args], env=env, cwd=ROOT, text=True,
+                              capture_output=True, timeout=110)
+
+    def test_dry_run_prints_servers_then_workers(self):
+        run = self.run_sbatch("--dry-run", "configs/digits-basicnet.yaml", "train.epochs=3")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        servers, workers = run.stdout.splitlines()
+        self.assertIn("MASTER_ADDR=node1 MASTER_PORT=30211 WORLD_SIZE=4 PS_SERVERS=2", servers)
+        self.assertRegex(servers, r"srun .*--ntasks=2 .*ps-server .*--set train.epochs=3")
+        self.assertRegex(workers, r"srun .*--ntasks=4 .*ps-worker .*--out runs/slurm-4711")
+
+    def test_allreduce_has_no_servers(self):
+        run = self.run_sbatch("--dry-run", "configs/digits-basicnet.yaml", PS_MODE="allreduce")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual(len(run.stdout.splitlines()), 1)
+        self.assertIn("PS_SERVERS=0", run.stdout)
+        self.assertIn("exchange.name=allreduce", run.stdout)
+
+    def test_bad_calls_say_what_is_missing(self):
+        for args, extra, words in [
+                ((), {}, "name a configuration"),
+                (("nowhere.yaml",), {}, "no file nowhere.yaml"),
+                (("configs/digits-basicnet.yaml",), {"PS_MODE": "ring"}, "PS_MODE"),
+                (("configs/digits-basicnet.yaml",), {"SLURM_JOB_NODELIST": ""}, "sbatch")]:
+            run = self.run_sbatch(*args, **extra)
+            self.assertEqual(run.returncode, 2)
+            self.assertIn(words, run.stderr)
+
+    @unittest.skipUnless((BIN / "ps-worker").exists(), f"no ps-worker in {BIN}")
+    def test_real_programs_train_under_the_stand_in(self):
+        out = Path(self.folder.name) / "out"
+        run = self.run_sbatch("configs/digits-basicnet.yaml", "train.epochs=1",
+                              MASTER_ADDR="127.0.0.1", PS_BIN=str(BIN), PS_OUT=str(out),
+                              SLURM_NTASKS="2")
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        self.assertTrue((out / "summary.json").exists())
+
+
+class Kubernetes(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        if yaml is None:
+            raise unittest.SkipTest("python3-yaml is not installed")
+        folder = ROOT / "deploy/k8s"
+        cls.kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+        cls.objects = {}
+        for name in cls.kustomization["resources"]:
+            for item in yaml.safe_load_all((folder / name).read_text()):
+                cls.objects[item["kind"]] = item
+        cls.size = {}
+        for generator in cls.kustomization["configMapGenerator"]:
+            for literal in generator.get("literals", []):
+                key, value = literal.split("=", 1)
+                cls.size[key] = value
+
+    def test_numbers_agree(self):
+        job = self.objects["Job"]["spec"]
+        self.assertEqual(job["completionMode"], "Indexed")
+        self.assertEqual(job["completions"], job["parallelism"])
+        self.assertEqual(str(job["completions"]), self.size["WORLD_SIZE"])
+        self.assertEqual(str(self.objects["StatefulSet"]["spec"]["replicas"]),
+                         self.size["PS_SERVERS"])
+
+    def test_the_coordinator_has_its_name(self):
+        service, servers = self.objects["Service"], self.objects["StatefulSet"]
+        self.assertEqual(service["spec"]["clusterIP"], "None")
+        self.assertTrue(service["spec"]["publishNotReadyAddresses"])
+        self.assertEqual(servers["spec"]["serviceName"], service["metadata"]["name"])
+        self.assertEqual(self.size["MASTER_ADDR"],
+                         f"{servers['metadata']['name']}-0.{service['metadata']['name']}")
+        self.assertEqual(service["spec"]["selector"],
+                         servers["spec"]["template"]["metadata"]["labels"])
+        self.assertEqual(service["spec"]["ports"][0]["port"], int(self.size["MASTER_PORT"]))
+
+    def test_config_maps_are_those_that_are_made(self):
+        made = {g["name"] for g in self.kustomization["configMapGenerator"]}
+        for kind in ("StatefulSet", "Job"):
+            pod = self.objects[kind]["spec"]["template"]["spec"]
+            used = {v["configMap"]["name"] for v in pod["volumes"] if "configMap" in v}
+            for container in pod["containers"]:
+                used |= {e["configMapRef"]["name"] for e in container["envFrom"]}
+                mounted = {m["name"] for m in container["volumeMounts"]}
+                self.assertLessEqual(mounted, {v["name"] for v in pod["volumes"]})
+            self.assertLessEqual(used, made)
+
+    def test_the_job_is_the_first_job(self):
+        mine = yaml.safe_load((ROOT / "deploy/k8s/job.yaml").read_text())
+        first = yaml.safe_load((ROOT / "configs/digits-basicnet.yaml").read_text())
+        self.assertEqual(mine["data"].pop("path"), "/opt/pstrain/configs/digits")
+        first["data"].pop("path")
+        self.assertEqual(mine, first)
+
+    def test_gpu_overlay_patches_what_there_is(self):
+        overlay = yaml.safe_load((ROOT / "deploy/k8s/gpu/kustomization.yaml").read_text())
+        self.assertEqual(overlay["resources"], [".."])
+        target = overlay["patches"][0]["target"]
+        self.assertEqual(target["name"], self.objects[target["kind"]]["metadata"]["name"])
+        patch = yaml.safe_load(overlay["patches"][0]["patch"])[0]
+        where = self.objects["Job"]
+        for key in patch["path"].strip("/").split("/")[:-1]:
+            where = where[int(key)] if key.isdigit() else where[key]
+        self.assertIn("requests", where)
+
+
+class ContainerNode(unittest.TestCase):
+    """deploy/node finds rank and coordinator from the replica's name."""
+
+    def node(self, role, name, **extra):
+        with tempfile.TemporaryDirectory() as folder:
+            write_program(folder, "getent", STAND_IN_GETENT)
+            for program in ("ps-server", "ps-worker"):
+                write_program(folder, program, STAND_IN_PROGRAM)
+            env = {"PATH": f"{folder}:{os.environ['PATH']}", "STAND_IN_NAME": name, **extra}
+            run = subprocess.run([str(ROOT / "deploy/node"), role], env=env, text=True,
+                                 capture_output=True, timeout=30)
+        return run
+
+    def test_names_of_both_composes(self):
+        for joint in "-_":
+            with self.subTest(joint=joint):
+                run = self.node("worker", f"my-job{joint}worker{joint}3", PS_WORKERS="4",
+                                PS_FIRST_SERVICE="server")
+                self.assertEqual(run.returncode, 0, run.stderr)
+                self.assertIn(f"rank=2 server_rank= world=4 servers=2 "
+                              f"master=my-job{joint}server{joint}1:29500", run.stdout)
+                run = self.node("server", f"p{joint}server{joint}2")
+                self.assertIn(f"server_rank=1 world=2 servers=2 "
+                              f"master=p{joint}server{joint}1:29500", run.stdout)
+
+    def test_allreduce_takes_the_first_worker(self):
+        run = self.node("worker", "p-ring-2", PS_MODE="allreduce", PS_SET="train.epochs=2 a.b=c")
+        self.assertIn("rank=1 server_rank= world=2 servers=0 master=p-ring-1:29500", run.stdout)
+        self.assertIn("--set train.epochs=2 --set a.b=c --set exchange.name=allreduce "
+                      "--out /runs/allreduce", run.stdout)
+
+    def test_given_ranks_win(self):
+        run = self.node("worker", "nonsense", RANK="7", MASTER_ADDR="10.0.0.1")
+        self.assertIn("rank=7 server_rank= world=2 servers=2 master=10.0.0.1:29500", run.stdout)
+
+    def test_bad_settings(self):
+        for role, extra, words in [("boss", {}, "not 'boss'"),
+                                   ("worker", {"PS_MODE": "x"}, "PS_MODE"),
+                                   ("worker", {"PS_WORKERS": "two"}, "numbers")]:
+            run = self.node(role, "p-worker-1", **extra)
+            self.assertEqual(run.returncode, 2)
+            self.assertIn(words, run.stderr)
+
+
+class Table(unittest.TestCase):
+    def test_show_runs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run_dir = Path(folder) / "ps"
+            run_dir.mkdir()
+            (run_dir / "summary.json").write_text(
+                '{"mode": "ps", "servers": 2, "workers": 3, "samples_per_second": 1234.5,\n'
+                ' "step_ms_p50": 1.5, "step_ms_p99": 2.25, "bytes_sent_per_step": 1000.0,'
+                ' "bytes_received_per_step": 2000, "test_loss": 0.25, "test_accuracy": 0.975}')
+            run = subprocess.run([str(ROOT / "deploy/show-runs"), str(run_dir)], text=True,
+                                 capture_output=True, timeout=30)
+            self.assertEqual(run.returncode, 0, run.stderr)
+            self.assertEqual(re.split(r"\s+", run.stdout.splitlines()[1].strip()),
+                             ["ps", "2", "3", "1234.5", "1.50", "2.25", "1.0", "2.0", "0.2500",
+                              "0.9750"])
+            run = subprocess.run([str(ROOT / "deploy/show-runs"), folder], text=True,
+                                 capture_output=True, timeout=30)
+            self.assertEqual(run.returncode, 1)
+            self.assertIn("did not finish", run.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
