@@ -21,6 +21,7 @@ typedef enum flag_id {
     FLAG_TRACE,
     FLAG_LOG_LEVEL,
     FLAG_HELP,
+    FLAG_KEYS,
     FLAG_VERSION,
     FLAG_COUNT
 } flag_id;
@@ -45,6 +46,7 @@ static const struct {
     [FLAG_LOG_LEVEL] = {"--log-level", "LEVEL",
                         "debug, info, warn or error; default info"},
     [FLAG_HELP] = {"--help", NULL, "this text"},
+    [FLAG_KEYS] = {"--keys", NULL, "the configuration keys as a Markdown table"},
     [FLAG_VERSION] = {"--version", NULL, "the version"},
 };
 
@@ -238,9 +240,24 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
     cli->trace = args->value[FLAG_TRACE] != NULL;
     PS_TRY(add_size(cli, "job.workers", cli->world_size));
     PS_TRY(add_size(cli, "job.servers", cli->servers));
+    if (cli->trace) PS_TRY(add_override(cli, "train.trace=true"));
     for (int i = 0; i < args->n_sets; i++)
         PS_TRY(add_override(cli, args->sets[i]));
     return PS_OK;
+}
+
+/* Whether there was something to print instead of a job to run. */
+static bool print_asked(const ps_cli_program *program, const arguments *args, FILE *out)
+{
+    if (args->value[FLAG_HELP])
+        print_help(program, out);
+    else if (args->value[FLAG_KEYS])
+        ps_config_print_markdown(out);
+    else if (args->value[FLAG_VERSION])
+        fprintf(out, "%s %s\n", program->name, PS_VERSION);
+    else
+        return false;
+    return true;
 }
 
 ps_err ps_cli_parse(ps_cli *cli, const ps_cli_program *program, int argc, char **argv,
@@ -255,13 +272,8 @@ ps_err ps_cli_parse(ps_cli *cli, const ps_cli_program *program, int argc, char *
                     .log_level = PS_LOG_INFO};
     PS_TRY(ps_mem_zalloc(&args.sets, (size_t)argc, sizeof *args.sets, "arguments"));
     ps_err err = split(argc, argv, &args);
-    cli->done = err == PS_OK && (args.value[FLAG_HELP] || args.value[FLAG_VERSION]);
-    if (cli->done && args.value[FLAG_HELP])
-        print_help(program, out);
-    else if (cli->done)
-        fprintf(out, "%s %s\n", program->name, PS_VERSION);
-    else if (err == PS_OK)
-        err = fill(cli, program, &args);
+    if (err == PS_OK) cli->done = print_asked(program, &args, out);
+    if (err == PS_OK && !cli->done) err = fill(cli, program, &args);
     free(args.sets);
     return err;
 }

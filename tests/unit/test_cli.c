@@ -62,9 +62,10 @@ static void flags_and_forms(void **state)
     assert_string_equal(c.config, "a.yaml");
     assert_int_equal(c.rank, 1);
     assert_true(c.trace);
-    assert_int_equal(c.n_overrides, 2);
-    assert_string_equal(c.overrides[0], "train.seed=3");
-    assert_string_equal(c.overrides[1], "data.batch=[8, 4]");
+    assert_int_equal(c.n_overrides, 3);
+    assert_string_equal(c.overrides[0], "train.trace=true");
+    assert_string_equal(c.overrides[1], "train.seed=3");
+    assert_string_equal(c.overrides[2], "data.batch=[8, 4]");
     ps_cli_fini(&c);
 }
 

@@ -1,0 +1,71 @@
+/* The hash against FNV's published values and MurmurHash3's mixer. */
+#include "hash.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* fnv64_1a of the authors' test vectors (fnv/test_fnv.c). */
+static void state_is_fnv1a(void **state)
+{
+    static const struct {
+        const char *text;
+        uint64_t want;
+    } cases[] = {{"", 0xcbf29ce484222325u},
+                 {"a", 0xaf63dc4c8601ec8cu},
+                 {"foobar", 0x85944171f73967e8u}};
+    for (int i = 0; i < 3; i++) {
+        ps_hash h;
+        ps_hash_init(&h);
+        ps_hash_bytes(&h, cases[i].text, strlen(cases[i].text));
+        assert_true(h.state == cases[i].want);
+    }
+}
+
+/* fmix64 of MurmurHash3: 0 stays 0, and 1 becomes the value published with it. */
+static void value_is_mixed(void **state)
+{
+    assert_true(ps_hash_value(&(ps_hash){0}) == 0);
+    assert_true(ps_hash_value(&(ps_hash){1}) == 0xb456bcfc34c2cb2cu);
+}
+
+static uint64_t of_strings(const char *a, const char *b)
+{
+    ps_hash h;
+    ps_hash_init(&h);
+    ps_hash_string(&h, a);
+    ps_hash_string(&h, b);
+    return ps_hash_value(&h);
+}
+
+static void strings_keep_their_borders(void **state)
+{
+    assert_true(of_strings("ab", "c") != of_strings("a", "bc"));
+    assert_true(of_strings("ab", "c") == of_strings("ab", "c"));
+}
+
+static void zeros_are_equal(void **state)
+{
+    ps_hash a, b;
+    ps_hash_init(&a);
+    ps_hash_init(&b);
+    ps_hash_double(&a, 0.0);
+    ps_hash_double(&b, -0.0);
+    assert_true(ps_hash_value(&a) == ps_hash_value(&b));
+    ps_hash_double(&b, 5e-324);
+    ps_hash_double(&a, 0.0);
+    assert_true(ps_hash_value(&a) != ps_hash_value(&b));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(state_is_fnv1a),
+        cmocka_unit_test(value_is_mixed),
+        cmocka_unit_test(strings_keep_their_borders),
+        cmocka_unit_test(zeros_are_equal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
