@@ -17,7 +17,8 @@ enum {
     MAX_DEPTH = 64,
     MAX_NODES = 65536,
     MAX_TEXT_BYTES = 4 << 20, // of all scalars after aliases
-    MAX_ANCHORS = 256
+    MAX_ANCHORS = 256,
+    MAX_MEMBERS = 4096 // of a map: each new key is compared with those before it
 };
 
 static const char OVERRIDE[] = "--set";
@@ -238,6 +239,8 @@ static ps_err read_map(reader *r, int depth, ps_yaml *node)
         const ps_yaml at = {.file = r->file, .line = event_line(r)};
         if (r->event.type != YAML_SCALAR_EVENT)
             return ps_yaml_error(&at, "a key has to be a word");
+        if (node->n_items == MAX_MEMBERS)
+            return ps_yaml_error(&at, "more than %d keys in a map", MAX_MEMBERS);
         PS_TRY(text_new(r, &at, (const char *)r->event.data.scalar.value,
                         r->event.data.scalar.length, &key));
         ps_err err = find(node, key, strlen(key))

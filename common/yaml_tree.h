@@ -20,7 +20,8 @@ struct ps_yaml {
 };
 
 /* Parses a file (at most 1 MiB, 64 levels, 65,536 nodes counted after aliases, so that an
- * alias bomb is an error). Duplicate keys are errors. *out is owned by the caller. */
+ * alias bomb is an error, 4,096 keys a map). Duplicate keys are errors. *out is owned by
+ * the caller. */
 ps_err ps_yaml_load(const char *file, ps_yaml **out);
 /* The same from memory; name stands for the file in messages. For tests and fuzzing. */
 ps_err ps_yaml_parse(const char *name, const char *text, size_t bytes, ps_yaml **out);

@@ -5,6 +5,7 @@
 - Within a folder a file includes only files above it in the folder's CMake source list.
   x.h stands where it is listed, else where x.c (x.cc, x.cu) is.
 - Every source and header has a place in its list; no file name occurs twice in the tree.
+- The environment is read where configuration is: in common/cli.c and common/config.c.
 
 Usage: check_includes.py ROOT
 """
@@ -69,9 +70,22 @@ def check_unique(root, errors):
             seen[path.name] = path.relative_to(root)
 
 
+def check_environment(root, errors):
+    for top in FOLDERS:
+        for path in sorted((root / top).rglob("*")):
+            name = str(path.relative_to(root))
+            if path.suffix not in CODE or name in ("common/cli.c", "common/config.c"):
+                continue
+            for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+                if re.search(r"\bgetenv\(", line):
+                    errors.append(f"{name}:{number}: getenv: read the variable in common/cli.c "
+                                  "and pass its value on, or make it a configuration key")
+
+
 def main(root):
     errors, place, home = [], {}, {}
     check_unique(root, errors)
+    check_environment(root, errors)
     for top in FOLDERS:
         place[top] = positions(root / top)
         for path in sorted((root / top).rglob("*")):
