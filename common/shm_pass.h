@@ -1,0 +1,44 @@
+/* Handing arenas to a process on the same host: two memfds over an abstract Unix socket.
+ *
+ * Abstract names belong to a network namespace: whoever can connect is on this host and
+ * in this namespace, so that emulated or shaped links are never bypassed. The name
+ * carries 128 random bits that only members of the job learn; both ends check the peer's
+ * user.
+ *
+ *   worker -> server: {magic u32, rank u32, nonce u64, bytes u64} + fds: params, grads
+ *   server -> worker: {magic u32, accepted u32, text[248]}
+ */
+#ifndef PS_SHM_PASS_H
+#define PS_SHM_PASS_H
+
+#include "clock.h"
+#include "mem.h"
+
+enum { PS_SHM_NAME_MAX = 80 };
+
+typedef struct ps_shm_offer {
+    uint32_t magic, rank;
+    uint64_t nonce;
+    uint64_t bytes; // of each arena
+} ps_shm_offer;
+
+typedef struct ps_shm_answer {
+    uint32_t magic, accepted;
+    char text[248]; // why not
+} ps_shm_answer;
+
+/* Listens on a fresh name, which is written to name. *fd is non-blocking. */
+ps_err ps_shm_listen(char name[PS_SHM_NAME_MAX], int *fd);
+/* One connection if there is one, of this user or root: *fd, else -1. */
+ps_err ps_shm_accept(int listen_fd, int *fd);
+ps_err ps_shm_connect(const char *name, int *fd);
+
+/* PEER when the other end breaks off, TIMEOUT at the deadline. */
+ps_err ps_shm_offer_send(int fd, const ps_shm_offer *offer, int params_fd, int grads_fd);
+/* fds: params, grads; owned by the caller on PS_OK. */
+ps_err ps_shm_offer_recv(int fd, ps_deadline deadline, ps_shm_offer *offer, int fds[2]);
+ps_err ps_shm_answer_send(int fd, const char *refusal); // NULL: accepted
+/* PEER with the refusal's text when refused. */
+ps_err ps_shm_answer_recv(int fd, ps_deadline deadline);
+
+#endif

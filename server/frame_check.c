@@ -1,0 +1,92 @@
+#include "frame_check.h"
+
+#include <inttypes.h>
+
+static ps_frame_class bad(ps_frame_class class, const char *what, const ps_wire_header *h)
+{
+    ps_err_set(PS_ERR_PROTOCOL, "%s (%s, chunk %u, step %" PRIu64 ")", what,
+               ps_wire_kind_name(h->kind), h->chunk, h->step);
+    return class;
+}
+
+static bool from_worker(int kind)
+{
+    return kind == PS_MSG_HELLO || kind == PS_MSG_INIT || kind == PS_MSG_PUSH ||
+           kind == PS_MSG_PULL || kind == PS_MSG_BYE;
+}
+
+static ps_frame_class check_payload(const ps_frame_view *v, const ps_wire_header *h,
+                                    uint64_t count)
+{
+    if (h->count != count) {
+        ps_err_set(PS_ERR_PROTOCOL,
+                   "a %s of chunk %u with %" PRIu64 " elements; the plan has %" PRIu64,
+                   ps_wire_kind_name(h->kind), h->chunk, h->count, count);
+        return PS_FRAME_BAD;
+    }
+    if (h->codec == PS_CODEC_SHM) {
+        if (v->n_frames != 1)
+            return bad(PS_FRAME_BAD, "a payload beside shared memory", h);
+        return PS_FRAME_GOOD;
+    }
+    if (h->codec != PS_CODEC_NONE)
+        return bad(PS_FRAME_BAD, "a codec that was not agreed on", h);
+    if (v->n_frames != 2) return bad(PS_FRAME_BAD, "no payload", h);
+    if (v->payload_bytes != count * sizeof(float)) {
+        ps_err_set(PS_ERR_PROTOCOL,
+                   "a %s of chunk %u with %zu bytes of payload; %" PRIu64
+                   " were expected",
+                   ps_wire_kind_name(h->kind), h->chunk, v->payload_bytes,
+                   count * sizeof(float));
+        return PS_FRAME_BAD;
+    }
+    return PS_FRAME_GOOD;
+}
+
+static ps_frame_class check_chunk(const ps_frame_rules *rules, const ps_frame_view *v,
+                                  const ps_wire_header *h)
+{
+    if (h->chunk >= rules->plan->n_chunks)
+        return bad(PS_FRAME_BAD, "a chunk that the plan does not have", h);
+    const ps_chunk *chunk = &rules->plan->chunks[h->chunk];
+    if (chunk->shard != rules->shard)
+        return bad(PS_FRAME_BAD, "a chunk of another shard", h);
+    if (h->kind != PS_MSG_PULL) return check_payload(v, h, chunk->count);
+    if (v->n_frames != 1) return bad(PS_FRAME_BAD, "a payload where none belongs", h);
+    return PS_FRAME_GOOD;
+}
+
+ps_frame_class ps_frame_check(const ps_frame_rules *rules, const ps_frame_view *v,
+                              ps_wire_header *h)
+{
+    *h = (ps_wire_header){0};
+    if (v->n_frames < 1) {
+        ps_err_set(PS_ERR_PROTOCOL, "a message without a header");
+        return PS_FRAME_STRANGER;
+    }
+    if (ps_wire_decode(v->header, v->header_bytes, h) != PS_OK) return PS_FRAME_STRANGER;
+    if (h->nonce != rules->nonce) {
+        ps_err_set(PS_ERR_PROTOCOL,
+                   "a message of another job (another run on this port?)");
+        return PS_FRAME_STRANGER;
+    }
+    int64_t id_rank = ps_wire_id_rank(v->id, v->id_bytes);
+    if (h->rank >= rules->n_workers || id_rank != (int64_t)h->rank) {
+        ps_err_set(PS_ERR_PROTOCOL, "worker %u is not of this job, or not the sender",
+                   h->rank);
+        return PS_FRAME_STRANGER;
+    }
+    if (h->epoch != rules->epoch) {
+        ps_err_set(PS_ERR_PROTOCOL, "member epoch %u; the present one is %u", h->epoch,
+                   rules->epoch);
+        return PS_FRAME_STALE;
+    }
+    if (v->n_frames > 2) return bad(PS_FRAME_BAD, "too many frames", h);
+    if (!from_worker(h->kind))
+        return bad(PS_FRAME_BAD, "a kind that only shards send", h);
+    if (h->kind == PS_MSG_HELLO || h->kind == PS_MSG_BYE) {
+        if (v->n_frames == 1) return PS_FRAME_GOOD;
+        return bad(PS_FRAME_BAD, "a payload where none belongs", h);
+    }
+    return check_chunk(rules, v, h);
+}

@@ -1,0 +1,40 @@
+/* Is a frame what a worker of this job may send to this shard? Pure: checked before a
+ * byte of a payload is used. */
+#ifndef PS_FRAME_CHECK_H
+#define PS_FRAME_CHECK_H
+
+#include "plan.h"
+#include "wire_socket.h"
+
+typedef struct ps_frame_rules {
+    const ps_plan *plan;
+    uint32_t shard; // global index
+    uint64_t nonce;
+    uint32_t epoch;
+    uint32_t n_workers;
+} ps_frame_rules;
+
+typedef enum ps_frame_class {
+    PS_FRAME_GOOD,
+    PS_FRAME_STRANGER, // not of this job, or no frame at all
+    PS_FRAME_STALE,    // of this job, of another member epoch
+    PS_FRAME_BAD       // of this job, and wrong
+} ps_frame_class;
+
+/* A message as received: the routing id, the frames after it, the second one's size. */
+typedef struct ps_frame_view {
+    const void *id;
+    size_t id_bytes;
+    const void *header;
+    size_t header_bytes;
+    size_t payload_bytes;
+    int n_frames; // header and payload: 1 or 2 are legal
+} ps_frame_view;
+
+/* *h is the decoded header (zeroed where there is none). For every class but GOOD,
+ * ps_err_message() says what is wrong. A good frame of a kind with a chunk names one of
+ * this shard's chunks; its payload has exactly the size that codec and plan give. */
+ps_frame_class ps_frame_check(const ps_frame_rules *rules, const ps_frame_view *v,
+                              ps_wire_header *h);
+
+#endif

@@ -1,0 +1,244 @@
+#include "server.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "log.h"
+#include "mem.h"
+
+enum { STATS_TIMEOUT_MS = 5000 };
+
+struct ps_server {
+    ps_server_options o;
+    ps_model_spec spec;
+    ps_plan plan;
+    ps_optimizer optimizer;
+    void *zmq_context;
+    int n_shards; // of this process
+    ps_shard **shards;
+    const char **endpoints;
+    ps_member *member;
+    ps_shm_door *door;
+    int event_fd;
+};
+
+static ps_err make_context(ps_server *s)
+{
+    s->zmq_context = zmq_ctx_new();
+    if (!s->zmq_context) return ps_err_set(PS_ERR_NOMEM, "no ZeroMQ context");
+    zmq_ctx_set(s->zmq_context, ZMQ_IO_THREADS, (int)s->o.config->net.io_threads);
+    zmq_ctx_set(s->zmq_context, ZMQ_MAX_SOCKETS, 4096);
+    s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return s->event_fd < 0 ? ps_err_errno(PS_ERR_IO, "eventfd") : PS_OK;
+}
+
+static ps_err make_shards(ps_server *s)
+{
+    const ps_shard_options options = {
+        .config = s->o.config,
+        .spec = &s->spec,
+        .plan = &s->plan,
+        .optimizer = &s->optimizer,
+        .zmq_context = s->zmq_context,
+        .address = s->o.address,
+        .n_workers = s->o.n_workers,
+    };
+    size_t n = (size_t)s->n_shards;
+    PS_TRY(ps_mem_zalloc(&s->shards, n, sizeof(ps_shard *), "shards"));
+    PS_TRY(ps_mem_zalloc(&s->endpoints, n, sizeof(char *), "endpoints"));
+    for (int i = 0; i < s->n_shards; i++) {
+        PS_TRY(ps_shard_create(&options, &s->shards[i]));
+        s->endpoints[i] = ps_shard_endpoint(s->shards[i]);
+    }
+    return PS_OK;
+}
+
+ps_err ps_server_create(const ps_server_options *options, ps_server **out)
+{
+    *out = NULL;
+    ps_server *s;
+    PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a server"));
+    s->o = *options;
+    s->event_fd = -1;
+    s->n_shards = (int)options->config->server.shards;
+    uint32_t all = (uint32_t)(options->n_servers * s->n_shards);
+    uint64_t chunk_bytes = (uint64_t)options->config->exchange.chunk;
+    ps_err err;
+    PS_TRY_GOTO(ps_model_spec_init(&s->spec, options->config), err, out);
+    PS_TRY_GOTO(ps_plan_init(&s->plan, &s->spec, chunk_bytes, all), err, out);
+    PS_TRY_GOTO(ps_optimizer_init(&s->optimizer, options->config), err, out);
+    PS_TRY_GOTO(make_context(s), err, out);
+    PS_TRY_GOTO(make_shards(s), err, out);
+    *out = s;
+    return PS_OK;
+out:
+    ps_server_destroy(&s);
+    return err;
+}
+
+uint64_t ps_server_plan_hash(const ps_server *s)
+{
+    return s->plan.hash;
+}
+
+const char *const *ps_server_endpoints(const ps_server *s, int *n)
+{
+    *n = s->n_shards;
+    return s->endpoints;
+}
+
+/* Schedules that span the whole job need the number of its steps, which depends on the
+ * data, which only workers have. */
+static ps_err get_schedule(ps_server *s, ps_deadline deadline, ps_schedule *schedule)
+{
+    void *value = NULL;
+    size_t bytes = 0;
+    uint64_t total = 0;
+    ps_err err = ps_member_get(s->member, "job/total_steps", &value, &bytes, deadline);
+    if (err != PS_OK)
+        return ps_err_prefix(err, "waiting for worker 0 to count its steps");
+    if (bytes == sizeof total) memcpy(&total, value, sizeof total);
+    free(value);
+    if (bytes != sizeof total)
+        return ps_err_set(PS_ERR_PROTOCOL, "job/total_steps has %zu bytes, not 8", bytes);
+    return ps_schedule_init(schedule, s->o.config, total);
+}
+
+static ps_err open_door(ps_server *s, ps_deadline deadline)
+{
+    const ps_roster *roster = ps_member_roster(s->member);
+    const char *name = "";
+    if (strcmp(s->o.config->exchange.shm, "off") != 0) {
+        PS_TRY(ps_shm_door_create(roster->nonce, (uint32_t)s->o.n_workers,
+                                  s->spec.arena_count * sizeof(float), &s->door));
+        name = ps_shm_door_name(s->door);
+    }
+    char key[64];
+    snprintf(key, sizeof key, "server/%d/shm", ps_member_rank(s->member));
+    return ps_member_put(s->member, key, name, strlen(name), deadline);
+}
+
+ps_err ps_server_start(ps_server *s, ps_member *member)
+{
+    s->member = member;
+    ps_deadline deadline = ps_deadline_in_ms((uint64_t)s->o.config->net.join_timeout_ms);
+    ps_schedule schedule;
+    PS_TRY(open_door(s, deadline));
+    PS_TRY(get_schedule(s, deadline, &schedule));
+    for (int i = 0; i < s->n_shards; i++) {
+        const ps_shard_job job = {
+            .index = (uint32_t)(ps_member_rank(member) * s->n_shards + i),
+            .member = member,
+            .schedule = &schedule,
+            .door = s->door,
+            .event_fd = s->event_fd,
+        };
+        PS_TRY(ps_shard_start(s->shards[i], &job));
+    }
+    return PS_OK;
+}
+
+static bool all_done(const ps_server *s)
+{
+    for (int i = 0; i < s->n_shards; i++)
+        if (ps_shard_get_state(s->shards[i]) != PS_SHARD_DONE) return false;
+    return true;
+}
+
+static ps_err wait_for_goodbyes(ps_server *s)
+{
+    struct pollfd items[] = {{.fd = s->event_fd, .events = POLLIN},
+                             {.fd = ps_member_abort_fd(s->member), .events = POLLIN}};
+    while (!all_done(s)) {
+        if (poll(items, 2, -1) < 0 && errno != EINTR)
+            return ps_err_errno(PS_ERR_IO, "poll");
+        PS_TRY(ps_member_check(s->member));
+        uint64_t events;
+        if (items[0].revents && read(s->event_fd, &events, sizeof events) < 0) continue;
+    }
+    return PS_OK;
+}
+
+uint64_t ps_server_peak_rss(void)
+{
+    FILE *f = fopen("/proc/self/status", "re");
+    if (!f) return 0;
+    char line[256];
+    unsigned long long kib = 0;
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %llu kB", &kib) == 1) break;
+    fclose(f);
+    return kib * 1024;
+}
+
+static ps_err put_stats(ps_server *s)
+{
+    ps_shard_stats stats;
+    ps_server_get_stats(s, &stats);
+    char key[64], json[512];
+    snprintf(key, sizeof key, "server/%d/stats", ps_member_rank(s->member));
+    int n = snprintf(json, sizeof json,
+                     "{\"rank\": %d, \"shards\": %d, \"peak_rss_bytes\": %" PRIu64
+                     ", \"bytes_received\": %" PRIu64 ", \"bytes_sent\": %" PRIu64
+                     ", \"pushes\": %" PRIu64 ", \"repeated\": %" PRIu64
+                     ", \"strangers\": %" PRIu64 "}",
+                     ps_member_rank(s->member), s->n_shards, ps_server_peak_rss(),
+                     stats.bytes_received, stats.bytes_sent, stats.pushes, stats.repeated,
+                     stats.strangers);
+    return ps_member_put(s->member, key, json, (size_t)n,
+                         ps_deadline_in_ms(STATS_TIMEOUT_MS));
+}
+
+ps_err ps_server_wait(ps_server *s)
+{
+    PS_TRY(wait_for_goodbyes(s));
+    PS_TRY(put_stats(s));
+    return ps_member_wait_end(s->member);
+}
+
+void ps_server_get_stats(const ps_server *s, ps_shard_stats *out)
+{
+    *out = (ps_shard_stats){0};
+    for (int i = 0; i < s->n_shards; i++) {
+        ps_shard_stats one;
+        ps_shard_get_stats(s->shards[i], &one);
+        out->bytes_received += one.bytes_received;
+        out->bytes_sent += one.bytes_sent;
+        out->pushes += one.pushes;
+        out->repeated += one.repeated;
+        out->strangers += one.strangers;
+        if (one.steps > out->steps) out->steps = one.steps;
+    }
+}
+
+void ps_server_stop(ps_server *s)
+{
+    for (int i = 0; s->shards && i < s->n_shards; i++)
+        if (s->shards[i]) ps_shard_stop(s->shards[i]);
+}
+
+void ps_server_destroy(ps_server **pointer)
+{
+    ps_server *s = *pointer;
+    if (!s) return;
+    ps_server_stop(s);
+    // libzmq may still be sending weights: they go after the context.
+    if (s->zmq_context) zmq_ctx_term(s->zmq_context);
+    for (int i = 0; s->shards && i < s->n_shards; i++)
+        ps_shard_destroy(&s->shards[i]);
+    ps_shm_door_destroy(&s->door);
+    free(s->shards);
+    free(s->endpoints);
+    if (s->event_fd >= 0) close(s->event_fd);
+    ps_plan_fini(&s->plan);
+    ps_model_spec_fini(&s->spec);
+    free(s);
+    *pointer = NULL;
+}

@@ -1,0 +1,46 @@
+/* A server process without its command line: the shards of one rank, from binding to the
+ * end of the job. */
+#ifndef PS_SERVER_H
+#define PS_SERVER_H
+
+#include "member.h"
+#include "shard.h"
+
+typedef struct ps_server ps_server;
+
+typedef struct ps_server_options {
+    const ps_config *config; // borrowed for the server's life
+    const char *address;     // to bind the shards on; borrowed during the call
+    int n_servers, n_workers;
+} ps_server_options;
+
+/* Makes model, plan and optimizer from the configuration and binds the shards. *out is
+ * owned by the caller. */
+ps_err ps_server_create(const ps_server_options *options, ps_server **out);
+
+uint64_t ps_server_plan_hash(const ps_server *server);
+const char *const *ps_server_endpoints(const ps_server *server, int *n); // borrowed
+
+/* After joining: waits for the number of steps that rank 0 publishes
+ * ("job/total_steps", u64), opens the door to shared memory ("server/<rank>/shm": its
+ * name, "" when there is none) and starts the shards. member is borrowed until stop.
+ */
+ps_err ps_server_start(ps_server *server, ps_member *member);
+
+/* Waits until every worker has said goodbye to every shard, publishes
+ * "server/<rank>/stats" (a JSON object) and waits for the end of the job. PS_OK: it ended
+ * well; else its reason. */
+ps_err ps_server_wait(ps_server *server);
+
+/* The sums over all shards. */
+void ps_server_get_stats(const ps_server *server, ps_shard_stats *out);
+
+/* The most memory that this process ever had resident, from /proc; 0 when unknown. */
+uint64_t ps_server_peak_rss(void);
+
+/* Ends the shards, which use the member. */
+void ps_server_stop(ps_server *server);
+/* Their last words are sent within two seconds. */
+void ps_server_destroy(ps_server **server);
+
+#endif

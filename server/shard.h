@@ -1,0 +1,64 @@
+/* A shard: one thread, one ROUTER, the chunks that the plan gives it. Nothing is shared
+ * between shards. */
+#ifndef PS_SHARD_H
+#define PS_SHARD_H
+
+#include "member.h"
+#include "optimizer.h"
+#include "plan.h"
+#include "schedule.h"
+#include "shm_door.h"
+
+typedef struct ps_shard ps_shard;
+
+typedef struct ps_shard_options { // all borrowed for the shard's life
+    const ps_config *config;
+    const ps_model_spec *spec;
+    const ps_plan *plan;
+    const ps_optimizer *optimizer;
+    void *zmq_context;
+    const char *address; // to bind on: "10.0.0.7"; borrowed during the call
+    int n_workers;
+} ps_shard_options;
+
+/* Binds a free port: endpoints are known before the server joins. *out is owned by the
+ * caller. NET, NOMEM, ARG. */
+ps_err ps_shard_create(const ps_shard_options *options, ps_shard **out);
+/* "tcp://10.0.0.7:40123"; borrowed. */
+const char *ps_shard_endpoint(const ps_shard *shard);
+
+typedef struct ps_shard_job { // borrowed until stop
+    uint32_t index;           // of the shard in the plan
+    ps_member *member;
+    const ps_schedule *schedule; // copied
+    const ps_shm_door *door;     // NULL: no shared memory
+    int event_fd;                // an eventfd, written when the shard's state changes
+} ps_shard_job;
+
+/* Allocates everything that a step needs and starts the thread. */
+ps_err ps_shard_start(ps_shard *shard, const ps_shard_job *job);
+
+typedef enum ps_shard_state {
+    PS_SHARD_RUNNING,
+    PS_SHARD_DONE,  // every worker has said goodbye
+    PS_SHARD_FAILED // the job was aborted (by this shard or another member)
+} ps_shard_state;
+
+ps_shard_state ps_shard_get_state(const ps_shard *shard); // from any thread
+
+typedef struct ps_shard_stats {
+    uint64_t bytes_received, bytes_sent; // payload and headers
+    uint64_t pushes, repeated;           // counted; not counted because of a repetition
+    uint64_t strangers;                  // messages from outside of the job
+    uint64_t steps;                      // of chunk 0 of the shard
+} ps_shard_stats;
+
+/* From any thread. */
+void ps_shard_get_stats(const ps_shard *shard, ps_shard_stats *out);
+
+/* Ends the thread, waits for it, and closes the sockets. Safe when it never started. */
+void ps_shard_stop(ps_shard *shard);
+/* After the ZeroMQ context is gone: it may still be sending the shard's weights. */
+void ps_shard_destroy(ps_shard **shard);
+
+#endif

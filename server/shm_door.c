@@ -1,0 +1,169 @@
+#include "shm_door.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "log.h"
+
+/* A worker sends its offer at once after connecting. */
+enum { OFFER_TIMEOUT_MS = 2000 };
+
+typedef struct visitor {
+    ps_shared_mem params, grads;
+    atomic_bool ready; // set once, after the mappings
+} visitor;
+
+struct ps_shm_door {
+    char name[PS_SHM_NAME_MAX];
+    int listen_fd, stop_fd;
+    uint64_t nonce, arena_bytes;
+    uint32_t n_workers;
+    visitor *visitors;
+    pthread_t thread;
+    bool running;
+};
+
+/* Takes the descriptors in every case. */
+static ps_err map_arenas(ps_shm_door *door, const ps_shm_offer *offer, const int fds[2])
+{
+    const char *refusal = NULL;
+    if (offer->nonce != door->nonce)
+        refusal = "of another job";
+    else if (offer->rank >= door->n_workers)
+        refusal = "of an unknown worker";
+    else if (offer->bytes != door->arena_bytes)
+        refusal = "arenas of another size";
+    else if (atomic_load(&door->visitors[offer->rank].ready))
+        refusal = "this worker has handed in its arenas already";
+    if (refusal) {
+        close(fds[0]);
+        close(fds[1]);
+        return ps_err_set(PS_ERR_PEER, "%s", refusal);
+    }
+    visitor *v = &door->visitors[offer->rank];
+    ps_err err =
+        ps_shared_mem_attach(&v->params, fds[0], door->arena_bytes, "a params arena");
+    if (err != PS_OK) {
+        close(fds[1]);
+        return err;
+    }
+    err = ps_shared_mem_attach(&v->grads, fds[1], door->arena_bytes, "a grads arena");
+    if (err != PS_OK) {
+        ps_shared_mem_fini(&v->params);
+        return err;
+    }
+    atomic_store(&v->ready, true);
+    return PS_OK;
+}
+
+static void serve(ps_shm_door *door, int fd)
+{
+    ps_shm_offer offer;
+    int fds[2];
+    ps_err err = ps_shm_offer_recv(fd, ps_deadline_in_ms(OFFER_TIMEOUT_MS), &offer, fds);
+    if (err == PS_OK) err = map_arenas(door, &offer, fds);
+    if (err != PS_OK) PS_WARN("shm-refused", "reason=\"%s\"", ps_err_message());
+    (void)ps_shm_answer_send(fd, err == PS_OK ? NULL : ps_err_message());
+    close(fd);
+}
+
+static void *door_main(void *arg)
+{
+    ps_shm_door *door = arg;
+    struct pollfd items[] = {{.fd = door->listen_fd, .events = POLLIN},
+                             {.fd = door->stop_fd, .events = POLLIN}};
+    for (;;) {
+        if (poll(items, 2, -1) < 0 && errno != EINTR) break;
+        if (items[1].revents) break;
+        int fd = -1;
+        if (ps_shm_accept(door->listen_fd, &fd) != PS_OK) {
+            PS_ERROR("shm-door", "reason=\"%s\"", ps_err_message());
+            break;
+        }
+        if (fd >= 0) serve(door, fd);
+    }
+    return NULL;
+}
+
+ps_err ps_shm_door_create(uint64_t nonce, uint32_t n_workers, uint64_t arena_bytes,
+                          ps_shm_door **out)
+{
+    *out = NULL;
+    ps_shm_door *door;
+    PS_TRY(ps_mem_zalloc(&door, 1, sizeof *door, "the shared-memory door"));
+    *door = (ps_shm_door){.listen_fd = -1,
+                          .stop_fd = -1,
+                          .nonce = nonce,
+                          .arena_bytes = arena_bytes,
+                          .n_workers = n_workers};
+    ps_err err;
+    PS_TRY_GOTO(ps_mem_zalloc(&door->visitors, n_workers, sizeof *door->visitors,
+                              "the shared-memory door"),
+                err, out);
+    PS_TRY_GOTO(ps_shm_listen(door->name, &door->listen_fd), err, out);
+    door->stop_fd = eventfd(0, EFD_CLOEXEC);
+    if (door->stop_fd < 0) {
+        err = ps_err_errno(PS_ERR_IO, "eventfd");
+        goto out;
+    }
+    if (pthread_create(&door->thread, NULL, door_main, door) != 0) {
+        err = ps_err_set(PS_ERR_NOMEM, "no thread for the shared-memory door");
+        goto out;
+    }
+    door->running = true;
+    *out = door;
+    return PS_OK;
+out:
+    ps_shm_door_destroy(&door);
+    return err;
+}
+
+const char *ps_shm_door_name(const ps_shm_door *door)
+{
+    return door->name;
+}
+
+static visitor *ready_visitor(const ps_shm_door *door, uint32_t rank)
+{
+    if (!door || rank >= door->n_workers) return NULL;
+    visitor *v = &door->visitors[rank];
+    return atomic_load(&v->ready) ? v : NULL;
+}
+
+float *ps_shm_door_params(const ps_shm_door *door, uint32_t rank)
+{
+    visitor *v = ready_visitor(door, rank);
+    return v ? v->params.base : NULL;
+}
+
+const float *ps_shm_door_grads(const ps_shm_door *door, uint32_t rank)
+{
+    visitor *v = ready_visitor(door, rank);
+    return v ? v->grads.base : NULL;
+}
+
+void ps_shm_door_destroy(ps_shm_door **pointer)
+{
+    ps_shm_door *door = *pointer;
+    if (!door) return;
+    if (door->running) {
+        uint64_t one = 1;
+        if (write(door->stop_fd, &one, sizeof one) == sizeof one)
+            pthread_join(door->thread, NULL);
+    }
+    for (uint32_t r = 0; door->visitors && r < door->n_workers; r++) {
+        ps_shared_mem_fini(&door->visitors[r].params);
+        ps_shared_mem_fini(&door->visitors[r].grads);
+    }
+    free(door->visitors);
+    if (door->listen_fd >= 0) close(door->listen_fd);
+    if (door->stop_fd >= 0) close(door->stop_fd);
+    free(door);
+    *pointer = NULL;
+}

@@ -1,0 +1,24 @@
+/* Where workers of this host hand in their arenas: a thread that accepts them on an
+ * abstract Unix socket and maps them for the shards. */
+#ifndef PS_SHM_DOOR_H
+#define PS_SHM_DOOR_H
+
+#include <stdint.h>
+
+#include "shm_pass.h"
+
+typedef struct ps_shm_door ps_shm_door;
+
+/* Starts listening. arena_bytes: what each arena must have. */
+ps_err ps_shm_door_create(uint64_t nonce, uint32_t n_workers, uint64_t arena_bytes,
+                          ps_shm_door **out);
+/* The name to connect to; borrowed. */
+const char *ps_shm_door_name(const ps_shm_door *door);
+/* The mapped arenas of a worker, or NULL while it has not handed them in. From any
+ * thread; they stay until destroy. The worker may change their contents at any time. */
+float *ps_shm_door_params(const ps_shm_door *door, uint32_t rank);
+const float *ps_shm_door_grads(const ps_shm_door *door, uint32_t rank);
+/* Stops the thread and unmaps. After all shards have stopped. */
+void ps_shm_door_destroy(ps_shm_door **door);
+
+#endif

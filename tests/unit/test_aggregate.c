@@ -1,0 +1,207 @@
+/* A chunk's sum and step: the bits of a plain serial loop, whatever the cut. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "aggregate.h"
+
+enum { RANKS = 5 };
+
+static const char *const model[] = {
+    "model.input=[30]",
+    "model.layers=[{linear: {name: a, out: 301}}, {linear: {name: b, out: 7}}]",
+    "model.loss=mse",
+};
+
+typedef struct fixture {
+    ps_config cfg;
+    ps_model_spec spec;
+    ps_optimizer opt;
+    float *grads[RANKS];
+    float *start;
+} fixture;
+
+static float draw(uint32_t *seed)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return (float)(int32_t)*seed * 0x1p-31f;
+}
+
+static float *arena(const ps_model_spec *spec)
+{
+    float *a = calloc(spec->arena_count, sizeof *a);
+    assert_non_null(a);
+    return a;
+}
+
+static void fill(const ps_model_spec *spec, float *a, uint32_t seed)
+{
+    for (int t = 0; t < spec->n_tensors; t++)
+        for (uint64_t i = 0; i < spec->tensors[t].count; i++)
+            a[spec->tensors[t].offset + i] = draw(&seed);
+}
+
+static void setup(fixture *f, const char *const *extra, int n)
+{
+    const char *all[16];
+    memcpy(all, model, sizeof model);
+    memcpy(all + 3, extra, (size_t)n * sizeof *extra);
+    assert_int_equal(ps_config_load(&f->cfg, NULL, all, 3 + n), PS_OK);
+    assert_int_equal(ps_model_spec_init(&f->spec, &f->cfg), PS_OK);
+    assert_int_equal(ps_optimizer_init(&f->opt, &f->cfg), PS_OK);
+    for (int r = 0; r < RANKS; r++) {
+        f->grads[r] = arena(&f->spec);
+        fill(&f->spec, f->grads[r], 77u + (uint32_t)r);
+    }
+    f->start = arena(&f->spec);
+    fill(&f->spec, f->start, 5);
+}
+
+static void teardown(fixture *f)
+{
+    for (int r = 0; r < RANKS; r++)
+        free(f->grads[r]);
+    free(f->start);
+    ps_model_spec_fini(&f->spec);
+    ps_config_fini(&f->cfg);
+}
+
+/* Runs steps over all chunks of a plan; params (arena) becomes the result. */
+static void run_chunks(const fixture *f, uint64_t chunk_bytes, int ranks, int steps,
+                       bool keep_sum, float *params, float *copy)
+{
+    ps_plan plan;
+    assert_int_equal(ps_plan_init(&plan, &f->spec, chunk_bytes, 1), PS_OK);
+    memcpy(params, f->start, f->spec.arena_count * sizeof *params);
+    for (uint32_t c = 0; c < plan.n_chunks; c++) {
+        const ps_chunk *chunk = &plan.chunks[c];
+        float *slab = calloc(ps_aggregate_slab_count(chunk, &f->opt, keep_sum), 4);
+        ps_aggregate a;
+        assert_int_equal(ps_aggregate_init(&a, &f->spec, chunk, &f->opt, keep_sum, slab),
+                         PS_OK);
+        memcpy(a.weights, params + chunk->offset, chunk->count * sizeof(float));
+        const float *grads[RANKS];
+        for (int r = 0; r < ranks; r++)
+            grads[r] = f->grads[r] + chunk->offset;
+        float *copies[] = {copy + chunk->offset};
+        ps_aggregate_step s = {.optimizer = &f->opt,
+                               .grads = grads,
+                               .n_grads = ranks,
+                               .copies = copies,
+                               .n_copies = 1,
+                               .check = true};
+        for (int t = 1; t <= steps; t++) {
+            s.step =
+                (ps_optimizer_step){.lr = f->opt.lr, .t = (uint64_t)t, .grad_scale = 1};
+            if (keep_sum) {
+                s.grads = grads, s.n_grads = ranks;
+                assert_int_equal(ps_aggregate_sum(&a, &s), PS_OK);
+                s.grads = (const float *const *)&a.sum, s.n_grads = 1;
+            }
+            assert_int_equal(ps_aggregate_apply(&a, &s), PS_OK);
+        }
+        memcpy(params + chunk->offset, a.weights, chunk->count * sizeof(float));
+        ps_aggregate_fini(&a);
+        free(slab);
+    }
+    ps_plan_fini(&plan);
+}
+
+/* torch.optim.SGD with momentum, dampening 0, written out: scalars in double, tensors in
+ * float32, one rounding for every operation. */
+static void sgd_by_hand(const fixture *f, int ranks, int steps, float *params)
+{
+    memcpy(params, f->start, f->spec.arena_count * sizeof *params);
+    for (int n = 0; n < f->spec.n_tensors; n++) {
+        const ps_tensor *tensor = &f->spec.tensors[n];
+        float wd = tensor->role == PS_TENSOR_WEIGHT ? 0.25f : 0; // a power of 2: exact
+        for (uint64_t i = tensor->offset; i < tensor->offset + tensor->count; i++) {
+            float p = params[i], buf = 0;
+            for (int t = 1; t <= steps; t++) {
+                float g = f->grads[0][i];
+                for (int r = 1; r < ranks; r++)
+                    g = g + f->grads[r][i];
+                g = g + wd * p;
+                buf = t == 1 ? g : 0.5f * buf + g;
+                p = p - 0.125f * buf;
+            }
+            params[i] = p;
+        }
+    }
+}
+
+static void equals_a_serial_loop_whatever_the_cut(void **state)
+{
+    const char *const extra[] = {"optimizer.name=sgd", "optimizer.lr=0.125",
+                                 "optimizer.momentum=0.5", "optimizer.weight_decay=0.25",
+                                 "optimizer.decay_bias_norm=false"};
+    fixture f;
+    setup(&f, extra, 5);
+    size_t bytes = f.spec.arena_count * sizeof(float);
+    float *want = arena(&f.spec), *got = arena(&f.spec), *copy = arena(&f.spec);
+    for (int ranks = 1; ranks <= RANKS; ranks++) {
+        sgd_by_hand(&f, ranks, 3, want);
+        const uint64_t cuts[] = {16384, 32768, 1 << 20};
+        for (int i = 0; i < 6; i++) {
+            run_chunks(&f, cuts[i / 2], ranks, 3, i % 2, got, copy);
+            assert_memory_equal(got, want, bytes);
+            assert_memory_equal(copy, want, bytes);
+        }
+    }
+    free(want), free(got), free(copy);
+    teardown(&f);
+}
+
+static ps_err apply_whole(const fixture *f, bool check, int ranks)
+{
+    const ps_chunk chunk = {.count = f->spec.arena_count,
+                            .last_tensor = f->spec.n_tensors - 1};
+    float *slab = calloc(ps_aggregate_slab_count(&chunk, &f->opt, false), 4);
+    ps_aggregate a;
+    assert_int_equal(ps_aggregate_init(&a, &f->spec, &chunk, &f->opt, false, slab),
+                     PS_OK);
+    const ps_aggregate_step s = {
+        .optimizer = &f->opt,
+        .step = {.lr = 0.1, .t = 13, .grad_scale = 1},
+        .grads = (const float *const *)f->grads,
+        .n_grads = ranks,
+        .check = check,
+    };
+    ps_err err = ps_aggregate_apply(&a, &s);
+    ps_aggregate_fini(&a);
+    free(slab);
+    return err;
+}
+
+static void names_rank_tensor_and_step_of_a_nan(void **state)
+{
+    const char *const extra[] = {"optimizer.name=sgd"};
+    fixture f;
+    setup(&f, extra, 1);
+    const ps_tensor *tensor = ps_model_spec_find(&f.spec, "b.weight");
+    assert_non_null(tensor);
+    f.grads[2][tensor->offset + tensor->count - 1] = NAN;
+    assert_int_equal(apply_whole(&f, true, 2), PS_OK);
+    assert_int_equal(apply_whole(&f, true, 3), PS_ERR_NUMERIC);
+    assert_non_null(strstr(ps_err_message(), "worker 2 for b.weight in step 12"));
+    assert_int_equal(apply_whole(&f, false, 3), PS_OK);
+    f.grads[0][tensor->offset] = f.grads[1][tensor->offset] = 3e38f;
+    assert_int_equal(apply_whole(&f, true, 2), PS_ERR_NUMERIC);
+    assert_non_null(strstr(ps_err_message(), "overflow"));
+    teardown(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equals_a_serial_loop_whatever_the_cut),
+        cmocka_unit_test(names_rank_tensor_and_step_of_a_nan),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

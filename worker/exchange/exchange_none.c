@@ -1,0 +1,151 @@
+#include "exchange_none.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "finite.h"
+#include "grad_norm.h"
+#include "mem.h"
+
+typedef struct exchange_none {
+    ps_exchange base;
+    ps_exchange_options o;
+    float *states[PS_OPTIMIZER_MAX_STATES]; // arenas of optimizer state
+    double *block_sums;                     // with clipping: of the whole arena
+    ps_chunk whole;                         // the arena as one chunk, for the norm
+    ps_optimizer_step step;
+    bool check;
+} exchange_none;
+
+static exchange_none *self(ps_exchange *x)
+{
+    return (exchange_none *)x;
+}
+
+static void none_destroy(ps_exchange **x)
+{
+    exchange_none *e = self(*x);
+    for (int i = 0; i < PS_OPTIMIZER_MAX_STATES; i++)
+        free(e->states[i]);
+    free(e->block_sums);
+    free(e);
+    *x = NULL;
+}
+
+static ps_err alloc_states(exchange_none *e)
+{
+    const ps_model_spec *spec = e->o.spec;
+    size_t bytes = spec->arena_count * sizeof(float);
+    for (int i = 0; i < e->o.optimizer->n_states; i++)
+        PS_TRY(ps_mem_zalloc_aligned(&e->states[i], bytes, "optimizer state"));
+    if (e->o.config->optimizer.clip_norm <= 0) return PS_OK;
+    return ps_mem_zalloc(&e->block_sums, ps_grad_norm_blocks(spec), sizeof(double),
+                         "norm sums");
+}
+
+static ps_err none_create(const ps_exchange_options *options, ps_exchange **out)
+{
+    *out = NULL;
+    exchange_none *e;
+    PS_TRY(ps_mem_zalloc(&e, 1, sizeof *e, "the exchange"));
+    e->base.ops = &ps_exchange_none_ops;
+    e->o = *options;
+    e->whole = (ps_chunk){.count = options->spec->arena_count,
+                          .last_tensor = options->spec->n_tensors - 1};
+    e->check = strcmp(options->config->exchange.nan, "allow") != 0;
+    ps_exchange *x = &e->base;
+    ps_err err = alloc_states(e);
+    if (err == PS_OK)
+        *out = x;
+    else
+        none_destroy(&x);
+    return err;
+}
+
+static ps_err none_ok(ps_exchange *x)
+{
+    return PS_OK;
+}
+
+static ps_err none_begin(ps_exchange *x, uint64_t step)
+{
+    self(x)->step = (ps_optimizer_step){
+        .lr = ps_schedule_lr(self(x)->o.schedule, step), .t = step + 1, .grad_scale = 1};
+    return PS_OK;
+}
+
+static ps_err none_params_needed(ps_exchange *x, int first, int n)
+{
+    return PS_OK;
+}
+
+static const float *grad_of(const exchange_none *e, int tensor)
+{
+    return (const float *)e->o.grads->base + e->o.spec->tensors[tensor].offset;
+}
+
+static ps_err check_tensor(const exchange_none *e, int tensor)
+{
+    const ps_tensor *t = &e->o.spec->tensors[tensor];
+    if (!e->check || ps_finite_all(grad_of(e, tensor), t->count)) return PS_OK;
+    return ps_err_set(PS_ERR_NUMERIC,
+                      "the gradient of worker %d for %s in step %" PRIu64
+                      " has a number that is not finite (a lower optimizer.lr or "
+                      "optimizer.clip_norm may help; exchange.nan=allow goes on)",
+                      e->o.rank, t->name, e->step.t - 1);
+}
+
+static void apply_tensor(exchange_none *e, int tensor)
+{
+    const ps_tensor *t = &e->o.spec->tensors[tensor];
+    float *states[PS_OPTIMIZER_MAX_STATES] = {0};
+    for (int i = 0; i < e->o.optimizer->n_states; i++)
+        states[i] = e->states[i] + t->offset;
+    ps_optimizer_apply(
+        e->o.optimizer, &e->step, ps_optimizer_decay(e->o.optimizer, t->role), t->count,
+        (float *)e->o.params->base + t->offset, grad_of(e, tensor), states);
+}
+
+/* Without clipping a tensor is stepped while its gradient is still in the caches. */
+static ps_err none_grads_ready(ps_exchange *x, int first, int n)
+{
+    exchange_none *e = self(x);
+    for (int t = first; t < first + n; t++) {
+        PS_TRY(check_tensor(e, t));
+        if (!e->block_sums) apply_tensor(e, t);
+    }
+    return PS_OK;
+}
+
+static ps_err none_finish(ps_exchange *x)
+{
+    exchange_none *e = self(x);
+    if (!e->block_sums) return PS_OK;
+    ps_grad_norm_chunk(e->o.spec, &e->whole, e->o.grads->base, e->block_sums);
+    double norm = ps_grad_norm_total(e->block_sums, ps_grad_norm_blocks(e->o.spec));
+    e->step.grad_scale = ps_grad_norm_clip(norm, e->o.config->optimizer.clip_norm);
+    for (int t = 0; t < e->o.spec->n_tensors; t++)
+        apply_tensor(e, t);
+    return PS_OK;
+}
+
+static void none_stats(const ps_exchange *x, ps_exchange_stats *out)
+{
+    *out = (ps_exchange_stats){0};
+}
+
+const ps_exchange_ops ps_exchange_none_ops = {
+    .name = "none",
+    .create = none_create,
+    .start = none_ok,
+    .begin = none_begin,
+    .params_needed = none_params_needed,
+    .grads_ready = none_grads_ready,
+    .finish = none_finish,
+    .drain = none_ok,
+    .sync_buffers = none_ok,
+    .stats = none_stats,
+    .stop = none_ok,
+    .destroy = none_destroy,
+};

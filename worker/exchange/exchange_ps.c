@@ -1,0 +1,246 @@
+#include "exchange_ps.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+#include "ps_comm.h"
+
+typedef struct exchange_ps {
+    ps_exchange base;
+    ps_exchange_options o;
+    ps_comm *comm;
+    uint32_t *first_chunk, *last_chunk; // by tensor: the chunks that hold parts of it
+    int *missing;                       // by chunk: tensors that are not final yet
+    uint32_t *batch;                    // scratch: chunks to submit together
+    uint32_t n_pushed;                  // chunks of this step
+    uint64_t step;
+    int64_t newest; // version that follows the last step whose gradients are all in
+    uint64_t n_buffer_syncs;
+    uint64_t wait_ns;
+} exchange_ps;
+
+static exchange_ps *self(ps_exchange *x)
+{
+    return (exchange_ps *)x;
+}
+
+static void ps_ops_destroy(ps_exchange **x)
+{
+    exchange_ps *e = self(*x);
+    ps_comm_destroy(&e->comm);
+    free(e->first_chunk);
+    free(e->last_chunk);
+    free(e->missing);
+    free(e->batch);
+    free(e);
+    *x = NULL;
+}
+
+static ps_err map_tensors(exchange_ps *e)
+{
+    const ps_plan *plan = e->o.plan;
+    size_t tensors = (size_t)e->o.spec->n_tensors, chunks = plan->n_chunks;
+    PS_TRY(ps_mem_zalloc(&e->first_chunk, tensors, sizeof(uint32_t), "chunk map"));
+    PS_TRY(ps_mem_zalloc(&e->last_chunk, tensors, sizeof(uint32_t), "chunk map"));
+    PS_TRY(ps_mem_zalloc(&e->missing, chunks, sizeof(int), "chunk map"));
+    PS_TRY(ps_mem_zalloc(&e->batch, chunks, sizeof(uint32_t), "chunk map"));
+    // From the last chunk to the first, so that the lowest index is written last.
+    for (uint32_t c = plan->n_chunks; c-- > 0;)
+        for (int t = plan->chunks[c].first_tensor; t <= plan->chunks[c].last_tensor; t++)
+            e->first_chunk[t] = c;
+    for (uint32_t c = 0; c < plan->n_chunks; c++)
+        for (int t = plan->chunks[c].first_tensor; t <= plan->chunks[c].last_tensor; t++)
+            e->last_chunk[t] = c;
+    return PS_OK;
+}
+
+static ps_err check_options(const ps_exchange_options *o)
+{
+    if (!o->member)
+        return ps_err_set(PS_ERR_ARG, "the ps exchange needs a member of a job");
+    if (strcmp(o->config->exchange.codec, "none") != 0)
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "exchange.codec: %s is not in this version; use none",
+                          o->config->exchange.codec);
+    return PS_OK;
+}
+
+static ps_err ps_ops_create(const ps_exchange_options *options, ps_exchange **out)
+{
+    *out = NULL;
+    PS_TRY(check_options(options));
+    exchange_ps *e;
+    PS_TRY(ps_mem_zalloc(&e, 1, sizeof *e, "the ps exchange"));
+    e->base.ops = &ps_exchange_ps_ops;
+    e->o = *options;
+    ps_exchange *x = &e->base;
+    ps_err err = map_tensors(e);
+    if (err == PS_OK) err = ps_comm_create(options, &e->comm);
+    if (err == PS_OK)
+        *out = x;
+    else
+        ps_ops_destroy(&x);
+    return err;
+}
+
+static ps_deadline join_deadline(const exchange_ps *e)
+{
+    return ps_deadline_in_ms((uint64_t)e->o.config->net.join_timeout_ms);
+}
+
+/* Waits for a version of chunks first .. last, the last to arrive first (the lowest
+ * index): one sleep, then most of the others are there. */
+static ps_err wait_for(exchange_ps *e, uint32_t first, uint32_t last, int64_t version)
+{
+    uint64_t start = 0;
+    ps_err err = PS_OK;
+    for (uint32_t c = first; c <= last && err == PS_OK; c++) {
+        if (ps_comm_has(e->comm, c, version)) continue;
+        if (!start) start = ps_clock_ns();
+        err = ps_comm_wait(e->comm, c, version);
+    }
+    if (start) e->wait_ns += ps_clock_ns() - start;
+    return err;
+}
+
+static ps_err fetch_buffers(exchange_ps *e, const char *key)
+{
+    void *value = NULL;
+    size_t bytes = 0;
+    PS_TRY(ps_member_get(e->o.member, key, &value, &bytes, join_deadline(e)));
+    ps_err err = PS_OK;
+    if (bytes == e->o.spec->buffer_bytes)
+        memcpy(e->o.buffers, value, bytes);
+    else
+        err = ps_err_set(PS_ERR_PROTOCOL, "%s has %zu bytes, the model %" PRIu64, key,
+                         bytes, e->o.spec->buffer_bytes);
+    free(value);
+    return err;
+}
+
+static ps_err ps_ops_sync_buffers(ps_exchange *x)
+{
+    exchange_ps *e = self(x);
+    uint64_t bytes = e->o.spec->buffer_bytes;
+    if (bytes == 0 || e->o.world_size == 1) return PS_OK;
+    char key[64];
+    snprintf(key, sizeof key, "buffers/%" PRIu64, e->n_buffer_syncs++);
+    if (e->o.rank == 0)
+        PS_TRY(ps_member_put(e->o.member, key, e->o.buffers, bytes, join_deadline(e)));
+    else
+        PS_TRY(fetch_buffers(e, key));
+    // Everybody has them: the coordinator need not keep them any longer.
+    PS_TRY(ps_member_barrier(e->o.member, key, join_deadline(e)));
+    if (e->o.rank != 0) return PS_OK;
+    return ps_member_put(e->o.member, key, "", 0, join_deadline(e));
+}
+
+static ps_err ps_ops_start(ps_exchange *x)
+{
+    exchange_ps *e = self(x);
+    uint32_t n = e->o.plan->n_chunks;
+    PS_TRY(ps_comm_wait_ready(e->comm));
+    for (uint32_t c = 0; c < n; c++)
+        e->batch[c] = c;
+    if (e->o.rank == 0) {
+        for (uint32_t c = 0; c < n; c++)
+            ps_comm_set_version(e->comm, c, 0);
+        PS_TRY(ps_comm_submit(e->comm, PS_COMM_INIT, 0, e->batch, n));
+    } else {
+        PS_TRY(ps_comm_submit(e->comm, PS_COMM_PULL, 0, e->batch, n));
+        PS_TRY(wait_for(e, 0, n - 1, 0));
+        e->wait_ns = 0; // the start is not counted
+    }
+    return ps_ops_sync_buffers(x);
+}
+
+static ps_err ps_ops_begin(ps_exchange *x, uint64_t step)
+{
+    exchange_ps *e = self(x);
+    if ((int64_t)step != e->newest)
+        return ps_err_set(PS_ERR_ARG, "step %" PRIu64 " begins when %" PRId64 " is due",
+                          step, e->newest);
+    e->step = step;
+    e->n_pushed = 0;
+    for (uint32_t c = 0; c < e->o.plan->n_chunks; c++) {
+        const ps_chunk *chunk = &e->o.plan->chunks[c];
+        e->missing[c] = chunk->last_tensor - chunk->first_tensor + 1;
+    }
+    return PS_OK;
+}
+
+static ps_err ps_ops_params_needed(ps_exchange *x, int first, int n)
+{
+    exchange_ps *e = self(x);
+    // Chunks go from the arena's end to its start: a later tensor has lower indices.
+    return wait_for(e, e->first_chunk[first + n - 1], e->last_chunk[first],
+                    (int64_t)e->step);
+}
+
+static ps_err ps_ops_grads_ready(ps_exchange *x, int first, int n)
+{
+    exchange_ps *e = self(x);
+    uint32_t ready = 0;
+    for (int t = first + n - 1; t >= first; t--)
+        for (uint32_t c = e->first_chunk[t]; c <= e->last_chunk[t]; c++) {
+            if (e->missing[c] == 0)
+                return ps_err_set(PS_ERR_ARG, "the gradient of %s is ready twice",
+                                  e->o.spec->tensors[t].name);
+            if (--e->missing[c] == 0) e->batch[ready++] = c;
+        }
+    e->n_pushed += ready;
+    return ps_comm_submit(e->comm, PS_COMM_PUSH, e->step, e->batch, ready);
+}
+
+static ps_err ps_ops_finish(ps_exchange *x)
+{
+    exchange_ps *e = self(x);
+    if (e->n_pushed != e->o.plan->n_chunks)
+        return ps_err_set(PS_ERR_ARG, "%u of %u chunks have gradients in step %" PRIu64,
+                          e->n_pushed, e->o.plan->n_chunks, e->step);
+    e->newest = (int64_t)e->step + 1;
+    return PS_OK;
+}
+
+static ps_err ps_ops_drain(ps_exchange *x)
+{
+    exchange_ps *e = self(x);
+    return wait_for(e, 0, e->o.plan->n_chunks - 1, e->newest);
+}
+
+static void ps_ops_stats(const ps_exchange *x, ps_exchange_stats *out)
+{
+    const exchange_ps *e = (const exchange_ps *)x;
+    ps_comm_stats comm;
+    ps_comm_get_stats(e->comm, &comm);
+    *out = (ps_exchange_stats){
+        .bytes_sent = comm.bytes_sent,
+        .bytes_received = comm.bytes_received,
+        .raw_bytes = comm.bytes_sent,
+        .wait_seconds = (double)e->wait_ns * 1e-9,
+    };
+}
+
+static ps_err ps_ops_stop(ps_exchange *x)
+{
+    PS_TRY(ps_ops_drain(x));
+    return ps_comm_stop(self(x)->comm);
+}
+
+const ps_exchange_ops ps_exchange_ps_ops = {
+    .name = "ps",
+    .create = ps_ops_create,
+    .start = ps_ops_start,
+    .begin = ps_ops_begin,
+    .params_needed = ps_ops_params_needed,
+    .grads_ready = ps_ops_grads_ready,
+    .finish = ps_ops_finish,
+    .drain = ps_ops_drain,
+    .sync_buffers = ps_ops_sync_buffers,
+    .stats = ps_ops_stats,
+    .stop = ps_ops_stop,
+    .destroy = ps_ops_destroy,
+};

@@ -1,0 +1,48 @@
+/* The communication thread of the ps exchange: it owns every data socket of the worker.
+ *
+ * The main thread submits orders (a queue with one end each) and waits for versions of
+ * chunks. The thread sends what may go under the credits, the chunks that the next
+ * forward pass needs first before others, and takes weights into the parameter arena. It
+ * sleeps in poll whenever there is nothing to do.
+ */
+#ifndef PS_COMM_H
+#define PS_COMM_H
+
+#include "exchange.h"
+
+typedef struct ps_comm ps_comm;
+
+/* Connects to every shard, hands the arenas to servers of this host, says HELLO and
+ * starts the thread. Does not wait for the shards. *out is owned by the caller. */
+ps_err ps_comm_create(const ps_exchange_options *options, ps_comm **out);
+
+/* Waits until every shard has answered. TIMEOUT names those that have not. */
+ps_err ps_comm_wait_ready(ps_comm *c);
+
+typedef enum ps_comm_order { PS_COMM_INIT, PS_COMM_PUSH, PS_COMM_PULL } ps_comm_order;
+
+/* Orders the same for n chunks, at version or step. INIT and PUSH send from the arenas,
+ * which may be changed again when the next version of the chunk is here. */
+ps_err ps_comm_submit(ps_comm *c, ps_comm_order order, uint64_t step,
+                      const uint32_t *chunks, uint32_t n);
+
+/* Rank 0's own weights are version 0: no pull is needed. */
+void ps_comm_set_version(ps_comm *c, uint32_t chunk, int64_t version);
+
+bool ps_comm_has(const ps_comm *c, uint32_t chunk, int64_t version);
+/* Blocks until the chunk has reached the version. TIMEOUT when nothing at all has arrived
+ * for net.step_timeout_ms, naming chunk, shard and server; else the thread's failure. */
+ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version);
+
+typedef struct ps_comm_stats {
+    uint64_t bytes_sent, bytes_received;
+    uint64_t most_on_the_way; // payload bytes without credit, the most to any one shard
+} ps_comm_stats;
+
+void ps_comm_get_stats(const ps_comm *c, ps_comm_stats *out);
+
+/* Says BYE to every shard and ends the thread. */
+ps_err ps_comm_stop(ps_comm *c);
+void ps_comm_destroy(ps_comm **c);
+
+#endif

@@ -1,0 +1,75 @@
+#include "shm_offer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "shm_pass.h"
+
+static bool same_host(const ps_roster_entry *a, const ps_roster_entry *b)
+{
+    // "" means unknown, which equals nothing.
+    return a->boot_id[0] && a->net_ns[0] && strcmp(a->boot_id, b->boot_id) == 0 &&
+           strcmp(a->net_ns, b->net_ns) == 0;
+}
+
+/* The name of the server's door; the server puts it right after joining. */
+static ps_err door_name(ps_member *member, int server, ps_deadline deadline,
+                        char name[PS_SHM_NAME_MAX])
+{
+    char key[64];
+    snprintf(key, sizeof key, "server/%d/shm", server);
+    void *value = NULL;
+    size_t bytes = 0;
+    PS_TRY(ps_member_get(member, key, &value, &bytes, deadline));
+    bool fits = bytes > 0 && bytes < PS_SHM_NAME_MAX;
+    if (fits) memcpy(name, value, bytes);
+    name[fits ? bytes : 0] = '\0';
+    free(value);
+    return fits ? PS_OK : ps_err_set(PS_ERR_PEER, "the server has none (exchange.shm)");
+}
+
+static ps_err offer(const ps_exchange_options *o, int server)
+{
+    ps_deadline deadline = ps_deadline_in_ms((uint64_t)o->config->net.join_timeout_ms);
+    char name[PS_SHM_NAME_MAX];
+    PS_TRY(door_name(o->member, server, deadline, name));
+    int fd;
+    PS_TRY(ps_shm_connect(name, &fd));
+    const ps_shm_offer message = {
+        .rank = (uint32_t)o->rank,
+        .nonce = ps_member_roster(o->member)->nonce,
+        .bytes = o->params->bytes,
+    };
+    ps_err err = ps_shm_offer_send(fd, &message, o->params->fd, o->grads->fd);
+    if (err == PS_OK) err = ps_shm_answer_recv(fd, deadline);
+    close(fd);
+    return err;
+}
+
+ps_err ps_shm_offer_arenas(const ps_exchange_options *o, int server, bool *shared)
+{
+    *shared = false;
+    const char *mode = o->config->exchange.shm;
+    if (strcmp(mode, "off") == 0) return PS_OK;
+    bool required = strcmp(mode, "on") == 0;
+    const ps_roster *roster = ps_member_roster(o->member);
+    const ps_roster_entry *there = &roster->servers[server];
+    if (!same_host(&roster->workers[o->rank], there)) {
+        if (!required) return PS_OK;
+        return ps_err_set(PS_ERR_CONFIG,
+                          "exchange.shm is on, but server %d (host %s) is not on this "
+                          "host and network namespace",
+                          server, there->host);
+    }
+    ps_err err = offer(o, server);
+    *shared = err == PS_OK;
+    if (err == PS_OK) return PS_OK;
+    ps_err_prefix(err, "shared memory with server %d", server);
+    // After an abort of the job tcp would not help either.
+    if (required || ps_member_check(o->member) != PS_OK) return err;
+    PS_WARN("shm", "reason=\"%s\" instead=tcp", ps_err_message());
+    return PS_OK;
+}
