@@ -83,6 +83,7 @@ typedef struct ps_config_optimizer {
     double weight_decay;  // default 0, adamw 0.01
     bool decay_bias_norm; // false: no weight decay on biases and norm layers
     double clip_norm;     // 0: no clipping
+    int64_t pytorch;      // adam, adamw: whose rounding of the first moment, 1 or 2
 } ps_config_optimizer;
 
 typedef struct ps_config_schedule {

@@ -136,6 +136,8 @@ const ps_config_key ps_config_keys[] = {
          "false: no weight decay on biases and normalisation layers"),
     DOUBLE("optimizer.clip_norm", optimizer.clip_norm, JOB, 0, 1e30, "0",
            "largest norm of the whole gradient; 0: no clipping"),
+    INT("optimizer.pytorch", optimizer.pytorch, JOB, 1, 2, "2",
+        "adam, adamw: round the first moment as PyTorch 2 does (lerp) or as PyTorch 1"),
 
     WORD("schedule.name", schedule.name, JOB, "constant|step|cosine|linear", "constant",
          "of the learning rate, per optimizer step"),

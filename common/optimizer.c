@@ -4,9 +4,9 @@
 #include <string.h>
 
 /* PyTorch's CPU kernels compute add(x, alpha) as one fused multiply-add, lerp and addcmul
- * likewise; addcdiv multiplies, divides, then adds. The same roundings here, so that a
- * step from PyTorch's own state gives its bits (Adam: of PyTorch 2; version 1 wrote the
- * lerp as b1*m + (1-b1)*g, which rounds otherwise where m and g cancel).
+ * likewise; addcdiv multiplies, divides, then adds. The same roundings here: a step from
+ * PyTorch 1.13's state gives its bits, and from PyTorch 2's as well but for the square
+ * root, which pip's builds take from MKL, one unit off for a fifth of the arguments.
  *
  * A build for this machine vectorises fmaf. A portable one has to choose at run time, for
  * fmaf would be a call of the C library for every element. */
@@ -25,9 +25,9 @@
 typedef struct scalars {
     float scale, decay;                        // of the gradient; L2 or 1 - lr*wd
     float lr_neg, momentum, damp;              // SGD: -lr, mu, 1 - dampening
-    float lerp, beta2, one_minus_beta2;        // Adam: 1 - beta1, beta2, 1 - beta2
+    float beta1, lerp, beta2, one_minus_beta2; // Adam; lerp: 1 - beta1
     float root_correction, eps, step_size_neg; // Adam: sqrt(1-b2^t), eps, -lr/(1-b1^t)
-    bool first, nesterov;
+    bool first, nesterov, pytorch1;
 } scalars;
 
 #define KERNEL static inline __attribute__((always_inline)) void
@@ -55,20 +55,28 @@ KERNEL sgd_momentum(scalars k, uint64_t n, float *restrict p, const float *restr
     }
 }
 
-/* decoupled: AdamW's decay of the weight instead of Adam's addition to the gradient;
- * small: at::lerp starts from the nearer end. Both are constants where it is inlined. */
-KERNEL adam_update(scalars k, bool decoupled, bool small, uint64_t n, float *restrict p,
-                   const float *restrict grad, float *restrict m, float *restrict v)
+/* How the first moment is rounded: at::lerp starts from the nearer end. */
+typedef enum moment_form { LERP_FROM_M, LERP_FROM_G, SUM } moment_form;
+
+/* decoupled: AdamW's decay of the weight instead of Adam's addition to the gradient. Both
+ * it and the form are constants where this is inlined. */
+KERNEL adam_update(scalars k, bool decoupled, moment_form form, uint64_t n,
+                   float *restrict p, const float *restrict grad, float *restrict m,
+                   float *restrict v)
 {
-    float lerp = small ? k.lerp : k.lerp - 1.0f;
 #pragma omp simd
     for (uint64_t i = 0; i < n; i++) {
-        float g = k.scale * grad[i], w = p[i];
+        float g = k.scale * grad[i], w = p[i], mean;
         if (decoupled)
             w *= k.decay;
         else
             g = fmaf(k.decay, w, g);
-        float mean = fmaf(lerp, g - m[i], small ? m[i] : g);
+        if (form == SUM)
+            mean = fmaf(k.lerp, g, k.beta1 * m[i]);
+        else if (form == LERP_FROM_M)
+            mean = fmaf(k.lerp, g - m[i], m[i]);
+        else
+            mean = fmaf(k.lerp - 1.0f, g - m[i], g);
         float square = fmaf(k.one_minus_beta2 * g, g, k.beta2 * v[i]);
         float root = sqrtf(square) / k.root_correction + k.eps;
         m[i] = mean;
@@ -77,22 +85,28 @@ KERNEL adam_update(scalars k, bool decoupled, bool small, uint64_t n, float *res
     }
 }
 
+KERNEL adam_form(const scalars *k, bool decoupled, uint64_t n, float *p,
+                 const float *grad, float *const *states)
+{
+    if (k->pytorch1)
+        adam_update(*k, decoupled, SUM, n, p, grad, states[0], states[1]);
+    else if (k->lerp < 0.5f)
+        adam_update(*k, decoupled, LERP_FROM_M, n, p, grad, states[0], states[1]);
+    else
+        adam_update(*k, decoupled, LERP_FROM_G, n, p, grad, states[0], states[1]);
+}
+
 KERNEL apply_kind(ps_optimizer_kind kind, const scalars *k, uint64_t n, float *p,
                   const float *grad, float *const *states)
 {
-    bool small = k->lerp < 0.5f;
     if (kind == PS_OPTIMIZER_SGD && !states[0])
         sgd_plain(*k, n, p, grad);
     else if (kind == PS_OPTIMIZER_SGD)
         sgd_momentum(*k, n, p, grad, states[0]);
-    else if (kind == PS_OPTIMIZER_ADAM && small)
-        adam_update(*k, false, true, n, p, grad, states[0], states[1]);
     else if (kind == PS_OPTIMIZER_ADAM)
-        adam_update(*k, false, false, n, p, grad, states[0], states[1]);
-    else if (small)
-        adam_update(*k, true, true, n, p, grad, states[0], states[1]);
+        adam_form(k, false, n, p, grad, states);
     else
-        adam_update(*k, true, false, n, p, grad, states[0], states[1]);
+        adam_form(k, true, n, p, grad, states);
 }
 
 #define APPLY_FOR_TARGET(name, target)                                                   \
@@ -116,6 +130,8 @@ static scalars scalars_of(const ps_optimizer *opt, const ps_optimizer_step *step
                  .first = step->t == 1,
                  .nesterov = opt->nesterov};
     if (opt->kind == PS_OPTIMIZER_SGD) return k;
+    k.pytorch1 = opt->pytorch1;
+    k.beta1 = (float)opt->beta1;
     k.lerp = (float)(1.0 - opt->beta1);
     k.beta2 = (float)opt->beta2;
     k.one_minus_beta2 = (float)(1.0 - opt->beta2);
@@ -183,7 +199,8 @@ ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
                           .eps = c->eps,
                           .weight_decay = c->weight_decay,
                           .nesterov = c->nesterov,
-                          .decay_bias_norm = c->decay_bias_norm};
+                          .decay_bias_norm = c->decay_bias_norm,
+                          .pytorch1 = c->pytorch == 1};
     if (c->betas.n != 0 && c->betas.n != 2)
         return ps_err_set(PS_ERR_CONFIG, "optimizer.betas: two numbers are wanted");
     if (c->betas.n == 2) opt->beta1 = c->betas.v[0], opt->beta2 = c->betas.v[1];

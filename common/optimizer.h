@@ -1,10 +1,13 @@
 /* Optimizers: one implementation, used by shards and, in all-reduce mode, by workers.
  *
- * Formulas and defaults are PyTorch's single-tensor ones
- * (torch/optim/{sgd,adam,adamw}.py): scalars in double, tensors in float32. SGD    d = g
- * + wd*p; t = 1: buf = d, else buf = mu*buf + (1-damp)*d; nesterov: d + mu*buf, else buf
- * (mu = 0: d); p -= lr*d Adam   g += wd*p; AdamW: p *= 1 - lr*wd; m += (1-b1)(g-m); v =
- * b2*v + (1-b2)g*g; p -= lr/(1-b1^t) * m / (sqrt(v)/sqrt(1-b2^t) + eps)
+ * Formulas, defaults and roundings are those of PyTorch's single-tensor CPU optimizers
+ * (torch/optim/{sgd,adam,adamw}.py): scalars in double, tensors in float32.
+ *
+ *   SGD    d = g + wd*p; t = 1: buf = d, else buf = mu*buf + (1-damp)*d
+ *          nesterov: d + mu*buf, else buf (mu = 0: d); p -= lr*d
+ *   Adam   g += wd*p; AdamW: p *= 1 - lr*wd
+ *          m += (1-b1)(g-m); PyTorch 1: m = b1*m + (1-b1)g; v = b2*v + (1-b2)g*g
+ *          p -= lr/(1-b1^t) * m / (sqrt(v)/sqrt(1-b2^t) + eps)
  */
 #ifndef PS_OPTIMIZER_H
 #define PS_OPTIMIZER_H
@@ -24,7 +27,8 @@ typedef struct ps_optimizer {
     ps_optimizer_kind kind;
     double lr, momentum, dampening, beta1, beta2, eps, weight_decay;
     bool nesterov, decay_bias_norm;
-    int n_states; // arrays of state per parameter: SGD 0, with momentum 1, Adam(W) 2
+    bool pytorch1; // Adam(W): m as PyTorch 1 computed it
+    int n_states;  // arrays of state per parameter: SGD 0, with momentum 1, Adam(W) 2
 } ps_optimizer;
 
 /* What changes from step to step. */

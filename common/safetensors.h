@@ -6,9 +6,8 @@
  *    "data_offsets": [begin, end]}, ...}
  *
  * The reader checks everything before it uses a byte: N <= 100,000,000, JSON starting
- * with
- * '{' without duplicate keys, offsets sorted, contiguous from 0 to the end of the file,
- * no overflow, end - begin = elements x size.
+ * with '{' without duplicate keys, offsets sorted, contiguous from 0 to the end of the
+ * file, no overflow, end - begin = elements x size.
  */
 #ifndef PS_SAFETENSORS_H
 #define PS_SAFETENSORS_H
@@ -23,14 +22,14 @@ typedef struct ps_st_tensor {
     char *name;
     char dtype[8]; // "F32", "I64", ...
     ps_dims dims;
-    const void *data; // into the file's bytes
+    const void *data; // into the file's bytes; not aligned where the header isn't padded
     uint64_t bytes;
 } ps_st_tensor;
 
 typedef struct ps_st_file {
     int n;
     ps_st_tensor *tensors;
-    void *bytes; // the whole file, owned
+    void *bytes; // the file's data, behind the header; owned
 } ps_st_file;
 
 ps_err ps_st_load(const char *path, ps_st_file *out);

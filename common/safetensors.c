@@ -1,0 +1,536 @@
+#include "safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "mem.h"
+
+#define MAX_HEADER UINT64_C(100000000)
+enum { LENGTH_BYTES = 8, MAX_MESSAGE_NAME = 128 };
+
+/* ---- the header ---- */
+
+/* Bytes of an element; 0: not a dtype of the format. */
+static uint64_t dtype_size(const char *dtype)
+{
+    static const struct {
+        const char *name;
+        uint64_t bytes;
+    } known[] = {
+        {"BOOL", 1}, {"U8", 1},  {"I8", 1},   {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"I16", 2},
+        {"U16", 2},  {"F16", 2}, {"BF16", 2}, {"I32", 4},     {"U32", 4},     {"F32", 4},
+        {"I64", 8},  {"U64", 8}, {"F64", 8},  {"C64", 8},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(known[i].name, dtype) == 0) return known[i].bytes;
+    return 0;
+}
+
+__attribute__((format(printf, 3, 4))) static ps_err
+bad(const char *file, const char *tensor, const char *fmt, ...)
+{
+    char text[256];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    return ps_err_set(PS_ERR_FORMAT, "%s: %.*s%s%s", file, MAX_MESSAGE_NAME, tensor,
+                      tensor[0] ? ": " : "", text);
+}
+
+/* A whole number from 0 on. */
+static bool whole(const json_t *value, int64_t *out)
+{
+    if (!json_is_integer(value)) return false;
+    *out = json_integer_value(value);
+    return *out >= 0;
+}
+
+static ps_err read_shape(const char *file, const json_t *shape, ps_st_tensor *t)
+{
+    size_t n = json_array_size(shape);
+    if (!json_is_array(shape)) return bad(file, t->name, "shape is no list");
+    if (n > PS_MAX_DIMS)
+        return bad(file, t->name, "%zu dimensions, at most %d are supported", n,
+                   PS_MAX_DIMS);
+    t->dims.n = (int)n;
+    for (size_t i = 0; i < n; i++)
+        if (!whole(json_array_get(shape, i), &t->dims.d[i]))
+            return bad(file, t->name, "shape: dimension %zu is no count", i);
+    return PS_OK;
+}
+
+/* begin stays in t->data as a number until the data is there. */
+static ps_err read_offsets(const char *file, const json_t *offsets, ps_st_tensor *t)
+{
+    int64_t begin, end;
+    if (json_array_size(offsets) != 2 || !whole(json_array_get(offsets, 0), &begin) ||
+        !whole(json_array_get(offsets, 1), &end) || end < begin)
+        return bad(file, t->name, "data_offsets is not [begin, end]");
+    uint64_t size = dtype_size(t->dtype), wanted = 0;
+    int64_t count = ps_dims_count_max(&t->dims, INT64_MAX);
+    if (count < 0 || __builtin_mul_overflow((uint64_t)count, size, &wanted))
+        return bad(file, t->name, "the product of its shape overflows");
+    t->bytes = (uint64_t)(end - begin);
+    t->data = (const void *)(uintptr_t)begin;
+    if (t->bytes != wanted)
+        return bad(file, t->name,
+                   "data_offsets hold %" PRIu64 " bytes, its shape and dtype %" PRIu64,
+                   t->bytes, wanted);
+    return PS_OK;
+}
+
+static ps_err read_entry(const char *file, const char *name, const json_t *entry,
+                         ps_st_tensor *t)
+{
+    PS_TRY(ps_mem_strdup(&t->name, name));
+    const char *dtype = json_string_value(json_object_get(entry, "dtype"));
+    if (!dtype || dtype_size(dtype) == 0)
+        return bad(file, name, "dtype %.16s is not known", dtype ? dtype : "(none)");
+    snprintf(t->dtype, sizeof t->dtype, "%s", dtype);
+    if (json_object_size(entry) != 3)
+        return bad(file, name, "dtype, shape and data_offsets alone are wanted");
+    PS_TRY(read_shape(file, json_object_get(entry, "shape"), t));
+    return read_offsets(file, json_object_get(entry, "data_offsets"), t);
+}
+
+static ps_err check_metadata(const char *file, const json_t *metadata)
+{
+    const char *key;
+    const json_t *value;
+    if (!json_is_object(metadata)) return bad(file, "__metadata__", "no map");
+    json_object_foreach(
+        (json_t *)(uintptr_t)metadata, key,
+        value) if (!json_is_string(value)) return bad(file, "__metadata__",
+                                                      "\"%.64s\" is no text", key);
+    return PS_OK;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const ps_st_tensor *x = a, *y = b;
+    uintptr_t at_x = (uintptr_t)x->data, at_y = (uintptr_t)y->data;
+    if (at_x != at_y) return at_x < at_y ? -1 : 1;
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; // empty ones first
+}
+
+/* From 0 to the end of the file without holes or overlaps. */
+static ps_err check_layout(const char *file, ps_st_file *out, uint64_t data_bytes)
+{
+    uint64_t at = 0;
+    qsort(out->tensors, (size_t)out->n, sizeof *out->tensors, by_offset);
+    for (int i = 0; i < out->n; i++) {
+        const ps_st_tensor *t = &out->tensors[i];
+        uint64_t begin = (uintptr_t)t->data;
+        if (begin != at)
+            return bad(file, t->name, "begins at %" PRIu64 ", %s (%" PRIu64 ")", begin,
+                       begin < at ? "within the tensor before" : "behind a hole", at);
+        at += t->bytes; // both below 2^63
+    }
+    if (at != data_bytes)
+        return bad(file, "", "the tensors have %" PRIu64 " bytes, the file has %" PRIu64,
+                   at, data_bytes);
+    return PS_OK;
+}
+
+static ps_err read_tensors(const char *file, json_t *root, uint64_t data_bytes,
+                           ps_st_file *out)
+{
+    const char *name;
+    const json_t *entry;
+    PS_TRY(
+        ps_mem_zalloc(&out->tensors, json_object_size(root), sizeof *out->tensors, file));
+    json_object_foreach(root, name, entry)
+    {
+        if (strcmp(name, "__metadata__") == 0)
+            PS_TRY(check_metadata(file, entry));
+        else
+            PS_TRY(read_entry(file, name, entry, &out->tensors[out->n++]));
+    }
+    return check_layout(file, out, data_bytes);
+}
+
+/* text (n): the JSON; data_bytes: what follows it in the file. */
+static ps_err read_header(const char *file, const char *text, size_t n,
+                          uint64_t data_bytes, ps_st_file *out)
+{
+    json_error_t error;
+    if (n == 0 || text[0] != '{') return bad(file, "", "the header is no JSON map");
+    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
+    if (!root) return bad(file, "", "header, byte %d: %s", error.position, error.text);
+    ps_err err = read_tensors(file, root, data_bytes, out);
+    json_decref(root);
+    return err;
+}
+
+static ps_err header_length(const char *file, const unsigned char *length, uint64_t bytes,
+                            uint64_t *out)
+{
+    *out = 0;
+    for (int i = LENGTH_BYTES - 1; i >= 0; i--)
+        *out = *out << 8 | length[i];
+    if (*out > MAX_HEADER)
+        return bad(file, "",
+                   "a header of %" PRIu64 " bytes, at most %" PRIu64
+                   " are allowed; is it a safetensors file?",
+                   *out, MAX_HEADER);
+    if (*out > bytes - LENGTH_BYTES)
+        return bad(file, "", "a header of %" PRIu64 " bytes in a file of %" PRIu64, *out,
+                   bytes);
+    return PS_OK;
+}
+
+static void point_into(ps_st_file *file)
+{
+    for (int i = 0; i < file->n; i++)
+        file->tensors[i].data =
+            (const char *)file->bytes + (uintptr_t)file->tensors[i].data;
+}
+
+/* ---- reading ---- */
+
+static ps_err read_all(int fd, const char *path, void *out, uint64_t n)
+{
+    for (uint64_t done = 0; done < n;) {
+        ssize_t got = read(fd, (char *)out + done, n - done);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return ps_err_errno(PS_ERR_IO, "%s: reading", path);
+        if (got == 0) return ps_err_set(PS_ERR_FORMAT, "%s: shorter than it was", path);
+        done += (uint64_t)got;
+    }
+    return PS_OK;
+}
+
+static ps_err open_file(const char *path, int *fd, uint64_t *bytes)
+{
+    struct stat st;
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd < 0) return ps_err_errno(PS_ERR_IO, "%s", path);
+    if (fstat(*fd, &st) != 0) return ps_err_errno(PS_ERR_IO, "%s", path);
+    if (!S_ISREG(st.st_mode))
+        return ps_err_set(PS_ERR_IO, "%s: not a regular file", path);
+    if (st.st_size < LENGTH_BYTES)
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s: %lld bytes are too few for a safetensors file", path,
+                          (long long)st.st_size);
+    *bytes = (uint64_t)st.st_size;
+    return PS_OK;
+}
+
+/* The header of an open file; its tensors' data are offsets still. */
+static ps_err open_header(const char *path, int fd, uint64_t bytes, ps_st_file *out)
+{
+    unsigned char length[LENGTH_BYTES];
+    uint64_t n = 0;
+    char *text = NULL;
+    PS_TRY(read_all(fd, path, length, LENGTH_BYTES));
+    PS_TRY(header_length(path, length, bytes, &n));
+    PS_TRY(ps_mem_zalloc(&text, n, 1, path));
+    ps_err err = read_all(fd, path, text, n);
+    if (err == PS_OK) err = read_header(path, text, n, bytes - LENGTH_BYTES - n, out);
+    free(text);
+    return err;
+}
+
+static uint64_t data_bytes(const ps_st_file *file)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < file->n; i++)
+        n += file->tensors[i].bytes;
+    return n;
+}
+
+static ps_err read_data(const char *path, int fd, ps_st_file *file)
+{
+    uint64_t n = data_bytes(file);
+    PS_TRY(ps_mem_zalloc(&file->bytes, n, 1, path));
+    PS_TRY(read_all(fd, path, file->bytes, n));
+    point_into(file);
+    return PS_OK;
+}
+
+typedef ps_err (*header_check)(const char *path, const ps_st_file *file, const void *ctx);
+
+/* check sees names, dtypes and shapes before memory for the data is taken. */
+static ps_err load(const char *path, header_check check, const void *ctx, ps_st_file *out)
+{
+    int fd = -1;
+    uint64_t bytes = 0;
+    *out = (ps_st_file){0};
+    ps_err err = open_file(path, &fd, &bytes);
+    if (err == PS_OK) err = open_header(path, fd, bytes, out);
+    if (err == PS_OK && check) err = check(path, out, ctx);
+    if (err == PS_OK) err = read_data(path, fd, out);
+    if (fd >= 0) close(fd);
+    if (err != PS_OK) ps_st_fini(out);
+    return err;
+}
+
+ps_err ps_st_load(const char *path, ps_st_file *out)
+{
+    return load(path, NULL, NULL, out);
+}
+
+static ps_err parse(const char *name, const unsigned char *bytes, uint64_t n_bytes,
+                    ps_st_file *out)
+{
+    uint64_t n = 0;
+    if (n_bytes < LENGTH_BYTES)
+        return bad(name, "", "%" PRIu64 " bytes are too few", n_bytes);
+    PS_TRY(header_length(name, bytes, n_bytes, &n));
+    uint64_t left = n_bytes - LENGTH_BYTES - n;
+    PS_TRY(read_header(name, (const char *)bytes + LENGTH_BYTES, n, left, out));
+    PS_TRY(ps_mem_zalloc(&out->bytes, left, 1, name));
+    if (left) memcpy(out->bytes, bytes + LENGTH_BYTES + n, left);
+    point_into(out);
+    return PS_OK;
+}
+
+ps_err ps_st_parse(const char *name, const void *bytes, size_t n_bytes, ps_st_file *out)
+{
+    *out = (ps_st_file){0};
+    ps_err err = parse(name, bytes, n_bytes, out);
+    if (err != PS_OK) ps_st_fini(out);
+    return err;
+}
+
+void ps_st_fini(ps_st_file *file)
+{
+    for (int i = 0; i < file->n; i++)
+        free(file->tensors[i].name);
+    free(file->tensors);
+    free(file->bytes);
+    *file = (ps_st_file){0};
+}
+
+const ps_st_tensor *ps_st_find(const ps_st_file *file, const char *name)
+{
+    for (int i = 0; i < file->n; i++)
+        if (strcmp(file->tensors[i].name, name) == 0) return &file->tensors[i];
+    return NULL;
+}
+
+/* ---- a model's tensors ---- */
+
+static const char *dtype_of(const ps_tensor *t)
+{
+    return t->role == PS_TENSOR_COUNTER ? "I64" : "F32";
+}
+
+static uint64_t bytes_of(const ps_tensor *t)
+{
+    return t->count * (t->role == PS_TENSOR_COUNTER ? 8 : 4);
+}
+
+static ps_err check_tensor(const char *path, const ps_st_file *file, const ps_tensor *t)
+{
+    char is[PS_DIMS_TEXT], wanted[PS_DIMS_TEXT];
+    const ps_st_tensor *found = ps_st_find(file, t->name);
+    if (!found) return bad(path, t->name, "missing, the model has it");
+    if (strcmp(found->dtype, dtype_of(t)) != 0)
+        return bad(path, t->name, "dtype is %s, the model's is %s", found->dtype,
+                   dtype_of(t));
+    if (!ps_dims_equal(&found->dims, &t->dims))
+        return bad(path, t->name, "shape is %s, the model's is %s",
+                   ps_dims_text(&found->dims, is), ps_dims_text(&t->dims, wanted));
+    return PS_OK;
+}
+
+static ps_err check_model(const char *path, const ps_st_file *file, const void *ctx)
+{
+    const ps_model_spec *spec = ctx;
+    for (int i = 0; i < spec->n_tensors; i++)
+        PS_TRY(check_tensor(path, file, &spec->tensors[i]));
+    for (int i = 0; i < spec->n_buffers; i++)
+        PS_TRY(check_tensor(path, file, &spec->buffers[i]));
+    for (int i = 0; i < file->n; i++)
+        if (!ps_model_spec_find(spec, file->tensors[i].name))
+            return bad(path, file->tensors[i].name, "the model has no such tensor");
+    return PS_OK;
+}
+
+ps_err ps_st_load_model(const char *path, const ps_model_spec *spec, float *params,
+                        void *buffers)
+{
+    ps_st_file file;
+    PS_TRY(load(path, check_model, spec, &file));
+    for (int i = 0; i < spec->n_tensors; i++) {
+        const ps_tensor *t = &spec->tensors[i];
+        memcpy(params + t->offset, ps_st_find(&file, t->name)->data, bytes_of(t));
+    }
+    for (int i = 0; i < spec->n_buffers; i++) {
+        const ps_tensor *t = &spec->buffers[i];
+        memcpy((char *)buffers + t->offset, ps_st_find(&file, t->name)->data,
+               bytes_of(t));
+    }
+    ps_st_fini(&file);
+    return PS_OK;
+}
+
+/* ---- writing ---- */
+
+/* Every tensor of the model in the order of the file, with the place of its values:
+ * counters first, so that all data is aligned to its elements. The values are NULL where
+ * params and buffers are. */
+typedef ps_err (*visitor)(void *ctx, const ps_tensor *t, const void *values);
+
+static ps_err visit(const ps_model_spec *spec, const float *params, const void *buffers,
+                    visitor see, void *ctx)
+{
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < spec->n_buffers; i++) {
+            const ps_tensor *t = &spec->buffers[i];
+            if ((t->role == PS_TENSOR_COUNTER) == (pass == 0))
+                PS_TRY(see(ctx, t, buffers ? (const char *)buffers + t->offset : NULL));
+        }
+    for (int i = 0; i < spec->n_tensors; i++) {
+        const ps_tensor *t = &spec->tensors[i];
+        PS_TRY(see(ctx, t, params ? params + t->offset : NULL));
+    }
+    return PS_OK;
+}
+
+typedef struct header {
+    json_t *root;
+    uint64_t at; // end of the data so far
+} header;
+
+static ps_err describe(void *ctx, const ps_tensor *t, const void *values)
+{
+    header *h = ctx;
+    json_t *shape = json_array();
+    for (int i = 0; shape && i < t->dims.n; i++)
+        json_array_append_new(shape, json_integer(t->dims.d[i]));
+    json_t *entry =
+        json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_of(t), "shape", shape,
+                  "data_offsets", (json_int_t)h->at, (json_int_t)(h->at + bytes_of(t)));
+    h->at += bytes_of(t);
+    if (json_object_set_new(h->root, t->name, entry) == 0) return PS_OK;
+    return ps_err_set(PS_ERR_NOMEM, "no memory to describe tensor %s", t->name);
+}
+
+static ps_err describe_metadata(json_t *root, const char *const *metadata, int n_meta)
+{
+    if (n_meta == 0) return PS_OK;
+    json_t *map = json_object();
+    int failed = json_object_set_new(root, "__metadata__", map);
+    for (int i = 0; i < n_meta && !failed; i++)
+        failed =
+            json_object_set_new(map, metadata[2 * i], json_string(metadata[2 * i + 1]));
+    if (!failed) return PS_OK;
+    return ps_err_set(PS_ERR_ARG, "metadata of a safetensors file is no UTF-8");
+}
+
+/* *out (n, owned): length, JSON and padding. */
+static ps_err make_header(const ps_model_spec *spec, const char *const *metadata,
+                          int n_meta, char **out, uint64_t *n)
+{
+    header h = {.root = json_object()};
+    char *text = NULL;
+    ps_err err = describe_metadata(h.root, metadata, n_meta);
+    if (err == PS_OK) err = visit(spec, NULL, NULL, describe, &h);
+    if (err == PS_OK) text = json_dumps(h.root, JSON_COMPACT);
+    json_decref(h.root);
+    if (err == PS_OK && !text) err = ps_err_set(PS_ERR_NOMEM, "no memory for a header");
+    uint64_t used = text ? strlen(text) : 0;
+    uint64_t padded = (used + 7) / 8 * 8;
+    *n = LENGTH_BYTES + padded;
+    if (err == PS_OK) err = ps_mem_zalloc(out, *n, 1, "header");
+    if (err == PS_OK) {
+        for (int i = 0; i < LENGTH_BYTES; i++)
+            (*out)[i] = (char)(padded >> (8 * i));
+        memcpy(*out + LENGTH_BYTES, text, used);
+        memset(*out + LENGTH_BYTES + used, ' ', padded - used);
+    }
+    free(text);
+    return err;
+}
+
+typedef struct sink {
+    const char *path;
+    int fd;
+} sink;
+
+static ps_err write_all(const sink *to, const void *bytes, uint64_t n)
+{
+    for (uint64_t done = 0; done < n;) {
+        ssize_t put = write(to->fd, (const char *)bytes + done, n - done);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return ps_err_errno(PS_ERR_IO, "%s: writing", to->path);
+        done += (uint64_t)put;
+    }
+    return PS_OK;
+}
+
+static ps_err write_tensor(void *ctx, const ps_tensor *t, const void *values)
+{
+    return write_all(ctx, values, bytes_of(t));
+}
+
+static ps_err write_synced(const sink *to, const ps_model_spec *spec, const char *head,
+                           uint64_t head_bytes, const float *params, const void *buffers)
+{
+    sink target = *to;
+    PS_TRY(write_all(&target, head, head_bytes));
+    PS_TRY(visit(spec, params, buffers, write_tensor, &target));
+    if (fsync(to->fd) != 0 && errno != EINVAL) // EINVAL: a pipe or device
+        return ps_err_errno(PS_ERR_IO, "%s: syncing", to->path);
+    return PS_OK;
+}
+
+/* The folder's entry, so that the new name outlives a power cut; failing is no loss. */
+static void sync_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+    free(folder);
+}
+
+static ps_err write_file(const char *path, const char *temporary,
+                         const ps_model_spec *spec, const char *head, uint64_t head_bytes,
+                         const float *params, const void *buffers)
+{
+    sink to = {temporary,
+               open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+    if (to.fd < 0) return ps_err_errno(PS_ERR_IO, "%s", temporary);
+    ps_err err = write_synced(&to, spec, head, head_bytes, params, buffers);
+    if (close(to.fd) != 0 && err == PS_OK)
+        err = ps_err_errno(PS_ERR_IO, "%s: closing", temporary);
+    if (err == PS_OK && rename(temporary, path) != 0)
+        err = ps_err_errno(PS_ERR_IO, "%s", path);
+    if (err == PS_OK)
+        sync_folder(path);
+    else
+        unlink(temporary);
+    return err;
+}
+
+ps_err ps_st_save_model(const char *path, const ps_model_spec *spec, const float *params,
+                        const void *buffers, const char *const *metadata, int n_meta)
+{
+    char *head = NULL, *temporary = NULL;
+    uint64_t head_bytes = 0;
+    size_t room = strlen(path) + sizeof ".tmp";
+    ps_err err = make_header(spec, metadata, n_meta, &head, &head_bytes);
+    if (err == PS_OK) err = ps_mem_zalloc(&temporary, room, 1, path);
+    if (err == PS_OK) {
+        snprintf(temporary, room, "%s.tmp", path);
+        err = write_file(path, temporary, spec, head, head_bytes, params, buffers);
+    }
+    free(temporary);
+    free(head);
+    return err;
+}
