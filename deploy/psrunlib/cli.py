@@ -3,8 +3,9 @@ import argparse
 import os
 import sys
 
+from . import hosts as hostfile
 from . import job as jobs
-from . import local, report
+from . import local, remote, report
 from .errors import JobError
 from .screen import Screen
 from .supervise import Supervisor
@@ -28,6 +29,11 @@ def parser():
                    help="worker processes, or auto: one per visible GPU, else per core")
     p.add_argument("-m", "--mode", choices=sorted(jobs.MODES),
                    help="ps: parameter servers; allreduce: Gloo or NCCL; single: one worker, no exchange")
+    p.add_argument("-H", "--hostfile", metavar="HOSTFILE",
+                   help="run over ssh on these hosts: a line each, as in 'node1 servers=1 workers=2'; "
+                        "also slots= dir= bin= addr= image= (deploy/psrunlib/hosts.py)")
+    p.add_argument("--port", type=int, default=0, metavar="PORT",
+                   help="of the coordinator (default: a free one; with -H 29500)")
     p.add_argument("--out", metavar="DIR", help="results and logs (default: runs/<job>-<time>)")
     p.add_argument("--build-dir", metavar="DIR",
                    help="where the programs are (default: PS_BUILD_DIR, else build/release)")
@@ -52,10 +58,14 @@ def plan_job(args):
         servers = 0
     elif servers < 1:
         raise JobError(f"mode ps needs at least one server, not {servers}")
-    return jobs.Job(
+    job = jobs.Job(
         config=args.config, overrides=args.overrides, build_dir=build_dir, mode=mode,
         servers=servers, workers=workers, out=args.out or jobs.default_out(facts["name"]),
-        facts=facts, master_port=jobs.free_port())
+        facts=facts, master_port=args.port or jobs.free_port())
+    if args.hostfile:
+        job.master_port = args.port or jobs.DEFAULT_PORT
+        job.spread(*hostfile.place(hostfile.read_hostfile(args.hostfile), servers, workers))
+    return job
 
 
 def count_workers(given, mode, facts):
@@ -81,13 +91,31 @@ def make_folders(out):
     return logs
 
 
+def launcher(job, env):
+    def launch(part):
+        if part.host is None:
+            return local.LocalProcess(part, env)
+        return remote.RemoteProcess(part, part.host, env)
+    return launch
+
+
+def command_line(part):
+    return remote.command_line(part, part.host) if part.host else local.command_line(part)
+
+
 def run(job, verbose):
+    if job.hosts:
+        remote.check_hosts(job.hosts, job.programs_by_host(), job.config, jobs.versions(job.build_dir))
     screen = Screen(verbose=verbose)
     env = {}
     if screen.terminal:
         env = {"PS_PROGRESS": "bar", "COLUMNS": str(screen.columns())}
-    supervisor = Supervisor(screen, lambda part: local.LocalProcess(part, env), make_folders(job.out))
+    supervisor = Supervisor(screen, launcher(job, env), make_folders(job.out))
     code = supervisor.run(job.parts())
+    if job.hosts and code in (0, 130):
+        worker = job.parts()[job.servers]
+        remote.fetch(worker.host, os.path.join(job.out, "summary.json"),
+                     os.path.join(job.out, "summary.json"))
     if code == 0:
         report.add_server_memory(job.out, supervisor.watched)
         report.show(job.out, screen)
@@ -103,7 +131,7 @@ def main(argv):
         job = plan_job(args)
         if args.dry_run:
             for part in job.parts():
-                print(local.command_line(part))
+                print(command_line(part))
             return 0
         return run(job, args.verbose)
     except JobError as error:

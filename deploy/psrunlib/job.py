@@ -6,9 +6,12 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 
+from . import hosts as hostfile
 from .errors import JobError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+
+DEFAULT_PORT = 29500  # torchrun's, where no free one can be asked for: on other hosts
 
 # The exchange that a mode stands for.
 MODES = {"ps": "ps", "allreduce": "allreduce", "single": "none"}
@@ -22,6 +25,7 @@ class Part:
     rank: int
     argv: list
     env: dict  # what is added to the environment
+    host: object = None  # hosts.Host; None: this machine
 
     @property
     def name(self):
@@ -40,6 +44,24 @@ class Job:
     facts: dict = field(default_factory=dict)
     master_addr: str = "127.0.0.1"
     master_port: int = 0
+    server_hosts: list = field(default_factory=list)  # by rank; empty: all here
+    worker_hosts: list = field(default_factory=list)
+
+    @property
+    def hosts(self):
+        """Each host once, in the order of the hostfile's placement."""
+        return list({h.name: h for h in self.server_hosts + self.worker_hosts}.values())
+
+    def spread(self, server_hosts, worker_hosts):
+        """Places the parts on hosts; the first part's host is the one everybody knows."""
+        self.server_hosts, self.worker_hosts = server_hosts, worker_hosts
+        self.master_addr = (server_hosts + worker_hosts)[0].address
+
+    def programs_by_host(self):
+        programs = {}
+        for part in self.parts():
+            programs.setdefault(part.host.name, set()).add(part.argv[0])
+        return programs
 
     def parts(self):
         """Servers first: server 0 is the one that everybody looks for."""
@@ -48,13 +70,22 @@ class Job:
         ]
 
     def _part(self, role, rank):
-        argv = [program(self.build_dir, f"ps-{role}"), "--config", self.config]
+        placed = self.server_hosts if role == "server" else self.worker_hosts
+        host = placed[rank] if placed else None
+        argv = [self._program(role, host), "--config", self.config]
         settings = list(self.overrides) + [f"exchange.name={self.exchange()}"]
         for setting in settings:
             argv += ["--set", setting]
         if role == "worker":
             argv += ["--out", self.out]
-        return Part(role, rank, argv, self._env(role, rank))
+        return Part(role, rank, argv, self._env(role, rank), host)
+
+    def _program(self, role, host):
+        if host and host.image:
+            return os.path.join(host.bin, f"ps-{role}") if host.bin else f"ps-{role}"
+        if host and host.bin:
+            return os.path.join(host.bin, f"ps-{role}")
+        return program(self.build_dir, f"ps-{role}")
 
     def exchange(self):
         """A configuration that names its all-reduce engine (gloo, nccl) keeps it."""
@@ -71,9 +102,13 @@ class Job:
         if role == "server":
             env["PS_SERVER_RANK"] = str(rank)
             return env
-        env.update(RANK=str(rank), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(self.workers))
+        local_rank, local_size = rank, self.workers
+        if self.worker_hosts:
+            ranks, sizes = hostfile.local_ranks(self.worker_hosts)
+            local_rank, local_size = ranks[rank], sizes[rank]
+        env.update(RANK=str(rank), LOCAL_RANK=str(local_rank), LOCAL_WORLD_SIZE=str(local_size))
         # As torchrun: several processes on one host share its cores.
-        if self.workers > 1 and "OMP_NUM_THREADS" not in os.environ:
+        if local_size > 1 and "OMP_NUM_THREADS" not in os.environ:
             env["OMP_NUM_THREADS"] = "1"
         return env
 
@@ -96,6 +131,13 @@ def find_build_dir(given):
 
 def program(build_dir, name):
     return os.path.join(build_dir, "bin", name)
+
+
+def versions(build_dir):
+    """What the programs here call themselves: those of the other hosts must say the same."""
+    return {name: subprocess.run([program(build_dir, name), "--version"], check=True, text=True,
+                                 stdout=subprocess.PIPE).stdout.strip()
+            for name in ("ps-server", "ps-worker")}
 
 
 def describe(build_dir, config, overrides):

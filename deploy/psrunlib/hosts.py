@@ -1,0 +1,113 @@
+"""The hostfile: which hosts there are, and which part of a job runs where.
+
+    # name         what it may run, and how
+    node1          servers=1 workers=2
+    me@node2:2222  slots=4 dir=/data/pstrain bin=/opt/pstrain/bin addr=10.0.0.2
+    node3          slots=2 image=/images/pstrain.sif
+
+slots: workers at most (default 1). servers, workers: exactly so many. dir: the working folder
+there (default: this one). bin: the folder of the programs (default: the same as here). addr:
+what the other hosts call it. image: an Apptainer image that has the programs.
+"""
+import os
+import re
+from dataclasses import dataclass
+
+from .errors import JobError
+
+NAME = re.compile(r"^(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+|\[[0-9a-fA-F:]+\])(?::(?P<port>\d+))?$")
+NUMBERS = ("slots", "servers", "workers")
+TEXTS = ("dir", "bin", "addr", "image")
+
+
+@dataclass
+class Host:
+    name: str  # as ssh takes it: host, user@host
+    host: str
+    port: int = 0  # of sshd; 0: ssh's own choice
+    slots: int = 1
+    servers: int = -1  # -1: not said
+    workers: int = -1
+    dir: str = ""
+    bin: str = ""
+    addr: str = ""
+    image: str = ""
+
+    @property
+    def address(self):
+        return self.addr or self.host
+
+
+def read_hostfile(path):
+    try:
+        with open(path, encoding="utf-8") as f:
+            lines = f.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobError(f"cannot read the hostfile {path}: {error}") from error
+    hosts = []
+    for number, line in enumerate(lines, 1):
+        words = line.split("#", 1)[0].split()
+        if words:
+            hosts.append(_host(f"{path}:{number}", words))
+    if not hosts:
+        raise JobError(f"{path}: no host in it")
+    names = [h.name for h in hosts]
+    for name in names:
+        if names.count(name) > 1:
+            raise JobError(f"{path}: {name} stands there twice: give it more slots instead")
+    return hosts
+
+
+def _host(place, words):
+    found = NAME.match(words[0])
+    if not found:
+        raise JobError(f"{place}: '{words[0]}' is no host, user@host or host:port")
+    user, name = found["user"], found["host"].strip("[]")
+    host = Host(name=f"{user}@{name}" if user else name, host=name, port=int(found["port"] or 0))
+    for word in words[1:]:
+        key, equals, value = word.partition("=")
+        if not equals or key not in NUMBERS + TEXTS or not value:
+            raise JobError(f"{place}: '{word}': known are {', '.join(NUMBERS + TEXTS)}, as key=value")
+        if key in NUMBERS and not value.isdigit():
+            raise JobError(f"{place}: {key}={value}: not a number")
+        setattr(host, key, int(value) if key in NUMBERS else value)
+    return host
+
+
+def place(hosts, servers, workers):
+    """(servers' hosts, workers' hosts), by rank. Hosts that say servers= or workers= get
+    those; what is left goes round: servers one a host, workers by slots, host by host."""
+    server_hosts = _exact(hosts, "servers", servers)
+    worker_hosts = _exact(hosts, "workers", workers)
+    free = [h for h in hosts if h.servers < 0] or hosts
+    for i in range(servers - len(server_hosts)):
+        server_hosts.append(free[i % len(free)])
+    for host in hosts:
+        if host.workers < 0:
+            worker_hosts += [host] * min(host.slots, workers - len(worker_hosts))
+    if len(server_hosts) > servers or len(worker_hosts) != workers:
+        raise JobError(
+            f"the hostfile places {len(server_hosts)} servers and {len(worker_hosts)} workers, "
+            f"the job wants {servers} and {workers}: change slots=, servers= or workers= there, "
+            "or -s and -w")
+    return server_hosts, worker_hosts
+
+
+def _exact(hosts, what, most):
+    named = []
+    for host in hosts:
+        named += [host] * max(0, getattr(host, what) if most else 0)
+    return named
+
+
+def local_ranks(placed):
+    """The n-th worker of its host, and how many there are, by rank."""
+    seen, ranks = {}, []
+    for host in placed:
+        ranks.append(seen.get(host.name, 0))
+        seen[host.name] = ranks[-1] + 1
+    return ranks, [seen[host.name] for host in placed]
+
+
+def folder(host):
+    return host.dir or os.getcwd()

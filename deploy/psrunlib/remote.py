@@ -1,0 +1,161 @@
+"""Parts of a job as processes of other hosts, over ssh.
+
+On the host a small sh wrapper starts the program and reads its own standard input, which is
+our end of the ssh connection: a line is the name of a signal to pass on; the end of the
+input (psrun is gone, or the connection is) ends the program, with SIGTERM and 3 s later
+SIGKILL. So nothing is left running, whatever dies.
+"""
+import os
+import shlex
+import signal
+import subprocess
+import time
+
+from . import hosts as hostfile
+from .errors import JobError
+from .local import _die_with_parent
+
+CONNECT_TIMEOUT_S = 10
+SSH_FAILED = 255
+
+WRAPPER = r"""
+cd {dir} || exit 126
+{env} {program} </dev/null &
+pid=$!
+exec 3<&0
+( while read -r signal <&3; do kill -s "$signal" $pid 2>/dev/null; done
+  kill -s TERM $pid 2>/dev/null; sleep 3; kill -s KILL $pid 2>/dev/null ) >/dev/null 2>&1 &
+watcher=$!
+wait $pid
+code=$?
+kill $watcher 2>/dev/null
+exit $code
+"""
+
+# Everything that has to be true on a host before the job starts, in one connection.
+CHECK = r"""
+cd {dir} 2>/dev/null || {{ echo "no folder {dir}"; exit 3; }}
+{checks}
+echo ready
+"""
+
+
+def ssh_argv(host, command):
+    argv = shlex.split(os.environ.get("PS_SSH", "ssh"))
+    argv += ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}",
+             "-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=3"]
+    if host.port:
+        argv += ["-p", str(host.port)]
+    return argv + [host.name, "--", command]
+
+
+def wrapped(part, host, extra_env):
+    env = dict(passed_on(), **part.env, **extra_env)
+    words = " ".join(f"{k}={shlex.quote(v)}" for k, v in sorted(env.items()))
+    argv = (["apptainer", "exec", host.image] if host.image else []) + part.argv
+    return WRAPPER.format(dir=shlex.quote(hostfile.folder(host)), env=f"env {words}",
+                          program=shlex.join(argv))
+
+
+def passed_on():
+    """What users set for a job and expect on its hosts."""
+    prefixes = ("NCCL_", "GLOO_", "OMP_", "OPENBLAS_", "DNNL_", "ONEDNN_")
+    return {k: v for k, v in os.environ.items() if k.startswith(prefixes)}
+
+
+class RemoteProcess:
+    """The same face as LocalProcess."""
+
+    peak_rss_bytes = 0  # not known from here
+
+    def __init__(self, part, host, extra_env):
+        self.part = part
+        self.host = host
+        self.code = None
+        self.popen = subprocess.Popen(
+            ssh_argv(host, f"exec sh -c {shlex.quote(wrapped(part, host, extra_env))}"),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True, preexec_fn=_die_with_parent)
+        self.output = self.popen.stdout
+
+    def poll(self):
+        if self.code is None:
+            code = self.popen.poll()
+            # The wrapper's shell reports a signal as 128 + its number.
+            self.code = 128 - code if code is not None and 128 < code < 160 else code
+        return self.code
+
+    def signal(self, number):
+        if self.popen.poll() is not None:
+            return
+        try:
+            if number == signal.SIGKILL:
+                self.popen.stdin.write(b"KILL\n")
+                self.popen.stdin.flush()
+                self.popen.stdin.close()
+            else:
+                self.popen.stdin.write(signal.Signals(number).name[3:].encode() + b"\n")
+                self.popen.stdin.flush()
+        except (OSError, ValueError):
+            pass  # the connection is gone, and with it the program
+
+
+def check_hosts(hosts, programs, config, version):
+    """Reachable, folder, programs, version and configuration on every host, all hosts at the
+    same time; the first fault of each is named."""
+    started = [(host, subprocess.Popen(
+        ssh_argv(host, f"exec sh -c {shlex.quote(_check(host, programs[host.name], config, version))}"),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        for host in hosts]
+    deadline = time.monotonic() + CONNECT_TIMEOUT_S + 20
+    faults = [fault for host, ssh in started if (fault := _verdict(host, ssh, deadline))]
+    if faults:
+        raise JobError("\npsrun: ".join(faults))
+
+
+def _check(host, programs, config, version):
+    run = f"apptainer exec {shlex.quote(host.image)} " if host.image else ""
+    checks = []
+    for path in programs:
+        quoted = shlex.quote(path)
+        if not host.image:
+            checks.append(f'[ -x {quoted} ] || {{ echo "no program "{quoted}": build it there, or name '
+                          'its folder with bin= in the hostfile"; exit 3; }')
+        checks.append(
+            f'v=$({run}{quoted} --version 2>&1) || {{ echo "{path} does not run: $v"; exit 3; }}\n'
+            f'[ "$v" = {shlex.quote(version[os.path.basename(path)])} ] || '
+            f'{{ echo {quoted}" is $v, here it is "{shlex.quote(version[os.path.basename(path)])}; exit 3; }}')
+    quoted = shlex.quote(config)
+    checks.append(f'[ -r {quoted} ] || {{ echo "no file "{quoted}" in $PWD"; exit 3; }}')
+    return CHECK.format(dir=shlex.quote(hostfile.folder(host)), checks="\n".join(checks))
+
+
+def _verdict(host, ssh, deadline):
+    try:
+        out, err = ssh.communicate(timeout=max(0.1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        ssh.kill()
+        return f"host {host.name} does not answer: no end of the check over ssh"
+    if ssh.returncode == 0 and out.strip().endswith("ready"):
+        return None
+    if ssh.returncode == SSH_FAILED:
+        last = (err.strip().splitlines() or ["ssh gave no reason"])[-1]
+        return f"host {host.name} cannot be reached by ssh: {last}"
+    return f"host {host.name}: {out.strip() or err.strip() or f'exit code {ssh.returncode}'}"
+
+
+def fetch(host, path, to):
+    """Copies a file of a host here when it is not there already (no shared folder)."""
+    if os.path.exists(to):
+        return
+    command = f"cd {shlex.quote(hostfile.folder(host))} && cat {shlex.quote(path)}"
+    done = subprocess.run(ssh_argv(host, command), stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=600)
+    if done.returncode == 0:
+        with open(to, "wb") as f:
+            f.write(done.stdout)
+
+
+def command_line(part, host):
+    """For --dry-run: what a shell would take."""
+    return shlex.join(ssh_argv(host, f"exec sh -c {shlex.quote(wrapped(part, host, {}))}"))
