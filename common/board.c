@@ -451,8 +451,9 @@ static ps_err timeout_error(ps_board *b, const waiter *w)
     char missing[256];
     mark_present(b, w->name, b->scratch);
     ps_roster_missing_ranks(b->scratch, b->n_workers, missing, sizeof missing);
-    return ps_err_set(PS_ERR_TIMEOUT, "%s \"%s\": workers %s have not come within %.1f s",
-                      gather_word(w), w->name, missing, seconds);
+    return ps_err_set(PS_ERR_TIMEOUT,
+                      "%s \"%s\": not all workers have come within %.1f s, missing: %s",
+                      gather_word(w), w->name, seconds, missing);
 }
 
 void ps_board_expire(ps_board *b)
@@ -462,7 +463,17 @@ void ps_board_expire(ps_board *b)
             at = &(*at)->next;
             continue;
         }
+        // A gather that one has given up cannot be complete any more: all are told the
+        // same, while it is known who never came.
+        char name[PS_CONTROL_NAME_MAX];
+        const ps_control_kind kind = (*at)->kind;
+        memcpy(name, (*at)->name, sizeof name);
         ps_err err = timeout_error(b, *at);
+        if (kind == PS_CONTROL_GATHER) {
+            release(b, kind, name, err, NULL, 0);
+            at = &b->waiters;
+            continue;
+        }
         waiter *w = unlink_waiter(b, at);
         answer_fail(b, &w->id, w->request, err);
         free_waiter(w);

@@ -19,13 +19,12 @@
 typedef struct ps_member_options {
     const ps_config *config; // borrowed for the life of the member
     ps_role role;
-    int rank;                // -1: take a free one; the coordinator's host gives its own
-    int world_size;          // workers of the job
-    int n_servers;           // servers of the job (0 in all-reduce mode)
-    const char *init_method; // tcp://host:port, env://, file:///path; NULL: env://
-    /* For env://, as the command line reader found MASTER_ADDR and MASTER_PORT; NULL:
-     * not set. A job of one process needs neither. */
-    const char *master_addr, *master_port;
+    int rank;       // -1: take a free one; the coordinator's host gives its own
+    int world_size; // workers of the job
+    int n_servers;  // servers of the job (0 in all-reduce mode)
+    /* tcp://host:port or file:///path; the command line reader has resolved env://. NULL:
+     * a job of this process alone. */
+    const char *init_method;
     uint64_t plan_hash;
     int local_rank; // -1: not given
     /* What a server offers: shards data endpoints, bound already

@@ -1,0 +1,93 @@
+#include "coord_link.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "control.h"
+#include "mem.h"
+#include "norm_sum.h"
+
+struct ps_coord_link {
+    void *socket;
+    uint64_t nonce;
+};
+
+static ps_err set_up(ps_coord_link *link, void *zmq_context, const ps_member *m)
+{
+    uint8_t id[PS_CONTROL_ID_BYTES];
+    if (getrandom(id, sizeof id, 0) != (ssize_t)sizeof id)
+        return ps_err_errno(PS_ERR_IO, "drawing a routing id");
+    link->nonce = ps_member_roster(m)->nonce;
+    const ps_zsock_options o = {.type = ZMQ_DEALER,
+                                .max_message_bytes = PS_CONTROL_FRAME_MAX,
+                                .routing_id = id,
+                                .routing_id_bytes = sizeof id};
+    PS_TRY(ps_zsock_open(zmq_context, &o, &link->socket));
+    return ps_zsock_connect(link->socket, ps_member_coordinator(m));
+}
+
+ps_err ps_coord_link_create(void *zmq_context, const ps_member *m, ps_coord_link **out)
+{
+    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "coordinator link"));
+    ps_err err = set_up(*out, zmq_context, m);
+    if (err != PS_OK) ps_coord_link_destroy(out);
+    return err;
+}
+
+void ps_coord_link_destroy(ps_coord_link **link)
+{
+    if (!*link) return;
+    ps_zsock_close(&(*link)->socket);
+    free(*link);
+    *link = NULL;
+}
+
+void *ps_coord_link_socket(ps_coord_link *link)
+{
+    return link->socket;
+}
+
+ps_err ps_coord_link_norm_send(ps_coord_link *link, uint64_t step, uint32_t n_shards,
+                               uint64_t total_blocks, uint32_t n, const uint64_t *first,
+                               const uint64_t *counts, const double *sums)
+{
+    size_t bytes = ps_norm_part_bytes(n, counts);
+    void *part;
+    PS_TRY(ps_mem_zalloc(&part, bytes, 1, "gradient norm"));
+    ps_norm_part_write(part, n, first, counts, sums);
+    ps_control c = {
+        .kind = PS_CONTROL_NORM, .nonce = link->nonce, .value = part, .bytes = bytes};
+    c.number[0] = step;
+    c.number[1] = n_shards;
+    c.number[2] = total_blocks;
+    zmq_msg_t frame;
+    ps_err err = ps_control_frame(&frame, &c);
+    free(part);
+    const ps_deadline now = {0};
+    return err == PS_OK ? ps_zsock_send(link->socket, now, &frame, 1) : err;
+}
+
+ps_err ps_coord_link_norm_recv(ps_coord_link *link, int *got, uint64_t *step,
+                               double *norm)
+{
+    zmq_msg_t frame;
+    const ps_deadline now = {0};
+    PS_TRY(ps_zsock_recv(link->socket, now, &frame, 1, got));
+    if (!*got) return PS_OK;
+    ps_control c;
+    ps_err err = ps_control_read(zmq_msg_data(&frame), zmq_msg_size(&frame), &c, NULL);
+    zmq_msg_close(&frame); // what is used below was copied
+    *got = 0;
+    PS_TRY(err);
+    if (c.kind == PS_CONTROL_FAIL || c.kind == PS_CONTROL_ABORT)
+        return ps_err_set(PS_ERR_PEER, "the coordinator says: %s", c.text);
+    if (c.kind != PS_CONTROL_NORM_SUM || c.nonce != link->nonce)
+        return ps_err_set(PS_ERR_PROTOCOL, "the coordinator sent %s to a shard",
+                          ps_control_kind_name((int)c.kind));
+    *got = 1;
+    *step = c.number[0];
+    memcpy(norm, &c.number[1], sizeof *norm);
+    return PS_OK;
+}

@@ -1,0 +1,36 @@
+/* The coordinator: a thread of server 0 (of worker 0 where there are no servers) at the
+ * one address that everybody knows. It admits members, hands out the roster, keeps
+ * heartbeats, and answers what the board (board.h) holds. The messages are drawn in
+ * control.h.
+ *
+ *   JOINING --everybody is in--> RUNNING --all workers have left--> ENDED
+ *      |                            |
+ *      +------- a failure ----------+---> ABORTED: every member has been told why
+ */
+#ifndef PS_COORDINATOR_H
+#define PS_COORDINATOR_H
+
+#include "roster.h"
+
+typedef struct ps_coordinator_options {
+    const char *where; // "tcp://10.0.0.1:29500"; port 0: a free one
+    const char *job;   // name
+    int n_servers, n_workers;
+    uint64_t config_hash, plan_hash;
+    uint64_t heartbeat_ms, dead_after_ms;
+} ps_coordinator_options;
+
+typedef struct ps_coordinator ps_coordinator;
+
+/* Binds, draws the job's nonce and starts the thread. NET names the address. */
+ps_err ps_coordinator_create(const ps_coordinator_options *options, ps_coordinator **out);
+
+uint64_t ps_coordinator_nonce(const ps_coordinator *c);
+/* As bound: "tcp://10.0.0.1:29500". */
+const char *ps_coordinator_endpoint(const ps_coordinator *c);
+
+/* Stops the thread. A job that is not over is aborted: reason (NULL: none given) is what
+ * the members are told. Takes up to a second when a member does not take it. */
+void ps_coordinator_destroy(ps_coordinator **c, const char *reason);
+
+#endif

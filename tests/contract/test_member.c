@@ -1,0 +1,423 @@
+/* Whole jobs in one process: each member on a thread of its own, real sockets on the
+ * loopback. */
+#include "member.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <zmq.h>
+
+#include "coord_link.h"
+#include "log.h"
+
+enum { MAX_MEMBERS = 8, WAIT_MS = 20000 };
+
+typedef struct job {
+    ps_config config;
+    char init[128];
+    int n_servers, n_workers;
+} job;
+
+typedef struct part part;
+typedef void (*body)(part *p);
+
+struct part {
+    job *job;
+    ps_role role;
+    int rank;
+    body run;
+    ps_member *member;
+    ps_err err;
+    char message[1024];
+    pthread_t thread;
+};
+
+static ps_deadline soon(void)
+{
+    return ps_deadline_in_ms(WAIT_MS);
+}
+
+static void open_job(job *j, int n_servers, int n_workers)
+{
+    static int number;
+    const char *const set[] = {"job.name=test", "net.heartbeat_ms=50",
+                               "net.dead_after_ms=5000", "net.join_timeout_ms=20000"};
+    assert_int_equal(ps_config_load(&j->config, NULL, set, 4), PS_OK);
+    j->n_servers = n_servers;
+    j->n_workers = n_workers;
+    snprintf(j->init, sizeof j->init, "file:///tmp/pstrain-test-member-%d-%d",
+             (int)getpid(), number++);
+    unlink(j->init + 7);
+}
+
+static void close_job(job *j)
+{
+    assert_int_equal(access(j->init + 7, F_OK), -1); // the coordinator took it away
+    ps_config_fini(&j->config);
+}
+
+static ps_err join_as(part *p)
+{
+    static const char *const endpoints[] = {"tcp://0.0.0.0:4001", "tcp://10.9.8.7:4002"};
+    const ps_member_options o = {.config = &p->job->config,
+                                 .role = p->role,
+                                 .rank = p->rank,
+                                 .world_size = p->job->n_workers,
+                                 .n_servers = p->job->n_servers,
+                                 .init_method = p->job->init,
+                                 .plan_hash = 77,
+                                 .local_rank = -1,
+                                 .endpoints = endpoints,
+                                 .n_endpoints = p->role == PS_ROLE_SERVER ? 2 : 0};
+    return ps_member_join(&o, &p->member);
+}
+
+static void note(part *p, ps_err err)
+{
+    if (p->err != PS_OK || err == PS_OK) return;
+    p->err = err;
+    snprintf(p->message, sizeof p->message, "%s", ps_err_message());
+}
+
+static void *run_part(void *arg)
+{
+    part *p = arg;
+    note(p, join_as(p));
+    if (p->err == PS_OK) p->run(p);
+    ps_member_destroy(&p->member);
+    return NULL;
+}
+
+/* Runs every member on a thread and waits for all; parts: servers, then workers. */
+static void run_job(job *j, part *parts, body server, body worker)
+{
+    int n = j->n_servers + j->n_workers;
+    for (int i = 0; i < n; i++) {
+        bool is_server = i < j->n_servers;
+        parts[i] = (part){.job = j,
+                          .role = is_server ? PS_ROLE_SERVER : PS_ROLE_WORKER,
+                          .rank = is_server ? i : i - j->n_servers,
+                          .run = is_server ? server : worker};
+    }
+    for (int i = n - 1; i >= 0; i--) // the coordinator's host comes last
+        assert_int_equal(pthread_create(&parts[i].thread, NULL, run_part, &parts[i]), 0);
+    for (int i = 0; i < n; i++)
+        pthread_join(parts[i].thread, NULL);
+}
+
+static void assert_all_well(const job *j, const part *parts)
+{
+    for (int i = 0; i < j->n_servers + j->n_workers; i++)
+        if (parts[i].err != PS_OK) fail_msg("member %d: %s", i, parts[i].message);
+}
+
+/* A check inside a thread: cmocka's own may only fail the main one. */
+static void expect(part *p, bool holds, const char *what)
+{
+    if (!holds) note(p, ps_err_set(PS_ERR_INTERNAL, "expected: %s", what));
+}
+
+static void serve_to_the_end(part *p)
+{
+    note(p, ps_member_wait_end(p->member));
+    note(p, ps_member_leave(p->member, soon()));
+}
+
+/* ---- a job that goes well ---- */
+
+static void check_roster(part *p)
+{
+    const ps_roster *r = ps_member_roster(p->member);
+    expect(p, r->n_servers == p->job->n_servers, "servers of the roster");
+    expect(p, r->n_workers == p->job->n_workers, "workers of the roster");
+    expect(p, r->nonce != 0 && r->epoch == 1, "nonce and epoch");
+    for (int i = 0; i < r->n_servers; i++) {
+        char own[64];
+        snprintf(own, sizeof own, "tcp://%s:4001", ps_member_address(p->member));
+        expect(p, r->servers[i].rank == i && r->servers[i].n_endpoints == 2, "a server");
+        expect(p, strcmp(r->servers[i].endpoints[0], own) == 0, "wildcard replaced");
+        expect(p, strcmp(r->servers[i].endpoints[1], "tcp://10.9.8.7:4002") == 0,
+               "an endpoint as given");
+        expect(p, ps_roster_same_host(&r->servers[i], &r->workers[0]), "one host");
+    }
+}
+
+static void store_and_fetch(part *p)
+{
+    int rank = ps_member_rank(p->member);
+    char key[32], value[64];
+    snprintf(key, sizeof key, "key-%d", rank);
+    int n = snprintf(value, sizeof value, "value of %d", rank);
+    int next = (rank + 1) % p->job->n_workers;
+    if (rank == 0) usleep(50000); // its reader has to wait
+    note(p, ps_member_put(p->member, key, value, (size_t)n, soon()));
+    void *got = NULL;
+    size_t bytes = 0;
+    snprintf(key, sizeof key, "key-%d", next);
+    note(p, ps_member_get(p->member, key, &got, &bytes, soon()));
+    n = snprintf(value, sizeof value, "value of %d", next);
+    expect(p, got && bytes == (size_t)n && memcmp(got, value, bytes) == 0, "a value");
+    free(got);
+}
+
+/* 1e16 + 1 + 1 + ... loses what another order keeps: only rank order gives this sum. */
+static void reduce_in_order(part *p)
+{
+    int rank = ps_member_rank(p->member), n = p->job->n_workers;
+    double in_order = 0;
+    for (int r = 0; r < n; r++)
+        in_order += r == 0 ? 1e16 : 1.0;
+    for (int round = 0; round < 20; round++) {
+        double v[2] = {rank == 0 ? 1e16 : 1.0, rank + round};
+        if ((rank + round) % n == 0) usleep(1000); // orders of arrival differ
+        note(p, ps_member_reduce(p->member, "sum", v, 2, soon()));
+        expect(p, v[0] == in_order, "the sum in rank order");
+        expect(p, v[1] == n * (n - 1) / 2.0 + n * round, "the sum of the ranks");
+    }
+}
+
+static void work(part *p)
+{
+    check_roster(p);
+    note(p, ps_member_barrier(p->member, "start", soon()));
+    store_and_fetch(p);
+    reduce_in_order(p);
+    note(p, ps_member_barrier(p->member, "start", soon()));
+    expect(p, ps_member_check(p->member) == PS_OK, "a job that goes on");
+    if (ps_member_rank(p->member) == 0) usleep(100000); // the others wait for its leave
+    note(p, ps_member_leave(p->member, soon()));
+}
+
+static void jobs_of_all_shapes_end_well(void **state)
+{
+    static const int shapes[][2] = {{0, 1}, {1, 1}, {2, 3}, {0, 4}, {3, 4}};
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        job j;
+        part parts[MAX_MEMBERS];
+        open_job(&j, shapes[i][0], shapes[i][1]);
+        run_job(&j, parts, serve_to_the_end, work);
+        assert_all_well(&j, parts);
+        close_job(&j);
+    }
+}
+
+static void ranks_are_given_to_those_without(void **state)
+{
+    job j;
+    part parts[MAX_MEMBERS];
+    open_job(&j, 1, 3);
+    for (int i = 0; i < 4; i++) {
+        parts[i] = (part){.job = &j,
+                          .role = i == 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER,
+                          .rank = i == 0   ? 0
+                                  : i == 3 ? 1
+                                           : -1, // one asks for rank 1
+                          .run = i == 0 ? serve_to_the_end : work};
+        assert_int_equal(pthread_create(&parts[i].thread, NULL, run_part, &parts[i]), 0);
+    }
+    for (int i = 0; i < 4; i++)
+        pthread_join(parts[i].thread, NULL);
+    assert_all_well(&j, parts);
+    close_job(&j);
+}
+
+static void a_job_alone_needs_no_address(void **state)
+{
+    job j;
+    open_job(&j, 0, 1);
+    const ps_member_options o = {
+        .config = &j.config, .role = PS_ROLE_WORKER, .rank = -1, .world_size = 1};
+    ps_member *m;
+    assert_int_equal(ps_member_join(&o, &m), PS_OK);
+    assert_int_equal(ps_member_rank(m), 0);
+    assert_string_equal(ps_member_address(m), "127.0.0.1");
+    double v = 3;
+    assert_int_equal(ps_member_reduce(m, "x", &v, 1, soon()), PS_OK);
+    assert_true(v == 3);
+    assert_int_equal(ps_member_leave(m, soon()), PS_OK);
+    ps_member_destroy(&m);
+    ps_config_fini(&j.config);
+}
+
+/* ---- norms ---- */
+
+enum { BLOCKS = 7 };
+static const double BLOCK_SUMS[BLOCKS] = {1e16, 1, 1, 3, 1e-3, 7, 11};
+
+static void await_norm(part *p, ps_coord_link *link, double wanted)
+{
+    int got = 0;
+    uint64_t step = 0;
+    double norm = 0;
+    for (int i = 0; i < 100 && !got && p->err == PS_OK; i++) {
+        zmq_pollitem_t item = {.socket = ps_coord_link_socket(link),
+                               .events = ZMQ_POLLIN};
+        zmq_poll(&item, 1, 100);
+        note(p, ps_coord_link_norm_recv(link, &got, &step, &norm));
+    }
+    expect(p, got && step == 5, "a norm of the step");
+    expect(p, norm == wanted, "the norm with the blocks in order");
+}
+
+/* Server 0 has blocks 1-2 and 5, server 1 the rest: 0, 3-4, 6. */
+static void serve_norm(part *p)
+{
+    void *context = zmq_ctx_new();
+    ps_coord_link *link = NULL;
+    static const uint64_t first[2][3] = {{5, 1, 0}, {3, 6, 0}};
+    static const uint64_t counts[2][3] = {{1, 2, 0}, {2, 1, 1}};
+    double sums[BLOCKS], in_order = 0;
+    int n = 0, rank = p->rank;
+    for (int r = 0; r < 3; r++)
+        for (uint64_t b = 0; b < counts[rank][r]; b++)
+            sums[n++] = BLOCK_SUMS[first[rank][r] + b];
+    for (int b = 0; b < BLOCKS; b++)
+        in_order += BLOCK_SUMS[b];
+    note(p, ps_coord_link_create(context, p->member, &link));
+    if (rank == 1) usleep(30000);
+    note(p,
+         ps_coord_link_norm_send(link, 5, 2, BLOCKS, 3, first[rank], counts[rank], sums));
+    await_norm(p, link, sqrt(in_order));
+    ps_coord_link_destroy(&link);
+    zmq_ctx_term(context);
+    serve_to_the_end(p);
+}
+
+static void norms_do_not_depend_on_the_shards(void **state)
+{
+    job j;
+    part parts[MAX_MEMBERS];
+    open_job(&j, 2, 1);
+    run_job(&j, parts, serve_norm, work);
+    assert_all_well(&j, parts);
+    close_job(&j);
+}
+
+/* ---- jobs that go wrong ---- */
+
+static void assert_told(const part *p, const char *words)
+{
+    if (!strstr(p->message, words))
+        fail_msg("\"%s\" was expected in \"%s\"", words, p->message);
+}
+
+static void give_up(part *p)
+{
+    if (p->rank == 1) {
+        ps_member_abort(p->member, "the loss is not finite at step 3");
+        note(p, ps_member_check(p->member));
+    } else {
+        note(p, ps_member_barrier(p->member, "never", soon()));
+        struct pollfd item = {.fd = ps_member_abort_fd(p->member), .events = POLLIN};
+        expect(p, poll(&item, 1, 0) == 1, "a readable abort descriptor");
+    }
+}
+
+static void an_abort_reaches_everybody_at_once(void **state)
+{
+    job j;
+    part parts[MAX_MEMBERS];
+    open_job(&j, 2, 3);
+    uint64_t before = ps_clock_ns();
+    run_job(&j, parts, serve_to_the_end, give_up);
+    assert_true(ps_clock_ns() - before < 10000000000u);
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(parts[i].err, PS_ERR_PEER);
+        assert_told(&parts[i], "the loss is not finite at step 3");
+        if (i != 3) assert_told(&parts[i], "worker 1");
+    }
+    close_job(&j);
+}
+
+static void go_without_a_word(part *p)
+{
+    if (p->rank == 2) return; // destroyed without leave
+    note(p, ps_member_barrier(p->member, "never", soon()));
+}
+
+static void an_end_without_goodbye_aborts(void **state)
+{
+    job j;
+    part parts[MAX_MEMBERS];
+    open_job(&j, 1, 3);
+    run_job(&j, parts, serve_to_the_end, go_without_a_word);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(parts[i].err, PS_ERR_PEER);
+        assert_told(&parts[i], "worker 2");
+        assert_told(&parts[i], "ended before the job was over");
+    }
+    close_job(&j);
+}
+
+static void wait_for_a_late_one(part *p)
+{
+    if (p->rank != 1) {
+        ps_err err = ps_member_barrier(p->member, "b", ps_deadline_in_ms(300));
+        expect(p, err == PS_ERR_TIMEOUT, "a timeout");
+        expect(p, strstr(ps_err_message(), "missing: 1") != NULL, "who is missing");
+        void *value;
+        size_t bytes;
+        err = ps_member_get(p->member, "unset", &value, &bytes, ps_deadline_in_ms(100));
+        expect(p, err == PS_ERR_TIMEOUT, "a timeout of get");
+        expect(p, strstr(ps_err_message(), "\"unset\"") != NULL, "the key");
+    }
+    note(p, ps_member_barrier(p->member, "together", soon()));
+    note(p, ps_member_leave(p->member, soon()));
+}
+
+static void a_timeout_names_who_is_missing(void **state)
+{
+    job j;
+    part parts[MAX_MEMBERS];
+    open_job(&j, 1, 3);
+    run_job(&j, parts, serve_to_the_end, wait_for_a_late_one);
+    assert_all_well(&j, parts);
+    close_job(&j);
+}
+
+static void wait_for_one_that_left(part *p)
+{
+    if (p->rank == 1) {
+        note(p, ps_member_leave(p->member, soon()));
+        return;
+    }
+    ps_err err = ps_member_barrier(p->member, "b", soon());
+    expect(p, err == PS_ERR_PEER, "an error at once");
+    expect(p, strstr(ps_err_message(), "worker 1 has left") != NULL, "who has left");
+    note(p, ps_member_leave(p->member, soon()));
+}
+
+static void a_barrier_does_not_wait_for_one_that_left(void **state)
+{
+    job j;
+    part parts[MAX_MEMBERS];
+    open_job(&j, 0, 3);
+    run_job(&j, parts, NULL, wait_for_one_that_left);
+    assert_all_well(&j, parts);
+    close_job(&j);
+}
+
+int main(void)
+{
+    ps_log_init("test", PS_LOG_ERROR + 1); // what goes wrong here is meant to
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_job_alone_needs_no_address),
+        cmocka_unit_test(jobs_of_all_shapes_end_well),
+        cmocka_unit_test(ranks_are_given_to_those_without),
+        cmocka_unit_test(norms_do_not_depend_on_the_shards),
+        cmocka_unit_test(an_abort_reaches_everybody_at_once),
+        cmocka_unit_test(an_end_without_goodbye_aborts),
+        cmocka_unit_test(a_timeout_names_who_is_missing),
+        cmocka_unit_test(a_barrier_does_not_wait_for_one_that_left),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
