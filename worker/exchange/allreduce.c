@@ -434,8 +434,9 @@ static ps_err host_stream(allreduce *x)
 static ps_err prepare(allreduce *x)
 {
     const ps_config *cfg = x->at.config;
-    PS_TRY(ps_buckets_init(&x->buckets, x->at.spec, PS_BUCKET_FIRST_BYTES,
-                           (uint64_t)cfg->exchange.bucket));
+    uint64_t bytes = (uint64_t)cfg->exchange.bucket;
+    uint64_t first = bytes < PS_BUCKET_FIRST_BYTES ? bytes : PS_BUCKET_FIRST_BYTES;
+    PS_TRY(ps_buckets_init(&x->buckets, x->at.spec, first, bytes));
     PS_TRY(
         ps_mem_zalloc(&x->missing, (size_t)x->buckets.n, sizeof *x->missing, "buckets"));
     if (cfg->optimizer.clip_norm > 0) {

@@ -1,6 +1,6 @@
 # The all-reduce engines: each is used where it is found (AUTO), asked for (ON: an error
 # without it) or left out (OFF). Sets PS_HAVE_GLOO and PS_HAVE_NCCL and appends the
-# engines' files to PS_WORKER_SOURCES.
+# engines' files to PS_WORKER_SOURCES. The decisions stand in the cache for the tests.
 
 # ps_engine(<NAME> <found> <what it needs>): decides, and notes it for the summary.
 function(ps_engine name found needs)
@@ -16,7 +16,7 @@ function(ps_engine name found needs)
         message(FATAL_ERROR "PS_WITH_${name}=${asked}, but ${needs} not found")
     endif()
     set_property(GLOBAL APPEND PROPERTY PS_SUMMARY "all-reduce ${name}: ${text}")
-    set(PS_HAVE_${name} ${have} PARENT_SCOPE)
+    set(PS_HAVE_${name} ${have} CACHE INTERNAL "the all-reduce engine is built")
 endfunction()
 
 include(CheckLanguage)

@@ -1,0 +1,1 @@
+"""What the programs of bench/ share: configurations, PyTorch's side, runs, plots."""

@@ -1,0 +1,155 @@
+"""Runs of one job: through psrun, as workers without exchange, through PyTorch DDP."""
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+
+from .job_config import ROOT, BenchError
+
+PSRUN = os.path.join(ROOT, "deploy", "psrun")
+DDP_JOB = os.path.join(ROOT, "bench", "ddp_job.py")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def _fail(what, log):
+    with open(log, errors="replace") as f:
+        lines = [line for line in f.read().splitlines() if line.strip()]
+    raise BenchError("\n  ".join([f"{what} failed; {log} ends with:"] + lines[-6:]))
+
+
+class Started:
+    """A process whose output goes to a log, in a session of its own."""
+
+    def __init__(self, argv, log, env=None):
+        self.what, self.log = os.path.basename(argv[0]), log
+        os.makedirs(os.path.dirname(log), exist_ok=True)
+        with open(log, "w") as f:
+            self.popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=f, stderr=f,
+                                          env=dict(os.environ, **(env or {})),
+                                          start_new_session=True)
+
+    def stop(self):
+        """In order first: psrun ends its parts on SIGTERM."""
+        for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+            if self.popen.poll() is None:
+                os.killpg(self.popen.pid, number)
+                try:
+                    self.popen.wait(patience)
+                except subprocess.TimeoutExpired:
+                    continue
+
+
+def finish(processes, timeout_s):
+    """Waits for all; one failure or the time limit ends them all."""
+    try:
+        for p in processes:
+            if p.popen.wait(timeout_s) != 0:
+                _fail(p.what, p.log)
+    except subprocess.TimeoutExpired as error:
+        raise BenchError(f"{error.cmd[0]} took longer than {timeout_s} s") from error
+    finally:
+        for p in processes:
+            p.stop()
+
+
+def read_summary(out):
+    path = os.path.join(out, "summary.json")
+    try:
+        with open(path, encoding="utf-8") as f:
+            return json.load(f)
+    except (OSError, ValueError) as error:
+        raise BenchError(f"no summary in {path}: {error}") from error
+
+
+def read_losses(out):
+    """The losses of metrics.jsonl by step."""
+    losses = {}
+    with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
+        for line in f:
+            entry = json.loads(line)
+            if "loss" in entry and "step" in entry:
+                losses[entry["step"]] = entry["loss"]
+    return losses
+
+
+class Runner:
+    """What all runs of a comparison share."""
+
+    def __init__(self, build_dir, config, out, servers, workers, timeout_s=3600):
+        self.build_dir, self.config, self.out = build_dir, config, out
+        self.servers, self.workers, self.timeout_s = servers, workers, timeout_s
+
+    def _psrun(self, mode, out, overrides, workers):
+        argv = [PSRUN, "-m", mode, "-s", str(self.servers), "-w", str(workers),
+                "--build-dir", self.build_dir, "--out", out, self.config, *overrides]
+        return Started(argv, os.path.join(out, "psrun.log"))
+
+    def psrun(self, mode, name, overrides, workers=None):
+        """mode ps, allreduce or single; gives the folder of the results."""
+        out = os.path.join(self.out, name)
+        finish([self._psrun(mode, out, overrides, workers or self.workers)], self.timeout_s)
+        return out
+
+    def alone(self, name, overrides):
+        """As many workers as in the job, at the same time, without any exchange."""
+        outs = [os.path.join(self.out, f"{name}-{r}") for r in range(self.workers)]
+        finish([self._psrun("single", out, overrides, 1) for out in outs], self.timeout_s)
+        return outs
+
+    def ddp(self, python, name, job, init, extra=()):
+        """job: a JobConfig. extra: options of ddp_job.py."""
+        out = os.path.join(self.out, name)
+        os.makedirs(out, exist_ok=True)
+        described = os.path.join(out, "config.json")
+        job.write(described)
+        argv = [python, DDP_JOB, "--config", described, "--out", out, "--init", init, *extra]
+        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+               "WORLD_SIZE": str(self.workers),
+               "OMP_NUM_THREADS": str(max(1, job["train.threads"]))}
+        ranks = [Started(argv, os.path.join(out, f"rank{r}.log"),
+                         dict(env, RANK=str(r), LOCAL_RANK=str(r)))
+                 for r in range(self.workers)]
+        finish(ranks, self.timeout_s)
+        return out
+
+    def initial_weights(self, overrides):
+        """The job's first weights, as a safetensors file: what every mode starts from."""
+        out = self.psrun("single", "init", [*overrides, "train.epochs=0"], workers=1)
+        path = os.path.join(self.out, "init.safetensors")
+        shutil.copy(os.path.join(out, "model.safetensors"), path)
+        return path
+
+
+def torch_version(python):
+    """(version, None), or (None, why there is no PyTorch)."""
+    found = shutil.which(python)
+    if not found:
+        return None, f"no program {python}"
+    done = subprocess.run(
+        [found, "-c", "import torch, torch.distributed as d; assert d.is_gloo_available() "
+         "if hasattr(d, 'is_gloo_available') else d.is_available(); print(torch.__version__)"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode == 0:
+        return done.stdout.strip(), None
+    lines = done.stderr.strip().splitlines() or ["it ended without a word"]
+    return None, f"{python}: {lines[-1]}"
+
+
+def machine():
+    """Where figures come from."""
+    cpu = "unknown"
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
+        for line in f:
+            if line.startswith("model name"):
+                cpu = line.split(":", 1)[1].strip()
+                break
+    return {"cpu": cpu, "cores": len(os.sched_getaffinity(0)), "kernel": os.uname().release,
+            "python": sys.version.split()[0]}

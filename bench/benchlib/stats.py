@@ -1,0 +1,37 @@
+"""Medians with their spread, and the costs of exchanges by formula."""
+import statistics
+
+
+def spread(values):
+    """{"median", "min", "max"} of what is there, or None."""
+    values = [v for v in values if v is not None]
+    if not values:
+        return None
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def paired_ratio(above, below):
+    """Of each round's pair, so that what disturbs a round disturbs both."""
+    return spread([a / b for a, b in zip(above, below) if a and b])
+
+
+def mean_and_error(values):
+    """(mean, standard error of the mean)."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, float("inf")
+    return mean, statistics.stdev(values) / len(values) ** 0.5
+
+
+FORMULAS = {
+    "ring": "ring all-reduce: 2(n-1)/n * G/B",
+    "servers": "servers on k hosts of their own: max(G/B, nG/(kB))",
+    "beside": "servers beside the workers: 2(n-1)/n * G/B",
+}
+
+
+def exchange_seconds(workers, servers, gradient_bytes, rate):
+    """Time on the wire of a step, per topology; rate in bytes/s and direction."""
+    n, k, full = workers, max(1, servers), gradient_bytes / rate
+    ring = 2 * (n - 1) / n * full
+    return {"ring": ring, "servers": max(full, n * full / k) if n > 1 else full, "beside": ring}

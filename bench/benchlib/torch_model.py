@@ -1,0 +1,160 @@
+"""The model of model.layers, built in PyTorch with the names that pstrain gives."""
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from .job_config import BenchError
+
+
+def _pair(value):
+    if isinstance(value, list):
+        return tuple(int(v) for v in value)
+    return (int(value), int(value))
+
+
+def _settings(item):
+    """("conv2d", {settings}); a value alone is the setting that the kind is about."""
+    if isinstance(item, str):
+        return item, {}
+    (kind, value), = item.items()
+    if isinstance(value, dict):
+        return kind, value
+    alone = {"linear": "out", "max_pool2d": "kernel", "avg_pool2d": "kernel", "dropout": "p"}
+    return kind, {} if value is None else {alone[kind]: value}
+
+
+class Residual(nn.Module):
+    """out = body(x) + shortcut(x); the parts are held by the model under their own names."""
+
+    def __init__(self, body, shortcut):
+        super().__init__()
+        self.parts = (body, shortcut)  # a tuple: not registered a second time
+
+    def forward(self, x):
+        body, shortcut = self.parts
+        return run(body, x) + (run(shortcut, x) if shortcut else x)
+
+
+def run(layers, x):
+    for layer in layers:
+        x = layer(x)
+    return x
+
+
+def _conv2d(s, shape, **_):
+    return nn.Conv2d(shape[0], int(s["out"]), _pair(s["kernel"]), _pair(s.get("stride", 1)),
+                     _pair(s.get("padding", 0)), bias=s.get("bias", "true") == "true")
+
+
+def _linear(s, shape, **_):
+    return nn.Linear(shape[0], int(s["out"]), bias=s.get("bias", "true") == "true")
+
+
+def _batch_norm2d(s, shape, **_):
+    return nn.BatchNorm2d(shape[0], eps=float(s.get("eps", 1e-5)),
+                          momentum=float(s.get("momentum", 0.1)))
+
+
+def _pool(kind):
+    def make(s, shape, **_):
+        if s["kernel"] == "global":
+            return nn.AdaptiveAvgPool2d(1)
+        kernel = _pair(s["kernel"])
+        stride = _pair(s["stride"]) if "stride" in s else kernel
+        return kind(kernel, stride, _pair(s.get("padding", 0)))
+    return make
+
+
+def _dropout(s, shape, dropout, **_):
+    return nn.Dropout(float(s["p"]) if dropout else 0.0)
+
+
+LAYERS = {
+    "conv2d": _conv2d, "linear": _linear, "batch_norm2d": _batch_norm2d, "dropout": _dropout,
+    "max_pool2d": _pool(nn.MaxPool2d), "avg_pool2d": _pool(nn.AvgPool2d),
+    "relu": lambda s, shape, **_: nn.ReLU(), "tanh": lambda s, shape, **_: nn.Tanh(),
+    "sigmoid": lambda s, shape, **_: nn.Sigmoid(), "flatten": lambda s, shape, **_: nn.Flatten(),
+    "log_softmax": lambda s, shape, **_: nn.LogSoftmax(dim=1),
+}
+
+
+class Model(nn.Module):
+    """forward runs the layers of the configuration in order."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dropout = config["model.dropout"]
+        # Shapes are found by running a sample of zeros through what has been built so far.
+        with torch.no_grad():
+            probe = torch.zeros(2, *config["model.input"])
+            self.program = tuple(self._list(config.layers, "", probe)[0])
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.reset_running_stats()
+
+    def _list(self, items, prefix, probe):
+        layers = []
+        for index, item in enumerate(items):
+            kind, settings = _settings(item)
+            path = ".".join(filter(None, (prefix, settings.get("name", str(index)))))
+            if kind == "residual":
+                layer = self._residual(settings, path, probe)
+            elif kind in LAYERS:
+                layer = LAYERS[kind](settings, tuple(probe.shape[1:]), dropout=self.dropout)
+            else:
+                raise BenchError(f"layer {kind}: not known to the PyTorch side")
+            if any(True for _ in layer.parameters()):
+                self._register(path, layer)
+            layers.append(layer)
+            probe = layer(probe)
+        return layers, probe
+
+    def _residual(self, settings, path, probe):
+        body, _ = self._list(settings["body"], path, probe)
+        shortcut, _ = self._list(settings.get("shortcut") or [], path, probe)
+        return Residual(tuple(body), tuple(shortcut))
+
+    def _register(self, path, layer):
+        *folders, name = path.split(".")
+        at = self
+        for folder in folders:
+            if folder not in at._modules:
+                at.add_module(folder, nn.Module())
+            at = at._modules[folder]
+        at.add_module(name, layer)
+
+    def forward(self, x):
+        return run(self.program, x)
+
+
+def loss_of(config):
+    """loss(outputs, labels): the mean over the batch."""
+    kind = config["model.loss"]
+    if kind == "nll":
+        return F.nll_loss
+    if kind == "cross_entropy":
+        return F.cross_entropy
+    return lambda out, labels: F.mse_loss(out, F.one_hot(labels, out.shape[1]).to(out.dtype))
+
+
+def optimizer_of(config, model):
+    """With weight decay on the tensors that pstrain decays."""
+    decay = config["optimizer.weight_decay"]
+    roles = {t["name"]: t["role"] for t in config.tensors}
+    spared = {n for n, role in roles.items()
+              if role in ("bias", "norm") and not config["optimizer.decay_bias_norm"]}
+    groups = [
+        {"params": [p for n, p in model.named_parameters() if n not in spared],
+         "weight_decay": decay},
+        {"params": [p for n, p in model.named_parameters() if n in spared],
+         "weight_decay": 0.0},
+    ]
+    groups = [g for g in groups if g["params"]]
+    lr = config["optimizer.lr"]
+    if config["optimizer.name"] == "sgd":
+        return torch.optim.SGD(groups, lr=lr, momentum=config["optimizer.momentum"],
+                               dampening=config["optimizer.dampening"],
+                               nesterov=config["optimizer.nesterov"])
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config["optimizer.name"]]
+    return kind(groups, lr=lr, betas=tuple(config["optimizer.betas"]),
+                eps=config["optimizer.eps"])

@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""One process of the same job in PyTorch DistributedDataParallel, over Gloo.
+
+bench/parity and bench/compare start it once per rank, with torchrun's variables (RANK,
+WORLD_SIZE, MASTER_ADDR, MASTER_PORT). It reads the JSON that ps-config-json prints, starts
+from a safetensors file that pstrain wrote, takes its samples by torch's own
+DistributedSampler, and writes what ps-worker writes: summary.json and metrics.jsonl.
+Samples are in memory, normalised once: nothing but the training is timed.
+"""
+import argparse
+import json
+import math
+import os
+import resource
+import sys
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+from torch.utils.data.distributed import DistributedSampler  # noqa: E402
+
+from benchlib import safetensors, torch_data  # noqa: E402
+from benchlib.job_config import BenchError, JobConfig  # noqa: E402
+from benchlib.torch_model import Model, loss_of, optimizer_of  # noqa: E402
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("--config", required=True, help="JSON of ps-config-json")
+    p.add_argument("--init", help="start from this safetensors file")
+    p.add_argument("--out", required=True)
+    p.add_argument("--reverse", action="store_true",
+                   help="the samples of every batch in reverse order: the same mean, other roundings")
+    p.add_argument("--states", help="write every step's loss, weights and summed gradient here")
+    return p.parse_args()
+
+
+class Schedule:
+    """The factor of the learning rate at a step, in the closed forms of pstrain."""
+
+    def __init__(self, config, total):
+        self.c = {k.split(".")[1]: v for k, v in config.keys.items() if k.startswith("schedule.")}
+        self.lr = config["optimizer.lr"]
+        self.total = self.c["total"] or total
+
+    def __call__(self, step):
+        c, warmup = self.c, self.c["warmup"]
+        if step < warmup:
+            start = c["warmup_start"]
+            return self.lr * (start + (1 - start) * step / warmup)
+        at, span = step - warmup, max(1, self.total - warmup)
+        if c["name"] == "step":
+            return self.lr * c["gamma"] ** (at // c["step_size"])
+        if c["name"] == "cosine":
+            return c["min_lr"] + (self.lr - c["min_lr"]) * (
+                1 + math.cos(math.pi * min(at, span) / span)) / 2
+        if c["name"] == "linear":
+            return self.lr + (c["min_lr"] - self.lr) * min(at, span) / span
+        return self.lr
+
+
+class States:
+    """For the teacher-forced comparison: before each step's update the loss, the weights
+    and DDP's averaged gradient, float32 in the order of the model; at the end the weights.
+
+        step: f64 loss | n_params f32 weights | n_params f32 gradient     ... | n_params f32
+    """
+
+    def __init__(self, path, model):
+        self.file = open(path, "wb")
+        self.params = list(model.parameters())
+
+    def _put(self, tensors):
+        for t in tensors:
+            self.file.write(t.detach().contiguous().numpy().tobytes())
+
+    def step(self, loss):
+        self.file.write(torch.tensor([loss], dtype=torch.float64).numpy().tobytes())
+        self._put(self.params)
+        self._put(p.grad for p in self.params)
+
+    def close(self):
+        self._put(self.params)
+        self.file.close()
+
+
+class Job:
+    def __init__(self, args, config):
+        self.args, self.config = args, config
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        if len(set(config["data.batch"])) > 1:
+            raise BenchError("DDP takes equal batches alone: data.batch differs by rank")
+        self.batch = config.batch(self.rank)
+        self.x, self.y = torch_data.load(config, "train")
+        torch.manual_seed(config["train.seed"])
+        self.model = Model(config)
+        if args.init:
+            state = {k: torch.from_numpy(v.copy()) for k, v in safetensors.load(args.init).items()}
+            self.model.load_state_dict(state, strict=True)
+        # Dropout draws as DDP users have them: another stream on every rank.
+        torch.manual_seed(config["train.seed"] * 1000 + self.rank)
+        self.ddp = DistributedDataParallel(self.model)
+        self.loss = loss_of(config)
+        self.optimizer = optimizer_of(config, self.model)
+        self.sampler = DistributedSampler(
+            range(len(self.x)), self.world, self.rank, shuffle=config["data.shuffle"],
+            seed=config["data.seed"], drop_last=config["data.drop_last"])
+        self.accumulate = config["train.accumulate"]
+        per_epoch = math.ceil(math.ceil(len(self.sampler) / self.batch) / self.accumulate)
+        limit = config["train.steps"] or 1 << 60
+        self.total = min(limit, per_epoch * config["train.epochs"])
+        self.schedule = Schedule(config, self.total)
+        self.states = None
+        if args.states:
+            self.states = States(args.states if self.rank == 0 else os.devnull, self.model)
+        self.step_ms, self.losses, self.samples = [], [], 0
+
+    def groups(self, epoch):
+        """Per optimizer step, its micro-batches' indices."""
+        self.sampler.set_epoch(epoch)
+        indices = torch.tensor(list(self.sampler))
+        batches = list(torch.split(indices, self.batch))
+        if self.args.reverse:
+            batches = [b.flip(0) for b in batches]
+        for i in range(0, len(batches), self.accumulate):
+            yield batches[i:i + self.accumulate]
+
+    def backward(self, group):
+        """The mean loss over the group's samples, its gradient in .grad."""
+        n, loss_sum = sum(len(b) for b in group), 0.0
+        for i, indices in enumerate(group):
+            last = i == len(group) - 1
+            self.ddp.require_backward_grad_sync = last
+            loss = self.loss(self.ddp(self.x[indices]), self.y[indices])
+            (loss * (len(indices) / n) if len(group) > 1 else loss).backward()
+            loss_sum += loss.item() * len(indices)
+        return loss_sum / n, n
+
+    def step(self, group, number):
+        begun = time.perf_counter()
+        for g in self.optimizer.param_groups:
+            g["lr"] = self.schedule(number)
+        self.optimizer.zero_grad()
+        loss, n = self.backward(group)
+        if self.states or number % max(1, self.config["train.log_every"]) == 0:
+            loss = self.mean(loss)
+        if self.states:
+            self.states.step(loss)
+        if self.config["optimizer.clip_norm"] > 0:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(),
+                                           self.config["optimizer.clip_norm"])
+        self.optimizer.step()
+        self.samples += n
+        self.step_ms.append(1e3 * (time.perf_counter() - begun))
+        return loss
+
+    def mean(self, value):
+        t = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(t)
+        return t.item() / self.world
+
+    def train(self, metrics):
+        """Steps and evaluations; gives the seconds of the steps after the warm-up."""
+        number, epoch, timed, every = 0, 0, 0.0, max(1, self.config["train.log_every"])
+        warmup, timed_samples = self.config["train.warmup_steps"], 0
+        self.ddp.train()
+        while number < self.total:
+            mark, before = time.perf_counter(), self.samples
+            for group in self.groups(epoch):
+                loss = self.step(group, number)
+                if number % every == 0:
+                    self.losses.append(loss)
+                    metrics({"step": number, "epoch": epoch, "loss": loss})
+                number += 1
+                if number == warmup:
+                    mark, before = time.perf_counter(), self.samples
+                if number == self.total:
+                    break
+            if number > warmup:
+                timed += time.perf_counter() - mark
+                timed_samples += self.samples - before
+            epoch += 1
+        return timed, timed_samples
+
+    def evaluate(self):
+        """(mean loss, accuracy) over disjoint slices of the test set."""
+        x, y = torch_data.load(self.config, "test")
+        begin, end = (len(x) * r // self.world for r in (self.rank, self.rank + 1))
+        self.ddp.eval()
+        sums = torch.zeros(3, dtype=torch.float64)
+        with torch.no_grad():
+            for i in range(begin, end, self.config["data.eval_batch"]):
+                part = slice(i, min(end, i + self.config["data.eval_batch"]))
+                out = self.model(x[part])
+                n = part.stop - part.start
+                sums += torch.tensor([self.loss(out, y[part]).item() * n,
+                                      (out.argmax(1) == y[part]).sum().item(), n])
+        dist.all_reduce(sums)
+        return (sums[0] / sums[2]).item(), (sums[1] / sums[2]).item()
+
+
+def percentile(values, q):
+    return sorted(values)[min(len(values) - 1, int(q * len(values)))] if values else None
+
+
+def ring_bytes(config, world):
+    return 2 * (world - 1) * config.gradient_bytes() // world
+
+
+def summary(job, seconds, timed, timed_samples, test):
+    config, late = job.config, job.step_ms[job.config["train.warmup_steps"]:]
+    traffic = ring_bytes(config, job.world)
+    return {
+        "mode": "ddp", "model": config["job.name"], "dataset": config["data.kind"],
+        "device": "cpu", "precision": "float32", "servers": 0, "shards": 0,
+        "workers": job.world, "params": config.n_params, "epochs": config["train.epochs"],
+        "steps": len(job.step_ms), "samples": job.samples * job.world, "seconds": seconds,
+        "samples_per_second": timed_samples * job.world / timed if timed else None,
+        "step_ms_p50": percentile(late, 0.5), "step_ms_p99": percentile(late, 0.99),
+        "exchange_wait_ms_p50": None, "bytes_sent_per_step": traffic,
+        "bytes_received_per_step": traffic, "bytes_computed": True,
+        "train_loss": job.losses[-1] if job.losses else None,
+        "test_loss": test[0], "test_accuracy": test[1], "seed": config["train.seed"],
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "torch": torch.__version__, "threads": torch.get_num_threads(),
+    }
+
+
+def save(job):
+    state = {k: v.detach().numpy() for k, v in job.model.state_dict().items()}
+    safetensors.save(os.path.join(job.args.out, "model.safetensors"), state)
+
+
+def main():
+    args = arguments()
+    config = JobConfig.read(args.config)
+    torch.set_num_threads(max(1, config["train.threads"]))
+    dist.init_process_group("gloo")
+    job = Job(args, config)
+    lead = job.rank == 0
+    os.makedirs(args.out, exist_ok=True)
+    log = open(os.path.join(args.out, "metrics.jsonl"), "w") if lead else None
+    begun = time.perf_counter()
+    timed, n = job.train(lambda line: lead and log.write(json.dumps(line) + "\n"))
+    seconds = time.perf_counter() - begun
+    if job.states:
+        job.states.close()
+    test = job.evaluate()
+    if lead:
+        log.close()
+        save(job)
+        with open(os.path.join(args.out, "summary.json"), "w") as f:
+            json.dump(summary(job, seconds, timed, n, test), f, indent=2)
+    dist.barrier()
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BenchError as error:
+        print(f"ddp_job: {error}", file=sys.stderr)
+        sys.exit(1)

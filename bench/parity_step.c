@@ -1,0 +1,379 @@
+/* ps-parity-step: one rank of the teacher-forced comparison with PyTorch DDP.
+ *
+ *   ps-parity-step --config FILE [--set key=value ...] --out DIR STATES TEACHER_LR
+ *
+ * Every step starts from the weights that DDP had (STATES, written by ddp_job.py): its
+ * own forward and backward pass over the same batch, the gradients through the exchange
+ * of the configuration, and the sum compared with DDP's. Rank 0 writes DIR/steps.jsonl:
+ *
+ *   {"step", "loss", "loss_ref", "grad_err", "grad_max", "weight_err"}
+ *
+ * grad_err: the largest difference of a summed gradient's element from DDP's; grad_max:
+ * DDP's largest; weight_err: of an SGD step at TEACHER_LR from DDP's next weights.
+ *
+ * An exchange gives weights, not sums. So the job's optimizer has to be SGD with lr 1 and
+ * weight decay 1: it makes p - (g + p), which is -g within a rounding, of whatever
+ * weights the exchange holds; the passes read the teacher's weights from another arena.
+ */
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "device.h"
+#include "exchange.h"
+#include "loader.h"
+
+enum { WAIT_MS = 60000 };
+
+/* STATES, mapped: steps x (f64 loss | n f32 weights | n f32 gradient), n f32 weights. */
+typedef struct states {
+    const char *bytes;
+    size_t size;
+    uint64_t n_params;
+    uint64_t n_steps;
+} states;
+
+typedef struct rank_state {
+    ps_config cfg;
+    ps_model_spec spec;
+    ps_plan plan;
+    ps_optimizer optimizer, teacher_optimizer;
+    ps_schedule schedule;
+    ps_shared_mem params, grads; // the exchange's
+    ps_shared_mem teacher;       // what the passes read
+    float *next;                 // DDP's step made by our optimizer
+    void *buffers;
+    int64_t batch[PS_MAX_RANKS];
+    ps_sampler_options sampler;
+    ps_dataset dataset;
+    ps_loader *loader;
+    ps_device *device;
+    ps_program *program;
+    ps_member *member;
+    ps_exchange *exchange;
+    states states;
+    double teacher_lr;
+    FILE *out;
+    int rank, world;
+} rank_state;
+
+static ps_err states_open(states *s, const char *path, uint64_t n_params)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return ps_err_errno(PS_ERR_IO, "%s", path);
+    void *at = MAP_FAILED;
+    if (fstat(fd, &st) == 0 && st.st_size > 0)
+        at = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    if (at == MAP_FAILED) return ps_err_errno(PS_ERR_IO, "%s", path);
+    uint64_t weights = n_params * sizeof(float), step = sizeof(double) + 2 * weights;
+    *s = (states){.bytes = at, .size = (size_t)st.st_size, .n_params = n_params};
+    s->n_steps = (s->size - weights) / step;
+    if (s->size < weights || s->size != s->n_steps * step + weights)
+        return ps_err_set(PS_ERR_FORMAT, "%s: %zu bytes are no states of this model",
+                          path, s->size);
+    return PS_OK;
+}
+
+/* Where a step's loss, weights and gradient lie; weights of step n_steps: the last. */
+static const char *state_at(const states *s, uint64_t step)
+{
+    uint64_t weights = s->n_params * sizeof(float);
+    return s->bytes + step * (sizeof(double) + 2 * weights);
+}
+
+static double loss_at(const states *s, uint64_t step)
+{
+    double loss;
+    memcpy(&loss, state_at(s, step), sizeof loss);
+    return loss;
+}
+
+static const float *weights_at(const states *s, uint64_t step)
+{
+    size_t skip = step < s->n_steps ? sizeof(double) : 0;
+    return (const float *)(const void *)(state_at(s, step) + skip);
+}
+
+static const float *gradient_at(const states *s, uint64_t step)
+{
+    return weights_at(s, step) + s->n_params;
+}
+
+/* From the dense order of the file into the arena. */
+static void spread(const ps_model_spec *spec, const float *from, float *arena)
+{
+    for (int i = 0; i < spec->n_tensors; i++) {
+        const ps_tensor *t = &spec->tensors[i];
+        memcpy(arena + t->offset, from, t->count * sizeof(float));
+        from += t->count;
+    }
+}
+
+typedef struct difference {
+    double error, largest; // of the elements, against the reference
+} difference;
+
+static difference compare(const ps_model_spec *spec, const float *arena, float sign,
+                          const float *reference)
+{
+    difference d = {0};
+    for (int i = 0; i < spec->n_tensors; i++) {
+        const ps_tensor *t = &spec->tensors[i];
+        for (uint64_t k = 0; k < t->count; k++) {
+            double want = reference[k];
+            d.error = fmax(d.error, fabs(sign * arena[t->offset + k] - want));
+            d.largest = fmax(d.largest, fabs(want));
+        }
+        reference += t->count;
+    }
+    return d;
+}
+
+static ps_err give_grads(void *ctx, int first, int n)
+{
+    return ps_exchange_grads_ready(ctx, first, n);
+}
+
+/* DDP's weights after the step, made from its weights before and our summed gradient. */
+static difference sgd_step(rank_state *r, uint64_t step)
+{
+    const ps_model_spec *spec = &r->spec;
+    memcpy(r->next, r->teacher.base, r->teacher.bytes);
+    float *sum = r->params.base;
+    for (uint64_t i = 0; i < spec->arena_count; i++)
+        sum[i] = -sum[i];
+    ps_optimizer_step s = {.lr = r->teacher_lr, .t = step + 1, .grad_scale = 1};
+    ps_optimizer_apply(&r->teacher_optimizer, &s, 0, spec->arena_count, r->next, sum,
+                       NULL);
+    for (uint64_t i = 0; i < spec->arena_count; i++)
+        sum[i] = -sum[i];
+    return compare(spec, r->next, 1, weights_at(&r->states, step + 1));
+}
+
+static ps_err report(rank_state *r, uint64_t step, double loss)
+{
+    difference g = compare(&r->spec, r->params.base, -1, gradient_at(&r->states, step));
+    difference w = sgd_step(r, step);
+    int rc =
+        fprintf(r->out,
+                "{\"step\": %llu, \"loss\": %.17g, \"loss_ref\": %.17g, \"grad_err\": "
+                "%.9g, \"grad_max\": %.9g, \"weight_err\": %.9g}\n",
+                (unsigned long long)step, loss, loss_at(&r->states, step), g.error,
+                g.largest, w.error);
+    return rc > 0 ? PS_OK : ps_err_errno(PS_ERR_IO, "steps.jsonl");
+}
+
+static ps_err one_step(rank_state *r, uint64_t step, const ps_loaded *batch)
+{
+    spread(&r->spec, weights_at(&r->states, step), r->teacher.base);
+    PS_TRY(ps_exchange_begin(r->exchange, step));
+    PS_TRY(ps_exchange_params_needed(r->exchange, 0, r->spec.n_tensors));
+    ps_batch b = {.n = (int)batch->n,
+                  .x = batch->x,
+                  .labels = batch->labels,
+                  .positions = batch->positions};
+    ps_pass_hooks hooks = {.ctx = r->exchange, .grads_ready = give_grads};
+    ps_pass pass = {.training = true,
+                    .grad_scale = (float)((double)batch->n / (double)batch->global_n),
+                    .hooks = &hooks};
+    ps_pass_result result;
+    PS_TRY(ps_program_forward(r->program, &b, &pass, &result));
+    PS_TRY(ps_program_backward(r->program, &b, &pass));
+    PS_TRY(ps_exchange_finish(r->exchange));
+    PS_TRY(ps_exchange_drain(r->exchange));
+    double loss = result.loss_sum;
+    char name[32];
+    snprintf(name, sizeof name, "loss/%llu", (unsigned long long)step);
+    PS_TRY(ps_member_reduce(r->member, name, &loss, 1, ps_deadline_in_ms(WAIT_MS)));
+    return r->out ? report(r, step, loss / (double)batch->global_n) : PS_OK;
+}
+
+static ps_err all_steps(rank_state *r)
+{
+    uint64_t step = 0;
+    for (uint64_t epoch = 0; step < r->states.n_steps; epoch++) {
+        PS_TRY(ps_loader_epoch(r->loader, epoch, 0));
+        while (step < r->states.n_steps) {
+            ps_loaded *batch;
+            PS_TRY(ps_loader_next(r->loader, ps_deadline_in_ms(WAIT_MS), &batch));
+            if (!batch) break;
+            ps_err err = one_step(r, step++, batch);
+            ps_loader_release(r->loader, batch);
+            PS_TRY(err);
+        }
+    }
+    return PS_OK;
+}
+
+static ps_err set_up_model(rank_state *r, const char *states_path)
+{
+    const ps_config *cfg = &r->cfg;
+    PS_TRY(ps_model_spec_init(&r->spec, cfg));
+    if (r->spec.n_buffers)
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "teacher-forced parity needs a model without buffers");
+    bool ps = strcmp(cfg->exchange.name, "ps") == 0;
+    uint32_t shards = ps ? (uint32_t)(cfg->job.servers * cfg->server.shards) : 1;
+    PS_TRY(ps_plan_init(&r->plan, &r->spec, (uint64_t)cfg->exchange.chunk, shards));
+    PS_TRY(ps_optimizer_init(&r->optimizer, cfg));
+    PS_TRY(ps_schedule_init(&r->schedule, cfg, UINT32_MAX));
+    r->teacher_optimizer = (ps_optimizer){.kind = PS_OPTIMIZER_SGD, .lr = r->teacher_lr};
+    size_t bytes = r->spec.arena_count * sizeof(float);
+    PS_TRY(ps_shared_mem_init(&r->params, bytes, "parameters"));
+    PS_TRY(ps_shared_mem_init(&r->grads, bytes, "gradients"));
+    PS_TRY(ps_shared_mem_init(&r->teacher, bytes, "DDP's parameters"));
+    PS_TRY(ps_mem_zalloc_aligned(&r->next, bytes, "DDP's next parameters"));
+    PS_TRY(ps_mem_zalloc_aligned(&r->buffers, r->spec.buffer_bytes + 64, "buffers"));
+    return states_open(&r->states, states_path, r->spec.n_params);
+}
+
+static ps_err set_up_data(rank_state *r)
+{
+    const ps_config *cfg = &r->cfg;
+    PS_TRY(ps_dataset_load(cfg, PS_SPLIT_TRAIN, &r->spec.input, r->spec.n_outputs,
+                           &r->dataset));
+    for (int i = 0; i < r->world; i++)
+        r->batch[i] = ps_config_batch(cfg, i);
+    r->sampler = (ps_sampler_options){
+        .n_samples = r->dataset.n,
+        .world_size = r->world,
+        .rank = r->rank,
+        .shuffle = cfg->data.shuffle,
+        .drop_last = cfg->data.drop_last,
+        .seed = cfg->data.seed,
+        .batch = r->batch,
+    };
+    ps_loader_options loader = {
+        .config = cfg,
+        .dataset = &r->dataset,
+        .input = &r->spec.input,
+        .sampler = &r->sampler,
+        .max_batch = r->batch[r->rank],
+    };
+    PS_TRY(ps_loader_create(&loader, &r->loader));
+    ps_device_options device = {
+        .index = -1, .threads = (int)cfg->train.threads, .precision = "float32"};
+    PS_TRY(ps_device_open("cpu", &device, &r->device));
+    ps_program_options program = {
+        .spec = &r->spec,
+        .max_batch = (int)r->batch[r->rank],
+        .training = true,
+        .params = r->teacher.base,
+        .grads = r->grads.base,
+        .buffers = r->buffers,
+    };
+    return ps_program_create(r->device, &program, &r->program);
+}
+
+static ps_err join(rank_state *r, const ps_cli *cli)
+{
+    bool ps = strcmp(r->cfg.exchange.name, "ps") == 0;
+    ps_member_options member = {
+        .config = &r->cfg,
+        .role = PS_ROLE_WORKER,
+        .rank = r->rank,
+        .world_size = r->world,
+        .n_servers = ps ? (int)r->cfg.job.servers : 0,
+        .init_method = cli->init_method,
+        .plan_hash = r->plan.hash,
+        .local_rank = r->rank,
+    };
+    PS_TRY(ps_member_join(&member, &r->member));
+    ps_exchange_options exchange = {
+        .config = &r->cfg,
+        .spec = &r->spec,
+        .plan = &r->plan,
+        .optimizer = &r->optimizer,
+        .schedule = &r->schedule,
+        .member = r->member,
+        .rank = r->rank,
+        .world_size = r->world,
+        .params = &r->params,
+        .grads = &r->grads,
+        .buffers = r->buffers,
+    };
+    PS_TRY(ps_exchange_create(r->cfg.exchange.name, "cpu", &exchange, &r->exchange));
+    return ps_exchange_start(r->exchange);
+}
+
+static ps_err run(rank_state *r, const ps_cli *cli, const char *states_path)
+{
+    r->rank = cli->rank;
+    r->world = (int)r->cfg.job.workers;
+    if (r->rank < 0 || !cli->out)
+        return ps_err_set(PS_ERR_ARG, "RANK and --out have to be given");
+    PS_TRY(set_up_model(r, states_path));
+    PS_TRY(set_up_data(r));
+    PS_TRY(join(r, cli));
+    if (r->rank == 0) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/steps.jsonl", cli->out);
+        r->out = fopen(path, "we");
+        if (!r->out) return ps_err_errno(PS_ERR_IO, "%s", path);
+    }
+    PS_TRY(all_steps(r));
+    PS_TRY(ps_exchange_stop(r->exchange));
+    PS_TRY(ps_member_leave(r->member, ps_deadline_in_ms(WAIT_MS)));
+    FILE *out = r->out;
+    r->out = NULL;
+    if (out && fclose(out) != 0) return ps_err_errno(PS_ERR_IO, "steps.jsonl");
+    return PS_OK;
+}
+
+static void tear_down(rank_state *r)
+{
+    ps_exchange_destroy(&r->exchange);
+    ps_member_destroy(&r->member);
+    ps_program_destroy(&r->program);
+    ps_device_close(&r->device);
+    ps_loader_destroy(&r->loader);
+    ps_dataset_fini(&r->dataset);
+    if (r->out) fclose(r->out);
+    if (r->states.bytes) munmap((void *)(uintptr_t)r->states.bytes, r->states.size);
+    ps_shared_mem_fini(&r->params);
+    ps_shared_mem_fini(&r->grads);
+    ps_shared_mem_fini(&r->teacher);
+    free(r->next);
+    free(r->buffers);
+    ps_plan_fini(&r->plan);
+    ps_model_spec_fini(&r->spec);
+    ps_config_fini(&r->cfg);
+}
+
+int main(int argc, char **argv)
+{
+    static const ps_cli_program program = {
+        .name = "ps-parity-step",
+        .about =
+            "One rank of the teacher-forced comparison with PyTorch (bench/parity).\n",
+        .examples = "",
+    };
+    if (argc < 4) {
+        fprintf(stderr,
+                "usage: ps-parity-step --config FILE [--set k=v] --out DIR STATES "
+                "TEACHER_LR (bench/parity calls it)\n");
+        return 2;
+    }
+    ps_cli cli = {0};
+    static rank_state r; // large: a batch size per possible rank
+    r.teacher_lr = atof(argv[argc - 1]);
+    const char *states_path = argv[argc - 2];
+    ps_err err = ps_cli_parse(&cli, &program, argc - 2, argv, stdout);
+    if (err == PS_OK && !cli.done) {
+        ps_log_init("parity", cli.log_level);
+        err = ps_cli_load_config(&cli, &program, &r.cfg);
+        if (err == PS_OK) err = run(&r, &cli, states_path);
+        if (err != PS_OK) fprintf(stderr, "ps-parity-step: %s\n", ps_err_message());
+        tear_down(&r);
+    }
+    ps_cli_fini(&cli);
+    return err == PS_OK ? 0 : 1;
+}

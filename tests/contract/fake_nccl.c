@@ -1,0 +1,239 @@
+/* A STAND-IN for libnccl.so.2, for tests on machines without GPUs. It is not NCCL.
+ *
+ * It sums in host memory between ranks that are threads of one process, with the calls
+ * and the states of a non-blocking NCCL communicator: every call returns at once, what it
+ * began goes on while ncclCommGetAsyncError is asked. Sums are in rank order. Built with
+ * the soname libnccl.so.2, so that loading it first makes it what exchange_nccl.c finds.
+ *
+ * fake_nccl_break(rank, after, how): rank's collective number `after` (from 0, counted
+ * since the call) and later ones fail (FAIL) or never end (HANG), on every rank.
+ */
+#include <nccl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_RANKS = 16, MAX_OPS = 8, FAIL = 1, HANG = 2 };
+
+/* exchange_nccl.c looks for this before it gives host memory to a library. */
+extern const int pstrain_stand_in_takes_host_memory;
+const int pstrain_stand_in_takes_host_memory = 1;
+
+typedef struct op {
+    const void *send;
+    void *recv;
+    size_t bytes;
+    int is_sum; // of float32, else rank 0's bytes
+} op;
+
+typedef struct clique { // what the communicators of one unique id share
+    struct clique *next;
+    ncclUniqueId id;
+    int n_ranks, n_joined, n_left;
+    int n_given;                      // ranks that have given the present group
+    int n_taken;                      // ranks that have taken its results
+    void *inputs[MAX_RANKS][MAX_OPS]; // copies
+} clique;
+
+struct ncclComm {
+    clique *of;
+    int rank;
+    op ops[MAX_OPS];
+    int n_ops;
+    enum { IDLE, JOINING, QUEUED, GIVEN, BROKEN, STUCK } state;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static clique *cliques;
+static unsigned n_ids;
+static int break_rank = -1, break_after, break_how;
+static _Thread_local ncclComm_t group[MAX_RANKS];
+static _Thread_local int n_group, depth;
+
+void fake_nccl_break(int rank, int after, int how);
+int fake_nccl_open_communicators(void);
+
+void fake_nccl_break(int rank, int after, int how)
+{
+    pthread_mutex_lock(&lock);
+    break_rank = rank;
+    break_after = after;
+    break_how = how;
+    pthread_mutex_unlock(&lock);
+}
+
+int fake_nccl_open_communicators(void)
+{
+    pthread_mutex_lock(&lock);
+    int n = 0;
+    for (clique *c = cliques; c; c = c->next)
+        n += c->n_joined - c->n_left;
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    memset(id, 0, sizeof *id);
+    pthread_mutex_lock(&lock);
+    n_ids++;
+    memcpy(id->internal, &n_ids, sizeof n_ids);
+    pthread_mutex_unlock(&lock);
+    return ncclSuccess;
+}
+
+static clique *find_clique(ncclUniqueId id, int n_ranks)
+{
+    for (clique *c = cliques; c; c = c->next)
+        if (memcmp(&c->id, &id, sizeof id) == 0) return c;
+    clique *c = calloc(1, sizeof *c);
+    c->id = id;
+    c->n_ranks = n_ranks;
+    c->next = cliques;
+    cliques = c;
+    return c;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n_ranks, ncclUniqueId id,
+                                    int rank, ncclConfig_t *config)
+{
+    if (n_ranks > MAX_RANKS || rank < 0 || rank >= n_ranks || config->blocking != 0)
+        return ncclInvalidArgument;
+    pthread_mutex_lock(&lock);
+    *comm = calloc(1, sizeof **comm);
+    (*comm)->of = find_clique(id, n_ranks);
+    (*comm)->of->n_joined++;
+    (*comm)->rank = rank;
+    (*comm)->state = JOINING;
+    pthread_mutex_unlock(&lock);
+    return ncclInProgress;
+}
+
+ncclResult_t ncclGroupStart(void)
+{
+    if (depth++ == 0) n_group = 0;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+    if (--depth > 0) return ncclSuccess;
+    for (int i = 0; i < n_group; i++)
+        group[i]->state = QUEUED;
+    return n_group ? ncclInProgress : ncclSuccess;
+}
+
+static ncclResult_t enqueue(ncclComm_t comm, op o)
+{
+    /* Outside a group a call is a group of its own; the exchange never does that. */
+    if (depth == 0 || comm->n_ops == MAX_OPS) return ncclInvalidUsage;
+    if (comm->n_ops == 0) group[n_group++] = comm;
+    comm->ops[comm->n_ops++] = o;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count,
+                           ncclDataType_t type, ncclRedOp_t sum, ncclComm_t comm,
+                           cudaStream_t stream)
+{
+    if (type != ncclFloat32 || sum != ncclSum) return ncclInvalidArgument;
+    return enqueue(comm, (op){send, recv, count * sizeof(float), 1});
+}
+
+ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count,
+                           ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream)
+{
+    if (type != ncclUint8 || root != 0) return ncclInvalidArgument;
+    return enqueue(comm, (op){send, recv, count, 0});
+}
+
+/* Hands over copies of the inputs, once the group before has been taken by all. */
+static void give(ncclComm_t c)
+{
+    clique *q = c->of;
+    if (q->n_given == q->n_ranks) return;
+    if (c->rank == break_rank && break_after-- <= 0) {
+        c->state = break_how == HANG ? STUCK : BROKEN;
+        return;
+    }
+    for (int i = 0; i < c->n_ops; i++) {
+        q->inputs[c->rank][i] = malloc(c->ops[i].bytes);
+        memcpy(q->inputs[c->rank][i], c->ops[i].send, c->ops[i].bytes);
+    }
+    q->n_given++;
+    c->state = GIVEN;
+}
+
+static void take_one(const clique *q, const op *o, int i)
+{
+    memcpy(o->recv, q->inputs[0][i], o->bytes);
+    if (!o->is_sum) return;
+    float *out = o->recv;
+    for (int r = 1; r < q->n_ranks; r++) {
+        const float *in = q->inputs[r][i];
+        for (size_t k = 0; k < o->bytes / sizeof(float); k++)
+            out[k] += in[k];
+    }
+}
+
+/* Takes the results, once all have given. */
+static void take(ncclComm_t c)
+{
+    clique *q = c->of;
+    if (q->n_given < q->n_ranks) return;
+    for (int i = 0; i < c->n_ops; i++)
+        take_one(q, &c->ops[i], i);
+    if (++q->n_taken == q->n_ranks) {
+        for (int r = 0; r < q->n_ranks; r++)
+            for (int i = 0; i < c->n_ops; i++)
+                free(q->inputs[r][i]);
+        q->n_given = q->n_taken = 0;
+    }
+    c->n_ops = 0;
+    c->state = IDLE;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
+{
+    pthread_mutex_lock(&lock);
+    if (c->state == JOINING && c->of->n_joined == c->of->n_ranks) c->state = IDLE;
+    if (c->state == QUEUED) give(c);
+    if (c->state == GIVEN) take(c);
+    *state = c->state == IDLE     ? ncclSuccess
+             : c->state == BROKEN ? ncclRemoteError
+                                  : ncclInProgress;
+    pthread_mutex_unlock(&lock);
+    return ncclSuccess;
+}
+
+static ncclResult_t leave(ncclComm_t c)
+{
+    pthread_mutex_lock(&lock);
+    c->of->n_left++;
+    pthread_mutex_unlock(&lock);
+    free(c);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t c)
+{
+    return leave(c);
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t c)
+{
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t c)
+{
+    return leave(c);
+}
+
+const char *ncclGetErrorString(ncclResult_t result)
+{
+    return result == ncclRemoteError
+               ? "a remote process exited or there was a network error"
+               : "an error of the stand-in for NCCL";
+}

@@ -1,0 +1,448 @@
+/* The all-reduce exchanges over real members, ranks as threads: Gloo, and NCCL's path
+ * with the stand-in library (fake_nccl.c). Gradients are small binary fractions, so that
+ * every sum and every SGD step is exact and the expected weights are closed forms. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <arpa/inet.h>
+#include <cmocka.h>
+#include <dlfcn.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "exchange_gloo.h"
+#include "exchange_nccl.h"
+
+enum { MAX_WORLD = 4, MAX_TEXT = 64, MAX_OVERRIDES = 24 };
+
+static void (*fake_break)(int rank, int after, int how);
+static int (*fake_open)(void);
+enum { FAKE_FAIL = 1, FAKE_HANG = 2 };
+
+typedef struct rank_run {
+    const struct job *job;
+    int rank;
+    ps_config cfg;
+    ps_model_spec spec;
+    ps_plan plan;
+    ps_optimizer optimizer;
+    ps_schedule schedule;
+    ps_shared_mem params, grads;
+    float *buffers;
+    ps_member *member;
+    ps_exchange *x;
+    ps_err err;
+    char message[512];
+    ps_exchange_stats stats;
+    float first, last; // weights after the run
+    float buffer;
+} rank_run;
+
+typedef struct job {
+    const ps_exchange_ops *ops;
+    int world;
+    int port;
+    const char *overrides[MAX_OVERRIDES];
+    int n_overrides;
+    ps_err (*run)(rank_run *r); // after start
+    rank_run ranks[MAX_WORLD];
+} job;
+
+static int free_port(void)
+{
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    bind(fd, (struct sockaddr *)&at, len);
+    getsockname(fd, (struct sockaddr *)&at, &len);
+    close(fd);
+    return ntohs(at.sin_port);
+}
+
+static float *params_of(rank_run *r)
+{
+    return r->params.base;
+}
+
+static ps_err set_up(rank_run *r)
+{
+    const job *j = r->job;
+    PS_TRY(ps_config_load(&r->cfg, NULL, j->overrides, j->n_overrides));
+    PS_TRY(ps_model_spec_init(&r->spec, &r->cfg));
+    PS_TRY(ps_plan_init(&r->plan, &r->spec, 0, 1));
+    PS_TRY(ps_optimizer_init(&r->optimizer, &r->cfg));
+    PS_TRY(ps_schedule_init(&r->schedule, &r->cfg, 100));
+    size_t bytes = r->spec.arena_count * sizeof(float);
+    PS_TRY(ps_shared_mem_init(&r->params, bytes, "parameters"));
+    PS_TRY(ps_shared_mem_init(&r->grads, bytes, "gradients"));
+    PS_TRY(ps_mem_zalloc_aligned(&r->buffers, r->spec.buffer_bytes + 64, "buffers"));
+    char address[MAX_TEXT];
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", j->port);
+    ps_member_options options = {
+        .config = &r->cfg,
+        .role = PS_ROLE_WORKER,
+        .rank = r->rank,
+        .world_size = j->world,
+        .init_method = address,
+        .plan_hash = r->plan.hash,
+        .local_rank = r->rank,
+    };
+    return ps_member_join(&options, &r->member);
+}
+
+static ps_err connect_rank(rank_run *r)
+{
+    ps_exchange_options options = {
+        .config = &r->cfg,
+        .spec = &r->spec,
+        .plan = &r->plan,
+        .optimizer = &r->optimizer,
+        .schedule = &r->schedule,
+        .member = r->member,
+        .rank = r->rank,
+        .world_size = r->job->world,
+        .params = &r->params,
+        .grads = &r->grads,
+        .buffers = r->buffers,
+    };
+    PS_TRY(r->job->ops->create(&options, &r->x));
+    for (uint64_t i = 0; i < r->spec.arena_count; i++)
+        params_of(r)[i] = r->rank == 0 ? 1.0f : 99.0f;
+    r->buffers[0] = (float)r->rank + 7;
+    PS_TRY(ps_exchange_start(r->x));
+    return r->job->run(r);
+}
+
+static void *rank_main(void *arg)
+{
+    rank_run *r = arg;
+    r->err = set_up(r);
+    if (r->err == PS_OK) r->err = connect_rank(r);
+    if (r->err != PS_OK) snprintf(r->message, sizeof r->message, "%s", ps_err_message());
+    if (r->x) {
+        ps_exchange_stats_get(r->x, &r->stats);
+        r->first = params_of(r)[0];
+        r->last = params_of(r)[r->spec.tensors[r->spec.n_tensors - 1].offset];
+        r->buffer = r->buffers[0];
+    }
+    if (r->err == PS_OK) r->err = ps_exchange_stop(r->x);
+    if (r->err == PS_OK) r->err = ps_member_leave(r->member, ps_deadline_in_ms(20000));
+    ps_exchange_destroy(&r->x);
+    ps_member_destroy(&r->member);
+    ps_shared_mem_fini(&r->params);
+    ps_shared_mem_fini(&r->grads);
+    free(r->buffers);
+    ps_plan_fini(&r->plan);
+    ps_model_spec_fini(&r->spec);
+    ps_config_fini(&r->cfg);
+    return NULL;
+}
+
+static void with(job *j, const char *override)
+{
+    j->overrides[j->n_overrides++] = override;
+}
+
+static void job_init(job *j, const ps_exchange_ops *ops, int world,
+                     ps_err (*run)(rank_run *r))
+{
+    *j = (job){.ops = ops, .world = world, .port = free_port(), .run = run};
+    with(j, "model.input=[3, 8, 8]");
+    with(j, "model.layers=[{conv2d: {name: a, out: 4, kernel: 3}}, {batch_norm2d: {name: "
+            "n}}, relu, flatten, {linear: {name: b, out: 70}}, relu, {linear: {name: c, "
+            "out: 5}}, log_softmax]");
+    with(j, "model.loss=nll");
+    with(j, "optimizer.name=sgd");
+    with(j, "optimizer.lr=0.5");
+    with(j, "exchange.bucket=1000");
+    with(j, "net.interface=lo");
+    with(j, "net.join_timeout_ms=20000");
+    with(j, "net.step_timeout_ms=20000");
+}
+
+static void run_job(job *j)
+{
+    pthread_t threads[MAX_WORLD];
+    for (int r = 0; r < j->world; r++) {
+        j->ranks[r].job = j;
+        j->ranks[r].rank = r;
+        pthread_create(&threads[r], NULL, rank_main, &j->ranks[r]);
+    }
+    for (int r = 0; r < j->world; r++)
+        pthread_join(threads[r], NULL);
+}
+
+static void assert_all_ok(const job *j)
+{
+    for (int r = 0; r < j->world; r++) {
+        if (j->ranks[r].err != PS_OK)
+            print_error("rank %d: %s\n", r, j->ranks[r].message);
+        assert_int_equal(j->ranks[r].err, PS_OK);
+    }
+}
+
+/* A step as the device makes it: parameters asked for tensor by tensor, gradients given
+ * from the last to the first. */
+static ps_err one_step(rank_run *r, uint64_t step, float grad, float expected)
+{
+    PS_TRY(ps_exchange_begin(r->x, step));
+    for (int i = 0; i < r->spec.n_tensors; i++) {
+        PS_TRY(ps_exchange_params_needed(r->x, i, 1));
+        const ps_tensor *t = &r->spec.tensors[i];
+        for (uint64_t k = 0; k < t->count; k++)
+            if (params_of(r)[t->offset + k] != expected)
+                return ps_err_set(PS_ERR_INTERNAL, "step %d: %s[%d] is %g, not %g",
+                                  (int)step, t->name, (int)k,
+                                  (double)params_of(r)[t->offset + k], (double)expected);
+    }
+    for (int i = r->spec.n_tensors - 1; i >= 0; i--) {
+        const ps_tensor *t = &r->spec.tensors[i];
+        for (uint64_t k = 0; k < t->count; k++)
+            ((float *)r->grads.base)[t->offset + k] = grad;
+        PS_TRY(ps_exchange_grads_ready(r->x, i, 1));
+    }
+    return ps_exchange_finish(r->x);
+}
+
+/* Rank r gives (r + 1) / 64 in every step: the sum is W (W + 1) / 128, the step half. */
+static ps_err run_steps(rank_run *r)
+{
+    int w = r->job->world;
+    float weight = 1;
+    for (uint64_t step = 0; step < 20; step++) {
+        PS_TRY(one_step(r, step, (float)(r->rank + 1) / 64, weight));
+        weight -= 0.5f * (float)(w * (w + 1)) / 128;
+    }
+    PS_TRY(ps_exchange_drain(r->x));
+    r->buffers[0] = (float)r->rank + 20;
+    return ps_exchange_sync_buffers(r->x);
+}
+
+static void check_steps(const ps_exchange_ops *ops)
+{
+    for (int w = 1; w <= MAX_WORLD; w++) {
+        job j;
+        job_init(&j, ops, w, run_steps);
+        run_job(&j);
+        assert_all_ok(&j);
+        float expected = 1 - 20 * 0.5f * (float)(w * (w + 1)) / 128;
+        for (int r = 0; r < w; r++) {
+            assert_float_equal(j.ranks[r].first, expected, 0);
+            assert_float_equal(j.ranks[r].last, expected, 0);
+            assert_float_equal(j.ranks[r].buffer, 20, 0);
+        }
+    }
+}
+
+static void test_gloo_sums_and_steps(void **state)
+{
+    check_steps(&ps_exchange_gloo_ops);
+}
+
+/* Every bucket travels as its own range of the arena: with one tensor a bucket, its
+ * elements. Parameters and buffers come once from rank 0, buffers once more. */
+static void test_gloo_counts_bytes(void **state)
+{
+    job j;
+    job_init(&j, &ps_exchange_gloo_ops, 2, run_steps);
+    with(&j, "exchange.bucket=1");
+    run_job(&j);
+    assert_all_ok(&j);
+    uint64_t params = 4 * 27 + 4 + 4 + 4 + 70 * 144 + 70 + 350 + 5;
+    uint64_t sent = j.ranks[0].stats.bytes_sent;
+    assert_true(j.ranks[0].stats.computed);
+    /* Gaps between tensors: at most 15 elements each. */
+    assert_in_range(sent, 21 * params * 4, 21 * (params + 8 * 15) * 4 + 1000);
+}
+
+static ps_err run_clipped(rank_run *r)
+{
+    PS_TRY(one_step(r, 0, 0.25f, 1));
+    return ps_exchange_drain(r->x);
+}
+
+static void test_gloo_clips_the_whole_gradient(void **state)
+{
+    job j;
+    job_init(&j, &ps_exchange_gloo_ops, 2, run_clipped);
+    with(&j, "optimizer.clip_norm=1");
+    run_job(&j);
+    assert_all_ok(&j);
+    /* n equal gradients of 0.5 have the norm 0.5 sqrt(n), clipped to 1 each is 1/sqrt(n).
+     */
+    double n = 4 * 27 + 4 + 4 + 4 + 70 * 144 + 70 + 350 + 5;
+    float expected = (float)(1 - 0.5 * 0.5 / (0.5 * sqrt(n) + 1e-6));
+    for (int r = 0; r < 2; r++) {
+        assert_float_equal(j.ranks[r].first, expected, 2e-7);
+        assert_float_equal(j.ranks[r].last, expected, 2e-7);
+    }
+}
+
+static ps_err run_nan(rank_run *r)
+{
+    PS_TRY(one_step(r, 0, r->rank == 1 ? NAN : 1.0f, 1));
+    return ps_exchange_drain(r->x);
+}
+
+static void test_gloo_refuses_nan(void **state)
+{
+    job j;
+    job_init(&j, &ps_exchange_gloo_ops, 2, run_nan);
+    run_job(&j);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(j.ranks[r].err, PS_ERR_NUMERIC);
+        assert_non_null(strstr(j.ranks[r].message, "c."));
+    }
+}
+
+static ps_err run_unfinished(rank_run *r)
+{
+    PS_TRY(ps_exchange_begin(r->x, 0));
+    PS_TRY(ps_exchange_grads_ready(r->x, r->spec.n_tensors - 1, 1));
+    ps_err err = ps_exchange_finish(r->x);
+    if (err != PS_ERR_INTERNAL) return ps_err_set(PS_ERR_ARG, "finish gave %d", err);
+    err = ps_exchange_begin(r->x, 5);
+    return err == PS_ERR_ARG ? PS_ERR_INTERNAL : PS_OK;
+}
+
+static void test_gloo_sees_misuse(void **state)
+{
+    job j;
+    job_init(&j, &ps_exchange_gloo_ops, 1, run_unfinished);
+    run_job(&j);
+    assert_int_equal(j.ranks[0].err, PS_ERR_INTERNAL);
+}
+
+/* The last rank goes away after three steps, without a word. */
+static ps_err run_until_one_is_gone(rank_run *r)
+{
+    int w = r->job->world;
+    float weight = 1;
+    for (uint64_t step = 0; step < 50; step++) {
+        if (step == 3 && r->rank == w - 1) return ps_err_set(PS_ERR_IO, "gone");
+        PS_TRY(one_step(r, step, (float)(r->rank + 1) / 64, weight));
+        weight -= 0.5f * (float)(w * (w + 1)) / 128;
+    }
+    return ps_exchange_drain(r->x);
+}
+
+static void check_gone(const ps_exchange_ops *ops, int world)
+{
+    job j;
+    job_init(&j, ops, world, run_until_one_is_gone);
+    with(&j, "net.heartbeat_ms=100");
+    with(&j, "net.dead_after_ms=2000");
+    uint64_t begun = ps_clock_ns();
+    run_job(&j);
+    assert_true(ps_clock_ns() - begun < 15 * 1000000000ull);
+    char name[MAX_TEXT];
+    snprintf(name, sizeof name, "worker %d", world - 1);
+    for (int r = 0; r < world - 1; r++) {
+        print_message("rank %d: %s\n", r, j.ranks[r].message);
+        assert_int_equal(j.ranks[r].err, PS_ERR_PEER);
+        assert_non_null(strstr(j.ranks[r].message, name));
+    }
+}
+
+static void test_gloo_names_the_rank_that_is_gone(void **state)
+{
+    check_gone(&ps_exchange_gloo_ops, 2);
+    check_gone(&ps_exchange_gloo_ops, 4);
+}
+
+/* ---------------------------------------------------------- NCCL with the stand-in */
+
+static void test_nccl_sums_and_steps(void **state)
+{
+    check_steps(&ps_exchange_nccl_ops);
+    assert_int_equal(fake_open(), 0);
+}
+
+static void test_nccl_names_the_rank_that_is_gone(void **state)
+{
+    check_gone(&ps_exchange_nccl_ops, 3);
+    assert_int_equal(fake_open(), 0);
+}
+
+static void check_broken(int how, ps_err expected)
+{
+    job j;
+    job_init(&j, &ps_exchange_nccl_ops, 2, run_steps);
+    with(&j, "net.step_timeout_ms=500");
+    with(&j, "net.heartbeat_ms=100");
+    with(&j, "net.dead_after_ms=300");
+    fake_break(1, 5, how);
+    uint64_t begun = ps_clock_ns();
+    run_job(&j);
+    fake_break(-1, 0, 0);
+    assert_true(ps_clock_ns() - begun < 10 * 1000000000ull);
+    /* One of the two sees it first; the other may learn it from the coordinator. */
+    assert_true(j.ranks[0].err != PS_OK && j.ranks[1].err != PS_OK);
+    assert_true(j.ranks[0].err == expected || j.ranks[1].err == expected);
+    assert_int_equal(fake_open(), 0);
+}
+
+static void test_nccl_reports_asynchronous_errors(void **state)
+{
+    check_broken(FAKE_FAIL, PS_ERR_NET);
+}
+
+static void test_nccl_aborts_at_the_deadline(void **state)
+{
+    check_broken(FAKE_HANG, PS_ERR_TIMEOUT);
+}
+
+static int load_stand_in(void **state)
+{
+    void *lib = dlopen(PS_FAKE_NCCL, RTLD_NOW);
+    if (!lib) {
+        print_error("%s\n", dlerror());
+        return -1;
+    }
+    *(void **)&fake_break = dlsym(lib, "fake_nccl_break");
+    *(void **)&fake_open = dlsym(lib, "fake_nccl_open_communicators");
+    return fake_break && fake_open ? 0 : -1;
+}
+
+/* Before the stand-in is loaded: a machine without NCCL, or with it and without a GPU. */
+static ps_err run_nothing(rank_run *r)
+{
+    return PS_OK;
+}
+
+static void test_nccl_on_the_cpu_is_unsupported(void **state)
+{
+    job j;
+    job_init(&j, &ps_exchange_nccl_ops, 1, run_nothing);
+    run_job(&j);
+    assert_int_equal(j.ranks[0].err, PS_ERR_UNSUPPORTED);
+    assert_non_null(strstr(j.ranks[0].message, "nccl"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest gloo[] = {
+        cmocka_unit_test(test_gloo_sums_and_steps),
+        cmocka_unit_test(test_gloo_counts_bytes),
+        cmocka_unit_test(test_gloo_clips_the_whole_gradient),
+        cmocka_unit_test(test_gloo_refuses_nan),
+        cmocka_unit_test(test_gloo_sees_misuse),
+        cmocka_unit_test(test_gloo_names_the_rank_that_is_gone),
+        cmocka_unit_test(test_nccl_on_the_cpu_is_unsupported),
+    };
+    const struct CMUnitTest nccl[] = {
+        cmocka_unit_test(test_nccl_sums_and_steps),
+        cmocka_unit_test(test_nccl_names_the_rank_that_is_gone),
+        cmocka_unit_test(test_nccl_reports_asynchronous_errors),
+        cmocka_unit_test(test_nccl_aborts_at_the_deadline),
+    };
+    int failed = cmocka_run_group_tests_name("gloo", gloo, NULL, NULL);
+    return failed +
+           cmocka_run_group_tests_name("nccl stand-in", nccl, load_stand_in, NULL);
+}
