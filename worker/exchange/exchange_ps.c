@@ -145,15 +145,10 @@ static ps_err ps_ops_start(ps_exchange *x)
     PS_TRY(ps_comm_wait_ready(e->comm));
     for (uint32_t c = 0; c < n; c++)
         e->batch[c] = c;
-    if (e->o.rank == 0) {
-        for (uint32_t c = 0; c < n; c++)
-            ps_comm_set_version(e->comm, c, 0);
-        PS_TRY(ps_comm_submit(e->comm, PS_COMM_INIT, 0, e->batch, n));
-    } else {
-        PS_TRY(ps_comm_submit(e->comm, PS_COMM_PULL, 0, e->batch, n));
-        PS_TRY(wait_for(e, 0, n - 1, 0));
-        e->wait_ns = 0; // the start is not counted
-    }
+    ps_comm_order order = e->o.rank == 0 ? PS_COMM_INIT : PS_COMM_PULL;
+    PS_TRY(ps_comm_submit(e->comm, order, 0, e->batch, n));
+    PS_TRY(wait_for(e, 0, n - 1, 0));
+    e->wait_ns = 0; // the start is not counted
     return ps_ops_sync_buffers(x);
 }
 

@@ -115,6 +115,12 @@ static void fail(ps_comm *c, ps_err err)
     wake_main(c);
 }
 
+static void set_version(ps_comm *c, uint32_t chunk, int64_t version)
+{
+    atomic_store(&c->versions[chunk], version);
+    progress(c, chunk + 1);
+}
+
 /* ---- sending ---- */
 
 static ps_wire_header header_for(const ps_comm *c, int kind)
@@ -193,6 +199,7 @@ static ps_err send_allowed(ps_comm *c)
             l->waiting[chunk / 64] &= ~(UINT64_C(1) << (chunk % 64));
             l->n_waiting--;
             PS_TRY(send_chunk(c, l, chunk));
+            if (c->pending[chunk].kind == PS_MSG_INIT) set_version(c, chunk, 0);
             any = true;
         }
     }
@@ -243,8 +250,7 @@ static ps_err take_weights(ps_comm *c, shard_link *l, const ps_wire_header *h,
     if (!l->shm)
         memcpy((float *)c->o.params->base + chunk->offset, zmq_msg_data(&f->payload),
                chunk->count * sizeof(float));
-    atomic_store(&c->versions[h->chunk], have + 1);
-    progress(c, h->chunk + 1);
+    set_version(c, h->chunk, have + 1);
     return PS_OK;
 }
 
@@ -420,11 +426,6 @@ ps_err ps_comm_submit(ps_comm *c, ps_comm_order what, uint64_t step,
     for (uint32_t i = 0; i < n; i++)
         PS_TRY(enqueue(c, (order){kinds[what], chunks[i], step}));
     return n ? wake_thread(c) : PS_OK;
-}
-
-void ps_comm_set_version(ps_comm *c, uint32_t chunk, int64_t version)
-{
-    atomic_store(&c->versions[chunk], version);
 }
 
 bool ps_comm_has(const ps_comm *c, uint32_t chunk, int64_t version)

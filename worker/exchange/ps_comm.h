@@ -22,12 +22,10 @@ ps_err ps_comm_wait_ready(ps_comm *c);
 typedef enum ps_comm_order { PS_COMM_INIT, PS_COMM_PUSH, PS_COMM_PULL } ps_comm_order;
 
 /* Orders the same for n chunks, at version or step. INIT and PUSH send from the arenas,
- * which may be changed again when the next version of the chunk is here. */
+ * which may be changed again when the next version of the chunk is here. An INIT makes
+ * the chunk version 0 here too, when it has been sent. */
 ps_err ps_comm_submit(ps_comm *c, ps_comm_order order, uint64_t step,
                       const uint32_t *chunks, uint32_t n);
-
-/* Rank 0's own weights are version 0: no pull is needed. */
-void ps_comm_set_version(ps_comm *c, uint32_t chunk, int64_t version);
 
 bool ps_comm_has(const ps_comm *c, uint32_t chunk, int64_t version);
 /* Blocks until the chunk has reached the version. TIMEOUT when nothing at all has arrived

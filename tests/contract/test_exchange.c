@@ -1,0 +1,463 @@
+/* One suite over the exchanges: ranks are threads, the final weights have to be, bit for
+ * bit, those of a serial loop that adds gradients in rank order and steps the optimizer.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "exchange.h"
+#include "grad_norm.h"
+#include "test_job.h"
+
+enum { STEPS = 6, FAULT_NONE = 0, FAULT_NAN, FAULT_STOPPED };
+
+typedef struct run_options {
+    const char *exchange;
+    int servers, workers;
+    const char *const *sets;
+    int n_sets;
+    unsigned sleeps; // seed of random pauses; 0: none
+    int fault;       // of the last rank, in step 2
+} run_options;
+
+typedef struct rank_thread {
+    const run_options *run;
+    test_job *job;
+    int rank;
+    pthread_t thread;
+    ps_err err;
+    char text[512];
+    float *params; // the final arena; owned
+    bool buffers_right;
+    ps_exchange_stats stats;
+} rank_thread;
+
+/* A draw in [-1, 1) for (rank, step, element). */
+static float noise(int rank, uint64_t step, uint64_t i)
+{
+    uint64_t x = i * 0x9E3779B97F4A7C15u + step * 0xD1B54A32D192ED03u +
+                 (uint64_t)(rank + 1) * 0x8CB92BA72F3D8DD7u;
+    x ^= x >> 29;
+    x *= 0xBF58476D1CE4E5B9u;
+    x ^= x >> 32;
+    return (float)(int32_t)(uint32_t)x * 0x1p-31f;
+}
+
+/* Depends on the weights, so that weights of a wrong version show. */
+static float gradient(int rank, uint64_t step, uint64_t i, float param)
+{
+    return noise(rank, step, i) + 0.125f * param;
+}
+
+static void first_weights(const ps_model_spec *spec, float *params)
+{
+    for (int t = 0; t < spec->n_tensors; t++)
+        for (uint64_t i = 0; i < spec->tensors[t].count; i++) {
+            uint64_t at = spec->tensors[t].offset + i;
+            params[at] = noise(99, 0, at);
+        }
+}
+
+/* ---- the serial loop ---- */
+
+static float *serial_weights(const ps_config *cfg, int workers)
+{
+    ps_model_spec spec;
+    ps_optimizer opt;
+    ps_schedule schedule;
+    assert_int_equal(ps_model_spec_init(&spec, cfg), PS_OK);
+    assert_int_equal(ps_optimizer_init(&opt, cfg), PS_OK);
+    assert_int_equal(ps_schedule_init(&schedule, cfg, STEPS), PS_OK);
+    float *params = calloc(spec.arena_count, sizeof *params);
+    float *sum = calloc(spec.arena_count, sizeof *sum);
+    float *states[2] = {calloc(spec.arena_count, sizeof *sum),
+                        calloc(spec.arena_count, sizeof *sum)};
+    double *blocks = calloc(ps_grad_norm_blocks(&spec), sizeof *blocks);
+    const ps_chunk whole = {.count = spec.arena_count, .last_tensor = spec.n_tensors - 1};
+    first_weights(&spec, params);
+    for (uint64_t step = 0; step < STEPS; step++) {
+        ps_optimizer_step s = {
+            .lr = ps_schedule_lr(&schedule, step), .t = step + 1, .grad_scale = 1};
+        for (int t = 0; t < spec.n_tensors; t++)
+            for (uint64_t i = 0; i < spec.tensors[t].count; i++) {
+                uint64_t at = spec.tensors[t].offset + i;
+                sum[at] = gradient(0, step, at, params[at]);
+                for (int r = 1; r < workers; r++)
+                    sum[at] += gradient(r, step, at, params[at]);
+            }
+        if (cfg->optimizer.clip_norm > 0) {
+            ps_grad_norm_chunk(&spec, &whole, sum, blocks);
+            double norm = ps_grad_norm_total(blocks, ps_grad_norm_blocks(&spec));
+            s.grad_scale = ps_grad_norm_clip(norm, cfg->optimizer.clip_norm);
+        }
+        for (int t = 0; t < spec.n_tensors; t++) {
+            uint64_t at = spec.tensors[t].offset;
+            float *const state[2] = {states[0] + at, states[1] + at};
+            ps_optimizer_apply(&opt, &s, ps_optimizer_decay(&opt, spec.tensors[t].role),
+                               spec.tensors[t].count, params + at, sum + at, state);
+        }
+    }
+    free(sum), free(states[0]), free(states[1]), free(blocks);
+    ps_model_spec_fini(&spec);
+    return params;
+}
+
+/* ---- a rank ---- */
+
+typedef struct rank_state {
+    ps_model_spec spec;
+    ps_plan plan;
+    ps_optimizer opt;
+    ps_schedule schedule;
+    ps_shared_mem params, grads;
+    uint8_t *buffers;
+    ps_member *member;
+    ps_exchange *x;
+    unsigned seed;
+} rank_state;
+
+static void pause_a_little(const rank_thread *r, rank_state *s)
+{
+    if (r->run->sleeps) usleep((unsigned)rand_r(&s->seed) % 400);
+}
+
+static ps_err forward(const rank_thread *r, rank_state *s)
+{
+    for (int t = 0; t < s->spec.n_tensors; t++) {
+        PS_TRY(ps_exchange_params_needed(s->x, t, 1));
+        pause_a_little(r, s);
+    }
+    return PS_OK;
+}
+
+static ps_err backward(const rank_thread *r, rank_state *s, uint64_t step)
+{
+    float *grads = s->grads.base;
+    const float *params = s->params.base;
+    bool faulty = r->run->fault && r->rank == r->run->workers - 1 && step == 2;
+    for (int t = s->spec.n_tensors - 1; t >= 0; t--) {
+        const ps_tensor *tensor = &s->spec.tensors[t];
+        for (uint64_t i = tensor->offset; i < tensor->offset + tensor->count; i++)
+            grads[i] = gradient(r->rank, step, i, params[i]);
+        if (faulty && r->run->fault == FAULT_NAN && t == 4) grads[tensor->offset] = NAN;
+        if (faulty && r->run->fault == FAULT_STOPPED && t == 2)
+            while (ps_member_check(s->member) == PS_OK)
+                usleep(10000);
+        pause_a_little(r, s);
+        PS_TRY(ps_exchange_grads_ready(s->x, t, 1));
+    }
+    return PS_OK;
+}
+
+static bool buffers_are(const rank_state *s, uint8_t value)
+{
+    for (uint64_t i = 0; i < s->spec.buffer_bytes; i++)
+        if (s->buffers[i] != value) return false;
+    return true;
+}
+
+static ps_err train(rank_thread *r, rank_state *s)
+{
+    memset(s->buffers, 7 + r->rank, s->spec.buffer_bytes);
+    if (r->rank == 0) first_weights(&s->spec, s->params.base);
+    PS_TRY(ps_exchange_start(s->x));
+    r->buffers_right = buffers_are(s, 7);
+    for (uint64_t step = 0; step < STEPS; step++) {
+        PS_TRY(ps_exchange_begin(s->x, step));
+        PS_TRY(forward(r, s));
+        PS_TRY(backward(r, s, step));
+        PS_TRY(ps_exchange_finish(s->x));
+        if (step != 3) continue;
+        memset(s->buffers, 70 + r->rank, s->spec.buffer_bytes); // as before evaluation
+        PS_TRY(ps_exchange_drain(s->x));
+        PS_TRY(ps_exchange_sync_buffers(s->x));
+        r->buffers_right = r->buffers_right && buffers_are(s, 70);
+    }
+    PS_TRY(ps_exchange_drain(s->x));
+    memcpy(r->params, s->params.base, s->spec.arena_count * sizeof(float));
+    ps_exchange_stats_get(s->x, &r->stats);
+    PS_TRY(ps_exchange_stop(s->x));
+    return s->member ? ps_member_leave(s->member, ps_deadline_in_ms(10000)) : PS_OK;
+}
+
+static ps_err make_rank(rank_thread *r, rank_state *s)
+{
+    const ps_config *cfg = &r->job->cfg;
+    int shards = r->run->servers ? r->run->servers * (int)cfg->server.shards : 1;
+    PS_TRY(ps_model_spec_init(&s->spec, cfg));
+    PS_TRY(ps_plan_init(&s->plan, &s->spec, (uint64_t)cfg->exchange.chunk,
+                        (uint32_t)shards));
+    PS_TRY(ps_optimizer_init(&s->opt, cfg));
+    PS_TRY(ps_schedule_init(&s->schedule, cfg, STEPS));
+    size_t bytes = s->spec.arena_count * sizeof(float);
+    PS_TRY(ps_shared_mem_init(&s->params, bytes, "params"));
+    PS_TRY(ps_shared_mem_init(&s->grads, bytes, "grads"));
+    PS_TRY(ps_mem_zalloc_aligned(&s->buffers, s->spec.buffer_bytes, "buffers"));
+    PS_TRY(ps_mem_zalloc(&r->params, s->spec.arena_count, sizeof(float), "result"));
+    if (strcmp(r->run->exchange, "none") == 0) return PS_OK;
+    PS_TRY(test_job_join(r->job, r->rank, s->plan.hash, &s->member));
+    return r->rank == 0 ? test_job_put_steps(s->member, STEPS) : PS_OK;
+}
+
+static ps_err run_rank(rank_thread *r, rank_state *s)
+{
+    PS_TRY(make_rank(r, s));
+    const ps_exchange_options options = {
+        .config = &r->job->cfg,
+        .spec = &s->spec,
+        .plan = &s->plan,
+        .optimizer = &s->opt,
+        .schedule = &s->schedule,
+        .member = s->member,
+        .rank = r->rank,
+        .world_size = r->run->workers,
+        .params = &s->params,
+        .grads = &s->grads,
+        .buffers = s->buffers,
+    };
+    PS_TRY(ps_exchange_create(r->run->exchange, "cpu", &options, &s->x));
+    return train(r, s);
+}
+
+static void *rank_main(void *arg)
+{
+    rank_thread *r = arg;
+    rank_state s = {.seed = r->run->sleeps * 31 + (unsigned)r->rank};
+    r->err = run_rank(r, &s);
+    if (r->err != PS_OK) {
+        snprintf(r->text, sizeof r->text, "%s", ps_err_message());
+        if (s.member) ps_member_abort(s.member, r->text);
+    }
+    ps_exchange_destroy(&s.x);
+    ps_member_destroy(&s.member);
+    ps_shared_mem_fini(&s.params);
+    ps_shared_mem_fini(&s.grads);
+    free(s.buffers);
+    ps_plan_fini(&s.plan);
+    ps_model_spec_fini(&s.spec);
+    return NULL;
+}
+
+/* ---- a run ---- */
+
+typedef struct run_result {
+    rank_thread rank[TEST_JOB_MAX];
+    test_job_server server[TEST_JOB_MAX];
+    float *want;
+    size_t bytes;
+} run_result;
+
+static void run(const run_options *options, run_result *out)
+{
+    test_job job;
+    test_job_start(&job, options->servers, options->workers, options->sets,
+                   options->n_sets);
+    for (int r = 0; r < options->workers; r++) {
+        out->rank[r] = (rank_thread){.run = options, .job = &job, .rank = r};
+        assert_int_equal(
+            pthread_create(&out->rank[r].thread, NULL, rank_main, &out->rank[r]), 0);
+    }
+    for (int r = 0; r < options->workers; r++)
+        pthread_join(out->rank[r].thread, NULL);
+    out->want = serial_weights(&job.cfg, options->workers);
+    ps_model_spec spec;
+    assert_int_equal(ps_model_spec_init(&spec, &job.cfg), PS_OK);
+    out->bytes = spec.arena_count * sizeof(float);
+    ps_model_spec_fini(&spec);
+    test_job_end(&job);
+    memcpy(out->server, job.server, sizeof out->server);
+}
+
+static void release(run_result *result, int workers)
+{
+    for (int r = 0; r < workers; r++)
+        free(result->rank[r].params);
+    free(result->want);
+}
+
+static void check_bits(const run_options *options)
+{
+    run_result result;
+    run(options, &result);
+    for (int r = 0; r < options->workers; r++) {
+        if (result.rank[r].err != PS_OK) fail_msg("rank %d: %s", r, result.rank[r].text);
+        assert_memory_equal(result.rank[r].params, result.want, result.bytes);
+        assert_true(result.rank[r].buffers_right);
+    }
+    for (int i = 0; i < options->servers; i++)
+        if (result.server[i].err != PS_OK)
+            fail_msg("server %d: %s", i, result.server[i].text);
+    release(&result, options->workers);
+}
+
+#define SETS(...)                                                                        \
+    .sets = (const char *const[]){__VA_ARGS__},                                          \
+    .n_sets = sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)
+
+static void tcp_any_size(void **state)
+{
+    static const char *const chunks[] = {"exchange.chunk=16384", "exchange.chunk=65536",
+                                         "exchange.chunk=0"};
+    for (int workers = 1; workers <= 4; workers++)
+        for (int servers = 1; servers <= 3; servers++) {
+            const run_options options = {.exchange = "ps",
+                                         .servers = servers,
+                                         .workers = workers,
+                                         .sleeps = (unsigned)(workers * 10 + servers),
+                                         SETS("exchange.shm=off",
+                                              chunks[(workers + servers) % 2],
+                                              "optimizer.name=adamw", "optimizer.lr=0.01",
+                                              "schedule.name=cosine")};
+            check_bits(&options);
+        }
+}
+
+static void tcp_several_shards_a_server(void **state)
+{
+    for (int workers = 2; workers <= 3; workers++) {
+        const run_options options = {
+            .exchange = "ps",
+            .servers = 2,
+            .workers = workers,
+            .sleeps = 3,
+            SETS("exchange.shm=off", "server.shards=2", "optimizer.name=sgd",
+                 "optimizer.lr=0.05", "optimizer.momentum=0.9", "optimizer.nesterov=true",
+                 "optimizer.weight_decay=0.01")};
+        check_bits(&options);
+    }
+}
+
+static void clipping(void **state)
+{
+    static const char *const shm[] = {"exchange.shm=off", "exchange.shm=on"};
+    for (int i = 0; i < 4; i++) {
+        const run_options options = {
+            .exchange = "ps",
+            .servers = 2,
+            .workers = 1 + i,
+            .sleeps = i % 2 ? 5 : 0,
+            SETS(shm[i % 2], "server.shards=2", "optimizer.name=adamw",
+                 "optimizer.clip_norm=1.5", "exchange.credit=20000")};
+        check_bits(&options);
+    }
+}
+
+static void shared_memory(void **state)
+{
+    for (int workers = 1; workers <= 4; workers++) {
+        const run_options options = {
+            .exchange = "ps",
+            .servers = 1 + workers % 3,
+            .workers = workers,
+            .sleeps = workers % 2 ? 9 : 0,
+            SETS("exchange.shm=on", "optimizer.name=adamw", "server.shards=2")};
+        run_result result;
+        run(&options, &result);
+        for (int r = 0; r < workers; r++) {
+            if (result.rank[r].err != PS_OK) fail_msg("%s", result.rank[r].text);
+            assert_memory_equal(result.rank[r].params, result.want, result.bytes);
+            // Headers only: far below one payload of all the weights.
+            assert_true(result.rank[r].stats.bytes_sent < result.bytes / 4);
+        }
+        release(&result, workers);
+    }
+}
+
+/* Windows from less than a chunk to more than a shard. */
+static void small_credits(void **state)
+{
+    static const char *const credits[] = {"exchange.credit=1", "exchange.credit=17000",
+                                          "exchange.credit=40000"};
+    for (int i = 0; i < 3; i++) {
+        const run_options options = {.exchange = "ps",
+                                     .servers = 1,
+                                     .workers = 2,
+                                     SETS("exchange.shm=off", credits[i])};
+        check_bits(&options);
+    }
+}
+
+static void without_exchange(void **state)
+{
+    const run_options plain = {.exchange = "none",
+                               .workers = 1,
+                               SETS("optimizer.name=adam", "schedule.name=linear")};
+    check_bits(&plain);
+    const run_options clip = {.exchange = "none",
+                              .workers = 1,
+                              SETS("optimizer.name=adamw", "optimizer.clip_norm=0.5")};
+    check_bits(&clip);
+}
+
+static void a_nan_ends_the_job_and_is_named(void **state)
+{
+    static const char *const shm[] = {"exchange.shm=off", "exchange.shm=on"};
+    for (int i = 0; i < 2; i++) {
+        const run_options options = {.exchange = "ps",
+                                     .servers = 2,
+                                     .workers = 2,
+                                     .fault = FAULT_NAN,
+                                     SETS(shm[i])};
+        run_result result;
+        run(&options, &result);
+        for (int r = 0; r < 2; r++) {
+            assert_int_not_equal(result.rank[r].err, PS_OK);
+            if (!strstr(result.rank[r].text, "the gradient of worker 1 for") ||
+                !strstr(result.rank[r].text, "in step 2"))
+                fail_msg("rank %d: %s", r, result.rank[r].text);
+        }
+        assert_int_not_equal(result.server[0].err, PS_OK);
+        assert_int_not_equal(result.server[1].err, PS_OK);
+        release(&result, 2);
+    }
+}
+
+static void a_stopped_worker_is_noticed(void **state)
+{
+    const run_options options = {.exchange = "ps",
+                                 .servers = 1,
+                                 .workers = 2,
+                                 .fault = FAULT_STOPPED,
+                                 SETS("exchange.shm=off", "net.step_timeout_ms=700")};
+    run_result result;
+    run(&options, &result);
+    assert_int_equal(result.rank[0].err, PS_ERR_TIMEOUT);
+    if (!strstr(result.rank[0].text, "of server 0") ||
+        !strstr(result.rank[0].text, "chunk"))
+        fail_msg("%s", result.rank[0].text);
+    assert_int_not_equal(result.rank[1].err, PS_OK);
+    release(&result, 2);
+}
+
+static void an_unknown_exchange_is_refused(void **state)
+{
+    const ps_exchange_options options = {0};
+    ps_exchange *x;
+    assert_int_equal(ps_exchange_create("carrier-pigeon", "cpu", &options, &x),
+                     PS_ERR_CONFIG);
+    assert_null(x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_exchange),
+        cmocka_unit_test(an_unknown_exchange_is_refused),
+        cmocka_unit_test(tcp_any_size),
+        cmocka_unit_test(tcp_several_shards_a_server),
+        cmocka_unit_test(clipping),
+        cmocka_unit_test(shared_memory),
+        cmocka_unit_test(small_credits),
+        cmocka_unit_test(a_nan_ends_the_job_and_is_named),
+        cmocka_unit_test(a_stopped_worker_is_noticed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

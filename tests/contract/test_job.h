@@ -1,0 +1,41 @@
+/* A job whose servers are threads of the test: real shards, real sockets. */
+#ifndef PS_TEST_JOB_H
+#define PS_TEST_JOB_H
+
+#include <pthread.h>
+
+#include "server.h"
+
+enum { TEST_JOB_MAX = 4, TEST_JOB_SETS = 32 };
+
+typedef struct test_job_server {
+    struct test_job *job;
+    int rank;
+    pthread_t thread;
+    ps_err err;
+    char text[512];
+    ps_shard_stats stats;
+} test_job_server;
+
+typedef struct test_job {
+    ps_config cfg;
+    char init_method[64];
+    int servers, workers;
+    test_job_server server[TEST_JOB_MAX];
+} test_job;
+
+/* A free port of 127.0.0.1, just now. */
+int test_free_port(void);
+
+/* Loads the settings (a small model with every kind of tensor and several chunks, then
+ * sets) and starts n_servers threads. */
+void test_job_start(test_job *job, int servers, int workers, const char *const *sets,
+                    int n_sets);
+/* Joins as a worker. */
+ps_err test_job_join(const test_job *job, int rank, uint64_t plan_hash, ps_member **out);
+/* Puts job/total_steps, as rank 0's trainer does. */
+ps_err test_job_put_steps(ps_member *member, uint64_t steps);
+/* Waits for the servers; their results are in job->server. */
+void test_job_end(test_job *job);
+
+#endif
