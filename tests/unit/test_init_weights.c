@@ -1,0 +1,164 @@
+/* Initial weights against PyTorch's for the same seed. */
+#include "init_weights.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../support/python.h"
+#include "mem.h"
+
+typedef struct model {
+    ps_config cfg;
+    ps_model_spec spec;
+    float *params;
+    void *buffers;
+} model;
+
+static void tear(model *m)
+{
+    free(m->params);
+    free(m->buffers);
+    ps_model_spec_fini(&m->spec);
+    ps_config_fini(&m->cfg);
+}
+
+static void make(model *m, const char *file, const char *const *set, int n_set)
+{
+    *m = (model){.params = NULL};
+    ps_err err = ps_config_load(&m->cfg, file, set, n_set);
+    if (err == PS_OK) err = ps_model_spec_init(&m->spec, &m->cfg);
+    if (err == PS_OK) err = ps_mem_zalloc(&m->params, m->spec.arena_count, 4, "params");
+    if (err == PS_OK)
+        err = ps_mem_zalloc(&m->buffers, m->spec.buffer_bytes, 1, "buffers");
+    if (err != PS_OK) fail_msg("%s", ps_err_message());
+}
+
+/* torch.manual_seed(0); torch.nn.Linear(2, 3). */
+static void a_linear_layer_is_pytorchs(void **state)
+{
+    const float weight[] = {-0.00529398f, 0.37932289f,  -0.58198076f,
+                            -0.52038747f, -0.27234524f, 0.18961589f};
+    const float bias[] = {-0.01401003f, 0.56065750f, -0.06275152f};
+    const char *set[] = {"model.input=[2]", "model.loss=mse",
+                         "model.layers=[{linear: 3}]"};
+    for (int fused = 0; fused < 2; fused++) {
+        model m;
+        make(&m, NULL, set, 3);
+        ps_init_weights(&m.spec, 0, fused, m.params, m.buffers);
+        for (int i = 0; i < 6; i++)
+            assert_float_equal(m.params[i], weight[i], 6e-8);
+        for (int i = 0; i < 3; i++)
+            assert_float_equal(m.params[m.spec.tensors[1].offset + i], bias[i], 5e-8);
+        tear(&m);
+    }
+}
+
+static void norms_start_as_identities_and_gaps_are_zero(void **state)
+{
+    model m;
+    make(&m, "configs/resnet18-cifar10.yaml", NULL, 0);
+    memset(m.params, 0xff, m.spec.arena_count * 4);
+    memset(m.buffers, 0xff, m.spec.buffer_bytes);
+    ps_init_weights(&m.spec, 1, 1, m.params, m.buffers);
+    const ps_tensor *weight = ps_model_spec_find(&m.spec, "layer2.0.bn1.weight");
+    const ps_tensor *bias = ps_model_spec_find(&m.spec, "layer2.0.bn1.bias");
+    const ps_tensor *mean = ps_model_spec_find(&m.spec, "bn1.running_mean");
+    const ps_tensor *var = ps_model_spec_find(&m.spec, "bn1.running_var");
+    const ps_tensor *n = ps_model_spec_find(&m.spec, "bn1.num_batches_tracked");
+    assert_true(m.params[weight->offset + 127] == 1.0f);
+    assert_true(m.params[bias->offset + 127] == 0.0f);
+    const char *buffers = m.buffers;
+    assert_true(((const float *)(const void *)(buffers + mean->offset))[63] == 0.0f);
+    assert_true(((const float *)(const void *)(buffers + var->offset))[63] == 1.0f);
+    assert_true(*(const int64_t *)(const void *)(buffers + n->offset) == 0);
+    for (int i = 0; i + 1 < m.spec.n_tensors; i++) {
+        const ps_tensor *t = &m.spec.tensors[i];
+        for (uint64_t k = t->offset + t->count; k < t[1].offset; k++)
+            assert_true(m.params[k] == 0.0f);
+    }
+    tear(&m);
+}
+
+/* All parameters in order; the bits of one of the two forms, the same for all. */
+static bool equal_form(model *m, uint64_t seed, int fused, const float *wanted)
+{
+    ps_init_weights(&m->spec, seed, fused, m->params, m->buffers);
+    for (int i = 0; i < m->spec.n_tensors; i++) {
+        const ps_tensor *t = &m->spec.tensors[i];
+        if (memcmp(m->params + t->offset, wanted, t->count * 4) != 0) return false;
+        wanted += t->count;
+    }
+    return true;
+}
+
+static void compare(FILE *in, const char *file, const char *const *set, int n_set,
+                    uint64_t seed)
+{
+    model m;
+    make(&m, file, set, n_set);
+    float *wanted = malloc(m.spec.n_params * 4);
+    assert_int_equal(fread(wanted, 4, m.spec.n_params, in), m.spec.n_params);
+    bool fused = equal_form(&m, seed, 1, wanted);
+    bool unfused = equal_form(&m, seed, 0, wanted);
+    print_message("%llu weights are PyTorch's, %s\n", (unsigned long long)m.spec.n_params,
+                  fused ? "fused" : "unfused");
+    assert_true(fused || unfused);
+    free(wanted);
+    tear(&m);
+}
+
+static void weights_of_the_installed_pytorch_are_met_bit_for_bit(void **state)
+{
+    const char *small[] = {"model.input=[3, 8, 6]", "model.loss=mse",
+                           "model.layers=[{conv2d: {out: 5, kernel: [3, 2], bias: "
+                           "false}}, batch_norm2d, flatten, {linear: 7}]"};
+    char path[] = "/tmp/pstrain-init-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    int status = python_run("init_vectors.py", path);
+    FILE *in = fopen(path, "rb");
+    unlink(path);
+    assert_non_null(in);
+    if (status == PYTHON_SKIP || status == PYTHON_MISSING) {
+        fclose(in);
+        skip();
+    }
+    assert_int_equal(status, 0);
+    compare(in, "configs/mnist-basicnet.yaml", NULL, 0, 7);
+    compare(in, NULL, small, 3, 3);
+    fclose(in);
+}
+
+/* The high half of a seed is ignored, as torch.Generator's mt19937 does. */
+static void seeds_are_reproducible(void **state)
+{
+    model a, b;
+    make(&a, "configs/digits-basicnet.yaml", NULL, 0);
+    make(&b, "configs/digits-basicnet.yaml", NULL, 0);
+    ps_init_weights(&a.spec, 5, 1, a.params, a.buffers);
+    ps_init_weights(&b.spec, 5 | UINT64_C(1) << 40, 1, b.params, b.buffers);
+    assert_memory_equal(a.params, b.params, a.spec.arena_count * 4);
+    ps_init_weights(&b.spec, 6, 1, b.params, b.buffers);
+    assert_memory_not_equal(a.params, b.params, a.spec.arena_count * 4);
+    tear(&a);
+    tear(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_linear_layer_is_pytorchs),
+        cmocka_unit_test(norms_start_as_identities_and_gaps_are_zero),
+        cmocka_unit_test(weights_of_the_installed_pytorch_are_met_bit_for_bit),
+        cmocka_unit_test(seeds_are_reproducible),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,350 @@
+/* safetensors: with the Python package in both directions, and files that lie. */
+#include "safetensors.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../support/python.h"
+#include "mem.h"
+
+typedef struct model {
+    ps_config cfg;
+    ps_model_spec spec;
+    float *params;
+    void *buffers;
+    char folder[64], path[96];
+} model;
+
+/* Element i of a tensor is i + length of its name / 4, see safetensors_check.py. */
+static void fill(const ps_tensor *t, float *values)
+{
+    for (uint64_t i = 0; i < t->count; i++)
+        values[i] = (float)i + 0.25f * (float)strlen(t->name);
+}
+
+static void fill_model(model *m)
+{
+    for (int i = 0; i < m->spec.n_tensors; i++)
+        fill(&m->spec.tensors[i], m->params + m->spec.tensors[i].offset);
+    for (int i = 0; i < m->spec.n_buffers; i++) {
+        const ps_tensor *t = &m->spec.buffers[i];
+        void *values = (char *)m->buffers + t->offset;
+        if (t->role == PS_TENSOR_COUNTER)
+            *(int64_t *)values = 7;
+        else
+            fill(t, values);
+    }
+}
+
+static void make(model *m)
+{
+    const char *set[] = {
+        "model.input=[1, 5, 5]", "model.loss=mse",
+        "model.layers=[{conv2d: {name: conv, out: 2, kernel: 3}}, {batch_norm2d: {name: "
+        "bn}}, flatten, {linear: {name: fc, out: 3}}]"};
+    *m = (model){.folder = "/tmp/pstrain-safetensors-XXXXXX"};
+    assert_non_null(mkdtemp(m->folder));
+    snprintf(m->path, sizeof m->path, "%s/model.safetensors", m->folder);
+    ps_err err = ps_config_load(&m->cfg, NULL, set, 3);
+    if (err == PS_OK) err = ps_model_spec_init(&m->spec, &m->cfg);
+    if (err == PS_OK) err = ps_mem_zalloc(&m->params, m->spec.arena_count, 4, "params");
+    if (err == PS_OK)
+        err = ps_mem_zalloc(&m->buffers, m->spec.buffer_bytes, 1, "buffers");
+    if (err != PS_OK) fail_msg("%s", ps_err_message());
+    fill_model(m);
+}
+
+static void tear(model *m)
+{
+    unlink(m->path);
+    assert_int_equal(rmdir(m->folder), 0); // nothing is left beside it
+    free(m->params);
+    free(m->buffers);
+    ps_model_spec_fini(&m->spec);
+    ps_config_fini(&m->cfg);
+}
+
+static ps_err save(const model *m)
+{
+    const char *metadata[] = {"format", "pt", "step", "12 \"quoted\""};
+    return ps_st_save_model(m->path, &m->spec, m->params, m->buffers, metadata, 2);
+}
+
+/* Loads into zeroed arenas and compares them with the model's, gaps included. */
+static void assert_loads_equal(const model *m)
+{
+    float *params = calloc(m->spec.arena_count, 4);
+    void *buffers = calloc(m->spec.buffer_bytes, 1);
+    ps_err err = ps_st_load_model(m->path, &m->spec, params, buffers);
+    if (err != PS_OK) fail_msg("%s", ps_err_message());
+    assert_memory_equal(params, m->params, m->spec.arena_count * 4);
+    assert_memory_equal(buffers, m->buffers, m->spec.buffer_bytes);
+    free(params);
+    free(buffers);
+}
+
+static void what_is_saved_is_loaded(void **state)
+{
+    model m;
+    make(&m);
+    assert_int_equal(save(&m), PS_OK);
+    assert_loads_equal(&m);
+    ps_st_file file;
+    assert_int_equal(ps_st_load(m.path, &file), PS_OK);
+    assert_int_equal(file.n, 9);
+    const ps_st_tensor *t = ps_st_find(&file, "bn.num_batches_tracked");
+    assert_string_equal(t->dtype, "I64");
+    assert_int_equal(t->dims.n, 0);
+    assert_null(ps_st_find(&file, "__metadata__"));
+    ps_st_fini(&file);
+    tear(&m);
+}
+
+static void the_header_is_padded_to_eight(void **state)
+{
+    model m;
+    make(&m);
+    assert_int_equal(save(&m), PS_OK);
+    unsigned char length[9];
+    FILE *in = fopen(m.path, "rb");
+    assert_int_equal(fread(length, 1, 9, in), 9);
+    fclose(in);
+    assert_int_equal(length[0] % 8, 0);
+    assert_int_equal(length[8], '{');
+    tear(&m);
+}
+
+static void pythons_package_reads_ours(void **state)
+{
+    model m;
+    char arguments[160];
+    make(&m);
+    assert_int_equal(save(&m), PS_OK);
+    snprintf(arguments, sizeof arguments, "read %s", m.path);
+    int status = python_run("safetensors_check.py", arguments);
+    tear(&m);
+    if (status == PYTHON_SKIP || status == PYTHON_MISSING) skip();
+    assert_int_equal(status, 0);
+}
+
+static void we_read_pythons_package(void **state)
+{
+    model m;
+    char arguments[160];
+    make(&m);
+    snprintf(arguments, sizeof arguments, "write %s", m.path);
+    int status = python_run("safetensors_check.py", arguments);
+    if (status == 0) assert_loads_equal(&m);
+    tear(&m);
+    if (status == PYTHON_SKIP || status == PYTHON_MISSING) skip();
+    assert_int_equal(status, 0);
+}
+
+static void a_full_disk_leaves_the_old_file(void **state)
+{
+    model m;
+    char temporary[128];
+    make(&m);
+    assert_int_equal(save(&m), PS_OK);
+    snprintf(temporary, sizeof temporary, "%s.tmp", m.path);
+    assert_int_equal(symlink("/dev/full", temporary), 0);
+    m.params[0] += 1;
+    assert_int_equal(save(&m), PS_ERR_IO);
+    assert_non_null(strstr(ps_err_message(), "No space left on device"));
+    assert_non_null(strstr(ps_err_message(), m.path));
+    assert_int_not_equal(access(temporary, F_OK), 0);
+    m.params[0] -= 1;
+    assert_loads_equal(&m);
+    tear(&m);
+}
+
+static void a_missing_folder_is_named(void **state)
+{
+    model m;
+    make(&m);
+    char kept[sizeof m.path];
+    memcpy(kept, m.path, sizeof kept);
+    snprintf(m.path, sizeof m.path, "%s/none/m.safetensors", m.folder);
+    assert_int_equal(save(&m), PS_ERR_IO);
+    assert_non_null(strstr(ps_err_message(), "No such file"));
+    assert_int_equal(ps_st_load_model(m.path, &m.spec, m.params, m.buffers), PS_ERR_IO);
+    assert_int_equal(ps_st_load_model("/tmp", &m.spec, m.params, m.buffers), PS_ERR_IO);
+    assert_non_null(strstr(ps_err_message(), "not a regular file"));
+    memcpy(m.path, kept, sizeof kept);
+    tear(&m);
+}
+
+/* A file of the header given, padded to no length at all, and data bytes of zeros. */
+static ps_err parse_padded(const char *json, uint64_t claimed, size_t n_data)
+{
+    unsigned char bytes[2048] = {0};
+    size_t n = strlen(json);
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (unsigned char)(claimed >> (8 * i));
+    memcpy(bytes + 8, json, n);
+    ps_st_file file;
+    ps_err err = ps_st_parse("bad.st", bytes, 8 + n + n_data, &file);
+    ps_st_fini(&file);
+    return err;
+}
+
+static ps_err parse(const char *json, size_t n_data)
+{
+    return parse_padded(json, strlen(json), n_data);
+}
+
+static void assert_bad(const char *json, size_t n_data, const char *message)
+{
+    assert_int_equal(parse(json, n_data), PS_ERR_FORMAT);
+    if (!strstr(ps_err_message(), message))
+        fail_msg("'%s' lacks '%s'", ps_err_message(), message);
+}
+
+#define F32(name, shape, begin, end)                                                     \
+    "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" #begin      \
+    "," #end "]}"
+
+static void legal_files_are_read(void **state)
+{
+    assert_int_equal(parse("{}", 0), PS_OK);
+    assert_int_equal(parse("{}      ", 0), PS_OK);
+    assert_int_equal(parse("{" F32("a", "[]", 0, 4) "}", 4), PS_OK);
+    assert_int_equal(parse("{" F32("a", "[3,0]", 0, 0) "}", 0), PS_OK);
+    assert_int_equal(parse("{" F32("b", "[1]", 4, 8) "," F32("a", "[1]", 0, 4) "}", 8),
+                     PS_OK);
+    assert_int_equal(parse("{" F32("b", "[1]", 0, 4) "," F32("a", "[0,5]", 4, 4) "}", 4),
+                     PS_OK);
+    assert_int_equal(parse("{\"__metadata__\":{\"a\":\"b\"}}", 0), PS_OK);
+}
+
+static void headers_that_lie_are_refused(void **state)
+{
+    assert_bad(" {}", 0, "no JSON map");
+    assert_bad("[]", 0, "no JSON map");
+    assert_bad("{", 0, "header, byte");
+    assert_bad("{} x", 0, "header, byte");
+    assert_int_equal(parse_padded("{}", 100, 4), PS_ERR_FORMAT);
+    assert_non_null(strstr(ps_err_message(), "a header of 100 bytes in a file of 14"));
+    assert_int_equal(parse_padded("{}", 100000001, 4), PS_ERR_FORMAT);
+    assert_non_null(strstr(ps_err_message(), "at most 100000000"));
+    assert_int_equal(parse_padded("{}", UINT64_MAX, 4), PS_ERR_FORMAT);
+    assert_bad("{\"__metadata__\":{\"a\":1}}", 0, "\"a\" is no text");
+    assert_bad("{\"__metadata__\":[]}", 0, "no map");
+    ps_st_file file;
+    assert_int_equal(ps_st_parse("bad.st", "\2\0\0", 3, &file), PS_ERR_FORMAT);
+}
+
+static void entries_that_lie_are_refused(void **state)
+{
+    assert_bad("{" F32("a", "[1]", 0, 4) "," F32("a", "[1]", 4, 8) "}", 8, "duplicate");
+    assert_bad("{" F32("a", "[2]", 0, 4) "}", 4, "a: data_offsets hold 4 bytes");
+    assert_bad("{" F32("a", "[-1]", 0, 4) "}", 4, "dimension 0 is no count");
+    assert_bad("{" F32("a", "[1.0]", 0, 4) "}", 4, "dimension 0 is no count");
+    assert_bad("{" F32("a", "[4294967296,4294967296]", 0, 0) "}", 0, "overflows");
+    assert_bad("{" F32("a", "[4611686018427387904]", 0, 0) "}", 0, "overflows");
+    assert_bad("{" F32("a", "[9223372036854775807,2]", 0, 0) "}", 0, "overflows");
+    assert_bad("{" F32("a", "[1,1,1,1,1]", 0, 4) "}", 4, "5 dimensions");
+    assert_bad("{" F32("a", "3", 0, 12) "}", 12, "shape is no list");
+    assert_bad("{" F32("a", "[1]", 4, 0) "}", 4, "not [begin, end]");
+    assert_bad("{" F32("a", "[1]", 0, 99999999999999999999) "}", 4, "header, byte");
+    assert_bad("{\"a\":3}", 0, "dtype (none)");
+    assert_bad("{\"a\":{\"dtype\":\"F33\",\"shape\":[],\"data_offsets\":[0,4]}}", 4,
+               "dtype F33 is not known");
+    assert_bad("{\"a\":{\"dtype\":\"F32\",\"shape\":[]}}", 4, "alone are wanted");
+}
+
+static void layouts_that_lie_are_refused(void **state)
+{
+    assert_bad("{" F32("a", "[1]", 0, 4) "," F32("b", "[1]", 8, 12) "}", 12,
+               "b: begins at 8, behind a hole (4)");
+    assert_bad("{" F32("a", "[2]", 0, 8) "," F32("b", "[1]", 4, 8) "}", 8,
+               "b: begins at 4, within the tensor before (8)");
+    assert_bad("{" F32("a", "[1]", 4, 8) "}", 8, "behind a hole");
+    assert_bad("{" F32("a", "[1]", 0, 4) "}", 3, "have 4 bytes, the file has 3");
+    assert_bad("{" F32("a", "[1]", 0, 4) "}", 5, "have 4 bytes, the file has 5");
+    assert_bad("{}", 1, "have 0 bytes, the file has 1");
+}
+
+/* The first n bytes of a good file. */
+static void every_truncation_is_refused(void **state)
+{
+    model m;
+    make(&m);
+    assert_int_equal(save(&m), PS_OK);
+    struct stat st;
+    assert_int_equal(stat(m.path, &st), 0);
+    for (off_t n = st.st_size - 1; n >= 0; n -= n > 600 ? 97 : 13) {
+        assert_int_equal(truncate(m.path, n), 0);
+        ps_err err = ps_st_load_model(m.path, &m.spec, m.params, m.buffers);
+        assert_int_equal(err, PS_ERR_FORMAT);
+        assert_non_null(strstr(ps_err_message(), m.path));
+    }
+    tear(&m);
+}
+
+static void assert_other_model_refused(model *m, const char *const *set,
+                                       const char *message)
+{
+    model other = {.folder = ""};
+    assert_int_equal(ps_config_load(&other.cfg, NULL, set, 3), PS_OK);
+    assert_int_equal(ps_model_spec_init(&other.spec, &other.cfg), PS_OK);
+    float *params = calloc(other.spec.arena_count, 4);
+    void *buffers = calloc(other.spec.buffer_bytes + 1, 1);
+    assert_int_equal(ps_st_load_model(m->path, &other.spec, params, buffers),
+                     PS_ERR_FORMAT);
+    if (!strstr(ps_err_message(), message))
+        fail_msg("'%s' lacks '%s'", ps_err_message(), message);
+    free(params);
+    free(buffers);
+    ps_model_spec_fini(&other.spec);
+    ps_config_fini(&other.cfg);
+}
+
+static void a_file_of_another_model_is_refused(void **state)
+{
+    model m;
+    make(&m);
+    assert_int_equal(save(&m), PS_OK);
+    const char *missing[] = {
+        "model.input=[1, 5, 5]", "model.loss=mse",
+        "model.layers=[{conv2d: {name: conv, out: 2, kernel: 3}}, {batch_norm2d: {name: "
+        "bn}}, flatten, {linear: {name: fc, out: 3}}, {linear: {name: fc2, out: 3}}]"};
+    assert_other_model_refused(&m, missing, "fc2.weight: missing, the model has it");
+    const char *besides[] = {"model.input=[1, 5, 5]", "model.loss=mse",
+                             "model.layers=[{conv2d: {name: conv, out: 2, kernel: 3}}, "
+                             "flatten, {linear: {name: fc, out: 3}}]"};
+    assert_other_model_refused(&m, besides, "the model has no such tensor");
+    const char *shape[] = {
+        "model.input=[1, 5, 5]", "model.loss=mse",
+        "model.layers=[{conv2d: {name: conv, out: 2, kernel: 3}}, {batch_norm2d: {name: "
+        "bn}}, flatten, {linear: {name: fc, out: 4}}]"};
+    assert_other_model_refused(&m, shape,
+                               "fc.weight: shape is (3, 18), the model's is (4, 18)");
+    tear(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_saved_is_loaded),
+        cmocka_unit_test(the_header_is_padded_to_eight),
+        cmocka_unit_test(pythons_package_reads_ours),
+        cmocka_unit_test(we_read_pythons_package),
+        cmocka_unit_test(a_full_disk_leaves_the_old_file),
+        cmocka_unit_test(a_missing_folder_is_named),
+        cmocka_unit_test(legal_files_are_read),
+        cmocka_unit_test(headers_that_lie_are_refused),
+        cmocka_unit_test(entries_that_lie_are_refused),
+        cmocka_unit_test(layouts_that_lie_are_refused),
+        cmocka_unit_test(every_truncation_is_refused),
+        cmocka_unit_test(a_file_of_another_model_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,115 @@
+/* Learning rates against torch.optim.lr_scheduler, and at the ends. */
+#include "schedule.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../support/python.h"
+
+static ps_err schedule(ps_schedule *s, const char *const *set, int n, uint64_t total)
+{
+    ps_config cfg;
+    ps_err err = ps_config_load(&cfg, NULL, set, n);
+    if (err != PS_OK) fail_msg("%s", ps_err_message());
+    err = ps_schedule_init(s, &cfg, total);
+    ps_config_fini(&cfg);
+    return err;
+}
+
+static const char *const constant[] = {"optimizer.lr=0.1"};
+static const char *const steps[] = {"optimizer.lr=0.1", "schedule.name=step",
+                                    "schedule.step_size=30", "schedule.gamma=0.5"};
+static const char *const cosine[] = {"optimizer.lr=0.1", "schedule.name=cosine",
+                                     "schedule.total=100", "schedule.min_lr=0.001"};
+static const char *const linear[] = {"optimizer.lr=0.1", "schedule.name=linear",
+                                     "schedule.total=80", "schedule.min_lr=0.02"};
+static const char *const warm[] = {"optimizer.lr=0.1", "schedule.name=cosine",
+                                   "schedule.total=100", "schedule.warmup=20",
+                                   "schedule.warmup_start=0.25"};
+
+/* In the order of schedule_vectors.py. */
+static const struct {
+    const char *const *set;
+    int n;
+} cases[] = {{constant, 1}, {steps, 4}, {cosine, 4}, {linear, 4}, {warm, 5}};
+enum { N_CASES = sizeof cases / sizeof cases[0], N_STEPS = 100 };
+
+static void rates_are_pytorchs(void **state)
+{
+    char path[] = "/tmp/pstrain-schedule-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    int status = python_run("schedule_vectors.py", path);
+    FILE *in = fopen(path, "rb");
+    unlink(path);
+    assert_non_null(in);
+    double wanted[N_CASES][N_STEPS];
+    size_t got = fread(wanted, sizeof wanted, 1, in);
+    fclose(in);
+    if (status == PYTHON_SKIP || status == PYTHON_MISSING) skip();
+    assert_int_equal(status, 0);
+    assert_int_equal(got, 1);
+    for (int c = 0; c < N_CASES; c++) {
+        ps_schedule s;
+        assert_int_equal(schedule(&s, cases[c].set, cases[c].n, 0), PS_OK);
+        for (int t = 0; t < N_STEPS; t++) {
+            double rate = ps_schedule_lr(&s, (uint64_t)t);
+            if (!(fabs(rate - wanted[c][t]) <= 1e-12 * wanted[c][t] + 1e-16))
+                fail_msg("case %d step %d: %.17g, PyTorch %.17g", c, t, rate,
+                         wanted[c][t]);
+        }
+    }
+}
+
+/* PyTorch's cosine would rise again; here the last rate stays. */
+static void the_last_rate_stays(void **state)
+{
+    ps_schedule s;
+    assert_int_equal(schedule(&s, cosine, 4, 0), PS_OK);
+    assert_float_equal(ps_schedule_lr(&s, 50), (0.1 + 0.001) / 2, 1e-15);
+    assert_float_equal(ps_schedule_lr(&s, 100), 0.001, 1e-15);
+    assert_float_equal(ps_schedule_lr(&s, UINT64_MAX), 0.001, 1e-15);
+    assert_int_equal(schedule(&s, linear, 4, 0), PS_OK);
+    assert_float_equal(ps_schedule_lr(&s, 40), 0.06, 1e-15);
+    assert_float_equal(ps_schedule_lr(&s, 81), 0.02, 1e-15);
+}
+
+static void the_whole_job_is_the_default_length(void **state)
+{
+    const char *set[] = {"optimizer.lr=1", "schedule.name=linear", "schedule.warmup=10"};
+    ps_schedule s;
+    assert_int_equal(schedule(&s, set, 3, 30), PS_OK);
+    assert_float_equal(ps_schedule_lr(&s, 0), 0.0, 0);
+    assert_float_equal(ps_schedule_lr(&s, 5), 0.5, 1e-15);
+    assert_float_equal(ps_schedule_lr(&s, 10), 1.0, 1e-15);
+    assert_float_equal(ps_schedule_lr(&s, 20), 0.5, 1e-15);
+    assert_int_equal(schedule(&s, set, 3, 0), PS_OK); // nothing to train
+}
+
+static void a_warm_up_longer_than_the_job_is_refused(void **state)
+{
+    const char *set[] = {"schedule.name=cosine", "schedule.warmup=100",
+                         "schedule.total=100"};
+    ps_schedule s;
+    assert_int_equal(schedule(&s, set, 3, 0), PS_ERR_CONFIG);
+    assert_non_null(strstr(ps_err_message(), "schedule.total"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rates_are_pytorchs),
+        cmocka_unit_test(the_last_rate_stays),
+        cmocka_unit_test(the_whole_job_is_the_default_length),
+        cmocka_unit_test(a_warm_up_longer_than_the_job_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
