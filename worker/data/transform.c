@@ -270,9 +270,27 @@ static void place_row(const ps_transform *t, int64_t c, const void *in, bool in_
     if (at->flip) mirror(out, w);
 }
 
+/* The image as it is: a channel is one long row. */
+static void place_whole(const ps_transform *t, const void *image, bool in_float,
+                        float scale, float *out)
+{
+    int64_t plane = t->to.h * t->to.w;
+    for (int64_t c = 0; c < t->to.c; c++)
+        if (in_float)
+            normalise_f32(scale, t->mean[c], t->std[c], (const float *)image + c * plane,
+                          plane, out + c * plane);
+        else
+            normalise_u8(t->table + c * 256, (const uint8_t *)image + c * plane, plane,
+                         out + c * plane);
+}
+
 static void place(const ps_transform *t, const void *image, bool in_float, float scale,
                   const window *at, float *out)
 {
+    if (same_size(t->to, t->resized) && at->top == 0 && at->left == 0 && !at->flip) {
+        place_whole(t, image, in_float, scale, out);
+        return;
+    }
     size_t row_bytes = (size_t)t->resized.w * (in_float ? sizeof(float) : 1);
     for (int64_t c = 0; c < t->to.c; c++)
         for (int64_t y = 0; y < t->to.h; y++) {
