@@ -6,6 +6,7 @@
 #include "mem.h"
 #include "nearest.h"
 #include "parse_text.h"
+#include "probe.h"
 
 static const char DEFAULT_ADDRESS[] = "127.0.0.1", DEFAULT_PORT[] = "29500";
 
@@ -20,6 +21,7 @@ typedef enum flag_id {
     FLAG_OUT,
     FLAG_TRACE,
     FLAG_LOG_LEVEL,
+    FLAG_PROBE,
     FLAG_HELP,
     FLAG_KEYS,
     FLAG_VERSION,
@@ -45,6 +47,9 @@ static const struct {
                     "write trace.json (Chrome trace, opens in Perfetto)"},
     [FLAG_LOG_LEVEL] = {"--log-level", "LEVEL",
                         "debug, info, warn or error; default info"},
+    [FLAG_PROBE] = {"--probe", "WHAT",
+                    "no job: serve:PORT answers probes for 60 s, HOST:PORT\n"
+                    "measures round trip and rate to one that answers"},
     [FLAG_HELP] = {"--help", NULL, "this text"},
     [FLAG_KEYS] = {"--keys", NULL, "the configuration keys as a Markdown table"},
     [FLAG_VERSION] = {"--version", NULL, "the version"},
@@ -273,6 +278,10 @@ ps_err ps_cli_parse(ps_cli *cli, const ps_cli_program *program, int argc, char *
     PS_TRY(ps_mem_zalloc(&args.sets, (size_t)argc, sizeof *args.sets, "arguments"));
     ps_err err = split(argc, argv, &args);
     if (err == PS_OK) cli->done = print_asked(program, &args, out);
+    if (err == PS_OK && !cli->done && args.value[FLAG_PROBE]) {
+        err = ps_probe_run(args.value[FLAG_PROBE], out);
+        cli->done = true;
+    }
     if (err == PS_OK && !cli->done) err = fill(cli, program, &args);
     free(args.sets);
     return err;

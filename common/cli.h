@@ -21,7 +21,7 @@ typedef struct ps_cli_program {
 } ps_cli_program;
 
 typedef struct ps_cli {
-    bool done;          // --help, --keys or --version was printed: exit with 0
+    bool done;          // --help, --keys, --version or --probe was done: exit with 0
     const char *config; // borrowed from argv; "" when not given
     char *init_method;  // tcp://host:port or file:///path: env:// is resolved; owned
     int rank;           // -1: not given, take a free one
@@ -35,8 +35,9 @@ typedef struct ps_cli {
     int n_overrides;
 } ps_cli;
 
-/* Reads argv (borrowed for the life of cli). --help, --keys and --version print to out.
- * ARG with one clear sentence on failure; cli is safe for fini in every case. */
+/* Reads argv (borrowed for the life of cli). --help, --keys and --version print to out,
+ * --probe runs there and then. ARG with one clear sentence on failure; cli is safe for
+ * fini in every case. */
 ps_err ps_cli_parse(ps_cli *cli, const ps_cli_program *program, int argc, char **argv,
                     FILE *out);
 void ps_cli_fini(ps_cli *cli);

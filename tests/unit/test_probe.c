@@ -1,0 +1,74 @@
+/* The probe between two processes on loopback, and what cannot be probed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "probe.h"
+
+enum { PORT = 28731 };
+
+static void test_measures_loopback(void **state)
+{
+    (void)state;
+    int in[2], out[2];
+    assert_int_equal(pipe(in), 0);
+    assert_int_equal(pipe(out), 0);
+    pid_t pid = fork();
+    if (pid == 0) { // serves until its standard input ends
+        dup2(in[0], 0);
+        close(in[1]);
+        FILE *f = fdopen(out[1], "w");
+        char what[32];
+        snprintf(what, sizeof what, "serve:%d", PORT);
+        _exit(ps_probe_run(what, f) == PS_OK ? 0 : 1);
+    }
+    char line[64] = "", what[32];
+    assert_true(read(out[0], line, sizeof line - 1) > 0);
+    assert_non_null(strstr(line, "serving"));
+    snprintf(what, sizeof what, "127.0.0.1:%d", PORT);
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *f = open_memstream(&text, &bytes);
+    assert_int_equal(ps_probe_run(what, f), PS_OK);
+    fclose(f);
+    json_t *answer = json_loads(text, 0, NULL);
+    assert_string_equal(json_string_value(json_object_get(answer, "address")),
+                        "127.0.0.1");
+    double us = json_number_value(json_object_get(answer, "rtt_us"));
+    assert_true(us > 0.5 && us < 100000);
+    assert_true(json_number_value(json_object_get(answer, "mbit_s")) > 10);
+    json_decref(answer);
+    free(text);
+    close(in[0]);
+    close(in[1]);
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    const char *bad[] = {"", "serve", "serve:0", "serve:70000", "host", ":80", "host:x"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(ps_probe_run(bad[i], stdout), PS_ERR_ARG);
+    assert_int_equal(ps_probe_run("127.0.0.1:1", stdout), PS_ERR_NET);
+    assert_non_null(strstr(ps_err_message(), "127.0.0.1:1"));
+    assert_int_equal(ps_probe_run("no-such-host.invalid:80", stdout), PS_ERR_NET);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_measures_loopback),
+                                       cmocka_unit_test(test_refusals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
