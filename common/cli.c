@@ -62,7 +62,8 @@ static const char ENVIRONMENT[] =
     "  RANK, WORLD_SIZE           a worker's rank; worker processes of the job\n"
     "  LOCAL_RANK                 rank on this host; picks the GPU\n"
     "  PS_SERVER_RANK             a server's rank\n"
-    "  PS_SERVERS                 server processes of the job\n";
+    "  PS_SERVERS                 server processes of the job\n"
+    "  OMP_NUM_THREADS            threads of a worker where train.threads is 0\n";
 
 static void print_help(const ps_cli_program *program, FILE *out)
 {
@@ -230,6 +231,18 @@ static ps_err add_size(ps_cli *cli, const char *key, int n)
     return add_override(cli, text);
 }
 
+/* psrun sets both where it draws the bar's states on its own terminal. */
+static ps_err find_bar(ps_cli *cli)
+{
+    int64_t columns = 80;
+    const char *progress = environment("PS_PROGRESS"), *width = environment("COLUMNS");
+    if (!progress || strcmp(progress, "bar") != 0) return PS_OK;
+    if (width && (!ps_parse_int(width, &columns) || columns < 1 || columns > 10000))
+        return ps_err_set(PS_ERR_ARG, "COLUMNS: '%.40s' is no width", width);
+    cli->bar_columns = (int)columns;
+    return PS_OK;
+}
+
 static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *args)
 {
     const char *rank = program->is_server ? "PS_SERVER_RANK" : "RANK";
@@ -237,6 +250,11 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
     PS_TRY(count_of(args, FLAG_LOCAL_RANK, "LOCAL_RANK", 0, &cli->local_rank));
     PS_TRY(count_of(args, FLAG_WORLD_SIZE, "WORLD_SIZE", 1, &cli->world_size));
     PS_TRY(count_of(args, FLAG_SERVERS, "PS_SERVERS", 0, &cli->servers));
+    int threads = 0;
+    const char *omp = environment("OMP_NUM_THREADS");
+    // Not ours to be strict with: lists ("4,2") are legal there.
+    if (omp && (threads = atoi(omp)) > 0) cli->default_threads = threads;
+    PS_TRY(find_bar(cli));
     PS_TRY(find_init_method(cli, args->value[FLAG_INIT_METHOD]));
     if (args->value[FLAG_CONFIG]) cli->config = args->value[FLAG_CONFIG];
     if (args->value[FLAG_LOG_LEVEL])

@@ -31,7 +31,9 @@ typedef struct ps_cli {
     const char *out;    // borrowed from argv; NULL when not given
     bool trace;         // also among the overrides, as train.trace
     ps_log_level log_level;
-    char **overrides; // owned: for ps_config_load, sizes first, then every --set
+    int default_threads; // OMP_NUM_THREADS, else 0: where train.threads is 0
+    int bar_columns;     // a launcher draws the progress bar so wide; 0: none does
+    char **overrides;    // owned: for ps_config_load, sizes first, then every --set
     int n_overrides;
 } ps_cli;
 

@@ -51,16 +51,16 @@ def plan_job(args):
             raise JobError(f"'{setting}' is no key=value")
     build_dir = jobs.find_build_dir(args.build_dir)
     facts = jobs.describe(build_dir, args.config, args.overrides)
-    mode = args.mode or jobs.mode_of(facts["exchange"])
+    mode = args.mode or jobs.mode_of(facts["exchange.name"])
     workers = count_workers(args.workers, mode, facts)
-    servers = args.servers if args.servers is not None else facts["servers"]
+    servers = args.servers if args.servers is not None else facts["job.servers"]
     if mode != "ps":
         servers = 0
     elif servers < 1:
         raise JobError(f"mode ps needs at least one server, not {servers}")
     job = jobs.Job(
         config=args.config, overrides=args.overrides, build_dir=build_dir, mode=mode,
-        servers=servers, workers=workers, out=args.out or jobs.default_out(facts["name"]),
+        servers=servers, workers=workers, out=args.out or jobs.default_out(facts["job.name"]),
         facts=facts, master_port=args.port or jobs.free_port())
     if args.hostfile:
         job.master_port = args.port or jobs.DEFAULT_PORT
@@ -72,7 +72,7 @@ def count_workers(given, mode, facts):
     if given == "auto":
         return jobs.count_devices()
     if given is None:
-        return 1 if mode == "single" else facts["workers"]
+        return 1 if mode == "single" else facts["job.workers"]
     try:
         count = int(given)
     except ValueError:
@@ -117,7 +117,6 @@ def run(job, verbose):
         remote.fetch(worker.host, os.path.join(job.out, "summary.json"),
                      os.path.join(job.out, "summary.json"))
     if code == 0:
-        report.add_server_memory(job.out, supervisor.watched)
         report.show(job.out, screen)
     elif code == 130:
         screen.say(f"psrun: interrupted; results so far are in {job.out}")

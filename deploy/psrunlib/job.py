@@ -89,7 +89,7 @@ class Job:
 
     def exchange(self):
         """A configuration that names its all-reduce engine (gloo, nccl) keeps it."""
-        named = self.facts.get("exchange", "")
+        named = self.facts.get("exchange.name", "")
         return named if mode_of(named) == self.mode else MODES[self.mode]
 
     def _env(self, role, rank):
@@ -141,16 +141,14 @@ def versions(build_dir):
 
 
 def describe(build_dir, config, overrides):
-    """What the configuration says, from ps-worker itself, which also checks it: a mistake
-    is shown once and before anything is started."""
-    argv = [program(build_dir, "ps-worker"), "--describe", "--config", config]
-    for setting in overrides:
-        argv += ["--set", setting]
+    """What the configuration says, by key, from the programs' own reader: a mistake is
+    shown once and before anything is started."""
+    argv = [program(build_dir, "ps-config-json"), config, *overrides]
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"{argv[0]} ended with {done.returncode}"]
-        raise JobError(lines[-1])
-    return json.loads(done.stdout)
+        raise JobError(lines[-1].removeprefix("ps-config-json: "))
+    return json.loads(done.stdout)["keys"]
 
 
 def free_port():

@@ -31,25 +31,17 @@ class LocalProcess:
             preexec_fn=_die_with_parent,
         )
         self.output = self.popen.stdout
-        self.peak_rss_bytes = 0
 
     def poll(self):
         """The exit code once it has ended (negative: a signal), else None."""
-        if self.popen.returncode is not None:
-            return self.popen.returncode
-        pid, status, usage = os.wait4(self.popen.pid, os.WNOHANG)
-        if pid == 0:
-            return None
-        self.peak_rss_bytes = usage.ru_maxrss * 1024
-        self.popen.returncode = os.waitstatus_to_exitcode(status)
-        return self.popen.returncode
+        return self.popen.poll()
 
     def signal(self, number):
-        if self.popen.returncode is None:
-            try:
-                os.killpg(self.popen.pid, number)
-            except ProcessLookupError:
-                pass
+        """To the whole process group; nothing when it has ended."""
+        try:
+            os.killpg(self.popen.pid, number)
+        except ProcessLookupError:
+            pass
 
 
 def command_line(part):

@@ -14,21 +14,6 @@ def read_summary(out):
         raise JobError(f"no summary in {path}: {error}") from error
 
 
-def add_server_memory(out, watched):
-    """Servers end after rank 0 has written its summary: their peak memory is added here,
-    where psrun has seen it (parts on this machine)."""
-    peaks = [w.process.peak_rss_bytes for w in watched if w.part.role == "server"]
-    if not peaks or not all(peaks):
-        return
-    summary = read_summary(out)
-    summary["server_peak_rss_bytes"] = peaks
-    path = os.path.join(out, "summary.json")
-    with open(path + ".tmp", "w", encoding="utf-8") as f:
-        json.dump(summary, f, indent=2)
-        f.write("\n")
-    os.replace(path + ".tmp", path)
-
-
 def mebibytes(count):
     return f"{count / 2**20:.1f} MiB"
 
@@ -53,7 +38,7 @@ def rows(s):
         yield "test", f"accuracy {s['test_accuracy']:.4f}, loss {s['test_loss']:.4f}"
     memory = f"{mebibytes(s['peak_rss_bytes'])} the largest worker"
     if s.get("server_peak_rss_bytes"):
-        memory += f", {mebibytes(max(s['server_peak_rss_bytes']))} the largest server"
+        memory += f", {mebibytes(s['server_peak_rss_bytes'])} the largest server"
     yield "memory", memory
 
 

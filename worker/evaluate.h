@@ -1,0 +1,42 @@
+/* Evaluation: every rank its own slice of the test split, exact counts, the sums reduced.
+ */
+#ifndef PS_EVALUATE_H
+#define PS_EVALUATE_H
+
+#include "device.h"
+#include "loader.h"
+#include "member.h"
+
+typedef struct ps_evaluator {
+    ps_program *program; // forward only
+    ps_loader *loader;   // NULL: no sample of the test split is this rank's
+    ps_member *member;   // borrowed; NULL: alone
+    uint64_t timeout_ms;
+    int64_t n_samples; // of all ranks
+} ps_evaluator;
+
+typedef struct ps_evaluator_options { // borrowed for the evaluator's life
+    const ps_config *config;
+    const ps_model_spec *spec;
+    const ps_dataset *dataset;
+    ps_device *device;
+    ps_member *member;
+    int rank, world_size;
+    float *params;
+    void *buffers;
+} ps_evaluator_options;
+
+typedef struct ps_evaluation {
+    double loss, accuracy; // means over all samples of the split
+    int64_t samples;
+    bool interrupted; // somebody was, during it: the figures are of a part
+} ps_evaluation;
+
+ps_err ps_evaluator_init(ps_evaluator *e, const ps_evaluator_options *options);
+void ps_evaluator_fini(ps_evaluator *e); // safe after a failed init
+
+/* All ranks call it at the same step, after the exchange has been drained and the buffers
+ * are rank 0's; all get the same figures. name: of the reduction, unique in the job. */
+ps_err ps_evaluate(ps_evaluator *e, const char *name, ps_evaluation *out);
+
+#endif

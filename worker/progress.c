@@ -1,0 +1,122 @@
+#include "progress.h"
+
+#include <stdarg.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+enum { BAR_EVERY_MS = 100, LINE_EVERY_MS = 2000, BAR_CELLS = 24 };
+
+static int terminal_columns(FILE *out)
+{
+    struct winsize size;
+    bool known = ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    return known ? size.ws_col : 80;
+}
+
+void ps_progress_init(ps_progress *progress, FILE *out, int bar_columns)
+{
+    *progress = (ps_progress){.out = out, .columns = bar_columns};
+    if (!out) return;
+    progress->own_tty = isatty(fileno(out));
+    progress->bar = progress->own_tty || bar_columns > 0;
+    if (progress->own_tty) progress->columns = terminal_columns(out);
+}
+
+/* "1:02:03" or "2:03". */
+static void format_left(double seconds, char *out, size_t bytes)
+{
+    if (!(seconds < 360000)) { // also NaN
+        snprintf(out, bytes, "-:--");
+        return;
+    }
+    long s = (long)(seconds + 0.5);
+    if (s >= 3600)
+        snprintf(out, bytes, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(out, bytes, "%ld:%02ld", s / 60, s % 60);
+}
+
+/* A filled cell counts 8 eighths: U+2588, and U+258F .. U+2589 for the last one's part.
+ */
+static void format_bar(double share, char *out)
+{
+    static const char *const part[] = {" ", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+    int eighths = (int)(share * BAR_CELLS * 8);
+    if (eighths > BAR_CELLS * 8) eighths = BAR_CELLS * 8;
+    out[0] = '\0';
+    for (int cell = 0; cell < BAR_CELLS; cell++) {
+        int left = eighths - cell * 8;
+        strcat(out, left >= 8 ? "█" : part[left > 0 ? left : 0]);
+    }
+}
+
+static void draw_bar(const ps_progress *p, const ps_progress_state *s)
+{
+    char bar[BAR_CELLS * 4 + 1], left[32], text[512], steps[48];
+    double share = s->steps ? (double)s->step / (double)s->steps : 1;
+    format_bar(share, bar);
+    format_left(s->seconds_left, left, sizeof left);
+    snprintf(steps, sizeof steps, "%llu/%llu", (unsigned long long)s->step,
+             (unsigned long long)s->steps);
+    int cells = snprintf(text, sizeof text,
+                         " %3.0f%%  epoch %lld/%lld  step %s  loss %.4f  %.0f samples/s  "
+                         "%s left",
+                         share * 100, (long long)s->epoch, (long long)s->epochs, steps,
+                         s->loss, s->samples_per_second, left);
+    // A narrow terminal gets the figures without the bar: a line that wraps cannot be
+    // drawn over.
+    bool room = cells + BAR_CELLS + 2 < p->columns;
+    const char *clear = p->own_tty ? "\r\x1b[K" : "";
+    if (room)
+        fprintf(p->out, "%s|%s|%s\r", clear, bar, text);
+    else
+        fprintf(p->out, "%s%.*s\r", clear, p->columns > 1 ? p->columns - 1 : 1, text + 1);
+    fflush(p->out);
+}
+
+static void write_line(const ps_progress *p, const ps_progress_state *s)
+{
+    char left[32];
+    format_left(s->seconds_left, left, sizeof left);
+    fprintf(p->out,
+            "epoch %lld/%lld  step %llu/%llu  loss %.4f  %.0f samples/s  %s left\n",
+            (long long)s->epoch, (long long)s->epochs, (unsigned long long)s->step,
+            (unsigned long long)s->steps, s->loss, s->samples_per_second, left);
+    fflush(p->out);
+}
+
+void ps_progress_show(ps_progress *progress, const ps_progress_state *state, bool now)
+{
+    if (!progress->out) return;
+    uint64_t t = ps_clock_ns();
+    if (!now && t < progress->next_ns) return;
+    progress->next_ns =
+        t + (progress->bar ? BAR_EVERY_MS : LINE_EVERY_MS) * UINT64_C(1000000);
+    if (progress->bar)
+        draw_bar(progress, state);
+    else
+        write_line(progress, state);
+}
+
+void ps_progress_line(ps_progress *progress, const char *fmt, ...)
+{
+    if (!progress->out) return;
+    if (progress->own_tty) fprintf(progress->out, "\r\x1b[K");
+    va_list args;
+    va_start(args, fmt);
+    vfprintf(progress->out, fmt, args);
+    va_end(args);
+    fputc('\n', progress->out);
+    fflush(progress->out);
+    progress->next_ns = 0;
+}
+
+void ps_progress_end(ps_progress *progress)
+{
+    if (!progress->out || !progress->own_tty) return;
+    fputc('\n', progress->out);
+    fflush(progress->out);
+}

@@ -1,0 +1,472 @@
+#include "trainer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "interrupt.h"
+#include "log.h"
+#include "safetensors.h"
+
+/* Sums since the last record, this rank's. */
+typedef struct window {
+    double loss_sum;
+    int64_t samples, global_samples;
+    uint64_t steps;
+    double seconds, wait_seconds;
+} window;
+
+struct ps_trainer {
+    ps_trainer_options o;
+    ps_program *program;
+    ps_loader *loader;
+    int64_t n_batches;
+    int64_t *global_n; // (n_batches) samples of each micro-batch over all ranks
+    uint64_t step;     // optimizer steps done
+    int64_t epoch;
+    uint64_t next_check; // the step after which the ranks agree on whether to go on
+    window since_record;
+    double step_loss;      // mean of the last step's samples, this rank's
+    double epoch_loss_sum; // over all ranks, as far as reduced
+    double epoch_samples;  // likewise
+    double warm_seconds;   // after train.warmup_steps
+    uint64_t warm_samples; // likewise
+    double speed;          // samples per second of all ranks, smoothed, for the progress
+    double seconds_a_step; // smoothed, for the time left
+    double waited;         // of the exchange, at the last step's end
+    double owed_seconds;   // of agreeing after a step: booked with the next
+    ps_trainer_result *result;
+};
+
+static int64_t groups_per_epoch(int64_t n_batches, int64_t accumulate)
+{
+    return (n_batches + accumulate - 1) / accumulate;
+}
+
+uint64_t ps_trainer_total_steps(const ps_config *config,
+                                const ps_sampler_options *sampler)
+{
+    if (config->train.epochs == 0) return 0;
+    int64_t groups =
+        groups_per_epoch(ps_sampler_n_batches(sampler), config->train.accumulate);
+    uint64_t all = (uint64_t)groups * (uint64_t)config->train.epochs;
+    uint64_t limit = (uint64_t)config->train.steps;
+    return limit > 0 && limit < all ? limit : all;
+}
+
+/* The sizes of the global micro-batches; they are the same in every epoch. */
+static ps_err find_batch_sizes(ps_trainer *t)
+{
+    ps_epoch epoch;
+    PS_TRY(ps_epoch_init(&epoch, t->o.sampler, 0));
+    t->n_batches = epoch.n_batches;
+    ps_err err = ps_mem_zalloc(&t->global_n, (size_t)epoch.n_batches, sizeof *t->global_n,
+                               "the batch sizes");
+    for (int64_t i = 0; err == PS_OK && i < epoch.n_batches; i++)
+        t->global_n[i] = epoch.batches[i].global_n;
+    ps_epoch_fini(&epoch);
+    return err;
+}
+
+static ps_err prepare_training(ps_trainer *t)
+{
+    const ps_trainer_options *o = &t->o;
+    PS_TRY(find_batch_sizes(t));
+    int64_t max_batch = ps_config_batch(o->config, o->rank);
+    ps_loader_options loader = {.config = o->config,
+                                .dataset = o->train,
+                                .input = &o->spec->input,
+                                .sampler = o->sampler,
+                                .max_batch = max_batch};
+    PS_TRY(ps_loader_create(&loader, &t->loader));
+    ps_program_options program = {.spec = o->spec,
+                                  .max_batch = (int)max_batch,
+                                  .training = true,
+                                  .params = o->params,
+                                  .grads = o->grads,
+                                  .buffers = o->buffers};
+    return ps_program_create(o->device, &program, &t->program);
+}
+
+ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
+{
+    ps_trainer *t;
+    PS_TRY(ps_mem_zalloc(&t, 1, sizeof *t, "the trainer"));
+    t->o = *options;
+    t->next_check = 1;
+    ps_err err = options->total_steps > 0 ? prepare_training(t) : PS_OK;
+    if (err != PS_OK) ps_trainer_destroy(&t);
+    *out = t;
+    return err;
+}
+
+void ps_trainer_destroy(ps_trainer **trainer)
+{
+    ps_trainer *t = *trainer;
+    if (!t) return;
+    ps_loader_destroy(&t->loader);
+    ps_program_destroy(&t->program);
+    free(t->global_n);
+    free(t);
+    *trainer = NULL;
+}
+
+static double seconds_since(uint64_t begin_ns)
+{
+    return (double)(ps_clock_ns() - begin_ns) * 1e-9;
+}
+
+static ps_deadline step_deadline(const ps_trainer *t)
+{
+    return ps_deadline_in_ms((uint64_t)t->o.config->net.step_timeout_ms);
+}
+
+/* --- one optimizer step --------------------------------------------------------- */
+
+static ps_err on_params_needed(void *ctx, int first, int n)
+{
+    ps_trainer *t = ctx;
+    return ps_exchange_params_needed(t->o.exchange, first, n);
+}
+
+static ps_err on_grads_ready(void *ctx, int first, int n)
+{
+    ps_trainer *t = ctx;
+    return ps_exchange_grads_ready(t->o.exchange, first, n);
+}
+
+/* Forward and backward of a micro-batch; first and last of its group. */
+static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t group_n,
+                              bool first, bool last, double *loss_sum)
+{
+    ps_batch batch = {.n = (int)loaded->n,
+                      .x = loaded->x,
+                      .labels = loaded->labels,
+                      .positions = loaded->positions};
+    ps_pass_hooks hooks = {.ctx = t,
+                           .params_needed = first ? on_params_needed : NULL,
+                           .grads_ready = last ? on_grads_ready : NULL};
+    ps_pass pass = {
+        .training = true,
+        .accumulate = !first,
+        .grad_scale = (float)((double)loaded->n / (double)group_n),
+        .dropout = {.seed = t->o.config->train.seed, .epoch = (uint32_t)t->epoch},
+        .hooks = &hooks};
+    ps_pass_result result;
+    uint64_t begin = ps_clock_ns();
+    PS_TRY(ps_program_forward(t->program, &batch, &pass, &result));
+    ps_trace_add(t->o.trace, "forward", begin, t->step);
+    begin = ps_clock_ns();
+    PS_TRY(ps_program_backward(t->program, &batch, &pass));
+    ps_trace_add(t->o.trace, "backward", begin, t->step);
+    *loss_sum += result.loss_sum;
+    return PS_OK;
+}
+
+static ps_err next_micro_batch(ps_trainer *t, ps_loaded **out)
+{
+    uint64_t begin = ps_clock_ns();
+    PS_TRY(ps_loader_next(t->loader, step_deadline(t), out));
+    ps_trace_add(t->o.trace, "batch", begin, t->step);
+    if (!*out)
+        return ps_err_set(PS_ERR_INTERNAL, "the epoch ended before its last batch");
+    return PS_OK;
+}
+
+/* The group of micro-batches [first, first + count). */
+static ps_err run_group(ps_trainer *t, int64_t first, int64_t count, int64_t group_n)
+{
+    PS_TRY(ps_exchange_begin(t->o.exchange, t->step));
+    double loss_sum = 0;
+    int64_t samples = 0;
+    for (int64_t m = 0; m < count; m++) {
+        ps_loaded *loaded;
+        PS_TRY(next_micro_batch(t, &loaded));
+        samples += loaded->n;
+        ps_err err =
+            run_micro_batch(t, loaded, group_n, m == 0, m == count - 1, &loss_sum);
+        ps_loader_release(t->loader, loaded);
+        PS_TRY(err);
+    }
+    PS_TRY(ps_exchange_finish(t->o.exchange));
+    t->step_loss = loss_sum / (double)samples;
+    t->since_record.loss_sum += loss_sum;
+    t->since_record.samples += samples;
+    return PS_OK;
+}
+
+/* --- figures -------------------------------------------------------------------- */
+
+static bool past_warmup(const ps_trainer *t)
+{
+    return t->step > (uint64_t)t->o.config->train.warmup_steps;
+}
+
+/* Books a step that took `seconds`, t->step counted up already. */
+static void book_step(ps_trainer *t, double seconds, int64_t group_n)
+{
+    ps_exchange_stats stats;
+    ps_exchange_stats_get(t->o.exchange, &stats);
+    double waited = stats.wait_seconds - t->waited;
+    t->waited = stats.wait_seconds;
+    ps_trainer_result *r = t->result;
+    r->steps = t->step;
+    r->samples += (uint64_t)group_n;
+    r->seconds += seconds;
+    window *w = &t->since_record;
+    w->steps++;
+    w->global_samples += group_n;
+    w->seconds += seconds;
+    w->wait_seconds += waited;
+    if (past_warmup(t)) {
+        ps_duration_add(&r->step_time, seconds);
+        ps_duration_add(&r->wait_time, waited);
+        t->warm_seconds += seconds;
+        t->warm_samples += (uint64_t)group_n;
+    }
+    double weight = t->step < 20 ? 1.0 / (double)t->step : 0.05;
+    t->seconds_a_step += weight * (seconds - t->seconds_a_step);
+    t->speed = t->seconds_a_step > 0 ? (double)group_n / t->seconds_a_step : 0;
+}
+
+static void show_progress(ps_trainer *t, double loss, bool now)
+{
+    ps_progress_state state = {.epoch = t->epoch + 1,
+                               .epochs = t->o.config->train.epochs,
+                               .step = t->step,
+                               .steps = t->o.total_steps,
+                               .loss = loss,
+                               .samples_per_second = t->speed,
+                               .seconds_left = (double)(t->o.total_steps - t->step) *
+                                               t->seconds_a_step};
+    ps_progress_show(t->o.progress, &state, now);
+}
+
+static ps_err write_record(ps_trainer *t, double loss_mean)
+{
+    const window *w = &t->since_record;
+    ps_step_record record = {.step = t->step,
+                             .epoch = t->epoch,
+                             .loss = t->step_loss,
+                             .loss_mean = loss_mean,
+                             .lr = ps_schedule_lr(t->o.schedule, t->step - 1),
+                             .samples_per_second = (double)w->global_samples / w->seconds,
+                             .step_ms = w->seconds * 1e3 / (double)w->steps,
+                             .exchange_wait_ms =
+                                 w->wait_seconds * 1e3 / (double)w->steps};
+    return ps_metrics_step(t->o.metrics, &record);
+}
+
+/* --- agreeing ------------------------------------------------------------------- */
+
+/* Steps until the ranks agree again on whether somebody was interrupted: about half a
+ * second's, as rank 0 sees it. */
+static double steps_until_check(const ps_trainer *t)
+{
+    double steps = 0.5 / (t->seconds_a_step > 1e-6 ? t->seconds_a_step : 1e-6);
+    return steps < 1 ? 1 : floor(steps < 1e5 ? steps : 1e5);
+}
+
+/* All ranks call it after the same steps: at records, at an epoch's end, and where a
+ * former call said so. Sums the losses; *stop when any rank was interrupted. */
+static ps_err agree(ps_trainer *t, bool record, bool *stop)
+{
+    window *w = &t->since_record;
+    double values[4] = {record ? w->loss_sum : 0, record ? (double)w->samples : 0,
+                        ps_interrupted() ? 1 : 0,
+                        t->o.rank == 0 ? steps_until_check(t) : 0};
+    uint64_t begin = ps_clock_ns();
+    if (t->o.member) {
+        char name[48];
+        snprintf(name, sizeof name, "step/%" PRIu64, t->step);
+        PS_TRY(ps_member_reduce(t->o.member, name, values, 4, step_deadline(t)));
+    }
+    ps_trace_add(t->o.trace, "agree", begin, t->step);
+    t->owed_seconds = seconds_since(begin);
+    t->next_check = t->step + (uint64_t)values[3];
+    *stop = values[2] > 0;
+    if (!record) return PS_OK;
+    t->epoch_loss_sum += values[0];
+    t->epoch_samples += values[1];
+    double loss_mean = values[0] / values[1];
+    PS_TRY(write_record(t, loss_mean));
+    *w = (window){0};
+    return PS_OK;
+}
+
+/* --- weights and evaluation ------------------------------------------------------ */
+
+/* After it the arenas hold the newest weights and rank 0's buffers on every rank. */
+static ps_err settle(ps_trainer *t)
+{
+    uint64_t begin = ps_clock_ns();
+    PS_TRY(ps_exchange_drain(t->o.exchange));
+    PS_TRY(ps_exchange_sync_buffers(t->o.exchange));
+    ps_trace_add(t->o.trace, "settle", begin, t->step);
+    return PS_OK;
+}
+
+static ps_err save(ps_trainer *t, const char *name)
+{
+    if (!t->o.run_dir) return PS_OK;
+    char path[PATH_MAX], step[24], epoch[24], seed[24];
+    PS_TRY(ps_run_dir_path(t->o.run_dir, name, path));
+    snprintf(step, sizeof step, "%" PRIu64, t->step);
+    snprintf(epoch, sizeof epoch, "%" PRId64, t->epoch);
+    snprintf(seed, sizeof seed, "%" PRIu64, t->o.config->train.seed);
+    const char *metadata[] = {"format", "pt",    "pstrain", PS_VERSION, "step",
+                              step,     "epoch", epoch,     "seed",     seed};
+    uint64_t begin = ps_clock_ns();
+    PS_TRY(ps_st_save_model(path, t->o.spec, t->o.params, t->o.buffers, metadata, 5));
+    ps_trace_add(t->o.trace, "save", begin, t->step);
+    PS_DEBUG("saved", "path=%s", path);
+    return PS_OK;
+}
+
+/* Evaluation of settled weights. */
+static ps_err evaluate(ps_trainer *t, int64_t epochs_done)
+{
+    if (t->o.evaluator->n_samples == 0) return PS_OK;
+    char name[48];
+    snprintf(name, sizeof name, "evaluate/%" PRIu64, t->step);
+    ps_evaluation *e = &t->result->evaluation;
+    uint64_t begin = ps_clock_ns();
+    PS_TRY(ps_evaluate(t->o.evaluator, name, e));
+    ps_trace_add(t->o.trace, "evaluate", begin, t->step);
+    if (e->interrupted) {
+        t->result->interrupted = true;
+        *e = (ps_evaluation){0};
+        return PS_OK;
+    }
+    ps_eval_record record = {.step = t->step,
+                             .epoch = epochs_done,
+                             .loss = e->loss,
+                             .accuracy = e->accuracy,
+                             .samples = e->samples};
+    ps_progress_line(t->o.progress,
+                     "epoch %" PRId64 "/%" PRId64 "  test loss %.4f  test accuracy %.4f",
+                     epochs_done, t->o.config->train.epochs, e->loss, e->accuracy);
+    return ps_metrics_eval(t->o.metrics, &record);
+}
+
+/* --- loops ----------------------------------------------------------------------- */
+
+static bool record_due(const ps_trainer *t, bool epoch_ends)
+{
+    return epoch_ends || t->step == t->o.total_steps ||
+           t->step % (uint64_t)t->o.config->train.log_every == 0;
+}
+
+static bool save_due(const ps_trainer *t)
+{
+    uint64_t every = (uint64_t)t->o.config->train.save_every;
+    return every > 0 && t->step % every == 0;
+}
+
+static ps_err save_checkpoint(ps_trainer *t)
+{
+    char name[64];
+    snprintf(name, sizeof name, "checkpoints/step-%" PRIu64 ".safetensors", t->step);
+    PS_TRY(settle(t));
+    return save(t, name);
+}
+
+/* One optimizer step with all that follows it. */
+static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
+{
+    if (t->o.member) PS_TRY(ps_member_check(t->o.member));
+    int64_t group_n = 0;
+    for (int64_t i = first; i < first + count; i++)
+        group_n += t->global_n[i];
+    uint64_t begin = ps_clock_ns();
+    PS_TRY(run_group(t, first, count, group_n));
+    ps_trace_add(t->o.trace, "step", begin, t->step);
+    t->step++;
+    bool epoch_ends = first + count == t->n_batches;
+    // The last step of a stretch is done when its weights are here.
+    if (epoch_ends || t->step == t->o.total_steps)
+        PS_TRY(ps_exchange_drain(t->o.exchange));
+    book_step(t, seconds_since(begin) + t->owed_seconds, group_n);
+    t->owed_seconds = 0;
+    bool record = record_due(t, epoch_ends);
+    *stop = !t->o.member && ps_interrupted();
+    if (record || t->step >= t->next_check || *stop) PS_TRY(agree(t, record, stop));
+    show_progress(t, t->step_loss, epoch_ends);
+    return save_due(t) && !*stop ? save_checkpoint(t) : PS_OK;
+}
+
+static ps_err run_epoch(ps_trainer *t, bool *stop)
+{
+    int64_t accumulate = t->o.config->train.accumulate;
+    PS_TRY(ps_loader_epoch(t->loader, (uint64_t)t->epoch, 0));
+    t->epoch_loss_sum = t->epoch_samples = 0;
+    for (int64_t i = 0; i < t->n_batches && t->step < t->o.total_steps && !*stop;
+         i += accumulate) {
+        int64_t left = t->n_batches - i;
+        PS_TRY(step_once(t, i, left < accumulate ? left : accumulate, stop));
+    }
+    if (t->epoch_samples > 0)
+        t->result->train_loss = t->epoch_loss_sum / t->epoch_samples;
+    return PS_OK;
+}
+
+static ps_err train(ps_trainer *t)
+{
+    const ps_config_train *c = &t->o.config->train;
+    bool stop = false;
+    while (t->step < t->o.total_steps && !stop) {
+        t->result->epochs = t->epoch + 1;
+        PS_TRY(run_epoch(t, &stop));
+        if (stop) break;
+        t->epoch++;
+        bool last = t->step == t->o.total_steps;
+        if (last || c->eval_every == 0 || t->epoch % c->eval_every != 0) continue;
+        PS_TRY(settle(t));
+        PS_TRY(evaluate(t, t->epoch));
+        stop = t->result->interrupted;
+    }
+    t->result->interrupted = stop;
+    return PS_OK;
+}
+
+/* Bytes and waiting of the steps alone: what the start had sent is taken away. */
+static void book_traffic(ps_trainer *t, const ps_exchange_stats *before)
+{
+    ps_exchange_stats *now = &t->result->traffic;
+    ps_exchange_stats_get(t->o.exchange, now);
+    now->bytes_sent -= before->bytes_sent;
+    now->bytes_received -= before->bytes_received;
+    now->raw_bytes -= before->raw_bytes;
+    now->wait_seconds -= before->wait_seconds;
+}
+
+static void book_speed(ps_trainer *t)
+{
+    ps_trainer_result *r = t->result;
+    if (t->warm_seconds > 0)
+        r->samples_per_second = (double)t->warm_samples / t->warm_seconds;
+    else if (r->seconds > 0)
+        r->samples_per_second = (double)r->samples / r->seconds;
+}
+
+ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
+{
+    ps_trainer *t = trainer;
+    *result = (ps_trainer_result){.train_loss = NAN};
+    t->result = result;
+    ps_exchange_stats before;
+    ps_exchange_stats_get(t->o.exchange, &before);
+    t->waited = before.wait_seconds;
+    if (t->o.total_steps > 0) {
+        PS_TRY(train(t));
+        book_traffic(t, &before);
+    }
+    book_speed(t);
+    PS_TRY(settle(t));
+    // The weights first: an evaluation may take long, and may be what is interrupted.
+    if (t->o.total_steps > 0) PS_TRY(save(t, "model.safetensors"));
+    if (!result->interrupted) PS_TRY(evaluate(t, t->epoch));
+    ps_progress_end(t->o.progress);
+    return PS_OK;
+}

@@ -1,0 +1,66 @@
+/* The step loop of a worker.
+ *
+ * An optimizer step is a group of data.accumulate micro-batches (the epoch's last group
+ * may be short). Every micro-batch's mean gradient is multiplied by n / N, n its samples
+ * and N those of the group over all ranks: the sum of all that is sent is the mean over
+ * the group's samples, DDP's 1/W where batches are equal.
+ */
+#ifndef PS_TRAINER_H
+#define PS_TRAINER_H
+
+#include "duration_stats.h"
+#include "evaluate.h"
+#include "exchange.h"
+#include "metrics.h"
+#include "progress.h"
+#include "run_dir.h"
+#include "trace.h"
+
+typedef struct ps_trainer_options { // all borrowed for the trainer's life
+    const ps_config *config;
+    const ps_model_spec *spec;
+    const ps_schedule *schedule;
+    const ps_dataset *train; // NULL when train.epochs is 0
+    const ps_sampler_options *sampler;
+    ps_device *device;
+    ps_exchange *exchange;
+    ps_member *member; // NULL: alone
+    ps_evaluator *evaluator;
+    int rank, world_size;
+    float *params, *grads;
+    void *buffers;
+    uint64_t total_steps;  // ps_trainer_total_steps
+    ps_run_dir *run_dir;   // rank 0's; NULL: writes nothing
+    ps_metrics *metrics;   // not open: writes nothing
+    ps_progress *progress; // without a file: shows nothing
+    ps_trace *trace;       // not open: records nothing
+} ps_trainer_options;
+
+/* What became of the run; of the summary's figures those that the loop knows. */
+typedef struct ps_trainer_result {
+    uint64_t steps, samples; // samples of all ranks
+    int64_t epochs;          // begun
+    bool interrupted;
+    double seconds, samples_per_second;
+    double train_loss;        // mean over the last epoch's samples so far; NAN: no step
+    ps_evaluation evaluation; // the last; samples 0: there was none
+    ps_duration_stats step_time, wait_time; // after train.warmup_steps, this rank's
+    ps_exchange_stats traffic;              // of the steps, this rank's
+} ps_trainer_result;
+
+typedef struct ps_trainer ps_trainer;
+
+/* Optimizer steps of the whole job: epochs, or train.steps if that is less. Pure. */
+uint64_t ps_trainer_total_steps(const ps_config *config,
+                                const ps_sampler_options *sampler);
+
+ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out);
+void ps_trainer_destroy(ps_trainer **trainer);
+
+/* Trains and evaluates as configured, with the exchange started before. On an interrupt
+ * of any rank all end after the same step (result->interrupted). In the end weights and
+ * buffers are the newest, and rank 0 has written model.safetensors.
+ * *result is filled as far as it got, also on failure. */
+ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result);
+
+#endif

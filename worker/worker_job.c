@@ -1,0 +1,450 @@
+#include "worker_job.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "init_weights.h"
+#include "log.h"
+#include "procstat.h"
+#include "safetensors.h"
+#include "trainer.h"
+
+typedef struct job {
+    const ps_config *config;
+    const ps_cli *cli;
+    int rank, world_size, n_servers, threads;
+    ps_model_spec spec;
+    ps_plan plan;
+    ps_optimizer optimizer;
+    ps_schedule schedule;
+    ps_dataset train, test;
+    int64_t *batches; // (world_size)
+    ps_sampler_options sampler;
+    uint64_t total_steps;
+    ps_member *member; // NULL: alone
+    ps_device *device;
+    char device_name[160];
+    ps_shared_mem params, grads;
+    void *buffers;
+    ps_exchange *exchange;
+    ps_evaluator evaluator;
+    ps_trainer *trainer;
+    ps_run_dir run_dir;
+    bool has_run_dir;
+    ps_metrics metrics;
+    ps_progress progress;
+    ps_trace trace;
+    char **server_stats; // (n_servers)
+    uint64_t peak_rss_bytes;
+} job;
+
+static bool is_ps(const job *j)
+{
+    return strcmp(j->config->exchange.name, "ps") == 0;
+}
+
+static bool is_none(const job *j)
+{
+    return strcmp(j->config->exchange.name, "none") == 0;
+}
+
+static const char *mode_name(const job *j)
+{
+    return is_ps(j) ? "ps" : is_none(j) ? "single" : "allreduce";
+}
+
+static ps_deadline step_deadline(const job *j)
+{
+    return ps_deadline_in_ms((uint64_t)j->config->net.step_timeout_ms);
+}
+
+/* --- what the configuration alone says -------------------------------------------- */
+
+static ps_err plan_job(job *j)
+{
+    const ps_config *c = j->config;
+    j->world_size = (int)c->job.workers;
+    j->n_servers = is_ps(j) ? (int)c->job.servers : 0;
+    if (is_ps(j) && j->n_servers == 0)
+        return ps_err_set(PS_ERR_CONFIG, "exchange.name is ps, but job.servers is 0");
+    PS_TRY(ps_model_spec_init(&j->spec, c));
+    uint32_t shards = is_ps(j) ? (uint32_t)(j->n_servers * c->server.shards) : 1;
+    PS_TRY(ps_plan_init(&j->plan, &j->spec, (uint64_t)c->exchange.chunk, shards));
+    return ps_optimizer_init(&j->optimizer, c);
+}
+
+/* --- data --------------------------------------------------------------------------- */
+
+static ps_err load_split(job *j, ps_split split, ps_dataset *out)
+{
+    PS_TRY(ps_dataset_load(j->config, split, &j->spec.input, j->spec.n_outputs, out));
+    if (out->n_classes <= j->spec.n_outputs) return PS_OK;
+    return ps_err_set(PS_ERR_SHAPE,
+                      "data.%s: labels go up to %lld, but the model has %lld outputs",
+                      split == PS_SPLIT_TRAIN ? "train" : "test",
+                      (long long)out->n_classes - 1, (long long)j->spec.n_outputs);
+}
+
+static ps_err load_data(job *j)
+{
+    if (j->config->train.epochs > 0) PS_TRY(load_split(j, PS_SPLIT_TRAIN, &j->train));
+    PS_TRY(load_split(j, PS_SPLIT_TEST, &j->test));
+    PS_TRY(ps_mem_zalloc(&j->batches, (size_t)j->world_size, sizeof *j->batches,
+                         "the batch sizes"));
+    for (int r = 0; r < j->world_size; r++)
+        j->batches[r] = ps_config_batch(j->config, r);
+    const ps_config_data *d = &j->config->data;
+    j->sampler = (ps_sampler_options){.n_samples = j->train.n,
+                                      .world_size = j->world_size,
+                                      .rank = j->rank,
+                                      .shuffle = d->shuffle,
+                                      .drop_last = d->drop_last,
+                                      .seed = d->seed,
+                                      .batch = j->batches};
+    j->total_steps = ps_trainer_total_steps(j->config, &j->sampler);
+    if (j->config->train.epochs > 0 && j->total_steps == 0)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "data.train: %lld samples make no step for %d workers",
+                          (long long)j->train.n, j->world_size);
+    return ps_schedule_init(&j->schedule, j->config, j->total_steps);
+}
+
+/* --- the others -----------------------------------------------------------------------
+ */
+
+static ps_err join(job *j)
+{
+    if (is_none(j) && j->world_size == 1) {
+        j->rank = 0;
+        return PS_OK;
+    }
+    ps_member_options options = {.config = j->config,
+                                 .role = PS_ROLE_WORKER,
+                                 .rank = j->cli->rank,
+                                 .world_size = j->world_size,
+                                 .n_servers = j->n_servers,
+                                 .init_method = j->cli->init_method,
+                                 .plan_hash = j->plan.hash,
+                                 .local_rank = j->cli->local_rank};
+    PS_TRY(ps_member_join(&options, &j->member));
+    j->rank = ps_member_rank(j->member);
+    char role[32];
+    snprintf(role, sizeof role, "worker/%d", j->rank);
+    ps_log_set_role(role);
+    // Servers have no data, and cannot count the steps that a schedule spans.
+    if (j->rank != 0) return PS_OK;
+    return ps_member_put(j->member, "job/total_steps", &j->total_steps,
+                         sizeof j->total_steps, step_deadline(j));
+}
+
+/* --- arithmetic -----------------------------------------------------------------------
+ */
+
+static ps_err open_device(job *j)
+{
+    const ps_config_train *t = &j->config->train;
+    ps_device_options options = {.index = j->cli->local_rank,
+                                 .threads = j->threads,
+                                 .precision = t->precision,
+                                 .tf32 = t->tf32};
+    PS_TRY(ps_device_open(t->device, &options, &j->device));
+    ps_device_describe(j->device, j->device_name, sizeof j->device_name);
+    return PS_OK;
+}
+
+static ps_err make_arenas(job *j)
+{
+    size_t bytes = j->spec.arena_count * sizeof(float);
+    PS_TRY(ps_shared_mem_init(&j->params, bytes, "the parameters"));
+    PS_TRY(ps_shared_mem_init(&j->grads, bytes, "the gradients"));
+    size_t buffers = j->spec.buffer_bytes > 0 ? j->spec.buffer_bytes : 64;
+    return ps_mem_zalloc_aligned(&j->buffers, buffers, "the buffers");
+}
+
+/* Rank 0's become everybody's when the exchange starts. */
+static ps_err first_weights(job *j)
+{
+    const char *init = j->config->train.init;
+    if (init[0] != '\0' && j->rank == 0)
+        return ps_st_load_model(init, &j->spec, j->params.base, j->buffers);
+    ps_init_weights(&j->spec, j->config->train.seed, 1, j->params.base, j->buffers);
+    return PS_OK;
+}
+
+static ps_err start_exchange(job *j)
+{
+    ps_exchange_options options = {.config = j->config,
+                                   .spec = &j->spec,
+                                   .plan = &j->plan,
+                                   .optimizer = &j->optimizer,
+                                   .schedule = &j->schedule,
+                                   .member = j->member,
+                                   .rank = j->rank,
+                                   .world_size = j->world_size,
+                                   .params = &j->params,
+                                   .grads = &j->grads,
+                                   .buffers = j->buffers};
+    PS_TRY(ps_exchange_create(j->config->exchange.name, j->device->ops->name, &options,
+                              &j->exchange));
+    return ps_exchange_start(j->exchange);
+}
+
+/* --- training --------------------------------------------------------------------------
+ */
+
+static ps_err open_outputs(job *j)
+{
+    char path[PATH_MAX], name[48] = "trace.json";
+    bool first = j->rank == 0;
+    if (first || (j->cli->out && j->cli->out[0])) {
+        PS_TRY(ps_run_dir_init(&j->run_dir, j->cli->out, j->config->job.name));
+        j->has_run_dir = true;
+    }
+    if ((j->cli->trace || j->config->train.trace) && j->has_run_dir) {
+        if (!first) snprintf(name, sizeof name, "trace-worker-%d.json", j->rank);
+        PS_TRY(ps_run_dir_path(&j->run_dir, name, path));
+        PS_TRY(ps_trace_open(&j->trace, path, j->rank));
+    }
+    ps_progress_init(&j->progress, first ? stderr : NULL, j->cli->bar_columns);
+    if (!first) return PS_OK;
+    PS_TRY(ps_run_dir_path(&j->run_dir, "metrics.jsonl", path));
+    return ps_metrics_open(&j->metrics, path);
+}
+
+static ps_err close_outputs(job *j)
+{
+    ps_err err = ps_metrics_close(&j->metrics);
+    ps_err trace = ps_trace_close(&j->trace);
+    return err != PS_OK ? err : trace;
+}
+
+static ps_err make_trainer(job *j)
+{
+    ps_evaluator_options evaluator = {.config = j->config,
+                                      .spec = &j->spec,
+                                      .dataset = &j->test,
+                                      .device = j->device,
+                                      .member = j->member,
+                                      .rank = j->rank,
+                                      .world_size = j->world_size,
+                                      .params = j->params.base,
+                                      .buffers = j->buffers};
+    PS_TRY(ps_evaluator_init(&j->evaluator, &evaluator));
+    j->sampler.rank = j->rank;
+    ps_trainer_options options = {.config = j->config,
+                                  .spec = &j->spec,
+                                  .schedule = &j->schedule,
+                                  .train = &j->train,
+                                  .sampler = &j->sampler,
+                                  .device = j->device,
+                                  .exchange = j->exchange,
+                                  .member = j->member,
+                                  .evaluator = &j->evaluator,
+                                  .rank = j->rank,
+                                  .world_size = j->world_size,
+                                  .params = j->params.base,
+                                  .grads = j->grads.base,
+                                  .buffers = j->buffers,
+                                  .total_steps = j->total_steps,
+                                  .run_dir = j->rank == 0 ? &j->run_dir : NULL,
+                                  .metrics = &j->metrics,
+                                  .progress = &j->progress,
+                                  .trace = &j->trace};
+    return ps_trainer_create(&options, &j->trainer);
+}
+
+static void announce(const job *j)
+{
+    if (j->rank != 0) return;
+    PS_INFO("job", "name=%s mode=%s workers=%d servers=%d params=%llu steps=%llu",
+            j->config->job.name, mode_name(j), j->world_size, j->n_servers,
+            (unsigned long long)j->spec.n_params, (unsigned long long)j->total_steps);
+    PS_INFO("device", "%s", j->device_name);
+    PS_INFO("data", "kind=%s train=%lld test=%lld", j->config->data.kind,
+            (long long)j->train.n, (long long)j->test.n);
+}
+
+/* --- the end
+ * ---------------------------------------------------------------------------- */
+
+/* The largest worker's: every rank puts its own into a place of its own. */
+static ps_err gather_peaks(job *j)
+{
+    j->peak_rss_bytes = ps_procstat_peak_rss();
+    if (!j->member) return PS_OK;
+    double *peaks;
+    PS_TRY(ps_mem_zalloc(&peaks, (size_t)j->world_size, sizeof *peaks, "the peaks"));
+    peaks[j->rank] = (double)j->peak_rss_bytes;
+    ps_err err = ps_member_reduce(j->member, "peak_rss", peaks, (size_t)j->world_size,
+                                  step_deadline(j));
+    for (int r = 0; err == PS_OK && r < j->world_size; r++)
+        if (peaks[r] > (double)j->peak_rss_bytes) j->peak_rss_bytes = (uint64_t)peaks[r];
+    free(peaks);
+    return err;
+}
+
+/* Every server publishes its account once all workers have said goodbye to it. */
+static ps_err gather_server_stats(job *j)
+{
+    if (j->rank != 0 || j->n_servers == 0) return PS_OK;
+    PS_TRY(ps_mem_zalloc(&j->server_stats, (size_t)j->n_servers, sizeof(char *),
+                         "the servers' accounts"));
+    for (int i = 0; i < j->n_servers; i++) {
+        char key[48];
+        void *value;
+        size_t bytes;
+        snprintf(key, sizeof key, "server/%d/stats", i);
+        PS_TRY(ps_member_get(j->member, key, &value, &bytes, step_deadline(j)));
+        ps_err err = ps_mem_zalloc(&j->server_stats[i], bytes + 1, 1, "an account");
+        if (err == PS_OK) memcpy(j->server_stats[i], value, bytes);
+        free(value);
+        PS_TRY(err);
+    }
+    return PS_OK;
+}
+
+static int64_t step_samples(const job *j)
+{
+    int64_t sum = 0;
+    for (int r = 0; r < j->world_size; r++)
+        sum += j->batches[r];
+    return sum * j->config->train.accumulate;
+}
+
+static ps_err write_summary(job *j, const ps_trainer_result *r)
+{
+    const ps_config *c = j->config;
+    char dataset[512], path[PATH_MAX];
+    bool made = strcmp(c->data.kind, "synthetic") == 0;
+    snprintf(dataset, sizeof dataset, "%s%s%s", c->data.kind, made ? "" : " ",
+             made ? "" : c->data.path);
+    double steps = r->steps > 0 ? (double)r->steps : 1;
+    bool tested = r->evaluation.samples > 0;
+    ps_summary summary = {
+        .mode = mode_name(j),
+        .model = c->job.name,
+        .dataset = dataset,
+        .device = j->device_name,
+        .precision = c->train.precision,
+        .exchange = j->exchange->ops->name,
+        .codec = c->exchange.codec,
+        .servers = j->n_servers,
+        .shards = is_ps(j) ? (int)j->plan.n_shards : 0,
+        .workers = j->world_size,
+        .params = j->spec.n_params,
+        .epochs = r->epochs,
+        .steps = r->steps,
+        .samples = r->samples,
+        .seed = c->train.seed,
+        .seconds = r->seconds,
+        .samples_per_second = r->samples_per_second,
+        .step_ms_p50 = ps_duration_percentile(&r->step_time, 0.5) * 1e3,
+        .step_ms_p99 = ps_duration_percentile(&r->step_time, 0.99) * 1e3,
+        .exchange_wait_ms_p50 = ps_duration_percentile(&r->wait_time, 0.5) * 1e3,
+        .bytes_sent_per_step = (double)r->traffic.bytes_sent / steps,
+        .bytes_received_per_step = (double)r->traffic.bytes_received / steps,
+        .raw_bytes_per_step = (double)r->traffic.raw_bytes / steps,
+        .bytes_computed = r->traffic.computed,
+        .train_loss = r->train_loss,
+        .test_loss = tested ? r->evaluation.loss : NAN,
+        .test_accuracy = tested ? r->evaluation.accuracy : NAN,
+        .test_samples = r->evaluation.samples,
+        .batch = step_samples(j),
+        .threads = j->threads,
+        .interrupted = r->interrupted,
+        .peak_rss_bytes = j->peak_rss_bytes,
+        .server_stats = j->server_stats};
+    PS_TRY(ps_run_dir_path(&j->run_dir, "summary.json", path));
+    return ps_summary_write(&summary, path);
+}
+
+static ps_err finish(job *j, const ps_trainer_result *result)
+{
+    PS_TRY(gather_peaks(j));
+    PS_TRY(ps_exchange_stop(j->exchange));
+    PS_TRY(gather_server_stats(j));
+    if (j->rank == 0) PS_TRY(write_summary(j, result));
+    PS_TRY(close_outputs(j));
+    return j->member ? ps_member_leave(j->member, step_deadline(j)) : PS_OK;
+}
+
+static ps_err run(job *j, ps_trainer_result *result)
+{
+    PS_TRY(plan_job(j));
+    PS_TRY(load_data(j));
+    PS_TRY(join(j));
+    PS_TRY(open_outputs(j));
+    PS_TRY(open_device(j));
+    PS_TRY(make_arenas(j));
+    PS_TRY(first_weights(j));
+    announce(j);
+    PS_TRY(start_exchange(j));
+    PS_TRY(make_trainer(j));
+    PS_TRY(ps_trainer_run(j->trainer, result));
+    return finish(j, result);
+}
+
+static void clean_up(job *j)
+{
+    ps_trainer_destroy(&j->trainer);
+    ps_evaluator_fini(&j->evaluator);
+    ps_exchange_destroy(&j->exchange);
+    ps_member_destroy(&j->member);
+    ps_device_close(&j->device);
+    ps_shared_mem_fini(&j->params);
+    ps_shared_mem_fini(&j->grads);
+    free(j->buffers);
+    ps_metrics_close(&j->metrics);
+    ps_trace_close(&j->trace);
+    ps_dataset_fini(&j->train);
+    ps_dataset_fini(&j->test);
+    free(j->batches);
+    for (int i = 0; j->server_stats && i < j->n_servers; i++)
+        free(j->server_stats[i]);
+    free(j->server_stats);
+    ps_plan_fini(&j->plan);
+    ps_model_spec_fini(&j->spec);
+}
+
+/* train.threads, else OMP_NUM_THREADS (which launchers set where workers share a host),
+ * else all cores. */
+static int count_threads(const job *j)
+{
+    if (j->config->train.threads > 0) return (int)j->config->train.threads;
+    if (j->cli->default_threads > 0) return j->cli->default_threads;
+    ps_host host;
+    ps_host_find(&host);
+    return host.cores;
+}
+
+/* Tells the others why, and cleans up without losing the reason. */
+static ps_err give_up(job *j, ps_err err)
+{
+    char reason[1024];
+    snprintf(reason, sizeof reason, "%s", ps_err_message());
+    if (j->member) ps_member_abort(j->member, reason);
+    clean_up(j);
+    return ps_err_set(err, "%s", reason);
+}
+
+ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *interrupted)
+{
+    job *j;
+    ps_trainer_result *result = NULL;
+    PS_TRY(ps_mem_zalloc(&j, 1, sizeof *j, "the job"));
+    j->config = config;
+    j->cli = cli;
+    j->rank = cli->rank > 0 ? cli->rank : 0;
+    j->threads = count_threads(j);
+    ps_err err = ps_mem_zalloc(&result, 1, sizeof *result, "the result");
+    if (err == PS_OK) err = run(j, result);
+    if (err == PS_OK)
+        clean_up(j);
+    else
+        err = give_up(j, err);
+    *interrupted = result && result->interrupted;
+    free(result);
+    free(j);
+    return err;
+}

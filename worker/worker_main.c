@@ -1,0 +1,54 @@
+/* ps-worker: computes. One process per GPU, or per group of cores. */
+#include <stdio.h>
+
+#include "cli.h"
+#include "interrupt.h"
+#include "log.h"
+#include "worker_job.h"
+
+enum { EXIT_INTERRUPTED = 130 }; // as a shell counts a process that SIGINT ended
+
+static const ps_cli_program program = {
+    .name = "ps-worker",
+    .about =
+        "A worker of a training job: reads its share of the data, computes gradients\n"
+        "and exchanges them for new weights. deploy/psrun starts whole jobs.\n",
+    .examples =
+        "  ps-worker --config configs/digits-basicnet.yaml --set exchange.name=none \\\n"
+        "      --world-size 1\n"
+        "  MASTER_ADDR=node0 MASTER_PORT=29500 PS_SERVERS=2 WORLD_SIZE=4 RANK=3 \\\n"
+        "      ps-worker --config configs/mnist-basicnet.yaml\n"};
+
+static int fail(ps_err err)
+{
+    PS_ERROR("failed", "%s: %s", ps_err_name(err), ps_err_message());
+    return 1;
+}
+
+static int run_job(const ps_cli *cli)
+{
+    ps_config config;
+    ps_err err = ps_cli_load_config(cli, &program, &config);
+    if (err != PS_OK) return fail(err);
+    bool interrupted = false;
+    err = ps_worker_job_run(cli, &config, &interrupted);
+    int code = err != PS_OK ? fail(err) : interrupted ? EXIT_INTERRUPTED : 0;
+    ps_config_fini(&config);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    ps_cli cli;
+    ps_log_init("worker", PS_LOG_INFO);
+    ps_err err = ps_cli_parse(&cli, &program, argc, argv, stdout);
+    if (err == PS_OK && !cli.done) {
+        char role[32] = "worker";
+        if (cli.rank >= 0) snprintf(role, sizeof role, "worker/%d", cli.rank);
+        ps_log_init(role, cli.log_level);
+        err = ps_interrupt_init();
+    }
+    int code = err != PS_OK ? fail(err) : cli.done ? 0 : run_job(&cli);
+    ps_cli_fini(&cli);
+    return code;
+}
