@@ -571,9 +571,11 @@ static void dispatch(ps_coordinator *c, const sender *from, const ps_control *m)
 
 static void on_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
 {
+    // The routing id is the socket's own frame: only what was received knows its
+    // connection.
     sender from = {.id = zmq_msg_data(&parts[0]),
                    .bytes = zmq_msg_size(&parts[0]),
-                   .fd = zmq_msg_get(&parts[0], ZMQ_SRCFD)};
+                   .fd = zmq_msg_get(&parts[n - 1], ZMQ_SRCFD)};
     from.member = find_peer(c, from.id, from.bytes);
     if (from.member) {
         from.member->heard_ns = ps_clock_ns();

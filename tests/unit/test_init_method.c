@@ -1,0 +1,122 @@
+#include "init_method.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char folder[] = "/tmp/pstrain-test-init-XXXXXX";
+static char path[64];
+
+static int make_folder(void **state)
+{
+    if (!mkdtemp(folder)) return -1;
+    snprintf(path, sizeof path, "%s/rendezvous", folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    unlink(path);
+    return rmdir(folder);
+}
+
+static void reads_the_forms(void **state)
+{
+    ps_init_method m;
+    assert_int_equal(ps_init_method_parse("tcp://node-1.example:29500", &m), PS_OK);
+    assert_false(m.is_file);
+    assert_string_equal(m.host, "node-1.example");
+    assert_int_equal(m.port, 29500);
+    assert_int_equal(ps_init_method_parse("tcp://[2001:db8::1]:5", &m), PS_OK);
+    assert_string_equal(m.host, "2001:db8::1");
+    assert_int_equal(m.port, 5);
+    assert_int_equal(ps_init_method_parse("file:///shared/job 7", &m), PS_OK);
+    assert_true(m.is_file);
+    assert_string_equal(m.path, "/shared/job 7");
+}
+
+static void refuses_other_forms(void **state)
+{
+    static const char *const bad[] = {"",          "host:29500",  "tcp://host",
+                                      "tcp://:1",  "tcp://h:",    "tcp://h:65536",
+                                      "tcp://h:x", "tcp://h:-1",  "file://relative",
+                                      "file:///",  "http://h:80", "env://"};
+    ps_init_method m;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(ps_init_method_parse(bad[i], &m), PS_ERR_ARG);
+        assert_true(strlen(ps_err_message()) > strlen(bad[i]));
+    }
+    char longer[2000] = "file:///";
+    memset(longer + 8, 'x', sizeof longer - 9);
+    assert_int_equal(ps_init_method_parse(longer, &m), PS_ERR_ARG);
+}
+
+static void a_record_returns_and_only_its_owner_removes_it(void **state)
+{
+    const ps_init_record mine = {"10.0.0.7", 4321, 0x00ab000000000001u};
+    const ps_init_record newer = {"2001:db8::1", 1, UINT64_MAX};
+    ps_init_record r;
+    assert_int_equal(ps_init_file_read(path, &r), PS_ERR_IO);
+    assert_int_equal(ps_init_file_write(path, &mine), PS_OK);
+    assert_int_equal(ps_init_file_read(path, &r), PS_OK);
+    assert_string_equal(r.address, "10.0.0.7");
+    assert_int_equal(r.port, 4321);
+    assert_true(r.nonce == mine.nonce);
+    // A new job takes the path over; the old one must not remove the new one's file.
+    assert_int_equal(ps_init_file_write(path, &newer), PS_OK);
+    ps_init_file_remove(path, mine.nonce);
+    assert_int_equal(ps_init_file_read(path, &r), PS_OK);
+    assert_true(r.nonce == UINT64_MAX);
+    ps_init_file_remove(path, newer.nonce);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
+static void refuses_other_files(void **state)
+{
+    static const char *const bad[] = {
+        "",
+        "pstrain-init",
+        "pstrain-init 2 10.0.0.1 5 0000000000000001\n",
+        "pstrain-init 1 10.0.0.1 5 0000000000000001", // cut off
+        "pstrain-init 1 10.0.0.1 5 1\n",
+        "pstrain-init 1 10.0.0.1 0 0000000000000001\n",
+        "pstrain-init 1 10.0.0.1 70000 0000000000000001\n",
+        "pstrain-init 1 somewhere 5 0000000000000001\n",
+        "pstrain-init 1 10.0.0.1 5 000000000000000g\n",
+    };
+    ps_init_record r;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        fputs(bad[i], f);
+        fclose(f);
+        assert_int_equal(ps_init_file_read(path, &r), PS_ERR_FORMAT);
+        assert_non_null(strstr(ps_err_message(), path));
+    }
+}
+
+static void writing_where_it_cannot_names_the_path(void **state)
+{
+    const ps_init_record r = {"10.0.0.7", 4321, 1};
+    assert_int_equal(ps_init_file_write("/nonesuch/folder/file", &r), PS_ERR_IO);
+    assert_non_null(strstr(ps_err_message(), "/nonesuch/folder/file"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_the_forms),
+        cmocka_unit_test(refuses_other_forms),
+        cmocka_unit_test(a_record_returns_and_only_its_owner_removes_it),
+        cmocka_unit_test(refuses_other_files),
+        cmocka_unit_test(writing_where_it_cannot_names_the_path),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
