@@ -22,10 +22,11 @@ typedef struct fixture {
 
 static void make(fixture *f)
 {
+    static char name[] = "t";
     *f = (fixture){.spec = {.n_tensors = N_TENSORS}};
     f->spec.tensors = f->tensors;
     for (int i = 0; i < N_TENSORS; i++) {
-        f->tensors[i] = (ps_tensor){.name = (char[]){"t"},
+        f->tensors[i] = (ps_tensor){.name = name,
                                     .dims = {1, {(int64_t)counts[i]}},
                                     .offset = f->spec.arena_count,
                                     .count = counts[i]};
