@@ -12,7 +12,7 @@
  * fmaf would be a call of the C library for every element. */
 #if defined(__x86_64__) && !defined(__FMA__)
 #define FOR_EACH_TARGET(X)                                                               \
-    X(avx512, __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma"))))         \
+    X(avx512, __attribute__((target("avx512f,avx512dq,avx512vl,fma"))))                  \
     X(avx2, __attribute__((target("avx2,fma"))))                                         \
     X(plain, )
 #define HAS_TARGETS 1

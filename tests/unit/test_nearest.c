@@ -1,0 +1,54 @@
+/* Hints for mistyped names. */
+#include "nearest.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static const char *const known[] = {"conv2d", "linear", "max_pool2d", "avg_pool2d",
+                                    "relu"};
+
+static const char *nearest(const char *name)
+{
+    return ps_nearest_name(name, known, 5);
+}
+
+static void one_slip_is_understood(void **state)
+{
+    assert_string_equal(nearest("conv2"), "conv2d");   // a letter is missing
+    assert_string_equal(nearest("linnear"), "linear"); // one too many
+    assert_string_equal(nearest("rely"), "relu");      // another one
+    assert_string_equal(nearest("maxpool2d"), "max_pool2d");
+    assert_string_equal(nearest("relu"), "relu");
+}
+
+static void nothing_near_gives_no_hint(void **state)
+{
+    char longer[200];
+    for (int i = 0; i < 199; i++)
+        longer[i] = 'x';
+    longer[199] = '\0';
+    assert_null(nearest("softplus"));
+    assert_null(nearest(""));
+    assert_null(nearest(longer));
+    assert_null(ps_nearest_name("relu", known, 0));
+}
+
+static void the_first_of_equals_is_taken(void **state)
+{
+    const char *const pair[] = {"ab", "ac"};
+    assert_string_equal(ps_nearest_name("ad", pair, 2), "ab");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_slip_is_understood),
+        cmocka_unit_test(nothing_near_gives_no_hint),
+        cmocka_unit_test(the_first_of_equals_is_taken),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
