@@ -485,7 +485,7 @@ static void fail_job(ps_shard *s)
     for (uint32_t r = 0; r < s->rules.n_workers; r++) {
         uint8_t id[PS_WIRE_ID_BYTES];
         ps_wire_id(r, id);
-        if (s->peers[r].joined && !s->peers[r].left) send_error(s, id, sizeof id, reason);
+        if (!s->peers[r].left) send_error(s, id, sizeof id, reason);
     }
     ps_member_abort(s->member, reason);
 }

@@ -219,10 +219,27 @@ static void ps_ops_stats(const ps_exchange *x, ps_exchange_stats *out)
     };
 }
 
+/* The coordinator goes when the workers have left: rank 0 stays until every server has
+ * published its figures. */
+static ps_err await_server_stats(exchange_ps *e)
+{
+    for (int i = 0; i < ps_member_roster(e->o.member)->n_servers; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "server/%d/stats", i);
+        void *value = NULL;
+        size_t bytes;
+        PS_TRY(ps_member_get(e->o.member, key, &value, &bytes, join_deadline(e)));
+        free(value);
+    }
+    return PS_OK;
+}
+
 static ps_err ps_ops_stop(ps_exchange *x)
 {
+    exchange_ps *e = self(x);
     PS_TRY(ps_ops_drain(x));
-    return ps_comm_stop(self(x)->comm);
+    PS_TRY(ps_comm_stop(e->comm));
+    return e->o.rank == 0 ? await_server_stats(e) : PS_OK;
 }
 
 const ps_exchange_ops ps_exchange_ps_ops = {

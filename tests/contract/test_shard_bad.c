@@ -1,0 +1,462 @@
+/* A shard against peers that break the protocol: one clear answer each, nothing counted
+ * that must not be, no crash; strangers do not disturb a job, members that break the
+ * rules end it. The peers are bare DEALER sockets. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "test_job.h"
+#include "wire_socket.h"
+#include "zsock.h"
+
+enum { WAIT_MS = 5000, WORKERS_MAX = 2 };
+
+typedef struct bare_job {
+    test_job job;
+    int workers;
+    ps_model_spec spec;
+    ps_plan plan;
+    ps_member *member[WORKERS_MAX];
+    const ps_roster *roster;
+    void *context;
+    void *socket[WORKERS_MAX]; // with the workers' routing ids
+    float *payload;            // of the largest chunk
+} bare_job;
+
+typedef struct joiner {
+    bare_job *b;
+    int rank;
+    pthread_t thread;
+} joiner;
+
+static void *join_main(void *arg)
+{
+    joiner *j = arg;
+    if (test_job_join(&j->b->job, j->rank, j->b->plan.hash, &j->b->member[j->rank]))
+        fprintf(stderr, "join: %s\n", ps_err_message());
+    return NULL;
+}
+
+static void *open_socket(bare_job *b, const void *id, size_t bytes)
+{
+    const ps_zsock_options options = {
+        .type = ZMQ_DEALER, .routing_id = id, .routing_id_bytes = bytes};
+    void *s;
+    assert_int_equal(ps_zsock_open(b->context, &options, &s), PS_OK);
+    assert_int_equal(ps_zsock_connect(s, b->roster->servers[0].endpoints[0]), PS_OK);
+    return s;
+}
+
+static void open_job(bare_job *b, int workers)
+{
+    static const char *const sets[] = {"optimizer.name=sgd", "optimizer.lr=0.5",
+                                       "exchange.shm=auto"};
+    *b = (bare_job){.workers = workers};
+    test_job_start(&b->job, 1, workers, sets, 3);
+    assert_int_equal(ps_model_spec_init(&b->spec, &b->job.cfg), PS_OK);
+    assert_int_equal(ps_plan_init(&b->plan, &b->spec, 16384, 1), PS_OK);
+    joiner j[WORKERS_MAX];
+    for (int r = 0; r < workers; r++) {
+        j[r] = (joiner){.b = b, .rank = r};
+        assert_int_equal(pthread_create(&j[r].thread, NULL, join_main, &j[r]), 0);
+    }
+    for (int r = 0; r < workers; r++) {
+        pthread_join(j[r].thread, NULL);
+        assert_non_null(b->member[r]);
+    }
+    b->roster = ps_member_roster(b->member[0]);
+    assert_int_equal(test_job_put_steps(b->member[0], 10), PS_OK);
+    b->context = zmq_ctx_new();
+    b->payload = calloc(b->plan.max_chunk_count + 1024, sizeof(float));
+    for (int r = 0; r < workers; r++) {
+        uint8_t id[PS_WIRE_ID_BYTES];
+        ps_wire_id((uint32_t)r, id);
+        b->socket[r] = open_socket(b, id, sizeof id);
+    }
+}
+
+/* Ends the job, if it has not ended yet. */
+static void close_job(bare_job *b)
+{
+    for (int r = 0; r < b->workers; r++) {
+        ps_member_abort(b->member[r], "the test is over");
+        ps_zsock_close(&b->socket[r]);
+        ps_member_destroy(&b->member[r]);
+    }
+    zmq_ctx_term(b->context);
+    test_job_end(&b->job);
+    ps_plan_fini(&b->plan);
+    ps_model_spec_fini(&b->spec);
+    free(b->payload);
+}
+
+static ps_wire_header header(const bare_job *b, int kind, int rank, uint32_t chunk)
+{
+    ps_wire_header h = {
+        .version = PS_WIRE_VERSION,
+        .kind = (uint8_t)kind,
+        .nonce = b->roster->nonce,
+        .epoch = b->roster->epoch,
+        .rank = (uint32_t)rank,
+        .chunk = chunk,
+    };
+    if (kind == PS_MSG_PUSH || kind == PS_MSG_INIT) h.count = b->plan.chunks[chunk].count;
+    return h;
+}
+
+static void send_bytes(void *socket, const void *header_bytes, size_t n,
+                       const void *payload, size_t bytes)
+{
+    assert_true(zmq_send(socket, header_bytes, n, payload ? ZMQ_SNDMORE : 0) >= 0);
+    if (payload) assert_true(zmq_send(socket, payload, bytes, 0) >= 0);
+}
+
+static void send_frame(void *socket, const ps_wire_header *h, const void *payload,
+                       size_t bytes)
+{
+    assert_int_equal(ps_wire_send(socket, NULL, 0, h, payload, bytes, PS_WIRE_COPY, NULL),
+                     PS_OK);
+}
+
+/* The next answer; its payload (at most cap bytes) in out. Fails after WAIT_MS. */
+static ps_wire_header answer(void *socket, void *out, size_t cap)
+{
+    zmq_pollitem_t item = {.socket = socket, .events = ZMQ_POLLIN};
+    if (zmq_poll(&item, 1, WAIT_MS) != 1) fail_msg("no answer");
+    ps_wire_frames f;
+    ps_wire_frames_open(&f);
+    bool got;
+    ps_wire_header h;
+    assert_int_equal(ps_wire_recv(socket, false, &f, &got), PS_OK);
+    assert_true(got);
+    assert_int_equal(ps_wire_decode(zmq_msg_data(&f.header), zmq_msg_size(&f.header), &h),
+                     PS_OK);
+    size_t n = f.has_payload ? zmq_msg_size(&f.payload) : 0;
+    if (n > cap) n = cap;
+    if (n) memcpy(out, zmq_msg_data(&f.payload), n);
+    if (cap > n) memset((char *)out + n, 0, cap - n);
+    ps_wire_frames_close(&f);
+    return h;
+}
+
+static void silence(void *socket)
+{
+    zmq_pollitem_t item = {.socket = socket, .events = ZMQ_POLLIN};
+    assert_int_equal(zmq_poll(&item, 1, 100), 0);
+}
+
+static void hello(bare_job *b, int rank)
+{
+    ps_wire_header h = header(b, PS_MSG_HELLO, rank, 0);
+    send_frame(b->socket[rank], &h, NULL, 0);
+    char none;
+    assert_int_equal(answer(b->socket[rank], &none, 0).kind, PS_MSG_READY);
+}
+
+static void send_chunk(bare_job *b, int kind, int rank, uint32_t chunk, uint64_t step,
+                       float value)
+{
+    uint64_t count = b->plan.chunks[chunk].count;
+    for (uint64_t i = 0; i < count; i++)
+        b->payload[i] = value;
+    ps_wire_header h = header(b, kind, rank, chunk);
+    h.step = step;
+    send_frame(b->socket[rank], &h, b->payload, count * sizeof(float));
+}
+
+/* HELLO of every rank, and first weights of 1 in every chunk. */
+static void begin(bare_job *b)
+{
+    for (int r = 0; r < b->workers; r++)
+        hello(b, r);
+    for (uint32_t c = 0; c < b->plan.n_chunks; c++) {
+        send_chunk(b, PS_MSG_INIT, 0, c, 0, 1.0f);
+        char none;
+        assert_int_equal(answer(b->socket[0], &none, 0).kind, PS_MSG_CREDIT);
+    }
+}
+
+/* ---- strangers ---- */
+
+static void expect_error(void *socket, const char *part)
+{
+    char text[600];
+    ps_wire_header h = answer(socket, text, sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    assert_int_equal(h.kind, PS_MSG_ERROR);
+    if (!strstr(text, part)) fail_msg("\"%s\" does not say \"%s\"", text, part);
+}
+
+static void strangers_do_not_disturb(void **state)
+{
+    bare_job b;
+    open_job(&b, 1);
+    begin(&b);
+    void *other = open_socket(&b, "stranger", 8);
+    ps_wire_header h = header(&b, PS_MSG_PUSH, 0, 0);
+    uint64_t bytes = h.count * sizeof(float);
+    send_frame(other, &h, b.payload, bytes);
+    expect_error(other, "not the sender");
+    h.nonce++;
+    send_frame(other, &h, b.payload, bytes);
+    expect_error(other, "another job");
+    send_frame(b.socket[0], &h, b.payload, bytes); // a member's id is no pass
+    expect_error(b.socket[0], "another job");
+    h.nonce--;
+    h.rank = 1;
+    send_frame(b.socket[0], &h, b.payload, bytes);
+    expect_error(b.socket[0], "worker 1 is not of this job");
+    h.rank = UINT32_MAX;
+    send_frame(b.socket[0], &h, b.payload, bytes);
+    expect_error(b.socket[0], "is not of this job");
+    h = header(&b, 77, 0, 0);
+    send_frame(other, &h, NULL, 0);
+    expect_error(other, "kind 77");
+    h = header(&b, PS_MSG_PUSH, 0, 0);
+    h.codec = PS_CODEC_COUNT;
+    send_frame(other, &h, NULL, 0);
+    expect_error(other, "codec");
+    h.codec = 0, h.version = 9;
+    send_frame(other, &h, NULL, 0);
+    expect_error(other, "version 9");
+    // Every truncation of a good header, garbage, and an empty one.
+    h = header(&b, PS_MSG_PUSH, 0, 0);
+    uint8_t good[PS_WIRE_HEADER_MAX];
+    size_t n;
+    ps_wire_encode(&h, good, &n);
+    for (size_t cut = 0; cut < n; cut++) {
+        send_bytes(b.socket[0], good, cut, b.payload, bytes);
+        expect_error(b.socket[0], "header");
+    }
+    for (int i = 0; i < 200; i++) {
+        uint8_t noise[64];
+        for (int k = 0; k < 64; k++)
+            noise[k] = (uint8_t)((i * 131 + k * 37 + k * k * i) >> 2);
+        send_bytes(other, noise, sizeof noise, NULL, 0);
+        expect_error(other, "");
+    }
+    // Frames beyond the limit cost the connection, not the shard.
+    void *greedy = open_socket(&b, "greedy", 6);
+    char *huge = calloc(4, 1 << 20);
+    send_bytes(greedy, good, n, huge, 4 << 20);
+    silence(greedy);
+    free(huge);
+    send_chunk(&b, PS_MSG_PUSH, 0, 0, 0, 1.0f);
+    float weights[4];
+    h = answer(b.socket[0], weights, sizeof weights);
+    assert_int_equal(h.kind, PS_MSG_WEIGHTS);
+    assert_int_equal(h.step, 1);
+    assert_true(weights[0] == 0.5f && weights[3] == 0.5f); // 1 - 0.5 * 1
+    assert_int_equal(ps_member_check(b.member[0]), PS_OK);
+    ps_zsock_close(&other);
+    ps_zsock_close(&greedy);
+    close_job(&b);
+    assert_true(b.job.server[0].stats.strangers > 200);
+}
+
+static void another_epoch_is_told_the_present_one(void **state)
+{
+    bare_job b;
+    open_job(&b, 1);
+    begin(&b);
+    ps_wire_header h = header(&b, PS_MSG_PUSH, 0, 0);
+    h.epoch += 3;
+    send_frame(b.socket[0], &h, b.payload, h.count * sizeof(float));
+    char none;
+    h = answer(b.socket[0], &none, 0);
+    assert_int_equal(h.kind, PS_MSG_STALE);
+    assert_int_equal(h.count, b.roster->epoch);
+    assert_int_equal(ps_member_check(b.member[0]), PS_OK);
+    close_job(&b);
+}
+
+/* ---- members ---- */
+
+static void a_push_counts_once(void **state)
+{
+    bare_job b;
+    open_job(&b, 2);
+    begin(&b);
+    float w[2][4];
+    char none;
+    // Pending: dropped. Then complete: 1 - 0.5 * (2 + 4) = -2.
+    send_chunk(&b, PS_MSG_PUSH, 0, 3, 0, 2.0f);
+    send_chunk(&b, PS_MSG_PUSH, 0, 3, 0, 1000.0f);
+    silence(b.socket[0]);
+    send_chunk(&b, PS_MSG_PUSH, 1, 3, 0, 4.0f);
+    for (int r = 0; r < 2; r++) {
+        ps_wire_header h = answer(b.socket[r], w[r], sizeof w[r]);
+        assert_int_equal(h.kind, PS_MSG_WEIGHTS);
+        assert_int_equal(h.step, 1);
+        assert_true(w[r][0] == -2.0f);
+    }
+    // Applied already: answered, never summed.
+    send_chunk(&b, PS_MSG_PUSH, 1, 3, 0, 1000.0f);
+    ps_wire_header h = answer(b.socket[1], w[1], sizeof w[1]);
+    assert_int_equal(h.kind, PS_MSG_WEIGHTS);
+    assert_int_equal(h.step, 1);
+    assert_true(w[1][0] == -2.0f);
+    silence(b.socket[0]);
+    // A pull gives the same, and one of the next version waits for it.
+    h = header(&b, PS_MSG_PULL, 0, 3);
+    h.step = 1;
+    send_frame(b.socket[0], &h, NULL, 0);
+    h = answer(b.socket[0], w[0], sizeof w[0]);
+    assert_true(h.kind == PS_MSG_WEIGHTS && h.step == 1 && w[0][0] == -2.0f);
+    // The next step, in the other order: -2 - 0.5 * (1 + 1) = -3.
+    send_chunk(&b, PS_MSG_PUSH, 1, 3, 1, 1.0f);
+    send_chunk(&b, PS_MSG_PUSH, 0, 3, 1, 1.0f);
+    h = answer(b.socket[0], w[0], sizeof w[0]);
+    assert_true(h.kind == PS_MSG_WEIGHTS && h.step == 2 && w[0][0] == -3.0f);
+    h = answer(b.socket[1], &none, 0);
+    assert_true(h.kind == PS_MSG_WEIGHTS && h.step == 2);
+    close_job(&b);
+    assert_int_equal(b.job.server[0].stats.pushes, 4);
+    assert_int_equal(b.job.server[0].stats.repeated, 2);
+}
+
+typedef struct breach {
+    const char *says; // a part of the answer
+    void (*change)(const bare_job *b, ps_wire_header *h, size_t *bytes);
+} breach;
+
+static void far_chunk(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->chunk = b->plan.n_chunks;
+}
+static void wrong_count(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->count++;
+}
+static void huge_count(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->count = UINT64_MAX / 2;
+}
+static void short_payload(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    *bytes -= 4;
+}
+static void long_payload(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    *bytes += 4;
+}
+static void empty_payload(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    *bytes = 0;
+}
+static void no_payload(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    *bytes = SIZE_MAX;
+}
+static void later_step(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->step = 1;
+}
+static void other_codec(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->codec = PS_CODEC_FP16;
+}
+static void lies_about_shm(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->codec = PS_CODEC_SHM;
+    h->place = UINT64_MAX;
+    *bytes = SIZE_MAX;
+}
+static void hello_with_shm(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->kind = PS_MSG_HELLO;
+    h->codec = PS_CODEC_SHM;
+    *bytes = SIZE_MAX;
+}
+static void shard_kind(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->kind = PS_MSG_WEIGHTS;
+}
+static void second_init(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->kind = PS_MSG_INIT;
+}
+static void far_pull(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->kind = PS_MSG_PULL;
+    h->step = 7;
+    *bytes = SIZE_MAX;
+}
+static void bye_with_payload(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->kind = PS_MSG_BYE;
+}
+
+static void members_that_break_the_rules_end_the_job(void **state)
+{
+    static const breach breaches[] = {
+        {"does not have", far_chunk},
+        {"the plan has", wrong_count},
+        {"the plan has", huge_count},
+        {"bytes of payload", short_payload},
+        {"bytes of payload", long_payload},
+        {"bytes of payload", empty_payload},
+        {"no payload", no_payload},
+        {"before that step", later_step},
+        {"codec", other_codec},
+        {"another path", lies_about_shm},
+        {"another HELLO", hello_with_shm},
+        {"only shards send", shard_kind},
+        {"nobody wants", second_init},
+        {"a pull of chunk", far_pull},
+        {"where none belongs", bye_with_payload},
+    };
+    for (size_t i = 0; i < sizeof breaches / sizeof breaches[0]; i++) {
+        bare_job b;
+        open_job(&b, 1);
+        begin(&b);
+        ps_wire_header h = header(&b, PS_MSG_PUSH, 0, 0);
+        size_t bytes = h.count * sizeof(float);
+        breaches[i].change(&b, &h, &bytes);
+        send_frame(b.socket[0], &h, bytes == SIZE_MAX ? NULL : b.payload,
+                   bytes == SIZE_MAX ? 0 : bytes);
+        expect_error(b.socket[0], breaches[i].says);
+        close_job(&b);
+        assert_int_not_equal(b.job.server[0].err, PS_OK);
+        if (!strstr(b.job.server[0].text, "worker 0 sent"))
+            fail_msg("%s", b.job.server[0].text);
+    }
+}
+
+static void a_push_before_hello_and_too_many_frames(void **state)
+{
+    bare_job b;
+    open_job(&b, 1);
+    send_chunk(&b, PS_MSG_PUSH, 0, 0, 0, 1.0f);
+    expect_error(b.socket[0], "before HELLO");
+    close_job(&b);
+    open_job(&b, 1);
+    begin(&b);
+    ps_wire_header h = header(&b, PS_MSG_PUSH, 0, 0);
+    uint8_t bytes[PS_WIRE_HEADER_MAX];
+    size_t n;
+    ps_wire_encode(&h, bytes, &n);
+    zmq_send(b.socket[0], bytes, n, ZMQ_SNDMORE);
+    for (int i = 0; i < 5; i++)
+        zmq_send(b.socket[0], b.payload, 64, i < 4 ? ZMQ_SNDMORE : 0);
+    expect_error(b.socket[0], "too many frames");
+    close_job(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(strangers_do_not_disturb),
+        cmocka_unit_test(another_epoch_is_told_the_present_one),
+        cmocka_unit_test(a_push_counts_once),
+        cmocka_unit_test(members_that_break_the_rules_end_the_job),
+        cmocka_unit_test(a_push_before_hello_and_too_many_frames),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

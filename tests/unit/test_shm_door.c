@@ -1,0 +1,116 @@
+/* Arenas are taken from workers of this job alone, sealed and of the right size; a peer
+ * that sends something else gets a refusal and does no harm. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "shm_door.h"
+
+enum { BYTES = 8192, RANKS = 2 };
+static const uint64_t nonce = 0x1122334455667788u;
+
+static int plain_memfd(size_t bytes)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    assert_true(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
+    return fd;
+}
+
+static ps_err offer(const ps_shm_door *door, ps_shm_offer o, int params, int grads)
+{
+    int fd;
+    PS_TRY(ps_shm_connect(ps_shm_door_name(door), &fd));
+    ps_err err = ps_shm_offer_send(fd, &o, params, grads);
+    if (err == PS_OK) err = ps_shm_answer_recv(fd, ps_deadline_in_ms(5000));
+    close(fd);
+    return err;
+}
+
+static void refused(const ps_shm_door *door, ps_shm_offer o, int params, int grads,
+                    const char *says)
+{
+    assert_int_equal(offer(door, o, params, grads), PS_ERR_PEER);
+    if (!strstr(ps_err_message(), says)) fail_msg("%s", ps_err_message());
+    assert_null(ps_shm_door_params(door, 0));
+}
+
+static void takes_what_fits_and_nothing_else(void **state)
+{
+    ps_shm_door *door;
+    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, &door), PS_OK);
+    ps_shared_mem p, g, small;
+    assert_int_equal(ps_shared_mem_init(&p, BYTES, "p"), PS_OK);
+    assert_int_equal(ps_shared_mem_init(&g, BYTES, "g"), PS_OK);
+    assert_int_equal(ps_shared_mem_init(&small, 4096, "small"), PS_OK);
+    const ps_shm_offer good = {.nonce = nonce, .bytes = BYTES};
+    ps_shm_offer bad = good;
+    bad.nonce++;
+    refused(door, bad, p.fd, g.fd, "another job");
+    bad = good, bad.rank = RANKS;
+    refused(door, bad, p.fd, g.fd, "unknown worker");
+    bad = good, bad.bytes = 4096;
+    refused(door, bad, small.fd, small.fd, "another size");
+    refused(door, good, small.fd, g.fd, "4096 bytes");
+    refused(door, good, p.fd, small.fd, "4096 bytes");
+    int unsealed = plain_memfd(BYTES);
+    refused(door, good, unsealed, g.fd, "not sealed");
+    refused(door, good, p.fd, unsealed, "not sealed");
+    refused(door, good, STDIN_FILENO, g.fd, "not sealed");
+    close(unsealed);
+
+    assert_int_equal(offer(door, good, p.fd, g.fd), PS_OK);
+    assert_null(ps_shm_door_params(door, 1));
+    assert_null(ps_shm_door_grads(door, RANKS + 5));
+    ((float *)g.base)[7] = 2.5f;
+    assert_true(ps_shm_door_grads(door, 0)[7] == 2.5f);
+    ps_shm_door_params(door, 0)[BYTES / 4 - 1] = -1.0f;
+    assert_true(((float *)p.base)[BYTES / 4 - 1] == -1.0f);
+    assert_int_not_equal(ftruncate(p.fd, 0), 0); // sealed: no SIGBUS for the server
+    assert_int_equal(offer(door, good, p.fd, g.fd), PS_ERR_PEER); // once is enough
+    ps_shared_mem_fini(&p);
+    ps_shared_mem_fini(&g);
+    ps_shared_mem_fini(&small);
+    assert_true(ps_shm_door_grads(door, 0)[7] == 2.5f); // lives on in the server
+    ps_shm_door_destroy(&door);
+}
+
+static void nonsense_is_survived(void **state)
+{
+    ps_shm_door *door;
+    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, &door), PS_OK);
+    for (size_t n = 0; n < 64; n += 7) {
+        int fd;
+        char noise[64];
+        memset(noise, 0x5a, sizeof noise);
+        assert_int_equal(ps_shm_connect(ps_shm_door_name(door), &fd), PS_OK);
+        assert_true(n == 0 || send(fd, noise, n, 0) == (ssize_t)n);
+        if (n == 0) shutdown(fd, SHUT_WR);
+        assert_int_equal(ps_shm_answer_recv(fd, ps_deadline_in_ms(5000)), PS_ERR_PEER);
+        close(fd);
+    }
+    ps_shared_mem p, g;
+    assert_int_equal(ps_shared_mem_init(&p, BYTES, "p"), PS_OK);
+    assert_int_equal(ps_shared_mem_init(&g, BYTES, "g"), PS_OK);
+    const ps_shm_offer good = {.rank = 1, .nonce = nonce, .bytes = BYTES};
+    assert_int_equal(offer(door, good, p.fd, g.fd), PS_OK);
+    ps_shared_mem_fini(&p);
+    ps_shared_mem_fini(&g);
+    ps_shm_door_destroy(&door);
+    assert_int_equal(ps_shm_connect("pstrain-nobody", &(int){0}), PS_ERR_PEER);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(takes_what_fits_and_nothing_else),
+        cmocka_unit_test(nonsense_is_survived),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
