@@ -1,0 +1,415 @@
+#include "ref_layers.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double *zeros(int64_t n)
+{
+    return calloc((size_t)n + 1, sizeof(double));
+}
+
+void ref_init(ref_model *m, const ps_model_spec *spec, int n, const float *params,
+              const void *buffers)
+{
+    *m = (ref_model){.spec = spec, .n = n};
+    m->params = zeros((int64_t)spec->arena_count);
+    m->grads = zeros((int64_t)spec->arena_count);
+    m->statistics = zeros((int64_t)spec->buffer_bytes / 4);
+    m->input = zeros(n * ps_dims_count(&spec->input));
+    m->mean = zeros(4096);
+    m->var = zeros(4096);
+    for (uint64_t i = 0; i < spec->arena_count; i++)
+        m->params[i] = params[i];
+    for (int b = 0; b < spec->n_buffers; b++) {
+        const ps_tensor *t = &spec->buffers[b];
+        if (t->role == PS_TENSOR_COUNTER) continue;
+        const float *from = (const float *)((const char *)buffers + t->offset);
+        for (uint64_t i = 0; i < t->count; i++)
+            m->statistics[t->offset / 4 + i] = from[i];
+    }
+    m->value = calloc((size_t)spec->n_layers, sizeof *m->value);
+    m->gradient = calloc((size_t)spec->n_layers, sizeof *m->gradient);
+    for (int i = 0; i < spec->n_layers; i++) {
+        m->value[i] = zeros(n * ps_dims_count(&spec->layers[i].out));
+        m->gradient[i] = zeros(n * ps_dims_count(&spec->layers[i].out));
+    }
+}
+
+void ref_fini(ref_model *m)
+{
+    for (int i = 0; i < m->spec->n_layers; i++) {
+        free(m->value[i]);
+        free(m->gradient[i]);
+    }
+    free(m->value);
+    free(m->gradient);
+    free(m->params);
+    free(m->grads);
+    free(m->statistics);
+    free(m->input);
+    free(m->mean);
+    free(m->var);
+}
+
+const double *ref_outputs(const ref_model *m)
+{
+    return m->value[m->spec->n_layers - 1];
+}
+
+static double *tensor_of(const ref_model *m, double *arena, int t)
+{
+    return t == PS_NONE ? NULL : arena + m->spec->tensors[t].offset;
+}
+
+/* Calls body for every (n, output position, window position inside the input). */
+#define EACH_WINDOW(...)                                                                 \
+    for (int64_t oh = 0; oh < H2; oh++)                                                  \
+        for (int64_t ow = 0; ow < W2; ow++)                                              \
+            for (int64_t kh = 0; kh < l->kernel[0]; kh++)                                \
+                for (int64_t kw = 0; kw < l->kernel[1]; kw++) {                          \
+                    int64_t h = oh * l->stride[0] - l->padding[0] + kh;                  \
+                    int64_t w = ow * l->stride[1] - l->padding[1] + kw;                  \
+                    if (h < 0 || h >= H || w < 0 || w >= W) continue;                    \
+                    __VA_ARGS__                                                          \
+                }
+#define PLANES                                                                           \
+    const int64_t C = l->in.d[0], H = l->in.d[1], W = l->in.d[2], H2 = l->out.d[1],      \
+                  W2 = l->out.d[2]
+
+/* dy NULL: forward. */
+static void conv(ref_model *m, const ps_layer *l, const double *x, double *y,
+                 const double *dy, double *dx)
+{
+    PLANES;
+    int64_t O = l->out.d[0], K = l->kernel[0] * l->kernel[1];
+    const double *weight = tensor_of(m, m->params, l->weight);
+    const double *bias = tensor_of(m, m->params, l->bias);
+    double *dw = tensor_of(m, m->grads, l->weight);
+    double *db = tensor_of(m, m->grads, l->bias);
+    for (int64_t n = 0; n < m->n; n++) {
+        for (int64_t o = 0; o < O; o++) {
+            int64_t out = (n * O + o) * H2 * W2;
+            for (int64_t p = 0; p < H2 * W2; p++) {
+                if (!dy) y[out + p] = bias ? bias[o] : 0.0;
+                if (dy && db) db[o] += dy[out + p];
+            }
+            for (int64_t c = 0; c < C; c++) {
+                EACH_WINDOW({
+                    int64_t i = ((n * C + c) * H + h) * W + w, j = out + oh * W2 + ow;
+                    int64_t k = (o * C + c) * K + kh * l->kernel[1] + kw;
+                    if (!dy) {
+                        y[j] += weight[k] * x[i];
+                    } else {
+                        dw[k] += dy[j] * x[i];
+                        if (dx) dx[i] += dy[j] * weight[k];
+                    }
+                })
+            }
+        }
+    }
+}
+
+static void linear(ref_model *m, const ps_layer *l, const double *x, double *y,
+                   const double *dy, double *dx)
+{
+    int64_t I = l->in.d[0], O = l->out.d[0];
+    const double *weight = tensor_of(m, m->params, l->weight);
+    const double *bias = tensor_of(m, m->params, l->bias);
+    double *dw = tensor_of(m, m->grads, l->weight);
+    double *db = tensor_of(m, m->grads, l->bias);
+    for (int64_t n = 0; n < m->n; n++) {
+        for (int64_t o = 0; o < O; o++) {
+            int64_t j = n * O + o;
+            if (!dy) y[j] = bias ? bias[o] : 0.0;
+            if (dy && db) db[o] += dy[j];
+            for (int64_t i = 0; i < I; i++) {
+                if (!dy) {
+                    y[j] += weight[o * I + i] * x[n * I + i];
+                } else {
+                    dw[o * I + i] += dy[j] * x[n * I + i];
+                    if (dx) dx[n * I + i] += dy[j] * weight[o * I + i];
+                }
+            }
+        }
+    }
+}
+
+static void statistics(ref_model *m, const ps_layer *l, const double *x, bool training)
+{
+    const int64_t C = l->in.d[0], P = l->in.d[1] * l->in.d[2];
+    double count = (double)(m->n * P);
+    double *rm = m->statistics + m->spec->buffers[l->running_mean].offset / 4;
+    double *rv = m->statistics + m->spec->buffers[l->running_var].offset / 4;
+    for (int64_t c = 0; c < C; c++) {
+        double sum = 0, square = 0;
+        for (int64_t n = 0; n < m->n; n++) {
+            for (int64_t p = 0; p < P; p++)
+                sum += x[(n * C + c) * P + p];
+        }
+        m->mean[c] = sum / count;
+        for (int64_t n = 0; n < m->n; n++) {
+            for (int64_t p = 0; p < P; p++)
+                square += pow(x[(n * C + c) * P + p] - m->mean[c], 2);
+        }
+        m->var[c] = square / count;
+        if (!training) {
+            m->mean[c] = rm[c];
+            m->var[c] = rv[c];
+        }
+    }
+}
+
+static void norm(ref_model *m, const ps_layer *l, const double *x, double *y,
+                 const double *dy, double *dx, bool training)
+{
+    const int64_t C = l->in.d[0], P = l->in.d[1] * l->in.d[2];
+    const double *weight = tensor_of(m, m->params, l->weight);
+    const double *bias = tensor_of(m, m->params, l->bias);
+    double *dw = tensor_of(m, m->grads, l->weight);
+    double *db = tensor_of(m, m->grads, l->bias);
+    double N = (double)(m->n * P);
+    statistics(m, l, x, training);
+    for (int64_t c = 0; c < C; c++) {
+        double inv = 1.0 / sqrt(m->var[c] + l->eps), sum = 0, dot = 0;
+        for (int64_t n = 0; n < m->n; n++) {
+            for (int64_t p = 0; p < P; p++) {
+                int64_t i = (n * C + c) * P + p;
+                double hat = (x[i] - m->mean[c]) * inv;
+                if (!dy) y[i] = hat * weight[c] + bias[c];
+                if (dy) sum += dy[i], dot += dy[i] * hat;
+            }
+        }
+        if (!dy && training) {
+            double *rm = m->statistics + m->spec->buffers[l->running_mean].offset / 4;
+            double *rv = m->statistics + m->spec->buffers[l->running_var].offset / 4;
+            rm[c] += l->momentum * (m->mean[c] - rm[c]);
+            rv[c] += l->momentum * (m->var[c] * N / (N - 1) - rv[c]);
+        }
+        if (!dy) continue;
+        dw[c] += dot;
+        db[c] += sum;
+        for (int64_t n = 0; n < m->n && dx; n++) {
+            for (int64_t p = 0; p < P; p++) {
+                int64_t i = (n * C + c) * P + p;
+                double hat = (x[i] - m->mean[c]) * inv;
+                dx[i] += weight[c] * inv * (dy[i] - sum / N - hat * dot / N);
+            }
+        }
+    }
+}
+
+static void pool(ref_model *m, const ps_layer *l, const double *x, double *y,
+                 const double *dy, double *dx)
+{
+    PLANES;
+    bool max = l->kind == PS_LAYER_MAX_POOL2D;
+    double size = (double)(l->kernel[0] * l->kernel[1]);
+    int64_t *best = malloc(sizeof *best * (size_t)(H2 * W2));
+    for (int64_t o = 0; o < m->n * C; o++) {
+        for (int64_t p = 0; p < H2 * W2; p++)
+            best[p] = -1;
+        if (!dy) memset(y + o * H2 * W2, 0, sizeof *y * (size_t)(H2 * W2));
+        EACH_WINDOW({
+            int64_t i = (o * H + h) * W + w;
+            int64_t p = oh * W2 + ow;
+            int64_t j = o * H2 * W2 + p;
+            if (best[p] < 0 || x[i] > x[best[p]]) best[p] = i;
+            if (!max && !dy) y[j] += x[i] / size;
+            if (!max && dy) dx[i] += dy[j] / size;
+        })
+        for (int64_t p = 0; p < H2 * W2 && max; p++) {
+            if (!dy)
+                y[o * H2 * W2 + p] = x[best[p]];
+            else
+                dx[best[p]] += dy[o * H2 * W2 + p];
+        }
+    }
+    free(best);
+}
+
+static void dropout(ref_model *m, const ps_layer *l, const double *x, double *y,
+                    const ps_batch *batch, const ps_pass *pass)
+{
+    int64_t F = ps_dims_count(&l->in);
+    const uint32_t key[2] = {(uint32_t)pass->dropout.seed,
+                             (uint32_t)(pass->dropout.seed >> 32)};
+    for (int64_t i = 0; i < m->n * F; i++) {
+        uint32_t e = (uint32_t)(i % F), words[4];
+        const uint32_t counter[4] = {e / 8, (uint32_t)l->dropout_id,
+                                     batch->positions[i / F], pass->dropout.epoch};
+        ps_philox4x32(key, counter, words);
+        uint32_t draw = words[e % 8 / 2] >> (16 * (e % 2)) & 0xFFFF;
+        bool keep = draw >= l->p * 65536.0;
+        double scaled = keep ? x[i] / (1.0 - l->p) : 0.0;
+        if (!pass->training || l->p == 0.0) scaled = x[i];
+        y[i] += scaled;
+    }
+}
+
+static void log_softmax(ref_model *m, const ps_layer *l, const double *x, double *y,
+                        const double *dy, double *dx)
+{
+    int64_t F = l->in.d[0];
+    for (int64_t n = 0; n < m->n; n++) {
+        double sum = 0, total = 0, max = x[n * F];
+        for (int64_t c = 0; c < F; c++)
+            max = fmax(max, x[n * F + c]);
+        for (int64_t c = 0; c < F; c++) {
+            sum += exp(x[n * F + c] - max);
+            if (dy) total += dy[n * F + c];
+        }
+        for (int64_t c = 0; c < F; c++) {
+            int64_t i = n * F + c;
+            double log_prob = x[i] - max - log(sum);
+            if (!dy) y[i] = log_prob;
+            if (dy && dx) dx[i] += dy[i] - exp(log_prob) * total;
+        }
+    }
+}
+
+static double activation(ps_layer_kind kind, double x)
+{
+    if (kind == PS_LAYER_RELU) return x > 0 ? x : 0;
+    return kind == PS_LAYER_TANH ? tanh(x) : 1 / (1 + exp(-x));
+}
+
+static double slope(ps_layer_kind kind, double y)
+{
+    if (kind == PS_LAYER_RELU) return y > 0;
+    return kind == PS_LAYER_TANH ? 1 - y * y : y * (1 - y);
+}
+
+static const double *input_of(const ref_model *m, int layer)
+{
+    return layer == PS_INPUT ? m->input : m->value[layer];
+}
+
+static void forward_layer(ref_model *m, int i, const ps_batch *batch, const ps_pass *pass)
+{
+    const ps_layer *l = &m->spec->layers[i];
+    const double *x = input_of(m, l->input[0]);
+    double *y = m->value[i];
+    int64_t count = m->n * ps_dims_count(&l->out);
+    memset(y, 0, sizeof *y * (size_t)count);
+    switch (l->kind) {
+    case PS_LAYER_CONV2D:
+        conv(m, l, x, y, NULL, NULL);
+        break;
+    case PS_LAYER_LINEAR:
+        linear(m, l, x, y, NULL, NULL);
+        break;
+    case PS_LAYER_BATCH_NORM2D:
+        norm(m, l, x, y, NULL, NULL, pass->training);
+        break;
+    case PS_LAYER_MAX_POOL2D:
+    case PS_LAYER_AVG_POOL2D:
+        pool(m, l, x, y, NULL, NULL);
+        break;
+    case PS_LAYER_DROPOUT:
+        dropout(m, l, x, y, batch, pass);
+        break;
+    case PS_LAYER_LOG_SOFTMAX:
+        log_softmax(m, l, x, y, NULL, NULL);
+        break;
+    case PS_LAYER_FLATTEN:
+        memcpy(y, x, sizeof *y * (size_t)count);
+        break;
+    case PS_LAYER_ADD:
+        for (int64_t e = 0; e < count; e++)
+            y[e] = x[e] + input_of(m, l->input[1])[e];
+        break;
+    default:
+        for (int64_t e = 0; e < count; e++)
+            y[e] = activation(l->kind, x[e]);
+    }
+}
+
+static void backward_layer(ref_model *m, int i, const ps_batch *batch,
+                           const ps_pass *pass)
+{
+    const ps_layer *l = &m->spec->layers[i];
+    const double *x = input_of(m, l->input[0]), *dy = m->gradient[i];
+    double *dx = l->input[0] == PS_INPUT ? NULL : m->gradient[l->input[0]];
+    int64_t count = m->n * ps_dims_count(&l->out);
+    switch (l->kind) {
+    case PS_LAYER_CONV2D:
+        conv(m, l, x, NULL, dy, dx);
+        break;
+    case PS_LAYER_LINEAR:
+        linear(m, l, x, NULL, dy, dx);
+        break;
+    case PS_LAYER_BATCH_NORM2D:
+        norm(m, l, x, NULL, dy, dx, true);
+        break;
+    case PS_LAYER_LOG_SOFTMAX:
+        log_softmax(m, l, x, NULL, dy, dx);
+        break;
+    default:
+        if (!dx && l->kind != PS_LAYER_ADD) break;
+        if (l->kind == PS_LAYER_MAX_POOL2D || l->kind == PS_LAYER_AVG_POOL2D) {
+            pool(m, l, x, NULL, dy, dx);
+        } else if (l->kind == PS_LAYER_DROPOUT) {
+            dropout(m, l, dy, dx, batch, pass);
+        } else if (l->kind == PS_LAYER_FLATTEN || l->kind == PS_LAYER_ADD) {
+            for (int k = 0; k < l->n_inputs; k++) {
+                if (l->input[k] == PS_INPUT) continue;
+                for (int64_t e = 0; e < count; e++)
+                    m->gradient[l->input[k]][e] += dy[e];
+            }
+        } else {
+            for (int64_t e = 0; e < count; e++)
+                dx[e] += dy[e] * slope(l->kind, m->value[i][e]);
+        }
+    }
+}
+
+/* One sample's loss; d (classes), if not NULL, its gradient. */
+static double loss(ps_loss_kind kind, int64_t classes, const double *out, int32_t label,
+                   double *d)
+{
+    double sum = 0, mse = 0, lse;
+    for (int64_t c = 0; c < classes; c++) {
+        sum += exp(out[c]);
+        mse += pow(out[c] - (c == label), 2) / (double)classes;
+    }
+    lse = log(sum);
+    for (int64_t c = 0; c < classes && d; c++) {
+        if (kind == PS_LOSS_NLL) d[c] = c == label ? -1 : 0;
+        if (kind == PS_LOSS_CROSS_ENTROPY) d[c] = exp(out[c] - lse) - (c == label);
+        if (kind == PS_LOSS_MSE) d[c] = 2 * (out[c] - (c == label)) / (double)classes;
+    }
+    if (kind == PS_LOSS_MSE) return mse;
+    return (kind == PS_LOSS_CROSS_ENTROPY ? lse : 0) - out[label];
+}
+
+double ref_forward(ref_model *m, const ps_batch *batch, const ps_pass *pass)
+{
+    int64_t classes = m->spec->n_outputs;
+    double sum = 0;
+    for (int64_t i = 0; i < m->n * ps_dims_count(&m->spec->input); i++)
+        m->input[i] = batch->x[i];
+    for (int i = 0; i < m->spec->n_layers; i++)
+        forward_layer(m, i, batch, pass);
+    for (int64_t n = 0; n < m->n; n++)
+        sum += loss(m->spec->loss, classes, ref_outputs(m) + n * classes,
+                    batch->labels[n], NULL);
+    return sum;
+}
+
+void ref_backward(ref_model *m, const ps_batch *batch, const ps_pass *pass)
+{
+    int last = m->spec->n_layers - 1;
+    int64_t classes = m->spec->n_outputs;
+    for (int i = 0; i <= last; i++)
+        memset(m->gradient[i], 0,
+               sizeof(double) * (size_t)(m->n * ps_dims_count(&m->spec->layers[i].out)));
+    for (int64_t n = 0; n < m->n; n++) {
+        double *d = m->gradient[last] + n * classes;
+        loss(m->spec->loss, classes, ref_outputs(m) + n * classes, batch->labels[n], d);
+        for (int64_t c = 0; c < classes; c++)
+            d[c] *= (double)pass->grad_scale / m->n;
+    }
+    for (int i = last; i >= 0; i--)
+        backward_layer(m, i, batch, pass);
+}

@@ -1,0 +1,29 @@
+/* A reference for devices: every layer and loss of a model as plain loops in double, from
+ * PyTorch's documented formulas, row-major. Slow and simple; it shares no code with the
+ * devices. */
+#ifndef PS_REF_LAYERS_H
+#define PS_REF_LAYERS_H
+
+#include "device.h"
+
+typedef struct ref_model {
+    const ps_model_spec *spec;
+    int n;              // samples
+    double *params;     // as the parameter arena
+    double *grads;      // added to by every backward pass
+    double *statistics; // running mean and variance, at the buffer's offset / 4
+    double **value;     // per layer: output (n, out)
+    double **gradient;  // per layer: of the output
+    double *input;      // (n, in)
+    double *mean, *var; // scratch of a batch norm (per layer, 4096 channels at most)
+} ref_model;
+
+void ref_init(ref_model *m, const ps_model_spec *spec, int n, const float *params,
+              const void *buffers);
+void ref_fini(ref_model *m);
+/* The sum of the samples' losses; the statistics are updated in training. */
+double ref_forward(ref_model *m, const ps_batch *batch, const ps_pass *pass);
+void ref_backward(ref_model *m, const ps_batch *batch, const ps_pass *pass);
+const double *ref_outputs(const ref_model *m);
+
+#endif

@@ -1,0 +1,484 @@
+/* One suite over every device: each against a reference in double (ref_layers.c), layer
+ * by layer and in models, and the rules of device.h. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "device.h"
+#include "init_weights.h"
+#include "mem.h"
+#include "ref_layers.h"
+
+#define FLAT "flatten, linear: {name: fc, out: 5}"
+
+/* A model with everything that a pass needs. */
+typedef struct rig {
+    ps_config cfg;
+    ps_model_spec spec;
+    int max_batch;
+    float *params, *grads, *x;
+    void *buffers;
+    int32_t *labels;
+    uint32_t *positions;
+    ps_device *device;
+    ps_program *program;
+} rig;
+
+static uint64_t noise_state = 1;
+
+static float noise(void) // [-1, 1)
+{
+    noise_state = noise_state * 6364136223846793005ull + 1442695040888963407ull;
+    return (float)((double)(noise_state >> 40) / (1 << 23) - 1.0);
+}
+
+static void rig_data(rig *r)
+{
+    int64_t features = ps_dims_count(&r->spec.input);
+    for (int64_t i = 0; i < r->max_batch * features; i++)
+        r->x[i] = noise();
+    for (int i = 0; i < r->max_batch; i++) {
+        r->labels[i] = (int32_t)((unsigned)(i * 7 + 3) % (unsigned)r->spec.n_outputs);
+        r->positions[i] = (uint32_t)(i * 31 + 5);
+    }
+    for (int t = 0; t < r->spec.n_tensors; t++) { // not the symmetric initial values
+        const ps_tensor *tensor = &r->spec.tensors[t];
+        for (uint64_t i = 0; i < tensor->count; i++)
+            r->params[tensor->offset + i] += 0.1f * noise();
+    }
+    for (int b = 0; b < r->spec.n_buffers; b++) {
+        const ps_tensor *t = &r->spec.buffers[b];
+        float *v = (float *)((char *)r->buffers + t->offset);
+        for (uint64_t i = 0; t->role == PS_TENSOR_BUFFER && i < t->count; i++)
+            v[i] += 0.3f * (noise() + 1.0f);
+    }
+}
+
+static void rig_init(rig *r, const char *input, const char *loss, const char *layers,
+                     int max_batch)
+{
+    char a[256], b[64], c[4096];
+    snprintf(a, sizeof a, "model.input=%s", input);
+    snprintf(b, sizeof b, "model.loss=%s", loss);
+    snprintf(c, sizeof c, "model.layers=[%s]", layers);
+    const char *overrides[] = {a, b, c};
+    memset(r, 0, sizeof *r);
+    if (ps_config_load(&r->cfg, NULL, overrides, 3) != PS_OK ||
+        ps_model_spec_init(&r->spec, &r->cfg) != PS_OK)
+        fail_msg("%s", ps_err_message());
+    r->max_batch = max_batch;
+    size_t n = (size_t)max_batch, arena = sizeof(float) * r->spec.arena_count;
+    size_t features = (size_t)ps_dims_count(&r->spec.input);
+    assert_int_equal(ps_mem_zalloc_aligned(&r->params, arena, "p"), PS_OK);
+    assert_int_equal(ps_mem_zalloc_aligned(&r->grads, arena, "g"), PS_OK);
+    assert_int_equal(ps_mem_zalloc_aligned(&r->buffers, r->spec.buffer_bytes, "b"),
+                     PS_OK);
+    assert_int_equal(ps_mem_zalloc_aligned(&r->x, n * features * 4, "x"), PS_OK);
+    assert_int_equal(ps_mem_zalloc_aligned(&r->labels, n * 4, "l"), PS_OK);
+    assert_int_equal(ps_mem_zalloc_aligned(&r->positions, n * 4, "q"), PS_OK);
+    noise_state = 42;
+    ps_init_weights(&r->spec, 3, 1, r->params, r->buffers);
+    rig_data(r);
+    const ps_device_options device = {.index = -1, .threads = 1};
+    const ps_program_options program = {.spec = &r->spec,
+                                        .max_batch = max_batch,
+                                        .training = true,
+                                        .params = r->params,
+                                        .grads = r->grads,
+                                        .buffers = r->buffers};
+    if (ps_device_open("cpu", &device, &r->device) != PS_OK ||
+        ps_program_create(r->device, &program, &r->program) != PS_OK)
+        fail_msg("%s", ps_err_message());
+}
+
+static void rig_fini(rig *r)
+{
+    ps_program_destroy(&r->program);
+    ps_device_close(&r->device);
+    ps_model_spec_fini(&r->spec);
+    ps_config_fini(&r->cfg);
+    free(r->params);
+    free(r->grads);
+    free(r->buffers);
+    free(r->x);
+    free(r->labels);
+    free(r->positions);
+}
+
+static ps_batch rig_batch(const rig *r, int n)
+{
+    return (ps_batch){n, r->x, r->labels, r->positions};
+}
+
+/* max |a - b| <= bound * max |b|, over a tensor. Not below 0.05: the gradient of a bias
+ * in front of a batch norm is a sum of such terms that is zero. */
+static void assert_close(const char *what, const float *a, const double *b, uint64_t n,
+                         double bound)
+{
+    double worst = 0, largest = 0.05;
+    for (uint64_t i = 0; i < n; i++) {
+        if (!isfinite(a[i]))
+            fail_msg("%s[%llu] is not finite", what, (unsigned long long)i);
+        worst = fmax(worst, fabs(a[i] - b[i]));
+        largest = fmax(largest, fabs(b[i]));
+    }
+    if (worst > bound * largest)
+        fail_msg("%s: off by %g, the largest is %g", what, worst, largest);
+}
+
+static void check_outputs(const rig *r, const ref_model *ref, int n)
+{
+    size_t count = (size_t)(n * r->spec.n_outputs);
+    float *out = malloc(count * sizeof *out);
+    assert_int_equal(ps_program_outputs(r->program, out, count), PS_OK);
+    assert_close("outputs", out, ref_outputs(ref), count, 2e-5);
+    free(out);
+}
+
+static void check_gradients(const rig *r, const ref_model *ref)
+{
+    for (int t = 0; t < r->spec.n_tensors; t++) {
+        const ps_tensor *tensor = &r->spec.tensors[t];
+        assert_close(tensor->name, r->grads + tensor->offset, ref->grads + tensor->offset,
+                     tensor->count, 4e-5);
+    }
+    for (int b = 0; b < r->spec.n_buffers; b++) {
+        const ps_tensor *t = &r->spec.buffers[b];
+        if (t->role == PS_TENSOR_COUNTER) continue;
+        assert_close(t->name, (const float *)((const char *)r->buffers + t->offset),
+                     ref->statistics + t->offset / 4, t->count, 1e-5);
+    }
+}
+
+/* Forward and backward of n samples on the device and in the reference, compared. */
+static void compare(rig *r, int n, const ps_pass *pass)
+{
+    ref_model ref;
+    ps_pass_result result;
+    ps_batch batch = rig_batch(r, n);
+    ref_init(&ref, &r->spec, n, r->params, r->buffers);
+    if (pass->accumulate) {
+        for (uint64_t i = 0; i < r->spec.arena_count; i++)
+            ref.grads[i] = r->grads[i];
+    }
+    double loss = ref_forward(&ref, &batch, pass);
+    if (ps_program_forward(r->program, &batch, pass, &result) != PS_OK)
+        fail_msg("%s", ps_err_message());
+    if (fabs(result.loss_sum - loss) > 1e-5 * fabs(loss) + 1e-6)
+        fail_msg("loss %.9g, reference %.9g", result.loss_sum, loss);
+    check_outputs(r, &ref, n);
+    if (pass->training) {
+        ref_backward(&ref, &batch, pass);
+        if (ps_program_backward(r->program, &batch, pass) != PS_OK)
+            fail_msg("%s", ps_err_message());
+        check_gradients(r, &ref);
+    }
+    ref_fini(&ref);
+}
+
+typedef struct model_case {
+    const char *what, *input, *loss, *layers;
+} model_case;
+
+#define NLL "log_softmax"
+static const model_case cases[] = {
+    {"linear", "[7]", "cross_entropy", "{linear: {name: a, out: 6}}"},
+    {"linear without bias, nll", "[7]", "nll",
+     "{linear: {name: a, out: 6, bias: false}}, " NLL},
+    {"mse", "[7]", "mse", "{linear: {name: a, out: 6}}, sigmoid"},
+    {"log_softmax without nll", "[7]", "mse", "{linear: {name: a, out: 6}}, " NLL},
+    {"linear twice with relu", "[9]", "cross_entropy",
+     "{linear: {name: a, out: 33}}, relu, {linear: {name: b, out: 4}}"},
+    {"tanh, sigmoid, relu in a row", "[9]", "cross_entropy",
+     "{linear: {name: a, out: 20}}, tanh, sigmoid, relu, tanh, {linear: {name: b, out: "
+     "4}}"},
+    {"relu then sigmoid", "[9]", "cross_entropy",
+     "{linear: {name: a, out: 20}}, relu, sigmoid, {linear: {name: b, out: 4}}"},
+    {"convolutions of 3x3", "[1, 9, 9]", "cross_entropy",
+     "{conv2d: {name: a, out: 32, kernel: 3}}, relu, {conv2d: {name: b, out: 16, kernel: "
+     "3}}, relu, flatten, {linear: {name: fc, out: 5}}"},
+    {"winograd's shapes", "[1, 26, 26]", "nll",
+     "{conv2d: {name: a, out: 32, kernel: 3}}, relu, {conv2d: {name: b, out: 64, kernel: "
+     "3}}, relu, {max_pool2d: 2}, flatten, {linear: {name: fc, out: 10}}, " NLL},
+    {"channels that fill no vector", "[3, 11, 10]", "cross_entropy",
+     "{conv2d: {name: a, out: 6, kernel: 5, padding: 2}}, tanh, {conv2d: {name: b, out: "
+     "10, kernel: 3, stride: 2}}, sigmoid, {conv2d: {name: c, out: 20, kernel: 1}}, "
+     "flatten, {linear: {name: fc, out: 5}}"},
+    {"strided convolutions without bias", "[16, 8, 8]", "cross_entropy",
+     "{conv2d: {name: a, out: 32, kernel: 3, stride: 2, padding: 1, bias: false}}, relu, "
+     "{conv2d: {name: b, out: 32, kernel: 1, stride: 2, bias: false}}, flatten, {linear: "
+     "{name: fc, out: 5}}"},
+    {"max_pool2d after relu", "[2, 8, 8]", "cross_entropy",
+     "{conv2d: {name: a, out: 16, kernel: 3, padding: 1}}, relu, {max_pool2d: 2}, "
+     "flatten, {linear: {name: fc, out: 5}}"},
+    {"max_pool2d that overlaps", "[2, 9, 9]", "cross_entropy",
+     "{conv2d: {name: a, out: 18, kernel: 3, padding: 1}}, {max_pool2d: {kernel: 3, "
+     "stride: 2, padding: 1}}, relu, flatten, {linear: {name: fc, out: 5}}"},
+    {"max_pool2d with a rest, of row-major data", "[3, 7, 9]", "cross_entropy",
+     "{conv2d: {name: a, out: 7, kernel: 1}}, {max_pool2d: 2}, tanh, flatten, {linear: "
+     "{name: fc, out: 5}}"},
+    {"avg_pool2d", "[2, 8, 8]", "cross_entropy",
+     "{conv2d: {name: a, out: 24, kernel: 3}}, relu, {avg_pool2d: {kernel: 3, stride: "
+     "2, padding: 1}}, flatten, {linear: {name: fc, out: 5}}"},
+    {"global avg_pool2d", "[2, 6, 6]", "cross_entropy",
+     "{conv2d: {name: a, out: 32, kernel: 3}}, tanh, {avg_pool2d: global}, flatten, "
+     "{linear: {name: fc, out: 5}}"},
+    {"pooling of the input", "[3, 8, 8]", "cross_entropy",
+     "{max_pool2d: 2}, {avg_pool2d: 2}, relu, flatten, {linear: {name: fc, out: 5}}"},
+    {"batch_norm2d", "[3, 6, 6]", "cross_entropy",
+     "{conv2d: {name: a, out: 16, kernel: 3}}, {batch_norm2d: {name: bn}}, relu, "
+     "flatten, {linear: {name: fc, out: 5}}"},
+    {"batch_norm2d of 10 channels and of the input", "[3, 6, 6]", "cross_entropy",
+     "{batch_norm2d: {name: bn0}}, {conv2d: {name: a, out: 10, kernel: 3}}, "
+     "{batch_norm2d: {name: bn}}, {max_pool2d: 2}, flatten, {linear: {name: fc, out: "
+     "5}}"},
+    {"dropout before flatten and after relu", "[1, 10, 10]", "nll",
+     "{conv2d: {name: a, out: 32, kernel: 3}}, relu, {max_pool2d: 2}, {dropout: 0.25}, "
+     "flatten, {linear: {name: fc1, out: 40}}, relu, {dropout: 0.5}, {linear: {name: "
+     "fc2, out: 10}}, " NLL},
+    {"dropout of blocked channels", "[1, 8, 8]", "cross_entropy",
+     "{conv2d: {name: a, out: 20, kernel: 3}}, relu, {dropout: 0.3}, {conv2d: {name: b, "
+     "out: 16, kernel: 3}}, tanh, {dropout: 0.6}, {avg_pool2d: 2}, flatten, {linear: "
+     "{name: fc, out: 5}}"},
+    {"dropout of nothing and of the input", "[2, 6, 6]", "cross_entropy",
+     "{dropout: 0.2}, {conv2d: {name: a, out: 16, kernel: 3}}, {dropout: 0}, relu, "
+     "flatten, {linear: {name: fc, out: 5}}"},
+    {"a residual block, identity", "[3, 8, 8]", "cross_entropy",
+     "{conv2d: {name: a, out: 16, kernel: 3, padding: 1}}, relu, {residual: {name: r, "
+     "body: [{conv2d: {name: b, out: 16, kernel: 3, padding: 1}}, {batch_norm2d: {name: "
+     "bn}}, relu, {conv2d: {name: c, out: 16, kernel: 3, padding: 1}}]}}, relu, "
+     "flatten, {linear: {name: fc, out: 5}}"},
+    {"residual blocks as in ResNet", "[3, 8, 8]", "cross_entropy",
+     "{conv2d: {name: a, out: 16, kernel: 3, padding: 1, bias: false}}, {batch_norm2d: "
+     "{name: n}}, relu, {residual: {name: r, body: [{conv2d: {name: b, out: 32, kernel: "
+     "3, stride: 2, padding: 1, bias: false}}, {batch_norm2d: {name: bn1}}, relu, "
+     "{conv2d: {name: c, out: 32, kernel: 3, padding: 1, bias: false}}, {batch_norm2d: "
+     "{name: bn2}}], shortcut: [{conv2d: {name: d, out: 32, kernel: 1, stride: 2, bias: "
+     "false}}, {batch_norm2d: {name: bn3}}]}}, relu, {residual: {name: s, body: "
+     "[{conv2d: {name: b, out: 32, kernel: 3, padding: 1}}, {batch_norm2d: {name: "
+     "bn}}]}}, relu, {avg_pool2d: global}, flatten, {linear: {name: fc, out: 5}}"},
+    {"a residual block of flat layers around the input", "[12]", "mse",
+     "{residual: {name: r, body: [{linear: {name: a, out: 12}}, tanh]}}, {residual: "
+     "{name: s, body: [sigmoid, {linear: {name: a, out: 12}}], shortcut: [tanh]}}, "
+     "{linear: {name: fc, out: 5}}"},
+};
+
+static const ps_pass plain_pass = {
+    .training = true, .grad_scale = 1.0f, .dropout = {0x123456789abcull, 3}};
+
+static void test_models(void **state)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rig r;
+        const model_case *c = &cases[i];
+        print_message("%s\n", c->what);
+        rig_init(&r, c->input, c->loss, c->layers, 6);
+        ps_pass scaled = plain_pass, added = plain_pass, evaluation = plain_pass;
+        scaled.grad_scale = 0.25f;
+        added.accumulate = true;
+        evaluation.training = false;
+        compare(&r, 6, &plain_pass);
+        compare(&r, 6, &scaled);
+        compare(&r, 5, &plain_pass); // a short last batch
+        compare(&r, 6, &added);
+        compare(&r, 2, &evaluation);
+        compare(&r, 6, &evaluation);
+        compare(&r, 6, &plain_pass);
+        rig_fini(&r);
+    }
+}
+
+static const char *const basicnet =
+    "{conv2d: {name: conv1, out: 32, kernel: 3}}, relu, {conv2d: {name: conv2, out: 64, "
+    "kernel: 3}}, relu, {max_pool2d: 2}, {dropout: 0.25}, flatten, {linear: {name: fc1, "
+    "out: 128}}, relu, {dropout: 0.5}, {linear: {name: fc2, out: 10}}, log_softmax";
+
+/* The same inputs give the same bits, in other programs too. */
+static void test_same_bits(void **state)
+{
+    rig a, b;
+    ps_pass_result first, second;
+    rig_init(&a, "[1, 28, 28]", "nll", basicnet, 16);
+    void *hole = malloc(12345); // other addresses
+    rig_init(&b, "[1, 28, 28]", "nll", basicnet, 20);
+    size_t bytes = sizeof(float) * a.spec.arena_count;
+    memcpy(b.params, a.params, bytes);
+    memcpy(b.x, a.x, sizeof(float) * 16 * 784);
+    ps_batch x = rig_batch(&a, 16), y = rig_batch(&b, 16);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(ps_program_forward(a.program, &x, &plain_pass, &first), PS_OK);
+        assert_int_equal(ps_program_backward(a.program, &x, &plain_pass), PS_OK);
+        assert_int_equal(ps_program_forward(b.program, &y, &plain_pass, &second), PS_OK);
+        assert_int_equal(ps_program_backward(b.program, &y, &plain_pass), PS_OK);
+        assert_memory_equal(a.grads, b.grads, bytes);
+        assert_memory_equal(&first.loss_sum, &second.loss_sum, sizeof(double));
+    }
+    free(hole);
+    rig_fini(&a);
+    rig_fini(&b);
+}
+
+typedef struct hook_log {
+    int n, first[64], count[64];
+    int fail_at;
+} hook_log;
+
+static ps_err note(void *ctx, int first, int n)
+{
+    hook_log *log = ctx;
+    if (log->n == log->fail_at) return ps_err_set(PS_ERR_TIMEOUT, "told to fail");
+    log->first[log->n] = first;
+    log->count[log->n++] = n;
+    return PS_OK;
+}
+
+static void test_hooks(void **state)
+{
+    rig r;
+    hook_log needed = {.fail_at = -1}, ready = {.fail_at = -1};
+    rig_init(&r, "[1, 28, 28]", "nll", basicnet, 4);
+    ps_batch batch = rig_batch(&r, 4);
+    ps_pass_hooks hooks = {.ctx = &needed, .params_needed = note};
+    ps_pass pass = plain_pass;
+    pass.hooks = &hooks;
+    assert_int_equal(ps_program_forward(r.program, &batch, &pass, NULL), PS_OK);
+    hooks = (ps_pass_hooks){.ctx = &ready, .grads_ready = note};
+    assert_int_equal(ps_program_backward(r.program, &batch, &pass), PS_OK);
+    assert_int_equal(needed.n, 4);
+    assert_int_equal(ready.n, 4);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(needed.first[i], 2 * i);
+        assert_int_equal(ready.first[i], 6 - 2 * i);
+        assert_int_equal(needed.count[i], 2);
+        assert_int_equal(ready.count[i], 2);
+    }
+    hook_log failing = {.fail_at = 1};
+    hooks = (ps_pass_hooks){.ctx = &failing, .params_needed = note};
+    assert_int_equal(ps_program_forward(r.program, &batch, &pass, NULL), PS_ERR_TIMEOUT);
+    rig_fini(&r);
+}
+
+/* One layer of dropout on ones shows its mask; p = 0.25 of 4 x 20,000 draws. */
+static void test_dropout(void **state)
+{
+    rig r;
+    rig_init(&r, "[20000]", "cross_entropy",
+             "{dropout: 0.25}, {linear: {name: a, out: 3}}", 4);
+    ps_batch batch = rig_batch(&r, 4);
+    float out[12], again[12];
+    memset(r.params, 0, sizeof(float) * r.spec.arena_count);
+    for (int i = 0; i < 4 * 20000; i++)
+        r.x[i] = 1.0f;
+    for (int i = 0; i < 20000; i++)
+        r.params[r.spec.tensors[0].offset + (uint64_t)i] = 1.0f;
+    assert_int_equal(ps_program_forward(r.program, &batch, &plain_pass, NULL), PS_OK);
+    assert_int_equal(ps_program_outputs(r.program, out, 12), PS_OK);
+    for (int i = 0; i < 4; i++) // the mean is 20,000, one standard deviation 81.6
+        assert_true(fabs(out[i * 3] - 20000.0) < 5 * 81.7);
+    assert_true(out[0] != out[3]);
+    // another order of the samples: the draws go with the position
+    r.positions[0] = 5 + 31 * 3;
+    r.positions[3] = 5;
+    assert_int_equal(ps_program_forward(r.program, &batch, &plain_pass, NULL), PS_OK);
+    assert_int_equal(ps_program_outputs(r.program, again, 12), PS_OK);
+    assert_true(again[0] == out[9] && again[9] == out[0] && again[3] == out[3]);
+    ps_pass other = plain_pass;
+    other.dropout.epoch++;
+    assert_int_equal(ps_program_forward(r.program, &batch, &other, NULL), PS_OK);
+    assert_int_equal(ps_program_outputs(r.program, again, 12), PS_OK);
+    assert_true(again[3] != out[3]);
+    other = plain_pass;
+    other.dropout.seed += 1ull << 40;
+    assert_int_equal(ps_program_forward(r.program, &batch, &other, NULL), PS_OK);
+    assert_int_equal(ps_program_outputs(r.program, again, 12), PS_OK);
+    assert_true(again[3] != out[3]);
+    rig_fini(&r);
+}
+
+/* torch.argmax: the first of equal maxima. */
+static void test_correct(void **state)
+{
+    rig r;
+    ps_pass_result result;
+    rig_init(&r, "[3]", "cross_entropy", "{linear: {name: a, out: 3}}", 4);
+    float *weight = r.params + r.spec.tensors[0].offset;
+    memset(r.params, 0, sizeof(float) * r.spec.arena_count);
+    weight[0] = weight[4] = weight[8] = 1.0f; // the identity
+    const float x[12] = {1, 1, 0, 0, 2, 2, 0, 0, 0, 5, 1, 9};
+    const int32_t labels[4] = {0, 2, 0, 2};
+    memcpy(r.x, x, sizeof x);
+    memcpy(r.labels, labels, sizeof labels);
+    ps_batch batch = rig_batch(&r, 4);
+    assert_int_equal(ps_program_forward(r.program, &batch, &plain_pass, &result), PS_OK);
+    assert_int_equal(result.correct, 3); // the second one's first maximum is class 1
+    rig_fini(&r);
+}
+
+static void test_counts_batches(void **state)
+{
+    rig r;
+    rig_init(&r, "[2, 3, 3]", "cross_entropy",
+             "{batch_norm2d: {name: bn}}, flatten, {linear: {name: fc, out: 3}}", 4);
+    ps_batch batch = rig_batch(&r, 4);
+    const ps_tensor *t = NULL;
+    for (int b = 0; b < r.spec.n_buffers; b++) {
+        if (r.spec.buffers[b].role == PS_TENSOR_COUNTER) t = &r.spec.buffers[b];
+    }
+    assert_non_null(t);
+    const int64_t *counter = (const int64_t *)((const char *)r.buffers + t->offset);
+    ps_pass evaluation = plain_pass;
+    evaluation.training = false;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(ps_program_forward(r.program, &batch, &plain_pass, NULL), PS_OK);
+    assert_int_equal(ps_program_forward(r.program, &batch, &evaluation, NULL), PS_OK);
+    assert_int_equal(*counter, 3);
+    rig_fini(&r);
+}
+
+static void test_refusals(void **state)
+{
+    rig r;
+    ps_device *device = NULL;
+    ps_device_options options = {.index = -1, .threads = 1, .precision = "bf16"};
+    assert_int_equal(ps_device_open("cpu", &options, &device), PS_ERR_UNSUPPORTED);
+    assert_null(device);
+    options.precision = "float32";
+    assert_int_equal(ps_device_open("tpu", &options, &device), PS_ERR_CONFIG);
+    assert_int_equal(ps_device_open("cuda:x", &options, &device), PS_ERR_CONFIG);
+    rig_init(&r, "[3]", "cross_entropy", "{linear: {name: a, out: 3}}", 4);
+    ps_batch batch = rig_batch(&r, 4);
+    float out[12];
+    assert_int_equal(ps_program_outputs(r.program, out, 12), PS_ERR_ARG);
+    assert_int_equal(ps_program_backward(r.program, &batch, &plain_pass), PS_ERR_ARG);
+    batch.n = 5;
+    assert_int_equal(ps_program_forward(r.program, &batch, &plain_pass, NULL),
+                     PS_ERR_ARG);
+    batch.n = 4;
+    r.labels[2] = 3;
+    assert_int_equal(ps_program_forward(r.program, &batch, &plain_pass, NULL),
+                     PS_ERR_ARG);
+    assert_non_null(strstr(ps_err_message(), "label 3"));
+    r.labels[2] = 2;
+    assert_int_equal(ps_program_forward(r.program, &batch, &plain_pass, NULL), PS_OK);
+    assert_int_equal(ps_program_outputs(r.program, out, 11), PS_ERR_ARG);
+    char text[200];
+    ps_device_describe(r.device, text, sizeof text);
+    assert_non_null(strstr(text, "oneDNN"));
+    rig_fini(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_models),   cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_hooks),    cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_correct),  cmocka_unit_test(test_counts_batches),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,323 @@
+#include "cpu_conv.h"
+
+#include "cpu_pointwise.h"
+
+/* The descriptors that stay the same while the primitives of a layer are made. */
+typedef struct maker {
+    ps_dnnl_conv conv;
+    ps_dnnl_md *src, *dst, *any_weights, *plain_weights, *bias;
+    dnnl_primitive_attr_t attr;
+    dnnl_primitive_desc_t forward;
+} maker;
+
+static void maker_fini(maker *m)
+{
+    ps_dnnl_md_destroy(&m->src);
+    ps_dnnl_md_destroy(&m->dst);
+    ps_dnnl_md_destroy(&m->any_weights);
+    ps_dnnl_md_destroy(&m->plain_weights);
+    ps_dnnl_md_destroy(&m->bias);
+    if (m->attr) dnnl_primitive_attr_destroy(m->attr);
+    if (m->forward) dnnl_primitive_desc_destroy(m->forward);
+}
+
+static ps_err maker_init(maker *m, const ps_cpu_conv *c, bool relu)
+{
+    const ps_layer *l = c->layer;
+    const char *who = l->name;
+    const dnnl_dims_t weights = {c->out.c, c->in.c, l->kernel[0], l->kernel[1]};
+    const dnnl_dims_t bias = {c->out.c};
+    const dnnl_dims_t src = {c->in.n, c->in.c, c->in.h, c->in.w};
+    const dnnl_dims_t dst = {c->out.n, c->out.c, c->out.h, c->out.w};
+    PS_TRY(ps_dnnl_md_create(who, 4, src, dnnl_format_tag_any, &m->src));
+    PS_TRY(ps_dnnl_md_create(who, 4, dst, dnnl_format_tag_any, &m->dst));
+    PS_TRY(ps_dnnl_md_create(who, 4, weights, dnnl_format_tag_any, &m->any_weights));
+    PS_TRY(ps_dnnl_md_create(who, 4, weights, dnnl_oihw, &m->plain_weights));
+    if (l->bias != PS_NONE) PS_TRY(ps_dnnl_md_create(who, 1, bias, dnnl_x, &m->bias));
+    PS_TRY(ps_dnnl_attr_create(who, relu, &m->attr));
+    m->conv.who = who;
+    m->conv.alg = dnnl_convolution_auto;
+    m->conv.weights = m->any_weights;
+    m->conv.bias = m->bias;
+    m->conv.attr = m->attr;
+    for (int i = 0; i < 2; i++) {
+        m->conv.stride[i] = l->stride[i];
+        m->conv.padding[i] = l->padding[i];
+    }
+    return PS_OK;
+}
+
+/* Makes m->forward; replaces "any" by the layouts that it has, if we know them. */
+static ps_err choose_layouts(maker *m, ps_cpu_conv *c, bool training, bool *known)
+{
+    bool in_known = false, out_known = false;
+    m->conv.src = m->src;
+    m->conv.dst = m->dst;
+    PS_TRY(ps_dnnl_conv_forward(&m->conv, training, &m->forward));
+    PS_TRY(ps_cpu_shape_read_md(
+        &c->in, m->conv.who, ps_dnnl_pd_md(m->forward, dnnl_query_src_md, 0), &in_known));
+    PS_TRY(ps_cpu_shape_read_md(&c->out, m->conv.who,
+                                ps_dnnl_pd_md(m->forward, dnnl_query_dst_md, 0),
+                                &out_known));
+    *known = in_known && out_known;
+    return PS_OK;
+}
+
+static ps_err set_lanes(ps_cpu_shape *s, const char *who, int64_t lanes, ps_dnnl_md **md)
+{
+    s->lanes = lanes;
+    s->blocks = (s->c + lanes - 1) / lanes;
+    ps_dnnl_md_destroy(md);
+    return ps_cpu_shape_md(s, who, md);
+}
+
+static ps_err make_forward(maker *m, ps_cpu_conv *c, bool training)
+{
+    bool known = false;
+    PS_TRY(choose_layouts(m, c, training, &known));
+    if (known) { // the backward primitives must use the same layouts
+        PS_TRY(set_lanes(&c->in, m->conv.who, c->in.lanes, &m->src));
+        PS_TRY(set_lanes(&c->out, m->conv.who, c->out.lanes, &m->dst));
+    } else { // a layout of the library's own: ask for row-major order
+        PS_TRY(set_lanes(&c->in, m->conv.who, 1, &m->src));
+        PS_TRY(set_lanes(&c->out, m->conv.who, 1, &m->dst));
+        dnnl_primitive_desc_destroy(m->forward);
+        m->forward = NULL;
+        PS_TRY(choose_layouts(m, c, training, &known));
+    }
+    m->conv.src = m->src;
+    m->conv.dst = m->dst;
+    dnnl_primitive_desc_t pd = NULL;
+    PS_TRY(ps_dnnl_check(dnnl_primitive_desc_clone(&pd, m->forward), m->conv.who,
+                         "descriptor"));
+    return ps_cpu_op_create(&c->forward, m->conv.who, &pd);
+}
+
+/* No primitive when the two descriptors are the same. */
+static ps_err make_order(const maker *m, const ps_dnnl_md *from, const ps_dnnl_md *to,
+                         ps_cpu_op *op)
+{
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_primitive_attr_t attr = NULL;
+    if (dnnl_memory_desc_equal(from, to)) return PS_OK;
+    PS_TRY(ps_dnnl_attr_create(m->conv.who, false, &attr));
+    ps_err err = ps_dnnl_reorder(m->conv.engine, m->conv.who, from, to, attr, &pd);
+    dnnl_primitive_attr_destroy(attr);
+    return err == PS_OK ? ps_cpu_op_create(op, m->conv.who, &pd) : err;
+}
+
+static ps_err make_backward_data(maker *m, ps_cpu_conv *c)
+{
+    dnnl_primitive_desc_t pd = NULL;
+    PS_TRY(ps_dnnl_conv_backward_data(&m->conv, m->forward, &pd));
+    PS_TRY(ps_cpu_op_create(&c->backward_data, m->conv.who, &pd));
+    const ps_dnnl_md *wanted = ps_cpu_op_md(&c->backward_data, dnnl_query_weights_md, 0);
+    c->own_weights_back = !dnnl_memory_desc_equal(
+        wanted, ps_cpu_op_md(&c->forward, dnnl_query_weights_md, 0));
+    if (!c->own_weights_back) return PS_OK;
+    return make_order(m, m->plain_weights, wanted, &c->order_weights_back);
+}
+
+static ps_err make_backward(maker *m, ps_cpu_conv *c, bool data_gradient)
+{
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_primitive_attr_destroy(m->attr); // the relu after it is the forward pass's
+    m->attr = NULL;
+    PS_TRY(ps_dnnl_attr_create(m->conv.who, false, &m->attr));
+    m->conv.attr = m->attr;
+    if (data_gradient) PS_TRY(make_backward_data(m, c));
+    PS_TRY(ps_dnnl_conv_backward_weights(&m->conv, m->forward, &pd));
+    PS_TRY(ps_cpu_op_create(&c->backward_weights, m->conv.who, &pd));
+    return make_order(m,
+                      ps_cpu_op_md(&c->backward_weights, dnnl_query_diff_weights_md, 0),
+                      m->plain_weights, &c->order_gradient);
+}
+
+ps_err ps_cpu_conv_init(ps_cpu_conv *c, dnnl_engine_t engine, const ps_layer *layer,
+                        const ps_cpu_shape *in, bool relu, bool training,
+                        bool data_gradient)
+{
+    maker m = {.conv.engine = engine};
+    *c = (ps_cpu_conv){.layer = layer, .in = *in};
+    c->out = ps_cpu_shape_make(in->n, &layer->out, 1);
+    c->n_bias = layer->bias == PS_NONE ? 0 : c->out.c;
+    c->n_weights = c->out.c * c->in.c * layer->kernel[0] * layer->kernel[1];
+    ps_err err;
+    PS_TRY_GOTO(maker_init(&m, c, relu), err, out);
+    PS_TRY_GOTO(make_forward(&m, c, training), err, out);
+    PS_TRY_GOTO(make_order(&m, m.plain_weights,
+                           ps_cpu_op_md(&c->forward, dnnl_query_weights_md, 0),
+                           &c->order_weights),
+                err, out);
+    if (training) err = make_backward(&m, c, data_gradient);
+out:
+    maker_fini(&m);
+    return err;
+}
+
+void ps_cpu_conv_fini(ps_cpu_conv *c)
+{
+    ps_cpu_op_fini(&c->order_weights);
+    ps_cpu_op_fini(&c->forward);
+    ps_cpu_op_fini(&c->order_weights_back);
+    ps_cpu_op_fini(&c->backward_data);
+    ps_cpu_op_fini(&c->backward_weights);
+    ps_cpu_op_fini(&c->order_gradient);
+}
+
+ps_err ps_cpu_conv_plan_forward(ps_cpu_conv *c, ps_cpu_memory *memory, bool training)
+{
+    PS_TRY(ps_cpu_memory_take(
+        memory, ps_cpu_op_bytes(&c->order_weights, dnnl_query_dst_md), &c->slot.weights));
+    PS_TRY(ps_cpu_memory_take(memory, ps_cpu_op_scratch_bytes(&c->forward),
+                              &c->slot.scratch));
+    ps_cpu_memory_give(memory, c->slot.scratch);
+    bool kept = training && c->backward_data.primitive && !c->own_weights_back;
+    if (!kept) ps_cpu_memory_give(memory, c->slot.weights);
+    return PS_OK;
+}
+
+ps_err ps_cpu_conv_plan_backward(ps_cpu_conv *c, ps_cpu_memory *memory)
+{
+    PS_TRY(ps_cpu_memory_take(memory,
+                              ps_cpu_op_bytes(&c->order_weights_back, dnnl_query_dst_md),
+                              &c->slot.weights_back));
+    PS_TRY(ps_cpu_memory_take(memory,
+                              ps_cpu_op_bytes(&c->order_gradient, dnnl_query_src_md),
+                              &c->slot.gradient));
+    PS_TRY(ps_cpu_memory_take(memory, sizeof(float) * (size_t)c->n_weights,
+                              &c->slot.plain_gradient));
+    PS_TRY(ps_cpu_memory_take(memory, sizeof(float) * (size_t)c->n_bias,
+                              &c->slot.bias_gradient));
+    PS_TRY(ps_cpu_memory_take(memory, ps_cpu_op_scratch_bytes(&c->backward_data),
+                              &c->slot.scratch_data));
+    ps_cpu_memory_give(memory, c->slot.scratch_data);
+    PS_TRY(ps_cpu_memory_take(memory, ps_cpu_op_scratch_bytes(&c->backward_weights),
+                              &c->slot.scratch_weights));
+    ps_cpu_memory_give(memory, c->slot.scratch_weights);
+    ps_cpu_memory_give(memory, c->slot.weights_back);
+    ps_cpu_memory_give(memory, c->slot.gradient);
+    ps_cpu_memory_give(memory, c->slot.plain_gradient);
+    ps_cpu_memory_give(memory, c->slot.bias_gradient);
+    if (c->backward_data.primitive && !c->own_weights_back)
+        ps_cpu_memory_give(memory, c->slot.weights);
+    return PS_OK;
+}
+
+/* A reorder from PyTorch's order into a slot; returns where the weights are then. */
+static ps_err bind_order(ps_cpu_op *op, const char *who, float *weight, float *ordered,
+                         float **where)
+{
+    *where = op->primitive ? ordered : weight;
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_FROM,
+                          op->primitive ? ps_cpu_op_md(op, dnnl_query_src_md, 0) : NULL,
+                          weight));
+    return ps_cpu_op_bind(op, who, DNNL_ARG_TO,
+                          op->primitive ? ps_cpu_op_md(op, dnnl_query_dst_md, 0) : NULL,
+                          ordered);
+}
+
+static ps_err bind_forward(ps_cpu_conv *c, const ps_cpu_memory *memory,
+                           const ps_cpu_conv_places *p, float **weights)
+{
+    const char *who = c->layer->name;
+    ps_cpu_op *op = &c->forward;
+    PS_TRY(bind_order(&c->order_weights, who, p->weight,
+                      ps_cpu_memory_at(memory, c->slot.weights), weights));
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SRC, ps_cpu_op_md(op, dnnl_query_src_md, 0),
+                          p->x));
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_WEIGHTS,
+                          ps_cpu_op_md(op, dnnl_query_weights_md, 0), *weights));
+    if (p->bias)
+        PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_BIAS,
+                              ps_cpu_op_md(op, dnnl_query_weights_md, 1), p->bias));
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DST, ps_cpu_op_md(op, dnnl_query_dst_md, 0),
+                          p->y));
+    return ps_cpu_op_bind_scratch(op, who, ps_cpu_memory_at(memory, c->slot.scratch));
+}
+
+static ps_err bind_backward_data(ps_cpu_conv *c, const ps_cpu_memory *memory,
+                                 const ps_cpu_conv_places *p, float *weights)
+{
+    const char *who = c->layer->name;
+    ps_cpu_op *op = &c->backward_data;
+    if (!op->primitive) return PS_OK;
+    if (c->own_weights_back)
+        PS_TRY(bind_order(&c->order_weights_back, who, p->weight,
+                          ps_cpu_memory_at(memory, c->slot.weights_back), &weights));
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_WEIGHTS,
+                          ps_cpu_op_md(op, dnnl_query_weights_md, 0), weights));
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_DST,
+                          ps_cpu_op_md(op, dnnl_query_diff_dst_md, 0), p->dy));
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_SRC,
+                          ps_cpu_op_md(op, dnnl_query_diff_src_md, 0), p->dx));
+    return ps_cpu_op_bind_scratch(op, who,
+                                  ps_cpu_memory_at(memory, c->slot.scratch_data));
+}
+
+static ps_err bind_backward_weights(ps_cpu_conv *c, const ps_cpu_memory *memory,
+                                    const ps_cpu_conv_places *p)
+{
+    const char *who = c->layer->name;
+    ps_cpu_op *op = &c->backward_weights, *order = &c->order_gradient;
+    float *gradient =
+        order->primitive ? ps_cpu_memory_at(memory, c->slot.gradient) : c->plain_gradient;
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SRC, ps_cpu_op_md(op, dnnl_query_src_md, 0),
+                          p->x));
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_DST,
+                          ps_cpu_op_md(op, dnnl_query_diff_dst_md, 0), p->dy));
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_WEIGHTS,
+                          ps_cpu_op_md(op, dnnl_query_diff_weights_md, 0), gradient));
+    if (p->bias)
+        PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_BIAS,
+                              ps_cpu_op_md(op, dnnl_query_diff_weights_md, 1),
+                              c->bias_gradient));
+    PS_TRY(ps_cpu_op_bind_scratch(op, who,
+                                  ps_cpu_memory_at(memory, c->slot.scratch_weights)));
+    if (!order->primitive) return PS_OK;
+    PS_TRY(ps_cpu_op_bind(order, who, DNNL_ARG_FROM,
+                          ps_cpu_op_md(order, dnnl_query_src_md, 0), gradient));
+    return ps_cpu_op_bind(order, who, DNNL_ARG_TO,
+                          ps_cpu_op_md(order, dnnl_query_dst_md, 0), c->plain_gradient);
+}
+
+ps_err ps_cpu_conv_bind(ps_cpu_conv *c, const ps_cpu_memory *memory,
+                        const ps_cpu_conv_places *p)
+{
+    float *weights = NULL;
+    PS_TRY(bind_forward(c, memory, p, &weights));
+    if (!p->dy) return PS_OK;
+    c->plain_gradient = ps_cpu_memory_at(memory, c->slot.plain_gradient);
+    c->bias_gradient = ps_cpu_memory_at(memory, c->slot.bias_gradient);
+    PS_TRY(bind_backward_data(c, memory, p, weights));
+    return bind_backward_weights(c, memory, p);
+}
+
+ps_err ps_cpu_conv_forward(ps_cpu_conv *c, dnnl_stream_t stream, const float *x)
+{
+    const char *who = c->layer->name;
+    PS_TRY(ps_cpu_op_run(&c->order_weights, who, stream));
+    PS_TRY(ps_cpu_op_rebind(&c->forward, who, DNNL_ARG_SRC, x));
+    return ps_cpu_op_run(&c->forward, who, stream);
+}
+
+ps_err ps_cpu_conv_backward(ps_cpu_conv *c, dnnl_stream_t stream, const float *x,
+                            float *dweight, float *dbias, bool accumulate)
+{
+    const char *who = c->layer->name;
+    ps_cpu_op *last =
+        c->order_gradient.primitive ? &c->order_gradient : &c->backward_weights;
+    int arg = c->order_gradient.primitive ? DNNL_ARG_TO : DNNL_ARG_DIFF_WEIGHTS;
+    PS_TRY(ps_cpu_op_rebind(last, who, arg, accumulate ? c->plain_gradient : dweight));
+    PS_TRY(ps_cpu_op_rebind(&c->backward_weights, who, DNNL_ARG_DIFF_BIAS,
+                            accumulate ? c->bias_gradient : dbias));
+    PS_TRY(ps_cpu_op_rebind(&c->backward_weights, who, DNNL_ARG_SRC, x));
+    PS_TRY(ps_cpu_op_run(&c->backward_weights, who, stream));
+    PS_TRY(ps_cpu_op_run(&c->order_gradient, who, stream));
+    if (accumulate) {
+        ps_cpu_pass(c->n_weights, c->plain_gradient, dweight, true);
+        ps_cpu_pass(c->n_bias, c->bias_gradient, dbias, true);
+    }
+    PS_TRY(ps_cpu_op_run(&c->order_weights_back, who, stream));
+    return ps_cpu_op_run(&c->backward_data, who, stream);
+}

@@ -1,0 +1,52 @@
+/* conv2d through oneDNN, in the layouts that the library prefers. */
+#ifndef PS_CPU_CONV_H
+#define PS_CPU_CONV_H
+
+#include "cpu_memory.h"
+#include "cpu_op.h"
+#include "cpu_shape.h"
+#include "model_spec.h"
+
+typedef struct ps_cpu_conv {
+    const ps_layer *layer;
+    ps_cpu_shape in, out;                        // the layouts it reads and writes
+    ps_cpu_op order_weights, forward;            // PyTorch's order -> the library's
+    ps_cpu_op order_weights_back, backward_data; // order_..._back: if it differs
+    ps_cpu_op backward_weights, order_gradient;  // the library's order -> PyTorch's
+    bool own_weights_back; // the backward pass wants the weights in an order of its own
+    struct {
+        int weights, weights_back, gradient, plain_gradient, bias_gradient;
+        int scratch, scratch_data, scratch_weights;
+    } slot;
+    float *plain_gradient, *bias_gradient;
+    int64_t n_weights, n_bias;
+} ps_cpu_conv;
+
+/* in: the input's shape, its lanes those that it has now; conv->in tells which lanes the
+ * library wants. relu: y = max(0, .). data_gradient: there will be dx. conv is safe for
+ * fini after a failure. */
+ps_err ps_cpu_conv_init(ps_cpu_conv *conv, dnnl_engine_t engine, const ps_layer *layer,
+                        const ps_cpu_shape *in, bool relu, bool training,
+                        bool data_gradient);
+void ps_cpu_conv_fini(ps_cpu_conv *conv);
+
+/* The plan: called in the order of the passes; what lives on is kept taken. */
+ps_err ps_cpu_conv_plan_forward(ps_cpu_conv *conv, ps_cpu_memory *memory, bool training);
+ps_err ps_cpu_conv_plan_backward(ps_cpu_conv *conv, ps_cpu_memory *memory);
+
+/* Where everything lies; the gradients NULL when not training, dx when there is none. */
+typedef struct ps_cpu_conv_places {
+    float *x, *y, *dy, *dx;
+    float *weight, *bias; // in the parameter arena; bias may be NULL
+} ps_cpu_conv_places;
+
+ps_err ps_cpu_conv_bind(ps_cpu_conv *conv, const ps_cpu_memory *memory,
+                        const ps_cpu_conv_places *places);
+
+/* x: where the input lies in this pass. */
+ps_err ps_cpu_conv_forward(ps_cpu_conv *conv, dnnl_stream_t stream, const float *x);
+/* dweight, dbias: in the gradient arena; accumulate: added to what stands there. */
+ps_err ps_cpu_conv_backward(ps_cpu_conv *conv, dnnl_stream_t stream, const float *x,
+                            float *dweight, float *dbias, bool accumulate);
+
+#endif

@@ -1,0 +1,214 @@
+#include "cpu_device.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu_run.h"
+#include "mem.h"
+
+typedef struct cpu_device {
+    ps_device base;
+    int threads;
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+} cpu_device;
+
+typedef struct cpu_program {
+    ps_program base;
+    ps_program_options options;
+    ps_cpu_graph graph;
+    int n_runs;
+    ps_cpu_run **runs; // by batch size, max_batch + 1; NULL: not met yet
+    ps_cpu_run *last;  // of the last forward
+    bool trained;      // that was a training pass
+} cpu_program;
+
+static void cpu_close(ps_device **device)
+{
+    cpu_device *d = (cpu_device *)(void *)*device;
+    if (d->stream) dnnl_stream_destroy(d->stream);
+    if (d->engine) dnnl_engine_destroy(d->engine);
+    free(d);
+    *device = NULL;
+}
+
+static ps_err cpu_open(const ps_device_options *options, ps_device **out)
+{
+    cpu_device *d = NULL;
+    const char *precision = options->precision;
+    *out = NULL;
+    if (precision && *precision && strcmp(precision, "float32") != 0)
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "device cpu computes in float32; train.precision is %s",
+                          precision);
+    PS_TRY(ps_mem_zalloc(&d, 1, sizeof *d, "device"));
+    d->base.ops = &ps_cpu_device_ops;
+    d->threads = options->threads > 0 ? options->threads : omp_get_num_procs();
+    *out = &d->base;
+    ps_err err = ps_dnnl_check(dnnl_engine_create(&d->engine, dnnl_cpu, 0), "device cpu",
+                               "engine");
+    if (err == PS_OK)
+        err = ps_dnnl_check(
+            dnnl_stream_create(&d->stream, d->engine, dnnl_stream_default_flags),
+            "device cpu", "stream");
+    if (err != PS_OK) cpu_close(out);
+    return err;
+}
+
+/* "AMD EPYC" of /proc/cpuinfo, or "unknown processor". */
+static void processor_name(char *out, size_t bytes)
+{
+    char line[256];
+    snprintf(out, bytes, "unknown processor");
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    while (f && fgets(line, sizeof line, f)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
+        line[strcspn(line, "\n")] = 0;
+        snprintf(out, bytes, "%s", colon + 2);
+        break;
+    }
+    if (f) fclose(f);
+}
+
+static const char *isa_name(void)
+{
+    switch (dnnl_get_effective_cpu_isa()) {
+    case dnnl_cpu_isa_sse41:
+        return "sse41";
+    case dnnl_cpu_isa_avx:
+        return "avx";
+    case dnnl_cpu_isa_avx2:
+    case dnnl_cpu_isa_avx2_vnni:
+        return "avx2";
+    case dnnl_cpu_isa_avx512_core:
+        return "avx512_core";
+    case dnnl_cpu_isa_avx512_core_vnni:
+        return "avx512_core_vnni";
+    case dnnl_cpu_isa_avx512_core_bf16:
+        return "avx512_core_bf16";
+    default:
+        return "newer than avx512_core_bf16";
+    }
+}
+
+static void cpu_describe(const ps_device *device, char *out, size_t bytes)
+{
+    const cpu_device *d = (const cpu_device *)(const void *)device;
+    const dnnl_version_t *v = dnnl_version();
+    char name[128];
+    processor_name(name, sizeof name);
+    snprintf(out, bytes, "cpu: %s, %d thread%s, oneDNN %d.%d.%d %s", name, d->threads,
+             d->threads == 1 ? "" : "s", v->major, v->minor, v->patch, isa_name());
+}
+
+static void cpu_program_destroy(ps_program **program)
+{
+    cpu_program *p = (cpu_program *)(void *)*program;
+    // the first run lent its memory to the others
+    for (int n = 1; p->runs && n <= p->options.max_batch; n++) {
+        if (!p->runs[n]) continue;
+        ps_cpu_run_fini(p->runs[n]);
+        free(p->runs[n]);
+    }
+    free(p->runs);
+    ps_cpu_graph_fini(&p->graph);
+    free(p);
+    *program = NULL;
+}
+
+/* The run for batches of n samples, made when first asked for. */
+static ps_err run_for(cpu_program *p, int n, ps_cpu_run **out)
+{
+    const cpu_device *d = (const cpu_device *)(void *)p->base.device;
+    omp_set_num_threads(d->threads); // of this thread, which may be a new one
+    if (n < 1 || n > p->options.max_batch)
+        return ps_err_set(PS_ERR_ARG, "a batch of %d samples; the program takes 1 to %d",
+                          n, p->options.max_batch);
+    if (!p->runs[n]) {
+        ps_cpu_run *run = NULL;
+        PS_TRY(ps_mem_zalloc(&run, 1, sizeof *run, "model"));
+        ps_err err = ps_cpu_run_init(run, &p->options, &p->graph, n, d->engine, d->stream,
+                                     p->runs[p->options.max_batch]);
+        if (err != PS_OK) {
+            ps_cpu_run_fini(run);
+            free(run);
+            return err;
+        }
+        p->runs[n] = run;
+    }
+    *out = p->runs[n];
+    return PS_OK;
+}
+
+static ps_err cpu_program_create(ps_device *device, const ps_program_options *options,
+                                 ps_program **out)
+{
+    cpu_program *p = NULL;
+    ps_cpu_run *run;
+    *out = NULL;
+    if (options->max_batch < 1 || (options->training && !options->grads))
+        return ps_err_set(PS_ERR_ARG, "a program needs a batch size, and gradients to "
+                                      "train");
+    PS_TRY(ps_mem_zalloc(&p, 1, sizeof *p, "program"));
+    *out = &p->base;
+    p->base.device = device;
+    p->options = *options;
+    ps_err err = ps_mem_zalloc(&p->runs, (size_t)options->max_batch + 1, sizeof *p->runs,
+                               "program");
+    if (err == PS_OK) err = ps_cpu_graph_init(&p->graph, options->spec);
+    if (err == PS_OK) err = run_for(p, options->max_batch, &run);
+    if (err != PS_OK) cpu_program_destroy(out);
+    return err;
+}
+
+static ps_err cpu_forward(ps_program *program, const ps_batch *batch, const ps_pass *pass,
+                          ps_pass_result *result)
+{
+    cpu_program *p = (cpu_program *)(void *)program;
+    ps_cpu_run *run = NULL;
+    if (pass->training && !p->options.training)
+        return ps_err_set(PS_ERR_ARG, "a training pass of a program for evaluation");
+    PS_TRY(run_for(p, batch->n, &run));
+    p->last = run;
+    p->trained = pass->training;
+    return ps_cpu_run_forward(run, batch, pass, result);
+}
+
+static ps_err cpu_backward(ps_program *program, const ps_batch *batch,
+                           const ps_pass *pass)
+{
+    cpu_program *p = (cpu_program *)(void *)program;
+    if (!p->last || !p->trained || p->last->n != batch->n)
+        return ps_err_set(PS_ERR_ARG, "a backward pass needs a training forward pass of "
+                                      "the same batch before it");
+    PS_TRY(run_for(p, batch->n, &p->last));
+    p->trained = false; // the pass writes over what it read
+    return ps_cpu_run_backward(p->last, batch, pass);
+}
+
+static ps_err cpu_outputs(ps_program *program, float *out, size_t count)
+{
+    const cpu_program *p = (const cpu_program *)(void *)program;
+    if (!p->last) return ps_err_set(PS_ERR_ARG, "no forward pass was made yet");
+    size_t wanted = (size_t)p->last->n * (size_t)p->options.spec->n_outputs;
+    if (count != wanted)
+        return ps_err_set(PS_ERR_ARG, "%zu outputs were asked for; there are %zu", count,
+                          wanted);
+    memcpy(out, p->last->values[p->graph.output].at, sizeof(float) * count);
+    return PS_OK;
+}
+
+const ps_device_ops ps_cpu_device_ops = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .describe = cpu_describe,
+    .program_create = cpu_program_create,
+    .program_destroy = cpu_program_destroy,
+    .forward = cpu_forward,
+    .backward = cpu_backward,
+    .outputs = cpu_outputs,
+};

@@ -1,0 +1,48 @@
+#include "cpu_linear.h"
+
+#include "arith.h"
+#include "dnnl_compat.h"
+
+ps_err ps_cpu_linear_forward(const ps_cpu_linear *l, const float *x, const float *weight,
+                             const float *bias, float *y, bool relu)
+{
+    PS_TRY(ps_dnnl_check(dnnl_sgemm('N', 'T', l->n, l->out, l->in, 1.0f, x, l->in, weight,
+                                    l->in, 0.0f, y, l->out),
+                         l->name, "sgemm"));
+    if (!bias && !relu) return PS_OK;
+    for (int64_t i = 0; i < l->n; i++) {
+        float *row = y + i * l->out;
+#pragma omp simd
+        for (int64_t o = 0; o < l->out; o++) {
+            float v = bias ? row[o] + bias[o] : row[o];
+            row[o] = relu ? ps_relu(v) : v;
+        }
+    }
+    return PS_OK;
+}
+
+ps_err ps_cpu_linear_backward_weights(const ps_cpu_linear *l, const float *x,
+                                      const float *dy, float *dweight, float *dbias,
+                                      bool accumulate)
+{
+    PS_TRY(ps_dnnl_check(dnnl_sgemm('T', 'N', l->out, l->in, l->n, 1.0f, dy, l->out, x,
+                                    l->in, accumulate ? 1.0f : 0.0f, dweight, l->in),
+                         l->name, "sgemm"));
+    if (!dbias) return PS_OK;
+    for (int64_t i = 0; i < l->n; i++) {
+        const float *row = dy + i * l->out;
+        bool set = i == 0 && !accumulate;
+#pragma omp simd
+        for (int64_t o = 0; o < l->out; o++)
+            dbias[o] = set ? row[o] : dbias[o] + row[o];
+    }
+    return PS_OK;
+}
+
+ps_err ps_cpu_linear_backward_data(const ps_cpu_linear *l, const float *weight,
+                                   const float *dy, float *dx, bool add)
+{
+    return ps_dnnl_check(dnnl_sgemm('N', 'N', l->n, l->in, l->out, 1.0f, dy, l->out,
+                                    weight, l->in, add ? 1.0f : 0.0f, dx, l->in),
+                         l->name, "sgemm");
+}

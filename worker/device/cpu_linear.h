@@ -1,0 +1,26 @@
+/* linear: y = x W^T + b through oneDNN's sgemm, straight from and into the arenas.
+ * x (n, in), W (out, in) as in PyTorch, b (out) or NULL, y (n, out), row-major. */
+#ifndef PS_CPU_LINEAR_H
+#define PS_CPU_LINEAR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "err.h"
+
+typedef struct ps_cpu_linear {
+    const char *name;
+    int64_t n, in, out;
+} ps_cpu_linear;
+
+ps_err ps_cpu_linear_forward(const ps_cpu_linear *linear, const float *x,
+                             const float *weight, const float *bias, float *y, bool relu);
+/* dW = or += dy^T x, db = or += the sum of dy over the batch. */
+ps_err ps_cpu_linear_backward_weights(const ps_cpu_linear *linear, const float *x,
+                                      const float *dy, float *dweight, float *dbias,
+                                      bool accumulate);
+/* dx = or += dy W. */
+ps_err ps_cpu_linear_backward_data(const ps_cpu_linear *linear, const float *weight,
+                                   const float *dy, float *dx, bool add);
+
+#endif

@@ -1,0 +1,101 @@
+#include "cpu_memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "mem.h"
+
+/* Neighbouring slots are kept apart by more than a page's multiple: streams at the same
+ * distance from a 4 KiB boundary hinder each other. */
+enum { HUGE_PAGE = 2 << 20, STAGGER = 4096 + 192 };
+
+/* The smallest free slot that is large enough, else the largest free one. */
+static int best_free(const ps_cpu_memory *m, size_t bytes)
+{
+    int best = PS_CPU_NO_SLOT;
+    for (int i = 0; i < m->n_slots; i++) {
+        const ps_cpu_slot *s = &m->slots[i];
+        if (!s->free) continue;
+        if (best == PS_CPU_NO_SLOT) {
+            best = i;
+            continue;
+        }
+        size_t b = m->slots[best].bytes;
+        if (b >= bytes ? s->bytes >= bytes && s->bytes < b : s->bytes > b) best = i;
+    }
+    return best;
+}
+
+static ps_err grow(ps_cpu_memory *m)
+{
+    int capacity = m->capacity ? m->capacity * 2 : 32;
+    ps_cpu_slot *slots = realloc(m->slots, sizeof *slots * (size_t)capacity);
+    if (!slots) return ps_err_set(PS_ERR_NOMEM, "no memory to plan the model's buffers");
+    m->slots = slots;
+    m->capacity = capacity;
+    return PS_OK;
+}
+
+ps_err ps_cpu_memory_take(ps_cpu_memory *m, size_t bytes, int *slot)
+{
+    *slot = PS_CPU_NO_SLOT;
+    if (bytes == 0) return PS_OK;
+    int i = best_free(m, bytes);
+    if (i == PS_CPU_NO_SLOT) {
+        if (m->n_slots == m->capacity) PS_TRY(grow(m));
+        i = m->n_slots++;
+        m->slots[i] = (ps_cpu_slot){0};
+    }
+    if (m->slots[i].bytes < bytes) m->slots[i].bytes = bytes;
+    m->slots[i].free = false;
+    *slot = i;
+    return PS_OK;
+}
+
+void ps_cpu_memory_give(ps_cpu_memory *m, int slot)
+{
+    if (slot != PS_CPU_NO_SLOT) m->slots[slot].free = true;
+}
+
+static ps_err allocate(ps_cpu_memory *m)
+{
+    size_t bytes = (m->bytes / HUGE_PAGE + 1) * HUGE_PAGE;
+    m->base = aligned_alloc(HUGE_PAGE, bytes);
+    if (!m->base)
+        return ps_err_set(PS_ERR_NOMEM,
+                          "no memory for the model's activations and their gradients "
+                          "(%zu bytes); a smaller data.batch needs less",
+                          bytes);
+    madvise(m->base, bytes, MADV_HUGEPAGE); // advice: without it the same, more slowly
+    memset(m->base, 0, bytes);
+    return PS_OK;
+}
+
+ps_err ps_cpu_memory_layout(ps_cpu_memory *m, const ps_cpu_memory *other)
+{
+    m->bytes = 0;
+    for (int i = 0; i < m->n_slots; i++) {
+        m->slots[i].offset = m->bytes;
+        m->bytes += (m->slots[i].bytes + 63) / 64 * 64;
+        if (m->slots[i].bytes >= STAGGER) m->bytes += STAGGER;
+    }
+    if (other && other->base && other->bytes >= m->bytes) {
+        m->base = other->base;
+        m->borrowed = true;
+        return PS_OK;
+    }
+    return allocate(m);
+}
+
+void *ps_cpu_memory_at(const ps_cpu_memory *m, int slot)
+{
+    return slot == PS_CPU_NO_SLOT ? NULL : m->base + m->slots[slot].offset;
+}
+
+void ps_cpu_memory_fini(ps_cpu_memory *m)
+{
+    if (!m->borrowed) free(m->base);
+    free(m->slots);
+    *m = (ps_cpu_memory){0};
+}

@@ -1,0 +1,212 @@
+#include "cpu_norm.h"
+
+#include "cpu_pointwise.h"
+
+static unsigned flags_of(const ps_cpu_norm *n, bool relu, bool training)
+{
+    unsigned flags = relu ? dnnl_fuse_norm_relu : dnnl_normalization_flags_none;
+    if (n->affine) flags |= dnnl_use_scale | dnnl_use_shift;
+    if (!training) flags |= dnnl_use_global_stats;
+    return flags;
+}
+
+static ps_err make(ps_cpu_norm *n, ps_dnnl_norm *desc, bool relu, bool training)
+{
+    dnnl_primitive_desc_t forward = NULL, pd = NULL;
+    const char *who = desc->who;
+    desc->flags = flags_of(n, relu, false);
+    PS_TRY(ps_dnnl_norm_forward(desc, false, &pd));
+    PS_TRY(ps_cpu_op_create(&n->evaluate, who, &pd));
+    if (!training) return PS_OK;
+    desc->flags = flags_of(n, relu, true);
+    PS_TRY(ps_dnnl_norm_forward(desc, true, &forward));
+    ps_err err = ps_dnnl_norm_backward(desc, forward, &pd);
+    if (err == PS_OK) err = ps_cpu_op_create(&n->backward, who, &pd);
+    if (err != PS_OK) {
+        dnnl_primitive_desc_destroy(forward);
+        return err;
+    }
+    return ps_cpu_op_create(&n->train, who, &forward);
+}
+
+ps_err ps_cpu_norm_init(ps_cpu_norm *n, dnnl_engine_t engine, const ps_layer *layer,
+                        const ps_cpu_shape *shape, bool relu, bool training)
+{
+    *n = (ps_cpu_norm){.layer = layer, .shape = *shape};
+    n->affine = layer->weight != PS_NONE && layer->bias != PS_NONE;
+    ps_dnnl_norm desc = {.engine = engine, .who = layer->name, .eps = (float)layer->eps};
+    ps_dnnl_md *md = NULL;
+    ps_err err;
+    PS_TRY_GOTO(ps_cpu_shape_md(shape, layer->name, &md), err, out);
+    PS_TRY_GOTO(ps_dnnl_attr_create(layer->name, false,
+                                    (dnnl_primitive_attr_t *)(void *)&desc.attr),
+                err, out);
+    desc.src = md;
+    err = make(n, &desc, relu, training);
+out:
+    ps_dnnl_md_destroy(&md);
+    if (desc.attr)
+        dnnl_primitive_attr_destroy((dnnl_primitive_attr_t)(uintptr_t)desc.attr);
+    return err;
+}
+
+void ps_cpu_norm_fini(ps_cpu_norm *n)
+{
+    ps_cpu_op_fini(&n->train);
+    ps_cpu_op_fini(&n->evaluate);
+    ps_cpu_op_fini(&n->backward);
+}
+
+/* oneDNN's vectors read and write whole blocks of channels. */
+static size_t channel_bytes(const ps_cpu_norm *n)
+{
+    return sizeof(float) * (size_t)((n->shape.c + 15) / 16 * 16);
+}
+
+ps_err ps_cpu_norm_plan_forward(ps_cpu_norm *n, ps_cpu_memory *memory, bool training)
+{
+    size_t scratch = ps_cpu_op_scratch_bytes(&n->evaluate);
+    if (training) {
+        size_t other = ps_cpu_op_scratch_bytes(&n->train);
+        scratch = other > scratch ? other : scratch;
+        PS_TRY(ps_cpu_memory_take(memory, channel_bytes(n), &n->slot.mean));
+        PS_TRY(ps_cpu_memory_take(memory, channel_bytes(n), &n->slot.variance));
+        PS_TRY(ps_cpu_memory_take(memory,
+                                  ps_cpu_op_bytes(&n->train, dnnl_query_workspace_md),
+                                  &n->slot.workspace));
+    }
+    PS_TRY(ps_cpu_memory_take(memory, scratch, &n->slot.scratch));
+    ps_cpu_memory_give(memory, n->slot.scratch);
+    return PS_OK;
+}
+
+ps_err ps_cpu_norm_plan_backward(ps_cpu_norm *n, ps_cpu_memory *memory)
+{
+    PS_TRY(ps_cpu_memory_take(memory, channel_bytes(n), &n->slot.scale_gradient));
+    PS_TRY(ps_cpu_memory_take(memory, channel_bytes(n), &n->slot.shift_gradient));
+    PS_TRY(ps_cpu_memory_take(memory, ps_cpu_op_scratch_bytes(&n->backward),
+                              &n->slot.scratch_back));
+    ps_cpu_memory_give(memory, n->slot.scratch_back);
+    ps_cpu_memory_give(memory, n->slot.scale_gradient);
+    ps_cpu_memory_give(memory, n->slot.shift_gradient);
+    ps_cpu_memory_give(memory, n->slot.workspace);
+    ps_cpu_memory_give(memory, n->slot.mean);
+    ps_cpu_memory_give(memory, n->slot.variance);
+    return PS_OK;
+}
+
+/* What the forward primitives have in common. channels: the descriptor of (C). */
+static ps_err bind_forward(ps_cpu_norm *n, ps_cpu_op *op, const ps_cpu_memory *memory,
+                           const ps_cpu_norm_places *p, const ps_dnnl_md *channels,
+                           float *mean, float *variance)
+{
+    const char *who = n->layer->name;
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SRC, ps_cpu_op_md(op, dnnl_query_src_md, 0),
+                          p->x));
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DST, ps_cpu_op_md(op, dnnl_query_dst_md, 0),
+                          p->y));
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_MEAN, channels, mean));
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_VARIANCE, channels, variance));
+    if (n->affine) {
+        PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SCALE, channels, p->weight));
+        PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SHIFT, channels, p->bias));
+    }
+    return ps_cpu_op_bind_scratch(op, who, ps_cpu_memory_at(memory, n->slot.scratch));
+}
+
+static ps_err bind_workspace(ps_cpu_norm *n, ps_cpu_op *op, const ps_cpu_memory *memory)
+{
+    if (ps_cpu_op_bytes(op, dnnl_query_workspace_md) == 0) return PS_OK;
+    return ps_cpu_op_bind(op, n->layer->name, DNNL_ARG_WORKSPACE,
+                          ps_cpu_op_md(op, dnnl_query_workspace_md, 0),
+                          ps_cpu_memory_at(memory, n->slot.workspace));
+}
+
+static ps_err bind_backward(ps_cpu_norm *n, const ps_cpu_memory *memory,
+                            const ps_cpu_norm_places *p, const ps_dnnl_md *channels)
+{
+    const char *who = n->layer->name;
+    ps_cpu_op *op = &n->backward;
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SRC, ps_cpu_op_md(op, dnnl_query_src_md, 0),
+                          p->x));
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_DST,
+                          ps_cpu_op_md(op, dnnl_query_diff_dst_md, 0), p->dy));
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_SRC,
+                          ps_cpu_op_md(op, dnnl_query_diff_src_md, 0), p->dx));
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_MEAN, channels, n->mean));
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_VARIANCE, channels, n->variance));
+    if (n->affine) {
+        PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SCALE, channels, p->weight));
+        PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SHIFT, channels, p->bias));
+        PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_SCALE, channels, n->scale_gradient));
+        PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_SHIFT, channels, n->shift_gradient));
+    }
+    PS_TRY(bind_workspace(n, op, memory));
+    return ps_cpu_op_bind_scratch(op, who,
+                                  ps_cpu_memory_at(memory, n->slot.scratch_back));
+}
+
+ps_err ps_cpu_norm_bind(ps_cpu_norm *n, const ps_cpu_memory *memory,
+                        const ps_cpu_norm_places *p)
+{
+    const dnnl_dims_t dims = {n->shape.c};
+    ps_dnnl_md *channels = NULL;
+    ps_err err;
+    PS_TRY(ps_dnnl_md_create(n->layer->name, 1, dims, dnnl_x, &channels));
+    PS_TRY_GOTO(bind_forward(n, &n->evaluate, memory, p, channels, p->running_mean,
+                             p->running_variance),
+                err, out);
+    if (!n->train.primitive) goto out;
+    n->mean = ps_cpu_memory_at(memory, n->slot.mean);
+    n->variance = ps_cpu_memory_at(memory, n->slot.variance);
+    n->scale_gradient = ps_cpu_memory_at(memory, n->slot.scale_gradient);
+    n->shift_gradient = ps_cpu_memory_at(memory, n->slot.shift_gradient);
+    PS_TRY_GOTO(bind_forward(n, &n->train, memory, p, channels, n->mean, n->variance),
+                err, out);
+    PS_TRY_GOTO(bind_workspace(n, &n->train, memory), err, out);
+    err = bind_backward(n, memory, p, channels);
+out:
+    ps_dnnl_md_destroy(&channels);
+    return err;
+}
+
+static void update_running(const ps_cpu_norm *n, const ps_cpu_norm_places *p)
+{
+    double values = (double)(n->shape.n * n->shape.h * n->shape.w);
+    float unbiased = (float)(values / (values - 1.0)), m = (float)n->layer->momentum;
+    for (int64_t c = 0; c < n->shape.c; c++) {
+        p->running_mean[c] = (1.0f - m) * p->running_mean[c] + m * n->mean[c];
+        p->running_variance[c] =
+            (1.0f - m) * p->running_variance[c] + m * (n->variance[c] * unbiased);
+    }
+}
+
+ps_err ps_cpu_norm_forward(ps_cpu_norm *n, dnnl_stream_t stream, const float *x,
+                           bool training, const ps_cpu_norm_places *p, int64_t *batches)
+{
+    const char *who = n->layer->name;
+    ps_cpu_op *op = training ? &n->train : &n->evaluate;
+    if (training && n->shape.n * n->shape.h * n->shape.w == 1)
+        return ps_err_set(PS_ERR_SHAPE,
+                          "%s: one value per channel has no variance to train with; use "
+                          "a larger batch or data.drop_last",
+                          who);
+    PS_TRY(ps_cpu_op_rebind(op, who, DNNL_ARG_SRC, x));
+    PS_TRY(ps_cpu_op_run(op, who, stream));
+    if (!training) return PS_OK;
+    update_running(n, p);
+    if (batches) ++*batches;
+    return PS_OK;
+}
+
+ps_err ps_cpu_norm_backward(ps_cpu_norm *n, dnnl_stream_t stream, const float *x,
+                            float *dweight, float *dbias, bool accumulate)
+{
+    const char *who = n->layer->name;
+    PS_TRY(ps_cpu_op_rebind(&n->backward, who, DNNL_ARG_SRC, x));
+    PS_TRY(ps_cpu_op_run(&n->backward, who, stream));
+    if (!n->affine) return PS_OK;
+    ps_cpu_pass(n->shape.c, n->scale_gradient, dweight, accumulate);
+    ps_cpu_pass(n->shape.c, n->shift_gradient, dbias, accumulate);
+    return PS_OK;
+}

@@ -1,0 +1,49 @@
+/* batch_norm2d through oneDNN: in training with the batch's statistics (biased variance),
+ * updating the running ones as PyTorch does (unbiased variance); else with the running
+ * ones. */
+#ifndef PS_CPU_NORM_H
+#define PS_CPU_NORM_H
+
+#include "cpu_memory.h"
+#include "cpu_op.h"
+#include "cpu_shape.h"
+#include "model_spec.h"
+
+typedef struct ps_cpu_norm {
+    const ps_layer *layer;
+    ps_cpu_shape shape;
+    bool affine;
+    ps_cpu_op train, evaluate, backward; // train and backward only when training
+    struct {
+        int mean, variance, workspace, scale_gradient, shift_gradient;
+        int scratch, scratch_back;
+    } slot;
+    float *mean, *variance, *scale_gradient, *shift_gradient;
+} ps_cpu_norm;
+
+/* relu: y = max(0, .), its gradient included. norm is safe for fini after a failure.
+ * SHAPE when training has one value per channel. */
+ps_err ps_cpu_norm_init(ps_cpu_norm *norm, dnnl_engine_t engine, const ps_layer *layer,
+                        const ps_cpu_shape *shape, bool relu, bool training);
+void ps_cpu_norm_fini(ps_cpu_norm *norm);
+
+ps_err ps_cpu_norm_plan_forward(ps_cpu_norm *norm, ps_cpu_memory *memory, bool training);
+ps_err ps_cpu_norm_plan_backward(ps_cpu_norm *norm, ps_cpu_memory *memory);
+
+typedef struct ps_cpu_norm_places {
+    float *x, *y, *dy, *dx;                 // dy, dx NULL when not training
+    float *weight, *bias;                   // in the parameter arena, or NULL
+    float *running_mean, *running_variance; // in the buffer arena
+} ps_cpu_norm_places;
+
+ps_err ps_cpu_norm_bind(ps_cpu_norm *norm, const ps_cpu_memory *memory,
+                        const ps_cpu_norm_places *places);
+
+/* batches: num_batches_tracked, counted up in training; may be NULL. */
+ps_err ps_cpu_norm_forward(ps_cpu_norm *norm, dnnl_stream_t stream, const float *x,
+                           bool training, const ps_cpu_norm_places *places,
+                           int64_t *batches);
+ps_err ps_cpu_norm_backward(ps_cpu_norm *norm, dnnl_stream_t stream, const float *x,
+                            float *dweight, float *dbias, bool accumulate);
+
+#endif

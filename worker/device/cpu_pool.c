@@ -1,0 +1,194 @@
+#include "cpu_pool.h"
+
+#include <string.h>
+
+#include "arith.h"
+
+enum { LANES_MAX = 16 };
+
+/* One vector of up to LANES_MAX channels at one position of the output. x: the input's
+ * plane at the first of these channels; `pitch` elements from one position to the next.
+ */
+typedef struct spot {
+    ps_window h, w;
+    int64_t pitch;
+    int lanes;
+} spot;
+
+static inline spot spot_at(const ps_cpu_pool *p, int64_t oh, int64_t ow, int lanes)
+{
+    return (spot){
+        ps_window_at(oh, p->stride[0], p->padding[0], p->kernel[0], p->in.h),
+        ps_window_at(ow, p->stride[1], p->padding[1], p->kernel[1], p->in.w),
+        p->in.lanes,
+        lanes,
+    };
+}
+
+static inline __attribute__((always_inline)) void
+max_spot(const ps_cpu_pool *p, const spot *s, int lanes, const float *restrict x,
+         float *restrict y, uint8_t *restrict place)
+{
+    float best[LANES_MAX];
+    int32_t at[LANES_MAX];
+    int32_t first = (int32_t)(s->h.skipped * p->kernel[1] + s->w.skipped);
+    for (int l = 0; l < lanes; l++) {
+        best[l] = -INFINITY;
+        at[l] = first;
+    }
+    for (int64_t h = s->h.begin; h < s->h.end; h++) {
+        int32_t k = first + (int32_t)((h - s->h.begin) * p->kernel[1]);
+        const float *row = x + (h * p->in.w + s->w.begin) * s->pitch;
+        for (int64_t w = s->w.begin; w < s->w.end; w++, k++, row += s->pitch) {
+#pragma omp simd
+            for (int l = 0; l < lanes; l++) {
+                bool takes = ps_max_takes(row[l], best[l]);
+                best[l] = takes ? row[l] : best[l];
+                at[l] = takes ? k : at[l];
+            }
+        }
+    }
+#pragma omp simd
+    for (int l = 0; l < lanes; l++) {
+        y[l] = best[l];
+        place[l] = (uint8_t)at[l];
+    }
+}
+
+static inline __attribute__((always_inline)) void avg_spot(const ps_cpu_pool *p,
+                                                           const spot *s, int lanes,
+                                                           const float *restrict x,
+                                                           float *restrict y)
+{
+    float sum[LANES_MAX] = {0};
+    float size = (float)(p->kernel[0] * p->kernel[1]);
+    for (int64_t h = s->h.begin; h < s->h.end; h++) {
+        const float *row = x + (h * p->in.w + s->w.begin) * s->pitch;
+        for (int64_t w = s->w.begin; w < s->w.end; w++, row += s->pitch) {
+#pragma omp simd
+            for (int l = 0; l < lanes; l++)
+                sum[l] += row[l];
+        }
+    }
+#pragma omp simd
+    for (int l = 0; l < lanes; l++)
+        y[l] = sum[l] / size;
+}
+
+/* dx of the window's positions += share of g: all of it at its place, or, for averages
+ * (place NULL), of every position. set: = instead of +=. */
+static inline __attribute__((always_inline)) void
+spread_spot(const ps_cpu_pool *p, const spot *s, int lanes, const float *restrict g,
+            const uint8_t *restrict place, float *restrict dx, bool set)
+{
+    int32_t first = (int32_t)(s->h.skipped * p->kernel[1] + s->w.skipped);
+    for (int64_t h = s->h.begin; h < s->h.end; h++) {
+        int32_t k = first + (int32_t)((h - s->h.begin) * p->kernel[1]);
+        float *row = dx + (h * p->in.w + s->w.begin) * s->pitch;
+        for (int64_t w = s->w.begin; w < s->w.end; w++, k++, row += s->pitch) {
+#pragma omp simd
+            for (int l = 0; l < lanes; l++) {
+                float share = !place || place[l] == k ? g[l] : 0.0f;
+                row[l] = set ? share : row[l] + share;
+            }
+        }
+    }
+}
+
+/* Windows that do not overlap and cover the input write every element exactly once. */
+static bool tiles_input(const ps_cpu_pool *p)
+{
+    return p->stride[0] == p->kernel[0] && p->stride[1] == p->kernel[1] &&
+           p->padding[0] == 0 && p->padding[1] == 0 &&
+           p->out.h * p->kernel[0] == p->in.h && p->out.w * p->kernel[1] == p->in.w;
+}
+
+static inline int group_size(int64_t lanes, int64_t from)
+{
+    return lanes - from < LANES_MAX ? (int)(lanes - from) : LANES_MAX;
+}
+
+static void forward_plane(const ps_cpu_pool *p, int64_t o, const float *x, float *y,
+                          uint8_t *place)
+{
+    int64_t lanes = p->in.lanes;
+    x += o * ps_cpu_shape_plane(&p->in) * lanes;
+    for (int64_t oh = 0; oh < p->out.h; oh++) {
+        for (int64_t ow = 0; ow < p->out.w; ow++) {
+            int64_t at = ((o * p->out.h + oh) * p->out.w + ow) * lanes;
+            for (int64_t l = 0; l < lanes; l += LANES_MAX) {
+                spot s = spot_at(p, oh, ow, group_size(lanes, l));
+                if (place && s.lanes == 16)
+                    max_spot(p, &s, 16, x + l, y + at + l, place + at + l);
+                else if (place)
+                    max_spot(p, &s, s.lanes, x + l, y + at + l, place + at + l);
+                else
+                    avg_spot(p, &s, s.lanes, x + l, y + at + l);
+            }
+        }
+    }
+}
+
+void ps_cpu_max_pool_forward(const ps_cpu_pool *p, const float *x, float *y,
+                             uint8_t *place)
+{
+#pragma omp parallel for
+    for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++)
+        forward_plane(p, o, x, y, place);
+}
+
+void ps_cpu_avg_pool_forward(const ps_cpu_pool *p, const float *x, float *y)
+{
+#pragma omp parallel for
+    for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++)
+        forward_plane(p, o, x, y, NULL);
+}
+
+static void backward_plane(const ps_cpu_pool *p, int64_t o, const float *dy,
+                           const uint8_t *place, const float *relu_y, float *dx, bool set)
+{
+    int64_t lanes = p->in.lanes;
+    float size = (float)(p->kernel[0] * p->kernel[1]);
+    dx += o * ps_cpu_shape_plane(&p->in) * lanes;
+    for (int64_t oh = 0; oh < p->out.h; oh++) {
+        for (int64_t ow = 0; ow < p->out.w; ow++) {
+            int64_t row = ((o * p->out.h + oh) * p->out.w + ow) * lanes;
+            for (int64_t l = 0; l < lanes; l += LANES_MAX) {
+                float g[LANES_MAX];
+                int64_t at = row + l;
+                spot s = spot_at(p, oh, ow, group_size(lanes, l));
+                for (int i = 0; i < s.lanes; i++) {
+                    g[i] = relu_y ? ps_relu_grad(relu_y[at + i], dy[at + i]) : dy[at + i];
+                    if (!place) g[i] /= size;
+                }
+                if (place && s.lanes == 16)
+                    spread_spot(p, &s, 16, g, place + at, dx + l, set);
+                else if (place)
+                    spread_spot(p, &s, s.lanes, g, place + at, dx + l, set);
+                else
+                    spread_spot(p, &s, s.lanes, g, NULL, dx + l, set);
+            }
+        }
+    }
+}
+
+static void backward(const ps_cpu_pool *p, const float *dy, const uint8_t *place,
+                     const float *relu_y, float *dx, bool add)
+{
+    bool set = !add && tiles_input(p);
+    if (!add && !set) memset(dx, 0, sizeof(float) * (size_t)ps_cpu_shape_count(&p->in));
+#pragma omp parallel for
+    for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++)
+        backward_plane(p, o, dy, place, relu_y, dx, set);
+}
+
+void ps_cpu_max_pool_backward(const ps_cpu_pool *p, const float *dy, const uint8_t *place,
+                              const float *relu_y, float *dx, bool add)
+{
+    backward(p, dy, place, relu_y, dx, add);
+}
+
+void ps_cpu_avg_pool_backward(const ps_cpu_pool *p, const float *dy, float *dx, bool add)
+{
+    backward(p, dy, NULL, NULL, dx, add);
+}

@@ -1,0 +1,315 @@
+#include "cpu_run.h"
+
+#include <stdlib.h>
+
+#include "cpu_loss.h"
+#include "cpu_pointwise.h"
+#include "mem.h"
+
+ps_err ps_cpu_run_init(ps_cpu_run *run, const ps_program_options *options,
+                       const ps_cpu_graph *graph, int n, dnnl_engine_t engine,
+                       dnnl_stream_t stream, const ps_cpu_run *other)
+{
+    *run = (ps_cpu_run){.n = n, .options = options, .graph = graph, .stream = stream};
+    PS_TRY(ps_mem_zalloc(&run->values, (size_t)graph->n_edges, sizeof *run->values,
+                         "model"));
+    PS_TRY(
+        ps_mem_zalloc(&run->steps, (size_t)graph->n_nodes, sizeof *run->steps, "model"));
+    return ps_cpu_plan(run, engine, other);
+}
+
+void ps_cpu_run_fini(ps_cpu_run *run)
+{
+    for (int i = 0; run->steps && i < run->graph->n_nodes; i++) {
+        ps_cpu_conv_fini(&run->steps[i].conv);
+        ps_cpu_norm_fini(&run->steps[i].norm);
+    }
+    ps_cpu_memory_fini(&run->memory);
+    free(run->steps);
+    free(run->values);
+    *run = (ps_cpu_run){0};
+}
+
+static float *gradient(const ps_cpu_run *run, int tensor)
+{
+    if (tensor == PS_NONE) return NULL;
+    return run->options->grads + run->options->spec->tensors[tensor].offset;
+}
+
+/* Weight and bias of a layer, neighbours in the table of tensors, in one call. */
+static ps_err call_hook(ps_err (*hook)(void *, int, int), void *ctx, const ps_layer *l)
+{
+    if (!hook || (l->weight == PS_NONE && l->bias == PS_NONE)) return PS_OK;
+    if (l->weight == PS_NONE || l->bias == PS_NONE)
+        return hook(ctx, l->weight == PS_NONE ? l->bias : l->weight, 1);
+    int first = l->weight < l->bias ? l->weight : l->bias;
+    return hook(ctx, first, 2);
+}
+
+static ps_err forward_conv(ps_cpu_run *run, ps_cpu_step *s)
+{
+    const ps_cpu_value *in = &run->values[s->node->in[0]];
+    if (s->x) ps_cpu_convert(&in->shape, in->at, &s->conv.in, s->x, false);
+    return ps_cpu_conv_forward(&s->conv, run->stream, s->x ? s->x : in->at);
+}
+
+static ps_err forward_norm(ps_cpu_run *run, ps_cpu_step *s, bool training)
+{
+    const ps_layer *l = s->node->layer;
+    int64_t *batches = NULL;
+    if (l->num_batches != PS_NONE) {
+        const ps_tensor *t = &run->options->spec->buffers[l->num_batches];
+        batches = (int64_t *)(void *)((char *)run->options->buffers + t->offset);
+    }
+    return ps_cpu_norm_forward(&s->norm, run->stream, run->values[s->node->in[0]].at,
+                               training, &s->norm_places, batches);
+}
+
+static void forward_dropout(ps_cpu_run *run, ps_cpu_step *s, const ps_batch *batch,
+                            const ps_pass *pass)
+{
+    const ps_cpu_value *in = &run->values[s->node->in[0]];
+    const ps_cpu_value *out = &run->values[s->node->out];
+    if (!pass->training) {
+        if (in->at != out->at)
+            ps_cpu_convert(&in->shape, in->at, &out->shape, out->at, false);
+        return;
+    }
+    ps_cpu_dropout_draw(&s->dropout, pass->dropout, batch->positions, s->mask,
+                        s->scratch);
+    ps_cpu_dropout_forward(&s->dropout, s->mask, in->at, out->at);
+}
+
+static void forward_add(ps_cpu_run *run, ps_cpu_step *s)
+{
+    const ps_cpu_value *a = &run->values[s->node->in[0]];
+    const ps_cpu_value *b = &run->values[s->node->in[1]];
+    const ps_cpu_value *y = &run->values[s->node->out];
+    const float *other = b->at;
+    if (a->shape.lanes != b->shape.lanes) {
+        ps_cpu_convert(&b->shape, b->at, &y->shape, y->at, false);
+        other = y->at;
+    }
+    ps_cpu_sum_forward(ps_cpu_shape_count(&y->shape), a->at, other, y->at, s->node->relu);
+}
+
+static ps_err forward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_batch *batch,
+                           const ps_pass *pass)
+{
+    const ps_layer *l = s->node->layer;
+    const ps_cpu_value *in = &run->values[s->node->in[0]];
+    const ps_cpu_value *out = &run->values[s->node->out];
+    switch (l->kind) {
+    case PS_LAYER_CONV2D:
+        return forward_conv(run, s);
+    case PS_LAYER_LINEAR:
+        return ps_cpu_linear_forward(
+            &s->linear, in->at,
+            run->options->params + run->options->spec->tensors[l->weight].offset,
+            l->bias == PS_NONE
+                ? NULL
+                : run->options->params + run->options->spec->tensors[l->bias].offset,
+            out->at, s->node->relu);
+    case PS_LAYER_BATCH_NORM2D:
+        return forward_norm(run, s, pass->training);
+    case PS_LAYER_RELU:
+    case PS_LAYER_TANH:
+    case PS_LAYER_SIGMOID:
+        ps_cpu_activation_forward(l->kind, &in->shape, in->at, out->at);
+        return PS_OK;
+    case PS_LAYER_MAX_POOL2D:
+        ps_cpu_max_pool_forward(&s->pool, in->at, out->at, s->mask);
+        return PS_OK;
+    case PS_LAYER_AVG_POOL2D:
+        ps_cpu_avg_pool_forward(&s->pool, in->at, out->at);
+        return PS_OK;
+    case PS_LAYER_DROPOUT:
+        forward_dropout(run, s, batch, pass);
+        return PS_OK;
+    case PS_LAYER_FLATTEN:
+        if (!s->view) ps_cpu_convert(&in->shape, in->at, &out->shape, out->at, false);
+        return PS_OK;
+    case PS_LAYER_ADD:
+        forward_add(run, s);
+        return PS_OK;
+    case PS_LAYER_LOG_SOFTMAX:
+        ps_cpu_log_softmax_forward(run->n, in->shape.c, in->at, out->at);
+        return PS_OK;
+    case PS_LAYER_KIND_COUNT:
+        break;
+    }
+    return ps_err_set(PS_ERR_INTERNAL, "%s: no such layer", l->name);
+}
+
+/* Views of the pass's input move with it. */
+static void set_input(ps_cpu_run *run, const float *x)
+{
+    for (int v = 0; v < run->graph->n_edges; v++) {
+        // No step writes to the model's input.
+        if (run->values[v].root == 0) run->values[v].at = (float *)(uintptr_t)x;
+    }
+}
+
+ps_err ps_cpu_run_forward(ps_cpu_run *run, const ps_batch *batch, const ps_pass *pass,
+                          ps_pass_result *result)
+{
+    const ps_model_spec *spec = run->options->spec;
+    const ps_pass_hooks *hooks = pass->hooks;
+    if (batch->labels)
+        PS_TRY(ps_cpu_labels_check(run->n, spec->n_outputs, batch->labels));
+    set_input(run, batch->x);
+    for (int i = 0; i < run->graph->n_nodes; i++) {
+        ps_cpu_step *s = &run->steps[i];
+        if (hooks) PS_TRY(call_hook(hooks->params_needed, hooks->ctx, s->node->layer));
+        PS_TRY(forward_step(run, s, batch, pass));
+    }
+    if (result)
+        ps_cpu_loss_forward(spec->loss, run->n, spec->n_outputs,
+                            run->values[run->graph->output].at, batch->labels, result);
+    return PS_OK;
+}
+
+static void backward_loss(ps_cpu_run *run, const ps_batch *batch, const ps_pass *pass)
+{
+    const ps_model_spec *spec = run->options->spec;
+    const ps_cpu_graph *g = run->graph;
+    int producer = g->edges[g->output].producer;
+    const ps_cpu_value *out = &run->values[g->output];
+    if (producer != PS_NONE && g->nodes[producer].with_loss) {
+        float *dx = run->values[g->nodes[producer].in[0]].grad;
+        if (dx)
+            ps_cpu_nll_log_softmax_backward(run->n, spec->n_outputs, out->at,
+                                            batch->labels, pass->grad_scale, dx);
+    } else if (out->grad) {
+        ps_cpu_loss_backward(spec->loss, run->n, spec->n_outputs, out->at, batch->labels,
+                             pass->grad_scale, out->grad);
+    }
+}
+
+/* What a primitive wrote in its own place goes where the gradient belongs. */
+static void settle_gradient(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *shape)
+{
+    const ps_cpu_value *in = &run->values[s->node->in[0]];
+    if (!s->dx || !in->grad) return;
+    if (shape->lanes == in->shape.lanes)
+        ps_cpu_pass(ps_cpu_shape_count(shape), s->dx, in->grad, s->add[0]);
+    else
+        ps_cpu_convert(shape, s->dx, &in->shape, in->grad, s->add[0]);
+}
+
+static ps_err backward_conv(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
+{
+    const ps_layer *l = s->node->layer;
+    const float *x = s->x ? s->x : run->values[s->node->in[0]].at;
+    PS_TRY(ps_cpu_conv_backward(&s->conv, run->stream, x, gradient(run, l->weight),
+                                gradient(run, l->bias), accumulate));
+    settle_gradient(run, s, &s->conv.in);
+    return PS_OK;
+}
+
+static ps_err backward_linear(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
+{
+    const ps_layer *l = s->node->layer;
+    const ps_cpu_value *in = &run->values[s->node->in[0]];
+    const float *dy = run->values[s->node->out].grad;
+    PS_TRY(ps_cpu_linear_backward_weights(&s->linear, in->at, dy,
+                                          gradient(run, l->weight),
+                                          gradient(run, l->bias), accumulate));
+    if (!in->grad) return PS_OK;
+    const float *weight =
+        run->options->params + run->options->spec->tensors[l->weight].offset;
+    return ps_cpu_linear_backward_data(&s->linear, weight, dy, in->grad, s->add[0]);
+}
+
+static ps_err backward_norm(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
+{
+    const ps_layer *l = s->node->layer;
+    PS_TRY(ps_cpu_norm_backward(&s->norm, run->stream, run->values[s->node->in[0]].at,
+                                gradient(run, l->weight), gradient(run, l->bias),
+                                accumulate));
+    settle_gradient(run, s, &s->norm.shape);
+    return PS_OK;
+}
+
+/* To every input of an ADD, and from a flat gradient to the shape before flatten. */
+static void backward_pass_on(ps_cpu_run *run, ps_cpu_step *s)
+{
+    const ps_cpu_value *out = &run->values[s->node->out];
+    for (int k = 0; k < s->node->n_in; k++) {
+        const ps_cpu_value *in = &run->values[s->node->in[k]];
+        if (!in->grad) continue;
+        if (in->shape.lanes == out->shape.lanes || s->view)
+            ps_cpu_pass(ps_cpu_shape_count(&out->shape), out->grad, in->grad, s->add[k]);
+        else
+            ps_cpu_convert(&out->shape, out->grad, &in->shape, in->grad, s->add[k]);
+    }
+}
+
+/* Layers without parameters; their input needs a gradient. */
+static ps_err backward_plain(ps_cpu_run *run, ps_cpu_step *s)
+{
+    const ps_layer *l = s->node->layer;
+    const ps_cpu_value *in = &run->values[s->node->in[0]];
+    const ps_cpu_value *out = &run->values[s->node->out];
+    int64_t count = ps_cpu_shape_count(&out->shape);
+    const ps_cpu_edge *edge = &run->graph->edges[s->node->in[0]];
+    bool relu =
+        edge->producer != PS_NONE && run->graph->nodes[edge->producer].relu_by_pool;
+    switch (l->kind) {
+    case PS_LAYER_RELU:
+    case PS_LAYER_TANH:
+    case PS_LAYER_SIGMOID:
+        ps_cpu_activation_backward(l->kind, count, out->at, out->grad, in->grad,
+                                   s->add[0]);
+        return PS_OK;
+    case PS_LAYER_MAX_POOL2D:
+        ps_cpu_max_pool_backward(&s->pool, out->grad, s->mask, relu ? out->at : NULL,
+                                 in->grad, s->add[0]);
+        return PS_OK;
+    case PS_LAYER_AVG_POOL2D:
+        ps_cpu_avg_pool_backward(&s->pool, out->grad, in->grad, s->add[0]);
+        return PS_OK;
+    case PS_LAYER_DROPOUT:
+        ps_cpu_dropout_backward(&s->dropout, s->mask, out->grad, in->grad, s->add[0]);
+        return PS_OK;
+    case PS_LAYER_LOG_SOFTMAX:
+        ps_cpu_log_softmax_backward(run->n, in->shape.c, out->at, out->grad, in->grad,
+                                    s->add[0]);
+        return PS_OK;
+    case PS_LAYER_FLATTEN:
+    case PS_LAYER_ADD:
+        backward_pass_on(run, s);
+        return PS_OK;
+    default:
+        return ps_err_set(PS_ERR_INTERNAL, "%s: no such layer", l->name);
+    }
+}
+
+static ps_err backward_step(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
+{
+    const ps_cpu_node *node = s->node;
+    const ps_cpu_value *out = &run->values[node->out];
+    ps_layer_kind kind = node->layer->kind;
+    // batch norm's primitive has its relu's mask
+    if (node->relu && !node->relu_by_pool && kind != PS_LAYER_BATCH_NORM2D)
+        ps_cpu_activation_backward(PS_LAYER_RELU, ps_cpu_shape_count(&out->shape),
+                                   out->at, out->grad, out->grad, false);
+    if (kind == PS_LAYER_CONV2D) return backward_conv(run, s, accumulate);
+    if (kind == PS_LAYER_LINEAR) return backward_linear(run, s, accumulate);
+    if (kind == PS_LAYER_BATCH_NORM2D) return backward_norm(run, s, accumulate);
+    return backward_plain(run, s);
+}
+
+ps_err ps_cpu_run_backward(ps_cpu_run *run, const ps_batch *batch, const ps_pass *pass)
+{
+    const ps_pass_hooks *hooks = pass->hooks;
+    set_input(run, batch->x);
+    backward_loss(run, batch, pass);
+    for (int i = run->graph->n_nodes - 1; i >= 0; i--) {
+        ps_cpu_step *s = &run->steps[i];
+        if (!run->graph->edges[s->node->out].needs_grad) continue;
+        if (!s->node->with_loss) PS_TRY(backward_step(run, s, pass->accumulate));
+        if (hooks) PS_TRY(call_hook(hooks->grads_ready, hooks->ctx, s->node->layer));
+    }
+    return PS_OK;
+}

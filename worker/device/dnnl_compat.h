@@ -1,0 +1,82 @@
+/* oneDNN's C API, versions 2 and 3, behind one face.
+ *
+ * Version 2 describes an operation in a struct first; version 3 makes the primitive's
+ * description directly, and its memory descriptors are opaque. Nothing outside
+ * dnnl_compat.c knows which version is used. `who` names the layer in messages.
+ */
+#ifndef PS_DNNL_COMPAT_H
+#define PS_DNNL_COMPAT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <oneapi/dnnl/dnnl.h>
+#include <oneapi/dnnl/dnnl_version.h>
+
+#include "err.h"
+
+#if DNNL_VERSION_MAJOR >= 3
+typedef struct dnnl_memory_desc ps_dnnl_md;
+#else
+typedef dnnl_memory_desc_t ps_dnnl_md;
+#endif
+
+/* PS_OK, or an error "who: oneDNN call: reason". */
+ps_err ps_dnnl_check(dnnl_status_t status, const char *who, const char *call);
+
+/* A descriptor of a float32 array; *out is owned by the caller. */
+ps_err ps_dnnl_md_create(const char *who, int n_dims, const dnnl_dims_t dims,
+                         dnnl_format_tag_t tag, ps_dnnl_md **out);
+void ps_dnnl_md_destroy(ps_dnnl_md **md);
+/* The descriptor of an argument (dnnl_query_src_md, ...); borrowed from pd. */
+const ps_dnnl_md *ps_dnnl_pd_md(const_dnnl_primitive_desc_t pd, dnnl_query_t what,
+                                int index);
+
+/* Attributes: the scratchpad is the caller's; relu: max(0, .) after the operation. */
+ps_err ps_dnnl_attr_create(const char *who, bool relu, dnnl_primitive_attr_t *out);
+
+/* A convolution over (N, C, H, W) with weights (O, I, KH, KW). Descriptors of format
+ * "any" let the library choose; the gradients have the descriptors of what they are of.
+ */
+typedef struct ps_dnnl_conv {
+    dnnl_engine_t engine;
+    const char *who;
+    dnnl_alg_kind_t alg;
+    const ps_dnnl_md *src, *weights, *bias, *dst; // bias may be NULL
+    dnnl_dims_t stride, padding;                  // h, w
+    const_dnnl_primitive_attr_t attr;
+} ps_dnnl_conv;
+
+/* UNSUPPORTED when the library has no implementation of alg for it. *out is owned. */
+ps_err ps_dnnl_conv_forward(const ps_dnnl_conv *conv, bool training,
+                            dnnl_primitive_desc_t *out);
+ps_err ps_dnnl_conv_backward_data(const ps_dnnl_conv *conv,
+                                  const_dnnl_primitive_desc_t forward,
+                                  dnnl_primitive_desc_t *out);
+ps_err ps_dnnl_conv_backward_weights(const ps_dnnl_conv *conv,
+                                     const_dnnl_primitive_desc_t forward,
+                                     dnnl_primitive_desc_t *out);
+
+/* Batch normalisation over (N, C, H, W); source, destination and their gradients have one
+ * descriptor. flags: dnnl_use_scale and its kin. */
+typedef struct ps_dnnl_norm {
+    dnnl_engine_t engine;
+    const char *who;
+    const ps_dnnl_md *src;
+    float eps;
+    unsigned flags;
+    const_dnnl_primitive_attr_t attr;
+} ps_dnnl_norm;
+
+ps_err ps_dnnl_norm_forward(const ps_dnnl_norm *norm, bool training,
+                            dnnl_primitive_desc_t *out);
+ps_err ps_dnnl_norm_backward(const ps_dnnl_norm *norm,
+                             const_dnnl_primitive_desc_t forward,
+                             dnnl_primitive_desc_t *out);
+
+ps_err ps_dnnl_reorder(dnnl_engine_t engine, const char *who, const ps_dnnl_md *from,
+                       const ps_dnnl_md *to, const_dnnl_primitive_attr_t attr,
+                       dnnl_primitive_desc_t *out);
+
+#endif
