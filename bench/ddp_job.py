@@ -117,7 +117,9 @@ class Job:
         self.states = None
         if args.states:
             self.states = States(args.states if self.rank == 0 else os.devnull, self.model)
-        self.step_ms, self.losses, self.samples = [], [], 0
+        self.step_ms, self.samples = [], 0
+        self.since_record = [0.0, 0]  # this rank's loss sum and samples
+        self.epoch_sums = [0.0, 0]    # all ranks'
 
     def groups(self, epoch):
         """Per optimizer step, its micro-batches' indices."""
@@ -146,43 +148,51 @@ class Job:
             g["lr"] = self.schedule(number)
         self.optimizer.zero_grad()
         loss, n = self.backward(group)
-        if self.states or number % max(1, self.config["train.log_every"]) == 0:
-            loss = self.mean(loss)
         if self.states:
-            self.states.step(loss)
+            sums = self.over_ranks([loss * n, n])
+            self.states.step(sums[0] / sums[1])
         if self.config["optimizer.clip_norm"] > 0:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(),
                                            self.config["optimizer.clip_norm"])
         self.optimizer.step()
         self.samples += n
+        self.since_record[0] += loss * n
+        self.since_record[1] += n
         self.step_ms.append(1e3 * (time.perf_counter() - begun))
-        return loss
 
-    def mean(self, value):
-        t = torch.tensor([value], dtype=torch.float64)
+    def over_ranks(self, values):
+        t = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(t)
-        return t.item() / self.world
+        return t.tolist()
+
+    def record(self, metrics, number, epoch):
+        """After `number` steps: the mean loss over all ranks since the last record."""
+        loss_sum, n = self.over_ranks(self.since_record)
+        self.since_record = [0.0, 0]
+        self.epoch_sums = [self.epoch_sums[0] + loss_sum, self.epoch_sums[1] + n]
+        metrics({"step": number, "epoch": epoch, "loss_mean": loss_sum / n})
 
     def train(self, metrics):
         """Steps and evaluations; gives the seconds of the steps after the warm-up."""
-        number, epoch, timed, every = 0, 0, 0.0, max(1, self.config["train.log_every"])
-        warmup, timed_samples = self.config["train.warmup_steps"], 0
+        number, epoch, every = 0, 0, max(1, self.config["train.log_every"])
+        warmup, timed, timed_samples = self.config["train.warmup_steps"], 0.0, 0
         self.ddp.train()
         while number < self.total:
-            mark, before = time.perf_counter(), self.samples
+            mark, before, self.epoch_sums = time.perf_counter(), self.samples, [0.0, 0]
             for group in self.groups(epoch):
-                loss = self.step(group, number)
-                if number % every == 0:
-                    self.losses.append(loss)
-                    metrics({"step": number, "epoch": epoch, "loss": loss})
+                self.step(group, number)
                 number += 1
                 if number == warmup:
                     mark, before = time.perf_counter(), self.samples
+                if number % every == 0:
+                    self.record(metrics, number, epoch)
                 if number == self.total:
                     break
             if number > warmup:
                 timed += time.perf_counter() - mark
                 timed_samples += self.samples - before
+            if self.over_ranks([self.since_record[1]])[0]:
+                self.record(metrics, number, epoch)
             epoch += 1
         return timed, timed_samples
 
@@ -223,7 +233,7 @@ def summary(job, seconds, timed, timed_samples, test):
         "step_ms_p50": percentile(late, 0.5), "step_ms_p99": percentile(late, 0.99),
         "exchange_wait_ms_p50": None, "bytes_sent_per_step": traffic,
         "bytes_received_per_step": traffic, "bytes_computed": True,
-        "train_loss": job.losses[-1] if job.losses else None,
+        "train_loss": job.epoch_sums[0] / job.epoch_sums[1] if job.epoch_sums[1] else None,
         "test_loss": test[0], "test_accuracy": test[1], "seed": config["train.seed"],
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "torch": torch.__version__, "threads": torch.get_num_threads(),

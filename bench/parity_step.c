@@ -287,6 +287,10 @@ static ps_err join(rank_state *r, const ps_cli *cli)
         .local_rank = r->rank,
     };
     PS_TRY(ps_member_join(&member, &r->member));
+    /* Servers count their schedule's steps by it. */
+    if (r->rank == 0)
+        PS_TRY(ps_member_put(r->member, "job/total_steps", &r->states.n_steps,
+                             sizeof r->states.n_steps, ps_deadline_in_ms(WAIT_MS)));
     ps_exchange_options exchange = {
         .config = &r->cfg,
         .spec = &r->spec,

@@ -70,13 +70,13 @@ def read_summary(out):
 
 
 def read_losses(out):
-    """The losses of metrics.jsonl by step."""
+    """The losses of metrics.jsonl by step: the mean over all ranks."""
     losses = {}
     with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
         for line in f:
             entry = json.loads(line)
-            if "loss" in entry and "step" in entry:
-                losses[entry["step"]] = entry["loss"]
+            if "loss_mean" in entry:
+                losses[entry["step"]] = entry["loss_mean"]
     return losses
 
 
