@@ -64,6 +64,7 @@ struct ps_member {
     request *requests;
     uint64_t last_number;
     bool stop, ended, left;
+    bool said_bye;
     bool tell_abort; // the coordinator has to be told the reason
     char reason[PS_CONTROL_TEXT_MAX];
 };
@@ -274,6 +275,7 @@ ps_err ps_member_leave(ps_member *m, ps_deadline deadline)
     pthread_mutex_lock(&m->lock);
     m->left = true;
     pthread_mutex_unlock(&m->lock);
+    wake(m->wake_fd); // says BYE, so that nobody waits for what this process still does
     return PS_OK;
 }
 
@@ -477,7 +479,7 @@ static void beat(ps_member *m)
     uint64_t now = ps_clock_ns();
     if (now < m->next_beat_ns) return;
     m->next_beat_ns = now + m->heartbeat_ms * 1000000u;
-    send_kind(m, PS_CONTROL_HEARTBEAT, "");
+    if (!m->said_bye) send_kind(m, PS_CONTROL_HEARTBEAT, ""); // written by this thread
 }
 
 static bool should_stop(ps_member *m)
@@ -491,15 +493,17 @@ static bool should_stop(ps_member *m)
     return stop;
 }
 
-static void say_goodbye(ps_member *m)
+/* Says BYE once after an orderly leave; at_end: in any case what there is to say. */
+static void say_goodbye(ps_member *m, bool at_end)
 {
-    send_abort(m);
     pthread_mutex_lock(&m->lock);
-    bool orderly = m->left || m->ended;
+    bool orderly = m->left || (at_end && m->ended);
+    bool bye = orderly && !m->said_bye;
+    m->said_bye |= bye;
     pthread_mutex_unlock(&m->lock);
-    if (orderly)
+    if (bye)
         send_kind(m, PS_CONTROL_BYE, "");
-    else if (!atomic_load(&m->aborted))
+    else if (at_end && !orderly && !atomic_load(&m->aborted))
         send_kind(m, PS_CONTROL_ABORT, "it ended before the job was over");
 }
 
@@ -516,15 +520,21 @@ static void *run(void *arg)
         if (ps_zsock_monitor_read(m->monitor) >= 0) m->lost_ns = ps_clock_ns();
         send_abort(m);
         send_requests(m);
+        say_goodbye(m, stop);
         if (stop) break;
         beat(m);
         check_coordinator(m);
     }
-    say_goodbye(m);
     return NULL;
 }
 
 /* ---- joining ---- */
+
+static void pause_ms(long ms)
+{
+    const struct timespec pause = {.tv_nsec = ms * 1000000L};
+    nanosleep(&pause, NULL);
+}
 
 static bool hosts_coordinator(const ps_member_options *o)
 {
@@ -788,6 +798,33 @@ static ps_err join_timeout(const ps_member *m, const ps_member_options *o)
                       ps_err_message(), o->n_servers > 0 ? "server 0" : "worker 0");
 }
 
+/* A refusal may come from a job that is just ending, found through its file: whether a
+ * new coordinator replaces the file within a short while. */
+static bool file_is_replaced(const ps_member *m, uint64_t nonce, ps_deadline deadline)
+{
+    ps_deadline patience = ps_deadline_in_ms(UNANSWERED_MS);
+    if (deadline.at_ns < patience.at_ns) patience = deadline;
+    while (m->init.is_file && !m->coordinator && !ps_deadline_passed(patience)) {
+        ps_init_record record;
+        if (ps_init_file_read(m->init.path, &record) == PS_OK && record.nonce != nonce)
+            return true;
+        pause_ms(50);
+    }
+    return false;
+}
+
+/* As ask_to_join; a refusal through a file that is out of date is none. */
+static ps_err ask_or_look_again(ps_member *m, const ps_member_options *o, uint64_t nonce,
+                                ps_deadline deadline, bool *joined)
+{
+    ps_err err = ask_to_join(m, o, nonce, deadline, joined);
+    if (err != PS_ERR_PEER) return err;
+    char refusal[PS_CONTROL_TEXT_MAX];
+    snprintf(refusal, sizeof refusal, "%s", ps_err_message());
+    if (file_is_replaced(m, nonce, deadline)) return PS_OK;
+    return ps_err_set(PS_ERR_PEER, "%s", refusal);
+}
+
 static ps_err join(ps_member *m, const ps_member_options *o)
 {
     ps_deadline deadline = ps_deadline_in_ms((uint64_t)o->config->net.join_timeout_ms);
@@ -797,12 +834,11 @@ static ps_err join(ps_member *m, const ps_member_options *o)
         uint64_t nonce;
         ps_err err = find_coordinator(m, o, deadline, &nonce);
         if (err == PS_OK) {
-            PS_TRY(ask_to_join(m, o, nonce, deadline, &joined));
+            PS_TRY(ask_or_look_again(m, o, nonce, deadline, &joined));
             ps_err_set(PS_ERR_TIMEOUT, "%s takes connections but does not answer",
                        m->coordinator_endpoint);
         } else if (m->init.is_file) {
-            const struct timespec pause = {.tv_nsec = 50 * 1000000L};
-            nanosleep(&pause, NULL);
+            pause_ms(50);
         } else if (err != PS_ERR_TIMEOUT) {
             return err;
         }

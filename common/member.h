@@ -77,7 +77,7 @@ ps_err ps_member_put(ps_member *m, const char *key, const void *value, size_t by
 ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
                      ps_deadline deadline);
 
-/* Orderly end: says goodbye and waits until every worker has (servers and the process
+/* Orderly end, the last call but destroy: says goodbye and waits until every worker has (servers and the process
  * that hosts the coordinator stay until the last has left), so that nobody's early end
  * breaks the others. */
 ps_err ps_member_leave(ps_member *m, ps_deadline deadline);

@@ -338,6 +338,28 @@ static void an_abort_reaches_everybody_at_once(void **state)
     close_job(&j);
 }
 
+static void host_gives_up(part *p)
+{
+    if (p->rank == 0)
+        ps_member_abort(p->member, "the disk is full"); // and is destroyed at once
+    else
+        note(p, ps_member_barrier(p->member, "never", soon()));
+}
+
+static void the_hosts_own_abort_gets_out(void **state)
+{
+    job j;
+    part parts[MAX_MEMBERS];
+    open_job(&j, 0, 3);
+    run_job(&j, parts, NULL, host_gives_up);
+    for (int i = 1; i < 3; i++) {
+        assert_int_equal(parts[i].err, PS_ERR_PEER);
+        assert_told(&parts[i], "worker 0");
+        assert_told(&parts[i], "the disk is full");
+    }
+    close_job(&j);
+}
+
 static void go_without_a_word(part *p)
 {
     if (p->rank == 2) return; // destroyed without leave
@@ -355,6 +377,21 @@ static void an_end_without_goodbye_aborts(void **state)
         assert_told(&parts[i], "worker 2");
         assert_told(&parts[i], "ended before the job was over");
     }
+    close_job(&j);
+}
+
+/* Left over from a dead job; a new coordinator replaces it while the worker looks. */
+static void a_stale_file_leads_nowhere(void **state)
+{
+    job j;
+    part parts[MAX_MEMBERS];
+    open_job(&j, 1, 2);
+    FILE *f = fopen(j.init + 7, "w");
+    assert_non_null(f);
+    fputs("pstrain-init 1 127.0.0.1 1 00000000000000ab\n", f); // nobody is on port 1
+    fclose(f);
+    run_job(&j, parts, serve_to_the_end, work);
+    assert_all_well(&j, parts);
     close_job(&j);
 }
 
@@ -415,7 +452,9 @@ int main(void)
         cmocka_unit_test(ranks_are_given_to_those_without),
         cmocka_unit_test(norms_do_not_depend_on_the_shards),
         cmocka_unit_test(an_abort_reaches_everybody_at_once),
+        cmocka_unit_test(the_hosts_own_abort_gets_out),
         cmocka_unit_test(an_end_without_goodbye_aborts),
+        cmocka_unit_test(a_stale_file_leads_nowhere),
         cmocka_unit_test(a_timeout_names_who_is_missing),
         cmocka_unit_test(a_barrier_does_not_wait_for_one_that_left),
     };
