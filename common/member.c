@@ -464,7 +464,7 @@ static void check_coordinator(ps_member *m)
         snprintf(why, sizeof why, "no sign of life for %.1f s", (double)silent_ms * 1e-3);
     snprintf(reason, sizeof reason, "the coordinator (%s at %s) is dead: %s", host,
              m->coordinator_endpoint, why);
-    set_aborted(m, reason, true);
+    set_aborted(m, reason, false);
 }
 
 static int poll_ms(const ps_member *m)
@@ -940,7 +940,8 @@ static void stop_thread(ps_member *m)
 
 static void close_sockets(ps_member *m)
 {
-    const int linger_ms = LINGER_MS;
+    // Nothing more gets out over a lost connection.
+    const int linger_ms = m->lost_ns ? 0 : LINGER_MS;
     if (m->dealer) {
         zmq_socket_monitor(m->dealer, NULL, 0);
         zmq_setsockopt(m->dealer, ZMQ_LINGER, &linger_ms, sizeof linger_ms);

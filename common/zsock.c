@@ -1,6 +1,7 @@
 #include "zsock.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +22,6 @@ static ps_err set_options(void *socket, const ps_zsock_options *o)
     PS_TRY(set_int(socket, ZMQ_LINGER, 0));
     PS_TRY(set_int(socket, ZMQ_SNDHWM, 0));
     PS_TRY(set_int(socket, ZMQ_RCVHWM, 0));
-    PS_TRY(set_int(socket, ZMQ_IPV6, 1));
     // A peer that is not there yet is tried again soon, one that is gone not too often.
     PS_TRY(set_int(socket, ZMQ_RECONNECT_IVL, 50));
     PS_TRY(set_int(socket, ZMQ_RECONNECT_IVL_MAX, 1000));
@@ -53,6 +53,16 @@ void ps_zsock_close(void **socket)
     *socket = NULL;
 }
 
+/* IPv6 beside IPv4, but not for a plain IPv4 address, which would become a mapped one
+ * ("[::ffff:10.0.0.7]") that hosts without IPv6 cannot use. */
+static ps_err set_family(void *socket, const char *endpoint)
+{
+    const char *host = strncmp(endpoint, "tcp://", 6) == 0 ? endpoint + 6 : "";
+    size_t n = strcspn(host, ":");
+    bool is_ipv4 = n > 0 && strspn(host, "0123456789.") == n;
+    return set_int(socket, ZMQ_IPV6, !is_ipv4);
+}
+
 static ps_err bind_failure(const char *where)
 {
     int code = zmq_errno();
@@ -80,6 +90,7 @@ ps_err ps_zsock_bind(void *socket, const char *where, char endpoint[PS_ENDPOINT_
     if (n >= sizeof address) return ps_err_set(PS_ERR_ARG, "%s: too long", where);
     memcpy(address, where, n + 1);
     if (n > 2 && strcmp(where + n - 2, ":0") == 0) address[n - 1] = '*';
+    PS_TRY(set_family(socket, address));
     if (zmq_bind(socket, address) != 0) return bind_failure(where);
     size_t bytes = PS_ENDPOINT_MAX;
     if (zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint, &bytes) != 0)
@@ -89,6 +100,7 @@ ps_err ps_zsock_bind(void *socket, const char *where, char endpoint[PS_ENDPOINT_
 
 ps_err ps_zsock_connect(void *socket, const char *endpoint)
 {
+    PS_TRY(set_family(socket, endpoint));
     if (zmq_connect(socket, endpoint) == 0) return PS_OK;
     return zmq_failure(PS_ERR_NET, endpoint);
 }

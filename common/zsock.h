@@ -18,7 +18,7 @@ typedef struct ps_zsock_options {
 } ps_zsock_options;
 
 /* Opens a socket: linger 0 (the end never waits for a dead peer), no high-water mark
- * (credits bound what is queued), IPv6 beside IPv4; ROUTER with MANDATORY (an answer to
+ * (credits bound what is queued); ROUTER with MANDATORY (an answer to
  * nobody is an error) and HANDOVER (a restarted peer takes its place). */
 ps_err ps_zsock_open(void *zmq_context, const ps_zsock_options *options, void **out);
 void ps_zsock_close(void **socket);

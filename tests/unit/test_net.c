@@ -87,6 +87,7 @@ static void dials_what_listens_and_gives_up_on_what_does_not(void **state)
     char endpoint[PS_ENDPOINT_MAX], remote[PS_ADDRESS_MAX], local[PS_ADDRESS_MAX];
     assert_int_equal(ps_zsock_open(context, &o, &router), PS_OK);
     assert_int_equal(ps_zsock_bind(router, "tcp://127.0.0.1:0", endpoint), PS_OK);
+    assert_int_equal(strncmp(endpoint, "tcp://127.0.0.1:", 16), 0); // and no mapped one
     int port = port_of(endpoint);
     assert_int_equal(
         ps_net_dial("127.0.0.1", port, ps_deadline_in_ms(2000), remote, local), PS_OK);
