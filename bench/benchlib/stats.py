@@ -10,6 +10,11 @@ def spread(values):
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
+def percentile(values, q):
+    """The value below which a share q of them lies; None of none."""
+    return sorted(values)[min(len(values) - 1, int(q * len(values)))] if values else None
+
+
 def paired_ratio(above, below):
     """Of each round's pair, so that what disturbs a round disturbs both."""
     return spread([a / b for a, b in zip(above, below) if a and b])

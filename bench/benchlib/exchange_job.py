@@ -1,0 +1,112 @@
+"""One exchange without arithmetic: real servers, ps-bench-exchange as workers."""
+import os
+import tempfile
+
+from . import runs
+from .job_config import BenchError
+from .processes import Group, cpu_seconds
+from .stats import percentile, spread
+
+JOB = """\
+job: {{name: exchange, servers: {servers}, workers: {workers}}}
+model:
+  input: [{inputs}]
+  loss: mse
+  layers:
+    - linear: {{name: fc, out: {outputs}}}
+optimizer: {{name: sgd, lr: 1}}
+"""
+INPUTS = 63  # and a bias: 64 numbers for each output
+
+
+class Exchange:
+    """What is exchanged, and how: nbytes is a worker's gradient."""
+
+    def __init__(self, nbytes, workers, servers, shards=1, codec="none", shm="auto",
+                 chunk="auto", steps=20, warmup=3, extra=()):
+        self.outputs = max(1, round(nbytes / 4 / (INPUTS + 1)))
+        self.nbytes = 4 * self.outputs * (INPUTS + 1)
+        self.workers, self.servers, self.shards = workers, servers, shards
+        self.codec, self.shm, self.chunk = codec, shm, chunk
+        self.steps, self.warmup, self.extra = steps, warmup, list(extra)
+
+    def write(self, path):
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(JOB.format(servers=self.servers, workers=self.workers, inputs=INPUTS,
+                               outputs=self.outputs))
+
+    def sets(self):
+        keys = [f"server.shards={self.shards}", f"exchange.codec={self.codec}",
+                f"exchange.shm={self.shm}", f"exchange.chunk={self.chunk}",
+                f"train.steps={self.steps}", f"train.warmup_steps={self.warmup}"]
+        return [word for key in keys + self.extra for word in ("--set", key)]
+
+
+class Local:
+    """Where parts run: all on this host."""
+
+    def prefix(self, kind, rank):
+        return []
+
+    def init_method(self):
+        return f"tcp://127.0.0.1:{runs.free_port()}"
+
+
+class _Marks:
+    """The CPU time of every part between rank 0's two marks."""
+
+    def __init__(self, group):
+        self.group, self.seen = group, []
+
+    def __call__(self, part, line):
+        if line != "mark":
+            return
+        self.seen.append(sum(cpu_seconds(p.popen.pid) for p in self.group.parts))
+        part.popen.stdin.write("go\n")
+        part.popen.stdin.flush()
+
+    def seconds(self):
+        if len(self.seen) != 2:
+            raise BenchError("the workers did not time their steps")
+        return self.seen[1] - self.seen[0]
+
+
+def _start(group, exchange, build_dir, config, where):
+    init, sets = where.init_method(), exchange.sets()
+    for s in range(exchange.servers):
+        group.start(f"server {s}", [
+            *where.prefix("server", s), os.path.join(build_dir, "bin", "ps-server"),
+            "--config", config, "--rank", str(s), "--init-method", init, *sets])
+    return [group.start(f"worker {r}", [
+        *where.prefix("worker", r), os.path.join(build_dir, "bin", "ps-bench-exchange"),
+        "--marks", "--config", config, "--rank", str(r), "--init-method", init, *sets])
+        for r in range(exchange.workers)]
+
+
+def run(exchange, build_dir, where=None, timeout_s=300):
+    """Times (milliseconds, of all workers' steps), bytes and CPU time of one job."""
+    with tempfile.TemporaryDirectory(prefix="pstrain-exchange-") as folder:
+        config = os.path.join(folder, "exchange.yaml")
+        exchange.write(config)
+        with Group(timeout_s) as group:
+            workers = _start(group, exchange, build_dir, config, where or Local())
+            marks = _Marks(group)
+            group.finish(marks)
+            results = [w.result() for w in workers]
+    return figures(exchange, results, marks.seconds())
+
+
+def figures(exchange, results, cpu):
+    ms = [ns * 1e-6 for r in results for ns in r["step_ns"]]
+    sent = sum(r["bytes_sent"] for r in results) / len(results) / exchange.steps
+    received = sum(r["bytes_received"] for r in results) / len(results) / exchange.steps
+    moved = 2 * exchange.nbytes * exchange.workers * exchange.steps
+    p50 = percentile(ms, 0.5)
+    return {"bytes": exchange.nbytes, "workers": exchange.workers, "servers": exchange.servers,
+            "codec": exchange.codec, "chunk_bytes": results[0]["chunk_bytes"],
+            "chunks": results[0]["chunks"], "ms": spread(ms), "ms_p50": p50,
+            "ms_p99": percentile(ms, 0.99),
+            "goodput_bytes_per_second": exchange.nbytes / (p50 * 1e-3),
+            "cpu_ns_per_byte": cpu * 1e9 / moved, "bytes_sent_per_step": sent,
+            "bytes_received_per_step": received,
+            "compression_ratio": exchange.nbytes / sent if sent else None}

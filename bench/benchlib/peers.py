@@ -1,0 +1,93 @@
+"""What others do with the same bytes: Gloo through PyTorch, MPI; and the raw limits."""
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+
+from . import runs
+from .exchange_job import Local
+from .job_config import ROOT, BenchError
+from .processes import Group
+from .stats import percentile, spread
+
+
+def summary(ns):
+    ms = [v * 1e-6 for v in ns]
+    return {"ms": spread(ms), "ms_p50": percentile(ms, 0.5), "ms_p99": percentile(ms, 0.99)}
+
+
+def gloo(python, workers, sizes, steps, warmup=3, where=None, interface="lo", timeout_s=300):
+    """{bytes: figures} of torch's all-reduce; python: one that can import torch."""
+    where = where or Local()
+    script, init = os.path.join(ROOT, "bench", "gloo_peer.py"), where.init_method()
+    env = {"GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1"}
+    with Group(timeout_s) as group:
+        for r in range(workers):
+            group.start(f"Gloo rank {r}", [
+                *where.prefix("worker", r), shutil.which(python), script, init, str(r),
+                str(workers), str(steps), str(warmup), *map(str, sizes)], env)
+        group.finish()
+        ranks = [p.result() for p in group.parts]
+    return {n: summary([t for rank in ranks for t in rank[str(n)]]) for n in sizes}
+
+
+def mpi_missing():
+    missing = [name for name in ("mpirun", "mpicc") if not shutil.which(name)]
+    return f"no {' and no '.join(missing)}" if missing else None
+
+
+def mpi(workers, sizes, steps, warmup=3, timeout_s=300):
+    """{bytes: figures} of MPI's all-reduce on this host."""
+    with tempfile.TemporaryDirectory(prefix="pstrain-mpi-") as folder:
+        program = os.path.join(folder, "mpi_peer")
+        subprocess.run(["mpicc", "-O2", "-o", program, os.path.join(ROOT, "bench", "mpi_peer.c")],
+                       check=True)
+        argv = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(workers)]
+        if os.geteuid() == 0:
+            argv.append("--allow-run-as-root")
+        try:
+            done = subprocess.run([*argv, program, str(steps), str(warmup), *map(str, sizes)],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise BenchError(f"mpirun took longer than {timeout_s} s") from error
+    if done.returncode != 0:
+        raise BenchError(f"mpirun: {done.stderr.strip().splitlines()[-1:]}")
+    return {int(n): summary(ns) for n, ns in json.loads(done.stdout).items()}
+
+
+def raw(build_dir, *words, timeout_s=300):
+    """Nanoseconds that ps-bench-raw prints for its words."""
+    argv = [os.path.join(build_dir, "bin", "ps-bench-raw"), *map(str, words)]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          timeout=timeout_s)
+    if done.returncode != 0:
+        raise BenchError(done.stderr.strip() or f"{' '.join(argv)} ended with {done.returncode}")
+    return json.loads(done.stdout)["ns"]
+
+
+def memory_rates(build_dir, nbytes=64 << 20):
+    """Bytes/s of memcpy and of summing (of one operand), medians."""
+    return {name: nbytes / (percentile(raw(build_dir, name, nbytes), 0.5) * 1e-9)
+            for name in ("memcpy", "sum")}
+
+
+def tcp_exchange(build_dir, workers, servers, nbytes, steps, where=None, timeout_s=300):
+    """Figures of a raw full-duplex exchange: every worker sends nbytes / servers to each
+    server and receives as many, all at once."""
+    where, program = where or Local(), os.path.join(build_dir, "bin", "ps-bench-raw")
+    part, targets = str(nbytes // servers), []
+    with Group(timeout_s) as group:
+        for s in range(servers):
+            host, port = where.address("server", s) if hasattr(where, "address") else (
+                "127.0.0.1", runs.free_port())
+            targets.append(f"{host}:{port}")
+            group.start(f"raw server {s}", [*where.prefix("server", s), program, "tcp-server",
+                                            str(port), str(workers), part, str(steps)])
+        ranks = [group.start(f"raw worker {r}", [
+            *where.prefix("worker", r), program, "tcp-worker", part, str(steps), *targets])
+            for r in range(workers)]
+        group.finish()
+        times = [r.result()["ns"][1:] for r in ranks]  # the first step connects as well
+    return summary([t for rank in times for t in rank])

@@ -1,0 +1,98 @@
+"""Processes of a benchmark: started together, timed in CPU seconds, always ended."""
+import json
+import os
+import select
+import subprocess
+import tempfile
+import time
+
+from .job_config import BenchError
+
+
+def cpu_seconds(pid):
+    """Of all threads of a process, as the scheduler counts them."""
+    total = 0
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/schedstat", encoding="ascii") as f:
+                total += int(f.read().split()[0])
+    except (OSError, ValueError):
+        pass
+    return total * 1e-9
+
+
+class Part:
+    """A process with its output kept; stdin and stdout are pipes."""
+
+    def __init__(self, name, argv, env=None):
+        self.name, self.argv = name, argv
+        self.errors = tempfile.TemporaryFile(mode="w+", errors="replace")
+        self.lines = []
+        self.popen = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                      stderr=self.errors, text=True,
+                                      env=dict(os.environ, **(env or {})))
+
+    def explain(self):
+        self.errors.seek(0)
+        lines = [line for line in self.errors.read().splitlines() if line.strip()]
+        code = self.popen.returncode
+        return f"{self.name} ended with {code}: " + " | ".join(lines[-3:])
+
+    def result(self):
+        """The last line, as JSON."""
+        try:
+            return json.loads(self.lines[-1])
+        except (IndexError, ValueError) as error:
+            raise BenchError(f"{self.explain()} (no result)") from error
+
+
+class Group:
+    """Parts that run together: one failure ends all. on_line(part, line) sees stdout."""
+
+    def __init__(self, timeout_s):
+        self.parts, self.deadline = [], time.monotonic() + timeout_s
+        self.timeout_s = timeout_s
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for part in self.parts:
+            if part.popen.poll() is None:
+                part.popen.kill()
+        for part in self.parts:
+            part.popen.wait()
+            part.popen.stdin.close()
+            part.popen.stdout.close()
+            part.errors.close()
+
+    def start(self, name, argv, env=None):
+        self.parts.append(Part(name, argv, env))
+        return self.parts[-1]
+
+    def _read(self, waiting, on_line):
+        """Takes one line of each part that has one; those at their end leave waiting."""
+        ready, _, _ = select.select([p.popen.stdout for p in waiting], [], [], 0.5)
+        for part in list(waiting):
+            if part.popen.stdout not in ready:
+                continue
+            line = part.popen.stdout.readline()
+            if not line:
+                waiting.remove(part)
+                continue
+            part.lines.append(line.strip())
+            on_line(part, line.strip())
+
+    def finish(self, on_line=lambda part, line: None):
+        waiting = list(self.parts)
+        while waiting:
+            self._read(waiting, on_line)
+            for part in self.parts:
+                if part.popen.poll() not in (None, 0):
+                    time.sleep(0.3)  # the one that failed first may still be writing
+                    raise BenchError(part.explain())
+            if time.monotonic() > self.deadline:
+                raise BenchError(f"no end within {self.timeout_s} s")
+        for part in self.parts:
+            if part.popen.wait(20) != 0:
+                raise BenchError(part.explain())

@@ -1,0 +1,19 @@
+/* What TCP itself reaches: every worker sends a part of its bytes to each server and gets
+ * as many back, both directions at once and without waiting for one another. */
+#ifndef PS_RAW_TCP_H
+#define PS_RAW_TCP_H
+
+typedef struct raw_tcp_step {
+    unsigned long bytes; // each way on each connection in a step
+    unsigned steps;
+} raw_tcp_step;
+
+/* Accepts n_workers connections on port and serves their steps. 0, or -1 with a message
+ * on stderr. */
+int raw_tcp_serve(unsigned short port, unsigned n_workers, const raw_tcp_step *what);
+
+/* Connects to the servers ("10.0.0.1:7000"), waiting for them; fills ns[steps]. */
+int raw_tcp_work(char *const *servers, unsigned n_servers, const raw_tcp_step *what,
+                 unsigned long long *ns);
+
+#endif
