@@ -5,7 +5,7 @@ import sys
 
 from . import hosts as hostfile
 from . import job as jobs
-from . import local, remote, report
+from . import doctor, local, remote, report
 from .errors import JobError
 from .screen import Screen
 from .supervise import Supervisor
@@ -37,6 +37,8 @@ def parser():
     p.add_argument("--out", metavar="DIR", help="results and logs (default: runs/<job>-<time>)")
     p.add_argument("--build-dir", metavar="DIR",
                    help="where the programs are (default: PS_BUILD_DIR, else build/release)")
+    p.add_argument("--doctor", action="store_true",
+                   help="start nothing; check hosts, ports, rates, versions, data and GPUs")
     p.add_argument("--dry-run", action="store_true", help="print the commands and start nothing")
     p.add_argument("--verbose", action="store_true",
                    help="show every part's log, not only worker 0's and what went wrong")
@@ -128,6 +130,8 @@ def main(argv):
     args = parser().parse_intermixed_args(argv)
     try:
         job = plan_job(args)
+        if args.doctor:
+            return doctor.run(job)
         if args.dry_run:
             for part in job.parts():
                 print(command_line(part))

@@ -1,0 +1,195 @@
+"""psrun --doctor: what stands in the way of a job, before it starts.
+
+From every host: can it reach the coordinator's and the servers' hosts at the coordinator's
+port, how long is a round trip and how fast the link, from which address; do the programs
+run and agree in version; is the configuration there and can its data be read; which GPU and
+driver. One table and, below it, what to mend. The probes run over plain TCP by ps-server
+and ps-worker themselves (--probe), so that nothing else is needed on a host.
+"""
+import json
+import shlex
+import subprocess
+import time
+
+from . import hosts as hostfile
+from . import remote
+
+PROBE_S = 30
+LOOPBACK = "127.0.0.1"
+HEADER = ["host", "to", "from address", "round trip", "rate", "version", "data", "cores", "gpu"]
+
+FACTS = r"""
+cd {dir} 2>/dev/null || {{ echo "dir=no folder {dir}"; exit 0; }}
+echo "dir=ok"
+for p in {programs}; do
+    v=$($p --version 2>&1 | tail -n 1)
+    echo "version=$v"
+done
+[ -r {config} ] && echo "config=ok" || echo "config=no file {config} in $PWD"
+d=$({data} 2>&1 >/dev/null) && echo "data=ok" || echo "data=$(printf %s "$d" | tail -n 1)"
+g=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1)
+echo "gpu=${{g:-none}}"
+echo "cores=$(nproc 2>/dev/null || echo '?')"
+"""
+
+
+class Node:
+    """A host of the job, or this machine (host None)."""
+
+    def __init__(self, host, programs):
+        self.host = host
+        self.name = host.name if host else "here"
+        self.address = host.address if host else LOOPBACK
+        self.programs = sorted(programs)
+        self.facts = {}
+        self.versions = []
+        self.probes = {}  # by target's name: what --probe measured
+        self.faults = []
+
+    @property
+    def reached(self):
+        return "ssh" not in self.facts
+
+    def start(self, script, stdin=subprocess.DEVNULL):
+        argv = ["sh", "-c", script]
+        if self.host:
+            argv = remote.ssh_argv(self.host, f"exec sh -c {shlex.quote(script)}")
+        return subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+
+
+def run(job):
+    """Prints the table and what to mend; psrun's exit code."""
+    nodes = _nodes(job)
+    _find_facts(job, nodes)
+    targets = _targets(job, nodes)
+    for target in targets:
+        _probe(target, job.master_port, [n for n in nodes if n.reached])
+    _judge(nodes)
+    print(_table(nodes, targets))
+    faults = [f"{n.name}: {fault}" for n in nodes for fault in n.faults]
+    for fault in faults:
+        print(f"to mend: {fault}")
+    if not faults:
+        print("nothing to mend")
+    return 1 if faults else 0
+
+
+def _nodes(job):
+    if not job.hosts:
+        return [Node(None, {p.argv[0] for p in job.parts()})]
+    programs = job.programs_by_host()
+    return [Node(host, programs[host.name]) for host in job.hosts]
+
+
+def _targets(job, nodes):
+    """Where the others connect to: every host with a server; in all-reduce mode every
+    host, since neighbours connect to each other."""
+    names = {h.name for h in job.server_hosts} or {n.name for n in nodes}
+    return [n for n in nodes if n.name in names and n.reached]
+
+
+def _find_facts(job, nodes):
+    settings = " ".join(f"--set {shlex.quote(s)}" for s in job.overrides)
+    started = []
+    for node in nodes:
+        # ps-worker reads the data; a host of servers alone has no use for them.
+        worker = next((p for p in node.programs if p.endswith("ps-worker")), "")
+        data = (f"{shlex.quote(worker)} --check-data --config {shlex.quote(job.config)} {settings}"
+                if worker else "true")
+        script = FACTS.format(
+            dir=shlex.quote(hostfile.folder(node.host) if node.host else "."),
+            programs=" ".join(map(shlex.quote, node.programs)),
+            config=shlex.quote(job.config), data=data)
+        started.append((node, node.start(script)))
+    deadline = time.monotonic() + PROBE_S
+    for node, process in started:
+        out, err = _finish(process, deadline)
+        if node.host and process.returncode == remote.SSH_FAILED:
+            node.facts["ssh"] = last_line(err, "no reason given")
+            continue
+        for line in out.splitlines():
+            key, _, value = line.partition("=")
+            if key == "version":
+                node.versions.append(value)
+            else:
+                node.facts[key] = value
+
+
+def last_line(text, otherwise):
+    return (text.strip().splitlines() or [otherwise])[-1]
+
+
+def _finish(process, deadline):
+    try:
+        return process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        return out, err + "\nno answer in time"
+
+
+def _probe(target, port, nodes):
+    """One target at a time, one client at a time: rates are not shared."""
+    serving = target.start(f"exec {shlex.quote(target.programs[0])} --probe serve:{port}",
+                           stdin=subprocess.PIPE)
+    try:
+        if "serving" not in serving.stdout.readline():
+            reason = last_line(serving.stderr.read(), "the probe did not start")
+            target.faults.append(f"{reason} (another port: --port)")
+            return
+        for node in nodes:
+            _measure(node, target, port)
+    finally:
+        serving.stdin.close()  # the end of its input ends it
+        try:
+            serving.wait(5)
+        except subprocess.TimeoutExpired:
+            serving.kill()
+            serving.wait()
+
+
+def _measure(node, target, port):
+    where = f"{target.address}:{port}"
+    client = node.start(f"exec {shlex.quote(node.programs[0])} --probe {shlex.quote(where)}")
+    out, err = _finish(client, time.monotonic() + PROBE_S)
+    try:
+        node.probes[target.name] = json.loads(out)
+    except ValueError:
+        node.faults.append(f"cannot reach {target.name} at {where}: {last_line(err, 'no answer')} "
+                           "(a firewall, or another address: addr= in the hostfile)")
+
+
+def _judge(nodes):
+    versions = {v.split()[-1] for n in nodes for v in n.versions if v}
+    for node in nodes:
+        if not node.reached:
+            node.faults.insert(0, f"not reached by ssh: {node.facts['ssh']}")
+            continue
+        for key in ("dir", "config", "data"):
+            if node.facts.get(key, "ok") != "ok":
+                node.faults.append(node.facts[key])
+        broken = [v for v in node.versions if not v.startswith("ps-")]
+        if broken:
+            node.faults.append(f"a program is missing or does not run: {'; '.join(broken)}")
+        elif len(versions) > 1:
+            node.faults.append(f"versions differ between hosts: {', '.join(node.versions)}")
+
+
+def _table(nodes, targets):
+    rows = [HEADER]
+    for node in nodes:
+        facts = node.facts
+        data = facts.get("data", "-")
+        about = [(node.versions or ["-"])[0].split()[-1:] or ["-"], data if data in ("ok", "-") else "fault",
+                 facts.get("cores", "-"), facts.get("gpu", "-")]
+        about[0] = about[0][0]
+        for index, target in enumerate(targets or [None]):
+            link = ["-", "-", "-"]
+            probe = node.probes.get(target.name) if target else None
+            if probe:
+                link = [probe["address"], f"{probe['rtt_us']:.0f} us", f"{probe['mbit_s']:.0f} Mbit/s"]
+            rows.append([node.name if index == 0 else "", target.name if target else "-", *link,
+                         *(about if index == 0 else [""] * len(about))])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in rows)
