@@ -1,0 +1,246 @@
+"""psrun -H over real sshd on three hosts: network namespaces of this test's own.
+
+Namespace 0 has the bridge and runs psrun; hosts 1 to 3 run sshd with keys made here. Needs
+root, iproute2 and openssh-server; skips, and says so, where they are missing.
+"""
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(os.environ.get("PS_BIN", ROOT / "build/release/bin"))
+HOSTS = 3
+PORT = 2222
+END_S = 10  # after one host's death everything has ended on every host
+
+
+def missing():
+    if os.geteuid() != 0:
+        return "not root: namespaces cannot be made"
+    for program in ("ip", "sshd", "ssh", "ssh-keygen"):
+        if not shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin:/sbin"):
+            return f"{program} is not installed"
+    if not (BIN / "ps-worker").exists():
+        return f"no ps-worker in {BIN}"
+    probe = subprocess.run(["ip", "netns", "add", f"pst{os.getpid()}x"], capture_output=True,
+                           text=True)
+    if probe.returncode != 0:
+        return f"namespaces cannot be made: {probe.stderr.strip()}"
+    subprocess.run(["ip", "netns", "del", f"pst{os.getpid()}x"], check=True)
+    return None
+
+
+class Cluster:
+    """Three hosts behind a bridge, each with its sshd."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.prefix = f"pst{os.getpid()}-"
+        self.daemons = []
+
+    def name(self, i):
+        return f"{self.prefix}{i}"
+
+    @staticmethod
+    def address(i):
+        return f"10.87.31.{i + 1}"
+
+    def ip(self, *args, ns=None):
+        subprocess.run(["ip", *(["-n", ns] if ns else []), *args], check=True)
+
+    def start(self):
+        self._keys()
+        for i in range(HOSTS + 1):
+            self.ip("netns", "add", self.name(i))
+            self.ip("link", "set", "lo", "up", ns=self.name(i))
+        base = self.name(0)
+        self.ip("link", "add", "br0", "type", "bridge", ns=base)
+        self.ip("addr", "add", f"{self.address(0)}/24", "dev", "br0", ns=base)
+        self.ip("link", "set", "br0", "up", ns=base)
+        for i in range(1, HOSTS + 1):
+            self.ip("link", "add", f"v{i}", "type", "veth", "peer", "name", "eth0", "netns",
+                    self.name(i), ns=base)
+            self.ip("link", "set", f"v{i}", "master", "br0", "up", ns=base)
+            self.ip("addr", "add", f"{self.address(i)}/24", "dev", "eth0", ns=self.name(i))
+            self.ip("link", "set", "eth0", "up", ns=self.name(i))
+            self._sshd(i)
+        for i in range(1, HOSTS + 1):
+            self._wait_for_sshd(i)
+
+    def _keys(self):
+        for key in ("host", "user"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f",
+                            str(self.folder / key)], check=True)
+        shutil.copy(self.folder / "user.pub", self.folder / "authorized")
+        host_key = (self.folder / "host.pub").read_text().split()[:2]
+        (self.folder / "known").write_text("".join(
+            f"[{self.address(i)}]:{PORT} {' '.join(host_key)}\n" for i in range(1, HOSTS + 1)))
+        (self.folder / "config").write_text(
+            f"IdentityFile {self.folder}/user\nIdentitiesOnly yes\n"
+            f"UserKnownHostsFile {self.folder}/known\nStrictHostKeyChecking yes\n")
+
+    def _sshd(self, i):
+        os.makedirs("/run/sshd", exist_ok=True)
+        config = self.folder / f"sshd{i}"
+        config.write_text(
+            f"ListenAddress {self.address(i)}:{PORT}\nHostKey {self.folder}/host\n"
+            f"AuthorizedKeysFile {self.folder}/authorized\nStrictModes no\nUsePAM no\n"
+            f"PidFile none\nPermitRootLogin prohibit-password\nPasswordAuthentication no\n"
+            f"MaxStartups 100\nUseDNS no\n")
+        self.daemons.append(subprocess.Popen(
+            ["ip", "netns", "exec", self.name(i), shutil.which("sshd", path="/usr/sbin:/usr/bin"),
+             "-D", "-e", "-f", str(config)], stderr=open(self.folder / f"sshd{i}.log", "w")))
+
+    def _wait_for_sshd(self, i):
+        for _ in range(50):
+            done = self.run(["ssh", "-F", str(self.folder / "config"), "-p", str(PORT),
+                             self.address(i), "true"])
+            if done.returncode == 0:
+                return
+            time.sleep(0.1)
+        raise RuntimeError(f"sshd {i}: {done.stderr} {(self.folder / f'sshd{i}.log').read_text()}")
+
+    def run(self, argv, **more):
+        return subprocess.run(["ip", "netns", "exec", self.name(0), *argv], text=True,
+                              capture_output=True, timeout=100, **more)
+
+    def programs(self, i):
+        """Process ids of ours on host i."""
+        pids = subprocess.run(["ip", "netns", "pids", self.name(i)], capture_output=True,
+                              text=True).stdout.split()
+        found = []
+        for pid in pids:
+            try:
+                name = Path(f"/proc/{pid}/comm").read_text().strip()
+            except OSError:
+                continue
+            if name.startswith("ps-"):
+                found.append(int(pid))
+        return found
+
+    def stop(self):
+        for daemon in self.daemons:
+            daemon.terminate()
+        for i in range(HOSTS + 1):
+            pids = subprocess.run(["ip", "netns", "pids", self.name(i)], capture_output=True,
+                                  text=True).stdout.split()
+            for pid in pids:
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            subprocess.run(["ip", "netns", "del", self.name(i)], capture_output=True)
+        for daemon in self.daemons:
+            daemon.wait()
+
+
+class OverSsh(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        reason = missing()
+        if reason:
+            raise unittest.SkipTest(reason)
+        cls.folder = tempfile.mkdtemp(prefix="pstrain-ssh-")
+        cls.cluster = Cluster(cls.folder)
+        cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
+        cls.addClassCleanup(cls.cluster.stop)
+        cls.cluster.start()
+
+    def setUp(self):
+        self.env = dict(os.environ, PS_SSH=f"ssh -F {self.folder}/config", PS_BUILD_DIR=str(BIN.parent))
+        self.hostfile = Path(self.folder) / "hosts"
+        at = self.cluster.address
+        self.hostfile.write_text(f"{at(1)}:{PORT} servers=1 workers=1\n"
+                                 f"{at(2)}:{PORT} servers=1 workers=0\n"
+                                 f"{at(3)}:{PORT} servers=0 workers=1 dir={ROOT}\n")
+
+    def psrun(self, *args, hosts=True):
+        where = ["-H", str(self.hostfile)] if hosts else []
+        return ["python3", "deploy/psrun", "-s", "2", "-w", "2", *where,
+                "configs/digits-basicnet.yaml", *args]
+
+    def test_weights_equal_a_local_run(self):
+        outs = [Path(self.folder) / "there", Path(self.folder) / "here"]
+        for out, hosts in zip(outs, (True, False)):
+            run = self.cluster.run(self.psrun("--out", str(out), "train.steps=20", hosts=hosts),
+                                   env=self.env, cwd=ROOT)
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        there, here = [(out / "model.safetensors").read_bytes() for out in outs]
+        # The header's metadata may differ; the tensors' bytes may not.
+        self.assertEqual(there[8 + int.from_bytes(there[:8], "little"):],
+                         here[8 + int.from_bytes(here[:8], "little"):])
+
+    def test_death_of_a_host_ends_all(self):
+        out = Path(self.folder) / "killed"
+        run = subprocess.Popen(
+            ["ip", "netns", "exec", self.cluster.name(0),
+             *self.psrun("--out", str(out), "train.epochs=100000", "train.eval_every=0")],
+            env=self.env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.addCleanup(run.kill)
+        deadline = time.monotonic() + 40
+        while time.monotonic() < deadline:
+            metrics = out / "metrics.jsonl"
+            if metrics.exists() and metrics.read_text().count("\n") > 1:
+                break
+            time.sleep(0.2)
+        self.assertTrue(self.cluster.programs(3), "the worker of host 3 never ran")
+        for pid in self.cluster.programs(3):
+            os.kill(pid, signal.SIGKILL)
+        killed = time.monotonic()
+        text, _ = run.communicate(timeout=60)
+        self.assertLess(time.monotonic() - killed, END_S, text)
+        self.assertNotEqual(run.returncode, 0, text)
+        self.assertIn("worker 1", text)
+        for i in range(1, HOSTS + 1):
+            self.assertEqual(self.cluster.programs(i), [])
+
+    def test_ctrl_c_leaves_nothing(self):
+        run = subprocess.Popen(
+            ["ip", "netns", "exec", self.cluster.name(0),
+             *self.psrun("--out", str(Path(self.folder) / "stopped"), "train.epochs=100000")],
+            env=self.env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.addCleanup(run.kill)
+        deadline = time.monotonic() + 40
+        while time.monotonic() < deadline and not self.cluster.programs(3):
+            time.sleep(0.2)
+        time.sleep(3)
+        run.send_signal(signal.SIGINT)
+        text, _ = run.communicate(timeout=60)
+        self.assertEqual(run.returncode, 130, text)
+        for i in range(1, HOSTS + 1):
+            self.assertEqual(self.cluster.programs(i), [])
+
+    def faulty(self, hostfile, *args):
+        self.hostfile.write_text(hostfile)
+        run = self.cluster.run(self.psrun(*args), env=self.env, cwd=ROOT)
+        self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
+        return run.stdout + run.stderr
+
+    def test_faults_are_named(self):
+        at = self.cluster.address
+        good = f"{at(1)}:{PORT} servers=2 workers=1\n"
+        self.assertIn("cannot be reached", self.faulty(good + f"{at(9)}:{PORT}\n"))
+        self.assertIn("no program /nowhere/ps-worker",
+                      self.faulty(good + f"{at(2)}:{PORT} bin=/nowhere\n"))
+        self.assertIn("no folder /nowhere", self.faulty(good + f"{at(2)}:{PORT} dir=/nowhere\n"))
+        self.assertIn("places 2 servers and 1 workers", self.faulty(good))
+        self.assertIn("known are", self.faulty(good + f"{at(2)}:{PORT} slot=2\n"))
+
+    def test_doctor_finds_nothing_then_something(self):
+        run = self.cluster.run(self.psrun("--doctor"), env=self.env, cwd=ROOT)
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        self.assertIn("nothing to mend", run.stdout)
+        for i in range(1, HOSTS + 1):
+            self.assertIn(self.cluster.address(i), run.stdout)
+        at = self.cluster.address
+        text = self.faulty(f"{at(1)}:{PORT} servers=2 workers=1\n{at(9)}:{PORT}\n", "--doctor")
+        self.assertIn("not reached by ssh", text)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
