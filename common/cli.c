@@ -21,6 +21,7 @@ typedef enum flag_id {
     FLAG_OUT,
     FLAG_TRACE,
     FLAG_LOG_LEVEL,
+    FLAG_CHECK_DATA,
     FLAG_PROBE,
     FLAG_HELP,
     FLAG_KEYS,
@@ -47,6 +48,8 @@ static const struct {
                     "write trace.json (Chrome trace, opens in Perfetto)"},
     [FLAG_LOG_LEVEL] = {"--log-level", "LEVEL",
                         "debug, info, warn or error; default info"},
+    [FLAG_CHECK_DATA] = {"--check-data", NULL,
+                         "no job: read configuration and data, say what there is"},
     [FLAG_PROBE] = {"--probe", "WHAT",
                     "no job: serve:PORT answers probes for 60 s, HOST:PORT\n"
                     "measures round trip and rate to one that answers"},
@@ -261,6 +264,10 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
         PS_TRY(parse_level(args->value[FLAG_LOG_LEVEL], &cli->log_level));
     cli->out = args->value[FLAG_OUT];
     cli->trace = args->value[FLAG_TRACE] != NULL;
+    cli->check_data = args->value[FLAG_CHECK_DATA] != NULL;
+    if (cli->check_data && program->is_server)
+        return ps_err_set(PS_ERR_ARG,
+                          "--check-data: servers read no data; ask ps-worker");
     PS_TRY(add_size(cli, "job.workers", cli->world_size));
     PS_TRY(add_size(cli, "job.servers", cli->servers));
     if (cli->trace) PS_TRY(add_override(cli, "train.trace=true"));

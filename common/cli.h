@@ -29,6 +29,7 @@ typedef struct ps_cli {
     int world_size;     // workers by flag or environment; -1: as the file says
     int servers;        // server processes, likewise
     const char *out;    // borrowed from argv; NULL when not given
+    bool check_data;    // read the data, run no job
     bool trace;         // also among the overrides, as train.trace
     ps_log_level log_level;
     int default_threads; // OMP_NUM_THREADS, else 0: where train.threads is 0

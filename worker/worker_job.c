@@ -1,5 +1,6 @@
 #include "worker_job.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -369,10 +370,20 @@ static ps_err finish(job *j, const ps_trainer_result *result)
     return j->member ? ps_member_leave(j->member, step_deadline(j)) : PS_OK;
 }
 
+static void print_data(const job *j)
+{
+    printf("%" PRId64 " training and %" PRId64 " test samples, %" PRIu64 " steps\n",
+           j->train.n, j->test.n, j->total_steps);
+}
+
 static ps_err run(job *j, ps_trainer_result *result)
 {
     PS_TRY(plan_job(j));
     PS_TRY(load_data(j));
+    if (j->cli->check_data) {
+        print_data(j);
+        return PS_OK;
+    }
     PS_TRY(join(j));
     PS_TRY(open_outputs(j));
     PS_TRY(open_device(j));

@@ -41,7 +41,7 @@ class Cluster:
     def __init__(self, folder):
         self.folder = Path(folder)
         self.prefix = f"pst{os.getpid()}-"
-        self.daemons = []
+        self.daemons, self.logs = [], []
 
     def name(self, i):
         return f"{self.prefix}{i}"
@@ -94,7 +94,12 @@ class Cluster:
             f"MaxStartups 100\nUseDNS no\n")
         self.daemons.append(subprocess.Popen(
             ["ip", "netns", "exec", self.name(i), shutil.which("sshd", path="/usr/sbin:/usr/bin"),
-             "-D", "-e", "-f", str(config)], stderr=open(self.folder / f"sshd{i}.log", "w")))
+             "-D", "-e", "-f", str(config)], stderr=self._log(i)))
+
+    def _log(self, i):
+        log = open(self.folder / f"sshd{i}.log", "w")
+        self.logs.append(log)
+        return log
 
     def _wait_for_sshd(self, i):
         for _ in range(50):
@@ -137,6 +142,8 @@ class Cluster:
             subprocess.run(["ip", "netns", "del", self.name(i)], capture_output=True)
         for daemon in self.daemons:
             daemon.wait()
+        for log in self.logs:
+            log.close()
 
 
 class OverSsh(unittest.TestCase):
