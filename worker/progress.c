@@ -92,7 +92,8 @@ void ps_progress_show(ps_progress *progress, const ps_progress_state *state, boo
 {
     if (!progress->out) return;
     uint64_t t = ps_clock_ns();
-    if (!now && t < progress->next_ns) return;
+    // A log of lines is read later: there, no state is urgent.
+    if (t < progress->next_ns && !(now && progress->bar)) return;
     progress->next_ns =
         t + (progress->bar ? BAR_EVERY_MS : LINE_EVERY_MS) * UINT64_C(1000000);
     if (progress->bar)
@@ -111,7 +112,7 @@ void ps_progress_line(ps_progress *progress, const char *fmt, ...)
     va_end(args);
     fputc('\n', progress->out);
     fflush(progress->out);
-    progress->next_ns = 0;
+    if (progress->bar) progress->next_ns = 0;
 }
 
 void ps_progress_end(ps_progress *progress)

@@ -27,7 +27,8 @@ typedef struct ps_progress_state {
  * which a reader of out draws the bar's states, as psrun does. */
 void ps_progress_init(ps_progress *progress, FILE *out, int bar_columns);
 
-/* Shows the state if the last one has stood long enough, or always when now is set. */
+/* Shows the state if the last one has stood long enough, or at once when now is
+ * set and there is a bar. */
 void ps_progress_show(ps_progress *progress, const ps_progress_state *state, bool now);
 
 /* A line of its own, above the bar. */

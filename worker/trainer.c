@@ -32,8 +32,8 @@ struct ps_trainer {
     double epoch_samples;  // likewise
     double warm_seconds;   // after train.warmup_steps
     uint64_t warm_samples; // likewise
-    double speed;          // samples per second of all ranks, smoothed, for the progress
-    double seconds_a_step; // smoothed, for the time left
+    double samples_a_step; // of all ranks, smoothed, for the progress
+    double seconds_a_step; // smoothed, for progress and time left
     double waited;         // of the exchange, at the last step's end
     double owed_seconds;   // of agreeing after a step: booked with the next
     ps_trainer_result *result;
@@ -227,19 +227,19 @@ static void book_step(ps_trainer *t, double seconds, int64_t group_n)
     }
     double weight = t->step < 20 ? 1.0 / (double)t->step : 0.05;
     t->seconds_a_step += weight * (seconds - t->seconds_a_step);
-    t->speed = t->seconds_a_step > 0 ? (double)group_n / t->seconds_a_step : 0;
+    t->samples_a_step += weight * ((double)group_n - t->samples_a_step);
 }
 
 static void show_progress(ps_trainer *t, double loss, bool now)
 {
-    ps_progress_state state = {.epoch = t->epoch + 1,
-                               .epochs = t->o.config->train.epochs,
-                               .step = t->step,
-                               .steps = t->o.total_steps,
-                               .loss = loss,
-                               .samples_per_second = t->speed,
-                               .seconds_left = (double)(t->o.total_steps - t->step) *
-                                               t->seconds_a_step};
+    ps_progress_state state = {
+        .epoch = t->epoch + 1,
+        .epochs = t->o.config->train.epochs,
+        .step = t->step,
+        .steps = t->o.total_steps,
+        .loss = loss,
+        .samples_per_second = t->samples_a_step / t->seconds_a_step,
+        .seconds_left = (double)(t->o.total_steps - t->step) * t->seconds_a_step};
     ps_progress_show(t->o.progress, &state, now);
 }
 

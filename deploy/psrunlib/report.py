@@ -14,8 +14,21 @@ def read_summary(out):
         raise JobError(f"no summary in {path}: {error}") from error
 
 
-def mebibytes(count):
-    return f"{count / 2**20:.1f} MiB"
+def amount(count):
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1000 or unit == "MiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+
+
+def traffic(s):
+    text = (f"{amount(s['bytes_sent_per_step'])} out, "
+            f"{amount(s['bytes_received_per_step'])} in per worker and step")
+    # One bit an element is the least that a codec sends.
+    headers_alone = s["bytes_sent_per_step"] < s["params"] / 8 and s["codec"] != "topk"
+    if s["mode"] == "ps" and headers_alone:
+        text += " over sockets, the rest in shared memory"
+    return text
 
 
 def rows(s):
@@ -31,14 +44,14 @@ def rows(s):
         yield "throughput", f"{s['samples_per_second']:,.0f} samples/s"
         yield "step", (f"{s['step_ms_p50']:.2f} ms (p99 {s['step_ms_p99']:.2f}), "
                        f"{s['exchange_wait_ms_p50']:.2f} ms of it waiting for the exchange")
-        yield "traffic", (f"{mebibytes(s['bytes_sent_per_step'])} out, "
-                          f"{mebibytes(s['bytes_received_per_step'])} in per worker and step")
-        yield "train loss", f"{s['train_loss']:.4f}"
+        yield "traffic", traffic(s)
+        if s["train_loss"] is not None:
+            yield "train loss", f"{s['train_loss']:.4f}"
     if s["test_accuracy"] is not None:
         yield "test", f"accuracy {s['test_accuracy']:.4f}, loss {s['test_loss']:.4f}"
-    memory = f"{mebibytes(s['peak_rss_bytes'])} the largest worker"
+    memory = f"{amount(s['peak_rss_bytes'])} the largest worker"
     if s.get("server_peak_rss_bytes"):
-        memory += f", {mebibytes(s['server_peak_rss_bytes'])} the largest server"
+        memory += f", {amount(s['server_peak_rss_bytes'])} the largest server"
     yield "memory", memory
 
 

@@ -1,0 +1,167 @@
+"""What the system tests share: starting jobs and parts of jobs, and reading what they leave.
+
+PS_BIN names the folder of the programs (ctest sets it).
+"""
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+from array import array
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(os.environ.get("PS_BIN", ROOT / "build/release/bin"))
+PSRUN = ROOT / "deploy/psrun"
+DIGITS = str(ROOT / "configs/digits-basicnet.yaml")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def alive(mark):
+    """Processes whose command line contains the mark, zombies left out."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if mark in line:
+            found.append((int(entry.name), line))
+    return found
+
+
+def read_safetensors(path):
+    """{name: (dtype, shape, values)} and the metadata."""
+    raw = Path(path).read_bytes()
+    (n,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8 : 8 + n])
+    metadata = header.pop("__metadata__", {})
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        values = array({"F32": "f", "I64": "q"}[entry["dtype"]])
+        values.frombytes(raw[8 + n + begin : 8 + n + end])
+        tensors[name] = (entry["dtype"], entry["shape"], values)
+    return tensors, metadata
+
+
+class Part:
+    """One process of a job, started by hand."""
+
+    def __init__(self, role, rank, args, env):
+        self.name = f"{role} {rank}"
+        self.log = tempfile.TemporaryFile(mode="w+")
+        self.popen = subprocess.Popen(
+            [BIN / f"ps-{role}", *args], env=dict(os.environ, **env), stdin=subprocess.DEVNULL,
+            stdout=self.log, stderr=subprocess.STDOUT)
+
+    def text(self):
+        self.log.seek(0)
+        return self.log.read()
+
+    def wait_for(self, pattern, seconds=20):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if re.search(pattern, self.text()):
+                return
+            if self.popen.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise AssertionError(f"{self.name} never said {pattern!r}:\n{self.text()}")
+
+
+class JobTest(unittest.TestCase):
+    """A test with a folder of its own; no process that names the folder outlives it."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="pstrain-test-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.addCleanup(self._nothing_left)
+
+    def _nothing_left(self):
+        left = alive(self.folder)
+        for pid, _ in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.assertEqual(left, [], "processes were left running")
+
+    def psrun_argv(self, *args, out="out"):
+        return [str(PSRUN), "--build-dir", str(BIN.parent), "--out",
+                os.path.join(self.folder, out), *map(str, args)]
+
+    def psrun(self, *args, out="out", code=0, timeout=120):
+        """Runs psrun to its end and checks its exit code; returns its output."""
+        done = subprocess.run(self.psrun_argv(*args, out=out), stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=timeout)
+        self.assertEqual(done.returncode, code, done.stdout)
+        return done.stdout
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def summary(self, out="out"):
+        with open(self.path(out, "summary.json"), encoding="utf-8") as f:
+            return json.load(f)
+
+    def records(self, out="out"):
+        with open(self.path(out, "metrics.jsonl"), encoding="utf-8") as f:
+            return [json.loads(line) for line in f]
+
+    def weights(self, out="out"):
+        return Path(self.path(out, "model.safetensors")).read_bytes()
+
+    def start_job(self, servers, workers, *settings, config=DIGITS, skip=()):
+        """Parts by hand: {name: Part}; those in skip never come."""
+        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+               "WORLD_SIZE": str(workers), "PS_SERVERS": str(servers)}
+        args = ["--config", config]
+        for setting in settings:
+            args += ["--set", setting]
+        parts = {}
+        for rank in range(servers):
+            self._start(parts, "server", rank, args, dict(env, PS_SERVER_RANK=str(rank)), skip)
+        for rank in range(workers):
+            out = ["--out", self.path(f"worker-{rank}")]
+            self._start(parts, "worker", rank, args + out, dict(env, RANK=str(rank)), skip)
+        return parts
+
+    def _start(self, parts, role, rank, args, env, skip):
+        if f"{role} {rank}" in skip:
+            return
+        part = Part(role, rank, args, env)
+        parts[part.name] = part
+        self.addCleanup(self._end, part)
+
+    @staticmethod
+    def _end(part):
+        if part.popen.poll() is None:
+            part.popen.kill()
+        part.popen.wait()
+        part.log.close()
+
+    def wait_all(self, parts, seconds):
+        """Waits for the end of every part; returns {name: exit code}."""
+        end = time.monotonic() + seconds
+        codes = {}
+        for name, part in parts.items():
+            try:
+                codes[name] = part.popen.wait(max(0.1, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                logs = "\n".join(f"--- {n}\n{p.text()}" for n, p in parts.items())
+                self.fail(f"{name} had not ended after {seconds} s\n{logs}")
+        return codes

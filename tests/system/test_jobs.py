@@ -1,0 +1,144 @@
+"""Whole jobs: what they reach, what they leave, and that they can be repeated to the bit."""
+import os
+import unittest
+
+from jobs import DIGITS, ROOT, JobTest, read_safetensors
+
+SUMMARY_KEYS = """mode model dataset device precision servers shards workers params epochs
+    steps samples seconds samples_per_second step_ms_p50 step_ms_p99 exchange_wait_ms_p50
+    bytes_sent_per_step bytes_received_per_step train_loss test_loss test_accuracy seed
+    peak_rss_bytes""".split()
+SHORT = ["train.steps=12", "data.batch=16", "train.log_every=4"]
+
+
+class Results(JobTest):
+    def test_digits_reach_97_percent_and_leave_all_results(self):
+        shown = self.psrun("-s", 2, "-w", 2, DIGITS, "train.trace=true", "train.save_every=300")
+        s = self.summary()
+        self.assertEqual([k for k in SUMMARY_KEYS if k not in s], [])
+        self.assertGreaterEqual(s["test_accuracy"], 0.97)
+        # 1,437 samples are padded to 719 a rank: 23 batches of 32, 30 epochs.
+        self.assertEqual((s["steps"], s["samples"], s["epochs"]), (690, 1438 * 30, 30))
+        self.assertEqual((s["servers"], s["workers"], s["mode"]), (2, 2, "ps"))
+        # conv1 320, conv2 18,496, fc1 (64 x 4) -> 128 32,896, fc2 1,290
+        self.assertEqual((s["params"], s["test_samples"]), (53002, 360))
+        self.assertIn(f"accuracy {s['test_accuracy']:.4f}", shown)
+        for name in ("metrics.jsonl", "model.safetensors", "trace.json", "logs/server-1.log",
+                     "logs/worker-1.log", "checkpoints/step-300.safetensors",
+                     "checkpoints/step-600.safetensors"):
+            self.assertTrue(os.path.exists(self.path("out", name)), name)
+        tensors, metadata = read_safetensors(self.path("out/checkpoints/step-300.safetensors"))
+        self.assertEqual(metadata["step"], "300")
+        self.assertEqual(tensors["conv2.weight"][1], [64, 32, 3, 3])
+
+    def test_a_record_a_step_when_asked(self):
+        self.psrun("-s", 1, "-w", 2, DIGITS, *SHORT, "train.log_every=1")
+        steps = [r for r in self.records() if "loss" in r]
+        self.assertEqual([r["step"] for r in steps], list(range(1, 13)))
+        # Chance at first: ln 10 for ten classes.
+        self.assertAlmostEqual(steps[0]["loss_mean"], 2.30, delta=0.25)
+
+    def test_saved_weights_evaluate_to_the_same_figures(self):
+        self.psrun("-s", 1, "-w", 2, DIGITS, *SHORT)
+        trained = self.summary()
+        model = self.path("out/model.safetensors")
+        for workers, mode in ((1, "single"), (3, "ps")):
+            out = f"evaluated-{workers}"
+            self.psrun("-m", mode, "-w", workers, DIGITS, "train.epochs=0",
+                       f"train.init={model}", out=out)
+            s = self.summary(out)
+            self.assertEqual(s["test_accuracy"], trained["test_accuracy"])
+            self.assertAlmostEqual(s["test_loss"], trained["test_loss"], delta=1e-6)
+            self.assertEqual((s["steps"], s["train_loss"]), (0, None))
+
+
+class SameBits(JobTest):
+    """For a number of workers the final weights are one, whatever serves them."""
+
+    def test_servers_shards_and_chunks_change_nothing(self):
+        ways = [(1, []), (1, []), (2, ["exchange.chunk=16384"]),
+                (3, ["server.shards=2", "exchange.chunk=32768"]), (2, ["exchange.shm=off"])]
+        for workers in (1, 2, 3, 4):
+            found = []
+            for i, (servers, settings) in enumerate(ways):
+                out = f"w{workers}-{i}"
+                self.psrun("-s", servers, "-w", workers, DIGITS, *SHORT, *settings, out=out)
+                found.append(self.weights(out))
+            for i, weights in enumerate(found):
+                self.assertEqual(weights, found[0], f"{workers} workers, {ways[i]}")
+
+    def test_all_reduce_of_two_gives_the_same(self):
+        for optimizer in ("sgd", "adamw"):
+            args = ["-w", 2, DIGITS, *SHORT, f"optimizer.name={optimizer}"]
+            self.psrun("-s", 2, *args, out=f"ps-{optimizer}")
+            self.psrun("-m", "allreduce", *args, out=f"allreduce-{optimizer}")
+            self.assertEqual(self.weights(f"ps-{optimizer}"),
+                             self.weights(f"allreduce-{optimizer}"))
+
+
+class SameMeans(JobTest):
+    """However a global batch of 32 is divided, the step is that of its mean."""
+
+    PLAIN = ["train.steps=10", "model.dropout=false", "optimizer.name=sgd",
+             "optimizer.lr=0.1", "optimizer.weight_decay=0", "schedule.name=constant"]
+
+    def test_accumulation_and_unequal_batches_match_one_worker(self):
+        ways = {"whole": ["-m", "single", "data.batch=32"],
+                "accumulated": ["-m", "single", "data.batch=8", "train.accumulate=4"],
+                "unequal": ["-s", 1, "-w", 2, "data.batch=[8,24]"]}
+        for out, way in ways.items():
+            options = [a for a in way if "=" not in str(a)]
+            settings = [a for a in way if "=" in str(a)]
+            self.psrun(*options, DIGITS, *self.PLAIN, *settings, out=out)
+        whole, _ = read_safetensors(self.path("whole/model.safetensors"))
+        for out in ("accumulated", "unequal"):
+            other, _ = read_safetensors(self.path(out, "model.safetensors"))
+            for name, (_, _, values) in whole.items():
+                far = max(abs(a - b) for a, b in zip(values, other[name][2]))
+                self.assertLess(far, 2e-5, f"{out}: {name}")
+
+    def test_a_short_last_group_still_steps(self):
+        # 1,437 samples in batches of 32: 45 micro-batches, 15 groups of 3, or 12 of 4.
+        for accumulate, steps in ((3, 15), (4, 12)):
+            out = f"a{accumulate}"
+            self.psrun("-m", "single", DIGITS, "train.epochs=1", f"train.accumulate={accumulate}",
+                       out=out)
+            self.assertEqual((self.summary(out)["steps"], self.summary(out)["samples"]),
+                             (steps, 1437))
+
+
+class BatchNorm(JobTest):
+    CONFIG = """
+model:
+  input: [1, 8, 8]
+  layers:
+    - conv2d: {name: conv, out: 8, kernel: 3, bias: false}
+    - batch_norm2d: {name: norm}
+    - relu
+    - flatten
+    - linear: {name: fc, out: 10}
+train: {steps: 20, log_every: 5}
+data: {kind: idx, path: %s, scale: 0.0625, batch: 16}
+optimizer: {name: sgd, lr: 0.1, momentum: 0.9}
+"""
+
+    def test_buffers_are_rank_0s_and_are_kept(self):
+        config = self.path("norm.yaml")
+        with open(config, "w", encoding="utf-8") as f:
+            f.write(self.CONFIG % (ROOT / "configs/digits"))
+        for mode in ("ps", "allreduce"):
+            self.psrun("-m", mode, "-w", 2, config, out=mode)
+            tensors, _ = read_safetensors(self.path(mode, "model.safetensors"))
+            self.assertEqual(list(tensors["norm.num_batches_tracked"][2]), [20])
+            self.assertNotEqual(list(tensors["norm.running_mean"][2]), [0.0] * 8)
+            trained = self.summary(mode)
+            model = self.path(mode, "model.safetensors")
+            self.psrun("-m", "single", config, "train.epochs=0", f"train.init={model}",
+                       out=f"{mode}-evaluated")
+            evaluated = self.summary(f"{mode}-evaluated")
+            self.assertEqual(evaluated["test_accuracy"], trained["test_accuracy"])
+        self.assertEqual(self.weights("ps"), self.weights("allreduce"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
