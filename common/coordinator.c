@@ -709,6 +709,8 @@ static void expire(ps_coordinator *c)
  * process. */
 static void end_unfinished_job(ps_coordinator *c)
 {
+    uint64_t count; // written after last_reason
+    if (read(c->stop_fd, &count, sizeof count) < 0) PS_DEBUG("end", "no reason given");
     ps_deadline last_words = ps_deadline_in_ms(c->last_reason ? 0 : LAST_WORDS_MS);
     while (c->state < ENDED && !ps_deadline_passed(last_words)) {
         zmq_pollitem_t item = {.socket = c->router, .events = ZMQ_POLLIN};
