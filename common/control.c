@@ -111,3 +111,32 @@ void ps_control_set_text(ps_control *c, const char *text)
 {
     snprintf(c->text, sizeof c->text, "%s", text);
 }
+
+ps_err ps_control_set_name(ps_control *c, const char *name)
+{
+    if (strlen(name) >= sizeof c->name)
+        return ps_err_set(PS_ERR_ARG, "%.40s...: a name of more than %zu bytes", name,
+                          sizeof c->name - 1);
+    memcpy(c->name, name, strlen(name) + 1);
+    return PS_OK;
+}
+
+ps_err ps_control_send(void *dealer, const ps_control *c)
+{
+    zmq_msg_t part;
+    PS_TRY(ps_control_frame(&part, c));
+    const ps_deadline now = {0};
+    return ps_zsock_send(dealer, now, &part, 1);
+}
+
+ps_err ps_control_recv(void *dealer, ps_deadline deadline, zmq_msg_t *frame,
+                       ps_control *c, int *got)
+{
+    PS_TRY(ps_zsock_recv(dealer, deadline, frame, 1, got));
+    if (!*got) return PS_OK;
+    ps_err err = ps_control_read(zmq_msg_data(frame), zmq_msg_size(frame), c, NULL);
+    if (err == PS_OK) return PS_OK;
+    zmq_msg_close(frame);
+    *got = 0;
+    return err;
+}

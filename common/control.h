@@ -96,6 +96,16 @@ ps_err ps_control_frame(zmq_msg_t *msg, const ps_control *c);
 
 const char *ps_control_kind_name(int kind);
 
+/* Sends the message on a DEALER. */
+ps_err ps_control_send(void *dealer, const ps_control *c);
+
+/* Receives one message on a DEALER; *got is 0 when none came before the deadline. frame
+ * holds what c borrows, and is to be closed when *got. PROTOCOL when it is malformed. */
+ps_err ps_control_recv(void *dealer, ps_deadline deadline, zmq_msg_t *frame,
+                       ps_control *c, int *got);
+
+/* Sets the name. ARG when it is too long. */
+ps_err ps_control_set_name(ps_control *c, const char *name);
 /* Sets the text, cut where it is too long. */
 void ps_control_set_text(ps_control *c, const char *text);
 

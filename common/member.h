@@ -12,28 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "clock.h"
-#include "config.h"
-#include "roster.h"
-
-typedef struct ps_member_options {
-    const ps_config *config; // borrowed for the life of the member
-    ps_role role;
-    int rank;       // -1: take a free one; the coordinator's host gives its own
-    int world_size; // workers of the job
-    int n_servers;  // servers of the job (0 in all-reduce mode)
-    /* tcp://host:port or file:///path; the command line reader has resolved env://. NULL:
-     * a job of this process alone. */
-    const char *init_method;
-    uint64_t plan_hash;
-    int local_rank; // -1: not given
-    /* What a server offers: shards data endpoints, bound already
-     * ("tcp://10.0.0.1:40123"). In a wildcard one (host 0.0.0.0, [::] or an asterisk)
-     * the host is replaced by this process's address, which is known
-     * only after joining: the simple way is to bind to "tcp://0.0.0.0:*". */
-    const char *const *endpoints;
-    int n_endpoints;
-} ps_member_options;
+#include "joining.h"
 
 typedef struct ps_member ps_member;
 
@@ -77,9 +56,9 @@ ps_err ps_member_put(ps_member *m, const char *key, const void *value, size_t by
 ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
                      ps_deadline deadline);
 
-/* Orderly end, the last call but destroy: says goodbye and waits until every worker has (servers and the process
- * that hosts the coordinator stay until the last has left), so that nobody's early end
- * breaks the others. */
+/* Orderly end, the last call but destroy: says goodbye and waits until every worker has
+ * (servers and the process that hosts the coordinator stay until the last has left), so
+ * that nobody's early end breaks the others. */
 ps_err ps_member_leave(ps_member *m, ps_deadline deadline);
 
 /* Servers: blocks until all workers have left (PS_OK) or the job is aborted (its reason).

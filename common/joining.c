@@ -1,0 +1,380 @@
+#include "joining.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "log.h"
+#include "mem.h"
+
+enum { UNANSWERED_MS = 3000 }; // then the address is looked up again
+
+static void pause_ms(long ms)
+{
+    const struct timespec pause = {.tv_nsec = ms * 1000000L};
+    nanosleep(&pause, NULL);
+}
+
+static bool hosts_coordinator(const ps_member_options *o)
+{
+    return o->rank == 0 &&
+           o->role == (o->n_servers > 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER);
+}
+
+/* A name that leads to the loopback on this host (Debian's 127.0.1.1) leads elsewhere on
+ * others; "localhost" and literal addresses mean what they say. */
+static bool says_loopback(const char *host)
+{
+    return strcmp(host, "localhost") == 0 || ps_net_is_literal(host);
+}
+
+static bool is_wildcard(const char *host)
+{
+    return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0 ||
+           strcmp(host, "*") == 0;
+}
+
+/* The address of this process, where the way to the coordinator is local. */
+static ps_err choose_address(ps_joining *j, const char *interface, const char *host,
+                             const char *local)
+{
+    if (interface[0]) return ps_net_interface_address(interface, j->address);
+    if (local[0] && (!ps_net_is_loopback(local) || says_loopback(host))) {
+        snprintf(j->address, sizeof j->address, "%s", local);
+        return PS_OK;
+    }
+    return ps_net_route_address(NULL, j->address);
+}
+
+/* Where the coordinator in this process binds, and this process's address. */
+static ps_err choose_binding(ps_joining *j, const char *interface, char *where, int cap)
+{
+    const ps_init_method *i = &j->init;
+    if (i->is_file) {
+        PS_TRY(choose_address(j, interface, "", ""));
+        ps_net_endpoint(j->address, 0, where, cap);
+        return PS_OK;
+    }
+    char local[PS_ADDRESS_MAX] = "";
+    if (is_wildcard(i->host)) {
+        PS_TRY(choose_address(j, interface, "", ""));
+    } else {
+        PS_TRY(ps_net_route_address(i->host, local));
+        PS_TRY(choose_address(j, interface, i->host, local));
+    }
+    // A name may lead to other addresses on other hosts: then all are listened on.
+    const char *on = strcmp(i->host, "localhost") == 0                     ? local
+                     : ps_net_is_literal(i->host) && !is_wildcard(i->host) ? i->host
+                                                                           : "*";
+    ps_net_endpoint(on, i->port, where, cap);
+    return PS_OK;
+}
+
+static int port_of(const char *endpoint)
+{
+    const char *colon = strrchr(endpoint, ':');
+    return colon ? atoi(colon + 1) : 0;
+}
+
+/* Where this process reaches the coordinator that it hosts. */
+static void set_own_endpoint(ps_joining *j)
+{
+    const char *bound = ps_coordinator_endpoint(j->coordinator);
+    bool wildcard = strncmp(bound, "tcp://0.0.0.0:", 14) == 0 ||
+                    strncmp(bound, "tcp://[::]:", 11) == 0 ||
+                    strncmp(bound, "tcp://*:", 8) == 0;
+    if (wildcard)
+        ps_net_endpoint("127.0.0.1", port_of(bound), j->coordinator_endpoint,
+                        sizeof j->coordinator_endpoint);
+    else
+        snprintf(j->coordinator_endpoint, sizeof j->coordinator_endpoint, "%s", bound);
+}
+
+static ps_err publish(ps_joining *j)
+{
+    if (!j->init.is_file) return PS_OK;
+    ps_init_record r = {.port = port_of(j->coordinator_endpoint),
+                        .nonce = ps_coordinator_nonce(j->coordinator)};
+    memcpy(r.address, j->address, sizeof r.address);
+    PS_TRY(ps_init_file_write(j->init.path, &r));
+    j->file_nonce = r.nonce;
+    return PS_OK;
+}
+
+static ps_err start_coordinator(ps_joining *j, const ps_member_options *o)
+{
+    char where[PS_ENDPOINT_MAX];
+    PS_TRY(choose_binding(j, o->config->net.interface, where, sizeof where));
+    const ps_coordinator_options c = {
+        .where = where,
+        .job = o->config->job.name,
+        .n_servers = o->n_servers,
+        .n_workers = o->world_size,
+        .config_hash = ps_config_hash(o->config),
+        .plan_hash = o->plan_hash,
+        .heartbeat_ms = (uint64_t)j->o.config->net.heartbeat_ms,
+        .dead_after_ms = (uint64_t)j->o.config->net.dead_after_ms};
+    PS_TRY(ps_coordinator_create(&c, &j->coordinator));
+    set_own_endpoint(j);
+    return publish(j);
+}
+
+/* Finds the coordinator: its endpoint, this process's address, and the nonce to join with
+ * (0: any). */
+static ps_err find_coordinator(ps_joining *j, const ps_member_options *o,
+                               ps_deadline deadline, uint64_t *nonce)
+{
+    *nonce = 0;
+    if (j->coordinator) return PS_OK;
+    char remote[PS_ADDRESS_MAX], local[PS_ADDRESS_MAX] = "";
+    const char *host = j->init.host;
+    int port = j->init.port;
+    ps_init_record record;
+    if (j->init.is_file) {
+        PS_TRY(ps_init_file_read(j->init.path, &record));
+        host = record.address;
+        port = record.port;
+        *nonce = record.nonce;
+        // A stale file must not hold us: soon it is read again.
+        ps_deadline soon = ps_deadline_in_ms(500);
+        if (soon.at_ns < deadline.at_ns) deadline = soon;
+    }
+    PS_TRY(ps_net_dial(host, port, deadline, remote, local));
+    ps_net_endpoint(remote, port, j->coordinator_endpoint,
+                    sizeof j->coordinator_endpoint);
+    return choose_address(j, o->config->net.interface, host, local);
+}
+
+/* This member's entry; wildcard hosts in its endpoints become its address. */
+static ps_err write_entry(const ps_joining *j, const ps_member_options *o,
+                          ps_mp_writer *w)
+{
+    ps_host_identity host;
+    ps_net_host_identity(&host);
+    ps_roster_entry e = {.role = o->role, .rank = o->rank};
+    memcpy(e.host, host.host, sizeof e.host);
+    memcpy(e.boot_id, host.boot_id, sizeof e.boot_id);
+    memcpy(e.net_ns, host.net_ns, sizeof e.net_ns);
+    ps_err err = ps_mem_zalloc(&e.endpoints, (size_t)o->n_endpoints, sizeof *e.endpoints,
+                               "endpoints");
+    for (int i = 0; i < o->n_endpoints && err == PS_OK; i++, e.n_endpoints++) {
+        const char *given = o->endpoints[i];
+        char endpoint[PS_ENDPOINT_MAX];
+        snprintf(endpoint, sizeof endpoint, "%s", given);
+        if (strncmp(given, "tcp://0.0.0.0:", 14) == 0 ||
+            strncmp(given, "tcp://[::]:", 11) == 0 || strncmp(given, "tcp://*:", 8) == 0)
+            ps_net_endpoint(j->address, port_of(given), endpoint, sizeof endpoint);
+        err = ps_mem_strdup(&e.endpoints[i], endpoint);
+        if (err != PS_OK) break;
+    }
+    if (err == PS_OK) ps_roster_entry_write(w, &e);
+    ps_roster_entry_fini(&e);
+    return err == PS_OK ? ps_mp_writer_end(w) : err;
+}
+
+static ps_err send_join(ps_joining *j, const ps_member_options *o, uint64_t nonce)
+{
+    ps_mp_writer w;
+    ps_mp_writer_init(&w);
+    ps_err err = write_entry(j, o, &w);
+    ps_control c = {
+        .kind = PS_CONTROL_JOIN, .nonce = nonce, .value = w.base, .bytes = w.used};
+    c.number[0] = ps_config_hash(o->config);
+    c.number[1] = o->plan_hash;
+    c.number[2] = (uint64_t)o->world_size;
+    c.number[3] = (uint64_t)o->n_servers;
+    ps_control_set_text(&c, PS_VERSION);
+    if (err == PS_OK) err = ps_control_set_name(&c, o->config->job.name);
+    if (err == PS_OK) err = ps_control_send(j->dealer, &c);
+    ps_mp_writer_fini(&w);
+    return err;
+}
+
+static ps_err on_welcome(ps_joining *j, const ps_control *c)
+{
+    ps_err err = ps_roster_read(&j->roster, c->value, c->bytes);
+    int size = j->o.role == PS_ROLE_SERVER ? j->roster.n_servers : j->roster.n_workers;
+    if (err == PS_OK && c->number[1] >= (uint64_t)size)
+        err = ps_err_set(PS_ERR_PROTOCOL, "the coordinator gave a rank out of range");
+    if (err != PS_OK) {
+        ps_roster_fini(&j->roster);
+        return err;
+    }
+    j->rank = (int)c->number[1];
+    j->roster.nonce = c->nonce;
+    j->roster.epoch = (uint32_t)c->number[0];
+    return PS_OK;
+}
+
+/* *joined once welcome. PEER: refused, or the job is over. */
+static ps_err on_join_answer(ps_joining *j, const ps_control *c, bool *joined)
+{
+    switch (c->kind) {
+    case PS_CONTROL_WAIT:
+        memcpy(j->waiting_for, c->text, sizeof j->waiting_for);
+        return PS_OK;
+    case PS_CONTROL_WELCOME:
+        PS_TRY(on_welcome(j, c));
+        *joined = true;
+        return PS_OK;
+    case PS_CONTROL_REFUSE:
+    case PS_CONTROL_ABORT:
+    case PS_CONTROL_FAIL:
+        return ps_err_set(PS_ERR_PEER, "%s", c->text);
+    default:
+        return PS_OK;
+    }
+}
+
+static ps_err connect_to_coordinator(ps_joining *j)
+{
+    ps_zsock_close(&j->monitor);
+    ps_zsock_close(&j->dealer);
+    const ps_zsock_options o = {.type = ZMQ_DEALER,
+                                .max_message_bytes = PS_CONTROL_FRAME_MAX,
+                                .routing_id = j->id,
+                                .routing_id_bytes = sizeof j->id};
+    PS_TRY(ps_zsock_open(j->zmq_context, &o, &j->dealer));
+    PS_TRY(ps_zsock_monitor(j->zmq_context, j->dealer, "member", &j->monitor));
+    return ps_zsock_connect(j->dealer, j->coordinator_endpoint);
+}
+
+/* Says JOIN every heartbeat until there is a decision, the deadline passes, or nobody has
+ * answered for a while (PS_OK without *joined: look for the coordinator again). */
+static ps_err ask_to_join(ps_joining *j, const ps_member_options *o, uint64_t nonce,
+                          ps_deadline deadline, bool *joined)
+{
+    PS_TRY(connect_to_coordinator(j));
+    ps_deadline silence = ps_deadline_in_ms(UNANSWERED_MS);
+    while (!*joined && !ps_deadline_passed(deadline) && !ps_deadline_passed(silence)) {
+        PS_TRY(send_join(j, o, nonce));
+        ps_deadline next = ps_deadline_in_ms((uint64_t)j->o.config->net.heartbeat_ms);
+        if (deadline.at_ns < next.at_ns) next = deadline;
+        while (!*joined && !ps_deadline_passed(next)) {
+            zmq_msg_t frame;
+            ps_control c;
+            int got;
+            PS_TRY(ps_control_recv(j->dealer, next, &frame, &c, &got));
+            if (!got) break;
+            silence = ps_deadline_in_ms(UNANSWERED_MS +
+                                        2 * (uint64_t)j->o.config->net.heartbeat_ms);
+            ps_err err = on_join_answer(j, &c, joined);
+            zmq_msg_close(&frame);
+            PS_TRY(err);
+        }
+    }
+    return PS_OK;
+}
+
+static ps_err join_timeout(const ps_joining *j, const ps_member_options *o)
+{
+    double seconds = (double)o->config->net.join_timeout_ms * 1e-3;
+    if (j->waiting_for[0])
+        return ps_err_set(PS_ERR_TIMEOUT,
+                          "%s have not joined after %.1f s (net.join_timeout_ms)",
+                          j->waiting_for, seconds);
+    return ps_err_set(PS_ERR_TIMEOUT,
+                      "no coordinator at %s after %.1f s (%s): is %s running, and is its "
+                      "port open?",
+                      j->init.is_file ? j->init.path : o->init_method, seconds,
+                      ps_err_message(), o->n_servers > 0 ? "server 0" : "worker 0");
+}
+
+/* A refusal may come from a job that is just ending, found through its file: whether a
+ * new coordinator replaces the file within a short while. */
+static bool file_is_replaced(const ps_joining *j, uint64_t nonce, ps_deadline deadline)
+{
+    ps_deadline patience = ps_deadline_in_ms(UNANSWERED_MS);
+    if (deadline.at_ns < patience.at_ns) patience = deadline;
+    while (j->init.is_file && !j->coordinator && !ps_deadline_passed(patience)) {
+        ps_init_record record;
+        if (ps_init_file_read(j->init.path, &record) == PS_OK && record.nonce != nonce)
+            return true;
+        pause_ms(50);
+    }
+    return false;
+}
+
+/* As ask_to_join; a refusal through a file that is out of date is none. */
+static ps_err ask_or_look_again(ps_joining *j, const ps_member_options *o, uint64_t nonce,
+                                ps_deadline deadline, bool *joined)
+{
+    ps_err err = ask_to_join(j, o, nonce, deadline, joined);
+    if (err != PS_ERR_PEER) return err;
+    char refusal[PS_CONTROL_TEXT_MAX];
+    snprintf(refusal, sizeof refusal, "%s", ps_err_message());
+    if (file_is_replaced(j, nonce, deadline)) return PS_OK;
+    return ps_err_set(PS_ERR_PEER, "%s", refusal);
+}
+
+static ps_err join_all(ps_joining *j)
+{
+    const ps_member_options *o = &j->o;
+    ps_deadline deadline = ps_deadline_in_ms((uint64_t)o->config->net.join_timeout_ms);
+    bool joined = false;
+    if (hosts_coordinator(o)) PS_TRY(start_coordinator(j, o));
+    while (!joined && !ps_deadline_passed(deadline)) {
+        uint64_t nonce;
+        ps_err err = find_coordinator(j, o, deadline, &nonce);
+        if (err == PS_OK) {
+            PS_TRY(ask_or_look_again(j, o, nonce, deadline, &joined));
+            ps_err_set(PS_ERR_TIMEOUT, "%s takes connections but does not answer",
+                       j->coordinator_endpoint);
+        } else if (j->init.is_file) {
+            pause_ms(50);
+        } else if (err != PS_ERR_TIMEOUT) {
+            return err;
+        }
+    }
+    return joined ? PS_OK : join_timeout(j, o);
+}
+
+static ps_err check_options(const ps_member_options *o)
+{
+    int size = o->role == PS_ROLE_SERVER ? o->n_servers : o->world_size;
+    if (o->world_size < 1 || o->world_size > PS_MAX_RANKS || o->n_servers < 0 ||
+        o->n_servers > PS_MAX_RANKS)
+        return ps_err_set(PS_ERR_ARG, "a job of %d servers and %d workers", o->n_servers,
+                          o->world_size);
+    if (o->rank < -1 || o->rank >= size)
+        return ps_err_set(PS_ERR_ARG, "%s %d: the job has %d", ps_role_name(o->role),
+                          o->rank, size);
+    if (o->n_endpoints < 0 || o->n_endpoints > PS_ROSTER_ENDPOINTS_MAX)
+        return ps_err_set(PS_ERR_ARG, "%d shards in one server, at most %d fit",
+                          o->n_endpoints, PS_ROSTER_ENDPOINTS_MAX);
+    if (!o->init_method && o->n_servers + o->world_size > 1)
+        return ps_err_set(PS_ERR_ARG, "a job of several processes needs --init-method");
+    return PS_OK;
+}
+
+ps_err ps_joining_run(ps_joining *j, const ps_member_options *options, void *zmq_context)
+{
+    *j = (ps_joining){.o = *options, .zmq_context = zmq_context};
+    PS_TRY(check_options(options));
+    if (!options->init_method) j->o.rank = 0;
+    if (getrandom(j->id, sizeof j->id, 0) != (ssize_t)sizeof j->id)
+        return ps_err_errno(PS_ERR_IO, "drawing a routing id");
+    const char *where = options->init_method ? options->init_method : "tcp://127.0.0.1:0";
+    PS_TRY(ps_init_method_parse(where, &j->init));
+    return join_all(j);
+}
+
+void ps_joining_close(ps_joining *j, int linger_ms)
+{
+    if (j->dealer) {
+        zmq_socket_monitor(j->dealer, NULL, 0);
+        zmq_setsockopt(j->dealer, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
+    }
+    ps_zsock_close(&j->monitor);
+    ps_zsock_close(&j->dealer);
+}
+
+void ps_joining_fini(ps_joining *j, const char *reason)
+{
+    ps_coordinator_destroy(&j->coordinator, reason);
+    if (j->file_nonce) ps_init_file_remove(j->init.path, j->file_nonce);
+    ps_roster_fini(&j->roster);
+}
