@@ -1,6 +1,7 @@
 #include "mem.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,10 +32,29 @@ ps_err ps_mem_zalloc_aligned(void *out, size_t bytes, const char *what)
     return PS_OK;
 }
 
+ps_err ps_mem_zalloc_large(void *out, size_t bytes, const char *what)
+{
+    enum { LARGE_PAGE = 2 << 20 };
+    if (bytes < 2 * (size_t)LARGE_PAGE) return ps_mem_zalloc_aligned(out, bytes, what);
+    void *p = NULL;
+    if (bytes > SIZE_MAX - LARGE_PAGE || posix_memalign(&p, LARGE_PAGE, bytes) != 0)
+        return ps_err_set(PS_ERR_NOMEM, "%s: no memory for %zu bytes", what, bytes);
+    (void)madvise(p, bytes, MADV_HUGEPAGE); // a wish: small pages do as well
+    memset(p, 0, bytes);
+    memcpy(out, &p, sizeof p);
+    return PS_OK;
+}
+
 ps_err ps_mem_strdup(char **out, const char *text)
 {
     *out = strdup(text);
     return *out ? PS_OK : ps_err_set(PS_ERR_NOMEM, "no memory for a string");
+}
+
+void ps_mem_keep_freed(void)
+{
+    mallopt(M_MMAP_THRESHOLD, 256 << 20);
+    mallopt(M_TRIM_THRESHOLD, 512 << 20);
 }
 
 static ps_err map_all(ps_shared_mem *mem, int fd, size_t bytes, const char *what)

@@ -49,7 +49,8 @@ typedef struct ps_aggregate_step {
     /* Where else the new weights go: the chunk's place in n_copies arenas. */
     float *const *copies;
     int n_copies;
-    bool check; // NUMERIC, naming rank, tensor and step, for what is not finite
+    bool stream; // copies bypass the caches: for more weights than those hold
+    bool check;  // NUMERIC, naming rank, tensor and step, for what is not finite
 } ps_aggregate_step;
 
 /* Sums and applies. After NUMERIC a part of the chunk may have been applied. */

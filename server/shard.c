@@ -22,8 +22,10 @@
 #include "zsock.h"
 
 enum {
-    LINGER_MS = 2000,      // the last words (errors) still get out
-    MESSAGES_PER_POLL = 64 // before other sources are looked at
+    LINGER_MS = 2000,       // the last words (errors) still get out
+    MESSAGES_PER_POLL = 64, // before other sources are looked at
+    FLUSH_COUNT = 1 << 18,  // elements: 1 MiB of weights
+    STREAM_BYTES = 16 << 20 // arenas that together exceed what caches hold
 };
 
 typedef struct owned_chunk {
@@ -50,12 +52,16 @@ struct ps_shard {
     ps_frame_rules rules;
     ps_credit credit;
     float *slab;
+    bool stream; // new weights bypass the caches on their way to shared arenas
     uint32_t n_chunks;
     owned_chunk *chunks;
     uint32_t *chunk_of; // plan index -> index in chunks
     peer *peers;
     uint32_t n_left;
-    const float **grads; // scratch: by rank
+    owned_chunk **unsent; // applied, workers in shared memory not told yet
+    uint32_t n_unsent;
+    uint64_t unsent_count; // elements
+    const float **grads;   // scratch: by rank
     float **copies;
     // Clipping: the sums of a step are kept until the global norm is known.
     bool clip;
@@ -136,11 +142,30 @@ static ps_err send_weights_out_of_turn(ps_shard *s, owned_chunk *c, uint32_t ran
     return send_weights(s, c, rank, PS_WIRE_COPY);
 }
 
-static ps_err send_weights_to_all(ps_shard *s, owned_chunk *c)
+/* Workers in shared memory have their new weights already; that they may use them is told
+ * for several chunks at once, so that they are not woken for every one. */
+static ps_err flush_answers(ps_shard *s)
 {
-    for (uint32_t r = 0; r < s->rules.n_workers; r++)
-        PS_TRY(send_weights(s, c, r, PS_WIRE_BORROW));
+    for (uint32_t i = 0; i < s->n_unsent; i++)
+        for (uint32_t r = 0; r < s->rules.n_workers; r++)
+            if (s->peers[r].shm) PS_TRY(send_weights(s, s->unsent[i], r, PS_WIRE_BORROW));
+    s->n_unsent = 0;
+    s->unsent_count = 0;
     return PS_OK;
+}
+
+static ps_err answer_all(ps_shard *s, owned_chunk *c)
+{
+    bool shared = false;
+    for (uint32_t r = 0; r < s->rules.n_workers; r++) {
+        shared = shared || s->peers[r].shm;
+        if (!s->peers[r].shm) PS_TRY(send_weights(s, c, r, PS_WIRE_BORROW));
+    }
+    if (!shared) return PS_OK;
+    if (s->n_unsent == s->n_chunks) PS_TRY(flush_answers(s));
+    s->unsent[s->n_unsent++] = c;
+    s->unsent_count += c->plan->count;
+    return s->unsent_count < FLUSH_COUNT ? PS_OK : flush_answers(s);
 }
 
 static void send_error(ps_shard *s, const void *id, size_t id_bytes, const char *text)
@@ -181,6 +206,7 @@ static ps_aggregate_step gathered(ps_shard *s, owned_chunk *c)
         .grads = s->grads,
         .n_grads = (int)s->rules.n_workers,
         .copies = s->copies,
+        .stream = s->stream,
         .check = strcmp(s->o.config->exchange.nan, "allow") != 0,
     };
 }
@@ -207,7 +233,7 @@ static ps_err apply_now(ps_shard *s, owned_chunk *c)
     step.n_copies = shared_copies(s, c);
     PS_TRY(ps_aggregate_apply(&c->memory, &step));
     applied(s, c);
-    PS_TRY(send_weights_to_all(s, c));
+    PS_TRY(answer_all(s, c));
     release_pushes(s, c); // after the replies: freeing large buffers takes a while
     return PS_OK;
 }
@@ -254,12 +280,13 @@ static ps_err apply_clipped(ps_shard *s, double norm)
             .n_grads = 1,
             .copies = s->copies,
             .n_copies = shared_copies(s, c),
+            .stream = s->stream,
         };
         PS_TRY(ps_aggregate_apply(&c->memory, &step));
         applied(s, c);
-        PS_TRY(send_weights_to_all(s, c));
+        PS_TRY(answer_all(s, c));
     }
-    return PS_OK;
+    return flush_answers(s);
 }
 
 static ps_err norm_arrived(ps_shard *s)
@@ -450,7 +477,7 @@ static ps_err handle_messages(ps_shard *s, ps_wire_frames *f)
         if (!got) break;
         PS_TRY(handle_message(s, f));
     }
-    return PS_OK;
+    return flush_answers(s);
 }
 
 static ps_err serve(ps_shard *s, ps_wire_frames *f)
@@ -534,6 +561,7 @@ static ps_err alloc_arrays(ps_shard *s)
 {
     const ps_plan *plan = s->o.plan;
     size_t workers = (size_t)s->o.n_workers;
+    s->stream = s->o.spec->arena_count * sizeof(float) * workers > STREAM_BYTES;
     s->n_chunks = count_chunks(plan, s->index);
     PS_TRY(ps_mem_zalloc(&s->chunks, s->n_chunks, sizeof *s->chunks, "a shard's chunks"));
     PS_TRY(ps_mem_zalloc(&s->chunk_of, plan->n_chunks, sizeof *s->chunk_of,
@@ -541,6 +569,7 @@ static ps_err alloc_arrays(ps_shard *s)
     PS_TRY(ps_mem_zalloc(&s->peers, workers, sizeof *s->peers, "a shard's peers"));
     PS_TRY(ps_mem_zalloc(&s->grads, workers, sizeof *s->grads, "a shard's peers"));
     PS_TRY(ps_mem_zalloc(&s->copies, workers, sizeof *s->copies, "a shard's peers"));
+    PS_TRY(ps_mem_zalloc(&s->unsent, s->n_chunks, sizeof *s->unsent, "answers"));
     PS_TRY(ps_mem_zalloc(&s->run_first, s->n_chunks, sizeof *s->run_first, "norm runs"));
     return ps_mem_zalloc(&s->run_counts, s->n_chunks, sizeof *s->run_counts, "norm runs");
 }
@@ -569,8 +598,8 @@ static ps_err alloc_chunks(ps_shard *s)
     for (uint32_t i = 0; i < plan->n_chunks; i++)
         if (plan->chunks[i].shard == s->index)
             total += ps_aggregate_slab_count(&plan->chunks[i], s->o.optimizer, s->clip);
-    PS_TRY(ps_mem_zalloc_aligned(&s->slab, total * sizeof *s->slab,
-                                 "a shard's weights and optimizer state"));
+    PS_TRY(ps_mem_zalloc_large(&s->slab, total * sizeof *s->slab,
+                               "a shard's weights and optimizer state"));
     float *slab = s->slab;
     uint32_t n = 0;
     for (uint32_t i = 0; i < plan->n_chunks; i++) {
@@ -689,6 +718,7 @@ void ps_shard_destroy(ps_shard **pointer)
     free(s->peers);
     free(s->grads);
     free(s->copies);
+    free(s->unsent);
     free(s->run_first);
     free(s->run_counts);
     free(s->block_sums);

@@ -4,6 +4,7 @@
 #include "cli.h"
 #include "interrupt.h"
 #include "log.h"
+#include "mem.h"
 #include "worker_job.h"
 
 enum { EXIT_INTERRUPTED = 130 }; // as a shell counts a process that SIGINT ended
@@ -40,6 +41,7 @@ static int run_job(const ps_cli *cli)
 int main(int argc, char **argv)
 {
     ps_cli cli;
+    ps_mem_keep_freed();
     ps_log_init("worker", PS_LOG_INFO);
     ps_err err = ps_cli_parse(&cli, &program, argc, argv, stdout);
     if (err == PS_OK && !cli.done) {
