@@ -176,7 +176,8 @@ static int mark_ranks(const ps_coordinator *c, ps_role role, bool *present)
     return unranked;
 }
 
-/* Appends "servers 1, 3" or "2 of 4 servers" to out when some are missing. */
+/* Appends "servers 1, 3 of 4", or "2 of 4 servers" where ranks are not known yet, to out
+ * when some are missing. */
 static void add_missing(const ps_coordinator *c, ps_role role, char *out, size_t cap)
 {
     bool present[PS_MAX_RANKS];
@@ -193,8 +194,8 @@ static void add_missing(const ps_coordinator *c, ps_role role, char *out, size_t
     }
     char ranks[256];
     ps_roster_missing_ranks(present, n, ranks, sizeof ranks);
-    snprintf(out + used, cap - used, "%s%d of %d %ss (%s)", comma, missing, n, word,
-             ranks);
+    snprintf(out + used, cap - used, "%s%s%s %s of %d", comma, word,
+             missing > 1 ? "s" : "", ranks, n);
 }
 
 static void missing_text(const ps_coordinator *c, char *out, size_t cap)

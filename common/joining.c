@@ -274,7 +274,7 @@ static ps_err join_timeout(const ps_joining *j, const ps_member_options *o)
     double seconds = (double)o->config->net.join_timeout_ms * 1e-3;
     if (j->waiting_for[0])
         return ps_err_set(PS_ERR_TIMEOUT,
-                          "%s have not joined after %.1f s (net.join_timeout_ms)",
+                          "%s: not joined after %.1f s (net.join_timeout_ms)",
                           j->waiting_for, seconds);
     return ps_err_set(PS_ERR_TIMEOUT,
                       "no coordinator at %s after %.1f s (%s): is %s running, and is its "

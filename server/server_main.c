@@ -166,7 +166,7 @@ static ps_err run(const ps_cli *cli)
     watching = true;
     err = serve(&cfg, cli, &watch);
 out:
-    if (err != PS_OK) PS_ERROR("failed", "reason=\"%s\"", ps_err_message());
+    if (err != PS_OK) PS_ERROR("failed", "%s: %s", ps_err_name(err), ps_err_message());
     if (watching) stop_watch(&watch);
     ps_config_fini(&cfg);
     return err;
@@ -179,7 +179,7 @@ int main(int argc, char **argv)
     ps_cli cli;
     ps_err err = ps_cli_parse(&cli, &program, argc, argv, stdout);
     if (err != PS_OK)
-        PS_ERROR("failed", "reason=\"%s\"", ps_err_message());
+        PS_ERROR("failed", "%s: %s", ps_err_name(err), ps_err_message());
     else if (!cli.done) {
         ps_log_init("server", cli.log_level);
         err = run(&cli);

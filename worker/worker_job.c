@@ -77,20 +77,13 @@ static ps_err plan_job(job *j)
 
 /* --- data --------------------------------------------------------------------------- */
 
-static ps_err load_split(job *j, ps_split split, ps_dataset *out)
-{
-    PS_TRY(ps_dataset_load(j->config, split, &j->spec.input, j->spec.n_outputs, out));
-    if (out->n_classes <= j->spec.n_outputs) return PS_OK;
-    return ps_err_set(PS_ERR_SHAPE,
-                      "data.%s: labels go up to %lld, but the model has %lld outputs",
-                      split == PS_SPLIT_TRAIN ? "train" : "test",
-                      (long long)out->n_classes - 1, (long long)j->spec.n_outputs);
-}
-
 static ps_err load_data(job *j)
 {
-    if (j->config->train.epochs > 0) PS_TRY(load_split(j, PS_SPLIT_TRAIN, &j->train));
-    PS_TRY(load_split(j, PS_SPLIT_TEST, &j->test));
+    const ps_config *c = j->config;
+    const ps_dims *want = &j->spec.input;
+    if (j->config->train.epochs > 0)
+        PS_TRY(ps_dataset_load(c, PS_SPLIT_TRAIN, want, j->spec.n_outputs, &j->train));
+    PS_TRY(ps_dataset_load(c, PS_SPLIT_TEST, want, j->spec.n_outputs, &j->test));
     PS_TRY(ps_mem_zalloc(&j->batches, (size_t)j->world_size, sizeof *j->batches,
                          "the batch sizes"));
     for (int r = 0; r < j->world_size; r++)

@@ -166,7 +166,7 @@ static void a_rank_is_given_once(void **state)
     void *first = dial(1), *twin = dial(2), *third = dial(3);
     send_join(first, join_message(), PS_ROLE_WORKER, 1);
     assert_says(await(first, PS_CONTROL_WAIT).text,
-                "1 of 1 servers (0), 1 of 2 workers (0)");
+                "server 0 of 1, worker 0 of 2");
     send_join(twin, join_message(), PS_ROLE_WORKER, 1);
     assert_says(await(twin, PS_CONTROL_REFUSE).text, "taken by a worker on host b");
     send_join(first, join_message(), PS_ROLE_WORKER, 1); // again: no twin of itself
@@ -409,7 +409,7 @@ static void the_deadline_names_who_is_missing(void **state)
     ps_member *m;
     assert_int_equal(ps_member_join(&o, &m), PS_ERR_TIMEOUT);
     assert_null(m);
-    assert_says(ps_err_message(), "1 of 2 servers (1), 3 of 3 workers (0-2) have not "
+    assert_says(ps_err_message(), "server 1 of 2, workers 0-2 of 3: not "
                                   "joined after 0.3 s");
     ps_config_fini(&config);
 }

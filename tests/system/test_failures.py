@@ -1,0 +1,246 @@
+"""What goes wrong: one clear error, an exit code that is not 0, no hang, nothing left."""
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import time
+import unittest
+
+from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, alive, free_port, read_safetensors
+
+LONG = ["train.epochs=100000", "schedule.name=constant", "train.log_every=50"]
+# A member is taken for dead after two seconds; all must have ended some seconds later.
+SOON = ["net.heartbeat_ms=200", "net.dead_after_ms=2000", "net.join_timeout_ms=10000"]
+
+
+def environment(pid):
+    with open(f"/proc/{pid}/environ", "rb") as f:
+        pairs = [p.decode().split("=", 1) for p in f.read().split(b"\0") if b"=" in p]
+    return dict(pairs)
+
+
+class Deaths(JobTest):
+    def start_running(self, exchange, servers):
+        parts = self.start_job(servers, 3, *LONG, *SOON, f"exchange.name={exchange}")
+        parts["worker 0"].wait_for(r"step \d+/")
+        return parts
+
+    def kill_and_watch(self, parts, victim):
+        parts[victim].popen.kill()
+        codes = self.wait_all(parts, 15)
+        role, rank = victim.split()
+        for name, part in parts.items():
+            if name == victim:
+                continue
+            self.assertNotEqual(codes[name], 0, f"{name}:\n{part.text()}")
+            self.assertGreater(codes[name], 0, f"{name} was ended by a signal:\n{part.text()}")
+            self.assertRegex(part.text(), rf"ERROR.*{role} {rank}\b", name)
+
+    def test_a_killed_worker(self):
+        self.kill_and_watch(self.start_running("ps", 2), "worker 1")
+
+    def test_a_killed_worker_in_all_reduce_mode(self):
+        self.kill_and_watch(self.start_running("allreduce", 0), "worker 2")
+
+    def test_a_killed_server(self):
+        self.kill_and_watch(self.start_running("ps", 2), "server 1")
+
+    def test_the_killed_server_that_hosts_the_coordinator(self):
+        parts = self.start_running("ps", 2)
+        parts["server 0"].popen.kill()
+        codes = self.wait_all(parts, 15)
+        for name, part in parts.items():
+            if name != "server 0":
+                self.assertGreater(codes[name], 0, f"{name}:\n{part.text()}")
+                self.assertRegex(part.text(), r"ERROR.*(coordinator|server 0)", name)
+
+    def test_psrun_names_the_part_that_was_killed(self):
+        psrun = subprocess.Popen(
+            self.psrun_argv("-s", 2, "-w", 2, DIGITS, *LONG, *SOON),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.wait_for_steps("out")
+        victim = next(pid for pid, _ in alive(self.folder) if environment(pid).get("RANK") == "1")
+        os.kill(victim, signal.SIGKILL)
+        text, _ = psrun.communicate(timeout=30)
+        self.assertEqual(psrun.returncode, 1, text)
+        self.assertIn("worker 1 was ended by SIGKILL", "\n".join(text.splitlines()[-3:]))
+
+    def wait_for_steps(self, out):
+        path = self.path(out, "metrics.jsonl")
+        end = time.monotonic() + 20
+        while not (os.path.exists(path) and os.path.getsize(path) > 0):
+            self.assertLess(time.monotonic(), end, "no step was made")
+            time.sleep(0.05)
+
+    def test_nothing_outlives_a_killed_psrun(self):
+        psrun = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 2, DIGITS, *LONG),
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.wait_for_steps("out")
+        psrun.kill()
+        psrun.wait()
+        end = time.monotonic() + 3
+        while alive(self.folder) and time.monotonic() < end:
+            time.sleep(0.05)
+        self.assertEqual(alive(self.folder), [])
+
+    def test_ctrl_c_keeps_the_weights(self):
+        for mode, servers in (("ps", 2), ("allreduce", 0), ("single", 0)):
+            workers = 1 if mode == "single" else 2
+            psrun = subprocess.Popen(
+                self.psrun_argv("-m", mode, "-s", servers, "-w", workers, DIGITS, *LONG, out=mode),
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            self.wait_for_steps(mode)
+            psrun.send_signal(signal.SIGINT)
+            text, _ = psrun.communicate(timeout=20)
+            self.assertEqual(psrun.returncode, 130, text)
+            self.assertTrue(self.summary(mode)["interrupted"])
+            tensors, metadata = read_safetensors(self.path(mode, "model.safetensors"))
+            self.assertEqual(len(tensors), 8)
+            self.assertEqual(int(metadata["step"]), self.summary(mode)["steps"])
+
+
+class Joining(JobTest):
+    def test_a_worker_that_never_comes(self):
+        parts = self.start_job(1, 2, "net.join_timeout_ms=1500", skip=["worker 1"])
+        codes = self.wait_all(parts, 10)
+        for name, part in parts.items():
+            self.assertEqual(codes[name], 1, part.text())
+            self.assertRegex(part.text(), r"ERROR.*worker 1", name)
+
+    def test_a_server_that_never_comes(self):
+        parts = self.start_job(2, 1, "net.join_timeout_ms=1500", skip=["server 1"])
+        codes = self.wait_all(parts, 10)
+        for name, part in parts.items():
+            self.assertEqual(codes[name], 1, part.text())
+            self.assertRegex(part.text(), r"ERROR.*server 1", name)
+
+    def test_no_coordinator(self):
+        parts = self.start_job(1, 1, "net.join_timeout_ms=1500", skip=["server 0"])
+        self.assertEqual(self.wait_all(parts, 10), {"worker 0": 1})
+        self.assertRegex(parts["worker 0"].text(), r"ERROR.*127\.0\.0\.1:\d+")
+
+    def test_a_member_of_another_job(self):
+        parts = self.start_job(1, 2, "net.join_timeout_ms=3000", skip=["worker 1"])
+        env = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "PS_SERVERS": "1", "RANK": "1"}
+        env["MASTER_PORT"] = environment(parts["worker 0"].popen.pid)["MASTER_PORT"]
+        stranger = subprocess.run(
+            [BIN / "ps-worker", "--config", DIGITS, "--set", "optimizer.lr=0.5",
+             "--out", self.path("stranger")],
+            env=dict(os.environ, **env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, timeout=20)
+        self.assertEqual(stranger.returncode, 1, stranger.stdout)
+        self.assertRegex(stranger.stdout, r"ERROR.*configuration")
+        self.assertNotIn(0, self.wait_all(parts, 15).values())
+
+    def test_a_port_in_use(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            done = subprocess.run(
+                [BIN / "ps-server", "--config", DIGITS, "--rank", "0",
+                 "--init-method", f"tcp://127.0.0.1:{port}"],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, rf"ERROR.*{port}.*in use")
+
+
+class BadInput(JobTest):
+    """psrun, one worker alone: the message in one line, quickly, before anything runs."""
+
+    def refused(self, pattern, *args, config=DIGITS):
+        begin = time.monotonic()
+        text = self.psrun("-m", "single", config, *args, code=1, timeout=20)
+        self.assertLess(time.monotonic() - begin, 10, text)
+        self.assertRegex(text, pattern)
+        self.assertLessEqual(len(text.splitlines()), 6, text)
+        self.assertNotIn("Traceback", text)
+
+    def write(self, name, content):
+        path = self.path(name)
+        with open(path, "wb") as f:
+            f.write(content)
+        return path
+
+    def config(self, text):
+        return self.write("bad.yaml", text.encode())
+
+    def test_keys_and_values(self):
+        self.refused(r"optimizer\.lrr.*optimizer\.lr", "optimizer.lrr=1")
+        self.refused(r"optimizer\.lr.*-1", "optimizer.lr=-1")
+        self.refused(r"data\.batch", "data.batch=many")
+        self.refused(r"bad\.yaml:2: .*epoch", config=self.config("train:\n  epoch: 3\n"))
+        self.refused(r"bad\.yaml:3", config=self.config("train:\n  epochs: 3\n  seed: x\n"))
+        self.refused(r"bad\.yaml", config=self.config("train: [\n"))
+        self.refused(r"nowhere\.yaml.*No such file", config=self.path("nowhere.yaml"))
+        self.refused(r"no key=value", "train.epochs")
+
+    def test_models_that_do_not_fit(self):
+        layers = "model:\n  input: [1, 8, 8]\n  layers:\n    - %s\n"
+        self.refused(r"bad\.yaml:4", config=self.config(layers % "conv2d: {name: a, out: 4, kernel: 9}"))
+        self.refused(r"bad\.yaml:4.*cnv2d", config=self.config(layers % "cnv2d: {out: 4}"))
+
+    def test_labels_beyond_the_outputs(self):
+        with open(DIGITS, encoding="utf-8") as f:
+            text = f.read().replace("name: fc2, out: 10", "name: fc2, out: 9")
+        text = text.replace("path: digits", f"path: {ROOT}/configs/digits")
+        self.refused(r"label 9; the model.s 9 classes", config=self.config(text))
+
+    def test_data_files(self):
+        self.refused(r"nowhere", "data.path=" + self.path("nowhere"))
+        images = struct.pack(">IIII", 2051, 100, 8, 8)
+        labels = struct.pack(">II", 2049, 100) + bytes(100)
+        huge = struct.pack(">IIII", 2051, 2**31 - 1, 30000, 30000)
+        for name, content in (("short", images + bytes(6399)), ("huge", huge + bytes(64)),
+                              ("magic", b"\0\0\x08\x07" + images[4:] + bytes(6400)),
+                              ("gzip", b"\x1f\x8b\x08\0\0\0\0\0\0\3" + bytes(20))):
+            self.write(f"{name}-images", content)
+            self.write("labels", labels)
+            self.refused(rf"{name}-images", "data.path=" + self.folder,
+                         f"data.train={name}-images,labels", f"data.test={name}-images,labels")
+        self.write("few", struct.pack(">II", 2049, 99) + bytes(99))
+        self.write("images", images + bytes(6400))
+        self.refused(r"99", "data.path=" + self.folder, "data.train=images,few",
+                     "data.test=images,few")
+        self.refused(r"data\.train.*9999", "data.train=0-9999")
+
+    def test_weights(self):
+        self.refused(r"none\.safetensors", "train.init=" + self.path("none.safetensors"))
+        cut = self.write("cut.safetensors", struct.pack("<Q", 1000) + b"{}")
+        self.refused(r"cut\.safetensors", f"train.init={cut}")
+
+    def test_a_folder_that_cannot_be_made(self):
+        self.write("file", b"")
+        text = self.psrun("-m", "single", DIGITS, out="file/below", code=1)
+        self.assertRegex(text, r"cannot make .*file/below")
+
+    def test_missing_programs(self):
+        done = subprocess.run([PSRUN, "--build-dir", self.folder, DIGITS], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no programs", done.stdout)
+
+
+class FullDisk(JobTest):
+    def setUp(self):
+        super().setUp()
+        self.disk = self.path("disk")
+        os.mkdir(self.disk)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160k", "none", self.disk],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if mounted.returncode != 0:
+            self.skipTest("a full disk needs a small tmpfs, and mounting one needs root")
+        self.addCleanup(subprocess.run, ["umount", "-l", self.disk])
+
+    def test_weights_do_not_fit(self):
+        # 53,002 float32 are 207 KiB.
+        text = self.psrun("-s", 1, "-w", 2, DIGITS, "train.steps=5", out="disk/out", code=1)
+        self.assertRegex(text, r"model\.safetensors.*No space left on device")
+        self.assertFalse(os.path.exists(self.path("disk/out/model.safetensors")))
+        self.assertEqual([n for n in os.listdir(self.path("disk/out")) if n.endswith(".tmp")], [])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
