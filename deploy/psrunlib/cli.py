@@ -5,7 +5,7 @@ import sys
 
 from . import hosts as hostfile
 from . import job as jobs
-from . import doctor, local, remote, report
+from . import doctor, local, remote, report, verify
 from .errors import JobError
 from .screen import Screen
 from .supervise import Supervisor
@@ -40,6 +40,8 @@ def parser():
     p.add_argument("--doctor", action="store_true",
                    help="start nothing; check hosts, ports, rates, versions, data and GPUs")
     p.add_argument("--dry-run", action="store_true", help="print the commands and start nothing")
+    p.add_argument("--verify", action="store_true",
+                   help="a few steps in ps and in all-reduce mode, and a comparison of the weights")
     p.add_argument("--verbose", action="store_true",
                    help="show every part's log, not only worker 0's and what went wrong")
     p.add_argument("config", metavar="CONFIG", help="a job: configs/*.yaml")
@@ -129,6 +131,8 @@ def main(argv):
     # Overrides may stand on either side of the options.
     args = parser().parse_intermixed_args(argv)
     try:
+        if args.verify:
+            return verify.verify(args, plan_job, run)
         job = plan_job(args)
         if args.doctor:
             return doctor.run(job)

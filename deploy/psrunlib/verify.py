@@ -1,0 +1,96 @@
+"""psrun --verify: a few steps in both modes, and a comparison of the weights.
+
+With one or two workers the weights have to be equal bit for bit: a sum of two floats does
+not depend on the order. Beyond, parameter servers add in rank order and a ring in its own:
+the distance of the weights, relative to their norm, has to stay below BOUND a step.
+"""
+import argparse
+import array
+import json
+import os
+import struct
+
+from .errors import JobError
+
+STEPS = 20
+BOUND = 1e-4
+TYPES = {"F32": "f", "I64": "q"}
+MODES = ("ps", "allreduce")
+
+
+def read_weights(path):
+    """{name: (type, bytes)} of a safetensors file that psrun's workers wrote."""
+    try:
+        with open(path, "rb") as f:
+            raw = f.read()
+    except OSError as error:
+        raise JobError(f"no weights in {path}: {error.strerror}") from error
+    n, = struct.unpack_from("<Q", raw)
+    entries = json.loads(raw[8:8 + n])
+    entries.pop("__metadata__", None)
+    return {name: (e["dtype"], raw[8 + n + e["data_offsets"][0]:8 + n + e["data_offsets"][1]])
+            for name, e in entries.items()}
+
+
+def compare(one, other):
+    """(names of tensors that differ, relative distance of the float ones)."""
+    if one.keys() != other.keys():
+        raise JobError("the two modes wrote different tensors")
+    differ, distance, norm = [], 0.0, 0.0
+    for name, (kind, raw) in one.items():
+        values = array.array(TYPES[kind], raw)
+        if kind == "F32":
+            norm += sum(v * v for v in values)
+        if raw != other[name][1]:
+            differ.append(name)
+            others = array.array(TYPES[kind], other[name][1])
+            distance += sum((a - b) ** 2 for a, b in zip(values, others))
+    return differ, (distance / norm) ** 0.5 if norm else 0.0
+
+
+def settings(args):
+    """What the verification changes: short, and nothing but training."""
+    given = {o.split("=", 1)[0] for o in args.overrides}
+    extra = {"train.steps": STEPS, "train.epochs": 1000, "train.eval_every": 0,
+             "train.save_every": 0}
+    return [f"{key}={value}" for key, value in extra.items() if key not in given]
+
+
+def verdict(workers, steps, differ, distance):
+    """(exit code, a sentence)."""
+    if not differ:
+        return 0, f"weights after {steps} steps are equal bit for bit with {workers} workers"
+    where = f"{len(differ)} tensors differ, first {differ[0]}; relative distance {distance:.3g}"
+    if workers <= 2:
+        return 1, f"weights after {steps} steps are NOT equal with {workers} workers: {where}"
+    bound = BOUND * steps
+    sense = "within" if distance <= bound else "NOT within"
+    return int(distance > bound), (f"weights after {steps} steps are {sense} the bound "
+                                   f"{bound:.3g} with {workers} workers: {where}")
+
+
+def verify(args, plan_job, run):
+    """args: psrun's. plan_job and run: those of the command line."""
+    out, jobs = args.out, []
+    for mode in MODES:
+        changed = argparse.Namespace(**vars(args))
+        changed.mode = mode
+        changed.overrides = [*args.overrides, *settings(args)]
+        job = plan_job(changed)
+        if job.workers == 1 and args.workers is None:
+            changed.workers = "2"
+            job = plan_job(changed)
+        out = out or job.out
+        job.out = os.path.join(out, mode)
+        jobs.append(job)
+    for job in jobs:
+        print(f"psrun: {job.mode}, {job.workers} workers", flush=True)
+        code = run(job, args.verbose)
+        if code != 0:
+            return code
+    files = [read_weights(os.path.join(job.out, "model.safetensors")) for job in jobs]
+    with open(os.path.join(jobs[0].out, "summary.json"), encoding="utf-8") as f:
+        steps = json.load(f)["steps"]
+    code, text = verdict(jobs[0].workers, steps, *compare(*files))
+    print(f"psrun: {text}")
+    return code
