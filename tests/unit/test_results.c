@@ -1,0 +1,207 @@
+/* What a run leaves: metrics, summary, trace and progress, read back by jansson. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "metrics.h"
+#include "progress.h"
+#include "run_dir.h"
+#include "trace.h"
+
+static ps_run_dir dir;
+
+static int make_dir(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/pstrain-results-XXXXXX";
+    if (!mkdtemp(path)) return 1;
+    return ps_run_dir_init(&dir, path, "job") == PS_OK ? 0 : 1;
+}
+
+static int remove_dir(void **state)
+{
+    (void)state;
+    char command[PATH_MAX + 16];
+    snprintf(command, sizeof command, "rm -rf '%s'", dir.path);
+    return system(command);
+}
+
+static json_t *read_json(const char *path, json_t **second)
+{
+    FILE *f = fopen(path, "re");
+    assert_non_null(f);
+    json_t *first = json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL);
+    if (second) *second = json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL);
+    fclose(f);
+    assert_non_null(first);
+    return first;
+}
+
+static void metrics_are_lines_of_json(void **state)
+{
+    (void)state;
+    char path[PATH_MAX];
+    ps_metrics metrics;
+    assert_int_equal(ps_run_dir_path(&dir, "metrics.jsonl", path), PS_OK);
+    assert_int_equal(ps_metrics_open(&metrics, path), PS_OK);
+    ps_step_record step = {.step = 10, .epoch = 1, .loss = 0.1, .loss_mean = NAN};
+    ps_eval_record eval = {.step = 20, .accuracy = 0.75, .samples = 4};
+    assert_int_equal(ps_metrics_step(&metrics, &step), PS_OK);
+    assert_int_equal(ps_metrics_eval(&metrics, &eval), PS_OK);
+    assert_int_equal(ps_metrics_close(&metrics), PS_OK);
+    json_t *second, *first = read_json(path, &second);
+    assert_int_equal(json_integer_value(json_object_get(first, "step")), 10);
+    // Every bit of a loss comes back, and what is not finite is null.
+    assert_true(json_real_value(json_object_get(first, "loss")) == 0.1);
+    assert_true(json_is_null(json_object_get(first, "loss_mean")));
+    assert_true(json_real_value(json_object_get(second, "test_accuracy")) == 0.75);
+    json_decref(first);
+    json_decref(second);
+}
+
+static ps_summary some_summary(char **stats)
+{
+    return (ps_summary){.mode = "ps",
+                        .model = "m",
+                        .dataset = "d",
+                        .device = "cpu",
+                        .precision = "float32",
+                        .exchange = "ps",
+                        .codec = "none",
+                        .servers = 2,
+                        .workers = 3,
+                        .steps = 5,
+                        .test_accuracy = 0.5,
+                        .train_loss = NAN,
+                        .server_stats = stats};
+}
+
+static void the_summary_holds_the_servers_accounts(void **state)
+{
+    (void)state;
+    char path[PATH_MAX];
+    char *stats[] = {"{\"peak_rss_bytes\": 7}", "{\"peak_rss_bytes\": 9}"};
+    ps_summary summary = some_summary(stats);
+    assert_int_equal(ps_run_dir_path(&dir, "summary.json", path), PS_OK);
+    assert_int_equal(ps_summary_write(&summary, path), PS_OK);
+    json_t *o = read_json(path, NULL);
+    assert_int_equal(json_integer_value(json_object_get(o, "steps")), 5);
+    assert_true(json_is_null(json_object_get(o, "train_loss")));
+    assert_int_equal(json_integer_value(json_object_get(o, "server_peak_rss_bytes")), 9);
+    assert_int_equal(json_array_size(json_object_get(o, "server_stats")), 2);
+    json_decref(o);
+}
+
+static void an_account_that_is_no_json_does_no_harm(void **state)
+{
+    (void)state;
+    char path[PATH_MAX];
+    char *stats[] = {"{oh", NULL};
+    ps_summary summary = some_summary(stats);
+    assert_int_equal(ps_run_dir_path(&dir, "summary.json", path), PS_OK);
+    assert_int_equal(ps_summary_write(&summary, path), PS_OK);
+    json_t *o = read_json(path, NULL);
+    assert_true(json_is_null(json_object_get(o, "server_peak_rss_bytes")));
+    json_decref(o);
+}
+
+static void a_full_disk_is_an_error(void **state)
+{
+    (void)state;
+    ps_metrics metrics;
+    ps_step_record step = {.step = 1};
+    if (access("/dev/full", W_OK) != 0) skip();
+    assert_int_equal(ps_metrics_open(&metrics, "/dev/full"), PS_OK);
+    assert_int_equal(ps_metrics_step(&metrics, &step), PS_ERR_IO);
+    assert_non_null(strstr(ps_err_message(), "No space left"));
+    ps_metrics_close(&metrics);
+    ps_trace trace;
+    assert_int_equal(ps_trace_open(&trace, "/dev/full", 0), PS_OK);
+    ps_trace_add(&trace, "step", trace.start_ns, 0);
+    assert_int_equal(ps_trace_close(&trace), PS_ERR_IO);
+}
+
+static void a_trace_is_an_array_of_complete_events(void **state)
+{
+    (void)state;
+    char path[PATH_MAX];
+    ps_trace trace;
+    assert_int_equal(ps_run_dir_path(&dir, "deep/er/trace.json", path), PS_OK);
+    assert_int_equal(ps_trace_open(&trace, path, 3), PS_OK);
+    ps_trace_add(&trace, "forward", trace.start_ns, 7);
+    assert_int_equal(ps_trace_close(&trace), PS_OK);
+    json_t *events = read_json(path, NULL);
+    assert_int_equal(json_array_size(events), 2);
+    json_t *event = json_array_get(events, 1);
+    assert_string_equal(json_string_value(json_object_get(event, "ph")), "X");
+    assert_int_equal(json_integer_value(json_object_get(event, "pid")), 3);
+    assert_true(json_real_value(json_object_get(event, "ts")) == 0);
+    json_decref(events);
+}
+
+/* What a progress of that width writes for a state. */
+static void show(int columns, const ps_progress_state *s, char *text, size_t bytes)
+{
+    FILE *f = tmpfile();
+    assert_non_null(f);
+    ps_progress p;
+    ps_progress_init(&p, f, columns);
+    ps_progress_show(&p, s, true);
+    rewind(f);
+    size_t n = fread(text, 1, bytes - 1, f);
+    text[n] = '\0';
+    fclose(f);
+}
+
+static void progress_fits_its_width(void **state)
+{
+    (void)state;
+    char text[1024];
+    ps_progress_state s = {.epoch = 1,
+                           .epochs = 4,
+                           .step = 50,
+                           .steps = 200,
+                           .loss = 1.5,
+                           .samples_per_second = 1000,
+                           .seconds_left = 3723};
+    show(0, &s, text, sizeof text);
+    assert_string_equal(
+        text, "epoch 1/4  step 50/200  loss 1.5000  1000 samples/s  1:02:03 left\n");
+    show(120, &s, text, sizeof text);
+    assert_non_null(strstr(text, "|██████                  |"));
+    assert_int_equal(text[strlen(text) - 1], '\r');
+    show(40, &s, text, sizeof text);
+    assert_null(strstr(text, "█"));
+    assert_int_equal(strlen(text), 40); // 39 cells and the carriage return
+}
+
+static void a_folder_that_is_a_file_is_an_error(void **state)
+{
+    (void)state;
+    ps_run_dir other;
+    assert_int_equal(ps_run_dir_init(&other, "/dev/null/below", "job"), PS_ERR_IO);
+    assert_non_null(strstr(ps_err_message(), "/dev/null"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(metrics_are_lines_of_json),
+        cmocka_unit_test(the_summary_holds_the_servers_accounts),
+        cmocka_unit_test(an_account_that_is_no_json_does_no_harm),
+        cmocka_unit_test(a_full_disk_is_an_error),
+        cmocka_unit_test(a_trace_is_an_array_of_complete_events),
+        cmocka_unit_test(progress_fits_its_width),
+        cmocka_unit_test(a_folder_that_is_a_file_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+}
