@@ -1,0 +1,130 @@
+"""deploy/compose-demo on a real Docker engine: installed and started here when it is missing.
+
+Its base image is pulled, or, where nothing can be pulled, made with debootstrap. Skips, and
+says why, where that cannot be done.
+"""
+import os
+import re
+import shutil
+import subprocess
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE = "debian:bookworm-slim"
+PACKAGES = ["docker.io", "docker-compose", "debootstrap"]
+DEMO_S = 600
+SERVER_EXTRA_BYTES = 25e6  # what the server's image may have over its base
+
+
+def run(*argv, **more):
+    more.setdefault("timeout", 300)
+    return subprocess.run(argv, text=True, capture_output=True, **more)
+
+
+def skip(why):
+    raise unittest.SkipTest(why)
+
+
+def ensure_programs():
+    missing = [p for p in ("dockerd", "docker-compose", "debootstrap")
+               if not shutil.which(p, path=os.environ["PATH"] + ":/usr/sbin:/sbin")]
+    if not missing:
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        skip(f"{', '.join(missing)} missing, and they cannot be installed without root and apt")
+    env = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
+    done = run("apt-get", "install", "-y", "--no-install-recommends", *PACKAGES, env=env, timeout=900)
+    if done.returncode != 0:
+        skip(f"the engine cannot be installed: {(done.stderr.strip().splitlines() or ['apt-get failed'])[-1]}")
+
+
+def start_engine():
+    """The started process, or None where one runs already."""
+    if run("docker", "info").returncode == 0:
+        return None
+    if os.geteuid() != 0:
+        skip("no Docker engine answers, and starting one needs root")
+    log = open("/tmp/pstrain-dockerd.log", "w")
+    dockerd = shutil.which("dockerd", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
+    engine = subprocess.Popen([dockerd], stdout=log, stderr=log, start_new_session=True)
+    for _ in range(60):
+        if run("docker", "info").returncode == 0:
+            return engine
+        if engine.poll() is not None:
+            break
+        time.sleep(0.5)
+    engine.kill()
+    log.close()
+    lines = Path(log.name).read_text(errors="replace").strip().splitlines() or ["no reason given"]
+    skip(f"dockerd does not start: {lines[-1]}")
+
+
+def ensure_base():
+    if run("docker", "image", "inspect", BASE).returncode == 0:
+        return
+    if run("docker", "pull", BASE).returncode == 0:
+        return
+    root = f"/tmp/pstrain-base-{os.getpid()}"
+    try:
+        made = run("debootstrap", "--variant=minbase", "bookworm", root, timeout=900)
+        if made.returncode != 0:
+            skip(f"no base image: {(made.stdout.strip().splitlines() or ['debootstrap failed'])[-1]}")
+        tar = subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE)
+        done = subprocess.run(["docker", "import", "-", BASE], stdin=tar.stdout, capture_output=True)
+        tar.wait()
+        if done.returncode != 0:
+            skip(f"the base image cannot be imported: {done.stderr.decode().strip()}")
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+class ComposeDemo(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        ensure_programs()
+        engine = start_engine()
+        if engine:
+            cls.addClassCleanup(engine.wait)
+            cls.addClassCleanup(engine.terminate)
+        ensure_base()
+
+    def demo(self, *args, **settings):
+        return run(str(ROOT / "deploy/compose-demo"), *args, cwd=ROOT, timeout=DEMO_S,
+                   env=dict(os.environ, PS_TAG="test", **settings))
+
+    def assert_nothing_left(self):
+        left = run("docker", "ps", "-aq", "--filter", "name=pstrain-demo").stdout
+        self.assertEqual(left.strip(), "")
+        self.assertEqual(run("docker", "volume", "ls", "-q", "--filter", "name=pstrain-demo").stdout.strip(), "")
+
+    def test_both_modes_reach_the_accuracy(self):
+        done = self.demo()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        rows = {line.split()[0]: line.split() for line in done.stdout.splitlines()
+                if re.match(r"(ps|allreduce) +\d", line)}
+        self.assertGreaterEqual(float(rows["ps"][-1]), 0.95)
+        self.assertGreaterEqual(float(rows["allreduce"][-1]), 0.95)
+        self.assertEqual(rows["ps"][1:3], ["2", "2"])
+        self.assertEqual(rows["allreduce"][1:3], ["0", "2"])
+        self.assert_nothing_left()
+        sizes = run("docker", "inspect", "-f", "{{.Size}}", BASE, "pstrain-server:test").stdout.split()
+        self.assertLessEqual(int(sizes[1]) - int(sizes[0]), SERVER_EXTRA_BYTES)
+
+    def test_other_numbers_and_a_shaped_link(self):
+        done = self.demo("train.epochs=1", PS_SERVERS="3", PS_WORKERS="3", PS_LINK_MBIT="100")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"\nps +3 +3 ")
+        self.assert_nothing_left()
+
+    def test_a_failed_node_is_shown(self):
+        done = self.demo("optimizer.lr=-1")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("the last lines of", done.stderr)
+        self.assertIn("optimizer.lr", done.stderr)
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
