@@ -122,9 +122,13 @@ class Runner:
 
     def initial_weights(self, overrides):
         """The job's first weights, as a safetensors file: what every mode starts from."""
-        out = self.psrun("single", "init", [*overrides, "train.epochs=0"], workers=1)
         path = os.path.join(self.out, "init.safetensors")
-        shutil.copy(os.path.join(out, "model.safetensors"), path)
+        os.makedirs(self.out, exist_ok=True)
+        argv = [os.path.join(self.build_dir, "bin", "ps-init-weights"), path, self.config,
+                *overrides]
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            raise BenchError(done.stdout.strip())
         return path
 
 
