@@ -103,8 +103,10 @@ class Model(nn.Module):
                 layer = LAYERS[kind](settings, tuple(probe.shape[1:]), dropout=self.dropout)
             else:
                 raise BenchError(f"layer {kind}: not known to the PyTorch side")
-            if any(True for _ in layer.parameters()):
-                self._register(path, layer)
+            if kind != "residual":
+                # Those without weights too: train() and eval() have to reach dropout.
+                named = any(True for _ in layer.parameters())
+                self._register(path if named else f"{kind}_{len(self._modules)}_{path}", layer)
             layers.append(layer)
             probe = layer(probe)
         return layers, probe
