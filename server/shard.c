@@ -18,6 +18,7 @@
 #include "mem.h"
 #include "net.h"
 #include "policy.h"
+#include "stream_copy.h"
 #include "wire_socket.h"
 #include "zsock.h"
 
@@ -25,7 +26,6 @@ enum {
     LINGER_MS = 2000,       // the last words (errors) still get out
     MESSAGES_PER_POLL = 64, // before other sources are looked at
     FLUSH_COUNT = 1 << 18,  // elements: 1 MiB of weights
-    STREAM_BYTES = 16 << 20 // arenas that together exceed what caches hold
 };
 
 typedef struct owned_chunk {
@@ -561,7 +561,7 @@ static ps_err alloc_arrays(ps_shard *s)
 {
     const ps_plan *plan = s->o.plan;
     size_t workers = (size_t)s->o.n_workers;
-    s->stream = s->o.spec->arena_count * sizeof(float) * workers > STREAM_BYTES;
+    s->stream = ps_stream_copy_pays(s->o.spec->arena_count * sizeof(float) * workers);
     s->n_chunks = count_chunks(plan, s->index);
     PS_TRY(ps_mem_zalloc(&s->chunks, s->n_chunks, sizeof *s->chunks, "a shard's chunks"));
     PS_TRY(ps_mem_zalloc(&s->chunk_of, plan->n_chunks, sizeof *s->chunk_of,

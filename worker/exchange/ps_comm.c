@@ -17,6 +17,7 @@
 #include "log.h"
 #include "mem.h"
 #include "shm_offer.h"
+#include "stream_copy.h"
 #include "wire_socket.h"
 #include "zsock.h"
 
@@ -58,6 +59,7 @@ struct ps_comm {
     shard_link *links; // by shard
     zmq_pollitem_t *items;
     uint32_t n_words;
+    bool stream;    // weights bypass the caches on their way to the arena
     order *pending; // by chunk: what its bit in `waiting` means
     // Orders: written by the main thread at tail, read by the thread at head.
     order *ring;
@@ -235,6 +237,16 @@ static ps_err check_weights(const ps_comm *c, const shard_link *l,
     return PS_OK;
 }
 
+static void copy_weights(const ps_comm *c, float *to, const float *from, uint64_t n)
+{
+    if (c->stream) {
+        ps_stream_copy(to, from, n);
+        ps_stream_copy_done();
+    } else {
+        memcpy(to, from, n * sizeof *from);
+    }
+}
+
 static ps_err take_weights(ps_comm *c, shard_link *l, const ps_wire_header *h,
                            ps_wire_frames *f)
 {
@@ -248,8 +260,8 @@ static ps_err take_weights(ps_comm *c, shard_link *l, const ps_wire_header *h,
                           h->step, h->chunk, have);
     const ps_chunk *chunk = &c->plan->chunks[h->chunk];
     if (!l->shm)
-        memcpy((float *)c->o.params->base + chunk->offset, zmq_msg_data(&f->payload),
-               chunk->count * sizeof(float));
+        copy_weights(c, (float *)c->o.params->base + chunk->offset,
+                     zmq_msg_data(&f->payload), chunk->count);
     set_version(c, h->chunk, have + 1);
     return PS_OK;
 }
@@ -620,6 +632,7 @@ ps_err ps_comm_create(const ps_exchange_options *options, ps_comm **out)
     c->nonce = roster->nonce;
     c->epoch = roster->epoch;
     c->n_links = options->plan->n_shards;
+    c->stream = ps_stream_copy_pays(options->params->bytes * 2); // and as many gradients
     c->wake_fd = -1;
     ps_err err;
     PS_TRY_GOTO(alloc_arrays(c), err, out);
