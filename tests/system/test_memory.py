@@ -1,0 +1,62 @@
+"""Memory stays where it is: 10,000 steps take no more than 1,000 did, and a server holds its
+weights, their state and W gradients."""
+import re
+import time
+import unittest
+
+from jobs import DIGITS, JobTest
+
+STEPS = ["train.steps=12000", "train.epochs=1000", "train.log_every=1000", "train.eval_every=0",
+         "data.batch=2", "schedule.name=constant", "model.dropout=false"]
+
+
+def resident_bytes(pid):
+    with open(f"/proc/{pid}/status", encoding="utf-8") as f:
+        return int(re.search(r"VmRSS:\s+(\d+) kB", f.read()).group(1)) * 1024
+
+
+class Memory(JobTest):
+    def wait_for_record(self, parts, step):
+        end = time.monotonic() + 240
+        while time.monotonic() < end:
+            try:
+                if any(r["step"] >= step for r in self.records("worker-0")):
+                    return
+            except (FileNotFoundError, ValueError):
+                pass
+            self.assertIsNone(parts["worker 0"].popen.poll(), parts["worker 0"].text())
+            time.sleep(0.01)
+        self.fail(f"step {step} was not reached")
+
+    def sizes_at(self, parts, step):
+        self.wait_for_record(parts, step)
+        return {name: resident_bytes(part.popen.pid) for name, part in parts.items()}
+
+    def test_no_growth_from_step_1000_to_10000(self):
+        for exchange, servers in (("ps", 2), ("allreduce", 0)):
+            settings = [*STEPS, f"exchange.name={exchange}", "exchange.shm=off"]
+            parts = self.start_job(servers, 2, *settings)
+            early = self.sizes_at(parts, 1000)
+            late = self.sizes_at(parts, 10000)
+            for name in parts:
+                grown = late[name] - early[name]
+                self.assertLessEqual(grown, 2**20, f"{exchange}: {name} grew by {grown} bytes")
+            self.assertEqual(set(self.wait_all(parts, 60).values()), {0})
+
+    def test_a_server_holds_what_it_must(self):
+        # An MLP of 64 x 16384 x 64 x 10: 2.1 million weights, 8.5 MB; AdamW holds three times
+        # that, and two workers push as much again each: 42 MB, with everything else on top.
+        config = self.path("wide.yaml")
+        with open(config, "w", encoding="utf-8") as f:
+            f.write("model:\n  input: [64]\n  layers:\n    - linear: 16384\n    - relu\n"
+                    "    - linear: 64\n    - relu\n    - linear: 10\n"
+                    "train: {steps: 30}\ndata: {kind: synthetic, batch: 8}\n"
+                    "optimizer: {name: adamw}\n")
+        # Through shared memory the workers' own arenas would be counted as the server's, too.
+        self.psrun("-s", 1, "-w", 2, config, "exchange.shm=off")
+        weights = self.summary()["params"] * 4
+        self.assertLess(self.summary()["server_peak_rss_bytes"], 5 * weights + 16 * 2**20)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
