@@ -21,6 +21,17 @@ static void maker_fini(maker *m)
     if (m->forward) dnnl_primitive_desc_destroy(m->forward);
 }
 
+/* Winograd's algorithm (F(4x4, 3x3), chosen by the library where it is faster) halves the
+ * time of 3 x 3 convolutions on AVX-512; of fewer channels than a vector it makes whole
+ * vectors, and has no fast gradient for them. */
+static dnnl_alg_kind_t algorithm(const ps_cpu_conv *c)
+{
+    const ps_layer *l = c->layer;
+    bool fits = l->kernel[0] == 3 && l->kernel[1] == 3 && l->stride[0] == 1 &&
+                l->stride[1] == 1 && c->in.c % 16 == 0 && c->out.c % 16 == 0;
+    return fits ? dnnl_convolution_auto : dnnl_convolution_direct;
+}
+
 static ps_err maker_init(maker *m, const ps_cpu_conv *c, bool relu)
 {
     const ps_layer *l = c->layer;
@@ -36,7 +47,7 @@ static ps_err maker_init(maker *m, const ps_cpu_conv *c, bool relu)
     if (l->bias != PS_NONE) PS_TRY(ps_dnnl_md_create(who, 1, bias, dnnl_x, &m->bias));
     PS_TRY(ps_dnnl_attr_create(who, relu, &m->attr));
     m->conv.who = who;
-    m->conv.alg = dnnl_convolution_auto;
+    m->conv.alg = algorithm(c);
     m->conv.weights = m->any_weights;
     m->conv.bias = m->bias;
     m->conv.attr = m->attr;

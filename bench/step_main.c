@@ -1,0 +1,286 @@
+/* ps-bench-step: the arithmetic of one worker alone, without data files or an exchange.
+ *
+ *   ps-bench-step [--kernels] CONFIG STEPS WARMUP [key=value ...]
+ *
+ * Trains CONFIG's model on one made-up batch (forward, loss, backward, optimizer) and
+ * prints one JSON object: the milliseconds of each step after WARMUP, of its parts, of
+ * the processor's time, and of what oneDNN's kernels took of it. --kernels: also a table
+ * of these kernels on stderr.
+ *
+ * The linker puts wrap_ functions around the two calls that run kernels
+ * (--wrap, see bench/CMakeLists.txt); the device knows nothing of it.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include "clock.h"
+#include "config.h"
+#include "device.h"
+#include "init_weights.h"
+#include "mem.h"
+#include "optimizer.h"
+
+typedef struct bench {
+    ps_config cfg;
+    ps_model_spec spec;
+    ps_optimizer optimizer;
+    ps_device *device;
+    ps_program *program;
+    int n;
+    ps_shared_mem params, grads; // as a worker has them
+    float *states[PS_OPTIMIZER_MAX_STATES];
+    void *buffers;
+    float *x;
+    int32_t *labels;
+    uint32_t *positions;
+    double *ms; // per measured step: all, forward, backward, optimizer
+    double loss;
+} bench;
+
+enum { PARTS = 6, MAX_KERNELS = 256 };
+
+/* What the library's kernels took, since the program's start. */
+typedef struct kernel {
+    const void *id; // the primitive, or what sgemm writes to
+    char text[80];
+    uint64_t ns, calls;
+} kernel;
+
+static struct {
+    uint64_t ns;
+    int n;
+    kernel kernels[MAX_KERNELS];
+} library;
+
+static kernel *kernel_of(const void *id, bool *is_new)
+{
+    for (int i = 0; i < library.n; i++) {
+        *is_new = false;
+        if (library.kernels[i].id == id) return &library.kernels[i];
+    }
+    *is_new = true;
+    if (library.n < MAX_KERNELS) library.n++;
+    library.kernels[library.n - 1].id = id;
+    return &library.kernels[library.n - 1];
+}
+
+static void note(kernel *k, uint64_t start)
+{
+    uint64_t ns = ps_clock_ns() - start;
+    library.ns += ns;
+    k->ns += ns;
+    k->calls++;
+}
+
+dnnl_status_t __real_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
+                                            dnnl_stream_t stream, int n,
+                                            const dnnl_exec_arg_t *args);
+dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
+                                            dnnl_stream_t stream, int n,
+                                            const dnnl_exec_arg_t *args);
+dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
+                                            dnnl_stream_t stream, int n,
+                                            const dnnl_exec_arg_t *args)
+{
+    bool is_new;
+    kernel *k = kernel_of(primitive, &is_new);
+    if (is_new) {
+        const_dnnl_primitive_desc_t pd;
+        const char *name = "";
+        dnnl_primitive_get_primitive_desc(primitive, &pd);
+        dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name);
+        snprintf(k->text, sizeof k->text, "%s", name);
+    }
+    uint64_t start = ps_clock_ns();
+    dnnl_status_t s = __real_dnnl_primitive_execute(primitive, stream, n, args);
+    note(k, start);
+    return s;
+}
+
+dnnl_status_t __real_dnnl_sgemm(char ta, char tb, dnnl_dim_t m, dnnl_dim_t n,
+                                dnnl_dim_t k, float alpha, const float *a, dnnl_dim_t lda,
+                                const float *b, dnnl_dim_t ldb, float beta, float *c,
+                                dnnl_dim_t ldc);
+dnnl_status_t __wrap_dnnl_sgemm(char ta, char tb, dnnl_dim_t m, dnnl_dim_t n,
+                                dnnl_dim_t k, float alpha, const float *a, dnnl_dim_t lda,
+                                const float *b, dnnl_dim_t ldb, float beta, float *c,
+                                dnnl_dim_t ldc);
+dnnl_status_t __wrap_dnnl_sgemm(char ta, char tb, dnnl_dim_t m, dnnl_dim_t n,
+                                dnnl_dim_t k, float alpha, const float *a, dnnl_dim_t lda,
+                                const float *b, dnnl_dim_t ldb, float beta, float *c,
+                                dnnl_dim_t ldc)
+{
+    bool is_new;
+    kernel *e = kernel_of(c, &is_new);
+    if (is_new)
+        snprintf(e->text, sizeof e->text, "sgemm %c%c %d x %d x %d", ta, tb, (int)m,
+                 (int)n, (int)k);
+    uint64_t start = ps_clock_ns();
+    dnnl_status_t s =
+        __real_dnnl_sgemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    note(e, start);
+    return s;
+}
+
+static uint64_t cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static ps_err make_batch(bench *b)
+{
+    size_t n = (size_t)b->n, features = (size_t)ps_dims_count(&b->spec.input);
+    ps_mt19937 g;
+    PS_TRY(ps_mem_zalloc_aligned(&b->x, n * features * sizeof(float), "batch"));
+    PS_TRY(ps_mem_zalloc_aligned(&b->labels, n * sizeof(int32_t), "batch"));
+    PS_TRY(ps_mem_zalloc_aligned(&b->positions, n * sizeof(uint32_t), "batch"));
+    ps_mt19937_seed(&g, 7);
+    ps_uniform(&g, -1.0f, 1.0f, 0, n * features, b->x);
+    for (size_t i = 0; i < n; i++) {
+        b->labels[i] = (int32_t)(ps_mt19937_u32(&g) % (uint32_t)b->spec.n_outputs);
+        b->positions[i] = (uint32_t)i;
+    }
+    return PS_OK;
+}
+
+static ps_err make_program(bench *b)
+{
+    size_t arena = sizeof(float) * b->spec.arena_count;
+    PS_TRY(ps_shared_mem_init(&b->params, arena, "parameters"));
+    PS_TRY(ps_shared_mem_init(&b->grads, arena, "gradients"));
+    PS_TRY(ps_mem_zalloc_aligned(&b->buffers, b->spec.buffer_bytes, "buffers"));
+    for (int i = 0; i < b->optimizer.n_states; i++)
+        PS_TRY(ps_mem_zalloc_aligned(&b->states[i], arena, "optimizer state"));
+    ps_init_weights(&b->spec, b->cfg.train.seed, 1, b->params.base, b->buffers);
+    const ps_device_options device = {.index = -1,
+                                      .threads = (int)b->cfg.train.threads,
+                                      .precision = b->cfg.train.precision};
+    const ps_program_options program = {.spec = &b->spec,
+                                        .max_batch = b->n,
+                                        .training = true,
+                                        .params = b->params.base,
+                                        .grads = b->grads.base,
+                                        .buffers = b->buffers};
+    PS_TRY(ps_device_open(b->cfg.train.device, &device, &b->device));
+    return ps_program_create(b->device, &program, &b->program);
+}
+
+static void optimize(bench *b, uint64_t t)
+{
+    const ps_optimizer_step step = {b->optimizer.lr, t, 1.0};
+    for (int i = 0; i < b->spec.n_tensors; i++) {
+        const ps_tensor *w = &b->spec.tensors[i];
+        float *states[PS_OPTIMIZER_MAX_STATES];
+        for (int s = 0; s < b->optimizer.n_states; s++)
+            states[s] = b->states[s] + w->offset;
+        ps_optimizer_apply(&b->optimizer, &step,
+                           ps_optimizer_decay(&b->optimizer, w->role), w->count,
+                           (float *)b->params.base + w->offset,
+                           (float *)b->grads.base + w->offset, states);
+    }
+}
+
+static ps_err run_step(bench *b, uint64_t t, double ms[PARTS])
+{
+    const ps_batch batch = {b->n, b->x, b->labels, b->positions};
+    const ps_pass pass = {.training = true,
+                          .grad_scale = 1.0f,
+                          .dropout = {b->cfg.train.seed, (uint32_t)t}};
+    ps_pass_result result;
+    uint64_t kernels = library.ns, cpu = cpu_ns(), start = ps_clock_ns();
+    PS_TRY(ps_program_forward(b->program, &batch, &pass, &result));
+    uint64_t forward = ps_clock_ns();
+    PS_TRY(ps_program_backward(b->program, &batch, &pass));
+    uint64_t backward = ps_clock_ns();
+    optimize(b, t);
+    uint64_t end = ps_clock_ns();
+    b->loss = result.loss_sum / b->n;
+    ms[0] = (double)(end - start) * 1e-6;
+    ms[1] = (double)(forward - start) * 1e-6;
+    ms[2] = (double)(backward - forward) * 1e-6;
+    ms[3] = (double)(end - backward) * 1e-6;
+    ms[4] = (double)(cpu_ns() - cpu) * 1e-6;
+    ms[5] = (double)(library.ns - kernels) * 1e-6;
+    return PS_OK;
+}
+
+static void print_result(const bench *b, int steps)
+{
+    static const char *const names[PARTS] = {"step_ms",      "forward_ms", "backward_ms",
+                                             "optimizer_ms", "cpu_ms",     "library_ms"};
+    char text[256];
+    ps_device_describe(b->device, text, sizeof text);
+    printf("{\"device\": \"%s\", \"batch\": %d, \"loss\": %.9g", text, b->n, b->loss);
+    for (int part = 0; part < PARTS; part++) {
+        printf(", \"%s\": [", names[part]);
+        for (int i = 0; i < steps; i++)
+            printf("%s%.4f", i ? ", " : "", b->ms[i * PARTS + part]);
+        printf("]");
+    }
+    printf("}\n");
+}
+
+static void print_kernels(void)
+{
+    for (int i = 0; i < library.n; i++) {
+        const kernel *k = &library.kernels[i];
+        fprintf(stderr, "%9.4f ms  %s\n", (double)k->ns * 1e-6 / (double)k->calls,
+                k->text);
+    }
+}
+
+static ps_err run(bench *b, int argc, char **argv)
+{
+    int steps = atoi(argv[2]), warmup = atoi(argv[3]);
+    if (steps < 1 || warmup < 0)
+        return ps_err_set(PS_ERR_ARG, "STEPS has to be 1 or more, WARMUP 0 or more");
+    PS_TRY(ps_config_load(&b->cfg, argv[1], (const char *const *)argv + 4, argc - 4));
+    PS_TRY(ps_model_spec_init(&b->spec, &b->cfg));
+    PS_TRY(ps_optimizer_init(&b->optimizer, &b->cfg));
+    b->n = (int)ps_config_batch(&b->cfg, 0);
+    PS_TRY(make_batch(b));
+    PS_TRY(make_program(b));
+    PS_TRY(ps_mem_zalloc(&b->ms, (size_t)steps * PARTS, sizeof *b->ms, "times"));
+    for (int i = 0; i < warmup + steps; i++) {
+        double *ms = b->ms + (i < warmup ? 0 : i - warmup) * PARTS;
+        PS_TRY(run_step(b, (uint64_t)i + 1, ms));
+    }
+    print_result(b, steps);
+    return PS_OK;
+}
+
+int main(int argc, char **argv)
+{
+    bench b = {0};
+    bool kernels = argc > 1 && strcmp(argv[1], "--kernels") == 0;
+    argc -= kernels;
+    argv += kernels;
+    if (argc < 4) {
+        fprintf(stderr, "usage: ps-bench-step [--kernels] CONFIG STEPS WARMUP "
+                        "[key=value ...]\n");
+        return 2;
+    }
+    ps_err err = run(&b, argc, argv);
+    if (err != PS_OK) fprintf(stderr, "ps-bench-step: %s\n", ps_err_message());
+    if (kernels) print_kernels();
+    ps_program_destroy(&b.program);
+    ps_device_close(&b.device);
+    ps_model_spec_fini(&b.spec);
+    ps_config_fini(&b.cfg);
+    ps_shared_mem_fini(&b.params);
+    ps_shared_mem_fini(&b.grads);
+    for (int i = 0; i < PS_OPTIMIZER_MAX_STATES; i++)
+        free(b.states[i]);
+    free(b.buffers);
+    free(b.x);
+    free(b.labels);
+    free(b.positions);
+    free(b.ms);
+    return err == PS_OK ? 0 : 1;
+}
