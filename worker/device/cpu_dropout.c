@@ -29,29 +29,42 @@ size_t ps_cpu_dropout_scratch_bytes(const ps_cpu_dropout *d)
     return (size_t)rounded(d);
 }
 
+/* One round of Philox for COUNTERS counters side by side; c[w][j] is word w of counter j.
+ * The same as ps_philox4x32 (rng.h), which compilers do not vectorise as it stands. */
+static inline void philox_round(uint32_t c[4][COUNTERS], uint32_t k0, uint32_t k1)
+{
+#pragma omp simd
+    for (int j = 0; j < COUNTERS; j++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c[0][j];
+        uint64_t p1 = (uint64_t)0xCD9E8D57u * c[2][j];
+        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c[1][j] ^ k0;
+        uint32_t n2 = (uint32_t)(p0 >> 32) ^ c[3][j] ^ k1;
+        c[1][j] = (uint32_t)p1;
+        c[3][j] = (uint32_t)p0;
+        c[0][j] = n0;
+        c[2][j] = n2;
+    }
+}
+
 /* keep (DRAWS) for the counters from first on. */
 static void draw_group(const uint32_t key[2], uint32_t first, uint32_t id,
                        uint32_t position, uint32_t epoch, uint32_t threshold,
                        uint8_t *restrict keep)
 {
-    uint32_t words[4][COUNTERS];
-#pragma omp simd
-    for (uint32_t j = 0; j < COUNTERS; j++) {
-        const uint32_t counter[4] = {first + j, id, position, epoch};
-        uint32_t out[4];
-        ps_philox4x32(key, counter, out);
-        words[0][j] = out[0], words[1][j] = out[1];
-        words[2][j] = out[2], words[3][j] = out[3];
-    }
-    uint32_t ordered[COUNTERS * 4];
+    uint32_t c[4][COUNTERS], words[COUNTERS * 4];
+    uint16_t draws[DRAWS];
+    for (uint32_t j = 0; j < COUNTERS; j++)
+        c[0][j] = first + j, c[1][j] = id, c[2][j] = position, c[3][j] = epoch;
+    for (uint32_t round = 0; round < 10; round++)
+        philox_round(c, key[0] + round * 0x9E3779B9u, key[1] + round * 0xBB67AE85u);
     for (int j = 0; j < COUNTERS; j++) {
-        for (int k = 0; k < 4; k++)
-            ordered[j * 4 + k] = words[k][j];
+        words[j * 4] = c[0][j], words[j * 4 + 1] = c[1][j];
+        words[j * 4 + 2] = c[2][j], words[j * 4 + 3] = c[3][j];
     }
-    for (int j = 0; j < COUNTERS * 4; j++) {
-        keep[j * 2] = (ordered[j] & 0xFFFFu) >= threshold;
-        keep[j * 2 + 1] = (ordered[j] >> 16) >= threshold;
-    }
+    memcpy(draws, words, sizeof draws); // little-endian: the low half-word first
+#pragma omp simd
+    for (int i = 0; i < DRAWS; i++)
+        keep[i] = (uint32_t)draws[i] >= threshold;
 }
 
 static void mask_to_blocks(const ps_cpu_shape *s, int64_t n, const uint8_t *restrict rows,
@@ -138,22 +151,8 @@ void ps_cpu_dropout_forward(const ps_cpu_dropout *d, const uint8_t *mask, const 
     }
 }
 
-/* dx (blocked) = or += mask ? dy (plain) * scale : 0 for one block. */
-static void unblock_gradient(const block *b, float scale, const uint8_t *restrict mask,
-                             const float *restrict dy, float *restrict dx, bool add)
-{
-    for (int64_t p = 0; p < b->plane; p++) {
-        for (int64_t l = 0; l < b->lanes; l++) {
-            int64_t i = b->row + l * b->plane + p;
-            float g = l < b->channels && mask[i] ? dy[i] * scale : 0.0f;
-            float *to = dx + b->at + p * b->lanes + l;
-            *to = add ? *to + g : g;
-        }
-    }
-}
-
-void ps_cpu_dropout_backward(const ps_cpu_dropout *d, const uint8_t *mask,
-                             const float *dy, float *dx, bool add)
+void ps_cpu_dropout_backward(const ps_cpu_dropout *d, const uint8_t *mask, float *dy,
+                             float *dx, bool add)
 {
     float scale = ps_dropout_scale(d->p);
     if (same_layout(d)) {
@@ -166,6 +165,9 @@ void ps_cpu_dropout_backward(const ps_cpu_dropout *d, const uint8_t *mask,
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&d->in); o++) {
         block b = block_at(&d->in, o);
-        unblock_gradient(&b, scale, mask, dy, dx, add);
+        float *rows = dy + b.row;
+        apply(b.channels * b.plane, scale, mask + b.row, rows, rows);
+        if (!add) ps_cpu_rows_to_block(b.plane, b.lanes, b.channels, rows, dx + b.at);
     }
+    if (add) ps_cpu_convert(&d->out, dy, &d->in, dx, true);
 }

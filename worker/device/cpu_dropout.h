@@ -26,8 +26,9 @@ size_t ps_cpu_dropout_scratch_bytes(const ps_cpu_dropout *d);
  * are equal. */
 void ps_cpu_dropout_forward(const ps_cpu_dropout *d, const uint8_t *mask, const float *x,
                             float *y);
-/* The other way for the gradient; add: dx +=. dx may be dy as above. */
-void ps_cpu_dropout_backward(const ps_cpu_dropout *d, const uint8_t *mask,
-                             const float *dy, float *dx, bool add);
+/* The other way for the gradient; add: dx +=. dx may be dy as above; dy is spent: it may
+ * hold anything after. */
+void ps_cpu_dropout_backward(const ps_cpu_dropout *d, const uint8_t *mask, float *dy,
+                             float *dx, bool add);
 
 #endif

@@ -12,16 +12,14 @@ enum { LANES_MAX = 16 };
 typedef struct spot {
     ps_window h, w;
     int64_t pitch;
-    int lanes;
 } spot;
 
-static inline spot spot_at(const ps_cpu_pool *p, int64_t oh, int64_t ow, int lanes)
+static inline spot spot_at(const ps_cpu_pool *p, int64_t oh, int64_t ow)
 {
     return (spot){
         ps_window_at(oh, p->stride[0], p->padding[0], p->kernel[0], p->in.h),
         ps_window_at(ow, p->stride[1], p->padding[1], p->kernel[1], p->in.w),
         p->in.lanes,
-        lanes,
     };
 }
 
@@ -103,6 +101,25 @@ static bool tiles_input(const ps_cpu_pool *p)
            p->out.h * p->kernel[0] == p->in.h && p->out.w * p->kernel[1] == p->in.w;
 }
 
+/* lanes: all of them, at most LANES_MAX, constant where it matters. */
+static inline __attribute__((always_inline)) void forward_lanes(const ps_cpu_pool *p,
+                                                                int64_t o, int64_t l,
+                                                                int lanes, const float *x,
+                                                                float *y, uint8_t *place)
+{
+    int64_t pitch = p->in.lanes, at = o * p->out.h * p->out.w * pitch + l;
+    x += o * ps_cpu_shape_plane(&p->in) * pitch + l;
+    for (int64_t oh = 0; oh < p->out.h; oh++) {
+        for (int64_t ow = 0; ow < p->out.w; ow++, at += pitch) {
+            spot s = spot_at(p, oh, ow);
+            if (place)
+                max_spot(p, &s, lanes, x, y + at, place + at);
+            else
+                avg_spot(p, &s, lanes, x, y + at);
+        }
+    }
+}
+
 static inline int group_size(int64_t lanes, int64_t from)
 {
     return lanes - from < LANES_MAX ? (int)(lanes - from) : LANES_MAX;
@@ -111,21 +128,14 @@ static inline int group_size(int64_t lanes, int64_t from)
 static void forward_plane(const ps_cpu_pool *p, int64_t o, const float *x, float *y,
                           uint8_t *place)
 {
-    int64_t lanes = p->in.lanes;
-    x += o * ps_cpu_shape_plane(&p->in) * lanes;
-    for (int64_t oh = 0; oh < p->out.h; oh++) {
-        for (int64_t ow = 0; ow < p->out.w; ow++) {
-            int64_t at = ((o * p->out.h + oh) * p->out.w + ow) * lanes;
-            for (int64_t l = 0; l < lanes; l += LANES_MAX) {
-                spot s = spot_at(p, oh, ow, group_size(lanes, l));
-                if (place && s.lanes == 16)
-                    max_spot(p, &s, 16, x + l, y + at + l, place + at + l);
-                else if (place)
-                    max_spot(p, &s, s.lanes, x + l, y + at + l, place + at + l);
-                else
-                    avg_spot(p, &s, s.lanes, x + l, y + at + l);
-            }
-        }
+    for (int64_t l = 0; l < p->in.lanes; l += LANES_MAX) {
+        int lanes = group_size(p->in.lanes, l);
+        if (lanes == LANES_MAX && place)
+            forward_lanes(p, o, l, LANES_MAX, x, y, place);
+        else if (lanes == LANES_MAX)
+            forward_lanes(p, o, l, LANES_MAX, x, y, NULL);
+        else
+            forward_lanes(p, o, l, lanes, x, y, place);
     }
 }
 
@@ -144,31 +154,38 @@ void ps_cpu_avg_pool_forward(const ps_cpu_pool *p, const float *x, float *y)
         forward_plane(p, o, x, y, NULL);
 }
 
+static inline __attribute__((always_inline)) void
+backward_lanes(const ps_cpu_pool *p, int64_t o, int64_t l, int lanes, const float *dy,
+               const uint8_t *place, const float *relu_y, float *dx, bool set)
+{
+    int64_t pitch = p->in.lanes, at = o * p->out.h * p->out.w * pitch + l;
+    float size = (float)(p->kernel[0] * p->kernel[1]);
+    dx += o * ps_cpu_shape_plane(&p->in) * pitch + l;
+    for (int64_t oh = 0; oh < p->out.h; oh++) {
+        for (int64_t ow = 0; ow < p->out.w; ow++, at += pitch) {
+            float g[LANES_MAX];
+            spot s = spot_at(p, oh, ow);
+#pragma omp simd
+            for (int i = 0; i < lanes; i++) {
+                g[i] = relu_y ? ps_relu_grad(relu_y[at + i], dy[at + i]) : dy[at + i];
+                g[i] = place ? g[i] : g[i] / size;
+            }
+            spread_spot(p, &s, lanes, g, place ? place + at : NULL, dx, set);
+        }
+    }
+}
+
 static void backward_plane(const ps_cpu_pool *p, int64_t o, const float *dy,
                            const uint8_t *place, const float *relu_y, float *dx, bool set)
 {
-    int64_t lanes = p->in.lanes;
-    float size = (float)(p->kernel[0] * p->kernel[1]);
-    dx += o * ps_cpu_shape_plane(&p->in) * lanes;
-    for (int64_t oh = 0; oh < p->out.h; oh++) {
-        for (int64_t ow = 0; ow < p->out.w; ow++) {
-            int64_t row = ((o * p->out.h + oh) * p->out.w + ow) * lanes;
-            for (int64_t l = 0; l < lanes; l += LANES_MAX) {
-                float g[LANES_MAX];
-                int64_t at = row + l;
-                spot s = spot_at(p, oh, ow, group_size(lanes, l));
-                for (int i = 0; i < s.lanes; i++) {
-                    g[i] = relu_y ? ps_relu_grad(relu_y[at + i], dy[at + i]) : dy[at + i];
-                    if (!place) g[i] /= size;
-                }
-                if (place && s.lanes == 16)
-                    spread_spot(p, &s, 16, g, place + at, dx + l, set);
-                else if (place)
-                    spread_spot(p, &s, s.lanes, g, place + at, dx + l, set);
-                else
-                    spread_spot(p, &s, s.lanes, g, NULL, dx + l, set);
-            }
-        }
+    for (int64_t l = 0; l < p->in.lanes; l += LANES_MAX) {
+        int lanes = group_size(p->in.lanes, l);
+        if (lanes == LANES_MAX && place && relu_y && set)
+            backward_lanes(p, o, l, LANES_MAX, dy, place, relu_y, dx, true);
+        else if (lanes == LANES_MAX && place)
+            backward_lanes(p, o, l, LANES_MAX, dy, place, relu_y, dx, set);
+        else
+            backward_lanes(p, o, l, lanes, dy, place, relu_y, dx, set);
     }
 }
 

@@ -42,12 +42,59 @@ ps_err ps_cpu_shape_read_md(ps_cpu_shape *shape, const char *who, const ps_dnnl_
     return PS_OK;
 }
 
+enum { TILE = 16 };
+
+typedef float vector16 __attribute__((vector_size(64), aligned(4)));
+typedef int32_t choice16 __attribute__((vector_size(64)));
+
+#if defined __clang__
+#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define PICK(a, b, ...) __builtin_shuffle(a, b, (choice16){__VA_ARGS__})
+#endif
+
+/* Transposes 16 x 16: four riffles of the upper with the lower half of the rows. A loop
+ * over elements would be gathers, several times slower. */
+static inline void transpose16(vector16 v[TILE])
+{
+    for (int round = 0; round < 4; round++) {
+        vector16 w[TILE];
+        for (int i = 0; i < 8; i++) {
+            w[2 * i] = PICK(v[i], v[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6,
+                            22, 7, 23);
+            w[2 * i + 1] = PICK(v[i], v[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13,
+                                29, 14, 30, 15, 31);
+        }
+        memcpy(v, w, sizeof w);
+    }
+}
+
+/* from: 16 rows of 16, from_pitch apart; to: its transpose, to_pitch apart. */
+static void transpose_tile(const float *from, int64_t from_pitch, float *to,
+                           int64_t to_pitch)
+{
+    vector16 v[TILE];
+    for (int i = 0; i < TILE; i++)
+        memcpy(&v[i], from + i * from_pitch, sizeof v[i]);
+    transpose16(v);
+    for (int i = 0; i < TILE; i++)
+        memcpy(to + i * to_pitch, &v[i], sizeof v[i]);
+}
+
+/* Positions of the plane that whole tiles cover. */
+static int64_t tiled(int64_t plane, int64_t lanes, int64_t channels)
+{
+    return lanes == TILE && channels == TILE ? plane / TILE * TILE : 0;
+}
+
 void ps_cpu_block_to_rows(int64_t plane, int64_t lanes, int64_t channels,
                           const float *restrict block, float *restrict rows)
 {
+    int64_t done = tiled(plane, lanes, channels);
+    for (int64_t p = 0; p < done; p += TILE)
+        transpose_tile(block + p * lanes, lanes, rows + p, plane);
     for (int64_t l = 0; l < channels; l++) {
-#pragma omp simd
-        for (int64_t p = 0; p < plane; p++)
+        for (int64_t p = done; p < plane; p++)
             rows[l * plane + p] = block[p * lanes + l];
     }
 }
@@ -55,8 +102,10 @@ void ps_cpu_block_to_rows(int64_t plane, int64_t lanes, int64_t channels,
 void ps_cpu_rows_to_block(int64_t plane, int64_t lanes, int64_t channels,
                           const float *restrict rows, float *restrict block)
 {
-    for (int64_t p = 0; p < plane; p++) {
-#pragma omp simd
+    int64_t done = tiled(plane, lanes, channels);
+    for (int64_t p = 0; p < done; p += TILE)
+        transpose_tile(rows + p, plane, block + p * lanes, lanes);
+    for (int64_t p = done; p < plane; p++) {
         for (int64_t l = 0; l < channels; l++)
             block[p * lanes + l] = rows[l * plane + p];
         for (int64_t l = channels; l < lanes; l++)
