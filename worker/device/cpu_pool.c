@@ -80,13 +80,17 @@ spread_spot(const ps_cpu_pool *p, const spot *s, int lanes, const float *restric
             const uint8_t *restrict place, float *restrict dx, bool set)
 {
     int32_t first = (int32_t)(s->h.skipped * p->kernel[1] + s->w.skipped);
+    int32_t at[LANES_MAX]; // of one width with g, for the vectoriser
+#pragma omp simd
+    for (int l = 0; l < lanes; l++)
+        at[l] = place ? place[l] : 0;
     for (int64_t h = s->h.begin; h < s->h.end; h++) {
         int32_t k = first + (int32_t)((h - s->h.begin) * p->kernel[1]);
         float *row = dx + (h * p->in.w + s->w.begin) * s->pitch;
         for (int64_t w = s->w.begin; w < s->w.end; w++, k++, row += s->pitch) {
 #pragma omp simd
             for (int l = 0; l < lanes; l++) {
-                float share = !place || place[l] == k ? g[l] : 0.0f;
+                float share = !place || at[l] == k ? g[l] : 0.0f;
                 row[l] = set ? share : row[l] + share;
             }
         }
