@@ -48,8 +48,12 @@ class Local:
     def prefix(self, kind, rank):
         return []
 
-    def init_method(self):
-        return f"tcp://127.0.0.1:{runs.free_port()}"
+    def address(self, kind, rank):
+        return "127.0.0.1", runs.free_port()
+
+    def init_method(self, kind="server"):
+        host, port = self.address(kind, 0)
+        return f"tcp://{host}:{port}"
 
 
 class _Marks:

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import tempfile
 
-from . import runs
 from .exchange_job import Local
 from .job_config import ROOT, BenchError
 from .processes import Group
@@ -20,7 +19,7 @@ def summary(ns):
 def gloo(python, workers, sizes, steps, warmup=3, where=None, interface="lo", timeout_s=300):
     """{bytes: figures} of torch's all-reduce; python: one that can import torch."""
     where = where or Local()
-    script, init = os.path.join(ROOT, "bench", "gloo_peer.py"), where.init_method()
+    script, init = os.path.join(ROOT, "bench", "gloo_peer.py"), where.init_method("worker")
     env = {"GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1"}
     with Group(timeout_s) as group:
         for r in range(workers):
@@ -80,8 +79,7 @@ def tcp_exchange(build_dir, workers, servers, nbytes, steps, where=None, timeout
     part, targets = str(nbytes // servers), []
     with Group(timeout_s) as group:
         for s in range(servers):
-            host, port = where.address("server", s) if hasattr(where, "address") else (
-                "127.0.0.1", runs.free_port())
+            host, port = where.address("server", s)
             targets.append(f"{host}:{port}")
             group.start(f"raw server {s}", [*where.prefix("server", s), program, "tcp-server",
                                             str(port), str(workers), part, str(steps)])

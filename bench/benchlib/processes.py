@@ -1,12 +1,22 @@
 """Processes of a benchmark: started together, timed in CPU seconds, always ended."""
+import ctypes
 import json
 import os
 import select
+import signal
 import subprocess
 import tempfile
 import time
 
 from .job_config import BenchError
+
+
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent():
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def cpu_seconds(pid):
@@ -30,7 +40,8 @@ class Part:
         self.lines = []
         self.popen = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                       stderr=self.errors, text=True,
-                                      env=dict(os.environ, **(env or {})))
+                                      env=dict(os.environ, **(env or {})),
+                                      preexec_fn=_die_with_parent)
 
     def explain(self):
         self.errors.seek(0)

@@ -1,0 +1,155 @@
+"""Emulated hosts: a network namespace each, veth pairs to a bridge, tbf both ways.
+
+Everything lives in namespaces named pstrain-<pid>-<random>-<host>, the bridge too: when
+they are deleted, all links go with them. That happens at the end of a `with`, at exit and
+on SIGTERM; what a killed benchmark left is swept by the next one, and by --sweep.
+"""
+import atexit
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+
+from .job_config import BenchError
+
+NAME = re.compile(r"^pstrain-(\d+)-[0-9a-f]+-\w+$")
+BURST = 80_000  # bytes: one segmentation-offload packet, and no more credit after a pause
+QUEUE_MS = 100  # what a link buffers: with 20 the incast of 4 senders loses packets and waits
+
+
+def _ip(*words, check=True):
+    done = subprocess.run(["ip", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if check and done.returncode != 0:
+        raise BenchError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def why_not():
+    """None where hosts can be emulated, else the reason and what would mend it."""
+    for tool in ("ip", "tc"):
+        if not shutil.which(tool):
+            return f"no program {tool}: install iproute2"
+    if os.geteuid() != 0:
+        return "network namespaces need root: start it with sudo"
+    name = f"pstrain-{os.getpid()}-{secrets.token_hex(3)}-try"
+    try:
+        _ip("netns", "add", name)
+        _ip("-n", name, "link", "add", "dev", "try0", "type", "veth", "peer",
+            "name", "try1")
+        _tc(name, "try0", 100)
+    except BenchError as error:
+        return f"this machine makes no shaped links ({error}); a container needs --privileged"
+    finally:
+        _ip("netns", "del", name, check=False)
+    return None
+
+
+def _tc(namespace, device, mbit):
+    argv = ["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate",
+            f"{mbit}mbit", "burst", str(BURST), "latency", f"{QUEUE_MS}ms"]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise BenchError(f"{' '.join(argv)}: {done.stderr.strip()}")
+
+
+def _alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def ours():
+    """(namespace, pid of the benchmark that made it) of all that there are."""
+    names = [line.split()[0] for line in _ip("netns", "list", check=False).splitlines() if line]
+    return [(n, int(NAME.match(n).group(1))) for n in names if NAME.match(n)]
+
+
+def _delete(namespace):
+    for pid in _ip("netns", "pids", namespace, check=False).split():
+        try:
+            os.kill(int(pid), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    _ip("netns", "del", namespace, check=False)
+
+
+def sweep():
+    """Deletes what benchmarks left that are dead; gives the names."""
+    dead = [name for name, pid in ours() if not _alive(pid)]
+    for name in dead:
+        _delete(name)
+    return dead
+
+
+class Hosts:
+    """kinds: {"worker": 4, "server": 4}: a host for each, all on one switch."""
+
+    def __init__(self, mbit, kinds):
+        self.mbit, self.kinds = mbit, kinds
+        self.owner = os.getpid()
+        self.prefix_name = f"pstrain-{self.owner}-{secrets.token_hex(3)}"
+        self.hosts, self.made, self.next_port = {}, [], 29500
+        for kind, n in kinds.items():
+            for rank in range(n):
+                self.hosts[kind, rank] = f"10.77.0.{len(self.hosts) + 1}"
+
+    def __enter__(self):
+        atexit.register(self.close)
+        self.old_handler = signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(SystemExit(143)))
+        try:
+            self._make("switch")
+            _ip("-n", self.made[0], "link", "add", "dev", "br0", "type", "bridge")
+            _ip("-n", self.made[0], "link", "set", "br0", "up")
+            for key, address in self.hosts.items():
+                self._host(key, address)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+        atexit.unregister(self.close)
+        signal.signal(signal.SIGTERM, self.old_handler)
+
+    def _make(self, name):
+        full = f"{self.prefix_name}-{name}"
+        self.made.append(full)  # first: an interruption behind the command cannot lose it
+        _ip("netns", "add", full)
+        return full
+
+    def _host(self, key, address):
+        short, switch = f"{key[0][0]}{key[1]}", self.made[0]
+        name = self._make(short)
+        _ip("link", "add", "dev", "eth0", "netns", name, "type", "veth", "peer", "name", short, "netns",
+            switch)
+        _ip("-n", switch, "link", "set", short, "master", "br0", "up")
+        _ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
+        for device in ("lo", "eth0"):
+            _ip("-n", name, "link", "set", device, "up")
+        _tc(name, "eth0", self.mbit)    # what the host sends
+        _tc(switch, short, self.mbit)   # what it gets
+
+    def close(self):
+        if os.getpid() != self.owner:  # a forked child ends: nothing of its own
+            return
+        while self.made:
+            _delete(self.made.pop())
+
+    def prefix(self, kind, rank):
+        """In front of a command that runs on that host."""
+        return ["ip", "netns", "exec", f"{self.prefix_name}-{kind[0]}{rank}"]
+
+    def address(self, kind, rank):
+        self.next_port += 1
+        return self.hosts[kind, rank], self.next_port
+
+    def init_method(self, kind="server"):
+        host, port = self.address(kind, 0)
+        return f"tcp://{host}:{port}"
