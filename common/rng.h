@@ -27,8 +27,14 @@ void ps_randperm(ps_mt19937 *g, int64_t n, int64_t *out);
 /* out (n) becomes uniform in [from, to): u * (to - from) + from, fused (fmaf) or not. */
 void ps_uniform(ps_mt19937 *g, float from, float to, int fused, uint64_t n, float *out);
 
+#ifdef __CUDACC__
+#define PS_RNG_INLINE static __host__ __device__ inline
+#else
+#define PS_RNG_INLINE static inline
+#endif
+
 /* Four uniform words for (key, counter). Pure; the same on every device. */
-static inline void ps_philox4x32(const uint32_t key[2], const uint32_t counter[4],
+PS_RNG_INLINE void ps_philox4x32(const uint32_t key[2], const uint32_t counter[4],
                                  uint32_t out[4])
 {
     uint32_t k0 = key[0], k1 = key[1];

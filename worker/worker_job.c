@@ -138,7 +138,8 @@ static ps_err join(job *j)
 static ps_err open_device(job *j)
 {
     const ps_config_train *t = &j->config->train;
-    ps_device_options options = {.index = j->cli->local_rank,
+    ps_device_options options = {.index = -1,
+                                 .local_rank = j->cli->local_rank,
                                  .threads = j->threads,
                                  .precision = t->precision,
                                  .tf32 = t->tf32};

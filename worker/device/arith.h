@@ -70,6 +70,55 @@ PS_ARITH bool ps_max_takes(float value, float best)
     return value > best || value != value;
 }
 
+/* log(sum(exp(x))) over classes, safe against overflow. */
+PS_ARITH float ps_log_sum_exp(int64_t classes, const float *x)
+{
+    float max = x[0], sum = 0.0f;
+    for (int64_t c = 1; c < classes; c++)
+        max = ps_max_takes(x[c], max) ? x[c] : max;
+    for (int64_t c = 0; c < classes; c++)
+        sum += expf(x[c] - max);
+    return max + logf(sum);
+}
+
+PS_ARITH int64_t ps_argmax(int64_t classes, const float *x)
+{
+    int64_t best = 0;
+    for (int64_t c = 1; c < classes && x[best] == x[best]; c++) {
+        if (ps_max_takes(x[c], x[best])) best = c;
+    }
+    return best;
+}
+
+/* One sample's mean squared difference from the one-hot label. */
+PS_ARITH double ps_mse_one_hot(int64_t classes, const float *x, int32_t label)
+{
+    double sum = 0.0;
+    for (int64_t c = 0; c < classes; c++) {
+        double d = x[c] - (c == label ? 1.0 : 0.0);
+        sum += d * d;
+    }
+    return sum / (double)classes;
+}
+
+/* Batch norm's output and the gradient of its input. inv: 1 / sqrt(var + eps); mean_dy
+ * and mean_dot: means over the channel of dy and of dy times the normalised input. */
+PS_ARITH float ps_norm_value(float x, float mean, float inv, float weight, float bias)
+{
+    return (x - mean) * inv * weight + bias;
+}
+PS_ARITH float ps_norm_grad(float x, float dy, float mean, float inv, float weight,
+                            float mean_dy, float mean_dot)
+{
+    return weight * inv * (dy - mean_dy - (x - mean) * inv * mean_dot);
+}
+
+/* Running statistics: the new value's share is momentum. */
+PS_ARITH float ps_norm_running(float old, float now, float momentum)
+{
+    return (1.0f - momentum) * old + momentum * now;
+}
+
 /* Gradient of the mean negative log-likelihood through log_softmax, for one class:
  * scale * (softmax - [class is the label]). */
 PS_ARITH float ps_nll_softmax_grad(float log_prob, bool is_label, float scale)

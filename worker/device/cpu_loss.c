@@ -14,21 +14,10 @@ ps_err ps_cpu_labels_check(int64_t n, int64_t classes, const int32_t *labels)
     return PS_OK;
 }
 
-/* log(sum(exp(x))), safe against overflow. */
-static float log_sum_exp(int64_t classes, const float *x)
-{
-    float max = x[0], sum = 0.0f;
-    for (int64_t c = 1; c < classes; c++)
-        max = ps_max_takes(x[c], max) ? x[c] : max;
-    for (int64_t c = 0; c < classes; c++)
-        sum += expf(x[c] - max);
-    return max + logf(sum);
-}
-
 void ps_cpu_log_softmax_forward(int64_t n, int64_t classes, const float *x, float *y)
 {
     for (int64_t i = 0; i < n; i++, x += classes, y += classes) {
-        float lse = log_sum_exp(classes, x);
+        float lse = ps_log_sum_exp(classes, x);
         for (int64_t c = 0; c < classes; c++)
             y[c] = x[c] - lse;
     }
@@ -48,26 +37,12 @@ void ps_cpu_log_softmax_backward(int64_t n, int64_t classes, const float *y,
     }
 }
 
-static int64_t argmax(int64_t classes, const float *x)
-{
-    int64_t best = 0;
-    for (int64_t c = 1; c < classes && x[best] == x[best]; c++) {
-        if (ps_max_takes(x[c], x[best])) best = c;
-    }
-    return best;
-}
-
 static double sample_loss(ps_loss_kind kind, int64_t classes, const float *x,
                           int32_t label)
 {
     if (kind == PS_LOSS_NLL) return -x[label];
-    if (kind == PS_LOSS_CROSS_ENTROPY) return log_sum_exp(classes, x) - x[label];
-    double sum = 0.0;
-    for (int64_t c = 0; c < classes; c++) {
-        double d = x[c] - (c == label ? 1.0 : 0.0);
-        sum += d * d;
-    }
-    return sum / (double)classes;
+    if (kind == PS_LOSS_CROSS_ENTROPY) return ps_log_sum_exp(classes, x) - x[label];
+    return ps_mse_one_hot(classes, x, label);
 }
 
 void ps_cpu_loss_forward(ps_loss_kind kind, int64_t n, int64_t classes, const float *out,
@@ -76,7 +51,7 @@ void ps_cpu_loss_forward(ps_loss_kind kind, int64_t n, int64_t classes, const fl
     *result = (ps_pass_result){0};
     for (int64_t i = 0; i < n; i++, out += classes) {
         result->loss_sum += sample_loss(kind, classes, out, labels[i]);
-        result->correct += argmax(classes, out) == labels[i];
+        result->correct += ps_argmax(classes, out) == labels[i];
     }
 }
 
@@ -85,7 +60,7 @@ void ps_cpu_loss_backward(ps_loss_kind kind, int64_t n, int64_t classes, const f
 {
     float share = scale / (float)n;
     for (int64_t i = 0; i < n; i++, out += classes, dout += classes) {
-        float lse = kind == PS_LOSS_CROSS_ENTROPY ? log_sum_exp(classes, out) : 0.0f;
+        float lse = kind == PS_LOSS_CROSS_ENTROPY ? ps_log_sum_exp(classes, out) : 0.0f;
         for (int64_t c = 0; c < classes; c++) {
             bool hit = c == labels[i];
             if (kind == PS_LOSS_NLL)

@@ -4,10 +4,8 @@
 #include <string.h>
 
 #include "cpu_device.h"
-
-#if PS_WITH_CUDA
-extern const ps_device_ops ps_cuda_device_ops;
-#endif
+#include "cuda_device.h"
+#include "log.h"
 
 /* The order is that of "auto": the first that the machine has. */
 static const ps_device_ops *const backends[] = {
@@ -36,8 +34,12 @@ static ps_err split_name(const char *name, size_t *length, int *index)
 static ps_err open_auto(const ps_device_options *options, ps_device **out)
 {
     ps_err err = PS_ERR_UNSUPPORTED;
-    for (int i = 0; i < N_BACKENDS && err == PS_ERR_UNSUPPORTED; i++)
+    for (int i = 0; i < N_BACKENDS && err == PS_ERR_UNSUPPORTED; i++) {
         err = backends[i]->open(options, out);
+        if (err == PS_ERR_UNSUPPORTED && i + 1 < N_BACKENDS)
+            PS_INFO("device", "auto takes %s: %s", backends[i + 1]->name,
+                    ps_err_message());
+    }
     return err;
 }
 
@@ -54,10 +56,11 @@ ps_err ps_device_open(const char *name, const ps_device_options *options, ps_dev
             return backends[i]->open(&chosen, out);
     }
     if (length == 4 && strncmp(name, "cuda", 4) == 0)
-        return ps_err_set(PS_ERR_UNSUPPORTED,
-                          "train.device: %s was asked for, but this build has no CUDA "
-                          "(configure with -DPS_WITH_CUDA=ON); use cpu",
-                          name);
+        return ps_err_set(
+            PS_ERR_UNSUPPORTED,
+            "train.device: %s was asked for, but this build has no CUDA "
+            "(configure with -DPS_WITH_CUDA=ON, or cmake --preset cuda); use cpu",
+            name);
     return ps_err_set(PS_ERR_CONFIG,
                       "train.device: '%s'; it is auto, cpu, cuda or cuda:N", name);
 }

@@ -14,8 +14,9 @@ typedef struct ps_device ps_device;
 typedef struct ps_program ps_program;
 
 typedef struct ps_device_options {
-    int index;   // of several of its kind; -1: chosen by the device (LOCAL_RANK)
-    int threads; // cpu: of arithmetic
+    int index;      // of several of its kind; -1: chosen by the device, by local_rank
+    int local_rank; // among the workers of this host; -1: unknown
+    int threads;    // cpu: of arithmetic
     const char *precision; // float32 | bf16 | fp16
     bool tf32;
 } ps_device_options;
@@ -28,7 +29,9 @@ typedef struct ps_pass_hooks {
      * pass: returns when the host arena holds the weights that the pass wants. */
     ps_err (*params_needed)(void *ctx, int first, int n);
     /* The gradients of tensors [first, first + n) are final in the host arena and this
-     * step's passes read those parameters no more: they may be overwritten. */
+     * step's passes read those parameters no more: they may be overwritten. NULL in hooks
+     * that are given: the gradients need not be in the host arena, another pass adds to
+     * them first. */
     ps_err (*grads_ready)(void *ctx, int first, int n);
 } ps_pass_hooks;
 
@@ -42,7 +45,8 @@ typedef struct ps_batch {
 
 typedef struct ps_pass {
     bool training;    // dropout and batch statistics on
-    bool accumulate;  // add to the gradient arena instead of overwriting it
+    bool accumulate;  // add to what the pass before left in the gradient arena instead of
+                      // overwriting it; the parameters are still that pass's
     float grad_scale; // the mean loss is multiplied by it before the backward pass
     ps_dropout_key dropout;
     const ps_pass_hooks *hooks; // may be NULL

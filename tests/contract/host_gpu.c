@@ -1,0 +1,355 @@
+/* A GPU made of the host (cuda_gpu.h): the CUDA device's own kernels and everything above
+ * them run where there is no GPU. Only cuda_gpu.cu is left out.
+ *
+ * Work is queued as on a GPU. PS_HOST_GPU_EAGER says when it runs: a bit for each queue
+ * whose work runs as soon as it is queued, after what it awaits; that of the others only
+ * when somebody waits for it. An event too few shows as a wrong result in one of the
+ * orders, and so does host memory that is touched too early. Pointers to host memory in
+ * a kernel's arguments end the test. */
+#include "cuda_gpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+
+typedef enum op_kind { OP_COPY, OP_LAUNCH, OP_GEMM, OP_AWAIT } op_kind;
+
+typedef struct op {
+    op_kind kind;
+    ps_kernel kernel;
+    int64_t count;
+    void *args; // owned: a kernel's
+    void *to;
+    const void *from;
+    size_t bytes;
+    ps_gpu_gemm gemm;
+    ps_gpu_queue other; // OP_AWAIT: until the other queue has run up to position
+    size_t position;
+} op;
+
+typedef struct queue {
+    op *ops;
+    size_t n, capacity, done;
+} queue;
+
+typedef struct range {
+    char *at;
+    size_t bytes;
+    bool host;
+} range;
+
+struct ps_gpu {
+    queue queues[PS_GPU_QUEUES];
+    unsigned eager;
+    range ranges[256];
+    int n_ranges;
+};
+
+struct ps_gpu_event {
+    ps_gpu_queue queue;
+    size_t position;
+};
+
+static void broken(const char *what, const char *who)
+{
+    fprintf(stderr, "host_gpu: %s: %s\n", who, what);
+    abort();
+}
+
+/* ------------------------------------------------------------------------- ranges */
+
+static const range *range_of(const ps_gpu *gpu, const void *at)
+{
+    for (int i = 0; i < gpu->n_ranges; i++) {
+        const range *r = &gpu->ranges[i];
+        const char *p = at;
+        if (p >= r->at && p < r->at + r->bytes) return r;
+    }
+    return NULL;
+}
+
+static void add_range(ps_gpu *gpu, void *at, size_t bytes, bool host)
+{
+    if (gpu->n_ranges == 256) broken("too many allocations", "memory");
+    gpu->ranges[gpu->n_ranges++] = (range){at, bytes, host};
+}
+
+static void remove_range(ps_gpu *gpu, const void *at)
+{
+    for (int i = 0; i < gpu->n_ranges; i++) {
+        if (gpu->ranges[i].at != at) continue;
+        gpu->ranges[i] = gpu->ranges[--gpu->n_ranges];
+        return;
+    }
+    broken("memory that was not taken is given back", "memory");
+}
+
+static void check_device(const ps_gpu *gpu, const void *at, size_t bytes, const char *who)
+{
+    const range *r = range_of(gpu, at);
+    if (!r || r->host) broken("not memory of the GPU", who);
+    if ((const char *)at + bytes > r->at + r->bytes) broken("beyond its memory", who);
+}
+
+/* ------------------------------------------------------------------------ running */
+
+#define FLAT_CASE(name)                                                                  \
+    case PS_KERNEL_##name:                                                               \
+        for (int64_t i = 0; i < o->count; i++)                                           \
+            ps_k_##name##_at(o->args, (uint32_t)i);                                      \
+        break;
+
+#define SUM_CASE(name)                                                                   \
+    case PS_KERNEL_##name:                                                               \
+        for (int64_t b = 0; b < o->count; b++) {                                         \
+            for (uint32_t l = 0; l < PS_SUM_LANES; l++)                                  \
+                lanes[l] = ps_k_##name##_lane(o->args, (uint32_t)b, l);                  \
+            ps_k_##name##_done(o->args, (uint32_t)b, combine(lanes));                    \
+        }                                                                                \
+        break;
+
+/* In the order of the GPU's. */
+static ps_sums combine(ps_sums *lanes)
+{
+    for (uint32_t half = PS_SUM_LANES / 2; half > 0; half /= 2) {
+        for (uint32_t l = 0; l < half; l++) {
+            lanes[l].a += lanes[l + half].a;
+            lanes[l].b += lanes[l + half].b;
+        }
+    }
+    return lanes[0];
+}
+
+static void run_kernel(const op *o)
+{
+    ps_sums lanes[PS_SUM_LANES];
+    switch (o->kernel) {
+        PS_FLAT_KERNELS(FLAT_CASE)
+        PS_SUM_KERNELS(SUM_CASE)
+    case PS_KERNEL_COUNT:
+        break;
+    }
+}
+
+/* BLAS's sgemm, from its definition: element (i, j) of an op(X) of leading dimension ld
+ * is X[j * ld + i], or X[i * ld + j] where it is transposed. */
+static void run_gemm(const ps_gpu_gemm *g)
+{
+    double *column = malloc(sizeof *column * (size_t)g->m);
+    for (int64_t j = 0; j < g->n; j++) {
+        memset(column, 0, sizeof *column * (size_t)g->m);
+        for (int64_t l = 0; l < g->k; l++) {
+            double b = g->tb ? g->b[l * g->ldb + j] : g->b[j * g->ldb + l];
+            if (g->ta) {
+                for (int64_t i = 0; i < g->m; i++)
+                    column[i] += g->a[i * g->lda + l] * b;
+            } else {
+                for (int64_t i = 0; i < g->m; i++)
+                    column[i] += g->a[l * g->lda + i] * b;
+            }
+        }
+        for (int64_t i = 0; i < g->m; i++) {
+            float *c = &g->c[j * g->ldc + i];
+            *c = (float)(column[i] + (g->beta == 0.0f ? 0.0 : g->beta * *c));
+        }
+    }
+    free(column);
+}
+
+static void run_until(ps_gpu *gpu, ps_gpu_queue which, size_t position)
+{
+    queue *q = &gpu->queues[which];
+    while (q->done < position) {
+        op *o = &q->ops[q->done];
+        if (o->kind == OP_AWAIT) run_until(gpu, o->other, o->position);
+        if (o->kind == OP_COPY) memcpy(o->to, o->from, o->bytes);
+        if (o->kind == OP_GEMM) run_gemm(&o->gemm);
+        if (o->kind == OP_LAUNCH) run_kernel(o);
+        free(o->args);
+        o->args = NULL;
+        q->done++;
+    }
+}
+
+static ps_err push(ps_gpu *gpu, ps_gpu_queue which, op o)
+{
+    queue *q = &gpu->queues[which];
+    if (q->n == q->capacity) {
+        q->capacity = q->capacity ? q->capacity * 2 : 256;
+        q->ops = realloc(q->ops, sizeof *q->ops * q->capacity);
+    }
+    q->ops[q->n++] = o;
+    if (gpu->eager >> which & 1) run_until(gpu, which, q->n);
+    return PS_OK;
+}
+
+/* ------------------------------------------------------------------- cuda_gpu.h */
+
+ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out)
+{
+    const char *eager = getenv("PS_HOST_GPU_EAGER");
+    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "gpu"));
+    (*out)->eager = eager ? (unsigned)atoi(eager) : 0;
+    return PS_OK;
+}
+
+void ps_gpu_close(ps_gpu **gpu)
+{
+    if (!*gpu) return;
+    ps_gpu_drain(*gpu);
+    if ((*gpu)->n_ranges) broken("memory is left behind", "close");
+    for (int q = 0; q < PS_GPU_QUEUES; q++)
+        free((*gpu)->queues[q].ops);
+    free(*gpu);
+    *gpu = NULL;
+}
+
+void ps_gpu_describe(const ps_gpu *gpu, char *out, size_t bytes)
+{
+    snprintf(out, bytes, "cuda: the host in its place");
+}
+
+ps_err ps_gpu_enter(ps_gpu *gpu)
+{
+    return PS_OK;
+}
+
+void ps_gpu_drain(ps_gpu *gpu)
+{
+    for (int q = 0; q < PS_GPU_QUEUES; q++)
+        run_until(gpu, (ps_gpu_queue)q, gpu->queues[q].n);
+}
+
+static ps_err take(ps_gpu *gpu, size_t bytes, const char *what, void *out, bool host)
+{
+    size_t rounded = bytes > 0 ? bytes : 1;
+    PS_TRY(ps_mem_zalloc(out, 1, rounded, what));
+    add_range(gpu, *(void **)out, rounded, host);
+    return PS_OK;
+}
+
+ps_err ps_gpu_take(ps_gpu *gpu, size_t bytes, const char *what, void *out)
+{
+    return take(gpu, bytes, what, out, false);
+}
+
+ps_err ps_gpu_take_pinned(ps_gpu *gpu, size_t bytes, const char *what, void *out)
+{
+    return take(gpu, bytes, what, out, true);
+}
+
+void ps_gpu_give(ps_gpu *gpu, void *at)
+{
+    if (!at) return;
+    ps_gpu_drain(gpu);
+    remove_range(gpu, at);
+    free(at);
+}
+
+void ps_gpu_give_pinned(ps_gpu *gpu, void *at)
+{
+    ps_gpu_give(gpu, at);
+}
+
+ps_err ps_gpu_pin(ps_gpu *gpu, void *at, size_t bytes, const char *what, bool *pinned)
+{
+    *pinned = !range_of(gpu, at);
+    if (*pinned) add_range(gpu, at, bytes, true);
+    return PS_OK;
+}
+
+void ps_gpu_unpin(ps_gpu *gpu, void *at)
+{
+    remove_range(gpu, at);
+}
+
+ps_err ps_gpu_copy_in(ps_gpu *gpu, ps_gpu_queue which, void *to, const void *from,
+                      size_t bytes, const char *who)
+{
+    check_device(gpu, to, bytes, who);
+    return push(gpu, which,
+                (op){.kind = OP_COPY, .to = to, .from = from, .bytes = bytes});
+}
+
+ps_err ps_gpu_copy_out(ps_gpu *gpu, ps_gpu_queue which, void *to, const void *from,
+                       size_t bytes, const char *who)
+{
+    check_device(gpu, from, bytes, who);
+    return push(gpu, which,
+                (op){.kind = OP_COPY, .to = to, .from = from, .bytes = bytes});
+}
+
+ps_err ps_gpu_event_create(ps_gpu *gpu, ps_gpu_event **out)
+{
+    return ps_mem_zalloc(out, 1, sizeof **out, "event");
+}
+
+void ps_gpu_event_destroy(ps_gpu_event **event)
+{
+    free(*event);
+    *event = NULL;
+}
+
+ps_err ps_gpu_record(ps_gpu *gpu, ps_gpu_event *event, ps_gpu_queue which)
+{
+    *event = (ps_gpu_event){which, gpu->queues[which].n};
+    return PS_OK;
+}
+
+ps_err ps_gpu_await(ps_gpu *gpu, ps_gpu_queue which, ps_gpu_event *event)
+{
+    return push(
+        gpu, which,
+        (op){.kind = OP_AWAIT, .other = event->queue, .position = event->position});
+}
+
+ps_err ps_gpu_passed(ps_gpu *gpu, ps_gpu_event *event, bool *passed)
+{
+    *passed = gpu->queues[event->queue].done >= event->position;
+    return PS_OK;
+}
+
+ps_err ps_gpu_sync(ps_gpu *gpu, ps_gpu_event *event, const char *who)
+{
+    run_until(gpu, event->queue, event->position);
+    return PS_OK;
+}
+
+static size_t args_bytes(ps_kernel kernel)
+{
+    static const size_t sizes[] = {
+#define SIZE_OF(name) sizeof(ps_k_##name),
+        PS_FLAT_KERNELS(SIZE_OF) PS_SUM_KERNELS(SIZE_OF)
+#undef SIZE_OF
+    };
+    return sizes[kernel];
+}
+
+ps_err ps_gpu_launch(ps_gpu *gpu, ps_kernel kernel, const void *args, int64_t count,
+                     const char *who)
+{
+    size_t bytes = args_bytes(kernel);
+    if (count < 0 || count > PS_INDEX_MAX) broken("a count out of range", who);
+    for (size_t at = 0; at + sizeof(void *) <= bytes; at += sizeof(void *)) {
+        void *word;
+        memcpy(&word, (const char *)args + at, sizeof word);
+        const range *r = range_of(gpu, word);
+        if (r && r->host) broken("a kernel was given host memory", who);
+    }
+    op o = {.kind = OP_LAUNCH, .kernel = kernel, .count = count, .args = malloc(bytes)};
+    memcpy(o.args, args, bytes);
+    return push(gpu, PS_GPU_COMPUTE, o);
+}
+
+ps_err ps_gpu_sgemm(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who)
+{
+    bool fits = g->lda >= (g->ta ? g->k : g->m) && g->ldb >= (g->tb ? g->n : g->k) &&
+                g->ldc >= g->m; // what cublasSgemm asks for
+    if (!fits) broken("a leading dimension is too small", who);
+    check_device(gpu, g->a, 4, who);
+    check_device(gpu, g->b, 4, who);
+    check_device(gpu, g->c, 4, who);
+    return push(gpu, PS_GPU_COMPUTE, (op){.kind = OP_GEMM, .gemm = *g});
+}

@@ -1,0 +1,122 @@
+#include "cuda_device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_run.h"
+#include "mem.h"
+
+typedef struct cuda_device {
+    ps_device base;
+    ps_gpu *gpu;
+} cuda_device;
+
+typedef struct cuda_program {
+    ps_program base;
+    ps_program_options options;
+    ps_cpu_graph graph;
+    ps_cuda_run run;
+} cuda_program;
+
+static ps_gpu *gpu_of(const ps_program *program)
+{
+    return ((const cuda_device *)(const void *)program->device)->gpu;
+}
+
+static void cuda_close(ps_device **device)
+{
+    cuda_device *d = (cuda_device *)(void *)*device;
+    if (d->gpu) ps_gpu_enter(d->gpu);
+    ps_gpu_close(&d->gpu);
+    free(d);
+    *device = NULL;
+}
+
+static ps_err cuda_open(const ps_device_options *options, ps_device **out)
+{
+    cuda_device *d = NULL;
+    const char *precision = options->precision;
+    *out = NULL;
+    if (precision && *precision && strcmp(precision, "float32") != 0)
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "device cuda computes in float32 (train.tf32=true is faster); "
+                          "train.precision is %s",
+                          precision);
+    PS_TRY(ps_mem_zalloc(&d, 1, sizeof *d, "device"));
+    d->base.ops = &ps_cuda_device_ops;
+    *out = &d->base;
+    const ps_gpu_options gpu = {.index = options->index,
+                                .local_rank = options->local_rank,
+                                .tf32 = options->tf32};
+    ps_err err = ps_gpu_open(&gpu, &d->gpu);
+    if (err != PS_OK) cuda_close(out);
+    return err;
+}
+
+static void cuda_describe(const ps_device *device, char *out, size_t bytes)
+{
+    ps_gpu_describe(((const cuda_device *)(const void *)device)->gpu, out, bytes);
+}
+
+static void cuda_program_destroy(ps_program **program)
+{
+    cuda_program *p = (cuda_program *)(void *)*program;
+    ps_gpu_enter(gpu_of(*program));
+    ps_cuda_run_fini(&p->run);
+    ps_cpu_graph_fini(&p->graph);
+    free(p);
+    *program = NULL;
+}
+
+static ps_err cuda_program_create(ps_device *device, const ps_program_options *options,
+                                  ps_program **out)
+{
+    cuda_program *p = NULL;
+    *out = NULL;
+    if (options->max_batch < 1 || (options->training && !options->grads))
+        return ps_err_set(PS_ERR_ARG, "a program needs a batch size, and gradients to "
+                                      "train");
+    PS_TRY(ps_mem_zalloc(&p, 1, sizeof *p, "program"));
+    *out = &p->base;
+    p->base.device = device;
+    p->options = *options;
+    ps_err err = ps_gpu_enter(gpu_of(*out));
+    if (err == PS_OK) err = ps_cpu_graph_init(&p->graph, options->spec);
+    if (err == PS_OK)
+        err = ps_cuda_run_init(&p->run, gpu_of(*out), &p->options, &p->graph);
+    if (err != PS_OK) cuda_program_destroy(out);
+    return err;
+}
+
+static ps_err cuda_forward(ps_program *program, const ps_batch *batch,
+                           const ps_pass *pass, ps_pass_result *result)
+{
+    PS_TRY(ps_gpu_enter(gpu_of(program)));
+    return ps_cuda_run_forward(&((cuda_program *)(void *)program)->run, batch, pass,
+                               result);
+}
+
+static ps_err cuda_backward(ps_program *program, const ps_batch *batch,
+                            const ps_pass *pass)
+{
+    PS_TRY(ps_gpu_enter(gpu_of(program)));
+    return ps_cuda_run_backward(&((cuda_program *)(void *)program)->run, batch, pass);
+}
+
+static ps_err cuda_outputs(ps_program *program, float *out, size_t count)
+{
+    PS_TRY(ps_gpu_enter(gpu_of(program)));
+    return ps_cuda_run_outputs(&((cuda_program *)(void *)program)->run, out, count);
+}
+
+const ps_device_ops ps_cuda_device_ops = {
+    .name = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .describe = cuda_describe,
+    .program_create = cuda_program_create,
+    .program_destroy = cuda_program_destroy,
+    .forward = cuda_forward,
+    .backward = cuda_backward,
+    .outputs = cuda_outputs,
+};

@@ -1,0 +1,9 @@
+/* The device of NVIDIA GPUs: cuBLAS for products, kernels of our own for the rest. */
+#ifndef PS_CUDA_DEVICE_H
+#define PS_CUDA_DEVICE_H
+
+#include "device.h"
+
+extern const ps_device_ops ps_cuda_device_ops;
+
+#endif

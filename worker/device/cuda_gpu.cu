@@ -1,0 +1,381 @@
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" {
+#include "cuda_gpu.h"
+#include "mem.h"
+}
+
+/* The launchers below trust that a block of a sum kernel has this many threads. */
+enum { FLAT_THREADS = 256, WORKSPACE_BYTES = 32 << 20 };
+
+struct ps_gpu {
+    int index;
+    cudaDeviceProp prop;
+    cudaStream_t queues[PS_GPU_QUEUES];
+    cublasHandle_t blas;
+    void *workspace;
+};
+
+struct ps_gpu_event {
+    cudaEvent_t event;
+};
+
+/* ------------------------------------------------------------------------- errors */
+
+/* file:line is the call's; who: the layer, the buffer, or what was being done. */
+static ps_err cuda_error(cudaError_t rc, const char *who, const char *call,
+                         const char *file, int line)
+{
+    const char *base = strrchr(file, '/');
+    cudaGetLastError(); // a sticky error stays; another one must not hit the next call
+    return ps_err_set(rc == cudaErrorMemoryAllocation ? PS_ERR_NOMEM : PS_ERR_INTERNAL,
+                      "cuda: %s: %s: %s (%s:%d)", who, call, cudaGetErrorString(rc),
+                      base ? base + 1 : file, line);
+}
+
+#define CUDA(who, call)                                                                  \
+    do {                                                                                 \
+        cudaError_t cuda_rc_ = (call);                                                   \
+        if (cuda_rc_ != cudaSuccess)                                                     \
+            return cuda_error(cuda_rc_, who, #call, __FILE__, __LINE__);                 \
+    } while (0)
+
+#define BLAS(who, call)                                                                  \
+    do {                                                                                 \
+        cublasStatus_t blas_rc_ = (call);                                                \
+        if (blas_rc_ != CUBLAS_STATUS_SUCCESS)                                           \
+            return ps_err_set(blas_rc_ == CUBLAS_STATUS_ALLOC_FAILED ? PS_ERR_NOMEM      \
+                                                                     : PS_ERR_INTERNAL,  \
+                              "cuda: %s: %s: %s (cuda_gpu.cu:%d)", who, #call,           \
+                              cublasGetStatusString(blas_rc_), __LINE__);                \
+    } while (0)
+
+/* ------------------------------------------------------------------------ kernels */
+
+#define FLAT_KERNEL(name)                                                                \
+    static __global__ void flat_##name(const ps_k_##name k, uint32_t count)              \
+    {                                                                                    \
+        uint32_t i = blockIdx.x * (uint32_t)FLAT_THREADS + threadIdx.x;                  \
+        if (i < count) ps_k_##name##_at(&k, i);                                          \
+    }
+PS_FLAT_KERNELS(FLAT_KERNEL)
+
+#define SUM_KERNEL(name)                                                                 \
+    static __global__ void sum_##name(const ps_k_##name k)                               \
+    {                                                                                    \
+        __shared__ ps_sums lanes[PS_SUM_LANES];                                          \
+        uint32_t t = threadIdx.x;                                                        \
+        lanes[t] = ps_k_##name##_lane(&k, blockIdx.x, t);                                \
+        for (uint32_t half = PS_SUM_LANES / 2; half > 0; half /= 2) {                    \
+            __syncthreads();                                                             \
+            if (t < half) {                                                              \
+                lanes[t].a += lanes[t + half].a;                                         \
+                lanes[t].b += lanes[t + half].b;                                         \
+            }                                                                            \
+        }                                                                                \
+        if (t == 0) ps_k_##name##_done(&k, blockIdx.x, lanes[0]);                        \
+    }
+PS_SUM_KERNELS(SUM_KERNEL)
+
+#define LAUNCH_FLAT(name)                                                                \
+    case PS_KERNEL_##name:                                                               \
+        flat_##name<<<blocks, FLAT_THREADS, 0, stream>>>(*(const ps_k_##name *)args,     \
+                                                         (uint32_t)count);               \
+        break;
+#define LAUNCH_SUM(name)                                                                 \
+    case PS_KERNEL_##name:                                                               \
+        sum_##name<<<(unsigned)count, PS_SUM_LANES, 0, stream>>>(                        \
+            *(const ps_k_##name *)args);                                                 \
+        break;
+
+static const char *const kernel_names[] = {
+#define KERNEL_NAME(name) #name,
+    PS_FLAT_KERNELS(KERNEL_NAME) PS_SUM_KERNELS(KERNEL_NAME)
+#undef KERNEL_NAME
+};
+
+ps_err ps_gpu_launch(ps_gpu *gpu, ps_kernel kernel, const void *args, int64_t count,
+                     const char *who)
+{
+    if (count == 0) return PS_OK;
+    if (count < 0 || count > PS_INDEX_MAX)
+        return ps_err_set(PS_ERR_INTERNAL, "cuda: %s: %s over %lld elements", who,
+                          kernel_names[kernel], (long long)count);
+    unsigned blocks = (unsigned)((count + FLAT_THREADS - 1) / FLAT_THREADS);
+    cudaStream_t stream = gpu->queues[PS_GPU_COMPUTE];
+    switch (kernel) {
+        PS_FLAT_KERNELS(LAUNCH_FLAT)
+        PS_SUM_KERNELS(LAUNCH_SUM)
+    case PS_KERNEL_COUNT:
+        break;
+    }
+    cudaError_t rc = cudaGetLastError();
+    if (rc == cudaSuccess) return PS_OK;
+    return cuda_error(rc, who, kernel_names[kernel], __FILE__, __LINE__);
+}
+
+ps_err ps_gpu_sgemm(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who)
+{
+    const float one = 1.0f;
+    if (g->m == 0 || g->n == 0) return PS_OK;
+    BLAS(who, cublasSgemm(gpu->blas, g->ta ? CUBLAS_OP_T : CUBLAS_OP_N,
+                          g->tb ? CUBLAS_OP_T : CUBLAS_OP_N, (int)g->m, (int)g->n,
+                          (int)g->k, &one, g->a, (int)g->lda, g->b, (int)g->ldb, &g->beta,
+                          g->c, (int)g->ldc));
+    return PS_OK;
+}
+
+/* ------------------------------------------------------------------------ opening */
+
+static ps_err no_gpu(cudaError_t rc, int index)
+{
+    char asked[32] = "cuda";
+    int driver = 0;
+    if (index >= 0) snprintf(asked, sizeof asked, "cuda:%d", index);
+    cudaGetLastError();
+    cudaDriverGetVersion(&driver);
+    return ps_err_set(PS_ERR_UNSUPPORTED,
+                      "train.device: %s: this machine has no usable NVIDIA GPU (%s); see "
+                      "what nvidia-smi says, or use train.device=cpu",
+                      asked, driver == 0 ? "no NVIDIA driver" : cudaGetErrorString(rc));
+}
+
+static ps_err choose(const ps_gpu_options *options, int *index)
+{
+    int n = 0;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+    if (rc == cudaSuccess && n == 0) rc = cudaErrorNoDevice;
+    if (rc != cudaSuccess) return no_gpu(rc, options->index);
+    *index = options->index;
+    if (*index < 0) *index = options->local_rank > 0 ? options->local_rank % n : 0;
+    if (*index < n) return PS_OK;
+    return ps_err_set(
+        PS_ERR_UNSUPPORTED,
+        "train.device: cuda:%d was asked for, but this machine has %d GPU%s "
+        "(from cuda:0)",
+        *index, n, n == 1 ? "" : "s");
+}
+
+/* Whether this build's machine code runs on the GPU. */
+static ps_err check_image(ps_gpu *gpu)
+{
+    cudaFuncAttributes attributes;
+    cudaError_t rc = cudaFuncGetAttributes(&attributes, flat_pass);
+    if (rc == cudaSuccess) return PS_OK;
+    bool image = rc == cudaErrorNoKernelImageForDevice ||
+                 rc == cudaErrorInvalidDeviceFunction ||
+                 rc == cudaErrorUnsupportedPtxVersion;
+    if (!image) return no_gpu(rc, gpu->index);
+    cudaGetLastError();
+    return ps_err_set(PS_ERR_UNSUPPORTED,
+                      "cuda:%d is a %s of compute capability %d.%d; this build has "
+                      "machine code for %s (%s): configure with "
+                      "-DCMAKE_CUDA_ARCHITECTURES=%d%d",
+                      gpu->index, gpu->prop.name, gpu->prop.major, gpu->prop.minor,
+                      PS_CUDA_ARCHITECTURES, cudaGetErrorString(rc), gpu->prop.major,
+                      gpu->prop.minor);
+}
+
+static ps_err open_gpu(ps_gpu *gpu, bool tf32)
+{
+    cudaError_t rc = cudaSetDevice(gpu->index);
+    if (rc == cudaSuccess) rc = cudaGetDeviceProperties(&gpu->prop, gpu->index);
+    if (rc != cudaSuccess) return no_gpu(rc, gpu->index);
+    PS_TRY(check_image(gpu));
+    for (int q = 0; q < PS_GPU_QUEUES; q++)
+        CUDA("queue", cudaStreamCreateWithFlags(&gpu->queues[q], cudaStreamNonBlocking));
+    BLAS("cuBLAS", cublasCreate(&gpu->blas));
+    BLAS("cuBLAS", cublasSetStream(gpu->blas, gpu->queues[PS_GPU_COMPUTE]));
+    BLAS("cuBLAS", cublasSetMathMode(gpu->blas, tf32 ? CUBLAS_TF32_TENSOR_OP_MATH
+                                                     : CUBLAS_DEFAULT_MATH));
+    // with a workspace of its own a product gives the same bits in every run
+    PS_TRY(ps_gpu_take(gpu, WORKSPACE_BYTES, "cuBLAS's workspace", &gpu->workspace));
+    BLAS("cuBLAS", cublasSetWorkspace(gpu->blas, gpu->workspace, WORKSPACE_BYTES));
+    return PS_OK;
+}
+
+ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out)
+{
+    int index = 0;
+    ps_gpu *gpu = NULL;
+    *out = NULL;
+    PS_TRY(choose(options, &index));
+    PS_TRY(ps_mem_zalloc(&gpu, 1, sizeof *gpu, "device"));
+    gpu->index = index;
+    ps_err err = open_gpu(gpu, options->tf32);
+    if (err == PS_OK)
+        *out = gpu;
+    else
+        ps_gpu_close(&gpu);
+    return err;
+}
+
+void ps_gpu_close(ps_gpu **out)
+{
+    ps_gpu *gpu = *out;
+    if (!gpu) return;
+    if (gpu->blas) cublasDestroy(gpu->blas);
+    ps_gpu_give(gpu, gpu->workspace);
+    for (int q = 0; q < PS_GPU_QUEUES; q++)
+        if (gpu->queues[q]) cudaStreamDestroy(gpu->queues[q]);
+    free(gpu);
+    *out = NULL;
+}
+
+void ps_gpu_describe(const ps_gpu *gpu, char *out, size_t bytes)
+{
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    snprintf(out, bytes, "cuda:%d: %s, %.0f GiB, sm_%d%d, CUDA %d.%d, driver for %d.%d",
+             gpu->index, gpu->prop.name,
+             (double)gpu->prop.totalGlobalMem / (1024.0 * 1024.0 * 1024.0),
+             gpu->prop.major, gpu->prop.minor, CUDART_VERSION / 1000,
+             CUDART_VERSION / 10 % 100, driver / 1000, driver / 10 % 100);
+}
+
+ps_err ps_gpu_enter(ps_gpu *gpu)
+{
+    CUDA("device", cudaSetDevice(gpu->index));
+    return PS_OK;
+}
+
+void ps_gpu_drain(ps_gpu *gpu)
+{
+    cudaDeviceSynchronize();
+}
+
+/* ------------------------------------------------------------------------- memory */
+
+ps_err ps_gpu_take(ps_gpu *gpu, size_t bytes, const char *what, void *out)
+{
+    void *at = NULL;
+    size_t free_bytes = 0, total = 0;
+    cudaError_t rc = cudaMalloc(&at, bytes > 0 ? bytes : 1);
+    if (rc == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        cudaMemGetInfo(&free_bytes, &total);
+        return ps_err_set(PS_ERR_NOMEM,
+                          "cuda:%d: %s: %.1f MiB were asked for, %.1f of %.1f MiB are "
+                          "free; a smaller data.batch needs less",
+                          gpu->index, what, (double)bytes / 1048576.0,
+                          (double)free_bytes / 1048576.0, (double)total / 1048576.0);
+    }
+    if (rc != cudaSuccess) return cuda_error(rc, what, "cudaMalloc", __FILE__, __LINE__);
+    rc = cudaMemset(at, 0, bytes);
+    // the queues do not wait for the default stream that the memset runs in
+    if (rc == cudaSuccess) rc = cudaStreamSynchronize(0);
+    if (rc != cudaSuccess) {
+        cudaFree(at);
+        return cuda_error(rc, what, "cudaMemset", __FILE__, __LINE__);
+    }
+    *(void **)out = at;
+    return PS_OK;
+}
+
+void ps_gpu_give(ps_gpu *gpu, void *at)
+{
+    if (at) cudaFree(at); // waits for the GPU
+}
+
+ps_err ps_gpu_take_pinned(ps_gpu *gpu, size_t bytes, const char *what, void *out)
+{
+    void *at = NULL;
+    CUDA(what, cudaHostAlloc(&at, bytes > 0 ? bytes : 1, cudaHostAllocDefault));
+    memset(at, 0, bytes);
+    *(void **)out = at;
+    return PS_OK;
+}
+
+void ps_gpu_give_pinned(ps_gpu *gpu, void *at)
+{
+    if (at) cudaFreeHost(at);
+}
+
+ps_err ps_gpu_pin(ps_gpu *gpu, void *at, size_t bytes, const char *what, bool *pinned)
+{
+    // where it cannot be pinned (a limit of locked memory, or another program has pinned
+    // it) copies are right all the same, only slower
+    *pinned = cudaHostRegister(at, bytes, cudaHostRegisterDefault) == cudaSuccess;
+    if (!*pinned) cudaGetLastError();
+    return PS_OK;
+}
+
+void ps_gpu_unpin(ps_gpu *gpu, void *at)
+{
+    cudaHostUnregister(at);
+}
+
+/* ------------------------------------------------------------------ copies, events */
+
+ps_err ps_gpu_copy_in(ps_gpu *gpu, ps_gpu_queue queue, void *to, const void *from,
+                      size_t bytes, const char *who)
+{
+    CUDA(who,
+         cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, gpu->queues[queue]));
+    return PS_OK;
+}
+
+ps_err ps_gpu_copy_out(ps_gpu *gpu, ps_gpu_queue queue, void *to, const void *from,
+                       size_t bytes, const char *who)
+{
+    CUDA(who,
+         cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, gpu->queues[queue]));
+    return PS_OK;
+}
+
+ps_err ps_gpu_event_create(ps_gpu *gpu, ps_gpu_event **out)
+{
+    ps_gpu_event *e = NULL;
+    *out = NULL;
+    PS_TRY(ps_mem_zalloc(&e, 1, sizeof *e, "event"));
+    cudaError_t rc = cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming);
+    if (rc != cudaSuccess) {
+        free(e);
+        return cuda_error(rc, "event", "cudaEventCreate", __FILE__, __LINE__);
+    }
+    *out = e;
+    return PS_OK;
+}
+
+void ps_gpu_event_destroy(ps_gpu_event **event)
+{
+    if (!*event) return;
+    cudaEventDestroy((*event)->event);
+    free(*event);
+    *event = NULL;
+}
+
+ps_err ps_gpu_record(ps_gpu *gpu, ps_gpu_event *event, ps_gpu_queue queue)
+{
+    CUDA("event", cudaEventRecord(event->event, gpu->queues[queue]));
+    return PS_OK;
+}
+
+ps_err ps_gpu_await(ps_gpu *gpu, ps_gpu_queue queue, ps_gpu_event *event)
+{
+    CUDA("event", cudaStreamWaitEvent(gpu->queues[queue], event->event, 0));
+    return PS_OK;
+}
+
+ps_err ps_gpu_passed(ps_gpu *gpu, ps_gpu_event *event, bool *passed)
+{
+    cudaError_t rc = cudaEventQuery(event->event);
+    *passed = rc == cudaSuccess;
+    if (rc == cudaSuccess) return PS_OK;
+    if (rc != cudaErrorNotReady)
+        return cuda_error(rc, "work queued before", "cudaEventQuery", __FILE__, __LINE__);
+    cudaGetLastError();
+    return PS_OK;
+}
+
+ps_err ps_gpu_sync(ps_gpu *gpu, ps_gpu_event *event, const char *who)
+{
+    CUDA(who, cudaEventSynchronize(event->event));
+    return PS_OK;
+}

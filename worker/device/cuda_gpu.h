@@ -1,0 +1,107 @@
+/* One GPU, as far as the CUDA device needs it: memory, queues, copies, launches and
+ * matrix products, all checked. No type of CUDA's appears here.
+ *
+ * cuda_gpu.cu keeps it with CUDA and cuBLAS. tests/contract/host_gpu.c keeps it on the
+ * host, running queued work as late or as early as the order between queues allows, so
+ * that everything above this file is tested where there is no GPU. */
+#ifndef PS_CUDA_GPU_H
+#define PS_CUDA_GPU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cuda_kernels.h"
+#include "err.h"
+
+typedef struct ps_gpu ps_gpu;
+typedef struct ps_gpu_event ps_gpu_event;
+
+/* Work of one queue runs in order; between queues only events order it. */
+typedef enum ps_gpu_queue {
+    PS_GPU_COMPUTE,
+    PS_GPU_UPLOAD,
+    PS_GPU_DOWNLOAD,
+    PS_GPU_QUEUES
+} ps_gpu_queue;
+
+typedef enum ps_kernel {
+#define PS_KERNEL_ENUM(name) PS_KERNEL_##name,
+    PS_FLAT_KERNELS(PS_KERNEL_ENUM) PS_SUM_KERNELS(PS_KERNEL_ENUM)
+#undef PS_KERNEL_ENUM
+        PS_KERNEL_COUNT
+} ps_kernel;
+
+typedef struct ps_gpu_options {
+    int index;      // of the GPU that was asked for; -1: local_rank picks
+    int local_rank; // several workers of a host spread over its GPUs; -1: the first
+    bool tf32;      // products may round their factors to TF32
+} ps_gpu_options;
+
+/* UNSUPPORTED says what is missing: driver, GPU, or machine code for it. */
+ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out);
+void ps_gpu_close(ps_gpu **gpu);
+/* "NVIDIA H100 80GB HBM3, sm_90, CUDA 13.0". */
+void ps_gpu_describe(const ps_gpu *gpu, char *out, size_t bytes);
+/* The calling thread works with this GPU from now on. */
+ps_err ps_gpu_enter(ps_gpu *gpu);
+/* Waits until everything queued is done, whether it succeeds or not: before memory that
+ * it may use is given back. */
+void ps_gpu_drain(ps_gpu *gpu);
+
+/* Zeroed memory of the GPU; 256-byte aligned. what names it in the message, which says
+ * what was asked for and what is free. */
+ps_err ps_gpu_take(ps_gpu *gpu, size_t bytes, const char *what, void *out);
+void ps_gpu_give(ps_gpu *gpu, void *at); // NULL: nothing
+/* Zeroed memory of the host that copies run from and to beside everything else. */
+ps_err ps_gpu_take_pinned(ps_gpu *gpu, size_t bytes, const char *what, void *out);
+void ps_gpu_give_pinned(ps_gpu *gpu, void *at); // NULL: nothing
+/* Makes memory that exists such memory, until unpinned. May be pinned already: then
+ * *pinned is false, and unpin is not called. */
+ps_err ps_gpu_pin(ps_gpu *gpu, void *at, size_t bytes, const char *what, bool *pinned);
+void ps_gpu_unpin(ps_gpu *gpu, void *at);
+
+/* Queued; host memory is pinned and stays as it is until they have run. who names the
+ * layer in messages. */
+ps_err ps_gpu_copy_in(ps_gpu *gpu, ps_gpu_queue queue, void *to, const void *from,
+                      size_t bytes, const char *who);
+ps_err ps_gpu_copy_out(ps_gpu *gpu, ps_gpu_queue queue, void *to, const void *from,
+                       size_t bytes, const char *who);
+
+ps_err ps_gpu_event_create(ps_gpu *gpu, ps_gpu_event **out);
+void ps_gpu_event_destroy(ps_gpu_event **event); // NULL inside: nothing
+/* The event passes when everything queued until now is done. */
+ps_err ps_gpu_record(ps_gpu *gpu, ps_gpu_event *event, ps_gpu_queue queue);
+/* What is queued from now on waits for the event as it was recorded last. */
+ps_err ps_gpu_await(ps_gpu *gpu, ps_gpu_queue queue, ps_gpu_event *event);
+/* Never blocks. */
+ps_err ps_gpu_passed(ps_gpu *gpu, ps_gpu_event *event, bool *passed);
+/* Blocks until it has passed; an error of the work before it is given here. */
+ps_err ps_gpu_sync(ps_gpu *gpu, ps_gpu_event *event, const char *who);
+
+/* Queues a kernel (cuda_kernels.h) on the compute queue: args is its struct, copied.
+ * count: of a flat kernel's calls, of a sum kernel's blocks; at most PS_INDEX_MAX. */
+ps_err ps_gpu_launch(ps_gpu *gpu, ps_kernel kernel, const void *args, int64_t count,
+                     const char *who);
+
+/* C (m, n) = op(A) op(B) + beta C in BLAS's column-major order: op(A) is (m, k), op(B)
+ * (k, n); t: transposed. Queued on the compute queue. */
+typedef struct ps_gpu_gemm {
+    bool ta, tb;
+    int64_t m, n, k;
+    const float *a;
+    int64_t lda;
+    const float *b;
+    int64_t ldb;
+    float beta;
+    float *c;
+    int64_t ldc;
+} ps_gpu_gemm;
+
+ps_err ps_gpu_sgemm(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who);
+
+/* PS_LAUNCH(gpu, bias, count, who, .y = y, ...) */
+#define PS_LAUNCH(gpu, name, count, who, ...)                                            \
+    ps_gpu_launch(gpu, PS_KERNEL_##name, &(const ps_k_##name){__VA_ARGS__}, count, who)
+
+#endif

@@ -1,0 +1,284 @@
+#include "cuda_plan.h"
+
+#include <stdlib.h>
+
+#include "mem.h"
+
+/* Columns of a convolution take at most so much memory: more samples go in slices. */
+#ifndef PS_CUDA_COLUMN_BYTES
+#define PS_CUDA_COLUMN_BYTES ((int64_t)512 << 20)
+#endif
+
+const char *ps_cuda_layer_name(const ps_layer *layer)
+{
+    return layer->name[0] ? layer->name : ps_layer_kind_name(layer->kind);
+}
+
+void ps_cuda_layer_tensors(const ps_layer *l, int *first, int *n)
+{
+    *n = (l->weight != PS_NONE) + (l->bias != PS_NONE);
+    *first = l->weight;
+    if (l->weight == PS_NONE || (l->bias != PS_NONE && l->bias < l->weight))
+        *first = l->bias;
+}
+
+float *ps_cuda_param(const ps_cuda_plan *p, int tensor)
+{
+    return tensor == PS_NONE ? NULL
+                             : p->params + p->options->spec->tensors[tensor].offset;
+}
+
+float *ps_cuda_grad(const ps_cuda_plan *p, int tensor)
+{
+    return tensor == PS_NONE ? NULL : p->grads + p->options->spec->tensors[tensor].offset;
+}
+
+float *ps_cuda_buffer(const ps_cuda_plan *p, int buffer)
+{
+    return (float *)(void *)(p->buffers + p->options->spec->buffers[buffer].offset);
+}
+
+static ps_err plan_value(ps_cuda_plan *p, int edge)
+{
+    ps_cuda_value *v = &p->values[edge];
+    const ps_dims *d = &p->graph->edges[edge].dims;
+    *v = (ps_cuda_value){.slot = PS_CPU_NO_SLOT, .grad_slot = PS_CPU_NO_SLOT};
+    v->image = d->n == 3;
+    v->features = ps_dims_count(d);
+    v->channels = v->image ? d->d[0] : v->features;
+    v->plane = v->features / v->channels;
+    if (v->features <= PS_INDEX_MAX / p->options->max_batch) return PS_OK;
+    char text[PS_DIMS_TEXT];
+    return ps_err_set(
+        PS_ERR_UNSUPPORTED,
+        "cuda: a value of shape %s for a batch of %d has more elements than "
+        "the device's indices count; use a smaller data.batch",
+        ps_dims_text(d, text), p->options->max_batch);
+}
+
+static size_t value_bytes(const ps_cuda_plan *p, int edge)
+{
+    size_t samples = (size_t)p->options->max_batch;
+    return samples * (size_t)p->values[edge].features * sizeof(float);
+}
+
+static int64_t window_size(const ps_layer *l)
+{
+    return l->in.d[0] * l->kernel[0] * l->kernel[1];
+}
+
+/* What a step needs beside its values. */
+static ps_err plan_step(ps_cuda_plan *p, int node)
+{
+    ps_cuda_step *s = &p->steps[node];
+    const ps_layer *l = p->graph->nodes[node].layer;
+    size_t channels = sizeof(float) * (size_t)l->in.d[0];
+    s->node = &p->graph->nodes[node];
+    s->slot[0] = s->slot[1] = PS_CPU_NO_SLOT;
+    switch (l->kind) {
+    case PS_LAYER_CONV2D:
+        s->direct = l->kernel[0] == 1 && l->kernel[1] == 1 && l->stride[0] == 1 &&
+                    l->stride[1] == 1 && l->padding[0] == 0 && l->padding[1] == 0;
+        s->slice =
+            PS_CUDA_COLUMN_BYTES / (4 * window_size(l) * l->out.d[1] * l->out.d[2]);
+        if (s->slice < 1) s->slice = 1;
+        if (s->direct || s->slice > p->options->max_batch)
+            s->slice = p->options->max_batch;
+        break;
+    case PS_LAYER_MAX_POOL2D:
+        PS_TRY(ps_cpu_memory_take(&p->memory, value_bytes(p, s->node->out) / 4,
+                                  &s->slot[0]));
+        break;
+    case PS_LAYER_BATCH_NORM2D:
+        PS_TRY(ps_cpu_memory_take(&p->memory, channels, &s->slot[0]));
+        return ps_cpu_memory_take(&p->memory, channels, &s->slot[1]);
+    case PS_LAYER_AVG_POOL2D:
+        break;
+    default:
+        return PS_OK;
+    }
+    s->planes = ps_planes_of(&l->in.d[1], &l->out.d[1], l->kernel, l->stride, l->padding);
+    return PS_OK;
+}
+
+/* Without training a value lives until its last reader has run. */
+static ps_err plan_forward(ps_cuda_plan *p)
+{
+    const ps_cpu_graph *g = p->graph;
+    const ps_cuda_value *x = &p->values[0];
+    if (x->image && x->channels > 1)
+        PS_TRY(ps_cpu_memory_take(&p->memory, value_bytes(p, 0), &p->values[0].slot));
+    for (int i = 0; i < g->n_nodes; i++) {
+        const ps_cpu_node *node = &g->nodes[i];
+        int *slot = &p->values[node->out].slot;
+        PS_TRY(ps_cpu_memory_take(&p->memory, value_bytes(p, node->out), slot));
+        PS_TRY(plan_step(p, i));
+        for (int k = 0; k < node->n_in && !p->options->training; k++) {
+            bool twice = k == 1 && node->in[1] == node->in[0];
+            if (g->edges[node->in[k]].last_reader == i && !twice)
+                ps_cpu_memory_give(&p->memory, p->values[node->in[k]].slot);
+        }
+    }
+    return PS_OK;
+}
+
+/* A place for the gradient of an edge, unless it has one; *has_part: it did. */
+static ps_err plan_gradient(ps_cuda_plan *p, int edge, bool *has_part)
+{
+    ps_cuda_value *v = &p->values[edge];
+    *has_part = v->grad_slot != PS_CPU_NO_SLOT;
+    if (*has_part || !p->graph->edges[edge].needs_grad) return PS_OK;
+    return ps_cpu_memory_take(&p->memory, value_bytes(p, edge), &v->grad_slot);
+}
+
+/* Follows the backward pass: what a step has done with is free for the steps before. */
+static ps_err plan_backward(ps_cuda_plan *p)
+{
+    const ps_cpu_graph *g = p->graph;
+    bool part;
+    PS_TRY(plan_gradient(p, g->output, &part));
+    for (int i = g->n_nodes - 1; i >= 0; i--) {
+        const ps_cpu_node *node = &g->nodes[i];
+        ps_cuda_value *out = &p->values[node->out];
+        if (!g->edges[node->out].needs_grad) continue;
+        for (int k = 0; k < node->n_in; k++)
+            PS_TRY(plan_gradient(p, node->in[k], &p->steps[i].add[k]));
+        ps_cpu_memory_give(&p->memory, out->grad_slot);
+        // the outputs may be asked for after the pass
+        if (node->out != g->output) ps_cpu_memory_give(&p->memory, out->slot);
+    }
+    return PS_OK;
+}
+
+static void *place(const ps_cuda_plan *p, int slot)
+{
+    return slot == PS_CPU_NO_SLOT ? NULL : p->base + p->memory.slots[slot].offset;
+}
+
+static ps_err allocate_values(ps_cuda_plan *p)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < p->memory.n_slots; i++) {
+        p->memory.slots[i].offset = bytes;
+        bytes += (p->memory.slots[i].bytes + 255) / 256 * 256;
+    }
+    PS_TRY(ps_gpu_take(p->gpu, bytes, "activations and their gradients", &p->base));
+    for (int e = 0; e < p->graph->n_edges; e++) {
+        p->values[e].at = place(p, p->values[e].slot);
+        p->values[e].grad = place(p, p->values[e].grad_slot);
+    }
+    for (int i = 0; i < p->graph->n_nodes; i++) {
+        ps_cuda_step *s = &p->steps[i];
+        s->place = place(p, s->slot[0]);
+        s->mean = place(p, s->slot[0]);
+        s->inv = place(p, s->slot[1]);
+    }
+    return PS_OK;
+}
+
+/* Columns and sums that steps need for a moment: the largest of each. */
+static ps_err allocate_scratch(ps_cuda_plan *p)
+{
+    int64_t columns = 0, parts = 0, channels = 0;
+    for (int i = 0; i < p->graph->n_nodes; i++) {
+        const ps_layer *l = p->graph->nodes[i].layer;
+        const ps_cuda_value *out = &p->values[p->graph->nodes[i].out];
+        const ps_cuda_step *s = &p->steps[i];
+        bool conv = l->kind == PS_LAYER_CONV2D;
+        if (!conv && l->kind != PS_LAYER_BATCH_NORM2D) continue;
+        int64_t row = p->options->max_batch * out->plane;
+        int64_t row_parts = (row + PS_ROW_PART - 1) / PS_ROW_PART;
+        if (row_parts > PS_ROW_PARTS_MAX) row_parts = PS_ROW_PARTS_MAX;
+        if (out->channels * row_parts > parts) parts = out->channels * row_parts;
+        if (out->channels > channels) channels = out->channels;
+        if (!conv || s->direct) continue;
+        int64_t count = window_size(l) * s->slice * out->plane;
+        if (count > PS_INDEX_MAX)
+            return ps_err_set(PS_ERR_UNSUPPORTED,
+                              "cuda: %s: the windows of one sample have %lld values",
+                              ps_cuda_layer_name(l), (long long)count);
+        if (count > columns) columns = count;
+    }
+    PS_TRY(ps_gpu_take(p->gpu, (size_t)columns * sizeof(float),
+                       "the columns of a convolution", &p->columns));
+    PS_TRY(ps_gpu_take(p->gpu, (size_t)parts * sizeof(ps_sums), "sums", &p->parts));
+    PS_TRY(ps_gpu_take(p->gpu, (size_t)channels * sizeof(float), "sums", &p->mean_dy));
+    return ps_gpu_take(p->gpu, (size_t)channels * sizeof(float), "sums", &p->mean_dot);
+}
+
+static ps_err allocate_batch(ps_cuda_plan *p)
+{
+    size_t n = (size_t)p->options->max_batch;
+    p->positions_at = n * sizeof(int32_t);
+    p->x_at = (p->positions_at + n * sizeof(uint32_t) + 255) / 256 * 256;
+    p->batch_bytes = p->x_at + value_bytes(p, 0);
+    PS_TRY(ps_gpu_take(p->gpu, p->batch_bytes, "the batch", &p->batch));
+    if (!p->values[0].at) p->values[0].at = (float *)(void *)(p->batch + p->x_at);
+    PS_TRY(ps_gpu_take_pinned(p->gpu, p->batch_bytes, "the batch", &p->staging));
+    PS_TRY(ps_gpu_take(p->gpu, n * sizeof(ps_sums), "losses", &p->samples));
+    PS_TRY(ps_gpu_take(p->gpu, sizeof(ps_sums), "losses", &p->total));
+    return ps_gpu_take_pinned(p->gpu, sizeof(ps_sums), "losses", &p->total_home);
+}
+
+static ps_err allocate_arenas(ps_cuda_plan *p)
+{
+    size_t bytes = p->options->spec->arena_count * sizeof(float);
+    PS_TRY(ps_gpu_take(p->gpu, bytes, "the parameters", &p->params));
+    if (p->options->training)
+        PS_TRY(ps_gpu_take(p->gpu, bytes, "the gradients", &p->grads));
+    return ps_gpu_take(p->gpu, p->options->spec->buffer_bytes, "the buffers",
+                       &p->buffers);
+}
+
+static ps_err create_events(ps_cuda_plan *p)
+{
+    for (int i = 0; i < p->graph->n_nodes; i++) {
+        ps_cuda_step *s = &p->steps[i];
+        int first, n;
+        ps_cuda_layer_tensors(s->node->layer, &first, &n);
+        if (n == 0) continue;
+        PS_TRY(ps_gpu_event_create(p->gpu, &s->uploaded));
+        PS_TRY(ps_gpu_event_create(p->gpu, &s->made));
+        PS_TRY(ps_gpu_event_create(p->gpu, &s->home));
+    }
+    return PS_OK;
+}
+
+ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, const ps_program_options *options,
+                         const ps_cpu_graph *graph)
+{
+    *p = (ps_cuda_plan){.gpu = gpu, .options = options, .graph = graph};
+    PS_TRY(ps_mem_zalloc(&p->values, (size_t)graph->n_edges, sizeof *p->values, "model"));
+    PS_TRY(ps_mem_zalloc(&p->steps, (size_t)graph->n_nodes, sizeof *p->steps, "model"));
+    for (int e = 0; e < graph->n_edges; e++)
+        PS_TRY(plan_value(p, e));
+    PS_TRY(plan_forward(p));
+    if (options->training) PS_TRY(plan_backward(p));
+    PS_TRY(allocate_arenas(p));
+    PS_TRY(allocate_values(p));
+    PS_TRY(allocate_scratch(p));
+    PS_TRY(allocate_batch(p));
+    return create_events(p);
+}
+
+void ps_cuda_plan_fini(ps_cuda_plan *p)
+{
+    void *const taken[] = {p->params,  p->grads,   p->buffers, p->base,
+                           p->columns, p->parts,   p->mean_dy, p->mean_dot,
+                           p->batch,   p->samples, p->total};
+    for (size_t i = 0; p->gpu && i < sizeof taken / sizeof *taken; i++)
+        ps_gpu_give(p->gpu, taken[i]);
+    if (p->gpu) {
+        ps_gpu_give_pinned(p->gpu, p->staging);
+        ps_gpu_give_pinned(p->gpu, p->total_home);
+    }
+    for (int i = 0; p->steps && i < p->graph->n_nodes; i++) {
+        ps_gpu_event_destroy(&p->steps[i].uploaded);
+        ps_gpu_event_destroy(&p->steps[i].made);
+        ps_gpu_event_destroy(&p->steps[i].home);
+    }
+    ps_cpu_memory_fini(&p->memory);
+    free(p->values);
+    free(p->steps);
+    *p = (ps_cuda_plan){0};
+}

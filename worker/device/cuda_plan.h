@@ -1,0 +1,70 @@
+/* The CUDA device's memory: what a program has on the GPU and where, for the largest
+ * batch. Values and their gradients share places as their lives allow (cpu_memory.h). */
+#ifndef PS_CUDA_PLAN_H
+#define PS_CUDA_PLAN_H
+
+#include "cpu_graph.h"
+#include "cpu_memory.h"
+#include "cuda_gpu.h"
+#include "device.h"
+
+/* A value of the graph: images (channels, n, plane), or flat (n, features). */
+typedef struct ps_cuda_value {
+    int64_t channels, plane, features; // flat: channels = features, plane 1
+    bool image;
+    int slot, grad_slot; // the input has none where it lies right in the batch
+    float *at, *grad;    // grad NULL: not needed
+} ps_cuda_value;
+
+typedef struct ps_cuda_step {
+    const ps_cpu_node *node;
+    bool add[2];       // backward: the input's gradient has a part already
+    bool direct;       // CONV2D 1x1: its input is its own im2col
+    int64_t slice;     // CONV2D: samples whose columns are made at a time
+    ps_planes planes;  // CONV2D and pooling
+    uint8_t *place;    // MAX_POOL2D
+    float *mean, *inv; // BATCH_NORM2D: of the last forward pass
+    int slot[2];       // of place, or of mean and inv
+    /* Of its parameters: on the GPU before the layer runs; its gradients made there, and
+     * at home in host memory. */
+    ps_gpu_event *uploaded, *made, *home;
+} ps_cuda_step;
+
+typedef struct ps_cuda_plan {
+    ps_gpu *gpu; // borrowed
+    const ps_program_options *options;
+    const ps_cpu_graph *graph;
+    ps_cuda_value *values; // by edge of the graph
+    ps_cuda_step *steps;   // by node
+    ps_cpu_memory memory;  // only its slots: the place is base
+    char *base;
+    float *params, *grads; // copies of the host arenas; grads NULL: no training
+    char *buffers;
+    float *columns;            // im2col's, and the gradient of it
+    ps_sums *parts;            // of rows of images
+    float *mean_dy, *mean_dot; // (channels)
+    ps_sums *samples, *total;  // losses
+    /* The batch as it lies in staging: labels, positions, x. */
+    size_t positions_at, x_at, batch_bytes; // bytes from the start
+    char *batch, *staging;                  // on the GPU, and in pinned memory
+    ps_sums *total_home;                    // pinned
+} ps_cuda_plan;
+
+/* The plan borrows all three. It is safe for fini after a failure, which names the layer
+ * and what was asked for. */
+ps_err ps_cuda_plan_init(ps_cuda_plan *plan, ps_gpu *gpu,
+                         const ps_program_options *options, const ps_cpu_graph *graph);
+void ps_cuda_plan_fini(ps_cuda_plan *plan);
+
+/* NULL for PS_NONE. */
+float *ps_cuda_param(const ps_cuda_plan *plan, int tensor);
+float *ps_cuda_grad(const ps_cuda_plan *plan, int tensor);
+float *ps_cuda_buffer(const ps_cuda_plan *plan, int buffer);
+
+/* The tensors [*first, *first + *n) of a layer are neighbours; n 0: it has none. */
+void ps_cuda_layer_tensors(const ps_layer *layer, int *first, int *n);
+
+/* For messages: its name, or its kind where it has none. */
+const char *ps_cuda_layer_name(const ps_layer *layer);
+
+#endif
