@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +80,14 @@ static void open_job(bare_job *b, int workers)
         ps_wire_id((uint32_t)r, id);
         b->socket[r] = open_socket(b, id, sizeof id);
     }
+}
+
+/* The shard has answered with its error; the news that the job is over has to be here, too,
+ * before the test ends it for a reason of its own. */
+static void wait_for_the_news(const bare_job *b)
+{
+    struct pollfd aborted = {.fd = ps_member_abort_fd(b->member[0]), .events = POLLIN};
+    assert_int_equal(poll(&aborted, 1, 10000), 1);
 }
 
 /* Ends the job, if it has not ended yet. */
@@ -422,6 +431,7 @@ static void members_that_break_the_rules_end_the_job(void **state)
         send_frame(b.socket[0], &h, bytes == SIZE_MAX ? NULL : b.payload,
                    bytes == SIZE_MAX ? 0 : bytes);
         expect_error(b.socket[0], breaches[i].says);
+        wait_for_the_news(&b);
         close_job(&b);
         assert_int_not_equal(b.job.server[0].err, PS_OK);
         if (!strstr(b.job.server[0].text, "worker 0 sent"))
@@ -435,6 +445,7 @@ static void a_push_before_hello_and_too_many_frames(void **state)
     open_job(&b, 1);
     send_chunk(&b, PS_MSG_PUSH, 0, 0, 0, 1.0f);
     expect_error(b.socket[0], "before HELLO");
+    wait_for_the_news(&b);
     close_job(&b);
     open_job(&b, 1);
     begin(&b);
@@ -446,6 +457,7 @@ static void a_push_before_hello_and_too_many_frames(void **state)
     for (int i = 0; i < 5; i++)
         zmq_send(b.socket[0], b.payload, 64, i < 4 ? ZMQ_SNDMORE : 0);
     expect_error(b.socket[0], "too many frames");
+    wait_for_the_news(&b);
     close_job(&b);
 }
 
