@@ -367,6 +367,16 @@ ps_err ps_codec_decode(ps_codec codec, double topk, uint64_t n, const void *payl
     }
 }
 
+uint64_t ps_codec_draw(uint32_t sender, uint64_t step, uint64_t place)
+{
+    // splitmix64's finalizer over a sum of odd multiples: neighbours share nothing.
+    uint64_t x = (sender + UINT64_C(1)) * 0x9E3779B97F4A7C15u +
+                 step * 0xD1B54A32D192ED03u + place * 0x8CB92BA72F3D8DD7u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
 /* ---- a chunk: its tensors' pieces one after another ---- */
 
 typedef struct piece {

@@ -46,6 +46,11 @@ void ps_codec_encode(ps_codec codec, double topk, uint64_t n, const float *in,
 ps_err ps_codec_decode(ps_codec codec, double topk, uint64_t n, const void *payload,
                        uint64_t bytes, float *out);
 
+/* What int8's roundings of one payload depend on: who encodes (a worker's rank, or
+ * PS_CODEC_DRAW_REPLY for a shard), the step, the place of the values. Pure. */
+enum { PS_CODEC_DRAW_REPLY = 0x7fffffff };
+uint64_t ps_codec_draw(uint32_t sender, uint64_t step, uint64_t place);
+
 /* How a job codes its chunks: tensors smaller than min_bytes travel as float32 (biases
  * and norms are few and sensitive), the others by the codec; a chunk's payload is its
  * tensors' pieces one after another. */

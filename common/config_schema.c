@@ -164,7 +164,7 @@ const ps_config_key ps_config_keys[] = {
            "share of the elements that topk sends"),
     WORD("exchange.shm", exchange.shm, LOCAL, "auto|on|off", "auto",
          "shared memory between processes of one host; on: an error where it can't be"),
-    BYTES("exchange.credit", exchange.credit, LOCAL, 0, "auto",
+    BYTES("exchange.credit", exchange.credit, JOB, 0, "auto",
           "bytes in flight to a shard"),
     BYTES("exchange.bucket", exchange.bucket, JOB, 1, "25MiB",
           "bytes of a bucket in all-reduce"),

@@ -26,6 +26,12 @@ typedef struct ps_credit {
     uint64_t explicit_above; // bytes; UINT64_MAX: never
 } ps_credit;
 
+/* Bytes that an element takes at most: float32, or what codecs need for short pieces. */
+static inline uint64_t ps_credit_element_bytes(bool coded)
+{
+    return coded ? 2 * sizeof(float) : sizeof(float);
+}
+
 /* configured: exchange.credit, 0 for auto (4 MiB, at least two of the largest payload, at
  * most what the shard holds). Pure; the same on both sides. */
 ps_credit ps_credit_of_shard(uint64_t configured, uint64_t shard_bytes,

@@ -20,6 +20,9 @@
  *   PULL   weights at version step       STALE    count: the present member epoch
  *   BYE    the worker is done            ERROR    frame 2: UTF-8; the job is over
  *
+ * WEIGHTS of codec NONE are the weights; of another codec they are the encoded change
+ * since version step - 1, to be added.
+ *
  * Version v of the weights is what stands after v optimizer steps: a PUSH of step s (from
  * 0) is answered with WEIGHTS of step s + 1. A push's identity is (step, rank, chunk).
  */

@@ -91,21 +91,36 @@ static const float *sum_block(float *out, const ps_aggregate_step *s, uint64_t a
     return out;
 }
 
-static ps_err not_finite(const ps_aggregate_step *s, const ps_segment *segment,
-                         uint64_t at, uint64_t n)
+static ps_err not_finite(int rank, const char *tensor, uint64_t step)
+{
+    return ps_err_set(PS_ERR_NUMERIC,
+                      "the gradient of worker %d for %s in step %" PRIu64
+                      " has a number that is not finite (a lower optimizer.lr or "
+                      "optimizer.clip_norm may help; exchange.nan=allow goes on)",
+                      rank, tensor, step);
+}
+
+/* Whose gradient made the sum of a block not finite. */
+static ps_err bad_sum(const ps_aggregate_step *s, const ps_segment *segment, uint64_t at,
+                      uint64_t n)
 {
     uint64_t step = s->step.t - 1;
-    for (int r = 0; r < s->n_grads; r++)
+    for (int r = 0; r < s->n_grads && !s->summed; r++)
         if (!ps_finite_all(s->grads[r] + at, n))
-            return ps_err_set(PS_ERR_NUMERIC,
-                              "the gradient of worker %d for %s in step %" PRIu64
-                              " has a number that is not finite (a lower optimizer.lr or "
-                              "optimizer.clip_norm may help; exchange.nan=allow goes on)",
-                              r, segment->tensor, step);
+            return not_finite(r, segment->tensor, step);
     return ps_err_set(PS_ERR_NUMERIC,
                       "the workers' gradients for %s in step %" PRIu64
                       " overflow when added (a lower optimizer.lr may help)",
                       segment->tensor, step);
+}
+
+ps_err ps_aggregate_check(const ps_aggregate *a, const float *grad, int rank,
+                          uint64_t step)
+{
+    for (int i = 0; i < a->n_segments; i++)
+        if (!ps_finite_all(grad + a->segments[i].offset, a->segments[i].count))
+            return not_finite(rank, a->segments[i].tensor, step);
+    return PS_OK;
 }
 
 static void copy_out(float *to, const float *from, uint64_t n, bool stream)
@@ -121,7 +136,7 @@ static ps_err apply_block(ps_aggregate *a, const ps_aggregate_step *s,
 {
     _Alignas(64) float scratch[BLOCK];
     const float *sum = sum_block(scratch, s, at, n);
-    if (s->check && !ps_finite_all(sum, n)) return not_finite(s, segment, at, n);
+    if (s->check && !ps_finite_all(sum, n)) return bad_sum(s, segment, at, n);
     float *states[PS_OPTIMIZER_MAX_STATES] = {0};
     for (int i = 0; i < s->optimizer->n_states; i++)
         states[i] = a->states[i] + at;
@@ -137,7 +152,7 @@ static ps_err sum_into(ps_aggregate *a, const ps_aggregate_step *s,
                        const ps_segment *segment, uint64_t at, uint64_t n)
 {
     const float *sum = sum_block(a->sum + at, s, at, n);
-    if (s->check && !ps_finite_all(sum, n)) return not_finite(s, segment, at, n);
+    if (s->check && !ps_finite_all(sum, n)) return bad_sum(s, segment, at, n);
     if (sum != a->sum + at) memcpy(a->sum + at, sum, n * sizeof *sum);
     return PS_OK;
 }

@@ -50,8 +50,13 @@ typedef struct ps_aggregate_step {
     float *const *copies;
     int n_copies;
     bool stream; // copies bypass the caches: for more weights than those hold
+    bool summed; // the one gradient is a sum already
     bool check;  // NUMERIC, naming rank, tensor and step, for what is not finite
 } ps_aggregate_step;
+
+/* NUMERIC, naming rank, tensor and step, when the gradient is not finite. */
+ps_err ps_aggregate_check(const ps_aggregate *a, const float *grad, int rank,
+                          uint64_t step);
 
 /* Sums and applies. After NUMERIC a part of the chunk may have been applied. */
 ps_err ps_aggregate_apply(ps_aggregate *a, const ps_aggregate_step *s);

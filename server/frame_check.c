@@ -15,9 +15,23 @@ static bool from_worker(int kind)
            kind == PS_MSG_PULL || kind == PS_MSG_BYE;
 }
 
-static ps_frame_class check_payload(const ps_frame_view *v, const ps_wire_header *h,
-                                    uint64_t count)
+/* The codec and size that a payload of the chunk has. First weights are not encoded. */
+static ps_codec expected(const ps_frame_rules *rules, const ps_wire_header *h,
+                         const ps_chunk *chunk, uint64_t *bytes)
 {
+    ps_codec codec = PS_CODEC_NONE;
+    if (rules->codec && h->kind == PS_MSG_PUSH)
+        codec = ps_chunk_codec_of(rules->codec, chunk);
+    *bytes = codec == PS_CODEC_NONE ? chunk->count * sizeof(float)
+                                    : ps_chunk_codec_bytes(rules->codec, chunk);
+    return codec;
+}
+
+static ps_frame_class check_payload(const ps_frame_rules *rules, const ps_frame_view *v,
+                                    const ps_wire_header *h, const ps_chunk *chunk)
+{
+    uint64_t count = chunk->count, bytes;
+    ps_codec codec = expected(rules, h, chunk, &bytes);
     if (h->count != count) {
         ps_err_set(PS_ERR_PROTOCOL,
                    "a %s of chunk %u with %" PRIu64 " elements; the plan has %" PRIu64,
@@ -29,15 +43,13 @@ static ps_frame_class check_payload(const ps_frame_view *v, const ps_wire_header
             return bad(PS_FRAME_BAD, "a payload beside shared memory", h);
         return PS_FRAME_GOOD;
     }
-    if (h->codec != PS_CODEC_NONE)
-        return bad(PS_FRAME_BAD, "a codec that was not agreed on", h);
+    if (h->codec != codec) return bad(PS_FRAME_BAD, "a codec that was not agreed on", h);
     if (v->n_frames != 2) return bad(PS_FRAME_BAD, "no payload", h);
-    if (v->payload_bytes != count * sizeof(float)) {
+    if (v->payload_bytes != bytes) {
         ps_err_set(PS_ERR_PROTOCOL,
                    "a %s of chunk %u with %zu bytes of payload; %" PRIu64
                    " were expected",
-                   ps_wire_kind_name(h->kind), h->chunk, v->payload_bytes,
-                   count * sizeof(float));
+                   ps_wire_kind_name(h->kind), h->chunk, v->payload_bytes, bytes);
         return PS_FRAME_BAD;
     }
     return PS_FRAME_GOOD;
@@ -51,7 +63,7 @@ static ps_frame_class check_chunk(const ps_frame_rules *rules, const ps_frame_vi
     const ps_chunk *chunk = &rules->plan->chunks[h->chunk];
     if (chunk->shard != rules->shard)
         return bad(PS_FRAME_BAD, "a chunk of another shard", h);
-    if (h->kind != PS_MSG_PULL) return check_payload(v, h, chunk->count);
+    if (h->kind != PS_MSG_PULL) return check_payload(rules, v, h, chunk);
     if (v->n_frames != 1) return bad(PS_FRAME_BAD, "a payload where none belongs", h);
     return PS_FRAME_GOOD;
 }

@@ -3,12 +3,14 @@
 #ifndef PS_FRAME_CHECK_H
 #define PS_FRAME_CHECK_H
 
+#include "codec.h"
 #include "plan.h"
 #include "wire_socket.h"
 
 typedef struct ps_frame_rules {
     const ps_plan *plan;
-    uint32_t shard; // global index
+    const ps_chunk_codec *codec; // how gradients are encoded; NULL: not at all
+    uint32_t shard;              // global index
     uint64_t nonce;
     uint32_t epoch;
     uint32_t n_workers;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "aggregate.h"
+#include "coded_chunk.h"
 #include "coord_link.h"
 #include "credit.h"
 #include "frame_check.h"
@@ -33,6 +34,7 @@ typedef struct owned_chunk {
     const ps_chunk *plan;
     ps_policy_chunk policy;
     ps_aggregate memory;
+    ps_coded_chunk coded;
     zmq_msg_t *pushes; // by rank; empty where the gradient is in shared memory
 } owned_chunk;
 
@@ -51,6 +53,9 @@ struct ps_shard {
     char endpoint[PS_ENDPOINT_MAX];
     ps_frame_rules rules;
     ps_credit credit;
+    ps_chunk_codec codec;
+    const void **payloads; // scratch: by rank
+    float *sum, *decoded;  // scratch of the largest chunk; NULL without a codec
     float *slab;
     bool stream; // new weights bypass the caches on their way to shared arenas
     uint32_t n_chunks;
@@ -114,6 +119,16 @@ static ps_err send_to(ps_shard *s, uint32_t rank, ps_wire_header *h, const void 
     return err == PS_ERR_PEER ? PS_OK : err;
 }
 
+/* In turn the encoded change, out of turn (copied) what everybody else has. */
+static ps_err send_coded(ps_shard *s, owned_chunk *c, ps_wire_header *h, uint32_t rank,
+                         ps_wire_pass pass)
+{
+    if (pass == PS_WIRE_COPY)
+        return send_to(s, rank, h, c->coded.told, c->plan->count * sizeof(float), pass);
+    h->codec = (uint8_t)c->coded.kind;
+    return send_to(s, rank, h, c->coded.reply, c->coded.bytes, pass);
+}
+
 /* The weights of a chunk go out without a copy of ours: libzmq reads them where the next
  * step will write them. That is safe in BSP: the next write comes only after every
  * worker's push of the next step, which a worker sends only when it has received these
@@ -125,6 +140,7 @@ static ps_err send_weights(ps_shard *s, owned_chunk *c, uint32_t rank, ps_wire_p
     h.step = (uint64_t)c->policy.version;
     h.chunk = c->index;
     h.count = c->plan->count;
+    if (c->coded.kind != PS_CODEC_NONE) return send_coded(s, c, &h, rank, pass);
     if (!s->peers[rank].shm)
         return send_to(s, rank, &h, c->memory.weights, c->plan->count * sizeof(float),
                        pass);
@@ -195,6 +211,11 @@ static int shared_copies(ps_shard *s, const owned_chunk *c)
     return n;
 }
 
+static bool checks_numbers(const ps_shard *s)
+{
+    return strcmp(s->o.config->exchange.nan, "allow") != 0;
+}
+
 static ps_aggregate_step gathered(ps_shard *s, owned_chunk *c)
 {
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
@@ -206,8 +227,9 @@ static ps_aggregate_step gathered(ps_shard *s, owned_chunk *c)
         .grads = s->grads,
         .n_grads = (int)s->rules.n_workers,
         .copies = s->copies,
+        .n_copies = shared_copies(s, c),
         .stream = s->stream,
-        .check = strcmp(s->o.config->exchange.nan, "allow") != 0,
+        .check = checks_numbers(s),
     };
 }
 
@@ -219,20 +241,56 @@ static void release_pushes(ps_shard *s, owned_chunk *c)
     }
 }
 
-static void applied(ps_shard *s, owned_chunk *c)
+/* The sum of the pushes of an encoded chunk, into sum. */
+static ps_err sum_coded(ps_shard *s, owned_chunk *c, float *sum)
+{
+    for (uint32_t r = 0; r < s->rules.n_workers; r++)
+        s->payloads[r] = zmq_msg_data(&c->pushes[r]);
+    return ps_coded_chunk_sum(&c->coded, &c->memory, s->payloads, (int)s->rules.n_workers,
+                              (uint64_t)c->policy.version, checks_numbers(s), sum,
+                              s->decoded);
+}
+
+static ps_aggregate_step summed(ps_shard *s, owned_chunk *c, const float *const *sum,
+                                double scale)
+{
+    return (ps_aggregate_step){
+        .optimizer = s->o.optimizer,
+        .step = step_of(s, c, scale),
+        .grads = sum,
+        .n_grads = 1,
+        .summed = true,
+        .check = checks_numbers(s),
+        .copies = s->copies,
+        .n_copies = shared_copies(s, c),
+        .stream = s->stream,
+    };
+}
+
+static ps_err applied(ps_shard *s, owned_chunk *c)
 {
     ps_policy_applied(&c->policy);
+    if (c->coded.kind != PS_CODEC_NONE)
+        PS_TRY(ps_coded_chunk_reply(&c->coded, c->memory.weights,
+                                    (uint64_t)c->policy.version, s->decoded));
     if (c == s->chunks)
         atomic_store_explicit(&s->steps, (uint64_t)c->policy.version,
                               memory_order_relaxed);
+    return PS_OK;
 }
 
 static ps_err apply_now(ps_shard *s, owned_chunk *c)
 {
-    ps_aggregate_step step = gathered(s, c);
-    step.n_copies = shared_copies(s, c);
+    ps_aggregate_step step;
+    const float *sum = s->sum;
+    if (c->coded.kind == PS_CODEC_NONE) {
+        step = gathered(s, c);
+    } else {
+        PS_TRY(sum_coded(s, c, s->sum));
+        step = summed(s, c, &sum, 1.0);
+    }
     PS_TRY(ps_aggregate_apply(&c->memory, &step));
-    applied(s, c);
+    PS_TRY(applied(s, c));
     PS_TRY(answer_all(s, c));
     release_pushes(s, c); // after the replies: freeing large buffers takes a while
     return PS_OK;
@@ -256,8 +314,12 @@ static double *chunk_sums(const ps_shard *s, uint32_t i)
 
 static ps_err sum_now(ps_shard *s, owned_chunk *c)
 {
-    ps_aggregate_step step = gathered(s, c);
-    PS_TRY(ps_aggregate_sum(&c->memory, &step));
+    if (c->coded.kind == PS_CODEC_NONE) {
+        ps_aggregate_step step = gathered(s, c);
+        PS_TRY(ps_aggregate_sum(&c->memory, &step));
+    } else {
+        PS_TRY(sum_coded(s, c, c->memory.sum));
+    }
     release_pushes(s, c);
     ps_grad_norm_chunk(s->o.spec, c->plan, c->memory.sum,
                        chunk_sums(s, (uint32_t)(c - s->chunks)));
@@ -273,17 +335,10 @@ static ps_err apply_clipped(ps_shard *s, double norm)
     for (uint32_t i = s->n_chunks; i-- > 0;) {
         owned_chunk *c = &s->chunks[i];
         const float *sum = c->memory.sum;
-        ps_aggregate_step step = {
-            .optimizer = s->o.optimizer,
-            .step = step_of(s, c, scale),
-            .grads = &sum,
-            .n_grads = 1,
-            .copies = s->copies,
-            .n_copies = shared_copies(s, c),
-            .stream = s->stream,
-        };
+        ps_aggregate_step step = summed(s, c, &sum, scale);
+        step.check = false; // done when it was summed
         PS_TRY(ps_aggregate_apply(&c->memory, &step));
-        applied(s, c);
+        PS_TRY(applied(s, c));
         PS_TRY(answer_all(s, c));
     }
     return flush_answers(s);
@@ -312,6 +367,8 @@ static ps_err handle_hello(ps_shard *s, const ps_wire_header *h)
     if (p->joined && p->shm != (h->codec == PS_CODEC_SHM))
         return ps_err_set(PS_ERR_PROTOCOL, "another HELLO than before");
     if (h->codec == PS_CODEC_SHM) {
+        if (s->codec.codec != PS_CODEC_NONE)
+            return ps_err_set(PS_ERR_PROTOCOL, "shared memory beside a codec");
         p->params = ps_shm_door_params(s->door, h->rank);
         p->grads = ps_shm_door_grads(s->door, h->rank);
         p->shm = p->params && p->grads;
@@ -347,6 +404,7 @@ static ps_err handle_init(ps_shard *s, owned_chunk *c, const ps_wire_header *h,
     const float *from =
         p->shm ? p->params + c->plan->offset : (const float *)zmq_msg_data(&f->payload);
     memcpy(c->memory.weights, from, c->plan->count * sizeof *from);
+    ps_coded_chunk_start(&c->coded, c->memory.weights);
     p->owed += p->shm ? 0 : zmq_msg_size(&f->payload);
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
         if (ps_rank_set_has(&c->policy.waiting, r))
@@ -533,13 +591,18 @@ static void *shard_main(void *arg)
 
 /* ---- life ---- */
 
+static uint64_t element_bytes(const ps_shard *s)
+{
+    return ps_credit_element_bytes(s->codec.codec != PS_CODEC_NONE);
+}
+
 static ps_err bind_router(ps_shard *s)
 {
     // A little room above the largest payload: one slightly too long gets an answer.
     const ps_zsock_options options = {
         .type = ZMQ_ROUTER,
         .max_message_bytes =
-            (int64_t)(s->o.plan->max_chunk_count * sizeof(float) + (64u << 10)),
+            (int64_t)(s->o.plan->max_chunk_count * element_bytes(s) + (64u << 10)),
     };
     PS_TRY(ps_zsock_open(s->o.zmq_context, &options, &s->router));
     const int linger = LINGER_MS;
@@ -569,6 +632,12 @@ static ps_err alloc_arrays(ps_shard *s)
     PS_TRY(ps_mem_zalloc(&s->peers, workers, sizeof *s->peers, "a shard's peers"));
     PS_TRY(ps_mem_zalloc(&s->grads, workers, sizeof *s->grads, "a shard's peers"));
     PS_TRY(ps_mem_zalloc(&s->copies, workers, sizeof *s->copies, "a shard's peers"));
+    PS_TRY(ps_mem_zalloc(&s->payloads, workers, sizeof *s->payloads, "a shard's peers"));
+    if (s->codec.codec != PS_CODEC_NONE) {
+        size_t bytes = plan->max_chunk_count * sizeof(float);
+        PS_TRY(ps_mem_zalloc_aligned(&s->sum, bytes, "a decoded chunk"));
+        PS_TRY(ps_mem_zalloc_aligned(&s->decoded, bytes, "a decoded chunk"));
+    }
     PS_TRY(ps_mem_zalloc(&s->unsent, s->n_chunks, sizeof *s->unsent, "answers"));
     PS_TRY(ps_mem_zalloc(&s->run_first, s->n_chunks, sizeof *s->run_first, "norm runs"));
     return ps_mem_zalloc(&s->run_counts, s->n_chunks, sizeof *s->run_counts, "norm runs");
@@ -583,6 +652,7 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
     ps_policy_chunk_init(&c->policy, (uint32_t)s->o.n_workers);
     PS_TRY(
         ps_aggregate_init(&c->memory, s->o.spec, c->plan, s->o.optimizer, s->clip, slab));
+    PS_TRY(ps_coded_chunk_init(&c->coded, &s->codec, c->plan));
     PS_TRY(ps_mem_zalloc(&c->pushes, (size_t)s->o.n_workers, sizeof *c->pushes,
                          "a chunk's pushes"));
     for (int r = 0; r < s->o.n_workers; r++)
@@ -628,6 +698,7 @@ ps_err ps_shard_create(const ps_shard_options *options, ps_shard **out)
         err = ps_err_errno(PS_ERR_IO, "eventfd");
         goto out;
     }
+    PS_TRY_GOTO(ps_chunk_codec_init(&s->codec, s->o.config, s->o.spec), err, out);
     PS_TRY_GOTO(bind_router(s), err, out);
     *out = s;
     return PS_OK;
@@ -654,14 +725,15 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     PS_TRY(alloc_chunks(s));
     s->rules = (ps_frame_rules){
         .plan = plan,
+        .codec = &s->codec,
         .shard = s->index,
         .nonce = roster->nonce,
         .epoch = roster->epoch,
         .n_workers = (uint32_t)s->o.n_workers,
     };
     s->credit = ps_credit_of_shard((uint64_t)s->o.config->exchange.credit,
-                                   plan->shard_counts[s->index] * sizeof(float),
-                                   plan->max_chunk_count * sizeof(float));
+                                   plan->shard_counts[s->index] * element_bytes(s),
+                                   plan->max_chunk_count * element_bytes(s));
     if (s->clip) PS_TRY(ps_coord_link_create(s->o.zmq_context, s->member, &s->link));
     if (pthread_create(&s->thread, NULL, shard_main, s) != 0)
         return ps_err_set(PS_ERR_NOMEM, "no thread for shard %u", s->index);
@@ -703,6 +775,7 @@ static void free_chunks(ps_shard *s)
         for (int r = 0; c->pushes && r < s->o.n_workers; r++)
             zmq_msg_close(&c->pushes[r]);
         free(c->pushes);
+        ps_coded_chunk_fini(&c->coded);
         ps_aggregate_fini(&c->memory);
     }
     free(s->chunks);
@@ -719,6 +792,9 @@ void ps_shard_destroy(ps_shard **pointer)
     free(s->grads);
     free(s->copies);
     free(s->unsent);
+    free(s->payloads);
+    free(s->sum);
+    free(s->decoded);
     free(s->run_first);
     free(s->run_counts);
     free(s->block_sums);

@@ -61,10 +61,6 @@ static ps_err check_options(const ps_exchange_options *o)
 {
     if (!o->member)
         return ps_err_set(PS_ERR_ARG, "the ps exchange needs a member of a job");
-    if (strcmp(o->config->exchange.codec, "none") != 0)
-        return ps_err_set(PS_ERR_UNSUPPORTED,
-                          "exchange.codec: %s is not in this version; use none",
-                          o->config->exchange.codec);
     return PS_OK;
 }
 
@@ -214,7 +210,7 @@ static void ps_ops_stats(const ps_exchange *x, ps_exchange_stats *out)
     *out = (ps_exchange_stats){
         .bytes_sent = comm.bytes_sent,
         .bytes_received = comm.bytes_received,
-        .raw_bytes = comm.bytes_sent,
+        .raw_bytes = comm.raw_bytes,
         .wait_seconds = (double)e->wait_ns * 1e-9,
     };
 }

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "codec.h"
 #include "credit.h"
 #include "log.h"
 #include "mem.h"
@@ -59,8 +60,14 @@ struct ps_comm {
     shard_link *links; // by shard
     zmq_pollitem_t *items;
     uint32_t n_words;
-    bool stream;    // weights bypass the caches on their way to the arena
-    order *pending; // by chunk: what its bit in `waiting` means
+    bool stream; // weights bypass the caches on their way to the arena
+    // Codecs: by chunk, 0 where it travels as float32.
+    ps_chunk_codec codec;
+    uint64_t *coded_bytes;
+    uint8_t **encoded; // a chunk's gradient, encoded; stays until the reply is here
+    float *residual;   // an arena: what the codec has not sent yet, or NULL
+    float *change;     // scratch of the largest chunk
+    order *pending;    // by chunk: what its bit in `waiting` means
     // Orders: written by the main thread at tail, read by the thread at head.
     order *ring;
     uint32_t ring_mask;
@@ -76,7 +83,7 @@ struct ps_comm {
     _Atomic uint64_t progress_ns;
     atomic_int failure; // ps_err, set after failure_text
     char failure_text[512];
-    _Atomic uint64_t bytes_sent, bytes_received, most_on_the_way;
+    _Atomic uint64_t bytes_sent, bytes_received, raw_bytes, most_on_the_way;
     pthread_t thread;
     bool running;
 };
@@ -145,6 +152,7 @@ static ps_err send_header(ps_comm *c, shard_link *l, const ps_wire_header *h,
     ps_err err =
         ps_wire_send(l->socket, NULL, 0, h, payload, bytes, PS_WIRE_BORROW, &sent);
     count_up(&c->bytes_sent, sent);
+    count_up(&c->raw_bytes, sent);
     return err;
 }
 
@@ -152,7 +160,23 @@ static size_t payload_bytes(const ps_comm *c, const shard_link *l, uint32_t chun
 {
     int kind = c->pending[chunk].kind;
     if (l->shm || kind == PS_MSG_PULL) return 0;
+    if (kind == PS_MSG_PUSH && c->coded_bytes[chunk]) return c->coded_bytes[chunk];
     return c->plan->chunks[chunk].count * sizeof(float);
+}
+
+/* Where the payload of an INIT or PUSH lies; a gradient that travels encoded is encoded
+ * here, on this thread, while the main thread computes. */
+static const void *payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
+{
+    const ps_chunk *plan = &c->plan->chunks[chunk];
+    if (h->kind == PS_MSG_INIT) return (const float *)c->o.params->base + plan->offset;
+    const float *grad = (const float *)c->o.grads->base + plan->offset;
+    if (!c->coded_bytes[chunk]) return grad;
+    h->codec = (uint8_t)c->codec.codec;
+    ps_chunk_codec_encode(
+        &c->codec, plan, grad, c->residual ? c->residual + plan->offset : NULL,
+        ps_codec_draw(h->rank, h->step, plan->offset), c->encoded[chunk]);
+    return c->encoded[chunk];
 }
 
 static ps_err send_chunk(ps_comm *c, shard_link *l, uint32_t chunk)
@@ -169,12 +193,12 @@ static ps_err send_chunk(ps_comm *c, shard_link *l, uint32_t chunk)
         h.place = plan->offset;
         return send_header(c, l, &h, NULL, 0);
     }
-    const ps_shared_mem *arena = what->kind == PS_MSG_INIT ? c->o.params : c->o.grads;
-    const float *payload = (const float *)arena->base + plan->offset;
-    size_t bytes = plan->count * sizeof(float);
+    size_t bytes = payload_bytes(c, l, chunk);
+    const void *payload = payload_of(c, chunk, &h);
     l->on_the_way += bytes;
     if (l->on_the_way > atomic_load_explicit(&c->most_on_the_way, memory_order_relaxed))
         atomic_store_explicit(&c->most_on_the_way, l->on_the_way, memory_order_relaxed);
+    count_up(&c->raw_bytes, plan->count * sizeof(float) - bytes);
     return send_header(c, l, &h, payload, bytes);
 }
 
@@ -219,21 +243,42 @@ static ps_err send_bye(ps_comm *c)
 
 /* ---- receiving ---- */
 
+/* Not the weights but their encoded change since the last version. */
+static bool is_change(const ps_comm *c, const ps_wire_header *h)
+{
+    return c->coded_bytes[h->chunk] && h->codec == (uint8_t)c->codec.codec;
+}
+
 static ps_err check_weights(const ps_comm *c, const shard_link *l,
                             const ps_wire_header *h, const ps_wire_frames *f)
 {
     if (h->chunk >= c->plan->n_chunks || &c->links[c->plan->chunks[h->chunk].shard] != l)
         return ps_err_set(PS_ERR_PROTOCOL, "weights of chunk %u, which is not its own",
                           h->chunk);
-    uint64_t count = c->plan->chunks[h->chunk].count;
-    bool shm = h->codec == PS_CODEC_SHM;
+    uint64_t count = c->plan->chunks[h->chunk].count, wanted = count * sizeof(float);
+    bool shm = h->codec == PS_CODEC_SHM, coded = is_change(c, h);
     size_t bytes = f->has_payload ? zmq_msg_size(&f->payload) : 0;
-    if (h->count != count || shm != l->shm || (!shm && h->codec != PS_CODEC_NONE) ||
-        bytes != (shm ? 0 : count * sizeof(float)))
+    if (shm) wanted = 0;
+    if (coded) wanted = c->coded_bytes[h->chunk];
+    if (h->count != count || shm != l->shm || bytes != wanted ||
+        (!shm && !coded && h->codec != PS_CODEC_NONE))
         return ps_err_set(PS_ERR_PROTOCOL,
                           "weights of chunk %u with %" PRIu64
                           " elements in %zu bytes; the plan has %" PRIu64 " elements",
                           h->chunk, h->count, bytes, count);
+    return PS_OK;
+}
+
+/* The shard adds the same decoded change to what it believes that we have. */
+static ps_err add_change(ps_comm *c, const ps_chunk *chunk, float *params,
+                         zmq_msg_t *payload)
+{
+    PS_TRY(ps_chunk_codec_decode(&c->codec, chunk, zmq_msg_data(payload),
+                                 zmq_msg_size(payload), c->change));
+    const float *restrict change = c->change;
+#pragma omp simd
+    for (uint64_t i = 0; i < chunk->count; i++)
+        params[i] += change[i];
     return PS_OK;
 }
 
@@ -259,9 +304,11 @@ static ps_err take_weights(ps_comm *c, shard_link *l, const ps_wire_header *h,
                           "version %" PRIu64 " of chunk %u after version %" PRId64,
                           h->step, h->chunk, have);
     const ps_chunk *chunk = &c->plan->chunks[h->chunk];
-    if (!l->shm)
-        copy_weights(c, (float *)c->o.params->base + chunk->offset,
-                     zmq_msg_data(&f->payload), chunk->count);
+    float *params = (float *)c->o.params->base + chunk->offset;
+    if (is_change(c, h))
+        PS_TRY(add_change(c, chunk, params, &f->payload));
+    else if (!l->shm)
+        copy_weights(c, params, zmq_msg_data(&f->payload), chunk->count);
     set_version(c, h->chunk, have + 1);
     return PS_OK;
 }
@@ -526,12 +573,18 @@ void ps_comm_get_stats(const ps_comm *c, ps_comm_stats *out)
     *out = (ps_comm_stats){
         .bytes_sent = atomic_load_explicit(&c->bytes_sent, memory_order_relaxed),
         .bytes_received = atomic_load_explicit(&c->bytes_received, memory_order_relaxed),
+        .raw_bytes = atomic_load_explicit(&c->raw_bytes, memory_order_relaxed),
         .most_on_the_way =
             atomic_load_explicit(&c->most_on_the_way, memory_order_relaxed),
     };
 }
 
 /* ---- life ---- */
+
+static uint64_t element_bytes(const ps_comm *c)
+{
+    return ps_credit_element_bytes(c->codec.codec != PS_CODEC_NONE);
+}
 
 static ps_err connect_link(ps_comm *c, uint32_t shard)
 {
@@ -541,7 +594,7 @@ static ps_err connect_link(ps_comm *c, uint32_t shard)
     const ps_zsock_options options = {
         .type = ZMQ_DEALER,
         .max_message_bytes =
-            (int64_t)(c->plan->max_chunk_count * sizeof(float) + (64u << 10)),
+            (int64_t)(c->plan->max_chunk_count * element_bytes(c) + (64u << 10)),
         .routing_id = id,
         .routing_id_bytes = sizeof id,
     };
@@ -561,8 +614,8 @@ static ps_err init_link(ps_comm *c, uint32_t shard, int server, int index, bool 
     l->endpoint = entry->endpoints[index];
     l->shm = shm;
     l->credit = ps_credit_of_shard((uint64_t)c->o.config->exchange.credit,
-                                   c->plan->shard_counts[shard] * sizeof(float),
-                                   c->plan->max_chunk_count * sizeof(float));
+                                   c->plan->shard_counts[shard] * element_bytes(c),
+                                   c->plan->max_chunk_count * element_bytes(c));
     PS_TRY(ps_mem_zalloc(&l->waiting, c->n_words, sizeof *l->waiting, "orders"));
     PS_TRY(connect_link(c, shard));
     c->items[shard] = (zmq_pollitem_t){.socket = l->socket, .events = ZMQ_POLLIN};
@@ -584,6 +637,25 @@ static ps_err connect_servers(ps_comm *c)
     if (shard == c->n_links) return PS_OK;
     return ps_err_set(PS_ERR_PEER, "the servers offer %u shards, the plan has %u", shard,
                       c->n_links);
+}
+
+static ps_err init_codec(ps_comm *c)
+{
+    uint32_t n = c->plan->n_chunks;
+    PS_TRY(ps_chunk_codec_init(&c->codec, c->o.config, c->o.spec));
+    PS_TRY(ps_mem_zalloc(&c->coded_bytes, n, sizeof *c->coded_bytes, "codecs"));
+    PS_TRY(ps_mem_zalloc(&c->encoded, n, sizeof *c->encoded, "codecs"));
+    if (c->codec.codec == PS_CODEC_NONE) return PS_OK;
+    for (uint32_t i = 0; i < n; i++) {
+        const ps_chunk *chunk = &c->plan->chunks[i];
+        if (ps_chunk_codec_of(&c->codec, chunk) == PS_CODEC_NONE) continue;
+        c->coded_bytes[i] = ps_chunk_codec_bytes(&c->codec, chunk);
+        PS_TRY(ps_mem_zalloc_aligned(&c->encoded[i], c->coded_bytes[i], "a payload"));
+    }
+    if (ps_codec_feeds_back(c->codec.codec))
+        PS_TRY(ps_mem_zalloc_large(&c->residual, c->o.grads->bytes, "residuals"));
+    return ps_mem_zalloc_aligned(&c->change, c->plan->max_chunk_count * sizeof(float),
+                                 "a decoded chunk");
 }
 
 static ps_err alloc_arrays(ps_comm *c)
@@ -636,6 +708,7 @@ ps_err ps_comm_create(const ps_exchange_options *options, ps_comm **out)
     c->wake_fd = -1;
     ps_err err;
     PS_TRY_GOTO(alloc_arrays(c), err, out);
+    PS_TRY_GOTO(init_codec(c), err, out);
     PS_TRY_GOTO(open_sockets(c), err, out);
     if (pthread_create(&c->thread, NULL, comm_main, c) != 0) {
         err = ps_err_set(PS_ERR_NOMEM, "no communication thread");
@@ -685,6 +758,12 @@ void ps_comm_destroy(ps_comm **pointer)
     free(c->ring);
     free(c->pending);
     free(c->versions);
+    for (uint32_t i = 0; c->encoded && i < c->plan->n_chunks; i++)
+        free(c->encoded[i]);
+    free(c->encoded);
+    free(c->coded_bytes);
+    free(c->residual);
+    free(c->change);
     free(c);
     *pointer = NULL;
 }

@@ -34,6 +34,7 @@ ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version);
 
 typedef struct ps_comm_stats {
     uint64_t bytes_sent, bytes_received;
+    uint64_t raw_bytes;       // what bytes_sent would be without a codec
     uint64_t most_on_the_way; // payload bytes without credit, the most to any one shard
 } ps_comm_stats;
 

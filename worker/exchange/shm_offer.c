@@ -55,6 +55,14 @@ ps_err ps_shm_offer_arenas(const ps_exchange_options *o, int server, bool *share
     const char *mode = o->config->exchange.shm;
     if (strcmp(mode, "off") == 0) return PS_OK;
     bool required = strcmp(mode, "on") == 0;
+    // Both at once would give workers of one host other sums than those of others.
+    if (strcmp(o->config->exchange.codec, "none") != 0) {
+        if (!required) return PS_OK;
+        return ps_err_set(PS_ERR_CONFIG,
+                          "exchange.shm is on, but exchange.codec is %s: "
+                          "encoded payloads travel by tcp",
+                          o->config->exchange.codec);
+    }
     const ps_roster *roster = ps_member_roster(o->member);
     const ps_roster_entry *there = &roster->servers[server];
     if (!same_host(&roster->workers[o->rank], there)) {

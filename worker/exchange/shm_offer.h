@@ -6,7 +6,8 @@
 
 /* Offers both arenas to a server; *shared: it has mapped them. exchange.shm decides: off,
  * never; auto, when host and network namespace are the same, a failure being a warning;
- * on, a failure being an error that says why. The server must have joined. */
+ * on, a failure being an error that says why. With a codec: never. The server must have
+ * joined. */
 ps_err ps_shm_offer_arenas(const ps_exchange_options *options, int server, bool *shared);
 
 #endif

@@ -1,0 +1,44 @@
+/* A chunk that travels encoded, on the shard's side.
+ *
+ * Gradients arrive encoded (error feedback, where the codec needs it, is the worker's).
+ * The reply is encoded too: not the weights, but their change since what the workers were
+ * told last. `told` is what every worker has, bit for bit, because both sides add the
+ * same decoded change; what the codec loses stays in weights - told and goes into the
+ * next change. So the weights that the optimizer steps never drift, and one who joins
+ * late is given `told`.
+ */
+#ifndef PS_CODED_CHUNK_H
+#define PS_CODED_CHUNK_H
+
+#include "aggregate.h"
+#include "codec.h"
+
+typedef struct ps_coded_chunk {
+    const ps_chunk_codec *codec; // borrowed
+    const ps_chunk *chunk;       // borrowed
+    ps_codec kind;               // PS_CODEC_NONE: the chunk travels as float32
+    uint64_t bytes;              // of an encoded payload
+    float *told;                 // owned, count
+    uint8_t *reply;              // owned, bytes: the last change, encoded
+} ps_coded_chunk;
+
+/* NOMEM; c is safe for fini in every case. Allocates nothing for PS_CODEC_NONE. */
+ps_err ps_coded_chunk_init(ps_coded_chunk *c, const ps_chunk_codec *codec,
+                           const ps_chunk *chunk);
+void ps_coded_chunk_fini(ps_coded_chunk *c);
+
+/* The first weights, which everybody gets as they are. */
+void ps_coded_chunk_start(ps_coded_chunk *c, const float *weights);
+
+/* sum = decoded payloads[0] + payloads[1] + ... in rank order (count elements; scratch as
+ * well). PROTOCOL names the worker whose payload cannot be decoded, NUMERIC (with check)
+ * the one whose gradient is not finite. */
+ps_err ps_coded_chunk_sum(const ps_coded_chunk *c, const ps_aggregate *a,
+                          const void *const *payloads, int n, uint64_t step, bool check,
+                          float *sum, float *scratch);
+
+/* New weights of a version: encodes their change into c->reply and updates c->told. */
+ps_err ps_coded_chunk_reply(ps_coded_chunk *c, const float *weights, uint64_t version,
+                            float *scratch);
+
+#endif
