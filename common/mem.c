@@ -57,9 +57,10 @@ void ps_mem_keep_freed(void)
     mallopt(M_TRIM_THRESHOLD, 512 << 20);
 }
 
-static ps_err map_all(ps_shared_mem *mem, int fd, size_t bytes, const char *what)
+static ps_err map_all(ps_shared_mem *mem, int fd, size_t bytes, int flags,
+                      const char *what)
 {
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, 0);
     if (p == MAP_FAILED) {
         close(fd);
         return ps_err_errno(PS_ERR_NOMEM, "%s: mapping %zu bytes", what, bytes);
@@ -80,7 +81,7 @@ ps_err ps_shared_mem_init(ps_shared_mem *mem, size_t bytes, const char *what)
         close(fd);
         return err;
     }
-    return map_all(mem, fd, bytes, what);
+    return map_all(mem, fd, bytes, MAP_POPULATE, what);
 }
 
 ps_err ps_shared_mem_attach(ps_shared_mem *mem, int fd, size_t bytes, const char *what)
@@ -100,7 +101,9 @@ ps_err ps_shared_mem_attach(ps_shared_mem *mem, int fd, size_t bytes, const char
                           "%s: the segment has %lld bytes, %zu were expected", what,
                           (long long)st.st_size, bytes);
     }
-    return map_all(mem, fd, bytes, what);
+    // The pages are there already. Those that this process does not touch (a server reads
+    // its own chunks alone) are not to count as its memory.
+    return map_all(mem, fd, bytes, 0, what);
 }
 
 void ps_shared_mem_fini(ps_shared_mem *mem)
