@@ -9,6 +9,7 @@
 
 #include "log.h"
 #include "mem.h"
+#include "procstat.h"
 
 enum { UNANSWERED_MS = 3000 }; // then the address is looked up again
 
@@ -152,10 +153,10 @@ static ps_err find_coordinator(ps_joining *j, const ps_member_options *o,
 static ps_err write_entry(const ps_joining *j, const ps_member_options *o,
                           ps_mp_writer *w)
 {
-    ps_host_identity host;
-    ps_net_host_identity(&host);
+    ps_host host;
+    ps_host_find(&host);
     ps_roster_entry e = {.role = o->role, .rank = o->rank};
-    memcpy(e.host, host.host, sizeof e.host);
+    memcpy(e.host, host.name, sizeof e.host);
     memcpy(e.boot_id, host.boot_id, sizeof e.boot_id);
     memcpy(e.net_ns, host.net_ns, sizeof e.net_ns);
     ps_err err = ps_mem_zalloc(&e.endpoints, (size_t)o->n_endpoints, sizeof *e.endpoints,

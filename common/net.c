@@ -230,22 +230,3 @@ ps_err ps_net_dial(const char *host, int port, ps_deadline deadline,
         nanosleep(&pause, NULL);
     }
 }
-
-static void read_line(const char *path, char *out, size_t cap)
-{
-    out[0] = '\0';
-    FILE *f = fopen(path, "re");
-    if (!f) return;
-    if (!fgets(out, (int)cap, f)) out[0] = '\0';
-    out[strcspn(out, "\n")] = '\0';
-    fclose(f);
-}
-
-void ps_net_host_identity(ps_host_identity *out)
-{
-    *out = (ps_host_identity){0};
-    if (gethostname(out->host, sizeof out->host - 1) != 0) out->host[0] = '\0';
-    read_line("/proc/sys/kernel/random/boot_id", out->boot_id, sizeof out->boot_id);
-    ssize_t n = readlink("/proc/self/ns/net", out->net_ns, sizeof out->net_ns - 1);
-    out->net_ns[n > 0 ? n : 0] = '\0';
-}

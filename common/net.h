@@ -1,11 +1,11 @@
-/* Addresses of this host and of others, and what tells one host from another. */
+/* Addresses of this host and of others. */
 #ifndef PS_NET_H
 #define PS_NET_H
 
 #include "clock.h"
 #include "err.h"
 
-enum { PS_ADDRESS_MAX = 64, PS_HOST_MAX = 64, PS_HOST_ID_MAX = 40 };
+enum { PS_ADDRESS_MAX = 64 };
 
 /* The address of an interface ("eth0"), of the first one up whose name starts so ("eth*"
  * or "eth"), or the given address itself where an interface has it. IPv4 first. NET lists
@@ -32,14 +32,5 @@ void ps_net_endpoint(const char *address, int port, char *out, int cap);
 int ps_net_is_loopback(const char *address);
 /* 1 when it is an IPv4 or IPv6 address and no name. */
 int ps_net_is_literal(const char *host);
-
-typedef struct ps_host_identity {
-    char host[PS_HOST_MAX];
-    /* Two processes share a host when both are equal; "" (unknown) equals nothing. */
-    char boot_id[PS_HOST_ID_MAX];
-    char net_ns[PS_HOST_ID_MAX];
-} ps_host_identity;
-
-void ps_net_host_identity(ps_host_identity *out);
 
 #endif

@@ -14,6 +14,7 @@
 #include "clock.h"
 #include "net.h"
 #include "parse_text.h"
+#include "procstat.h"
 
 enum {
     ROUNDS = 31,
@@ -233,7 +234,7 @@ static ps_err measure(const char *host, int port, FILE *out)
     int fd = -1;
     double us = 0, mbit_s = 0;
     char address[128] = "";
-    ps_host_identity self;
+    ps_host self;
     PS_TRY(dial(host, port, &fd));
     no_delay(fd);
     ps_deadline deadline = ps_deadline_in_ms(MEASURE_MS);
@@ -242,11 +243,11 @@ static ps_err measure(const char *host, int port, FILE *out)
     if (err == PS_OK) err = measure_rate(fd, &mbit_s, deadline);
     close(fd);
     if (err != PS_OK) return ps_err_prefix(err, "probe of %s:%d", host, port);
-    ps_net_host_identity(&self);
+    ps_host_find(&self);
     fprintf(
         out,
         "{\"host\": \"%s\", \"address\": \"%s\", \"rtt_us\": %.1f, \"mbit_s\": %.0f}\n",
-        self.host, address, us, mbit_s);
+        self.name, address, us, mbit_s);
     return PS_OK;
 }
 

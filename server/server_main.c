@@ -80,7 +80,7 @@ static ps_err own_address(const ps_config *cfg, const char *init_method,
     if (cfg->net.interface[0]) return ps_net_interface_address(cfg->net.interface, out);
     if (!init_method || strncmp(init_method, "tcp://", 6) != 0)
         return ps_net_route_address(NULL, out);
-    char host[PS_HOST_MAX + 8];
+    char host[264]; // a full domain name
     snprintf(host, sizeof host, "%s", init_method + 6);
     char *colon = strrchr(host, ':');
     if (colon) *colon = '\0';

@@ -61,17 +61,6 @@ static void names_that_do_not_resolve_say_so(void **state)
     assert_non_null(strstr(ps_err_message(), "no-such-host.invalid"));
 }
 
-static void host_identity_is_the_kernels(void **state)
-{
-    ps_host_identity id;
-    ps_net_host_identity(&id);
-    assert_int_equal(strlen(id.boot_id), 36); // a UUID
-    assert_int_equal(strncmp(id.net_ns, "net:[", 5), 0);
-    char host[PS_HOST_MAX] = "";
-    gethostname(host, sizeof host - 1);
-    assert_string_equal(id.host, host);
-}
-
 static int port_of(const char *endpoint)
 {
     int port = 0;
@@ -159,7 +148,6 @@ int main(void)
         cmocka_unit_test(default_route_gives_an_address),
         cmocka_unit_test(tells_loopback_and_literals),
         cmocka_unit_test(names_that_do_not_resolve_say_so),
-        cmocka_unit_test(host_identity_is_the_kernels),
         cmocka_unit_test(dials_what_listens_and_gives_up_on_what_does_not),
         cmocka_unit_test(messages_within_bounds),
     };
