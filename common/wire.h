@@ -19,6 +19,7 @@
  *                                                 gives them back too)
  *   PULL   weights at version step       STALE    count: the present member epoch
  *   BYE    the worker is done            ERROR    frame 2: UTF-8; the job is over
+ *   SETTLE the weights without what codecs have lost: answered when every worker asked
  *
  * WEIGHTS of codec NONE are the weights; of another codec they are the encoded change
  * since version step - 1, to be added.
@@ -42,6 +43,7 @@ enum { PS_WIRE_VERSION = 1, PS_WIRE_HEADER_MAX = 80 };
     X(PUSH, 3, 1)                                                                        \
     X(PULL, 4, 0)                                                                        \
     X(BYE, 5, 0)                                                                         \
+    X(SETTLE, 6, 0)                                                                      \
     X(READY, 16, 0)                                                                      \
     X(WEIGHTS, 17, 1)                                                                    \
     X(CREDIT, 18, 0)                                                                     \

@@ -51,7 +51,7 @@ ps_err ps_coded_chunk_sum(const ps_coded_chunk *c, const ps_aggregate *a,
     for (int r = 0; r < n; r++) {
         float *to = r == 0 ? sum : scratch;
         ps_err err = ps_chunk_codec_decode(c->codec, c->chunk, payloads[r], c->bytes, to);
-        if (err != PS_OK) return ps_err_prefix(err, "worker %d sent a payload with", r);
+        if (err != PS_OK) return ps_err_prefix(PS_ERR_PEER, "worker %d sent a payload with", r);
         if (check) PS_TRY(ps_aggregate_check(a, to, r, step));
         if (r > 0) add_to(sum, scratch, c->chunk->count);
     }

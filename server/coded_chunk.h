@@ -27,11 +27,12 @@ ps_err ps_coded_chunk_init(ps_coded_chunk *c, const ps_chunk_codec *codec,
                            const ps_chunk *chunk);
 void ps_coded_chunk_fini(ps_coded_chunk *c);
 
-/* The first weights, which everybody gets as they are. */
+/* The first weights, or settled ones: everybody gets them as they are, and no worker
+ * pushes before it has them. */
 void ps_coded_chunk_start(ps_coded_chunk *c, const float *weights);
 
 /* sum = decoded payloads[0] + payloads[1] + ... in rank order (count elements; scratch as
- * well). PROTOCOL names the worker whose payload cannot be decoded, NUMERIC (with check)
+ * well). PEER names the worker whose payload cannot be decoded, NUMERIC (with check)
  * the one whose gradient is not finite. */
 ps_err ps_coded_chunk_sum(const ps_coded_chunk *c, const ps_aggregate *a,
                           const void *const *payloads, int n, uint64_t step, bool check,

@@ -41,6 +41,9 @@ void ps_policy_applied(ps_policy_chunk *c)
     c->n_arrived = 0;
     memset(&c->arrived, 0, sizeof c->arrived);
     memset(&c->waiting, 0, sizeof c->waiting);
+    c->n_settling = 0;
+    memset(&c->settling, 0, sizeof c->settling);
+    c->settled = false;
 }
 
 ps_verdict ps_policy_pull(ps_policy_chunk *c, uint32_t rank, uint64_t version)
@@ -49,4 +52,17 @@ ps_verdict ps_policy_pull(ps_policy_chunk *c, uint32_t rank, uint64_t version)
     if (version != (uint64_t)(c->version + 1)) return PS_VERDICT_REFUSE;
     add(&c->waiting, rank);
     return PS_VERDICT_WAIT;
+}
+
+ps_verdict ps_policy_settle(ps_policy_chunk *c, uint32_t rank, uint64_t version)
+{
+    if (c->version < 0 || version != (uint64_t)c->version) return PS_VERDICT_REFUSE;
+    if (c->settled) return PS_VERDICT_ANSWER;
+    // Who has pushed this step wants the next version: it cannot ask for this one too.
+    if (ps_rank_set_has(&c->arrived, rank)) return PS_VERDICT_REFUSE;
+    if (ps_rank_set_has(&c->settling, rank)) return PS_VERDICT_WAIT;
+    add(&c->settling, rank);
+    if (++c->n_settling < c->n_workers) return PS_VERDICT_WAIT;
+    c->settled = true;
+    return PS_VERDICT_ALL;
 }

@@ -29,12 +29,16 @@ typedef struct ps_policy_chunk {
     uint32_t n_workers, n_arrived;
     ps_rank_set arrived; // ranks whose push of step `version` is in
     ps_rank_set waiting; // ranks that want version + 1 and have not pushed
+    uint32_t n_settling;
+    ps_rank_set settling; // ranks that want the exact weights of this version
+    bool settled;         // everybody has been sent them
 } ps_policy_chunk;
 
 typedef enum ps_verdict {
     PS_VERDICT_TAKE,   // it counts
     PS_VERDICT_DROP,   // here already and pending: counted once
     PS_VERDICT_ANSWER, // answer with the present weights
+    PS_VERDICT_ALL,    // answer everybody
     PS_VERDICT_WAIT,   // answered when the next version stands
     PS_VERDICT_REFUSE  // no worker that keeps to the protocol sends it
 } ps_verdict;
@@ -53,5 +57,8 @@ bool ps_policy_complete(const ps_policy_chunk *c);
 void ps_policy_applied(ps_policy_chunk *c);
 /* Weights at a version. On WAIT the rank is marked as waiting. */
 ps_verdict ps_policy_pull(ps_policy_chunk *c, uint32_t rank, uint64_t version);
+/* The exact weights of the present version, for all workers together. WAIT until the last
+ * one asks: ALL. A repetition afterwards: ANSWER. */
+ps_verdict ps_policy_settle(ps_policy_chunk *c, uint32_t rank, uint64_t version);
 
 #endif

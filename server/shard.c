@@ -452,6 +452,33 @@ static ps_err handle_pull(ps_shard *s, owned_chunk *c, const ps_wire_header *h)
     }
 }
 
+/* Every worker waits for it and holds the same version: the workers and `told` change to
+ * the exact weights together, and are equal again. */
+static ps_err settle_all(ps_shard *s, owned_chunk *c)
+{
+    ps_coded_chunk_start(&c->coded, c->memory.weights);
+    for (uint32_t r = 0; r < s->rules.n_workers; r++)
+        PS_TRY(send_weights_out_of_turn(s, c, r));
+    return PS_OK;
+}
+
+static ps_err handle_settle(ps_shard *s, owned_chunk *c, const ps_wire_header *h)
+{
+    switch (ps_policy_settle(&c->policy, h->rank, h->step)) {
+    case PS_VERDICT_ALL:
+        return settle_all(s, c);
+    case PS_VERDICT_ANSWER:
+        return send_weights_out_of_turn(s, c, h->rank);
+    case PS_VERDICT_WAIT:
+        return PS_OK;
+    default:
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "a wish to settle chunk %u at version %" PRIu64
+                          "; it stands at %" PRId64,
+                          h->chunk, h->step, c->policy.version);
+    }
+}
+
 static void set_state(ps_shard *s, ps_shard_state state)
 {
     atomic_store(&s->state, (int)state);
@@ -481,6 +508,7 @@ static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
     }
     owned_chunk *c = &s->chunks[s->chunk_of[h->chunk]];
     if (h->kind == PS_MSG_PULL) return handle_pull(s, c, h);
+    if (h->kind == PS_MSG_SETTLE) return handle_settle(s, c, h);
     PS_TRY(check_path(p, h));
     return h->kind == PS_MSG_INIT ? handle_init(s, c, h, f) : handle_push(s, c, h, f);
 }

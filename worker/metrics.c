@@ -103,6 +103,8 @@ static void add_figures(json_t *o, const ps_summary *s)
     json_object_set_new(o, "bytes_sent_per_step", number(s->bytes_sent_per_step));
     json_object_set_new(o, "bytes_received_per_step", number(s->bytes_received_per_step));
     json_object_set_new(o, "raw_bytes_per_step", number(s->raw_bytes_per_step));
+    json_object_set_new(o, "compression_ratio",
+                        number(s->raw_bytes_per_step / s->bytes_sent_per_step));
     json_object_set_new(o, "bytes_computed", json_boolean(s->bytes_computed));
     json_object_set_new(o, "train_loss", number(s->train_loss));
     json_object_set_new(o, "test_loss", number(s->test_loss));

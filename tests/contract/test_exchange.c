@@ -371,6 +371,38 @@ static void shared_memory(void **state)
     }
 }
 
+/* With the same chunks, what is encoded and added does not depend on who sums it where.
+ */
+static void codecs_any_servers(void **state)
+{
+    static const char *const sets[] = {"exchange.codec=fp16", "exchange.codec=int8",
+                                       "exchange.codec=onebit", "exchange.codec=topk"};
+    for (size_t i = 0; i < 4; i++) {
+        float *first = NULL;
+        for (int servers = 1; servers <= 3; servers++) {
+            const run_options options = {
+                .exchange = "ps",
+                .servers = servers,
+                .workers = 2 + (int)i % 2,
+                .sleeps = (unsigned)servers * 7,
+                SETS(sets[i], servers == 2 ? "server.shards=2" : "server.shards=1",
+                     "exchange.codec_min=1024", "optimizer.name=adamw")};
+            run_result result;
+            run(&options, &result);
+            for (int r = 0; r < options.workers; r++) {
+                if (result.rank[r].err != PS_OK) fail_msg("%s", result.rank[r].text);
+                if (!first) {
+                    first = malloc(result.bytes);
+                    memcpy(first, result.rank[r].params, result.bytes);
+                }
+                assert_memory_equal(result.rank[r].params, first, result.bytes);
+            }
+            release(&result, options.workers);
+        }
+        free(first);
+    }
+}
+
 /* Windows from less than a chunk to more than a shard. */
 static void small_credits(void **state)
 {
@@ -531,6 +563,7 @@ int main(void)
         cmocka_unit_test(shared_memory),
         cmocka_unit_test(small_credits),
         cmocka_unit_test(codecs),
+        cmocka_unit_test(codecs_any_servers),
         cmocka_unit_test(a_nan_ends_the_job_and_is_named),
         cmocka_unit_test(a_stopped_worker_is_noticed),
     };

@@ -1,17 +1,18 @@
 /* A shard against peers that break the protocol: one clear answer each, nothing counted
  * that must not be, no crash; strangers do not disturb a job, members that break the
  * rules end it. The peers are bare DEALER sockets. */
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
+#include "codec.h"
 #include "test_job.h"
 #include "wire_socket.h"
 #include "zsock.h"
@@ -54,12 +55,12 @@ static void *open_socket(bare_job *b, const void *id, size_t bytes)
     return s;
 }
 
-static void open_job(bare_job *b, int workers)
+static void open_job_of(bare_job *b, int workers, const char *codec)
 {
-    static const char *const sets[] = {"optimizer.name=sgd", "optimizer.lr=0.5",
-                                       "exchange.shm=auto"};
+    const char *const sets[] = {"optimizer.name=sgd", "optimizer.lr=0.5",
+                                "exchange.shm=auto", codec};
     *b = (bare_job){.workers = workers};
-    test_job_start(&b->job, 1, workers, sets, 3);
+    test_job_start(&b->job, 1, workers, sets, 4);
     assert_int_equal(ps_model_spec_init(&b->spec, &b->job.cfg), PS_OK);
     assert_int_equal(ps_plan_init(&b->plan, &b->spec, 16384, 1), PS_OK);
     joiner j[WORKERS_MAX];
@@ -82,12 +83,17 @@ static void open_job(bare_job *b, int workers)
     }
 }
 
-/* The shard has answered with its error; the news that the job is over has to be here, too,
- * before the test ends it for a reason of its own. */
+/* The shard has answered with its error; the news that the job is over has to be here,
+ * too, before the test ends it for a reason of its own. */
 static void wait_for_the_news(const bare_job *b)
 {
     struct pollfd aborted = {.fd = ps_member_abort_fd(b->member[0]), .events = POLLIN};
     assert_int_equal(poll(&aborted, 1, 10000), 1);
+}
+
+static void open_job(bare_job *b, int workers)
+{
+    open_job_of(b, workers, "exchange.codec=none");
 }
 
 /* Ends the job, if it has not ended yet. */
@@ -461,6 +467,122 @@ static void a_push_before_hello_and_too_many_frames(void **state)
     close_job(&b);
 }
 
+/* ---- codecs ---- */
+
+/* A chunk of one tensor that travels by the job's codec. */
+static uint32_t coded_chunk(const bare_job *b, ps_chunk_codec *codec)
+{
+    assert_int_equal(ps_chunk_codec_init(codec, &b->job.cfg, &b->spec), PS_OK);
+    for (uint32_t c = 0; c < b->plan.n_chunks; c++) {
+        const ps_chunk *chunk = &b->plan.chunks[c];
+        if (chunk->first_tensor == chunk->last_tensor &&
+            ps_chunk_codec_of(codec, chunk) != PS_CODEC_NONE)
+            return c;
+    }
+    fail_msg("no coded chunk");
+    return 0;
+}
+
+typedef struct lie {
+    const char *codec, *says;
+    int frame_codec;  // -1: the right one
+    int64_t surplus;  // bytes
+    bool raw_indices; // topk: descending ones
+} lie;
+
+static void coded_frames_that_lie_are_refused(void **state)
+{
+    static const lie lies[] = {
+        {"exchange.codec=fp16", "codec", PS_CODEC_NONE, 0, false},
+        {"exchange.codec=fp16", "codec", PS_CODEC_INT8, 0, false},
+        {"exchange.codec=int8", "bytes of payload", -1, 4, false},
+        {"exchange.codec=onebit", "bytes of payload", -1, -1, false},
+        {"exchange.codec=topk", "bytes of payload", -1, 8, false},
+        {"exchange.codec=topk", "ind", -1, 0, true},
+    };
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        bare_job b;
+        ps_chunk_codec codec;
+        open_job_of(&b, 1, lies[i].codec);
+        begin(&b);
+        uint32_t c = coded_chunk(&b, &codec);
+        uint64_t bytes = ps_chunk_codec_bytes(&codec, &b.plan.chunks[c]);
+        ps_wire_header h = header(&b, PS_MSG_PUSH, 0, c);
+        h.codec =
+            (uint8_t)(lies[i].frame_codec < 0 ? (int)codec.codec : lies[i].frame_codec);
+        memset(b.payload, 0, bytes + 8);
+        if (lies[i].raw_indices) ((uint32_t *)(void *)b.payload)[0] = 7; // before 0
+        send_frame(b.socket[0], &h, b.payload,
+                   (size_t)((int64_t)bytes + lies[i].surplus));
+        expect_error(b.socket[0], lies[i].says);
+        wait_for_the_news(&b);
+        close_job(&b);
+        assert_int_not_equal(b.job.server[0].err, PS_OK);
+    }
+}
+
+/* The first weights are 1, lr is 0.5: a gradient of 2 makes 0 of them. */
+static void push_range(bare_job *b, const ps_chunk_codec *codec, int rank, uint32_t c,
+                       uint64_t first, uint64_t n)
+{
+    static float values[8192];
+    static uint8_t payload[65536];
+    const ps_chunk *chunk = &b->plan.chunks[c];
+    memset(values, 0, sizeof values);
+    for (uint64_t i = first; i < first + n; i++)
+        values[i] = 2.0f;
+    ps_chunk_codec_encode(codec, chunk, values, NULL, 0, payload);
+    ps_wire_header h = header(b, PS_MSG_PUSH, rank, c);
+    h.codec = (uint8_t)codec->codec;
+    send_frame(b->socket[rank], &h, payload, ps_chunk_codec_bytes(codec, chunk));
+}
+
+static void ask_to_settle(bare_job *b, int rank, uint32_t c)
+{
+    ps_wire_header h = header(b, PS_MSG_SETTLE, rank, c);
+    h.step = 1;
+    send_frame(b->socket[rank], &h, NULL, 0);
+}
+
+/* Two workers push different elements, which topk sends whole; the answer has room for
+ * one worker's. The exact weights have all, and come when both have asked. */
+static void settling_gives_everybody_the_exact_weights(void **state)
+{
+    bare_job b;
+    ps_chunk_codec codec;
+    open_job_of(&b, 2, "exchange.codec=topk");
+    begin(&b);
+    uint32_t c = coded_chunk(&b, &codec);
+    const ps_chunk *chunk = &b.plan.chunks[c];
+    uint64_t k = ps_chunk_codec_bytes(&codec, chunk) / 8;
+    assert_true(chunk->count <= 8192 && 2 * k < chunk->count);
+    push_range(&b, &codec, 0, c, 0, k);
+    push_range(&b, &codec, 1, c, k, k);
+    static float got[8192], change[8192];
+    for (int r = 0; r < 2; r++) {
+        ps_wire_header h = answer(b.socket[r], got, sizeof got);
+        assert_int_equal(h.codec, PS_CODEC_TOPK);
+        assert_int_equal(ps_chunk_codec_decode(&codec, chunk, got, 8 * k, change), PS_OK);
+        for (uint64_t i = 0; i < chunk->count; i++)
+            assert_true(change[i] == (i < k ? -1.0f : 0.0f)); // the lower ones go first
+    }
+    ask_to_settle(&b, 1, c);
+    ask_to_settle(&b, 1, c);
+    silence(b.socket[1]);
+    ask_to_settle(&b, 0, c);
+    for (int r = 0; r < 2; r++) {
+        ps_wire_header h = answer(b.socket[r], got, sizeof got);
+        assert_int_equal(h.codec, PS_CODEC_NONE);
+        assert_int_equal(h.step, 1);
+        for (uint64_t i = 0; i < chunk->count; i++)
+            assert_true(got[i] == (i < 2 * k ? 0.0f : 1.0f));
+    }
+    ask_to_settle(&b, 0, c); // its answer was lost
+    assert_int_equal(answer(b.socket[0], got, sizeof got).codec, PS_CODEC_NONE);
+    silence(b.socket[1]);
+    close_job(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -468,6 +590,8 @@ int main(void)
         cmocka_unit_test(another_epoch_is_told_the_present_one),
         cmocka_unit_test(a_push_counts_once),
         cmocka_unit_test(members_that_break_the_rules_end_the_job),
+        cmocka_unit_test(coded_frames_that_lie_are_refused),
+        cmocka_unit_test(settling_gives_everybody_the_exact_weights),
         cmocka_unit_test(a_push_before_hello_and_too_many_frames),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -73,6 +73,28 @@ static void a_pull_waits_for_the_next_version_only(void **state)
     assert_int_equal(ps_policy_pull(&c, 1, 0), PS_VERDICT_REFUSE); // no longer there
 }
 
+static void settling_waits_for_everybody(void **state)
+{
+    ps_policy_chunk c;
+    ps_policy_chunk_init(&c, 3);
+    assert_int_equal(ps_policy_settle(&c, 0, 0), PS_VERDICT_REFUSE);
+    ps_policy_init_weights(&c, 0);
+    for (uint64_t version = 0; version < 2; version++) {
+        assert_int_equal(ps_policy_settle(&c, 0, version + 1), PS_VERDICT_REFUSE);
+        assert_int_equal(ps_policy_settle(&c, 2, version), PS_VERDICT_WAIT);
+        assert_int_equal(ps_policy_settle(&c, 2, version), PS_VERDICT_WAIT);
+        assert_int_equal(ps_policy_settle(&c, 0, version), PS_VERDICT_WAIT);
+        assert_int_equal(ps_policy_settle(&c, 1, version), PS_VERDICT_ALL);
+        assert_int_equal(ps_policy_settle(&c, 0, version), PS_VERDICT_ANSWER);
+        for (uint32_t r = 0; r < 3; r++)
+            assert_int_equal(ps_policy_push(&c, r, version), PS_VERDICT_TAKE);
+        ps_policy_applied(&c);
+        assert_int_equal(ps_policy_settle(&c, 0, version), PS_VERDICT_REFUSE);
+    }
+    assert_int_equal(ps_policy_push(&c, 1, 2), PS_VERDICT_TAKE);
+    assert_int_equal(ps_policy_settle(&c, 1, 2), PS_VERDICT_REFUSE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -80,6 +102,7 @@ int main(void)
         cmocka_unit_test(a_step_is_complete_when_every_rank_is_in),
         cmocka_unit_test(a_replay_is_answered_and_the_future_is_refused),
         cmocka_unit_test(a_pull_waits_for_the_next_version_only),
+        cmocka_unit_test(settling_waits_for_everybody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

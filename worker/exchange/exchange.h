@@ -55,7 +55,8 @@ typedef struct ps_exchange_ops {
     ps_err (*finish)(ps_exchange *x);
     /* Blocks until the whole parameter arena is at the newest version. */
     ps_err (*drain)(ps_exchange *x);
-    /* Rank 0's buffer arena becomes everybody's. */
+    /* Rank 0's buffer arena becomes everybody's; with a codec, so do the exact weights.
+     * After drain, by all ranks in the same step. */
     ps_err (*sync_buffers)(ps_exchange *x);
     void (*stats)(const ps_exchange *x, ps_exchange_stats *out);
     /* Orderly end of the connections; after a failure destroy alone may be called. */

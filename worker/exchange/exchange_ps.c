@@ -117,9 +117,8 @@ static ps_err fetch_buffers(exchange_ps *e, const char *key)
     return err;
 }
 
-static ps_err ps_ops_sync_buffers(ps_exchange *x)
+static ps_err sync_buffers(exchange_ps *e)
 {
-    exchange_ps *e = self(x);
     uint64_t bytes = e->o.spec->buffer_bytes;
     if (bytes == 0 || e->o.world_size == 1) return PS_OK;
     char key[64];
@@ -134,6 +133,27 @@ static ps_err ps_ops_sync_buffers(ps_exchange *x)
     return ps_member_put(e->o.member, key, "", 0, join_deadline(e));
 }
 
+/* With a codec the workers hold the shards' weights but for what the last encodings lost.
+ * What is evaluated and saved has to be the weights themselves: everybody asks for them,
+ * uncoded. A shard answers when all workers have asked, and takes them for what workers
+ * hold from that moment on; a worker goes on only when it has received them all. So both
+ * sides are equal again, and training goes on from the exact weights. */
+static ps_err settle(exchange_ps *e)
+{
+    uint32_t n = e->o.plan->n_chunks;
+    for (uint32_t c = 0; c < n; c++)
+        e->batch[c] = c;
+    PS_TRY(ps_comm_submit(e->comm, PS_COMM_SETTLE, (uint64_t)e->newest, e->batch, n));
+    return wait_for(e, 0, n - 1, e->newest);
+}
+
+static ps_err ps_ops_sync_buffers(ps_exchange *x)
+{
+    exchange_ps *e = self(x);
+    if (strcmp(e->o.config->exchange.codec, "none") != 0) PS_TRY(settle(e));
+    return sync_buffers(e);
+}
+
 static ps_err ps_ops_start(ps_exchange *x)
 {
     exchange_ps *e = self(x);
@@ -145,7 +165,7 @@ static ps_err ps_ops_start(ps_exchange *x)
     PS_TRY(ps_comm_submit(e->comm, order, 0, e->batch, n));
     PS_TRY(wait_for(e, 0, n - 1, 0));
     e->wait_ns = 0; // the start is not counted
-    return ps_ops_sync_buffers(x);
+    return sync_buffers(e);
 }
 
 static ps_err ps_ops_begin(ps_exchange *x, uint64_t step)

@@ -156,10 +156,15 @@ static ps_err send_header(ps_comm *c, shard_link *l, const ps_wire_header *h,
     return err;
 }
 
+static bool has_payload(int kind)
+{
+    return kind == PS_MSG_INIT || kind == PS_MSG_PUSH;
+}
+
 static size_t payload_bytes(const ps_comm *c, const shard_link *l, uint32_t chunk)
 {
     int kind = c->pending[chunk].kind;
-    if (l->shm || kind == PS_MSG_PULL) return 0;
+    if (l->shm || !has_payload(kind)) return 0;
     if (kind == PS_MSG_PUSH && c->coded_bytes[chunk]) return c->coded_bytes[chunk];
     return c->plan->chunks[chunk].count * sizeof(float);
 }
@@ -186,7 +191,7 @@ static ps_err send_chunk(ps_comm *c, shard_link *l, uint32_t chunk)
     ps_wire_header h = header_for(c, what->kind);
     h.step = what->step;
     h.chunk = chunk;
-    if (what->kind == PS_MSG_PULL) return send_header(c, l, &h, NULL, 0);
+    if (!has_payload(what->kind)) return send_header(c, l, &h, NULL, 0);
     h.count = plan->count;
     if (l->shm) {
         h.codec = PS_CODEC_SHM;
@@ -480,8 +485,12 @@ ps_err ps_comm_submit(ps_comm *c, ps_comm_order what, uint64_t step,
         [PS_COMM_INIT] = PS_MSG_INIT,
         [PS_COMM_PUSH] = PS_MSG_PUSH,
         [PS_COMM_PULL] = PS_MSG_PULL,
+        [PS_COMM_SETTLE] = PS_MSG_SETTLE,
     };
     PS_TRY(check(c));
+    // The thread has nothing to do with these chunks until it takes the order.
+    for (uint32_t i = 0; i < n && what == PS_COMM_SETTLE; i++)
+        atomic_store(&c->versions[chunks[i]], (int64_t)step - 1);
     for (uint32_t i = 0; i < n; i++)
         PS_TRY(enqueue(c, (order){kinds[what], chunks[i], step}));
     return n ? wake_thread(c) : PS_OK;

@@ -57,6 +57,9 @@ ps_err ps_shm_offer_arenas(const ps_exchange_options *o, int server, bool *share
     bool required = strcmp(mode, "on") == 0;
     // Both at once would give workers of one host other sums than those of others.
     if (strcmp(o->config->exchange.codec, "none") != 0) {
+        if (!required && server == 0)
+            PS_INFO("shm", "used=no reason=\"exchange.codec is %s\"",
+                    o->config->exchange.codec);
         if (!required) return PS_OK;
         return ps_err_set(PS_ERR_CONFIG,
                           "exchange.shm is on, but exchange.codec is %s: "
