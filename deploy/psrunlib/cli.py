@@ -123,7 +123,7 @@ def run(job, verbose):
     if code == 0:
         report.show(job.out, screen)
     elif code == 130:
-        screen.say(f"psrun: interrupted; results so far are in {job.out}")
+        screen.say(f"psrun: interrupted; weights and results so far are in {job.out}")
     return code
 
 
