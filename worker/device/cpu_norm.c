@@ -137,7 +137,8 @@ static ps_err bind_backward(ps_cpu_norm *n, const ps_cpu_memory *memory,
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_VARIANCE, channels, n->variance));
     if (n->affine) {
         PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SCALE, channels, p->weight));
-        PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SHIFT, channels, p->bias));
+        if (PS_DNNL_NORM_BACKWARD_TAKES_SHIFT)
+            PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SHIFT, channels, p->bias));
         PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_SCALE, channels, n->scale_gradient));
         PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_SHIFT, channels, n->shift_gradient));
     }

@@ -18,8 +18,10 @@
 
 #if DNNL_VERSION_MAJOR >= 3
 typedef struct dnnl_memory_desc ps_dnnl_md;
+enum { PS_DNNL_NORM_BACKWARD_TAKES_SHIFT = 0 }; // it refuses arguments it has no use for
 #else
 typedef dnnl_memory_desc_t ps_dnnl_md;
+enum { PS_DNNL_NORM_BACKWARD_TAKES_SHIFT = 1 }; // it refuses to run without
 #endif
 
 /* PS_OK, or an error "who: oneDNN call: reason". */
