@@ -266,13 +266,15 @@ def main():
         with open(os.path.join(args.out, "summary.json"), "w") as f:
             json.dump(summary(job, seconds, timed, n, test), f, indent=2)
     dist.barrier()
-    dist.destroy_process_group()
-    return 0
+    # Everything is written. The orderly end of a process group has been seen to hang on a
+    # loaded machine (torch 1.13), and nothing is left for it to do.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        main()
     except BenchError as error:
         print(f"ddp_job: {error}", file=sys.stderr)
         sys.exit(1)

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 from .job_config import ROOT, BenchError
 
@@ -48,13 +49,19 @@ class Started:
 
 
 def finish(processes, timeout_s):
-    """Waits for all; one failure or the time limit ends them all."""
+    """Waits for all; the first failure or the time limit ends them all."""
+    end = time.monotonic() + timeout_s
     try:
-        for p in processes:
-            if p.popen.wait(timeout_s) != 0:
-                _fail(p.what, p.log)
-    except subprocess.TimeoutExpired as error:
-        raise BenchError(f"{error.cmd[0]} took longer than {timeout_s} s") from error
+        left = list(processes)
+        while left:
+            for p in [p for p in left if p.popen.poll() is not None]:
+                if p.popen.returncode != 0:
+                    _fail(p.what, p.log)
+                left.remove(p)
+            if time.monotonic() > end:
+                raise BenchError(f"{left[0].what} took longer than {timeout_s} s; see "
+                                 f"{left[0].log}")
+            time.sleep(0.02)
     finally:
         for p in processes:
             p.stop()

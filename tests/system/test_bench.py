@@ -1,0 +1,144 @@
+"""The comparisons: psrun --verify, bench/compare, bench/parity; and a rank that stops."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from jobs import BIN, DIGITS, ROOT, JobTest
+
+SHORT = ("data.train=0-319", "train.threads=1", "train.eval_every=0")
+
+
+def torch_python():
+    """A Python with PyTorch: Debian's, or the one on the path."""
+    for python in ("/usr/bin/python3", "python3"):
+        if shutil.which(python) and subprocess.run(
+                [python, "-c", "import torch, numpy"], stderr=subprocess.DEVNULL).returncode == 0:
+            return python
+    return None
+
+
+TORCH = torch_python()
+needs_torch = unittest.skipUnless(TORCH, "no PyTorch (python3-torch)")
+
+
+class BenchTest(JobTest):
+    def bench(self, program, *args, code=0):
+        argv = [sys.executable, str(ROOT / "bench" / program), "--build-dir", str(BIN.parent),
+                "--out", self.path(program), *map(str, args)]
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=250)
+        self.assertEqual(done.returncode, code, done.stdout)
+        return done.stdout
+
+    def report(self, program):
+        with open(self.path(program, f"{program}.json"), encoding="utf-8") as f:
+            return json.load(f)
+
+
+class Verify(JobTest):
+    def test_two_workers_are_equal_bit_for_bit(self):
+        text = self.psrun("--verify", "-s", 2, "-w", 2, DIGITS, *SHORT)
+        self.assertIn("equal bit for bit with 2 workers", text)
+
+    def test_three_workers_stay_within_the_bound(self):
+        text = self.psrun("--verify", "-s", 1, "-w", 3, DIGITS, "train.steps=10", *SHORT)
+        self.assertRegex(text, "within the bound|equal bit for bit")
+
+
+class Compare(BenchTest):
+    def test_without_pytorch_the_rest_is_compared(self):
+        text = self.bench("compare", "-s", 1, "-w", 2, "--rounds", 2, "--torch-python",
+                          "no-such-python", "--link-rate", 1, DIGITS, "train.steps=15",
+                          "exchange.shm=off", *SHORT)
+        self.assertIn("no program no-such-python", text)
+        report = self.report("compare")
+        self.assertEqual(set(report["modes"]), {"alone", "ps", "allreduce"})
+        # From the same weights, over the same batches, with the same draws.
+        loss = {m: report["modes"][m]["train_loss"]["median"] for m in ("ps", "allreduce")}
+        self.assertEqual(loss["ps"], loss["allreduce"])
+        # A worker sends its gradient once in ps mode, and 2 (n-1)/n of it in a ring.
+        tensors = report["advice"]["gradient_bytes"]
+        for mode in ("ps", "allreduce"):
+            sent = report["modes"][mode]["bytes_sent_per_step"]["median"]
+            self.assertLess(abs(sent - tensors) / tensors, 0.1, mode)
+        # G = 4 n_params at 125 MB/s; a server on a host of its own takes both gradients.
+        links = report["advice"]["links_gbit"]["1"]["exchange_ms"]
+        self.assertAlmostEqual(links["ring"], tensors / 125e6 * 1e3, 6)
+        self.assertAlmostEqual(links["servers"], 2 * tensors / 125e6 * 1e3, 6)
+
+    @needs_torch
+    def test_ddp_stands_beside_it(self):
+        self.bench("compare", "-s", 1, "-w", 2, "--rounds", 1, "--torch-python", TORCH, DIGITS,
+                   "train.steps=12", "model.dropout=false", *SHORT)
+        report = self.report("compare")
+        ddp = next(m for m in report["modes"] if m.startswith("ddp"))
+        ours, theirs = (report["modes"][m]["train_loss"]["median"] for m in ("ps", ddp))
+        self.assertAlmostEqual(ours, theirs, 4)
+
+
+class Parity(BenchTest):
+    @needs_torch
+    def test_every_step_from_ddps_weights(self):
+        self.bench("parity", "teacher", "-w", "1,2,4", "--steps", 12, "--torch-python", TORCH,
+                   DIGITS, *SHORT)
+
+    @needs_torch
+    def test_running_free_stays_as_near_as_ddp_to_itself(self):
+        self.bench("parity", "free", "-w", 2, "--seeds", 3, "--steps", 20, "--torch-python",
+                   TORCH, DIGITS, "optimizer.name=sgd", "optimizer.lr=0.05", *SHORT)
+
+    def test_both_modes_give_the_same_bits(self):
+        text = self.bench("parity", "bits", "-w", 2, "--steps", 30, DIGITS, *SHORT)
+        self.assertEqual(text.count("equal bit for bit"), 2)
+
+    @needs_torch
+    def test_every_configuration_is_the_same_model_in_pytorch(self):
+        check = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from benchlib import safetensors
+from benchlib.job_config import JobConfig
+from benchlib.torch_model import Model
+config = JobConfig.load(sys.argv[2], sys.argv[3])
+model = Model(config)
+state = {k: torch.from_numpy(v.copy()) for k, v in safetensors.load(sys.argv[4]).items()}
+model.load_state_dict(state, strict=True)
+assert [n for n, _ in model.named_parameters()] == [t["name"] for t in config.tensors]
+model.eval()
+assert not any(m.training for m in model.modules())
+"""
+        for config in sorted((ROOT / "configs").glob("*.yaml")):
+            with self.subTest(config.name):
+                weights = self.path("init.safetensors")
+                subprocess.run([BIN / "ps-init-weights", weights, config], check=True)
+                done = subprocess.run(
+                    [TORCH, "-c", check, ROOT / "bench", BIN.parent, config, weights],
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                self.assertEqual(done.returncode, 0, done.stdout)
+
+
+class Stopped(JobTest):
+    def test_a_stopped_rank_is_named_and_nobody_hangs(self):
+        """Its connections stay open: only the heartbeats tell."""
+        parts = self.start_job(0, 4, "exchange.name=gloo", "train.epochs=100000",
+                               "net.heartbeat_ms=200", "net.dead_after_ms=2000", *SHORT)
+        parts["worker 0"].wait_for("step")
+        victim = parts.pop("worker 2")
+        os.kill(victim.popen.pid, signal.SIGSTOP)
+        begun = time.monotonic()
+        codes = self.wait_all(parts, 20)
+        self.assertLess(time.monotonic() - begun, 15)
+        for name, part in parts.items():
+            self.assertNotEqual(codes[name], 0, name)
+            self.assertGreater(codes[name], 0, f"{name} died of a signal")
+            self.assertIn("worker 2", part.text(), name)
+
+
+if __name__ == "__main__":
+    unittest.main()
