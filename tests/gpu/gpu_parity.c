@@ -1,0 +1,192 @@
+/* ps-gpu-parity: the CUDA device against the CPU's, teacher-forced.
+ *
+ *   ps-gpu-parity CONFIG STEPS [key=value ...]
+ *
+ * Every step gives both devices the CPU's weights, the same made-up batch and the same
+ * dropout; the CPU's gradient then makes the next weights (SGD). Prints one JSON object:
+ * the worst relative difference of a loss, and the worst difference of a gradient's
+ * element over the largest of its step (and the median step's). 1 where a worst one is
+ * above its bound, 77 without a GPU.
+ *
+ * A relu whose input is within a rounding of 0 has either slope: in deep networks with
+ * batch norm some step meets one, and its worst gradient says nothing. Compare these with
+ * tanh in relu's place.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config.h"
+#include "device.h"
+#include "init_weights.h"
+#include "mem.h"
+
+static const double loss_bound = 1e-5, gradient_bound = 1e-4;
+enum { N_DEVICES = 2, EXIT_SKIPPED = 77 };
+
+/* One device's copy of everything; [0] is the CPU. */
+typedef struct side {
+    ps_device *device;
+    ps_program *program;
+    float *params, *grads;
+    void *buffers;
+    ps_pass_result result;
+} side;
+
+typedef struct parity {
+    ps_config cfg;
+    ps_model_spec spec;
+    side sides[N_DEVICES];
+    int n;
+    float *x;
+    int32_t *labels;
+    uint32_t *positions;
+    uint64_t noise;
+    double worst_loss, worst_gradient;
+    double *gradients; // of each step
+} parity;
+
+static float noise(parity *p) // [-1, 1)
+{
+    p->noise = p->noise * 6364136223846793005ull + 1442695040888963407ull;
+    return (float)((double)(p->noise >> 40) / (1 << 23) - 1.0);
+}
+
+static ps_err open_side(parity *p, side *s, const char *name)
+{
+    const ps_device_options options = {.index = -1, .local_rank = -1};
+    size_t bytes = p->spec.arena_count * sizeof(float);
+    PS_TRY(ps_device_open(name, &options, &s->device));
+    PS_TRY(ps_mem_zalloc_aligned(&s->params, bytes, "parameters"));
+    PS_TRY(ps_mem_zalloc_aligned(&s->grads, bytes, "gradients"));
+    PS_TRY(ps_mem_zalloc_aligned(&s->buffers, p->spec.buffer_bytes + 64, "buffers"));
+    ps_init_weights(&p->spec, 1, 1, s->params, s->buffers);
+    const ps_program_options program = {.spec = &p->spec,
+                                        .max_batch = p->n,
+                                        .training = true,
+                                        .params = s->params,
+                                        .grads = s->grads,
+                                        .buffers = s->buffers};
+    return ps_program_create(s->device, &program, &s->program);
+}
+
+static ps_err set_up(parity *p, const char *config, const char *const *overrides, int n)
+{
+    PS_TRY(ps_config_load(&p->cfg, config, overrides, n));
+    PS_TRY(ps_model_spec_init(&p->spec, &p->cfg));
+    p->n = (int)ps_config_batch(&p->cfg, 0);
+    size_t samples = (size_t)p->n, features = (size_t)ps_dims_count(&p->spec.input);
+    PS_TRY(ps_mem_zalloc_aligned(&p->x, samples * features * sizeof(float), "batch"));
+    PS_TRY(ps_mem_zalloc_aligned(&p->labels, samples * sizeof(int32_t), "batch"));
+    PS_TRY(ps_mem_zalloc_aligned(&p->positions, samples * sizeof(uint32_t), "batch"));
+    PS_TRY(open_side(p, &p->sides[1], "cuda"));
+    return open_side(p, &p->sides[0], "cpu");
+}
+
+static void fini(parity *p)
+{
+    for (int i = 0; i < N_DEVICES; i++) {
+        side *s = &p->sides[i];
+        ps_program_destroy(&s->program);
+        ps_device_close(&s->device);
+        free(s->params);
+        free(s->grads);
+        free(s->buffers);
+    }
+    free(p->x);
+    free(p->labels);
+    free(p->positions);
+    ps_model_spec_fini(&p->spec);
+    ps_config_fini(&p->cfg);
+}
+
+static void make_batch(parity *p, int step)
+{
+    int64_t features = ps_dims_count(&p->spec.input);
+    for (int64_t i = 0; i < p->n * features; i++)
+        p->x[i] = noise(p);
+    for (int i = 0; i < p->n; i++) {
+        p->labels[i] = (int32_t)((unsigned)(i * 7 + step) % (unsigned)p->spec.n_outputs);
+        p->positions[i] = (uint32_t)(step * p->n + i);
+    }
+}
+
+static void compare(parity *p, int step)
+{
+    const side *cpu = &p->sides[0], *gpu = &p->sides[1];
+    double worst = 0, largest = 0;
+    for (uint64_t i = 0; i < p->spec.arena_count; i++) {
+        double d = fabs((double)gpu->grads[i] - cpu->grads[i]);
+        worst = d <= worst ? worst : d; // NaN stays
+        largest = fmax(largest, fabs(cpu->grads[i]));
+    }
+    double loss =
+        fabs(gpu->result.loss_sum - cpu->result.loss_sum) / fabs(cpu->result.loss_sum);
+    if (!(loss <= p->worst_loss)) p->worst_loss = loss;
+    p->gradients[step] = worst / largest;
+    if (!(worst / largest <= p->worst_gradient)) p->worst_gradient = worst / largest;
+}
+
+static ps_err one_step(parity *p, int step)
+{
+    const ps_pass pass = {
+        .training = true, .grad_scale = 1.0f, .dropout = {.seed = 7, .epoch = 1}};
+    const ps_batch batch = {p->n, p->x, p->labels, p->positions};
+    make_batch(p, step);
+    for (int i = 0; i < N_DEVICES; i++) {
+        side *s = &p->sides[i];
+        PS_TRY(ps_program_forward(s->program, &batch, &pass, &s->result));
+        PS_TRY(ps_program_backward(s->program, &batch, &pass));
+    }
+    compare(p, step);
+    for (uint64_t i = 0; i < p->spec.arena_count; i++) {
+        p->sides[0].params[i] -= 0.01f * p->sides[0].grads[i];
+        p->sides[1].params[i] = p->sides[0].params[i];
+    }
+    memcpy(p->sides[1].buffers, p->sides[0].buffers, p->spec.buffer_bytes);
+    return PS_OK;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static int report(const parity *p, int steps)
+{
+    char text[200];
+    bool passed = p->worst_loss <= loss_bound && p->worst_gradient <= gradient_bound;
+    ps_device_describe(p->sides[1].device, text, sizeof text);
+    qsort(p->gradients, (size_t)steps, sizeof *p->gradients, ascending);
+    printf("{\"device\": \"%s\", \"steps\": %d, \"batch\": %d, \"loss\": %.3g, "
+           "\"loss_bound\": %g, \"gradient\": %.3g, \"gradient_median\": %.3g, "
+           "\"gradient_bound\": %g, \"passed\": %s}\n",
+           text, steps, p->n, p->worst_loss, loss_bound, p->worst_gradient,
+           p->gradients[steps / 2], gradient_bound, passed ? "true" : "false");
+    return passed ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3) {
+        fprintf(stderr, "usage: ps-gpu-parity CONFIG STEPS [key=value ...]\n");
+        return 2;
+    }
+    parity p = {.noise = 1};
+    int steps = atoi(argv[2]) > 1 ? atoi(argv[2]) : 1, code = 1;
+    ps_err err =
+        ps_mem_zalloc(&p.gradients, (size_t)steps, sizeof(double), "differences");
+    if (err == PS_OK) err = set_up(&p, argv[1], (const char *const *)argv + 3, argc - 3);
+    bool no_gpu = err == PS_ERR_UNSUPPORTED && !p.sides[1].device;
+    for (int i = 0; i < steps && err == PS_OK; i++)
+        err = one_step(&p, i);
+    if (err == PS_OK)
+        code = report(&p, steps);
+    else
+        fprintf(stderr, "%s%s\n", no_gpu ? "skipped: " : "", ps_err_message());
+    fini(&p);
+    free(p.gradients);
+    return no_gpu ? EXIT_SKIPPED : code;
+}

@@ -1,0 +1,93 @@
+"""PyTorch's side of tests/gpu/run: the job's model trained on a GPU.
+
+  python3 torch_step.py JOB.json SECONDS [compile] [tf32]
+
+Alone, or, with torchrun's variables, as one rank of DDP over Gloo on the same GPU. Each
+step takes another batch from pinned host memory, as pstrain does; nothing but the end
+waits for the GPU. Prints one JSON object with samples_per_second of all ranks.
+"""
+import json
+import os
+import sys
+import time
+
+sys.dont_write_bytecode = True
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+
+import torch  # noqa: E402
+
+from benchlib import torch_model  # noqa: E402
+from benchlib.job_config import JobConfig  # noqa: E402
+
+WARMUP = 15
+
+
+def batches(config, n, classes, count=8):
+    made = []
+    for _ in range(count):
+        x = torch.rand(n, *config["model.input"]) * 2 - 1
+        made.append((x.pin_memory(), torch.randint(0, classes, (n,)).pin_memory()))
+    return made
+
+
+def fused(optimizer, config):
+    groups = [{k: g[k] for k in ("params", "weight_decay", "momentum") if k in g}
+              for g in optimizer.param_groups]
+    return type(optimizer)(groups, lr=config["optimizer.lr"], fused=True)
+
+
+def agree(seconds_a_step, world):
+    """The slowest rank's, so that all make the same number of steps."""
+    t = torch.tensor([seconds_a_step])
+    if world > 1:
+        torch.distributed.all_reduce(t, op=torch.distributed.ReduceOp.MAX)
+    return t.item()
+
+
+def main():
+    config, seconds = JobConfig.read(sys.argv[1]), float(sys.argv[2])
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    tf32 = "tf32" in sys.argv[3:]
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = True
+    torch.manual_seed(1)
+    model = torch_model.Model(config).cuda().train()
+    n = config.batch(0)
+    with torch.no_grad():
+        classes = model(torch.zeros(2, *config["model.input"], device="cuda")).shape[1]
+    optimizer = torch_model.optimizer_of(config, model)
+    loss_of = torch_model.loss_of(config)
+    if world > 1:
+        torch.distributed.init_process_group("gloo")
+        model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[0])
+    if "compile" in sys.argv[3:]:
+        model = torch.compile(model, mode="max-autotune")
+        optimizer = fused(optimizer, config)
+    data = batches(config, n, classes)
+
+    def run(steps):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for i in range(steps):
+            x, labels = (t.cuda(non_blocking=True) for t in data[i % len(data)])
+            optimizer.zero_grad()
+            loss = loss_of(model(x), labels)
+            loss.backward()
+            optimizer.step()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - start) / steps, loss.item()
+
+    run(WARMUP)
+    steps = max(20, min(20000, int(seconds / agree(run(WARMUP)[0], world))))
+    step, loss = run(steps)
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(json.dumps({"torch": torch.__version__, "gpu": torch.cuda.get_device_name(0),
+                          "batch": n, "steps": steps, "step_ms": step * 1e3, "loss": loss,
+                          "samples_per_second": n * world / step}))
+    if world > 1:
+        torch.distributed.destroy_process_group()
+
+
+main()
