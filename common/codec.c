@@ -441,6 +441,17 @@ uint64_t ps_chunk_codec_bytes(const ps_chunk_codec *c, const ps_chunk *chunk)
     return bytes;
 }
 
+void ps_chunk_codec_step_bytes(const ps_chunk_codec *c, const ps_plan *plan,
+                               uint32_t shard, uint64_t *total, uint64_t *largest)
+{
+    *total = *largest = 0;
+    for (uint32_t i = 0; i < plan->n_chunks; i++) {
+        uint64_t bytes = ps_chunk_codec_bytes(c, &plan->chunks[i]);
+        if (bytes > *largest) *largest = bytes;
+        if (plan->chunks[i].shard == shard) *total += bytes;
+    }
+}
+
 void ps_chunk_codec_encode(const ps_chunk_codec *c, const ps_chunk *chunk,
                            const float *values, float *residual, uint64_t draw, void *out)
 {

@@ -69,6 +69,11 @@ ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
 ps_codec ps_chunk_codec_of(const ps_chunk_codec *c, const ps_chunk *chunk);
 uint64_t ps_chunk_codec_bytes(const ps_chunk_codec *c, const ps_chunk *chunk);
 
+/* What credits are made for: the payload bytes of a step's gradients to a shard, and of
+ * the largest chunk of all shards. */
+void ps_chunk_codec_step_bytes(const ps_chunk_codec *c, const ps_plan *plan,
+                               uint32_t shard, uint64_t *total, uint64_t *largest);
+
 /* values and residual (may be NULL) are the chunk's own (chunk->count elements). The gaps
  * between tensors do not travel. */
 void ps_chunk_codec_encode(const ps_chunk_codec *c, const ps_chunk *chunk,

@@ -759,9 +759,10 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
         .epoch = roster->epoch,
         .n_workers = (uint32_t)s->o.n_workers,
     };
-    s->credit = ps_credit_of_shard((uint64_t)s->o.config->exchange.credit,
-                                   plan->shard_counts[s->index] * element_bytes(s),
-                                   plan->max_chunk_count * element_bytes(s));
+    uint64_t total, largest;
+    ps_chunk_codec_step_bytes(&s->codec, plan, s->index, &total, &largest);
+    s->credit =
+        ps_credit_of_shard((uint64_t)s->o.config->exchange.credit, total, largest);
     if (s->clip) PS_TRY(ps_coord_link_create(s->o.zmq_context, s->member, &s->link));
     if (pthread_create(&s->thread, NULL, shard_main, s) != 0)
         return ps_err_set(PS_ERR_NOMEM, "no thread for shard %u", s->index);

@@ -58,9 +58,9 @@ static void *open_socket(bare_job *b, const void *id, size_t bytes)
 static void open_job_of(bare_job *b, int workers, const char *codec)
 {
     const char *const sets[] = {"optimizer.name=sgd", "optimizer.lr=0.5",
-                                "exchange.shm=auto", codec};
+                                "exchange.shm=auto", "exchange.credit=4MiB", codec};
     *b = (bare_job){.workers = workers};
-    test_job_start(&b->job, 1, workers, sets, 4);
+    test_job_start(&b->job, 1, workers, sets, 5);
     assert_int_equal(ps_model_spec_init(&b->spec, &b->job.cfg), PS_OK);
     assert_int_equal(ps_plan_init(&b->plan, &b->spec, 16384, 1), PS_OK);
     joiner j[WORKERS_MAX];

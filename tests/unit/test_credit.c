@@ -16,6 +16,7 @@ static void auto_window(void **state)
     assert_int_equal(ps_credit_of_shard(0, 100 * mib, 3 * mib).window, 6 * mib);
     assert_int_equal(ps_credit_of_shard(0, 2 * mib, mib).window, 2 * mib);
     assert_int_equal(ps_credit_of_shard(0, 2 * mib, mib).explicit_above, UINT64_MAX);
+    assert_int_equal(ps_credit_of_shard(0, 16 * mib, mib / 4).window, mib);
     assert_int_equal(ps_credit_of_shard(0, 100 * mib, mib).explicit_above, 2 * mib);
     assert_int_equal(ps_credit_of_shard(1000, 100 * mib, mib).window, 1000);
 }
