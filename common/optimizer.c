@@ -21,14 +21,7 @@
 #define HAS_TARGETS        0
 #endif
 
-/* What a kernel reads: the step's scalars, rounded once from double as PyTorch does. */
-typedef struct scalars {
-    float scale, decay;                        // of the gradient; L2 or 1 - lr*wd
-    float lr_neg, momentum, damp;              // SGD: -lr, mu, 1 - dampening
-    float beta1, lerp, beta2, one_minus_beta2; // Adam; lerp: 1 - beta1
-    float root_correction, eps, step_size_neg; // Adam: sqrt(1-b2^t), eps, -lr/(1-b1^t)
-    bool first, nesterov, pytorch1;
-} scalars;
+typedef ps_optimizer_scalars scalars;
 
 #define KERNEL static inline __attribute__((always_inline)) void
 
@@ -118,8 +111,9 @@ KERNEL apply_kind(ps_optimizer_kind kind, const scalars *k, uint64_t n, float *p
     }
 FOR_EACH_TARGET(APPLY_FOR_TARGET)
 
-static scalars scalars_of(const ps_optimizer *opt, const ps_optimizer_step *step,
-                          double weight_decay)
+ps_optimizer_scalars ps_optimizer_scalars_of(const ps_optimizer *opt,
+                                             const ps_optimizer_step *step,
+                                             double weight_decay)
 {
     double t = (double)step->t;
     scalars k = {.scale = (float)step->grad_scale,
@@ -146,7 +140,7 @@ void ps_optimizer_apply(const ps_optimizer *opt, const ps_optimizer_step *step,
                         double weight_decay, uint64_t n, float *param, const float *grad,
                         float *const *states)
 {
-    scalars k = scalars_of(opt, step, weight_decay);
+    scalars k = ps_optimizer_scalars_of(opt, step, weight_decay);
     float *mine[PS_OPTIMIZER_MAX_STATES] = {NULL, NULL};
     for (int i = 0; i < opt->n_states; i++)
         mine[i] = states[i];

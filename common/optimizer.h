@@ -44,6 +44,20 @@ ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg);
 /* The weight decay of a tensor of that role. */
 double ps_optimizer_decay(const ps_optimizer *opt, ps_tensor_role role);
 
+/* What every element of a step is computed with: the step's scalars, rounded once from
+ * double as PyTorch does. */
+typedef struct ps_optimizer_scalars {
+    float scale, decay;                        // of the gradient; L2 or 1 - lr*wd
+    float lr_neg, momentum, damp;              // SGD: -lr, mu, 1 - dampening
+    float beta1, lerp, beta2, one_minus_beta2; // Adam; lerp: 1 - beta1
+    float root_correction, eps, step_size_neg; // Adam: sqrt(1-b2^t), eps, -lr/(1-b1^t)
+    bool first, nesterov, pytorch1;
+} ps_optimizer_scalars;
+
+ps_optimizer_scalars ps_optimizer_scalars_of(const ps_optimizer *opt,
+                                             const ps_optimizer_step *step,
+                                             double weight_decay);
+
 /* One step over n elements. param (n), grad (n, read only), states n_states arrays of
  * (n). Elementwise: any cut of the range gives the same bits. */
 void ps_optimizer_apply(const ps_optimizer *opt, const ps_optimizer_step *step,

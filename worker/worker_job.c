@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device_stream.h"
 #include "init_weights.h"
 #include "log.h"
 #include "procstat.h"
@@ -28,6 +29,7 @@ typedef struct job {
     char device_name[160];
     ps_shared_mem params, grads;
     void *buffers;
+    ps_device_stream *stream; // where the weights stay on a GPU
     ps_exchange *exchange;
     ps_evaluator evaluator;
     ps_trainer *trainer;
@@ -167,8 +169,25 @@ static ps_err first_weights(job *j)
     return PS_OK;
 }
 
+/* Exchanges between GPUs, and none at all, work on the weights where the device has them;
+ * ps and gloo on the host's. */
+static ps_err open_stream(job *j)
+{
+    const char *name = j->config->exchange.name;
+    bool there =
+        is_none(j) || strcmp(name, "nccl") == 0 || strcmp(name, "allreduce") == 0;
+    if (!there || !j->device->ops->stream_create) return PS_OK;
+    ps_host_stream_options options = {.spec = &j->spec,
+                                      .optimizer = &j->optimizer,
+                                      .params = j->params.base,
+                                      .grads = j->grads.base,
+                                      .buffers = j->buffers};
+    return j->device->ops->stream_create(j->device, &options, &j->stream);
+}
+
 static ps_err start_exchange(job *j)
 {
+    PS_TRY(open_stream(j));
     ps_exchange_options options = {.config = j->config,
                                    .spec = &j->spec,
                                    .plan = &j->plan,
@@ -179,7 +198,8 @@ static ps_err start_exchange(job *j)
                                    .world_size = j->world_size,
                                    .params = &j->params,
                                    .grads = &j->grads,
-                                   .buffers = j->buffers};
+                                   .buffers = j->buffers,
+                                   .stream = j->stream};
     PS_TRY(ps_exchange_create(j->config->exchange.name, j->device->ops->name, &options,
                               &j->exchange));
     return ps_exchange_start(j->exchange);
@@ -396,6 +416,7 @@ static void clean_up(job *j)
     ps_evaluator_fini(&j->evaluator);
     ps_exchange_destroy(&j->exchange);
     ps_member_destroy(&j->member);
+    if (j->stream) j->stream->ops->destroy(&j->stream);
     ps_device_close(&j->device);
     ps_shared_mem_fini(&j->params);
     ps_shared_mem_fini(&j->grads);

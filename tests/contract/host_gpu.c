@@ -222,6 +222,11 @@ void ps_gpu_drain(ps_gpu *gpu)
         run_until(gpu, (ps_gpu_queue)q, gpu->queues[q].n);
 }
 
+void *ps_gpu_native(ps_gpu *gpu, ps_gpu_queue which)
+{
+    return &gpu->queues[which];
+}
+
 static ps_err take(ps_gpu *gpu, size_t bytes, const char *what, void *out, bool host)
 {
     size_t rounded = bytes > 0 ? bytes : 1;
@@ -327,8 +332,8 @@ static size_t args_bytes(ps_kernel kernel)
     return sizes[kernel];
 }
 
-ps_err ps_gpu_launch(ps_gpu *gpu, ps_kernel kernel, const void *args, int64_t count,
-                     const char *who)
+ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue which, ps_kernel kernel, const void *args,
+                     int64_t count, const char *who)
 {
     size_t bytes = args_bytes(kernel);
     if (count < 0 || count > PS_INDEX_MAX) broken("a count out of range", who);
@@ -340,7 +345,7 @@ ps_err ps_gpu_launch(ps_gpu *gpu, ps_kernel kernel, const void *args, int64_t co
     }
     op o = {.kind = OP_LAUNCH, .kernel = kernel, .count = count, .args = malloc(bytes)};
     memcpy(o.args, args, bytes);
-    return push(gpu, PS_GPU_COMPUTE, o);
+    return push(gpu, which, o);
 }
 
 ps_err ps_gpu_sgemm(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who)

@@ -8,6 +8,7 @@ set(PS_CUDA_SOURCES
     device/cuda_plan.c
     device/cuda_layers.c
     device/cuda_run.c
+    device/cuda_stream.c
     device/cuda_device.c
 )
 

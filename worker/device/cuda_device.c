@@ -4,11 +4,13 @@
 #include <string.h>
 
 #include "cuda_run.h"
+#include "cuda_stream.h"
 #include "mem.h"
 
 typedef struct cuda_device {
     ps_device base;
     ps_gpu *gpu;
+    const ps_cuda_resident *resident; // of the stream, while there is one
 } cuda_device;
 
 typedef struct cuda_program {
@@ -17,6 +19,13 @@ typedef struct cuda_program {
     ps_cpu_graph graph;
     ps_cuda_run run;
 } cuda_program;
+
+static const ps_cuda_resident *resident_of(const cuda_program *p)
+{
+    const cuda_device *d = (const cuda_device *)(const void *)p->base.device;
+    bool ours = d->resident && d->resident->host_params == p->options.params;
+    return ours ? d->resident : NULL;
+}
 
 static ps_gpu *gpu_of(const ps_program *program)
 {
@@ -83,7 +92,8 @@ static ps_err cuda_program_create(ps_device *device, const ps_program_options *o
     ps_err err = ps_gpu_enter(gpu_of(*out));
     if (err == PS_OK) err = ps_cpu_graph_init(&p->graph, options->spec);
     if (err == PS_OK)
-        err = ps_cuda_run_init(&p->run, gpu_of(*out), &p->options, &p->graph);
+        err = ps_cuda_run_init(&p->run, gpu_of(*out), &p->options, &p->graph,
+                               resident_of(p));
     if (err != PS_OK) cuda_program_destroy(out);
     return err;
 }
@@ -109,6 +119,16 @@ static ps_err cuda_outputs(ps_program *program, float *out, size_t count)
     return ps_cuda_run_outputs(&((cuda_program *)(void *)program)->run, out, count);
 }
 
+static ps_err cuda_stream_create(ps_device *device, const ps_host_stream_options *options,
+                                 ps_device_stream **out)
+{
+    cuda_device *d = (cuda_device *)(void *)device;
+    *out = NULL;
+    if (d->resident) return ps_err_set(PS_ERR_ARG, "the device has a stream already");
+    PS_TRY(ps_gpu_enter(d->gpu));
+    return ps_cuda_stream_create(d->gpu, options, &d->resident, out);
+}
+
 const ps_device_ops ps_cuda_device_ops = {
     .name = "cuda",
     .open = cuda_open,
@@ -119,4 +139,5 @@ const ps_device_ops ps_cuda_device_ops = {
     .forward = cuda_forward,
     .backward = cuda_backward,
     .outputs = cuda_outputs,
+    .stream_create = cuda_stream_create,
 };

@@ -100,15 +100,15 @@ static const char *const kernel_names[] = {
 #undef KERNEL_NAME
 };
 
-ps_err ps_gpu_launch(ps_gpu *gpu, ps_kernel kernel, const void *args, int64_t count,
-                     const char *who)
+ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue queue, ps_kernel kernel, const void *args,
+                     int64_t count, const char *who)
 {
     if (count == 0) return PS_OK;
     if (count < 0 || count > PS_INDEX_MAX)
         return ps_err_set(PS_ERR_INTERNAL, "cuda: %s: %s over %lld elements", who,
                           kernel_names[kernel], (long long)count);
     unsigned blocks = (unsigned)((count + FLAT_THREADS - 1) / FLAT_THREADS);
-    cudaStream_t stream = gpu->queues[PS_GPU_COMPUTE];
+    cudaStream_t stream = gpu->queues[queue];
     switch (kernel) {
         PS_FLAT_KERNELS(LAUNCH_FLAT)
         PS_SUM_KERNELS(LAUNCH_SUM)
@@ -248,6 +248,11 @@ ps_err ps_gpu_enter(ps_gpu *gpu)
 void ps_gpu_drain(ps_gpu *gpu)
 {
     cudaDeviceSynchronize();
+}
+
+void *ps_gpu_native(ps_gpu *gpu, ps_gpu_queue queue)
+{
+    return gpu->queues[queue];
 }
 
 /* ------------------------------------------------------------------------- memory */

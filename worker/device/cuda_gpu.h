@@ -22,6 +22,7 @@ typedef enum ps_gpu_queue {
     PS_GPU_COMPUTE,
     PS_GPU_UPLOAD,
     PS_GPU_DOWNLOAD,
+    PS_GPU_EXCHANGE, // of the exchange's thread
     PS_GPU_QUEUES
 } ps_gpu_queue;
 
@@ -48,6 +49,8 @@ ps_err ps_gpu_enter(ps_gpu *gpu);
 /* Waits until everything queued is done, whether it succeeds or not: before memory that
  * it may use is given back. */
 void ps_gpu_drain(ps_gpu *gpu);
+/* The queue in CUDA's own type (cudaStream_t), for libraries. */
+void *ps_gpu_native(ps_gpu *gpu, ps_gpu_queue queue);
 
 /* Zeroed memory of the GPU; 256-byte aligned. what names it in the message, which says
  * what was asked for and what is free. */
@@ -79,10 +82,10 @@ ps_err ps_gpu_passed(ps_gpu *gpu, ps_gpu_event *event, bool *passed);
 /* Blocks until it has passed; an error of the work before it is given here. */
 ps_err ps_gpu_sync(ps_gpu *gpu, ps_gpu_event *event, const char *who);
 
-/* Queues a kernel (cuda_kernels.h) on the compute queue: args is its struct, copied.
+/* Queues a kernel (cuda_kernels.h): args is its struct, copied.
  * count: of a flat kernel's calls, of a sum kernel's blocks; at most PS_INDEX_MAX. */
-ps_err ps_gpu_launch(ps_gpu *gpu, ps_kernel kernel, const void *args, int64_t count,
-                     const char *who);
+ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue queue, ps_kernel kernel, const void *args,
+                     int64_t count, const char *who);
 
 /* C (m, n) = op(A) op(B) + beta C in BLAS's column-major order: op(A) is (m, k), op(B)
  * (k, n); t: transposed. Queued on the compute queue. */
@@ -100,8 +103,11 @@ typedef struct ps_gpu_gemm {
 
 ps_err ps_gpu_sgemm(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who);
 
-/* PS_LAUNCH(gpu, bias, count, who, .y = y, ...) */
+/* PS_LAUNCH(gpu, bias, count, who, .y = y, ...): on the compute queue. */
 #define PS_LAUNCH(gpu, name, count, who, ...)                                            \
-    ps_gpu_launch(gpu, PS_KERNEL_##name, &(const ps_k_##name){__VA_ARGS__}, count, who)
+    PS_LAUNCH_ON(gpu, PS_GPU_COMPUTE, name, count, who, __VA_ARGS__)
+#define PS_LAUNCH_ON(gpu, queue, name, count, who, ...)                                  \
+    ps_gpu_launch(gpu, queue, PS_KERNEL_##name, &(const ps_k_##name){__VA_ARGS__},       \
+                  count, who)
 
 #endif

@@ -42,13 +42,17 @@
     X(log_softmax)                                                                       \
     X(log_softmax_grad)                                                                  \
     X(loss)                                                                              \
-    X(loss_grad)
+    X(loss_grad)                                                                         \
+    X(optimizer)                                                                         \
+    X(norm_lane)                                                                         \
+    X(norm_block)
 
 #define PS_SUM_KERNELS(X)                                                                \
     X(norm_sums)                                                                         \
     X(norm_dots)                                                                         \
     X(row_sums)                                                                          \
-    X(loss_total)
+    X(loss_total)                                                                        \
+    X(bad_values)
 
 enum { PS_SUM_LANES = 256 };
 
@@ -775,6 +779,139 @@ PS_ARITH void ps_k_loss_grad_at(const ps_k_loss_grad *k, uint32_t n)
         else
             dx[c] = ps_nll_softmax_grad(x[c] - lse, hit, k->share);
     }
+}
+
+/* ----------------------------------------------------------------------- optimizer */
+
+/* ps_optimizer_scalars without what is the same for every element of a launch; the two
+ * decays are those of weights and of biases and norms. */
+typedef struct ps_k_optimizer {
+    float *p;
+    const float *g;
+    float *s0, *s1;            // states; SGD without momentum has none
+    const uint32_t *starts;    // (n_tensors) of the arena's tensors, ascending
+    const uint8_t *undecayed;  // (n_tensors) whether the second decay is the tensor's
+    uint32_t n_tensors, first; // elements: first + i
+    bool adam, decoupled, first_step, nesterov, pytorch1;
+    float scale, decay[2], lr_neg, momentum, damp;
+    float beta1, lerp, beta2, one_minus_beta2, root_correction, eps, step_size_neg;
+} ps_k_optimizer;
+
+/* The tensor that holds element i of the arena, or the gap behind the tensor. */
+PS_ARITH uint32_t ps_tensor_of(const uint32_t *starts, uint32_t n, uint32_t i)
+{
+    uint32_t low = 0, high = n; // starts[low] <= i < starts[high]
+    while (high - low > 1) {
+        uint32_t middle = (low + high) / 2;
+        if (starts[middle] <= i)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+PS_ARITH void ps_sgd_element(const ps_k_optimizer *k, float decay, size_t i)
+{
+    float p = k->p[i], d = fmaf(decay, p, k->scale * k->g[i]), up = d;
+    if (k->s0) {
+        float b = k->first_step ? d : fmaf(k->damp, d, k->momentum * k->s0[i]);
+        k->s0[i] = b;
+        up = k->nesterov ? fmaf(k->momentum, b, d) : b;
+    }
+    k->p[i] = fmaf(k->lr_neg, up, p);
+}
+
+PS_ARITH void ps_adam_element(const ps_k_optimizer *k, float decay, size_t i)
+{
+    float g = k->scale * k->g[i], w = k->p[i], m = k->s0[i], mean;
+    if (k->decoupled)
+        w *= decay;
+    else
+        g = fmaf(decay, w, g);
+    if (k->pytorch1)
+        mean = fmaf(k->lerp, g, k->beta1 * m);
+    else if (k->lerp < 0.5f)
+        mean = fmaf(k->lerp, g - m, m);
+    else
+        mean = fmaf(k->lerp - 1.0f, g - m, g);
+    float square = fmaf(k->one_minus_beta2 * g, g, k->beta2 * k->s1[i]);
+    float root = sqrtf(square) / k->root_correction + k->eps;
+    k->s0[i] = mean;
+    k->s1[i] = square;
+    k->p[i] = w + k->step_size_neg * mean / root;
+}
+
+/* A step over a range of the arena, gaps included, which stay zero: the twin of
+ * optimizer.c, with its roundings. */
+PS_ARITH void ps_k_optimizer_at(const ps_k_optimizer *k, uint32_t i)
+{
+    uint32_t at = k->first + i;
+    float decay = k->decay[k->undecayed[ps_tensor_of(k->starts, k->n_tensors, at)]];
+    if (k->adam)
+        ps_adam_element(k, decay, at);
+    else
+        ps_sgd_element(k, decay, at);
+}
+
+/* total.a = how many of x's n values are not finite. One block for each 64 lanes' worth
+ * of 256 values. */
+enum { PS_BAD_PART = 64 * PS_SUM_LANES };
+
+typedef struct ps_k_bad_values {
+    const float *x;
+    ps_sums *parts; // (blocks)
+    uint32_t n;
+} ps_k_bad_values;
+
+PS_ARITH ps_sums ps_k_bad_values_lane(const ps_k_bad_values *k, uint32_t block,
+                                      uint32_t lane)
+{
+    uint32_t begin = block * PS_BAD_PART, left = k->n - begin;
+    uint32_t end = begin + (left < PS_BAD_PART ? left : PS_BAD_PART), bad = 0;
+    for (uint32_t i = begin + lane; i < end; i += PS_SUM_LANES)
+        bad += !(k->x[i] - k->x[i] == 0.0f);
+    ps_sums s = {bad, 0.0};
+    return s;
+}
+
+PS_ARITH void ps_k_bad_values_done(const ps_k_bad_values *k, uint32_t block, ps_sums s)
+{
+    k->parts[block] = s;
+}
+
+/* grad_norm.c's sums of a block: 16 lanes, then halves added. Count: 16 * blocks. */
+enum { PS_NORM_LANES = 16 };
+
+typedef struct ps_k_norm_lane {
+    const float *x;
+    double *lanes; // (blocks, 16)
+    uint32_t n, block;
+} ps_k_norm_lane;
+
+PS_ARITH void ps_k_norm_lane_at(const ps_k_norm_lane *k, uint32_t i)
+{
+    uint32_t begin = i / PS_NORM_LANES * k->block, left = k->n - begin;
+    uint32_t end = begin + (left < k->block ? left : k->block);
+    double sum = 0.0;
+    for (uint32_t at = begin + i % PS_NORM_LANES; at < end; at += PS_NORM_LANES)
+        sum += (double)k->x[at] * (double)k->x[at];
+    k->lanes[i] = sum;
+}
+
+typedef struct ps_k_norm_block {
+    double *lanes; // (blocks, 16): used up
+    double *sums;  // (blocks)
+} ps_k_norm_block;
+
+PS_ARITH void ps_k_norm_block_at(const ps_k_norm_block *k, uint32_t block)
+{
+    double *lanes = k->lanes + (size_t)block * PS_NORM_LANES;
+    for (uint32_t half = PS_NORM_LANES / 2; half > 0; half /= 2) {
+        for (uint32_t l = 0; l < half; l++)
+            lanes[l] += lanes[l + half];
+    }
+    k->sums[block] = lanes[0];
 }
 
 #endif

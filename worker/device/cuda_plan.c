@@ -223,8 +223,13 @@ static ps_err allocate_batch(ps_cuda_plan *p)
 static ps_err allocate_arenas(ps_cuda_plan *p)
 {
     size_t bytes = p->options->spec->arena_count * sizeof(float);
-    PS_TRY(ps_gpu_take(p->gpu, bytes, "the parameters", &p->params));
-    if (p->options->training)
+    if (p->resident) {
+        p->params = p->resident->params;
+        p->grads = p->options->training ? p->resident->grads : NULL;
+    } else {
+        PS_TRY(ps_gpu_take(p->gpu, bytes, "the parameters", &p->params));
+    }
+    if (p->options->training && !p->resident)
         PS_TRY(ps_gpu_take(p->gpu, bytes, "the gradients", &p->grads));
     return ps_gpu_take(p->gpu, p->options->spec->buffer_bytes, "the buffers",
                        &p->buffers);
@@ -245,9 +250,10 @@ static ps_err create_events(ps_cuda_plan *p)
 }
 
 ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, const ps_program_options *options,
-                         const ps_cpu_graph *graph)
+                         const ps_cpu_graph *graph, const ps_cuda_resident *resident)
 {
-    *p = (ps_cuda_plan){.gpu = gpu, .options = options, .graph = graph};
+    *p = (ps_cuda_plan){
+        .gpu = gpu, .resident = resident, .options = options, .graph = graph};
     PS_TRY(ps_mem_zalloc(&p->values, (size_t)graph->n_edges, sizeof *p->values, "model"));
     PS_TRY(ps_mem_zalloc(&p->steps, (size_t)graph->n_nodes, sizeof *p->steps, "model"));
     for (int e = 0; e < graph->n_edges; e++)
@@ -263,6 +269,7 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, const ps_program_options 
 
 void ps_cuda_plan_fini(ps_cuda_plan *p)
 {
+    if (p->resident) p->params = p->grads = NULL; // not ours
     void *const taken[] = {p->params,  p->grads,   p->buffers, p->base,
                            p->columns, p->parts,   p->mean_dy, p->mean_dot,
                            p->batch,   p->samples, p->total};

@@ -30,8 +30,17 @@ typedef struct ps_cuda_step {
     ps_gpu_event *uploaded, *made, *home;
 } ps_cuda_step;
 
+/* Arenas that stay on the GPU, where an exchange works on them (cuda_stream.h). */
+typedef struct ps_cuda_resident {
+    const float *host_params; // which arena it is
+    float *params, *grads;
+    ps_gpu_event *announced; // compute has made all gradients that hooks were told of
+    ps_gpu_event *released;  // the exchange has made all parameters that it said
+} ps_cuda_resident;
+
 typedef struct ps_cuda_plan {
-    ps_gpu *gpu; // borrowed
+    ps_gpu *gpu;                      // borrowed
+    const ps_cuda_resident *resident; // borrowed; NULL: params and grads are our own
     const ps_program_options *options;
     const ps_cpu_graph *graph;
     ps_cuda_value *values; // by edge of the graph
@@ -50,10 +59,11 @@ typedef struct ps_cuda_plan {
     ps_sums *total_home;                    // pinned
 } ps_cuda_plan;
 
-/* The plan borrows all three. It is safe for fini after a failure, which names the layer
- * and what was asked for. */
+/* The plan borrows all of them; resident may be NULL, and has the program's parameters.
+ * It is safe for fini after a failure, which names the layer and what was asked for. */
 ps_err ps_cuda_plan_init(ps_cuda_plan *plan, ps_gpu *gpu,
-                         const ps_program_options *options, const ps_cpu_graph *graph);
+                         const ps_program_options *options, const ps_cpu_graph *graph,
+                         const ps_cuda_resident *resident);
 void ps_cuda_plan_fini(ps_cuda_plan *plan);
 
 /* NULL for PS_NONE. */

@@ -6,17 +6,19 @@
 #include "cuda_layers.h"
 
 ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, const ps_program_options *options,
-                        const ps_cpu_graph *graph)
+                        const ps_cpu_graph *graph, const ps_cuda_resident *resident)
 {
     size_t arena = options->spec->arena_count * sizeof(float);
     size_t buffers = options->spec->buffer_bytes;
     *run = (ps_cuda_run){0};
-    PS_TRY(ps_cuda_plan_init(&run->plan, gpu, options, graph));
+    PS_TRY(ps_cuda_plan_init(&run->plan, gpu, options, graph, resident));
     PS_TRY(ps_gpu_event_create(gpu, &run->idle));
     PS_TRY(ps_gpu_event_create(gpu, &run->uploaded));
     PS_TRY(ps_gpu_event_create(gpu, &run->finished));
-    PS_TRY(ps_gpu_pin(gpu, options->params, arena, "parameters", &run->params_pinned));
-    if (options->training)
+    if (!resident)
+        PS_TRY(
+            ps_gpu_pin(gpu, options->params, arena, "parameters", &run->params_pinned));
+    if (options->training && !resident)
         PS_TRY(ps_gpu_pin(gpu, options->grads, arena, "gradients", &run->grads_pinned));
     if (buffers == 0) return PS_OK;
     return ps_gpu_pin(gpu, options->buffers, buffers, "buffers", &run->buffers_pinned);
@@ -115,6 +117,8 @@ static ps_err upload_layer(ps_cuda_run *run, const ps_cuda_step *s,
     ps_cuda_layer_tensors(s->node->layer, &first, &n);
     if (n == 0) return PS_OK;
     PS_TRY(hooks->params_needed(hooks->ctx, first, n));
+    if (run->plan.resident)
+        return ps_gpu_await(run->plan.gpu, PS_GPU_COMPUTE, run->plan.resident->released);
     return upload_tensors(run, first, n, s->uploaded);
 }
 
@@ -173,7 +177,8 @@ ps_err ps_cuda_run_forward(ps_cuda_run *run, const ps_batch *batch, const ps_pas
     PS_TRY(upload_buffers(run, pass->training));
     PS_TRY(upload_batch(run, batch));
     PS_TRY(arrange_input(run, batch->n));
-    if (at_once && p->options->spec->n_tensors > 0)
+    if (p->resident) PS_TRY(ps_gpu_await(p->gpu, PS_GPU_COMPUTE, p->resident->released));
+    if (at_once && !p->resident && p->options->spec->n_tensors > 0)
         PS_TRY(upload_tensors(run, 0, p->options->spec->n_tensors, run->uploaded));
     for (int i = 0; i < p->graph->n_nodes; i++) {
         if (by_layer) PS_TRY(upload_layer(run, &p->steps[i], hooks));
@@ -226,6 +231,16 @@ static ps_err tell_ready(ps_cuda_run *run, const ps_pass_hooks *hooks, int until
     return PS_OK;
 }
 
+/* Gradients that stay on the GPU: the exchange queues its work behind the event. */
+static ps_err announce(ps_cuda_run *run, const ps_cuda_step *s,
+                       const ps_pass_hooks *hooks)
+{
+    int first, n;
+    ps_cuda_layer_tensors(s->node->layer, &first, &n);
+    PS_TRY(ps_gpu_record(run->plan.gpu, run->plan.resident->announced, PS_GPU_COMPUTE));
+    return hooks ? hooks->grads_ready(hooks->ctx, first, n) : PS_OK;
+}
+
 ps_err ps_cuda_run_backward(ps_cuda_run *run, const ps_batch *batch, const ps_pass *pass)
 {
     ps_cuda_plan *p = &run->plan;
@@ -245,11 +260,15 @@ ps_err ps_cuda_run_backward(ps_cuda_run *run, const ps_batch *batch, const ps_pa
         if (!g->edges[s->node->out].needs_grad) continue;
         if (!s->node->with_loss) PS_TRY(ps_cuda_layer_backward(&r, s));
         if (!wanted || !s->home) continue;
+        if (p->resident) {
+            PS_TRY(announce(run, s, hooks));
+            continue;
+        }
         PS_TRY(download_layer(run, s));
         // layers below are queued by now: the GPU has work while the hook runs
         PS_TRY(tell_ready(run, hooks, i, false, &next));
     }
-    return wanted ? tell_ready(run, hooks, -1, true, &next) : PS_OK;
+    return wanted && !p->resident ? tell_ready(run, hooks, -1, true, &next) : PS_OK;
 }
 
 ps_err ps_cuda_run_outputs(ps_cuda_run *run, float *out, size_t count)

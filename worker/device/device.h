@@ -12,6 +12,8 @@
 
 typedef struct ps_device ps_device;
 typedef struct ps_program ps_program;
+struct ps_device_stream; // device_stream.h
+struct ps_host_stream_options;
 
 typedef struct ps_device_options {
     int index;      // of several of its kind; -1: chosen by the device, by local_rank
@@ -88,6 +90,14 @@ typedef struct ps_device_ops {
     ps_err (*backward)(ps_program *program, const ps_batch *batch, const ps_pass *pass);
     /* The last forward's outputs (n, outputs), copied to host memory. */
     ps_err (*outputs)(ps_program *program, float *out, size_t count);
+    /* Keeps the arenas of these parameters on the device, with the optimizer's states:
+     * programs made for them afterwards work there, move nothing between there and the
+     * host arenas (hooks are called all the same), and are destroyed before the stream.
+     * One stream at a time. *out is owned by the caller. NULL: the arenas are host memory
+     * anyway. */
+    ps_err (*stream_create)(ps_device *device,
+                            const struct ps_host_stream_options *options,
+                            struct ps_device_stream **out);
 } ps_device_ops;
 
 struct ps_device {

@@ -15,8 +15,15 @@
 
 typedef struct ps_device_stream ps_device_stream;
 
+/* Arenas that move between the host and the stream's memory. */
+enum { PS_STREAM_PARAMS = 1, PS_STREAM_BUFFERS = 2 };
+
 typedef struct ps_device_stream_ops {
     const char *name;
+    /* Copies host arenas (PS_STREAM_...) to where the stream works, or back, behind what
+     * is queued, and waits for it. Nothing where these are the same. */
+    ps_err (*from_host)(ps_device_stream *s, unsigned arenas);
+    ps_err (*to_host)(ps_device_stream *s, unsigned arenas);
     /* The library's handle of the queue (cudaStream_t); NULL: host memory. Borrowed. */
     void *(*native)(ps_device_stream *s);
     /* The arenas where the stream works on them. Borrowed. */

@@ -41,6 +41,11 @@ static ps_err host_nothing(ps_device_stream *s)
     return PS_OK;
 }
 
+static ps_err host_move(ps_device_stream *s, unsigned arenas)
+{
+    return PS_OK;
+}
+
 static ps_err host_done(ps_device_stream *s, bool *done)
 {
     *done = true;
@@ -92,6 +97,8 @@ static void host_destroy(ps_device_stream **base)
 
 static const ps_device_stream_ops host_stream_ops = {
     .name = "host",
+    .from_host = host_move,
+    .to_host = host_move,
     .native = host_native,
     .params = host_params,
     .grads = host_grads,

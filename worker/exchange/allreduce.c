@@ -199,7 +199,10 @@ static ps_err broadcast(allreduce *x, wanted what)
         {s->ops->params(s), x->at.spec->arena_count * sizeof(float)},
     };
     int n = what == WANT_ALL ? 2 : 1;
+    unsigned arenas = PS_STREAM_BUFFERS | (what == WANT_ALL ? PS_STREAM_PARAMS : 0);
+    PS_TRY(s->ops->from_host(s, arenas));
     PS_TRY(x->collective->ops->broadcast(x->collective, ranges, n));
+    PS_TRY(s->ops->to_host(s, arenas));
     uint64_t bytes = 0;
     for (int i = 0; i < n; i++)
         bytes += ranges[i].n_bytes;
@@ -356,7 +359,9 @@ ps_err ps_allreduce_finish(ps_exchange *base)
 ps_err ps_allreduce_drain(ps_exchange *base)
 {
     allreduce *x = of(base);
-    return wait_applied(x, x->steps * (uint64_t)x->buckets.n);
+    PS_TRY(wait_applied(x, x->steps * (uint64_t)x->buckets.n));
+    // the communication thread has nothing to do now: the stream is this one's
+    return x->steps > 0 ? x->stream->ops->to_host(x->stream, PS_STREAM_PARAMS) : PS_OK;
 }
 
 ps_err ps_allreduce_sync_buffers(ps_exchange *base)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device_stream.h"
 #include "finite.h"
 #include "grad_norm.h"
 #include "mem.h"
@@ -37,7 +38,7 @@ static ps_err alloc_states(exchange_none *e)
 {
     const ps_model_spec *spec = e->o.spec;
     size_t bytes = spec->arena_count * sizeof(float);
-    for (int i = 0; i < e->o.optimizer->n_states; i++)
+    for (int i = 0; i < e->o.optimizer->n_states && !e->o.stream; i++)
         PS_TRY(ps_mem_zalloc_aligned(&e->states[i], bytes, "optimizer state"));
     if (e->o.config->optimizer.clip_norm <= 0) return PS_OK;
     return ps_mem_zalloc(&e->block_sums, ps_grad_norm_blocks(spec), sizeof(double),
@@ -68,6 +69,18 @@ static ps_err none_ok(ps_exchange *x)
     return PS_OK;
 }
 
+static ps_err none_start(ps_exchange *x)
+{
+    ps_device_stream *s = self(x)->o.stream;
+    return s ? s->ops->from_host(s, PS_STREAM_PARAMS) : PS_OK;
+}
+
+static ps_err none_drain(ps_exchange *x)
+{
+    ps_device_stream *s = self(x)->o.stream;
+    return s ? s->ops->to_host(s, PS_STREAM_PARAMS) : PS_OK;
+}
+
 static ps_err none_begin(ps_exchange *x, uint64_t step)
 {
     self(x)->step = (ps_optimizer_step){
@@ -87,8 +100,14 @@ static const float *grad_of(const exchange_none *e, int tensor)
 
 static ps_err check_tensor(const exchange_none *e, int tensor)
 {
+    ps_device_stream *s = e->o.stream;
     const ps_tensor *t = &e->o.spec->tensors[tensor];
-    if (!e->check || ps_finite_all(grad_of(e, tensor), t->count)) return PS_OK;
+    bool finite = true;
+    if (s)
+        PS_TRY(s->ops->check_finite(s, t->offset, t->count, &finite));
+    else if (e->check)
+        finite = ps_finite_all(grad_of(e, tensor), t->count);
+    if (finite) return PS_OK;
     return ps_err_set(PS_ERR_NUMERIC,
                       "the gradient of worker %d for %s in step %" PRIu64
                       " has a number that is not finite (a lower optimizer.lr or "
@@ -111,6 +130,7 @@ static void apply_tensor(exchange_none *e, int tensor)
 static ps_err none_grads_ready(ps_exchange *x, int first, int n)
 {
     exchange_none *e = self(x);
+    if (e->o.stream) return PS_OK; // all at once, in finish
     for (int t = first; t < first + n; t++) {
         PS_TRY(check_tensor(e, t));
         if (!e->block_sums) apply_tensor(e, t);
@@ -118,9 +138,37 @@ static ps_err none_grads_ready(ps_exchange *x, int first, int n)
     return PS_OK;
 }
 
+/* Names the tensor where the arena as a whole is not finite. */
+static ps_err check_stream(const exchange_none *e)
+{
+    ps_device_stream *s = e->o.stream;
+    bool finite = true;
+    if (!e->check) return PS_OK;
+    PS_TRY(s->ops->check_finite(s, 0, e->o.spec->arena_count, &finite));
+    for (int t = 0; t < e->o.spec->n_tensors && !finite; t++)
+        PS_TRY(check_tensor(e, t));
+    return PS_OK;
+}
+
+/* The whole step in the device's memory. */
+static ps_err finish_on_stream(exchange_none *e)
+{
+    ps_device_stream *s = e->o.stream;
+    PS_TRY(s->ops->wait_compute(s));
+    PS_TRY(check_stream(e));
+    if (e->block_sums) {
+        PS_TRY(s->ops->norm_sums(s, &e->whole, e->block_sums));
+        double norm = ps_grad_norm_total(e->block_sums, ps_grad_norm_blocks(e->o.spec));
+        e->step.grad_scale = ps_grad_norm_clip(norm, e->o.config->optimizer.clip_norm);
+    }
+    PS_TRY(s->ops->apply(s, &e->step, 0, e->o.spec->n_tensors));
+    return s->ops->release_compute(s);
+}
+
 static ps_err none_finish(ps_exchange *x)
 {
     exchange_none *e = self(x);
+    if (e->o.stream) return finish_on_stream(e);
     if (!e->block_sums) return PS_OK;
     ps_grad_norm_chunk(e->o.spec, &e->whole, e->o.grads->base, e->block_sums);
     double norm = ps_grad_norm_total(e->block_sums, ps_grad_norm_blocks(e->o.spec));
@@ -138,12 +186,12 @@ static void none_stats(const ps_exchange *x, ps_exchange_stats *out)
 const ps_exchange_ops ps_exchange_none_ops = {
     .name = "none",
     .create = none_create,
-    .start = none_ok,
+    .start = none_start,
     .begin = none_begin,
     .params_needed = none_params_needed,
     .grads_ready = none_grads_ready,
     .finish = none_finish,
-    .drain = none_ok,
+    .drain = none_drain,
     .sync_buffers = none_ok,
     .stats = none_stats,
     .stop = none_ok,

@@ -1,0 +1,230 @@
+/* Training with the weights on the GPU (cuda_stream.c) against training with the host's
+ * optimizer: the same bits, step by step, for every optimizer. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "device.h"
+#include "device_stream.h"
+#include "exchange.h"
+#include "init_weights.h"
+
+enum { BATCH = 6, STEPS = 5, FEATURES = 64 };
+
+/* One training: [0] with the host's optimizer, [1] on the stream. */
+typedef struct side {
+    ps_shared_mem params, grads;
+    void *buffers;
+    ps_device_stream *stream;
+    ps_exchange *exchange;
+    ps_program *program, *evaluation;
+} side;
+
+typedef struct rig {
+    ps_config cfg;
+    ps_model_spec spec;
+    ps_plan plan;
+    ps_optimizer optimizer;
+    ps_schedule schedule;
+    ps_device *device;
+    side sides[2];
+    float x[BATCH * FEATURES];
+    int32_t labels[BATCH];
+    uint32_t positions[BATCH];
+} rig;
+
+static void check(ps_err err)
+{
+    if (err != PS_OK) fail_msg("%s", ps_err_message());
+}
+
+static void open_side(rig *r, side *s, bool on_stream)
+{
+    size_t bytes = r->spec.arena_count * sizeof(float);
+    check(ps_shared_mem_init(&s->params, bytes, "p"));
+    check(ps_shared_mem_init(&s->grads, bytes, "g"));
+    check(ps_mem_zalloc_aligned(&s->buffers, r->spec.buffer_bytes + 64, "b"));
+    ps_init_weights(&r->spec, 3, 1, s->params.base, s->buffers);
+    const ps_host_stream_options stream = {.spec = &r->spec,
+                                           .optimizer = &r->optimizer,
+                                           .params = s->params.base,
+                                           .grads = s->grads.base,
+                                           .buffers = s->buffers};
+    if (on_stream) check(r->device->ops->stream_create(r->device, &stream, &s->stream));
+    const ps_exchange_options exchange = {.config = &r->cfg,
+                                          .spec = &r->spec,
+                                          .plan = &r->plan,
+                                          .optimizer = &r->optimizer,
+                                          .schedule = &r->schedule,
+                                          .world_size = 1,
+                                          .params = &s->params,
+                                          .grads = &s->grads,
+                                          .buffers = s->buffers,
+                                          .stream = s->stream};
+    check(ps_exchange_create("none", "cuda", &exchange, &s->exchange));
+    check(ps_exchange_start(s->exchange));
+    ps_program_options program = {.spec = &r->spec,
+                                  .max_batch = BATCH,
+                                  .training = true,
+                                  .params = s->params.base,
+                                  .grads = s->grads.base,
+                                  .buffers = s->buffers};
+    check(ps_program_create(r->device, &program, &s->program));
+    program.training = false;
+    check(ps_program_create(r->device, &program, &s->evaluation));
+}
+
+static void rig_init(rig *r, const char *optimizer, const char *more)
+{
+    const char *overrides[] = {
+        "model.input=[1, 8, 8]",
+        "model.loss=cross_entropy",
+        "model.layers=[{conv2d: {name: a, out: 70, kernel: 3}}, {batch_norm2d: {name: "
+        "n}}, relu, flatten, {linear: {name: fc, out: 5}}]",
+        "optimizer.lr=0.05",
+        optimizer,
+        more};
+    memset(r, 0, sizeof *r);
+    check(ps_config_load(&r->cfg, NULL, overrides, 6));
+    check(ps_model_spec_init(&r->spec, &r->cfg));
+    check(ps_plan_init(&r->plan, &r->spec, 0, 1));
+    check(ps_optimizer_init(&r->optimizer, &r->cfg));
+    check(ps_schedule_init(&r->schedule, &r->cfg, STEPS));
+    const ps_device_options device = {.index = -1, .local_rank = -1};
+    check(ps_device_open("cuda", &device, &r->device));
+    open_side(r, &r->sides[0], false);
+    open_side(r, &r->sides[1], true);
+    for (int i = 0; i < BATCH * FEATURES; i++)
+        r->x[i] = sinf((float)(i * i));
+    for (int i = 0; i < BATCH; i++)
+        r->labels[i] = i % 5;
+}
+
+static void rig_fini(rig *r)
+{
+    for (int i = 0; i < 2; i++) {
+        side *s = &r->sides[i];
+        ps_program_destroy(&s->program);
+        ps_program_destroy(&s->evaluation);
+        ps_exchange_destroy(&s->exchange);
+        if (s->stream) s->stream->ops->destroy(&s->stream);
+        ps_shared_mem_fini(&s->params);
+        ps_shared_mem_fini(&s->grads);
+        free(s->buffers);
+    }
+    ps_device_close(&r->device);
+    ps_plan_fini(&r->plan);
+    ps_model_spec_fini(&r->spec);
+    ps_config_fini(&r->cfg);
+}
+
+static ps_err on_params(void *ctx, int first, int n)
+{
+    return ps_exchange_params_needed(ctx, first, n);
+}
+
+static ps_err on_grads(void *ctx, int first, int n)
+{
+    return ps_exchange_grads_ready(ctx, first, n);
+}
+
+/* A step of two micro-batches: the second adds to the first one's gradients. */
+static ps_err train_step(rig *r, side *s, uint64_t step, double *loss)
+{
+    ps_batch batch = {BATCH, r->x, r->labels, r->positions};
+    ps_pass_result result = {0};
+    PS_TRY(ps_exchange_begin(s->exchange, step));
+    for (int m = 0; m < 2; m++) {
+        batch.n = BATCH - m;
+        ps_pass_hooks hooks = {.ctx = s->exchange,
+                               .params_needed = m == 0 ? on_params : NULL,
+                               .grads_ready = m == 1 ? on_grads : NULL};
+        ps_pass pass = {
+            .training = true, .accumulate = m > 0, .grad_scale = 0.5f, .hooks = &hooks};
+        PS_TRY(ps_program_forward(s->program, &batch, &pass, &result));
+        PS_TRY(ps_program_backward(s->program, &batch, &pass));
+        *loss += result.loss_sum;
+    }
+    return ps_exchange_finish(s->exchange);
+}
+
+static double evaluate(rig *r, side *s)
+{
+    ps_batch batch = {BATCH, r->x, r->labels, r->positions};
+    ps_pass pass = {.grad_scale = 1};
+    ps_pass_result result;
+    check(ps_program_forward(s->evaluation, &batch, &pass, &result));
+    return result.loss_sum;
+}
+
+static void assert_same_training(const char *optimizer, const char *more)
+{
+    rig *r = malloc(sizeof *r);
+    print_message("%s %s\n", optimizer, more);
+    rig_init(r, optimizer, more);
+    size_t bytes = r->spec.arena_count * sizeof(float);
+    float *first = malloc(bytes);
+    memcpy(first, r->sides[0].params.base, bytes);
+    for (uint64_t step = 0; step < STEPS; step++) {
+        double loss[2] = {0, 0}, evaluated[2];
+        for (int i = 0; i < 2; i++) {
+            check(train_step(r, &r->sides[i], step, &loss[i]));
+            evaluated[i] = evaluate(r, &r->sides[i]); // before drain: on the device
+        }
+        check(ps_exchange_drain(r->sides[1].exchange));
+        assert_memory_equal(&loss[0], &loss[1], sizeof loss[0]);
+        assert_memory_equal(&evaluated[0], &evaluated[1], sizeof loss[0]);
+        assert_memory_equal(r->sides[0].params.base, r->sides[1].params.base, bytes);
+        assert_memory_equal(r->sides[0].buffers, r->sides[1].buffers,
+                            r->spec.buffer_bytes);
+    }
+    assert_memory_not_equal(first, r->sides[1].params.base, bytes);
+    free(first);
+    rig_fini(r);
+    free(r);
+}
+
+static void test_optimizers(void **state)
+{
+    assert_same_training("optimizer.name=sgd", "optimizer.weight_decay=0.1");
+    assert_same_training("optimizer.name=sgd", "optimizer.momentum=0.9");
+    assert_same_training("optimizer={name: sgd, momentum: 0.9, nesterov: true, "
+                         "weight_decay: 0.01, decay_bias_norm: false}",
+                         "optimizer.clip_norm=0.3");
+    assert_same_training("optimizer.name=adam", "optimizer.weight_decay=0.1");
+    assert_same_training("optimizer={name: adamw, weight_decay: 0.1, decay_bias_norm: "
+                         "false, clip_norm: 0.2}",
+                         "schedule.name=cosine");
+    assert_same_training("optimizer={name: adam, betas: [0.3, 0.9]}",
+                         "optimizer.pytorch=2");
+    assert_same_training("optimizer.name=adamw", "optimizer.pytorch=1");
+}
+
+/* The error names tensor and step, as the host's does. */
+static void test_not_finite(void **state)
+{
+    rig *r = malloc(sizeof *r);
+    rig_init(r, "optimizer.name=sgd", "optimizer.momentum=0");
+    double loss = 0;
+    r->x[17] = NAN;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(train_step(r, &r->sides[i], 0, &loss), PS_ERR_NUMERIC);
+        assert_non_null(strstr(ps_err_message(), "step 0"));
+    }
+    rig_fini(r);
+    free(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_optimizers),
+        cmocka_unit_test(test_not_finite),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

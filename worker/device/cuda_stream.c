@@ -1,0 +1,305 @@
+#include "cuda_stream.h"
+
+#include <stdlib.h>
+
+#include "grad_norm.h"
+#include "mem.h"
+
+static const char who[] = "the exchange";
+
+typedef struct cuda_stream {
+    ps_device_stream base;
+    ps_gpu *gpu;
+    ps_host_stream_options at;
+    ps_cuda_resident resident;
+    const ps_cuda_resident **registered; // the device's pointer to resident
+    float *states[PS_OPTIMIZER_MAX_STATES];
+    char *buffers;
+    uint32_t *starts;                 // (n_tensors), on the GPU
+    uint8_t *undecayed;               // (n_tensors), on the GPU
+    ps_sums *bad;                     // parts of a check, on the GPU
+    ps_sums *bad_home;                // and pinned
+    double *lanes, *sums, *sums_home; // of the blocks of the norm
+    ps_gpu_event *marked, *waited;
+    bool params_pinned;
+} cuda_stream;
+
+static cuda_stream *of(ps_device_stream *s)
+{
+    return (cuda_stream *)s;
+}
+
+static void *stream_native(ps_device_stream *s)
+{
+    return ps_gpu_native(of(s)->gpu, PS_GPU_EXCHANGE);
+}
+
+static float *stream_params(ps_device_stream *s)
+{
+    return of(s)->resident.params;
+}
+
+static float *stream_grads(ps_device_stream *s)
+{
+    return of(s)->resident.grads;
+}
+
+static void *stream_buffers(ps_device_stream *s)
+{
+    return of(s)->buffers;
+}
+
+static ps_err wait_queue(cuda_stream *s)
+{
+    PS_TRY(ps_gpu_record(s->gpu, s->waited, PS_GPU_EXCHANGE));
+    return ps_gpu_sync(s->gpu, s->waited, who);
+}
+
+static ps_err stream_from_host(ps_device_stream *base, unsigned arenas)
+{
+    cuda_stream *s = of(base);
+    const ps_model_spec *spec = s->at.spec;
+    PS_TRY(ps_gpu_enter(s->gpu));
+    if (arenas & PS_STREAM_PARAMS) {
+        PS_TRY(ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->resident.params, s->at.params,
+                              spec->arena_count * sizeof(float), who));
+        PS_TRY(ps_gpu_record(s->gpu, s->resident.released, PS_GPU_EXCHANGE));
+    }
+    if (arenas & PS_STREAM_BUFFERS && spec->buffer_bytes > 0)
+        PS_TRY(ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->buffers, s->at.buffers,
+                              spec->buffer_bytes, who));
+    return wait_queue(s);
+}
+
+static ps_err stream_to_host(ps_device_stream *base, unsigned arenas)
+{
+    cuda_stream *s = of(base);
+    const ps_model_spec *spec = s->at.spec;
+    PS_TRY(ps_gpu_enter(s->gpu));
+    if (arenas & PS_STREAM_PARAMS)
+        PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->at.params, s->resident.params,
+                               spec->arena_count * sizeof(float), who));
+    if (arenas & PS_STREAM_BUFFERS && spec->buffer_bytes > 0)
+        PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->at.buffers, s->buffers,
+                               spec->buffer_bytes, who));
+    return wait_queue(s);
+}
+
+static ps_err stream_wait_compute(ps_device_stream *base)
+{
+    cuda_stream *s = of(base);
+    PS_TRY(ps_gpu_enter(s->gpu)); // each thread's first call
+    return ps_gpu_await(s->gpu, PS_GPU_EXCHANGE, s->resident.announced);
+}
+
+static ps_err stream_release_compute(ps_device_stream *base)
+{
+    return ps_gpu_record(of(base)->gpu, of(base)->resident.released, PS_GPU_EXCHANGE);
+}
+
+static ps_err stream_mark(ps_device_stream *base)
+{
+    return ps_gpu_record(of(base)->gpu, of(base)->marked, PS_GPU_EXCHANGE);
+}
+
+static ps_err stream_done(ps_device_stream *base, bool *done)
+{
+    return ps_gpu_passed(of(base)->gpu, of(base)->marked, done);
+}
+
+static int64_t parts_of(uint64_t count)
+{
+    return (int64_t)((count + PS_BAD_PART - 1) / PS_BAD_PART);
+}
+
+static ps_err stream_check_finite(ps_device_stream *base, uint64_t offset, uint64_t count,
+                                  bool *finite)
+{
+    cuda_stream *s = of(base);
+    int64_t parts = parts_of(count);
+    *finite = true;
+    if (count == 0) return PS_OK;
+    PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, bad_values, parts, who,
+                        .x = s->resident.grads + offset, .parts = s->bad,
+                        .n = (uint32_t)count));
+    PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->bad_home, s->bad,
+                           (size_t)parts * sizeof *s->bad, who));
+    PS_TRY(wait_queue(s));
+    for (int64_t i = 0; i < parts; i++)
+        *finite = *finite && s->bad_home[i].a == 0.0;
+    return PS_OK;
+}
+
+/* The blocks of one tensor's part [begin, end), in its own elements; *sums moves on. */
+static ps_err queue_norm(cuda_stream *s, const ps_tensor *t, uint64_t begin, uint64_t end,
+                         double **sums)
+{
+    int64_t blocks = (int64_t)((end - begin + PS_NORM_BLOCK - 1) / PS_NORM_BLOCK);
+    PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, norm_lane, blocks * PS_NORM_LANES, who,
+                        .x = s->resident.grads + t->offset + begin, .lanes = s->lanes,
+                        .n = (uint32_t)(end - begin), .block = PS_NORM_BLOCK));
+    PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, norm_block, blocks, who,
+                        .lanes = s->lanes, .sums = *sums));
+    *sums += blocks;
+    return PS_OK;
+}
+
+static ps_err stream_norm_sums(ps_device_stream *base, const ps_chunk *chunk,
+                               double *sums)
+{
+    cuda_stream *s = of(base);
+    double *at = s->sums;
+    for (int i = chunk->first_tensor; i <= chunk->last_tensor; i++) {
+        const ps_tensor *t = &s->at.spec->tensors[i];
+        uint64_t begin = chunk->offset > t->offset ? chunk->offset - t->offset : 0;
+        uint64_t end = chunk->offset + chunk->count - t->offset;
+        PS_TRY(queue_norm(s, t, begin, end < t->count ? end : t->count, &at));
+    }
+    size_t n = (size_t)(at - s->sums);
+    PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->sums_home, s->sums,
+                           n * sizeof *sums, who));
+    PS_TRY(wait_queue(s));
+    for (size_t i = 0; i < n; i++)
+        sums[i] = s->sums_home[i];
+    return PS_OK;
+}
+
+/* One launch for the whole range: the optimizers of PyTorch call this fused. */
+static ps_err stream_apply(ps_device_stream *base, const ps_optimizer_step *step,
+                           int first, int n)
+{
+    cuda_stream *s = of(base);
+    const ps_optimizer *opt = s->at.optimizer;
+    const ps_tensor *from = &s->at.spec->tensors[first], *to = from + n - 1;
+    ps_optimizer_scalars k = ps_optimizer_scalars_of(opt, step, opt->weight_decay);
+    ps_optimizer_scalars spared =
+        ps_optimizer_scalars_of(opt, step, ps_optimizer_decay(opt, PS_TENSOR_BIAS));
+    if (n == 0) return PS_OK;
+    return PS_LAUNCH_ON(
+        s->gpu, PS_GPU_EXCHANGE, optimizer,
+        (int64_t)(to->offset + to->count - from->offset), who, .p = s->resident.params,
+        .g = s->resident.grads, .s0 = s->states[0], .s1 = s->states[1],
+        .starts = s->starts, .undecayed = s->undecayed,
+        .n_tensors = (uint32_t)s->at.spec->n_tensors, .first = (uint32_t)from->offset,
+        .adam = opt->kind != PS_OPTIMIZER_SGD,
+        .decoupled = opt->kind == PS_OPTIMIZER_ADAMW, .first_step = k.first,
+        .nesterov = k.nesterov, .pytorch1 = k.pytorch1, .scale = k.scale,
+        .decay = {k.decay, spared.decay}, .lr_neg = k.lr_neg, .momentum = k.momentum,
+        .damp = k.damp, .beta1 = k.beta1, .lerp = k.lerp, .beta2 = k.beta2,
+        .one_minus_beta2 = k.one_minus_beta2, .root_correction = k.root_correction,
+        .eps = k.eps, .step_size_neg = k.step_size_neg);
+}
+
+static void stream_destroy(ps_device_stream **base)
+{
+    cuda_stream *s = of(*base);
+    void *const taken[] = {
+        s->resident.params, s->resident.grads, s->states[0], s->states[1], s->buffers,
+        s->starts,          s->undecayed,      s->bad,       s->lanes,     s->sums};
+    ps_gpu_enter(s->gpu);
+    ps_gpu_drain(s->gpu);
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        ps_gpu_give(s->gpu, taken[i]);
+    ps_gpu_give_pinned(s->gpu, s->bad_home);
+    ps_gpu_give_pinned(s->gpu, s->sums_home);
+    ps_gpu_event_destroy(&s->resident.announced);
+    ps_gpu_event_destroy(&s->resident.released);
+    ps_gpu_event_destroy(&s->marked);
+    ps_gpu_event_destroy(&s->waited);
+    if (s->params_pinned) ps_gpu_unpin(s->gpu, s->at.params);
+    *s->registered = NULL;
+    free(s);
+    *base = NULL;
+}
+
+static const ps_device_stream_ops cuda_stream_ops = {
+    .name = "cuda",
+    .from_host = stream_from_host,
+    .to_host = stream_to_host,
+    .native = stream_native,
+    .params = stream_params,
+    .grads = stream_grads,
+    .buffers = stream_buffers,
+    .wait_compute = stream_wait_compute,
+    .release_compute = stream_release_compute,
+    .mark = stream_mark,
+    .done = stream_done,
+    .check_finite = stream_check_finite,
+    .norm_sums = stream_norm_sums,
+    .apply = stream_apply,
+    .destroy = stream_destroy,
+};
+
+/* Which element belongs to which tensor, and who is spared weight decay. */
+static ps_err fill_tables(cuda_stream *s)
+{
+    const ps_model_spec *spec = s->at.spec;
+    size_t n = (size_t)spec->n_tensors;
+    uint32_t *starts = NULL;
+    PS_TRY(ps_mem_zalloc(&starts, n, sizeof *starts + 1, "exchange"));
+    uint8_t *undecayed = (uint8_t *)(starts + n);
+    for (size_t i = 0; i < n; i++) {
+        ps_tensor_role role = spec->tensors[i].role;
+        starts[i] = (uint32_t)spec->tensors[i].offset;
+        undecayed[i] = role == PS_TENSOR_BIAS || role == PS_TENSOR_NORM;
+    }
+    ps_err err = ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->starts, starts,
+                                n * sizeof *starts, who);
+    if (err == PS_OK)
+        err = ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->undecayed, undecayed, n, who);
+    if (err == PS_OK) err = wait_queue(s);
+    free(starts);
+    return err;
+}
+
+static ps_err allocate(cuda_stream *s)
+{
+    const ps_model_spec *spec = s->at.spec;
+    ps_gpu *gpu = s->gpu;
+    size_t bytes = spec->arena_count * sizeof(float), n = (size_t)spec->n_tensors;
+    size_t bad = (size_t)parts_of(spec->arena_count) * sizeof *s->bad;
+    size_t blocks = ps_grad_norm_blocks(spec) * sizeof(double);
+    PS_TRY(ps_gpu_take(gpu, bytes, "the parameters", &s->resident.params));
+    PS_TRY(ps_gpu_take(gpu, bytes, "the gradients", &s->resident.grads));
+    for (int k = 0; k < s->at.optimizer->n_states; k++)
+        PS_TRY(ps_gpu_take(gpu, bytes, "the optimizer's states", &s->states[k]));
+    PS_TRY(ps_gpu_take(gpu, spec->buffer_bytes, "the buffers", &s->buffers));
+    PS_TRY(ps_gpu_take(gpu, n * sizeof *s->starts, who, &s->starts));
+    PS_TRY(ps_gpu_take(gpu, n, who, &s->undecayed));
+    PS_TRY(ps_gpu_take(gpu, bad, who, &s->bad));
+    PS_TRY(ps_gpu_take_pinned(gpu, bad, who, &s->bad_home));
+    PS_TRY(ps_gpu_take(gpu, blocks * PS_NORM_LANES, who, &s->lanes));
+    PS_TRY(ps_gpu_take(gpu, blocks, who, &s->sums));
+    PS_TRY(ps_gpu_take_pinned(gpu, blocks, who, &s->sums_home));
+    PS_TRY(ps_gpu_event_create(gpu, &s->resident.announced));
+    PS_TRY(ps_gpu_event_create(gpu, &s->resident.released));
+    PS_TRY(ps_gpu_event_create(gpu, &s->marked));
+    PS_TRY(ps_gpu_event_create(gpu, &s->waited));
+    return ps_gpu_pin(gpu, s->at.params, bytes, "parameters", &s->params_pinned);
+}
+
+ps_err ps_cuda_stream_create(ps_gpu *gpu, const ps_host_stream_options *options,
+                             const ps_cuda_resident **resident, ps_device_stream **out)
+{
+    cuda_stream *s = NULL;
+    *out = NULL;
+    if (options->spec->arena_count > PS_INDEX_MAX)
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "cuda: a model of more parameters than the device's indices "
+                          "count");
+    PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "exchange"));
+    s->base.ops = &cuda_stream_ops;
+    s->gpu = gpu;
+    s->at = *options;
+    s->resident.host_params = options->params;
+    s->registered = resident;
+    *resident = &s->resident;
+    ps_device_stream *base = &s->base;
+    ps_err err = allocate(s);
+    if (err == PS_OK) err = fill_tables(s);
+    if (err == PS_OK)
+        *out = base;
+    else
+        stream_destroy(&base);
+    return err;
+}
