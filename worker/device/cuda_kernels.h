@@ -868,10 +868,10 @@ PS_ARITH ps_sums ps_k_bad_values_lane(const ps_k_bad_values *k, uint32_t block,
                                       uint32_t lane)
 {
     uint32_t begin = block * PS_BAD_PART, left = k->n - begin;
-    uint32_t end = begin + (left < PS_BAD_PART ? left : PS_BAD_PART), bad = 0;
+    uint32_t end = left < PS_BAD_PART ? k->n : begin + PS_BAD_PART, bad = 0;
     for (uint32_t i = begin + lane; i < end; i += PS_SUM_LANES)
         bad += !(k->x[i] - k->x[i] == 0.0f);
-    ps_sums s = {bad, 0.0};
+    ps_sums s = {(double)bad, 0.0};
     return s;
 }
 
@@ -907,9 +907,9 @@ typedef struct ps_k_norm_block {
 PS_ARITH void ps_k_norm_block_at(const ps_k_norm_block *k, uint32_t block)
 {
     double *lanes = k->lanes + (size_t)block * PS_NORM_LANES;
-    for (uint32_t half = PS_NORM_LANES / 2; half > 0; half /= 2) {
-        for (uint32_t l = 0; l < half; l++)
-            lanes[l] += lanes[l + half];
+    for (uint32_t n = PS_NORM_LANES / 2; n > 0; n /= 2) {
+        for (uint32_t l = 0; l < n; l++)
+            lanes[l] += lanes[l + n];
     }
     k->sums[block] = lanes[0];
 }
