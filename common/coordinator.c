@@ -212,7 +212,8 @@ static void abort_job(ps_coordinator *c, const char *reason)
     if (c->state == ABORTED || c->state == ENDED) return;
     c->state = ABORTED;
     snprintf(c->reason, sizeof c->reason, "%s", reason);
-    PS_ERROR("abort", "reason=\"%s\"", c->reason);
+    // The error itself is logged by every member that it ends, this host among them.
+    PS_INFO("abort", "reason=\"%s\"", c->reason);
     for (int i = 0; i < c->n_peers; i++)
         send_text(c, &c->peers[i], PS_CONTROL_ABORT, c->reason);
 }

@@ -1,6 +1,7 @@
 """The command line of psrun."""
 import argparse
 import os
+import re
 import sys
 
 from . import hosts as hostfile
@@ -54,10 +55,12 @@ def plan_job(args):
         if "=" not in setting:
             raise JobError(f"'{setting}' is no key=value")
     build_dir = jobs.find_build_dir(args.build_dir)
-    facts = jobs.describe(build_dir, args.config, args.overrides)
+    facts = jobs.describe(build_dir, args.config, args.overrides + numbers(args))
     mode = args.mode or jobs.mode_of(facts["exchange.name"])
-    workers = count_workers(args.workers, mode, facts)
-    servers = args.servers if args.servers is not None else facts["job.servers"]
+    workers = 1 if mode == "single" and args.workers is None else facts["job.workers"]
+    if mode == "single" and workers > 1:
+        raise JobError(f"mode single is one worker, not {workers}")
+    servers = facts["job.servers"]
     if mode != "ps":
         servers = 0
     elif servers < 1:
@@ -72,18 +75,20 @@ def plan_job(args):
     return job
 
 
-def count_workers(given, mode, facts):
-    if given == "auto":
-        return jobs.count_devices()
-    if given is None:
-        return 1 if mode == "single" else facts["job.workers"]
-    try:
-        count = int(given)
-    except ValueError:
-        count = 0
-    if count < 1:
-        raise JobError(f"-w {given}: a number from 1, or auto")
-    return count
+def numbers(args):
+    """-s and -w as settings: the reader of configurations checks them beside the rest."""
+    settings = []
+    if args.servers is not None:
+        settings.append(f"job.servers={args.servers}")
+    if args.workers == "auto":
+        settings.append(f"job.workers={jobs.count_devices()}")
+    elif args.workers is not None:
+        if not re.fullmatch("[1-9][0-9]*", args.workers):
+            raise JobError(f"-w {args.workers}: a number from 1, or auto")
+        settings.append(f"job.workers={args.workers}")
+    elif args.mode == "single":
+        settings.append("job.workers=1")
+    return settings
 
 
 def make_folders(out):

@@ -48,7 +48,9 @@ def rows(s):
         if s["train_loss"] is not None:
             yield "train loss", f"{s['train_loss']:.4f}"
     if s["test_accuracy"] is not None:
-        yield "test", f"accuracy {s['test_accuracy']:.4f}, loss {s['test_loss']:.4f}"
+        # Not finite: JSON has no such number, and the summary holds null.
+        loss = "not finite" if s["test_loss"] is None else f"{s['test_loss']:.4f}"
+        yield "test", f"accuracy {s['test_accuracy']:.4f}, loss {loss}"
     memory = f"{amount(s['peak_rss_bytes'])} the largest worker"
     if s.get("server_peak_rss_bytes"):
         memory += f", {amount(s['server_peak_rss_bytes'])} the largest server"

@@ -25,7 +25,7 @@ class Watched:
     def __init__(self, process, log_path):
         self.process = process
         self.part = process.part
-        self.log = open(log_path, "w", encoding="utf-8", errors="replace")
+        self.log = open(log_path, "w", encoding="utf-8", errors="replace")  # None: given up
         self.rest = ""
         self.open = True
         self.errors = []
@@ -44,20 +44,38 @@ class Watched:
                 self._line(line, screen)
 
     def _line(self, line, screen):
-        self.log.write(line + "\n")
-        self.log.flush()
+        self._keep(line, screen)
         self.last_line = line
         found = ERROR_LINE.search(line)
         if found:
             self.errors.append(found.group("what"))
         screen.line(self.part, line)
 
+    def _keep(self, line, screen):
+        """A full disk ends the log, not the job: that is the job's to decide."""
+        if not self.log:
+            return
+        try:
+            self.log.write(line + "\n")
+            self.log.flush()
+        except OSError as error:
+            screen.say(f"psrun: cannot write {self.log.name}: {error.strerror}; it ends here")
+            self._close_log()
+
+    def _close_log(self):
+        try:
+            if self.log:
+                self.log.close()
+        except OSError:
+            pass  # what was not written is lost, and has been said
+        self.log = None
+
     def close(self, screen):
         if self.rest:
             self._line(self.rest, screen)
             self.rest = ""
         self.open = False
-        self.log.close()
+        self._close_log()
 
 
 class Supervisor:

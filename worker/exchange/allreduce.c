@@ -93,21 +93,23 @@ static ps_err verdict(allreduce *x)
     return ps_member_check(x->at.member);
 }
 
-static void fail(allreduce *x, ps_err err)
+/* The coordinator's error instead of one that only followed from it. */
+static ps_err real_error(allreduce *x, ps_err err)
 {
+    bool lost = err == PS_ERR_NET || err == PS_ERR_TIMEOUT;
+    if (!lost || x->at.world_size < 2) return err;
     char message[sizeof x->message];
     snprintf(message, sizeof message, "%s", ps_err_message());
-    bool lost = err == PS_ERR_NET || err == PS_ERR_TIMEOUT;
-    if (lost && x->at.world_size > 1) {
-        ps_err real = verdict(x);
-        if (real != PS_OK) {
-            err = real;
-            snprintf(message, sizeof message, "%s", ps_err_message());
-        }
-    }
+    ps_err real = verdict(x);
+    return real != PS_OK ? real : ps_err_set(err, "%s", message);
+}
+
+static void fail(allreduce *x, ps_err err)
+{
+    err = real_error(x, err);
     pthread_mutex_lock(&x->lock);
     x->failed = err;
-    memcpy(x->message, message, sizeof message);
+    snprintf(x->message, sizeof x->message, "%s", ps_err_message());
     pthread_cond_broadcast(&x->changed);
     pthread_mutex_unlock(&x->lock);
 }
@@ -468,7 +470,10 @@ ps_err ps_allreduce_create(const ps_exchange_ops *ops, const ps_exchange_options
     pthread_condattr_destroy(&monotonic);
 
     ps_err err = prepare(x);
-    if (err == PS_OK) err = connect(options, x->stream, &x->collective);
+    if (err == PS_OK) {
+        err = connect(options, x->stream, &x->collective);
+        if (err != PS_OK) err = real_error(x, err);
+    }
     *out = &x->base;
     if (err != PS_OK) ps_allreduce_destroy(out);
     return err;

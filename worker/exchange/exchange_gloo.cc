@@ -2,17 +2,21 @@ extern "C" {
 #include "exchange_gloo.h"
 }
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <memory>
 #include <new>
+#include <poll.h>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gloo/allreduce.h>
 #include <gloo/broadcast.h>
-#include <gloo/rendezvous/context.h>
+#include <gloo/common/error.h>
+#include <gloo/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 
@@ -72,12 +76,95 @@ class MemberStore : public gloo::rendezvous::Store {
     int64_t timeout_ms_;
 };
 
+/* Ends the waits of pairs that connect, when the job is over or the time is up: Gloo
+ * itself waits for five times its timeout, however dead the other side is. */
+class ConnectWatch {
+  public:
+    ConnectWatch(ps_member *member, gloo::transport::Context *pairs, int64_t timeout_ms)
+        : member_(member), pairs_(pairs), deadline_(ps_deadline_in_ms(timeout_ms)),
+          thread_([this] { run(); })
+    {
+    }
+
+    ~ConnectWatch()
+    {
+        stop();
+    }
+
+    bool ended() const
+    {
+        return ended_;
+    }
+
+    /* After it, ended() changes no more. */
+    void stop()
+    {
+        done_ = true;
+        if (thread_.joinable()) thread_.join();
+    }
+
+  private:
+    static constexpr int POLL_MS = 20;
+
+    void run() noexcept
+    {
+        struct pollfd over = {ps_member_abort_fd(member_), POLLIN, 0};
+        while (!done_ && poll(&over, 1, POLL_MS) <= 0 && !ps_deadline_passed(deadline_)) {
+        }
+        if (done_) return;
+        ended_ = true;
+        for (int i = 0; i < pairs_->size; i++)
+            if (pairs_->getPair(i)) pairs_->getPair(i)->close();
+    }
+
+    ps_member *member_;
+    gloo::transport::Context *pairs_;
+    ps_deadline deadline_;
+    std::atomic<bool> done_{false}, ended_{false};
+    std::thread thread_;
+};
+
+/* As rendezvous::Context::connectFullMesh, with an end to every wait. */
+class Mesh : public gloo::Context {
+  public:
+    using gloo::Context::Context;
+
+    void connect(ps_member *member, std::shared_ptr<gloo::transport::Device> device,
+                 int64_t timeout_ms)
+    {
+        MemberStore store(member, timeout_ms);
+        auto pairs = device->createContext(rank, size);
+        pairs->setTimeout(getTimeout());
+        for (int i = 0; i < size; i++)
+            if (i != rank)
+                store.set(key(rank, i), pairs->createPair(i)->address().bytes());
+        std::vector<std::vector<char>> addresses(size);
+        for (int i = 0; i < size; i++)
+            if (i != rank) addresses[i] = store.get(key(i, rank));
+        ConnectWatch watch(member, pairs.get(), timeout_ms);
+        for (int i = 0; i < size && !watch.ended(); i++)
+            if (i != rank) pairs->getPair(i)->connect(addresses[i]);
+        watch.stop();
+        if (watch.ended())
+            throw gloo::Exception("not every worker answered (net.join_timeout_ms)");
+        device_ = std::move(device);
+        transportContext_ = std::move(pairs);
+    }
+
+  private:
+    /* Of the address where rank `from` awaits rank `to`. */
+    static std::string key(int from, int to)
+    {
+        return std::to_string(from) + "/" + std::to_string(to);
+    }
+};
+
 struct GlooCollective {
     ps_collective base;
     int rank, world_size;
     milliseconds timeout;
     std::shared_ptr<gloo::transport::Device> device;
-    std::shared_ptr<gloo::rendezvous::Context> context;
+    std::shared_ptr<Mesh> context;
 };
 
 GlooCollective *of(ps_collective *c)
@@ -184,10 +271,9 @@ ps_err connect(const ps_exchange_options *options, ps_device_stream *,
     return guarded("connecting the workers", [&] {
         gloo::transport::tcp::attr attr(ps_member_address(options->member));
         c->device = gloo::transport::tcp::CreateDevice(attr);
-        c->context = std::make_shared<gloo::rendezvous::Context>(c->rank, c->world_size);
+        c->context = std::make_shared<Mesh>(c->rank, c->world_size);
         c->context->setTimeout(milliseconds(net->join_timeout_ms));
-        MemberStore store(options->member, net->join_timeout_ms);
-        c->context->connectFullMesh(store, c->device);
+        c->context->connect(options->member, c->device, net->join_timeout_ms);
     });
 }
 

@@ -48,6 +48,11 @@ static ps_err alloc_states(exchange_none *e)
 static ps_err none_create(const ps_exchange_options *options, ps_exchange **out)
 {
     *out = NULL;
+    // Each would train weights of its own.
+    if (options->world_size > 1)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "exchange.name: none is for one worker, the job has %d",
+                          options->world_size);
     exchange_none *e;
     PS_TRY(ps_mem_zalloc(&e, 1, sizeof *e, "the exchange"));
     e->base.ops = &ps_exchange_none_ops;
