@@ -44,6 +44,12 @@ class Deaths(JobTest):
     def test_a_killed_worker_in_all_reduce_mode(self):
         self.kill_and_watch(self.start_running("allreduce", 0), "worker 2")
 
+    def test_a_worker_killed_while_all_reduce_connects(self):
+        parts = self.start_job(0, 2, *LONG, *SOON, "exchange.name=allreduce",
+                               "net.join_timeout_ms=4000")
+        parts["worker 0"].wait_for(r"joined role=worker rank=1")
+        self.kill_and_watch(parts, "worker 1")
+
     def test_a_killed_server(self):
         self.kill_and_watch(self.start_running("ps", 2), "server 1")
 
@@ -147,6 +153,58 @@ class Joining(JobTest):
         self.assertRegex(done.stdout, rf"ERROR.*{port}.*in use")
 
 
+def listening_ports(pid):
+    """The TCP ports on which a process listens."""
+    inodes = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            link = os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+        inodes.add(link[len("socket:["):-1])
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/{pid}/net/{table}", encoding="ascii") as f:
+            rows = [line.split() for line in f.readlines()[1:]]
+        ports |= {int(r[1].split(":")[1], 16) for r in rows if r[3] == "0A" and r[9] in inodes}
+    return ports
+
+
+class Strangers(JobTest):
+    """Whatever is sent to a job's ports by who does not belong to it, it goes on."""
+
+    # ZMTP 3.0: greeting, then READY of a DEALER.
+    GREETING = b"\xff" + bytes(8) + b"\x7f\x03\0" + b"NULL".ljust(20, b"\0") + bytes(32)
+    READY = b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
+    FRAMES = b"\x01\x14" + bytes(20) + b"\0\x14" + bytes(20)  # a message of two
+
+    def send(self, port, *pieces):
+        with socket.create_connection(("127.0.0.1", port), 5) as s:
+            s.settimeout(0.2)
+            for piece in pieces:
+                try:
+                    s.sendall(piece)
+                    s.recv(4096)
+                except OSError:
+                    pass  # refused, or not answered
+
+    def test_garbage_on_every_port(self):
+        for shm in ("on", "off"):
+            parts = self.start_job(2, 2, *LONG, "train.steps=1500", "data.batch=4",
+                                   "server.shards=2", f"exchange.shm={shm}")
+            parts["worker 0"].wait_for(r"step \d+/")
+            ports = set().union(*(listening_ports(p.popen.pid) for p in parts.values()))
+            self.assertGreaterEqual(len(ports), 5)  # a coordinator's, four shards'
+            for port in ports:
+                self.send(port, b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+                self.send(port, os.urandom(300))
+                self.send(port, self.GREETING, self.READY, self.FRAMES)
+                self.send(port, self.GREETING, self.READY, b"\x02" + b"\x7f" * 8 + bytes(99))
+            self.assertIsNone(parts["worker 0"].popen.poll(), "the job was over before the end")
+            codes = self.wait_all(parts, 60)
+            self.assertEqual(set(codes.values()), {0}, "\n".join(p.text() for p in parts.values()))
+
+
 class BadInput(JobTest):
     """psrun, one worker alone: the message in one line, quickly, before anything runs."""
 
@@ -171,6 +229,8 @@ class BadInput(JobTest):
         self.refused(r"optimizer\.lrr.*optimizer\.lr", "optimizer.lrr=1")
         self.refused(r"optimizer\.lr.*-1", "optimizer.lr=-1")
         self.refused(r"data\.batch", "data.batch=many")
+        self.refused(r"single is one worker", "-w", 2)
+        self.refused(r"job\.workers.*2000", "-w", 2000)
         self.refused(r"bad\.yaml:2: .*epoch", config=self.config("train:\n  epoch: 3\n"))
         self.refused(r"bad\.yaml:3", config=self.config("train:\n  epochs: 3\n  seed: x\n"))
         self.refused(r"bad\.yaml", config=self.config("train: [\n"))
@@ -238,8 +298,17 @@ class FullDisk(JobTest):
         # 53,002 float32 are 207 KiB.
         text = self.psrun("-s", 1, "-w", 2, DIGITS, "train.steps=5", out="disk/out", code=1)
         self.assertRegex(text, r"model\.safetensors.*No space left on device")
+        self.assertNotIn("Traceback", text)
         self.assertFalse(os.path.exists(self.path("disk/out/model.safetensors")))
         self.assertEqual([n for n in os.listdir(self.path("disk/out")) if n.endswith(".tmp")], [])
+
+    def test_logs_do_not_fit(self):
+        with open(self.path("disk/filler"), "wb") as f:
+            f.write(bytes(150 * 1024))
+        text = self.psrun("-s", 1, "-w", 2, DIGITS, "train.steps=400", "train.log_every=1",
+                          out="disk/out", code=1)
+        self.assertRegex(text, r"psrun: .*No space left on device")
+        self.assertNotIn("Traceback", text)
 
 
 if __name__ == "__main__":

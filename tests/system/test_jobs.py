@@ -38,6 +38,12 @@ class Results(JobTest):
         # Chance at first: ln 10 for ten classes.
         self.assertAlmostEqual(steps[0]["loss_mean"], 2.30, delta=0.25)
 
+    def test_losses_that_are_not_finite_are_shown(self):
+        shown = self.psrun("-m", "single", DIGITS, "train.epochs=1", "optimizer.name=sgd",
+                           "optimizer.lr=1e8", "exchange.nan=allow")
+        self.assertRegex(shown, r"test +accuracy 0\.\d+, loss not finite")
+        self.assertIsNone(self.summary()["test_loss"])
+
     def test_saved_weights_evaluate_to_the_same_figures(self):
         self.psrun("-s", 1, "-w", 2, DIGITS, *SHORT)
         trained = self.summary()

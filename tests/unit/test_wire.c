@@ -1,4 +1,4 @@
-#include "wire.h"
+#include "wire_socket.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -114,6 +114,33 @@ static void tells_which_have_a_payload(void **state)
     assert_string_equal(ps_wire_kind_name(99), "unknown");
 }
 
+/* A gradient in shared memory once came with the payload of a stranger's message before
+ * it, and was returned as credit that nobody had spent. */
+static void a_message_does_not_keep_the_payload_before_it(void **state)
+{
+    void *context = zmq_ctx_new();
+    void *router = zmq_socket(context, ZMQ_ROUTER);
+    void *dealer = zmq_socket(context, ZMQ_DEALER);
+    assert_int_equal(zmq_bind(router, "inproc://wire"), 0);
+    assert_int_equal(zmq_connect(dealer, "inproc://wire"), 0);
+    zmq_send(dealer, "head", 4, ZMQ_SNDMORE);
+    zmq_send(dealer, "payload", 7, 0);
+    zmq_send(dealer, "head", 4, 0);
+    ps_wire_frames f;
+    ps_wire_frames_open(&f);
+    bool got;
+    assert_int_equal(ps_wire_recv(router, true, &f, &got), PS_OK);
+    assert_int_equal(got && f.has_payload, true);
+    assert_int_equal(zmq_msg_size(&f.payload), 7);
+    assert_int_equal(ps_wire_recv(router, true, &f, &got), PS_OK);
+    assert_int_equal(got && !f.has_payload, true);
+    assert_int_equal(zmq_msg_size(&f.payload), 0);
+    ps_wire_frames_close(&f);
+    zmq_close(dealer);
+    zmq_close(router);
+    zmq_ctx_term(context);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -123,6 +150,7 @@ int main(void)
         cmocka_unit_test(refuses_every_truncation_and_a_tail),
         cmocka_unit_test(refuses_what_does_not_fit),
         cmocka_unit_test(tells_which_have_a_payload),
+        cmocka_unit_test(a_message_does_not_keep_the_payload_before_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
