@@ -7,6 +7,7 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "interrupt.h"
 #include "log.h"
 #include "mem.h"
 #include "procstat.h"
@@ -251,6 +252,7 @@ static ps_err ask_to_join(ps_joining *j, const ps_member_options *o, uint64_t no
     PS_TRY(connect_to_coordinator(j));
     ps_deadline silence = ps_deadline_in_ms(UNANSWERED_MS);
     while (!*joined && !ps_deadline_passed(deadline) && !ps_deadline_passed(silence)) {
+        PS_TRY(ps_interrupt_check());
         PS_TRY(send_join(j, o, nonce));
         ps_deadline next = ps_deadline_in_ms((uint64_t)j->o.config->net.heartbeat_ms);
         if (deadline.at_ns < next.at_ns) next = deadline;
@@ -318,6 +320,7 @@ static ps_err join_all(ps_joining *j)
     bool joined = false;
     if (hosts_coordinator(o)) PS_TRY(start_coordinator(j, o));
     while (!joined && !ps_deadline_passed(deadline)) {
+        PS_TRY(ps_interrupt_check());
         uint64_t nonce;
         ps_err err = find_coordinator(j, o, deadline, &nonce);
         if (err == PS_OK) {

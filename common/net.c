@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "interrupt.h"
+
 enum { MAX_ADDRESSES = 16, DIAL_MS = 2000, RETRY_MS = 100 };
 
 static void number_of(const struct sockaddr *a, char out[PS_ADDRESS_MAX])
@@ -224,6 +226,7 @@ ps_err ps_net_dial(const char *host, int port, ps_deadline deadline,
 {
     for (;;) {
         if (dial_all(host, port, deadline, remote, local) == PS_OK) return PS_OK;
+        PS_TRY(ps_interrupt_check());
         int left = ps_deadline_left_ms_max(deadline, RETRY_MS);
         if (left == 0) return ps_err_set(PS_ERR_TIMEOUT, "%s", ps_err_message());
         const struct timespec pause = {.tv_nsec = left * 1000000L};

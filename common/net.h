@@ -22,7 +22,8 @@ ps_err ps_net_resolve(const char *host, char (*out)[PS_ADDRESS_MAX], int cap, in
 
 /* Tries the host's addresses in turn until one accepts a TCP connection, which is closed
  * again: remote is that address, local this side's. One that does not resolve or accept
- * yet is tried again until the deadline; TIMEOUT says what stood in the way. */
+ * yet is tried again until the deadline; TIMEOUT says what stood in the way. INTERRUPTED
+ * after a signal. */
 ps_err ps_net_dial(const char *host, int port, ps_deadline deadline,
                    char remote[PS_ADDRESS_MAX], char local[PS_ADDRESS_MAX]);
 

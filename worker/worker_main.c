@@ -23,7 +23,7 @@ static const ps_cli_program program = {
 static int fail(ps_err err)
 {
     PS_ERROR("failed", "%s: %s", ps_err_name(err), ps_err_message());
-    return 1;
+    return err == PS_ERR_INTERRUPTED ? EXIT_INTERRUPTED : 1;
 }
 
 static int run_job(const ps_cli *cli)
