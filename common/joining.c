@@ -358,7 +358,9 @@ ps_err ps_joining_run(ps_joining *j, const ps_member_options *options, void *zmq
 {
     *j = (ps_joining){.o = *options, .zmq_context = zmq_context};
     PS_TRY(check_options(options));
-    if (!options->init_method) j->o.rank = 0;
+    int size = options->role == PS_ROLE_SERVER ? options->n_servers : options->world_size;
+    // The only one of its kind: others look for server 0 (or worker 0) without asking.
+    if (!options->init_method || size == 1) j->o.rank = 0;
     if (getrandom(j->id, sizeof j->id, 0) != (ssize_t)sizeof j->id)
         return ps_err_errno(PS_ERR_IO, "drawing a routing id");
     const char *where = options->init_method ? options->init_method : "tcp://127.0.0.1:0";

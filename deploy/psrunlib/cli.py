@@ -68,7 +68,7 @@ def plan_job(args):
     job = jobs.Job(
         config=args.config, overrides=args.overrides, build_dir=build_dir, mode=mode,
         servers=servers, workers=workers, out=args.out or jobs.default_out(facts["job.name"]),
-        facts=facts, master_port=args.port or jobs.free_port())
+        out_is_ours=not args.out, facts=facts, master_port=args.port or jobs.free_port())
     if args.hostfile:
         job.master_port = args.port or jobs.DEFAULT_PORT
         job.spread(*hostfile.place(hostfile.read_hostfile(args.hostfile), servers, workers))
@@ -78,7 +78,7 @@ def plan_job(args):
 def numbers(args):
     """-s and -w as settings: the reader of configurations checks them beside the rest."""
     settings = []
-    if args.servers is not None:
+    if args.servers is not None and args.mode in (None, "ps"):
         settings.append(f"job.servers={args.servers}")
     if args.workers == "auto":
         settings.append(f"job.workers={jobs.count_devices()}")
@@ -91,13 +91,20 @@ def numbers(args):
     return settings
 
 
-def make_folders(out):
+def make_folders(out, fresh):
+    """The folders of results and logs; fresh: not those of a job of the same second."""
+    name, number = out, 1
+    while fresh and os.path.exists(out):
+        number += 1
+        out = f"{name}-{number}"
     logs = os.path.join(out, "logs")
     try:
-        os.makedirs(logs, exist_ok=True)
+        os.makedirs(logs, exist_ok=not fresh)
+    except FileExistsError:
+        return make_folders(name, fresh)  # another job was faster
     except OSError as error:
         raise JobError(f"cannot make {logs}: {error.strerror}") from error
-    return logs
+    return out, logs
 
 
 def launcher(job, env):
@@ -119,7 +126,8 @@ def run(job, verbose):
     env = {}
     if screen.terminal:
         env = {"PS_PROGRESS": "bar", "COLUMNS": str(screen.columns())}
-    supervisor = Supervisor(screen, launcher(job, env), make_folders(job.out))
+    job.out, logs = make_folders(job.out, job.out_is_ours)
+    supervisor = Supervisor(screen, launcher(job, env), logs)
     code = supervisor.run(job.parts())
     if job.hosts and code in (0, 130):
         worker = job.parts()[job.servers]
@@ -128,7 +136,9 @@ def run(job, verbose):
     if code == 0:
         report.show(job.out, screen)
     elif code == 130:
-        screen.say(f"psrun: interrupted; weights and results so far are in {job.out}")
+        kept = job.hosts or os.path.exists(os.path.join(job.out, "model.safetensors"))
+        what = "weights and results so far are" if kept else "no weights yet; logs are"
+        screen.say(f"psrun: interrupted; {what} in {job.out}")
     return code
 
 

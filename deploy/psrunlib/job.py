@@ -41,6 +41,7 @@ class Job:
     servers: int
     workers: int
     out: str
+    out_is_ours: bool = False  # nobody asked for that folder: it has to be a new one
     facts: dict = field(default_factory=dict)
     master_addr: str = "127.0.0.1"
     master_port: int = 0

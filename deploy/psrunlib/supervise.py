@@ -163,7 +163,9 @@ class Supervisor:
             return now - self.failed_at > GRACE_S
         workers = [w for w in self.watched if w.part.role == "worker"]
         if workers and all(w.code is not None for w in workers):
-            return now - max(w.ended_at for w in workers) > SERVERS_END_S
+            # Servers that nobody had joined yet do not know that nobody will.
+            limit = GRACE_S if self.interrupts else SERVERS_END_S
+            return now - max(w.ended_at for w in workers) > limit
         return False
 
     def _on_signal(self, number, frame):

@@ -81,7 +81,7 @@ def verify(args, plan_job, run):
             changed.workers = "2"
             job = plan_job(changed)
         out = out or job.out
-        job.out = os.path.join(out, mode)
+        job.out, job.out_is_ours = os.path.join(out, mode), False
         jobs.append(job)
     for job in jobs:
         print(f"psrun: {job.mode}, {job.workers} workers", flush=True)

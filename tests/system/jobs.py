@@ -62,6 +62,7 @@ class Part:
 
     def __init__(self, role, rank, args, env):
         self.name = f"{role} {rank}"
+        self.env = env
         self.log = tempfile.TemporaryFile(mode="w+")
         self.popen = subprocess.Popen(
             [BIN / f"ps-{role}", *args], env=dict(os.environ, **env), stdin=subprocess.DEVNULL,

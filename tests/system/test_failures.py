@@ -122,6 +122,12 @@ class Joining(JobTest):
             self.assertEqual(codes[name], 1, part.text())
             self.assertRegex(part.text(), r"ERROR.*server 1", name)
 
+    def test_a_signal_ends_a_worker_that_joins(self):
+        parts = self.start_job(1, 2, skip=["worker 1"])
+        parts["server 0"].wait_for(r"joined role=worker rank=0")
+        parts["worker 0"].popen.send_signal(signal.SIGINT)
+        self.assertEqual(parts["worker 0"].popen.wait(5), 130)
+
     def test_no_coordinator(self):
         parts = self.start_job(1, 1, "net.join_timeout_ms=1500", skip=["server 0"])
         self.assertEqual(self.wait_all(parts, 10), {"worker 0": 1})
@@ -130,7 +136,7 @@ class Joining(JobTest):
     def test_a_member_of_another_job(self):
         parts = self.start_job(1, 2, "net.join_timeout_ms=3000", skip=["worker 1"])
         env = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "PS_SERVERS": "1", "RANK": "1"}
-        env["MASTER_PORT"] = environment(parts["worker 0"].popen.pid)["MASTER_PORT"]
+        env["MASTER_PORT"] = parts["worker 0"].env["MASTER_PORT"]
         stranger = subprocess.run(
             [BIN / "ps-worker", "--config", DIGITS, "--set", "optimizer.lr=0.5",
              "--out", self.path("stranger")],
