@@ -365,6 +365,36 @@ static void test_hooks(void **state)
     rig_fini(&r);
 }
 
+/* Other samples in each of a step's micro-batches: the gradients of both together. The
+ * device may still be at the first one when it is given the second. */
+static void test_micro_batches(void **state)
+{
+    rig r;
+    ref_model first, second;
+    rig_init(&r, "[16]", "cross_entropy",
+             "{linear: {name: a, out: 16}}, tanh, {linear: {name: b, out: 4}}", 6);
+    ps_batch a = rig_batch(&r, 3), b = {3, r.x + 3 * 16, r.labels + 3, r.positions + 3};
+    ps_pass_hooks none = {.ctx = NULL};
+    ps_pass begin = plain_pass, end = plain_pass;
+    begin.hooks = &none;
+    end.accumulate = true;
+    assert_int_equal(ps_program_forward(r.program, &a, &begin, NULL), PS_OK);
+    assert_int_equal(ps_program_backward(r.program, &a, &begin), PS_OK);
+    assert_int_equal(ps_program_forward(r.program, &b, &end, NULL), PS_OK);
+    assert_int_equal(ps_program_backward(r.program, &b, &end), PS_OK);
+    ref_init(&first, &r.spec, 3, r.params, r.buffers);
+    ref_init(&second, &r.spec, 3, r.params, r.buffers);
+    ref_forward(&first, &a, &begin);
+    ref_backward(&first, &a, &begin);
+    memcpy(second.grads, first.grads, sizeof(double) * r.spec.arena_count);
+    ref_forward(&second, &b, &end);
+    ref_backward(&second, &b, &end);
+    check_gradients(&r, &second);
+    ref_fini(&first);
+    ref_fini(&second);
+    rig_fini(&r);
+}
+
 /* One layer of dropout on ones shows its mask; p = 0.25 of 4 x 20,000 draws. */
 static void test_dropout(void **state)
 {
@@ -497,7 +527,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_models),   cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_hooks),    cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_correct),  cmocka_unit_test(test_counts_batches),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_micro_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
