@@ -1,8 +1,9 @@
 """Whole jobs: what they reach, what they leave, and that they can be repeated to the bit."""
 import os
+import subprocess
 import unittest
 
-from jobs import DIGITS, ROOT, JobTest, read_safetensors
+from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, read_safetensors
 
 SUMMARY_KEYS = """mode model dataset device precision servers shards workers params epochs
     steps samples seconds samples_per_second step_ms_p50 step_ms_p99 exchange_wait_ms_p50
@@ -37,6 +38,13 @@ class Results(JobTest):
         self.assertEqual([r["step"] for r in steps], list(range(1, 13)))
         # Chance at first: ln 10 for ten classes.
         self.assertAlmostEqual(steps[0]["loss_mean"], 2.30, delta=0.25)
+
+    def test_jobs_of_the_same_second_have_folders_of_their_own(self):
+        argv = [str(PSRUN), "--build-dir", str(BIN.parent), "-m", "single", DIGITS, "train.steps=2"]
+        jobs = [subprocess.Popen(argv, cwd=self.folder, stdout=subprocess.DEVNULL)
+                for _ in range(3)]
+        self.assertEqual([job.wait(60) for job in jobs], [0, 0, 0])
+        self.assertEqual(len(os.listdir(self.path("runs"))), 3)
 
     def test_losses_that_are_not_finite_are_shown(self):
         shown = self.psrun("-m", "single", DIGITS, "train.epochs=1", "optimizer.name=sgd",
