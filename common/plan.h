@@ -34,7 +34,7 @@ ps_err ps_plan_init(ps_plan *plan, const ps_model_spec *spec, uint64_t chunk_byt
 void ps_plan_fini(ps_plan *plan);
 
 /* Pure: the size that fills and drains the pipe of a step of `bytes` quickly without
- * paying for too many messages: about sqrt(bytes) scaled, 64 KiB .. 1 MiB (less for a
+ * paying for too many messages: about sqrt(bytes) scaled, 48 KiB .. 1 MiB (less for a
  * small model of many shards), a multiple of a block. */
 uint64_t ps_plan_auto_chunk_bytes(uint64_t bytes, uint32_t n_shards);
 

@@ -11,13 +11,13 @@
 
 static void auto_window(void **state)
 {
-    const uint64_t mib = 1 << 20;
-    assert_int_equal(ps_credit_of_shard(0, 100 * mib, mib).window, 4 * mib);
-    assert_int_equal(ps_credit_of_shard(0, 100 * mib, 3 * mib).window, 6 * mib);
-    assert_int_equal(ps_credit_of_shard(0, 2 * mib, mib).window, 2 * mib);
-    assert_int_equal(ps_credit_of_shard(0, 2 * mib, mib).explicit_above, UINT64_MAX);
-    assert_int_equal(ps_credit_of_shard(0, 16 * mib, mib / 4).window, mib);
-    assert_int_equal(ps_credit_of_shard(0, 100 * mib, mib).explicit_above, 2 * mib);
+    const uint64_t kib = 1 << 10, mib = 1 << 20;
+    assert_int_equal(ps_credit_of_shard(0, 100 * mib, 48 * kib).window, 128 * kib);
+    assert_int_equal(ps_credit_of_shard(0, 100 * mib, mib).window, 2 * mib);
+    assert_int_equal(ps_credit_of_shard(0, 100 * kib, 50 * kib).window, 100 * kib);
+    assert_int_equal(ps_credit_of_shard(0, 100 * kib, 50 * kib).explicit_above,
+                     UINT64_MAX);
+    assert_int_equal(ps_credit_of_shard(0, 100 * mib, mib).explicit_above, mib);
     assert_int_equal(ps_credit_of_shard(1000, 100 * mib, mib).window, 1000);
 }
 
