@@ -180,42 +180,42 @@ void ps_cpu_conv_fini(ps_cpu_conv *c)
     ps_cpu_op_fini(&c->order_gradient);
 }
 
-ps_err ps_cpu_conv_plan_forward(ps_cpu_conv *c, ps_cpu_memory *memory, bool training)
+ps_err ps_cpu_conv_plan_forward(ps_cpu_conv *c, ps_memory_plan *memory, bool training)
 {
-    PS_TRY(ps_cpu_memory_take(
+    PS_TRY(ps_memory_plan_take(
         memory, ps_cpu_op_bytes(&c->order_weights, dnnl_query_dst_md), &c->slot.weights));
-    PS_TRY(ps_cpu_memory_take(memory, ps_cpu_op_scratch_bytes(&c->forward),
-                              &c->slot.scratch));
-    ps_cpu_memory_give(memory, c->slot.scratch);
+    PS_TRY(ps_memory_plan_take(memory, ps_cpu_op_scratch_bytes(&c->forward),
+                               &c->slot.scratch));
+    ps_memory_plan_give(memory, c->slot.scratch);
     bool kept = training && c->backward_data.primitive && !c->own_weights_back;
-    if (!kept) ps_cpu_memory_give(memory, c->slot.weights);
+    if (!kept) ps_memory_plan_give(memory, c->slot.weights);
     return PS_OK;
 }
 
-ps_err ps_cpu_conv_plan_backward(ps_cpu_conv *c, ps_cpu_memory *memory)
+ps_err ps_cpu_conv_plan_backward(ps_cpu_conv *c, ps_memory_plan *memory)
 {
-    PS_TRY(ps_cpu_memory_take(memory,
-                              ps_cpu_op_bytes(&c->order_weights_back, dnnl_query_dst_md),
-                              &c->slot.weights_back));
-    PS_TRY(ps_cpu_memory_take(memory,
-                              ps_cpu_op_bytes(&c->order_gradient, dnnl_query_src_md),
-                              &c->slot.gradient));
-    PS_TRY(ps_cpu_memory_take(memory, sizeof(float) * (size_t)c->n_weights,
-                              &c->slot.plain_gradient));
-    PS_TRY(ps_cpu_memory_take(memory, sizeof(float) * (size_t)c->n_bias,
-                              &c->slot.bias_gradient));
-    PS_TRY(ps_cpu_memory_take(memory, ps_cpu_op_scratch_bytes(&c->backward_data),
-                              &c->slot.scratch_data));
-    ps_cpu_memory_give(memory, c->slot.scratch_data);
-    PS_TRY(ps_cpu_memory_take(memory, ps_cpu_op_scratch_bytes(&c->backward_weights),
-                              &c->slot.scratch_weights));
-    ps_cpu_memory_give(memory, c->slot.scratch_weights);
-    ps_cpu_memory_give(memory, c->slot.weights_back);
-    ps_cpu_memory_give(memory, c->slot.gradient);
-    ps_cpu_memory_give(memory, c->slot.plain_gradient);
-    ps_cpu_memory_give(memory, c->slot.bias_gradient);
+    PS_TRY(ps_memory_plan_take(memory,
+                               ps_cpu_op_bytes(&c->order_weights_back, dnnl_query_dst_md),
+                               &c->slot.weights_back));
+    PS_TRY(ps_memory_plan_take(memory,
+                               ps_cpu_op_bytes(&c->order_gradient, dnnl_query_src_md),
+                               &c->slot.gradient));
+    PS_TRY(ps_memory_plan_take(memory, sizeof(float) * (size_t)c->n_weights,
+                               &c->slot.plain_gradient));
+    PS_TRY(ps_memory_plan_take(memory, sizeof(float) * (size_t)c->n_bias,
+                               &c->slot.bias_gradient));
+    PS_TRY(ps_memory_plan_take(memory, ps_cpu_op_scratch_bytes(&c->backward_data),
+                               &c->slot.scratch_data));
+    ps_memory_plan_give(memory, c->slot.scratch_data);
+    PS_TRY(ps_memory_plan_take(memory, ps_cpu_op_scratch_bytes(&c->backward_weights),
+                               &c->slot.scratch_weights));
+    ps_memory_plan_give(memory, c->slot.scratch_weights);
+    ps_memory_plan_give(memory, c->slot.weights_back);
+    ps_memory_plan_give(memory, c->slot.gradient);
+    ps_memory_plan_give(memory, c->slot.plain_gradient);
+    ps_memory_plan_give(memory, c->slot.bias_gradient);
     if (c->backward_data.primitive && !c->own_weights_back)
-        ps_cpu_memory_give(memory, c->slot.weights);
+        ps_memory_plan_give(memory, c->slot.weights);
     return PS_OK;
 }
 
@@ -232,13 +232,13 @@ static ps_err bind_order(ps_cpu_op *op, const char *who, float *weight, float *o
                           ordered);
 }
 
-static ps_err bind_forward(ps_cpu_conv *c, const ps_cpu_memory *memory,
+static ps_err bind_forward(ps_cpu_conv *c, const ps_memory_plan *memory,
                            const ps_cpu_conv_places *p, float **weights)
 {
     const char *who = c->layer->name;
     ps_cpu_op *op = &c->forward;
     PS_TRY(bind_order(&c->order_weights, who, p->weight,
-                      ps_cpu_memory_at(memory, c->slot.weights), weights));
+                      ps_memory_plan_at(memory, c->slot.weights), weights));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SRC, ps_cpu_op_md(op, dnnl_query_src_md, 0),
                           p->x));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_WEIGHTS,
@@ -248,10 +248,10 @@ static ps_err bind_forward(ps_cpu_conv *c, const ps_cpu_memory *memory,
                               ps_cpu_op_md(op, dnnl_query_weights_md, 1), p->bias));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DST, ps_cpu_op_md(op, dnnl_query_dst_md, 0),
                           p->y));
-    return ps_cpu_op_bind_scratch(op, who, ps_cpu_memory_at(memory, c->slot.scratch));
+    return ps_cpu_op_bind_scratch(op, who, ps_memory_plan_at(memory, c->slot.scratch));
 }
 
-static ps_err bind_backward_data(ps_cpu_conv *c, const ps_cpu_memory *memory,
+static ps_err bind_backward_data(ps_cpu_conv *c, const ps_memory_plan *memory,
                                  const ps_cpu_conv_places *p, float *weights)
 {
     const char *who = c->layer->name;
@@ -259,7 +259,7 @@ static ps_err bind_backward_data(ps_cpu_conv *c, const ps_cpu_memory *memory,
     if (!op->primitive) return PS_OK;
     if (c->own_weights_back)
         PS_TRY(bind_order(&c->order_weights_back, who, p->weight,
-                          ps_cpu_memory_at(memory, c->slot.weights_back), &weights));
+                          ps_memory_plan_at(memory, c->slot.weights_back), &weights));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_WEIGHTS,
                           ps_cpu_op_md(op, dnnl_query_weights_md, 0), weights));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_DST,
@@ -267,16 +267,16 @@ static ps_err bind_backward_data(ps_cpu_conv *c, const ps_cpu_memory *memory,
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_SRC,
                           ps_cpu_op_md(op, dnnl_query_diff_src_md, 0), p->dx));
     return ps_cpu_op_bind_scratch(op, who,
-                                  ps_cpu_memory_at(memory, c->slot.scratch_data));
+                                  ps_memory_plan_at(memory, c->slot.scratch_data));
 }
 
-static ps_err bind_backward_weights(ps_cpu_conv *c, const ps_cpu_memory *memory,
+static ps_err bind_backward_weights(ps_cpu_conv *c, const ps_memory_plan *memory,
                                     const ps_cpu_conv_places *p)
 {
     const char *who = c->layer->name;
     ps_cpu_op *op = &c->backward_weights, *order = &c->order_gradient;
-    float *gradient =
-        order->primitive ? ps_cpu_memory_at(memory, c->slot.gradient) : c->plain_gradient;
+    float *gradient = order->primitive ? ps_memory_plan_at(memory, c->slot.gradient)
+                                       : c->plain_gradient;
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SRC, ps_cpu_op_md(op, dnnl_query_src_md, 0),
                           p->x));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_DST,
@@ -288,7 +288,7 @@ static ps_err bind_backward_weights(ps_cpu_conv *c, const ps_cpu_memory *memory,
                               ps_cpu_op_md(op, dnnl_query_diff_weights_md, 1),
                               c->bias_gradient));
     PS_TRY(ps_cpu_op_bind_scratch(op, who,
-                                  ps_cpu_memory_at(memory, c->slot.scratch_weights)));
+                                  ps_memory_plan_at(memory, c->slot.scratch_weights)));
     if (!order->primitive) return PS_OK;
     PS_TRY(ps_cpu_op_bind(order, who, DNNL_ARG_FROM,
                           ps_cpu_op_md(order, dnnl_query_src_md, 0), gradient));
@@ -296,14 +296,14 @@ static ps_err bind_backward_weights(ps_cpu_conv *c, const ps_cpu_memory *memory,
                           ps_cpu_op_md(order, dnnl_query_dst_md, 0), c->plain_gradient);
 }
 
-ps_err ps_cpu_conv_bind(ps_cpu_conv *c, const ps_cpu_memory *memory,
+ps_err ps_cpu_conv_bind(ps_cpu_conv *c, const ps_memory_plan *memory,
                         const ps_cpu_conv_places *p)
 {
     float *weights = NULL;
     PS_TRY(bind_forward(c, memory, p, &weights));
     if (!p->dy) return PS_OK;
-    c->plain_gradient = ps_cpu_memory_at(memory, c->slot.plain_gradient);
-    c->bias_gradient = ps_cpu_memory_at(memory, c->slot.bias_gradient);
+    c->plain_gradient = ps_memory_plan_at(memory, c->slot.plain_gradient);
+    c->bias_gradient = ps_memory_plan_at(memory, c->slot.bias_gradient);
     PS_TRY(bind_backward_data(c, memory, p, weights));
     return bind_backward_weights(c, memory, p);
 }

@@ -2,9 +2,9 @@
 #ifndef PS_CPU_CONV_H
 #define PS_CPU_CONV_H
 
-#include "cpu_memory.h"
 #include "cpu_op.h"
 #include "cpu_shape.h"
+#include "memory_plan.h"
 #include "model_spec.h"
 
 typedef struct ps_cpu_conv {
@@ -31,8 +31,8 @@ ps_err ps_cpu_conv_init(ps_cpu_conv *conv, dnnl_engine_t engine, const ps_layer 
 void ps_cpu_conv_fini(ps_cpu_conv *conv);
 
 /* The plan: called in the order of the passes; what lives on is kept taken. */
-ps_err ps_cpu_conv_plan_forward(ps_cpu_conv *conv, ps_cpu_memory *memory, bool training);
-ps_err ps_cpu_conv_plan_backward(ps_cpu_conv *conv, ps_cpu_memory *memory);
+ps_err ps_cpu_conv_plan_forward(ps_cpu_conv *conv, ps_memory_plan *memory, bool training);
+ps_err ps_cpu_conv_plan_backward(ps_cpu_conv *conv, ps_memory_plan *memory);
 
 /* Where everything lies; the gradients NULL when not training, dx when there is none. */
 typedef struct ps_cpu_conv_places {
@@ -40,7 +40,7 @@ typedef struct ps_cpu_conv_places {
     float *weight, *bias; // in the parameter arena; bias may be NULL
 } ps_cpu_conv_places;
 
-ps_err ps_cpu_conv_bind(ps_cpu_conv *conv, const ps_cpu_memory *memory,
+ps_err ps_cpu_conv_bind(ps_cpu_conv *conv, const ps_memory_plan *memory,
                         const ps_cpu_conv_places *places);
 
 /* x: where the input lies in this pass. */

@@ -19,7 +19,7 @@ typedef struct cpu_device {
 typedef struct cpu_program {
     ps_program base;
     ps_program_options options;
-    ps_cpu_graph graph;
+    ps_model_graph graph;
     int n_runs;
     ps_cpu_run **runs; // by batch size, max_batch + 1; NULL: not met yet
     ps_cpu_run *last;  // of the last forward
@@ -125,7 +125,7 @@ static void cpu_program_destroy(ps_program **program)
         free(p->runs[n]);
     }
     free(p->runs);
-    ps_cpu_graph_fini(&p->graph);
+    ps_model_graph_fini(&p->graph);
     free(p);
     *program = NULL;
 }
@@ -169,7 +169,7 @@ static ps_err cpu_program_create(ps_device *device, const ps_program_options *op
     p->options = *options;
     ps_err err = ps_mem_zalloc(&p->runs, (size_t)options->max_batch + 1, sizeof *p->runs,
                                "program");
-    if (err == PS_OK) err = ps_cpu_graph_init(&p->graph, options->spec);
+    if (err == PS_OK) err = ps_model_graph_init(&p->graph, options->spec);
     if (err == PS_OK) err = run_for(p, options->max_batch, &run);
     if (err != PS_OK) cpu_program_destroy(out);
     return err;

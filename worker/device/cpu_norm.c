@@ -63,40 +63,40 @@ static size_t channel_bytes(const ps_cpu_norm *n)
     return sizeof(float) * (size_t)((n->shape.c + 15) / 16 * 16);
 }
 
-ps_err ps_cpu_norm_plan_forward(ps_cpu_norm *n, ps_cpu_memory *memory, bool training)
+ps_err ps_cpu_norm_plan_forward(ps_cpu_norm *n, ps_memory_plan *memory, bool training)
 {
     size_t scratch = ps_cpu_op_scratch_bytes(&n->evaluate);
     if (training) {
         size_t other = ps_cpu_op_scratch_bytes(&n->train);
         scratch = other > scratch ? other : scratch;
-        PS_TRY(ps_cpu_memory_take(memory, channel_bytes(n), &n->slot.mean));
-        PS_TRY(ps_cpu_memory_take(memory, channel_bytes(n), &n->slot.variance));
-        PS_TRY(ps_cpu_memory_take(memory,
-                                  ps_cpu_op_bytes(&n->train, dnnl_query_workspace_md),
-                                  &n->slot.workspace));
+        PS_TRY(ps_memory_plan_take(memory, channel_bytes(n), &n->slot.mean));
+        PS_TRY(ps_memory_plan_take(memory, channel_bytes(n), &n->slot.variance));
+        PS_TRY(ps_memory_plan_take(memory,
+                                   ps_cpu_op_bytes(&n->train, dnnl_query_workspace_md),
+                                   &n->slot.workspace));
     }
-    PS_TRY(ps_cpu_memory_take(memory, scratch, &n->slot.scratch));
-    ps_cpu_memory_give(memory, n->slot.scratch);
+    PS_TRY(ps_memory_plan_take(memory, scratch, &n->slot.scratch));
+    ps_memory_plan_give(memory, n->slot.scratch);
     return PS_OK;
 }
 
-ps_err ps_cpu_norm_plan_backward(ps_cpu_norm *n, ps_cpu_memory *memory)
+ps_err ps_cpu_norm_plan_backward(ps_cpu_norm *n, ps_memory_plan *memory)
 {
-    PS_TRY(ps_cpu_memory_take(memory, channel_bytes(n), &n->slot.scale_gradient));
-    PS_TRY(ps_cpu_memory_take(memory, channel_bytes(n), &n->slot.shift_gradient));
-    PS_TRY(ps_cpu_memory_take(memory, ps_cpu_op_scratch_bytes(&n->backward),
-                              &n->slot.scratch_back));
-    ps_cpu_memory_give(memory, n->slot.scratch_back);
-    ps_cpu_memory_give(memory, n->slot.scale_gradient);
-    ps_cpu_memory_give(memory, n->slot.shift_gradient);
-    ps_cpu_memory_give(memory, n->slot.workspace);
-    ps_cpu_memory_give(memory, n->slot.mean);
-    ps_cpu_memory_give(memory, n->slot.variance);
+    PS_TRY(ps_memory_plan_take(memory, channel_bytes(n), &n->slot.scale_gradient));
+    PS_TRY(ps_memory_plan_take(memory, channel_bytes(n), &n->slot.shift_gradient));
+    PS_TRY(ps_memory_plan_take(memory, ps_cpu_op_scratch_bytes(&n->backward),
+                               &n->slot.scratch_back));
+    ps_memory_plan_give(memory, n->slot.scratch_back);
+    ps_memory_plan_give(memory, n->slot.scale_gradient);
+    ps_memory_plan_give(memory, n->slot.shift_gradient);
+    ps_memory_plan_give(memory, n->slot.workspace);
+    ps_memory_plan_give(memory, n->slot.mean);
+    ps_memory_plan_give(memory, n->slot.variance);
     return PS_OK;
 }
 
 /* What the forward primitives have in common. channels: the descriptor of (C). */
-static ps_err bind_forward(ps_cpu_norm *n, ps_cpu_op *op, const ps_cpu_memory *memory,
+static ps_err bind_forward(ps_cpu_norm *n, ps_cpu_op *op, const ps_memory_plan *memory,
                            const ps_cpu_norm_places *p, const ps_dnnl_md *channels,
                            float *mean, float *variance)
 {
@@ -111,18 +111,18 @@ static ps_err bind_forward(ps_cpu_norm *n, ps_cpu_op *op, const ps_cpu_memory *m
         PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SCALE, channels, p->weight));
         PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SHIFT, channels, p->bias));
     }
-    return ps_cpu_op_bind_scratch(op, who, ps_cpu_memory_at(memory, n->slot.scratch));
+    return ps_cpu_op_bind_scratch(op, who, ps_memory_plan_at(memory, n->slot.scratch));
 }
 
-static ps_err bind_workspace(ps_cpu_norm *n, ps_cpu_op *op, const ps_cpu_memory *memory)
+static ps_err bind_workspace(ps_cpu_norm *n, ps_cpu_op *op, const ps_memory_plan *memory)
 {
     if (ps_cpu_op_bytes(op, dnnl_query_workspace_md) == 0) return PS_OK;
     return ps_cpu_op_bind(op, n->layer->name, DNNL_ARG_WORKSPACE,
                           ps_cpu_op_md(op, dnnl_query_workspace_md, 0),
-                          ps_cpu_memory_at(memory, n->slot.workspace));
+                          ps_memory_plan_at(memory, n->slot.workspace));
 }
 
-static ps_err bind_backward(ps_cpu_norm *n, const ps_cpu_memory *memory,
+static ps_err bind_backward(ps_cpu_norm *n, const ps_memory_plan *memory,
                             const ps_cpu_norm_places *p, const ps_dnnl_md *channels)
 {
     const char *who = n->layer->name;
@@ -144,10 +144,10 @@ static ps_err bind_backward(ps_cpu_norm *n, const ps_cpu_memory *memory,
     }
     PS_TRY(bind_workspace(n, op, memory));
     return ps_cpu_op_bind_scratch(op, who,
-                                  ps_cpu_memory_at(memory, n->slot.scratch_back));
+                                  ps_memory_plan_at(memory, n->slot.scratch_back));
 }
 
-ps_err ps_cpu_norm_bind(ps_cpu_norm *n, const ps_cpu_memory *memory,
+ps_err ps_cpu_norm_bind(ps_cpu_norm *n, const ps_memory_plan *memory,
                         const ps_cpu_norm_places *p)
 {
     const dnnl_dims_t dims = {n->shape.c};
@@ -158,10 +158,10 @@ ps_err ps_cpu_norm_bind(ps_cpu_norm *n, const ps_cpu_memory *memory,
                              p->running_variance),
                 err, out);
     if (!n->train.primitive) goto out;
-    n->mean = ps_cpu_memory_at(memory, n->slot.mean);
-    n->variance = ps_cpu_memory_at(memory, n->slot.variance);
-    n->scale_gradient = ps_cpu_memory_at(memory, n->slot.scale_gradient);
-    n->shift_gradient = ps_cpu_memory_at(memory, n->slot.shift_gradient);
+    n->mean = ps_memory_plan_at(memory, n->slot.mean);
+    n->variance = ps_memory_plan_at(memory, n->slot.variance);
+    n->scale_gradient = ps_memory_plan_at(memory, n->slot.scale_gradient);
+    n->shift_gradient = ps_memory_plan_at(memory, n->slot.shift_gradient);
     PS_TRY_GOTO(bind_forward(n, &n->train, memory, p, channels, n->mean, n->variance),
                 err, out);
     PS_TRY_GOTO(bind_workspace(n, &n->train, memory), err, out);

@@ -4,9 +4,9 @@
 #ifndef PS_CPU_NORM_H
 #define PS_CPU_NORM_H
 
-#include "cpu_memory.h"
 #include "cpu_op.h"
 #include "cpu_shape.h"
+#include "memory_plan.h"
 #include "model_spec.h"
 
 typedef struct ps_cpu_norm {
@@ -27,8 +27,8 @@ ps_err ps_cpu_norm_init(ps_cpu_norm *norm, dnnl_engine_t engine, const ps_layer 
                         const ps_cpu_shape *shape, bool relu, bool training);
 void ps_cpu_norm_fini(ps_cpu_norm *norm);
 
-ps_err ps_cpu_norm_plan_forward(ps_cpu_norm *norm, ps_cpu_memory *memory, bool training);
-ps_err ps_cpu_norm_plan_backward(ps_cpu_norm *norm, ps_cpu_memory *memory);
+ps_err ps_cpu_norm_plan_forward(ps_cpu_norm *norm, ps_memory_plan *memory, bool training);
+ps_err ps_cpu_norm_plan_backward(ps_cpu_norm *norm, ps_memory_plan *memory);
 
 typedef struct ps_cpu_norm_places {
     float *x, *y, *dy, *dx;                 // dy, dx NULL when not training
@@ -36,7 +36,7 @@ typedef struct ps_cpu_norm_places {
     float *running_mean, *running_variance; // in the buffer arena
 } ps_cpu_norm_places;
 
-ps_err ps_cpu_norm_bind(ps_cpu_norm *norm, const ps_cpu_memory *memory,
+ps_err ps_cpu_norm_bind(ps_cpu_norm *norm, const ps_memory_plan *memory,
                         const ps_cpu_norm_places *places);
 
 /* batches: num_batches_tracked, counted up in training; may be NULL. */

@@ -25,11 +25,11 @@ static ps_cpu_pool pool_of(const ps_layer *l, const ps_cpu_shape *in,
 /* The step's settings and primitives; decides the output's layout. */
 static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s, dnnl_engine_t engine)
 {
-    const ps_cpu_node *node = s->node;
+    const ps_model_node *node = s->node;
     const ps_layer *l = node->layer;
     const ps_cpu_shape *in = &run->values[node->in[0]].shape;
     ps_cpu_shape *out = &run->values[node->out].shape;
-    const ps_cpu_edge *in_edge = &run->graph->edges[node->in[0]];
+    const ps_model_edge *in_edge = &run->graph->edges[node->in[0]];
     bool training = run->options->training;
     bool flat = run->graph->edges[node->out].flat_reader;
     bool rows = l->kind == PS_LAYER_FLATTEN || l->kind == PS_LAYER_LINEAR ||
@@ -49,7 +49,7 @@ static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s, dnnl_engine_t engine)
         s->linear = (ps_cpu_linear){l->name, run->n, in->c, out->c};
     }
     s->view = l->kind == PS_LAYER_FLATTEN && ps_cpu_shape_is_plain(in);
-    s->in_place = ps_cpu_graph_in_place(run->graph, node) && same_lanes(in, out);
+    s->in_place = ps_model_graph_in_place(run->graph, node) && same_lanes(in, out);
     return PS_OK;
 }
 
@@ -58,7 +58,7 @@ static ps_err take_output(ps_cpu_run *run, ps_cpu_step *s)
     ps_cpu_value *in = &run->values[s->node->in[0]], *out = &run->values[s->node->out];
     out->root = s->node->out;
     if (!s->view && !s->in_place)
-        return ps_cpu_memory_take(&run->memory, value_bytes(&out->shape), &out->slot);
+        return ps_memory_plan_take(&run->memory, value_bytes(&out->shape), &out->slot);
     out->root = in->root;
     ps_cpu_value *root = &run->values[in->root];
     if (out->last_reader > root->last_reader) root->last_reader = out->last_reader;
@@ -67,27 +67,27 @@ static ps_err take_output(ps_cpu_run *run, ps_cpu_step *s)
 
 static ps_err take_forward(ps_cpu_run *run, ps_cpu_step *s)
 {
-    ps_cpu_memory *m = &run->memory;
+    ps_memory_plan *m = &run->memory;
     bool training = run->options->training;
     const ps_cpu_shape *in = &run->values[s->node->in[0]].shape;
     const ps_cpu_shape *out = &run->values[s->node->out].shape;
     ps_layer_kind kind = s->node->layer->kind;
     if (kind == PS_LAYER_CONV2D) {
         if (!same_lanes(in, &s->conv.in))
-            PS_TRY(ps_cpu_memory_take(m, value_bytes(&s->conv.in), &s->slot_x));
+            PS_TRY(ps_memory_plan_take(m, value_bytes(&s->conv.in), &s->slot_x));
         PS_TRY(ps_cpu_conv_plan_forward(&s->conv, m, training));
-        if (!training) ps_cpu_memory_give(m, s->slot_x);
+        if (!training) ps_memory_plan_give(m, s->slot_x);
     } else if (kind == PS_LAYER_BATCH_NORM2D) {
         PS_TRY(ps_cpu_norm_plan_forward(&s->norm, m, training));
     } else if (kind == PS_LAYER_MAX_POOL2D) {
-        PS_TRY(ps_cpu_memory_take(m, (size_t)ps_cpu_shape_count(out), &s->slot_mask));
-        if (!training) ps_cpu_memory_give(m, s->slot_mask);
+        PS_TRY(ps_memory_plan_take(m, (size_t)ps_cpu_shape_count(out), &s->slot_mask));
+        if (!training) ps_memory_plan_give(m, s->slot_mask);
     } else if (kind == PS_LAYER_DROPOUT && training) {
-        PS_TRY(
-            ps_cpu_memory_take(m, ps_cpu_dropout_mask_bytes(&s->dropout), &s->slot_mask));
-        PS_TRY(ps_cpu_memory_take(m, ps_cpu_dropout_scratch_bytes(&s->dropout),
-                                  &s->slot_scratch));
-        ps_cpu_memory_give(m, s->slot_scratch);
+        PS_TRY(ps_memory_plan_take(m, ps_cpu_dropout_mask_bytes(&s->dropout),
+                                   &s->slot_mask));
+        PS_TRY(ps_memory_plan_take(m, ps_cpu_dropout_scratch_bytes(&s->dropout),
+                                   &s->slot_scratch));
+        ps_memory_plan_give(m, s->slot_scratch);
     }
     return PS_OK;
 }
@@ -98,9 +98,8 @@ static void give_read_values(ps_cpu_run *run, int node)
     if (run->options->training) return;
     for (int v = 1; v < run->graph->n_edges; v++) {
         const ps_cpu_value *value = &run->values[v];
-        if (value->root == v && value->slot != PS_CPU_NO_SLOT &&
-            value->last_reader == node)
-            ps_cpu_memory_give(&run->memory, value->slot);
+        if (value->root == v && value->slot != PS_NO_SLOT && value->last_reader == node)
+            ps_memory_plan_give(&run->memory, value->slot);
     }
 }
 
@@ -136,7 +135,7 @@ static ps_err take_library_gradient(ps_cpu_run *run, ps_cpu_step *s)
     bool needed = run->graph->edges[s->node->in[0]].needs_grad;
     if (!needed && kind == PS_LAYER_CONV2D) return PS_OK;
     if (needed && !s->add[0] && same_lanes(in, wanted)) return PS_OK;
-    return ps_cpu_memory_take(&run->memory, value_bytes(wanted), &s->slot_dx);
+    return ps_memory_plan_take(&run->memory, value_bytes(wanted), &s->slot_dx);
 }
 
 static ps_err take_gradients(ps_cpu_run *run, ps_cpu_step *s)
@@ -147,46 +146,47 @@ static ps_err take_gradients(ps_cpu_run *run, ps_cpu_step *s)
         int v = s->node->in[k];
         ps_cpu_value *in = &run->values[v];
         if (!run->graph->edges[v].needs_grad) continue;
-        s->add[k] = in->grad_slot != PS_CPU_NO_SLOT;
+        s->add[k] = in->grad_slot != PS_NO_SLOT;
         if (s->add[k]) continue;
         if (!taken_over && gradient_in_place(run, s, k)) {
             in->grad_slot = out->grad_slot;
             taken_over = true;
             continue;
         }
-        PS_TRY(ps_cpu_memory_take(&run->memory, value_bytes(&in->shape), &in->grad_slot));
+        PS_TRY(
+            ps_memory_plan_take(&run->memory, value_bytes(&in->shape), &in->grad_slot));
     }
     PS_TRY(take_library_gradient(run, s));
     if (s->node->layer->kind == PS_LAYER_CONV2D)
         PS_TRY(ps_cpu_conv_plan_backward(&s->conv, &run->memory));
     if (s->node->layer->kind == PS_LAYER_BATCH_NORM2D)
         PS_TRY(ps_cpu_norm_plan_backward(&s->norm, &run->memory));
-    if (!taken_over) ps_cpu_memory_give(&run->memory, out->grad_slot);
+    if (!taken_over) ps_memory_plan_give(&run->memory, out->grad_slot);
     return PS_OK;
 }
 
 static void give_step(ps_cpu_run *run, ps_cpu_step *s)
 {
-    ps_cpu_memory *m = &run->memory;
+    ps_memory_plan *m = &run->memory;
     const ps_cpu_value *out = &run->values[s->node->out];
     const ps_cpu_value *last = &run->values[run->graph->output];
-    ps_cpu_memory_give(m, s->slot_dx);
-    ps_cpu_memory_give(m, s->slot_x);
-    ps_cpu_memory_give(m, s->slot_mask);
+    ps_memory_plan_give(m, s->slot_dx);
+    ps_memory_plan_give(m, s->slot_x);
+    ps_memory_plan_give(m, s->slot_mask);
     if (out->root == s->node->out && out->root != last->root)
-        ps_cpu_memory_give(m, out->slot);
+        ps_memory_plan_give(m, out->slot);
 }
 
 static ps_err plan_backward(ps_cpu_run *run)
 {
-    const ps_cpu_graph *g = run->graph;
+    const ps_model_graph *g = run->graph;
     int first = g->output;
     int producer = g->edges[first].producer;
     if (producer != PS_NONE && g->nodes[producer].with_loss)
         first = g->nodes[producer].in[0];
     ps_cpu_value *v = &run->values[first];
     if (g->edges[first].needs_grad)
-        PS_TRY(ps_cpu_memory_take(&run->memory, value_bytes(&v->shape), &v->grad_slot));
+        PS_TRY(ps_memory_plan_take(&run->memory, value_bytes(&v->shape), &v->grad_slot));
     for (int i = g->n_nodes - 1; i >= 0; i--) {
         ps_cpu_step *s = &run->steps[i];
         if (g->edges[s->node->out].needs_grad && !s->node->with_loss)
@@ -198,17 +198,17 @@ static ps_err plan_backward(ps_cpu_run *run)
 
 static ps_err plan_passes(ps_cpu_run *run, dnnl_engine_t engine)
 {
-    const ps_cpu_graph *g = run->graph;
+    const ps_model_graph *g = run->graph;
     run->values[0].shape = ps_cpu_shape_make(run->n, &g->edges[0].dims, 1);
     for (int v = 0; v < g->n_edges; v++) {
-        run->values[v].slot = run->values[v].grad_slot = PS_CPU_NO_SLOT;
+        run->values[v].slot = run->values[v].grad_slot = PS_NO_SLOT;
         run->values[v].last_reader = g->edges[v].last_reader;
         run->values[v].root = v;
     }
     for (int i = 0; i < g->n_nodes; i++) {
         ps_cpu_step *s = &run->steps[i];
         s->node = &g->nodes[i];
-        s->slot_x = s->slot_dx = s->slot_mask = s->slot_scratch = PS_CPU_NO_SLOT;
+        s->slot_x = s->slot_dx = s->slot_mask = s->slot_scratch = PS_NO_SLOT;
         PS_TRY(init_step(run, s, engine));
         PS_TRY(take_output(run, s));
         PS_TRY(take_forward(run, s));
@@ -232,14 +232,14 @@ static float *buffer(const ps_cpu_run *run, int tensor)
 
 static ps_err bind_step(ps_cpu_run *run, ps_cpu_step *s)
 {
-    const ps_cpu_memory *m = &run->memory;
+    const ps_memory_plan *m = &run->memory;
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const ps_cpu_value *out = &run->values[s->node->out];
     const ps_layer *l = s->node->layer;
-    s->x = ps_cpu_memory_at(m, s->slot_x);
-    s->dx = ps_cpu_memory_at(m, s->slot_dx);
-    s->mask = ps_cpu_memory_at(m, s->slot_mask);
-    s->scratch = ps_cpu_memory_at(m, s->slot_scratch);
+    s->x = ps_memory_plan_at(m, s->slot_x);
+    s->dx = ps_memory_plan_at(m, s->slot_dx);
+    s->mask = ps_memory_plan_at(m, s->slot_mask);
+    s->scratch = ps_memory_plan_at(m, s->slot_scratch);
     float *x = s->x ? s->x : in->at, *dx = s->dx ? s->dx : in->grad;
     if (l->kind == PS_LAYER_CONV2D) {
         const ps_cpu_conv_places places = {x,
@@ -265,11 +265,11 @@ static ps_err bind_step(ps_cpu_run *run, ps_cpu_step *s)
 ps_err ps_cpu_plan(ps_cpu_run *run, dnnl_engine_t engine, const ps_cpu_run *other)
 {
     PS_TRY(plan_passes(run, engine));
-    PS_TRY(ps_cpu_memory_layout(&run->memory, other ? &other->memory : NULL));
+    PS_TRY(ps_memory_plan_layout(&run->memory, other ? &other->memory : NULL));
     for (int v = 1; v < run->graph->n_edges; v++) {
         ps_cpu_value *value = &run->values[v];
-        value->at = ps_cpu_memory_at(&run->memory, run->values[value->root].slot);
-        value->grad = ps_cpu_memory_at(&run->memory, value->grad_slot);
+        value->at = ps_memory_plan_at(&run->memory, run->values[value->root].slot);
+        value->grad = ps_memory_plan_at(&run->memory, value->grad_slot);
     }
     for (int i = 0; i < run->graph->n_nodes; i++)
         PS_TRY(bind_step(run, &run->steps[i]));

@@ -5,11 +5,11 @@
 
 #include "cpu_conv.h"
 #include "cpu_dropout.h"
-#include "cpu_graph.h"
 #include "cpu_linear.h"
 #include "cpu_norm.h"
 #include "cpu_pool.h"
 #include "device.h"
+#include "model_graph.h"
 
 typedef struct ps_cpu_value {
     ps_cpu_shape shape;
@@ -20,7 +20,7 @@ typedef struct ps_cpu_value {
 } ps_cpu_value;
 
 typedef struct ps_cpu_step {
-    const ps_cpu_node *node;
+    const ps_model_node *node;
     ps_cpu_conv conv;
     ps_cpu_norm norm;
     ps_cpu_norm_places norm_places;
@@ -39,10 +39,10 @@ typedef struct ps_cpu_step {
 typedef struct ps_cpu_run {
     int n; // samples
     const ps_program_options *options;
-    const ps_cpu_graph *graph;
+    const ps_model_graph *graph;
     ps_cpu_value *values; // graph->n_edges
     ps_cpu_step *steps;   // graph->n_nodes
-    ps_cpu_memory memory;
+    ps_memory_plan memory;
     dnnl_stream_t stream; // borrowed
 } ps_cpu_run;
 

@@ -7,7 +7,7 @@
 #include "mem.h"
 
 ps_err ps_cpu_run_init(ps_cpu_run *run, const ps_program_options *options,
-                       const ps_cpu_graph *graph, int n, dnnl_engine_t engine,
+                       const ps_model_graph *graph, int n, dnnl_engine_t engine,
                        dnnl_stream_t stream, const ps_cpu_run *other)
 {
     *run = (ps_cpu_run){.n = n, .options = options, .graph = graph, .stream = stream};
@@ -24,7 +24,7 @@ void ps_cpu_run_fini(ps_cpu_run *run)
         ps_cpu_conv_fini(&run->steps[i].conv);
         ps_cpu_norm_fini(&run->steps[i].norm);
     }
-    ps_cpu_memory_fini(&run->memory);
+    ps_memory_plan_fini(&run->memory);
     free(run->steps);
     free(run->values);
     *run = (ps_cpu_run){0};
@@ -172,7 +172,7 @@ ps_err ps_cpu_run_forward(ps_cpu_run *run, const ps_batch *batch, const ps_pass 
 static void backward_loss(ps_cpu_run *run, const ps_batch *batch, const ps_pass *pass)
 {
     const ps_model_spec *spec = run->options->spec;
-    const ps_cpu_graph *g = run->graph;
+    const ps_model_graph *g = run->graph;
     int producer = g->edges[g->output].producer;
     const ps_cpu_value *out = &run->values[g->output];
     if (producer != PS_NONE && g->nodes[producer].with_loss) {
@@ -252,7 +252,7 @@ static ps_err backward_plain(ps_cpu_run *run, ps_cpu_step *s)
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const ps_cpu_value *out = &run->values[s->node->out];
     int64_t count = ps_cpu_shape_count(&out->shape);
-    const ps_cpu_edge *edge = &run->graph->edges[s->node->in[0]];
+    const ps_model_edge *edge = &run->graph->edges[s->node->in[0]];
     bool relu =
         edge->producer != PS_NONE && run->graph->nodes[edge->producer].relu_by_pool;
     switch (l->kind) {
@@ -287,7 +287,7 @@ static ps_err backward_plain(ps_cpu_run *run, ps_cpu_step *s)
 
 static ps_err backward_step(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
 {
-    const ps_cpu_node *node = s->node;
+    const ps_model_node *node = s->node;
     const ps_cpu_value *out = &run->values[node->out];
     ps_layer_kind kind = node->layer->kind;
     // batch norm's primitive has its relu's mask

@@ -16,7 +16,7 @@ typedef struct cuda_device {
 typedef struct cuda_program {
     ps_program base;
     ps_program_options options;
-    ps_cpu_graph graph;
+    ps_model_graph graph;
     ps_cuda_run run;
 } cuda_program;
 
@@ -72,7 +72,7 @@ static void cuda_program_destroy(ps_program **program)
     cuda_program *p = (cuda_program *)(void *)*program;
     ps_gpu_enter(gpu_of(*program));
     ps_cuda_run_fini(&p->run);
-    ps_cpu_graph_fini(&p->graph);
+    ps_model_graph_fini(&p->graph);
     free(p);
     *program = NULL;
 }
@@ -90,7 +90,7 @@ static ps_err cuda_program_create(ps_device *device, const ps_program_options *o
     p->base.device = device;
     p->options = *options;
     ps_err err = ps_gpu_enter(gpu_of(*out));
-    if (err == PS_OK) err = ps_cpu_graph_init(&p->graph, options->spec);
+    if (err == PS_OK) err = ps_model_graph_init(&p->graph, options->spec);
     if (err == PS_OK)
         err = ps_cuda_run_init(&p->run, gpu_of(*out), &p->options, &p->graph,
                                resident_of(p));

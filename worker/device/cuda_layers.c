@@ -407,7 +407,7 @@ static ps_err add_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 /* A folded relu before this pooling whose gradient the pooling takes. */
 static bool takes_relu(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
-    const ps_cpu_graph *g = r->plan->graph;
+    const ps_model_graph *g = r->plan->graph;
     int producer = g->edges[s->node->in[0]].producer;
     return producer != PS_NONE && g->nodes[producer].relu_by_pool;
 }
@@ -482,7 +482,7 @@ ps_err ps_cuda_loss_forward(const ps_cuda_pass *r, const int32_t *labels)
 ps_err ps_cuda_loss_backward(const ps_cuda_pass *r, const int32_t *labels)
 {
     const ps_cuda_plan *p = r->plan;
-    const ps_cpu_graph *g = p->graph;
+    const ps_model_graph *g = p->graph;
     const ps_cuda_value *out = &p->values[g->output];
     int producer = g->edges[g->output].producer;
     bool folded = producer != PS_NONE && g->nodes[producer].with_loss;

@@ -42,7 +42,7 @@ static ps_err plan_value(ps_cuda_plan *p, int edge)
 {
     ps_cuda_value *v = &p->values[edge];
     const ps_dims *d = &p->graph->edges[edge].dims;
-    *v = (ps_cuda_value){.slot = PS_CPU_NO_SLOT, .grad_slot = PS_CPU_NO_SLOT};
+    *v = (ps_cuda_value){.slot = PS_NO_SLOT, .grad_slot = PS_NO_SLOT};
     v->image = d->n == 3;
     v->features = ps_dims_count(d);
     v->channels = v->image ? d->d[0] : v->features;
@@ -74,7 +74,7 @@ static ps_err plan_step(ps_cuda_plan *p, int node)
     const ps_layer *l = p->graph->nodes[node].layer;
     size_t channels = sizeof(float) * (size_t)l->in.d[0];
     s->node = &p->graph->nodes[node];
-    s->slot[0] = s->slot[1] = PS_CPU_NO_SLOT;
+    s->slot[0] = s->slot[1] = PS_NO_SLOT;
     switch (l->kind) {
     case PS_LAYER_CONV2D:
         s->direct = l->kernel[0] == 1 && l->kernel[1] == 1 && l->stride[0] == 1 &&
@@ -86,12 +86,12 @@ static ps_err plan_step(ps_cuda_plan *p, int node)
             s->slice = p->options->max_batch;
         break;
     case PS_LAYER_MAX_POOL2D:
-        PS_TRY(ps_cpu_memory_take(&p->memory, value_bytes(p, s->node->out) / 4,
-                                  &s->slot[0]));
+        PS_TRY(ps_memory_plan_take(&p->memory, value_bytes(p, s->node->out) / 4,
+                                   &s->slot[0]));
         break;
     case PS_LAYER_BATCH_NORM2D:
-        PS_TRY(ps_cpu_memory_take(&p->memory, channels, &s->slot[0]));
-        return ps_cpu_memory_take(&p->memory, channels, &s->slot[1]);
+        PS_TRY(ps_memory_plan_take(&p->memory, channels, &s->slot[0]));
+        return ps_memory_plan_take(&p->memory, channels, &s->slot[1]);
     case PS_LAYER_AVG_POOL2D:
         break;
     default:
@@ -104,19 +104,19 @@ static ps_err plan_step(ps_cuda_plan *p, int node)
 /* Without training a value lives until its last reader has run. */
 static ps_err plan_forward(ps_cuda_plan *p)
 {
-    const ps_cpu_graph *g = p->graph;
+    const ps_model_graph *g = p->graph;
     const ps_cuda_value *x = &p->values[0];
     if (x->image && x->channels > 1)
-        PS_TRY(ps_cpu_memory_take(&p->memory, value_bytes(p, 0), &p->values[0].slot));
+        PS_TRY(ps_memory_plan_take(&p->memory, value_bytes(p, 0), &p->values[0].slot));
     for (int i = 0; i < g->n_nodes; i++) {
-        const ps_cpu_node *node = &g->nodes[i];
+        const ps_model_node *node = &g->nodes[i];
         int *slot = &p->values[node->out].slot;
-        PS_TRY(ps_cpu_memory_take(&p->memory, value_bytes(p, node->out), slot));
+        PS_TRY(ps_memory_plan_take(&p->memory, value_bytes(p, node->out), slot));
         PS_TRY(plan_step(p, i));
         for (int k = 0; k < node->n_in && !p->options->training; k++) {
             bool twice = k == 1 && node->in[1] == node->in[0];
             if (g->edges[node->in[k]].last_reader == i && !twice)
-                ps_cpu_memory_give(&p->memory, p->values[node->in[k]].slot);
+                ps_memory_plan_give(&p->memory, p->values[node->in[k]].slot);
         }
     }
     return PS_OK;
@@ -126,33 +126,33 @@ static ps_err plan_forward(ps_cuda_plan *p)
 static ps_err plan_gradient(ps_cuda_plan *p, int edge, bool *has_part)
 {
     ps_cuda_value *v = &p->values[edge];
-    *has_part = v->grad_slot != PS_CPU_NO_SLOT;
+    *has_part = v->grad_slot != PS_NO_SLOT;
     if (*has_part || !p->graph->edges[edge].needs_grad) return PS_OK;
-    return ps_cpu_memory_take(&p->memory, value_bytes(p, edge), &v->grad_slot);
+    return ps_memory_plan_take(&p->memory, value_bytes(p, edge), &v->grad_slot);
 }
 
 /* Follows the backward pass: what a step has done with is free for the steps before. */
 static ps_err plan_backward(ps_cuda_plan *p)
 {
-    const ps_cpu_graph *g = p->graph;
+    const ps_model_graph *g = p->graph;
     bool part;
     PS_TRY(plan_gradient(p, g->output, &part));
     for (int i = g->n_nodes - 1; i >= 0; i--) {
-        const ps_cpu_node *node = &g->nodes[i];
+        const ps_model_node *node = &g->nodes[i];
         ps_cuda_value *out = &p->values[node->out];
         if (!g->edges[node->out].needs_grad) continue;
         for (int k = 0; k < node->n_in; k++)
             PS_TRY(plan_gradient(p, node->in[k], &p->steps[i].add[k]));
-        ps_cpu_memory_give(&p->memory, out->grad_slot);
+        ps_memory_plan_give(&p->memory, out->grad_slot);
         // the outputs may be asked for after the pass
-        if (node->out != g->output) ps_cpu_memory_give(&p->memory, out->slot);
+        if (node->out != g->output) ps_memory_plan_give(&p->memory, out->slot);
     }
     return PS_OK;
 }
 
 static void *place(const ps_cuda_plan *p, int slot)
 {
-    return slot == PS_CPU_NO_SLOT ? NULL : p->base + p->memory.slots[slot].offset;
+    return slot == PS_NO_SLOT ? NULL : p->base + p->memory.slots[slot].offset;
 }
 
 static ps_err allocate_values(ps_cuda_plan *p)
@@ -250,7 +250,7 @@ static ps_err create_events(ps_cuda_plan *p)
 }
 
 ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, const ps_program_options *options,
-                         const ps_cpu_graph *graph, const ps_cuda_resident *resident)
+                         const ps_model_graph *graph, const ps_cuda_resident *resident)
 {
     *p = (ps_cuda_plan){
         .gpu = gpu, .resident = resident, .options = options, .graph = graph};
@@ -284,7 +284,7 @@ void ps_cuda_plan_fini(ps_cuda_plan *p)
         ps_gpu_event_destroy(&p->steps[i].made);
         ps_gpu_event_destroy(&p->steps[i].home);
     }
-    ps_cpu_memory_fini(&p->memory);
+    ps_memory_plan_fini(&p->memory);
     free(p->values);
     free(p->steps);
     *p = (ps_cuda_plan){0};

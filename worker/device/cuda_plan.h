@@ -1,12 +1,12 @@
 /* The CUDA device's memory: what a program has on the GPU and where, for the largest
- * batch. Values and their gradients share places as their lives allow (cpu_memory.h). */
+ * batch. Values and their gradients share places as their lives allow (memory_plan.h). */
 #ifndef PS_CUDA_PLAN_H
 #define PS_CUDA_PLAN_H
 
-#include "cpu_graph.h"
-#include "cpu_memory.h"
 #include "cuda_gpu.h"
 #include "device.h"
+#include "memory_plan.h"
+#include "model_graph.h"
 
 /* A value of the graph: images (channels, n, plane), or flat (n, features). */
 typedef struct ps_cuda_value {
@@ -17,7 +17,7 @@ typedef struct ps_cuda_value {
 } ps_cuda_value;
 
 typedef struct ps_cuda_step {
-    const ps_cpu_node *node;
+    const ps_model_node *node;
     bool add[2];       // backward: the input's gradient has a part already
     bool direct;       // CONV2D 1x1: its input is its own im2col
     int64_t slice;     // CONV2D: samples whose columns are made at a time
@@ -42,10 +42,10 @@ typedef struct ps_cuda_plan {
     ps_gpu *gpu;                      // borrowed
     const ps_cuda_resident *resident; // borrowed; NULL: params and grads are our own
     const ps_program_options *options;
-    const ps_cpu_graph *graph;
+    const ps_model_graph *graph;
     ps_cuda_value *values; // by edge of the graph
     ps_cuda_step *steps;   // by node
-    ps_cpu_memory memory;  // only its slots: the place is base
+    ps_memory_plan memory; // only its slots: the place is base
     char *base;
     float *params, *grads; // copies of the host arenas; grads NULL: no training
     char *buffers;
@@ -62,7 +62,7 @@ typedef struct ps_cuda_plan {
 /* The plan borrows all of them; resident may be NULL, and has the program's parameters.
  * It is safe for fini after a failure, which names the layer and what was asked for. */
 ps_err ps_cuda_plan_init(ps_cuda_plan *plan, ps_gpu *gpu,
-                         const ps_program_options *options, const ps_cpu_graph *graph,
+                         const ps_program_options *options, const ps_model_graph *graph,
                          const ps_cuda_resident *resident);
 void ps_cuda_plan_fini(ps_cuda_plan *plan);
 

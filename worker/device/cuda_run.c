@@ -6,7 +6,7 @@
 #include "cuda_layers.h"
 
 ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, const ps_program_options *options,
-                        const ps_cpu_graph *graph, const ps_cuda_resident *resident)
+                        const ps_model_graph *graph, const ps_cuda_resident *resident)
 {
     size_t arena = options->spec->arena_count * sizeof(float);
     size_t buffers = options->spec->buffer_bytes;
@@ -76,7 +76,7 @@ static ps_err arrange_input(ps_cuda_run *run, int64_t n)
 {
     const ps_cuda_plan *p = &run->plan;
     const ps_cuda_value *v = &p->values[0];
-    if (v->slot == PS_CPU_NO_SLOT) return PS_OK;
+    if (v->slot == PS_NO_SLOT) return PS_OK;
     return PS_LAUNCH(p->gpu, swap, n * v->features, "the batch",
                      .x = (const float *)(const void *)(p->batch + p->x_at), .y = v->at,
                      .b = (uint32_t)v->channels, .a = ps_divisor_of(n),
@@ -244,7 +244,7 @@ static ps_err announce(ps_cuda_run *run, const ps_cuda_step *s,
 ps_err ps_cuda_run_backward(ps_cuda_run *run, const ps_batch *batch, const ps_pass *pass)
 {
     ps_cuda_plan *p = &run->plan;
-    const ps_cpu_graph *g = p->graph;
+    const ps_model_graph *g = p->graph;
     const ps_pass_hooks *hooks = pass->hooks;
     if (!run->trained || run->n != batch->n)
         return ps_err_set(PS_ERR_ARG, "a backward pass needs a training forward pass of "

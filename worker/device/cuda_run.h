@@ -20,7 +20,7 @@ typedef struct ps_cuda_run {
 } ps_cuda_run;
 
 ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, const ps_program_options *options,
-                        const ps_cpu_graph *graph, const ps_cuda_resident *resident);
+                        const ps_model_graph *graph, const ps_cuda_resident *resident);
 void ps_cuda_run_fini(ps_cuda_run *run);
 
 ps_err ps_cuda_run_forward(ps_cuda_run *run, const ps_batch *batch, const ps_pass *pass,

@@ -1,4 +1,4 @@
-#include "cpu_graph.h"
+#include "model_graph.h"
 
 #include <stdlib.h>
 
@@ -31,7 +31,7 @@ typedef struct built {
     bool shared;   // more than one reads it, or an alias of it
 } built;
 
-static bool folds_relu(const ps_cpu_graph *g, const built *in)
+static bool folds_relu(const ps_model_graph *g, const built *in)
 {
     int p = g->edges[in->edge].producer;
     if (p == PS_NONE || in->shared || g->nodes[p].relu) return false;
@@ -40,13 +40,13 @@ static bool folds_relu(const ps_cpu_graph *g, const built *in)
            k == PS_LAYER_ADD;
 }
 
-static int add_node(ps_cpu_graph *g, const ps_layer *l, const built *in)
+static int add_node(ps_model_graph *g, const ps_layer *l, const built *in)
 {
     int out = g->n_edges++, id = g->n_nodes++;
-    ps_cpu_node *node = &g->nodes[id];
-    ps_cpu_edge *edge = &g->edges[out];
-    *node = (ps_cpu_node){.layer = l, .n_in = l->n_inputs, .out = out};
-    *edge = (ps_cpu_edge){.dims = l->out, .producer = id, .last_reader = PS_NONE};
+    ps_model_node *node = &g->nodes[id];
+    ps_model_edge *edge = &g->edges[out];
+    *node = (ps_model_node){.layer = l, .n_in = l->n_inputs, .out = out};
+    *edge = (ps_model_edge){.dims = l->out, .producer = id, .last_reader = PS_NONE};
     edge->needs_grad = l->weight != PS_NONE || l->bias != PS_NONE;
     for (int i = 0; i < l->n_inputs; i++) {
         node->in[i] = in[i].edge;
@@ -55,11 +55,11 @@ static int add_node(ps_cpu_graph *g, const ps_layer *l, const built *in)
     return out;
 }
 
-static void count_readers(ps_cpu_graph *g)
+static void count_readers(ps_model_graph *g)
 {
     for (int i = 0; i < g->n_nodes; i++) {
         for (int k = 0; k < g->nodes[i].n_in; k++) {
-            ps_cpu_edge *e = &g->edges[g->nodes[i].in[k]];
+            ps_model_edge *e = &g->edges[g->nodes[i].in[k]];
             e->n_readers++;
             e->last_reader = i;
             e->flat_reader = g->nodes[i].layer->kind == PS_LAYER_FLATTEN;
@@ -71,20 +71,20 @@ static void count_readers(ps_cpu_graph *g)
         g->edges[i].flat_reader &= g->edges[i].n_readers == 1;
 }
 
-static void fold_gradients(ps_cpu_graph *g, ps_loss_kind loss)
+static void fold_gradients(ps_model_graph *g, ps_loss_kind loss)
 {
     for (int i = 0; i < g->n_nodes; i++) {
-        const ps_cpu_node *n = &g->nodes[i];
-        const ps_cpu_edge *in = &g->edges[n->in[0]];
+        const ps_model_node *n = &g->nodes[i];
+        const ps_model_edge *in = &g->edges[n->in[0]];
         if (n->layer->kind != PS_LAYER_MAX_POOL2D || in->producer == PS_NONE) continue;
-        ps_cpu_node *before = &g->nodes[in->producer];
+        ps_model_node *before = &g->nodes[in->producer];
         // batch norm's relu keeps its own mask
         before->relu_by_pool = before->relu && in->n_readers == 1 &&
                                before->layer->kind != PS_LAYER_BATCH_NORM2D;
     }
     int last = g->edges[g->output].producer;
     if (last == PS_NONE) return;
-    ps_cpu_node *n = &g->nodes[last];
+    ps_model_node *n = &g->nodes[last];
     n->with_loss = n->layer->kind == PS_LAYER_LOG_SOFTMAX && loss == PS_LOSS_NLL &&
                    g->edges[g->output].n_readers == 1;
 }
@@ -99,10 +99,10 @@ static void count_layer_readers(const ps_model_spec *spec, built *layers)
 }
 
 /* layers[0] stands for the model's input, layers[i + 1] for layer i. */
-static ps_err build(ps_cpu_graph *g, const ps_model_spec *spec, built *layers)
+static ps_err build(ps_model_graph *g, const ps_model_spec *spec, built *layers)
 {
     count_layer_readers(spec, layers);
-    g->edges[g->n_edges++] = (ps_cpu_edge){.dims = spec->input, .producer = PS_NONE};
+    g->edges[g->n_edges++] = (ps_model_edge){.dims = spec->input, .producer = PS_NONE};
     layers[0].shared = layers[0].n_readers > 1;
     for (int i = 0; i < spec->n_layers; i++) {
         const ps_layer *l = &spec->layers[i];
@@ -122,9 +122,9 @@ static ps_err build(ps_cpu_graph *g, const ps_model_spec *spec, built *layers)
     return PS_OK;
 }
 
-ps_err ps_cpu_graph_init(ps_cpu_graph *g, const ps_model_spec *spec)
+ps_err ps_model_graph_init(ps_model_graph *g, const ps_model_spec *spec)
 {
-    *g = (ps_cpu_graph){0};
+    *g = (ps_model_graph){0};
     built *layers = NULL;
     size_t n = (size_t)spec->n_layers + 1;
     ps_err err;
@@ -143,23 +143,23 @@ ps_err ps_cpu_graph_init(ps_cpu_graph *g, const ps_model_spec *spec)
                          (long long)spec->n_outputs);
 out:
     free(layers);
-    if (err != PS_OK) ps_cpu_graph_fini(g);
+    if (err != PS_OK) ps_model_graph_fini(g);
     return err;
 }
 
-void ps_cpu_graph_fini(ps_cpu_graph *g)
+void ps_model_graph_fini(ps_model_graph *g)
 {
     free(g->nodes);
     free(g->edges);
-    *g = (ps_cpu_graph){0};
+    *g = (ps_model_graph){0};
 }
 
 /* The node whose output's memory the value has, a flatten being only another view. */
-static const ps_cpu_node *writer_of(const ps_cpu_graph *g, int edge, bool *alone)
+static const ps_model_node *writer_of(const ps_model_graph *g, int edge, bool *alone)
 {
     *alone = g->edges[edge].n_readers == 1;
     while (g->edges[edge].producer != PS_NONE) {
-        const ps_cpu_node *n = &g->nodes[g->edges[edge].producer];
+        const ps_model_node *n = &g->nodes[g->edges[edge].producer];
         if (n->layer->kind != PS_LAYER_FLATTEN) return n;
         edge = n->in[0];
         *alone &= g->edges[edge].n_readers == 1;
@@ -167,14 +167,14 @@ static const ps_cpu_node *writer_of(const ps_cpu_graph *g, int edge, bool *alone
     return NULL;
 }
 
-bool ps_cpu_graph_in_place(const ps_cpu_graph *g, const ps_cpu_node *node)
+bool ps_model_graph_in_place(const ps_model_graph *g, const ps_model_node *node)
 {
     ps_layer_kind k = node->layer->kind;
     if (k != PS_LAYER_RELU && k != PS_LAYER_TANH && k != PS_LAYER_SIGMOID &&
         k != PS_LAYER_DROPOUT)
         return false;
     bool alone;
-    const ps_cpu_node *writer = writer_of(g, node->in[0], &alone);
+    const ps_model_node *writer = writer_of(g, node->in[0], &alone);
     if (!writer || !alone) return false;
     // these take their gradient from their own output
     ps_layer_kind w = writer->layer->kind;

@@ -1,12 +1,12 @@
-/* The model as the CPU device runs it: steps that read and write values. Layers that cost
+/* The model as devices run it: steps that read and write values. Layers that cost
  * nothing of their own vanish: a relu is folded into the step before it, a dropout of
  * probability 0 is its input. Pure: from the model alone, for any batch size. */
-#ifndef PS_CPU_GRAPH_H
-#define PS_CPU_GRAPH_H
+#ifndef PS_MODEL_GRAPH_H
+#define PS_MODEL_GRAPH_H
 
 #include "model_spec.h"
 
-typedef struct ps_cpu_node {
+typedef struct ps_model_node {
     const ps_layer *layer; // what the step computes
     int in[2], n_in, out;  // values; value 0 is the model's input
     bool relu;             // max(0, .) follows (CONV2D, LINEAR, BATCH_NORM2D, ADD)
@@ -14,30 +14,30 @@ typedef struct ps_cpu_node {
      * window only the maximum passes anything on. */
     bool relu_by_pool;
     bool with_loss; // LOG_SOFTMAX in front of the nll loss: one gradient for both
-} ps_cpu_node;
+} ps_model_node;
 
-typedef struct ps_cpu_edge {
+typedef struct ps_model_edge {
     ps_dims dims;     // one sample's
     int producer;     // node, or PS_NONE: the model's input
     int n_readers;    // nodes and the loss
     int last_reader;  // node; n_nodes: the loss
     bool needs_grad;  // parameters stand before it
     bool flat_reader; // its one reader is FLATTEN
-} ps_cpu_edge;
+} ps_model_edge;
 
-typedef struct ps_cpu_graph {
+typedef struct ps_model_graph {
     int n_nodes, n_edges;
-    ps_cpu_node *nodes; // in topological order
-    ps_cpu_edge *edges;
+    ps_model_node *nodes; // in topological order
+    ps_model_edge *edges;
     int output; // the value that the loss reads
-} ps_cpu_graph;
+} ps_model_graph;
 
 /* SHAPE, ARG or UNSUPPORTED names the layer that the device can't run. */
-ps_err ps_cpu_graph_init(ps_cpu_graph *graph, const ps_model_spec *spec);
-void ps_cpu_graph_fini(ps_cpu_graph *graph); // safe on a zeroed one
+ps_err ps_model_graph_init(ps_model_graph *graph, const ps_model_spec *spec);
+void ps_model_graph_fini(ps_model_graph *graph); // safe on a zeroed one
 
 /* The node may write its output where its input lies: nobody needs the input after it,
  * neither in the forward nor in the backward pass. */
-bool ps_cpu_graph_in_place(const ps_cpu_graph *graph, const ps_cpu_node *node);
+bool ps_model_graph_in_place(const ps_model_graph *graph, const ps_model_node *node);
 
 #endif

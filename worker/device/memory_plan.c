@@ -1,4 +1,4 @@
-#include "cpu_memory.h"
+#include "memory_plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,13 +11,13 @@
 enum { HUGE_PAGE = 2 << 20, STAGGER = 4096 + 192 };
 
 /* The smallest free slot that is large enough, else the largest free one. */
-static int best_free(const ps_cpu_memory *m, size_t bytes)
+static int best_free(const ps_memory_plan *m, size_t bytes)
 {
-    int best = PS_CPU_NO_SLOT;
+    int best = PS_NO_SLOT;
     for (int i = 0; i < m->n_slots; i++) {
-        const ps_cpu_slot *s = &m->slots[i];
+        const ps_memory_slot *s = &m->slots[i];
         if (!s->free) continue;
-        if (best == PS_CPU_NO_SLOT) {
+        if (best == PS_NO_SLOT) {
             best = i;
             continue;
         }
@@ -27,25 +27,25 @@ static int best_free(const ps_cpu_memory *m, size_t bytes)
     return best;
 }
 
-static ps_err grow(ps_cpu_memory *m)
+static ps_err grow(ps_memory_plan *m)
 {
     int capacity = m->capacity ? m->capacity * 2 : 32;
-    ps_cpu_slot *slots = realloc(m->slots, sizeof *slots * (size_t)capacity);
+    ps_memory_slot *slots = realloc(m->slots, sizeof *slots * (size_t)capacity);
     if (!slots) return ps_err_set(PS_ERR_NOMEM, "no memory to plan the model's buffers");
     m->slots = slots;
     m->capacity = capacity;
     return PS_OK;
 }
 
-ps_err ps_cpu_memory_take(ps_cpu_memory *m, size_t bytes, int *slot)
+ps_err ps_memory_plan_take(ps_memory_plan *m, size_t bytes, int *slot)
 {
-    *slot = PS_CPU_NO_SLOT;
+    *slot = PS_NO_SLOT;
     if (bytes == 0) return PS_OK;
     int i = best_free(m, bytes);
-    if (i == PS_CPU_NO_SLOT) {
+    if (i == PS_NO_SLOT) {
         if (m->n_slots == m->capacity) PS_TRY(grow(m));
         i = m->n_slots++;
-        m->slots[i] = (ps_cpu_slot){0};
+        m->slots[i] = (ps_memory_slot){0};
     }
     if (m->slots[i].bytes < bytes) m->slots[i].bytes = bytes;
     m->slots[i].free = false;
@@ -53,12 +53,12 @@ ps_err ps_cpu_memory_take(ps_cpu_memory *m, size_t bytes, int *slot)
     return PS_OK;
 }
 
-void ps_cpu_memory_give(ps_cpu_memory *m, int slot)
+void ps_memory_plan_give(ps_memory_plan *m, int slot)
 {
-    if (slot != PS_CPU_NO_SLOT) m->slots[slot].free = true;
+    if (slot != PS_NO_SLOT) m->slots[slot].free = true;
 }
 
-static ps_err allocate(ps_cpu_memory *m)
+static ps_err allocate(ps_memory_plan *m)
 {
     size_t bytes = (m->bytes / HUGE_PAGE + 1) * HUGE_PAGE;
     m->base = aligned_alloc(HUGE_PAGE, bytes);
@@ -72,7 +72,7 @@ static ps_err allocate(ps_cpu_memory *m)
     return PS_OK;
 }
 
-ps_err ps_cpu_memory_layout(ps_cpu_memory *m, const ps_cpu_memory *other)
+ps_err ps_memory_plan_layout(ps_memory_plan *m, const ps_memory_plan *other)
 {
     m->bytes = 0;
     for (int i = 0; i < m->n_slots; i++) {
@@ -88,14 +88,14 @@ ps_err ps_cpu_memory_layout(ps_cpu_memory *m, const ps_cpu_memory *other)
     return allocate(m);
 }
 
-void *ps_cpu_memory_at(const ps_cpu_memory *m, int slot)
+void *ps_memory_plan_at(const ps_memory_plan *m, int slot)
 {
-    return slot == PS_CPU_NO_SLOT ? NULL : m->base + m->slots[slot].offset;
+    return slot == PS_NO_SLOT ? NULL : m->base + m->slots[slot].offset;
 }
 
-void ps_cpu_memory_fini(ps_cpu_memory *m)
+void ps_memory_plan_fini(ps_memory_plan *m)
 {
     if (!m->borrowed) free(m->base);
     free(m->slots);
-    *m = (ps_cpu_memory){0};
+    *m = (ps_memory_plan){0};
 }
