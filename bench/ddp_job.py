@@ -25,7 +25,7 @@ from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
 from benchlib import safetensors, torch_data  # noqa: E402
 from benchlib.job_config import BenchError, JobConfig  # noqa: E402
-from benchlib.torch_model import Model, loss_of, optimizer_of  # noqa: E402
+from benchlib.torch_model import Model, loss_of, optimizer_of, scaler_of  # noqa: E402
 
 
 def arguments():
@@ -106,6 +106,7 @@ class Job:
         self.ddp = DistributedDataParallel(self.model)
         self.loss = loss_of(config)
         self.optimizer = optimizer_of(config, self.model)
+        self.scaler = scaler_of(config)
         self.sampler = DistributedSampler(
             range(len(self.x)), self.world, self.rank, shuffle=config["data.shuffle"],
             seed=config["data.seed"], drop_last=config["data.drop_last"])
@@ -117,7 +118,7 @@ class Job:
         self.states = None
         if args.states:
             self.states = States(args.states if self.rank == 0 else os.devnull, self.model)
-        self.step_ms, self.samples = [], 0
+        self.step_ms, self.samples, self.skipped = [], 0, 0
         self.since_record = [0.0, 0]  # this rank's loss sum and samples
         self.epoch_sums = [0.0, 0]    # all ranks'
 
@@ -138,7 +139,8 @@ class Job:
             last = i == len(group) - 1
             self.ddp.require_backward_grad_sync = last
             loss = self.loss(self.ddp(self.x[indices]), self.y[indices])
-            (loss * (len(indices) / n) if len(group) > 1 else loss).backward()
+            loss_of_group = loss * (len(indices) / n) if len(group) > 1 else loss
+            self.scaler.scale(loss_of_group).backward()
             loss_sum += loss.item() * len(indices)
         return loss_sum / n, n
 
@@ -148,13 +150,17 @@ class Job:
             g["lr"] = self.schedule(number)
         self.optimizer.zero_grad()
         loss, n = self.backward(group)
+        self.scaler.unscale_(self.optimizer)
         if self.states:
             sums = self.over_ranks([loss * n, n])
             self.states.step(sums[0] / sums[1])
         if self.config["optimizer.clip_norm"] > 0:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(),
                                            self.config["optimizer.clip_norm"])
-        self.optimizer.step()
+        self.scaler.step(self.optimizer)
+        scale = self.scaler.get_scale()
+        self.scaler.update()
+        self.skipped += self.scaler.get_scale() < scale
         self.samples += n
         self.since_record[0] += loss * n
         self.since_record[1] += n
@@ -228,7 +234,8 @@ def summary(job, seconds, timed, timed_samples, test):
         "mode": "ddp", "model": config["job.name"], "dataset": config["data.kind"],
         "device": "cpu", "precision": "float32", "servers": 0, "shards": 0,
         "workers": job.world, "params": config.n_params, "epochs": config["train.epochs"],
-        "steps": len(job.step_ms), "samples": job.samples * job.world, "seconds": seconds,
+        "steps": len(job.step_ms), "skipped_steps": job.skipped,
+        "loss_scale": job.scaler.get_scale(), "samples": job.samples * job.world, "seconds": seconds,
         "samples_per_second": timed_samples * job.world / timed if timed else None,
         "step_ms_p50": percentile(late, 0.5), "step_ms_p99": percentile(late, 0.99),
         "exchange_wait_ms_p50": None, "bytes_sent_per_step": traffic,

@@ -96,6 +96,12 @@ typedef struct ps_config_schedule {
     double min_lr;
 } ps_config_schedule;
 
+typedef struct ps_config_loss_scale {
+    char *use; // auto | on | off; auto: with train.precision fp16
+    double init, growth, backoff;
+    int64_t interval; // finite steps in a row after which the scale grows
+} ps_config_loss_scale;
+
 typedef struct ps_config_exchange {
     char *name;        // ps | allreduce | gloo | nccl | none
     int64_t chunk;     // bytes; 0: auto
@@ -132,6 +138,7 @@ typedef struct ps_config {
     ps_config_data data;
     ps_config_optimizer optimizer;
     ps_config_schedule schedule;
+    ps_config_loss_scale loss_scale;
     ps_config_exchange exchange;
     ps_config_server server;
     ps_config_sync sync;

@@ -153,6 +153,18 @@ const ps_config_key ps_config_keys[] = {
     DOUBLE("schedule.min_lr", schedule.min_lr, JOB, 0, 1e9, "0",
            "cosine, linear: the last learning rate"),
 
+    WORD("loss_scale.use", loss_scale.use, JOB, "auto|on|off", "auto",
+         "multiply the loss, and skip steps that overflow; auto: with train.precision "
+         "fp16"),
+    DOUBLE("loss_scale.init", loss_scale.init, JOB, 0, 3e38, "65536",
+           "the first factor; these are torch.amp.GradScaler's defaults"),
+    DOUBLE("loss_scale.growth", loss_scale.growth, JOB, 1, 1e9, "2",
+           "the factor's factor after loss_scale.interval finite steps in a row"),
+    DOUBLE("loss_scale.backoff", loss_scale.backoff, JOB, 0, 1, "0.5",
+           "the factor's factor after a step that was skipped"),
+    INT("loss_scale.interval", loss_scale.interval, JOB, 1, MANY, "2000",
+        "finite steps in a row after which the factor grows"),
+
     WORD("exchange.name", exchange.name, JOB, "ps|allreduce|gloo|nccl|none", "ps",
          "how gradients become weights; allreduce: nccl on GPUs, else gloo"),
     BYTES("exchange.chunk", exchange.chunk, JOB, 0, "auto", "bytes of a chunk"),

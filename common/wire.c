@@ -2,12 +2,12 @@
 
 #include "mp.h"
 
-enum { HEADER_ITEMS = 11 };
+enum { HEADER_ITEMS = 12 };
 
 void ps_wire_encode(const ps_wire_header *h, uint8_t out[PS_WIRE_HEADER_MAX],
                     size_t *bytes)
 {
-    // The widest header has 1 + 3 * 2 + 3 * 5 + 5 * 9 = 67 bytes: it always fits.
+    // The widest header has 1 + 3 * 2 + 4 * 5 + 5 * 9 = 72 bytes: it always fits.
     ps_mp_writer w;
     ps_mp_writer_init_fixed(&w, out, PS_WIRE_HEADER_MAX);
     ps_mp_write_array(&w, HEADER_ITEMS);
@@ -22,6 +22,7 @@ void ps_wire_encode(const ps_wire_header *h, uint8_t out[PS_WIRE_HEADER_MAX],
     ps_mp_write_uint(&w, h->count);
     ps_mp_write_uint(&w, h->credit);
     ps_mp_write_uint(&w, h->place);
+    ps_mp_write_uint(&w, h->scale);
     *bytes = w.used;
 }
 
@@ -56,6 +57,7 @@ ps_err ps_wire_decode(const void *frame, size_t bytes, ps_wire_header *h)
     h->count = ps_mp_read_uint(&r, UINT64_MAX);
     h->credit = ps_mp_read_uint(&r, UINT64_MAX);
     h->place = ps_mp_read_uint(&r, UINT64_MAX);
+    h->scale = (uint32_t)ps_mp_read_uint(&r, UINT32_MAX);
     if (!ps_mp_reader_end(&r))
         return ps_err_set(PS_ERR_PROTOCOL, "a message header of %zu bytes is malformed",
                           bytes);

@@ -1,9 +1,9 @@
 /* The data plane's messages between workers and shards.
  *
- * ZeroMQ multipart. Frame 1, a msgpack array of exactly eleven items:
+ * ZeroMQ multipart. Frame 1, a msgpack array of exactly twelve items:
  *
  *   [version u8, kind u8, nonce u64, epoch u32, rank u32, step u64, chunk u32, codec u8,
- *    count u64, credit u64, place u64]
+ *    count u64, credit u64, place u64, scale u32]
  *
  * Frame 2, only for kinds with a payload: count elements as the codec encodes them, or,
  * with PS_CODEC_SHM, nothing (absent): the payload lies in the sender's registered
@@ -21,6 +21,10 @@
  *   BYE    the worker is done            ERROR    frame 2: UTF-8; the job is over
  *   SETTLE the weights without what codecs have lost: answered when every worker asked
  *
+ * scale, in WEIGHTS: the bits of the float32 loss scale of step `step` (loss_scale.h),
+ * the same in all chunks of a version; smaller than the version before's where the step
+ * that led here was skipped. 0 without loss scaling.
+ *
  * WEIGHTS of codec NONE are the weights; of another codec they are the encoded change
  * since version step - 1, to be added.
  *
@@ -35,7 +39,7 @@
 
 #include "err.h"
 
-enum { PS_WIRE_VERSION = 1, PS_WIRE_HEADER_MAX = 80 };
+enum { PS_WIRE_VERSION = 2, PS_WIRE_HEADER_MAX = 80 };
 
 #define PS_MSG_MAP(X)                                                                    \
     X(HELLO, 1, 0)                                                                       \
@@ -78,6 +82,7 @@ typedef struct ps_wire_header {
     uint64_t count;
     uint64_t credit;
     uint64_t place;
+    uint32_t scale;
 } ps_wire_header;
 
 /* Writes the header; *bytes: its size (at most PS_WIRE_HEADER_MAX). Cannot fail. */

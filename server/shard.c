@@ -1,6 +1,7 @@
 #include "shard.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -13,9 +14,11 @@
 #include "coded_chunk.h"
 #include "coord_link.h"
 #include "credit.h"
+#include "finite.h"
 #include "frame_check.h"
 #include "grad_norm.h"
 #include "log.h"
+#include "loss_scale.h"
 #include "mem.h"
 #include "net.h"
 #include "policy.h"
@@ -68,8 +71,10 @@ struct ps_shard {
     uint64_t unsent_count; // elements
     const float **grads;   // scratch: by rank
     float **copies;
-    // Clipping: the sums of a step are kept until the global norm is known.
-    bool clip;
+    // Clipping and loss scaling: the sums of a step are kept until the global norm is
+    // known, or whether the gradient is finite everywhere.
+    bool clip, votes;
+    ps_loss_scale scale;
     uint32_t n_summed;
     ps_coord_link *link;
     uint64_t *run_first, *run_counts; // by chunk, in the order of the arena
@@ -138,6 +143,7 @@ static ps_err send_weights(ps_shard *s, owned_chunk *c, uint32_t rank, ps_wire_p
 {
     ps_wire_header h = header_for(s, PS_MSG_WEIGHTS, rank);
     h.step = (uint64_t)c->policy.version;
+    if (s->scale.on) memcpy(&h.scale, &s->scale.scale, sizeof h.scale);
     h.chunk = c->index;
     h.count = c->plan->count;
     if (c->coded.kind != PS_CODEC_NONE) return send_coded(s, c, &h, rank, pass);
@@ -199,8 +205,9 @@ static void send_error(ps_shard *s, const void *id, size_t id_bytes, const char 
 static ps_optimizer_step step_of(const ps_shard *s, const owned_chunk *c, double scale)
 {
     uint64_t step = (uint64_t)c->policy.version;
-    return (ps_optimizer_step){
-        .lr = ps_schedule_lr(&s->schedule, step), .t = step + 1, .grad_scale = scale};
+    return (ps_optimizer_step){.lr = ps_schedule_lr(&s->schedule, step),
+                               .t = step + 1 - s->scale.skipped,
+                               .grad_scale = scale};
 }
 
 static int shared_copies(ps_shard *s, const owned_chunk *c)
@@ -213,7 +220,7 @@ static int shared_copies(ps_shard *s, const owned_chunk *c)
 
 static bool checks_numbers(const ps_shard *s)
 {
-    return strcmp(s->o.config->exchange.nan, "allow") != 0;
+    return !s->scale.on && strcmp(s->o.config->exchange.nan, "allow") != 0;
 }
 
 static ps_aggregate_step gathered(ps_shard *s, owned_chunk *c)
@@ -296,12 +303,21 @@ static ps_err apply_now(ps_shard *s, owned_chunk *c)
     return PS_OK;
 }
 
-/* The sums of squares of all of the shard's blocks go to the coordinator. */
+/* The sums of squares of all of the shard's blocks go to the coordinator. Without
+ * clipping one number of each shard, 0 or NaN, is enough: their norm says what all have
+ * to know. */
 static ps_err ask_for_norm(ps_shard *s, uint64_t step)
 {
-    return ps_coord_link_norm_send(s->link, step, s->o.plan->n_shards,
-                                   ps_grad_norm_blocks(s->o.spec), s->n_chunks,
-                                   s->run_first, s->run_counts, s->block_sums);
+    const uint32_t n_shards = s->o.plan->n_shards;
+    if (s->clip)
+        return ps_coord_link_norm_send(s->link, step, n_shards,
+                                       ps_grad_norm_blocks(s->o.spec), s->n_chunks,
+                                       s->run_first, s->run_counts, s->block_sums);
+    const uint64_t place = s->index, one = 1;
+    const double vote = s->block_sums[0];
+    s->block_sums[0] = 0;
+    return ps_coord_link_norm_send(s->link, step, n_shards, n_shards, 1, &place, &one,
+                                   &vote);
 }
 
 static double *chunk_sums(const ps_shard *s, uint32_t i)
@@ -310,6 +326,25 @@ static double *chunk_sums(const ps_shard *s, uint32_t i)
     for (uint32_t k = 0; k < i; k++)
         sums += s->run_counts[k];
     return sums;
+}
+
+/* What the sum says about the step: the squares of its blocks, none of which overflow in
+ * double, so that the norm is finite where the sum is; or that alone. */
+static void judge_sum(ps_shard *s, const owned_chunk *c)
+{
+    if (s->clip)
+        ps_grad_norm_chunk(s->o.spec, c->plan, c->memory.sum,
+                           chunk_sums(s, (uint32_t)(c - s->chunks)));
+    else if (!ps_finite_all(c->memory.sum, c->plan->count))
+        s->block_sums[0] = NAN;
+}
+
+static void unscale(const ps_shard *s, float *restrict sum, uint64_t n)
+{
+    const float inverse = ps_loss_scale_inverse(&s->scale);
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++)
+        sum[i] *= inverse;
 }
 
 static ps_err sum_now(ps_shard *s, owned_chunk *c)
@@ -321,23 +356,33 @@ static ps_err sum_now(ps_shard *s, owned_chunk *c)
         PS_TRY(sum_coded(s, c, c->memory.sum));
     }
     release_pushes(s, c);
-    ps_grad_norm_chunk(s->o.spec, c->plan, c->memory.sum,
-                       chunk_sums(s, (uint32_t)(c - s->chunks)));
+    if (s->scale.on) unscale(s, c->memory.sum, c->plan->count);
+    judge_sum(s, c);
     if (++s->n_summed < s->n_chunks) return PS_OK;
     return ask_for_norm(s, (uint64_t)c->policy.version);
 }
 
-/* The norm of the step is here: all chunks are applied, those needed first first. */
-static ps_err apply_clipped(ps_shard *s, double norm)
+static ps_err apply_sum(ps_shard *s, owned_chunk *c, double scale)
 {
-    double scale = ps_grad_norm_clip(norm, s->o.config->optimizer.clip_norm);
+    const float *sum = c->memory.sum;
+    ps_aggregate_step step = summed(s, c, &sum, scale);
+    step.check = false; // done when it was summed
+    return ps_aggregate_apply(&c->memory, &step);
+}
+
+/* The norm of the step is here: all chunks are applied, those needed first first. With
+ * loss scaling and a norm that is not finite none is, in any shard: the next version of
+ * the weights is the same as this one. */
+static ps_err apply_voted(ps_shard *s, double norm)
+{
+    bool step = isfinite(norm) || !s->scale.on;
+    double scale =
+        s->clip ? ps_grad_norm_clip(norm, s->o.config->optimizer.clip_norm) : 1;
+    PS_TRY(ps_loss_scale_update(&s->scale, step));
     s->n_summed = 0;
     for (uint32_t i = s->n_chunks; i-- > 0;) {
         owned_chunk *c = &s->chunks[i];
-        const float *sum = c->memory.sum;
-        ps_aggregate_step step = summed(s, c, &sum, scale);
-        step.check = false; // done when it was summed
-        PS_TRY(ps_aggregate_apply(&c->memory, &step));
+        if (step) PS_TRY(apply_sum(s, c, scale));
         PS_TRY(applied(s, c));
         PS_TRY(answer_all(s, c));
     }
@@ -355,7 +400,7 @@ static ps_err norm_arrived(ps_shard *s)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "a gradient norm of step %" PRIu64 " that was not asked for",
                           step);
-    return apply_clipped(s, norm);
+    return apply_voted(s, norm);
 }
 
 /* ---- messages of workers ---- */
@@ -433,7 +478,8 @@ static ps_err handle_push(ps_shard *s, owned_chunk *c, const ps_wire_header *h,
     }
     count_up(&s->pushes, 1);
     zmq_msg_move(&c->pushes[h->rank], &f->payload);
-    if (ps_policy_complete(&c->policy)) PS_TRY(s->clip ? sum_now(s, c) : apply_now(s, c));
+    if (ps_policy_complete(&c->policy))
+        PS_TRY(s->votes ? sum_now(s, c) : apply_now(s, c));
     return return_credit(s, h->rank);
 }
 
@@ -572,14 +618,14 @@ static ps_err serve(ps_shard *s, ps_wire_frames *f)
         {.socket = s->router, .events = ZMQ_POLLIN},
         {.fd = s->stop_fd, .events = ZMQ_POLLIN},
         {.fd = ps_member_abort_fd(s->member), .events = ZMQ_POLLIN},
-        {.socket = s->clip ? ps_coord_link_socket(s->link) : NULL, .events = ZMQ_POLLIN},
+        {.socket = s->votes ? ps_coord_link_socket(s->link) : NULL, .events = ZMQ_POLLIN},
     };
     for (;;) {
-        if (zmq_poll(items, s->clip ? 4 : 3, -1) < 0 && zmq_errno() != EINTR)
+        if (zmq_poll(items, s->votes ? 4 : 3, -1) < 0 && zmq_errno() != EINTR)
             return ps_err_set(PS_ERR_NET, "polling: %s", zmq_strerror(zmq_errno()));
         if (items[1].revents) return PS_OK;
         if (items[2].revents) return ps_member_check(s->member);
-        if (s->clip && items[3].revents) PS_TRY(norm_arrived(s));
+        if (s->votes && items[3].revents) PS_TRY(norm_arrived(s));
         if (items[0].revents) PS_TRY(handle_messages(s, f));
     }
 }
@@ -678,8 +724,8 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
     c->plan = &s->o.plan->chunks[index];
     s->chunk_of[index] = i;
     ps_policy_chunk_init(&c->policy, (uint32_t)s->o.n_workers);
-    PS_TRY(
-        ps_aggregate_init(&c->memory, s->o.spec, c->plan, s->o.optimizer, s->clip, slab));
+    PS_TRY(ps_aggregate_init(&c->memory, s->o.spec, c->plan, s->o.optimizer, s->votes,
+                             slab));
     PS_TRY(ps_coded_chunk_init(&c->coded, &s->codec, c->plan));
     PS_TRY(ps_mem_zalloc(&c->pushes, (size_t)s->o.n_workers, sizeof *c->pushes,
                          "a chunk's pushes"));
@@ -695,7 +741,7 @@ static ps_err alloc_chunks(ps_shard *s)
     uint64_t total = 0, blocks = 0;
     for (uint32_t i = 0; i < plan->n_chunks; i++)
         if (plan->chunks[i].shard == s->index)
-            total += ps_aggregate_slab_count(&plan->chunks[i], s->o.optimizer, s->clip);
+            total += ps_aggregate_slab_count(&plan->chunks[i], s->o.optimizer, s->votes);
     PS_TRY(ps_mem_zalloc_large(&s->slab, total * sizeof *s->slab,
                                "a shard's weights and optimizer state"));
     float *slab = s->slab;
@@ -704,7 +750,7 @@ static ps_err alloc_chunks(ps_shard *s)
         if (plan->chunks[i].shard != s->index) continue;
         PS_TRY(init_chunk(s, n, i, slab));
         blocks += s->run_counts[n++];
-        slab += ps_aggregate_slab_count(&plan->chunks[i], s->o.optimizer, s->clip);
+        slab += ps_aggregate_slab_count(&plan->chunks[i], s->o.optimizer, s->votes);
     }
     return ps_mem_zalloc(&s->block_sums, blocks, sizeof *s->block_sums, "norm sums");
 }
@@ -726,6 +772,8 @@ ps_err ps_shard_create(const ps_shard_options *options, ps_shard **out)
         err = ps_err_errno(PS_ERR_IO, "eventfd");
         goto out;
     }
+    PS_TRY_GOTO(ps_loss_scale_init(&s->scale, s->o.config), err, out);
+    s->votes = s->clip || s->scale.on;
     PS_TRY_GOTO(ps_chunk_codec_init(&s->codec, s->o.config, s->o.spec), err, out);
     PS_TRY_GOTO(bind_router(s), err, out);
     *out = s;
@@ -763,7 +811,7 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     ps_chunk_codec_step_bytes(&s->codec, plan, s->index, &total, &largest);
     s->credit =
         ps_credit_of_shard((uint64_t)s->o.config->exchange.credit, total, largest);
-    if (s->clip) PS_TRY(ps_coord_link_create(s->o.zmq_context, s->member, &s->link));
+    if (s->votes) PS_TRY(ps_coord_link_create(s->o.zmq_context, s->member, &s->link));
     if (pthread_create(&s->thread, NULL, shard_main, s) != 0)
         return ps_err_set(PS_ERR_NOMEM, "no thread for shard %u", s->index);
     s->started = true;

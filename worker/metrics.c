@@ -44,13 +44,14 @@ static ps_err write_line(ps_metrics *metrics, json_t *line)
 ps_err ps_metrics_step(ps_metrics *metrics, const ps_step_record *r)
 {
     if (!metrics->file) return PS_OK;
-    return write_line(
-        metrics,
-        json_pack("{s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "step", integer(r->step),
-                  "epoch", (json_int_t)r->epoch, "loss", number(r->loss), "loss_mean",
-                  number(r->loss_mean), "lr", number(r->lr), "samples_per_second",
-                  number(r->samples_per_second), "step_ms", number(r->step_ms),
-                  "exchange_wait_ms", number(r->exchange_wait_ms)));
+    return write_line(metrics,
+                      json_pack("{s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "step",
+                                integer(r->step), "epoch", (json_int_t)r->epoch, "loss",
+                                number(r->loss), "loss_mean", number(r->loss_mean), "lr",
+                                number(r->lr), "loss_scale", number(r->loss_scale),
+                                "samples_per_second", number(r->samples_per_second),
+                                "step_ms", number(r->step_ms), "exchange_wait_ms",
+                                number(r->exchange_wait_ms)));
 }
 
 ps_err ps_metrics_eval(ps_metrics *metrics, const ps_eval_record *r)
@@ -95,6 +96,8 @@ static void add_figures(json_t *o, const ps_summary *s)
     json_object_set_new(o, "epochs", json_integer(s->epochs));
     json_object_set_new(o, "steps", integer(s->steps));
     json_object_set_new(o, "samples", integer(s->samples));
+    json_object_set_new(o, "skipped_steps", integer(s->skipped_steps));
+    json_object_set_new(o, "loss_scale", number(s->loss_scale));
     json_object_set_new(o, "seconds", number(s->seconds));
     json_object_set_new(o, "samples_per_second", number(s->samples_per_second));
     json_object_set_new(o, "step_ms_p50", number(s->step_ms_p50));

@@ -21,6 +21,7 @@ typedef struct ps_step_record {
     double loss;      // of this step's samples of this rank, before the step
     double loss_mean; // over all ranks' samples since the last record
     double lr;
+    double loss_scale;                // of this step; 1 without
     double samples_per_second;        // of all workers, since the last record
     double step_ms, exchange_wait_ms; // means since the last record
 } ps_step_record;
@@ -40,7 +41,9 @@ typedef struct ps_summary {
     uint64_t params;
     int64_t epochs; // done, the last one maybe in part
     uint64_t steps, samples, seed;
-    double seconds; // of training, evaluation and saving left out
+    uint64_t skipped_steps; // of steps: gradients that overflowed under the loss scale
+    double loss_scale;      // after the last step; 1 without
+    double seconds;         // of training, evaluation and saving left out
     double samples_per_second, step_ms_p50, step_ms_p99, exchange_wait_ms_p50;
     double bytes_sent_per_step, bytes_received_per_step, raw_bytes_per_step;
     bool bytes_computed;

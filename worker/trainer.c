@@ -36,6 +36,7 @@ struct ps_trainer {
     double seconds_a_step; // smoothed, for progress and time left
     double waited;         // of the exchange, at the last step's end
     double owed_seconds;   // of agreeing after a step: booked with the next
+    float loss_scale;      // of the step; 1 without; 0: not known yet
     ps_trainer_result *result;
 };
 
@@ -136,7 +137,24 @@ static ps_err on_grads_ready(void *ctx, int first, int n)
     return ps_exchange_grads_ready(t->o.exchange, first, n);
 }
 
-/* Forward and backward of a micro-batch; first and last of its group. */
+/* The loss scale after the last step. It falls where that step was skipped, and only
+ * there. */
+static ps_err renew_loss_scale(ps_trainer *t)
+{
+    float before = t->loss_scale;
+    PS_TRY(ps_exchange_loss_scale(t->o.exchange, &t->loss_scale));
+    t->result->loss_scale = t->loss_scale;
+    if (t->loss_scale >= before) return PS_OK;
+    t->result->skipped_steps++;
+    if (t->o.rank == 0)
+        PS_INFO("step-skipped", "step=%" PRIu64 " loss_scale=%g", t->step - 1,
+                (double)t->loss_scale);
+    return PS_OK;
+}
+
+/* Forward and backward of a micro-batch; first and last of its group. The first forward
+ * pass has waited for every weight, so that the loss scale is known before the backward
+ * pass needs it, at no further wait. */
 static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t group_n,
                               bool first, bool last, double *loss_sum)
 {
@@ -150,13 +168,15 @@ static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t gr
     ps_pass pass = {
         .training = true,
         .accumulate = !first,
-        .grad_scale = (float)((double)loaded->n / (double)group_n),
         .dropout = {.seed = t->o.config->train.seed, .epoch = (uint32_t)t->epoch},
         .hooks = &hooks};
     ps_pass_result result;
     uint64_t begin = ps_clock_ns();
     PS_TRY(ps_program_forward(t->program, &batch, &pass, &result));
     ps_trace_add(t->o.trace, "forward", begin, t->step);
+    if (first) PS_TRY(renew_loss_scale(t));
+    pass.grad_scale =
+        (float)((double)loaded->n / (double)group_n * (double)t->loss_scale);
     begin = ps_clock_ns();
     PS_TRY(ps_program_backward(t->program, &batch, &pass));
     ps_trace_add(t->o.trace, "backward", begin, t->step);
@@ -251,6 +271,7 @@ static ps_err write_record(ps_trainer *t, double loss_mean)
                              .loss = t->step_loss,
                              .loss_mean = loss_mean,
                              .lr = ps_schedule_lr(t->o.schedule, t->step - 1),
+                             .loss_scale = t->loss_scale,
                              .samples_per_second = (double)w->global_samples / w->seconds,
                              .step_ms = w->seconds * 1e3 / (double)w->steps,
                              .exchange_wait_ms =
@@ -453,7 +474,7 @@ static void book_speed(ps_trainer *t)
 ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
 {
     ps_trainer *t = trainer;
-    *result = (ps_trainer_result){.train_loss = NAN};
+    *result = (ps_trainer_result){.train_loss = NAN, .loss_scale = 1};
     t->result = result;
     ps_exchange_stats before;
     ps_exchange_stats_get(t->o.exchange, &before);
@@ -464,6 +485,7 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     }
     book_speed(t);
     PS_TRY(settle(t));
+    PS_TRY(renew_loss_scale(t));
     // The weights first: an evaluation may take long, and may be what is interrupted.
     if (t->o.total_steps > 0) PS_TRY(save(t, "model.safetensors"));
     if (!result->interrupted) PS_TRY(evaluate(t, t->epoch));

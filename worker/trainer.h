@@ -41,6 +41,8 @@ typedef struct ps_trainer_result {
     uint64_t steps, samples; // samples of all ranks
     int64_t epochs;          // begun
     bool interrupted;
+    uint64_t skipped_steps; // of steps: gradients that overflowed
+    float loss_scale;       // after the last; 1 without loss scaling
     double seconds, samples_per_second;
     double train_loss;        // mean over the last epoch's samples so far; NAN: no step
     ps_evaluation evaluation; // the last; samples 0: there was none

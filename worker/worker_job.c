@@ -342,6 +342,8 @@ static ps_err write_summary(job *j, const ps_trainer_result *r)
         .dataset = dataset,
         .device = j->device_name,
         .precision = c->train.precision,
+        .skipped_steps = r->skipped_steps,
+        .loss_scale = r->loss_scale,
         .exchange = j->exchange->ops->name,
         .codec = c->exchange.codec,
         .servers = j->n_servers,

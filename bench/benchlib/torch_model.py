@@ -160,3 +160,35 @@ def optimizer_of(config, model):
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config["optimizer.name"]]
     return kind(groups, lr=lr, betas=tuple(config["optimizer.betas"]),
                 eps=config["optimizer.eps"])
+
+
+class Unscaled:
+    """Of GradScaler what is left without loss scaling, in every version of PyTorch."""
+
+    def scale(self, loss):
+        return loss
+
+    def unscale_(self, optimizer):
+        pass
+
+    def step(self, optimizer):
+        optimizer.step()
+
+    def update(self):
+        pass
+
+    def get_scale(self):
+        return 1.0
+
+
+def scaler_of(config):
+    use = config["loss_scale.use"]
+    if use == "off" or (use == "auto" and config["train.precision"] != "fp16"):
+        return Unscaled()
+    if not hasattr(torch.amp, "GradScaler"):
+        raise BenchError("loss scaling on the CPU needs PyTorch 2.3 or newer, this is "
+                         + torch.__version__)
+    return torch.amp.GradScaler(
+        "cpu", init_scale=config["loss_scale.init"], growth_factor=config["loss_scale.growth"],
+        backoff_factor=config["loss_scale.backoff"],
+        growth_interval=config["loss_scale.interval"])

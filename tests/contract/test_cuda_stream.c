@@ -23,6 +23,7 @@ typedef struct side {
     ps_device_stream *stream;
     ps_exchange *exchange;
     ps_program *program, *evaluation;
+    float scale; // of the last step's loss
 } side;
 
 typedef struct rig {
@@ -32,6 +33,7 @@ typedef struct rig {
     ps_optimizer optimizer;
     ps_schedule schedule;
     ps_device *device;
+    float weight; // of the loss
     side sides[2];
     float x[BATCH * FEATURES];
     int32_t labels[BATCH];
@@ -99,6 +101,7 @@ static void rig_init(rig *r, const char *optimizer, const char *more)
     check(ps_device_open("cuda", &device, &r->device));
     open_side(r, &r->sides[0], false);
     open_side(r, &r->sides[1], true);
+    r->weight = strstr(more, "loss_scale") ? 1000.0f : 0.5f; // enough to overflow
     for (int i = 0; i < BATCH * FEATURES; i++)
         r->x[i] = sinf((float)(i * i));
     for (int i = 0; i < BATCH; i++)
@@ -144,9 +147,10 @@ static ps_err train_step(rig *r, side *s, uint64_t step, double *loss)
         ps_pass_hooks hooks = {.ctx = s->exchange,
                                .params_needed = m == 0 ? on_params : NULL,
                                .grads_ready = m == 1 ? on_grads : NULL};
-        ps_pass pass = {
-            .training = true, .accumulate = m > 0, .grad_scale = 0.5f, .hooks = &hooks};
+        ps_pass pass = {.training = true, .accumulate = m > 0, .hooks = &hooks};
         PS_TRY(ps_program_forward(s->program, &batch, &pass, &result));
+        PS_TRY(ps_exchange_loss_scale(s->exchange, &s->scale));
+        pass.grad_scale = r->weight * s->scale;
         PS_TRY(ps_program_backward(s->program, &batch, &pass));
         *loss += result.loss_sum;
     }
@@ -162,7 +166,8 @@ static double evaluate(rig *r, side *s)
     return result.loss_sum;
 }
 
-static void assert_same_training(const char *optimizer, const char *more)
+/* Returns the loss scale of the last step. */
+static float assert_same_training(const char *optimizer, const char *more)
 {
     rig *r = malloc(sizeof *r);
     print_message("%s %s\n", optimizer, more);
@@ -177,6 +182,7 @@ static void assert_same_training(const char *optimizer, const char *more)
             evaluated[i] = evaluate(r, &r->sides[i]); // before drain: on the device
         }
         check(ps_exchange_drain(r->sides[1].exchange));
+        assert_float_equal(r->sides[0].scale, r->sides[1].scale, 0);
         assert_memory_equal(&loss[0], &loss[1], sizeof loss[0]);
         assert_memory_equal(&evaluated[0], &evaluated[1], sizeof loss[0]);
         assert_memory_equal(r->sides[0].params.base, r->sides[1].params.base, bytes);
@@ -184,9 +190,11 @@ static void assert_same_training(const char *optimizer, const char *more)
                             r->spec.buffer_bytes);
     }
     assert_memory_not_equal(first, r->sides[1].params.base, bytes);
+    float scale = r->sides[0].scale;
     free(first);
     rig_fini(r);
     free(r);
+    return scale;
 }
 
 static void test_optimizers(void **state)
@@ -203,6 +211,18 @@ static void test_optimizers(void **state)
     assert_same_training("optimizer={name: adam, betas: [0.3, 0.9]}",
                          "optimizer.pytorch=2");
     assert_same_training("optimizer.name=adamw", "optimizer.pytorch=1");
+}
+
+/* The first scale is so large that gradients overflow, on both sides alike. */
+static void test_loss_scale(void **state)
+{
+    const float first = 0x1p120f;
+    float last = assert_same_training(
+        "optimizer.name=adam", "loss_scale={use: on, init: 1.3292279957849159e36}");
+    assert_true(last < first && last > 1);
+    last = assert_same_training("optimizer={name: sgd, momentum: 0.9, clip_norm: 0.3}",
+                                "loss_scale={use: on, init: 1000, interval: 2}");
+    assert_true(last > 1000);
 }
 
 /* The error names tensor and step, as the host's does. */
@@ -224,6 +244,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizers),
+        cmocka_unit_test(test_loss_scale),
         cmocka_unit_test(test_not_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,6 +19,17 @@
 
 enum { STEPS = 6, FAULT_NONE = 0, FAULT_NAN, FAULT_STOPPED };
 
+/* A gradient that overflows: the first element of a tensor that the step picks. */
+typedef struct overflow {
+    uint64_t step;
+    int rank;
+    float value;
+} overflow;
+
+#include "../vectors/loss_scale_vectors.h"
+
+enum { MAX_STEPS = 16 };
+
 typedef struct run_options {
     const char *exchange;
     int servers, workers;
@@ -28,6 +39,8 @@ typedef struct run_options {
     int fault;       // of the last rank, in step 2
     uint64_t steps;  // 0: STEPS
     bool quadratic;  // the loss is a worker's distance from its goal, squared
+    const overflow *overflows;
+    size_t n_overflows;
 } run_options;
 
 static uint64_t steps_of(const run_options *run)
@@ -45,6 +58,8 @@ typedef struct rank_thread {
     float *params; // the final arena; owned
     bool buffers_right;
     ps_exchange_stats stats;
+    float scales[MAX_STEPS + 1];     // before each step, and after all
+    float weights[MAX_STEPS + 1][8]; // likewise, of the model of the vectors
 } rank_thread;
 
 /* A draw in [-1, 1) for (rank, step, element). */
@@ -62,6 +77,15 @@ static float noise(int rank, uint64_t step, uint64_t i)
 static float gradient(int rank, uint64_t step, uint64_t i, float param)
 {
     return noise(rank, step, i) + 0.125f * param;
+}
+
+static void overflow_some(const run_options *run, const ps_model_spec *spec, int rank,
+                          uint64_t step, float *grads)
+{
+    const ps_tensor *t = &spec->tensors[step % (uint64_t)spec->n_tensors];
+    for (size_t i = 0; i < run->n_overflows; i++)
+        if (run->overflows[i].step == step && run->overflows[i].rank == rank)
+            grads[t->offset] = run->overflows[i].value;
 }
 
 /* Of (param - goal)^2 / 2, where each rank has a goal of its own: the mean over the ranks
@@ -82,46 +106,101 @@ static void first_weights(const ps_model_spec *spec, float *params)
 
 /* ---- the serial loop ---- */
 
-static float *serial_weights(const ps_config *cfg, int workers)
+/* torch.amp.GradScaler, written down once more. */
+typedef struct scaler {
+    bool on;
+    float scale;
+    int64_t streak;
+    uint64_t skipped;
+} scaler;
+
+static void scaler_update(scaler *s, const ps_config_loss_scale *cfg, bool finite)
 {
+    s->streak = finite ? s->streak + 1 : 0;
+    s->skipped += !finite;
+    if (!finite) s->scale = (float)(s->scale * cfg->backoff);
+    if (s->streak < cfg->interval) return;
+    if (isfinite((float)(s->scale * cfg->growth)))
+        s->scale = (float)(s->scale * cfg->growth);
+    s->streak = 0;
+}
+
+typedef struct serial {
+    const run_options *run;
+    const ps_config *cfg;
     ps_model_spec spec;
     ps_optimizer opt;
     ps_schedule schedule;
-    assert_int_equal(ps_model_spec_init(&spec, cfg), PS_OK);
-    assert_int_equal(ps_optimizer_init(&opt, cfg), PS_OK);
-    assert_int_equal(ps_schedule_init(&schedule, cfg, STEPS), PS_OK);
-    float *params = calloc(spec.arena_count, sizeof *params);
-    float *sum = calloc(spec.arena_count, sizeof *sum);
-    float *states[2] = {calloc(spec.arena_count, sizeof *sum),
-                        calloc(spec.arena_count, sizeof *sum)};
-    double *blocks = calloc(ps_grad_norm_blocks(&spec), sizeof *blocks);
-    const ps_chunk whole = {.count = spec.arena_count, .last_tensor = spec.n_tensors - 1};
-    first_weights(&spec, params);
-    for (uint64_t step = 0; step < STEPS; step++) {
-        ps_optimizer_step s = {
-            .lr = ps_schedule_lr(&schedule, step), .t = step + 1, .grad_scale = 1};
-        for (int t = 0; t < spec.n_tensors; t++)
-            for (uint64_t i = 0; i < spec.tensors[t].count; i++) {
-                uint64_t at = spec.tensors[t].offset + i;
-                sum[at] = gradient(0, step, at, params[at]);
-                for (int r = 1; r < workers; r++)
-                    sum[at] += gradient(r, step, at, params[at]);
-            }
-        if (cfg->optimizer.clip_norm > 0) {
-            ps_grad_norm_chunk(&spec, &whole, sum, blocks);
-            double norm = ps_grad_norm_total(blocks, ps_grad_norm_blocks(&spec));
-            s.grad_scale = ps_grad_norm_clip(norm, cfg->optimizer.clip_norm);
-        }
-        for (int t = 0; t < spec.n_tensors; t++) {
-            uint64_t at = spec.tensors[t].offset;
-            float *const state[2] = {states[0] + at, states[1] + at};
-            ps_optimizer_apply(&opt, &s, ps_optimizer_decay(&opt, spec.tensors[t].role),
-                               spec.tensors[t].count, params + at, sum + at, state);
-        }
+    scaler scaler;
+    float *params, *sum, *one, *states[2];
+    double *blocks;
+} serial;
+
+/* The sum of all ranks' gradients in the order of ranks; whether it is finite. */
+static bool serial_sum(serial *s, uint64_t step)
+{
+    const float inverse = (float)(1.0 / (double)s->scaler.scale);
+    bool finite = true;
+    memset(s->sum, 0, s->spec.arena_count * sizeof(float));
+    for (int r = 0; r < s->run->workers; r++) {
+        for (uint64_t i = 0; i < s->spec.arena_count; i++)
+            s->one[i] = gradient(r, step, i, s->params[i]) * s->scaler.scale;
+        overflow_some(s->run, &s->spec, r, step, s->one);
+        for (uint64_t i = 0; i < s->spec.arena_count; i++)
+            s->sum[i] = r == 0 ? s->one[i] : s->sum[i] + s->one[i];
     }
-    free(sum), free(states[0]), free(states[1]), free(blocks);
-    ps_model_spec_fini(&spec);
-    return params;
+    for (uint64_t i = 0; i < s->spec.arena_count; i++) {
+        s->sum[i] *= inverse;
+        finite = finite && isfinite(s->sum[i]);
+    }
+    return finite;
+}
+
+static double serial_clip(serial *s)
+{
+    const ps_chunk whole = {.count = s->spec.arena_count,
+                            .last_tensor = s->spec.n_tensors - 1};
+    if (s->cfg->optimizer.clip_norm <= 0) return 1;
+    ps_grad_norm_chunk(&s->spec, &whole, s->sum, s->blocks);
+    double norm = ps_grad_norm_total(s->blocks, ps_grad_norm_blocks(&s->spec));
+    return ps_grad_norm_clip(norm, s->cfg->optimizer.clip_norm);
+}
+
+static void serial_step(serial *s, uint64_t step)
+{
+    bool finite = serial_sum(s, step);
+    ps_optimizer_step o = {.lr = ps_schedule_lr(&s->schedule, step),
+                           .t = step + 1 - s->scaler.skipped,
+                           .grad_scale = serial_clip(s)};
+    if (s->scaler.on) scaler_update(&s->scaler, &s->cfg->loss_scale, finite);
+    if (s->scaler.on && !finite) return;
+    for (int t = 0; t < s->spec.n_tensors; t++) {
+        uint64_t at = s->spec.tensors[t].offset;
+        float *const state[2] = {s->states[0] + at, s->states[1] + at};
+        ps_optimizer_apply(&s->opt, &o,
+                           ps_optimizer_decay(&s->opt, s->spec.tensors[t].role),
+                           s->spec.tensors[t].count, s->params + at, s->sum + at, state);
+    }
+}
+
+static float *serial_weights(const ps_config *cfg, const run_options *run)
+{
+    serial s = {.run = run, .cfg = cfg};
+    s.scaler.on = strcmp(cfg->loss_scale.use, "on") == 0;
+    s.scaler.scale = s.scaler.on ? (float)cfg->loss_scale.init : 1;
+    assert_int_equal(ps_model_spec_init(&s.spec, cfg), PS_OK);
+    assert_int_equal(ps_optimizer_init(&s.opt, cfg), PS_OK);
+    assert_int_equal(ps_schedule_init(&s.schedule, cfg, STEPS), PS_OK);
+    float **arenas[] = {&s.params, &s.sum, &s.one, &s.states[0], &s.states[1]};
+    for (int i = 0; i < 5; i++)
+        *arenas[i] = calloc(s.spec.arena_count, sizeof(float));
+    s.blocks = calloc(ps_grad_norm_blocks(&s.spec), sizeof *s.blocks);
+    first_weights(&s.spec, s.params);
+    for (uint64_t step = 0; step < STEPS; step++)
+        serial_step(&s, step);
+    free(s.sum), free(s.one), free(s.states[0]), free(s.states[1]), free(s.blocks);
+    ps_model_spec_fini(&s.spec);
+    return s.params;
 }
 
 /* ---- a rank ---- */
@@ -156,13 +235,16 @@ static ps_err backward(const rank_thread *r, rank_state *s, uint64_t step)
 {
     float *grads = s->grads.base;
     const float *params = s->params.base;
+    const float scale = r->scales[step < MAX_STEPS ? step : MAX_STEPS];
     bool faulty = r->run->fault && r->rank == r->run->workers - 1 && step == 2;
     for (int t = s->spec.n_tensors - 1; t >= 0; t--) {
         const ps_tensor *tensor = &s->spec.tensors[t];
         for (uint64_t i = tensor->offset; i < tensor->offset + tensor->count; i++)
             grads[i] = r->run->quadratic
                            ? way_to_goal(r->rank, r->run->workers, i, params[i])
-                           : gradient(r->rank, step, i, params[i]);
+                           : gradient(r->rank, step, i, params[i]) * scale;
+        if (step % (uint64_t)s->spec.n_tensors == (uint64_t)t)
+            overflow_some(r->run, &s->spec, r->rank, step, grads);
         if (faulty && r->run->fault == FAULT_NAN && t == 4) grads[tensor->offset] = NAN;
         if (faulty && r->run->fault == FAULT_STOPPED && t == 2)
             while (ps_member_check(s->member) == PS_OK)
@@ -180,6 +262,17 @@ static bool buffers_are(const rank_state *s, uint8_t value)
     return true;
 }
 
+/* What the rank has before a step, or after all. */
+static ps_err note(rank_thread *r, rank_state *s, uint64_t step)
+{
+    PS_TRY(ps_exchange_loss_scale(s->x, &r->scales[step]));
+    for (int t = 0, n = 0; t < s->spec.n_tensors; t++)
+        for (uint64_t i = 0; i < s->spec.tensors[t].count && n < 8; i++)
+            r->weights[step][n++] =
+                ((float *)s->params.base)[s->spec.tensors[t].offset + i];
+    return PS_OK;
+}
+
 static ps_err train(rank_thread *r, rank_state *s)
 {
     memset(s->buffers, 7 + r->rank, s->spec.buffer_bytes);
@@ -189,6 +282,7 @@ static ps_err train(rank_thread *r, rank_state *s)
     for (uint64_t step = 0; step < steps_of(r->run); step++) {
         PS_TRY(ps_exchange_begin(s->x, step));
         PS_TRY(forward(r, s));
+        PS_TRY(note(r, s, step < MAX_STEPS ? step : MAX_STEPS));
         PS_TRY(backward(r, s, step));
         PS_TRY(ps_exchange_finish(s->x));
         if (step != 3) continue;
@@ -198,6 +292,7 @@ static ps_err train(rank_thread *r, rank_state *s)
         r->buffers_right = r->buffers_right && buffers_are(s, 70);
     }
     PS_TRY(ps_exchange_drain(s->x));
+    PS_TRY(note(r, s, steps_of(r->run) < MAX_STEPS ? steps_of(r->run) : MAX_STEPS));
     memcpy(r->params, s->params.base, s->spec.arena_count * sizeof(float));
     ps_exchange_stats_get(s->x, &r->stats);
     PS_TRY(ps_exchange_stop(s->x));
@@ -216,7 +311,7 @@ static ps_err make_rank(rank_thread *r, rank_state *s)
     size_t bytes = s->spec.arena_count * sizeof(float);
     PS_TRY(ps_shared_mem_init(&s->params, bytes, "params"));
     PS_TRY(ps_shared_mem_init(&s->grads, bytes, "grads"));
-    PS_TRY(ps_mem_zalloc_aligned(&s->buffers, s->spec.buffer_bytes, "buffers"));
+    PS_TRY(ps_mem_zalloc_aligned(&s->buffers, s->spec.buffer_bytes + 64, "buffers"));
     PS_TRY(ps_mem_zalloc(&r->params, s->spec.arena_count, sizeof(float), "result"));
     if (strcmp(r->run->exchange, "none") == 0) return PS_OK;
     PS_TRY(test_job_join(r->job, r->rank, s->plan.hash, &s->member));
@@ -283,7 +378,7 @@ static void run(const run_options *options, run_result *out)
     }
     for (int r = 0; r < options->workers; r++)
         pthread_join(out->rank[r].thread, NULL);
-    out->want = serial_weights(&job.cfg, options->workers);
+    out->want = serial_weights(&job.cfg, options);
     ps_model_spec spec;
     assert_int_equal(ps_model_spec_init(&spec, &job.cfg), PS_OK);
     out->bytes = spec.arena_count * sizeof(float);
@@ -501,6 +596,105 @@ static void without_exchange(void **state)
     check_bits(&clip);
 }
 
+/* Steps that overflow in a worker, in its sum with another's, or nowhere. */
+static const overflow some_overflows[] = {
+    {0, 0, INFINITY}, {2, 0, 3e38f}, {2, 1, 3e38f}, {3, 1, NAN}};
+
+#define OVERFLOWS(list) .overflows = (list), .n_overflows = sizeof(list) / sizeof *(list)
+
+/* Nobody steps, in no shard, where anybody's gradient overflows anywhere; but a step that
+ * one worker alone has too large for a sum of two is made where there is no second. */
+static void a_step_that_overflows_is_skipped_everywhere(void **state)
+{
+    static const char *const ways[] = {"exchange.shm=off", "exchange.shm=on",
+                                       "optimizer.clip_norm=1.5",
+                                       "loss_scale.init=1234.5"};
+    for (int workers = 1; workers <= 3; workers++)
+        for (int i = 0; i < 4; i++) {
+            const run_options options = {.exchange = "ps",
+                                         .servers = 1 + (i + workers) % 3,
+                                         .workers = workers,
+                                         .sleeps = (unsigned)(i + workers),
+                                         OVERFLOWS(some_overflows),
+                                         SETS(ways[i], "server.shards=2",
+                                              "optimizer.name=adamw",
+                                              "schedule.name=linear", "loss_scale.use=on",
+                                              "loss_scale.interval=2")};
+            check_bits(&options);
+        }
+    const run_options alone = {.exchange = "none",
+                               .workers = 1,
+                               OVERFLOWS(some_overflows),
+                               SETS("optimizer.name=adam", "loss_scale.use=on",
+                                    "loss_scale.init=777", "optimizer.clip_norm=1.5")};
+    check_bits(&alone);
+}
+
+/* Powers of two scale without rounding: all is as without. */
+static void a_scale_that_nothing_overflows_changes_no_bit(void **state)
+{
+    static const char *const scales[] = {"loss_scale.use=off", "loss_scale.use=on"};
+    run_result result[2];
+    for (int i = 0; i < 2; i++) {
+        const run_options options = {
+            .exchange = "ps",
+            .servers = 2,
+            .workers = 2,
+            SETS(scales[i], "optimizer.momentum=0.9", "optimizer.clip_norm=2")};
+        run(&options, &result[i]);
+        if (result[i].rank[0].err != PS_OK) fail_msg("%s", result[i].rank[0].text);
+    }
+    assert_memory_equal(result[0].rank[1].params, result[1].rank[1].params,
+                        result[0].bytes);
+    assert_float_equal(result[1].rank[1].scales[STEPS], 65536, 0);
+    release(&result[0], 2);
+    release(&result[1], 2);
+}
+
+static void check_case(const struct scaled_case *c, const rank_thread *r, bool clipped)
+{
+    if (r->err != PS_OK) fail_msg("%s", r->text);
+    for (int step = 0; step <= SCALED_STEPS; step++) {
+        assert_float_equal(r->scales[step], c->scales[step], 0);
+        for (int i = 0; i < 8 && step > 0; i++) {
+            float got = r->weights[step][i], want = c->weights[step - 1][i];
+            // PyTorch adds a norm's squares in float32, we in double.
+            float error = fabsf(got - want), most = clipped ? 1e-6f : 0;
+            if (!(error <= most))
+                fail_msg("%s, step %d: weight %d is %a, PyTorch's %a", c->settings[1],
+                         step, i, (double)got, (double)want);
+        }
+    }
+}
+
+static void as_torch_amp_gradscaler(void **state)
+{
+    for (size_t i = 0; i < sizeof scaled_cases / sizeof *scaled_cases; i++) {
+        const struct scaled_case *c = &scaled_cases[i];
+        const char *sets[3 + SCALED_SETTINGS] = {
+            "model.input=[3]", "model.layers=[{linear: {name: l, out: 2}}]",
+            i % 2 ? "exchange.shm=off" : "exchange.shm=on"};
+        int n = 3;
+        bool clipped = false;
+        for (int k = 0; k < SCALED_SETTINGS && c->settings[k]; k++) {
+            sets[n++] = c->settings[k];
+            clipped = clipped || strstr(c->settings[k], "clip_norm");
+        }
+        const run_options options = {.exchange = "ps",
+                                     .servers = 1,
+                                     .workers = 2,
+                                     .steps = SCALED_STEPS,
+                                     OVERFLOWS(scaled_overflows),
+                                     .sets = sets,
+                                     .n_sets = n};
+        run_result result;
+        run(&options, &result);
+        for (int r = 0; r < 2; r++)
+            check_case(c, &result.rank[r], clipped);
+        release(&result, 2);
+    }
+}
+
 /* |a - b| / |b - start|: 0 is exact, 1 as bad as never having moved. */
 static double relative_error(const run_result *result, const float *got,
                              const float *start)
@@ -637,6 +831,9 @@ int main(void)
         cmocka_unit_test(codecs),
         cmocka_unit_test(codecs_any_servers),
         cmocka_unit_test(codecs_converge),
+        cmocka_unit_test(a_step_that_overflows_is_skipped_everywhere),
+        cmocka_unit_test(a_scale_that_nothing_overflows_changes_no_bit),
+        cmocka_unit_test(as_torch_amp_gradscaler),
         cmocka_unit_test(a_nan_ends_the_job_and_is_named),
         cmocka_unit_test(a_stopped_worker_is_noticed),
     };

@@ -40,7 +40,8 @@ typedef struct rank_run {
     ps_err err;
     char message[512];
     ps_exchange_stats stats;
-    float first, last; // weights after the run
+    bool faulty_element; // of the next step's gradients
+    float first, last;   // weights after the run
     float buffer;
 } rank_run;
 
@@ -206,6 +207,7 @@ static ps_err one_step(rank_run *r, uint64_t step, float grad, float expected)
         const ps_tensor *t = &r->spec.tensors[i];
         for (uint64_t k = 0; k < t->count; k++)
             ((float *)r->grads.base)[t->offset + k] = grad;
+        if (r->faulty_element && i == 2) ((float *)r->grads.base)[t->offset] = NAN;
         PS_TRY(ps_exchange_grads_ready(r->x, i, 1));
     }
     return ps_exchange_finish(r->x);
@@ -302,6 +304,53 @@ static void test_gloo_refuses_nan(void **state)
     }
 }
 
+/* The last rank's gradients overflow in step 1, in one element of all in step 3; with an
+ * interval of 2 the scale of 8 goes 8, 8 (skipped), 4, 4 (skipped), 2, 2, then grows. */
+static ps_err run_scaled(rank_run *r)
+{
+    static const float scales[] = {8, 8, 4, 4, 2, 2, 4, 4};
+    const int w = r->job->world;
+    float weight = 1, scale;
+    PS_TRY(ps_exchange_loss_scale(r->x, &scale));
+    for (uint64_t step = 0; step < 8; step++) {
+        if (scale != scales[step])
+            return ps_err_set(PS_ERR_INTERNAL, "step %d: scale %g", (int)step,
+                              (double)scale);
+        bool faulty = r->rank == w - 1 && step == 1;
+        float grad = (float)(r->rank + 1) / 64 * scale;
+        r->faulty_element = r->rank == w - 1 && step == 3;
+        PS_TRY(one_step(r, step, faulty ? INFINITY : grad, weight));
+        PS_TRY(ps_exchange_loss_scale(r->x, &scale));
+        if (step != 1 && step != 3) weight -= 0.5f * (float)(w * (w + 1)) / 128;
+    }
+    return ps_exchange_drain(r->x);
+}
+
+static void check_scaled(const ps_exchange_ops *ops, const char *more)
+{
+    for (int w = 1; w <= 3; w++) {
+        job j;
+        job_init(&j, ops, w, run_scaled);
+        with(&j, "loss_scale.use=on");
+        with(&j, "loss_scale.init=8");
+        with(&j, "loss_scale.interval=2");
+        with(&j, more);
+        run_job(&j);
+        assert_all_ok(&j);
+        float expected = 1 - 6 * 0.5f * (float)(w * (w + 1)) / 128;
+        for (int r = 0; r < w; r++) {
+            assert_float_equal(j.ranks[r].first, expected, 0);
+            assert_float_equal(j.ranks[r].last, expected, 0);
+        }
+    }
+}
+
+static void test_gloo_skips_what_overflows(void **state)
+{
+    check_scaled(&ps_exchange_gloo_ops, "exchange.bucket=1000");
+    check_scaled(&ps_exchange_gloo_ops, "optimizer.clip_norm=1000");
+}
+
 static ps_err run_unfinished(rank_run *r)
 {
     PS_TRY(ps_exchange_begin(r->x, 0));
@@ -362,6 +411,12 @@ static void test_gloo_names_the_rank_that_is_gone(void **state)
 static void test_nccl_sums_and_steps(void **state)
 {
     check_steps(&ps_exchange_nccl_ops);
+    assert_int_equal(fake_open(), 0);
+}
+
+static void test_nccl_skips_what_overflows(void **state)
+{
+    check_scaled(&ps_exchange_nccl_ops, "exchange.bucket=1");
     assert_int_equal(fake_open(), 0);
 }
 
@@ -432,6 +487,7 @@ int main(void)
         cmocka_unit_test(test_gloo_sums_and_steps),
         cmocka_unit_test(test_gloo_counts_bytes),
         cmocka_unit_test(test_gloo_clips_the_whole_gradient),
+        cmocka_unit_test(test_gloo_skips_what_overflows),
         cmocka_unit_test(test_gloo_refuses_nan),
         cmocka_unit_test(test_gloo_sees_misuse),
         cmocka_unit_test(test_gloo_names_the_rank_that_is_gone),
@@ -439,6 +495,7 @@ int main(void)
     };
     const struct CMUnitTest nccl[] = {
         cmocka_unit_test(test_nccl_sums_and_steps),
+        cmocka_unit_test(test_nccl_skips_what_overflows),
         cmocka_unit_test(test_nccl_names_the_rank_that_is_gone),
         cmocka_unit_test(test_nccl_reports_asynchronous_errors),
         cmocka_unit_test(test_nccl_aborts_at_the_deadline),

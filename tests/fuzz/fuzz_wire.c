@@ -13,7 +13,7 @@ static int same(const ps_wire_header *a, const ps_wire_header *b)
     return a->version == b->version && a->kind == b->kind && a->codec == b->codec &&
            a->nonce == b->nonce && a->epoch == b->epoch && a->rank == b->rank &&
            a->step == b->step && a->chunk == b->chunk && a->count == b->count &&
-           a->credit == b->credit && a->place == b->place;
+           a->credit == b->credit && a->place == b->place && a->scale == b->scale;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -90,6 +90,40 @@ class SameBits(JobTest):
                              self.weights(f"allreduce-{optimizer}"))
 
 
+class LossScale(JobTest):
+    """Steps that overflow are skipped by everybody; others are as without a scale."""
+
+    def test_a_power_of_two_changes_no_bit(self):
+        args = [DIGITS, *SHORT, "optimizer.name=sgd", "optimizer.momentum=0.9",
+                "optimizer.clip_norm=1"]
+        found = []
+        for i, way in enumerate(([], ["loss_scale.use=on"])):
+            for mode in ("ps", "allreduce"):
+                self.psrun("-m", mode, "-w", 2, *args, *way, out=f"{mode}-{i}")
+                found.append(self.weights(f"{mode}-{i}"))
+                self.assertEqual(self.summary(f"{mode}-{i}")["skipped_steps"], 0)
+        self.assertEqual([w == found[0] for w in found], [True] * 4)
+
+    def test_overflows_are_skipped_and_the_scale_backs_off(self):
+        first = 2.0 ** 127
+        # Large inputs: gradients near the largest float32 already without a scale that large.
+        args = [DIGITS, *SHORT, "train.log_every=1", "loss_scale.use=on",
+                f"loss_scale.init={first!r}", "data.scale=1000"]
+        ways = {"ps": ["-s", 2, "-w", 2, "server.shards=2"], "allreduce": ["-w", 2],
+                "single": []}
+        for mode, way in ways.items():
+            self.psrun("-m", mode, *[w for w in way if "=" not in str(w)], *args,
+                       *[w for w in way if "=" in str(w)], out=mode)
+            s = self.summary(mode)
+            self.assertGreater(s["skipped_steps"], 0)
+            self.assertLess(s["skipped_steps"], 12)
+            self.assertEqual(s["loss_scale"], first / 2 ** s["skipped_steps"])
+            scales = [r["loss_scale"] for r in self.records(mode) if "loss" in r]
+            self.assertEqual(scales[:2], [first, first / 2])
+        self.assertEqual(self.summary("ps")["loss_scale"], self.summary("allreduce")["loss_scale"])
+        self.assertEqual(self.weights("ps"), self.weights("allreduce"))
+
+
 class SameMeans(JobTest):
     """However a global batch of 32 is divided, the step is that of its mean."""
 

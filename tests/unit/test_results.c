@@ -53,7 +53,8 @@ static void metrics_are_lines_of_json(void **state)
     ps_metrics metrics;
     assert_int_equal(ps_run_dir_path(&dir, "metrics.jsonl", path), PS_OK);
     assert_int_equal(ps_metrics_open(&metrics, path), PS_OK);
-    ps_step_record step = {.step = 10, .epoch = 1, .loss = 0.1, .loss_mean = NAN};
+    ps_step_record step = {
+        .step = 10, .epoch = 1, .loss = 0.1, .loss_mean = NAN, .loss_scale = 1024};
     ps_eval_record eval = {.step = 20, .accuracy = 0.75, .samples = 4};
     assert_int_equal(ps_metrics_step(&metrics, &step), PS_OK);
     assert_int_equal(ps_metrics_eval(&metrics, &eval), PS_OK);
@@ -63,6 +64,7 @@ static void metrics_are_lines_of_json(void **state)
     // Every bit of a loss comes back, and what is not finite is null.
     assert_true(json_real_value(json_object_get(first, "loss")) == 0.1);
     assert_true(json_is_null(json_object_get(first, "loss_mean")));
+    assert_true(json_real_value(json_object_get(first, "loss_scale")) == 1024);
     assert_true(json_real_value(json_object_get(second, "test_accuracy")) == 0.75);
     json_decref(first);
     json_decref(second);

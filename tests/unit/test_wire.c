@@ -7,12 +7,13 @@
 
 #include <cmocka.h>
 
-/* Written by hand after the MessagePack specification: fixarray 11; 1, 3; uint64
- * 0x1122334455667788; 7, 2; uint16 300; uint32 65536; 0; uint64 2^40; uint8 128; 0. */
-static const uint8_t PUSH_BYTES[] = {0x9b, 0x01, 0x03, 0xcf, 0x11, 0x22, 0x33, 0x44, 0x55,
-                                     0x66, 0x77, 0x88, 0x07, 0x02, 0xcd, 0x01, 0x2c, 0xce,
-                                     0x00, 0x01, 0x00, 0x00, 0x00, 0xcf, 0x00, 0x00, 0x01,
-                                     0x00, 0x00, 0x00, 0x00, 0x00, 0xcc, 0x80, 0x00};
+/* Written by hand after the MessagePack specification: fixarray 12; 2, 3; uint64
+ * 0x1122334455667788; 7, 2; uint16 300; uint32 65536; 0; uint64 2^40; uint8 128; 0; uint8
+ * 200. */
+static const uint8_t PUSH_BYTES[] = {
+    0x9c, 0x02, 0x03, 0xcf, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x07,
+    0x02, 0xcd, 0x01, 0x2c, 0xce, 0x00, 0x01, 0x00, 0x00, 0x00, 0xcf, 0x00, 0x00,
+    0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0xcc, 0x80, 0x00, 0xcc, 0xc8};
 
 static const ps_wire_header PUSH = {.version = PS_WIRE_VERSION,
                                     .kind = PS_MSG_PUSH,
@@ -23,7 +24,8 @@ static const ps_wire_header PUSH = {.version = PS_WIRE_VERSION,
                                     .chunk = 65536,
                                     .codec = PS_CODEC_NONE,
                                     .count = (uint64_t)1 << 40,
-                                    .credit = 128};
+                                    .credit = 128,
+                                    .scale = 200};
 
 static void assert_same(const ps_wire_header *a, const ps_wire_header *b)
 {
@@ -38,6 +40,7 @@ static void assert_same(const ps_wire_header *a, const ps_wire_header *b)
     assert_int_equal(a->count, b->count);
     assert_int_equal(a->credit, b->credit);
     assert_int_equal(a->place, b->place);
+    assert_int_equal(a->scale, b->scale);
 }
 
 static void encodes_as_msgpack(void **state)
@@ -60,11 +63,11 @@ static void widest_header_fits_and_returns(void **state)
 {
     const ps_wire_header widest = {
         PS_WIRE_VERSION, PS_MSG_ERROR, PS_CODEC_TOPK, UINT64_MAX, UINT32_MAX, UINT32_MAX,
-        UINT64_MAX,      UINT32_MAX,   UINT64_MAX,    UINT64_MAX, UINT64_MAX};
+        UINT64_MAX,      UINT32_MAX,   UINT64_MAX,    UINT64_MAX, UINT64_MAX, UINT32_MAX};
     uint8_t out[PS_WIRE_HEADER_MAX];
     size_t bytes;
     ps_wire_encode(&widest, out, &bytes);
-    assert_int_equal(bytes, 1 + 3 * 1 + 3 * 5 + 5 * 9);
+    assert_int_equal(bytes, 1 + 3 * 1 + 4 * 5 + 5 * 9);
     ps_wire_header back;
     assert_int_equal(ps_wire_decode(out, bytes, &back), PS_OK);
     assert_same(&back, &widest);
@@ -95,7 +98,7 @@ static void refuses_what_does_not_fit(void **state)
 {
     refuses_with(0, 0x9a, "header");     // ten items
     refuses_with(0, 0x8b, "header");     // a map
-    refuses_with(1, 0x02, "version 2");  // of the future
+    refuses_with(1, 0x03, "version 3");  // of the future
     refuses_with(2, 0x63, "kind 99");    // unknown kind
     refuses_with(2, 0xff, "malformed");  // -1
     refuses_with(22, 0x06, "codec 6");   // unknown codec

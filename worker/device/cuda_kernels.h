@@ -43,6 +43,7 @@
     X(log_softmax_grad)                                                                  \
     X(loss)                                                                              \
     X(loss_grad)                                                                         \
+    X(unscale)                                                                           \
     X(optimizer)                                                                         \
     X(norm_lane)                                                                         \
     X(norm_block)
@@ -852,6 +853,16 @@ PS_ARITH void ps_k_optimizer_at(const ps_k_optimizer *k, uint32_t i)
         ps_adam_element(k, decay, at);
     else
         ps_sgd_element(k, decay, at);
+}
+
+typedef struct ps_k_unscale {
+    float *x;
+    float factor;
+} ps_k_unscale;
+
+PS_ARITH void ps_k_unscale_at(const ps_k_unscale *k, uint32_t i)
+{
+    k->x[i] *= k->factor;
 }
 
 /* total.a = how many of x's n values are not finite. One block for each 64 lanes' worth

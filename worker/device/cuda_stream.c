@@ -130,6 +130,16 @@ static ps_err stream_check_finite(ps_device_stream *base, uint64_t offset, uint6
     return PS_OK;
 }
 
+static ps_err stream_unscale(ps_device_stream *base, uint64_t offset, uint64_t count,
+                             float factor, bool *finite)
+{
+    cuda_stream *s = of(base);
+    if (count > 0)
+        PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, unscale, (int64_t)count, who,
+                            .x = s->resident.grads + offset, .factor = factor));
+    return stream_check_finite(base, offset, count, finite);
+}
+
 /* The blocks of one tensor's part [begin, end), in its own elements; *sums moves on. */
 static ps_err queue_norm(cuda_stream *s, const ps_tensor *t, uint64_t begin, uint64_t end,
                          double **sums)
@@ -225,6 +235,7 @@ static const ps_device_stream_ops cuda_stream_ops = {
     .mark = stream_mark,
     .done = stream_done,
     .check_finite = stream_check_finite,
+    .unscale = stream_unscale,
     .norm_sums = stream_norm_sums,
     .apply = stream_apply,
     .destroy = stream_destroy,

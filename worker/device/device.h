@@ -49,7 +49,7 @@ typedef struct ps_pass {
     bool training;    // dropout and batch statistics on
     bool accumulate;  // add to what the pass before left in the gradient arena instead of
                       // overwriting it; the parameters are still that pass's
-    float grad_scale; // the mean loss is multiplied by it before the backward pass
+    float grad_scale; // backward: the mean loss is multiplied by it first
     ps_dropout_key dropout;
     const ps_pass_hooks *hooks; // may be NULL
 } ps_pass;
@@ -85,8 +85,8 @@ typedef struct ps_device_ops {
      * the buffer arena are updated. After a failure, only destroy may be called. */
     ps_err (*forward)(ps_program *program, const ps_batch *batch, const ps_pass *pass,
                       ps_pass_result *result);
-    /* After a forward with the same batch and pass. Calls grads_ready from the last layer
-     * to the first. */
+    /* After a forward with the same batch and, but for grad_scale, pass. Calls
+     * grads_ready from the last layer to the first. */
     ps_err (*backward)(ps_program *program, const ps_batch *batch, const ps_pass *pass);
     /* The last forward's outputs (n, outputs), copied to host memory. */
     ps_err (*outputs)(ps_program *program, float *out, size_t count);

@@ -42,6 +42,10 @@ typedef struct ps_device_stream_ops {
     /* *finite: whether all of grads [offset, offset + count) is. Waits for the queue. */
     ps_err (*check_finite)(ps_device_stream *s, uint64_t offset, uint64_t count,
                            bool *finite);
+    /* Multiplies grads [offset, offset + count) by factor; *finite: whether all are then.
+     * Waits for the queue. */
+    ps_err (*unscale)(ps_device_stream *s, uint64_t offset, uint64_t count, float factor,
+                      bool *finite);
     /* The chunk's block sums (grad_norm.h). Waits for the queue. */
     ps_err (*norm_sums)(ps_device_stream *s, const ps_chunk *chunk, double *sums);
     /* One optimizer step over tensors [first, first + n), queued. */

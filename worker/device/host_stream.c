@@ -64,6 +64,16 @@ static ps_err host_check_finite(ps_device_stream *s, uint64_t offset, uint64_t c
     return PS_OK;
 }
 
+static ps_err host_unscale(ps_device_stream *s, uint64_t offset, uint64_t count,
+                           float factor, bool *finite)
+{
+    float *g = of(s)->at.grads + offset;
+#pragma omp simd
+    for (uint64_t i = 0; i < count; i++)
+        g[i] *= factor;
+    return host_check_finite(s, offset, count, finite);
+}
+
 static ps_err host_norm_sums(ps_device_stream *s, const ps_chunk *chunk, double *sums)
 {
     ps_grad_norm_chunk(of(s)->at.spec, chunk, of(s)->at.grads + chunk->offset, sums);
@@ -108,6 +118,7 @@ static const ps_device_stream_ops host_stream_ops = {
     .mark = host_nothing,
     .done = host_done,
     .check_finite = host_check_finite,
+    .unscale = host_unscale,
     .norm_sums = host_norm_sums,
     .apply = host_apply,
     .destroy = host_destroy,

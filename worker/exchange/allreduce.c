@@ -11,6 +11,7 @@
 #include "bucket.h"
 #include "clock.h"
 #include "grad_norm.h"
+#include "loss_scale.h"
 
 enum { POLL_MS = 50 };
 
@@ -29,6 +30,11 @@ typedef struct allreduce {
     ps_buckets buckets;
     double *norm_sums; // of the whole arena; NULL without clipping
     uint64_t n_blocks;
+    bool waits; // a step's buckets are applied together: clipping, loss scaling
+
+    /* The communication thread's. */
+    ps_loss_scale scale;
+    bool finite; // the step's buckets so far
 
     /* The main thread's. */
     uint64_t first_step, steps; // steps begun
@@ -48,7 +54,8 @@ typedef struct allreduce {
     bool stopping;
     ps_err failed; // for good, with its message
     char message[640];
-    uint64_t bytes; // sent, and as many received
+    uint64_t bytes;   // sent, and as many received
+    float next_scale; // of the loss, after what is applied
 } allreduce;
 
 static allreduce *of(const ps_exchange *x)
@@ -148,7 +155,7 @@ static ps_err clip_scale(allreduce *x, double *scale)
 static ps_err apply(allreduce *x, uint64_t step, double grad_scale, int first, int n)
 {
     ps_optimizer_step s = {.lr = ps_schedule_lr(x->at.schedule, step),
-                           .t = step + 1,
+                           .t = step + 1 - x->scale.skipped,
                            .grad_scale = grad_scale};
     PS_TRY(x->stream->ops->apply(x->stream, &s, first, n));
     return x->stream->ops->release_compute(x->stream);
@@ -158,6 +165,34 @@ static uint64_t ring_bytes(const allreduce *x, uint64_t count)
 {
     uint64_t n = (uint64_t)x->at.world_size;
     return 2 * (n - 1) * count * sizeof(float) / n;
+}
+
+/* With loss scaling an overflow is no error, but keeps the whole step from being made. */
+static ps_err look_at(allreduce *x, const ps_bucket *b, uint64_t step)
+{
+    const ps_device_stream_ops *ops = x->stream->ops;
+    bool finite;
+    if (x->scale.on) {
+        PS_TRY(ops->unscale(x->stream, b->offset, b->count,
+                            ps_loss_scale_inverse(&x->scale), &finite));
+        x->finite = x->finite && finite;
+        return PS_OK;
+    }
+    if (strcmp(x->at.config->exchange.nan, "allow") == 0) return PS_OK;
+    PS_TRY(ops->check_finite(x->stream, b->offset, b->count, &finite));
+    return finite ? PS_OK : nan_error(x, b, step);
+}
+
+/* All buckets of a step that waited for its last one. */
+static ps_err apply_all(allreduce *x, uint64_t step)
+{
+    double factor = 1;
+    if (x->finite && x->norm_sums) PS_TRY(clip_scale(x, &factor));
+    bool finite = x->finite;
+    x->finite = true;
+    PS_TRY(ps_loss_scale_update(&x->scale, finite));
+    if (finite) return apply(x, step, factor, 0, x->at.spec->n_tensors);
+    return x->stream->ops->release_compute(x->stream);
 }
 
 /* Bucket number `index` since the start: sums it and applies what can be applied. */
@@ -170,24 +205,19 @@ static ps_err reduce_bucket(allreduce *x, uint64_t index)
 
     PS_TRY(x->stream->ops->wait_compute(x->stream));
     PS_TRY(x->collective->ops->all_reduce(x->collective, grads + b->offset, b->count));
-    if (strcmp(x->at.config->exchange.nan, "allow") != 0) {
-        bool finite;
-        PS_TRY(x->stream->ops->check_finite(x->stream, b->offset, b->count, &finite));
-        if (!finite) return nan_error(x, b, step);
-    }
+    PS_TRY(look_at(x, b, step));
     uint64_t applied = 0;
-    if (!x->norm_sums) {
+    if (!x->waits) {
         PS_TRY(apply(x, step, 1, b->first_tensor, b->n_tensors));
         applied = 1;
     } else if (index % n_buckets == n_buckets - 1) {
-        double scale;
-        PS_TRY(clip_scale(x, &scale));
-        PS_TRY(apply(x, step, scale, 0, x->at.spec->n_tensors));
+        PS_TRY(apply_all(x, step));
         applied = n_buckets;
     }
     pthread_mutex_lock(&x->lock);
     x->applied += applied;
     x->bytes += ring_bytes(x, b->count);
+    x->next_scale = x->scale.scale;
     if (applied) pthread_cond_broadcast(&x->changed);
     pthread_mutex_unlock(&x->lock);
     return PS_OK;
@@ -372,6 +402,20 @@ ps_err ps_allreduce_sync_buffers(ps_exchange *base)
     return x->at.spec->buffer_bytes ? request(x, WANT_BUFFERS) : PS_OK;
 }
 
+ps_err ps_allreduce_loss_scale(ps_exchange *base, float *scale)
+{
+    allreduce *x = of(base);
+    uint64_t n = (uint64_t)x->buckets.n;
+    *scale = 1;
+    if (!x->scale.on) return PS_OK;
+    uint64_t finished = x->next_bucket < x->buckets.n ? x->steps - 1 : x->steps;
+    PS_TRY(wait_applied(x, x->steps == 0 ? 0 : finished * n));
+    pthread_mutex_lock(&x->lock);
+    *scale = x->next_scale;
+    pthread_mutex_unlock(&x->lock);
+    return PS_OK;
+}
+
 void ps_allreduce_stats(const ps_exchange *base, ps_exchange_stats *out)
 {
     allreduce *x = of(base);
@@ -446,6 +490,10 @@ static ps_err prepare(allreduce *x)
     PS_TRY(ps_buckets_init(&x->buckets, x->at.spec, first, bytes));
     PS_TRY(
         ps_mem_zalloc(&x->missing, (size_t)x->buckets.n, sizeof *x->missing, "buckets"));
+    PS_TRY(ps_loss_scale_init(&x->scale, cfg));
+    x->next_scale = x->scale.scale;
+    x->finite = true;
+    x->waits = x->scale.on || cfg->optimizer.clip_norm > 0;
     if (cfg->optimizer.clip_norm > 0) {
         x->n_blocks = ps_grad_norm_blocks(x->at.spec);
         PS_TRY(ps_mem_zalloc(&x->norm_sums, x->n_blocks, sizeof(double), "norm"));

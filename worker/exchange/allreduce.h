@@ -3,7 +3,9 @@
  *
  * One communication thread takes the buckets in order, the last layer's first, which is
  * the same order on every rank. A bucket's optimizer step follows its sum at once, or,
- * with clipping, when the norm of the whole gradient is known.
+ * with clipping and loss scaling, when the norm of the whole gradient is known, or
+ * whether it is finite: sums are the same bits on every rank, and so is what follows from
+ * them.
  */
 #ifndef PS_ALLREDUCE_H
 #define PS_ALLREDUCE_H
@@ -26,6 +28,7 @@ ps_err ps_allreduce_params_needed(ps_exchange *x, int first, int n);
 ps_err ps_allreduce_grads_ready(ps_exchange *x, int first, int n);
 ps_err ps_allreduce_finish(ps_exchange *x);
 ps_err ps_allreduce_drain(ps_exchange *x);
+ps_err ps_allreduce_loss_scale(ps_exchange *x, float *scale);
 ps_err ps_allreduce_sync_buffers(ps_exchange *x);
 void ps_allreduce_stats(const ps_exchange *x, ps_exchange_stats *out);
 ps_err ps_allreduce_stop(ps_exchange *x);
@@ -37,9 +40,9 @@ void ps_allreduce_destroy(ps_exchange **x);
         .name = engine, .create = make, .start = ps_allreduce_start,                     \
         .begin = ps_allreduce_begin, .params_needed = ps_allreduce_params_needed,        \
         .grads_ready = ps_allreduce_grads_ready, .finish = ps_allreduce_finish,          \
-        .drain = ps_allreduce_drain, .sync_buffers = ps_allreduce_sync_buffers,          \
-        .stats = ps_allreduce_stats, .stop = ps_allreduce_stop,                          \
-        .destroy = ps_allreduce_destroy,                                                 \
+        .drain = ps_allreduce_drain, .loss_scale = ps_allreduce_loss_scale,              \
+        .sync_buffers = ps_allreduce_sync_buffers, .stats = ps_allreduce_stats,          \
+        .stop = ps_allreduce_stop, .destroy = ps_allreduce_destroy,                      \
     }
 
 #endif

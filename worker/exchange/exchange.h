@@ -55,6 +55,10 @@ typedef struct ps_exchange_ops {
     ps_err (*finish)(ps_exchange *x);
     /* Blocks until the whole parameter arena is at the newest version. */
     ps_err (*drain)(ps_exchange *x);
+    /* The loss scale that follows the steps finished so far: for the step that has begun,
+     * or, where none has, after them. 1 without loss scaling. Blocks until the outcome of
+     * those steps is known: a step whose parameters were all needed waits no more. */
+    ps_err (*loss_scale)(ps_exchange *x, float *scale);
     /* Rank 0's buffer arena becomes everybody's; with a codec, so do the exact weights.
      * After drain, by all ranks in the same step. */
     ps_err (*sync_buffers)(ps_exchange *x);
@@ -96,6 +100,10 @@ static inline ps_err ps_exchange_finish(ps_exchange *x)
 static inline ps_err ps_exchange_drain(ps_exchange *x)
 {
     return x->ops->drain(x);
+}
+static inline ps_err ps_exchange_loss_scale(ps_exchange *x, float *scale)
+{
+    return x->ops->loss_scale(x, scale);
 }
 static inline ps_err ps_exchange_sync_buffers(ps_exchange *x)
 {

@@ -7,6 +7,7 @@
 #include "device_stream.h"
 #include "finite.h"
 #include "grad_norm.h"
+#include "loss_scale.h"
 #include "mem.h"
 
 typedef struct exchange_none {
@@ -16,7 +17,8 @@ typedef struct exchange_none {
     double *block_sums;                     // with clipping: of the whole arena
     ps_chunk whole;                         // the arena as one chunk, for the norm
     ps_optimizer_step step;
-    bool check;
+    ps_loss_scale scale;
+    bool check, waits; // a step is applied when all of its gradients are here
 } exchange_none;
 
 static exchange_none *self(ps_exchange *x)
@@ -59,9 +61,11 @@ static ps_err none_create(const ps_exchange_options *options, ps_exchange **out)
     e->o = *options;
     e->whole = (ps_chunk){.count = options->spec->arena_count,
                           .last_tensor = options->spec->n_tensors - 1};
-    e->check = strcmp(options->config->exchange.nan, "allow") != 0;
     ps_exchange *x = &e->base;
-    ps_err err = alloc_states(e);
+    ps_err err = ps_loss_scale_init(&e->scale, options->config);
+    if (err == PS_OK) err = alloc_states(e);
+    e->check = !e->scale.on && strcmp(options->config->exchange.nan, "allow") != 0;
+    e->waits = e->scale.on || e->block_sums;
     if (err == PS_OK)
         *out = x;
     else
@@ -88,8 +92,16 @@ static ps_err none_drain(ps_exchange *x)
 
 static ps_err none_begin(ps_exchange *x, uint64_t step)
 {
-    self(x)->step = (ps_optimizer_step){
-        .lr = ps_schedule_lr(self(x)->o.schedule, step), .t = step + 1, .grad_scale = 1};
+    exchange_none *e = self(x);
+    e->step = (ps_optimizer_step){.lr = ps_schedule_lr(e->o.schedule, step),
+                                  .t = step + 1 - e->scale.skipped,
+                                  .grad_scale = 1};
+    return PS_OK;
+}
+
+static ps_err none_loss_scale(ps_exchange *x, float *scale)
+{
+    *scale = self(x)->scale.scale;
     return PS_OK;
 }
 
@@ -131,14 +143,15 @@ static void apply_tensor(exchange_none *e, int tensor)
         (float *)e->o.params->base + t->offset, grad_of(e, tensor), states);
 }
 
-/* Without clipping a tensor is stepped while its gradient is still in the caches. */
+/* Without clipping and loss scaling a tensor is stepped while its gradient is still in
+ * the caches. */
 static ps_err none_grads_ready(ps_exchange *x, int first, int n)
 {
     exchange_none *e = self(x);
     if (e->o.stream) return PS_OK; // all at once, in finish
     for (int t = first; t < first + n; t++) {
         PS_TRY(check_tensor(e, t));
-        if (!e->block_sums) apply_tensor(e, t);
+        if (!e->waits) apply_tensor(e, t);
     }
     return PS_OK;
 }
@@ -155,18 +168,52 @@ static ps_err check_stream(const exchange_none *e)
     return PS_OK;
 }
 
+/* The whole gradient, multiplied by the loss scale's inverse where there is one, decides
+ * on the step: *make false skips it. */
+static ps_err unscale_on_stream(exchange_none *e, bool *make)
+{
+    ps_device_stream *s = e->o.stream;
+    *make = true;
+    if (!e->scale.on) return check_stream(e);
+    PS_TRY(s->ops->unscale(s, 0, e->o.spec->arena_count, ps_loss_scale_inverse(&e->scale),
+                           make));
+    return ps_loss_scale_update(&e->scale, *make);
+}
+
+static ps_err unscale(exchange_none *e, bool *make)
+{
+    float *restrict grads = e->o.grads->base;
+    const float inverse = ps_loss_scale_inverse(&e->scale);
+    *make = true;
+    if (!e->scale.on) return PS_OK;
+    for (int i = 0; i < e->o.spec->n_tensors; i++) {
+        const ps_tensor *t = &e->o.spec->tensors[i];
+#pragma omp simd
+        for (uint64_t k = t->offset; k < t->offset + t->count; k++)
+            grads[k] *= inverse;
+        *make = *make && ps_finite_all(grads + t->offset, t->count);
+    }
+    return ps_loss_scale_update(&e->scale, *make);
+}
+
+static void clip(exchange_none *e)
+{
+    double norm = ps_grad_norm_total(e->block_sums, ps_grad_norm_blocks(e->o.spec));
+    e->step.grad_scale = ps_grad_norm_clip(norm, e->o.config->optimizer.clip_norm);
+}
+
 /* The whole step in the device's memory. */
 static ps_err finish_on_stream(exchange_none *e)
 {
     ps_device_stream *s = e->o.stream;
+    bool make;
     PS_TRY(s->ops->wait_compute(s));
-    PS_TRY(check_stream(e));
-    if (e->block_sums) {
+    PS_TRY(unscale_on_stream(e, &make));
+    if (make && e->block_sums) {
         PS_TRY(s->ops->norm_sums(s, &e->whole, e->block_sums));
-        double norm = ps_grad_norm_total(e->block_sums, ps_grad_norm_blocks(e->o.spec));
-        e->step.grad_scale = ps_grad_norm_clip(norm, e->o.config->optimizer.clip_norm);
+        clip(e);
     }
-    PS_TRY(s->ops->apply(s, &e->step, 0, e->o.spec->n_tensors));
+    if (make) PS_TRY(s->ops->apply(s, &e->step, 0, e->o.spec->n_tensors));
     return s->ops->release_compute(s);
 }
 
@@ -174,11 +221,14 @@ static ps_err none_finish(ps_exchange *x)
 {
     exchange_none *e = self(x);
     if (e->o.stream) return finish_on_stream(e);
-    if (!e->block_sums) return PS_OK;
-    ps_grad_norm_chunk(e->o.spec, &e->whole, e->o.grads->base, e->block_sums);
-    double norm = ps_grad_norm_total(e->block_sums, ps_grad_norm_blocks(e->o.spec));
-    e->step.grad_scale = ps_grad_norm_clip(norm, e->o.config->optimizer.clip_norm);
-    for (int t = 0; t < e->o.spec->n_tensors; t++)
+    if (!e->waits) return PS_OK;
+    bool make;
+    PS_TRY(unscale(e, &make));
+    if (make && e->block_sums) {
+        ps_grad_norm_chunk(e->o.spec, &e->whole, e->o.grads->base, e->block_sums);
+        clip(e);
+    }
+    for (int t = 0; make && t < e->o.spec->n_tensors; t++)
         apply_tensor(e, t);
     return PS_OK;
 }
@@ -197,6 +247,7 @@ const ps_exchange_ops ps_exchange_none_ops = {
     .grads_ready = none_grads_ready,
     .finish = none_finish,
     .drain = none_drain,
+    .loss_scale = none_loss_scale,
     .sync_buffers = none_ok,
     .stats = none_stats,
     .stop = none_ok,

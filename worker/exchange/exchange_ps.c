@@ -222,6 +222,16 @@ static ps_err ps_ops_drain(ps_exchange *x)
     return wait_for(e, 0, e->o.plan->n_chunks - 1, e->newest);
 }
 
+static ps_err ps_ops_loss_scale(ps_exchange *x, float *scale)
+{
+    exchange_ps *e = self(x);
+    *scale = 1;
+    if (!ps_comm_scales(e->comm)) return PS_OK;
+    PS_TRY(ps_ops_drain(x));
+    *scale = ps_comm_loss_scale(e->comm);
+    return PS_OK;
+}
+
 static void ps_ops_stats(const ps_exchange *x, ps_exchange_stats *out)
 {
     const exchange_ps *e = (const exchange_ps *)x;
@@ -267,6 +277,7 @@ const ps_exchange_ops ps_exchange_ps_ops = {
     .grads_ready = ps_ops_grads_ready,
     .finish = ps_ops_finish,
     .drain = ps_ops_drain,
+    .loss_scale = ps_ops_loss_scale,
     .sync_buffers = ps_ops_sync_buffers,
     .stats = ps_ops_stats,
     .stop = ps_ops_stop,

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/futex.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@
 #include "codec.h"
 #include "credit.h"
 #include "log.h"
+#include "loss_scale.h"
 #include "mem.h"
 #include "shm_offer.h"
 #include "stream_copy.h"
@@ -75,7 +77,10 @@ struct ps_comm {
     atomic_bool asleep; // the thread is in poll: an order has to wake it
     int wake_fd;
     bool bye, quit;
+    bool scales;            // the loss
+    uint64_t scale_version; // the newest of any chunk
     // Results
+    _Atomic uint32_t scale_bits; // of that version
     _Atomic int64_t *versions;
     _Atomic uint32_t n_ready;
     _Atomic uint32_t waiting_for;
@@ -297,6 +302,24 @@ static void copy_weights(const ps_comm *c, float *to, const float *from, uint64_
     }
 }
 
+/* A loss scale is of a version, whatever chunk and shard it comes with. */
+static ps_err take_scale(ps_comm *c, const ps_wire_header *h)
+{
+    if (!c->scales) return PS_OK;
+    float scale;
+    memcpy(&scale, &h->scale, sizeof scale);
+    uint32_t before = atomic_load_explicit(&c->scale_bits, memory_order_relaxed);
+    bool newer = h->step > c->scale_version;
+    if (!(scale > 0) || !isfinite(scale) || (!newer && h->scale != before))
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "version %" PRIu64 " of chunk %u with the loss scale %g; other "
+                          "chunks have another",
+                          h->step, h->chunk, (double)scale);
+    c->scale_version = h->step;
+    atomic_store_explicit(&c->scale_bits, h->scale, memory_order_relaxed);
+    return PS_OK;
+}
+
 static ps_err take_weights(ps_comm *c, shard_link *l, const ps_wire_header *h,
                            ps_wire_frames *f)
 {
@@ -308,6 +331,7 @@ static ps_err take_weights(ps_comm *c, shard_link *l, const ps_wire_header *h,
         return ps_err_set(PS_ERR_PROTOCOL,
                           "version %" PRIu64 " of chunk %u after version %" PRId64,
                           h->step, h->chunk, have);
+    PS_TRY(take_scale(c, h));
     const ps_chunk *chunk = &c->plan->chunks[h->chunk];
     float *params = (float *)c->o.params->base + chunk->offset;
     if (is_change(c, h))
@@ -501,6 +525,19 @@ bool ps_comm_has(const ps_comm *c, uint32_t chunk, int64_t version)
     return atomic_load_explicit(&c->versions[chunk], memory_order_acquire) >= version;
 }
 
+bool ps_comm_scales(const ps_comm *c)
+{
+    return c->scales;
+}
+
+float ps_comm_loss_scale(const ps_comm *c)
+{
+    uint32_t bits = atomic_load_explicit(&c->scale_bits, memory_order_relaxed);
+    float scale;
+    memcpy(&scale, &bits, sizeof scale);
+    return scale;
+}
+
 static double seconds_since(uint64_t ns)
 {
     return (double)(ps_clock_ns() - ns) * 1e-9;
@@ -668,6 +705,17 @@ static ps_err init_codec(ps_comm *c)
                                  "a decoded chunk");
 }
 
+static ps_err init_scale(ps_comm *c)
+{
+    ps_loss_scale first;
+    PS_TRY(ps_loss_scale_init(&first, c->o.config));
+    uint32_t bits;
+    memcpy(&bits, &first.scale, sizeof bits);
+    c->scales = first.on;
+    atomic_init(&c->scale_bits, bits);
+    return PS_OK;
+}
+
 static ps_err alloc_arrays(ps_comm *c)
 {
     size_t n = c->plan->n_chunks;
@@ -719,6 +767,7 @@ ps_err ps_comm_create(const ps_exchange_options *options, ps_comm **out)
     ps_err err;
     PS_TRY_GOTO(alloc_arrays(c), err, out);
     PS_TRY_GOTO(init_codec(c), err, out);
+    PS_TRY_GOTO(init_scale(c), err, out);
     PS_TRY_GOTO(open_sockets(c), err, out);
     if (pthread_create(&c->thread, NULL, comm_main, c) != 0) {
         err = ps_err_set(PS_ERR_NOMEM, "no communication thread");

@@ -38,6 +38,12 @@ bool ps_comm_has(const ps_comm *c, uint32_t chunk, int64_t version);
  * for net.step_timeout_ms, naming chunk, shard and server; else the thread's failure. */
 ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version);
 
+/* Whether the job scales its losses. */
+bool ps_comm_scales(const ps_comm *c);
+/* The loss scale of the newest version that any chunk has reached: to be asked for when
+ * all have reached the same. */
+float ps_comm_loss_scale(const ps_comm *c);
+
 typedef struct ps_comm_stats {
     uint64_t bytes_sent, bytes_received;
     uint64_t raw_bytes;       // what bytes_sent would be without a codec

@@ -1,0 +1,83 @@
+#include "loss_scale.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+static bool wanted(const ps_config *cfg)
+{
+    const char *use = cfg->loss_scale.use;
+    if (strcmp(use, "auto") == 0) return strcmp(cfg->train.precision, "fp16") == 0;
+    return strcmp(use, "on") == 0;
+}
+
+/* Error feedback would carry an infinite gradient into every later step. */
+static ps_err check_codec(const ps_config *cfg)
+{
+    const char *codec = cfg->exchange.codec;
+    if (strcmp(codec, "onebit") != 0 && strcmp(codec, "topk") != 0) return PS_OK;
+    return ps_err_set(PS_ERR_CONFIG,
+                      "exchange.codec: %s keeps what it has not sent, which a gradient "
+                      "that overflows would spoil for good: with loss scaling use none, "
+                      "bf16, fp16 or int8",
+                      codec);
+}
+
+static ps_err check_factors(const ps_config_loss_scale *c)
+{
+    if (c->growth <= 1)
+        return ps_err_set(PS_ERR_CONFIG, "loss_scale.growth: %g; it has to be above 1",
+                          c->growth);
+    if (c->backoff <= 0 || c->backoff >= 1)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "loss_scale.backoff: %g; it has to be above 0 and below 1",
+                          c->backoff);
+    if ((float)c->init >= FLT_MIN) return PS_OK;
+    return ps_err_set(PS_ERR_CONFIG, "loss_scale.init: %g is too small for a float32",
+                      c->init);
+}
+
+ps_err ps_loss_scale_init(ps_loss_scale *s, const ps_config *cfg)
+{
+    *s = (ps_loss_scale){.scale = 1};
+    if (!wanted(cfg)) return PS_OK;
+    PS_TRY(check_factors(&cfg->loss_scale));
+    PS_TRY(check_codec(cfg));
+    *s = (ps_loss_scale){
+        .on = true,
+        .scale = (float)cfg->loss_scale.init,
+        .growth = cfg->loss_scale.growth,
+        .backoff = cfg->loss_scale.backoff,
+        .interval = (uint64_t)cfg->loss_scale.interval,
+    };
+    return PS_OK;
+}
+
+float ps_loss_scale_inverse(const ps_loss_scale *s)
+{
+    return (float)(1.0 / (double)s->scale);
+}
+
+static void grow(ps_loss_scale *s)
+{
+    float grown = (float)((double)s->scale * s->growth);
+    s->streak = 0;
+    if (isfinite(grown)) s->scale = grown;
+}
+
+ps_err ps_loss_scale_update(ps_loss_scale *s, bool finite)
+{
+    if (!s->on) return PS_OK;
+    if (finite) {
+        if (++s->streak == s->interval) grow(s);
+        return PS_OK;
+    }
+    s->skipped++;
+    s->streak = 0;
+    s->scale = (float)((double)s->scale * s->backoff);
+    if (s->scale >= FLT_MIN) return PS_OK;
+    return ps_err_set(PS_ERR_NUMERIC,
+                      "the gradients stay infinite or NaN however small the loss scale, "
+                      "%g now (a lower optimizer.lr or optimizer.clip_norm may help)",
+                      (double)s->scale);
+}

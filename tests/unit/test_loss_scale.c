@@ -1,0 +1,122 @@
+/* The loss scale against torch.amp.GradScaler's, and what it refuses. */
+#include "loss_scale.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct overflow {
+    int step, rank;
+    float value;
+} overflow;
+
+#include "../vectors/loss_scale_vectors.h"
+
+static void load(ps_config *cfg, const char *const *sets, int n)
+{
+    if (ps_config_load(cfg, NULL, sets, n) != PS_OK) fail_msg("%s", ps_err_message());
+}
+
+static bool overflows_in(int step)
+{
+    for (size_t i = 0; i < sizeof scaled_overflows / sizeof *scaled_overflows; i++)
+        if (scaled_overflows[i].step == step) return true;
+    return false;
+}
+
+static void follows_gradscaler(void **state)
+{
+    for (size_t i = 0; i < sizeof scaled_cases / sizeof *scaled_cases; i++) {
+        const struct scaled_case *c = &scaled_cases[i];
+        int n = 0;
+        while (n < SCALED_SETTINGS && c->settings[n])
+            n++;
+        ps_config cfg;
+        load(&cfg, c->settings, n);
+        ps_loss_scale s;
+        assert_int_equal(ps_loss_scale_init(&s, &cfg), PS_OK);
+        for (int step = 0; step < SCALED_STEPS; step++) {
+            // Near the largest float the vectors' gradients overflow by themselves.
+            bool finite = !overflows_in(step) && !(c->scales[step + 1] < s.scale);
+            assert_float_equal(s.scale, c->scales[step], 0);
+            assert_int_equal(ps_loss_scale_update(&s, finite), PS_OK);
+        }
+        assert_float_equal(s.scale, c->scales[SCALED_STEPS], 0);
+        assert_true(s.skipped >= 4);
+        ps_config_fini(&cfg);
+    }
+}
+
+static void is_on_with_fp16_alone(void **state)
+{
+    static const struct {
+        const char *sets[2];
+        bool on;
+    } cases[] = {{{"train.precision=float32", "loss_scale.use=auto"}, false},
+                 {{"train.precision=bf16", "loss_scale.use=auto"}, false},
+                 {{"train.precision=fp16", "loss_scale.use=auto"}, true},
+                 {{"train.precision=fp16", "loss_scale.use=off"}, false},
+                 {{"train.precision=float32", "loss_scale.use=on"}, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ps_config cfg;
+        load(&cfg, cases[i].sets, 2);
+        ps_loss_scale s;
+        assert_int_equal(ps_loss_scale_init(&s, &cfg), PS_OK);
+        assert_int_equal(s.on, cases[i].on);
+        assert_float_equal(s.scale, s.on ? 65536 : 1, 0);
+        assert_float_equal(ps_loss_scale_inverse(&s), s.on ? 0x1p-16 : 1, 0);
+        if (!s.on) {
+            assert_int_equal(ps_loss_scale_update(&s, false), PS_OK);
+            assert_float_equal(s.scale, 1, 0);
+        }
+        ps_config_fini(&cfg);
+    }
+}
+
+static void refuses_what_defeats_it(void **state)
+{
+    static const char *const cases[] = {"loss_scale.growth=1",  "loss_scale.backoff=1",
+                                        "loss_scale.backoff=0", "loss_scale.init=0",
+                                        "exchange.codec=topk",  "exchange.codec=onebit"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *sets[] = {"loss_scale.use=on", cases[i]};
+        ps_config cfg;
+        load(&cfg, sets, 2);
+        ps_loss_scale s;
+        assert_int_equal(ps_loss_scale_init(&s, &cfg), PS_ERR_CONFIG);
+        char key[32];
+        snprintf(key, sizeof key, "%.*s", (int)strcspn(cases[i], "="), cases[i]);
+        assert_non_null(strstr(ps_err_message(), key));
+        ps_config_fini(&cfg);
+    }
+}
+
+/* GradScaler would skip for ever, at a scale of 0. */
+static void gives_up_when_nothing_is_small_enough(void **state)
+{
+    const char *sets[] = {"loss_scale.use=on"};
+    ps_config cfg;
+    load(&cfg, sets, 1);
+    ps_loss_scale s;
+    assert_int_equal(ps_loss_scale_init(&s, &cfg), PS_OK);
+    int backoffs = 0;
+    while (ps_loss_scale_update(&s, false) == PS_OK && backoffs < 1000)
+        backoffs++;
+    assert_int_equal(backoffs, 16 + 126); // 2^16 to 2^-126
+    assert_int_equal(ps_loss_scale_update(&s, false), PS_ERR_NUMERIC);
+    ps_config_fini(&cfg);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(follows_gradscaler),
+        cmocka_unit_test(is_on_with_fp16_alone),
+        cmocka_unit_test(refuses_what_defeats_it),
+        cmocka_unit_test(gives_up_when_nothing_is_small_enough),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
