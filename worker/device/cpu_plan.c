@@ -43,6 +43,8 @@ static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s, dnnl_engine_t engine)
         PS_TRY(ps_cpu_norm_init(&s->norm, engine, l, in, node->relu, training));
     } else if (l->kind == PS_LAYER_MAX_POOL2D || l->kind == PS_LAYER_AVG_POOL2D) {
         s->pool = pool_of(l, in, out);
+        s->pool.after_relu = in_edge->producer != PS_NONE &&
+                             run->graph->nodes[in_edge->producer].relu_by_pool;
     } else if (l->kind == PS_LAYER_DROPOUT) {
         s->dropout = (ps_cpu_dropout){*in, *out, l->p, (uint32_t)l->dropout_id};
     } else if (l->kind == PS_LAYER_LINEAR) {

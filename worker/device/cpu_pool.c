@@ -4,7 +4,13 @@
 
 #include "arith.h"
 
-enum { LANES_MAX = 16 };
+enum {
+    LANES_MAX = 16,
+    /* Elements ahead of the one at hand: planes are streamed through, and the processor's
+     * own prefetching stops at every page. */
+    AHEAD = 1024,
+    NO_PLACE = 255, // of a maximum whose gradient a relu stopped
+};
 
 /* One vector of up to LANES_MAX channels at one position of the output. x: the input's
  * plane at the first of these channels; `pitch` elements from one position to the next.
@@ -38,6 +44,7 @@ max_spot(const ps_cpu_pool *p, const spot *s, int lanes, const float *restrict x
         int32_t k = first + (int32_t)((h - s->h.begin) * p->kernel[1]);
         const float *row = x + (h * p->in.w + s->w.begin) * s->pitch;
         for (int64_t w = s->w.begin; w < s->w.end; w++, k++, row += s->pitch) {
+            __builtin_prefetch(row + AHEAD);
 #pragma omp simd
             for (int l = 0; l < lanes; l++) {
                 bool takes = ps_max_takes(row[l], best[l]);
@@ -49,7 +56,7 @@ max_spot(const ps_cpu_pool *p, const spot *s, int lanes, const float *restrict x
 #pragma omp simd
     for (int l = 0; l < lanes; l++) {
         y[l] = best[l];
-        place[l] = (uint8_t)at[l];
+        place[l] = (uint8_t)(!p->after_relu || best[l] > 0.0f ? at[l] : NO_PLACE);
     }
 }
 
@@ -73,6 +80,24 @@ static inline __attribute__((always_inline)) void avg_spot(const ps_cpu_pool *p,
         y[l] = sum[l] / size;
 }
 
+typedef uint8_t bytes __attribute__((vector_size(LANES_MAX)));
+typedef int32_t ints __attribute__((vector_size(4 * LANES_MAX)));
+
+/* Whole vectors at once: written in parts and read as a whole, they would stall. */
+static inline __attribute__((always_inline)) void widen(const uint8_t *from, int lanes,
+                                                        int32_t *to)
+{
+    if (lanes == LANES_MAX) {
+        bytes b;
+        memcpy(&b, from, sizeof b);
+        ints wide = __builtin_convertvector(b, ints);
+        memcpy(to, &wide, sizeof wide);
+        return;
+    }
+    for (int l = 0; l < lanes; l++)
+        to[l] = from[l];
+}
+
 /* dx of the window's positions += share of g: all of it at its place, or, for averages
  * (place NULL), of every position. set: = instead of +=. */
 static inline __attribute__((always_inline)) void
@@ -81,13 +106,12 @@ spread_spot(const ps_cpu_pool *p, const spot *s, int lanes, const float *restric
 {
     int32_t first = (int32_t)(s->h.skipped * p->kernel[1] + s->w.skipped);
     int32_t at[LANES_MAX]; // of one width with g, for the vectoriser
-#pragma omp simd
-    for (int l = 0; l < lanes; l++)
-        at[l] = place ? place[l] : 0;
+    widen(place, place ? lanes : 0, at);
     for (int64_t h = s->h.begin; h < s->h.end; h++) {
         int32_t k = first + (int32_t)((h - s->h.begin) * p->kernel[1]);
         float *row = dx + (h * p->in.w + s->w.begin) * s->pitch;
         for (int64_t w = s->w.begin; w < s->w.end; w++, k++, row += s->pitch) {
+            __builtin_prefetch(row + AHEAD, 1);
 #pragma omp simd
             for (int l = 0; l < lanes; l++) {
                 float share = !place || at[l] == k ? g[l] : 0.0f;
@@ -160,7 +184,7 @@ void ps_cpu_avg_pool_forward(const ps_cpu_pool *p, const float *x, float *y)
 
 static inline __attribute__((always_inline)) void
 backward_lanes(const ps_cpu_pool *p, int64_t o, int64_t l, int lanes, const float *dy,
-               const uint8_t *place, const float *relu_y, float *dx, bool set)
+               const uint8_t *place, float *dx, bool set)
 {
     int64_t pitch = p->in.lanes, at = o * p->out.h * p->out.w * pitch + l;
     float size = (float)(p->kernel[0] * p->kernel[1]);
@@ -171,8 +195,7 @@ backward_lanes(const ps_cpu_pool *p, int64_t o, int64_t l, int lanes, const floa
             spot s = spot_at(p, oh, ow);
 #pragma omp simd
             for (int i = 0; i < lanes; i++) {
-                g[i] = relu_y ? ps_relu_grad(relu_y[at + i], dy[at + i]) : dy[at + i];
-                g[i] = place ? g[i] : g[i] / size;
+                g[i] = place ? dy[at + i] : dy[at + i] / size;
             }
             spread_spot(p, &s, lanes, g, place ? place + at : NULL, dx, set);
         }
@@ -180,36 +203,36 @@ backward_lanes(const ps_cpu_pool *p, int64_t o, int64_t l, int lanes, const floa
 }
 
 static void backward_plane(const ps_cpu_pool *p, int64_t o, const float *dy,
-                           const uint8_t *place, const float *relu_y, float *dx, bool set)
+                           const uint8_t *place, float *dx, bool set)
 {
     for (int64_t l = 0; l < p->in.lanes; l += LANES_MAX) {
         int lanes = group_size(p->in.lanes, l);
-        if (lanes == LANES_MAX && place && relu_y && set)
-            backward_lanes(p, o, l, LANES_MAX, dy, place, relu_y, dx, true);
+        if (lanes == LANES_MAX && place && set)
+            backward_lanes(p, o, l, LANES_MAX, dy, place, dx, true);
         else if (lanes == LANES_MAX && place)
-            backward_lanes(p, o, l, LANES_MAX, dy, place, relu_y, dx, set);
+            backward_lanes(p, o, l, LANES_MAX, dy, place, dx, false);
         else
-            backward_lanes(p, o, l, lanes, dy, place, relu_y, dx, set);
+            backward_lanes(p, o, l, lanes, dy, place, dx, set);
     }
 }
 
 static void backward(const ps_cpu_pool *p, const float *dy, const uint8_t *place,
-                     const float *relu_y, float *dx, bool add)
+                     float *dx, bool add)
 {
     bool set = !add && tiles_input(p);
     if (!add && !set) memset(dx, 0, sizeof(float) * (size_t)ps_cpu_shape_count(&p->in));
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++)
-        backward_plane(p, o, dy, place, relu_y, dx, set);
+        backward_plane(p, o, dy, place, dx, set);
 }
 
 void ps_cpu_max_pool_backward(const ps_cpu_pool *p, const float *dy, const uint8_t *place,
-                              const float *relu_y, float *dx, bool add)
+                              float *dx, bool add)
 {
-    backward(p, dy, place, relu_y, dx, add);
+    backward(p, dy, place, dx, add);
 }
 
 void ps_cpu_avg_pool_backward(const ps_cpu_pool *p, const float *dy, float *dx, bool add)
 {
-    backward(p, dy, NULL, NULL, dx, add);
+    backward(p, dy, NULL, dx, add);
 }

@@ -8,16 +8,16 @@
 typedef struct ps_cpu_pool {
     ps_cpu_shape in, out;
     int64_t kernel[2], stride[2], padding[2]; // h, w; kernel of at most 256 positions
+    /* x came out of a relu whose gradient is taken here too (max_pool, of at most 255
+     * positions): a maximum that is not positive passes nothing on. */
+    bool after_relu;
 } ps_cpu_pool;
 
-/* place (count of out): where in its window each maximum was found. */
+/* place (count of out): where in its window each maximum was found, for the gradient. */
 void ps_cpu_max_pool_forward(const ps_cpu_pool *pool, const float *x, float *y,
                              uint8_t *place);
-/* relu_y: NULL, or the forward's output y when x came out of a relu whose gradient is
- * taken here too: a maximum that is not positive passes nothing on. */
 void ps_cpu_max_pool_backward(const ps_cpu_pool *pool, const float *dy,
-                              const uint8_t *place, const float *relu_y, float *dx,
-                              bool add);
+                              const uint8_t *place, float *dx, bool add);
 
 void ps_cpu_avg_pool_forward(const ps_cpu_pool *pool, const float *x, float *y);
 void ps_cpu_avg_pool_backward(const ps_cpu_pool *pool, const float *dy, float *dx,

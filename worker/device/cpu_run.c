@@ -252,9 +252,6 @@ static ps_err backward_plain(ps_cpu_run *run, ps_cpu_step *s)
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const ps_cpu_value *out = &run->values[s->node->out];
     int64_t count = ps_cpu_shape_count(&out->shape);
-    const ps_model_edge *edge = &run->graph->edges[s->node->in[0]];
-    bool relu =
-        edge->producer != PS_NONE && run->graph->nodes[edge->producer].relu_by_pool;
     switch (l->kind) {
     case PS_LAYER_RELU:
     case PS_LAYER_TANH:
@@ -263,8 +260,7 @@ static ps_err backward_plain(ps_cpu_run *run, ps_cpu_step *s)
                                    s->add[0]);
         return PS_OK;
     case PS_LAYER_MAX_POOL2D:
-        ps_cpu_max_pool_backward(&s->pool, out->grad, s->mask, relu ? out->at : NULL,
-                                 in->grad, s->add[0]);
+        ps_cpu_max_pool_backward(&s->pool, out->grad, s->mask, in->grad, s->add[0]);
         return PS_OK;
     case PS_LAYER_AVG_POOL2D:
         ps_cpu_avg_pool_backward(&s->pool, out->grad, in->grad, s->add[0]);

@@ -78,8 +78,10 @@ static void fold_gradients(ps_model_graph *g, ps_loss_kind loss)
         const ps_model_edge *in = &g->edges[n->in[0]];
         if (n->layer->kind != PS_LAYER_MAX_POOL2D || in->producer == PS_NONE) continue;
         ps_model_node *before = &g->nodes[in->producer];
-        // batch norm's relu keeps its own mask
+        // batch norm's relu keeps its own mask; the place of a maximum has 255 values and
+        // one for "nothing passes"
         before->relu_by_pool = before->relu && in->n_readers == 1 &&
+                               n->layer->kernel[0] * n->layer->kernel[1] < 256 &&
                                before->layer->kind != PS_LAYER_BATCH_NORM2D;
     }
     int last = g->edges[g->output].producer;
