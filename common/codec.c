@@ -4,23 +4,11 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "float16.h"
+
 static uint64_t min_u64(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
-}
-
-static uint32_t bits_of(float x)
-{
-    uint32_t b;
-    memcpy(&b, &x, 4);
-    return b;
-}
-
-static float float_of(uint32_t b)
-{
-    float x;
-    memcpy(&x, &b, 4);
-    return x;
 }
 
 static uint64_t topk_count(uint64_t n, double share)
@@ -34,6 +22,7 @@ uint64_t ps_codec_bytes(ps_codec codec, uint64_t n, double topk)
 {
     switch (codec) {
     case PS_CODEC_FP16:
+    case PS_CODEC_BF16:
         return 2 * n;
     case PS_CODEC_INT8:
         return n + 4 * ((n + PS_CODEC_INT8_BLOCK - 1) / PS_CODEC_INT8_BLOCK);
@@ -52,44 +41,42 @@ bool ps_codec_feeds_back(ps_codec codec)
     return codec == PS_CODEC_ONEBIT || codec == PS_CODEC_TOPK;
 }
 
-/* ---- fp16: bit arithmetic instead of _Float16, so that the compiler vectorises it on
- * every processor and the bits do not depend on it. Round to nearest even. ---- */
-
-static inline uint16_t half_of(float x)
-{
-    uint32_t b = bits_of(x), sign = (b >> 16) & 0x8000u, a = b & 0x7FFFFFFFu;
-    // Normal: rebias by 112, keep 10 of 23 mantissa bits. 65520 and above would be inf.
-    uint32_t normal = (a - (112u << 23) + 0xFFFu + ((a >> 13) & 1u)) >> 13;
-    // Subnormal: adding 0.5 makes the adder round to multiples of 2^-24.
-    uint32_t small = bits_of(float_of(a) + 0.5f) - 0x3F000000u;
-    uint32_t h = a < 0x38800000u ? small : normal;
-    h = a >= 0x477FF000u ? 0x7BFFu : h; // held at the largest
-    h = a >= 0x7F800000u ? (a > 0x7F800000u ? 0x7E00u : 0x7C00u) : h;
-    return (uint16_t)(sign | h);
-}
-
-static inline float float_of_half(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, a = h & 0x7FFFu;
-    uint32_t normal = (a << 13) + (112u << 23);
-    uint32_t special = (a << 13) | 0x7F800000u;
-    uint32_t small = bits_of((float)(int32_t)a * 0x1p-24f);
-    uint32_t b = a >= 0x7C00u ? special : a >= 0x0400u ? normal : small;
-    return float_of(sign | b);
-}
+/* ---- fp16 and bf16 ---- */
 
 static void fp16_encode(uint64_t n, const float *restrict in, uint16_t *restrict out)
 {
 #pragma omp simd
     for (uint64_t i = 0; i < n; i++)
-        out[i] = half_of(in[i]);
+        out[i] = ps_fp16_held(in[i], 0x7BFFu);
 }
 
 static void fp16_decode(uint64_t n, const uint16_t *restrict in, float *restrict out)
 {
 #pragma omp simd
     for (uint64_t i = 0; i < n; i++)
-        out[i] = float_of_half(in[i]);
+        out[i] = ps_float_of_fp16(in[i]);
+}
+
+/* What fp16_encode has held at the largest, infinite. */
+static void fp16_overflow(uint64_t n, const float *restrict in, uint16_t *restrict out)
+{
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = ps_fp16_of(in[i]);
+}
+
+static void bf16_encode(uint64_t n, const float *restrict in, uint16_t *restrict out)
+{
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = ps_bf16_of(in[i]);
+}
+
+static void bf16_decode(uint64_t n, const uint16_t *restrict in, float *restrict out)
+{
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = ps_float_of_bf16(in[i]);
 }
 
 /* ---- int8 ---- */
@@ -111,7 +98,7 @@ static uint32_t largest_bits(uint64_t n, const float *restrict v)
     uint32_t most = 0;
 #pragma omp simd reduction(max : most)
     for (uint64_t i = 0; i < n; i++) {
-        uint32_t a = bits_of(v[i]) & 0x7FFFFFFFu;
+        uint32_t a = ps_float_bits(v[i]) & 0x7FFFFFFFu;
         most = a > most ? a : most;
     }
     return most;
@@ -137,7 +124,7 @@ static void int8_encode(uint64_t n, const float *in, uint64_t draw, uint8_t *out
     for (uint64_t at = 0; at < n; at += PS_CODEC_INT8_BLOCK) {
         uint64_t m = min_u64(PS_CODEC_INT8_BLOCK, n - at);
         uint32_t most = largest_bits(m, in + at);
-        float scale = float_of(most) / 127.0f;
+        float scale = ps_float_of_bits(most) / 127.0f;
         // A scale that underflows to 0 would turn the block's values into nothing at all.
         if (most >= 0x7F800000u) scale = NAN;
         memcpy(out, &scale, 4);
@@ -194,7 +181,7 @@ static void onebit_encode(uint64_t n, const float *in, uint8_t *out)
             uint64_t left = min_u64(8, m - i);
             uint32_t byte = 0;
             for (uint64_t j = 0; j < left; j++)
-                byte |= (bits_of(in[at + i + j]) >> 31) << j;
+                byte |= (ps_float_bits(in[at + i + j]) >> 31) << j;
             *out++ = (uint8_t)byte;
         }
     }
@@ -210,7 +197,7 @@ static void onebit_decode(uint64_t n, const uint8_t *in, float *restrict out)
 #pragma omp simd
         for (uint64_t i = 0; i < m; i++) {
             uint32_t sign = (uint32_t)(bits[i / 8] >> (i % 8) & 1u) << 31;
-            out[at + i] = float_of(scale ^ sign);
+            out[at + i] = ps_float_of_bits(scale ^ sign);
         }
         in += 4 + (m + 7) / 8;
     }
@@ -228,7 +215,7 @@ static uint32_t topk_threshold(uint64_t n, const float *v, uint64_t k, uint64_t 
         uint32_t counts[2048] = {0};
         uint32_t mask = pass == 0 ? 2047u : 1023u;
         for (uint64_t i = 0; i < n; i++) {
-            uint32_t a = bits_of(v[i]) & 0x7FFFFFFFu;
+            uint32_t a = ps_float_bits(v[i]) & 0x7FFFFFFFu;
             if ((a & known) == prefix) counts[a >> shifts[pass] & mask]++;
         }
         uint32_t bin = mask;
@@ -247,7 +234,7 @@ static void topk_encode(uint64_t n, const float *v, uint64_t k, uint8_t *out)
     const uint32_t threshold = topk_threshold(n, v, k, &ties);
     uint8_t *indices = out, *values = out + 4 * k;
     for (uint64_t i = 0; i < n; i++) {
-        uint32_t a = bits_of(v[i]) & 0x7FFFFFFFu;
+        uint32_t a = ps_float_bits(v[i]) & 0x7FFFFFFFu;
         if (a < threshold || (a == threshold && ties == 0)) continue;
         if (a == threshold) ties--;
         uint32_t index = (uint32_t)i;
@@ -283,6 +270,9 @@ static void encode_plain(ps_codec codec, double topk, uint64_t n, const float *v
     switch (codec) {
     case PS_CODEC_FP16:
         fp16_encode(n, v, out);
+        break;
+    case PS_CODEC_BF16:
+        bf16_encode(n, v, out);
         break;
     case PS_CODEC_INT8:
         int8_encode(n, v, draw, out);
@@ -351,6 +341,9 @@ ps_err ps_codec_decode(ps_codec codec, double topk, uint64_t n, const void *payl
     case PS_CODEC_FP16:
         fp16_decode(n, payload, out);
         return PS_OK;
+    case PS_CODEC_BF16:
+        bf16_decode(n, payload, out);
+        return PS_OK;
     case PS_CODEC_INT8:
         int8_decode(n, payload, out);
         return PS_OK;
@@ -405,11 +398,9 @@ ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
     static const struct {
         const char *name;
         ps_codec codec;
-    } names[] = {{"none", PS_CODEC_NONE},
-                 {"fp16", PS_CODEC_FP16},
-                 {"int8", PS_CODEC_INT8},
-                 {"onebit", PS_CODEC_ONEBIT},
-                 {"topk", PS_CODEC_TOPK}};
+    } names[] = {{"none", PS_CODEC_NONE},     {"fp16", PS_CODEC_FP16},
+                 {"bf16", PS_CODEC_BF16},     {"int8", PS_CODEC_INT8},
+                 {"onebit", PS_CODEC_ONEBIT}, {"topk", PS_CODEC_TOPK}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(cfg->exchange.codec, names[i].name) != 0) continue;
         *c = (ps_chunk_codec){.codec = names[i].codec,
@@ -418,9 +409,10 @@ ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
                               .spec = spec};
         return PS_OK;
     }
-    return ps_err_set(PS_ERR_CONFIG,
-                      "exchange.codec: '%s' is none of none, fp16, int8, onebit, topk",
-                      cfg->exchange.codec);
+    return ps_err_set(
+        PS_ERR_CONFIG,
+        "exchange.codec: '%s' is none of none, fp16, bf16, int8, onebit, topk",
+        cfg->exchange.codec);
 }
 
 ps_codec ps_chunk_codec_of(const ps_chunk_codec *c, const ps_chunk *chunk)
@@ -466,6 +458,8 @@ void ps_chunk_codec_encode(const ps_chunk_codec *c, const ps_chunk *chunk,
             residual && ps_codec_feeds_back(p.codec) ? residual + p.offset : NULL;
         ps_codec_encode(p.codec, c->topk, p.count, values + p.offset, kept,
                         draw + chunk->offset + p.offset, at);
+        if (c->overflow && p.codec == PS_CODEC_FP16)
+            fp16_overflow(p.count, values + p.offset, (uint16_t *)(void *)at);
         at += ps_codec_bytes(p.codec, p.count, c->topk);
     }
 }

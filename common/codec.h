@@ -2,8 +2,9 @@
  *
  * A vector of n float32 becomes, little-endian:
  *
- *   none    n float32                                                              4n
- * bytes fp16    n IEEE half precision, rounded to nearest even, held at +-65504        2n
+ *   none    n float32                                                        4n bytes
+ *   fp16    n IEEE half precision, rounded to nearest even, held at +-65504        2n
+ *   bf16    n bfloat16, rounded to nearest even (float16.h)                        2n
  *   int8    blocks of 256: float32 scale = max|v|/127, then int8 floor(v/scale + u),
  *           u uniform in [0, 1): unbiased (Alistarh et al. 2017, QSGD)       n + 4n/256
  *   onebit  blocks of 1,024: float32 mean|v|, then a sign bit per element
@@ -58,6 +59,9 @@ typedef struct ps_chunk_codec {
     ps_codec codec;
     double topk;
     uint64_t min_bytes;
+    /* fp16: what is too large becomes infinite instead of 65504. Loss scaling wants it of
+     * gradients: else the scale would grow for ever, and nobody see what is cut off. */
+    bool overflow;
     const ps_model_spec *spec; // borrowed
 } ps_chunk_codec;
 

@@ -105,7 +105,7 @@ typedef struct ps_config_loss_scale {
 typedef struct ps_config_exchange {
     char *name;        // ps | allreduce | gloo | nccl | none
     int64_t chunk;     // bytes; 0: auto
-    char *codec;       // none | fp16 | int8 | onebit | topk
+    char *codec;       // none | fp16 | bf16 | int8 | onebit | topk
     int64_t codec_min; // tensors smaller than so many bytes travel uncoded
     double topk;       // share of elements that topk sends
     char *shm;         // auto | on | off

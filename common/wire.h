@@ -67,6 +67,7 @@ typedef enum ps_codec {
     PS_CODEC_INT8 = 3,
     PS_CODEC_ONEBIT = 4,
     PS_CODEC_TOPK = 5,
+    PS_CODEC_BF16 = 6,
     PS_CODEC_COUNT
 } ps_codec;
 

@@ -509,11 +509,9 @@ static void codecs_converge(void **state)
     static const struct {
         const char *set;
         double left;
-    } cases[] = {{"exchange.codec=none", 1e-6},
-                 {"exchange.codec=fp16", 5e-4},
-                 {"exchange.codec=int8", 1e-3},
-                 {"exchange.codec=onebit", 1e-2},
-                 {"exchange.codec=topk", 1e-2}};
+    } cases[] = {{"exchange.codec=none", 1e-6},   {"exchange.codec=fp16", 5e-4},
+                 {"exchange.codec=bf16", 4e-3},   {"exchange.codec=int8", 1e-3},
+                 {"exchange.codec=onebit", 1e-2}, {"exchange.codec=topk", 1e-2}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const run_options options = {.exchange = "ps",
                                      .servers = 2,
@@ -542,9 +540,10 @@ static void codecs_converge(void **state)
  */
 static void codecs_any_servers(void **state)
 {
-    static const char *const sets[] = {"exchange.codec=fp16", "exchange.codec=int8",
-                                       "exchange.codec=onebit", "exchange.codec=topk"};
-    for (size_t i = 0; i < 4; i++) {
+    static const char *const sets[] = {"exchange.codec=fp16", "exchange.codec=bf16",
+                                       "exchange.codec=int8", "exchange.codec=onebit",
+                                       "exchange.codec=topk"};
+    for (size_t i = 0; i < 5; i++) {
         float *first = NULL;
         for (int servers = 1; servers <= 3; servers++) {
             const run_options options = {
@@ -667,6 +666,32 @@ static void check_case(const struct scaled_case *c, const rank_thread *r, bool c
     }
 }
 
+/* A scale of 2^17 puts this gradient's largest elements, up to 1.1, beyond fp16's 65504:
+ * they are infinite on their way, not cut off, and every worker backs off. */
+static void fp16_on_the_way_overflows_too(void **state)
+{
+    static const char *const codecs[] = {"exchange.codec=fp16", "exchange.codec=bf16",
+                                         "exchange.codec=int8"};
+    for (size_t i = 0; i < 3; i++) {
+        const run_options options = {.exchange = "ps",
+                                     .servers = 2,
+                                     .workers = 2,
+                                     SETS(codecs[i], "exchange.codec_min=1024",
+                                          "optimizer.name=sgd", "optimizer.lr=0.01",
+                                          "loss_scale.use=on", "loss_scale.init=131072")};
+        run_result result;
+        run(&options, &result);
+        float last = i == 0 ? 32768 : 131072;
+        for (int r = 0; r < 2; r++) {
+            if (result.rank[r].err != PS_OK) fail_msg("%s", result.rank[r].text);
+            assert_float_equal(result.rank[r].scales[STEPS], last, 0);
+            assert_memory_equal(result.rank[r].params, result.rank[0].params,
+                                result.bytes);
+        }
+        release(&result, 2);
+    }
+}
+
 static void as_torch_amp_gradscaler(void **state)
 {
     for (size_t i = 0; i < sizeof scaled_cases / sizeof *scaled_cases; i++) {
@@ -734,6 +759,7 @@ static void codecs(void **state)
 {
     static const codec_case cases[] = {
         {"exchange.codec=fp16", 1.0 / 1024, 0.52},
+        {"exchange.codec=bf16", 1.0 / 128, 0.52},
         {"exchange.codec=int8", 0.05, 0.28},
         {"exchange.codec=onebit", 1.0, 0.06},
         {"exchange.codec=topk", 1.0, 0.32},
@@ -833,6 +859,7 @@ int main(void)
         cmocka_unit_test(codecs_converge),
         cmocka_unit_test(a_step_that_overflows_is_skipped_everywhere),
         cmocka_unit_test(a_scale_that_nothing_overflows_changes_no_bit),
+        cmocka_unit_test(fp16_on_the_way_overflows_too),
         cmocka_unit_test(as_torch_amp_gradscaler),
         cmocka_unit_test(a_nan_ends_the_job_and_is_named),
         cmocka_unit_test(a_stopped_worker_is_noticed),

@@ -70,6 +70,74 @@ static void test_fp16_is_ieee(void **state)
     }
 }
 
+/* All 65,536 bfloat16, and random floats against the two that enclose them. */
+static void test_bf16_is_the_nearest(void **state)
+{
+    (void)state;
+    for (uint32_t h = 0; h < 65536; h++) {
+        uint16_t bits = (uint16_t)h, back;
+        float x;
+        assert_int_equal(ps_codec_decode(PS_CODEC_BF16, 1, 1, &bits, 2, &x), PS_OK);
+        assert_true(isnan(x) == ((h & 0x7FFF) > 0x7F80));
+        ps_codec_encode(PS_CODEC_BF16, 1, 1, &x, NULL, 0, &back);
+        assert_int_equal(back, isnan(x) ? h | 0x40 : h);
+    }
+    ps_mt19937 g;
+    ps_mt19937_seed(&g, 3);
+    for (int i = 0; i < 300000; i++) {
+        // Half of them ties: only the last of the sixteen bits that go is set.
+        uint32_t b = ps_mt19937_u32(&g);
+        if (i % 2) b = (b & 0xFFFF0000u) | 0x8000u;
+        float x, got;
+        memcpy(&x, &b, 4);
+        if (isnan(x)) continue;
+        uint16_t bits;
+        ps_codec_encode(PS_CODEC_BF16, 1, 1, &x, NULL, 0, &bits);
+        assert_int_equal(ps_codec_decode(PS_CODEC_BF16, 1, 1, &bits, 2, &got), PS_OK);
+        if (isinf(got)) { // from halfway between the largest and what would follow it
+            assert_true(fabs((double)x) >= 0x1.FFp127);
+            continue;
+        }
+        double exponent = ldexp(1.0, (bits >> 7 & 0xFF ? bits >> 7 & 0xFF : 1) - 127 - 7);
+        double error = fabs((double)x - (double)got);
+        assert_true(error <= exponent / 2);
+        if (error == exponent / 2) assert_int_equal(bits & 1, 0);
+    }
+}
+
+/* Gradients under a loss scale: what fp16 cannot hold has to be seen by the shards. */
+static void test_fp16_overflows_where_it_is_asked_to(void **state)
+{
+    (void)state;
+    const char *sets[] = {"model.input=[4]", "model.layers=[{linear: {name: l, out: 1}}]",
+                          "model.loss=mse", "exchange.codec=fp16",
+                          "exchange.codec_min=0"};
+    ps_config cfg;
+    ps_model_spec spec;
+    ps_plan plan;
+    ps_chunk_codec c;
+    assert_int_equal(ps_config_load(&cfg, NULL, sets, 5), PS_OK);
+    assert_int_equal(ps_model_spec_init(&spec, &cfg), PS_OK);
+    assert_int_equal(ps_plan_init(&plan, &spec, 0, 1), PS_OK);
+    assert_int_equal(ps_chunk_codec_init(&c, &cfg, &spec), PS_OK);
+    const ps_chunk *chunk = &plan.chunks[plan.n_chunks - 1];
+    float values[64] = {65504, -65519, 65520, -1e9f}, out[64];
+    uint8_t payload[256];
+    uint64_t bytes = ps_chunk_codec_bytes(&c, chunk);
+    assert_true(chunk->count <= 64 && bytes <= sizeof payload);
+    for (int overflow = 0; overflow < 2; overflow++) {
+        c.overflow = overflow;
+        ps_chunk_codec_encode(&c, chunk, values, NULL, 0, payload);
+        assert_int_equal(ps_chunk_codec_decode(&c, chunk, payload, bytes, out), PS_OK);
+        assert_true(out[0] == 65504 && out[1] == -65504);
+        assert_true(out[2] == (overflow ? INFINITY : 65504));
+        assert_true(out[3] == (overflow ? -INFINITY : -65504));
+    }
+    ps_plan_fini(&plan);
+    ps_model_spec_fini(&spec);
+    ps_config_fini(&cfg);
+}
+
 /* |error| < scale, and unbiased: the mean over draws comes near the value. */
 static void test_int8_bound_and_bias(void **state)
 {
@@ -178,8 +246,8 @@ static void test_feedback_loses_nothing(void **state)
 static void test_not_finite_stays_so(void **state)
 {
     (void)state;
-    const ps_codec codecs[] = {PS_CODEC_FP16, PS_CODEC_INT8, PS_CODEC_ONEBIT,
-                               PS_CODEC_TOPK};
+    const ps_codec codecs[] = {PS_CODEC_FP16, PS_CODEC_BF16, PS_CODEC_INT8,
+                               PS_CODEC_ONEBIT, PS_CODEC_TOPK};
     const float bad[] = {NAN, INFINITY, -INFINITY};
     static float in[N], out[N];
     for (int c = 0; c < 4; c++)
@@ -250,6 +318,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fp16_is_ieee),
+        cmocka_unit_test(test_bf16_is_the_nearest),
+        cmocka_unit_test(test_fp16_overflows_where_it_is_asked_to),
         cmocka_unit_test(test_int8_bound_and_bias),
         cmocka_unit_test(test_onebit_is_sign_times_mean),
         cmocka_unit_test(test_topk_keeps_the_largest),

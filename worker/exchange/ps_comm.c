@@ -711,7 +711,7 @@ static ps_err init_scale(ps_comm *c)
     PS_TRY(ps_loss_scale_init(&first, c->o.config));
     uint32_t bits;
     memcpy(&bits, &first.scale, sizeof bits);
-    c->scales = first.on;
+    c->scales = c->codec.overflow = first.on;
     atomic_init(&c->scale_bits, bits);
     return PS_OK;
 }
