@@ -78,12 +78,29 @@ static double *tensor_of(const ref_model *m, double *arena, int t)
                   W2 = l->out.d[2]
 
 /* dy NULL: forward. */
+/* To nearest, ties to even; owned by the caller. NULL for NULL. */
+static double *rounded(const ref_model *m, const double *x, int64_t n)
+{
+    if (!x) return NULL;
+    double *out = zeros(n);
+    for (int64_t i = 0; i < n; i++) {
+        int exponent;
+        frexp(x[i], &exponent);
+        int unit = exponent - m->digits;
+        if (unit < m->least) unit = m->least;
+        out[i] = m->digits ? ldexp(nearbyint(ldexp((float)x[i], -unit)), unit) : x[i];
+    }
+    return out;
+}
+
 static void conv(ref_model *m, const ps_layer *l, const double *x, double *y,
                  const double *dy, double *dx)
 {
     PLANES;
     int64_t O = l->out.d[0], K = l->kernel[0] * l->kernel[1];
-    const double *weight = tensor_of(m, m->params, l->weight);
+    double *weight = rounded(m, tensor_of(m, m->params, l->weight), O * C * K);
+    double *xr = rounded(m, x, m->n * C * H * W);
+    double *dyr = rounded(m, dy, m->n * O * H2 * W2);
     const double *bias = tensor_of(m, m->params, l->bias);
     double *dw = tensor_of(m, m->grads, l->weight);
     double *db = tensor_of(m, m->grads, l->bias);
@@ -99,22 +116,24 @@ static void conv(ref_model *m, const ps_layer *l, const double *x, double *y,
                     int64_t i = ((n * C + c) * H + h) * W + w, j = out + oh * W2 + ow;
                     int64_t k = (o * C + c) * K + kh * l->kernel[1] + kw;
                     if (!dy) {
-                        y[j] += weight[k] * x[i];
+                        y[j] += weight[k] * xr[i];
                     } else {
-                        dw[k] += dy[j] * x[i];
-                        if (dx) dx[i] += dy[j] * weight[k];
+                        dw[k] += dyr[j] * xr[i];
+                        if (dx) dx[i] += dyr[j] * weight[k];
                     }
                 })
             }
         }
     }
+    free(weight), free(xr), free(dyr);
 }
 
 static void linear(ref_model *m, const ps_layer *l, const double *x, double *y,
                    const double *dy, double *dx)
 {
     int64_t I = l->in.d[0], O = l->out.d[0];
-    const double *weight = tensor_of(m, m->params, l->weight);
+    double *weight = rounded(m, tensor_of(m, m->params, l->weight), O * I);
+    double *xr = rounded(m, x, m->n * I), *dyr = rounded(m, dy, m->n * O);
     const double *bias = tensor_of(m, m->params, l->bias);
     double *dw = tensor_of(m, m->grads, l->weight);
     double *db = tensor_of(m, m->grads, l->bias);
@@ -125,14 +144,15 @@ static void linear(ref_model *m, const ps_layer *l, const double *x, double *y,
             if (dy && db) db[o] += dy[j];
             for (int64_t i = 0; i < I; i++) {
                 if (!dy) {
-                    y[j] += weight[o * I + i] * x[n * I + i];
+                    y[j] += weight[o * I + i] * xr[n * I + i];
                 } else {
-                    dw[o * I + i] += dy[j] * x[n * I + i];
-                    if (dx) dx[n * I + i] += dy[j] * weight[o * I + i];
+                    dw[o * I + i] += dyr[j] * xr[n * I + i];
+                    if (dx) dx[n * I + i] += dyr[j] * weight[o * I + i];
                 }
             }
         }
     }
+    free(weight), free(xr), free(dyr);
 }
 
 static void statistics(ref_model *m, const ps_layer *l, const double *x, bool training)

@@ -97,11 +97,13 @@ static void rig_init(rig *r, const char *optimizer, const char *more)
     check(ps_plan_init(&r->plan, &r->spec, 0, 1));
     check(ps_optimizer_init(&r->optimizer, &r->cfg));
     check(ps_schedule_init(&r->schedule, &r->cfg, STEPS));
-    const ps_device_options device = {.index = -1, .local_rank = -1};
+    const ps_device_options device = {
+        .index = -1, .local_rank = -1, .precision = r->cfg.train.precision};
     check(ps_device_open("cuda", &device, &r->device));
     open_side(r, &r->sides[0], false);
     open_side(r, &r->sides[1], true);
-    r->weight = strstr(more, "loss_scale") ? 1000.0f : 0.5f; // enough to overflow
+    // enough to overflow: float32 under the scales of the test, fp16 under its own
+    r->weight = strstr(more, "loss_scale") ? 1000.0f : strstr(more, "fp16") ? 8.0f : 0.5f;
     for (int i = 0; i < BATCH * FEATURES; i++)
         r->x[i] = sinf((float)(i * i));
     for (int i = 0; i < BATCH; i++)
@@ -225,6 +227,16 @@ static void test_loss_scale(void **state)
     assert_true(last > 1000);
 }
 
+/* fp16 scales its losses by itself: gradients that 16 bits cannot hold are infinite as
+ * factors of the next product, and the step is skipped. */
+static void test_precision(void **state)
+{
+    assert_true(assert_same_training("optimizer.name=adamw", "train.precision=bf16") ==
+                1);
+    float last = assert_same_training("optimizer.name=adamw", "train.precision=fp16");
+    assert_true(last > 1 && last < 65536);
+}
+
 /* The error names tensor and step, as the host's does. */
 static void test_not_finite(void **state)
 {
@@ -245,6 +257,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizers),
         cmocka_unit_test(test_loss_scale),
+        cmocka_unit_test(test_precision),
         cmocka_unit_test(test_not_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,7 +51,8 @@ static ps_err cpu_open(const ps_device_options *options, ps_device **out)
     *out = NULL;
     if (precision && *precision && strcmp(precision, "float32") != 0)
         return ps_err_set(PS_ERR_UNSUPPORTED,
-                          "device cpu computes in float32; train.precision is %s",
+                          "device cpu computes in float32; train.precision is %s, which "
+                          "NVIDIA GPUs compute in (train.device=cuda)",
                           precision);
     keep_freed_memory();
     PS_TRY(ps_mem_zalloc(&d, 1, sizeof *d, "device"));

@@ -20,6 +20,7 @@ struct ps_gpu {
     cudaStream_t queues[PS_GPU_QUEUES];
     cublasHandle_t blas;
     void *workspace;
+    ps_factors factors;
 };
 
 struct ps_gpu_event {
@@ -120,15 +121,30 @@ ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue queue, ps_kernel kernel, const vo
     return cuda_error(rc, who, kernel_names[kernel], __FILE__, __LINE__);
 }
 
-ps_err ps_gpu_sgemm(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who)
+ps_err ps_gpu_multiply(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who)
 {
     const float one = 1.0f;
+    const cublasOperation_t ta = g->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t tb = g->tb ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cudaDataType_t type = gpu->factors == PS_FACTORS_BF16   ? CUDA_R_16BF
+                                : gpu->factors == PS_FACTORS_FP16 ? CUDA_R_16F
+                                                                  : CUDA_R_32F;
     if (g->m == 0 || g->n == 0) return PS_OK;
-    BLAS(who, cublasSgemm(gpu->blas, g->ta ? CUBLAS_OP_T : CUBLAS_OP_N,
-                          g->tb ? CUBLAS_OP_T : CUBLAS_OP_N, (int)g->m, (int)g->n,
-                          (int)g->k, &one, g->a, (int)g->lda, g->b, (int)g->ldb, &g->beta,
-                          g->c, (int)g->ldc));
+    if (type == CUDA_R_32F)
+        BLAS(who, cublasSgemm(gpu->blas, ta, tb, (int)g->m, (int)g->n, (int)g->k, &one,
+                              (const float *)g->a, (int)g->lda, (const float *)g->b,
+                              (int)g->ldb, &g->beta, g->c, (int)g->ldc));
+    else
+        BLAS(who, cublasGemmEx(gpu->blas, ta, tb, (int)g->m, (int)g->n, (int)g->k, &one,
+                               g->a, type, (int)g->lda, g->b, type, (int)g->ldb, &g->beta,
+                               g->c, CUDA_R_32F, (int)g->ldc, CUBLAS_COMPUTE_32F,
+                               CUBLAS_GEMM_DEFAULT));
     return PS_OK;
+}
+
+ps_factors ps_gpu_factors(const ps_gpu *gpu)
+{
+    return gpu->factors;
 }
 
 /* ------------------------------------------------------------------------ opening */
@@ -182,12 +198,23 @@ static ps_err check_image(ps_gpu *gpu)
                       gpu->prop.minor);
 }
 
+/* Before Ampere bf16 is a storage format without products. */
+static ps_err check_factors(const ps_gpu *gpu)
+{
+    if (gpu->factors != PS_FACTORS_BF16 || gpu->prop.major >= 8) return PS_OK;
+    return ps_err_set(PS_ERR_UNSUPPORTED,
+                      "train.precision: bf16 needs a GPU of compute capability 8.0; "
+                      "cuda:%d is a %s of %d.%d: use fp16",
+                      gpu->index, gpu->prop.name, gpu->prop.major, gpu->prop.minor);
+}
+
 static ps_err open_gpu(ps_gpu *gpu, bool tf32)
 {
     cudaError_t rc = cudaSetDevice(gpu->index);
     if (rc == cudaSuccess) rc = cudaGetDeviceProperties(&gpu->prop, gpu->index);
     if (rc != cudaSuccess) return no_gpu(rc, gpu->index);
     PS_TRY(check_image(gpu));
+    PS_TRY(check_factors(gpu));
     for (int q = 0; q < PS_GPU_QUEUES; q++)
         CUDA("queue", cudaStreamCreateWithFlags(&gpu->queues[q], cudaStreamNonBlocking));
     BLAS("cuBLAS", cublasCreate(&gpu->blas));
@@ -208,6 +235,7 @@ ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out)
     PS_TRY(choose(options, &index));
     PS_TRY(ps_mem_zalloc(&gpu, 1, sizeof *gpu, "device"));
     gpu->index = index;
+    gpu->factors = options->factors;
     ps_err err = open_gpu(gpu, options->tf32);
     if (err == PS_OK)
         *out = gpu;

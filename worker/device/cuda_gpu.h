@@ -34,9 +34,10 @@ typedef enum ps_kernel {
 } ps_kernel;
 
 typedef struct ps_gpu_options {
-    int index;      // of the GPU that was asked for; -1: local_rank picks
-    int local_rank; // several workers of a host spread over its GPUs; -1: the first
-    bool tf32;      // products may round their factors to TF32
+    int index;          // of the GPU that was asked for; -1: local_rank picks
+    int local_rank;     // several workers of a host spread over its GPUs; -1: the first
+    bool tf32;          // products may round their factors to TF32
+    ps_factors factors; // what ps_gpu_factors says
 } ps_gpu_options;
 
 /* UNSUPPORTED says what is missing: driver, GPU, or machine code for it. */
@@ -44,6 +45,9 @@ ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out);
 void ps_gpu_close(ps_gpu **gpu);
 /* "NVIDIA H100 80GB HBM3, sm_90, CUDA 13.0". */
 void ps_gpu_describe(const ps_gpu *gpu, char *out, size_t bytes);
+/* What products are given: its 16-bit formats, where the caller narrows the factors, or
+ * float32. */
+ps_factors ps_gpu_factors(const ps_gpu *gpu);
 /* The calling thread works with this GPU from now on. */
 ps_err ps_gpu_enter(ps_gpu *gpu);
 /* Waits until everything queued is done, whether it succeeds or not: before memory that
@@ -88,20 +92,21 @@ ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue queue, ps_kernel kernel, const vo
                      int64_t count, const char *who);
 
 /* C (m, n) = op(A) op(B) + beta C in BLAS's column-major order: op(A) is (m, k), op(B)
- * (k, n); t: transposed. Queued on the compute queue. */
+ * (k, n); t: transposed. A and B are as ps_gpu_factors says, sums and C float32. Queued
+ * on the compute queue. */
 typedef struct ps_gpu_gemm {
     bool ta, tb;
     int64_t m, n, k;
-    const float *a;
+    const void *a;
     int64_t lda;
-    const float *b;
+    const void *b;
     int64_t ldb;
     float beta;
     float *c;
     int64_t ldc;
 } ps_gpu_gemm;
 
-ps_err ps_gpu_sgemm(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who);
+ps_err ps_gpu_multiply(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who);
 
 /* PS_LAUNCH(gpu, bias, count, who, .y = y, ...): on the compute queue. */
 #define PS_LAUNCH(gpu, name, count, who, ...)                                            \

@@ -17,11 +17,13 @@
 #include <stddef.h>
 
 #include "cuda_index.h"
+#include "float16.h"
 #include "rng.h"
 
 #define PS_FLAT_KERNELS(X)                                                               \
     X(swap)                                                                              \
     X(pass)                                                                              \
+    X(narrow)                                                                            \
     X(bias)                                                                              \
     X(act)                                                                               \
     X(act_grad)                                                                          \
@@ -94,6 +96,25 @@ typedef struct ps_k_pass {
 PS_ARITH void ps_k_pass_at(const ps_k_pass *k, uint32_t i)
 {
     ps_store(&k->y[i], k->x[i], k->add);
+}
+
+/* What the factors of products are rounded to. */
+typedef enum ps_factors { PS_FACTORS_FP32, PS_FACTORS_BF16, PS_FACTORS_FP16 } ps_factors;
+
+PS_ARITH uint16_t ps_narrow(float x, ps_factors kind)
+{
+    return kind == PS_FACTORS_BF16 ? ps_bf16_of(x) : ps_fp16_of(x);
+}
+
+typedef struct ps_k_narrow {
+    const float *x;
+    uint16_t *y;
+    ps_factors kind;
+} ps_k_narrow;
+
+PS_ARITH void ps_k_narrow_at(const ps_k_narrow *k, uint32_t i)
+{
+    k->y[i] = ps_narrow(k->x[i], k->kind);
 }
 
 /* --------------------------------------------------------------------- elementwise */
@@ -363,9 +384,11 @@ PS_ARITH void ps_k_avg_pool_grad_at(const ps_k_avg_pool_grad *k, uint32_t i)
 typedef struct ps_k_im2col {
     const float *x;
     float *col;
+    uint16_t *narrow; // instead of col, where kind is not float32
     uint32_t n, n_first;
     ps_divisor columns; // samples * out plane
     ps_planes at;
+    ps_factors kind;
 } ps_k_im2col;
 
 PS_ARITH void ps_k_im2col_at(const ps_k_im2col *k, uint32_t i)
@@ -377,12 +400,16 @@ PS_ARITH void ps_k_im2col_at(const ps_k_im2col *k, uint32_t i)
     int32_t top = s.h * p->stride[0] - p->padding[0];
     int32_t left = s.w * p->stride[1] - p->padding[1];
     size_t row = (size_t)c.q * (uint32_t)(p->kernel[0] * p->kernel[1]);
-    float *col = k->col + row * k->columns.by + c.r;
+    size_t to = row * k->columns.by + c.r;
     for (int32_t a = 0; a < p->kernel[0]; a++) {
-        for (int32_t b = 0; b < p->kernel[1]; b++, col += k->columns.by) {
+        for (int32_t b = 0; b < p->kernel[1]; b++, to += k->columns.by) {
             int32_t h = top + a, w = left + b;
             bool inside = h >= 0 && h < p->in_h && w >= 0 && w < p->in_w;
-            *col = inside ? x[h * p->in_w + w] : 0.0f;
+            float v = inside ? x[h * p->in_w + w] : 0.0f;
+            if (k->kind == PS_FACTORS_FP32)
+                k->col[to] = v;
+            else
+                k->narrow[to] = ps_narrow(v, k->kind);
         }
     }
 }

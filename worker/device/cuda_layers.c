@@ -36,7 +36,42 @@ static ps_err row_gemm(const ps_cuda_pass *r, const char *who, ps_gpu_gemm g)
                           .beta = g.beta,
                           .c = g.c,
                           .ldc = g.ldc};
-    return ps_gpu_sgemm(r->plan->gpu, &turned, who);
+    return ps_gpu_multiply(r->plan->gpu, &turned, who);
+}
+
+/* x as a factor of products: itself, or 16-bit copies of its n values, in `to`. */
+static ps_err narrow(const ps_cuda_pass *r, const ps_cuda_step *s, const float *x,
+                     int64_t n, uint16_t *to, const void **factor)
+{
+    const ps_factors kind = ps_gpu_factors(r->plan->gpu);
+    *factor = x;
+    if (kind == PS_FACTORS_FP32) return PS_OK;
+    *factor = to;
+    return PS_LAUNCH(r->plan->gpu, narrow, n, NAME(s), .x = x, .y = to, .kind = kind);
+}
+
+static const void *skip_elements(const ps_cuda_pass *r, const void *factor, size_t n)
+{
+    bool wide = ps_gpu_factors(r->plan->gpu) == PS_FACTORS_FP32;
+    return (const char *)factor + n * (wide ? sizeof(float) : sizeof(uint16_t));
+}
+
+/* The layer's weights as they were narrowed by its forward pass. */
+static const void *weight(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    int tensor = s->node->layer->weight;
+    if (ps_gpu_factors(r->plan->gpu) == PS_FACTORS_FP32)
+        return ps_cuda_param(r->plan, tensor);
+    return r->plan->weights16 + r->plan->options->spec->tensors[tensor].offset;
+}
+
+static ps_err narrow_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_tensor *t = &r->plan->options->spec->tensors[s->node->layer->weight];
+    const void *same;
+    if (ps_gpu_factors(r->plan->gpu) == PS_FACTORS_FP32) return PS_OK;
+    return narrow(r, s, ps_cuda_param(r->plan, s->node->layer->weight), (int64_t)t->count,
+                  r->plan->weights16 + t->offset, &same);
 }
 
 static ps_err add_bias(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t inner,
@@ -83,29 +118,32 @@ static conv_slice slice_at(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t
 
 /* Where the columns lie: made now, or the input itself. */
 static ps_err make_columns(const ps_cuda_pass *r, const ps_cuda_step *s,
-                           const conv_slice *c, const float **columns)
+                           const conv_slice *c, const void **columns)
 {
+    const ps_cuda_plan *p = r->plan;
     const ps_cuda_value *in = input(r, s, 0);
-    *columns = s->direct ? in->at : r->plan->columns;
-    if (s->direct) return PS_OK;
-    return PS_LAUNCH(r->plan->gpu, im2col, in->channels * c->columns, NAME(s),
-                     .x = in->at, .col = r->plan->columns, .n = (uint32_t)r->n,
-                     .n_first = (uint32_t)c->first, .columns = ps_divisor_of(c->columns),
-                     .at = s->planes);
+    if (s->direct) return narrow(r, s, in->at, count(r, in), p->input16, columns);
+    *columns = p->columns;
+    return PS_LAUNCH(p->gpu, im2col, in->channels * c->columns, NAME(s), .x = in->at,
+                     .col = p->columns, .narrow = (uint16_t *)(void *)p->columns,
+                     .n = (uint32_t)r->n, .n_first = (uint32_t)c->first,
+                     .columns = ps_divisor_of(c->columns), .at = s->planes,
+                     .kind = ps_gpu_factors(p->gpu));
 }
 
 static ps_err conv_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *out = output(r, s);
+    PS_TRY(narrow_weight(r, s));
     for (int64_t first = 0; first < r->n; first += s->slice) {
         conv_slice c = slice_at(r, s, first);
-        const float *columns;
+        const void *columns;
         PS_TRY(make_columns(r, s, &c, &columns));
         PS_TRY(row_gemm(r, NAME(s),
                         (ps_gpu_gemm){.m = c.out,
                                       .n = c.columns,
                                       .k = c.window,
-                                      .a = ps_cuda_param(r->plan, s->node->layer->weight),
+                                      .a = weight(r, s),
                                       .lda = c.window,
                                       .b = columns,
                                       .ldb = c.columns,
@@ -115,12 +153,12 @@ static ps_err conv_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
     return add_bias(r, s, r->n * out->plane, out->channels);
 }
 
-static ps_err conv_backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
+static ps_err conv_backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s,
+                                   const void *dy)
 {
-    const ps_cuda_value *out = output(r, s);
     for (int64_t first = 0; first < r->n; first += s->slice) {
         conv_slice c = slice_at(r, s, first);
-        const float *columns;
+        const void *columns;
         PS_TRY(make_columns(r, s, &c, &columns));
         PS_TRY(
             row_gemm(r, NAME(s),
@@ -128,7 +166,7 @@ static ps_err conv_backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
                                    .m = c.out,
                                    .n = c.window,
                                    .k = c.columns,
-                                   .a = out->grad + c.at,
+                                   .a = skip_elements(r, dy, c.at),
                                    .lda = c.ld,
                                    .b = columns,
                                    .ldb = c.columns,
@@ -152,9 +190,10 @@ static ps_err conv_backward_bias(const ps_cuda_pass *r, const ps_cuda_step *s)
                      .add = r->pass->accumulate);
 }
 
-static ps_err conv_backward_input(const ps_cuda_pass *r, const ps_cuda_step *s)
+static ps_err conv_backward_input(const ps_cuda_pass *r, const ps_cuda_step *s,
+                                  const void *dy)
 {
-    const ps_cuda_value *in = input(r, s, 0), *out = output(r, s);
+    const ps_cuda_value *in = input(r, s, 0);
     for (int64_t first = 0; in->grad && first < r->n; first += s->slice) {
         conv_slice c = slice_at(r, s, first);
         PS_TRY(row_gemm(r, NAME(s),
@@ -162,9 +201,9 @@ static ps_err conv_backward_input(const ps_cuda_pass *r, const ps_cuda_step *s)
                                       .m = c.window,
                                       .n = c.columns,
                                       .k = c.out,
-                                      .a = ps_cuda_param(r->plan, s->node->layer->weight),
+                                      .a = weight(r, s),
                                       .lda = c.window,
-                                      .b = out->grad + c.at,
+                                      .b = skip_elements(r, dy, c.at),
                                       .ldb = c.ld,
                                       .beta = s->direct && s->add[0] ? 1.0f : 0.0f,
                                       .c = s->direct ? in->grad : r->plan->columns,
@@ -182,10 +221,13 @@ static ps_err conv_backward_input(const ps_cuda_pass *r, const ps_cuda_step *s)
 
 static ps_err conv_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
-    PS_TRY(conv_backward_weight(r, s));
+    const ps_cuda_value *out = output(r, s);
+    const void *dy;
+    PS_TRY(narrow(r, s, out->grad, count(r, out), r->plan->grad16, &dy));
+    PS_TRY(conv_backward_weight(r, s, dy));
     PS_TRY(conv_backward_bias(r, s));
     PS_TRY(record_made(r, s));
-    return conv_backward_input(r, s);
+    return conv_backward_input(r, s, dy);
 }
 
 /* ------------------------------------------------------------------------- linear */
@@ -194,14 +236,17 @@ static ps_err conv_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 static ps_err linear_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *in = input(r, s, 0), *out = output(r, s);
+    const void *x;
+    PS_TRY(narrow_weight(r, s));
+    PS_TRY(narrow(r, s, in->at, count(r, in), r->plan->input16, &x));
     PS_TRY(row_gemm(r, NAME(s),
                     (ps_gpu_gemm){.tb = true,
                                   .m = r->n,
                                   .n = out->features,
                                   .k = in->features,
-                                  .a = in->at,
+                                  .a = x,
                                   .lda = in->features,
-                                  .b = ps_cuda_param(r->plan, s->node->layer->weight),
+                                  .b = weight(r, s),
                                   .ldb = in->features,
                                   .c = out->at,
                                   .ldc = out->features}));
@@ -209,19 +254,22 @@ static ps_err linear_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
 }
 
 /* dweight (out, in) = dy (n, out)^T x (n, in). */
-static ps_err linear_backward_params(const ps_cuda_pass *r, const ps_cuda_step *s)
+static ps_err linear_backward_params(const ps_cuda_pass *r, const ps_cuda_step *s,
+                                     const void *dy)
 {
     const ps_cuda_value *in = input(r, s, 0), *out = output(r, s);
     const ps_layer *l = s->node->layer;
+    const void *x;
+    PS_TRY(narrow(r, s, in->at, count(r, in), r->plan->input16, &x));
     bool add = r->pass->accumulate;
     PS_TRY(row_gemm(r, NAME(s),
                     (ps_gpu_gemm){.ta = true,
                                   .m = out->features,
                                   .n = in->features,
                                   .k = r->n,
-                                  .a = out->grad,
+                                  .a = dy,
                                   .lda = out->features,
-                                  .b = in->at,
+                                  .b = x,
                                   .ldb = in->features,
                                   .beta = add ? 1.0f : 0.0f,
                                   .c = ps_cuda_grad(r->plan, l->weight),
@@ -236,16 +284,18 @@ static ps_err linear_backward_params(const ps_cuda_pass *r, const ps_cuda_step *
 static ps_err linear_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *in = input(r, s, 0), *out = output(r, s);
-    PS_TRY(linear_backward_params(r, s));
+    const void *dy;
+    PS_TRY(narrow(r, s, out->grad, count(r, out), r->plan->grad16, &dy));
+    PS_TRY(linear_backward_params(r, s, dy));
     PS_TRY(record_made(r, s));
     if (!in->grad) return PS_OK;
     return row_gemm(r, NAME(s),
                     (ps_gpu_gemm){.m = r->n,
                                   .n = in->features,
                                   .k = out->features,
-                                  .a = out->grad,
+                                  .a = dy,
                                   .lda = out->features,
-                                  .b = ps_cuda_param(r->plan, s->node->layer->weight),
+                                  .b = weight(r, s),
                                   .ldb = in->features,
                                   .beta = s->add[0] ? 1.0f : 0.0f,
                                   .c = in->grad,

@@ -206,6 +206,24 @@ static ps_err allocate_scratch(ps_cuda_plan *p)
     return ps_gpu_take(p->gpu, (size_t)channels * sizeof(float), "sums", &p->mean_dot);
 }
 
+/* For products in 16 bits: copies of the factors that im2col does not write. */
+static ps_err allocate_factors(ps_cuda_plan *p)
+{
+    size_t input = 0, grad = 0, arena = p->options->spec->arena_count * sizeof(uint16_t);
+    if (ps_gpu_factors(p->gpu) == PS_FACTORS_FP32) return PS_OK;
+    for (int i = 0; i < p->graph->n_nodes; i++) {
+        const ps_model_node *node = &p->graph->nodes[i];
+        bool conv = node->layer->kind == PS_LAYER_CONV2D;
+        if (!conv && node->layer->kind != PS_LAYER_LINEAR) continue;
+        size_t in = value_bytes(p, node->in[0]) / 2, out = value_bytes(p, node->out) / 2;
+        if ((!conv || p->steps[i].direct) && in > input) input = in;
+        if (p->options->training && out > grad) grad = out;
+    }
+    PS_TRY(ps_gpu_take(p->gpu, arena, "the weights in 16 bits", &p->weights16));
+    PS_TRY(ps_gpu_take(p->gpu, input, "an input in 16 bits", &p->input16));
+    return ps_gpu_take(p->gpu, grad, "a gradient in 16 bits", &p->grad16);
+}
+
 static ps_err allocate_batch(ps_cuda_plan *p)
 {
     size_t n = (size_t)p->options->max_batch;
@@ -263,6 +281,7 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, const ps_program_options 
     PS_TRY(allocate_arenas(p));
     PS_TRY(allocate_values(p));
     PS_TRY(allocate_scratch(p));
+    PS_TRY(allocate_factors(p));
     PS_TRY(allocate_batch(p));
     return create_events(p);
 }
@@ -270,9 +289,9 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, const ps_program_options 
 void ps_cuda_plan_fini(ps_cuda_plan *p)
 {
     if (p->resident) p->params = p->grads = NULL; // not ours
-    void *const taken[] = {p->params,  p->grads,   p->buffers, p->base,
-                           p->columns, p->parts,   p->mean_dy, p->mean_dot,
-                           p->batch,   p->samples, p->total};
+    void *const taken[] = {p->params,    p->grads,   p->buffers,  p->base,    p->columns,
+                           p->parts,     p->mean_dy, p->mean_dot, p->input16, p->grad16,
+                           p->weights16, p->batch,   p->samples,  p->total};
     for (size_t i = 0; p->gpu && i < sizeof taken / sizeof *taken; i++)
         ps_gpu_give(p->gpu, taken[i]);
     if (p->gpu) {

@@ -49,7 +49,10 @@ typedef struct ps_cuda_plan {
     char *base;
     float *params, *grads; // copies of the host arenas; grads NULL: no training
     char *buffers;
-    float *columns;            // im2col's, and the gradient of it
+    float *columns; // im2col's, and the gradient of it
+    /* Factors of products in 16 bits, or NULL: the weights, at their places in the arena,
+     * and a layer's input and the gradient of its output. */
+    uint16_t *weights16, *input16, *grad16;
     ps_sums *parts;            // of rows of images
     float *mean_dy, *mean_dot; // (channels)
     ps_sums *samples, *total;  // losses
