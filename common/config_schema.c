@@ -73,6 +73,8 @@ const ps_config_key ps_config_keys[] = {
          "of products on GPUs; all else, and the weights kept, are float32"),
     BOOL("train.tf32", train.tf32, JOB, "false",
          "let NVIDIA GPUs round the factors of float32 products to 10 bits"),
+    BOOL("train.graphs", train.graphs, LOCAL, "true",
+         "replay a GPU's passes as CUDA graphs; false: launch by launch, to find faults"),
     INT("train.threads", train.threads, LOCAL, 0, 1024, "1",
         "threads of arithmetic in a worker; 0: all cores"),
     INT("train.accumulate", train.accumulate, JOB, 1, 1 << 20, "1",

@@ -48,17 +48,18 @@ static ps_err evaluate_slice(ps_evaluator *e, sums *s)
 {
     if (!e->loader) return PS_OK;
     PS_TRY(ps_loader_epoch(e->loader, 0, 0));
+    ps_pass pass = {.grad_scale = 1};
     while (!ps_interrupted()) {
         ps_loaded *b;
         PS_TRY(ps_loader_next(e->loader, ps_deadline_in_ms(e->timeout_ms), &b));
         if (!b) return PS_OK;
         ps_batch batch = {
             .n = (int)b->n, .x = b->x, .labels = b->labels, .positions = b->positions};
-        ps_pass pass = {.grad_scale = 1};
         ps_pass_result result;
         ps_err err = ps_program_forward(e->program, &batch, &pass, &result);
         ps_loader_release(e->loader, b);
         PS_TRY(err);
+        pass.same_weights = true; // as the first batch
         s->loss += result.loss_sum;
         s->correct += (double)result.correct;
         s->samples += (double)batch.n;

@@ -17,17 +17,27 @@ typedef struct window {
     double seconds, wait_seconds;
 } window;
 
+/* A micro-batch whose loss the device owes. */
+typedef struct owed_loss {
+    int64_t samples;
+    bool last; // of its step
+} owed_loss;
+
 struct ps_trainer {
     ps_trainer_options o;
     ps_program *program;
     ps_loader *loader;
+    ps_loaded *next; // taken before its turn, for ps_program_prefetch; NULL: none
     int64_t n_batches;
     int64_t *global_n; // (n_batches) samples of each micro-batch over all ranks
     uint64_t step;     // optimizer steps done
     int64_t epoch;
     uint64_t next_check; // the step after which the ranks agree on whether to go on
     window since_record;
-    double step_loss;      // mean of the last step's samples, this rank's
+    owed_loss owed[PS_RESULTS_KEPT]; // in order
+    int n_owed;
+    window group;          // losses known of the step that is not known whole
+    double step_loss;      // mean of the last known step's samples, this rank's
     double epoch_loss_sum; // over all ranks, as far as reduced
     double epoch_samples;  // likewise
     double warm_seconds;   // after train.warmup_steps
@@ -86,7 +96,8 @@ static ps_err prepare_training(ps_trainer *t)
                                   .training = true,
                                   .params = o->params,
                                   .grads = o->grads,
-                                  .buffers = o->buffers};
+                                  .buffers = o->buffers,
+                                  .group_bytes = o->group_bytes};
     return ps_program_create(o->device, &program, &t->program);
 }
 
@@ -152,68 +163,104 @@ static ps_err renew_loss_scale(ps_trainer *t)
     return PS_OK;
 }
 
-/* Forward and backward of a micro-batch; first and last of its group. The first forward
- * pass has waited for every weight, so that the loss scale is known before the backward
- * pass needs it, at no further wait. */
-static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t group_n,
-                              bool first, bool last, double *loss_sum)
+/* Losses that the device owes, but for the newest `keep`. Where it computes behind the
+ * caller, asking for the newest would leave it without work until the next step is
+ * queued: it is asked when the next micro-batch is. */
+static ps_err take_losses(ps_trainer *t, int keep)
 {
-    ps_batch batch = {.n = (int)loaded->n,
+    while (t->n_owed > keep) {
+        ps_pass_result result;
+        PS_TRY(ps_program_result(t->program, &result));
+        owed_loss owed = t->owed[0];
+        memmove(t->owed, t->owed + 1, sizeof *t->owed * (size_t)--t->n_owed);
+        t->since_record.loss_sum += result.loss_sum;
+        t->since_record.samples += owed.samples;
+        t->group.loss_sum += result.loss_sum;
+        t->group.samples += owed.samples;
+        if (!owed.last) continue;
+        t->step_loss = t->group.loss_sum / (double)t->group.samples;
+        t->group = (window){0};
+    }
+    return PS_OK;
+}
+
+static ps_batch batch_of(const ps_loaded *loaded)
+{
+    return (ps_batch){.n = (int)loaded->n,
                       .x = loaded->x,
                       .labels = loaded->labels,
                       .positions = loaded->positions};
-    ps_pass_hooks hooks = {.ctx = t,
-                           .params_needed = first ? on_params_needed : NULL,
-                           .grads_ready = last ? on_grads_ready : NULL};
-    ps_pass pass = {
-        .training = true,
-        .accumulate = !first,
-        .dropout = {.seed = t->o.config->train.seed, .epoch = (uint32_t)t->epoch},
-        .hooks = &hooks};
-    ps_pass_result result;
-    uint64_t begin = ps_clock_ns();
-    PS_TRY(ps_program_forward(t->program, &batch, &pass, &result));
-    ps_trace_add(t->o.trace, "forward", begin, t->step);
-    if (first) PS_TRY(renew_loss_scale(t));
-    pass.grad_scale =
-        (float)((double)loaded->n / (double)group_n * (double)t->loss_scale);
-    begin = ps_clock_ns();
-    PS_TRY(ps_program_backward(t->program, &batch, &pass));
-    ps_trace_add(t->o.trace, "backward", begin, t->step);
-    *loss_sum += result.loss_sum;
-    return PS_OK;
 }
 
 static ps_err next_micro_batch(ps_trainer *t, ps_loaded **out)
 {
     uint64_t begin = ps_clock_ns();
-    PS_TRY(ps_loader_next(t->loader, step_deadline(t), out));
+    *out = t->next;
+    t->next = NULL;
+    if (!*out) PS_TRY(ps_loader_next(t->loader, step_deadline(t), out));
     ps_trace_add(t->o.trace, "batch", begin, t->step);
     if (!*out)
         return ps_err_set(PS_ERR_INTERNAL, "the epoch ended before its last batch");
     return PS_OK;
 }
 
+/* Sends the batch after this one on its way, if it is prepared: nothing waits for it. */
+static ps_err prefetch(ps_trainer *t)
+{
+    if (!ps_program_prefetches(t->program) || !ps_loader_ready(t->loader)) return PS_OK;
+    uint64_t begin = ps_clock_ns();
+    PS_TRY(ps_loader_next(t->loader, step_deadline(t), &t->next));
+    ps_batch batch = batch_of(t->next);
+    PS_TRY(ps_program_prefetch(t->program, &batch));
+    ps_trace_add(t->o.trace, "prefetch", begin, t->step);
+    return PS_OK;
+}
+
+/* Forward and backward of a micro-batch; first and last of its group. The first forward
+ * pass has waited for every weight, so that the loss scale is known before the backward
+ * pass needs it, at no further wait. */
+static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t group_n,
+                              bool first, bool last)
+{
+    ps_batch batch = batch_of(loaded);
+    ps_pass_hooks hooks = {.ctx = t,
+                           .params_needed = first ? on_params_needed : NULL,
+                           .grads_ready = last ? on_grads_ready : NULL};
+    ps_pass pass = {
+        .training = true,
+        .accumulate = !first,
+        .loss_later = true,
+        .dropout = {.seed = t->o.config->train.seed, .epoch = (uint32_t)t->epoch},
+        .hooks = &hooks};
+    uint64_t begin = ps_clock_ns();
+    PS_TRY(ps_program_forward(t->program, &batch, &pass, NULL));
+    t->owed[t->n_owed++] = (owed_loss){.samples = loaded->n, .last = last};
+    ps_trace_add(t->o.trace, "forward", begin, t->step);
+    PS_TRY(prefetch(t));
+    if (first) PS_TRY(renew_loss_scale(t));
+    pass.grad_scale =
+        (float)((double)loaded->n / (double)group_n * (double)t->loss_scale);
+    begin = ps_clock_ns();
+    PS_TRY(ps_program_backward(t->program, &batch, &pass));
+    ps_trace_add(t->o.trace, "backward", begin, t->step);
+    return PS_OK;
+}
+
 /* The group of micro-batches [first, first + count). */
 static ps_err run_group(ps_trainer *t, int64_t first, int64_t count, int64_t group_n)
 {
+    // the first loss is there when it is shown
+    int behind = ps_program_prefetches(t->program) && t->step > 0 ? 1 : 0;
     PS_TRY(ps_exchange_begin(t->o.exchange, t->step));
-    double loss_sum = 0;
-    int64_t samples = 0;
     for (int64_t m = 0; m < count; m++) {
         ps_loaded *loaded;
         PS_TRY(next_micro_batch(t, &loaded));
-        samples += loaded->n;
-        ps_err err =
-            run_micro_batch(t, loaded, group_n, m == 0, m == count - 1, &loss_sum);
+        ps_err err = run_micro_batch(t, loaded, group_n, m == 0, m == count - 1);
         ps_loader_release(t->loader, loaded);
         PS_TRY(err);
+        PS_TRY(take_losses(t, behind));
     }
-    PS_TRY(ps_exchange_finish(t->o.exchange));
-    t->step_loss = loss_sum / (double)samples;
-    t->since_record.loss_sum += loss_sum;
-    t->since_record.samples += samples;
-    return PS_OK;
+    return ps_exchange_finish(t->o.exchange);
 }
 
 /* --- figures -------------------------------------------------------------------- */
@@ -322,6 +369,7 @@ static ps_err agree(ps_trainer *t, bool record, bool *stop)
 static ps_err settle(ps_trainer *t)
 {
     uint64_t begin = ps_clock_ns();
+    if (t->program) PS_TRY(ps_program_settle_buffers(t->program));
     PS_TRY(ps_exchange_drain(t->o.exchange));
     PS_TRY(ps_exchange_sync_buffers(t->o.exchange));
     ps_trace_add(t->o.trace, "settle", begin, t->step);
@@ -411,6 +459,7 @@ static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
     book_step(t, seconds_since(begin) + t->owed_seconds, group_n);
     t->owed_seconds = 0;
     bool record = record_due(t, epoch_ends);
+    if (record) PS_TRY(take_losses(t, 0));
     *stop = !t->o.member && ps_interrupted();
     if (record || t->step >= t->next_check || *stop) PS_TRY(agree(t, record, stop));
     show_progress(t, t->step_loss, epoch_ends);

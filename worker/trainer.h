@@ -29,6 +29,7 @@ typedef struct ps_trainer_options { // all borrowed for the trainer's life
     int rank, world_size;
     float *params, *grads;
     void *buffers;
+    size_t group_bytes;    // of the exchange's chunks or buckets (ps_program_options)
     uint64_t total_steps;  // ps_trainer_total_steps
     ps_run_dir *run_dir;   // rank 0's; NULL: writes nothing
     ps_metrics *metrics;   // not open: writes nothing

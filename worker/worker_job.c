@@ -144,7 +144,8 @@ static ps_err open_device(job *j)
                                  .local_rank = j->cli->local_rank,
                                  .threads = j->threads,
                                  .precision = t->precision,
-                                 .tf32 = t->tf32};
+                                 .tf32 = t->tf32,
+                                 .no_graphs = !t->graphs};
     PS_TRY(ps_device_open(t->device, &options, &j->device));
     ps_device_describe(j->device, j->device_name, sizeof j->device_name);
     return PS_OK;
@@ -234,6 +235,14 @@ static ps_err close_outputs(job *j)
     return err != PS_OK ? err : trace;
 }
 
+/* What travels together, and on a GPU is one graph of launches: about a chunk, a bucket,
+ * or, where nothing travels, all. */
+static size_t group_bytes(const job *j)
+{
+    if (is_ps(j)) return (size_t)j->plan.max_chunk_count * sizeof(float);
+    return is_none(j) ? SIZE_MAX : (size_t)j->config->exchange.bucket;
+}
+
 static ps_err make_trainer(job *j)
 {
     ps_evaluator_options evaluator = {.config = j->config,
@@ -261,6 +270,7 @@ static ps_err make_trainer(job *j)
                                   .params = j->params.base,
                                   .grads = j->grads.base,
                                   .buffers = j->buffers,
+                                  .group_bytes = group_bytes(j),
                                   .total_steps = j->total_steps,
                                   .run_dir = j->rank == 0 ? &j->run_dir : NULL,
                                   .metrics = &j->metrics,

@@ -5,8 +5,8 @@
  * whose work runs as soon as it is queued, after what it awaits; that of the others only
  * when somebody waits for it. An event too few shows as a wrong result in one of the
  * orders, and so does host memory that is touched too early. Pointers to host memory in
- * a kernel's arguments end the test. */
-#include "cuda_gpu.h"
+ * a kernel's arguments end the test, and so does anything but a launch in a capture. */
+#include "host_gpu.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,12 +46,20 @@ struct ps_gpu {
     ps_factors factors;
     range ranges[256];
     int n_ranges;
+    ps_gpu_graph *capturing; // NULL: no
 };
 
 struct ps_gpu_event {
     ps_gpu_queue queue;
     size_t position;
 };
+
+struct ps_gpu_graph {
+    op *ops; // with arguments of their own
+    size_t n, capacity;
+};
+
+host_gpu_counts host_gpu_counted;
 
 static void broken(const char *what, const char *who)
 {
@@ -185,8 +193,32 @@ static void run_until(ps_gpu *gpu, ps_gpu_queue which, size_t position)
     }
 }
 
+/* In a capture a launch becomes part of the graph; nothing else belongs there. */
+static void append(ps_gpu *gpu, ps_gpu_queue which, op o)
+{
+    ps_gpu_graph *g = gpu->capturing;
+    if (which != PS_GPU_COMPUTE || (o.kind != OP_LAUNCH && o.kind != OP_GEMM))
+        broken("a capture holds something else than launches", "graph");
+    if (g->n == g->capacity) {
+        g->capacity = g->capacity ? g->capacity * 2 : 64;
+        g->ops = realloc(g->ops, sizeof *g->ops * g->capacity);
+    }
+    g->ops[g->n++] = o;
+}
+
+static void check_not_capturing(const ps_gpu *gpu)
+{
+    if (gpu->capturing) broken("an event in a capture", "graph");
+}
+
 static ps_err push(ps_gpu *gpu, ps_gpu_queue which, op o)
 {
+    if (gpu->capturing) {
+        append(gpu, which, o);
+        return PS_OK;
+    }
+    bool launch = o.kind == OP_LAUNCH || o.kind == OP_GEMM;
+    if (launch && which == PS_GPU_COMPUTE) host_gpu_counted.launches++;
     queue *q = &gpu->queues[which];
     if (q->n == q->capacity) {
         q->capacity = q->capacity ? q->capacity * 2 : 256;
@@ -236,6 +268,7 @@ ps_err ps_gpu_enter(ps_gpu *gpu)
 
 void ps_gpu_drain(ps_gpu *gpu)
 {
+    check_not_capturing(gpu);
     for (int q = 0; q < PS_GPU_QUEUES; q++)
         run_until(gpu, (ps_gpu_queue)q, gpu->queues[q].n);
 }
@@ -317,6 +350,7 @@ void ps_gpu_event_destroy(ps_gpu_event **event)
 
 ps_err ps_gpu_record(ps_gpu *gpu, ps_gpu_event *event, ps_gpu_queue which)
 {
+    check_not_capturing(gpu);
     *event = (ps_gpu_event){which, gpu->queues[which].n};
     return PS_OK;
 }
@@ -330,12 +364,14 @@ ps_err ps_gpu_await(ps_gpu *gpu, ps_gpu_queue which, ps_gpu_event *event)
 
 ps_err ps_gpu_passed(ps_gpu *gpu, ps_gpu_event *event, bool *passed)
 {
+    check_not_capturing(gpu);
     *passed = gpu->queues[event->queue].done >= event->position;
     return PS_OK;
 }
 
 ps_err ps_gpu_sync(ps_gpu *gpu, ps_gpu_event *event, const char *who)
 {
+    check_not_capturing(gpu);
     run_until(gpu, event->queue, event->position);
     return PS_OK;
 }
@@ -364,6 +400,56 @@ ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue which, ps_kernel kernel, const vo
     op o = {.kind = OP_LAUNCH, .kernel = kernel, .count = count, .args = malloc(bytes)};
     memcpy(o.args, args, bytes);
     return push(gpu, which, o);
+}
+
+ps_err ps_gpu_capture_begin(ps_gpu *gpu)
+{
+    check_not_capturing(gpu);
+    return ps_mem_zalloc(&gpu->capturing, 1, sizeof *gpu->capturing, "graph");
+}
+
+ps_err ps_gpu_capture_end(ps_gpu *gpu, ps_gpu_graph **out)
+{
+    if (!gpu->capturing) broken("no capture was begun", "graph");
+    *out = gpu->capturing;
+    gpu->capturing = NULL;
+    host_gpu_counted.captures++;
+    return PS_OK;
+}
+
+void ps_gpu_capture_cancel(ps_gpu *gpu)
+{
+    ps_gpu_graph *graph = gpu->capturing;
+    gpu->capturing = NULL;
+    ps_gpu_graph_destroy(gpu, &graph);
+}
+
+/* The arguments as they were captured: what changed since then has to be elsewhere. */
+ps_err ps_gpu_replay(ps_gpu *gpu, ps_gpu_graph *graph)
+{
+    check_not_capturing(gpu);
+    host_gpu_counted.replays++;
+    for (size_t i = 0; i < graph->n; i++) {
+        op o = graph->ops[i];
+        if (o.kind == OP_LAUNCH) {
+            size_t bytes = args_bytes(o.kernel);
+            o.args = malloc(bytes);
+            memcpy(o.args, graph->ops[i].args, bytes);
+        }
+        host_gpu_counted.launches--; // counted as one replay
+        PS_TRY(push(gpu, PS_GPU_COMPUTE, o));
+    }
+    return PS_OK;
+}
+
+void ps_gpu_graph_destroy(ps_gpu *gpu, ps_gpu_graph **graph)
+{
+    if (!*graph) return;
+    for (size_t i = 0; i < (*graph)->n; i++)
+        free((*graph)->ops[i].args);
+    free((*graph)->ops);
+    free(*graph);
+    *graph = NULL;
 }
 
 ps_err ps_gpu_multiply(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who)

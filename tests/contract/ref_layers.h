@@ -8,7 +8,7 @@
 
 typedef struct ref_model {
     const ps_model_spec *spec;
-    int n;              // samples
+    int n; // samples
     /* Factors of products are rounded to so many binary digits (bf16: 8, fp16: 11), none
      * below 2^least; 0: not at all. */
     int digits, least;

@@ -156,6 +156,7 @@ static ps_err train_step(rig *r, side *s, uint64_t step, double *loss)
         PS_TRY(ps_program_backward(s->program, &batch, &pass));
         *loss += result.loss_sum;
     }
+    PS_TRY(ps_program_settle_buffers(s->program));
     return ps_exchange_finish(s->exchange);
 }
 

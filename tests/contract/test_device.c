@@ -197,6 +197,7 @@ static void compare(rig *r, int n, const ps_pass *pass)
         ref_backward(&ref, &batch, pass);
         if (ps_program_backward(r->program, &batch, pass) != PS_OK)
             fail_msg("%s", ps_err_message());
+        assert_int_equal(ps_program_settle_buffers(r->program), PS_OK);
         check_gradients(r, &ref);
     }
     ref_fini(&ref);
@@ -557,6 +558,7 @@ static void test_counts_batches(void **state)
     for (int i = 0; i < 3; i++)
         assert_int_equal(ps_program_forward(r.program, &batch, &plain_pass, NULL), PS_OK);
     assert_int_equal(ps_program_forward(r.program, &batch, &evaluation, NULL), PS_OK);
+    assert_int_equal(ps_program_settle_buffers(r.program), PS_OK);
     assert_int_equal(*counter, 3);
     rig_fini(&r);
 }

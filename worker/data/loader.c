@@ -311,6 +311,14 @@ ps_err ps_loader_next(ps_loader *l, ps_deadline deadline, ps_loaded **out)
     return err;
 }
 
+bool ps_loader_ready(ps_loader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    bool ready = l->failed == PS_OK && find_ready(l) != NULL;
+    pthread_mutex_unlock(&l->lock);
+    return ready;
+}
+
 void ps_loader_release(ps_loader *l, ps_loaded *batch)
 {
     if (batch == NULL) return;

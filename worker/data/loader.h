@@ -39,6 +39,9 @@ ps_err ps_loader_epoch(ps_loader *loader, uint64_t epoch, int64_t first);
  * preparation failed with; the loader stays usable. */
 ps_err ps_loader_next(ps_loader *loader, ps_deadline deadline, ps_loaded **out);
 
+/* Whether ps_loader_next would give a batch at once. */
+bool ps_loader_ready(ps_loader *loader);
+
 /* Gives a batch of ps_loader_next back, in any order; NULL is allowed. */
 void ps_loader_release(ps_loader *loader, ps_loaded *batch);
 

@@ -24,6 +24,8 @@ typedef struct cpu_program {
     ps_cpu_run **runs; // by batch size, max_batch + 1; NULL: not met yet
     ps_cpu_run *last;  // of the last forward
     bool trained;      // that was a training pass
+    ps_pass_result owed[PS_RESULTS_KEPT];
+    int n_owed;
 } cpu_program;
 
 static void cpu_close(ps_device **device)
@@ -186,7 +188,10 @@ static ps_err cpu_forward(ps_program *program, const ps_batch *batch, const ps_p
     PS_TRY(run_for(p, batch->n, &run));
     p->last = run;
     p->trained = pass->training;
-    return ps_cpu_run_forward(run, batch, pass, result);
+    if (!pass->loss_later) return ps_cpu_run_forward(run, batch, pass, result);
+    if (p->n_owed == PS_RESULTS_KEPT)
+        return ps_err_set(PS_ERR_ARG, "%d results were not asked for", PS_RESULTS_KEPT);
+    return ps_cpu_run_forward(run, batch, pass, &p->owed[p->n_owed++]);
 }
 
 static ps_err cpu_backward(ps_program *program, const ps_batch *batch,
@@ -199,6 +204,16 @@ static ps_err cpu_backward(ps_program *program, const ps_batch *batch,
     PS_TRY(run_for(p, batch->n, &p->last));
     p->trained = false; // the pass writes over what it read
     return ps_cpu_run_backward(p->last, batch, pass);
+}
+
+static ps_err cpu_result(ps_program *program, ps_pass_result *out)
+{
+    cpu_program *p = (cpu_program *)(void *)program;
+    if (p->n_owed == 0) return ps_err_set(PS_ERR_ARG, "no result is owed");
+    *out = p->owed[0];
+    p->n_owed--;
+    memmove(p->owed, p->owed + 1, sizeof *p->owed * (size_t)p->n_owed);
+    return PS_OK;
 }
 
 static ps_err cpu_outputs(ps_program *program, float *out, size_t count)
@@ -223,4 +238,5 @@ const ps_device_ops ps_cpu_device_ops = {
     .forward = cpu_forward,
     .backward = cpu_backward,
     .outputs = cpu_outputs,
+    .result = cpu_result,
 };

@@ -5,6 +5,8 @@ set(PS_CUDA_SOURCES
     device/cuda_index.h
     device/cuda_kernels.h
     device/cuda_gpu.h
+    device/cuda_batch.c
+    device/cuda_graphs.c
     device/cuda_plan.c
     device/cuda_layers.c
     device/cuda_run.c

@@ -10,6 +10,7 @@
 typedef struct cuda_device {
     ps_device base;
     ps_gpu *gpu;
+    bool no_graphs;
     const ps_cuda_resident *resident; // of the stream, while there is one
 } cuda_device;
 
@@ -65,6 +66,7 @@ static ps_err cuda_open(const ps_device_options *options, ps_device **out)
     PS_TRY(factors_of(options->precision, &factors));
     PS_TRY(ps_mem_zalloc(&d, 1, sizeof *d, "device"));
     d->base.ops = &ps_cuda_device_ops;
+    d->no_graphs = options->no_graphs;
     *out = &d->base;
     const ps_gpu_options gpu = {.index = options->index,
                                 .local_rank = options->local_rank,
@@ -105,8 +107,9 @@ static ps_err cuda_program_create(ps_device *device, const ps_program_options *o
     ps_err err = ps_gpu_enter(gpu_of(*out));
     if (err == PS_OK) err = ps_model_graph_init(&p->graph, options->spec);
     if (err == PS_OK)
-        err = ps_cuda_run_init(&p->run, gpu_of(*out), &p->options, &p->graph,
-                               resident_of(p));
+        err =
+            ps_cuda_run_init(&p->run, gpu_of(*out), &p->options, &p->graph,
+                             resident_of(p), ((cuda_device *)(void *)device)->no_graphs);
     if (err != PS_OK) cuda_program_destroy(out);
     return err;
 }
@@ -132,6 +135,23 @@ static ps_err cuda_outputs(ps_program *program, float *out, size_t count)
     return ps_cuda_run_outputs(&((cuda_program *)(void *)program)->run, out, count);
 }
 
+static ps_err cuda_result(ps_program *program, ps_pass_result *out)
+{
+    return ps_cuda_run_result(&((cuda_program *)(void *)program)->run, out);
+}
+
+static ps_err cuda_prefetch(ps_program *program, const ps_batch *batch)
+{
+    PS_TRY(ps_gpu_enter(gpu_of(program)));
+    return ps_cuda_run_prefetch(&((cuda_program *)(void *)program)->run, batch);
+}
+
+static ps_err cuda_settle_buffers(ps_program *program)
+{
+    PS_TRY(ps_gpu_enter(gpu_of(program)));
+    return ps_cuda_run_settle_buffers(&((cuda_program *)(void *)program)->run);
+}
+
 static ps_err cuda_stream_create(ps_device *device, const ps_host_stream_options *options,
                                  ps_device_stream **out)
 {
@@ -152,5 +172,8 @@ const ps_device_ops ps_cuda_device_ops = {
     .forward = cuda_forward,
     .backward = cuda_backward,
     .outputs = cuda_outputs,
+    .result = cuda_result,
+    .prefetch = cuda_prefetch,
+    .settle_buffers = cuda_settle_buffers,
     .stream_create = cuda_stream_create,
 };

@@ -27,6 +27,10 @@ struct ps_gpu_event {
     cudaEvent_t event;
 };
 
+struct ps_gpu_graph {
+    cudaGraphExec_t exec;
+};
+
 /* ------------------------------------------------------------------------- errors */
 
 /* file:line is the call's; who: the layer, the buffer, or what was being done. */
@@ -411,4 +415,56 @@ ps_err ps_gpu_sync(ps_gpu *gpu, ps_gpu_event *event, const char *who)
 {
     CUDA(who, cudaEventSynchronize(event->event));
     return PS_OK;
+}
+
+/* ------------------------------------------------------------------------- graphs */
+
+/* Other threads' calls are none of the capture's business: NCCL's, a loader's. */
+ps_err ps_gpu_capture_begin(ps_gpu *gpu)
+{
+    CUDA("graph", cudaStreamBeginCapture(gpu->queues[PS_GPU_COMPUTE],
+                                         cudaStreamCaptureModeThreadLocal));
+    return PS_OK;
+}
+
+void ps_gpu_capture_cancel(ps_gpu *gpu)
+{
+    cudaGraph_t graph = NULL;
+    cudaStreamEndCapture(gpu->queues[PS_GPU_COMPUTE], &graph);
+    if (graph) cudaGraphDestroy(graph);
+    cudaGetLastError();
+}
+
+ps_err ps_gpu_capture_end(ps_gpu *gpu, ps_gpu_graph **out)
+{
+    cudaGraph_t graph = NULL;
+    ps_gpu_graph *g = NULL;
+    *out = NULL;
+    CUDA("graph", cudaStreamEndCapture(gpu->queues[PS_GPU_COMPUTE], &graph));
+    ps_err err = ps_mem_zalloc(&g, 1, sizeof *g, "graph");
+    if (err == PS_OK) {
+        cudaError_t rc = cudaGraphInstantiate(&g->exec, graph, 0);
+        if (rc != cudaSuccess)
+            err = cuda_error(rc, "graph", "cudaGraphInstantiate", __FILE__, __LINE__);
+    }
+    cudaGraphDestroy(graph);
+    if (err == PS_OK)
+        *out = g;
+    else
+        free(g);
+    return err;
+}
+
+ps_err ps_gpu_replay(ps_gpu *gpu, ps_gpu_graph *graph)
+{
+    CUDA("graph", cudaGraphLaunch(graph->exec, gpu->queues[PS_GPU_COMPUTE]));
+    return PS_OK;
+}
+
+void ps_gpu_graph_destroy(ps_gpu *gpu, ps_gpu_graph **graph)
+{
+    if (!*graph) return;
+    cudaGraphExecDestroy((*graph)->exec);
+    free(*graph);
+    *graph = NULL;
 }

@@ -16,6 +16,7 @@
 
 typedef struct ps_gpu ps_gpu;
 typedef struct ps_gpu_event ps_gpu_event;
+typedef struct ps_gpu_graph ps_gpu_graph;
 
 /* Work of one queue runs in order; between queues only events order it. */
 typedef enum ps_gpu_queue {
@@ -90,6 +91,17 @@ ps_err ps_gpu_sync(ps_gpu *gpu, ps_gpu_event *event, const char *who);
  * count: of a flat kernel's calls, of a sum kernel's blocks; at most PS_INDEX_MAX. */
 ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue queue, ps_kernel kernel, const void *args,
                      int64_t count, const char *who);
+
+/* From begin to end or cancel, launches and products on the compute queue are not queued
+ * but become a graph, arguments included; nothing else is called in between. *out is
+ * owned by the caller; cancel keeps the message of the error that led to it. */
+ps_err ps_gpu_capture_begin(ps_gpu *gpu);
+ps_err ps_gpu_capture_end(ps_gpu *gpu, ps_gpu_graph **out);
+void ps_gpu_capture_cancel(ps_gpu *gpu);
+/* Queues all of the graph's launches on the compute queue, in their order. */
+ps_err ps_gpu_replay(ps_gpu *gpu, ps_gpu_graph *graph);
+/* NULL inside: nothing. The graph does not run any more. */
+void ps_gpu_graph_destroy(ps_gpu *gpu, ps_gpu_graph **graph);
 
 /* C (m, n) = op(A) op(B) + beta C in BLAS's column-major order: op(A) is (m, k), op(B)
  * (k, n); t: transposed. A and B are as ps_gpu_factors says, sums and C float32. Queued

@@ -21,6 +21,7 @@
 #include "rng.h"
 
 #define PS_FLAT_KERNELS(X)                                                               \
+    X(take)                                                                              \
     X(swap)                                                                              \
     X(pass)                                                                              \
     X(narrow)                                                                            \
@@ -69,6 +70,28 @@ PS_ARITH void ps_store(float *to, float value, bool add)
 }
 
 /* ------------------------------------------------------------------- moving around */
+
+/* What dropout's draws depend on beside the sample (rng.h): in the GPU's memory, so that
+ * a captured launch follows it from step to step. */
+typedef struct ps_dropout_words {
+    uint32_t key[2], epoch;
+} ps_dropout_words;
+
+/* A batch that has arrived, and its step's key. Count: samples. */
+typedef struct ps_k_take {
+    const int32_t *labels_in;
+    const uint32_t *positions_in;
+    int32_t *labels;
+    uint32_t *positions;
+    ps_dropout_words *key, value;
+} ps_k_take;
+
+PS_ARITH void ps_k_take_at(const ps_k_take *k, uint32_t i)
+{
+    k->labels[i] = k->labels_in[i];
+    k->positions[i] = k->positions_in[i];
+    if (i == 0) *k->key = k->value;
+}
 
 /* y (B, A, inner) = or += x (A, B, inner): images to features and back, and a batch in
  * row-major order to channel by channel. Count: all elements. */
@@ -188,10 +211,11 @@ typedef struct ps_k_dropout {
     const float *x;
     float *y;
     const uint32_t *positions; // (n)
+    const ps_dropout_words *key;
     uint32_t n, features;
     ps_divisor groups; // ceil(features / 8), of a sample
     ps_divisor plane;
-    uint32_t key[2], id, epoch, threshold;
+    uint32_t id, threshold;
     float scale;
     bool add;
 } ps_k_dropout;
@@ -199,9 +223,9 @@ typedef struct ps_k_dropout {
 PS_ARITH void ps_k_dropout_at(const ps_k_dropout *k, uint32_t i)
 {
     ps_divided sample = ps_divide(i, k->groups);
-    const uint32_t counter[4] = {sample.r, k->id, k->positions[sample.q], k->epoch};
+    const uint32_t counter[4] = {sample.r, k->id, k->positions[sample.q], k->key->epoch};
     uint32_t words[4];
-    ps_philox4x32(k->key, counter, words);
+    ps_philox4x32(k->key->key, counter, words);
     for (uint32_t d = 0; d < 8; d++) {
         uint32_t e = sample.r * 8 + d;
         if (e >= k->features) return;

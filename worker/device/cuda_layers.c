@@ -85,11 +85,6 @@ static ps_err add_bias(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t inn
                      .channels = ps_divisor_of(channels), .relu = s->node->relu);
 }
 
-static ps_err record_made(const ps_cuda_pass *r, const ps_cuda_step *s)
-{
-    return ps_gpu_record(r->plan->gpu, s->made, PS_GPU_COMPUTE);
-}
-
 /* ------------------------------------------------------------------------- conv2d */
 
 /* The shapes of a convolution as a product: y (out, n P) = weight (out, window) columns
@@ -160,19 +155,18 @@ static ps_err conv_backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s,
         conv_slice c = slice_at(r, s, first);
         const void *columns;
         PS_TRY(make_columns(r, s, &c, &columns));
-        PS_TRY(
-            row_gemm(r, NAME(s),
-                     (ps_gpu_gemm){.tb = true,
-                                   .m = c.out,
-                                   .n = c.window,
-                                   .k = c.columns,
-                                   .a = skip_elements(r, dy, c.at),
-                                   .lda = c.ld,
-                                   .b = columns,
-                                   .ldb = c.columns,
-                                   .beta = r->pass->accumulate || first > 0 ? 1.0f : 0.0f,
-                                   .c = ps_cuda_grad(r->plan, s->node->layer->weight),
-                                   .ldc = c.window}));
+        PS_TRY(row_gemm(r, NAME(s),
+                        (ps_gpu_gemm){.tb = true,
+                                      .m = c.out,
+                                      .n = c.window,
+                                      .k = c.columns,
+                                      .a = skip_elements(r, dy, c.at),
+                                      .lda = c.ld,
+                                      .b = columns,
+                                      .ldb = c.columns,
+                                      .beta = r->accumulate || first > 0 ? 1.0f : 0.0f,
+                                      .c = ps_cuda_grad(r->plan, s->node->layer->weight),
+                                      .ldc = c.window}));
     }
     return PS_OK;
 }
@@ -187,7 +181,7 @@ static ps_err conv_backward_bias(const ps_cuda_pass *r, const ps_cuda_step *s)
                      .x = out->grad, .parts = r->plan->parts, .rows = rows));
     return PS_LAUNCH(r->plan->gpu, row_total, out->channels, NAME(s),
                      .parts = r->plan->parts, .y = db, .rows = rows,
-                     .add = r->pass->accumulate);
+                     .add = r->accumulate);
 }
 
 static ps_err conv_backward_input(const ps_cuda_pass *r, const ps_cuda_step *s,
@@ -226,7 +220,6 @@ static ps_err conv_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     PS_TRY(narrow(r, s, out->grad, count(r, out), r->plan->grad16, &dy));
     PS_TRY(conv_backward_weight(r, s, dy));
     PS_TRY(conv_backward_bias(r, s));
-    PS_TRY(record_made(r, s));
     return conv_backward_input(r, s, dy);
 }
 
@@ -261,7 +254,7 @@ static ps_err linear_backward_params(const ps_cuda_pass *r, const ps_cuda_step *
     const ps_layer *l = s->node->layer;
     const void *x;
     PS_TRY(narrow(r, s, in->at, count(r, in), r->plan->input16, &x));
-    bool add = r->pass->accumulate;
+    bool add = r->accumulate;
     PS_TRY(row_gemm(r, NAME(s),
                     (ps_gpu_gemm){.ta = true,
                                   .m = out->features,
@@ -287,7 +280,6 @@ static ps_err linear_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     const void *dy;
     PS_TRY(narrow(r, s, out->grad, count(r, out), r->plan->grad16, &dy));
     PS_TRY(linear_backward_params(r, s, dy));
-    PS_TRY(record_made(r, s));
     if (!in->grad) return PS_OK;
     return row_gemm(r, NAME(s),
                     (ps_gpu_gemm){.m = r->n,
@@ -310,7 +302,7 @@ static ps_err norm_stats(const ps_cuda_pass *r, const ps_cuda_step *s)
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = input(r, s, 0);
     ps_rows rows = ps_rows_of(r->n * in->plane);
-    bool training = r->pass->training;
+    bool training = r->training;
     if (training && rows.length == 1)
         return ps_err_set(PS_ERR_SHAPE,
                           "%s: one value per channel has no variance to train with; use "
@@ -351,8 +343,7 @@ static ps_err norm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     PS_TRY(PS_LAUNCH(p->gpu, norm_grad_sums, in->channels, NAME(s), .parts = p->parts,
                      .dweight = ps_cuda_grad(p, l->weight),
                      .dbias = ps_cuda_grad(p, l->bias), .mean_dy = p->mean_dy,
-                     .mean_dot = p->mean_dot, .rows = rows, .add = r->pass->accumulate));
-    if (s->made) PS_TRY(record_made(r, s));
+                     .mean_dot = p->mean_dot, .rows = rows, .add = r->accumulate));
     if (!in->grad) return PS_OK;
     return PS_LAUNCH(p->gpu, norm_grad, count(r, in), NAME(s), .x = in->at,
                      .dy = out->grad, .y = y, .mean = s->mean, .inv = s->inv,
@@ -381,13 +372,11 @@ static ps_err drop(const ps_cuda_pass *r, const ps_cuda_step *s, const float *x,
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = input(r, s, 0);
     int64_t groups = (in->features + 7) / 8;
-    uint64_t seed = r->pass->dropout.seed;
     return PS_LAUNCH(r->plan->gpu, dropout, r->n * groups, NAME(s), .x = x, .y = y,
-                     .positions = r->positions, .n = (uint32_t)r->n,
+                     .positions = r->positions, .key = r->key, .n = (uint32_t)r->n,
                      .features = (uint32_t)in->features, .groups = ps_divisor_of(groups),
                      .plane = ps_divisor_of(in->image ? in->plane : in->features),
-                     .key = {(uint32_t)seed, (uint32_t)(seed >> 32)},
-                     .id = (uint32_t)l->dropout_id, .epoch = r->pass->dropout.epoch,
+                     .id = (uint32_t)l->dropout_id,
                      .threshold = ps_dropout_threshold(l->p),
                      .scale = ps_dropout_scale(l->p), .add = add);
 }
@@ -428,7 +417,7 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
         return PS_LAUNCH(gpu, avg_pool, count(r, out), NAME(s), .x = in->at, .y = out->at,
                          .at = s->planes);
     case PS_LAYER_DROPOUT:
-        if (r->pass->training) return drop(r, s, in->at, out->at, false);
+        if (r->training) return drop(r, s, in->at, out->at, false);
         return move(r, s, count(r, in), in->at, out->at, false);
     case PS_LAYER_FLATTEN:
         return flatten(r, s, false, in->at, out->at, false);
@@ -518,18 +507,18 @@ static ps_cuda_loss loss_kind(ps_loss_kind kind)
     return kind == PS_LOSS_MSE ? PS_CUDA_MSE : PS_CUDA_CROSS_ENTROPY;
 }
 
-ps_err ps_cuda_loss_forward(const ps_cuda_pass *r, const int32_t *labels)
+ps_err ps_cuda_loss_forward(const ps_cuda_pass *r)
 {
     const ps_cuda_plan *p = r->plan;
     const ps_cuda_value *out = &p->values[p->graph->output];
-    PS_TRY(PS_LAUNCH(p->gpu, loss, r->n, "loss", .x = out->at, .labels = labels,
+    PS_TRY(PS_LAUNCH(p->gpu, loss, r->n, "loss", .x = out->at, .labels = r->labels,
                      .samples = p->samples, .classes = (uint32_t)out->features,
                      .kind = loss_kind(p->options->spec->loss)));
     return PS_LAUNCH(p->gpu, loss_total, 1, "loss", .samples = p->samples,
                      .total = p->total, .n = (uint32_t)r->n);
 }
 
-ps_err ps_cuda_loss_backward(const ps_cuda_pass *r, const int32_t *labels)
+ps_err ps_cuda_loss_backward(const ps_cuda_pass *r, float grad_scale)
 {
     const ps_cuda_plan *p = r->plan;
     const ps_model_graph *g = p->graph;
@@ -538,9 +527,9 @@ ps_err ps_cuda_loss_backward(const ps_cuda_pass *r, const int32_t *labels)
     bool folded = producer != PS_NONE && g->nodes[producer].with_loss;
     float *dx = folded ? p->values[g->nodes[producer].in[0]].grad : out->grad;
     if (!dx) return PS_OK;
-    return PS_LAUNCH(p->gpu, loss_grad, r->n, "loss", .x = out->at, .labels = labels,
+    return PS_LAUNCH(p->gpu, loss_grad, r->n, "loss", .x = out->at, .labels = r->labels,
                      .dx = dx, .classes = (uint32_t)out->features,
                      .kind =
                          folded ? PS_CUDA_NLL_LOGITS : loss_kind(p->options->spec->loss),
-                     .share = r->pass->grad_scale / (float)r->n);
+                     .share = grad_scale / (float)r->n);
 }

@@ -4,24 +4,27 @@
 
 #include "cuda_plan.h"
 
-/* What the layers of one pass have in common. */
+/* What the layers of one pass have in common. Captured launches are given all of it
+ * (cuda_graphs.h): only what is the same in every pass of its kind stands here. */
 typedef struct ps_cuda_pass {
     const ps_cuda_plan *plan;
     int64_t n; // samples
-    const ps_pass *pass;
-    const uint32_t *positions; // on the GPU
+    bool training, accumulate;
+    bool loss;             // the forward pass ends with it
+    const int32_t *labels; // on the GPU, as are these
+    const uint32_t *positions;
+    const ps_dropout_words *key;
 } ps_cuda_pass;
 
 /* values[node.out] from values[node.in]. */
 ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s);
 
-/* The gradient of the layer's parameters, then that of its inputs. made is recorded
- * between the two for layers with parameters: their copy need not wait for the rest. */
+/* The gradient of the layer's parameters, then that of its inputs. */
 ps_err ps_cuda_layer_backward(const ps_cuda_pass *r, const ps_cuda_step *s);
 
 /* Loss and hits of the model's outputs into plan->total. */
-ps_err ps_cuda_loss_forward(const ps_cuda_pass *r, const int32_t *labels);
-/* The gradient where the loss enters the graph. */
-ps_err ps_cuda_loss_backward(const ps_cuda_pass *r, const int32_t *labels);
+ps_err ps_cuda_loss_forward(const ps_cuda_pass *r);
+/* The gradient where the loss enters the graph; grad_scale: as ps_pass. */
+ps_err ps_cuda_loss_backward(const ps_cuda_pass *r, float grad_scale);
 
 #endif

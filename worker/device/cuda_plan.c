@@ -105,9 +105,7 @@ static ps_err plan_step(ps_cuda_plan *p, int node)
 static ps_err plan_forward(ps_cuda_plan *p)
 {
     const ps_model_graph *g = p->graph;
-    const ps_cuda_value *x = &p->values[0];
-    if (x->image && x->channels > 1)
-        PS_TRY(ps_memory_plan_take(&p->memory, value_bytes(p, 0), &p->values[0].slot));
+    PS_TRY(ps_memory_plan_take(&p->memory, value_bytes(p, 0), &p->values[0].slot));
     for (int i = 0; i < g->n_nodes; i++) {
         const ps_model_node *node = &g->nodes[i];
         int *slot = &p->values[node->out].slot;
@@ -224,18 +222,11 @@ static ps_err allocate_factors(ps_cuda_plan *p)
     return ps_gpu_take(p->gpu, grad, "a gradient in 16 bits", &p->grad16);
 }
 
-static ps_err allocate_batch(ps_cuda_plan *p)
+static ps_err allocate_losses(ps_cuda_plan *p)
 {
     size_t n = (size_t)p->options->max_batch;
-    p->positions_at = n * sizeof(int32_t);
-    p->x_at = (p->positions_at + n * sizeof(uint32_t) + 255) / 256 * 256;
-    p->batch_bytes = p->x_at + value_bytes(p, 0);
-    PS_TRY(ps_gpu_take(p->gpu, p->batch_bytes, "the batch", &p->batch));
-    if (!p->values[0].at) p->values[0].at = (float *)(void *)(p->batch + p->x_at);
-    PS_TRY(ps_gpu_take_pinned(p->gpu, p->batch_bytes, "the batch", &p->staging));
     PS_TRY(ps_gpu_take(p->gpu, n * sizeof(ps_sums), "losses", &p->samples));
-    PS_TRY(ps_gpu_take(p->gpu, sizeof(ps_sums), "losses", &p->total));
-    return ps_gpu_take_pinned(p->gpu, sizeof(ps_sums), "losses", &p->total_home);
+    return ps_gpu_take(p->gpu, sizeof(ps_sums), "losses", &p->total);
 }
 
 static ps_err allocate_arenas(ps_cuda_plan *p)
@@ -253,16 +244,68 @@ static ps_err allocate_arenas(ps_cuda_plan *p)
                        &p->buffers);
 }
 
+static size_t parameter_bytes(const ps_model_spec *spec, int first, int n)
+{
+    size_t bytes = 0;
+    for (int i = first; i < first + n; i++)
+        bytes += spec->tensors[i].count * sizeof(float);
+    return bytes;
+}
+
+/* Adds the step, which stands before those of the group. */
+static ps_err join_group(ps_cuda_plan *p, ps_cuda_group *g, int step)
+{
+    int first, n;
+    const ps_layer *layer = p->graph->nodes[step].layer;
+    ps_cuda_layer_tensors(layer, &first, &n);
+    g->begin = step;
+    if (n == 0) return PS_OK;
+    if (g->n > 0 && first + n != g->first)
+        return ps_err_set(PS_ERR_INTERNAL, "%s: its parameters lie apart from the next's",
+                          ps_cuda_layer_name(layer));
+    g->first = first;
+    g->n += n;
+    return PS_OK;
+}
+
+static int first_with_parameters(const ps_cuda_plan *p)
+{
+    int first, n = 0, i = 0;
+    for (; i < p->graph->n_nodes && n == 0; i++)
+        ps_cuda_layer_tensors(p->graph->nodes[i].layer, &first, &n);
+    return i - 1;
+}
+
+/* A group is closed by the layer that fills it, if there are parameters before that. */
+static ps_err form_groups(ps_cuda_plan *p)
+{
+    const ps_program_options *o = p->options;
+    int n_steps = p->graph->n_nodes, first = first_with_parameters(p);
+    PS_TRY(ps_mem_zalloc(&p->groups, (size_t)n_steps, sizeof *p->groups, "model"));
+    ps_cuda_group *g = NULL;
+    for (int i = n_steps - 1; i >= 0; i--) {
+        bool full =
+            g && g->n > 0 && parameter_bytes(o->spec, g->first, g->n) >= o->group_bytes;
+        if (!g || (full && i >= first)) {
+            g = &p->groups[p->n_groups++];
+            g->end = i + 1;
+        }
+        PS_TRY(join_group(p, g, i));
+    }
+    for (int i = 0; i < p->n_groups / 2; i++) { // to the order of the forward pass
+        ps_cuda_group *a = &p->groups[i], *b = &p->groups[p->n_groups - 1 - i], c = *a;
+        *a = *b;
+        *b = c;
+    }
+    return PS_OK;
+}
+
 static ps_err create_events(ps_cuda_plan *p)
 {
-    for (int i = 0; i < p->graph->n_nodes; i++) {
-        ps_cuda_step *s = &p->steps[i];
-        int first, n;
-        ps_cuda_layer_tensors(s->node->layer, &first, &n);
-        if (n == 0) continue;
-        PS_TRY(ps_gpu_event_create(p->gpu, &s->uploaded));
-        PS_TRY(ps_gpu_event_create(p->gpu, &s->made));
-        PS_TRY(ps_gpu_event_create(p->gpu, &s->home));
+    for (int i = 0; i < p->n_groups; i++) {
+        PS_TRY(ps_gpu_event_create(p->gpu, &p->groups[i].uploaded));
+        PS_TRY(ps_gpu_event_create(p->gpu, &p->groups[i].made));
+        PS_TRY(ps_gpu_event_create(p->gpu, &p->groups[i].home));
     }
     return PS_OK;
 }
@@ -282,7 +325,8 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, const ps_program_options 
     PS_TRY(allocate_values(p));
     PS_TRY(allocate_scratch(p));
     PS_TRY(allocate_factors(p));
-    PS_TRY(allocate_batch(p));
+    PS_TRY(allocate_losses(p));
+    PS_TRY(form_groups(p));
     return create_events(p);
 }
 
@@ -291,20 +335,17 @@ void ps_cuda_plan_fini(ps_cuda_plan *p)
     if (p->resident) p->params = p->grads = NULL; // not ours
     void *const taken[] = {p->params,    p->grads,   p->buffers,  p->base,    p->columns,
                            p->parts,     p->mean_dy, p->mean_dot, p->input16, p->grad16,
-                           p->weights16, p->batch,   p->samples,  p->total};
+                           p->weights16, p->samples, p->total};
     for (size_t i = 0; p->gpu && i < sizeof taken / sizeof *taken; i++)
         ps_gpu_give(p->gpu, taken[i]);
-    if (p->gpu) {
-        ps_gpu_give_pinned(p->gpu, p->staging);
-        ps_gpu_give_pinned(p->gpu, p->total_home);
-    }
-    for (int i = 0; p->steps && i < p->graph->n_nodes; i++) {
-        ps_gpu_event_destroy(&p->steps[i].uploaded);
-        ps_gpu_event_destroy(&p->steps[i].made);
-        ps_gpu_event_destroy(&p->steps[i].home);
+    for (int i = 0; i < p->n_groups; i++) {
+        ps_gpu_event_destroy(&p->groups[i].uploaded);
+        ps_gpu_event_destroy(&p->groups[i].made);
+        ps_gpu_event_destroy(&p->groups[i].home);
     }
     ps_memory_plan_fini(&p->memory);
     free(p->values);
     free(p->steps);
+    free(p->groups);
     *p = (ps_cuda_plan){0};
 }

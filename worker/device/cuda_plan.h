@@ -12,8 +12,8 @@
 typedef struct ps_cuda_value {
     int64_t channels, plane, features; // flat: channels = features, plane 1
     bool image;
-    int slot, grad_slot; // the input has none where it lies right in the batch
-    float *at, *grad;    // grad NULL: not needed
+    int slot, grad_slot;
+    float *at, *grad; // grad NULL: not needed
 } ps_cuda_value;
 
 typedef struct ps_cuda_step {
@@ -25,10 +25,17 @@ typedef struct ps_cuda_step {
     uint8_t *place;    // MAX_POOL2D
     float *mean, *inv; // BATCH_NORM2D: of the last forward pass
     int slot[2];       // of place, or of mean and inv
-    /* Of its parameters: on the GPU before the layer runs; its gradients made there, and
-     * at home in host memory. */
-    ps_gpu_event *uploaded, *made, *home;
 } ps_cuda_step;
+
+/* A run of steps whose parameters travel together, at least group_bytes of them: formed
+ * from the last layer to the first, as chunks and buckets are. */
+typedef struct ps_cuda_group {
+    int begin, end; // steps
+    int first, n;   // tensors, neighbours; n 0: none
+    /* Of these: on the GPU before the group runs; the gradients made there, and at home
+     * in host memory. */
+    ps_gpu_event *uploaded, *made, *home;
+} ps_cuda_group;
 
 /* Arenas that stay on the GPU, where an exchange works on them (cuda_stream.h). */
 typedef struct ps_cuda_resident {
@@ -45,6 +52,8 @@ typedef struct ps_cuda_plan {
     const ps_model_graph *graph;
     ps_cuda_value *values; // by edge of the graph
     ps_cuda_step *steps;   // by node
+    ps_cuda_group *groups; // in the order of the forward pass
+    int n_groups;
     ps_memory_plan memory; // only its slots: the place is base
     char *base;
     float *params, *grads; // copies of the host arenas; grads NULL: no training
@@ -56,10 +65,6 @@ typedef struct ps_cuda_plan {
     ps_sums *parts;            // of rows of images
     float *mean_dy, *mean_dot; // (channels)
     ps_sums *samples, *total;  // losses
-    /* The batch as it lies in staging: labels, positions, x. */
-    size_t positions_at, x_at, batch_bytes; // bytes from the start
-    char *batch, *staging;                  // on the GPU, and in pinned memory
-    ps_sums *total_home;                    // pinned
 } ps_cuda_plan;
 
 /* The plan borrows all of them; resident may be NULL, and has the program's parameters.

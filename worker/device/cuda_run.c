@@ -1,18 +1,71 @@
 #include "cuda_run.h"
 
-#include <string.h>
-
 #include "cpu_loss.h"
-#include "cuda_layers.h"
+
+/* -------------------------------------------------------------------------- results */
+
+static ps_err init_results(ps_cuda_results *r, ps_gpu *gpu)
+{
+    PS_TRY(
+        ps_gpu_take_pinned(gpu, PS_RESULTS_KEPT * sizeof *r->home, "losses", &r->home));
+    for (int i = 0; i < PS_RESULTS_KEPT; i++)
+        PS_TRY(ps_gpu_event_create(gpu, &r->there[i]));
+    return PS_OK;
+}
+
+static void fini_results(ps_cuda_results *r, ps_gpu *gpu)
+{
+    if (gpu) ps_gpu_give_pinned(gpu, r->home);
+    for (int i = 0; i < PS_RESULTS_KEPT; i++)
+        ps_gpu_event_destroy(&r->there[i]);
+}
+
+/* The loss that the pass has queued goes home beside what follows on compute. */
+static ps_err send_result(ps_cuda_run *run)
+{
+    ps_cuda_results *r = &run->results;
+    ps_gpu *gpu = run->plan.gpu;
+    int at = (r->first + r->n++) % PS_RESULTS_KEPT;
+    PS_TRY(ps_gpu_record(gpu, run->finished, PS_GPU_COMPUTE));
+    PS_TRY(ps_gpu_await(gpu, PS_GPU_DOWNLOAD, run->finished));
+    PS_TRY(ps_gpu_copy_out(gpu, PS_GPU_DOWNLOAD, &r->home[at], run->plan.total,
+                           sizeof *r->home, "the loss"));
+    r->last = r->there[at];
+    return ps_gpu_record(gpu, r->last, PS_GPU_DOWNLOAD);
+}
+
+static ps_err read_result(ps_cuda_run *run, int at, ps_pass_result *out)
+{
+    ps_cuda_results *r = &run->results;
+    PS_TRY(ps_gpu_sync(run->plan.gpu, r->there[at], "the forward pass"));
+    *out = (ps_pass_result){.loss_sum = r->home[at].a, .correct = (int64_t)r->home[at].b};
+    r->n--;
+    return PS_OK;
+}
+
+ps_err ps_cuda_run_result(ps_cuda_run *run, ps_pass_result *out)
+{
+    ps_cuda_results *r = &run->results;
+    int at = r->first;
+    if (r->n == 0) return ps_err_set(PS_ERR_ARG, "no result is owed");
+    r->first = (r->first + 1) % PS_RESULTS_KEPT;
+    return read_result(run, at, out);
+}
+
+/* ----------------------------------------------------------------------------- life */
 
 ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, const ps_program_options *options,
-                        const ps_model_graph *graph, const ps_cuda_resident *resident)
+                        const ps_model_graph *graph, const ps_cuda_resident *resident,
+                        bool no_graphs)
 {
     size_t arena = options->spec->arena_count * sizeof(float);
     size_t buffers = options->spec->buffer_bytes;
     *run = (ps_cuda_run){0};
     PS_TRY(ps_cuda_plan_init(&run->plan, gpu, options, graph, resident));
-    PS_TRY(ps_gpu_event_create(gpu, &run->idle));
+    PS_TRY(ps_cuda_batch_init(&run->batch, gpu, options->max_batch,
+                              run->plan.values[0].features));
+    ps_cuda_graphs_init(&run->graphs, gpu, run->plan.n_groups, no_graphs);
+    PS_TRY(init_results(&run->results, gpu));
     PS_TRY(ps_gpu_event_create(gpu, &run->uploaded));
     PS_TRY(ps_gpu_event_create(gpu, &run->finished));
     if (!resident)
@@ -32,71 +85,16 @@ void ps_cuda_run_fini(ps_cuda_run *run)
     if (run->params_pinned) ps_gpu_unpin(gpu, o->params);
     if (run->grads_pinned) ps_gpu_unpin(gpu, o->grads);
     if (run->buffers_pinned) ps_gpu_unpin(gpu, o->buffers);
-    ps_gpu_event_destroy(&run->idle);
     ps_gpu_event_destroy(&run->uploaded);
     ps_gpu_event_destroy(&run->finished);
+    ps_cuda_graphs_fini(&run->graphs);
+    ps_cuda_batch_fini(&run->batch);
+    fini_results(&run->results, gpu);
     ps_cuda_plan_fini(&run->plan);
     *run = (ps_cuda_run){0};
 }
 
-static ps_cuda_pass pass_of(const ps_cuda_run *run, int n, const ps_pass *pass)
-{
-    const ps_cuda_plan *p = &run->plan;
-    return (ps_cuda_pass){
-        .plan = p,
-        .n = n,
-        .pass = pass,
-        .positions = (const uint32_t *)(const void *)(p->batch + p->positions_at)};
-}
-
-static const int32_t *labels_of(const ps_cuda_run *run)
-{
-    return (const int32_t *)(const void *)run->plan.batch;
-}
-
-/* -------------------------------------------------------------------------- forward */
-
-/* Staging is free: the pass before has waited for its copy. */
-static ps_err upload_batch(ps_cuda_run *run, const ps_batch *batch)
-{
-    ps_cuda_plan *p = &run->plan;
-    size_t n = (size_t)batch->n, x = n * (size_t)p->values[0].features * sizeof(float);
-    if (batch->labels) memcpy(p->staging, batch->labels, n * sizeof(int32_t));
-    if (batch->positions)
-        memcpy(p->staging + p->positions_at, batch->positions, n * sizeof(uint32_t));
-    memcpy(p->staging + p->x_at, batch->x, x);
-    PS_TRY(ps_gpu_copy_in(p->gpu, PS_GPU_UPLOAD, p->batch, p->staging, p->x_at + x,
-                          "the batch"));
-    PS_TRY(ps_gpu_record(p->gpu, run->uploaded, PS_GPU_UPLOAD));
-    return ps_gpu_await(p->gpu, PS_GPU_COMPUTE, run->uploaded);
-}
-
-/* Images of several channels are turned channel by channel. */
-static ps_err arrange_input(ps_cuda_run *run, int64_t n)
-{
-    const ps_cuda_plan *p = &run->plan;
-    const ps_cuda_value *v = &p->values[0];
-    if (v->slot == PS_NO_SLOT) return PS_OK;
-    return PS_LAUNCH(p->gpu, swap, n * v->features, "the batch",
-                     .x = (const float *)(const void *)(p->batch + p->x_at), .y = v->at,
-                     .b = (uint32_t)v->channels, .a = ps_divisor_of(n),
-                     .inner = ps_divisor_of(v->plane));
-}
-
-/* Counters of batches live on the host; the statistics travel to the GPU and back. */
-static ps_err upload_buffers(ps_cuda_run *run, bool training)
-{
-    ps_cuda_plan *p = &run->plan;
-    const ps_model_spec *spec = p->options->spec;
-    if (spec->buffer_bytes == 0) return PS_OK;
-    for (int i = 0; i < spec->n_buffers && training; i++) {
-        const ps_tensor *t = &spec->buffers[i];
-        if (t->role != PS_TENSOR_COUNTER) continue;
-        ++*(int64_t *)(void *)((char *)p->options->buffers + t->offset);
-    }
-    return ps_gpu_copy_in(p->gpu, PS_GPU_UPLOAD, p->buffers, p->options->buffers,
-                          spec->buffer_bytes, "the buffers");
-}
+/* ---------------------------------------------------------------------- weights here */
 
 static ps_err upload_tensors(ps_cuda_run *run, int first, int n, ps_gpu_event *event)
 {
@@ -109,44 +107,76 @@ static ps_err upload_tensors(ps_cuda_run *run, int first, int n, ps_gpu_event *e
     return ps_gpu_await(p->gpu, PS_GPU_COMPUTE, event);
 }
 
-/* The layer's parameters, as soon as the host has the wanted ones. */
-static ps_err upload_layer(ps_cuda_run *run, const ps_cuda_step *s,
-                           const ps_pass_hooks *hooks)
+/* The group's parameters, as soon as the host has the wanted ones. */
+static ps_err bring_group(ps_cuda_run *run, const ps_cuda_group *g,
+                          const ps_pass_hooks *hooks)
 {
-    int first, n;
-    ps_cuda_layer_tensors(s->node->layer, &first, &n);
-    if (n == 0) return PS_OK;
-    PS_TRY(hooks->params_needed(hooks->ctx, first, n));
-    if (run->plan.resident)
-        return ps_gpu_await(run->plan.gpu, PS_GPU_COMPUTE, run->plan.resident->released);
-    return upload_tensors(run, first, n, s->uploaded);
+    const ps_cuda_plan *p = &run->plan;
+    if (g->n == 0) return PS_OK;
+    PS_TRY(hooks->params_needed(hooks->ctx, g->first, g->n));
+    if (p->resident) return ps_gpu_await(p->gpu, PS_GPU_COMPUTE, p->resident->released);
+    return upload_tensors(run, g->first, g->n, g->uploaded);
 }
 
-/* Loss, hits and statistics, in host memory when this returns. */
-static ps_err bring_home(ps_cuda_run *run, const ps_batch *batch, const ps_pass *pass,
-                         ps_pass_result *result)
+/* Those that no hook is asked for: all, unless they are the last pass's. */
+static ps_err bring_weights(ps_cuda_run *run, const ps_pass *pass)
+{
+    const ps_cuda_plan *p = &run->plan;
+    int n = p->options->spec->n_tensors;
+    bool by_group = pass->hooks && pass->hooks->params_needed;
+    // between the micro-batches of a step the parameters stay as they are
+    bool same = pass->training ? pass->accumulate : pass->same_weights;
+    if (by_group) return PS_OK;
+    if (p->resident) return ps_gpu_await(p->gpu, PS_GPU_COMPUTE, p->resident->released);
+    return same || n == 0 ? PS_OK : upload_tensors(run, 0, n, run->uploaded);
+}
+
+/* --------------------------------------------------------------------------- buffers */
+
+/* Training keeps them on the GPU from its first pass on. */
+static ps_err bring_buffers(ps_cuda_run *run, const ps_pass *pass)
 {
     ps_cuda_plan *p = &run->plan;
     const ps_model_spec *spec = p->options->spec;
-    const ps_cuda_pass r = pass_of(run, batch->n, pass);
-    if (result) {
-        PS_TRY(ps_cuda_loss_forward(&r, labels_of(run)));
-        PS_TRY(ps_gpu_copy_out(p->gpu, PS_GPU_COMPUTE, p->total_home, p->total,
-                               sizeof *p->total_home, "the loss"));
+    if (spec->buffer_bytes == 0) return PS_OK;
+    run->counted += pass->training;
+    if (run->buffers_here || pass->same_weights) return PS_OK;
+    run->buffers_here = p->options->training;
+    PS_TRY(ps_gpu_copy_in(p->gpu, PS_GPU_UPLOAD, p->buffers, p->options->buffers,
+                          spec->buffer_bytes, "the buffers"));
+    PS_TRY(ps_gpu_record(p->gpu, run->uploaded, PS_GPU_UPLOAD));
+    return ps_gpu_await(p->gpu, PS_GPU_COMPUTE, run->uploaded);
+}
+
+/* Counters of batches are counted here, not on the GPU. */
+static void add_counted(ps_cuda_run *run)
+{
+    const ps_program_options *o = run->plan.options;
+    for (int i = 0; i < o->spec->n_buffers; i++) {
+        const ps_tensor *t = &o->spec->buffers[i];
+        if (t->role == PS_TENSOR_COUNTER)
+            *(int64_t *)(void *)((char *)o->buffers + t->offset) += run->counted;
     }
-    if (pass->training && spec->buffer_bytes > 0)
-        PS_TRY(ps_gpu_copy_out(p->gpu, PS_GPU_COMPUTE, p->options->buffers, p->buffers,
-                               spec->buffer_bytes, "the buffers"));
+    run->counted = 0;
+}
+
+ps_err ps_cuda_run_settle_buffers(ps_cuda_run *run)
+{
+    ps_cuda_plan *p = &run->plan;
+    if (!run->buffers_here) return PS_OK;
+    PS_TRY(ps_gpu_copy_out(p->gpu, PS_GPU_COMPUTE, p->options->buffers, p->buffers,
+                           p->options->spec->buffer_bytes, "the buffers"));
     PS_TRY(ps_gpu_record(p->gpu, run->finished, PS_GPU_COMPUTE));
-    PS_TRY(ps_gpu_sync(p->gpu, run->finished, "the forward pass"));
-    if (result)
-        *result = (ps_pass_result){.loss_sum = p->total_home->a,
-                                   .correct = (int64_t)p->total_home->b};
+    PS_TRY(ps_gpu_sync(p->gpu, run->finished, "the buffers"));
+    add_counted(run);
+    run->buffers_here = false;
     return PS_OK;
 }
 
-static ps_err check_batch(ps_cuda_run *run, const ps_batch *batch, const ps_pass *pass,
-                          const ps_pass_result *result)
+/* --------------------------------------------------------------------------- forward */
+
+static ps_err check_batch(const ps_cuda_run *run, const ps_batch *batch,
+                          const ps_pass *pass, bool loss)
 {
     const ps_program_options *o = run->plan.options;
     if (pass->training && !o->training)
@@ -154,10 +184,58 @@ static ps_err check_batch(ps_cuda_run *run, const ps_batch *batch, const ps_pass
     if (batch->n < 1 || batch->n > o->max_batch)
         return ps_err_set(PS_ERR_ARG, "a batch of %d samples; the program takes 1 to %d",
                           batch->n, o->max_batch);
-    if ((result || pass->training) && !batch->labels)
+    if ((loss || pass->training) && !batch->labels)
         return ps_err_set(PS_ERR_ARG, "the loss needs labels");
+    if (loss && run->results.n == PS_RESULTS_KEPT)
+        return ps_err_set(PS_ERR_ARG, "%d results were not asked for", PS_RESULTS_KEPT);
     if (!batch->labels) return PS_OK;
     return ps_cpu_labels_check(batch->n, o->spec->n_outputs, batch->labels);
+}
+
+static ps_err begin_pass(ps_cuda_run *run, const ps_batch *batch, const ps_pass *pass,
+                         bool loss)
+{
+    const ps_cuda_kind kind = {.n = batch->n,
+                               .training = pass->training,
+                               .accumulate = pass->training && pass->accumulate,
+                               .loss = loss};
+    run->pass = (ps_cuda_pass){.plan = &run->plan,
+                               .n = kind.n,
+                               .training = kind.training,
+                               .accumulate = kind.accumulate,
+                               .loss = kind.loss,
+                               .labels = run->batch.labels,
+                               .positions = run->batch.positions,
+                               .key = run->batch.key};
+    run->trained = pass->training;
+    return ps_cuda_graphs_find(&run->graphs, kind, &run->set);
+}
+
+/* Everything that the layers read but the weights that hooks are asked for. */
+static ps_err bring_inputs(ps_cuda_run *run, const ps_batch *batch, const ps_pass *pass)
+{
+    ps_cuda_plan *p = &run->plan;
+    const ps_cuda_value *x = &p->values[0];
+    const ps_cuda_input input = {
+        .at = x->at, .channels = x->image ? x->channels : 1, .plane = x->plane};
+    PS_TRY(ps_cuda_batch_take(&run->batch, batch, &input, pass->dropout));
+    // nothing reads the old ones: the host has what the pass before has made of them
+    PS_TRY(bring_buffers(run, pass));
+    PS_TRY(bring_weights(run, pass));
+    // the loss of the pass before goes home from where this one's will stand
+    if (!run->results.last) return PS_OK;
+    return ps_gpu_await(p->gpu, PS_GPU_COMPUTE, run->results.last);
+}
+
+static ps_err queue_forward(void *of, int group)
+{
+    ps_cuda_run *run = of;
+    const ps_cuda_plan *p = &run->plan;
+    const ps_cuda_group *g = &p->groups[group];
+    for (int i = g->begin; i < g->end; i++)
+        PS_TRY(ps_cuda_layer_forward(&run->pass, &p->steps[i]));
+    bool last = group == p->n_groups - 1;
+    return last && run->pass.loss ? ps_cuda_loss_forward(&run->pass) : PS_OK;
 }
 
 ps_err ps_cuda_run_forward(ps_cuda_run *run, const ps_batch *batch, const ps_pass *pass,
@@ -165,118 +243,114 @@ ps_err ps_cuda_run_forward(ps_cuda_run *run, const ps_batch *batch, const ps_pas
 {
     ps_cuda_plan *p = &run->plan;
     const ps_pass_hooks *hooks = pass->hooks;
-    PS_TRY(check_batch(run, batch, pass, result));
-    bool by_layer = hooks && hooks->params_needed;
-    // between the micro-batches of a step the parameters stay as they are
-    bool at_once = !by_layer && !(pass->training && pass->accumulate);
-    const ps_cuda_pass r = pass_of(run, batch->n, pass);
-    run->n = batch->n;
-    run->trained = pass->training;
-    PS_TRY(ps_gpu_record(p->gpu, run->idle, PS_GPU_COMPUTE));
-    PS_TRY(ps_gpu_await(p->gpu, PS_GPU_UPLOAD, run->idle));
-    PS_TRY(upload_buffers(run, pass->training));
-    PS_TRY(upload_batch(run, batch));
-    PS_TRY(arrange_input(run, batch->n));
-    if (p->resident) PS_TRY(ps_gpu_await(p->gpu, PS_GPU_COMPUTE, p->resident->released));
-    if (at_once && !p->resident && p->options->spec->n_tensors > 0)
-        PS_TRY(upload_tensors(run, 0, p->options->spec->n_tensors, run->uploaded));
-    for (int i = 0; i < p->graph->n_nodes; i++) {
-        if (by_layer) PS_TRY(upload_layer(run, &p->steps[i], hooks));
-        PS_TRY(ps_cuda_layer_forward(&r, &p->steps[i]));
+    bool loss = result || pass->loss_later;
+    PS_TRY(check_batch(run, batch, pass, loss));
+    PS_TRY(begin_pass(run, batch, pass, loss));
+    PS_TRY(bring_inputs(run, batch, pass));
+    for (int g = 0; g < p->n_groups; g++) {
+        if (hooks && hooks->params_needed) PS_TRY(bring_group(run, &p->groups[g], hooks));
+        PS_TRY(ps_cuda_segment_run(p->gpu, run->set ? &run->set->forward[g] : NULL,
+                                   queue_forward, run, g));
     }
-    return bring_home(run, batch, pass, result);
+    if (loss) PS_TRY(send_result(run));
+    if (!result) return PS_OK;
+    // the newest, whatever is owed from before
+    return read_result(run, (run->results.first + run->results.n - 1) % PS_RESULTS_KEPT,
+                       result);
 }
 
 /* -------------------------------------------------------------------------- backward */
 
-/* Queues the copy of the layer's gradients, which run behind what made them. */
-static ps_err download_layer(ps_cuda_run *run, const ps_cuda_step *s)
+static ps_err queue_backward(void *of, int group)
+{
+    ps_cuda_run *run = of;
+    const ps_cuda_plan *p = &run->plan;
+    const ps_cuda_group *g = &p->groups[group];
+    for (int i = g->end - 1; i >= g->begin; i--) {
+        const ps_cuda_step *s = &p->steps[i];
+        if (!p->graph->edges[s->node->out].needs_grad || s->node->with_loss) continue;
+        PS_TRY(ps_cuda_layer_backward(&run->pass, s));
+    }
+    return PS_OK;
+}
+
+/* Queues the copy of the group's gradients behind what makes them. */
+static ps_err download_group(ps_cuda_run *run, const ps_cuda_group *g)
 {
     ps_cuda_plan *p = &run->plan;
-    int first, n;
-    ps_cuda_layer_tensors(s->node->layer, &first, &n);
-    const ps_tensor *from = &p->options->spec->tensors[first], *to = from + n - 1;
+    const ps_tensor *from = &p->options->spec->tensors[g->first], *to = from + g->n - 1;
     size_t bytes = (size_t)(to->offset + to->count - from->offset) * sizeof(float);
-    PS_TRY(ps_gpu_await(p->gpu, PS_GPU_DOWNLOAD, s->made));
+    PS_TRY(ps_gpu_record(p->gpu, g->made, PS_GPU_COMPUTE));
+    PS_TRY(ps_gpu_await(p->gpu, PS_GPU_DOWNLOAD, g->made));
     PS_TRY(ps_gpu_copy_out(p->gpu, PS_GPU_DOWNLOAD, p->options->grads + from->offset,
                            p->grads + from->offset, bytes, from->name));
-    return ps_gpu_record(p->gpu, s->home, PS_GPU_DOWNLOAD);
+    return ps_gpu_record(p->gpu, g->home, PS_GPU_DOWNLOAD);
 }
 
-static bool sends_gradients(const ps_cuda_run *run, int node)
-{
-    const ps_cuda_step *s = &run->plan.steps[node];
-    return s->home && run->plan.graph->edges[s->node->out].needs_grad;
-}
-
-/* Tells the layers above `until` whose gradients have come home, in order; *next is the
- * node that comes next. wait: all of them. */
+/* Tells, from the last group to `until`, whose gradients have come home; *next is the
+ * group that comes next. wait: all of them. */
 static ps_err tell_ready(ps_cuda_run *run, const ps_pass_hooks *hooks, int until,
                          bool wait, int *next)
 {
     ps_cuda_plan *p = &run->plan;
-    for (; *next > until; --*next) {
-        const ps_cuda_step *s = &p->steps[*next];
-        if (!sends_gradients(run, *next)) continue;
+    for (; *next >= until; --*next) {
+        const ps_cuda_group *g = &p->groups[*next];
+        if (g->n == 0) continue;
         bool home = true;
         if (wait)
-            PS_TRY(ps_gpu_sync(p->gpu, s->home, ps_cuda_layer_name(s->node->layer)));
+            PS_TRY(ps_gpu_sync(p->gpu, g->home, "the backward pass"));
         else
-            PS_TRY(ps_gpu_passed(p->gpu, s->home, &home));
+            PS_TRY(ps_gpu_passed(p->gpu, g->home, &home));
         if (!home) return PS_OK;
-        int first, n;
-        ps_cuda_layer_tensors(s->node->layer, &first, &n);
-        if (hooks) PS_TRY(hooks->grads_ready(hooks->ctx, first, n));
+        if (hooks) PS_TRY(hooks->grads_ready(hooks->ctx, g->first, g->n));
     }
     return PS_OK;
 }
 
 /* Gradients that stay on the GPU: the exchange queues its work behind the event. */
-static ps_err announce(ps_cuda_run *run, const ps_cuda_step *s,
+static ps_err announce(ps_cuda_run *run, const ps_cuda_group *g,
                        const ps_pass_hooks *hooks)
 {
-    int first, n;
-    ps_cuda_layer_tensors(s->node->layer, &first, &n);
-    PS_TRY(ps_gpu_record(run->plan.gpu, run->plan.resident->announced, PS_GPU_COMPUTE));
-    return hooks ? hooks->grads_ready(hooks->ctx, first, n) : PS_OK;
+    const ps_cuda_plan *p = &run->plan;
+    PS_TRY(ps_gpu_record(p->gpu, p->resident->announced, PS_GPU_COMPUTE));
+    return hooks ? hooks->grads_ready(hooks->ctx, g->first, g->n) : PS_OK;
 }
 
 ps_err ps_cuda_run_backward(ps_cuda_run *run, const ps_batch *batch, const ps_pass *pass)
 {
     ps_cuda_plan *p = &run->plan;
-    const ps_model_graph *g = p->graph;
     const ps_pass_hooks *hooks = pass->hooks;
-    if (!run->trained || run->n != batch->n)
+    if (!run->trained || run->pass.n != batch->n)
         return ps_err_set(PS_ERR_ARG, "a backward pass needs a training forward pass of "
                                       "the same batch before it");
     run->trained = false;
     // hooks without grads_ready: micro-batches follow that add to these gradients
     bool wanted = !hooks || hooks->grads_ready;
-    const ps_cuda_pass r = pass_of(run, batch->n, pass);
-    int next = g->n_nodes - 1;
-    PS_TRY(ps_cuda_loss_backward(&r, labels_of(run)));
-    for (int i = g->n_nodes - 1; i >= 0; i--) {
-        const ps_cuda_step *s = &p->steps[i];
-        if (!g->edges[s->node->out].needs_grad) continue;
-        if (!s->node->with_loss) PS_TRY(ps_cuda_layer_backward(&r, s));
-        if (!wanted || !s->home) continue;
+    int next = p->n_groups - 1;
+    PS_TRY(ps_cuda_loss_backward(&run->pass, pass->grad_scale));
+    for (int g = p->n_groups - 1; g >= 0; g--) {
+        PS_TRY(ps_cuda_segment_run(p->gpu, run->set ? &run->set->backward[g] : NULL,
+                                   queue_backward, run, g));
+        if (!wanted || p->groups[g].n == 0) continue;
         if (p->resident) {
-            PS_TRY(announce(run, s, hooks));
+            PS_TRY(announce(run, &p->groups[g], hooks));
             continue;
         }
-        PS_TRY(download_layer(run, s));
-        // layers below are queued by now: the GPU has work while the hook runs
-        PS_TRY(tell_ready(run, hooks, i, false, &next));
+        PS_TRY(download_group(run, &p->groups[g]));
+        // the groups before are queued by now: the GPU has work while the hook runs
+        PS_TRY(tell_ready(run, hooks, g, false, &next));
     }
-    return wanted && !p->resident ? tell_ready(run, hooks, -1, true, &next) : PS_OK;
+    return wanted && !p->resident ? tell_ready(run, hooks, 0, true, &next) : PS_OK;
 }
+
+/* ---------------------------------------------------------------------------- others */
 
 ps_err ps_cuda_run_outputs(ps_cuda_run *run, float *out, size_t count)
 {
     ps_cuda_plan *p = &run->plan;
     const ps_cuda_value *v = &p->values[p->graph->output];
-    if (run->n == 0) return ps_err_set(PS_ERR_ARG, "no forward pass was made yet");
-    size_t wanted = (size_t)run->n * (size_t)v->features;
+    if (run->pass.n == 0) return ps_err_set(PS_ERR_ARG, "no forward pass was made yet");
+    size_t wanted = (size_t)run->pass.n * (size_t)v->features;
     if (count != wanted)
         return ps_err_set(PS_ERR_ARG, "%zu outputs were asked for; there are %zu", count,
                           wanted);
@@ -284,4 +358,13 @@ ps_err ps_cuda_run_outputs(ps_cuda_run *run, float *out, size_t count)
                            "the outputs"));
     PS_TRY(ps_gpu_record(p->gpu, run->finished, PS_GPU_COMPUTE));
     return ps_gpu_sync(p->gpu, run->finished, "the outputs");
+}
+
+ps_err ps_cuda_run_prefetch(ps_cuda_run *run, const ps_batch *batch)
+{
+    const ps_program_options *o = run->plan.options;
+    if (batch->n < 1 || batch->n > o->max_batch)
+        return ps_err_set(PS_ERR_ARG, "a batch of %d samples; the program takes 1 to %d",
+                          batch->n, o->max_batch);
+    return ps_cuda_batch_prefetch(&run->batch, batch);
 }

@@ -1,31 +1,55 @@
-/* The passes of the CUDA device: copies, layers and hooks in their order.
+/* The passes of the CUDA device: copies, groups of layers and hooks in their order.
  *
- *   upload     batch  w1 w2 w3 ...          each layer's weights when the host has them
- *   compute       conv1 conv2 ... loss | loss' ... conv2' conv1'
- *   download                        sum           dw3 dw2 dw1 ...   home, then the hook
- */
+ *   upload     weights 1  weights 2 ..         batch k+1      each group's when the host
+ *                  │          │                                has them
+ *   compute    forward 1  forward 2 .. loss | loss' .. backward 2  backward 1
+ *                                       │                  │           │
+ *   download                          result          gradients 2  gradients 1
+ *
+ * The host waits for gradients that it has to send, never for a loss: it queues what it
+ * can and asks for results later. */
 #ifndef PS_CUDA_RUN_H
 #define PS_CUDA_RUN_H
 
-#include "cuda_plan.h"
+#include "cuda_batch.h"
+#include "cuda_graphs.h"
+#include "cuda_layers.h"
+
+/* Losses on their way home, the oldest first: a ring. */
+typedef struct ps_cuda_results {
+    ps_sums *home; // (PS_RESULTS_KEPT), pinned
+    ps_gpu_event *there[PS_RESULTS_KEPT];
+    int first, n;
+    ps_gpu_event *last; // of there: the last one queued; NULL: none
+} ps_cuda_results;
 
 typedef struct ps_cuda_run {
     ps_cuda_plan plan;
-    int n;        // of the last forward pass; 0: none yet
-    bool trained; // it was a training pass, and backward has not followed
+    ps_cuda_batch batch;
+    ps_cuda_graphs graphs;
+    ps_cuda_results results;
+    ps_cuda_pass pass; // the last forward's
+    ps_cuda_set *set;  // its graphs; NULL: none
+    bool trained;      // it was a training pass, and backward has not followed
+    bool buffers_here; // the GPU has the newest
+    int64_t counted;   // training passes since the host had them
     bool params_pinned, grads_pinned, buffers_pinned; // by us
-    ps_gpu_event *idle;     // compute has done what came before this pass
-    ps_gpu_event *uploaded; // the batch, or all parameters
-    ps_gpu_event *finished; // the pass
+    ps_gpu_event *uploaded;                           // all parameters, or the buffers
+    ps_gpu_event *finished;                           // the pass
 } ps_cuda_run;
 
 ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, const ps_program_options *options,
-                        const ps_model_graph *graph, const ps_cuda_resident *resident);
+                        const ps_model_graph *graph, const ps_cuda_resident *resident,
+                        bool no_graphs);
 void ps_cuda_run_fini(ps_cuda_run *run);
 
+/* As their namesakes in device.h. */
 ps_err ps_cuda_run_forward(ps_cuda_run *run, const ps_batch *batch, const ps_pass *pass,
                            ps_pass_result *result);
 ps_err ps_cuda_run_backward(ps_cuda_run *run, const ps_batch *batch, const ps_pass *pass);
 ps_err ps_cuda_run_outputs(ps_cuda_run *run, float *out, size_t count);
+ps_err ps_cuda_run_result(ps_cuda_run *run, ps_pass_result *out);
+ps_err ps_cuda_run_prefetch(ps_cuda_run *run, const ps_batch *batch);
+ps_err ps_cuda_run_settle_buffers(ps_cuda_run *run);
 
 #endif

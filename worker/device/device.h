@@ -21,6 +21,7 @@ typedef struct ps_device_options {
     int threads;    // cpu: of arithmetic
     const char *precision; // float32 | bf16 | fp16
     bool tf32;
+    bool no_graphs; // cuda: launches one by one, no CUDA graphs
 } ps_device_options;
 
 /* Called by forward and backward on the calling thread; a failure ends the pass with it.
@@ -46,10 +47,13 @@ typedef struct ps_batch {
 } ps_batch;
 
 typedef struct ps_pass {
-    bool training;    // dropout and batch statistics on
-    bool accumulate;  // add to what the pass before left in the gradient arena instead of
-                      // overwriting it; the parameters are still that pass's
-    float grad_scale; // backward: the mean loss is multiplied by it first
+    bool training;   // dropout and batch statistics on
+    bool accumulate; // add to what the pass before left in the gradient arena instead of
+                     // overwriting it; the parameters are still that pass's
+    bool same_weights; // evaluation: parameters and buffers are those of the program's
+                       // last pass
+    bool loss_later;   // ps_program_result is asked for the result
+    float grad_scale;  // backward: the mean loss is multiplied by it first
     ps_dropout_key dropout;
     const ps_pass_hooks *hooks; // may be NULL
 } ps_pass;
@@ -59,6 +63,9 @@ typedef struct ps_pass_result {
     int64_t correct; // samples whose largest output is the label's
 } ps_pass_result;
 
+/* Results that a program owes at most (loss_later). */
+enum { PS_RESULTS_KEPT = 4 };
+
 typedef struct ps_program_options {
     const ps_model_spec *spec; // borrowed for the program's life
     int max_batch;
@@ -66,6 +73,10 @@ typedef struct ps_program_options {
     float *params; // host arena, spec->arena_count elements; borrowed
     float *grads;  // host arena; borrowed; NULL when not training
     void *buffers; // host buffer arena (spec->buffer_bytes); borrowed
+    /* Of parameters and gradients that travel together. A device with memory of its own
+     * calls hooks, and moves ranges, for so many at a time, and at least for a layer's.
+     * 0: layer by layer. */
+    size_t group_bytes;
 } ps_program_options;
 
 typedef struct ps_device_ops {
@@ -81,8 +92,12 @@ typedef struct ps_device_ops {
     ps_err (*program_create)(ps_device *device, const ps_program_options *options,
                              ps_program **out);
     void (*program_destroy)(ps_program **program);
-    /* Runs the model on the batch; result may be NULL. In training, running statistics in
-     * the buffer arena are updated. After a failure, only destroy may be called. */
+    /* Runs the model on the batch. result NULL: it is not wanted, or later
+     * (pass->loss_later). Returns as early as the device likes: the host's parameters
+     * stay as they are until the result is known or backward, with grads_ready, has
+     * returned. In training, running statistics are updated, in the buffer arena at the
+     * latest when settle_buffers is called. After a failure, only destroy may be called.
+     */
     ps_err (*forward)(ps_program *program, const ps_batch *batch, const ps_pass *pass,
                       ps_pass_result *result);
     /* After a forward with the same batch and, but for grad_scale, pass. Calls
@@ -90,6 +105,16 @@ typedef struct ps_device_ops {
     ps_err (*backward)(ps_program *program, const ps_batch *batch, const ps_pass *pass);
     /* The last forward's outputs (n, outputs), copied to host memory. */
     ps_err (*outputs)(ps_program *program, float *out, size_t count);
+    /* The oldest result that is owed (pass->loss_later): waits for that pass alone. ARG
+     * when none is. */
+    ps_err (*result)(ps_program *program, ps_pass_result *out);
+    /* The batch that the next forward will be given, with the same content: a device with
+     * memory of its own copies it there beside the pass that it is at. NULL: it would
+     * gain nothing, and passes are done when their call returns. */
+    ps_err (*prefetch)(ps_program *program, const ps_batch *batch);
+    /* The buffer arena holds what the passes until now have made of it, and may be
+     * changed before the next one. NULL: always so. */
+    ps_err (*settle_buffers)(ps_program *program);
     /* Keeps the arenas of these parameters on the device, with the optimizer's states:
      * programs made for them afterwards work there, move nothing between there and the
      * host arenas (hooks are called all the same), and are destroyed before the stream.
@@ -141,6 +166,23 @@ static inline ps_err ps_program_backward(ps_program *program, const ps_batch *ba
 static inline ps_err ps_program_outputs(ps_program *program, float *out, size_t count)
 {
     return program->device->ops->outputs(program, out, count);
+}
+static inline ps_err ps_program_result(ps_program *program, ps_pass_result *out)
+{
+    return program->device->ops->result(program, out);
+}
+static inline bool ps_program_prefetches(const ps_program *program)
+{
+    return program->device->ops->prefetch != NULL;
+}
+static inline ps_err ps_program_prefetch(ps_program *program, const ps_batch *batch)
+{
+    return program->device->ops->prefetch(program, batch);
+}
+static inline ps_err ps_program_settle_buffers(ps_program *program)
+{
+    const ps_device_ops *ops = program->device->ops;
+    return ops->settle_buffers ? ops->settle_buffers(program) : PS_OK;
 }
 
 #endif

@@ -1,0 +1,365 @@
+/* A GPU's passes replayed as graphs against the same passes launch by launch: the same
+ * bits, while everything that may change from step to step does. An exchange that is as
+ * hard as its contract allows stands between: weights appear when they are asked for, and
+ * are garbage again from the moment on that their gradients are given. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "device.h"
+#include "host_gpu.h"
+#include "init_weights.h"
+#include "mem.h"
+
+enum { BATCH = 5, SHORT = 3, FEATURES = 2 * 8 * 8, STEPS = 4, EPOCHS = 4, CLASSES = 6 };
+
+typedef struct samples {
+    float x[BATCH * FEATURES];
+    int32_t labels[BATCH];
+    uint32_t positions[BATCH];
+} samples;
+
+/* [0] direct, each pass waited for; [1] graphs, prefetching, a result behind. */
+typedef struct side {
+    bool graphs;
+    ps_device *device;
+    ps_program *program, *evaluation;
+    float *params, *grads; // the arenas that the device sees
+    float *weights, *sums; // what the exchange knows
+    void *buffers;
+    samples batches[2]; // in turn: the next one is prepared beside the present one
+    double losses[EPOCHS * STEPS * 2];
+    int n_losses, n_passes;
+} side;
+
+typedef struct rig {
+    ps_config cfg;
+    ps_model_spec spec;
+    side sides[2];
+} rig;
+
+static void check(ps_err err)
+{
+    if (err != PS_OK) fail_msg("%s", ps_err_message());
+}
+
+/* --------------------------------------------------------------------------- set up */
+
+static void open_side(rig *r, side *s, bool graphs, size_t group_bytes)
+{
+    size_t bytes = r->spec.arena_count * sizeof(float);
+    const ps_device_options options = {
+        .index = -1, .local_rank = -1, .no_graphs = !graphs};
+    s->graphs = graphs;
+    check(ps_device_open("cuda", &options, &s->device));
+    check(ps_mem_zalloc_aligned(&s->params, bytes, "p"));
+    check(ps_mem_zalloc_aligned(&s->grads, bytes, "g"));
+    check(ps_mem_zalloc_aligned(&s->weights, bytes, "w"));
+    check(ps_mem_zalloc_aligned(&s->sums, bytes, "s"));
+    check(ps_mem_zalloc_aligned(&s->buffers, r->spec.buffer_bytes, "b"));
+    ps_init_weights(&r->spec, 3, 1, s->weights, s->buffers);
+    ps_program_options program = {.spec = &r->spec,
+                                  .max_batch = BATCH,
+                                  .training = true,
+                                  .params = s->params,
+                                  .grads = s->grads,
+                                  .buffers = s->buffers,
+                                  .group_bytes = group_bytes};
+    check(ps_program_create(s->device, &program, &s->program));
+    program.training = false;
+    check(ps_program_create(s->device, &program, &s->evaluation));
+}
+
+static void rig_init(rig *r, size_t group_bytes)
+{
+    const char *overrides[] = {
+        "model.input=[2, 8, 8]", "model.loss=nll",
+        "model.layers=[{conv2d: {name: a, out: 8, kernel: 3, padding: 1}}, "
+        "{batch_norm2d: {name: n}}, relu, {residual: {name: r, body: [{conv2d: {name: b, "
+        "out: 8, kernel: 3, padding: 1}}, {dropout: 0.3}]}}, relu, {max_pool2d: 2}, "
+        "{dropout: 0.25}, flatten, {linear: {name: c, out: 20}}, tanh, {dropout: 0.5}, "
+        "{linear: {name: d, out: 6}}, log_softmax]"};
+    memset(r, 0, sizeof *r);
+    check(ps_config_load(&r->cfg, NULL, overrides, 3));
+    check(ps_model_spec_init(&r->spec, &r->cfg));
+    open_side(r, &r->sides[0], false, group_bytes);
+    open_side(r, &r->sides[1], true, group_bytes);
+}
+
+static void rig_fini(rig *r)
+{
+    for (int i = 0; i < 2; i++) {
+        side *s = &r->sides[i];
+        ps_program_destroy(&s->program);
+        ps_program_destroy(&s->evaluation);
+        ps_device_close(&s->device);
+        free(s->params);
+        free(s->grads);
+        free(s->weights);
+        free(s->sums);
+        free(s->buffers);
+    }
+    ps_model_spec_fini(&r->spec);
+    ps_config_fini(&r->cfg);
+}
+
+/* ------------------------------------------------------------------------- exchange */
+
+typedef struct exchange {
+    const ps_model_spec *spec;
+    side *s;
+} exchange;
+
+/* From the first tensor's start to the last one's end. */
+static void range_of(const ps_model_spec *spec, int first, int n, size_t *at, size_t *len)
+{
+    const ps_tensor *last = &spec->tensors[first + n - 1];
+    *at = spec->tensors[first].offset;
+    *len = last->offset + last->count - *at;
+}
+
+static ps_err on_needed(void *ctx, int first, int n)
+{
+    const exchange *x = ctx;
+    size_t at, len;
+    range_of(x->spec, first, n, &at, &len);
+    memcpy(x->s->params + at, x->s->weights + at, len * sizeof(float));
+    return PS_OK;
+}
+
+static ps_err on_ready(void *ctx, int first, int n)
+{
+    const exchange *x = ctx;
+    size_t at, len;
+    range_of(x->spec, first, n, &at, &len);
+    memcpy(x->s->sums + at, x->s->grads + at, len * sizeof(float));
+    for (size_t i = at; i < at + len; i++)
+        x->s->params[i] = x->s->grads[i] = NAN;
+    return PS_OK;
+}
+
+/* ----------------------------------------------------------------------------- steps */
+
+/* Other samples, labels and positions in every pass. */
+static void make_samples(samples *b, int pass)
+{
+    for (int i = 0; i < BATCH * FEATURES; i++)
+        b->x[i] = sinf((float)(i * (pass + 3)) * 0.7f);
+    for (int i = 0; i < BATCH; i++) {
+        b->labels[i] = (i * 5 + pass) % CLASSES;
+        b->positions[i] = (uint32_t)(pass * 31 + i * 7);
+    }
+}
+
+static ps_batch batch_of(side *s, int pass, int n)
+{
+    samples *b = &s->batches[pass % 2];
+    return (ps_batch){n, b->x, b->labels, b->positions};
+}
+
+static void take_result(side *s)
+{
+    ps_pass_result result;
+    check(ps_program_result(s->program, &result));
+    s->losses[s->n_losses++] = result.loss_sum;
+}
+
+typedef struct micro_batch {
+    int epoch, n, next_n; // next_n 0: nothing follows
+    bool first, last;
+} micro_batch;
+
+static void train_pass(rig *r, side *s, const micro_batch *m)
+{
+    exchange x = {&r->spec, s};
+    int number = s->n_passes++;
+    ps_pass_hooks hooks = {.ctx = &x,
+                           .params_needed = m->first ? on_needed : NULL,
+                           .grads_ready = m->last ? on_ready : NULL};
+    ps_pass pass = {.training = true,
+                    .accumulate = !m->first,
+                    .loss_later = s->graphs,
+                    .grad_scale = 1.0f / (float)(1 + number % 3),
+                    .dropout = {.seed = 11 + (uint64_t)m->epoch / 2 * (1ull << 33),
+                                .epoch = (uint32_t)m->epoch},
+                    .hooks = &hooks};
+    if (number == 0) make_samples(&s->batches[0], 0);
+    ps_batch batch = batch_of(s, number, m->n);
+    ps_batch next = batch_of(s, number + 1, m->next_n);
+    ps_pass_result result;
+    check(ps_program_forward(s->program, &batch, &pass, s->graphs ? NULL : &result));
+    if (!s->graphs) s->losses[s->n_losses++] = result.loss_sum;
+    make_samples(&s->batches[(number + 1) % 2], number + 1);
+    // now and then the loader is late
+    if (s->graphs && m->next_n && number % 5 != 3)
+        check(ps_program_prefetch(s->program, &next));
+    check(ps_program_backward(s->program, &batch, &pass));
+    if (s->graphs && number > 0) take_result(s);
+}
+
+/* The exchange's own: another learning rate in every step. */
+static void make_weights(rig *r, side *s, int step)
+{
+    for (uint64_t i = 0; i < r->spec.arena_count; i++)
+        s->weights[i] -= 0.05f / (float)(1 + step) * s->sums[i];
+}
+
+/* Every third step has two micro-batches; an epoch's last batch is short. */
+static void train_epoch(rig *r, side *s, int epoch)
+{
+    for (int i = 0; i < STEPS; i++) {
+        int parts = i % 3 == 1 ? 2 : 1;
+        for (int m = 0; m < parts; m++) {
+            micro_batch b = {.epoch = epoch,
+                             .n = i == STEPS - 1 ? SHORT : BATCH,
+                             .first = m == 0,
+                             .last = m == parts - 1};
+            bool next_short = i + (b.last ? 1 : 0) == STEPS - 1;
+            b.next_n = i == STEPS - 1 ? 0 : next_short ? SHORT : BATCH;
+            train_pass(r, s, &b);
+        }
+        make_weights(r, s, epoch * STEPS + i);
+    }
+}
+
+/* Two batches, the second with what the device has of the first. */
+static double evaluate(rig *r, side *s)
+{
+    size_t bytes = r->spec.arena_count * sizeof(float);
+    double sum = 0;
+    memcpy(s->params, s->weights, bytes);
+    for (int i = 0; i < 2; i++) {
+        ps_batch batch = {BATCH - i, s->batches[0].x, s->batches[0].labels, NULL};
+        ps_pass pass = {.grad_scale = 1, .same_weights = s->graphs && i > 0};
+        ps_pass_result result;
+        check(ps_program_forward(s->evaluation, &batch, &pass, &result));
+        sum += result.loss_sum;
+        if (s->graphs) memset(s->params, 0xFF, bytes); // NaN: not to be read again
+    }
+    return sum;
+}
+
+static void compare(const rig *r)
+{
+    const side *a = &r->sides[0], *b = &r->sides[1];
+    size_t bytes = r->spec.arena_count * sizeof(float);
+    assert_memory_equal(a->sums, b->sums, bytes);
+    assert_memory_equal(a->weights, b->weights, bytes);
+    assert_memory_equal(a->buffers, b->buffers, r->spec.buffer_bytes);
+    assert_memory_equal(a->losses, b->losses, sizeof(double) * (size_t)b->n_losses);
+    assert_int_equal(a->n_losses, a->n_passes);
+}
+
+static int64_t counter_of(const rig *r, const char *buffers)
+{
+    int64_t value = -1;
+    for (int i = 0; i < r->spec.n_buffers; i++)
+        if (r->spec.buffers[i].role == PS_TENSOR_COUNTER)
+            memcpy(&value, buffers + r->spec.buffers[i].offset, sizeof value);
+    return value;
+}
+
+/* n_groups: of the model's layers with so many bytes together. */
+static void assert_same_bits(size_t group_bytes, long n_groups)
+{
+    rig *r = malloc(sizeof *r);
+    const long passes = EPOCHS * (STEPS + 1);
+    size_t bytes;
+    // of full and short batches and the further one of a step: captured once, together
+    // with forward segments for two sizes of evaluation
+    const long captures = 3 * 2 * n_groups + 2 * n_groups;
+    rig_init(r, group_bytes);
+    bytes = r->spec.buffer_bytes;
+    for (int epoch = 0; epoch < EPOCHS; epoch++) {
+        double evaluated[2];
+        char *settled[2] = {malloc(bytes), malloc(bytes)};
+        host_gpu_counts before = {0};
+        for (int i = 0; i < 2; i++) {
+            side *s = &r->sides[i];
+            if (i == 1) before = host_gpu_counted;
+            train_epoch(r, s, epoch);
+            check(ps_program_settle_buffers(s->program));
+            memcpy(settled[i], s->buffers, bytes);
+            evaluated[i] = evaluate(r, s);
+        }
+        compare(r);
+        assert_memory_equal(settled[0], settled[1], bytes);
+        assert_int_equal(counter_of(r, settled[1]), (epoch + 1) * (STEPS + 1));
+        free(settled[0]);
+        free(settled[1]);
+        assert_memory_equal(&evaluated[0], &evaluated[1], sizeof(double));
+        if (epoch < 2) continue;
+        // nothing but replays and the three launches around them, and two of evaluation
+        assert_int_equal(host_gpu_counted.captures - before.captures, 0);
+        assert_int_equal(host_gpu_counted.replays - before.replays,
+                         (STEPS + 1) * 2 * n_groups + 2 * n_groups);
+        assert_int_equal(host_gpu_counted.launches - before.launches,
+                         (STEPS + 1) * 3 + 2 * 2);
+    }
+    take_result(&r->sides[1]);
+    compare(r);
+    assert_int_equal(r->sides[1].n_losses, passes);
+    assert_int_equal(host_gpu_counted.captures, captures);
+    rig_fini(r);
+    free(r);
+}
+
+static int reset_counts(void **state)
+{
+    host_gpu_counted = (host_gpu_counts){0};
+    return 0;
+}
+
+static void test_layer_by_layer(void **state)
+{
+    assert_same_bits(0, 5);
+}
+
+static void test_groups(void **state)
+{
+    assert_same_bits(2000, 3);
+}
+
+static void test_whole_model(void **state)
+{
+    assert_same_bits(SIZE_MAX, 1);
+}
+
+/* A capture that fails leaves a device that can be closed. */
+static void test_refusals(void **state)
+{
+    rig *r = malloc(sizeof *r);
+    rig_init(r, SIZE_MAX);
+    side *s = &r->sides[1];
+    ps_pass_result result;
+    ps_pass pass = {.training = true, .loss_later = true, .grad_scale = 1};
+    make_samples(&s->batches[0], 0);
+    ps_batch batch = batch_of(s, 0, BATCH);
+    assert_int_equal(ps_program_result(s->program, &result), PS_ERR_ARG);
+    for (int i = 0; i < PS_RESULTS_KEPT; i++)
+        check(ps_program_forward(s->program, &batch, &pass, NULL));
+    assert_int_equal(ps_program_forward(s->program, &batch, &pass, NULL), PS_ERR_ARG);
+    for (int i = 0; i < PS_RESULTS_KEPT; i++)
+        check(ps_program_result(s->program, &result));
+    assert_int_equal(ps_program_result(s->program, &result), PS_ERR_ARG);
+    batch.n = BATCH + 1;
+    assert_int_equal(ps_program_prefetch(s->program, &batch), PS_ERR_ARG);
+    rig_fini(r);
+    free(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_layer_by_layer, reset_counts),
+        cmocka_unit_test_setup(test_groups, reset_counts),
+        cmocka_unit_test_setup(test_whole_model, reset_counts),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,78 @@
+"""Whole jobs on device cuda, with the host in the GPU's place (contract/host_gpu.c)."""
+import os
+import unittest
+
+from jobs import BIN, ROOT, JobTest, read_safetensors
+
+MODEL = """
+model:
+  input: [1, 8, 8]
+  loss: cross_entropy
+  layers: [{conv2d: {name: a, out: 6, kernel: 3}}, {batch_norm2d: {name: n}}, relu,
+           {max_pool2d: 2}, {dropout: 0.25}, flatten, {linear: {name: b, out: 24}}, relu,
+           {dropout: 0.5}, {linear: {name: c, out: 10}}]
+train: {epochs: 4, seed: 3, device: cuda}
+data: {kind: idx, path: %s, train: 0-74, test: 0-39, scale: 0.0625, batch: 16, eval_batch: 16,
+       drop_last: false}
+optimizer: {name: sgd, lr: 0.05, momentum: 0.9}
+schedule: {name: cosine}
+""" % (ROOT / "configs/digits")
+
+
+class HostGpu(JobTest):
+    def setUp(self):
+        super().setUp()
+        os.mkdir(self.path("bin"))
+        for name in os.listdir(BIN):
+            if name != "ps-worker":
+                os.symlink(BIN / name, self.path("bin", name))
+        os.symlink(BIN / "ps-worker-host-gpu", self.path("bin", "ps-worker"))
+        self.config = self.path("job.yaml")
+        with open(self.config, "w", encoding="utf-8") as f:
+            f.write(MODEL)
+
+    def run_job(self, out, mode, *settings, eager=0):
+        os.environ["PS_HOST_GPU_EAGER"] = str(eager)
+        self.addCleanup(os.environ.pop, "PS_HOST_GPU_EAGER", None)
+        self.psrun("--build-dir", self.folder, *mode, self.config, *settings, out=out)
+        return self.weights(out)
+
+    def losses(self, out):
+        return {r["step"]: r["loss"] for r in self.records(out) if "loss_mean" in r}
+
+    def test_every_step_has_its_own_loss_and_graphs_change_no_bit(self):
+        for mode in (["-m", "single"], ["-m", "ps", "-s", 1, "-w", 2]):
+            name = mode[1]
+            direct = self.run_job(f"{name}-direct", mode, "train.graphs=false",
+                                  "train.log_every=1")
+            losses = self.losses(f"{name}-direct")
+            for i, (more, eager) in enumerate(((["train.log_every=1"], 0),
+                                               (["train.log_every=3"], 0),
+                                               (["train.log_every=1000"], 6),
+                                               (["train.log_every=1000"], 1))):
+                out = f"{name}-{i}"
+                self.assertEqual(self.run_job(out, mode, *more, eager=eager), direct, out)
+                found = self.losses(out)
+                self.assertTrue(found)
+                self.assertEqual(found, {step: losses[step] for step in found}, out)
+                self.assertEqual(self.summary(out)["train_loss"],
+                                 self.summary(f"{name}-direct")["train_loss"])
+                self.assertEqual(self.summary(out)["test_loss"],
+                                 self.summary(f"{name}-direct")["test_loss"])
+
+    def test_the_cpu_trains_to_the_same_weights_within_rounding(self):
+        for mode in (["-m", "single"], ["-m", "ps", "-s", 1, "-w", 2]):
+            ways = {}
+            for device in ("cuda", "cpu"):
+                out = f"{mode[1]}-{device}"
+                self.run_job(out, mode, f"train.device={device}", "train.accumulate=2",
+                             "train.epochs=2")
+                ways[device], _ = read_safetensors(self.path(out, "model.safetensors"))
+            for name, (kind, _, values) in ways["cuda"].items():
+                bound = 0 if kind == "I64" else 1e-4
+                worst = max(abs(a - b) for a, b in zip(values, ways["cpu"][name][2]))
+                self.assertLessEqual(worst, bound, name)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,99 @@
+#include "cuda_batch.h"
+
+#include <string.h>
+
+static const char who[] = "the batch";
+
+ps_err ps_cuda_batch_init(ps_cuda_batch *b, ps_gpu *gpu, int max_batch, int64_t features)
+{
+    size_t n = (size_t)max_batch;
+    *b = (ps_cuda_batch){.gpu = gpu, .features = features};
+    b->positions_at = n * sizeof(int32_t);
+    b->x_at = (b->positions_at + n * sizeof(uint32_t) + 255) / 256 * 256;
+    size_t bytes = b->x_at + n * (size_t)features * sizeof(float);
+    for (int i = 0; i < PS_CUDA_STAGES; i++) {
+        PS_TRY(ps_gpu_take_pinned(gpu, bytes, who, &b->staging[i]));
+        PS_TRY(ps_gpu_event_create(gpu, &b->uploaded[i]));
+    }
+    PS_TRY(ps_gpu_event_create(gpu, &b->taken));
+    PS_TRY(ps_gpu_take(gpu, bytes, who, &b->incoming));
+    PS_TRY(ps_gpu_take(gpu, n * sizeof *b->labels, who, &b->labels));
+    PS_TRY(ps_gpu_take(gpu, n * sizeof *b->positions, who, &b->positions));
+    return ps_gpu_take(gpu, sizeof *b->key, who, &b->key);
+}
+
+void ps_cuda_batch_fini(ps_cuda_batch *b)
+{
+    void *const taken[] = {b->incoming, b->labels, b->positions, b->key};
+    for (size_t i = 0; b->gpu && i < sizeof taken / sizeof *taken; i++)
+        ps_gpu_give(b->gpu, taken[i]);
+    for (int i = 0; b->gpu && i < PS_CUDA_STAGES; i++) {
+        ps_gpu_give_pinned(b->gpu, b->staging[i]);
+        ps_gpu_event_destroy(&b->uploaded[i]);
+    }
+    ps_gpu_event_destroy(&b->taken);
+    *b = (ps_cuda_batch){0};
+}
+
+static size_t fill(const ps_cuda_batch *b, const ps_batch *batch, char *to)
+{
+    size_t n = (size_t)batch->n, x = n * (size_t)b->features * sizeof(float);
+    if (batch->labels) memcpy(to, batch->labels, n * sizeof(int32_t));
+    if (batch->positions)
+        memcpy(to + b->positions_at, batch->positions, n * sizeof(uint32_t));
+    memcpy(to + b->x_at, batch->x, x);
+    return b->x_at + x;
+}
+
+/* Two stages: one is filled while the copy from the other may still run. */
+static ps_err upload(ps_cuda_batch *b, const ps_batch *batch)
+{
+    b->stage = (b->stage + 1) % PS_CUDA_STAGES;
+    char *staging = b->staging[b->stage];
+    ps_gpu_event *uploaded = b->uploaded[b->stage];
+    PS_TRY(ps_gpu_sync(b->gpu, uploaded, who));
+    size_t bytes = fill(b, batch, staging);
+    PS_TRY(ps_gpu_await(b->gpu, PS_GPU_UPLOAD, b->taken));
+    PS_TRY(ps_gpu_copy_in(b->gpu, PS_GPU_UPLOAD, b->incoming, staging, bytes, who));
+    return ps_gpu_record(b->gpu, uploaded, PS_GPU_UPLOAD);
+}
+
+ps_err ps_cuda_batch_prefetch(ps_cuda_batch *b, const ps_batch *batch)
+{
+    PS_TRY(upload(b, batch));
+    b->waiting = *batch;
+    return PS_OK;
+}
+
+static bool is_waiting(const ps_cuda_batch *b, const ps_batch *batch)
+{
+    const ps_batch *w = &b->waiting;
+    return w->n == batch->n && w->x == batch->x && w->labels == batch->labels &&
+           w->positions == batch->positions;
+}
+
+static ps_err take_x(ps_cuda_batch *b, int64_t n, const ps_cuda_input *input)
+{
+    const float *x = (const float *)(const void *)(b->incoming + b->x_at);
+    if (input->channels > 1 && input->plane > 1)
+        return PS_LAUNCH(b->gpu, swap, n * b->features, who, .x = x, .y = input->at,
+                         .b = (uint32_t)input->channels, .a = ps_divisor_of(n),
+                         .inner = ps_divisor_of(input->plane));
+    return PS_LAUNCH(b->gpu, pass, n * b->features, who, .x = x, .y = input->at);
+}
+
+ps_err ps_cuda_batch_take(ps_cuda_batch *b, const ps_batch *batch,
+                          const ps_cuda_input *input, ps_dropout_key key)
+{
+    if (!is_waiting(b, batch)) PS_TRY(upload(b, batch));
+    b->waiting.n = 0;
+    PS_TRY(ps_gpu_await(b->gpu, PS_GPU_COMPUTE, b->uploaded[b->stage]));
+    PS_TRY(PS_LAUNCH(
+        b->gpu, take, batch->n, who,
+        .labels_in = (const int32_t *)(const void *)b->incoming,
+        .positions_in = (const uint32_t *)(const void *)(b->incoming + b->positions_at),
+        .labels = b->labels, .positions = b->positions, .key = b->key,
+        .value = {{(uint32_t)key.seed, (uint32_t)(key.seed >> 32)}, key.epoch}));
+    PS_TRY(take_x(b, batch->n, input));
+    return ps_gpu_record(b->gpu, b->taken, PS_GPU_COMPUTE);
+}
