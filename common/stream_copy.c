@@ -2,7 +2,7 @@
 
 #include <string.h>
 #ifdef __SSE2__
-#include <xmmintrin.h>
+#include <immintrin.h>
 #endif
 
 enum { CACHES_HOLD = 16 << 20 }; // a server's last level, shared with other processes
@@ -15,6 +15,11 @@ bool ps_stream_copy_pays(uint64_t bytes)
 void ps_stream_copy(float *restrict to, const float *restrict from, uint64_t n)
 {
     uint64_t i = 0;
+#ifdef __AVX512F__
+    if (((uintptr_t)to & 63) == 0) // a cache line at a time
+        for (; i + 16 <= n; i += 16)
+            _mm512_stream_ps(to + i, _mm512_loadu_ps(from + i));
+#endif
 #ifdef __SSE2__
     if (((uintptr_t)to & 15) == 0)
         for (; i + 4 <= n; i += 4)

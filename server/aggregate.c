@@ -8,7 +8,9 @@
 #include "mem.h"
 #include "stream_copy.h"
 
-enum { BLOCK = 4096 };
+/* Elements of a block, which stays in the first cache from the sum to the copies; memory
+ * is asked for so far ahead of it. */
+enum { BLOCK = 256, AHEAD = 2 * BLOCK, LINE = 16 };
 
 static uint64_t aligned_count(uint64_t count)
 {
@@ -131,10 +133,31 @@ static void copy_out(float *to, const float *from, uint64_t n, bool stream)
         memcpy(to, from, n * sizeof *from);
 }
 
+static void ask_for(const float *x, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i += LINE)
+        __builtin_prefetch(x + i, 1);
+}
+
+/* Gradients come from other processes' memory, in pages that lie anywhere: at every page
+ * the processor's own prefetching starts again, and there are up to W + 3 streams. */
+static void ask_ahead(const ps_aggregate *a, const ps_aggregate_step *s, uint64_t at)
+{
+    if (at + AHEAD >= a->count) return;
+    uint64_t from = at + AHEAD, n = a->count - from < BLOCK ? a->count - from : BLOCK;
+    for (int r = 0; r < s->n_grads; r++)
+        for (uint64_t i = 0; i < n; i += LINE)
+            __builtin_prefetch(s->grads[r] + from + i);
+    ask_for(a->weights + from, n);
+    for (int i = 0; i < s->optimizer->n_states; i++)
+        ask_for(a->states[i] + from, n);
+}
+
 static ps_err apply_block(ps_aggregate *a, const ps_aggregate_step *s,
                           const ps_segment *segment, uint64_t at, uint64_t n)
 {
     _Alignas(64) float scratch[BLOCK];
+    ask_ahead(a, s, at);
     const float *sum = sum_block(scratch, s, at, n);
     if (s->check && !ps_finite_all(sum, n)) return bad_sum(s, segment, at, n);
     float *states[PS_OPTIMIZER_MAX_STATES] = {0};
