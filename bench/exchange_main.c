@@ -19,6 +19,7 @@
 
 #include "cli.h"
 #include "exchange.h"
+#include "init_method.h"
 
 enum { STATES = 17, JOIN_MS = 60000 };
 
@@ -62,8 +63,11 @@ static ps_err make(bench *b)
     b->n_steps = (uint64_t)cfg->train.steps;
     if (b->n_steps == 0) return ps_err_set(PS_ERR_CONFIG, "train.steps: at least 1");
     PS_TRY(ps_model_spec_init(&b->spec, cfg));
-    PS_TRY(ps_plan_init(&b->plan, &b->spec, (uint64_t)cfg->exchange.chunk,
-                        (uint32_t)(cfg->job.servers * cfg->server.shards)));
+    PS_TRY(ps_plan_init(
+        &b->plan, &b->spec,
+        ps_plan_chunk_wanted(cfg->exchange.chunk,
+                             ps_init_method_is_loopback(b->cli->init_method)),
+        (uint32_t)(cfg->job.servers * cfg->server.shards)));
     PS_TRY(ps_optimizer_init(&b->optimizer, cfg));
     PS_TRY(ps_schedule_init(&b->schedule, cfg, b->n_warmup + b->n_steps));
     PS_TRY(ps_mem_zalloc(&b->step_ns, b->n_steps, sizeof *b->step_ns, "times"));

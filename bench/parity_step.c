@@ -27,6 +27,7 @@
 #include "cli.h"
 #include "device.h"
 #include "exchange.h"
+#include "init_method.h"
 #include "loader.h"
 
 enum { WAIT_MS = 60000 };
@@ -213,7 +214,7 @@ static ps_err all_steps(rank_state *r)
     return PS_OK;
 }
 
-static ps_err set_up_model(rank_state *r, const char *states_path)
+static ps_err set_up_model(rank_state *r, const ps_cli *cli, const char *states_path)
 {
     const ps_config *cfg = &r->cfg;
     PS_TRY(ps_model_spec_init(&r->spec, cfg));
@@ -222,7 +223,9 @@ static ps_err set_up_model(rank_state *r, const char *states_path)
                           "teacher-forced parity needs a model without buffers");
     bool ps = strcmp(cfg->exchange.name, "ps") == 0;
     uint32_t shards = ps ? (uint32_t)(cfg->job.servers * cfg->server.shards) : 1;
-    PS_TRY(ps_plan_init(&r->plan, &r->spec, (uint64_t)cfg->exchange.chunk, shards));
+    uint64_t chunk = ps_plan_chunk_wanted(cfg->exchange.chunk,
+                                          ps_init_method_is_loopback(cli->init_method));
+    PS_TRY(ps_plan_init(&r->plan, &r->spec, chunk, shards));
     PS_TRY(ps_optimizer_init(&r->optimizer, cfg));
     PS_TRY(ps_schedule_init(&r->schedule, cfg, UINT32_MAX));
     r->teacher_optimizer = (ps_optimizer){.kind = PS_OPTIMIZER_SGD, .lr = r->teacher_lr};
@@ -314,7 +317,7 @@ static ps_err run(rank_state *r, const ps_cli *cli, const char *states_path)
     r->world = (int)r->cfg.job.workers;
     if (r->rank < 0 || !cli->out)
         return ps_err_set(PS_ERR_ARG, "RANK and --out have to be given");
-    PS_TRY(set_up_model(r, states_path));
+    PS_TRY(set_up_model(r, cli, states_path));
     PS_TRY(set_up_data(r));
     PS_TRY(join(r, cli));
     if (r->rank == 0) {

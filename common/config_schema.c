@@ -169,7 +169,8 @@ const ps_config_key ps_config_keys[] = {
 
     WORD("exchange.name", exchange.name, JOB, "ps|allreduce|gloo|nccl|none", "ps",
          "how gradients become weights; allreduce: nccl on GPUs, else gloo"),
-    BYTES("exchange.chunk", exchange.chunk, JOB, 0, "auto", "bytes of a chunk"),
+    BYTES("exchange.chunk", exchange.chunk, JOB, 0, "auto",
+          "bytes of a chunk; auto suits the links, or one host (MASTER_ADDR 127.0.0.1)"),
     WORD("exchange.codec", exchange.codec, JOB, "none|fp16|bf16|int8|onebit|topk",
          "none",
          "compression of what travels, in both directions"),

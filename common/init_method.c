@@ -59,6 +59,15 @@ static ps_err write_whole(const char *path, const char *line)
     return err;
 }
 
+bool ps_init_method_is_loopback(const char *text)
+{
+    ps_init_method m;
+    if (!text || strncmp(text, "tcp://", 6) != 0) return false;
+    if (ps_init_method_parse(text, &m) != PS_OK) return false; // said where it is used
+    return strcmp(m.host, "localhost") == 0 || strcmp(m.host, "::1") == 0 ||
+           strncmp(m.host, "127.", 4) == 0;
+}
+
 ps_err ps_init_file_write(const char *path, const ps_init_record *record)
 {
     char aside[PS_INIT_PATH_MAX + 32], line[192];

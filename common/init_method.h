@@ -28,6 +28,10 @@ typedef struct ps_init_method {
 /* ARG says what forms there are. */
 ps_err ps_init_method_parse(const char *text, ps_init_method *out);
 
+/* A tcp:// method whose host says without being looked up that it is this one: an address
+ * of 127.0.0.0/8, ::1 or localhost. NULL: no. */
+bool ps_init_method_is_loopback(const char *text);
+
 typedef struct ps_init_record {
     char address[PS_ADDRESS_MAX];
     int port;

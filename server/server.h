@@ -11,6 +11,7 @@ typedef struct ps_server ps_server;
 typedef struct ps_server_options {
     const ps_config *config; // borrowed for the server's life
     const char *address;     // to bind the shards on; borrowed during the call
+    const char *init_method; // as the member's; NULL: none is known yet
     int n_servers, n_workers;
 } ps_server_options;
 

@@ -143,6 +143,7 @@ static ps_err serve(const ps_config *cfg, const ps_cli *cli, signal_watch *watch
     const ps_server_options options = {
         .config = cfg,
         .address = address,
+        .init_method = cli->init_method,
         .n_servers = (int)cfg->job.servers,
         .n_workers = (int)cfg->job.workers,
     };

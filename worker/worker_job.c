@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "device_stream.h"
+#include "init_method.h"
 #include "init_weights.h"
 #include "log.h"
 #include "procstat.h"
@@ -73,7 +74,9 @@ static ps_err plan_job(job *j)
         return ps_err_set(PS_ERR_CONFIG, "exchange.name is ps, but job.servers is 0");
     PS_TRY(ps_model_spec_init(&j->spec, c));
     uint32_t shards = is_ps(j) ? (uint32_t)(j->n_servers * c->server.shards) : 1;
-    PS_TRY(ps_plan_init(&j->plan, &j->spec, (uint64_t)c->exchange.chunk, shards));
+    uint64_t chunk = ps_plan_chunk_wanted(
+        c->exchange.chunk, ps_init_method_is_loopback(j->cli->init_method));
+    PS_TRY(ps_plan_init(&j->plan, &j->spec, chunk, shards));
     return ps_optimizer_init(&j->optimizer, c);
 }
 

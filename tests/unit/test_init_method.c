@@ -42,6 +42,17 @@ static void reads_the_forms(void **state)
     assert_string_equal(m.path, "/shared/job 7");
 }
 
+static void knows_this_host_by_its_address(void **state)
+{
+    assert_true(ps_init_method_is_loopback("tcp://127.0.0.1:29500"));
+    assert_true(ps_init_method_is_loopback("tcp://[::1]:29500"));
+    assert_true(ps_init_method_is_loopback("tcp://localhost:29500"));
+    assert_false(ps_init_method_is_loopback("tcp://10.0.0.1:29500"));
+    assert_false(ps_init_method_is_loopback("tcp://127.0.0.1"));
+    assert_false(ps_init_method_is_loopback("file:///127.0.0.1"));
+    assert_false(ps_init_method_is_loopback(NULL));
+}
+
 static void refuses_other_forms(void **state)
 {
     static const char *const bad[] = {"",          "host:29500",  "tcp://host",
@@ -113,6 +124,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_the_forms),
+        cmocka_unit_test(knows_this_host_by_its_address),
         cmocka_unit_test(refuses_other_forms),
         cmocka_unit_test(a_record_returns_and_only_its_owner_removes_it),
         cmocka_unit_test(refuses_other_files),

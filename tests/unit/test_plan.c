@@ -184,12 +184,23 @@ static void a_bias_rides_with_the_end_of_its_weight(void **state)
 /* What was measured on 1 Gbit/s links: 64 KiB for 25 MB, 48 KiB for 4.8 MB. */
 static void the_automatic_size_grows_with_the_root(void **state)
 {
-    uint64_t at_25 = ps_plan_auto_chunk_bytes(25u << 20, 4);
+    uint64_t at_25 = ps_plan_auto_chunk_bytes(25u << 20, 4, false);
     assert_int_equal(at_25, 64 << 10);
-    assert_int_equal(ps_plan_auto_chunk_bytes(4800000, 4), 48 << 10);
-    assert_int_equal(ps_plan_auto_chunk_bytes(UINT64_C(1) << 40, 1), 1 << 20);
-    assert_int_equal(ps_plan_auto_chunk_bytes(100, 16), BLOCK_BYTES);
+    assert_int_equal(ps_plan_auto_chunk_bytes(4800000, 4, false), 48 << 10);
+    assert_int_equal(ps_plan_auto_chunk_bytes(UINT64_C(1) << 40, 1, false), 1 << 20);
+    assert_int_equal(ps_plan_auto_chunk_bytes(100, 16, false), BLOCK_BYTES);
     assert_int_equal(at_25 % BLOCK_BYTES, 0);
+}
+
+/* On one host: 512 KiB. */
+static void one_host_wants_larger_chunks(void **state)
+{
+    assert_int_equal(ps_plan_auto_chunk_bytes(25u << 20, 4, true), 512 << 10);
+    assert_int_equal(ps_plan_auto_chunk_bytes(100, 16, true), BLOCK_BYTES);
+    assert_int_equal(ps_plan_chunk_wanted(0, true), PS_CHUNK_AUTO_ONE_HOST);
+    assert_int_equal(ps_plan_chunk_wanted(0, false), PS_CHUNK_AUTO);
+    assert_int_equal(ps_plan_chunk_wanted(65536, true), 65536);
+    assert_int_equal(ps_plan_chunk_wanted(1, true), 2); // a block, not "auto"
 }
 
 static void more_shards_than_chunks_is_an_error(void **state)
@@ -216,6 +227,7 @@ int main(void)
         cmocka_unit_test(the_hash_tells_plans_apart),
         cmocka_unit_test(a_bias_rides_with_the_end_of_its_weight),
         cmocka_unit_test(the_automatic_size_grows_with_the_root),
+        cmocka_unit_test(one_host_wants_larger_chunks),
         cmocka_unit_test(more_shards_than_chunks_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
