@@ -47,6 +47,7 @@
     X(loss)                                                                              \
     X(loss_grad)                                                                         \
     X(unscale)                                                                           \
+    X(clip)                                                                              \
     X(optimizer)                                                                         \
     X(norm_lane)                                                                         \
     X(norm_block)
@@ -56,7 +57,9 @@
     X(norm_dots)                                                                         \
     X(row_sums)                                                                          \
     X(loss_total)                                                                        \
-    X(bad_values)
+    X(bad_values)                                                                        \
+    X(bad_blocks)                                                                        \
+    X(verdict)
 
 enum { PS_SUM_LANES = 256 };
 
@@ -835,9 +838,17 @@ PS_ARITH void ps_k_loss_grad_at(const ps_k_loss_grad *k, uint32_t n)
 
 /* ----------------------------------------------------------------------- optimizer */
 
+/* What the gradients of a step say about it: in the GPU's memory, so that no host has to
+ * wait for it. */
+typedef struct ps_verdict {
+    uint64_t refused; // the first step that is not made, nor one after it; 0: none
+    float scale;      // of the gradient
+} ps_verdict;
+
 /* ps_optimizer_scalars without what is the same for every element of a launch; the two
  * decays are those of weights and of biases and norms. */
 typedef struct ps_k_optimizer {
+    const ps_verdict *verdict; // NULL: the step is made
     float *p;
     const float *g;
     float *s0, *s1;            // states; SGD without momentum has none
@@ -863,9 +874,9 @@ PS_ARITH uint32_t ps_tensor_of(const uint32_t *starts, uint32_t n, uint32_t i)
     return low;
 }
 
-PS_ARITH void ps_sgd_element(const ps_k_optimizer *k, float decay, size_t i)
+PS_ARITH void ps_sgd_element(const ps_k_optimizer *k, float scale, float decay, size_t i)
 {
-    float p = k->p[i], d = fmaf(decay, p, k->scale * k->g[i]), up = d;
+    float p = k->p[i], d = fmaf(decay, p, scale * k->g[i]), up = d;
     if (k->s0) {
         float b = k->first_step ? d : fmaf(k->damp, d, k->momentum * k->s0[i]);
         k->s0[i] = b;
@@ -874,9 +885,9 @@ PS_ARITH void ps_sgd_element(const ps_k_optimizer *k, float decay, size_t i)
     k->p[i] = fmaf(k->lr_neg, up, p);
 }
 
-PS_ARITH void ps_adam_element(const ps_k_optimizer *k, float decay, size_t i)
+PS_ARITH void ps_adam_element(const ps_k_optimizer *k, float scale, float decay, size_t i)
 {
-    float g = k->scale * k->g[i], w = k->p[i], m = k->s0[i], mean;
+    float g = scale * k->g[i], w = k->p[i], m = k->s0[i], mean;
     if (k->decoupled)
         w *= decay;
     else
@@ -900,10 +911,12 @@ PS_ARITH void ps_k_optimizer_at(const ps_k_optimizer *k, uint32_t i)
 {
     uint32_t at = k->first + i;
     float decay = k->decay[k->undecayed[ps_tensor_of(k->starts, k->n_tensors, at)]];
+    float scale = k->verdict ? k->verdict->scale : k->scale;
+    if (k->verdict && k->verdict->refused) return;
     if (k->adam)
-        ps_adam_element(k, decay, at);
+        ps_adam_element(k, scale, decay, at);
     else
-        ps_sgd_element(k, decay, at);
+        ps_sgd_element(k, scale, decay, at);
 }
 
 typedef struct ps_k_unscale {
@@ -942,22 +955,90 @@ PS_ARITH void ps_k_bad_values_done(const ps_k_bad_values *k, uint32_t block, ps_
     k->parts[block] = s;
 }
 
+/* A block of the norm (grad_norm.h): a range of the arena, within one tensor. */
+typedef struct ps_norm_range {
+    uint32_t begin, n;
+} ps_norm_range;
+
+/* The same by blocks of the norm, one for each, unless a step was refused: then the parts
+ * stay that step's. */
+typedef struct ps_k_bad_blocks {
+    const float *x; // the arena
+    const ps_norm_range *ranges;
+    const ps_verdict *verdict;
+    ps_sums *parts;
+} ps_k_bad_blocks;
+
+PS_ARITH ps_sums ps_k_bad_blocks_lane(const ps_k_bad_blocks *k, uint32_t block,
+                                      uint32_t lane)
+{
+    const float *x = k->x + k->ranges[block].begin;
+    uint32_t bad = 0;
+    for (uint32_t i = lane; i < k->ranges[block].n; i += PS_SUM_LANES)
+        bad += !(x[i] - x[i] == 0.0f);
+    ps_sums s = {(double)bad, 0.0};
+    return s;
+}
+
+PS_ARITH void ps_k_bad_blocks_done(const ps_k_bad_blocks *k, uint32_t block, ps_sums s)
+{
+    if (!k->verdict->refused) k->parts[block] = s;
+}
+
+/* One block: the step is refused when any part has a bad value. */
+typedef struct ps_k_verdict {
+    const ps_sums *parts;
+    uint32_t n;
+    uint64_t step; // from 1
+    ps_verdict *verdict;
+} ps_k_verdict;
+
+PS_ARITH ps_sums ps_k_verdict_lane(const ps_k_verdict *k, uint32_t block, uint32_t lane)
+{
+    ps_sums s = {0.0, 0.0};
+    for (uint32_t i = lane; i < k->n; i += PS_SUM_LANES)
+        s.a += k->parts[i].a;
+    return s;
+}
+
+PS_ARITH void ps_k_verdict_done(const ps_k_verdict *k, uint32_t block, ps_sums s)
+{
+    if (s.a > 0.0 && !k->verdict->refused) k->verdict->refused = k->step;
+}
+
+/* ps_grad_norm_total and ps_grad_norm_clip. Count: 1. */
+typedef struct ps_k_clip {
+    const double *sums;
+    uint32_t n;
+    double max_norm;
+    ps_verdict *verdict;
+} ps_k_clip;
+
+PS_ARITH void ps_k_clip_at(const ps_k_clip *k, uint32_t i)
+{
+    double sum = 0.0;
+    for (uint32_t b = 0; b < k->n; b++)
+        sum += k->sums[b];
+    double factor = k->max_norm / (sqrt(sum) + 1e-6);
+    k->verdict->scale = (float)(factor >= 1.0 ? 1.0 : factor);
+}
+
 /* grad_norm.c's sums of a block: 16 lanes, then halves added. Count: 16 * blocks. */
 enum { PS_NORM_LANES = 16 };
 
 typedef struct ps_k_norm_lane {
-    const float *x;
+    const float *x; // the arena
+    const ps_norm_range *ranges;
     double *lanes; // (blocks, 16)
-    uint32_t n, block;
 } ps_k_norm_lane;
 
 PS_ARITH void ps_k_norm_lane_at(const ps_k_norm_lane *k, uint32_t i)
 {
-    uint32_t begin = i / PS_NORM_LANES * k->block, left = k->n - begin;
-    uint32_t end = begin + (left < k->block ? left : k->block);
+    ps_norm_range range = k->ranges[i / PS_NORM_LANES];
+    const float *x = k->x + range.begin;
     double sum = 0.0;
-    for (uint32_t at = begin + i % PS_NORM_LANES; at < end; at += PS_NORM_LANES)
-        sum += (double)k->x[at] * (double)k->x[at];
+    for (uint32_t at = i % PS_NORM_LANES; at < range.n; at += PS_NORM_LANES)
+        sum += (double)x[at] * (double)x[at];
     k->lanes[i] = sum;
 }
 

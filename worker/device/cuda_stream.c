@@ -20,7 +20,10 @@ typedef struct cuda_stream {
     ps_sums *bad;                     // parts of a check, on the GPU
     ps_sums *bad_home;                // and pinned
     double *lanes, *sums, *sums_home; // of the blocks of the norm
-    ps_gpu_event *marked, *waited;
+    ps_norm_range *ranges;            // these blocks, on the GPU
+    uint32_t n_blocks;
+    ps_verdict *verdict, *verdict_home; // on the GPU, and pinned
+    ps_gpu_event *marked, *waited, *told;
     bool params_pinned;
 } cuda_stream;
 
@@ -107,6 +110,11 @@ static ps_err stream_done(ps_device_stream *base, bool *done)
     return ps_gpu_passed(of(base)->gpu, of(base)->marked, done);
 }
 
+static uint64_t blocks_of(const ps_tensor *t)
+{
+    return (t->count + PS_NORM_BLOCK - 1) / PS_NORM_BLOCK;
+}
+
 static int64_t parts_of(uint64_t count)
 {
     return (int64_t)((count + PS_BAD_PART - 1) / PS_BAD_PART);
@@ -140,32 +148,22 @@ static ps_err stream_unscale(ps_device_stream *base, uint64_t offset, uint64_t c
     return stream_check_finite(base, offset, count, finite);
 }
 
-/* The blocks of one tensor's part [begin, end), in its own elements; *sums moves on. */
-static ps_err queue_norm(cuda_stream *s, const ps_tensor *t, uint64_t begin, uint64_t end,
-                         double **sums)
+/* The sums of blocks [first, first + n). */
+static ps_err queue_norm(cuda_stream *s, uint64_t first, uint64_t n)
 {
-    int64_t blocks = (int64_t)((end - begin + PS_NORM_BLOCK - 1) / PS_NORM_BLOCK);
-    PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, norm_lane, blocks * PS_NORM_LANES, who,
-                        .x = s->resident.grads + t->offset + begin, .lanes = s->lanes,
-                        .n = (uint32_t)(end - begin), .block = PS_NORM_BLOCK));
-    PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, norm_block, blocks, who,
-                        .lanes = s->lanes, .sums = *sums));
-    *sums += blocks;
-    return PS_OK;
+    PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, norm_lane, (int64_t)n * PS_NORM_LANES,
+                        who, .x = s->resident.grads, .ranges = s->ranges + first,
+                        .lanes = s->lanes));
+    return PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, norm_block, (int64_t)n, who,
+                        .lanes = s->lanes, .sums = s->sums);
 }
 
 static ps_err stream_norm_sums(ps_device_stream *base, const ps_chunk *chunk,
                                double *sums)
 {
     cuda_stream *s = of(base);
-    double *at = s->sums;
-    for (int i = chunk->first_tensor; i <= chunk->last_tensor; i++) {
-        const ps_tensor *t = &s->at.spec->tensors[i];
-        uint64_t begin = chunk->offset > t->offset ? chunk->offset - t->offset : 0;
-        uint64_t end = chunk->offset + chunk->count - t->offset;
-        PS_TRY(queue_norm(s, t, begin, end < t->count ? end : t->count, &at));
-    }
-    size_t n = (size_t)(at - s->sums);
+    uint64_t n, first = ps_grad_norm_chunk_blocks(s->at.spec, chunk, &n);
+    PS_TRY(queue_norm(s, first, n));
     PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->sums_home, s->sums,
                            n * sizeof *sums, who));
     PS_TRY(wait_queue(s));
@@ -175,10 +173,9 @@ static ps_err stream_norm_sums(ps_device_stream *base, const ps_chunk *chunk,
 }
 
 /* One launch for the whole range: the optimizers of PyTorch call this fused. */
-static ps_err stream_apply(ps_device_stream *base, const ps_optimizer_step *step,
-                           int first, int n)
+static ps_err queue_optimizer(cuda_stream *s, const ps_optimizer_step *step,
+                              const ps_verdict *verdict, int first, int n)
 {
-    cuda_stream *s = of(base);
     const ps_optimizer *opt = s->at.optimizer;
     const ps_tensor *from = &s->at.spec->tensors[first], *to = from + n - 1;
     ps_optimizer_scalars k = ps_optimizer_scalars_of(opt, step, opt->weight_decay);
@@ -187,9 +184,9 @@ static ps_err stream_apply(ps_device_stream *base, const ps_optimizer_step *step
     if (n == 0) return PS_OK;
     return PS_LAUNCH_ON(
         s->gpu, PS_GPU_EXCHANGE, optimizer,
-        (int64_t)(to->offset + to->count - from->offset), who, .p = s->resident.params,
-        .g = s->resident.grads, .s0 = s->states[0], .s1 = s->states[1],
-        .starts = s->starts, .undecayed = s->undecayed,
+        (int64_t)(to->offset + to->count - from->offset), who, .verdict = verdict,
+        .p = s->resident.params, .g = s->resident.grads, .s0 = s->states[0],
+        .s1 = s->states[1], .starts = s->starts, .undecayed = s->undecayed,
         .n_tensors = (uint32_t)s->at.spec->n_tensors, .first = (uint32_t)from->offset,
         .adam = opt->kind != PS_OPTIMIZER_SGD,
         .decoupled = opt->kind == PS_OPTIMIZER_ADAMW, .first_step = k.first,
@@ -200,22 +197,83 @@ static ps_err stream_apply(ps_device_stream *base, const ps_optimizer_step *step
         .eps = k.eps, .step_size_neg = k.step_size_neg);
 }
 
+static ps_err stream_apply(ps_device_stream *base, const ps_optimizer_step *step,
+                           int first, int n)
+{
+    return queue_optimizer(of(base), step, NULL, first, n);
+}
+
+static ps_err stream_step(ps_device_stream *base, const ps_optimizer_step *step,
+                          bool check, double clip_norm)
+{
+    cuda_stream *s = of(base);
+    if (check) {
+        PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, bad_blocks, s->n_blocks, who,
+                            .x = s->resident.grads, .ranges = s->ranges,
+                            .verdict = s->verdict, .parts = s->bad));
+        PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, verdict, 1, who, .parts = s->bad,
+                            .n = s->n_blocks, .step = step->t, .verdict = s->verdict));
+    }
+    if (clip_norm > 0) {
+        PS_TRY(queue_norm(s, 0, s->n_blocks));
+        PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, clip, 1, who, .sums = s->sums,
+                            .n = s->n_blocks, .max_norm = clip_norm,
+                            .verdict = s->verdict));
+    }
+    PS_TRY(queue_optimizer(s, step, s->verdict, 0, s->at.spec->n_tensors));
+    PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->verdict_home, s->verdict,
+                           sizeof *s->verdict, who));
+    return ps_gpu_record(s->gpu, s->told, PS_GPU_EXCHANGE);
+}
+
+/* The parts are still those of the step that was refused. */
+static ps_err find_bad_tensor(cuda_stream *s, int *tensor)
+{
+    PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->bad_home, s->bad,
+                           s->n_blocks * sizeof *s->bad, who));
+    PS_TRY(wait_queue(s));
+    uint64_t block = 0, n = 0;
+    while (block < s->n_blocks && s->bad_home[block].a == 0.0)
+        block++;
+    for (*tensor = 0; *tensor < s->at.spec->n_tensors - 1; ++*tensor) {
+        n += blocks_of(&s->at.spec->tensors[*tensor]);
+        if (block < n) break;
+    }
+    return PS_OK;
+}
+
+static ps_err stream_refused(ps_device_stream *base, bool wait, uint64_t *t, int *tensor)
+{
+    cuda_stream *s = of(base);
+    bool told = true;
+    *t = 0;
+    if (wait)
+        PS_TRY(ps_gpu_sync(s->gpu, s->told, who));
+    else
+        PS_TRY(ps_gpu_passed(s->gpu, s->told, &told));
+    if (told) *t = s->verdict_home->refused;
+    return *t ? find_bad_tensor(s, tensor) : PS_OK;
+}
+
 static void stream_destroy(ps_device_stream **base)
 {
     cuda_stream *s = of(*base);
     void *const taken[] = {
-        s->resident.params, s->resident.grads, s->states[0], s->states[1], s->buffers,
-        s->starts,          s->undecayed,      s->bad,       s->lanes,     s->sums};
+        s->resident.params, s->resident.grads, s->states[0], s->states[1],
+        s->buffers,         s->starts,         s->undecayed, s->bad,
+        s->lanes,           s->sums,           s->ranges,    s->verdict};
     ps_gpu_enter(s->gpu);
     ps_gpu_drain(s->gpu);
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
         ps_gpu_give(s->gpu, taken[i]);
     ps_gpu_give_pinned(s->gpu, s->bad_home);
     ps_gpu_give_pinned(s->gpu, s->sums_home);
+    ps_gpu_give_pinned(s->gpu, s->verdict_home);
     ps_gpu_event_destroy(&s->resident.announced);
     ps_gpu_event_destroy(&s->resident.released);
     ps_gpu_event_destroy(&s->marked);
     ps_gpu_event_destroy(&s->waited);
+    ps_gpu_event_destroy(&s->told);
     if (s->params_pinned) ps_gpu_unpin(s->gpu, s->at.params);
     *s->registered = NULL;
     free(s);
@@ -238,6 +296,8 @@ static const ps_device_stream_ops cuda_stream_ops = {
     .unscale = stream_unscale,
     .norm_sums = stream_norm_sums,
     .apply = stream_apply,
+    .step = stream_step,
+    .refused = stream_refused,
     .destroy = stream_destroy,
 };
 
@@ -263,13 +323,41 @@ static ps_err fill_tables(cuda_stream *s)
     return err;
 }
 
+/* The blocks of the norm, in the order of the arena, and a verdict that refuses nothing.
+ */
+static ps_err fill_ranges(cuda_stream *s)
+{
+    const ps_model_spec *spec = s->at.spec;
+    const ps_verdict verdict = {.scale = 1.0f};
+    ps_norm_range *ranges = NULL;
+    uint64_t at = 0;
+    PS_TRY(ps_mem_zalloc(&ranges, s->n_blocks, sizeof *ranges, "exchange"));
+    for (int i = 0; i < spec->n_tensors; i++) {
+        const ps_tensor *t = &spec->tensors[i];
+        for (uint64_t begin = 0; begin < t->count; begin += PS_NORM_BLOCK) {
+            uint64_t left = t->count - begin;
+            ranges[at].begin = (uint32_t)(t->offset + begin);
+            ranges[at++].n = (uint32_t)(left < PS_NORM_BLOCK ? left : PS_NORM_BLOCK);
+        }
+    }
+    ps_err err = ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->ranges, ranges,
+                                s->n_blocks * sizeof *ranges, who);
+    if (err == PS_OK)
+        err = ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->verdict, &verdict,
+                             sizeof verdict, who);
+    if (err == PS_OK) err = wait_queue(s);
+    free(ranges);
+    return err;
+}
+
 static ps_err allocate(cuda_stream *s)
 {
     const ps_model_spec *spec = s->at.spec;
     ps_gpu *gpu = s->gpu;
     size_t bytes = spec->arena_count * sizeof(float), n = (size_t)spec->n_tensors;
-    size_t bad = (size_t)parts_of(spec->arena_count) * sizeof *s->bad;
-    size_t blocks = ps_grad_norm_blocks(spec) * sizeof(double);
+    s->n_blocks = (uint32_t)ps_grad_norm_blocks(spec);
+    size_t bad = s->n_blocks * sizeof *s->bad; // no fewer than parts of a check
+    size_t blocks = s->n_blocks * sizeof(double);
     PS_TRY(ps_gpu_take(gpu, bytes, "the parameters", &s->resident.params));
     PS_TRY(ps_gpu_take(gpu, bytes, "the gradients", &s->resident.grads));
     for (int k = 0; k < s->at.optimizer->n_states; k++)
@@ -282,10 +370,14 @@ static ps_err allocate(cuda_stream *s)
     PS_TRY(ps_gpu_take(gpu, blocks * PS_NORM_LANES, who, &s->lanes));
     PS_TRY(ps_gpu_take(gpu, blocks, who, &s->sums));
     PS_TRY(ps_gpu_take_pinned(gpu, blocks, who, &s->sums_home));
+    PS_TRY(ps_gpu_take(gpu, s->n_blocks * sizeof *s->ranges, who, &s->ranges));
+    PS_TRY(ps_gpu_take(gpu, sizeof *s->verdict, who, &s->verdict));
+    PS_TRY(ps_gpu_take_pinned(gpu, sizeof *s->verdict, who, &s->verdict_home));
     PS_TRY(ps_gpu_event_create(gpu, &s->resident.announced));
     PS_TRY(ps_gpu_event_create(gpu, &s->resident.released));
     PS_TRY(ps_gpu_event_create(gpu, &s->marked));
     PS_TRY(ps_gpu_event_create(gpu, &s->waited));
+    PS_TRY(ps_gpu_event_create(gpu, &s->told));
     return ps_gpu_pin(gpu, s->at.params, bytes, "parameters", &s->params_pinned);
 }
 
@@ -308,6 +400,7 @@ ps_err ps_cuda_stream_create(ps_gpu *gpu, const ps_host_stream_options *options,
     ps_device_stream *base = &s->base;
     ps_err err = allocate(s);
     if (err == PS_OK) err = fill_tables(s);
+    if (err == PS_OK) err = fill_ranges(s);
     if (err == PS_OK)
         *out = base;
     else

@@ -50,6 +50,16 @@ typedef struct ps_device_stream_ops {
     ps_err (*norm_sums)(ps_device_stream *s, const ps_chunk *chunk, double *sums);
     /* One optimizer step over tensors [first, first + n), queued. */
     ps_err (*apply)(ps_device_stream *s, const ps_optimizer_step *step, int first, int n);
+    /* Queues a step of the whole arena behind every gradient announced: checked to be
+     * finite, clipped to clip_norm (0: not), applied, with no wait between. A step that
+     * is refused for a gradient that is not finite is not applied, nor is any after it.
+     * NULL: what is queued is done anyway. */
+    ps_err (*step)(ps_device_stream *s, const ps_optimizer_step *step, bool check,
+                   double clip_norm);
+    /* *t: the first step (its ps_optimizer_step.t) that was refused, as far as is known
+     * without a wait, or, with wait, of all that are queued; 0: none. *tensor: one whose
+     * gradient is not finite. */
+    ps_err (*refused)(ps_device_stream *s, bool wait, uint64_t *t, int *tensor);
     void (*destroy)(ps_device_stream **s);
 } ps_device_stream_ops;
 

@@ -42,7 +42,7 @@ static ps_err alloc_states(exchange_none *e)
     size_t bytes = spec->arena_count * sizeof(float);
     for (int i = 0; i < e->o.optimizer->n_states && !e->o.stream; i++)
         PS_TRY(ps_mem_zalloc_aligned(&e->states[i], bytes, "optimizer state"));
-    if (e->o.config->optimizer.clip_norm <= 0) return PS_OK;
+    if (e->o.config->optimizer.clip_norm <= 0 || e->o.stream) return PS_OK;
     return ps_mem_zalloc(&e->block_sums, ps_grad_norm_blocks(spec), sizeof(double),
                          "norm sums");
 }
@@ -78,6 +78,25 @@ static ps_err none_ok(ps_exchange *x)
     return PS_OK;
 }
 
+static ps_err nan_error(const exchange_none *e, int tensor, uint64_t t)
+{
+    return ps_err_set(PS_ERR_NUMERIC,
+                      "the gradient of worker %d for %s in step %" PRIu64
+                      " has a number that is not finite (a lower optimizer.lr or "
+                      "optimizer.clip_norm may help; exchange.nan=allow goes on)",
+                      e->o.rank, e->o.spec->tensors[tensor].name, t - 1);
+}
+
+/* Whether the stream has refused a step: of those that it is done with, or of all. */
+static ps_err look_back(const exchange_none *e, bool wait)
+{
+    ps_device_stream *s = e->o.stream;
+    uint64_t t;
+    int tensor;
+    PS_TRY(s->ops->refused(s, wait, &t, &tensor));
+    return t ? nan_error(e, tensor, t) : PS_OK;
+}
+
 static ps_err none_start(ps_exchange *x)
 {
     ps_device_stream *s = self(x)->o.stream;
@@ -87,7 +106,9 @@ static ps_err none_start(ps_exchange *x)
 static ps_err none_drain(ps_exchange *x)
 {
     ps_device_stream *s = self(x)->o.stream;
-    return s ? s->ops->to_host(s, PS_STREAM_PARAMS) : PS_OK;
+    if (!s) return PS_OK;
+    PS_TRY(look_back(self(x), true));
+    return s->ops->to_host(s, PS_STREAM_PARAMS);
 }
 
 static ps_err none_begin(ps_exchange *x, uint64_t step)
@@ -117,19 +138,10 @@ static const float *grad_of(const exchange_none *e, int tensor)
 
 static ps_err check_tensor(const exchange_none *e, int tensor)
 {
-    ps_device_stream *s = e->o.stream;
-    const ps_tensor *t = &e->o.spec->tensors[tensor];
     bool finite = true;
-    if (s)
-        PS_TRY(s->ops->check_finite(s, t->offset, t->count, &finite));
-    else if (e->check)
-        finite = ps_finite_all(grad_of(e, tensor), t->count);
-    if (finite) return PS_OK;
-    return ps_err_set(PS_ERR_NUMERIC,
-                      "the gradient of worker %d for %s in step %" PRIu64
-                      " has a number that is not finite (a lower optimizer.lr or "
-                      "optimizer.clip_norm may help; exchange.nan=allow goes on)",
-                      e->o.rank, t->name, e->step.t - 1);
+    if (e->check)
+        finite = ps_finite_all(grad_of(e, tensor), e->o.spec->tensors[tensor].count);
+    return finite ? PS_OK : nan_error(e, tensor, e->step.t);
 }
 
 static void apply_tensor(exchange_none *e, int tensor)
@@ -156,30 +168,6 @@ static ps_err none_grads_ready(ps_exchange *x, int first, int n)
     return PS_OK;
 }
 
-/* Names the tensor where the arena as a whole is not finite. */
-static ps_err check_stream(const exchange_none *e)
-{
-    ps_device_stream *s = e->o.stream;
-    bool finite = true;
-    if (!e->check) return PS_OK;
-    PS_TRY(s->ops->check_finite(s, 0, e->o.spec->arena_count, &finite));
-    for (int t = 0; t < e->o.spec->n_tensors && !finite; t++)
-        PS_TRY(check_tensor(e, t));
-    return PS_OK;
-}
-
-/* The whole gradient, multiplied by the loss scale's inverse where there is one, decides
- * on the step: *make false skips it. */
-static ps_err unscale_on_stream(exchange_none *e, bool *make)
-{
-    ps_device_stream *s = e->o.stream;
-    *make = true;
-    if (!e->scale.on) return check_stream(e);
-    PS_TRY(s->ops->unscale(s, 0, e->o.spec->arena_count, ps_loss_scale_inverse(&e->scale),
-                           make));
-    return ps_loss_scale_update(&e->scale, *make);
-}
-
 static ps_err unscale(exchange_none *e, bool *make)
 {
     float *restrict grads = e->o.grads->base;
@@ -202,18 +190,29 @@ static void clip(exchange_none *e)
     e->step.grad_scale = ps_grad_norm_clip(norm, e->o.config->optimizer.clip_norm);
 }
 
-/* The whole step in the device's memory. */
-static ps_err finish_on_stream(exchange_none *e)
+/* The loss scale of the next step follows from this one's outcome, which is waited for.
+ */
+static ps_err scaled_step_on_stream(exchange_none *e)
 {
     ps_device_stream *s = e->o.stream;
     bool make;
+    PS_TRY(s->ops->unscale(s, 0, e->o.spec->arena_count, ps_loss_scale_inverse(&e->scale),
+                           &make));
+    PS_TRY(ps_loss_scale_update(&e->scale, make));
+    if (!make) return PS_OK;
+    return s->ops->step(s, &e->step, false, e->o.config->optimizer.clip_norm);
+}
+
+/* The whole step in the device's memory, and none of it waited for otherwise. */
+static ps_err finish_on_stream(exchange_none *e)
+{
+    ps_device_stream *s = e->o.stream;
     PS_TRY(s->ops->wait_compute(s));
-    PS_TRY(unscale_on_stream(e, &make));
-    if (make && e->block_sums) {
-        PS_TRY(s->ops->norm_sums(s, &e->whole, e->block_sums));
-        clip(e);
-    }
-    if (make) PS_TRY(s->ops->apply(s, &e->step, 0, e->o.spec->n_tensors));
+    PS_TRY(look_back(e, false));
+    if (e->scale.on)
+        PS_TRY(scaled_step_on_stream(e));
+    else
+        PS_TRY(s->ops->step(s, &e->step, e->check, e->o.config->optimizer.clip_norm));
     return s->ops->release_compute(s);
 }
 
