@@ -1,10 +1,10 @@
 """PyTorch's side of tests/gpu/run: the job's model trained on a GPU.
 
-  python3 torch_step.py JOB.json SECONDS [compile] [tf32]
+  python3 torch_step.py JOB.json SECONDS [compile] [tf32] [bf16 | fp16]
 
-Alone, or, with torchrun's variables, as one rank of DDP over Gloo on the same GPU. Each
-step takes another batch from pinned host memory, as pstrain does; nothing but the end
-waits for the GPU. Prints one JSON object with samples_per_second of all ranks.
+Alone, or, with torchrun's variables, as one rank of DDP over Gloo on the same GPU. bf16
+and fp16 are torch.autocast's, the latter with GradScaler. Each step takes another batch
+from pinned host memory, as pstrain does; nothing but the end waits for the GPU. Prints one JSON object with samples_per_second of all ranks.
 """
 import json
 import os
@@ -37,6 +37,15 @@ def fused(optimizer, config):
     return type(optimizer)(groups, lr=config["optimizer.lr"], fused=True)
 
 
+def narrow(words):
+    """The autocast of the precision that the words ask for, and its scaler."""
+    types = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    wanted = [types[w] for w in words if w in types]
+    cast = torch.autocast("cuda", dtype=wanted[0] if wanted else torch.float16,
+                          enabled=bool(wanted))
+    return cast, torch.amp.GradScaler("cuda", enabled="fp16" in words)
+
+
 def agree(seconds_a_step, world):
     """The slowest rank's, so that all make the same number of steps."""
     t = torch.tensor([seconds_a_step])
@@ -66,6 +75,7 @@ def main():
         model = torch.compile(model, mode="max-autotune")
         optimizer = fused(optimizer, config)
     data = batches(config, n, classes)
+    cast, scaler = narrow(sys.argv[3:])
 
     def run(steps):
         torch.cuda.synchronize()
@@ -73,9 +83,11 @@ def main():
         for i in range(steps):
             x, labels = (t.cuda(non_blocking=True) for t in data[i % len(data)])
             optimizer.zero_grad()
-            loss = loss_of(model(x), labels)
-            loss.backward()
-            optimizer.step()
+            with cast:
+                loss = loss_of(model(x), labels)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
         torch.cuda.synchronize()
         return (time.perf_counter() - start) / steps, loss.item()
 
