@@ -20,8 +20,9 @@
  *   GATHER     timeout ms; name; value: doubles. A barrier is one of no doubles
  *   PUT        name; value                   GET  timeout ms; name
  *   NORM       step, shards, total blocks; value: as in norm_sum.h; answered with
- * NORM_SUM LEAVE      timeout ms; DONE when this member may go BYE        the last
- * message; no answer
+ * NORM_SUM. Of loss scaling alone: a block for each shard, 0 or, against the step, NaN
+ *   LEAVE      timeout ms; DONE when this member may go
+ *   BYE        the last message; no answer
  *
  *   coordinator -> member
  *   WAIT       text: who has not joined yet   REFUSE  text: why the member cannot join
