@@ -1,4 +1,6 @@
-/* What a worker has on the way to a shard that takes nothing stays under the credits. */
+/* What a worker has on the way to a shard that takes nothing stays under the credits, and
+ * what shards say of the loss scale has to agree. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,15 +17,32 @@
 #include "wire_socket.h"
 #include "zsock.h"
 
-/* A server that says READY and then stops taking anything off its socket. */
+/* A server that says READY, perhaps gives first weights with loss scales of its own, and
+ * then stops taking anything off its socket. */
 typedef struct dead_server {
     test_job *job;
-    uint64_t plan_hash;
+    const ps_plan *plan;
+    const float *scales; // of the weights of chunks 0 and 1; NULL: it gives none
     void *router;
     char endpoint[PS_ENDPOINT_MAX];
     pthread_t thread;
     ps_member *member;
 } dead_server;
+
+/* First weights of chunks 0 and 1, all zero. */
+static void give_weights(dead_server *s, ps_wire_frames *f, ps_wire_header h)
+{
+    float *zeros = calloc(s->plan->max_chunk_count, sizeof *zeros);
+    h.kind = PS_MSG_WEIGHTS;
+    for (uint32_t c = 0; c < 2; c++) {
+        h.chunk = c;
+        h.count = s->plan->chunks[c].count;
+        memcpy(&h.scale, &s->scales[c], sizeof h.scale);
+        (void)ps_wire_send(s->router, zmq_msg_data(&f->id), zmq_msg_size(&f->id), &h,
+                           zeros, h.count * sizeof *zeros, PS_WIRE_COPY, NULL);
+    }
+    free(zeros);
+}
 
 static void *dead_server_main(void *arg)
 {
@@ -35,7 +54,7 @@ static void *dead_server_main(void *arg)
         .world_size = 1,
         .n_servers = 1,
         .init_method = s->job->init_method,
-        .plan_hash = s->plan_hash,
+        .plan_hash = s->plan->hash,
         .local_rank = -1,
         .endpoints = &endpoint,
         .n_endpoints = 1,
@@ -54,9 +73,70 @@ static void *dead_server_main(void *arg)
                                       .epoch = roster->epoch};
         (void)ps_wire_send(s->router, zmq_msg_data(&f.id), zmq_msg_size(&f.id), &ready,
                            NULL, 0, PS_WIRE_COPY, NULL);
+        if (s->scales) give_weights(s, &f, ready);
     }
     ps_wire_frames_close(&f);
     return NULL;
+}
+
+typedef struct rig {
+    test_job job;
+    ps_model_spec spec;
+    ps_plan plan;
+    dead_server server;
+    void *context;
+    ps_shared_mem params, grads;
+    ps_exchange_options options;
+    ps_comm *comm;
+    uint32_t *chunks; // all
+} rig;
+
+static void rig_init(rig *r, const char *const *sets, int n_sets, const float *scales)
+{
+    test_job_start(&r->job, 0, 1, sets, n_sets);
+    r->job.servers = 1;
+    assert_int_equal(ps_model_spec_init(&r->spec, &r->job.cfg), PS_OK);
+    assert_int_equal(ps_plan_init(&r->plan, &r->spec, 16384, 1), PS_OK);
+    r->server = (dead_server){.job = &r->job, .plan = &r->plan, .scales = scales};
+    r->context = zmq_ctx_new();
+    const ps_zsock_options router = {.type = ZMQ_ROUTER};
+    assert_int_equal(ps_zsock_open(r->context, &router, &r->server.router), PS_OK);
+    assert_int_equal(
+        ps_zsock_bind(r->server.router, "tcp://127.0.0.1:0", r->server.endpoint), PS_OK);
+    pthread_create(&r->server.thread, NULL, dead_server_main, &r->server);
+    size_t bytes = r->spec.arena_count * sizeof(float);
+    assert_int_equal(ps_shared_mem_init(&r->params, bytes, "params"), PS_OK);
+    assert_int_equal(ps_shared_mem_init(&r->grads, bytes, "grads"), PS_OK);
+    r->options = (ps_exchange_options){.config = &r->job.cfg,
+                                       .spec = &r->spec,
+                                       .plan = &r->plan,
+                                       .world_size = 1,
+                                       .params = &r->params,
+                                       .grads = &r->grads};
+    assert_int_equal(test_job_join(&r->job, 0, r->plan.hash, &r->options.member), PS_OK);
+    assert_int_equal(ps_comm_create(&r->options, &r->comm), PS_OK);
+    assert_int_equal(ps_comm_wait_ready(r->comm), PS_OK);
+    r->chunks = calloc(r->plan.n_chunks, sizeof *r->chunks);
+    for (uint32_t c = 0; c < r->plan.n_chunks; c++)
+        r->chunks[c] = c;
+}
+
+static void rig_fini(rig *r)
+{
+    ps_comm_destroy(&r->comm);
+    pthread_join(r->server.thread, NULL);
+    ps_member_abort(r->options.member, "the test is over");
+    ps_member_destroy(&r->options.member);
+    ps_member_destroy(&r->server.member);
+    ps_zsock_close(&r->server.router);
+    zmq_ctx_term(r->context);
+    free(r->chunks);
+    ps_shared_mem_fini(&r->params);
+    ps_shared_mem_fini(&r->grads);
+    ps_plan_fini(&r->plan);
+    ps_model_spec_fini(&r->spec);
+    r->job.servers = 0;
+    test_job_end(&r->job);
 }
 
 static void a_stopped_server_costs_a_window(void **state)
@@ -64,65 +144,43 @@ static void a_stopped_server_costs_a_window(void **state)
     enum { WINDOW = 40000 };
     const char *const sets[] = {"exchange.credit=40000", "exchange.shm=off",
                                 "net.step_timeout_ms=600"};
-    test_job job;
-    test_job_start(&job, 0, 1, sets, 3);
-    job.servers = 1;
-    ps_model_spec spec;
-    ps_plan plan;
-    assert_int_equal(ps_model_spec_init(&spec, &job.cfg), PS_OK);
-    assert_int_equal(ps_plan_init(&plan, &spec, 16384, 1), PS_OK);
-    dead_server server = {.job = &job, .plan_hash = plan.hash};
-    void *context = zmq_ctx_new();
-    const ps_zsock_options router = {.type = ZMQ_ROUTER};
-    assert_int_equal(ps_zsock_open(context, &router, &server.router), PS_OK);
-    assert_int_equal(ps_zsock_bind(server.router, "tcp://127.0.0.1:0", server.endpoint),
+    rig r;
+    rig_init(&r, sets, 3, NULL);
+    assert_true(r.params.bytes > 3 * WINDOW);
+    assert_int_equal(ps_comm_submit(r.comm, PS_COMM_INIT, 0, r.chunks, r.plan.n_chunks),
                      PS_OK);
-    pthread_create(&server.thread, NULL, dead_server_main, &server);
-    ps_shared_mem params, grads;
-    size_t bytes = spec.arena_count * sizeof(float);
-    assert_true(bytes > 3 * WINDOW);
-    assert_int_equal(ps_shared_mem_init(&params, bytes, "params"), PS_OK);
-    assert_int_equal(ps_shared_mem_init(&grads, bytes, "grads"), PS_OK);
-    ps_exchange_options options = {.config = &job.cfg,
-                                   .spec = &spec,
-                                   .plan = &plan,
-                                   .world_size = 1,
-                                   .params = &params,
-                                   .grads = &grads};
-    assert_int_equal(test_job_join(&job, 0, plan.hash, &options.member), PS_OK);
-    ps_comm *comm;
-    assert_int_equal(ps_comm_create(&options, &comm), PS_OK);
-    assert_int_equal(ps_comm_wait_ready(comm), PS_OK);
-    uint32_t *chunks = calloc(plan.n_chunks, sizeof *chunks);
-    for (uint32_t c = 0; c < plan.n_chunks; c++)
-        chunks[c] = c;
-    assert_int_equal(ps_comm_submit(comm, PS_COMM_INIT, 0, chunks, plan.n_chunks), PS_OK);
     // The chunk that the forward pass needs first went first, the last one never.
-    assert_int_equal(ps_comm_wait(comm, plan.n_chunks - 1, 0), PS_OK);
-    assert_int_equal(ps_comm_wait(comm, 0, 0), PS_ERR_TIMEOUT);
+    assert_int_equal(ps_comm_wait(r.comm, r.plan.n_chunks - 1, 0), PS_OK);
+    assert_int_equal(ps_comm_wait(r.comm, 0, 0), PS_ERR_TIMEOUT);
     assert_non_null(strstr(ps_err_message(), "chunk 0"));
     ps_comm_stats stats;
-    ps_comm_get_stats(comm, &stats);
+    ps_comm_get_stats(r.comm, &stats);
     assert_in_range(stats.most_on_the_way, 16384, WINDOW);
     assert_in_range(stats.bytes_sent, 16384, WINDOW + 1000);
-    ps_comm_destroy(&comm);
-    pthread_join(server.thread, NULL);
-    ps_member_abort(options.member, "the test is over");
-    ps_member_destroy(&options.member);
-    ps_member_destroy(&server.member);
-    ps_zsock_close(&server.router);
-    zmq_ctx_term(context);
-    free(chunks);
-    ps_shared_mem_fini(&params);
-    ps_shared_mem_fini(&grads);
-    ps_plan_fini(&plan);
-    ps_model_spec_fini(&spec);
-    job.servers = 0;
-    test_job_end(&job);
+    rig_fini(&r);
+}
+
+static void shards_that_differ_in_the_loss_scale_end_the_job(void **state)
+{
+    static const float scales[][2] = {{1024, 1024}, {1024, 512}, {1024, NAN}, {0, 1024}};
+    const char *const sets[] = {"exchange.shm=off", "loss_scale.use=on",
+                                "loss_scale.init=1024", "net.step_timeout_ms=5000"};
+    for (int i = 0; i < 4; i++) {
+        rig r;
+        rig_init(&r, sets, 4, scales[i]);
+        ps_err err = ps_comm_wait(r.comm, 0, 0);
+        if (err == PS_OK) err = ps_comm_wait(r.comm, 1, 0);
+        assert_int_equal(err, i == 0 ? PS_OK : PS_ERR_PROTOCOL);
+        if (i == 0) assert_float_equal(ps_comm_loss_scale(r.comm), 1024, 0);
+        if (i > 0) assert_non_null(strstr(ps_err_message(), "loss scale"));
+        rig_fini(&r);
+    }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_stopped_server_costs_a_window)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_stopped_server_costs_a_window),
+        cmocka_unit_test(shards_that_differ_in_the_loss_scale_end_the_job)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
