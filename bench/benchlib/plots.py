@@ -30,4 +30,5 @@ def bars(plt, axes, labels, spreads, unit):
     axes.set_ylabel(unit)
     axes.tick_params(axis="x", labelrotation=20)
     for i, value in enumerate(medians):
-        axes.annotate(f"{value:,.4g}", (i, value), ha="center", va="bottom", fontsize=8)
+        axes.annotate(f"{value:,.4g}", (i, value / 2), ha="center", va="center",
+                      color="white", fontsize=9)
