@@ -16,13 +16,15 @@
 typedef struct ps_coded_chunk {
     const ps_chunk_codec *codec; // borrowed
     const ps_chunk *chunk;       // borrowed
-    ps_codec kind;               // PS_CODEC_NONE: the chunk travels as float32
-    uint64_t bytes;              // of an encoded payload
+    bool coded;                  // false: the chunk travels as float32
     float *told;                 // owned, count
-    uint8_t *reply;              // owned, bytes: the last change, encoded
+    uint8_t *reply;              // owned: the last change, encoded
+    ps_codec reply_codec;
+    uint64_t reply_bytes;
 } ps_coded_chunk;
 
-/* NOMEM; c is safe for fini in every case. Allocates nothing for PS_CODEC_NONE. */
+/* NOMEM; c is safe for fini in every case. Allocates nothing for a chunk
+ * that is not coded. */
 ps_err ps_coded_chunk_init(ps_coded_chunk *c, const ps_chunk_codec *codec,
                            const ps_chunk *chunk);
 void ps_coded_chunk_fini(ps_coded_chunk *c);
@@ -38,7 +40,8 @@ ps_err ps_coded_chunk_sum(const ps_coded_chunk *c, const ps_aggregate *a,
                           const void *const *payloads, int n, uint64_t step, bool check,
                           float *sum, float *scratch);
 
-/* New weights of a version: encodes their change into c->reply and updates c->told. */
+/* New weights of a version (from 1): encodes their change into c->reply and updates
+ * c->told. */
 ps_err ps_coded_chunk_reply(ps_coded_chunk *c, const float *weights, uint64_t version,
                             float *scratch);
 

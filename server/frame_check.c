@@ -15,15 +15,16 @@ static bool from_worker(int kind)
            kind == PS_MSG_PULL || kind == PS_MSG_SETTLE || kind == PS_MSG_BYE;
 }
 
-/* The codec and size that a payload of the chunk has. First weights are not encoded. */
+/* The codec and size that a payload of the chunk has in its step. First weights are not
+ * encoded. */
 static ps_codec expected(const ps_frame_rules *rules, const ps_wire_header *h,
                          const ps_chunk *chunk, uint64_t *bytes)
 {
     ps_codec codec = PS_CODEC_NONE;
     if (rules->codec && h->kind == PS_MSG_PUSH)
-        codec = ps_chunk_codec_of(rules->codec, chunk);
+        codec = ps_chunk_codec_of(rules->codec, chunk, PS_CODED_GRADIENT, h->step);
     *bytes = codec == PS_CODEC_NONE ? chunk->count * sizeof(float)
-                                    : ps_chunk_codec_bytes(rules->codec, chunk);
+                                    : ps_chunk_codec_bytes(rules->codec, chunk, codec);
     return codec;
 }
 

@@ -130,8 +130,8 @@ static ps_err send_coded(ps_shard *s, owned_chunk *c, ps_wire_header *h, uint32_
 {
     if (pass == PS_WIRE_COPY)
         return send_to(s, rank, h, c->coded.told, c->plan->count * sizeof(float), pass);
-    h->codec = (uint8_t)c->coded.kind;
-    return send_to(s, rank, h, c->coded.reply, c->coded.bytes, pass);
+    h->codec = (uint8_t)c->coded.reply_codec;
+    return send_to(s, rank, h, c->coded.reply, c->coded.reply_bytes, pass);
 }
 
 /* The weights of a chunk go out without a copy of ours: libzmq reads them where the next
@@ -146,7 +146,7 @@ static ps_err send_weights(ps_shard *s, owned_chunk *c, uint32_t rank, ps_wire_p
     if (s->scale.on) memcpy(&h.scale, &s->scale.scale, sizeof h.scale);
     h.chunk = c->index;
     h.count = c->plan->count;
-    if (c->coded.kind != PS_CODEC_NONE) return send_coded(s, c, &h, rank, pass);
+    if (c->coded.coded) return send_coded(s, c, &h, rank, pass);
     if (!s->peers[rank].shm)
         return send_to(s, rank, &h, c->memory.weights, c->plan->count * sizeof(float),
                        pass);
@@ -277,7 +277,7 @@ static ps_aggregate_step summed(ps_shard *s, owned_chunk *c, const float *const 
 static ps_err applied(ps_shard *s, owned_chunk *c)
 {
     ps_policy_applied(&c->policy);
-    if (c->coded.kind != PS_CODEC_NONE)
+    if (c->coded.coded)
         PS_TRY(ps_coded_chunk_reply(&c->coded, c->memory.weights,
                                     (uint64_t)c->policy.version, s->decoded));
     if (c == s->chunks)
@@ -290,7 +290,7 @@ static ps_err apply_now(ps_shard *s, owned_chunk *c)
 {
     ps_aggregate_step step;
     const float *sum = s->sum;
-    if (c->coded.kind == PS_CODEC_NONE) {
+    if (!c->coded.coded) {
         step = gathered(s, c);
     } else {
         PS_TRY(sum_coded(s, c, s->sum));
@@ -349,7 +349,7 @@ static void unscale(const ps_shard *s, float *restrict sum, uint64_t n)
 
 static ps_err sum_now(ps_shard *s, owned_chunk *c)
 {
-    if (c->coded.kind == PS_CODEC_NONE) {
+    if (!c->coded.coded) {
         ps_aggregate_step step = gathered(s, c);
         PS_TRY(ps_aggregate_sum(&c->memory, &step));
     } else {

@@ -55,12 +55,16 @@ static void *open_socket(bare_job *b, const void *id, size_t bytes)
     return s;
 }
 
-static void open_job_of(bare_job *b, int workers, const char *codec)
+static void open_job_of(bare_job *b, int workers, const char *codec, const char *warmup)
 {
-    const char *const sets[] = {"optimizer.name=sgd", "optimizer.lr=0.5",
-                                "exchange.shm=auto", "exchange.credit=4MiB", codec};
+    const char *const sets[] = {"optimizer.name=sgd",
+                                "optimizer.lr=0.5",
+                                "exchange.shm=auto",
+                                "exchange.credit=4MiB",
+                                codec,
+                                warmup};
     *b = (bare_job){.workers = workers};
-    test_job_start(&b->job, 1, workers, sets, 5);
+    test_job_start(&b->job, 1, workers, sets, 6);
     assert_int_equal(ps_model_spec_init(&b->spec, &b->job.cfg), PS_OK);
     assert_int_equal(ps_plan_init(&b->plan, &b->spec, 16384, 1), PS_OK);
     joiner j[WORKERS_MAX];
@@ -93,7 +97,7 @@ static void wait_for_the_news(const bare_job *b)
 
 static void open_job(bare_job *b, int workers)
 {
-    open_job_of(b, workers, "exchange.codec=none");
+    open_job_of(b, workers, "exchange.codec=none", "exchange.codec_warmup=0");
 }
 
 /* Ends the job, if it has not ended yet. */
@@ -476,7 +480,7 @@ static uint32_t coded_chunk(const bare_job *b, ps_chunk_codec *codec)
     for (uint32_t c = 0; c < b->plan.n_chunks; c++) {
         const ps_chunk *chunk = &b->plan.chunks[c];
         if (chunk->first_tensor == chunk->last_tensor &&
-            ps_chunk_codec_of(codec, chunk) != PS_CODEC_NONE)
+            ps_chunk_codec_of(codec, chunk, PS_CODED_GRADIENT, 0) != PS_CODEC_NONE)
             return c;
     }
     fail_msg("no coded chunk");
@@ -484,7 +488,7 @@ static uint32_t coded_chunk(const bare_job *b, ps_chunk_codec *codec)
 }
 
 typedef struct lie {
-    const char *codec, *says;
+    const char *codec, *warmup, *says;
     int frame_codec;  // -1: the right one
     int64_t surplus;  // bytes
     bool raw_indices; // topk: descending ones
@@ -493,25 +497,35 @@ typedef struct lie {
 static void coded_frames_that_lie_are_refused(void **state)
 {
     static const lie lies[] = {
-        {"exchange.codec=fp16", "codec", PS_CODEC_NONE, 0, false},
-        {"exchange.codec=fp16", "codec", PS_CODEC_INT8, 0, false},
-        {"exchange.codec=int8", "bytes of payload", -1, 4, false},
-        {"exchange.codec=onebit", "bytes of payload", -1, -1, false},
-        {"exchange.codec=topk", "bytes of payload", -1, 8, false},
-        {"exchange.codec=topk", "ind", -1, 0, true},
+        {"exchange.codec=fp16", "exchange.codec_warmup=0", "codec", PS_CODEC_NONE, 0,
+         false},
+        {"exchange.codec=fp16", "exchange.codec_warmup=0", "codec", PS_CODEC_INT8, 0,
+         false},
+        {"exchange.codec=int8", "exchange.codec_warmup=0", "bytes of payload", -1, 4,
+         false},
+        {"exchange.codec=onebit", "exchange.codec_warmup=0", "bytes of payload", -1, -1,
+         false},
+        {"exchange.codec=topk", "exchange.codec_warmup=0", "bytes of payload", -1, 8,
+         false},
+        {"exchange.codec=topk", "exchange.codec_warmup=0", "ind", -1, 0, true},
+        {"exchange.codec=onebit", "exchange.codec_warmup=1", "codec", PS_CODEC_ONEBIT, 0,
+         false}, // too early for it
+        {"exchange.codec=onebit", "exchange.codec_warmup=1", "bytes of payload", -1, -1,
+         false},
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         bare_job b;
         ps_chunk_codec codec;
-        open_job_of(&b, 1, lies[i].codec);
+        open_job_of(&b, 1, lies[i].codec, lies[i].warmup);
         begin(&b);
         uint32_t c = coded_chunk(&b, &codec);
-        uint64_t bytes = ps_chunk_codec_bytes(&codec, &b.plan.chunks[c]);
+        const ps_chunk *chunk = &b.plan.chunks[c];
+        ps_codec right = ps_chunk_codec_of(&codec, chunk, PS_CODED_GRADIENT, 0);
+        uint64_t bytes = ps_chunk_codec_bytes(&codec, chunk, right);
         ps_wire_header h = header(&b, PS_MSG_PUSH, 0, c);
-        h.codec =
-            (uint8_t)(lies[i].frame_codec < 0 ? (int)codec.codec : lies[i].frame_codec);
+        h.codec = (uint8_t)(lies[i].frame_codec < 0 ? (int)right : lies[i].frame_codec);
         memset(b.payload, 0, bytes + 8);
-        if (lies[i].raw_indices) ((uint32_t *)(void *)b.payload)[0] = 7; // before 0
+        if (lies[i].raw_indices) ((uint8_t *)b.payload)[4] = 7; // before 0
         send_frame(b.socket[0], &h, b.payload,
                    (size_t)((int64_t)bytes + lies[i].surplus));
         expect_error(b.socket[0], lies[i].says);
@@ -521,20 +535,21 @@ static void coded_frames_that_lie_are_refused(void **state)
     }
 }
 
-/* The first weights are 1, lr is 0.5: a gradient of 2 makes 0 of them. */
+/* A gradient of `value` for 16 elements from `first` on. */
 static void push_range(bare_job *b, const ps_chunk_codec *codec, int rank, uint32_t c,
-                       uint64_t first, uint64_t n)
+                       uint64_t first, float value)
 {
     static float values[8192];
     static uint8_t payload[65536];
     const ps_chunk *chunk = &b->plan.chunks[c];
     memset(values, 0, sizeof values);
-    for (uint64_t i = first; i < first + n; i++)
-        values[i] = 2.0f;
-    ps_chunk_codec_encode(codec, chunk, values, NULL, 0, payload);
+    for (uint64_t i = first; i < first + 16; i++)
+        values[i] = value;
+    ps_chunk_codec_encode(codec, chunk, PS_CODEC_TOPK, values, NULL, 0, payload);
     ps_wire_header h = header(b, PS_MSG_PUSH, rank, c);
-    h.codec = (uint8_t)codec->codec;
-    send_frame(b->socket[rank], &h, payload, ps_chunk_codec_bytes(codec, chunk));
+    h.codec = PS_CODEC_TOPK;
+    send_frame(b->socket[rank], &h, payload,
+               ps_chunk_codec_bytes(codec, chunk, PS_CODEC_TOPK));
 }
 
 static void ask_to_settle(bare_job *b, int rank, uint32_t c)
@@ -544,27 +559,31 @@ static void ask_to_settle(bare_job *b, int rank, uint32_t c)
     send_frame(b->socket[rank], &h, NULL, 0);
 }
 
-/* Two workers push different elements, which topk sends whole; the answer has room for
- * one worker's. The exact weights have all, and come when both have asked. */
+/* The first weights are 1, lr is 0.5. Two workers push different elements, few enough for
+ * topk to send them whole: the weights become 0 and 0.75 there. The answer, by onebit,
+ * has only the larger change. The exact weights have both, and come when both have asked.
+ */
 static void settling_gives_everybody_the_exact_weights(void **state)
 {
     bare_job b;
     ps_chunk_codec codec;
-    open_job_of(&b, 2, "exchange.codec=topk");
+    open_job_of(&b, 2, "exchange.codec=topk", "exchange.codec_warmup=0");
     begin(&b);
     uint32_t c = coded_chunk(&b, &codec);
     const ps_chunk *chunk = &b.plan.chunks[c];
-    uint64_t k = ps_chunk_codec_bytes(&codec, chunk) / 8;
-    assert_true(chunk->count <= 8192 && 2 * k < chunk->count);
-    push_range(&b, &codec, 0, c, 0, k);
-    push_range(&b, &codec, 1, c, k, k);
+    assert_true(chunk->count <= 8192);
+    push_range(&b, &codec, 0, c, 0, 2.0f);
+    push_range(&b, &codec, 1, c, 16, 0.5f);
     static float got[8192], change[8192];
     for (int r = 0; r < 2; r++) {
         ps_wire_header h = answer(b.socket[r], got, sizeof got);
-        assert_int_equal(h.codec, PS_CODEC_TOPK);
-        assert_int_equal(ps_chunk_codec_decode(&codec, chunk, got, 8 * k, change), PS_OK);
+        assert_int_equal(h.codec, PS_CODEC_ONEBIT);
+        uint64_t bytes = ps_chunk_codec_bytes(&codec, chunk, PS_CODEC_ONEBIT);
+        assert_int_equal(
+            ps_chunk_codec_decode(&codec, chunk, PS_CODEC_ONEBIT, got, bytes, change),
+            PS_OK);
         for (uint64_t i = 0; i < chunk->count; i++)
-            assert_true(change[i] == (i < k ? -1.0f : 0.0f)); // the lower ones go first
+            assert_true(change[i] == (i < 16 ? -1.0f : 0.0f));
     }
     ask_to_settle(&b, 1, c);
     ask_to_settle(&b, 1, c);
@@ -575,7 +594,7 @@ static void settling_gives_everybody_the_exact_weights(void **state)
         assert_int_equal(h.codec, PS_CODEC_NONE);
         assert_int_equal(h.step, 1);
         for (uint64_t i = 0; i < chunk->count; i++)
-            assert_true(got[i] == (i < 2 * k ? 0.0f : 1.0f));
+            assert_true(got[i] == (i < 16 ? 0.0f : i < 32 ? 0.75f : 1.0f));
     }
     ask_to_settle(&b, 0, c); // its answer was lost
     assert_int_equal(answer(b.socket[0], got, sizeof got).codec, PS_CODEC_NONE);

@@ -63,10 +63,9 @@ struct ps_comm {
     zmq_pollitem_t *items;
     uint32_t n_words;
     bool stream; // weights bypass the caches on their way to the arena
-    // Codecs: by chunk, 0 where it travels as float32.
     ps_chunk_codec codec;
-    uint64_t *coded_bytes;
-    uint8_t **encoded; // a chunk's gradient, encoded; stays until the reply is here
+    uint8_t **encoded; // by chunk: its gradient, encoded, until the reply is here; NULL
+                       // where it travels as float32
     float *residual;   // an arena: what the codec has not sent yet, or NULL
     float *change;     // scratch of the largest chunk
     order *pending;    // by chunk: what its bit in `waiting` means
@@ -166,12 +165,19 @@ static bool has_payload(int kind)
     return kind == PS_MSG_INIT || kind == PS_MSG_PUSH;
 }
 
+static ps_codec gradient_codec(const ps_comm *c, const ps_chunk *chunk, uint64_t step)
+{
+    return ps_chunk_codec_of(&c->codec, chunk, PS_CODED_GRADIENT, step);
+}
+
 static size_t payload_bytes(const ps_comm *c, const shard_link *l, uint32_t chunk)
 {
     int kind = c->pending[chunk].kind;
     if (l->shm || !has_payload(kind)) return 0;
-    if (kind == PS_MSG_PUSH && c->coded_bytes[chunk]) return c->coded_bytes[chunk];
-    return c->plan->chunks[chunk].count * sizeof(float);
+    const ps_chunk *plan = &c->plan->chunks[chunk];
+    if (kind != PS_MSG_PUSH || !c->encoded[chunk]) return plan->count * sizeof(float);
+    return ps_chunk_codec_bytes(&c->codec, plan,
+                                gradient_codec(c, plan, c->pending[chunk].step));
 }
 
 /* Where the payload of an INIT or PUSH lies; a gradient that travels encoded is encoded
@@ -181,10 +187,11 @@ static const void *payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
     const ps_chunk *plan = &c->plan->chunks[chunk];
     if (h->kind == PS_MSG_INIT) return (const float *)c->o.params->base + plan->offset;
     const float *grad = (const float *)c->o.grads->base + plan->offset;
-    if (!c->coded_bytes[chunk]) return grad;
-    h->codec = (uint8_t)c->codec.codec;
+    if (!c->encoded[chunk]) return grad;
+    const ps_codec codec = gradient_codec(c, plan, h->step);
+    h->codec = (uint8_t)codec;
     ps_chunk_codec_encode(
-        &c->codec, plan, grad, c->residual ? c->residual + plan->offset : NULL,
+        &c->codec, plan, codec, grad, c->residual ? c->residual + plan->offset : NULL,
         ps_codec_draw(h->rank, h->step, plan->offset), c->encoded[chunk]);
     return c->encoded[chunk];
 }
@@ -256,7 +263,9 @@ static ps_err send_bye(ps_comm *c)
 /* Not the weights but their encoded change since the last version. */
 static bool is_change(const ps_comm *c, const ps_wire_header *h)
 {
-    return c->coded_bytes[h->chunk] && h->codec == (uint8_t)c->codec.codec;
+    if (!c->encoded[h->chunk] || h->codec == PS_CODEC_NONE || h->step == 0) return false;
+    return h->codec == (uint8_t)ps_chunk_codec_of(&c->codec, &c->plan->chunks[h->chunk],
+                                                  PS_CODED_CHANGE, h->step - 1);
 }
 
 static ps_err check_weights(const ps_comm *c, const shard_link *l,
@@ -265,11 +274,12 @@ static ps_err check_weights(const ps_comm *c, const shard_link *l,
     if (h->chunk >= c->plan->n_chunks || &c->links[c->plan->chunks[h->chunk].shard] != l)
         return ps_err_set(PS_ERR_PROTOCOL, "weights of chunk %u, which is not its own",
                           h->chunk);
-    uint64_t count = c->plan->chunks[h->chunk].count, wanted = count * sizeof(float);
+    const ps_chunk *chunk = &c->plan->chunks[h->chunk];
+    uint64_t count = chunk->count, wanted = count * sizeof(float);
     bool shm = h->codec == PS_CODEC_SHM, coded = is_change(c, h);
     size_t bytes = f->has_payload ? zmq_msg_size(&f->payload) : 0;
     if (shm) wanted = 0;
-    if (coded) wanted = c->coded_bytes[h->chunk];
+    if (coded) wanted = ps_chunk_codec_bytes(&c->codec, chunk, (ps_codec)h->codec);
     if (h->count != count || shm != l->shm || bytes != wanted ||
         (!shm && !coded && h->codec != PS_CODEC_NONE))
         return ps_err_set(PS_ERR_PROTOCOL,
@@ -280,10 +290,10 @@ static ps_err check_weights(const ps_comm *c, const shard_link *l,
 }
 
 /* The shard adds the same decoded change to what it believes that we have. */
-static ps_err add_change(ps_comm *c, const ps_chunk *chunk, float *params,
+static ps_err add_change(ps_comm *c, const ps_chunk *chunk, ps_codec codec, float *params,
                          zmq_msg_t *payload)
 {
-    PS_TRY(ps_chunk_codec_decode(&c->codec, chunk, zmq_msg_data(payload),
+    PS_TRY(ps_chunk_codec_decode(&c->codec, chunk, codec, zmq_msg_data(payload),
                                  zmq_msg_size(payload), c->change));
     const float *restrict change = c->change;
 #pragma omp simd
@@ -335,7 +345,7 @@ static ps_err take_weights(ps_comm *c, shard_link *l, const ps_wire_header *h,
     const ps_chunk *chunk = &c->plan->chunks[h->chunk];
     float *params = (float *)c->o.params->base + chunk->offset;
     if (is_change(c, h))
-        PS_TRY(add_change(c, chunk, params, &f->payload));
+        PS_TRY(add_change(c, chunk, (ps_codec)h->codec, params, &f->payload));
     else if (!l->shm)
         copy_weights(c, params, zmq_msg_data(&f->payload), chunk->count);
     set_version(c, h->chunk, have + 1);
@@ -690,14 +700,13 @@ static ps_err init_codec(ps_comm *c)
 {
     uint32_t n = c->plan->n_chunks;
     PS_TRY(ps_chunk_codec_init(&c->codec, c->o.config, c->o.spec));
-    PS_TRY(ps_mem_zalloc(&c->coded_bytes, n, sizeof *c->coded_bytes, "codecs"));
     PS_TRY(ps_mem_zalloc(&c->encoded, n, sizeof *c->encoded, "codecs"));
     if (c->codec.codec == PS_CODEC_NONE) return PS_OK;
     for (uint32_t i = 0; i < n; i++) {
         const ps_chunk *chunk = &c->plan->chunks[i];
-        if (ps_chunk_codec_of(&c->codec, chunk) == PS_CODEC_NONE) continue;
-        c->coded_bytes[i] = ps_chunk_codec_bytes(&c->codec, chunk);
-        PS_TRY(ps_mem_zalloc_aligned(&c->encoded[i], c->coded_bytes[i], "a payload"));
+        if (gradient_codec(c, chunk, 0) == PS_CODEC_NONE) continue;
+        uint64_t bytes = ps_chunk_codec_most_bytes(&c->codec, chunk, PS_CODED_GRADIENT);
+        PS_TRY(ps_mem_zalloc_aligned(&c->encoded[i], bytes, "a payload"));
     }
     if (ps_codec_feeds_back(c->codec.codec))
         PS_TRY(ps_mem_zalloc_large(&c->residual, c->o.grads->bytes, "residuals"));
@@ -820,7 +829,6 @@ void ps_comm_destroy(ps_comm **pointer)
     for (uint32_t i = 0; c->encoded && i < c->plan->n_chunks; i++)
         free(c->encoded[i]);
     free(c->encoded);
-    free(c->coded_bytes);
     free(c->residual);
     free(c->change);
     free(c);
