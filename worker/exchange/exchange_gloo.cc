@@ -229,18 +229,20 @@ ps_err broadcast(ps_collective *base, const ps_collective_range *ranges, int n)
 
 /* Gloo closes every connection of a context when one of its waits runs out: so a wait
  * that nobody will answer ends those of the other thread at once. (Context's own
- * closeConnections leaves pending waits to their timeouts.) */
+ * closeConnections leaves pending waits to their timeouts.) A wait for a peer that has
+ * gone fails without closing the others, so every peer is asked. */
 void abort_calls(ps_collective *base)
 {
     GlooCollective *c = of(base);
-    if (c->world_size == 1) return;
-    (void)guarded("abort", [&] {
-        char unused = 0;
-        int peer = (c->rank + 1) % c->world_size;
-        auto buffer = c->context->createUnboundBuffer(&unused, 1);
-        buffer->recv(peer, UINT64_MAX);
-        buffer->waitRecv(milliseconds(1));
-    });
+    for (int peer = 0; peer < c->world_size; peer++) {
+        if (peer == c->rank) continue;
+        (void)guarded("abort", [&] {
+            char unused = 0;
+            auto buffer = c->context->createUnboundBuffer(&unused, 1);
+            buffer->recv(peer, UINT64_MAX);
+            buffer->waitRecv(milliseconds(1));
+        });
+    }
 }
 
 void destroy(ps_collective **base)
