@@ -38,8 +38,7 @@ static void cpu_close(ps_device **device)
 }
 
 /* oneDNN's sgemm takes and frees its workspace in every call; without this the system
- * takes the pages back each time and zeroes them for the next (0.2 ms of a 10 us call).
- */
+ * takes the pages back each time and zeroes them for the next. */
 static void keep_freed_memory(void)
 {
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
