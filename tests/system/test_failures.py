@@ -101,6 +101,7 @@ class Deaths(JobTest):
             psrun.send_signal(signal.SIGINT)
             text, _ = psrun.communicate(timeout=20)
             self.assertEqual(psrun.returncode, 130, text)
+            self.assertTrue(os.path.exists(self.path(mode, "summary.json")), text)
             self.assertTrue(self.summary(mode)["interrupted"])
             tensors, metadata = read_safetensors(self.path(mode, "model.safetensors"))
             self.assertEqual(len(tensors), 8)
