@@ -3,6 +3,14 @@
 # and nvcc, so that other machines neither pay for it nor need CUDA's libraries.
 set(PS_CUDA_SOURCES
     device/cuda_index.h
+    device/cuda_values.h
+    device/cuda_moving_kernels.h
+    device/cuda_pointwise_kernels.h
+    device/cuda_window_kernels.h
+    device/cuda_sum_kernels.h
+    device/cuda_norm_kernels.h
+    device/cuda_loss_kernels.h
+    device/cuda_optimizer_kernels.h
     device/cuda_kernels.h
     device/cuda_gpu.h
     device/cuda_batch.c

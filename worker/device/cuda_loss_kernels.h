@@ -1,0 +1,122 @@
+/* Kernels (cuda_kernels.h) of the losses and of log_softmax. */
+#ifndef PS_CUDA_LOSS_KERNELS_H
+#define PS_CUDA_LOSS_KERNELS_H
+
+#include "cuda_sum_kernels.h"
+
+/* Rows of classes; one call does a row: there are few classes, and few rows. */
+typedef struct ps_k_log_softmax {
+    const float *x;
+    float *y;
+    uint32_t classes;
+} ps_k_log_softmax;
+
+PS_ARITH void ps_k_log_softmax_at(const ps_k_log_softmax *k, uint32_t row)
+{
+    const float *x = k->x + (size_t)row * k->classes;
+    float *y = k->y + (size_t)row * k->classes;
+    float lse = ps_log_sum_exp(k->classes, x);
+    for (uint32_t c = 0; c < k->classes; c++)
+        y[c] = x[c] - lse;
+}
+
+typedef struct ps_k_log_softmax_grad {
+    const float *y, *dy;
+    float *dx;
+    uint32_t classes;
+    bool add;
+} ps_k_log_softmax_grad;
+
+PS_ARITH void ps_k_log_softmax_grad_at(const ps_k_log_softmax_grad *k, uint32_t row)
+{
+    size_t at = (size_t)row * k->classes;
+    float sum = 0.0f;
+    for (uint32_t c = 0; c < k->classes; c++)
+        sum += k->dy[at + c];
+    for (uint32_t c = 0; c < k->classes; c++) {
+        float g = k->dy[at + c] - expf(k->y[at + c]) * sum;
+        ps_store(&k->dx[at + c], g, k->add);
+    }
+}
+
+/* NLL_LOGITS: of the logits before a log_softmax, whose outputs x are. */
+typedef enum ps_cuda_loss {
+    PS_CUDA_NLL,
+    PS_CUDA_CROSS_ENTROPY,
+    PS_CUDA_MSE,
+    PS_CUDA_NLL_LOGITS
+} ps_cuda_loss;
+
+/* A sample's loss, and 1 where its largest output is the label's. Count: samples. */
+typedef struct ps_k_loss {
+    const float *x;
+    const int32_t *labels;
+    ps_sums *samples; // loss, hit
+    uint32_t classes;
+    ps_cuda_loss kind;
+} ps_k_loss;
+
+PS_ARITH void ps_k_loss_at(const ps_k_loss *k, uint32_t n)
+{
+    const float *x = k->x + (size_t)n * k->classes;
+    int32_t label = k->labels[n];
+    if (k->kind == PS_CUDA_MSE)
+        k->samples[n].a = ps_mse_one_hot(k->classes, x, label);
+    else if (k->kind == PS_CUDA_CROSS_ENTROPY)
+        k->samples[n].a = ps_log_sum_exp(k->classes, x) - x[label];
+    else
+        k->samples[n].a = -x[label];
+    k->samples[n].b = ps_argmax(k->classes, x) == label ? 1.0 : 0.0;
+}
+
+/* All samples together, by one block. */
+typedef struct ps_k_loss_total {
+    const ps_sums *samples;
+    ps_sums *total;
+    uint32_t n;
+} ps_k_loss_total;
+
+PS_ARITH ps_sums ps_k_loss_total_lane(const ps_k_loss_total *k, uint32_t block,
+                                      uint32_t lane)
+{
+    ps_sums s = {0.0, 0.0};
+    for (uint32_t i = lane; i < k->n; i += PS_SUM_LANES) {
+        s.a += k->samples[i].a;
+        s.b += k->samples[i].b;
+    }
+    return s;
+}
+
+PS_ARITH void ps_k_loss_total_done(const ps_k_loss_total *k, uint32_t block, ps_sums s)
+{
+    *k->total = s;
+}
+
+/* The gradient of the mean loss times the pass's scale; share: scale / n. */
+typedef struct ps_k_loss_grad {
+    const float *x;
+    const int32_t *labels;
+    float *dx;
+    uint32_t classes;
+    ps_cuda_loss kind;
+    float share;
+} ps_k_loss_grad;
+
+PS_ARITH void ps_k_loss_grad_at(const ps_k_loss_grad *k, uint32_t n)
+{
+    const float *x = k->x + (size_t)n * k->classes;
+    float *dx = k->dx + (size_t)n * k->classes;
+    bool logits = k->kind == PS_CUDA_CROSS_ENTROPY;
+    float lse = logits ? ps_log_sum_exp(k->classes, x) : 0.0f;
+    for (int64_t c = 0; c < k->classes; c++) {
+        bool hit = c == k->labels[n];
+        if (k->kind == PS_CUDA_NLL)
+            dx[c] = hit ? -k->share : 0.0f;
+        else if (k->kind == PS_CUDA_MSE)
+            dx[c] = 2.0f * (x[c] - (float)hit) * (k->share / (float)k->classes);
+        else
+            dx[c] = ps_nll_softmax_grad(x[c] - lse, hit, k->share);
+    }
+}
+
+#endif

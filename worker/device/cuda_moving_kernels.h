@@ -1,0 +1,69 @@
+/* Kernels (cuda_kernels.h) that move values as they are: a batch that arrives, a change
+ * of layout, a copy. */
+#ifndef PS_CUDA_MOVING_KERNELS_H
+#define PS_CUDA_MOVING_KERNELS_H
+
+#include "cuda_values.h"
+
+/* What dropout's draws depend on beside the sample (rng.h): in the GPU's memory, so that
+ * a captured launch follows it from step to step. */
+typedef struct ps_dropout_words {
+    uint32_t key[2], epoch;
+} ps_dropout_words;
+
+/* A batch that has arrived, and its step's key. Count: samples. */
+typedef struct ps_k_take {
+    const int32_t *labels_in;
+    const uint32_t *positions_in;
+    int32_t *labels;
+    uint32_t *positions;
+    ps_dropout_words *key, value;
+} ps_k_take;
+
+PS_ARITH void ps_k_take_at(const ps_k_take *k, uint32_t i)
+{
+    k->labels[i] = k->labels_in[i];
+    k->positions[i] = k->positions_in[i];
+    if (i == 0) *k->key = k->value;
+}
+
+/* y (B, A, inner) = or += x (A, B, inner): images to features and back, and a batch in
+ * row-major order to channel by channel. Count: all elements. */
+typedef struct ps_k_swap {
+    const float *x;
+    float *y;
+    uint32_t b;
+    ps_divisor a, inner;
+    bool add;
+} ps_k_swap;
+
+PS_ARITH void ps_k_swap_at(const ps_k_swap *k, uint32_t i)
+{
+    ps_divided row = ps_divide(i, k->inner), at = ps_divide(row.q, k->a);
+    size_t from = ((size_t)at.r * k->b + at.q) * k->inner.by + row.r;
+    ps_store(&k->y[i], k->x[from], k->add);
+}
+
+typedef struct ps_k_pass {
+    const float *x;
+    float *y;
+    bool add;
+} ps_k_pass;
+
+PS_ARITH void ps_k_pass_at(const ps_k_pass *k, uint32_t i)
+{
+    ps_store(&k->y[i], k->x[i], k->add);
+}
+
+typedef struct ps_k_narrow {
+    const float *x;
+    uint16_t *y;
+    ps_factors kind;
+} ps_k_narrow;
+
+PS_ARITH void ps_k_narrow_at(const ps_k_narrow *k, uint32_t i)
+{
+    k->y[i] = ps_narrow(k->x[i], k->kind);
+}
+
+#endif

@@ -1,0 +1,145 @@
+/* Batch norm's kernels (cuda_kernels.h). */
+#ifndef PS_CUDA_NORM_KERNELS_H
+#define PS_CUDA_NORM_KERNELS_H
+
+#include "cuda_sum_kernels.h"
+
+/* parts = sums of (x - x0) and (x - x0)^2 over a channel's values, x0 its first one: near
+ * enough to the mean that the difference of the two squares below keeps its digits. */
+typedef struct ps_k_norm_sums {
+    const float *x;
+    ps_sums *parts;
+    ps_rows rows;
+} ps_k_norm_sums;
+
+PS_ARITH ps_sums ps_k_norm_sums_lane(const ps_k_norm_sums *k, uint32_t block,
+                                     uint32_t lane)
+{
+    ps_row_part p = ps_row_part_of(&k->rows, block);
+    const float *x = k->x + (size_t)p.row * k->rows.length;
+    float sum = 0.0f, square = 0.0f;
+    for (uint32_t i = p.begin + lane; i < p.end; i += PS_SUM_LANES) {
+        float d = x[i] - x[0];
+        sum += d;
+        square += d * d;
+    }
+    ps_sums s = {sum, square};
+    return s;
+}
+
+PS_ARITH void ps_k_norm_sums_done(const ps_k_norm_sums *k, uint32_t block, ps_sums s)
+{
+    k->parts[block] = s;
+}
+
+/* mean and inv (C) of the batch, with the running statistics brought up to date, or, with
+ * parts NULL, from the running statistics. Count: C. */
+typedef struct ps_k_norm_stats {
+    const float *x;
+    const ps_sums *parts;
+    float *mean, *inv, *running_mean, *running_var;
+    ps_rows rows;
+    float momentum;
+    double eps;
+} ps_k_norm_stats;
+
+PS_ARITH void ps_k_norm_stats_at(const ps_k_norm_stats *k, uint32_t c)
+{
+    if (!k->parts) {
+        k->mean[c] = k->running_mean[c];
+        k->inv[c] = (float)(1.0 / sqrt((double)k->running_var[c] + k->eps));
+        return;
+    }
+    ps_sums s = ps_parts_total(k->parts, &k->rows, c);
+    double n = (double)k->rows.length, shift = s.a / n;
+    double mean = (double)k->x[(size_t)c * k->rows.length] + shift;
+    double var = s.b / n - shift * shift;
+    if (var < 0.0) var = 0.0;
+    k->mean[c] = (float)mean;
+    k->inv[c] = (float)(1.0 / sqrt(var + k->eps));
+    float unbiased = (float)(var * n / (n - 1.0));
+    k->running_mean[c] = ps_norm_running(k->running_mean[c], (float)mean, k->momentum);
+    k->running_var[c] = ps_norm_running(k->running_var[c], unbiased, k->momentum);
+}
+
+/* Count: C * row. weight and bias may be NULL: 1 and 0. */
+typedef struct ps_k_norm {
+    const float *x, *mean, *inv, *weight, *bias;
+    float *y;
+    ps_divisor row;
+    bool relu;
+} ps_k_norm;
+
+PS_ARITH void ps_k_norm_at(const ps_k_norm *k, uint32_t i)
+{
+    uint32_t c = ps_divide(i, k->row).q;
+    float v = ps_norm_value(k->x[i], k->mean[c], k->inv[c], k->weight ? k->weight[c] : 1,
+                            k->bias ? k->bias[c] : 0);
+    k->y[i] = k->relu ? ps_relu(v) : v;
+}
+
+/* parts = sums of dy and of dy times the normalised input. y, if not NULL: the outputs
+ * behind a relu, whose gradient is taken first. */
+typedef struct ps_k_norm_dots {
+    const float *x, *dy, *y, *mean, *inv;
+    ps_sums *parts;
+    ps_rows rows;
+} ps_k_norm_dots;
+
+PS_ARITH ps_sums ps_k_norm_dots_lane(const ps_k_norm_dots *k, uint32_t block,
+                                     uint32_t lane)
+{
+    ps_row_part p = ps_row_part_of(&k->rows, block);
+    size_t row = (size_t)p.row * k->rows.length;
+    float mean = k->mean[p.row], inv = k->inv[p.row], sum = 0.0f, dot = 0.0f;
+    for (uint32_t i = p.begin + lane; i < p.end; i += PS_SUM_LANES) {
+        float dy = k->dy[row + i];
+        if (k->y) dy = ps_relu_grad(k->y[row + i], dy);
+        sum += dy;
+        dot += dy * ((k->x[row + i] - mean) * inv);
+    }
+    ps_sums s = {sum, dot};
+    return s;
+}
+
+PS_ARITH void ps_k_norm_dots_done(const ps_k_norm_dots *k, uint32_t block, ps_sums s)
+{
+    k->parts[block] = s;
+}
+
+/* The gradients of weight and bias (NULL: none), and the means that norm_grad needs. */
+typedef struct ps_k_norm_grad_sums {
+    const ps_sums *parts;
+    float *dweight, *dbias, *mean_dy, *mean_dot;
+    ps_rows rows;
+    bool add;
+} ps_k_norm_grad_sums;
+
+PS_ARITH void ps_k_norm_grad_sums_at(const ps_k_norm_grad_sums *k, uint32_t c)
+{
+    ps_sums s = ps_parts_total(k->parts, &k->rows, c);
+    if (k->dweight) ps_store(&k->dweight[c], (float)s.b, k->add);
+    if (k->dbias) ps_store(&k->dbias[c], (float)s.a, k->add);
+    k->mean_dy[c] = (float)(s.a / (double)k->rows.length);
+    k->mean_dot[c] = (float)(s.b / (double)k->rows.length);
+}
+
+typedef struct ps_k_norm_grad {
+    const float *x, *dy, *y, *mean, *inv, *weight, *mean_dy, *mean_dot;
+    float *dx;
+    ps_divisor row;
+    bool add;
+} ps_k_norm_grad;
+
+PS_ARITH void ps_k_norm_grad_at(const ps_k_norm_grad *k, uint32_t i)
+{
+    uint32_t c = ps_divide(i, k->row).q;
+    float dy = k->dy[i];
+    if (k->y) dy = ps_relu_grad(k->y[i], dy);
+    float g =
+        ps_norm_grad(k->x[i], dy, k->mean[c], k->inv[c], k->weight ? k->weight[c] : 1.0f,
+                     k->mean_dy[c], k->mean_dot[c]);
+    ps_store(&k->dx[i], g, k->add);
+}
+
+#endif

@@ -1,0 +1,227 @@
+/* The optimizer's kernels (cuda_kernels.h), and what they find out about gradients first.
+ */
+#ifndef PS_CUDA_OPTIMIZER_KERNELS_H
+#define PS_CUDA_OPTIMIZER_KERNELS_H
+
+#include "cuda_sum_kernels.h"
+
+/* What the gradients of a step say about it: in the GPU's memory, so that no host has to
+ * wait for it. */
+typedef struct ps_verdict {
+    uint64_t refused; // the first step that is not made, nor one after it; 0: none
+    float scale;      // of the gradient
+} ps_verdict;
+
+/* ps_optimizer_scalars without what is the same for every element of a launch; the two
+ * decays are those of weights and of biases and norms. */
+typedef struct ps_k_optimizer {
+    const ps_verdict *verdict; // NULL: the step is made
+    float *p;
+    const float *g;
+    float *s0, *s1;            // states; SGD without momentum has none
+    const uint32_t *starts;    // (n_tensors) of the arena's tensors, ascending
+    const uint8_t *undecayed;  // (n_tensors) whether the second decay is the tensor's
+    uint32_t n_tensors, first; // elements: first + i
+    bool adam, decoupled, first_step, nesterov, pytorch1;
+    float scale, decay[2], lr_neg, momentum, damp;
+    float beta1, lerp, beta2, one_minus_beta2, root_correction, eps, step_size_neg;
+} ps_k_optimizer;
+
+/* The tensor that holds element i of the arena, or the gap behind the tensor. */
+PS_ARITH uint32_t ps_tensor_of(const uint32_t *starts, uint32_t n, uint32_t i)
+{
+    uint32_t low = 0, high = n; // starts[low] <= i < starts[high]
+    while (high - low > 1) {
+        uint32_t middle = (low + high) / 2;
+        if (starts[middle] <= i)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+PS_ARITH void ps_sgd_element(const ps_k_optimizer *k, float scale, float decay, size_t i)
+{
+    float p = k->p[i], d = fmaf(decay, p, scale * k->g[i]), up = d;
+    if (k->s0) {
+        float b = k->first_step ? d : fmaf(k->damp, d, k->momentum * k->s0[i]);
+        k->s0[i] = b;
+        up = k->nesterov ? fmaf(k->momentum, b, d) : b;
+    }
+    k->p[i] = fmaf(k->lr_neg, up, p);
+}
+
+PS_ARITH void ps_adam_element(const ps_k_optimizer *k, float scale, float decay, size_t i)
+{
+    float g = scale * k->g[i], w = k->p[i], m = k->s0[i], mean;
+    if (k->decoupled)
+        w *= decay;
+    else
+        g = fmaf(decay, w, g);
+    if (k->pytorch1)
+        mean = fmaf(k->lerp, g, k->beta1 * m);
+    else if (k->lerp < 0.5f)
+        mean = fmaf(k->lerp, g - m, m);
+    else
+        mean = fmaf(k->lerp - 1.0f, g - m, g);
+    float square = fmaf(k->one_minus_beta2 * g, g, k->beta2 * k->s1[i]);
+    float root = sqrtf(square) / k->root_correction + k->eps;
+    k->s0[i] = mean;
+    k->s1[i] = square;
+    k->p[i] = w + k->step_size_neg * mean / root;
+}
+
+/* A step over a range of the arena, gaps included, which stay zero: the twin of
+ * optimizer.c, with its roundings. */
+PS_ARITH void ps_k_optimizer_at(const ps_k_optimizer *k, uint32_t i)
+{
+    uint32_t at = k->first + i;
+    float decay = k->decay[k->undecayed[ps_tensor_of(k->starts, k->n_tensors, at)]];
+    float scale = k->verdict ? k->verdict->scale : k->scale;
+    if (k->verdict && k->verdict->refused) return;
+    if (k->adam)
+        ps_adam_element(k, scale, decay, at);
+    else
+        ps_sgd_element(k, scale, decay, at);
+}
+
+typedef struct ps_k_unscale {
+    float *x;
+    float factor;
+} ps_k_unscale;
+
+PS_ARITH void ps_k_unscale_at(const ps_k_unscale *k, uint32_t i)
+{
+    k->x[i] *= k->factor;
+}
+
+/* total.a = how many of x's n values are not finite. One block for each 64 lanes' worth
+ * of 256 values. */
+enum { PS_BAD_PART = 64 * PS_SUM_LANES };
+
+typedef struct ps_k_bad_values {
+    const float *x;
+    ps_sums *parts; // (blocks)
+    uint32_t n;
+} ps_k_bad_values;
+
+PS_ARITH ps_sums ps_k_bad_values_lane(const ps_k_bad_values *k, uint32_t block,
+                                      uint32_t lane)
+{
+    uint32_t begin = block * PS_BAD_PART, left = k->n - begin;
+    uint32_t end = left < PS_BAD_PART ? k->n : begin + PS_BAD_PART, bad = 0;
+    for (uint32_t i = begin + lane; i < end; i += PS_SUM_LANES)
+        bad += !(k->x[i] - k->x[i] == 0.0f);
+    ps_sums s = {(double)bad, 0.0};
+    return s;
+}
+
+PS_ARITH void ps_k_bad_values_done(const ps_k_bad_values *k, uint32_t block, ps_sums s)
+{
+    k->parts[block] = s;
+}
+
+/* A block of the norm (grad_norm.h): a range of the arena, within one tensor. */
+typedef struct ps_norm_range {
+    uint32_t begin, n;
+} ps_norm_range;
+
+/* The same by blocks of the norm, one for each, unless a step was refused: then the parts
+ * stay that step's. */
+typedef struct ps_k_bad_blocks {
+    const float *x; // the arena
+    const ps_norm_range *ranges;
+    const ps_verdict *verdict;
+    ps_sums *parts;
+} ps_k_bad_blocks;
+
+PS_ARITH ps_sums ps_k_bad_blocks_lane(const ps_k_bad_blocks *k, uint32_t block,
+                                      uint32_t lane)
+{
+    const float *x = k->x + k->ranges[block].begin;
+    uint32_t bad = 0;
+    for (uint32_t i = lane; i < k->ranges[block].n; i += PS_SUM_LANES)
+        bad += !(x[i] - x[i] == 0.0f);
+    ps_sums s = {(double)bad, 0.0};
+    return s;
+}
+
+PS_ARITH void ps_k_bad_blocks_done(const ps_k_bad_blocks *k, uint32_t block, ps_sums s)
+{
+    if (!k->verdict->refused) k->parts[block] = s;
+}
+
+/* One block: the step is refused when any part has a bad value. */
+typedef struct ps_k_verdict {
+    const ps_sums *parts;
+    uint32_t n;
+    uint64_t step; // from 1
+    ps_verdict *verdict;
+} ps_k_verdict;
+
+PS_ARITH ps_sums ps_k_verdict_lane(const ps_k_verdict *k, uint32_t block, uint32_t lane)
+{
+    ps_sums s = {0.0, 0.0};
+    for (uint32_t i = lane; i < k->n; i += PS_SUM_LANES)
+        s.a += k->parts[i].a;
+    return s;
+}
+
+PS_ARITH void ps_k_verdict_done(const ps_k_verdict *k, uint32_t block, ps_sums s)
+{
+    if (s.a > 0.0 && !k->verdict->refused) k->verdict->refused = k->step;
+}
+
+/* ps_grad_norm_total and ps_grad_norm_clip. Count: 1. */
+typedef struct ps_k_clip {
+    const double *sums;
+    uint32_t n;
+    double max_norm;
+    ps_verdict *verdict;
+} ps_k_clip;
+
+PS_ARITH void ps_k_clip_at(const ps_k_clip *k, uint32_t i)
+{
+    double sum = 0.0;
+    for (uint32_t b = 0; b < k->n; b++)
+        sum += k->sums[b];
+    double factor = k->max_norm / (sqrt(sum) + 1e-6);
+    k->verdict->scale = (float)(factor >= 1.0 ? 1.0 : factor);
+}
+
+/* grad_norm.c's sums of a block: 16 lanes, then halves added. Count: 16 * blocks. */
+enum { PS_NORM_LANES = 16 };
+
+typedef struct ps_k_norm_lane {
+    const float *x; // the arena
+    const ps_norm_range *ranges;
+    double *lanes; // (blocks, 16)
+} ps_k_norm_lane;
+
+PS_ARITH void ps_k_norm_lane_at(const ps_k_norm_lane *k, uint32_t i)
+{
+    ps_norm_range range = k->ranges[i / PS_NORM_LANES];
+    const float *x = k->x + range.begin;
+    double sum = 0.0;
+    for (uint32_t at = i % PS_NORM_LANES; at < range.n; at += PS_NORM_LANES)
+        sum += (double)x[at] * (double)x[at];
+    k->lanes[i] = sum;
+}
+
+typedef struct ps_k_norm_block {
+    double *lanes; // (blocks, 16): used up
+    double *sums;  // (blocks)
+} ps_k_norm_block;
+
+PS_ARITH void ps_k_norm_block_at(const ps_k_norm_block *k, uint32_t block)
+{
+    double *lanes = k->lanes + (size_t)block * PS_NORM_LANES;
+    for (uint32_t n = PS_NORM_LANES / 2; n > 0; n /= 2) {
+        for (uint32_t l = 0; l < n; l++)
+            lanes[l] += lanes[l + n];
+    }
+    k->sums[block] = lanes[0];
+}
+
+#endif

@@ -1,0 +1,113 @@
+/* Kernels (cuda_kernels.h) that add up rows and columns: gradients of biases. */
+#ifndef PS_CUDA_SUM_KERNELS_H
+#define PS_CUDA_SUM_KERNELS_H
+
+#include "cuda_values.h"
+
+enum { PS_SUM_LANES = 256 };
+
+typedef struct ps_sums {
+    double a, b;
+} ps_sums;
+
+/* Rows of `length` values in parts, one block each, so that few long rows fill the GPU:
+ * block = row * parts + part. */
+typedef struct ps_rows {
+    uint32_t length, part_length; // of the last part: what is left
+    ps_divisor parts;
+} ps_rows;
+
+/* Parts short enough for a lane's sum in float32: 32 values. */
+enum { PS_ROW_PART = 32 * PS_SUM_LANES, PS_ROW_PARTS_MAX = 64 };
+
+PS_ARITH ps_rows ps_rows_of(int64_t length)
+{
+    ps_rows r;
+    int64_t parts = (length + PS_ROW_PART - 1) / PS_ROW_PART;
+    if (parts > PS_ROW_PARTS_MAX) parts = PS_ROW_PARTS_MAX;
+    r.length = (uint32_t)length;
+    r.part_length = (uint32_t)((length + parts - 1) / parts);
+    // the rounding may leave the last ones empty
+    r.parts = ps_divisor_of((length + r.part_length - 1) / r.part_length);
+    return r;
+}
+
+typedef struct ps_row_part {
+    uint32_t row, begin, end; // within the row
+} ps_row_part;
+
+PS_ARITH ps_row_part ps_row_part_of(const ps_rows *rows, uint32_t block)
+{
+    ps_row_part p;
+    ps_divided at = ps_divide(block, rows->parts);
+    p.row = at.q;
+    p.begin = at.r * rows->part_length;
+    p.end = p.begin + rows->part_length;
+    if (p.end > rows->length) p.end = rows->length;
+    return p;
+}
+
+/* A row's parts together. */
+PS_ARITH ps_sums ps_parts_total(const ps_sums *parts, const ps_rows *rows, uint32_t row)
+{
+    ps_sums total = {0.0, 0.0};
+    for (uint32_t p = 0; p < rows->parts.by; p++) {
+        total.a += parts[row * rows->parts.by + p].a;
+        total.b += parts[row * rows->parts.by + p].b;
+    }
+    return total;
+}
+
+/* parts = sums over x's rows. Blocks: rows * parts. */
+typedef struct ps_k_row_sums {
+    const float *x;
+    ps_sums *parts;
+    ps_rows rows;
+} ps_k_row_sums;
+
+PS_ARITH ps_sums ps_k_row_sums_lane(const ps_k_row_sums *k, uint32_t block, uint32_t lane)
+{
+    ps_row_part p = ps_row_part_of(&k->rows, block);
+    const float *x = k->x + (size_t)p.row * k->rows.length;
+    float sum = 0.0f;
+    for (uint32_t i = p.begin + lane; i < p.end; i += PS_SUM_LANES)
+        sum += x[i];
+    ps_sums s = {sum, 0.0};
+    return s;
+}
+
+PS_ARITH void ps_k_row_sums_done(const ps_k_row_sums *k, uint32_t block, ps_sums s)
+{
+    k->parts[block] = s;
+}
+
+/* y (rows) = or += the rows' sums: the gradient of a convolution's bias. */
+typedef struct ps_k_row_total {
+    const ps_sums *parts;
+    float *y;
+    ps_rows rows;
+    bool add;
+} ps_k_row_total;
+
+PS_ARITH void ps_k_row_total_at(const ps_k_row_total *k, uint32_t row)
+{
+    ps_store(&k->y[row], (float)ps_parts_total(k->parts, &k->rows, row).a, k->add);
+}
+
+/* y (columns) = or += the sums of x's (n, columns) columns: of a linear layer's bias. */
+typedef struct ps_k_column_total {
+    const float *x;
+    float *y;
+    uint32_t n, columns;
+    bool add;
+} ps_k_column_total;
+
+PS_ARITH void ps_k_column_total_at(const ps_k_column_total *k, uint32_t i)
+{
+    float sum = 0.0f;
+    for (uint32_t n = 0; n < k->n; n++)
+        sum += k->x[(size_t)n * k->columns + i];
+    ps_store(&k->y[i], sum, k->add);
+}
+
+#endif

@@ -1,0 +1,244 @@
+/* Kernels (cuda_kernels.h) over windows of planes: pooling, and a convolution's columns.
+ */
+#ifndef PS_CUDA_WINDOW_KERNELS_H
+#define PS_CUDA_WINDOW_KERNELS_H
+
+#include "cuda_values.h"
+
+/* Windows over planes: of a pooling layer or a convolution. */
+typedef struct ps_planes {
+    int32_t in_h, in_w;
+    int32_t kernel[2], stride[2], padding[2];
+    ps_divisor in_row, in_plane;   // in_w, in_h * in_w
+    ps_divisor out_row, out_plane; // out_w, out_h * out_w
+} ps_planes;
+
+PS_ARITH ps_planes ps_planes_of(const int64_t in[2], const int64_t out[2],
+                                const int kernel[2], const int stride[2],
+                                const int padding[2])
+{
+    ps_planes p;
+    p.in_h = (int32_t)in[0];
+    p.in_w = (int32_t)in[1];
+    for (int i = 0; i < 2; i++) {
+        p.kernel[i] = kernel[i];
+        p.stride[i] = stride[i];
+        p.padding[i] = padding[i];
+    }
+    p.in_row = ps_divisor_of(in[1]);
+    p.in_plane = ps_divisor_of(in[0] * in[1]);
+    p.out_row = ps_divisor_of(out[1]);
+    p.out_plane = ps_divisor_of(out[0] * out[1]);
+    return p;
+}
+
+/* A position in a stack of planes. */
+typedef struct ps_spot {
+    uint32_t plane;
+    int32_t h, w;
+} ps_spot;
+
+PS_ARITH ps_spot ps_spot_at(uint32_t i, ps_divisor plane, ps_divisor row)
+{
+    ps_spot s;
+    ps_divided o = ps_divide(i, plane), r = ps_divide(o.r, row);
+    s.plane = o.q;
+    s.h = (int32_t)r.q;
+    s.w = (int32_t)r.r;
+    return s;
+}
+
+/* The windows along one axis that hold a position: [begin, end). */
+typedef struct ps_reach {
+    int32_t begin, end;
+} ps_reach;
+
+PS_ARITH ps_reach ps_reach_of(int32_t at, int32_t kernel, int32_t stride, int32_t padding,
+                              int32_t n_windows)
+{
+    ps_reach r;
+    int32_t shifted = at + padding; // window o holds [o * stride, o * stride + kernel)
+    r.begin = shifted < kernel ? 0 : (shifted - kernel) / stride + 1;
+    r.end = shifted / stride + 1;
+    if (r.end > n_windows) r.end = n_windows;
+    return r;
+}
+
+/* Each output: its window's maximum, and which of the window's places it was. Count:
+ * outputs. */
+typedef struct ps_k_max_pool {
+    const float *x;
+    float *y;
+    uint8_t *place;
+    ps_planes at;
+} ps_k_max_pool;
+
+PS_ARITH void ps_k_max_pool_at(const ps_k_max_pool *k, uint32_t i)
+{
+    const ps_planes *p = &k->at;
+    ps_spot s = ps_spot_at(i, p->out_plane, p->out_row);
+    const float *x = k->x + (size_t)s.plane * p->in_plane.by;
+    ps_window h = ps_window_at(s.h, p->stride[0], p->padding[0], p->kernel[0], p->in_h);
+    ps_window w = ps_window_at(s.w, p->stride[1], p->padding[1], p->kernel[1], p->in_w);
+    float best = -INFINITY;
+    int64_t place = h.skipped * p->kernel[1] + w.skipped;
+    for (int64_t a = h.begin; a < h.end; a++) {
+        for (int64_t b = w.begin; b < w.end; b++) {
+            float v = x[a * p->in_w + b];
+            if (!ps_max_takes(v, best)) continue;
+            best = v;
+            place = (a - h.begin + h.skipped) * p->kernel[1] + b - w.begin + w.skipped;
+        }
+    }
+    k->y[i] = best;
+    k->place[i] = (uint8_t)place;
+}
+
+/* Each input gathers from the windows that hold it. y, if not NULL: the outputs, where
+ * the gradient of a relu before the pooling is taken as well. Count: inputs. */
+typedef struct ps_k_max_pool_grad {
+    const float *dy, *y;
+    const uint8_t *place;
+    float *dx;
+    ps_planes at;
+    bool add;
+} ps_k_max_pool_grad;
+
+PS_ARITH void ps_k_max_pool_grad_at(const ps_k_max_pool_grad *k, uint32_t i)
+{
+    const ps_planes *p = &k->at;
+    ps_spot s = ps_spot_at(i, p->in_plane, p->in_row);
+    int32_t out_w = (int32_t)p->out_row.by, out_h = (int32_t)p->out_plane.by / out_w;
+    ps_reach rh = ps_reach_of(s.h, p->kernel[0], p->stride[0], p->padding[0], out_h);
+    ps_reach rw = ps_reach_of(s.w, p->kernel[1], p->stride[1], p->padding[1], out_w);
+    size_t plane = (size_t)s.plane * p->out_plane.by;
+    float g = 0.0f;
+    for (int32_t a = rh.begin; a < rh.end; a++) {
+        for (int32_t b = rw.begin; b < rw.end; b++) {
+            size_t o = plane + (size_t)(a * out_w + b);
+            int32_t place = (s.h + p->padding[0] - a * p->stride[0]) * p->kernel[1] +
+                            s.w + p->padding[1] - b * p->stride[1];
+            if (k->place[o] != place) continue;
+            g += k->y ? ps_relu_grad(k->y[o], k->dy[o]) : k->dy[o];
+        }
+    }
+    ps_store(&k->dx[i], g, k->add);
+}
+
+/* As torch: the padding counts into the mean. */
+typedef struct ps_k_avg_pool {
+    const float *x;
+    float *y;
+    ps_planes at;
+} ps_k_avg_pool;
+
+PS_ARITH void ps_k_avg_pool_at(const ps_k_avg_pool *k, uint32_t i)
+{
+    const ps_planes *p = &k->at;
+    ps_spot s = ps_spot_at(i, p->out_plane, p->out_row);
+    const float *x = k->x + (size_t)s.plane * p->in_plane.by;
+    ps_window h = ps_window_at(s.h, p->stride[0], p->padding[0], p->kernel[0], p->in_h);
+    ps_window w = ps_window_at(s.w, p->stride[1], p->padding[1], p->kernel[1], p->in_w);
+    float sum = 0.0f;
+    for (int64_t a = h.begin; a < h.end; a++) {
+        for (int64_t b = w.begin; b < w.end; b++)
+            sum += x[a * p->in_w + b];
+    }
+    k->y[i] = sum / (float)(p->kernel[0] * p->kernel[1]);
+}
+
+typedef struct ps_k_avg_pool_grad {
+    const float *dy;
+    float *dx;
+    ps_planes at;
+    bool add;
+} ps_k_avg_pool_grad;
+
+PS_ARITH void ps_k_avg_pool_grad_at(const ps_k_avg_pool_grad *k, uint32_t i)
+{
+    const ps_planes *p = &k->at;
+    ps_spot s = ps_spot_at(i, p->in_plane, p->in_row);
+    int32_t out_w = (int32_t)p->out_row.by, out_h = (int32_t)p->out_plane.by / out_w;
+    ps_reach rh = ps_reach_of(s.h, p->kernel[0], p->stride[0], p->padding[0], out_h);
+    ps_reach rw = ps_reach_of(s.w, p->kernel[1], p->stride[1], p->padding[1], out_w);
+    const float *dy = k->dy + (size_t)s.plane * p->out_plane.by;
+    float g = 0.0f;
+    for (int32_t a = rh.begin; a < rh.end; a++) {
+        for (int32_t b = rw.begin; b < rw.end; b++)
+            g += dy[a * out_w + b];
+    }
+    ps_store(&k->dx[i], g / (float)(p->kernel[0] * p->kernel[1]), k->add);
+}
+
+/* col (C * kh * kw, samples * out plane) of the samples from n_first on, of x (C, n,
+ * H, W). One call fills a window of one channel. Count: C * columns. */
+typedef struct ps_k_im2col {
+    const float *x;
+    float *col;
+    uint16_t *narrow; // instead of col, where kind is not float32
+    uint32_t n, n_first;
+    ps_divisor columns; // samples * out plane
+    ps_planes at;
+    ps_factors kind;
+} ps_k_im2col;
+
+PS_ARITH void ps_k_im2col_at(const ps_k_im2col *k, uint32_t i)
+{
+    const ps_planes *p = &k->at;
+    ps_divided c = ps_divide(i, k->columns);
+    ps_spot s = ps_spot_at(c.r, p->out_plane, p->out_row); // plane: the sample
+    const float *x = k->x + ((size_t)c.q * k->n + k->n_first + s.plane) * p->in_plane.by;
+    int32_t top = s.h * p->stride[0] - p->padding[0];
+    int32_t left = s.w * p->stride[1] - p->padding[1];
+    size_t row = (size_t)c.q * (uint32_t)(p->kernel[0] * p->kernel[1]);
+    size_t to = row * k->columns.by + c.r;
+    for (int32_t a = 0; a < p->kernel[0]; a++) {
+        for (int32_t b = 0; b < p->kernel[1]; b++, to += k->columns.by) {
+            int32_t h = top + a, w = left + b;
+            bool inside = h >= 0 && h < p->in_h && w >= 0 && w < p->in_w;
+            float v = inside ? x[h * p->in_w + w] : 0.0f;
+            if (k->kind == PS_FACTORS_FP32)
+                k->col[to] = v;
+            else
+                k->narrow[to] = ps_narrow(v, k->kind);
+        }
+    }
+}
+
+/* dx = or += what the windows say of each input, of the samples from n_first on. Count:
+ * C * samples * in plane. */
+typedef struct ps_k_col2im {
+    const float *col;
+    float *dx;
+    uint32_t n, n_first;
+    ps_divisor inputs; // samples * in plane
+    uint32_t columns;  // samples * out plane
+    ps_planes at;
+    bool add;
+} ps_k_col2im;
+
+PS_ARITH void ps_k_col2im_at(const ps_k_col2im *k, uint32_t i)
+{
+    const ps_planes *p = &k->at;
+    ps_divided c = ps_divide(i, k->inputs);
+    ps_spot s = ps_spot_at(c.r, p->in_plane, p->in_row); // plane: the sample
+    int32_t out_w = (int32_t)p->out_row.by, out_h = (int32_t)p->out_plane.by / out_w;
+    ps_reach rh = ps_reach_of(s.h, p->kernel[0], p->stride[0], p->padding[0], out_h);
+    ps_reach rw = ps_reach_of(s.w, p->kernel[1], p->stride[1], p->padding[1], out_w);
+    size_t row = (size_t)c.q * (uint32_t)(p->kernel[0] * p->kernel[1]);
+    const float *col = k->col + row * k->columns + (size_t)s.plane * p->out_plane.by;
+    float g = 0.0f;
+    for (int32_t a = rh.begin; a < rh.end; a++) {
+        int32_t kh = s.h + p->padding[0] - a * p->stride[0];
+        for (int32_t b = rw.begin; b < rw.end; b++) {
+            int32_t kw = s.w + p->padding[1] - b * p->stride[1];
+            g += col[(size_t)(kh * p->kernel[1] + kw) * k->columns +
+                     (size_t)(a * out_w + b)];
+        }
+    }
+    size_t plane = (size_t)c.q * k->n + k->n_first + s.plane;
+    float *dx = k->dx + plane * p->in_plane.by + s.h * p->in_w + s.w;
+    ps_store(dx, g, k->add);
+}
+
+#endif
