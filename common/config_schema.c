@@ -70,7 +70,8 @@ const ps_config_key ps_config_keys[] = {
     STRING("train.device", train.device, LOCAL, "auto",
            "auto, cpu, cuda, or cuda:N; auto takes a GPU where there is one"),
     WORD("train.precision", train.precision, JOB, "float32|bf16|fp16", "float32",
-         "of products on GPUs; all else, and the weights kept, are float32"),
+         "of products and what lies between layers, on GPUs; sums, losses and the "
+         "weights kept are float32"),
     BOOL("train.tf32", train.tf32, JOB, "false",
          "let NVIDIA GPUs round the factors of float32 products to 10 bits"),
     BOOL("train.graphs", train.graphs, LOCAL, "true",

@@ -43,7 +43,7 @@ typedef struct range {
 struct ps_gpu {
     queue queues[PS_GPU_QUEUES];
     unsigned eager;
-    ps_factors factors;
+    ps_format format;
     range ranges[256];
     int n_ranges;
     ps_gpu_graph *capturing; // NULL: no
@@ -142,12 +142,12 @@ static void run_kernel(const op *o)
     }
 }
 
-/* An element of a factor; the compiler's own conversion of halves. */
-static double factor_at(const void *values, int64_t i, ps_factors kind)
+/* An element; the compiler's own conversion of halves. */
+static double element(ps_values v, int64_t i)
 {
-    if (kind == PS_FACTORS_FP32) return ((const float *)values)[i];
-    uint16_t bits = ((const uint16_t *)values)[i];
-    if (kind == PS_FACTORS_BF16) return ps_float_of_bf16(bits);
+    if (v.format == PS_FORMAT_FP32) return ((const float *)v.at)[i];
+    uint16_t bits = ((const uint16_t *)v.at)[i];
+    if (v.format == PS_FORMAT_BF16) return ps_float_of_bf16(bits);
     _Float16 half;
     memcpy(&half, &bits, 2);
     return half;
@@ -155,24 +155,20 @@ static double factor_at(const void *values, int64_t i, ps_factors kind)
 
 /* BLAS's gemm, from its definition: element (i, j) of an op(X) of leading dimension ld
  * is X[j * ld + i], or X[i * ld + j] where it is transposed. */
-static void run_gemm(const ps_gpu_gemm *g, ps_factors kind)
+static void run_gemm(const ps_gpu_gemm *g)
 {
     double *column = malloc(sizeof *column * (size_t)g->m);
     for (int64_t j = 0; j < g->n; j++) {
         memset(column, 0, sizeof *column * (size_t)g->m);
         for (int64_t l = 0; l < g->k; l++) {
-            double b = factor_at(g->b, g->tb ? l * g->ldb + j : j * g->ldb + l, kind);
-            if (g->ta) {
-                for (int64_t i = 0; i < g->m; i++)
-                    column[i] += factor_at(g->a, i * g->lda + l, kind) * b;
-            } else {
-                for (int64_t i = 0; i < g->m; i++)
-                    column[i] += factor_at(g->a, l * g->lda + i, kind) * b;
-            }
+            double b = element(g->b, g->tb ? l * g->ldb + j : j * g->ldb + l);
+            for (int64_t i = 0; i < g->m; i++)
+                column[i] += element(g->a, g->ta ? i * g->lda + l : l * g->lda + i) * b;
         }
         for (int64_t i = 0; i < g->m; i++) {
-            float *c = &g->c[j * g->ldc + i];
-            *c = (float)(column[i] + (g->beta == 0.0f ? 0.0 : g->beta * *c));
+            int64_t to = j * g->ldc + i;
+            double old = g->beta == 0.0f ? 0.0 : g->beta * element(g->c, to);
+            ps_set(g->c, (size_t)to, (float)(column[i] + old), false);
         }
     }
     free(column);
@@ -185,7 +181,7 @@ static void run_until(ps_gpu *gpu, ps_gpu_queue which, size_t position)
         op *o = &q->ops[q->done];
         if (o->kind == OP_AWAIT) run_until(gpu, o->other, o->position);
         if (o->kind == OP_COPY) memcpy(o->to, o->from, o->bytes);
-        if (o->kind == OP_GEMM) run_gemm(&o->gemm, gpu->factors);
+        if (o->kind == OP_GEMM) run_gemm(&o->gemm);
         if (o->kind == OP_LAUNCH) run_kernel(o);
         free(o->args);
         o->args = NULL;
@@ -236,7 +232,7 @@ ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out)
     const char *eager = getenv("PS_HOST_GPU_EAGER");
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "gpu"));
     (*out)->eager = eager ? (unsigned)atoi(eager) : 0;
-    (*out)->factors = options->factors;
+    (*out)->format = options->format;
     return PS_OK;
 }
 
@@ -256,9 +252,9 @@ void ps_gpu_describe(const ps_gpu *gpu, char *out, size_t bytes)
     snprintf(out, bytes, "cuda: the host in its place");
 }
 
-ps_factors ps_gpu_factors(const ps_gpu *gpu)
+ps_format ps_gpu_format(const ps_gpu *gpu)
 {
-    return gpu->factors;
+    return gpu->format;
 }
 
 ps_err ps_gpu_enter(ps_gpu *gpu)
@@ -457,8 +453,11 @@ ps_err ps_gpu_multiply(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who)
     bool fits = g->lda >= (g->ta ? g->k : g->m) && g->ldb >= (g->tb ? g->n : g->k) &&
                 g->ldc >= g->m; // what cuBLAS asks for
     if (!fits) broken("a leading dimension is too small", who);
-    check_device(gpu, g->a, 2, who);
-    check_device(gpu, g->b, 2, who);
-    check_device(gpu, g->c, 4, who);
+    bool formats = g->a.format == gpu->format && g->b.format == gpu->format &&
+                   (g->c.format == gpu->format || g->c.format == PS_FORMAT_FP32);
+    if (!formats) broken("formats that no product takes", who);
+    check_device(gpu, g->a.at, 2, who);
+    check_device(gpu, g->b.at, 2, who);
+    check_device(gpu, g->c.at, ps_format_bytes(g->c.format), who);
     return push(gpu, PS_GPU_COMPUTE, (op){.kind = OP_GEMM, .gemm = *g});
 }

@@ -77,21 +77,70 @@ static double *tensor_of(const ref_model *m, double *arena, int t)
     const int64_t C = l->in.d[0], H = l->in.d[1], W = l->in.d[2], H2 = l->out.d[1],      \
                   W2 = l->out.d[2]
 
-/* dy NULL: forward. */
-/* To nearest, ties to even; owned by the caller. NULL for NULL. */
-static double *rounded(const ref_model *m, const double *x, int64_t n)
+/* To nearest, ties to even. */
+static void round_all(const ref_model *m, double *x, int64_t n)
 {
-    if (!x) return NULL;
-    double *out = zeros(n);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && m->digits; i++) {
         int exponent;
         frexp(x[i], &exponent);
         int unit = exponent - m->digits;
         if (unit < m->least) unit = m->least;
-        out[i] = m->digits ? ldexp(nearbyint(ldexp((float)x[i], -unit)), unit) : x[i];
+        x[i] = ldexp(nearbyint(ldexp((float)x[i], -unit)), unit);
     }
+}
+
+/* Owned by the caller. NULL for NULL. */
+static double *rounded(const ref_model *m, const double *x, int64_t n)
+{
+    if (!x) return NULL;
+    double *out = zeros(n);
+    memcpy(out, x, sizeof *out * (size_t)n);
+    round_all(m, out, n);
     return out;
 }
+
+/* Whether the layer ends in this one's place: a relu computed with what it follows. */
+static bool takes_relu(const ps_layer *l)
+{
+    return l->kind == PS_LAYER_CONV2D || l->kind == PS_LAYER_LINEAR ||
+           l->kind == PS_LAYER_BATCH_NORM2D || l->kind == PS_LAYER_ADD;
+}
+
+/* Whether the output of a layer, or the input (PS_INPUT), is stored in full. */
+static bool is_wide(const ref_model *m, int i)
+{
+    const ps_model_spec *spec = m->spec;
+    if (i == spec->n_layers - 1) return true;
+    if (i != PS_INPUT && spec->layers[i].kind == PS_LAYER_LOG_SOFTMAX) return true;
+    for (int k = 0; k < spec->n_layers; k++) {
+        const ps_layer *l = &spec->layers[k];
+        if (l->input[0] != i) continue;
+        if (l->kind == PS_LAYER_LOG_SOFTMAX) return true;
+        bool folded =
+            i != PS_INPUT && l->kind == PS_LAYER_RELU && takes_relu(&spec->layers[i]);
+        if (folded && is_wide(m, k)) return true;
+    }
+    return false;
+}
+
+static void store(const ref_model *m, int i, double *x)
+{
+    const ps_dims *d = i == PS_INPUT ? &m->spec->input : &m->spec->layers[i].out;
+    if (!is_wide(m, i)) round_all(m, x, m->n * ps_dims_count(d));
+}
+
+/* A product is stored before its bias is added. */
+static void add_bias(ref_model *m, const ps_layer *l, double *y)
+{
+    const double *bias = tensor_of(m, m->params, l->bias);
+    int64_t O = l->out.d[0], P = ps_dims_count(&l->out) / O;
+    int i = (int)(l - m->spec->layers);
+    store(m, i, y);
+    for (int64_t k = 0; k < m->n * O * P && bias; k++)
+        y[k] += bias[k / P % O];
+}
+
+/* dy NULL: forward. */
 
 static void conv(ref_model *m, const ps_layer *l, const double *x, double *y,
                  const double *dy, double *dx)
@@ -101,14 +150,12 @@ static void conv(ref_model *m, const ps_layer *l, const double *x, double *y,
     double *weight = rounded(m, tensor_of(m, m->params, l->weight), O * C * K);
     double *xr = rounded(m, x, m->n * C * H * W);
     double *dyr = rounded(m, dy, m->n * O * H2 * W2);
-    const double *bias = tensor_of(m, m->params, l->bias);
     double *dw = tensor_of(m, m->grads, l->weight);
     double *db = tensor_of(m, m->grads, l->bias);
     for (int64_t n = 0; n < m->n; n++) {
         for (int64_t o = 0; o < O; o++) {
             int64_t out = (n * O + o) * H2 * W2;
             for (int64_t p = 0; p < H2 * W2; p++) {
-                if (!dy) y[out + p] = bias ? bias[o] : 0.0;
                 if (dy && db) db[o] += dy[out + p];
             }
             for (int64_t c = 0; c < C; c++) {
@@ -125,6 +172,7 @@ static void conv(ref_model *m, const ps_layer *l, const double *x, double *y,
             }
         }
     }
+    if (!dy) add_bias(m, l, y);
     free(weight), free(xr), free(dyr);
 }
 
@@ -134,13 +182,11 @@ static void linear(ref_model *m, const ps_layer *l, const double *x, double *y,
     int64_t I = l->in.d[0], O = l->out.d[0];
     double *weight = rounded(m, tensor_of(m, m->params, l->weight), O * I);
     double *xr = rounded(m, x, m->n * I), *dyr = rounded(m, dy, m->n * O);
-    const double *bias = tensor_of(m, m->params, l->bias);
     double *dw = tensor_of(m, m->grads, l->weight);
     double *db = tensor_of(m, m->grads, l->bias);
     for (int64_t n = 0; n < m->n; n++) {
         for (int64_t o = 0; o < O; o++) {
             int64_t j = n * O + o;
-            if (!dy) y[j] = bias ? bias[o] : 0.0;
             if (dy && db) db[o] += dy[j];
             for (int64_t i = 0; i < I; i++) {
                 if (!dy) {
@@ -152,6 +198,7 @@ static void linear(ref_model *m, const ps_layer *l, const double *x, double *y,
             }
         }
     }
+    if (!dy) add_bias(m, l, y);
     free(weight), free(xr), free(dyr);
 }
 
@@ -343,6 +390,7 @@ static void forward_layer(ref_model *m, int i, const ps_batch *batch, const ps_p
         for (int64_t e = 0; e < count; e++)
             y[e] = activation(l->kind, x[e]);
     }
+    store(m, i, y);
 }
 
 static void backward_layer(ref_model *m, int i, const ps_batch *batch,
@@ -409,6 +457,7 @@ double ref_forward(ref_model *m, const ps_batch *batch, const ps_pass *pass)
     double sum = 0;
     for (int64_t i = 0; i < m->n * ps_dims_count(&m->spec->input); i++)
         m->input[i] = batch->x[i];
+    store(m, PS_INPUT, m->input);
     for (int i = 0; i < m->spec->n_layers; i++)
         forward_layer(m, i, batch, pass);
     for (int64_t n = 0; n < m->n; n++)
@@ -430,6 +479,10 @@ void ref_backward(ref_model *m, const ps_batch *batch, const ps_pass *pass)
         for (int64_t c = 0; c < classes; c++)
             d[c] *= (double)pass->grad_scale / m->n;
     }
-    for (int i = last; i >= 0; i--)
+    for (int i = last; i >= 0; i--) {
+        const ps_layer *l = &m->spec->layers[i];
         backward_layer(m, i, batch, pass);
+        for (int k = 0; k < l->n_inputs; k++) // each part is stored as it is added
+            if (l->input[k] != PS_INPUT) store(m, l->input[k], m->gradient[l->input[k]]);
+    }
 }

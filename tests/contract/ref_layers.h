@@ -9,8 +9,9 @@
 typedef struct ref_model {
     const ps_model_spec *spec;
     int n; // samples
-    /* Factors of products are rounded to so many binary digits (bf16: 8, fp16: 11), none
-     * below 2^least; 0: not at all. */
+    /* Factors of products, and what is stored between layers, are rounded to so many
+     * binary digits (bf16: 8, fp16: 11), none below 2^least; 0: not at all. What the loss
+     * and log_softmax read and write is stored as it is. */
     int digits, least;
     double *params;     // as the parameter arena
     double *grads;      // added to by every backward pass

@@ -1,10 +1,10 @@
 /* train.precision bf16 against torch.autocast: BasicNet without dropout, each step from
  * PyTorch's weights.
  *
- * Both round the factors of products to bfloat16 and sum in float32. Autocast rounds the
- * sums too, and what lies between layers; here that stays float32. So the two differ by
- * some units of bfloat16 (2^-8), 8 in a gradient at the most, and both are as far from
- * the float32 step (a tenth). */
+ * Both round the factors of products and what lies between layers to bfloat16, and sum in
+ * float32. Autocast rounds the logits too, and the gradients of weights; here these stay
+ * float32. So the two differ by some units of bfloat16 (2^-8), 8 in a gradient at the
+ * most, and both are as far from the float32 step (a tenth). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

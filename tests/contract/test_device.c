@@ -31,9 +31,10 @@ typedef struct rig {
 
 static const char *device_name = "cpu"; // the first argument
 
-/* How products round their factors, and how far the device may be from the reference that
- * does the same. Values between layers differ in their last bits of float32, and a few of
- * them then fall to the other side of a tie: so the bounds grow with the unit. */
+/* How products round their factors, and what is stored between layers, and how far the
+ * device may be from the reference that does the same. Values between layers differ in
+ * their last bits of float32, and a few of them then fall to the other side of a tie: so
+ * the bounds grow with the unit. */
 typedef struct rounding {
     const char *precision;
     int digits, least;
@@ -385,6 +386,33 @@ static void test_narrow_factors(void **state)
     }
 }
 
+/* What one layer gives the next is rounded, what the loss reads is not: 1 + step, which
+ * 16 bits do not hold, through one layer and through two, each times 1. */
+static void test_narrow_values(void **state)
+{
+    static const char *const layers[] = {
+        "{linear: {name: a, out: 1, bias: false}}",
+        "{linear: {name: a, out: 1, bias: false}}, {linear: {name: b, out: 1, bias: "
+        "false}}"};
+    for (size_t i = 0; i < 2 * sizeof sixteen_bits / sizeof *sixteen_bits; i++) {
+        rig r;
+        float out[1], step = ldexpf(1.0f, -sixteen_bits[i / 2].digits);
+        if (!has_precision(sixteen_bits[i / 2].precision)) return;
+        used = &sixteen_bits[i / 2];
+        rig_init(&r, "[2]", "mse", layers[i % 2], 1);
+        used = &float32;
+        ps_batch batch = rig_batch(&r, 1);
+        for (uint64_t k = 0; k < r.spec.arena_count; k++)
+            r.params[k] = 1.0f;
+        r.x[0] = 1.0f, r.x[1] = step, r.labels[0] = 0;
+        assert_int_equal(ps_program_forward(r.program, &batch, &plain_pass, NULL), PS_OK);
+        assert_int_equal(ps_program_outputs(r.program, out, 1), PS_OK);
+        if (out[0] != (i % 2 == 0 ? 1.0f + step : 1.0f))
+            fail_msg("%s: %a", layers[i % 2], (double)out[0]);
+        rig_fini(&r);
+    }
+}
+
 static const char *const basicnet =
     "{conv2d: {name: conv1, out: 32, kernel: 3}}, relu, {conv2d: {name: conv2, out: 64, "
     "kernel: 3}}, relu, {max_pool2d: 2}, {dropout: 0.25}, flatten, {linear: {name: fc1, "
@@ -618,10 +646,11 @@ int main(int argc, char **argv)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_models),         cmocka_unit_test(test_narrow_models),
-        cmocka_unit_test(test_narrow_factors), cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_hooks),          cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_correct),        cmocka_unit_test(test_counts_batches),
-        cmocka_unit_test(test_refusals),       cmocka_unit_test(test_micro_batches),
+        cmocka_unit_test(test_narrow_factors), cmocka_unit_test(test_narrow_values),
+        cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_hooks),
+        cmocka_unit_test(test_dropout),        cmocka_unit_test(test_correct),
+        cmocka_unit_test(test_counts_batches), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_micro_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,9 @@ set(PS_CUDA_SOURCES
     device/cuda_batch.c
     device/cuda_graphs.c
     device/cuda_plan.c
+    device/cuda_pass.h
+    device/cuda_products.c
+    device/cuda_conv.c
     device/cuda_layers.c
     device/cuda_run.c
     device/cuda_stream.c

@@ -74,7 +74,7 @@ static bool is_waiting(const ps_cuda_batch *b, const ps_batch *batch)
 
 static ps_err take_x(ps_cuda_batch *b, int64_t n, const ps_cuda_input *input)
 {
-    const float *x = (const float *)(const void *)(b->incoming + b->x_at);
+    const ps_values x = {b->incoming + b->x_at, PS_FORMAT_FP32};
     if (input->channels > 1 && input->plane > 1)
         return PS_LAUNCH(b->gpu, swap, n * b->features, who, .x = x, .y = input->at,
                          .b = (uint32_t)input->channels, .a = ps_divisor_of(n),

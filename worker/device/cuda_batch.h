@@ -32,7 +32,7 @@ typedef struct ps_cuda_batch {
 /* Where a batch's images belong: x (n, C, plane) goes channel by channel, flat values
  * have one channel. */
 typedef struct ps_cuda_input {
-    float *at;
+    ps_values at;
     int64_t channels, plane;
 } ps_cuda_input;
 

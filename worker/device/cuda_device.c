@@ -43,15 +43,15 @@ static void cuda_close(ps_device **device)
 }
 
 /* DESIGN's words for train.precision; NULL and "" are float32. */
-static ps_err factors_of(const char *precision, ps_factors *out)
+static ps_err format_of(const char *precision, ps_format *out)
 {
-    static const char *const words[] = {[PS_FACTORS_FP32] = "float32",
-                                        [PS_FACTORS_BF16] = "bf16",
-                                        [PS_FACTORS_FP16] = "fp16"};
-    *out = PS_FACTORS_FP32;
+    static const char *const words[] = {[PS_FORMAT_FP32] = "float32",
+                                        [PS_FORMAT_BF16] = "bf16",
+                                        [PS_FORMAT_FP16] = "fp16"};
+    *out = PS_FORMAT_FP32;
     if (!precision || !*precision) return PS_OK;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        *out = (ps_factors)i;
+        *out = (ps_format)i;
         if (strcmp(precision, words[i]) == 0) return PS_OK;
     }
     return ps_err_set(PS_ERR_CONFIG, "train.precision: %s is none of float32, bf16, fp16",
@@ -61,9 +61,9 @@ static ps_err factors_of(const char *precision, ps_factors *out)
 static ps_err cuda_open(const ps_device_options *options, ps_device **out)
 {
     cuda_device *d = NULL;
-    ps_factors factors;
+    ps_format format;
     *out = NULL;
-    PS_TRY(factors_of(options->precision, &factors));
+    PS_TRY(format_of(options->precision, &format));
     PS_TRY(ps_mem_zalloc(&d, 1, sizeof *d, "device"));
     d->base.ops = &ps_cuda_device_ops;
     d->no_graphs = options->no_graphs;
@@ -71,7 +71,7 @@ static ps_err cuda_open(const ps_device_options *options, ps_device **out)
     const ps_gpu_options gpu = {.index = options->index,
                                 .local_rank = options->local_rank,
                                 .tf32 = options->tf32,
-                                .factors = factors};
+                                .format = format};
     ps_err err = ps_gpu_open(&gpu, &d->gpu);
     if (err != PS_OK) cuda_close(out);
     return err;

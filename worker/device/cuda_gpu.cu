@@ -20,7 +20,7 @@ struct ps_gpu {
     cudaStream_t queues[PS_GPU_QUEUES];
     cublasHandle_t blas;
     void *workspace;
-    ps_factors factors;
+    ps_format format;
 };
 
 struct ps_gpu_event {
@@ -125,30 +125,34 @@ ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue queue, ps_kernel kernel, const vo
     return cuda_error(rc, who, kernel_names[kernel], __FILE__, __LINE__);
 }
 
+static cudaDataType_t cuda_type(ps_format format)
+{
+    if (format == PS_FORMAT_FP32) return CUDA_R_32F;
+    return format == PS_FORMAT_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
 ps_err ps_gpu_multiply(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who)
 {
     const float one = 1.0f;
     const cublasOperation_t ta = g->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t tb = g->tb ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const cudaDataType_t type = gpu->factors == PS_FACTORS_BF16   ? CUDA_R_16BF
-                                : gpu->factors == PS_FACTORS_FP16 ? CUDA_R_16F
-                                                                  : CUDA_R_32F;
+    const cudaDataType_t type = cuda_type(g->a.format);
     if (g->m == 0 || g->n == 0) return PS_OK;
     if (type == CUDA_R_32F)
         BLAS(who, cublasSgemm(gpu->blas, ta, tb, (int)g->m, (int)g->n, (int)g->k, &one,
-                              (const float *)g->a, (int)g->lda, (const float *)g->b,
-                              (int)g->ldb, &g->beta, g->c, (int)g->ldc));
+                              (const float *)g->a.at, (int)g->lda, (const float *)g->b.at,
+                              (int)g->ldb, &g->beta, (float *)g->c.at, (int)g->ldc));
     else
         BLAS(who, cublasGemmEx(gpu->blas, ta, tb, (int)g->m, (int)g->n, (int)g->k, &one,
-                               g->a, type, (int)g->lda, g->b, type, (int)g->ldb, &g->beta,
-                               g->c, CUDA_R_32F, (int)g->ldc, CUBLAS_COMPUTE_32F,
-                               CUBLAS_GEMM_DEFAULT));
+                               g->a.at, type, (int)g->lda, g->b.at, type, (int)g->ldb,
+                               &g->beta, g->c.at, cuda_type(g->c.format), (int)g->ldc,
+                               CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
     return PS_OK;
 }
 
-ps_factors ps_gpu_factors(const ps_gpu *gpu)
+ps_format ps_gpu_format(const ps_gpu *gpu)
 {
-    return gpu->factors;
+    return gpu->format;
 }
 
 /* ------------------------------------------------------------------------ opening */
@@ -203,9 +207,9 @@ static ps_err check_image(ps_gpu *gpu)
 }
 
 /* Before Ampere bf16 is a storage format without products. */
-static ps_err check_factors(const ps_gpu *gpu)
+static ps_err check_format(const ps_gpu *gpu)
 {
-    if (gpu->factors != PS_FACTORS_BF16 || gpu->prop.major >= 8) return PS_OK;
+    if (gpu->format != PS_FORMAT_BF16 || gpu->prop.major >= 8) return PS_OK;
     return ps_err_set(PS_ERR_UNSUPPORTED,
                       "train.precision: bf16 needs a GPU of compute capability 8.0; "
                       "cuda:%d is a %s of %d.%d: use fp16",
@@ -218,13 +222,15 @@ static ps_err open_gpu(ps_gpu *gpu, bool tf32)
     if (rc == cudaSuccess) rc = cudaGetDeviceProperties(&gpu->prop, gpu->index);
     if (rc != cudaSuccess) return no_gpu(rc, gpu->index);
     PS_TRY(check_image(gpu));
-    PS_TRY(check_factors(gpu));
+    PS_TRY(check_format(gpu));
     for (int q = 0; q < PS_GPU_QUEUES; q++)
         CUDA("queue", cudaStreamCreateWithFlags(&gpu->queues[q], cudaStreamNonBlocking));
     BLAS("cuBLAS", cublasCreate(&gpu->blas));
     BLAS("cuBLAS", cublasSetStream(gpu->blas, gpu->queues[PS_GPU_COMPUTE]));
-    BLAS("cuBLAS", cublasSetMathMode(gpu->blas, tf32 ? CUBLAS_TF32_TENSOR_OP_MATH
-                                                     : CUBLAS_DEFAULT_MATH));
+    // sums stay float32, whatever the product writes
+    const int math = (tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH) |
+                     CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+    BLAS("cuBLAS", cublasSetMathMode(gpu->blas, (cublasMath_t)math));
     // with a workspace of its own a product gives the same bits in every run
     PS_TRY(ps_gpu_take(gpu, WORKSPACE_BYTES, "cuBLAS's workspace", &gpu->workspace));
     BLAS("cuBLAS", cublasSetWorkspace(gpu->blas, gpu->workspace, WORKSPACE_BYTES));
@@ -239,7 +245,7 @@ ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out)
     PS_TRY(choose(options, &index));
     PS_TRY(ps_mem_zalloc(&gpu, 1, sizeof *gpu, "device"));
     gpu->index = index;
-    gpu->factors = options->factors;
+    gpu->format = options->format;
     ps_err err = open_gpu(gpu, options->tf32);
     if (err == PS_OK)
         *out = gpu;

@@ -35,10 +35,10 @@ typedef enum ps_kernel {
 } ps_kernel;
 
 typedef struct ps_gpu_options {
-    int index;          // of the GPU that was asked for; -1: local_rank picks
-    int local_rank;     // several workers of a host spread over its GPUs; -1: the first
-    bool tf32;          // products may round their factors to TF32
-    ps_factors factors; // what ps_gpu_factors says
+    int index;        // of the GPU that was asked for; -1: local_rank picks
+    int local_rank;   // several workers of a host spread over its GPUs; -1: the first
+    bool tf32;        // products may round their factors to TF32
+    ps_format format; // what ps_gpu_format says
 } ps_gpu_options;
 
 /* UNSUPPORTED says what is missing: driver, GPU, or machine code for it. */
@@ -46,9 +46,8 @@ ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out);
 void ps_gpu_close(ps_gpu **gpu);
 /* "NVIDIA H100 80GB HBM3, sm_90, CUDA 13.0". */
 void ps_gpu_describe(const ps_gpu *gpu, char *out, size_t bytes);
-/* What products are given: its 16-bit formats, where the caller narrows the factors, or
- * float32. */
-ps_factors ps_gpu_factors(const ps_gpu *gpu);
+/* The format of products' factors, and of what lies between layers. */
+ps_format ps_gpu_format(const ps_gpu *gpu);
 /* The calling thread works with this GPU from now on. */
 ps_err ps_gpu_enter(ps_gpu *gpu);
 /* Waits until everything queued is done, whether it succeeds or not: before memory that
@@ -104,17 +103,17 @@ ps_err ps_gpu_replay(ps_gpu *gpu, ps_gpu_graph *graph);
 void ps_gpu_graph_destroy(ps_gpu *gpu, ps_gpu_graph **graph);
 
 /* C (m, n) = op(A) op(B) + beta C in BLAS's column-major order: op(A) is (m, k), op(B)
- * (k, n); t: transposed. A and B are as ps_gpu_factors says, sums and C float32. Queued
- * on the compute queue. */
+ * (k, n); t: transposed. A and B are as ps_gpu_format says, C as they are or float32;
+ * sums are float32. Queued on the compute queue. */
 typedef struct ps_gpu_gemm {
     bool ta, tb;
     int64_t m, n, k;
-    const void *a;
+    ps_values a;
     int64_t lda;
-    const void *b;
+    ps_values b;
     int64_t ldb;
     float beta;
-    float *c;
+    ps_values c;
     int64_t ldc;
 } ps_gpu_gemm;
 

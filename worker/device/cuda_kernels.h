@@ -25,7 +25,6 @@
     X(take)                                                                              \
     X(swap)                                                                              \
     X(pass)                                                                              \
-    X(narrow)                                                                            \
     X(bias)                                                                              \
     X(act)                                                                               \
     X(act_grad)                                                                          \

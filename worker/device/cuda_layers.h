@@ -2,19 +2,7 @@
 #ifndef PS_CUDA_LAYERS_H
 #define PS_CUDA_LAYERS_H
 
-#include "cuda_plan.h"
-
-/* What the layers of one pass have in common. Captured launches are given all of it
- * (cuda_graphs.h): only what is the same in every pass of its kind stands here. */
-typedef struct ps_cuda_pass {
-    const ps_cuda_plan *plan;
-    int64_t n; // samples
-    bool training, accumulate;
-    bool loss;             // the forward pass ends with it
-    const int32_t *labels; // on the GPU, as are these
-    const uint32_t *positions;
-    const ps_dropout_words *key;
-} ps_cuda_pass;
+#include "cuda_pass.h"
 
 /* values[node.out] from values[node.in]. */
 ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s);

@@ -30,8 +30,7 @@ PS_ARITH void ps_k_take_at(const ps_k_take *k, uint32_t i)
 /* y (B, A, inner) = or += x (A, B, inner): images to features and back, and a batch in
  * row-major order to channel by channel. Count: all elements. */
 typedef struct ps_k_swap {
-    const float *x;
-    float *y;
+    ps_values x, y;
     uint32_t b;
     ps_divisor a, inner;
     bool add;
@@ -41,29 +40,18 @@ PS_ARITH void ps_k_swap_at(const ps_k_swap *k, uint32_t i)
 {
     ps_divided row = ps_divide(i, k->inner), at = ps_divide(row.q, k->a);
     size_t from = ((size_t)at.r * k->b + at.q) * k->inner.by + row.r;
-    ps_store(&k->y[i], k->x[from], k->add);
+    ps_set(k->y, i, ps_get(k->x, from), k->add);
 }
 
+/* Also from one format to another. */
 typedef struct ps_k_pass {
-    const float *x;
-    float *y;
+    ps_values x, y;
     bool add;
 } ps_k_pass;
 
 PS_ARITH void ps_k_pass_at(const ps_k_pass *k, uint32_t i)
 {
-    ps_store(&k->y[i], k->x[i], k->add);
-}
-
-typedef struct ps_k_narrow {
-    const float *x;
-    uint16_t *y;
-    ps_factors kind;
-} ps_k_narrow;
-
-PS_ARITH void ps_k_narrow_at(const ps_k_narrow *k, uint32_t i)
-{
-    k->y[i] = ps_narrow(k->x[i], k->kind);
+    ps_set(k->y, i, ps_get(k->x, i), k->add);
 }
 
 #endif

@@ -7,7 +7,7 @@
 /* parts = sums of (x - x0) and (x - x0)^2 over a channel's values, x0 its first one: near
  * enough to the mean that the difference of the two squares below keeps its digits. */
 typedef struct ps_k_norm_sums {
-    const float *x;
+    ps_values x;
     ps_sums *parts;
     ps_rows rows;
 } ps_k_norm_sums;
@@ -16,10 +16,10 @@ PS_ARITH ps_sums ps_k_norm_sums_lane(const ps_k_norm_sums *k, uint32_t block,
                                      uint32_t lane)
 {
     ps_row_part p = ps_row_part_of(&k->rows, block);
-    const float *x = k->x + (size_t)p.row * k->rows.length;
-    float sum = 0.0f, square = 0.0f;
+    const ps_values x = ps_values_from(k->x, (size_t)p.row * k->rows.length);
+    float x0 = ps_get(x, 0), sum = 0.0f, square = 0.0f;
     for (uint32_t i = p.begin + lane; i < p.end; i += PS_SUM_LANES) {
-        float d = x[i] - x[0];
+        float d = ps_get(x, i) - x0;
         sum += d;
         square += d * d;
     }
@@ -35,7 +35,7 @@ PS_ARITH void ps_k_norm_sums_done(const ps_k_norm_sums *k, uint32_t block, ps_su
 /* mean and inv (C) of the batch, with the running statistics brought up to date, or, with
  * parts NULL, from the running statistics. Count: C. */
 typedef struct ps_k_norm_stats {
-    const float *x;
+    ps_values x;
     const ps_sums *parts;
     float *mean, *inv, *running_mean, *running_var;
     ps_rows rows;
@@ -52,7 +52,7 @@ PS_ARITH void ps_k_norm_stats_at(const ps_k_norm_stats *k, uint32_t c)
     }
     ps_sums s = ps_parts_total(k->parts, &k->rows, c);
     double n = (double)k->rows.length, shift = s.a / n;
-    double mean = (double)k->x[(size_t)c * k->rows.length] + shift;
+    double mean = (double)ps_get(k->x, (size_t)c * k->rows.length) + shift;
     double var = s.b / n - shift * shift;
     if (var < 0.0) var = 0.0;
     k->mean[c] = (float)mean;
@@ -64,8 +64,8 @@ PS_ARITH void ps_k_norm_stats_at(const ps_k_norm_stats *k, uint32_t c)
 
 /* Count: C * row. weight and bias may be NULL: 1 and 0. */
 typedef struct ps_k_norm {
-    const float *x, *mean, *inv, *weight, *bias;
-    float *y;
+    ps_values x, y;
+    const float *mean, *inv, *weight, *bias;
     ps_divisor row;
     bool relu;
 } ps_k_norm;
@@ -73,15 +73,16 @@ typedef struct ps_k_norm {
 PS_ARITH void ps_k_norm_at(const ps_k_norm *k, uint32_t i)
 {
     uint32_t c = ps_divide(i, k->row).q;
-    float v = ps_norm_value(k->x[i], k->mean[c], k->inv[c], k->weight ? k->weight[c] : 1,
-                            k->bias ? k->bias[c] : 0);
-    k->y[i] = k->relu ? ps_relu(v) : v;
+    float v = ps_norm_value(ps_get(k->x, i), k->mean[c], k->inv[c],
+                            k->weight ? k->weight[c] : 1, k->bias ? k->bias[c] : 0);
+    ps_set(k->y, i, k->relu ? ps_relu(v) : v, false);
 }
 
-/* parts = sums of dy and of dy times the normalised input. y, if not NULL: the outputs
+/* parts = sums of dy and of dy times the normalised input. y, if not nowhere: the outputs
  * behind a relu, whose gradient is taken first. */
 typedef struct ps_k_norm_dots {
-    const float *x, *dy, *y, *mean, *inv;
+    ps_values x, dy, y;
+    const float *mean, *inv;
     ps_sums *parts;
     ps_rows rows;
 } ps_k_norm_dots;
@@ -93,10 +94,10 @@ PS_ARITH ps_sums ps_k_norm_dots_lane(const ps_k_norm_dots *k, uint32_t block,
     size_t row = (size_t)p.row * k->rows.length;
     float mean = k->mean[p.row], inv = k->inv[p.row], sum = 0.0f, dot = 0.0f;
     for (uint32_t i = p.begin + lane; i < p.end; i += PS_SUM_LANES) {
-        float dy = k->dy[row + i];
-        if (k->y) dy = ps_relu_grad(k->y[row + i], dy);
+        float dy = ps_get(k->dy, row + i);
+        if (k->y.at) dy = ps_relu_grad(ps_get(k->y, row + i), dy);
         sum += dy;
-        dot += dy * ((k->x[row + i] - mean) * inv);
+        dot += dy * ((ps_get(k->x, row + i) - mean) * inv);
     }
     ps_sums s = {sum, dot};
     return s;
@@ -125,8 +126,8 @@ PS_ARITH void ps_k_norm_grad_sums_at(const ps_k_norm_grad_sums *k, uint32_t c)
 }
 
 typedef struct ps_k_norm_grad {
-    const float *x, *dy, *y, *mean, *inv, *weight, *mean_dy, *mean_dot;
-    float *dx;
+    ps_values x, dy, y, dx;
+    const float *mean, *inv, *weight, *mean_dy, *mean_dot;
     ps_divisor row;
     bool add;
 } ps_k_norm_grad;
@@ -134,12 +135,12 @@ typedef struct ps_k_norm_grad {
 PS_ARITH void ps_k_norm_grad_at(const ps_k_norm_grad *k, uint32_t i)
 {
     uint32_t c = ps_divide(i, k->row).q;
-    float dy = k->dy[i];
-    if (k->y) dy = ps_relu_grad(k->y[i], dy);
+    float dy = ps_get(k->dy, i);
+    if (k->y.at) dy = ps_relu_grad(ps_get(k->y, i), dy);
     float g =
-        ps_norm_grad(k->x[i], dy, k->mean[c], k->inv[c], k->weight ? k->weight[c] : 1.0f,
-                     k->mean_dy[c], k->mean_dot[c]);
-    ps_store(&k->dx[i], g, k->add);
+        ps_norm_grad(ps_get(k->x, i), dy, k->mean[c], k->inv[c],
+                     k->weight ? k->weight[c] : 1.0f, k->mean_dy[c], k->mean_dot[c]);
+    ps_set(k->dx, i, g, k->add);
 }
 
 #endif

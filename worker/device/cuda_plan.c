@@ -38,6 +38,19 @@ float *ps_cuda_buffer(const ps_cuda_plan *p, int buffer)
     return (float *)(void *)(p->buffers + p->options->spec->buffers[buffer].offset);
 }
 
+/* float32 for the loss and for log_softmax. */
+static ps_format format_of(const ps_cuda_plan *p, int edge)
+{
+    const ps_model_graph *g = p->graph;
+    bool wide = edge == g->output;
+    for (int i = 0; i < g->n_nodes; i++) {
+        const ps_model_node *node = &g->nodes[i];
+        bool near = node->out == edge || node->in[0] == edge;
+        wide = wide || (near && node->layer->kind == PS_LAYER_LOG_SOFTMAX);
+    }
+    return wide ? PS_FORMAT_FP32 : ps_gpu_format(p->gpu);
+}
+
 static ps_err plan_value(ps_cuda_plan *p, int edge)
 {
     ps_cuda_value *v = &p->values[edge];
@@ -47,6 +60,7 @@ static ps_err plan_value(ps_cuda_plan *p, int edge)
     v->features = ps_dims_count(d);
     v->channels = v->image ? d->d[0] : v->features;
     v->plane = v->features / v->channels;
+    v->at.format = v->grad.format = format_of(p, edge);
     if (v->features <= PS_INDEX_MAX / p->options->max_batch) return PS_OK;
     char text[PS_DIMS_TEXT];
     return ps_err_set(
@@ -56,10 +70,14 @@ static ps_err plan_value(ps_cuda_plan *p, int edge)
         ps_dims_text(d, text), p->options->max_batch);
 }
 
+static size_t value_count(const ps_cuda_plan *p, int edge)
+{
+    return (size_t)p->options->max_batch * (size_t)p->values[edge].features;
+}
+
 static size_t value_bytes(const ps_cuda_plan *p, int edge)
 {
-    size_t samples = (size_t)p->options->max_batch;
-    return samples * (size_t)p->values[edge].features * sizeof(float);
+    return value_count(p, edge) * ps_format_bytes(p->values[edge].at.format);
 }
 
 static int64_t window_size(const ps_layer *l)
@@ -86,8 +104,8 @@ static ps_err plan_step(ps_cuda_plan *p, int node)
             s->slice = p->options->max_batch;
         break;
     case PS_LAYER_MAX_POOL2D:
-        PS_TRY(ps_memory_plan_take(&p->memory, value_bytes(p, s->node->out) / 4,
-                                   &s->slot[0]));
+        PS_TRY(
+            ps_memory_plan_take(&p->memory, value_count(p, s->node->out), &s->slot[0]));
         break;
     case PS_LAYER_BATCH_NORM2D:
         PS_TRY(ps_memory_plan_take(&p->memory, channels, &s->slot[0]));
@@ -162,8 +180,8 @@ static ps_err allocate_values(ps_cuda_plan *p)
     }
     PS_TRY(ps_gpu_take(p->gpu, bytes, "activations and their gradients", &p->base));
     for (int e = 0; e < p->graph->n_edges; e++) {
-        p->values[e].at = place(p, p->values[e].slot);
-        p->values[e].grad = place(p, p->values[e].grad_slot);
+        p->values[e].at.at = place(p, p->values[e].slot);
+        p->values[e].grad.at = place(p, p->values[e].grad_slot);
     }
     for (int i = 0; i < p->graph->n_nodes; i++) {
         ps_cuda_step *s = &p->steps[i];
@@ -204,22 +222,30 @@ static ps_err allocate_scratch(ps_cuda_plan *p)
     return ps_gpu_take(p->gpu, (size_t)channels * sizeof(float), "sums", &p->mean_dot);
 }
 
-/* For products in 16 bits: copies of the factors that im2col does not write. */
+static ps_err take_factors(ps_cuda_plan *p, size_t n, const char *what, ps_values *out)
+{
+    out->format = ps_gpu_format(p->gpu);
+    return ps_gpu_take(p->gpu, n * ps_format_bytes(out->format), what, &out->at);
+}
+
+/* For products in 16 bits: the weights, and copies of factors that are float32. */
 static ps_err allocate_factors(ps_cuda_plan *p)
 {
-    size_t input = 0, grad = 0, arena = p->options->spec->arena_count * sizeof(uint16_t);
-    if (ps_gpu_factors(p->gpu) == PS_FACTORS_FP32) return PS_OK;
+    const ps_format format = ps_gpu_format(p->gpu);
+    size_t input = 0, grad = 0;
+    if (format == PS_FORMAT_FP32) return PS_OK;
     for (int i = 0; i < p->graph->n_nodes; i++) {
         const ps_model_node *node = &p->graph->nodes[i];
-        bool conv = node->layer->kind == PS_LAYER_CONV2D;
-        if (!conv && node->layer->kind != PS_LAYER_LINEAR) continue;
-        size_t in = value_bytes(p, node->in[0]) / 2, out = value_bytes(p, node->out) / 2;
-        if ((!conv || p->steps[i].direct) && in > input) input = in;
-        if (p->options->training && out > grad) grad = out;
+        ps_layer_kind kind = node->layer->kind;
+        if (kind != PS_LAYER_CONV2D && kind != PS_LAYER_LINEAR) continue;
+        size_t in = value_count(p, node->in[0]), out = value_count(p, node->out);
+        if (p->values[node->in[0]].at.format != format && in > input) input = in;
+        if (p->values[node->out].at.format != format && out > grad) grad = out;
     }
-    PS_TRY(ps_gpu_take(p->gpu, arena, "the weights in 16 bits", &p->weights16));
-    PS_TRY(ps_gpu_take(p->gpu, input, "an input in 16 bits", &p->input16));
-    return ps_gpu_take(p->gpu, grad, "a gradient in 16 bits", &p->grad16);
+    PS_TRY(take_factors(p, p->options->spec->arena_count, "the weights in 16 bits",
+                        &p->weights16));
+    PS_TRY(take_factors(p, input, "an input in 16 bits", &p->input16));
+    return take_factors(p, grad, "a gradient in 16 bits", &p->grad16);
 }
 
 static ps_err allocate_losses(ps_cuda_plan *p)
@@ -333,9 +359,10 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, const ps_program_options 
 void ps_cuda_plan_fini(ps_cuda_plan *p)
 {
     if (p->resident) p->params = p->grads = NULL; // not ours
-    void *const taken[] = {p->params,    p->grads,   p->buffers,  p->base,    p->columns,
-                           p->parts,     p->mean_dy, p->mean_dot, p->input16, p->grad16,
-                           p->weights16, p->samples, p->total};
+    void *const taken[] = {p->params,      p->grads, p->buffers,    p->base,
+                           p->columns,     p->parts, p->mean_dy,    p->mean_dot,
+                           p->samples,     p->total, p->input16.at, p->grad16.at,
+                           p->weights16.at};
     for (size_t i = 0; p->gpu && i < sizeof taken / sizeof *taken; i++)
         ps_gpu_give(p->gpu, taken[i]);
     for (int i = 0; i < p->n_groups; i++) {

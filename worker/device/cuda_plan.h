@@ -1,5 +1,9 @@
 /* The CUDA device's memory: what a program has on the GPU and where, for the largest
- * batch. Values and their gradients share places as their lives allow (memory_plan.h). */
+ * batch. Values and their gradients share places as their lives allow (memory_plan.h).
+ *
+ * With train.precision bf16 or fp16 values between layers and their gradients lie in 16
+ * bits, as products read and write them. In float32 stay what the loss reads, and what a
+ * log_softmax reads and writes: a few values for each sample, where each digit counts. */
 #ifndef PS_CUDA_PLAN_H
 #define PS_CUDA_PLAN_H
 
@@ -13,7 +17,7 @@ typedef struct ps_cuda_value {
     int64_t channels, plane, features; // flat: channels = features, plane 1
     bool image;
     int slot, grad_slot;
-    float *at, *grad; // grad NULL: not needed
+    ps_values at, grad; // grad.at NULL: not needed
 } ps_cuda_value;
 
 typedef struct ps_cuda_step {
@@ -58,10 +62,10 @@ typedef struct ps_cuda_plan {
     char *base;
     float *params, *grads; // copies of the host arenas; grads NULL: no training
     char *buffers;
-    float *columns; // im2col's, and the gradient of it
-    /* Factors of products in 16 bits, or NULL: the weights, at their places in the arena,
-     * and a layer's input and the gradient of its output. */
-    uint16_t *weights16, *input16, *grad16;
+    void *columns; // im2col's, and the gradient of it
+    /* Where products take 16 bits (else nowhere): the weights, at their places in the
+     * arena; and copies of an input and of a gradient that lie in float32. */
+    ps_values weights16, input16, grad16;
     ps_sums *parts;            // of rows of images
     float *mean_dy, *mean_dot; // (channels)
     ps_sums *samples, *total;  // losses

@@ -8,71 +8,68 @@
 /* y (outer, channels, inner) += bias (channels; NULL: none), then perhaps relu. */
 typedef struct ps_k_bias {
     const float *bias;
-    float *y;
+    ps_values y;
     ps_divisor inner, channels;
     bool relu;
 } ps_k_bias;
 
 PS_ARITH void ps_k_bias_at(const ps_k_bias *k, uint32_t i)
 {
-    float v = k->y[i];
+    float v = ps_get(k->y, i);
     if (k->bias) v += k->bias[ps_divide(ps_divide(i, k->inner).q, k->channels).r];
-    k->y[i] = k->relu ? ps_relu(v) : v;
+    ps_set(k->y, i, k->relu ? ps_relu(v) : v, false);
 }
 
 typedef enum ps_act_kind { PS_ACT_RELU, PS_ACT_TANH, PS_ACT_SIGMOID } ps_act_kind;
 
 typedef struct ps_k_act {
-    const float *x;
-    float *y;
+    ps_values x, y;
     ps_act_kind kind;
 } ps_k_act;
 
 PS_ARITH void ps_k_act_at(const ps_k_act *k, uint32_t i)
 {
-    float x = k->x[i];
+    float x = ps_get(k->x, i), y;
     if (k->kind == PS_ACT_RELU)
-        k->y[i] = ps_relu(x);
+        y = ps_relu(x);
     else
-        k->y[i] = k->kind == PS_ACT_TANH ? tanhf(x) : ps_sigmoid(x);
+        y = k->kind == PS_ACT_TANH ? tanhf(x) : ps_sigmoid(x);
+    ps_set(k->y, i, y, false);
 }
 
 /* dx = or += the gradient of the input; y: the outputs. dx may be dy. */
 typedef struct ps_k_act_grad {
-    const float *y, *dy;
-    float *dx;
+    ps_values y, dy, dx;
     ps_act_kind kind;
     bool add;
 } ps_k_act_grad;
 
 PS_ARITH void ps_k_act_grad_at(const ps_k_act_grad *k, uint32_t i)
 {
-    float y = k->y[i], dy = k->dy[i], g;
+    float y = ps_get(k->y, i), dy = ps_get(k->dy, i), g;
     if (k->kind == PS_ACT_RELU)
         g = ps_relu_grad(y, dy);
     else
         g = k->kind == PS_ACT_TANH ? ps_tanh_grad(y, dy) : ps_sigmoid_grad(y, dy);
-    ps_store(&k->dx[i], g, k->add);
+    ps_set(k->dx, i, g, k->add);
 }
 
 typedef struct ps_k_sum {
-    const float *a, *b;
-    float *y;
+    ps_values a, b, y;
     bool relu;
 } ps_k_sum;
 
 PS_ARITH void ps_k_sum_at(const ps_k_sum *k, uint32_t i)
 {
-    float v = k->a[i] + k->b[i];
-    k->y[i] = k->relu ? ps_relu(v) : v;
+    float v = ps_get(k->a, i) + ps_get(k->b, i);
+    ps_set(k->y, i, k->relu ? ps_relu(v) : v, false);
 }
 
 /* y = or += x * scale where the draw keeps the element, else 0 (rng.h); the same for the
  * gradient. One call for eight features of one sample, which share their draws. Flat
  * values: plane is the number of features. Count: n * groups. */
 typedef struct ps_k_dropout {
-    const float *x;
-    float *y;
+    ps_values x, y;
     const uint32_t *positions; // (n)
     const ps_dropout_words *key;
     uint32_t n, features;
@@ -95,7 +92,7 @@ PS_ARITH void ps_k_dropout_at(const ps_k_dropout *k, uint32_t i)
         ps_divided at = ps_divide(e, k->plane); // channel, place
         size_t to = ((size_t)at.q * k->n + sample.q) * k->plane.by + at.r;
         bool keep = (words[d / 2] >> (16 * (d % 2)) & 0xFFFFu) >= k->threshold;
-        ps_store(&k->y[to], keep ? k->x[to] * k->scale : 0.0f, k->add);
+        ps_set(k->y, to, keep ? ps_get(k->x, to) * k->scale : 0.0f, k->add);
     }
 }
 

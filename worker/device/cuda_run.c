@@ -354,7 +354,7 @@ ps_err ps_cuda_run_outputs(ps_cuda_run *run, float *out, size_t count)
     if (count != wanted)
         return ps_err_set(PS_ERR_ARG, "%zu outputs were asked for; there are %zu", count,
                           wanted);
-    PS_TRY(ps_gpu_copy_out(p->gpu, PS_GPU_COMPUTE, out, v->at, count * sizeof *out,
+    PS_TRY(ps_gpu_copy_out(p->gpu, PS_GPU_COMPUTE, out, v->at.at, count * sizeof *out,
                            "the outputs"));
     PS_TRY(ps_gpu_record(p->gpu, run->finished, PS_GPU_COMPUTE));
     return ps_gpu_sync(p->gpu, run->finished, "the outputs");

@@ -60,7 +60,7 @@ PS_ARITH ps_sums ps_parts_total(const ps_sums *parts, const ps_rows *rows, uint3
 
 /* parts = sums over x's rows. Blocks: rows * parts. */
 typedef struct ps_k_row_sums {
-    const float *x;
+    ps_values x;
     ps_sums *parts;
     ps_rows rows;
 } ps_k_row_sums;
@@ -68,10 +68,10 @@ typedef struct ps_k_row_sums {
 PS_ARITH ps_sums ps_k_row_sums_lane(const ps_k_row_sums *k, uint32_t block, uint32_t lane)
 {
     ps_row_part p = ps_row_part_of(&k->rows, block);
-    const float *x = k->x + (size_t)p.row * k->rows.length;
+    const ps_values x = ps_values_from(k->x, (size_t)p.row * k->rows.length);
     float sum = 0.0f;
     for (uint32_t i = p.begin + lane; i < p.end; i += PS_SUM_LANES)
-        sum += x[i];
+        sum += ps_get(x, i);
     ps_sums s = {sum, 0.0};
     return s;
 }
@@ -96,7 +96,7 @@ PS_ARITH void ps_k_row_total_at(const ps_k_row_total *k, uint32_t row)
 
 /* y (columns) = or += the sums of x's (n, columns) columns: of a linear layer's bias. */
 typedef struct ps_k_column_total {
-    const float *x;
+    ps_values x;
     float *y;
     uint32_t n, columns;
     bool add;
@@ -106,7 +106,7 @@ PS_ARITH void ps_k_column_total_at(const ps_k_column_total *k, uint32_t i)
 {
     float sum = 0.0f;
     for (uint32_t n = 0; n < k->n; n++)
-        sum += k->x[(size_t)n * k->columns + i];
+        sum += ps_get(k->x, (size_t)n * k->columns + i);
     ps_store(&k->y[i], sum, k->add);
 }
 

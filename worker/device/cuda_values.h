@@ -1,4 +1,5 @@
-/* How kernels read and write values in the GPU's memory. */
+/* Values as they lie in the GPU's memory, in float32 or in 16 bits: kernels read and
+ * write them through the functions below, and compute in float32. */
 #ifndef PS_CUDA_VALUES_H
 #define PS_CUDA_VALUES_H
 
@@ -12,12 +13,49 @@ PS_ARITH void ps_store(float *to, float value, bool add)
     *to = add ? *to + value : value;
 }
 
-/* What the factors of products are rounded to. */
-typedef enum ps_factors { PS_FACTORS_FP32, PS_FACTORS_BF16, PS_FACTORS_FP16 } ps_factors;
+typedef enum ps_format { PS_FORMAT_FP32, PS_FORMAT_BF16, PS_FORMAT_FP16 } ps_format;
 
-PS_ARITH uint16_t ps_narrow(float x, ps_factors kind)
+PS_ARITH size_t ps_format_bytes(ps_format format)
 {
-    return kind == PS_FACTORS_BF16 ? ps_bf16_of(x) : ps_fp16_of(x);
+    return format == PS_FORMAT_FP32 ? 4 : 2;
+}
+
+typedef struct ps_values {
+    void *at;
+    ps_format format;
+} ps_values;
+
+PS_ARITH ps_values ps_floats(const float *at)
+{
+    ps_values v;
+    v.at = (void *)(uintptr_t)at;
+    v.format = PS_FORMAT_FP32;
+    return v;
+}
+
+/* The same from element `first` on. */
+PS_ARITH ps_values ps_values_from(ps_values v, size_t first)
+{
+    v.at = (char *)v.at + first * ps_format_bytes(v.format);
+    return v;
+}
+
+PS_ARITH float ps_get(ps_values v, size_t i)
+{
+    if (v.format == PS_FORMAT_FP32) return ((const float *)v.at)[i];
+    uint16_t bits = ((const uint16_t *)v.at)[i];
+    return v.format == PS_FORMAT_BF16 ? ps_float_of_bf16(bits) : ps_float_of_fp16(bits);
+}
+
+/* = or += value, rounded to the format. */
+PS_ARITH void ps_set(ps_values v, size_t i, float value, bool add)
+{
+    if (add) value = ps_get(v, i) + value;
+    if (v.format == PS_FORMAT_FP32)
+        ((float *)v.at)[i] = value;
+    else
+        ((uint16_t *)v.at)[i] =
+            v.format == PS_FORMAT_BF16 ? ps_bf16_of(value) : ps_fp16_of(value);
 }
 
 #endif

@@ -67,8 +67,7 @@ PS_ARITH ps_reach ps_reach_of(int32_t at, int32_t kernel, int32_t stride, int32_
 /* Each output: its window's maximum, and which of the window's places it was. Count:
  * outputs. */
 typedef struct ps_k_max_pool {
-    const float *x;
-    float *y;
+    ps_values x, y;
     uint8_t *place;
     ps_planes at;
 } ps_k_max_pool;
@@ -77,29 +76,28 @@ PS_ARITH void ps_k_max_pool_at(const ps_k_max_pool *k, uint32_t i)
 {
     const ps_planes *p = &k->at;
     ps_spot s = ps_spot_at(i, p->out_plane, p->out_row);
-    const float *x = k->x + (size_t)s.plane * p->in_plane.by;
+    const ps_values x = ps_values_from(k->x, (size_t)s.plane * p->in_plane.by);
     ps_window h = ps_window_at(s.h, p->stride[0], p->padding[0], p->kernel[0], p->in_h);
     ps_window w = ps_window_at(s.w, p->stride[1], p->padding[1], p->kernel[1], p->in_w);
     float best = -INFINITY;
     int64_t place = h.skipped * p->kernel[1] + w.skipped;
     for (int64_t a = h.begin; a < h.end; a++) {
         for (int64_t b = w.begin; b < w.end; b++) {
-            float v = x[a * p->in_w + b];
+            float v = ps_get(x, (size_t)(a * p->in_w + b));
             if (!ps_max_takes(v, best)) continue;
             best = v;
             place = (a - h.begin + h.skipped) * p->kernel[1] + b - w.begin + w.skipped;
         }
     }
-    k->y[i] = best;
+    ps_set(k->y, i, best, false);
     k->place[i] = (uint8_t)place;
 }
 
-/* Each input gathers from the windows that hold it. y, if not NULL: the outputs, where
+/* Each input gathers from the windows that hold it. y, if not nowhere: the outputs, where
  * the gradient of a relu before the pooling is taken as well. Count: inputs. */
 typedef struct ps_k_max_pool_grad {
-    const float *dy, *y;
+    ps_values dy, y, dx;
     const uint8_t *place;
-    float *dx;
     ps_planes at;
     bool add;
 } ps_k_max_pool_grad;
@@ -119,16 +117,16 @@ PS_ARITH void ps_k_max_pool_grad_at(const ps_k_max_pool_grad *k, uint32_t i)
             int32_t place = (s.h + p->padding[0] - a * p->stride[0]) * p->kernel[1] +
                             s.w + p->padding[1] - b * p->stride[1];
             if (k->place[o] != place) continue;
-            g += k->y ? ps_relu_grad(k->y[o], k->dy[o]) : k->dy[o];
+            float dy = ps_get(k->dy, o);
+            g += k->y.at ? ps_relu_grad(ps_get(k->y, o), dy) : dy;
         }
     }
-    ps_store(&k->dx[i], g, k->add);
+    ps_set(k->dx, i, g, k->add);
 }
 
 /* As torch: the padding counts into the mean. */
 typedef struct ps_k_avg_pool {
-    const float *x;
-    float *y;
+    ps_values x, y;
     ps_planes at;
 } ps_k_avg_pool;
 
@@ -136,20 +134,19 @@ PS_ARITH void ps_k_avg_pool_at(const ps_k_avg_pool *k, uint32_t i)
 {
     const ps_planes *p = &k->at;
     ps_spot s = ps_spot_at(i, p->out_plane, p->out_row);
-    const float *x = k->x + (size_t)s.plane * p->in_plane.by;
+    const ps_values x = ps_values_from(k->x, (size_t)s.plane * p->in_plane.by);
     ps_window h = ps_window_at(s.h, p->stride[0], p->padding[0], p->kernel[0], p->in_h);
     ps_window w = ps_window_at(s.w, p->stride[1], p->padding[1], p->kernel[1], p->in_w);
     float sum = 0.0f;
     for (int64_t a = h.begin; a < h.end; a++) {
         for (int64_t b = w.begin; b < w.end; b++)
-            sum += x[a * p->in_w + b];
+            sum += ps_get(x, (size_t)(a * p->in_w + b));
     }
-    k->y[i] = sum / (float)(p->kernel[0] * p->kernel[1]);
+    ps_set(k->y, i, sum / (float)(p->kernel[0] * p->kernel[1]), false);
 }
 
 typedef struct ps_k_avg_pool_grad {
-    const float *dy;
-    float *dx;
+    ps_values dy, dx;
     ps_planes at;
     bool add;
 } ps_k_avg_pool_grad;
@@ -161,25 +158,22 @@ PS_ARITH void ps_k_avg_pool_grad_at(const ps_k_avg_pool_grad *k, uint32_t i)
     int32_t out_w = (int32_t)p->out_row.by, out_h = (int32_t)p->out_plane.by / out_w;
     ps_reach rh = ps_reach_of(s.h, p->kernel[0], p->stride[0], p->padding[0], out_h);
     ps_reach rw = ps_reach_of(s.w, p->kernel[1], p->stride[1], p->padding[1], out_w);
-    const float *dy = k->dy + (size_t)s.plane * p->out_plane.by;
+    const ps_values dy = ps_values_from(k->dy, (size_t)s.plane * p->out_plane.by);
     float g = 0.0f;
     for (int32_t a = rh.begin; a < rh.end; a++) {
         for (int32_t b = rw.begin; b < rw.end; b++)
-            g += dy[a * out_w + b];
+            g += ps_get(dy, (size_t)(a * out_w + b));
     }
-    ps_store(&k->dx[i], g / (float)(p->kernel[0] * p->kernel[1]), k->add);
+    ps_set(k->dx, i, g / (float)(p->kernel[0] * p->kernel[1]), k->add);
 }
 
 /* col (C * kh * kw, samples * out plane) of the samples from n_first on, of x (C, n,
  * H, W). One call fills a window of one channel. Count: C * columns. */
 typedef struct ps_k_im2col {
-    const float *x;
-    float *col;
-    uint16_t *narrow; // instead of col, where kind is not float32
+    ps_values x, col;
     uint32_t n, n_first;
     ps_divisor columns; // samples * out plane
     ps_planes at;
-    ps_factors kind;
 } ps_k_im2col;
 
 PS_ARITH void ps_k_im2col_at(const ps_k_im2col *k, uint32_t i)
@@ -187,7 +181,8 @@ PS_ARITH void ps_k_im2col_at(const ps_k_im2col *k, uint32_t i)
     const ps_planes *p = &k->at;
     ps_divided c = ps_divide(i, k->columns);
     ps_spot s = ps_spot_at(c.r, p->out_plane, p->out_row); // plane: the sample
-    const float *x = k->x + ((size_t)c.q * k->n + k->n_first + s.plane) * p->in_plane.by;
+    size_t plane = (size_t)c.q * k->n + k->n_first + s.plane;
+    const ps_values x = ps_values_from(k->x, plane * p->in_plane.by);
     int32_t top = s.h * p->stride[0] - p->padding[0];
     int32_t left = s.w * p->stride[1] - p->padding[1];
     size_t row = (size_t)c.q * (uint32_t)(p->kernel[0] * p->kernel[1]);
@@ -196,11 +191,8 @@ PS_ARITH void ps_k_im2col_at(const ps_k_im2col *k, uint32_t i)
         for (int32_t b = 0; b < p->kernel[1]; b++, to += k->columns.by) {
             int32_t h = top + a, w = left + b;
             bool inside = h >= 0 && h < p->in_h && w >= 0 && w < p->in_w;
-            float v = inside ? x[h * p->in_w + w] : 0.0f;
-            if (k->kind == PS_FACTORS_FP32)
-                k->col[to] = v;
-            else
-                k->narrow[to] = ps_narrow(v, k->kind);
+            ps_set(k->col, to, inside ? ps_get(x, (size_t)(h * p->in_w + w)) : 0.0f,
+                   false);
         }
     }
 }
@@ -209,7 +201,7 @@ PS_ARITH void ps_k_im2col_at(const ps_k_im2col *k, uint32_t i)
  * C * samples * in plane. */
 typedef struct ps_k_col2im {
     const float *col;
-    float *dx;
+    ps_values dx;
     uint32_t n, n_first;
     ps_divisor inputs; // samples * in plane
     uint32_t columns;  // samples * out plane
@@ -237,8 +229,8 @@ PS_ARITH void ps_k_col2im_at(const ps_k_col2im *k, uint32_t i)
         }
     }
     size_t plane = (size_t)c.q * k->n + k->n_first + s.plane;
-    float *dx = k->dx + plane * p->in_plane.by + s.h * p->in_w + s.w;
-    ps_store(dx, g, k->add);
+    size_t to = plane * p->in_plane.by + (size_t)(s.h * p->in_w + s.w);
+    ps_set(k->dx, to, g, k->add);
 }
 
 #endif

@@ -1,0 +1,142 @@
+#include "cuda_conv.h"
+
+#include "cuda_products.h"
+
+/* The shapes of a convolution as a product: y (out, n P) = weight (out, window) columns
+ * (window, n P), for `samples` of the n at a time. */
+typedef struct conv_slice {
+    int64_t first, samples;
+    int64_t columns;     // samples * P
+    int64_t ld;          // n * P
+    int64_t window, out; // rows
+    size_t at;           // of the first sample in a row of y
+} conv_slice;
+
+static conv_slice slice_at(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t first)
+{
+    const ps_layer *l = s->node->layer;
+    const ps_cuda_value *out = ps_cuda_output_of(r, s);
+    int64_t left = r->n - first;
+    conv_slice c = {.first = first, .samples = left < s->slice ? left : s->slice};
+    c.columns = c.samples * out->plane;
+    c.ld = r->n * out->plane;
+    c.window = l->in.d[0] * l->kernel[0] * l->kernel[1];
+    c.out = out->channels;
+    c.at = (size_t)(first * out->plane);
+    return c;
+}
+
+/* Where the columns lie: made now, or the input itself. */
+static ps_err make_columns(const ps_cuda_pass *r, const ps_cuda_step *s,
+                           const conv_slice *c, ps_values *columns)
+{
+    const ps_cuda_plan *p = r->plan;
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0);
+    if (s->direct)
+        return ps_cuda_factor(r, s, in->at, ps_cuda_count(r, in), p->input16, columns);
+    *columns = (ps_values){p->columns, ps_gpu_format(p->gpu)};
+    return PS_LAUNCH(p->gpu, im2col, in->channels * c->columns, PS_CUDA_NAME(s),
+                     .x = in->at, .col = *columns, .n = (uint32_t)r->n,
+                     .n_first = (uint32_t)c->first, .columns = ps_divisor_of(c->columns),
+                     .at = s->planes);
+}
+
+ps_err ps_cuda_conv_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_cuda_value *out = ps_cuda_output_of(r, s);
+    PS_TRY(ps_cuda_narrow_weight(r, s));
+    for (int64_t first = 0; first < r->n; first += s->slice) {
+        conv_slice c = slice_at(r, s, first);
+        ps_values columns;
+        PS_TRY(make_columns(r, s, &c, &columns));
+        PS_TRY(ps_cuda_multiply(r, PS_CUDA_NAME(s),
+                                (ps_gpu_gemm){.m = c.out,
+                                              .n = c.columns,
+                                              .k = c.window,
+                                              .a = ps_cuda_weight(r, s),
+                                              .lda = c.window,
+                                              .b = columns,
+                                              .ldb = c.columns,
+                                              .c = ps_values_from(out->at, c.at),
+                                              .ldc = c.ld}));
+    }
+    return ps_cuda_add_bias(r, s, r->n * out->plane, out->channels);
+}
+
+static ps_err conv_backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s,
+                                   ps_values dy)
+{
+    for (int64_t first = 0; first < r->n; first += s->slice) {
+        conv_slice c = slice_at(r, s, first);
+        ps_values columns;
+        PS_TRY(make_columns(r, s, &c, &columns));
+        PS_TRY(ps_cuda_multiply(
+            r, PS_CUDA_NAME(s),
+            (ps_gpu_gemm){.tb = true,
+                          .m = c.out,
+                          .n = c.window,
+                          .k = c.columns,
+                          .a = ps_values_from(dy, c.at),
+                          .lda = c.ld,
+                          .b = columns,
+                          .ldb = c.columns,
+                          .beta = r->accumulate || first > 0 ? 1.0f : 0.0f,
+                          .c = ps_floats(ps_cuda_grad(r->plan, s->node->layer->weight)),
+                          .ldc = c.window}));
+    }
+    return PS_OK;
+}
+
+static ps_err conv_backward_bias(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_cuda_value *out = ps_cuda_output_of(r, s);
+    float *db = ps_cuda_grad(r->plan, s->node->layer->bias);
+    if (!db) return PS_OK;
+    ps_rows rows = ps_rows_of(r->n * out->plane);
+    PS_TRY(PS_LAUNCH(r->plan->gpu, row_sums, out->channels * rows.parts.by,
+                     PS_CUDA_NAME(s), .x = out->grad, .parts = r->plan->parts,
+                     .rows = rows));
+    return PS_LAUNCH(r->plan->gpu, row_total, out->channels, PS_CUDA_NAME(s),
+                     .parts = r->plan->parts, .y = db, .rows = rows,
+                     .add = r->accumulate);
+}
+
+static ps_err conv_backward_input(const ps_cuda_pass *r, const ps_cuda_step *s,
+                                  ps_values dy)
+{
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0);
+    for (int64_t first = 0; in->grad.at && first < r->n; first += s->slice) {
+        conv_slice c = slice_at(r, s, first);
+        PS_TRY(ps_cuda_multiply(
+            r, PS_CUDA_NAME(s),
+            (ps_gpu_gemm){.ta = true,
+                          .m = c.window,
+                          .n = c.columns,
+                          .k = c.out,
+                          .a = ps_cuda_weight(r, s),
+                          .lda = c.window,
+                          .b = ps_values_from(dy, c.at),
+                          .ldb = c.ld,
+                          .beta = s->direct && s->add[0] ? 1.0f : 0.0f,
+                          .c = s->direct ? in->grad : ps_floats(r->plan->columns),
+                          .ldc = c.columns}));
+        if (s->direct) continue;
+        int64_t inputs = c.samples * in->plane;
+        PS_TRY(PS_LAUNCH(r->plan->gpu, col2im, in->channels * inputs, PS_CUDA_NAME(s),
+                         .col = r->plan->columns, .dx = in->grad, .n = (uint32_t)r->n,
+                         .n_first = (uint32_t)first, .inputs = ps_divisor_of(inputs),
+                         .columns = (uint32_t)c.columns, .at = s->planes,
+                         .add = s->add[0]));
+    }
+    return PS_OK;
+}
+
+ps_err ps_cuda_conv_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_cuda_value *out = ps_cuda_output_of(r, s);
+    ps_values dy;
+    PS_TRY(ps_cuda_factor(r, s, out->grad, ps_cuda_count(r, out), r->plan->grad16, &dy));
+    PS_TRY(conv_backward_weight(r, s, dy));
+    PS_TRY(conv_backward_bias(r, s));
+    return conv_backward_input(r, s, dy);
+}

@@ -1,0 +1,127 @@
+#include "cuda_products.h"
+
+/* To BLAS, which sees columns, every matrix is its transpose: it is
+ * asked for C^T = op(B)^T op(A)^T. */
+ps_err ps_cuda_multiply(const ps_cuda_pass *r, const char *who, ps_gpu_gemm g)
+{
+    ps_gpu_gemm turned = {.ta = g.tb,
+                          .tb = g.ta,
+                          .m = g.n,
+                          .n = g.m,
+                          .k = g.k,
+                          .a = g.b,
+                          .lda = g.ldb,
+                          .b = g.a,
+                          .ldb = g.lda,
+                          .beta = g.beta,
+                          .c = g.c,
+                          .ldc = g.ldc};
+    return ps_gpu_multiply(r->plan->gpu, &turned, who);
+}
+
+ps_err ps_cuda_factor(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x,
+                      int64_t n, ps_values scratch, ps_values *factor)
+{
+    *factor = x;
+    if (x.format == ps_gpu_format(r->plan->gpu)) return PS_OK;
+    *factor = scratch;
+    return PS_LAUNCH(r->plan->gpu, pass, n, PS_CUDA_NAME(s), .x = x, .y = scratch);
+}
+
+ps_values ps_cuda_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_cuda_plan *p = r->plan;
+    const ps_tensor *t = &p->options->spec->tensors[s->node->layer->weight];
+    ps_values all = p->weights16.at ? p->weights16 : ps_floats(p->params);
+    return ps_values_from(all, t->offset);
+}
+
+ps_err ps_cuda_narrow_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_tensor *t = &r->plan->options->spec->tensors[s->node->layer->weight];
+    ps_values master = ps_floats(ps_cuda_param(r->plan, s->node->layer->weight)), same;
+    return ps_cuda_factor(r, s, master, (int64_t)t->count, ps_cuda_weight(r, s), &same);
+}
+
+ps_err ps_cuda_add_bias(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t inner,
+                        int64_t channels)
+{
+    const ps_cuda_value *out = ps_cuda_output_of(r, s);
+    const float *bias = ps_cuda_param(r->plan, s->node->layer->bias);
+    if (!bias && !s->node->relu) return PS_OK;
+    return PS_LAUNCH(r->plan->gpu, bias, ps_cuda_count(r, out), PS_CUDA_NAME(s),
+                     .bias = bias, .y = out->at, .inner = ps_divisor_of(inner),
+                     .channels = ps_divisor_of(channels), .relu = s->node->relu);
+}
+
+/* ------------------------------------------------------------------------- linear */
+
+/* y (n, out) = x (n, in) weight (out, in)^T. */
+ps_err ps_cuda_linear_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    ps_values x;
+    PS_TRY(ps_cuda_narrow_weight(r, s));
+    PS_TRY(ps_cuda_factor(r, s, in->at, ps_cuda_count(r, in), r->plan->input16, &x));
+    PS_TRY(ps_cuda_multiply(r, PS_CUDA_NAME(s),
+                            (ps_gpu_gemm){.tb = true,
+                                          .m = r->n,
+                                          .n = out->features,
+                                          .k = in->features,
+                                          .a = x,
+                                          .lda = in->features,
+                                          .b = ps_cuda_weight(r, s),
+                                          .ldb = in->features,
+                                          .c = out->at,
+                                          .ldc = out->features}));
+    return ps_cuda_add_bias(r, s, 1, out->features);
+}
+
+/* dweight (out, in) = dy (n, out)^T x (n, in). */
+static ps_err linear_backward_params(const ps_cuda_pass *r, const ps_cuda_step *s,
+                                     ps_values dy)
+{
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    const ps_layer *l = s->node->layer;
+    ps_values x;
+    PS_TRY(ps_cuda_factor(r, s, in->at, ps_cuda_count(r, in), r->plan->input16, &x));
+    bool add = r->accumulate;
+    PS_TRY(
+        ps_cuda_multiply(r, PS_CUDA_NAME(s),
+                         (ps_gpu_gemm){.ta = true,
+                                       .m = out->features,
+                                       .n = in->features,
+                                       .k = r->n,
+                                       .a = dy,
+                                       .lda = out->features,
+                                       .b = x,
+                                       .ldb = in->features,
+                                       .beta = add ? 1.0f : 0.0f,
+                                       .c = ps_floats(ps_cuda_grad(r->plan, l->weight)),
+                                       .ldc = in->features}));
+    if (l->bias == PS_NONE) return PS_OK;
+    return PS_LAUNCH(r->plan->gpu, column_total, out->features, PS_CUDA_NAME(s),
+                     .x = out->grad, .y = ps_cuda_grad(r->plan, l->bias),
+                     .n = (uint32_t)r->n, .columns = (uint32_t)out->features, .add = add);
+}
+
+/* dx (n, in) = dy (n, out) weight (out, in). */
+ps_err ps_cuda_linear_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    ps_values dy;
+    PS_TRY(ps_cuda_factor(r, s, out->grad, ps_cuda_count(r, out), r->plan->grad16, &dy));
+    PS_TRY(linear_backward_params(r, s, dy));
+    if (!in->grad.at) return PS_OK;
+    return ps_cuda_multiply(r, PS_CUDA_NAME(s),
+                            (ps_gpu_gemm){.m = r->n,
+                                          .n = in->features,
+                                          .k = out->features,
+                                          .a = dy,
+                                          .lda = out->features,
+                                          .b = ps_cuda_weight(r, s),
+                                          .ldb = in->features,
+                                          .beta = s->add[0] ? 1.0f : 0.0f,
+                                          .c = in->grad,
+                                          .ldc = in->features});
+}
