@@ -1,6 +1,7 @@
 #include "interrupt.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -9,31 +10,61 @@
 #include <unistd.h>
 
 static int event_fd = -1;        // constant after init
-static atomic_int signal_number; // 0: none yet; lock-free, so fit for a handler
+static sigset_t awaited;         // likewise
+static atomic_int signal_number; // 0: none yet
 
-static void on_signal(int number)
+static void note(int number)
 {
-    int saved = errno;
     const uint64_t one = 1;
     atomic_store(&signal_number, number);
-    ssize_t written = write(event_fd, &one, sizeof one); // cannot block: one per signal
+    ssize_t written = write(event_fd, &one, sizeof one); // cannot block: a few in all
     (void)written;
-    errno = saved;
+}
+
+/* Ends the process as if nobody had waited for the signal. */
+static void die_of(int number)
+{
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, number);
+    signal(number, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &one, NULL);
+    raise(number);
+}
+
+static void *wait_for_signals(void *arg)
+{
+    bool seen[NSIG] = {false};
+    for (int number; sigwait(&awaited, &number) == 0;) {
+        if (seen[number]) die_of(number);
+        seen[number] = true;
+        note(number);
+    }
+    return NULL;
+}
+
+static ps_err start_thread(void)
+{
+    pthread_t thread;
+    int code = pthread_create(&thread, NULL, wait_for_signals, NULL);
+    if (code == 0) code = pthread_detach(thread); // it lives as long as the process
+    if (code == 0) return PS_OK;
+    return ps_err_set(PS_ERR_NOMEM, "a thread for signals: %s", strerror(code));
 }
 
 ps_err ps_interrupt_init(void)
 {
-    struct sigaction act = {.sa_handler = on_signal,
-                            .sa_flags = SA_RESETHAND | SA_RESTART};
     struct sigaction ignore = {.sa_handler = SIG_IGN};
-    if (event_fd < 0) event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (event_fd < 0) return ps_err_errno(PS_ERR_IO, "eventfd for signals");
-    sigemptyset(&act.sa_mask);
     sigemptyset(&ignore.sa_mask);
-    if (sigaction(SIGINT, &act, NULL) != 0 || sigaction(SIGTERM, &act, NULL) != 0 ||
-        sigaction(SIGPIPE, &ignore, NULL) != 0)
-        return ps_err_errno(PS_ERR_INTERNAL, "sigaction");
-    return PS_OK;
+    sigemptyset(&awaited);
+    sigaddset(&awaited, SIGINT);
+    sigaddset(&awaited, SIGTERM);
+    if (sigaction(SIGPIPE, &ignore, NULL) != 0 ||
+        pthread_sigmask(SIG_BLOCK, &awaited, NULL) != 0)
+        return ps_err_errno(PS_ERR_INTERNAL, "blocking signals");
+    return start_thread();
 }
 
 bool ps_interrupted(void)

@@ -3,6 +3,7 @@ import argparse
 import os
 import re
 import sys
+import time
 
 from . import hosts as hostfile
 from . import job as jobs
@@ -16,7 +17,8 @@ A key is a path of the configuration (ps-worker --help lists them all):
   deploy/psrun -s 2 -w 2 configs/digits-basicnet.yaml train.epochs=10 optimizer.lr=3e-4
 
 Without -s, -w or -m the configuration decides (job.servers, job.workers, exchange.name).
-Exit code: 0 when the job finished, 130 after Ctrl-C (the weights are kept), else 1.
+Exit code: 0 when the job finished, 130 after Ctrl-C (the weights are kept), else 1, also
+when a part failed after Ctrl-C.
 """
 
 
@@ -128,6 +130,7 @@ def run(job, verbose):
         env = {"PS_PROGRESS": "bar", "COLUMNS": str(screen.columns())}
     job.out, logs = make_folders(job.out, job.out_is_ours)
     supervisor = Supervisor(screen, launcher(job, env), logs)
+    started = time.time()
     code = supervisor.run(job.parts())
     if job.hosts and code in (0, 130):
         worker = job.parts()[job.servers]
@@ -135,11 +138,23 @@ def run(job, verbose):
                      os.path.join(job.out, "summary.json"))
     if code == 0:
         report.show(job.out, screen)
-    elif code == 130:
-        kept = job.hosts or os.path.exists(os.path.join(job.out, "model.safetensors"))
-        what = "weights and results so far are" if kept else "no weights yet; logs are"
-        screen.say(f"psrun: interrupted; {what} in {job.out}")
+    elif supervisor.interrupts:
+        screen.say(f"psrun: interrupted; {what_is_left(job, code, started)}")
     return code
+
+
+def what_is_left(job, code, started):
+    """After Ctrl-C. Where the folder is another host's, an end in order stands for it."""
+    path = os.path.join(job.out, "model.safetensors")
+    try:
+        kept = os.path.getmtime(path) >= started
+    except OSError:
+        kept = bool(job.hosts) and code == 130
+    if kept:
+        return f"weights and results so far are in {job.out}"
+    if code == 130:
+        return f"no weights were written; logs are in {job.out}"
+    return f"the weights could not be kept; logs are in {job.out}"
 
 
 def main(argv):

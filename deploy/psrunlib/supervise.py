@@ -85,7 +85,8 @@ class Supervisor:
         self.logs_dir = logs_dir
         self.watched = []
         self.selector = selectors.DefaultSelector()
-        self.interrupts = 0
+        self.interrupts = 0  # written by the signal handler alone
+        self.passed_on = False
         self.told_at = None  # when all were told to end
         self.failed_at = None
         self.killed = False
@@ -96,10 +97,13 @@ class Supervisor:
         before = {n: signal.signal(n, self._on_signal) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
             for part in parts:
+                if self.interrupts:
+                    break  # nobody would tell it
                 self._start(part)
             while any(w.code is None or w.open for w in self.watched):
                 self._read(0.1)
                 self._reap()
+                self._pass_on()
                 self._end_in_order()
             self.screen.keep_bar()
             return self._verdict()
@@ -162,7 +166,9 @@ class Supervisor:
         if self.failed_at is not None:
             return now - self.failed_at > GRACE_S
         workers = [w for w in self.watched if w.part.role == "worker"]
-        if workers and all(w.code is not None for w in workers):
+        if not workers:
+            return bool(self.interrupts)
+        if all(w.code is not None for w in workers):
             # Servers that nobody had joined yet do not know that nobody will.
             limit = GRACE_S if self.interrupts else SERVERS_END_S
             return now - max(w.ended_at for w in workers) > limit
@@ -170,16 +176,18 @@ class Supervisor:
 
     def _on_signal(self, number, frame):
         """The first Ctrl-C asks the workers to end after a common step and to keep the
-        weights; the second ends everything now."""
-        self.interrupts += 1
-        if number != signal.SIGINT:
-            self.interrupts += 1
-        if self.interrupts == 1:
-            self.screen.say("psrun: ending in order and keeping the weights "
-                            "(once more: at once)")
-            for watched in self.watched:
-                if watched.part.role == "worker":
-                    watched.process.signal(signal.SIGINT)
+        weights; the second ends everything now. The handler only counts: it runs between
+        any two instructions, also while a line is written."""
+        self.interrupts += 1 if number == signal.SIGINT else 2
+
+    def _pass_on(self):
+        if self.interrupts != 1 or self.passed_on:
+            return
+        self.passed_on = True
+        self.screen.say("psrun: ending in order and keeping the weights (once more: at once)")
+        for watched in self.watched:
+            if watched.part.role == "worker":
+                watched.process.signal(signal.SIGINT)
 
     def _signal_all(self, number):
         for watched in self.watched:
@@ -195,12 +203,18 @@ class Supervisor:
     def _verdict(self):
         failed = [w for w in self.watched if w.code not in (0, INTERRUPTED)]
         if self.interrupts:
-            return INTERRUPTED
+            failed = [w for w in failed if not self._follows_from_interrupt(w)]
         if not failed:
             stopped = any(w.code == INTERRUPTED for w in self.watched)
-            return INTERRUPTED if stopped else 0
+            return INTERRUPTED if stopped or self.interrupts else 0
         self._say_why(failed)
         return 1
+
+    def _follows_from_interrupt(self, watched):
+        """Ended by our signals (SIGINT kills a worker that has only been started), or told
+        by others that they had ended."""
+        ours = watched.part.name in self.ended_by_us or watched.code == -signal.SIGINT
+        return ours or bool(watched.errors and OTHERS_FAULT.match(watched.errors[-1]))
 
     def _say_why(self, failed):
         """The first cause last: nobody scrolls up."""

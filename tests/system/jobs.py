@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("PS_BIN", ROOT / "build/release/bin"))
 PSRUN = ROOT / "deploy/psrun"
 DIGITS = str(ROOT / "configs/digits-basicnet.yaml")
+LONG = ["train.epochs=100000", "schedule.name=constant", "train.log_every=50"]
 
 
 def free_port():
@@ -40,6 +41,12 @@ def alive(mark):
         if mark in line:
             found.append((int(entry.name), line))
     return found
+
+
+def environment(pid):
+    with open(f"/proc/{pid}/environ", "rb") as f:
+        pairs = [p.decode().split("=", 1) for p in f.read().split(b"\0") if b"=" in p]
+    return dict(pairs)
 
 
 def read_safetensors(path):
@@ -125,6 +132,13 @@ class JobTest(unittest.TestCase):
 
     def weights(self, out="out"):
         return Path(self.path(out, "model.safetensors")).read_bytes()
+
+    def wait_for_steps(self, out):
+        path = self.path(out, "metrics.jsonl")
+        end = time.monotonic() + 20
+        while not (os.path.exists(path) and os.path.getsize(path) > 0):
+            self.assertLess(time.monotonic(), end, "no step was made")
+            time.sleep(0.05)
 
     def start_job(self, servers, workers, *settings, config=DIGITS, skip=()):
         """Parts by hand: {name: Part}; those in skip never come."""

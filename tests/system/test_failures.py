@@ -8,17 +8,10 @@ import subprocess
 import time
 import unittest
 
-from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, alive, free_port, read_safetensors
+from jobs import BIN, DIGITS, LONG, PSRUN, ROOT, JobTest, alive, environment
 
-LONG = ["train.epochs=100000", "schedule.name=constant", "train.log_every=50"]
 # A member is taken for dead after two seconds; all must have ended some seconds later.
 SOON = ["net.heartbeat_ms=200", "net.dead_after_ms=2000", "net.join_timeout_ms=10000"]
-
-
-def environment(pid):
-    with open(f"/proc/{pid}/environ", "rb") as f:
-        pairs = [p.decode().split("=", 1) for p in f.read().split(b"\0") if b"=" in p]
-    return dict(pairs)
 
 
 class Deaths(JobTest):
@@ -73,13 +66,6 @@ class Deaths(JobTest):
         self.assertEqual(psrun.returncode, 1, text)
         self.assertIn("worker 1 was ended by SIGKILL", "\n".join(text.splitlines()[-3:]))
 
-    def wait_for_steps(self, out):
-        path = self.path(out, "metrics.jsonl")
-        end = time.monotonic() + 20
-        while not (os.path.exists(path) and os.path.getsize(path) > 0):
-            self.assertLess(time.monotonic(), end, "no step was made")
-            time.sleep(0.05)
-
     def test_nothing_outlives_a_killed_psrun(self):
         psrun = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 2, DIGITS, *LONG),
                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -90,22 +76,6 @@ class Deaths(JobTest):
         while alive(self.folder) and time.monotonic() < end:
             time.sleep(0.05)
         self.assertEqual(alive(self.folder), [])
-
-    def test_ctrl_c_keeps_the_weights(self):
-        for mode, servers in (("ps", 2), ("allreduce", 0), ("single", 0)):
-            workers = 1 if mode == "single" else 2
-            psrun = subprocess.Popen(
-                self.psrun_argv("-m", mode, "-s", servers, "-w", workers, DIGITS, *LONG, out=mode),
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            self.wait_for_steps(mode)
-            psrun.send_signal(signal.SIGINT)
-            text, _ = psrun.communicate(timeout=20)
-            self.assertEqual(psrun.returncode, 130, text)
-            self.assertTrue(os.path.exists(self.path(mode, "summary.json")), text)
-            self.assertTrue(self.summary(mode)["interrupted"])
-            tensors, metadata = read_safetensors(self.path(mode, "model.safetensors"))
-            self.assertEqual(len(tensors), 8)
-            self.assertEqual(int(metadata["step"]), self.summary(mode)["steps"])
 
 
 class Joining(JobTest):

@@ -1,0 +1,142 @@
+"""Ctrl-C: whatever the job is at, it ends in order, soon, and with the weights kept."""
+import os
+import signal
+import subprocess
+import time
+import unittest
+
+from jobs import DIGITS, LONG, JobTest, alive, environment, read_safetensors
+
+MODES = (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1))
+
+
+def signals_of(pid, thread, field):
+    """A mask of a thread's status: bit n - 1 is signal n."""
+    with open(f"/proc/{pid}/task/{thread}/status", encoding="ascii") as f:
+        mask = next(int(line.split()[1], 16) for line in f if line.startswith(field + ":"))
+    return {n for n in (signal.SIGINT, signal.SIGTERM) if mask >> (n - 1) & 1}
+
+
+class Interrupts(JobTest):
+    def start(self, mode, servers, workers, *settings, out, config=DIGITS):
+        psrun = subprocess.Popen(
+            self.psrun_argv("-m", mode, "-s", servers, "-w", workers, config, *settings, out=out),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(psrun.stdout.close)
+        self.addCleanup(psrun.kill)
+        return psrun
+
+    def worker(self, rank):
+        return next(pid for pid, line in alive(self.folder)
+                    if "ps-worker" in line and environment(pid).get("RANK") == str(rank))
+
+    def finish(self, psrun, code=130):
+        text, _ = psrun.communicate(timeout=20)
+        self.assertEqual(psrun.returncode, code, text)
+        return text
+
+    def check_kept(self, out, text):
+        self.assertIn("weights and results so far are in", text)
+        self.assertTrue(os.path.exists(self.path(out, "summary.json")), text)
+        self.assertTrue(self.summary(out)["interrupted"])
+        _, metadata = read_safetensors(self.path(out, "model.safetensors"))
+        self.assertEqual(int(metadata["step"]), self.summary(out)["steps"])
+
+    def interrupt(self, psrun, out):
+        psrun.send_signal(signal.SIGINT)
+        self.check_kept(out, self.finish(psrun))
+
+    def test_while_it_trains(self):
+        for mode, servers, workers in MODES:
+            psrun = self.start(mode, servers, workers, *LONG, out=mode)
+            self.wait_for_steps(mode)
+            self.interrupt(psrun, mode)
+
+    def test_at_the_end_of_epochs_and_while_it_saves(self):
+        # Every epoch is one step, evaluated and saved.
+        settings = [*LONG, "data.train=0-63", "data.batch=32", "train.eval_every=1",
+                    "train.save_every=1"]
+        for mode, servers, workers in MODES:
+            psrun = self.start(mode, servers, workers, *settings, out=mode)
+            self.wait_for_steps(mode)
+            self.interrupt(psrun, mode)
+
+    def test_while_it_evaluates(self):
+        # Seconds of evaluation after every step.
+        config = self.path("slow.yaml")
+        with open(config, "w", encoding="utf-8") as f:
+            f.write("model:\n  input: [8]\n  layers:\n    - linear: 8\n    - linear: 2\n"
+                    "train: {eval_every: 1}\n"
+                    "data: {kind: synthetic, batch: 8, samples: 16, test_samples: 200000,"
+                    " eval_batch: 1}\n")
+        for mode, servers, workers in MODES:
+            psrun = self.start(mode, servers, workers, *LONG, out=mode, config=config)
+            self.wait_for_steps(mode)
+            self.interrupt(psrun, mode)
+            self.assertIsNone(self.summary(mode)["test_loss"])  # not waited for
+
+    def test_at_the_very_end(self):
+        for mode, servers, workers in MODES:
+            psrun = self.start(mode, servers, workers, "train.steps=2", out=mode)
+            while not os.path.exists(self.path(mode, "model.safetensors")):
+                self.assertIsNone(psrun.poll())
+            psrun.send_signal(signal.SIGINT)
+            text, _ = psrun.communicate(timeout=20)
+            self.assertIn(psrun.returncode, (0, 130), text)
+            self.assertEqual(self.summary(mode)["steps"], 2)
+
+    def test_while_it_starts(self):
+        for mode, servers, workers in MODES:
+            for ms in (50, 100, 150, 200):
+                out = f"{mode}-{ms}"
+                psrun = self.start(mode, servers, workers, *LONG, out=out)
+                while not os.path.exists(self.path(out, "logs")):
+                    self.assertIsNone(psrun.poll())
+                time.sleep(ms / 1000 - 0.05)
+                psrun.send_signal(signal.SIGINT)
+                text = self.finish(psrun)
+                if os.path.exists(self.path(out, "metrics.jsonl")) and self.records(out):
+                    self.check_kept(out, text)
+                else:
+                    self.assertRegex(text, "psrun: interrupted; ")
+
+    def test_one_worker_alone_is_told(self):
+        for mode, servers, workers in MODES[:2]:
+            for rank in range(2):
+                out = f"{mode}-{rank}"
+                psrun = self.start(mode, servers, workers, *LONG, out=out)
+                self.wait_for_steps(out)
+                os.kill(self.worker(rank), signal.SIGINT)
+                self.finish(psrun)
+                self.assertTrue(self.summary(out)["interrupted"])
+                self.assertTrue(os.path.exists(self.path(out, "model.safetensors")))
+
+    def test_a_part_that_dies_after_it_is_named(self):
+        psrun = self.start("ps", 1, 2, *LONG, out="out")
+        self.wait_for_steps("out")
+        victim = self.worker(1)
+        os.kill(victim, signal.SIGSTOP)
+        psrun.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        os.kill(victim, signal.SIGKILL)
+        text = self.finish(psrun, code=1)
+        self.assertIn("the job failed: worker 1 was ended by SIGKILL", text)
+        self.assertIn("the weights could not be kept", text)
+
+    def test_no_thread_that_computes_runs_a_handler(self):
+        # oneDNN's kernels point the stack pointer elsewhere: a handler's frame would be
+        # written over what lies there.
+        psrun = self.start("ps", 1, 2, *LONG, "train.threads=2", out="out")
+        self.wait_for_steps("out")
+        pid = self.worker(0)
+        both = {signal.SIGINT, signal.SIGTERM}
+        self.assertEqual(signals_of(pid, pid, "SigCgt"), set())
+        threads = os.listdir(f"/proc/{pid}/task")
+        open_to = [t for t in threads if signals_of(pid, t, "SigBlk") != both]
+        self.assertEqual(len(open_to), 1, "the thread that waits for signals")
+        self.assertNotEqual(open_to, [str(pid)])
+        self.interrupt(psrun, "out")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
