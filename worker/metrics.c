@@ -105,6 +105,10 @@ static void add_figures(json_t *o, const ps_summary *s)
     json_object_set_new(o, "exchange_wait_ms_p50", number(s->exchange_wait_ms_p50));
     json_object_set_new(o, "bytes_sent_per_step", number(s->bytes_sent_per_step));
     json_object_set_new(o, "bytes_received_per_step", number(s->bytes_received_per_step));
+    json_object_set_new(o, "shm_bytes_sent_per_step", number(s->shm_bytes_sent_per_step));
+    json_object_set_new(o, "shm_bytes_received_per_step",
+                        number(s->shm_bytes_received_per_step));
+    json_object_set_new(o, "most_bytes_in_flight", integer(s->most_bytes_in_flight));
     json_object_set_new(o, "raw_bytes_per_step", number(s->raw_bytes_per_step));
     json_object_set_new(o, "compression_ratio",
                         number(s->raw_bytes_per_step / s->bytes_sent_per_step));

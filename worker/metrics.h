@@ -46,6 +46,7 @@ typedef struct ps_summary {
     double seconds;         // of training, evaluation and saving left out
     double samples_per_second, step_ms_p50, step_ms_p99, exchange_wait_ms_p50;
     double bytes_sent_per_step, bytes_received_per_step, raw_bytes_per_step;
+    double shm_bytes_sent_per_step, shm_bytes_received_per_step;
     bool bytes_computed;
     double train_loss; // mean over the samples of the last epoch; NAN: no step was made
     double test_loss, test_accuracy; // of the last evaluation; NAN: there was none
@@ -53,7 +54,8 @@ typedef struct ps_summary {
     int64_t batch; // samples of all ranks and micro-batches in an optimizer step
     int threads;   // of arithmetic per worker
     bool interrupted;
-    uint64_t peak_rss_bytes; // the largest worker's
+    uint64_t peak_rss_bytes;       // the largest worker's
+    uint64_t most_bytes_in_flight; // to any one shard, likewise
     /* What the servers said at their end, JSON objects; NULL: nothing. Borrowed. */
     char *const *server_stats;
 } ps_summary;

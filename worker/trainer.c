@@ -508,6 +508,8 @@ static void book_traffic(ps_trainer *t, const ps_exchange_stats *before)
     now->bytes_sent -= before->bytes_sent;
     now->bytes_received -= before->bytes_received;
     now->raw_bytes -= before->raw_bytes;
+    now->shm_sent -= before->shm_sent;
+    now->shm_received -= before->shm_received;
     now->wait_seconds -= before->wait_seconds;
 }
 

@@ -40,7 +40,7 @@ typedef struct job {
     ps_progress progress;
     ps_trace trace;
     char **server_stats; // (n_servers)
-    uint64_t peak_rss_bytes;
+    uint64_t peak_rss_bytes, most_in_flight;
 } job;
 
 static bool is_ps(const job *j)
@@ -296,18 +296,31 @@ static void announce(const job *j)
 /* --- the end
  * ---------------------------------------------------------------------------- */
 
-/* The largest worker's: every rank puts its own into a place of its own. */
-static ps_err gather_peaks(job *j)
+static uint64_t largest(const double *values, int n)
+{
+    double most = 0;
+    for (int i = 0; i < n; i++)
+        if (values[i] > most) most = values[i];
+    return (uint64_t)most;
+}
+
+/* The largest worker's: every rank puts its own into places of its own. */
+static ps_err gather_peaks(job *j, const ps_trainer_result *result)
 {
     j->peak_rss_bytes = ps_procstat_peak_rss();
+    j->most_in_flight = result->traffic.most_in_flight;
     if (!j->member) return PS_OK;
+    const int n = j->world_size;
     double *peaks;
-    PS_TRY(ps_mem_zalloc(&peaks, (size_t)j->world_size, sizeof *peaks, "the peaks"));
+    PS_TRY(ps_mem_zalloc(&peaks, 2 * (size_t)n, sizeof *peaks, "the peaks"));
     peaks[j->rank] = (double)j->peak_rss_bytes;
-    ps_err err = ps_member_reduce(j->member, "peak_rss", peaks, (size_t)j->world_size,
-                                  step_deadline(j));
-    for (int r = 0; err == PS_OK && r < j->world_size; r++)
-        if (peaks[r] > (double)j->peak_rss_bytes) j->peak_rss_bytes = (uint64_t)peaks[r];
+    peaks[n + j->rank] = (double)j->most_in_flight;
+    ps_err err =
+        ps_member_reduce(j->member, "peaks", peaks, 2 * (size_t)n, step_deadline(j));
+    if (err == PS_OK) {
+        j->peak_rss_bytes = largest(peaks, n);
+        j->most_in_flight = largest(peaks + n, n);
+    }
     free(peaks);
     return err;
 }
@@ -375,6 +388,8 @@ static ps_err write_summary(job *j, const ps_trainer_result *r)
         .bytes_sent_per_step = (double)r->traffic.bytes_sent / steps,
         .bytes_received_per_step = (double)r->traffic.bytes_received / steps,
         .raw_bytes_per_step = (double)r->traffic.raw_bytes / steps,
+        .shm_bytes_sent_per_step = (double)r->traffic.shm_sent / steps,
+        .shm_bytes_received_per_step = (double)r->traffic.shm_received / steps,
         .bytes_computed = r->traffic.computed,
         .train_loss = r->train_loss,
         .test_loss = tested ? r->evaluation.loss : NAN,
@@ -384,6 +399,7 @@ static ps_err write_summary(job *j, const ps_trainer_result *r)
         .threads = j->threads,
         .interrupted = r->interrupted,
         .peak_rss_bytes = j->peak_rss_bytes,
+        .most_bytes_in_flight = j->most_in_flight,
         .server_stats = j->server_stats};
     PS_TRY(ps_run_dir_path(&j->run_dir, "summary.json", path));
     return ps_summary_write(&summary, path);
@@ -391,7 +407,7 @@ static ps_err write_summary(job *j, const ps_trainer_result *r)
 
 static ps_err finish(job *j, const ps_trainer_result *result)
 {
-    PS_TRY(gather_peaks(j));
+    PS_TRY(gather_peaks(j, result));
     PS_TRY(ps_exchange_stop(j->exchange));
     PS_TRY(gather_server_stats(j));
     if (j->rank == 0) PS_TRY(write_summary(j, result));

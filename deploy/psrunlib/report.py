@@ -24,10 +24,9 @@ def amount(count):
 def traffic(s):
     text = (f"{amount(s['bytes_sent_per_step'])} out, "
             f"{amount(s['bytes_received_per_step'])} in per worker and step")
-    # One bit an element is the least that a codec sends.
-    headers_alone = s["bytes_sent_per_step"] < s["params"] / 8 and s["codec"] != "topk"
-    if s["mode"] == "ps" and headers_alone:
-        text += " over sockets, the rest in shared memory"
+    if s["shm_bytes_sent_per_step"]:
+        text += (f" over sockets; {amount(s['shm_bytes_sent_per_step'])} out, "
+                 f"{amount(s['shm_bytes_received_per_step'])} in through shared memory")
     return text
 
 

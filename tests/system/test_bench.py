@@ -71,6 +71,21 @@ class Compare(BenchTest):
         self.assertAlmostEqual(links["ring"], tensors / 125e6 * 1e3, 6)
         self.assertAlmostEqual(links["servers"], 2 * tensors / 125e6 * 1e3, 6)
 
+    def test_bytes_in_shared_memory_are_shown(self):
+        text = self.bench("compare", "-s", 1, "-w", 2, "--rounds", 1, "--torch-python",
+                          "no-such-python", "--link-rate", 1, DIGITS, "train.steps=15",
+                          "exchange.shm=on", *SHORT)
+        self.assertIn("through shared memory", text)
+        report = self.report("compare")
+        # Both ways all of it, 4 bytes a parameter and a little between tensors; the headers
+        # alone travel over sockets.
+        tensors = report["advice"]["gradient_bytes"]
+        for way in ("sent", "received"):
+            figures = {m: report["modes"]["ps"][f"{m}bytes_{way}_per_step"]["median"]
+                       for m in ("", "shm_")}
+            self.assertAlmostEqual(figures["shm_"] / tensors, 1, delta=0.01)
+            self.assertLess(figures[""], 0.02 * tensors)
+
     @needs_torch
     def test_ddp_stands_beside_it(self):
         self.bench("compare", "-s", 1, "-w", 2, "--rounds", 1, "--torch-python", TORCH, DIGITS,

@@ -36,6 +36,8 @@ typedef struct ps_exchange_stats {
     bool computed;                       // the bytes were computed, not read from sockets
     double wait_seconds; // main thread's, in params_needed and drain, since start
     uint64_t raw_bytes;  // what bytes_sent would be without a codec
+    uint64_t shm_sent, shm_received; // payload passed in shared memory instead
+    uint64_t most_in_flight; // payload bytes without credit, the most to any one shard
 } ps_exchange_stats;
 
 typedef struct ps_exchange_ops {

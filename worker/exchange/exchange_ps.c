@@ -241,6 +241,9 @@ static void ps_ops_stats(const ps_exchange *x, ps_exchange_stats *out)
         .bytes_sent = comm.bytes_sent,
         .bytes_received = comm.bytes_received,
         .raw_bytes = comm.raw_bytes,
+        .shm_sent = comm.shm_sent,
+        .shm_received = comm.shm_received,
+        .most_in_flight = comm.most_on_the_way,
         .wait_seconds = (double)e->wait_ns * 1e-9,
     };
 }

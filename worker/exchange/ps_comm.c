@@ -88,6 +88,7 @@ struct ps_comm {
     atomic_int failure; // ps_err, set after failure_text
     char failure_text[512];
     _Atomic uint64_t bytes_sent, bytes_received, raw_bytes, most_on_the_way;
+    _Atomic uint64_t shm_sent, shm_received;
     pthread_t thread;
     bool running;
 };
@@ -208,6 +209,7 @@ static ps_err send_chunk(ps_comm *c, shard_link *l, uint32_t chunk)
     if (l->shm) {
         h.codec = PS_CODEC_SHM;
         h.place = plan->offset;
+        count_up(&c->shm_sent, plan->count * sizeof(float));
         return send_header(c, l, &h, NULL, 0);
     }
     size_t bytes = payload_bytes(c, l, chunk);
@@ -348,6 +350,8 @@ static ps_err take_weights(ps_comm *c, shard_link *l, const ps_wire_header *h,
         PS_TRY(add_change(c, chunk, (ps_codec)h->codec, params, &f->payload));
     else if (!l->shm)
         copy_weights(c, params, zmq_msg_data(&f->payload), chunk->count);
+    else
+        count_up(&c->shm_received, chunk->count * sizeof(float));
     set_version(c, h->chunk, have + 1);
     return PS_OK;
 }
@@ -630,6 +634,8 @@ void ps_comm_get_stats(const ps_comm *c, ps_comm_stats *out)
         .bytes_sent = atomic_load_explicit(&c->bytes_sent, memory_order_relaxed),
         .bytes_received = atomic_load_explicit(&c->bytes_received, memory_order_relaxed),
         .raw_bytes = atomic_load_explicit(&c->raw_bytes, memory_order_relaxed),
+        .shm_sent = atomic_load_explicit(&c->shm_sent, memory_order_relaxed),
+        .shm_received = atomic_load_explicit(&c->shm_received, memory_order_relaxed),
         .most_on_the_way =
             atomic_load_explicit(&c->most_on_the_way, memory_order_relaxed),
     };

@@ -46,7 +46,8 @@ float ps_comm_loss_scale(const ps_comm *c);
 
 typedef struct ps_comm_stats {
     uint64_t bytes_sent, bytes_received;
-    uint64_t raw_bytes;       // what bytes_sent would be without a codec
+    uint64_t raw_bytes;              // what bytes_sent would be without a codec
+    uint64_t shm_sent, shm_received; // payload bytes passed in shared memory
     uint64_t most_on_the_way; // payload bytes without credit, the most to any one shard
 } ps_comm_stats;
 
