@@ -49,6 +49,28 @@ def environment(pid):
     return dict(pairs)
 
 
+def listening_ports(pid):
+    """The TCP ports on which a process listens."""
+    inodes = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            link = os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+        inodes.add(link[len("socket:["):-1])
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/{pid}/net/{table}", encoding="ascii") as f:
+            rows = [line.split() for line in f.readlines()[1:]]
+        ports |= {int(r[1].split(":")[1], 16) for r in rows if r[3] == "0A" and r[9] in inodes}
+    return ports
+
+
+def resident_bytes(pid):
+    with open(f"/proc/{pid}/status", encoding="utf-8") as f:
+        return int(re.search(r"VmRSS:\s+(\d+) kB", f.read()).group(1)) * 1024
+
+
 def read_safetensors(path):
     """{name: (dtype, shape, values)} and the metadata."""
     raw = Path(path).read_bytes()
@@ -132,6 +154,15 @@ class JobTest(unittest.TestCase):
 
     def weights(self, out="out"):
         return Path(self.path(out, "model.safetensors")).read_bytes()
+
+    def wide_model(self):
+        """An MLP of 64 x 16384 x 64 x 10: 2.1 million weights, 8.5 MB."""
+        config = self.path("wide.yaml")
+        with open(config, "w", encoding="utf-8") as f:
+            f.write("model:\n  input: [64]\n  layers:\n    - linear: 16384\n    - relu\n"
+                    "    - linear: 64\n    - relu\n    - linear: 10\n"
+                    "data: {kind: synthetic, batch: 8}\noptimizer: {name: adamw}\n")
+        return config
 
     def wait_for_steps(self, out):
         path = self.path(out, "metrics.jsonl")

@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from jobs import BIN, DIGITS, LONG, PSRUN, ROOT, JobTest, alive, environment
+from jobs import BIN, DIGITS, LONG, PSRUN, ROOT, JobTest, alive, environment, listening_ports
 
 # A member is taken for dead after two seconds; all must have ended some seconds later.
 SOON = ["net.heartbeat_ms=200", "net.dead_after_ms=2000", "net.join_timeout_ms=10000"]
@@ -128,23 +128,6 @@ class Joining(JobTest):
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20)
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertRegex(done.stdout, rf"ERROR.*{port}.*in use")
-
-
-def listening_ports(pid):
-    """The TCP ports on which a process listens."""
-    inodes = set()
-    for name in os.listdir(f"/proc/{pid}/fd"):
-        try:
-            link = os.readlink(f"/proc/{pid}/fd/{name}")
-        except OSError:
-            continue
-        inodes.add(link[len("socket:["):-1])
-    ports = set()
-    for table in ("tcp", "tcp6"):
-        with open(f"/proc/{pid}/net/{table}", encoding="ascii") as f:
-            rows = [line.split() for line in f.readlines()[1:]]
-        ports |= {int(r[1].split(":")[1], 16) for r in rows if r[3] == "0A" and r[9] in inodes}
-    return ports
 
 
 class Strangers(JobTest):

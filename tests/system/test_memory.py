@@ -1,18 +1,14 @@
-"""Memory stays where it is: 10,000 steps take no more than 1,000 did, and a server holds its
-weights, their state and W gradients."""
-import re
+"""Memory stays where it is: 10,000 steps take no more than 1,000 did, a server holds its
+weights, their state and W gradients, and what is on its way to one that stands still stays
+under the credits."""
 import time
 import unittest
 
-from jobs import DIGITS, JobTest
+import test_stopped
+from jobs import DIGITS, JobTest, resident_bytes
 
 STEPS = ["train.steps=12000", "train.epochs=1000", "train.log_every=1000", "train.eval_every=0",
          "data.batch=2", "schedule.name=constant", "model.dropout=false"]
-
-
-def resident_bytes(pid):
-    with open(f"/proc/{pid}/status", encoding="utf-8") as f:
-        return int(re.search(r"VmRSS:\s+(\d+) kB", f.read()).group(1)) * 1024
 
 
 class Memory(JobTest):
@@ -46,16 +42,15 @@ class Memory(JobTest):
     def test_a_server_holds_what_it_must(self):
         # An MLP of 64 x 16384 x 64 x 10: 2.1 million weights, 8.5 MB; AdamW holds three times
         # that, and two workers push as much again each: 42 MB, with everything else on top.
-        config = self.path("wide.yaml")
-        with open(config, "w", encoding="utf-8") as f:
-            f.write("model:\n  input: [64]\n  layers:\n    - linear: 16384\n    - relu\n"
-                    "    - linear: 64\n    - relu\n    - linear: 10\n"
-                    "train: {steps: 30}\ndata: {kind: synthetic, batch: 8}\n"
-                    "optimizer: {name: adamw}\n")
+        config = self.wide_model()
         # Through shared memory the workers' own arenas would be counted as the server's, too.
-        self.psrun("-s", 1, "-w", 2, config, "exchange.shm=off")
+        self.psrun("-s", 1, "-w", 2, config, "train.steps=30", "exchange.shm=off")
         weights = self.summary()["params"] * 4
         self.assertLess(self.summary()["server_peak_rss_bytes"], 5 * weights + 16 * 2**20)
+
+
+class StoppedFor30Seconds(test_stopped.StoppedServer):
+    SECONDS = 30
 
 
 if __name__ == "__main__":
