@@ -74,6 +74,9 @@ const ps_config_key ps_config_keys[] = {
          "weights kept are float32"),
     BOOL("train.tf32", train.tf32, JOB, "false",
          "let NVIDIA GPUs round the factors of float32 products to 10 bits"),
+    WORD("train.cudnn", train.cudnn, JOB, "auto|on|off", "auto",
+         "convolutions on NVIDIA GPUs by cuDNN; auto: where it is found, and the window is "
+         "larger than 1 x 1"),
     BOOL("train.graphs", train.graphs, LOCAL, "true",
          "replay a GPU's passes as CUDA graphs; false: launch by launch, to find faults"),
     INT("train.threads", train.threads, LOCAL, 0, 1024, "1",

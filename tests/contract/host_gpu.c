@@ -14,13 +14,15 @@
 
 #include "mem.h"
 
-typedef enum op_kind { OP_COPY, OP_LAUNCH, OP_GEMM, OP_AWAIT } op_kind;
+typedef enum op_kind { OP_COPY, OP_LAUNCH, OP_GEMM, OP_CALL, OP_AWAIT } op_kind;
 
 typedef struct op {
     op_kind kind;
     ps_kernel kernel;
     int64_t count;
-    void *args; // owned: a kernel's
+    void *args; // owned: a kernel's, or a call's
+    size_t args_bytes;
+    void (*call)(const void *args);
     void *to;
     const void *from;
     size_t bytes;
@@ -30,6 +32,8 @@ typedef struct op {
 } op;
 
 typedef struct queue {
+    ps_gpu *gpu;
+    ps_gpu_queue which;
     op *ops;
     size_t n, capacity, done;
 } queue;
@@ -183,6 +187,7 @@ static void run_until(ps_gpu *gpu, ps_gpu_queue which, size_t position)
         if (o->kind == OP_COPY) memcpy(o->to, o->from, o->bytes);
         if (o->kind == OP_GEMM) run_gemm(&o->gemm);
         if (o->kind == OP_LAUNCH) run_kernel(o);
+        if (o->kind == OP_CALL) o->call(o->args);
         free(o->args);
         o->args = NULL;
         q->done++;
@@ -193,7 +198,7 @@ static void run_until(ps_gpu *gpu, ps_gpu_queue which, size_t position)
 static void append(ps_gpu *gpu, ps_gpu_queue which, op o)
 {
     ps_gpu_graph *g = gpu->capturing;
-    if (which != PS_GPU_COMPUTE || (o.kind != OP_LAUNCH && o.kind != OP_GEMM))
+    if (which != PS_GPU_COMPUTE || o.kind == OP_COPY || o.kind == OP_AWAIT)
         broken("a capture holds something else than launches", "graph");
     if (g->n == g->capacity) {
         g->capacity = g->capacity ? g->capacity * 2 : 64;
@@ -213,7 +218,7 @@ static ps_err push(ps_gpu *gpu, ps_gpu_queue which, op o)
         append(gpu, which, o);
         return PS_OK;
     }
-    bool launch = o.kind == OP_LAUNCH || o.kind == OP_GEMM;
+    bool launch = o.kind != OP_COPY && o.kind != OP_AWAIT;
     if (launch && which == PS_GPU_COMPUTE) host_gpu_counted.launches++;
     queue *q = &gpu->queues[which];
     if (q->n == q->capacity) {
@@ -232,6 +237,10 @@ ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out)
     const char *eager = getenv("PS_HOST_GPU_EAGER");
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "gpu"));
     (*out)->eager = eager ? (unsigned)atoi(eager) : 0;
+    for (int q = 0; q < PS_GPU_QUEUES; q++) {
+        (*out)->queues[q].gpu = *out;
+        (*out)->queues[q].which = (ps_gpu_queue)q;
+    }
     (*out)->format = options->format;
     return PS_OK;
 }
@@ -382,20 +391,69 @@ static size_t args_bytes(ps_kernel kernel)
     return sizes[kernel];
 }
 
-ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue which, ps_kernel kernel, const void *args,
-                     int64_t count, const char *who)
+static void own_args(op *o, const void *args, size_t bytes)
 {
-    size_t bytes = args_bytes(kernel);
-    if (count < 0 || count > PS_INDEX_MAX) broken("a count out of range", who);
-    for (size_t at = 0; at + sizeof(void *) <= bytes; at += sizeof(void *)) {
+    o->args = malloc(bytes);
+    o->args_bytes = bytes;
+    memcpy(o->args, args, bytes);
+}
+
+/* Padding holds anything, the rest of a pointer too. */
+static bool clear_padding(ps_kernel kernel, void *args)
+{
+#if defined __has_builtin && __has_builtin(__builtin_clear_padding)
+#define CLEAR(name)                                                                      \
+    case PS_KERNEL_##name:                                                               \
+        __builtin_clear_padding((ps_k_##name *)args);                                    \
+        break;
+    switch (kernel) {
+        PS_FLAT_KERNELS(CLEAR)
+        PS_SUM_KERNELS(CLEAR)
+    case PS_KERNEL_COUNT:
+        break;
+    }
+#undef CLEAR
+    return true;
+#else
+    return false;
+#endif
+}
+
+static void check_args(const ps_gpu *gpu, const op *o, const char *who)
+{
+    if (!clear_padding(o->kernel, o->args)) return;
+    for (size_t at = 0; at + sizeof(void *) <= o->args_bytes; at += sizeof(void *)) {
         void *word;
-        memcpy(&word, (const char *)args + at, sizeof word);
+        memcpy(&word, (const char *)o->args + at, sizeof word);
         const range *r = range_of(gpu, word);
         if (r && r->host) broken("a kernel was given host memory", who);
     }
-    op o = {.kind = OP_LAUNCH, .kernel = kernel, .count = count, .args = malloc(bytes)};
-    memcpy(o.args, args, bytes);
+}
+
+ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue which, ps_kernel kernel, const void *args,
+                     int64_t count, const char *who)
+{
+    if (count < 0 || count > PS_INDEX_MAX) broken("a count out of range", who);
+    op o = {.kind = OP_LAUNCH, .kernel = kernel, .count = count};
+    own_args(&o, args, args_bytes(kernel));
+    check_args(gpu, &o, who);
     return push(gpu, which, o);
+}
+
+ps_err host_gpu_call(void *native, void (*run)(const void *args), const void *args,
+                     size_t bytes, bool first, const char *who)
+{
+    queue *q = native;
+    op o = {.kind = OP_CALL, .call = run};
+    if (first && q->gpu->capturing) broken("a first run is captured", who);
+    own_args(&o, args, bytes);
+    return push(q->gpu, q->which, o);
+}
+
+void host_gpu_check(void *native, const void *at, size_t bytes, const char *who)
+{
+    if ((uintptr_t)at % 16 != 0) broken("not aligned", who);
+    check_device(((queue *)native)->gpu, at, bytes, who);
 }
 
 ps_err ps_gpu_capture_begin(ps_gpu *gpu)
@@ -427,11 +485,7 @@ ps_err ps_gpu_replay(ps_gpu *gpu, ps_gpu_graph *graph)
     host_gpu_counted.replays++;
     for (size_t i = 0; i < graph->n; i++) {
         op o = graph->ops[i];
-        if (o.kind == OP_LAUNCH) {
-            size_t bytes = args_bytes(o.kernel);
-            o.args = malloc(bytes);
-            memcpy(o.args, graph->ops[i].args, bytes);
-        }
+        if (o.args) own_args(&o, graph->ops[i].args, o.args_bytes);
         host_gpu_counted.launches--; // counted as one replay
         PS_TRY(push(gpu, PS_GPU_COMPUTE, o));
     }

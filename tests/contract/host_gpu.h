@@ -12,4 +12,11 @@ typedef struct host_gpu_counts {
 
 extern host_gpu_counts host_gpu_counted;
 
+/* For libraries that are made of the host, too; native: what ps_gpu_native gave. Queues
+ * run(args), with a copy of args. first: may not be captured yet. */
+ps_err host_gpu_call(void *native, void (*run)(const void *args), const void *args,
+                     size_t bytes, bool first, const char *who);
+/* Ends the test unless all of it is memory of the GPU, aligned as tensors are. */
+void host_gpu_check(void *native, const void *at, size_t bytes, const char *who);
+
 #endif

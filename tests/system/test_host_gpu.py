@@ -73,6 +73,27 @@ class HostGpu(JobTest):
                 worst = max(abs(a - b) for a, b in zip(values, ways["cpu"][name][2]))
                 self.assertLessEqual(worst, bound, name)
 
+    def test_a_library_of_convolutions_changes_the_weights_within_rounding(self):
+        mode = ["-m", "ps", "-s", 1, "-w", 2]
+        self.run_job("without", mode, "train.cudnn=off")
+        os.environ["PS_HOST_CONV"] = "1"
+        self.addCleanup(os.environ.pop, "PS_HOST_CONV", None)
+        first = self.run_job("with", mode, "train.cudnn=on")
+        again = self.run_job("again", mode, "train.cudnn=on", eager=6)
+        self.assertTrue(first == again)
+        self.assertIn("convolutions", self.summary("with")["device"])
+        self.assertNotIn("convolutions", self.summary("without")["device"])
+        ways = [read_safetensors(self.path(out, "model.safetensors"))[0]
+                for out in ("with", "without")]
+        for name, (kind, _, values) in ways[0].items():
+            worst = max(abs(a - b) for a, b in zip(values, ways[1][name][2]))
+            self.assertLessEqual(worst, 0 if kind == "I64" else 1e-4, name)
+
+    def test_a_library_that_is_not_there_is_named(self):
+        text = self.psrun("--build-dir", self.folder, "-m", "single", self.config,
+                          "train.cudnn=on", out="missing", code=1)
+        self.assertIn("train.cudnn", text)
+
 
 if __name__ == "__main__":
     unittest.main()

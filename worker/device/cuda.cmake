@@ -4,6 +4,7 @@
 set(PS_CUDA_SOURCES
     device/cuda_index.h
     device/cuda_values.h
+    device/conv_library.h
     device/cuda_moving_kernels.h
     device/cuda_pointwise_kernels.h
     device/cuda_window_kernels.h
@@ -15,6 +16,7 @@ set(PS_CUDA_SOURCES
     device/cuda_gpu.h
     device/cuda_batch.c
     device/cuda_graphs.c
+    device/cuda_conv_plans.c
     device/cuda_plan.c
     device/cuda_pass.h
     device/cuda_products.c
@@ -55,13 +57,14 @@ elseif(PS_WITH_CUDA)
     endif()
     set(text "no: nvcc or cuBLAS not found")
 endif()
+include(${PROJECT_SOURCE_DIR}/worker/device/cudnn.cmake)
 if(PS_HAVE_CUDA)
     set(CMAKE_CUDA_STANDARD 17)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     enable_language(CUDA)
     string(REPLACE ";" " " architectures "${CMAKE_CUDA_ARCHITECTURES}")
     set(text "yes: CUDA ${CUDAToolkit_VERSION}, ${architectures}")
-    list(APPEND PS_CUDA_SOURCES device/cuda_gpu.cu)
+    list(APPEND PS_CUDA_SOURCES device/cuda_gpu.cu ${PS_CONV_LIBRARY})
     list(APPEND PS_WORKER_SOURCES ${PS_CUDA_SOURCES})
     # a * b + c is contracted nowhere else either
     set(cuda_options -fmad=false -Xcompiler=-Wall,-Wextra,-Wshadow,-Wno-unused-parameter)
@@ -79,5 +82,10 @@ function(ps_link_cuda target)
     if(PS_HAVE_CUDA)
         target_compile_definitions(${target} PUBLIC PS_WITH_CUDA=1)
         target_link_libraries(${target} PUBLIC CUDA::cudart_static CUDA::cublas)
+        if(PS_HAVE_CUDNN)
+            target_include_directories(${target} SYSTEM PRIVATE ${CUDNN_INCLUDE}
+                                       ${CUDA_RUNTIME_INCLUDE})
+            target_link_libraries(${target} PUBLIC ${CMAKE_DL_LIBS})
+        endif()
     endif()
 endfunction()

@@ -34,17 +34,28 @@ static ps_err make_columns(const ps_cuda_pass *r, const ps_cuda_step *s,
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0);
     if (s->direct)
         return ps_cuda_factor(r, s, in->at, ps_cuda_count(r, in), p->input16, columns);
-    *columns = (ps_values){p->columns, ps_gpu_format(p->gpu)};
+    *columns = (ps_values){p->scratch, ps_gpu_format(p->gpu)};
     return PS_LAUNCH(p->gpu, im2col, in->channels * c->columns, PS_CUDA_NAME(s),
                      .x = in->at, .col = *columns, .n = (uint32_t)r->n,
                      .n_first = (uint32_t)c->first, .columns = ps_divisor_of(c->columns),
                      .at = s->planes);
 }
 
-ps_err ps_cuda_conv_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
+/* *plan NULL: the layer computes this direction of itself by products. */
+static ps_err library_plan(const ps_cuda_pass *r, const ps_cuda_step *s,
+                           ps_conv_kind kind, bool add, ps_conv_plan **plan)
+{
+    ps_format format = ps_gpu_format(r->plan->gpu);
+    *plan = NULL;
+    if (ps_cuda_input_of(r, s, 0)->at.format != format ||
+        ps_cuda_output_of(r, s)->at.format != format)
+        return PS_OK;
+    return ps_cuda_conv_plans_find(r->plan->convs, s->node->layer, kind, r->n, add, plan);
+}
+
+static ps_err multiply_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
-    PS_TRY(ps_cuda_narrow_weight(r, s));
     for (int64_t first = 0; first < r->n; first += s->slice) {
         conv_slice c = slice_at(r, s, first);
         ps_values columns;
@@ -60,11 +71,25 @@ ps_err ps_cuda_conv_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
                                               .c = ps_values_from(out->at, c.at),
                                               .ldc = c.ld}));
     }
+    return PS_OK;
+}
+
+ps_err ps_cuda_conv_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    ps_conv_plan *plan;
+    PS_TRY(ps_cuda_narrow_weight(r, s));
+    PS_TRY(library_plan(r, s, PS_CONV_FORWARD, false, &plan));
+    if (plan)
+        PS_TRY(ps_conv_plan_run(plan, in->at.at, ps_cuda_weight(r, s).at, out->at.at,
+                                r->plan->scratch, PS_CUDA_NAME(s)));
+    else
+        PS_TRY(multiply_forward(r, s));
     return ps_cuda_add_bias(r, s, r->n * out->plane, out->channels);
 }
 
-static ps_err conv_backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s,
-                                   ps_values dy)
+static ps_err multiply_backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s,
+                                       ps_values dy)
 {
     for (int64_t first = 0; first < r->n; first += s->slice) {
         conv_slice c = slice_at(r, s, first);
@@ -101,11 +126,11 @@ static ps_err conv_backward_bias(const ps_cuda_pass *r, const ps_cuda_step *s)
                      .add = r->accumulate);
 }
 
-static ps_err conv_backward_input(const ps_cuda_pass *r, const ps_cuda_step *s,
-                                  ps_values dy)
+static ps_err multiply_backward_input(const ps_cuda_pass *r, const ps_cuda_step *s,
+                                      ps_values dy)
 {
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0);
-    for (int64_t first = 0; in->grad.at && first < r->n; first += s->slice) {
+    for (int64_t first = 0; first < r->n; first += s->slice) {
         conv_slice c = slice_at(r, s, first);
         PS_TRY(ps_cuda_multiply(
             r, PS_CUDA_NAME(s),
@@ -118,12 +143,12 @@ static ps_err conv_backward_input(const ps_cuda_pass *r, const ps_cuda_step *s,
                           .b = ps_values_from(dy, c.at),
                           .ldb = c.ld,
                           .beta = s->direct && s->add[0] ? 1.0f : 0.0f,
-                          .c = s->direct ? in->grad : ps_floats(r->plan->columns),
+                          .c = s->direct ? in->grad : ps_floats(r->plan->scratch),
                           .ldc = c.columns}));
         if (s->direct) continue;
         int64_t inputs = c.samples * in->plane;
         PS_TRY(PS_LAUNCH(r->plan->gpu, col2im, in->channels * inputs, PS_CUDA_NAME(s),
-                         .col = r->plan->columns, .dx = in->grad, .n = (uint32_t)r->n,
+                         .col = r->plan->scratch, .dx = in->grad, .n = (uint32_t)r->n,
                          .n_first = (uint32_t)first, .inputs = ps_divisor_of(inputs),
                          .columns = (uint32_t)c.columns, .at = s->planes,
                          .add = s->add[0]));
@@ -131,12 +156,41 @@ static ps_err conv_backward_input(const ps_cuda_pass *r, const ps_cuda_step *s,
     return PS_OK;
 }
 
+/* In 16 bits the library writes the gradient in 16 bits too, as autocast does. */
+static ps_err backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values dy)
+{
+    const ps_cuda_plan *p = r->plan;
+    const ps_tensor *t = &p->options->spec->tensors[s->node->layer->weight];
+    float *dw = ps_cuda_grad(p, s->node->layer->weight);
+    bool narrow = ps_gpu_format(p->gpu) != PS_FORMAT_FP32;
+    ps_conv_plan *plan;
+    PS_TRY(library_plan(r, s, PS_CONV_BACKWARD_WEIGHT, !narrow && r->accumulate, &plan));
+    if (!plan) return multiply_backward_weight(r, s, dy);
+    PS_TRY(ps_conv_plan_run(plan, ps_cuda_input_of(r, s, 0)->at.at,
+                            narrow ? p->weight_grad16.at : dw, dy.at, p->scratch,
+                            PS_CUDA_NAME(s)));
+    if (!narrow) return PS_OK;
+    return PS_LAUNCH(p->gpu, pass, (int64_t)t->count, PS_CUDA_NAME(s),
+                     .x = p->weight_grad16, .y = ps_floats(dw), .add = r->accumulate);
+}
+
+static ps_err backward_input(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values dy)
+{
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0);
+    ps_conv_plan *plan;
+    if (!in->grad.at) return PS_OK;
+    PS_TRY(library_plan(r, s, PS_CONV_BACKWARD_DATA, s->add[0], &plan));
+    if (!plan) return multiply_backward_input(r, s, dy);
+    return ps_conv_plan_run(plan, in->grad.at, ps_cuda_weight(r, s).at, dy.at,
+                            r->plan->scratch, PS_CUDA_NAME(s));
+}
+
 ps_err ps_cuda_conv_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
     ps_values dy;
     PS_TRY(ps_cuda_factor(r, s, out->grad, ps_cuda_count(r, out), r->plan->grad16, &dy));
-    PS_TRY(conv_backward_weight(r, s, dy));
+    PS_TRY(backward_weight(r, s, dy));
     PS_TRY(conv_backward_bias(r, s));
-    return conv_backward_input(r, s, dy);
+    return backward_input(r, s, dy);
 }

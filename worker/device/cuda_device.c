@@ -5,11 +5,13 @@
 
 #include "cuda_run.h"
 #include "cuda_stream.h"
+#include "log.h"
 #include "mem.h"
 
 typedef struct cuda_device {
     ps_device base;
     ps_gpu *gpu;
+    ps_cuda_convs convs;
     bool no_graphs;
     const ps_cuda_resident *resident; // of the stream, while there is one
 } cuda_device;
@@ -37,6 +39,7 @@ static void cuda_close(ps_device **device)
 {
     cuda_device *d = (cuda_device *)(void *)*device;
     if (d->gpu) ps_gpu_enter(d->gpu);
+    ps_conv_library_close(&d->convs.library);
     ps_gpu_close(&d->gpu);
     free(d);
     *device = NULL;
@@ -58,6 +61,20 @@ static ps_err format_of(const char *precision, ps_format *out)
                       precision);
 }
 
+/* train.cudnn: auto does without where there is none. */
+static ps_err open_convs(cuda_device *d, const ps_device_options *options)
+{
+    const char *word = options->cudnn ? options->cudnn : "auto";
+    const ps_conv_library_options library = {
+        .queue = ps_gpu_native(d->gpu, PS_GPU_COMPUTE), .tf32 = options->tf32};
+    d->convs.all = strcmp(word, "on") == 0;
+    if (strcmp(word, "off") == 0) return PS_OK;
+    ps_err err = ps_conv_library_open(&library, &d->convs.library);
+    if (err != PS_ERR_UNSUPPORTED || d->convs.all) return err;
+    PS_INFO("device", "convolutions without cuDNN: %s", ps_err_message());
+    return PS_OK;
+}
+
 static ps_err cuda_open(const ps_device_options *options, ps_device **out)
 {
     cuda_device *d = NULL;
@@ -73,13 +90,19 @@ static ps_err cuda_open(const ps_device_options *options, ps_device **out)
                                 .tf32 = options->tf32,
                                 .format = format};
     ps_err err = ps_gpu_open(&gpu, &d->gpu);
+    if (err == PS_OK) err = open_convs(d, options);
     if (err != PS_OK) cuda_close(out);
     return err;
 }
 
 static void cuda_describe(const ps_device *device, char *out, size_t bytes)
 {
-    ps_gpu_describe(((const cuda_device *)(const void *)device)->gpu, out, bytes);
+    const cuda_device *d = (const cuda_device *)(const void *)device;
+    ps_gpu_describe(d->gpu, out, bytes);
+    size_t n = strlen(out);
+    if (!d->convs.library || n + 3 > bytes) return;
+    memcpy(out + n, ", ", 3);
+    ps_conv_library_describe(d->convs.library, out + n + 2, bytes - n - 2);
 }
 
 static void cuda_program_destroy(ps_program **program)
@@ -95,6 +118,7 @@ static void cuda_program_destroy(ps_program **program)
 static ps_err cuda_program_create(ps_device *device, const ps_program_options *options,
                                   ps_program **out)
 {
+    const cuda_device *d = (const cuda_device *)(const void *)device;
     cuda_program *p = NULL;
     *out = NULL;
     if (options->max_batch < 1 || (options->training && !options->grads))
@@ -107,9 +131,8 @@ static ps_err cuda_program_create(ps_device *device, const ps_program_options *o
     ps_err err = ps_gpu_enter(gpu_of(*out));
     if (err == PS_OK) err = ps_model_graph_init(&p->graph, options->spec);
     if (err == PS_OK)
-        err =
-            ps_cuda_run_init(&p->run, gpu_of(*out), &p->options, &p->graph,
-                             resident_of(p), ((cuda_device *)(void *)device)->no_graphs);
+        err = ps_cuda_run_init(&p->run, gpu_of(*out), &d->convs, &p->options, &p->graph,
+                               resident_of(p), d->no_graphs);
     if (err != PS_OK) cuda_program_destroy(out);
     return err;
 }

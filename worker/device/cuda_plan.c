@@ -95,8 +95,7 @@ static ps_err plan_step(ps_cuda_plan *p, int node)
     s->slot[0] = s->slot[1] = PS_NO_SLOT;
     switch (l->kind) {
     case PS_LAYER_CONV2D:
-        s->direct = l->kernel[0] == 1 && l->kernel[1] == 1 && l->stride[0] == 1 &&
-                    l->stride[1] == 1 && l->padding[0] == 0 && l->padding[1] == 0;
+        s->direct = ps_cuda_conv_is_direct(l);
         s->slice =
             PS_CUDA_COLUMN_BYTES / (4 * window_size(l) * l->out.d[1] * l->out.d[2]);
         if (s->slice < 1) s->slice = 1;
@@ -192,6 +191,28 @@ static ps_err allocate_values(ps_cuda_plan *p)
     return PS_OK;
 }
 
+/* The library's plans for the largest batch, by which the scratch is measured. */
+static ps_err plan_library(ps_cuda_plan *p, const ps_cuda_convs *convs)
+{
+    PS_TRY(ps_cuda_conv_plans_create(convs, ps_gpu_format(p->gpu),
+                                     (size_t)PS_CUDA_COLUMN_BYTES, &p->convs));
+    int64_t n = p->options->max_batch;
+    for (int i = 0; i < p->graph->n_nodes; i++) {
+        const ps_model_node *node = &p->graph->nodes[i];
+        const ps_layer *l = node->layer;
+        ps_conv_plan *plan;
+        if (l->kind != PS_LAYER_CONV2D) continue;
+        PS_TRY(ps_cuda_conv_plans_find(p->convs, l, PS_CONV_FORWARD, n, false, &plan));
+        if (!p->options->training) continue;
+        PS_TRY(ps_cuda_conv_plans_find(p->convs, l, PS_CONV_BACKWARD_WEIGHT, n, false,
+                                       &plan));
+        if (!p->graph->edges[node->in[0]].needs_grad) continue;
+        PS_TRY(ps_cuda_conv_plans_find(p->convs, l, PS_CONV_BACKWARD_DATA, n,
+                                       p->steps[i].add[0], &plan));
+    }
+    return PS_OK;
+}
+
 /* Columns and sums that steps need for a moment: the largest of each. */
 static ps_err allocate_scratch(ps_cuda_plan *p)
 {
@@ -215,8 +236,11 @@ static ps_err allocate_scratch(ps_cuda_plan *p)
                               ps_cuda_layer_name(l), (long long)count);
         if (count > columns) columns = count;
     }
-    PS_TRY(ps_gpu_take(p->gpu, (size_t)columns * sizeof(float),
-                       "the columns of a convolution", &p->columns));
+    size_t scratch = (size_t)columns * sizeof(float);
+    size_t library = ps_cuda_conv_plans_bytes(p->convs);
+    if (library > scratch) scratch = library;
+    ps_cuda_conv_plans_limit(p->convs, scratch);
+    PS_TRY(ps_gpu_take(p->gpu, scratch, "the columns of a convolution", &p->scratch));
     PS_TRY(ps_gpu_take(p->gpu, (size_t)parts * sizeof(ps_sums), "sums", &p->parts));
     PS_TRY(ps_gpu_take(p->gpu, (size_t)channels * sizeof(float), "sums", &p->mean_dy));
     return ps_gpu_take(p->gpu, (size_t)channels * sizeof(float), "sums", &p->mean_dot);
@@ -232,7 +256,7 @@ static ps_err take_factors(ps_cuda_plan *p, size_t n, const char *what, ps_value
 static ps_err allocate_factors(ps_cuda_plan *p)
 {
     const ps_format format = ps_gpu_format(p->gpu);
-    size_t input = 0, grad = 0;
+    size_t input = 0, grad = 0, weight = 0;
     if (format == PS_FORMAT_FP32) return PS_OK;
     for (int i = 0; i < p->graph->n_nodes; i++) {
         const ps_model_node *node = &p->graph->nodes[i];
@@ -241,7 +265,12 @@ static ps_err allocate_factors(ps_cuda_plan *p)
         size_t in = value_count(p, node->in[0]), out = value_count(p, node->out);
         if (p->values[node->in[0]].at.format != format && in > input) input = in;
         if (p->values[node->out].at.format != format && out > grad) grad = out;
+        size_t window = p->options->spec->tensors[node->layer->weight].count;
+        if (kind == PS_LAYER_CONV2D && window > weight) weight = window;
     }
+    if (p->convs && p->options->training)
+        PS_TRY(
+            take_factors(p, weight, "a weight's gradient in 16 bits", &p->weight_grad16));
     PS_TRY(take_factors(p, p->options->spec->arena_count, "the weights in 16 bits",
                         &p->weights16));
     PS_TRY(take_factors(p, input, "an input in 16 bits", &p->input16));
@@ -336,8 +365,9 @@ static ps_err create_events(ps_cuda_plan *p)
     return PS_OK;
 }
 
-ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, const ps_program_options *options,
-                         const ps_model_graph *graph, const ps_cuda_resident *resident)
+ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, const ps_cuda_convs *convs,
+                         const ps_program_options *options, const ps_model_graph *graph,
+                         const ps_cuda_resident *resident)
 {
     *p = (ps_cuda_plan){
         .gpu = gpu, .resident = resident, .options = options, .graph = graph};
@@ -347,6 +377,7 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, const ps_program_options 
         PS_TRY(plan_value(p, e));
     PS_TRY(plan_forward(p));
     if (options->training) PS_TRY(plan_backward(p));
+    PS_TRY(plan_library(p, convs));
     PS_TRY(allocate_arenas(p));
     PS_TRY(allocate_values(p));
     PS_TRY(allocate_scratch(p));
@@ -359,10 +390,11 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, const ps_program_options 
 void ps_cuda_plan_fini(ps_cuda_plan *p)
 {
     if (p->resident) p->params = p->grads = NULL; // not ours
-    void *const taken[] = {p->params,      p->grads, p->buffers,    p->base,
-                           p->columns,     p->parts, p->mean_dy,    p->mean_dot,
-                           p->samples,     p->total, p->input16.at, p->grad16.at,
-                           p->weights16.at};
+    void *const taken[] = {p->params,       p->grads,           p->buffers,
+                           p->base,         p->scratch,         p->parts,
+                           p->mean_dy,      p->mean_dot,        p->samples,
+                           p->total,        p->input16.at,      p->grad16.at,
+                           p->weights16.at, p->weight_grad16.at};
     for (size_t i = 0; p->gpu && i < sizeof taken / sizeof *taken; i++)
         ps_gpu_give(p->gpu, taken[i]);
     for (int i = 0; i < p->n_groups; i++) {
@@ -370,6 +402,7 @@ void ps_cuda_plan_fini(ps_cuda_plan *p)
         ps_gpu_event_destroy(&p->groups[i].made);
         ps_gpu_event_destroy(&p->groups[i].home);
     }
+    ps_cuda_conv_plans_destroy(&p->convs);
     ps_memory_plan_fini(&p->memory);
     free(p->values);
     free(p->steps);

@@ -7,6 +7,7 @@
 #ifndef PS_CUDA_PLAN_H
 #define PS_CUDA_PLAN_H
 
+#include "cuda_conv_plans.h"
 #include "cuda_gpu.h"
 #include "device.h"
 #include "memory_plan.h"
@@ -62,10 +63,13 @@ typedef struct ps_cuda_plan {
     char *base;
     float *params, *grads; // copies of the host arenas; grads NULL: no training
     char *buffers;
-    void *columns; // im2col's, and the gradient of it
+    ps_cuda_conv_plans *convs; // of a library; NULL: none
+    void
+        *scratch; // im2col's columns, and the gradient of them, or what the library needs
     /* Where products take 16 bits (else nowhere): the weights, at their places in the
      * arena; and copies of an input and of a gradient that lie in float32. */
     ps_values weights16, input16, grad16;
+    ps_values weight_grad16;   // that a library makes of a convolution's weights
     ps_sums *parts;            // of rows of images
     float *mean_dy, *mean_dot; // (channels)
     ps_sums *samples, *total;  // losses
@@ -73,7 +77,7 @@ typedef struct ps_cuda_plan {
 
 /* The plan borrows all of them; resident may be NULL, and has the program's parameters.
  * It is safe for fini after a failure, which names the layer and what was asked for. */
-ps_err ps_cuda_plan_init(ps_cuda_plan *plan, ps_gpu *gpu,
+ps_err ps_cuda_plan_init(ps_cuda_plan *plan, ps_gpu *gpu, const ps_cuda_convs *convs,
                          const ps_program_options *options, const ps_model_graph *graph,
                          const ps_cuda_resident *resident);
 void ps_cuda_plan_fini(ps_cuda_plan *plan);

@@ -54,14 +54,14 @@ ps_err ps_cuda_run_result(ps_cuda_run *run, ps_pass_result *out)
 
 /* ----------------------------------------------------------------------------- life */
 
-ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, const ps_program_options *options,
-                        const ps_model_graph *graph, const ps_cuda_resident *resident,
-                        bool no_graphs)
+ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, const ps_cuda_convs *convs,
+                        const ps_program_options *options, const ps_model_graph *graph,
+                        const ps_cuda_resident *resident, bool no_graphs)
 {
     size_t arena = options->spec->arena_count * sizeof(float);
     size_t buffers = options->spec->buffer_bytes;
     *run = (ps_cuda_run){0};
-    PS_TRY(ps_cuda_plan_init(&run->plan, gpu, options, graph, resident));
+    PS_TRY(ps_cuda_plan_init(&run->plan, gpu, convs, options, graph, resident));
     PS_TRY(ps_cuda_batch_init(&run->batch, gpu, options->max_batch,
                               run->plan.values[0].features));
     ps_cuda_graphs_init(&run->graphs, gpu, run->plan.n_groups, no_graphs);

@@ -21,7 +21,8 @@ typedef struct ps_device_options {
     int threads;    // cpu: of arithmetic
     const char *precision; // float32 | bf16 | fp16
     bool tf32;
-    bool no_graphs; // cuda: launches one by one, no CUDA graphs
+    const char *cudnn; // cuda: auto | on | off; NULL: auto
+    bool no_graphs;    // cuda: launches one by one, no CUDA graphs
 } ps_device_options;
 
 /* Called by forward and backward on the calling thread; a failure ends the pass with it.

@@ -1,0 +1,154 @@
+/* A library of convolutions made of the host (conv_library.h), for the host in a GPU's
+ * place: plain loops from the definition. Opened only where PS_HOST_CONV=1 says so.
+ *
+ * As cuDNN's, its plans want memory for a moment, as much as the images; that is filled
+ * with rubbish, so that anything that lives there shows. It has nothing for images of an
+ * odd number of samples in 3 x 3 windows: the device's own way takes its place there. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "conv_library.h"
+#include "host_gpu.h"
+#include "mem.h"
+
+struct ps_conv_library {
+    void *queue;
+};
+
+struct ps_conv_plan {
+    ps_conv_library *library;
+    ps_conv_shape shape;
+    size_t bytes;
+    bool ran;
+};
+
+typedef struct conv_call {
+    ps_conv_shape s;
+    ps_values x, w, y;
+    void *scratch;
+    size_t bytes;
+} conv_call;
+
+ps_err ps_conv_library_open(const ps_conv_library_options *options, ps_conv_library **out)
+{
+    const char *wanted = getenv("PS_HOST_CONV");
+    *out = NULL;
+    if (!wanted || strcmp(wanted, "1") != 0)
+        return ps_err_set(PS_ERR_UNSUPPORTED, "train.cudnn: PS_HOST_CONV is not 1");
+    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "library"));
+    (*out)->queue = options->queue;
+    return PS_OK;
+}
+
+void ps_conv_library_close(ps_conv_library **library)
+{
+    free(*library);
+    *library = NULL;
+}
+
+void ps_conv_library_describe(const ps_conv_library *library, char *out, size_t bytes)
+{
+    snprintf(out, bytes, "the host's convolutions");
+}
+
+static int64_t count(const ps_conv_shape *s, const int64_t size[3])
+{
+    return s->n * size[0] * size[1] * size[2];
+}
+
+static int64_t weights(const ps_conv_shape *s)
+{
+    return s->out[0] * s->in[0] * s->kernel[0] * s->kernel[1];
+}
+
+ps_err ps_conv_plan_create(ps_conv_library *library, const ps_conv_shape *shape,
+                           size_t most_bytes, ps_conv_plan **out)
+{
+    size_t bytes = (size_t)(count(shape, shape->in) + count(shape, shape->out)) *
+                   ps_format_bytes(shape->format);
+    *out = NULL;
+    if (bytes > most_bytes || (shape->n % 2 == 1 && shape->kernel[0] == 3)) return PS_OK;
+    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "plan"));
+    **out = (ps_conv_plan){.library = library, .shape = *shape, .bytes = bytes};
+    return PS_OK;
+}
+
+void ps_conv_plan_destroy(ps_conv_plan **plan)
+{
+    free(*plan);
+    *plan = NULL;
+}
+
+size_t ps_conv_plan_bytes(const ps_conv_plan *plan)
+{
+    return plan->bytes;
+}
+
+void ps_conv_plan_describe(const ps_conv_plan *plan, char *out, size_t bytes)
+{
+    snprintf(out, bytes, "loops");
+}
+
+/* sums += what the tensor's element at each of the three places gives to the wanted one.
+ */
+static void add_products(const conv_call *c, double *sums, int64_t o, int64_t i)
+{
+    const ps_conv_shape *s = &c->s;
+    int64_t H = s->in[1], W = s->in[2], H2 = s->out[1], W2 = s->out[2];
+    for (int64_t place = 0; place < s->n * H2 * W2; place++) {
+        int64_t n = place / (H2 * W2), oh = place / W2 % H2, ow = place % W2;
+        for (int64_t k = 0; k < s->kernel[0] * s->kernel[1]; k++) {
+            int64_t h = oh * s->stride[0] - s->padding[0] + k / s->kernel[1];
+            int64_t w = ow * s->stride[1] - s->padding[1] + k % s->kernel[1];
+            if (h < 0 || h >= H || w < 0 || w >= W) continue;
+            size_t x = (size_t)(((i * s->n + n) * H + h) * W + w);
+            size_t y = (size_t)(o * s->n * H2 * W2 + place);
+            size_t t = (size_t)((o * s->in[0] + i) * s->kernel[0] * s->kernel[1] + k);
+            if (s->kind == PS_CONV_FORWARD)
+                sums[y] += (double)ps_get(c->x, x) * ps_get(c->w, t);
+            else if (s->kind == PS_CONV_BACKWARD_DATA)
+                sums[x] += (double)ps_get(c->y, y) * ps_get(c->w, t);
+            else
+                sums[t] += (double)ps_get(c->x, x) * ps_get(c->y, y);
+        }
+    }
+}
+
+static void run(const void *args)
+{
+    const conv_call *c = args;
+    const ps_conv_shape *s = &c->s;
+    const ps_values made[] = {[PS_CONV_FORWARD] = c->y,
+                              [PS_CONV_BACKWARD_DATA] = c->x,
+                              [PS_CONV_BACKWARD_WEIGHT] = c->w};
+    const int64_t counts[] = {[PS_CONV_FORWARD] = count(s, s->out),
+                              [PS_CONV_BACKWARD_DATA] = count(s, s->in),
+                              [PS_CONV_BACKWARD_WEIGHT] = weights(s)};
+    double *sums = calloc((size_t)counts[s->kind], sizeof *sums);
+    memset(c->scratch, 0xA5, c->bytes);
+    for (int64_t o = 0; o < s->out[0]; o++) {
+        for (int64_t i = 0; i < s->in[0]; i++)
+            add_products(c, sums, o, i);
+    }
+    for (int64_t i = 0; i < counts[s->kind]; i++)
+        ps_set(made[s->kind], (size_t)i, (float)sums[i], s->add);
+    free(sums);
+}
+
+ps_err ps_conv_plan_run(ps_conv_plan *plan, void *x, void *w, void *y, void *scratch,
+                        const char *who)
+{
+    const ps_conv_shape *s = &plan->shape;
+    const size_t size = ps_format_bytes(s->format);
+    void *queue = plan->library->queue;
+    const conv_call call = {*s,      {x, s->format}, {w, s->format}, {y, s->format},
+                            scratch, plan->bytes};
+    host_gpu_check(queue, x, (size_t)count(s, s->in) * size, who);
+    host_gpu_check(queue, y, (size_t)count(s, s->out) * size, who);
+    host_gpu_check(queue, w, (size_t)weights(s) * size, who);
+    host_gpu_check(queue, scratch, plan->bytes, who);
+    bool first = !plan->ran;
+    plan->ran = true;
+    return host_gpu_call(queue, run, &call, sizeof call, first, who);
+}

@@ -1,0 +1,71 @@
+/* Convolutions by a library of the GPU's maker, as far as the CUDA device needs them.
+ *
+ * cudnn_conv.c keeps it with cuDNN, no_conv_library.c where that was not found.
+ * tests/contract/host_conv.c keeps it on the host, for host_gpu.c.
+ *
+ * A plan is one direction of a convolution for one number of samples: which of the
+ * library's kernels, and how much of the GPU's memory it needs for a moment. The choice
+ * depends on the shape, the GPU's model and the library's version alone, never on a
+ * measurement: two runs, and two workers on GPUs of one model, make the same sums in the
+ * same order. */
+#ifndef PS_CONV_LIBRARY_H
+#define PS_CONV_LIBRARY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cuda_values.h"
+#include "err.h"
+
+typedef struct ps_conv_library ps_conv_library;
+typedef struct ps_conv_plan ps_conv_plan;
+
+typedef struct ps_conv_library_options {
+    void *queue; // of the calling thread's GPU: what ps_gpu_native gives for compute
+    bool tf32;   // float32 factors may be rounded to TF32
+    /* Tests: a GPU's properties, in the library's own words, in the place of the one that
+     * is here. Plans are made, and none can run. NULL: no. */
+    const char *described;
+} ps_conv_library_options;
+
+typedef enum ps_conv_kind {
+    PS_CONV_FORWARD,         // y = or += conv(x, w)
+    PS_CONV_BACKWARD_DATA,   // x = or +=, from y and w
+    PS_CONV_BACKWARD_WEIGHT, // w = or +=, from x and y
+    PS_CONV_KINDS
+} ps_conv_kind;
+
+/* Images x (C, n, H, W) and y (C', n, H', W') lie channel by channel, w (C', C, kh, kw)
+ * row-major; all in one format, sums in float32. */
+typedef struct ps_conv_shape {
+    ps_conv_kind kind;
+    ps_format format;
+    bool add; // += instead of =
+    int64_t n, in[3], out[3];
+    int kernel[2], stride[2], padding[2];
+} ps_conv_shape;
+
+/* UNSUPPORTED says what is missing. *out is owned by the caller. */
+ps_err ps_conv_library_open(const ps_conv_library_options *options,
+                            ps_conv_library **out);
+void ps_conv_library_close(ps_conv_library **library);
+/* "cuDNN 9.19.0". */
+void ps_conv_library_describe(const ps_conv_library *library, char *out, size_t bytes);
+
+/* The first of the library's kernels, in the library's own order of preference, that
+ * gives the same bits every time, needs at most so many bytes for a moment, and in
+ * float32 rounds no factors unless options.tf32 allows it. *out NULL: there is none. */
+ps_err ps_conv_plan_create(ps_conv_library *library, const ps_conv_shape *shape,
+                           size_t most_bytes, ps_conv_plan **out);
+void ps_conv_plan_destroy(ps_conv_plan **plan); // NULL inside: nothing
+size_t ps_conv_plan_bytes(const ps_conv_plan *plan);
+/* The library's name of the kernel. */
+void ps_conv_plan_describe(const ps_conv_plan *plan, char *out, size_t bytes);
+
+/* Queues it; x, y and w are 64-byte aligned, as is scratch, of ps_conv_plan_bytes. May be
+ * captured, but for the plan's first run. who names the layer in messages. */
+ps_err ps_conv_plan_run(ps_conv_plan *plan, void *x, void *w, void *y, void *scratch,
+                        const char *who);
+
+#endif

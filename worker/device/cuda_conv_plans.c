@@ -1,0 +1,110 @@
+#include "cuda_conv_plans.h"
+
+#include <stdlib.h>
+
+#include "mem.h"
+
+typedef struct conv_entry {
+    const ps_layer *layer;
+    ps_conv_kind kind;
+    int64_t n;
+    bool add;
+    ps_conv_plan *plan; // NULL: none fits
+} conv_entry;
+
+struct ps_cuda_conv_plans {
+    ps_cuda_convs convs;
+    ps_format format;
+    size_t most_bytes;
+    conv_entry *entries;
+    int n_entries, capacity;
+};
+
+ps_err ps_cuda_conv_plans_create(const ps_cuda_convs *convs, ps_format format,
+                                 size_t most_bytes, ps_cuda_conv_plans **out)
+{
+    *out = NULL;
+    if (!convs->library) return PS_OK;
+    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "convolutions"));
+    (*out)->convs = *convs;
+    (*out)->format = format;
+    (*out)->most_bytes = most_bytes;
+    return PS_OK;
+}
+
+void ps_cuda_conv_plans_destroy(ps_cuda_conv_plans **plans)
+{
+    ps_cuda_conv_plans *p = *plans;
+    if (!p) return;
+    for (int i = 0; i < p->n_entries; i++)
+        ps_conv_plan_destroy(&p->entries[i].plan);
+    free(p->entries);
+    free(p);
+    *plans = NULL;
+}
+
+size_t ps_cuda_conv_plans_bytes(const ps_cuda_conv_plans *p)
+{
+    size_t bytes = 0;
+    for (int i = 0; p && i < p->n_entries; i++) {
+        const ps_conv_plan *plan = p->entries[i].plan;
+        if (plan && ps_conv_plan_bytes(plan) > bytes) bytes = ps_conv_plan_bytes(plan);
+    }
+    return bytes;
+}
+
+void ps_cuda_conv_plans_limit(ps_cuda_conv_plans *p, size_t most_bytes)
+{
+    if (p) p->most_bytes = most_bytes;
+}
+
+bool ps_cuda_conv_is_direct(const ps_layer *l)
+{
+    return l->kernel[0] == 1 && l->kernel[1] == 1 && l->stride[0] == 1 &&
+           l->stride[1] == 1 && l->padding[0] == 0 && l->padding[1] == 0;
+}
+
+static ps_conv_shape shape_of(const ps_cuda_conv_plans *p, const conv_entry *e)
+{
+    const ps_layer *l = e->layer;
+    return (ps_conv_shape){.kind = e->kind,
+                           .format = p->format,
+                           .add = e->add,
+                           .n = e->n,
+                           .in = {l->in.d[0], l->in.d[1], l->in.d[2]},
+                           .out = {l->out.d[0], l->out.d[1], l->out.d[2]},
+                           .kernel = {l->kernel[0], l->kernel[1]},
+                           .stride = {l->stride[0], l->stride[1]},
+                           .padding = {l->padding[0], l->padding[1]}};
+}
+
+static ps_err append(ps_cuda_conv_plans *p, conv_entry e)
+{
+    if (p->n_entries == p->capacity) {
+        int capacity = p->capacity ? p->capacity * 2 : 64;
+        conv_entry *more = realloc(p->entries, (size_t)capacity * sizeof *more);
+        if (!more) return ps_err_set(PS_ERR_NOMEM, "convolutions: %d plans", capacity);
+        p->entries = more;
+        p->capacity = capacity;
+    }
+    ps_conv_shape shape = shape_of(p, &e);
+    PS_TRY(ps_conv_plan_create(p->convs.library, &shape, p->most_bytes, &e.plan));
+    p->entries[p->n_entries++] = e;
+    return PS_OK;
+}
+
+ps_err ps_cuda_conv_plans_find(ps_cuda_conv_plans *p, const ps_layer *layer,
+                               ps_conv_kind kind, int64_t n, bool add, ps_conv_plan **out)
+{
+    *out = NULL;
+    if (!p || (!p->convs.all && ps_cuda_conv_is_direct(layer))) return PS_OK;
+    for (int i = 0; i < p->n_entries; i++) {
+        const conv_entry *e = &p->entries[i];
+        if (e->layer != layer || e->kind != kind || e->n != n || e->add != add) continue;
+        *out = e->plan;
+        return PS_OK;
+    }
+    PS_TRY(append(p, (conv_entry){.layer = layer, .kind = kind, .n = n, .add = add}));
+    *out = p->entries[p->n_entries - 1].plan;
+    return PS_OK;
+}
