@@ -70,7 +70,7 @@ ps_err ps_shm_connect(const char *name, int *fd)
     if (*fd >= 0 && connect(*fd, (struct sockaddr *)&address, bytes) == 0 &&
         same_user(*fd))
         return PS_OK;
-    ps_err err = ps_err_errno(PS_ERR_PEER, "connecting to the server's Unix socket");
+    ps_err err = ps_err_errno(PS_ERR_PEER, "connecting to a Unix socket");
     if (*fd >= 0) close(*fd);
     *fd = -1;
     return err;
@@ -174,7 +174,7 @@ ps_err ps_shm_answer_recv(int fd, ps_deadline deadline)
     ps_shm_answer answer;
     ssize_t n = recv(fd, &answer, sizeof answer, 0);
     if (n != (ssize_t)sizeof answer || answer.magic != ANSWER_MAGIC)
-        return ps_err_set(PS_ERR_PEER, "the server broke off the opening");
+        return ps_err_set(PS_ERR_PEER, "the other end broke off the opening");
     answer.text[sizeof answer.text - 1] = '\0';
     if (!answer.accepted) return ps_err_set(PS_ERR_PEER, "refused: %s", answer.text);
     return PS_OK;

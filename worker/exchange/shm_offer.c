@@ -8,19 +8,10 @@
 #include "log.h"
 #include "shm_pass.h"
 
-static bool same_host(const ps_roster_entry *a, const ps_roster_entry *b)
-{
-    // "" means unknown, which equals nothing.
-    return a->boot_id[0] && a->net_ns[0] && strcmp(a->boot_id, b->boot_id) == 0 &&
-           strcmp(a->net_ns, b->net_ns) == 0;
-}
-
-/* The name of the server's door; the server puts it right after joining. */
-static ps_err door_name(ps_member *member, int server, ps_deadline deadline,
+/* The name of a door; its owner puts it right after joining. */
+static ps_err door_name(ps_member *member, const char *key, ps_deadline deadline,
                         char name[PS_SHM_NAME_MAX])
 {
-    char key[64];
-    snprintf(key, sizeof key, "server/%d/shm", server);
     void *value = NULL;
     size_t bytes = 0;
     PS_TRY(ps_member_get(member, key, &value, &bytes, deadline));
@@ -28,14 +19,14 @@ static ps_err door_name(ps_member *member, int server, ps_deadline deadline,
     if (fits) memcpy(name, value, bytes);
     name[fits ? bytes : 0] = '\0';
     free(value);
-    return fits ? PS_OK : ps_err_set(PS_ERR_PEER, "the server has none (exchange.shm)");
+    return fits ? PS_OK : ps_err_set(PS_ERR_PEER, "it has none (exchange.shm)");
 }
 
-static ps_err offer(const ps_exchange_options *o, int server)
+ps_err ps_shm_offer_at(const ps_exchange_options *o, const char *key)
 {
     ps_deadline deadline = ps_deadline_in_ms((uint64_t)o->config->net.join_timeout_ms);
     char name[PS_SHM_NAME_MAX];
-    PS_TRY(door_name(o->member, server, deadline, name));
+    PS_TRY(door_name(o->member, key, deadline, name));
     int fd;
     PS_TRY(ps_shm_connect(name, &fd));
     const ps_shm_offer message = {
@@ -68,14 +59,16 @@ ps_err ps_shm_offer_arenas(const ps_exchange_options *o, int server, bool *share
     }
     const ps_roster *roster = ps_member_roster(o->member);
     const ps_roster_entry *there = &roster->servers[server];
-    if (!same_host(&roster->workers[o->rank], there)) {
+    if (!ps_roster_same_host(&roster->workers[o->rank], there)) {
         if (!required) return PS_OK;
         return ps_err_set(PS_ERR_CONFIG,
                           "exchange.shm is on, but server %d (host %s) is not on this "
                           "host and network namespace",
                           server, there->host);
     }
-    ps_err err = offer(o, server);
+    char key[64];
+    snprintf(key, sizeof key, "server/%d/shm", server);
+    ps_err err = ps_shm_offer_at(o, key);
     *shared = err == PS_OK;
     if (err == PS_OK) return PS_OK;
     ps_err_prefix(err, "shared memory with server %d", server);

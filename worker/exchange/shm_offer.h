@@ -1,4 +1,4 @@
-/* The worker's side of shared memory: hands its arenas to a server of the same host. */
+/* The worker's side of shared memory: hands its arenas to others of the same host. */
 #ifndef PS_SHM_OFFER_H
 #define PS_SHM_OFFER_H
 
@@ -9,5 +9,9 @@
  * on, a failure being an error that says why. With a codec: never. The server must have
  * joined. */
 ps_err ps_shm_offer_arenas(const ps_exchange_options *options, int server, bool *shared);
+
+/* Hands both arenas in at the door that the job's store names under the key, and waits
+ * until they are mapped there. PEER when refused, TIMEOUT after net.join_timeout_ms. */
+ps_err ps_shm_offer_at(const ps_exchange_options *options, const char *key);
 
 #endif

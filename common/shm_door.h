@@ -1,5 +1,5 @@
 /* Where workers of this host hand in their arenas: a thread that accepts them on an
- * abstract Unix socket and maps them for the shards. */
+ * abstract Unix socket and maps them, for a server's shards or for another worker. */
 #ifndef PS_SHM_DOOR_H
 #define PS_SHM_DOOR_H
 
