@@ -28,13 +28,22 @@ from benchlib.job_config import BenchError, JobConfig  # noqa: E402
 from benchlib.torch_model import Model, loss_of, optimizer_of, scaler_of  # noqa: E402
 
 
+def shuffled(batch):
+    return batch[torch.randperm(len(batch), generator=torch.Generator().manual_seed(1))]
+
+
+# Of the samples within a batch.
+ORDERS = {"given": lambda batch: batch, "reversed": lambda batch: batch.flip(0),
+          "shuffled": shuffled}
+
+
 def arguments():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--config", required=True, help="JSON of ps-config-json")
     p.add_argument("--init", help="start from this safetensors file")
     p.add_argument("--out", required=True)
-    p.add_argument("--reverse", action="store_true",
-                   help="the samples of every batch in reverse order: the same mean, other roundings")
+    p.add_argument("--order", choices=sorted(ORDERS), default="given",
+                   help="of the samples within a batch: the same mean, other roundings")
     p.add_argument("--states", help="write every step's loss, weights and summed gradient here")
     return p.parse_args()
 
@@ -127,8 +136,7 @@ class Job:
         self.sampler.set_epoch(epoch)
         indices = torch.tensor(list(self.sampler))
         batches = list(torch.split(indices, self.batch))
-        if self.args.reverse:
-            batches = [b.flip(0) for b in batches]
+        batches = [ORDERS[self.args.order](b) for b in batches]
         for i in range(0, len(batches), self.accumulate):
             yield batches[i:i + self.accumulate]
 
