@@ -17,26 +17,17 @@ uint64_t ps_grad_norm_blocks(const ps_model_spec *spec)
     return n;
 }
 
-/* The part [*begin, *end) of a tensor, in its own elements, that lies in the chunk. */
-static void overlap(const ps_tensor *t, const ps_chunk *chunk, uint64_t *begin,
-                    uint64_t *end)
-{
-    uint64_t chunk_end = chunk->offset + chunk->count;
-    *begin = chunk->offset > t->offset ? chunk->offset - t->offset : 0;
-    *end = chunk_end - t->offset < t->count ? chunk_end - t->offset : t->count;
-}
-
 uint64_t ps_grad_norm_chunk_blocks(const ps_model_spec *spec, const ps_chunk *chunk,
                                    uint64_t *n)
 {
     uint64_t first = 0, begin, end;
     for (int i = 0; i < chunk->first_tensor; i++)
         first += blocks_of(spec->tensors[i].count);
-    overlap(&spec->tensors[chunk->first_tensor], chunk, &begin, &end);
+    ps_chunk_overlap(chunk, &spec->tensors[chunk->first_tensor], &begin, &end);
     first += begin / PS_NORM_BLOCK;
     *n = 0;
     for (int i = chunk->first_tensor; i <= chunk->last_tensor; i++) {
-        overlap(&spec->tensors[i], chunk, &begin, &end);
+        ps_chunk_overlap(chunk, &spec->tensors[i], &begin, &end);
         *n += blocks_of(end - begin);
     }
     return first;
@@ -67,7 +58,7 @@ void ps_grad_norm_chunk(const ps_model_spec *spec, const ps_chunk *chunk,
     for (int i = chunk->first_tensor; i <= chunk->last_tensor; i++) {
         const ps_tensor *t = &spec->tensors[i];
         uint64_t begin, end;
-        overlap(t, chunk, &begin, &end);
+        ps_chunk_overlap(chunk, t, &begin, &end);
         const float *x = grad + (t->offset + begin - chunk->offset);
         for (uint64_t at = 0; at < end - begin; at += PS_NORM_BLOCK) {
             uint64_t left = end - begin - at;

@@ -45,6 +45,21 @@ ps_err ps_mem_zalloc_large(void *out, size_t bytes, const char *what)
     return PS_OK;
 }
 
+ps_err ps_mem_map_zeroed(void *out, size_t bytes, const char *what)
+{
+    void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return ps_err_set(PS_ERR_NOMEM, "%s: no memory for %zu bytes", what, bytes);
+    memcpy(out, &p, sizeof p);
+    return PS_OK;
+}
+
+void ps_mem_unmap(void *p, size_t bytes)
+{
+    if (p) munmap(p, bytes ? bytes : 1);
+}
+
 ps_err ps_mem_strdup(char **out, const char *text)
 {
     *out = strdup(text);

@@ -17,6 +17,11 @@ ps_err ps_mem_zalloc_aligned(void *out, size_t bytes, const char *what);
 /* The same for what is streamed through: large pages where the system grants them. */
 ps_err ps_mem_zalloc_large(void *out, size_t bytes, const char *what);
 
+/* Zeroed pages that take memory only once they are touched; ps_mem_unmap with as many
+ * bytes. */
+ps_err ps_mem_map_zeroed(void *out, size_t bytes, const char *what);
+void ps_mem_unmap(void *p, size_t bytes); // NULL: nothing
+
 ps_err ps_mem_strdup(char **out, const char *text);
 
 /* Lets malloc keep freed memory instead of giving it back to the system. Received

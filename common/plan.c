@@ -237,6 +237,14 @@ static ps_err make_auto(ps_plan *plan, const ps_model_spec *spec, uint32_t n_sha
     return PS_OK;
 }
 
+void ps_chunk_overlap(const ps_chunk *chunk, const ps_tensor *t, uint64_t *begin,
+                      uint64_t *end)
+{
+    uint64_t chunk_end = chunk->offset + chunk->count;
+    *begin = chunk->offset > t->offset ? chunk->offset - t->offset : 0;
+    *end = chunk_end - t->offset < t->count ? chunk_end - t->offset : t->count;
+}
+
 ps_err ps_plan_init(ps_plan *plan, const ps_model_spec *spec, uint64_t chunk_bytes,
                     uint32_t n_shards)
 {

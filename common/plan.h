@@ -17,6 +17,11 @@ typedef struct ps_chunk {
     uint32_t shard;                // global index: server * shards per server + thread
 } ps_chunk;
 
+/* The part [*begin, *end) of a tensor, in its own elements, that lies in a chunk which
+ * touches it. */
+void ps_chunk_overlap(const ps_chunk *chunk, const ps_tensor *t, uint64_t *begin,
+                      uint64_t *end);
+
 typedef struct ps_plan {
     uint32_t n_chunks;
     ps_chunk *chunks;

@@ -227,11 +227,15 @@ static ps_err run_steps(rank_run *r)
     return ps_exchange_sync_buffers(r->x);
 }
 
-static void check_steps(const ps_exchange_ops *ops)
+/* Gloo's two ways for gradients and weights: messages and the arenas themselves. */
+static const char *const ways[] = {"exchange.shm=off", "exchange.shm=on"};
+
+static void check_steps(const ps_exchange_ops *ops, const char *more)
 {
     for (int w = 1; w <= MAX_WORLD; w++) {
         job j;
         job_init(&j, ops, w, run_steps);
+        with(&j, more);
         run_job(&j);
         assert_all_ok(&j);
         float expected = 1 - 20 * 0.5f * (float)(w * (w + 1)) / 128;
@@ -245,7 +249,31 @@ static void check_steps(const ps_exchange_ops *ops)
 
 static void test_gloo_sums_and_steps(void **state)
 {
-    check_steps(&ps_exchange_gloo_ops);
+    check_steps(&ps_exchange_gloo_ops, ways[0]);
+    check_steps(&ps_exchange_gloo_ops, ways[1]);
+}
+
+/* 2^24 + 1 is 2^24 in float32: only in the order of the ranks is the sum 0. */
+static ps_err run_ordered(rank_run *r)
+{
+    static const float grads[] = {16777216, 1, -16777216};
+    PS_TRY(one_step(r, 0, grads[r->rank], 1));
+    return ps_exchange_drain(r->x);
+}
+
+static void test_gloo_sums_in_rank_order(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        job j;
+        job_init(&j, &ps_exchange_gloo_ops, 3, run_ordered);
+        with(&j, ways[i]);
+        run_job(&j);
+        assert_all_ok(&j);
+        for (int r = 0; r < 3; r++) {
+            assert_float_equal(j.ranks[r].first, 1, 0);
+            assert_float_equal(j.ranks[r].last, 1, 0);
+        }
+    }
 }
 
 /* Every bucket travels as its own range of the arena: with one tensor a bucket, its
@@ -255,6 +283,7 @@ static void test_gloo_counts_bytes(void **state)
     job j;
     job_init(&j, &ps_exchange_gloo_ops, 2, run_steps);
     with(&j, "exchange.bucket=1");
+    with(&j, ways[0]);
     run_job(&j);
     assert_all_ok(&j);
     uint64_t params = 4 * 27 + 4 + 4 + 4 + 70 * 144 + 70 + 350 + 5;
@@ -272,18 +301,22 @@ static ps_err run_clipped(rank_run *r)
 
 static void test_gloo_clips_the_whole_gradient(void **state)
 {
-    job j;
-    job_init(&j, &ps_exchange_gloo_ops, 2, run_clipped);
-    with(&j, "optimizer.clip_norm=1");
-    run_job(&j);
-    assert_all_ok(&j);
-    /* n equal gradients of 0.5 have the norm 0.5 sqrt(n), clipped to 1 each is 1/sqrt(n).
-     */
-    double n = 4 * 27 + 4 + 4 + 4 + 70 * 144 + 70 + 350 + 5;
-    float expected = (float)(1 - 0.5 * 0.5 / (0.5 * sqrt(n) + 1e-6));
-    for (int r = 0; r < 2; r++) {
-        assert_float_equal(j.ranks[r].first, expected, 2e-7);
-        assert_float_equal(j.ranks[r].last, expected, 2e-7);
+    for (int i = 0; i < 2; i++) {
+        job j;
+        job_init(&j, &ps_exchange_gloo_ops, 2, run_clipped);
+        with(&j, "optimizer.clip_norm=1");
+        with(&j, ways[i]);
+        run_job(&j);
+        assert_all_ok(&j);
+        /* n equal gradients of 0.5 have the norm 0.5 sqrt(n), clipped to 1 each is
+         * 1/sqrt(n).
+         */
+        double n = 4 * 27 + 4 + 4 + 4 + 70 * 144 + 70 + 350 + 5;
+        float expected = (float)(1 - 0.5 * 0.5 / (0.5 * sqrt(n) + 1e-6));
+        for (int r = 0; r < 2; r++) {
+            assert_float_equal(j.ranks[r].first, expected, 2e-7);
+            assert_float_equal(j.ranks[r].last, expected, 2e-7);
+        }
     }
 }
 
@@ -295,12 +328,15 @@ static ps_err run_nan(rank_run *r)
 
 static void test_gloo_refuses_nan(void **state)
 {
-    job j;
-    job_init(&j, &ps_exchange_gloo_ops, 2, run_nan);
-    run_job(&j);
-    for (int r = 0; r < 2; r++) {
-        assert_int_equal(j.ranks[r].err, PS_ERR_NUMERIC);
-        assert_non_null(strstr(j.ranks[r].message, "c."));
+    for (int i = 0; i < 2; i++) {
+        job j;
+        job_init(&j, &ps_exchange_gloo_ops, 2, run_nan);
+        with(&j, ways[i]);
+        run_job(&j);
+        for (int r = 0; r < 2; r++) {
+            assert_int_equal(j.ranks[r].err, PS_ERR_NUMERIC);
+            assert_non_null(strstr(j.ranks[r].message, "c."));
+        }
     }
 }
 
@@ -326,7 +362,7 @@ static ps_err run_scaled(rank_run *r)
     return ps_exchange_drain(r->x);
 }
 
-static void check_scaled(const ps_exchange_ops *ops, const char *more)
+static void check_scaled(const ps_exchange_ops *ops, const char *more, const char *way)
 {
     for (int w = 1; w <= 3; w++) {
         job j;
@@ -335,6 +371,7 @@ static void check_scaled(const ps_exchange_ops *ops, const char *more)
         with(&j, "loss_scale.init=8");
         with(&j, "loss_scale.interval=2");
         with(&j, more);
+        with(&j, way);
         run_job(&j);
         assert_all_ok(&j);
         float expected = 1 - 6 * 0.5f * (float)(w * (w + 1)) / 128;
@@ -347,8 +384,9 @@ static void check_scaled(const ps_exchange_ops *ops, const char *more)
 
 static void test_gloo_skips_what_overflows(void **state)
 {
-    check_scaled(&ps_exchange_gloo_ops, "exchange.bucket=1000");
-    check_scaled(&ps_exchange_gloo_ops, "optimizer.clip_norm=1000");
+    check_scaled(&ps_exchange_gloo_ops, "exchange.bucket=1000", ways[0]);
+    check_scaled(&ps_exchange_gloo_ops, "exchange.bucket=1000", ways[1]);
+    check_scaled(&ps_exchange_gloo_ops, "optimizer.clip_norm=1000", ways[0]);
 }
 
 static ps_err run_unfinished(rank_run *r)
@@ -382,10 +420,11 @@ static ps_err run_until_one_is_gone(rank_run *r)
     return ps_exchange_drain(r->x);
 }
 
-static void check_gone(const ps_exchange_ops *ops, int world)
+static void check_gone(const ps_exchange_ops *ops, int world, const char *way)
 {
     job j;
     job_init(&j, ops, world, run_until_one_is_gone);
+    with(&j, way);
     with(&j, "net.heartbeat_ms=100");
     with(&j, "net.dead_after_ms=2000");
     uint64_t begun = ps_clock_ns();
@@ -402,27 +441,27 @@ static void check_gone(const ps_exchange_ops *ops, int world)
 
 static void test_gloo_names_the_rank_that_is_gone(void **state)
 {
-    check_gone(&ps_exchange_gloo_ops, 2);
-    check_gone(&ps_exchange_gloo_ops, 4);
+    check_gone(&ps_exchange_gloo_ops, 2, ways[1]);
+    check_gone(&ps_exchange_gloo_ops, 4, ways[0]);
 }
 
 /* ---------------------------------------------------------- NCCL with the stand-in */
 
 static void test_nccl_sums_and_steps(void **state)
 {
-    check_steps(&ps_exchange_nccl_ops);
+    check_steps(&ps_exchange_nccl_ops, ways[0]);
     assert_int_equal(fake_open(), 0);
 }
 
 static void test_nccl_skips_what_overflows(void **state)
 {
-    check_scaled(&ps_exchange_nccl_ops, "exchange.bucket=1");
+    check_scaled(&ps_exchange_nccl_ops, "exchange.bucket=1", ways[0]);
     assert_int_equal(fake_open(), 0);
 }
 
 static void test_nccl_names_the_rank_that_is_gone(void **state)
 {
-    check_gone(&ps_exchange_nccl_ops, 3);
+    check_gone(&ps_exchange_nccl_ops, 3, ways[0]);
     assert_int_equal(fake_open(), 0);
 }
 
@@ -485,6 +524,7 @@ int main(void)
 {
     const struct CMUnitTest gloo[] = {
         cmocka_unit_test(test_gloo_sums_and_steps),
+        cmocka_unit_test(test_gloo_sums_in_rank_order),
         cmocka_unit_test(test_gloo_counts_bytes),
         cmocka_unit_test(test_gloo_clips_the_whole_gradient),
         cmocka_unit_test(test_gloo_skips_what_overflows),

@@ -1,4 +1,5 @@
 """The comparisons: psrun --verify, bench/compare, bench/parity; and a rank that stops."""
+import itertools
 import json
 import os
 import shutil
@@ -80,8 +81,8 @@ class Compare(BenchTest):
         # Both ways all of it, 4 bytes a parameter and a little between tensors; the headers
         # alone travel over sockets.
         tensors = report["advice"]["gradient_bytes"]
-        for way in ("sent", "received"):
-            figures = {m: report["modes"]["ps"][f"{m}bytes_{way}_per_step"]["median"]
+        for mode, way in itertools.product(("ps", "allreduce"), ("sent", "received")):
+            figures = {m: report["modes"][mode][f"{m}bytes_{way}_per_step"]["median"]
                        for m in ("", "shm_")}
             self.assertAlmostEqual(figures["shm_"] / tensors, 1, delta=0.01)
             self.assertLess(figures[""], 0.02 * tensors)
@@ -125,8 +126,8 @@ class Parity(BenchTest):
         self.assertIn(ddp - ps, (0, 1))
 
     def test_both_modes_give_the_same_bits(self):
-        text = self.bench("parity", "bits", "-w", 2, "--steps", 30, DIGITS, *SHORT)
-        self.assertEqual(text.count("equal bit for bit"), 2)
+        text = self.bench("parity", "bits", "-w", "2,3", "--steps", 30, DIGITS, *SHORT)
+        self.assertEqual(text.count("equal bit for bit"), 4)
 
     @needs_torch
     def test_every_configuration_is_the_same_model_in_pytorch(self):

@@ -64,11 +64,72 @@ static void test_every_tensor_is_in_one_bucket(void **state)
     }
 }
 
+/* Parts follow each other, begin on blocks of the norm, and are even to a block. */
+static void check_parts(const ps_model_spec *spec, const ps_bucket *b, int n)
+{
+    ps_chunk parts[8];
+    uint64_t at = b->offset;
+    ps_bucket_cut(spec, b, n, parts);
+    for (int p = 0; p < n; p++) {
+        const ps_chunk *part = &parts[p];
+        assert_int_equal(part->offset, at);
+        at += part->count;
+        if (part->count == 0) {
+            assert_true(part->last_tensor < part->first_tensor);
+            continue;
+        }
+        assert_in_range(part->count, b->count / (uint64_t)n - 4096 - 64,
+                        b->count / (uint64_t)n + 4096 + 64);
+        const ps_tensor *first = &spec->tensors[part->first_tensor];
+        const ps_tensor *last = &spec->tensors[part->last_tensor];
+        assert_in_range(part->offset, first->offset, first->offset + first->count - 1);
+        assert_int_equal((part->offset - first->offset) % 4096, 0);
+        assert_true(last->offset < at);
+        assert_true(part->last_tensor + 1 == b->first_tensor + b->n_tensors ||
+                    last[1].offset >= at);
+    }
+    assert_int_equal(at, b->offset + b->count);
+}
+
+static void test_buckets_are_cut_into_even_parts(void **state)
+{
+    ps_tensor tensors[8];
+    ps_model_spec spec;
+    make_spec(&spec, tensors, basicnet, 8);
+    ps_buckets b;
+    assert_int_equal(ps_buckets_init(&b, &spec, PS_BUCKET_FIRST_BYTES, 25 << 20), PS_OK);
+    for (int n = 1; n <= 8; n++)
+        check_parts(&spec, &b.list[0], n);
+    for (int n = 1; n <= 4; n++)
+        check_parts(&spec, &b.list[1], n);
+    ps_buckets_fini(&b);
+}
+
+/* A bucket smaller than a block is one rank's, the last's; all others have nothing. */
+static void test_a_small_bucket_is_one_rank_s(void **state)
+{
+    ps_tensor tensors[8];
+    ps_model_spec spec;
+    make_spec(&spec, tensors, basicnet, 8);
+    const ps_bucket small = {6, 2, tensors[6].offset,
+                             tensors[7].offset + 10 - tensors[6].offset};
+    ps_chunk parts[3];
+    ps_bucket_cut(&spec, &small, 3, parts);
+    assert_int_equal(parts[0].count, 0);
+    assert_int_equal(parts[1].count, 0);
+    assert_int_equal(parts[2].offset, small.offset);
+    assert_int_equal(parts[2].count, small.count);
+    assert_int_equal(parts[2].first_tensor, 6);
+    assert_int_equal(parts[2].last_tensor, 7);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_basicnet_is_cut_where_ddp_cuts),
         cmocka_unit_test(test_every_tensor_is_in_one_bucket),
+        cmocka_unit_test(test_buckets_are_cut_into_even_parts),
+        cmocka_unit_test(test_a_small_bucket_is_one_rank_s),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

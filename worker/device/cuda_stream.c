@@ -174,20 +174,18 @@ static ps_err stream_norm_sums(ps_device_stream *base, const ps_chunk *chunk,
 
 /* One launch for the whole range: the optimizers of PyTorch call this fused. */
 static ps_err queue_optimizer(cuda_stream *s, const ps_optimizer_step *step,
-                              const ps_verdict *verdict, int first, int n)
+                              const ps_verdict *verdict, uint64_t first, uint64_t count)
 {
     const ps_optimizer *opt = s->at.optimizer;
-    const ps_tensor *from = &s->at.spec->tensors[first], *to = from + n - 1;
     ps_optimizer_scalars k = ps_optimizer_scalars_of(opt, step, opt->weight_decay);
     ps_optimizer_scalars spared =
         ps_optimizer_scalars_of(opt, step, ps_optimizer_decay(opt, PS_TENSOR_BIAS));
-    if (n == 0) return PS_OK;
+    if (count == 0) return PS_OK;
     return PS_LAUNCH_ON(
-        s->gpu, PS_GPU_EXCHANGE, optimizer,
-        (int64_t)(to->offset + to->count - from->offset), who, .verdict = verdict,
+        s->gpu, PS_GPU_EXCHANGE, optimizer, (int64_t)count, who, .verdict = verdict,
         .p = s->resident.params, .g = s->resident.grads, .s0 = s->states[0],
         .s1 = s->states[1], .starts = s->starts, .undecayed = s->undecayed,
-        .n_tensors = (uint32_t)s->at.spec->n_tensors, .first = (uint32_t)from->offset,
+        .n_tensors = (uint32_t)s->at.spec->n_tensors, .first = (uint32_t)first,
         .adam = opt->kind != PS_OPTIMIZER_SGD,
         .decoupled = opt->kind == PS_OPTIMIZER_ADAMW, .first_step = k.first,
         .nesterov = k.nesterov, .pytorch1 = k.pytorch1, .scale = k.scale,
@@ -198,9 +196,9 @@ static ps_err queue_optimizer(cuda_stream *s, const ps_optimizer_step *step,
 }
 
 static ps_err stream_apply(ps_device_stream *base, const ps_optimizer_step *step,
-                           int first, int n)
+                           const ps_chunk *chunk)
 {
-    return queue_optimizer(of(base), step, NULL, first, n);
+    return queue_optimizer(of(base), step, NULL, chunk->offset, chunk->count);
 }
 
 static ps_err stream_step(ps_device_stream *base, const ps_optimizer_step *step,
@@ -220,7 +218,7 @@ static ps_err stream_step(ps_device_stream *base, const ps_optimizer_step *step,
                             .n = s->n_blocks, .max_norm = clip_norm,
                             .verdict = s->verdict));
     }
-    PS_TRY(queue_optimizer(s, step, s->verdict, 0, s->at.spec->n_tensors));
+    PS_TRY(queue_optimizer(s, step, s->verdict, 0, s->at.spec->arena_count));
     PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->verdict_home, s->verdict,
                            sizeof *s->verdict, who));
     return ps_gpu_record(s->gpu, s->told, PS_GPU_EXCHANGE);

@@ -48,8 +48,9 @@ typedef struct ps_device_stream_ops {
                       bool *finite);
     /* The chunk's block sums (grad_norm.h). Waits for the queue. */
     ps_err (*norm_sums)(ps_device_stream *s, const ps_chunk *chunk, double *sums);
-    /* One optimizer step over tensors [first, first + n), queued. */
-    ps_err (*apply)(ps_device_stream *s, const ps_optimizer_step *step, int first, int n);
+    /* One optimizer step over a chunk, queued. */
+    ps_err (*apply)(ps_device_stream *s, const ps_optimizer_step *step,
+                    const ps_chunk *chunk);
     /* Queues a step of the whole arena behind every gradient announced: checked to be
      * finite, clipped to clip_norm (0: not), applied, with no wait between. A step that
      * is refused for a gradient that is not finite is not applied, nor is any after it.

@@ -1,14 +1,15 @@
-#include <math.h>
 #include <stdlib.h>
 
 #include "device_stream.h"
+#include "finite.h"
 #include "grad_norm.h"
 #include "mem.h"
 
 typedef struct host_stream {
     ps_device_stream base;
     ps_host_stream_options at;
-    float *states[PS_OPTIMIZER_MAX_STATES]; // each as large as the arena
+    /* Each as large as the arena; of what this rank never applies, no page is touched. */
+    float *states[PS_OPTIMIZER_MAX_STATES];
 } host_stream;
 
 static host_stream *of(ps_device_stream *s)
@@ -55,12 +56,7 @@ static ps_err host_done(ps_device_stream *s, bool *done)
 static ps_err host_check_finite(ps_device_stream *s, uint64_t offset, uint64_t count,
                                 bool *finite)
 {
-    const float *g = of(s)->at.grads + offset;
-    int bad = 0;
-#pragma omp simd reduction(| : bad)
-    for (uint64_t i = 0; i < count; i++)
-        bad |= !isfinite(g[i]);
-    *finite = !bad;
+    *finite = ps_finite_all(of(s)->at.grads + offset, count);
     return PS_OK;
 }
 
@@ -80,27 +76,35 @@ static ps_err host_norm_sums(ps_device_stream *s, const ps_chunk *chunk, double 
     return PS_OK;
 }
 
-static ps_err host_apply(ps_device_stream *base, const ps_optimizer_step *step, int first,
-                         int n)
+static ps_err host_apply(ps_device_stream *base, const ps_optimizer_step *step,
+                         const ps_chunk *chunk)
 {
     host_stream *s = of(base);
     const ps_optimizer *opt = s->at.optimizer;
-    for (int i = first; i < first + n; i++) {
+    for (int i = chunk->first_tensor; i <= chunk->last_tensor; i++) {
         const ps_tensor *t = &s->at.spec->tensors[i];
+        uint64_t begin, end;
+        ps_chunk_overlap(chunk, t, &begin, &end);
+        uint64_t at = t->offset + begin;
         float *states[PS_OPTIMIZER_MAX_STATES] = {0};
         for (int k = 0; k < opt->n_states; k++)
-            states[k] = s->states[k] + t->offset;
-        ps_optimizer_apply(opt, step, ps_optimizer_decay(opt, t->role), t->count,
-                           s->at.params + t->offset, s->at.grads + t->offset, states);
+            states[k] = s->states[k] + at;
+        ps_optimizer_apply(opt, step, ps_optimizer_decay(opt, t->role), end - begin,
+                           s->at.params + at, s->at.grads + at, states);
     }
     return PS_OK;
+}
+
+static size_t state_bytes(const host_stream *s)
+{
+    return s->at.spec->arena_count * sizeof(float);
 }
 
 static void host_destroy(ps_device_stream **base)
 {
     host_stream *s = of(*base);
     for (int k = 0; k < PS_OPTIMIZER_MAX_STATES; k++)
-        free(s->states[k]);
+        ps_mem_unmap(s->states[k], state_bytes(s));
     free(s);
     *base = NULL;
 }
@@ -134,8 +138,7 @@ ps_err ps_host_stream_create(const ps_host_stream_options *options,
     s->at = *options;
     ps_device_stream *base = &s->base;
     for (int k = 0; k < options->optimizer->n_states; k++) {
-        ps_err err = ps_mem_zalloc_aligned(
-            &s->states[k], options->spec->arena_count * sizeof(float), "optimizer state");
+        ps_err err = ps_mem_map_zeroed(&s->states[k], state_bytes(s), "optimizer state");
         if (err != PS_OK) {
             host_destroy(&base);
             return err;

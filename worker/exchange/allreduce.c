@@ -8,10 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "bucket.h"
 #include "clock.h"
-#include "grad_norm.h"
-#include "loss_scale.h"
+#include "reducer.h"
 
 enum { POLL_MS = 50 };
 
@@ -27,14 +25,9 @@ typedef struct allreduce {
     ps_collective *collective;
     ps_device_stream *stream;
     bool owns_stream;
-    ps_buckets buckets;
-    double *norm_sums; // of the whole arena; NULL without clipping
-    uint64_t n_blocks;
-    bool waits; // a step's buckets are applied together: clipping, loss scaling
 
-    /* The communication thread's. */
-    ps_loss_scale scale;
-    bool finite; // the step's buckets so far
+    /* The communication thread's, but for its buckets, which do not change. */
+    ps_reducer reducer;
 
     /* The main thread's. */
     uint64_t first_step, steps; // steps begun
@@ -54,8 +47,8 @@ typedef struct allreduce {
     bool stopping;
     ps_err failed; // for good, with its message
     char message[640];
-    uint64_t bytes;   // sent, and as many received
-    float next_scale; // of the loss, after what is applied
+    uint64_t bytes, shm_bytes; // the collective's
+    float next_scale;          // of the loss, after what is applied
 } allreduce;
 
 static allreduce *of(const ps_exchange *x)
@@ -65,13 +58,16 @@ static allreduce *of(const ps_exchange *x)
 
 /* ------------------------------------------------------------ communication thread */
 
-static void publish(allreduce *x, uint64_t applied, uint64_t bytes)
+/* What was done: buckets applied, and, where it was wanted, a broadcast. */
+static void publish(allreduce *x, uint64_t applied, wanted done)
 {
     pthread_mutex_lock(&x->lock);
     x->applied += applied;
-    x->bytes += bytes;
-    if (applied == 0) x->wanted = WANT_NOTHING;
-    pthread_cond_broadcast(&x->changed);
+    x->bytes = x->collective->bytes;
+    x->shm_bytes = x->collective->shm_bytes;
+    x->next_scale = x->reducer.scale.scale;
+    if (done != WANT_NOTHING) x->wanted = WANT_NOTHING;
+    if (applied || done != WANT_NOTHING) pthread_cond_broadcast(&x->changed);
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -121,105 +117,13 @@ static void fail(allreduce *x, ps_err err)
     pthread_mutex_unlock(&x->lock);
 }
 
-static ps_err nan_error(allreduce *x, const ps_bucket *b, uint64_t step)
-{
-    for (int i = b->first_tensor; i < b->first_tensor + b->n_tensors; i++) {
-        const ps_tensor *t = &x->at.spec->tensors[i];
-        bool finite;
-        PS_TRY(x->stream->ops->check_finite(x->stream, t->offset, t->count, &finite));
-        if (finite) continue;
-        return ps_err_set(PS_ERR_NUMERIC,
-                          "the gradient of %s in step %llu is not finite (a lower "
-                          "optimizer.lr or optimizer.clip_norm may help; exchange.nan: "
-                          "allow goes on)",
-                          t->name, (unsigned long long)step);
-    }
-    return ps_err_set(PS_ERR_INTERNAL, "a gradient that is not finite was not found");
-}
-
-/* The factor that clips the whole gradient, the same bits as the shards'. */
-static ps_err clip_scale(allreduce *x, double *scale)
-{
-    const ps_plan *plan = x->at.plan;
-    for (uint32_t i = 0; i < plan->n_chunks; i++) {
-        const ps_chunk *chunk = &plan->chunks[i];
-        uint64_t n;
-        uint64_t first = ps_grad_norm_chunk_blocks(x->at.spec, chunk, &n);
-        PS_TRY(x->stream->ops->norm_sums(x->stream, chunk, x->norm_sums + first));
-    }
-    double norm = ps_grad_norm_total(x->norm_sums, x->n_blocks);
-    *scale = ps_grad_norm_clip(norm, x->at.config->optimizer.clip_norm);
-    return PS_OK;
-}
-
-static ps_err apply(allreduce *x, uint64_t step, double grad_scale, int first, int n)
-{
-    ps_optimizer_step s = {.lr = ps_schedule_lr(x->at.schedule, step),
-                           .t = step + 1 - x->scale.skipped,
-                           .grad_scale = grad_scale};
-    PS_TRY(x->stream->ops->apply(x->stream, &s, first, n));
-    return x->stream->ops->release_compute(x->stream);
-}
-
-static uint64_t ring_bytes(const allreduce *x, uint64_t count)
-{
-    uint64_t n = (uint64_t)x->at.world_size;
-    return 2 * (n - 1) * count * sizeof(float) / n;
-}
-
-/* With loss scaling an overflow is no error, but keeps the whole step from being made. */
-static ps_err look_at(allreduce *x, const ps_bucket *b, uint64_t step)
-{
-    const ps_device_stream_ops *ops = x->stream->ops;
-    bool finite;
-    if (x->scale.on) {
-        PS_TRY(ops->unscale(x->stream, b->offset, b->count,
-                            ps_loss_scale_inverse(&x->scale), &finite));
-        x->finite = x->finite && finite;
-        return PS_OK;
-    }
-    if (strcmp(x->at.config->exchange.nan, "allow") == 0) return PS_OK;
-    PS_TRY(ops->check_finite(x->stream, b->offset, b->count, &finite));
-    return finite ? PS_OK : nan_error(x, b, step);
-}
-
-/* All buckets of a step that waited for its last one. */
-static ps_err apply_all(allreduce *x, uint64_t step)
-{
-    double factor = 1;
-    if (x->finite && x->norm_sums) PS_TRY(clip_scale(x, &factor));
-    bool finite = x->finite;
-    x->finite = true;
-    PS_TRY(ps_loss_scale_update(&x->scale, finite));
-    if (finite) return apply(x, step, factor, 0, x->at.spec->n_tensors);
-    return x->stream->ops->release_compute(x->stream);
-}
-
-/* Bucket number `index` since the start: sums it and applies what can be applied. */
+/* Bucket number `index` since the start. */
 static ps_err reduce_bucket(allreduce *x, uint64_t index)
 {
-    uint64_t n_buckets = (uint64_t)x->buckets.n;
-    const ps_bucket *b = &x->buckets.list[index % n_buckets];
-    uint64_t step = x->first_step + index / n_buckets;
-    float *grads = x->stream->ops->grads(x->stream);
-
-    PS_TRY(x->stream->ops->wait_compute(x->stream));
-    PS_TRY(x->collective->ops->all_reduce(x->collective, grads + b->offset, b->count));
-    PS_TRY(look_at(x, b, step));
-    uint64_t applied = 0;
-    if (!x->waits) {
-        PS_TRY(apply(x, step, 1, b->first_tensor, b->n_tensors));
-        applied = 1;
-    } else if (index % n_buckets == n_buckets - 1) {
-        PS_TRY(apply_all(x, step));
-        applied = n_buckets;
-    }
-    pthread_mutex_lock(&x->lock);
-    x->applied += applied;
-    x->bytes += ring_bytes(x, b->count);
-    x->next_scale = x->scale.scale;
-    if (applied) pthread_cond_broadcast(&x->changed);
-    pthread_mutex_unlock(&x->lock);
+    uint64_t n = (uint64_t)x->reducer.buckets.n, applied;
+    PS_TRY(ps_reducer_reduce(&x->reducer, (int)(index % n), x->first_step + index / n,
+                             &applied));
+    publish(x, applied, WANT_NOTHING);
     return PS_OK;
 }
 
@@ -235,10 +139,7 @@ static ps_err broadcast(allreduce *x, wanted what)
     PS_TRY(s->ops->from_host(s, arenas));
     PS_TRY(x->collective->ops->broadcast(x->collective, ranges, n));
     PS_TRY(s->ops->to_host(s, arenas));
-    uint64_t bytes = 0;
-    for (int i = 0; i < n; i++)
-        bytes += ranges[i].n_bytes;
-    publish(x, 0, x->at.world_size > 1 ? bytes : 0);
+    publish(x, 0, what);
     return PS_OK;
 }
 
@@ -344,8 +245,8 @@ ps_err ps_allreduce_begin(ps_exchange *base, uint64_t step)
                           (unsigned long long)x->first_step);
     x->steps++;
     x->next_bucket = 0;
-    for (int i = 0; i < x->buckets.n; i++)
-        x->missing[i] = x->buckets.list[i].n_tensors;
+    for (int i = 0; i < x->reducer.buckets.n; i++)
+        x->missing[i] = x->reducer.buckets.list[i].n_tensors;
     return PS_OK;
 }
 
@@ -354,17 +255,17 @@ ps_err ps_allreduce_params_needed(ps_exchange *base, int first, int n)
     allreduce *x = of(base);
     if (x->steps < 2 || n == 0) return PS_OK;
     /* Tensor `first` is in the latest bucket of them all. */
-    uint64_t before = (x->steps - 2) * (uint64_t)x->buckets.n;
-    return wait_applied(x, before + (uint64_t)x->buckets.of_tensor[first] + 1);
+    uint64_t before = (x->steps - 2) * (uint64_t)x->reducer.buckets.n;
+    return wait_applied(x, before + (uint64_t)x->reducer.buckets.of_tensor[first] + 1);
 }
 
 ps_err ps_allreduce_grads_ready(ps_exchange *base, int first, int n)
 {
     allreduce *x = of(base);
     for (int i = first; i < first + n; i++)
-        x->missing[x->buckets.of_tensor[i]]--;
+        x->missing[x->reducer.buckets.of_tensor[i]]--;
     uint64_t complete = 0;
-    while (x->next_bucket < x->buckets.n && x->missing[x->next_bucket] <= 0) {
+    while (x->next_bucket < x->reducer.buckets.n && x->missing[x->next_bucket] <= 0) {
         x->next_bucket++;
         complete++;
     }
@@ -381,8 +282,8 @@ ps_err ps_allreduce_grads_ready(ps_exchange *base, int first, int n)
 ps_err ps_allreduce_finish(ps_exchange *base)
 {
     allreduce *x = of(base);
-    if (x->next_bucket == x->buckets.n) return PS_OK;
-    const ps_bucket *b = &x->buckets.list[x->next_bucket];
+    if (x->next_bucket == x->reducer.buckets.n) return PS_OK;
+    const ps_bucket *b = &x->reducer.buckets.list[x->next_bucket];
     return ps_err_set(
         PS_ERR_INTERNAL, "%s: step finished without all gradients of tensors %d .. %d",
         base->ops->name, b->first_tensor, b->first_tensor + b->n_tensors - 1);
@@ -391,7 +292,7 @@ ps_err ps_allreduce_finish(ps_exchange *base)
 ps_err ps_allreduce_drain(ps_exchange *base)
 {
     allreduce *x = of(base);
-    PS_TRY(wait_applied(x, x->steps * (uint64_t)x->buckets.n));
+    PS_TRY(wait_applied(x, x->steps * (uint64_t)x->reducer.buckets.n));
     // the communication thread has nothing to do now: the stream is this one's
     return x->steps > 0 ? x->stream->ops->to_host(x->stream, PS_STREAM_PARAMS) : PS_OK;
 }
@@ -405,10 +306,10 @@ ps_err ps_allreduce_sync_buffers(ps_exchange *base)
 ps_err ps_allreduce_loss_scale(ps_exchange *base, float *scale)
 {
     allreduce *x = of(base);
-    uint64_t n = (uint64_t)x->buckets.n;
+    uint64_t n = (uint64_t)x->reducer.buckets.n;
     *scale = 1;
-    if (!x->scale.on) return PS_OK;
-    uint64_t finished = x->next_bucket < x->buckets.n ? x->steps - 1 : x->steps;
+    if (!x->reducer.scale.on) return PS_OK;
+    uint64_t finished = x->next_bucket < x->reducer.buckets.n ? x->steps - 1 : x->steps;
     PS_TRY(wait_applied(x, x->steps == 0 ? 0 : finished * n));
     pthread_mutex_lock(&x->lock);
     *scale = x->next_scale;
@@ -423,6 +324,8 @@ void ps_allreduce_stats(const ps_exchange *base, ps_exchange_stats *out)
     *out = (ps_exchange_stats){
         .bytes_sent = x->bytes,
         .bytes_received = x->bytes,
+        .shm_sent = x->shm_bytes,
+        .shm_received = x->shm_bytes,
         .computed = true,
         .wait_seconds = x->wait_seconds,
         .raw_bytes = x->bytes,
@@ -458,8 +361,7 @@ void ps_allreduce_destroy(ps_exchange **base)
     end_thread(x);
     if (x->collective) x->collective->ops->destroy(&x->collective);
     if (x->owns_stream && x->stream) x->stream->ops->destroy(&x->stream);
-    ps_buckets_fini(&x->buckets);
-    free(x->norm_sums);
+    ps_reducer_fini(&x->reducer);
     free(x->missing);
     pthread_cond_destroy(&x->changed);
     pthread_mutex_destroy(&x->lock);
@@ -482,24 +384,16 @@ static ps_err host_stream(allreduce *x)
     return ps_host_stream_create(&options, &x->stream);
 }
 
-static ps_err prepare(allreduce *x)
+static ps_err prepare(allreduce *x, ps_allreduce_connect *connect)
 {
-    const ps_config *cfg = x->at.config;
-    uint64_t bytes = (uint64_t)cfg->exchange.bucket;
-    uint64_t first = bytes < PS_BUCKET_FIRST_BYTES ? bytes : PS_BUCKET_FIRST_BYTES;
-    PS_TRY(ps_buckets_init(&x->buckets, x->at.spec, first, bytes));
-    PS_TRY(
-        ps_mem_zalloc(&x->missing, (size_t)x->buckets.n, sizeof *x->missing, "buckets"));
-    PS_TRY(ps_loss_scale_init(&x->scale, cfg));
-    x->next_scale = x->scale.scale;
-    x->finite = true;
-    x->waits = x->scale.on || cfg->optimizer.clip_norm > 0;
-    if (cfg->optimizer.clip_norm > 0) {
-        x->n_blocks = ps_grad_norm_blocks(x->at.spec);
-        PS_TRY(ps_mem_zalloc(&x->norm_sums, x->n_blocks, sizeof(double), "norm"));
-    }
     x->stream = x->at.stream;
-    return x->stream ? PS_OK : host_stream(x);
+    if (!x->stream) PS_TRY(host_stream(x));
+    ps_err err = connect(&x->at, x->stream, &x->collective);
+    if (err != PS_OK) return real_error(x, err);
+    PS_TRY(ps_reducer_init(&x->reducer, &x->at, x->stream, x->collective));
+    x->next_scale = x->reducer.scale.scale;
+    size_t n = (size_t)x->reducer.buckets.n;
+    return ps_mem_zalloc(&x->missing, n, sizeof *x->missing, "buckets");
 }
 
 ps_err ps_allreduce_create(const ps_exchange_ops *ops, const ps_exchange_options *options,
@@ -517,11 +411,7 @@ ps_err ps_allreduce_create(const ps_exchange_ops *ops, const ps_exchange_options
     pthread_cond_init(&x->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
 
-    ps_err err = prepare(x);
-    if (err == PS_OK) {
-        err = connect(options, x->stream, &x->collective);
-        if (err != PS_OK) err = real_error(x, err);
-    }
+    ps_err err = prepare(x, connect);
     *out = &x->base;
     if (err != PS_OK) ps_allreduce_destroy(out);
     return err;

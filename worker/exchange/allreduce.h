@@ -1,11 +1,11 @@
 /* The all-reduce exchange: buckets of gradients are summed by a collective while the
- * backward pass goes on, and every worker applies the optimizer for itself.
+ * backward pass goes on, and the workers apply the optimizer.
  *
  * One communication thread takes the buckets in order, the last layer's first, which is
  * the same order on every rank. A bucket's optimizer step follows its sum at once, or,
  * with clipping and loss scaling, when the norm of the whole gradient is known, or
- * whether it is finite: sums are the same bits on every rank, and so is what follows from
- * them.
+ * whether it is finite (reducer.h): sums are the same bits on every rank, and so is what
+ * follows from them.
  */
 #ifndef PS_ALLREDUCE_H
 #define PS_ALLREDUCE_H

@@ -39,3 +39,48 @@ void ps_buckets_fini(ps_buckets *buckets)
     free(buckets->of_tensor);
     *buckets = (ps_buckets){0};
 }
+
+/* Where in the arena the block begins that is nearest to a number of the bucket's
+ * elements, gaps not counted. */
+static uint64_t cut_near(const ps_model_spec *spec, const ps_bucket *b, uint64_t elements)
+{
+    for (int i = b->first_tensor; i < b->first_tensor + b->n_tensors; i++) {
+        const ps_tensor *t = &spec->tensors[i];
+        uint64_t at = (elements + PS_NORM_BLOCK / 2) / PS_NORM_BLOCK * PS_NORM_BLOCK;
+        if (at < t->count) return t->offset + at;
+        if (elements < t->count) elements = t->count;
+        elements -= t->count;
+    }
+    return b->offset + b->count;
+}
+
+static ps_chunk part_between(const ps_model_spec *spec, const ps_bucket *b, uint64_t from,
+                             uint64_t to)
+{
+    ps_chunk part = {.offset = from,
+                     .count = to - from,
+                     .first_tensor = b->first_tensor,
+                     .last_tensor = b->first_tensor + b->n_tensors - 1};
+    while (part.first_tensor < part.last_tensor &&
+           spec->tensors[part.first_tensor + 1].offset <= from)
+        part.first_tensor++;
+    while (part.last_tensor >= part.first_tensor &&
+           spec->tensors[part.last_tensor].offset >= to)
+        part.last_tensor--;
+    if (from == to) part.last_tensor = part.first_tensor - 1;
+    return part;
+}
+
+void ps_bucket_cut(const ps_model_spec *spec, const ps_bucket *bucket, int n,
+                   ps_chunk *parts)
+{
+    uint64_t elements = 0, from = bucket->offset;
+    for (int i = 0; i < bucket->n_tensors; i++)
+        elements += spec->tensors[bucket->first_tensor + i].count;
+    for (int k = 1; k <= n; k++) {
+        uint64_t to = k < n ? cut_near(spec, bucket, elements * (uint64_t)k / (uint64_t)n)
+                            : bucket->offset + bucket->count;
+        parts[k - 1] = part_between(spec, bucket, from, to);
+        from = to;
+    }
+}

@@ -7,7 +7,7 @@
 #ifndef PS_BUCKET_H
 #define PS_BUCKET_H
 
-#include "model_spec.h"
+#include "plan.h"
 
 enum { PS_BUCKET_FIRST_BYTES = 1 << 20 };
 
@@ -27,5 +27,11 @@ typedef struct ps_buckets {
 ps_err ps_buckets_init(ps_buckets *buckets, const ps_model_spec *spec,
                        uint64_t first_bytes, uint64_t bytes);
 void ps_buckets_fini(ps_buckets *buckets);
+
+/* Cuts a bucket into n parts that follow each other, one per rank: as even as whole
+ * blocks of the norm allow (grad_norm.h), so that each rank can give the sums of its own
+ * blocks. A part may be empty: it has no element and no tensor. */
+void ps_bucket_cut(const ps_model_spec *spec, const ps_bucket *bucket, int n,
+                   ps_chunk *parts);
 
 #endif

@@ -1,10 +1,13 @@
 extern "C" {
 #include "exchange_gloo.h"
+#include "shm_peers.h"
 }
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
@@ -13,7 +16,6 @@ extern "C" {
 #include <thread>
 #include <vector>
 
-#include <gloo/allreduce.h>
 #include <gloo/broadcast.h>
 #include <gloo/common/error.h>
 #include <gloo/context.h>
@@ -159,12 +161,20 @@ class Mesh : public gloo::Context {
     }
 };
 
+using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
+
 struct GlooCollective {
     ps_collective base;
+    ps_exchange_options at;
     int rank, world_size;
+    std::vector<int> peers; // the next rank first, so that not all send to one at once
     milliseconds timeout;
+    ps_shm_peers *memory;       // the peers' arenas, or NULL: they are not all here
+    std::vector<float> staging; // where gradients arrive without it
+    std::vector<char> tokens;   // one from each rank
     std::shared_ptr<gloo::transport::Device> device;
     std::shared_ptr<Mesh> context;
+    Buffer token_buffer;
 };
 
 GlooCollective *of(ps_collective *c)
@@ -187,28 +197,271 @@ template <typename F> ps_err guarded(const char *what, F &&work) noexcept
     }
 }
 
-/* out may be a or b, but never overlaps them in part. */
-void add(void *out, const void *a, const void *b, size_t n)
+/* Floats that gradients are received in: two segments from every peer, one that arrives
+ * while the other is summed. Gloo's own ring takes as much, anew in every call. */
+constexpr uint64_t STAGING = 1 << 19;
+
+/* Of messages: no collective of Gloo's has them. */
+enum : uint64_t { SLOT_PARTS = 1, SLOT_TOKENS = 2 };
+
+constexpr size_t bytes_of(uint64_t floats)
 {
-    float *o = static_cast<float *>(out);
-    const float *x = static_cast<const float *>(a), *y = static_cast<const float *>(b);
-#pragma omp simd
-    for (size_t i = 0; i < n; i++)
-        o[i] = x[i] + y[i];
+    return floats * sizeof(float);
 }
 
-ps_err all_reduce(ps_collective *base, float *values, uint64_t count)
+/* Returns when every peer has come here, too: what they wrote before, or posted, is
+ * there. */
+void meet(GlooCollective *c)
+{
+    gloo::transport::UnboundBuffer *b = c->token_buffer.get();
+    for (int peer : c->peers)
+        b->recv(peer, SLOT_TOKENS, peer, 1);
+    for (int peer : c->peers)
+        b->send(peer, SLOT_TOKENS, c->rank, 1);
+    for (size_t i = 0; i < c->peers.size(); i++) {
+        b->waitRecv(c->timeout);
+        b->waitSend(c->timeout);
+    }
+}
+
+/* out = ((from[0] + from[1]) + from[2]) + ..., n floats each; out may be one of them. */
+void sum_in_order(float *out, const std::vector<const float *> &from, uint64_t n)
+{
+    constexpr uint64_t BLOCK = 2048; // stays in the first cache
+    float partial[BLOCK];
+    for (uint64_t at = 0; at < n; at += BLOCK) {
+        const uint64_t count = std::min(BLOCK, n - at);
+        const float *a = from[0] + at;
+        for (size_t r = 1; r < from.size(); r++) {
+            const float *b = from[r] + at;
+            float *to = r + 1 == from.size() ? out + at : partial;
+#pragma omp simd
+            for (uint64_t i = 0; i < count; i++)
+                to[i] = a[i] + b[i];
+            a = partial;
+        }
+    }
+}
+
+/* The sum of one's own part of the gradients, which arrives from all peers at once,
+ * segment by segment.
+ *
+ * All ranks post what they send, and meet, before they post what they receive. So it is
+ * written by Gloo's thread, when the peer is ready for it, and not by ours, which would
+ * hold the connection's lock meanwhile: Gloo's thread polls without a pause for as long
+ * as it finds a readable connection locked. */
+class ReduceScatter {
+  public:
+    ReduceScatter(GlooCollective *c, float *values, const uint64_t *cuts)
+        : c_(c), cuts_(cuts), own_(values + cuts[c->rank]),
+          segment_(STAGING / 2 / (uint64_t)(c->world_size - 1)),
+          grads_(c->context->createUnboundBuffer(values + cuts[0],
+                                                 bytes_of(cuts[c->world_size] - cuts[0])))
+    {
+        for (int i = 0; i < 2; i++) {
+            staging_[i] = c->staging.data() + (uint64_t)i * STAGING / 2;
+            arrived_[i] =
+                c->context->createUnboundBuffer(staging_[i], bytes_of(STAGING / 2));
+        }
+    }
+
+    void run()
+    {
+        const uint64_t n = segments(c_->rank);
+        uint64_t sent = send();
+        meet(c_);
+        for (uint64_t i = 0; i < n && i < 2; i++)
+            receive(i);
+        for (uint64_t i = 0; i < n; i++) {
+            sum(i);
+            if (i + 2 < n) receive(i + 2);
+        }
+        for (; sent > 0; sent--)
+            grads_->waitSend(c_->timeout);
+    }
+
+  private:
+    uint64_t part(int rank) const
+    {
+        return cuts_[rank + 1] - cuts_[rank];
+    }
+
+    uint64_t segments(int rank) const
+    {
+        return (part(rank) + segment_ - 1) / segment_;
+    }
+
+    size_t segment_bytes(int rank, uint64_t i) const
+    {
+        return bytes_of(std::min(segment_, part(rank) - i * segment_));
+    }
+
+    /* Floats before a peer's segment in the staging. */
+    uint64_t place(int peer) const
+    {
+        return (uint64_t)(peer < c_->rank ? peer : peer - 1) * segment_;
+    }
+
+    uint64_t send()
+    {
+        uint64_t sent = 0;
+        for (int peer : c_->peers) {
+            const uint64_t from = cuts_[peer] - cuts_[0];
+            for (uint64_t i = 0; i < segments(peer); i++, sent++)
+                grads_->send(peer, SLOT_PARTS, bytes_of(from + i * segment_),
+                             segment_bytes(peer, i));
+        }
+        return sent;
+    }
+
+    void receive(uint64_t i)
+    {
+        for (int peer : c_->peers)
+            arrived_[i % 2]->recv(peer, SLOT_PARTS, bytes_of(place(peer)),
+                                  segment_bytes(c_->rank, i));
+    }
+
+    void sum(uint64_t i)
+    {
+        std::vector<const float *> from(c_->world_size);
+        for (int peer : c_->peers) {
+            arrived_[i % 2]->waitRecv(c_->timeout);
+            from[peer] = staging_[i % 2] + place(peer);
+        }
+        float *own = own_ + i * segment_;
+        from[c_->rank] = own;
+        sum_in_order(own, from, segment_bytes(c_->rank, i) / sizeof(float));
+    }
+
+    GlooCollective *c_;
+    const uint64_t *cuts_;
+    float *own_;
+    uint64_t segment_;
+    Buffer grads_, arrived_[2];
+    float *staging_[2];
+};
+
+/* The same from the peers' arenas, which hold their gradients once all have met. They are
+ * read no more when the new weights of this part are gathered: only then the next
+ * backward pass may begin there. */
+void sum_from_memory(GlooCollective *c, float *values, const uint64_t *cuts)
+{
+    meet(c);
+    const uint64_t begin = cuts[c->rank];
+    std::vector<const float *> from(c->world_size, values + begin);
+    for (int peer : c->peers)
+        from[peer] = ps_shm_peers_grads(c->memory, peer) + begin;
+    sum_in_order(values + begin, from, cuts[c->rank + 1] - begin);
+}
+
+ps_err reduce_scatter(ps_collective *base, float *values, const uint64_t *cuts)
 {
     GlooCollective *c = of(base);
-    if (c->world_size == 1 || count == 0) return PS_OK;
-    return guarded("all-reduce", [&] {
-        gloo::AllreduceOptions options(c->context);
-        options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
-        options.setReduceFunction(add);
-        options.setOutput(values, count);
-        options.setTimeout(c->timeout);
-        gloo::allreduce(options);
+    if (c->world_size == 1) return PS_OK;
+    return guarded("reduce-scatter", [&] {
+        if (c->memory)
+            sum_from_memory(c, values, cuts);
+        else
+            ReduceScatter(c, values, cuts).run();
+        uint64_t own = cuts[c->rank + 1] - cuts[c->rank];
+        (c->memory ? base->shm_bytes : base->bytes) +=
+            bytes_of(cuts[c->world_size] - cuts[0] - own);
     });
+}
+
+/* An array whose parts travel, what is sent posted first, as above. */
+class Gathered {
+  public:
+    Gathered(GlooCollective *c, const ps_collective_parts &array) : c_(c), array_(array)
+    {
+        char *base = static_cast<char *>(array.base) + at(0);
+        buffer_ = c->context->createUnboundBuffer(base, at(c->world_size) - at(0));
+    }
+
+    /* Gives the bytes. */
+    uint64_t send()
+    {
+        const size_t own = part(c_->rank);
+        for (int peer : c_->peers)
+            if (own) buffer_->send(peer, SLOT_PARTS, offset(c_->rank), own);
+        return own * c_->peers.size();
+    }
+
+    void receive()
+    {
+        for (int peer : c_->peers)
+            if (part(peer)) buffer_->recv(peer, SLOT_PARTS, offset(peer), part(peer));
+    }
+
+    void wait()
+    {
+        for (int peer : c_->peers)
+            if (part(peer)) buffer_->waitRecv(c_->timeout);
+        for (size_t i = 0; i < c_->peers.size() && part(c_->rank); i++)
+            buffer_->waitSend(c_->timeout);
+    }
+
+  private:
+    size_t at(int rank) const
+    {
+        return array_.cuts[rank] * array_.element_bytes;
+    }
+
+    size_t offset(int rank) const
+    {
+        return at(rank) - at(0);
+    }
+
+    size_t part(int rank) const
+    {
+        return at(rank + 1) - at(rank);
+    }
+
+    GlooCollective *c_;
+    const ps_collective_parts &array_;
+    Buffer buffer_;
+};
+
+/* The peers' parts of the parameters, from their arenas. They are written again only when
+ * the gradients of the next step are summed, for which this rank is waited for. */
+void copy_from_memory(GlooCollective *c, const ps_collective_parts &array)
+{
+    for (int peer : c->peers) {
+        const uint64_t begin = array.cuts[peer], n = array.cuts[peer + 1] - begin;
+        memcpy(static_cast<float *>(array.base) + begin,
+               ps_shm_peers_params(c->memory, peer) + begin, bytes_of(n));
+    }
+    c->base.shm_bytes +=
+        bytes_of(array.cuts[c->rank + 1] - array.cuts[c->rank]) * c->peers.size();
+}
+
+/* Arrays in the arena of parameters are copied, where the peers' can be read; others
+ * travel. */
+void gather(GlooCollective *c, const ps_collective_parts *arrays, int n)
+{
+    std::vector<Gathered> travelling;
+    travelling.reserve(n);
+    auto is_here = [c](const ps_collective_parts &array) {
+        return c->memory && array.base == c->at.params->base;
+    };
+    for (int i = 0; i < n; i++)
+        if (!is_here(arrays[i])) travelling.emplace_back(c, arrays[i]);
+    for (Gathered &g : travelling)
+        c->base.bytes += g.send();
+    meet(c);
+    for (Gathered &g : travelling)
+        g.receive();
+    for (int i = 0; i < n; i++)
+        if (is_here(arrays[i])) copy_from_memory(c, arrays[i]);
+    for (Gathered &g : travelling)
+        g.wait();
+}
+
+ps_err all_gather(ps_collective *base, const ps_collective_parts *arrays, int n)
+{
+    GlooCollective *c = of(base);
+    if (c->world_size == 1) return PS_OK;
+    return guarded("all-gather", [&] { gather(c, arrays, n); });
 }
 
 ps_err broadcast(ps_collective *base, const ps_collective_range *ranges, int n)
@@ -218,6 +471,7 @@ ps_err broadcast(ps_collective *base, const ps_collective_range *ranges, int n)
     return guarded("broadcast", [&] {
         for (int i = 0; i < n; i++) {
             if (ranges[i].n_bytes == 0) continue;
+            base->bytes += ranges[i].n_bytes;
             gloo::BroadcastOptions options(c->context);
             options.setOutput(static_cast<char *>(ranges[i].bytes), ranges[i].n_bytes);
             options.setRoot(0);
@@ -234,29 +488,30 @@ ps_err broadcast(ps_collective *base, const ps_collective_range *ranges, int n)
 void abort_calls(ps_collective *base)
 {
     GlooCollective *c = of(base);
-    for (int peer = 0; peer < c->world_size; peer++) {
-        if (peer == c->rank) continue;
+    for (int peer : c->peers)
         (void)guarded("abort", [&] {
             char unused = 0;
             auto buffer = c->context->createUnboundBuffer(&unused, 1);
             buffer->recv(peer, UINT64_MAX);
             buffer->waitRecv(milliseconds(1));
         });
-    }
 }
 
 void destroy(ps_collective **base)
 {
     GlooCollective *c = of(*base);
     (void)guarded("close", [&] {
+        c->token_buffer.reset();
         c->context.reset();
         c->device.reset();
     });
+    ps_shm_peers_close(&c->memory);
     delete c;
     *base = nullptr;
 }
 
-const ps_collective_ops gloo_ops = {"gloo", all_reduce, broadcast, abort_calls, destroy};
+const ps_collective_ops gloo_ops = {"gloo",    nullptr,     reduce_scatter, all_gather,
+                                    broadcast, abort_calls, destroy};
 
 ps_err connect(const ps_exchange_options *options, ps_device_stream *,
                ps_collective **out)
@@ -265,17 +520,26 @@ ps_err connect(const ps_exchange_options *options, ps_device_stream *,
     GlooCollective *c = new (std::nothrow) GlooCollective();
     if (!c) return ps_err_set(PS_ERR_NOMEM, "gloo: out of memory");
     c->base.ops = &gloo_ops;
+    c->at = *options;
     c->rank = options->rank;
     c->world_size = options->world_size;
     c->timeout = milliseconds(net->step_timeout_ms);
     *out = &c->base;
     if (c->world_size == 1) return PS_OK;
+    ps_err err = ps_shm_peers_open(options, &c->memory);
+    if (err != PS_OK) return err;
     return guarded("connecting the workers", [&] {
+        if (!c->memory) c->staging.resize(STAGING);
+        c->tokens.resize(c->world_size);
+        for (int d = 1; d < c->world_size; d++)
+            c->peers.push_back((c->rank + d) % c->world_size);
         gloo::transport::tcp::attr attr(ps_member_address(options->member));
         c->device = gloo::transport::tcp::CreateDevice(attr);
         c->context = std::make_shared<Mesh>(c->rank, c->world_size);
         c->context->setTimeout(milliseconds(net->join_timeout_ms));
         c->context->connect(options->member, c->device, net->join_timeout_ms);
+        c->token_buffer =
+            c->context->createUnboundBuffer(c->tokens.data(), c->tokens.size());
     });
 }
 

@@ -163,6 +163,8 @@ static ps_err nccl_all_reduce(ps_collective *base, float *values, uint64_t count
 {
     nccl_collective *c = of(base);
     if (count == 0) return PS_OK;
+    uint64_t n = (uint64_t)c->world_size;
+    base->bytes += 2 * (n - 1) * count * sizeof *values / n; // as a ring
     PS_TRY(begin_group(c, "all-reduce"));
     cudaStream_t stream = c->stream->ops->native(c->stream);
     ncclResult_t rc =
@@ -177,10 +179,12 @@ static ps_err nccl_broadcast(ps_collective *base, const ps_collective_range *ran
     PS_TRY(begin_group(c, "broadcast"));
     cudaStream_t stream = c->stream->ops->native(c->stream);
     ncclResult_t rc = ncclSuccess;
-    for (int i = 0; i < n && accepted(rc); i++)
+    for (int i = 0; i < n && accepted(rc); i++) {
+        if (c->world_size > 1) base->bytes += ranges[i].n_bytes;
         if (ranges[i].n_bytes)
             rc = c->nccl.Broadcast(ranges[i].bytes, ranges[i].bytes, ranges[i].n_bytes,
                                    ncclUint8, 0, c->comm, stream);
+    }
     return finish_group(c, "broadcast", rc);
 }
 

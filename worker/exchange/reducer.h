@@ -1,0 +1,51 @@
+/* The reducer: what the communication thread of the all-reduce exchange does with a
+ * bucket of gradients.
+ *
+ * With an engine that scatters (Gloo), every rank sums its own part of a bucket, makes
+ * the optimizer's step for that part alone, and the new weights are gathered: the bytes
+ * of an all-reduce, and 1/W of the sums, of the optimizer's work and of its states on
+ * each rank (weight-update sharding, Xu et al. 2020, arXiv:2004.13336; ZeRO stage 1). The
+ * optimizer is elementwise: weights are the same bits as if each rank made the whole
+ * step. With an engine that only sums (NCCL), the rank's own part is the whole bucket.
+ *
+ * What all ranks have to know of a step before it is made, or told to be: the norm of the
+ * whole gradient, whether it is finite, is gathered with its last bucket.
+ */
+#ifndef PS_REDUCER_H
+#define PS_REDUCER_H
+
+#include "bucket.h"
+#include "collective.h"
+#include "device_stream.h"
+#include "exchange.h"
+#include "loss_scale.h"
+
+typedef struct ps_reducer {
+    const ps_exchange_options *at;
+    ps_device_stream *stream;
+    ps_collective *collective;
+    ps_buckets buckets;
+    int n_parts, own; // of a bucket: one per rank, or one in all
+    ps_chunk *parts;  // (buckets.n, n_parts)
+    bool waits;       // a step's buckets are applied together: clipping, loss scaling
+    ps_loss_scale scale;
+
+    double *norm_sums; // of the whole arena; NULL without clipping
+    uint32_t *votes;   // (n_parts) of the step: 1 + a tensor that is not finite, or 0
+    uint64_t *cuts;    // of all arrays, (n_parts + 1) each
+    /* What is gathered, so ordered that what goes together stands together: norm_sums of
+     * every bucket (buckets.n), votes, parameters from the last bucket to the first. */
+    ps_collective_parts *arrays;
+} ps_reducer;
+
+/* Borrows all three for its life. NOMEM, CONFIG; safe for fini then. */
+ps_err ps_reducer_init(ps_reducer *r, const ps_exchange_options *at,
+                       ps_device_stream *stream, ps_collective *collective);
+void ps_reducer_fini(ps_reducer *r);
+
+/* A bucket of a step, in order: sums it and applies what can be applied. *applied: the
+ * buckets whose weights are new with it. NUMERIC, on every rank, at the last bucket of a
+ * step with a gradient that is not finite. */
+ps_err ps_reducer_reduce(ps_reducer *r, int bucket, uint64_t step, uint64_t *applied);
+
+#endif

@@ -1,0 +1,119 @@
+#include "shm_peers.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "log.h"
+#include "shm_door.h"
+#include "shm_offer.h"
+
+struct ps_shm_peers {
+    ps_shm_door *door;
+};
+
+static void door_key(int rank, char key[64])
+{
+    snprintf(key, 64, "worker/%d/shm", rank);
+}
+
+static ps_deadline join_deadline(const ps_exchange_options *o)
+{
+    return ps_deadline_in_ms((uint64_t)o->config->net.join_timeout_ms);
+}
+
+static bool all_on_one_host(const ps_exchange_options *o)
+{
+    const ps_roster *roster = ps_member_roster(o->member);
+    for (int r = 0; r < o->world_size; r++)
+        if (!ps_roster_same_host(&roster->workers[o->rank], &roster->workers[r]))
+            return false;
+    return true;
+}
+
+/* Whether all workers say yes. */
+static ps_err agree(const ps_exchange_options *o, const char *on, bool mine, bool *all)
+{
+    double yes = mine;
+    PS_TRY(ps_member_reduce(o->member, on, &yes, 1, join_deadline(o)));
+    *all = yes == (double)o->world_size;
+    return PS_OK;
+}
+
+static ps_err open_door(const ps_exchange_options *o, ps_shm_peers *p)
+{
+    char key[64];
+    door_key(o->rank, key);
+    ps_err err = ps_shm_door_create(ps_member_roster(o->member)->nonce,
+                                    (uint32_t)o->world_size, o->params->bytes, &p->door);
+    // an empty name spares the others the wait
+    const char *name = err == PS_OK ? ps_shm_door_name(p->door) : "";
+    PS_TRY(ps_member_put(o->member, key, name, strlen(name), join_deadline(o)));
+    return err;
+}
+
+static ps_err exchange_arenas(const ps_exchange_options *o, ps_shm_peers *p)
+{
+    PS_TRY(open_door(o, p));
+    for (int r = 0; r < o->world_size; r++) {
+        char key[64];
+        door_key(r, key);
+        ps_err err = r == o->rank ? PS_OK : ps_shm_offer_at(o, key);
+        if (err == PS_OK) continue;
+        ps_err_prefix(err, "shared memory with worker %d", r);
+        return err;
+    }
+    return PS_OK;
+}
+
+/* With exchange.shm: on an error, else what is done instead. */
+static ps_err without(const ps_exchange_options *o, const char *reason)
+{
+    if (strcmp(o->config->exchange.shm, "on") == 0)
+        return ps_err_set(PS_ERR_CONFIG, "exchange.shm is on, but %s", reason);
+    return PS_OK;
+}
+
+ps_err ps_shm_peers_open(const ps_exchange_options *o, ps_shm_peers **out)
+{
+    *out = NULL;
+    if (o->world_size == 1 || o->stream) return PS_OK;
+    bool wanted = strcmp(o->config->exchange.shm, "off") != 0, here = all_on_one_host(o);
+    bool all, mapped;
+    PS_TRY(agree(o, "shm/wanted", wanted && here, &all));
+    if (!all)
+        return without(o, here ? "another worker's is off"
+                               : "the workers are not all on one host and network "
+                                 "namespace");
+    ps_shm_peers *p;
+    PS_TRY(ps_mem_zalloc(&p, 1, sizeof *p, "shared memory"));
+    ps_err err = exchange_arenas(o, p);
+    if (err != PS_OK) PS_WARN("shm", "reason=\"%s\" instead=tcp", ps_err_message());
+    bool ok = err == PS_OK;
+    err = agree(o, "shm/mapped", ok, &mapped);
+    if (err == PS_OK && mapped)
+        *out = p;
+    else
+        ps_shm_peers_close(&p);
+    if (err != PS_OK || mapped) return err;
+    return without(o, ok ? "another worker could not map the arenas"
+                         : "the arenas could not be mapped (the log says why)");
+}
+
+const float *ps_shm_peers_grads(const ps_shm_peers *p, int rank)
+{
+    return ps_shm_door_grads(p->door, (uint32_t)rank);
+}
+
+const float *ps_shm_peers_params(const ps_shm_peers *p, int rank)
+{
+    return ps_shm_door_params(p->door, (uint32_t)rank);
+}
+
+void ps_shm_peers_close(ps_shm_peers **p)
+{
+    if (!*p) return;
+    ps_shm_door_destroy(&(*p)->door);
+    free(*p);
+    *p = NULL;
+}
