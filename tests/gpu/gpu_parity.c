@@ -29,10 +29,12 @@
 typedef struct bounds {
     const char *precision;
     double loss, gradient;
+    float loss_scale; // fp16 does not hold small gradients
 } bounds;
 
-static const bounds precisions[] = {
-    {"float32", 1e-5, 1e-4}, {"bf16", 1.0 / 64, 1.0 / 4}, {"fp16", 1.0 / 512, 1.0 / 32}};
+static const bounds precisions[] = {{"float32", 1e-5, 1e-4, 1.0f},
+                                    {"bf16", 1.0 / 64, 1.0 / 4, 1.0f},
+                                    {"fp16", 1.0 / 512, 1.0 / 32, 4096.0f}};
 
 enum { N_DEVICES = 2, EXIT_SKIPPED = 77 };
 
@@ -67,7 +69,10 @@ static float noise(parity *p) // [-1, 1)
 static ps_err open_side(parity *p, side *s, const char *name)
 {
     ps_device_options options = {.index = -1, .local_rank = -1};
-    if (s == &p->sides[1]) options.precision = p->cfg.train.precision;
+    if (s == &p->sides[1]) {
+        options.precision = p->cfg.train.precision;
+        options.cudnn = p->cfg.train.cudnn;
+    }
     size_t bytes = p->spec.arena_count * sizeof(float);
     PS_TRY(ps_device_open(name, &options, &s->device));
     PS_TRY(ps_mem_zalloc_aligned(&s->params, bytes, "parameters"));
@@ -140,10 +145,19 @@ static void compare(parity *p, int step)
     if (!(worst / largest <= p->worst_gradient)) p->worst_gradient = worst / largest;
 }
 
+static const bounds *bounds_of(const parity *p)
+{
+    size_t i = 0;
+    while (strcmp(precisions[i].precision, p->cfg.train.precision) != 0)
+        i++; // the configuration knows these three
+    return &precisions[i];
+}
+
 static ps_err one_step(parity *p, int step)
 {
+    const float scale = bounds_of(p)->loss_scale;
     const ps_pass pass = {
-        .training = true, .grad_scale = 1.0f, .dropout = {.seed = 7, .epoch = 1}};
+        .training = true, .grad_scale = scale, .dropout = {.seed = 7, .epoch = 1}};
     const ps_batch batch = {p->n, p->x, p->labels, p->positions};
     make_batch(p, step);
     for (int i = 0; i < N_DEVICES; i++) {
@@ -154,7 +168,7 @@ static ps_err one_step(parity *p, int step)
     }
     compare(p, step);
     for (uint64_t i = 0; i < p->spec.arena_count; i++) {
-        p->sides[0].params[i] -= 0.01f * p->sides[0].grads[i];
+        p->sides[0].params[i] -= 0.01f / scale * p->sides[0].grads[i];
         p->sides[1].params[i] = p->sides[0].params[i];
     }
     memcpy(p->sides[1].buffers, p->sides[0].buffers, p->spec.buffer_bytes);
@@ -165,14 +179,6 @@ static int ascending(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
-}
-
-static const bounds *bounds_of(const parity *p)
-{
-    size_t i = 0;
-    while (strcmp(precisions[i].precision, p->cfg.train.precision) != 0)
-        i++; // the configuration knows these three
-    return &precisions[i];
 }
 
 static int report(const parity *p, int steps)

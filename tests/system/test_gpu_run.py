@@ -1,0 +1,60 @@
+"""tests/gpu/run itself, rehearsed without a GPU: its parts, what it writes, and when."""
+import json
+import subprocess
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+
+from jobs import BIN, ROOT, JobTest
+
+
+class GpuRun(JobTest):
+    def rehearse(self, parts, minutes, code=0):
+        out = self.path("gpu.json")
+        done = subprocess.run([sys.executable, ROOT / "tests/gpu/run", "--rehearse", "--out", out,
+                               "--minutes", str(minutes), "--parts", ",".join(parts),
+                               BIN.parent], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=120)
+        self.assertEqual(done.returncode, code, done.stdout)
+        with open(out, encoding="utf-8") as f:
+            return json.load(f)
+
+    def test_parts_pass_and_say_what_they_cannot_do_here(self):
+        report = self.rehearse(["parity", "single", "servers", "cudnn", "narrow", "nccl",
+                                "sanitizer"], 1.5)
+        status = {name: part["status"] for name, part in report["parts"].items()}
+        self.assertEqual(status, {"parity": "passed", "single": "passed", "servers": "passed",
+                                  "cudnn": "passed", "narrow": "passed", "nccl": "skipped",
+                                  "sanitizer": "skipped"}, report["parts"])
+        self.assertIn("GPU", report["parts"]["nccl"]["why"])
+        self.assertTrue(report["parts"]["parity"]["figures"]["BasicNet"]["passed"])
+        ratios = {m["what"]: m["ratio"] for m in report["measures"]}
+        self.assertGreater(ratios["ResNet-18: two workers with servers over a single worker"], 0)
+        self.assertIsNone(ratios["BasicNet: single worker over PyTorch eager"])
+
+    def test_a_figure_is_written_as_soon_as_it_is_there(self):
+        loader = SourceFileLoader("gpu_run", str(ROOT / "tests/gpu/run"))
+        run = module_from_spec(spec_from_loader("gpu_run", loader))
+        loader.exec_module(run)
+        written = []
+
+        def cut(runner):
+            yield "first", 1
+            self.assertEqual(written[-1]["figures"], {"first": 1})
+            raise run.Skip("no time left")
+
+        def broken(runner):
+            yield "first", 2
+            raise run.Failed("exit code 1")
+
+        for part, status in ((cut, "cut"), (broken, "failed")):
+            result = run.run_part(part, None, lambda r: written.append(json.loads(json.dumps(r))))
+            self.assertEqual(result["status"], status)
+            self.assertEqual(written[-1], result)
+            self.assertEqual(list(result["figures"]), ["first"])
+        self.assertLessEqual(sum(run.PARTS.values()), 9.5 * 60)
+
+
+if __name__ == "__main__":
+    import unittest
+    unittest.main()
