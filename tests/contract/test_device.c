@@ -569,6 +569,33 @@ static void test_correct(void **state)
     rig_fini(&r);
 }
 
+/* As torch: wherever NaN stands in a window, it is the window's maximum, and the relu
+ * before keeps it. */
+static void test_nan_is_kept(void **state)
+{
+    static const char *const models[] = {
+        "{max_pool2d: {kernel: 2}}, " FLAT,
+        "relu, {max_pool2d: {kernel: 3, stride: 2, padding: 1}}, " FLAT,
+        "{conv2d: {name: c, out: 20, kernel: 3, padding: 1}}, relu, "
+        "{max_pool2d: {kernel: 2}}, " FLAT,
+        "flatten, {linear: {name: a, out: 7}}, relu, {linear: {name: fc, out: 5}}"};
+    const int places[] = {-1, 0, 5, 10, 15}; // in the 4 x 4 pixels of each sample
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        rig r;
+        rig_init(&r, "[1, 4, 4]", "cross_entropy", models[m], 5);
+        for (int i = 1; i < 5; i++)
+            r.x[i * 16 + places[i]] = NAN;
+        ps_batch batch = rig_batch(&r, 5);
+        float out[25];
+        assert_int_equal(ps_program_forward(r.program, &batch, &plain_pass, NULL), PS_OK);
+        assert_int_equal(ps_program_outputs(r.program, out, 25), PS_OK);
+        for (int i = 0; i < 25; i++)
+            if (!isnan(out[i]) != (i < 5))
+                fail_msg("model %zu, sample %d: %g", m, i / 5, (double)out[i]);
+        rig_fini(&r);
+    }
+}
+
 static void test_counts_batches(void **state)
 {
     rig r;
@@ -649,8 +676,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_narrow_factors), cmocka_unit_test(test_narrow_values),
         cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_hooks),
         cmocka_unit_test(test_dropout),        cmocka_unit_test(test_correct),
-        cmocka_unit_test(test_counts_batches), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_micro_batches),
+        cmocka_unit_test(test_nan_is_kept),    cmocka_unit_test(test_counts_batches),
+        cmocka_unit_test(test_refusals),       cmocka_unit_test(test_micro_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,10 +18,10 @@ PS_ARITH float ps_relu(float x)
 {
     return x < 0.0f ? 0.0f : x;
 }
-/* y: the forward's output, for all of these. */
+/* y: the forward's output, for all of these. As torch: NaN lets the gradient pass. */
 PS_ARITH float ps_relu_grad(float y, float dy)
 {
-    return y > 0.0f ? dy : 0.0f;
+    return y <= 0.0f ? 0.0f : dy;
 }
 PS_ARITH float ps_tanh_grad(float y, float dy)
 {

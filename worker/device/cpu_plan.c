@@ -36,15 +36,17 @@ static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s, dnnl_engine_t engine)
                 (l->kind == PS_LAYER_DROPOUT && flat);
     *out = ps_cpu_shape_make(run->n, &l->out, rows ? 1 : in->lanes);
     if (l->kind == PS_LAYER_CONV2D) {
-        PS_TRY(ps_cpu_conv_init(&s->conv, engine, l, in, node->relu, training,
+        // The relu of oneDNN's convolution makes 0 of NaN; the pool's keeps it.
+        bool relu = node->relu && !node->relu_by_pool;
+        PS_TRY(ps_cpu_conv_init(&s->conv, engine, l, in, relu, training,
                                 in_edge->needs_grad));
         *out = s->conv.out;
     } else if (l->kind == PS_LAYER_BATCH_NORM2D) {
         PS_TRY(ps_cpu_norm_init(&s->norm, engine, l, in, node->relu, training));
     } else if (l->kind == PS_LAYER_MAX_POOL2D || l->kind == PS_LAYER_AVG_POOL2D) {
         s->pool = pool_of(l, in, out);
-        s->pool.after_relu = in_edge->producer != PS_NONE &&
-                             run->graph->nodes[in_edge->producer].relu_by_pool;
+        s->pool.with_relu = in_edge->producer != PS_NONE &&
+                            run->graph->nodes[in_edge->producer].relu_by_pool;
     } else if (l->kind == PS_LAYER_DROPOUT) {
         s->dropout = (ps_cpu_dropout){*in, *out, l->p, (uint32_t)l->dropout_id};
     } else if (l->kind == PS_LAYER_LINEAR) {

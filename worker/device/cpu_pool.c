@@ -55,8 +55,9 @@ max_spot(const ps_cpu_pool *p, const spot *s, int lanes, const float *restrict x
     }
 #pragma omp simd
     for (int l = 0; l < lanes; l++) {
-        y[l] = best[l];
-        place[l] = (uint8_t)(!p->after_relu || best[l] > 0.0f ? at[l] : NO_PLACE);
+        bool stops = p->with_relu && best[l] <= 0.0f; // NaN goes on, as in torch
+        y[l] = stops ? 0.0f : best[l];
+        place[l] = (uint8_t)(stops ? NO_PLACE : at[l]);
     }
 }
 

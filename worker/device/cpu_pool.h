@@ -8,9 +8,9 @@
 typedef struct ps_cpu_pool {
     ps_cpu_shape in, out;
     int64_t kernel[2], stride[2], padding[2]; // h, w; kernel of at most 256 positions
-    /* x came out of a relu whose gradient is taken here too (max_pool, of at most 255
-     * positions): a maximum that is not positive passes nothing on. */
-    bool after_relu;
+    /* The relu before it is taken here, on the maxima, and so is its gradient (max_pool,
+     * of at most 255 positions). What x holds may have been through it, or not. */
+    bool with_relu;
 } ps_cpu_pool;
 
 /* place (count of out): where in its window each maximum was found, for the gradient. */
