@@ -11,7 +11,7 @@
 #include "nearest.h"
 #include "parse_text.h"
 
-enum { PATH_BYTES = 256, MAX_KEYS = 128 };
+enum { PATH_BYTES = 256, MAX_KEYS = 128, MAX_SECTIONS = 32, SECTION_BYTES = 32 };
 
 static const char LAYERS[] = "model.layers";
 
@@ -140,8 +140,36 @@ static ps_err read_default(ps_config *cfg, const ps_config_key *key)
 
 /* ---- unknown keys ---- */
 
+/* Each once: the table has the keys of a section one after the other. */
+static int list_sections(char (*names)[SECTION_BYTES])
+{
+    int n = 0;
+    for (int i = 0; i < ps_config_n_keys; i++) {
+        const char *path = ps_config_keys[i].path;
+        char name[SECTION_BYTES];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(path, "."), path);
+        if (n > 0 && strcmp(names[n - 1], name) == 0) continue;
+        if (n < MAX_SECTIONS) memcpy(names[n++], name, sizeof name);
+    }
+    return n;
+}
+
+static ps_err unknown_section(const ps_yaml *at, const char *path)
+{
+    char names[MAX_SECTIONS][SECTION_BYTES];
+    const char *known[MAX_SECTIONS];
+    int n = list_sections(names);
+    for (int i = 0; i < n; i++)
+        known[i] = names[i];
+    const char *near = ps_nearest_name(path, known, n);
+    if (near)
+        return ps_yaml_error(at, "%s: unknown section; did you mean %s?", path, near);
+    return ps_yaml_error(at, "%s: unknown section (--help lists all keys)", path);
+}
+
 static ps_err unknown_key(const ps_yaml *at, const char *path)
 {
+    if (at->kind == PS_YAML_MAP && !strchr(path, '.')) return unknown_section(at, path);
     const char *known[MAX_KEYS];
     int n = 0;
     for (int i = 0; i < ps_config_n_keys && n < MAX_KEYS - 1; i++)

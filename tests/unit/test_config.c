@@ -109,7 +109,12 @@ static void errors_name_file_line_and_key(void **state)
                    ".yaml:4: optimizer.lr: -1 is below 0");
     assert_refused("optimizer:\n  learning: 1\n", "job.name=x",
                    ".yaml:2: optimizer.learning: unknown key");
-    assert_refused("optimiser:\n  lr: 1\n", "job.name=x", "optimiser: unknown key");
+    assert_refused("optimiser:\n  lr: 1\n", "job.name=x",
+                   ".yaml:1: optimiser: unknown section; did you mean optimizer?");
+    assert_refused("", "modell.loss=nll",
+                   "--set: modell: unknown section; did you mean model?");
+    assert_refused("weather: {rain: 1}", "job.name=x",
+                   "weather: unknown section (--help lists all keys)");
     assert_refused("train: {epoch: 1}", "job.name=x", "did you mean train.epochs?");
     assert_refused("lr: 1", "job.name=x", "did you mean optimizer.lr?");
     assert_refused("train: 3\n", "job.name=x", "train: a section");
