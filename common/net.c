@@ -52,13 +52,15 @@ static int fit_of(const struct ifaddrs *i, const char *wish, size_t prefix)
     if (family != AF_INET && family != AF_INET6) return 0;
     char number[PS_ADDRESS_MAX];
     number_of(i->ifa_addr, number);
-    if (strcmp(number, wish) == 0) return 9;
+    if (strcmp(number, wish) == 0) return 7;
     // A link-local IPv6 address is of no use to others without its scope.
     int score = family == AF_INET ? 2 : strncmp(number, "fe80:", 5) == 0 ? 0 : 1;
     if (score == 0) return 0;
     if (strcmp(i->ifa_name, wish) == 0) return 4 + score;
-    if (i->ifa_flags & IFF_LOOPBACK) return 0;
-    return strncmp(i->ifa_name, wish, prefix) == 0 ? score : 0;
+    if (strncmp(i->ifa_name, wish, prefix) != 0) return 0;
+    // The loopback where nothing else fits, and only if it is meant at all.
+    if (i->ifa_flags & IFF_LOOPBACK) return prefix > 0 ? score : 0;
+    return 2 + score;
 }
 
 static void list_interfaces(const struct ifaddrs *all, char *out, size_t cap)
@@ -95,7 +97,12 @@ ps_err ps_net_interface_address(const char *interface, char out[PS_ADDRESS_MAX])
     size_t prefix = strlen(interface);
     if (prefix > 0 && interface[prefix - 1] == '*') prefix--;
     ps_err err = PS_OK;
-    if (best_interface(all, interface, prefix, out) == 0) {
+    if (strcspn(interface, "*?[") < prefix) {
+        err = ps_err_set(PS_ERR_NET,
+                         "net.interface: \"%s\": a name, a prefix (eth*) or an address "
+                         "is wanted",
+                         interface);
+    } else if (best_interface(all, interface, prefix, out) == 0) {
         char names[512];
         list_interfaces(all, names, sizeof names);
         err =

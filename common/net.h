@@ -8,8 +8,8 @@
 enum { PS_ADDRESS_MAX = 64 };
 
 /* The address of an interface ("eth0"), of the first one up whose name starts so ("eth*"
- * or "eth"), or the given address itself where an interface has it. IPv4 first. NET lists
- * the interfaces there are. */
+ * or "eth"; the loopback last), or the given address itself where an interface has it.
+ * IPv4 first. NET lists the interfaces there are. */
 ps_err ps_net_interface_address(const char *interface, char out[PS_ADDRESS_MAX]);
 
 /* The source address of packets to a host (name or address): what others beside it can

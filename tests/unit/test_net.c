@@ -23,6 +23,15 @@ static void loopback_by_name_and_address(void **state)
     assert_true(ps_net_is_loopback(address));
 }
 
+static void prefixes_may_mean_the_loopback(void **state)
+{
+    char address[PS_ADDRESS_MAX];
+    assert_int_equal(ps_net_interface_address("lo*", address), PS_OK);
+    assert_string_equal(address, "127.0.0.1");
+    assert_int_equal(ps_net_interface_address("l*o", address), PS_ERR_NET);
+    assert_non_null(strstr(ps_err_message(), "\"l*o\": a name, a prefix (eth*)"));
+}
+
 static void unknown_interface_lists_those_there_are(void **state)
 {
     char address[PS_ADDRESS_MAX];
@@ -144,6 +153,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loopback_by_name_and_address),
+        cmocka_unit_test(prefixes_may_mean_the_loopback),
         cmocka_unit_test(unknown_interface_lists_those_there_are),
         cmocka_unit_test(default_route_gives_an_address),
         cmocka_unit_test(tells_loopback_and_literals),
