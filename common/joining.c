@@ -40,32 +40,45 @@ static bool is_wildcard(const char *host)
 }
 
 /* The address of this process, where the way to the coordinator is local. */
-static ps_err choose_address(ps_joining *j, const char *interface, const char *host,
-                             const char *local)
+static ps_err choose_address(const char *interface, const char *host, const char *local,
+                             char out[PS_ADDRESS_MAX])
 {
-    if (interface[0]) return ps_net_interface_address(interface, j->address);
+    if (interface[0]) return ps_net_interface_address(interface, out);
     if (local[0] && (!ps_net_is_loopback(local) || says_loopback(host))) {
-        snprintf(j->address, sizeof j->address, "%s", local);
+        snprintf(out, PS_ADDRESS_MAX, "%s", local);
         return PS_OK;
     }
-    return ps_net_route_address(NULL, j->address);
+    return ps_net_route_address(NULL, out);
+}
+
+/* local: the way to the host of the init method; empty where it names none. */
+static ps_err find_address(const char *interface, const ps_init_method *i,
+                           char local[PS_ADDRESS_MAX], char out[PS_ADDRESS_MAX])
+{
+    local[0] = '\0';
+    bool named = !i->is_file && !is_wildcard(i->host);
+    if (named) PS_TRY(ps_net_route_address(i->host, local));
+    return choose_address(interface, i->host, local, out);
+}
+
+ps_err ps_joining_address(const char *interface, const char *init_method,
+                          char out[PS_ADDRESS_MAX])
+{
+    ps_init_method i = {.is_file = true};
+    char local[PS_ADDRESS_MAX];
+    if (init_method) PS_TRY(ps_init_method_parse(init_method, &i));
+    return find_address(interface, &i, local, out);
 }
 
 /* Where the coordinator in this process binds, and this process's address. */
 static ps_err choose_binding(ps_joining *j, const char *interface, char *where, int cap)
 {
     const ps_init_method *i = &j->init;
+    char local[PS_ADDRESS_MAX];
+    PS_TRY(find_address(interface, i, local, j->address));
     if (i->is_file) {
-        PS_TRY(choose_address(j, interface, "", ""));
         ps_net_endpoint(j->address, 0, where, cap);
         return PS_OK;
-    }
-    char local[PS_ADDRESS_MAX] = "";
-    if (is_wildcard(i->host)) {
-        PS_TRY(choose_address(j, interface, "", ""));
-    } else {
-        PS_TRY(ps_net_route_address(i->host, local));
-        PS_TRY(choose_address(j, interface, i->host, local));
     }
     // A name may lead to other addresses on other hosts: then all are listened on.
     const char *on = strcmp(i->host, "localhost") == 0                     ? local
@@ -147,7 +160,7 @@ static ps_err find_coordinator(ps_joining *j, const ps_member_options *o,
     PS_TRY(ps_net_dial(host, port, deadline, remote, local));
     ps_net_endpoint(remote, port, j->coordinator_endpoint,
                     sizeof j->coordinator_endpoint);
-    return choose_address(j, o->config->net.interface, host, local);
+    return choose_address(o->config->net.interface, host, local, j->address);
 }
 
 /* This member's entry; wildcard hosts in its endpoints become its address. */

@@ -45,6 +45,12 @@ typedef struct ps_joining {
     char waiting_for[PS_CONTROL_TEXT_MAX]; // who has not joined
 } ps_joining;
 
+/* This process's address that other members can reach: interface's (net.interface) where
+ * it is not empty, else that of the way to the coordinator, else of the default route
+ * (a file, a host that leads to this host alone, NULL: no init method). ARG, NET. */
+ps_err ps_joining_address(const char *interface, const char *init_method,
+                          char out[PS_ADDRESS_MAX]);
+
 /* Joins before net.join_timeout_ms have passed. ARG, NET, TIMEOUT or PEER, as
  * ps_member_join says. To be closed and then ended (fini) in every case. */
 ps_err ps_joining_run(ps_joining *j, const ps_member_options *options, void *zmq_context);

@@ -12,7 +12,6 @@
 #include "cli.h"
 #include "clock.h"
 #include "mem.h"
-#include "net.h"
 #include "server.h"
 
 static const ps_cli_program program = {
@@ -73,23 +72,6 @@ static void stop_watch(signal_watch *watch)
     pthread_join(watch->thread, NULL);
 }
 
-/* What workers can reach: net.interface, else the way to the host of the init method. */
-static ps_err own_address(const ps_config *cfg, const char *init_method,
-                          char out[PS_ADDRESS_MAX])
-{
-    if (cfg->net.interface[0]) return ps_net_interface_address(cfg->net.interface, out);
-    if (!init_method || strncmp(init_method, "tcp://", 6) != 0)
-        return ps_net_route_address(NULL, out);
-    char host[264]; // a full domain name
-    snprintf(host, sizeof host, "%s", init_method + 6);
-    char *colon = strrchr(host, ':');
-    if (colon) *colon = '\0';
-    size_t n = strlen(host);
-    bool bracketed = host[0] == '[' && n > 1 && host[n - 1] == ']';
-    if (bracketed) host[n - 1] = '\0';
-    return ps_net_route_address(host + bracketed, out);
-}
-
 static void print_summary(const ps_server *server, int rank, uint64_t start_ns)
 {
     ps_shard_stats stats;
@@ -139,7 +121,7 @@ static ps_err join_and_serve(ps_server *server, const ps_config *cfg, const ps_c
 static ps_err serve(const ps_config *cfg, const ps_cli *cli, signal_watch *watch)
 {
     char address[PS_ADDRESS_MAX];
-    PS_TRY(own_address(cfg, cli->init_method, address));
+    PS_TRY(ps_joining_address(cfg->net.interface, cli->init_method, address));
     const ps_server_options options = {
         .config = cfg,
         .address = address,

@@ -443,10 +443,32 @@ static void a_barrier_does_not_wait_for_one_that_left(void **state)
     close_job(&j);
 }
 
+static void assert_address(const char *interface, const char *init, const char *want)
+{
+    char address[PS_ADDRESS_MAX];
+    assert_int_equal(ps_joining_address(interface, init, address), PS_OK);
+    assert_string_equal(address, want);
+}
+
+/* An address that means this host alone is offered where it is literally asked for. */
+static void addresses_are_those_that_others_reach(void **state)
+{
+    char route[PS_ADDRESS_MAX], address[PS_ADDRESS_MAX];
+    assert_int_equal(ps_net_route_address(NULL, route), PS_OK);
+    assert_address("", "tcp://127.0.0.1:29500", "127.0.0.1");
+    assert_address("lo", "tcp://0.0.0.0:29500", "127.0.0.1");
+    assert_address("", "tcp://0.0.0.0:29500", route);
+    assert_address("", "tcp://[::]:29500", route);
+    assert_address("", "file:///tmp/nothing", route);
+    assert_address("", NULL, route);
+    assert_int_equal(ps_joining_address("", "tcp://somewhere", address), PS_ERR_ARG);
+}
+
 int main(void)
 {
     ps_log_init("test", PS_LOG_ERROR + 1); // what goes wrong here is meant to
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(addresses_are_those_that_others_reach),
         cmocka_unit_test(a_job_alone_needs_no_address),
         cmocka_unit_test(jobs_of_all_shapes_end_well),
         cmocka_unit_test(ranks_are_given_to_those_without),
