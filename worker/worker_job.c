@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "device_stream.h"
 #include "init_method.h"
@@ -283,8 +284,37 @@ static ps_err make_trainer(job *j)
     return ps_trainer_create(&options, &j->trainer);
 }
 
+/* How many workers share this process's cores; 0 where another one speaks for them. */
+static int workers_here(const job *j, const ps_host *host)
+{
+    // Bound to some of the cores: the others may have theirs.
+    if (!j->member || host->cores < (int)sysconf(_SC_NPROCESSORS_ONLN)) return 1;
+    const ps_roster *roster = ps_member_roster(j->member);
+    int n = 0;
+    for (int r = 0; r < roster->n_workers; r++) {
+        if (strcmp(roster->workers[r].boot_id, host->boot_id) != 0) continue;
+        if (n++ == 0 && r != j->rank) return 0;
+    }
+    return n;
+}
+
+static void check_cores(const job *j)
+{
+    if (strcmp(j->device->ops->name, "cpu") != 0) return;
+    ps_host host;
+    ps_host_find(&host);
+    int n = workers_here(j, &host);
+    if (n * j->threads <= host.cores) return;
+    PS_WARN("cores",
+            "%d worker%s of %d thread%s on %d core%s: they wait for each other; fewer "
+            "workers, or train.threads, would be faster",
+            n, n > 1 ? "s" : "", j->threads, j->threads > 1 ? "s" : "", host.cores,
+            host.cores > 1 ? "s" : "");
+}
+
 static void announce(const job *j)
 {
+    check_cores(j);
     if (j->rank != 0) return;
     PS_INFO("job", "name=%s mode=%s workers=%d servers=%d params=%llu steps=%llu",
             j->config->job.name, mode_name(j), j->world_size, j->n_servers,

@@ -1,5 +1,6 @@
 """Whole jobs: what they reach, what they leave, and that they can be repeated to the bit."""
 import os
+import re
 import subprocess
 import unittest
 
@@ -45,6 +46,13 @@ class Results(JobTest):
                 for _ in range(3)]
         self.assertEqual([job.wait(60) for job in jobs], [0, 0, 0])
         self.assertEqual(len(os.listdir(self.path("runs"))), 3)
+
+    def test_more_threads_than_cores_are_warned_of_once(self):
+        cores = len(os.sched_getaffinity(0))
+        for workers, threads, warnings in ((2, cores, 1), (1, 1, 0)):
+            shown = self.psrun("-s", 1, "-w", workers, DIGITS, "train.steps=2", "train.eval_every=0",
+                               f"train.threads={threads}")
+            self.assertEqual(len(re.findall("WARN +cores", shown)), warnings, shown)
 
     def test_losses_that_are_not_finite_are_shown(self):
         shown = self.psrun("-m", "single", DIGITS, "train.epochs=1", "optimizer.name=sgd",
