@@ -93,6 +93,22 @@ class Joining(JobTest):
             self.assertEqual(codes[name], 1, part.text())
             self.assertRegex(part.text(), r"ERROR.*server 1", name)
 
+    def test_a_part_that_fails_before_joining_ends_the_job_soon(self):
+        programs = self.path("bin")
+        os.mkdir(programs)
+        for program in os.listdir(BIN):
+            if program != "ps-worker":
+                os.symlink(BIN.resolve() / program, os.path.join(programs, program))
+        worker = os.path.join(programs, "ps-worker")
+        with open(worker, "w", encoding="utf-8") as f:
+            f.write('#!/bin/sh\n[ "$RANK" != 1 ] || { echo "no data"; exit 3; }\n'
+                    f'exec {BIN.resolve()}/ps-worker "$@"\n')
+        os.chmod(worker, 0o755)
+        begin = time.monotonic()
+        text = self.psrun("--build-dir", self.folder, "-s", 1, "-w", 2, DIGITS, code=1)
+        self.assertLess(time.monotonic() - begin, 15)
+        self.assertRegex(text, "the job failed: worker 1 ended with exit code 3\n.*no data")
+
     def test_a_signal_ends_a_worker_that_joins(self):
         parts = self.start_job(1, 2, skip=["worker 1"])
         parts["server 0"].wait_for(r"joined role=worker rank=0")
