@@ -74,7 +74,7 @@ class StoppedServer(JobTest):
 
     def test_over_sockets(self):
         most = self.check("off", "server 1")
-        self.assertGreater(most, 0, "nothing was on the way when the server stood still")
+        # None at all where the server had taken all pushes of the step and not answered yet.
         self.assertLessEqual(most, CREDIT + HEADERS)
         # The worker's own account, of payloads alone.
         self.assertLessEqual(self.summary("stopped")["most_bytes_in_flight"], CREDIT)
