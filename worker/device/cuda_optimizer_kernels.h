@@ -128,12 +128,13 @@ typedef struct ps_norm_range {
 } ps_norm_range;
 
 /* The same by blocks of the norm, one for each, unless a step was refused: then the parts
- * stay that step's. */
+ * stay that step's. alone: whatever became of the steps before. */
 typedef struct ps_k_bad_blocks {
     const float *x; // the arena
     const ps_norm_range *ranges;
     const ps_verdict *verdict;
     ps_sums *parts;
+    bool alone;
 } ps_k_bad_blocks;
 
 PS_ARITH ps_sums ps_k_bad_blocks_lane(const ps_k_bad_blocks *k, uint32_t block,
@@ -149,15 +150,17 @@ PS_ARITH ps_sums ps_k_bad_blocks_lane(const ps_k_bad_blocks *k, uint32_t block,
 
 PS_ARITH void ps_k_bad_blocks_done(const ps_k_bad_blocks *k, uint32_t block, ps_sums s)
 {
-    if (!k->verdict->refused) k->parts[block] = s;
+    if (k->alone || !k->verdict->refused) k->parts[block] = s;
 }
 
-/* One block: the step is refused when any part has a bad value. */
+/* One block: the step is refused when any part has a bad value. alone: and made when
+ * none has, whatever became of the steps before. */
 typedef struct ps_k_verdict {
     const ps_sums *parts;
     uint32_t n;
     uint64_t step; // from 1
     ps_verdict *verdict;
+    bool alone;
 } ps_k_verdict;
 
 PS_ARITH ps_sums ps_k_verdict_lane(const ps_k_verdict *k, uint32_t block, uint32_t lane)
@@ -170,7 +173,7 @@ PS_ARITH ps_sums ps_k_verdict_lane(const ps_k_verdict *k, uint32_t block, uint32
 
 PS_ARITH void ps_k_verdict_done(const ps_k_verdict *k, uint32_t block, ps_sums s)
 {
-    if (s.a > 0.0 && !k->verdict->refused) k->verdict->refused = k->step;
+    if (k->alone || !k->verdict->refused) k->verdict->refused = s.a > 0.0 ? k->step : 0;
 }
 
 /* ps_grad_norm_total and ps_grad_norm_clip. Count: 1. */

@@ -201,17 +201,20 @@ static ps_err stream_apply(ps_device_stream *base, const ps_optimizer_step *step
     return queue_optimizer(of(base), step, NULL, chunk->offset, chunk->count);
 }
 
-static ps_err stream_step(ps_device_stream *base, const ps_optimizer_step *step,
-                          bool check, double clip_norm)
+/* alone: steps before say nothing about this one. */
+static ps_err queue_check(cuda_stream *s, uint64_t t, bool alone)
 {
-    cuda_stream *s = of(base);
-    if (check) {
-        PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, bad_blocks, s->n_blocks, who,
-                            .x = s->resident.grads, .ranges = s->ranges,
-                            .verdict = s->verdict, .parts = s->bad));
-        PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, verdict, 1, who, .parts = s->bad,
-                            .n = s->n_blocks, .step = step->t, .verdict = s->verdict));
-    }
+    PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, bad_blocks, s->n_blocks, who,
+                        .x = s->resident.grads, .ranges = s->ranges,
+                        .verdict = s->verdict, .parts = s->bad, .alone = alone));
+    return PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, verdict, 1, who, .parts = s->bad,
+                        .n = s->n_blocks, .step = t, .verdict = s->verdict,
+                        .alone = alone);
+}
+
+/* Clips, steps where the verdict allows it, and sends the verdict home. */
+static ps_err queue_step(cuda_stream *s, const ps_optimizer_step *step, double clip_norm)
+{
     if (clip_norm > 0) {
         PS_TRY(queue_norm(s, 0, s->n_blocks));
         PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, clip, 1, who, .sums = s->sums,
@@ -222,6 +225,31 @@ static ps_err stream_step(ps_device_stream *base, const ps_optimizer_step *step,
     PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->verdict_home, s->verdict,
                            sizeof *s->verdict, who));
     return ps_gpu_record(s->gpu, s->told, PS_GPU_EXCHANGE);
+}
+
+static ps_err stream_step(ps_device_stream *base, const ps_optimizer_step *step,
+                          bool check, double clip_norm)
+{
+    if (check) PS_TRY(queue_check(of(base), step->t, false));
+    return queue_step(of(base), step, clip_norm);
+}
+
+static ps_err stream_scaled_step(ps_device_stream *base, const ps_optimizer_step *step,
+                                 float inverse, double clip_norm)
+{
+    cuda_stream *s = of(base);
+    PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, unscale,
+                        (int64_t)s->at.spec->arena_count, who, .x = s->resident.grads,
+                        .factor = inverse));
+    PS_TRY(queue_check(s, step->t, true));
+    return queue_step(s, step, clip_norm);
+}
+
+static ps_err stream_scaled_step_made(ps_device_stream *base, bool *made)
+{
+    PS_TRY(ps_gpu_sync(of(base)->gpu, of(base)->told, who));
+    *made = of(base)->verdict_home->refused == 0;
+    return PS_OK;
 }
 
 /* The parts are still those of the step that was refused. */
@@ -295,6 +323,8 @@ static const ps_device_stream_ops cuda_stream_ops = {
     .norm_sums = stream_norm_sums,
     .apply = stream_apply,
     .step = stream_step,
+    .scaled_step = stream_scaled_step,
+    .scaled_step_made = stream_scaled_step_made,
     .refused = stream_refused,
     .destroy = stream_destroy,
 };

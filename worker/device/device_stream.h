@@ -57,6 +57,12 @@ typedef struct ps_device_stream_ops {
      * NULL: what is queued is done anyway. */
     ps_err (*step)(ps_device_stream *s, const ps_optimizer_step *step, bool check,
                    double clip_norm);
+    /* Queues a step of gradients that are multiplied by inverse first. It is not made
+     * where one is not finite then, whatever became of the steps before. made waits for
+     * the last of them, and for nothing behind it. NULL as step. */
+    ps_err (*scaled_step)(ps_device_stream *s, const ps_optimizer_step *step,
+                          float inverse, double clip_norm);
+    ps_err (*scaled_step_made)(ps_device_stream *s, bool *made);
     /* *t: the first step (its ps_optimizer_step.t) that was refused, as far as is known
      * without a wait, or, with wait, of all that are queued; 0: none. *tensor: one whose
      * gradient is not finite. */

@@ -18,6 +18,8 @@ typedef struct exchange_none {
     ps_chunk whole;                         // the arena as one chunk, for the norm
     ps_optimizer_step step;
     ps_loss_scale scale;
+    uint64_t at;       // the step that was begun
+    bool unknown;      // on a stream: whether the last step overflowed
     bool check, waits; // a step is applied when all of its gradients are here
 } exchange_none;
 
@@ -103,27 +105,42 @@ static ps_err none_start(ps_exchange *x)
     return s ? s->ops->from_host(s, PS_STREAM_PARAMS) : PS_OK;
 }
 
-static ps_err none_drain(ps_exchange *x)
-{
-    ps_device_stream *s = self(x)->o.stream;
-    if (!s) return PS_OK;
-    PS_TRY(look_back(self(x), true));
-    return s->ops->to_host(s, PS_STREAM_PARAMS);
-}
-
 static ps_err none_begin(ps_exchange *x, uint64_t step)
 {
     exchange_none *e = self(x);
+    e->at = step;
     e->step = (ps_optimizer_step){.lr = ps_schedule_lr(e->o.schedule, step),
                                   .t = step + 1 - e->scale.skipped,
                                   .grad_scale = 1};
     return PS_OK;
 }
 
+/* What the stream knows of the last step by now, or soon. */
+static ps_err learn_outcome(exchange_none *e)
+{
+    bool made;
+    if (!e->unknown) return PS_OK;
+    PS_TRY(e->o.stream->ops->scaled_step_made(e->o.stream, &made));
+    e->unknown = false;
+    return ps_loss_scale_update(&e->scale, made);
+}
+
 static ps_err none_loss_scale(ps_exchange *x, float *scale)
 {
+    PS_TRY(learn_outcome(self(x)));
     *scale = self(x)->scale.scale;
     return PS_OK;
+}
+
+static ps_err none_drain(ps_exchange *x)
+{
+    ps_device_stream *s = self(x)->o.stream;
+    if (!s) return PS_OK;
+    if (self(x)->scale.on)
+        PS_TRY(learn_outcome(self(x)));
+    else
+        PS_TRY(look_back(self(x), true));
+    return s->ops->to_host(s, PS_STREAM_PARAMS);
 }
 
 static ps_err none_params_needed(ps_exchange *x, int first, int n)
@@ -190,29 +207,30 @@ static void clip(exchange_none *e)
     e->step.grad_scale = ps_grad_norm_clip(norm, e->o.config->optimizer.clip_norm);
 }
 
-/* The loss scale of the next step follows from this one's outcome, which is waited for.
+/* The next step's scale, and the optimizer's count, follow from this one's outcome: it is
+ * asked for when the next forward pass is queued and its backward pass wants the scale.
  */
 static ps_err scaled_step_on_stream(exchange_none *e)
 {
-    ps_device_stream *s = e->o.stream;
-    bool make;
-    PS_TRY(s->ops->unscale(s, 0, e->o.spec->arena_count, ps_loss_scale_inverse(&e->scale),
-                           &make));
-    PS_TRY(ps_loss_scale_update(&e->scale, make));
-    if (!make) return PS_OK;
-    return s->ops->step(s, &e->step, false, e->o.config->optimizer.clip_norm);
+    PS_TRY(learn_outcome(e));
+    e->step.t = e->at + 1 - e->scale.skipped;
+    e->unknown = true;
+    return e->o.stream->ops->scaled_step(e->o.stream, &e->step,
+                                         ps_loss_scale_inverse(&e->scale),
+                                         e->o.config->optimizer.clip_norm);
 }
 
-/* The whole step in the device's memory, and none of it waited for otherwise. */
+/* The whole step in the device's memory, and none of it waited for. */
 static ps_err finish_on_stream(exchange_none *e)
 {
     ps_device_stream *s = e->o.stream;
     PS_TRY(s->ops->wait_compute(s));
-    PS_TRY(look_back(e, false));
-    if (e->scale.on)
+    if (e->scale.on) {
         PS_TRY(scaled_step_on_stream(e));
-    else
-        PS_TRY(s->ops->step(s, &e->step, e->check, e->o.config->optimizer.clip_norm));
+        return s->ops->release_compute(s);
+    }
+    PS_TRY(look_back(e, false));
+    PS_TRY(s->ops->step(s, &e->step, e->check, e->o.config->optimizer.clip_norm));
     return s->ops->release_compute(s);
 }
 
