@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "finite.h"
 #include "mem.h"
 
 ps_err ps_coded_chunk_init(ps_coded_chunk *c, const ps_chunk_codec *codec,
@@ -30,19 +31,17 @@ void ps_coded_chunk_start(ps_coded_chunk *c, const float *weights)
     if (c->told) memcpy(c->told, weights, c->chunk->count * sizeof *weights);
 }
 
-static void add_to(float *restrict out, const float *restrict a, uint64_t n)
+/* Whose gradient made the sum not finite, if it is one's. */
+static ps_err check_ranks(const ps_coded_chunk *c, const ps_aggregate *a, ps_codec by,
+                          uint64_t bytes, const void *const *payloads, int n,
+                          uint64_t step, float *scratch)
 {
-#pragma omp simd
-    for (uint64_t i = 0; i < n; i++)
-        out[i] += a[i];
-}
-
-static void subtract(float *restrict out, const float *restrict a,
-                     const float *restrict b, uint64_t n)
-{
-#pragma omp simd
-    for (uint64_t i = 0; i < n; i++)
-        out[i] = a[i] - b[i];
+    for (int r = 0; r < n; r++) {
+        PS_TRY(
+            ps_chunk_codec_decode(c->codec, c->chunk, by, payloads[r], bytes, scratch));
+        PS_TRY(ps_aggregate_check(a, scratch, r, step));
+    }
+    return PS_OK;
 }
 
 ps_err ps_coded_chunk_sum(const ps_coded_chunk *c, const ps_aggregate *a,
@@ -52,28 +51,21 @@ ps_err ps_coded_chunk_sum(const ps_coded_chunk *c, const ps_aggregate *a,
     const ps_codec by = ps_chunk_codec_of(c->codec, c->chunk, PS_CODED_GRADIENT, step);
     const uint64_t bytes = ps_chunk_codec_bytes(c->codec, c->chunk, by);
     for (int r = 0; r < n; r++) {
-        float *to = r == 0 ? sum : scratch;
-        ps_err err =
-            ps_chunk_codec_decode(c->codec, c->chunk, by, payloads[r], bytes, to);
+        ps_err err = (r == 0 ? ps_chunk_codec_decode : ps_chunk_codec_decode_add)(
+            c->codec, c->chunk, by, payloads[r], bytes, sum);
         if (err != PS_OK)
             return ps_err_prefix(PS_ERR_PEER, "worker %d sent a payload with", r);
-        if (check) PS_TRY(ps_aggregate_check(a, to, r, step));
-        if (r > 0) add_to(sum, scratch, c->chunk->count);
     }
-    return PS_OK;
+    if (!check || ps_finite_all(sum, c->chunk->count)) return PS_OK;
+    return check_ranks(c, a, by, bytes, payloads, n, step, scratch);
 }
 
-ps_err ps_coded_chunk_reply(ps_coded_chunk *c, const float *weights, uint64_t version,
-                            float *scratch)
+void ps_coded_chunk_reply(ps_coded_chunk *c, const float *weights, uint64_t version)
 {
     const ps_chunk *chunk = c->chunk;
-    subtract(scratch, weights, c->told, chunk->count);
     uint64_t draw = ps_codec_draw(PS_CODEC_DRAW_REPLY, version, chunk->offset);
     const ps_codec by = ps_chunk_codec_of(c->codec, chunk, PS_CODED_CHANGE, version - 1);
     c->reply_codec = by;
     c->reply_bytes = ps_chunk_codec_bytes(c->codec, chunk, by);
-    ps_chunk_codec_encode(c->codec, chunk, by, scratch, NULL, draw, c->reply);
-    PS_TRY(ps_chunk_codec_decode(c->codec, chunk, by, c->reply, c->reply_bytes, scratch));
-    add_to(c->told, scratch, chunk->count);
-    return PS_OK;
+    ps_chunk_codec_encode_change(c->codec, chunk, by, weights, c->told, draw, c->reply);
 }

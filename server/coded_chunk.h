@@ -11,7 +11,7 @@
 #define PS_CODED_CHUNK_H
 
 #include "aggregate.h"
-#include "codec.h"
+#include "chunk_codec.h"
 
 typedef struct ps_coded_chunk {
     const ps_chunk_codec *codec; // borrowed
@@ -42,7 +42,6 @@ ps_err ps_coded_chunk_sum(const ps_coded_chunk *c, const ps_aggregate *a,
 
 /* New weights of a version (from 1): encodes their change into c->reply and updates
  * c->told. */
-ps_err ps_coded_chunk_reply(ps_coded_chunk *c, const float *weights, uint64_t version,
-                            float *scratch);
+void ps_coded_chunk_reply(ps_coded_chunk *c, const float *weights, uint64_t version);
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef PS_FRAME_CHECK_H
 #define PS_FRAME_CHECK_H
 
-#include "codec.h"
+#include "chunk_codec.h"
 #include "plan.h"
 #include "wire_socket.h"
 

@@ -278,8 +278,7 @@ static ps_err applied(ps_shard *s, owned_chunk *c)
 {
     ps_policy_applied(&c->policy);
     if (c->coded.coded)
-        PS_TRY(ps_coded_chunk_reply(&c->coded, c->memory.weights,
-                                    (uint64_t)c->policy.version, s->decoded));
+        ps_coded_chunk_reply(&c->coded, c->memory.weights, (uint64_t)c->policy.version);
     if (c == s->chunks)
         atomic_store_explicit(&s->steps, (uint64_t)c->policy.version,
                               memory_order_relaxed);

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "codec.h"
+#include "chunk_codec.h"
 #include "test_job.h"
 #include "wire_socket.h"
 #include "zsock.h"

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "codec.h"
+#include "chunk_codec.h"
 #include "rng.h"
 
 enum { N = 5000 };

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "codec.h"
+#include "chunk_codec.h"
 #include "credit.h"
 #include "log.h"
 #include "loss_scale.h"
@@ -67,7 +67,6 @@ struct ps_comm {
     uint8_t **encoded; // by chunk: its gradient, encoded, until the reply is here; NULL
                        // where it travels as float32
     float *residual;   // an arena: what the codec has not sent yet, or NULL
-    float *change;     // scratch of the largest chunk
     order *pending;    // by chunk: what its bit in `waiting` means
     // Orders: written by the main thread at tail, read by the thread at head.
     order *ring;
@@ -291,19 +290,6 @@ static ps_err check_weights(const ps_comm *c, const shard_link *l,
     return PS_OK;
 }
 
-/* The shard adds the same decoded change to what it believes that we have. */
-static ps_err add_change(ps_comm *c, const ps_chunk *chunk, ps_codec codec, float *params,
-                         zmq_msg_t *payload)
-{
-    PS_TRY(ps_chunk_codec_decode(&c->codec, chunk, codec, zmq_msg_data(payload),
-                                 zmq_msg_size(payload), c->change));
-    const float *restrict change = c->change;
-#pragma omp simd
-    for (uint64_t i = 0; i < chunk->count; i++)
-        params[i] += change[i];
-    return PS_OK;
-}
-
 static void copy_weights(const ps_comm *c, float *to, const float *from, uint64_t n)
 {
     if (c->stream) {
@@ -346,8 +332,10 @@ static ps_err take_weights(ps_comm *c, shard_link *l, const ps_wire_header *h,
     PS_TRY(take_scale(c, h));
     const ps_chunk *chunk = &c->plan->chunks[h->chunk];
     float *params = (float *)c->o.params->base + chunk->offset;
-    if (is_change(c, h))
-        PS_TRY(add_change(c, chunk, (ps_codec)h->codec, params, &f->payload));
+    if (is_change(c, h)) // the shard adds the same to what it believes that we have
+        PS_TRY(ps_chunk_codec_decode_add(&c->codec, chunk, (ps_codec)h->codec,
+                                         zmq_msg_data(&f->payload),
+                                         zmq_msg_size(&f->payload), params));
     else if (!l->shm)
         copy_weights(c, params, zmq_msg_data(&f->payload), chunk->count);
     else
@@ -716,8 +704,7 @@ static ps_err init_codec(ps_comm *c)
     }
     if (ps_codec_feeds_back(c->codec.codec))
         PS_TRY(ps_mem_zalloc_large(&c->residual, c->o.grads->bytes, "residuals"));
-    return ps_mem_zalloc_aligned(&c->change, c->plan->max_chunk_count * sizeof(float),
-                                 "a decoded chunk");
+    return PS_OK;
 }
 
 static ps_err init_scale(ps_comm *c)
@@ -836,7 +823,6 @@ void ps_comm_destroy(ps_comm **pointer)
         free(c->encoded[i]);
     free(c->encoded);
     free(c->residual);
-    free(c->change);
     free(c);
     *pointer = NULL;
 }

@@ -1,0 +1,184 @@
+#include "chunk_codec.h"
+
+#include <string.h>
+
+/* A chunk's payload: its tensors' pieces one after another. */
+typedef struct piece {
+    uint64_t offset, count; // elements, from the chunk's start
+    ps_codec codec;
+} piece;
+
+/* The part of tensor t that lies in the chunk. */
+static piece piece_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec codec,
+                      int t)
+{
+    const ps_tensor *tensor = &c->spec->tensors[t];
+    uint64_t begin = tensor->offset, end = tensor->offset + tensor->count;
+    uint64_t chunk_end = chunk->offset + chunk->count;
+    if (begin < chunk->offset) begin = chunk->offset;
+    if (end > chunk_end) end = chunk_end;
+    bool small = tensor->count * sizeof(float) < c->min_bytes;
+    return (piece){.offset = begin - chunk->offset,
+                   .count = end > begin ? end - begin : 0,
+                   .codec = small ? PS_CODEC_NONE : codec};
+}
+
+ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
+                           const ps_model_spec *spec)
+{
+    static const struct {
+        const char *name;
+        ps_codec codec;
+    } names[] = {{"none", PS_CODEC_NONE},     {"fp16", PS_CODEC_FP16},
+                 {"bf16", PS_CODEC_BF16},     {"int8", PS_CODEC_INT8},
+                 {"onebit", PS_CODEC_ONEBIT}, {"topk", PS_CODEC_TOPK}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(cfg->exchange.codec, names[i].name) != 0) continue;
+        *c = (ps_chunk_codec){.codec = names[i].codec,
+                              .topk = cfg->exchange.topk,
+                              .min_bytes = (uint64_t)cfg->exchange.codec_min,
+                              .warmup = (uint64_t)cfg->exchange.codec_warmup,
+                              .spec = spec};
+        return PS_OK;
+    }
+    return ps_err_set(
+        PS_ERR_CONFIG,
+        "exchange.codec: '%s' is none of none, fp16, bf16, int8, onebit, topk",
+        cfg->exchange.codec);
+}
+
+static ps_codec codec_in_step(const ps_chunk_codec *c, ps_coded what, uint64_t step)
+{
+    if (!ps_codec_feeds_back(c->codec)) return c->codec;
+    if (step < c->warmup) return PS_CODEC_INT8;
+    return what == PS_CODED_CHANGE ? PS_CODEC_ONEBIT : c->codec;
+}
+
+ps_codec ps_chunk_codec_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_coded what,
+                           uint64_t step)
+{
+    const ps_codec codec = codec_in_step(c, what, step);
+    for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++)
+        if (piece_of(c, chunk, codec, t).codec != PS_CODEC_NONE) return codec;
+    return PS_CODEC_NONE;
+}
+
+uint64_t ps_chunk_codec_bytes(const ps_chunk_codec *c, const ps_chunk *chunk,
+                              ps_codec codec)
+{
+    if (codec == PS_CODEC_NONE) return chunk->count * sizeof(float);
+    uint64_t bytes = 0;
+    for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
+        piece p = piece_of(c, chunk, codec, t);
+        bytes += ps_codec_bytes(p.codec, p.count, c->topk);
+    }
+    return bytes;
+}
+
+uint64_t ps_chunk_codec_most_bytes(const ps_chunk_codec *c, const ps_chunk *chunk,
+                                   ps_coded what)
+{
+    uint64_t first = ps_chunk_codec_bytes(c, chunk, ps_chunk_codec_of(c, chunk, what, 0));
+    uint64_t later =
+        ps_chunk_codec_bytes(c, chunk, ps_chunk_codec_of(c, chunk, what, UINT64_MAX));
+    return first > later ? first : later;
+}
+
+void ps_chunk_codec_step_bytes(const ps_chunk_codec *c, const ps_plan *plan,
+                               uint32_t shard, uint64_t *total, uint64_t *largest)
+{
+    *total = *largest = 0;
+    for (uint32_t i = 0; i < plan->n_chunks; i++) {
+        uint64_t bytes =
+            ps_chunk_codec_most_bytes(c, &plan->chunks[i], PS_CODED_GRADIENT);
+        if (bytes > *largest) *largest = bytes;
+        if (plan->chunks[i].shard == shard) *total += bytes;
+    }
+}
+
+void ps_chunk_codec_encode(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec codec,
+                           const float *values, float *residual, uint64_t draw, void *out)
+{
+    if (codec == PS_CODEC_NONE) {
+        ps_codec_encode(codec, 0, chunk->count, values, NULL, 0, out);
+        return;
+    }
+    uint8_t *at = out;
+    for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
+        const piece p = piece_of(c, chunk, codec, t);
+        const float *in = values + p.offset;
+        const uint64_t drawn = draw + chunk->offset + p.offset;
+        float *kept =
+            residual && ps_codec_feeds_back(p.codec) ? residual + p.offset : NULL;
+        if (c->overflow && p.codec == PS_CODEC_FP16)
+            ps_codec_encode_fp16_overflow(p.count, in, at);
+        else
+            ps_codec_encode(p.codec, c->topk, p.count, in, kept, drawn, at);
+        at += ps_codec_bytes(p.codec, p.count, c->topk);
+    }
+}
+
+void ps_chunk_codec_encode_change(const ps_chunk_codec *c, const ps_chunk *chunk,
+                                  ps_codec codec, const float *values, float *told,
+                                  uint64_t draw, void *out)
+{
+    if (codec == PS_CODEC_NONE) {
+        ps_codec_encode_change(codec, 0, chunk->count, values, told, 0, out);
+        return;
+    }
+    uint8_t *at = out;
+    for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
+        const piece p = piece_of(c, chunk, codec, t);
+        ps_codec_encode_change(p.codec, c->topk, p.count, values + p.offset,
+                               told + p.offset, draw + chunk->offset + p.offset, at);
+        at += ps_codec_bytes(p.codec, p.count, c->topk);
+    }
+}
+
+static ps_err check_bytes(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec codec,
+                          uint64_t bytes)
+{
+    const uint64_t wanted = ps_chunk_codec_bytes(c, chunk, codec);
+    if (bytes == wanted) return PS_OK;
+    return ps_err_set(PS_ERR_PROTOCOL, "%llu bytes for a chunk that takes %llu",
+                      (unsigned long long)bytes, (unsigned long long)wanted);
+}
+
+ps_err ps_chunk_codec_decode(const ps_chunk_codec *c, const ps_chunk *chunk,
+                             ps_codec codec, const void *payload, uint64_t bytes,
+                             float *out)
+{
+    PS_TRY(check_bytes(c, chunk, codec, bytes));
+    if (codec == PS_CODEC_NONE)
+        return ps_codec_decode(codec, 0, chunk->count, payload, bytes, out);
+    const uint8_t *at = payload;
+    uint64_t filled = 0;
+    for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
+        const piece p = piece_of(c, chunk, codec, t);
+        const uint64_t n = ps_codec_bytes(p.codec, p.count, c->topk);
+        if (p.count == 0) continue;
+        memset(out + filled, 0, (p.offset - filled) * sizeof *out);
+        PS_TRY(ps_codec_decode(p.codec, c->topk, p.count, at, n, out + p.offset));
+        filled = p.offset + p.count;
+        at += n;
+    }
+    memset(out + filled, 0, (chunk->count - filled) * sizeof *out);
+    return PS_OK;
+}
+
+ps_err ps_chunk_codec_decode_add(const ps_chunk_codec *c, const ps_chunk *chunk,
+                                 ps_codec codec, const void *payload, uint64_t bytes,
+                                 float *sum)
+{
+    PS_TRY(check_bytes(c, chunk, codec, bytes));
+    if (codec == PS_CODEC_NONE)
+        return ps_codec_decode_add(codec, 0, chunk->count, payload, bytes, sum);
+    const uint8_t *at = payload;
+    for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
+        const piece p = piece_of(c, chunk, codec, t);
+        const uint64_t n = ps_codec_bytes(p.codec, p.count, c->topk);
+        PS_TRY(ps_codec_decode_add(p.codec, c->topk, p.count, at, n, sum + p.offset));
+        at += n;
+    }
+    return PS_OK;
+}

@@ -1,0 +1,37 @@
+/* A codec's blocks, one at a time: what codec.c's loops over vectors are made of. A block
+ * lies in the first cache, so that what is done to it before and after (feedback, adding)
+ * costs no second way through memory.
+ */
+#ifndef PS_CODEC_BLOCK_H
+#define PS_CODEC_BLOCK_H
+
+#include <stdint.h>
+
+#include "err.h"
+
+enum { PS_CODEC_MAX_BLOCK = 1024 }; // elements
+
+/* Where an element's random numbers come from, and topk's share. */
+typedef struct ps_codec_how {
+    double topk;
+    uint32_t key; // of the vector
+} ps_codec_how;
+
+typedef struct ps_codec_block {
+    uint64_t size; // elements of a whole block, at most PS_CODEC_MAX_BLOCK
+    /* n elements, 1 .. size, in all of these. */
+    uint64_t (*bytes)(uint64_t n, double topk);
+    /* at: the block's first element in its vector. */
+    void (*encode)(uint64_t n, const float *v, const ps_codec_how *how, uint64_t at,
+                   uint8_t *out);
+    /* PROTOCOL for bytes that encode cannot have made; out is then undefined. */
+    ps_err (*decode)(uint64_t n, const uint8_t *in, double topk, float *out);
+} ps_codec_block;
+
+extern const ps_codec_block ps_codec_none_block, ps_codec_fp16_block, ps_codec_bf16_block,
+    ps_codec_int8_block, ps_codec_onebit_block, ps_codec_topk_block;
+
+/* fp16 where what it cannot hold becomes infinite instead of 65504. */
+extern const ps_codec_block ps_codec_fp16_overflow_block;
+
+#endif
