@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "chunk_codec.h"
 #include "cli.h"
 #include "exchange.h"
 #include "init_method.h"
@@ -65,8 +66,7 @@ static ps_err make(bench *b)
     PS_TRY(ps_model_spec_init(&b->spec, cfg));
     PS_TRY(ps_plan_init(
         &b->plan, &b->spec,
-        ps_plan_chunk_wanted(cfg->exchange.chunk,
-                             ps_init_method_is_loopback(b->cli->init_method)),
+        ps_chunk_size_wanted(cfg, ps_init_method_is_loopback(b->cli->init_method)),
         (uint32_t)(cfg->job.servers * cfg->server.shards)));
     PS_TRY(ps_optimizer_init(&b->optimizer, cfg));
     PS_TRY(ps_schedule_init(&b->schedule, cfg, b->n_warmup + b->n_steps));

@@ -24,6 +24,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "chunk_codec.h"
 #include "cli.h"
 #include "device.h"
 #include "exchange.h"
@@ -223,9 +224,9 @@ static ps_err set_up_model(rank_state *r, const ps_cli *cli, const char *states_
                           "teacher-forced parity needs a model without buffers");
     bool ps = strcmp(cfg->exchange.name, "ps") == 0;
     uint32_t shards = ps ? (uint32_t)(cfg->job.servers * cfg->server.shards) : 1;
-    uint64_t chunk = ps_plan_chunk_wanted(cfg->exchange.chunk,
-                                          ps_init_method_is_loopback(cli->init_method));
-    PS_TRY(ps_plan_init(&r->plan, &r->spec, chunk, shards));
+    ps_chunk_size size =
+        ps_chunk_size_wanted(cfg, ps_init_method_is_loopback(cli->init_method));
+    PS_TRY(ps_plan_init(&r->plan, &r->spec, size, shards));
     PS_TRY(ps_optimizer_init(&r->optimizer, cfg));
     PS_TRY(ps_schedule_init(&r->schedule, cfg, UINT32_MAX));
     r->teacher_optimizer = (ps_optimizer){.kind = PS_OPTIMIZER_SGD, .lr = r->teacher_lr};

@@ -23,8 +23,7 @@ static piece piece_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec c
                    .codec = small ? PS_CODEC_NONE : codec};
 }
 
-ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
-                           const ps_model_spec *spec)
+static bool codec_named(const char *name, ps_codec *codec)
 {
     static const struct {
         const char *name;
@@ -33,18 +32,39 @@ ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
                  {"bf16", PS_CODEC_BF16},     {"int8", PS_CODEC_INT8},
                  {"onebit", PS_CODEC_ONEBIT}, {"topk", PS_CODEC_TOPK}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strcmp(cfg->exchange.codec, names[i].name) != 0) continue;
-        *c = (ps_chunk_codec){.codec = names[i].codec,
-                              .topk = cfg->exchange.topk,
-                              .min_bytes = (uint64_t)cfg->exchange.codec_min,
-                              .warmup = (uint64_t)cfg->exchange.codec_warmup,
-                              .spec = spec};
-        return PS_OK;
+        if (strcmp(name, names[i].name) != 0) continue;
+        *codec = names[i].codec;
+        return true;
     }
-    return ps_err_set(
-        PS_ERR_CONFIG,
-        "exchange.codec: '%s' is none of none, fp16, bf16, int8, onebit, topk",
-        cfg->exchange.codec);
+    return false;
+}
+
+ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
+                           const ps_model_spec *spec)
+{
+    ps_codec codec;
+    if (!codec_named(cfg->exchange.codec, &codec))
+        return ps_err_set(
+            PS_ERR_CONFIG,
+            "exchange.codec: '%s' is none of none, fp16, bf16, int8, onebit, topk",
+            cfg->exchange.codec);
+    *c = (ps_chunk_codec){.codec = codec,
+                          .topk = cfg->exchange.topk,
+                          .min_bytes = (uint64_t)cfg->exchange.codec_min,
+                          .warmup = (uint64_t)cfg->exchange.codec_warmup,
+                          .spec = spec};
+    return PS_OK;
+}
+
+ps_chunk_size ps_chunk_size_wanted(const ps_config *cfg, bool one_host)
+{
+    const uint64_t many = 1 << 20;
+    ps_codec codec;
+    if (!codec_named(cfg->exchange.codec, &codec)) codec = PS_CODEC_NONE;
+    const uint64_t bytes = ps_codec_bytes(codec, many, cfg->exchange.topk);
+    return (ps_chunk_size){.bytes = (uint64_t)cfg->exchange.chunk,
+                           .one_host = one_host,
+                           .travels = (float)bytes / (float)(many * sizeof(float))};
 }
 
 static ps_codec codec_in_step(const ps_chunk_codec *c, ps_coded what, uint64_t step)

@@ -55,6 +55,11 @@ uint64_t ps_chunk_codec_most_bytes(const ps_chunk_codec *c, const ps_chunk *chun
 void ps_chunk_codec_step_bytes(const ps_chunk_codec *c, const ps_plan *plan,
                                uint32_t shard, uint64_t *total, uint64_t *largest);
 
+/* What the configuration makes of its chunks' size. one_host: ps_init_method_is_loopback,
+ * for who finds the coordinator there is on its host: every process knows the same
+ * without asking. */
+ps_chunk_size ps_chunk_size_wanted(const ps_config *cfg, bool one_host);
+
 /* values and residual (may be NULL) are the chunk's own (chunk->count elements). The gaps
  * between tensors do not travel. */
 void ps_chunk_codec_encode(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec codec,

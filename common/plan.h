@@ -31,25 +31,24 @@ typedef struct ps_plan {
     uint64_t hash; // over the tensors (name, shape, offset), the chunks and their shards
 } ps_plan;
 
-/* Sizes of chunks that stand for "what suits the exchange". */
-enum { PS_CHUNK_AUTO = 0, PS_CHUNK_AUTO_ONE_HOST = 1 };
+/* How large chunks are to be, by what their exchange is like. */
+typedef struct ps_chunk_size {
+    uint64_t bytes; // of float32: the largest wanted, in whole blocks; 0: what suits
+    bool one_host;  // no network between workers and servers
+    float travels;  // the share of those bytes that travels; 0: all
+} ps_chunk_size;
 
-/* chunk_bytes: the largest chunk wanted, in whole blocks; or one of the above:
- * ps_plan_auto_chunk_bytes, or somewhat less where the shards are evener for it. CONFIG
- * when there are more shards than chunks can be made for; NOMEM. plan is safe for fini
- * after a failure. */
-ps_err ps_plan_init(ps_plan *plan, const ps_model_spec *spec, uint64_t chunk_bytes,
+/* size.bytes 0 is ps_plan_auto_chunk_bytes, or somewhat less where the shards are evener
+ * for it. CONFIG when there are more shards than chunks can be made for; NOMEM. plan is
+ * safe for fini after a failure. */
+ps_err ps_plan_init(ps_plan *plan, const ps_model_spec *spec, ps_chunk_size size,
                     uint32_t n_shards);
 void ps_plan_fini(ps_plan *plan);
 
 /* Pure: the size that fills and drains the pipe of a step of `bytes` quickly without
  * paying for too many messages, a multiple of a block: over a network about sqrt(bytes)
- * scaled, 48 KiB .. 1 MiB; on one host 512 KiB; less for a small model of many shards. */
-uint64_t ps_plan_auto_chunk_bytes(uint64_t bytes, uint32_t n_shards, bool one_host);
-
-/* configured: exchange.chunk, 0: auto. one_host: ps_init_method_is_loopback, for who
- * finds the coordinator there is on its host: every process knows the same without
- * asking. */
-uint64_t ps_plan_chunk_wanted(int64_t configured, bool one_host);
+ * scaled, 48 KiB .. 1 MiB of what travels; on one host 512 KiB; less for a small model of
+ * many shards. */
+uint64_t ps_plan_auto_chunk_bytes(uint64_t bytes, uint32_t n_shards, ps_chunk_size size);
 
 #endif

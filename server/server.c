@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "chunk_codec.h"
 #include "init_method.h"
 #include "log.h"
 #include "mem.h"
@@ -70,12 +71,11 @@ ps_err ps_server_create(const ps_server_options *options, ps_server **out)
     s->event_fd = -1;
     s->n_shards = (int)options->config->server.shards;
     uint32_t all = (uint32_t)(options->n_servers * s->n_shards);
-    uint64_t chunk_bytes =
-        ps_plan_chunk_wanted(options->config->exchange.chunk,
-                             ps_init_method_is_loopback(options->init_method));
+    ps_chunk_size size = ps_chunk_size_wanted(
+        options->config, ps_init_method_is_loopback(options->init_method));
     ps_err err;
     PS_TRY_GOTO(ps_model_spec_init(&s->spec, options->config), err, out);
-    PS_TRY_GOTO(ps_plan_init(&s->plan, &s->spec, chunk_bytes, all), err, out);
+    PS_TRY_GOTO(ps_plan_init(&s->plan, &s->spec, size, all), err, out);
     PS_TRY_GOTO(ps_optimizer_init(&s->optimizer, options->config), err, out);
     PS_TRY_GOTO(make_context(s), err, out);
     PS_TRY_GOTO(make_shards(s), err, out);

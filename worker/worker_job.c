@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "chunk_codec.h"
 #include "device_stream.h"
 #include "init_method.h"
 #include "init_weights.h"
@@ -75,9 +76,9 @@ static ps_err plan_job(job *j)
         return ps_err_set(PS_ERR_CONFIG, "exchange.name is ps, but job.servers is 0");
     PS_TRY(ps_model_spec_init(&j->spec, c));
     uint32_t shards = is_ps(j) ? (uint32_t)(j->n_servers * c->server.shards) : 1;
-    uint64_t chunk = ps_plan_chunk_wanted(
-        c->exchange.chunk, ps_init_method_is_loopback(j->cli->init_method));
-    PS_TRY(ps_plan_init(&j->plan, &j->spec, chunk, shards));
+    ps_chunk_size size =
+        ps_chunk_size_wanted(c, ps_init_method_is_loopback(j->cli->init_method));
+    PS_TRY(ps_plan_init(&j->plan, &j->spec, size, shards));
     return ps_optimizer_init(&j->optimizer, c);
 }
 

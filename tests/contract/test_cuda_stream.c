@@ -94,7 +94,7 @@ static void rig_init(rig *r, const char *optimizer, const char *more)
     memset(r, 0, sizeof *r);
     check(ps_config_load(&r->cfg, NULL, overrides, 6));
     check(ps_model_spec_init(&r->spec, &r->cfg));
-    check(ps_plan_init(&r->plan, &r->spec, 0, 1));
+    check(ps_plan_init(&r->plan, &r->spec, (ps_chunk_size){0}, 1));
     check(ps_optimizer_init(&r->optimizer, &r->cfg));
     check(ps_schedule_init(&r->schedule, &r->cfg, STEPS));
     const ps_device_options device = {

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "chunk_codec.h"
 #include "exchange.h"
 #include "grad_norm.h"
 #include "test_job.h"
@@ -304,7 +305,7 @@ static ps_err make_rank(rank_thread *r, rank_state *s)
     const ps_config *cfg = &r->job->cfg;
     int shards = r->run->servers ? r->run->servers * (int)cfg->server.shards : 1;
     PS_TRY(ps_model_spec_init(&s->spec, cfg));
-    PS_TRY(ps_plan_init(&s->plan, &s->spec, (uint64_t)cfg->exchange.chunk,
+    PS_TRY(ps_plan_init(&s->plan, &s->spec, ps_chunk_size_wanted(cfg, false),
                         (uint32_t)shards));
     PS_TRY(ps_optimizer_init(&s->opt, cfg));
     PS_TRY(ps_schedule_init(&s->schedule, cfg, STEPS));

@@ -77,7 +77,7 @@ static ps_err set_up(rank_run *r)
     const job *j = r->job;
     PS_TRY(ps_config_load(&r->cfg, NULL, j->overrides, j->n_overrides));
     PS_TRY(ps_model_spec_init(&r->spec, &r->cfg));
-    PS_TRY(ps_plan_init(&r->plan, &r->spec, 0, 1));
+    PS_TRY(ps_plan_init(&r->plan, &r->spec, (ps_chunk_size){0}, 1));
     PS_TRY(ps_optimizer_init(&r->optimizer, &r->cfg));
     PS_TRY(ps_schedule_init(&r->schedule, &r->cfg, 100));
     size_t bytes = r->spec.arena_count * sizeof(float);

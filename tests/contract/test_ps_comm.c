@@ -96,7 +96,8 @@ static void rig_init(rig *r, const char *const *sets, int n_sets, const float *s
     test_job_start(&r->job, 0, 1, sets, n_sets);
     r->job.servers = 1;
     assert_int_equal(ps_model_spec_init(&r->spec, &r->job.cfg), PS_OK);
-    assert_int_equal(ps_plan_init(&r->plan, &r->spec, 16384, 1), PS_OK);
+    assert_int_equal(ps_plan_init(&r->plan, &r->spec, (ps_chunk_size){.bytes = 16384}, 1),
+                     PS_OK);
     r->server = (dead_server){.job = &r->job, .plan = &r->plan, .scales = scales};
     r->context = zmq_ctx_new();
     const ps_zsock_options router = {.type = ZMQ_ROUTER};

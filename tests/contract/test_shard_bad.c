@@ -66,7 +66,8 @@ static void open_job_of(bare_job *b, int workers, const char *codec, const char 
     *b = (bare_job){.workers = workers};
     test_job_start(&b->job, 1, workers, sets, 6);
     assert_int_equal(ps_model_spec_init(&b->spec, &b->job.cfg), PS_OK);
-    assert_int_equal(ps_plan_init(&b->plan, &b->spec, 16384, 1), PS_OK);
+    assert_int_equal(ps_plan_init(&b->plan, &b->spec, (ps_chunk_size){.bytes = 16384}, 1),
+                     PS_OK);
     joiner j[WORKERS_MAX];
     for (int r = 0; r < workers; r++) {
         j[r] = (joiner){.b = b, .rank = r};

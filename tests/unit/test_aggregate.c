@@ -77,7 +77,8 @@ static void run_chunks(const fixture *f, uint64_t chunk_bytes, int ranks, int st
                        bool keep_sum, float *params, float *copy)
 {
     ps_plan plan;
-    assert_int_equal(ps_plan_init(&plan, &f->spec, chunk_bytes, 1), PS_OK);
+    assert_int_equal(
+        ps_plan_init(&plan, &f->spec, (ps_chunk_size){.bytes = chunk_bytes}, 1), PS_OK);
     memcpy(params, f->start, f->spec.arena_count * sizeof *params);
     for (uint32_t c = 0; c < plan.n_chunks; c++) {
         const ps_chunk *chunk = &plan.chunks[c];

@@ -118,7 +118,7 @@ static void test_fp16_overflows_where_it_is_asked_to(void **state)
     ps_chunk_codec c;
     assert_int_equal(ps_config_load(&cfg, NULL, sets, 5), PS_OK);
     assert_int_equal(ps_model_spec_init(&spec, &cfg), PS_OK);
-    assert_int_equal(ps_plan_init(&plan, &spec, 0, 1), PS_OK);
+    assert_int_equal(ps_plan_init(&plan, &spec, (ps_chunk_size){0}, 1), PS_OK);
     assert_int_equal(ps_chunk_codec_init(&c, &cfg, &spec), PS_OK);
     const ps_chunk *chunk = &plan.chunks[plan.n_chunks - 1];
     float values[64] = {65504, -65519, 65520, -1e9f}, out[64];

@@ -41,7 +41,9 @@ static void make(fixture *f)
 static double norm_by(const fixture *f, uint64_t chunk_bytes, uint32_t shards)
 {
     ps_plan plan;
-    assert_int_equal(ps_plan_init(&plan, &f->spec, chunk_bytes, shards), PS_OK);
+    assert_int_equal(
+        ps_plan_init(&plan, &f->spec, (ps_chunk_size){.bytes = chunk_bytes}, shards),
+        PS_OK);
     uint64_t total = ps_grad_norm_blocks(&f->spec), seen = 0;
     double *sums = malloc(total * sizeof *sums);
     for (uint32_t i = 0; i < plan.n_chunks; i++) {

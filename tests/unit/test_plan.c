@@ -90,7 +90,8 @@ static void random_models_are_covered_and_balanced(void **state)
         for (uint32_t shards = 1; shards <= 16; shards++) {
             ps_plan plan;
             uint64_t chunk = sizes[(unsigned)round % 5];
-            ps_err err = ps_plan_init(&plan, &f.spec, chunk, shards);
+            ps_err err =
+                ps_plan_init(&plan, &f.spec, (ps_chunk_size){.bytes = chunk}, shards);
             if (err != PS_OK) {
                 assert_int_equal(err, PS_ERR_CONFIG);
                 assert_non_null(strstr(ps_err_message(), "chunks"));
@@ -125,7 +126,8 @@ static void shipped_models_balance_within_five_percent(void **state)
         load(files[i], &cfg, &spec);
         for (uint32_t shards = 1; shards <= 8; shards++) {
             ps_plan plan;
-            assert_int_equal(ps_plan_init(&plan, &spec, 0, shards), PS_OK);
+            assert_int_equal(ps_plan_init(&plan, &spec, (ps_chunk_size){0}, shards),
+                             PS_OK);
             assert_covers(&plan, &spec);
             uint64_t most = 0;
             for (uint32_t s = 0; s < shards; s++)
@@ -141,7 +143,8 @@ static void shipped_models_balance_within_five_percent(void **state)
 static uint64_t hash_of(const fake *f, uint64_t chunk, uint32_t shards)
 {
     ps_plan plan;
-    assert_int_equal(ps_plan_init(&plan, &f->spec, chunk, shards), PS_OK);
+    assert_int_equal(
+        ps_plan_init(&plan, &f->spec, (ps_chunk_size){.bytes = chunk}, shards), PS_OK);
     uint64_t hash = plan.hash;
     ps_plan_fini(&plan);
     return hash;
@@ -173,7 +176,9 @@ static void a_bias_rides_with_the_end_of_its_weight(void **state)
     add(&f, 20 * PS_NORM_BLOCK);
     add(&f, 128);
     ps_plan plan;
-    assert_int_equal(ps_plan_init(&plan, &f.spec, 8 * BLOCK_BYTES, 1), PS_OK);
+    assert_int_equal(
+        ps_plan_init(&plan, &f.spec, (ps_chunk_size){.bytes = 8 * BLOCK_BYTES}, 1),
+        PS_OK);
     assert_int_equal(plan.n_chunks, 3); // 20 blocks and a bias in parts of at most 8
     assert_int_equal(plan.chunks[0].first_tensor, 0);
     assert_int_equal(plan.chunks[0].last_tensor, 1);
@@ -184,23 +189,30 @@ static void a_bias_rides_with_the_end_of_its_weight(void **state)
 /* What was measured on 1 Gbit/s links: 64 KiB for 25 MB, 48 KiB for 4.8 MB. */
 static void the_automatic_size_grows_with_the_root(void **state)
 {
-    uint64_t at_25 = ps_plan_auto_chunk_bytes(25u << 20, 4, false);
+    const ps_chunk_size network = {0};
+    uint64_t at_25 = ps_plan_auto_chunk_bytes(25u << 20, 4, network);
     assert_int_equal(at_25, 64 << 10);
-    assert_int_equal(ps_plan_auto_chunk_bytes(4800000, 4, false), 48 << 10);
-    assert_int_equal(ps_plan_auto_chunk_bytes(UINT64_C(1) << 40, 1, false), 1 << 20);
-    assert_int_equal(ps_plan_auto_chunk_bytes(100, 16, false), BLOCK_BYTES);
+    assert_int_equal(ps_plan_auto_chunk_bytes(4800000, 4, network), 48 << 10);
+    assert_int_equal(ps_plan_auto_chunk_bytes(UINT64_C(1) << 40, 1, network), 1 << 20);
+    assert_int_equal(ps_plan_auto_chunk_bytes(100, 16, network), BLOCK_BYTES);
     assert_int_equal(at_25 % BLOCK_BYTES, 0);
 }
 
 /* On one host: 512 KiB. */
 static void one_host_wants_larger_chunks(void **state)
 {
-    assert_int_equal(ps_plan_auto_chunk_bytes(25u << 20, 4, true), 512 << 10);
-    assert_int_equal(ps_plan_auto_chunk_bytes(100, 16, true), BLOCK_BYTES);
-    assert_int_equal(ps_plan_chunk_wanted(0, true), PS_CHUNK_AUTO_ONE_HOST);
-    assert_int_equal(ps_plan_chunk_wanted(0, false), PS_CHUNK_AUTO);
-    assert_int_equal(ps_plan_chunk_wanted(65536, true), 65536);
-    assert_int_equal(ps_plan_chunk_wanted(1, true), 2); // a block, not "auto"
+    const ps_chunk_size here = {.one_host = true};
+    assert_int_equal(ps_plan_auto_chunk_bytes(25u << 20, 4, here), 512 << 10);
+    assert_int_equal(ps_plan_auto_chunk_bytes(100, 16, here), BLOCK_BYTES);
+}
+
+/* What a codec shrinks is cut into as much larger chunks, but a shard keeps four. */
+static void codecs_want_larger_chunks(void **state)
+{
+    const ps_chunk_size half = {.travels = 0.5f}, twentieth = {.travels = 0.05f};
+    assert_int_equal(ps_plan_auto_chunk_bytes(4800000, 4, half), 96 << 10);
+    uint64_t least = ps_plan_auto_chunk_bytes(4800000, 4, twentieth);
+    assert_true(least <= 4800000 / 16 && least > 4800000 / 16 - BLOCK_BYTES);
 }
 
 static void more_shards_than_chunks_is_an_error(void **state)
@@ -210,12 +222,12 @@ static void more_shards_than_chunks_is_an_error(void **state)
     add(&f, 100);
     add(&f, 100);
     ps_plan plan;
-    assert_int_equal(ps_plan_init(&plan, &f.spec, 0, 2), PS_OK);
+    assert_int_equal(ps_plan_init(&plan, &f.spec, (ps_chunk_size){0}, 2), PS_OK);
     assert_int_equal(plan.n_chunks, 2);
     ps_plan_fini(&plan);
-    assert_int_equal(ps_plan_init(&plan, &f.spec, 0, 3), PS_ERR_CONFIG);
+    assert_int_equal(ps_plan_init(&plan, &f.spec, (ps_chunk_size){0}, 3), PS_ERR_CONFIG);
     ps_plan_fini(&plan);
-    assert_int_equal(ps_plan_init(&plan, &f.spec, 0, 0), PS_ERR_ARG);
+    assert_int_equal(ps_plan_init(&plan, &f.spec, (ps_chunk_size){0}, 0), PS_ERR_ARG);
     ps_plan_fini(&plan);
 }
 
@@ -228,6 +240,7 @@ int main(void)
         cmocka_unit_test(a_bias_rides_with_the_end_of_its_weight),
         cmocka_unit_test(the_automatic_size_grows_with_the_root),
         cmocka_unit_test(one_host_wants_larger_chunks),
+        cmocka_unit_test(codecs_want_larger_chunks),
         cmocka_unit_test(more_shards_than_chunks_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
