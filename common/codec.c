@@ -156,6 +156,10 @@ ps_err ps_codec_decode_add(ps_codec codec, double topk, uint64_t n, const void *
     const uint8_t *in = payload;
     for (uint64_t at = 0; at < n; at += b->size, in += stride) {
         const uint64_t m = block_at(n, at, b->size);
+        if (b->add) {
+            PS_TRY(b->add(m, in, topk, sum + at));
+            continue;
+        }
         PS_TRY(b->decode(m, in, topk, values));
         add(sum + at, values, m);
     }

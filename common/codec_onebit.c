@@ -155,4 +155,4 @@ static ps_err onebit_decode(uint64_t n, const uint8_t *in, double topk, float *o
 }
 
 const ps_codec_block ps_codec_onebit_block = {BLOCK, onebit_bytes, onebit_encode,
-                                              onebit_decode};
+                                              onebit_decode, NULL};

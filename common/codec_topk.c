@@ -21,29 +21,23 @@ static uint64_t topk_bytes(uint64_t n, double topk)
     return 4 + k + (k + 1) / 2;
 }
 
-static uint32_t count_from(uint64_t n, const uint32_t *restrict a, uint32_t least)
+static uint16_t count_from(uint64_t n, const uint16_t *restrict a, uint16_t least)
 {
-    uint32_t count = 0;
+    uint16_t count = 0; // a block has fewer elements than it can count
 #pragma omp simd reduction(+ : count)
     for (uint64_t i = 0; i < n; i++)
-        count += a[i] >= least;
+        count = (uint16_t)(count + (a[i] >= least));
     return count;
 }
 
-/* The largest number that at least k of a (at most `most`, below 2^31) reach, or one that
- * exactly k reach: down by octaves of float32, then bisection. A block lies in the first
- * cache, and a count is a few vectors. */
-static uint32_t topk_threshold(uint64_t n, const uint32_t *a, uint64_t k, uint32_t most)
+/* The largest number in [low, high) that at least k of a reach, or one that exactly k
+ * reach; low is such a number, high is none. */
+static uint32_t bisect(uint64_t n, const uint16_t *a, uint64_t k, uint32_t low,
+                       uint32_t high)
 {
-    uint32_t high = most + 1, low = most, step = 1u << 23; // fewer than k reach high
-    for (uint32_t count; (count = count_from(n, a, low)) <= k; step *= 2) {
-        if (count == k) return low;
-        high = low;
-        low = low > step ? low - step : 0;
-    }
     while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        uint32_t count = count_from(n, a, middle);
+        const uint32_t middle = low + (high - low) / 2;
+        const uint64_t count = count_from(n, a, (uint16_t)middle);
         if (count == k) return middle;
         if (count > k)
             low = middle;
@@ -53,31 +47,84 @@ static uint32_t topk_threshold(uint64_t n, const uint32_t *a, uint64_t k, uint32
     return low;
 }
 
+/* The same of all numbers: down by octaves of float32's upper half, then bisection. */
+static uint32_t upper_threshold(uint64_t n, const uint16_t *a, uint64_t k, uint32_t most)
+{
+    uint32_t high = most + 1, low = most;
+    for (uint32_t step = 1u << 7; low > 0; step *= 2) {
+        const uint64_t count = count_from(n, a, (uint16_t)low);
+        if (count == k) return low;
+        if (count > k) break;
+        high = low;
+        low = low > step ? low - step : 0;
+    }
+    return bisect(n, a, k, low, high);
+}
+
+/* The largest number that at least k of a (at most `most`, below 2^31) reach, or one that
+ * exactly k reach: first by the upper halves, of which a vector holds twice as many, then
+ * among those whose upper half is the same. */
+static inline uint32_t threshold(uint64_t n, const uint32_t *restrict a, uint64_t k,
+                                 uint32_t most)
+{
+    uint16_t half[BLOCK];
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++)
+        half[i] = (uint16_t)(a[i] >> 16);
+    const uint32_t upper = upper_threshold(n, half, k, most >> 16);
+    if (count_from(n, half, (uint16_t)upper) == k) return upper << 16;
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++) {
+        const uint32_t rest = a[i] & 0xFFFFu, u = a[i] >> 16;
+        half[i] = (uint16_t)(u > upper ? 0xFFFFu : u == upper ? rest : 0u);
+    }
+    return upper << 16 | bisect(n, half, k, 0, 0x10000u);
+}
+
+/* chosen: 1 for the k largest, the lower index first among equals. */
+static inline void choose(uint64_t n, const uint32_t *restrict a, uint64_t k,
+                          uint32_t most, uint8_t *restrict chosen)
+{
+    const uint32_t least = threshold(n, a, k, most);
+    uint16_t reach = 0, above = 0;
+#pragma omp simd reduction(+ : reach, above)
+    for (uint64_t i = 0; i < n; i++) {
+        chosen[i] = a[i] >= least;
+        reach = (uint16_t)(reach + (a[i] >= least));
+        above = (uint16_t)(above + (a[i] > least));
+    }
+    uint64_t ties = k - above; // so many of those that equal it
+    for (uint64_t i = 0; i < n && reach > k; i++) {
+        if (a[i] != least) continue;
+        chosen[i] = ties > 0;
+        ties -= chosen[i];
+    }
+}
+
+/* The indices of the k largest, ascending; index[k] may be written to as well. */
+static inline void find_largest(uint64_t n, const float *restrict v, uint32_t most,
+                                uint64_t k, uint8_t *restrict index)
+{
+    uint32_t a[BLOCK];
+    uint8_t chosen[BLOCK];
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++)
+        a[i] = ps_float_bits(v[i]) & 0x7FFFFFFFu;
+    choose(n, a, k, most, chosen);
+    uint64_t found = 0;
+    // Without branches: which are taken cannot be foreseen.
+    for (uint64_t i = 0; i < n; i++) {
+        index[found] = (uint8_t)i;
+        found += chosen[i];
+    }
+}
+
 /* Powers of sqrt(1/2), and the least share of the scale that each stands for.
  * Logarithmic, for what is chosen spans a decade and Adam cares for ratios. */
 static const float topk_levels[8] = {1,     0.70710678f, 0.5f,   0.35355339f,
                                      0.25f, 0.1767767f,  0.125f, 0.0f};
 static const float topk_least[7] = {0.84089642f, 0.59460356f, 0.42044821f, 0.29730178f,
                                     0.2102241f,  0.14865089f, 0.10511205f};
-
-/* The indices of the k largest, ascending; index[k] may be written to as well. */
-static void topk_choose(uint64_t n, const float *restrict v, uint32_t most, uint64_t k,
-                        uint8_t *restrict index)
-{
-    uint32_t a[BLOCK];
-#pragma omp simd
-    for (uint64_t i = 0; i < n; i++)
-        a[i] = ps_float_bits(v[i]) & 0x7FFFFFFFu;
-    const uint32_t least = topk_threshold(n, a, k, most);
-    uint64_t ties = k - count_from(n, a, least + 1), found = 0;
-    // Without branches: which are taken cannot be foreseen.
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t tie = (a[i] == least) & (ties > 0);
-        index[found] = (uint8_t)i;
-        found += (a[i] > least) | tie;
-        ties -= tie;
-    }
-}
 
 /* 4 bits for each of v. */
 static void topk_values(uint64_t n, const float *restrict v, float scale,
@@ -104,7 +151,10 @@ static void topk_encode(uint64_t n, const float *v, const ps_codec_how *how, uin
     uint8_t index[BLOCK + 1], values[BLOCK + 1];
     const uint32_t most = ps_codec_largest_bits(n, v);
     const float scale = ps_float_of_bits(most);
-    topk_choose(n, v, most, k, index);
+    if (n == BLOCK)
+        find_largest(BLOCK, v, most, k, index);
+    else
+        find_largest(n, v, most, k, index);
     for (uint64_t i = 0; i < k; i++)
         chosen[i] = v[index[i]];
     topk_values(k, chosen, scale, values);
@@ -115,24 +165,31 @@ static void topk_encode(uint64_t n, const float *v, const ps_codec_how *how, uin
         out[4 + k + i / 2] = (uint8_t)(values[i] | values[i + 1] << 4);
 }
 
-static ps_err topk_decode(uint64_t n, const uint8_t *in, double topk, float *out)
+/* Adds the block's k elements to sum. */
+static ps_err topk_add(uint64_t n, const uint8_t *in, double topk, float *sum)
 {
     const uint64_t k = topk_count(n, topk);
     const uint8_t *index = in + 4, *values = index + k;
-    float scale;
+    float scale, levels[16];
     memcpy(&scale, in, 4);
-    memset(out, 0, n * sizeof *out);
+    for (int i = 0; i < 8; i++)
+        levels[8 + i] = -(levels[i] = topk_levels[i] * scale);
     int last = -1;
     for (uint64_t i = 0; i < k; last = index[i++]) {
         if (index[i] <= last || index[i] >= n)
             return ps_err_set(PS_ERR_PROTOCOL,
                               "topk: index %u of a block of %llu is not above %d",
                               index[i], (unsigned long long)n, last);
-        uint32_t value = values[i / 2] >> (i % 2 * 4) & 15u;
-        float a = topk_levels[value & 7u] * scale;
-        out[index[i]] = value & 8u ? -a : a;
+        sum[index[i]] += levels[values[i / 2] >> (i % 2 * 4) & 15u];
     }
     return PS_OK;
 }
 
-const ps_codec_block ps_codec_topk_block = {BLOCK, topk_bytes, topk_encode, topk_decode};
+static ps_err topk_decode(uint64_t n, const uint8_t *in, double topk, float *out)
+{
+    memset(out, 0, n * sizeof *out);
+    return topk_add(n, in, topk, out);
+}
+
+const ps_codec_block ps_codec_topk_block = {BLOCK, topk_bytes, topk_encode, topk_decode,
+                                            topk_add};
