@@ -62,16 +62,16 @@ static void cut_at(cutter *c, uint64_t begin, int first, int last)
     c->end = begin;
 }
 
-/* The large tensor and the small open ones behind it, last of them `last`, in even parts
- * of whole blocks: a bias rides with the end of its weight. */
+/* The large tensor and the small open ones behind it, last of them `last`, in parts of
+ * whole blocks that differ by one block at most: a bias rides with the end of its weight.
+ */
 static void cut_large(cutter *c, int tensor, int last)
 {
     const ps_tensor *t = &c->spec->tensors[tensor];
     uint64_t total = (c->end - t->offset + PS_NORM_BLOCK - 1) / PS_NORM_BLOCK;
     uint64_t parts = (total + c->blocks - 1) / c->blocks;
-    uint64_t part = (total + parts - 1) / parts * PS_NORM_BLOCK;
     for (uint64_t k = parts; k-- > 0;) {
-        uint64_t begin = t->offset + k * part;
+        uint64_t begin = t->offset + k * total / parts * PS_NORM_BLOCK;
         if (begin >= t->offset + t->count) continue; // no cut behind the tensor's end
         cut_at(c, begin, tensor, last);
         last = tensor;
