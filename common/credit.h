@@ -32,8 +32,8 @@ static inline uint64_t ps_credit_element_bytes(bool coded)
     return coded ? 2 * sizeof(float) : sizeof(float);
 }
 
-/* configured: exchange.credit, 0 for auto (128 KiB, at least two of the largest
- * payload, at most all of a step's). shard_bytes and
+/* configured: exchange.credit, 0 for auto (a sixth of a step's bytes, 64 to 128 KiB, at
+ * least two of the largest payload, at most all of a step's). shard_bytes and
  * largest_bytes are those of gradients: first weights may be larger, but their bytes are
  * returned at once. Pure; the same on both sides. */
 ps_credit ps_credit_of_shard(uint64_t configured, uint64_t shard_bytes,

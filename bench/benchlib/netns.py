@@ -28,9 +28,9 @@ def _ip(*words, check=True):
 
 def why_not():
     """None where hosts can be emulated, else the reason and what would mend it."""
-    for tool in ("ip", "tc"):
+    for tool, package in (("ip", "iproute2"), ("tc", "iproute2"), ("taskset", "util-linux")):
         if not shutil.which(tool):
-            return f"no program {tool}: install iproute2"
+            return f"no program {tool}: install {package}"
     if os.geteuid() != 0:
         return "network namespaces need root: start it with sudo"
     name = f"pstrain-{os.getpid()}-{secrets.token_hex(3)}-try"
@@ -143,8 +143,15 @@ class Hosts:
             _delete(self.made.pop())
 
     def prefix(self, kind, rank):
-        """In front of a command that runs on that host."""
-        return ["ip", "netns", "exec", f"{self.prefix_name}-{kind[0]}{rank}"]
+        """In front of a command that runs on that host.
+
+        A host has a processor of its own kind: hosts take turns at this machine's, and stay
+        there. Left to the scheduler, one of four equal workers had half of two processors
+        for some tens of milliseconds, and all others waited for the slowest.
+        """
+        cpus = sorted(os.sched_getaffinity(0))
+        return ["ip", "netns", "exec", f"{self.prefix_name}-{kind[0]}{rank}", "taskset", "-c",
+                str(cpus[rank % len(cpus)])]
 
     def address(self, kind, rank):
         self.next_port += 1

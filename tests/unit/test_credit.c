@@ -18,6 +18,8 @@ static void auto_window(void **state)
     assert_int_equal(ps_credit_of_shard(0, 100 * kib, 50 * kib).explicit_above,
                      UINT64_MAX);
     assert_int_equal(ps_credit_of_shard(0, 100 * mib, mib).explicit_above, mib);
+    assert_int_equal(ps_credit_of_shard(0, 600 * kib, 40 * kib).window, 100 * kib);
+    assert_int_equal(ps_credit_of_shard(0, 200 * kib, 20 * kib).window, 64 * kib);
     assert_int_equal(ps_credit_of_shard(1000, 100 * mib, mib).window, 1000);
 }
 
