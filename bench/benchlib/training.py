@@ -73,18 +73,22 @@ class Training:
             group.finish()
         return runs.read_summary(out)
 
+    def line_ms(self, nbytes):
+        """What the links take for so many bytes each way between a worker and all servers."""
+        return peers.tcp_exchange(self.build_dir, self.workers, self.servers, int(nbytes), 10,
+                                  self.where)["ms_p50"]
+
     def modes(self, codecs, python):
         """(name, figures) of each: the codecs, alone, DDP where python has torch."""
-        line = peers.tcp_exchange(self.build_dir, self.workers, self.servers,
-                                  self.job.gradient_bytes(), 10, self.where)["ms_p50"]
         found = [(codec, self.ps(codec, codec)) for codec in codecs]
         alone = self.alone(found[0][1]["steps"])
+        lines = {name: self.line_ms(summary["bytes_sent_per_step"]) for name, summary in found}
         if python:
             found.append(("DDP", self.ddp(python)))
-        base = max(alone["step_ms_p50"], line)
         for name, summary in [*found, ("alone", alone)]:
             figures = {k: summary.get(k) for k in KEYS}
-            to_limit = summary["step_ms_p50"] / base if name == "none" else None
+            line = lines.get(name)
+            to_limit = summary["step_ms_p50"] / max(alone["step_ms_p50"], line) if line else None
             yield name, dict(figures, line_ms=line, alone_ms=alone["step_ms_p50"],
                              step_to_limit=to_limit, seed=self.job["train.seed"])
 
