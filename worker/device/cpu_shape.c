@@ -74,11 +74,13 @@ static void transpose_tile(const float *from, int64_t from_pitch, float *to,
                            int64_t to_pitch)
 {
     vector16 v[TILE];
+#pragma GCC unroll 16
     for (int i = 0; i < TILE; i++)
-        memcpy(&v[i], from + i * from_pitch, sizeof v[i]);
+        v[i] = *(const vector16 *)(from + i * from_pitch);
     transpose16(v);
+#pragma GCC unroll 16
     for (int i = 0; i < TILE; i++)
-        memcpy(to + i * to_pitch, &v[i], sizeof v[i]);
+        *(vector16 *)(to + i * to_pitch) = v[i];
 }
 
 /* Positions of the plane that whole tiles cover. */
