@@ -74,7 +74,6 @@ static ps_err take_forward(ps_cpu_run *run, ps_cpu_step *s)
     ps_memory_plan *m = &run->memory;
     bool training = run->options->training;
     const ps_cpu_shape *in = &run->values[s->node->in[0]].shape;
-    const ps_cpu_shape *out = &run->values[s->node->out].shape;
     ps_layer_kind kind = s->node->layer->kind;
     if (kind == PS_LAYER_CONV2D) {
         if (!same_lanes(in, &s->conv.in))
@@ -84,8 +83,9 @@ static ps_err take_forward(ps_cpu_run *run, ps_cpu_step *s)
     } else if (kind == PS_LAYER_BATCH_NORM2D) {
         PS_TRY(ps_cpu_norm_plan_forward(&s->norm, m, training));
     } else if (kind == PS_LAYER_MAX_POOL2D) {
-        PS_TRY(ps_memory_plan_take(m, (size_t)ps_cpu_shape_count(out), &s->slot_mask));
-        if (!training) ps_memory_plan_give(m, s->slot_mask);
+        PS_TRY(
+            ps_memory_plan_take(m, ps_cpu_pool_place_bytes(&s->pool), &s->slot_places));
+        if (!training) ps_memory_plan_give(m, s->slot_places);
     } else if (kind == PS_LAYER_DROPOUT && training) {
         PS_TRY(ps_memory_plan_take(m, ps_cpu_dropout_mask_bytes(&s->dropout),
                                    &s->slot_mask));
@@ -177,6 +177,7 @@ static void give_step(ps_cpu_run *run, ps_cpu_step *s)
     ps_memory_plan_give(m, s->slot_dx);
     ps_memory_plan_give(m, s->slot_x);
     ps_memory_plan_give(m, s->slot_mask);
+    ps_memory_plan_give(m, s->slot_places);
     if (out->root == s->node->out && out->root != last->root)
         ps_memory_plan_give(m, out->slot);
 }
@@ -212,7 +213,8 @@ static ps_err plan_passes(ps_cpu_run *run, dnnl_engine_t engine)
     for (int i = 0; i < g->n_nodes; i++) {
         ps_cpu_step *s = &run->steps[i];
         s->node = &g->nodes[i];
-        s->slot_x = s->slot_dx = s->slot_mask = s->slot_scratch = PS_NO_SLOT;
+        s->slot_x = s->slot_dx = PS_NO_SLOT;
+        s->slot_mask = s->slot_scratch = s->slot_places = PS_NO_SLOT;
         PS_TRY(init_step(run, s, engine));
         PS_TRY(take_output(run, s));
         PS_TRY(take_forward(run, s));
@@ -243,6 +245,7 @@ static ps_err bind_step(ps_cpu_run *run, ps_cpu_step *s)
     s->x = ps_memory_plan_at(m, s->slot_x);
     s->dx = ps_memory_plan_at(m, s->slot_dx);
     s->mask = ps_memory_plan_at(m, s->slot_mask);
+    s->places = ps_memory_plan_at(m, s->slot_places);
     s->scratch = ps_memory_plan_at(m, s->slot_scratch);
     float *x = s->x ? s->x : in->at, *dx = s->dx ? s->dx : in->grad;
     if (l->kind == PS_LAYER_CONV2D) {

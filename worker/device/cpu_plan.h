@@ -31,9 +31,11 @@ typedef struct ps_cpu_step {
     bool view;           // the output is the input's memory
     bool add[2];         // the gradient of the input is added to what others gave
     int slot_x, slot_dx; // CONV2D: input in its layout; CONV2D, BATCH_NORM2D: dx to add
-    int slot_mask, slot_scratch; // DROPOUT; MAX_POOL2D: places
+    int slot_mask, slot_scratch; // DROPOUT
+    int slot_places;             // MAX_POOL2D
     float *x, *dx;               // NULL: the values' own memory
     uint8_t *mask, *scratch;
+    uint32_t *places;
 } ps_cpu_step;
 
 typedef struct ps_cpu_run {

@@ -10,42 +10,53 @@ enum {
      * own prefetching stops at every page. */
     AHEAD = 1024,
     NO_PLACE = 255, // of a maximum whose gradient a relu stopped
+    PLACES = 4,     // in a word
 };
 
-/* One vector of up to LANES_MAX channels at one position of the output. x: the input's
- * plane at the first of these channels; `pitch` elements from one position to the next.
- */
+#define INLINE static inline __attribute__((always_inline))
+
+/* One vector of up to LANES_MAX channels at one position of the output. */
 typedef struct spot {
     ps_window h, w;
-    int64_t pitch;
+    int64_t kernel_w, in_w;
+    int64_t pitch; // elements from one position of the input to the next
+    int shift;     // of its place in the word
 } spot;
 
-static inline spot spot_at(const ps_cpu_pool *p, int64_t oh, int64_t ow)
+/* halves, a constant where it matters: 2 x 2 windows side by side, the usual ones, whose
+ * loops the compiler then unrolls. */
+INLINE spot spot_at(const ps_cpu_pool *p, bool halves, int64_t oh, int64_t ow)
 {
-    return (spot){
-        ps_window_at(oh, p->stride[0], p->padding[0], p->kernel[0], p->in.h),
-        ps_window_at(ow, p->stride[1], p->padding[1], p->kernel[1], p->in.w),
-        p->in.lanes,
-    };
+    spot s = {.kernel_w = halves ? 2 : p->kernel[1],
+              .in_w = p->in.w,
+              .pitch = p->in.lanes,
+              .shift = (int)((oh * p->out.w + ow) % PLACES) * 8};
+    if (halves) {
+        s.h = (ps_window){2 * oh, 2 * oh + 2, 0};
+        s.w = (ps_window){2 * ow, 2 * ow + 2, 0};
+    } else {
+        s.h = ps_window_at(oh, p->stride[0], p->padding[0], p->kernel[0], p->in.h);
+        s.w = ps_window_at(ow, p->stride[1], p->padding[1], p->kernel[1], p->in.w);
+    }
+    return s;
 }
 
-static inline __attribute__((always_inline)) void
-max_spot(const ps_cpu_pool *p, const spot *s, int lanes, const float *restrict x,
-         float *restrict y, uint8_t *restrict place)
+INLINE void max_spot(const spot *s, bool with_relu, int lanes, const float *restrict x,
+                     float *restrict y, uint32_t *restrict places)
 {
     float best[LANES_MAX];
     int32_t at[LANES_MAX];
-    int32_t first = (int32_t)(s->h.skipped * p->kernel[1] + s->w.skipped);
+    int32_t first = (int32_t)(s->h.skipped * s->kernel_w + s->w.skipped);
     for (int l = 0; l < lanes; l++) {
         best[l] = -INFINITY;
         at[l] = first;
     }
     for (int64_t h = s->h.begin; h < s->h.end; h++) {
-        int32_t k = first + (int32_t)((h - s->h.begin) * p->kernel[1]);
-        const float *row = x + (h * p->in.w + s->w.begin) * s->pitch;
+        int32_t k = first + (int32_t)((h - s->h.begin) * s->kernel_w);
+        const float *row = x + (h * s->in_w + s->w.begin) * s->pitch;
         for (int64_t w = s->w.begin; w < s->w.end; w++, k++, row += s->pitch) {
             __builtin_prefetch(row + AHEAD);
-#pragma omp simd
+#pragma omp simd simdlen(16)
             for (int l = 0; l < lanes; l++) {
                 bool takes = ps_max_takes(row[l], best[l]);
                 best[l] = takes ? row[l] : best[l];
@@ -53,69 +64,51 @@ max_spot(const ps_cpu_pool *p, const spot *s, int lanes, const float *restrict x
             }
         }
     }
-#pragma omp simd
+#pragma omp simd simdlen(16)
     for (int l = 0; l < lanes; l++) {
-        bool stops = p->with_relu && best[l] <= 0.0f; // NaN goes on, as in torch
+        bool stops = with_relu && best[l] <= 0.0f; // NaN goes on, as in torch
+        uint32_t place = (uint32_t)(stops ? NO_PLACE : at[l]);
         y[l] = stops ? 0.0f : best[l];
-        place[l] = (uint8_t)(stops ? NO_PLACE : at[l]);
+        places[l] = (s->shift == 0 ? 0 : places[l]) | place << s->shift;
     }
 }
 
-static inline __attribute__((always_inline)) void avg_spot(const ps_cpu_pool *p,
-                                                           const spot *s, int lanes,
-                                                           const float *restrict x,
-                                                           float *restrict y)
+INLINE void avg_spot(const ps_cpu_pool *p, const spot *s, int lanes,
+                     const float *restrict x, float *restrict y)
 {
     float sum[LANES_MAX] = {0};
     float size = (float)(p->kernel[0] * p->kernel[1]);
     for (int64_t h = s->h.begin; h < s->h.end; h++) {
-        const float *row = x + (h * p->in.w + s->w.begin) * s->pitch;
+        const float *row = x + (h * s->in_w + s->w.begin) * s->pitch;
         for (int64_t w = s->w.begin; w < s->w.end; w++, row += s->pitch) {
-#pragma omp simd
+#pragma omp simd simdlen(16)
             for (int l = 0; l < lanes; l++)
                 sum[l] += row[l];
         }
     }
-#pragma omp simd
+#pragma omp simd simdlen(16)
     for (int l = 0; l < lanes; l++)
         y[l] = sum[l] / size;
 }
 
-typedef uint8_t bytes __attribute__((vector_size(LANES_MAX)));
-typedef int32_t ints __attribute__((vector_size(4 * LANES_MAX)));
-
-/* Whole vectors at once: written in parts and read as a whole, they would stall. */
-static inline __attribute__((always_inline)) void widen(const uint8_t *from, int lanes,
-                                                        int32_t *to)
-{
-    if (lanes == LANES_MAX) {
-        bytes b;
-        memcpy(&b, from, sizeof b);
-        ints wide = __builtin_convertvector(b, ints);
-        memcpy(to, &wide, sizeof wide);
-        return;
-    }
-    for (int l = 0; l < lanes; l++)
-        to[l] = from[l];
-}
-
 /* dx of the window's positions += share of g: all of it at its place, or, for averages
- * (place NULL), of every position. set: = instead of +=. */
-static inline __attribute__((always_inline)) void
-spread_spot(const ps_cpu_pool *p, const spot *s, int lanes, const float *restrict g,
-            const uint8_t *restrict place, float *restrict dx, bool set)
+ * (places NULL), of every position. set: = instead of +=. */
+INLINE void spread_spot(const spot *s, int lanes, const float *restrict g,
+                        const uint32_t *restrict places, float *restrict dx, bool set)
 {
-    int32_t first = (int32_t)(s->h.skipped * p->kernel[1] + s->w.skipped);
-    int32_t at[LANES_MAX]; // of one width with g, for the vectoriser
-    widen(place, place ? lanes : 0, at);
+    int32_t first = (int32_t)(s->h.skipped * s->kernel_w + s->w.skipped);
+    int32_t at[LANES_MAX];
+#pragma omp simd simdlen(16)
+    for (int l = 0; l < lanes; l++)
+        at[l] = places ? (int32_t)(places[l] >> s->shift & 255u) : 0;
     for (int64_t h = s->h.begin; h < s->h.end; h++) {
-        int32_t k = first + (int32_t)((h - s->h.begin) * p->kernel[1]);
-        float *row = dx + (h * p->in.w + s->w.begin) * s->pitch;
+        int32_t k = first + (int32_t)((h - s->h.begin) * s->kernel_w);
+        float *row = dx + (h * s->in_w + s->w.begin) * s->pitch;
         for (int64_t w = s->w.begin; w < s->w.end; w++, k++, row += s->pitch) {
             __builtin_prefetch(row + AHEAD, 1);
-#pragma omp simd
+#pragma omp simd simdlen(16)
             for (int l = 0; l < lanes; l++) {
-                float share = !place || at[l] == k ? g[l] : 0.0f;
+                float share = !places || at[l] == k ? g[l] : 0.0f;
                 row[l] = set ? share : row[l] + share;
             }
         }
@@ -130,21 +123,35 @@ static bool tiles_input(const ps_cpu_pool *p)
            p->out.h * p->kernel[0] == p->in.h && p->out.w * p->kernel[1] == p->in.w;
 }
 
-/* lanes: all of them, at most LANES_MAX, constant where it matters. */
-static inline __attribute__((always_inline)) void forward_lanes(const ps_cpu_pool *p,
-                                                                int64_t o, int64_t l,
-                                                                int lanes, const float *x,
-                                                                float *y, uint8_t *place)
+static bool is_halves(const ps_cpu_pool *p)
 {
-    int64_t pitch = p->in.lanes, at = o * p->out.h * p->out.w * pitch + l;
-    x += o * ps_cpu_shape_plane(&p->in) * pitch + l;
+    return tiles_input(p) && p->kernel[0] == 2 && p->kernel[1] == 2;
+}
+
+static int64_t block_words(const ps_cpu_pool *p)
+{
+    return (p->out.h * p->out.w + PLACES - 1) / PLACES * p->in.lanes;
+}
+
+size_t ps_cpu_pool_place_bytes(const ps_cpu_pool *p)
+{
+    return sizeof(uint32_t) * (size_t)(ps_cpu_shape_outer(&p->in) * block_words(p));
+}
+
+/* Of a block, from its lane l on: `lanes` of them, at most LANES_MAX, constant where it
+ * matters. places NULL: averages. */
+INLINE void forward_lanes(const ps_cpu_pool *p, bool halves, int64_t l, int lanes,
+                          const float *x, float *y, uint32_t *places)
+{
+    int64_t pitch = p->in.lanes, at = 0;
     for (int64_t oh = 0; oh < p->out.h; oh++) {
-        for (int64_t ow = 0; ow < p->out.w; ow++, at += pitch) {
-            spot s = spot_at(p, oh, ow);
-            if (place)
-                max_spot(p, &s, lanes, x, y + at, place + at);
+        for (int64_t ow = 0; ow < p->out.w; ow++, at++) {
+            spot s = spot_at(p, halves, oh, ow);
+            if (places)
+                max_spot(&s, p->with_relu, lanes, x + l, y + at * pitch + l,
+                         places + at / PLACES * pitch + l);
             else
-                avg_spot(p, &s, lanes, x, y + at);
+                avg_spot(p, &s, lanes, x + l, y + at * pitch + l);
         }
     }
 }
@@ -154,86 +161,104 @@ static inline int group_size(int64_t lanes, int64_t from)
     return lanes - from < LANES_MAX ? (int)(lanes - from) : LANES_MAX;
 }
 
-static void forward_plane(const ps_cpu_pool *p, int64_t o, const float *x, float *y,
-                          uint8_t *place)
+static void forward_block(const ps_cpu_pool *p, const float *x, float *y,
+                          uint32_t *places)
 {
+    bool halves = is_halves(p);
     for (int64_t l = 0; l < p->in.lanes; l += LANES_MAX) {
         int lanes = group_size(p->in.lanes, l);
-        if (lanes == LANES_MAX && place)
-            forward_lanes(p, o, l, LANES_MAX, x, y, place);
-        else if (lanes == LANES_MAX)
-            forward_lanes(p, o, l, LANES_MAX, x, y, NULL);
+        if (lanes == LANES_MAX && halves && places)
+            forward_lanes(p, true, l, LANES_MAX, x, y, places);
+        else if (lanes == LANES_MAX && places)
+            forward_lanes(p, false, l, LANES_MAX, x, y, places);
         else
-            forward_lanes(p, o, l, lanes, x, y, place);
+            forward_lanes(p, false, l, lanes, x, y, places);
     }
 }
 
+static int64_t in_block(const ps_cpu_pool *p)
+{
+    return ps_cpu_shape_plane(&p->in) * p->in.lanes;
+}
+
+static int64_t out_block(const ps_cpu_pool *p)
+{
+    return ps_cpu_shape_plane(&p->out) * p->in.lanes;
+}
+
+void ps_cpu_max_pool_block_forward(const ps_cpu_pool *p, int64_t o, const float *x,
+                                   float *y, uint32_t *places)
+{
+    forward_block(p, x + o * in_block(p), y, places + o * block_words(p));
+}
+
 void ps_cpu_max_pool_forward(const ps_cpu_pool *p, const float *x, float *y,
-                             uint8_t *place)
+                             uint32_t *places)
 {
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++)
-        forward_plane(p, o, x, y, place);
+        ps_cpu_max_pool_block_forward(p, o, x, y + o * out_block(p), places);
 }
 
 void ps_cpu_avg_pool_forward(const ps_cpu_pool *p, const float *x, float *y)
 {
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++)
-        forward_plane(p, o, x, y, NULL);
+        forward_block(p, x + o * in_block(p), y + o * out_block(p), NULL);
 }
 
-static inline __attribute__((always_inline)) void
-backward_lanes(const ps_cpu_pool *p, int64_t o, int64_t l, int lanes, const float *dy,
-               const uint8_t *place, float *dx, bool set)
+INLINE void backward_lanes(const ps_cpu_pool *p, bool halves, int64_t l, int lanes,
+                           const float *dy, const uint32_t *places, float *dx, bool set)
 {
-    int64_t pitch = p->in.lanes, at = o * p->out.h * p->out.w * pitch + l;
+    int64_t pitch = p->in.lanes, at = 0;
     float size = (float)(p->kernel[0] * p->kernel[1]);
-    dx += o * ps_cpu_shape_plane(&p->in) * pitch + l;
     for (int64_t oh = 0; oh < p->out.h; oh++) {
-        for (int64_t ow = 0; ow < p->out.w; ow++, at += pitch) {
+        for (int64_t ow = 0; ow < p->out.w; ow++, at++) {
             float g[LANES_MAX];
-            spot s = spot_at(p, oh, ow);
-#pragma omp simd
-            for (int i = 0; i < lanes; i++) {
-                g[i] = place ? dy[at + i] : dy[at + i] / size;
-            }
-            spread_spot(p, &s, lanes, g, place ? place + at : NULL, dx, set);
+            const float *from = dy + at * pitch + l;
+            spot s = spot_at(p, halves, oh, ow);
+#pragma omp simd simdlen(16)
+            for (int i = 0; i < lanes; i++)
+                g[i] = places ? from[i] : from[i] / size;
+            spread_spot(&s, lanes, g, places ? places + at / PLACES * pitch + l : NULL,
+                        dx + l, set);
         }
     }
 }
 
-static void backward_plane(const ps_cpu_pool *p, int64_t o, const float *dy,
-                           const uint8_t *place, float *dx, bool set)
+static void backward_block(const ps_cpu_pool *p, const float *dy, const uint32_t *places,
+                           float *dx, bool add)
 {
+    bool set = !add && tiles_input(p), halves = is_halves(p);
+    if (!add && !set) memset(dx, 0, sizeof(float) * (size_t)in_block(p));
     for (int64_t l = 0; l < p->in.lanes; l += LANES_MAX) {
         int lanes = group_size(p->in.lanes, l);
-        if (lanes == LANES_MAX && place && set)
-            backward_lanes(p, o, l, LANES_MAX, dy, place, dx, true);
-        else if (lanes == LANES_MAX && place)
-            backward_lanes(p, o, l, LANES_MAX, dy, place, dx, false);
+        if (lanes == LANES_MAX && places && halves && set)
+            backward_lanes(p, true, l, LANES_MAX, dy, places, dx, true);
+        else if (lanes == LANES_MAX && places)
+            backward_lanes(p, false, l, LANES_MAX, dy, places, dx, set);
         else
-            backward_lanes(p, o, l, lanes, dy, place, dx, set);
+            backward_lanes(p, false, l, lanes, dy, places, dx, set);
     }
 }
 
-static void backward(const ps_cpu_pool *p, const float *dy, const uint8_t *place,
-                     float *dx, bool add)
+void ps_cpu_max_pool_block_backward(const ps_cpu_pool *p, int64_t o, const float *dy,
+                                    const uint32_t *places, float *dx, bool add)
 {
-    bool set = !add && tiles_input(p);
-    if (!add && !set) memset(dx, 0, sizeof(float) * (size_t)ps_cpu_shape_count(&p->in));
-#pragma omp parallel for
-    for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++)
-        backward_plane(p, o, dy, place, dx, set);
+    backward_block(p, dy, places + o * block_words(p), dx + o * in_block(p), add);
 }
 
-void ps_cpu_max_pool_backward(const ps_cpu_pool *p, const float *dy, const uint8_t *place,
-                              float *dx, bool add)
+void ps_cpu_max_pool_backward(const ps_cpu_pool *p, const float *dy,
+                              const uint32_t *places, float *dx, bool add)
 {
-    backward(p, dy, place, dx, add);
+#pragma omp parallel for
+    for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++)
+        ps_cpu_max_pool_block_backward(p, o, dy + o * out_block(p), places, dx, add);
 }
 
 void ps_cpu_avg_pool_backward(const ps_cpu_pool *p, const float *dy, float *dx, bool add)
 {
-    backward(p, dy, NULL, dx, add);
+#pragma omp parallel for
+    for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++)
+        backward_block(p, dy + o * out_block(p), NULL, dx + o * in_block(p), add);
 }

@@ -1,5 +1,5 @@
 /* Pooling over activations of any layout; PyTorch's max_pool2d and avg_pool2d (its
- * default count_include_pad). x is shaped as in, y as out, of the same lanes. */
+ * default count_include_pad). x is shaped as in, y as out, both of in's lanes. */
 #ifndef PS_CPU_POOL_H
 #define PS_CPU_POOL_H
 
@@ -13,11 +13,21 @@ typedef struct ps_cpu_pool {
     bool with_relu;
 } ps_cpu_pool;
 
-/* place (count of out): where in its window each maximum was found, for the gradient. */
+/* places (ps_cpu_pool_place_bytes): where in its window each maximum was found, for the
+ * gradient; a byte each, four neighbours of a channel to a word, so that vectors of
+ * places and of values have the same lanes. */
+size_t ps_cpu_pool_place_bytes(const ps_cpu_pool *pool);
 void ps_cpu_max_pool_forward(const ps_cpu_pool *pool, const float *x, float *y,
-                             uint8_t *place);
+                             uint32_t *places);
 void ps_cpu_max_pool_backward(const ps_cpu_pool *pool, const float *dy,
-                              const uint8_t *place, float *dx, bool add);
+                              const uint32_t *places, float *dx, bool add);
+
+/* The same for one block of channels: x, places and dx are the whole arrays, o one of
+ * ps_cpu_shape_outer(&in), y and dy of this block alone. */
+void ps_cpu_max_pool_block_forward(const ps_cpu_pool *pool, int64_t o, const float *x,
+                                   float *y, uint32_t *places);
+void ps_cpu_max_pool_block_backward(const ps_cpu_pool *pool, int64_t o, const float *dy,
+                                    const uint32_t *places, float *dx, bool add);
 
 void ps_cpu_avg_pool_forward(const ps_cpu_pool *pool, const float *x, float *y);
 void ps_cpu_avg_pool_backward(const ps_cpu_pool *pool, const float *dy, float *dx,

@@ -118,7 +118,7 @@ static ps_err forward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_batch *batc
         ps_cpu_activation_forward(l->kind, &in->shape, in->at, out->at);
         return PS_OK;
     case PS_LAYER_MAX_POOL2D:
-        ps_cpu_max_pool_forward(&s->pool, in->at, out->at, s->mask);
+        ps_cpu_max_pool_forward(&s->pool, in->at, out->at, s->places);
         return PS_OK;
     case PS_LAYER_AVG_POOL2D:
         ps_cpu_avg_pool_forward(&s->pool, in->at, out->at);
@@ -260,7 +260,7 @@ static ps_err backward_plain(ps_cpu_run *run, ps_cpu_step *s)
                                    s->add[0]);
         return PS_OK;
     case PS_LAYER_MAX_POOL2D:
-        ps_cpu_max_pool_backward(&s->pool, out->grad, s->mask, in->grad, s->add[0]);
+        ps_cpu_max_pool_backward(&s->pool, out->grad, s->places, in->grad, s->add[0]);
         return PS_OK;
     case PS_LAYER_AVG_POOL2D:
         ps_cpu_avg_pool_backward(&s->pool, out->grad, in->grad, s->add[0]);
