@@ -264,6 +264,13 @@ static const model_case cases[] = {
      "{conv2d: {name: a, out: 32, kernel: 3}}, relu, {max_pool2d: 2}, {dropout: 0.25}, "
      "flatten, {linear: {name: fc1, out: 40}}, relu, {dropout: 0.5}, {linear: {name: "
      "fc2, out: 10}}, " NLL},
+    {"max_pool2d that overlaps and dropout before flatten", "[2, 11, 11]",
+     "cross_entropy",
+     "{conv2d: {name: a, out: 40, kernel: 3, padding: 1}}, tanh, {max_pool2d: {kernel: "
+     "3, stride: 2, padding: 1}}, {dropout: 0.4}, flatten, {linear: {name: fc, out: 5}}"},
+    {"a large max_pool2d and dropout before flatten", "[1, 36, 36]", "cross_entropy",
+     "{conv2d: {name: a, out: 16, kernel: 1}}, relu, {max_pool2d: 2}, {dropout: 0.4}, "
+     "flatten, {linear: {name: fc, out: 5}}"},
     {"dropout of blocked channels", "[1, 8, 8]", "cross_entropy",
      "{conv2d: {name: a, out: 20, kernel: 3}}, relu, {dropout: 0.3}, {conv2d: {name: b, "
      "out: 16, kernel: 3}}, tanh, {dropout: 0.6}, {avg_pool2d: 2}, flatten, {linear: "

@@ -4,170 +4,153 @@
 
 #include "arith.h"
 
-/* Sixteen counters at a time fill AVX-512's lanes; eight draws each. */
-enum { COUNTERS = 16, DRAWS = COUNTERS * 8 };
+/* A vector of counters, each in the low half of a 64-bit lane. What is in the high halves
+ * never matters: a product takes the low ones alone, and everything else works bit by
+ * bit. So a round needs no word to change its lane. */
+#if defined __SSE2__
+#include <immintrin.h>
+#endif
+#if defined __AVX512BW__
+enum { VECTOR_BYTES = 64 };
+#define PRODUCT(a, b) (counters) _mm512_mul_epu32((__m512i)(a), (__m512i)(b))
+#elif defined __AVX2__
+enum { VECTOR_BYTES = 32 };
+#define PRODUCT(a, b) (counters) _mm256_mul_epu32((__m256i)(a), (__m256i)(b))
+#elif defined __SSE2__
+enum { VECTOR_BYTES = 16 };
+#define PRODUCT(a, b) (counters) _mm_mul_epu32((__m128i)(a), (__m128i)(b))
+#else // which compilers do not turn into that instruction where there is one
+enum { VECTOR_BYTES = 16 };
+#define PRODUCT(a, b) (((a)&0xFFFFFFFFu) * (b))
+#endif
 
-static int64_t rounded(const ps_cpu_dropout *d)
+typedef uint64_t counters __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint16_t draws __attribute__((vector_size(VECTOR_BYTES)));
+
+enum { COUNTERS = VECTOR_BYTES / 8, DRAWS = COUNTERS * 8 };
+
+enum { ROUNDS = 10 };
+
+/* The rounds' keys, in every lane. */
+typedef struct round_keys {
+    counters k[ROUNDS][2];
+} round_keys;
+
+static inline counters everywhere(uint32_t value)
 {
-    return (ps_cpu_shape_features(&d->in) + DRAWS - 1) / DRAWS * DRAWS;
+    return (counters){0} + value;
 }
 
-/* Both layouts have the channels in blocks: the mask is kept in that order. */
-static bool in_blocks(const ps_cpu_dropout *d)
+static void round_keys_init(round_keys *keys, uint64_t seed)
 {
-    return !ps_cpu_shape_is_plain(&d->in) && !ps_cpu_shape_is_plain(&d->out);
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        keys->k[i][0] = everywhere((uint32_t)seed + i * 0x9E3779B9u);
+        keys->k[i][1] = everywhere((uint32_t)(seed >> 32) + i * 0xBB67AE85u);
+    }
+}
+
+/* As ps_philox4x32 (rng.h). */
+static inline void philox(const round_keys *keys, counters c[4])
+{
+    const counters m0 = everywhere(0xD2511F53u), m1 = everywhere(0xCD9E8D57u);
+    for (int i = 0; i < ROUNDS; i++) {
+        counters p0 = PRODUCT(c[0], m0), p1 = PRODUCT(c[2], m1);
+        c[0] = p1 >> 32 ^ c[1] ^ keys->k[i][0];
+        c[2] = p0 >> 32 ^ c[3] ^ keys->k[i][1];
+        c[1] = p1;
+        c[3] = p0;
+    }
+}
+
+/* The low half-words of four words, side by side. */
+static inline draws low_halves(const counters c[4], int shift)
+{
+    const uint64_t half = 0xFFFFu;
+    return (draws)((c[0] >> shift & half) | (c[1] >> shift & half) << 16 |
+                   (c[2] >> shift & half) << 32 | c[3] >> shift << 48);
+}
+
+/* Elements from e on, below n, of one sample in row-major order; mask is the sample's.
+ * Nothing is written to padding: what is masked there is 0 anyhow. */
+static void put_group(const ps_cpu_shape *s, int64_t e, int64_t n, const counters *bytes,
+                      uint8_t *mask)
+{
+    int64_t plane = ps_cpu_shape_plane(s);
+    uint8_t keep[DRAWS];
+    memcpy(keep, bytes, sizeof keep);
+    for (int i = 0; i < DRAWS && e + i < n; i++) {
+        int64_t c = (e + i) / plane, p = (e + i) % plane;
+        mask[(c / s->lanes * plane + p) * s->lanes + c % s->lanes] = keep[i];
+    }
+}
+
+/* A draw that is kept is above `last`. */
+static void draw_sample(const ps_cpu_dropout *d, const round_keys *keys,
+                        const uint32_t counter[4], uint16_t last, uint8_t *mask)
+{
+    int64_t n = ps_cpu_shape_features(&d->shape);
+    counters at;
+    for (uint32_t j = 0; j < COUNTERS; j++)
+        at[j] = counter[0] + j;
+    bool plain = ps_cpu_shape_is_plain(&d->shape);
+    for (int64_t e = 0; e < n; e += DRAWS, at += COUNTERS) {
+        counters c[4] = {at, everywhere(counter[1]), everywhere(counter[2]),
+                         everywhere(counter[3])};
+        philox(keys, c);
+        // half-words in turn, the low one first: even and odd bytes, little-endian
+        counters bytes = ((counters)(low_halves(c, 0) > last) & 0x0001000100010001u) |
+                         ((counters)(low_halves(c, 16) > last) & 0x0100010001000100u);
+        if (plain && n - e >= DRAWS)
+            memcpy(mask + e, &bytes, sizeof bytes);
+        else
+            put_group(&d->shape, e, n, &bytes, mask);
+    }
 }
 
 size_t ps_cpu_dropout_mask_bytes(const ps_cpu_dropout *d)
 {
-    return in_blocks(d) ? (size_t)ps_cpu_shape_count(&d->in)
-                        : (size_t)(d->in.n * ps_cpu_shape_features(&d->in) + DRAWS);
-}
-
-size_t ps_cpu_dropout_scratch_bytes(const ps_cpu_dropout *d)
-{
-    return (size_t)rounded(d);
-}
-
-/* One round of Philox for COUNTERS counters side by side; c[w][j] is word w of counter j.
- * The same as ps_philox4x32 (rng.h), which compilers do not vectorise as it stands. */
-static inline void philox_round(uint32_t c[4][COUNTERS], uint32_t k0, uint32_t k1)
-{
-#pragma omp simd
-    for (int j = 0; j < COUNTERS; j++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c[0][j];
-        uint64_t p1 = (uint64_t)0xCD9E8D57u * c[2][j];
-        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c[1][j] ^ k0;
-        uint32_t n2 = (uint32_t)(p0 >> 32) ^ c[3][j] ^ k1;
-        c[1][j] = (uint32_t)p1;
-        c[3][j] = (uint32_t)p0;
-        c[0][j] = n0;
-        c[2][j] = n2;
-    }
-}
-
-/* keep (DRAWS) for the counters from first on. */
-static void draw_group(const uint32_t key[2], uint32_t first, uint32_t id,
-                       uint32_t position, uint32_t epoch, uint32_t threshold,
-                       uint8_t *restrict keep)
-{
-    uint32_t c[4][COUNTERS], words[COUNTERS * 4];
-    uint16_t draws[DRAWS];
-    for (uint32_t j = 0; j < COUNTERS; j++)
-        c[0][j] = first + j, c[1][j] = id, c[2][j] = position, c[3][j] = epoch;
-    for (uint32_t round = 0; round < 10; round++)
-        philox_round(c, key[0] + round * 0x9E3779B9u, key[1] + round * 0xBB67AE85u);
-    for (int j = 0; j < COUNTERS; j++) {
-        words[j * 4] = c[0][j], words[j * 4 + 1] = c[1][j];
-        words[j * 4 + 2] = c[2][j], words[j * 4 + 3] = c[3][j];
-    }
-    memcpy(draws, words, sizeof draws); // little-endian: the low half-word first
-#pragma omp simd
-    for (int i = 0; i < DRAWS; i++)
-        keep[i] = (uint32_t)draws[i] >= threshold;
-}
-
-static void mask_to_blocks(const ps_cpu_shape *s, int64_t n, const uint8_t *restrict rows,
-                           uint8_t *restrict mask)
-{
-    int64_t plane = ps_cpu_shape_plane(s), lanes = s->lanes;
-    mask += n * s->blocks * plane * lanes;
-    for (int64_t b = 0; b < s->blocks; b++) {
-        for (int64_t p = 0; p < plane; p++) {
-            for (int64_t l = 0; l < lanes; l++) {
-                int64_t c = b * lanes + l;
-                *mask++ = c < s->c ? rows[c * plane + p] : 0;
-            }
-        }
-    }
+    return (size_t)ps_cpu_shape_count(&d->shape);
 }
 
 void ps_cpu_dropout_draw(const ps_cpu_dropout *d, ps_dropout_key key,
-                         const uint32_t *positions, uint8_t *mask, uint8_t *scratch)
+                         const uint32_t *positions, uint8_t *mask)
 {
-    const uint32_t k[2] = {(uint32_t)key.seed, (uint32_t)(key.seed >> 32)};
-    int64_t features = ps_cpu_shape_features(&d->in);
-    uint32_t threshold = ps_dropout_threshold(d->p);
-    for (int64_t n = 0; n < d->in.n; n++) {
-        for (int64_t e = 0; e < features; e += DRAWS)
-            draw_group(k, (uint32_t)(e / 8), d->id, positions[n], key.epoch, threshold,
-                       scratch + e);
-        if (in_blocks(d))
-            mask_to_blocks(&d->in, n, scratch, mask);
-        else
-            memcpy(mask + n * features, scratch, (size_t)features);
+    round_keys keys;
+    round_keys_init(&keys, key.seed);
+    int64_t sample = ps_cpu_shape_count(&d->shape) / d->shape.n;
+    uint16_t last = (uint16_t)(ps_dropout_threshold(d->p) - 1); // p is above 0
+#pragma omp parallel for
+    for (int64_t n = 0; n < d->shape.n; n++) {
+        const uint32_t counter[4] = {0, d->id, positions[n], key.epoch};
+        draw_sample(d, &keys, counter, last, mask + n * sample);
     }
 }
 
-static void apply(int64_t count, float scale, const uint8_t *mask, const float *x,
-                  float *y)
+void ps_cpu_dropout_apply(const ps_cpu_dropout *d, int64_t count, const uint8_t *mask,
+                          const float *x, float *y)
 {
+    float scale = ps_dropout_scale(d->p);
 #pragma omp simd
     for (int64_t i = 0; i < count; i++)
         y[i] = mask[i] ? x[i] * scale : 0.0f;
 }
 
-static void apply_add(int64_t count, float scale, const uint8_t *mask, const float *x,
-                      float *y)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < count; i++)
-        y[i] += mask[i] ? x[i] * scale : 0.0f;
-}
-
-/* One block of channels at a time, so that what is turned stays in the first cache. */
-typedef struct block {
-    int64_t plane, lanes, channels;
-    int64_t at, row; // elements from the start in the blocked and the plain array
-} block;
-
-static block block_at(const ps_cpu_shape *s, int64_t o)
-{
-    int64_t plane = ps_cpu_shape_plane(s), c = (o % s->blocks) * s->lanes;
-    return (block){plane, s->lanes, s->c - c < s->lanes ? s->c - c : s->lanes,
-                   o * plane * s->lanes, (o / s->blocks * s->c + c) * plane};
-}
-
-static bool same_layout(const ps_cpu_dropout *d)
-{
-    return in_blocks(d) ||
-           (ps_cpu_shape_is_plain(&d->in) && ps_cpu_shape_is_plain(&d->out));
-}
-
 void ps_cpu_dropout_forward(const ps_cpu_dropout *d, const uint8_t *mask, const float *x,
                             float *y)
 {
-    float scale = ps_dropout_scale(d->p);
-    if (same_layout(d)) {
-        apply(ps_cpu_shape_count(&d->in), scale, mask, x, y);
-        return;
-    }
-#pragma omp parallel for
-    for (int64_t o = 0; o < ps_cpu_shape_outer(&d->in); o++) {
-        block b = block_at(&d->in, o);
-        float *rows = y + b.row;
-        ps_cpu_block_to_rows(b.plane, b.lanes, b.channels, x + b.at, rows);
-        apply(b.channels * b.plane, scale, mask + b.row, rows, rows);
-    }
+    ps_cpu_dropout_apply(d, ps_cpu_shape_count(&d->shape), mask, x, y);
 }
 
-void ps_cpu_dropout_backward(const ps_cpu_dropout *d, const uint8_t *mask, float *dy,
-                             float *dx, bool add)
+void ps_cpu_dropout_backward(const ps_cpu_dropout *d, const uint8_t *mask,
+                             const float *dy, float *dx, bool add)
 {
+    int64_t count = ps_cpu_shape_count(&d->shape);
     float scale = ps_dropout_scale(d->p);
-    if (same_layout(d)) {
-        if (add)
-            apply_add(ps_cpu_shape_count(&d->in), scale, mask, dy, dx);
-        else
-            apply(ps_cpu_shape_count(&d->in), scale, mask, dy, dx);
+    if (!add) {
+        ps_cpu_dropout_apply(d, count, mask, dy, dx);
         return;
     }
-#pragma omp parallel for
-    for (int64_t o = 0; o < ps_cpu_shape_outer(&d->in); o++) {
-        block b = block_at(&d->in, o);
-        float *rows = dy + b.row;
-        apply(b.channels * b.plane, scale, mask + b.row, rows, rows);
-        if (!add) ps_cpu_rows_to_block(b.plane, b.lanes, b.channels, rows, dx + b.at);
-    }
-    if (add) ps_cpu_convert(&d->out, dy, &d->in, dx, true);
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++)
+        dx[i] += mask[i] ? dy[i] * scale : 0.0f;
 }

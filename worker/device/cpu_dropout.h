@@ -6,29 +6,25 @@
 #include "rng.h"
 
 typedef struct ps_cpu_dropout {
-    ps_cpu_shape in, out; // equal, or one of them plain
-    double p;
-    uint32_t id; // the layer's stream of draws
+    ps_cpu_shape shape; // of what comes in and goes out; masks are laid out like it
+    double p;           // above 0
+    uint32_t id;        // the layer's stream of draws
 } ps_cpu_dropout;
 
-/* Bytes of a mask: one per element of a sample in row-major order, rounded up to whole
- * draws, or one per element of the blocked layout that in and out have in common. */
 size_t ps_cpu_dropout_mask_bytes(const ps_cpu_dropout *d);
 
-/* Draws the masks of the batch (rng.h): 1 keeps. positions (n). scratch: one sample's
- * features, rounded up to a multiple of 128, in bytes. */
+/* Draws the masks of the batch (rng.h): 1 keeps. positions (n). */
 void ps_cpu_dropout_draw(const ps_cpu_dropout *d, ps_dropout_key key,
-                         const uint32_t *positions, uint8_t *mask, uint8_t *scratch);
-/* Bytes of scratch that ps_cpu_dropout_draw needs. */
-size_t ps_cpu_dropout_scratch_bytes(const ps_cpu_dropout *d);
+                         const uint32_t *positions, uint8_t *mask);
 
-/* y = mask ? x / (1 - p) : 0, from the layout of in to that of out; y may be x if these
- * are equal. */
+/* y = mask ? x / (1 - p) : 0; y may be x. */
 void ps_cpu_dropout_forward(const ps_cpu_dropout *d, const uint8_t *mask, const float *x,
                             float *y);
-/* The other way for the gradient; add: dx +=. dx may be dy as above; dy is spent: it may
- * hold anything after. */
-void ps_cpu_dropout_backward(const ps_cpu_dropout *d, const uint8_t *mask, float *dy,
-                             float *dx, bool add);
+/* The same for the gradient; add: dx +=. dx may be dy. */
+void ps_cpu_dropout_backward(const ps_cpu_dropout *d, const uint8_t *mask,
+                             const float *dy, float *dx, bool add);
+/* The same for any `count` neighbours. */
+void ps_cpu_dropout_apply(const ps_cpu_dropout *d, int64_t count, const uint8_t *mask,
+                          const float *x, float *y);
 
 #endif

@@ -22,6 +22,39 @@ static ps_cpu_pool pool_of(const ps_layer *l, const ps_cpu_shape *in,
     return p;
 }
 
+static ps_cpu_dropout dropout_of(const ps_layer *l, const ps_cpu_shape *shape)
+{
+    return (ps_cpu_dropout){*shape, l->p, (uint32_t)l->dropout_id};
+}
+
+/* The step does the dropout after it. */
+static bool is_joined(const ps_cpu_run *run, int node)
+{
+    const ps_cpu_step *s = &run->steps[node];
+    return s->drops && s->node->layer->kind == PS_LAYER_MAX_POOL2D;
+}
+
+/* A max_pool2d that a flatten alone reads, maybe through a dropout, writes its output in
+ * the flatten's order and does the dropout as well, which is a view then. */
+static void join_flatten(const ps_cpu_run *run, ps_cpu_step *s, ps_cpu_shape *out)
+{
+    const ps_model_graph *g = run->graph;
+    const ps_model_edge *edge = &g->edges[s->node->out];
+    const ps_layer *after = NULL;
+    if (edge->n_readers == 1 && edge->last_reader < g->n_nodes) {
+        const ps_model_node *reader = &g->nodes[edge->last_reader];
+        if (reader->layer->kind == PS_LAYER_DROPOUT && g->edges[reader->out].flat_reader)
+            after = reader->layer;
+    }
+    s->rows = (after || edge->flat_reader) && !ps_cpu_shape_is_plain(&s->pool.in) &&
+              ps_cpu_pool_rows_fit(&s->pool);
+    if (!s->rows) return;
+    *out = ps_cpu_shape_make(run->n, &s->node->layer->out, 1);
+    s->pool.out = *out;
+    s->drops = after != NULL;
+    if (after) s->dropout = dropout_of(after, out);
+}
+
 /* The step's settings and primitives; decides the output's layout. */
 static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s, dnnl_engine_t engine)
 {
@@ -31,9 +64,7 @@ static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s, dnnl_engine_t engine)
     ps_cpu_shape *out = &run->values[node->out].shape;
     const ps_model_edge *in_edge = &run->graph->edges[node->in[0]];
     bool training = run->options->training;
-    bool flat = run->graph->edges[node->out].flat_reader;
-    bool rows = l->kind == PS_LAYER_FLATTEN || l->kind == PS_LAYER_LINEAR ||
-                (l->kind == PS_LAYER_DROPOUT && flat);
+    bool rows = l->kind == PS_LAYER_FLATTEN || l->kind == PS_LAYER_LINEAR;
     *out = ps_cpu_shape_make(run->n, &l->out, rows ? 1 : in->lanes);
     if (l->kind == PS_LAYER_CONV2D) {
         // The relu of oneDNN's convolution makes 0 of NaN; the pool's keeps it.
@@ -47,12 +78,15 @@ static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s, dnnl_engine_t engine)
         s->pool = pool_of(l, in, out);
         s->pool.with_relu = in_edge->producer != PS_NONE &&
                             run->graph->nodes[in_edge->producer].relu_by_pool;
+        if (l->kind == PS_LAYER_MAX_POOL2D) join_flatten(run, s, out);
     } else if (l->kind == PS_LAYER_DROPOUT) {
-        s->dropout = (ps_cpu_dropout){*in, *out, l->p, (uint32_t)l->dropout_id};
+        s->view = in_edge->producer != PS_NONE && is_joined(run, in_edge->producer);
+        s->drops = !s->view;
+        s->dropout = dropout_of(l, in);
     } else if (l->kind == PS_LAYER_LINEAR) {
         s->linear = (ps_cpu_linear){l->name, run->n, in->c, out->c};
     }
-    s->view = l->kind == PS_LAYER_FLATTEN && ps_cpu_shape_is_plain(in);
+    if (l->kind == PS_LAYER_FLATTEN) s->view = ps_cpu_shape_is_plain(in);
     s->in_place = ps_model_graph_in_place(run->graph, node) && same_lanes(in, out);
     return PS_OK;
 }
@@ -86,14 +120,9 @@ static ps_err take_forward(ps_cpu_run *run, ps_cpu_step *s)
         PS_TRY(
             ps_memory_plan_take(m, ps_cpu_pool_place_bytes(&s->pool), &s->slot_places));
         if (!training) ps_memory_plan_give(m, s->slot_places);
-    } else if (kind == PS_LAYER_DROPOUT && training) {
-        PS_TRY(ps_memory_plan_take(m, ps_cpu_dropout_mask_bytes(&s->dropout),
-                                   &s->slot_mask));
-        PS_TRY(ps_memory_plan_take(m, ps_cpu_dropout_scratch_bytes(&s->dropout),
-                                   &s->slot_scratch));
-        ps_memory_plan_give(m, s->slot_scratch);
     }
-    return PS_OK;
+    if (!s->drops || !training) return PS_OK;
+    return ps_memory_plan_take(m, ps_cpu_dropout_mask_bytes(&s->dropout), &s->slot_mask);
 }
 
 /* Without a backward pass, values die with their last reader. */
@@ -112,6 +141,7 @@ static bool gradient_in_place(const ps_cpu_run *run, const ps_cpu_step *s, int k
 {
     const ps_cpu_shape *in = &run->values[s->node->in[k]].shape;
     const ps_cpu_shape *out = &run->values[s->node->out].shape;
+    if (s->view) return true;
     switch (s->node->layer->kind) {
     case PS_LAYER_RELU:
     case PS_LAYER_TANH:
@@ -121,8 +151,6 @@ static bool gradient_in_place(const ps_cpu_run *run, const ps_cpu_step *s, int k
     case PS_LAYER_BATCH_NORM2D:
     case PS_LAYER_ADD:
         return same_lanes(in, out);
-    case PS_LAYER_FLATTEN:
-        return s->view;
     default:
         return false;
     }
@@ -214,7 +242,7 @@ static ps_err plan_passes(ps_cpu_run *run, dnnl_engine_t engine)
         ps_cpu_step *s = &run->steps[i];
         s->node = &g->nodes[i];
         s->slot_x = s->slot_dx = PS_NO_SLOT;
-        s->slot_mask = s->slot_scratch = s->slot_places = PS_NO_SLOT;
+        s->slot_mask = s->slot_places = PS_NO_SLOT;
         PS_TRY(init_step(run, s, engine));
         PS_TRY(take_output(run, s));
         PS_TRY(take_forward(run, s));
@@ -246,7 +274,6 @@ static ps_err bind_step(ps_cpu_run *run, ps_cpu_step *s)
     s->dx = ps_memory_plan_at(m, s->slot_dx);
     s->mask = ps_memory_plan_at(m, s->slot_mask);
     s->places = ps_memory_plan_at(m, s->slot_places);
-    s->scratch = ps_memory_plan_at(m, s->slot_scratch);
     float *x = s->x ? s->x : in->at, *dx = s->dx ? s->dx : in->grad;
     if (l->kind == PS_LAYER_CONV2D) {
         const ps_cpu_conv_places places = {x,

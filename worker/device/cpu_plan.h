@@ -4,10 +4,9 @@
 #define PS_CPU_PLAN_H
 
 #include "cpu_conv.h"
-#include "cpu_dropout.h"
 #include "cpu_linear.h"
 #include "cpu_norm.h"
-#include "cpu_pool.h"
+#include "cpu_pool_rows.h"
 #include "device.h"
 #include "model_graph.h"
 
@@ -28,13 +27,15 @@ typedef struct ps_cpu_step {
     ps_cpu_dropout dropout;
     ps_cpu_linear linear;
     bool in_place;
-    bool view;           // the output is the input's memory
+    bool view;           // the output is the input's memory: nothing to do
+    bool rows;           // MAX_POOL2D: the output is row-major
+    bool drops;          // it is DROPOUT, or a MAX_POOL2D that does the one after it too
     bool add[2];         // the gradient of the input is added to what others gave
     int slot_x, slot_dx; // CONV2D: input in its layout; CONV2D, BATCH_NORM2D: dx to add
-    int slot_mask, slot_scratch; // DROPOUT
-    int slot_places;             // MAX_POOL2D
-    float *x, *dx;               // NULL: the values' own memory
-    uint8_t *mask, *scratch;
+    int slot_mask;       // DROPOUT
+    int slot_places;     // MAX_POOL2D
+    float *x, *dx;       // NULL: the values' own memory
+    uint8_t *mask;
     uint32_t *places;
 } ps_cpu_step;
 

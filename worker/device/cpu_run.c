@@ -65,19 +65,33 @@ static ps_err forward_norm(ps_cpu_run *run, ps_cpu_step *s, bool training)
                                training, &s->norm_places, batches);
 }
 
-static void forward_dropout(ps_cpu_run *run, ps_cpu_step *s, const ps_batch *batch,
-                            const ps_pass *pass)
+/* This pass's mask, drawn; NULL: nothing is dropped. */
+static const uint8_t *draw_mask(ps_cpu_step *s, const ps_batch *batch,
+                                const ps_pass *pass)
+{
+    if (!s->drops || !pass->training) return NULL;
+    ps_cpu_dropout_draw(&s->dropout, pass->dropout, batch->positions, s->mask);
+    return s->mask;
+}
+
+static void forward_dropout(ps_cpu_run *run, ps_cpu_step *s, const uint8_t *mask)
 {
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const ps_cpu_value *out = &run->values[s->node->out];
-    if (!pass->training) {
-        if (in->at != out->at)
-            ps_cpu_convert(&in->shape, in->at, &out->shape, out->at, false);
-        return;
-    }
-    ps_cpu_dropout_draw(&s->dropout, pass->dropout, batch->positions, s->mask,
-                        s->scratch);
-    ps_cpu_dropout_forward(&s->dropout, s->mask, in->at, out->at);
+    if (mask)
+        ps_cpu_dropout_forward(&s->dropout, mask, in->at, out->at);
+    else if (in->at != out->at)
+        ps_cpu_pass(ps_cpu_shape_count(&out->shape), in->at, out->at, false);
+}
+
+static void forward_max_pool(ps_cpu_run *run, ps_cpu_step *s, const uint8_t *mask)
+{
+    const float *x = run->values[s->node->in[0]].at;
+    float *y = run->values[s->node->out].at;
+    if (s->rows)
+        ps_cpu_pool_rows_forward(&s->pool, &s->dropout, mask, x, y, s->places);
+    else
+        ps_cpu_max_pool_forward(&s->pool, x, y, s->places);
 }
 
 static void forward_add(ps_cpu_run *run, ps_cpu_step *s)
@@ -99,6 +113,7 @@ static ps_err forward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_batch *batc
     const ps_layer *l = s->node->layer;
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const ps_cpu_value *out = &run->values[s->node->out];
+    if (s->view) return PS_OK;
     switch (l->kind) {
     case PS_LAYER_CONV2D:
         return forward_conv(run, s);
@@ -118,16 +133,16 @@ static ps_err forward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_batch *batc
         ps_cpu_activation_forward(l->kind, &in->shape, in->at, out->at);
         return PS_OK;
     case PS_LAYER_MAX_POOL2D:
-        ps_cpu_max_pool_forward(&s->pool, in->at, out->at, s->places);
+        forward_max_pool(run, s, draw_mask(s, batch, pass));
         return PS_OK;
     case PS_LAYER_AVG_POOL2D:
         ps_cpu_avg_pool_forward(&s->pool, in->at, out->at);
         return PS_OK;
     case PS_LAYER_DROPOUT:
-        forward_dropout(run, s, batch, pass);
+        forward_dropout(run, s, draw_mask(s, batch, pass));
         return PS_OK;
     case PS_LAYER_FLATTEN:
-        if (!s->view) ps_cpu_convert(&in->shape, in->at, &out->shape, out->at, false);
+        ps_cpu_convert(&in->shape, in->at, &out->shape, out->at, false);
         return PS_OK;
     case PS_LAYER_ADD:
         forward_add(run, s);
@@ -245,6 +260,17 @@ static void backward_pass_on(ps_cpu_run *run, ps_cpu_step *s)
     }
 }
 
+static void backward_max_pool(ps_cpu_run *run, ps_cpu_step *s)
+{
+    const float *dy = run->values[s->node->out].grad;
+    float *dx = run->values[s->node->in[0]].grad;
+    if (s->rows)
+        ps_cpu_pool_rows_backward(&s->pool, &s->dropout, s->drops ? s->mask : NULL, dy,
+                                  s->places, dx, s->add[0]);
+    else
+        ps_cpu_max_pool_backward(&s->pool, dy, s->places, dx, s->add[0]);
+}
+
 /* Layers without parameters; their input needs a gradient. */
 static ps_err backward_plain(ps_cpu_run *run, ps_cpu_step *s)
 {
@@ -260,7 +286,7 @@ static ps_err backward_plain(ps_cpu_run *run, ps_cpu_step *s)
                                    s->add[0]);
         return PS_OK;
     case PS_LAYER_MAX_POOL2D:
-        ps_cpu_max_pool_backward(&s->pool, out->grad, s->places, in->grad, s->add[0]);
+        backward_max_pool(run, s);
         return PS_OK;
     case PS_LAYER_AVG_POOL2D:
         ps_cpu_avg_pool_backward(&s->pool, out->grad, in->grad, s->add[0]);
@@ -286,6 +312,10 @@ static ps_err backward_step(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
     const ps_model_node *node = s->node;
     const ps_cpu_value *out = &run->values[node->out];
     ps_layer_kind kind = node->layer->kind;
+    if (s->view) {
+        backward_pass_on(run, s);
+        return PS_OK;
+    }
     // batch norm's primitive has its relu's mask
     if (node->relu && !node->relu_by_pool && kind != PS_LAYER_BATCH_NORM2D)
         ps_cpu_activation_backward(PS_LAYER_RELU, ps_cpu_shape_count(&out->shape),
