@@ -30,28 +30,30 @@ static uint64_t half_bytes(uint64_t n, double topk)
     return 2 * n;
 }
 
-/* Held at 65504, the largest. */
-static void fp16_encode(uint64_t n, const float *restrict v, const ps_codec_how *how,
-                        uint64_t at, uint8_t *restrict out)
+/* largest: what becomes of what fp16 cannot hold (ps_fp16_held). */
+static inline void fp16_encode_to(uint64_t n, const float *restrict v, uint32_t largest,
+                                  uint8_t *restrict out)
 {
-    (void)how;
-    (void)at;
     uint16_t *restrict half = (uint16_t *)(void *)out;
 #pragma omp simd
     for (uint64_t i = 0; i < n; i++)
-        half[i] = ps_fp16_held(v[i], 0x7BFFu);
+        half[i] = ps_fp16_held(v[i], largest);
 }
 
-static void fp16_overflow_encode(uint64_t n, const float *restrict v,
-                                 const ps_codec_how *how, uint64_t at,
-                                 uint8_t *restrict out)
+static void fp16_encode(uint64_t n, const float *v, const ps_codec_how *how, uint64_t at,
+                        uint8_t *out)
 {
     (void)how;
     (void)at;
-    uint16_t *restrict half = (uint16_t *)(void *)out;
-#pragma omp simd
-    for (uint64_t i = 0; i < n; i++)
-        half[i] = ps_fp16_of(v[i]);
+    fp16_encode_to(n, v, 0x7BFFu, out);
+}
+
+static void fp16_overflow_encode(uint64_t n, const float *v, const ps_codec_how *how,
+                                 uint64_t at, uint8_t *out)
+{
+    (void)how;
+    (void)at;
+    fp16_encode_to(n, v, 0x7C00u, out);
 }
 
 static ps_err fp16_decode(uint64_t n, const uint8_t *restrict in, double topk,

@@ -174,3 +174,6 @@ def main(argv):
     except JobError as error:
         print(f"psrun: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # before the supervisor listens, or when it has done its work
+        print("psrun: interrupted; no part of a job is running", file=sys.stderr)
+        return 130

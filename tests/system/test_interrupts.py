@@ -100,6 +100,15 @@ class Interrupts(JobTest):
                 else:
                     self.assertRegex(text, "psrun: interrupted; ")
 
+    def test_before_a_part_is_started(self):
+        held = os.path.join(self.folder, "held.yaml")
+        os.mkfifo(held)  # reading the configuration waits for us
+        psrun = self.start("ps", 1, 1, out="early", config=held)
+        with open(held, "w"):
+            psrun.send_signal(signal.SIGINT)
+            text = self.finish(psrun)
+        self.assertEqual(text, "psrun: interrupted; no part of a job is running\n")
+
     def test_one_worker_alone_is_told(self):
         for mode, servers, workers in MODES[:2]:
             for rank in range(2):
