@@ -13,12 +13,10 @@ static piece piece_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec c
                       int t)
 {
     const ps_tensor *tensor = &c->spec->tensors[t];
-    uint64_t begin = tensor->offset, end = tensor->offset + tensor->count;
-    uint64_t chunk_end = chunk->offset + chunk->count;
-    if (begin < chunk->offset) begin = chunk->offset;
-    if (end > chunk_end) end = chunk_end;
+    uint64_t begin, end;
+    ps_chunk_overlap(chunk, tensor, &begin, &end);
     bool small = tensor->count * sizeof(float) < c->min_bytes;
-    return (piece){.offset = begin - chunk->offset,
+    return (piece){.offset = tensor->offset + begin - chunk->offset,
                    .count = end > begin ? end - begin : 0,
                    .codec = small ? PS_CODEC_NONE : codec};
 }

@@ -20,7 +20,8 @@
  *   GATHER     timeout ms; name; value: doubles. A barrier is one of no doubles
  *   PUT        name; value                   GET  timeout ms; name
  *   NORM       step, shards, total blocks; value: as in norm_sum.h; answered with
- * NORM_SUM. Of loss scaling alone: a block for each shard, 0 or, against the step, NaN
+ *              NORM_SUM. Of loss scaling alone: a block for each shard, 0 or, against the
+ *              step, NaN
  *   LEAVE      timeout ms; DONE when this member may go
  *   BYE        the last message; no answer
  *

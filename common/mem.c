@@ -68,8 +68,8 @@ ps_err ps_mem_strdup(char **out, const char *text)
 
 void ps_mem_keep_freed(void)
 {
-    mallopt(M_MMAP_THRESHOLD, 256 << 20);
-    mallopt(M_TRIM_THRESHOLD, 512 << 20);
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
 static ps_err map_all(ps_shared_mem *mem, int fd, size_t bytes, int flags,

@@ -26,15 +26,13 @@ uint64_t ps_aggregate_slab_count(const ps_chunk *chunk, const ps_optimizer *opt,
 static void cut_segments(ps_aggregate *a, const ps_model_spec *spec,
                          const ps_chunk *chunk, const ps_optimizer *opt)
 {
-    uint64_t end = chunk->offset + chunk->count;
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
         const ps_tensor *tensor = &spec->tensors[t];
-        uint64_t from = tensor->offset, to = tensor->offset + tensor->count;
-        if (from < chunk->offset) from = chunk->offset;
-        if (to > end) to = end;
+        uint64_t from, to;
+        ps_chunk_overlap(chunk, tensor, &from, &to);
         if (from >= to) continue;
         a->segments[a->n_segments++] = (ps_segment){
-            .offset = from - chunk->offset,
+            .offset = tensor->offset + from - chunk->offset,
             .count = to - from,
             .weight_decay = ps_optimizer_decay(opt, tensor->role),
             .tensor = tensor->name,

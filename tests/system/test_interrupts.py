@@ -39,18 +39,19 @@ class Interrupts(JobTest):
         self.assertIn("weights and results so far are in", text)
         self.assertTrue(os.path.exists(self.path(out, "summary.json")), text)
         self.assertTrue(self.summary(out)["interrupted"])
-        _, metadata = read_safetensors(self.path(out, "model.safetensors"))
+        tensors, metadata = read_safetensors(self.path(out, "model.safetensors"))
         self.assertEqual(int(metadata["step"]), self.summary(out)["steps"])
+        return tensors
 
     def interrupt(self, psrun, out):
         psrun.send_signal(signal.SIGINT)
-        self.check_kept(out, self.finish(psrun))
+        return self.check_kept(out, self.finish(psrun))
 
     def test_while_it_trains(self):
         for mode, servers, workers in MODES:
             psrun = self.start(mode, servers, workers, *LONG, out=mode)
             self.wait_for_steps(mode)
-            self.interrupt(psrun, mode)
+            self.assertEqual(len(self.interrupt(psrun, mode)), 8)
 
     def test_at_the_end_of_epochs_and_while_it_saves(self):
         # Every epoch is one step, evaluated and saved.
@@ -65,7 +66,8 @@ class Interrupts(JobTest):
         # Seconds of evaluation after every step.
         config = self.path("slow.yaml")
         with open(config, "w", encoding="utf-8") as f:
-            f.write("model:\n  input: [8]\n  layers:\n    - linear: 8\n    - linear: 2\n"
+            f.write("model:\n  input: [8]\n  layers:\n    - linear: 1024\n"
+                    "    - linear: 256\n    - linear: 2\n"
                     "train: {eval_every: 1}\n"
                     "data: {kind: synthetic, batch: 8, samples: 16, test_samples: 200000,"
                     " eval_batch: 1}\n")

@@ -1,6 +1,5 @@
 #include "cpu_device.h"
 
-#include <malloc.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,14 +36,6 @@ static void cpu_close(ps_device **device)
     *device = NULL;
 }
 
-/* oneDNN's sgemm takes and frees its workspace in every call; without this the system
- * takes the pages back each time and zeroes them for the next. */
-static void keep_freed_memory(void)
-{
-    mallopt(M_MMAP_THRESHOLD, 1 << 30);
-    mallopt(M_TRIM_THRESHOLD, 1 << 30);
-}
-
 static ps_err cpu_open(const ps_device_options *options, ps_device **out)
 {
     cpu_device *d = NULL;
@@ -55,7 +46,7 @@ static ps_err cpu_open(const ps_device_options *options, ps_device **out)
                           "device cpu computes in float32; train.precision is %s, which "
                           "NVIDIA GPUs compute in (train.device=cuda)",
                           precision);
-    keep_freed_memory();
+    ps_mem_keep_freed();
     PS_TRY(ps_mem_zalloc(&d, 1, sizeof *d, "device"));
     d->base.ops = &ps_cpu_device_ops;
     d->threads = options->threads > 0 ? options->threads : omp_get_num_procs();
