@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "exchange_gloo.h"
@@ -511,13 +512,20 @@ static ps_err run_nothing(rank_run *r)
     return PS_OK;
 }
 
+/* In a process of its own: a library that was found stays, in the stand-in's place. */
 static void test_nccl_on_the_cpu_is_unsupported(void **state)
 {
-    job j;
-    job_init(&j, &ps_exchange_nccl_ops, 1, run_nothing);
-    run_job(&j);
-    assert_int_equal(j.ranks[0].err, PS_ERR_UNSUPPORTED);
-    assert_non_null(strstr(j.ranks[0].message, "nccl"));
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        job j;
+        job_init(&j, &ps_exchange_nccl_ops, 1, run_nothing);
+        run_job(&j);
+        const rank_run *r = &j.ranks[0];
+        _exit(r->err == PS_ERR_UNSUPPORTED && strstr(r->message, "nccl") ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 int main(void)

@@ -85,7 +85,6 @@ function(ps_link_cuda target)
         if(PS_HAVE_CUDNN)
             target_include_directories(${target} SYSTEM PRIVATE ${CUDNN_INCLUDE}
                                        ${CUDA_RUNTIME_INCLUDE})
-            target_link_libraries(${target} PUBLIC ${CMAKE_DL_LIBS})
         endif()
     endif()
 endfunction()

@@ -1,13 +1,11 @@
 #include <cudnn.h>
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "conv_library.h"
+#include "dynlib.h"
 #include "mem.h"
-
-#define CUDNN_LIBRARY "libcudnn.so.9"
 
 /* The graph interface of cuDNN 8 and newer: its older one is deprecated in cuDNN 9. */
 #define CUDNN_FUNCTIONS(X)                                                               \
@@ -26,7 +24,6 @@
 typedef cudnnBackendDescriptor_t descriptor;
 
 struct ps_conv_library {
-    void *loaded;
 #define MEMBER(name) __typeof__(cudnn##name) *name;
     CUDNN_FUNCTIONS(MEMBER)
 #undef MEMBER
@@ -66,27 +63,13 @@ static ps_err cudnn_error(const ps_conv_library *lib, cudnnStatus_t status,
 
 static ps_err load(ps_conv_library *lib)
 {
-    lib->loaded = dlopen(CUDNN_LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    if (!lib->loaded)
-        return ps_err_set(PS_ERR_UNSUPPORTED,
-                          "train.cudnn: %s cannot be loaded (%s); install cuDNN 9 or put "
-                          "its folder into LD_LIBRARY_PATH",
-                          CUDNN_LIBRARY, dlerror());
-    struct {
-        const char *name;
-        void **to;
-    } table[] = {
-#define ENTRY(name) {"cudnn" #name, (void **)&lib->name},
-        CUDNN_FUNCTIONS(ENTRY)
-#undef ENTRY
+    const ps_dynlib cudnn = {"train.cudnn", "libcudnn.so.9", "cuDNN 9"};
+    const ps_dynlib_symbol symbols[] = {
+#define SYMBOL(name) {"cudnn" #name, (void **)&lib->name, false},
+        CUDNN_FUNCTIONS(SYMBOL)
+#undef SYMBOL
     };
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        *table[i].to = dlsym(lib->loaded, table[i].name);
-        if (!*table[i].to)
-            return ps_err_set(PS_ERR_UNSUPPORTED, "train.cudnn: %s has no %s",
-                              CUDNN_LIBRARY, table[i].name);
-    }
-    return PS_OK;
+    return ps_dynlib_open(&cudnn, symbols, sizeof symbols / sizeof symbols[0]);
 }
 
 static ps_err describe_gpu(ps_conv_library *lib, const char *text)
@@ -131,7 +114,6 @@ void ps_conv_library_close(ps_conv_library **library)
     if (!lib) return;
     if (lib->description) lib->BackendDestroyDescriptor(lib->description);
     if (lib->handle) lib->Destroy(lib->handle);
-    // it stays loaded: its threads and its kernels may outlive the handle
     free(lib);
     *library = NULL;
 }

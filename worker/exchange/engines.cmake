@@ -56,6 +56,5 @@ function(ps_link_engines target)
         target_compile_definitions(${target} PUBLIC PS_WITH_NCCL=1)
         target_include_directories(${target} SYSTEM PRIVATE ${NCCL_INCLUDE}
                                    ${CUDA_RUNTIME_INCLUDE})
-        target_link_libraries(${target} PUBLIC ${CMAKE_DL_LIBS})
     endif()
 endfunction()

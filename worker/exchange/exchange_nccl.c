@@ -1,6 +1,5 @@
 #include "exchange_nccl.h"
 
-#include <dlfcn.h>
 #include <nccl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -8,10 +7,7 @@
 #include <time.h>
 
 #include "clock.h"
-
-#define NCCL_LIBRARY "libnccl.so.2"
-/* A library for tests that takes host memory says so by this symbol. */
-#define STAND_IN_MARK "pstrain_stand_in_takes_host_memory"
+#include "dynlib.h"
 
 #define NCCL_FUNCTIONS(X)                                                                \
     X(GetUniqueId)                                                                       \
@@ -27,10 +23,11 @@
     X(GetErrorString)
 
 typedef struct nccl_library {
-    void *handle;
 #define MEMBER(name) __typeof__(nccl##name) *name;
     NCCL_FUNCTIONS(MEMBER)
 #undef MEMBER
+    /* A library for tests that takes host memory says so by this symbol. */
+    void *stand_in;
 } nccl_library;
 
 typedef struct nccl_collective {
@@ -51,29 +48,14 @@ static nccl_collective *of(ps_collective *c)
 
 static ps_err load(nccl_library *lib)
 {
-    lib->handle = dlopen(NCCL_LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    if (!lib->handle)
-        return ps_err_set(
-            PS_ERR_UNSUPPORTED,
-            "nccl: %s cannot be loaded (%s); install NCCL or put its folder "
-            "into LD_LIBRARY_PATH",
-            NCCL_LIBRARY, dlerror());
-    struct {
-        const char *name;
-        void **to;
-    } table[] = {
-#define ENTRY(name) {"nccl" #name, (void **)&lib->name},
-        NCCL_FUNCTIONS(ENTRY)
-#undef ENTRY
+    const ps_dynlib nccl = {"nccl", "libnccl.so.2", "NCCL 2.14 or newer"};
+    const ps_dynlib_symbol symbols[] = {
+#define SYMBOL(name) {"nccl" #name, (void **)&lib->name, false},
+        NCCL_FUNCTIONS(SYMBOL)
+#undef SYMBOL
+            {"pstrain_stand_in_takes_host_memory", &lib->stand_in, true},
     };
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        *table[i].to = dlsym(lib->handle, table[i].name);
-        if (!*table[i].to)
-            return ps_err_set(PS_ERR_UNSUPPORTED,
-                              "nccl: %s has no %s: NCCL 2.14 or newer is needed",
-                              NCCL_LIBRARY, table[i].name);
-    }
-    return PS_OK;
+    return ps_dynlib_open(&nccl, symbols, sizeof symbols / sizeof symbols[0]);
 }
 
 static void pause_us(long us)
@@ -202,7 +184,6 @@ static void nccl_destroy(ps_collective **base)
         c->comm = NULL;
     }
     if (c->comm) give_up(c);
-    if (c->nccl.handle) dlclose(c->nccl.handle);
     free(c);
     *base = NULL;
 }
@@ -251,7 +232,7 @@ static ps_err nccl_connect(const ps_exchange_options *options, ps_device_stream 
     c->timeout_ms = (uint64_t)net->step_timeout_ms;
     *out = &c->base;
     PS_TRY(load(&c->nccl));
-    if (!stream->ops->native(stream) && !dlsym(c->nccl.handle, STAND_IN_MARK))
+    if (!stream->ops->native(stream) && !c->nccl.stand_in)
         return ps_err_set(PS_ERR_UNSUPPORTED,
                           "nccl sums in the memory of GPUs: it needs train.device: cuda "
                           "(on the cpu: exchange.name: gloo)");
