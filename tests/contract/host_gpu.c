@@ -41,8 +41,10 @@ typedef struct queue {
 typedef struct range {
     char *at;
     size_t bytes;
-    bool host;
+    bool host, pages; // pages: pinned whole
 } range;
+
+enum { PAGE = 4096 };
 
 struct ps_gpu {
     queue queues[PS_GPU_QUEUES];
@@ -83,10 +85,10 @@ static const range *range_of(const ps_gpu *gpu, const void *at)
     return NULL;
 }
 
-static void add_range(ps_gpu *gpu, void *at, size_t bytes, bool host)
+static void add_range(ps_gpu *gpu, range r)
 {
     if (gpu->n_ranges == 256) broken("too many allocations", "memory");
-    gpu->ranges[gpu->n_ranges++] = (range){at, bytes, host};
+    gpu->ranges[gpu->n_ranges++] = r;
 }
 
 static void remove_range(ps_gpu *gpu, const void *at)
@@ -104,6 +106,20 @@ static void check_device(const ps_gpu *gpu, const void *at, size_t bytes, const 
     const range *r = range_of(gpu, at);
     if (!r || r->host) broken("not memory of the GPU", who);
     if ((const char *)at + bytes > r->at + r->bytes) broken("beyond its memory", who);
+}
+
+/* CUDA refuses a copy of memory that is pinned in part (cuMemcpy's documentation). */
+static void check_pinned_whole(const ps_gpu *gpu, const void *at, size_t bytes,
+                               const char *who)
+{
+    uintptr_t begin = (uintptr_t)at, end = begin + bytes;
+    for (int i = 0; i < gpu->n_ranges; i++) {
+        const range *r = &gpu->ranges[i];
+        uintptr_t first = (uintptr_t)r->at / PAGE * PAGE;
+        uintptr_t last = ((uintptr_t)r->at + r->bytes + PAGE - 1) / PAGE * PAGE;
+        if (!r->pages || begin >= last || end <= first) continue;
+        if (begin < first || end > last) broken("pinned in part", who);
+    }
 }
 
 /* ------------------------------------------------------------------------ running */
@@ -287,7 +303,7 @@ static ps_err take(ps_gpu *gpu, size_t bytes, const char *what, void *out, bool 
 {
     size_t rounded = bytes > 0 ? bytes : 1;
     PS_TRY(ps_mem_zalloc(out, 1, rounded, what));
-    add_range(gpu, *(void **)out, rounded, host);
+    add_range(gpu, (range){.at = *(void **)out, .bytes = rounded, .host = host});
     return PS_OK;
 }
 
@@ -316,8 +332,9 @@ void ps_gpu_give_pinned(ps_gpu *gpu, void *at)
 
 ps_err ps_gpu_pin(ps_gpu *gpu, void *at, size_t bytes, const char *what, bool *pinned)
 {
-    *pinned = !range_of(gpu, at);
-    if (*pinned) add_range(gpu, at, bytes, true);
+    *pinned = (uintptr_t)at % PAGE == 0 && !range_of(gpu, at);
+    if (*pinned)
+        add_range(gpu, (range){.at = at, .bytes = bytes, .host = true, .pages = true});
     return PS_OK;
 }
 
@@ -330,6 +347,7 @@ ps_err ps_gpu_copy_in(ps_gpu *gpu, ps_gpu_queue which, void *to, const void *fro
                       size_t bytes, const char *who)
 {
     check_device(gpu, to, bytes, who);
+    check_pinned_whole(gpu, from, bytes, who);
     return push(gpu, which,
                 (op){.kind = OP_COPY, .to = to, .from = from, .bytes = bytes});
 }
@@ -338,6 +356,7 @@ ps_err ps_gpu_copy_out(ps_gpu *gpu, ps_gpu_queue which, void *to, const void *fr
                        size_t bytes, const char *who)
 {
     check_device(gpu, from, bytes, who);
+    check_pinned_whole(gpu, to, bytes, who);
     return push(gpu, which,
                 (op){.kind = OP_COPY, .to = to, .from = from, .bytes = bytes});
 }

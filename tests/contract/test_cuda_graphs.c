@@ -57,8 +57,8 @@ static void open_side(rig *r, side *s, bool graphs, size_t group_bytes)
         .index = -1, .local_rank = -1, .no_graphs = !graphs};
     s->graphs = graphs;
     check(ps_device_open("cuda", &options, &s->device));
-    check(ps_mem_zalloc_aligned(&s->params, bytes, "p"));
-    check(ps_mem_zalloc_aligned(&s->grads, bytes, "g"));
+    check(ps_mem_map_zeroed(&s->params, bytes, "p")); // these are pinned
+    check(ps_mem_map_zeroed(&s->grads, bytes, "g"));
     check(ps_mem_zalloc_aligned(&s->weights, bytes, "w"));
     check(ps_mem_zalloc_aligned(&s->sums, bytes, "s"));
     check(ps_mem_zalloc_aligned(&s->buffers, r->spec.buffer_bytes, "b"));
@@ -98,8 +98,8 @@ static void rig_fini(rig *r)
         ps_program_destroy(&s->program);
         ps_program_destroy(&s->evaluation);
         ps_device_close(&s->device);
-        free(s->params);
-        free(s->grads);
+        ps_mem_unmap(s->params, r->spec.arena_count * sizeof(float));
+        ps_mem_unmap(s->grads, r->spec.arena_count * sizeof(float));
         free(s->weights);
         free(s->sums);
         free(s->buffers);

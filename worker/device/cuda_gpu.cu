@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 extern "C" {
 #include "cuda_gpu.h"
@@ -342,8 +343,9 @@ void ps_gpu_give_pinned(ps_gpu *gpu, void *at)
 
 ps_err ps_gpu_pin(ps_gpu *gpu, void *at, size_t bytes, const char *what, bool *pinned)
 {
-    // where it cannot be pinned (a limit of locked memory, or another program has pinned
-    // it) copies are right all the same, only slower
+    *pinned = false;
+    if ((uintptr_t)at % (uintptr_t)sysconf(_SC_PAGESIZE) != 0) return PS_OK;
+    // nor is it where there is a limit of locked memory
     *pinned = cudaHostRegister(at, bytes, cudaHostRegisterDefault) == cudaSuccess;
     if (!*pinned) cudaGetLastError();
     return PS_OK;
@@ -351,7 +353,7 @@ ps_err ps_gpu_pin(ps_gpu *gpu, void *at, size_t bytes, const char *what, bool *p
 
 void ps_gpu_unpin(ps_gpu *gpu, void *at)
 {
-    cudaHostUnregister(at);
+    if (cudaHostUnregister(at) != cudaSuccess) cudaGetLastError();
 }
 
 /* ------------------------------------------------------------------ copies, events */

@@ -63,8 +63,11 @@ void ps_gpu_give(ps_gpu *gpu, void *at); // NULL: nothing
 /* Zeroed memory of the host that copies run from and to beside everything else. */
 ps_err ps_gpu_take_pinned(ps_gpu *gpu, size_t bytes, const char *what, void *out);
 void ps_gpu_give_pinned(ps_gpu *gpu, void *at); // NULL: nothing
-/* Makes memory that exists such memory, until unpinned. May be pinned already: then
- * *pinned is false, and unpin is not called. */
+/* Makes memory that exists such memory, until unpinned. It is a mapping of its own: pages
+ * are pinned whole, and CUDA refuses copies to or from memory that is pinned in part, as
+ * a neighbour in these pages would be. Memory that does not begin with a page, or that is
+ * pinned already, stays as it is: then *pinned is false, unpin is not called, and copies
+ * are right all the same, only slower. */
 ps_err ps_gpu_pin(ps_gpu *gpu, void *at, size_t bytes, const char *what, bool *pinned);
 void ps_gpu_unpin(ps_gpu *gpu, void *at);
 

@@ -59,7 +59,6 @@ ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, const ps_cuda_convs *conv
                         const ps_cuda_resident *resident, bool no_graphs)
 {
     size_t arena = options->spec->arena_count * sizeof(float);
-    size_t buffers = options->spec->buffer_bytes;
     *run = (ps_cuda_run){0};
     PS_TRY(ps_cuda_plan_init(&run->plan, gpu, convs, options, graph, resident));
     PS_TRY(ps_cuda_batch_init(&run->batch, gpu, options->max_batch,
@@ -71,10 +70,8 @@ ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, const ps_cuda_convs *conv
     if (!resident)
         PS_TRY(
             ps_gpu_pin(gpu, options->params, arena, "parameters", &run->params_pinned));
-    if (options->training && !resident)
-        PS_TRY(ps_gpu_pin(gpu, options->grads, arena, "gradients", &run->grads_pinned));
-    if (buffers == 0) return PS_OK;
-    return ps_gpu_pin(gpu, options->buffers, buffers, "buffers", &run->buffers_pinned);
+    if (!options->training || resident) return PS_OK;
+    return ps_gpu_pin(gpu, options->grads, arena, "gradients", &run->grads_pinned);
 }
 
 void ps_cuda_run_fini(ps_cuda_run *run)
@@ -84,7 +81,6 @@ void ps_cuda_run_fini(ps_cuda_run *run)
     if (gpu) ps_gpu_drain(gpu);
     if (run->params_pinned) ps_gpu_unpin(gpu, o->params);
     if (run->grads_pinned) ps_gpu_unpin(gpu, o->grads);
-    if (run->buffers_pinned) ps_gpu_unpin(gpu, o->buffers);
     ps_gpu_event_destroy(&run->uploaded);
     ps_gpu_event_destroy(&run->finished);
     ps_cuda_graphs_fini(&run->graphs);

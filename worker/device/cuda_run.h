@@ -33,9 +33,9 @@ typedef struct ps_cuda_run {
     bool trained;      // it was a training pass, and backward has not followed
     bool buffers_here; // the GPU has the newest
     int64_t counted;   // training passes since the host had them
-    bool params_pinned, grads_pinned, buffers_pinned; // by us
-    ps_gpu_event *uploaded;                           // all parameters, or the buffers
-    ps_gpu_event *finished;                           // the pass
+    bool params_pinned, grads_pinned; // by us
+    ps_gpu_event *uploaded;           // all parameters, or the buffers
+    ps_gpu_event *finished;           // the pass
 } ps_cuda_run;
 
 ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, const ps_cuda_convs *convs,
