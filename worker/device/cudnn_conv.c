@@ -85,11 +85,17 @@ static ps_err describe_gpu(ps_conv_library *lib, const char *text)
     return PS_OK;
 }
 
+/* It loads its parts, of which one may be missing or of another version, or may not know
+ * the GPU. */
 static ps_err open_library(ps_conv_library *lib, const ps_conv_library_options *options)
 {
     PS_TRY(load(lib));
     if (options->described) return describe_gpu(lib, options->described);
-    CUDNN(lib, "opening", lib->Create(&lib->handle));
+    cudnnStatus_t rc = lib->Create(&lib->handle);
+    if (rc != CUDNN_STATUS_SUCCESS)
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "train.cudnn: cuDNN does not start on this GPU: %s",
+                          lib->GetErrorString(rc));
     CUDNN(lib, "opening", lib->SetStream(lib->handle, options->queue));
     return PS_OK;
 }
