@@ -475,9 +475,10 @@ static ps_err run(job *j, ps_trainer_result *result)
 
 static void clean_up(job *j)
 {
+    // first: a GPU may be at a sum that waits for a rank which is gone
+    ps_exchange_destroy(&j->exchange);
     ps_trainer_destroy(&j->trainer);
     ps_evaluator_fini(&j->evaluator);
-    ps_exchange_destroy(&j->exchange);
     ps_member_destroy(&j->member);
     if (j->stream) j->stream->ops->destroy(&j->stream);
     ps_device_close(&j->device);
