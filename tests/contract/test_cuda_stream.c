@@ -1,5 +1,6 @@
 /* Training with the weights on the GPU (cuda_stream.c) against training with the host's
- * optimizer: the same bits, step by step, for every optimizer. */
+ * optimizer: the same bits, step by step, for every optimizer. On the host in a GPU's
+ * place, and, as gpu_stream, on a GPU; skipped where there is none. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -295,8 +296,17 @@ static void test_not_finite(void **state)
     assert_not_made(true);
 }
 
+enum { EXIT_SKIPPED = 77 };
+
 int main(void)
 {
+    const ps_device_options options = {.index = -1, .local_rank = -1};
+    ps_device *device = NULL;
+    if (ps_device_open("cuda", &options, &device) != PS_OK) {
+        printf("skipped: %s\n", ps_err_message());
+        return EXIT_SKIPPED;
+    }
+    ps_device_close(&device);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizers), cmocka_unit_test(test_loss_scale),
         cmocka_unit_test(test_precision),  cmocka_unit_test(test_queued_steps),

@@ -30,6 +30,7 @@ typedef struct rig {
 } rig;
 
 static const char *device_name = "cpu"; // the first argument
+static const char *cudnn;               // the second one: train.cudnn
 
 /* How products round their factors, and what is stored between layers, and how far the
  * device may be from the reference that does the same. Values between layers differ in
@@ -103,7 +104,7 @@ static void rig_init(rig *r, const char *input, const char *loss, const char *la
     ps_init_weights(&r->spec, 3, 1, r->params, r->buffers);
     rig_data(r);
     const ps_device_options device = {
-        .index = -1, .threads = 1, .precision = used->precision};
+        .index = -1, .threads = 1, .precision = used->precision, .cudnn = cudnn};
     const ps_program_options program = {.spec = &r->spec,
                                         .max_batch = max_batch,
                                         .training = true,
@@ -674,6 +675,7 @@ enum { EXIT_SKIPPED = 77 };
 int main(int argc, char **argv)
 {
     if (argc > 1) device_name = argv[1];
+    if (argc > 2) cudnn = argv[2];
     if (!device_opens()) {
         printf("skipped: %s\n", ps_err_message());
         return EXIT_SKIPPED;

@@ -39,12 +39,13 @@ class GpuRun(JobTest):
         written = []
 
         def cut(runner):
-            yield "first", 1
+            yield "first", lambda: 1
             self.assertEqual(written[-1]["figures"], {"first": 1})
             raise run.Skip("no time left")
 
         def broken(runner):
-            yield "first", 2
+            yield "none", lambda: [][0]
+            yield "first", lambda: 2
             raise run.Failed("exit code 1")
 
         for part, status in ((cut, "cut"), (broken, "failed")):
@@ -52,6 +53,8 @@ class GpuRun(JobTest):
             self.assertEqual(result["status"], status)
             self.assertEqual(written[-1], result)
             self.assertEqual(list(result["figures"]), ["first"])
+            self.assertEqual(list(result.get("failures", [])),
+                             ["none", "the part"] if part == broken else [])
         self.assertLessEqual(sum(run.PARTS.values()), 9.5 * 60)
 
 
