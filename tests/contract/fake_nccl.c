@@ -5,11 +5,15 @@
  * began goes on while ncclCommGetAsyncError is asked. Sums are in rank order. Built with
  * the soname libnccl.so.2, so that loading it first makes it what exchange_nccl.c finds.
  *
+ * fake_nccl_queue(push): what ranks begin is pushed to their stream, and begun when its
+ * turn comes there, as on a GPU. fake_nccl_hold(true): no sum is made until (false).
+ *
  * fake_nccl_break(rank, after, how): rank's collective number `after` (from 0, counted
  * since the call) and later ones fail (FAIL) or never end (HANG), on every rank.
  */
 #include <nccl.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,18 +44,48 @@ struct ncclComm {
     int rank;
     op ops[MAX_OPS];
     int n_ops;
+    void *stream;
+    struct queued *queued; // in the stream, the newest first
     enum { IDLE, JOINING, QUEUED, GIVEN, BROKEN, STUCK } state;
 };
+
+/* A group in a stream; the stream's, which frees it when it is done. */
+typedef struct queued {
+    struct queued *next;
+    ncclComm_t comm; // NULL: aborted
+    op ops[MAX_OPS];
+    int n_ops;
+    int given;
+} queued;
+
+typedef void push_fn(void *stream, bool (*poll)(void *args), const void *args,
+                     size_t bytes);
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static clique *cliques;
 static unsigned n_ids;
 static int break_rank = -1, break_after, break_how;
+static push_fn *push;
+static bool held;
 static _Thread_local ncclComm_t group[MAX_RANKS];
 static _Thread_local int n_group, depth;
 
 void fake_nccl_break(int rank, int after, int how);
 int fake_nccl_open_communicators(void);
+void fake_nccl_queue(push_fn *fn);
+void fake_nccl_hold(bool hold);
+
+void fake_nccl_queue(push_fn *fn)
+{
+    push = fn;
+}
+
+void fake_nccl_hold(bool hold)
+{
+    pthread_mutex_lock(&lock);
+    held = hold;
+    pthread_mutex_unlock(&lock);
+}
 
 void fake_nccl_break(int rank, int after, int how)
 {
@@ -123,11 +157,12 @@ ncclResult_t ncclGroupEnd(void)
     return n_group ? ncclInProgress : ncclSuccess;
 }
 
-static ncclResult_t enqueue(ncclComm_t comm, op o)
+static ncclResult_t enqueue(ncclComm_t comm, cudaStream_t stream, op o)
 {
     /* Outside a group a call is a group of its own; the exchange never does that. */
     if (depth == 0 || comm->n_ops == MAX_OPS) return ncclInvalidUsage;
     if (comm->n_ops == 0) group[n_group++] = comm;
+    comm->stream = stream;
     comm->ops[comm->n_ops++] = o;
     return ncclSuccess;
 }
@@ -137,7 +172,7 @@ ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count,
                            cudaStream_t stream)
 {
     if (type != ncclFloat32 || sum != ncclSum) return ncclInvalidArgument;
-    return enqueue(comm, (op){send, recv, count * sizeof(float), 1});
+    return enqueue(comm, stream, (op){send, recv, count * sizeof(float), 1});
 }
 
 ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count,
@@ -145,24 +180,24 @@ ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count,
                            cudaStream_t stream)
 {
     if (type != ncclUint8 || root != 0) return ncclInvalidArgument;
-    return enqueue(comm, (op){send, recv, count, 0});
+    return enqueue(comm, stream, (op){send, recv, count, 0});
 }
 
 /* Hands over copies of the inputs, once the group before has been taken by all. */
-static void give(ncclComm_t c)
+static bool give(ncclComm_t c, const op *ops, int n_ops)
 {
     clique *q = c->of;
-    if (q->n_given == q->n_ranks) return;
+    if (q->n_given == q->n_ranks || (held && ops[0].is_sum)) return false;
     if (c->rank == break_rank && break_after-- <= 0) {
         c->state = break_how == HANG ? STUCK : BROKEN;
-        return;
+        return false;
     }
-    for (int i = 0; i < c->n_ops; i++) {
-        q->inputs[c->rank][i] = malloc(c->ops[i].bytes);
-        memcpy(q->inputs[c->rank][i], c->ops[i].send, c->ops[i].bytes);
+    for (int i = 0; i < n_ops; i++) {
+        q->inputs[c->rank][i] = malloc(ops[i].bytes);
+        memcpy(q->inputs[c->rank][i], ops[i].send, ops[i].bytes);
     }
     q->n_given++;
-    c->state = GIVEN;
+    return true;
 }
 
 static void take_one(const clique *q, const op *o, int i)
@@ -178,32 +213,70 @@ static void take_one(const clique *q, const op *o, int i)
 }
 
 /* Takes the results, once all have given. */
-static void take(ncclComm_t c)
+static bool take(ncclComm_t c, const op *ops, int n_ops)
 {
     clique *q = c->of;
-    if (q->n_given < q->n_ranks) return;
-    for (int i = 0; i < c->n_ops; i++)
-        take_one(q, &c->ops[i], i);
+    if (q->n_given < q->n_ranks) return false;
+    for (int i = 0; i < n_ops; i++)
+        take_one(q, &ops[i], i);
     if (++q->n_taken == q->n_ranks) {
         for (int r = 0; r < q->n_ranks; r++)
-            for (int i = 0; i < c->n_ops; i++)
+            for (int i = 0; i < n_ops; i++)
                 free(q->inputs[r][i]);
         q->n_given = q->n_taken = 0;
     }
-    c->n_ops = 0;
-    c->state = IDLE;
+    return true;
+}
+
+/* A group whose turn has come in its stream. */
+static bool poll_queued(void *args)
+{
+    queued *g = *(queued **)args;
+    pthread_mutex_lock(&lock);
+    ncclComm_t c = g->comm;
+    bool works = c && c->state != BROKEN && c->state != STUCK;
+    if (works && !g->given) g->given = give(c, g->ops, g->n_ops);
+    bool done = !c || (g->given && take(c, g->ops, g->n_ops));
+    if (done) {
+        for (queued **at = c ? &c->queued : NULL; at && *at; at = &(*at)->next) {
+            if (*at != g) continue;
+            *at = g->next;
+            break;
+        }
+        free(g);
+    }
+    pthread_mutex_unlock(&lock);
+    return done;
+}
+
+static queued *queued_of(ncclComm_t c)
+{
+    queued *g = calloc(1, sizeof *g);
+    *g = (queued){.next = c->queued, .comm = c, .n_ops = c->n_ops};
+    memcpy(g->ops, c->ops, sizeof g->ops);
+    c->queued = g;
+    return g;
+}
+
+static void progress(ncclComm_t c)
+{
+    if (c->state == JOINING && c->of->n_joined == c->of->n_ranks) c->state = IDLE;
+    if (c->state == QUEUED && give(c, c->ops, c->n_ops)) c->state = GIVEN;
+    if (c->state == GIVEN && take(c, c->ops, c->n_ops)) c->state = IDLE;
+    if (c->state == IDLE) c->n_ops = 0;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
 {
     pthread_mutex_lock(&lock);
-    if (c->state == JOINING && c->of->n_joined == c->of->n_ranks) c->state = IDLE;
-    if (c->state == QUEUED) give(c);
-    if (c->state == GIVEN) take(c);
+    queued *g = push && c->state == QUEUED && c->stream ? queued_of(c) : NULL;
+    if (g) c->state = IDLE;
+    progress(c);
     *state = c->state == IDLE     ? ncclSuccess
              : c->state == BROKEN ? ncclRemoteError
                                   : ncclInProgress;
     pthread_mutex_unlock(&lock);
+    if (g) push(c->stream, poll_queued, &g, sizeof(queued *)); // which may poll
     return ncclSuccess;
 }
 
@@ -211,6 +284,8 @@ static ncclResult_t leave(ncclComm_t c)
 {
     pthread_mutex_lock(&lock);
     c->of->n_left++;
+    for (queued *g = c->queued; g; g = g->next)
+        g->comm = NULL;
     pthread_mutex_unlock(&lock);
     free(c);
     return ncclSuccess;

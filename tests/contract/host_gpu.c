@@ -4,17 +4,21 @@
  * Work is queued as on a GPU. PS_HOST_GPU_EAGER says when it runs: a bit for each queue
  * whose work runs as soon as it is queued, after what it awaits; that of the others only
  * when somebody waits for it. An event too few shows as a wrong result in one of the
- * orders, and so does host memory that is touched too early. Pointers to host memory in
- * a kernel's arguments end the test, and so does anything but a launch in a capture. */
+ * orders, and so does host memory that is touched too early. Who asks often enough
+ * whether an event has passed waits for it, too. Pointers to host memory in a kernel's
+ * arguments end the test, and so does anything but a launch in a capture. Threads may
+ * share it, as those of a worker do. */
 #include "host_gpu.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "mem.h"
 
-typedef enum op_kind { OP_COPY, OP_LAUNCH, OP_GEMM, OP_CALL, OP_AWAIT } op_kind;
+typedef enum op_kind { OP_COPY, OP_LAUNCH, OP_GEMM, OP_CALL, OP_POLL, OP_AWAIT } op_kind;
 
 typedef struct op {
     op_kind kind;
@@ -23,6 +27,7 @@ typedef struct op {
     void *args; // owned: a kernel's, or a call's
     size_t args_bytes;
     void (*call)(const void *args);
+    bool (*poll)(void *args); // called until it says that it is done
     void *to;
     const void *from;
     size_t bytes;
@@ -44,9 +49,10 @@ typedef struct range {
     bool host, pages; // pages: pinned whole
 } range;
 
-enum { PAGE = 4096 };
+enum { PAGE = 4096, ASKED_OFTEN = 16 };
 
 struct ps_gpu {
+    pthread_mutex_t lock; // recursive
     queue queues[PS_GPU_QUEUES];
     unsigned eager;
     ps_format format;
@@ -58,6 +64,7 @@ struct ps_gpu {
 struct ps_gpu_event {
     ps_gpu_queue queue;
     size_t position;
+    int asked;
 };
 
 struct ps_gpu_graph {
@@ -194,12 +201,14 @@ static void run_gemm(const ps_gpu_gemm *g)
     free(column);
 }
 
-static void run_until(ps_gpu *gpu, ps_gpu_queue which, size_t position)
+/* false: something there waits for others than this GPU. */
+static bool run_as_far(ps_gpu *gpu, ps_gpu_queue which, size_t position)
 {
     queue *q = &gpu->queues[which];
     while (q->done < position) {
         op *o = &q->ops[q->done];
-        if (o->kind == OP_AWAIT) run_until(gpu, o->other, o->position);
+        if (o->kind == OP_AWAIT && !run_as_far(gpu, o->other, o->position)) return false;
+        if (o->kind == OP_POLL && !o->poll(o->args)) return false;
         if (o->kind == OP_COPY) memcpy(o->to, o->from, o->bytes);
         if (o->kind == OP_GEMM) run_gemm(&o->gemm);
         if (o->kind == OP_LAUNCH) run_kernel(o);
@@ -208,6 +217,21 @@ static void run_until(ps_gpu *gpu, ps_gpu_queue which, size_t position)
         o->args = NULL;
         q->done++;
     }
+    return true;
+}
+
+static bool run_locked(ps_gpu *gpu, ps_gpu_queue which, size_t position)
+{
+    pthread_mutex_lock(&gpu->lock);
+    bool all = run_as_far(gpu, which, position);
+    pthread_mutex_unlock(&gpu->lock);
+    return all;
+}
+
+static void run_until(ps_gpu *gpu, ps_gpu_queue which, size_t position)
+{
+    while (!run_locked(gpu, which, position))
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 }
 
 /* In a capture a launch becomes part of the graph; nothing else belongs there. */
@@ -228,12 +252,8 @@ static void check_not_capturing(const ps_gpu *gpu)
     if (gpu->capturing) broken("an event in a capture", "graph");
 }
 
-static ps_err push(ps_gpu *gpu, ps_gpu_queue which, op o)
+static void push_locked(ps_gpu *gpu, ps_gpu_queue which, op o)
 {
-    if (gpu->capturing) {
-        append(gpu, which, o);
-        return PS_OK;
-    }
     bool launch = o.kind != OP_COPY && o.kind != OP_AWAIT;
     if (launch && which == PS_GPU_COMPUTE) host_gpu_counted.launches++;
     queue *q = &gpu->queues[which];
@@ -242,7 +262,19 @@ static ps_err push(ps_gpu *gpu, ps_gpu_queue which, op o)
         q->ops = realloc(q->ops, sizeof *q->ops * q->capacity);
     }
     q->ops[q->n++] = o;
-    if (gpu->eager >> which & 1) run_until(gpu, which, q->n);
+    if (gpu->eager >> which & 1) run_as_far(gpu, which, q->n);
+}
+
+static ps_err push(ps_gpu *gpu, ps_gpu_queue which, op o)
+{
+    // a capture is of the thread that computes, and of its queue
+    if (which != PS_GPU_EXCHANGE && gpu->capturing) {
+        append(gpu, which, o);
+        return PS_OK;
+    }
+    pthread_mutex_lock(&gpu->lock);
+    push_locked(gpu, which, o);
+    pthread_mutex_unlock(&gpu->lock);
     return PS_OK;
 }
 
@@ -251,7 +283,12 @@ static ps_err push(ps_gpu *gpu, ps_gpu_queue which, op o)
 ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out)
 {
     const char *eager = getenv("PS_HOST_GPU_EAGER");
+    pthread_mutexattr_t recursive;
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "gpu"));
+    pthread_mutexattr_init(&recursive);
+    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&(*out)->lock, &recursive);
+    pthread_mutexattr_destroy(&recursive);
     (*out)->eager = eager ? (unsigned)atoi(eager) : 0;
     for (int q = 0; q < PS_GPU_QUEUES; q++) {
         (*out)->queues[q].gpu = *out;
@@ -268,6 +305,7 @@ void ps_gpu_close(ps_gpu **gpu)
     if ((*gpu)->n_ranges) broken("memory is left behind", "close");
     for (int q = 0; q < PS_GPU_QUEUES; q++)
         free((*gpu)->queues[q].ops);
+    pthread_mutex_destroy(&(*gpu)->lock);
     free(*gpu);
     *gpu = NULL;
 }
@@ -374,22 +412,30 @@ void ps_gpu_event_destroy(ps_gpu_event **event)
 
 ps_err ps_gpu_record(ps_gpu *gpu, ps_gpu_event *event, ps_gpu_queue which)
 {
-    check_not_capturing(gpu);
-    *event = (ps_gpu_event){which, gpu->queues[which].n};
+    if (which != PS_GPU_EXCHANGE) check_not_capturing(gpu);
+    pthread_mutex_lock(&gpu->lock);
+    *event = (ps_gpu_event){.queue = which, .position = gpu->queues[which].n};
+    pthread_mutex_unlock(&gpu->lock);
     return PS_OK;
 }
 
 ps_err ps_gpu_await(ps_gpu *gpu, ps_gpu_queue which, ps_gpu_event *event)
 {
-    return push(
-        gpu, which,
-        (op){.kind = OP_AWAIT, .other = event->queue, .position = event->position});
+    pthread_mutex_lock(&gpu->lock);
+    op o = {.kind = OP_AWAIT, .other = event->queue, .position = event->position};
+    ps_err err = push(gpu, which, o);
+    pthread_mutex_unlock(&gpu->lock);
+    return err;
 }
 
 ps_err ps_gpu_passed(ps_gpu *gpu, ps_gpu_event *event, bool *passed)
 {
-    check_not_capturing(gpu);
+    if (event->queue != PS_GPU_EXCHANGE) check_not_capturing(gpu);
+    pthread_mutex_lock(&gpu->lock);
+    if (gpu->eager >> event->queue & 1 || ++event->asked > ASKED_OFTEN)
+        run_as_far(gpu, event->queue, event->position);
     *passed = gpu->queues[event->queue].done >= event->position;
+    pthread_mutex_unlock(&gpu->lock);
     return PS_OK;
 }
 
@@ -467,6 +513,14 @@ ps_err host_gpu_call(void *native, void (*run)(const void *args), const void *ar
     if (first && q->gpu->capturing) broken("a first run is captured", who);
     own_args(&o, args, bytes);
     return push(q->gpu, q->which, o);
+}
+
+void host_gpu_poll(void *native, bool (*poll)(void *args), const void *args, size_t bytes)
+{
+    queue *q = native;
+    op o = {.kind = OP_POLL, .poll = poll};
+    own_args(&o, args, bytes);
+    push(q->gpu, q->which, o);
 }
 
 void host_gpu_check(void *native, const void *at, size_t bytes, const char *who)

@@ -1,5 +1,6 @@
 /* The all-reduce exchanges over real members, ranks as threads: Gloo, and NCCL's path
- * with the stand-in library (fake_nccl.c). Gradients are small binary fractions, so that
+ * with the stand-in library (fake_nccl.c), on host memory and on the stream of a GPU that
+ * is the host (host_gpu.c). Gradients are small binary fractions, so that
  * every sum and every SGD step is exact and the expected weights are closed forms. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,13 +18,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "device.h"
+#include "device_stream.h"
 #include "exchange_gloo.h"
 #include "exchange_nccl.h"
+#include "host_gpu.h"
 
 enum { MAX_WORLD = 4, MAX_TEXT = 64, MAX_OVERRIDES = 24 };
 
 static void (*fake_break)(int rank, int after, int how);
 static int (*fake_open)(void);
+static void (*fake_hold)(bool hold);
+static bool on_gpu; // ranks have the host for a GPU
 enum { FAKE_FAIL = 1, FAKE_HANG = 2 };
 
 typedef struct rank_run {
@@ -37,6 +43,8 @@ typedef struct rank_run {
     ps_shared_mem params, grads;
     float *buffers;
     ps_member *member;
+    ps_device *device; // on_gpu, as is the stream
+    ps_device_stream *stream;
     ps_exchange *x;
     ps_err err;
     char message[512];
@@ -99,8 +107,28 @@ static ps_err set_up(rank_run *r)
     return ps_member_join(&options, &r->member);
 }
 
+static ps_err open_stream(rank_run *r)
+{
+    const ps_device_options device = {.index = -1, .local_rank = -1};
+    const ps_host_stream_options stream = {.spec = &r->spec,
+                                           .optimizer = &r->optimizer,
+                                           .params = r->params.base,
+                                           .grads = r->grads.base,
+                                           .buffers = r->buffers};
+    if (!on_gpu) return PS_OK;
+    PS_TRY(ps_device_open("cuda", &device, &r->device));
+    return r->device->ops->stream_create(r->device, &stream, &r->stream);
+}
+
+/* Where the exchange finds them. */
+static float *grads_of(const rank_run *r)
+{
+    return r->stream ? r->stream->ops->grads(r->stream) : r->grads.base;
+}
+
 static ps_err connect_rank(rank_run *r)
 {
+    PS_TRY(open_stream(r));
     ps_exchange_options options = {
         .config = &r->cfg,
         .spec = &r->spec,
@@ -113,6 +141,7 @@ static ps_err connect_rank(rank_run *r)
         .params = &r->params,
         .grads = &r->grads,
         .buffers = r->buffers,
+        .stream = r->stream,
     };
     PS_TRY(r->job->ops->create(&options, &r->x));
     for (uint64_t i = 0; i < r->spec.arena_count; i++)
@@ -137,6 +166,8 @@ static void *rank_main(void *arg)
     if (r->err == PS_OK) r->err = ps_exchange_stop(r->x);
     if (r->err == PS_OK) r->err = ps_member_leave(r->member, ps_deadline_in_ms(20000));
     ps_exchange_destroy(&r->x);
+    if (r->stream) r->stream->ops->destroy(&r->stream);
+    ps_device_close(&r->device);
     ps_member_destroy(&r->member);
     ps_shared_mem_fini(&r->params);
     ps_shared_mem_fini(&r->grads);
@@ -190,10 +221,24 @@ static void assert_all_ok(const job *j)
     }
 }
 
-/* A step as the device makes it: parameters asked for tensor by tensor, gradients given
- * from the last to the first. */
+/* Gradients given from the last to the first. */
+static ps_err give_gradients(rank_run *r, float grad)
+{
+    for (int i = r->spec.n_tensors - 1; i >= 0; i--) {
+        const ps_tensor *t = &r->spec.tensors[i];
+        for (uint64_t k = 0; k < t->count; k++)
+            grads_of(r)[t->offset + k] = grad;
+        if (r->faulty_element && i == 2) grads_of(r)[t->offset] = NAN;
+        PS_TRY(ps_exchange_grads_ready(r->x, i, 1));
+    }
+    return ps_exchange_finish(r->x);
+}
+
+/* A step as the device makes it, parameters asked for tensor by tensor. Those of a GPU
+ * are looked at when they are drained. */
 static ps_err one_step(rank_run *r, uint64_t step, float grad, float expected)
 {
+    if (r->stream) PS_TRY(ps_exchange_drain(r->x));
     PS_TRY(ps_exchange_begin(r->x, step));
     for (int i = 0; i < r->spec.n_tensors; i++) {
         PS_TRY(ps_exchange_params_needed(r->x, i, 1));
@@ -204,14 +249,7 @@ static ps_err one_step(rank_run *r, uint64_t step, float grad, float expected)
                                   (int)step, t->name, (int)k,
                                   (double)params_of(r)[t->offset + k], (double)expected);
     }
-    for (int i = r->spec.n_tensors - 1; i >= 0; i--) {
-        const ps_tensor *t = &r->spec.tensors[i];
-        for (uint64_t k = 0; k < t->count; k++)
-            ((float *)r->grads.base)[t->offset + k] = grad;
-        if (r->faulty_element && i == 2) ((float *)r->grads.base)[t->offset] = NAN;
-        PS_TRY(ps_exchange_grads_ready(r->x, i, 1));
-    }
-    return ps_exchange_finish(r->x);
+    return give_gradients(r, grad);
 }
 
 /* Rank r gives (r + 1) / 64 in every step: the sum is W (W + 1) / 128, the step half. */
@@ -300,6 +338,18 @@ static ps_err run_clipped(rank_run *r)
     return ps_exchange_drain(r->x);
 }
 
+/* n equal gradients of 0.5 have the norm 0.5 sqrt(n), clipped to 1 each is 1/sqrt(n). */
+static void assert_clipped(const job *j)
+{
+    double n = 4 * 27 + 4 + 4 + 4 + 70 * 144 + 70 + 350 + 5;
+    float expected = (float)(1 - 0.5 * 0.5 / (0.5 * sqrt(n) + 1e-6));
+    assert_all_ok(j);
+    for (int r = 0; r < 2; r++) {
+        assert_float_equal(j->ranks[r].first, expected, 2e-7);
+        assert_float_equal(j->ranks[r].last, expected, 2e-7);
+    }
+}
+
 static void test_gloo_clips_the_whole_gradient(void **state)
 {
     for (int i = 0; i < 2; i++) {
@@ -308,16 +358,7 @@ static void test_gloo_clips_the_whole_gradient(void **state)
         with(&j, "optimizer.clip_norm=1");
         with(&j, ways[i]);
         run_job(&j);
-        assert_all_ok(&j);
-        /* n equal gradients of 0.5 have the norm 0.5 sqrt(n), clipped to 1 each is
-         * 1/sqrt(n).
-         */
-        double n = 4 * 27 + 4 + 4 + 4 + 70 * 144 + 70 + 350 + 5;
-        float expected = (float)(1 - 0.5 * 0.5 / (0.5 * sqrt(n) + 1e-6));
-        for (int r = 0; r < 2; r++) {
-            assert_float_equal(j.ranks[r].first, expected, 2e-7);
-            assert_float_equal(j.ranks[r].last, expected, 2e-7);
-        }
+        assert_clipped(&j);
     }
 }
 
@@ -494,6 +535,60 @@ static void test_nccl_aborts_at_the_deadline(void **state)
     check_broken(FAKE_HANG, PS_ERR_TIMEOUT);
 }
 
+/* Nobody waits for a sum, nor for the step behind it: with all sums held back, the next
+ * step begins, its parameters can be had, and the weights are right in the end. */
+static ps_err run_held(rank_run *r)
+{
+    fake_hold(true);
+    PS_TRY(ps_exchange_begin(r->x, 0));
+    PS_TRY(give_gradients(r, (float)(r->rank + 1) / 64));
+    PS_TRY(ps_exchange_begin(r->x, 1));
+    PS_TRY(ps_exchange_params_needed(r->x, 0, r->spec.n_tensors));
+    PS_TRY(ps_member_barrier(r->member, "all are here", ps_deadline_in_ms(20000)));
+    fake_hold(false);
+    // the gradients lie there until the first step is made
+    PS_TRY(r->stream->ops->to_host(r->stream, PS_STREAM_PARAMS));
+    PS_TRY(give_gradients(r, 0));
+    return ps_exchange_drain(r->x);
+}
+
+static void test_nccl_waits_for_no_sum_on_a_gpu(void **state)
+{
+    job j;
+    job_init(&j, &ps_exchange_nccl_ops, 3, run_held);
+    run_job(&j);
+    assert_all_ok(&j);
+    for (int r = 0; r < 3; r++)
+        assert_float_equal(j.ranks[r].first, 1 - 0.5f * 12 / 128, 0);
+    assert_int_equal(fake_open(), 0);
+}
+
+static void test_nccl_refuses_nan_on_a_gpu(void **state)
+{
+    job j;
+    job_init(&j, &ps_exchange_nccl_ops, 2, run_nan);
+    run_job(&j);
+    int numeric = 0;
+    for (int r = 0; r < 2; r++) {
+        // the first to know may be gone before the other has asked
+        assert_true(j.ranks[r].err == PS_ERR_NUMERIC || j.ranks[r].err == PS_ERR_PEER);
+        if (j.ranks[r].err != PS_ERR_NUMERIC) continue;
+        assert_non_null(strstr(j.ranks[r].message, "step 0"));
+        numeric++;
+    }
+    assert_true(numeric > 0);
+    assert_int_equal(fake_open(), 0);
+}
+
+static void test_nccl_clips_on_a_gpu(void **state)
+{
+    job j;
+    job_init(&j, &ps_exchange_nccl_ops, 2, run_clipped);
+    with(&j, "optimizer.clip_norm=1");
+    run_job(&j);
+    assert_clipped(&j);
+}
+
 static int load_stand_in(void **state)
 {
     void *lib = dlopen(PS_FAKE_NCCL, RTLD_NOW);
@@ -503,7 +598,18 @@ static int load_stand_in(void **state)
     }
     *(void **)&fake_break = dlsym(lib, "fake_nccl_break");
     *(void **)&fake_open = dlsym(lib, "fake_nccl_open_communicators");
-    return fake_break && fake_open ? 0 : -1;
+    *(void **)&fake_hold = dlsym(lib, "fake_nccl_hold");
+    return fake_break && fake_open && fake_hold ? 0 : -1;
+}
+
+static int take_the_host_for_a_gpu(void **state)
+{
+    void (*queue)(void (*push)(void *, bool (*)(void *), const void *, size_t));
+    *(void **)&queue = dlsym(dlopen(PS_FAKE_NCCL, RTLD_NOW), "fake_nccl_queue");
+    on_gpu = true;
+    if (!queue) return -1;
+    queue(host_gpu_poll);
+    return 0;
 }
 
 /* Before the stand-in is loaded: a machine without NCCL, or with it and without a GPU. */
@@ -548,9 +654,20 @@ int main(void)
         cmocka_unit_test(test_nccl_reports_asynchronous_errors),
         cmocka_unit_test(test_nccl_aborts_at_the_deadline),
     };
+    const struct CMUnitTest nccl_on_gpu[] = {
+        cmocka_unit_test(test_nccl_sums_and_steps),
+        cmocka_unit_test(test_nccl_skips_what_overflows),
+        cmocka_unit_test(test_nccl_names_the_rank_that_is_gone),
+        cmocka_unit_test(test_nccl_reports_asynchronous_errors),
+        cmocka_unit_test(test_nccl_aborts_at_the_deadline),
+        cmocka_unit_test(test_nccl_waits_for_no_sum_on_a_gpu),
+        cmocka_unit_test(test_nccl_refuses_nan_on_a_gpu),
+        cmocka_unit_test(test_nccl_clips_on_a_gpu),
+    };
     // As ps-worker does: Gloo writes to connections that a dead rank has closed.
     signal(SIGPIPE, SIG_IGN);
     int failed = cmocka_run_group_tests_name("gloo", gloo, NULL, NULL);
-    return failed +
-           cmocka_run_group_tests_name("nccl stand-in", nccl, load_stand_in, NULL);
+    failed += cmocka_run_group_tests_name("nccl stand-in", nccl, load_stand_in, NULL);
+    return failed + cmocka_run_group_tests_name("nccl stand-in on a GPU", nccl_on_gpu,
+                                                take_the_host_for_a_gpu, NULL);
 }

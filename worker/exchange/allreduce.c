@@ -11,7 +11,7 @@
 #include "clock.h"
 #include "reducer.h"
 
-enum { POLL_MS = 50 };
+enum { POLL_MS = 50, WATCH_MS = 1 };
 
 typedef enum wanted {
     WANT_NOTHING,
@@ -42,7 +42,8 @@ typedef struct allreduce {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t given;   // buckets handed over since the start
-    uint64_t applied; // buckets whose parameters are new
+    uint64_t applied; // buckets whose parameters are new, for the device's next pass
+    uint64_t settled; // of these, buckets that are known to be done
     wanted wanted;
     bool stopping;
     ps_err failed; // for good, with its message
@@ -58,16 +59,19 @@ static allreduce *of(const ps_exchange *x)
 
 /* ------------------------------------------------------------ communication thread */
 
-/* What was done: buckets applied, and, where it was wanted, a broadcast. */
-static void publish(allreduce *x, uint64_t applied, wanted done)
+/* What was done: buckets applied, with everything settled or not, and, where it was
+ * wanted, a broadcast. */
+static void publish(allreduce *x, uint64_t applied, bool settled, wanted done)
 {
     pthread_mutex_lock(&x->lock);
     x->applied += applied;
+    bool news = applied || done != WANT_NOTHING || (settled && x->settled < x->applied);
+    if (settled) x->settled = x->applied;
     x->bytes = x->collective->bytes;
     x->shm_bytes = x->collective->shm_bytes;
     x->next_scale = x->reducer.scale.scale;
     if (done != WANT_NOTHING) x->wanted = WANT_NOTHING;
-    if (applied || done != WANT_NOTHING) pthread_cond_broadcast(&x->changed);
+    if (news) pthread_cond_broadcast(&x->changed);
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -117,14 +121,22 @@ static void fail(allreduce *x, ps_err err)
     pthread_mutex_unlock(&x->lock);
 }
 
+/* After `applied` more buckets: whether all that is queued is done by now, or failed. */
+static ps_err watch(allreduce *x, uint64_t applied)
+{
+    bool done;
+    PS_TRY(ps_reducer_settle(&x->reducer, false, &done));
+    publish(x, applied, done, WANT_NOTHING);
+    return PS_OK;
+}
+
 /* Bucket number `index` since the start. */
 static ps_err reduce_bucket(allreduce *x, uint64_t index)
 {
     uint64_t n = (uint64_t)x->reducer.buckets.n, applied;
     PS_TRY(ps_reducer_reduce(&x->reducer, (int)(index % n), x->first_step + index / n,
                              &applied));
-    publish(x, applied, WANT_NOTHING);
-    return PS_OK;
+    return watch(x, applied);
 }
 
 static ps_err broadcast(allreduce *x, wanted what)
@@ -139,38 +151,16 @@ static ps_err broadcast(allreduce *x, wanted what)
     PS_TRY(s->ops->from_host(s, arenas));
     PS_TRY(x->collective->ops->broadcast(x->collective, ranges, n));
     PS_TRY(s->ops->to_host(s, arenas));
-    publish(x, 0, what);
+    publish(x, 0, true, what);
     return PS_OK;
 }
 
-static void *run(void *arg)
-{
-    allreduce *x = arg;
-    uint64_t taken = 0;
-    for (;;) {
-        pthread_mutex_lock(&x->lock);
-        while (!x->stopping && x->wanted == WANT_NOTHING && taken == x->given)
-            pthread_cond_wait(&x->changed, &x->lock);
-        wanted what = x->wanted;
-        bool stopping = x->stopping;
-        pthread_mutex_unlock(&x->lock);
-        if (stopping) return NULL;
-        ps_err err = what ? broadcast(x, what) : reduce_bucket(x, taken++);
-        if (err != PS_OK) {
-            fail(x, err);
-            return NULL;
-        }
-    }
-}
-
-/* -------------------------------------------------------------------- main thread */
-
-/* One wait for a change, at most POLL_MS; the lock is held. */
-static void wait_changed(allreduce *x)
+/* One wait for a change, at most ms; the lock is held. */
+static void wait_changed(allreduce *x, long ms)
 {
     struct timespec at;
     clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_nsec += POLL_MS * 1000000L;
+    at.tv_nsec += ms * 1000000L;
     if (at.tv_nsec >= 1000000000L) {
         at.tv_sec++;
         at.tv_nsec -= 1000000000L;
@@ -178,26 +168,66 @@ static void wait_changed(allreduce *x)
     pthread_cond_timedwait(&x->changed, &x->lock, &at);
 }
 
-/* Blocks until `target` buckets are applied and nothing is wanted. */
-static ps_err wait_applied(allreduce *x, uint64_t target)
+/* false: the thread is to end. *idle: there is nothing to do but to watch. */
+static bool wait_for_work(allreduce *x, uint64_t taken, wanted *what, bool *idle)
+{
+    pthread_mutex_lock(&x->lock);
+    bool unsettled = x->reducer.queues && x->settled < taken, waited = false;
+    while (!x->stopping && x->wanted == WANT_NOTHING && taken == x->given && !waited) {
+        waited = unsettled;
+        if (unsettled)
+            wait_changed(x, WATCH_MS);
+        else
+            pthread_cond_wait(&x->changed, &x->lock);
+    }
+    *what = x->wanted;
+    *idle = x->wanted == WANT_NOTHING && taken == x->given;
+    bool stopping = x->stopping;
+    pthread_mutex_unlock(&x->lock);
+    return !stopping;
+}
+
+static void *run(void *arg)
+{
+    allreduce *x = arg;
+    uint64_t taken = 0;
+    wanted what;
+    bool idle;
+    while (wait_for_work(x, taken, &what, &idle)) {
+        ps_err err = idle   ? watch(x, 0)
+                     : what ? broadcast(x, what)
+                            : reduce_bucket(x, taken++);
+        if (err != PS_OK) {
+            fail(x, err);
+            break;
+        }
+    }
+    return NULL;
+}
+
+/* -------------------------------------------------------------------- main thread */
+
+/* Blocks until `target` buckets are counted (x->applied or x->settled) and nothing is
+ * wanted. */
+static ps_err wait_for(allreduce *x, const uint64_t *count, uint64_t target)
 {
     ps_err err = PS_OK;
     uint64_t begun_ns = 0, seen = UINT64_MAX;
     uint64_t limit_ms = (uint64_t)x->at.config->net.step_timeout_ms;
     ps_deadline deadline = {0};
     pthread_mutex_lock(&x->lock);
-    while (err == PS_OK && (x->applied < target || x->wanted != WANT_NOTHING)) {
+    while (err == PS_OK && (*count < target || x->wanted != WANT_NOTHING)) {
         if (!begun_ns) begun_ns = ps_clock_ns();
         if (x->failed != PS_OK) {
             err = ps_err_set(x->failed, "%s", x->message);
             break;
         }
-        if (x->applied != seen) {
-            seen = x->applied;
+        if (*count != seen) {
+            seen = *count;
             /* The collective's own limit is the same: it is given the first word. */
             deadline = ps_deadline_in_ms(limit_ms + 1000);
         }
-        wait_changed(x);
+        wait_changed(x, POLL_MS);
         pthread_mutex_unlock(&x->lock);
         if (x->at.member) err = ps_member_check(x->at.member);
         pthread_mutex_lock(&x->lock);
@@ -256,7 +286,8 @@ ps_err ps_allreduce_params_needed(ps_exchange *base, int first, int n)
     if (x->steps < 2 || n == 0) return PS_OK;
     /* Tensor `first` is in the latest bucket of them all. */
     uint64_t before = (x->steps - 2) * (uint64_t)x->reducer.buckets.n;
-    return wait_applied(x, before + (uint64_t)x->reducer.buckets.of_tensor[first] + 1);
+    uint64_t target = before + (uint64_t)x->reducer.buckets.of_tensor[first] + 1;
+    return wait_for(x, &x->applied, target);
 }
 
 ps_err ps_allreduce_grads_ready(ps_exchange *base, int first, int n)
@@ -292,7 +323,7 @@ ps_err ps_allreduce_finish(ps_exchange *base)
 ps_err ps_allreduce_drain(ps_exchange *base)
 {
     allreduce *x = of(base);
-    PS_TRY(wait_applied(x, x->steps * (uint64_t)x->reducer.buckets.n));
+    PS_TRY(wait_for(x, &x->settled, x->steps * (uint64_t)x->reducer.buckets.n));
     // the communication thread has nothing to do now: the stream is this one's
     return x->steps > 0 ? x->stream->ops->to_host(x->stream, PS_STREAM_PARAMS) : PS_OK;
 }
@@ -310,7 +341,7 @@ ps_err ps_allreduce_loss_scale(ps_exchange *base, float *scale)
     *scale = 1;
     if (!x->reducer.scale.on) return PS_OK;
     uint64_t finished = x->next_bucket < x->reducer.buckets.n ? x->steps - 1 : x->steps;
-    PS_TRY(wait_applied(x, x->steps == 0 ? 0 : finished * n));
+    PS_TRY(wait_for(x, &x->settled, x->steps == 0 ? 0 : finished * n));
     pthread_mutex_lock(&x->lock);
     *scale = x->next_scale;
     pthread_mutex_unlock(&x->lock);

@@ -6,6 +6,10 @@
  * with clipping and loss scaling, when the norm of the whole gradient is known, or
  * whether it is finite (reducer.h): sums are the same bits on every rank, and so is what
  * follows from them.
+ *
+ * On a GPU none of this is waited for: sums and the step stand in the device's stream
+ * behind the gradients, and the next pass behind them. The thread watches that they get
+ * done, and what depends on the outcome (the loss scale, reading the weights) waits.
  */
 #ifndef PS_ALLREDUCE_H
 #define PS_ALLREDUCE_H

@@ -6,6 +6,7 @@
 #ifndef PS_COLLECTIVE_H
 #define PS_COLLECTIVE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,13 +28,18 @@ typedef struct ps_collective_parts {
 } ps_collective_parts;
 
 /* An engine gives all_reduce or, instead of it, reduce_scatter and all_gather. They block
- * until it is done; NET or TIMEOUT when it cannot be: then only abort and destroy may
- * follow. */
+ * until it is done, but for sums that are queued (settle); NET or TIMEOUT when it cannot
+ * be: then only abort and destroy may follow. */
 typedef struct ps_collective_ops {
     const char *name;
     /* values (count) become the sum over the ranks, the same bits on every rank; with two
      * ranks a + b. */
     ps_err (*all_reduce)(ps_collective *c, float *values, uint64_t count);
+    /* Of an engine that queues sums where its stream is a queue (device_stream.h: step):
+     * all_reduce returns when the sum stands in the stream. *done: whether all of them
+     * are made; wait: returns when they are. Has a deadline, from the last one on. NULL:
+     * they are made when all_reduce returns. */
+    ps_err (*settle)(ps_collective *c, bool wait, bool *done);
     /* The rank's own part of values, cut as above, becomes the sum over the ranks, added
      * in their order: ((r0 + r1) + r2) + ... The other parts stay. */
     ps_err (*reduce_scatter)(ps_collective *c, float *values, const uint64_t *cuts);

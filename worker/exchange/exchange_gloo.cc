@@ -510,8 +510,8 @@ void destroy(ps_collective **base)
     *base = nullptr;
 }
 
-const ps_collective_ops gloo_ops = {"gloo",    nullptr,     reduce_scatter, all_gather,
-                                    broadcast, abort_calls, destroy};
+const ps_collective_ops gloo_ops = {"gloo",     nullptr,   nullptr,     reduce_scatter,
+                                    all_gather, broadcast, abort_calls, destroy};
 
 ps_err connect(const ps_exchange_options *options, ps_device_stream *,
                ps_collective **out)

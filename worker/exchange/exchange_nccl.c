@@ -30,14 +30,23 @@ typedef struct nccl_library {
     void *stand_in;
 } nccl_library;
 
+/* Of a wait. */
+typedef struct limit {
+    ps_deadline at;
+    uint64_t ms;
+    const char *key; // that sets it
+} limit;
+
 typedef struct nccl_collective {
     ps_collective base;
     nccl_library nccl;
     ncclComm_t comm; // NULL before it is made and once it is aborted
     ps_device_stream *stream;
     ps_member *member;
-    uint64_t timeout_ms;
     int world_size;
+    uint64_t step_timeout_ms;
+    bool queues;         // sums, as its stream is a queue
+    limit queued;        // of the last one
     atomic_bool aborted; // by another thread
 } nccl_collective;
 
@@ -93,24 +102,35 @@ static ps_err progress(nccl_collective *c, const char *what, awaited until, bool
     return until == DONE ? c->stream->ops->done(c->stream, done) : PS_OK;
 }
 
+static limit step_limit(const nccl_collective *c)
+{
+    uint64_t ms = c->step_timeout_ms;
+    return (limit){ps_deadline_in_ms(ms), ms, "net.step_timeout_ms"};
+}
+
+/* The same, and what says that it never will be. */
+static ps_err look(nccl_collective *c, const char *what, awaited until, limit most,
+                   bool *done)
+{
+    PS_TRY(progress(c, what, until, done));
+    if (*done) return PS_OK;
+    if (atomic_load(&c->aborted))
+        return ps_err_set(PS_ERR_NET, "nccl: %s was aborted", what);
+    if (c->member) PS_TRY(ps_member_check(c->member));
+    if (!ps_deadline_passed(most.at)) return PS_OK;
+    return ps_err_set(PS_ERR_TIMEOUT, "nccl: %s took longer than %llu ms (%s)", what,
+                      (unsigned long long)most.ms, most.key);
+}
+
 /* Waits for what was asked for. The pauses grow from 10 us to 1 ms: a bucket takes
  * hundreds of microseconds at least. */
-static ps_err settle(nccl_collective *c, const char *what, awaited until,
-                     uint64_t timeout_ms)
+static ps_err settle(nccl_collective *c, const char *what, awaited until, limit most)
 {
-    ps_deadline deadline = ps_deadline_in_ms(timeout_ms);
     long us = 10;
     for (;;) {
         bool done;
-        PS_TRY(progress(c, what, until, &done));
+        PS_TRY(look(c, what, until, most, &done));
         if (done) return PS_OK;
-        if (atomic_load(&c->aborted))
-            return ps_err_set(PS_ERR_NET, "nccl: %s was aborted", what);
-        if (c->member) PS_TRY(ps_member_check(c->member));
-        if (ps_deadline_passed(deadline))
-            return ps_err_set(PS_ERR_TIMEOUT,
-                              "nccl: %s took longer than %llu ms (net.step_timeout_ms)",
-                              what, (unsigned long long)timeout_ms);
         pause_us(us);
         us = us < 500 ? us * 2 : 1000;
     }
@@ -121,15 +141,18 @@ static bool accepted(ncclResult_t rc)
     return rc == ncclSuccess || rc == ncclInProgress;
 }
 
-/* Closes the group that rc belongs to and waits for it; aborts on any failure. */
-static ps_err finish_group(nccl_collective *c, const char *what, ncclResult_t rc)
+/* Closes the group that rc belongs to and waits until it is queued, or done; aborts on
+ * any failure. */
+static ps_err finish_group(nccl_collective *c, const char *what, awaited until,
+                           ncclResult_t rc)
 {
+    limit most = step_limit(c);
     ncclResult_t end = c->nccl.GroupEnd();
     if (accepted(rc)) rc = end;
     ps_err err = accepted(rc) ? PS_OK : nccl_error(c, what, rc);
-    if (err == PS_OK) err = settle(c, what, QUEUED, c->timeout_ms);
+    if (err == PS_OK) err = settle(c, what, QUEUED, most);
     if (err == PS_OK) err = c->stream->ops->mark(c->stream);
-    if (err == PS_OK) err = settle(c, what, DONE, c->timeout_ms);
+    if (err == PS_OK && until == DONE) err = settle(c, what, DONE, most);
     if (err != PS_OK) give_up(c);
     return err;
 }
@@ -151,7 +174,20 @@ static ps_err nccl_all_reduce(ps_collective *base, float *values, uint64_t count
     cudaStream_t stream = c->stream->ops->native(c->stream);
     ncclResult_t rc =
         c->nccl.AllReduce(values, values, count, ncclFloat32, ncclSum, c->comm, stream);
-    return finish_group(c, "all-reduce", rc);
+    c->queued = step_limit(c);
+    return finish_group(c, "all-reduce", c->queues ? QUEUED : DONE, rc);
+}
+
+static ps_err nccl_settle(ps_collective *base, bool wait, bool *done)
+{
+    nccl_collective *c = of(base);
+    *done = true;
+    if (!c->queues) return PS_OK;
+    if (!c->comm) return ps_err_set(PS_ERR_NET, "nccl: all-reduce after an abort");
+    ps_err err = wait ? settle(c, "all-reduce", DONE, c->queued)
+                      : look(c, "all-reduce", DONE, c->queued, done);
+    if (err != PS_OK) give_up(c);
+    return err;
 }
 
 static ps_err nccl_broadcast(ps_collective *base, const ps_collective_range *ranges,
@@ -167,7 +203,7 @@ static ps_err nccl_broadcast(ps_collective *base, const ps_collective_range *ran
             rc = c->nccl.Broadcast(ranges[i].bytes, ranges[i].bytes, ranges[i].n_bytes,
                                    ncclUint8, 0, c->comm, stream);
     }
-    return finish_group(c, "broadcast", rc);
+    return finish_group(c, "broadcast", DONE, rc);
 }
 
 static void nccl_abort(ps_collective *base)
@@ -179,7 +215,7 @@ static void nccl_destroy(ps_collective **base)
 {
     nccl_collective *c = of(*base);
     if (c->comm && !atomic_load(&c->aborted) && accepted(c->nccl.CommFinalize(c->comm)) &&
-        settle(c, "finalize", QUEUED, c->timeout_ms) == PS_OK) {
+        settle(c, "finalize", QUEUED, step_limit(c)) == PS_OK) {
         c->nccl.CommDestroy(c->comm);
         c->comm = NULL;
     }
@@ -191,6 +227,7 @@ static void nccl_destroy(ps_collective **base)
 static const ps_collective_ops nccl_ops = {
     .name = "nccl",
     .all_reduce = nccl_all_reduce,
+    .settle = nccl_settle,
     .broadcast = nccl_broadcast,
     .abort = nccl_abort,
     .destroy = nccl_destroy,
@@ -229,7 +266,8 @@ static ps_err nccl_connect(const ps_exchange_options *options, ps_device_stream 
     c->stream = stream;
     c->member = options->member;
     c->world_size = options->world_size;
-    c->timeout_ms = (uint64_t)net->step_timeout_ms;
+    c->step_timeout_ms = (uint64_t)net->step_timeout_ms;
+    c->queues = stream->ops->step != NULL;
     *out = &c->base;
     PS_TRY(load(&c->nccl));
     if (!stream->ops->native(stream) && !c->nccl.stand_in)
@@ -243,7 +281,9 @@ static ps_err nccl_connect(const ps_exchange_options *options, ps_device_stream 
     ncclResult_t rc = c->nccl.CommInitRankConfig(&c->comm, options->world_size, id,
                                                  options->rank, &config);
     if (!accepted(rc)) return nccl_error(c, "communicator", rc);
-    return settle(c, "communicator", QUEUED, (uint64_t)net->join_timeout_ms);
+    uint64_t ms = (uint64_t)net->join_timeout_ms;
+    return settle(c, "communicator", QUEUED,
+                  (limit){ps_deadline_in_ms(ms), ms, "net.join_timeout_ms"});
 }
 
 static ps_err nccl_create(const ps_exchange_options *options, ps_exchange **out)

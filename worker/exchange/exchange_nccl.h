@@ -2,7 +2,8 @@
  *
  * libnccl.so.2 is loaded when it is asked for, so that one binary runs everywhere. The
  * communicator is non-blocking: every call returns at once and is watched through
- * ncclCommGetAsyncError and the stream's events until a deadline, then aborted.
+ * ncclCommGetAsyncError and the stream's events until a deadline, then aborted. Sums on a
+ * GPU are queued behind the gradients and not waited for, only watched.
  */
 #ifndef PS_EXCHANGE_NCCL_H
 #define PS_EXCHANGE_NCCL_H

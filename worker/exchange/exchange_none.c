@@ -4,11 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device_stream.h"
 #include "finite.h"
 #include "grad_norm.h"
-#include "loss_scale.h"
 #include "mem.h"
+#include "stream_step.h"
 
 typedef struct exchange_none {
     ps_exchange base;
@@ -18,8 +17,8 @@ typedef struct exchange_none {
     ps_chunk whole;                         // the arena as one chunk, for the norm
     ps_optimizer_step step;
     ps_loss_scale scale;
-    uint64_t at;       // the step that was begun
-    bool unknown;      // on a stream: whether the last step overflowed
+    uint64_t at; // the step that was begun
+    ps_stream_step on_stream;
     bool check, waits; // a step is applied when all of its gradients are here
 } exchange_none;
 
@@ -61,6 +60,7 @@ static ps_err none_create(const ps_exchange_options *options, ps_exchange **out)
     PS_TRY(ps_mem_zalloc(&e, 1, sizeof *e, "the exchange"));
     e->base.ops = &ps_exchange_none_ops;
     e->o = *options;
+    e->on_stream = ps_stream_step_of(&e->o, options->stream, &e->scale);
     e->whole = (ps_chunk){.count = options->spec->arena_count,
                           .last_tensor = options->spec->n_tensors - 1};
     ps_exchange *x = &e->base;
@@ -90,12 +90,11 @@ static ps_err nan_error(const exchange_none *e, int tensor, uint64_t t)
 }
 
 /* Whether the stream has refused a step: of those that it is done with, or of all. */
-static ps_err look_back(const exchange_none *e, bool wait)
+static ps_err look_back(exchange_none *e, bool wait)
 {
-    ps_device_stream *s = e->o.stream;
     uint64_t t;
     int tensor;
-    PS_TRY(s->ops->refused(s, wait, &t, &tensor));
+    PS_TRY(ps_stream_step_refused(&e->on_stream, wait, &t, &tensor));
     return t ? nan_error(e, tensor, t) : PS_OK;
 }
 
@@ -115,19 +114,9 @@ static ps_err none_begin(ps_exchange *x, uint64_t step)
     return PS_OK;
 }
 
-/* What the stream knows of the last step by now, or soon. */
-static ps_err learn_outcome(exchange_none *e)
-{
-    bool made;
-    if (!e->unknown) return PS_OK;
-    PS_TRY(e->o.stream->ops->scaled_step_made(e->o.stream, &made));
-    e->unknown = false;
-    return ps_loss_scale_update(&e->scale, made);
-}
-
 static ps_err none_loss_scale(ps_exchange *x, float *scale)
 {
-    PS_TRY(learn_outcome(self(x)));
+    PS_TRY(ps_stream_step_learn(&self(x)->on_stream));
     *scale = self(x)->scale.scale;
     return PS_OK;
 }
@@ -136,10 +125,8 @@ static ps_err none_drain(ps_exchange *x)
 {
     ps_device_stream *s = self(x)->o.stream;
     if (!s) return PS_OK;
-    if (self(x)->scale.on)
-        PS_TRY(learn_outcome(self(x)));
-    else
-        PS_TRY(look_back(self(x), true));
+    PS_TRY(ps_stream_step_learn(&self(x)->on_stream));
+    PS_TRY(look_back(self(x), true));
     return s->ops->to_host(s, PS_STREAM_PARAMS);
 }
 
@@ -210,28 +197,10 @@ static void clip(exchange_none *e)
 /* The next step's scale, and the optimizer's count, follow from this one's outcome: it is
  * asked for when the next forward pass is queued and its backward pass wants the scale.
  */
-static ps_err scaled_step_on_stream(exchange_none *e)
-{
-    PS_TRY(learn_outcome(e));
-    e->step.t = e->at + 1 - e->scale.skipped;
-    e->unknown = true;
-    return e->o.stream->ops->scaled_step(e->o.stream, &e->step,
-                                         ps_loss_scale_inverse(&e->scale),
-                                         e->o.config->optimizer.clip_norm);
-}
-
-/* The whole step in the device's memory, and none of it waited for. */
 static ps_err finish_on_stream(exchange_none *e)
 {
-    ps_device_stream *s = e->o.stream;
-    PS_TRY(s->ops->wait_compute(s));
-    if (e->scale.on) {
-        PS_TRY(scaled_step_on_stream(e));
-        return s->ops->release_compute(s);
-    }
     PS_TRY(look_back(e, false));
-    PS_TRY(s->ops->step(s, &e->step, e->check, e->o.config->optimizer.clip_norm));
-    return s->ops->release_compute(s);
+    return ps_stream_step_queue(&e->on_stream, e->at);
 }
 
 static ps_err none_finish(ps_exchange *x)

@@ -87,6 +87,8 @@ ps_err ps_reducer_init(ps_reducer *r, const ps_exchange_options *at,
     bool scatters = collective->ops->reduce_scatter != NULL;
     r->n_parts = scatters ? at->world_size : 1;
     r->own = scatters ? at->rank : 0;
+    r->queues = collective->ops->settle && stream->ops->step;
+    r->on_stream = ps_stream_step_of(at, stream, &r->scale);
     PS_TRY(ps_loss_scale_init(&r->scale, at->config));
     PS_TRY(alloc(r));
     r->waits = r->scale.on || r->norm_sums;
@@ -232,11 +234,37 @@ static ps_err step_all(ps_reducer *r, uint64_t step)
     return gather(r, param_array(r, r->buckets.n - 1), r->buckets.n);
 }
 
+ps_err ps_reducer_settle(ps_reducer *r, bool wait, bool *done)
+{
+    uint64_t t;
+    int tensor;
+    *done = true;
+    if (!r->queues) return PS_OK;
+    PS_TRY(r->collective->ops->settle(r->collective, wait, done));
+    if (!*done) return PS_OK;
+    // what is left of the step waits for nobody else
+    PS_TRY(ps_stream_step_learn(&r->on_stream));
+    PS_TRY(ps_stream_step_refused(&r->on_stream, true, &t, &tensor));
+    return t ? nan_error(r, (uint32_t)tensor + 1, t - 1) : PS_OK;
+}
+
+/* With loss scaling the step's outcome is wanted for the next one. */
+static ps_err queue_bucket(ps_reducer *r, int bucket, uint64_t step, uint64_t *applied)
+{
+    bool done;
+    PS_TRY(sum(r, bucket));
+    if (bucket < r->buckets.n - 1) return PS_OK;
+    PS_TRY(ps_stream_step_queue(&r->on_stream, step));
+    *applied = (uint64_t)r->buckets.n;
+    return r->scale.on ? ps_reducer_settle(r, true, &done) : PS_OK;
+}
+
 ps_err ps_reducer_reduce(ps_reducer *r, int bucket, uint64_t step, uint64_t *applied)
 {
     bool last = bucket == r->buckets.n - 1;
     *applied = 0;
     PS_TRY(r->stream->ops->wait_compute(r->stream));
+    if (r->queues) return queue_bucket(r, bucket, step, applied);
     PS_TRY(sum(r, bucket));
     PS_TRY(look_at(r, own_part(r, bucket)));
     if (!r->waits) {

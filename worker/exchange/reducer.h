@@ -10,6 +10,9 @@
  *
  * What all ranks have to know of a step before it is made, or told to be: the norm of the
  * whole gradient, whether it is finite, is gathered with its last bucket.
+ *
+ * With an engine that queues its sums, a GPU's, nothing is waited for: behind the sum of
+ * the last bucket the whole step is queued (stream_step.h).
  */
 #ifndef PS_REDUCER_H
 #define PS_REDUCER_H
@@ -19,6 +22,7 @@
 #include "device_stream.h"
 #include "exchange.h"
 #include "loss_scale.h"
+#include "stream_step.h"
 
 typedef struct ps_reducer {
     const ps_exchange_options *at;
@@ -28,7 +32,9 @@ typedef struct ps_reducer {
     int n_parts, own; // of a bucket: one per rank, or one in all
     ps_chunk *parts;  // (buckets.n, n_parts)
     bool waits;       // a step's buckets are applied together: clipping, loss scaling
+    bool queues;      // the engine does
     ps_loss_scale scale;
+    ps_stream_step on_stream; // of an engine that queues
 
     double *norm_sums; // of the whole arena; NULL without clipping
     uint32_t *votes;   // (n_parts) of the step: 1 + a tensor that is not finite, or 0
@@ -44,8 +50,13 @@ ps_err ps_reducer_init(ps_reducer *r, const ps_exchange_options *at,
 void ps_reducer_fini(ps_reducer *r);
 
 /* A bucket of a step, in order: sums it and applies what can be applied. *applied: the
- * buckets whose weights are new with it. NUMERIC, on every rank, at the last bucket of a
- * step with a gradient that is not finite. */
+ * buckets whose weights are new with it, or, with an engine that queues, will be before
+ * the device's next pass. NUMERIC, on every rank, at the last bucket of a step with a
+ * gradient that is not finite, or, with an engine that queues, when that is settled. */
 ps_err ps_reducer_reduce(ps_reducer *r, int bucket, uint64_t step, uint64_t *applied);
+
+/* *done: whether what was applied is done, and what is to be known of it is; wait:
+ * returns when it is. */
+ps_err ps_reducer_settle(ps_reducer *r, bool wait, bool *done);
 
 #endif

@@ -1,0 +1,33 @@
+/* An optimizer step of the whole arena on a device's stream (device_stream.h), for
+ * exchanges that wait for none: what its gradients say about it is found out there, and
+ * asked for when it matters. */
+#ifndef PS_STREAM_STEP_H
+#define PS_STREAM_STEP_H
+
+#include "device_stream.h"
+#include "exchange.h"
+#include "loss_scale.h"
+
+typedef struct ps_stream_step {
+    const ps_exchange_options *at;
+    ps_device_stream *stream; // one that has step and scaled_step
+    ps_loss_scale *scale;
+    bool unknown; // with loss scaling: whether the last step was made
+} ps_stream_step;
+
+/* Borrows all of them. */
+ps_stream_step ps_stream_step_of(const ps_exchange_options *at, ps_device_stream *stream,
+                                 ps_loss_scale *scale);
+
+/* Queues step number `step` behind every gradient announced and all that is queued; the
+ * next pass waits for it on the device. With loss scaling the step before is learnt of
+ * first, which is waited for. */
+ps_err ps_stream_step_queue(ps_stream_step *s, uint64_t step);
+
+/* With loss scaling: the last step's outcome, which the scale follows. Waits for it. */
+ps_err ps_stream_step_learn(ps_stream_step *s);
+
+/* As the stream's refused; with loss scaling none is. */
+ps_err ps_stream_step_refused(ps_stream_step *s, bool wait, uint64_t *t, int *tensor);
+
+#endif
