@@ -152,11 +152,11 @@ static ps_err make_batch(bench *b)
 static ps_err make_program(bench *b)
 {
     size_t arena = sizeof(float) * b->spec.arena_count;
-    PS_TRY(ps_shared_mem_init(&b->params, arena, "parameters"));
-    PS_TRY(ps_shared_mem_init(&b->grads, arena, "gradients"));
+    PS_TRY(ps_shared_mem_init_private(&b->params, arena, "parameters"));
+    PS_TRY(ps_shared_mem_init_private(&b->grads, arena, "gradients"));
     PS_TRY(ps_mem_zalloc_aligned(&b->buffers, b->spec.buffer_bytes, "buffers"));
     for (int i = 0; i < b->optimizer.n_states; i++)
-        PS_TRY(ps_mem_zalloc_aligned(&b->states[i], arena, "optimizer state"));
+        PS_TRY(ps_mem_zalloc_large(&b->states[i], arena, "optimizer state"));
     ps_init_weights(&b->spec, b->cfg.train.seed, 1, b->params.base, b->buffers);
     const ps_device_options device = {.index = -1,
                                       .threads = (int)b->cfg.train.threads,

@@ -160,8 +160,12 @@ static ps_err open_device(job *j)
 static ps_err make_arenas(job *j)
 {
     size_t bytes = j->spec.arena_count * sizeof(float);
-    PS_TRY(ps_shared_mem_init(&j->params, bytes, "the parameters"));
-    PS_TRY(ps_shared_mem_init(&j->grads, bytes, "the gradients"));
+    // Servers and peers on this host map them.
+    bool shared = !is_none(j) && strcmp(j->config->exchange.shm, "off") != 0;
+    ps_err (*init)(ps_shared_mem *, size_t, const char *) =
+        shared ? ps_shared_mem_init : ps_shared_mem_init_private;
+    PS_TRY(init(&j->params, bytes, "the parameters"));
+    PS_TRY(init(&j->grads, bytes, "the gradients"));
     size_t buffers = j->spec.buffer_bytes > 0 ? j->spec.buffer_bytes : 64;
     return ps_mem_zalloc_aligned(&j->buffers, buffers, "the buffers");
 }

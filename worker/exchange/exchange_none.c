@@ -42,7 +42,7 @@ static ps_err alloc_states(exchange_none *e)
     const ps_model_spec *spec = e->o.spec;
     size_t bytes = spec->arena_count * sizeof(float);
     for (int i = 0; i < e->o.optimizer->n_states && !e->o.stream; i++)
-        PS_TRY(ps_mem_zalloc_aligned(&e->states[i], bytes, "optimizer state"));
+        PS_TRY(ps_mem_zalloc_large(&e->states[i], bytes, "optimizer state"));
     if (e->o.config->optimizer.clip_norm <= 0 || e->o.stream) return PS_OK;
     return ps_mem_zalloc(&e->block_sums, ps_grad_norm_blocks(spec), sizeof(double),
                          "norm sums");
