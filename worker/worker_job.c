@@ -13,6 +13,7 @@
 #include "log.h"
 #include "procstat.h"
 #include "safetensors.h"
+#include "shm_offer.h"
 #include "trainer.h"
 
 typedef struct job {
@@ -160,8 +161,8 @@ static ps_err open_device(job *j)
 static ps_err make_arenas(job *j)
 {
     size_t bytes = j->spec.arena_count * sizeof(float);
-    // Servers and peers on this host map them.
-    bool shared = !is_none(j) && strcmp(j->config->exchange.shm, "off") != 0;
+    bool shared = j->member &&
+                  ps_shm_offer_possible(j->config, ps_member_roster(j->member), j->rank);
     ps_err (*init)(ps_shared_mem *, size_t, const char *) =
         shared ? ps_shared_mem_init : ps_shared_mem_init_private;
     PS_TRY(init(&j->params, bytes, "the parameters"));

@@ -40,11 +40,26 @@ ps_err ps_shm_offer_at(const ps_exchange_options *o, const char *key)
     return err;
 }
 
+bool ps_shm_offer_possible(const ps_config *config, const ps_roster *roster, int rank)
+{
+    const ps_config_exchange *x = &config->exchange;
+    if (strcmp(x->shm, "auto") != 0) return strcmp(x->shm, "on") == 0;
+    bool ps = strcmp(x->name, "ps") == 0;
+    if (ps && strcmp(x->codec, "none") != 0) return false;
+    const ps_roster_entry *here = &roster->workers[rank];
+    for (int s = 0; ps && s < roster->n_servers; s++)
+        if (ps_roster_same_host(here, &roster->servers[s])) return true;
+    for (int r = 0; !ps && r < roster->n_workers; r++)
+        if (r != rank && ps_roster_same_host(here, &roster->workers[r])) return true;
+    return false;
+}
+
 ps_err ps_shm_offer_arenas(const ps_exchange_options *o, int server, bool *shared)
 {
     *shared = false;
     const char *mode = o->config->exchange.shm;
-    if (strcmp(mode, "off") == 0) return PS_OK;
+    // Without a segment nobody was here when the arenas were made.
+    if (strcmp(mode, "off") == 0 || o->params->fd < 0) return PS_OK;
     bool required = strcmp(mode, "on") == 0;
     // Both at once would give workers of one host other sums than those of others.
     if (strcmp(o->config->exchange.codec, "none") != 0) {

@@ -4,6 +4,11 @@
 
 #include "exchange.h"
 
+/* Whether anybody on this host may map the arenas of the worker: a server in ps mode (not
+ * with a codec), another worker in all-reduce. exchange.shm on: yes, so that what is in
+ * the way of it is told. */
+bool ps_shm_offer_possible(const ps_config *config, const ps_roster *roster, int rank);
+
 /* Offers both arenas to a server; *shared: it has mapped them. exchange.shm decides: off,
  * never; auto, when host and network namespace are the same, a failure being a warning;
  * on, a failure being an error that says why. With a codec: never. The server must have

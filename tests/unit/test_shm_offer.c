@@ -1,0 +1,71 @@
+/* Whose arenas somebody on the same host may map, by mode, codec, setting and hosts. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "shm_offer.h"
+
+typedef struct cluster {
+    ps_config config;
+    ps_roster roster;
+} cluster;
+
+static void stand_on(ps_roster_entry *e, int host)
+{
+    snprintf(e->boot_id, sizeof e->boot_id, "boot-%d", host);
+    snprintf(e->net_ns, sizeof e->net_ns, "net:[1]");
+}
+
+/* Worker 0 on host 0, worker 1 and the only server where they are told to be. */
+static cluster cluster_of(char *name, char *codec, char *shm, int worker, int server)
+{
+    cluster c = {.config.exchange = {.name = name, .codec = codec, .shm = shm}};
+    assert_int_equal(ps_roster_init(&c.roster, 1, 2), PS_OK);
+    stand_on(&c.roster.workers[0], 0);
+    stand_on(&c.roster.workers[1], worker);
+    stand_on(&c.roster.servers[0], server);
+    return c;
+}
+
+static bool possible(char *name, char *codec, char *shm, int worker, int server)
+{
+    cluster c = cluster_of(name, codec, shm, worker, server);
+    bool answer = ps_shm_offer_possible(&c.config, &c.roster, 0);
+    ps_roster_fini(&c.roster);
+    return answer;
+}
+
+static void a_server_of_this_host_maps_them(void **state)
+{
+    assert_true(possible("ps", "none", "auto", 1, 0));
+    assert_false(possible("ps", "none", "auto", 0, 1)); // workers do not, in ps mode
+    assert_false(possible("ps", "int8", "auto", 0, 0));
+    assert_false(possible("ps", "none", "off", 0, 0));
+}
+
+static void another_worker_of_this_host_maps_them(void **state)
+{
+    assert_true(possible("allreduce", "none", "auto", 0, 1));
+    assert_false(possible("allreduce", "none", "auto", 1, 0));
+    assert_false(possible("allreduce", "none", "off", 0, 0));
+}
+
+static void what_is_demanded_is_tried(void **state)
+{
+    assert_true(possible("ps", "int8", "on", 1, 1));
+    assert_true(possible("allreduce", "none", "on", 1, 1));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_server_of_this_host_maps_them),
+        cmocka_unit_test(another_worker_of_this_host_maps_them),
+        cmocka_unit_test(what_is_demanded_is_tried),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
