@@ -21,16 +21,17 @@ uint64_t ps_plan_auto_chunk_bytes(uint64_t bytes, uint32_t n_shards, ps_chunk_si
 {
     /* Filling and draining the pipe costs some chunks' time and each chunk a message:
      * their sum is least at a size that grows with the square root. The factor is
-     * measured (bench/network, 4 workers and 4 servers): 25 MB at 1 Gbit/s took 0.99 x
-     * the line rate in chunks of 64 KiB and 1.15 x in 144 KiB; 4.8 MB 1.00 x in 48 KiB,
-     * 1.05 x in 32 KiB and 1.08 x in 64 KiB; at 200 Mbit/s the smaller won too. On
-     * one host nothing limits but the processor: 25 MB between 2 workers and 2 servers
-     * took 37.6, 30.0, 23.5, 22.2 and 24.3 ms over loopback in chunks of 64, 128, 256,
-     * 512 and 1024 KiB, and 5.3, 4.3, 4.1, 3.8 and 3.9 through shared memory.
-     * It is the bytes on the way that count: by int8, steps of 4.8 MB took 103 ms in 48
-     * KiB, of which 12 travel, and 97 in 256, the kernel 12% and 7% of the processors. */
+     * measured (bench/network, 4 workers and 4 servers): 25 MB at 1 Gbit/s took 1.02,
+     * 0.97, 0.99 and 1.15 x the line rate in chunks of 32, 48, 64 and 144 KiB, and at 200
+     * Mbit/s 0.95, 1.02, 1.06 and (128 KiB) 1.12 x; 4.8 MB at 1 Gbit/s 1.08, 1.02 and
+     * 1.08 x in 32, 48 and 64 KiB. On one host nothing limits but the processor: 25 MB
+     * between 2 workers and 2 servers took 37.6, 30.0, 23.5, 22.2 and 24.3 ms over
+     * loopback in chunks of 64, 128, 256, 512 and 1024 KiB, and 5.3, 4.3, 4.1, 3.8
+     * and 3.9 through shared memory. It is the bytes on the way that count: by int8,
+     * steps of 4.8 MB took 103 ms in 48 KiB, of which 12 travel, and 97 in 256, the
+     * kernel 12% and 7% of the processors. */
     const double travels = size.travels > 0 ? (double)size.travels : 1;
-    double wanted = 13.5 * sqrt((double)bytes * travels);
+    double wanted = 9.8 * sqrt((double)bytes * travels);
     double share = (double)bytes / ((double)CHUNKS_PER_SHARD * (n_shards ? n_shards : 1));
     if (wanted > MAX_AUTO_BYTES) wanted = MAX_AUTO_BYTES;
     if (wanted < MIN_AUTO_BYTES) wanted = MIN_AUTO_BYTES;
