@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { LARGE_PAGE = 2 << 20 };
+
 ps_err ps_mem_zalloc(void *out, size_t count, size_t size, const char *what)
 {
     void *p = NULL;
@@ -34,7 +36,6 @@ ps_err ps_mem_zalloc_aligned(void *out, size_t bytes, const char *what)
 
 ps_err ps_mem_zalloc_large(void *out, size_t bytes, const char *what)
 {
-    enum { LARGE_PAGE = 2 << 20 };
     if (bytes < LARGE_PAGE) return ps_mem_zalloc_aligned(out, bytes, what);
     void *p = NULL;
     // Whole pages: the optimizer took 1.5 times as long over an end in small ones.
@@ -126,20 +127,18 @@ ps_err ps_shared_mem_attach(ps_shared_mem *mem, int fd, size_t bytes, const char
 
 ps_err ps_shared_mem_init_private(ps_shared_mem *mem, size_t bytes, const char *what)
 {
-    *mem = (ps_shared_mem){.fd = -1};
-    PS_TRY(ps_mem_zalloc_large(&mem->base, bytes, what));
-    mem->bytes = bytes;
-    return PS_OK;
+    *mem = (ps_shared_mem){.bytes = bytes, .fd = -1};
+    if (bytes < LARGE_PAGE) return ps_mem_map_zeroed(&mem->base, bytes, what);
+    return ps_mem_zalloc_large(&mem->base, bytes, what);
 }
 
 void ps_shared_mem_fini(ps_shared_mem *mem)
 {
     if (!mem->base) return;
-    if (mem->fd < 0) {
+    if (mem->fd < 0 && mem->bytes >= LARGE_PAGE)
         free(mem->base);
-    } else {
-        munmap(mem->base, mem->bytes);
-        close(mem->fd);
-    }
+    else
+        ps_mem_unmap(mem->base, mem->bytes);
+    if (mem->fd >= 0) close(mem->fd);
     *mem = (ps_shared_mem){.fd = -1};
 }

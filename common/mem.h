@@ -39,9 +39,9 @@ typedef struct ps_shared_mem {
 } ps_shared_mem;
 
 ps_err ps_shared_mem_init(ps_shared_mem *mem, size_t bytes, const char *what);
-/* In its place where nobody else will map it: fd -1, large pages where the system grants
- * them (a step reads and writes all of it, and the processor fetches ahead within a page
- * only). */
+/* In its place where nobody else will map it: fd -1, whole pages too, large ones where
+ * the system grants them (a step reads and writes all of it, and the processor fetches
+ * ahead within a page only). */
 ps_err ps_shared_mem_init_private(ps_shared_mem *mem, size_t bytes, const char *what);
 /* Maps what a peer passed. Checks the seals (F_SEAL_SHRINK and F_SEAL_GROW) and that the
  * size is exactly bytes, before a byte is touched. Takes fd in every case. */

@@ -93,8 +93,8 @@ static void rig_init(rig *r, const char *input, const char *loss, const char *la
     r->max_batch = max_batch;
     size_t n = (size_t)max_batch, arena = sizeof(float) * r->spec.arena_count;
     size_t features = (size_t)ps_dims_count(&r->spec.input);
-    assert_int_equal(ps_mem_zalloc_aligned(&r->params, arena, "p"), PS_OK);
-    assert_int_equal(ps_mem_zalloc_aligned(&r->grads, arena, "g"), PS_OK);
+    assert_int_equal(ps_mem_map_zeroed(&r->params, arena, "p"), PS_OK); // these are
+    assert_int_equal(ps_mem_map_zeroed(&r->grads, arena, "g"), PS_OK);  // pinned
     assert_int_equal(ps_mem_zalloc_aligned(&r->buffers, r->spec.buffer_bytes, "b"),
                      PS_OK);
     assert_int_equal(ps_mem_zalloc_aligned(&r->x, n * features * 4, "x"), PS_OK);
@@ -120,10 +120,10 @@ static void rig_fini(rig *r)
 {
     ps_program_destroy(&r->program);
     ps_device_close(&r->device);
+    ps_mem_unmap(r->params, sizeof(float) * r->spec.arena_count);
+    ps_mem_unmap(r->grads, sizeof(float) * r->spec.arena_count);
     ps_model_spec_fini(&r->spec);
     ps_config_fini(&r->cfg);
-    free(r->params);
-    free(r->grads);
     free(r->buffers);
     free(r->x);
     free(r->labels);

@@ -75,8 +75,8 @@ static ps_err open_side(parity *p, side *s, const char *name)
     }
     size_t bytes = p->spec.arena_count * sizeof(float);
     PS_TRY(ps_device_open(name, &options, &s->device));
-    PS_TRY(ps_mem_zalloc_aligned(&s->params, bytes, "parameters"));
-    PS_TRY(ps_mem_zalloc_aligned(&s->grads, bytes, "gradients"));
+    PS_TRY(ps_mem_map_zeroed(&s->params, bytes, "parameters")); // these are pinned
+    PS_TRY(ps_mem_map_zeroed(&s->grads, bytes, "gradients"));
     PS_TRY(ps_mem_zalloc_aligned(&s->buffers, p->spec.buffer_bytes + 64, "buffers"));
     ps_init_weights(&p->spec, 1, 1, s->params, s->buffers);
     const ps_program_options program = {.spec = &p->spec,
@@ -107,8 +107,8 @@ static void fini(parity *p)
         side *s = &p->sides[i];
         ps_program_destroy(&s->program);
         ps_device_close(&s->device);
-        free(s->params);
-        free(s->grads);
+        ps_mem_unmap(s->params, p->spec.arena_count * sizeof(float));
+        ps_mem_unmap(s->grads, p->spec.arena_count * sizeof(float));
         free(s->buffers);
     }
     free(p->x);
