@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "device.h"
+#include "finite.h"
 #include "init_weights.h"
 #include "mem.h"
 #include "ref_layers.h"
@@ -604,6 +605,64 @@ static void test_nan_is_kept(void **state)
     }
 }
 
+static void check_shows(rig *r, const ps_pass *pass, const char *what)
+{
+    ps_batch batch = rig_batch(r, 4);
+    ps_pass_result result;
+    assert_int_equal(ps_program_forward(r->program, &batch, pass, &result), PS_OK);
+    if (pass->training)
+        assert_int_equal(ps_program_backward(r->program, &batch, pass), PS_OK);
+    assert_int_equal(ps_program_settle_buffers(r->program), PS_OK);
+    bool loss = isnan(result.loss_sum);
+    bool gradient = pass->training && !ps_finite_all(r->grads, r->spec.arena_count);
+    if (!loss && !gradient) fail_msg("%s: a loss of %g", what, result.loss_sum);
+}
+
+static void check_shows_nan(rig *r, const ps_pass *pass, const ps_tensor *tensor,
+                            float *at)
+{
+    const float good = *at;
+    *at = NAN;
+    check_shows(r, pass, tensor->name);
+    *at = good;
+}
+
+/* What would stay NaN in torch shows in the loss, or in training in a gradient, whatever
+ * the device fuses: of parameters, statistics, and what lies between layers. */
+static void test_divergence_shows(void **state)
+{
+    static const char *const models[] = {
+        "{conv2d: {name: a, out: 20, kernel: 3}}, relu, "
+        "{conv2d: {name: b, out: 16, kernel: 3, padding: 1}}, relu, " FLAT,
+        "{conv2d: {name: a, out: 16, kernel: 3}}, {batch_norm2d: {name: n}}, relu, "
+        "{conv2d: {name: b, out: 8, kernel: 3}}, {max_pool2d: {kernel: 2}}, relu, " FLAT,
+        "{conv2d: {name: a, out: 16, kernel: 3}}, relu, {max_pool2d: {kernel: 2}}, "
+        "{conv2d: {name: b, out: 8, kernel: 1}}, relu, " FLAT};
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        rig r;
+        rig_init(&r, "[1, 8, 8]", "cross_entropy", models[m], 4);
+        ps_pass evaluation = plain_pass;
+        evaluation.training = false;
+        const ps_model_spec *spec = &r.spec;
+        for (int t = 0; t < spec->n_tensors; t++)
+            check_shows_nan(&r, &evaluation, &spec->tensors[t],
+                            r.params + spec->tensors[t].offset);
+        for (int b = 0; b < spec->n_buffers; b++)
+            if (spec->buffers[b].role == PS_TENSOR_BUFFER)
+                check_shows_nan(
+                    &r, &evaluation, &spec->buffers[b],
+                    (float *)(void *)((char *)r.buffers + spec->buffers[b].offset));
+        for (int t = 0; t < spec->n_tensors; t++)
+            check_shows_nan(&r, &plain_pass, &spec->tensors[t],
+                            r.params + spec->tensors[t].offset);
+        r.x[5] = NAN;
+        check_shows(&r, &plain_pass, "NaN between layers");
+        r.x[5] = INFINITY;
+        check_shows(&r, &plain_pass, "infinity between layers");
+        rig_fini(&r);
+    }
+}
+
 static void test_counts_batches(void **state)
 {
     rig r;
@@ -685,8 +744,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_narrow_factors), cmocka_unit_test(test_narrow_values),
         cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_hooks),
         cmocka_unit_test(test_dropout),        cmocka_unit_test(test_correct),
-        cmocka_unit_test(test_nan_is_kept),    cmocka_unit_test(test_counts_batches),
-        cmocka_unit_test(test_refusals),       cmocka_unit_test(test_micro_batches),
+        cmocka_unit_test(test_nan_is_kept),    cmocka_unit_test(test_divergence_shows),
+        cmocka_unit_test(test_counts_batches), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_micro_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

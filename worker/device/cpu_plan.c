@@ -55,6 +55,23 @@ static void join_flatten(const ps_cpu_run *run, ps_cpu_step *s, ps_cpu_shape *ou
     if (after) s->dropout = dropout_of(after, out);
 }
 
+/* oneDNN does the relu: of a convolution that no pool follows, of batch norm. */
+static bool has_library_relu(const ps_model_node *node)
+{
+    ps_layer_kind kind = node->layer->kind;
+    return node->relu && !node->relu_by_pool &&
+           (kind == PS_LAYER_CONV2D || kind == PS_LAYER_BATCH_NORM2D);
+}
+
+static void mark_library_relus(ps_cpu_run *run)
+{
+    bool later = false;
+    for (int i = run->graph->n_nodes - 1; i >= 0; i--) {
+        later |= has_library_relu(run->steps[i].node);
+        run->steps[i].before_library_relu = later;
+    }
+}
+
 /* The step's settings and primitives; decides the output's layout. */
 static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s, dnnl_engine_t engine)
 {
@@ -67,13 +84,12 @@ static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s, dnnl_engine_t engine)
     bool rows = l->kind == PS_LAYER_FLATTEN || l->kind == PS_LAYER_LINEAR;
     *out = ps_cpu_shape_make(run->n, &l->out, rows ? 1 : in->lanes);
     if (l->kind == PS_LAYER_CONV2D) {
-        // The relu of oneDNN's convolution makes 0 of NaN; the pool's keeps it.
-        bool relu = node->relu && !node->relu_by_pool;
-        PS_TRY(ps_cpu_conv_init(&s->conv, engine, l, in, relu, training,
+        PS_TRY(ps_cpu_conv_init(&s->conv, engine, l, in, has_library_relu(node), training,
                                 in_edge->needs_grad));
         *out = s->conv.out;
     } else if (l->kind == PS_LAYER_BATCH_NORM2D) {
-        PS_TRY(ps_cpu_norm_init(&s->norm, engine, l, in, node->relu, training));
+        PS_TRY(
+            ps_cpu_norm_init(&s->norm, engine, l, in, has_library_relu(node), training));
     } else if (l->kind == PS_LAYER_MAX_POOL2D || l->kind == PS_LAYER_AVG_POOL2D) {
         s->pool = pool_of(l, in, out);
         s->pool.with_relu = in_edge->producer != PS_NONE &&
@@ -248,6 +264,7 @@ static ps_err plan_passes(ps_cpu_run *run, dnnl_engine_t engine)
         PS_TRY(take_forward(run, s));
         give_read_values(run, i);
     }
+    mark_library_relus(run);
     return run->options->training ? plan_backward(run) : PS_OK;
 }
 

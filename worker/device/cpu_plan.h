@@ -27,8 +27,9 @@ typedef struct ps_cpu_step {
     ps_cpu_dropout dropout;
     ps_cpu_linear linear;
     bool in_place;
-    bool view;           // the output is the input's memory: nothing to do
-    bool rows;           // MAX_POOL2D: the output is row-major
+    bool before_library_relu; // one of oneDNN's is done in this step or a later one
+    bool view;                // the output is the input's memory: nothing to do
+    bool rows;                // MAX_POOL2D: the output is row-major
     bool drops;          // it is DROPOUT, or a MAX_POOL2D that does the one after it too
     bool add[2];         // the gradient of the input is added to what others gave
     int slot_x, slot_dx; // CONV2D: input in its layout; CONV2D, BATCH_NORM2D: dx to add

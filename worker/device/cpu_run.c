@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cpu_loss.h"
+#include "cpu_nan.h"
 #include "cpu_pointwise.h"
 #include "mem.h"
 
@@ -172,12 +173,15 @@ ps_err ps_cpu_run_forward(ps_cpu_run *run, const ps_batch *batch, const ps_pass 
     const ps_pass_hooks *hooks = pass->hooks;
     if (batch->labels)
         PS_TRY(ps_cpu_labels_check(run->n, spec->n_outputs, batch->labels));
+    bool hidden_nan = false;
     set_input(run, batch->x);
     for (int i = 0; i < run->graph->n_nodes; i++) {
         ps_cpu_step *s = &run->steps[i];
         if (hooks) PS_TRY(call_hook(hooks->params_needed, hooks->ctx, s->node->layer));
+        hidden_nan = hidden_nan || ps_cpu_nan_is_hidden(run, s, pass);
         PS_TRY(forward_step(run, s, batch, pass));
     }
+    if (hidden_nan) ps_cpu_nan_show(run);
     if (result)
         ps_cpu_loss_forward(spec->loss, run->n, spec->n_outputs,
                             run->values[run->graph->output].at, batch->labels, result);

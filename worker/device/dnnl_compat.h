@@ -36,8 +36,7 @@ const ps_dnnl_md *ps_dnnl_pd_md(const_dnnl_primitive_desc_t pd, dnnl_query_t wha
                                 int index);
 
 /* Attributes: the scratchpad is the caller's; relu: max(0, .) after the operation, which
- * makes 0 of NaN, unlike torch's. Data are finite when they have been read, weights as
- * long as exchange.nan is error: NaN can come but from an overflow on the way. */
+ * makes 0 of NaN (cpu_nan.h). */
 ps_err ps_dnnl_attr_create(const char *who, bool relu, dnnl_primitive_attr_t *out);
 
 /* A convolution over (N, C, H, W) with weights (O, I, KH, KW). Descriptors of format
