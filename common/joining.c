@@ -48,34 +48,40 @@ static ps_err choose_address(const char *interface, const char *host, const char
         snprintf(out, PS_ADDRESS_MAX, "%s", local);
         return PS_OK;
     }
-    return ps_net_route_address(NULL, out);
+    ps_net_default_address(out);
+    return PS_OK;
 }
 
 /* local: the way to the host of the init method; empty where it names none. */
 static ps_err find_address(const char *interface, const ps_init_method *i,
-                           char local[PS_ADDRESS_MAX], char out[PS_ADDRESS_MAX])
+                           ps_deadline deadline, char local[PS_ADDRESS_MAX],
+                           char out[PS_ADDRESS_MAX])
 {
     local[0] = '\0';
     bool named = !i->is_file && !is_wildcard(i->host);
-    if (named) PS_TRY(ps_net_route_address(i->host, local));
+    ps_err err = named ? ps_net_route_address(i->host, deadline, local) : PS_OK;
+    if (err == PS_ERR_TIMEOUT)
+        return ps_err_prefix(err, "no way to the coordinator until net.join_timeout_ms");
+    PS_TRY(err);
     return choose_address(interface, i->host, local, out);
 }
 
 ps_err ps_joining_address(const char *interface, const char *init_method,
-                          char out[PS_ADDRESS_MAX])
+                          ps_deadline deadline, char out[PS_ADDRESS_MAX])
 {
     ps_init_method i = {.is_file = true};
     char local[PS_ADDRESS_MAX];
     if (init_method) PS_TRY(ps_init_method_parse(init_method, &i));
-    return find_address(interface, &i, local, out);
+    return find_address(interface, &i, deadline, local, out);
 }
 
 /* Where the coordinator in this process binds, and this process's address. */
-static ps_err choose_binding(ps_joining *j, const char *interface, char *where, int cap)
+static ps_err choose_binding(ps_joining *j, const char *interface, ps_deadline deadline,
+                             char *where, int cap)
 {
     const ps_init_method *i = &j->init;
     char local[PS_ADDRESS_MAX];
-    PS_TRY(find_address(interface, i, local, j->address));
+    PS_TRY(find_address(interface, i, deadline, local, j->address));
     if (i->is_file) {
         ps_net_endpoint(j->address, 0, where, cap);
         return PS_OK;
@@ -119,10 +125,11 @@ static ps_err publish(ps_joining *j)
     return PS_OK;
 }
 
-static ps_err start_coordinator(ps_joining *j, const ps_member_options *o)
+static ps_err start_coordinator(ps_joining *j, const ps_member_options *o,
+                                ps_deadline deadline)
 {
     char where[PS_ENDPOINT_MAX];
-    PS_TRY(choose_binding(j, o->config->net.interface, where, sizeof where));
+    PS_TRY(choose_binding(j, o->config->net.interface, deadline, where, sizeof where));
     const ps_coordinator_options c = {
         .where = where,
         .job = o->config->job.name,
@@ -331,7 +338,7 @@ static ps_err join_all(ps_joining *j)
     const ps_member_options *o = &j->o;
     ps_deadline deadline = ps_deadline_in_ms((uint64_t)o->config->net.join_timeout_ms);
     bool joined = false;
-    if (hosts_coordinator(o)) PS_TRY(start_coordinator(j, o));
+    if (hosts_coordinator(o)) PS_TRY(start_coordinator(j, o, deadline));
     while (!joined && !ps_deadline_passed(deadline)) {
         PS_TRY(ps_interrupt_check());
         uint64_t nonce;

@@ -47,9 +47,10 @@ typedef struct ps_joining {
 
 /* This process's address that other members can reach: interface's (net.interface) where
  * it is not empty, else that of the way to the coordinator, else of the default route
- * (a file, a host that leads to this host alone, NULL: no init method). ARG, NET. */
+ * (a file, a host that leads to this host alone, NULL: no init method). A host that does
+ * not resolve yet is awaited until the deadline. ARG, NET, TIMEOUT, INTERRUPTED. */
 ps_err ps_joining_address(const char *interface, const char *init_method,
-                          char out[PS_ADDRESS_MAX]);
+                          ps_deadline deadline, char out[PS_ADDRESS_MAX]);
 
 /* Joins before net.join_timeout_ms have passed. ARG, NET, TIMEOUT or PEER, as
  * ps_member_join says. To be closed and then ended (fini) in every case. */

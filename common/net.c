@@ -15,8 +15,37 @@
 #include <unistd.h>
 
 #include "interrupt.h"
+#include "log.h"
 
-enum { MAX_ADDRESSES = 16, DIAL_MS = 2000, RETRY_MS = 100 };
+enum { MAX_ADDRESSES = 16, DIAL_MS = 2000, RETRY_MS = 100, TELL_MS = 1000 };
+
+/* What is tried again until a deadline; the log learns once what stands in the way. */
+typedef struct attempts {
+    ps_deadline deadline, tell;
+    bool told;
+} attempts;
+
+static attempts attempts_until(ps_deadline deadline)
+{
+    return (attempts){.deadline = deadline, .tell = ps_deadline_in_ms(TELL_MS)};
+}
+
+/* After a failure: pauses. TIMEOUT, with the failure's message, when there is no time
+ * left; INTERRUPTED. */
+static ps_err pause_before_retry(attempts *a)
+{
+    char reason[512];
+    snprintf(reason, sizeof reason, "%s", ps_err_message());
+    PS_TRY(ps_interrupt_check());
+    int left = ps_deadline_left_ms_max(a->deadline, RETRY_MS);
+    if (left == 0) return ps_err_set(PS_ERR_TIMEOUT, "%s", reason);
+    if (!a->told && ps_deadline_passed(a->tell))
+        PS_INFO("waiting", "reason=\"%s\"", reason);
+    a->told |= ps_deadline_passed(a->tell);
+    const struct timespec pause = {.tv_nsec = left * 1000000L};
+    nanosleep(&pause, NULL);
+    return PS_OK;
+}
 
 static void number_of(const struct sockaddr *a, char out[PS_ADDRESS_MAX])
 {
@@ -121,7 +150,7 @@ ps_err ps_net_resolve(const char *host, char (*out)[PS_ADDRESS_MAX], int cap, in
     *n = 0;
     int code = getaddrinfo(host, NULL, &hints, &all);
     if (code != 0)
-        return ps_err_set(PS_ERR_NET, "%s: %s", host,
+        return ps_err_set(PS_ERR_NET, "%s: the name does not resolve: %s", host,
                           code == EAI_SYSTEM ? strerror(errno) : gai_strerror(code));
     const int families[] = {AF_INET, AF_INET6};
     for (int f = 0; f < 2; f++)
@@ -169,22 +198,31 @@ static int route_to(const char *number, char out[PS_ADDRESS_MAX])
     return failed || !out[0] ? -1 : 0;
 }
 
-ps_err ps_net_route_address(const char *host, char out[PS_ADDRESS_MAX])
+void ps_net_default_address(char out[PS_ADDRESS_MAX])
 {
-    if (!host) {
-        // Documentation addresses (RFC 5737, RFC 3849): only the default route has them.
-        if (route_to("192.0.2.1", out) == 0 || route_to("2001:db8::1", out) == 0 ||
-            ps_net_interface_address("*", out) == PS_OK)
-            return PS_OK;
+    // Documentation addresses (RFC 5737, RFC 3849): only the default route has them.
+    if (route_to("192.0.2.1", out) != 0 && route_to("2001:db8::1", out) != 0 &&
+        ps_net_interface_address("*", out) != PS_OK)
         snprintf(out, PS_ADDRESS_MAX, "127.0.0.1");
-        return PS_OK;
-    }
+}
+
+static ps_err route_to_any(const char *host, char out[PS_ADDRESS_MAX])
+{
     char numbers[MAX_ADDRESSES][PS_ADDRESS_MAX];
     int n;
     PS_TRY(ps_net_resolve(host, numbers, MAX_ADDRESSES, &n));
     for (int i = 0; i < n; i++)
         if (route_to(numbers[i], out) == 0) return PS_OK;
     return ps_err_set(PS_ERR_NET, "%s: there is no route to it", host);
+}
+
+ps_err ps_net_route_address(const char *host, ps_deadline deadline,
+                            char out[PS_ADDRESS_MAX])
+{
+    attempts a = attempts_until(deadline);
+    while (route_to_any(host, out) != PS_OK)
+        PS_TRY(pause_before_retry(&a));
+    return PS_OK;
 }
 
 /* 0 when the address accepts within DIAL_MS, else an errno. */
@@ -231,12 +269,8 @@ static ps_err dial_all(const char *host, int port, ps_deadline deadline, char *r
 ps_err ps_net_dial(const char *host, int port, ps_deadline deadline,
                    char remote[PS_ADDRESS_MAX], char local[PS_ADDRESS_MAX])
 {
-    for (;;) {
-        if (dial_all(host, port, deadline, remote, local) == PS_OK) return PS_OK;
-        PS_TRY(ps_interrupt_check());
-        int left = ps_deadline_left_ms_max(deadline, RETRY_MS);
-        if (left == 0) return ps_err_set(PS_ERR_TIMEOUT, "%s", ps_err_message());
-        const struct timespec pause = {.tv_nsec = left * 1000000L};
-        nanosleep(&pause, NULL);
-    }
+    attempts a = attempts_until(deadline);
+    while (dial_all(host, port, deadline, remote, local) != PS_OK)
+        PS_TRY(pause_before_retry(&a));
+    return PS_OK;
 }

@@ -13,9 +13,13 @@ enum { PS_ADDRESS_MAX = 64 };
 ps_err ps_net_interface_address(const char *interface, char out[PS_ADDRESS_MAX]);
 
 /* The source address of packets to a host (name or address): what others beside it can
- * reach. NULL: the default route's, else any interface's, else 127.0.0.1. No packet is
- * sent. */
-ps_err ps_net_route_address(const char *host, char out[PS_ADDRESS_MAX]);
+ * reach. No packet is sent. A host that does not resolve or has no route yet is tried
+ * again until the deadline; TIMEOUT says what stood in the way. INTERRUPTED after a
+ * signal. */
+ps_err ps_net_route_address(const char *host, ps_deadline deadline,
+                            char out[PS_ADDRESS_MAX]);
+/* The default route's, else any interface's, else 127.0.0.1. */
+void ps_net_default_address(char out[PS_ADDRESS_MAX]);
 
 /* The addresses of a host name, at most cap (IPv4 first); *n of them. */
 ps_err ps_net_resolve(const char *host, char (*out)[PS_ADDRESS_MAX], int cap, int *n);

@@ -121,7 +121,9 @@ static ps_err join_and_serve(ps_server *server, const ps_config *cfg, const ps_c
 static ps_err serve(const ps_config *cfg, const ps_cli *cli, signal_watch *watch)
 {
     char address[PS_ADDRESS_MAX];
-    PS_TRY(ps_joining_address(cfg->net.interface, cli->init_method, address));
+    PS_TRY(ps_joining_address(cfg->net.interface, cli->init_method,
+                              ps_deadline_in_ms((uint64_t)cfg->net.join_timeout_ms),
+                              address));
     const ps_server_options options = {
         .config = cfg,
         .address = address,

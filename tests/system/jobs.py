@@ -89,12 +89,12 @@ def read_safetensors(path):
 class Part:
     """One process of a job, started by hand."""
 
-    def __init__(self, role, rank, args, env):
+    def __init__(self, role, rank, args, env, prefix=()):
         self.name = f"{role} {rank}"
         self.env = env
         self.log = tempfile.TemporaryFile(mode="w+")
         self.popen = subprocess.Popen(
-            [BIN / f"ps-{role}", *args], env=dict(os.environ, **env), stdin=subprocess.DEVNULL,
+            [*prefix, BIN / f"ps-{role}", *args], env=dict(os.environ, **env), stdin=subprocess.DEVNULL,
             stdout=self.log, stderr=subprocess.STDOUT)
 
     def text(self):
@@ -171,25 +171,29 @@ class JobTest(unittest.TestCase):
             self.assertLess(time.monotonic(), end, "no step was made")
             time.sleep(0.05)
 
-    def start_job(self, servers, workers, *settings, config=DIGITS, skip=()):
-        """Parts by hand: {name: Part}; those in skip never come."""
-        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+    def start_job(self, servers, workers, *settings, config=DIGITS, skip=(), host="127.0.0.1",
+                  prefix=()):
+        """Parts by hand: {name: Part}; those in skip never come. host: the coordinator's;
+        prefix: of their command lines."""
+        env = {"MASTER_ADDR": host, "MASTER_PORT": str(free_port()),
                "WORLD_SIZE": str(workers), "PS_SERVERS": str(servers)}
         args = ["--config", config]
         for setting in settings:
             args += ["--set", setting]
         parts = {}
         for rank in range(servers):
-            self._start(parts, "server", rank, args, dict(env, PS_SERVER_RANK=str(rank)), skip)
+            self._start(parts, "server", rank, args, dict(env, PS_SERVER_RANK=str(rank)), skip,
+                        prefix)
         for rank in range(workers):
             out = ["--out", self.path(f"worker-{rank}")]
-            self._start(parts, "worker", rank, args + out, dict(env, RANK=str(rank)), skip)
+            self._start(parts, "worker", rank, args + out, dict(env, RANK=str(rank)), skip,
+                        prefix)
         return parts
 
-    def _start(self, parts, role, rank, args, env, skip):
+    def _start(self, parts, role, rank, args, env, skip, prefix):
         if f"{role} {rank}" in skip:
             return
-        part = Part(role, rank, args, env)
+        part = Part(role, rank, args, env, prefix)
         parts[part.name] = part
         self.addCleanup(self._end, part)
 

@@ -13,6 +13,10 @@ from jobs import BIN, DIGITS, LONG, PSRUN, ROOT, JobTest, alive, environment, li
 # A member is taken for dead after two seconds; all must have ended some seconds later.
 SOON = ["net.heartbeat_ms=200", "net.dead_after_ms=2000", "net.join_timeout_ms=10000"]
 
+NO_MOUNTS = (subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL,
+                            check=False).returncode != 0,
+             "mounts of our own need root")
+
 
 class Deaths(JobTest):
     def start_running(self, exchange, servers):
@@ -119,6 +123,32 @@ class Joining(JobTest):
         parts = self.start_job(1, 1, "net.join_timeout_ms=1500", skip=["server 0"])
         self.assertEqual(self.wait_all(parts, 10), {"worker 0": 1})
         self.assertRegex(parts["worker 0"].text(), r"ERROR.*127\.0\.0\.1:\d+")
+
+    def test_a_coordinator_whose_name_never_resolves(self):
+        parts = self.start_job(2, 1, "net.join_timeout_ms=1500", host="no-such-host.invalid",
+                               skip=["server 0"])
+        self.assertEqual(set(self.wait_all(parts, 40).values()), {1})
+        for part in parts.values():
+            self.assertRegex(part.text(), r"waiting reason=.*no-such-host\.invalid")
+            self.assertRegex(part.text(), r"ERROR.*no-such-host\.invalid: the name does not resolve")
+
+    @unittest.skipIf(*NO_MOUNTS)
+    def test_a_coordinator_whose_name_resolves_later(self):
+        hosts, switch = self.path("hosts"), self.path("nsswitch.conf")
+        for path, text in ((hosts, "127.0.0.1 localhost\n"), (switch, "hosts: files\n")):
+            with open(path, "w", encoding="ascii") as f:
+                f.write(text)
+        mounts = " && ".join(f"mount --bind {path} /etc/{os.path.basename(path)}"
+                             for path in (hosts, switch))
+        parts = self.start_job(2, 1, "train.steps=2", host="late",
+                               prefix=["unshare", "-m", "sh", "-c", f'{mounts} && exec "$@"', "sh"])
+        for part in parts.values():
+            part.wait_for("waiting reason=.*late: the name does not resolve")
+        with open(hosts, "a", encoding="ascii") as f:
+            f.write("127.0.0.1 late\n")
+        codes = self.wait_all(parts, 30)
+        for name, part in parts.items():
+            self.assertEqual(codes[name], 0, part.text())
 
     def test_a_member_of_another_job(self):
         parts = self.start_job(1, 2, "net.join_timeout_ms=3000", skip=["worker 1"])

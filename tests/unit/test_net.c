@@ -1,5 +1,7 @@
 #include "net.h"
 
+#include <dlfcn.h>
+#include <netdb.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -10,6 +12,23 @@
 
 #include "zsock.h"
 
+static const ps_deadline now = {0};
+
+/* A name that its host's DNS learns while we ask. */
+static int lookups_until_known;
+
+int getaddrinfo(const char *restrict node, const char *restrict service,
+                const struct addrinfo *restrict hints, struct addrinfo **restrict found)
+{
+    static int (*real)(const char *, const char *, const struct addrinfo *,
+                       struct addrinfo **);
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    if (!node || strcmp(node, "comes-later") != 0)
+        return real(node, service, hints, found);
+    return lookups_until_known-- > 0 ? EAI_NONAME
+                                     : real("127.0.0.1", service, hints, found);
+}
+
 static void loopback_by_name_and_address(void **state)
 {
     char address[PS_ADDRESS_MAX];
@@ -17,9 +36,9 @@ static void loopback_by_name_and_address(void **state)
     assert_string_equal(address, "127.0.0.1");
     assert_int_equal(ps_net_interface_address("127.0.0.1", address), PS_OK);
     assert_string_equal(address, "127.0.0.1");
-    assert_int_equal(ps_net_route_address("127.0.0.1", address), PS_OK);
+    assert_int_equal(ps_net_route_address("127.0.0.1", now, address), PS_OK);
     assert_string_equal(address, "127.0.0.1");
-    assert_int_equal(ps_net_route_address("localhost", address), PS_OK);
+    assert_int_equal(ps_net_route_address("localhost", now, address), PS_OK);
     assert_true(ps_net_is_loopback(address));
 }
 
@@ -43,7 +62,7 @@ static void unknown_interface_lists_those_there_are(void **state)
 static void default_route_gives_an_address(void **state)
 {
     char address[PS_ADDRESS_MAX];
-    assert_int_equal(ps_net_route_address(NULL, address), PS_OK);
+    ps_net_default_address(address);
     assert_true(ps_net_is_literal(address));
 }
 
@@ -68,6 +87,20 @@ static void names_that_do_not_resolve_say_so(void **state)
     int n;
     assert_int_equal(ps_net_resolve("no-such-host.invalid", found, 4, &n), PS_ERR_NET);
     assert_non_null(strstr(ps_err_message(), "no-such-host.invalid"));
+}
+
+static void names_that_do_not_resolve_yet_are_awaited(void **state)
+{
+    char address[PS_ADDRESS_MAX];
+    lookups_until_known = 2;
+    assert_int_equal(
+        ps_net_route_address("comes-later", ps_deadline_in_ms(20000), address), PS_OK);
+    assert_string_equal(address, "127.0.0.1");
+    lookups_until_known = 1 << 20;
+    assert_int_equal(ps_net_route_address("comes-later", ps_deadline_in_ms(250), address),
+                     PS_ERR_TIMEOUT);
+    assert_true(lookups_until_known < (1 << 20) - 1);
+    assert_non_null(strstr(ps_err_message(), "comes-later: the name does not resolve"));
 }
 
 static int port_of(const char *endpoint)
@@ -158,6 +191,7 @@ int main(void)
         cmocka_unit_test(default_route_gives_an_address),
         cmocka_unit_test(tells_loopback_and_literals),
         cmocka_unit_test(names_that_do_not_resolve_say_so),
+        cmocka_unit_test(names_that_do_not_resolve_yet_are_awaited),
         cmocka_unit_test(dials_what_listens_and_gives_up_on_what_does_not),
         cmocka_unit_test(messages_within_bounds),
     };
