@@ -149,5 +149,54 @@ class Interrupts(JobTest):
         self.interrupt(psrun, "out")
 
 
+class ByHand(JobTest):
+    """Parts that one shell started: Ctrl-C reaches them all."""
+
+    def start(self, *settings):
+        parts = self.start_job(2, 2, *LONG, *settings)
+        self.wait_for_steps("worker-0")
+        return parts
+
+    @staticmethod
+    def tell(parts, *names):
+        for name in names:
+            parts[name].popen.send_signal(signal.SIGINT)
+
+    def test_all_at_once(self):
+        parts = self.start()
+        self.tell(parts, *parts)  # the servers first
+        codes = self.wait_all(parts, 20)
+        for name, part in parts.items():
+            self.assertEqual(codes[name], 130, f"{name}:\n{part.text()}")
+            self.assertNotIn("ERROR", part.text(), name)
+        self.assertRegex(parts["server 1"].text(), "interrupted ends=.with the workers")
+        self.assertTrue(self.summary("worker-0")["interrupted"])
+        _, metadata = read_safetensors(self.path("worker-0", "model.safetensors"))
+        self.assertEqual(int(metadata["step"]), self.summary("worker-0")["steps"])
+
+    def check_ended_by_server_1(self, parts, reason):
+        codes = self.wait_all(parts, 20)
+        for name, part in parts.items():
+            self.assertEqual(codes[name], 1, f"{name}:\n{part.text()}")
+            self.assertRegex(part.text(), rf"(?m)ERROR.*server 1 was told to stop \(Ctrl-C\){reason}")
+
+    def test_a_server_alone_stays_until_told_again(self):
+        parts = self.start()
+        self.tell(parts, "server 1")
+        parts["server 1"].wait_for("interrupted")
+        steps = len(self.records("worker-0"))
+        end = time.monotonic() + 20
+        while len(self.records("worker-0")) < steps + 2:
+            self.assertLess(time.monotonic(), end, "the workers wait for something")
+            time.sleep(0.05)
+        self.tell(parts, "server 1")
+        self.check_ended_by_server_1(parts, "$")
+
+    def test_a_server_alone_stays_until_the_limit(self):
+        parts = self.start("net.step_timeout_ms=1500")
+        self.tell(parts, "server 1")
+        self.check_ended_by_server_1(parts, r", and the workers had not ended 1\.5 s later")
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

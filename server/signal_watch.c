@@ -1,0 +1,103 @@
+#include "signal_watch.h"
+
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "log.h"
+
+/* The exit code of a program that ended on a signal, as shells report it. */
+enum { EXIT_SIGNAL = 128 };
+
+/* The next signal; 0 when the deadline has passed before. */
+static int next_signal(const sigset_t *awaited, ps_deadline deadline)
+{
+    for (;;) {
+        int ms = ps_deadline_left_ms(deadline);
+        const struct timespec most = {.tv_sec = ms / 1000,
+                                      .tv_nsec = ms % 1000 * 1000000L};
+        int number = sigtimedwait(awaited, NULL, &most);
+        if (number > 0) return number;
+        if (ps_deadline_passed(deadline)) return 0;
+    }
+}
+
+static void end_job(const ps_signal_watch *w, int number)
+{
+    char reason[160];
+    int rank = ps_member_rank(w->member);
+    if (number == 0)
+        snprintf(reason, sizeof reason,
+                 "server %d was told to stop (Ctrl-C), and the workers had not ended "
+                 "%.1f s later (net.step_timeout_ms)",
+                 rank, (double)w->limit_ms * 1e-3);
+    else
+        snprintf(reason, sizeof reason, "server %d was told to stop (%s)", rank,
+                 number == SIGINT ? "Ctrl-C" : "SIGTERM");
+    ps_member_abort(w->member, reason);
+}
+
+/* number 0: the limit has passed. Returns when it does. */
+static ps_deadline on_signal(ps_signal_watch *w, int number)
+{
+    const ps_deadline never = {UINT64_MAX};
+    pthread_mutex_lock(&w->lock);
+    bool over = !w->member || ps_member_check(w->member) != PS_OK;
+    bool stays = !over && number == SIGINT && w->n_signals == 0;
+    uint64_t limit_ms = w->limit_ms;
+    if (!over && !stays) end_job(w, number);
+    w->n_signals += number != 0;
+    pthread_mutex_unlock(&w->lock);
+    if (over && number != 0) _exit(EXIT_SIGNAL + number);
+    if (!stays) return never;
+    PS_INFO("interrupted", "ends=\"with the workers\" limit_s=%.1f again=\"at once\"",
+            (double)limit_ms * 1e-3);
+    return ps_deadline_in_ms(limit_ms);
+}
+
+/* SIGUSR1 ends the watch. */
+static void *watch_signals(void *arg)
+{
+    ps_signal_watch *w = arg;
+    ps_deadline limit = {UINT64_MAX};
+    for (int number; (number = next_signal(&w->awaited, limit)) != SIGUSR1;)
+        limit = on_signal(w, number);
+    return NULL;
+}
+
+ps_err ps_signal_watch_start(ps_signal_watch *w)
+{
+    *w = (ps_signal_watch){.lock = PTHREAD_MUTEX_INITIALIZER};
+    sigemptyset(&w->awaited);
+    sigaddset(&w->awaited, SIGINT);
+    sigaddset(&w->awaited, SIGTERM);
+    sigaddset(&w->awaited, SIGUSR1);
+    signal(SIGPIPE, SIG_IGN);
+    if (pthread_sigmask(SIG_BLOCK, &w->awaited, NULL) != 0 ||
+        pthread_create(&w->thread, NULL, watch_signals, w) != 0)
+        return ps_err_set(PS_ERR_NOMEM, "no thread for signals");
+    return PS_OK;
+}
+
+void ps_signal_watch_stop(ps_signal_watch *w)
+{
+    pthread_kill(w->thread, SIGUSR1);
+    pthread_join(w->thread, NULL);
+}
+
+void ps_signal_watch_attach(ps_signal_watch *w, ps_member *member, uint64_t limit_ms)
+{
+    pthread_mutex_lock(&w->lock);
+    w->member = member;
+    w->limit_ms = limit_ms;
+    pthread_mutex_unlock(&w->lock);
+}
+
+bool ps_signal_watch_detach(ps_signal_watch *w)
+{
+    pthread_mutex_lock(&w->lock);
+    w->member = NULL;
+    bool came = w->n_signals > 0;
+    pthread_mutex_unlock(&w->lock);
+    return came;
+}
