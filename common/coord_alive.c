@@ -1,0 +1,77 @@
+#include "coord_alive.h"
+
+#include <stdio.h>
+
+#include "coord_admission.h"
+#include "coord_end.h"
+
+enum { LOST_GRACE_MIN_MS = 300 }; // for a closed connection to be made again
+
+void ps_coord_note_closed(ps_coordinator *c)
+{
+    int fd;
+    while ((fd = ps_zsock_monitor_read(c->monitor)) >= 0)
+        for (int i = 0; i < c->n_peers; i++)
+            if (c->peers[i].fd == fd && c->peers[i].lost_ns == 0)
+                c->peers[i].lost_ns = ps_clock_ns();
+}
+
+/* Why the peer counts as dead, or NULL. */
+static const char *death_of(const ps_coordinator *c, const ps_coord_peer *p, uint64_t now,
+                            char *out, size_t cap)
+{
+    uint64_t grace_ms = 2 * c->o.heartbeat_ms;
+    if (grace_ms < LOST_GRACE_MIN_MS) grace_ms = LOST_GRACE_MIN_MS;
+    uint64_t silent_ms = now > p->heard_ns ? (now - p->heard_ns) / 1000000u : 0;
+    if (p->lost_ns && now > p->lost_ns && now - p->lost_ns > grace_ms * 1000000u)
+        snprintf(out, cap, "its connection closed and it did not say goodbye");
+    else if (silent_ms > c->o.dead_after_ms)
+        snprintf(out, cap, "no sign of life for %.1f s", (double)silent_ms * 1e-3);
+    else
+        return NULL;
+    return out;
+}
+
+static void on_death(ps_coordinator *c, ps_coord_peer *p, const char *why)
+{
+    char who[128], reason[PS_CONTROL_TEXT_MAX];
+    if (c->state == PS_COORD_RUNNING && !p->left) {
+        ps_coord_describe(p, who, sizeof who);
+        snprintf(reason, sizeof reason, "%s is dead: %s", who, why);
+        p->gone = true;
+        ps_coord_abort(c, reason);
+    } else if (c->state == PS_COORD_JOINING) {
+        ps_coord_drop_peer(c, p, why);
+    } else {
+        ps_coord_set_gone(c, p);
+    }
+}
+
+void ps_coord_check_alive(ps_coordinator *c)
+{
+    uint64_t now = ps_clock_ns();
+    // After a pause of this process itself, silence proves nothing yet.
+    bool paused = now - c->last_round_ns > c->o.dead_after_ms * 1000000u / 2;
+    c->last_round_ns = now;
+    for (int i = c->n_peers - 1; i >= 0; i--) {
+        ps_coord_peer *p = &c->peers[i];
+        char why[128];
+        if (paused) p->heard_ns = now;
+        if (!p->gone && death_of(c, p, now, why, sizeof why)) on_death(c, p, why);
+    }
+}
+
+void ps_coord_beat(ps_coordinator *c)
+{
+    uint64_t now = ps_clock_ns();
+    if (now < c->next_beat_ns) return;
+    c->next_beat_ns = now + c->o.heartbeat_ms * 1000000u;
+    for (int i = 0; i < c->n_peers; i++) {
+        const ps_coord_peer *p = &c->peers[i];
+        ps_control m = {.kind = PS_CONTROL_HEARTBEAT};
+        if (c->state == PS_COORD_JOINING)
+            ps_coord_send_wait(c, p);
+        else if (!p->gone && c->state != PS_COORD_ABORTED)
+            ps_coord_send(c, p, &m);
+    }
+}

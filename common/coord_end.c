@@ -1,0 +1,107 @@
+#include "coord_end.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "log.h"
+
+void ps_coord_abort(ps_coordinator *c, const char *reason)
+{
+    if (c->state == PS_COORD_ABORTED || c->state == PS_COORD_ENDED) return;
+    c->state = PS_COORD_ABORTED;
+    snprintf(c->reason, sizeof c->reason, "%s", reason);
+    // The error itself is logged by every member that it ends, this host among them.
+    PS_INFO("abort", "reason=\"%s\"", c->reason);
+    for (int i = 0; i < c->n_peers; i++)
+        ps_coord_send_text(c, &c->peers[i], PS_CONTROL_ABORT, c->reason);
+}
+
+/* The member of this process: server 0, or worker 0 where there are no servers. */
+static bool is_host(const ps_coordinator *c, const ps_coord_peer *p)
+{
+    return p->entry.rank == 0 &&
+           p->entry.role == (c->o.n_servers > 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER);
+}
+
+static bool all_others_gone(const ps_coordinator *c, const ps_coord_peer *self)
+{
+    for (int i = 0; i < c->n_peers; i++)
+        if (&c->peers[i] != self && !c->peers[i].gone) return false;
+    return true;
+}
+
+/* Answers the members that may leave now: all once the workers are done, the host of this
+ * thread when nobody needs it any more. */
+static void answer_leavers(ps_coordinator *c)
+{
+    if (c->state != PS_COORD_ENDED) return;
+    for (int i = 0; i < c->n_peers; i++) {
+        ps_coord_peer *p = &c->peers[i];
+        if (!p->leaving || (is_host(c, p) && !all_others_gone(c, p))) continue;
+        p->leaving = false;
+        ps_control m = {.kind = PS_CONTROL_DONE, .request = p->leave_request};
+        ps_coord_send(c, p, &m);
+    }
+}
+
+void ps_coord_set_gone(ps_coordinator *c, ps_coord_peer *p)
+{
+    p->gone = true;
+    ps_board_forget(c->board, &p->id);
+    answer_leavers(c);
+}
+
+static void check_end(ps_coordinator *c)
+{
+    if (c->state != PS_COORD_RUNNING) return;
+    for (int i = 0; i < c->n_peers; i++)
+        if (c->peers[i].entry.role == PS_ROLE_WORKER && !c->peers[i].left) return;
+    c->state = PS_COORD_ENDED;
+    PS_INFO("end", "workers=%d", c->o.n_workers);
+    for (int i = 0; i < c->n_peers; i++) {
+        ps_control m = {.kind = PS_CONTROL_END};
+        if (!c->peers[i].gone) ps_coord_send(c, &c->peers[i], &m);
+    }
+}
+
+void ps_coord_on_leave(ps_coordinator *c, ps_coord_peer *p, const ps_control *m)
+{
+    p->leaving = true;
+    p->leave_request = m->request;
+    p->leave_ms = m->number[0];
+    p->leave_deadline = ps_deadline_in_ms(m->number[0]);
+    if (!p->left && p->entry.role == PS_ROLE_WORKER)
+        ps_board_worker_left(c->board, p->entry.rank);
+    p->left = true;
+    check_end(c);
+    answer_leavers(c);
+}
+
+static void leave_timeout(ps_coordinator *c, ps_coord_peer *p)
+{
+    char names[512] = "";
+    size_t used = 0;
+    for (int i = 0; i < c->n_peers && used < sizeof names - 1; i++) {
+        const ps_coord_peer *q = &c->peers[i];
+        bool awaited = c->state == PS_COORD_ENDED
+                           ? !q->gone && q != p
+                           : !q->left && q->entry.role == PS_ROLE_WORKER;
+        if (!awaited) continue;
+        char name[128];
+        ps_coord_describe(q, name, sizeof name);
+        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", name);
+        used = strlen(names);
+    }
+    p->leaving = false;
+    const ps_coord_sender to = {.id = p->id.bytes, .bytes = sizeof p->id.bytes};
+    ps_coord_send_fail(c, &to, p->leave_request,
+                       ps_err_set(PS_ERR_TIMEOUT, "leaving: not ended within %.1f s: %s",
+                                  (double)p->leave_ms * 1e-3, names));
+}
+
+void ps_coord_expire_leaves(ps_coordinator *c)
+{
+    for (int i = 0; i < c->n_peers; i++)
+        if (c->peers[i].leaving && ps_deadline_passed(c->peers[i].leave_deadline))
+            leave_timeout(c, &c->peers[i]);
+}
