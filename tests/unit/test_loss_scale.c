@@ -8,10 +8,10 @@
 
 #include <cmocka.h>
 
-typedef struct overflow {
+typedef struct test_overflow {
     int step, rank;
     float value;
-} overflow;
+} test_overflow;
 
 #include "../vectors/loss_scale_vectors.h"
 

@@ -1,7 +1,7 @@
 /* Made by loss_scale_vectors.py, with torch 2.15.0+cu132. */
 // clang-format off
 enum { SCALED_STEPS = 14, SCALED_SETTINGS = 8 };
-static const overflow scaled_overflows[] = {
+static const test_overflow scaled_overflows[] = {
     {0, 0, INFINITY},
     {1, 1, -INFINITY},
     {5, 1, NAN},

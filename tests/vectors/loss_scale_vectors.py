@@ -3,7 +3,7 @@
     loss_scale_vectors.py FILE
 
 Two workers' scaled gradients are added, unscaled and stepped. They are those of
-tests/contract/test_exchange.c, which is to arrive at the same scales and weights through
+tests/contract/test_exchange_loss_scale.c, which is to arrive at the same scales and weights through
 every exchange: noise(rank, step, element) + weight / 8, times the scale.
 """
 import struct
@@ -92,7 +92,7 @@ def write_header(path):
         out.write("/* Made by loss_scale_vectors.py, with torch %s. */\n// clang-format off\n"
                   % torch.__version__)
         out.write("enum { SCALED_STEPS = %d, SCALED_SETTINGS = 8 };\n" % STEPS)
-        out.write("static const overflow scaled_overflows[] = {\n")
+        out.write("static const test_overflow scaled_overflows[] = {\n")
         for step, rank, value in OVERFLOWS:
             word = {"inf": "INFINITY", "-inf": "-INFINITY", "nan": "NAN"}.get(str(value))
             out.write("    {%d, %d, %s},\n" % (step, rank, word or "%rf" % value))

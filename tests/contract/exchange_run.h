@@ -1,0 +1,62 @@
+/* A job whose ranks are threads, each with an exchange, and whose servers are those of
+ * test_job.h. */
+#ifndef PS_TEST_EXCHANGE_RUN_H
+#define PS_TEST_EXCHANGE_RUN_H
+
+#include "exchange.h"
+#include "serial_training.h"
+#include "test_job.h"
+
+enum {
+    TEST_STEPS_MAX = 16, // whose weights are noted
+    TEST_FAULT_NONE = 0,
+    TEST_FAULT_NAN,    // a gradient
+    TEST_FAULT_STOPPED // it does not go on
+};
+
+typedef struct test_run_options {
+    const char *exchange;
+    int servers, workers;
+    const char *const *sets;
+    int n_sets;
+    unsigned sleeps; // seed of random pauses; 0: none
+    int fault;       // of the last rank, in step 2
+    uint64_t steps;  // 0: TEST_STEPS
+    bool quadratic;  // the loss is a worker's distance from its goal, squared
+    test_overflows overflows;
+} test_run_options;
+
+typedef struct test_rank {
+    const test_run_options *run;
+    test_job *job;
+    int rank;
+    pthread_t thread;
+    ps_err err;
+    char text[512];
+    float *params; // the final arena; owned
+    bool buffers_right;
+    ps_exchange_stats stats;
+    float scales[TEST_STEPS_MAX + 1];     // before each step, and after all
+    float weights[TEST_STEPS_MAX + 1][8]; // likewise, of the model of the vectors
+} test_rank;
+
+typedef struct test_run_result {
+    test_rank rank[TEST_JOB_MAX];
+    test_job_server server[TEST_JOB_MAX];
+    float *want;
+    size_t bytes;
+} test_run_result;
+
+#define SETS(...)                                                                        \
+    .sets = (const char *const[]){__VA_ARGS__},                                          \
+    .n_sets = sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)
+
+#define OVERFLOWS(some) .overflows = {(some), sizeof(some) / sizeof *(some)}
+
+/* Runs it to its end, well or not. */
+void test_run(const test_run_options *options, test_run_result *out);
+void test_run_fini(test_run_result *result, int workers);
+/* Runs it: every rank ends with the weights of the serial loop. */
+void test_run_check_bits(const test_run_options *options);
+
+#endif

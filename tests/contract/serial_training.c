@@ -1,0 +1,147 @@
+#include "serial_training.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "grad_norm.h"
+#include "optimizer.h"
+#include "schedule.h"
+
+float test_noise(int rank, uint64_t step, uint64_t i)
+{
+    uint64_t x = i * 0x9E3779B97F4A7C15u + step * 0xD1B54A32D192ED03u +
+                 (uint64_t)(rank + 1) * 0x8CB92BA72F3D8DD7u;
+    x ^= x >> 29;
+    x *= 0xBF58476D1CE4E5B9u;
+    x ^= x >> 32;
+    return (float)(int32_t)(uint32_t)x * 0x1p-31f;
+}
+
+float test_gradient(int rank, uint64_t step, uint64_t i, float param)
+{
+    return test_noise(rank, step, i) + 0.125f * param;
+}
+
+void test_overflow_some(const test_overflows *overflows, const ps_model_spec *spec,
+                        int rank, uint64_t step, float *grads)
+{
+    const ps_tensor *t = &spec->tensors[step % (uint64_t)spec->n_tensors];
+    for (size_t i = 0; i < overflows->n; i++)
+        if (overflows->list[i].step == step && overflows->list[i].rank == rank)
+            grads[t->offset] = overflows->list[i].value;
+}
+
+void test_first_weights(const ps_model_spec *spec, float *params)
+{
+    for (int t = 0; t < spec->n_tensors; t++)
+        for (uint64_t i = 0; i < spec->tensors[t].count; i++) {
+            uint64_t at = spec->tensors[t].offset + i;
+            params[at] = test_noise(99, 0, at);
+        }
+}
+
+/* torch.amp.GradScaler, written down once more. */
+typedef struct scaler {
+    bool on;
+    float scale;
+    int64_t streak;
+    uint64_t skipped;
+} scaler;
+
+static void scaler_update(scaler *s, const ps_config_loss_scale *cfg, bool finite)
+{
+    s->streak = finite ? s->streak + 1 : 0;
+    s->skipped += !finite;
+    if (!finite) s->scale = (float)(s->scale * cfg->backoff);
+    if (s->streak < cfg->interval) return;
+    if (isfinite((float)(s->scale * cfg->growth)))
+        s->scale = (float)(s->scale * cfg->growth);
+    s->streak = 0;
+}
+
+typedef struct serial {
+    int workers;
+    const test_overflows *overflows;
+    const ps_config *cfg;
+    ps_model_spec spec;
+    ps_optimizer opt;
+    ps_schedule schedule;
+    scaler scaler;
+    float *params, *sum, *one, *states[2];
+    double *blocks;
+} serial;
+
+/* The sum of all ranks' gradients in the order of ranks; whether it is finite. */
+static bool serial_sum(serial *s, uint64_t step)
+{
+    const float inverse = (float)(1.0 / (double)s->scaler.scale);
+    bool finite = true;
+    memset(s->sum, 0, s->spec.arena_count * sizeof(float));
+    for (int r = 0; r < s->workers; r++) {
+        for (uint64_t i = 0; i < s->spec.arena_count; i++)
+            s->one[i] = test_gradient(r, step, i, s->params[i]) * s->scaler.scale;
+        test_overflow_some(s->overflows, &s->spec, r, step, s->one);
+        for (uint64_t i = 0; i < s->spec.arena_count; i++)
+            s->sum[i] = r == 0 ? s->one[i] : s->sum[i] + s->one[i];
+    }
+    for (uint64_t i = 0; i < s->spec.arena_count; i++) {
+        s->sum[i] *= inverse;
+        finite = finite && isfinite(s->sum[i]);
+    }
+    return finite;
+}
+
+static double serial_clip(serial *s)
+{
+    const ps_chunk whole = {.count = s->spec.arena_count,
+                            .last_tensor = s->spec.n_tensors - 1};
+    if (s->cfg->optimizer.clip_norm <= 0) return 1;
+    ps_grad_norm_chunk(&s->spec, &whole, s->sum, s->blocks);
+    double norm = ps_grad_norm_total(s->blocks, ps_grad_norm_blocks(&s->spec));
+    return ps_grad_norm_clip(norm, s->cfg->optimizer.clip_norm);
+}
+
+static void serial_step(serial *s, uint64_t step)
+{
+    bool finite = serial_sum(s, step);
+    ps_optimizer_step o = {.lr = ps_schedule_lr(&s->schedule, step),
+                           .t = step + 1 - s->scaler.skipped,
+                           .grad_scale = serial_clip(s)};
+    if (s->scaler.on) scaler_update(&s->scaler, &s->cfg->loss_scale, finite);
+    if (s->scaler.on && !finite) return;
+    for (int t = 0; t < s->spec.n_tensors; t++) {
+        uint64_t at = s->spec.tensors[t].offset;
+        float *const state[2] = {s->states[0] + at, s->states[1] + at};
+        ps_optimizer_apply(&s->opt, &o,
+                           ps_optimizer_decay(&s->opt, s->spec.tensors[t].role),
+                           s->spec.tensors[t].count, s->params + at, s->sum + at, state);
+    }
+}
+
+float *test_serial_weights(const ps_config *cfg, int workers,
+                           const test_overflows *overflows)
+{
+    serial s = {.workers = workers, .overflows = overflows, .cfg = cfg};
+    s.scaler.on = strcmp(cfg->loss_scale.use, "on") == 0;
+    s.scaler.scale = s.scaler.on ? (float)cfg->loss_scale.init : 1;
+    assert_int_equal(ps_model_spec_init(&s.spec, cfg), PS_OK);
+    assert_int_equal(ps_optimizer_init(&s.opt, cfg), PS_OK);
+    assert_int_equal(ps_schedule_init(&s.schedule, cfg, TEST_STEPS), PS_OK);
+    float **arenas[] = {&s.params, &s.sum, &s.one, &s.states[0], &s.states[1]};
+    for (int i = 0; i < 5; i++)
+        *arenas[i] = calloc(s.spec.arena_count, sizeof(float));
+    s.blocks = calloc(ps_grad_norm_blocks(&s.spec), sizeof *s.blocks);
+    test_first_weights(&s.spec, s.params);
+    for (uint64_t step = 0; step < TEST_STEPS; step++)
+        serial_step(&s, step);
+    free(s.sum), free(s.one), free(s.states[0]), free(s.states[1]), free(s.blocks);
+    ps_model_spec_fini(&s.spec);
+    return s.params;
+}

@@ -1,0 +1,203 @@
+/* What encodings of gradients and weights do to training. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "exchange_run.h"
+
+/* |a - b| / |b - start|: 0 is exact, 1 as bad as never having moved. */
+static double relative_error(const test_run_result *result, const float *got,
+                             const float *start)
+{
+    double error = 0, way = 0;
+    for (size_t i = 0; i < result->bytes / sizeof(float); i++) {
+        double e = (double)got[i] - result->want[i];
+        double w = (double)result->want[i] - start[i];
+        error += e * e;
+        way += w * w;
+    }
+    return sqrt(error / way);
+}
+
+static float *start_weights(const test_run_options *options)
+{
+    test_job job;
+    test_job_start(&job, 0, options->workers, options->sets, options->n_sets);
+    ps_model_spec spec;
+    assert_int_equal(ps_model_spec_init(&spec, &job.cfg), PS_OK);
+    float *start = calloc(spec.arena_count, sizeof *start);
+    test_first_weights(&spec, start);
+    ps_model_spec_fini(&spec);
+    test_job_end(&job);
+    return start;
+}
+
+typedef struct codec_case {
+    const char *set;
+    double error;  // of six steps with random gradients, relative to the way
+    double volume; // bytes sent relative to uncoded ones, without first weights
+} codec_case;
+
+/* Encoded both ways: every worker ends with the same bits, whatever the order of arrival,
+ * close to what float32 gives, with fewer bytes. */
+static void codecs(void **state)
+{
+    static const codec_case cases[] = {
+        {"exchange.codec=fp16", 1.0 / 1024, 0.52},
+        {"exchange.codec=bf16", 1.0 / 128, 0.52},
+        {"exchange.codec=int8", 0.05, 0.28},
+        {"exchange.codec=onebit", 1.0, 0.06},
+        {"exchange.codec=topk", 1.0, 0.32},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        test_run_options options = {
+            .exchange = "ps",
+            .servers = 2,
+            .workers = 3,
+            SETS(cases[i].set, "exchange.topk=0.125", "exchange.codec_warmup=0",
+                 "exchange.codec_min=1024", "optimizer.name=sgd", "optimizer.lr=0.01",
+                 i % 2 ? "optimizer.clip_norm=0" : "optimizer.clip_norm=5")};
+        test_run_result a, b;
+        test_run(&options, &a);
+        options.sleeps = 17;
+        test_run(&options, &b);
+        float *start = start_weights(&options);
+        for (int r = 0; r < 3; r++) {
+            if (a.rank[r].err != PS_OK) fail_msg("%s", a.rank[r].text);
+            assert_memory_equal(a.rank[r].params, a.rank[0].params, a.bytes);
+            assert_memory_equal(b.rank[r].params, a.rank[0].params, a.bytes);
+        }
+        double error = relative_error(&a, a.rank[0].params, start);
+        if (!(error < cases[i].error)) fail_msg("%s: error %g", cases[i].set, error);
+        const ps_exchange_stats *stats = &a.rank[1].stats; // rank 0 sent first weights
+        double volume = (double)stats->bytes_sent / (TEST_STEPS * (double)a.bytes);
+        if (!(volume < cases[i].volume)) fail_msg("%s: volume %g", cases[i].set, volume);
+        assert_true(stats->raw_bytes >= TEST_STEPS * a.bytes);
+        free(start);
+        test_run_fini(&a, 3);
+        test_run_fini(&b, 3);
+    }
+}
+
+static double distance_from_best(const ps_config *cfg, const float *params, int workers)
+{
+    ps_model_spec spec;
+    assert_int_equal(ps_model_spec_init(&spec, cfg), PS_OK);
+    double now = 0, at_first = 0;
+    for (int t = 0; t < spec.n_tensors; t++)
+        for (uint64_t k = 0; k < spec.tensors[t].count; k++) {
+            uint64_t i = spec.tensors[t].offset + k;
+            double best = 0;
+            for (int r = 0; r < workers; r++)
+                best += test_noise(r, 77, i) / (double)workers;
+            now += (params[i] - best) * (params[i] - best);
+            at_first += (test_noise(99, 0, i) - best) * (test_noise(99, 0, i) - best);
+        }
+    ps_model_spec_fini(&spec);
+    return sqrt(now / at_first);
+}
+
+/* By how much the distance from the best weights shrinks in 300 steps with a learning
+ * rate that falls to nothing: what an encoding leaves out comes later, so that even a
+ * sign or an eighth of the numbers leads to the same place. */
+static double left_after_300_steps(const char *codec, const char *warmup,
+                                   const char *optimizer, const char *lr)
+{
+    const test_run_options options = {
+        .exchange = "ps",
+        .servers = 2,
+        .workers = 2,
+        .steps = 300,
+        .quadratic = true,
+        SETS(codec, warmup, optimizer, lr, "exchange.shm=off", "exchange.topk=0.125",
+             "exchange.codec_min=0", "optimizer.weight_decay=0", "schedule.name=linear")};
+    test_run_result result;
+    test_run(&options, &result);
+    test_job job;
+    test_job_start(&job, 0, 2, options.sets, options.n_sets); // its configuration
+    double left = 0;
+    for (int r = 0; r < 2; r++) {
+        if (result.rank[r].err != PS_OK) fail_msg("%s", result.rank[r].text);
+        left = fmax(left, distance_from_best(&job.cfg, result.rank[r].params, 2));
+    }
+    test_job_end(&job);
+    test_run_fini(&result, 2);
+    return left;
+}
+
+/* Uncoded, SGD's distance shrinks by 1 - lr a step, to 2e-7 in all; Adam moves each
+ * weight by at most lr a step, 7.5 in all for ways of at most 2. After exact steps its
+ * second moments are small, and what residuals bring moves it more. */
+static void codecs_converge(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *codec, *warmup;
+        double sgd, adam;
+    } cases[] = {{"exchange.codec=none", "exchange.codec_warmup=0", 1e-6, 1e-2},
+                 {"exchange.codec=fp16", "exchange.codec_warmup=0", 5e-4, 1e-2},
+                 {"exchange.codec=bf16", "exchange.codec_warmup=0", 4e-3, 1e-2},
+                 {"exchange.codec=int8", "exchange.codec_warmup=0", 1e-3, 1e-2},
+                 {"exchange.codec=onebit", "exchange.codec_warmup=0", 1e-2, 1e-2},
+                 {"exchange.codec=topk", "exchange.codec_warmup=0", 1e-2, 1e-2},
+                 {"exchange.codec=onebit", "exchange.codec_warmup=32", 1e-2, 3e-2},
+                 {"exchange.codec=topk", "exchange.codec_warmup=32", 1e-2, 3e-2}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        double sgd = left_after_300_steps(cases[i].codec, cases[i].warmup,
+                                          "optimizer.name=sgd", "optimizer.lr=0.1");
+        if (!(sgd < cases[i].sgd)) fail_msg("%s: SGD: %g left", cases[i].codec, sgd);
+        double adam = left_after_300_steps(cases[i].codec, cases[i].warmup,
+                                           "optimizer.name=adamw", "optimizer.lr=0.05");
+        if (!(adam < cases[i].adam)) fail_msg("%s: Adam: %g left", cases[i].codec, adam);
+    }
+}
+
+/* With the same chunks, what is encoded and added does not depend on who sums it where.
+ */
+static void codecs_any_servers(void **state)
+{
+    static const char *const sets[] = {"exchange.codec=fp16", "exchange.codec=bf16",
+                                       "exchange.codec=int8", "exchange.codec=onebit",
+                                       "exchange.codec=topk"};
+    for (size_t i = 0; i < 5; i++) {
+        float *first = NULL;
+        for (int servers = 1; servers <= 3; servers++) {
+            const test_run_options options = {
+                .exchange = "ps",
+                .servers = servers,
+                .workers = 2 + (int)i % 2,
+                .sleeps = (unsigned)servers * 7,
+                SETS(sets[i], servers == 2 ? "server.shards=2" : "server.shards=1",
+                     "exchange.codec_warmup=2", "exchange.codec_min=1024",
+                     "optimizer.name=adamw")};
+            test_run_result result;
+            test_run(&options, &result);
+            for (int r = 0; r < options.workers; r++) {
+                if (result.rank[r].err != PS_OK) fail_msg("%s", result.rank[r].text);
+                if (!first) {
+                    first = malloc(result.bytes);
+                    memcpy(first, result.rank[r].params, result.bytes);
+                }
+                assert_memory_equal(result.rank[r].params, first, result.bytes);
+            }
+            test_run_fini(&result, options.workers);
+        }
+        free(first);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(codecs),
+        cmocka_unit_test(codecs_any_servers),
+        cmocka_unit_test(codecs_converge),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
