@@ -11,8 +11,8 @@ file(STRINGS ${DNNL_INCLUDE}/oneapi/dnnl/dnnl_version.h DNNL_VERSION_LINES
      REGEX "DNNL_VERSION_(MAJOR|MINOR|PATCH) +[0-9]+")
 string(REGEX REPLACE "[^;]*MAJOR +([0-9]+).*MINOR +([0-9]+).*PATCH +([0-9]+).*" "\\1.\\2.\\3"
        DNNL_VERSION "${DNNL_VERSION_LINES}")
-if(DNNL_VERSION VERSION_LESS 2.4)
-    message(FATAL_ERROR "oneDNN ${DNNL_VERSION} is too old; 2.4 or newer is needed")
+if(DNNL_VERSION VERSION_LESS 2.2)
+    message(FATAL_ERROR "oneDNN ${DNNL_VERSION} is too old; 2.2 or newer is needed")
 endif()
 message(STATUS "oneDNN ${DNNL_VERSION}: ${DNNL_LIBRARY}")
 

@@ -1,11 +1,13 @@
 #include "cpu_norm.h"
 
+#include <string.h>
+
 #include "cpu_pointwise.h"
 
 static unsigned flags_of(const ps_cpu_norm *n, bool relu, bool training)
 {
     unsigned flags = relu ? dnnl_fuse_norm_relu : dnnl_normalization_flags_none;
-    if (n->affine) flags |= dnnl_use_scale | dnnl_use_shift;
+    if (n->affine) flags |= PS_DNNL_USE_SCALE_SHIFT;
     if (!training) flags |= dnnl_use_global_stats;
     return flags;
 }
@@ -75,24 +77,61 @@ ps_err ps_cpu_norm_plan_forward(ps_cpu_norm *n, ps_memory_plan *memory, bool tra
                                    ps_cpu_op_bytes(&n->train, dnnl_query_workspace_md),
                                    &n->slot.workspace));
     }
+    size_t copies = n->affine && PS_DNNL_SCALE_SHIFT_IS_ONE ? 2 * channel_bytes(n) : 0;
+    PS_TRY(ps_memory_plan_take(memory, copies, &n->slot.scale_shift));
     PS_TRY(ps_memory_plan_take(memory, scratch, &n->slot.scratch));
     ps_memory_plan_give(memory, n->slot.scratch);
+    if (!training) ps_memory_plan_give(memory, n->slot.scale_shift);
     return PS_OK;
 }
 
 ps_err ps_cpu_norm_plan_backward(ps_cpu_norm *n, ps_memory_plan *memory)
 {
-    PS_TRY(ps_memory_plan_take(memory, channel_bytes(n), &n->slot.scale_gradient));
-    PS_TRY(ps_memory_plan_take(memory, channel_bytes(n), &n->slot.shift_gradient));
+    PS_TRY(ps_memory_plan_take(memory, 2 * channel_bytes(n), &n->slot.gradients));
     PS_TRY(ps_memory_plan_take(memory, ps_cpu_op_scratch_bytes(&n->backward),
                                &n->slot.scratch_back));
     ps_memory_plan_give(memory, n->slot.scratch_back);
-    ps_memory_plan_give(memory, n->slot.scale_gradient);
-    ps_memory_plan_give(memory, n->slot.shift_gradient);
+    ps_memory_plan_give(memory, n->slot.gradients);
+    ps_memory_plan_give(memory, n->slot.scale_shift);
     ps_memory_plan_give(memory, n->slot.workspace);
     ps_memory_plan_give(memory, n->slot.mean);
     ps_memory_plan_give(memory, n->slot.variance);
     return PS_OK;
+}
+
+/* Both rows of one array of (2, C). */
+static ps_err bind_rows(const ps_cpu_norm *n, ps_cpu_op *op, int arg, float *rows)
+{
+    const dnnl_dims_t dims = {2, n->shape.c};
+    ps_dnnl_md *md = NULL;
+    PS_TRY(ps_dnnl_md_create(n->layer->name, 2, dims, dnnl_nc, &md));
+    ps_err err = ps_cpu_op_bind(op, n->layer->name, arg, md, rows);
+    ps_dnnl_md_destroy(&md);
+    return err;
+}
+
+static ps_err bind_scale_shift(const ps_cpu_norm *n, ps_cpu_op *op,
+                               const ps_cpu_norm_places *p, const ps_dnnl_md *channels,
+                               bool shift)
+{
+    const char *who = n->layer->name;
+    if (!n->affine) return PS_OK;
+    if (PS_DNNL_SCALE_SHIFT_IS_ONE)
+        return bind_rows(n, op, DNNL_ARG_SCALE, n->scale_shift);
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SCALE, channels, p->weight));
+    if (!shift) return PS_OK;
+    return ps_cpu_op_bind(op, who, DNNL_ARG_SHIFT, channels, p->bias);
+}
+
+static ps_err bind_gradients(const ps_cpu_norm *n, ps_cpu_op *op,
+                             const ps_dnnl_md *channels)
+{
+    const char *who = n->layer->name;
+    if (!n->affine) return PS_OK;
+    if (PS_DNNL_SCALE_SHIFT_IS_ONE)
+        return bind_rows(n, op, DNNL_ARG_DIFF_SCALE, n->scale_gradient);
+    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_SCALE, channels, n->scale_gradient));
+    return ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_SHIFT, channels, n->shift_gradient);
 }
 
 /* What the forward primitives have in common. channels: the descriptor of (C). */
@@ -107,10 +146,7 @@ static ps_err bind_forward(ps_cpu_norm *n, ps_cpu_op *op, const ps_memory_plan *
                           p->y));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_MEAN, channels, mean));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_VARIANCE, channels, variance));
-    if (n->affine) {
-        PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SCALE, channels, p->weight));
-        PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SHIFT, channels, p->bias));
-    }
+    PS_TRY(bind_scale_shift(n, op, p, channels, true));
     return ps_cpu_op_bind_scratch(op, who, ps_memory_plan_at(memory, n->slot.scratch));
 }
 
@@ -135,13 +171,8 @@ static ps_err bind_backward(ps_cpu_norm *n, const ps_memory_plan *memory,
                           ps_cpu_op_md(op, dnnl_query_diff_src_md, 0), p->dx));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_MEAN, channels, n->mean));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_VARIANCE, channels, n->variance));
-    if (n->affine) {
-        PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SCALE, channels, p->weight));
-        if (PS_DNNL_NORM_BACKWARD_TAKES_SHIFT)
-            PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SHIFT, channels, p->bias));
-        PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_SCALE, channels, n->scale_gradient));
-        PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_SHIFT, channels, n->shift_gradient));
-    }
+    PS_TRY(bind_scale_shift(n, op, p, channels, PS_DNNL_NORM_BACKWARD_TAKES_SHIFT));
+    PS_TRY(bind_gradients(n, op, channels));
     PS_TRY(bind_workspace(n, op, memory));
     return ps_cpu_op_bind_scratch(op, who,
                                   ps_memory_plan_at(memory, n->slot.scratch_back));
@@ -153,6 +184,7 @@ ps_err ps_cpu_norm_bind(ps_cpu_norm *n, const ps_memory_plan *memory,
     const dnnl_dims_t dims = {n->shape.c};
     ps_dnnl_md *channels = NULL;
     ps_err err;
+    n->scale_shift = ps_memory_plan_at(memory, n->slot.scale_shift);
     PS_TRY(ps_dnnl_md_create(n->layer->name, 1, dims, dnnl_x, &channels));
     PS_TRY_GOTO(bind_forward(n, &n->evaluate, memory, p, channels, p->running_mean,
                              p->running_variance),
@@ -160,8 +192,10 @@ ps_err ps_cpu_norm_bind(ps_cpu_norm *n, const ps_memory_plan *memory,
     if (!n->train.primitive) goto out;
     n->mean = ps_memory_plan_at(memory, n->slot.mean);
     n->variance = ps_memory_plan_at(memory, n->slot.variance);
-    n->scale_gradient = ps_memory_plan_at(memory, n->slot.scale_gradient);
-    n->shift_gradient = ps_memory_plan_at(memory, n->slot.shift_gradient);
+    n->scale_gradient = ps_memory_plan_at(memory, n->slot.gradients);
+    n->shift_gradient = n->scale_gradient + (PS_DNNL_SCALE_SHIFT_IS_ONE
+                                                 ? (size_t)n->shape.c
+                                                 : channel_bytes(n) / sizeof(float));
     PS_TRY_GOTO(bind_forward(n, &n->train, memory, p, channels, n->mean, n->variance),
                 err, out);
     PS_TRY_GOTO(bind_workspace(n, &n->train, memory), err, out);
@@ -169,6 +203,14 @@ ps_err ps_cpu_norm_bind(ps_cpu_norm *n, const ps_memory_plan *memory,
 out:
     ps_dnnl_md_destroy(&channels);
     return err;
+}
+
+static void copy_scale_shift(const ps_cpu_norm *n, const ps_cpu_norm_places *p)
+{
+    if (!n->scale_shift) return;
+    const size_t row = (size_t)n->shape.c;
+    memcpy(n->scale_shift, p->weight, row * sizeof(float));
+    memcpy(n->scale_shift + row, p->bias, row * sizeof(float));
 }
 
 static void update_running(const ps_cpu_norm *n, const ps_cpu_norm_places *p)
@@ -193,6 +235,7 @@ ps_err ps_cpu_norm_forward(ps_cpu_norm *n, dnnl_stream_t stream, const float *x,
                           "a larger batch or data.drop_last",
                           who);
     PS_TRY(ps_cpu_op_rebind(op, who, DNNL_ARG_SRC, x));
+    copy_scale_shift(n, p);
     PS_TRY(ps_cpu_op_run(op, who, stream));
     if (!training) return PS_OK;
     update_running(n, p);

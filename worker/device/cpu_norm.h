@@ -15,10 +15,11 @@ typedef struct ps_cpu_norm {
     bool affine;
     ps_cpu_op train, evaluate, backward; // train and backward only when training
     struct {
-        int mean, variance, workspace, scale_gradient, shift_gradient;
+        int mean, variance, workspace, scale_shift, gradients;
         int scratch, scratch_back;
     } slot;
     float *mean, *variance, *scale_gradient, *shift_gradient;
+    float *scale_shift; // copies of both, for a library that takes them as one; or NULL
 } ps_cpu_norm;
 
 /* relu: y = max(0, .), its gradient included. norm is safe for fini after a failure.

@@ -24,6 +24,25 @@ typedef dnnl_memory_desc_t ps_dnnl_md;
 enum { PS_DNNL_NORM_BACKWARD_TAKES_SHIFT = 1 }; // it refuses to run without
 #endif
 
+/* Batch normalisation's scale and shift, and their gradients, are two arrays of (C), or,
+ * in the first releases of version 2, the two rows of one array of (2, C), whose argument
+ * DNNL_ARG_SCALE then is. */
+#ifdef DNNL_ARG_SCALE
+enum {
+    PS_DNNL_SCALE_SHIFT_IS_ONE = 0,
+    PS_DNNL_USE_SCALE_SHIFT = dnnl_use_scale | dnnl_use_shift
+};
+#else
+enum {
+    PS_DNNL_SCALE_SHIFT_IS_ONE = 1,
+    PS_DNNL_USE_SCALE_SHIFT = dnnl_use_scaleshift,
+    DNNL_ARG_SCALE = DNNL_ARG_SCALE_SHIFT,
+    DNNL_ARG_SHIFT = -1,
+    DNNL_ARG_DIFF_SCALE = DNNL_ARG_DIFF_SCALE_SHIFT,
+    DNNL_ARG_DIFF_SHIFT = -1
+};
+#endif
+
 /* PS_OK, or an error "who: oneDNN call: reason". */
 ps_err ps_dnnl_check(dnnl_status_t status, const char *who, const char *call);
 
@@ -62,7 +81,7 @@ ps_err ps_dnnl_conv_backward_weights(const ps_dnnl_conv *conv,
                                      dnnl_primitive_desc_t *out);
 
 /* Batch normalisation over (N, C, H, W); source, destination and their gradients have one
- * descriptor. flags: dnnl_use_scale and its kin. */
+ * descriptor. flags: PS_DNNL_USE_SCALE_SHIFT, dnnl_use_global_stats and their kin. */
 typedef struct ps_dnnl_norm {
     dnnl_engine_t engine;
     const char *who;
