@@ -16,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "../support/half.h"
 #include "mem.h"
 
 typedef enum op_kind { OP_COPY, OP_LAUNCH, OP_GEMM, OP_CALL, OP_POLL, OP_AWAIT } op_kind;
@@ -169,15 +170,13 @@ static void run_kernel(const op *o)
     }
 }
 
-/* An element; the compiler's own conversion of halves. */
+/* An element; halves by their definition. */
 static double element(ps_values v, int64_t i)
 {
     if (v.format == PS_FORMAT_FP32) return ((const float *)v.at)[i];
     uint16_t bits = ((const uint16_t *)v.at)[i];
     if (v.format == PS_FORMAT_BF16) return ps_float_of_bf16(bits);
-    _Float16 half;
-    memcpy(&half, &bits, 2);
-    return half;
+    return half_value(bits);
 }
 
 /* BLAS's gemm, from its definition: element (i, j) of an op(X) of leading dimension ld
