@@ -107,6 +107,7 @@ static inline void find_largest(uint64_t n, const float *restrict v, uint32_t mo
 {
     uint32_t a[BLOCK];
     uint8_t chosen[BLOCK];
+    if (n == 0) return; // GCC 13 with sanitizers would call a uninitialized without it
 #pragma omp simd
     for (uint64_t i = 0; i < n; i++)
         a[i] = ps_float_bits(v[i]) & 0x7FFFFFFFu;
