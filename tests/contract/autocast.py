@@ -6,7 +6,7 @@ torch.autocast with bfloat16, from the same weights. For every step, to standard
 
 first in float32, then under autocast; the loss itself is float32 in both.
 
-  python3 autocast.py STEPS        exit code 77: there is no PyTorch
+  python3 autocast.py STEPS        exit code 77: there is no PyTorch, or one before 1.10
 """
 import sys
 
@@ -15,6 +15,8 @@ try:
     import torch.nn as nn
     import torch.nn.functional as F
 except ImportError:
+    sys.exit(77)
+if not hasattr(torch, "autocast"):
     sys.exit(77)
 
 BATCH = 8

@@ -9,8 +9,9 @@ import warnings
 try:
     import torch
     from torch.optim import lr_scheduler as ls
-except ImportError:
-    print("skipped: no module torch")
+    from torch.optim.lr_scheduler import LinearLR, SequentialLR  # since PyTorch 1.10
+except ImportError as e:
+    print(f"skipped: {e}")
     sys.exit(77)
 
 LR = 0.1
@@ -29,12 +30,12 @@ def cosine(o):
 
 
 def linear(o):
-    return ls.LinearLR(o, start_factor=1.0, end_factor=0.2, total_iters=80)
+    return LinearLR(o, start_factor=1.0, end_factor=0.2, total_iters=80)
 
 
 def warm(o):
-    return ls.SequentialLR(o, [ls.LinearLR(o, start_factor=0.25, total_iters=20),
-                               ls.CosineAnnealingLR(o, T_max=80)], milestones=[20])
+    return SequentialLR(o, [LinearLR(o, start_factor=0.25, total_iters=20),
+                            ls.CosineAnnealingLR(o, T_max=80)], milestones=[20])
 
 
 if __name__ == "__main__":
