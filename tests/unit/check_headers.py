@@ -22,7 +22,7 @@ def commands(build):
     found = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         words = shlex.split(entry["command"])
-        if "ccache" in words[0]:
+        if Path(words[0]).name == "ccache":
             words = words[1:]
         words = words[:words.index("-o")] + words[words.index("-o") + 2:]
         words = [w for w in words if w not in ("-c", entry["file"])]
