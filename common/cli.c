@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "mem.h"
-#include "nearest.h"
+#include "nearest_name.h"
 #include "parse_text.h"
 #include "probe.h"
 

@@ -8,7 +8,7 @@
 #include "config_schema.h"
 #include "hash.h"
 #include "mem.h"
-#include "nearest.h"
+#include "nearest_name.h"
 #include "parse_text.h"
 
 enum { PATH_BYTES = 256, MAX_KEYS = 128, MAX_SECTIONS = 32, SECTION_BYTES = 32 };

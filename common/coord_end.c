@@ -47,7 +47,7 @@ static void answer_leavers(ps_coordinator *c)
 void ps_coord_set_gone(ps_coordinator *c, ps_coord_peer *p)
 {
     p->gone = true;
-    ps_board_forget(c->board, &p->id);
+    ps_coord_board_forget(c->board, &p->id);
     answer_leavers(c);
 }
 
@@ -71,7 +71,7 @@ void ps_coord_on_leave(ps_coordinator *c, ps_coord_peer *p, const ps_control *m)
     p->leave_ms = m->number[0];
     p->leave_deadline = ps_deadline_in_ms(m->number[0]);
     if (!p->left && p->entry.role == PS_ROLE_WORKER)
-        ps_board_worker_left(c->board, p->entry.rank);
+        ps_coord_board_worker_left(c->board, p->entry.rank);
     p->left = true;
     check_end(c);
     answer_leavers(c);

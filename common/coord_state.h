@@ -1,11 +1,11 @@
-/* What the coordinator's thread knows of the job, and how it speaks to members. Of the
- * files coord_*.c and coordinator.c alone; others have coordinator.h. */
+/* What the coordinator's thread knows of the job, and how it speaks to members. For
+ * coordinator.c and its parts alone: coord_end, coord_admission, coord_alive. */
 #ifndef PS_COORD_STATE_H
 #define PS_COORD_STATE_H
 
 #include <pthread.h>
 
-#include "board.h"
+#include "coord_board.h"
 #include "coordinator.h"
 
 typedef enum ps_coord_state {
@@ -55,7 +55,7 @@ struct ps_coordinator {
     char reason[PS_CONTROL_TEXT_MAX];
     ps_coord_peer *peers; // room for all members
     int n_peers;
-    ps_board *board;
+    ps_coord_board *board;
     uint64_t next_beat_ns, last_round_ns;
     uint64_t offenders[PS_COORD_OFFENDERS];
     uint64_t n_offences;

@@ -54,8 +54,8 @@ static void on_member_message(ps_coordinator *c, const ps_coord_sender *from,
     else if (m->kind == PS_CONTROL_BYE)
         ps_coord_set_gone(c, from->member);
     else if (m->kind == PS_CONTROL_GATHER)
-        ps_board_request(c->board, &from->member->id,
-                         e->role == PS_ROLE_WORKER ? e->rank : -1, m);
+        ps_coord_board_request(c->board, &from->member->id,
+                               e->role == PS_ROLE_WORKER ? e->rank : -1, m);
 }
 
 static void on_request(ps_coordinator *c, const ps_coord_sender *from,
@@ -69,7 +69,7 @@ static void on_request(ps_coordinator *c, const ps_coord_sender *from,
     }
     ps_control_id id;
     memcpy(id.bytes, from->id, sizeof id.bytes);
-    ps_board_request(c->board, &id, -1, m);
+    ps_coord_board_request(c->board, &id, -1, m);
 }
 
 static void dispatch(ps_coordinator *c, const ps_coord_sender *from, const ps_control *m)
@@ -160,7 +160,7 @@ static void receive(ps_coordinator *c)
 
 static ps_deadline next_wakeup(const ps_coordinator *c)
 {
-    ps_deadline next = ps_board_next_deadline(c->board);
+    ps_deadline next = ps_coord_board_next_deadline(c->board);
     if (c->next_beat_ns < next.at_ns) next.at_ns = c->next_beat_ns;
     uint64_t soon = ps_clock_ns() + 50 * 1000000u;
     for (int i = 0; i < c->n_peers; i++) {
@@ -173,7 +173,7 @@ static ps_deadline next_wakeup(const ps_coordinator *c)
 
 static void expire(ps_coordinator *c)
 {
-    ps_board_expire(c->board);
+    ps_coord_board_expire(c->board);
     ps_coord_expire_leaves(c);
 }
 
@@ -255,7 +255,7 @@ static ps_err set_up(ps_coordinator *c)
     PS_TRY(ps_mem_strdup(&c->job, c->o.job));
     PS_TRY(ps_mem_strdup(&c->where, c->o.where));
     PS_TRY(ps_mem_zalloc(&c->peers, (size_t)n, sizeof *c->peers, "coordinator"));
-    PS_TRY(ps_board_create(c->o.n_workers, answer, c, &c->board));
+    PS_TRY(ps_coord_board_create(c->o.n_workers, answer, c, &c->board));
     PS_TRY(draw_nonce(&c->nonce));
     c->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (c->stop_fd < 0) return ps_err_errno(PS_ERR_IO, "eventfd");
@@ -317,7 +317,7 @@ void ps_coordinator_destroy(ps_coordinator **coordinator, const char *reason)
     if (c->stop_fd >= 0) close(c->stop_fd);
     for (int i = 0; i < c->n_peers; i++)
         ps_roster_entry_fini(&c->peers[i].entry);
-    ps_board_destroy(&c->board);
+    ps_coord_board_destroy(&c->board);
     free(c->peers);
     free(c->job);
     free(c->where);

@@ -1,6 +1,6 @@
 /* The coordinator: a thread of server 0 (of worker 0 where there are no servers) at the
  * one address that everybody knows. It admits members, hands out the roster, keeps
- * heartbeats, and answers what the board (board.h) holds. The messages are drawn in
+ * heartbeats, and answers what the board (coord_board.h) holds. The messages are drawn in
  * control.h.
  *
  *   JOINING --everybody is in--> RUNNING --all workers have left--> ENDED

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "nearest.h"
+#include "nearest_name.h"
 
 enum {
     MAX_OUT = 1 << 24,

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "board.h"
+#include "coord_board.h"
 #include "roster.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -20,7 +20,7 @@ static void answer(void *owner, const ps_control_id *to, const ps_control *c)
     zmq_msg_close(&msg);
 }
 
-static void take(ps_board *b, uint8_t sender, const ps_control *c)
+static void take(ps_coord_board *b, uint8_t sender, const ps_control *c)
 {
     ps_roster roster;
     ps_roster_entry entry;
@@ -38,21 +38,21 @@ static void take(ps_board *b, uint8_t sender, const ps_control *c)
         ps_roster_fini(&roster);
         break;
     case PS_CONTROL_LEAVE:
-        if (rank >= 0) ps_board_worker_left(b, rank);
+        if (rank >= 0) ps_coord_board_worker_left(b, rank);
         break;
     case PS_CONTROL_BYE:
-        ps_board_forget(b, &id);
+        ps_coord_board_forget(b, &id);
         break;
     default:
-        ps_board_request(b, &id, rank, c);
+        ps_coord_board_request(b, &id, rank, c);
     }
-    ps_board_expire(b);
+    ps_coord_board_expire(b);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    ps_board *b;
-    if (ps_board_create(WORKERS, answer, NULL, &b) != PS_OK) abort();
+    ps_coord_board *b;
+    if (ps_coord_board_create(WORKERS, answer, NULL, &b) != PS_OK) abort();
     while (size >= 3) {
         size_t n = data[1] | (size_t)data[2] << 8;
         if (n > size - 3) n = size - 3;
@@ -66,6 +66,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         data += 3 + n;
         size -= 3 + n;
     }
-    ps_board_destroy(&b);
+    ps_coord_board_destroy(&b);
     return 0;
 }

@@ -2,12 +2,12 @@
  * are sums of nothing), a key-value store, and gradient norms. Without sockets and time
  * of its own: the owner passes requests and the time in, answers go to a function.
  */
-#ifndef PS_BOARD_H
-#define PS_BOARD_H
+#ifndef PS_COORD_BOARD_H
+#define PS_COORD_BOARD_H
 
 #include "control.h"
 
-typedef struct ps_board ps_board;
+typedef struct ps_coord_board ps_coord_board;
 
 /* The sender of a request: its routing id. */
 typedef struct ps_control_id {
@@ -15,26 +15,26 @@ typedef struct ps_control_id {
 } ps_control_id;
 
 /* Called with each answer; value is borrowed during the call. */
-typedef void (*ps_board_answer)(void *owner, const ps_control_id *to,
-                                const ps_control *answer);
+typedef void (*ps_coord_board_answer)(void *owner, const ps_control_id *to,
+                                      const ps_control *answer);
 
-ps_err ps_board_create(int n_workers, ps_board_answer answer, void *owner,
-                       ps_board **out);
-void ps_board_destroy(ps_board **board);
+ps_err ps_coord_board_create(int n_workers, ps_coord_board_answer answer, void *owner,
+                             ps_coord_board **out);
+void ps_coord_board_destroy(ps_coord_board **board);
 
 /* Takes a GATHER of a worker's rank (of a server: refused), a PUT, a GET or a NORM. Every
  * failure is answered, and nothing that a member sends is an error of the board. */
-void ps_board_request(ps_board *b, const ps_control_id *from, int worker_rank,
-                      const ps_control *c);
+void ps_coord_board_request(ps_coord_board *b, const ps_control_id *from, int worker_rank,
+                            const ps_control *c);
 
 /* A worker has left: what waits for it fails. */
-void ps_board_worker_left(ps_board *b, int rank);
+void ps_coord_board_worker_left(ps_coord_board *b, int rank);
 /* A member is gone: its waiting requests are forgotten. */
-void ps_board_forget(ps_board *b, const ps_control_id *id);
+void ps_coord_board_forget(ps_coord_board *b, const ps_control_id *id);
 
 /* Answers the requests whose deadline has passed, naming whom they waited for. */
-void ps_board_expire(ps_board *b);
+void ps_coord_board_expire(ps_coord_board *b);
 /* The earliest deadline of those that wait. */
-ps_deadline ps_board_next_deadline(const ps_board *b);
+ps_deadline ps_coord_board_next_deadline(const ps_coord_board *b);
 
 #endif

@@ -1,4 +1,4 @@
-#include "board.h"
+#include "coord_board.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,9 +38,9 @@ typedef struct waiter {
     size_t n;
 } waiter;
 
-struct ps_board {
+struct ps_coord_board {
     int n_workers;
-    ps_board_answer answer;
+    ps_coord_board_answer answer;
     void *owner;
     entry *buckets[BUCKETS];
     size_t n_keys, store_bytes;
@@ -52,17 +52,18 @@ struct ps_board {
     ps_control_id *askers[NORMS]; // who sent a part: n_parts of each
 };
 
-ps_err ps_board_create(int n_workers, ps_board_answer answer, void *owner, ps_board **out)
+ps_err ps_coord_board_create(int n_workers, ps_coord_board_answer answer, void *owner,
+                             ps_coord_board **out)
 {
-    ps_board *b;
+    ps_coord_board *b;
     PS_TRY(ps_mem_zalloc(out, 1, sizeof *b, "coordinator"));
     b = *out;
-    *b = (ps_board){.n_workers = n_workers, .answer = answer, .owner = owner};
+    *b = (ps_coord_board){.n_workers = n_workers, .answer = answer, .owner = owner};
     size_t n = (size_t)n_workers;
     ps_err err = ps_mem_zalloc(&b->left, n, sizeof *b->left, "coordinator");
     if (err == PS_OK)
         err = ps_mem_zalloc(&b->scratch, n, sizeof *b->scratch, "coordinator");
-    if (err != PS_OK) ps_board_destroy(out);
+    if (err != PS_OK) ps_coord_board_destroy(out);
     return err;
 }
 
@@ -72,7 +73,7 @@ static void free_waiter(waiter *w)
     free(w);
 }
 
-static void free_store(ps_board *b)
+static void free_store(ps_coord_board *b)
 {
     for (int i = 0; i < BUCKETS; i++)
         for (entry *e = b->buckets[i], *next; e; e = next) {
@@ -83,9 +84,9 @@ static void free_store(ps_board *b)
         }
 }
 
-void ps_board_destroy(ps_board **board)
+void ps_coord_board_destroy(ps_coord_board **board)
 {
-    ps_board *b = *board;
+    ps_coord_board *b = *board;
     if (!b) return;
     free_store(b);
     for (waiter *w = b->waiters, *next; w; w = next) {
@@ -102,7 +103,7 @@ void ps_board_destroy(ps_board **board)
     *board = NULL;
 }
 
-static void answer_done(ps_board *b, const ps_control_id *to, uint64_t request,
+static void answer_done(ps_coord_board *b, const ps_control_id *to, uint64_t request,
                         const void *value, size_t bytes)
 {
     const ps_control c = {
@@ -111,7 +112,7 @@ static void answer_done(ps_board *b, const ps_control_id *to, uint64_t request,
 }
 
 /* Answers with this thread's last error. */
-static void answer_fail(ps_board *b, const ps_control_id *to, uint64_t request,
+static void answer_fail(ps_coord_board *b, const ps_control_id *to, uint64_t request,
                         ps_err code)
 {
     ps_control c = {.kind = PS_CONTROL_FAIL, .request = request};
@@ -126,7 +127,7 @@ static bool same_id(const ps_control_id *a, const ps_control_id *b)
 }
 
 /* Takes the waiter out of the list; *at is then the next one. */
-static waiter *unlink_waiter(ps_board *b, waiter **at)
+static waiter *unlink_waiter(ps_coord_board *b, waiter **at)
 {
     waiter *w = *at;
     *at = w->next;
@@ -136,8 +137,8 @@ static waiter *unlink_waiter(ps_board *b, waiter **at)
 
 /* Takes out every waiter of the kind and name, and answers it: with DONE and the value,
  * or, where code is not PS_OK, with the last error. */
-static void release(ps_board *b, ps_control_kind kind, const char *name, ps_err code,
-                    const void *value, size_t bytes)
+static void release(ps_coord_board *b, ps_control_kind kind, const char *name,
+                    ps_err code, const void *value, size_t bytes)
 {
     for (waiter **at = &b->waiters; *at;) {
         if ((*at)->kind != kind || strcmp((*at)->name, name) != 0) {
@@ -153,8 +154,8 @@ static void release(ps_board *b, ps_control_kind kind, const char *name, ps_err 
     }
 }
 
-static ps_err add_waiter(ps_board *b, const ps_control_id *from, const ps_control *c,
-                         waiter **out)
+static ps_err add_waiter(ps_coord_board *b, const ps_control_id *from,
+                         const ps_control *c, waiter **out)
 {
     if (b->n_waiters >= MAX_WAITERS)
         return ps_err_set(PS_ERR_PEER, "the coordinator has too many waiting requests");
@@ -182,7 +183,7 @@ static const char *gather_word(const waiter *w)
 }
 
 /* present[r]: whether worker r waits in the gather. Returns how many. */
-static int mark_present(const ps_board *b, const char *name, bool *present)
+static int mark_present(const ps_coord_board *b, const char *name, bool *present)
 {
     int n = 0;
     memset(present, 0, (size_t)b->n_workers * sizeof *present);
@@ -194,7 +195,7 @@ static int mark_present(const ps_board *b, const char *name, bool *present)
     return n;
 }
 
-static const waiter *find_gather(const ps_board *b, const char *name, int rank)
+static const waiter *find_gather(const ps_coord_board *b, const char *name, int rank)
 {
     for (const waiter *w = b->waiters; w; w = w->next)
         if (w->kind == PS_CONTROL_GATHER && strcmp(w->name, name) == 0 &&
@@ -204,7 +205,7 @@ static const waiter *find_gather(const ps_board *b, const char *name, int rank)
 }
 
 /* All are in: adds in rank order, answers everybody. */
-static void finish_gather(ps_board *b, const char *name)
+static void finish_gather(ps_coord_board *b, const char *name)
 {
     char kept[PS_CONTROL_NAME_MAX];
     snprintf(kept, sizeof kept, "%s", name);
@@ -221,7 +222,7 @@ static void finish_gather(ps_board *b, const char *name)
     free(sum);
 }
 
-static ps_err check_gather(const ps_board *b, int rank, const ps_control *c)
+static ps_err check_gather(const ps_coord_board *b, int rank, const ps_control *c)
 {
     if (rank < 0 || rank >= b->n_workers)
         return ps_err_set(PS_ERR_ARG, "%s: only workers take part in it", c->name);
@@ -239,7 +240,7 @@ static ps_err check_gather(const ps_board *b, int rank, const ps_control *c)
     return PS_OK;
 }
 
-static void drop_gather(ps_board *b, const char *name, int rank)
+static void drop_gather(ps_coord_board *b, const char *name, int rank)
 {
     for (waiter **at = &b->waiters; *at; at = &(*at)->next)
         if ((*at)->kind == PS_CONTROL_GATHER && (*at)->rank == rank &&
@@ -249,7 +250,7 @@ static void drop_gather(ps_board *b, const char *name, int rank)
         }
 }
 
-static ps_err request_gather(ps_board *b, const ps_control_id *from, int rank,
+static ps_err request_gather(ps_coord_board *b, const ps_control_id *from, int rank,
                              const ps_control *c)
 {
     PS_TRY(check_gather(b, rank, c));
@@ -271,7 +272,7 @@ static ps_err request_gather(ps_board *b, const ps_control_id *from, int rank,
     return PS_OK;
 }
 
-void ps_board_worker_left(ps_board *b, int rank)
+void ps_coord_board_worker_left(ps_coord_board *b, int rank)
 {
     b->left[rank] = true;
     for (waiter **at = &b->waiters; *at;) {
@@ -287,7 +288,7 @@ void ps_board_worker_left(ps_board *b, int rank)
     }
 }
 
-void ps_board_forget(ps_board *b, const ps_control_id *id)
+void ps_coord_board_forget(ps_coord_board *b, const ps_control_id *id)
 {
     for (waiter **at = &b->waiters; *at;) {
         if (same_id(&(*at)->id, id))
@@ -299,7 +300,7 @@ void ps_board_forget(ps_board *b, const ps_control_id *id)
 
 /* ---- key-value store ---- */
 
-static entry **bucket_of(ps_board *b, const char *key)
+static entry **bucket_of(ps_coord_board *b, const char *key)
 {
     ps_hash h;
     ps_hash_init(&h);
@@ -307,14 +308,14 @@ static entry **bucket_of(ps_board *b, const char *key)
     return &b->buckets[ps_hash_value(&h) % BUCKETS];
 }
 
-static entry *find_entry(ps_board *b, const char *key)
+static entry *find_entry(ps_coord_board *b, const char *key)
 {
     for (entry *e = *bucket_of(b, key); e; e = e->next)
         if (strcmp(e->key, key) == 0) return e;
     return NULL;
 }
 
-static ps_err add_entry(ps_board *b, const char *key, entry **out)
+static ps_err add_entry(ps_coord_board *b, const char *key, entry **out)
 {
     if (b->n_keys >= MAX_KEYS)
         return ps_err_set(PS_ERR_PEER, "%s: the coordinator holds too many keys", key);
@@ -333,7 +334,8 @@ static ps_err add_entry(ps_board *b, const char *key, entry **out)
     return PS_OK;
 }
 
-static ps_err request_put(ps_board *b, const ps_control_id *from, const ps_control *c)
+static ps_err request_put(ps_coord_board *b, const ps_control_id *from,
+                          const ps_control *c)
 {
     entry *e = find_entry(b, c->name);
     size_t others = b->store_bytes - (e ? e->bytes : 0);
@@ -359,7 +361,8 @@ static ps_err request_put(ps_board *b, const ps_control_id *from, const ps_contr
     return PS_OK;
 }
 
-static ps_err request_get(ps_board *b, const ps_control_id *from, const ps_control *c)
+static ps_err request_get(ps_coord_board *b, const ps_control_id *from,
+                          const ps_control *c)
 {
     const entry *e = find_entry(b, c->name);
     if (e) {
@@ -372,7 +375,7 @@ static ps_err request_get(ps_board *b, const ps_control_id *from, const ps_contr
 
 /* ---- gradient norms ---- */
 
-static void answer_norm(ps_board *b, int slot)
+static void answer_norm(ps_coord_board *b, int slot)
 {
     ps_norm_sum *s = &b->norms[slot];
     double norm = 0;
@@ -396,7 +399,8 @@ static uint64_t id_number(const ps_control_id *id)
     return number;
 }
 
-static ps_err request_norm(ps_board *b, const ps_control_id *from, const ps_control *c)
+static ps_err request_norm(ps_coord_board *b, const ps_control_id *from,
+                           const ps_control *c)
 {
     int slot = (int)(c->number[0] % NORMS);
     ps_norm_sum *s = &b->norms[slot];
@@ -418,8 +422,8 @@ static ps_err request_norm(ps_board *b, const ps_control_id *from, const ps_cont
 
 /* ---- all of them ---- */
 
-void ps_board_request(ps_board *b, const ps_control_id *from, int worker_rank,
-                      const ps_control *c)
+void ps_coord_board_request(ps_coord_board *b, const ps_control_id *from, int worker_rank,
+                            const ps_control *c)
 {
     ps_err err;
     switch (c->kind) {
@@ -442,7 +446,7 @@ void ps_board_request(ps_board *b, const ps_control_id *from, int worker_rank,
     if (err != PS_OK) answer_fail(b, from, c->request, err);
 }
 
-static ps_err timeout_error(ps_board *b, const waiter *w)
+static ps_err timeout_error(ps_coord_board *b, const waiter *w)
 {
     double seconds = (double)w->timeout_ms * 1e-3;
     if (w->kind == PS_CONTROL_GET)
@@ -456,7 +460,7 @@ static ps_err timeout_error(ps_board *b, const waiter *w)
                       gather_word(w), w->name, seconds, missing);
 }
 
-void ps_board_expire(ps_board *b)
+void ps_coord_board_expire(ps_coord_board *b)
 {
     for (waiter **at = &b->waiters; *at;) {
         if (!ps_deadline_passed((*at)->deadline)) {
@@ -480,7 +484,7 @@ void ps_board_expire(ps_board *b)
     }
 }
 
-ps_deadline ps_board_next_deadline(const ps_board *b)
+ps_deadline ps_coord_board_next_deadline(const ps_coord_board *b)
 {
     ps_deadline next = {UINT64_MAX};
     for (const waiter *w = b->waiters; w; w = w->next)

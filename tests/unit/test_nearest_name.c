@@ -1,5 +1,5 @@
 /* Hints for mistyped names. */
-#include "nearest.h"
+#include "nearest_name.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

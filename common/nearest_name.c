@@ -1,4 +1,4 @@
-#include "nearest.h"
+#include "nearest_name.h"
 
 #include <limits.h>
 #include <string.h>
