@@ -263,8 +263,10 @@ static ps_err set_up_data(rank_state *r)
         .max_batch = r->batch[r->rank],
     };
     PS_TRY(ps_loader_create(&loader, &r->loader));
-    ps_device_options device = {
-        .index = -1, .threads = (int)cfg->train.threads, .precision = "float32"};
+    ps_device_options device = {.index = -1,
+                                .threads = (int)cfg->train.threads,
+                                .precision = "float32",
+                                .no_winograd = !cfg->train.winograd};
     PS_TRY(ps_device_open("cpu", &device, &r->device));
     ps_program_options program = {
         .spec = &r->spec,

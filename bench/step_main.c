@@ -160,7 +160,8 @@ static ps_err make_program(bench *b)
     ps_init_weights(&b->spec, b->cfg.train.seed, 1, b->params.base, b->buffers);
     const ps_device_options device = {.index = -1,
                                       .threads = (int)b->cfg.train.threads,
-                                      .precision = b->cfg.train.precision};
+                                      .precision = b->cfg.train.precision,
+                                      .no_winograd = !b->cfg.train.winograd};
     const ps_program_options program = {.spec = &b->spec,
                                         .max_batch = b->n,
                                         .training = true,

@@ -42,6 +42,7 @@ typedef struct ps_config_train {
     char *precision; // float32 | bf16 | fp16
     bool tf32;
     char *cudnn; // auto | on | off
+    bool winograd;
     bool graphs;
     int64_t threads;      // of arithmetic in a worker; 0: all cores
     int64_t accumulate;   // micro-batches per optimizer step

@@ -152,7 +152,8 @@ static ps_err open_device(job *j)
                                  .precision = t->precision,
                                  .tf32 = t->tf32,
                                  .cudnn = t->cudnn,
-                                 .no_graphs = !t->graphs};
+                                 .no_graphs = !t->graphs,
+                                 .no_winograd = !t->winograd};
     PS_TRY(ps_device_open(t->device, &options, &j->device));
     ps_device_describe(j->device, j->device_name, sizeof j->device_name);
     return PS_OK;

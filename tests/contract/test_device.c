@@ -32,6 +32,7 @@ typedef struct rig {
 
 static const char *device_name = "cpu"; // the first argument
 static const char *cudnn;               // the second one: train.cudnn
+static bool no_winograd;
 
 /* How products round their factors, and what is stored between layers, and how far the
  * device may be from the reference that does the same. Values between layers differ in
@@ -104,8 +105,11 @@ static void rig_init(rig *r, const char *input, const char *loss, const char *la
     noise_state = 42;
     ps_init_weights(&r->spec, 3, 1, r->params, r->buffers);
     rig_data(r);
-    const ps_device_options device = {
-        .index = -1, .threads = 1, .precision = used->precision, .cudnn = cudnn};
+    const ps_device_options device = {.index = -1,
+                                      .threads = 1,
+                                      .precision = used->precision,
+                                      .cudnn = cudnn,
+                                      .no_winograd = no_winograd};
     const ps_program_options program = {.spec = &r->spec,
                                         .max_batch = max_batch,
                                         .training = true,
@@ -303,32 +307,43 @@ static const model_case cases[] = {
 static const ps_pass plain_pass = {
     .training = true, .grad_scale = 1.0f, .dropout = {0x123456789abcull, 3}};
 
+static void check_model(const model_case *c)
+{
+    rig r;
+    print_message("%s\n", c->what);
+    rig_init(&r, c->input, c->loss, c->layers, 6);
+    ps_pass scaled = plain_pass, added = plain_pass, evaluation = plain_pass;
+    scaled.grad_scale = 0.25f;
+    added.accumulate = true;
+    evaluation.training = false;
+    compare(&r, 6, &plain_pass);
+    compare(&r, 6, &scaled);
+    compare(&r, 5, &plain_pass); // a short last batch
+    compare(&r, 6, &added);
+    compare(&r, 2, &evaluation);
+    compare(&r, 6, &evaluation);
+    compare(&r, 6, &plain_pass);
+    rig_fini(&r);
+}
+
 static void check_models(void)
 {
     worst_seen = 0;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        rig r;
-        const model_case *c = &cases[i];
-        print_message("%s\n", c->what);
-        rig_init(&r, c->input, c->loss, c->layers, 6);
-        ps_pass scaled = plain_pass, added = plain_pass, evaluation = plain_pass;
-        scaled.grad_scale = 0.25f;
-        added.accumulate = true;
-        evaluation.training = false;
-        compare(&r, 6, &plain_pass);
-        compare(&r, 6, &scaled);
-        compare(&r, 5, &plain_pass); // a short last batch
-        compare(&r, 6, &added);
-        compare(&r, 2, &evaluation);
-        compare(&r, 6, &evaluation);
-        compare(&r, 6, &plain_pass);
-        rig_fini(&r);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_model(&cases[i]);
 }
 
 static void test_models(void **state)
 {
     check_models();
+}
+
+static void test_without_winograd(void **state)
+{
+    no_winograd = true;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (strcmp(cases[i].what, "winograd's shapes") == 0) check_model(&cases[i]);
+    no_winograd = false;
 }
 
 static bool has_precision(const char *precision)
@@ -740,12 +755,19 @@ int main(int argc, char **argv)
         return EXIT_SKIPPED;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_models),         cmocka_unit_test(test_narrow_models),
-        cmocka_unit_test(test_narrow_factors), cmocka_unit_test(test_narrow_values),
-        cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_hooks),
-        cmocka_unit_test(test_dropout),        cmocka_unit_test(test_correct),
-        cmocka_unit_test(test_nan_is_kept),    cmocka_unit_test(test_divergence_shows),
-        cmocka_unit_test(test_counts_batches), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_models),
+        cmocka_unit_test(test_without_winograd),
+        cmocka_unit_test(test_narrow_models),
+        cmocka_unit_test(test_narrow_factors),
+        cmocka_unit_test(test_narrow_values),
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_hooks),
+        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_correct),
+        cmocka_unit_test(test_nan_is_kept),
+        cmocka_unit_test(test_divergence_shows),
+        cmocka_unit_test(test_counts_batches),
+        cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_micro_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,16 +21,17 @@ static void maker_fini(maker *m)
     if (m->forward) dnnl_primitive_desc_destroy(m->forward);
 }
 
-/* Of the backward pass: Winograd's algorithm (F(4x4, 3x3), chosen by the library where it
- * is faster) halves the time of 3 x 3 convolutions on AVX-512. Not of the forward pass:
- * its roundings, though as small, differ from PyTorch's, and near 0 a relu (or between
- * equals a max_pool2d) then decides otherwise, which moves a gradient by 1e-4 of the
- * largest in one step of twenty; backward, roundings stay roundings. Of fewer channels
- * than a vector it makes whole vectors, and has no fast gradient for them. */
-static dnnl_alg_kind_t backward_algorithm(const ps_cpu_conv *c)
+/* Of the backward pass, where train.winograd allows it: Winograd's algorithm (F(4x4,
+ * 3x3), chosen by the library where it is faster) halves the time of 3 x 3 convolutions
+ * on AVX-512. Not of the forward pass: its roundings, though as small, differ from
+ * PyTorch's, and near 0 a relu (or between equals a max_pool2d) then decides otherwise,
+ * which moves a gradient by 1e-4 of the largest in one step of twenty; backward,
+ * roundings stay roundings. Of fewer channels than a vector it makes whole vectors, and
+ * has no fast gradient for them. */
+static dnnl_alg_kind_t backward_algorithm(const ps_cpu_conv *c, bool winograd)
 {
     const ps_layer *l = c->layer;
-    bool fits = l->kernel[0] == 3 && l->kernel[1] == 3 && l->stride[0] == 1 &&
+    bool fits = winograd && l->kernel[0] == 3 && l->kernel[1] == 3 && l->stride[0] == 1 &&
                 l->stride[1] == 1 && c->in.c % 16 == 0 && c->out.c % 16 == 0;
     return fits ? dnnl_convolution_auto : dnnl_convolution_direct;
 }
@@ -132,15 +133,15 @@ static ps_err make_backward_data(maker *m, ps_cpu_conv *c)
     return make_order(m, m->plain_weights, wanted, &c->order_weights_back);
 }
 
-static ps_err make_backward(maker *m, ps_cpu_conv *c, bool data_gradient)
+static ps_err make_backward(maker *m, ps_cpu_conv *c, const ps_cpu_conv_use *use)
 {
     dnnl_primitive_desc_t pd = NULL;
     dnnl_primitive_attr_destroy(m->attr); // the relu after it is the forward pass's
     m->attr = NULL;
     PS_TRY(ps_dnnl_attr_create(m->conv.who, false, &m->attr));
     m->conv.attr = m->attr;
-    m->conv.alg = backward_algorithm(c);
-    if (data_gradient) PS_TRY(make_backward_data(m, c));
+    m->conv.alg = backward_algorithm(c, use->winograd);
+    if (use->data_gradient) PS_TRY(make_backward_data(m, c));
     PS_TRY(ps_dnnl_conv_backward_weights(&m->conv, m->forward, &pd));
     PS_TRY(ps_cpu_op_create(&c->backward_weights, m->conv.who, &pd));
     return make_order(m,
@@ -149,8 +150,7 @@ static ps_err make_backward(maker *m, ps_cpu_conv *c, bool data_gradient)
 }
 
 ps_err ps_cpu_conv_init(ps_cpu_conv *c, dnnl_engine_t engine, const ps_layer *layer,
-                        const ps_cpu_shape *in, bool relu, bool training,
-                        bool data_gradient)
+                        const ps_cpu_shape *in, const ps_cpu_conv_use *use)
 {
     maker m = {.conv.engine = engine};
     *c = (ps_cpu_conv){.layer = layer, .in = *in};
@@ -158,13 +158,13 @@ ps_err ps_cpu_conv_init(ps_cpu_conv *c, dnnl_engine_t engine, const ps_layer *la
     c->n_bias = layer->bias == PS_NONE ? 0 : c->out.c;
     c->n_weights = c->out.c * c->in.c * layer->kernel[0] * layer->kernel[1];
     ps_err err;
-    PS_TRY_GOTO(maker_init(&m, c, relu), err, out);
-    PS_TRY_GOTO(make_forward(&m, c, training), err, out);
+    PS_TRY_GOTO(maker_init(&m, c, use->relu), err, out);
+    PS_TRY_GOTO(make_forward(&m, c, use->training), err, out);
     PS_TRY_GOTO(make_order(&m, m.plain_weights,
                            ps_cpu_op_md(&c->forward, dnnl_query_weights_md, 0),
                            &c->order_weights),
                 err, out);
-    if (training) err = make_backward(&m, c, data_gradient);
+    if (use->training) err = make_backward(&m, c, use);
 out:
     maker_fini(&m);
     return err;

@@ -22,12 +22,17 @@ typedef struct ps_cpu_conv {
     int64_t n_weights, n_bias;
 } ps_cpu_conv;
 
+typedef struct ps_cpu_conv_use {
+    bool relu; // y = max(0, .)
+    bool training;
+    bool data_gradient; // there will be dx
+    bool winograd;      // allowed to the gradients of 3 x 3 windows
+} ps_cpu_conv_use;
+
 /* in: the input's shape, its lanes those that it has now; conv->in tells which lanes the
- * library wants. relu: y = max(0, .). data_gradient: there will be dx. conv is safe for
- * fini after a failure. */
+ * library wants. conv is safe for fini after a failure. */
 ps_err ps_cpu_conv_init(ps_cpu_conv *conv, dnnl_engine_t engine, const ps_layer *layer,
-                        const ps_cpu_shape *in, bool relu, bool training,
-                        bool data_gradient);
+                        const ps_cpu_shape *in, const ps_cpu_conv_use *use);
 void ps_cpu_conv_fini(ps_cpu_conv *conv);
 
 /* The plan: called in the order of the passes; what lives on is kept taken. */

@@ -11,8 +11,7 @@
 typedef struct cpu_device {
     ps_device base;
     int threads;
-    dnnl_engine_t engine;
-    dnnl_stream_t stream;
+    ps_cpu_library library;
 } cpu_device;
 
 typedef struct cpu_program {
@@ -30,8 +29,8 @@ typedef struct cpu_program {
 static void cpu_close(ps_device **device)
 {
     cpu_device *d = (cpu_device *)(void *)*device;
-    if (d->stream) dnnl_stream_destroy(d->stream);
-    if (d->engine) dnnl_engine_destroy(d->engine);
+    if (d->library.stream) dnnl_stream_destroy(d->library.stream);
+    if (d->library.engine) dnnl_engine_destroy(d->library.engine);
     free(d);
     *device = NULL;
 }
@@ -49,14 +48,15 @@ static ps_err cpu_open(const ps_device_options *options, ps_device **out)
     ps_mem_keep_freed();
     PS_TRY(ps_mem_zalloc(&d, 1, sizeof *d, "device"));
     d->base.ops = &ps_cpu_device_ops;
+    d->library.winograd = !options->no_winograd;
     d->threads = options->threads > 0 ? options->threads : omp_get_num_procs();
     *out = &d->base;
-    ps_err err = ps_dnnl_check(dnnl_engine_create(&d->engine, dnnl_cpu, 0), "device cpu",
-                               "engine");
+    ps_err err = ps_dnnl_check(dnnl_engine_create(&d->library.engine, dnnl_cpu, 0),
+                               "device cpu", "engine");
     if (err == PS_OK)
-        err = ps_dnnl_check(
-            dnnl_stream_create(&d->stream, d->engine, dnnl_stream_default_flags),
-            "device cpu", "stream");
+        err = ps_dnnl_check(dnnl_stream_create(&d->library.stream, d->library.engine,
+                                               dnnl_stream_default_flags),
+                            "device cpu", "stream");
     if (err != PS_OK) cpu_close(out);
     return err;
 }
@@ -134,7 +134,7 @@ static ps_err run_for(cpu_program *p, int n, ps_cpu_run **out)
     if (!p->runs[n]) {
         ps_cpu_run *run = NULL;
         PS_TRY(ps_mem_zalloc(&run, 1, sizeof *run, "model"));
-        ps_err err = ps_cpu_run_init(run, &p->options, &p->graph, n, d->engine, d->stream,
+        ps_err err = ps_cpu_run_init(run, &p->options, &p->graph, n, &d->library,
                                      p->runs[p->options.max_batch]);
         if (err != PS_OK) {
             ps_cpu_run_fini(run);

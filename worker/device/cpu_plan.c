@@ -73,10 +73,11 @@ static void mark_library_relus(ps_cpu_run *run)
 }
 
 /* The step's settings and primitives; decides the output's layout. */
-static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s, dnnl_engine_t engine)
+static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s)
 {
     const ps_model_node *node = s->node;
     const ps_layer *l = node->layer;
+    const dnnl_engine_t engine = run->library->engine;
     const ps_cpu_shape *in = &run->values[node->in[0]].shape;
     ps_cpu_shape *out = &run->values[node->out].shape;
     const ps_model_edge *in_edge = &run->graph->edges[node->in[0]];
@@ -84,8 +85,11 @@ static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s, dnnl_engine_t engine)
     bool rows = l->kind == PS_LAYER_FLATTEN || l->kind == PS_LAYER_LINEAR;
     *out = ps_cpu_shape_make(run->n, &l->out, rows ? 1 : in->lanes);
     if (l->kind == PS_LAYER_CONV2D) {
-        PS_TRY(ps_cpu_conv_init(&s->conv, engine, l, in, has_library_relu(node), training,
-                                in_edge->needs_grad));
+        const ps_cpu_conv_use use = {.relu = has_library_relu(node),
+                                     .training = training,
+                                     .data_gradient = in_edge->needs_grad,
+                                     .winograd = run->library->winograd};
+        PS_TRY(ps_cpu_conv_init(&s->conv, engine, l, in, &use));
         *out = s->conv.out;
     } else if (l->kind == PS_LAYER_BATCH_NORM2D) {
         PS_TRY(
@@ -245,7 +249,7 @@ static ps_err plan_backward(ps_cpu_run *run)
     return PS_OK;
 }
 
-static ps_err plan_passes(ps_cpu_run *run, dnnl_engine_t engine)
+static ps_err plan_passes(ps_cpu_run *run)
 {
     const ps_model_graph *g = run->graph;
     run->values[0].shape = ps_cpu_shape_make(run->n, &g->edges[0].dims, 1);
@@ -259,7 +263,7 @@ static ps_err plan_passes(ps_cpu_run *run, dnnl_engine_t engine)
         s->node = &g->nodes[i];
         s->slot_x = s->slot_dx = PS_NO_SLOT;
         s->slot_mask = s->slot_places = PS_NO_SLOT;
-        PS_TRY(init_step(run, s, engine));
+        PS_TRY(init_step(run, s));
         PS_TRY(take_output(run, s));
         PS_TRY(take_forward(run, s));
         give_read_values(run, i);
@@ -313,9 +317,9 @@ static ps_err bind_step(ps_cpu_run *run, ps_cpu_step *s)
     return ps_cpu_norm_bind(&s->norm, m, &s->norm_places);
 }
 
-ps_err ps_cpu_plan(ps_cpu_run *run, dnnl_engine_t engine, const ps_cpu_run *other)
+ps_err ps_cpu_plan(ps_cpu_run *run, const ps_cpu_run *other)
 {
-    PS_TRY(plan_passes(run, engine));
+    PS_TRY(plan_passes(run));
     PS_TRY(ps_memory_plan_layout(&run->memory, other ? &other->memory : NULL));
     for (int v = 1; v < run->graph->n_edges; v++) {
         ps_cpu_value *value = &run->values[v];

@@ -40,6 +40,13 @@ typedef struct ps_cpu_step {
     uint32_t *places;
 } ps_cpu_step;
 
+/* oneDNN, as a device has opened it. */
+typedef struct ps_cpu_library {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    bool winograd; // train.winograd
+} ps_cpu_library;
+
 typedef struct ps_cpu_run {
     int n; // samples
     const ps_program_options *options;
@@ -47,10 +54,10 @@ typedef struct ps_cpu_run {
     ps_cpu_value *values; // graph->n_edges
     ps_cpu_step *steps;   // graph->n_nodes
     ps_memory_plan memory;
-    dnnl_stream_t stream; // borrowed
+    const ps_cpu_library *library; // borrowed
 } ps_cpu_run;
 
 /* Makes the primitives and places the memory of run, whose arrays exist. */
-ps_err ps_cpu_plan(ps_cpu_run *run, dnnl_engine_t engine, const ps_cpu_run *other);
+ps_err ps_cpu_plan(ps_cpu_run *run, const ps_cpu_run *other);
 
 #endif

@@ -8,15 +8,15 @@
 #include "mem.h"
 
 ps_err ps_cpu_run_init(ps_cpu_run *run, const ps_program_options *options,
-                       const ps_model_graph *graph, int n, dnnl_engine_t engine,
-                       dnnl_stream_t stream, const ps_cpu_run *other)
+                       const ps_model_graph *graph, int n, const ps_cpu_library *library,
+                       const ps_cpu_run *other)
 {
-    *run = (ps_cpu_run){.n = n, .options = options, .graph = graph, .stream = stream};
+    *run = (ps_cpu_run){.n = n, .options = options, .graph = graph, .library = library};
     PS_TRY(ps_mem_zalloc(&run->values, (size_t)graph->n_edges, sizeof *run->values,
                          "model"));
     PS_TRY(
         ps_mem_zalloc(&run->steps, (size_t)graph->n_nodes, sizeof *run->steps, "model"));
-    return ps_cpu_plan(run, engine, other);
+    return ps_cpu_plan(run, other);
 }
 
 void ps_cpu_run_fini(ps_cpu_run *run)
@@ -51,7 +51,7 @@ static ps_err forward_conv(ps_cpu_run *run, ps_cpu_step *s)
 {
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     if (s->x) ps_cpu_convert(&in->shape, in->at, &s->conv.in, s->x, false);
-    return ps_cpu_conv_forward(&s->conv, run->stream, s->x ? s->x : in->at);
+    return ps_cpu_conv_forward(&s->conv, run->library->stream, s->x ? s->x : in->at);
 }
 
 static ps_err forward_norm(ps_cpu_run *run, ps_cpu_step *s, bool training)
@@ -62,8 +62,9 @@ static ps_err forward_norm(ps_cpu_run *run, ps_cpu_step *s, bool training)
         const ps_tensor *t = &run->options->spec->buffers[l->num_batches];
         batches = (int64_t *)(void *)((char *)run->options->buffers + t->offset);
     }
-    return ps_cpu_norm_forward(&s->norm, run->stream, run->values[s->node->in[0]].at,
-                               training, &s->norm_places, batches);
+    return ps_cpu_norm_forward(&s->norm, run->library->stream,
+                               run->values[s->node->in[0]].at, training, &s->norm_places,
+                               batches);
 }
 
 /* This pass's mask, drawn; NULL: nothing is dropped. */
@@ -220,8 +221,9 @@ static ps_err backward_conv(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
 {
     const ps_layer *l = s->node->layer;
     const float *x = s->x ? s->x : run->values[s->node->in[0]].at;
-    PS_TRY(ps_cpu_conv_backward(&s->conv, run->stream, x, gradient(run, l->weight),
-                                gradient(run, l->bias), accumulate));
+    PS_TRY(ps_cpu_conv_backward(&s->conv, run->library->stream, x,
+                                gradient(run, l->weight), gradient(run, l->bias),
+                                accumulate));
     settle_gradient(run, s, &s->conv.in);
     return PS_OK;
 }
@@ -243,9 +245,9 @@ static ps_err backward_linear(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
 static ps_err backward_norm(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
 {
     const ps_layer *l = s->node->layer;
-    PS_TRY(ps_cpu_norm_backward(&s->norm, run->stream, run->values[s->node->in[0]].at,
-                                gradient(run, l->weight), gradient(run, l->bias),
-                                accumulate));
+    PS_TRY(ps_cpu_norm_backward(&s->norm, run->library->stream,
+                                run->values[s->node->in[0]].at, gradient(run, l->weight),
+                                gradient(run, l->bias), accumulate));
     settle_gradient(run, s, &s->norm.shape);
     return PS_OK;
 }

@@ -7,8 +7,8 @@
 /* Borrows all. other: a run whose memory this one may use in turn, or NULL; it must
  * outlive this one. run is safe for fini after a failure. */
 ps_err ps_cpu_run_init(ps_cpu_run *run, const ps_program_options *options,
-                       const ps_model_graph *graph, int n, dnnl_engine_t engine,
-                       dnnl_stream_t stream, const ps_cpu_run *other);
+                       const ps_model_graph *graph, int n, const ps_cpu_library *library,
+                       const ps_cpu_run *other);
 void ps_cpu_run_fini(ps_cpu_run *run);
 
 ps_err ps_cpu_run_forward(ps_cpu_run *run, const ps_batch *batch, const ps_pass *pass,

@@ -23,6 +23,7 @@ typedef struct ps_device_options {
     bool tf32;
     const char *cudnn; // cuda: auto | on | off; NULL: auto
     bool no_graphs;    // cuda: launches one by one, no CUDA graphs
+    bool no_winograd;  // cpu: gradients of convolutions in the plain way
 } ps_device_options;
 
 /* Called by forward and backward on the calling thread; a failure ends the pass with it.
