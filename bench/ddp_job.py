@@ -264,6 +264,7 @@ def main():
     args = arguments()
     config = JobConfig.read(args.config)
     torch.set_num_threads(max(1, config["train.threads"]))
+    os.environ.setdefault("USE_LIBUV", "0")  # Debian's PyTorch has none, and asks for it
     dist.init_process_group("gloo")
     job = Job(args, config)
     lead = job.rank == 0

@@ -2,6 +2,7 @@
 """One rank of PyTorch's all-reduce over Gloo, timed: gloo_peer.py INIT RANK WORLD STEPS
 WARMUP BYTES ... Prints {"BYTES": [nanoseconds, ...], ...}."""
 import json
+import os
 import sys
 import time
 
@@ -11,6 +12,7 @@ import torch.distributed as dist
 
 def main(init, rank, world, steps, warmup, sizes):
     torch.set_num_threads(1)
+    os.environ.setdefault("USE_LIBUV", "0")  # Debian's PyTorch has none, and asks for it
     dist.init_process_group("gloo", init_method=init, rank=rank, world_size=world)
     out = {}
     for nbytes in sizes:
