@@ -165,8 +165,7 @@ static void a_rank_is_given_once(void **state)
 {
     void *first = dial(1), *twin = dial(2), *third = dial(3);
     send_join(first, join_message(), PS_ROLE_WORKER, 1);
-    assert_says(await(first, PS_CONTROL_WAIT).text,
-                "server 0 of 1, worker 0 of 2");
+    assert_says(await(first, PS_CONTROL_WAIT).text, "server 0 of 1, worker 0 of 2");
     send_join(twin, join_message(), PS_ROLE_WORKER, 1);
     assert_says(await(twin, PS_CONTROL_REFUSE).text, "taken by a worker on host b");
     send_join(first, join_message(), PS_ROLE_WORKER, 1); // again: no twin of itself
