@@ -58,8 +58,7 @@ ps_err ps_shm_offer_arenas(const ps_exchange_options *o, int server, bool *share
 {
     *shared = false;
     const char *mode = o->config->exchange.shm;
-    // Without a segment nobody was here when the arenas were made.
-    if (strcmp(mode, "off") == 0 || o->params->fd < 0) return PS_OK;
+    if (strcmp(mode, "off") == 0) return PS_OK;
     bool required = strcmp(mode, "on") == 0;
     // Both at once would give workers of one host other sums than those of others.
     if (strcmp(o->config->exchange.codec, "none") != 0) {
@@ -81,6 +80,7 @@ ps_err ps_shm_offer_arenas(const ps_exchange_options *o, int server, bool *share
                           "host and network namespace",
                           server, there->host);
     }
+    if (o->params->fd < 0) return PS_OK; // nobody was here when the arenas were made
     char key[64];
     snprintf(key, sizeof key, "server/%d/shm", server);
     ps_err err = ps_shm_offer_at(o, key);
