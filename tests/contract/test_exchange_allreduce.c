@@ -6,7 +6,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 
-#include <arpa/inet.h>
 #include <cmocka.h>
 #include <dlfcn.h>
 #include <math.h>
@@ -18,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../support/free_port.h"
 #include "device.h"
 #include "device_stream.h"
 #include "exchange_gloo.h"
@@ -63,18 +63,6 @@ typedef struct job {
     ps_err (*run)(rank_run *r); // after start
     rank_run ranks[MAX_WORLD];
 } job;
-
-static int free_port(void)
-{
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in at = {.sin_family = AF_INET,
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof at;
-    bind(fd, (struct sockaddr *)&at, len);
-    getsockname(fd, (struct sockaddr *)&at, &len);
-    close(fd);
-    return ntohs(at.sin_port);
-}
 
 static float *params_of(rank_run *r)
 {
@@ -186,7 +174,7 @@ static void with(job *j, const char *override)
 static void job_init(job *j, const ps_exchange_ops *ops, int world,
                      ps_err (*run)(rank_run *r))
 {
-    *j = (job){.ops = ops, .world = world, .port = free_port(), .run = run};
+    *j = (job){.ops = ops, .world = world, .port = test_free_port(), .run = run};
     with(j, "model.input=[3, 8, 8]");
     with(j, "model.layers=[{conv2d: {name: a, out: 4, kernel: 3}}, {batch_norm2d: {name: "
             "n}}, relu, flatten, {linear: {name: b, out: 70}}, relu, {linear: {name: c, "

@@ -1,29 +1,15 @@
 #include "test_job.h"
 
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
+
+#include "../support/free_port.h"
 
 static void die(const char *what)
 {
     fprintf(stderr, "test_job: %s: %s\n", what, ps_err_message());
     exit(1);
-}
-
-int test_free_port(void)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET,
-                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof a;
-    int s = socket(AF_INET, SOCK_STREAM, 0);
-    if (s < 0 || bind(s, (struct sockaddr *)&a, sizeof a) != 0 ||
-        getsockname(s, (struct sockaddr *)&a, &bytes) != 0)
-        die("no free port");
-    close(s);
-    return ntohs(a.sin_port);
 }
 
 static ps_err serve(test_job_server *s)

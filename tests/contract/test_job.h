@@ -24,9 +24,6 @@ typedef struct test_job {
     test_job_server server[TEST_JOB_MAX];
 } test_job;
 
-/* A free port of 127.0.0.1, just now. */
-int test_free_port(void);
-
 /* Loads the settings (a small model with every kind of tensor and several chunks, then
  * sets) and starts n_servers threads. */
 void test_job_start(test_job *job, int servers, int workers, const char *const *sets,

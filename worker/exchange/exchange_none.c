@@ -194,9 +194,7 @@ static void clip(exchange_none *e)
     e->step.grad_scale = ps_grad_norm_clip(norm, e->o.config->optimizer.clip_norm);
 }
 
-/* The next step's scale, and the optimizer's count, follow from this one's outcome: it is
- * asked for when the next forward pass is queued and its backward pass wants the scale.
- */
+/* What the last steps' gradients were like is asked for without waiting. */
 static ps_err finish_on_stream(exchange_none *e)
 {
     PS_TRY(look_back(e, false));
