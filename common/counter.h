@@ -1,0 +1,26 @@
+/* Statistics that one thread counts and any thread may read. Each is whole; two that are
+ * read together may be of different moments. */
+#ifndef PS_COUNTER_H
+#define PS_COUNTER_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+typedef _Atomic uint64_t ps_counter;
+
+static inline void ps_counter_add(ps_counter *counter, uint64_t by)
+{
+    atomic_fetch_add_explicit(counter, by, memory_order_relaxed);
+}
+
+static inline void ps_counter_set(ps_counter *counter, uint64_t value)
+{
+    atomic_store_explicit(counter, value, memory_order_relaxed);
+}
+
+static inline uint64_t ps_counter_get(const ps_counter *counter)
+{
+    return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+#endif

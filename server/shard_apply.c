@@ -1,0 +1,212 @@
+#include "shard_apply.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "finite.h"
+#include "grad_norm.h"
+#include "shard_reply.h"
+
+static ps_optimizer_step step_of(const ps_shard *s, const ps_shard_chunk *c, double scale)
+{
+    uint64_t step = (uint64_t)c->policy.version;
+    return (ps_optimizer_step){.lr = ps_schedule_lr(&s->schedule, step),
+                               .t = step + 1 - s->scale.skipped,
+                               .grad_scale = scale};
+}
+
+static int shared_copies(ps_shard *s, const ps_shard_chunk *c)
+{
+    int n = 0;
+    for (uint32_t r = 0; r < s->rules.n_workers; r++)
+        if (s->peers[r].shm) s->copies[n++] = s->peers[r].params + c->plan->offset;
+    return n;
+}
+
+static bool checks_numbers(const ps_shard *s)
+{
+    return !s->scale.on && strcmp(s->o.config->exchange.nan, "allow") != 0;
+}
+
+static ps_aggregate_step gathered(ps_shard *s, ps_shard_chunk *c)
+{
+    for (uint32_t r = 0; r < s->rules.n_workers; r++)
+        s->grads[r] = s->peers[r].shm ? s->peers[r].grads + c->plan->offset
+                                      : zmq_msg_data(&c->pushes[r]);
+    return (ps_aggregate_step){
+        .optimizer = s->o.optimizer,
+        .step = step_of(s, c, 1.0),
+        .grads = s->grads,
+        .n_grads = (int)s->rules.n_workers,
+        .copies = s->copies,
+        .n_copies = shared_copies(s, c),
+        .stream = s->stream,
+        .check = checks_numbers(s),
+    };
+}
+
+static void release_pushes(ps_shard *s, ps_shard_chunk *c)
+{
+    for (uint32_t r = 0; r < s->rules.n_workers; r++) {
+        zmq_msg_close(&c->pushes[r]);
+        zmq_msg_init(&c->pushes[r]);
+    }
+}
+
+/* The sum of the pushes of an encoded chunk, into sum. */
+static ps_err sum_coded(ps_shard *s, ps_shard_chunk *c, float *sum)
+{
+    for (uint32_t r = 0; r < s->rules.n_workers; r++)
+        s->payloads[r] = zmq_msg_data(&c->pushes[r]);
+    return ps_coded_chunk_sum(&c->coded, &c->memory, s->payloads, (int)s->rules.n_workers,
+                              (uint64_t)c->policy.version, checks_numbers(s), sum,
+                              s->decoded);
+}
+
+static ps_aggregate_step summed(ps_shard *s, ps_shard_chunk *c, const float *const *sum,
+                                double scale)
+{
+    return (ps_aggregate_step){
+        .optimizer = s->o.optimizer,
+        .step = step_of(s, c, scale),
+        .grads = sum,
+        .n_grads = 1,
+        .summed = true,
+        .check = checks_numbers(s),
+        .copies = s->copies,
+        .n_copies = shared_copies(s, c),
+        .stream = s->stream,
+    };
+}
+
+static ps_err applied(ps_shard *s, ps_shard_chunk *c)
+{
+    ps_policy_applied(&c->policy);
+    if (c->coded.coded)
+        ps_coded_chunk_reply(&c->coded, c->memory.weights, (uint64_t)c->policy.version);
+    if (c == s->chunks) ps_counter_set(&s->steps, (uint64_t)c->policy.version);
+    return PS_OK;
+}
+
+static ps_err apply_now(ps_shard *s, ps_shard_chunk *c)
+{
+    ps_aggregate_step step;
+    const float *sum = s->sum;
+    if (!c->coded.coded) {
+        step = gathered(s, c);
+    } else {
+        PS_TRY(sum_coded(s, c, s->sum));
+        step = summed(s, c, &sum, 1.0);
+    }
+    PS_TRY(ps_aggregate_apply(&c->memory, &step));
+    PS_TRY(applied(s, c));
+    PS_TRY(ps_shard_reply_weights(s, c));
+    release_pushes(s, c); // after the replies: freeing large buffers takes a while
+    return PS_OK;
+}
+
+/* The sums of squares of all of the shard's blocks go to the coordinator. Without
+ * clipping one number of each shard, 0 or NaN, is enough: their norm says what all have
+ * to know. */
+static ps_err ask_for_norm(ps_shard *s, uint64_t step)
+{
+    const uint32_t n_shards = s->o.plan->n_shards;
+    if (s->clip)
+        return ps_coord_link_norm_send(s->link, step, n_shards,
+                                       ps_grad_norm_blocks(s->o.spec), s->n_chunks,
+                                       s->run_first, s->run_counts, s->block_sums);
+    const uint64_t place = s->index, one = 1;
+    const double vote = s->block_sums[0];
+    s->block_sums[0] = 0;
+    return ps_coord_link_norm_send(s->link, step, n_shards, n_shards, 1, &place, &one,
+                                   &vote);
+}
+
+static double *chunk_sums(const ps_shard *s, uint32_t i)
+{
+    double *sums = s->block_sums;
+    for (uint32_t k = 0; k < i; k++)
+        sums += s->run_counts[k];
+    return sums;
+}
+
+/* What the sum says about the step: the squares of its blocks, none of which overflow in
+ * double, so that the norm is finite where the sum is; or that alone. */
+static void judge_sum(ps_shard *s, const ps_shard_chunk *c)
+{
+    if (s->clip)
+        ps_grad_norm_chunk(s->o.spec, c->plan, c->memory.sum,
+                           chunk_sums(s, (uint32_t)(c - s->chunks)));
+    else if (!ps_finite_all(c->memory.sum, c->plan->count))
+        s->block_sums[0] = NAN;
+}
+
+static void unscale(const ps_shard *s, float *restrict sum, uint64_t n)
+{
+    const float inverse = ps_loss_scale_inverse(&s->scale);
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++)
+        sum[i] *= inverse;
+}
+
+static ps_err sum_now(ps_shard *s, ps_shard_chunk *c)
+{
+    if (!c->coded.coded) {
+        ps_aggregate_step step = gathered(s, c);
+        PS_TRY(ps_aggregate_sum(&c->memory, &step));
+    } else {
+        PS_TRY(sum_coded(s, c, c->memory.sum));
+    }
+    release_pushes(s, c);
+    if (s->scale.on) unscale(s, c->memory.sum, c->plan->count);
+    judge_sum(s, c);
+    if (++s->n_summed < s->n_chunks) return PS_OK;
+    return ask_for_norm(s, (uint64_t)c->policy.version);
+}
+
+ps_err ps_shard_apply_pushes(ps_shard *s, ps_shard_chunk *c)
+{
+    return s->votes ? sum_now(s, c) : apply_now(s, c);
+}
+
+static ps_err apply_sum(ps_shard *s, ps_shard_chunk *c, double scale)
+{
+    const float *sum = c->memory.sum;
+    ps_aggregate_step step = summed(s, c, &sum, scale);
+    step.check = false; // done when it was summed
+    return ps_aggregate_apply(&c->memory, &step);
+}
+
+/* The norm of the step is here: all chunks are applied, those needed first first. With
+ * loss scaling and a norm that is not finite none is, in any shard: the next version of
+ * the weights is the same as this one. */
+static ps_err apply_voted(ps_shard *s, double norm)
+{
+    bool step = isfinite(norm) || !s->scale.on;
+    double scale =
+        s->clip ? ps_grad_norm_clip(norm, s->o.config->optimizer.clip_norm) : 1;
+    PS_TRY(ps_loss_scale_update(&s->scale, step));
+    s->n_summed = 0;
+    for (uint32_t i = s->n_chunks; i-- > 0;) {
+        ps_shard_chunk *c = &s->chunks[i];
+        if (step) PS_TRY(apply_sum(s, c, scale));
+        PS_TRY(applied(s, c));
+        PS_TRY(ps_shard_reply_weights(s, c));
+    }
+    return ps_shard_reply_flush(s);
+}
+
+ps_err ps_shard_apply_norm(ps_shard *s)
+{
+    int got;
+    uint64_t step;
+    double norm;
+    PS_TRY(ps_coord_link_norm_recv(s->link, &got, &step, &norm));
+    if (!got) return PS_OK;
+    if (s->n_summed != s->n_chunks || step != (uint64_t)s->chunks[0].policy.version)
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "a gradient norm of step %" PRIu64 " that was not asked for",
+                          step);
+    return apply_voted(s, norm);
+}

@@ -1,0 +1,179 @@
+#include "shard_messages.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "log.h"
+#include "shard_apply.h"
+#include "shard_reply.h"
+
+static ps_err handle_hello(ps_shard *s, const ps_wire_header *h)
+{
+    ps_shard_peer *p = &s->peers[h->rank];
+    // What is pending came through the path agreed on: it cannot change any more.
+    if (p->joined && p->shm != (h->codec == PS_CODEC_SHM))
+        return ps_err_set(PS_ERR_PROTOCOL, "another HELLO than before");
+    if (h->codec == PS_CODEC_SHM) {
+        if (s->codec.codec != PS_CODEC_NONE)
+            return ps_err_set(PS_ERR_PROTOCOL, "shared memory beside a codec");
+        p->params = ps_shm_door_params(s->door, h->rank);
+        p->grads = ps_shm_door_grads(s->door, h->rank);
+        p->shm = p->params && p->grads;
+        if (!p->shm)
+            return ps_err_set(PS_ERR_PROTOCOL, "shared memory that was not handed in");
+    }
+    p->joined = true;
+    return ps_shard_reply_short(s, PS_MSG_READY, h->rank, 0);
+}
+
+/* INIT and PUSH of this peer come through the path that HELLO agreed on. */
+static ps_err check_path(const ps_shard_peer *p, const ps_wire_header *h)
+{
+    if (p->shm == (h->codec == PS_CODEC_SHM)) return PS_OK;
+    return ps_err_set(PS_ERR_PROTOCOL, "a payload through another path than agreed on");
+}
+
+static ps_err handle_init(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h,
+                          ps_wire_frames *f)
+{
+    if (ps_policy_init_weights(&c->policy, h->rank) != PS_VERDICT_TAKE)
+        return ps_err_set(PS_ERR_PROTOCOL, "first weights of chunk %u that nobody wants",
+                          h->chunk);
+    ps_shard_peer *p = &s->peers[h->rank];
+    const float *from =
+        p->shm ? p->params + c->plan->offset : (const float *)zmq_msg_data(&f->payload);
+    memcpy(c->memory.weights, from, c->plan->count * sizeof *from);
+    ps_coded_chunk_start(&c->coded, c->memory.weights);
+    p->owed += p->shm ? 0 : zmq_msg_size(&f->payload);
+    for (uint32_t r = 0; r < s->rules.n_workers; r++)
+        if (ps_rank_set_has(&c->policy.waiting, r))
+            PS_TRY(ps_shard_reply_out_of_turn(s, c, r));
+    memset(&c->policy.waiting, 0, sizeof c->policy.waiting);
+    // No reply belongs to an INIT: what it took over is returned at once.
+    if (p->owed == 0) return PS_OK;
+    return ps_shard_reply_short(s, PS_MSG_CREDIT, h->rank, 0);
+}
+
+static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h,
+                          ps_wire_frames *f)
+{
+    ps_verdict verdict = ps_policy_push(&c->policy, h->rank, h->step);
+    if (verdict == PS_VERDICT_REFUSE)
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "a gradient of chunk %u in step %" PRIu64
+                          " before that step's weights",
+                          h->chunk, h->step);
+    s->peers[h->rank].owed += zmq_msg_size(&f->payload);
+    if (verdict != PS_VERDICT_TAKE) {
+        ps_counter_add(&s->repeated, 1);
+        if (verdict == PS_VERDICT_ANSWER)
+            return ps_shard_reply_out_of_turn(s, c, h->rank);
+        return ps_shard_reply_credit(s, h->rank);
+    }
+    ps_counter_add(&s->pushes, 1);
+    zmq_msg_move(&c->pushes[h->rank], &f->payload);
+    if (ps_policy_complete(&c->policy)) PS_TRY(ps_shard_apply_pushes(s, c));
+    return ps_shard_reply_credit(s, h->rank);
+}
+
+static ps_err handle_pull(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
+{
+    switch (ps_policy_pull(&c->policy, h->rank, h->step)) {
+    case PS_VERDICT_ANSWER:
+        return ps_shard_reply_out_of_turn(s, c, h->rank);
+    case PS_VERDICT_WAIT:
+        return PS_OK;
+    default:
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "a pull of chunk %u at version %" PRIu64
+                          "; it stands at %" PRId64,
+                          h->chunk, h->step, c->policy.version);
+    }
+}
+
+/* Every worker waits for it and holds the same version: the workers and `told` change to
+ * the exact weights together, and are equal again. */
+static ps_err settle_all(ps_shard *s, ps_shard_chunk *c)
+{
+    ps_coded_chunk_start(&c->coded, c->memory.weights);
+    for (uint32_t r = 0; r < s->rules.n_workers; r++)
+        PS_TRY(ps_shard_reply_out_of_turn(s, c, r));
+    return PS_OK;
+}
+
+static ps_err handle_settle(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
+{
+    switch (ps_policy_settle(&c->policy, h->rank, h->step)) {
+    case PS_VERDICT_ALL:
+        return settle_all(s, c);
+    case PS_VERDICT_ANSWER:
+        return ps_shard_reply_out_of_turn(s, c, h->rank);
+    case PS_VERDICT_WAIT:
+        return PS_OK;
+    default:
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "a wish to settle chunk %u at version %" PRIu64
+                          "; it stands at %" PRId64,
+                          h->chunk, h->step, c->policy.version);
+    }
+}
+
+static void handle_bye(ps_shard *s, uint32_t rank)
+{
+    if (s->peers[rank].left) return;
+    s->peers[rank].left = true;
+    if (++s->n_left == s->rules.n_workers) ps_shard_set_state(s, PS_SHARD_DONE);
+}
+
+static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *f)
+{
+    const ps_shard_peer *p = &s->peers[h->rank];
+    if (h->kind == PS_MSG_HELLO) return handle_hello(s, h);
+    if (!p->joined)
+        return ps_err_set(PS_ERR_PROTOCOL, "%s before HELLO", ps_wire_kind_name(h->kind));
+    if (p->left)
+        return ps_err_set(PS_ERR_PROTOCOL, "%s after BYE", ps_wire_kind_name(h->kind));
+    if (h->kind == PS_MSG_BYE) {
+        handle_bye(s, h->rank);
+        return PS_OK;
+    }
+    ps_shard_chunk *c = &s->chunks[s->chunk_of[h->chunk]];
+    if (h->kind == PS_MSG_PULL) return handle_pull(s, c, h);
+    if (h->kind == PS_MSG_SETTLE) return handle_settle(s, c, h);
+    PS_TRY(check_path(p, h));
+    return h->kind == PS_MSG_INIT ? handle_init(s, c, h, f) : handle_push(s, c, h, f);
+}
+
+static void handle_stranger(ps_shard *s, const ps_frame_view *v)
+{
+    ps_counter_add(&s->strangers, 1);
+    if (!s->stranger_logged)
+        PS_WARN("stranger", "reason=\"%s\" note=\"later ones are not logged\"",
+                ps_err_message());
+    s->stranger_logged = true;
+    ps_shard_reply_error(s, v->id, v->id_bytes, ps_err_message());
+}
+
+ps_err ps_shard_take_message(ps_shard *s, ps_wire_frames *f)
+{
+    const ps_frame_view v = {
+        .id = zmq_msg_data(&f->id),
+        .id_bytes = zmq_msg_size(&f->id),
+        .header = zmq_msg_data(&f->header),
+        .header_bytes = zmq_msg_size(&f->header),
+        .payload_bytes = f->has_payload ? zmq_msg_size(&f->payload) : 0,
+        .n_frames = f->n - 1,
+    };
+    ps_wire_header h;
+    ps_frame_class class = ps_frame_check(&s->rules, &v, &h);
+    ps_counter_add(&s->bytes_received, v.header_bytes + v.payload_bytes);
+    if (class == PS_FRAME_STRANGER) {
+        handle_stranger(s, &v);
+        return PS_OK;
+    }
+    if (class == PS_FRAME_STALE)
+        return ps_shard_reply_short(s, PS_MSG_STALE, h.rank, s->rules.epoch);
+    ps_err err = class == PS_FRAME_BAD ? PS_ERR_PROTOCOL : handle_good(s, &h, f);
+    if (err == PS_ERR_PROTOCOL) ps_err_prefix(err, "worker %u sent", h.rank);
+    return err;
+}

@@ -1,0 +1,122 @@
+#include "shard_reply.h"
+
+#include <string.h>
+
+#include "log.h"
+
+enum { FLUSH_COUNT = 1 << 18 }; // elements: 1 MiB of weights
+
+static ps_wire_header header_for(const ps_shard *s, int kind, uint32_t rank)
+{
+    return (ps_wire_header){
+        .version = PS_WIRE_VERSION,
+        .kind = (uint8_t)kind,
+        .nonce = s->rules.nonce,
+        .epoch = s->rules.epoch,
+        .rank = rank,
+    };
+}
+
+static ps_err send_to(ps_shard *s, uint32_t rank, ps_wire_header *h, const void *payload,
+                      size_t bytes, ps_wire_pass pass)
+{
+    uint8_t id[PS_WIRE_ID_BYTES];
+    ps_wire_id(rank, id);
+    h->credit = s->peers[rank].owed;
+    s->peers[rank].owed = 0;
+    uint64_t sent = 0;
+    ps_err err = ps_wire_send(s->router, id, sizeof id, h, payload, bytes, pass, &sent);
+    ps_counter_add(&s->bytes_sent, sent);
+    if (err == PS_ERR_PEER) PS_DEBUG("peer-gone", "worker=%u", rank);
+    return err == PS_ERR_PEER ? PS_OK : err;
+}
+
+ps_err ps_shard_reply_short(ps_shard *s, ps_msg_kind kind, uint32_t rank, uint64_t count)
+{
+    ps_wire_header h = header_for(s, kind, rank);
+    h.count = count;
+    return send_to(s, rank, &h, NULL, 0, PS_WIRE_COPY);
+}
+
+ps_err ps_shard_reply_credit(ps_shard *s, uint32_t rank)
+{
+    if (s->peers[rank].owed <= s->credit.explicit_above) return PS_OK;
+    return ps_shard_reply_short(s, PS_MSG_CREDIT, rank, 0);
+}
+
+/* In turn the encoded change, out of turn (copied) what everybody else has. */
+static ps_err send_coded(ps_shard *s, ps_shard_chunk *c, ps_wire_header *h, uint32_t rank,
+                         ps_wire_pass pass)
+{
+    if (pass == PS_WIRE_COPY)
+        return send_to(s, rank, h, c->coded.told, c->plan->count * sizeof(float), pass);
+    h->codec = (uint8_t)c->coded.reply_codec;
+    return send_to(s, rank, h, c->coded.reply, c->coded.reply_bytes, pass);
+}
+
+/* The weights of a chunk go out without a copy of ours: libzmq reads them where the next
+ * step will write them. That is safe in BSP: the next write comes only after every
+ * worker's push of the next step, which a worker sends only when it has received these
+ * weights whole. Answers out of turn (repeated pushes, pulls) have no such push behind
+ * them and are copied. */
+static ps_err send_weights(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
+                           ps_wire_pass pass)
+{
+    ps_wire_header h = header_for(s, PS_MSG_WEIGHTS, rank);
+    h.step = (uint64_t)c->policy.version;
+    if (s->scale.on) memcpy(&h.scale, &s->scale.scale, sizeof h.scale);
+    h.chunk = c->index;
+    h.count = c->plan->count;
+    if (c->coded.coded) return send_coded(s, c, &h, rank, pass);
+    if (!s->peers[rank].shm)
+        return send_to(s, rank, &h, c->memory.weights, c->plan->count * sizeof(float),
+                       pass);
+    h.codec = PS_CODEC_SHM;
+    h.place = c->plan->offset;
+    return send_to(s, rank, &h, NULL, 0, pass);
+}
+
+ps_err ps_shard_reply_out_of_turn(ps_shard *s, ps_shard_chunk *c, uint32_t rank)
+{
+    const ps_shard_peer *p = &s->peers[rank];
+    if (p->shm)
+        memcpy(p->params + c->plan->offset, c->memory.weights,
+               c->plan->count * sizeof(float));
+    return send_weights(s, c, rank, PS_WIRE_COPY);
+}
+
+/* Workers in shared memory have their new weights already; that they may use them is told
+ * for several chunks at once, so that they are not woken for every one. */
+ps_err ps_shard_reply_flush(ps_shard *s)
+{
+    for (uint32_t i = 0; i < s->n_unsent; i++)
+        for (uint32_t r = 0; r < s->rules.n_workers; r++)
+            if (s->peers[r].shm) PS_TRY(send_weights(s, s->unsent[i], r, PS_WIRE_BORROW));
+    s->n_unsent = 0;
+    s->unsent_count = 0;
+    return PS_OK;
+}
+
+ps_err ps_shard_reply_weights(ps_shard *s, ps_shard_chunk *c)
+{
+    bool shared = false;
+    for (uint32_t r = 0; r < s->rules.n_workers; r++) {
+        shared = shared || s->peers[r].shm;
+        if (!s->peers[r].shm) PS_TRY(send_weights(s, c, r, PS_WIRE_BORROW));
+    }
+    if (!shared) return PS_OK;
+    if (s->n_unsent == s->n_chunks) PS_TRY(ps_shard_reply_flush(s));
+    s->unsent[s->n_unsent++] = c;
+    s->unsent_count += c->plan->count;
+    return s->unsent_count < FLUSH_COUNT ? PS_OK : ps_shard_reply_flush(s);
+}
+
+void ps_shard_reply_error(ps_shard *s, const void *id, size_t id_bytes, const char *text)
+{
+    ps_wire_header h = header_for(s, PS_MSG_ERROR, 0);
+    uint64_t sent = 0;
+    if (ps_wire_send(s->router, id, id_bytes, &h, text, strlen(text), PS_WIRE_COPY,
+                     &sent) != PS_OK)
+        PS_DEBUG("peer-gone", "while=ERROR");
+    ps_counter_add(&s->bytes_sent, sent);
+}

@@ -1,0 +1,26 @@
+/* What a shard tells its workers: new weights, credit, errors. A worker that is gone is
+ * no failure here: the coordinator notices and decides. */
+#ifndef PS_SHARD_REPLY_H
+#define PS_SHARD_REPLY_H
+
+#include "shard_state.h"
+
+/* A READY, CREDIT or STALE; as every message it returns what credit is owed. count: the
+ * member epoch in a STALE, else 0. */
+ps_err ps_shard_reply_short(ps_shard *s, ps_msg_kind kind, uint32_t rank, uint64_t count);
+
+/* Returns what is owed to the worker, if that is too much to wait for another message. */
+ps_err ps_shard_reply_credit(ps_shard *s, uint32_t rank);
+
+/* The weights of a chunk that a step has just made, to all workers. Those in shared
+ * memory are told with the next flush. */
+ps_err ps_shard_reply_weights(ps_shard *s, ps_shard_chunk *c);
+ps_err ps_shard_reply_flush(ps_shard *s);
+
+/* The weights of a chunk as they are, to one that asks, or repeats itself. */
+ps_err ps_shard_reply_out_of_turn(ps_shard *s, ps_shard_chunk *c, uint32_t rank);
+
+/* To any routing id, perhaps not a worker's. */
+void ps_shard_reply_error(ps_shard *s, const void *id, size_t id_bytes, const char *text);
+
+#endif

@@ -1,0 +1,122 @@
+#include "shard_state.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "grad_norm.h"
+#include "log.h"
+#include "mem.h"
+#include "stream_copy.h"
+
+static uint32_t count_chunks(const ps_plan *plan, uint32_t shard)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < plan->n_chunks; i++)
+        n += plan->chunks[i].shard == shard;
+    return n;
+}
+
+static ps_err alloc_arrays(ps_shard *s)
+{
+    const ps_plan *plan = s->o.plan;
+    size_t workers = (size_t)s->o.n_workers;
+    s->stream = ps_stream_copy_pays(s->o.spec->arena_count * sizeof(float) * workers);
+    s->n_chunks = count_chunks(plan, s->index);
+    PS_TRY(ps_mem_zalloc(&s->chunks, s->n_chunks, sizeof *s->chunks, "a shard's chunks"));
+    PS_TRY(ps_mem_zalloc(&s->chunk_of, plan->n_chunks, sizeof *s->chunk_of,
+                         "a shard's chunks"));
+    PS_TRY(ps_mem_zalloc(&s->peers, workers, sizeof *s->peers, "a shard's peers"));
+    PS_TRY(ps_mem_zalloc(&s->grads, workers, sizeof *s->grads, "a shard's peers"));
+    PS_TRY(ps_mem_zalloc(&s->copies, workers, sizeof *s->copies, "a shard's peers"));
+    PS_TRY(ps_mem_zalloc(&s->payloads, workers, sizeof *s->payloads, "a shard's peers"));
+    if (s->codec.codec != PS_CODEC_NONE) {
+        size_t bytes = plan->max_chunk_count * sizeof(float);
+        PS_TRY(ps_mem_zalloc_aligned(&s->sum, bytes, "a decoded chunk"));
+        PS_TRY(ps_mem_zalloc_aligned(&s->decoded, bytes, "a decoded chunk"));
+    }
+    PS_TRY(ps_mem_zalloc(&s->unsent, s->n_chunks, sizeof *s->unsent, "answers"));
+    PS_TRY(ps_mem_zalloc(&s->run_first, s->n_chunks, sizeof *s->run_first, "norm runs"));
+    return ps_mem_zalloc(&s->run_counts, s->n_chunks, sizeof *s->run_counts, "norm runs");
+}
+
+static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
+{
+    ps_shard_chunk *c = &s->chunks[i];
+    c->index = index;
+    c->plan = &s->o.plan->chunks[index];
+    s->chunk_of[index] = i;
+    ps_policy_chunk_init(&c->policy, (uint32_t)s->o.n_workers);
+    PS_TRY(ps_aggregate_init(&c->memory, s->o.spec, c->plan, s->o.optimizer, s->votes,
+                             slab));
+    PS_TRY(ps_coded_chunk_init(&c->coded, &s->codec, c->plan));
+    PS_TRY(ps_mem_zalloc(&c->pushes, (size_t)s->o.n_workers, sizeof *c->pushes,
+                         "a chunk's pushes"));
+    for (int r = 0; r < s->o.n_workers; r++)
+        zmq_msg_init(&c->pushes[r]);
+    s->run_first[i] = ps_grad_norm_chunk_blocks(s->o.spec, c->plan, &s->run_counts[i]);
+    return PS_OK;
+}
+
+static ps_err alloc_chunks(ps_shard *s)
+{
+    const ps_plan *plan = s->o.plan;
+    uint64_t total = 0, blocks = 0;
+    for (uint32_t i = 0; i < plan->n_chunks; i++)
+        if (plan->chunks[i].shard == s->index)
+            total += ps_aggregate_slab_count(&plan->chunks[i], s->o.optimizer, s->votes);
+    PS_TRY(ps_mem_zalloc_large(&s->slab, total * sizeof *s->slab,
+                               "a shard's weights and optimizer state"));
+    float *slab = s->slab;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < plan->n_chunks; i++) {
+        if (plan->chunks[i].shard != s->index) continue;
+        PS_TRY(init_chunk(s, n, i, slab));
+        blocks += s->run_counts[n++];
+        slab += ps_aggregate_slab_count(&plan->chunks[i], s->o.optimizer, s->votes);
+    }
+    return ps_mem_zalloc(&s->block_sums, blocks, sizeof *s->block_sums, "norm sums");
+}
+
+ps_err ps_shard_memory_init(ps_shard *s)
+{
+    PS_TRY(alloc_arrays(s));
+    return alloc_chunks(s);
+}
+
+static void free_chunks(ps_shard *s)
+{
+    for (uint32_t i = 0; s->chunks && i < s->n_chunks; i++) {
+        ps_shard_chunk *c = &s->chunks[i];
+        for (int r = 0; c->pushes && r < s->o.n_workers; r++)
+            zmq_msg_close(&c->pushes[r]);
+        free(c->pushes);
+        ps_coded_chunk_fini(&c->coded);
+        ps_aggregate_fini(&c->memory);
+    }
+    free(s->chunks);
+}
+
+void ps_shard_memory_fini(ps_shard *s)
+{
+    free_chunks(s);
+    free(s->chunk_of);
+    free(s->peers);
+    free(s->grads);
+    free(s->copies);
+    free(s->unsent);
+    free(s->payloads);
+    free(s->sum);
+    free(s->decoded);
+    free(s->run_first);
+    free(s->run_counts);
+    free(s->block_sums);
+    free(s->slab);
+}
+
+void ps_shard_set_state(ps_shard *s, ps_shard_state state)
+{
+    atomic_store(&s->state, (int)state);
+    uint64_t one = 1;
+    if (s->event_fd >= 0 && write(s->event_fd, &one, sizeof one) < 0)
+        PS_ERROR("eventfd", "state=%d", (int)state);
+}

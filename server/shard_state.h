@@ -1,0 +1,86 @@
+/* What a shard holds: its chunks, its workers, and the scratch memory of a step. For
+ * shard.c and its parts alone: shard_reply, shard_apply, shard_messages. */
+#ifndef PS_SHARD_STATE_H
+#define PS_SHARD_STATE_H
+
+#include <pthread.h>
+
+#include "aggregate.h"
+#include "coded_chunk.h"
+#include "coord_link.h"
+#include "counter.h"
+#include "credit.h"
+#include "frame_check.h"
+#include "loss_scale.h"
+#include "policy.h"
+#include "shard.h"
+#include "wire_socket.h"
+
+typedef struct ps_shard_chunk {
+    uint32_t index; // in the plan
+    const ps_chunk *plan;
+    ps_policy_chunk policy;
+    ps_aggregate memory;
+    ps_coded_chunk coded;
+    zmq_msg_t *pushes; // by rank; empty where the gradient is in shared memory
+} ps_shard_chunk;
+
+typedef struct ps_shard_peer {
+    bool joined, left;
+    bool shm; // agreed on in HELLO
+    float *params;
+    const float *grads;
+    uint64_t owed; // bytes taken over and not yet returned as credit
+} ps_shard_peer;
+
+struct ps_shard {
+    ps_shard_options o;
+    uint32_t index;
+    void *router;
+    char endpoint[PS_ENDPOINT_MAX];
+    ps_frame_rules rules;
+    ps_credit credit;
+    ps_chunk_codec codec;
+    const void **payloads; // scratch: by rank
+    float *sum, *decoded;  // scratch of the largest chunk; NULL without a codec
+    float *slab;
+    bool stream; // new weights bypass the caches on their way to shared arenas
+    uint32_t n_chunks;
+    ps_shard_chunk *chunks;
+    uint32_t *chunk_of; // plan index -> index in chunks
+    ps_shard_peer *peers;
+    uint32_t n_left;
+    ps_shard_chunk **unsent; // applied, workers in shared memory not told yet
+    uint32_t n_unsent;
+    uint64_t unsent_count; // elements
+    const float **grads;   // scratch: by rank
+    float **copies;
+    // Clipping and loss scaling: the sums of a step are kept until the global norm is
+    // known, or whether the gradient is finite everywhere.
+    bool clip, votes;
+    ps_loss_scale scale;
+    uint32_t n_summed;
+    ps_coord_link *link;
+    uint64_t *run_first, *run_counts; // by chunk, in the order of the arena
+    double *block_sums;
+    // Life
+    ps_member *member;
+    ps_schedule schedule;
+    const ps_shm_door *door;
+    pthread_t thread;
+    bool started;
+    bool stranger_logged;
+    int stop_fd, event_fd;
+    atomic_int state;
+    ps_counter bytes_received, bytes_sent, pushes, repeated, strangers, steps;
+};
+
+/* Everything that a step needs, from o, index, codec and votes. NOMEM; s is safe for fini
+ * in every case. */
+ps_err ps_shard_memory_init(ps_shard *s);
+void ps_shard_memory_fini(ps_shard *s);
+
+/* From the shard's thread: also wakes who waits for a change. */
+void ps_shard_set_state(ps_shard *s, ps_shard_state state);
+
+#endif
