@@ -1,0 +1,88 @@
+#include "ps_comm_links.h"
+
+#include <stdlib.h>
+
+#include "mem.h"
+#include "ps_comm_send.h"
+#include "shm_offer.h"
+#include "zsock.h"
+
+static uint64_t element_bytes(const ps_comm *c)
+{
+    return ps_credit_element_bytes(c->codec.codec != PS_CODEC_NONE);
+}
+
+static ps_err connect_link(ps_comm *c, uint32_t shard)
+{
+    ps_comm_link *l = &c->links[shard];
+    uint8_t id[PS_WIRE_ID_BYTES];
+    ps_wire_id((uint32_t)c->o.rank, id);
+    const ps_zsock_options options = {
+        .type = ZMQ_DEALER,
+        .max_message_bytes =
+            (int64_t)(c->plan->max_chunk_count * element_bytes(c) + (64u << 10)),
+        .routing_id = id,
+        .routing_id_bytes = sizeof id,
+    };
+    PS_TRY(ps_zsock_open(c->zmq_context, &options, &l->socket));
+    PS_TRY(ps_zsock_connect(l->socket, l->endpoint));
+    return ps_comm_send_hello(c, l);
+}
+
+static ps_err init_link(ps_comm *c, uint32_t shard, int server, int index, bool shm)
+{
+    const ps_roster_entry *entry = &ps_member_roster(c->o.member)->servers[server];
+    ps_comm_link *l = &c->links[shard];
+    l->server = server;
+    l->host = entry->host;
+    l->endpoint = entry->endpoints[index];
+    l->shm = shm;
+    uint64_t total, largest;
+    ps_chunk_codec_step_bytes(&c->codec, c->plan, shard, &total, &largest);
+    l->credit =
+        ps_credit_of_shard((uint64_t)c->o.config->exchange.credit, total, largest);
+    PS_TRY(ps_mem_zalloc(&l->waiting, c->n_words, sizeof *l->waiting, "orders"));
+    PS_TRY(connect_link(c, shard));
+    c->items[shard] = (zmq_pollitem_t){.socket = l->socket, .events = ZMQ_POLLIN};
+    return PS_OK;
+}
+
+static ps_err connect_servers(ps_comm *c)
+{
+    const ps_roster *roster = ps_member_roster(c->o.member);
+    uint32_t shard = 0;
+    for (int s = 0; s < roster->n_servers; s++) {
+        bool shm;
+        PS_TRY(ps_shm_offer_arenas(&c->o, s, &shm));
+        for (int i = 0; i < roster->servers[s].n_endpoints; i++) {
+            if (shard == c->n_links) break;
+            PS_TRY(init_link(c, shard++, s, i, shm));
+        }
+    }
+    if (shard == c->n_links) return PS_OK;
+    return ps_err_set(PS_ERR_PEER, "the servers offer %u shards, the plan has %u", shard,
+                      c->n_links);
+}
+
+ps_err ps_comm_links_open(ps_comm *c)
+{
+    c->zmq_context = zmq_ctx_new();
+    if (!c->zmq_context) return ps_err_set(PS_ERR_NOMEM, "no ZeroMQ context");
+    zmq_ctx_set(c->zmq_context, ZMQ_IO_THREADS, (int)c->o.config->net.io_threads);
+    zmq_ctx_set(c->zmq_context, ZMQ_MAX_SOCKETS, (int)c->n_links + 64);
+    PS_TRY(connect_servers(c));
+    uint32_t n = c->n_links;
+    c->items[n] = (zmq_pollitem_t){.fd = c->orders.wake_fd, .events = ZMQ_POLLIN};
+    c->items[n + 1] =
+        (zmq_pollitem_t){.fd = ps_member_abort_fd(c->o.member), .events = ZMQ_POLLIN};
+    return PS_OK;
+}
+
+void ps_comm_links_close(ps_comm *c)
+{
+    for (uint32_t i = 0; c->links && i < c->n_links; i++) {
+        ps_zsock_close(&c->links[i].socket);
+        free(c->links[i].waiting);
+    }
+    if (c->zmq_context) zmq_ctx_term(c->zmq_context);
+}

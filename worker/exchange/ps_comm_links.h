@@ -1,0 +1,13 @@
+/* The connections to all shards. */
+#ifndef PS_COMM_LINKS_H
+#define PS_COMM_LINKS_H
+
+#include "ps_comm_state.h"
+
+/* Offers the arenas to the servers, connects to every shard, says HELLO, and lists all
+ * that the thread polls: the links, then the orders' wake_fd, then the job's abort. */
+ps_err ps_comm_links_open(ps_comm *c);
+/* When the thread has ended; also after a failed open. */
+void ps_comm_links_close(ps_comm *c);
+
+#endif

@@ -1,0 +1,159 @@
+#include "ps_comm_receive.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "stream_copy.h"
+
+enum { MESSAGES_PER_SOCKET = 32 }; // before other sockets are looked at
+
+/* Not the weights but their encoded change since the last version. */
+static bool is_change(const ps_comm *c, const ps_wire_header *h)
+{
+    if (!c->encoded[h->chunk] || h->codec == PS_CODEC_NONE || h->step == 0) return false;
+    return h->codec == (uint8_t)ps_chunk_codec_of(&c->codec, &c->plan->chunks[h->chunk],
+                                                  PS_CODED_CHANGE, h->step - 1);
+}
+
+static ps_err check_weights(const ps_comm *c, const ps_comm_link *l,
+                            const ps_wire_header *h, const ps_wire_frames *f)
+{
+    if (h->chunk >= c->plan->n_chunks || &c->links[c->plan->chunks[h->chunk].shard] != l)
+        return ps_err_set(PS_ERR_PROTOCOL, "weights of chunk %u, which is not its own",
+                          h->chunk);
+    const ps_chunk *chunk = &c->plan->chunks[h->chunk];
+    uint64_t count = chunk->count, wanted = count * sizeof(float);
+    bool shm = h->codec == PS_CODEC_SHM, coded = is_change(c, h);
+    size_t bytes = f->has_payload ? zmq_msg_size(&f->payload) : 0;
+    if (shm) wanted = 0;
+    if (coded) wanted = ps_chunk_codec_bytes(&c->codec, chunk, (ps_codec)h->codec);
+    if (h->count != count || shm != l->shm || bytes != wanted ||
+        (!shm && !coded && h->codec != PS_CODEC_NONE))
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "weights of chunk %u with %" PRIu64
+                          " elements in %zu bytes; the plan has %" PRIu64 " elements",
+                          h->chunk, h->count, bytes, count);
+    return PS_OK;
+}
+
+static void copy_weights(const ps_comm *c, float *to, const float *from, uint64_t n)
+{
+    if (c->stream) {
+        ps_stream_copy(to, from, n);
+        ps_stream_copy_done();
+    } else {
+        memcpy(to, from, n * sizeof *from);
+    }
+}
+
+/* A loss scale is of a version, whatever chunk and shard it comes with. */
+static ps_err take_scale(ps_comm *c, const ps_wire_header *h)
+{
+    if (!c->scales) return PS_OK;
+    float scale;
+    memcpy(&scale, &h->scale, sizeof scale);
+    uint32_t before = atomic_load_explicit(&c->scale_bits, memory_order_relaxed);
+    bool newer = h->step > c->scale_version;
+    if (!(scale > 0) || !isfinite(scale) || (!newer && h->scale != before))
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "version %" PRIu64 " of chunk %u with the loss scale %g; other "
+                          "chunks have another",
+                          h->step, h->chunk, (double)scale);
+    c->scale_version = h->step;
+    atomic_store_explicit(&c->scale_bits, h->scale, memory_order_relaxed);
+    return PS_OK;
+}
+
+static ps_err take_weights(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
+                           ps_wire_frames *f)
+{
+    PS_TRY(check_weights(c, l, h, f));
+    int64_t have = atomic_load_explicit(&c->versions[h->chunk], memory_order_relaxed);
+    // The answer to a repeated push: here already, and perhaps in use.
+    if (have >= 0 && h->step <= (uint64_t)have) return PS_OK;
+    if (h->step != (uint64_t)(have + 1))
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "version %" PRIu64 " of chunk %u after version %" PRId64,
+                          h->step, h->chunk, have);
+    PS_TRY(take_scale(c, h));
+    const ps_chunk *chunk = &c->plan->chunks[h->chunk];
+    float *params = (float *)c->o.params->base + chunk->offset;
+    if (is_change(c, h)) // the shard adds the same to what it believes that we have
+        PS_TRY(ps_chunk_codec_decode_add(&c->codec, chunk, (ps_codec)h->codec,
+                                         zmq_msg_data(&f->payload),
+                                         zmq_msg_size(&f->payload), params));
+    else if (!l->shm)
+        copy_weights(c, params, zmq_msg_data(&f->payload), chunk->count);
+    else
+        ps_counter_add(&c->shm_received, chunk->count * sizeof(float));
+    ps_comm_set_version(c, h->chunk, have + 1);
+    return PS_OK;
+}
+
+/* The text of an ERROR frame, printable, as this thread's error. */
+static ps_err take_error(ps_wire_frames *f)
+{
+    char text[400];
+    size_t n = f->has_payload ? zmq_msg_size(&f->payload) : 0;
+    if (n > sizeof text - 1) n = sizeof text - 1;
+    const unsigned char *from = f->has_payload ? zmq_msg_data(&f->payload) : NULL;
+    for (size_t i = 0; i < n; i++)
+        text[i] = from[i] < ' ' || from[i] == 127 ? '?' : (char)from[i];
+    text[n] = '\0';
+    return ps_err_set(PS_ERR_PEER, "%s", text);
+}
+
+static ps_err take_ready(ps_comm *c, ps_comm_link *l)
+{
+    if (l->ready) return PS_OK;
+    l->ready = true;
+    atomic_fetch_add(&c->n_ready, 1);
+    ps_comm_progress(c, PS_COMM_WAIT_ANY);
+    return PS_OK;
+}
+
+static ps_err handle(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
+{
+    ps_wire_header h;
+    PS_TRY(ps_wire_decode(zmq_msg_data(&f->header), zmq_msg_size(&f->header), &h));
+    ps_counter_add(&c->bytes_received,
+                   zmq_msg_size(&f->header) +
+                       (f->has_payload ? zmq_msg_size(&f->payload) : 0));
+    if (h.kind == PS_MSG_ERROR) return take_error(f);
+    if (h.nonce != c->nonce)
+        return ps_err_set(PS_ERR_PROTOCOL, "a message of another job");
+    if (h.kind == PS_MSG_STALE)
+        return ps_err_set(PS_ERR_PEER, "the job is at member epoch %" PRIu64 ", not %u",
+                          h.count, c->epoch);
+    if (f->n > 2) return ps_err_set(PS_ERR_PROTOCOL, "a message of %d frames", f->n);
+    if (h.credit > l->on_the_way)
+        return ps_err_set(PS_ERR_PROTOCOL, "more credit than there was to return");
+    l->on_the_way -= h.credit;
+    switch (h.kind) {
+    case PS_MSG_READY:
+        return take_ready(c, l);
+    case PS_MSG_WEIGHTS:
+        return take_weights(c, l, &h, f);
+    case PS_MSG_CREDIT:
+        return PS_OK;
+    default:
+        return ps_err_set(PS_ERR_PROTOCOL, "a %s, which only workers send",
+                          ps_wire_kind_name(h.kind));
+    }
+}
+
+ps_err ps_comm_receive(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
+{
+    for (int i = 0; i < MESSAGES_PER_SOCKET; i++) {
+        bool got;
+        PS_TRY(ps_wire_recv(l->socket, false, f, &got));
+        if (!got) return PS_OK;
+        ps_err err = handle(c, l, f);
+        if (err == PS_ERR_PROTOCOL)
+            return ps_err_prefix(err, "shard %u of server %d (host %s) sent",
+                                 (uint32_t)(l - c->links), l->server, l->host);
+        if (err != PS_OK) return err;
+    }
+    return PS_OK;
+}

@@ -1,0 +1,139 @@
+#include "ps_comm_send.h"
+
+static ps_wire_header header_for(const ps_comm *c, int kind)
+{
+    return (ps_wire_header){
+        .version = PS_WIRE_VERSION,
+        .kind = (uint8_t)kind,
+        .nonce = c->nonce,
+        .epoch = c->epoch,
+        .rank = (uint32_t)c->o.rank,
+    };
+}
+
+static ps_err send_header(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
+                          const void *payload, size_t bytes)
+{
+    uint64_t sent = 0;
+    // Payloads lie in the arenas, which outlive the sockets. A gradient is overwritten
+    // only when the weights that answer it are here: it has been read by then.
+    ps_err err =
+        ps_wire_send(l->socket, NULL, 0, h, payload, bytes, PS_WIRE_BORROW, &sent);
+    ps_counter_add(&c->bytes_sent, sent);
+    ps_counter_add(&c->raw_bytes, sent);
+    return err;
+}
+
+static bool has_payload(int kind)
+{
+    return kind == PS_MSG_INIT || kind == PS_MSG_PUSH;
+}
+
+static ps_codec gradient_codec(const ps_comm *c, const ps_chunk *chunk, uint64_t step)
+{
+    return ps_chunk_codec_of(&c->codec, chunk, PS_CODED_GRADIENT, step);
+}
+
+static size_t payload_bytes(const ps_comm *c, const ps_comm_link *l, uint32_t chunk)
+{
+    int kind = c->pending[chunk].kind;
+    if (l->shm || !has_payload(kind)) return 0;
+    const ps_chunk *plan = &c->plan->chunks[chunk];
+    if (kind != PS_MSG_PUSH || !c->encoded[chunk]) return plan->count * sizeof(float);
+    return ps_chunk_codec_bytes(&c->codec, plan,
+                                gradient_codec(c, plan, c->pending[chunk].step));
+}
+
+/* Where the payload of an INIT or PUSH lies; a gradient that travels encoded is encoded
+ * here, on this thread, while the main thread computes. */
+static const void *payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
+{
+    const ps_chunk *plan = &c->plan->chunks[chunk];
+    if (h->kind == PS_MSG_INIT) return (const float *)c->o.params->base + plan->offset;
+    const float *grad = (const float *)c->o.grads->base + plan->offset;
+    if (!c->encoded[chunk]) return grad;
+    const ps_codec codec = gradient_codec(c, plan, h->step);
+    h->codec = (uint8_t)codec;
+    ps_chunk_codec_encode(
+        &c->codec, plan, codec, grad, c->residual ? c->residual + plan->offset : NULL,
+        ps_codec_draw(h->rank, h->step, plan->offset), c->encoded[chunk]);
+    return c->encoded[chunk];
+}
+
+static ps_err send_chunk(ps_comm *c, ps_comm_link *l, uint32_t chunk)
+{
+    const ps_order *what = &c->pending[chunk];
+    const ps_chunk *plan = &c->plan->chunks[chunk];
+    ps_wire_header h = header_for(c, what->kind);
+    h.step = what->step;
+    h.chunk = chunk;
+    if (!has_payload(what->kind)) return send_header(c, l, &h, NULL, 0);
+    h.count = plan->count;
+    if (l->shm) {
+        h.codec = PS_CODEC_SHM;
+        h.place = plan->offset;
+        ps_counter_add(&c->shm_sent, plan->count * sizeof(float));
+        return send_header(c, l, &h, NULL, 0);
+    }
+    size_t bytes = payload_bytes(c, l, chunk);
+    const void *payload = payload_of(c, chunk, &h);
+    l->on_the_way += bytes;
+    if (l->on_the_way > ps_counter_get(&c->most_on_the_way))
+        ps_counter_set(&c->most_on_the_way, l->on_the_way);
+    ps_counter_add(&c->raw_bytes, plan->count * sizeof(float) - bytes);
+    return send_header(c, l, &h, payload, bytes);
+}
+
+void ps_comm_send_later(ps_comm *c, const ps_order *what)
+{
+    ps_comm_link *l = &c->links[c->plan->chunks[what->chunk].shard];
+    c->pending[what->chunk] = *what;
+    l->waiting[what->chunk / 64] |= UINT64_C(1) << (what->chunk % 64);
+    l->n_waiting++;
+}
+
+/* The waiting chunk with the highest index: the next forward pass needs it first. */
+static uint32_t most_urgent(const ps_comm *c, const ps_comm_link *l)
+{
+    uint32_t w = c->n_words;
+    while (l->waiting[--w] == 0)
+        ;
+    return w * 64 + 63 - (uint32_t)__builtin_clzll(l->waiting[w]);
+}
+
+/* One chunk to each shard in turn, so that all links are busy soon. */
+ps_err ps_comm_send_allowed(ps_comm *c)
+{
+    for (bool any = true; any;) {
+        any = false;
+        for (uint32_t i = 0; i < c->n_links; i++) {
+            ps_comm_link *l = &c->links[i];
+            if (l->n_waiting == 0) continue;
+            uint32_t chunk = most_urgent(c, l);
+            if (!ps_credit_allows(&l->credit, l->on_the_way, payload_bytes(c, l, chunk)))
+                continue;
+            l->waiting[chunk / 64] &= ~(UINT64_C(1) << (chunk % 64));
+            l->n_waiting--;
+            PS_TRY(send_chunk(c, l, chunk));
+            if (c->pending[chunk].kind == PS_MSG_INIT) ps_comm_set_version(c, chunk, 0);
+            any = true;
+        }
+    }
+    return PS_OK;
+}
+
+ps_err ps_comm_send_hello(ps_comm *c, ps_comm_link *l)
+{
+    ps_wire_header h = header_for(c, PS_MSG_HELLO);
+    h.codec = l->shm ? PS_CODEC_SHM : PS_CODEC_NONE;
+    return send_header(c, l, &h, NULL, 0);
+}
+
+ps_err ps_comm_send_bye(ps_comm *c)
+{
+    for (uint32_t i = 0; i < c->n_links; i++) {
+        ps_wire_header h = header_for(c, PS_MSG_BYE);
+        PS_TRY(send_header(c, &c->links[i], &h, NULL, 0));
+    }
+    return PS_OK;
+}

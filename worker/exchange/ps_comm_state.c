@@ -1,0 +1,117 @@
+#include "ps_comm_state.h"
+
+#include <linux/futex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "loss_scale.h"
+#include "mem.h"
+
+static ps_err alloc_arrays(ps_comm *c)
+{
+    size_t n = c->plan->n_chunks;
+    // INIT or PULL, then PUSH, of every chunk, BYE and QUIT are the most that is queued.
+    PS_TRY(ps_order_queue_init(&c->orders, (uint32_t)(2 * n + 2)));
+    c->n_words = (uint32_t)(n + 63) / 64;
+    PS_TRY(ps_mem_zalloc(&c->pending, n, sizeof *c->pending, "orders"));
+    PS_TRY(ps_mem_zalloc(&c->versions, n, sizeof *c->versions, "versions"));
+    PS_TRY(ps_mem_zalloc(&c->links, c->n_links, sizeof *c->links, "links"));
+    PS_TRY(ps_mem_zalloc(&c->items, c->n_links + 2, sizeof *c->items, "links"));
+    for (size_t i = 0; i < n; i++)
+        atomic_init(&c->versions[i], -1);
+    return PS_OK;
+}
+
+static ps_err init_codec(ps_comm *c)
+{
+    uint32_t n = c->plan->n_chunks;
+    PS_TRY(ps_chunk_codec_init(&c->codec, c->o.config, c->o.spec));
+    PS_TRY(ps_mem_zalloc(&c->encoded, n, sizeof *c->encoded, "codecs"));
+    if (c->codec.codec == PS_CODEC_NONE) return PS_OK;
+    for (uint32_t i = 0; i < n; i++) {
+        const ps_chunk *chunk = &c->plan->chunks[i];
+        if (ps_chunk_codec_of(&c->codec, chunk, PS_CODED_GRADIENT, 0) == PS_CODEC_NONE)
+            continue;
+        uint64_t bytes = ps_chunk_codec_most_bytes(&c->codec, chunk, PS_CODED_GRADIENT);
+        PS_TRY(ps_mem_zalloc_aligned(&c->encoded[i], bytes, "a payload"));
+    }
+    if (ps_codec_feeds_back(c->codec.codec))
+        PS_TRY(ps_mem_zalloc_large(&c->residual, c->o.grads->bytes, "residuals"));
+    return PS_OK;
+}
+
+static ps_err init_scale(ps_comm *c)
+{
+    ps_loss_scale first;
+    PS_TRY(ps_loss_scale_init(&first, c->o.config));
+    uint32_t bits;
+    memcpy(&bits, &first.scale, sizeof bits);
+    c->scales = c->codec.overflow = first.on;
+    atomic_init(&c->scale_bits, bits);
+    return PS_OK;
+}
+
+ps_err ps_comm_memory_init(ps_comm *c)
+{
+    PS_TRY(alloc_arrays(c));
+    PS_TRY(init_codec(c));
+    return init_scale(c);
+}
+
+void ps_comm_memory_fini(ps_comm *c)
+{
+    ps_order_queue_fini(&c->orders);
+    free(c->links);
+    free(c->items);
+    free(c->pending);
+    free(c->versions);
+    for (uint32_t i = 0; c->encoded && i < c->plan->n_chunks; i++)
+        free(c->encoded[i]);
+    free(c->encoded);
+    free(c->residual);
+}
+
+static void wake_main(ps_comm *c)
+{
+    atomic_fetch_add(&c->wake_sequence, 1);
+    syscall(SYS_futex, &c->wake_sequence, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+void ps_comm_sleep(ps_comm *c, uint32_t sequence, int ms)
+{
+    const struct timespec timeout = {.tv_sec = ms / 1000,
+                                     .tv_nsec = (long)(ms % 1000) * 1000000};
+    syscall(SYS_futex, &c->wake_sequence, FUTEX_WAIT_PRIVATE, sequence, &timeout, NULL,
+            0);
+}
+
+void ps_comm_progress(ps_comm *c, uint32_t wait_id)
+{
+    atomic_store_explicit(&c->progress_ns, ps_clock_ns(), memory_order_relaxed);
+    uint32_t wanted = atomic_load(&c->waiting_for);
+    if (wanted == wait_id || wanted == PS_COMM_WAIT_ANY) wake_main(c);
+}
+
+void ps_comm_set_version(ps_comm *c, uint32_t chunk, int64_t version)
+{
+    atomic_store(&c->versions[chunk], version);
+    ps_comm_progress(c, chunk + 1);
+}
+
+void ps_comm_fail(ps_comm *c, ps_err err)
+{
+    snprintf(c->failure_text, sizeof c->failure_text, "%s", ps_err_message());
+    atomic_store(&c->failure, (int)err);
+    wake_main(c);
+}
+
+ps_err ps_comm_check(const ps_comm *c)
+{
+    int failure = atomic_load(&c->failure);
+    if (failure == PS_OK) return PS_OK;
+    return ps_err_set((ps_err)failure, "%s", c->failure_text);
+}

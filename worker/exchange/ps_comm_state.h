@@ -1,0 +1,92 @@
+/* What the ps exchange's communication holds: the main thread's orders, the thread's
+ * links and their waiting chunks, and the results. For ps_comm.c and its parts alone:
+ *
+ *     ps_comm          the main thread: gives orders, waits for versions
+ *     ps_comm_thread   the communication thread: takes orders, sleeps in poll
+ *     ps_comm_send, ps_comm_receive    what it does in between
+ *     ps_comm_links    the connections, before and after it
+ */
+#ifndef PS_COMM_STATE_H
+#define PS_COMM_STATE_H
+
+#include <pthread.h>
+
+#include "chunk_codec.h"
+#include "counter.h"
+#include "credit.h"
+#include "order_queue.h"
+#include "ps_comm.h"
+#include "wire_socket.h"
+
+/* An order beside the kinds of messages: the thread ends without a word. */
+enum { PS_COMM_QUIT = 0 };
+
+/* What the main thread waits for; else: chunk + 1. */
+enum { PS_COMM_WAIT_NONE = 0, PS_COMM_WAIT_ANY = UINT32_MAX };
+
+typedef struct ps_comm_link {
+    void *socket;
+    int server;
+    const char *host, *endpoint; // borrowed from the roster
+    bool shm, ready;
+    ps_credit credit;
+    uint64_t on_the_way; // payload bytes without credit
+    uint64_t *waiting;   // bit set over the plan's chunks: ordered, not sent
+    uint32_t n_waiting;
+} ps_comm_link;
+
+struct ps_comm {
+    ps_exchange_options o;
+    const ps_plan *plan;
+    uint64_t nonce;
+    uint32_t epoch;
+    pthread_t thread;
+    bool running;
+    ps_order_queue orders; // kinds: ps_msg_kind, or PS_COMM_QUIT
+
+    // The thread's, while it runs
+    void *zmq_context;
+    uint32_t n_links;
+    ps_comm_link *links; // by shard
+    zmq_pollitem_t *items;
+    uint32_t n_words;
+    bool stream; // weights bypass the caches on their way to the arena
+    ps_chunk_codec codec;
+    uint8_t **encoded; // by chunk: its gradient, encoded, until the reply is here; NULL
+                       // where it travels as float32
+    float *residual;   // an arena: what the codec has not sent yet, or NULL
+    ps_order *pending; // by chunk: what its bit in `waiting` means
+    bool bye, quit;
+    uint64_t scale_version; // the newest of any chunk
+
+    // Results
+    bool scales;                 // the loss
+    _Atomic uint32_t scale_bits; // of scale_version
+    _Atomic int64_t *versions;
+    _Atomic uint32_t n_ready;
+    _Atomic uint32_t waiting_for;
+    _Atomic uint32_t wake_sequence; // futex
+    _Atomic uint64_t progress_ns;
+    atomic_int failure; // ps_err, set after failure_text
+    char failure_text[512];
+    ps_counter bytes_sent, bytes_received, raw_bytes, most_on_the_way;
+    ps_counter shm_sent, shm_received;
+};
+
+/* Everything but the links' own, from o, plan and n_links. NOMEM, IO; c is safe for fini
+ * in every case. */
+ps_err ps_comm_memory_init(ps_comm *c);
+void ps_comm_memory_fini(ps_comm *c);
+
+/* From the thread. One wake-up for the chunk that is waited for, none for the others. */
+void ps_comm_progress(ps_comm *c, uint32_t wait_id);
+void ps_comm_set_version(ps_comm *c, uint32_t chunk, int64_t version);
+/* The thread ends with the present error message. */
+void ps_comm_fail(ps_comm *c, ps_err err);
+
+/* From the main thread: the thread's failure, if it has failed. */
+ps_err ps_comm_check(const ps_comm *c);
+/* Sleeps for ms, or until a wake-up after wake_sequence was read. */
+void ps_comm_sleep(ps_comm *c, uint32_t sequence, int ms);
+
+#endif
