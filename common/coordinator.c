@@ -13,6 +13,7 @@
 #include "coord_end.h"
 #include "log.h"
 #include "mem.h"
+#include "thread.h"
 
 enum {
     MESSAGES_PER_ROUND = 256,
@@ -260,9 +261,7 @@ static ps_err set_up(ps_coordinator *c)
     c->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (c->stop_fd < 0) return ps_err_errno(PS_ERR_IO, "eventfd");
     PS_TRY(open_sockets(c));
-    int code = pthread_create(&c->thread, NULL, run, c);
-    if (code != 0)
-        return ps_err_set(PS_ERR_NOMEM, "starting the coordinator: %s", strerror(code));
+    PS_TRY(ps_thread_start(&c->thread, "coordinator", run, c));
     c->thread_started = true;
     return PS_OK;
 }

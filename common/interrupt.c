@@ -9,6 +9,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "thread.h"
+
 static int event_fd = -1;        // constant after init
 static sigset_t awaited;         // likewise
 static atomic_int signal_number; // 0: none yet
@@ -46,10 +48,9 @@ static void *wait_for_signals(void *arg)
 static ps_err start_thread(void)
 {
     pthread_t thread;
-    int code = pthread_create(&thread, NULL, wait_for_signals, NULL);
-    if (code == 0) code = pthread_detach(thread); // it lives as long as the process
-    if (code == 0) return PS_OK;
-    return ps_err_set(PS_ERR_NOMEM, "a thread for signals: %s", strerror(code));
+    PS_TRY(ps_thread_start(&thread, "signals", wait_for_signals, NULL));
+    (void)pthread_detach(thread); // it lives as long as the process
+    return PS_OK;
 }
 
 ps_err ps_interrupt_init(void)

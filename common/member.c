@@ -12,6 +12,7 @@
 
 #include "log.h"
 #include "mem.h"
+#include "thread.h"
 
 enum {
     ANSWER_GRACE_MS = 500, // the coordinator's own words about a timeout are on their way
@@ -510,10 +511,7 @@ static ps_err init_shared_state(ps_member *m)
 static ps_err start_thread(ps_member *m)
 {
     m->last_round_ns = m->heard_ns = ps_clock_ns();
-    int code = pthread_create(&m->thread, NULL, run, m);
-    if (code != 0)
-        return ps_err_set(PS_ERR_NOMEM, "starting the control thread: %s",
-                          strerror(code));
+    PS_TRY(ps_thread_start(&m->thread, "member", run, m));
     m->thread_started = true;
     return PS_OK;
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "thread.h"
 
 /* A worker sends its offer at once after connecting. */
 enum { OFFER_TIMEOUT_MS = 2000 };
@@ -112,10 +113,7 @@ ps_err ps_shm_door_create(uint64_t nonce, uint32_t n_workers, uint64_t arena_byt
         err = ps_err_errno(PS_ERR_IO, "eventfd");
         goto out;
     }
-    if (pthread_create(&door->thread, NULL, door_main, door) != 0) {
-        err = ps_err_set(PS_ERR_NOMEM, "no thread for the shared-memory door");
-        goto out;
-    }
+    PS_TRY_GOTO(ps_thread_start(&door->thread, "shm door", door_main, door), err, out);
     door->running = true;
     *out = door;
     return PS_OK;

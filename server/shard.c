@@ -11,6 +11,7 @@
 #include "shard_apply.h"
 #include "shard_messages.h"
 #include "shard_reply.h"
+#include "thread.h"
 #include "zsock.h"
 
 enum {
@@ -161,8 +162,9 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     s->credit =
         ps_credit_of_shard((uint64_t)s->o.config->exchange.credit, total, largest);
     if (s->votes) PS_TRY(ps_coord_link_create(s->o.zmq_context, s->member, &s->link));
-    if (pthread_create(&s->thread, NULL, shard_main, s) != 0)
-        return ps_err_set(PS_ERR_NOMEM, "no thread for shard %u", s->index);
+    char name[16];
+    snprintf(name, sizeof name, "shard %u", s->index);
+    PS_TRY(ps_thread_start(&s->thread, name, shard_main, s));
     s->started = true;
     return PS_OK;
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "thread.h"
 
 /* The exit code of a program that ended on a signal, as shells report it. */
 enum { EXIT_SIGNAL = 128 };
@@ -73,10 +74,8 @@ ps_err ps_signal_watch_start(ps_signal_watch *w)
     sigaddset(&w->awaited, SIGTERM);
     sigaddset(&w->awaited, SIGUSR1);
     signal(SIGPIPE, SIG_IGN);
-    if (pthread_sigmask(SIG_BLOCK, &w->awaited, NULL) != 0 ||
-        pthread_create(&w->thread, NULL, watch_signals, w) != 0)
-        return ps_err_set(PS_ERR_NOMEM, "no thread for signals");
-    return PS_OK;
+    (void)pthread_sigmask(SIG_BLOCK, &w->awaited, NULL);
+    return ps_thread_start(&w->thread, "signals", watch_signals, w);
 }
 
 void ps_signal_watch_stop(ps_signal_watch *w)

@@ -1,6 +1,5 @@
 #include "loader.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
@@ -9,6 +8,7 @@
 #include <time.h>
 
 #include "mem.h"
+#include "thread.h"
 #include "transform.h"
 
 /* A slot's way: FREE -> FILLING -> READY -> HELD -> FREE. The thread alone takes FREE
@@ -176,10 +176,9 @@ static ps_err start_thread(ps_loader *l)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int code = pthread_create(&l->thread, NULL, loader_thread, l);
+    ps_err err = ps_thread_start(&l->thread, "loader", loader_thread, l);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (code != 0)
-        return ps_err_set(PS_ERR_NOMEM, "the loader's thread: %s", strerror(code));
+    PS_TRY(err);
     l->has_thread = true;
     return PS_OK;
 }

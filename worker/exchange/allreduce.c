@@ -1,6 +1,5 @@
 #include "allreduce.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -10,6 +9,7 @@
 
 #include "clock.h"
 #include "reducer.h"
+#include "thread.h"
 
 enum { POLL_MS = 50, WATCH_MS = 1 };
 
@@ -255,11 +255,7 @@ static ps_err request(allreduce *x, wanted what)
 ps_err ps_allreduce_start(ps_exchange *base)
 {
     allreduce *x = of(base);
-    int rc = pthread_create(&x->thread, NULL, run, x);
-    if (rc != 0) {
-        errno = rc;
-        return ps_err_errno(PS_ERR_NOMEM, "%s: thread", base->ops->name);
-    }
+    PS_TRY(ps_thread_start(&x->thread, base->ops->name, run, x));
     x->has_thread = true;
     return request(x, WANT_ALL);
 }

@@ -8,6 +8,7 @@
 #include "ps_comm_links.h"
 #include "ps_comm_thread.h"
 #include "stream_copy.h"
+#include "thread.h"
 
 enum {
     BYE_LINGER_MS = 2000,
@@ -160,10 +161,8 @@ ps_err ps_comm_create(const ps_exchange_options *options, ps_comm **out)
     ps_err err;
     PS_TRY_GOTO(ps_comm_memory_init(c), err, out);
     PS_TRY_GOTO(ps_comm_links_open(c), err, out);
-    if (pthread_create(&c->thread, NULL, ps_comm_thread_main, c) != 0) {
-        err = ps_err_set(PS_ERR_NOMEM, "no communication thread");
-        goto out;
-    }
+    PS_TRY_GOTO(ps_thread_start(&c->thread, "exchange", ps_comm_thread_main, c), err,
+                out);
     c->running = true;
     *out = c;
     return PS_OK;

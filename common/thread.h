@@ -1,0 +1,14 @@
+/* Threads that can be told apart: top -H, gdb and perf show their names. */
+#ifndef PS_THREAD_H
+#define PS_THREAD_H
+
+#include <pthread.h>
+
+#include "err.h"
+
+/* Starts main(arg) as a thread called `name` (its first 15 characters; copied). The
+ * caller joins or detaches *thread. PS_ERR_NOMEM where the system has no more threads. */
+ps_err ps_thread_start(pthread_t *thread, const char *name, void *(*main)(void *),
+                       void *arg);
+
+#endif

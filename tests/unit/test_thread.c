@@ -1,0 +1,53 @@
+/* Threads carry the names that top and gdb show. */
+#include "thread.h"
+
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+static void *wait_for_post(void *arg)
+{
+    sem_wait(arg);
+    return arg;
+}
+
+static void expect_name(const char *given, const char *shown)
+{
+    sem_t end;
+    pthread_t thread;
+    char name[16];
+    void *result;
+    sem_init(&end, 0, 0);
+    assert_int_equal(ps_thread_start(&thread, given, wait_for_post, &end), PS_OK);
+    assert_int_equal(pthread_getname_np(thread, name, sizeof name), 0);
+    sem_post(&end);
+    pthread_join(thread, &result);
+    sem_destroy(&end);
+    assert_string_equal(name, shown);
+    assert_ptr_equal(result, &end);
+}
+
+static void a_thread_has_its_name(void **state)
+{
+    (void)state;
+    expect_name("exchange", "exchange");
+}
+
+static void a_long_name_is_cut(void **state)
+{
+    (void)state;
+    expect_name("a name of more bytes", "a name of more ");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_thread_has_its_name),
+        cmocka_unit_test(a_long_name_is_cut),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
