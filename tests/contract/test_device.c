@@ -9,206 +9,14 @@
 
 #include <cmocka.h>
 
-#include "device.h"
+#include "device_rig.h"
 #include "finite.h"
-#include "init_weights.h"
-#include "mem.h"
-#include "ref_layers.h"
 
 #define FLAT "flatten, linear: {name: fc, out: 5}"
 
-/* A model with everything that a pass needs. */
-typedef struct rig {
-    ps_config cfg;
-    ps_model_spec spec;
-    int max_batch;
-    float *params, *grads, *x;
-    void *buffers;
-    int32_t *labels;
-    uint32_t *positions;
-    ps_device *device;
-    ps_program *program;
-} rig;
+enum { NARROW = sizeof rig_sixteen_bits / sizeof *rig_sixteen_bits };
 
-static const char *device_name = "cpu"; // the first argument
-static const char *cudnn;               // the second one: train.cudnn
-static bool no_winograd;
-
-/* How products round their factors, and what is stored between layers, and how far the
- * device may be from the reference that does the same. Values between layers differ in
- * their last bits of float32, and a few of them then fall to the other side of a tie: so
- * the bounds grow with the unit. */
-typedef struct rounding {
-    const char *precision;
-    int digits, least;
-    double outputs, gradients, statistics;
-} rounding;
-
-static const rounding float32 = {"float32", 0, 0, 2e-5, 4e-5, 1e-5};
-static const rounding sixteen_bits[] = {{"bf16", 8, -133, 8e-3, 8e-3, 8e-3},
-                                        {"fp16", 11, -24, 1e-3, 1e-3, 1e-3}};
-static const rounding *used = &float32;
-static double worst_seen; // relative to the bound
-
-static uint64_t noise_state = 1;
-
-static float noise(void) // [-1, 1)
-{
-    noise_state = noise_state * 6364136223846793005ull + 1442695040888963407ull;
-    return (float)((double)(noise_state >> 40) / (1 << 23) - 1.0);
-}
-
-static void rig_data(rig *r)
-{
-    int64_t features = ps_dims_count(&r->spec.input);
-    for (int64_t i = 0; i < r->max_batch * features; i++)
-        r->x[i] = noise();
-    for (int i = 0; i < r->max_batch; i++) {
-        r->labels[i] = (int32_t)((unsigned)(i * 7 + 3) % (unsigned)r->spec.n_outputs);
-        r->positions[i] = (uint32_t)(i * 31 + 5);
-    }
-    for (int t = 0; t < r->spec.n_tensors; t++) { // not the symmetric initial values
-        const ps_tensor *tensor = &r->spec.tensors[t];
-        for (uint64_t i = 0; i < tensor->count; i++)
-            r->params[tensor->offset + i] += 0.1f * noise();
-    }
-    for (int b = 0; b < r->spec.n_buffers; b++) {
-        const ps_tensor *t = &r->spec.buffers[b];
-        float *v = (float *)((char *)r->buffers + t->offset);
-        for (uint64_t i = 0; t->role == PS_TENSOR_BUFFER && i < t->count; i++)
-            v[i] += 0.3f * (noise() + 1.0f);
-    }
-}
-
-static void rig_init(rig *r, const char *input, const char *loss, const char *layers,
-                     int max_batch)
-{
-    char a[256], b[64], c[4096];
-    snprintf(a, sizeof a, "model.input=%s", input);
-    snprintf(b, sizeof b, "model.loss=%s", loss);
-    snprintf(c, sizeof c, "model.layers=[%s]", layers);
-    const char *overrides[] = {a, b, c};
-    memset(r, 0, sizeof *r);
-    if (ps_config_load(&r->cfg, NULL, overrides, 3) != PS_OK ||
-        ps_model_spec_init(&r->spec, &r->cfg) != PS_OK)
-        fail_msg("%s", ps_err_message());
-    r->max_batch = max_batch;
-    size_t n = (size_t)max_batch, arena = sizeof(float) * r->spec.arena_count;
-    size_t features = (size_t)ps_dims_count(&r->spec.input);
-    assert_int_equal(ps_mem_map_zeroed(&r->params, arena, "p"), PS_OK); // these are
-    assert_int_equal(ps_mem_map_zeroed(&r->grads, arena, "g"), PS_OK);  // pinned
-    assert_int_equal(ps_mem_zalloc_aligned(&r->buffers, r->spec.buffer_bytes, "b"),
-                     PS_OK);
-    assert_int_equal(ps_mem_zalloc_aligned(&r->x, n * features * 4, "x"), PS_OK);
-    assert_int_equal(ps_mem_zalloc_aligned(&r->labels, n * 4, "l"), PS_OK);
-    assert_int_equal(ps_mem_zalloc_aligned(&r->positions, n * 4, "q"), PS_OK);
-    noise_state = 42;
-    ps_init_weights(&r->spec, 3, 1, r->params, r->buffers);
-    rig_data(r);
-    const ps_device_options device = {.index = -1,
-                                      .threads = 1,
-                                      .precision = used->precision,
-                                      .cudnn = cudnn,
-                                      .no_winograd = no_winograd};
-    const ps_program_options program = {.spec = &r->spec,
-                                        .max_batch = max_batch,
-                                        .training = true,
-                                        .params = r->params,
-                                        .grads = r->grads,
-                                        .buffers = r->buffers};
-    if (ps_device_open(device_name, &device, &r->device) != PS_OK ||
-        ps_program_create(r->device, &program, &r->program) != PS_OK)
-        fail_msg("%s", ps_err_message());
-}
-
-static void rig_fini(rig *r)
-{
-    ps_program_destroy(&r->program);
-    ps_device_close(&r->device);
-    ps_mem_unmap(r->params, sizeof(float) * r->spec.arena_count);
-    ps_mem_unmap(r->grads, sizeof(float) * r->spec.arena_count);
-    ps_model_spec_fini(&r->spec);
-    ps_config_fini(&r->cfg);
-    free(r->buffers);
-    free(r->x);
-    free(r->labels);
-    free(r->positions);
-}
-
-static ps_batch rig_batch(const rig *r, int n)
-{
-    return (ps_batch){n, r->x, r->labels, r->positions};
-}
-
-/* max |a - b| <= bound * max |b|, over a tensor. Not below 0.05: the gradient of a bias
- * in front of a batch norm is a sum of such terms that is zero. */
-static void assert_close(const char *what, const float *a, const double *b, uint64_t n,
-                         double bound)
-{
-    double worst = 0, largest = 0.05;
-    for (uint64_t i = 0; i < n; i++) {
-        if (!isfinite(a[i]))
-            fail_msg("%s[%llu] is not finite", what, (unsigned long long)i);
-        worst = fmax(worst, fabs(a[i] - b[i]));
-        largest = fmax(largest, fabs(b[i]));
-    }
-    worst_seen = fmax(worst_seen, worst / (bound * largest));
-    if (worst > bound * largest)
-        fail_msg("%s: off by %g, the largest is %g", what, worst, largest);
-}
-
-static void check_outputs(const rig *r, const ref_model *ref, int n)
-{
-    size_t count = (size_t)(n * r->spec.n_outputs);
-    float *out = malloc(count * sizeof *out);
-    assert_int_equal(ps_program_outputs(r->program, out, count), PS_OK);
-    assert_close("outputs", out, ref_outputs(ref), count, used->outputs);
-    free(out);
-}
-
-static void check_gradients(const rig *r, const ref_model *ref)
-{
-    for (int t = 0; t < r->spec.n_tensors; t++) {
-        const ps_tensor *tensor = &r->spec.tensors[t];
-        assert_close(tensor->name, r->grads + tensor->offset, ref->grads + tensor->offset,
-                     tensor->count, used->gradients);
-    }
-    for (int b = 0; b < r->spec.n_buffers; b++) {
-        const ps_tensor *t = &r->spec.buffers[b];
-        if (t->role == PS_TENSOR_COUNTER) continue;
-        assert_close(t->name, (const float *)((const char *)r->buffers + t->offset),
-                     ref->statistics + t->offset / 4, t->count, used->statistics);
-    }
-}
-
-/* Forward and backward of n samples on the device and in the reference, compared. */
-static void compare(rig *r, int n, const ps_pass *pass)
-{
-    ref_model ref;
-    ps_pass_result result;
-    ps_batch batch = rig_batch(r, n);
-    ref_init(&ref, &r->spec, n, r->params, r->buffers);
-    ref.digits = used->digits;
-    ref.least = used->least;
-    if (pass->accumulate) {
-        for (uint64_t i = 0; i < r->spec.arena_count; i++)
-            ref.grads[i] = r->grads[i];
-    }
-    double loss = ref_forward(&ref, &batch, pass);
-    if (ps_program_forward(r->program, &batch, pass, &result) != PS_OK)
-        fail_msg("%s", ps_err_message());
-    if (fabs(result.loss_sum - loss) > 0.5 * used->outputs * fabs(loss) + 1e-6)
-        fail_msg("loss %.9g, reference %.9g", result.loss_sum, loss);
-    check_outputs(r, &ref, n);
-    if (pass->training) {
-        ref_backward(&ref, &batch, pass);
-        if (ps_program_backward(r->program, &batch, pass) != PS_OK)
-            fail_msg("%s", ps_err_message());
-        assert_int_equal(ps_program_settle_buffers(r->program), PS_OK);
-        check_gradients(r, &ref);
-    }
-    ref_fini(&ref);
-}
+static rig_device on = {.name = "cpu", .rounding = &rig_float32}; // and the arguments
 
 typedef struct model_case {
     const char *what, *input, *loss, *layers;
@@ -307,35 +115,38 @@ static const model_case cases[] = {
 static const ps_pass plain_pass = {
     .training = true, .grad_scale = 1.0f, .dropout = {0x123456789abcull, 3}};
 
-static void check_model(const model_case *c)
+/* Returns the worst that was seen, relative to the bound. */
+static double check_model(const rig_device *device, const model_case *c)
 {
     rig r;
     print_message("%s\n", c->what);
-    rig_init(&r, c->input, c->loss, c->layers, 6);
+    rig_init(&r, device, c->input, c->loss, c->layers, 6);
     ps_pass scaled = plain_pass, added = plain_pass, evaluation = plain_pass;
     scaled.grad_scale = 0.25f;
     added.accumulate = true;
     evaluation.training = false;
-    compare(&r, 6, &plain_pass);
-    compare(&r, 6, &scaled);
-    compare(&r, 5, &plain_pass); // a short last batch
-    compare(&r, 6, &added);
-    compare(&r, 2, &evaluation);
-    compare(&r, 6, &evaluation);
-    compare(&r, 6, &plain_pass);
+    rig_compare(&r, 6, &plain_pass);
+    rig_compare(&r, 6, &scaled);
+    rig_compare(&r, 5, &plain_pass); // a short last batch
+    rig_compare(&r, 6, &added);
+    rig_compare(&r, 2, &evaluation);
+    rig_compare(&r, 6, &evaluation);
+    rig_compare(&r, 6, &plain_pass);
     rig_fini(&r);
+    return r.worst;
 }
 
-static void check_models(void)
+static double check_models(const rig_device *device)
 {
-    worst_seen = 0;
+    double worst = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        check_model(&cases[i]);
+        worst = fmax(worst, check_model(device, &cases[i]));
+    return worst;
 }
 
 static void test_models(void **state)
 {
-    check_models();
+    check_models(&on);
 }
 
 static void test_without_winograd(void **state)
@@ -343,31 +154,40 @@ static void test_without_winograd(void **state)
     const model_case *c = cases;
     while (strcmp(c->what, "winograd's shapes") != 0)
         assert_true(++c < cases + sizeof cases / sizeof *cases);
-    no_winograd = true;
-    check_model(c);
-    no_winograd = false;
+    rig_device without = on;
+    without.no_winograd = true;
+    check_model(&without, c);
 }
 
-static bool has_precision(const char *precision)
+/* Whether the machine has the device, with its precision. */
+static bool opens(const rig_device *device)
 {
-    const ps_device_options options = {.index = -1, .threads = 1, .precision = precision};
-    ps_device *device = NULL;
-    bool opens = ps_device_open(device_name, &options, &device) == PS_OK;
-    if (opens)
-        ps_device_close(&device);
-    else
-        print_message("skipped: %s\n", ps_err_message());
-    return opens;
+    const ps_device_options options = {
+        .index = -1, .threads = 1, .precision = device->rounding->precision};
+    ps_device *opened = NULL;
+    if (ps_device_open(device->name, &options, &opened) != PS_OK) return false;
+    ps_device_close(&opened);
+    return true;
+}
+
+/* The device with one of rig_sixteen_bits, if it has that. */
+static bool narrow(size_t i, rig_device *device)
+{
+    *device = on;
+    device->rounding = &rig_sixteen_bits[i];
+    bool has = opens(device);
+    if (!has) print_message("skipped: %s\n", ps_err_message());
+    return has;
 }
 
 static void test_narrow_models(void **state)
 {
-    for (size_t i = 0; i < sizeof sixteen_bits / sizeof *sixteen_bits; i++) {
-        if (!has_precision(sixteen_bits[i].precision)) return;
-        used = &sixteen_bits[i];
-        check_models();
-        print_message("%s: at most %.2g of the bounds\n", used->precision, worst_seen);
-        used = &float32;
+    for (size_t i = 0; i < NARROW; i++) {
+        rig_device device;
+        if (!narrow(i, &device)) return;
+        double worst = check_models(&device);
+        print_message("%s: at most %.2g of the bounds\n", device.rounding->precision,
+                      worst);
     }
 }
 
@@ -386,13 +206,13 @@ static void test_narrow_factors(void **state)
                   {65519.0f, 65536.0f, 65504.0f},
                   {65520.0f, 65536.0f, INFINITY},
                   {-1e30f, -0x1.94p99f, -INFINITY}};
-    for (size_t i = 0; i < sizeof sixteen_bits / sizeof *sixteen_bits; i++) {
+    for (size_t i = 0; i < NARROW; i++) {
         rig r;
+        rig_device device;
         float out[4];
-        if (!has_precision(sixteen_bits[i].precision)) return;
-        used = &sixteen_bits[i];
-        rig_init(&r, "[3]", "mse", "{linear: {name: a, out: 1, bias: false}}", 4);
-        used = &float32;
+        if (!narrow(i, &device)) return;
+        rig_init(&r, &device, "[3]", "mse", "{linear: {name: a, out: 1, bias: false}}",
+                 4);
         ps_batch batch = rig_batch(&r, 4);
         for (size_t c = 0; c < sizeof values / sizeof *values; c++) {
             for (int k = 0; k < 12; k++)
@@ -405,7 +225,7 @@ static void test_narrow_factors(void **state)
             assert_int_equal(ps_program_outputs(r.program, out, 4), PS_OK);
             float want = 3 * (i == 0 ? values[c].bf16 : values[c].fp16);
             if (out[3] != want)
-                fail_msg("%s: %a gives %a, not %a", sixteen_bits[i].precision,
+                fail_msg("%s: %a gives %a, not %a", device.rounding->precision,
                          (double)values[c].x, (double)out[3], (double)want);
         }
         rig_fini(&r);
@@ -420,13 +240,12 @@ static void test_narrow_values(void **state)
         "{linear: {name: a, out: 1, bias: false}}",
         "{linear: {name: a, out: 1, bias: false}}, {linear: {name: b, out: 1, bias: "
         "false}}"};
-    for (size_t i = 0; i < 2 * sizeof sixteen_bits / sizeof *sixteen_bits; i++) {
+    for (size_t i = 0; i < 2 * NARROW; i++) {
         rig r;
-        float out[1], step = ldexpf(1.0f, -sixteen_bits[i / 2].digits);
-        if (!has_precision(sixteen_bits[i / 2].precision)) return;
-        used = &sixteen_bits[i / 2];
-        rig_init(&r, "[2]", "mse", layers[i % 2], 1);
-        used = &float32;
+        rig_device device;
+        if (!narrow(i / 2, &device)) return;
+        float out[1], step = ldexpf(1.0f, -device.rounding->digits);
+        rig_init(&r, &device, "[2]", "mse", layers[i % 2], 1);
         ps_batch batch = rig_batch(&r, 1);
         for (uint64_t k = 0; k < r.spec.arena_count; k++)
             r.params[k] = 1.0f;
@@ -449,9 +268,9 @@ static void test_same_bits(void **state)
 {
     rig a, b;
     ps_pass_result first, second;
-    rig_init(&a, "[1, 28, 28]", "nll", basicnet, 16);
+    rig_init(&a, &on, "[1, 28, 28]", "nll", basicnet, 16);
     void *hole = malloc(12345); // other addresses
-    rig_init(&b, "[1, 28, 28]", "nll", basicnet, 20);
+    rig_init(&b, &on, "[1, 28, 28]", "nll", basicnet, 20);
     size_t bytes = sizeof(float) * a.spec.arena_count;
     memcpy(b.params, a.params, bytes);
     memcpy(b.x, a.x, sizeof(float) * 16 * 784);
@@ -487,7 +306,7 @@ static void test_hooks(void **state)
 {
     rig r;
     hook_log needed = {.fail_at = -1}, ready = {.fail_at = -1};
-    rig_init(&r, "[1, 28, 28]", "nll", basicnet, 4);
+    rig_init(&r, &on, "[1, 28, 28]", "nll", basicnet, 4);
     ps_batch batch = rig_batch(&r, 4);
     ps_pass_hooks hooks = {.ctx = &needed, .params_needed = note};
     ps_pass pass = plain_pass;
@@ -515,7 +334,7 @@ static void test_micro_batches(void **state)
 {
     rig r;
     ref_model first, second;
-    rig_init(&r, "[16]", "cross_entropy",
+    rig_init(&r, &on, "[16]", "cross_entropy",
              "{linear: {name: a, out: 16}}, tanh, {linear: {name: b, out: 4}}", 6);
     ps_batch a = rig_batch(&r, 3), b = {3, r.x + 3 * 16, r.labels + 3, r.positions + 3};
     ps_pass_hooks none = {.ctx = NULL};
@@ -533,7 +352,7 @@ static void test_micro_batches(void **state)
     memcpy(second.grads, first.grads, sizeof(double) * r.spec.arena_count);
     ref_forward(&second, &b, &end);
     ref_backward(&second, &b, &end);
-    check_gradients(&r, &second);
+    rig_check_gradients(&r, &second);
     ref_fini(&first);
     ref_fini(&second);
     rig_fini(&r);
@@ -543,7 +362,7 @@ static void test_micro_batches(void **state)
 static void test_dropout(void **state)
 {
     rig r;
-    rig_init(&r, "[20000]", "cross_entropy",
+    rig_init(&r, &on, "[20000]", "cross_entropy",
              "{dropout: 0.25}, {linear: {name: a, out: 3}}", 4);
     ps_batch batch = rig_batch(&r, 4);
     float out[12], again[12];
@@ -581,7 +400,7 @@ static void test_correct(void **state)
 {
     rig r;
     ps_pass_result result;
-    rig_init(&r, "[3]", "cross_entropy", "{linear: {name: a, out: 3}}", 4);
+    rig_init(&r, &on, "[3]", "cross_entropy", "{linear: {name: a, out: 3}}", 4);
     float *weight = r.params + r.spec.tensors[0].offset;
     memset(r.params, 0, sizeof(float) * r.spec.arena_count);
     weight[0] = weight[4] = weight[8] = 1.0f; // the identity
@@ -608,7 +427,7 @@ static void test_nan_is_kept(void **state)
     const int places[] = {-1, 0, 5, 10, 15}; // in the 4 x 4 pixels of each sample
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         rig r;
-        rig_init(&r, "[1, 4, 4]", "cross_entropy", models[m], 5);
+        rig_init(&r, &on, "[1, 4, 4]", "cross_entropy", models[m], 5);
         for (int i = 1; i < 5; i++)
             r.x[i * 16 + places[i]] = NAN;
         ps_batch batch = rig_batch(&r, 5);
@@ -657,7 +476,7 @@ static void test_divergence_shows(void **state)
         "{conv2d: {name: b, out: 8, kernel: 1}}, relu, " FLAT};
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         rig r;
-        rig_init(&r, "[1, 8, 8]", "cross_entropy", models[m], 4);
+        rig_init(&r, &on, "[1, 8, 8]", "cross_entropy", models[m], 4);
         ps_pass evaluation = plain_pass;
         evaluation.training = false;
         const ps_model_spec *spec = &r.spec;
@@ -683,7 +502,7 @@ static void test_divergence_shows(void **state)
 static void test_counts_batches(void **state)
 {
     rig r;
-    rig_init(&r, "[2, 3, 3]", "cross_entropy",
+    rig_init(&r, &on, "[2, 3, 3]", "cross_entropy",
              "{batch_norm2d: {name: bn}}, flatten, {linear: {name: fc, out: 3}}", 4);
     ps_batch batch = rig_batch(&r, 4);
     const ps_tensor *t = NULL;
@@ -707,14 +526,14 @@ static void test_refusals(void **state)
     rig r;
     ps_device *device = NULL;
     ps_device_options options = {.index = -1, .threads = 1, .precision = "bf16"};
-    if (strcmp(device_name, "cpu") == 0) {
+    if (strcmp(on.name, "cpu") == 0) {
         assert_int_equal(ps_device_open("cpu", &options, &device), PS_ERR_UNSUPPORTED);
         assert_null(device);
     }
     options.precision = "float32";
     assert_int_equal(ps_device_open("tpu", &options, &device), PS_ERR_CONFIG);
     assert_int_equal(ps_device_open("cuda:x", &options, &device), PS_ERR_CONFIG);
-    rig_init(&r, "[3]", "cross_entropy", "{linear: {name: a, out: 3}}", 4);
+    rig_init(&r, &on, "[3]", "cross_entropy", "{linear: {name: a, out: 3}}", 4);
     ps_batch batch = rig_batch(&r, 4);
     float out[12];
     assert_int_equal(ps_program_outputs(r.program, out, 12), PS_ERR_ARG);
@@ -732,27 +551,17 @@ static void test_refusals(void **state)
     assert_int_equal(ps_program_outputs(r.program, out, 11), PS_ERR_ARG);
     char text[200];
     ps_device_describe(r.device, text, sizeof text);
-    assert_non_null(strstr(text, strcmp(device_name, "cpu") == 0 ? "oneDNN" : "cuda"));
+    assert_non_null(strstr(text, strcmp(on.name, "cpu") == 0 ? "oneDNN" : "cuda"));
     rig_fini(&r);
-}
-
-/* Whether the machine has the device. */
-static bool device_opens(void)
-{
-    const ps_device_options options = {.index = -1, .threads = 1};
-    ps_device *device = NULL;
-    if (ps_device_open(device_name, &options, &device) != PS_OK) return false;
-    ps_device_close(&device);
-    return true;
 }
 
 enum { EXIT_SKIPPED = 77 };
 
 int main(int argc, char **argv)
 {
-    if (argc > 1) device_name = argv[1];
-    if (argc > 2) cudnn = argv[2];
-    if (!device_opens()) {
+    if (argc > 1) on.name = argv[1];
+    if (argc > 2) on.cudnn = argv[2];
+    if (!opens(&on)) {
         printf("skipped: %s\n", ps_err_message());
         return EXIT_SKIPPED;
     }

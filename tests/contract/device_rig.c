@@ -1,0 +1,177 @@
+#include "device_rig.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "init_weights.h"
+#include "mem.h"
+
+const rig_rounding rig_float32 = {"float32", 0, 0, 2e-5, 4e-5, 1e-5};
+const rig_rounding rig_sixteen_bits[2] = {{"bf16", 8, -133, 8e-3, 8e-3, 8e-3},
+                                          {"fp16", 11, -24, 1e-3, 1e-3, 1e-3}};
+
+static uint64_t noise_state = 1;
+
+static float noise(void) // [-1, 1)
+{
+    noise_state = noise_state * 6364136223846793005ull + 1442695040888963407ull;
+    return (float)((double)(noise_state >> 40) / (1 << 23) - 1.0);
+}
+
+static void rig_data(rig *r)
+{
+    int64_t features = ps_dims_count(&r->spec.input);
+    for (int64_t i = 0; i < r->max_batch * features; i++)
+        r->x[i] = noise();
+    for (int i = 0; i < r->max_batch; i++) {
+        r->labels[i] = (int32_t)((unsigned)(i * 7 + 3) % (unsigned)r->spec.n_outputs);
+        r->positions[i] = (uint32_t)(i * 31 + 5);
+    }
+    for (int t = 0; t < r->spec.n_tensors; t++) { // not the symmetric initial values
+        const ps_tensor *tensor = &r->spec.tensors[t];
+        for (uint64_t i = 0; i < tensor->count; i++)
+            r->params[tensor->offset + i] += 0.1f * noise();
+    }
+    for (int b = 0; b < r->spec.n_buffers; b++) {
+        const ps_tensor *t = &r->spec.buffers[b];
+        float *v = (float *)((char *)r->buffers + t->offset);
+        for (uint64_t i = 0; t->role == PS_TENSOR_BUFFER && i < t->count; i++)
+            v[i] += 0.3f * (noise() + 1.0f);
+    }
+}
+
+void rig_init(rig *r, const rig_device *on, const char *input, const char *loss,
+              const char *layers, int max_batch)
+{
+    char a[256], b[64], c[4096];
+    snprintf(a, sizeof a, "model.input=%s", input);
+    snprintf(b, sizeof b, "model.loss=%s", loss);
+    snprintf(c, sizeof c, "model.layers=[%s]", layers);
+    const char *overrides[] = {a, b, c};
+    memset(r, 0, sizeof *r);
+    if (ps_config_load(&r->cfg, NULL, overrides, 3) != PS_OK ||
+        ps_model_spec_init(&r->spec, &r->cfg) != PS_OK)
+        fail_msg("%s", ps_err_message());
+    r->max_batch = max_batch;
+    r->rounding = on->rounding;
+    size_t n = (size_t)max_batch, arena = sizeof(float) * r->spec.arena_count;
+    size_t features = (size_t)ps_dims_count(&r->spec.input);
+    assert_int_equal(ps_mem_map_zeroed(&r->params, arena, "p"), PS_OK); // these are
+    assert_int_equal(ps_mem_map_zeroed(&r->grads, arena, "g"), PS_OK);  // pinned
+    assert_int_equal(ps_mem_zalloc_aligned(&r->buffers, r->spec.buffer_bytes, "b"),
+                     PS_OK);
+    assert_int_equal(ps_mem_zalloc_aligned(&r->x, n * features * 4, "x"), PS_OK);
+    assert_int_equal(ps_mem_zalloc_aligned(&r->labels, n * 4, "l"), PS_OK);
+    assert_int_equal(ps_mem_zalloc_aligned(&r->positions, n * 4, "q"), PS_OK);
+    noise_state = 42;
+    ps_init_weights(&r->spec, 3, 1, r->params, r->buffers);
+    rig_data(r);
+    const ps_device_options device = {.index = -1,
+                                      .threads = 1,
+                                      .precision = on->rounding->precision,
+                                      .cudnn = on->cudnn,
+                                      .no_winograd = on->no_winograd};
+    const ps_program_options program = {.spec = &r->spec,
+                                        .max_batch = max_batch,
+                                        .training = true,
+                                        .params = r->params,
+                                        .grads = r->grads,
+                                        .buffers = r->buffers};
+    if (ps_device_open(on->name, &device, &r->device) != PS_OK ||
+        ps_program_create(r->device, &program, &r->program) != PS_OK)
+        fail_msg("%s", ps_err_message());
+}
+
+void rig_fini(rig *r)
+{
+    ps_program_destroy(&r->program);
+    ps_device_close(&r->device);
+    ps_mem_unmap(r->params, sizeof(float) * r->spec.arena_count);
+    ps_mem_unmap(r->grads, sizeof(float) * r->spec.arena_count);
+    ps_model_spec_fini(&r->spec);
+    ps_config_fini(&r->cfg);
+    free(r->buffers);
+    free(r->x);
+    free(r->labels);
+    free(r->positions);
+}
+
+ps_batch rig_batch(const rig *r, int n)
+{
+    return (ps_batch){n, r->x, r->labels, r->positions};
+}
+
+/* max |a - b| <= bound * max |b|, over a tensor. Not below 0.05: the gradient of a bias
+ * in front of a batch norm is a sum of such terms that is zero. */
+static void assert_close(rig *r, const char *what, const float *a, const double *b,
+                         uint64_t n, double bound)
+{
+    double worst = 0, largest = 0.05;
+    for (uint64_t i = 0; i < n; i++) {
+        if (!isfinite(a[i]))
+            fail_msg("%s[%llu] is not finite", what, (unsigned long long)i);
+        worst = fmax(worst, fabs(a[i] - b[i]));
+        largest = fmax(largest, fabs(b[i]));
+    }
+    r->worst = fmax(r->worst, worst / (bound * largest));
+    if (worst > bound * largest)
+        fail_msg("%s: off by %g, the largest is %g", what, worst, largest);
+}
+
+static void check_outputs(rig *r, const ref_model *ref, int n)
+{
+    size_t count = (size_t)(n * r->spec.n_outputs);
+    float *out = malloc(count * sizeof *out);
+    assert_int_equal(ps_program_outputs(r->program, out, count), PS_OK);
+    assert_close(r, "outputs", out, ref_outputs(ref), count, r->rounding->outputs);
+    free(out);
+}
+
+void rig_check_gradients(rig *r, const ref_model *ref)
+{
+    for (int t = 0; t < r->spec.n_tensors; t++) {
+        const ps_tensor *tensor = &r->spec.tensors[t];
+        assert_close(r, tensor->name, r->grads + tensor->offset,
+                     ref->grads + tensor->offset, tensor->count, r->rounding->gradients);
+    }
+    for (int b = 0; b < r->spec.n_buffers; b++) {
+        const ps_tensor *t = &r->spec.buffers[b];
+        if (t->role == PS_TENSOR_COUNTER) continue;
+        assert_close(r, t->name, (const float *)((const char *)r->buffers + t->offset),
+                     ref->statistics + t->offset / 4, t->count, r->rounding->statistics);
+    }
+}
+
+void rig_compare(rig *r, int n, const ps_pass *pass)
+{
+    ref_model ref;
+    ps_pass_result result;
+    ps_batch batch = rig_batch(r, n);
+    ref_init(&ref, &r->spec, n, r->params, r->buffers);
+    ref.digits = r->rounding->digits;
+    ref.least = r->rounding->least;
+    if (pass->accumulate) {
+        for (uint64_t i = 0; i < r->spec.arena_count; i++)
+            ref.grads[i] = r->grads[i];
+    }
+    double loss = ref_forward(&ref, &batch, pass);
+    if (ps_program_forward(r->program, &batch, pass, &result) != PS_OK)
+        fail_msg("%s", ps_err_message());
+    if (fabs(result.loss_sum - loss) > 0.5 * r->rounding->outputs * fabs(loss) + 1e-6)
+        fail_msg("loss %.9g, reference %.9g", result.loss_sum, loss);
+    check_outputs(r, &ref, n);
+    if (pass->training) {
+        ref_backward(&ref, &batch, pass);
+        if (ps_program_backward(r->program, &batch, pass) != PS_OK)
+            fail_msg("%s", ps_err_message());
+        assert_int_equal(ps_program_settle_buffers(r->program), PS_OK);
+        rig_check_gradients(r, &ref);
+    }
+    ref_fini(&ref);
+}
