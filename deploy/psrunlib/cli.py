@@ -158,6 +158,8 @@ def what_is_left(job, code, started):
 
 
 def main(argv):
+    # Names, and the bar, are UTF-8, which not every terminal is.
+    sys.stdout.reconfigure(errors="replace")
     # Overrides may stand on either side of the options.
     args = parser().parse_intermixed_args(argv)
     try:

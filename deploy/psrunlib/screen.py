@@ -1,4 +1,5 @@
 """What people see: prefixed lines, and below them rank 0's progress bar in place."""
+import os
 import re
 import shutil
 import sys
@@ -10,6 +11,13 @@ COLOURS = {"WARN ": "33", "ERROR": "31"}
 def level_of(line):
     found = LEVEL.match(line)
     return found.group(1).strip() if found else ""
+
+
+def to_nowhere(stream):
+    """What is written from here on, and what the stream still holds, is dropped."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 class Screen:
@@ -30,24 +38,16 @@ class Screen:
         self.say(self._coloured(f"[{part.name}] ", text))
 
     def say(self, text=""):
-        self._clear_bar()
-        self.stream.write(text + "\n")
-        self._draw_bar()
-        self.stream.flush()
+        self._show(text + "\n", self.bar)
 
     def progress(self, text):
-        if not self.terminal:
-            return
-        self._clear_bar()
-        self.bar = text[: self.columns() - 1]
-        self._draw_bar()
-        self.stream.flush()
+        if self.terminal:
+            self._show("", text[: self.columns() - 1])
 
     def keep_bar(self):
         """The bar's last state becomes a line of its own."""
         if self.bar:
-            self.stream.write("\n")
-            self.bar = ""
+            self._show(self.bar + "\n", "")
 
     def red(self, text):
         return f"\x1b[31m{text}\x1b[0m" if self.terminal else text
@@ -58,10 +58,22 @@ class Screen:
         body = f"\x1b[{colour}m{text}\x1b[0m" if colour else text
         return (f"\x1b[2m{prefix}\x1b[0m" if self.terminal else prefix) + body
 
-    def _clear_bar(self):
-        if self.bar:
-            self.stream.write("\r\x1b[K")
+    def _show(self, text, bar):
+        """Text in the bar's place, and the new bar below. Whoever reads may be gone before
+        the job is (the `tee` that the same Ctrl-C has ended), and a disk may be full: the
+        job goes on, and keeps its weights."""
+        clear = "\r\x1b[K" if self.bar else ""
+        self.bar = bar
+        try:
+            self.stream.write(clear + text + bar)
+            self.stream.flush()
+        except OSError as error:
+            to_nowhere(self.stream)
+            self._complain(f"psrun: cannot show more: {error.strerror}; the job goes on, its logs too")
 
-    def _draw_bar(self):
-        if self.bar:
-            self.stream.write(self.bar)
+    @staticmethod
+    def _complain(text):
+        try:
+            print(text, file=sys.stderr, flush=True)
+        except OSError:
+            to_nowhere(sys.stderr)

@@ -22,10 +22,10 @@ OTHERS_FAULT = re.compile(r"^PEER: ")
 class Watched:
     """A running part, its output and its log file."""
 
-    def __init__(self, process, log_path):
+    def __init__(self, process, log):
         self.process = process
         self.part = process.part
-        self.log = open(log_path, "w", encoding="utf-8", errors="replace")  # None: given up
+        self.log = log  # None: given up
         self.rest = ""
         self.open = True
         self.errors = []
@@ -113,12 +113,17 @@ class Supervisor:
                 signal.signal(number, handler)
 
     def _start(self, part):
+        path = os.path.join(self.logs_dir, f"{part.role}-{part.rank}.log")
+        try:
+            log = open(path, "w", encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise JobError(f"cannot write {path}: {error.strerror}") from error
         try:
             process = self.launch(part)
         except OSError as error:
+            log.close()
             raise JobError(f"cannot start {part.name}: {error}") from error
-        path = os.path.join(self.logs_dir, f"{part.role}-{part.rank}.log")
-        watched = Watched(process, path)
+        watched = Watched(process, log)
         self.watched.append(watched)
         os.set_blocking(process.output.fileno(), False)
         self.selector.register(process.output, selectors.EVENT_READ, watched)

@@ -282,6 +282,12 @@ class BadInput(JobTest):
         text = self.psrun("-m", "single", DIGITS, out="file/below", code=1)
         self.assertRegex(text, r"cannot make .*file/below")
 
+    def test_a_log_that_cannot_be_written(self):
+        os.makedirs(self.path("out/logs/worker-0.log"))
+        text = self.psrun("-s", 1, "-w", 1, DIGITS, "train.steps=5", code=1)
+        self.assertEqual(text, f"psrun: cannot write {self.path('out/logs/worker-0.log')}: "
+                               "Is a directory\n")
+
     def test_missing_programs(self):
         done = subprocess.run([PSRUN, "--build-dir", self.folder, DIGITS], text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

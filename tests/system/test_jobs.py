@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import unittest
+from unittest import mock
 
 from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, read_safetensors
 
@@ -46,6 +47,11 @@ class Results(JobTest):
                 for _ in range(3)]
         self.assertEqual([job.wait(60) for job in jobs], [0, 0, 0])
         self.assertEqual(len(os.listdir(self.path("runs"))), 3)
+
+    def test_a_terminal_that_is_not_utf_8(self):
+        with mock.patch.dict(os.environ, PYTHONIOENCODING="ascii"):
+            text = self.psrun("-s", 1, "-w", 1, DIGITS, "train.steps=5", "job.name=caf\u00e9")
+        self.assertIn("name=caf? ", text)
 
     def test_more_threads_than_cores_are_warned_of_once(self):
         cores = len(os.sched_getaffinity(0))
