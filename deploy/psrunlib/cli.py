@@ -133,9 +133,9 @@ def run(job, verbose):
     started = time.time()
     code = supervisor.run(job.parts())
     if job.hosts and code in (0, 130):
-        worker = job.parts()[job.servers]
-        remote.fetch(worker.host, os.path.join(job.out, "summary.json"),
-                     os.path.join(job.out, "summary.json"))
+        host, path = job.parts()[job.servers].host, os.path.join(job.out, "summary.json")
+        if not remote.fetch(host, path, path, started) and code == 0:
+            raise JobError(f"cannot read {path} on host {host.name}")
     if code == 0:
         report.show(job.out, screen)
     elif supervisor.interrupts:

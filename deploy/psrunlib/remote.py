@@ -14,6 +14,7 @@ import time
 from . import hosts as hostfile
 from .errors import JobError
 from .local import _die_with_parent
+from .supervise import INTERRUPTED
 
 CONNECT_TIMEOUT_S = 10
 SSH_FAILED = 255
@@ -81,8 +82,10 @@ class RemoteProcess:
     def poll(self):
         if self.code is None:
             code = self.popen.poll()
-            # The wrapper's shell reports a signal as 128 + its number.
-            self.code = 128 - code if code is not None and 128 < code < 160 else code
+            # The wrapper's shell reports a signal as 128 + its number; so do our programs
+            # after a Ctrl-C that they have followed.
+            signalled = code is not None and 128 < code < 160 and code != INTERRUPTED
+            self.code = 128 - code if signalled else code
         return self.code
 
     def signal(self, number):
@@ -144,16 +147,19 @@ def _verdict(host, ssh, deadline):
     return f"host {host.name}: {out.strip() or err.strip() or f'exit code {ssh.returncode}'}"
 
 
-def fetch(host, path, to):
-    """Copies a file of a host here when it is not there already (no shared folder)."""
-    if os.path.exists(to):
-        return
+def fetch(host, path, to, since):
+    """Copies a file of a host here where there is none of this job, which has begun at
+    `since` (no shared folder, and perhaps one that an earlier job has left). Whether it is
+    here now."""
+    if os.path.exists(to) and os.path.getmtime(to) >= since:
+        return True
     command = f"cd {shlex.quote(hostfile.folder(host))} && cat {shlex.quote(path)}"
     done = subprocess.run(ssh_argv(host, command), stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=600)
     if done.returncode == 0:
         with open(to, "wb") as f:
             f.write(done.stdout)
+    return done.returncode == 0
 
 
 def command_line(part, host):

@@ -3,6 +3,7 @@
 Namespace 0 has the bridge and runs psrun; hosts 1 to 3 run sshd with keys made here. Needs
 root, iproute2 and openssh-server; skips, and says so, where they are missing.
 """
+import json
 import os
 import shutil
 import signal
@@ -171,6 +172,15 @@ class OverSsh(unittest.TestCase):
         return ["python3", "deploy/psrun", "-s", "2", "-w", "2", *where,
                 "configs/digits-basicnet.yaml", *args]
 
+    @staticmethod
+    def wait_for_steps(out):
+        deadline = time.monotonic() + 40
+        while time.monotonic() < deadline:
+            metrics = out / "metrics.jsonl"
+            if metrics.exists() and metrics.read_text().count("\n") > 1:
+                break
+            time.sleep(0.2)
+
     def test_weights_equal_a_local_run(self):
         outs = [Path(self.folder) / "there", Path(self.folder) / "here"]
         for out, hosts in zip(outs, (True, False)):
@@ -189,12 +199,7 @@ class OverSsh(unittest.TestCase):
              *self.psrun("--out", str(out), "train.epochs=100000", "train.eval_every=0")],
             env=self.env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.addCleanup(run.kill)
-        deadline = time.monotonic() + 40
-        while time.monotonic() < deadline:
-            metrics = out / "metrics.jsonl"
-            if metrics.exists() and metrics.read_text().count("\n") > 1:
-                break
-            time.sleep(0.2)
+        self.wait_for_steps(out)
         self.assertTrue(self.cluster.programs(3), "the worker of host 3 never ran")
         for pid in self.cluster.programs(3):
             os.kill(pid, signal.SIGKILL)
@@ -221,6 +226,34 @@ class OverSsh(unittest.TestCase):
         self.assertEqual(run.returncode, 130, text)
         for i in range(1, HOSTS + 1):
             self.assertEqual(self.cluster.programs(i), [])
+
+    def test_a_worker_that_is_told_there_ends_the_job_in_order(self):
+        out = Path(self.folder) / "told"
+        run = subprocess.Popen(
+            ["ip", "netns", "exec", self.cluster.name(0),
+             *self.psrun("--out", str(out), "train.epochs=100000", "train.eval_every=0")],
+            env=self.env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.addCleanup(run.kill)
+        self.wait_for_steps(out)
+        for pid in self.cluster.programs(3):
+            os.kill(pid, signal.SIGINT)
+        text, _ = run.communicate(timeout=60)
+        self.assertEqual(run.returncode, 130, text)
+        self.assertNotIn("SIGINT", text)
+        self.assertTrue(json.loads((out / "summary.json").read_text())["interrupted"])
+
+    def test_a_summary_of_an_earlier_job_is_not_shown(self):
+        here, there = Path(self.folder) / "without", Path(self.folder) / "node"
+        here.mkdir()
+        there.mkdir()
+        self.hostfile.write_text(f"{self.cluster.address(1)}:{PORT} servers=1 workers=1 dir={there}\n")
+        for steps in (5, 7):
+            run = self.cluster.run(
+                ["python3", ROOT / "deploy/psrun", "-s", "1", "-w", "1", "-H", self.hostfile,
+                 "--out", "out", ROOT / "configs/digits-basicnet.yaml", f"train.steps={steps}"],
+                env=self.env, cwd=here)
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            self.assertIn(f" {steps} steps,", run.stdout)
 
     def faulty(self, hostfile, *args):
         self.hostfile.write_text(hostfile)
