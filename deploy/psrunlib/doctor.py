@@ -9,6 +9,7 @@ and ps-worker themselves (--probe), so that nothing else is needed on a host.
 import json
 import shlex
 import subprocess
+import threading
 import time
 
 from . import hosts as hostfile
@@ -90,12 +91,14 @@ def _targets(job, nodes):
 
 
 def _find_facts(job, nodes):
-    settings = " ".join(f"--set {shlex.quote(s)}" for s in job.overrides)
+    settings = " ".join(f"--set {shlex.quote(s)}"
+                        for s in [*job.overrides, f"exchange.name={job.exchange()}"])
+    env = f"env WORLD_SIZE={job.workers} PS_SERVERS={job.servers}"
     started = []
     for node in nodes:
         # ps-worker reads the data; a host of servers alone has no use for them.
         worker = next((p for p in node.programs if p.endswith("ps-worker")), "")
-        data = (f"{shlex.quote(worker)} --check-data --config {shlex.quote(job.config)} {settings}"
+        data = (f"{env} {shlex.quote(worker)} --check-data --config {shlex.quote(job.config)} {settings}"
                 if worker else "true")
         script = FACTS.format(
             dir=shlex.quote(hostfile.folder(node.host) if node.host else "."),
@@ -133,14 +136,19 @@ def _probe(target, port, nodes):
     """One target at a time, one client at a time: rates are not shared."""
     serving = target.start(f"exec {shlex.quote(target.programs[0])} --probe serve:{port}",
                            stdin=subprocess.PIPE)
+    patience = threading.Timer(PROBE_S, serving.kill)
+    patience.start()
     try:
-        if "serving" not in serving.stdout.readline():
+        first = serving.stdout.readline()
+        patience.cancel()
+        if "serving" not in first:
             reason = last_line(serving.stderr.read(), "the probe did not start")
             target.faults.append(f"{reason} (another port: --port)")
             return
         for node in nodes:
             _measure(node, target, port)
     finally:
+        patience.cancel()
         serving.stdin.close()  # the end of its input ends it
         try:
             serving.wait(5)

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import time
 import unittest
+from pathlib import Path
 
 from jobs import BIN, DIGITS, LONG, PSRUN, ROOT, JobTest, alive, environment, listening_ports
 
@@ -293,6 +294,30 @@ class BadInput(JobTest):
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.assertEqual(done.returncode, 1)
         self.assertIn("no programs", done.stdout)
+
+
+class Doctor(JobTest):
+    def test_data_of_the_job_that_is_asked_for(self):
+        for mode in ("ps", "allreduce"):
+            text = self.psrun("--doctor", "-m", mode, "-s", 1, "-w", 3, DIGITS,
+                              "data.batch=[16,32,8]")
+            self.assertIn("nothing to mend", text)
+
+    def test_a_probe_that_hangs(self):
+        os.makedirs(self.path("build/bin"))
+        for name in ("ps-config-json", "ps-server", "ps-worker"):
+            path = Path(self.path("build/bin", name))
+            path.write_text("#!/bin/sh\ncase $* in *serve:*) exec sleep 60;; esac\n"
+                            f'exec {BIN}/{name} "$@"\n')
+            path.chmod(0o755)
+        patient = ("import sys; sys.path.insert(0, sys.argv.pop(1)); from psrunlib import cli, doctor;"
+                   "doctor.PROBE_S = 1; sys.exit(cli.main(sys.argv[1:]))")
+        done = subprocess.run(
+            ["python3", "-c", patient, ROOT / "deploy", "--build-dir", self.path("build"),
+             "--doctor", "-s", "1", "-w", "1", DIGITS], text=True, timeout=30,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("to mend: here: the probe did not start", done.stdout)
 
 
 class FullDisk(JobTest):
