@@ -64,9 +64,10 @@ def verdict(workers, steps, differ, distance):
     if workers <= 2:
         return 1, f"weights after {steps} steps are NOT equal with {workers} workers: {where}"
     bound = BOUND * steps
-    sense = "within" if distance <= bound else "NOT within"
-    return int(distance > bound), (f"weights after {steps} steps are {sense} the bound "
-                                   f"{bound:.3g} with {workers} workers: {where}")
+    within = distance <= bound  # not so of a distance that is no number
+    sense = "within" if within else "NOT within"
+    return int(not within), (f"weights after {steps} steps are {sense} the bound "
+                             f"{bound:.3g} with {workers} workers: {where}")
 
 
 def verify(args, plan_job, run):

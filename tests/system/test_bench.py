@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -49,6 +50,15 @@ class Verify(JobTest):
     def test_three_workers_stay_within_the_bound(self):
         text = self.psrun("--verify", "-s", 1, "-w", 3, DIGITS, "train.steps=10", *SHORT)
         self.assertRegex(text, "within the bound|equal bit for bit")
+
+    def test_weights_that_are_no_numbers_are_not_within_it(self):
+        sys.path.insert(0, str(ROOT / "deploy"))
+        self.addCleanup(sys.path.remove, str(ROOT / "deploy"))
+        from psrunlib import verify
+        two = [{"w": ("F32", struct.pack("<2f", 1, x))} for x in (2, float("nan"))]
+        code, text = verify.verdict(3, 20, *verify.compare(*two))
+        self.assertEqual(code, 1)
+        self.assertIn("NOT within the bound", text)
 
 
 class Compare(BenchTest):
