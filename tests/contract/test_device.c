@@ -115,6 +115,50 @@ static const model_case cases[] = {
 static const ps_pass plain_pass = {
     .training = true, .grad_scale = 1.0f, .dropout = {0x123456789abcull, 3}};
 
+/* (loss(p + h) - loss(p - h)) / 2h of the mean loss and one parameter. */
+static double central_difference(ref_model *ref, const ps_batch *batch, double *p)
+{
+    const double h = 1e-6, at = *p;
+    *p = at + h;
+    double above = ref_forward(ref, batch, &plain_pass);
+    *p = at - h;
+    double below = ref_forward(ref, batch, &plain_pass);
+    *p = at;
+    return (above - below) / (2 * h * batch->n);
+}
+
+/* The first, the middle and the last element of each tensor. */
+static void check_differences(ref_model *ref, const ps_batch *batch)
+{
+    for (int t = 0; t < ref->spec->n_tensors; t++) {
+        const ps_tensor *tensor = &ref->spec->tensors[t];
+        for (uint64_t k = 0; k < 3; k++) {
+            uint64_t i = tensor->offset + k * (tensor->count - 1) / 2;
+            double want = central_difference(ref, batch, &ref->params[i]);
+            if (fabs(ref->grads[i] - want) > 1e-6 * fmax(1, fabs(want)))
+                fail_msg("%s: %g, and a difference of %g", tensor->name, ref->grads[i],
+                         want);
+        }
+    }
+}
+
+/* What devices are held to has to be right itself. */
+static void test_reference(void **state)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rig r;
+        ref_model ref;
+        rig_init(&r, &on, cases[i].input, cases[i].loss, cases[i].layers, 2);
+        ps_batch batch = rig_batch(&r, 2);
+        ref_init(&ref, &r.spec, 2, r.params, r.buffers);
+        ref_forward(&ref, &batch, &plain_pass);
+        ref_backward(&ref, &batch, &plain_pass);
+        check_differences(&ref, &batch);
+        ref_fini(&ref);
+        rig_fini(&r);
+    }
+}
+
 /* Returns the worst that was seen, relative to the bound. */
 static double check_model(const rig_device *device, const model_case *c)
 {
@@ -566,19 +610,13 @@ int main(int argc, char **argv)
         return EXIT_SKIPPED;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_models),
-        cmocka_unit_test(test_without_winograd),
-        cmocka_unit_test(test_narrow_models),
-        cmocka_unit_test(test_narrow_factors),
-        cmocka_unit_test(test_narrow_values),
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_hooks),
-        cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_correct),
-        cmocka_unit_test(test_nan_is_kept),
-        cmocka_unit_test(test_divergence_shows),
-        cmocka_unit_test(test_counts_batches),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_reference),        cmocka_unit_test(test_models),
+        cmocka_unit_test(test_without_winograd), cmocka_unit_test(test_narrow_models),
+        cmocka_unit_test(test_narrow_factors),   cmocka_unit_test(test_narrow_values),
+        cmocka_unit_test(test_same_bits),        cmocka_unit_test(test_hooks),
+        cmocka_unit_test(test_dropout),          cmocka_unit_test(test_correct),
+        cmocka_unit_test(test_nan_is_kept),      cmocka_unit_test(test_divergence_shows),
+        cmocka_unit_test(test_counts_batches),   cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_micro_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
