@@ -294,12 +294,12 @@ static void assert_same_bits(size_t group_bytes, long n_groups)
         free(settled[1]);
         assert_memory_equal(&evaluated[0], &evaluated[1], sizeof(double));
         if (epoch < 2) continue;
-        // nothing but replays and the three launches around them, and two of evaluation
+        // nothing but replays and the two launches around them, and one of evaluation
         assert_int_equal(host_gpu_counted.captures - before.captures, 0);
         assert_int_equal(host_gpu_counted.replays - before.replays,
                          (STEPS + 1) * 2 * n_groups + 2 * n_groups);
         assert_int_equal(host_gpu_counted.launches - before.launches,
-                         (STEPS + 1) * 3 + 2 * 2);
+                         (STEPS + 1) * 2 + 2);
     }
     take_result(&r->sides[1]);
     compare(r);

@@ -92,6 +92,9 @@ static const model_case cases[] = {
     {"dropout of nothing and of the input", "[2, 6, 6]", "cross_entropy",
      "{dropout: 0.2}, {conv2d: {name: a, out: 16, kernel: 3}}, {dropout: 0}, relu, "
      "flatten, {linear: {name: fc, out: 5}}"},
+    {"images of one value", "[5, 1, 1]", "cross_entropy",
+     "{conv2d: {name: a, out: 7, kernel: 1}}, relu, flatten, {linear: {name: fc, out: "
+     "5}}"},
     {"a residual block, identity", "[3, 8, 8]", "cross_entropy",
      "{conv2d: {name: a, out: 16, kernel: 3, padding: 1}}, relu, {residual: {name: r, "
      "body: [{conv2d: {name: b, out: 16, kernel: 3, padding: 1}}, {batch_norm2d: {name: "

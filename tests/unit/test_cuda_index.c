@@ -57,8 +57,9 @@ static void test_reach(void **state)
             for (int32_t padding = 0; padding <= kernel / 2; padding++)
                 for (int32_t size = kernel; size < 14; size++) {
                     int32_t n = (size + 2 * padding - kernel) / stride + 1;
+                    ps_divisor by = ps_divisor_of(stride);
                     for (int32_t at = 0; at < size; at++) {
-                        ps_reach r = ps_reach_of(at, kernel, stride, padding, n);
+                        ps_reach r = ps_reach_of(at, kernel, by, padding, n);
                         for (int32_t o = 0; o < n; o++) {
                             int32_t first = o * stride - padding;
                             bool holds = at >= first && at < first + kernel;

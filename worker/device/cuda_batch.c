@@ -72,14 +72,22 @@ static bool is_waiting(const ps_cuda_batch *b, const ps_batch *batch)
            w->positions == batch->positions;
 }
 
-static ps_err take_x(ps_cuda_batch *b, int64_t n, const ps_cuda_input *input)
+/* Every sample has a value at least, which brings its label along. */
+static ps_err take(ps_cuda_batch *b, int64_t n, const ps_cuda_input *input,
+                   ps_dropout_key key)
 {
     const ps_values x = {b->incoming + b->x_at, PS_FORMAT_FP32};
-    if (input->channels > 1 && input->plane > 1)
-        return PS_LAUNCH(b->gpu, swap, n * b->features, who, .x = x, .y = input->at,
-                         .b = (uint32_t)input->channels, .a = ps_divisor_of(n),
-                         .inner = ps_divisor_of(input->plane));
-    return PS_LAUNCH(b->gpu, pass, n * b->features, who, .x = x, .y = input->at);
+    return PS_LAUNCH(
+        b->gpu, take, n * b->features, who,
+        .images = {.x = x,
+                   .y = input->at,
+                   .b = (uint32_t)input->channels,
+                   .a = ps_divisor_of(n),
+                   .inner = ps_divisor_of(input->plane)},
+        .labels_in = (const int32_t *)(const void *)b->incoming,
+        .positions_in = (const uint32_t *)(const void *)(b->incoming + b->positions_at),
+        .labels = b->labels, .positions = b->positions, .key = b->key,
+        .value = {{(uint32_t)key.seed, (uint32_t)(key.seed >> 32)}, key.epoch});
 }
 
 ps_err ps_cuda_batch_take(ps_cuda_batch *b, const ps_batch *batch,
@@ -88,12 +96,6 @@ ps_err ps_cuda_batch_take(ps_cuda_batch *b, const ps_batch *batch,
     if (!is_waiting(b, batch)) PS_TRY(upload(b, batch));
     b->waiting.n = 0;
     PS_TRY(ps_gpu_await(b->gpu, PS_GPU_COMPUTE, b->uploaded[b->stage]));
-    PS_TRY(PS_LAUNCH(
-        b->gpu, take, batch->n, who,
-        .labels_in = (const int32_t *)(const void *)b->incoming,
-        .positions_in = (const uint32_t *)(const void *)(b->incoming + b->positions_at),
-        .labels = b->labels, .positions = b->positions, .key = b->key,
-        .value = {{(uint32_t)key.seed, (uint32_t)(key.seed >> 32)}, key.epoch}));
-    PS_TRY(take_x(b, batch->n, input));
+    PS_TRY(take(b, batch->n, input, key));
     return ps_gpu_record(b->gpu, b->taken, PS_GPU_COMPUTE);
 }

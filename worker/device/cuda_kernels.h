@@ -44,7 +44,6 @@
     X(column_total)                                                                      \
     X(log_softmax)                                                                       \
     X(log_softmax_grad)                                                                  \
-    X(loss)                                                                              \
     X(loss_grad)                                                                         \
     X(unscale)                                                                           \
     X(clip)                                                                              \
@@ -56,7 +55,7 @@
     X(norm_sums)                                                                         \
     X(norm_dots)                                                                         \
     X(row_sums)                                                                          \
-    X(loss_total)                                                                        \
+    X(loss)                                                                              \
     X(bad_values)                                                                        \
     X(bad_blocks)                                                                        \
     X(verdict)

@@ -226,11 +226,10 @@ ps_err ps_cuda_loss_forward(const ps_cuda_pass *r)
 {
     const ps_cuda_plan *p = r->plan;
     const ps_cuda_value *out = &p->values[p->graph->output];
-    PS_TRY(PS_LAUNCH(p->gpu, loss, r->n, "loss", .x = out->at.at, .labels = r->labels,
-                     .samples = p->samples, .classes = (uint32_t)out->features,
-                     .kind = loss_kind(p->options->spec->loss)));
-    return PS_LAUNCH(p->gpu, loss_total, 1, "loss", .samples = p->samples,
-                     .total = p->total, .n = (uint32_t)r->n);
+    return PS_LAUNCH(p->gpu, loss, 1, "loss", .x = out->at.at, .labels = r->labels,
+                     .total = p->total, .n = (uint32_t)r->n,
+                     .classes = (uint32_t)out->features,
+                     .kind = loss_kind(p->options->spec->loss));
 }
 
 ps_err ps_cuda_loss_backward(const ps_cuda_pass *r, float grad_scale)

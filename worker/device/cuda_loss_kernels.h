@@ -47,47 +47,35 @@ typedef enum ps_cuda_loss {
     PS_CUDA_NLL_LOGITS
 } ps_cuda_loss;
 
-/* A sample's loss, and 1 where its largest output is the label's. Count: samples. */
+/* total = the samples' losses, and how many of them have their largest output at the
+ * label. One block. */
 typedef struct ps_k_loss {
     const float *x;
     const int32_t *labels;
-    ps_sums *samples; // loss, hit
-    uint32_t classes;
+    ps_sums *total;
+    uint32_t n, classes;
     ps_cuda_loss kind;
 } ps_k_loss;
 
-PS_ARITH void ps_k_loss_at(const ps_k_loss *k, uint32_t n)
+PS_ARITH double ps_loss_of(const ps_k_loss *k, const float *x, int32_t label)
 {
-    const float *x = k->x + (size_t)n * k->classes;
-    int32_t label = k->labels[n];
-    if (k->kind == PS_CUDA_MSE)
-        k->samples[n].a = ps_mse_one_hot(k->classes, x, label);
-    else if (k->kind == PS_CUDA_CROSS_ENTROPY)
-        k->samples[n].a = ps_log_sum_exp(k->classes, x) - x[label];
-    else
-        k->samples[n].a = -x[label];
-    k->samples[n].b = ps_argmax(k->classes, x) == label ? 1.0 : 0.0;
+    if (k->kind == PS_CUDA_MSE) return ps_mse_one_hot(k->classes, x, label);
+    bool logits = k->kind == PS_CUDA_CROSS_ENTROPY;
+    return logits ? ps_log_sum_exp(k->classes, x) - x[label] : -x[label];
 }
 
-/* All samples together, by one block. */
-typedef struct ps_k_loss_total {
-    const ps_sums *samples;
-    ps_sums *total;
-    uint32_t n;
-} ps_k_loss_total;
-
-PS_ARITH ps_sums ps_k_loss_total_lane(const ps_k_loss_total *k, uint32_t block,
-                                      uint32_t lane)
+PS_ARITH ps_sums ps_k_loss_lane(const ps_k_loss *k, uint32_t block, uint32_t lane)
 {
     ps_sums s = {0.0, 0.0};
     for (uint32_t i = lane; i < k->n; i += PS_SUM_LANES) {
-        s.a += k->samples[i].a;
-        s.b += k->samples[i].b;
+        const float *x = k->x + (size_t)i * k->classes;
+        s.a += ps_loss_of(k, x, k->labels[i]);
+        s.b += ps_argmax(k->classes, x) == k->labels[i] ? 1.0 : 0.0;
     }
     return s;
 }
 
-PS_ARITH void ps_k_loss_total_done(const ps_k_loss_total *k, uint32_t block, ps_sums s)
+PS_ARITH void ps_k_loss_done(const ps_k_loss *k, uint32_t block, ps_sums s)
 {
     *k->total = s;
 }

@@ -11,22 +11,6 @@ typedef struct ps_dropout_words {
     uint32_t key[2], epoch;
 } ps_dropout_words;
 
-/* A batch that has arrived, and its step's key. Count: samples. */
-typedef struct ps_k_take {
-    const int32_t *labels_in;
-    const uint32_t *positions_in;
-    int32_t *labels;
-    uint32_t *positions;
-    ps_dropout_words *key, value;
-} ps_k_take;
-
-PS_ARITH void ps_k_take_at(const ps_k_take *k, uint32_t i)
-{
-    k->labels[i] = k->labels_in[i];
-    k->positions[i] = k->positions_in[i];
-    if (i == 0) *k->key = k->value;
-}
-
 /* y (B, A, inner) = or += x (A, B, inner): images to features and back, and a batch in
  * row-major order to channel by channel. Count: all elements. */
 typedef struct ps_k_swap {
@@ -41,6 +25,25 @@ PS_ARITH void ps_k_swap_at(const ps_k_swap *k, uint32_t i)
     ps_divided row = ps_divide(i, k->inner), at = ps_divide(row.q, k->a);
     size_t from = ((size_t)at.r * k->b + at.q) * k->inner.by + row.r;
     ps_set(k->y, i, ps_get(k->x, from), k->add);
+}
+
+/* A batch that has arrived, and its step's key. Count: the images' elements. */
+typedef struct ps_k_take {
+    ps_k_swap images; // A: samples, B: channels
+    const int32_t *labels_in;
+    const uint32_t *positions_in;
+    int32_t *labels;
+    uint32_t *positions;
+    ps_dropout_words *key, value;
+} ps_k_take;
+
+PS_ARITH void ps_k_take_at(const ps_k_take *k, uint32_t i)
+{
+    ps_k_swap_at(&k->images, i);
+    if (i == 0) *k->key = k->value;
+    if (i >= k->images.a.by) return;
+    k->labels[i] = k->labels_in[i];
+    k->positions[i] = k->positions_in[i];
 }
 
 /* Also from one format to another. */

@@ -77,7 +77,9 @@ PS_ARITH void ps_adam_element(const ps_k_optimizer *k, float scale, float decay,
 PS_ARITH void ps_k_optimizer_at(const ps_k_optimizer *k, uint32_t i)
 {
     uint32_t at = k->first + i;
-    float decay = k->decay[k->undecayed[ps_tensor_of(k->starts, k->n_tensors, at)]];
+    bool spared = k->undecayed[ps_tensor_of(k->starts, k->n_tensors, at)];
+    // an index known at run time alone would make each thread copy all arguments
+    float decay = spared ? k->decay[1] : k->decay[0];
     float scale = k->verdict ? k->verdict->scale : k->scale;
     if (k->verdict && k->verdict->refused) return;
     if (k->adam)

@@ -277,13 +277,6 @@ static ps_err allocate_factors(ps_cuda_plan *p)
     return take_factors(p, grad, "a gradient in 16 bits", &p->grad16);
 }
 
-static ps_err allocate_losses(ps_cuda_plan *p)
-{
-    size_t n = (size_t)p->options->max_batch;
-    PS_TRY(ps_gpu_take(p->gpu, n * sizeof(ps_sums), "losses", &p->samples));
-    return ps_gpu_take(p->gpu, sizeof(ps_sums), "losses", &p->total);
-}
-
 static ps_err allocate_arenas(ps_cuda_plan *p)
 {
     size_t bytes = p->options->spec->arena_count * sizeof(float);
@@ -382,7 +375,7 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, const ps_cuda_convs *conv
     PS_TRY(allocate_values(p));
     PS_TRY(allocate_scratch(p));
     PS_TRY(allocate_factors(p));
-    PS_TRY(allocate_losses(p));
+    PS_TRY(ps_gpu_take(gpu, sizeof *p->total, "losses", &p->total));
     PS_TRY(form_groups(p));
     return create_events(p);
 }
@@ -390,11 +383,10 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, const ps_cuda_convs *conv
 void ps_cuda_plan_fini(ps_cuda_plan *p)
 {
     if (p->resident) p->params = p->grads = NULL; // not ours
-    void *const taken[] = {p->params,       p->grads,           p->buffers,
-                           p->base,         p->scratch,         p->parts,
-                           p->mean_dy,      p->mean_dot,        p->samples,
-                           p->total,        p->input16.at,      p->grad16.at,
-                           p->weights16.at, p->weight_grad16.at};
+    void *const taken[] = {
+        p->params,    p->grads,        p->buffers,         p->base,  p->scratch,
+        p->parts,     p->mean_dy,      p->mean_dot,        p->total, p->input16.at,
+        p->grad16.at, p->weights16.at, p->weight_grad16.at};
     for (size_t i = 0; p->gpu && i < sizeof taken / sizeof *taken; i++)
         ps_gpu_give(p->gpu, taken[i]);
     for (int i = 0; i < p->n_groups; i++) {

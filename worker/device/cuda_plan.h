@@ -72,7 +72,7 @@ typedef struct ps_cuda_plan {
     ps_values weight_grad16;   // that a library makes of a convolution's weights
     ps_sums *parts;            // of rows of images
     float *mean_dy, *mean_dot; // (channels)
-    ps_sums *samples, *total;  // losses
+    ps_sums *total;            // loss
 } ps_cuda_plan;
 
 /* The plan borrows all of them; resident may be NULL, and has the program's parameters.

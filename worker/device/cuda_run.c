@@ -212,8 +212,9 @@ static ps_err bring_inputs(ps_cuda_run *run, const ps_batch *batch, const ps_pas
 {
     ps_cuda_plan *p = &run->plan;
     const ps_cuda_value *x = &p->values[0];
-    const ps_cuda_input input = {
-        .at = x->at, .channels = x->image ? x->channels : 1, .plane = x->plane};
+    const ps_cuda_input input = {.at = x->at,
+                                 .channels = x->image ? x->channels : 1,
+                                 .plane = x->image ? x->plane : x->features};
     PS_TRY(ps_cuda_batch_take(&run->batch, batch, &input, pass->dropout));
     // nothing reads the old ones: the host has what the pass before has made of them
     PS_TRY(bring_buffers(run, pass));

@@ -7,8 +7,9 @@
 
 /* Windows over planes: of a pooling layer or a convolution. */
 typedef struct ps_planes {
-    int32_t in_h, in_w;
+    int32_t in_h, in_w, out_h, out_w;
     int32_t kernel[2], stride[2], padding[2];
+    ps_divisor by_stride[2];       // stride
     ps_divisor in_row, in_plane;   // in_w, in_h * in_w
     ps_divisor out_row, out_plane; // out_w, out_h * out_w
 } ps_planes;
@@ -20,9 +21,12 @@ PS_ARITH ps_planes ps_planes_of(const int64_t in[2], const int64_t out[2],
     ps_planes p;
     p.in_h = (int32_t)in[0];
     p.in_w = (int32_t)in[1];
+    p.out_h = (int32_t)out[0];
+    p.out_w = (int32_t)out[1];
     for (int i = 0; i < 2; i++) {
         p.kernel[i] = kernel[i];
         p.stride[i] = stride[i];
+        p.by_stride[i] = ps_divisor_of(stride[i]);
         p.padding[i] = padding[i];
     }
     p.in_row = ps_divisor_of(in[1]);
@@ -53,15 +57,23 @@ typedef struct ps_reach {
     int32_t begin, end;
 } ps_reach;
 
-PS_ARITH ps_reach ps_reach_of(int32_t at, int32_t kernel, int32_t stride, int32_t padding,
-                              int32_t n_windows)
+PS_ARITH ps_reach ps_reach_of(int32_t at, int32_t kernel, ps_divisor stride,
+                              int32_t padding, int32_t n_windows)
 {
     ps_reach r;
-    int32_t shifted = at + padding; // window o holds [o * stride, o * stride + kernel)
-    r.begin = shifted < kernel ? 0 : (shifted - kernel) / stride + 1;
-    r.end = shifted / stride + 1;
+    // window o holds [o * stride, o * stride + kernel)
+    uint32_t shifted = (uint32_t)(at + padding), size = (uint32_t)kernel;
+    r.begin = shifted < size ? 0 : (int32_t)ps_divide(shifted - size, stride).q + 1;
+    r.end = (int32_t)ps_divide(shifted, stride).q + 1;
     if (r.end > n_windows) r.end = n_windows;
     return r;
+}
+
+PS_ARITH ps_reach ps_reach_at(const ps_planes *p, int axis, int32_t at)
+{
+    int32_t n_windows = axis == 0 ? p->out_h : p->out_w;
+    return ps_reach_of(at, p->kernel[axis], p->by_stride[axis], p->padding[axis],
+                       n_windows);
 }
 
 /* Each output: its window's maximum, and which of the window's places it was. Count:
@@ -106,14 +118,12 @@ PS_ARITH void ps_k_max_pool_grad_at(const ps_k_max_pool_grad *k, uint32_t i)
 {
     const ps_planes *p = &k->at;
     ps_spot s = ps_spot_at(i, p->in_plane, p->in_row);
-    int32_t out_w = (int32_t)p->out_row.by, out_h = (int32_t)p->out_plane.by / out_w;
-    ps_reach rh = ps_reach_of(s.h, p->kernel[0], p->stride[0], p->padding[0], out_h);
-    ps_reach rw = ps_reach_of(s.w, p->kernel[1], p->stride[1], p->padding[1], out_w);
+    ps_reach rh = ps_reach_at(p, 0, s.h), rw = ps_reach_at(p, 1, s.w);
     size_t plane = (size_t)s.plane * p->out_plane.by;
     float g = 0.0f;
     for (int32_t a = rh.begin; a < rh.end; a++) {
         for (int32_t b = rw.begin; b < rw.end; b++) {
-            size_t o = plane + (size_t)(a * out_w + b);
+            size_t o = plane + (size_t)(a * p->out_w + b);
             int32_t place = (s.h + p->padding[0] - a * p->stride[0]) * p->kernel[1] +
                             s.w + p->padding[1] - b * p->stride[1];
             if (k->place[o] != place) continue;
@@ -155,14 +165,12 @@ PS_ARITH void ps_k_avg_pool_grad_at(const ps_k_avg_pool_grad *k, uint32_t i)
 {
     const ps_planes *p = &k->at;
     ps_spot s = ps_spot_at(i, p->in_plane, p->in_row);
-    int32_t out_w = (int32_t)p->out_row.by, out_h = (int32_t)p->out_plane.by / out_w;
-    ps_reach rh = ps_reach_of(s.h, p->kernel[0], p->stride[0], p->padding[0], out_h);
-    ps_reach rw = ps_reach_of(s.w, p->kernel[1], p->stride[1], p->padding[1], out_w);
+    ps_reach rh = ps_reach_at(p, 0, s.h), rw = ps_reach_at(p, 1, s.w);
     const ps_values dy = ps_values_from(k->dy, (size_t)s.plane * p->out_plane.by);
     float g = 0.0f;
     for (int32_t a = rh.begin; a < rh.end; a++) {
         for (int32_t b = rw.begin; b < rw.end; b++)
-            g += ps_get(dy, (size_t)(a * out_w + b));
+            g += ps_get(dy, (size_t)(a * p->out_w + b));
     }
     ps_set(k->dx, i, g / (float)(p->kernel[0] * p->kernel[1]), k->add);
 }
@@ -214,9 +222,7 @@ PS_ARITH void ps_k_col2im_at(const ps_k_col2im *k, uint32_t i)
     const ps_planes *p = &k->at;
     ps_divided c = ps_divide(i, k->inputs);
     ps_spot s = ps_spot_at(c.r, p->in_plane, p->in_row); // plane: the sample
-    int32_t out_w = (int32_t)p->out_row.by, out_h = (int32_t)p->out_plane.by / out_w;
-    ps_reach rh = ps_reach_of(s.h, p->kernel[0], p->stride[0], p->padding[0], out_h);
-    ps_reach rw = ps_reach_of(s.w, p->kernel[1], p->stride[1], p->padding[1], out_w);
+    ps_reach rh = ps_reach_at(p, 0, s.h), rw = ps_reach_at(p, 1, s.w);
     size_t row = (size_t)c.q * (uint32_t)(p->kernel[0] * p->kernel[1]);
     const float *col = k->col + row * k->columns + (size_t)s.plane * p->out_plane.by;
     float g = 0.0f;
@@ -225,7 +231,7 @@ PS_ARITH void ps_k_col2im_at(const ps_k_col2im *k, uint32_t i)
         for (int32_t b = rw.begin; b < rw.end; b++) {
             int32_t kw = s.w + p->padding[1] - b * p->stride[1];
             g += col[(size_t)(kh * p->kernel[1] + kw) * k->columns +
-                     (size_t)(a * out_w + b)];
+                     (size_t)(a * p->out_w + b)];
         }
     }
     size_t plane = (size_t)c.q * k->n + k->n_first + s.plane;
