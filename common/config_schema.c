@@ -75,8 +75,7 @@ const ps_config_key ps_config_keys[] = {
     BOOL("train.tf32", train.tf32, JOB, "false",
          "let NVIDIA GPUs round the factors of float32 products to 10 bits"),
     WORD("train.cudnn", train.cudnn, JOB, "auto|on|off", "auto",
-         "convolutions on NVIDIA GPUs by cuDNN; auto: where it is found, and the window is "
-         "larger than 1 x 1"),
+         "convolutions on NVIDIA GPUs by cuDNN; auto: where it is found"),
     BOOL("train.winograd", train.winograd, JOB, "true",
          "gradients of 3 x 3 convolutions on CPUs by Winograd's algorithm, a fifth of a step "
          "faster; false: with the roundings of the plain sums, which are nearer PyTorch's"),

@@ -102,8 +102,8 @@ static void add_products(const conv_call *c, double *sums, int64_t o, int64_t i)
             int64_t h = oh * s->stride[0] - s->padding[0] + k / s->kernel[1];
             int64_t w = ow * s->stride[1] - s->padding[1] + k % s->kernel[1];
             if (h < 0 || h >= H || w < 0 || w >= W) continue;
-            size_t x = (size_t)(((i * s->n + n) * H + h) * W + w);
-            size_t y = (size_t)(o * s->n * H2 * W2 + place);
+            size_t x = (size_t)(((n * s->in[0] + i) * H + h) * W + w);
+            size_t y = (size_t)((n * s->out[0] + o) * H2 * W2 + place % (H2 * W2));
             size_t t = (size_t)((o * s->in[0] + i) * s->kernel[0] * s->kernel[1] + k);
             if (s->kind == PS_CONV_FORWARD)
                 sums[y] += (double)ps_get(c->x, x) * ps_get(c->w, t);

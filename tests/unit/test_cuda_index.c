@@ -75,7 +75,7 @@ static void test_rows(void **state)
     const int64_t lengths[] = {1,      31,     256,    8191,          8192,       8193,
                                524287, 524288, 524289, (1 << 20) + 7, 131072 * 33};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        ps_rows rows = ps_rows_of(lengths[i]);
+        ps_rows rows = ps_rows_of(1, 2, lengths[i]);
         uint32_t end = 0;
         assert_true(rows.parts.by <= PS_ROW_PARTS_MAX);
         for (uint32_t b = 0; b < rows.parts.by; b++) {

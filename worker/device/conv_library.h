@@ -36,8 +36,8 @@ typedef enum ps_conv_kind {
     PS_CONV_KINDS
 } ps_conv_kind;
 
-/* Images x (C, n, H, W) and y (C', n, H', W') lie channel by channel, w (C', C, kh, kw)
- * row-major; all in one format, sums in float32. */
+/* Images x (n, C, H, W) and y (n, C', H', W'), weights w (C', C, kh, kw), row-major; all
+ * in one format, sums in float32. */
 typedef struct ps_conv_shape {
     ps_conv_kind kind;
     ps_format format;

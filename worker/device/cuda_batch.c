@@ -73,29 +73,23 @@ static bool is_waiting(const ps_cuda_batch *b, const ps_batch *batch)
 }
 
 /* Every sample has a value at least, which brings its label along. */
-static ps_err take(ps_cuda_batch *b, int64_t n, const ps_cuda_input *input,
-                   ps_dropout_key key)
+static ps_err take(ps_cuda_batch *b, int64_t n, ps_values x, ps_dropout_key key)
 {
-    const ps_values x = {b->incoming + b->x_at, PS_FORMAT_FP32};
     return PS_LAUNCH(
         b->gpu, take, n * b->features, who,
-        .images = {.x = x,
-                   .y = input->at,
-                   .b = (uint32_t)input->channels,
-                   .a = ps_divisor_of(n),
-                   .inner = ps_divisor_of(input->plane)},
+        .x_in = {b->incoming + b->x_at, PS_FORMAT_FP32}, .x = x, .n = (uint32_t)n,
         .labels_in = (const int32_t *)(const void *)b->incoming,
         .positions_in = (const uint32_t *)(const void *)(b->incoming + b->positions_at),
         .labels = b->labels, .positions = b->positions, .key = b->key,
         .value = {{(uint32_t)key.seed, (uint32_t)(key.seed >> 32)}, key.epoch});
 }
 
-ps_err ps_cuda_batch_take(ps_cuda_batch *b, const ps_batch *batch,
-                          const ps_cuda_input *input, ps_dropout_key key)
+ps_err ps_cuda_batch_take(ps_cuda_batch *b, const ps_batch *batch, ps_values x,
+                          ps_dropout_key key)
 {
     if (!is_waiting(b, batch)) PS_TRY(upload(b, batch));
     b->waiting.n = 0;
     PS_TRY(ps_gpu_await(b->gpu, PS_GPU_COMPUTE, b->uploaded[b->stage]));
-    PS_TRY(take(b, batch->n, input, key));
+    PS_TRY(take(b, batch->n, x, key));
     return ps_gpu_record(b->gpu, b->taken, PS_GPU_COMPUTE);
 }

@@ -29,13 +29,6 @@ typedef struct ps_cuda_batch {
     ps_dropout_words *key;
 } ps_cuda_batch;
 
-/* Where a batch's images belong: x (n, C, plane) goes channel by channel, flat values
- * have one channel. */
-typedef struct ps_cuda_input {
-    ps_values at;
-    int64_t channels, plane;
-} ps_cuda_input;
-
 /* Safe for fini after a failure, and on a zeroed one. */
 ps_err ps_cuda_batch_init(ps_cuda_batch *b, ps_gpu *gpu, int max_batch, int64_t features);
 void ps_cuda_batch_fini(ps_cuda_batch *b);
@@ -43,8 +36,9 @@ void ps_cuda_batch_fini(ps_cuda_batch *b);
 /* The batch is copied to staging now and to the GPU soon: what the next take wants. */
 ps_err ps_cuda_batch_prefetch(ps_cuda_batch *b, const ps_batch *batch);
 
-/* Queues what brings the batch, prefetched or not, to where passes read it. */
-ps_err ps_cuda_batch_take(ps_cuda_batch *b, const ps_batch *batch,
-                          const ps_cuda_input *input, ps_dropout_key key);
+/* Queues what brings the batch, prefetched or not, to where passes read it: its samples
+ * to x. */
+ps_err ps_cuda_batch_take(ps_cuda_batch *b, const ps_batch *batch, ps_values x,
+                          ps_dropout_key key);
 
 #endif

@@ -2,14 +2,14 @@
 
 #include "cuda_products.h"
 
-/* The shapes of a convolution as a product: y (out, n P) = weight (out, window) columns
- * (window, n P), for `samples` of the n at a time. */
+/* The shapes of a convolution as a product: y (out, columns) = weight (out, window)
+ * columns (window, columns), of `samples` of the n at a time. */
 typedef struct conv_slice {
     int64_t first, samples;
     int64_t columns;     // samples * P
-    int64_t ld;          // n * P
     int64_t window, out; // rows
-    size_t at;           // of the first sample in a row of y
+    int64_t count;       // out * columns
+    size_t at;           // of the first sample in y
 } conv_slice;
 
 static conv_slice slice_at(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t first)
@@ -19,26 +19,44 @@ static conv_slice slice_at(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t
     int64_t left = r->n - first;
     conv_slice c = {.first = first, .samples = left < s->slice ? left : s->slice};
     c.columns = c.samples * out->plane;
-    c.ld = r->n * out->plane;
     c.window = l->in.d[0] * l->kernel[0] * l->kernel[1];
     c.out = out->channels;
-    c.at = (size_t)(first * out->plane);
+    c.count = c.out * c.columns;
+    c.at = (size_t)(first * out->features);
     return c;
 }
 
-/* Where the columns lie: made now, or the input itself. */
 static ps_err make_columns(const ps_cuda_pass *r, const ps_cuda_step *s,
                            const conv_slice *c, ps_values *columns)
 {
     const ps_cuda_plan *p = r->plan;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0);
-    if (s->direct)
-        return ps_cuda_factor(r, s, in->at, ps_cuda_count(r, in), p->input16, columns);
     *columns = (ps_values){p->scratch, ps_gpu_format(p->gpu)};
     return PS_LAUNCH(p->gpu, im2col, in->channels * c->columns, PS_CUDA_NAME(s),
-                     .x = in->at, .col = *columns, .n = (uint32_t)r->n,
+                     .x = in->at, .col = *columns, .channels = (uint32_t)in->channels,
                      .n_first = (uint32_t)c->first, .columns = ps_divisor_of(c->columns),
                      .at = s->planes);
+}
+
+/* The product (out, samples, P) as the outputs lie, (samples, out, P). */
+static ps_err put_outputs(const ps_cuda_pass *r, const ps_cuda_step *s,
+                          const conv_slice *c)
+{
+    const ps_cuda_value *out = ps_cuda_output_of(r, s);
+    return PS_LAUNCH(r->plan->gpu, swap, c->count, PS_CUDA_NAME(s), .x = r->plan->swapped,
+                     .y = ps_values_from(out->at, c->at), .b = (uint32_t)c->samples,
+                     .a = ps_divisor_of(c->out), .inner = ps_divisor_of(out->plane));
+}
+
+/* The outputs' gradient as products read it. */
+static ps_err get_gradient(const ps_cuda_pass *r, const ps_cuda_step *s,
+                           const conv_slice *c)
+{
+    const ps_cuda_value *out = ps_cuda_output_of(r, s);
+    return PS_LAUNCH(r->plan->gpu, swap, c->count, PS_CUDA_NAME(s),
+                     .x = ps_values_from(out->grad, c->at), .y = r->plan->swapped,
+                     .b = (uint32_t)c->out, .a = ps_divisor_of(c->samples),
+                     .inner = ps_divisor_of(out->plane));
 }
 
 /* *plan NULL: the layer computes this direction of itself by products. */
@@ -55,7 +73,6 @@ static ps_err library_plan(const ps_cuda_pass *r, const ps_cuda_step *s,
 
 static ps_err multiply_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
-    const ps_cuda_value *out = ps_cuda_output_of(r, s);
     for (int64_t first = 0; first < r->n; first += s->slice) {
         conv_slice c = slice_at(r, s, first);
         ps_values columns;
@@ -68,8 +85,9 @@ static ps_err multiply_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
                                               .lda = c.window,
                                               .b = columns,
                                               .ldb = c.columns,
-                                              .c = ps_values_from(out->at, c.at),
-                                              .ldc = c.ld}));
+                                              .c = r->plan->swapped,
+                                              .ldc = c.columns}));
+        PS_TRY(put_outputs(r, s, &c));
     }
     return PS_OK;
 }
@@ -85,24 +103,24 @@ ps_err ps_cuda_conv_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
                                 r->plan->scratch, PS_CUDA_NAME(s)));
     else
         PS_TRY(multiply_forward(r, s));
-    return ps_cuda_add_bias(r, s, r->n * out->plane, out->channels);
+    return ps_cuda_add_bias(r, s, out->plane, out->channels);
 }
 
-static ps_err multiply_backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s,
-                                       ps_values dy)
+static ps_err multiply_backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     for (int64_t first = 0; first < r->n; first += s->slice) {
         conv_slice c = slice_at(r, s, first);
         ps_values columns;
         PS_TRY(make_columns(r, s, &c, &columns));
+        PS_TRY(get_gradient(r, s, &c));
         PS_TRY(ps_cuda_multiply(
             r, PS_CUDA_NAME(s),
             (ps_gpu_gemm){.tb = true,
                           .m = c.out,
                           .n = c.window,
                           .k = c.columns,
-                          .a = ps_values_from(dy, c.at),
-                          .lda = c.ld,
+                          .a = r->plan->swapped,
+                          .lda = c.columns,
                           .b = columns,
                           .ldb = c.columns,
                           .beta = r->accumulate || first > 0 ? 1.0f : 0.0f,
@@ -117,7 +135,7 @@ static ps_err conv_backward_bias(const ps_cuda_pass *r, const ps_cuda_step *s)
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
     float *db = ps_cuda_grad(r->plan, s->node->layer->bias);
     if (!db) return PS_OK;
-    ps_rows rows = ps_rows_of(r->n * out->plane);
+    ps_rows rows = ps_rows_of(r->n, out->channels, out->plane);
     PS_TRY(PS_LAUNCH(r->plan->gpu, row_sums, out->channels * rows.parts.by,
                      PS_CUDA_NAME(s), .x = out->grad, .parts = r->plan->parts,
                      .rows = rows));
@@ -126,38 +144,35 @@ static ps_err conv_backward_bias(const ps_cuda_pass *r, const ps_cuda_step *s)
                      .add = r->accumulate);
 }
 
-static ps_err multiply_backward_input(const ps_cuda_pass *r, const ps_cuda_step *s,
-                                      ps_values dy)
+static ps_err multiply_backward_input(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0);
     for (int64_t first = 0; first < r->n; first += s->slice) {
         conv_slice c = slice_at(r, s, first);
-        PS_TRY(ps_cuda_multiply(
-            r, PS_CUDA_NAME(s),
-            (ps_gpu_gemm){.ta = true,
-                          .m = c.window,
-                          .n = c.columns,
-                          .k = c.out,
-                          .a = ps_cuda_weight(r, s),
-                          .lda = c.window,
-                          .b = ps_values_from(dy, c.at),
-                          .ldb = c.ld,
-                          .beta = s->direct && s->add[0] ? 1.0f : 0.0f,
-                          .c = s->direct ? in->grad : ps_floats(r->plan->scratch),
-                          .ldc = c.columns}));
-        if (s->direct) continue;
         int64_t inputs = c.samples * in->plane;
+        PS_TRY(get_gradient(r, s, &c));
+        PS_TRY(ps_cuda_multiply(r, PS_CUDA_NAME(s),
+                                (ps_gpu_gemm){.ta = true,
+                                              .m = c.window,
+                                              .n = c.columns,
+                                              .k = c.out,
+                                              .a = ps_cuda_weight(r, s),
+                                              .lda = c.window,
+                                              .b = r->plan->swapped,
+                                              .ldb = c.columns,
+                                              .c = ps_floats(r->plan->scratch),
+                                              .ldc = c.columns}));
         PS_TRY(PS_LAUNCH(r->plan->gpu, col2im, in->channels * inputs, PS_CUDA_NAME(s),
-                         .col = r->plan->scratch, .dx = in->grad, .n = (uint32_t)r->n,
-                         .n_first = (uint32_t)first, .inputs = ps_divisor_of(inputs),
-                         .columns = (uint32_t)c.columns, .at = s->planes,
-                         .add = s->add[0]));
+                         .col = r->plan->scratch, .dx = in->grad,
+                         .channels = (uint32_t)in->channels, .n_first = (uint32_t)first,
+                         .inputs = ps_divisor_of(inputs), .columns = (uint32_t)c.columns,
+                         .at = s->planes, .add = s->add[0]));
     }
     return PS_OK;
 }
 
 /* In 16 bits the library writes the gradient in 16 bits too, as autocast does. */
-static ps_err backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values dy)
+static ps_err backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_plan *p = r->plan;
     const ps_tensor *t = &p->options->spec->tensors[s->node->layer->weight];
@@ -165,32 +180,30 @@ static ps_err backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s, ps_v
     bool narrow = ps_gpu_format(p->gpu) != PS_FORMAT_FP32;
     ps_conv_plan *plan;
     PS_TRY(library_plan(r, s, PS_CONV_BACKWARD_WEIGHT, !narrow && r->accumulate, &plan));
-    if (!plan) return multiply_backward_weight(r, s, dy);
-    PS_TRY(ps_conv_plan_run(plan, ps_cuda_input_of(r, s, 0)->at.at,
-                            narrow ? p->weight_grad16.at : dw, dy.at, p->scratch,
-                            PS_CUDA_NAME(s)));
+    if (!plan) return multiply_backward_weight(r, s);
+    PS_TRY(ps_conv_plan_run(
+        plan, ps_cuda_input_of(r, s, 0)->at.at, narrow ? p->weight_grad16.at : dw,
+        ps_cuda_output_of(r, s)->grad.at, p->scratch, PS_CUDA_NAME(s)));
     if (!narrow) return PS_OK;
     return PS_LAUNCH(p->gpu, pass, (int64_t)t->count, PS_CUDA_NAME(s),
                      .x = p->weight_grad16, .y = ps_floats(dw), .add = r->accumulate);
 }
 
-static ps_err backward_input(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values dy)
+static ps_err backward_input(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0);
     ps_conv_plan *plan;
     if (!in->grad.at) return PS_OK;
     PS_TRY(library_plan(r, s, PS_CONV_BACKWARD_DATA, s->add[0], &plan));
-    if (!plan) return multiply_backward_input(r, s, dy);
-    return ps_conv_plan_run(plan, in->grad.at, ps_cuda_weight(r, s).at, dy.at,
-                            r->plan->scratch, PS_CUDA_NAME(s));
+    if (!plan) return multiply_backward_input(r, s);
+    return ps_conv_plan_run(plan, in->grad.at, ps_cuda_weight(r, s).at,
+                            ps_cuda_output_of(r, s)->grad.at, r->plan->scratch,
+                            PS_CUDA_NAME(s));
 }
 
 ps_err ps_cuda_conv_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
-    const ps_cuda_value *out = ps_cuda_output_of(r, s);
-    ps_values dy;
-    PS_TRY(ps_cuda_factor(r, s, out->grad, ps_cuda_count(r, out), r->plan->grad16, &dy));
-    PS_TRY(backward_weight(r, s, dy));
+    PS_TRY(backward_weight(r, s));
     PS_TRY(conv_backward_bias(r, s));
-    return backward_input(r, s, dy);
+    return backward_input(r, s);
 }

@@ -13,20 +13,20 @@ typedef struct conv_entry {
 } conv_entry;
 
 struct ps_cuda_conv_plans {
-    ps_cuda_convs convs;
+    ps_conv_library *library;
     ps_format format;
     size_t most_bytes;
     conv_entry *entries;
     int n_entries, capacity;
 };
 
-ps_err ps_cuda_conv_plans_create(const ps_cuda_convs *convs, ps_format format,
+ps_err ps_cuda_conv_plans_create(ps_conv_library *library, ps_format format,
                                  size_t most_bytes, ps_cuda_conv_plans **out)
 {
     *out = NULL;
-    if (!convs->library) return PS_OK;
+    if (!library) return PS_OK;
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "convolutions"));
-    (*out)->convs = *convs;
+    (*out)->library = library;
     (*out)->format = format;
     (*out)->most_bytes = most_bytes;
     return PS_OK;
@@ -58,12 +58,6 @@ void ps_cuda_conv_plans_limit(ps_cuda_conv_plans *p, size_t most_bytes)
     if (p) p->most_bytes = most_bytes;
 }
 
-bool ps_cuda_conv_is_direct(const ps_layer *l)
-{
-    return l->kernel[0] == 1 && l->kernel[1] == 1 && l->stride[0] == 1 &&
-           l->stride[1] == 1 && l->padding[0] == 0 && l->padding[1] == 0;
-}
-
 static ps_conv_shape shape_of(const ps_cuda_conv_plans *p, const conv_entry *e)
 {
     const ps_layer *l = e->layer;
@@ -88,7 +82,7 @@ static ps_err append(ps_cuda_conv_plans *p, conv_entry e)
         p->capacity = capacity;
     }
     ps_conv_shape shape = shape_of(p, &e);
-    PS_TRY(ps_conv_plan_create(p->convs.library, &shape, p->most_bytes, &e.plan));
+    PS_TRY(ps_conv_plan_create(p->library, &shape, p->most_bytes, &e.plan));
     p->entries[p->n_entries++] = e;
     return PS_OK;
 }
@@ -97,7 +91,7 @@ ps_err ps_cuda_conv_plans_find(ps_cuda_conv_plans *p, const ps_layer *layer,
                                ps_conv_kind kind, int64_t n, bool add, ps_conv_plan **out)
 {
     *out = NULL;
-    if (!p || (!p->convs.all && ps_cuda_conv_is_direct(layer))) return PS_OK;
+    if (!p) return PS_OK;
     for (int i = 0; i < p->n_entries; i++) {
         const conv_entry *e = &p->entries[i];
         if (e->layer != layer || e->kind != kind || e->n != n || e->add != add) continue;

@@ -11,7 +11,7 @@
 typedef struct cuda_device {
     ps_device base;
     ps_gpu *gpu;
-    ps_cuda_convs convs;
+    ps_conv_library *convs; // NULL: none
     bool no_graphs;
     const ps_cuda_resident *resident; // of the stream, while there is one
 } cuda_device;
@@ -39,7 +39,7 @@ static void cuda_close(ps_device **device)
 {
     cuda_device *d = (cuda_device *)(void *)*device;
     if (d->gpu) ps_gpu_enter(d->gpu);
-    ps_conv_library_close(&d->convs.library);
+    ps_conv_library_close(&d->convs);
     ps_gpu_close(&d->gpu);
     free(d);
     *device = NULL;
@@ -67,10 +67,9 @@ static ps_err open_convs(cuda_device *d, const ps_device_options *options)
     const char *word = options->cudnn ? options->cudnn : "auto";
     const ps_conv_library_options library = {
         .queue = ps_gpu_native(d->gpu, PS_GPU_COMPUTE), .tf32 = options->tf32};
-    d->convs.all = strcmp(word, "on") == 0;
     if (strcmp(word, "off") == 0) return PS_OK;
-    ps_err err = ps_conv_library_open(&library, &d->convs.library);
-    if (err != PS_ERR_UNSUPPORTED || d->convs.all) return err;
+    ps_err err = ps_conv_library_open(&library, &d->convs);
+    if (err != PS_ERR_UNSUPPORTED || strcmp(word, "on") == 0) return err;
     PS_INFO("device", "convolutions without cuDNN: %s", ps_err_message());
     return PS_OK;
 }
@@ -100,9 +99,9 @@ static void cuda_describe(const ps_device *device, char *out, size_t bytes)
     const cuda_device *d = (const cuda_device *)(const void *)device;
     ps_gpu_describe(d->gpu, out, bytes);
     size_t n = strlen(out);
-    if (!d->convs.library || n + 3 > bytes) return;
+    if (!d->convs || n + 3 > bytes) return;
     memcpy(out + n, ", ", 3);
-    ps_conv_library_describe(d->convs.library, out + n + 2, bytes - n - 2);
+    ps_conv_library_describe(d->convs, out + n + 2, bytes - n - 2);
 }
 
 static void cuda_program_destroy(ps_program **program)
@@ -131,7 +130,7 @@ static ps_err cuda_program_create(ps_device *device, const ps_program_options *o
     ps_err err = ps_gpu_enter(gpu_of(*out));
     if (err == PS_OK) err = ps_model_graph_init(&p->graph, options->spec);
     if (err == PS_OK)
-        err = ps_cuda_run_init(&p->run, gpu_of(*out), &d->convs, &p->options, &p->graph,
+        err = ps_cuda_run_init(&p->run, gpu_of(*out), d->convs, &p->options, &p->graph,
                                resident_of(p), d->no_graphs);
     if (err != PS_OK) cuda_program_destroy(out);
     return err;

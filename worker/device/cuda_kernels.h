@@ -1,8 +1,9 @@
 /* The CUDA device's kernels: what each thread computes, as plain inline functions.
  *
- * Images lie channel by channel on the GPU, (C, N, H, W): a convolution is then one
- * product of matrices for the whole batch, in both directions, and a channel's values are
- * neighbours for batch norm. Flat values lie as everywhere, (N, features).
+ * Images lie as in PyTorch, (N, C, H, W): cuDNN's kernels for exact float32 take them so,
+ * and copy those in any other order first. Channel by channel, (C, N, H, W), a
+ * convolution would be one product of matrices for the whole batch: our own way, for
+ * where cuDNN is not, copies them instead.
  *
  * A flat kernel `name` is a struct of arguments ps_k_name and ps_k_name_at(args, i),
  * called once for each i below the launch's count; calls write to different places. A sum

@@ -10,7 +10,7 @@ static ps_err norm_stats(const ps_cuda_pass *r, const ps_cuda_step *s)
     const ps_cuda_plan *p = r->plan;
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0);
-    ps_rows rows = ps_rows_of(r->n * in->plane);
+    ps_rows rows = ps_rows_of(r->n, in->channels, in->plane);
     bool training = r->training;
     if (training && rows.length == 1)
         return ps_err_set(PS_ERR_SHAPE,
@@ -37,7 +37,8 @@ static ps_err norm_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
                      .mean = s->mean, .inv = s->inv,
                      .weight = ps_cuda_param(p, l->weight),
                      .bias = ps_cuda_param(p, l->bias), .y = out->at,
-                     .row = ps_divisor_of(r->n * in->plane), .relu = s->node->relu);
+                     .plane = ps_divisor_of(in->plane),
+                     .channels = ps_divisor_of(in->channels), .relu = s->node->relu);
 }
 
 static ps_err norm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
@@ -46,7 +47,7 @@ static ps_err norm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
     const ps_values y = s->node->relu ? out->at : (ps_values){0};
-    ps_rows rows = ps_rows_of(r->n * in->plane);
+    ps_rows rows = ps_rows_of(r->n, in->channels, in->plane);
     PS_TRY(PS_LAUNCH(p->gpu, norm_dots, in->channels * rows.parts.by, PS_CUDA_NAME(s),
                      .x = in->at, .dy = out->grad, .y = y, .mean = s->mean, .inv = s->inv,
                      .parts = p->parts, .rows = rows));
@@ -59,7 +60,8 @@ static ps_err norm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
                      .x = in->at, .dy = out->grad, .y = y, .mean = s->mean, .inv = s->inv,
                      .weight = ps_cuda_param(p, l->weight), .mean_dy = p->mean_dy,
                      .mean_dot = p->mean_dot, .dx = in->grad,
-                     .row = ps_divisor_of(r->n * in->plane), .add = s->add[0]);
+                     .plane = ps_divisor_of(in->plane),
+                     .channels = ps_divisor_of(in->channels), .add = s->add[0]);
 }
 
 /* ----------------------------------------------------------- layers without weights */
@@ -82,25 +84,21 @@ static ps_err drop(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x, ps
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0);
     int64_t groups = (in->features + 7) / 8;
-    return PS_LAUNCH(
-        r->plan->gpu, dropout, r->n * groups, PS_CUDA_NAME(s), .x = x, .y = y,
-        .positions = r->positions, .key = r->key, .n = (uint32_t)r->n,
-        .features = (uint32_t)in->features, .groups = ps_divisor_of(groups),
-        .plane = ps_divisor_of(in->image ? in->plane : in->features),
-        .id = (uint32_t)l->dropout_id, .threshold = ps_dropout_threshold(l->p),
-        .scale = ps_dropout_scale(l->p), .add = add);
+    return PS_LAUNCH(r->plan->gpu, dropout, r->n * groups, PS_CUDA_NAME(s), .x = x,
+                     .y = y, .positions = r->positions, .key = r->key,
+                     .features = (uint32_t)in->features, .groups = ps_divisor_of(groups),
+                     .id = (uint32_t)l->dropout_id,
+                     .threshold = ps_dropout_threshold(l->p),
+                     .scale = ps_dropout_scale(l->p), .add = add);
 }
 
-/* Images to features; back: features to images. */
-static ps_err flatten(const ps_cuda_pass *r, const ps_cuda_step *s, bool back,
-                      ps_values x, ps_values y, bool add)
+/* The same values in the same order: where both lie in one place (cuda_plan.h), nothing
+ * is to be done. */
+static ps_err flatten(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x,
+                      ps_values y, bool add)
 {
-    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0);
-    if (!in->image) return move(r, s, ps_cuda_count(r, in), x, y, add);
-    int64_t a = back ? r->n : in->channels, b = back ? in->channels : r->n;
-    return PS_LAUNCH(r->plan->gpu, swap, ps_cuda_count(r, in), PS_CUDA_NAME(s), .x = x,
-                     .y = y, .b = (uint32_t)b, .a = ps_divisor_of(a),
-                     .inner = ps_divisor_of(in->plane), .add = add);
+    if (x.at == y.at) return PS_OK;
+    return move(r, s, ps_cuda_count(r, ps_cuda_input_of(r, s, 0)), x, y, add);
 }
 
 ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
@@ -130,7 +128,7 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
         if (r->training) return drop(r, s, in->at, out->at, false);
         return move(r, s, ps_cuda_count(r, in), in->at, out->at, false);
     case PS_LAYER_FLATTEN:
-        return flatten(r, s, false, in->at, out->at, false);
+        return flatten(r, s, in->at, out->at, false);
     case PS_LAYER_ADD:
         return PS_LAUNCH(gpu, sum, ps_cuda_count(r, out), PS_CUDA_NAME(s), .a = in->at,
                          .b = ps_cuda_input_of(r, s, 1)->at, .y = out->at,
@@ -188,7 +186,7 @@ static ps_err plain_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     case PS_LAYER_DROPOUT:
         return drop(r, s, out->grad, in->grad, s->add[0]);
     case PS_LAYER_FLATTEN:
-        return flatten(r, s, true, out->grad, in->grad, s->add[0]);
+        return flatten(r, s, out->grad, in->grad, s->add[0]);
     case PS_LAYER_LOG_SOFTMAX:
         return PS_LAUNCH(gpu, log_softmax_grad, r->n, PS_CUDA_NAME(s), .y = out->at.at,
                          .dy = out->grad.at, .dx = in->grad.at,

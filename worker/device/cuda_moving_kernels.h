@@ -11,25 +11,25 @@ typedef struct ps_dropout_words {
     uint32_t key[2], epoch;
 } ps_dropout_words;
 
-/* y (B, A, inner) = or += x (A, B, inner): images to features and back, and a batch in
- * row-major order to channel by channel. Count: all elements. */
+/* y (B, A, inner) = x (A, B, inner): images to what a convolution's products read and
+ * write, and back. Count: all elements. */
 typedef struct ps_k_swap {
     ps_values x, y;
     uint32_t b;
     ps_divisor a, inner;
-    bool add;
 } ps_k_swap;
 
 PS_ARITH void ps_k_swap_at(const ps_k_swap *k, uint32_t i)
 {
     ps_divided row = ps_divide(i, k->inner), at = ps_divide(row.q, k->a);
     size_t from = ((size_t)at.r * k->b + at.q) * k->inner.by + row.r;
-    ps_set(k->y, i, ps_get(k->x, from), k->add);
+    ps_set(k->y, i, ps_get(k->x, from), false);
 }
 
-/* A batch that has arrived, and its step's key. Count: the images' elements. */
+/* A batch that has arrived, and its step's key. Count: x's elements. */
 typedef struct ps_k_take {
-    ps_k_swap images; // A: samples, B: channels
+    ps_values x_in, x;
+    uint32_t n; // samples
     const int32_t *labels_in;
     const uint32_t *positions_in;
     int32_t *labels;
@@ -39,9 +39,9 @@ typedef struct ps_k_take {
 
 PS_ARITH void ps_k_take_at(const ps_k_take *k, uint32_t i)
 {
-    ps_k_swap_at(&k->images, i);
+    ps_set(k->x, i, ps_get(k->x_in, i), false);
     if (i == 0) *k->key = k->value;
-    if (i >= k->images.a.by) return;
+    if (i >= k->n) return;
     k->labels[i] = k->labels_in[i];
     k->positions[i] = k->positions_in[i];
 }

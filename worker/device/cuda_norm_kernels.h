@@ -16,10 +16,9 @@ PS_ARITH ps_sums ps_k_norm_sums_lane(const ps_k_norm_sums *k, uint32_t block,
                                      uint32_t lane)
 {
     ps_row_part p = ps_row_part_of(&k->rows, block);
-    const ps_values x = ps_values_from(k->x, (size_t)p.row * k->rows.length);
-    float x0 = ps_get(x, 0), sum = 0.0f, square = 0.0f;
+    float x0 = ps_get(k->x, ps_row_at(&k->rows, p.row, 0)), sum = 0.0f, square = 0.0f;
     for (uint32_t i = p.begin + lane; i < p.end; i += PS_SUM_LANES) {
-        float d = ps_get(x, i) - x0;
+        float d = ps_get(k->x, ps_row_at(&k->rows, p.row, i)) - x0;
         sum += d;
         square += d * d;
     }
@@ -52,7 +51,7 @@ PS_ARITH void ps_k_norm_stats_at(const ps_k_norm_stats *k, uint32_t c)
     }
     ps_sums s = ps_parts_total(k->parts, &k->rows, c);
     double n = (double)k->rows.length, shift = s.a / n;
-    double mean = (double)ps_get(k->x, (size_t)c * k->rows.length) + shift;
+    double mean = (double)ps_get(k->x, ps_row_at(&k->rows, c, 0)) + shift;
     double var = s.b / n - shift * shift;
     if (var < 0.0) var = 0.0;
     k->mean[c] = (float)mean;
@@ -62,17 +61,17 @@ PS_ARITH void ps_k_norm_stats_at(const ps_k_norm_stats *k, uint32_t c)
     k->running_var[c] = ps_norm_running(k->running_var[c], unbiased, k->momentum);
 }
 
-/* Count: C * row. weight and bias may be NULL: 1 and 0. */
+/* Images (n, C, plane); count: all elements. weight and bias may be NULL: 1 and 0. */
 typedef struct ps_k_norm {
     ps_values x, y;
     const float *mean, *inv, *weight, *bias;
-    ps_divisor row;
+    ps_divisor plane, channels;
     bool relu;
 } ps_k_norm;
 
 PS_ARITH void ps_k_norm_at(const ps_k_norm *k, uint32_t i)
 {
-    uint32_t c = ps_divide(i, k->row).q;
+    uint32_t c = ps_divide(ps_divide(i, k->plane).q, k->channels).r;
     float v = ps_norm_value(ps_get(k->x, i), k->mean[c], k->inv[c],
                             k->weight ? k->weight[c] : 1, k->bias ? k->bias[c] : 0);
     ps_set(k->y, i, k->relu ? ps_relu(v) : v, false);
@@ -91,13 +90,13 @@ PS_ARITH ps_sums ps_k_norm_dots_lane(const ps_k_norm_dots *k, uint32_t block,
                                      uint32_t lane)
 {
     ps_row_part p = ps_row_part_of(&k->rows, block);
-    size_t row = (size_t)p.row * k->rows.length;
     float mean = k->mean[p.row], inv = k->inv[p.row], sum = 0.0f, dot = 0.0f;
     for (uint32_t i = p.begin + lane; i < p.end; i += PS_SUM_LANES) {
-        float dy = ps_get(k->dy, row + i);
-        if (k->y.at) dy = ps_relu_grad(ps_get(k->y, row + i), dy);
+        size_t at = ps_row_at(&k->rows, p.row, i);
+        float dy = ps_get(k->dy, at);
+        if (k->y.at) dy = ps_relu_grad(ps_get(k->y, at), dy);
         sum += dy;
-        dot += dy * ((ps_get(k->x, row + i) - mean) * inv);
+        dot += dy * ((ps_get(k->x, at) - mean) * inv);
     }
     ps_sums s = {sum, dot};
     return s;
@@ -128,13 +127,13 @@ PS_ARITH void ps_k_norm_grad_sums_at(const ps_k_norm_grad_sums *k, uint32_t c)
 typedef struct ps_k_norm_grad {
     ps_values x, dy, y, dx;
     const float *mean, *inv, *weight, *mean_dy, *mean_dot;
-    ps_divisor row;
+    ps_divisor plane, channels;
     bool add;
 } ps_k_norm_grad;
 
 PS_ARITH void ps_k_norm_grad_at(const ps_k_norm_grad *k, uint32_t i)
 {
-    uint32_t c = ps_divide(i, k->row).q;
+    uint32_t c = ps_divide(ps_divide(i, k->plane).q, k->channels).r;
     float dy = ps_get(k->dy, i);
     if (k->y.at) dy = ps_relu_grad(ps_get(k->y, i), dy);
     float g =

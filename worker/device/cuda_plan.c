@@ -56,9 +56,8 @@ static ps_err plan_value(ps_cuda_plan *p, int edge)
     ps_cuda_value *v = &p->values[edge];
     const ps_dims *d = &p->graph->edges[edge].dims;
     *v = (ps_cuda_value){.slot = PS_NO_SLOT, .grad_slot = PS_NO_SLOT};
-    v->image = d->n == 3;
     v->features = ps_dims_count(d);
-    v->channels = v->image ? d->d[0] : v->features;
+    v->channels = d->d[0];
     v->plane = v->features / v->channels;
     v->at.format = v->grad.format = format_of(p, edge);
     if (v->features <= PS_INDEX_MAX / p->options->max_batch) return PS_OK;
@@ -95,12 +94,10 @@ static ps_err plan_step(ps_cuda_plan *p, int node)
     s->slot[0] = s->slot[1] = PS_NO_SLOT;
     switch (l->kind) {
     case PS_LAYER_CONV2D:
-        s->direct = ps_cuda_conv_is_direct(l);
         s->slice =
             PS_CUDA_COLUMN_BYTES / (4 * window_size(l) * l->out.d[1] * l->out.d[2]);
         if (s->slice < 1) s->slice = 1;
-        if (s->direct || s->slice > p->options->max_batch)
-            s->slice = p->options->max_batch;
+        if (s->slice > p->options->max_batch) s->slice = p->options->max_batch;
         break;
     case PS_LAYER_MAX_POOL2D:
         PS_TRY(
@@ -118,6 +115,27 @@ static ps_err plan_step(ps_cuda_plan *p, int node)
     return PS_OK;
 }
 
+/* Whether the node changes nothing but the shape of a value that nobody else reads. */
+static bool is_view(const ps_cuda_plan *p, const ps_model_node *node)
+{
+    const ps_cuda_value *in = &p->values[node->in[0]], *out = &p->values[node->out];
+    return node->layer->kind == PS_LAYER_FLATTEN && node->out != p->graph->output &&
+           p->graph->edges[node->in[0]].flat_reader && in->at.format == out->at.format;
+}
+
+/* Places for the output, which lives on where it is the input's own. */
+static ps_err plan_output(ps_cuda_plan *p, int node)
+{
+    const ps_model_node *n = &p->graph->nodes[node];
+    int *slot = &p->values[n->out].slot;
+    p->steps[node].view = is_view(p, n);
+    if (p->steps[node].view)
+        *slot = p->values[n->in[0]].slot;
+    else
+        PS_TRY(ps_memory_plan_take(&p->memory, value_bytes(p, n->out), slot));
+    return plan_step(p, node);
+}
+
 /* Without training a value lives until its last reader has run. */
 static ps_err plan_forward(ps_cuda_plan *p)
 {
@@ -125,10 +143,9 @@ static ps_err plan_forward(ps_cuda_plan *p)
     PS_TRY(ps_memory_plan_take(&p->memory, value_bytes(p, 0), &p->values[0].slot));
     for (int i = 0; i < g->n_nodes; i++) {
         const ps_model_node *node = &g->nodes[i];
-        int *slot = &p->values[node->out].slot;
-        PS_TRY(ps_memory_plan_take(&p->memory, value_bytes(p, node->out), slot));
-        PS_TRY(plan_step(p, i));
-        for (int k = 0; k < node->n_in && !p->options->training; k++) {
+        PS_TRY(plan_output(p, i));
+        bool keep = p->options->training || p->steps[i].view;
+        for (int k = 0; k < node->n_in && !keep; k++) {
             bool twice = k == 1 && node->in[1] == node->in[0];
             if (g->edges[node->in[k]].last_reader == i && !twice)
                 ps_memory_plan_give(&p->memory, p->values[node->in[k]].slot);
@@ -146,6 +163,12 @@ static ps_err plan_gradient(ps_cuda_plan *p, int edge, bool *has_part)
     return ps_memory_plan_take(&p->memory, value_bytes(p, edge), &v->grad_slot);
 }
 
+/* A view's gradients are its input's: they are given back by the step before. */
+static void plan_view_gradient(ps_cuda_plan *p, const ps_model_node *node)
+{
+    p->values[node->in[0]].grad_slot = p->values[node->out].grad_slot;
+}
+
 /* Follows the backward pass: what a step has done with is free for the steps before. */
 static ps_err plan_backward(ps_cuda_plan *p)
 {
@@ -156,6 +179,10 @@ static ps_err plan_backward(ps_cuda_plan *p)
         const ps_model_node *node = &g->nodes[i];
         ps_cuda_value *out = &p->values[node->out];
         if (!g->edges[node->out].needs_grad) continue;
+        if (p->steps[i].view) {
+            plan_view_gradient(p, node);
+            continue;
+        }
         for (int k = 0; k < node->n_in; k++)
             PS_TRY(plan_gradient(p, node->in[k], &p->steps[i].add[k]));
         ps_memory_plan_give(&p->memory, out->grad_slot);
@@ -192,9 +219,9 @@ static ps_err allocate_values(ps_cuda_plan *p)
 }
 
 /* The library's plans for the largest batch, by which the scratch is measured. */
-static ps_err plan_library(ps_cuda_plan *p, const ps_cuda_convs *convs)
+static ps_err plan_library(ps_cuda_plan *p, ps_conv_library *library)
 {
-    PS_TRY(ps_cuda_conv_plans_create(convs, ps_gpu_format(p->gpu),
+    PS_TRY(ps_cuda_conv_plans_create(library, ps_gpu_format(p->gpu),
                                      (size_t)PS_CUDA_COLUMN_BYTES, &p->convs));
     int64_t n = p->options->max_batch;
     for (int i = 0; i < p->graph->n_nodes; i++) {
@@ -213,10 +240,16 @@ static ps_err plan_library(ps_cuda_plan *p, const ps_cuda_convs *convs)
     return PS_OK;
 }
 
+static ps_err take_factors(ps_cuda_plan *p, size_t n, const char *what, ps_values *out)
+{
+    out->format = ps_gpu_format(p->gpu);
+    return ps_gpu_take(p->gpu, n * ps_format_bytes(out->format), what, &out->at);
+}
+
 /* Columns and sums that steps need for a moment: the largest of each. */
 static ps_err allocate_scratch(ps_cuda_plan *p)
 {
-    int64_t columns = 0, parts = 0, channels = 0;
+    int64_t columns = 0, parts = 0, channels = 0, outputs = 0;
     for (int i = 0; i < p->graph->n_nodes; i++) {
         const ps_layer *l = p->graph->nodes[i].layer;
         const ps_cuda_value *out = &p->values[p->graph->nodes[i].out];
@@ -228,28 +261,24 @@ static ps_err allocate_scratch(ps_cuda_plan *p)
         if (row_parts > PS_ROW_PARTS_MAX) row_parts = PS_ROW_PARTS_MAX;
         if (out->channels * row_parts > parts) parts = out->channels * row_parts;
         if (out->channels > channels) channels = out->channels;
-        if (!conv || s->direct) continue;
+        if (!conv) continue;
         int64_t count = window_size(l) * s->slice * out->plane;
         if (count > PS_INDEX_MAX)
             return ps_err_set(PS_ERR_UNSUPPORTED,
                               "cuda: %s: the windows of one sample have %lld values",
                               ps_cuda_layer_name(l), (long long)count);
         if (count > columns) columns = count;
+        if (s->slice * out->features > outputs) outputs = s->slice * out->features;
     }
     size_t scratch = (size_t)columns * sizeof(float);
     size_t library = ps_cuda_conv_plans_bytes(p->convs);
     if (library > scratch) scratch = library;
     ps_cuda_conv_plans_limit(p->convs, scratch);
     PS_TRY(ps_gpu_take(p->gpu, scratch, "the columns of a convolution", &p->scratch));
+    PS_TRY(take_factors(p, (size_t)outputs, "the outputs of a convolution", &p->swapped));
     PS_TRY(ps_gpu_take(p->gpu, (size_t)parts * sizeof(ps_sums), "sums", &p->parts));
     PS_TRY(ps_gpu_take(p->gpu, (size_t)channels * sizeof(float), "sums", &p->mean_dy));
     return ps_gpu_take(p->gpu, (size_t)channels * sizeof(float), "sums", &p->mean_dot);
-}
-
-static ps_err take_factors(ps_cuda_plan *p, size_t n, const char *what, ps_values *out)
-{
-    out->format = ps_gpu_format(p->gpu);
-    return ps_gpu_take(p->gpu, n * ps_format_bytes(out->format), what, &out->at);
 }
 
 /* For products in 16 bits: the weights, and copies of factors that are float32. */
@@ -262,11 +291,12 @@ static ps_err allocate_factors(ps_cuda_plan *p)
         const ps_model_node *node = &p->graph->nodes[i];
         ps_layer_kind kind = node->layer->kind;
         if (kind != PS_LAYER_CONV2D && kind != PS_LAYER_LINEAR) continue;
+        size_t window = p->options->spec->tensors[node->layer->weight].count;
+        if (kind == PS_LAYER_CONV2D && window > weight) weight = window;
+        if (kind == PS_LAYER_CONV2D) continue; // what it reads it moves anyway
         size_t in = value_count(p, node->in[0]), out = value_count(p, node->out);
         if (p->values[node->in[0]].at.format != format && in > input) input = in;
         if (p->values[node->out].at.format != format && out > grad) grad = out;
-        size_t window = p->options->spec->tensors[node->layer->weight].count;
-        if (kind == PS_LAYER_CONV2D && window > weight) weight = window;
     }
     if (p->convs && p->options->training)
         PS_TRY(
@@ -358,7 +388,7 @@ static ps_err create_events(ps_cuda_plan *p)
     return PS_OK;
 }
 
-ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, const ps_cuda_convs *convs,
+ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, ps_conv_library *library,
                          const ps_program_options *options, const ps_model_graph *graph,
                          const ps_cuda_resident *resident)
 {
@@ -370,7 +400,7 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, const ps_cuda_convs *conv
         PS_TRY(plan_value(p, e));
     PS_TRY(plan_forward(p));
     if (options->training) PS_TRY(plan_backward(p));
-    PS_TRY(plan_library(p, convs));
+    PS_TRY(plan_library(p, library));
     PS_TRY(allocate_arenas(p));
     PS_TRY(allocate_values(p));
     PS_TRY(allocate_scratch(p));
@@ -383,10 +413,11 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, const ps_cuda_convs *conv
 void ps_cuda_plan_fini(ps_cuda_plan *p)
 {
     if (p->resident) p->params = p->grads = NULL; // not ours
-    void *const taken[] = {
-        p->params,    p->grads,        p->buffers,         p->base,  p->scratch,
-        p->parts,     p->mean_dy,      p->mean_dot,        p->total, p->input16.at,
-        p->grad16.at, p->weights16.at, p->weight_grad16.at};
+    void *const taken[] = {p->params,       p->grads,           p->buffers,
+                           p->base,         p->scratch,         p->swapped.at,
+                           p->parts,        p->mean_dy,         p->mean_dot,
+                           p->total,        p->input16.at,      p->grad16.at,
+                           p->weights16.at, p->weight_grad16.at};
     for (size_t i = 0; p->gpu && i < sizeof taken / sizeof *taken; i++)
         ps_gpu_give(p->gpu, taken[i]);
     for (int i = 0; i < p->n_groups; i++) {

@@ -13,10 +13,9 @@
 #include "memory_plan.h"
 #include "model_graph.h"
 
-/* A value of the graph: images (channels, n, plane), or flat (n, features). */
+/* A value of the graph: (n, channels, plane), or flat (n, features). */
 typedef struct ps_cuda_value {
     int64_t channels, plane, features; // flat: channels = features, plane 1
-    bool image;
     int slot, grad_slot;
     ps_values at, grad; // grad.at NULL: not needed
 } ps_cuda_value;
@@ -24,7 +23,7 @@ typedef struct ps_cuda_value {
 typedef struct ps_cuda_step {
     const ps_model_node *node;
     bool add[2];       // backward: the input's gradient has a part already
-    bool direct;       // CONV2D 1x1: its input is its own im2col
+    bool view;         // FLATTEN: its output lies where its input does
     int64_t slice;     // CONV2D: samples whose columns are made at a time
     ps_planes planes;  // CONV2D and pooling
     uint8_t *place;    // MAX_POOL2D
@@ -66,6 +65,8 @@ typedef struct ps_cuda_plan {
     ps_cuda_conv_plans *convs; // of a library; NULL: none
     void
         *scratch; // im2col's columns, and the gradient of them, or what the library needs
+    ps_values
+        swapped; // a convolution's outputs, or their gradients, (channels, n, plane)
     /* Where products take 16 bits (else nowhere): the weights, at their places in the
      * arena; and copies of an input and of a gradient that lie in float32. */
     ps_values weights16, input16, grad16;
@@ -75,9 +76,10 @@ typedef struct ps_cuda_plan {
     ps_sums *total;            // loss
 } ps_cuda_plan;
 
-/* The plan borrows all of them; resident may be NULL, and has the program's parameters.
- * It is safe for fini after a failure, which names the layer and what was asked for. */
-ps_err ps_cuda_plan_init(ps_cuda_plan *plan, ps_gpu *gpu, const ps_cuda_convs *convs,
+/* The plan borrows all of them; library may be NULL, as may resident, and has the
+ * program's parameters. It is safe for fini after a failure, which names the layer and
+ * what was asked for. */
+ps_err ps_cuda_plan_init(ps_cuda_plan *plan, ps_gpu *gpu, ps_conv_library *library,
                          const ps_program_options *options, const ps_model_graph *graph,
                          const ps_cuda_resident *resident);
 void ps_cuda_plan_fini(ps_cuda_plan *plan);

@@ -66,15 +66,14 @@ PS_ARITH void ps_k_sum_at(const ps_k_sum *k, uint32_t i)
 }
 
 /* y = or += x * scale where the draw keeps the element, else 0 (rng.h); the same for the
- * gradient. One call for eight features of one sample, which share their draws. Flat
- * values: plane is the number of features. Count: n * groups. */
+ * gradient. One call for eight features of one sample, which share their draws. Count:
+ * n * groups. */
 typedef struct ps_k_dropout {
     ps_values x, y;
     const uint32_t *positions; // (n)
     const ps_dropout_words *key;
-    uint32_t n, features;
+    uint32_t features;
     ps_divisor groups; // ceil(features / 8), of a sample
-    ps_divisor plane;
     uint32_t id, threshold;
     float scale;
     bool add;
@@ -89,8 +88,7 @@ PS_ARITH void ps_k_dropout_at(const ps_k_dropout *k, uint32_t i)
     for (uint32_t d = 0; d < 8; d++) {
         uint32_t e = sample.r * 8 + d;
         if (e >= k->features) return;
-        ps_divided at = ps_divide(e, k->plane); // channel, place
-        size_t to = ((size_t)at.q * k->n + sample.q) * k->plane.by + at.r;
+        size_t to = (size_t)sample.q * k->features + e;
         bool keep = (words[d / 2] >> (16 * (d % 2)) & 0xFFFFu) >= k->threshold;
         ps_set(k->y, to, keep ? ps_get(k->x, to) * k->scale : 0.0f, k->add);
     }

@@ -54,13 +54,13 @@ ps_err ps_cuda_run_result(ps_cuda_run *run, ps_pass_result *out)
 
 /* ----------------------------------------------------------------------------- life */
 
-ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, const ps_cuda_convs *convs,
+ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, ps_conv_library *library,
                         const ps_program_options *options, const ps_model_graph *graph,
                         const ps_cuda_resident *resident, bool no_graphs)
 {
     size_t arena = options->spec->arena_count * sizeof(float);
     *run = (ps_cuda_run){0};
-    PS_TRY(ps_cuda_plan_init(&run->plan, gpu, convs, options, graph, resident));
+    PS_TRY(ps_cuda_plan_init(&run->plan, gpu, library, options, graph, resident));
     PS_TRY(ps_cuda_batch_init(&run->batch, gpu, options->max_batch,
                               run->plan.values[0].features));
     ps_cuda_graphs_init(&run->graphs, gpu, run->plan.n_groups, no_graphs);
@@ -211,11 +211,7 @@ static ps_err begin_pass(ps_cuda_run *run, const ps_batch *batch, const ps_pass 
 static ps_err bring_inputs(ps_cuda_run *run, const ps_batch *batch, const ps_pass *pass)
 {
     ps_cuda_plan *p = &run->plan;
-    const ps_cuda_value *x = &p->values[0];
-    const ps_cuda_input input = {.at = x->at,
-                                 .channels = x->image ? x->channels : 1,
-                                 .plane = x->image ? x->plane : x->features};
-    PS_TRY(ps_cuda_batch_take(&run->batch, batch, &input, pass->dropout));
+    PS_TRY(ps_cuda_batch_take(&run->batch, batch, p->values[0].at, pass->dropout));
     // nothing reads the old ones: the host has what the pass before has made of them
     PS_TRY(bring_buffers(run, pass));
     PS_TRY(bring_weights(run, pass));

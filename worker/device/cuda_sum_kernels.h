@@ -10,26 +10,38 @@ typedef struct ps_sums {
     double a, b;
 } ps_sums;
 
-/* Rows of `length` values in parts, one block each, so that few long rows fill the GPU:
- * block = row * parts + part. */
+/* What a batch's images (n, rows, plane) have of each channel: rows of n * plane values,
+ * in parts, one block each, so that few long rows fill the GPU: block = row * parts +
+ * part. */
 typedef struct ps_rows {
     uint32_t length, part_length; // of the last part: what is left
-    ps_divisor parts;
+    uint32_t rows;
+    ps_divisor parts, plane;
 } ps_rows;
 
 /* Parts short enough for a lane's sum in float32: 32 values. */
 enum { PS_ROW_PART = 32 * PS_SUM_LANES, PS_ROW_PARTS_MAX = 64 };
 
-PS_ARITH ps_rows ps_rows_of(int64_t length)
+PS_ARITH ps_rows ps_rows_of(int64_t n, int64_t rows, int64_t plane)
 {
     ps_rows r;
+    int64_t length = n * plane;
     int64_t parts = (length + PS_ROW_PART - 1) / PS_ROW_PART;
     if (parts > PS_ROW_PARTS_MAX) parts = PS_ROW_PARTS_MAX;
     r.length = (uint32_t)length;
     r.part_length = (uint32_t)((length + parts - 1) / parts);
     // the rounding may leave the last ones empty
     r.parts = ps_divisor_of((length + r.part_length - 1) / r.part_length);
+    r.rows = (uint32_t)rows;
+    r.plane = ps_divisor_of(plane);
     return r;
+}
+
+/* Where the row's value lies. */
+PS_ARITH size_t ps_row_at(const ps_rows *rows, uint32_t row, uint32_t i)
+{
+    ps_divided at = ps_divide(i, rows->plane);
+    return ((size_t)at.q * rows->rows + row) * rows->plane.by + at.r;
 }
 
 typedef struct ps_row_part {
@@ -68,10 +80,9 @@ typedef struct ps_k_row_sums {
 PS_ARITH ps_sums ps_k_row_sums_lane(const ps_k_row_sums *k, uint32_t block, uint32_t lane)
 {
     ps_row_part p = ps_row_part_of(&k->rows, block);
-    const ps_values x = ps_values_from(k->x, (size_t)p.row * k->rows.length);
     float sum = 0.0f;
     for (uint32_t i = p.begin + lane; i < p.end; i += PS_SUM_LANES)
-        sum += ps_get(x, i);
+        sum += ps_get(k->x, ps_row_at(&k->rows, p.row, i));
     ps_sums s = {sum, 0.0};
     return s;
 }

@@ -175,11 +175,11 @@ PS_ARITH void ps_k_avg_pool_grad_at(const ps_k_avg_pool_grad *k, uint32_t i)
     ps_set(k->dx, i, g / (float)(p->kernel[0] * p->kernel[1]), k->add);
 }
 
-/* col (C * kh * kw, samples * out plane) of the samples from n_first on, of x (C, n,
+/* col (C * kh * kw, samples * out plane) of the samples from n_first on, of x (n, C,
  * H, W). One call fills a window of one channel. Count: C * columns. */
 typedef struct ps_k_im2col {
     ps_values x, col;
-    uint32_t n, n_first;
+    uint32_t channels, n_first;
     ps_divisor columns; // samples * out plane
     ps_planes at;
 } ps_k_im2col;
@@ -189,7 +189,7 @@ PS_ARITH void ps_k_im2col_at(const ps_k_im2col *k, uint32_t i)
     const ps_planes *p = &k->at;
     ps_divided c = ps_divide(i, k->columns);
     ps_spot s = ps_spot_at(c.r, p->out_plane, p->out_row); // plane: the sample
-    size_t plane = (size_t)c.q * k->n + k->n_first + s.plane;
+    size_t plane = ((size_t)k->n_first + s.plane) * k->channels + c.q;
     const ps_values x = ps_values_from(k->x, plane * p->in_plane.by);
     int32_t top = s.h * p->stride[0] - p->padding[0];
     int32_t left = s.w * p->stride[1] - p->padding[1];
@@ -210,7 +210,7 @@ PS_ARITH void ps_k_im2col_at(const ps_k_im2col *k, uint32_t i)
 typedef struct ps_k_col2im {
     const float *col;
     ps_values dx;
-    uint32_t n, n_first;
+    uint32_t channels, n_first;
     ps_divisor inputs; // samples * in plane
     uint32_t columns;  // samples * out plane
     ps_planes at;
@@ -234,7 +234,7 @@ PS_ARITH void ps_k_col2im_at(const ps_k_col2im *k, uint32_t i)
                      (size_t)(a * p->out_w + b)];
         }
     }
-    size_t plane = (size_t)c.q * k->n + k->n_first + s.plane;
+    size_t plane = ((size_t)k->n_first + s.plane) * k->channels + c.q;
     size_t to = plane * p->in_plane.by + (size_t)(s.h * p->in_w + s.w);
     ps_set(k->dx, to, g, k->add);
 }

@@ -35,6 +35,10 @@ struct ps_conv_library {
 /* The descriptors of a plan, in the order of their making. */
 enum { MOST_DESCRIPTORS = 16, MOST_CANDIDATES = 64, POINTERS = 4 };
 
+/* The engine that takes every shape. cuDNN 9.19 ranks it last, but for images of one
+ * channel, where it ranks it before others that round as little. */
+enum { GENERIC_ENGINE = 0 };
+
 struct ps_conv_plan {
     ps_conv_library *lib;
     descriptor made[MOST_DESCRIPTORS];
@@ -180,13 +184,12 @@ static ps_err make_tensor(ps_conv_plan *p, int64_t id, cudnnDataType_t type,
     return finalize(p, *out, "a tensor");
 }
 
-/* To cuDNN they are (n, C, H, W) with these strides. */
 static ps_err make_images(ps_conv_plan *p, int64_t id, const ps_conv_shape *s,
                           const int64_t size[3], descriptor *out)
 {
     const int64_t plane = size[1] * size[2];
     const int64_t dims[4] = {s->n, size[0], size[1], size[2]};
-    const int64_t strides[4] = {plane, s->n * plane, size[2], 1};
+    const int64_t strides[4] = {size[0] * plane, plane, size[2], 1};
     return make_tensor(p, id, type_of(s->format), dims, strides, out);
 }
 
@@ -376,10 +379,11 @@ static ps_err try_candidate(ps_conv_plan *p, descriptor candidate, size_t most_b
 }
 
 static ps_err choose(ps_conv_plan *p, ps_format format, descriptor *candidates, int64_t n,
-                     size_t most_bytes)
+                     size_t most_bytes, bool generic)
 {
     for (int64_t i = 0; i < n && !p->execution; i++) {
         if (!examine(p, format, candidates[i], &p->engine)) continue;
+        if (p->engine == GENERIC_ENGINE && !generic) continue;
         PS_TRY(try_candidate(p, candidates[i], most_bytes));
         if (!p->execution) continue;
         p->made[p->n_made++] = candidates[i]; // the plan's from now on
@@ -410,7 +414,8 @@ static ps_err rank(ps_conv_plan *p, descriptor graph, cudnnBackendHeurMode_t mod
     return PS_OK;
 }
 
-/* By what cuDNN has learnt of the GPU's model; else what runs everywhere. */
+/* By what cuDNN has learnt of the GPU's model; else what runs everywhere; else the
+ * generic engine. */
 static ps_err find_execution(ps_conv_plan *p, const ps_conv_shape *s, size_t most_bytes)
 {
     static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A,
@@ -425,10 +430,10 @@ static ps_err find_execution(ps_conv_plan *p, const ps_conv_shape *s, size_t mos
             CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &candidates[made]);
         if (rc != CUDNN_STATUS_SUCCESS) err = cudnn_error(lib, rc, "a candidate");
     }
-    for (int m = 0; m < 2 && err == PS_OK && !p->execution; m++) {
+    for (int m = 0; m < 4 && err == PS_OK && !p->execution; m++) {
         int64_t n;
-        err = rank(p, graph, modes[m], candidates, &n);
-        if (err == PS_OK) err = choose(p, s->format, candidates, n, most_bytes);
+        err = rank(p, graph, modes[m % 2], candidates, &n);
+        if (err == PS_OK) err = choose(p, s->format, candidates, n, most_bytes, m >= 2);
     }
     for (int i = 0; i < made; i++)
         if (candidates[i]) lib->BackendDestroyDescriptor(candidates[i]);
