@@ -60,6 +60,7 @@ struct ps_gpu {
     range ranges[256];
     int n_ranges;
     ps_gpu_graph *capturing; // NULL: no
+    bool forked;             // what the side queue is given belongs to the capture
 };
 
 struct ps_gpu_event {
@@ -237,7 +238,8 @@ static void run_until(ps_gpu *gpu, ps_gpu_queue which, size_t position)
 static void append(ps_gpu *gpu, ps_gpu_queue which, op o)
 {
     ps_gpu_graph *g = gpu->capturing;
-    if (which != PS_GPU_COMPUTE || o.kind == OP_COPY || o.kind == OP_AWAIT)
+    bool captured = which == PS_GPU_COMPUTE || (which == PS_GPU_SIDE && gpu->forked);
+    if (!captured || o.kind == OP_COPY || o.kind == OP_AWAIT)
         broken("a capture holds something else than launches", "graph");
     if (g->n == g->capacity) {
         g->capacity = g->capacity ? g->capacity * 2 : 64;
@@ -254,7 +256,7 @@ static void check_not_capturing(const ps_gpu *gpu)
 static void push_locked(ps_gpu *gpu, ps_gpu_queue which, op o)
 {
     bool launch = o.kind != OP_COPY && o.kind != OP_AWAIT;
-    if (launch && which == PS_GPU_COMPUTE) host_gpu_counted.launches++;
+    if (launch && which != PS_GPU_EXCHANGE) host_gpu_counted.launches++;
     queue *q = &gpu->queues[which];
     if (q->n == q->capacity) {
         q->capacity = q->capacity ? q->capacity * 2 : 256;
@@ -427,6 +429,30 @@ ps_err ps_gpu_await(ps_gpu *gpu, ps_gpu_queue which, ps_gpu_event *event)
     return err;
 }
 
+static void follow(ps_gpu *gpu, ps_gpu_queue which, ps_gpu_queue other)
+{
+    pthread_mutex_lock(&gpu->lock);
+    push_locked(gpu, which,
+                (op){.kind = OP_AWAIT, .other = other, .position = gpu->queues[other].n});
+    pthread_mutex_unlock(&gpu->lock);
+}
+
+ps_err ps_gpu_fork(ps_gpu *gpu)
+{
+    if (gpu->forked) broken("forked already", "fork");
+    gpu->forked = true;
+    if (!gpu->capturing) follow(gpu, PS_GPU_SIDE, PS_GPU_COMPUTE);
+    return PS_OK;
+}
+
+ps_err ps_gpu_join(ps_gpu *gpu)
+{
+    if (!gpu->forked) broken("not forked", "join");
+    gpu->forked = false;
+    if (!gpu->capturing) follow(gpu, PS_GPU_COMPUTE, PS_GPU_SIDE);
+    return PS_OK;
+}
+
 ps_err ps_gpu_passed(ps_gpu *gpu, ps_gpu_event *event, bool *passed)
 {
     if (event->queue != PS_GPU_EXCHANGE) check_not_capturing(gpu);
@@ -499,6 +525,7 @@ ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue which, ps_kernel kernel, const vo
 {
     if (count < 0 || count > PS_INDEX_MAX) broken("a count out of range", who);
     op o = {.kind = OP_LAUNCH, .kernel = kernel, .count = count};
+    if (which == PS_GPU_SIDE && !gpu->forked) broken("beside nothing", who);
     own_args(&o, args, args_bytes(kernel));
     check_args(gpu, &o, who);
     return push(gpu, which, o);
@@ -537,6 +564,7 @@ ps_err ps_gpu_capture_begin(ps_gpu *gpu)
 ps_err ps_gpu_capture_end(ps_gpu *gpu, ps_gpu_graph **out)
 {
     if (!gpu->capturing) broken("no capture was begun", "graph");
+    if (gpu->forked) broken("a capture ends before the side queue is joined", "graph");
     *out = gpu->capturing;
     gpu->capturing = NULL;
     host_gpu_counted.captures++;
@@ -547,6 +575,7 @@ void ps_gpu_capture_cancel(ps_gpu *gpu)
 {
     ps_gpu_graph *graph = gpu->capturing;
     gpu->capturing = NULL;
+    gpu->forked = false;
     ps_gpu_graph_destroy(gpu, &graph);
 }
 

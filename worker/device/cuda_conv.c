@@ -134,14 +134,13 @@ static ps_err conv_backward_bias(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
     float *db = ps_cuda_grad(r->plan, s->node->layer->bias);
-    if (!db) return PS_OK;
     ps_rows rows = ps_rows_of(r->n, out->channels, out->plane);
-    PS_TRY(PS_LAUNCH(r->plan->gpu, row_sums, out->channels * rows.parts.by,
-                     PS_CUDA_NAME(s), .x = out->grad, .parts = r->plan->parts,
-                     .rows = rows));
-    return PS_LAUNCH(r->plan->gpu, row_total, out->channels, PS_CUDA_NAME(s),
-                     .parts = r->plan->parts, .y = db, .rows = rows,
-                     .add = r->accumulate);
+    PS_TRY(PS_LAUNCH_ON(r->plan->gpu, PS_GPU_SIDE, row_sums,
+                        out->channels * rows.parts.by, PS_CUDA_NAME(s), .x = out->grad,
+                        .parts = r->plan->parts, .rows = rows));
+    return PS_LAUNCH_ON(r->plan->gpu, PS_GPU_SIDE, row_total, out->channels,
+                        PS_CUDA_NAME(s), .parts = r->plan->parts, .y = db, .rows = rows,
+                        .add = r->accumulate);
 }
 
 static ps_err multiply_backward_input(const ps_cuda_pass *r, const ps_cuda_step *s)
@@ -203,7 +202,10 @@ static ps_err backward_input(const ps_cuda_pass *r, const ps_cuda_step *s)
 
 ps_err ps_cuda_conv_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
+    bool bias = s->node->layer->bias != PS_NONE;
+    if (bias) PS_TRY(ps_gpu_fork(r->plan->gpu));
+    if (bias) PS_TRY(conv_backward_bias(r, s));
     PS_TRY(backward_weight(r, s));
-    PS_TRY(conv_backward_bias(r, s));
-    return backward_input(r, s);
+    PS_TRY(backward_input(r, s));
+    return bias ? ps_gpu_join(r->plan->gpu) : PS_OK;
 }

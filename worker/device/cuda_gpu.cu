@@ -19,6 +19,7 @@ struct ps_gpu {
     int index;
     cudaDeviceProp prop;
     cudaStream_t queues[PS_GPU_QUEUES];
+    cudaEvent_t forked, joined; // of the side queue
     cublasHandle_t blas;
     void *workspace;
     ps_format format;
@@ -226,6 +227,8 @@ static ps_err open_gpu(ps_gpu *gpu, bool tf32)
     PS_TRY(check_format(gpu));
     for (int q = 0; q < PS_GPU_QUEUES; q++)
         CUDA("queue", cudaStreamCreateWithFlags(&gpu->queues[q], cudaStreamNonBlocking));
+    CUDA("queue", cudaEventCreateWithFlags(&gpu->forked, cudaEventDisableTiming));
+    CUDA("queue", cudaEventCreateWithFlags(&gpu->joined, cudaEventDisableTiming));
     BLAS("cuBLAS", cublasCreate(&gpu->blas));
     BLAS("cuBLAS", cublasSetStream(gpu->blas, gpu->queues[PS_GPU_COMPUTE]));
     // sums stay float32, whatever the product writes
@@ -261,6 +264,8 @@ void ps_gpu_close(ps_gpu **out)
     if (!gpu) return;
     if (gpu->blas) cublasDestroy(gpu->blas);
     ps_gpu_give(gpu, gpu->workspace);
+    if (gpu->forked) cudaEventDestroy(gpu->forked);
+    if (gpu->joined) cudaEventDestroy(gpu->joined);
     for (int q = 0; q < PS_GPU_QUEUES; q++)
         if (gpu->queues[q]) cudaStreamDestroy(gpu->queues[q]);
     free(gpu);
@@ -405,6 +410,20 @@ ps_err ps_gpu_record(ps_gpu *gpu, ps_gpu_event *event, ps_gpu_queue queue)
 ps_err ps_gpu_await(ps_gpu *gpu, ps_gpu_queue queue, ps_gpu_event *event)
 {
     CUDA("event", cudaStreamWaitEvent(gpu->queues[queue], event->event, 0));
+    return PS_OK;
+}
+
+ps_err ps_gpu_fork(ps_gpu *gpu)
+{
+    CUDA("fork", cudaEventRecord(gpu->forked, gpu->queues[PS_GPU_COMPUTE]));
+    CUDA("fork", cudaStreamWaitEvent(gpu->queues[PS_GPU_SIDE], gpu->forked, 0));
+    return PS_OK;
+}
+
+ps_err ps_gpu_join(ps_gpu *gpu)
+{
+    CUDA("join", cudaEventRecord(gpu->joined, gpu->queues[PS_GPU_SIDE]));
+    CUDA("join", cudaStreamWaitEvent(gpu->queues[PS_GPU_COMPUTE], gpu->joined, 0));
     return PS_OK;
 }
 

@@ -24,6 +24,7 @@ typedef enum ps_gpu_queue {
     PS_GPU_UPLOAD,
     PS_GPU_DOWNLOAD,
     PS_GPU_EXCHANGE, // of the exchange's thread
+    PS_GPU_SIDE,     // compute's, between ps_gpu_fork and ps_gpu_join
     PS_GPU_QUEUES
 } ps_gpu_queue;
 
@@ -89,13 +90,20 @@ ps_err ps_gpu_passed(ps_gpu *gpu, ps_gpu_event *event, bool *passed);
 /* Blocks until it has passed; an error of the work before it is given here. */
 ps_err ps_gpu_sync(ps_gpu *gpu, ps_gpu_event *event, const char *who);
 
+/* Small launches go to the side queue, beside what compute does in the meantime: fork, it
+ * waits for what compute is given until now; join, compute waits for it. Also in a
+ * capture. */
+ps_err ps_gpu_fork(ps_gpu *gpu);
+ps_err ps_gpu_join(ps_gpu *gpu);
+
 /* Queues a kernel (cuda_kernels.h): args is its struct, copied.
  * count: of a flat kernel's calls, of a sum kernel's blocks; at most PS_INDEX_MAX. */
 ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue queue, ps_kernel kernel, const void *args,
                      int64_t count, const char *who);
 
 /* From begin to end or cancel, launches and products on the compute queue are not queued
- * but become a graph, arguments included; nothing else is called in between. *out is
+ * but become a graph, arguments included, and so do those on the side queue from fork to
+ * join; nothing else is called in between. *out is
  * owned by the caller; cancel keeps the message of the error that led to it. */
 ps_err ps_gpu_capture_begin(ps_gpu *gpu);
 ps_err ps_gpu_capture_end(ps_gpu *gpu, ps_gpu_graph **out);

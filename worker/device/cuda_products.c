@@ -78,40 +78,41 @@ ps_err ps_cuda_linear_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
 }
 
 /* dweight (out, in) = dy (n, out)^T x (n, in). */
-static ps_err linear_backward_params(const ps_cuda_pass *r, const ps_cuda_step *s,
+static ps_err linear_backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s,
                                      ps_values dy)
 {
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
-    const ps_layer *l = s->node->layer;
+    float *dw = ps_cuda_grad(r->plan, s->node->layer->weight);
     ps_values x;
     PS_TRY(ps_cuda_factor(r, s, in->at, ps_cuda_count(r, in), r->plan->input16, &x));
-    bool add = r->accumulate;
-    PS_TRY(
-        ps_cuda_multiply(r, PS_CUDA_NAME(s),
-                         (ps_gpu_gemm){.ta = true,
-                                       .m = out->features,
-                                       .n = in->features,
-                                       .k = r->n,
-                                       .a = dy,
-                                       .lda = out->features,
-                                       .b = x,
-                                       .ldb = in->features,
-                                       .beta = add ? 1.0f : 0.0f,
-                                       .c = ps_floats(ps_cuda_grad(r->plan, l->weight)),
-                                       .ldc = in->features}));
-    if (l->bias == PS_NONE) return PS_OK;
-    return PS_LAUNCH(r->plan->gpu, column_total, out->features, PS_CUDA_NAME(s),
-                     .x = out->grad, .y = ps_cuda_grad(r->plan, l->bias),
-                     .n = (uint32_t)r->n, .columns = (uint32_t)out->features, .add = add);
+    return ps_cuda_multiply(r, PS_CUDA_NAME(s),
+                            (ps_gpu_gemm){.ta = true,
+                                          .m = out->features,
+                                          .n = in->features,
+                                          .k = r->n,
+                                          .a = dy,
+                                          .lda = out->features,
+                                          .b = x,
+                                          .ldb = in->features,
+                                          .beta = r->accumulate ? 1.0f : 0.0f,
+                                          .c = ps_floats(dw),
+                                          .ldc = in->features});
+}
+
+static ps_err linear_backward_bias(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_cuda_value *out = ps_cuda_output_of(r, s);
+    return PS_LAUNCH_ON(
+        r->plan->gpu, PS_GPU_SIDE, column_total, out->features, PS_CUDA_NAME(s),
+        .x = out->grad, .y = ps_cuda_grad(r->plan, s->node->layer->bias),
+        .n = (uint32_t)r->n, .columns = (uint32_t)out->features, .add = r->accumulate);
 }
 
 /* dx (n, in) = dy (n, out) weight (out, in). */
-ps_err ps_cuda_linear_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
+static ps_err linear_backward_input(const ps_cuda_pass *r, const ps_cuda_step *s,
+                                    ps_values dy)
 {
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
-    ps_values dy;
-    PS_TRY(ps_cuda_factor(r, s, out->grad, ps_cuda_count(r, out), r->plan->grad16, &dy));
-    PS_TRY(linear_backward_params(r, s, dy));
     if (!in->grad.at) return PS_OK;
     return ps_cuda_multiply(r, PS_CUDA_NAME(s),
                             (ps_gpu_gemm){.m = r->n,
@@ -124,4 +125,17 @@ ps_err ps_cuda_linear_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
                                           .beta = s->add[0] ? 1.0f : 0.0f,
                                           .c = in->grad,
                                           .ldc = in->features});
+}
+
+ps_err ps_cuda_linear_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_cuda_value *out = ps_cuda_output_of(r, s);
+    bool bias = s->node->layer->bias != PS_NONE;
+    ps_values dy;
+    if (bias) PS_TRY(ps_gpu_fork(r->plan->gpu));
+    if (bias) PS_TRY(linear_backward_bias(r, s));
+    PS_TRY(ps_cuda_factor(r, s, out->grad, ps_cuda_count(r, out), r->plan->grad16, &dy));
+    PS_TRY(linear_backward_weight(r, s, dy));
+    PS_TRY(linear_backward_input(r, s, dy));
+    return bias ? ps_gpu_join(r->plan->gpu) : PS_OK;
 }
