@@ -24,6 +24,7 @@ typedef struct cuda_stream {
     uint32_t n_blocks;
     ps_verdict *verdict, *verdict_home; // on the GPU, and pinned
     ps_gpu_event *marked, *waited, *told;
+    bool untold; // the last verdict is not on its way home
     bool params_pinned;
 } cuda_stream;
 
@@ -95,9 +96,20 @@ static ps_err stream_wait_compute(ps_device_stream *base)
     return ps_gpu_await(s->gpu, PS_GPU_EXCHANGE, s->resident.announced);
 }
 
+static ps_err tell(cuda_stream *s)
+{
+    if (!s->untold) return PS_OK;
+    s->untold = false;
+    PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->verdict_home, s->verdict,
+                           sizeof *s->verdict, who));
+    return ps_gpu_record(s->gpu, s->told, PS_GPU_EXCHANGE);
+}
+
+/* No pass waits for the verdict's way home. */
 static ps_err stream_release_compute(ps_device_stream *base)
 {
-    return ps_gpu_record(of(base)->gpu, of(base)->resident.released, PS_GPU_EXCHANGE);
+    PS_TRY(ps_gpu_record(of(base)->gpu, of(base)->resident.released, PS_GPU_EXCHANGE));
+    return tell(of(base));
 }
 
 static ps_err stream_mark(ps_device_stream *base)
@@ -212,7 +224,7 @@ static ps_err queue_check(cuda_stream *s, uint64_t t, bool alone)
                         .alone = alone);
 }
 
-/* Clips, steps where the verdict allows it, and sends the verdict home. */
+/* Clips, and steps where the verdict allows it. */
 static ps_err queue_step(cuda_stream *s, const ps_optimizer_step *step, double clip_norm)
 {
     if (clip_norm > 0) {
@@ -222,9 +234,8 @@ static ps_err queue_step(cuda_stream *s, const ps_optimizer_step *step, double c
                             .verdict = s->verdict));
     }
     PS_TRY(queue_optimizer(s, step, s->verdict, 0, s->at.spec->arena_count));
-    PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->verdict_home, s->verdict,
-                           sizeof *s->verdict, who));
-    return ps_gpu_record(s->gpu, s->told, PS_GPU_EXCHANGE);
+    s->untold = true;
+    return PS_OK;
 }
 
 static ps_err stream_step(ps_device_stream *base, const ps_optimizer_step *step,
@@ -247,6 +258,7 @@ static ps_err stream_scaled_step(ps_device_stream *base, const ps_optimizer_step
 
 static ps_err stream_scaled_step_made(ps_device_stream *base, bool *made)
 {
+    PS_TRY(tell(of(base)));
     PS_TRY(ps_gpu_sync(of(base)->gpu, of(base)->told, who));
     *made = of(base)->verdict_home->refused == 0;
     return PS_OK;
@@ -273,6 +285,7 @@ static ps_err stream_refused(ps_device_stream *base, bool wait, uint64_t *t, int
     cuda_stream *s = of(base);
     bool told = true;
     *t = 0;
+    PS_TRY(tell(s));
     if (wait)
         PS_TRY(ps_gpu_sync(s->gpu, s->told, who));
     else
