@@ -30,6 +30,7 @@
     X(act)                                                                               \
     X(act_grad)                                                                          \
     X(sum)                                                                               \
+    X(sum_grad)                                                                          \
     X(max_pool)                                                                          \
     X(max_pool_grad)                                                                     \
     X(avg_pool)                                                                          \

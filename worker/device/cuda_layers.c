@@ -142,15 +142,16 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
     return ps_err_set(PS_ERR_INTERNAL, "%s: no such layer", l->name);
 }
 
+/* One launch for the relu and both inputs: in a residual network they are large. */
 static ps_err add_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
-    for (int k = 0; k < s->node->n_in; k++) {
-        const ps_cuda_value *in = ps_cuda_input_of(r, s, k);
-        if (in->grad.at)
-            PS_TRY(move(r, s, ps_cuda_count(r, out), out->grad, in->grad, s->add[k]));
-    }
-    return PS_OK;
+    bool relu = s->node->relu && !s->node->relu_by_pool;
+    return PS_LAUNCH(r->plan->gpu, sum_grad, ps_cuda_count(r, out), PS_CUDA_NAME(s),
+                     .y = relu ? out->at : (ps_values){0}, .dy = out->grad,
+                     .a = ps_cuda_input_of(r, s, 0)->grad,
+                     .b = ps_cuda_input_of(r, s, 1)->grad, .add_a = s->add[0],
+                     .add_b = s->add[1]);
 }
 
 /* A folded relu before this pooling whose gradient the pooling takes. */
@@ -200,8 +201,9 @@ ps_err ps_cuda_layer_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
     ps_layer_kind kind = s->node->layer->kind;
-    // batch norm takes its relu's gradient itself
-    if (s->node->relu && !s->node->relu_by_pool && kind != PS_LAYER_BATCH_NORM2D)
+    // batch norm and sums take their relu's gradient themselves
+    bool own = kind == PS_LAYER_BATCH_NORM2D || kind == PS_LAYER_ADD;
+    if (s->node->relu && !s->node->relu_by_pool && !own)
         PS_TRY(PS_LAUNCH(r->plan->gpu, act_grad, ps_cuda_count(r, out), PS_CUDA_NAME(s),
                          .y = out->at, .dy = out->grad, .dx = out->grad,
                          .kind = PS_ACT_RELU));

@@ -65,6 +65,21 @@ PS_ARITH void ps_k_sum_at(const ps_k_sum *k, uint32_t i)
     ps_set(k->y, i, k->relu ? ps_relu(v) : v, false);
 }
 
+/* a, and b, = or += the gradient of their sum, behind its relu where its outputs y are
+ * somewhere; a or b is nowhere where nobody wants it. */
+typedef struct ps_k_sum_grad {
+    ps_values y, dy, a, b;
+    bool add_a, add_b;
+} ps_k_sum_grad;
+
+PS_ARITH void ps_k_sum_grad_at(const ps_k_sum_grad *k, uint32_t i)
+{
+    float g = ps_get(k->dy, i);
+    if (k->y.at) g = ps_relu_grad(ps_get(k->y, i), g);
+    if (k->a.at) ps_set(k->a, i, g, k->add_a);
+    if (k->b.at) ps_set(k->b, i, g, k->add_b);
+}
+
 /* y = or += x * scale where the draw keeps the element, else 0 (rng.h); the same for the
  * gradient. One call for eight features of one sample, which share their draws. Count:
  * n * groups. */
