@@ -342,6 +342,7 @@ static ps_err join_all(ps_joining *j)
     while (!joined && !ps_deadline_passed(deadline)) {
         PS_TRY(ps_interrupt_check());
         uint64_t nonce;
+        j->waiting_for[0] = '\0'; // known of a coordinator that is gone by now
         ps_err err = find_coordinator(j, o, deadline, &nonce);
         if (err == PS_OK) {
             PS_TRY(ask_or_look_again(j, o, nonce, deadline, &joined));

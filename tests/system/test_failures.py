@@ -125,6 +125,16 @@ class Joining(JobTest):
         self.assertEqual(self.wait_all(parts, 10), {"worker 0": 1})
         self.assertRegex(parts["worker 0"].text(), r"ERROR.*127\.0\.0\.1:\d+")
 
+    def test_a_coordinator_that_dies_while_others_join(self):
+        parts = self.start_job(2, 1, "net.join_timeout_ms=5000", "net.heartbeat_ms=100",
+                               skip=["server 1"])
+        parts["server 0"].wait_for("joined role=worker rank=0")
+        time.sleep(0.3)  # the worker has been told whom the coordinator waits for
+        parts["server 0"].popen.kill()
+        self.assertEqual(self.wait_all(parts, 10)["worker 0"], 1)
+        self.assertRegex(parts["worker 0"].text(),
+                         "ERROR.*no coordinator at .*is server 0 running")
+
     def test_a_coordinator_whose_name_never_resolves(self):
         parts = self.start_job(2, 1, "net.join_timeout_ms=1500", host="no-such-host.invalid",
                                skip=["server 0"])
