@@ -66,6 +66,13 @@ class Results(JobTest):
         self.assertRegex(shown, r"test +accuracy 0\.\d+, loss not finite")
         self.assertIsNone(self.summary()["test_loss"])
 
+    def test_without_test_samples_nothing_is_evaluated(self):
+        for mode in ("ps", "allreduce", "single"):
+            self.psrun("-m", mode, DIGITS, "data.kind=synthetic", "data.samples=64",
+                       "data.test_samples=0", "train.steps=4", "train.eval_every=1", out=mode)
+            s = self.summary(mode)
+            self.assertEqual((s["steps"], s["test_samples"], s["test_loss"]), (4, 0, None))
+
     def test_saved_weights_evaluate_to_the_same_figures(self):
         self.psrun("-s", 1, "-w", 2, DIGITS, *SHORT)
         trained = self.summary()

@@ -164,6 +164,7 @@ static ps_err make_synthetic(const ps_config *cfg, const ps_data_spec *spec,
         return ps_err_set(PS_ERR_CONFIG, "synthetic data has no files, \"%s\" is named",
                           spec->files[0]);
     bool train = split == PS_SPLIT_TRAIN;
+    if (!train && cfg->data.test_samples == 0) return PS_OK; // nothing is evaluated
     return ps_synthetic_make(cfg->data.seed, train ? 0 : 1,
                              train ? cfg->data.samples : cfg->data.test_samples, want,
                              n_classes, out);
