@@ -5,6 +5,7 @@
 
 #include "cli.h"
 #include "clock.h"
+#include "fd_limit.h"
 #include "mem.h"
 #include "server.h"
 #include "signal_watch.h"
@@ -112,6 +113,7 @@ out:
 int main(int argc, char **argv)
 {
     ps_mem_keep_freed();
+    ps_fd_limit_raise();
     ps_log_init("server", PS_LOG_INFO);
     ps_cli cli;
     bool interrupted = false;

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "cli.h"
+#include "fd_limit.h"
 #include "interrupt.h"
 #include "log.h"
 #include "mem.h"
@@ -42,6 +43,7 @@ int main(int argc, char **argv)
 {
     ps_cli cli;
     ps_mem_keep_freed();
+    ps_fd_limit_raise();
     ps_log_init("worker", PS_LOG_INFO);
     ps_err err = ps_cli_parse(&cli, &program, argc, argv, stdout);
     if (err == PS_OK && !cli.done) {

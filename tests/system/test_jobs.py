@@ -60,6 +60,15 @@ class Results(JobTest):
                                f"train.threads={threads}")
             self.assertEqual(len(re.findall("WARN +cores", shown)), warnings, shown)
 
+    def test_a_soft_limit_of_open_files_is_raised(self):
+        # A server of 4 shards and 3 workers needs more than 50.
+        with_limit = ["sh", "-c", 'ulimit -Sn 50 && exec "$@"', "sh"]
+        argv = self.psrun_argv("-s", 1, "-w", 3, DIGITS, "train.steps=2", "server.shards=4",
+                               "exchange.shm=off", "net.join_timeout_ms=3000")
+        done = subprocess.run([*with_limit, *argv], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stdout)
+
     def test_losses_that_are_not_finite_are_shown(self):
         shown = self.psrun("-m", "single", DIGITS, "train.epochs=1", "optimizer.name=sgd",
                            "optimizer.lr=1e8", "exchange.nan=allow")
