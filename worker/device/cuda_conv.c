@@ -103,6 +103,7 @@ ps_err ps_cuda_conv_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
                                 r->plan->scratch, PS_CUDA_NAME(s)));
     else
         PS_TRY(multiply_forward(r, s));
+    if (s->node->relu_by_pool) return PS_OK; // as is the bias
     return ps_cuda_add_bias(r, s, out->plane, out->channels);
 }
 

@@ -78,14 +78,15 @@ static ps_err move(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t n, ps_v
     return PS_LAUNCH(r->plan->gpu, pass, n, PS_CUDA_NAME(s), .x = x, .y = y, .add = add);
 }
 
+/* relu: of its gradient, too. */
 static ps_err drop(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x, ps_values y,
-                   bool add)
+                   ps_values relu, bool add)
 {
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0);
     int64_t groups = (in->features + 7) / 8;
     return PS_LAUNCH(r->plan->gpu, dropout, r->n * groups, PS_CUDA_NAME(s), .x = x,
-                     .y = y, .positions = r->positions, .key = r->key,
+                     .y = y, .relu = relu, .positions = r->positions, .key = r->key,
                      .features = (uint32_t)in->features, .groups = ps_divisor_of(groups),
                      .id = (uint32_t)l->dropout_id,
                      .threshold = ps_dropout_threshold(l->p),
@@ -99,6 +100,28 @@ static ps_err flatten(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x,
 {
     if (x.at == y.at) return PS_OK;
     return move(r, s, ps_cuda_count(r, ps_cuda_input_of(r, s, 0)), x, y, add);
+}
+
+/* The step before this pooling, if its folded relu is the pooling's: nobody else reads
+ * its outputs. */
+static const ps_model_node *relu_before(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_model_graph *g = r->plan->graph;
+    int producer = g->edges[s->node->in[0]].producer;
+    bool takes = producer != PS_NONE && g->nodes[producer].relu_by_pool;
+    return takes ? &g->nodes[producer] : NULL;
+}
+
+/* With bias and relu of a convolution before it, which leaves them to the pooling. */
+static ps_err max_pool(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    const ps_model_node *before = relu_before(r, s);
+    bool conv = before && before->layer->kind == PS_LAYER_CONV2D;
+    return PS_LAUNCH(r->plan->gpu, max_pool, ps_cuda_count(r, out), PS_CUDA_NAME(s),
+                     .x = in->at, .y = out->at, .place = s->place, .at = s->planes,
+                     .bias = conv ? ps_cuda_param(r->plan, before->layer->bias) : NULL,
+                     .channels = ps_divisor_of(in->channels), .relu = conv);
 }
 
 ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
@@ -119,13 +142,12 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
         return PS_LAUNCH(gpu, act, ps_cuda_count(r, in), PS_CUDA_NAME(s), .x = in->at,
                          .y = out->at, .kind = act_kind(l->kind));
     case PS_LAYER_MAX_POOL2D:
-        return PS_LAUNCH(gpu, max_pool, ps_cuda_count(r, out), PS_CUDA_NAME(s),
-                         .x = in->at, .y = out->at, .place = s->place, .at = s->planes);
+        return max_pool(r, s);
     case PS_LAYER_AVG_POOL2D:
         return PS_LAUNCH(gpu, avg_pool, ps_cuda_count(r, out), PS_CUDA_NAME(s),
                          .x = in->at, .y = out->at, .at = s->planes);
     case PS_LAYER_DROPOUT:
-        if (r->training) return drop(r, s, in->at, out->at, false);
+        if (r->training) return drop(r, s, in->at, out->at, (ps_values){0}, false);
         return move(r, s, ps_cuda_count(r, in), in->at, out->at, false);
     case PS_LAYER_FLATTEN:
         return flatten(r, s, in->at, out->at, false);
@@ -134,6 +156,7 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
                          .b = ps_cuda_input_of(r, s, 1)->at, .y = out->at,
                          .relu = s->node->relu);
     case PS_LAYER_LOG_SOFTMAX:
+        if (s->node->with_loss && r->loss) return PS_OK; // the loss makes both
         return PS_LAUNCH(gpu, log_softmax, r->n, PS_CUDA_NAME(s), .x = in->at.at,
                          .y = out->at.at, .classes = (uint32_t)in->features);
     case PS_LAYER_KIND_COUNT:
@@ -154,12 +177,21 @@ static ps_err add_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
                      .add_b = s->add[1]);
 }
 
-/* A folded relu before this pooling whose gradient the pooling takes. */
-static bool takes_relu(const ps_cuda_pass *r, const ps_cuda_step *s)
+/* A folded relu that a dropout alone reads: the dropout takes its gradient. */
+static bool relu_by_dropout(const ps_model_graph *g, const ps_model_node *node)
+{
+    const ps_model_edge *e = &g->edges[node->out];
+    bool product =
+        node->layer->kind == PS_LAYER_CONV2D || node->layer->kind == PS_LAYER_LINEAR;
+    return node->relu && product && e->n_readers == 1 && e->last_reader < g->n_nodes &&
+           g->nodes[e->last_reader].layer->kind == PS_LAYER_DROPOUT;
+}
+
+static bool drops_relu(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_model_graph *g = r->plan->graph;
     int producer = g->edges[s->node->in[0]].producer;
-    return producer != PS_NONE && g->nodes[producer].relu_by_pool;
+    return producer != PS_NONE && relu_by_dropout(g, &g->nodes[producer]);
 }
 
 /* Layers without parameters; their input needs a gradient. */
@@ -178,14 +210,15 @@ static ps_err plain_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     case PS_LAYER_MAX_POOL2D:
         return PS_LAUNCH(
             gpu, max_pool_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s), .dy = out->grad,
-            .y = takes_relu(r, s) ? out->at : (ps_values){0}, .place = s->place,
+            .y = relu_before(r, s) ? out->at : (ps_values){0}, .place = s->place,
             .dx = in->grad, .at = s->planes, .add = s->add[0]);
     case PS_LAYER_AVG_POOL2D:
         return PS_LAUNCH(gpu, avg_pool_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s),
                          .dy = out->grad, .dx = in->grad, .at = s->planes,
                          .add = s->add[0]);
     case PS_LAYER_DROPOUT:
-        return drop(r, s, out->grad, in->grad, s->add[0]);
+        return drop(r, s, out->grad, in->grad, drops_relu(r, s) ? in->at : (ps_values){0},
+                    s->add[0]);
     case PS_LAYER_FLATTEN:
         return flatten(r, s, out->grad, in->grad, s->add[0]);
     case PS_LAYER_LOG_SOFTMAX:
@@ -203,7 +236,8 @@ ps_err ps_cuda_layer_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     ps_layer_kind kind = s->node->layer->kind;
     // batch norm and sums take their relu's gradient themselves
     bool own = kind == PS_LAYER_BATCH_NORM2D || kind == PS_LAYER_ADD;
-    if (s->node->relu && !s->node->relu_by_pool && !own)
+    bool by_reader = s->node->relu_by_pool || relu_by_dropout(r->plan->graph, s->node);
+    if (s->node->relu && !by_reader && !own)
         PS_TRY(PS_LAUNCH(r->plan->gpu, act_grad, ps_cuda_count(r, out), PS_CUDA_NAME(s),
                          .y = out->at, .dy = out->grad, .dx = out->grad,
                          .kind = PS_ACT_RELU));
@@ -226,10 +260,13 @@ ps_err ps_cuda_loss_forward(const ps_cuda_pass *r)
 {
     const ps_cuda_plan *p = r->plan;
     const ps_cuda_value *out = &p->values[p->graph->output];
-    return PS_LAUNCH(p->gpu, loss, 1, "loss", .x = out->at.at, .labels = r->labels,
-                     .total = p->total, .n = (uint32_t)r->n,
-                     .classes = (uint32_t)out->features,
-                     .kind = loss_kind(p->options->spec->loss));
+    int producer = p->graph->edges[p->graph->output].producer;
+    bool folded = producer != PS_NONE && p->graph->nodes[producer].with_loss;
+    const ps_cuda_value *in = folded ? &p->values[p->graph->nodes[producer].in[0]] : NULL;
+    return PS_LAUNCH(
+        p->gpu, loss, 1, "loss", .x = out->at.at, .logits = in ? in->at.at : NULL,
+        .labels = r->labels, .total = p->total, .n = (uint32_t)r->n,
+        .classes = (uint32_t)out->features, .kind = loss_kind(p->options->spec->loss));
 }
 
 ps_err ps_cuda_loss_backward(const ps_cuda_pass *r, float grad_scale)

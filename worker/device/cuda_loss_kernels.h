@@ -11,13 +11,17 @@ typedef struct ps_k_log_softmax {
     uint32_t classes;
 } ps_k_log_softmax;
 
+PS_ARITH void ps_log_softmax_row(const float *x, float *y, uint32_t classes)
+{
+    float lse = ps_log_sum_exp(classes, x);
+    for (uint32_t c = 0; c < classes; c++)
+        y[c] = x[c] - lse;
+}
+
 PS_ARITH void ps_k_log_softmax_at(const ps_k_log_softmax *k, uint32_t row)
 {
-    const float *x = k->x + (size_t)row * k->classes;
-    float *y = k->y + (size_t)row * k->classes;
-    float lse = ps_log_sum_exp(k->classes, x);
-    for (uint32_t c = 0; c < k->classes; c++)
-        y[c] = x[c] - lse;
+    size_t at = (size_t)row * k->classes;
+    ps_log_softmax_row(k->x + at, k->y + at, k->classes);
 }
 
 typedef struct ps_k_log_softmax_grad {
@@ -48,9 +52,10 @@ typedef enum ps_cuda_loss {
 } ps_cuda_loss;
 
 /* total = the samples' losses, and how many of them have their largest output at the
- * label. One block. */
+ * label. One block. logits, if not NULL: of x, which becomes their log_softmax. */
 typedef struct ps_k_loss {
-    const float *x;
+    float *x;
+    const float *logits;
     const int32_t *labels;
     ps_sums *total;
     uint32_t n, classes;
@@ -68,7 +73,9 @@ PS_ARITH ps_sums ps_k_loss_lane(const ps_k_loss *k, uint32_t block, uint32_t lan
 {
     ps_sums s = {0.0, 0.0};
     for (uint32_t i = lane; i < k->n; i += PS_SUM_LANES) {
-        const float *x = k->x + (size_t)i * k->classes;
+        float *x = k->x + (size_t)i * k->classes;
+        if (k->logits)
+            ps_log_softmax_row(k->logits + (size_t)i * k->classes, x, k->classes);
         s.a += ps_loss_of(k, x, k->labels[i]);
         s.b += ps_argmax(k->classes, x) == k->labels[i] ? 1.0 : 0.0;
     }

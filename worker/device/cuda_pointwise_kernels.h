@@ -81,10 +81,10 @@ PS_ARITH void ps_k_sum_grad_at(const ps_k_sum_grad *k, uint32_t i)
 }
 
 /* y = or += x * scale where the draw keeps the element, else 0 (rng.h); the same for the
- * gradient. One call for eight features of one sample, which share their draws. Count:
- * n * groups. */
+ * gradient, with that of a relu before it where its outputs are somewhere. One call for
+ * eight features of one sample, which share their draws. Count: n * groups. */
 typedef struct ps_k_dropout {
-    ps_values x, y;
+    ps_values x, y, relu;
     const uint32_t *positions; // (n)
     const ps_dropout_words *key;
     uint32_t features;
@@ -105,7 +105,8 @@ PS_ARITH void ps_k_dropout_at(const ps_k_dropout *k, uint32_t i)
         if (e >= k->features) return;
         size_t to = (size_t)sample.q * k->features + e;
         bool keep = (words[d / 2] >> (16 * (d % 2)) & 0xFFFFu) >= k->threshold;
-        ps_set(k->y, to, keep ? ps_get(k->x, to) * k->scale : 0.0f, k->add);
+        float v = keep ? ps_get(k->x, to) * k->scale : 0.0f;
+        ps_set(k->y, to, k->relu.at ? ps_relu_grad(ps_get(k->relu, to), v) : v, k->add);
     }
 }
 

@@ -47,6 +47,14 @@ PS_ARITH float ps_get(ps_values v, size_t i)
     return v.format == PS_FORMAT_BF16 ? ps_float_of_bf16(bits) : ps_float_of_fp16(bits);
 }
 
+/* As it is read back once it is stored. */
+PS_ARITH float ps_rounded(float value, ps_format format)
+{
+    if (format == PS_FORMAT_FP32) return value;
+    return format == PS_FORMAT_BF16 ? ps_float_of_bf16(ps_bf16_of(value))
+                                    : ps_float_of_fp16(ps_fp16_of(value));
+}
+
 /* = or += value, rounded to the format. */
 PS_ARITH void ps_set(ps_values v, size_t i, float value, bool add)
 {

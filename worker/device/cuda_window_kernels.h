@@ -76,12 +76,17 @@ PS_ARITH ps_reach ps_reach_at(const ps_planes *p, int axis, int32_t at)
                        n_windows);
 }
 
-/* Each output: its window's maximum, and which of the window's places it was. Count:
- * outputs. */
+/* Each output: its window's maximum, and which of the window's places it was. relu: of x
+ * behind a bias (channels; NULL: none) and a relu, which nobody else reads. Count:
+ * outputs.
+ */
 typedef struct ps_k_max_pool {
     ps_values x, y;
     uint8_t *place;
     ps_planes at;
+    const float *bias;
+    ps_divisor channels;
+    bool relu;
 } ps_k_max_pool;
 
 PS_ARITH void ps_k_max_pool_at(const ps_k_max_pool *k, uint32_t i)
@@ -92,10 +97,12 @@ PS_ARITH void ps_k_max_pool_at(const ps_k_max_pool *k, uint32_t i)
     ps_window h = ps_window_at(s.h, p->stride[0], p->padding[0], p->kernel[0], p->in_h);
     ps_window w = ps_window_at(s.w, p->stride[1], p->padding[1], p->kernel[1], p->in_w);
     float best = -INFINITY;
+    float bias = k->bias ? k->bias[ps_divide(s.plane, k->channels).r] : 0.0f;
     int64_t place = h.skipped * p->kernel[1] + w.skipped;
     for (int64_t a = h.begin; a < h.end; a++) {
         for (int64_t b = w.begin; b < w.end; b++) {
             float v = ps_get(x, (size_t)(a * p->in_w + b));
+            if (k->relu) v = ps_rounded(ps_relu(k->bias ? v + bias : v), x.format);
             if (!ps_max_takes(v, best)) continue;
             best = v;
             place = (a - h.begin + h.skipped) * p->kernel[1] + b - w.begin + w.skipped;
