@@ -106,11 +106,27 @@ static void nonsense_is_survived(void **state)
     assert_int_equal(ps_shm_connect("pstrain-nobody", &(int){0}), PS_ERR_PEER);
 }
 
+/* A listener's user is who it was when it began to listen. */
+static void another_users_door_is_named(void **state)
+{
+    char name[PS_SHM_NAME_MAX];
+    int listener, fd;
+    if (seteuid(65534) != 0) skip(); // not root
+    ps_err err = ps_shm_listen(name, &listener);
+    assert_int_equal(seteuid(0), 0);
+    assert_int_equal(err, PS_OK);
+    assert_int_equal(ps_shm_connect(name, &fd), PS_ERR_PEER);
+    assert_non_null(strstr(ps_err_message(), "not permitted"));
+    assert_int_equal(fd, -1);
+    close(listener);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(takes_what_fits_and_nothing_else),
         cmocka_unit_test(nonsense_is_survived),
+        cmocka_unit_test(another_users_door_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
