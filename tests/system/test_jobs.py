@@ -34,6 +34,11 @@ class Results(JobTest):
         self.assertEqual(metadata["step"], "300")
         self.assertEqual(tensors["conv2.weight"][1], [64, 32, 3, 3])
 
+    def test_steps_of_warm_up_have_no_time(self):
+        for steps, rows in ((10, 0), (11, 1)):
+            shown = self.psrun("-m", "single", DIGITS, f"train.steps={steps}", out=str(steps))
+            self.assertEqual(len(re.findall(r"(?m)^  step +\d", shown)), rows, shown)
+
     def test_a_record_a_step_when_asked(self):
         self.psrun("-s", 1, "-w", 2, DIGITS, *SHORT, "train.log_every=1")
         steps = [r for r in self.records() if "loss" in r]
