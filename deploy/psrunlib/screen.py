@@ -1,8 +1,11 @@
 """What people see: prefixed lines, and below them rank 0's progress bar in place."""
 import os
 import re
+import select
 import shutil
 import sys
+
+PIECE = 1000  # characters: what a pipe or terminal that takes anything takes at once
 
 LEVEL = re.compile(r"^\s*[\d.]+ \S+ (DEBUG|INFO |WARN |ERROR) ")
 COLOURS = {"WARN ": "33", "ERROR": "31"}
@@ -26,6 +29,8 @@ class Screen:
         self.verbose = verbose
         self.terminal = self.stream.isatty()
         self.bar = ""
+        self.held = ""  # for who does not read now
+        self.waits = False  # for who reads: no job does meanwhile
 
     def columns(self):
         return shutil.get_terminal_size((100, 24)).columns
@@ -45,9 +50,9 @@ class Screen:
             self._show("", text[: self.columns() - 1])
 
     def keep_bar(self):
-        """The bar's last state becomes a line of its own."""
-        if self.bar:
-            self._show(self.bar + "\n", "")
+        """When the job has ended: its bar's last state becomes a line of its own."""
+        self.waits = True
+        self._show(self.bar + "\n" if self.bar else "", "")
 
     def red(self, text):
         return f"\x1b[31m{text}\x1b[0m" if self.terminal else text
@@ -59,13 +64,27 @@ class Screen:
         return (f"\x1b[2m{prefix}\x1b[0m" if self.terminal else prefix) + body
 
     def _show(self, text, bar):
-        """Text in the bar's place, and the new bar below. Whoever reads may be gone before
-        the job is (the `tee` that the same Ctrl-C has ended), and a disk may be full: the
-        job goes on, and keeps its weights."""
-        clear = "\r\x1b[K" if self.bar else ""
+        """Text in the bar's place, and the new bar below; later, where nobody reads now (a
+        pager, Ctrl-S): psrun would wait, and soon its parts for psrun."""
+        self.held += text
+        if not self._takes():
+            return
+        shown, self.held = ("\r\x1b[K" if self.bar else "") + self.held + bar, ""
         self.bar = bar
+        for at in range(0, len(shown), PIECE):
+            if not self._takes():
+                self.held = shown[at:]
+                break
+            self._write(shown[at:at + PIECE])
+
+    def _takes(self):
+        return self.waits or select.select([], [self.stream], [], 0)[1]
+
+    def _write(self, text):
+        """Whoever reads may be gone before the job is (the `tee` that the same Ctrl-C has
+        ended), and a disk may be full: the job goes on, and keeps its weights."""
         try:
-            self.stream.write(clear + text + bar)
+            self.stream.write(text)
             self.stream.flush()
         except OSError as error:
             to_nowhere(self.stream)

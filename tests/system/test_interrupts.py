@@ -1,5 +1,7 @@
 """Ctrl-C: whatever the job is at, it ends in order, soon, and with the weights kept."""
+import fcntl
 import os
+import re
 import signal
 import subprocess
 import time
@@ -131,6 +133,27 @@ class Interrupts(JobTest):
         psrun.send_signal(signal.SIGINT)
         self.assertEqual(psrun.wait(20), 130)
         self.check_kept("out")
+
+    def test_when_nobody_reads_along(self):
+        # As in a pager: the pipe fills, and psrun has to listen all the same.
+        psrun = self.start("ps", 1, 2, *LONG, "data.train=0-63", "data.test=0-0",
+                           "train.eval_every=1", out="out")
+        fcntl.fcntl(psrun.stdout, fcntl.F_SETPIPE_SZ, 4096)
+        self.wait_for_steps("out")
+        end = time.monotonic() + 20
+        with open(self.path("out/metrics.jsonl"), encoding="utf-8") as metrics:
+            while sum(1 for _ in metrics) < 200:
+                metrics.seek(0)
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.1)
+        psrun.send_signal(signal.SIGINT)
+        while not os.path.exists(self.path("out/summary.json")):
+            self.assertLess(time.monotonic(), end, "psrun waits for its reader")
+            time.sleep(0.1)
+        text = self.finish(psrun)
+        self.check_kept("out", text)
+        shown = [int(n) for n in re.findall(r"epoch (\d+)/\d+  test loss", text)]
+        self.assertEqual(shown, list(range(1, len(shown) + 1)))
 
     def test_a_part_that_dies_after_it_is_named(self):
         psrun = self.start("ps", 1, 2, *LONG, out="out")
