@@ -76,6 +76,14 @@ static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
     return ps_shard_reply_credit(s, h->rank);
 }
 
+static ps_err wrong_version(const ps_shard_chunk *c, const ps_wire_header *h,
+                            const char *wish)
+{
+    return ps_err_set(PS_ERR_PROTOCOL,
+                      "%s chunk %u at version %" PRIu64 "; it stands at %" PRId64, wish,
+                      h->chunk, h->step, c->policy.version);
+}
+
 static ps_err handle_pull(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
 {
     switch (ps_policy_pull(&c->policy, h->rank, h->step)) {
@@ -84,10 +92,7 @@ static ps_err handle_pull(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
     case PS_VERDICT_WAIT:
         return PS_OK;
     default:
-        return ps_err_set(PS_ERR_PROTOCOL,
-                          "a pull of chunk %u at version %" PRIu64
-                          "; it stands at %" PRId64,
-                          h->chunk, h->step, c->policy.version);
+        return wrong_version(c, h, "a pull of");
     }
 }
 
@@ -111,10 +116,7 @@ static ps_err handle_settle(ps_shard *s, ps_shard_chunk *c, const ps_wire_header
     case PS_VERDICT_WAIT:
         return PS_OK;
     default:
-        return ps_err_set(PS_ERR_PROTOCOL,
-                          "a wish to settle chunk %u at version %" PRIu64
-                          "; it stands at %" PRId64,
-                          h->chunk, h->step, c->policy.version);
+        return wrong_version(c, h, "a wish to settle");
     }
 }
 

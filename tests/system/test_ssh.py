@@ -192,13 +192,18 @@ class OverSsh(unittest.TestCase):
         self.assertEqual(there[8 + int.from_bytes(there[:8], "little"):],
                          here[8 + int.from_bytes(here[:8], "little"):])
 
-    def test_death_of_a_host_ends_all(self):
-        out = Path(self.folder) / "killed"
+    def long_job(self, out):
+        """psrun, of a job that ends only when it is told to or fails."""
         run = subprocess.Popen(
             ["ip", "netns", "exec", self.cluster.name(0),
              *self.psrun("--out", str(out), "train.epochs=100000", "train.eval_every=0")],
             env=self.env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.addCleanup(run.kill)
+        return run
+
+    def test_death_of_a_host_ends_all(self):
+        out = Path(self.folder) / "killed"
+        run = self.long_job(out)
         self.wait_for_steps(out)
         self.assertTrue(self.cluster.programs(3), "the worker of host 3 never ran")
         for pid in self.cluster.programs(3):
@@ -212,11 +217,7 @@ class OverSsh(unittest.TestCase):
             self.assertEqual(self.cluster.programs(i), [])
 
     def test_ctrl_c_leaves_nothing(self):
-        run = subprocess.Popen(
-            ["ip", "netns", "exec", self.cluster.name(0),
-             *self.psrun("--out", str(Path(self.folder) / "stopped"), "train.epochs=100000")],
-            env=self.env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.addCleanup(run.kill)
+        run = self.long_job(Path(self.folder) / "stopped")
         deadline = time.monotonic() + 40
         while time.monotonic() < deadline and not self.cluster.programs(3):
             time.sleep(0.2)
@@ -229,11 +230,7 @@ class OverSsh(unittest.TestCase):
 
     def test_a_worker_that_is_told_there_ends_the_job_in_order(self):
         out = Path(self.folder) / "told"
-        run = subprocess.Popen(
-            ["ip", "netns", "exec", self.cluster.name(0),
-             *self.psrun("--out", str(out), "train.epochs=100000", "train.eval_every=0")],
-            env=self.env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.addCleanup(run.kill)
+        run = self.long_job(out)
         self.wait_for_steps(out)
         for pid in self.cluster.programs(3):
             os.kill(pid, signal.SIGINT)
