@@ -80,13 +80,12 @@ static ps_aggregate_step summed(ps_shard *s, ps_shard_chunk *c, const float *con
     };
 }
 
-static ps_err applied(ps_shard *s, ps_shard_chunk *c)
+static void applied(ps_shard *s, ps_shard_chunk *c)
 {
     ps_policy_applied(&c->policy);
     if (c->coded.coded)
         ps_coded_chunk_reply(&c->coded, c->memory.weights, (uint64_t)c->policy.version);
     if (c == s->chunks) ps_counter_set(&s->steps, (uint64_t)c->policy.version);
-    return PS_OK;
 }
 
 static ps_err apply_now(ps_shard *s, ps_shard_chunk *c)
@@ -100,7 +99,7 @@ static ps_err apply_now(ps_shard *s, ps_shard_chunk *c)
         step = summed(s, c, &sum, 1.0);
     }
     PS_TRY(ps_aggregate_apply(&c->memory, &step));
-    PS_TRY(applied(s, c));
+    applied(s, c);
     PS_TRY(ps_shard_reply_weights(s, c));
     release_pushes(s, c); // after the replies: freeing large buffers takes a while
     return PS_OK;
@@ -191,7 +190,7 @@ static ps_err apply_voted(ps_shard *s, double norm)
     for (uint32_t i = s->n_chunks; i-- > 0;) {
         ps_shard_chunk *c = &s->chunks[i];
         if (step) PS_TRY(apply_sum(s, c, scale));
-        PS_TRY(applied(s, c));
+        applied(s, c);
         PS_TRY(ps_shard_reply_weights(s, c));
     }
     return ps_shard_reply_flush(s);

@@ -63,10 +63,9 @@ typedef struct ps_cuda_plan {
     float *params, *grads; // copies of the host arenas; grads NULL: no training
     char *buffers;
     ps_cuda_conv_plans *convs; // of a library; NULL: none
-    void
-        *scratch; // im2col's columns, and the gradient of them, or what the library needs
-    ps_values
-        swapped; // a convolution's outputs, or their gradients, (channels, n, plane)
+    void *scratch; // im2col's columns, or their gradient, or what the library needs
+    /* A convolution's outputs, or their gradients, (channels, n, plane). */
+    ps_values swapped;
     /* Where products take 16 bits (else nowhere): the weights, at their places in the
      * arena; and copies of an input and of a gradient that lie in float32. */
     ps_values weights16, input16, grad16;
