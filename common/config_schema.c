@@ -89,6 +89,8 @@ const ps_config_key ps_config_keys[] = {
            "start from this safetensors file; not given: PyTorch's default weights"),
     INT("train.save_every", train.save_every, JOB, 0, MANY, "0",
         "write a checkpoint every so many optimizer steps; 0: weights only at the end"),
+    INT("train.save_timeout_ms", train.save_timeout_ms, LOCAL, 1, LONG_MS, "600000",
+        "how long the others wait while worker 0 writes a checkpoint"),
     INT("train.log_every", train.log_every, JOB, 1, MANY, "10",
         "optimizer steps per line of metrics.jsonl"),
     INT("train.eval_every", train.eval_every, JOB, 0, MANY, "1",

@@ -8,6 +8,7 @@
 #include "interrupt.h"
 #include "log.h"
 #include "safetensors.h"
+#include "written.h"
 
 /* Sums since the last record, this rank's. */
 typedef struct window {
@@ -376,7 +377,7 @@ static ps_err settle(ps_trainer *t)
     return PS_OK;
 }
 
-static ps_err save(ps_trainer *t, const char *name)
+static ps_err write_weights(ps_trainer *t, const char *name)
 {
     if (!t->o.run_dir) return PS_OK;
     char path[PATH_MAX], step[24], epoch[24], seed[24];
@@ -391,6 +392,13 @@ static ps_err save(ps_trainer *t, const char *name)
     ps_trace_add(t->o.trace, "save", begin, t->step);
     PS_DEBUG("saved", "path=%s", path);
     return PS_OK;
+}
+
+/* All ranks; the file is there when it returns. */
+static ps_err save(ps_trainer *t, const char *name)
+{
+    PS_TRY(write_weights(t, name));
+    return ps_written_wait(t->o.member, t->o.config, name);
 }
 
 /* Evaluation of settled weights. */

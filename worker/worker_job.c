@@ -15,6 +15,7 @@
 #include "safetensors.h"
 #include "shm_offer.h"
 #include "trainer.h"
+#include "written.h"
 
 typedef struct job {
     const ps_config *config;
@@ -236,6 +237,7 @@ static ps_err open_outputs(job *j)
     }
     ps_progress_init(&j->progress, first ? stderr : NULL, j->cli->bar_columns);
     if (!first) return PS_OK;
+    PS_TRY(ps_written_announce(j->member, &j->run_dir, step_deadline(j)));
     PS_TRY(ps_run_dir_path(&j->run_dir, "metrics.jsonl", path));
     return ps_metrics_open(&j->metrics, path);
 }
@@ -450,6 +452,7 @@ static ps_err finish(job *j, const ps_trainer_result *result)
     PS_TRY(gather_server_stats(j));
     if (j->rank == 0) PS_TRY(write_summary(j, result));
     PS_TRY(close_outputs(j));
+    PS_TRY(ps_written_wait(j->member, j->config, "summary.json"));
     return j->member ? ps_member_leave(j->member, step_deadline(j)) : PS_OK;
 }
 

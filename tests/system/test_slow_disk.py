@@ -1,0 +1,73 @@
+"""A disk that takes longer over a file than a step of the job may take: the others wait for it
+by a deadline of its own, and know what they wait for."""
+import os
+import time
+import unittest
+
+from jobs import BIN, JobTest
+
+STEP_TIMEOUT_S = 1.5
+SETTINGS = ["train.steps=8", "train.save_every=4", "data.train=0-255",
+            f"net.step_timeout_ms={int(STEP_TIMEOUT_S * 1000)}"]
+MODES = (("ps", 1, "exchange.name=ps"), ("allreduce", 0, "exchange.name=allreduce"))
+CHECKPOINT = "step-4.safetensors"
+
+
+class SlowDisk(JobTest):
+    def setUp(self):
+        super().setUp()
+        os.mkdir(self.path("held"))
+
+    def start(self, servers, *settings):
+        disk = ["env", f"LD_PRELOAD={BIN}/libslow_disk.so", f"PS_SLOW_DISK={self.path('held')}",
+                "ASAN_OPTIONS=verify_asan_link_order=0"]
+        return self.start_job(servers, 2, *SETTINGS, *settings, prefix=disk)
+
+    def hold(self, name):
+        with open(self.path("held", name), "w", encoding="ascii"):
+            pass
+
+    def let_go(self, name):
+        os.unlink(self.path("held", name))
+
+    def wait_for_file(self, name):
+        end = time.monotonic() + 20
+        while not os.path.exists(self.path("worker-0", name)):
+            self.assertLess(time.monotonic(), end, f"{name} was never begun")
+            time.sleep(0.02)
+
+    def test_files_that_take_longer_than_a_step_may(self):
+        for mode, servers, exchange in MODES:
+            for held, begun in ((f"{CHECKPOINT}.tmp", f"checkpoints/{CHECKPOINT}.tmp"),
+                                ("model.safetensors", "model.safetensors.tmp"),
+                                ("summary.json", "summary.json.tmp")):
+                with self.subTest(mode=mode, held=held):
+                    self.hold(held)
+                    parts = self.start(servers, exchange)
+                    self.wait_for_file(begun)
+                    time.sleep(2.5 * STEP_TIMEOUT_S)
+                    self.let_go(held)
+                    codes = self.wait_all(parts, 20)
+                    logs = "\n".join(p.text() for p in parts.values())
+                    self.assertEqual(set(codes.values()), {0}, logs)
+                    self.assertEqual(self.summary("worker-0")["steps"], 8)
+                    os.rename(self.path("worker-0"), self.path(f"{mode}-{held}"))
+
+    def test_a_file_that_is_never_written(self):
+        for mode, servers, exchange in MODES:
+            with self.subTest(mode=mode):
+                self.hold(f"{CHECKPOINT}.tmp")
+                parts = self.start(servers, exchange, "train.save_timeout_ms=1000")
+                path = self.path("worker-0/checkpoints", CHECKPOINT)
+                said = rf"ERROR.*worker 0 \(host \S+\) has written {path} \(train.save_timeout_ms\)"
+                parts["worker 1"].wait_for(said)
+                self.let_go(f"{CHECKPOINT}.tmp")
+                codes = self.wait_all(parts, 20)
+                for name, part in parts.items():
+                    self.assertEqual(codes[name], 1, name)
+                    self.assertRegex(part.text(), said)  # the same words for everybody
+                os.rename(self.path("worker-0"), self.path(mode))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
