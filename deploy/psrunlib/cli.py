@@ -129,7 +129,8 @@ def run(job, verbose):
     if screen.terminal:
         env = {"PS_PROGRESS": "bar", "COLUMNS": str(screen.columns())}
     job.out, logs = make_folders(job.out, job.out_is_ours)
-    supervisor = Supervisor(screen, launcher(job, env), logs)
+    supervisor = Supervisor(screen, launcher(job, env), logs,
+                            job.facts["net.dead_after_ms"] / 1000)
     started = time.time()
     code = supervisor.run(job.parts())
     if job.hosts and code in (0, 130):

@@ -31,10 +31,20 @@ class LocalProcess:
             preexec_fn=_die_with_parent,
         )
         self.output = self.popen.stdout
+        self._stopped_by = None
 
     def poll(self):
         """The exit code once it has ended (negative: a signal), else None."""
         return self.popen.poll()
+
+    def stopped_by(self):
+        """The signal that made it stand still (SIGSTOP, Ctrl-Z's), until it is continued;
+        else None. A debugger's stops are the debugger's to know."""
+        change = os.waitid(os.P_PID, self.popen.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+        if change:
+            stopped = change.si_code == os.CLD_STOPPED
+            self._stopped_by = signal.Signals(change.si_status) if stopped else None
+        return self._stopped_by
 
     def signal(self, number):
         """To the whole process group; nothing when it has ended."""

@@ -88,6 +88,9 @@ class RemoteProcess:
             self.code = 128 - code if signalled else code
         return self.code
 
+    def stopped_by(self):
+        return None  # not known from here
+
     def signal(self, number):
         if self.popen.poll() is not None:
             return

@@ -17,6 +17,7 @@ INTERRUPTED = 130
 
 ERROR_LINE = re.compile(r" ERROR \S+ (?P<what>.*)$")
 OTHERS_FAULT = re.compile(r"^PEER: ")
+TIMED_OUT = re.compile(r"^TIMEOUT: ")
 
 
 class Watched:
@@ -32,6 +33,8 @@ class Watched:
         self.last_line = ""
         self.code = None
         self.ended_at = 0.0
+        self.stopped_at = None  # while it stands still
+        self.fault = ""  # what it was ended for
 
     def take(self, text, screen):
         """Lines end with a line feed; a progress bar's states with a carriage return."""
@@ -70,6 +73,17 @@ class Watched:
             pass  # what was not written is lost, and has been said
         self.log = None
 
+    def look(self, now):
+        """Whether it has ended, or stands still."""
+        self.code = self.process.poll()
+        stopped_by = self.process.stopped_by() if self.code is None else None
+        if self.code is not None:
+            self.ended_at = now
+        if stopped_by is None:
+            self.stopped_at = None
+        elif self.stopped_at is None:
+            self.stopped_at, self.stopped_by = now, stopped_by
+
     def close(self, screen):
         if self.rest:
             self._line(self.rest, screen)
@@ -79,10 +93,11 @@ class Watched:
 
 
 class Supervisor:
-    def __init__(self, screen, launch, logs_dir):
+    def __init__(self, screen, launch, logs_dir, dead_after_s):
         self.screen = screen
         self.launch = launch  # part -> process: local, or on another host
         self.logs_dir = logs_dir
+        self.dead_after_s = dead_after_s  # a part that stands still
         self.watched = []
         self.selector = selectors.DefaultSelector()
         self.interrupts = 0  # written by the signal handler alone
@@ -103,6 +118,7 @@ class Supervisor:
             while any(w.code is None or w.open for w in self.watched):
                 self._read(0.1)
                 self._reap()
+                self._end_stopped()
                 self._pass_on()
                 self._end_in_order()
             self.screen.keep_bar()
@@ -148,13 +164,30 @@ class Supervisor:
         for watched in self.watched:
             if watched.code is not None:
                 continue
-            watched.code = watched.process.poll()
-            if watched.code is None:
+            watched.look(time.monotonic())
+            if watched.code not in (None, 0, INTERRUPTED):
+                self._fail(watched)
+
+    def _fail(self, watched):
+        if self.failed_at is None:
+            self.failed_at = time.monotonic()
+            self.screen.say(f"psrun: {self._how(watched)}; ending the job")
+
+    def _end_stopped(self):
+        """Who stands still is missed by others, if there are any that do not; and when the job
+        is over it cannot end by itself."""
+        now = time.monotonic()
+        for watched in self.watched:
+            if watched.stopped_at is None or watched.fault:
                 continue
-            watched.ended_at = time.monotonic()
-            if watched.code not in (0, INTERRUPTED) and self.failed_at is None:
-                self.failed_at = watched.ended_at
-                self.screen.say(f"psrun: {self._how(watched)}; ending the job")
+            stood_s = now - watched.stopped_at
+            if self.failed_at is None and stood_s < self.dead_after_s:
+                continue
+            key = " (net.dead_after_ms)" if stood_s >= self.dead_after_s else ""
+            watched.fault = (f"was stopped by {watched.stopped_by.name} and not continued for "
+                             f"{stood_s:.1f} s{key}")
+            self._fail(watched)
+            watched.process.signal(signal.SIGKILL)
 
     def _end_in_order(self):
         now = time.monotonic()
@@ -218,6 +251,8 @@ class Supervisor:
     def _follows_from_interrupt(self, watched):
         """Ended by our signals (SIGINT kills a worker that has only been started), or told
         by others that they had ended."""
+        if watched.fault:
+            return False
         ours = watched.part.name in self.ended_by_us or watched.code == -signal.SIGINT
         return ours or bool(watched.errors and OTHERS_FAULT.match(watched.errors[-1]))
 
@@ -226,21 +261,27 @@ class Supervisor:
         cause = self._cause(failed)
         self.screen.say(self.screen.red(f"psrun: the job failed: {self._how(cause)}"))
         what = cause.errors[-1] if cause.errors else cause.last_line
-        if what:
+        if what and not cause.fault:
             self.screen.say(self.screen.red(f"psrun:   {what}"))
         self.screen.say(f"psrun: logs are in {self.logs_dir}")
 
     def _cause(self, failed):
         """A death by a signal that was not ours; else the first error that is not about
-        somebody else; else the first end."""
+        somebody else, where who stood still goes before who waited in vain; else the first
+        end."""
         failed = sorted(failed, key=lambda w: w.ended_at)
         theirs = [w for w in failed if w.part.name not in self.ended_by_us] or failed
-        signalled = [w for w in theirs if w.code < 0]
-        own = [w for w in theirs if w.errors and not OTHERS_FAULT.match(w.errors[-1])]
-        return (signalled or own or theirs)[0]
+        signalled = [w for w in theirs if w.code < 0 and not w.fault]
+        stood = [w for w in theirs if w.fault]
+        own = [w for w in theirs if w.errors and not OTHERS_FAULT.match(w.errors[-1])
+               and not w.fault]
+        at_once = [w for w in own if not TIMED_OUT.match(w.errors[-1])]
+        return (signalled or at_once or stood or own or theirs)[0]
 
     @staticmethod
     def _how(watched):
+        if watched.fault:
+            return f"{watched.part.name} {watched.fault}"
         if watched.code < 0:
             name = signal.Signals(-watched.code).name
             return f"{watched.part.name} was ended by {name}"

@@ -43,6 +43,14 @@ def alive(mark):
     return found
 
 
+def children(pid):
+    """(name of the program, process id) of each."""
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
+        for child in f.read().split():
+            with open(f"/proc/{child}/comm", encoding="utf-8") as name:
+                yield name.read().strip(), int(child)
+
+
 def environment(pid):
     with open(f"/proc/{pid}/environ", "rb") as f:
         pairs = [p.decode().split("=", 1) for p in f.read().split(b"\0") if b"=" in p]

@@ -1,11 +1,13 @@
-"""A server that stands still for a while: what is on its way to it stays under the credits,
-workers do not grow, and the job ends with the weights that it would have had."""
+"""Parts that stand still. A server, for a while: what is on its way to it stays under the
+credits, workers do not grow, and the job ends with the weights that it would have had. For
+good: psrun ends the job and names who it was, also where nobody is left to miss them."""
 import os
 import signal
+import subprocess
 import time
 import unittest
 
-from jobs import JobTest, listening_ports, resident_bytes
+from jobs import DIGITS, LONG, JobTest, children, listening_ports, resident_bytes
 
 CREDIT = 256 << 10
 SETTINGS = ["train.steps=60", "train.log_every=1", "exchange.chunk=64KiB",
@@ -85,6 +87,57 @@ class StoppedServer(JobTest):
         most = self.check("on", "server 0")
         self.assertLessEqual(most, HEADERS)
         self.assertEqual(self.summary("stopped")["most_bytes_in_flight"], 0)
+
+
+class StoppedForGood(JobTest):
+    def start(self, mode, *settings):
+        self.out = f"{mode}-{len(os.listdir(self.folder))}"
+        psrun = subprocess.Popen(
+            self.psrun_argv("-m", mode, "-s", 1, "-w", 1, DIGITS, *LONG, *settings, out=self.out),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(psrun.stdout.close)
+        self.addCleanup(psrun.kill)
+        self.wait_for_steps(self.out)
+        return psrun, dict(children(psrun.pid))
+
+    def test_is_named_by_psrun(self):
+        for mode, victims in (("ps", ["server"]), ("ps", ["worker"]), ("ps", ["server", "worker"]),
+                              ("allreduce", ["worker"]), ("single", ["worker"])):
+            with self.subTest(mode=mode, victims=victims):
+                psrun, pids = self.start(mode, "net.dead_after_ms=1500")
+                for victim in victims:
+                    os.kill(pids[f"ps-{victim}"], signal.SIGSTOP)
+                text, _ = psrun.communicate(timeout=20)
+                self.assertEqual(psrun.returncode, 1, text)
+                self.assertRegex(text.splitlines()[-2], rf"the job failed: {victims[0]} 0 was stopped "
+                                 r"by SIGSTOP and not continued for \d\.\d s")
+
+    def test_after_a_ctrl_c(self):
+        psrun, pids = self.start("ps", "net.dead_after_ms=1500")
+        os.kill(pids["ps-worker"], signal.SIGSTOP)
+        psrun.send_signal(signal.SIGINT)
+        text, _ = psrun.communicate(timeout=20)
+        self.assertEqual(psrun.returncode, 1, text)
+        self.assertRegex(text, "the job failed: worker 0 was stopped by SIGSTOP")
+
+    def test_not_who_is_continued_in_time(self):
+        for mode in ("ps", "single"):
+            psrun, pids = self.start(mode, "net.dead_after_ms=4000")
+            for _ in range(3):  # together longer than one may be
+                for pid in pids.values():
+                    os.kill(pid, signal.SIGSTOP)
+                time.sleep(1.6)
+                for pid in pids.values():
+                    os.kill(pid, signal.SIGCONT)
+                time.sleep(0.3)
+            records = len(self.records(self.out))
+            end = time.monotonic() + 20
+            while len(self.records(self.out)) < records + 2:
+                self.assertLess(time.monotonic(), end, "the job does not go on")
+                time.sleep(0.05)
+            psrun.send_signal(signal.SIGINT)
+            text, _ = psrun.communicate(timeout=20)
+            self.assertEqual(psrun.returncode, 130, text)
 
 
 if __name__ == "__main__":
