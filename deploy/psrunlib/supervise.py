@@ -14,6 +14,9 @@ KILL_S = 5.0
 # Servers stay until the last worker has left; none may stay for ever.
 SERVERS_END_S = 30.0
 INTERRUPTED = 130
+# Most of a round that counts as time: what exceeds it psrun has stood still itself, and
+# nobody else is late for that.
+ROUND_MOST_S = 1.0
 
 ERROR_LINE = re.compile(r" ERROR \S+ (?P<what>.*)$")
 OTHERS_FAULT = re.compile(r"^PEER: ")
@@ -100,7 +103,10 @@ class Supervisor:
         self.dead_after_s = dead_after_s  # a part that stands still
         self.watched = []
         self.selector = selectors.DefaultSelector()
+        self.now = 0.0  # seconds that psrun has watched
+        self.looked_at = time.monotonic()
         self.interrupts = 0  # written by the signal handler alone
+        self.stop_asked = False
         self.passed_on = False
         self.told_at = None  # when all were told to end
         self.failed_at = None
@@ -110,6 +116,7 @@ class Supervisor:
     def run(self, parts):
         """Runs the job to its end; returns psrun's exit code."""
         before = {n: signal.signal(n, self._on_signal) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._on_stop)
         try:
             for part in parts:
                 if self.interrupts:
@@ -117,6 +124,8 @@ class Supervisor:
                 self._start(part)
             while any(w.code is None or w.open for w in self.watched):
                 self._read(0.1)
+                self._tick()
+                self._stand_still(before[signal.SIGTSTP])
                 self._reap()
                 self._end_stopped()
                 self._pass_on()
@@ -124,9 +133,14 @@ class Supervisor:
             self.screen.keep_bar()
             return self._verdict()
         finally:
-            self._kill_all()
+            self._tell_all(signal.SIGKILL)
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _tick(self):
+        now = time.monotonic()
+        self.now += min(now - self.looked_at, ROUND_MOST_S)
+        self.looked_at = now
 
     def _start(self, part):
         path = os.path.join(self.logs_dir, f"{part.role}-{part.rank}.log")
@@ -164,23 +178,22 @@ class Supervisor:
         for watched in self.watched:
             if watched.code is not None:
                 continue
-            watched.look(time.monotonic())
+            watched.look(self.now)
             if watched.code not in (None, 0, INTERRUPTED):
                 self._fail(watched)
 
     def _fail(self, watched):
         if self.failed_at is None:
-            self.failed_at = time.monotonic()
+            self.failed_at = self.now
             self.screen.say(f"psrun: {self._how(watched)}; ending the job")
 
     def _end_stopped(self):
         """Who stands still is missed by others, if there are any that do not; and when the job
         is over it cannot end by itself."""
-        now = time.monotonic()
         for watched in self.watched:
             if watched.stopped_at is None or watched.fault:
                 continue
-            stood_s = now - watched.stopped_at
+            stood_s = self.now - watched.stopped_at
             if self.failed_at is None and stood_s < self.dead_after_s:
                 continue
             key = " (net.dead_after_ms)" if stood_s >= self.dead_after_s else ""
@@ -190,26 +203,25 @@ class Supervisor:
             watched.process.signal(signal.SIGKILL)
 
     def _end_in_order(self):
-        now = time.monotonic()
-        if self.told_at is None and self._must_end(now):
-            self._signal_all(signal.SIGTERM)
-            self.told_at = now
-        if self.told_at is not None and now - self.told_at > KILL_S and not self.killed:
-            self._signal_all(signal.SIGKILL)
+        if self.told_at is None and self._must_end():
+            self._end_all(signal.SIGTERM)
+            self.told_at = self.now
+        if self.told_at is not None and self.now - self.told_at > KILL_S and not self.killed:
+            self._end_all(signal.SIGKILL)
             self.killed = True
 
-    def _must_end(self, now):
+    def _must_end(self):
         if self.interrupts > 1:
             return True
         if self.failed_at is not None:
-            return now - self.failed_at > GRACE_S
+            return self.now - self.failed_at > GRACE_S
         workers = [w for w in self.watched if w.part.role == "worker"]
         if not workers:
             return bool(self.interrupts)
         if all(w.code is not None for w in workers):
             # Servers that nobody had joined yet do not know that nobody will.
             limit = GRACE_S if self.interrupts else SERVERS_END_S
-            return now - max(w.ended_at for w in workers) > limit
+            return self.now - max(w.ended_at for w in workers) > limit
         return False
 
     def _on_signal(self, number, frame):
@@ -217,6 +229,23 @@ class Supervisor:
         weights; the second ends everything now. The handler only counts: it runs between
         any two instructions, also while a line is written."""
         self.interrupts += 1 if number == signal.SIGINT else 2
+
+    def _on_stop(self, number, frame):
+        self.stop_asked = True
+
+    def _stand_still(self, action):
+        """Ctrl-Z: all parts stop, then psrun as it would have without them (action). Alone it
+        would hold them all the same, once nobody reads what they say."""
+        if not self.stop_asked:
+            return
+        self.stop_asked = False
+        self.screen.say("psrun: stopped, and all parts with it; fg continues the job within "
+                        "net.step_timeout_ms")
+        self._tell_all(signal.SIGSTOP)
+        ours = signal.signal(signal.SIGTSTP, action)
+        os.kill(os.getpid(), signal.SIGTSTP)  # returns when continued
+        signal.signal(signal.SIGTSTP, ours)
+        self._tell_all(signal.SIGCONT)
 
     def _pass_on(self):
         if self.interrupts != 1 or self.passed_on:
@@ -227,16 +256,14 @@ class Supervisor:
             if watched.part.role == "worker":
                 watched.process.signal(signal.SIGINT)
 
-    def _signal_all(self, number):
+    def _tell_all(self, number):
         for watched in self.watched:
             if watched.code is None:
-                self.ended_by_us.add(watched.part.name)
                 watched.process.signal(number)
 
-    def _kill_all(self):
-        for watched in self.watched:
-            if watched.code is None:
-                watched.process.signal(signal.SIGKILL)
+    def _end_all(self, number):
+        self.ended_by_us |= {w.part.name for w in self.watched if w.code is None}
+        self._tell_all(number)
 
     def _verdict(self):
         failed = [w for w in self.watched if w.code not in (0, INTERRUPTED)]

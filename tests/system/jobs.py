@@ -51,6 +51,11 @@ def children(pid):
                 yield name.read().strip(), int(child)
 
 
+def stands_still(pid):
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+        return f.read().rpartition(")")[2].split()[0] == "T"
+
+
 def environment(pid):
     with open(f"/proc/{pid}/environ", "rb") as f:
         pairs = [p.decode().split("=", 1) for p in f.read().split(b"\0") if b"=" in p]

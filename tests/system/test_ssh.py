@@ -13,6 +13,8 @@ import time
 import unittest
 from pathlib import Path
 
+from jobs import stands_still
+
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("PS_BIN", ROOT / "build/release/bin"))
 HOSTS = 3
@@ -197,7 +199,8 @@ class OverSsh(unittest.TestCase):
         run = subprocess.Popen(
             ["ip", "netns", "exec", self.cluster.name(0),
              *self.psrun("--out", str(out), "train.epochs=100000", "train.eval_every=0")],
-            env=self.env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            env=self.env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            preexec_fn=os.setpgrp)
         self.addCleanup(run.kill)
         return run
 
@@ -227,6 +230,21 @@ class OverSsh(unittest.TestCase):
         self.assertEqual(run.returncode, 130, text)
         for i in range(1, HOSTS + 1):
             self.assertEqual(self.cluster.programs(i), [])
+
+    def test_ctrl_z_stops_all_hosts_until_fg(self):
+        out = Path(self.folder) / "suspended"
+        run = self.long_job(out)
+        self.wait_for_steps(out)
+        programs = [pid for i in range(1, HOSTS + 1) for pid in self.cluster.programs(i)]
+        for number, still in ((signal.SIGTSTP, True), (signal.SIGCONT, False)):
+            run.send_signal(number)
+            deadline = time.monotonic() + 20
+            while {stands_still(pid) for pid in programs} != {still}:
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.05)
+        run.send_signal(signal.SIGINT)
+        text, _ = run.communicate(timeout=60)
+        self.assertEqual(run.returncode, 130, text)
 
     def test_a_worker_that_is_told_there_ends_the_job_in_order(self):
         out = Path(self.folder) / "told"

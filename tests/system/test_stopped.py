@@ -1,13 +1,15 @@
 """Parts that stand still. A server, for a while: what is on its way to it stays under the
 credits, workers do not grow, and the job ends with the weights that it would have had. For
-good: psrun ends the job and names who it was, also where nobody is left to miss them."""
+good: psrun ends the job and names who it was, also where nobody is left to miss them. All of
+them, with psrun, after Ctrl-Z: until fg."""
 import os
 import signal
 import subprocess
 import time
 import unittest
 
-from jobs import DIGITS, LONG, JobTest, children, listening_ports, resident_bytes
+from jobs import (DIGITS, LONG, JobTest, children, listening_ports, resident_bytes,
+                  stands_still)
 
 CREDIT = 256 << 10
 SETTINGS = ["train.steps=60", "train.log_every=1", "exchange.chunk=64KiB",
@@ -89,17 +91,34 @@ class StoppedServer(JobTest):
         self.assertEqual(self.summary("stopped")["most_bytes_in_flight"], 0)
 
 
-class StoppedForGood(JobTest):
-    def start(self, mode, *settings):
+class UnderPsrun(JobTest):
+    def start(self, mode, *settings, workers=1):
+        """psrun, a job of a shell as a shell makes them, and its parts' process ids."""
         self.out = f"{mode}-{len(os.listdir(self.folder))}"
         psrun = subprocess.Popen(
-            self.psrun_argv("-m", mode, "-s", 1, "-w", 1, DIGITS, *LONG, *settings, out=self.out),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            self.psrun_argv("-m", mode, "-s", 1, "-w", workers, DIGITS, *LONG, *settings,
+                            out=self.out),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=os.setpgrp)
         self.addCleanup(psrun.stdout.close)
         self.addCleanup(psrun.kill)
         self.wait_for_steps(self.out)
         return psrun, dict(children(psrun.pid))
 
+    def wait_for(self, condition, what):
+        end = time.monotonic() + 20
+        while not condition():
+            self.assertLess(time.monotonic(), end, what)
+            time.sleep(0.05)
+
+    def goes_on_and_ends(self, psrun):
+        records = len(self.records(self.out))
+        self.wait_for(lambda: len(self.records(self.out)) >= records + 2, "the job does not go on")
+        psrun.send_signal(signal.SIGINT)
+        text, _ = psrun.communicate(timeout=20)
+        self.assertEqual(psrun.returncode, 130, text)
+
+
+class StoppedForGood(UnderPsrun):
     def test_is_named_by_psrun(self):
         for mode, victims in (("ps", ["server"]), ("ps", ["worker"]), ("ps", ["server", "worker"]),
                               ("allreduce", ["worker"]), ("single", ["worker"])):
@@ -109,8 +128,9 @@ class StoppedForGood(JobTest):
                     os.kill(pids[f"ps-{victim}"], signal.SIGSTOP)
                 text, _ = psrun.communicate(timeout=20)
                 self.assertEqual(psrun.returncode, 1, text)
-                self.assertRegex(text.splitlines()[-2], rf"the job failed: {victims[0]} 0 was stopped "
-                                 r"by SIGSTOP and not continued for \d\.\d s")
+                self.assertRegex(text.splitlines()[-2],
+                                 rf"the job failed: ({'|'.join(victims)}) 0 was stopped by "
+                                 r"SIGSTOP and not continued for \d\.\d s")
 
     def test_after_a_ctrl_c(self):
         psrun, pids = self.start("ps", "net.dead_after_ms=1500")
@@ -130,14 +150,31 @@ class StoppedForGood(JobTest):
                 for pid in pids.values():
                     os.kill(pid, signal.SIGCONT)
                 time.sleep(0.3)
-            records = len(self.records(self.out))
-            end = time.monotonic() + 20
-            while len(self.records(self.out)) < records + 2:
-                self.assertLess(time.monotonic(), end, "the job does not go on")
-                time.sleep(0.05)
-            psrun.send_signal(signal.SIGINT)
-            text, _ = psrun.communicate(timeout=20)
-            self.assertEqual(psrun.returncode, 130, text)
+            self.goes_on_and_ends(psrun)
+
+
+class CtrlZ(UnderPsrun):
+    def test_stops_all_until_fg(self):
+        for mode in ("ps", "allreduce", "single"):
+            with self.subTest(mode=mode):
+                psrun, _ = self.start(mode, "net.dead_after_ms=1500",
+                                      workers=1 if mode == "single" else 2)
+                parts = [pid for _, pid in children(psrun.pid)]
+                for _ in range(2):
+                    psrun.send_signal(signal.SIGTSTP)
+                    self.wait_for(lambda: all(map(stands_still, [psrun.pid, *parts])),
+                                  "somebody does not stop")
+                    time.sleep(2)  # nobody is dead for that
+                    psrun.send_signal(signal.SIGCONT)
+                    self.wait_for(lambda: not any(map(stands_still, parts)), "somebody stays stopped")
+                self.goes_on_and_ends(psrun)
+
+    def test_where_it_is_ignored(self):
+        before = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+        self.addCleanup(signal.signal, signal.SIGTSTP, before)
+        psrun, _ = self.start("single")
+        psrun.send_signal(signal.SIGTSTP)
+        self.goes_on_and_ends(psrun)
 
 
 if __name__ == "__main__":
