@@ -22,6 +22,7 @@
  *   NORM       step, shards, total blocks; value: as in norm_sum.h; answered with
  *              NORM_SUM. Of loss scaling alone: a block for each shard, 0 or, against the
  *              step, NaN
+ *   INTERRUPT  the workers are to end in order, as by a Ctrl-C
  *   LEAVE      timeout ms; DONE when this member may go
  *   BYE        the last message; no answer
  *
@@ -29,7 +30,7 @@
  *   WAIT       text: who has not joined yet   REFUSE  text: why the member cannot join
  *   WELCOME    member epoch, rank; value: the roster
  *   HEARTBEAT
- *   ABORT      text: why; the job is over
+ *   ABORT      text: why; the job is over    INTERRUPT  to workers: end in order
  *   DONE       value: the answer              FAIL    error code; text
  *   NORM_SUM   step, bits of the double
  *   END        all workers have left
@@ -61,6 +62,7 @@ enum {
     X(NORM, 7, 3, 0, 0, 1)                                                               \
     X(LEAVE, 8, 1, 0, 0, 0)                                                              \
     X(BYE, 9, 0, 0, 0, 0)                                                                \
+    X(INTERRUPT, 10, 0, 0, 0, 0)                                                         \
     X(WAIT, 32, 0, 0, 1, 0)                                                              \
     X(REFUSE, 33, 0, 0, 1, 0)                                                            \
     X(WELCOME, 34, 2, 0, 0, 1)                                                           \

@@ -16,6 +16,18 @@ void ps_coord_abort(ps_coordinator *c, const char *reason)
         ps_coord_send_text(c, &c->peers[i], PS_CONTROL_ABORT, c->reason);
 }
 
+void ps_coord_on_interrupt(ps_coordinator *c, const ps_coord_peer *from)
+{
+    char who[128];
+    ps_coord_describe(from, who, sizeof who);
+    PS_INFO("interrupt", "by=\"%s\"", who);
+    for (int i = 0; i < c->n_peers; i++) {
+        const ps_coord_peer *p = &c->peers[i];
+        ps_control m = {.kind = PS_CONTROL_INTERRUPT};
+        if (p->entry.role == PS_ROLE_WORKER && !p->gone) ps_coord_send(c, p, &m);
+    }
+}
+
 /* The member of this process: server 0, or worker 0 where there are no servers. */
 static bool is_host(const ps_coordinator *c, const ps_coord_peer *p)
 {

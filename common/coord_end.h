@@ -7,6 +7,9 @@
 /* Tells all members why. Nothing where the job is over already. */
 void ps_coord_abort(ps_coordinator *c, const char *reason);
 
+/* An INTERRUPT message: passed on to all workers. */
+void ps_coord_on_interrupt(ps_coordinator *c, const ps_coord_peer *from);
+
 /* A LEAVE message: answered when its sender may go, or its deadline has passed. */
 void ps_coord_on_leave(ps_coordinator *c, ps_coord_peer *p, const ps_control *m);
 /* Answers those whose deadline has passed, naming whom they waited for. */

@@ -54,6 +54,8 @@ static void on_member_message(ps_coordinator *c, const ps_coord_sender *from,
         ps_coord_on_leave(c, from->member, m);
     else if (m->kind == PS_CONTROL_BYE)
         ps_coord_set_gone(c, from->member);
+    else if (m->kind == PS_CONTROL_INTERRUPT)
+        ps_coord_on_interrupt(c, from->member);
     else if (m->kind == PS_CONTROL_GATHER)
         ps_coord_board_request(c->board, &from->member->id,
                                e->role == PS_ROLE_WORKER ? e->rank : -1, m);
@@ -100,6 +102,7 @@ static void dispatch(ps_coordinator *c, const ps_coord_sender *from, const ps_co
     case PS_CONTROL_HEARTBEAT:
     case PS_CONTROL_LEAVE:
     case PS_CONTROL_BYE:
+    case PS_CONTROL_INTERRUPT:
     case PS_CONTROL_GATHER:
         on_member_message(c, from, m);
         break;

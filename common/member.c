@@ -41,7 +41,8 @@ struct ps_member {
     pthread_t thread;
     bool thread_started;
     int wake_fd, abort_fd;
-    atomic_bool aborted;  // set after reason is written
+    atomic_bool aborted; // set after reason is written
+    atomic_bool interrupted;
     pthread_mutex_t lock; // never held across I/O
     pthread_cond_t changed;
     // Under the lock:
@@ -50,6 +51,7 @@ struct ps_member {
     bool stop, ended, left;
     bool said_bye;
     bool tell_abort; // the coordinator has to be told the reason
+    bool tell_interrupt;
     char reason[PS_CONTROL_TEXT_MAX];
 };
 
@@ -82,6 +84,19 @@ static void set_aborted(ps_member *m, const char *reason, bool tell)
 void ps_member_abort(ps_member *m, const char *reason)
 {
     set_aborted(m, reason, true);
+}
+
+void ps_member_interrupt(ps_member *m)
+{
+    pthread_mutex_lock(&m->lock);
+    m->tell_interrupt = true;
+    pthread_mutex_unlock(&m->lock);
+    wake(m->wake_fd);
+}
+
+bool ps_member_interrupted(const ps_member *m)
+{
+    return atomic_load(&m->interrupted);
 }
 
 /* reason never changes once aborted is set. */
@@ -303,14 +318,15 @@ static void send_requests(ps_member *m)
     }
 }
 
-/* Tells the coordinator, once, that this member has aborted the job. */
-static void send_abort(ps_member *m)
+/* Tells the coordinator, once, that this member has aborted or interrupted the job. */
+static void send_news(ps_member *m)
 {
     pthread_mutex_lock(&m->lock);
-    bool tell = m->tell_abort;
-    m->tell_abort = false;
+    bool abort = m->tell_abort, interrupt = m->tell_interrupt;
+    m->tell_abort = m->tell_interrupt = false;
     pthread_mutex_unlock(&m->lock);
-    if (tell) send_kind(m, PS_CONTROL_ABORT, m->reason);
+    if (interrupt) send_kind(m, PS_CONTROL_INTERRUPT, "");
+    if (abort) send_kind(m, PS_CONTROL_ABORT, m->reason);
 }
 
 static void on_answer(ps_member *m, const ps_control *c)
@@ -364,6 +380,9 @@ static void on_message(ps_member *m, const ps_control *c)
         break;
     case PS_CONTROL_DONE:
         on_answer(m, c);
+        break;
+    case PS_CONTROL_INTERRUPT:
+        atomic_store(&m->interrupted, true);
         break;
     case PS_CONTROL_END:
         on_end(m);
@@ -480,7 +499,7 @@ static void *run(void *arg)
         bool stop = items[2].revents && should_stop(m);
         receive_all(m);
         if (ps_zsock_monitor_read(m->joined.monitor) >= 0) m->lost_ns = ps_clock_ns();
-        send_abort(m);
+        send_news(m);
         send_requests(m);
         say_goodbye(m, stop);
         if (stop) break;

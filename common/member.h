@@ -40,6 +40,11 @@ int ps_member_abort_fd(const ps_member *m);
  * member returns (ps_member_wait_end too), now and later, with PEER and the reason. */
 void ps_member_abort(ps_member *m, const char *reason);
 
+/* Asks all workers to end in order, as a Ctrl-C of their own does; returns at once. */
+void ps_member_interrupt(ps_member *m);
+/* Workers: whether a member has asked for that. Never blocks. */
+bool ps_member_interrupted(const ps_member *m);
+
 /* Waits until all workers have called it with this name, which may be used again
  * afterwards. TIMEOUT names the workers that are missing. */
 ps_err ps_member_barrier(ps_member *m, const char *name, ps_deadline deadline);

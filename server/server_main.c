@@ -16,7 +16,8 @@ static const ps_cli_program program = {
         "Holds a part of the parameters of a training job: sums the workers' gradients\n"
         "in rank order, applies the optimizer and sends the new weights back. Server 0\n"
         "is the one whose address everybody needs (MASTER_ADDR, MASTER_PORT). After\n"
-        "Ctrl-C it stays until the workers have ended; a second one ends the job.\n",
+        "Ctrl-C the workers end in order, then it does; a second one ends the job at "
+        "once.\n",
     .examples = "  ps-server --config configs/digits-basicnet.yaml --rank 0 \\\n"
                 "      --init-method tcp://10.0.0.7:29500\n",
     .is_server = true,
@@ -53,7 +54,9 @@ static ps_err join_and_serve(ps_server *server, const ps_config *cfg, const ps_c
     uint64_t start = ps_clock_ns();
     ps_member *member = NULL;
     PS_TRY(ps_member_join(&options, &member));
-    ps_signal_watch_attach(watch, member, (uint64_t)cfg->net.step_timeout_ms);
+    ps_signal_watch_attach(watch, member,
+                           (uint64_t)cfg->net.step_timeout_ms +
+                               (uint64_t)cfg->train.save_timeout_ms);
     int rank = ps_member_rank(member);
     char role[32];
     snprintf(role, sizeof role, "server/%d", rank);

@@ -30,7 +30,7 @@ static void end_job(const ps_signal_watch *w, int number)
     if (number == 0)
         snprintf(reason, sizeof reason,
                  "server %d was told to stop (Ctrl-C), and the workers had not ended "
-                 "%.1f s later (net.step_timeout_ms)",
+                 "%.1f s later (net.step_timeout_ms and train.save_timeout_ms)",
                  rank, (double)w->limit_ms * 1e-3);
     else
         snprintf(reason, sizeof reason, "server %d was told to stop (%s)", rank,
@@ -46,6 +46,7 @@ static ps_deadline on_signal(ps_signal_watch *w, int number)
     bool over = !w->member || ps_member_check(w->member) != PS_OK;
     bool stays = !over && number == SIGINT && w->n_signals == 0;
     uint64_t limit_ms = w->limit_ms;
+    if (stays) ps_member_interrupt(w->member);
     if (!over && !stays) end_job(w, number);
     w->n_signals += number != 0;
     pthread_mutex_unlock(&w->lock);

@@ -1,8 +1,8 @@
 /* What SIGINT and SIGTERM do to a server.
  *
- * A Ctrl-C reaches all that was started from one shell. The workers then agree on a last
- * step and keep the weights, for which they need their servers: so the first SIGINT is
- * noted, and the server ends with its job. Where the workers go on (it was not theirs) or
+ * A Ctrl-C reaches all that was started from one shell, or this process alone: it means
+ * the job either way. The workers are told, agree on a last step and keep the weights,
+ * for which they need their servers: so the server ends with its job. Where the workers
  * are stuck, a limit ends the job, as does a second signal or SIGTERM; the one after that
  * ends the process, as does any before it has joined.
  *

@@ -10,7 +10,7 @@ from . import job as jobs
 from . import doctor, local, remote, report, verify
 from .errors import JobError
 from .screen import Screen
-from .supervise import Supervisor
+from .supervise import INTERRUPTED, Supervisor
 
 EPILOG = """\
 A key is a path of the configuration (ps-worker --help lists them all):
@@ -139,7 +139,7 @@ def run(job, verbose):
             raise JobError(f"cannot read {path} on host {host.name}")
     if code == 0:
         report.show(job.out, screen)
-    elif supervisor.interrupts:
+    elif supervisor.interrupts or code == INTERRUPTED:  # a part may have been told alone
         screen.say(f"psrun: interrupted; {what_is_left(job, code, started)}")
     return code
 

@@ -302,6 +302,33 @@ static void norms_do_not_depend_on_the_shards(void **state)
     close_job(&j);
 }
 
+static void interrupt_and_serve(part *p)
+{
+    if (p->rank == 1) ps_member_interrupt(p->member);
+    serve_to_the_end(p);
+    expect(p, !ps_member_interrupted(p->member), "a server that is not told");
+}
+
+static void work_until_interrupted(part *p)
+{
+    for (ps_deadline end = soon(); !ps_deadline_passed(end); usleep(1000))
+        if (ps_member_interrupted(p->member)) break;
+    expect(p, ps_member_interrupted(p->member), "an interrupt");
+    note(p, ps_member_check(p->member)); // the job goes on
+    note(p, ps_member_barrier(p->member, "last", soon()));
+    note(p, ps_member_leave(p->member, soon()));
+}
+
+static void an_interrupt_reaches_all_workers(void **state)
+{
+    job j;
+    part parts[MAX_MEMBERS];
+    open_job(&j, 2, 3);
+    run_job(&j, parts, interrupt_and_serve, work_until_interrupted);
+    assert_all_well(&j, parts);
+    close_job(&j);
+}
+
 /* ---- jobs that go wrong ---- */
 
 static void assert_told(const part *p, const char *words)
@@ -478,6 +505,7 @@ int main(void)
         cmocka_unit_test(jobs_of_all_shapes_end_well),
         cmocka_unit_test(ranks_are_given_to_those_without),
         cmocka_unit_test(norms_do_not_depend_on_the_shards),
+        cmocka_unit_test(an_interrupt_reaches_all_workers),
         cmocka_unit_test(an_abort_reaches_everybody_at_once),
         cmocka_unit_test(the_hosts_own_abort_gets_out),
         cmocka_unit_test(an_end_without_goodbye_aborts),

@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from jobs import DIGITS, LONG, JobTest, alive, environment, read_safetensors
+from jobs import DIGITS, LONG, JobTest, alive, children, environment, read_safetensors
 
 MODES = (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1))
 
@@ -19,7 +19,20 @@ def signals_of(pid, thread, field):
     return {n for n in (signal.SIGINT, signal.SIGTERM) if mask >> (n - 1) & 1}
 
 
-class Interrupts(JobTest):
+class SlowEvaluation(JobTest):
+    def slow_evaluation(self):
+        """A configuration with seconds of evaluation after every step."""
+        config = self.path("slow.yaml")
+        with open(config, "w", encoding="utf-8") as f:
+            f.write("model:\n  input: [8]\n  layers:\n    - linear: 1024\n"
+                    "    - linear: 256\n    - linear: 2\n"
+                    "train: {eval_every: 1}\n"
+                    "data: {kind: synthetic, batch: 8, samples: 16, test_samples: 200000,"
+                    " eval_batch: 1}\n")
+        return config
+
+
+class Interrupts(SlowEvaluation):
     def start(self, mode, servers, workers, *settings, out, config=DIGITS):
         psrun = subprocess.Popen(
             self.psrun_argv("-m", mode, "-s", servers, "-w", workers, config, *settings, out=out),
@@ -66,14 +79,7 @@ class Interrupts(JobTest):
             self.interrupt(psrun, mode)
 
     def test_while_it_evaluates(self):
-        # Seconds of evaluation after every step.
-        config = self.path("slow.yaml")
-        with open(config, "w", encoding="utf-8") as f:
-            f.write("model:\n  input: [8]\n  layers:\n    - linear: 1024\n"
-                    "    - linear: 256\n    - linear: 2\n"
-                    "train: {eval_every: 1}\n"
-                    "data: {kind: synthetic, batch: 8, samples: 16, test_samples: 200000,"
-                    " eval_batch: 1}\n")
+        config = self.slow_evaluation()
         for mode, servers, workers in MODES:
             psrun = self.start(mode, servers, workers, *LONG, out=mode, config=config)
             self.wait_for_steps(mode)
@@ -121,9 +127,17 @@ class Interrupts(JobTest):
                 psrun = self.start(mode, servers, workers, *LONG, out=out)
                 self.wait_for_steps(out)
                 os.kill(self.worker(rank), signal.SIGINT)
-                self.finish(psrun)
-                self.assertTrue(self.summary(out)["interrupted"])
-                self.assertTrue(os.path.exists(self.path(out, "model.safetensors")))
+                self.check_kept(out, self.finish(psrun))
+
+    def test_one_server_alone_is_told(self):
+        for rank in range(2):  # server 0 hosts the coordinator
+            out = f"server-{rank}"
+            psrun = self.start("ps", 2, 2, *LONG, out=out)
+            self.wait_for_steps(out)
+            server = next(pid for name, pid in children(psrun.pid) if name == "ps-server"
+                          and environment(pid)["PS_SERVER_RANK"] == str(rank))
+            os.kill(server, signal.SIGINT)
+            self.check_kept(out, self.finish(psrun))
 
     def test_when_who_reads_along_is_gone(self):
         # Ctrl-C in `psrun | tee` ends tee, too.
@@ -182,7 +196,7 @@ class Interrupts(JobTest):
         self.interrupt(psrun, "out")
 
 
-class ByHand(JobTest):
+class ByHand(SlowEvaluation):
     """Parts that one shell started: Ctrl-C reaches them all."""
 
     def start(self, *settings):
@@ -207,27 +221,52 @@ class ByHand(JobTest):
         _, metadata = read_safetensors(self.path("worker-0", "model.safetensors"))
         self.assertEqual(int(metadata["step"]), self.summary("worker-0")["steps"])
 
+    def test_a_server_alone(self):
+        for told in ("server 0", "server 1"):
+            parts = self.start()
+            self.tell(parts, told)
+            codes = self.wait_all(parts, 20)
+            for name, part in parts.items():
+                other_server = name.startswith("server") and name != told
+                self.assertEqual(codes[name], 0 if other_server else 130, f"{name}:\n{part.text()}")
+                self.assertNotIn("ERROR", part.text(), name)
+            self.assertTrue(self.summary("worker-0")["interrupted"])
+            self.assertTrue(os.path.exists(self.path("worker-0", "model.safetensors")))
+            os.rename(self.path("worker-0"), self.path(told))
+
+    def test_a_server_alone_while_the_workers_evaluate(self):
+        config = self.slow_evaluation()
+        parts = self.start_job(1, 2, *LONG, config=config)
+        self.wait_for_steps("worker-0")
+        self.tell(parts, "server 0")
+        self.assertEqual(set(self.wait_all(parts, 20).values()), {130})
+        self.assertIsNone(self.summary("worker-0")["test_loss"])  # not waited for
+
     def check_ended_by_server_1(self, parts, reason):
+        said = rf"(?m)ERROR.*server 1 was told to stop \(Ctrl-C\){reason}"
+        parts["server 0"].wait_for(said)
+        parts["worker 0"].popen.send_signal(signal.SIGCONT)
         codes = self.wait_all(parts, 20)
         for name, part in parts.items():
             self.assertEqual(codes[name], 1, f"{name}:\n{part.text()}")
-            self.assertRegex(part.text(), rf"(?m)ERROR.*server 1 was told to stop \(Ctrl-C\){reason}")
+            self.assertRegex(part.text(), said)
 
-    def test_a_server_alone_stays_until_told_again(self):
-        parts = self.start()
+    def start_stuck(self, *settings):
+        """A worker that cannot end."""
+        parts = self.start_job(2, 1, *LONG, *settings)
+        self.wait_for_steps("worker-0")
+        parts["worker 0"].popen.send_signal(signal.SIGSTOP)
         self.tell(parts, "server 1")
+        return parts
+
+    def test_a_server_told_again(self):
+        parts = self.start_stuck()
         parts["server 1"].wait_for("interrupted")
-        steps = len(self.records("worker-0"))
-        end = time.monotonic() + 20
-        while len(self.records("worker-0")) < steps + 2:
-            self.assertLess(time.monotonic(), end, "the workers wait for something")
-            time.sleep(0.05)
         self.tell(parts, "server 1")
         self.check_ended_by_server_1(parts, "$")
 
-    def test_a_server_alone_stays_until_the_limit(self):
-        parts = self.start("net.step_timeout_ms=1500")
-        self.tell(parts, "server 1")
+    def test_a_server_until_the_limit(self):
+        parts = self.start_stuck("net.step_timeout_ms=1000", "train.save_timeout_ms=500")
         self.check_ended_by_server_1(parts, r", and the workers had not ended 1\.5 s later")
 
 

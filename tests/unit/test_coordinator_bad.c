@@ -238,6 +238,9 @@ static void nonsense_is_answered_and_changes_nothing(void **state)
     c.nonce = nonce + 1;
     send_control(sockets[1], &c);
     assert_says(await(sockets[1], PS_CONTROL_FAIL).text, "another job");
+    c = (ps_control){.kind = PS_CONTROL_INTERRUPT, .nonce = nonce};
+    send_control(stranger, &c);
+    assert_says(await(stranger, PS_CONTROL_FAIL).text, "no member");
     c = (ps_control){.kind = PS_CONTROL_WELCOME, .nonce = nonce};
     send_control(stranger, &c);
     assert_says(await(stranger, PS_CONTROL_FAIL).text, "coordinator's to send");
