@@ -1,6 +1,8 @@
 """A job: what was asked for, and the processes that it consists of."""
+import itertools
 import json
 import os
+import re
 import socket
 import subprocess
 import time
@@ -164,7 +166,14 @@ def default_out(job_name):
 
 def count_devices():
     """-w auto: a worker per visible GPU, else per core that this process may use."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible:
-        return len([d for d in visible.split(",") if d.strip()])
-    return len(os.sched_getaffinity(0))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return count_visible(visible) or len(os.sched_getaffinity(0))
+
+
+def count_visible(text):
+    """GPUs that CUDA_VISIBLE_DEVICES shows, as the CUDA Programming Guide has it: those before
+    the first entry that is neither an index nor the name of a GPU or of a part of one (-1,
+    NoDevFiles); none where one stands there twice, as PyTorch takes it."""
+    entries = [entry.strip() for entry in text.split(",")]
+    named = list(itertools.takewhile(re.compile(r"\d+|(GPU|MIG)-\S+").fullmatch, entries))
+    return len(named) if len(set(named)) == len(named) else 0

@@ -101,6 +101,28 @@ class Results(JobTest):
             self.assertEqual((s["steps"], s["train_loss"]), (0, None))
 
 
+class AutoWorkers(JobTest):
+    def count(self, visible):
+        env = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
+        with mock.patch.dict(os.environ, env, clear=True):
+            if visible is not None:
+                os.environ["CUDA_VISIBLE_DEVICES"] = visible
+            shown = self.psrun("--dry-run", "-w", "auto", DIGITS)
+        return sum("/ps-worker " in line for line in shown.splitlines())
+
+    def test_are_as_many_as_cuda_shows(self):
+        gpu = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
+        # 0,2,-1,1: the CUDA Programming Guide's own example.
+        for visible, n in (("0", 1), ("2,1,0", 3), (" 0, 1", 2), ("0,2,-1,1", 2), ("3,,1", 1),
+                           (f"{gpu},GPU-11", 2), (f"MIG-{gpu}/1/0,MIG-{gpu}/2/0", 2)):
+            self.assertEqual(self.count(visible), n, visible)
+
+    def test_are_as_many_as_cores_where_it_shows_none(self):
+        cores = len(os.sched_getaffinity(0))
+        for visible in (None, "", "-1", "-1,0", "NoDevFiles", "none", "1,1"):
+            self.assertEqual(self.count(visible), cores, visible)
+
+
 class SameBits(JobTest):
     """For a number of workers the final weights are one, whatever serves them."""
 
