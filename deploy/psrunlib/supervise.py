@@ -128,6 +128,7 @@ class Supervisor:
                 self._stand_still(before[signal.SIGTSTP])
                 self._reap()
                 self._end_stopped()
+                self._follow()
                 self._pass_on()
                 self._end_in_order()
             self.screen.keep_bar()
@@ -246,6 +247,14 @@ class Supervisor:
         os.kill(os.getpid(), signal.SIGTSTP)  # returns when continued
         signal.signal(signal.SIGTSTP, ours)
         self._tell_all(signal.SIGCONT)
+
+    def _follow(self):
+        """A part that got a Ctrl-C alone has ended in order. Who does not end with it had not
+        joined it yet, and would wait for it."""
+        told = [w.ended_at for w in self.watched if w.code == INTERRUPTED]
+        alone = told and not self.interrupts and self.failed_at is None
+        if alone and self.now - max(told) > GRACE_S:
+            signal.raise_signal(signal.SIGINT)
 
     def _pass_on(self):
         if self.interrupts != 1 or self.passed_on:

@@ -51,6 +51,17 @@ def children(pid):
                 yield name.read().strip(), int(child)
 
 
+def wrapped_bin(folder, name, before):
+    """The programs in a folder of their own, one of them with sh commands before it."""
+    os.mkdir(folder)
+    for program in os.listdir(BIN):
+        if program != name:
+            os.symlink(BIN.resolve() / program, os.path.join(folder, program))
+    wrapper = Path(folder, name)
+    wrapper.write_text(f'#!/bin/sh\n{before}\nexec {BIN.resolve()}/{name} "$@"\n', encoding="utf-8")
+    wrapper.chmod(0o755)
+
+
 def stands_still(pid):
     with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
         return f.read().rpartition(")")[2].split()[0] == "T"

@@ -9,7 +9,8 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, LONG, PSRUN, ROOT, JobTest, alive, environment, listening_ports
+from jobs import (BIN, DIGITS, LONG, PSRUN, ROOT, JobTest, alive, environment, listening_ports,
+                  wrapped_bin)
 
 # A member is taken for dead after two seconds; all must have ended some seconds later.
 SOON = ["net.heartbeat_ms=200", "net.dead_after_ms=2000", "net.join_timeout_ms=10000"]
@@ -99,16 +100,8 @@ class Joining(JobTest):
             self.assertRegex(part.text(), r"ERROR.*server 1", name)
 
     def test_a_part_that_fails_before_joining_ends_the_job_soon(self):
-        programs = self.path("bin")
-        os.mkdir(programs)
-        for program in os.listdir(BIN):
-            if program != "ps-worker":
-                os.symlink(BIN.resolve() / program, os.path.join(programs, program))
-        worker = os.path.join(programs, "ps-worker")
-        with open(worker, "w", encoding="utf-8") as f:
-            f.write('#!/bin/sh\n[ "$RANK" != 1 ] || { echo "no data"; exit 3; }\n'
-                    f'exec {BIN.resolve()}/ps-worker "$@"\n')
-        os.chmod(worker, 0o755)
+        wrapped_bin(self.path("bin"), "ps-worker",
+                    '[ "$RANK" != 1 ] || { echo "no data"; exit 3; }')
         begin = time.monotonic()
         text = self.psrun("--build-dir", self.folder, "-s", 1, "-w", 2, DIGITS, code=1)
         self.assertLess(time.monotonic() - begin, 15)

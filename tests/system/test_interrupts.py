@@ -6,8 +6,10 @@ import signal
 import subprocess
 import time
 import unittest
+from pathlib import Path
 
-from jobs import DIGITS, LONG, JobTest, alive, children, environment, read_safetensors
+from jobs import (DIGITS, LONG, JobTest, alive, children, environment, read_safetensors,
+                  wrapped_bin)
 
 MODES = (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1))
 
@@ -138,6 +140,19 @@ class Interrupts(SlowEvaluation):
                           and environment(pid)["PS_SERVER_RANK"] == str(rank))
             os.kill(server, signal.SIGINT)
             self.check_kept(out, self.finish(psrun))
+
+    def test_one_alone_is_told_before_all_have_joined(self):
+        wrapped_bin(self.path("bin"), "ps-worker", '[ "$RANK" != 1 ] || exec sleep 60')
+        for name in ("ps-worker", "ps-server"):
+            psrun = self.start("ps", 1, 2, "--build-dir", self.folder, out=name)
+            log = self.path(name, "logs", "server-0.log")
+            while not os.path.exists(log) or "role=worker rank=0" not in Path(log).read_text():
+                self.assertIsNone(psrun.poll())
+                time.sleep(0.05)
+            part = next(pid for program, pid in children(psrun.pid) if program == name)
+            os.kill(part, signal.SIGINT)
+            text = self.finish(psrun)
+            self.assertIn("psrun: interrupted; no weights were written", text)
 
     def test_when_who_reads_along_is_gone(self):
         # Ctrl-C in `psrun | tee` ends tee, too.
