@@ -11,6 +11,9 @@ from .errors import JobError
 # ended by themselves GRACE_S later are told to (SIGTERM), and KILL_S later made to.
 GRACE_S = 5.0
 KILL_S = 5.0
+# Who is still there LEFT_S later waits for a disk or a device that does not answer (NFS): no
+# signal reaches it.
+LEFT_S = 10.0
 # Servers stay until the last worker has left; none may stay for ever.
 SERVERS_END_S = 30.0
 INTERRUPTED = 130
@@ -110,7 +113,7 @@ class Supervisor:
         self.passed_on = False
         self.told_at = None  # when all were told to end
         self.failed_at = None
-        self.killed = False
+        self.killed_at = None
         self.ended_by_us = set()
 
     def run(self, parts):
@@ -122,7 +125,7 @@ class Supervisor:
                 if self.interrupts:
                     break  # nobody would tell it
                 self._start(part)
-            while any(w.code is None or w.open for w in self.watched):
+            while any(w.code is None or w.open for w in self.watched) and not self._left():
                 self._read(0.1)
                 self._tick()
                 self._stand_still(before[signal.SIGTSTP])
@@ -131,6 +134,7 @@ class Supervisor:
                 self._follow()
                 self._pass_on()
                 self._end_in_order()
+            self._name_left()
             self.screen.keep_bar()
             return self._verdict()
         finally:
@@ -207,9 +211,19 @@ class Supervisor:
         if self.told_at is None and self._must_end():
             self._end_all(signal.SIGTERM)
             self.told_at = self.now
-        if self.told_at is not None and self.now - self.told_at > KILL_S and not self.killed:
+        if self.told_at is not None and self.now - self.told_at > KILL_S and self.killed_at is None:
             self._end_all(signal.SIGKILL)
-            self.killed = True
+            self.killed_at = self.now
+
+    def _left(self):
+        return self.killed_at is not None and self.now - self.killed_at > LEFT_S
+
+    def _name_left(self):
+        for watched in self.watched:
+            if watched.code is None:
+                watched.code = -signal.SIGKILL
+                self.screen.say(f"psrun: {watched.part.name} does not end, not even by SIGKILL: it "
+                                "waits for a disk or a device")
 
     def _must_end(self):
         if self.interrupts > 1:

@@ -5,12 +5,18 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
+import tempfile
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from jobs import (BIN, DIGITS, LONG, PSRUN, ROOT, JobTest, alive, environment, listening_ports,
                   wrapped_bin)
+
+sys.path.insert(0, str(ROOT / "deploy"))
+from psrunlib import job, local, screen, supervise  # noqa: E402
 
 # A member is taken for dead after two seconds; all must have ended some seconds later.
 SOON = ["net.heartbeat_ms=200", "net.dead_after_ms=2000", "net.join_timeout_ms=10000"]
@@ -71,6 +77,33 @@ class Deaths(JobTest):
         text, _ = psrun.communicate(timeout=30)
         self.assertEqual(psrun.returncode, 1, text)
         self.assertIn("worker 1 was ended by SIGKILL", "\n".join(text.splitlines()[-3:]))
+
+    def test_psrun_does_not_wait_for_who_cannot_be_ended(self):
+        class Hanging:  # as a process that waits for a dead file server
+            def __init__(self, part):
+                self.part = part
+                read, self.other_end = os.pipe()
+                self.output = open(read, "rb")
+
+            poll = stopped_by = lambda self: None
+
+            def signal(self, number):
+                pass
+
+        def launch(part):
+            process = Hanging(part) if part.rank == 0 else local.LocalProcess(part, {})
+            self.addCleanup(process.output.close)
+            return process
+
+        times = mock.patch.multiple(supervise, GRACE_S=0.2, KILL_S=0.2, LEFT_S=0.2)
+        with tempfile.TemporaryFile("w+") as shown, times:
+            code = supervise.Supervisor(screen.Screen(shown), launch, self.folder, 10).run(
+                [job.Part("worker", 0, [], {}), job.Part("worker", 1, ["sh", "-c", "exit 3"], {})])
+            shown.seek(0)
+            text = shown.read()
+        self.assertEqual(code, 1)
+        self.assertIn("worker 0 does not end, not even by SIGKILL", text)
+        self.assertIn("the job failed: worker 1 ended with exit code 3", text)
 
     def test_nothing_outlives_a_killed_psrun(self):
         psrun = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 2, DIGITS, *LONG),
