@@ -40,7 +40,10 @@ class LocalProcess:
     def stopped_by(self):
         """The signal that made it stand still (SIGSTOP, Ctrl-Z's), until it is continued;
         else None. A debugger's stops are the debugger's to know."""
-        change = os.waitid(os.P_PID, self.popen.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+        try:
+            change = os.waitid(os.P_PID, self.popen.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+        except ChildProcessError:
+            return None  # it has ended: poll's to tell
         if change:
             stopped = change.si_code == os.CLD_STOPPED
             self._stopped_by = signal.Signals(change.si_status) if stopped else None

@@ -5,11 +5,15 @@ them, with psrun, after Ctrl-Z: until fg."""
 import os
 import signal
 import subprocess
+import sys
 import time
 import unittest
 
-from jobs import (DIGITS, LONG, JobTest, children, listening_ports, resident_bytes,
+from jobs import (DIGITS, LONG, ROOT, JobTest, children, listening_ports, resident_bytes,
                   stands_still)
+
+sys.path.insert(0, str(ROOT / "deploy"))
+from psrunlib import job, local  # noqa: E402
 
 CREDIT = 256 << 10
 SETTINGS = ["train.steps=60", "train.log_every=1", "exchange.chunk=64KiB",
@@ -131,6 +135,13 @@ class StoppedForGood(UnderPsrun):
                 self.assertRegex(text.splitlines()[-2],
                                  rf"the job failed: ({'|'.join(victims)}) 0 was stopped by "
                                  r"SIGSTOP and not continued for \d\.\d s")
+
+    def test_not_who_has_just_ended(self):
+        part = local.LocalProcess(job.Part("worker", 0, ["true"], {}), {})
+        self.addCleanup(part.output.close)
+        os.waitid(os.P_PID, part.popen.pid, os.WEXITED | os.WNOWAIT)
+        self.assertIsNone(part.stopped_by())
+        self.assertEqual(part.poll(), 0)
 
     def test_after_a_ctrl_c(self):
         psrun, pids = self.start("ps", "net.dead_after_ms=1500")
