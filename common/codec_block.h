@@ -26,8 +26,9 @@ typedef struct ps_codec_block {
                    uint8_t *out);
     /* PROTOCOL for bytes that encode cannot have made; out is then undefined. */
     ps_err (*decode)(uint64_t n, const uint8_t *in, double topk, float *out);
-    /* The same, added to sum. NULL: decode does, then an addition of all elements. */
-    ps_err (*add)(uint64_t n, const uint8_t *in, double topk, float *sum);
+    /* The same, each of them by times (1 or -1), added to sum. NULL: decode does, then an
+     * addition of all elements. */
+    ps_err (*add)(uint64_t n, const uint8_t *in, double topk, float times, float *sum);
 } ps_codec_block;
 
 extern const ps_codec_block ps_codec_none_block, ps_codec_fp16_block, ps_codec_bf16_block,

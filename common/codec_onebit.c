@@ -134,25 +134,33 @@ static void onebit_encode(uint64_t n, const float *v, const ps_codec_how *how,
         choose(n, v, out);
 }
 
-static inline bool place(uint64_t n, const uint8_t *restrict in, float *restrict out)
+static inline bool add(uint64_t n, const uint8_t *restrict in, float times,
+                       float *restrict sum)
 {
     uint8_t digits[BLOCK + 5];
     uint16_t scale;
     memcpy(&scale, in, 2);
-    const float a = ps_float_of_bf16(scale);
+    const float a = times * ps_float_of_bf16(scale);
     const bool fives = unpack_fives(ps_codec_blocks_of(n, 5), in + 2, digits);
 #pragma omp simd
     for (uint64_t i = 0; i < n; i++)
-        out[i] = a * (float)((int32_t)(digits[i] & 1u) - (digits[i] >> 1));
+        sum[i] += a * (float)((int32_t)(digits[i] & 1u) - (digits[i] >> 1));
     return fives;
+}
+
+static ps_err onebit_add(uint64_t n, const uint8_t *in, double topk, float times,
+                         float *sum)
+{
+    (void)topk;
+    if (n == BLOCK ? add(BLOCK, in, times, sum) : add(n, in, times, sum)) return PS_OK;
+    return ps_err_set(PS_ERR_PROTOCOL, "onebit: a byte that is not five digits");
 }
 
 static ps_err onebit_decode(uint64_t n, const uint8_t *in, double topk, float *out)
 {
-    (void)topk;
-    if (n == BLOCK ? place(BLOCK, in, out) : place(n, in, out)) return PS_OK;
-    return ps_err_set(PS_ERR_PROTOCOL, "onebit: a byte that is not five digits");
+    memset(out, 0, n * sizeof *out);
+    return onebit_add(n, in, topk, 1, out);
 }
 
 const ps_codec_block ps_codec_onebit_block = {BLOCK, onebit_bytes, onebit_encode,
-                                              onebit_decode, NULL};
+                                              onebit_decode, onebit_add};

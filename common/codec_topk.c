@@ -1,5 +1,8 @@
 #include <math.h>
 #include <string.h>
+#ifdef __BMI2__
+#include <immintrin.h>
+#endif
 
 #include "codec_block.h"
 #include "codec_math.h"
@@ -19,6 +22,12 @@ static uint64_t topk_bytes(uint64_t n, double topk)
 {
     const uint64_t k = topk_count(n, topk);
     return 4 + k + (k + 1) / 2;
+}
+
+/* Of |v|; they are ordered as the magnitudes are. */
+static inline uint32_t magnitude_bits(float v)
+{
+    return ps_float_bits(v) & 0x7FFFFFFFu;
 }
 
 static uint16_t count_from(uint64_t n, const uint16_t *restrict a, uint16_t least)
@@ -61,63 +70,92 @@ static uint32_t upper_threshold(uint64_t n, const uint16_t *a, uint64_t k, uint3
     return bisect(n, a, k, low, high);
 }
 
-/* The largest number that at least k of a (at most `most`, below 2^31) reach, or one that
- * exactly k reach: first by the upper halves, of which a vector holds twice as many, then
- * among those whose upper half is the same. */
-static inline uint32_t threshold(uint64_t n, const uint32_t *restrict a, uint64_t k,
-                                 uint32_t most)
+/* chosen: 0xFF for those that reach least, 0 for the others; returns how many reach it.
+ */
+static inline uint16_t choose_from(uint64_t n, const uint16_t *restrict half,
+                                   uint16_t least, uint8_t *restrict chosen)
 {
+    uint16_t reach = 0;
+#pragma omp simd reduction(+ : reach)
+    for (uint64_t i = 0; i < n; i++) {
+        chosen[i] = half[i] >= least ? 0xFF : 0;
+        reach = (uint16_t)(reach + (half[i] >= least));
+    }
+    return reach;
+}
+
+/* The same among magnitudes of which more than k reach `upper` by their upper halves: the
+ * lower halves of those that have just this one decide, then the lower index. */
+static void choose_by_lower(uint64_t n, const float *restrict v, uint64_t k,
+                            uint32_t upper, uint8_t *restrict chosen)
+{
+    uint32_t a[BLOCK];
     uint16_t half[BLOCK];
-#pragma omp simd
-    for (uint64_t i = 0; i < n; i++)
-        half[i] = (uint16_t)(a[i] >> 16);
-    const uint32_t upper = upper_threshold(n, half, k, most >> 16);
-    if (count_from(n, half, (uint16_t)upper) == k) return upper << 16;
+    if (n == 0) return; // GCC 13 with sanitizers would call both uninitialized without it
 #pragma omp simd
     for (uint64_t i = 0; i < n; i++) {
+        a[i] = magnitude_bits(v[i]);
         const uint32_t rest = a[i] & 0xFFFFu, u = a[i] >> 16;
         half[i] = (uint16_t)(u > upper ? 0xFFFFu : u == upper ? rest : 0u);
     }
-    return upper << 16 | bisect(n, half, k, 0, 0x10000u);
-}
-
-/* chosen: 1 for the k largest, the lower index first among equals. */
-static inline void choose(uint64_t n, const uint32_t *restrict a, uint64_t k,
-                          uint32_t most, uint8_t *restrict chosen)
-{
-    const uint32_t least = threshold(n, a, k, most);
+    const uint32_t least = upper << 16 | bisect(n, half, k, 0, 0x10000u);
     uint16_t reach = 0, above = 0;
 #pragma omp simd reduction(+ : reach, above)
     for (uint64_t i = 0; i < n; i++) {
-        chosen[i] = a[i] >= least;
+        chosen[i] = a[i] >= least ? 0xFF : 0;
         reach = (uint16_t)(reach + (a[i] >= least));
         above = (uint16_t)(above + (a[i] > least));
     }
     uint64_t ties = k - above; // so many of those that equal it
     for (uint64_t i = 0; i < n && reach > k; i++) {
         if (a[i] != least) continue;
-        chosen[i] = ties > 0;
-        ties -= chosen[i];
+        chosen[i] = ties > 0 ? 0xFF : 0;
+        ties -= ties > 0;
     }
 }
 
-/* The indices of the k largest, ascending; index[k] may be written to as well. */
+/* chosen: 0xFF for the k largest, the lower index first among equals, 0 for the others.
+ * Upper halves are enough for most blocks, and a vector holds twice as many. */
+static inline void choose(uint64_t n, const float *restrict v, uint64_t k, uint32_t most,
+                          uint8_t *restrict chosen)
+{
+    uint16_t half[BLOCK];
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++)
+        half[i] = (uint16_t)(magnitude_bits(v[i]) >> 16);
+    const uint32_t upper = upper_threshold(n, half, k, most >> 16);
+    if (choose_from(n, half, (uint16_t)upper, chosen) > k)
+        choose_by_lower(n, v, k, upper, chosen);
+}
+
+/* The indices i, ascending, of which chosen[i] is 0xFF; the 8 after them may be written
+ * to as well. Without branches: which are taken cannot be foreseen. */
+static inline void list(uint64_t n, const uint8_t *restrict chosen,
+                        uint8_t *restrict index)
+{
+    uint64_t i = 0, found = 0;
+#ifdef __BMI2__
+    for (; i + 8 <= n; i += 8) {
+        uint64_t eight, places;
+        memcpy(&eight, chosen + i, 8);
+        places = _pext_u64(0x0706050403020100u + i * 0x0101010101010101u, eight);
+        memcpy(index + found, &places, 8);
+        found += (uint64_t)__builtin_popcountll(eight) / 8;
+    }
+#endif
+    for (; i < n; i++) {
+        index[found] = (uint8_t)i;
+        found += chosen[i] & 1u;
+    }
+}
+
+/* The indices of the k largest, ascending; the 8 after them may be written to as well. */
 static inline void find_largest(uint64_t n, const float *restrict v, uint32_t most,
                                 uint64_t k, uint8_t *restrict index)
 {
-    uint32_t a[BLOCK];
     uint8_t chosen[BLOCK];
-    if (n == 0) return; // GCC 13 with sanitizers would call a uninitialized without it
-#pragma omp simd
-    for (uint64_t i = 0; i < n; i++)
-        a[i] = ps_float_bits(v[i]) & 0x7FFFFFFFu;
-    choose(n, a, k, most, chosen);
-    uint64_t found = 0;
-    // Without branches: which are taken cannot be foreseen.
-    for (uint64_t i = 0; i < n; i++) {
-        index[found] = (uint8_t)i;
-        found += chosen[i];
-    }
+    choose(n, v, k, most, chosen);
+    list(n, chosen, index);
 }
 
 /* Powers of sqrt(1/2), and the least share of the scale that each stands for.
@@ -149,7 +187,7 @@ static void topk_encode(uint64_t n, const float *v, const ps_codec_how *how, uin
     (void)at;
     const uint64_t k = topk_count(n, how->topk);
     float chosen[BLOCK];
-    uint8_t index[BLOCK + 1], values[BLOCK + 1];
+    uint8_t index[BLOCK + 8], values[BLOCK + 1];
     const uint32_t most = ps_codec_largest_bits(n, v);
     const float scale = ps_float_of_bits(most);
     if (n == BLOCK)
@@ -166,13 +204,15 @@ static void topk_encode(uint64_t n, const float *v, const ps_codec_how *how, uin
         out[4 + k + i / 2] = (uint8_t)(values[i] | values[i + 1] << 4);
 }
 
-/* Adds the block's k elements to sum. */
-static ps_err topk_add(uint64_t n, const uint8_t *in, double topk, float *sum)
+/* Adds the block's k elements, by times, to sum. */
+static ps_err topk_add(uint64_t n, const uint8_t *in, double topk, float times,
+                       float *sum)
 {
     const uint64_t k = topk_count(n, topk);
     const uint8_t *index = in + 4, *values = index + k;
     float scale, levels[16];
     memcpy(&scale, in, 4);
+    scale *= times;
     for (int i = 0; i < 8; i++)
         levels[8 + i] = -(levels[i] = topk_levels[i] * scale);
     int last = -1;
@@ -189,7 +229,7 @@ static ps_err topk_add(uint64_t n, const uint8_t *in, double topk, float *sum)
 static ps_err topk_decode(uint64_t n, const uint8_t *in, double topk, float *out)
 {
     memset(out, 0, n * sizeof *out);
-    return topk_add(n, in, topk, out);
+    return topk_add(n, in, topk, 1, out);
 }
 
 const ps_codec_block ps_codec_topk_block = {BLOCK, topk_bytes, topk_encode, topk_decode,

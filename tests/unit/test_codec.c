@@ -253,14 +253,10 @@ static void check_topk_block(int n, double share, const float *in, const float *
     }
 }
 
-static void test_topk_keeps_the_largest(void **state)
+static void check_topk(const float *in)
 {
-    (void)state;
-    static float in[N], out[N];
+    static float out[N];
     static uint8_t payload[4 * N];
-    make(N, 4, in);
-    for (int i = 0; i < N; i += 3)
-        in[i] = i % 2 ? 0.004f : -0.004f; // many of equal size
     for (double share = 0.001; share <= 1; share *= 3) {
         uint64_t bytes = ps_codec_bytes(PS_CODEC_TOPK, N, share);
         ps_codec_encode(PS_CODEC_TOPK, share, N, in, NULL, 0, payload);
@@ -273,6 +269,42 @@ static void test_topk_keeps_the_largest(void **state)
             block += 4 + k + (k + 1) / 2;
         }
         assert_int_equal(block - payload, bytes);
+    }
+}
+
+static void test_topk_keeps_the_largest(void **state)
+{
+    (void)state;
+    static float in[N];
+    make(N, 4, in);
+    check_topk(in);
+    for (int i = 0; i < N; i += 3)
+        in[i] = i % 2 ? 0.004f : -0.004f; // many of equal size
+    check_topk(in);
+    for (int i = 0; i < N; i++) // such as differ in float32's last bits alone
+        in[i] = 0.75f + (float)(i * 7919 % 97) * 0x1p-24f;
+    check_topk(in);
+}
+
+/* Bit for bit, whether the codec has an addition of its own or not. */
+static void test_adding_is_decoding_and_an_addition(void **state)
+{
+    (void)state;
+    const ps_codec codecs[] = {PS_CODEC_NONE, PS_CODEC_FP16,   PS_CODEC_BF16,
+                               PS_CODEC_INT8, PS_CODEC_ONEBIT, PS_CODEC_TOPK};
+    static float in[N], out[N], sum[N], expected[N];
+    static uint8_t payload[4 * N];
+    for (int c = 0; c < 6; c++) {
+        const uint64_t bytes = ps_codec_bytes(codecs[c], N, 0.1);
+        make(N, 7, in);
+        make(N, 8, sum);
+        ps_codec_encode(codecs[c], 0.1, N, in, NULL, 1, payload);
+        assert_int_equal(ps_codec_decode(codecs[c], 0.1, N, payload, bytes, out), PS_OK);
+        for (int i = 0; i < N; i++)
+            expected[i] = sum[i] + out[i];
+        assert_int_equal(ps_codec_decode_add(codecs[c], 0.1, N, payload, bytes, sum),
+                         PS_OK);
+        assert_memory_equal(sum, expected, sizeof sum);
     }
 }
 
@@ -312,7 +344,7 @@ static void test_not_finite_stays_so(void **state)
                                PS_CODEC_ONEBIT, PS_CODEC_TOPK};
     const float bad[] = {NAN, INFINITY, -INFINITY};
     static float in[N], out[N];
-    for (int c = 0; c < 4; c++)
+    for (int c = 0; c < 5; c++)
         for (int b = 0; b < 3; b++) {
             make(N, 5, in);
             in[4321] = bad[b];
@@ -439,6 +471,7 @@ int main(void)
         cmocka_unit_test(test_onebit_of_uniform_numbers),
         cmocka_unit_test(test_onebit_of_equal_numbers),
         cmocka_unit_test(test_topk_keeps_the_largest),
+        cmocka_unit_test(test_adding_is_decoding_and_an_addition),
         cmocka_unit_test(test_feedback_loses_nothing),
         cmocka_unit_test(test_not_finite_stays_so),
         cmocka_unit_test(test_wrong_sizes_and_indices_are_refused),
