@@ -1,10 +1,19 @@
 #include "zsock.h"
 
 #include <errno.h>
-#include <stdbool.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+
+/* libzmq aborts where it is told a policy and may not have it: so we try ourselves. */
+static bool may_be_batch(void)
+{
+    const struct sched_param zero = {0};
+    if (sched_getscheduler(0) != SCHED_OTHER) return false; // somebody chose another
+    if (sched_setscheduler(0, SCHED_BATCH, &zero) != 0) return false;
+    return sched_setscheduler(0, SCHED_OTHER, &zero) == 0;
+}
 
 static ps_err zmq_failure(ps_err code, const char *what)
 {
@@ -35,6 +44,17 @@ static ps_err set_options(void *socket, const ps_zsock_options *o)
     if (o->routing_id &&
         zmq_setsockopt(socket, ZMQ_ROUTING_ID, o->routing_id, o->routing_id_bytes) != 0)
         return zmq_failure(PS_ERR_NET, "setting a socket's routing id");
+    return PS_OK;
+}
+
+ps_err ps_zsock_context(int64_t io_threads, int64_t sockets, bool patient, void **out)
+{
+    *out = zmq_ctx_new();
+    if (!*out) return ps_err_set(PS_ERR_NOMEM, "no memory for ZeroMQ");
+    zmq_ctx_set(*out, ZMQ_IO_THREADS, (int)io_threads);
+    zmq_ctx_set(*out, ZMQ_MAX_SOCKETS, (int)sockets);
+    if (patient && may_be_batch())
+        zmq_ctx_set(*out, ZMQ_THREAD_SCHED_POLICY, SCHED_BATCH);
     return PS_OK;
 }
 

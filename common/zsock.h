@@ -3,12 +3,20 @@
 #ifndef PS_ZSOCK_H
 #define PS_ZSOCK_H
 
+#include <stdbool.h>
 #include <zmq.h>
 
 #include "clock.h"
 #include "err.h"
 
 enum { PS_ENDPOINT_MAX = 128 };
+
+/* A context with so many I/O threads and sockets; NOMEM.
+ * patient: its I/O threads do not take the processor from threads that compute, but wait
+ * for their turn (SCHED_BATCH) where no processor is free. Each message then interrupts
+ * less, and takes longer. For who sends little and computes much; a wish, where the
+ * system forbids it. */
+ps_err ps_zsock_context(int64_t io_threads, int64_t sockets, bool patient, void **out);
 
 typedef struct ps_zsock_options {
     int type;                  // ZMQ_ROUTER, ZMQ_DEALER, ...

@@ -15,7 +15,7 @@
 #include "log.h"
 #include "mem.h"
 
-enum { STATS_TIMEOUT_MS = 5000 };
+enum { STATS_TIMEOUT_MS = 5000, MAX_SOCKETS = 4096 };
 
 struct ps_server {
     ps_server_options o;
@@ -33,10 +33,9 @@ struct ps_server {
 
 static ps_err make_context(ps_server *s)
 {
-    s->zmq_context = zmq_ctx_new();
-    if (!s->zmq_context) return ps_err_set(PS_ERR_NOMEM, "no ZeroMQ context");
-    zmq_ctx_set(s->zmq_context, ZMQ_IO_THREADS, (int)s->o.config->net.io_threads);
-    zmq_ctx_set(s->zmq_context, ZMQ_MAX_SOCKETS, 4096);
+    const bool patient = ps_chunk_codec_is_coarse(s->o.config);
+    PS_TRY(ps_zsock_context(s->o.config->net.io_threads, MAX_SOCKETS, patient,
+                            &s->zmq_context));
     s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return s->event_fd < 0 ? ps_err_errno(PS_ERR_IO, "eventfd") : PS_OK;
 }

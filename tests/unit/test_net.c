@@ -1,10 +1,13 @@
 #include "net.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <netdb.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -111,6 +114,39 @@ static int port_of(const char *endpoint)
     return port;
 }
 
+/* How many of the process's threads wait for their turn. */
+static int count_batch_threads(void)
+{
+    int n = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (struct dirent *d; (d = readdir(tasks));)
+        n += d->d_name[0] != '.' && sched_getscheduler(atoi(d->d_name)) == SCHED_BATCH;
+    closedir(tasks);
+    return n;
+}
+
+static void a_patient_context_waits_for_its_turn(void **state)
+{
+    const struct sched_param zero = {0};
+    if (sched_getscheduler(0) != SCHED_OTHER) skip(); // who started us wants another
+    if (sched_setscheduler(0, SCHED_BATCH, &zero) != 0) skip();
+    assert_int_equal(sched_setscheduler(0, SCHED_OTHER, &zero), 0);
+    for (int patient = 0; patient < 2; patient++) {
+        void *context, *socket;
+        assert_int_equal(ps_zsock_context(2, 16, patient, &context), PS_OK);
+        const ps_zsock_options o = {.type = ZMQ_DEALER};
+        assert_int_equal(ps_zsock_open(context, &o, &socket), PS_OK); // starts threads
+        const ps_deadline deadline = ps_deadline_in_ms(5000); // they set it themselves
+        while (patient && count_batch_threads() < 2 && !ps_deadline_passed(deadline))
+            usleep(1000);
+        assert_int_equal(count_batch_threads() >= 2, patient);
+        assert_int_equal(sched_getscheduler(0), SCHED_OTHER);
+        ps_zsock_close(&socket);
+        zmq_ctx_term(context);
+    }
+}
+
 static void dials_what_listens_and_gives_up_on_what_does_not(void **state)
 {
     void *context = zmq_ctx_new(), *router, *other;
@@ -192,6 +228,7 @@ int main(void)
         cmocka_unit_test(tells_loopback_and_literals),
         cmocka_unit_test(names_that_do_not_resolve_say_so),
         cmocka_unit_test(names_that_do_not_resolve_yet_are_awaited),
+        cmocka_unit_test(a_patient_context_waits_for_its_turn),
         cmocka_unit_test(dials_what_listens_and_gives_up_on_what_does_not),
         cmocka_unit_test(messages_within_bounds),
     };

@@ -66,10 +66,9 @@ static ps_err connect_servers(ps_comm *c)
 
 ps_err ps_comm_links_open(ps_comm *c)
 {
-    c->zmq_context = zmq_ctx_new();
-    if (!c->zmq_context) return ps_err_set(PS_ERR_NOMEM, "no ZeroMQ context");
-    zmq_ctx_set(c->zmq_context, ZMQ_IO_THREADS, (int)c->o.config->net.io_threads);
-    zmq_ctx_set(c->zmq_context, ZMQ_MAX_SOCKETS, (int)c->n_links + 64);
+    const bool patient = ps_chunk_codec_is_coarse(c->o.config);
+    PS_TRY(ps_zsock_context(c->o.config->net.io_threads, c->n_links + 64, patient,
+                            &c->zmq_context));
     PS_TRY(connect_servers(c));
     uint32_t n = c->n_links;
     c->items[n] = (zmq_pollitem_t){.fd = c->orders.wake_fd, .events = ZMQ_POLLIN};
