@@ -207,13 +207,17 @@ static void one_host_wants_larger_chunks(void **state)
     assert_int_equal(ps_plan_auto_chunk_bytes(100, 16, here), BLOCK_BYTES);
 }
 
-/* What a codec shrinks is cut into as much larger chunks, but a shard keeps four. */
+/* What a codec shrinks is cut into as much larger chunks, but a shard keeps four; one
+ * where next to nothing travels. */
 static void codecs_want_larger_chunks(void **state)
 {
     const ps_chunk_size half = {.travels = 0.5f}, twentieth = {.travels = 0.05f};
     assert_int_equal(ps_plan_auto_chunk_bytes(4800000, 4, half), 96 << 10);
-    uint64_t least = ps_plan_auto_chunk_bytes(4800000, 4, twentieth);
-    assert_true(least <= 4800000 / 16 && least > 4800000 / 16 - BLOCK_BYTES);
+    uint64_t least = ps_plan_auto_chunk_bytes(800000, 4, half);
+    assert_true(least <= 800000 / 16 && least > 800000 / 16 - BLOCK_BYTES);
+    least = ps_plan_auto_chunk_bytes(4800000, 4, twentieth);
+    assert_true(least <= 4800000 / 4 && least > 4800000 / 4 - BLOCK_BYTES);
+    assert_true(ps_plan_auto_chunk_bytes(100u << 20, 4, twentieth) < 1400 << 10);
 }
 
 static void more_shards_than_chunks_is_an_error(void **state)
