@@ -48,7 +48,7 @@ typedef struct ps_config_train {
     int64_t accumulate;      // micro-batches per optimizer step
     char *init;              // a safetensors file, or ""
     int64_t save_every;      // optimizer steps; 0: only at the end
-    int64_t save_timeout_ms; // rank 0 has not written a file for so long: an error
+    int64_t file_timeout_ms; // rank 0 is at a file for so long: an error
     int64_t log_every;       // optimizer steps
     int64_t eval_every;      // epochs; 0: only at the end
     int64_t warmup_steps;    // left out of samples_per_second

@@ -56,7 +56,7 @@ static ps_err join_and_serve(ps_server *server, const ps_config *cfg, const ps_c
     PS_TRY(ps_member_join(&options, &member));
     ps_signal_watch_attach(watch, member,
                            (uint64_t)cfg->net.step_timeout_ms +
-                               (uint64_t)cfg->train.save_timeout_ms);
+                               (uint64_t)cfg->train.file_timeout_ms);
     int rank = ps_member_rank(member);
     char role[32];
     snprintf(role, sizeof role, "server/%d", rank);

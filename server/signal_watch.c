@@ -30,7 +30,7 @@ static void end_job(const ps_signal_watch *w, int number)
     if (number == 0)
         snprintf(reason, sizeof reason,
                  "server %d was told to stop (Ctrl-C), and the workers had not ended "
-                 "%.1f s later (net.step_timeout_ms and train.save_timeout_ms)",
+                 "%.1f s later (net.step_timeout_ms and train.file_timeout_ms)",
                  rank, (double)w->limit_ms * 1e-3);
     else
         snprintf(reason, sizeof reason, "server %d was told to stop (%s)", rank,

@@ -8,7 +8,7 @@
 #include "interrupt.h"
 #include "log.h"
 #include "safetensors.h"
-#include "written.h"
+#include "file_wait.h"
 
 /* Sums since the last record, this rank's. */
 typedef struct window {
@@ -403,7 +403,7 @@ static ps_err write_weights(ps_trainer *t, const char *name)
 static ps_err save(ps_trainer *t, const char *name)
 {
     PS_TRY(write_weights(t, name));
-    return ps_written_wait(t->o.member, t->o.config, name);
+    return ps_file_wait_written(t->o.member, t->o.config, name);
 }
 
 /* Evaluation of settled weights. */

@@ -15,7 +15,7 @@
 #include "safetensors.h"
 #include "shm_offer.h"
 #include "trainer.h"
-#include "written.h"
+#include "file_wait.h"
 
 typedef struct job {
     const ps_config *config;
@@ -137,8 +137,9 @@ static ps_err join(job *j)
     ps_log_set_role(role);
     // Servers have no data, and cannot count the steps that a schedule spans.
     if (j->rank != 0) return PS_OK;
-    return ps_member_put(j->member, "job/total_steps", &j->total_steps,
-                         sizeof j->total_steps, step_deadline(j));
+    PS_TRY(ps_member_put(j->member, "job/total_steps", &j->total_steps,
+                         sizeof j->total_steps, step_deadline(j)));
+    return ps_file_announce_init(j->member, j->config->train.init, step_deadline(j));
 }
 
 /* --- arithmetic -----------------------------------------------------------------------
@@ -177,10 +178,12 @@ static ps_err make_arenas(job *j)
 static ps_err first_weights(job *j)
 {
     const char *init = j->config->train.init;
-    if (init[0] != '\0' && j->rank == 0)
-        return ps_st_load_model(init, &j->spec, j->params.base, j->buffers);
+    if (init[0] != '\0' && j->rank == 0) {
+        PS_TRY(ps_st_load_model(init, &j->spec, j->params.base, j->buffers));
+        return ps_file_init_is_read(j->member, step_deadline(j));
+    }
     ps_init_weights(&j->spec, j->config->train.seed, 1, j->params.base, j->buffers);
-    return PS_OK;
+    return j->rank == 0 ? PS_OK : ps_file_wait_init(j->member, j->config);
 }
 
 /* Exchanges between GPUs, and none at all, work on the weights where the device has them;
@@ -237,7 +240,7 @@ static ps_err open_outputs(job *j)
     }
     ps_progress_init(&j->progress, first ? stderr : NULL, j->cli->bar_columns);
     if (!first) return PS_OK;
-    PS_TRY(ps_written_announce(j->member, &j->run_dir, step_deadline(j)));
+    PS_TRY(ps_file_announce_folder(j->member, &j->run_dir, step_deadline(j)));
     PS_TRY(ps_run_dir_path(&j->run_dir, "metrics.jsonl", path));
     return ps_metrics_open(&j->metrics, path);
 }
@@ -452,7 +455,7 @@ static ps_err finish(job *j, const ps_trainer_result *result)
     PS_TRY(gather_server_stats(j));
     if (j->rank == 0) PS_TRY(write_summary(j, result));
     PS_TRY(close_outputs(j));
-    PS_TRY(ps_written_wait(j->member, j->config, "summary.json"));
+    PS_TRY(ps_file_wait_written(j->member, j->config, "summary.json"));
     return j->member ? ps_member_leave(j->member, step_deadline(j)) : PS_OK;
 }
 

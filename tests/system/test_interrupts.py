@@ -281,7 +281,7 @@ class ByHand(SlowEvaluation):
         self.check_ended_by_server_1(parts, "$")
 
     def test_a_server_until_the_limit(self):
-        parts = self.start_stuck("net.step_timeout_ms=1000", "train.save_timeout_ms=500")
+        parts = self.start_stuck("net.step_timeout_ms=1000", "train.file_timeout_ms=500")
         self.check_ended_by_server_1(parts, r", and the workers had not ended 1\.5 s later")
 
 

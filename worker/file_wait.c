@@ -1,0 +1,88 @@
+#include "file_wait.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FOLDER_KEY    "file/folder"
+#define INIT_KEY      "file/init"
+#define INIT_READ_KEY "file/init/read"
+enum { FOLDER_TIMEOUT_MS = 1000 }; // it has been there since the start
+
+static ps_deadline file_deadline(const ps_config *config)
+{
+    return ps_deadline_in_ms((uint64_t)config->train.file_timeout_ms);
+}
+
+static ps_err put_path(ps_member *m, const char *key, const char *path,
+                       ps_deadline deadline)
+{
+    return m ? ps_member_put(m, key, path, strlen(path), deadline) : PS_OK;
+}
+
+static ps_err get_path(ps_member *m, const char *key, char path[PATH_MAX],
+                       ps_deadline deadline)
+{
+    void *value = NULL;
+    size_t bytes = 0;
+    path[0] = '\0';
+    PS_TRY(ps_member_get(m, key, &value, &bytes, deadline));
+    snprintf(path, PATH_MAX, "%.*s", (int)bytes, value ? (const char *)value : "");
+    free(value);
+    return PS_OK;
+}
+
+static ps_err timed_out(ps_member *m, const char *done, const char *path,
+                        const char *reason)
+{
+    return ps_err_set(PS_ERR_TIMEOUT,
+                      "waiting until worker 0 (host %s) has %s %s "
+                      "(train.file_timeout_ms): %s",
+                      ps_member_roster(m)->workers[0].host, done, path, reason);
+}
+
+ps_err ps_file_announce_folder(ps_member *m, const ps_run_dir *dir, ps_deadline deadline)
+{
+    return put_path(m, FOLDER_KEY, dir->path, deadline);
+}
+
+/* Says of the present error which file was waited for. */
+static ps_err name_written(ps_member *m, const char *name)
+{
+    char reason[PS_CONTROL_TEXT_MAX], folder[PATH_MAX], path[PATH_MAX + NAME_MAX];
+    snprintf(reason, sizeof reason, "%s", ps_err_message());
+    ps_err known = get_path(m, FOLDER_KEY, folder, ps_deadline_in_ms(FOLDER_TIMEOUT_MS));
+    snprintf(path, sizeof path, "%s%s%s", folder, known == PS_OK ? "/" : "", name);
+    return timed_out(m, "written", path, reason);
+}
+
+ps_err ps_file_wait_written(ps_member *m, const ps_config *config, const char *name)
+{
+    if (!m) return PS_OK;
+    ps_err err = ps_member_barrier(m, "written", file_deadline(config));
+    return err == PS_ERR_TIMEOUT ? name_written(m, name) : err;
+}
+
+ps_err ps_file_announce_init(ps_member *m, const char *path, ps_deadline deadline)
+{
+    return put_path(m, INIT_KEY, path, deadline);
+}
+
+ps_err ps_file_init_is_read(ps_member *m, ps_deadline deadline)
+{
+    return put_path(m, INIT_READ_KEY, "", deadline);
+}
+
+ps_err ps_file_wait_init(ps_member *m, const ps_config *config)
+{
+    char path[PATH_MAX], none[PATH_MAX];
+    ps_deadline soon = ps_deadline_in_ms((uint64_t)config->net.step_timeout_ms);
+    PS_TRY(get_path(m, INIT_KEY, path, soon));
+    if (path[0] == '\0') return PS_OK;
+    ps_err err = get_path(m, INIT_READ_KEY, none, file_deadline(config));
+    if (err != PS_ERR_TIMEOUT) return err;
+    char reason[PS_CONTROL_TEXT_MAX];
+    snprintf(reason, sizeof reason, "%s", ps_err_message());
+    return timed_out(m, "read", path, reason);
+}
