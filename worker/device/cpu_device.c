@@ -93,8 +93,10 @@ static const char *isa_name(void)
         return "avx512_core_vnni";
     case dnnl_cpu_isa_avx512_core_bf16:
         return "avx512_core_bf16";
+    case dnnl_cpu_isa_avx512_core_amx:
+        return "avx512_core_amx";
     default:
-        return "newer than avx512_core_bf16";
+        return "for processors newer than avx512_core_amx";
     }
 }
 
