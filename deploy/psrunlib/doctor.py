@@ -61,6 +61,8 @@ class Node:
 
 def run(job):
     """Prints the table and what to mend; psrun's exit code."""
+    if job.hosts:
+        remote.check_ssh()
     nodes = _nodes(job)
     _find_facts(job, nodes)
     targets = _targets(job, nodes)

@@ -7,6 +7,7 @@ SIGKILL. So nothing is left running, whatever dies.
 """
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -41,8 +42,19 @@ echo ready
 """
 
 
+def ssh_command():
+    return shlex.split(os.environ.get("PS_SSH", "")) or ["ssh"]
+
+
+def check_ssh():
+    program = ssh_command()[0]
+    if not shutil.which(program):
+        raise JobError(f"there is no {program} here: install an ssh client (openssh-client), "
+                       "or name one with PS_SSH")
+
+
 def ssh_argv(host, command):
-    argv = shlex.split(os.environ.get("PS_SSH", "ssh"))
+    argv = ssh_command()
     argv += ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}",
              "-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=3"]
     if host.port:
@@ -109,6 +121,7 @@ class RemoteProcess:
 def check_hosts(hosts, programs, config, version):
     """Reachable, folder, programs, version and configuration on every host, all hosts at the
     same time; the first fault of each is named."""
+    check_ssh()
     started = [(host, subprocess.Popen(
         ssh_argv(host, f"exec sh -c {shlex.quote(_check(host, programs[host.name], config, version))}"),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))

@@ -149,6 +149,23 @@ class Cluster:
             log.close()
 
 
+class WithoutSsh(unittest.TestCase):
+    def test_is_said(self):
+        with tempfile.TemporaryDirectory(prefix="pstrain-ssh-") as folder:
+            hosts = Path(folder, "hosts")
+            hosts.write_text("localhost servers=1 workers=1\n")
+            for doctor in ([], ["--doctor"]):
+                run = subprocess.run(
+                    ["python3", "deploy/psrun", "-H", str(hosts), "-s", "1", "-w", "1", "--out",
+                     f"{folder}/out", *doctor, "configs/digits-basicnet.yaml"],
+                    env=dict(os.environ, PS_SSH="no-such-ssh", PS_BUILD_DIR=str(BIN.parent)),
+                    cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                    timeout=60)
+                self.assertEqual((run.returncode, run.stdout.splitlines()),
+                                 (1, ["psrun: there is no no-such-ssh here: install an ssh client "
+                                      "(openssh-client), or name one with PS_SSH"]))
+
+
 class OverSsh(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
