@@ -91,14 +91,16 @@ static void choose_by_lower(uint64_t n, const float *restrict v, uint64_t k,
 {
     uint32_t a[BLOCK];
     uint16_t half[BLOCK];
+    uint32_t most = 0;
     if (n == 0) return; // GCC 13 with sanitizers would call both uninitialized without it
-#pragma omp simd
+#pragma omp simd reduction(max : most)
     for (uint64_t i = 0; i < n; i++) {
         a[i] = magnitude_bits(v[i]);
-        const uint32_t rest = a[i] & 0xFFFFu, u = a[i] >> 16;
-        half[i] = (uint16_t)(u > upper ? 0xFFFFu : u == upper ? rest : 0u);
+        const uint32_t u = a[i] >> 16, rest = u == upper ? a[i] & 0xFFFFu : 0u;
+        half[i] = (uint16_t)(u > upper ? 0xFFFFu : rest);
+        most = rest > most ? rest : most; // 0 where zeros, or ones, are to be told apart
     }
-    const uint32_t least = upper << 16 | bisect(n, half, k, 0, 0x10000u);
+    const uint32_t least = upper << 16 | bisect(n, half, k, 0, most + 1);
     uint16_t reach = 0, above = 0;
 #pragma omp simd reduction(+ : reach, above)
     for (uint64_t i = 0; i < n; i++) {
@@ -106,12 +108,13 @@ static void choose_by_lower(uint64_t n, const float *restrict v, uint64_t k,
         reach = (uint16_t)(reach + (a[i] >= least));
         above = (uint16_t)(above + (a[i] > least));
     }
-    uint64_t ties = k - above; // so many of those that equal it
-    for (uint64_t i = 0; i < n && reach > k; i++) {
-        if (a[i] != least) continue;
-        chosen[i] = ties > 0 ? 0xFF : 0;
-        ties -= ties > 0;
-    }
+    if (reach == k) return;
+    uint64_t ties = k - above, i = 0; // so many of those that equal it
+    for (; ties > 0; i++)
+        ties -= a[i] == least;
+#pragma omp simd
+    for (uint64_t j = i; j < n; j++)
+        chosen[j] = a[j] > least ? 0xFF : 0;
 }
 
 /* chosen: 0xFF for the k largest, the lower index first among equals, 0 for the others.
