@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "file_wait.h"
 #include "interrupt.h"
 #include "log.h"
 #include "safetensors.h"
-#include "file_wait.h"
 
 /* Sums since the last record, this rank's. */
 typedef struct window {

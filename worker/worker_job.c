@@ -8,6 +8,7 @@
 
 #include "chunk_codec.h"
 #include "device_stream.h"
+#include "file_wait.h"
 #include "init_method.h"
 #include "init_weights.h"
 #include "log.h"
@@ -15,7 +16,6 @@
 #include "safetensors.h"
 #include "shm_offer.h"
 #include "trainer.h"
-#include "file_wait.h"
 
 typedef struct job {
     const ps_config *config;
