@@ -54,12 +54,6 @@ ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
     return PS_OK;
 }
 
-bool ps_chunk_codec_is_coarse(const ps_config *cfg)
-{
-    ps_codec codec;
-    return codec_named(cfg->exchange.codec, &codec) && ps_codec_feeds_back(codec);
-}
-
 ps_chunk_size ps_chunk_size_wanted(const ps_config *cfg, bool one_host)
 {
     const uint64_t many = 1 << 20;

@@ -37,10 +37,6 @@ typedef struct ps_chunk_codec {
 ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
                            const ps_model_spec *spec);
 
-/* Whether the configuration's codec sends so little (onebit, topk) that an exchange takes
- * the processor's time rather than the network's. */
-bool ps_chunk_codec_is_coarse(const ps_config *cfg);
-
 /* The codec that a chunk's frames carry in a step (from 0; a change answers the step's
  * gradients): none where all its tensors travel as float32, for then the payload is the
  * chunk itself. */

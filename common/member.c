@@ -96,7 +96,7 @@ void ps_member_interrupt(ps_member *m)
 
 bool ps_member_interrupted(const ps_member *m)
 {
-    return atomic_load(&m->interrupted);
+    return m && atomic_load(&m->interrupted);
 }
 
 /* reason never changes once aborted is set. */

@@ -42,7 +42,7 @@ void ps_member_abort(ps_member *m, const char *reason);
 
 /* Asks all workers to end in order, as a Ctrl-C of their own does; returns at once. */
 void ps_member_interrupt(ps_member *m);
-/* Workers: whether a member has asked for that. Never blocks. */
+/* Workers: whether a member has asked for that; false for NULL. Never blocks. */
 bool ps_member_interrupted(const ps_member *m);
 
 /* Waits until all workers have called it with this name, which may be used again

@@ -38,6 +38,10 @@ typedef struct ps_chunk_size {
     float travels;  // the share of those bytes that travels; 0: all
 } ps_chunk_size;
 
+/* Whether so little travels (onebit's and topk's few bits) that an exchange takes the
+ * processor's time rather than the network's. */
+bool ps_chunk_size_is_coarse(ps_chunk_size size);
+
 /* size.bytes 0 is ps_plan_auto_chunk_bytes, or somewhat less where the shards are evener
  * for it. CONFIG when there are more shards than chunks can be made for; NOMEM. plan is
  * safe for fini after a failure. */
@@ -47,8 +51,8 @@ void ps_plan_fini(ps_plan *plan);
 
 /* Pure: the size that fills and drains the pipe of a step of `bytes` quickly without
  * paying for too many messages, a multiple of a block: over a network about sqrt(bytes)
- * scaled, 48 KiB .. 1 MiB of what travels; on one host 512 KiB; so that a shard has four,
- * or one where less than an eighth travels. */
+ * scaled, 48 KiB (64 where it is coarse) .. 1 MiB of what travels; on one host 512 KiB;
+ * so that a shard has four, or one where it is coarse. */
 uint64_t ps_plan_auto_chunk_bytes(uint64_t bytes, uint32_t n_shards, ps_chunk_size size);
 
 #endif

@@ -33,7 +33,8 @@ struct ps_server {
 
 static ps_err make_context(ps_server *s)
 {
-    const bool patient = ps_chunk_codec_is_coarse(s->o.config);
+    const bool patient =
+        ps_chunk_size_is_coarse(ps_chunk_size_wanted(s->o.config, false));
     PS_TRY(ps_zsock_context(s->o.config->net.io_threads, MAX_SOCKETS, patient,
                             &s->zmq_context));
     s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -44,17 +44,12 @@ typedef struct sums {
     double loss, correct, samples, interrupted;
 } sums;
 
-static bool interrupted(const ps_evaluator *e)
-{
-    return ps_interrupted() || (e->member && ps_member_interrupted(e->member));
-}
-
 static ps_err evaluate_slice(ps_evaluator *e, sums *s)
 {
     if (!e->loader) return PS_OK;
     PS_TRY(ps_loader_epoch(e->loader, 0, 0));
     ps_pass pass = {.grad_scale = 1};
-    while (!interrupted(e)) {
+    while (!ps_interrupted() && !ps_member_interrupted(e->member)) {
         ps_loaded *b;
         PS_TRY(ps_loader_next(e->loader, ps_deadline_in_ms(e->timeout_ms), &b));
         if (!b) return PS_OK;

@@ -337,18 +337,13 @@ static double steps_until_check(const ps_trainer *t)
     return steps < 1 ? 1 : floor(steps < 1e5 ? steps : 1e5);
 }
 
-static bool interrupted(const ps_trainer *t)
-{
-    return ps_interrupted() || (t->o.member && ps_member_interrupted(t->o.member));
-}
-
 /* All ranks call it after the same steps: at records, at an epoch's end, and where a
  * former call said so. Sums the losses; *stop when any rank was interrupted. */
 static ps_err agree(ps_trainer *t, bool record, bool *stop)
 {
     window *w = &t->since_record;
     double values[4] = {record ? w->loss_sum : 0, record ? (double)w->samples : 0,
-                        interrupted(t) ? 1 : 0,
+                        ps_interrupted() || ps_member_interrupted(t->o.member) ? 1 : 0,
                         t->o.rank == 0 ? steps_until_check(t) : 0};
     uint64_t begin = ps_clock_ns();
     if (t->o.member) {

@@ -218,6 +218,8 @@ static void codecs_want_larger_chunks(void **state)
     least = ps_plan_auto_chunk_bytes(4800000, 4, twentieth);
     assert_true(least <= 4800000 / 4 && least > 4800000 / 4 - BLOCK_BYTES);
     assert_true(ps_plan_auto_chunk_bytes(100u << 20, 4, twentieth) < 1400 << 10);
+    assert_true(ps_chunk_size_is_coarse(twentieth) && !ps_chunk_size_is_coarse(half));
+    assert_false(ps_chunk_size_is_coarse((ps_chunk_size){0}));
 }
 
 static void more_shards_than_chunks_is_an_error(void **state)

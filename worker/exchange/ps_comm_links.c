@@ -66,7 +66,8 @@ static ps_err connect_servers(ps_comm *c)
 
 ps_err ps_comm_links_open(ps_comm *c)
 {
-    const bool patient = ps_chunk_codec_is_coarse(c->o.config);
+    const bool patient =
+        ps_chunk_size_is_coarse(ps_chunk_size_wanted(c->o.config, false));
     PS_TRY(ps_zsock_context(c->o.config->net.io_threads, c->n_links + 64, patient,
                             &c->zmq_context));
     PS_TRY(connect_servers(c));
