@@ -14,9 +14,11 @@ import subprocess
 
 from .job_config import BenchError
 
+NETWORK = "10.77.0"  # and a byte for each host
 NAME = re.compile(r"^pstrain-(\d+)-[0-9a-f]+-\w+$")
 BURST = 80_000  # bytes: one segmentation-offload packet, and no more credit after a pause
 QUEUE_MS = 100  # what a link buffers: with 20 the incast of 4 senders loses packets and waits
+CONGESTION = "cubic"  # Linux's own default, whatever this machine prefers
 
 
 def _ip(*words, check=True):
@@ -97,7 +99,7 @@ class Hosts:
         self.hosts, self.made, self.next_port = {}, [], 29500
         for kind, n in kinds.items():
             for rank in range(n):
-                self.hosts[kind, rank] = f"10.77.0.{len(self.hosts) + 1}"
+                self.hosts[kind, rank] = f"{NETWORK}.{len(self.hosts) + 1}"
 
     def __enter__(self):
         atexit.register(self.close)
@@ -133,6 +135,8 @@ class Hosts:
         _ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
         for device in ("lo", "eth0"):
             _ip("-n", name, "link", "set", device, "up")
+        # By the route: the namespace's own setting takes only what the machine allows to all.
+        _ip("-n", name, "route", "change", f"{NETWORK}.0/24", "dev", "eth0", "congctl", CONGESTION)
         _tc(name, "eth0", self.mbit)    # what the host sends
         _tc(switch, short, self.mbit)   # what it gets
 
