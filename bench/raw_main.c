@@ -4,7 +4,7 @@
  *   ping BYTES ROUNDS                    ZeroMQ DEALER-ROUTER over tcp
  *   zmq WORKERS SERVERS BYTES CHUNK STEPS   an exchange's bytes, and the sums
  *   tcp-server PORT WORKERS BYTES STEPS     BYTES each way per connection and step
- *   tcp-worker BYTES STEPS HOST:PORT ...
+ *   tcp-worker BYTES STEPS PERIOD_US HOST:PORT ...
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,9 +93,11 @@ static int exchange(char **v)
 
 static int tcp_worker(int n, char **v)
 {
-    const raw_tcp_step what = {.bytes = number(v[0]), .steps = (unsigned)number(v[1])};
+    const raw_tcp_step what = {.bytes = number(v[0]),
+                               .steps = (unsigned)number(v[1]),
+                               .period_us = number(v[2])};
     unsigned long long *ns = times(what.steps);
-    int rc = raw_tcp_work(v + 2, (unsigned)n - 2, &what, ns);
+    int rc = raw_tcp_work(v + 3, (unsigned)n - 3, &what, ns);
     if (rc == 0) print_times(ns, what.steps);
     free(ns);
     return rc;
@@ -114,7 +116,7 @@ static int dispatch(const char *what, int n, char **v)
     if (strcmp(what, "ping") == 0 && n == 2) return ping(v);
     if (strcmp(what, "zmq") == 0 && n == 5) return exchange(v);
     if (strcmp(what, "tcp-server") == 0 && n == 4) return tcp_server(v);
-    if (strcmp(what, "tcp-worker") == 0 && n >= 3) return tcp_worker(n, v);
+    if (strcmp(what, "tcp-worker") == 0 && n >= 4) return tcp_worker(n, v);
     fprintf(stderr, "raw: see the head of bench/raw_main.c for what it takes\n");
     return -1;
 }

@@ -145,8 +145,12 @@ int raw_tcp_work(char *const *servers, unsigned n_servers, const raw_tcp_step *w
         peers[i].fd = connect_to(servers[i]);
         if (peers[i].fd < 0) return -1;
     }
+    uint64_t next = 0;
     for (unsigned step = 0; step < what->steps; step++) {
+        for (uint64_t now = ps_clock_ns(); now < next; now = ps_clock_ns())
+            usleep((useconds_t)((next - now) / 1000 + 1));
         uint64_t start = ps_clock_ns(), until = what->bytes * (uint64_t)(step + 1);
+        next = start + what->period_us * 1000;
         for (unsigned i = 0; i < n_servers; i++)
             peers[i].may_send = until;
         if (pump(peers, n_servers, until, what->bytes, false) != 0) return -1;

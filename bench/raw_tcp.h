@@ -6,6 +6,7 @@
 typedef struct raw_tcp_step {
     unsigned long bytes; // each way on each connection in a step
     unsigned steps;
+    unsigned long period_us; // a worker begins no step sooner after the last; 0: at once
 } raw_tcp_step;
 
 /* Accepts n_workers connections on port and serves their steps. 0, or -1 with a message

@@ -72,20 +72,24 @@ def memory_rates(build_dir, nbytes=64 << 20):
             for name in ("memcpy", "sum")}
 
 
+def start_tcp(group, build_dir, workers, servers, nbytes, steps, where, period_ms=0):
+    """Starts a raw full-duplex exchange: every worker sends nbytes / servers to each server
+    and receives as many, all at once, and that every period_ms. Gives the workers' parts."""
+    program, part, targets = os.path.join(build_dir, "bin", "ps-bench-raw"), nbytes // servers, []
+    for s in range(servers):
+        host, port = where.address("server", s)
+        targets.append(f"{host}:{port}")
+        group.start(f"raw server {s}", [*where.prefix("server", s), program, "tcp-server", str(port),
+                                        str(workers), str(part), str(steps)])
+    return [group.start(f"raw worker {r}", [
+        *where.prefix("worker", r), program, "tcp-worker", str(part), str(steps),
+        str(int(period_ms * 1000)), *targets]) for r in range(workers)]
+
+
 def tcp_exchange(build_dir, workers, servers, nbytes, steps, where=None, timeout_s=300):
-    """Figures of a raw full-duplex exchange: every worker sends nbytes / servers to each
-    server and receives as many, all at once."""
-    where, program = where or Local(), os.path.join(build_dir, "bin", "ps-bench-raw")
-    part, targets = str(nbytes // servers), []
+    """Figures of start_tcp's exchange, as fast as it goes."""
     with Group(timeout_s) as group:
-        for s in range(servers):
-            host, port = where.address("server", s)
-            targets.append(f"{host}:{port}")
-            group.start(f"raw server {s}", [*where.prefix("server", s), program, "tcp-server",
-                                            str(port), str(workers), part, str(steps)])
-        ranks = [group.start(f"raw worker {r}", [
-            *where.prefix("worker", r), program, "tcp-worker", part, str(steps), *targets])
-            for r in range(workers)]
+        ranks = start_tcp(group, build_dir, workers, servers, nbytes, steps, where or Local())
         group.finish()
         times = [r.result()["ns"][1:] for r in ranks]  # the first step connects as well
     return summary([t for rank in times for t in rank])

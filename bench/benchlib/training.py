@@ -3,7 +3,7 @@ import os
 import shutil
 
 from . import peers, runs
-from .job_config import ROOT, JobConfig
+from .job_config import ROOT, BenchError, JobConfig
 from .processes import Group
 from .stats import spread
 
@@ -78,19 +78,34 @@ class Training:
         return peers.tcp_exchange(self.build_dir, self.workers, self.servers, int(nbytes), 10,
                                   self.where)["ms_p50"]
 
-    def modes(self, codecs, python):
+    def beside_tcp(self, summary):
+        """A step alone while plain TCP carries a run's bytes at its pace between the same
+        hosts: what moving them takes from the arithmetic, whoever moves them."""
+        with Group(TIMEOUT_S) as group:
+            peers.start_tcp(group, self.build_dir, self.workers, self.servers,
+                            int(summary["bytes_sent_per_step"]), summary["steps"] * 10, self.where,
+                            summary["step_ms_p50"])
+            alone = self.alone(summary["steps"])
+            if any(part.popen.poll() is not None for part in group.parts):
+                raise BenchError("plain TCP ended before the workers beside it")
+        return alone["step_ms_p50"]
+
+    def modes(self, codecs, python, tcp_beside=False):
         """(name, figures) of each: the codecs, alone, DDP where python has torch."""
         found = [(codec, self.ps(codec, codec)) for codec in codecs]
         alone = self.alone(found[0][1]["steps"])
         lines = {name: self.line_ms(summary["bytes_sent_per_step"]) for name, summary in found}
+        beside = {name: self.beside_tcp(summary) for name, summary in found} if tcp_beside else {}
         if python:
             found.append(("DDP", self.ddp(python)))
         for name, summary in [*found, ("alone", alone)]:
             figures = {k: summary.get(k) for k in KEYS}
-            line = lines.get(name)
+            line, tcp = lines.get(name), beside.get(name)
             to_limit = summary["step_ms_p50"] / max(alone["step_ms_p50"], line) if line else None
             yield name, dict(figures, line_ms=line, alone_ms=alone["step_ms_p50"],
-                             step_to_limit=to_limit, seed=self.job["train.seed"])
+                             step_to_limit=to_limit, beside_tcp_ms=tcp,
+                             beside_tcp_to_alone=tcp / alone["step_ms_p50"] if tcp else None,
+                             seed=self.job["train.seed"])
 
 
 def medians(rows):
@@ -102,7 +117,9 @@ def medians(rows):
         r["to_ddp"] = r["samples_per_second"] / base if base and r["samples_per_second"] else None
         groups.setdefault((r["mbit"], r["mode"]), []).append(r)
     return [dict({k: spread([r[k] for r in found]) for k in (*KEYS, "to_ddp", "step_to_limit",
-                                                             "line_ms", "alone_ms")},
+                                                             "line_ms", "alone_ms",
+                                                             "beside_tcp_ms",
+                                                             "beside_tcp_to_alone")},
                  mbit=mbit, mode=mode, rounds=len(found))
             for (mbit, mode), found in groups.items()]
 
@@ -113,13 +130,14 @@ def _cell(values, form):
 
 def table(rows):
     head = ("Mbit/s", "training", "samples/s", "step ms", "sent MB", "ratio to DDP",
-            "to the limit", "accuracy")
+            "to the limit", "TCP beside", "accuracy")
     lines = ["".join(f"{h:>14}" for h in head)]
     for r in rows:
         sent = r["bytes_sent_per_step"]
         cells = (str(r["mbit"]), r["mode"], _cell(r["samples_per_second"], "{:,.0f}"),
                  _cell(r["step_ms_p50"], "{:.1f}"),
                  f"{sent['median'] * 1e-6:.3f}" if sent else "-", _cell(r["to_ddp"], "{:.2f}"),
-                 _cell(r["step_to_limit"], "{:.3f}"), _cell(r["test_accuracy"], "{:.4f}"))
+                 _cell(r["step_to_limit"], "{:.3f}"),
+                 _cell(r["beside_tcp_to_alone"], "{:.3f}"), _cell(r["test_accuracy"], "{:.4f}"))
         lines.append("".join(f"{c:>14}" for c in cells))
     return lines
