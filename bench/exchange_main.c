@@ -108,6 +108,7 @@ static ps_err connect(bench *b)
         .member = b->member,
         .rank = rank,
         .world_size = (int)b->cfg->job.workers,
+        .total_steps = b->n_warmup + b->n_steps,
         .params = &b->params,
         .grads = &b->grads,
         .buffers = b->buffers,

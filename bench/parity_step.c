@@ -306,6 +306,7 @@ static ps_err join(rank_state *r, const ps_cli *cli)
         .member = r->member,
         .rank = r->rank,
         .world_size = r->world,
+        .total_steps = r->states.n_steps,
         .params = &r->params,
         .grads = &r->grads,
         .buffers = r->buffers,

@@ -50,6 +50,7 @@ ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
                           .topk = cfg->exchange.topk,
                           .min_bytes = (uint64_t)cfg->exchange.codec_min,
                           .warmup = (uint64_t)cfg->exchange.codec_warmup,
+                          .cooldown = (uint64_t)cfg->exchange.codec_cooldown,
                           .spec = spec};
     return PS_OK;
 }
@@ -65,10 +66,25 @@ ps_chunk_size ps_chunk_size_wanted(const ps_config *cfg, bool one_host)
                            .travels = (float)bytes / (float)(many * sizeof(float))};
 }
 
+void ps_chunk_codec_end(ps_chunk_codec *c, uint64_t total_steps)
+{
+    c->total_steps = total_steps;
+}
+
+bool ps_chunk_codec_keeps(const ps_chunk_codec *c, uint64_t step)
+{
+    return ps_codec_feeds_back(c->codec) && step >= c->warmup;
+}
+
+static bool in_cooldown(const ps_chunk_codec *c, uint64_t step)
+{
+    return step < c->total_steps && c->total_steps - step <= c->cooldown;
+}
+
 static ps_codec codec_in_step(const ps_chunk_codec *c, ps_coded what, uint64_t step)
 {
     if (!ps_codec_feeds_back(c->codec)) return c->codec;
-    if (step < c->warmup) return PS_CODEC_INT8;
+    if (step < c->warmup || in_cooldown(c, step)) return PS_CODEC_INT8;
     return what == PS_CODED_CHANGE ? PS_CODEC_ONEBIT : c->codec;
 }
 
@@ -96,10 +112,14 @@ uint64_t ps_chunk_codec_bytes(const ps_chunk_codec *c, const ps_chunk *chunk,
 uint64_t ps_chunk_codec_most_bytes(const ps_chunk_codec *c, const ps_chunk *chunk,
                                    ps_coded what)
 {
-    uint64_t first = ps_chunk_codec_bytes(c, chunk, ps_chunk_codec_of(c, chunk, what, 0));
-    uint64_t later =
-        ps_chunk_codec_bytes(c, chunk, ps_chunk_codec_of(c, chunk, what, UINT64_MAX));
-    return first > later ? first : later;
+    const uint64_t steps[] = {0, c->warmup, c->total_steps - 1}; // one of every phase
+    uint64_t most = 0;
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        const ps_codec codec = ps_chunk_codec_of(c, chunk, what, steps[i]);
+        const uint64_t bytes = ps_chunk_codec_bytes(c, chunk, codec);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 void ps_chunk_codec_step_bytes(const ps_chunk_codec *c, const ps_plan *plan,
@@ -126,8 +146,7 @@ void ps_chunk_codec_encode(const ps_chunk_codec *c, const ps_chunk *chunk, ps_co
         const piece p = piece_of(c, chunk, codec, t);
         const float *in = values + p.offset;
         const uint64_t drawn = draw + chunk->offset + p.offset;
-        float *kept =
-            residual && ps_codec_feeds_back(p.codec) ? residual + p.offset : NULL;
+        float *kept = residual && p.codec != PS_CODEC_NONE ? residual + p.offset : NULL;
         if (c->overflow && p.codec == PS_CODEC_FP16)
             ps_codec_encode_fp16_overflow(p.count, in, at);
         else

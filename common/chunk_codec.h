@@ -5,7 +5,9 @@
  * The first `warmup` steps of onebit and topk travel by int8, both ways: the second
  * moments of Adam grow from the first gradients, which are also the largest, and weights
  * move fastest then (Tang et al. 2021, 1-bit Adam, and Lin et al. 2018, deep gradient
- * compression, warm up for the same reason). topk's changes travel by onebit: an
+ * compression, warm up for the same reason). So do the last `cooldown` ones, with what
+ * was kept until then: after the last step there is no later in which it could travel,
+ * and the weights settle from the noise of few bits. topk's changes travel by onebit: an
  * optimizer with moments moves every weight in every step, and of that the largest few
  * say little. */
 #ifndef PS_CHUNK_CODEC_H
@@ -30,12 +32,21 @@ typedef struct ps_chunk_codec {
     /* fp16: what is too large becomes infinite instead of 65504. Loss scaling wants it of
      * gradients: else the scale would grow for ever, and nobody see what is cut off. */
     bool overflow;
-    uint64_t warmup;           // steps
+    uint64_t warmup, cooldown; // steps
+    uint64_t total_steps;      // of the job; 0: not known, and no cooldown
     const ps_model_spec *spec; // borrowed
 } ps_chunk_codec;
 
 ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
                            const ps_model_spec *spec);
+
+/* How many steps the job has: the cooldown is counted from their end. Comes before any
+ * question about a step. */
+void ps_chunk_codec_end(ps_chunk_codec *c, uint64_t total_steps);
+
+/* Whether what encoding a step's gradients loses is kept: ps_codec_feeds_back, and later
+ * than the warm-up, of which int8's roundings are right in the mean. */
+bool ps_chunk_codec_keeps(const ps_chunk_codec *c, uint64_t step);
 
 /* The codec that a chunk's frames carry in a step (from 0; a change answers the step's
  * gradients): none where all its tensors travel as float32, for then the payload is the
@@ -60,8 +71,8 @@ void ps_chunk_codec_step_bytes(const ps_chunk_codec *c, const ps_plan *plan,
  * without asking. */
 ps_chunk_size ps_chunk_size_wanted(const ps_config *cfg, bool one_host);
 
-/* values and residual (may be NULL) are the chunk's own (chunk->count elements). The gaps
- * between tensors do not travel. */
+/* values and residual (NULL: nothing is kept) are the chunk's own (chunk->count
+ * elements). The gaps between tensors do not travel. */
 void ps_chunk_codec_encode(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec codec,
                            const float *values, float *residual, uint64_t draw,
                            void *out);

@@ -107,16 +107,17 @@ typedef struct ps_config_loss_scale {
 } ps_config_loss_scale;
 
 typedef struct ps_config_exchange {
-    char *name;           // ps | allreduce | gloo | nccl | none
-    int64_t chunk;        // bytes; 0: auto
-    char *codec;          // none | fp16 | bf16 | int8 | onebit | topk
-    int64_t codec_min;    // tensors smaller than so many bytes travel uncoded
-    double topk;          // share of elements that topk sends
-    int64_t codec_warmup; // first steps that travel by int8 instead of onebit or topk
-    char *shm;            // auto | on | off
-    int64_t credit;       // bytes in flight to a shard; 0: auto
-    int64_t bucket;       // bytes of an all-reduce bucket
-    char *nan;            // error | allow
+    char *name;             // ps | allreduce | gloo | nccl | none
+    int64_t chunk;          // bytes; 0: auto
+    char *codec;            // none | fp16 | bf16 | int8 | onebit | topk
+    int64_t codec_min;      // tensors smaller than so many bytes travel uncoded
+    double topk;            // share of elements that topk sends
+    int64_t codec_warmup;   // first steps that travel by int8 instead of onebit or topk
+    int64_t codec_cooldown; // the last ones
+    char *shm;              // auto | on | off
+    int64_t credit;         // bytes in flight to a shard; 0: auto
+    int64_t bucket;         // bytes of an all-reduce bucket
+    char *nan;              // error | allow
 } ps_config_exchange;
 
 typedef struct ps_config_server {

@@ -188,6 +188,8 @@ const ps_config_key ps_config_keys[] = {
            "share of the elements that topk sends"),
     INT("exchange.codec_warmup", exchange.codec_warmup, JOB, 0, MANY, "32",
         "first steps that travel by int8 instead of onebit or topk"),
+    INT("exchange.codec_cooldown", exchange.codec_cooldown, JOB, 0, MANY, "16",
+        "last steps that do, with what onebit and topk have kept"),
     WORD("exchange.shm", exchange.shm, LOCAL, "auto|on|off", "auto",
          "shared memory between processes of one host; on: an error where it can't be"),
     BYTES("exchange.credit", exchange.credit, JOB, 0, "auto",

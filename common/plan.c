@@ -13,7 +13,7 @@ enum {
     MIN_AUTO_BYTES = 48 << 10,
     MAX_AUTO_BYTES = 1 << 20,
     ONE_HOST_BYTES = 512 << 10,
-    COARSE_AUTO_BYTES = 64 << 10,
+    COARSE_AUTO_BYTES = 96 << 10,
     CHUNKS_PER_SHARD = 4, // at least, so that a shard's last chunk is a small part
     MIN_TARGET = PS_TENSOR_ALIGN,
 };

@@ -97,21 +97,19 @@ const char *const *ps_server_endpoints(const ps_server *s, int *n)
     return s->endpoints;
 }
 
-/* Schedules that span the whole job need the number of its steps, which depends on the
- * data, which only workers have. */
-static ps_err get_schedule(ps_server *s, ps_deadline deadline, ps_schedule *schedule)
+/* Schedules that span the whole job, and codecs that end with it, need the number of its
+ * steps, which depends on the data, which only workers have. */
+static ps_err get_total_steps(ps_server *s, ps_deadline deadline, uint64_t *total)
 {
     void *value = NULL;
     size_t bytes = 0;
-    uint64_t total = 0;
     ps_err err = ps_member_get(s->member, "job/total_steps", &value, &bytes, deadline);
     if (err != PS_OK)
         return ps_err_prefix(err, "waiting for worker 0 to count its steps");
-    if (bytes == sizeof total) memcpy(&total, value, sizeof total);
+    if (bytes == sizeof *total) memcpy(total, value, sizeof *total);
     free(value);
-    if (bytes != sizeof total)
-        return ps_err_set(PS_ERR_PROTOCOL, "job/total_steps has %zu bytes, not 8", bytes);
-    return ps_schedule_init(schedule, s->o.config, total);
+    if (bytes == sizeof *total) return PS_OK;
+    return ps_err_set(PS_ERR_PROTOCOL, "job/total_steps has %zu bytes, not 8", bytes);
 }
 
 static ps_err open_door(ps_server *s, ps_deadline deadline)
@@ -133,13 +131,16 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
     s->member = member;
     ps_deadline deadline = ps_deadline_in_ms((uint64_t)s->o.config->net.join_timeout_ms);
     ps_schedule schedule;
+    uint64_t total_steps = 0;
     PS_TRY(open_door(s, deadline));
-    PS_TRY(get_schedule(s, deadline, &schedule));
+    PS_TRY(get_total_steps(s, deadline, &total_steps));
+    PS_TRY(ps_schedule_init(&schedule, s->o.config, total_steps));
     for (int i = 0; i < s->n_shards; i++) {
         const ps_shard_job job = {
             .index = (uint32_t)(ps_member_rank(member) * s->n_shards + i),
             .member = member,
             .schedule = &schedule,
+            .total_steps = total_steps,
             .door = s->door,
             .event_fd = s->event_fd,
         };

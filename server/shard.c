@@ -146,6 +146,7 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     s->index = job->index;
     s->member = job->member;
     s->schedule = *job->schedule;
+    ps_chunk_codec_end(&s->codec, job->total_steps);
     s->door = job->door;
     s->event_fd = job->event_fd;
     PS_TRY(ps_shard_memory_init(s));

@@ -31,8 +31,9 @@ typedef struct ps_shard_job { // borrowed until stop
     uint32_t index;           // of the shard in the plan
     ps_member *member;
     const ps_schedule *schedule; // copied
-    const ps_shm_door *door;     // NULL: no shared memory
-    int event_fd;                // an eventfd, written when the shard's state changes
+    uint64_t total_steps;
+    const ps_shm_door *door; // NULL: no shared memory
+    int event_fd;            // an eventfd, written when the shard's state changes
 } ps_shard_job;
 
 /* Allocates everything that a step needs and starts the thread. */

@@ -213,6 +213,7 @@ static ps_err start_exchange(job *j)
                                    .member = j->member,
                                    .rank = j->rank,
                                    .world_size = j->world_size,
+                                   .total_steps = j->total_steps,
                                    .params = &j->params,
                                    .grads = &j->grads,
                                    .buffers = j->buffers,

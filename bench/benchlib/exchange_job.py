@@ -38,7 +38,8 @@ class Exchange:
     def sets(self):
         keys = [f"server.shards={self.shards}", f"exchange.codec={self.codec}",
                 f"exchange.shm={self.shm}", f"exchange.chunk={self.chunk}",
-                f"train.steps={self.steps}", f"train.warmup_steps={self.warmup}"]
+                f"train.steps={self.steps}", f"train.warmup_steps={self.warmup}",
+                "exchange.codec_warmup=0", "exchange.codec_cooldown=0"]
         return [word for key in keys + self.extra for word in ("--set", key)]
 
 

@@ -153,6 +153,7 @@ static ps_err run_rank(test_rank *r, rank_state *s)
         .member = s->member,
         .rank = r->rank,
         .world_size = r->run->workers,
+        .total_steps = steps_of(r->run),
         .params = &s->params,
         .grads = &s->grads,
         .buffers = s->buffers,

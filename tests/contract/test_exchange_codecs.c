@@ -52,7 +52,7 @@ static void codecs(void **state)
         {"exchange.codec=fp16", 1.0 / 1024, 0.52},
         {"exchange.codec=bf16", 1.0 / 128, 0.52},
         {"exchange.codec=int8", 0.05, 0.28},
-        {"exchange.codec=onebit", 1.0, 0.06},
+        {"exchange.codec=onebit", 1.0, 0.07},
         {"exchange.codec=topk", 1.0, 0.32},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -61,7 +61,8 @@ static void codecs(void **state)
             .servers = 2,
             .workers = 3,
             SETS(cases[i].set, "exchange.topk=0.125", "exchange.codec_warmup=0",
-                 "exchange.codec_min=1024", "optimizer.name=sgd", "optimizer.lr=0.01",
+                 "exchange.codec_cooldown=0", "exchange.codec_min=1024",
+                 "optimizer.name=sgd", "optimizer.lr=0.01",
                  i % 2 ? "optimizer.clip_norm=0" : "optimizer.clip_norm=5")};
         test_run_result a, b;
         test_run(&options, &a);
@@ -82,6 +83,34 @@ static void codecs(void **state)
         free(start);
         test_run_fini(&a, 3);
         test_run_fini(&b, 3);
+    }
+}
+
+/* By plain SGD what has travelled when all is over is the sum of all gradients, whenever
+ * each of them went: what onebit and topk have kept is in it when int8 comes last. */
+static void cooldown_brings_what_was_kept(void **state)
+{
+    static const char *const sets[] = {"exchange.codec=onebit", "exchange.codec=topk"};
+    for (int i = 0; i < 2; i++) {
+        double error[2];
+        for (int cooldown = 0; cooldown < 2; cooldown++) {
+            const test_run_options options = {
+                .exchange = "ps",
+                .servers = 2,
+                .workers = 2,
+                SETS(sets[i], "exchange.codec_warmup=2", "exchange.codec_min=1024",
+                     cooldown ? "exchange.codec_cooldown=1" : "exchange.codec_cooldown=0",
+                     "optimizer.name=sgd", "optimizer.lr=0.01")};
+            test_run_result result;
+            test_run(&options, &result);
+            if (result.rank[0].err != PS_OK) fail_msg("%s", result.rank[0].text);
+            float *start = start_weights(&options);
+            error[cooldown] = relative_error(&result, result.rank[0].params, start);
+            free(start);
+            test_run_fini(&result, 2);
+        }
+        if (!(error[0] > 0.1 && error[1] < 0.02))
+            fail_msg("%s: %g without, %g with", sets[i], error[0], error[1]);
     }
 }
 
@@ -116,7 +145,8 @@ static double left_after_300_steps(const char *codec, const char *warmup,
         .steps = 300,
         .quadratic = true,
         SETS(codec, warmup, optimizer, lr, "exchange.shm=off", "exchange.topk=0.125",
-             "exchange.codec_min=0", "optimizer.weight_decay=0", "schedule.name=linear")};
+             "exchange.codec_min=0", "exchange.codec_cooldown=0",
+             "optimizer.weight_decay=0", "schedule.name=linear")};
     test_run_result result;
     test_run(&options, &result);
     test_job job;
@@ -174,8 +204,8 @@ static void codecs_any_servers(void **state)
                 .workers = 2 + (int)i % 2,
                 .sleeps = (unsigned)servers * 7,
                 SETS(sets[i], servers == 2 ? "server.shards=2" : "server.shards=1",
-                     "exchange.codec_warmup=2", "exchange.codec_min=1024",
-                     "optimizer.name=adamw")};
+                     "exchange.codec_warmup=2", "exchange.codec_cooldown=2",
+                     "exchange.codec_min=1024", "optimizer.name=adamw")};
             test_run_result result;
             test_run(&options, &result);
             for (int r = 0; r < options.workers; r++) {
@@ -197,6 +227,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(codecs),
         cmocka_unit_test(codecs_any_servers),
+        cmocka_unit_test(cooldown_brings_what_was_kept),
         cmocka_unit_test(codecs_converge),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

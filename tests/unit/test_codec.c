@@ -164,33 +164,66 @@ static void test_int8_bound_and_bias(void **state)
     assert_true(worst < 5 * (0.01 / 127) * 0.5 / sqrt(draws));
 }
 
-/* A block's elements become a, 0 or -a, whichever is near: a is the mean of those that
- * are above half of it or so. */
+/* What the elements of a group that are sent became; 0 when none was. */
+static double onebit_magnitude(int n, const float *out)
+{
+    double a = 0;
+    for (int i = 0; i < n; i++)
+        a = fmax(a, fabs(out[i]));
+    return a;
+}
+
+/* Each sixteen's elements become a, 0 or -a, whichever is near: a is 5/8 of the largest,
+ * to the nearest half of a power of two, if that is not far below the block's largest. */
 static void test_onebit_is_the_nearest_of_three(void **state)
 {
     (void)state;
     static float in[N], out[N];
     make(N, 2, in);
+    for (int i = 0; i < N; i++) // groups of most different size
+        in[i] *= exp2f((float)(i / 16 % 7) - 6);
     round_trip(PS_CODEC_ONEBIT, 1, N, in, 0, out);
-    for (int begin = 0; begin < N; begin += 320) {
-        int end = begin + 320 < N ? begin + 320 : N, sent = 0;
-        double a = 0, mean = 0;
-        for (int j = begin; j < end; j++)
-            a = fmax(a, fabs(out[j]));
-        for (int j = begin; j < end; j++) {
+    for (int begin = 0; begin < N; begin += 16) {
+        const int n = begin + 16 < N ? 16 : N - begin;
+        const double a = onebit_magnitude(n, out + begin);
+        const double largest = onebit_magnitude(n, in + begin);
+        assert_true(a / largest > 0.5 && a / largest < 0.79);
+        for (int j = begin; j < begin + n; j++) {
             assert_true(out[j] == 0 || fabs(out[j]) == a);
             if (out[j] != 0) assert_int_equal(signbit(out[j]) != 0, signbit(in[j]) != 0);
-            if (fabs(in[j]) > 0.6 * a) assert_true(out[j] != 0);
-            if (fabs(in[j]) < 0.4 * a) assert_true(out[j] == 0);
-            if (out[j] != 0) mean += fabs(in[j]), sent++;
+            if (fabs(in[j]) > 0.601 * a) assert_true(out[j] != 0);
+            if (fabs(in[j]) < 0.599 * a) assert_true(out[j] == 0);
         }
-        mean /= sent;
-        assert_true(fabs(mean - a) <= mean / 256); // a bfloat16
     }
 }
 
+/* Nothing is sent of a group a thousandth as large as its block's largest, and what is
+ * sent of any group comes nearer to it: feedback needs that. */
+static void test_onebit_of_uneven_groups(void **state)
+{
+    (void)state;
+    float in[320], out[320];
+    make(320, 9, in);
+    for (int i = 0; i < 320; i++)
+        in[i] = (i % 16 ? in[i] : 0.01f) * exp2f(-(float)(i / 16) / 2);
+    round_trip(PS_CODEC_ONEBIT, 1, 320, in, 0, out);
+    for (int begin = 0; begin < 320; begin += 16) {
+        double left = 0, whole = 0;
+        for (int j = begin; j < begin + 16; j++) {
+            left += (in[j] - out[j]) * (in[j] - out[j]);
+            whole += in[j] * in[j];
+        }
+        assert_true(left <= (begin < 256 ? 0.4 : 1) * whole);
+    }
+    for (int i = 16; i < 320; i++)
+        in[i] *= 1e-3f;
+    round_trip(PS_CODEC_ONEBIT, 1, 320, in, 0, out);
+    assert_true(onebit_magnitude(16, out) > 0);
+    assert_true(onebit_magnitude(320 - 32, out + 32) == 0);
+}
+
 /* The best three values for a uniform density on [-1, 1] are -2/3, 0 and 2/3: the squared
- * error is then 1/27, a ninth of the variance (Max 1960). */
+ * error is then 1/27, a ninth of the variance (Max 1960). Ours have less to go by. */
 static void test_onebit_of_uniform_numbers(void **state)
 {
     (void)state;
@@ -205,7 +238,7 @@ static void test_onebit_of_uniform_numbers(void **state)
         error += (in[i] - out[i]) * (in[i] - out[i]);
         whole += in[i] * in[i];
     }
-    assert_true(fabs(error / whole - 1.0 / 9) < 0.002);
+    if (!(error / whole < 1.25 / 9)) fail_msg("%g of the variance", error / whole);
 }
 
 /* Of equal elements all are sent, and where there is nothing, nothing comes out. */
@@ -217,7 +250,7 @@ static void test_onebit_of_equal_numbers(void **state)
         in[i] = i < 320 ? (i % 3 ? 0.3f : -0.3f) : 0.0f;
     round_trip(PS_CODEC_ONEBIT, 1, 700, in, 0, out);
     for (int i = 0; i < 700; i++)
-        assert_true(fabsf(out[i] - in[i]) <= fabsf(in[i]) / 256);
+        assert_true(fabsf(out[i] - 0.625f * in[i]) <= fabsf(in[i]) / 128);
 }
 
 static int descending(const void *a, const void *b)
@@ -416,47 +449,62 @@ static void test_chunk_codes_large_tensors_alone(void **state)
     assert_int_equal(ps_chunk_codec_bytes(&c, &small, PS_CODEC_NONE), 64);
 }
 
-/* Which codec travels when; the first steps of the coarse ones by int8. */
-static void test_warmup(void **state)
+typedef struct phases {
+    ps_codec codec, fine, gradient, change; // fine: at the beginning and at the end
+} phases;
+
+static void check_phases(const phases *p, uint64_t total_steps)
+{
+    char name[] = "weight";
+    ps_tensor tensor = {.name = name, .count = 8192};
+    ps_model_spec spec = {.n_tensors = 1, .tensors = &tensor, .arena_count = 8192};
+    ps_chunk chunk = {.count = 8192};
+    ps_chunk_codec c = {
+        .codec = p->codec, .topk = 0.125, .warmup = 3, .cooldown = 2, .spec = &spec};
+    ps_chunk_codec_end(&c, total_steps);
+    for (uint64_t step = 0; step < 9; step++) {
+        const bool fine = step < 3 || (total_steps == 9 && step >= 7);
+        assert_int_equal(ps_chunk_codec_of(&c, &chunk, PS_CODED_GRADIENT, step),
+                         fine ? p->fine : p->gradient);
+        assert_int_equal(ps_chunk_codec_of(&c, &chunk, PS_CODED_CHANGE, step),
+                         fine ? p->fine : p->change);
+        assert_int_equal(ps_chunk_codec_keeps(&c, step),
+                         p->gradient != p->fine && step >= 3);
+    }
+    const uint64_t fine = ps_chunk_codec_bytes(&c, &chunk, p->fine);
+    const uint64_t coarse = ps_chunk_codec_bytes(&c, &chunk, p->gradient);
+    assert_int_equal(ps_chunk_codec_most_bytes(&c, &chunk, PS_CODED_CHANGE), fine);
+    c.warmup = 0;
+    assert_int_equal(ps_chunk_codec_most_bytes(&c, &chunk, PS_CODED_GRADIENT),
+                     total_steps == 9 ? fine : coarse);
+    c.cooldown = 0;
+    assert_int_equal(ps_chunk_codec_most_bytes(&c, &chunk, PS_CODED_GRADIENT), coarse);
+}
+
+/* Which codec travels when: the first and, where the job's end is known, the last steps
+ * of the coarse ones by int8. */
+static void test_warmup_and_cooldown(void **state)
 {
     (void)state;
-    static const struct {
-        ps_codec codec, early, gradient, change;
-    } cases[] = {
+    static const phases cases[] = {
         {PS_CODEC_NONE, PS_CODEC_NONE, PS_CODEC_NONE, PS_CODEC_NONE},
         {PS_CODEC_FP16, PS_CODEC_FP16, PS_CODEC_FP16, PS_CODEC_FP16},
         {PS_CODEC_INT8, PS_CODEC_INT8, PS_CODEC_INT8, PS_CODEC_INT8},
         {PS_CODEC_ONEBIT, PS_CODEC_INT8, PS_CODEC_ONEBIT, PS_CODEC_ONEBIT},
         {PS_CODEC_TOPK, PS_CODEC_INT8, PS_CODEC_TOPK, PS_CODEC_ONEBIT},
     };
-    char name[] = "weight";
-    ps_tensor tensor = {.name = name, .count = 8192};
-    ps_model_spec spec = {.n_tensors = 1, .tensors = &tensor, .arena_count = 8192};
-    ps_chunk chunk = {.count = 8192};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        ps_chunk_codec c = {
-            .codec = cases[i].codec, .topk = 0.125, .warmup = 3, .spec = &spec};
-        for (uint64_t step = 0; step < 6; step++) {
-            bool early = step < 3;
-            assert_int_equal(ps_chunk_codec_of(&c, &chunk, PS_CODED_GRADIENT, step),
-                             early ? cases[i].early : cases[i].gradient);
-            assert_int_equal(ps_chunk_codec_of(&c, &chunk, PS_CODED_CHANGE, step),
-                             early ? cases[i].early : cases[i].change);
-        }
-        uint64_t most = ps_chunk_codec_bytes(&c, &chunk, cases[i].early);
-        assert_int_equal(ps_chunk_codec_most_bytes(&c, &chunk, PS_CODED_CHANGE), most);
-        c.warmup = 0;
-        most = ps_chunk_codec_bytes(&c, &chunk, cases[i].gradient);
-        assert_int_equal(ps_chunk_codec_most_bytes(&c, &chunk, PS_CODED_GRADIENT), most);
+        check_phases(&cases[i], 0);
+        check_phases(&cases[i], 9);
     }
 }
 
-/* What the coarse codecs are for: a twentieth of float32, nearly. */
+/* What the coarse codecs are for. */
 static void test_coarse_codecs_are_small(void **state)
 {
     (void)state;
     const uint64_t n = 1179648; // BasicNet's largest tensor
-    assert_true(ps_codec_bytes(PS_CODEC_ONEBIT, n, 1) * 19 < 4 * n);
+    assert_true(ps_codec_bytes(PS_CODEC_ONEBIT, n, 1) * 16 < 4 * n);
     assert_true(ps_codec_bytes(PS_CODEC_TOPK, n, 0.125) * 19 < 4 * n);
 }
 
@@ -468,6 +516,7 @@ int main(void)
         cmocka_unit_test(test_fp16_overflows_where_it_is_asked_to),
         cmocka_unit_test(test_int8_bound_and_bias),
         cmocka_unit_test(test_onebit_is_the_nearest_of_three),
+        cmocka_unit_test(test_onebit_of_uneven_groups),
         cmocka_unit_test(test_onebit_of_uniform_numbers),
         cmocka_unit_test(test_onebit_of_equal_numbers),
         cmocka_unit_test(test_topk_keeps_the_largest),
@@ -476,7 +525,7 @@ int main(void)
         cmocka_unit_test(test_not_finite_stays_so),
         cmocka_unit_test(test_wrong_sizes_and_indices_are_refused),
         cmocka_unit_test(test_chunk_codes_large_tensors_alone),
-        cmocka_unit_test(test_warmup),
+        cmocka_unit_test(test_warmup_and_cooldown),
         cmocka_unit_test(test_coarse_codecs_are_small),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -217,7 +217,7 @@ static void codecs_want_larger_chunks(void **state)
     assert_true(least <= 800000 / 16 && least > 800000 / 16 - BLOCK_BYTES);
     least = ps_plan_auto_chunk_bytes(4800000, 4, twentieth);
     assert_true(least <= 4800000 / 4 && least > 4800000 / 4 - BLOCK_BYTES);
-    assert_true(ps_plan_auto_chunk_bytes(100u << 20, 4, twentieth) < 1400 << 10);
+    assert_true(ps_plan_auto_chunk_bytes(100u << 20, 4, twentieth) < 2000 << 10);
     assert_true(ps_chunk_size_is_coarse(twentieth) && !ps_chunk_size_is_coarse(half));
     assert_false(ps_chunk_size_is_coarse((ps_chunk_size){0}));
 }

@@ -24,6 +24,7 @@ typedef struct ps_exchange_options { // all borrowed for the exchange's life
     const ps_schedule *schedule;
     ps_member *member; // NULL only for `none`
     int rank, world_size;
+    uint64_t total_steps;        // of the job, as servers read it on the board
     const ps_shared_mem *params; // spec->arena_count float32
     const ps_shared_mem *grads;
     void *buffers; // the buffer arena

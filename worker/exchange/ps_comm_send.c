@@ -54,9 +54,11 @@ static const void *payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
     if (!c->encoded[chunk]) return grad;
     const ps_codec codec = gradient_codec(c, plan, h->step);
     h->codec = (uint8_t)codec;
-    ps_chunk_codec_encode(
-        &c->codec, plan, codec, grad, c->residual ? c->residual + plan->offset : NULL,
-        ps_codec_draw(h->rank, h->step, plan->offset), c->encoded[chunk]);
+    float *kept =
+        ps_chunk_codec_keeps(&c->codec, h->step) ? c->residual + plan->offset : NULL;
+    ps_chunk_codec_encode(&c->codec, plan, codec, grad, kept,
+                          ps_codec_draw(h->rank, h->step, plan->offset),
+                          c->encoded[chunk]);
     return c->encoded[chunk];
 }
 

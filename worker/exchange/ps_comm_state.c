@@ -30,6 +30,7 @@ static ps_err init_codec(ps_comm *c)
 {
     uint32_t n = c->plan->n_chunks;
     PS_TRY(ps_chunk_codec_init(&c->codec, c->o.config, c->o.spec));
+    ps_chunk_codec_end(&c->codec, c->o.total_steps);
     PS_TRY(ps_mem_zalloc(&c->encoded, n, sizeof *c->encoded, "codecs"));
     if (c->codec.codec == PS_CODEC_NONE) return PS_OK;
     for (uint32_t i = 0; i < n; i++) {
