@@ -5,11 +5,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Nanoseconds of CLOCK_MONOTONIC. */
+/* Nanoseconds of CLOCK_MONOTONIC: what is measured. */
 uint64_t ps_clock_ns(void);
 
+/* The same, less the time in which this whole process stood still (Ctrl-Z, SIGSTOP): what
+ * is waited by. Who has stood still cannot tell whether others have been silent. Without
+ * ps_clock_watch (clock_watch.h) nothing is left out. */
+uint64_t ps_clock_awake_ns(void);
+
+/* From now on somebody looks (ps_clock_awake_ns) at least every PS_CLOCK_LOOK_MS: half a
+ * second in which nobody did is one in which nobody ran. */
+enum { PS_CLOCK_LOOK_MS = 100 };
+void ps_clock_set_watched(void);
+
 typedef struct ps_deadline {
-    uint64_t at_ns; // CLOCK_MONOTONIC; UINT64_MAX: never
+    uint64_t at_ns; // by ps_clock_awake_ns; UINT64_MAX: never
 } ps_deadline;
 
 ps_deadline ps_deadline_in_ms(uint64_t ms);

@@ -192,7 +192,7 @@ static void admit(ps_coordinator *c, const ps_coord_sender *from,
                   const ps_roster_entry *e)
 {
     ps_coord_peer *p = &c->peers[c->n_peers++];
-    *p = (ps_coord_peer){.entry = *e, .heard_ns = ps_clock_ns(), .fd = from->fd};
+    *p = (ps_coord_peer){.entry = *e, .heard_ns = ps_clock_awake_ns(), .fd = from->fd};
     memcpy(p->id.bytes, from->id, sizeof p->id.bytes);
     PS_INFO("joined", "role=%s rank=%d host=%s members=%d/%d", ps_role_name(e->role),
             e->rank, e->host, c->n_peers, c->o.n_servers + c->o.n_workers);

@@ -13,7 +13,7 @@ void ps_coord_note_closed(ps_coordinator *c)
     while ((fd = ps_zsock_monitor_read(c->monitor)) >= 0)
         for (int i = 0; i < c->n_peers; i++)
             if (c->peers[i].fd == fd && c->peers[i].lost_ns == 0)
-                c->peers[i].lost_ns = ps_clock_ns();
+                c->peers[i].lost_ns = ps_clock_awake_ns();
 }
 
 /* Why the peer counts as dead, or NULL. */
@@ -49,7 +49,7 @@ static void on_death(ps_coordinator *c, ps_coord_peer *p, const char *why)
 
 void ps_coord_check_alive(ps_coordinator *c)
 {
-    uint64_t now = ps_clock_ns();
+    uint64_t now = ps_clock_awake_ns();
     // After a pause of this process itself, silence proves nothing yet.
     bool paused = now - c->last_round_ns > c->o.dead_after_ms * 1000000u / 2;
     c->last_round_ns = now;
@@ -63,7 +63,7 @@ void ps_coord_check_alive(ps_coordinator *c)
 
 void ps_coord_beat(ps_coordinator *c)
 {
-    uint64_t now = ps_clock_ns();
+    uint64_t now = ps_clock_awake_ns();
     if (now < c->next_beat_ns) return;
     c->next_beat_ns = now + c->o.heartbeat_ms * 1000000u;
     for (int i = 0; i < c->n_peers; i++) {

@@ -127,7 +127,7 @@ static void on_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
                             .fd = zmq_msg_get(&parts[n - 1], ZMQ_SRCFD)};
     from.member = find_peer(c, from.id, from.bytes);
     if (from.member) {
-        from.member->heard_ns = ps_clock_ns();
+        from.member->heard_ns = ps_clock_awake_ns();
         from.member->lost_ns = 0;
         from.member->fd = from.fd;
     }
@@ -166,7 +166,7 @@ static ps_deadline next_wakeup(const ps_coordinator *c)
 {
     ps_deadline next = ps_coord_board_next_deadline(c->board);
     if (c->next_beat_ns < next.at_ns) next.at_ns = c->next_beat_ns;
-    uint64_t soon = ps_clock_ns() + 50 * 1000000u;
+    uint64_t soon = ps_clock_awake_ns() + 50 * 1000000u;
     for (int i = 0; i < c->n_peers; i++) {
         const ps_coord_peer *p = &c->peers[i];
         if (p->leaving && p->leave_deadline.at_ns < next.at_ns) next = p->leave_deadline;
@@ -201,7 +201,7 @@ static void end_unfinished_job(ps_coordinator *c)
 static void *run(void *arg)
 {
     ps_coordinator *c = arg;
-    c->last_round_ns = ps_clock_ns();
+    c->last_round_ns = ps_clock_awake_ns();
     for (;;) {
         zmq_pollitem_t items[] = {{.socket = c->router, .events = ZMQ_POLLIN},
                                   {.socket = c->monitor, .events = ZMQ_POLLIN},

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "log.h"
@@ -131,16 +130,6 @@ const char *ps_member_coordinator(const ps_member *m)
     return m->joined.coordinator_endpoint;
 }
 
-/* Waits for a change of the shared state; false once the deadline has passed. */
-static bool wait_change(ps_member *m, ps_deadline deadline)
-{
-    if (deadline.at_ns == UINT64_MAX)
-        return pthread_cond_wait(&m->changed, &m->lock) == 0;
-    const struct timespec at = {.tv_sec = (time_t)(deadline.at_ns / 1000000000u),
-                                .tv_nsec = (long)(deadline.at_ns % 1000000000u)};
-    return pthread_cond_timedwait(&m->changed, &m->lock, &at) != ETIMEDOUT;
-}
-
 /* ---- calls ---- */
 
 static void remove_request(ps_member *m, const request *r)
@@ -175,7 +164,7 @@ static ps_err exchange(ps_member *m, request *r, ps_deadline deadline)
     pthread_mutex_unlock(&m->lock);
     wake(m->wake_fd);
     pthread_mutex_lock(&m->lock);
-    while (!r->answered && !m->aborted && wait_change(m, deadline))
+    while (!r->answered && !m->aborted && ps_cond_wait(&m->changed, &m->lock, deadline))
         continue;
     remove_request(m, r);
     pthread_mutex_unlock(&m->lock);
@@ -274,7 +263,7 @@ ps_err ps_member_wait_end(ps_member *m)
     const ps_deadline never = {UINT64_MAX};
     pthread_mutex_lock(&m->lock);
     while (!m->ended && !m->aborted)
-        wait_change(m, never);
+        ps_cond_wait(&m->changed, &m->lock, never);
     bool ended = m->ended;
     pthread_mutex_unlock(&m->lock);
     return ended ? PS_OK : ps_member_check(m);
@@ -397,7 +386,7 @@ static ps_err receive(ps_member *m, zmq_msg_t *frame, ps_control *c, int *got)
     const ps_deadline now = {0};
     ps_err err = ps_control_recv(m->joined.dealer, now, frame, c, got);
     if (*got || err == PS_ERR_PROTOCOL) {
-        m->heard_ns = ps_clock_ns();
+        m->heard_ns = ps_clock_awake_ns();
         m->lost_ns = 0;
     }
     return err;
@@ -431,7 +420,7 @@ static bool is_over(ps_member *m)
 /* A coordinator that is gone ends the job here too. */
 static void check_coordinator(ps_member *m)
 {
-    uint64_t now = ps_clock_ns(), grace_ms = 2 * m->heartbeat_ms;
+    uint64_t now = ps_clock_awake_ns(), grace_ms = 2 * m->heartbeat_ms;
     if (grace_ms < LOST_GRACE_MIN_MS) grace_ms = LOST_GRACE_MIN_MS;
     // After a pause of this process itself, silence proves nothing yet.
     if (now - m->last_round_ns > m->dead_after_ms * 1000000u / 2) m->heard_ns = now;
@@ -450,14 +439,14 @@ static void check_coordinator(ps_member *m)
 
 static int poll_ms(const ps_member *m)
 {
-    uint64_t now = ps_clock_ns();
+    uint64_t now = ps_clock_awake_ns();
     int ms = m->next_beat_ns > now ? (int)((m->next_beat_ns - now) / 1000000u) + 1 : 0;
     return m->lost_ns && ms > 50 ? 50 : ms;
 }
 
 static void beat(ps_member *m)
 {
-    uint64_t now = ps_clock_ns();
+    uint64_t now = ps_clock_awake_ns();
     if (now < m->next_beat_ns) return;
     m->next_beat_ns = now + m->heartbeat_ms * 1000000u;
     if (!m->said_bye) send_kind(m, PS_CONTROL_HEARTBEAT, ""); // written by this thread
@@ -498,7 +487,8 @@ static void *run(void *arg)
         if (zmq_poll(items, 3, poll_ms(m)) < 0 && zmq_errno() != EINTR) break;
         bool stop = items[2].revents && should_stop(m);
         receive_all(m);
-        if (ps_zsock_monitor_read(m->joined.monitor) >= 0) m->lost_ns = ps_clock_ns();
+        if (ps_zsock_monitor_read(m->joined.monitor) >= 0)
+            m->lost_ns = ps_clock_awake_ns();
         send_news(m);
         send_requests(m);
         say_goodbye(m, stop);
@@ -513,12 +503,8 @@ static void *run(void *arg)
 
 static ps_err init_shared_state(ps_member *m)
 {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_mutex_init(&m->lock, NULL);
-    pthread_cond_init(&m->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    ps_cond_init(&m->changed);
     m->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     m->abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (m->wake_fd < 0 || m->abort_fd < 0) return ps_err_errno(PS_ERR_IO, "eventfd");
@@ -529,7 +515,7 @@ static ps_err init_shared_state(ps_member *m)
 
 static ps_err start_thread(ps_member *m)
 {
-    m->last_round_ns = m->heard_ns = ps_clock_ns();
+    m->last_round_ns = m->heard_ns = ps_clock_awake_ns();
     PS_TRY(ps_thread_start(&m->thread, "member", run, m));
     m->thread_started = true;
     return PS_OK;

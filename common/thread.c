@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 enum { NAME_BYTES = 16 }; // of the kernel, with the end
 
@@ -15,4 +16,28 @@ ps_err ps_thread_start(pthread_t *thread, const char *name, void *(*main)(void *
     snprintf(short_name, sizeof short_name, "%s", name);
     (void)pthread_setname_np(*thread, short_name); // a thread without works as well
     return PS_OK;
+}
+
+void ps_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+bool ps_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, ps_deadline deadline)
+{
+    if (deadline.at_ns == UINT64_MAX) {
+        pthread_cond_wait(cond, lock);
+        return true;
+    }
+    // A deadline counts less time than the system's clock, so it is not past before.
+    const uint64_t ms = (uint64_t)ps_deadline_left_ms(deadline);
+    const uint64_t ns = ps_clock_ns() + ms * 1000000u;
+    const struct timespec at = {.tv_sec = (time_t)(ns / 1000000000u),
+                                .tv_nsec = (long)(ns % 1000000000u)};
+    pthread_cond_timedwait(cond, lock, &at);
+    return !ps_deadline_passed(deadline);
 }

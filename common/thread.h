@@ -4,11 +4,18 @@
 
 #include <pthread.h>
 
+#include "clock.h"
 #include "err.h"
 
 /* Starts main(arg) as a thread called `name` (its first 15 characters; copied). The
  * caller joins or detaches *thread. PS_ERR_NOMEM where the system has no more threads. */
 ps_err ps_thread_start(pthread_t *thread, const char *name, void *(*main)(void *),
                        void *arg);
+
+/* A condition variable for ps_cond_wait. */
+void ps_cond_init(pthread_cond_t *cond);
+/* Waits for a change, which may be none; the lock is held. false: the deadline has
+ * passed. */
+bool ps_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, ps_deadline deadline);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "cli.h"
 #include "clock.h"
+#include "clock_watch.h"
 #include "fd_limit.h"
 #include "mem.h"
 #include "server.h"
@@ -105,6 +106,7 @@ static ps_err run(const ps_cli *cli, bool *interrupted)
     PS_TRY_GOTO(ps_cli_load_config(cli, &program, &cfg), err, out);
     PS_TRY_GOTO(ps_signal_watch_start(&watch), err, out);
     watching = true;
+    PS_TRY_GOTO(ps_clock_watch(), err, out);
     err = serve(&cfg, cli, &watch, interrupted);
 out:
     if (err != PS_OK) PS_ERROR("failed", "%s: %s", ps_err_name(err), ps_err_message());

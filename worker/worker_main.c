@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "cli.h"
+#include "clock_watch.h"
 #include "fd_limit.h"
 #include "interrupt.h"
 #include "log.h"
@@ -51,6 +52,7 @@ int main(int argc, char **argv)
         if (cli.rank >= 0) snprintf(role, sizeof role, "worker/%d", cli.rank);
         ps_log_init(role, cli.log_level);
         err = ps_interrupt_init();
+        if (err == PS_OK) err = ps_clock_watch(); // after it: signals are blocked
     }
     int code = err != PS_OK ? fail(err) : cli.done ? 0 : run_job(&cli);
     ps_cli_fini(&cli);

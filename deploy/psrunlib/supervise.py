@@ -254,8 +254,7 @@ class Supervisor:
         if not self.stop_asked:
             return
         self.stop_asked = False
-        self.screen.say("psrun: stopped, and all parts with it; fg continues the job within "
-                        "net.step_timeout_ms")
+        self.screen.say("psrun: stopped, and all parts with it; fg continues the job")
         self._tell_all(signal.SIGSTOP)
         ours = signal.signal(signal.SIGTSTP, action)
         os.kill(os.getpid(), signal.SIGTSTP)  # returns when continued

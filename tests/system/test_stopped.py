@@ -174,14 +174,14 @@ class CtrlZ(UnderPsrun):
     def test_stops_all_until_fg(self):
         for mode in ("ps", "allreduce", "single"):
             with self.subTest(mode=mode):
-                psrun, _ = self.start(mode, "net.dead_after_ms=1500",
+                psrun, _ = self.start(mode, "net.dead_after_ms=1500", "net.step_timeout_ms=1500",
                                       workers=1 if mode == "single" else 2)
                 parts = [pid for _, pid in children(psrun.pid)]
-                for _ in range(2):
+                for _ in range(3):
                     psrun.send_signal(signal.SIGTSTP)
                     self.wait_for(lambda: all(map(stands_still, [psrun.pid, *parts])),
                                   "somebody does not stop")
-                    time.sleep(2)  # nobody is dead for that
+                    time.sleep(3)  # nobody is dead for that, or late
                     psrun.send_signal(signal.SIGCONT)
                     self.wait_for(lambda: not any(map(stands_still, parts)), "somebody stays stopped")
                 self.goes_on_and_ends(psrun)

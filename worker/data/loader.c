@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "mem.h"
 #include "thread.h"
@@ -156,18 +155,12 @@ static void *loader_thread(void *arg)
     return NULL;
 }
 
-static ps_err init_sync(ps_loader *l)
+static void init_sync(ps_loader *l)
 {
-    pthread_condattr_t attr;
-    if (pthread_condattr_init(&attr) != 0)
-        return ps_err_set(PS_ERR_NOMEM, "the loader's condition variables");
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->work, &attr);
-    pthread_cond_init(&l->ready, &attr);
-    pthread_condattr_destroy(&attr);
+    ps_cond_init(&l->work);
+    ps_cond_init(&l->ready);
     l->has_sync = true;
-    return PS_OK;
 }
 
 /* Signals are the main thread's. */
@@ -233,7 +226,7 @@ ps_err ps_loader_create(const ps_loader_options *o, ps_loader **out)
                                   set->is_float, o->input, o->sampler != NULL),
                 err, fail);
     PS_TRY_GOTO(init_slots(l), err, fail);
-    PS_TRY_GOTO(init_sync(l), err, fail);
+    init_sync(l);
     PS_TRY_GOTO(start_thread(l), err, fail);
     *out = l;
     return PS_OK;
@@ -280,13 +273,7 @@ static ps_err wait_for_batch(ps_loader *l, ps_deadline deadline, slot **found)
                               "batch %" PRId64 " of epoch %" PRIu64
                               " was not prepared in time",
                               l->next, l->epoch_number);
-        if (deadline.at_ns == UINT64_MAX) {
-            pthread_cond_wait(&l->ready, &l->lock);
-            continue;
-        }
-        struct timespec at = {(time_t)(deadline.at_ns / 1000000000u),
-                              (long)(deadline.at_ns % 1000000000u)};
-        pthread_cond_timedwait(&l->ready, &l->lock, &at);
+        ps_cond_wait(&l->ready, &l->lock, deadline);
     }
     if (l->failed == PS_OK) return PS_OK;
     return ps_err_set(l->failed, "%s",

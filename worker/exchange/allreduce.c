@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "clock.h"
 #include "reducer.h"
@@ -155,19 +154,6 @@ static ps_err broadcast(allreduce *x, wanted what)
     return PS_OK;
 }
 
-/* One wait for a change, at most ms; the lock is held. */
-static void wait_changed(allreduce *x, long ms)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_nsec += ms * 1000000L;
-    if (at.tv_nsec >= 1000000000L) {
-        at.tv_sec++;
-        at.tv_nsec -= 1000000000L;
-    }
-    pthread_cond_timedwait(&x->changed, &x->lock, &at);
-}
-
 /* false: the thread is to end. *idle: there is nothing to do but to watch. */
 static bool wait_for_work(allreduce *x, uint64_t taken, wanted *what, bool *idle)
 {
@@ -176,7 +162,7 @@ static bool wait_for_work(allreduce *x, uint64_t taken, wanted *what, bool *idle
     while (!x->stopping && x->wanted == WANT_NOTHING && taken == x->given && !waited) {
         waited = unsettled;
         if (unsettled)
-            wait_changed(x, WATCH_MS);
+            ps_cond_wait(&x->changed, &x->lock, ps_deadline_in_ms(WATCH_MS));
         else
             pthread_cond_wait(&x->changed, &x->lock);
     }
@@ -207,39 +193,50 @@ static void *run(void *arg)
 
 /* -------------------------------------------------------------------- main thread */
 
-/* Blocks until `target` buckets are counted (x->applied or x->settled) and nothing is
- * wanted. */
+/* Whether `target` buckets are counted (*count is x->applied or x->settled) and nothing
+ * is wanted. The lock is held. */
+static bool arrived(const allreduce *x, const uint64_t *count, uint64_t target)
+{
+    return *count >= target && x->wanted == WANT_NOTHING;
+}
+
+/* Releases the lock and waits for a change, for a moment at most. */
+static ps_err wait_round(allreduce *x)
+{
+    ps_cond_wait(&x->changed, &x->lock, ps_deadline_in_ms(POLL_MS));
+    pthread_mutex_unlock(&x->lock);
+    ps_err err = x->at.member ? ps_member_check(x->at.member) : PS_OK;
+    pthread_mutex_lock(&x->lock);
+    return err;
+}
+
+/* Blocks until they have arrived. */
 static ps_err wait_for(allreduce *x, const uint64_t *count, uint64_t target)
 {
-    ps_err err = PS_OK;
+    const uint64_t limit_ms = (uint64_t)x->at.config->net.step_timeout_ms;
     uint64_t begun_ns = 0, seen = UINT64_MAX;
-    uint64_t limit_ms = (uint64_t)x->at.config->net.step_timeout_ms;
-    ps_deadline deadline = {0};
+    ps_deadline deadline = {UINT64_MAX};
+    ps_err err = PS_OK;
     pthread_mutex_lock(&x->lock);
-    while (err == PS_OK && (*count < target || x->wanted != WANT_NOTHING)) {
+    while (err == PS_OK && x->failed == PS_OK && !ps_deadline_passed(deadline) &&
+           !arrived(x, count, target)) {
         if (!begun_ns) begun_ns = ps_clock_ns();
-        if (x->failed != PS_OK) {
-            err = ps_err_set(x->failed, "%s", x->message);
-            break;
-        }
         if (*count != seen) {
             seen = *count;
-            /* The collective's own limit is the same: it is given the first word. */
+            /* A collective with the same limit of its own is given the first word. */
             deadline = ps_deadline_in_ms(limit_ms + 1000);
         }
-        wait_changed(x, POLL_MS);
-        pthread_mutex_unlock(&x->lock);
-        if (x->at.member) err = ps_member_check(x->at.member);
-        pthread_mutex_lock(&x->lock);
-        if (err == PS_OK && ps_deadline_passed(deadline) && x->failed == PS_OK)
-            err = ps_err_set(PS_ERR_TIMEOUT,
-                             "%s: no bucket was summed for %llu ms (net.step_timeout_ms)",
-                             x->base.ops->name, (unsigned long long)limit_ms);
+        err = wait_round(x);
     }
+    const bool late = err == PS_OK && x->failed == PS_OK && !arrived(x, count, target);
     if (err == PS_OK && x->failed != PS_OK) err = ps_err_set(x->failed, "%s", x->message);
     pthread_mutex_unlock(&x->lock);
     if (begun_ns) x->wait_seconds += (double)(ps_clock_ns() - begun_ns) * 1e-9;
-    return err;
+    if (!late) return err;
+    err = ps_err_set(PS_ERR_TIMEOUT,
+                     "%s: no bucket was summed for %llu ms (net.step_timeout_ms)",
+                     x->base.ops->name, (unsigned long long)limit_ms);
+    return real_error(x, err);
 }
 
 static ps_err request(allreduce *x, wanted what)
@@ -431,12 +428,8 @@ ps_err ps_allreduce_create(const ps_exchange_ops *ops, const ps_exchange_options
     PS_TRY(ps_mem_zalloc(&x, 1, sizeof *x, ops->name));
     x->base.ops = ops;
     x->at = *options;
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&x->lock, NULL);
-    pthread_cond_init(&x->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    ps_cond_init(&x->changed);
 
     ps_err err = prepare(x, connect);
     *out = &x->base;

@@ -161,6 +161,10 @@ class Mesh : public gloo::Context {
     }
 };
 
+/* Gloo's waits know nothing of ps_deadline, which leaves out what a process has stood
+ * still: net.step_timeout_ms is kept by who waits for the sums, and abort ends these. */
+constexpr milliseconds NO_LIMIT = std::chrono::hours(24 * 365);
+
 using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
 struct GlooCollective {
@@ -168,8 +172,7 @@ struct GlooCollective {
     ps_exchange_options at;
     int rank, world_size;
     std::vector<int> peers; // the next rank first, so that not all send to one at once
-    milliseconds timeout;
-    ps_shm_peers *memory;       // the peers' arenas, or NULL: they are not all here
+    ps_shm_peers *memory;   // the peers' arenas, or NULL: they are not all here
     std::vector<float> staging; // where gradients arrive without it
     std::vector<char> tokens;   // one from each rank
     std::shared_ptr<gloo::transport::Device> device;
@@ -219,8 +222,8 @@ void meet(GlooCollective *c)
     for (int peer : c->peers)
         b->send(peer, SLOT_TOKENS, c->rank, 1);
     for (size_t i = 0; i < c->peers.size(); i++) {
-        b->waitRecv(c->timeout);
-        b->waitSend(c->timeout);
+        b->waitRecv(NO_LIMIT);
+        b->waitSend(NO_LIMIT);
     }
 }
 
@@ -277,7 +280,7 @@ class ReduceScatter {
             if (i + 2 < n) receive(i + 2);
         }
         for (; sent > 0; sent--)
-            grads_->waitSend(c_->timeout);
+            grads_->waitSend(NO_LIMIT);
     }
 
   private:
@@ -325,7 +328,7 @@ class ReduceScatter {
     {
         std::vector<const float *> from(c_->world_size);
         for (int peer : c_->peers) {
-            arrived_[i % 2]->waitRecv(c_->timeout);
+            arrived_[i % 2]->waitRecv(NO_LIMIT);
             from[peer] = staging_[i % 2] + place(peer);
         }
         float *own = own_ + i * segment_;
@@ -396,9 +399,9 @@ class Gathered {
     void wait()
     {
         for (int peer : c_->peers)
-            if (part(peer)) buffer_->waitRecv(c_->timeout);
+            if (part(peer)) buffer_->waitRecv(NO_LIMIT);
         for (size_t i = 0; i < c_->peers.size() && part(c_->rank); i++)
-            buffer_->waitSend(c_->timeout);
+            buffer_->waitSend(NO_LIMIT);
     }
 
   private:
@@ -475,7 +478,7 @@ ps_err broadcast(ps_collective *base, const ps_collective_range *ranges, int n)
             gloo::BroadcastOptions options(c->context);
             options.setOutput(static_cast<char *>(ranges[i].bytes), ranges[i].n_bytes);
             options.setRoot(0);
-            options.setTimeout(c->timeout);
+            options.setTimeout(NO_LIMIT);
             gloo::broadcast(options);
         }
     });
@@ -523,7 +526,6 @@ ps_err connect(const ps_exchange_options *options, ps_device_stream *,
     c->at = *options;
     c->rank = options->rank;
     c->world_size = options->world_size;
-    c->timeout = milliseconds(net->step_timeout_ms);
     *out = &c->base;
     if (c->world_size == 1) return PS_OK;
     ps_err err = ps_shm_peers_open(options, &c->memory);

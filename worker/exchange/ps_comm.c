@@ -57,7 +57,7 @@ float ps_comm_loss_scale(const ps_comm *c)
 
 static double seconds_since(uint64_t ns)
 {
-    return (double)(ps_clock_ns() - ns) * 1e-9;
+    return (double)(ps_clock_awake_ns() - ns) * 1e-9;
 }
 
 static ps_err chunk_timeout(ps_comm *c, uint32_t chunk, int64_t version, uint64_t since)
@@ -88,7 +88,7 @@ static void sleep_for(ps_comm *c, uint32_t sequence, uint64_t start_ns,
 ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version)
 {
     if (ps_comm_has(c, chunk, version)) return PS_OK;
-    uint64_t start = ps_clock_ns(), since = start;
+    uint64_t start = ps_clock_awake_ns(), since = start;
     uint64_t timeout_ms = (uint64_t)c->o.config->net.step_timeout_ms;
     ps_err err = PS_OK;
     atomic_store(&c->waiting_for, chunk + 1);

@@ -92,7 +92,7 @@ void ps_comm_sleep(ps_comm *c, uint32_t sequence, int ms)
 
 void ps_comm_progress(ps_comm *c, uint32_t wait_id)
 {
-    atomic_store_explicit(&c->progress_ns, ps_clock_ns(), memory_order_relaxed);
+    atomic_store_explicit(&c->progress_ns, ps_clock_awake_ns(), memory_order_relaxed);
     uint32_t wanted = atomic_load(&c->waiting_for);
     if (wanted == wait_id || wanted == PS_COMM_WAIT_ANY) wake_main(c);
 }
