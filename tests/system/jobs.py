@@ -188,11 +188,12 @@ class JobTest(unittest.TestCase):
                     "data: {kind: synthetic, batch: 8}\noptimizer: {name: adamw}\n")
         return config
 
-    def wait_for_steps(self, out):
+    def wait_for_steps(self, out, records=1):
+        """Until metrics.jsonl has so many lines."""
         path = self.path(out, "metrics.jsonl")
         end = time.monotonic() + 20
-        while not (os.path.exists(path) and os.path.getsize(path) > 0):
-            self.assertLess(time.monotonic(), end, "no step was made")
+        while not os.path.exists(path) or len(Path(path).read_bytes().splitlines()) < records:
+            self.assertLess(time.monotonic(), end, "too few steps were made")
             time.sleep(0.05)
 
     def start_job(self, servers, workers, *settings, config=DIGITS, skip=(), host="127.0.0.1",

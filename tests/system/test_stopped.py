@@ -71,7 +71,7 @@ class StoppedServer(JobTest):
                                prefix=self.PREFIX)
         seen = None
         if victim:
-            self.wait_for_steps("worker-0")
+            self.wait_for_steps("worker-0", 5)  # all memory has been used
             seen = self.stop_and_watch(parts, victim)
         codes = self.wait_all(parts, 100)
         self.assertEqual(set(codes.values()), {0}, "\n".join(p.text() for p in parts.values()))
