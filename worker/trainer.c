@@ -30,6 +30,7 @@ struct ps_trainer {
     ps_loader *loader;
     ps_loaded *next; // taken before its turn, for ps_program_prefetch; NULL: none
     int64_t n_batches;
+    int64_t epochs;    // as many as o.total_steps begin
     int64_t *global_n; // (n_batches) samples of each micro-batch over all ranks
     uint64_t step;     // optimizer steps done
     int64_t epoch;
@@ -73,6 +74,9 @@ static ps_err find_batch_sizes(ps_trainer *t)
     ps_epoch epoch;
     PS_TRY(ps_epoch_init(&epoch, t->o.sampler, 0));
     t->n_batches = epoch.n_batches;
+    const uint64_t steps =
+        (uint64_t)groups_per_epoch(t->n_batches, t->o.config->train.accumulate);
+    t->epochs = (int64_t)((t->o.total_steps + steps - 1) / steps);
     ps_err err = ps_mem_zalloc(&t->global_n, (size_t)epoch.n_batches, sizeof *t->global_n,
                                "the batch sizes");
     for (int64_t i = 0; err == PS_OK && i < epoch.n_batches; i++)
@@ -293,7 +297,8 @@ static void book_step(ps_trainer *t, double seconds, int64_t group_n)
         t->warm_seconds += seconds;
         t->warm_samples += (uint64_t)group_n;
     }
-    double weight = t->step < 20 ? 1.0 / (double)t->step : 0.05;
+    // The first step, in which everything warms up, counts as long as it is the only one.
+    double weight = t->step < 2 ? 1 : t->step < 21 ? 1 / (double)(t->step - 1) : 0.05;
     t->seconds_a_step += weight * (seconds - t->seconds_a_step);
     t->samples_a_step += weight * ((double)group_n - t->samples_a_step);
 }
@@ -302,12 +307,13 @@ static void show_progress(ps_trainer *t, double loss, bool now)
 {
     ps_progress_state state = {
         .epoch = t->epoch + 1,
-        .epochs = t->o.config->train.epochs,
+        .epochs = t->epochs,
         .step = t->step,
         .steps = t->o.total_steps,
         .loss = loss,
         .samples_per_second = t->samples_a_step / t->seconds_a_step,
-        .seconds_left = (double)(t->o.total_steps - t->step) * t->seconds_a_step};
+        .seconds_left =
+            t->step > 1 ? (double)(t->o.total_steps - t->step) * t->seconds_a_step : NAN};
     ps_progress_show(t->o.progress, &state, now);
 }
 
@@ -423,7 +429,7 @@ static ps_err evaluate(ps_trainer *t, int64_t epochs_done)
                              .samples = e->samples};
     ps_progress_line(t->o.progress,
                      "epoch %" PRId64 "/%" PRId64 "  test loss %.4f  test accuracy %.4f",
-                     epochs_done, t->o.config->train.epochs, e->loss, e->accuracy);
+                     epochs_done, t->epochs, e->loss, e->accuracy);
     return ps_metrics_eval(t->o.metrics, &record);
 }
 
