@@ -8,7 +8,6 @@
 static void *look(void *arg)
 {
     const struct timespec pause = {.tv_nsec = PS_CLOCK_LOOK_MS * 1000000L};
-    ps_clock_set_watched();
     for (;;) {
         (void)ps_clock_awake_ns();
         nanosleep(&pause, NULL);
@@ -21,5 +20,6 @@ ps_err ps_clock_watch(void)
     pthread_t thread;
     PS_TRY(ps_thread_start(&thread, "clock", look, NULL));
     (void)pthread_detach(thread);
+    ps_clock_set_watched();
     return PS_OK;
 }

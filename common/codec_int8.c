@@ -1,3 +1,4 @@
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -45,7 +46,7 @@ static void int8_encode(uint64_t n, const float *v, const ps_codec_how *how, uin
 {
     uint32_t most = ps_codec_largest_bits(n, v);
     float scale = ps_float_of_bits(most) / 127.0f;
-    // A scale that underflows to 0 would turn the block's values into nothing at all.
+    if (scale < FLT_MIN) scale = 0; // it has no inverse: the block goes as nothing
     if (most >= 0x7F800000u) scale = NAN;
     memcpy(out, &scale, 4);
     if (most >= 0x7F800000u)

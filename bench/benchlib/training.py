@@ -81,10 +81,11 @@ class Training:
     def beside_tcp(self, summary):
         """A step alone while plain TCP carries a run's bytes at its pace between the same
         hosts: what moving them takes from the arithmetic, whoever moves them."""
+        period_ms = summary["step_ms_p50"]
+        enough = int(TIMEOUT_S * 1000 / period_ms)  # it is ended before
         with Group(TIMEOUT_S) as group:
             peers.start_tcp(group, self.build_dir, self.workers, self.servers,
-                            int(summary["bytes_sent_per_step"]), summary["steps"] * 10, self.where,
-                            summary["step_ms_p50"])
+                            int(summary["bytes_sent_per_step"]), enough, self.where, period_ms)
             alone = self.alone(summary["steps"])
             if any(part.popen.poll() is not None for part in group.parts):
                 raise BenchError("plain TCP ended before the workers beside it")

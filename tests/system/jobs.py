@@ -179,11 +179,11 @@ class JobTest(unittest.TestCase):
     def weights(self, out="out"):
         return Path(self.path(out, "model.safetensors")).read_bytes()
 
-    def wide_model(self):
-        """An MLP of 64 x 16384 x 64 x 10: 2.1 million weights, 8.5 MB."""
+    def wide_model(self, width=16384):
+        """An MLP of 64 x width x 64 x 10; of 16384: 2.1 million weights, 8.5 MB."""
         config = self.path("wide.yaml")
         with open(config, "w", encoding="utf-8") as f:
-            f.write("model:\n  input: [64]\n  layers:\n    - linear: 16384\n    - relu\n"
+            f.write(f"model:\n  input: [64]\n  layers:\n    - linear: {width}\n    - relu\n"
                     "    - linear: 64\n    - relu\n    - linear: 10\n"
                     "data: {kind: synthetic, batch: 8}\noptimizer: {name: adamw}\n")
         return config

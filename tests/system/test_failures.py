@@ -1,6 +1,7 @@
 """What goes wrong: one clear error, an exit code that is not 0, no hang, nothing left."""
 import os
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -48,6 +49,29 @@ class Deaths(JobTest):
 
     def test_a_killed_worker_in_all_reduce_mode(self):
         self.kill_and_watch(self.start_running("allreduce", 0), "worker 2")
+
+    def test_a_worker_gone_in_the_middle_of_an_all_reduce_message(self):
+        # Most of a step is parts of 17 MB on their way. Stopped, it leaves the connection open.
+        for number in (signal.SIGKILL, signal.SIGSTOP) * 4:
+            with self.subTest(number=number):
+                parts = self.start_job(0, 2, *LONG, *SOON, "exchange.name=gloo",
+                                       "exchange.shm=off", config=self.wide_model(65536))
+                parts["worker 0"].wait_for(r"step \d+/")
+                self.wait_until_full()
+                parts["worker 1"].popen.send_signal(number)
+                code = parts["worker 0"].popen.wait(15)
+                self.assertEqual(code, 1, parts["worker 0"].text())
+                parts["worker 1"].popen.kill()
+                shutil.rmtree(self.path("worker-0"))
+
+    def wait_until_full(self):
+        """Until a megabyte is on its way on a connection of this machine's."""
+        end, most = time.monotonic() + 20, 0
+        while most < 1 << 20:
+            self.assertLess(time.monotonic(), end, "no large message on its way")
+            with open("/proc/net/tcp", encoding="ascii") as f:
+                queues = [line.split()[4].split(":") for line in f.readlines()[1:]]
+            most = max((int(n, 16) for pair in queues for n in pair), default=0)
 
     def test_a_worker_killed_while_all_reduce_connects(self):
         parts = self.start_job(0, 2, *LONG, *SOON, "exchange.name=allreduce",

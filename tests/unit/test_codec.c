@@ -1,5 +1,6 @@
 /* Codecs: their error bounds in closed form, feedback that loses nothing, sizes,
  * refusals. */
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -162,6 +163,23 @@ static void test_int8_bound_and_bias(void **state)
         worst = fmax(worst, fabs(sum[i] / draws - in[i]));
     // Standard error of a uniform rounding: scale / sqrt(12 * draws); five of them.
     assert_true(worst < 5 * (0.01 / 127) * 0.5 / sqrt(draws));
+}
+
+/* Numbers too small for a scale that has an inverse become 0, and are not blown up. */
+static void test_int8_of_tiny_numbers(void **state)
+{
+    (void)state;
+    static const float sizes[] = {1e-45f, 1e-40f, FLT_MIN, 3e-37f, 1e-36f, 2e-36f};
+    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+        float in[300], out[300];
+        for (int i = 0; i < 300; i++)
+            in[i] = i % 3 ? sizes[k] / (float)(i % 3) : 0;
+        round_trip(PS_CODEC_INT8, 1, 300, in, k, out);
+        for (int i = 0; i < 300; i++)
+            assert_true(sizes[k] < 127 * FLT_MIN
+                            ? out[i] == 0
+                            : fabsf(out[i] - in[i]) <= sizes[k] / 126);
+    }
 }
 
 /* What the elements of a group that are sent became; 0 when none was. */
@@ -515,6 +533,7 @@ int main(void)
         cmocka_unit_test(test_bf16_is_the_nearest),
         cmocka_unit_test(test_fp16_overflows_where_it_is_asked_to),
         cmocka_unit_test(test_int8_bound_and_bias),
+        cmocka_unit_test(test_int8_of_tiny_numbers),
         cmocka_unit_test(test_onebit_is_the_nearest_of_three),
         cmocka_unit_test(test_onebit_of_uneven_groups),
         cmocka_unit_test(test_onebit_of_uniform_numbers),

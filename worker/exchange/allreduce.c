@@ -223,7 +223,7 @@ static ps_err wait_for(allreduce *x, const uint64_t *count, uint64_t target)
         if (!begun_ns) begun_ns = ps_clock_ns();
         if (*count != seen) {
             seen = *count;
-            /* A collective with the same limit of its own is given the first word. */
+            /* NCCL's has the same limit and is given the first word. */
             deadline = ps_deadline_in_ms(limit_ms + 1000);
         }
         err = wait_round(x);

@@ -10,13 +10,13 @@ extern "C" {
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <poll.h>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include <gloo/broadcast.h>
 #include <gloo/common/error.h>
 #include <gloo/context.h>
 #include <gloo/rendezvous/store.h>
@@ -161,10 +161,6 @@ class Mesh : public gloo::Context {
     }
 };
 
-/* Gloo's waits know nothing of ps_deadline, which leaves out what a process has stood
- * still: net.step_timeout_ms is kept by who waits for the sums, and abort ends these. */
-constexpr milliseconds NO_LIMIT = std::chrono::hours(24 * 365);
-
 using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
 struct GlooCollective {
@@ -178,6 +174,9 @@ struct GlooCollective {
     std::shared_ptr<gloo::transport::Device> device;
     std::shared_ptr<Mesh> context;
     Buffer token_buffer;
+    std::mutex lock; // of the two below
+    gloo::transport::UnboundBuffer *waiting = nullptr;
+    bool aborted = false;
 };
 
 GlooCollective *of(ps_collective *c)
@@ -205,25 +204,60 @@ template <typename F> ps_err guarded(const char *what, F &&work) noexcept
 constexpr uint64_t STAGING = 1 << 19;
 
 /* Of messages: no collective of Gloo's has them. */
-enum : uint64_t { SLOT_PARTS = 1, SLOT_TOKENS = 2 };
+enum : uint64_t { SLOT_PARTS = 1, SLOT_TOKENS = 2, SLOT_WHOLE = 3 };
 
 constexpr size_t bytes_of(uint64_t floats)
 {
     return floats * sizeof(float);
 }
 
+/* Gloo's waits know nothing of ps_deadline, which leaves out what a process has stood
+ * still: net.step_timeout_ms is kept by who waits for the sums, and abort_calls ends
+ * these. */
+constexpr milliseconds NO_LIMIT = std::chrono::hours(24 * 365);
+
+/* While it lives, abort_calls knows which buffer is waited for. */
+class Waiting {
+  public:
+    Waiting(GlooCollective *c, gloo::transport::UnboundBuffer *buffer) : c_(c)
+    {
+        std::lock_guard<std::mutex> guard(c->lock);
+        if (c->aborted) throw gloo::Exception("aborted");
+        c->waiting = buffer;
+    }
+
+    ~Waiting()
+    {
+        std::lock_guard<std::mutex> guard(c_->lock);
+        c_->waiting = nullptr;
+    }
+
+  private:
+    GlooCollective *c_;
+};
+
+enum Way { RECEIVED, SENT };
+
+/* Waits until one more of the buffer's messages has gone this way. */
+void await(GlooCollective *c, const Buffer &buffer, Way way)
+{
+    Waiting waiting(c, buffer.get());
+    if (!(way == SENT ? buffer->waitSend(NO_LIMIT) : buffer->waitRecv(NO_LIMIT)))
+        throw gloo::Exception("aborted");
+}
+
 /* Returns when every peer has come here, too: what they wrote before, or posted, is
  * there. */
 void meet(GlooCollective *c)
 {
-    gloo::transport::UnboundBuffer *b = c->token_buffer.get();
+    const Buffer &b = c->token_buffer;
     for (int peer : c->peers)
         b->recv(peer, SLOT_TOKENS, peer, 1);
     for (int peer : c->peers)
         b->send(peer, SLOT_TOKENS, c->rank, 1);
     for (size_t i = 0; i < c->peers.size(); i++) {
-        b->waitRecv(NO_LIMIT);
-        b->waitSend(NO_LIMIT);
+        await(c, b, RECEIVED);
+        await(c, b, SENT);
     }
 }
 
@@ -280,7 +314,7 @@ class ReduceScatter {
             if (i + 2 < n) receive(i + 2);
         }
         for (; sent > 0; sent--)
-            grads_->waitSend(NO_LIMIT);
+            await(c_, grads_, SENT);
     }
 
   private:
@@ -328,7 +362,7 @@ class ReduceScatter {
     {
         std::vector<const float *> from(c_->world_size);
         for (int peer : c_->peers) {
-            arrived_[i % 2]->waitRecv(NO_LIMIT);
+            await(c_, arrived_[i % 2], RECEIVED);
             from[peer] = staging_[i % 2] + place(peer);
         }
         float *own = own_ + i * segment_;
@@ -399,9 +433,9 @@ class Gathered {
     void wait()
     {
         for (int peer : c_->peers)
-            if (part(peer)) buffer_->waitRecv(NO_LIMIT);
+            if (part(peer)) await(c_, buffer_, RECEIVED);
         for (size_t i = 0; i < c_->peers.size() && part(c_->rank); i++)
-            buffer_->waitSend(NO_LIMIT);
+            await(c_, buffer_, SENT);
     }
 
   private:
@@ -467,6 +501,27 @@ ps_err all_gather(ps_collective *base, const ps_collective_parts *arrays, int n)
     return guarded("all-gather", [&] { gather(c, arrays, n); });
 }
 
+/* From rank 0 along a binomial tree: rank r has it from r without its lowest bit. (Not by
+ * gloo::broadcast, whose buffers abort_calls could not reach.) */
+void broadcast_range(GlooCollective *c, const ps_collective_range &range)
+{
+    auto buffer = c->context->createUnboundBuffer(range.bytes, range.n_bytes);
+    int step = 1, sent = 0;
+    while (step < c->world_size && !(c->rank & step))
+        step *= 2;
+    if (c->rank != 0) {
+        buffer->recv(c->rank - step, SLOT_WHOLE);
+        await(c, buffer, RECEIVED);
+    }
+    while ((step /= 2) > 0)
+        if (c->rank + step < c->world_size) {
+            buffer->send(c->rank + step, SLOT_WHOLE);
+            sent++;
+        }
+    for (; sent > 0; sent--)
+        await(c, buffer, SENT);
+}
+
 ps_err broadcast(ps_collective *base, const ps_collective_range *ranges, int n)
 {
     GlooCollective *c = of(base);
@@ -475,22 +530,30 @@ ps_err broadcast(ps_collective *base, const ps_collective_range *ranges, int n)
         for (int i = 0; i < n; i++) {
             if (ranges[i].n_bytes == 0) continue;
             base->bytes += ranges[i].n_bytes;
-            gloo::BroadcastOptions options(c->context);
-            options.setOutput(static_cast<char *>(ranges[i].bytes), ranges[i].n_bytes);
-            options.setRoot(0);
-            options.setTimeout(NO_LIMIT);
-            gloo::broadcast(options);
+            broadcast_range(c, ranges[i]);
         }
     });
 }
 
-/* Gloo closes every connection of a context when one of its waits runs out: so a wait
- * that nobody will answer ends those of the other thread at once. (Context's own
- * closeConnections leaves pending waits to their timeouts.) A wait for a peer that has
- * gone fails without closing the others, so every peer is asked. */
+void end_wait(GlooCollective *c)
+{
+    std::lock_guard<std::mutex> guard(c->lock);
+    c->aborted = true;
+    if (!c->waiting) return;
+    c->waiting->abortWaitRecv();
+    c->waiting->abortWaitSend();
+}
+
+/* A buffer that a message is being read into, or sent from, does not learn that its
+ * connection has ended: the other thread's wait is ended first. Then the connections:
+ * Gloo closes every one of a context when a wait of its runs out, so a message is waited
+ * for that nobody will send. (Context's own closeConnections leaves pending waits to
+ * their timeouts.) A wait for a peer that has gone fails without closing the others, so
+ * every peer is asked. */
 void abort_calls(ps_collective *base)
 {
     GlooCollective *c = of(base);
+    end_wait(c);
     for (int peer : c->peers)
         (void)guarded("abort", [&] {
             char unused = 0;
