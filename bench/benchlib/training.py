@@ -94,6 +94,10 @@ class Training:
     def modes(self, codecs, python, tcp_beside=False):
         """(name, figures) of each: the codecs, alone, DDP where python has torch."""
         found = [(codec, self.ps(codec, codec)) for codec in codecs]
+        if not found[0][1]["step_ms_p50"]:
+            raise BenchError(f"{found[0][1]['steps']} steps, and train.warmup_steps is "
+                             f"{self.job['train.warmup_steps']}: nothing was measured; raise "
+                             "train.epochs or data.samples")
         alone = self.alone(found[0][1]["steps"])
         lines = {name: self.line_ms(summary["bytes_sent_per_step"]) for name, summary in found}
         beside = {name: self.beside_tcp(summary) for name, summary in found} if tcp_beside else {}
