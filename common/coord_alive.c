@@ -50,7 +50,7 @@ static void on_death(ps_coordinator *c, ps_coord_peer *p, const char *why)
 void ps_coord_check_alive(ps_coordinator *c)
 {
     uint64_t now = ps_clock_awake_ns();
-    // After a pause of this process itself, silence proves nothing yet.
+    // After a pause, silence proves nothing yet (the clock leaves out long ones).
     bool paused = now - c->last_round_ns > c->o.dead_after_ms * 1000000u / 2;
     c->last_round_ns = now;
     for (int i = c->n_peers - 1; i >= 0; i--) {

@@ -422,7 +422,7 @@ static void check_coordinator(ps_member *m)
 {
     uint64_t now = ps_clock_awake_ns(), grace_ms = 2 * m->heartbeat_ms;
     if (grace_ms < LOST_GRACE_MIN_MS) grace_ms = LOST_GRACE_MIN_MS;
-    // After a pause of this process itself, silence proves nothing yet.
+    // After a pause, silence proves nothing yet (the clock leaves out long ones).
     if (now - m->last_round_ns > m->dead_after_ms * 1000000u / 2) m->heard_ns = now;
     m->last_round_ns = now;
     uint64_t silent_ms = now > m->heard_ns ? (now - m->heard_ns) / 1000000u : 0;

@@ -51,7 +51,7 @@ void ps_plan_fini(ps_plan *plan);
 
 /* Pure: the size that fills and drains the pipe of a step of `bytes` quickly without
  * paying for too many messages, a multiple of a block: over a network about sqrt(bytes)
- * scaled, 48 KiB (64 where it is coarse) .. 1 MiB of what travels; on one host 512 KiB;
+ * scaled, 48 KiB (96 where it is coarse) .. 1 MiB of what travels; on one host 512 KiB;
  * so that a shard has four, or one where it is coarse. */
 uint64_t ps_plan_auto_chunk_bytes(uint64_t bytes, uint32_t n_shards, ps_chunk_size size);
 

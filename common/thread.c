@@ -33,7 +33,7 @@ bool ps_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, ps_deadline deadl
         pthread_cond_wait(cond, lock);
         return true;
     }
-    // A deadline counts less time than the system's clock, so it is not past before.
+    // A stop does not halt the system's clock: after one this returns before its time.
     const uint64_t ms = (uint64_t)ps_deadline_left_ms(deadline);
     const uint64_t ns = ps_clock_ns() + ms * 1000000u;
     const struct timespec at = {.tv_sec = (time_t)(ns / 1000000000u),

@@ -14,8 +14,8 @@ ps_err ps_thread_start(pthread_t *thread, const char *name, void *(*main)(void *
 
 /* A condition variable for ps_cond_wait. */
 void ps_cond_init(pthread_cond_t *cond);
-/* Waits for a change, which may be none; the lock is held. false: the deadline has
- * passed. */
+/* Waits for a change; the lock is held. Also returns without one, so it stands in a loop.
+ * false: the deadline has passed. */
 bool ps_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, ps_deadline deadline);
 
 #endif
