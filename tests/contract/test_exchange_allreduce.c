@@ -145,8 +145,8 @@ static void *rank_main(void *arg)
     r->err = set_up(r);
     if (r->err == PS_OK) r->err = connect_rank(r);
     if (r->err != PS_OK) snprintf(r->message, sizeof r->message, "%s", ps_err_message());
-    if (r->x) {
-        ps_exchange_stats_get(r->x, &r->stats);
+    if (r->x) ps_exchange_stats_get(r->x, &r->stats);
+    if (r->err == PS_OK) { // else the exchange may still write
         r->first = params_of(r)[0];
         r->last = params_of(r)[r->spec.tensors[r->spec.n_tensors - 1].offset];
         r->buffer = r->buffers[0];
