@@ -6,11 +6,12 @@
 typedef struct piece {
     uint64_t offset, count; // elements, from the chunk's start
     ps_codec codec;
+    ps_codec_draw draw;
 } piece;
 
-/* The part of tensor t that lies in the chunk. */
+/* The part of tensor t that lies in the chunk, drawn by a key of the whole payload. */
 static piece piece_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec codec,
-                      int t)
+                      int t, uint64_t key)
 {
     const ps_tensor *tensor = &c->spec->tensors[t];
     uint64_t begin, end;
@@ -18,7 +19,8 @@ static piece piece_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec c
     bool small = tensor->count * sizeof(float) < c->min_bytes;
     return (piece){.offset = tensor->offset + begin - chunk->offset,
                    .count = end > begin ? end - begin : 0,
-                   .codec = small ? PS_CODEC_NONE : codec};
+                   .codec = small ? PS_CODEC_NONE : codec,
+                   .draw = {.key = key + (uint64_t)t, .first = begin}};
 }
 
 static bool codec_named(const char *name, ps_codec *codec)
@@ -93,7 +95,7 @@ ps_codec ps_chunk_codec_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_co
 {
     const ps_codec codec = codec_in_step(c, what, step);
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++)
-        if (piece_of(c, chunk, codec, t).codec != PS_CODEC_NONE) return codec;
+        if (piece_of(c, chunk, codec, t, 0).codec != PS_CODEC_NONE) return codec;
     return PS_CODEC_NONE;
 }
 
@@ -103,7 +105,7 @@ uint64_t ps_chunk_codec_bytes(const ps_chunk_codec *c, const ps_chunk *chunk,
     if (codec == PS_CODEC_NONE) return chunk->count * sizeof(float);
     uint64_t bytes = 0;
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
-        piece p = piece_of(c, chunk, codec, t);
+        piece p = piece_of(c, chunk, codec, t, 0);
         bytes += ps_codec_bytes(p.codec, p.count, c->topk);
     }
     return bytes;
@@ -135,40 +137,42 @@ void ps_chunk_codec_step_bytes(const ps_chunk_codec *c, const ps_plan *plan,
 }
 
 void ps_chunk_codec_encode(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec codec,
-                           const float *values, float *residual, uint64_t draw, void *out)
+                           const float *values, float *residual, uint64_t key, void *out)
 {
     if (codec == PS_CODEC_NONE) {
-        ps_codec_encode(codec, 0, chunk->count, values, NULL, 0, out);
+        ps_codec_encode(codec, 0, chunk->count, values, NULL, (ps_codec_draw){0}, out);
         return;
     }
     uint8_t *at = out;
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
-        const piece p = piece_of(c, chunk, codec, t);
+        const piece p = piece_of(c, chunk, codec, t, key);
         const float *in = values + p.offset;
-        const uint64_t drawn = draw + chunk->offset + p.offset;
         float *kept = residual && p.codec != PS_CODEC_NONE ? residual + p.offset : NULL;
         if (c->overflow && p.codec == PS_CODEC_FP16)
             ps_codec_encode_fp16_overflow(p.count, in, at);
         else
-            ps_codec_encode(p.codec, c->topk, p.count, in, kept, drawn, at);
+            ps_codec_encode(p.codec, c->topk, p.count, in, kept, p.draw, at);
         at += ps_codec_bytes(p.codec, p.count, c->topk);
     }
 }
 
 void ps_chunk_codec_encode_change(const ps_chunk_codec *c, const ps_chunk *chunk,
                                   ps_codec codec, const float *values, float *told,
-                                  uint64_t draw, void *out)
+                                  uint64_t key, void *out)
 {
-    if (codec == PS_CODEC_NONE) {
-        ps_codec_encode_change(codec, 0, chunk->count, values, told, 0, out);
-        return;
-    }
-    uint8_t *at = out;
+    uint8_t *to = out;
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
-        const piece p = piece_of(c, chunk, codec, t);
-        ps_codec_encode_change(p.codec, c->topk, p.count, values + p.offset,
-                               told + p.offset, draw + chunk->offset + p.offset, at);
-        at += ps_codec_bytes(p.codec, p.count, c->topk);
+        const piece p = piece_of(c, chunk, codec, t, key);
+        const float *in = values + p.offset;
+        const uint64_t bytes = ps_codec_bytes(p.codec, p.count, c->topk);
+        if (p.codec == PS_CODEC_NONE) {
+            memcpy(to, in, bytes);
+            memcpy(told + p.offset, in, bytes);
+        } else {
+            ps_codec_encode_change(p.codec, c->topk, p.count, in, told + p.offset, p.draw,
+                                   to);
+        }
+        to += bytes;
     }
 }
 
@@ -191,7 +195,7 @@ ps_err ps_chunk_codec_decode(const ps_chunk_codec *c, const ps_chunk *chunk,
     const uint8_t *at = payload;
     uint64_t filled = 0;
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
-        const piece p = piece_of(c, chunk, codec, t);
+        const piece p = piece_of(c, chunk, codec, t, 0);
         const uint64_t n = ps_codec_bytes(p.codec, p.count, c->topk);
         if (p.count == 0) continue;
         memset(out + filled, 0, (p.offset - filled) * sizeof *out);
@@ -212,9 +216,28 @@ ps_err ps_chunk_codec_decode_add(const ps_chunk_codec *c, const ps_chunk *chunk,
         return ps_codec_decode_add(codec, 0, chunk->count, payload, bytes, sum);
     const uint8_t *at = payload;
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
-        const piece p = piece_of(c, chunk, codec, t);
+        const piece p = piece_of(c, chunk, codec, t, 0);
         const uint64_t n = ps_codec_bytes(p.codec, p.count, c->topk);
         PS_TRY(ps_codec_decode_add(p.codec, c->topk, p.count, at, n, sum + p.offset));
+        at += n;
+    }
+    return PS_OK;
+}
+
+ps_err ps_chunk_codec_decode_change(const ps_chunk_codec *c, const ps_chunk *chunk,
+                                    ps_codec codec, const void *payload, uint64_t bytes,
+                                    float *told)
+{
+    PS_TRY(check_bytes(c, chunk, codec, bytes));
+    const uint8_t *at = payload;
+    for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
+        const piece p = piece_of(c, chunk, codec, t, 0);
+        const uint64_t n = ps_codec_bytes(p.codec, p.count, c->topk);
+        if (p.codec == PS_CODEC_NONE)
+            memcpy(told + p.offset, at, n);
+        else
+            PS_TRY(
+                ps_codec_decode_add(p.codec, c->topk, p.count, at, n, told + p.offset));
         at += n;
     }
     return PS_OK;

@@ -72,15 +72,20 @@ void ps_chunk_codec_step_bytes(const ps_chunk_codec *c, const ps_plan *plan,
 ps_chunk_size ps_chunk_size_wanted(const ps_config *cfg, bool one_host);
 
 /* values and residual (NULL: nothing is kept) are the chunk's own (chunk->count
- * elements). The gaps between tensors do not travel. */
+ * elements). The gaps between tensors do not travel. key: ps_codec_draw_key. */
 void ps_chunk_codec_encode(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec codec,
-                           const float *values, float *residual, uint64_t draw,
-                           void *out);
+                           const float *values, float *residual, uint64_t key, void *out);
 /* Encodes values - told, both of chunk->count elements, and adds to told what the payload
- * decodes to. */
+ * decodes to. Tensors that travel as float32 go as they are, and told becomes them: with
+ * their change it would round, by chance of what else is in the chunk. */
 void ps_chunk_codec_encode_change(const ps_chunk_codec *c, const ps_chunk *chunk,
                                   ps_codec codec, const float *values, float *told,
-                                  uint64_t draw, void *out);
+                                  uint64_t key, void *out);
+/* What the other side does with it: told (chunk->count) becomes what the sender's has
+ * become. PROTOCOL when the payload does not fit the chunk; told is then undefined. */
+ps_err ps_chunk_codec_decode_change(const ps_chunk_codec *c, const ps_chunk *chunk,
+                                    ps_codec codec, const void *payload, uint64_t bytes,
+                                    float *told);
 /* Fills out (chunk->count; gaps zero). PROTOCOL when the payload does not fit the chunk.
  */
 ps_err ps_chunk_codec_decode(const ps_chunk_codec *c, const ps_chunk *chunk,

@@ -24,13 +24,20 @@ static const ps_codec_block *block_of(ps_codec codec)
     }
 }
 
+/* n: at most a span. */
+static uint64_t bytes_in_span(const ps_codec_block *b, uint64_t n, double topk)
+{
+    const uint64_t rest = n % b->size;
+    const uint64_t bytes = n / b->size * b->bytes(b->size, topk);
+    return rest ? bytes + b->bytes(rest, topk) : bytes;
+}
+
 uint64_t ps_codec_bytes(ps_codec codec, uint64_t n, double topk)
 {
     const ps_codec_block *b = block_of(codec);
     if (!b) return 0;
-    const uint64_t rest = n % b->size;
-    uint64_t bytes = n / b->size * b->bytes(b->size, topk);
-    return rest ? bytes + b->bytes(rest, topk) : bytes;
+    return n / PS_CODEC_SPAN * bytes_in_span(b, PS_CODEC_SPAN, topk) +
+           bytes_in_span(b, n % PS_CODEC_SPAN, topk);
 }
 
 bool ps_codec_feeds_back(ps_codec codec)
@@ -38,9 +45,19 @@ bool ps_codec_feeds_back(ps_codec codec)
     return codec == PS_CODEC_ONEBIT || codec == PS_CODEC_TOPK;
 }
 
-static uint64_t block_at(uint64_t n, uint64_t at, uint64_t size)
+/* The elements of the block that starts at `at`, and the bytes that it takes, of which
+ * those of a whole block are known. */
+typedef struct block_size {
+    uint64_t n, bytes;
+} block_size;
+
+static inline block_size block_at(const ps_codec_block *b, uint64_t n, uint64_t at,
+                                  uint64_t whole_bytes, double topk)
 {
-    return n - at < size ? n - at : size;
+    const uint64_t span_left = PS_CODEC_SPAN - at % PS_CODEC_SPAN;
+    const uint64_t left = n - at < span_left ? n - at : span_left;
+    if (left >= b->size) return (block_size){b->size, whole_bytes};
+    return (block_size){left, b->bytes(left, topk)};
 }
 
 /* Asks for what is needed some blocks after v[0 .. m): the arithmetic on a block leaves
@@ -66,51 +83,52 @@ static ps_err add_decoded(const ps_codec_block *b, uint64_t n, const uint8_t *in
     return PS_OK;
 }
 
-static ps_codec_how how_of(double topk, uint64_t draw)
+static ps_codec_how how_of(double topk, uint64_t key)
 {
-    const uint32_t low = (uint32_t)draw, high = (uint32_t)(draw >> 32);
+    const uint32_t low = (uint32_t)key, high = (uint32_t)(key >> 32);
     return (ps_codec_how){.topk = topk,
                           .key = ps_codec_mix(low) ^ ps_codec_mix(high + 0x9E3779B9u)};
 }
 
-/* The bytes of a whole block. */
-static uint64_t stride_of(const ps_codec_block *b, double topk)
-{
-    return b->bytes(b->size, topk);
-}
-
 static void encode_by(const ps_codec_block *b, double topk, uint64_t n, const float *in,
-                      uint64_t draw, uint8_t *out)
+                      ps_codec_draw draw, uint8_t *out)
 {
-    const ps_codec_how how = how_of(topk, draw);
-    const uint64_t stride = stride_of(b, topk);
-    for (uint64_t at = 0; at < n; at += b->size, out += stride) {
-        const uint64_t m = block_at(n, at, b->size);
+    const ps_codec_how how = how_of(topk, draw.key);
+    const uint64_t whole = b->bytes(b->size, topk);
+    for (uint64_t at = 0; at < n;) {
+        const block_size block = block_at(b, n, at, whole, topk);
+        const uint64_t m = block.n;
         prefetch(in + at, m);
-        b->encode(m, in + at, &how, at, out);
+        b->encode(m, in + at, &how, draw.first + at, out);
+        at += m;
+        out += block.bytes;
     }
 }
 
 static void encode_and_keep(const ps_codec_block *b, double topk, uint64_t n,
-                            const float *in, float *residual, uint64_t draw, uint8_t *out)
+                            const float *in, float *residual, ps_codec_draw draw,
+                            uint8_t *out)
 {
-    const ps_codec_how how = how_of(topk, draw);
-    const uint64_t stride = stride_of(b, topk);
-    for (uint64_t at = 0; at < n; at += b->size, out += stride) {
-        const uint64_t m = block_at(n, at, b->size);
+    const ps_codec_how how = how_of(topk, draw.key);
+    const uint64_t whole = b->bytes(b->size, topk);
+    for (uint64_t at = 0; at < n;) {
+        const block_size block = block_at(b, n, at, whole, topk);
+        const uint64_t m = block.n;
         float *v = residual + at;
         prefetch(in + at, m);
         prefetch(v, m);
 #pragma omp simd
         for (uint64_t i = 0; i < m; i++)
             v[i] += in[at + i];
-        b->encode(m, v, &how, at, out);
+        b->encode(m, v, &how, draw.first + at, out);
         (void)add_decoded(b, m, out, topk, -1, v); // just made: it cannot fail
+        at += m;
+        out += block.bytes;
     }
 }
 
 void ps_codec_encode(ps_codec codec, double topk, uint64_t n, const float *in,
-                     float *residual, uint64_t draw, void *out)
+                     float *residual, ps_codec_draw draw, void *out)
 {
     if (residual)
         encode_and_keep(block_of(codec), topk, n, in, residual, draw, out);
@@ -120,26 +138,29 @@ void ps_codec_encode(ps_codec codec, double topk, uint64_t n, const float *in,
 
 void ps_codec_encode_fp16_overflow(uint64_t n, const float *in, void *out)
 {
-    encode_by(&ps_codec_fp16_overflow_block, 0, n, in, 0, out);
+    encode_by(&ps_codec_fp16_overflow_block, 0, n, in, (ps_codec_draw){0}, out);
 }
 
 void ps_codec_encode_change(ps_codec codec, double topk, uint64_t n, const float *values,
-                            float *told, uint64_t draw, void *out)
+                            float *told, ps_codec_draw draw, void *out)
 {
     _Alignas(64) float change[PS_CODEC_MAX_BLOCK];
     const ps_codec_block *b = block_of(codec);
-    const ps_codec_how how = how_of(topk, draw);
-    const uint64_t stride = stride_of(b, topk);
+    const ps_codec_how how = how_of(topk, draw.key);
+    const uint64_t whole = b->bytes(b->size, topk);
     uint8_t *to = out;
-    for (uint64_t at = 0; at < n; at += b->size, to += stride) {
-        const uint64_t m = block_at(n, at, b->size);
+    for (uint64_t at = 0; at < n;) {
+        const block_size block = block_at(b, n, at, whole, topk);
+        const uint64_t m = block.n;
         prefetch(values + at, m);
         prefetch(told + at, m);
 #pragma omp simd
         for (uint64_t i = 0; i < m; i++)
             change[i] = values[at + i] - told[at + i];
-        b->encode(m, change, &how, at, to);
+        b->encode(m, change, &how, draw.first + at, to);
         (void)add_decoded(b, m, to, topk, 1, told + at); // just made: it cannot fail
+        at += m;
+        to += block.bytes;
     }
 }
 
@@ -159,10 +180,14 @@ ps_err ps_codec_decode(ps_codec codec, double topk, uint64_t n, const void *payl
 {
     PS_TRY(check_bytes(codec, topk, n, bytes));
     const ps_codec_block *b = block_of(codec);
-    const uint64_t stride = stride_of(b, topk);
+    const uint64_t whole = b->bytes(b->size, topk);
     const uint8_t *in = payload;
-    for (uint64_t at = 0; at < n; at += b->size, in += stride)
-        PS_TRY(b->decode(block_at(n, at, b->size), in, topk, out + at));
+    for (uint64_t at = 0; at < n;) {
+        const block_size block = block_at(b, n, at, whole, topk);
+        PS_TRY(b->decode(block.n, in, topk, out + at));
+        at += block.n;
+        in += block.bytes;
+    }
     return PS_OK;
 }
 
@@ -171,21 +196,23 @@ ps_err ps_codec_decode_add(ps_codec codec, double topk, uint64_t n, const void *
 {
     PS_TRY(check_bytes(codec, topk, n, bytes));
     const ps_codec_block *b = block_of(codec);
-    const uint64_t stride = stride_of(b, topk);
+    const uint64_t whole = b->bytes(b->size, topk);
     const uint8_t *in = payload;
-    for (uint64_t at = 0; at < n; at += b->size, in += stride) {
-        const uint64_t m = block_at(n, at, b->size);
-        prefetch(sum + at, m);
-        PS_TRY(add_decoded(b, m, in, topk, 1, sum + at));
+    for (uint64_t at = 0; at < n;) {
+        const block_size block = block_at(b, n, at, whole, topk);
+        prefetch(sum + at, block.n);
+        PS_TRY(add_decoded(b, block.n, in, topk, 1, sum + at));
+        at += block.n;
+        in += block.bytes;
     }
     return PS_OK;
 }
 
-uint64_t ps_codec_draw(uint32_t sender, uint64_t step, uint64_t place)
+uint64_t ps_codec_draw_key(uint32_t sender, uint64_t step)
 {
     // splitmix64's finalizer over a sum of odd multiples: neighbours share nothing.
-    uint64_t x = (sender + UINT64_C(1)) * 0x9E3779B97F4A7C15u +
-                 step * 0xD1B54A32D192ED03u + place * 0x8CB92BA72F3D8DD7u;
+    uint64_t x =
+        (sender + UINT64_C(1)) * 0x9E3779B97F4A7C15u + step * 0xD1B54A32D192ED03u;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     return x ^ (x >> 31);

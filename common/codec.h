@@ -16,7 +16,9 @@
  *           values of 4 bits, the first in a byte's lower half: a sign (8) and e, for
  *           scale / sqrt(2)^e, e = 7 for 0                            (1.5k + 4) n/256
  *
- * The last block may be shorter; its k is ceil(share * its length).
+ * Blocks start anew every PS_NORM_BLOCK elements of a tensor, the only places within it
+ * where chunks may be cut (plan.h). So a tensor's bytes are the same however it is cut.
+ * The last block of a span may be shorter; its k is ceil(share * its length).
  *
  * onebit sends who is above 3/8 of its sixteen's largest, so that everything that is sent
  * comes nearer. Signs alone (Seide et al. 2014; Karimireddy et al. 2019, EF-signSGD) were
@@ -42,16 +44,21 @@
 
 #include "wire.h"
 
+/* What int8's roundings depend on: the payload (ps_codec_draw_key), and the index of the
+ * vector's first element in its tensor. */
+typedef struct ps_codec_draw {
+    uint64_t key, first;
+} ps_codec_draw;
+
 /* Bytes of n elements. topk: the share of topk, in (0, 1]. */
 uint64_t ps_codec_bytes(ps_codec codec, uint64_t n, double topk);
 
 /* Whether error feedback is kept for it (a residual of n float32, zero at first). */
 bool ps_codec_feeds_back(ps_codec codec);
 
-/* Encodes in[0 .. n) into out (ps_codec_bytes of it). residual NULL: no feedback.
- * draw: what int8's random numbers depend on, with the element's index. */
+/* Encodes in[0 .. n) into out (ps_codec_bytes of it). residual NULL: no feedback. */
 void ps_codec_encode(ps_codec codec, double topk, uint64_t n, const float *in,
-                     float *residual, uint64_t draw, void *out);
+                     float *residual, ps_codec_draw draw, void *out);
 
 /* The same by PS_CODEC_FP16, but what is above 65504 becomes infinite. */
 void ps_codec_encode_fp16_overflow(uint64_t n, const float *in, void *out);
@@ -59,7 +66,7 @@ void ps_codec_encode_fp16_overflow(uint64_t n, const float *in, void *out);
 /* Encodes values - told and adds to told what the payload decodes to, so that the rest
  * goes into the next change. */
 void ps_codec_encode_change(ps_codec codec, double topk, uint64_t n, const float *values,
-                            float *told, uint64_t draw, void *out);
+                            float *told, ps_codec_draw draw, void *out);
 
 /* Decodes into out (n). PROTOCOL when bytes is not the size of n elements, topk's indices
  * are not ascending within their block, or a byte of onebit is not five digits. out is
@@ -71,9 +78,9 @@ ps_err ps_codec_decode(ps_codec codec, double topk, uint64_t n, const void *payl
 ps_err ps_codec_decode_add(ps_codec codec, double topk, uint64_t n, const void *payload,
                            uint64_t bytes, float *sum);
 
-/* What int8's roundings of one payload depend on: who encodes (a worker's rank, or
- * PS_CODEC_DRAW_REPLY for a shard), the step, the place of the values. Pure. */
+/* The key of a sender (a worker's rank, or PS_CODEC_DRAW_REPLY for a shard) and a step.
+ * Tensor t draws by key + t. Pure. */
 enum { PS_CODEC_DRAW_REPLY = 0x7fffffff };
-uint64_t ps_codec_draw(uint32_t sender, uint64_t step, uint64_t place);
+uint64_t ps_codec_draw_key(uint32_t sender, uint64_t step);
 
 #endif

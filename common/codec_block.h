@@ -8,8 +8,12 @@
 #include <stdint.h>
 
 #include "err.h"
+#include "tensor.h"
 
-enum { PS_CODEC_MAX_BLOCK = 1024 }; // elements
+enum {
+    PS_CODEC_MAX_BLOCK = 1024,    // elements
+    PS_CODEC_SPAN = PS_NORM_BLOCK // elements after which blocks start anew (codec.h)
+};
 
 /* Where an element's random numbers come from, and topk's share. */
 typedef struct ps_codec_how {
@@ -21,7 +25,7 @@ typedef struct ps_codec_block {
     uint64_t size; // elements of a whole block, at most PS_CODEC_MAX_BLOCK
     /* n elements, 1 .. size, in all of these. */
     uint64_t (*bytes)(uint64_t n, double topk);
-    /* at: the block's first element in its vector. */
+    /* at: the block's first element in its tensor. */
     void (*encode)(uint64_t n, const float *v, const ps_codec_how *how, uint64_t at,
                    uint8_t *out);
     /* PROTOCOL for bytes that encode cannot have made; out is then undefined. */

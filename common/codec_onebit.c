@@ -6,7 +6,10 @@
 #include "codec_math.h"
 #include "float16.h"
 
+/* A span's last block is shorter: both sizes are constants where it matters, so that the
+ * loops over them are whole vectors. */
 enum { BLOCK = 320, GROUP = 16, GROUPS = BLOCK / GROUP, EXPONENTS = 16 };
+enum { LAST = PS_CODEC_SPAN % BLOCK };
 
 /* Of a group's largest, to the nearest half of a power of two: who is sent, and as what.
  * Measured on gradients of BasicNet and on normal and log-normal numbers: shares that are
@@ -126,6 +129,8 @@ static void onebit_encode(uint64_t n, const float *v, const ps_codec_how *how,
     (void)at;
     if (n == BLOCK)
         choose(BLOCK, v, out);
+    else if (n == LAST)
+        choose(LAST, v, out);
     else
         choose(n, v, out);
 }
@@ -154,7 +159,10 @@ static ps_err onebit_add(uint64_t n, const uint8_t *in, double topk, float times
                          float *sum)
 {
     (void)topk;
-    if (n == BLOCK ? add(BLOCK, in, times, sum) : add(n, in, times, sum)) return PS_OK;
+    if (n == BLOCK  ? add(BLOCK, in, times, sum)
+        : n == LAST ? add(LAST, in, times, sum)
+                    : add(n, in, times, sum))
+        return PS_OK;
     return ps_err_set(PS_ERR_PROTOCOL, "onebit: a byte that is not five digits");
 }
 

@@ -63,9 +63,9 @@ ps_err ps_coded_chunk_sum(const ps_coded_chunk *c, const ps_aggregate *a,
 void ps_coded_chunk_reply(ps_coded_chunk *c, const float *weights, uint64_t version)
 {
     const ps_chunk *chunk = c->chunk;
-    uint64_t draw = ps_codec_draw(PS_CODEC_DRAW_REPLY, version, chunk->offset);
+    const uint64_t key = ps_codec_draw_key(PS_CODEC_DRAW_REPLY, version);
     const ps_codec by = ps_chunk_codec_of(c->codec, chunk, PS_CODED_CHANGE, version - 1);
     c->reply_codec = by;
     c->reply_bytes = ps_chunk_codec_bytes(c->codec, chunk, by);
-    ps_chunk_codec_encode_change(c->codec, chunk, by, weights, c->told, draw, c->reply);
+    ps_chunk_codec_encode_change(c->codec, chunk, by, weights, c->told, key, c->reply);
 }

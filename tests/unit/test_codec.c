@@ -32,7 +32,7 @@ static void round_trip(ps_codec codec, double topk, uint64_t n, const float *in,
     uint64_t bytes = ps_codec_bytes(codec, n, topk);
     uint8_t *payload = malloc(bytes + 1);
     payload[bytes] = 0xA5;
-    ps_codec_encode(codec, topk, n, in, NULL, draw, payload);
+    ps_codec_encode(codec, topk, n, in, NULL, (ps_codec_draw){draw, 0}, payload);
     assert_int_equal(payload[bytes], 0xA5);
     assert_int_equal(ps_codec_decode(codec, topk, n, payload, bytes, out), PS_OK);
     free(payload);
@@ -58,7 +58,7 @@ static void test_fp16_is_ieee(void **state)
         float x;
         memcpy(&x, &b, 4);
         uint16_t got, want = half_nearest(x);
-        ps_codec_encode(PS_CODEC_FP16, 1, 1, &x, NULL, 0, &got);
+        ps_codec_encode(PS_CODEC_FP16, 1, 1, &x, NULL, (ps_codec_draw){0, 0}, &got);
         if (isnan(x))
             assert_true((got & 0x7FFF) > 0x7C00);
         else if (isfinite(x) && (want & 0x7FFF) == 0x7C00)
@@ -77,7 +77,7 @@ static void test_bf16_is_the_nearest(void **state)
         float x;
         assert_int_equal(ps_codec_decode(PS_CODEC_BF16, 1, 1, &bits, 2, &x), PS_OK);
         assert_true(isnan(x) == ((h & 0x7FFF) > 0x7F80));
-        ps_codec_encode(PS_CODEC_BF16, 1, 1, &x, NULL, 0, &back);
+        ps_codec_encode(PS_CODEC_BF16, 1, 1, &x, NULL, (ps_codec_draw){0, 0}, &back);
         assert_int_equal(back, isnan(x) ? h | 0x40 : h);
     }
     ps_mt19937 g;
@@ -90,7 +90,7 @@ static void test_bf16_is_the_nearest(void **state)
         memcpy(&x, &b, 4);
         if (isnan(x)) continue;
         uint16_t bits;
-        ps_codec_encode(PS_CODEC_BF16, 1, 1, &x, NULL, 0, &bits);
+        ps_codec_encode(PS_CODEC_BF16, 1, 1, &x, NULL, (ps_codec_draw){0, 0}, &bits);
         assert_int_equal(ps_codec_decode(PS_CODEC_BF16, 1, 1, &bits, 2, &got), PS_OK);
         if (isinf(got)) { // from halfway between the largest and what would follow it
             assert_true(fabs((double)x) >= 0x1.FFp127);
@@ -310,7 +310,8 @@ static void check_topk(const float *in)
     static uint8_t payload[4 * N];
     for (double share = 0.001; share <= 1; share *= 3) {
         uint64_t bytes = ps_codec_bytes(PS_CODEC_TOPK, N, share);
-        ps_codec_encode(PS_CODEC_TOPK, share, N, in, NULL, 0, payload);
+        ps_codec_encode(PS_CODEC_TOPK, share, N, in, NULL, (ps_codec_draw){0, 0},
+                        payload);
         assert_int_equal(ps_codec_decode(PS_CODEC_TOPK, share, N, payload, bytes, out),
                          PS_OK);
         const uint8_t *block = payload;
@@ -349,7 +350,7 @@ static void test_adding_is_decoding_and_an_addition(void **state)
         const uint64_t bytes = ps_codec_bytes(codecs[c], N, 0.1);
         make(N, 7, in);
         make(N, 8, sum);
-        ps_codec_encode(codecs[c], 0.1, N, in, NULL, 1, payload);
+        ps_codec_encode(codecs[c], 0.1, N, in, NULL, (ps_codec_draw){1, 0}, payload);
         assert_int_equal(ps_codec_decode(codecs[c], 0.1, N, payload, bytes, out), PS_OK);
         for (int i = 0; i < N; i++)
             expected[i] = sum[i] + out[i];
@@ -374,7 +375,8 @@ static void test_feedback_loses_nothing(void **state)
         uint8_t *payload = malloc(bytes);
         for (int step = 0; step < 50; step++) {
             make(N, 100 + (uint64_t)step, in);
-            ps_codec_encode(codecs[c], 0.01, N, in, residual, 0, payload);
+            ps_codec_encode(codecs[c], 0.01, N, in, residual, (ps_codec_draw){0, 0},
+                            payload);
             assert_int_equal(ps_codec_decode(codecs[c], 0.01, N, payload, bytes, out),
                              PS_OK);
             for (int i = 0; i < N; i++) {
@@ -411,14 +413,14 @@ static void test_wrong_sizes_and_indices_are_refused(void **state)
     uint8_t payload[512];
     for (int c = PS_CODEC_FP16; c < PS_CODEC_COUNT; c++) {
         uint64_t bytes = ps_codec_bytes((ps_codec)c, 64, 0.1);
-        ps_codec_encode((ps_codec)c, 0.1, 64, in, NULL, 0, payload);
+        ps_codec_encode((ps_codec)c, 0.1, 64, in, NULL, (ps_codec_draw){0, 0}, payload);
         assert_int_equal(ps_codec_decode((ps_codec)c, 0.1, 64, payload, bytes - 1, out),
                          PS_ERR_PROTOCOL);
         assert_int_equal(ps_codec_decode((ps_codec)c, 0.1, 64, payload, bytes + 1, out),
                          PS_ERR_PROTOCOL);
     }
     uint64_t bytes = ps_codec_bytes(PS_CODEC_TOPK, 64, 0.1); // 7 of 64
-    ps_codec_encode(PS_CODEC_TOPK, 0.1, 64, in, NULL, 0, payload);
+    ps_codec_encode(PS_CODEC_TOPK, 0.1, 64, in, NULL, (ps_codec_draw){0, 0}, payload);
     payload[4 + 6] = 64; // one past the end
     assert_int_equal(ps_codec_decode(PS_CODEC_TOPK, 0.1, 64, payload, bytes, out),
                      PS_ERR_PROTOCOL);

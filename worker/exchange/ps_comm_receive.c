@@ -80,9 +80,9 @@ static ps_err take_weights(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
     const ps_chunk *chunk = &c->plan->chunks[h->chunk];
     float *params = (float *)c->o.params->base + chunk->offset;
     if (is_change(c, h)) // the shard adds the same to what it believes that we have
-        PS_TRY(ps_chunk_codec_decode_add(&c->codec, chunk, (ps_codec)h->codec,
-                                         zmq_msg_data(&f->payload),
-                                         zmq_msg_size(&f->payload), params));
+        PS_TRY(ps_chunk_codec_decode_change(&c->codec, chunk, (ps_codec)h->codec,
+                                            zmq_msg_data(&f->payload),
+                                            zmq_msg_size(&f->payload), params));
     else if (!l->shm)
         copy_weights(c, params, zmq_msg_data(&f->payload), chunk->count);
     else

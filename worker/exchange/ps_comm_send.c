@@ -57,8 +57,7 @@ static const void *payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
     float *kept =
         ps_chunk_codec_keeps(&c->codec, h->step) ? c->residual + plan->offset : NULL;
     ps_chunk_codec_encode(&c->codec, plan, codec, grad, kept,
-                          ps_codec_draw(h->rank, h->step, plan->offset),
-                          c->encoded[chunk]);
+                          ps_codec_draw_key(h->rank, h->step), c->encoded[chunk]);
     return c->encoded[chunk];
 }
 
