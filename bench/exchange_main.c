@@ -36,8 +36,7 @@ typedef struct bench {
     bool marks;
     ps_model_spec spec;
     ps_plan plan;
-    ps_optimizer optimizer;
-    ps_schedule schedule;
+    ps_step_rule rule;
     ps_shared_mem params, grads;
     void *buffers;
     ps_member *member;
@@ -68,8 +67,8 @@ static ps_err make(bench *b)
         &b->plan, &b->spec,
         ps_chunk_size_wanted(cfg, ps_init_method_is_loopback(b->cli->init_method)),
         (uint32_t)(cfg->job.servers * cfg->server.shards)));
-    PS_TRY(ps_optimizer_init(&b->optimizer, cfg));
-    PS_TRY(ps_schedule_init(&b->schedule, cfg, b->n_warmup + b->n_steps));
+    PS_TRY(ps_step_rule_init(&b->rule, cfg));
+    PS_TRY(ps_step_rule_start(&b->rule, cfg, b->n_warmup + b->n_steps));
     PS_TRY(ps_mem_zalloc(&b->step_ns, b->n_steps, sizeof *b->step_ns, "times"));
     size_t bytes = b->spec.arena_count * sizeof(float);
     PS_TRY(ps_shared_mem_init(&b->params, bytes, "params"));
@@ -103,8 +102,7 @@ static ps_err connect(bench *b)
         .config = b->cfg,
         .spec = &b->spec,
         .plan = &b->plan,
-        .optimizer = &b->optimizer,
-        .schedule = &b->schedule,
+        .rule = &b->rule,
         .member = b->member,
         .rank = rank,
         .world_size = (int)b->cfg->job.workers,

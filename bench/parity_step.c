@@ -45,8 +45,8 @@ typedef struct rank_state {
     ps_config cfg;
     ps_model_spec spec;
     ps_plan plan;
-    ps_optimizer optimizer, teacher_optimizer;
-    ps_schedule schedule;
+    ps_step_rule rule;
+    ps_optimizer teacher_optimizer;
     ps_shared_mem params, grads; // the exchange's
     ps_shared_mem teacher;       // what the passes read
     float *next;                 // DDP's step made by our optimizer
@@ -227,8 +227,8 @@ static ps_err set_up_model(rank_state *r, const ps_cli *cli, const char *states_
     ps_chunk_size size =
         ps_chunk_size_wanted(cfg, ps_init_method_is_loopback(cli->init_method));
     PS_TRY(ps_plan_init(&r->plan, &r->spec, size, shards));
-    PS_TRY(ps_optimizer_init(&r->optimizer, cfg));
-    PS_TRY(ps_schedule_init(&r->schedule, cfg, UINT32_MAX));
+    PS_TRY(ps_step_rule_init(&r->rule, cfg));
+    PS_TRY(ps_step_rule_start(&r->rule, cfg, UINT32_MAX));
     r->teacher_optimizer = (ps_optimizer){.kind = PS_OPTIMIZER_SGD, .lr = r->teacher_lr};
     size_t bytes = r->spec.arena_count * sizeof(float);
     PS_TRY(ps_shared_mem_init(&r->params, bytes, "parameters"));
@@ -301,8 +301,7 @@ static ps_err join(rank_state *r, const ps_cli *cli)
         .config = &r->cfg,
         .spec = &r->spec,
         .plan = &r->plan,
-        .optimizer = &r->optimizer,
-        .schedule = &r->schedule,
+        .rule = &r->rule,
         .member = r->member,
         .rank = r->rank,
         .world_size = r->world,

@@ -1,6 +1,5 @@
 #include "aggregate.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,27 +90,20 @@ static const float *sum_block(float *out, const ps_aggregate_step *s, uint64_t a
     return out;
 }
 
-static ps_err not_finite(int rank, const char *tensor, uint64_t step)
+static bool refuses(const ps_aggregate_step *s)
 {
-    return ps_err_set(PS_ERR_NUMERIC,
-                      "the gradient of worker %d for %s in step %" PRIu64
-                      " has a number that is not finite (a lower optimizer.lr or "
-                      "optimizer.clip_norm may help; exchange.nan=allow goes on)",
-                      rank, tensor, step);
+    return s->check && s->rule->refuses;
 }
 
 /* Whose gradient made the sum of a block not finite. */
 static ps_err bad_sum(const ps_aggregate_step *s, const ps_segment *segment, uint64_t at,
                       uint64_t n)
 {
-    uint64_t step = s->step.t - 1;
     for (int r = 0; r < s->n_grads && !s->summed; r++)
         if (!ps_finite_all(s->grads[r] + at, n))
-            return not_finite(r, segment->tensor, step);
-    return ps_err_set(PS_ERR_NUMERIC,
-                      "the workers' gradients for %s in step %" PRIu64
-                      " overflow when added (a lower optimizer.lr may help)",
-                      segment->tensor, step);
+            return ps_step_rule_not_finite(r, segment->tensor, s->step);
+    return ps_step_rule_not_finite(s->summed ? PS_STEP_RULE_SUM : PS_STEP_RULE_OVERFLOW,
+                                   segment->tensor, s->step);
 }
 
 ps_err ps_aggregate_check(const ps_aggregate *a, const float *grad, int rank,
@@ -119,7 +111,7 @@ ps_err ps_aggregate_check(const ps_aggregate *a, const float *grad, int rank,
 {
     for (int i = 0; i < a->n_segments; i++)
         if (!ps_finite_all(grad + a->segments[i].offset, a->segments[i].count))
-            return not_finite(rank, a->segments[i].tensor, step);
+            return ps_step_rule_not_finite(rank, a->segments[i].tensor, step);
     return PS_OK;
 }
 
@@ -147,7 +139,7 @@ static void ask_ahead(const ps_aggregate *a, const ps_aggregate_step *s, uint64_
         for (uint64_t i = 0; i < n; i += LINE)
             __builtin_prefetch(s->grads[r] + from + i);
     ask_for(a->weights + from, n);
-    for (int i = 0; i < s->optimizer->n_states; i++)
+    for (int i = 0; i < s->rule->optimizer.n_states; i++)
         ask_for(a->states[i] + from, n);
 }
 
@@ -157,13 +149,13 @@ static ps_err apply_block(ps_aggregate *a, const ps_aggregate_step *s,
     _Alignas(64) float scratch[BLOCK];
     ask_ahead(a, s, at);
     const float *sum = sum_block(scratch, s, at, n);
-    if (s->check && !ps_finite_all(sum, n)) return bad_sum(s, segment, at, n);
+    if (refuses(s) && !ps_finite_all(sum, n)) return bad_sum(s, segment, at, n);
     float *states[PS_OPTIMIZER_MAX_STATES] = {0};
-    for (int i = 0; i < s->optimizer->n_states; i++)
+    for (int i = 0; i < s->rule->optimizer.n_states; i++)
         states[i] = a->states[i] + at;
     float *weights = a->weights + at;
-    ps_optimizer_apply(s->optimizer, &s->step, segment->weight_decay, n, weights, sum,
-                       states);
+    ps_optimizer_apply(&s->rule->optimizer, &s->now, segment->weight_decay, n, weights,
+                       sum, states);
     for (int i = 0; i < s->n_copies; i++)
         copy_out(s->copies[i] + at, weights, n, s->stream);
     return PS_OK;
@@ -173,7 +165,7 @@ static ps_err sum_into(ps_aggregate *a, const ps_aggregate_step *s,
                        const ps_segment *segment, uint64_t at, uint64_t n)
 {
     const float *sum = sum_block(a->sum + at, s, at, n);
-    if (s->check && !ps_finite_all(sum, n)) return bad_sum(s, segment, at, n);
+    if (refuses(s) && !ps_finite_all(sum, n)) return bad_sum(s, segment, at, n);
     if (sum != a->sum + at) memcpy(a->sum + at, sum, n * sizeof *sum);
     return PS_OK;
 }

@@ -1,7 +1,7 @@
 /* What a shard computes: gradients of all ranks -> their sum -> the optimizer's step, in
  * one pass over memory.
  *
- * Block by block (4,096 elements, so that sum, weights and state stay in the first-level
+ * Block by block (256 elements, so that sum, weights and state stay in the first-level
  * caches): the gradients are added in rank order whatever the order of arrival, the sum
  * is checked for numbers that are not finite, the optimizer updates the weights, and the
  * new weights are copied to workers that share memory.
@@ -9,8 +9,8 @@
 #ifndef PS_AGGREGATE_H
 #define PS_AGGREGATE_H
 
-#include "optimizer.h"
 #include "plan.h"
+#include "step_rule.h"
 
 /* The part of one tensor in a chunk. */
 typedef struct ps_segment {
@@ -40,8 +40,9 @@ ps_err ps_aggregate_init(ps_aggregate *a, const ps_model_spec *spec,
 void ps_aggregate_fini(ps_aggregate *a);
 
 typedef struct ps_aggregate_step {
-    const ps_optimizer *optimizer;
-    ps_optimizer_step step;
+    const ps_step_rule *rule;
+    uint64_t step; // of the job, from 0
+    ps_optimizer_step now;
     /* n_grads gradients of the chunk (count elements each, 4-byte aligned) in rank order.
      * They may lie in memory that a worker can change meanwhile: that changes values. */
     const float *const *grads;
@@ -51,7 +52,7 @@ typedef struct ps_aggregate_step {
     int n_copies;
     bool stream; // copies bypass the caches: for more weights than those hold
     bool summed; // the one gradient is a sum already
-    bool check;  // NUMERIC, naming rank, tensor and step, for what is not finite
+    bool check;  // the rule's refuses applies: NUMERIC, naming rank, tensor and step
 } ps_aggregate_step;
 
 /* NUMERIC, naming rank, tensor and step, when the gradient is not finite. */
@@ -61,7 +62,7 @@ ps_err ps_aggregate_check(const ps_aggregate *a, const float *grad, int rank,
 /* Sums and applies. After NUMERIC a part of the chunk may have been applied. */
 ps_err ps_aggregate_apply(ps_aggregate *a, const ps_aggregate_step *s);
 
-/* Sums into a->sum alone (s->optimizer and copies are not used). */
+/* Sums into a->sum alone (s->now and copies are not used). */
 ps_err ps_aggregate_sum(ps_aggregate *a, const ps_aggregate_step *s);
 
 #endif

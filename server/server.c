@@ -21,7 +21,7 @@ struct ps_server {
     ps_server_options o;
     ps_model_spec spec;
     ps_plan plan;
-    ps_optimizer optimizer;
+    ps_step_rule rule;
     void *zmq_context;
     int n_shards; // of this process
     ps_shard **shards;
@@ -47,7 +47,7 @@ static ps_err make_shards(ps_server *s)
         .config = s->o.config,
         .spec = &s->spec,
         .plan = &s->plan,
-        .optimizer = &s->optimizer,
+        .rule = &s->rule,
         .zmq_context = s->zmq_context,
         .address = s->o.address,
         .n_workers = s->o.n_workers,
@@ -76,7 +76,7 @@ ps_err ps_server_create(const ps_server_options *options, ps_server **out)
     ps_err err;
     PS_TRY_GOTO(ps_model_spec_init(&s->spec, options->config), err, out);
     PS_TRY_GOTO(ps_plan_init(&s->plan, &s->spec, size, all), err, out);
-    PS_TRY_GOTO(ps_optimizer_init(&s->optimizer, options->config), err, out);
+    PS_TRY_GOTO(ps_step_rule_init(&s->rule, options->config), err, out);
     PS_TRY_GOTO(make_context(s), err, out);
     PS_TRY_GOTO(make_shards(s), err, out);
     *out = s;
@@ -130,16 +130,14 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
 {
     s->member = member;
     ps_deadline deadline = ps_deadline_in_ms((uint64_t)s->o.config->net.join_timeout_ms);
-    ps_schedule schedule;
     uint64_t total_steps = 0;
     PS_TRY(open_door(s, deadline));
     PS_TRY(get_total_steps(s, deadline, &total_steps));
-    PS_TRY(ps_schedule_init(&schedule, s->o.config, total_steps));
+    PS_TRY(ps_step_rule_start(&s->rule, s->o.config, total_steps));
     for (int i = 0; i < s->n_shards; i++) {
         const ps_shard_job job = {
             .index = (uint32_t)(ps_member_rank(member) * s->n_shards + i),
             .member = member,
-            .schedule = &schedule,
             .total_steps = total_steps,
             .door = s->door,
             .event_fd = s->event_fd,

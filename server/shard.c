@@ -116,15 +116,14 @@ ps_err ps_shard_create(const ps_shard_options *options, ps_shard **out)
     PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a shard"));
     s->o = *options;
     s->event_fd = -1;
-    s->clip = options->config->optimizer.clip_norm > 0;
+    s->clip = options->rule->clip_norm > 0;
+    s->votes = ps_step_rule_waits(options->rule);
     ps_err err;
     s->stop_fd = eventfd(0, EFD_CLOEXEC);
     if (s->stop_fd < 0) {
         err = ps_err_errno(PS_ERR_IO, "eventfd");
         goto out;
     }
-    PS_TRY_GOTO(ps_loss_scale_init(&s->scale, s->o.config), err, out);
-    s->votes = s->clip || s->scale.on;
     PS_TRY_GOTO(ps_chunk_codec_init(&s->codec, s->o.config, s->o.spec), err, out);
     PS_TRY_GOTO(bind_router(s), err, out);
     *out = s;
@@ -145,7 +144,7 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     const ps_plan *plan = s->o.plan;
     s->index = job->index;
     s->member = job->member;
-    s->schedule = *job->schedule;
+    s->rule = *s->o.rule;
     ps_chunk_codec_end(&s->codec, job->total_steps);
     s->door = job->door;
     s->event_fd = job->event_fd;

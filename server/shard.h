@@ -4,10 +4,9 @@
 #define PS_SHARD_H
 
 #include "member.h"
-#include "optimizer.h"
 #include "plan.h"
-#include "schedule.h"
 #include "shm_door.h"
+#include "step_rule.h"
 
 typedef struct ps_shard ps_shard;
 
@@ -15,7 +14,7 @@ typedef struct ps_shard_options { // all borrowed for the shard's life
     const ps_config *config;
     const ps_model_spec *spec;
     const ps_plan *plan;
-    const ps_optimizer *optimizer;
+    const ps_step_rule *rule; // copied when the shard starts
     void *zmq_context;
     const char *address; // to bind on: "10.0.0.7"; borrowed during the call
     int n_workers;
@@ -30,7 +29,6 @@ const char *ps_shard_endpoint(const ps_shard *shard);
 typedef struct ps_shard_job { // borrowed until stop
     uint32_t index;           // of the shard in the plan
     ps_member *member;
-    const ps_schedule *schedule; // copied
     uint64_t total_steps;
     const ps_shm_door *door; // NULL: no shared memory
     int event_fd;            // an eventfd, written when the shard's state changes

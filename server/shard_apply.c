@@ -2,19 +2,10 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
 
 #include "finite.h"
 #include "grad_norm.h"
 #include "shard_reply.h"
-
-static ps_optimizer_step step_of(const ps_shard *s, const ps_shard_chunk *c, double scale)
-{
-    uint64_t step = (uint64_t)c->policy.version;
-    return (ps_optimizer_step){.lr = ps_schedule_lr(&s->schedule, step),
-                               .t = step + 1 - s->scale.skipped,
-                               .grad_scale = scale};
-}
 
 static int shared_copies(ps_shard *s, const ps_shard_chunk *c)
 {
@@ -24,9 +15,19 @@ static int shared_copies(ps_shard *s, const ps_shard_chunk *c)
     return n;
 }
 
-static bool checks_numbers(const ps_shard *s)
+/* What steps the chunk by the gradients in grads. */
+static ps_aggregate_step step_of(ps_shard *s, ps_shard_chunk *c, double grad_scale)
 {
-    return !s->scale.on && strcmp(s->o.config->exchange.nan, "allow") != 0;
+    const uint64_t step = (uint64_t)c->policy.version;
+    return (ps_aggregate_step){
+        .rule = &s->rule,
+        .step = step,
+        .now = ps_step_rule_optimizer_step(&s->rule, step, grad_scale),
+        .check = true,
+        .copies = s->copies,
+        .n_copies = shared_copies(s, c),
+        .stream = s->stream,
+    };
 }
 
 static ps_aggregate_step gathered(ps_shard *s, ps_shard_chunk *c)
@@ -34,16 +35,10 @@ static ps_aggregate_step gathered(ps_shard *s, ps_shard_chunk *c)
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
         s->grads[r] = s->peers[r].shm ? s->peers[r].grads + c->plan->offset
                                       : zmq_msg_data(&c->pushes[r]);
-    return (ps_aggregate_step){
-        .optimizer = s->o.optimizer,
-        .step = step_of(s, c, 1.0),
-        .grads = s->grads,
-        .n_grads = (int)s->rules.n_workers,
-        .copies = s->copies,
-        .n_copies = shared_copies(s, c),
-        .stream = s->stream,
-        .check = checks_numbers(s),
-    };
+    ps_aggregate_step step = step_of(s, c, 1.0);
+    step.grads = s->grads;
+    step.n_grads = (int)s->rules.n_workers;
+    return step;
 }
 
 static void release_pushes(ps_shard *s, ps_shard_chunk *c)
@@ -60,24 +55,18 @@ static ps_err sum_coded(ps_shard *s, ps_shard_chunk *c, float *sum)
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
         s->payloads[r] = zmq_msg_data(&c->pushes[r]);
     return ps_coded_chunk_sum(&c->coded, &c->memory, s->payloads, (int)s->rules.n_workers,
-                              (uint64_t)c->policy.version, checks_numbers(s), sum,
+                              (uint64_t)c->policy.version, s->rule.refuses, sum,
                               s->decoded);
 }
 
 static ps_aggregate_step summed(ps_shard *s, ps_shard_chunk *c, const float *const *sum,
                                 double scale)
 {
-    return (ps_aggregate_step){
-        .optimizer = s->o.optimizer,
-        .step = step_of(s, c, scale),
-        .grads = sum,
-        .n_grads = 1,
-        .summed = true,
-        .check = checks_numbers(s),
-        .copies = s->copies,
-        .n_copies = shared_copies(s, c),
-        .stream = s->stream,
-    };
+    ps_aggregate_step step = step_of(s, c, scale);
+    step.grads = sum;
+    step.n_grads = 1;
+    step.summed = true;
+    return step;
 }
 
 static void applied(ps_shard *s, ps_shard_chunk *c)
@@ -141,14 +130,6 @@ static void judge_sum(ps_shard *s, const ps_shard_chunk *c)
         s->block_sums[0] = NAN;
 }
 
-static void unscale(const ps_shard *s, float *restrict sum, uint64_t n)
-{
-    const float inverse = ps_loss_scale_inverse(&s->scale);
-#pragma omp simd
-    for (uint64_t i = 0; i < n; i++)
-        sum[i] *= inverse;
-}
-
 static ps_err sum_now(ps_shard *s, ps_shard_chunk *c)
 {
     if (!c->coded.coded) {
@@ -158,7 +139,7 @@ static ps_err sum_now(ps_shard *s, ps_shard_chunk *c)
         PS_TRY(sum_coded(s, c, c->memory.sum));
     }
     release_pushes(s, c);
-    if (s->scale.on) unscale(s, c->memory.sum, c->plan->count);
+    ps_step_rule_unscale(&s->rule, c->plan->count, c->memory.sum);
     judge_sum(s, c);
     if (++s->n_summed < s->n_chunks) return PS_OK;
     return ask_for_norm(s, (uint64_t)c->policy.version);
@@ -182,14 +163,12 @@ static ps_err apply_sum(ps_shard *s, ps_shard_chunk *c, double scale)
  * the weights is the same as this one. */
 static ps_err apply_voted(ps_shard *s, double norm)
 {
-    bool step = isfinite(norm) || !s->scale.on;
-    double scale =
-        s->clip ? ps_grad_norm_clip(norm, s->o.config->optimizer.clip_norm) : 1;
-    PS_TRY(ps_loss_scale_update(&s->scale, step));
+    ps_step_decision decision;
+    PS_TRY(ps_step_rule_decide(&s->rule, isfinite(norm), norm, &decision));
     s->n_summed = 0;
     for (uint32_t i = s->n_chunks; i-- > 0;) {
         ps_shard_chunk *c = &s->chunks[i];
-        if (step) PS_TRY(apply_sum(s, c, scale));
+        if (decision.make) PS_TRY(apply_sum(s, c, decision.grad_scale));
         applied(s, c);
         PS_TRY(ps_shard_reply_weights(s, c));
     }

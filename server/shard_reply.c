@@ -64,7 +64,7 @@ static ps_err send_weights(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
 {
     ps_wire_header h = header_for(s, PS_MSG_WEIGHTS, rank);
     h.step = (uint64_t)c->policy.version;
-    if (s->scale.on) memcpy(&h.scale, &s->scale.scale, sizeof h.scale);
+    if (s->rule.scale.on) memcpy(&h.scale, &s->rule.scale.scale, sizeof h.scale);
     h.chunk = c->index;
     h.count = c->plan->count;
     if (c->coded.coded) return send_coded(s, c, &h, rank, pass);

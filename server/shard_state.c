@@ -46,8 +46,8 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
     c->plan = &s->o.plan->chunks[index];
     s->chunk_of[index] = i;
     ps_policy_chunk_init(&c->policy, (uint32_t)s->o.n_workers);
-    PS_TRY(ps_aggregate_init(&c->memory, s->o.spec, c->plan, s->o.optimizer, s->votes,
-                             slab));
+    PS_TRY(ps_aggregate_init(&c->memory, s->o.spec, c->plan, &s->o.rule->optimizer,
+                             s->votes, slab));
     PS_TRY(ps_coded_chunk_init(&c->coded, &s->codec, c->plan));
     PS_TRY(ps_mem_zalloc(&c->pushes, (size_t)s->o.n_workers, sizeof *c->pushes,
                          "a chunk's pushes"));
@@ -63,7 +63,8 @@ static ps_err alloc_chunks(ps_shard *s)
     uint64_t total = 0, blocks = 0;
     for (uint32_t i = 0; i < plan->n_chunks; i++)
         if (plan->chunks[i].shard == s->index)
-            total += ps_aggregate_slab_count(&plan->chunks[i], s->o.optimizer, s->votes);
+            total += ps_aggregate_slab_count(&plan->chunks[i], &s->o.rule->optimizer,
+                                             s->votes);
     PS_TRY(ps_mem_zalloc_large(&s->slab, total * sizeof *s->slab,
                                "a shard's weights and optimizer state"));
     float *slab = s->slab;
@@ -72,7 +73,8 @@ static ps_err alloc_chunks(ps_shard *s)
         if (plan->chunks[i].shard != s->index) continue;
         PS_TRY(init_chunk(s, n, i, slab));
         blocks += s->run_counts[n++];
-        slab += ps_aggregate_slab_count(&plan->chunks[i], s->o.optimizer, s->votes);
+        slab +=
+            ps_aggregate_slab_count(&plan->chunks[i], &s->o.rule->optimizer, s->votes);
     }
     return ps_mem_zalloc(&s->block_sums, blocks, sizeof *s->block_sums, "norm sums");
 }

@@ -11,7 +11,6 @@
 #include "counter.h"
 #include "credit.h"
 #include "frame_check.h"
-#include "loss_scale.h"
 #include "policy.h"
 #include "shard.h"
 #include "wire_socket.h"
@@ -39,6 +38,7 @@ struct ps_shard {
     void *router;
     char endpoint[PS_ENDPOINT_MAX];
     ps_frame_rules rules;
+    ps_step_rule rule;
     ps_credit credit;
     ps_chunk_codec codec;
     const void **payloads; // scratch: by rank
@@ -58,14 +58,12 @@ struct ps_shard {
     // Clipping and loss scaling: the sums of a step are kept until the global norm is
     // known, or whether the gradient is finite everywhere.
     bool clip, votes;
-    ps_loss_scale scale;
     uint32_t n_summed;
     ps_coord_link *link;
     uint64_t *run_first, *run_counts; // by chunk, in the order of the arena
     double *block_sums;
     // Life
     ps_member *member;
-    ps_schedule schedule;
     const ps_shm_door *door;
     pthread_t thread;
     bool started;

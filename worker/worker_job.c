@@ -23,8 +23,7 @@ typedef struct job {
     int rank, world_size, n_servers, threads;
     ps_model_spec spec;
     ps_plan plan;
-    ps_optimizer optimizer;
-    ps_schedule schedule;
+    ps_step_rule rule;
     ps_dataset train, test;
     int64_t *batches; // (world_size)
     ps_sampler_options sampler;
@@ -81,7 +80,7 @@ static ps_err plan_job(job *j)
     ps_chunk_size size =
         ps_chunk_size_wanted(c, ps_init_method_is_loopback(j->cli->init_method));
     PS_TRY(ps_plan_init(&j->plan, &j->spec, size, shards));
-    return ps_optimizer_init(&j->optimizer, c);
+    return ps_step_rule_init(&j->rule, c);
 }
 
 /* --- data --------------------------------------------------------------------------- */
@@ -110,7 +109,7 @@ static ps_err load_data(job *j)
         return ps_err_set(PS_ERR_CONFIG,
                           "data.train: %lld samples make no step for %d workers",
                           (long long)j->train.n, j->world_size);
-    return ps_schedule_init(&j->schedule, j->config, j->total_steps);
+    return ps_step_rule_start(&j->rule, j->config, j->total_steps);
 }
 
 /* --- the others -----------------------------------------------------------------------
@@ -195,7 +194,7 @@ static ps_err open_stream(job *j)
         is_none(j) || strcmp(name, "nccl") == 0 || strcmp(name, "allreduce") == 0;
     if (!there || !j->device->ops->stream_create) return PS_OK;
     ps_host_stream_options options = {.spec = &j->spec,
-                                      .optimizer = &j->optimizer,
+                                      .optimizer = &j->rule.optimizer,
                                       .params = j->params.base,
                                       .grads = j->grads.base,
                                       .buffers = j->buffers};
@@ -208,8 +207,7 @@ static ps_err start_exchange(job *j)
     ps_exchange_options options = {.config = j->config,
                                    .spec = &j->spec,
                                    .plan = &j->plan,
-                                   .optimizer = &j->optimizer,
-                                   .schedule = &j->schedule,
+                                   .rule = &j->rule,
                                    .member = j->member,
                                    .rank = j->rank,
                                    .world_size = j->world_size,
@@ -276,7 +274,7 @@ static ps_err make_trainer(job *j)
     j->sampler.rank = j->rank;
     ps_trainer_options options = {.config = j->config,
                                   .spec = &j->spec,
-                                  .schedule = &j->schedule,
+                                  .schedule = &j->rule.schedule,
                                   .train = &j->train,
                                   .sampler = &j->sampler,
                                   .device = j->device,

@@ -29,8 +29,7 @@ static float way_to_goal(int rank, int workers, uint64_t i, float param)
 typedef struct rank_state {
     ps_model_spec spec;
     ps_plan plan;
-    ps_optimizer opt;
-    ps_schedule schedule;
+    ps_step_rule rule;
     ps_shared_mem params, grads;
     uint8_t *buffers;
     ps_member *member;
@@ -129,8 +128,8 @@ static ps_err make_rank(test_rank *r, rank_state *s)
     PS_TRY(ps_model_spec_init(&s->spec, cfg));
     PS_TRY(ps_plan_init(&s->plan, &s->spec, ps_chunk_size_wanted(cfg, false),
                         (uint32_t)shards));
-    PS_TRY(ps_optimizer_init(&s->opt, cfg));
-    PS_TRY(ps_schedule_init(&s->schedule, cfg, TEST_STEPS));
+    PS_TRY(ps_step_rule_init(&s->rule, cfg));
+    PS_TRY(ps_step_rule_start(&s->rule, cfg, TEST_STEPS));
     size_t bytes = s->spec.arena_count * sizeof(float);
     PS_TRY(ps_shared_mem_init(&s->params, bytes, "params"));
     PS_TRY(ps_shared_mem_init(&s->grads, bytes, "grads"));
@@ -148,8 +147,7 @@ static ps_err run_rank(test_rank *r, rank_state *s)
         .config = &r->job->cfg,
         .spec = &s->spec,
         .plan = &s->plan,
-        .optimizer = &s->opt,
-        .schedule = &s->schedule,
+        .rule = &s->rule,
         .member = s->member,
         .rank = r->rank,
         .world_size = r->run->workers,

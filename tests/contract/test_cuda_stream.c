@@ -31,8 +31,7 @@ typedef struct rig {
     ps_config cfg;
     ps_model_spec spec;
     ps_plan plan;
-    ps_optimizer optimizer;
-    ps_schedule schedule;
+    ps_step_rule rule;
     ps_device *device;
     float weight; // of the loss
     side sides[2];
@@ -54,7 +53,7 @@ static void open_side(rig *r, side *s, bool on_stream)
     check(ps_mem_zalloc_aligned(&s->buffers, r->spec.buffer_bytes + 64, "b"));
     ps_init_weights(&r->spec, 3, 1, s->params.base, s->buffers);
     const ps_host_stream_options stream = {.spec = &r->spec,
-                                           .optimizer = &r->optimizer,
+                                           .optimizer = &r->rule.optimizer,
                                            .params = s->params.base,
                                            .grads = s->grads.base,
                                            .buffers = s->buffers};
@@ -62,8 +61,7 @@ static void open_side(rig *r, side *s, bool on_stream)
     const ps_exchange_options exchange = {.config = &r->cfg,
                                           .spec = &r->spec,
                                           .plan = &r->plan,
-                                          .optimizer = &r->optimizer,
-                                          .schedule = &r->schedule,
+                                          .rule = &r->rule,
                                           .world_size = 1,
                                           .params = &s->params,
                                           .grads = &s->grads,
@@ -96,8 +94,8 @@ static void rig_init(rig *r, const char *optimizer, const char *more)
     check(ps_config_load(&r->cfg, NULL, overrides, 6));
     check(ps_model_spec_init(&r->spec, &r->cfg));
     check(ps_plan_init(&r->plan, &r->spec, (ps_chunk_size){0}, 1));
-    check(ps_optimizer_init(&r->optimizer, &r->cfg));
-    check(ps_schedule_init(&r->schedule, &r->cfg, STEPS));
+    check(ps_step_rule_init(&r->rule, &r->cfg));
+    check(ps_step_rule_start(&r->rule, &r->cfg, STEPS));
     const ps_device_options device = {
         .index = -1, .local_rank = -1, .precision = r->cfg.train.precision};
     check(ps_device_open("cuda", &device, &r->device));

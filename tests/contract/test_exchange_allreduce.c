@@ -38,8 +38,7 @@ typedef struct rank_run {
     ps_config cfg;
     ps_model_spec spec;
     ps_plan plan;
-    ps_optimizer optimizer;
-    ps_schedule schedule;
+    ps_step_rule rule;
     ps_shared_mem params, grads;
     float *buffers;
     ps_member *member;
@@ -75,8 +74,8 @@ static ps_err set_up(rank_run *r)
     PS_TRY(ps_config_load(&r->cfg, NULL, j->overrides, j->n_overrides));
     PS_TRY(ps_model_spec_init(&r->spec, &r->cfg));
     PS_TRY(ps_plan_init(&r->plan, &r->spec, (ps_chunk_size){0}, 1));
-    PS_TRY(ps_optimizer_init(&r->optimizer, &r->cfg));
-    PS_TRY(ps_schedule_init(&r->schedule, &r->cfg, 100));
+    PS_TRY(ps_step_rule_init(&r->rule, &r->cfg));
+    PS_TRY(ps_step_rule_start(&r->rule, &r->cfg, 100));
     size_t bytes = r->spec.arena_count * sizeof(float);
     PS_TRY(ps_shared_mem_init(&r->params, bytes, "parameters"));
     PS_TRY(ps_shared_mem_init(&r->grads, bytes, "gradients"));
@@ -99,7 +98,7 @@ static ps_err open_stream(rank_run *r)
 {
     const ps_device_options device = {.index = -1, .local_rank = -1};
     const ps_host_stream_options stream = {.spec = &r->spec,
-                                           .optimizer = &r->optimizer,
+                                           .optimizer = &r->rule.optimizer,
                                            .params = r->params.base,
                                            .grads = r->grads.base,
                                            .buffers = r->buffers};
@@ -121,8 +120,7 @@ static ps_err connect_rank(rank_run *r)
         .config = &r->cfg,
         .spec = &r->spec,
         .plan = &r->plan,
-        .optimizer = &r->optimizer,
-        .schedule = &r->schedule,
+        .rule = &r->rule,
         .member = r->member,
         .rank = r->rank,
         .world_size = r->job->world,

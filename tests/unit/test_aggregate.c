@@ -22,7 +22,7 @@ static const char *const model[] = {
 typedef struct fixture {
     ps_config cfg;
     ps_model_spec spec;
-    ps_optimizer opt;
+    ps_step_rule rule;
     float *grads[RANKS];
     float *start;
 } fixture;
@@ -54,7 +54,8 @@ static void setup(fixture *f, const char *const *extra, int n)
     memcpy(all + 3, extra, (size_t)n * sizeof *extra);
     assert_int_equal(ps_config_load(&f->cfg, NULL, all, 3 + n), PS_OK);
     assert_int_equal(ps_model_spec_init(&f->spec, &f->cfg), PS_OK);
-    assert_int_equal(ps_optimizer_init(&f->opt, &f->cfg), PS_OK);
+    assert_int_equal(ps_step_rule_init(&f->rule, &f->cfg), PS_OK);
+    assert_int_equal(ps_step_rule_start(&f->rule, &f->cfg, 3), PS_OK);
     for (int r = 0; r < RANKS; r++) {
         f->grads[r] = arena(&f->spec);
         fill(&f->spec, f->grads[r], 77u + (uint32_t)r);
@@ -82,16 +83,18 @@ static void run_chunks(const fixture *f, uint64_t chunk_bytes, int ranks, int st
     memcpy(params, f->start, f->spec.arena_count * sizeof *params);
     for (uint32_t c = 0; c < plan.n_chunks; c++) {
         const ps_chunk *chunk = &plan.chunks[c];
-        float *slab = calloc(ps_aggregate_slab_count(chunk, &f->opt, keep_sum), 4);
+        float *slab =
+            calloc(ps_aggregate_slab_count(chunk, &f->rule.optimizer, keep_sum), 4);
         ps_aggregate a;
-        assert_int_equal(ps_aggregate_init(&a, &f->spec, chunk, &f->opt, keep_sum, slab),
-                         PS_OK);
+        assert_int_equal(
+            ps_aggregate_init(&a, &f->spec, chunk, &f->rule.optimizer, keep_sum, slab),
+            PS_OK);
         memcpy(a.weights, params + chunk->offset, chunk->count * sizeof(float));
         const float *grads[RANKS];
         for (int r = 0; r < ranks; r++)
             grads[r] = f->grads[r] + chunk->offset;
         float *copies[] = {copy + chunk->offset};
-        ps_aggregate_step s = {.optimizer = &f->opt,
+        ps_aggregate_step s = {.rule = &f->rule,
                                .grads = grads,
                                .n_grads = ranks,
                                .copies = copies,
@@ -99,8 +102,8 @@ static void run_chunks(const fixture *f, uint64_t chunk_bytes, int ranks, int st
                                .stream = ranks % 2,
                                .check = true};
         for (int t = 1; t <= steps; t++) {
-            s.step =
-                (ps_optimizer_step){.lr = f->opt.lr, .t = (uint64_t)t, .grad_scale = 1};
+            s.step = (uint64_t)t - 1;
+            s.now = ps_step_rule_optimizer_step(&f->rule, s.step, 1);
             if (keep_sum) {
                 s.grads = grads, s.n_grads = ranks;
                 assert_int_equal(ps_aggregate_sum(&a, &s), PS_OK);
@@ -164,13 +167,14 @@ static ps_err apply_whole(const fixture *f, bool check, int ranks)
 {
     const ps_chunk chunk = {.count = f->spec.arena_count,
                             .last_tensor = f->spec.n_tensors - 1};
-    float *slab = calloc(ps_aggregate_slab_count(&chunk, &f->opt, false), 4);
+    float *slab = calloc(ps_aggregate_slab_count(&chunk, &f->rule.optimizer, false), 4);
     ps_aggregate a;
-    assert_int_equal(ps_aggregate_init(&a, &f->spec, &chunk, &f->opt, false, slab),
-                     PS_OK);
+    assert_int_equal(
+        ps_aggregate_init(&a, &f->spec, &chunk, &f->rule.optimizer, false, slab), PS_OK);
     const ps_aggregate_step s = {
-        .optimizer = &f->opt,
-        .step = {.lr = 0.1, .t = 13, .grad_scale = 1},
+        .rule = &f->rule,
+        .step = 12,
+        .now = {.lr = 0.1, .t = 13, .grad_scale = 1},
         .grads = (const float *const *)f->grads,
         .n_grads = ranks,
         .check = check,

@@ -79,6 +79,9 @@ typedef struct ps_host_stream_options { // all borrowed for the stream's life
     const ps_optimizer *optimizer;
     float *params, *grads; // spec->arena_count elements
     void *buffers;
+    /* All elements are stepped here: the optimizer's state lies in large pages. Otherwise
+     * only the pages that are used take memory. */
+    bool whole;
 } ps_host_stream_options;
 
 /* The stream of a device whose arenas are host memory. Holds the optimizer's state. *out

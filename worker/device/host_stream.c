@@ -8,7 +8,8 @@
 typedef struct host_stream {
     ps_device_stream base;
     ps_host_stream_options at;
-    /* Each as large as the arena; of what this rank never applies, no page is touched. */
+    /* Each as large as the arena; where this rank steps a part, only its pages are
+     * touched. */
     float *states[PS_OPTIMIZER_MAX_STATES];
 } host_stream;
 
@@ -104,7 +105,10 @@ static void host_destroy(ps_device_stream **base)
 {
     host_stream *s = of(*base);
     for (int k = 0; k < PS_OPTIMIZER_MAX_STATES; k++)
-        ps_mem_unmap(s->states[k], state_bytes(s));
+        if (s->at.whole)
+            free(s->states[k]);
+        else
+            ps_mem_unmap(s->states[k], state_bytes(s));
     free(s);
     *base = NULL;
 }
@@ -138,7 +142,8 @@ ps_err ps_host_stream_create(const ps_host_stream_options *options,
     s->at = *options;
     ps_device_stream *base = &s->base;
     for (int k = 0; k < options->optimizer->n_states; k++) {
-        ps_err err = ps_mem_map_zeroed(&s->states[k], state_bytes(s), "optimizer state");
+        ps_err err = (options->whole ? ps_mem_zalloc_large : ps_mem_map_zeroed)(
+            &s->states[k], state_bytes(s), "optimizer state");
         if (err != PS_OK) {
             host_destroy(&base);
             return err;

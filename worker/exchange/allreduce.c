@@ -68,7 +68,7 @@ static void publish(allreduce *x, uint64_t applied, bool settled, wanted done)
     if (settled) x->settled = x->applied;
     x->bytes = x->collective->bytes;
     x->shm_bytes = x->collective->shm_bytes;
-    x->next_scale = x->reducer.scale.scale;
+    x->next_scale = x->reducer.rule.scale.scale;
     if (done != WANT_NOTHING) x->wanted = WANT_NOTHING;
     if (news) pthread_cond_broadcast(&x->changed);
     pthread_mutex_unlock(&x->lock);
@@ -332,7 +332,7 @@ ps_err ps_allreduce_loss_scale(ps_exchange *base, float *scale)
     allreduce *x = of(base);
     uint64_t n = (uint64_t)x->reducer.buckets.n;
     *scale = 1;
-    if (!x->reducer.scale.on) return PS_OK;
+    if (!x->reducer.rule.scale.on) return PS_OK;
     uint64_t finished = x->next_bucket < x->reducer.buckets.n ? x->steps - 1 : x->steps;
     PS_TRY(wait_for(x, &x->settled, x->steps == 0 ? 0 : finished * n));
     pthread_mutex_lock(&x->lock);
@@ -400,7 +400,7 @@ static ps_err host_stream(allreduce *x)
     x->owns_stream = true;
     ps_host_stream_options options = {
         .spec = x->at.spec,
-        .optimizer = x->at.optimizer,
+        .optimizer = &x->at.rule->optimizer,
         .params = x->at.params->base,
         .grads = x->at.grads->base,
         .buffers = x->at.buffers,
@@ -415,7 +415,7 @@ static ps_err prepare(allreduce *x, ps_allreduce_connect *connect)
     ps_err err = connect(&x->at, x->stream, &x->collective);
     if (err != PS_OK) return real_error(x, err);
     PS_TRY(ps_reducer_init(&x->reducer, &x->at, x->stream, x->collective));
-    x->next_scale = x->reducer.scale.scale;
+    x->next_scale = x->reducer.rule.scale.scale;
     size_t n = (size_t)x->reducer.buckets.n;
     return ps_mem_zalloc(&x->missing, n, sizeof *x->missing, "buckets");
 }

@@ -9,9 +9,8 @@
 
 #include "mem.h"
 #include "member.h"
-#include "optimizer.h"
 #include "plan.h"
-#include "schedule.h"
+#include "step_rule.h"
 
 typedef struct ps_exchange ps_exchange;
 struct ps_device_stream; // device_stream.h
@@ -20,8 +19,7 @@ typedef struct ps_exchange_options { // all borrowed for the exchange's life
     const ps_config *config;
     const ps_model_spec *spec;
     const ps_plan *plan; // chunks and shards (ps), else of one shard
-    const ps_optimizer *optimizer;
-    const ps_schedule *schedule;
+    const ps_step_rule *rule; // started; each exchange steps a copy of it
     ps_member *member; // NULL only for `none`
     int rank, world_size;
     uint64_t total_steps;        // of the job, as servers read it on the board

@@ -1,25 +1,24 @@
 #include "exchange_none.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "finite.h"
 #include "grad_norm.h"
 #include "mem.h"
 #include "stream_step.h"
 
+/* One worker alone: its gradient is the sum. */
 typedef struct exchange_none {
     ps_exchange base;
     ps_exchange_options o;
-    float *states[PS_OPTIMIZER_MAX_STATES]; // arenas of optimizer state
-    double *block_sums;                     // with clipping: of the whole arena
-    ps_chunk whole;                         // the arena as one chunk, for the norm
-    ps_optimizer_step step;
-    ps_loss_scale scale;
-    uint64_t at; // the step that was begun
-    ps_stream_step on_stream;
-    bool check, waits; // a step is applied when all of its gradients are here
+    ps_device_stream *stream;
+    bool owns_stream;
+    ps_step_rule rule;
+    uint64_t at;       // the step that was begun
+    bool queues;       // the stream makes whole steps, behind the gradients
+    bool waits;        // otherwise: a step is applied when all of its gradients are here
+    ps_chunk whole;    // the arena as one chunk
+    double *norm_sums; // of its blocks; NULL without clipping
+    ps_stream_step on_stream; // of a stream that queues
 } exchange_none;
 
 static exchange_none *self(ps_exchange *x)
@@ -30,21 +29,38 @@ static exchange_none *self(ps_exchange *x)
 static void none_destroy(ps_exchange **x)
 {
     exchange_none *e = self(*x);
-    for (int i = 0; i < PS_OPTIMIZER_MAX_STATES; i++)
-        free(e->states[i]);
-    free(e->block_sums);
+    if (e->owns_stream && e->stream) e->stream->ops->destroy(&e->stream);
+    free(e->norm_sums);
     free(e);
     *x = NULL;
 }
 
-static ps_err alloc_states(exchange_none *e)
+static ps_err open_stream(exchange_none *e)
+{
+    const ps_host_stream_options options = {
+        .spec = e->o.spec,
+        .optimizer = &e->rule.optimizer,
+        .params = e->o.params->base,
+        .grads = e->o.grads->base,
+        .buffers = e->o.buffers,
+        .whole = true,
+    };
+    e->stream = e->o.stream;
+    e->owns_stream = !e->stream;
+    return e->stream ? PS_OK : ps_host_stream_create(&options, &e->stream);
+}
+
+static ps_err prepare(exchange_none *e)
 {
     const ps_model_spec *spec = e->o.spec;
-    size_t bytes = spec->arena_count * sizeof(float);
-    for (int i = 0; i < e->o.optimizer->n_states && !e->o.stream; i++)
-        PS_TRY(ps_mem_zalloc_large(&e->states[i], bytes, "optimizer state"));
-    if (e->o.config->optimizer.clip_norm <= 0 || e->o.stream) return PS_OK;
-    return ps_mem_zalloc(&e->block_sums, ps_grad_norm_blocks(spec), sizeof(double),
+    e->rule = *e->o.rule;
+    e->whole = (ps_chunk){.count = spec->arena_count, .last_tensor = spec->n_tensors - 1};
+    PS_TRY(open_stream(e));
+    e->queues = e->stream->ops->step != NULL;
+    e->waits = ps_step_rule_waits(&e->rule);
+    e->on_stream = ps_stream_step_of(&e->rule, e->stream);
+    if (e->queues || e->rule.clip_norm <= 0) return PS_OK;
+    return ps_mem_zalloc(&e->norm_sums, ps_grad_norm_blocks(spec), sizeof(double),
                          "norm sums");
 }
 
@@ -60,14 +76,8 @@ static ps_err none_create(const ps_exchange_options *options, ps_exchange **out)
     PS_TRY(ps_mem_zalloc(&e, 1, sizeof *e, "the exchange"));
     e->base.ops = &ps_exchange_none_ops;
     e->o = *options;
-    e->on_stream = ps_stream_step_of(&e->o, options->stream, &e->scale);
-    e->whole = (ps_chunk){.count = options->spec->arena_count,
-                          .last_tensor = options->spec->n_tensors - 1};
     ps_exchange *x = &e->base;
-    ps_err err = ps_loss_scale_init(&e->scale, options->config);
-    if (err == PS_OK) err = alloc_states(e);
-    e->check = !e->scale.on && strcmp(options->config->exchange.nan, "allow") != 0;
-    e->waits = e->scale.on || e->block_sums;
+    ps_err err = prepare(e);
     if (err == PS_OK)
         *out = x;
     else
@@ -80,13 +90,9 @@ static ps_err none_ok(ps_exchange *x)
     return PS_OK;
 }
 
-static ps_err nan_error(const exchange_none *e, int tensor, uint64_t t)
+static ps_err refuse(const exchange_none *e, int tensor, uint64_t step)
 {
-    return ps_err_set(PS_ERR_NUMERIC,
-                      "the gradient of worker %d for %s in step %" PRIu64
-                      " has a number that is not finite (a lower optimizer.lr or "
-                      "optimizer.clip_norm may help; exchange.nan=allow goes on)",
-                      e->o.rank, e->o.spec->tensors[tensor].name, t - 1);
+    return ps_step_rule_not_finite(e->o.rank, e->o.spec->tensors[tensor].name, step);
 }
 
 /* Whether the stream has refused a step: of those that it is done with, or of all. */
@@ -95,39 +101,35 @@ static ps_err look_back(exchange_none *e, bool wait)
     uint64_t t;
     int tensor;
     PS_TRY(ps_stream_step_refused(&e->on_stream, wait, &t, &tensor));
-    return t ? nan_error(e, tensor, t) : PS_OK;
+    return t ? refuse(e, tensor, t - 1) : PS_OK;
 }
 
 static ps_err none_start(ps_exchange *x)
 {
-    ps_device_stream *s = self(x)->o.stream;
-    return s ? s->ops->from_host(s, PS_STREAM_PARAMS) : PS_OK;
+    ps_device_stream *s = self(x)->stream;
+    return s->ops->from_host(s, PS_STREAM_PARAMS);
 }
 
 static ps_err none_begin(ps_exchange *x, uint64_t step)
 {
-    exchange_none *e = self(x);
-    e->at = step;
-    e->step = (ps_optimizer_step){.lr = ps_schedule_lr(e->o.schedule, step),
-                                  .t = step + 1 - e->scale.skipped,
-                                  .grad_scale = 1};
+    self(x)->at = step;
     return PS_OK;
 }
 
 static ps_err none_loss_scale(ps_exchange *x, float *scale)
 {
     PS_TRY(ps_stream_step_learn(&self(x)->on_stream));
-    *scale = self(x)->scale.scale;
+    *scale = self(x)->rule.scale.scale;
     return PS_OK;
 }
 
 static ps_err none_drain(ps_exchange *x)
 {
-    ps_device_stream *s = self(x)->o.stream;
-    if (!s) return PS_OK;
-    PS_TRY(ps_stream_step_learn(&self(x)->on_stream));
-    PS_TRY(look_back(self(x), true));
-    return s->ops->to_host(s, PS_STREAM_PARAMS);
+    exchange_none *e = self(x);
+    if (!e->queues) return PS_OK;
+    PS_TRY(ps_stream_step_learn(&e->on_stream));
+    PS_TRY(look_back(e, true));
+    return e->stream->ops->to_host(e->stream, PS_STREAM_PARAMS);
 }
 
 static ps_err none_params_needed(ps_exchange *x, int first, int n)
@@ -135,63 +137,36 @@ static ps_err none_params_needed(ps_exchange *x, int first, int n)
     return PS_OK;
 }
 
-static const float *grad_of(const exchange_none *e, int tensor)
-{
-    return (const float *)e->o.grads->base + e->o.spec->tensors[tensor].offset;
-}
-
-static ps_err check_tensor(const exchange_none *e, int tensor)
-{
-    bool finite = true;
-    if (e->check)
-        finite = ps_finite_all(grad_of(e, tensor), e->o.spec->tensors[tensor].count);
-    return finite ? PS_OK : nan_error(e, tensor, e->step.t);
-}
-
-static void apply_tensor(exchange_none *e, int tensor)
+static ps_err check_tensor(exchange_none *e, int tensor)
 {
     const ps_tensor *t = &e->o.spec->tensors[tensor];
-    float *states[PS_OPTIMIZER_MAX_STATES] = {0};
-    for (int i = 0; i < e->o.optimizer->n_states; i++)
-        states[i] = e->states[i] + t->offset;
-    ps_optimizer_apply(
-        e->o.optimizer, &e->step, ps_optimizer_decay(e->o.optimizer, t->role), t->count,
-        (float *)e->o.params->base + t->offset, grad_of(e, tensor), states);
+    bool finite = true;
+    if (e->rule.refuses)
+        PS_TRY(e->stream->ops->check_finite(e->stream, t->offset, t->count, &finite));
+    return finite ? PS_OK : refuse(e, tensor, e->at);
 }
 
-/* Without clipping and loss scaling a tensor is stepped while its gradient is still in
- * the caches. */
+static ps_err apply(exchange_none *e, const ps_chunk *chunk, double grad_scale)
+{
+    const ps_optimizer_step now =
+        ps_step_rule_optimizer_step(&e->rule, e->at, grad_scale);
+    return e->stream->ops->apply(e->stream, &now, chunk);
+}
+
+/* Where a step does not wait for its whole gradient, a tensor is stepped while its
+ * gradient is still in the caches. */
 static ps_err none_grads_ready(ps_exchange *x, int first, int n)
 {
     exchange_none *e = self(x);
-    if (e->o.stream) return PS_OK; // all at once, in finish
-    for (int t = first; t < first + n; t++) {
-        PS_TRY(check_tensor(e, t));
-        if (!e->waits) apply_tensor(e, t);
+    if (e->queues) return PS_OK; // all at once, in finish
+    for (int i = first; i < first + n; i++) {
+        const ps_tensor *t = &e->o.spec->tensors[i];
+        const ps_chunk chunk = {
+            .offset = t->offset, .count = t->count, .first_tensor = i, .last_tensor = i};
+        PS_TRY(check_tensor(e, i));
+        if (!e->waits) PS_TRY(apply(e, &chunk, 1));
     }
     return PS_OK;
-}
-
-static ps_err unscale(exchange_none *e, bool *make)
-{
-    float *restrict grads = e->o.grads->base;
-    const float inverse = ps_loss_scale_inverse(&e->scale);
-    *make = true;
-    if (!e->scale.on) return PS_OK;
-    for (int i = 0; i < e->o.spec->n_tensors; i++) {
-        const ps_tensor *t = &e->o.spec->tensors[i];
-#pragma omp simd
-        for (uint64_t k = t->offset; k < t->offset + t->count; k++)
-            grads[k] *= inverse;
-        *make = *make && ps_finite_all(grads + t->offset, t->count);
-    }
-    return ps_loss_scale_update(&e->scale, *make);
-}
-
-static void clip(exchange_none *e)
-{
-    double norm = ps_grad_norm_total(e->block_sums, ps_grad_norm_blocks(e->o.spec));
-    e->step.grad_scale = ps_grad_norm_clip(norm, e->o.config->optimizer.clip_norm);
 }
 
 /* What the last steps' gradients were like is asked for without waiting. */
@@ -204,17 +179,21 @@ static ps_err finish_on_stream(exchange_none *e)
 static ps_err none_finish(ps_exchange *x)
 {
     exchange_none *e = self(x);
-    if (e->o.stream) return finish_on_stream(e);
+    const ps_device_stream_ops *ops = e->stream->ops;
+    ps_step_decision decision;
+    bool finite = true;
+    double norm = 0;
+    if (e->queues) return finish_on_stream(e);
     if (!e->waits) return PS_OK;
-    bool make;
-    PS_TRY(unscale(e, &make));
-    if (make && e->block_sums) {
-        ps_grad_norm_chunk(e->o.spec, &e->whole, e->o.grads->base, e->block_sums);
-        clip(e);
+    if (e->rule.scale.on)
+        PS_TRY(ops->unscale(e->stream, 0, e->whole.count,
+                            ps_loss_scale_inverse(&e->rule.scale), &finite));
+    if (e->norm_sums) {
+        PS_TRY(ops->norm_sums(e->stream, &e->whole, e->norm_sums));
+        norm = ps_grad_norm_total(e->norm_sums, ps_grad_norm_blocks(e->o.spec));
     }
-    for (int t = 0; make && t < e->o.spec->n_tensors; t++)
-        apply_tensor(e, t);
-    return PS_OK;
+    PS_TRY(ps_step_rule_decide(&e->rule, finite, norm, &decision));
+    return decision.make ? apply(e, &e->whole, decision.grad_scale) : PS_OK;
 }
 
 static void none_stats(const ps_exchange *x, ps_exchange_stats *out)

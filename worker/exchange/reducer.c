@@ -1,7 +1,6 @@
 #include "reducer.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "grad_norm.h"
 
@@ -75,7 +74,7 @@ static ps_err alloc(ps_reducer *r)
     PS_TRY(ps_mem_zalloc(&r->votes, parts, sizeof *r->votes, "buckets"));
     PS_TRY(ps_mem_zalloc(&r->arrays, 2 * n + 1, sizeof *r->arrays, "buckets"));
     PS_TRY(ps_mem_zalloc(&r->cuts, (2 * n + 1) * (parts + 1), sizeof *r->cuts, "cuts"));
-    if (cfg->optimizer.clip_norm <= 0) return PS_OK;
+    if (r->rule.clip_norm <= 0) return PS_OK;
     return ps_mem_zalloc(&r->norm_sums, ps_grad_norm_blocks(r->at->spec),
                          sizeof *r->norm_sums, "norm");
 }
@@ -88,10 +87,10 @@ ps_err ps_reducer_init(ps_reducer *r, const ps_exchange_options *at,
     r->n_parts = scatters ? at->world_size : 1;
     r->own = scatters ? at->rank : 0;
     r->queues = collective->ops->settle && stream->ops->step;
-    r->on_stream = ps_stream_step_of(at, stream, &r->scale);
-    PS_TRY(ps_loss_scale_init(&r->scale, at->config));
+    r->rule = *at->rule;
+    r->waits = ps_step_rule_waits(&r->rule);
+    r->on_stream = ps_stream_step_of(&r->rule, stream);
     PS_TRY(alloc(r));
-    r->waits = r->scale.on || r->norm_sums;
     cut_arrays(r);
     return PS_OK;
 }
@@ -148,10 +147,10 @@ static ps_err look_at(ps_reducer *r, const ps_chunk *part)
 {
     const ps_device_stream_ops *ops = r->stream->ops;
     bool finite = true;
-    if (r->scale.on)
+    if (r->rule.scale.on)
         PS_TRY(ops->unscale(r->stream, part->offset, part->count,
-                            ps_loss_scale_inverse(&r->scale), &finite));
-    else if (strcmp(r->at->config->exchange.nan, "allow") != 0)
+                            ps_loss_scale_inverse(&r->rule.scale), &finite));
+    else if (r->rule.refuses)
         PS_TRY(ops->check_finite(r->stream, part->offset, part->count, &finite));
     // the first bucket with such a gradient is the one that is named
     return finite || r->votes[r->own] ? PS_OK : find_bad_tensor(r, part);
@@ -170,19 +169,14 @@ static uint32_t count_votes(ps_reducer *r)
 
 static ps_err nan_error(const ps_reducer *r, uint32_t vote, uint64_t step)
 {
-    return ps_err_set(PS_ERR_NUMERIC,
-                      "the gradient of %s in step %llu is not finite (a lower "
-                      "optimizer.lr or optimizer.clip_norm may help; exchange.nan: "
-                      "allow goes on)",
-                      r->at->spec->tensors[vote - 1].name, (unsigned long long)step);
+    return ps_step_rule_not_finite(PS_STEP_RULE_SUM, r->at->spec->tensors[vote - 1].name,
+                                   step);
 }
 
 static ps_err apply(ps_reducer *r, int bucket, uint64_t step, double grad_scale)
 {
-    ps_optimizer_step s = {.lr = ps_schedule_lr(r->at->schedule, step),
-                           .t = step + 1 - r->scale.skipped,
-                           .grad_scale = grad_scale};
-    return r->stream->ops->apply(r->stream, &s, own_part(r, bucket));
+    const ps_optimizer_step now = ps_step_rule_optimizer_step(&r->rule, step, grad_scale);
+    return r->stream->ops->apply(r->stream, &now, own_part(r, bucket));
 }
 
 /* A bucket that waits for no other. */
@@ -210,27 +204,25 @@ static ps_err agree(ps_reducer *r)
     return gather(r, vote_array(r) - norms, norms + 1);
 }
 
-/* The factor that clips the whole gradient, the same bits as the shards'. */
-static double clip_factor(const ps_reducer *r)
+static double total_norm(const ps_reducer *r)
 {
-    if (!r->norm_sums) return 1;
-    uint64_t n = ps_grad_norm_blocks(r->at->spec);
-    return ps_grad_norm_clip(ps_grad_norm_total(r->norm_sums, n),
-                             r->at->config->optimizer.clip_norm);
+    return r->norm_sums
+               ? ps_grad_norm_total(r->norm_sums, ps_grad_norm_blocks(r->at->spec))
+               : 0;
 }
 
 /* All buckets of a step that waited for its last one. */
 static ps_err step_all(ps_reducer *r, uint64_t step)
 {
+    ps_step_decision decision;
     PS_TRY(own_norm_sums(r));
     PS_TRY(agree(r));
     uint32_t bad = count_votes(r);
-    if (bad && !r->scale.on) return nan_error(r, bad, step);
-    PS_TRY(ps_loss_scale_update(&r->scale, !bad));
-    if (bad) return PS_OK;
-    double factor = clip_factor(r);
+    if (bad && r->rule.refuses) return nan_error(r, bad, step);
+    PS_TRY(ps_step_rule_decide(&r->rule, !bad, total_norm(r), &decision));
+    if (!decision.make) return PS_OK;
     for (int b = 0; b < r->buckets.n; b++)
-        PS_TRY(apply(r, b, step, factor));
+        PS_TRY(apply(r, b, step, decision.grad_scale));
     return gather(r, param_array(r, r->buckets.n - 1), r->buckets.n);
 }
 
@@ -256,7 +248,7 @@ static ps_err queue_bucket(ps_reducer *r, int bucket, uint64_t step, uint64_t *a
     if (bucket < r->buckets.n - 1) return PS_OK;
     PS_TRY(ps_stream_step_queue(&r->on_stream, step));
     *applied = (uint64_t)r->buckets.n;
-    return r->scale.on ? ps_reducer_settle(r, true, &done) : PS_OK;
+    return r->rule.scale.on ? ps_reducer_settle(r, true, &done) : PS_OK;
 }
 
 ps_err ps_reducer_reduce(ps_reducer *r, int bucket, uint64_t step, uint64_t *applied)

@@ -21,7 +21,6 @@
 #include "collective.h"
 #include "device_stream.h"
 #include "exchange.h"
-#include "loss_scale.h"
 #include "stream_step.h"
 
 typedef struct ps_reducer {
@@ -33,7 +32,7 @@ typedef struct ps_reducer {
     ps_chunk *parts;  // (buckets.n, n_parts)
     bool waits;       // a step's buckets are applied together: clipping, loss scaling
     bool queues;      // the engine does
-    ps_loss_scale scale;
+    ps_step_rule rule;
     ps_stream_step on_stream; // of an engine that queues
 
     double *norm_sums; // of the whole arena; NULL without clipping

@@ -5,19 +5,16 @@
 #define PS_STREAM_STEP_H
 
 #include "device_stream.h"
-#include "exchange.h"
-#include "loss_scale.h"
+#include "step_rule.h"
 
 typedef struct ps_stream_step {
-    const ps_exchange_options *at;
+    ps_step_rule *rule;
     ps_device_stream *stream; // one that has step and scaled_step
-    ps_loss_scale *scale;
-    bool unknown; // with loss scaling: whether the last step was made
+    bool unknown;             // with loss scaling: whether the last step was made
 } ps_stream_step;
 
-/* Borrows all of them. */
-ps_stream_step ps_stream_step_of(const ps_exchange_options *at, ps_device_stream *stream,
-                                 ps_loss_scale *scale);
+/* Borrows both. */
+ps_stream_step ps_stream_step_of(ps_step_rule *rule, ps_device_stream *stream);
 
 /* Queues step number `step` behind every gradient announced and all that is queued; the
  * next pass waits for it on the device. With loss scaling the step before is learnt of
