@@ -5,6 +5,8 @@
 - Within a folder a file includes only files above it in the folder's CMake source list.
   x.h stands where it is listed, else where x.c (x.cc, x.cu) is.
 - Every source and header has a place in its list; no file name occurs twice in the tree.
+- The list of common/ goes folder by folder, and its lower folders know no socket.
+- x_state.h holds the inside of a family of files: only files named x... include it.
 - The environment is read where configuration is: in common/cli.c and common/config.c.
 
 Usage: check_includes.py ROOT
@@ -15,6 +17,8 @@ from pathlib import Path
 
 FOLDERS = ("common", "server", "worker")
 MAY_USE = {"common": {"common"}, "server": {"server", "common"}, "worker": {"worker", "common"}}
+NO_SOCKETS = ("base", "config", "model", "update", "codec")
+SOCKETS = re.compile(r"<(zmq|netdb|sys/socket|sys/un|arpa/inet|netinet/\w+)\.h>")
 SOURCES = (".c", ".cc", ".cpp", ".cu")
 HEADERS = (".h", ".cuh")
 CODE = SOURCES + HEADERS
@@ -58,6 +62,31 @@ def includes(path):
             yield number, found.group(1)
 
 
+def check_folders(root, errors):
+    folders = []
+    for name in dict.fromkeys(listed(root / "common/CMakeLists.txt", root / "common")):
+        folder = str(Path(name).parent)
+        if folder in folders[:-1]:
+            errors.append(f"common/CMakeLists.txt: {name} stands behind files of {folders[-1]}/: "
+                          "list each folder's files together")
+        if folder not in folders[-1:]:
+            folders.append(folder)
+    for folder in NO_SOCKETS:
+        for path in sorted((root / "common" / folder).rglob("*")):
+            if path.suffix in CODE and SOCKETS.search(path.read_text(errors="replace")):
+                errors.append(f"{path.relative_to(root)}: includes a header of sockets, which "
+                              f"{', '.join(NO_SOCKETS)} do not know: it belongs to wire/ or job/")
+
+
+def check_families(home, root, errors):
+    for top, name in sorted(home.values()):
+        for line, target in includes(root / top / name):
+            family = target.removesuffix("_state.h")
+            if family != target and not Path(name).stem.startswith(family):
+                errors.append(f"{top}/{name}:{line}: includes {target}, the inside of the files "
+                              f"named {family}...: use what their other headers offer")
+
+
 def check_unique(root, errors):
     seen = {}
     for top in FOLDERS + ("tests", "bench", "deploy"):
@@ -91,6 +120,8 @@ def main(root):
         for path in sorted((root / top).rglob("*")):
             if path.suffix in CODE:
                 home[path.name] = (top, str(path.relative_to(root / top)))
+    check_folders(root, errors)
+    check_families(home, root, errors)
     for top, name in sorted(home.values()):
         here = place[top].get(name)
         if here is None:
