@@ -83,11 +83,14 @@ static void print_help(const ps_cli_program *program, FILE *out)
             line = line[n] ? line + n + 1 : NULL;
         }
     }
-    fprintf(out,
-            "\n%s\nWhat counts first: --set, flags, environment, file.\n\nExamples:\n%s\n"
-            "Exit status: 0 when the job finished, else 1 and one line that says why.\n\n"
-            "Configuration keys (FILE holds them nested, --set dotted; =default):\n",
-            ENVIRONMENT, program->examples);
+    fprintf(
+        out,
+        "\n%s\nWhat counts first: --set, flags, environment, file.\n\nExamples:\n%s\n"
+        "Exit status: 0 when the job finished; 130 after Ctrl-C and 143 after SIGTERM,\n"
+        "which keep the weights (a second one ends at once); else 1 and one line that\n"
+        "says why.\n\n"
+        "Configuration keys (FILE holds them nested, --set dotted; =default):\n",
+        ENVIRONMENT, program->examples);
     ps_config_print_help(out);
 }
 

@@ -9,17 +9,32 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "clock.h"
+#include "log.h"
 #include "thread.h"
+
+enum { SAME_WISH_NS = 1000000000 };
 
 static int event_fd = -1;        // constant after init
 static sigset_t awaited;         // likewise
 static atomic_int signal_number; // 0: none yet
 
+bool ps_end_signal_again(ps_end_signal *first, int number, uint64_t now_ns)
+{
+    if (first->number == 0) {
+        *first = (ps_end_signal){.number = number, .at_ns = now_ns};
+        return false;
+    }
+    return number == first->number || now_ns - first->at_ns > SAME_WISH_NS;
+}
+
 static void note(int number)
 {
     const uint64_t one = 1;
-    atomic_store(&signal_number, number);
-    ssize_t written = write(event_fd, &one, sizeof one); // cannot block: a few in all
+    int none = 0;
+    PS_INFO("interrupted", "signal=SIG%s again=\"at once\"", sigabbrev_np(number));
+    if (!atomic_compare_exchange_strong(&signal_number, &none, number)) return;
+    ssize_t written = write(event_fd, &one, sizeof one); // cannot block: it is the first
     (void)written;
 }
 
@@ -36,10 +51,9 @@ static void die_of(int number)
 
 static void *wait_for_signals(void *arg)
 {
-    bool seen[NSIG] = {false};
+    ps_end_signal first = {0};
     for (int number; sigwait(&awaited, &number) == 0;) {
-        if (seen[number]) die_of(number);
-        seen[number] = true;
+        if (ps_end_signal_again(&first, number, ps_clock_ns())) die_of(number);
         note(number);
     }
     return NULL;
@@ -56,6 +70,7 @@ static ps_err start_thread(void)
 ps_err ps_interrupt_init(void)
 {
     struct sigaction ignore = {.sa_handler = SIG_IGN};
+    atomic_store(&signal_number, 0);
     event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (event_fd < 0) return ps_err_errno(PS_ERR_IO, "eventfd for signals");
     sigemptyset(&ignore.sa_mask);
@@ -68,14 +83,19 @@ ps_err ps_interrupt_init(void)
     return start_thread();
 }
 
+int ps_interrupt_signal(void)
+{
+    return atomic_load(&signal_number);
+}
+
 bool ps_interrupted(void)
 {
-    return atomic_load(&signal_number) != 0;
+    return ps_interrupt_signal() != 0;
 }
 
 ps_err ps_interrupt_check(void)
 {
-    int number = atomic_load(&signal_number);
+    int number = ps_interrupt_signal();
     if (number == 0) return PS_OK;
     return ps_err_set(PS_ERR_INTERRUPTED, "interrupted by SIG%s", sigabbrev_np(number));
 }

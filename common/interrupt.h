@@ -1,7 +1,7 @@
 /* SIGINT and SIGTERM as something that can be polled, so that a job ends in order.
  *
- * The first of each kind is noted; a second one of the same kind has its default action
- * and kills the process, for whoever does not want to wait. SIGPIPE is ignored: a write
+ * The first is noted; one that asks again has its default action and kills the process,
+ * for whoever does not want to wait. SIGPIPE is ignored: a write
  * to a closed connection is an error like any other. Process-wide, because signals are:
  * this is the one place with mutable globals.
  *
@@ -14,13 +14,27 @@
 #define PS_INTERRUPT_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "err.h"
+
+/* What has told a process to end; {0}: nothing yet. */
+typedef struct ps_end_signal {
+    int number;
+    uint64_t at_ns; // ps_clock_ns
+} ps_end_signal;
+
+/* Notes a signal, and says whether it asks again for what an earlier one has asked for.
+ * One of the other kind within a second of the first does not: a manager of jobs tells
+ * every process (SIGTERM), and psrun, which it has told too, passes it on (SIGINT). */
+bool ps_end_signal_again(ps_end_signal *first, int number, uint64_t now_ns);
 
 /* Blocks the signals and starts the thread. Called once by a main function before any
  * other thread is started, for all have to inherit the mask. */
 ps_err ps_interrupt_init(void);
 
+/* The first one's number; 0: none has come. Any thread. */
+int ps_interrupt_signal(void);
 /* Whether a signal has come. Any thread. */
 bool ps_interrupted(void);
 /* PS_OK, or INTERRUPTED with the signal's name in the message. */

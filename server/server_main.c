@@ -17,14 +17,14 @@ static const ps_cli_program program = {
         "Holds a part of the parameters of a training job: sums the workers' gradients\n"
         "in rank order, applies the optimizer and sends the new weights back. Server 0\n"
         "is the one whose address everybody needs (MASTER_ADDR, MASTER_PORT). After\n"
-        "Ctrl-C the workers end in order, then it does; a second one ends the job at "
-        "once.\n",
+        "Ctrl-C or SIGTERM the workers end in order and keep the weights, then it ends;\n"
+        "a second one ends the job at once.\n",
     .examples = "  ps-server --config configs/digits-basicnet.yaml --rank 0 \\\n"
                 "      --init-method tcp://10.0.0.7:29500\n",
     .is_server = true,
 };
 
-enum { EXIT_INTERRUPTED = 130 }; // as a shell counts a process that SIGINT ended
+enum { EXIT_SIGNAL = 128 }; // as shells count: 130 after SIGINT, 143 after SIGTERM
 
 static void print_summary(const ps_server *server, int rank, uint64_t start_ns)
 {
@@ -39,7 +39,7 @@ static void print_summary(const ps_server *server, int rank, uint64_t start_ns)
 }
 
 static ps_err join_and_serve(ps_server *server, const ps_config *cfg, const ps_cli *cli,
-                             ps_signal_watch *watch, bool *interrupted)
+                             ps_signal_watch *watch, int *signal)
 {
     ps_member_options options = {
         .config = cfg,
@@ -69,13 +69,13 @@ static ps_err join_and_serve(ps_server *server, const ps_config *cfg, const ps_c
     else
         ps_member_abort(member, ps_err_message());
     ps_server_stop(server); // the shards use the member
-    *interrupted = ps_signal_watch_detach(watch);
+    *signal = ps_signal_watch_detach(watch);
     ps_member_destroy(&member);
     return err;
 }
 
 static ps_err serve(const ps_config *cfg, const ps_cli *cli, ps_signal_watch *watch,
-                    bool *interrupted)
+                    int *signal)
 {
     char address[PS_ADDRESS_MAX];
     PS_TRY(ps_joining_address(cfg->net.interface, cli->init_method,
@@ -90,14 +90,14 @@ static ps_err serve(const ps_config *cfg, const ps_cli *cli, ps_signal_watch *wa
     };
     ps_server *server = NULL;
     PS_TRY(ps_server_create(&options, &server));
-    ps_err err = join_and_serve(server, cfg, cli, watch, interrupted);
+    ps_err err = join_and_serve(server, cfg, cli, watch, signal);
     char reason[1024];
     snprintf(reason, sizeof reason, "%s", ps_err_message());
     ps_server_destroy(&server);
     return err == PS_OK ? PS_OK : ps_err_set(err, "%s", reason);
 }
 
-static ps_err run(const ps_cli *cli, bool *interrupted)
+static ps_err run(const ps_cli *cli, int *signal)
 {
     ps_config cfg;
     ps_signal_watch watch;
@@ -107,7 +107,7 @@ static ps_err run(const ps_cli *cli, bool *interrupted)
     PS_TRY_GOTO(ps_signal_watch_start(&watch), err, out);
     watching = true;
     PS_TRY_GOTO(ps_clock_watch(), err, out);
-    err = serve(&cfg, cli, &watch, interrupted);
+    err = serve(&cfg, cli, &watch, signal);
 out:
     if (err != PS_OK) PS_ERROR("failed", "%s: %s", ps_err_name(err), ps_err_message());
     if (watching) ps_signal_watch_stop(&watch);
@@ -121,15 +121,15 @@ int main(int argc, char **argv)
     ps_fd_limit_raise();
     ps_log_init("server", PS_LOG_INFO);
     ps_cli cli;
-    bool interrupted = false;
+    int signal = 0; // that told it to end
     ps_err err = ps_cli_parse(&cli, &program, argc, argv, stdout);
     if (err != PS_OK)
         PS_ERROR("failed", "%s: %s", ps_err_name(err), ps_err_message());
     else if (!cli.done) {
         ps_log_init("server", cli.log_level);
-        err = run(&cli, &interrupted);
+        err = run(&cli, &signal);
     }
     ps_cli_fini(&cli);
     if (err != PS_OK) return EXIT_FAILURE;
-    return interrupted ? EXIT_INTERRUPTED : EXIT_SUCCESS;
+    return signal ? EXIT_SIGNAL + signal : EXIT_SUCCESS;
 }

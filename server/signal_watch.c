@@ -1,14 +1,19 @@
 #include "signal_watch.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "log.h"
 #include "thread.h"
 
 /* The exit code of a program that ended on a signal, as shells report it. */
 enum { EXIT_SIGNAL = 128 };
+
+/* What the watch wakes itself by; from anybody else it means nothing. */
+enum { WAKE = SIGUSR1 };
 
 /* The next signal; 0 when the deadline has passed before. */
 static int next_signal(const sigset_t *awaited, ps_deadline deadline)
@@ -29,12 +34,12 @@ static void end_job(const ps_signal_watch *w, int number)
     int rank = ps_member_rank(w->member);
     if (number == 0)
         snprintf(reason, sizeof reason,
-                 "server %d was told to stop (Ctrl-C), and the workers had not ended "
+                 "server %d was told to stop (SIG%s), and the workers had not ended "
                  "%.1f s later (net.step_timeout_ms and train.file_timeout_ms)",
-                 rank, (double)w->limit_ms * 1e-3);
+                 rank, sigabbrev_np(w->first.number), (double)w->limit_ms * 1e-3);
     else
-        snprintf(reason, sizeof reason, "server %d was told to stop (%s)", rank,
-                 number == SIGINT ? "Ctrl-C" : "SIGTERM");
+        snprintf(reason, sizeof reason, "server %d was told to stop at once (SIG%s)",
+                 rank, sigabbrev_np(number));
     ps_member_abort(w->member, reason);
 }
 
@@ -44,26 +49,32 @@ static ps_deadline on_signal(ps_signal_watch *w, int number)
     const ps_deadline never = {UINT64_MAX};
     pthread_mutex_lock(&w->lock);
     bool over = !w->member || ps_member_check(w->member) != PS_OK;
-    bool stays = !over && number == SIGINT && w->n_signals == 0;
+    bool again =
+        number == 0 || (!over && ps_end_signal_again(&w->first, number, ps_clock_ns()));
+    bool stays = !over && !again;
     uint64_t limit_ms = w->limit_ms;
     if (stays) ps_member_interrupt(w->member);
     if (!over && !stays) end_job(w, number);
-    w->n_signals += number != 0;
     pthread_mutex_unlock(&w->lock);
-    if (over && number != 0) _exit(EXIT_SIGNAL + number);
+    if (over && number != 0) {
+        PS_INFO("interrupted", "signal=SIG%s ends=\"at once\"", sigabbrev_np(number));
+        _exit(EXIT_SIGNAL + number);
+    }
     if (!stays) return never;
-    PS_INFO("interrupted", "ends=\"with the workers\" limit_s=%.1f again=\"at once\"",
-            (double)limit_ms * 1e-3);
+    PS_INFO("interrupted",
+            "signal=SIG%s ends=\"with the workers\" limit_s=%.1f again=\"at once\"",
+            sigabbrev_np(number), (double)limit_ms * 1e-3);
     return ps_deadline_in_ms(limit_ms);
 }
 
-/* SIGUSR1 ends the watch. */
 static void *watch_signals(void *arg)
 {
     ps_signal_watch *w = arg;
     ps_deadline limit = {UINT64_MAX};
-    for (int number; (number = next_signal(&w->awaited, limit)) != SIGUSR1;)
-        limit = on_signal(w, number);
+    while (!atomic_load(&w->stopping)) {
+        int number = next_signal(&w->awaited, limit);
+        if (number != WAKE) limit = on_signal(w, number);
+    }
     return NULL;
 }
 
@@ -73,7 +84,7 @@ ps_err ps_signal_watch_start(ps_signal_watch *w)
     sigemptyset(&w->awaited);
     sigaddset(&w->awaited, SIGINT);
     sigaddset(&w->awaited, SIGTERM);
-    sigaddset(&w->awaited, SIGUSR1);
+    sigaddset(&w->awaited, WAKE);
     signal(SIGPIPE, SIG_IGN);
     (void)pthread_sigmask(SIG_BLOCK, &w->awaited, NULL);
     return ps_thread_start(&w->thread, "signals", watch_signals, w);
@@ -81,7 +92,8 @@ ps_err ps_signal_watch_start(ps_signal_watch *w)
 
 void ps_signal_watch_stop(ps_signal_watch *w)
 {
-    pthread_kill(w->thread, SIGUSR1);
+    atomic_store(&w->stopping, true);
+    pthread_kill(w->thread, WAKE);
     pthread_join(w->thread, NULL);
 }
 
@@ -93,11 +105,11 @@ void ps_signal_watch_attach(ps_signal_watch *w, ps_member *member, uint64_t limi
     pthread_mutex_unlock(&w->lock);
 }
 
-bool ps_signal_watch_detach(ps_signal_watch *w)
+int ps_signal_watch_detach(ps_signal_watch *w)
 {
     pthread_mutex_lock(&w->lock);
     w->member = NULL;
-    bool came = w->n_signals > 0;
+    int number = w->first.number;
     pthread_mutex_unlock(&w->lock);
-    return came;
+    return number;
 }

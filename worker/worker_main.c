@@ -1,4 +1,5 @@
 /* ps-worker: computes. One process per GPU, or per group of cores. */
+#include <signal.h>
 #include <stdio.h>
 
 #include "cli.h"
@@ -9,7 +10,13 @@
 #include "mem.h"
 #include "worker_job.h"
 
-enum { EXIT_INTERRUPTED = 130 }; // as a shell counts a process that SIGINT ended
+/* As shells count: 143 after a SIGTERM of its own; 130 after SIGINT, or where another
+ * member was told. */
+static int exit_interrupted(void)
+{
+    int number = ps_interrupt_signal();
+    return 128 + (number ? number : SIGINT);
+}
 
 static const ps_cli_program program = {
     .name = "ps-worker",
@@ -25,7 +32,7 @@ static const ps_cli_program program = {
 static int fail(ps_err err)
 {
     PS_ERROR("failed", "%s: %s", ps_err_name(err), ps_err_message());
-    return err == PS_ERR_INTERRUPTED ? EXIT_INTERRUPTED : 1;
+    return err == PS_ERR_INTERRUPTED ? exit_interrupted() : 1;
 }
 
 static int run_job(const ps_cli *cli)
@@ -35,7 +42,7 @@ static int run_job(const ps_cli *cli)
     if (err != PS_OK) return fail(err);
     bool interrupted = false;
     err = ps_worker_job_run(cli, &config, &interrupted);
-    int code = err != PS_OK ? fail(err) : interrupted ? EXIT_INTERRUPTED : 0;
+    int code = err != PS_OK ? fail(err) : interrupted ? exit_interrupted() : 0;
     ps_config_fini(&config);
     return code;
 }

@@ -2,6 +2,7 @@
 import argparse
 import os
 import re
+import signal
 import sys
 import time
 
@@ -10,15 +11,16 @@ from . import job as jobs
 from . import doctor, local, remote, report, verify
 from .errors import JobError
 from .screen import Screen
-from .supervise import INTERRUPTED, Supervisor
+from .supervise import END_SIGNALS, Supervisor, listens_to
 
 EPILOG = """\
 A key is a path of the configuration (ps-worker --help lists them all):
   deploy/psrun -s 2 -w 2 configs/digits-basicnet.yaml train.epochs=10 optimizer.lr=3e-4
 
 Without -s, -w or -m the configuration decides (job.servers, job.workers, exchange.name).
-Exit code: 0 when the job finished, 130 after Ctrl-C (the weights are kept), else 1, also
-when a part failed after Ctrl-C.
+Exit code: 0 when the job finished; 130 after Ctrl-C and 143 after SIGTERM, to psrun or to a
+part (the weights are kept; a second one ends all at once); else 1, also when a part failed
+after that.
 """
 
 
@@ -133,32 +135,61 @@ def run(job, verbose):
                             job.facts["net.dead_after_ms"] / 1000)
     started = time.time()
     code = supervisor.run(job.parts())
-    if job.hosts and code in (0, 130):
+    if job.hosts and code != 1:
         host, path = job.parts()[job.servers].host, os.path.join(job.out, "summary.json")
         if not remote.fetch(host, path, path, started) and code == 0:
             raise JobError(f"cannot read {path} on host {host.name}")
     if code == 0:
         report.show(job.out, screen)
-    elif supervisor.interrupts or code == INTERRUPTED:  # a part may have been told alone
-        screen.say(f"psrun: interrupted; {what_is_left(job, code, started)}")
+    elif supervisor.signal or code != 1:
+        screen.say(f"psrun: {who_was_told(supervisor)}; {what_is_left(job, code, started)}")
     return code
 
 
+def who_was_told(supervisor):
+    told, number = supervisor.told_alone, supervisor.signal
+    if told:
+        return f"{told.name} was told to end ({number.name})"
+    return f"told to end ({number.name})" if number not in (None, signal.SIGINT) else "interrupted"
+
+
 def what_is_left(job, code, started):
-    """After Ctrl-C. Where the folder is another host's, an end in order stands for it."""
+    """After Ctrl-C or SIGTERM. Where the folder is another host's, an end in order stands for it."""
     path = os.path.join(job.out, "model.safetensors")
     try:
         kept = os.path.getmtime(path) >= started
     except OSError:
-        kept = bool(job.hosts) and code == 130
+        kept = bool(job.hosts) and code != 1
     if kept:
         return f"weights and results so far are in {job.out}"
-    if code == 130:
+    if code != 1:
         return f"no weights were written; logs are in {job.out}"
     return f"the weights could not be kept; logs are in {job.out}"
 
 
+def on_signal(number, frame):
+    """Where no supervisor listens. Once: what it makes psrun do is not interrupted again."""
+    for n in END_SIGNALS:
+        signal.signal(n, signal.SIG_IGN)
+    raise KeyboardInterrupt(signal.Signals(number))
+
+
 def main(argv):
+    try:
+        for n in filter(listens_to, END_SIGNALS):
+            signal.signal(n, on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # deploy/psrun blocked it
+        return run_command(argv)
+    except KeyboardInterrupt as told:  # before the supervisor listens, or when its work is done
+        number = told.args[0]
+        what = "interrupted" if number == signal.SIGINT else f"told to end ({number.name})"
+        print(f"psrun: {what}; no part of a job is running", file=sys.stderr)
+        return 128 + number
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, and Python's end takes a while
+
+
+def run_command(argv):
     # Names, and the bar, are UTF-8, which not every terminal is.
     sys.stdout.reconfigure(errors="replace")
     # Overrides may stand on either side of the options.
@@ -177,6 +208,3 @@ def main(argv):
     except JobError as error:
         print(f"psrun: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:  # before the supervisor listens, or when it has done its work
-        print("psrun: interrupted; no part of a job is running", file=sys.stderr)
-        return 130

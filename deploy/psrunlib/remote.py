@@ -95,8 +95,8 @@ class RemoteProcess:
         if self.code is None:
             code = self.popen.poll()
             # The wrapper's shell reports a signal as 128 + its number; so do our programs
-            # after a Ctrl-C that they have followed.
-            signalled = code is not None and 128 < code < 160 and code != INTERRUPTED
+            # after a Ctrl-C or SIGTERM that they have followed.
+            signalled = code is not None and 128 < code < 160 and code not in INTERRUPTED
             self.code = 128 - code if signalled else code
         return self.code
 

@@ -8,7 +8,7 @@ import time
 from .errors import JobError
 
 # After one part has failed the others learn it from the coordinator; those that have not
-# ended by themselves GRACE_S later are told to (SIGTERM), and KILL_S later made to.
+# ended by themselves GRACE_S later are told to (SIGTERM), and KILL_S later made to (SIGKILL).
 GRACE_S = 5.0
 KILL_S = 5.0
 # Who is still there LEFT_S later waits for a disk or a device that does not answer (NFS): no
@@ -16,7 +16,8 @@ KILL_S = 5.0
 LEFT_S = 10.0
 # Servers stay until the last worker has left; none may stay for ever.
 SERVERS_END_S = 30.0
-INTERRUPTED = 130
+# Exit codes of parts that were told to end, and have ended in order.
+INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 # Most of a round that counts as time: what exceeds it psrun has stood still itself, and
 # nobody else is late for that.
 ROUND_MOST_S = 1.0
@@ -24,6 +25,15 @@ ROUND_MOST_S = 1.0
 ERROR_LINE = re.compile(r" ERROR \S+ (?P<what>.*)$")
 OTHERS_FAULT = re.compile(r"^PEER: ")
 TIMED_OUT = re.compile(r"^TIMEOUT: ")
+TOLD_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  interrupted signal=(?P<signal>SIG[A-Z]+) ")
+
+
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def listens_to(number):
+    """Not to a SIGHUP that nohup has asked to ignore."""
+    return number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
 
 
 class Watched:
@@ -36,6 +46,7 @@ class Watched:
         self.rest = ""
         self.open = True
         self.errors = []
+        self.told = None  # the signal that it says it has got
         self.last_line = ""
         self.code = None
         self.ended_at = 0.0
@@ -58,6 +69,9 @@ class Watched:
         found = ERROR_LINE.search(line)
         if found:
             self.errors.append(found.group("what"))
+        told = TOLD_LINE.match(line)
+        if told:
+            self.told = signal.Signals[told.group("signal")]
         screen.line(self.part, line)
 
     def _keep(self, line, screen):
@@ -108,7 +122,9 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.now = 0.0  # seconds that psrun has watched
         self.looked_at = time.monotonic()
-        self.interrupts = 0  # written by the signal handler alone
+        self.interrupts = 0  # written by the signal handler alone, as is the next
+        self.signal = None  # the first that told the job to end: psrun, or one part alone
+        self.told_alone = None  # that part
         self.stop_asked = False
         self.passed_on = False
         self.told_at = None  # when all were told to end
@@ -118,7 +134,7 @@ class Supervisor:
 
     def run(self, parts):
         """Runs the job to its end; returns psrun's exit code."""
-        before = {n: signal.signal(n, self._on_signal) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        before = {n: signal.signal(n, self._on_signal) for n in END_SIGNALS if listens_to(n)}
         before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._on_stop)
         try:
             for part in parts:
@@ -131,6 +147,7 @@ class Supervisor:
                 self._stand_still(before[signal.SIGTSTP])
                 self._reap()
                 self._end_stopped()
+                self._find_told()
                 self._follow()
                 self._pass_on()
                 self._end_in_order()
@@ -180,15 +197,23 @@ class Supervisor:
                 watched.close(self.screen)
 
     def _reap(self):
-        for watched in self.watched:
-            if watched.code is not None:
-                continue
+        """Who was ended by a signal goes first: others end because of it, and may have been
+        looked at later."""
+        failed = self._look()
+        if failed:
+            failed += self._look()  # whatever they ended for has happened by now
+        for watched in sorted(failed, key=lambda w: w.code >= 0):
+            self._fail(watched)
+
+    def _look(self):
+        """Those that have just ended, and not in order."""
+        running = [w for w in self.watched if w.code is None]
+        for watched in running:
             watched.look(self.now)
-            if watched.code not in (None, 0, INTERRUPTED):
-                self._fail(watched)
+        return [w for w in running if w.code not in (None, 0, *INTERRUPTED)]
 
     def _fail(self, watched):
-        if self.failed_at is None:
+        if self.failed_at is None and not self._ended_by_us(watched):
             self.failed_at = self.now
             self.screen.say(f"psrun: {self._how(watched)}; ending the job")
 
@@ -196,7 +221,7 @@ class Supervisor:
         """Who stands still is missed by others, if there are any that do not; and when the job
         is over it cannot end by itself."""
         for watched in self.watched:
-            if watched.stopped_at is None or watched.fault:
+            if watched.stopped_at is None or watched.fault or self._ended_by_us(watched):
                 continue
             stood_s = self.now - watched.stopped_at
             if self.failed_at is None and stood_s < self.dead_after_s:
@@ -211,7 +236,8 @@ class Supervisor:
         if self.told_at is None and self._must_end():
             self._end_all(signal.SIGTERM)
             self.told_at = self.now
-        if self.told_at is not None and self.now - self.told_at > KILL_S and self.killed_at is None:
+        late = self.told_at is not None and self.now - self.told_at > KILL_S
+        if (late or self.interrupts > 1) and self.killed_at is None:
             self._end_all(signal.SIGKILL)
             self.killed_at = self.now
 
@@ -226,24 +252,23 @@ class Supervisor:
                                 "waits for a disk or a device")
 
     def _must_end(self):
-        if self.interrupts > 1:
-            return True
         if self.failed_at is not None:
             return self.now - self.failed_at > GRACE_S
         workers = [w for w in self.watched if w.part.role == "worker"]
         if not workers:
-            return bool(self.interrupts)
+            return self.signal is not None
         if all(w.code is not None for w in workers):
             # Servers that nobody had joined yet do not know that nobody will.
-            limit = GRACE_S if self.interrupts else SERVERS_END_S
+            limit = GRACE_S if self.signal else SERVERS_END_S
             return self.now - max(w.ended_at for w in workers) > limit
         return False
 
     def _on_signal(self, number, frame):
-        """The first Ctrl-C asks the workers to end after a common step and to keep the
-        weights; the second ends everything now. The handler only counts: it runs between
-        any two instructions, also while a line is written."""
-        self.interrupts += 1 if number == signal.SIGINT else 2
+        """The first Ctrl-C, SIGTERM or SIGHUP asks the workers to end after a common step
+        and to keep the weights; the second ends everything now. The handler only counts: it
+        runs between any two instructions, also while a line is written."""
+        self.interrupts += 1
+        self.signal = self.signal or signal.Signals(number)
 
     def _on_stop(self, number, frame):
         self.stop_asked = True
@@ -261,21 +286,33 @@ class Supervisor:
         signal.signal(signal.SIGTSTP, ours)
         self._tell_all(signal.SIGCONT)
 
+    def _find_told(self):
+        """A part that got a signal alone ends the job in order."""
+        told = [w for w in self.watched if w.told]
+        if self.signal or not told:
+            return
+        self.told_alone, self.signal = told[0].part, told[0].told
+        self.screen.say(f"psrun: {told[0].part.name} was told to end ({told[0].told.name}); the job "
+                        "ends in order")
+
     def _follow(self):
-        """A part that got a Ctrl-C alone has ended in order. Who does not end with it had not
-        joined it yet, and would wait for it."""
-        told = [w.ended_at for w in self.watched if w.code == INTERRUPTED]
-        alone = told and not self.interrupts and self.failed_at is None
-        if alone and self.now - max(told) > GRACE_S:
-            signal.raise_signal(signal.SIGINT)
+        """Who does not end with a part that was told alone had not joined it yet, and would
+        wait for it."""
+        ended = [w.ended_at for w in self.watched if w.code in INTERRUPTED]
+        alone = ended and not self.interrupts and self.failed_at is None
+        if alone and not self.passed_on and self.now - max(ended) > GRACE_S:
+            self._tell_workers()
 
     def _pass_on(self):
-        if self.interrupts != 1 or self.passed_on:
-            return
+        if self.interrupts == 1 and not self.passed_on:
+            self.screen.say("psrun: ending in order and keeping the weights (once more: at once)")
+            self._tell_workers()
+
+    def _tell_workers(self):
         self.passed_on = True
-        self.screen.say("psrun: ending in order and keeping the weights (once more: at once)")
         for watched in self.watched:
-            if watched.part.role == "worker":
+            # Told twice, a part ends at once.
+            if watched.part.role == "worker" and not watched.told:
                 watched.process.signal(signal.SIGINT)
 
     def _tell_all(self, number):
@@ -287,30 +324,36 @@ class Supervisor:
         self.ended_by_us |= {w.part.name for w in self.watched if w.code is None}
         self._tell_all(number)
 
+    def _ended_by_us(self, watched):
+        """SIGINT kills a worker that has only been started."""
+        passed_on = self.passed_on and watched.code == -signal.SIGINT
+        return passed_on or watched.part.name in self.ended_by_us
+
     def _verdict(self):
-        failed = [w for w in self.watched if w.code not in (0, INTERRUPTED)]
-        if self.interrupts:
+        failed = [w for w in self.watched if w.code not in (0, *INTERRUPTED)]
+        if self.signal:
             failed = [w for w in failed if not self._follows_from_interrupt(w)]
-        if not failed:
-            stopped = any(w.code == INTERRUPTED for w in self.watched)
-            return INTERRUPTED if stopped or self.interrupts else 0
-        self._say_why(failed)
-        return 1
+        if failed:
+            self._say_why(failed)
+            return 1
+        ended = [w.code for w in self.watched if w.code in INTERRUPTED]
+        if not ended and not self.interrupts:
+            return 0  # also where a part was told too late to end before its job
+        return 128 + self.signal if self.signal else ended[0]
 
     def _follows_from_interrupt(self, watched):
-        """Ended by our signals (SIGINT kills a worker that has only been started), or told
-        by others that they had ended."""
+        """Ended by our signals, or told by others that they had ended."""
         if watched.fault:
             return False
-        ours = watched.part.name in self.ended_by_us or watched.code == -signal.SIGINT
-        return ours or bool(watched.errors and OTHERS_FAULT.match(watched.errors[-1]))
+        return self._ended_by_us(watched) or bool(watched.errors and OTHERS_FAULT.match(watched.errors[-1]))
 
     def _say_why(self, failed):
         """The first cause last: nobody scrolls up."""
         cause = self._cause(failed)
         self.screen.say(self.screen.red(f"psrun: the job failed: {self._how(cause)}"))
         what = cause.errors[-1] if cause.errors else cause.last_line
-        if what and not cause.fault:
+        # What a part has said before a signal ended it is no reason for that.
+        if what and not cause.fault and cause.code > 0:
             self.screen.say(self.screen.red(f"psrun:   {what}"))
         self.screen.say(f"psrun: logs are in {self.logs_dir}")
 
@@ -319,7 +362,7 @@ class Supervisor:
         somebody else, where who stood still goes before who waited in vain; else the first
         end."""
         failed = sorted(failed, key=lambda w: w.ended_at)
-        theirs = [w for w in failed if w.part.name not in self.ended_by_us] or failed
+        theirs = [w for w in failed if not self._ended_by_us(w)] or failed
         signalled = [w for w in theirs if w.code < 0 and not w.fault]
         stood = [w for w in theirs if w.fault]
         own = [w for w in theirs if w.errors and not OTHERS_FAULT.match(w.errors[-1])

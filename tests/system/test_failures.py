@@ -100,7 +100,11 @@ class Deaths(JobTest):
         os.kill(victim, signal.SIGKILL)
         text, _ = psrun.communicate(timeout=30)
         self.assertEqual(psrun.returncode, 1, text)
-        self.assertIn("worker 1 was ended by SIGKILL", "\n".join(text.splitlines()[-3:]))
+        # First and last, and nothing that it had said before as if that were the reason.
+        end = text[text.index("psrun: "):].splitlines()
+        self.assertEqual(end[0], "psrun: worker 1 was ended by SIGKILL; ending the job")
+        self.assertEqual(end[-2:], ["psrun: the job failed: worker 1 was ended by SIGKILL",
+                                    f"psrun: logs are in {self.path('out/logs')}"])
 
     def test_psrun_does_not_wait_for_who_cannot_be_ended(self):
         class Hanging:  # as a process that waits for a dead file server

@@ -1,15 +1,19 @@
-"""Ctrl-C: whatever the job is at, it ends in order, soon, and with the weights kept."""
+"""Ctrl-C and SIGTERM: whatever the job is at, it ends in order, soon, and with the weights kept."""
 import fcntl
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
 import unittest
 from pathlib import Path
 
-from jobs import (DIGITS, LONG, JobTest, alive, children, environment, read_safetensors,
+from jobs import (DIGITS, LONG, ROOT, JobTest, alive, children, environment, read_safetensors,
                   wrapped_bin)
+
+sys.path.insert(0, str(ROOT / "deploy"))
+from psrunlib import supervise  # noqa: E402
 
 MODES = (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1))
 
@@ -61,15 +65,59 @@ class Interrupts(SlowEvaluation):
         self.assertEqual(int(metadata["step"]), self.summary(out)["steps"])
         return tensors
 
-    def interrupt(self, psrun, out):
-        psrun.send_signal(signal.SIGINT)
-        return self.check_kept(out, self.finish(psrun))
+    def interrupt(self, psrun, out, number=signal.SIGINT):
+        psrun.send_signal(number)
+        return self.check_kept(out, self.finish(psrun, code=128 + number))
+
+    def server(self, psrun, rank):
+        return next(pid for name, pid in children(psrun.pid) if name == "ps-server"
+                    and environment(pid)["PS_SERVER_RANK"] == str(rank))
 
     def test_while_it_trains(self):
         for mode, servers, workers in MODES:
             psrun = self.start(mode, servers, workers, *LONG, out=mode)
             self.wait_for_steps(mode)
             self.assertEqual(len(self.interrupt(psrun, mode)), 8)
+
+    def test_what_job_managers_send(self):
+        for mode, servers, workers in MODES:
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                out = f"{mode}-{number.name}"
+                psrun = self.start(mode, servers, workers, *LONG, out=out)
+                self.wait_for_steps(out)
+                self.interrupt(psrun, out, number)
+
+    def test_what_job_managers_send_to_every_process(self):
+        # As systemd does: psrun passes on what its parts have been told already.
+        for mode, servers, workers in MODES:
+            psrun = self.start(mode, servers, workers, *LONG, out=mode)
+            self.wait_for_steps(mode)
+            for _, pid in list(children(psrun.pid)):
+                os.kill(pid, signal.SIGTERM)
+            self.interrupt(psrun, mode, signal.SIGTERM)
+
+    def test_a_second_one_ends_all_at_once(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            psrun = self.start("ps", 2, 2, *LONG, out=number.name)
+            self.wait_for_steps(number.name)
+            os.kill(self.worker(1), signal.SIGSTOP)  # nobody can end in order
+            psrun.send_signal(number)
+            while "keeping the weights" not in psrun.stdout.readline():
+                self.assertIsNone(psrun.poll())
+            psrun.send_signal(signal.SIGTERM)
+            begin = time.monotonic()
+            self.assertIn("no weights were written", self.finish(psrun, code=128 + number))
+            self.assertLess(time.monotonic() - begin, supervise.KILL_S)
+
+    def test_nohup(self):
+        psrun = subprocess.Popen(
+            ["nohup", *self.psrun_argv("-m", "single", DIGITS, "train.epochs=20")],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(psrun.stdout.close)
+        self.addCleanup(psrun.kill)
+        self.wait_for_steps("out")
+        psrun.send_signal(signal.SIGHUP)
+        self.finish(psrun, code=0)
 
     def test_at_the_end_of_epochs_and_while_it_saves(self):
         # Every epoch is one step, evaluated and saved.
@@ -114,32 +162,64 @@ class Interrupts(SlowEvaluation):
                     self.assertRegex(text, "psrun: interrupted; ")
 
     def test_before_a_part_is_started(self):
-        held = os.path.join(self.folder, "held.yaml")
-        os.mkfifo(held)  # reading the configuration waits for us
-        psrun = self.start("ps", 1, 1, out="early", config=held)
-        with open(held, "w"):
+        # Reading the configuration lasts until we have sent the signal.
+        wrapped_bin(self.path("bin"), "ps-config-json", f"touch {self.path('reads')}; exec sleep 60")
+        for number, said in ((signal.SIGINT, "interrupted"), (signal.SIGTERM, r"told to end \(SIGTERM\)")):
+            psrun = self.start("ps", 1, 1, "--build-dir", self.folder, out="early")
+            while not os.path.exists(self.path("reads")):
+                self.assertIsNone(psrun.poll())
+            os.remove(self.path("reads"))
+            psrun.send_signal(number)
+            self.assertRegex(self.finish(psrun, code=128 + number),
+                             f"^psrun: {said}; no part of a job is running\n$")
+            self.assertFalse(os.path.exists(self.path("early")))
+
+    def test_at_any_moment_of_the_start(self):
+        # Python reads its own modules first, and shows where it was, if it may.
+        for ms in range(0, 320, 8):
+            psrun = self.start("single", 0, 1, *LONG, out=f"after-{ms}")
+            time.sleep(ms / 1000)
             psrun.send_signal(signal.SIGINT)
-            text = self.finish(psrun)
-        self.assertEqual(text, "psrun: interrupted; no part of a job is running\n")
+            text, _ = psrun.communicate(timeout=20)
+            self.assertIn(psrun.returncode, (130, -signal.SIGINT), text)  # -: it was still sh
+            self.assertNotIn("Traceback", text)
+            self.assertNotIn("Error", text)
 
     def test_one_worker_alone_is_told(self):
         for mode, servers, workers in MODES[:2]:
             for rank in range(2):
                 out = f"{mode}-{rank}"
                 psrun = self.start(mode, servers, workers, *LONG, out=out)
+                number = (signal.SIGINT, signal.SIGTERM)[rank]
                 self.wait_for_steps(out)
-                os.kill(self.worker(rank), signal.SIGINT)
-                self.check_kept(out, self.finish(psrun))
+                os.kill(self.worker(rank), number)
+                self.check_told(psrun, out, f"worker {rank}", number)
+
+    def check_told(self, psrun, out, name, number):
+        text = self.finish(psrun, code=128 + number)
+        self.check_kept(out, text)
+        self.assertIn(f"psrun: {name} was told to end ({number.name}); the job ends in order", text)
+        self.assertIn(f"psrun: {name} was told to end ({number.name}); weights", text)
+        self.assertNotIn("interrupted;", text)
+        self.assertNotIn("exit code", text)
 
     def test_one_server_alone_is_told(self):
         for rank in range(2):  # server 0 hosts the coordinator
             out = f"server-{rank}"
             psrun = self.start("ps", 2, 2, *LONG, out=out)
             self.wait_for_steps(out)
-            server = next(pid for name, pid in children(psrun.pid) if name == "ps-server"
-                          and environment(pid)["PS_SERVER_RANK"] == str(rank))
-            os.kill(server, signal.SIGINT)
-            self.check_kept(out, self.finish(psrun))
+            number = (signal.SIGTERM, signal.SIGINT)[rank]
+            os.kill(self.server(psrun, rank), number)
+            self.check_told(psrun, out, f"server {rank}", number)
+
+    def test_a_stray_signal_leaves_a_server_all_ears(self):
+        psrun = self.start("ps", 2, 2, *LONG, out="out")
+        self.wait_for_steps("out")
+        for rank in range(2):
+            os.kill(self.server(psrun, rank), signal.SIGUSR1)
+        self.wait_for_steps("out", records=len(self.records()) + 5)
+        os.kill(self.server(psrun, 1), signal.SIGTERM)
+        self.check_told(psrun, "out", "server 1", signal.SIGTERM)
 
     def test_one_alone_is_told_before_all_have_joined(self):
         wrapped_bin(self.path("bin"), "ps-worker", '[ "$RANK" != 1 ] || exec sleep 60')
@@ -152,7 +232,9 @@ class Interrupts(SlowEvaluation):
             part = next(pid for program, pid in children(psrun.pid) if program == name)
             os.kill(part, signal.SIGINT)
             text = self.finish(psrun)
-            self.assertIn("psrun: interrupted; no weights were written", text)
+            role, rank = name[3:], "0"
+            self.assertIn(f"psrun: {role} {rank} was told to end (SIGINT); no weights were written",
+                          text)
 
     def test_when_who_reads_along_is_gone(self):
         # Ctrl-C in `psrun | tee` ends tee, too.
@@ -231,7 +313,7 @@ class ByHand(SlowEvaluation):
         for name, part in parts.items():
             self.assertEqual(codes[name], 130, f"{name}:\n{part.text()}")
             self.assertNotIn("ERROR", part.text(), name)
-        self.assertRegex(parts["server 1"].text(), "interrupted ends=.with the workers")
+        self.assertRegex(parts["server 1"].text(), "interrupted signal=SIGINT ends=.with the workers")
         self.assertTrue(self.summary("worker-0")["interrupted"])
         _, metadata = read_safetensors(self.path("worker-0", "model.safetensors"))
         self.assertEqual(int(metadata["step"]), self.summary("worker-0")["steps"])
@@ -258,7 +340,7 @@ class ByHand(SlowEvaluation):
         self.assertIsNone(self.summary("worker-0")["test_loss"])  # not waited for
 
     def check_ended_by_server_1(self, parts, reason):
-        said = rf"(?m)ERROR.*server 1 was told to stop \(Ctrl-C\){reason}"
+        said = rf"(?m)ERROR.*server 1 was told to stop {reason}"
         parts["server 0"].wait_for(said)
         parts["worker 0"].popen.send_signal(signal.SIGCONT)
         codes = self.wait_all(parts, 20)
@@ -278,11 +360,20 @@ class ByHand(SlowEvaluation):
         parts = self.start_stuck()
         parts["server 1"].wait_for("interrupted")
         self.tell(parts, "server 1")
-        self.check_ended_by_server_1(parts, "$")
+        self.check_ended_by_server_1(parts, r"at once \(SIGINT\)$")
 
     def test_a_server_until_the_limit(self):
         parts = self.start_stuck("net.step_timeout_ms=1000", "train.file_timeout_ms=500")
-        self.check_ended_by_server_1(parts, r", and the workers had not ended 1\.5 s later")
+        self.check_ended_by_server_1(parts,
+                                     r"\(SIGINT\), and the workers had not ended 1\.5 s later")
+
+    def test_sigterm(self):
+        parts = self.start()
+        for part in parts.values():
+            part.popen.send_signal(signal.SIGTERM)
+        self.assertEqual(set(self.wait_all(parts, 20).values()), {143})
+        self.assertTrue(self.summary("worker-0")["interrupted"])
+        self.assertTrue(os.path.exists(self.path("worker-0", "model.safetensors")))
 
 
 if __name__ == "__main__":

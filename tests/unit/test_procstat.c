@@ -106,6 +106,23 @@ static void second_signal_kills(void **state)
     assert_int_equal(WTERMSIG(status), SIGINT);
 }
 
+static void what_asks_again(void **state)
+{
+    const uint64_t s = 1000000000;
+    const struct {
+        int number;
+        uint64_t at_ns;
+        bool again;
+    } cases[] = {{SIGTERM, 5 * s, false}, {SIGINT, 5 * s + 1, false},
+                 {SIGINT, 6 * s, false},  {SIGINT, 6 * s + 1, true},
+                 {SIGTERM, 5 * s, true},  {SIGTERM, 9 * s, true}};
+    ps_end_signal first = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(ps_end_signal_again(&first, cases[i].number, cases[i].at_ns),
+                         cases[i].again);
+    assert_int_equal(first.number, SIGTERM);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -114,6 +131,7 @@ int main(void)
         cmocka_unit_test(first_signal_is_noted),
         cmocka_unit_test(no_signal_runs_on_a_stack_that_computes),
         cmocka_unit_test(second_signal_kills),
+        cmocka_unit_test(what_asks_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
