@@ -62,6 +62,10 @@ static const char ENVIRONMENT[] =
     "Environment (where no flag is given; torchrun's names):\n"
     "  MASTER_ADDR, MASTER_PORT   the coordinator's address, for env://;\n"
     "                             127.0.0.1 and 29500 when not set\n"
+    "  PS_PORT                    its port, instead of MASTER_PORT\n"
+    "  TORCHELASTIC_USE_AGENT_STORE\n"
+    "                             True, as torchrun sets it: its own store holds\n"
+    "                             MASTER_PORT, the coordinator takes the next one\n"
     "  RANK, WORLD_SIZE           a worker's rank; worker processes of the job\n"
     "  LOCAL_RANK                 rank on this host; picks the GPU\n"
     "  PS_SERVER_RANK             a server's rank\n"
@@ -200,21 +204,46 @@ static ps_err count_of(const arguments *args, flag_id id, const char *variable, 
     return value ? parse_count(variable, value, min, out) : PS_OK;
 }
 
+static ps_err parse_port(const char *from, const char *text, int *out)
+{
+    int64_t number;
+    if (!ps_parse_int(text, &number) || number < 1 || number > 65535)
+        return ps_err_set(PS_ERR_ARG, "%s: '%.40s' is not a port (1 .. 65535)", from,
+                          text);
+    *out = (int)number;
+    return PS_OK;
+}
+
+/* PS_PORT, else MASTER_PORT: the next one where torchrun has said that its own store is
+ * there. */
+static ps_err find_port(ps_cli *cli, int *out)
+{
+    const char *own = environment("PS_PORT"), *port = environment("MASTER_PORT");
+    const char *store = environment("TORCHELASTIC_USE_AGENT_STORE");
+    if (own) return parse_port("PS_PORT", own, out);
+    PS_TRY(parse_port("MASTER_PORT", port ? port : DEFAULT_PORT, out));
+    cli->next_port = port && store && strcmp(store, "True") == 0;
+    if (cli->next_port && *out == 65535)
+        return ps_err_set(PS_ERR_ARG,
+                          "MASTER_PORT: torchrun's store holds 65535, and no port comes "
+                          "after it; PS_PORT names another one for the coordinator");
+    *out += cli->next_port;
+    return PS_OK;
+}
+
 static ps_err from_environment(ps_cli *cli, bool wanted)
 {
-    const char *address = environment("MASTER_ADDR"), *port = environment("MASTER_PORT");
-    int64_t number;
+    const char *address = environment("MASTER_ADDR");
+    int port = 0;
     if (wanted && !address)
         return ps_err_set(PS_ERR_ARG, "--init-method env://: MASTER_ADDR is not set");
     if (!address) address = DEFAULT_ADDRESS;
-    if (!port) port = DEFAULT_PORT;
-    if (!ps_parse_int(port, &number) || number < 1 || number > 65535)
-        return ps_err_set(PS_ERR_ARG, "MASTER_PORT: '%.40s' is not a port", port);
+    PS_TRY(find_port(cli, &port));
     bool bare_ipv6 = strchr(address, ':') && address[0] != '[';
     size_t room = strlen(address) + 40;
     PS_TRY(ps_mem_zalloc(&cli->init_method, room, 1, "address"));
-    snprintf(cli->init_method, room, "tcp://%s%s%s:%lld", bare_ipv6 ? "[" : "", address,
-             bare_ipv6 ? "]" : "", (long long)number);
+    snprintf(cli->init_method, room, "tcp://%s%s%s:%d", bare_ipv6 ? "[" : "", address,
+             bare_ipv6 ? "]" : "", port);
     return PS_OK;
 }
 
@@ -327,6 +356,11 @@ void ps_cli_fini(ps_cli *cli)
 ps_err ps_cli_load_config(const ps_cli *cli, const ps_cli_program *program,
                           ps_config *cfg)
 {
+    if (cli->next_port && cli->rank <= 0) // once a job is enough
+        PS_INFO("torchrun",
+                "its store holds MASTER_PORT; the coordinator is at %s (PS_PORT or "
+                "--init-method choose another address)",
+                cli->init_method);
     PS_TRY(ps_config_load(cfg, cli->config, (const char *const *)cli->overrides,
                           cli->n_overrides));
     long long n = program->is_server ? cfg->job.servers : cfg->job.workers;

@@ -24,6 +24,7 @@ typedef struct ps_cli {
     bool done;          // --help, --keys, --version or --probe was done: exit with 0
     const char *config; // borrowed from argv; "" when not given
     char *init_method;  // tcp://host:port or file:///path: env:// is resolved; owned
+    bool next_port;     // of init_method: the one after MASTER_PORT, which torchrun holds
     int rank;           // -1: not given, take a free one
     int local_rank;     // -1: not given
     int world_size;     // workers by flag or environment; -1: as the file says
@@ -46,7 +47,7 @@ ps_err ps_cli_parse(ps_cli *cli, const ps_cli_program *program, int argc, char *
 void ps_cli_fini(ps_cli *cli);
 
 /* ps_config_load with the file and overrides of cli, and a check that the rank fits the
- * size of the job. cfg is safe for fini after a failure. */
+ * size of the job. Logs what is not as the environment reads. cfg is safe for fini after a failure. */
 ps_err ps_cli_load_config(const ps_cli *cli, const ps_cli_program *program,
                           ps_config *cfg);
 

@@ -99,6 +99,7 @@ class Job:
         env = {
             "MASTER_ADDR": self.master_addr,
             "MASTER_PORT": str(self.master_port),
+            "PS_PORT": str(self.master_port),  # whatever else this environment says of a port
             "WORLD_SIZE": str(self.workers),
             "PS_SERVERS": str(self.servers),
         }

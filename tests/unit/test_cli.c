@@ -16,10 +16,11 @@ static const ps_cli_program server = {
 
 static int clear_environment(void **state)
 {
-    static const char *const names[] = {"RANK",        "WORLD_SIZE",  "LOCAL_RANK",
-                                        "MASTER_ADDR", "MASTER_PORT", "PS_SERVER_RANK",
-                                        "PS_SERVERS"};
-    for (int i = 0; i < 7; i++)
+    static const char *const names[] = {
+        "RANK",        "WORLD_SIZE",  "LOCAL_RANK",
+        "MASTER_ADDR", "MASTER_PORT", "PS_SERVER_RANK",
+        "PS_SERVERS",  "PS_PORT",     "TORCHELASTIC_USE_AGENT_STORE"};
+    for (int i = 0; i < 9; i++)
         unsetenv(names[i]);
     return 0;
 }
@@ -115,6 +116,35 @@ static void environment_and_precedence(void **state)
     ps_cli_fini(&c);
 }
 
+static void assert_address(const ps_cli_program *program, const char *const *args,
+                           const char *want)
+{
+    ps_cli c;
+    assert_int_equal(parse(&c, program, args), PS_OK);
+    assert_string_equal(c.init_method, want);
+    ps_cli_fini(&c);
+}
+
+/* torchrun's store is at MASTER_PORT, and torchrun says so. */
+static void torchruns_store_keeps_its_port(void **state)
+{
+    setenv("MASTER_ADDR", "node7", 1);
+    setenv("MASTER_PORT", "1234", 1);
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "False", 1);
+    assert_address(&worker, NULL, "tcp://node7:1234");
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+    assert_address(&worker, NULL, "tcp://node7:1235");
+    assert_address(&worker, ARGS("--init-method", "env://"), "tcp://node7:1235");
+    assert_address(&server, NULL, "tcp://node7:1235"); // all parts alike
+    assert_address(&worker, ARGS("--init-method", "tcp://node8:99"), "tcp://node8:99");
+    setenv("PS_PORT", "4000", 1);
+    assert_address(&worker, NULL, "tcp://node7:4000");
+    assert_address(&server, NULL, "tcp://node7:4000");
+    unsetenv("MASTER_PORT"); // then nobody holds the default one
+    unsetenv("PS_PORT");
+    assert_address(&worker, NULL, "tcp://node7:29500");
+}
+
 static void assert_refused(const char *const *args, const char *want)
 {
     ps_cli c;
@@ -147,6 +177,12 @@ static void bad_environment(void **state)
     setenv("RANK", "", 1); // as good as not set
     setenv("MASTER_PORT", "99999", 1);
     assert_refused(NULL, "MASTER_PORT: '99999' is not a port");
+    setenv("PS_PORT", "0", 1);
+    assert_refused(NULL, "PS_PORT: '0' is not a port");
+    unsetenv("PS_PORT");
+    setenv("MASTER_PORT", "65535", 1);
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+    assert_refused(NULL, "no port comes after it");
 }
 
 static void rank_has_to_fit(void **state)
@@ -185,6 +221,7 @@ int main(void)
         TEST(nothing_given),
         TEST(flags_and_forms),
         TEST(environment_and_precedence),
+        TEST(torchruns_store_keeps_its_port),
         TEST(bad_flags),
         TEST(bad_environment),
         TEST(rank_has_to_fit),
