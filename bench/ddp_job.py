@@ -120,7 +120,9 @@ class Job:
             range(len(self.x)), self.world, self.rank, shuffle=config["data.shuffle"],
             seed=config["data.seed"], drop_last=config["data.drop_last"])
         self.accumulate = config["train.accumulate"]
-        per_epoch = math.ceil(math.ceil(len(self.sampler) / self.batch) / self.accumulate)
+        self.batches = len(self.sampler) / self.batch  # as DataLoader counts them
+        self.batches = (math.floor if config["data.drop_last_batch"] else math.ceil)(self.batches)
+        per_epoch = math.ceil(self.batches / self.accumulate)
         limit = config["train.steps"] or 1 << 60
         self.total = min(limit, per_epoch * config["train.epochs"])
         self.schedule = Schedule(config, self.total)
@@ -135,7 +137,7 @@ class Job:
         """Per optimizer step, its micro-batches' indices."""
         self.sampler.set_epoch(epoch)
         indices = torch.tensor(list(self.sampler))
-        batches = list(torch.split(indices, self.batch))
+        batches = torch.split(indices, self.batch)[:self.batches]
         batches = [ORDERS[self.args.order](b) for b in batches]
         for i in range(0, len(batches), self.accumulate):
             yield batches[i:i + self.accumulate]

@@ -252,6 +252,7 @@ static ps_err set_up_data(rank_state *r)
         .rank = r->rank,
         .shuffle = cfg->data.shuffle,
         .drop_last = cfg->data.drop_last,
+        .drop_last_batch = cfg->data.drop_last_batch,
         .seed = cfg->data.seed,
         .batch = r->batch,
     };

@@ -64,7 +64,7 @@ typedef struct ps_config_data {
     ps_int_list batch; // per rank: one value for all, or one per rank
     int64_t eval_batch;
     bool shuffle;
-    bool drop_last;
+    bool drop_last, drop_last_batch;
     uint64_t seed;           // the sampler's
     double scale;            // uint8 pixels are multiplied by it (1/255)
     ps_float_list normalize; // means of the channels, then their standard deviations

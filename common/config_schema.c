@@ -114,6 +114,8 @@ const ps_config_key ps_config_keys[] = {
          "a new permutation each epoch, as DistributedSampler's"),
     BOOL("data.drop_last", data.drop_last, JOB, "false",
          "drop the samples that do not divide by the workers instead of repeating some"),
+    BOOL("data.drop_last_batch", data.drop_last_batch, JOB, "false",
+         "drop an epoch's last batch where it is short, as DataLoader's drop_last"),
     SEED("data.seed", data.seed, "0", "of the sampler"),
     DOUBLE("data.scale", data.scale, JOB, 0, 1e9, "1/255",
            "pixels of one byte are multiplied by it"),

@@ -1,5 +1,6 @@
 #include "layer_settings.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "nearest_name.h"
@@ -148,10 +149,15 @@ static ps_err unknown(const ps_yaml *at, const char *what, const char *name,
                       const char *const *known, int n)
 {
     const char *near = ps_nearest_name(name, known, n);
+    char all[512] = "";
+    for (int i = 0; i < n; i++) {
+        size_t used = strlen(all);
+        snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", known[i]);
+    }
     if (near)
-        return ps_yaml_error(at, "%s \"%s\" is not known; did you mean \"%s\"?", what,
-                             name, near);
-    return ps_yaml_error(at, "%s \"%s\" is not known", what, name);
+        return ps_yaml_error(at, "%s \"%s\" is not known; did you mean \"%s\"? (all: %s)",
+                             what, name, near, all);
+    return ps_yaml_error(at, "%s \"%s\" is not known; there are %s", what, name, all);
 }
 
 static ps_err find_kind(const ps_yaml *at, const char *name, ps_layer_kind *out)

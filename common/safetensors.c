@@ -11,6 +11,7 @@
 
 #include <jansson.h>
 
+#include "finite.h"
 #include "mem.h"
 
 #define MAX_HEADER UINT64_C(100000000)
@@ -357,14 +358,26 @@ static ps_err check_model(const char *path, const ps_st_file *file, const void *
     return PS_OK;
 }
 
+static ps_err check_finite(const char *path, const ps_tensor *t, const float *values)
+{
+    if (ps_finite_all(values, t->count)) return PS_OK;
+    uint64_t i = 0;
+    while (ps_finite_all(values + i, 1))
+        i++;
+    return bad(path, t->name, "element %" PRIu64 " is %g: no training starts from it", i,
+               (double)values[i]);
+}
+
 ps_err ps_st_load_model(const char *path, const ps_model_spec *spec, float *params,
                         void *buffers)
 {
     ps_st_file file;
     PS_TRY(load(path, check_model, spec, &file));
-    for (int i = 0; i < spec->n_tensors; i++) {
+    ps_err err = PS_OK;
+    for (int i = 0; i < spec->n_tensors && err == PS_OK; i++) {
         const ps_tensor *t = &spec->tensors[i];
         memcpy(params + t->offset, ps_st_find(&file, t->name)->data, bytes_of(t));
+        err = check_finite(path, t, params + t->offset);
     }
     for (int i = 0; i < spec->n_buffers; i++) {
         const ps_tensor *t = &spec->buffers[i];
@@ -372,7 +385,7 @@ ps_err ps_st_load_model(const char *path, const ps_model_spec *spec, float *para
                bytes_of(t));
     }
     ps_st_fini(&file);
-    return PS_OK;
+    return err;
 }
 
 /* ---- writing ---- */

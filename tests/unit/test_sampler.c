@@ -12,7 +12,7 @@
 static ps_epoch epoch_of(int64_t n, int w, int rank, bool shuffle, bool drop_last,
                          uint64_t seed, const int64_t *batch, uint64_t number)
 {
-    ps_sampler_options o = {n, w, rank, shuffle, drop_last, seed, batch};
+    ps_sampler_options o = {n, w, rank, shuffle, drop_last, false, seed, batch};
     ps_epoch epoch;
     assert_int_equal(ps_epoch_init(&epoch, &o, number), PS_OK);
     assert_int_equal(epoch.n_batches, ps_sampler_n_batches(&o));
@@ -68,7 +68,7 @@ static void padding_is_cyclic(void **state)
 /* Every rank's slices of a global batch, together, are that batch of the permutation. */
 static void check_unequal(int64_t n, int w, const int64_t *batch, bool drop_last)
 {
-    ps_sampler_options o = {n, w, 0, true, drop_last, 3, batch};
+    ps_sampler_options o = {n, w, 0, true, drop_last, false, 3, batch};
     int64_t n_batches = ps_sampler_n_batches(&o), whole = 0, position = 0;
     ps_epoch *epochs = calloc((size_t)w, sizeof *epochs);
     for (int r = 0; r < w; r++) {
@@ -130,18 +130,60 @@ static void the_last_global_batch_is_shared_in_proportion(void **state)
     ps_epoch_fini(&b);
 }
 
+/* DataLoader(range(23), 3, DistributedSampler(..., num_replicas=3, rank=1, shuffle=True,
+ * seed=5, drop_last=either), drop_last=True) in epoch 1, of PyTorch 2.15. */
+static void short_batches_are_dropped_as_by_a_data_loader(void **state)
+{
+    static const int64_t want[] = {20, 9, 17, 11, 18, 4};
+    const int64_t batch[] = {3, 3, 3}, larger[] = {9, 9, 9};
+    for (int drop_last = 0; drop_last < 2; drop_last++) {
+        ps_sampler_options o = {23, 3, 1, true, drop_last, true, 5, batch};
+        ps_epoch e;
+        assert_int_equal(ps_epoch_init(&e, &o, 1), PS_OK);
+        assert_int_equal(ps_sampler_n_batches(&o), 2);
+        assert_int_equal(e.n_batches, 2);
+        assert_int_equal(e.n, 6);
+        assert_memory_equal(e.indices, want, sizeof want);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(e.batches[i].n, 3);
+            assert_int_equal(e.batches[i].global_n, 9);
+        }
+        ps_epoch_fini(&e);
+        o.batch = larger; // len(DataLoader) is 0 there
+        assert_int_equal(ps_sampler_n_batches(&o), 0);
+        assert_int_equal(ps_epoch_init(&e, &o, 1), PS_ERR_CONFIG);
+        assert_non_null(strstr(ps_err_message(), "data.drop_last_batch leaves nothing"));
+    }
+}
+
+/* Unequal ones, for which there is no DataLoader: whole global batches alone. */
+static void short_global_batches_are_dropped(void **state)
+{
+    const int64_t batch[] = {5, 2};
+    for (int64_t n = 7; n < 30; n++)
+        for (int rank = 0; rank < 2; rank++) {
+            ps_sampler_options o = {n, 2, rank, true, false, true, 5, batch};
+            ps_epoch e;
+            assert_int_equal(ps_epoch_init(&e, &o, 0), PS_OK);
+            assert_int_equal(e.n_batches, (n + n % 2) / 7);
+            for (int64_t k = 0; k < e.n_batches; k++)
+                assert_int_equal(e.batches[k].n, batch[rank]);
+            ps_epoch_fini(&e);
+        }
+}
+
 static void options_without_sense_are_errors(void **state)
 {
     const int64_t batch[] = {1, 1, 1, 1}, zero[] = {1, 0, 1, 1};
     ps_epoch e;
-    ps_sampler_options o = {3, 4, 0, true, true, 0, batch};
+    ps_sampler_options o = {3, 4, 0, true, true, false, 0, batch};
     assert_int_equal(ps_epoch_init(&e, &o, 0), PS_ERR_CONFIG);
     assert_non_null(strstr(ps_err_message(), "drop_last"));
-    o = (ps_sampler_options){0, 4, 0, true, false, 0, batch};
+    o = (ps_sampler_options){0, 4, 0, true, false, false, 0, batch};
     assert_int_equal(ps_epoch_init(&e, &o, 0), PS_ERR_ARG);
-    o = (ps_sampler_options){9, 4, 4, true, false, 0, batch};
+    o = (ps_sampler_options){9, 4, 4, true, false, false, 0, batch};
     assert_int_equal(ps_epoch_init(&e, &o, 0), PS_ERR_ARG);
-    o = (ps_sampler_options){9, 4, 0, true, false, 0, zero};
+    o = (ps_sampler_options){9, 4, 0, true, false, false, 0, zero};
     assert_int_equal(ps_epoch_init(&e, &o, 0), PS_ERR_ARG);
     ps_epoch_fini(&e);
 }
@@ -232,6 +274,8 @@ int main(void)
         cmocka_unit_test(padding_is_cyclic),
         cmocka_unit_test(unequal_batches_share_each_global_batch),
         cmocka_unit_test(the_last_global_batch_is_shared_in_proportion),
+        cmocka_unit_test(short_batches_are_dropped_as_by_a_data_loader),
+        cmocka_unit_test(short_global_batches_are_dropped),
         cmocka_unit_test(options_without_sense_are_errors),
         cmocka_unit_test(evaluation_slices_are_disjoint),
         cmocka_unit_test(indices_are_pytorchs),

@@ -149,6 +149,20 @@ void ps_source_fini(ps_source *source)
     memset(source, 0, sizeof *source);
 }
 
+/* zlib's text begins with the name that it has made up for the file: "<fd:4>: ...". */
+static ps_err gzip_error(const ps_source *source, int code, const char *text)
+{
+    const char *what = strstr(text, ": ");
+    if (code == Z_BUF_ERROR)
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s: the gzip file is cut off; fetch it once more",
+                          source->path);
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s: the gzip file is damaged (%s); fetch it once "
+                      "more",
+                      source->path, what ? what + 2 : text);
+}
+
 /* Up to n bytes; *got < n only at the end of the file. A damaged or cut-off gzip file is
  * an error here: zlib reports it, although it hands out what it could decode. */
 static ps_err read_some(ps_source *source, void *out, uint64_t n, uint64_t *got)
@@ -161,8 +175,7 @@ static ps_err read_some(ps_source *source, void *out, uint64_t n, uint64_t *got)
         const char *text = gzerror(source->file, &code);
         if (code == Z_ERRNO) return ps_err_errno(PS_ERR_IO, "%s", source->path);
         if (r < 0 || (code != Z_OK && code != Z_STREAM_END))
-            return ps_err_set(PS_ERR_FORMAT, "%s: damaged or cut-off gzip file (%s)",
-                              source->path, text);
+            return gzip_error(source, code, text);
         if (r == 0) break;
         *got += (unsigned)r;
         source->taken += (unsigned)r;

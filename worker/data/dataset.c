@@ -111,8 +111,29 @@ static ps_err find_default(path_list *list, const char *folder,
     return PS_OK;
 }
 
+/* Whether one at least of a split's default files is there. */
+static ps_err find_any(const char *folder, const char *const sets[MAX_DEFAULT_SETS],
+                       bool *out)
+{
+    *out = false;
+    for (int i = 0; i < MAX_DEFAULT_SETS && sets[i] != NULL && !*out; i++) {
+        path_list list = {0};
+        ps_data_spec names;
+        ps_err err = ps_data_spec_init(&names, "default files", sets[i]);
+        for (int k = 0; k < names.n_files && err == PS_OK; k++)
+            err = add_path(&list, folder, names.files[k], true);
+        for (int k = 0; k < list.n; k++)
+            *out |= access(list.paths[k], F_OK) == 0;
+        ps_data_spec_fini(&names);
+        path_list_fini(&list);
+        PS_TRY(err);
+    }
+    return PS_OK;
+}
+
 /* The files of a split: those that are named; else the split's default files; else, for
- * a bare range, the other split's (MNIST's t10k files cut into two). */
+ * a bare range, the other split's (MNIST's t10k files cut into two). None for a test set
+ * that nobody has named and that is not there. */
 static ps_err find_files(const reader *kind, const ps_data_spec *spec, ps_split split,
                          const char *folder, path_list *list)
 {
@@ -125,6 +146,9 @@ static ps_err find_files(const reader *kind, const ps_data_spec *spec, ps_split 
     if (list->n == 0 && spec->has_range)
         PS_TRY(find_default(list, folder, train ? kind->test : kind->train));
     if (list->n > 0) return PS_OK;
+    bool any = true; // a test set may be missing, but not in part
+    if (!train && !spec->has_range) PS_TRY(find_any(folder, own, &any));
+    if (!any) return PS_OK;
     return ps_err_set(PS_ERR_IO,
                       "%s does not have the %s files %s (or .gz); name the files, or set "
                       "data.path",
@@ -145,6 +169,7 @@ static ps_err read_files(const ps_config *cfg, const ps_data_spec *spec, ps_spli
         ps_data_folder(cfg->data.path, cfg->file != NULL ? cfg->file : "", &folder), err,
         out);
     PS_TRY_GOTO(find_files(kind, spec, split, folder, &list), err, out);
+    if (list.n == 0) goto out;
     if (kind->n_files != 0 && list.n != kind->n_files)
         PS_TRY_GOTO(ps_err_set(PS_ERR_CONFIG, "%s data is %d files, %d are named",
                                kind->kind, kind->n_files, list.n),

@@ -49,15 +49,36 @@ static void to_host_order(float *values, uint64_t n)
     }
 }
 
+/* The format's own types, by the byte in the header. */
+static const char *type_name(int type)
+{
+    switch (type) {
+    case TYPE_UINT8:
+        return "uint8";
+    case 0x09:
+        return "int8";
+    case 0x0B:
+        return "int16";
+    case 0x0C:
+        return "int32";
+    case TYPE_FLOAT32:
+        return "float32";
+    case 0x0E:
+        return "float64";
+    default:
+        return "unknown";
+    }
+}
+
 ps_err ps_idx_read_values(ps_source *source, ps_dataset *set)
 {
     idx_header header = {0};
     PS_TRY(read_header(source, &header));
     if (header.type != TYPE_UINT8 && header.type != TYPE_FLOAT32)
         return ps_err_set(PS_ERR_FORMAT,
-                          "%s: holds values of type 0x%02x; 0x08 (uint8) and 0x0d "
+                          "%s: holds values of type 0x%02x (%s); 0x08 (uint8) and 0x0d "
                           "(float32) are read",
-                          source->path, (unsigned)header.type);
+                          source->path, (unsigned)header.type, type_name(header.type));
     if (header.n_dims < 2)
         return ps_err_set(PS_ERR_FORMAT,
                           "%s: has one dimension; images have two or more (are these "
@@ -85,8 +106,9 @@ ps_err ps_idx_read_labels(ps_source *source, int32_t **labels, int64_t *n)
         return ps_err_set(
             PS_ERR_FORMAT,
             "%s: labels are one dimension of type 0x08 (uint8); this has %d "
-            "of type 0x%02x",
-            source->path, header.n_dims, (unsigned)header.type);
+            "of type 0x%02x (%s)%s",
+            source->path, header.n_dims, (unsigned)header.type, type_name(header.type),
+            header.n_dims > 1 ? " (are these the images?)" : "");
     void *bytes = NULL;
     PS_TRY(ps_source_read_alloc(source, (uint64_t)header.n, "labels", &bytes));
     ps_err err = PS_OK;

@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -251,8 +252,7 @@ ps_err ps_npy_read_values(ps_source *source, ps_dataset *set)
     return ps_source_end(source);
 }
 
-/* Item i of type u or i as int64; UINT64s beyond it come out negative, and are refused.
- */
+/* Item i of type u or i as int64; larger ones of uint64 come out negative. */
 static int64_t integer_at(const char *items, int64_t i, char type, int bytes)
 {
     uint64_t v = 0;
@@ -277,6 +277,17 @@ static ps_err check_labels(const ps_source *source, const ps_npy_header *header)
                       source->path, header->n_dims);
 }
 
+static ps_err bad_label(const ps_source *source, char type, int64_t i, int64_t v)
+{
+    char value[24];
+    snprintf(value, sizeof value, type == 'u' ? "%" PRIu64 : "%" PRId64, v);
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s: label %" PRId64
+                      " is %s; labels are 0 .. %d, one less than the "
+                      "model's classes at most",
+                      source->path, i, value, INT32_MAX);
+}
+
 ps_err ps_npy_read_labels(ps_source *source, int32_t **labels, int64_t *n)
 {
     *labels = NULL;
@@ -296,11 +307,7 @@ ps_err ps_npy_read_labels(ps_source *source, int32_t **labels, int64_t *n)
     for (int64_t i = 0; i < count; i++) {
         int64_t v = integer_at(items, i, header.type, header.item_bytes);
         if (v < 0 || v > INT32_MAX)
-            PS_TRY_GOTO(ps_err_set(PS_ERR_FORMAT,
-                                   "%s: label %" PRId64 " is %" PRId64
-                                   "; labels start at 0",
-                                   source->path, i, v),
-                        err, out);
+            PS_TRY_GOTO(bad_label(source, header.type, i, v), err, out);
         (*labels)[i] = (int32_t)v;
     }
     *n = count;

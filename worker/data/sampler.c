@@ -23,10 +23,11 @@ static int64_t whole_global(const ps_sampler_options *o)
     return sum;
 }
 
-/* Length of the permutation after padding or cutting: DistributedSampler's total_size.
+/* Length of the permutation after padding or cutting by ranks: DistributedSampler's
+ * total_size.
  * Unequal batches can leave a last global batch of fewer samples than ranks, of which no
  * rank may have none: it is filled up to one for each, or dropped. */
-static int64_t total_size(const ps_sampler_options *o)
+static int64_t ranks_total(const ps_sampler_options *o)
 {
     int64_t n = o->n_samples, w = o->world_size;
     int64_t total = o->drop_last ? n / w * w : (n + w - 1) / w * w;
@@ -34,6 +35,13 @@ static int64_t total_size(const ps_sampler_options *o)
     int64_t rest = total % whole_global(o);
     if (rest == 0 || rest >= w) return total;
     return o->drop_last ? total - rest : total - rest + w;
+}
+
+/* That, and without the short batches. */
+static int64_t total_size(const ps_sampler_options *o)
+{
+    int64_t total = ranks_total(o);
+    return o->drop_last_batch ? total - total % whole_global(o) : total;
 }
 
 int64_t ps_sampler_n_batches(const ps_sampler_options *o)
@@ -75,10 +83,10 @@ static ps_err check(const ps_sampler_options *o)
                           "an epoch of %" PRId64 " samples: at most %" PRIu32, total,
                           UINT32_MAX);
     if (total == 0)
-        return ps_err_set(PS_ERR_CONFIG,
-                          "data.drop_last leaves nothing of %" PRId64
-                          " samples for %d workers",
-                          o->n_samples, o->world_size);
+        return ps_err_set(
+            PS_ERR_CONFIG, "%s leaves nothing of %" PRId64 " samples for %d workers%s",
+            ranks_total(o) ? "data.drop_last_batch" : "data.drop_last", o->n_samples,
+            o->world_size, ranks_total(o) ? ": no batch of data.batch is full" : "");
     return PS_OK;
 }
 

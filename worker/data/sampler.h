@@ -16,6 +16,7 @@ typedef struct ps_sampler_options {
     int64_t n_samples;
     int world_size, rank;
     bool shuffle, drop_last;
+    bool drop_last_batch; // DataLoader's drop_last: no batch is short
     uint64_t seed;
     const int64_t *batch; // (world_size) samples per micro-batch
 } ps_sampler_options;
@@ -34,13 +35,13 @@ typedef struct ps_epoch {
     ps_sampler_batch *batches;
 } ps_epoch;
 
-/* ARG for options that make no sense, CONFIG when drop_last leaves nothing, NOMEM; epoch
- * is then safe for fini. */
+/* ARG for options that make no sense, CONFIG when drop_last or drop_last_batch leaves
+ * nothing, NOMEM; epoch is then safe for fini. */
 ps_err ps_epoch_init(ps_epoch *epoch, const ps_sampler_options *options, uint64_t number);
 void ps_epoch_fini(ps_epoch *epoch);
 
 /* Micro-batches of an epoch, the same on every rank; no allocation. Options are those
- * that ps_epoch_init accepts; 0 when drop_last leaves nothing. */
+ * that ps_epoch_init accepts; 0 when drop_last or drop_last_batch leaves nothing. */
 int64_t ps_sampler_n_batches(const ps_sampler_options *options);
 
 /* Evaluation: contiguous disjoint slices without padding; *begin and *n are rank's. */

@@ -232,7 +232,7 @@ ps_err ps_cpu_norm_forward(ps_cpu_norm *n, dnnl_stream_t stream, const float *x,
     if (training && n->shape.n * n->shape.h * n->shape.w == 1)
         return ps_err_set(PS_ERR_SHAPE,
                           "%s: one value per channel has no variance to train with; use "
-                          "a larger batch or data.drop_last",
+                          "a larger batch or data.drop_last_batch",
                           who);
     PS_TRY(ps_cpu_op_rebind(op, who, DNNL_ARG_SRC, x));
     copy_scale_shift(n, p);

@@ -15,7 +15,7 @@ static ps_err norm_stats(const ps_cuda_pass *r, const ps_cuda_step *s)
     if (training && rows.length == 1)
         return ps_err_set(PS_ERR_SHAPE,
                           "%s: one value per channel has no variance to train with; use "
-                          "a larger batch or data.drop_last",
+                          "a larger batch or data.drop_last_batch",
                           l->name);
     if (training)
         PS_TRY(PS_LAUNCH(p->gpu, norm_sums, in->channels * rows.parts.by, PS_CUDA_NAME(s),
