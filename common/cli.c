@@ -19,6 +19,7 @@ typedef enum flag_id {
     FLAG_SERVERS,
     FLAG_LOCAL_RANK,
     FLAG_OUT,
+    FLAG_OVERWRITE,
     FLAG_TRACE,
     FLAG_LOG_LEVEL,
     FLAG_CHECK_DATA,
@@ -44,6 +45,8 @@ static const struct {
     [FLAG_SERVERS] = {"--servers", "N", "server processes of the job"},
     [FLAG_LOCAL_RANK] = {"--local-rank", "N", "rank on this host; picks the GPU"},
     [FLAG_OUT] = {"--out", "DIR", "folder of the results; not given: runs/<job>-<time>"},
+    [FLAG_OVERWRITE] = {"--overwrite", NULL,
+                        "replace the run that the folder holds already"},
     [FLAG_TRACE] = {"--trace", NULL,
                     "write trace.json (Chrome trace, opens in Perfetto)"},
     [FLAG_LOG_LEVEL] = {"--log-level", "LEVEL",
@@ -295,6 +298,7 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
     if (args->value[FLAG_LOG_LEVEL])
         PS_TRY(parse_level(args->value[FLAG_LOG_LEVEL], &cli->log_level));
     cli->out = args->value[FLAG_OUT];
+    cli->overwrite = args->value[FLAG_OVERWRITE] != NULL;
     cli->trace = args->value[FLAG_TRACE] != NULL;
     cli->check_data = args->value[FLAG_CHECK_DATA] != NULL;
     if (cli->check_data && program->is_server)

@@ -30,6 +30,7 @@ typedef struct ps_cli {
     int world_size;     // workers by flag or environment; -1: as the file says
     int servers;        // server processes, likewise
     const char *out;    // borrowed from argv; NULL when not given
+    bool overwrite;     // a run that is in `out` already
     bool check_data;    // read the data, run no job
     bool trace;         // also among the overrides, as train.trace
     ps_log_level log_level;
@@ -47,7 +48,8 @@ ps_err ps_cli_parse(ps_cli *cli, const ps_cli_program *program, int argc, char *
 void ps_cli_fini(ps_cli *cli);
 
 /* ps_config_load with the file and overrides of cli, and a check that the rank fits the
- * size of the job. Logs what is not as the environment reads. cfg is safe for fini after a failure. */
+ * size of the job. Logs what is not as the environment reads. cfg is safe for fini after
+ * a failure. */
 ps_err ps_cli_load_config(const ps_cli *cli, const ps_cli_program *program,
                           ps_config *cfg);
 

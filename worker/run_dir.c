@@ -1,13 +1,22 @@
 #include "run_dir.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
-/* mkdir -p of everything before the last slash, and of all of it when whole. */
-static ps_err make_folders(const char *path, int whole)
+/* The first is there as long as a run is; the workers' own traces are theirs. */
+static const char METRICS[] = "metrics.jsonl", CHECKPOINTS[] = "checkpoints";
+static const char *const results[] = {"summary.json", "model.safetensors", "trace.json"};
+
+/* mkdir -p of everything before the last slash, and of all of it when whole. made (may be
+ * NULL): whether the last one is new. */
+static ps_err make_folders(const char *path, int whole, bool *made)
 {
     char part[PATH_MAX];
     size_t length = strlen(path);
@@ -15,8 +24,10 @@ static ps_err make_folders(const char *path, int whole)
         if (path[i] != '/' && !(whole && i == length)) continue;
         memcpy(part, path, i);
         part[i] = '\0';
-        if (mkdir(part, 0777) != 0 && errno != EEXIST)
+        int failed = mkdir(part, 0777);
+        if (failed && errno != EEXIST)
             return ps_err_errno(PS_ERR_IO, "cannot make the folder %s", part);
+        if (made) *made = !failed;
     }
     struct stat st;
     if (whole && (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)))
@@ -27,6 +38,7 @@ static ps_err make_folders(const char *path, int whole)
 ps_err ps_run_dir_init(ps_run_dir *dir, const char *given, const char *job)
 {
     int n;
+    *dir = (ps_run_dir){.claim_fd = -1};
     if (given && given[0] != '\0') {
         n = snprintf(dir->path, sizeof dir->path, "%s", given);
     } else {
@@ -39,7 +51,107 @@ ps_err ps_run_dir_init(ps_run_dir *dir, const char *given, const char *job)
     }
     if (n < 0 || (size_t)n >= sizeof dir->path)
         return ps_err_set(PS_ERR_ARG, "the output folder's name is too long");
-    return make_folders(dir->path, 1);
+    return make_folders(dir->path, 1, &dir->made);
+}
+
+static bool exists(const ps_run_dir *dir, const char *name)
+{
+    char path[PATH_MAX + NAME_MAX];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s", dir->path, name);
+    return lstat(path, &st) == 0;
+}
+
+static ps_err holds_a_run(const ps_run_dir *dir, const char *name)
+{
+    return ps_err_set(PS_ERR_IO,
+                      "%s holds a run already (%s): give another folder with --out, or "
+                      "replace it with --overwrite",
+                      dir->path, name);
+}
+
+static ps_err refuse_results(const ps_run_dir *dir)
+{
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++)
+        if (exists(dir, results[i])) return holds_a_run(dir, results[i]);
+    return exists(dir, CHECKPOINTS) ? holds_a_run(dir, CHECKPOINTS) : PS_OK;
+}
+
+/* Ours in checkpoints/: step-N.safetensors, and the ".tmp" of one that was not finished.
+ */
+static bool is_checkpoint(const char *name)
+{
+    size_t digits = strncmp(name, "step-", 5) == 0 ? strspn(name + 5, "0123456789") : 0;
+    const char *end = name + 5 + digits;
+    return digits > 0 &&
+           (strcmp(end, ".safetensors") == 0 || strcmp(end, ".safetensors.tmp") == 0);
+}
+
+static ps_err remove_file(const char *path)
+{
+    if (unlink(path) == 0 || errno == ENOENT) return PS_OK;
+    return ps_err_errno(PS_ERR_IO, "cannot remove %s", path);
+}
+
+static ps_err remove_checkpoints(const ps_run_dir *dir)
+{
+    char folder[PATH_MAX + 16], path[PATH_MAX + 32 + NAME_MAX];
+    snprintf(folder, sizeof folder, "%s/%s", dir->path, CHECKPOINTS);
+    DIR *d = opendir(folder);
+    if (!d) return PS_OK; // there are none
+    ps_err err = PS_OK;
+    for (struct dirent *e; err == PS_OK && (e = readdir(d));) {
+        if (!is_checkpoint(e->d_name)) continue;
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        err = remove_file(path);
+    }
+    closedir(d);
+    rmdir(folder); // where it is empty now
+    return err;
+}
+
+static ps_err remove_results(const ps_run_dir *dir)
+{
+    char path[PATH_MAX + 32];
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir->path, results[i]);
+        PS_TRY(remove_file(path));
+    }
+    return remove_checkpoints(dir);
+}
+
+ps_err ps_run_dir_claim(ps_run_dir *dir, bool overwrite)
+{
+    char path[PATH_MAX];
+    PS_TRY(ps_run_dir_path(dir, METRICS, path));
+    if (!overwrite) PS_TRY(refuse_results(dir));
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | (overwrite ? 0 : O_EXCL), 0666);
+    if (fd < 0 && errno == EEXIST) return holds_a_run(dir, METRICS);
+    if (fd < 0) return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
+    dir->claim_fd = fd;
+    // Where a file system has no locks, the file itself has to do.
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return ps_err_set(PS_ERR_IO, "%s: another job is writing into it", dir->path);
+    if (!overwrite) return PS_OK;
+    if (ftruncate(fd, 0) != 0) return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
+    return remove_results(dir);
+}
+
+void ps_run_dir_fini(ps_run_dir *dir)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    if (dir->claim_fd >= 0) {
+        // It is another job's file where that one has the lock.
+        bool ours = flock(dir->claim_fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+        if (ours && fstat(dir->claim_fd, &st) == 0 && st.st_size == 0 &&
+            ps_run_dir_path(dir, METRICS, path) == PS_OK)
+            unlink(path);
+        close(dir->claim_fd);
+        dir->claim_fd = -1;
+    }
+    if (dir->made) rmdir(dir->path); // fails where something is in it
+    dir->made = false;
 }
 
 ps_err ps_run_dir_path(const ps_run_dir *dir, const char *name, char *out)
@@ -47,5 +159,5 @@ ps_err ps_run_dir_path(const ps_run_dir *dir, const char *name, char *out)
     int n = snprintf(out, PATH_MAX, "%s/%s", dir->path, name);
     if (n < 0 || n >= PATH_MAX)
         return ps_err_set(PS_ERR_ARG, "%s/%s is too long a path", dir->path, name);
-    return strchr(name, '/') ? make_folders(out, 0) : PS_OK;
+    return strchr(name, '/') ? make_folders(out, 0, NULL) : PS_OK;
 }

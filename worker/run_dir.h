@@ -1,18 +1,31 @@
-/* The folder that a run leaves behind. */
+/* The folder that a run leaves behind: metrics.jsonl, summary.json, model.safetensors,
+ * checkpoints/step-N.safetensors and trace.json are rank 0's. */
 #ifndef PS_RUN_DIR_H
 #define PS_RUN_DIR_H
 
 #include <limits.h>
+#include <stdbool.h>
 
 #include "err.h"
 
 typedef struct ps_run_dir {
     char path[PATH_MAX];
+    bool made;    // by this process
+    int claim_fd; // locked as long as the run lasts; -1: not claimed
 } ps_run_dir;
 
 /* Makes the folder given, or, where given is NULL or "", runs/<job>-<time>. IO names the
  * folder that cannot be made. */
 ps_err ps_run_dir_init(ps_run_dir *dir, const char *given, const char *job);
+
+/* Rank 0's: makes metrics.jsonl, which says that the folder is taken. IO where the folder
+ * holds a run already, or, with overwrite, where one is writing into it just now; else
+ * overwrite removes that run's files, and no others. */
+ps_err ps_run_dir_claim(ps_run_dir *dir, bool overwrite);
+
+/* Gives the claim back. A run that has written nothing leaves nothing: no empty
+ * metrics.jsonl, and no empty folder that it has made. */
+void ps_run_dir_fini(ps_run_dir *dir);
 
 /* out (PATH_MAX bytes) = "<folder>/<name>"; a name with a slash gets its folder made. */
 ps_err ps_run_dir_path(const ps_run_dir *dir, const char *name, char *out);

@@ -92,6 +92,10 @@ static ps_err load_data(job *j)
     if (j->config->train.epochs > 0)
         PS_TRY(ps_dataset_load(c, PS_SPLIT_TRAIN, want, j->spec.n_outputs, &j->train));
     PS_TRY(ps_dataset_load(c, PS_SPLIT_TEST, want, j->spec.n_outputs, &j->test));
+    if (c->train.epochs == 0 && j->test.n == 0)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "data.test: there is no test set, and train.epochs=0 does "
+                          "nothing but evaluate");
     PS_TRY(ps_mem_zalloc(&j->batches, (size_t)j->world_size, sizeof *j->batches,
                          "the batch sizes"));
     for (int r = 0; r < j->world_size; r++)
@@ -102,13 +106,17 @@ static ps_err load_data(job *j)
                                       .rank = j->rank,
                                       .shuffle = d->shuffle,
                                       .drop_last = d->drop_last,
+                                      .drop_last_batch = d->drop_last_batch,
                                       .seed = d->seed,
                                       .batch = j->batches};
     j->total_steps = ps_trainer_total_steps(j->config, &j->sampler);
     if (j->config->train.epochs > 0 && j->total_steps == 0)
         return ps_err_set(PS_ERR_CONFIG,
-                          "data.train: %lld samples make no step for %d workers",
-                          (long long)j->train.n, j->world_size);
+                          "data.train: %lld samples make no step for %d workers%s",
+                          (long long)j->train.n, j->world_size,
+                          d->drop_last_batch ? " without a short batch "
+                                               "(data.drop_last_batch)"
+                                             : "");
     return ps_step_rule_start(&j->rule, j->config, j->total_steps);
 }
 
@@ -232,6 +240,7 @@ static ps_err open_outputs(job *j)
         PS_TRY(ps_run_dir_init(&j->run_dir, j->cli->out, j->config->job.name));
         j->has_run_dir = true;
     }
+    if (first) PS_TRY(ps_run_dir_claim(&j->run_dir, j->cli->overwrite));
     if ((j->cli->trace || j->config->train.trace) && j->has_run_dir) {
         if (!first) snprintf(name, sizeof name, "trace-worker-%d.json", j->rank);
         PS_TRY(ps_run_dir_path(&j->run_dir, name, path));
@@ -333,6 +342,9 @@ static void announce(const job *j)
     PS_INFO("device", "%s", j->device_name);
     PS_INFO("data", "kind=%s train=%lld test=%lld", j->config->data.kind,
             (long long)j->train.n, (long long)j->test.n);
+    if (j->test.n == 0 && strcmp(j->config->data.kind, "synthetic") != 0)
+        PS_WARN("data", "no test set: data.test is not given, and data.path has no files "
+                        "of the usual names; nothing is evaluated");
 }
 
 /* --- the end
@@ -458,6 +470,27 @@ static ps_err finish(job *j, const ps_trainer_result *result)
     return j->member ? ps_member_leave(j->member, step_deadline(j)) : PS_OK;
 }
 
+/* A job whose loss has become no number has learnt nothing, although it ran to its end.
+ */
+static ps_err judge(const job *j, const ps_trainer_result *r)
+{
+    bool trained = r->steps > 0, tested = r->evaluation.samples > 0;
+    bool bad = (trained && !isfinite(r->train_loss)) ||
+               (tested && !isfinite(r->evaluation.loss));
+    if (r->interrupted || !bad) return PS_OK;
+    char train[32] = "-", test[32] = "-", text[256];
+    if (trained) snprintf(train, sizeof train, "%g", r->train_loss);
+    if (tested) snprintf(test, sizeof test, "%g", r->evaluation.loss);
+    snprintf(text, sizeof text,
+             "the last loss is not finite (training %s, test %s): a lower optimizer.lr "
+             "or optimizer.clip_norm may help",
+             train, test);
+    if (strcmp(j->config->exchange.nan, "allow") != 0)
+        return ps_err_set(PS_ERR_NUMERIC, "%s", text);
+    if (j->rank == 0) PS_WARN("loss", "%s", text);
+    return PS_OK;
+}
+
 static void print_data(const job *j)
 {
     printf("%" PRId64 " training and %" PRId64 " test samples, %" PRIu64 " steps\n",
@@ -481,7 +514,8 @@ static ps_err run(job *j, ps_trainer_result *result)
     PS_TRY(start_exchange(j));
     PS_TRY(make_trainer(j));
     PS_TRY(ps_trainer_run(j->trainer, result));
-    return finish(j, result);
+    PS_TRY(finish(j, result));
+    return judge(j, result);
 }
 
 static void clean_up(job *j)
@@ -498,6 +532,7 @@ static void clean_up(job *j)
     free(j->buffers);
     ps_metrics_close(&j->metrics);
     ps_trace_close(&j->trace);
+    if (j->has_run_dir) ps_run_dir_fini(&j->run_dir);
     ps_dataset_fini(&j->train);
     ps_dataset_fini(&j->test);
     free(j->batches);

@@ -96,7 +96,8 @@ class Runner:
 
     def _psrun(self, mode, out, overrides, workers):
         argv = [PSRUN, "-m", mode, "-s", str(self.servers), "-w", str(workers),
-                "--build-dir", self.build_dir, "--out", out, self.config, *overrides]
+                "--build-dir", self.build_dir, "--out", out, "--overwrite", self.config,
+                *overrides]
         return Started(argv, os.path.join(out, "psrun.log"))
 
     def psrun(self, mode, name, overrides, workers=None):

@@ -25,7 +25,7 @@ class Training:
     def _worker(self, group, rank, out, words):
         group.start(f"worker {rank}", [
             *self.where.prefix("worker", rank), os.path.join(self.build_dir, "bin", "ps-worker"),
-            "--config", self.config, "--out", out, *words])
+            "--config", self.config, "--out", out, "--overwrite", *words])
 
     def ps(self, name, codec):
         out, init = os.path.join(self.out, name), self.where.init_method()

@@ -10,6 +10,7 @@ from . import hosts as hostfile
 from . import job as jobs
 from . import doctor, local, remote, report, verify
 from .errors import JobError
+from .out import Out
 from .screen import Screen
 from .supervise import END_SIGNALS, Supervisor, listens_to
 
@@ -37,9 +38,11 @@ def parser():
     p.add_argument("-H", "--hostfile", metavar="HOSTFILE",
                    help="run over ssh on these hosts: a line each, as in 'node1 servers=1 workers=2'; "
                         "also slots= dir= bin= addr= image= (deploy/psrunlib/hosts.py)")
-    p.add_argument("--port", type=int, default=0, metavar="PORT",
+    p.add_argument("--port", type=port, default=0, metavar="PORT",
                    help="of the coordinator (default: a free one; with -H 29500)")
     p.add_argument("--out", metavar="DIR", help="results and logs (default: runs/<job>-<time>)")
+    p.add_argument("--overwrite", action="store_true",
+                   help="replace the run that --out holds already (its files, and no others)")
     p.add_argument("--build-dir", metavar="DIR",
                    help="where the programs are (default: PS_BUILD_DIR, else build/release)")
     p.add_argument("--doctor", action="store_true",
@@ -49,9 +52,15 @@ def parser():
                    help="a few steps in ps and in all-reduce mode, and a comparison of the weights")
     p.add_argument("--verbose", action="store_true",
                    help="show every part's log, not only worker 0's and what went wrong")
-    p.add_argument("config", metavar="CONFIG", help="a job: configs/*.yaml")
+    p.add_argument("config", metavar="CONFIG", nargs="?", help="a job: configs/*.yaml")
     p.add_argument("overrides", metavar="key=value", nargs="*", help="changes to it")
     return p
+
+
+def port(text):
+    if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a port (1 .. 65535)")
+    return int(text)
 
 
 def plan_job(args):
@@ -72,7 +81,8 @@ def plan_job(args):
     job = jobs.Job(
         config=args.config, overrides=args.overrides, build_dir=build_dir, mode=mode,
         servers=servers, workers=workers, out=args.out or jobs.default_out(facts["job.name"]),
-        out_is_ours=not args.out, facts=facts, master_port=args.port or jobs.free_port())
+        out_is_ours=not args.out, overwrite=args.overwrite, facts=facts,
+        master_port=args.port or jobs.free_port())
     if args.hostfile:
         job.master_port = args.port or jobs.DEFAULT_PORT
         job.spread(*hostfile.place(hostfile.read_hostfile(args.hostfile), servers, workers))
@@ -95,22 +105,6 @@ def numbers(args):
     return settings
 
 
-def make_folders(out, fresh):
-    """The folders of results and logs; fresh: not those of a job of the same second."""
-    name, number = out, 1
-    while fresh and os.path.exists(out):
-        number += 1
-        out = f"{name}-{number}"
-    logs = os.path.join(out, "logs")
-    try:
-        os.makedirs(logs, exist_ok=not fresh)
-    except FileExistsError:
-        return make_folders(name, fresh)  # another job was faster
-    except OSError as error:
-        raise JobError(f"cannot make {logs}: {error.strerror}") from error
-    return out, logs
-
-
 def launcher(job, env):
     def launch(part):
         if part.host is None:
@@ -130,7 +124,12 @@ def run(job, verbose):
     env = {}
     if screen.terminal:
         env = {"PS_PROGRESS": "bar", "COLUMNS": str(screen.columns())}
-    job.out, logs = make_folders(job.out, job.out_is_ours)
+    with Out(job.out, job.out_is_ours, job.overwrite) as out:
+        job.out = out.path
+        return supervise(job, screen, env, out.logs)
+
+
+def supervise(job, screen, env, logs):
     supervisor = Supervisor(screen, launcher(job, env), logs,
                             job.facts["net.dead_after_ms"] / 1000)
     started = time.time()
@@ -181,7 +180,7 @@ def main(argv):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # deploy/psrun blocked it
         return run_command(argv)
     except KeyboardInterrupt as told:  # before the supervisor listens, or when its work is done
-        number = told.args[0]
+        number = told.args[0] if told.args else signal.SIGINT
         what = "interrupted" if number == signal.SIGINT else f"told to end ({number.name})"
         print(f"psrun: {what}; no part of a job is running", file=sys.stderr)
         return 128 + number
@@ -195,6 +194,9 @@ def run_command(argv):
     # Overrides may stand on either side of the options.
     args = parser().parse_intermixed_args(argv)
     try:
+        if not args.config:
+            raise JobError("which job? Name a configuration, as in: deploy/psrun "
+                           "configs/digits-basicnet.yaml (--help says everything)")
         if args.verify:
             return verify.verify(args, plan_job, run)
         job = plan_job(args)

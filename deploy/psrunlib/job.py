@@ -44,6 +44,7 @@ class Job:
     workers: int
     out: str
     out_is_ours: bool = False  # nobody asked for that folder: it has to be a new one
+    overwrite: bool = False  # replace the run that it holds
     facts: dict = field(default_factory=dict)
     master_addr: str = "127.0.0.1"
     master_port: int = 0
@@ -80,7 +81,7 @@ class Job:
         for setting in settings:
             argv += ["--set", setting]
         if role == "worker":
-            argv += ["--out", self.out]
+            argv += ["--out", self.out] + ["--overwrite"] * self.overwrite
         return Part(role, rank, argv, self._env(role, rank), host)
 
     def _program(self, role, host):

@@ -25,6 +25,8 @@ ROUND_MOST_S = 1.0
 ERROR_LINE = re.compile(r" ERROR \S+ (?P<what>.*)$")
 OTHERS_FAULT = re.compile(r"^PEER: ")
 TIMED_OUT = re.compile(r"^TIMEOUT: ")
+# The coordinator's, once the last member has come.
+JOINED_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  joined .* members=(?P<n>\d+)/(?P=n)$")
 TOLD_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  interrupted signal=(?P<signal>SIG[A-Z]+) ")
 
 
@@ -47,6 +49,7 @@ class Watched:
         self.open = True
         self.errors = []
         self.told = None  # the signal that it says it has got
+        self.all_joined = False  # as it says
         self.last_line = ""
         self.code = None
         self.ended_at = 0.0
@@ -69,6 +72,7 @@ class Watched:
         found = ERROR_LINE.search(line)
         if found:
             self.errors.append(found.group("what"))
+        self.all_joined = self.all_joined or bool(JOINED_LINE.match(line))
         told = TOLD_LINE.match(line)
         if told:
             self.told = signal.Signals[told.group("signal")]
@@ -253,7 +257,9 @@ class Supervisor:
 
     def _must_end(self):
         if self.failed_at is not None:
-            return self.now - self.failed_at > GRACE_S
+            # Before all have joined there is no coordinator that tells the others.
+            began = any(w.all_joined for w in self.watched)
+            return self.now - self.failed_at > (GRACE_S if began else 0)
         workers = [w for w in self.watched if w.part.role == "worker"]
         if not workers:
             return self.signal is not None
@@ -289,7 +295,7 @@ class Supervisor:
     def _find_told(self):
         """A part that got a signal alone ends the job in order."""
         told = [w for w in self.watched if w.told]
-        if self.signal or not told:
+        if self.signal or not told or self.failed_at is not None:
             return
         self.told_alone, self.signal = told[0].part, told[0].told
         self.screen.say(f"psrun: {told[0].part.name} was told to end ({told[0].told.name}); the job "

@@ -210,7 +210,7 @@ class JobTest(unittest.TestCase):
             self._start(parts, "server", rank, args, dict(env, PS_SERVER_RANK=str(rank)), skip,
                         prefix)
         for rank in range(workers):
-            out = ["--out", self.path(f"worker-{rank}")]
+            out = ["--out", self.path(f"worker-{rank}"), "--overwrite"]  # an earlier job of the test
             self._start(parts, "worker", rank, args + out, dict(env, RANK=str(rank)), skip,
                         prefix)
         return parts

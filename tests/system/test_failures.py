@@ -1,4 +1,6 @@
 """What goes wrong: one clear error, an exit code that is not 0, no hang, nothing left."""
+import gzip
+import math
 import os
 import re
 import shutil
@@ -13,7 +15,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from jobs import (BIN, DIGITS, LONG, PSRUN, ROOT, JobTest, alive, environment, listening_ports,
+from jobs import (BIN, DIGITS, LONG, PSRUN, ROOT, JobTest, Part, alive, environment, listening_ports,
                   wrapped_bin)
 
 sys.path.insert(0, str(ROOT / "deploy"))
@@ -62,7 +64,7 @@ class Deaths(JobTest):
                 code = parts["worker 0"].popen.wait(15)
                 self.assertEqual(code, 1, parts["worker 0"].text())
                 parts["worker 1"].popen.kill()
-                shutil.rmtree(self.path("worker-0"))
+                shutil.rmtree(self.path("worker-0"), ignore_errors=True)
 
     def wait_until_full(self):
         """Until a megabyte is on its way on a connection of this machine's."""
@@ -312,6 +314,16 @@ class BadInput(JobTest):
         layers = "model:\n  input: [1, 8, 8]\n  layers:\n    - %s\n"
         self.refused(r"bad\.yaml:4", config=self.config(layers % "conv2d: {name: a, out: 4, kernel: 9}"))
         self.refused(r"bad\.yaml:4.*cnv2d", config=self.config(layers % "cnv2d: {out: 4}"))
+        self.refused(r"bad\.yaml:4.*cnv2d.*did you mean .conv2d.*all: conv2d, linear, .*log_softmax",
+                     config=self.config(layers % "cnv2d: {out: 4}"))
+        self.refused(r"bad\.yaml:4.*transformer.*there are conv2d, linear,",
+                     config=self.config(layers % "transformer"))
+        self.refused(r"bad\.yaml:6: linear: the name .l1. is that of the layer of line 5 already",
+                     config=self.config(layers % "flatten" + "    - linear: {name: l1, out: 4}\n"
+                                        "    - linear: {name: l1, out: 4}\n"))
+        self.refused(r"the last layer.s output is \(1, 8, 8\), \(classes\) is wanted", "model.layers=[relu]")
+        self.refused(r"no layer has parameters to train", "model.layers=[relu]", "model.input=[10]",
+                     "data.kind=synthetic", "model.loss=cross_entropy")
 
     def test_labels_beyond_the_outputs(self):
         with open(DIGITS, encoding="utf-8") as f:
@@ -337,6 +349,50 @@ class BadInput(JobTest):
                      "data.test=images,few")
         self.refused(r"data\.train.*9999", "data.train=0-9999")
 
+    def test_what_files_hold(self):
+        npy = b"\x93NUMPY\x01\0%s{'descr': '%s', 'fortran_order': False, 'shape': (%s), }"
+
+        def array(name, descr, shape, data):
+            head = npy[10:] % (descr, shape)
+            self.write(name, npy[:8] + struct.pack("<H", len(head)) + head + data)
+        array("x.npy", b"|u1", b"4, 8, 8", bytes(256))
+        for name, descr, code, value in (("wide", b"<i8", "q", 2**40), ("most", b"<u8", "Q", 2**64 - 1)):
+            array(f"{name}.npy", descr, b"4,", struct.pack(f"<4{code}", 0, 1, value, 2))
+            self.refused(rf"{name}\.npy: label 2 is {value}; labels are 0 \.\. 2147483647",
+                         "data.kind=npy", f"data.path={self.folder}", f"data.train=x.npy,{name}.npy")
+        images = gzip.compress(struct.pack(">IIII", 2051, 4, 8, 8) + os.urandom(256))
+        self.write("labels", struct.pack(">II", 2049, 4) + bytes(4))
+        for name, content, said in (
+                ("cut", images[:-20], "the gzip file is cut off; fetch it once more"),
+                ("bad", images[:-6] + bytes(6), r"the gzip file is damaged \(incorrect data check\)")):
+            self.write(f"{name}.gz", content)
+            self.refused(rf"{name}\.gz: {said}", f"data.path={self.folder}",
+                         f"data.train={name}.gz,labels")
+        doubles = struct.pack(">HBBIII", 0, 0x0E, 3, 4, 8, 8) + bytes(2048)
+        self.write("doubles", doubles)
+        self.refused(r"doubles: holds values of type 0x0e \(float64\); 0x08 \(uint8\) and 0x0d",
+                     f"data.path={self.folder}", "data.train=doubles,labels")
+        self.write("floats", struct.pack(">HBBI", 0, 0x0D, 1, 4) + bytes(16))
+        self.write("images", gzip.decompress(images))
+        self.refused(r"floats: labels are .*uint8\); this has 1 of type 0x0d \(float32\)",
+                     f"data.path={self.folder}", "data.train=images,floats")
+
+    def test_weights_that_are_no_numbers(self):
+        self.psrun("-m", "single", DIGITS, "train.steps=1")
+        raw = bytearray(self.weights())
+        raw[-12:-8] = struct.pack("<f", math.nan)
+        self.write("nan.safetensors", bytes(raw))
+        self.refused(r"nan\.safetensors: \S+: element \d+ is -?nan: no training starts from it",
+                     "--overwrite", "train.init=" + self.path("nan.safetensors"))
+
+    def test_a_loss_that_is_not_finite_at_the_end(self):
+        settings = ("-m", "single", DIGITS, "train.steps=1", "optimizer.name=sgd", "optimizer.lr=1e9",
+                    "data.scale=10000")
+        said = r"the last loss is not finite \(training [\d.]+, test (inf|nan|-nan)\): a lower optimizer"
+        self.assertRegex(self.psrun(*settings, code=1, out="error"), "(?m)^psrun: .*NUMERIC: " + said)
+        self.assertTrue(os.path.exists(self.path("error/model.safetensors")))
+        self.assertRegex(self.psrun(*settings, "exchange.nan=allow", out="allow"), "WARN  loss " + said)
+
     def test_weights(self):
         self.refused(r"none\.safetensors", "train.init=" + self.path("none.safetensors"))
         cut = self.write("cut.safetensors", struct.pack("<Q", 1000) + b"{}")
@@ -353,11 +409,115 @@ class BadInput(JobTest):
         self.assertEqual(text, f"psrun: cannot write {self.path('out/logs/worker-0.log')}: "
                                "Is a directory\n")
 
+    def test_logs_that_are_a_file(self):
+        os.mkdir(self.path("out"))
+        self.write("out/logs", b"mine")
+        text = self.psrun("-m", "single", DIGITS, code=1)
+        self.assertEqual(text, f"psrun: cannot make {self.path('out/logs')}: File exists\n")
+
+    def test_calls(self):
+        def call(*words):
+            done = subprocess.run([PSRUN, "--build-dir", BIN.parent, *words], text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertNotIn("Traceback", done.stdout)
+            return done.stdout.splitlines()[-1]
+        self.assertRegex(call(), "which job\\? Name a configuration, as in: deploy/psrun configs/")
+        for port in ("99999", "-1", "0", "x"):
+            self.assertIn(f"'{port}' is not a port (1 .. 65535)", call("--port=" + port, DIGITS))
+
+    def test_a_fifo_as_configuration(self):
+        os.mkfifo(self.path("fifo.yaml"))
+        self.refused(r"fifo\.yaml: is not a regular file", config=self.path("fifo.yaml"))
+
+    def test_one_part_that_cannot_start_ends_the_others_at_once(self):
+        for setting, said in (("data.path=/nowhere", "there is no folder /nowhere"),
+                              ("net.interface=nonsense", 'no interface that is up fits "nonsense"')):
+            begin = time.monotonic()
+            text = self.psrun("-s", 2, "-w", 2, DIGITS, setting, out=setting[:4], code=1)
+            self.assertLess(time.monotonic() - begin, supervise.GRACE_S, text)
+            self.assertIn(said, text.splitlines()[-2])
+
     def test_missing_programs(self):
         done = subprocess.run([PSRUN, "--build-dir", self.folder, DIGITS], text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.assertEqual(done.returncode, 1)
         self.assertIn("no programs", done.stdout)
+
+
+class Rerun(JobTest):
+    """A folder holds one run."""
+
+    SHORT = ("-m", "single", DIGITS, "train.eval_every=0")
+
+    def test_is_refused_unless_it_may_overwrite(self):
+        self.psrun(*self.SHORT, "train.steps=6", "train.save_every=2")
+        for name in ("mine.txt", "checkpoints/mine.txt", "logs/mine.log"):
+            Path(self.path("out", name)).write_text("kept", encoding="utf-8")
+        before = self.weights()
+        text = self.psrun(*self.SHORT, "train.steps=3", code=1)
+        self.assertRegex(text, r"^psrun: \S+/out holds a run already \(metrics.jsonl\): give another "
+                               r"folder with --out, or replace it with --overwrite\n$")
+        self.assertEqual(self.weights(), before)
+        self.psrun(*self.SHORT, "train.steps=3", "train.save_every=3", "--overwrite")
+        self.assertEqual(self.summary()["steps"], 3)
+        self.assertEqual(sorted(os.listdir(self.path("out/checkpoints"))),
+                         ["mine.txt", "step-3.safetensors"])
+        for name in ("mine.txt", "checkpoints/mine.txt", "logs/mine.log"):
+            self.assertEqual(Path(self.path("out", name)).read_text(encoding="utf-8"), "kept")
+
+    def test_two_at_once_do_not_mix(self):
+        for flags in ((), ("--overwrite",)):
+            out = f"out{len(flags)}"
+            first = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 1, DIGITS, *LONG, out=out),
+                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.addCleanup(first.kill)
+            self.wait_for_steps(out)
+            text = self.psrun("-s", 1, "-w", 1, DIGITS, *flags, out=out, code=1)
+            self.assertRegex(text, "another job is writing into" if flags else "holds a run already")
+            first.send_signal(signal.SIGINT)
+            self.assertEqual(first.wait(20), 130)
+            steps = [r["step"] for r in self.records(out) if "lr" in r]
+            self.assertEqual(steps, sorted(set(steps)))
+
+    def test_by_hand(self):
+        def worker(*flags):
+            part = Part("worker", 0, ["--config", DIGITS, "--set", "exchange.name=none", "--set",
+                                      "job.workers=1", "--set", "train.steps=2", "--out",
+                                      self.path("out"), *flags], {})
+            self.addCleanup(self._end, part)
+            return part.popen.wait(20), part.text()
+        self.assertEqual(worker()[0], 0)
+        code, text = worker()
+        self.assertEqual(code, 1)
+        self.assertRegex(text, r"ERROR failed IO: \S+/out holds a run already \(summary.json\): ")
+        self.assertEqual(worker("--overwrite")[0], 0)
+        self.assertEqual(len([r for r in self.records() if "lr" in r]), 1)
+
+    def test_two_by_hand_at_once(self):
+        parts = self.start_job(0, 1, *LONG, "exchange.name=none")
+        self.wait_for_steps("worker-0")
+        again = self.start_job(0, 1, *LONG, "exchange.name=none")  # with --overwrite
+        self.assertEqual(self.wait_all(again, 20), {"worker 0": 1})
+        self.assertRegex(again["worker 0"].text(), "another job is writing into it")
+        parts["worker 0"].popen.send_signal(signal.SIGINT)
+        self.assertEqual(self.wait_all(parts, 20), {"worker 0": 130})
+
+    def test_a_start_that_fails_leaves_no_empty_folder(self):
+        done = subprocess.run(
+            [PSRUN, "--build-dir", BIN.parent, "-m", "single", DIGITS, "train.device=cuda:900"],
+            cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        left = [os.path.join(base, f) for base, _, files in os.walk(self.path("runs")) for f in files]
+        empty = [base for base, folders, files in os.walk(self.path("runs")) if not folders + files]
+        self.assertEqual(empty, [])
+        self.assertTrue(all(os.path.getsize(f) > 0 for f in left), left)  # the log says why
+        part = Part("worker", 0, ["--config", DIGITS, "--set", "exchange.name=none", "--set",
+                                  "job.workers=1", "--set", "train.device=cuda:900", "--out",
+                                  self.path("by-hand")], {})
+        self.addCleanup(self._end, part)
+        self.assertEqual(part.popen.wait(20), 1)
+        self.assertFalse(os.path.exists(self.path("by-hand")), part.text())
 
 
 class Doctor(JobTest):

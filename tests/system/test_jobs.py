@@ -1,6 +1,7 @@
 """Whole jobs: what they reach, what they leave, and that they can be repeated to the bit."""
 import os
 import re
+import shutil
 import subprocess
 import unittest
 from unittest import mock
@@ -62,7 +63,7 @@ class Results(JobTest):
         cores = len(os.sched_getaffinity(0))
         for workers, threads, warnings in ((2, cores, 1), (1, 1, 0)):
             shown = self.psrun("-s", 1, "-w", workers, DIGITS, "train.steps=2", "train.eval_every=0",
-                               f"train.threads={threads}")
+                               f"train.threads={threads}", out=f"{workers}")
             self.assertEqual(len(re.findall("WARN +cores", shown)), warnings, shown)
 
     def test_a_soft_limit_of_open_files_is_raised(self):
@@ -86,6 +87,27 @@ class Results(JobTest):
                        "data.test_samples=0", "train.steps=4", "train.eval_every=1", out=mode)
             s = self.summary(mode)
             self.assertEqual((s["steps"], s["test_samples"], s["test_loss"]), (4, 0, None))
+
+    def test_without_test_files_nothing_is_evaluated(self):
+        os.mkdir(self.path("tr"))
+        for name in ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"):
+            shutil.copy(ROOT / "configs/digits" / name, self.path("tr", name))
+        settings = ("-m", "single", DIGITS, "data.path=" + self.path("tr"), "data.train=0-127",
+                    "data.test=", "train.eval_every=1")
+        shown = self.psrun(*settings, "train.epochs=2")
+        self.assertRegex(shown, "WARN +data no test set: data.test is not given")
+        self.assertEqual((self.summary()["test_samples"], self.summary()["test_loss"]), (0, None))
+        shown = self.psrun(*settings, "train.epochs=0", out="nothing", code=1)
+        self.assertIn("there is no test set, and train.epochs=0 does nothing but evaluate", shown)
+        # Half of one is a mistake.
+        shutil.copy(ROOT / "configs/digits/test-labels-idx1-ubyte.gz", self.path("tr"))
+        self.assertIn("does not have the idx files", self.psrun(*settings, out="half", code=1))
+
+    def test_a_short_last_batch_is_dropped_when_asked(self):
+        for drop, steps in (("false", 3), ("true", 2)):
+            self.psrun("-m", "single", DIGITS, "data.kind=synthetic", "data.samples=20", "data.batch=8", "train.epochs=1",
+                       f"data.drop_last_batch={drop}", out=drop)
+            self.assertEqual(self.summary(drop)["steps"], steps)
 
     def test_saved_weights_evaluate_to_the_same_figures(self):
         self.psrun("-s", 1, "-w", 2, DIGITS, *SHORT)

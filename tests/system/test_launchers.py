@@ -209,7 +209,7 @@ class ContainerNode(unittest.TestCase):
     def test_allreduce_takes_the_first_worker(self):
         run = self.node("worker", "p-ring-2", PS_MODE="allreduce", PS_SET="train.epochs=2 a.b=c")
         self.assertIn("rank=1 server_rank= world=2 servers=0 master=p-ring-1:29500", run.stdout)
-        self.assertIn("--set train.epochs=2 --set a.b=c --set exchange.name=allreduce "
+        self.assertIn("--set train.epochs=2 --set a.b=c --set exchange.name=allreduce --overwrite "
                       "--out /runs/allreduce", run.stdout)
 
     def test_given_ranks_win(self):

@@ -282,7 +282,7 @@ class OverSsh(unittest.TestCase):
         for steps in (5, 7):
             run = self.cluster.run(
                 ["python3", ROOT / "deploy/psrun", "-s", "1", "-w", "1", "-H", self.hostfile,
-                 "--out", "out", ROOT / "configs/digits-basicnet.yaml", f"train.steps={steps}"],
+                 "--out", "out", "--overwrite", ROOT / "configs/digits-basicnet.yaml", f"train.steps={steps}"],
                 env=self.env, cwd=here)
             self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
             self.assertIn(f" {steps} steps,", run.stdout)

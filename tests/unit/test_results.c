@@ -194,6 +194,25 @@ static void a_folder_that_is_a_file_is_an_error(void **state)
     assert_non_null(strstr(ps_err_message(), "/dev/null"));
 }
 
+/* Two runs at once in a process: flock tells them apart by their descriptors. */
+static void a_folder_belongs_to_one_run(void **state)
+{
+    char path[PATH_MAX];
+    ps_run_dir first, second;
+    snprintf(path, sizeof path, "%s/claimed", dir.path);
+    assert_int_equal(ps_run_dir_init(&first, path, "job"), PS_OK);
+    assert_int_equal(ps_run_dir_claim(&first, false), PS_OK);
+    assert_int_equal(ps_run_dir_init(&second, path, "job"), PS_OK);
+    assert_int_equal(ps_run_dir_claim(&second, false), PS_ERR_IO);
+    assert_non_null(strstr(ps_err_message(), "holds a run already (metrics.jsonl)"));
+    assert_int_equal(ps_run_dir_claim(&second, true), PS_ERR_IO);
+    assert_non_null(strstr(ps_err_message(), "another job is writing into it"));
+    ps_run_dir_fini(&second); // takes nothing that is the first's
+    assert_int_equal(access(first.path, F_OK), 0);
+    ps_run_dir_fini(&first); // it has written nothing
+    assert_int_not_equal(access(path, F_OK), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -204,6 +223,7 @@ int main(void)
         cmocka_unit_test(a_trace_is_an_array_of_complete_events),
         cmocka_unit_test(progress_fits_its_width),
         cmocka_unit_test(a_folder_that_is_a_file_is_an_error),
+        cmocka_unit_test(a_folder_belongs_to_one_run),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -1,0 +1,96 @@
+"""The folder of a job's results and logs: taken by one job at a time, and given back empty by
+none."""
+import errno
+import fcntl
+import glob
+import os
+
+from .errors import JobError
+
+# What worker 0 writes, and replaces when it may: worker/run_dir.h says the same.
+RESULTS = ("metrics.jsonl", "summary.json", "model.safetensors", "trace.json", "checkpoints")
+# What else a run leaves.
+LOGS = ("logs/server-*.log", "logs/worker-*.log")
+TRACES = ("trace-worker-*.json",)
+
+
+class Out:
+    """Used in a `with`: makes the folder, and at its end removes what has stayed empty."""
+
+    def __init__(self, path, fresh, overwrite):
+        """fresh: not the folder of a job of the same second."""
+        self.path, self.fresh, self.overwrite = path, fresh, overwrite
+        self.made, self.lock = False, None
+
+    @property
+    def logs(self):
+        return os.path.join(self.path, "logs")
+
+    def __enter__(self):
+        if not self.overwrite:
+            self._refuse_a_run()
+        try:
+            self._make()
+            self._lock()
+            self._remove(LOGS + TRACES if self.overwrite else LOGS)  # logs: of a start that failed
+        except OSError as error:
+            raise JobError(f"cannot make {self.logs}: {error.strerror}") from error
+        return self
+
+    def __exit__(self, *_):
+        if not self._holds():
+            for log in glob.glob(os.path.join(glob.escape(self.logs), "*.log")):
+                if os.path.isfile(log) and os.path.getsize(log) == 0:
+                    os.remove(log)
+        _remove_empty(self.logs)
+        if self.made:
+            _remove_empty(self.path)
+        os.close(self.lock)
+
+    def _holds(self):
+        """The results of a run that are there."""
+        return [r for r in RESULTS if os.path.lexists(os.path.join(self.path, r))]
+
+    def _refuse_a_run(self):
+        found = [] if self.fresh else self._holds()
+        if found:
+            raise JobError(f"{self.path} holds a run already ({found[0]}): give another folder with "
+                           "--out, or replace it with --overwrite")
+
+    def _make(self):
+        name, number = self.path, 1
+        while True:
+            while self.fresh and os.path.lexists(self.path):
+                number += 1
+                self.path = f"{name}-{number}"
+            self.made = not os.path.isdir(self.path)
+            try:
+                os.makedirs(self.logs, exist_ok=not self.fresh)
+                return
+            except FileExistsError:
+                if not self.fresh:
+                    raise
+                # another job was faster
+
+    def _lock(self):
+        """Where a file system has no locks, results are still worker 0's to protect."""
+        self.lock = os.open(self.logs, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno == errno.EWOULDBLOCK:
+                os.close(self.lock)
+                raise JobError(f"another job is writing into {self.path}") from error
+
+    def _remove(self, patterns):
+        for pattern in patterns:
+            for path in glob.glob(os.path.join(glob.escape(self.path), pattern)):
+                if not os.path.isdir(path):
+                    os.remove(path)
+
+
+def _remove_empty(folder):
+    try:
+        os.rmdir(folder)
+    except OSError:
+        pass  # it is not empty, or not there
