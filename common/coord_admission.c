@@ -215,7 +215,7 @@ static void refuse(ps_coordinator *c, const ps_coord_sender *from,
     if (e->rank >= 0) snprintf(rank, sizeof rank, " %d", e->rank);
     snprintf(m.text, sizeof m.text, "%s%s on host %s cannot join: %.600s",
              ps_role_name(e->role), rank, e->host, ps_err_message());
-    PS_WARN("refused", "reason=\"%s\"", m.text);
+    PS_WARN_FEW("refused", "reason=\"%s\"", m.text);
     ps_coord_send_raw(c, from->id, from->bytes, &m);
 }
 

@@ -55,8 +55,8 @@ void ps_coord_complain(ps_coordinator *c, const ps_coord_sender *from, uint64_t 
         known |= c->offenders[i] == number;
     if (!known) {
         c->offenders[c->n_offences % PS_COORD_OFFENDERS] = number;
-        PS_WARN("bad_message", "peer=%016" PRIx64 " error=\"%s\"", number,
-                ps_err_message());
+        PS_WARN_FEW("bad_message", "peer=%016" PRIx64 " error=\"%s\"", number,
+                    ps_err_message());
     }
     c->n_offences++;
     ps_coord_send_fail(c, from, request, code);

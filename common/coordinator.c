@@ -150,8 +150,8 @@ static void receive(ps_coordinator *c)
         int n;
         ps_err err = ps_zsock_recv(c->router, now, parts, 2, &n);
         if (err == PS_ERR_PROTOCOL) {
-            if (c->n_offences++ == 0)
-                PS_WARN("bad_message", "error=\"%s\"", ps_err_message());
+            c->n_offences++;
+            PS_WARN_FEW("bad_message", "error=\"%s\"", ps_err_message());
             continue;
         }
         if (err != PS_OK || n == 0) return;

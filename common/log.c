@@ -1,19 +1,27 @@
 #include "log.h"
 
+#include <inttypes.h>
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "clock.h"
+#include "printable.h"
 
-/* Written before threads start, read-only afterwards (the one exception to "no mutable
- * globals": a logger that had to be passed along would reach every signature). */
+enum { LINE_BYTES = 2048, ROLE_BYTES = 32 };
+static const uint64_t MINUTE_NS = 60 * UINT64_C(1000000000);
+
+/* The one exception to "no mutable globals": a logger that had to be passed along would
+ * reach every signature. Level and start are written before threads start. */
 static struct {
-    char role[32];
+    pthread_mutex_t lock; // of the role and of every quota; never held across I/O
+    char role[ROLE_BYTES];
     ps_log_level level;
     uint64_t start_ns;
-} logger = {.role = "pstrain", .level = PS_LOG_INFO};
+} logger = {.lock = PTHREAD_MUTEX_INITIALIZER, .role = "pstrain", .level = PS_LOG_INFO};
 
 void ps_log_init(const char *role, ps_log_level level)
 {
@@ -24,24 +32,66 @@ void ps_log_init(const char *role, ps_log_level level)
 
 void ps_log_set_role(const char *role)
 {
+    pthread_mutex_lock(&logger.lock);
     snprintf(logger.role, sizeof logger.role, "%s", role);
+    pthread_mutex_unlock(&logger.lock);
+}
+
+static void write_line(ps_log_level level, const char *event, const char *fmt,
+                       va_list args)
+{
+    static const char *const names[] = {"DEBUG", "INFO ", "WARN ", "ERROR"};
+    char role[ROLE_BYTES], said[LINE_BYTES], line[LINE_BYTES];
+    pthread_mutex_lock(&logger.lock);
+    memcpy(role, logger.role, sizeof role);
+    pthread_mutex_unlock(&logger.lock);
+    vsnprintf(said, sizeof said, fmt, args);
+    double seconds = (double)(ps_clock_ns() - logger.start_ns) * 1e-9;
+    size_t used = (size_t)snprintf(line, sizeof line, "%.3f %s %s %.64s ", seconds, role,
+                                   names[level], event);
+    used += ps_printable(said, line + used, sizeof line - used);
+    line[used++] = '\n'; // in the place of the end
+    // One write a line, so that lines of several processes in one file stay whole.
+    ssize_t written = write(STDERR_FILENO, line, used);
+    (void)written;
 }
 
 void ps_log_write(ps_log_level level, const char *event, const char *fmt, ...)
 {
-    static const char *const names[] = {"DEBUG", "INFO ", "WARN ", "ERROR"};
     if (level < logger.level) return;
-    char line[2048];
-    double seconds = (double)(ps_clock_ns() - logger.start_ns) * 1e-9;
-    int n = snprintf(line, sizeof line, "%.3f %s %s %s ", seconds, logger.role,
-                     names[level], event);
     va_list args;
     va_start(args, fmt);
-    vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, args);
+    write_line(level, event, fmt, args);
     va_end(args);
-    size_t used = strlen(line);
-    line[used++] = '\n';
-    // One write a line, so that lines of several processes in one file stay whole.
-    ssize_t written = write(STDERR_FILENO, line, used);
-    (void)written;
+}
+
+/* Whether one more line may be written; *left_out: how many were not, since the last. */
+static bool take_line(ps_log_quota *q, uint64_t *left_out)
+{
+    const uint64_t now = ps_clock_ns();
+    pthread_mutex_lock(&logger.lock);
+    if (now - q->since_ns > MINUTE_NS) {
+        q->since_ns = now;
+        q->lines = 0;
+    }
+    const bool may = q->lines < PS_LOG_FEW_LINES;
+    *left_out = q->left_out;
+    q->lines += may;
+    q->left_out = may ? 0 : q->left_out + 1;
+    pthread_mutex_unlock(&logger.lock);
+    return may;
+}
+
+void ps_log_write_few(ps_log_quota *quota, ps_log_level level, const char *event,
+                      const char *fmt, ...)
+{
+    uint64_t left_out;
+    if (level < logger.level || !take_line(quota, &left_out)) return;
+    if (left_out > 0)
+        ps_log_write(level, event, "left_out=%" PRIu64 " (more than %d a minute)",
+                     left_out, PS_LOG_FEW_LINES);
+    va_list args;
+    va_start(args, fmt);
+    write_line(level, event, fmt, args);
+    va_end(args);
 }

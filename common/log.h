@@ -3,10 +3,13 @@
  *   12.345 worker/0 INFO  push step=3 chunk=7
  *
  * Time is in seconds since ps_log_init. Logged once, where it is handled; kernels never
- * log.
+ * log. A line is one line, whatever a peer has put into a host name or a reason: what is
+ * not printable is escaped (printable.h), and what is too long is cut.
  */
 #ifndef PS_LOG_H
 #define PS_LOG_H
+
+#include <stdint.h>
 
 typedef enum ps_log_level {
     PS_LOG_DEBUG,
@@ -18,7 +21,7 @@ typedef enum ps_log_level {
 /* Called once by a main function before any thread starts. role is copied ("worker/0").
  */
 void ps_log_init(const char *role, ps_log_level level);
-/* The role again once a rank has been given; call before threads that log are started. */
+/* The role again once a rank has been given. From any thread. */
 void ps_log_set_role(const char *role);
 
 void ps_log_write(ps_log_level level, const char *event, const char *fmt, ...)
@@ -28,5 +31,25 @@ void ps_log_write(ps_log_level level, const char *event, const char *fmt, ...)
 #define PS_INFO(event, ...)  ps_log_write(PS_LOG_INFO, event, __VA_ARGS__)
 #define PS_WARN(event, ...)  ps_log_write(PS_LOG_WARN, event, __VA_ARGS__)
 #define PS_ERROR(event, ...) ps_log_write(PS_LOG_ERROR, event, __VA_ARGS__)
+
+/* How many lines strangers have caused at one place of the code; zeroed. */
+typedef struct ps_log_quota {
+    uint64_t lines, since_ns, left_out;
+} ps_log_quota;
+
+/* For what anybody who can connect may cause again and again: the first
+ * PS_LOG_FEW_LINES lines, then that many in each further minute. The line after some that
+ * were left out says how many they were. The quota is guarded by the logger. */
+enum { PS_LOG_FEW_LINES = 64 };
+void ps_log_write_few(ps_log_quota *quota, ps_log_level level, const char *event,
+                      const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+
+#define PS_LOG_FEW_(level, event, ...)                                                   \
+    do {                                                                                 \
+        static ps_log_quota quota_;                                                      \
+        ps_log_write_few(&quota_, level, event, __VA_ARGS__);                            \
+    } while (0)
+#define PS_INFO_FEW(event, ...) PS_LOG_FEW_(PS_LOG_INFO, event, __VA_ARGS__)
+#define PS_WARN_FEW(event, ...) PS_LOG_FEW_(PS_LOG_WARN, event, __VA_ARGS__)
 
 #endif

@@ -400,7 +400,7 @@ static void receive_all(ps_member *m)
         int got;
         ps_err err = receive(m, &frame, &c, &got);
         if (err == PS_ERR_PROTOCOL)
-            PS_WARN("bad_message", "error=\"%s\"", ps_err_message());
+            PS_WARN_FEW("bad_message", "error=\"%s\"", ps_err_message());
         if (err != PS_OK && err != PS_ERR_PROTOCOL) return;
         if (err == PS_OK && !got) return;
         if (!got) continue;

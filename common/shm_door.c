@@ -69,7 +69,7 @@ static void serve(ps_shm_door *door, int fd)
     int fds[2];
     ps_err err = ps_shm_offer_recv(fd, ps_deadline_in_ms(OFFER_TIMEOUT_MS), &offer, fds);
     if (err == PS_OK) err = map_arenas(door, &offer, fds);
-    if (err != PS_OK) PS_WARN("shm-refused", "reason=\"%s\"", ps_err_message());
+    if (err != PS_OK) PS_WARN_FEW("shm-refused", "reason=\"%s\"", ps_err_message());
     (void)ps_shm_answer_send(fd, err == PS_OK ? NULL : ps_err_message());
     close(fd);
 }

@@ -22,7 +22,8 @@ INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 # nobody else is late for that.
 ROUND_MOST_S = 1.0
 
-ERROR_LINE = re.compile(r" ERROR \S+ (?P<what>.*)$")
+# The level stands before all that a part, or a peer of it, may say.
+ERROR_LINE = re.compile(r"^\s*[\d.]+ \S+ ERROR \S+ (?P<what>.*)$")
 OTHERS_FAULT = re.compile(r"^PEER: ")
 TIMED_OUT = re.compile(r"^TIMEOUT: ")
 # The coordinator's, once the last member has come.
@@ -69,7 +70,7 @@ class Watched:
     def _line(self, line, screen):
         self._keep(line, screen)
         self.last_line = line
-        found = ERROR_LINE.search(line)
+        found = ERROR_LINE.match(line)
         if found:
             self.errors.append(found.group("what"))
         self.all_joined = self.all_joined or bool(JOINED_LINE.match(line))

@@ -1,0 +1,193 @@
+/* A log line is one line, and few of them are a stranger's. */
+#include "log.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "printable.h"
+
+/* What is written to standard error between begin and end. */
+typedef struct captured {
+    FILE *file;
+    int before;
+    char text[1 << 18];
+} captured;
+
+static captured log_text;
+
+static void begin(void)
+{
+    log_text.file = tmpfile();
+    assert_non_null(log_text.file);
+    log_text.before = dup(STDERR_FILENO);
+    assert_true(dup2(fileno(log_text.file), STDERR_FILENO) >= 0);
+}
+
+static const char *end(void)
+{
+    assert_true(dup2(log_text.before, STDERR_FILENO) >= 0);
+    close(log_text.before);
+    rewind(log_text.file);
+    size_t n = fread(log_text.text, 1, sizeof log_text.text - 1, log_text.file);
+    log_text.text[n] = '\0';
+    fclose(log_text.file);
+    return log_text.text;
+}
+
+static int count(const char *text, const char *word)
+{
+    int n = 0;
+    for (; (text = strstr(text, word)); text += strlen(word))
+        n++;
+    return n;
+}
+
+static void assert_printable(const char *text, const char *want)
+{
+    char out[256];
+    assert_int_equal(ps_printable(text, out, sizeof out), strlen(want));
+    assert_string_equal(out, want);
+}
+
+static void control_characters_are_escaped(void **state)
+{
+    assert_printable("plain \"text\" with \\n", "plain \"text\" with \\n");
+    assert_printable("a\nb\rc\td", "a\\nb\\rc\\td");
+    assert_printable("\x1b[2K\x07\x7f", "\\x1b[2K\\x07\\x7f");
+    assert_printable("Bäcker ▊ 節 🙂",
+                     "Bäcker ▊ 節 🙂"); // two to four bytes each
+    assert_printable("\xc2\x9b"
+                     "31m",
+                     "\\xc2\\x9b31m");                   // CSI as one character (ECMA-48)
+    assert_printable("\xe2\x80\xa8", "\\xe2\\x80\\xa8"); // LINE SEPARATOR
+}
+
+/* RFC 3629: overlong forms, surrogates, beyond U+10FFFF, cut and lone bytes. */
+static void what_is_no_utf8_is_escaped(void **state)
+{
+    assert_printable("\xc0\x8a", "\\xc0\\x8a");
+    assert_printable("\xe0\x80\x8a", "\\xe0\\x80\\x8a");
+    assert_printable("\xed\xa0\x80", "\\xed\\xa0\\x80");
+    assert_printable("\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80");
+    assert_printable("\xf8\x88\x80\x80\x80", "\\xf8\\x88\\x80\\x80\\x80");
+    assert_printable("\xff", "\\xff");
+    assert_printable("a\xe7\xaf", "a\\xe7\\xaf");
+    assert_printable("\xe7\nb", "\\xe7\\nb");
+}
+
+static void long_texts_are_cut_between_characters(void **state)
+{
+    char out[16];
+    for (size_t cap = 8; cap <= sizeof out; cap++) {
+        memset(out, 'Z', sizeof out);
+        size_t n = ps_printable("節節節節節節節節", out, cap);
+        assert_true(n < cap && n == strlen(out) && n >= cap - 6);
+        assert_string_equal(out + n - 3, "...");
+        assert_int_equal((n - 3) % 3, 0);
+        n = ps_printable("\n\n\n\n\n\n\n\n\n\n\n", out, cap);
+        assert_true(n < cap && n == strlen(out));
+        assert_string_equal(out + n - 3, "...");
+        assert_true(out[n - 4] == 'n');
+    }
+    assert_int_equal(ps_printable("1234567", out, 8), 7); // just fits
+    assert_string_equal(out, "1234567");
+    assert_int_equal(ps_printable("12345678", out, 8), 7);
+    assert_string_equal(out, "1234...");
+}
+
+static void nobody_forges_a_line(void **state)
+{
+    ps_log_init("server/0", PS_LOG_INFO);
+    begin();
+    PS_INFO("joined", "host=%s",
+            "b\x1b[31m\n9.999 server/0 ERROR failed IO: the disk is full\r");
+    const char *text = end();
+    assert_int_equal(count(text, "\n"), 1);
+    assert_null(strchr(text, '\x1b'));
+    assert_null(strchr(text, '\r'));
+    assert_non_null(strstr(text, " server/0 INFO  joined host=b\\x1b[31m\\n9.999 "));
+}
+
+static void a_line_has_a_longest(void **state)
+{
+    char *reason = malloc(100001);
+    assert_non_null(reason);
+    memset(reason, '\a', 100000);
+    reason[100000] = '\0';
+    begin();
+    PS_WARN("long", "reason=%s", reason);
+    const char *text = end();
+    free(reason);
+    assert_int_equal(count(text, "\n"), 1);
+    assert_true(strlen(text) <= 2048);
+    assert_non_null(strstr(text, "...\n"));
+}
+
+static void strangers_cause_few_lines(void **state)
+{
+    ps_log_quota quota = {0};
+    begin();
+    for (int i = 0; i < 1000; i++)
+        ps_log_write_few(&quota, PS_LOG_WARN, "refused", "attempt=%d", i);
+    const char *text = end();
+    assert_int_equal(count(text, "\n"), PS_LOG_FEW_LINES);
+    assert_non_null(strstr(text, "attempt=63\n"));
+    quota.since_ns -= 61 * UINT64_C(1000000000); // a minute later
+    begin();
+    ps_log_write_few(&quota, PS_LOG_WARN, "refused", "attempt=%d", 1000);
+    ps_log_write_few(&quota, PS_LOG_WARN, "refused", "attempt=%d", 1001);
+    text = end();
+    assert_int_equal(count(text, "left_out="), 1);
+    assert_non_null(strstr(text, "left_out=936 "));
+    assert_non_null(strstr(text, "attempt=1000\n"));
+    assert_non_null(strstr(text, "attempt=1001\n"));
+    begin();
+    for (int i = 0; i < 200; i++) // one place of the code, one quota
+        PS_WARN_FEW("refused", "again=%d", i);
+    assert_int_equal(count(end(), "\n"), PS_LOG_FEW_LINES);
+}
+
+static void *say(void *arg)
+{
+    for (int i = 0; i < 2000; i++)
+        PS_INFO("beat", "i=%d", i);
+    return arg;
+}
+
+/* A member learns its rank when its threads run already. */
+static void a_role_changes_beside_lines(void **state)
+{
+    pthread_t thread;
+    begin();
+    assert_int_equal(pthread_create(&thread, NULL, say, NULL), 0);
+    for (int i = 0; i < 2000; i++)
+        ps_log_set_role(i % 2 ? "worker/0" : "worker/1234567");
+    pthread_join(thread, NULL);
+    const char *text = end();
+    assert_int_equal(count(text, "\n"), 2000);
+    assert_int_equal(count(text, " server/0 INFO ") + count(text, " worker/0 INFO ") +
+                         count(text, " worker/1234567 INFO "),
+                     2000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(control_characters_are_escaped),
+        cmocka_unit_test(what_is_no_utf8_is_escaped),
+        cmocka_unit_test(long_texts_are_cut_between_characters),
+        cmocka_unit_test(nobody_forges_a_line),
+        cmocka_unit_test(a_line_has_a_longest),
+        cmocka_unit_test(strangers_cause_few_lines),
+        cmocka_unit_test(a_role_changes_beside_lines),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
