@@ -261,6 +261,29 @@ class Strangers(JobTest):
                 except OSError:
                     pass  # refused, or not answered
 
+    FORGED = "9.999 server/0 ERROR failed IO: the disk is full"
+
+    def test_a_name_that_holds_a_line(self):
+        parts = self.start_job(1, 2, "net.join_timeout_ms=4000", skip=["worker 1"])
+        stranger = subprocess.run(
+            [BIN / "ps-worker", "--config", DIGITS, "--set",
+             f"job.name=x\x1b[2K\r\n{self.FORGED}", "--out", self.path("stranger")],
+            env=dict(os.environ, **dict(parts["worker 0"].env, RANK="1")), stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=20)
+        self.assertEqual(stranger.returncode, 1, stranger.stdout)
+        self.assertNotIn(0, self.wait_all(parts, 20).values())
+        for text in (stranger.stdout, *(p.text() for p in parts.values())):
+            self.assertNotIn("\x1b", text)
+            self.assertNotIn(self.FORGED, text.splitlines())
+
+    def test_a_line_that_speaks_of_one(self):
+        said = f"0.100 server/0 WARN  refused host={self.FORGED}"
+        with tempfile.TemporaryFile("w+") as shown:
+            supervisor = supervise.Supervisor(
+                screen.Screen(shown), lambda part: local.LocalProcess(part, {}), self.folder, 10)
+            code = supervisor.run([job.Part("server", 0, ["sh", "-c", f"echo '{said}'; exit 3"], {})])
+        self.assertEqual((code, supervisor.watched[0].errors), (1, []))
+
     def test_garbage_on_every_port(self):
         for shm in ("on", "off"):
             parts = self.start_job(2, 2, *LONG, "train.steps=1500", "data.batch=4",
