@@ -1,5 +1,6 @@
 extern "C" {
 #include "exchange_gloo.h"
+#include "log.h"
 #include "shm_peers.h"
 }
 
@@ -11,15 +12,19 @@ extern "C" {
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <netinet/in.h>
 #include <new>
 #include <poll.h>
 #include <string>
+#include <sys/socket.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <gloo/common/error.h>
 #include <gloo/context.h>
 #include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/address.h>
 #include <gloo/transport/tcp/device.h>
 
 namespace {
@@ -126,7 +131,12 @@ class ConnectWatch {
     std::thread thread_;
 };
 
-/* As rendezvous::Context::connectFullMesh, with an end to every wait. */
+/* As rendezvous::Context::connectFullMesh, with an end to every wait.
+ *
+ * Each of Gloo's pairs listens at a port of its own and takes the first who comes: a
+ * stranger (a port scanner) then has the place of a worker, which is refused. So all
+ * workers compare what they got, and greet each other; where that fails anywhere, all
+ * start again, at other ports and under other keys. */
 class Mesh : public gloo::Context {
   public:
     using gloo::Context::Context;
@@ -134,31 +144,136 @@ class Mesh : public gloo::Context {
     void connect(ps_member *member, std::shared_ptr<gloo::transport::Device> device,
                  int64_t timeout_ms)
     {
-        MemberStore store(member, timeout_ms);
-        auto pairs = device->createContext(rank, size);
-        pairs->setTimeout(getTimeout());
-        for (int i = 0; i < size; i++)
-            if (i != rank)
-                store.set(key(rank, i), pairs->createPair(i)->address().bytes());
-        std::vector<std::vector<char>> addresses(size);
-        for (int i = 0; i < size; i++)
-            if (i != rank) addresses[i] = store.get(key(i, rank));
-        ConnectWatch watch(member, pairs.get(), timeout_ms);
-        for (int i = 0; i < size && !watch.ended(); i++)
-            if (i != rank) pairs->getPair(i)->connect(addresses[i]);
-        watch.stop();
-        if (watch.ended())
-            throw gloo::Exception("not every worker answered (net.join_timeout_ms)");
+        bool all = false;
+        for (int attempt = 0; attempt < ATTEMPTS && !all; attempt++) {
+            if (attempt > 0)
+                PS_WARN("gloo", "again=%d reason=\"%s\"", attempt, why_.c_str());
+            Attempt a(*this, member, device, timeout_ms, attempt);
+            all = a.agree("connected", a.connect()) && a.agree("greeted", a.greet());
+        }
+        if (!all) throw gloo::Exception(why_ + "; strangers come to the workers' ports");
         device_ = std::move(device);
-        transportContext_ = std::move(pairs);
     }
 
   private:
-    /* Of the address where rank `from` awaits rank `to`. */
-    static std::string key(int from, int to)
-    {
-        return std::to_string(from) + "/" + std::to_string(to);
-    }
+    static constexpr int ATTEMPTS = 5;
+
+    class Attempt {
+      public:
+        Attempt(Mesh &mesh, ps_member *member,
+                std::shared_ptr<gloo::transport::Device> &device, int64_t timeout_ms,
+                int number)
+            : mesh_(mesh), member_(member), timeout_ms_(timeout_ms),
+              prefix_(std::to_string(number) + "/")
+        {
+            mesh.transportContext_ = device->createContext(mesh.rank, mesh.size);
+            mesh.transportContext_->setTimeout(mesh.getTimeout());
+            mesh.why_ = "another worker could not connect";
+        }
+
+        bool connect()
+        {
+            auto &pairs = mesh_.transportContext_;
+            MemberStore store(member_, timeout_ms_);
+            for (int peer : others())
+                store.set(key(mesh_.rank, peer),
+                          pairs->createPair(peer)->address().bytes());
+            std::vector<std::vector<char>> addresses(mesh_.size);
+            for (int peer : others())
+                addresses[peer] = store.get(key(peer, mesh_.rank));
+            ConnectWatch watch(member_, pairs.get(), timeout_ms_);
+            bool all = true;
+            for (int peer : others()) {
+                if (watch.ended()) break;
+                if (tried([&] { pairs->getPair(peer)->connect(addresses[peer]); }))
+                    continue;
+                all = false;
+                visit(addresses[peer]);
+            }
+            watch.stop();
+            if (watch.ended())
+                throw gloo::Exception("not every worker answered (net.join_timeout_ms)");
+            return all;
+        }
+
+        /* A byte to and from every peer. */
+        bool greet()
+        {
+            auto &pairs = mesh_.transportContext_;
+            std::vector<char> bytes(mesh_.size);
+            auto buffer = pairs->createUnboundBuffer(bytes.data(), bytes.size());
+            return tried([&] {
+                for (int peer : others()) {
+                    buffer->recv(peer, GREETING, peer, 1);
+                    buffer->send(peer, GREETING, mesh_.rank, 1);
+                }
+                for (size_t i = 0; i < others().size(); i++)
+                    if (!buffer->waitRecv(GREET) || !buffer->waitSend(GREET))
+                        throw gloo::Exception("aborted");
+            });
+        }
+
+        bool agree(const char *on, bool mine)
+        {
+            double yes = mine;
+            if (ps_member_reduce(member_, ("gloo/" + prefix_ + on).c_str(), &yes, 1,
+                                 ps_deadline_in_ms(timeout_ms_)) != PS_OK)
+                throw gloo::Exception(ps_err_message());
+            return yes == mesh_.size;
+        }
+
+      private:
+        static constexpr uint64_t GREETING = 4;
+        static constexpr time_t VISIT_S = 2;
+        static constexpr milliseconds GREET{5000};
+
+        std::vector<int> others() const
+        {
+            std::vector<int> ranks;
+            for (int i = 0; i < mesh_.size; i++)
+                if (i != mesh_.rank) ranks.push_back(i);
+            return ranks;
+        }
+
+        /* Of the address where rank `from` awaits rank `to`. */
+        std::string key(int from, int to) const
+        {
+            return prefix_ + std::to_string(from) + "/" + std::to_string(to);
+        }
+
+        /* So that a peer that still waits for this rank need not wait in vain. */
+        static void visit(const std::vector<char> &address)
+        {
+            const sockaddr_storage at =
+                gloo::transport::tcp::Address(address).getSockaddr();
+            const struct timeval limit = {VISIT_S, 0};
+            int fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+            if (fd < 0) return;
+            setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+            (void)::connect(fd, reinterpret_cast<const sockaddr *>(&at),
+                            at.ss_family == AF_INET ? sizeof(sockaddr_in)
+                                                    : sizeof(sockaddr_in6));
+            close(fd);
+        }
+
+        template <typename F> bool tried(F &&work)
+        {
+            try {
+                work();
+                return true;
+            } catch (const gloo::Exception &e) {
+                mesh_.why_ = e.what();
+                return false;
+            }
+        }
+
+        Mesh &mesh_;
+        ps_member *member_;
+        int64_t timeout_ms_;
+        std::string prefix_; // of this attempt's keys
+    };
+
+    std::string why_; // the last attempt failed
 };
 
 using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;

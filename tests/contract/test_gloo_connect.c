@@ -1,0 +1,111 @@
+/* Strangers at the ports where workers await each other: listen() of this program, which
+ * Gloo calls, too, lets one in first. */
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "exchange_run.h"
+
+enum { GLOO_BACKLOG = 1, STRANGERS_MAX = 256 };
+
+static atomic_int ports_to_visit, n_strangers;
+static int strangers[STRANGERS_MAX];
+
+static void visit(int port_fd)
+{
+    struct sockaddr_storage at;
+    socklen_t bytes = sizeof at;
+    int i = atomic_fetch_add(&n_strangers, 1);
+    if (i >= STRANGERS_MAX || getsockname(port_fd, (struct sockaddr *)&at, &bytes) != 0)
+        return;
+    int fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&at, bytes) != 0) {
+        close(fd);
+        fd = -1;
+    }
+    if (fd >= 0 && i % 2) {
+        close(fd); // gone again at once
+        fd = -1;
+    }
+    strangers[i] = fd + 1;
+}
+
+int listen(int fd, int backlog)
+{
+    static int (*real)(int, int);
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "listen");
+    int result = real(fd, backlog);
+    if (result == 0 && backlog == GLOO_BACKLOG &&
+        atomic_fetch_sub(&ports_to_visit, 1) > 0)
+        visit(fd);
+    return result;
+}
+
+static void let_in(int n)
+{
+    memset(strangers, 0, sizeof strangers);
+    atomic_store(&n_strangers, 0);
+    atomic_store(&ports_to_visit, n);
+}
+
+static void send_away(void)
+{
+    for (int i = 0; i < STRANGERS_MAX; i++)
+        if (strangers[i] > 0) close(strangers[i] - 1);
+}
+
+static const test_run_options job = {
+    .exchange = "gloo",
+    .workers = 3,
+    SETS("exchange.shm=off", "optimizer.name=adamw", "net.dead_after_ms=2000")};
+
+static void without_strangers(void **state)
+{
+    let_in(0);
+    test_run_check_bits(&job);
+    assert_int_equal(atomic_load(&n_strangers), 0);
+}
+
+/* Of three workers' six ports; a connection is made to three of them. */
+static void they_cost_an_attempt(void **state)
+{
+    for (int n = 1; n <= 12; n += n < 6 ? 1 : 3) {
+        let_in(n);
+        test_run_check_bits(&job);
+        assert_int_equal(atomic_load(&n_strangers), n);
+        send_away();
+    }
+}
+
+static void they_are_named_where_they_come_every_time(void **state)
+{
+    test_run_result result;
+    let_in(STRANGERS_MAX);
+    test_run(&job, &result);
+    send_away();
+    for (int r = 0; r < job.workers; r++) {
+        assert_int_equal(result.rank[r].err, PS_ERR_NET);
+        if (!strstr(result.rank[r].text, "strangers come to the workers' ports"))
+            fail_msg("%s", result.rank[r].text);
+    }
+    assert_true(atomic_load(&n_strangers) <= 6 * 5);
+    test_run_fini(&result, job.workers);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_strangers),
+        cmocka_unit_test(they_cost_an_attempt),
+        cmocka_unit_test(they_are_named_where_they_come_every_time),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
