@@ -120,7 +120,7 @@ class Kubernetes(unittest.TestCase):
     def setUpClass(cls):
         if yaml is None:
             raise unittest.SkipTest("python3-yaml is not installed")
-        folder = ROOT / "deploy/k8s"
+        folder = ROOT / "deploy/k8s/base"
         cls.kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
         cls.objects = {}
         for name in cls.kustomization["resources"]:
@@ -163,22 +163,22 @@ class Kubernetes(unittest.TestCase):
             self.assertLessEqual(used, made)
 
     def test_the_job_is_the_first_job(self):
-        mine = yaml.safe_load((ROOT / "deploy/k8s/job.yaml").read_text())
+        mine = yaml.safe_load((ROOT / "deploy/k8s/base/job.yaml").read_text())
         first = yaml.safe_load((ROOT / "configs/digits-basicnet.yaml").read_text())
         self.assertEqual(mine["data"].pop("path"), "/opt/pstrain/configs/digits")
         first["data"].pop("path")
         self.assertEqual(mine, first)
 
     def test_gpu_overlay_patches_what_there_is(self):
-        overlay = yaml.safe_load((ROOT / "deploy/k8s/gpu/kustomization.yaml").read_text())
-        self.assertEqual(overlay["resources"], [".."])
-        target = overlay["patches"][0]["target"]
-        self.assertEqual(target["name"], self.objects[target["kind"]]["metadata"]["name"])
-        patch = yaml.safe_load(overlay["patches"][0]["patch"])[0]
-        where = self.objects["Job"]
-        for key in patch["path"].strip("/").split("/")[:-1]:
-            where = where[int(key)] if key.isdigit() else where[key]
-        self.assertIn("requests", where)
+        folder = ROOT / "deploy/k8s/gpu"
+        overlay = yaml.safe_load((folder / "kustomization.yaml").read_text())
+        self.assertEqual(overlay["bases"], ["../base"])
+        patch = yaml.safe_load((folder / overlay["patchesStrategicMerge"][0]).read_text())
+        job = self.objects[patch["kind"]]
+        self.assertEqual(patch["metadata"]["name"], job["metadata"]["name"])
+        names = [[c["name"] for c in o["spec"]["template"]["spec"]["containers"]]
+                 for o in (patch, job)]
+        self.assertEqual(*names)
 
 
 class ContainerNode(unittest.TestCase):

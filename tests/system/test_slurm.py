@@ -1,0 +1,70 @@
+"""deploy/slurm/pstrain.sbatch under a real Slurm of two nodes on this machine."""
+import os
+import signal
+import tempfile
+import unittest
+
+from jobs import BIN, DIGITS, LONG, ROOT, JobTest, alive
+from slurm import Slurm, missing
+
+SBATCH = str(ROOT / "deploy/slurm/pstrain.sbatch")
+
+
+class OnSlurm(JobTest):
+    @classmethod
+    def setUpClass(cls):
+        reason = missing()
+        if reason:
+            raise unittest.SkipTest(reason)
+        folder = tempfile.TemporaryDirectory(prefix="pstrain-slurm-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.slurm = Slurm(folder.name)
+        cls.addClassCleanup(cls.slurm.stop)
+        cls.slurm.start()
+
+    def submit(self, out, *settings, **env):
+        return self.slurm.submit(
+            self.path(f"{out}.txt"), "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1",
+            f"--chdir={ROOT}", SBATCH, DIGITS, *settings, MASTER_ADDR="127.0.0.1",
+            PS_BIN=BIN.resolve(), PS_OUT=self.path(out), **env)
+
+    def said(self, out):
+        try:
+            with open(self.path(f"{out}.txt"), encoding="utf-8", errors="replace") as f:
+                return f.read() + self.slurm.logs()
+        except OSError as error:
+            return f"{error}\n{self.slurm.logs()}"
+
+    def ends(self, out, number, seconds=60):
+        """How it ended; no process of it is left."""
+        state = self.slurm.wait(number, seconds)["JobState"]
+        self.assertEqual(alive(self.path(out)), [], "processes were left running")
+        return state
+
+    def test_both_modes_give_the_same_weights(self):
+        for mode in ("ps", "allreduce"):
+            number = self.submit(mode, "train.steps=20", PS_MODE=mode)
+            self.assertEqual(self.ends(mode, number), "COMPLETED", self.said(mode))
+        self.assertEqual(self.summary("ps")["servers"], 2)
+        self.assertEqual(self.weights("ps"), self.weights("allreduce"))
+
+    def test_scancel_keeps_the_weights(self):
+        for mode in ("ps", "allreduce"):
+            number = self.submit(mode, *LONG, PS_MODE=mode)
+            self.wait_for_steps(mode)
+            self.slurm.run("scancel", number, check=True)
+            self.assertEqual(self.ends(mode, number), "CANCELLED", self.said(mode))
+            self.assertTrue(os.path.exists(self.path(mode, "model.safetensors")), self.said(mode))
+            self.assertTrue(self.summary(mode)["interrupted"])
+
+    def test_a_killed_task_ends_the_job(self):
+        for mode in ("ps", "allreduce"):
+            number = self.submit(mode, *LONG, PS_MODE=mode)
+            self.wait_for_steps(mode)
+            worker = next(pid for pid, line in alive(self.path(mode)) if line.startswith(str(BIN.resolve() / "ps-worker")))
+            os.kill(worker, signal.SIGKILL)
+            self.assertEqual(self.ends(mode, number), "FAILED", self.said(mode))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
