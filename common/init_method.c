@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "new_file.h"
 #include "parse_text.h"
 
 static ps_err parse_tcp(const char *text, const char *rest, ps_init_method *out)
@@ -49,8 +50,8 @@ ps_err ps_init_method_parse(const char *text, ps_init_method *out)
 
 static ps_err write_whole(const char *path, const char *line)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd < 0) return ps_err_errno(PS_ERR_IO, "%s", path);
+    int fd;
+    PS_TRY(ps_new_file_open(path, &fd));
     size_t n = strlen(line);
     ssize_t written = write(fd, line, n);
     int failed = written != (ssize_t)n || fsync(fd) != 0;
@@ -92,8 +93,14 @@ static int parse_nonce(const char *text, uint64_t *out)
 ps_err ps_init_file_read(const char *path, ps_init_record *record)
 {
     *record = (ps_init_record){0};
-    FILE *f = fopen(path, "re");
-    if (!f) return ps_err_errno(PS_ERR_IO, "%s", path);
+    // A FIFO that nobody writes to is not waited for: it holds nothing.
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    FILE *f = fd >= 0 ? fdopen(fd, "r") : NULL;
+    if (!f) {
+        ps_err err = ps_err_errno(PS_ERR_IO, "%s", path);
+        if (fd >= 0) close(fd);
+        return err;
+    }
     char line[192], nonce[32], end;
     int items = 0;
     if (fgets(line, sizeof line, f))

@@ -13,6 +13,7 @@
 
 #include "finite.h"
 #include "mem.h"
+#include "new_file.h"
 
 #define MAX_HEADER UINT64_C(100000000)
 enum { LENGTH_BYTES = 8, MAX_MESSAGE_NAME = 128 };
@@ -516,9 +517,8 @@ static ps_err write_file(const char *path, const char *temporary,
                          const ps_model_spec *spec, const char *head, uint64_t head_bytes,
                          const float *params, const void *buffers)
 {
-    sink to = {temporary,
-               open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
-    if (to.fd < 0) return ps_err_errno(PS_ERR_IO, "%s", temporary);
+    sink to = {.path = temporary};
+    PS_TRY(ps_new_file_open(temporary, &to.fd));
     ps_err err = write_synced(&to, spec, head, head_bytes, params, buffers);
     if (close(to.fd) != 0 && err == PS_OK)
         err = ps_err_errno(PS_ERR_IO, "%s: closing", temporary);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "new_file.h"
 
 static json_t *number(double v)
 {
@@ -146,8 +147,13 @@ static ps_err write_object(const json_t *o, const char *path)
 {
     char temporary[PATH_MAX + 8];
     snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    FILE *file = fopen(temporary, "we");
-    if (!file) return ps_err_errno(PS_ERR_IO, "cannot write %s", temporary);
+    int fd;
+    PS_TRY(ps_new_file_open(temporary, &fd));
+    FILE *file = fdopen(fd, "w");
+    if (!file) {
+        close(fd);
+        return ps_err_errno(PS_ERR_IO, "cannot write %s", temporary);
+    }
     int failed = json_dumpf(o, file, JSON_INDENT(2)) || fputc('\n', file) == EOF;
     failed |= fclose(file) != 0;
     if (!failed && rename(temporary, path) == 0) return PS_OK;

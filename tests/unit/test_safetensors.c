@@ -2,10 +2,12 @@
 #include "safetensors.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -147,21 +149,65 @@ static void we_read_pythons_package(void **state)
     assert_int_equal(status, 0);
 }
 
+/* The limit of a file's size is a disk that is full after that many bytes. */
 static void a_full_disk_leaves_the_old_file(void **state)
 {
     model m;
     char temporary[128];
+    struct rlimit limit, old;
     make(&m);
     assert_int_equal(save(&m), PS_OK);
     snprintf(temporary, sizeof temporary, "%s.tmp", m.path);
-    assert_int_equal(symlink("/dev/full", temporary), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    limit = old, limit.rlim_cur = 100;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     m.params[0] += 1;
-    assert_int_equal(save(&m), PS_ERR_IO);
-    assert_non_null(strstr(ps_err_message(), "No space left on device"));
+    ps_err err = save(&m);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    assert_int_equal(err, PS_ERR_IO);
+    assert_non_null(strstr(ps_err_message(), "File too large"));
     assert_non_null(strstr(ps_err_message(), m.path));
     assert_int_not_equal(access(temporary, F_OK), 0);
     m.params[0] -= 1;
     assert_loads_equal(&m);
+    tear(&m);
+}
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+/* A link there must not have the file that it names overwritten. */
+static void what_stands_in_the_way_is_taken_away(void **state)
+{
+    model m;
+    char temporary[128], victim[128], text[16] = "";
+    make(&m);
+    snprintf(temporary, sizeof temporary, "%s.tmp", m.path);
+    snprintf(victim, sizeof victim, "%s/victim", m.folder);
+    write_text(victim, "untouched");
+    for (int i = 0; i < 3; i++) {
+        if (i == 0) write_text(temporary, "of a run that died");
+        if (i == 1) assert_int_equal(symlink(victim, temporary), 0);
+        if (i == 2) assert_int_equal(link(victim, temporary), 0);
+        assert_int_equal(save(&m), PS_OK);
+        assert_int_not_equal(access(temporary, F_OK), 0);
+        assert_loads_equal(&m);
+    }
+    FILE *f = fopen(victim, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(text, sizeof text, f));
+    fclose(f);
+    assert_string_equal(text, "untouched");
+    assert_int_equal(mkdir(temporary, 0700), 0);
+    assert_int_equal(save(&m), PS_ERR_IO);
+    assert_non_null(strstr(ps_err_message(), temporary));
+    rmdir(temporary);
+    unlink(victim);
     tear(&m);
 }
 
@@ -338,6 +384,7 @@ int main(void)
         cmocka_unit_test(pythons_package_reads_ours),
         cmocka_unit_test(we_read_pythons_package),
         cmocka_unit_test(a_full_disk_leaves_the_old_file),
+        cmocka_unit_test(what_stands_in_the_way_is_taken_away),
         cmocka_unit_test(a_missing_folder_is_named),
         cmocka_unit_test(legal_files_are_read),
         cmocka_unit_test(headers_that_lie_are_refused),
