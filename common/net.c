@@ -16,6 +16,7 @@
 
 #include "interrupt.h"
 #include "log.h"
+#include "lookup.h"
 
 enum { MAX_ADDRESSES = 16, DIAL_MS = 2000, RETRY_MS = 100, TELL_MS = 1000 };
 
@@ -44,7 +45,9 @@ static ps_err pause_before_retry(attempts *a)
     a->told |= ps_deadline_passed(a->tell);
     const struct timespec pause = {.tv_nsec = left * 1000000L};
     nanosleep(&pause, NULL);
-    return PS_OK;
+    // In no time at all nothing is found, and the reason would be that.
+    return ps_deadline_passed(a->deadline) ? ps_err_set(PS_ERR_TIMEOUT, "%s", reason)
+                                           : PS_OK;
 }
 
 static void number_of(const struct sockaddr *a, char out[PS_ADDRESS_MAX])
@@ -143,15 +146,12 @@ ps_err ps_net_interface_address(const char *interface, char out[PS_ADDRESS_MAX])
     return err;
 }
 
-ps_err ps_net_resolve(const char *host, char (*out)[PS_ADDRESS_MAX], int cap, int *n)
+ps_err ps_net_resolve(const char *host, ps_deadline deadline, char (*out)[PS_ADDRESS_MAX],
+                      int cap, int *n)
 {
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     struct addrinfo *all;
     *n = 0;
-    int code = getaddrinfo(host, NULL, &hints, &all);
-    if (code != 0)
-        return ps_err_set(PS_ERR_NET, "%s: the name does not resolve: %s", host,
-                          code == EAI_SYSTEM ? strerror(errno) : gai_strerror(code));
+    PS_TRY(ps_lookup(host, deadline, &all));
     const int families[] = {AF_INET, AF_INET6};
     for (int f = 0; f < 2; f++)
         for (struct addrinfo *a = all; a && *n < cap; a = a->ai_next)
@@ -206,11 +206,12 @@ void ps_net_default_address(char out[PS_ADDRESS_MAX])
         snprintf(out, PS_ADDRESS_MAX, "127.0.0.1");
 }
 
-static ps_err route_to_any(const char *host, char out[PS_ADDRESS_MAX])
+static ps_err route_to_any(const char *host, ps_deadline deadline,
+                           char out[PS_ADDRESS_MAX])
 {
     char numbers[MAX_ADDRESSES][PS_ADDRESS_MAX];
     int n;
-    PS_TRY(ps_net_resolve(host, numbers, MAX_ADDRESSES, &n));
+    PS_TRY(ps_net_resolve(host, deadline, numbers, MAX_ADDRESSES, &n));
     for (int i = 0; i < n; i++)
         if (route_to(numbers[i], out) == 0) return PS_OK;
     return ps_err_set(PS_ERR_NET, "%s: there is no route to it", host);
@@ -220,50 +221,73 @@ ps_err ps_net_route_address(const char *host, ps_deadline deadline,
                             char out[PS_ADDRESS_MAX])
 {
     attempts a = attempts_until(deadline);
-    while (route_to_any(host, out) != PS_OK)
+    while (route_to_any(host, deadline, out) != PS_OK)
         PS_TRY(pause_before_retry(&a));
     return PS_OK;
 }
 
-/* 0 when the address accepts within DIAL_MS, else an errno. */
-static int dial_once(const char *number, int port, ps_deadline deadline,
-                     char local[PS_ADDRESS_MAX])
+/* Whether a connection that is being made stands: PS_OK, or what errno says. */
+static ps_err await_connection(int fd, ps_deadline deadline)
+{
+    struct pollfd items[] = {{.fd = fd, .events = POLLOUT},
+                             {.fd = ps_interrupt_fd(), .events = POLLIN}};
+    int code = ETIMEDOUT;
+    socklen_t bytes = sizeof code;
+    (void)poll(items, 2, ps_deadline_left_ms_max(deadline, DIAL_MS));
+    if (items[0].revents) getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &bytes);
+    if (code == 0) return PS_OK;
+    PS_TRY(ps_interrupt_check());
+    errno = code;
+    return PS_ERR_NET;
+}
+
+/* Whether the address accepts within DIAL_MS. NET: what errno says. */
+static ps_err dial_once(const char *number, int port, ps_deadline deadline, int *out)
 {
     struct sockaddr_storage to;
     socklen_t bytes;
-    if (make_address(number, port, &to, &bytes) != 0) return EINVAL;
-    int fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) return errno;
-    int code = 0;
-    if (connect(fd, (const struct sockaddr *)&to, bytes) != 0) code = errno;
-    if (code == EINPROGRESS) {
-        struct pollfd item = {.fd = fd, .events = POLLOUT};
-        socklen_t size = sizeof code;
-        if (poll(&item, 1, ps_deadline_left_ms_max(deadline, DIAL_MS)) <= 0)
-            code = ETIMEDOUT;
-        else
-            getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size);
+    if (make_address(number, port, &to, &bytes) != 0) {
+        errno = EINVAL;
+        return PS_ERR_NET;
     }
-    if (code == 0) own_address(fd, local);
+    int fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return PS_ERR_NET;
+    ps_err err = PS_OK;
+    if (connect(fd, (const struct sockaddr *)&to, bytes) != 0)
+        err = errno == EINPROGRESS ? await_connection(fd, deadline) : PS_ERR_NET;
+    if (err == PS_OK) {
+        *out = fd;
+        return PS_OK;
+    }
+    int reason = errno;
     close(fd);
-    return code;
+    errno = reason;
+    return err;
+}
+
+ps_err ps_net_connect(const char *host, int port, ps_deadline deadline, int *fd,
+                      char remote[PS_ADDRESS_MAX])
+{
+    char numbers[MAX_ADDRESSES][PS_ADDRESS_MAX];
+    int n;
+    PS_TRY(ps_net_resolve(host, deadline, numbers, MAX_ADDRESSES, &n));
+    ps_err err = PS_ERR_NET;
+    for (int i = 0; i < n && err == PS_ERR_NET; i++) {
+        err = dial_once(numbers[i], port, deadline, fd);
+        if (err == PS_OK && remote) memcpy(remote, numbers[i], PS_ADDRESS_MAX);
+    }
+    return err == PS_ERR_NET ? ps_err_errno(err, "%s:%d", host, port) : err;
 }
 
 /* One round over the host's addresses; PS_OK when one accepts. */
 static ps_err dial_all(const char *host, int port, ps_deadline deadline, char *remote,
                        char *local)
 {
-    char numbers[MAX_ADDRESSES][PS_ADDRESS_MAX];
-    int n, code = 0;
-    PS_TRY(ps_net_resolve(host, numbers, MAX_ADDRESSES, &n));
-    for (int i = 0; i < n; i++) {
-        code = dial_once(numbers[i], port, deadline, local);
-        if (code == 0) {
-            memcpy(remote, numbers[i], PS_ADDRESS_MAX);
-            return PS_OK;
-        }
-    }
-    return ps_err_set(PS_ERR_NET, "%s:%d: %s", host, port, strerror(code));
+    int fd;
+    PS_TRY(ps_net_connect(host, port, deadline, &fd, remote));
+    own_address(fd, local);
+    close(fd);
+    return PS_OK;
 }
 
 ps_err ps_net_dial(const char *host, int port, ps_deadline deadline,

@@ -21,13 +21,20 @@ ps_err ps_net_route_address(const char *host, ps_deadline deadline,
 /* The default route's, else any interface's, else 127.0.0.1. */
 void ps_net_default_address(char out[PS_ADDRESS_MAX]);
 
-/* The addresses of a host name, at most cap (IPv4 first); *n of them. */
-ps_err ps_net_resolve(const char *host, char (*out)[PS_ADDRESS_MAX], int cap, int *n);
+/* The addresses of a host name, at most cap (IPv4 first); *n of them. NET, TIMEOUT or
+ * INTERRUPTED, as ps_lookup says. */
+ps_err ps_net_resolve(const char *host, ps_deadline deadline, char (*out)[PS_ADDRESS_MAX],
+                      int cap, int *n);
 
-/* Tries the host's addresses in turn until one accepts a TCP connection, which is closed
- * again: remote is that address, local this side's. One that does not resolve or accept
- * yet is tried again until the deadline; TIMEOUT says what stood in the way. INTERRUPTED
- * after a signal. */
+/* Tries the host's addresses in turn until one accepts a TCP connection: *fd, which does
+ * not block, is the caller's, and remote (may be NULL) that address. NET says what stood
+ * in the way of the last one; TIMEOUT, INTERRUPTED. */
+ps_err ps_net_connect(const char *host, int port, ps_deadline deadline, int *fd,
+                      char remote[PS_ADDRESS_MAX]);
+
+/* As ps_net_connect, and closes the connection again: remote is the address, local this
+ * side's. A host that does not resolve or accept yet is tried again until the deadline;
+ * TIMEOUT says what stood in the way. INTERRUPTED after a signal. */
 ps_err ps_net_dial(const char *host, int port, ps_deadline deadline,
                    char remote[PS_ADDRESS_MAX], char local[PS_ADDRESS_MAX]);
 

@@ -134,41 +134,6 @@ static ps_err serve(int port, FILE *out)
 
 /* ---- the measuring end ---- */
 
-static ps_err dial(const char *host, int port, int *out)
-{
-    char text[16];
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
-    snprintf(text, sizeof text, "%d", port);
-    int code = getaddrinfo(host, text, &hints, &list);
-    if (code != 0)
-        return ps_err_set(PS_ERR_NET, "%s is no known host: %s", host,
-                          gai_strerror(code));
-    ps_err err = ps_err_set(PS_ERR_NET, "%s:%d: no address", host, port);
-    for (struct addrinfo *a = list; a && err != PS_OK; a = a->ai_next) {
-        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0),
-            fault = 0;
-        socklen_t size = sizeof fault;
-        if (fd < 0) continue;
-        struct pollfd p = {.fd = fd, .events = POLLOUT};
-        if (connect(fd, a->ai_addr, a->ai_addrlen) != 0 && errno != EINPROGRESS)
-            fault = errno;
-        else if (poll(&p, 1, CONNECT_MS) <= 0)
-            fault = ETIMEDOUT;
-        else
-            (void)getsockopt(fd, SOL_SOCKET, SO_ERROR, &fault, &size);
-        if (fault == 0) {
-            *out = fd;
-            err = PS_OK;
-        } else {
-            errno = fault;
-            err = ps_err_errno(PS_ERR_NET, "%s:%d", host, port);
-            close(fd);
-        }
-    }
-    freeaddrinfo(list);
-    return err;
-}
-
 static int ascending(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -235,7 +200,7 @@ static ps_err measure(const char *host, int port, FILE *out)
     double us = 0, mbit_s = 0;
     char address[128] = "";
     ps_host self;
-    PS_TRY(dial(host, port, &fd));
+    PS_TRY(ps_net_connect(host, port, ps_deadline_in_ms(CONNECT_MS), &fd, NULL));
     no_delay(fd);
     ps_deadline deadline = ps_deadline_in_ms(MEASURE_MS);
     ps_err err = local_address(fd, address, sizeof address);

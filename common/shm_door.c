@@ -13,7 +13,7 @@
 #include "thread.h"
 
 /* A worker sends its offer at once after connecting. */
-enum { OFFER_TIMEOUT_MS = 2000 };
+enum { OFFER_TIMEOUT_MS = 2000, FULL_PAUSE_MS = 100 };
 
 typedef struct visitor {
     ps_shared_mem params, grads;
@@ -83,7 +83,11 @@ static void *door_main(void *arg)
         if (poll(items, 2, -1) < 0 && errno != EINTR) break;
         if (items[1].revents) break;
         int fd = -1;
-        if (ps_shm_accept(door->listen_fd, &fd) != PS_OK) {
+        ps_err err = ps_shm_accept(door->listen_fd, &fd);
+        if (err == PS_ERR_NOMEM) { // who knocks waits: descriptors are given back
+            PS_WARN_FEW("shm-door", "reason=\"%s\" (ulimit -n)", ps_err_message());
+            (void)poll(&items[1], 1, FULL_PAUSE_MS);
+        } else if (err != PS_OK) {
             PS_ERROR("shm-door", "reason=\"%s\"", ps_err_message());
             break;
         }

@@ -55,6 +55,8 @@ ps_err ps_shm_accept(int listen_fd, int *fd)
     *fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (*fd < 0) {
         if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return PS_OK;
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+            return ps_err_errno(PS_ERR_NOMEM, "accepting on a Unix socket");
         return ps_err_errno(PS_ERR_NET, "accepting on a Unix socket");
     }
     if (same_user(*fd)) return PS_OK;
@@ -63,13 +65,23 @@ ps_err ps_shm_accept(int listen_fd, int *fd)
     return PS_OK;
 }
 
-ps_err ps_shm_connect(const char *name, int *fd)
+/* A listener whose queue is full lets those who connect wait. */
+static int set_send_timeout(int fd, ps_deadline deadline)
+{
+    int ms = ps_deadline_left_ms(deadline);
+    if (ms == 0) ms = 1; // 0 would be: for ever
+    const struct timeval limit = {.tv_sec = ms / 1000,
+                                  .tv_usec = (suseconds_t)(ms % 1000) * 1000};
+    return setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+ps_err ps_shm_connect(const char *name, ps_deadline deadline, int *fd)
 {
     struct sockaddr_un address;
     socklen_t bytes = abstract_address(name, &address);
     *fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (*fd >= 0 && connect(*fd, (struct sockaddr *)&address, bytes) == 0 &&
-        same_user(*fd))
+    if (*fd >= 0 && set_send_timeout(*fd, deadline) == 0 &&
+        connect(*fd, (struct sockaddr *)&address, bytes) == 0 && same_user(*fd))
         return PS_OK;
     ps_err err = ps_err_errno(PS_ERR_PEER, "connecting to a Unix socket");
     if (*fd >= 0) close(*fd);

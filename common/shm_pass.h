@@ -29,9 +29,10 @@ typedef struct ps_shm_answer {
 
 /* Listens on a fresh name, which is written to name. *fd is non-blocking. */
 ps_err ps_shm_listen(char name[PS_SHM_NAME_MAX], int *fd);
-/* One connection if there is one, of this user or root: *fd, else -1. */
+/* One connection if there is one, of this user or root: *fd, else -1. NOMEM where nothing
+ * but a lack of descriptors or memory is in the way. */
 ps_err ps_shm_accept(int listen_fd, int *fd);
-ps_err ps_shm_connect(const char *name, int *fd);
+ps_err ps_shm_connect(const char *name, ps_deadline deadline, int *fd);
 
 /* PEER when the other end breaks off, TIMEOUT at the deadline. */
 ps_err ps_shm_offer_send(int fd, const ps_shm_offer *offer, int params_fd, int grads_fd);

@@ -3,9 +3,13 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <netdb.h>
+#include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +17,19 @@
 
 #include <cmocka.h>
 
+#include "interrupt.h"
 #include "zsock.h"
 
 static const ps_deadline now = {0};
 
-/* A name that its host's DNS learns while we ask. */
-static int lookups_until_known;
+static ps_deadline soon(void)
+{
+    return ps_deadline_in_ms(20000);
+}
+
+/* A name that its host's DNS learns while we ask, and one whose name servers are down. */
+static atomic_int lookups_until_known;
+static sem_t name_servers;
 
 int getaddrinfo(const char *restrict node, const char *restrict service,
                 const struct addrinfo *restrict hints, struct addrinfo **restrict found)
@@ -26,10 +37,17 @@ int getaddrinfo(const char *restrict node, const char *restrict service,
     static int (*real)(const char *, const char *, const struct addrinfo *,
                        struct addrinfo **);
     if (!real) *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    if (hints && hints->ai_flags & AI_NUMERICHOST) // nobody is asked
+        return real(node, service, hints, found);
+    if (node && strcmp(node, "never-answered") == 0) {
+        sem_wait(&name_servers);
+        return EAI_AGAIN;
+    }
     if (!node || strcmp(node, "comes-later") != 0)
         return real(node, service, hints, found);
-    return lookups_until_known-- > 0 ? EAI_NONAME
-                                     : real("127.0.0.1", service, hints, found);
+    return atomic_fetch_sub(&lookups_until_known, 1) > 0
+               ? EAI_NONAME
+               : real("127.0.0.1", service, hints, found);
 }
 
 static void loopback_by_name_and_address(void **state)
@@ -41,7 +59,7 @@ static void loopback_by_name_and_address(void **state)
     assert_string_equal(address, "127.0.0.1");
     assert_int_equal(ps_net_route_address("127.0.0.1", now, address), PS_OK);
     assert_string_equal(address, "127.0.0.1");
-    assert_int_equal(ps_net_route_address("localhost", now, address), PS_OK);
+    assert_int_equal(ps_net_route_address("localhost", soon(), address), PS_OK);
     assert_true(ps_net_is_loopback(address));
 }
 
@@ -88,7 +106,8 @@ static void names_that_do_not_resolve_say_so(void **state)
 {
     char found[4][PS_ADDRESS_MAX];
     int n;
-    assert_int_equal(ps_net_resolve("no-such-host.invalid", found, 4, &n), PS_ERR_NET);
+    assert_int_equal(ps_net_resolve("no-such-host.invalid", soon(), found, 4, &n),
+                     PS_ERR_NET);
     assert_non_null(strstr(ps_err_message(), "no-such-host.invalid"));
 }
 
@@ -102,8 +121,53 @@ static void names_that_do_not_resolve_yet_are_awaited(void **state)
     lookups_until_known = 1 << 20;
     assert_int_equal(ps_net_route_address("comes-later", ps_deadline_in_ms(250), address),
                      PS_ERR_TIMEOUT);
-    assert_true(lookups_until_known < (1 << 20) - 1);
+    assert_true(atomic_load(&lookups_until_known) < (1 << 20) - 1);
     assert_non_null(strstr(ps_err_message(), "comes-later: the name does not resolve"));
+}
+
+static void name_servers_that_are_down_hold_nobody(void **state)
+{
+    char address[PS_ADDRESS_MAX], found[4][PS_ADDRESS_MAX];
+    int n, fd;
+    const ps_deadline limit = ps_deadline_in_ms(10000);
+    assert_int_equal(
+        ps_net_route_address("never-answered", ps_deadline_in_ms(150), address),
+        PS_ERR_TIMEOUT);
+    assert_non_null(
+        strstr(ps_err_message(), "never-answered: no name server has answered"));
+    assert_int_equal(
+        ps_net_resolve("never-answered", ps_deadline_in_ms(50), found, 4, &n),
+        PS_ERR_TIMEOUT);
+    assert_int_equal(
+        ps_net_connect("never-answered", 1, ps_deadline_in_ms(50), &fd, NULL),
+        PS_ERR_TIMEOUT);
+    assert_false(ps_deadline_passed(limit));
+    for (int i = 0; i < 8; i++) // whoever still asks is let go
+        sem_post(&name_servers);
+}
+
+static void *interrupt_soon(void *arg)
+{
+    usleep(100000);
+    kill(getpid(), SIGINT);
+    return arg;
+}
+
+/* The last one: this process stays interrupted. */
+static void a_signal_ends_looking_up_and_connecting(void **state)
+{
+    char remote[PS_ADDRESS_MAX], local[PS_ADDRESS_MAX];
+    pthread_t thread;
+    assert_int_equal(ps_interrupt_init(), PS_OK);
+    const ps_deadline limit = ps_deadline_in_ms(10000);
+    assert_int_equal(pthread_create(&thread, NULL, interrupt_soon, NULL), 0);
+    assert_int_equal(ps_net_dial("never-answered", 1, soon(), remote, local),
+                     PS_ERR_INTERRUPTED);
+    pthread_join(thread, NULL);
+    assert_int_equal(ps_net_dial("192.0.2.77", 1, soon(), remote, local),
+                     PS_ERR_INTERRUPTED);
+    assert_false(ps_deadline_passed(limit));
+    sem_post(&name_servers);
 }
 
 static int port_of(const char *endpoint)
@@ -220,6 +284,7 @@ static void messages_within_bounds(void **state)
 
 int main(void)
 {
+    sem_init(&name_servers, 0, 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loopback_by_name_and_address),
         cmocka_unit_test(prefixes_may_mean_the_loopback),
@@ -231,6 +296,8 @@ int main(void)
         cmocka_unit_test(a_patient_context_waits_for_its_turn),
         cmocka_unit_test(dials_what_listens_and_gives_up_on_what_does_not),
         cmocka_unit_test(messages_within_bounds),
+        cmocka_unit_test(name_servers_that_are_down_hold_nobody),
+        cmocka_unit_test(a_signal_ends_looking_up_and_connecting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

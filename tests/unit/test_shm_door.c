@@ -1,7 +1,10 @@
 /* Arenas are taken from workers of this job alone, sealed and of the right size; a peer
  * that sends something else gets a refusal and does no harm. */
+#include <dlfcn.h>
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -16,6 +19,11 @@
 enum { BYTES = 8192, RANKS = 2 };
 static const uint64_t nonce = 0x1122334455667788u;
 
+static ps_deadline soon(void)
+{
+    return ps_deadline_in_ms(5000);
+}
+
 static int plain_memfd(size_t bytes)
 {
     int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -26,9 +34,9 @@ static int plain_memfd(size_t bytes)
 static ps_err offer(const ps_shm_door *door, ps_shm_offer o, int params, int grads)
 {
     int fd;
-    PS_TRY(ps_shm_connect(ps_shm_door_name(door), &fd));
+    PS_TRY(ps_shm_connect(ps_shm_door_name(door), soon(), &fd));
     ps_err err = ps_shm_offer_send(fd, &o, params, grads);
-    if (err == PS_OK) err = ps_shm_answer_recv(fd, ps_deadline_in_ms(5000));
+    if (err == PS_OK) err = ps_shm_answer_recv(fd, soon());
     close(fd);
     return err;
 }
@@ -89,10 +97,10 @@ static void nonsense_is_survived(void **state)
         int fd;
         char noise[64];
         memset(noise, 0x5a, sizeof noise);
-        assert_int_equal(ps_shm_connect(ps_shm_door_name(door), &fd), PS_OK);
+        assert_int_equal(ps_shm_connect(ps_shm_door_name(door), soon(), &fd), PS_OK);
         assert_true(n == 0 || send(fd, noise, n, 0) == (ssize_t)n);
         if (n == 0) shutdown(fd, SHUT_WR);
-        assert_int_equal(ps_shm_answer_recv(fd, ps_deadline_in_ms(5000)), PS_ERR_PEER);
+        assert_int_equal(ps_shm_answer_recv(fd, soon()), PS_ERR_PEER);
         close(fd);
     }
     ps_shared_mem p, g;
@@ -103,7 +111,59 @@ static void nonsense_is_survived(void **state)
     ps_shared_mem_fini(&p);
     ps_shared_mem_fini(&g);
     ps_shm_door_destroy(&door);
-    assert_int_equal(ps_shm_connect("pstrain-nobody", &(int){0}), PS_ERR_PEER);
+    assert_int_equal(ps_shm_connect("pstrain-nobody", soon(), &(int){0}), PS_ERR_PEER);
+}
+
+/* As where the process has all the descriptors open that it may have. */
+static atomic_int accepts_to_fail;
+
+int accept4(int fd, struct sockaddr *restrict address, socklen_t *restrict bytes,
+            int flags)
+{
+    static int (*real)(int, struct sockaddr *, socklen_t *, int);
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "accept4");
+    if (atomic_load(&accepts_to_fail) > 0) {
+        atomic_fetch_sub(&accepts_to_fail, 1);
+        errno = EMFILE;
+        return -1;
+    }
+    return real(fd, address, bytes, flags);
+}
+
+static void a_lack_of_descriptors_closes_no_door(void **state)
+{
+    ps_shm_door *door;
+    ps_shared_mem p, g;
+    assert_int_equal(ps_shared_mem_init(&p, BYTES, "p"), PS_OK);
+    assert_int_equal(ps_shared_mem_init(&g, BYTES, "g"), PS_OK);
+    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, &door), PS_OK);
+    atomic_store(&accepts_to_fail, 3);
+    const ps_shm_offer good = {.rank = 1, .nonce = nonce, .bytes = BYTES};
+    assert_int_equal(offer(door, good, p.fd, g.fd), PS_OK);
+    assert_int_equal(atomic_load(&accepts_to_fail), 0);
+    assert_non_null(ps_shm_door_grads(door, 1));
+    ps_shm_door_destroy(&door);
+    ps_shared_mem_fini(&p);
+    ps_shared_mem_fini(&g);
+}
+
+/* Nobody accepts, and its queue is full. */
+static void connecting_has_a_deadline(void **state)
+{
+    enum { MOST = 1000 };
+    char name[PS_SHM_NAME_MAX];
+    int listener, fds[MOST], n = 0;
+    assert_int_equal(ps_shm_listen(name, &listener), PS_OK);
+    ps_err err = PS_OK;
+    while (n < MOST && err == PS_OK) {
+        err = ps_shm_connect(name, ps_deadline_in_ms(200), &fds[n]);
+        n += err == PS_OK;
+    }
+    assert_true(n > 0 && n < MOST);
+    assert_int_equal(err, PS_ERR_PEER);
+    while (n > 0)
+        close(fds[--n]);
+    close(listener);
 }
 
 /* A listener's user is who it was when it began to listen. */
@@ -115,7 +175,7 @@ static void another_users_door_is_named(void **state)
     ps_err err = ps_shm_listen(name, &listener);
     assert_int_equal(seteuid(0), 0);
     assert_int_equal(err, PS_OK);
-    assert_int_equal(ps_shm_connect(name, &fd), PS_ERR_PEER);
+    assert_int_equal(ps_shm_connect(name, soon(), &fd), PS_ERR_PEER);
     assert_non_null(strstr(ps_err_message(), "not permitted"));
     assert_int_equal(fd, -1);
     close(listener);
@@ -126,6 +186,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(takes_what_fits_and_nothing_else),
         cmocka_unit_test(nonsense_is_survived),
+        cmocka_unit_test(a_lack_of_descriptors_closes_no_door),
+        cmocka_unit_test(connecting_has_a_deadline),
         cmocka_unit_test(another_users_door_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

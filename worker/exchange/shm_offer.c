@@ -28,7 +28,7 @@ ps_err ps_shm_offer_at(const ps_exchange_options *o, const char *key)
     char name[PS_SHM_NAME_MAX];
     PS_TRY(door_name(o->member, key, deadline, name));
     int fd;
-    PS_TRY(ps_shm_connect(name, &fd));
+    PS_TRY(ps_shm_connect(name, deadline, &fd));
     const ps_shm_offer message = {
         .rank = (uint32_t)o->rank,
         .nonce = ps_member_roster(o->member)->nonce,

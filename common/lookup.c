@@ -1,0 +1,101 @@
+#include "lookup.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "interrupt.h"
+#include "mem.h"
+#include "thread.h"
+
+/* Of the thread that looks up and the one that waits: the last one to go frees it. */
+typedef struct lookup {
+    atomic_int users;
+    int done_fd;
+    char *host;
+    int code, reason; // of getaddrinfo; before done_fd
+    struct addrinfo *found;
+} lookup;
+
+static void leave(lookup *l)
+{
+    if (atomic_fetch_sub(&l->users, 1) > 1) return;
+    if (l->found) freeaddrinfo(l->found);
+    if (l->done_fd >= 0) close(l->done_fd);
+    free(l->host);
+    free(l);
+}
+
+static int ask(const char *host, int flags, struct addrinfo **found)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags};
+    return getaddrinfo(host, NULL, &hints, found);
+}
+
+static void *look_up(void *arg)
+{
+    lookup *l = arg;
+    l->code = ask(l->host, 0, &l->found);
+    l->reason = errno;
+    const uint64_t one = 1;
+    ssize_t written = write(l->done_fd, &one, sizeof one); // cannot block: the first
+    (void)written;
+    leave(l);
+    return NULL;
+}
+
+static ps_err start(const char *host, lookup **out)
+{
+    lookup *l;
+    PS_TRY(ps_mem_zalloc(&l, 1, sizeof *l, "a look-up"));
+    atomic_init(&l->users, 1);
+    l->done_fd = eventfd(0, EFD_CLOEXEC);
+    ps_err err = l->done_fd < 0 ? ps_err_errno(PS_ERR_IO, "eventfd")
+                                : ps_mem_strdup(&l->host, host);
+    pthread_t thread;
+    if (err == PS_OK) {
+        atomic_store(&l->users, 2);
+        err = ps_thread_start(&thread, "look-up", look_up, l);
+        if (err != PS_OK) atomic_store(&l->users, 1);
+    }
+    if (err == PS_OK)
+        (void)pthread_detach(thread);
+    else
+        leave(l);
+    *out = err == PS_OK ? l : NULL;
+    return err;
+}
+
+static ps_err await(const lookup *l, ps_deadline deadline)
+{
+    struct pollfd items[] = {{.fd = l->done_fd, .events = POLLIN},
+                             {.fd = ps_interrupt_fd(), .events = POLLIN}};
+    while (poll(items, 2, ps_deadline_left_ms(deadline)) < 0)
+        if (errno != EINTR) return ps_err_errno(PS_ERR_IO, "poll");
+    if (items[0].revents) return PS_OK;
+    PS_TRY(ps_interrupt_check());
+    return ps_err_set(PS_ERR_TIMEOUT, "%s: no name server has answered", l->host);
+}
+
+ps_err ps_lookup(const char *host, ps_deadline deadline, struct addrinfo **out)
+{
+    *out = NULL;
+    if (ask(host, AI_NUMERICHOST, out) == 0) return PS_OK; // an address asks nobody
+    lookup *l;
+    PS_TRY(start(host, &l));
+    ps_err err = await(l, deadline);
+    if (err == PS_OK && l->code != 0)
+        err = ps_err_set(PS_ERR_NET, "%s: the name does not resolve: %s", host,
+                         l->code == EAI_SYSTEM ? strerror(l->reason)
+                                               : gai_strerror(l->code));
+    if (err == PS_OK) {
+        *out = l->found;
+        l->found = NULL;
+    }
+    leave(l);
+    return err;
+}
