@@ -1,5 +1,6 @@
 #include "coord_end.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -89,6 +90,7 @@ void ps_coord_on_leave(ps_coordinator *c, ps_coord_peer *p, const ps_control *m)
     answer_leavers(c);
 }
 
+/* Once all workers have left, what is still missing are goodbyes: nothing is lost. */
 static void leave_timeout(ps_coordinator *c, ps_coord_peer *p)
 {
     char names[512] = "";
@@ -105,6 +107,12 @@ static void leave_timeout(ps_coordinator *c, ps_coord_peer *p)
         used = strlen(names);
     }
     p->leaving = false;
+    if (c->state == PS_COORD_ENDED) {
+        PS_WARN("end", "no_goodbye_of=\"%s\" after_ms=%" PRIu64, names, p->leave_ms);
+        ps_control m = {.kind = PS_CONTROL_DONE, .request = p->leave_request};
+        ps_coord_send(c, p, &m);
+        return;
+    }
     const ps_coord_sender to = {.id = p->id.bytes, .bytes = sizeof p->id.bytes};
     ps_coord_send_fail(c, &to, p->leave_request,
                        ps_err_set(PS_ERR_TIMEOUT, "leaving: not ended within %.1f s: %s",

@@ -1,11 +1,37 @@
-/* How many files and connections this process may have open. */
+/* How many files and connections this process may have open, and how many it needs. */
 #ifndef PS_FD_LIMIT_H
 #define PS_FD_LIMIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "err.h"
 
 /* Raises the soft limit to the hard one, which it cannot fail at but by staying as it is.
  * The usual 1,024 are for programs that call select(); a server of 4 shards has as many
  * connections with 256 workers, and libzmq aborts at some of the calls that find none
  * free. Called once by a main function. */
 void ps_fd_limit_raise(void);
+
+typedef struct ps_fd_job {
+    uint64_t workers, servers, shards, io_threads; // shards: of a server
+    bool votes;                                    // shards ask the coordinator
+    bool hosts;                                    // the coordinator is in this process
+    bool shm;                                      // arenas may be shared
+} ps_fd_job;
+
+/* Descriptors of one process. */
+typedef struct ps_fd_need {
+    uint64_t least; // a job without shared memory
+    uint64_t most;  // all on one host
+} ps_fd_need;
+
+ps_fd_need ps_fd_need_of_server(const ps_fd_job *job);
+/* servers 0: a worker that reduces with the others. */
+ps_fd_need ps_fd_need_of_worker(const ps_fd_job *job);
+
+/* UNSUPPORTED when the limit is below the least: need, limit and mend are named. Between
+ * least and most it is a warning. Must be called after ps_fd_limit_raise. */
+ps_err ps_fd_limit_check(const ps_fd_need *need);
 
 #endif

@@ -39,15 +39,17 @@ struct ps_member {
 
     pthread_t thread;
     bool thread_started;
-    int wake_fd, abort_fd;
+    int wake_fd, abort_fd, end_fd;
     atomic_bool aborted; // set after reason is written
     atomic_bool interrupted;
+    atomic_bool leaving;  // all is done: LEAVE is on its way
     pthread_mutex_t lock; // never held across I/O
     pthread_cond_t changed;
     // Under the lock:
     request *requests;
     uint64_t last_number;
     bool stop, ended, left;
+    bool deserted; // the coordinator went while this member was leaving
     bool said_bye;
     bool tell_abort; // the coordinator has to be told the reason
     bool tell_interrupt;
@@ -110,6 +112,11 @@ int ps_member_abort_fd(const ps_member *m)
     return m->abort_fd;
 }
 
+int ps_member_end_fd(const ps_member *m)
+{
+    return m->end_fd;
+}
+
 int ps_member_rank(const ps_member *m)
 {
     return m->joined.rank;
@@ -164,7 +171,8 @@ static ps_err exchange(ps_member *m, request *r, ps_deadline deadline)
     pthread_mutex_unlock(&m->lock);
     wake(m->wake_fd);
     pthread_mutex_lock(&m->lock);
-    while (!r->answered && !m->aborted && ps_cond_wait(&m->changed, &m->lock, deadline))
+    while (!r->answered && !m->aborted && !m->deserted &&
+           ps_cond_wait(&m->changed, &m->lock, deadline))
         continue;
     remove_request(m, r);
     pthread_mutex_unlock(&m->lock);
@@ -174,9 +182,10 @@ static ps_err exchange(ps_member *m, request *r, ps_deadline deadline)
                       m->joined.coordinator_endpoint);
 }
 
-/* Sends c and waits; *value (may be NULL) is owned by the caller. */
+/* Sends c and waits; *value (may be NULL) is owned by the caller. *answered (may be
+ * NULL): whether the coordinator has, well or not. */
 static ps_err call(ps_member *m, ps_control *c, ps_deadline deadline, void **value,
-                   size_t *bytes)
+                   size_t *bytes, bool *answered)
 {
     PS_TRY(ps_member_check(m));
     request r = {.number = next_number(m)};
@@ -189,6 +198,7 @@ static ps_err call(ps_member *m, ps_control *c, ps_deadline deadline, void **val
     const uint64_t grace_ns = ANSWER_GRACE_MS * UINT64_C(1000000);
     if (deadline.at_ns < UINT64_MAX - grace_ns) patience.at_ns += grace_ns;
     if (err == PS_OK) err = exchange(m, &r, patience);
+    if (answered) *answered = r.answered;
     ps_mp_writer_fini(&r.message);
     if (err == PS_OK && value) {
         *value = r.value;
@@ -214,7 +224,7 @@ ps_err ps_member_reduce(ps_member *m, const char *name, double *values, size_t n
     c.number[0] = left_ms(deadline);
     void *sum;
     size_t bytes;
-    PS_TRY(call(m, &c, deadline, &sum, &bytes));
+    PS_TRY(call(m, &c, deadline, &sum, &bytes, NULL));
     bool fits = bytes == n * sizeof *values;
     if (fits && n > 0) memcpy(values, sum, bytes);
     free(sum);
@@ -234,7 +244,7 @@ ps_err ps_member_put(ps_member *m, const char *key, const void *value, size_t by
                           PS_CONTROL_VALUE_MAX);
     ps_control c = {.kind = PS_CONTROL_PUT, .value = value, .bytes = bytes};
     PS_TRY(ps_control_set_name(&c, key));
-    return call(m, &c, deadline, NULL, NULL);
+    return call(m, &c, deadline, NULL, NULL, NULL);
 }
 
 ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
@@ -243,14 +253,23 @@ ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
     ps_control c = {.kind = PS_CONTROL_GET};
     PS_TRY(ps_control_set_name(&c, key));
     c.number[0] = left_ms(deadline);
-    return call(m, &c, deadline, value, bytes);
+    return call(m, &c, deadline, value, bytes, NULL);
 }
 
 ps_err ps_member_leave(ps_member *m, ps_deadline deadline)
 {
     ps_control c = {.kind = PS_CONTROL_LEAVE};
     c.number[0] = left_ms(deadline);
-    PS_TRY(call(m, &c, deadline, NULL, NULL));
+    PS_TRY(ps_member_check(m));
+    atomic_store(&m->leaving, true);
+    bool answered;
+    ps_err err = call(m, &c, deadline, NULL, NULL, &answered);
+    // Who leaves has done all it had to: an answer that is lost takes nothing back.
+    if (err == PS_ERR_TIMEOUT && !answered)
+        PS_WARN("leaving", "reason=\"%s\" note=\"all was done before\"",
+                ps_err_message());
+    else if (err != PS_OK)
+        return err;
     pthread_mutex_lock(&m->lock);
     m->left = true;
     pthread_mutex_unlock(&m->lock);
@@ -350,6 +369,7 @@ static void on_end(ps_member *m)
     m->ended = true;
     pthread_cond_broadcast(&m->changed);
     pthread_mutex_unlock(&m->lock);
+    wake(m->end_fd);
 }
 
 static void on_message(ps_member *m, const ps_control *c)
@@ -412,9 +432,17 @@ static void receive_all(ps_member *m)
 static bool is_over(ps_member *m)
 {
     pthread_mutex_lock(&m->lock);
-    bool over = m->ended || m->left || m->aborted;
+    bool over = m->ended || m->left || m->aborted || m->deserted;
     pthread_mutex_unlock(&m->lock);
     return over;
+}
+
+static void set_deserted(ps_member *m)
+{
+    pthread_mutex_lock(&m->lock);
+    m->deserted = true;
+    pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&m->lock);
 }
 
 /* A coordinator that is gone ends the job here too. */
@@ -428,6 +456,10 @@ static void check_coordinator(ps_member *m)
     uint64_t silent_ms = now > m->heard_ns ? (now - m->heard_ns) / 1000000u : 0;
     bool lost = m->lost_ns && now - m->lost_ns > grace_ms * 1000000u;
     if ((!lost && silent_ms <= m->dead_after_ms) || is_over(m)) return;
+    if (atomic_load(&m->leaving)) {
+        set_deserted(m);
+        return;
+    }
     const char *host = m->joined.roster.n_servers > 0 ? "server 0" : "worker 0";
     char reason[PS_CONTROL_TEXT_MAX], why[64] = "its connection closed";
     if (!lost)
@@ -507,7 +539,9 @@ static ps_err init_shared_state(ps_member *m)
     ps_cond_init(&m->changed);
     m->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     m->abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (m->wake_fd < 0 || m->abort_fd < 0) return ps_err_errno(PS_ERR_IO, "eventfd");
+    m->end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (m->wake_fd < 0 || m->abort_fd < 0 || m->end_fd < 0)
+        return ps_err_errno(PS_ERR_IO, "eventfd");
     m->zmq_context = zmq_ctx_new();
     if (!m->zmq_context) return ps_err_set(PS_ERR_NOMEM, "no memory for ZeroMQ");
     return PS_OK;
@@ -571,6 +605,7 @@ void ps_member_destroy(ps_member **member)
     ps_joining_fini(&m->joined, joined || !m->aborted ? NULL : m->reason);
     if (m->wake_fd >= 0) close(m->wake_fd);
     if (m->abort_fd >= 0) close(m->abort_fd);
+    if (m->end_fd >= 0) close(m->end_fd);
     pthread_cond_destroy(&m->changed);
     pthread_mutex_destroy(&m->lock);
     free(m);

@@ -36,6 +36,8 @@ const char *ps_member_coordinator(const ps_member *m);
 ps_err ps_member_check(ps_member *m);
 /* Readable once the job has been aborted: for poll sets. */
 int ps_member_abort_fd(const ps_member *m);
+/* Readable once all workers have left: for poll sets. */
+int ps_member_end_fd(const ps_member *m);
 /* Ends the job for everybody with a reason; returns at once. Every waiting call of this
  * member returns (ps_member_wait_end too), now and later, with PEER and the reason. */
 void ps_member_abort(ps_member *m, const char *reason);
@@ -63,7 +65,8 @@ ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
 
 /* Orderly end, the last call but destroy: says goodbye and waits until every worker has
  * (servers and the process that hosts the coordinator stay until the last has left), so
- * that nobody's early end breaks the others. */
+ * that nobody's early end breaks the others. A coordinator that is gone by then, or does
+ * not answer, is a warning: this member's work is done. */
 ps_err ps_member_leave(ps_member *m, ps_deadline deadline);
 
 /* Servers: blocks until all workers have left (PS_OK) or the job is aborted (its reason).

@@ -11,11 +11,16 @@
 #include <zmq.h>
 
 #include "chunk_codec.h"
+#include "fd_limit.h"
 #include "init_method.h"
 #include "log.h"
 #include "mem.h"
 
-enum { STATS_TIMEOUT_MS = 5000, MAX_SOCKETS = 4096 };
+enum {
+    STATS_TIMEOUT_MS = 5000,
+    GOODBYE_MS = 5000, // once all workers have left: their goodbyes are on the way
+    MAX_SOCKETS = 4096
+};
 
 struct ps_server {
     ps_server_options o;
@@ -30,6 +35,20 @@ struct ps_server {
     ps_shm_door *door;
     int event_fd;
 };
+
+static ps_err check_descriptors(const ps_server *s)
+{
+    const ps_config *c = s->o.config;
+    const ps_fd_job job = {.workers = (uint64_t)s->o.n_workers,
+                           .servers = (uint64_t)s->o.n_servers,
+                           .shards = (uint64_t)s->n_shards,
+                           .io_threads = (uint64_t)c->net.io_threads,
+                           .votes = ps_step_rule_waits(&s->rule),
+                           .hosts = s->o.hosts_coordinator,
+                           .shm = strcmp(c->exchange.shm, "off") != 0};
+    const ps_fd_need need = ps_fd_need_of_server(&job);
+    return ps_fd_limit_check(&need);
+}
 
 static ps_err make_context(ps_server *s)
 {
@@ -77,6 +96,7 @@ ps_err ps_server_create(const ps_server_options *options, ps_server **out)
     PS_TRY_GOTO(ps_model_spec_init(&s->spec, options->config), err, out);
     PS_TRY_GOTO(ps_plan_init(&s->plan, &s->spec, size, all), err, out);
     PS_TRY_GOTO(ps_step_rule_init(&s->rule, options->config), err, out);
+    PS_TRY_GOTO(check_descriptors(s), err, out);
     PS_TRY_GOTO(make_context(s), err, out);
     PS_TRY_GOTO(make_shards(s), err, out);
     *out = s;
@@ -154,17 +174,26 @@ static bool all_done(const ps_server *s)
     return true;
 }
 
+/* Until every shard has every worker's goodbye. Workers that have left the job need
+ * nothing any more: a goodbye that was lost on its way is not waited for. */
 static ps_err wait_for_goodbyes(ps_server *s)
 {
     struct pollfd items[] = {{.fd = s->event_fd, .events = POLLIN},
-                             {.fd = ps_member_abort_fd(s->member), .events = POLLIN}};
-    while (!all_done(s)) {
-        if (poll(items, 2, -1) < 0 && errno != EINTR)
+                             {.fd = ps_member_abort_fd(s->member), .events = POLLIN},
+                             {.fd = ps_member_end_fd(s->member), .events = POLLIN}};
+    ps_deadline deadline = {UINT64_MAX};
+    while (!all_done(s) && !ps_deadline_passed(deadline)) {
+        if (poll(items, 3, ps_deadline_left_ms(deadline)) < 0 && errno != EINTR)
             return ps_err_errno(PS_ERR_IO, "poll");
         PS_TRY(ps_member_check(s->member));
+        if (items[2].revents) {
+            deadline = ps_deadline_in_ms(GOODBYE_MS);
+            items[2].fd = -1; // it stays readable
+        }
         uint64_t events;
         if (items[0].revents && read(s->event_fd, &events, sizeof events) < 0) continue;
     }
+    if (!all_done(s)) PS_WARN("goodbye", "note=\"a worker that has left sent none\"");
     return PS_OK;
 }
 

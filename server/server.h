@@ -13,6 +13,7 @@ typedef struct ps_server_options {
     const char *address;     // to bind the shards on; borrowed during the call
     const char *init_method; // as the member's; NULL: none is known yet
     int n_servers, n_workers;
+    bool hosts_coordinator; // in this process
 } ps_server_options;
 
 /* Makes model, plan and optimizer from the configuration and binds the shards. *out is

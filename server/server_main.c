@@ -87,6 +87,7 @@ static ps_err serve(const ps_config *cfg, const ps_cli *cli, ps_signal_watch *wa
         .init_method = cli->init_method,
         .n_servers = (int)cfg->job.servers,
         .n_workers = (int)cfg->job.workers,
+        .hosts_coordinator = cli->rank == 0 || cfg->job.servers == 1,
     };
     ps_server *server = NULL;
     PS_TRY(ps_server_create(&options, &server));

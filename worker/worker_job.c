@@ -8,6 +8,7 @@
 
 #include "chunk_codec.h"
 #include "device_stream.h"
+#include "fd_limit.h"
 #include "file_wait.h"
 #include "init_method.h"
 #include "init_weights.h"
@@ -16,6 +17,8 @@
 #include "safetensors.h"
 #include "shm_offer.h"
 #include "trainer.h"
+
+enum { STATS_MS = 2000 }; // to fetch what is there
 
 typedef struct job {
     const ps_config *config;
@@ -81,6 +84,21 @@ static ps_err plan_job(job *j)
         ps_chunk_size_wanted(c, ps_init_method_is_loopback(j->cli->init_method));
     PS_TRY(ps_plan_init(&j->plan, &j->spec, size, shards));
     return ps_step_rule_init(&j->rule, c);
+}
+
+static ps_err check_descriptors(const job *j)
+{
+    const ps_config *c = j->config;
+    const bool first = j->cli->rank == 0 || j->world_size == 1;
+    const ps_fd_job fds = {.workers = (uint64_t)j->world_size,
+                           .servers = (uint64_t)j->n_servers,
+                           .shards = (uint64_t)c->server.shards,
+                           .io_threads = (uint64_t)c->net.io_threads,
+                           .votes = ps_step_rule_waits(&j->rule),
+                           .hosts = first && j->n_servers == 0,
+                           .shm = strcmp(c->exchange.shm, "off") != 0};
+    const ps_fd_need need = ps_fd_need_of_worker(&fds);
+    return ps_fd_limit_check(&need);
 }
 
 /* --- data --------------------------------------------------------------------------- */
@@ -379,22 +397,32 @@ static ps_err gather_peaks(job *j, const ps_trainer_result *result)
     return err;
 }
 
-/* Every server publishes its account once all workers have said goodbye to it. */
+static ps_err get_server_stats(job *j, int server, ps_deadline deadline)
+{
+    char key[48];
+    void *value;
+    size_t bytes;
+    snprintf(key, sizeof key, "server/%d/stats", server);
+    PS_TRY(ps_member_get(j->member, key, &value, &bytes, deadline));
+    ps_err err = ps_mem_zalloc(&j->server_stats[server], bytes + 1, 1, "an account");
+    if (err == PS_OK) memcpy(j->server_stats[server], value, bytes);
+    free(value);
+    return err;
+}
+
+/* Every server publishes its account once all workers have said goodbye to it: the
+ * exchange has waited for that. Without an account the job is as good. */
 static ps_err gather_server_stats(job *j)
 {
     if (j->rank != 0 || j->n_servers == 0) return PS_OK;
     PS_TRY(ps_mem_zalloc(&j->server_stats, (size_t)j->n_servers, sizeof(char *),
                          "the servers' accounts"));
+    const ps_deadline deadline = ps_deadline_in_ms(STATS_MS);
     for (int i = 0; i < j->n_servers; i++) {
-        char key[48];
-        void *value;
-        size_t bytes;
-        snprintf(key, sizeof key, "server/%d/stats", i);
-        PS_TRY(ps_member_get(j->member, key, &value, &bytes, step_deadline(j)));
-        ps_err err = ps_mem_zalloc(&j->server_stats[i], bytes + 1, 1, "an account");
-        if (err == PS_OK) memcpy(j->server_stats[i], value, bytes);
-        free(value);
-        PS_TRY(err);
+        ps_err err = get_server_stats(j, i, deadline);
+        if (err != PS_OK && err != PS_ERR_TIMEOUT) return err;
+        if (err != PS_OK)
+            PS_WARN("stats", "server=%d reason=\"%s\"", i, ps_err_message());
     }
     return PS_OK;
 }
@@ -500,6 +528,7 @@ static void print_data(const job *j)
 static ps_err run(job *j, ps_trainer_result *result)
 {
     PS_TRY(plan_job(j));
+    PS_TRY(check_descriptors(j));
     PS_TRY(load_data(j));
     if (j->cli->check_data) {
         print_data(j);

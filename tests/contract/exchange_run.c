@@ -42,6 +42,11 @@ static void pause_a_little(const test_rank *r, rank_state *s)
     if (r->run->sleeps) usleep((unsigned)rand_r(&s->seed) % 400);
 }
 
+static bool is_faulty(const test_rank *r)
+{
+    return r->run->fault && r->rank == r->run->workers - 1;
+}
+
 static ps_err forward(const test_rank *r, rank_state *s)
 {
     for (int t = 0; t < s->spec.n_tensors; t++) {
@@ -56,7 +61,7 @@ static ps_err backward(const test_rank *r, rank_state *s, uint64_t step)
     float *grads = s->grads.base;
     const float *params = s->params.base;
     const float scale = r->scales[step < TEST_STEPS_MAX ? step : TEST_STEPS_MAX];
-    bool faulty = r->run->fault && r->rank == r->run->workers - 1 && step == 2;
+    bool faulty = is_faulty(r) && step == 2;
     for (int t = s->spec.n_tensors - 1; t >= 0; t--) {
         const ps_tensor *tensor = &s->spec.tensors[t];
         for (uint64_t i = tensor->offset; i < tensor->offset + tensor->count; i++)
@@ -117,7 +122,10 @@ static ps_err train(test_rank *r, rank_state *s)
                 steps_of(r->run) < TEST_STEPS_MAX ? steps_of(r->run) : TEST_STEPS_MAX));
     memcpy(r->params, s->params.base, s->spec.arena_count * sizeof(float));
     ps_exchange_stats_get(s->x, &r->stats);
-    PS_TRY(ps_exchange_stop(s->x));
+    if (is_faulty(r) && r->run->fault == TEST_FAULT_NO_BYE)
+        PS_TRY(ps_exchange_drain(s->x));
+    else
+        PS_TRY(ps_exchange_stop(s->x));
     return s->member ? ps_member_leave(s->member, ps_deadline_in_ms(10000)) : PS_OK;
 }
 

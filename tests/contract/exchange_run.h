@@ -10,8 +10,9 @@
 enum {
     TEST_STEPS_MAX = 16, // whose weights are noted
     TEST_FAULT_NONE = 0,
-    TEST_FAULT_NAN,    // a gradient
-    TEST_FAULT_STOPPED // it does not go on
+    TEST_FAULT_NAN,     // a gradient
+    TEST_FAULT_STOPPED, // it does not go on
+    TEST_FAULT_NO_BYE   // it leaves without a goodbye to the shards
 };
 
 typedef struct test_run_options {

@@ -149,6 +149,17 @@ static void a_stopped_worker_is_noticed(void **state)
     test_run_fini(&result, 2);
 }
 
+static void a_lost_goodbye_ends_no_finished_job(void **state)
+{
+    const test_run_options options = {
+        .exchange = "ps",
+        .servers = 2,
+        .workers = 2,
+        .fault = TEST_FAULT_NO_BYE,
+        SETS("server.shards=2", "net.step_timeout_ms=4000")};
+    test_run_check_bits(&options);
+}
+
 static void an_unknown_exchange_is_refused(void **state)
 {
     const ps_exchange_options options = {0};
@@ -170,6 +181,7 @@ int main(void)
         cmocka_unit_test(small_credits),
         cmocka_unit_test(a_nan_ends_the_job_and_is_named),
         cmocka_unit_test(a_stopped_worker_is_noticed),
+        cmocka_unit_test(a_lost_goodbye_ends_no_finished_job),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

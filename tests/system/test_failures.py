@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -145,6 +146,54 @@ class Deaths(JobTest):
         while alive(self.folder) and time.monotonic() < end:
             time.sleep(0.05)
         self.assertEqual(alive(self.folder), [])
+
+
+class Descriptors(JobTest):
+    """The limit of open files and connections is told before anything runs into it."""
+
+    JOB = ("train.steps=5", "server.shards=8", "optimizer.clip_norm=1", "net.join_timeout_ms=20000")
+
+    @staticmethod
+    def limited(limit):
+        return ["sh", "-c", f'ulimit -n {limit} && exec "$@"', "sh"]
+
+    def needs(self, *settings, **more):
+        """{name: least need}, of parts that may have too few."""
+        parts = self.start_job(2, 3, *self.JOB, *settings, prefix=self.limited(24), **more)
+        codes = self.wait_all(parts, 20)
+        said = {}
+        for name, part in parts.items():
+            self.assertEqual(codes[name], 1, part.text())
+            found = re.search(r"ERROR failed UNSUPPORTED: .* needs up to (\d+) open files and "
+                              r"connections here, and the limit is 24: raise it \(ulimit -n (\d+)",
+                              part.text())
+            self.assertIsNotNone(found, part.text())
+            said[name] = int(found.group(1))
+        return said
+
+    def test_need_and_mend_are_named_and_the_need_suffices(self):
+        for shm in ("auto", "off"):
+            needs = self.needs(f"exchange.shm={shm}")
+            self.assertGreater(needs["server 0"], needs["server 1"])
+            parts = self.start_job(2, 3, *self.JOB, *LONG[1:], f"exchange.shm={shm}",
+                                   "train.steps=100000", prefix=self.limited(max(needs.values())))
+            parts["worker 0"].wait_for(r"step \d+/")
+            open_now = {name: len(os.listdir(f"/proc/{part.popen.pid}/fd"))
+                        for name, part in parts.items()}
+            for name, part in parts.items():
+                part.popen.kill()
+                part.popen.wait()
+                self.assertLessEqual(open_now[name], needs[name], name)
+                self.assertGreater(open_now[name], needs[name] - 24, name)
+
+    def test_few_more_are_enough_for_what_must_be(self):
+        most, least = self.needs("exchange.shm=auto"), self.needs("exchange.shm=off")
+        limit = (most["server 0"] + least["server 0"]) // 2
+        parts = self.start_job(2, 3, *self.JOB, prefix=self.limited(limit))
+        codes = self.wait_all(parts, 60)
+        self.assertEqual(set(codes.values()), {0}, "\n".join(p.text() for p in parts.values()))
+        self.assertRegex(parts["server 0"].text(),
+                         rf"WARN  descriptors limit={limit} need={most['server 0']} ")
 
 
 class Joining(JobTest):
@@ -299,6 +348,64 @@ class Strangers(JobTest):
             self.assertIsNone(parts["worker 0"].popen.poll(), "the job was over before the end")
             codes = self.wait_all(parts, 60)
             self.assertEqual(set(codes.values()), {0}, "\n".join(p.text() for p in parts.values()))
+
+
+class Deaf:
+    """A way to a coordinator on which, once the worker has said that it leaves, nothing comes
+    back any more."""
+
+    LEAVE = re.compile(rb"[\x90-\x9f][\x01-\x0f]\x08\xcf")
+
+    def __init__(self, port):
+        self.there = ("127.0.0.1", port)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.heard, self.open = threading.Event(), [self.listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                here, _ = self.listener.accept()
+                there = socket.create_connection(self.there, 5)
+            except OSError:
+                return
+            self.open += [here, there]
+            for ends in ((here, there, True), (there, here, False)):
+                threading.Thread(target=self._pass, args=ends, daemon=True).start()
+
+    def _pass(self, source, target, ours):
+        try:
+            while chunk := source.recv(65536):
+                if ours and self.LEAVE.search(chunk):
+                    self.heard.set()
+                if ours or not self.heard.is_set():
+                    target.sendall(chunk)
+        except OSError:
+            pass
+        if ours or not self.heard.is_set():
+            target.close()
+
+    def close(self):
+        for end in self.open:
+            end.close()
+
+
+class LostWords(JobTest):
+    def test_a_worker_that_hears_no_answer_at_the_end(self):
+        parts = self.start_job(1, 2, "train.steps=5", "net.dead_after_ms=2000", skip=["worker 1"])
+        env = dict(parts["worker 0"].env, RANK="1")
+        way = Deaf(int(env["MASTER_PORT"]))
+        self.addCleanup(way.close)
+        self._start(parts, "worker", 1,
+                    ["--config", DIGITS, "--set", "train.steps=5", "--set", "net.dead_after_ms=2000",
+                     "--out", self.path("worker-1")],
+                    dict(env, MASTER_PORT=str(way.port)), (), ())
+        codes = self.wait_all(parts, 40)
+        logs = "\n".join(p.text() for p in parts.values())
+        self.assertTrue(way.heard.is_set(), logs)
+        self.assertEqual(set(codes.values()), {0}, logs)
+        self.assertIn("all was done before", parts["worker 1"].text())
 
 
 class BadInput(JobTest):

@@ -384,6 +384,25 @@ static void a_silent_member_aborts_the_job(void **state)
     close_three(sockets);
 }
 
+/* The host waits for goodbyes; one that was lost is not missed for ever. */
+static void a_lost_goodbye_ends_no_finished_job(void **state)
+{
+    void *sockets[3];
+    uint64_t nonce;
+    join_three(sockets, &nonce);
+    ps_control c = {.kind = PS_CONTROL_LEAVE, .nonce = nonce, .request = 1};
+    for (int i = 1; i < 3; i++) {
+        c.number[0] = 5000;
+        send_control(sockets[i], &c);
+    }
+    await(sockets[0], PS_CONTROL_END);
+    await(sockets[1], PS_CONTROL_DONE);
+    c.number[0] = 100;
+    send_control(sockets[0], &c);
+    assert_true(await(sockets[0], PS_CONTROL_DONE).request == 1);
+    close_three(sockets);
+}
+
 /* ---- members that find no coordinator, or not enough of the others ---- */
 
 static ps_member_options options_of(ps_config *config, const char *init, ps_role role,
@@ -492,6 +511,7 @@ int main(void)
         WITH_COORDINATOR(disagreeing_sums_fail_for_all),
         WITH_COORDINATOR(a_closed_connection_aborts_the_job),
         WITH_COORDINATOR(a_silent_member_aborts_the_job),
+        WITH_COORDINATOR(a_lost_goodbye_ends_no_finished_job),
         cmocka_unit_test(the_deadline_names_who_is_missing),
         cmocka_unit_test(no_coordinator_is_a_clear_error),
         WITH_COORDINATOR(a_port_in_use_is_a_clear_error),
