@@ -30,11 +30,19 @@ def missing():
             return f"{program} is not installed"
     if not (BIN / "ps-worker").exists():
         return f"no ps-worker in {BIN}"
-    probe = subprocess.run(["ip", "netns", "add", f"pst{os.getpid()}x"], capture_output=True,
-                           text=True)
+    return no_namespaces(f"pst{os.getpid()}x")
+
+
+def no_namespaces(name):
+    """Why none can be made; None: they can. Entering one takes more than making it: `ip`
+    mounts /sys anew, which a bare root does not have."""
+    for command in (["netns", "add", name], ["-n", name, "link", "set", "lo", "up"]):
+        probe = subprocess.run(["ip", *command], capture_output=True, text=True)
+        if probe.returncode != 0:
+            break
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)
     if probe.returncode != 0:
         return f"namespaces cannot be made: {probe.stderr.strip()}"
-    subprocess.run(["ip", "netns", "del", f"pst{os.getpid()}x"], check=True)
     return None
 
 

@@ -50,7 +50,7 @@ int getaddrinfo(const char *restrict node, const char *restrict service,
                : real("127.0.0.1", service, hints, found);
 }
 
-static void loopback_by_name_and_address(void **state)
+static void loopback_by_interface_and_address(void **state)
 {
     char address[PS_ADDRESS_MAX];
     assert_int_equal(ps_net_interface_address("lo", address), PS_OK);
@@ -59,7 +59,16 @@ static void loopback_by_name_and_address(void **state)
     assert_string_equal(address, "127.0.0.1");
     assert_int_equal(ps_net_route_address("127.0.0.1", now, address), PS_OK);
     assert_string_equal(address, "127.0.0.1");
-    assert_int_equal(ps_net_route_address("localhost", soon(), address), PS_OK);
+}
+
+/* A bare root has no /etc/hosts, and a name server need not know the name. */
+static void localhost_is_the_loopback(void **state)
+{
+    char address[PS_ADDRESS_MAX];
+    if (ps_net_route_address("localhost", ps_deadline_in_ms(5000), address) != PS_OK) {
+        print_message("skipped: %s\n", ps_err_message());
+        skip();
+    }
     assert_true(ps_net_is_loopback(address));
 }
 
@@ -193,6 +202,10 @@ static int count_batch_threads(void)
 static void a_patient_context_waits_for_its_turn(void **state)
 {
     const struct sched_param zero = {0};
+    if (access("/proc/self/task", R_OK) != 0) {
+        print_message("skipped: /proc is not mounted\n");
+        skip();
+    }
     if (sched_getscheduler(0) != SCHED_OTHER) skip(); // who started us wants another
     if (sched_setscheduler(0, SCHED_BATCH, &zero) != 0) skip();
     assert_int_equal(sched_setscheduler(0, SCHED_OTHER, &zero), 0);
@@ -286,7 +299,8 @@ int main(void)
 {
     sem_init(&name_servers, 0, 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(loopback_by_name_and_address),
+        cmocka_unit_test(loopback_by_interface_and_address),
+        cmocka_unit_test(localhost_is_the_loopback),
         cmocka_unit_test(prefixes_may_mean_the_loopback),
         cmocka_unit_test(unknown_interface_lists_those_there_are),
         cmocka_unit_test(default_route_gives_an_address),
