@@ -21,7 +21,7 @@ void ps_coord_on_interrupt(ps_coordinator *c, const ps_coord_peer *from)
 {
     char who[128];
     ps_coord_describe(from, who, sizeof who);
-    PS_INFO_FEW("interrupt", "by=\"%s\"", who);
+    PS_INFO("interrupt", "by=\"%s\"", who);
     for (int i = 0; i < c->n_peers; i++) {
         const ps_coord_peer *p = &c->peers[i];
         ps_control m = {.kind = PS_CONTROL_INTERRUPT};

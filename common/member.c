@@ -262,7 +262,7 @@ ps_err ps_member_leave(ps_member *m, ps_deadline deadline)
     c.number[0] = left_ms(deadline);
     PS_TRY(ps_member_check(m));
     atomic_store(&m->leaving, true);
-    bool answered;
+    bool answered = false;
     ps_err err = call(m, &c, deadline, NULL, NULL, &answered);
     // Who leaves has done all it had to: an answer that is lost takes nothing back.
     if (err == PS_ERR_TIMEOUT && !answered)
