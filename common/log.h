@@ -49,7 +49,6 @@ void ps_log_write_few(ps_log_quota *quota, ps_log_level level, const char *event
         static ps_log_quota quota_;                                                      \
         ps_log_write_few(&quota_, level, event, __VA_ARGS__);                            \
     } while (0)
-#define PS_INFO_FEW(event, ...) PS_LOG_FEW_(PS_LOG_INFO, event, __VA_ARGS__)
 #define PS_WARN_FEW(event, ...) PS_LOG_FEW_(PS_LOG_WARN, event, __VA_ARGS__)
 
 #endif
