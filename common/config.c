@@ -461,6 +461,37 @@ uint64_t ps_config_hash(const ps_config *cfg)
     return ps_hash_value(&h);
 }
 
+/* The index of the section that the key belongs to, which is added where it is new. */
+static int section_of(ps_config_sections *s, const char *path)
+{
+    size_t n = strcspn(path, ".");
+    int i = 0;
+    while (i < s->n && (strncmp(s->names[i], path, n) != 0 || s->names[i][n]))
+        i++;
+    if (i == s->n && i < PS_CONFIG_SECTIONS_MAX - 1) {
+        snprintf(s->names[i], sizeof s->names[i], "%.*s", (int)n, path);
+        s->n++;
+    }
+    return i;
+}
+
+void ps_config_hash_sections(const ps_config *cfg, ps_config_sections *out)
+{
+    ps_hash hashes[PS_CONFIG_SECTIONS_MAX];
+    *out = (ps_config_sections){0};
+    for (int i = 0; i < PS_CONFIG_SECTIONS_MAX; i++)
+        ps_hash_init(&hashes[i]);
+    for (int i = 0; i < ps_config_n_keys; i++) {
+        const ps_config_key *key = &ps_config_keys[i];
+        if (key->scope != PS_SCOPE_JOB) continue;
+        hash_value(&hashes[section_of(out, key->path)], cfg, key);
+    }
+    const ps_yaml *layers = ps_yaml_path(cfg->tree, LAYERS);
+    ps_hash_u64(&hashes[section_of(out, LAYERS)], layers ? hash_node(layers) : 0);
+    for (int i = 0; i < out->n; i++)
+        out->hashes[i] = ps_hash_value(&hashes[i]);
+}
+
 /* ---- for people ---- */
 
 void ps_config_print_help(FILE *out)

@@ -174,6 +174,17 @@ int64_t ps_config_batch(const ps_config *cfg, int rank);
  * threads, interface), model included. */
 uint64_t ps_config_hash(const ps_config *cfg);
 
+/* The same, of each section ("train", "model", ...): to find which differs. */
+enum { PS_CONFIG_SECTIONS_MAX = 24 };
+
+typedef struct ps_config_sections {
+    int n;
+    char names[PS_CONFIG_SECTIONS_MAX][16];
+    uint64_t hashes[PS_CONFIG_SECTIONS_MAX];
+} ps_config_sections;
+
+void ps_config_hash_sections(const ps_config *cfg, ps_config_sections *out);
+
 /* All keys with type, default, range and help: for --help, or as a Markdown table. */
 void ps_config_print_help(FILE *out);
 void ps_config_print_markdown(FILE *out);

@@ -178,6 +178,36 @@ static uint64_t hash_of(const char *text, const char *set)
     return h;
 }
 
+static void sections_of(const char *setting, ps_config_sections *out)
+{
+    ps_config c;
+    assert_int_equal(ps_config_load(&c, NULL, &setting, 1), PS_OK);
+    ps_config_hash_sections(&c, out);
+    ps_config_fini(&c);
+}
+
+static void a_section_that_differs_is_found(void **state)
+{
+    static const struct {
+        const char *setting, *section;
+    } rows[] = {
+        {"train.seed=2", "train"},        {"optimizer.lr=0.1", "optimizer"},
+        {"data.batch=65", "data"},        {"exchange.chunk=1M", "exchange"},
+        {"model.layers=[relu]", "model"}, {"schedule.name=cosine", "schedule"},
+        {"train.device=cpu", ""},         {"net.interface=eth0", ""},
+    };
+    ps_config_sections a, b;
+    sections_of("train.seed=0", &a);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        sections_of(rows[i].setting, &b);
+        char differ[128] = "";
+        assert_int_equal(a.n, b.n);
+        for (int k = 0; k < a.n; k++)
+            if (a.hashes[k] != b.hashes[k]) strcat(differ, b.names[k]);
+        assert_string_equal(differ, rows[i].section);
+    }
+}
+
 static void hash_is_of_what_counts(void **state)
 {
     const char *a = "train: {epochs: 3, seed: 1}\n"
@@ -246,6 +276,7 @@ int main(void)
         cmocka_unit_test(combinations_are_checked),
         cmocka_unit_test(missing_file_is_io),
         cmocka_unit_test(hash_is_of_what_counts),
+        cmocka_unit_test(a_section_that_differs_is_found),
         cmocka_unit_test(table_is_sound),
         cmocka_unit_test(help_lists_every_key),
     };
