@@ -8,6 +8,23 @@ typedef struct shape {
     int kind, numbers, has_name, has_text, has_value;
 } shape;
 
+void ps_control_id_make(ps_control_id *id, const ps_secret *secret, unsigned link)
+{
+    memcpy(id->bytes, secret->bytes, sizeof secret->bytes);
+    id->bytes[PS_SECRET_BYTES] = (uint8_t)(link >> 8);
+    id->bytes[PS_SECRET_BYTES + 1] = (uint8_t)link;
+}
+
+bool ps_control_id_is_of(const ps_control_id *id, const ps_secret *secret)
+{
+    return ps_secret_is(secret, id->bytes, PS_SECRET_BYTES);
+}
+
+unsigned ps_control_id_link(const ps_control_id *id)
+{
+    return (unsigned)id->bytes[PS_SECRET_BYTES] << 8 | id->bytes[PS_SECRET_BYTES + 1];
+}
+
 enum { COMMON_ITEMS = 4 }; // version, kind, nonce, request
 
 static const shape *shape_of(uint64_t kind)

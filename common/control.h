@@ -1,39 +1,50 @@
 /* The control plane's messages between members and the coordinator, and their one encoder
  * and decoder.
  *
+ * The coordinator has a door at the address that everybody knows, where a process asks to
+ * join and is admitted or refused, and a ROUTER for members alone, at a port that it
+ * tells to those it has admitted, together with a secret. There nobody gets through
+ * without one (gate.h), and nobody else is answered.
+ *
  * One ZeroMQ frame, a msgpack array of fixed length for each kind:
  *
  *   [version, kind, nonce, request, numbers (u64) ..., name?, text?, value?]
  *
- * DEALER (member, or a link of one of its threads) <-> ROUTER (coordinator). A routing id
- * is PS_CONTROL_ID_BYTES random bytes, so that a connection that was lost and made again
- * stays the same member, and two programs never take each other's place.
+ * DEALER (member, or a link of one of its threads) <-> ROUTER (coordinator). A member's
+ * routing id is its secret and the number of the link, 0 its own, so that a connection
+ * that was lost and made again stays the same member, and nobody takes its place. At the
+ * door it is as many random bytes: who asks again, since an answer was lost, is the same.
  *
  * request is 0 for what needs no answer; else exactly one DONE or FAIL with that number
  * follows. nonce is the job's; 0 where it is not known yet (JOIN, REFUSE).
  *
- *   member -> coordinator
+ *   process -> door
  *   JOIN       config hash, plan hash, world size, servers; name: job; text: program
- *              version; value: a roster entry. Again every heartbeat until WELCOME
+ *              version; value: a roster entry and the hashes of the configuration's
+ *              sections. Again every heartbeat until there is an answer
+ *
+ *   door -> process
+ *   ADMIT      port of the members' ROUTER; value: the secret
+ *   REFUSE     text: why the process cannot join, without a word of what the job has
+ *
+ *   member -> coordinator
+ *   HERE       the first message. Again every heartbeat until WELCOME
  *   HEARTBEAT
  *   ABORT      text: why; the job is over for everybody
  *   GATHER     timeout ms; name; value: doubles. A barrier is one of no doubles
  *   PUT        name; value                   GET  timeout ms; name
- *   NORM       step, shards, total blocks; value: as in norm_sum.h; answered with
- *              NORM_SUM. Of loss scaling alone: a block for each shard, 0 or, against the
- *              step, NaN
- *   INTERRUPT  the workers are to end in order, as by a Ctrl-C
- *   LEAVE      timeout ms; DONE when this member may go
- *   BYE        the last message; no answer
+ *   NORM       of a server, by a link of each shard: step, shards, total blocks; value:
+ *              as in norm_sum.h; answered with NORM_SUM. Of loss scaling alone: a block
+ * for each shard, 0 or, against the step, NaN INTERRUPT  the workers are to end in order,
+ * as by a Ctrl-C LEAVE      timeout ms; DONE when this member may go BYE        the last
+ * message; no answer
  *
  *   coordinator -> member
- *   WAIT       text: who has not joined yet   REFUSE  text: why the member cannot join
- *   WELCOME    member epoch, rank; value: the roster
- *   HEARTBEAT
- *   ABORT      text: why; the job is over    INTERRUPT  to workers: end in order
- *   DONE       value: the answer              FAIL    error code; text
- *   NORM_SUM   step, bits of the double
- *   END        all workers have left
+ *   WAIT       text: who has not joined yet
+ *   WELCOME    member epoch, rank; value: the roster, for servers with the workers'
+ * secrets HEARTBEAT ABORT      text: why; the job is over    INTERRUPT  to workers: end
+ * in order DONE       value: the answer              FAIL    error code; text NORM_SUM
+ * step, bits of the double END        all workers have left
  */
 #ifndef PS_CONTROL_H
 #define PS_CONTROL_H
@@ -42,13 +53,14 @@
 #include "zsock.h"
 
 enum {
-    PS_CONTROL_VERSION = 1,
-    PS_CONTROL_ID_BYTES = 16,
+    PS_CONTROL_VERSION = 2,
+    PS_CONTROL_ID_BYTES = PS_SECRET_BYTES + 2,
     PS_CONTROL_NUMBERS = 4,
     PS_CONTROL_NAME_MAX = 256,
     PS_CONTROL_TEXT_MAX = 768,
     PS_CONTROL_VALUE_MAX = 64 << 20,
-    PS_CONTROL_FRAME_MAX = PS_CONTROL_VALUE_MAX + 4096
+    PS_CONTROL_FRAME_MAX = PS_CONTROL_VALUE_MAX + 4096,
+    PS_CONTROL_DOOR_FRAME_MAX = 64 << 10
 };
 
 /* name, number on the wire, count of numbers, has a name, a text, a value */
@@ -63,13 +75,15 @@ enum {
     X(LEAVE, 8, 1, 0, 0, 0)                                                              \
     X(BYE, 9, 0, 0, 0, 0)                                                                \
     X(INTERRUPT, 10, 0, 0, 0, 0)                                                         \
+    X(HERE, 11, 0, 0, 0, 0)                                                              \
     X(WAIT, 32, 0, 0, 1, 0)                                                              \
     X(REFUSE, 33, 0, 0, 1, 0)                                                            \
     X(WELCOME, 34, 2, 0, 0, 1)                                                           \
     X(DONE, 35, 0, 0, 0, 1)                                                              \
     X(FAIL, 36, 1, 0, 1, 0)                                                              \
     X(NORM_SUM, 37, 2, 0, 0, 0)                                                          \
-    X(END, 38, 0, 0, 0, 0)
+    X(END, 38, 0, 0, 0, 0)                                                               \
+    X(ADMIT, 39, 1, 0, 0, 1)
 
 typedef enum ps_control_kind {
 #define PS_CONTROL_ENUM(name, number, numbers, has_name, has_text, has_value)            \
@@ -77,6 +91,15 @@ typedef enum ps_control_kind {
     PS_CONTROL_MAP(PS_CONTROL_ENUM)
 #undef PS_CONTROL_ENUM
 } ps_control_kind;
+
+/* A routing id. */
+typedef struct ps_control_id {
+    uint8_t bytes[PS_CONTROL_ID_BYTES];
+} ps_control_id;
+
+void ps_control_id_make(ps_control_id *id, const ps_secret *secret, unsigned link);
+bool ps_control_id_is_of(const ps_control_id *id, const ps_secret *secret);
+unsigned ps_control_id_link(const ps_control_id *id);
 
 typedef struct ps_control {
     ps_control_kind kind;

@@ -7,6 +7,7 @@
 
 #include "coord_end.h"
 #include "log.h"
+#include "mem.h"
 
 static int role_size(const ps_coordinator *c, ps_role role)
 {
@@ -20,7 +21,7 @@ static int mark_ranks(const ps_coordinator *c, ps_role role, bool *present)
     memset(present, 0, PS_MAX_RANKS * sizeof *present);
     for (int i = 0; i < c->n_peers; i++) {
         const ps_roster_entry *e = &c->peers[i].entry;
-        if (e->role != role) continue;
+        if (e->role != role || !c->peers[i].here) continue;
         if (e->rank < 0)
             unranked++;
         else
@@ -58,74 +59,106 @@ static void missing_text(const ps_coordinator *c, char *out, size_t cap)
     add_missing(c, PS_ROLE_WORKER, out, cap);
 }
 
-static ps_err check_hashes(const ps_coordinator *c, const ps_control *m)
+/* Why a process cannot join: what it is told, and what the log says beside. It may be a
+ * stranger: it is told no name, size or hash of the job. */
+typedef struct refusal {
+    char told[PS_CONTROL_TEXT_MAX], detail[PS_CONTROL_TEXT_MAX];
+} refusal;
+
+static bool refuse_as(refusal *r, const char *told)
 {
-    static const char *const what[] = {"configuration", "plan"};
-    const uint64_t ours[] = {c->o.config_hash, c->o.plan_hash};
-    for (int i = 0; i < 2; i++)
-        if (m->number[i] != ours[i])
-            return ps_err_set(PS_ERR_PEER,
-                              "it has %s hash %016" PRIx64 ", the job's is %016" PRIx64
-                              ": start all processes with the same file and --set",
-                              what[i], m->number[i], ours[i]);
-    return PS_OK;
+    snprintf(r->told, sizeof r->told, "%s", told);
+    r->detail[0] = '\0';
+    return false;
 }
 
-static ps_err check_job(const ps_coordinator *c, const ps_control *m)
+/* The section of the configuration that differs first, or NULL where it is not known. */
+static const char *differing_section(const ps_coordinator *c, const ps_config_sections *s)
 {
-    if (strcmp(m->text, PS_VERSION) != 0)
-        return ps_err_set(
-            PS_ERR_PEER,
-            "it is version %s, the job's is %s: install the same version on "
-            "every host",
-            m->text, PS_VERSION);
+    for (int i = 0; i < c->o.sections.n && c->o.sections.n == s->n; i++)
+        if (c->o.sections.hashes[i] != s->hashes[i]) return c->o.sections.names[i];
+    return NULL;
+}
+
+static bool check_hashes(const ps_coordinator *c, const ps_control *m,
+                         const ps_config_sections *sections, refusal *r)
+{
+    if (m->number[0] != c->o.config_hash) {
+        const char *section = differing_section(c, sections);
+        char where[64] = "";
+        if (section) snprintf(where, sizeof where, " in the section \"%s\"", section);
+        snprintf(r->told, sizeof r->told,
+                 "its configuration differs from the job's%s: start all processes with "
+                 "the same file and --set",
+                 where);
+        snprintf(r->detail, sizeof r->detail,
+                 "configuration hash %016" PRIx64 ", the job's is %016" PRIx64,
+                 m->number[0], c->o.config_hash);
+        return false;
+    }
+    if (m->number[1] == c->o.plan_hash) return true;
+    return refuse_as(r, "it cuts the model into other chunks than the job: start all "
+                        "processes with the same file and --set");
+}
+
+static bool check_job(const ps_coordinator *c, const ps_control *m,
+                      const ps_config_sections *sections, refusal *r)
+{
+    if (strcmp(m->text, PS_VERSION) != 0) {
+        refuse_as(r, "it is of another version than the job: install the same version on "
+                     "every host");
+        snprintf(r->detail, sizeof r->detail, "version %.60s", m->text);
+        return false;
+    }
     if (m->nonce != 0 && m->nonce != c->nonce)
-        return ps_err_set(PS_ERR_PEER, "it belongs to another job");
-    if (strcmp(m->name, c->job) != 0)
-        return ps_err_set(
-            PS_ERR_PEER,
-            "it belongs to job \"%s\", this is job \"%s\": give each job an "
-            "address of its own",
-            m->name, c->job);
+        return refuse_as(r, "it belongs to another job");
+    if (strcmp(m->name, c->job) != 0) {
+        refuse_as(r, "its job has another name (job.name) than the one at this address: "
+                     "give each job an address of its own");
+        snprintf(r->detail, sizeof r->detail, "job \"%.200s\"", m->name);
+        return false;
+    }
     if (m->number[2] != (uint64_t)c->o.n_workers ||
-        m->number[3] != (uint64_t)c->o.n_servers)
-        return ps_err_set(PS_ERR_PEER,
-                          "it expects %" PRIu64 " workers and %" PRIu64
-                          " servers, the job has %d and %d",
-                          m->number[2], m->number[3], c->o.n_workers, c->o.n_servers);
-    return check_hashes(c, m);
+        m->number[3] != (uint64_t)c->o.n_servers) {
+        refuse_as(r, "it expects other numbers of workers and servers than the job has: "
+                     "start all processes for the same numbers");
+        snprintf(r->detail, sizeof r->detail,
+                 "%" PRIu64 " workers and %" PRIu64 " servers, the job has %d and %d",
+                 m->number[2], m->number[3], c->o.n_workers, c->o.n_servers);
+        return false;
+    }
+    return check_hashes(c, m, sections, r);
 }
 
-static ps_err check_place(const ps_coordinator *c, const ps_roster_entry *e)
+static bool check_place(const ps_coordinator *c, const ps_roster_entry *e, refusal *r)
 {
     const char *word = ps_role_name(e->role);
     int n = role_size(c, e->role), present = 0;
-    if (e->rank >= n)
-        return ps_err_set(PS_ERR_PEER, "its rank is not within 0 .. %d", n - 1);
+    if (e->rank >= n) return refuse_as(r, "the job has no such rank");
     for (int i = 0; i < c->n_peers; i++) {
         const ps_roster_entry *o = &c->peers[i].entry;
         if (o->role != e->role) continue;
         present++;
-        if (e->rank >= 0 && o->rank == e->rank)
-            return ps_err_set(PS_ERR_PEER,
-                              "its rank is taken by a %s on host %s: give each %s a rank "
-                              "of its own, or none",
-                              word, o->host, word);
+        if (e->rank < 0 || o->rank != e->rank) continue;
+        refuse_as(r, "its rank is taken: give each a rank of its own, or none");
+        snprintf(r->detail, sizeof r->detail, "by a %s on host %s", word, o->host);
+        return false;
     }
-    if (present >= n)
-        return ps_err_set(PS_ERR_PEER, "the job's %d %ss have joined already", n, word);
-    return PS_OK;
+    if (present < n) return true;
+    r->detail[0] = '\0';
+    snprintf(r->told, sizeof r->told, "all %ss of the job have joined already", word);
+    return false;
 }
 
-static ps_err check_join(const ps_coordinator *c, const ps_control *m,
-                         const ps_roster_entry *e)
+static bool check_join(const ps_coordinator *c, const ps_control *m,
+                       const ps_config_sections *sections, const ps_roster_entry *e,
+                       refusal *r)
 {
-    PS_TRY(check_job(c, m));
-    if (c->state == PS_COORD_ABORTED)
-        return ps_err_set(PS_ERR_PEER, "the job was aborted: %s", c->reason);
+    if (!check_job(c, m, sections, r)) return false;
+    if (c->state == PS_COORD_ABORTED) return refuse_as(r, "the job was aborted");
     if (c->state != PS_COORD_JOINING)
-        return ps_err_set(PS_ERR_PEER, "the job is running and has all its members");
-    return check_place(c, e);
+        return refuse_as(r, "the job is running and has all its members");
+    return check_place(c, e, r);
 }
 
 /* Ranks for those that came without, in the order of arrival. */
@@ -143,33 +176,40 @@ static void give_ranks(ps_coordinator *c, ps_role role)
     }
 }
 
-/* The roster's bytes; entries stay the peers'. */
-static ps_err write_roster(const ps_coordinator *c, ps_mp_writer *w)
+/* The roster's bytes for a role; entries stay the peers'. */
+static ps_err write_roster(const ps_coordinator *c, bool with_secrets, ps_mp_writer *w)
 {
     ps_roster r;
+    ps_secret *secrets = NULL;
     ps_err err = ps_roster_init(&r, c->o.n_servers, c->o.n_workers);
+    if (err == PS_OK)
+        err = ps_mem_zalloc(&secrets, (size_t)c->o.n_workers, sizeof *secrets, "roster");
     if (err == PS_OK) {
         for (int i = 0; i < c->n_peers; i++) {
             const ps_roster_entry *e = &c->peers[i].entry;
+            if (e->role == PS_ROLE_WORKER) secrets[e->rank] = c->peers[i].secret;
             *(e->role == PS_ROLE_SERVER ? &r.servers[e->rank] : &r.workers[e->rank]) = *e;
         }
+        if (with_secrets) r.secrets = secrets;
         ps_roster_write(w, &r);
         err = ps_mp_writer_end(w);
     }
     free(r.servers);
     free(r.workers);
+    free(secrets);
     return err;
 }
 
-/* Tells p, or everybody when it is NULL, who they are and who the others are. */
-static void welcome(ps_coordinator *c, const ps_coord_peer *only)
+/* Tells p, or everybody of the role when it is NULL, who they are and who the others
+ * are. */
+static void welcome(ps_coordinator *c, ps_role role, const ps_coord_peer *only)
 {
     ps_mp_writer w;
     ps_mp_writer_init(&w);
-    if (write_roster(c, &w) == PS_OK) {
+    if (write_roster(c, role == PS_ROLE_SERVER, &w) == PS_OK) {
         for (int i = 0; i < c->n_peers; i++) {
-            const ps_coord_peer *p = &c->peers[i];
-            if (only && p != only) continue;
+            ps_coord_peer *p = &c->peers[i];
+            if ((only && p != only) || p->entry.role != role) continue;
             ps_control m = {.kind = PS_CONTROL_WELCOME, .value = w.base, .bytes = w.used};
             m.number[0] = c->epoch;
             m.number[1] = (uint64_t)p->entry.rank;
@@ -181,69 +221,109 @@ static void welcome(ps_coordinator *c, const ps_coord_peer *only)
     ps_mp_writer_fini(&w);
 }
 
-void ps_coord_send_wait(ps_coordinator *c, const ps_coord_peer *p)
+void ps_coord_send_wait(ps_coordinator *c, ps_coord_peer *p)
 {
     char text[PS_CONTROL_TEXT_MAX];
     missing_text(c, text, sizeof text);
     ps_coord_send_text(c, p, PS_CONTROL_WAIT, text);
 }
 
-static void admit(ps_coordinator *c, const ps_coord_sender *from,
-                  const ps_roster_entry *e)
+/* The answer to one that was admitted, also when it asks again. */
+static void send_admission(ps_coordinator *c, const ps_coord_peer *p)
 {
-    ps_coord_peer *p = &c->peers[c->n_peers++];
-    *p = (ps_coord_peer){.entry = *e, .heard_ns = ps_clock_awake_ns(), .fd = from->fd};
-    memcpy(p->id.bytes, from->id, sizeof p->id.bytes);
-    PS_INFO("joined", "role=%s rank=%d host=%s members=%d/%d", ps_role_name(e->role),
-            e->rank, e->host, c->n_peers, c->o.n_servers + c->o.n_workers);
-    if (c->n_peers < c->o.n_servers + c->o.n_workers) {
-        ps_coord_send_wait(c, p);
-        return;
-    }
+    ps_control m = {.kind = PS_CONTROL_ADMIT,
+                    .nonce = c->nonce,
+                    .value = p->secret.bytes,
+                    .bytes = sizeof p->secret.bytes};
+    m.number[0] = (uint64_t)c->members_port;
+    ps_coord_send_at_door(c, p->door_id.bytes, sizeof p->door_id.bytes, &m);
+}
+
+/* Takes the entry on PS_OK. */
+static ps_err admit(ps_coordinator *c, const ps_control_id *from,
+                    const ps_roster_entry *e)
+{
+    ps_coord_peer *p = &c->peers[c->n_peers];
+    *p = (ps_coord_peer){
+        .door_id = *from, .entry = *e, .heard_ns = ps_clock_awake_ns(), .fd = -1};
+    PS_TRY(ps_secret_draw(&p->secret));
+    ps_control_id_make(&p->id, &p->secret, 0);
+    c->n_peers++;
+    send_admission(c, p);
+    return PS_OK;
+}
+
+static void start_job(ps_coordinator *c)
+{
     give_ranks(c, PS_ROLE_SERVER);
     give_ranks(c, PS_ROLE_WORKER);
     c->state = PS_COORD_RUNNING;
     c->epoch = 1;
-    welcome(c, NULL);
+    welcome(c, PS_ROLE_SERVER, NULL);
+    welcome(c, PS_ROLE_WORKER, NULL);
 }
 
-static void refuse(ps_coordinator *c, const ps_coord_sender *from,
-                   const ps_roster_entry *e)
+void ps_coord_on_here(ps_coordinator *c, ps_coord_peer *p)
 {
-    ps_control m = {.kind = PS_CONTROL_REFUSE};
-    char rank[16] = "";
-    if (e->rank >= 0) snprintf(rank, sizeof rank, " %d", e->rank);
-    snprintf(m.text, sizeof m.text, "%s%s on host %s cannot join: %.600s",
-             ps_role_name(e->role), rank, e->host, ps_err_message());
-    PS_WARN_FEW("refused", "reason=\"%s\"", m.text);
-    ps_coord_send_raw(c, from->id, from->bytes, &m);
-}
-
-void ps_coord_on_join(ps_coordinator *c, const ps_coord_sender *from, const ps_control *m)
-{
-    if (from->member) {
-        if (c->state == PS_COORD_JOINING)
-            ps_coord_send_wait(c, from->member);
-        else if (c->state == PS_COORD_ABORTED)
-            ps_coord_send_text(c, from->member, PS_CONTROL_ABORT, c->reason);
-        else
-            welcome(c, from->member);
+    if (c->state != PS_COORD_JOINING) {
+        welcome(c, p->entry.role, p);
         return;
     }
-    ps_roster_entry e;
+    const ps_roster_entry *e = &p->entry;
+    int n = 0, all = c->o.n_servers + c->o.n_workers;
+    bool first = !p->here;
+    p->here = true;
+    for (int i = 0; i < c->n_peers; i++)
+        n += c->peers[i].here;
+    if (first)
+        PS_INFO("joined", "role=%s rank=%d host=%s members=%d/%d", ps_role_name(e->role),
+                e->rank, e->host, n, all);
+    if (n == all)
+        start_job(c);
+    else
+        ps_coord_send_wait(c, p);
+}
+
+static void refuse(ps_coordinator *c, const ps_control_id *from, const ps_roster_entry *e,
+                   const refusal *r)
+{
+    ps_control m = {.kind = PS_CONTROL_REFUSE};
+    ps_control_set_text(&m, r->told);
+    PS_WARN_FEW("refused", "role=%s rank=%d host=%s reason=\"%s\" detail=\"%s\"",
+                ps_role_name(e->role), e->rank, e->host, r->told, r->detail);
+    ps_coord_send_at_door(c, from->bytes, sizeof from->bytes, &m);
+}
+
+/* What a JOIN carries. The entry is to be ended in any case. */
+static ps_err read_join(const ps_control *m, ps_roster_entry *e, ps_config_sections *s)
+{
     ps_mp_reader r;
     ps_mp_reader_init(&r, m->value, m->bytes);
-    ps_err err = ps_roster_entry_read(&r, &e);
-    if (err == PS_OK && (!ps_mp_reader_end(&r) || from->bytes != PS_CONTROL_ID_BYTES))
-        err = ps_err_set(PS_ERR_PROTOCOL, "a malformed JOIN message");
-    if (err != PS_OK) {
-        ps_coord_complain(c, from, m->request, err);
-    } else if (check_join(c, m, &e) != PS_OK) {
-        refuse(c, from, &e);
-    } else {
-        admit(c, from, &e);
+    PS_TRY(ps_roster_entry_read(&r, e));
+    *s = (ps_config_sections){.n = (int)ps_mp_read_array(&r, PS_CONFIG_SECTIONS_MAX)};
+    for (int i = 0; i < s->n; i++)
+        s->hashes[i] = ps_mp_read_uint(&r, UINT64_MAX);
+    if (ps_mp_reader_end(&r)) return PS_OK;
+    return ps_err_set(PS_ERR_PROTOCOL, "a malformed JOIN message");
+}
+
+void ps_coord_on_join(ps_coordinator *c, const ps_control_id *from, const ps_control *m)
+{
+    for (int i = 0; i < c->n_peers; i++)
+        if (memcmp(c->peers[i].door_id.bytes, from->bytes, sizeof from->bytes) == 0) {
+            send_admission(c, &c->peers[i]);
+            return;
+        }
+    ps_roster_entry e;
+    ps_config_sections sections;
+    refusal r;
+    ps_err err = read_join(m, &e, &sections);
+    if (err != PS_OK)
+        ps_coord_drop_stranger(c, ps_err_message());
+    else if (!check_join(c, m, &sections, &e, &r))
+        refuse(c, from, &e, &r);
+    else if (admit(c, from, &e) == PS_OK)
         return; // the entry is the peer's now
-    }
     ps_roster_entry_fini(&e);
 }
 

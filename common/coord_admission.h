@@ -4,12 +4,14 @@
 
 #include "coord_state.h"
 
-/* A JOIN message: of a newcomer, who is admitted or refused with the reason, or again of
- * a member, who is told how things stand. The last one to come makes the job run. */
-void ps_coord_on_join(ps_coordinator *c, const ps_coord_sender *from,
-                      const ps_control *m);
+/* A JOIN message at the door: of a newcomer, which is admitted or refused with the
+ * reason, or again of one that was admitted, whose answer was lost. */
+void ps_coord_on_join(ps_coordinator *c, const ps_control_id *from, const ps_control *m);
+/* A HERE message: one that was admitted has come, or asks how things stand. The last one
+ * to come makes the job run. */
+void ps_coord_on_here(ps_coordinator *c, ps_coord_peer *p);
 /* Tells the member who is missing. */
-void ps_coord_send_wait(ps_coordinator *c, const ps_coord_peer *p);
+void ps_coord_send_wait(ps_coordinator *c, ps_coord_peer *p);
 /* Forgets one that is gone before the job runs: its place is free again. */
 void ps_coord_drop_peer(ps_coordinator *c, ps_coord_peer *p, const char *why);
 

@@ -5,15 +5,20 @@
 #include "coord_admission.h"
 #include "coord_end.h"
 
-enum { LOST_GRACE_MIN_MS = 300 }; // for a closed connection to be made again
+enum {
+    LOST_GRACE_MIN_MS = 300, // for a closed connection to be made again
+    HALF_OPEN_MS = 5000      // for one that was admitted to come
+};
 
-void ps_coord_note_closed(ps_coordinator *c)
+void ps_coord_note_closed(ps_coordinator *c, int fd)
 {
-    int fd;
-    while ((fd = ps_zsock_monitor_read(c->monitor)) >= 0)
-        for (int i = 0; i < c->n_peers; i++)
-            if (c->peers[i].fd == fd && c->peers[i].lost_ns == 0)
-                c->peers[i].lost_ns = ps_clock_awake_ns();
+    for (int i = 0; i < c->n_peers; i++) {
+        ps_coord_peer *p = &c->peers[i];
+        if (p->fd != fd) continue;
+        if (p->lost_ns == 0) p->lost_ns = ps_clock_awake_ns();
+        p->fd = -1;
+        p->queued_bytes = 0;
+    }
 }
 
 /* Why the peer counts as dead, or NULL. */
@@ -25,6 +30,8 @@ static const char *death_of(const ps_coordinator *c, const ps_coord_peer *p, uin
     uint64_t silent_ms = now > p->heard_ns ? (now - p->heard_ns) / 1000000u : 0;
     if (p->lost_ns && now > p->lost_ns && now - p->lost_ns > grace_ms * 1000000u)
         snprintf(out, cap, "its connection closed and it did not say goodbye");
+    else if (!p->here && silent_ms > HALF_OPEN_MS)
+        snprintf(out, cap, "it was admitted and did not come");
     else if (silent_ms > c->o.dead_after_ms)
         snprintf(out, cap, "no sign of life for %.1f s", (double)silent_ms * 1e-3);
     else
@@ -67,8 +74,9 @@ void ps_coord_beat(ps_coordinator *c)
     if (now < c->next_beat_ns) return;
     c->next_beat_ns = now + c->o.heartbeat_ms * 1000000u;
     for (int i = 0; i < c->n_peers; i++) {
-        const ps_coord_peer *p = &c->peers[i];
+        ps_coord_peer *p = &c->peers[i];
         ps_control m = {.kind = PS_CONTROL_HEARTBEAT};
+        if (!p->here) continue;
         if (c->state == PS_COORD_JOINING)
             ps_coord_send_wait(c, p);
         else if (!p->gone && c->state != PS_COORD_ABORTED)

@@ -7,12 +7,11 @@
 #include "hash.h"
 #include "mem.h"
 #include "norm_sum.h"
-#include "roster.h"
 
 enum {
     BUCKETS = 4096,
     MAX_KEYS = 1 << 20,
-    MAX_WAITERS = 16 * PS_MAX_RANKS,
+    MAX_WAITERS = 64, // of a member; its threads wait for one each
     GATHER_BYTES_MAX = 65536 * sizeof(double),
     NORMS = 4 // steps in flight; older ones are dropped
 };
@@ -45,7 +44,6 @@ struct ps_coord_board {
     entry *buckets[BUCKETS];
     size_t n_keys, store_bytes;
     waiter *waiters;
-    int n_waiters;
     bool *left; // by worker
     bool *scratch;
     ps_norm_sum norms[NORMS];     // by step modulo NORMS
@@ -121,17 +119,11 @@ static void answer_fail(ps_coord_board *b, const ps_control_id *to, uint64_t req
     b->answer(b->owner, to, &c);
 }
 
-static bool same_id(const ps_control_id *a, const ps_control_id *b)
-{
-    return memcmp(a->bytes, b->bytes, sizeof a->bytes) == 0;
-}
-
 /* Takes the waiter out of the list; *at is then the next one. */
 static waiter *unlink_waiter(ps_coord_board *b, waiter **at)
 {
     waiter *w = *at;
     *at = w->next;
-    b->n_waiters--;
     return w;
 }
 
@@ -154,11 +146,25 @@ static void release(ps_coord_board *b, ps_control_kind kind, const char *name,
     }
 }
 
+static bool same_member(const ps_control_id *a, const ps_control_id *b)
+{
+    return memcmp(a->bytes, b->bytes, PS_SECRET_BYTES) == 0;
+}
+
+static int count_waiters(const ps_coord_board *b, const ps_control_id *from)
+{
+    int n = 0;
+    for (const waiter *w = b->waiters; w; w = w->next)
+        n += same_member(&w->id, from);
+    return n;
+}
+
 static ps_err add_waiter(ps_coord_board *b, const ps_control_id *from,
                          const ps_control *c, waiter **out)
 {
-    if (b->n_waiters >= MAX_WAITERS)
-        return ps_err_set(PS_ERR_PEER, "the coordinator has too many waiting requests");
+    if (count_waiters(b, from) >= MAX_WAITERS)
+        return ps_err_set(PS_ERR_PEER, "more than %d waiting requests of one member",
+                          MAX_WAITERS);
     waiter *w;
     PS_TRY(ps_mem_zalloc(out, 1, sizeof *w, "a waiting request"));
     w = *out;
@@ -170,7 +176,6 @@ static ps_err add_waiter(ps_coord_board *b, const ps_control_id *from,
     memcpy(w->name, c->name, sizeof w->name);
     w->next = b->waiters;
     b->waiters = w;
-    b->n_waiters++;
     return PS_OK;
 }
 
@@ -222,9 +227,11 @@ static void finish_gather(ps_coord_board *b, const char *name)
     free(sum);
 }
 
-static ps_err check_gather(const ps_coord_board *b, int rank, const ps_control *c)
+static ps_err check_gather(const ps_coord_board *b, const ps_coord_asker *from,
+                           const ps_control *c)
 {
-    if (rank < 0 || rank >= b->n_workers)
+    const int rank = from->rank;
+    if (from->role != PS_ROLE_WORKER || rank < 0 || rank >= b->n_workers)
         return ps_err_set(PS_ERR_ARG, "%s: only workers take part in it", c->name);
     if (c->bytes > GATHER_BYTES_MAX || c->bytes % sizeof(double) != 0)
         return ps_err_set(PS_ERR_ARG, "%s: %zu bytes are no reduction", c->name,
@@ -250,22 +257,22 @@ static void drop_gather(ps_coord_board *b, const char *name, int rank)
         }
 }
 
-static ps_err request_gather(ps_coord_board *b, const ps_control_id *from, int rank,
+static ps_err request_gather(ps_coord_board *b, const ps_coord_asker *from,
                              const ps_control *c)
 {
-    PS_TRY(check_gather(b, rank, c));
+    PS_TRY(check_gather(b, from, c));
     // A worker that gave up waiting and asks again counts once.
-    drop_gather(b, c->name, rank);
+    drop_gather(b, c->name, from->rank);
     double *values;
     PS_TRY(ps_mem_zalloc(&values, c->bytes, 1, "a reduction"));
     if (c->bytes > 0) memcpy(values, c->value, c->bytes);
     waiter *w;
-    ps_err err = add_waiter(b, from, c, &w);
+    ps_err err = add_waiter(b, &from->id, c, &w);
     if (err != PS_OK) {
         free(values);
         return err;
     }
-    w->rank = rank;
+    w->rank = from->rank;
     w->values = values;
     w->n = c->bytes / sizeof(double);
     if (mark_present(b, c->name, b->scratch) == b->n_workers) finish_gather(b, c->name);
@@ -288,10 +295,10 @@ void ps_coord_board_worker_left(ps_coord_board *b, int rank)
     }
 }
 
-void ps_coord_board_forget(ps_coord_board *b, const ps_control_id *id)
+void ps_coord_board_forget(ps_coord_board *b, const ps_secret *member)
 {
     for (waiter **at = &b->waiters; *at;) {
-        if (same_id(&(*at)->id, id))
+        if (ps_control_id_is_of(&(*at)->id, member))
             free_waiter(unlink_waiter(b, at));
         else
             at = &(*at)->next;
@@ -334,9 +341,37 @@ static ps_err add_entry(ps_coord_board *b, const char *key, entry **out)
     return PS_OK;
 }
 
-static ps_err request_put(ps_coord_board *b, const ps_control_id *from,
+/* Who may set a key: the first row that it begins with. Others are the workers'. */
+static bool may_put(const ps_coord_asker *from, const char *key)
+{
+    enum { WORKER_0, OWN_RANK };
+    static const struct {
+        const char *prefix;
+        ps_role role;
+        int who;
+    } rows[] = {
+        {"job/", PS_ROLE_WORKER, WORKER_0},     {"file/", PS_ROLE_WORKER, WORKER_0},
+        {"buffers/", PS_ROLE_WORKER, WORKER_0}, {"nccl/", PS_ROLE_WORKER, WORKER_0},
+        {"server/", PS_ROLE_SERVER, OWN_RANK},  {"worker/", PS_ROLE_WORKER, OWN_RANK},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        size_t n = strlen(rows[i].prefix);
+        if (strncmp(key, rows[i].prefix, n) != 0) continue;
+        if (from->role != rows[i].role) return false;
+        if (rows[i].who == WORKER_0) return from->rank == 0;
+        char rank[16];
+        snprintf(rank, sizeof rank, "%d/", from->rank);
+        return strncmp(key + n, rank, strlen(rank)) == 0;
+    }
+    return from->role == PS_ROLE_WORKER;
+}
+
+static ps_err request_put(ps_coord_board *b, const ps_coord_asker *from,
                           const ps_control *c)
 {
+    if (!may_put(from, c->name))
+        return ps_err_set(PS_ERR_PEER, "%s: not for %s %d to set", c->name,
+                          ps_role_name(from->role), from->rank);
     entry *e = find_entry(b, c->name);
     size_t others = b->store_bytes - (e ? e->bytes : 0);
     if (c->bytes > STORE_BYTES_MAX - others)
@@ -356,7 +391,7 @@ static ps_err request_put(ps_coord_board *b, const ps_control_id *from,
     e->value = value;
     e->bytes = c->bytes;
     b->store_bytes = others + c->bytes;
-    answer_done(b, from, c->request, NULL, 0);
+    answer_done(b, &from->id, c->request, NULL, 0);
     release(b, PS_CONTROL_GET, c->name, PS_OK, e->value, e->bytes);
     return PS_OK;
 }
@@ -392,16 +427,19 @@ static void answer_norm(ps_coord_board *b, int slot)
     ps_norm_sum_fini(s);
 }
 
+/* Of the end, where the link is. The rest is random: enough to tell senders apart. */
 static uint64_t id_number(const ps_control_id *id)
 {
     uint64_t number;
-    memcpy(&number, id->bytes, sizeof number); // random: enough to tell senders apart
+    memcpy(&number, id->bytes + sizeof id->bytes - sizeof number, sizeof number);
     return number;
 }
 
-static ps_err request_norm(ps_coord_board *b, const ps_control_id *from,
+static ps_err request_norm(ps_coord_board *b, const ps_coord_asker *from,
                            const ps_control *c)
 {
+    if (from->role != PS_ROLE_SERVER)
+        return ps_err_set(PS_ERR_PEER, "a gradient norm of a worker");
     int slot = (int)(c->number[0] % NORMS);
     ps_norm_sum *s = &b->norms[slot];
     if (s->n_parts > 0 && s->step > c->number[0])
@@ -413,28 +451,28 @@ static ps_err request_norm(ps_coord_board *b, const ps_control_id *from,
         realloc(b->askers[slot], (before + (size_t)1) * sizeof *askers);
     if (!askers) return ps_err_set(PS_ERR_NOMEM, "no memory for the gradient norm");
     b->askers[slot] = askers;
-    PS_TRY(ps_norm_sum_add(s, id_number(from), c->number[1], c->number[2], c->value,
+    PS_TRY(ps_norm_sum_add(s, id_number(&from->id), c->number[1], c->number[2], c->value,
                            c->bytes));
-    if (s->n_parts > before) askers[before] = *from;
+    if (s->n_parts > before) askers[before] = from->id;
     if (ps_norm_sum_complete(s)) answer_norm(b, slot);
     return PS_OK;
 }
 
 /* ---- all of them ---- */
 
-void ps_coord_board_request(ps_coord_board *b, const ps_control_id *from, int worker_rank,
+void ps_coord_board_request(ps_coord_board *b, const ps_coord_asker *from,
                             const ps_control *c)
 {
     ps_err err;
     switch (c->kind) {
     case PS_CONTROL_GATHER:
-        err = request_gather(b, from, worker_rank, c);
+        err = request_gather(b, from, c);
         break;
     case PS_CONTROL_PUT:
         err = request_put(b, from, c);
         break;
     case PS_CONTROL_GET:
-        err = request_get(b, from, c);
+        err = request_get(b, &from->id, c);
         break;
     case PS_CONTROL_NORM:
         err = request_norm(b, from, c);
@@ -443,7 +481,7 @@ void ps_coord_board_request(ps_coord_board *b, const ps_control_id *from, int wo
         err = ps_err_set(PS_ERR_PROTOCOL, "%s is no request",
                          ps_control_kind_name((int)c->kind));
     }
-    if (err != PS_OK) answer_fail(b, from, c->request, err);
+    if (err != PS_OK) answer_fail(b, &from->id, c->request, err);
 }
 
 static ps_err timeout_error(ps_coord_board *b, const waiter *w)

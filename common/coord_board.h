@@ -6,13 +6,16 @@
 #define PS_COORD_BOARD_H
 
 #include "control.h"
+#include "roster.h"
 
 typedef struct ps_coord_board ps_coord_board;
 
-/* The sender of a request: its routing id. */
-typedef struct ps_control_id {
-    uint8_t bytes[PS_CONTROL_ID_BYTES];
-} ps_control_id;
+/* The sender of a request: a member. */
+typedef struct ps_coord_asker {
+    ps_control_id id;
+    ps_role role;
+    int rank;
+} ps_coord_asker;
 
 /* Called with each answer; value is borrowed during the call. */
 typedef void (*ps_coord_board_answer)(void *owner, const ps_control_id *to,
@@ -22,15 +25,16 @@ ps_err ps_coord_board_create(int n_workers, ps_coord_board_answer answer, void *
                              ps_coord_board **out);
 void ps_coord_board_destroy(ps_coord_board **board);
 
-/* Takes a GATHER of a worker's rank (of a server: refused), a PUT, a GET or a NORM. Every
- * failure is answered, and nothing that a member sends is an error of the board. */
-void ps_coord_board_request(ps_coord_board *b, const ps_control_id *from, int worker_rank,
+/* Takes a GATHER of a worker, a PUT (of those keys that are the sender's), a GET or a
+ * NORM of a server. Every failure is answered, and nothing that a member sends is an
+ * error of the board. */
+void ps_coord_board_request(ps_coord_board *b, const ps_coord_asker *from,
                             const ps_control *c);
 
 /* A worker has left: what waits for it fails. */
 void ps_coord_board_worker_left(ps_coord_board *b, int rank);
 /* A member is gone: its waiting requests are forgotten. */
-void ps_coord_board_forget(ps_coord_board *b, const ps_control_id *id);
+void ps_coord_board_forget(ps_coord_board *b, const ps_secret *member);
 
 /* Answers the requests whose deadline has passed, naming whom they waited for. */
 void ps_coord_board_expire(ps_coord_board *b);

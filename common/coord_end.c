@@ -23,7 +23,7 @@ void ps_coord_on_interrupt(ps_coordinator *c, const ps_coord_peer *from)
     ps_coord_describe(from, who, sizeof who);
     PS_INFO("interrupt", "by=\"%s\"", who);
     for (int i = 0; i < c->n_peers; i++) {
-        const ps_coord_peer *p = &c->peers[i];
+        ps_coord_peer *p = &c->peers[i];
         ps_control m = {.kind = PS_CONTROL_INTERRUPT};
         if (p->entry.role == PS_ROLE_WORKER && !p->gone) ps_coord_send(c, p, &m);
     }
@@ -60,7 +60,7 @@ static void answer_leavers(ps_coordinator *c)
 void ps_coord_set_gone(ps_coordinator *c, ps_coord_peer *p)
 {
     p->gone = true;
-    ps_coord_board_forget(c->board, &p->id);
+    ps_coord_board_forget(c->board, &p->secret);
     answer_leavers(c);
 }
 
@@ -113,7 +113,7 @@ static void leave_timeout(ps_coordinator *c, ps_coord_peer *p)
         ps_coord_send(c, p, &m);
         return;
     }
-    const ps_coord_sender to = {.id = p->id.bytes, .bytes = sizeof p->id.bytes};
+    const ps_coord_sender to = {.id = p->id, .member = p};
     ps_coord_send_fail(c, &to, p->leave_request,
                        ps_err_set(PS_ERR_TIMEOUT, "leaving: not ended within %.1f s: %s",
                                   (double)p->leave_ms * 1e-3, names));

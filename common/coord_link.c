@@ -1,9 +1,7 @@
 #include "coord_link.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "control.h"
 #include "mem.h"
@@ -14,24 +12,26 @@ struct ps_coord_link {
     uint64_t nonce;
 };
 
-static ps_err set_up(ps_coord_link *link, void *zmq_context, const ps_member *m)
+static ps_err set_up(ps_coord_link *link, void *zmq_context, const ps_member *m,
+                     unsigned number)
 {
-    uint8_t id[PS_CONTROL_ID_BYTES];
-    if (getrandom(id, sizeof id, 0) != (ssize_t)sizeof id)
-        return ps_err_errno(PS_ERR_IO, "drawing a routing id");
+    ps_control_id id;
+    ps_control_id_make(&id, ps_member_secret(m), number);
     link->nonce = ps_member_roster(m)->nonce;
     const ps_zsock_options o = {.type = ZMQ_DEALER,
                                 .max_message_bytes = PS_CONTROL_FRAME_MAX,
-                                .routing_id = id,
-                                .routing_id_bytes = sizeof id};
+                                .routing_id = id.bytes,
+                                .routing_id_bytes = sizeof id.bytes,
+                                .secret = ps_member_secret(m)};
     PS_TRY(ps_zsock_open(zmq_context, &o, &link->socket));
     return ps_zsock_connect(link->socket, ps_member_coordinator(m));
 }
 
-ps_err ps_coord_link_create(void *zmq_context, const ps_member *m, ps_coord_link **out)
+ps_err ps_coord_link_create(void *zmq_context, const ps_member *m, unsigned number,
+                            ps_coord_link **out)
 {
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "coordinator link"));
-    ps_err err = set_up(*out, zmq_context, m);
+    ps_err err = set_up(*out, zmq_context, m, number);
     if (err != PS_OK) ps_coord_link_destroy(out);
     return err;
 }

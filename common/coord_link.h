@@ -7,7 +7,9 @@
 
 typedef struct ps_coord_link ps_coord_link;
 
-ps_err ps_coord_link_create(void *zmq_context, const ps_member *m, ps_coord_link **out);
+/* number: 1 for the first shard of the server, and so on. */
+ps_err ps_coord_link_create(void *zmq_context, const ps_member *m, unsigned number,
+                            ps_coord_link **out);
 void ps_coord_link_destroy(ps_coord_link **link);
 
 /* The ZeroMQ socket, for zmq_poll. */

@@ -1,15 +1,15 @@
 #include "coord_state.h"
 
-#include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "log.h"
 
-void ps_coord_send_raw(ps_coordinator *c, const void *id, size_t id_bytes, ps_control *m)
+/* *bytes: of what was sent. */
+static void send_on(void *router, const void *id, size_t id_bytes, const ps_control *m,
+                    uint64_t *bytes)
 {
     zmq_msg_t parts[2];
-    if (m->kind != PS_CONTROL_REFUSE) m->nonce = c->nonce;
+    *bytes = 0;
     if (ps_zsock_msg_copy(&parts[0], id, id_bytes) != PS_OK) return;
     if (ps_control_frame(&parts[1], m) != PS_OK) {
         PS_ERROR("answer", "kind=%s error=\"%s\"", ps_control_kind_name((int)m->kind),
@@ -17,18 +17,54 @@ void ps_coord_send_raw(ps_coordinator *c, const void *id, size_t id_bytes, ps_co
         ps_zsock_close_parts(parts, 2);
         return;
     }
+    size_t n = zmq_msg_size(&parts[1]);
     // A peer that is not connected is noticed by its silence.
     const ps_deadline now = {0};
-    if (ps_zsock_send(c->router, now, parts, 2) != PS_OK)
+    if (ps_zsock_send(router, now, parts, 2) == PS_OK)
+        *bytes = n;
+    else
         PS_DEBUG("answer", "error=\"%s\"", ps_err_message());
 }
 
-void ps_coord_send(ps_coordinator *c, const ps_coord_peer *p, ps_control *m)
+uint64_t ps_coord_backlog(const ps_coord_peer *p)
 {
-    ps_coord_send_raw(c, p->id.bytes, sizeof p->id.bytes, m);
+    ps_zsock_counts n;
+    if (p->fd < 0) return p->queued_bytes;
+    if (!ps_zsock_count(p->fd, &n) || n.acknowledged > p->queued_bytes) return 0;
+    return p->queued_bytes - n.acknowledged;
 }
 
-void ps_coord_send_text(ps_coordinator *c, const ps_coord_peer *p, ps_control_kind kind,
+void ps_coord_send_to(ps_coordinator *c, const ps_coord_sender *to, ps_control *m)
+{
+    uint64_t bytes;
+    m->nonce = c->nonce;
+    if (ps_control_id_link(&to->id) != 0) {
+        send_on(c->router, to->id.bytes, sizeof to->id.bytes, m, &bytes); // short ones
+        return;
+    }
+    // A value that was let through may be on top of this bound, once.
+    if (ps_coord_backlog(to->member) > PS_COORD_BACKLOG_MAX) {
+        PS_DEBUG("answer", "error=\"it takes nothing\"");
+        return;
+    }
+    send_on(c->router, to->id.bytes, sizeof to->id.bytes, m, &bytes);
+    to->member->queued_bytes += bytes;
+}
+
+void ps_coord_send(ps_coordinator *c, ps_coord_peer *p, ps_control *m)
+{
+    const ps_coord_sender to = {.id = p->id, .member = p};
+    ps_coord_send_to(c, &to, m);
+}
+
+void ps_coord_send_at_door(ps_coordinator *c, const void *id, size_t id_bytes,
+                           const ps_control *m)
+{
+    uint64_t bytes;
+    send_on(c->door, id, id_bytes, m, &bytes);
+}
+
+void ps_coord_send_text(ps_coordinator *c, ps_coord_peer *p, ps_control_kind kind,
                         const char *text)
 {
     ps_control m = {.kind = kind};
@@ -42,24 +78,24 @@ void ps_coord_send_fail(ps_coordinator *c, const ps_coord_sender *to, uint64_t r
     ps_control m = {.kind = PS_CONTROL_FAIL, .request = request};
     m.number[0] = (uint64_t)code;
     ps_control_set_text(&m, ps_err_message());
-    ps_coord_send_raw(c, to->id, to->bytes, &m);
+    ps_coord_send_to(c, to, &m);
 }
 
 void ps_coord_complain(ps_coordinator *c, const ps_coord_sender *from, uint64_t request,
                        ps_err code)
 {
-    uint64_t number = 0;
-    memcpy(&number, from->id, from->bytes < sizeof number ? from->bytes : sizeof number);
-    bool known = false;
-    for (int i = 0; i < PS_COORD_OFFENDERS; i++)
-        known |= c->offenders[i] == number;
-    if (!known) {
-        c->offenders[c->n_offences % PS_COORD_OFFENDERS] = number;
-        PS_WARN_FEW("bad_message", "peer=%016" PRIx64 " error=\"%s\"", number,
-                    ps_err_message());
-    }
-    c->n_offences++;
+    char who[128];
+    ps_coord_describe(from->member, who, sizeof who);
+    if (!from->member->complained)
+        PS_WARN("bad_message", "from=\"%s\" error=\"%s\"", who, ps_err_message());
+    from->member->complained = true;
     ps_coord_send_fail(c, from, request, code);
+}
+
+void ps_coord_drop_stranger(ps_coordinator *c, const char *what)
+{
+    if (c->n_strangers++ == 0)
+        PS_WARN("stranger", "reason=\"%s\" note=\"later ones are not logged\"", what);
 }
 
 void ps_coord_describe(const ps_coord_peer *p, char *out, size_t cap)

@@ -7,6 +7,7 @@
 
 #include "coord_board.h"
 #include "coordinator.h"
+#include "gate.h"
 
 typedef enum ps_coord_state {
     PS_COORD_JOINING,
@@ -15,11 +16,14 @@ typedef enum ps_coord_state {
     PS_COORD_ABORTED
 } ps_coord_state;
 
-enum { PS_COORD_OFFENDERS = 64 };
-
 typedef struct ps_coord_peer {
-    ps_control_id id;
+    ps_secret secret;
+    ps_control_id id;      // at the members' ROUTER
+    ps_control_id door_id; // under which it asked to join
     ps_roster_entry entry;
+    bool here;             // has used its secret; until then it is not waited for long
+    bool complained;       // of it: once is enough in the log
+    uint64_t queued_bytes; // what was sent on this connection
     uint64_t heard_ns;
     uint64_t lost_ns; // its connection closed then; 0: it stands
     int fd;           // of its connection, here
@@ -30,21 +34,24 @@ typedef struct ps_coord_peer {
     ps_deadline leave_deadline;
 } ps_coord_peer;
 
-/* Where a message came from: any routing id, perhaps not one of ours. */
+/* Where a member's message came from. */
 typedef struct ps_coord_sender {
-    const void *id;
-    size_t bytes;
-    int fd;
-    ps_coord_peer *member; // NULL: none of the job's members
+    ps_control_id id;
+    ps_coord_peer *member;
 } ps_coord_sender;
+
+/* What may be on its way to one member: two values of the largest size. */
+enum { PS_COORD_BACKLOG_MAX = 2 * PS_CONTROL_VALUE_MAX };
 
 struct ps_coordinator {
     ps_coordinator_options o; // its strings are owned
     char *job, *where;
-    char endpoint[PS_ENDPOINT_MAX];
+    char endpoint[PS_ENDPOINT_MAX]; // of the door
+    int members_port;
     uint64_t nonce;
     uint32_t epoch;
-    void *zmq_context, *router, *monitor;
+    void *zmq_context, *door, *router;
+    ps_gate *gate;
     int stop_fd;
     pthread_t thread;
     bool thread_started;
@@ -57,23 +64,31 @@ struct ps_coordinator {
     int n_peers;
     ps_coord_board *board;
     uint64_t next_beat_ns, last_round_ns;
-    uint64_t offenders[PS_COORD_OFFENDERS];
-    uint64_t n_offences;
+    uint64_t n_strangers; // messages that were dropped
 };
 
 /* Messages; m's nonce is set. What cannot be sent is logged: a member that does not get
- * it is noticed by its silence, or asks again. */
-void ps_coord_send_raw(ps_coordinator *c, const void *id, size_t id_bytes, ps_control *m);
-void ps_coord_send(ps_coordinator *c, const ps_coord_peer *p, ps_control *m);
-void ps_coord_send_text(ps_coordinator *c, const ps_coord_peer *p, ps_control_kind kind,
+ * it is noticed by its silence, or asks again. Nothing is sent to one that takes nothing
+ * (PS_COORD_BACKLOG_MAX). */
+void ps_coord_send_to(ps_coordinator *c, const ps_coord_sender *to, ps_control *m);
+void ps_coord_send(ps_coordinator *c, ps_coord_peer *p, ps_control *m);
+void ps_coord_send_text(ps_coordinator *c, ps_coord_peer *p, ps_control_kind kind,
                         const char *text);
 /* FAIL with the present error message. */
 void ps_coord_send_fail(ps_coordinator *c, const ps_coord_sender *to, uint64_t request,
                         ps_err code);
-/* Logs what a sender did wrong (the present error message) once per sender, counts it,
- * and tells it. */
+/* Tells a member what it did wrong: the present error message. Logged once of each. */
 void ps_coord_complain(ps_coordinator *c, const ps_coord_sender *from, uint64_t request,
                        ps_err code);
+
+/* An answer at the door, to any routing id. */
+void ps_coord_send_at_door(ps_coordinator *c, const void *id, size_t id_bytes,
+                           const ps_control *m);
+/* A message of nobody that is known: counted, never answered. */
+void ps_coord_drop_stranger(ps_coordinator *c, const char *what);
+
+/* Bytes sent to the member that its host has not taken yet. */
+uint64_t ps_coord_backlog(const ps_coord_peer *p);
 
 /* "worker 2 (host b)". */
 void ps_coord_describe(const ps_coord_peer *p, char *out, size_t cap);

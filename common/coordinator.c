@@ -18,94 +18,71 @@
 enum {
     MESSAGES_PER_ROUND = 256,
     LAST_WORDS_MS = 250, // at the end: for an abort that is on its way
-    LINGER_MS = 1000     // at the end: for the news to be sent
+    LINGER_MS = 1000,    // at the end: for the news to be sent
+    GATE_ITEMS = 3,      // two ROUTERs' and its own
+    GATE_PER_MEMBER = 4, // connections to the door, to the ROUTER, again, and of links
+    DOOR_MESSAGES = 16,  // of one connection
+    MEMBER_MESSAGES = 1024
 };
 
-/* ---- messages ---- */
+/* ---- members' messages ---- */
 
-static ps_coord_peer *find_peer(const ps_coordinator *c, const void *id, size_t bytes)
+static bool find_member(const ps_coordinator *c, zmq_msg_t *id, ps_coord_sender *out)
 {
-    if (bytes != PS_CONTROL_ID_BYTES) return NULL;
+    if (zmq_msg_size(id) != sizeof out->id.bytes) return false;
+    memcpy(out->id.bytes, zmq_msg_data(id), sizeof out->id.bytes);
+    out->member = NULL;
     for (int i = 0; i < c->n_peers; i++)
-        if (memcmp(c->peers[i].id.bytes, id, bytes) == 0) return &c->peers[i];
-    return NULL;
+        if (ps_control_id_is_of(&out->id, &c->peers[i].secret))
+            out->member = &c->peers[i];
+    return out->member;
 }
 
-static void on_abort(ps_coordinator *c, const ps_coord_sender *from, const ps_control *m)
+static void on_abort(ps_coordinator *c, ps_coord_peer *p, const ps_control *m)
 {
-    char who[128] = "a member", reason[PS_CONTROL_TEXT_MAX];
-    if (from->member) ps_coord_describe(from->member, who, sizeof who);
-    snprintf(reason, sizeof reason, "%s: %.600s", who, m->text);
-    ps_coord_abort(c, reason);
-}
-
-static void on_member_message(ps_coordinator *c, const ps_coord_sender *from,
-                              const ps_control *m)
-{
-    if (!from->member) {
-        ps_coord_complain(c, from, m->request,
-                          ps_err_set(PS_ERR_PROTOCOL,
-                                     "a %s message of no member of this job",
-                                     ps_control_kind_name((int)m->kind)));
+    char who[128], reason[PS_CONTROL_TEXT_MAX];
+    if (c->state == PS_COORD_JOINING) { // there is no job of its own yet to end
+        ps_coord_drop_peer(c, p, m->text);
         return;
     }
-    const ps_roster_entry *e = &from->member->entry;
-    if (m->kind == PS_CONTROL_LEAVE)
-        ps_coord_on_leave(c, from->member, m);
-    else if (m->kind == PS_CONTROL_BYE)
-        ps_coord_set_gone(c, from->member);
-    else if (m->kind == PS_CONTROL_INTERRUPT)
-        ps_coord_on_interrupt(c, from->member);
-    else if (m->kind == PS_CONTROL_GATHER)
-        ps_coord_board_request(c->board, &from->member->id,
-                               e->role == PS_ROLE_WORKER ? e->rank : -1, m);
+    ps_coord_describe(p, who, sizeof who);
+    snprintf(reason, sizeof reason, "%s: %.600s", who, m->text);
+    ps_coord_abort(c, reason);
 }
 
 static void on_request(ps_coordinator *c, const ps_coord_sender *from,
                        const ps_control *m)
 {
-    if (from->bytes != PS_CONTROL_ID_BYTES) {
-        ps_coord_complain(
-            c, from, m->request,
-            ps_err_set(PS_ERR_PROTOCOL, "a routing id of %zu bytes", from->bytes));
-        return;
-    }
-    ps_control_id id;
-    memcpy(id.bytes, from->id, sizeof id.bytes);
-    ps_coord_board_request(c->board, &id, -1, m);
+    const ps_roster_entry *e = &from->member->entry;
+    const ps_coord_asker asker = {.id = from->id, .role = e->role, .rank = e->rank};
+    ps_coord_board_request(c->board, &asker, m);
 }
 
-static void dispatch(ps_coordinator *c, const ps_coord_sender *from, const ps_control *m)
+/* Links are of a server's shards, for gradient norms. */
+static ps_err check_link(const ps_coord_sender *from, const ps_control *m)
 {
-    if (m->kind == PS_CONTROL_JOIN) {
-        ps_coord_on_join(c, from, m);
-        return;
-    }
-    if (m->nonce != c->nonce) {
-        ps_coord_complain(c, from, m->request,
-                          ps_err_set(PS_ERR_PEER,
-                                     "a message of another job (\"%s\" runs here)",
-                                     c->job));
-        return;
-    }
-    if (c->state == PS_COORD_ABORTED) {
-        ps_control a = {.kind = PS_CONTROL_ABORT};
-        ps_control_set_text(&a, c->reason);
-        if (m->kind != PS_CONTROL_BYE && m->kind != PS_CONTROL_ABORT)
-            ps_coord_send_raw(c, from->id, from->bytes, &a);
-        return;
-    }
+    const unsigned link = ps_control_id_link(&from->id);
+    const ps_roster_entry *e = &from->member->entry;
+    const unsigned links = e->role == PS_ROLE_SERVER ? (unsigned)e->n_endpoints : 0;
+    if (link <= links && (link == 0) == (m->kind != PS_CONTROL_NORM)) return PS_OK;
+    return ps_err_set(PS_ERR_PROTOCOL, "%s by link %u",
+                      ps_control_kind_name((int)m->kind), link);
+}
+
+static void on_running(ps_coordinator *c, const ps_coord_sender *from,
+                       const ps_control *m)
+{
     switch (m->kind) {
-    case PS_CONTROL_ABORT:
-        on_abort(c, from, m);
-        break;
-    case PS_CONTROL_HEARTBEAT:
     case PS_CONTROL_LEAVE:
-    case PS_CONTROL_BYE:
-    case PS_CONTROL_INTERRUPT:
-    case PS_CONTROL_GATHER:
-        on_member_message(c, from, m);
+        ps_coord_on_leave(c, from->member, m);
         break;
+    case PS_CONTROL_BYE:
+        ps_coord_set_gone(c, from->member);
+        break;
+    case PS_CONTROL_INTERRUPT:
+        ps_coord_on_interrupt(c, from->member);
+        break;
+    case PS_CONTROL_GATHER:
     case PS_CONTROL_PUT:
     case PS_CONTROL_GET:
     case PS_CONTROL_NORM:
@@ -113,24 +90,59 @@ static void dispatch(ps_coordinator *c, const ps_coord_sender *from, const ps_co
         break;
     default:
         ps_coord_complain(c, from, m->request,
-                          ps_err_set(PS_ERR_PROTOCOL, "%s is the coordinator's to send",
+                          ps_err_set(PS_ERR_PROTOCOL, "%s is no member's to send",
                                      ps_control_kind_name((int)m->kind)));
     }
 }
 
-static void on_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
+static void dispatch(ps_coordinator *c, const ps_coord_sender *from, const ps_control *m)
 {
-    // The routing id is the socket's own frame: only what was received knows its
-    // connection.
-    ps_coord_sender from = {.id = zmq_msg_data(&parts[0]),
-                            .bytes = zmq_msg_size(&parts[0]),
-                            .fd = zmq_msg_get(&parts[n - 1], ZMQ_SRCFD)};
-    from.member = find_peer(c, from.id, from.bytes);
-    if (from.member) {
-        from.member->heard_ns = ps_clock_awake_ns();
-        from.member->lost_ns = 0;
-        from.member->fd = from.fd;
+    ps_err err = PS_OK;
+    if (m->nonce != c->nonce)
+        err = ps_err_set(PS_ERR_PEER, "a message of another job");
+    else
+        err = check_link(from, m);
+    if (err != PS_OK) {
+        ps_coord_complain(c, from, m->request, err);
+    } else if (c->state == PS_COORD_ABORTED) {
+        ps_control a = {.kind = PS_CONTROL_ABORT};
+        ps_control_set_text(&a, c->reason);
+        if (m->kind != PS_CONTROL_BYE && m->kind != PS_CONTROL_ABORT)
+            ps_coord_send_to(c, from, &a);
+    } else if (m->kind == PS_CONTROL_HERE) {
+        ps_coord_on_here(c, from->member);
+    } else if (m->kind == PS_CONTROL_ABORT) {
+        on_abort(c, from->member, m);
+    } else if (m->kind != PS_CONTROL_HEARTBEAT) {
+        if (c->state != PS_COORD_JOINING)
+            on_running(c, from, m);
+        else
+            ps_coord_complain(c, from, m->request,
+                              ps_err_set(PS_ERR_PROTOCOL, "%s before the job runs",
+                                         ps_control_kind_name((int)m->kind)));
     }
+}
+
+/* The routing id is the socket's own frame: what was received knows its connection. */
+static void note_alive(ps_coord_peer *p, zmq_msg_t *received)
+{
+    int fd = zmq_msg_get(received, ZMQ_SRCFD);
+    p->heard_ns = ps_clock_awake_ns();
+    // What a lost connection has left behind is no sign of a new one.
+    if (p->lost_ns && !ps_zsock_is_connected(fd)) return;
+    if (fd != p->fd) p->queued_bytes = 0;
+    p->fd = fd;
+    p->lost_ns = 0;
+}
+
+static void on_member_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
+{
+    ps_coord_sender from;
+    if (!find_member(c, &parts[0], &from)) {
+        ps_coord_drop_stranger(c, "a message of no member");
+        return;
+    }
+    if (ps_control_id_link(&from.id) == 0) note_alive(from.member, &parts[n - 1]);
     ps_control m;
     ps_err err = n == 2 ? ps_control_read(zmq_msg_data(&parts[1]),
                                           zmq_msg_size(&parts[1]), &m, NULL)
@@ -141,23 +153,56 @@ static void on_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
         dispatch(c, &from, &m);
 }
 
-/* Takes what has come, at most so many. */
-static void receive(ps_coordinator *c)
+/* ---- the door ---- */
+
+/* What is no JOIN is not answered, except that a process of another version is told so:
+ * a person has to learn of it. */
+static void on_door_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
+{
+    ps_control_id from;
+    ps_control m;
+    uint64_t version = 0;
+    const void *id = zmq_msg_data(&parts[0]);
+    const size_t id_bytes = zmq_msg_size(&parts[0]);
+    ps_err err = n == 2 ? ps_control_read(zmq_msg_data(&parts[1]),
+                                          zmq_msg_size(&parts[1]), &m, &version)
+                        : ps_err_set(PS_ERR_PROTOCOL, "a message without a body");
+    if (err == PS_OK && m.kind == PS_CONTROL_JOIN && id_bytes == sizeof from.bytes) {
+        memcpy(from.bytes, id, id_bytes);
+        ps_coord_on_join(c, &from, &m);
+        return;
+    }
+    ps_coord_drop_stranger(c, err == PS_OK ? "no JOIN at the door" : ps_err_message());
+    if (version == 0 || version == PS_CONTROL_VERSION) return;
+    ps_control no = {.kind = PS_CONTROL_REFUSE};
+    ps_control_set_text(&no, "another version of the protocol");
+    ps_coord_send_at_door(c, id, id_bytes, &no);
+}
+
+typedef void take_parts(ps_coordinator *c, zmq_msg_t *parts, int n);
+
+/* Takes what has come, at most that many. */
+static void receive(ps_coordinator *c, void *router, take_parts *take)
 {
     const ps_deadline now = {0};
     for (int i = 0; i < MESSAGES_PER_ROUND; i++) {
         zmq_msg_t parts[2];
         int n;
-        ps_err err = ps_zsock_recv(c->router, now, parts, 2, &n);
+        ps_err err = ps_zsock_recv(router, now, parts, 2, &n);
         if (err == PS_ERR_PROTOCOL) {
-            c->n_offences++;
-            PS_WARN_FEW("bad_message", "error=\"%s\"", ps_err_message());
+            ps_coord_drop_stranger(c, ps_err_message());
             continue;
         }
         if (err != PS_OK || n == 0) return;
-        on_parts(c, parts, n);
+        take(c, parts, n);
         ps_zsock_close_parts(parts, n);
     }
+}
+
+static void receive_all(ps_coordinator *c)
+{
+    receive(c, c->door, on_door_parts);
+    receive(c, c->router, on_member_parts);
 }
 
 /* ---- the thread ---- */
@@ -191,7 +236,7 @@ static void end_unfinished_job(ps_coordinator *c)
     while (c->state < PS_COORD_ENDED && !ps_deadline_passed(last_words)) {
         zmq_pollitem_t item = {.socket = c->router, .events = ZMQ_POLLIN};
         zmq_poll(&item, 1, ps_deadline_left_ms(last_words));
-        receive(c);
+        receive(c, c->router, on_member_parts);
     }
     ps_coord_abort(c, c->last_reason
                           ? c->last_reason
@@ -203,14 +248,17 @@ static void *run(void *arg)
     ps_coordinator *c = arg;
     c->last_round_ns = ps_clock_awake_ns();
     for (;;) {
-        zmq_pollitem_t items[] = {{.socket = c->router, .events = ZMQ_POLLIN},
-                                  {.socket = c->monitor, .events = ZMQ_POLLIN},
-                                  {.fd = c->stop_fd, .events = ZMQ_POLLIN}};
-        int n = zmq_poll(items, 3, ps_deadline_left_ms(next_wakeup(c)));
+        enum { OWN = 3, ALL = OWN + GATE_ITEMS };
+        zmq_pollitem_t items[ALL] = {{.socket = c->router, .events = ZMQ_POLLIN},
+                                     {.socket = c->door, .events = ZMQ_POLLIN},
+                                     {.fd = c->stop_fd, .events = ZMQ_POLLIN}};
+        ps_gate_items(c->gate, items + OWN);
+        int gate_ms = ps_gate_poll_ms(c->gate), ms = ps_deadline_left_ms(next_wakeup(c));
+        int n = zmq_poll(items, ALL, gate_ms >= 0 && gate_ms < ms ? gate_ms : ms);
         if (n < 0 && zmq_errno() != EINTR) break;
         if (items[2].revents) break;
-        receive(c);
-        ps_coord_note_closed(c);
+        ps_gate_turn(c->gate); // first: a new connection may have a closed one's number
+        receive_all(c);
         expire(c);
         ps_coord_beat(c);
         ps_coord_check_alive(c);
@@ -221,11 +269,42 @@ static void *run(void *arg)
 
 /* ---- life ---- */
 
-/* The board's answers. */
+/* The board's answers. A member that asks for more values than it takes gets an error for
+ * the others. */
 static void answer(void *owner, const ps_control_id *to, const ps_control *a)
 {
+    ps_coordinator *c = owner;
     ps_control m = *a;
-    ps_coord_send_raw(owner, to->bytes, sizeof to->bytes, &m);
+    for (int i = 0; i < c->n_peers; i++) {
+        const ps_coord_sender peer = {.id = *to, .member = &c->peers[i]};
+        if (!ps_control_id_is_of(to, &c->peers[i].secret)) continue;
+        uint64_t backlog = ps_coord_backlog(peer.member);
+        if (backlog > 0 && a->bytes > 0 && backlog + a->bytes > PS_COORD_BACKLOG_MAX)
+            ps_coord_send_fail(c, &peer, a->request,
+                               ps_err_set(PS_ERR_PEER,
+                                          "too many values at once: %llu bytes are on "
+                                          "their way already",
+                                          (unsigned long long)backlog));
+        else
+            ps_coord_send_to(c, &peer, &m);
+        return;
+    }
+}
+
+/* ---- the gate's questions ---- */
+
+static bool knows(void *owner, const void *secret, size_t bytes)
+{
+    const ps_coordinator *c = owner;
+    bool known = false;
+    for (int i = 0; i < c->n_peers; i++)
+        known |= ps_secret_is(&c->peers[i].secret, secret, bytes);
+    return known;
+}
+
+static void on_closed(void *owner, int fd)
+{
+    ps_coord_note_closed(owner, fd);
 }
 
 static ps_err draw_nonce(uint64_t *nonce)
@@ -237,15 +316,56 @@ static ps_err draw_nonce(uint64_t *nonce)
     return PS_OK;
 }
 
-static ps_err open_sockets(ps_coordinator *c)
+static ps_err open_gate(ps_coordinator *c)
 {
     c->zmq_context = zmq_ctx_new();
     if (!c->zmq_context) return ps_err_set(PS_ERR_NOMEM, "no memory for ZeroMQ");
+    const ps_gate_options o = {.zmq_context = c->zmq_context,
+                               .n_members =
+                                   GATE_PER_MEMBER * (c->o.n_servers + c->o.n_workers),
+                               .patience_ms = PS_GATE_PATIENCE_MS,
+                               .knows = knows,
+                               .closed = on_closed,
+                               .owner = c};
+    PS_TRY(ps_gate_create(&o, &c->gate));
+    ps_gate_open(c->gate);
+    return PS_OK;
+}
+
+static ps_err open_door(ps_coordinator *c)
+{
     const ps_zsock_options o = {.type = ZMQ_ROUTER,
-                                .max_message_bytes = PS_CONTROL_FRAME_MAX};
+                                .max_message_bytes = PS_CONTROL_DOOR_FRAME_MAX,
+                                .waiting_messages = DOOR_MESSAGES};
+    PS_TRY(ps_zsock_open(c->zmq_context, &o, &c->door));
+    PS_TRY(ps_gate_watch(c->gate, c->door, PS_GATE_DOOR));
+    return ps_zsock_bind(c->door, c->where, c->endpoint);
+}
+
+/* On the addresses of the door, at a free port. */
+static ps_err open_router(ps_coordinator *c)
+{
+    const ps_zsock_options o = {.type = ZMQ_ROUTER,
+                                .max_message_bytes = PS_CONTROL_FRAME_MAX,
+                                .waiting_messages = MEMBER_MESSAGES,
+                                .asks_for_secret = true};
+    char where[PS_ENDPOINT_MAX], endpoint[PS_ENDPOINT_MAX];
+    const char *colon = strrchr(c->endpoint, ':');
+    snprintf(where, sizeof where, "%.*s:0", colon ? (int)(colon - c->endpoint) : 0,
+             c->endpoint);
     PS_TRY(ps_zsock_open(c->zmq_context, &o, &c->router));
-    PS_TRY(ps_zsock_monitor(c->zmq_context, c->router, "coordinator", &c->monitor));
-    ps_err err = ps_zsock_bind(c->router, c->where, c->endpoint);
+    PS_TRY(ps_gate_watch(c->gate, c->router, PS_GATE_MEMBERS));
+    PS_TRY(ps_zsock_bind(c->router, where, endpoint));
+    colon = strrchr(endpoint, ':');
+    c->members_port = colon ? atoi(colon + 1) : 0;
+    return PS_OK;
+}
+
+static ps_err open_sockets(ps_coordinator *c)
+{
+    PS_TRY(open_gate(c));
+    ps_err err = open_door(c);
+    if (err == PS_OK) err = open_router(c);
     return err == PS_OK ? err : ps_err_prefix(err, "the coordinator cannot start");
 }
 
@@ -298,15 +418,20 @@ static void stop_thread(ps_coordinator *c, const char *reason)
     if (write(c->stop_fd, &one, sizeof one) == sizeof one) pthread_join(c->thread, NULL);
 }
 
-static void close_sockets(ps_coordinator *c)
+static void close_router(void **router)
 {
     const int linger_ms = LINGER_MS;
-    if (c->router) {
-        zmq_socket_monitor(c->router, NULL, 0);
-        zmq_setsockopt(c->router, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
-    }
-    ps_zsock_close(&c->monitor);
-    ps_zsock_close(&c->router);
+    if (!*router) return;
+    ps_gate_unwatch(*router);
+    zmq_setsockopt(*router, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
+    ps_zsock_close(router);
+}
+
+static void close_sockets(ps_coordinator *c)
+{
+    close_router(&c->door);
+    close_router(&c->router);
+    ps_gate_destroy(&c->gate);
     if (c->zmq_context) zmq_ctx_term(c->zmq_context);
 }
 

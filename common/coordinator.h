@@ -1,7 +1,7 @@
-/* The coordinator: a thread of server 0 (of worker 0 where there are no servers) at the
- * one address that everybody knows. It admits members, hands out the roster, keeps
- * heartbeats, and answers what the board (coord_board.h) holds. The messages are drawn in
- * control.h.
+/* The coordinator: a thread of server 0 (of worker 0 where there are no servers) with a
+ * door at the one address that everybody knows. It admits members, hands out the roster,
+ * keeps heartbeats, and answers what the board (coord_board.h) holds. The messages are
+ * drawn in control.h.
  *
  *   JOINING --everybody is in--> RUNNING --all workers have left--> ENDED
  *      |                            |
@@ -17,6 +17,7 @@ typedef struct ps_coordinator_options {
     const char *job;   // name
     int n_servers, n_workers;
     uint64_t config_hash, plan_hash;
+    ps_config_sections sections; // to name the one that differs
     uint64_t heartbeat_ms, dead_after_ms;
 } ps_coordinator_options;
 

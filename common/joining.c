@@ -1,6 +1,7 @@
 #include "joining.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,15 +131,16 @@ static ps_err start_coordinator(ps_joining *j, const ps_member_options *o,
 {
     char where[PS_ENDPOINT_MAX];
     PS_TRY(choose_binding(j, o->config->net.interface, deadline, where, sizeof where));
-    const ps_coordinator_options c = {
-        .where = where,
-        .job = o->config->job.name,
-        .n_servers = o->n_servers,
-        .n_workers = o->world_size,
-        .config_hash = ps_config_hash(o->config),
-        .plan_hash = o->plan_hash,
-        .heartbeat_ms = (uint64_t)j->o.config->net.heartbeat_ms,
-        .dead_after_ms = (uint64_t)j->o.config->net.dead_after_ms};
+    ps_coordinator_options c = {.where = where,
+                                .job = o->config->job.name,
+                                .n_servers = o->n_servers,
+                                .n_workers = o->world_size,
+                                .config_hash = ps_config_hash(o->config),
+                                .plan_hash = o->plan_hash,
+                                .heartbeat_ms = (uint64_t)j->o.config->net.heartbeat_ms,
+                                .dead_after_ms =
+                                    (uint64_t)j->o.config->net.dead_after_ms};
+    ps_config_hash_sections(o->config, &c.sections);
     PS_TRY(ps_coordinator_create(&c, &j->coordinator));
     set_own_endpoint(j);
     return publish(j);
@@ -194,7 +196,16 @@ static ps_err write_entry(const ps_joining *j, const ps_member_options *o,
     }
     if (err == PS_OK) ps_roster_entry_write(w, &e);
     ps_roster_entry_fini(&e);
-    return err == PS_OK ? ps_mp_writer_end(w) : err;
+    return err;
+}
+
+static void write_sections(const ps_config *config, ps_mp_writer *w)
+{
+    ps_config_sections s;
+    ps_config_hash_sections(config, &s);
+    ps_mp_write_array(w, (size_t)s.n);
+    for (int i = 0; i < s.n; i++)
+        ps_mp_write_uint(w, s.hashes[i]);
 }
 
 static ps_err send_join(ps_joining *j, const ps_member_options *o, uint64_t nonce)
@@ -202,6 +213,8 @@ static ps_err send_join(ps_joining *j, const ps_member_options *o, uint64_t nonc
     ps_mp_writer w;
     ps_mp_writer_init(&w);
     ps_err err = write_entry(j, o, &w);
+    write_sections(o->config, &w);
+    if (err == PS_OK) err = ps_mp_writer_end(&w);
     ps_control c = {
         .kind = PS_CONTROL_JOIN, .nonce = nonce, .value = w.base, .bytes = w.used};
     c.number[0] = ps_config_hash(o->config);
@@ -210,7 +223,7 @@ static ps_err send_join(ps_joining *j, const ps_member_options *o, uint64_t nonc
     c.number[3] = (uint64_t)o->n_servers;
     ps_control_set_text(&c, PS_VERSION);
     if (err == PS_OK) err = ps_control_set_name(&c, o->config->job.name);
-    if (err == PS_OK) err = ps_control_send(j->dealer, &c);
+    if (err == PS_OK) err = ps_control_send(j->door, &c);
     ps_mp_writer_fini(&w);
     return err;
 }
@@ -231,10 +244,50 @@ static ps_err on_welcome(ps_joining *j, const ps_control *c)
     return PS_OK;
 }
 
+/* Goes from the door to the members' ROUTER. */
+static ps_err on_admission(ps_joining *j, const ps_control *c)
+{
+    if (c->number[0] == 0 || c->number[0] > UINT16_MAX || c->bytes != sizeof j->secret)
+        return ps_err_set(PS_ERR_PROTOCOL, "a malformed admission");
+    const char *door = j->coordinator_endpoint;
+    const char *colon = strrchr(door, ':');
+    snprintf(j->members_endpoint, sizeof j->members_endpoint, "%.*s:%d",
+             (int)(colon ? colon - door : 0), door, (int)c->number[0]);
+    memcpy(&j->secret, c->value, sizeof j->secret);
+    j->nonce = c->nonce;
+    ps_zsock_close(&j->door);
+    ps_control_id id;
+    ps_control_id_make(&id, &j->secret, 0);
+    const ps_zsock_options o = {.type = ZMQ_DEALER,
+                                .max_message_bytes = PS_CONTROL_FRAME_MAX,
+                                .routing_id = id.bytes,
+                                .routing_id_bytes = sizeof id.bytes,
+                                .secret = &j->secret};
+    PS_TRY(ps_zsock_open(j->zmq_context, &o, &j->dealer));
+    PS_TRY(ps_zsock_monitor(j->zmq_context, j->dealer, "member", ZMQ_EVENT_DISCONNECTED,
+                            &j->monitor));
+    return ps_zsock_connect(j->dealer, j->members_endpoint);
+}
+
+/* What the person at this end needs to find what differs. */
+static ps_err on_refusal(const ps_joining *j, const ps_control *c)
+{
+    const ps_member_options *o = &j->o;
+    char rank[16] = "";
+    if (o->rank >= 0) snprintf(rank, sizeof rank, " %d", o->rank);
+    return ps_err_set(PS_ERR_PEER,
+                      "%.600s (this is %s%s of %d workers and %d servers, version %s, "
+                      "configuration hash %016" PRIx64 ")",
+                      c->text, ps_role_name(o->role), rank, o->world_size, o->n_servers,
+                      PS_VERSION, ps_config_hash(o->config));
+}
+
 /* *joined once welcome. PEER: refused, or the job is over. */
 static ps_err on_join_answer(ps_joining *j, const ps_control *c, bool *joined)
 {
     switch (c->kind) {
+    case PS_CONTROL_ADMIT:
+        return j->dealer ? PS_OK : on_admission(j, c);
     case PS_CONTROL_WAIT:
         memcpy(j->waiting_for, c->text, sizeof j->waiting_for);
         return PS_OK;
@@ -243,6 +296,7 @@ static ps_err on_join_answer(ps_joining *j, const ps_control *c, bool *joined)
         *joined = true;
         return PS_OK;
     case PS_CONTROL_REFUSE:
+        return on_refusal(j, c);
     case PS_CONTROL_ABORT:
     case PS_CONTROL_FAIL:
         return ps_err_set(PS_ERR_PEER, "%s", c->text);
@@ -251,43 +305,71 @@ static ps_err on_join_answer(ps_joining *j, const ps_control *c, bool *joined)
     }
 }
 
-static ps_err connect_to_coordinator(ps_joining *j)
+void ps_joining_close(ps_joining *j, int linger_ms)
 {
+    if (j->dealer) {
+        zmq_socket_monitor(j->dealer, NULL, 0);
+        zmq_setsockopt(j->dealer, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
+    }
+    ps_zsock_close(&j->door);
     ps_zsock_close(&j->monitor);
     ps_zsock_close(&j->dealer);
-    const ps_zsock_options o = {.type = ZMQ_DEALER,
-                                .max_message_bytes = PS_CONTROL_FRAME_MAX,
-                                .routing_id = j->id,
-                                .routing_id_bytes = sizeof j->id};
-    PS_TRY(ps_zsock_open(j->zmq_context, &o, &j->dealer));
-    PS_TRY(ps_zsock_monitor(j->zmq_context, j->dealer, "member", &j->monitor));
-    return ps_zsock_connect(j->dealer, j->coordinator_endpoint);
 }
 
-/* Says JOIN every heartbeat until there is a decision, the deadline passes, or nobody has
+static ps_err go_to_door(ps_joining *j)
+{
+    ps_joining_close(j, 0);
+    const ps_zsock_options o = {.type = ZMQ_DEALER,
+                                .max_message_bytes = PS_CONTROL_DOOR_FRAME_MAX,
+                                .routing_id = j->door_id.bytes,
+                                .routing_id_bytes = sizeof j->door_id.bytes};
+    PS_TRY(ps_zsock_open(j->zmq_context, &o, &j->door));
+    return ps_zsock_connect(j->door, j->coordinator_endpoint);
+}
+
+/* JOIN at the door, HERE among the members. */
+static ps_err ask(ps_joining *j, const ps_member_options *o, uint64_t nonce)
+{
+    if (!j->dealer) return send_join(j, o, nonce);
+    const ps_control c = {.kind = PS_CONTROL_HERE, .nonce = j->nonce};
+    return ps_control_send(j->dealer, &c);
+}
+
+/* Takes answers until there is a decision, the deadline passes, or an admission asks for
+ * the next question. */
+static ps_err take_answers(ps_joining *j, ps_deadline deadline, ps_deadline *silence,
+                           bool *joined)
+{
+    bool admitted = j->dealer;
+    while (!*joined && admitted == (j->dealer != NULL) && !ps_deadline_passed(deadline)) {
+        zmq_msg_t frame;
+        ps_control c;
+        int got;
+        PS_TRY(
+            ps_control_recv(j->dealer ? j->dealer : j->door, deadline, &frame, &c, &got));
+        if (!got) break;
+        *silence = ps_deadline_in_ms(UNANSWERED_MS +
+                                     2 * (uint64_t)j->o.config->net.heartbeat_ms);
+        ps_err err = on_join_answer(j, &c, joined);
+        zmq_msg_close(&frame);
+        PS_TRY(err);
+    }
+    return PS_OK;
+}
+
+/* Asks every heartbeat until there is a decision, the deadline passes, or nobody has
  * answered for a while (PS_OK without *joined: look for the coordinator again). */
 static ps_err ask_to_join(ps_joining *j, const ps_member_options *o, uint64_t nonce,
                           ps_deadline deadline, bool *joined)
 {
-    PS_TRY(connect_to_coordinator(j));
+    PS_TRY(go_to_door(j));
     ps_deadline silence = ps_deadline_in_ms(UNANSWERED_MS);
     while (!*joined && !ps_deadline_passed(deadline) && !ps_deadline_passed(silence)) {
         PS_TRY(ps_interrupt_check());
-        PS_TRY(send_join(j, o, nonce));
+        PS_TRY(ask(j, o, nonce));
         ps_deadline next = ps_deadline_in_ms((uint64_t)j->o.config->net.heartbeat_ms);
         if (deadline.at_ns < next.at_ns) next = deadline;
-        while (!*joined && !ps_deadline_passed(next)) {
-            zmq_msg_t frame;
-            ps_control c;
-            int got;
-            PS_TRY(ps_control_recv(j->dealer, next, &frame, &c, &got));
-            if (!got) break;
-            silence = ps_deadline_in_ms(UNANSWERED_MS +
-                                        2 * (uint64_t)j->o.config->net.heartbeat_ms);
-            ps_err err = on_join_answer(j, &c, joined);
-            zmq_msg_close(&frame);
-            PS_TRY(err);
-        }
+        PS_TRY(take_answers(j, next, &silence, joined));
     }
     return PS_OK;
 }
@@ -382,21 +464,12 @@ ps_err ps_joining_run(ps_joining *j, const ps_member_options *options, void *zmq
     int size = options->role == PS_ROLE_SERVER ? options->n_servers : options->world_size;
     // The only one of its kind: others look for server 0 (or worker 0) without asking.
     if (!options->init_method || size == 1) j->o.rank = 0;
-    if (getrandom(j->id, sizeof j->id, 0) != (ssize_t)sizeof j->id)
+    if (getrandom(j->door_id.bytes, sizeof j->door_id.bytes, 0) !=
+        (ssize_t)sizeof j->door_id.bytes)
         return ps_err_errno(PS_ERR_IO, "drawing a routing id");
     const char *where = options->init_method ? options->init_method : "tcp://127.0.0.1:0";
     PS_TRY(ps_init_method_parse(where, &j->init));
     return join_all(j);
-}
-
-void ps_joining_close(ps_joining *j, int linger_ms)
-{
-    if (j->dealer) {
-        zmq_socket_monitor(j->dealer, NULL, 0);
-        zmq_setsockopt(j->dealer, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
-    }
-    ps_zsock_close(&j->monitor);
-    ps_zsock_close(&j->dealer);
 }
 
 void ps_joining_fini(ps_joining *j, const char *reason)

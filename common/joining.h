@@ -34,14 +34,18 @@ typedef struct ps_joining {
     // What it ends with:
     int rank;
     ps_roster roster;
-    char address[PS_ADDRESS_MAX]; // this process's, on the network chosen
-    char coordinator_endpoint[PS_ENDPOINT_MAX];
-    void *dealer, *monitor;      // the connection, and what tells of its loss
+    ps_secret secret;                           // this process's own
+    char address[PS_ADDRESS_MAX];               // this process's, on the network chosen
+    char coordinator_endpoint[PS_ENDPOINT_MAX]; // of its door
+    char members_endpoint[PS_ENDPOINT_MAX];     // of its ROUTER for members
+    void *dealer, *monitor;      // the connection there, and what tells of its loss
     ps_coordinator *coordinator; // NULL: another process's
     // On the way:
     ps_init_method init;
     uint64_t file_nonce; // of the file that this process's coordinator wrote
-    uint8_t id[PS_CONTROL_ID_BYTES];
+    uint64_t nonce;      // of the job that has admitted this process
+    ps_control_id door_id;
+    void *door; // the connection to the door; NULL once admitted
     char waiting_for[PS_CONTROL_TEXT_MAX]; // who has not joined
 } ps_joining;
 

@@ -134,7 +134,12 @@ const char *ps_member_address(const ps_member *m)
 
 const char *ps_member_coordinator(const ps_member *m)
 {
-    return m->joined.coordinator_endpoint;
+    return m->joined.members_endpoint;
+}
+
+const ps_secret *ps_member_secret(const ps_member *m)
+{
+    return &m->joined.secret;
 }
 
 /* ---- calls ---- */
@@ -519,7 +524,8 @@ static void *run(void *arg)
         if (zmq_poll(items, 3, poll_ms(m)) < 0 && zmq_errno() != EINTR) break;
         bool stop = items[2].revents && should_stop(m);
         receive_all(m);
-        if (ps_zsock_monitor_read(m->joined.monitor) >= 0)
+        int fd;
+        if (ps_zsock_monitor_read(m->joined.monitor, &fd) != 0)
             m->lost_ns = ps_clock_awake_ns();
         send_news(m);
         send_requests(m);

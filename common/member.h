@@ -28,8 +28,11 @@ int ps_member_rank(const ps_member *m);
 const ps_roster *ps_member_roster(const ps_member *m); // borrowed, constant after joining
 /* This process's address on the network chosen by net.interface ("10.0.0.7"). */
 const char *ps_member_address(const ps_member *m);
-/* The coordinator's ZeroMQ endpoint ("tcp://10.0.0.1:29500"), for links of one's own. */
+/* The endpoint of the coordinator's ROUTER for members ("tcp://10.0.0.1:40123"), for
+ * links of one's own. */
 const char *ps_member_coordinator(const ps_member *m);
+/* What proves this member's connections to others of the job; borrowed. */
+const ps_secret *ps_member_secret(const ps_member *m);
 
 /* PS_OK, or the reason why the job is over (PEER: "worker 2 (host b) ..."). Never blocks.
  */

@@ -6,7 +6,7 @@
 
 #include "mem.h"
 
-enum { ENTRY_ITEMS = 6, ENDPOINT_BYTES = 256 };
+enum { ROSTER_ITEMS = 3, ENTRY_ITEMS = 6, ENDPOINT_BYTES = 256 };
 
 const char *ps_role_name(ps_role role)
 {
@@ -85,18 +85,21 @@ void ps_roster_fini(ps_roster *r)
         ps_roster_entry_fini(&r->workers[i]);
     free(r->servers);
     free(r->workers);
+    free(r->secrets);
     *r = (ps_roster){0};
 }
 
 void ps_roster_write(ps_mp_writer *w, const ps_roster *r)
 {
-    ps_mp_write_array(w, 2);
+    ps_mp_write_array(w, ROSTER_ITEMS);
     ps_mp_write_array(w, (size_t)r->n_servers);
     for (int i = 0; i < r->n_servers; i++)
         ps_roster_entry_write(w, &r->servers[i]);
     ps_mp_write_array(w, (size_t)r->n_workers);
     for (int i = 0; i < r->n_workers; i++)
         ps_roster_entry_write(w, &r->workers[i]);
+    size_t n = r->secrets ? (size_t)r->n_workers : 0;
+    ps_mp_write_bin(w, r->secrets, n * sizeof *r->secrets);
 }
 
 static ps_err read_entries(ps_mp_reader *r, ps_role role, ps_roster_entry **out, int *n)
@@ -114,14 +117,27 @@ static ps_err read_entries(ps_mp_reader *r, ps_role role, ps_roster_entry **out,
     return PS_OK;
 }
 
+static ps_err read_secrets(ps_mp_reader *r, ps_roster *roster)
+{
+    size_t bytes, all = (size_t)roster->n_workers * sizeof *roster->secrets;
+    const void *secrets = ps_mp_read_bin(r, &bytes, all);
+    if (bytes == 0) return PS_OK;
+    if (bytes != all) r->failed = true;
+    if (r->failed) return PS_OK; // as the caller finds
+    PS_TRY(ps_mem_zalloc(&roster->secrets, bytes, 1, "roster"));
+    memcpy(roster->secrets, secrets, bytes);
+    return PS_OK;
+}
+
 ps_err ps_roster_read(ps_roster *r, const void *bytes, size_t n)
 {
     *r = (ps_roster){0};
     ps_mp_reader reader;
     ps_mp_reader_init(&reader, bytes, n);
-    if (ps_mp_read_array(&reader, 2) != 2) reader.failed = true;
+    if (ps_mp_read_array(&reader, ROSTER_ITEMS) != ROSTER_ITEMS) reader.failed = true;
     PS_TRY(read_entries(&reader, PS_ROLE_SERVER, &r->servers, &r->n_servers));
     PS_TRY(read_entries(&reader, PS_ROLE_WORKER, &r->workers, &r->n_workers));
+    PS_TRY(read_secrets(&reader, r));
     if (!ps_mp_reader_end(&reader))
         return ps_err_set(PS_ERR_PROTOCOL, "a malformed roster");
     return PS_OK;

@@ -2,7 +2,9 @@
  * is missing.
  *
  *   entry:  [role, rank, host, boot id, net ns, [endpoint, ...]]
- *   roster: [[entry, ...] servers by rank, [entry, ...] workers by rank]
+ *   roster: [[entry, ...] servers by rank, [entry, ...] workers by rank, secrets]
+ *
+ * secrets: the workers', one after another, for servers; for workers none.
  */
 #ifndef PS_ROSTER_H
 #define PS_ROSTER_H
@@ -13,6 +15,7 @@
 
 #include "config.h"
 #include "mp.h"
+#include "secret.h"
 
 typedef enum ps_role { PS_ROLE_SERVER, PS_ROLE_WORKER } ps_role;
 
@@ -33,6 +36,7 @@ typedef struct ps_roster {
     uint32_t epoch; // the member epoch
     int n_servers, n_workers;
     ps_roster_entry *servers, *workers; // by rank
+    ps_secret *secrets; // the workers', by rank; NULL where it is a worker's roster
 } ps_roster;
 
 const char *ps_role_name(ps_role role); // "server", "worker"

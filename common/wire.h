@@ -9,8 +9,9 @@
  * with PS_CODEC_SHM, nothing (absent): the payload lies in the sender's registered
  * segment, place elements from its start. Little-endian float32.
  *
- * DEALER (worker) <-> ROUTER (shard). The worker's routing id is 5 bytes: 'w' and its
- * rank, big-endian, so that a restarted worker takes its place (HANDOVER).
+ * DEALER (worker) <-> ROUTER (shard). The worker's routing id is its rank and its secret
+ * (secret.h): a connection that was lost and made again takes its place (HANDOVER), and
+ * nobody else can. What comes under another id is dropped unread.
  *
  *   worker -> shard                      shard -> worker
  *   HELLO  first message                 READY    the shard knows the worker

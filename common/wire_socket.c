@@ -6,18 +6,22 @@
 /* Below this size libzmq hands out slices of its receive buffer, of any alignment. */
 enum { OWN_BELOW = 16384 };
 
-void ps_wire_id(uint32_t rank, uint8_t out[PS_WIRE_ID_BYTES])
+void ps_wire_id(uint32_t rank, const ps_secret *secret, uint8_t out[PS_WIRE_ID_BYTES])
 {
-    out[0] = 'w';
     for (int i = 0; i < 4; i++)
-        out[1 + i] = (uint8_t)(rank >> (24 - 8 * i));
+        out[i] = (uint8_t)(rank >> (24 - 8 * i));
+    memcpy(out + 4, secret->bytes, sizeof secret->bytes);
 }
 
-int64_t ps_wire_id_rank(const void *id, size_t bytes)
+int64_t ps_wire_id_rank(const void *id, size_t bytes, const ps_secret *secrets,
+                        uint32_t n)
 {
     const uint8_t *p = id;
-    if (bytes != PS_WIRE_ID_BYTES || p[0] != 'w') return -1;
-    return (int64_t)p[1] << 24 | (int64_t)p[2] << 16 | (int64_t)p[3] << 8 | p[4];
+    if (bytes != PS_WIRE_ID_BYTES) return -1;
+    uint32_t rank =
+        (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+    if (rank >= n || !ps_secret_is(&secrets[rank], p + 4, bytes - 4)) return -1;
+    return rank;
 }
 
 static ps_err zmq_failure(const char *what)

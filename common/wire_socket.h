@@ -5,14 +5,16 @@
 #include <stdbool.h>
 #include <zmq.h>
 
+#include "secret.h"
 #include "wire.h"
 
-enum { PS_WIRE_ID_BYTES = 5 };
+enum { PS_WIRE_ID_BYTES = 4 + PS_SECRET_BYTES };
 
-/* A worker's routing id: 'w' and its rank, big-endian. */
-void ps_wire_id(uint32_t rank, uint8_t out[PS_WIRE_ID_BYTES]);
-/* The rank in a routing id, or -1 when it is none. */
-int64_t ps_wire_id_rank(const void *id, size_t bytes);
+/* A worker's routing id: its rank, big-endian, and its secret. */
+void ps_wire_id(uint32_t rank, const ps_secret *secret, uint8_t out[PS_WIRE_ID_BYTES]);
+/* The rank in a routing id, or -1 when it is none of the n workers', by their secrets. */
+int64_t ps_wire_id_rank(const void *id, size_t bytes, const ps_secret *secrets,
+                        uint32_t n);
 
 /* One received message. Its frames are valid messages from open to close. */
 typedef struct ps_wire_frames {

@@ -1,10 +1,14 @@
 #include "zsock.h"
 
 #include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 /* libzmq aborts where it is told a policy and may not have it: so we try ourselves. */
 static bool may_be_batch(void)
@@ -26,18 +30,32 @@ static ps_err set_int(void *socket, int option, int value)
     return zmq_failure(PS_ERR_NET, "setting a socket's option");
 }
 
+/* Shown in every handshake, also after a lost connection. */
+static ps_err set_secret(void *socket, const ps_secret *secret)
+{
+    if (zmq_setsockopt(socket, ZMQ_PLAIN_USERNAME, "member", 6) == 0 &&
+        zmq_setsockopt(socket, ZMQ_PLAIN_PASSWORD, secret->bytes, sizeof secret->bytes) ==
+            0)
+        return PS_OK;
+    return zmq_failure(PS_ERR_NET, "setting a socket's secret");
+}
+
 static ps_err set_options(void *socket, const ps_zsock_options *o)
 {
     PS_TRY(set_int(socket, ZMQ_LINGER, 0));
     PS_TRY(set_int(socket, ZMQ_SNDHWM, 0));
-    PS_TRY(set_int(socket, ZMQ_RCVHWM, 0));
+    PS_TRY(set_int(socket, ZMQ_RCVHWM, o->waiting_messages));
     // A peer that is not there yet is tried again soon, one that is gone not too often.
     PS_TRY(set_int(socket, ZMQ_RECONNECT_IVL, 50));
     PS_TRY(set_int(socket, ZMQ_RECONNECT_IVL_MAX, 1000));
     if (o->type == ZMQ_ROUTER) {
         PS_TRY(set_int(socket, ZMQ_ROUTER_MANDATORY, 1));
         PS_TRY(set_int(socket, ZMQ_ROUTER_HANDOVER, 1));
+        PS_TRY(set_int(socket, ZMQ_HANDSHAKE_IVL, 10000));
+        PS_TRY(set_int(socket, ZMQ_BACKLOG, 1024));
     }
+    if (o->asks_for_secret) PS_TRY(set_int(socket, ZMQ_PLAIN_SERVER, 1));
+    if (o->secret) PS_TRY(set_secret(socket, o->secret));
     int64_t max = o->max_message_bytes > 0 ? o->max_message_bytes : -1;
     if (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max, sizeof max) != 0)
         return zmq_failure(PS_ERR_NET, "setting a socket's message limit");
@@ -232,12 +250,34 @@ ps_err ps_zsock_msg_copy(zmq_msg_t *msg, const void *bytes, size_t n)
     return PS_OK;
 }
 
-ps_err ps_zsock_monitor(void *zmq_context, void *socket, const char *name, void **monitor)
+bool ps_zsock_is_connected(int fd)
+{
+    struct sockaddr_storage peer;
+    socklen_t n = sizeof peer;
+    return getpeername(fd, (struct sockaddr *)&peer, &n) == 0;
+}
+
+bool ps_zsock_count(int fd, ps_zsock_counts *out)
+{
+    struct tcp_info t = {0};
+    socklen_t n = sizeof t;
+    *out = (ps_zsock_counts){0};
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &t, &n) != 0 ||
+        n < offsetof(struct tcp_info, tcpi_bytes_retrans) + sizeof t.tcpi_bytes_retrans)
+        return false;
+    *out = (ps_zsock_counts){.received = t.tcpi_bytes_received,
+                             .sent = t.tcpi_bytes_sent - t.tcpi_bytes_retrans,
+                             .acknowledged = t.tcpi_bytes_acked};
+    return true;
+}
+
+ps_err ps_zsock_monitor(void *zmq_context, void *socket, const char *name, int events,
+                        void **monitor)
 {
     char where[PS_ENDPOINT_MAX];
     snprintf(where, sizeof where, "inproc://monitor-%s-%p", name, socket);
     *monitor = NULL;
-    if (zmq_socket_monitor(socket, where, ZMQ_EVENT_DISCONNECTED) != 0)
+    if (zmq_socket_monitor(socket, where, events) != 0)
         return zmq_failure(PS_ERR_NET, "watching connections");
     const ps_zsock_options pair = {.type = ZMQ_PAIR};
     PS_TRY(ps_zsock_open(zmq_context, &pair, monitor));
@@ -246,16 +286,22 @@ ps_err ps_zsock_monitor(void *zmq_context, void *socket, const char *name, void 
     return err;
 }
 
-int ps_zsock_monitor_read(void *monitor)
+int ps_zsock_monitor_read(void *monitor, int *fd)
 {
     // Frame 1: u16 event, u32 value; frame 2: the address (zmq_socket_monitor(3)).
     zmq_msg_t parts[2];
     int n;
     const ps_deadline now = {0};
-    if (ps_zsock_recv(monitor, now, parts, 2, &n) != PS_OK || n == 0) return -1;
+    *fd = -1;
+    if (ps_zsock_recv(monitor, now, parts, 2, &n) != PS_OK || n == 0) return 0;
+    uint16_t event = 0;
     uint32_t value = UINT32_MAX;
-    if (zmq_msg_size(&parts[0]) == 6)
-        memcpy(&value, (const char *)zmq_msg_data(&parts[0]) + 2, sizeof value);
+    if (zmq_msg_size(&parts[0]) == sizeof event + sizeof value) {
+        memcpy(&event, zmq_msg_data(&parts[0]), sizeof event);
+        memcpy(&value, (const char *)zmq_msg_data(&parts[0]) + sizeof event,
+               sizeof value);
+    }
     ps_zsock_close_parts(parts, n);
-    return value <= INT32_MAX ? (int)value : -1;
+    if (value <= INT32_MAX) *fd = (int)value;
+    return event;
 }

@@ -8,6 +8,7 @@
 
 #include "clock.h"
 #include "err.h"
+#include "secret.h"
 
 enum { PS_ENDPOINT_MAX = 128 };
 
@@ -23,10 +24,13 @@ typedef struct ps_zsock_options {
     int64_t max_message_bytes; // a peer that sends a longer frame is cut off; 0: no limit
     const void *routing_id;    // borrowed during the call; NULL: one of ZeroMQ's
     size_t routing_id_bytes;
+    int waiting_messages;    // of a peer; then its connection is not read; 0: no limit
+    bool asks_for_secret;    // a ROUTER of members only: its context has a gate (gate.h)
+    const ps_secret *secret; // what to show to such a one; borrowed during the call; NULL
 } ps_zsock_options;
 
-/* Opens a socket: linger 0 (the end never waits for a dead peer), no high-water mark
- * (credits bound what is queued); ROUTER with MANDATORY (an answer to
+/* Opens a socket: linger 0 (the end never waits for a dead peer), no high-water mark of
+ * what is sent (credits bound what is queued); ROUTER with MANDATORY (an answer to
  * nobody is an error) and HANDOVER (a restarted peer takes its place). */
 ps_err ps_zsock_open(void *zmq_context, const ps_zsock_options *options, void **out);
 void ps_zsock_close(void **socket);
@@ -51,11 +55,22 @@ ps_err ps_zsock_send(void *socket, ps_deadline deadline, zmq_msg_t *parts, int n
 /* A frame with a copy of the bytes. */
 ps_err ps_zsock_msg_copy(zmq_msg_t *msg, const void *bytes, size_t n);
 
-/* Watches connections of socket: *monitor is a socket (close it before the context) on
- * which ps_zsock_monitor_read gives the descriptors of closed ones. */
-ps_err ps_zsock_monitor(void *zmq_context, void *socket, const char *name,
+/* What the kernel has counted of a TCP connection, of the payload alone. */
+typedef struct ps_zsock_counts {
+    uint64_t received, sent, acknowledged; // acknowledged: by the peer's kernel
+} ps_zsock_counts;
+
+bool ps_zsock_is_connected(int fd);
+/* False where fd is no TCP connection, or the kernel does not count. */
+bool ps_zsock_count(int fd, ps_zsock_counts *out);
+
+/* Watches connections of socket: *monitor is a socket (close it before the context) that
+ * tells of those of ZeroMQ's events that are asked for (ZMQ_EVENT_ACCEPTED |
+ * ZMQ_EVENT_DISCONNECTED). */
+ps_err ps_zsock_monitor(void *zmq_context, void *socket, const char *name, int events,
                         void **monitor);
-/* The descriptor of a closed connection, as zmq_msg_get(ZMQ_SRCFD) told it; -1: none. */
-int ps_zsock_monitor_read(void *monitor);
+/* One event, 0 when there is none, and the descriptor of its connection, as
+ * zmq_msg_get(ZMQ_SRCFD) tells it; -1 where it has none. Never blocks. */
+int ps_zsock_monitor_read(void *monitor, int *fd);
 
 #endif

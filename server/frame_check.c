@@ -74,22 +74,21 @@ ps_frame_class ps_frame_check(const ps_frame_rules *rules, const ps_frame_view *
                               ps_wire_header *h)
 {
     *h = (ps_wire_header){0};
-    if (v->n_frames < 1) {
-        ps_err_set(PS_ERR_PROTOCOL, "a message without a header");
+    int64_t sender =
+        ps_wire_id_rank(v->id, v->id_bytes, rules->secrets, rules->n_workers);
+    if (sender < 0) {
+        ps_err_set(PS_ERR_PROTOCOL, "a message of no worker of this job");
         return PS_FRAME_STRANGER;
     }
-    if (ps_wire_decode(v->header, v->header_bytes, h) != PS_OK) return PS_FRAME_STRANGER;
-    if (h->nonce != rules->nonce) {
-        ps_err_set(PS_ERR_PROTOCOL,
-                   "a message of another job (another run on this port?)");
-        return PS_FRAME_STRANGER;
-    }
-    int64_t id_rank = ps_wire_id_rank(v->id, v->id_bytes);
-    if (h->rank >= rules->n_workers || id_rank != (int64_t)h->rank) {
-        ps_err_set(PS_ERR_PROTOCOL, "worker %u is not of this job, or not the sender",
-                   h->rank);
-        return PS_FRAME_STRANGER;
-    }
+    ps_err err = v->n_frames < 1
+                     ? ps_err_set(PS_ERR_PROTOCOL, "a message without a header")
+                     : ps_wire_decode(v->header, v->header_bytes, h);
+    if (err == PS_OK && h->nonce != rules->nonce)
+        err = ps_err_set(PS_ERR_PROTOCOL, "a message of another job");
+    if (err == PS_OK && h->rank != sender)
+        err = ps_err_set(PS_ERR_PROTOCOL, "a message in the name of worker %u", h->rank);
+    h->rank = (uint32_t)sender; // whatever it says: that is whom an answer goes to
+    if (err != PS_OK) return PS_FRAME_BAD;
     if (h->epoch != rules->epoch) {
         ps_err_set(PS_ERR_PROTOCOL, "member epoch %u; the present one is %u", h->epoch,
                    rules->epoch);

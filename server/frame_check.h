@@ -14,11 +14,12 @@ typedef struct ps_frame_rules {
     uint64_t nonce;
     uint32_t epoch;
     uint32_t n_workers;
+    const ps_secret *secrets; // the workers', by rank; borrowed
 } ps_frame_rules;
 
 typedef enum ps_frame_class {
     PS_FRAME_GOOD,
-    PS_FRAME_STRANGER, // not of this job, or no frame at all
+    PS_FRAME_STRANGER, // of no worker: by its routing id, before it is read
     PS_FRAME_STALE,    // of this job, of another member epoch
     PS_FRAME_BAD       // of this job, and wrong
 } ps_frame_class;

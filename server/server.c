@@ -15,6 +15,7 @@
 #include "init_method.h"
 #include "log.h"
 #include "mem.h"
+#include "server_gate.h"
 
 enum {
     STATS_TIMEOUT_MS = 5000,
@@ -28,6 +29,7 @@ struct ps_server {
     ps_plan plan;
     ps_step_rule rule;
     void *zmq_context;
+    ps_server_gate *gate;
     int n_shards; // of this process
     ps_shard **shards;
     const char **endpoints;
@@ -56,6 +58,7 @@ static ps_err make_context(ps_server *s)
         ps_chunk_size_is_coarse(ps_chunk_size_wanted(s->o.config, false));
     PS_TRY(ps_zsock_context(s->o.config->net.io_threads, MAX_SOCKETS, patient,
                             &s->zmq_context));
+    PS_TRY(ps_server_gate_create(s->zmq_context, s->o.n_workers, &s->gate));
     s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return s->event_fd < 0 ? ps_err_errno(PS_ERR_IO, "eventfd") : PS_OK;
 }
@@ -68,6 +71,7 @@ static ps_err make_shards(ps_server *s)
         .plan = &s->plan,
         .rule = &s->rule,
         .zmq_context = s->zmq_context,
+        .gate = ps_server_gate_of(s->gate),
         .address = s->o.address,
         .n_workers = s->o.n_workers,
     };
@@ -99,6 +103,7 @@ ps_err ps_server_create(const ps_server_options *options, ps_server **out)
     PS_TRY_GOTO(check_descriptors(s), err, out);
     PS_TRY_GOTO(make_context(s), err, out);
     PS_TRY_GOTO(make_shards(s), err, out);
+    PS_TRY_GOTO(ps_server_gate_start(s->gate), err, out);
     *out = s;
     return PS_OK;
 out:
@@ -151,6 +156,10 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
     s->member = member;
     ps_deadline deadline = ps_deadline_in_ms((uint64_t)s->o.config->net.join_timeout_ms);
     uint64_t total_steps = 0;
+    const ps_roster *roster = ps_member_roster(member);
+    if (!roster->secrets)
+        return ps_err_set(PS_ERR_PROTOCOL, "a roster without the workers' secrets");
+    ps_server_gate_open(s->gate, roster->secrets);
     PS_TRY(open_door(s, deadline));
     PS_TRY(get_total_steps(s, deadline, &total_steps));
     PS_TRY(ps_step_rule_start(&s->rule, s->o.config, total_steps));
@@ -255,6 +264,7 @@ void ps_server_stop(ps_server *s)
 {
     for (int i = 0; s->shards && i < s->n_shards; i++)
         if (s->shards[i]) ps_shard_stop(s->shards[i]);
+    ps_server_gate_destroy(&s->gate); // it has the member's secrets
 }
 
 void ps_server_destroy(ps_server **pointer)

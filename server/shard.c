@@ -62,9 +62,7 @@ static void fail_job(ps_shard *s)
         PS_ERROR("shard-failed", "reason=\"%s\"", reason);
     }
     for (uint32_t r = 0; r < s->rules.n_workers; r++) {
-        uint8_t id[PS_WIRE_ID_BYTES];
-        ps_wire_id(r, id);
-        if (!s->peers[r].left) ps_shard_reply_error(s, id, sizeof id, reason);
+        if (!s->peers[r].left) ps_shard_reply_error(s, r, reason);
     }
     ps_member_abort(s->member, reason);
 }
@@ -97,8 +95,12 @@ static ps_err bind_router(ps_shard *s)
         .type = ZMQ_ROUTER,
         .max_message_bytes =
             (int64_t)(s->o.plan->max_chunk_count * element_bytes(s) + (64u << 10)),
+        // A worker has two messages for each chunk on the way, at the most.
+        .waiting_messages = (int)(2 * s->o.plan->n_chunks + 64),
+        .asks_for_secret = true,
     };
     PS_TRY(ps_zsock_open(s->o.zmq_context, &options, &s->router));
+    PS_TRY(ps_gate_watch(s->o.gate, s->router, PS_GATE_MEMBERS));
     const int linger = LINGER_MS;
     zmq_setsockopt(s->router, ZMQ_LINGER, &linger, sizeof linger);
     char where[PS_ENDPOINT_MAX];
@@ -156,12 +158,17 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
         .nonce = roster->nonce,
         .epoch = roster->epoch,
         .n_workers = (uint32_t)s->o.n_workers,
+        .secrets = roster->secrets,
     };
+    for (uint32_t r = 0; r < s->rules.n_workers; r++)
+        ps_wire_id(r, &roster->secrets[r], s->peers[r].id);
     uint64_t total, largest;
     ps_chunk_codec_step_bytes(&s->codec, plan, s->index, &total, &largest);
     s->credit =
         ps_credit_of_shard((uint64_t)s->o.config->exchange.credit, total, largest);
-    if (s->votes) PS_TRY(ps_coord_link_create(s->o.zmq_context, s->member, &s->link));
+    const unsigned link = s->index % (unsigned)s->o.config->server.shards + 1;
+    if (s->votes)
+        PS_TRY(ps_coord_link_create(s->o.zmq_context, s->member, link, &s->link));
     char name[16];
     snprintf(name, sizeof name, "shard %u", s->index);
     PS_TRY(ps_thread_start(&s->thread, name, shard_main, s));
@@ -193,6 +200,7 @@ void ps_shard_stop(ps_shard *s)
         pthread_join(s->thread, NULL);
     s->started = false;
     ps_coord_link_destroy(&s->link);
+    ps_gate_unwatch(s->router);
     ps_zsock_close(&s->router);
 }
 

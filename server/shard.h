@@ -3,6 +3,7 @@
 #ifndef PS_SHARD_H
 #define PS_SHARD_H
 
+#include "gate.h"
 #include "member.h"
 #include "plan.h"
 #include "shm_door.h"
@@ -16,6 +17,7 @@ typedef struct ps_shard_options { // all borrowed for the shard's life
     const ps_plan *plan;
     const ps_step_rule *rule; // copied when the shard starts
     void *zmq_context;
+    ps_gate *gate;       // of the context
     const char *address; // to bind on: "10.0.0.7"; borrowed during the call
     int n_workers;
 } ps_shard_options;

@@ -146,14 +146,14 @@ static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
     return h->kind == PS_MSG_INIT ? handle_init(s, c, h, f) : handle_push(s, c, h, f);
 }
 
-static void handle_stranger(ps_shard *s, const ps_frame_view *v)
+/* Never answered: who it is of nobody knows. */
+static void drop_stranger(ps_shard *s)
 {
     ps_counter_add(&s->strangers, 1);
     if (!s->stranger_logged)
         PS_WARN("stranger", "reason=\"%s\" note=\"later ones are not logged\"",
                 ps_err_message());
     s->stranger_logged = true;
-    ps_shard_reply_error(s, v->id, v->id_bytes, ps_err_message());
 }
 
 ps_err ps_shard_take_message(ps_shard *s, ps_wire_frames *f)
@@ -170,7 +170,7 @@ ps_err ps_shard_take_message(ps_shard *s, ps_wire_frames *f)
     ps_frame_class class = ps_frame_check(&s->rules, &v, &h);
     ps_counter_add(&s->bytes_received, v.header_bytes + v.payload_bytes);
     if (class == PS_FRAME_STRANGER) {
-        handle_stranger(s, &v);
+        drop_stranger(s);
         return PS_OK;
     }
     if (class == PS_FRAME_STALE)

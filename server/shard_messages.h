@@ -5,7 +5,8 @@
 #include "shard_state.h"
 
 /* One message, with all that follows from it; takes the payload of a push out of f. What
- * is not of the job is answered and counted, no error; PROTOCOL names the worker. */
+ * is of no worker of the job is dropped and counted, no error; PROTOCOL names the worker.
+ */
 ps_err ps_shard_take_message(ps_shard *s, ps_wire_frames *f);
 
 #endif

@@ -20,12 +20,12 @@ static ps_wire_header header_for(const ps_shard *s, int kind, uint32_t rank)
 static ps_err send_to(ps_shard *s, uint32_t rank, ps_wire_header *h, const void *payload,
                       size_t bytes, ps_wire_pass pass)
 {
-    uint8_t id[PS_WIRE_ID_BYTES];
-    ps_wire_id(rank, id);
-    h->credit = s->peers[rank].owed;
-    s->peers[rank].owed = 0;
+    ps_shard_peer *p = &s->peers[rank];
+    h->credit = p->owed;
+    p->owed = 0;
     uint64_t sent = 0;
-    ps_err err = ps_wire_send(s->router, id, sizeof id, h, payload, bytes, pass, &sent);
+    ps_err err =
+        ps_wire_send(s->router, p->id, sizeof p->id, h, payload, bytes, pass, &sent);
     ps_counter_add(&s->bytes_sent, sent);
     if (err == PS_ERR_PEER) PS_DEBUG("peer-gone", "worker=%u", rank);
     return err == PS_ERR_PEER ? PS_OK : err;
@@ -111,11 +111,12 @@ ps_err ps_shard_reply_weights(ps_shard *s, ps_shard_chunk *c)
     return s->unsent_count < FLUSH_COUNT ? PS_OK : ps_shard_reply_flush(s);
 }
 
-void ps_shard_reply_error(ps_shard *s, const void *id, size_t id_bytes, const char *text)
+void ps_shard_reply_error(ps_shard *s, uint32_t rank, const char *text)
 {
-    ps_wire_header h = header_for(s, PS_MSG_ERROR, 0);
+    const ps_shard_peer *p = &s->peers[rank];
+    ps_wire_header h = header_for(s, PS_MSG_ERROR, rank);
     uint64_t sent = 0;
-    if (ps_wire_send(s->router, id, id_bytes, &h, text, strlen(text), PS_WIRE_COPY,
+    if (ps_wire_send(s->router, p->id, sizeof p->id, &h, text, strlen(text), PS_WIRE_COPY,
                      &sent) != PS_OK)
         PS_DEBUG("peer-gone", "while=ERROR");
     ps_counter_add(&s->bytes_sent, sent);

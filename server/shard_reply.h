@@ -20,7 +20,6 @@ ps_err ps_shard_reply_flush(ps_shard *s);
 /* The weights of a chunk as they are, to one that asks, or repeats itself. */
 ps_err ps_shard_reply_out_of_turn(ps_shard *s, ps_shard_chunk *c, uint32_t rank);
 
-/* To any routing id, perhaps not a worker's. */
-void ps_shard_reply_error(ps_shard *s, const void *id, size_t id_bytes, const char *text);
+void ps_shard_reply_error(ps_shard *s, uint32_t rank, const char *text);
 
 #endif

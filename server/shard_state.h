@@ -25,6 +25,7 @@ typedef struct ps_shard_chunk {
 } ps_shard_chunk;
 
 typedef struct ps_shard_peer {
+    uint8_t id[PS_WIRE_ID_BYTES]; // its routing id
     bool joined, left;
     bool shm; // agreed on in HELLO
     float *params;

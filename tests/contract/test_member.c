@@ -282,7 +282,7 @@ static void serve_norm(part *p)
             sums[n++] = BLOCK_SUMS[first[rank][r] + b];
     for (int b = 0; b < BLOCKS; b++)
         in_order += BLOCK_SUMS[b];
-    note(p, ps_coord_link_create(context, p->member, &link));
+    note(p, ps_coord_link_create(context, p->member, 1, &link));
     if (rank == 1) usleep(30000);
     note(p,
          ps_coord_link_norm_send(link, 5, 2, BLOCKS, 3, first[rank], counts[rank], sums));

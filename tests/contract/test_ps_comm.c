@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "ps_comm.h"
+#include "server_gate.h"
 #include "test_job.h"
 #include "wire_socket.h"
 #include "zsock.h"
@@ -24,6 +25,7 @@ typedef struct dead_server {
     const ps_plan *plan;
     const float *scales; // of the weights of chunks 0 and 1; NULL: it gives none
     void *router;
+    ps_server_gate *gate;
     char endpoint[PS_ENDPOINT_MAX];
     pthread_t thread;
     ps_member *member;
@@ -60,6 +62,7 @@ static void *dead_server_main(void *arg)
         .n_endpoints = 1,
     };
     if (ps_member_join(&options, &s->member) != PS_OK) return NULL;
+    ps_server_gate_open(s->gate, ps_member_roster(s->member)->secrets);
     ps_wire_frames f;
     ps_wire_frames_open(&f);
     bool got = false;
@@ -100,8 +103,13 @@ static void rig_init(rig *r, const char *const *sets, int n_sets, const float *s
                      PS_OK);
     r->server = (dead_server){.job = &r->job, .plan = &r->plan, .scales = scales};
     r->context = zmq_ctx_new();
-    const ps_zsock_options router = {.type = ZMQ_ROUTER};
+    const ps_zsock_options router = {.type = ZMQ_ROUTER, .asks_for_secret = true};
+    assert_int_equal(ps_server_gate_create(r->context, 1, &r->server.gate), PS_OK);
     assert_int_equal(ps_zsock_open(r->context, &router, &r->server.router), PS_OK);
+    assert_int_equal(ps_gate_watch(ps_server_gate_of(r->server.gate), r->server.router,
+                                   PS_GATE_MEMBERS),
+                     PS_OK);
+    assert_int_equal(ps_server_gate_start(r->server.gate), PS_OK);
     assert_int_equal(
         ps_zsock_bind(r->server.router, "tcp://127.0.0.1:0", r->server.endpoint), PS_OK);
     pthread_create(&r->server.thread, NULL, dead_server_main, &r->server);
@@ -128,6 +136,8 @@ static void rig_fini(rig *r)
     pthread_join(r->server.thread, NULL);
     ps_member_abort(r->options.member, "the test is over");
     ps_member_destroy(&r->options.member);
+    ps_gate_unwatch(r->server.router);
+    ps_server_gate_destroy(&r->server.gate);
     ps_member_destroy(&r->server.member);
     ps_zsock_close(&r->server.router);
     zmq_ctx_term(r->context);

@@ -45,10 +45,13 @@ static void *join_main(void *arg)
     return NULL;
 }
 
-static void *open_socket(bare_job *b, const void *id, size_t bytes)
+static void *open_socket(bare_job *b, const void *id, size_t bytes,
+                         const ps_secret *secret)
 {
-    const ps_zsock_options options = {
-        .type = ZMQ_DEALER, .routing_id = id, .routing_id_bytes = bytes};
+    const ps_zsock_options options = {.type = ZMQ_DEALER,
+                                      .routing_id = id,
+                                      .routing_id_bytes = bytes,
+                                      .secret = secret};
     void *s;
     assert_int_equal(ps_zsock_open(b->context, &options, &s), PS_OK);
     assert_int_equal(ps_zsock_connect(s, b->roster->servers[0].endpoints[0]), PS_OK);
@@ -83,8 +86,9 @@ static void open_job_of(bare_job *b, int workers, const char *codec, const char 
     b->payload = calloc(b->plan.max_chunk_count + 1024, sizeof(float));
     for (int r = 0; r < workers; r++) {
         uint8_t id[PS_WIRE_ID_BYTES];
-        ps_wire_id((uint32_t)r, id);
-        b->socket[r] = open_socket(b, id, sizeof id);
+        const ps_secret *secret = ps_member_secret(b->member[r]);
+        ps_wire_id((uint32_t)r, secret, id);
+        b->socket[r] = open_socket(b, id, sizeof id, secret);
     }
 }
 
@@ -213,71 +217,115 @@ static void expect_error(void *socket, const char *part)
     if (!strstr(text, part)) fail_msg("\"%s\" does not say \"%s\"", text, part);
 }
 
+/* A gradient of 1000 in the name of worker 0, in every form of a message; nothing of it
+ * is answered or counted. */
+static void say_everything(bare_job *b, void *stranger)
+{
+    ps_wire_header h = header(b, PS_MSG_PUSH, 0, 0);
+    uint64_t bytes = h.count * sizeof(float);
+    for (uint64_t i = 0; i < h.count; i++)
+        b->payload[i] = 1000.0f;
+    for (int kind = PS_MSG_HELLO; kind <= PS_MSG_SETTLE; kind++) {
+        h.kind = (uint8_t)kind;
+        send_frame(stranger, &h, b->payload, bytes);
+        send_frame(stranger, &h, NULL, 0);
+    }
+    h.kind = 77;
+    send_frame(stranger, &h, NULL, 0);
+    h = header(b, PS_MSG_PUSH, 0, 0);
+    uint8_t good[PS_WIRE_HEADER_MAX];
+    size_t n;
+    ps_wire_encode(&h, good, &n);
+    for (size_t cut = 0; cut < n; cut++)
+        send_bytes(stranger, good, cut, b->payload, bytes);
+    for (int i = 0; i < 200; i++) {
+        uint8_t noise[64];
+        for (int k = 0; k < 64; k++)
+            noise[k] = (uint8_t)((i * 131 + k * 37 + k * k * i) >> 2);
+        send_bytes(stranger, noise, sizeof noise, NULL, 0);
+    }
+    silence(stranger);
+}
+
+/* One more step of worker 0: from 1 by -0.5. */
+static void assert_undisturbed(bare_job *b)
+{
+    float weights[4];
+    send_chunk(b, PS_MSG_PUSH, 0, 0, 0, 1.0f);
+    ps_wire_header h = answer(b->socket[0], weights, sizeof weights);
+    assert_int_equal(h.kind, PS_MSG_WEIGHTS);
+    assert_int_equal(h.step, 1);
+    assert_true(weights[0] == 0.5f && weights[3] == 0.5f);
+    assert_int_equal(ps_member_check(b->member[0]), PS_OK);
+}
+
+/* The routing id of 0.1.0; a worker's own, known somehow; another secret, as that of a
+ * worker of a dead job whose port this one has. */
 static void strangers_do_not_disturb(void **state)
 {
     bare_job b;
     open_job(&b, 1);
     begin(&b);
-    void *other = open_socket(&b, "stranger", 8);
-    ps_wire_header h = header(&b, PS_MSG_PUSH, 0, 0);
-    uint64_t bytes = h.count * sizeof(float);
-    send_frame(other, &h, b.payload, bytes);
-    expect_error(other, "not the sender");
-    h.nonce++;
-    send_frame(other, &h, b.payload, bytes);
-    expect_error(other, "another job");
-    send_frame(b.socket[0], &h, b.payload, bytes); // a member's id is no pass
-    expect_error(b.socket[0], "another job");
-    h.nonce--;
-    h.rank = 1;
-    send_frame(b.socket[0], &h, b.payload, bytes);
-    expect_error(b.socket[0], "worker 1 is not of this job");
-    h.rank = UINT32_MAX;
-    send_frame(b.socket[0], &h, b.payload, bytes);
-    expect_error(b.socket[0], "is not of this job");
-    h = header(&b, 77, 0, 0);
-    send_frame(other, &h, NULL, 0);
-    expect_error(other, "kind 77");
-    h = header(&b, PS_MSG_PUSH, 0, 0);
-    h.codec = PS_CODEC_COUNT;
-    send_frame(other, &h, NULL, 0);
-    expect_error(other, "codec");
-    h.codec = 0, h.version = 9;
-    send_frame(other, &h, NULL, 0);
-    expect_error(other, "version 9");
-    // Every truncation of a good header, garbage, and an empty one.
-    h = header(&b, PS_MSG_PUSH, 0, 0);
-    uint8_t good[PS_WIRE_HEADER_MAX];
-    size_t n;
-    ps_wire_encode(&h, good, &n);
-    for (size_t cut = 0; cut < n; cut++) {
-        send_bytes(b.socket[0], good, cut, b.payload, bytes);
-        expect_error(b.socket[0], "header");
-    }
-    for (int i = 0; i < 200; i++) {
-        uint8_t noise[64];
-        for (int k = 0; k < 64; k++)
-            noise[k] = (uint8_t)((i * 131 + k * 37 + k * k * i) >> 2);
-        send_bytes(other, noise, sizeof noise, NULL, 0);
-        expect_error(other, "");
-    }
-    // Frames beyond the limit cost the connection, not the shard.
-    void *greedy = open_socket(&b, "greedy", 6);
+    uint8_t id[PS_WIRE_ID_BYTES];
+    const ps_secret *secret = ps_member_secret(b.member[0]);
+    ps_secret other = *secret;
+    other.bytes[0] ^= 0x80;
+    ps_wire_id(0, secret, id);
+    void *strangers[] = {
+        open_socket(&b, "w\0\0\0\0", 5, NULL),
+        open_socket(&b, "stranger", 8, NULL),
+        open_socket(&b, id, sizeof id, NULL),
+        open_socket(&b, id, sizeof id, &other),
+    };
+    for (size_t i = 0; i < sizeof strangers / sizeof strangers[0]; i++)
+        say_everything(&b, strangers[i]);
+    assert_undisturbed(&b);
+    for (size_t i = 0; i < sizeof strangers / sizeof strangers[0]; i++)
+        ps_zsock_close(&strangers[i]);
+    close_job(&b);
+}
+
+/* One that has a secret, and not the routing id that goes with it. */
+static void what_comes_under_another_id_is_dropped(void **state)
+{
+    bare_job b;
+    open_job(&b, 2);
+    begin(&b);
+    const ps_secret *own = ps_member_secret(b.member[1]);
+    ps_secret other = *own;
+    other.bytes[3] ^= 1;
+    uint8_t id[PS_WIRE_ID_BYTES];
+    ps_wire_id(0, own, id); // of worker 1, in the name of worker 0
+    void *second = open_socket(&b, id, sizeof id, own);
+    ps_wire_id(0, &other, id);
+    void *third = open_socket(&b, id, sizeof id, own);
+    say_everything(&b, second);
+    say_everything(&b, third);
+    send_chunk(&b, PS_MSG_PUSH, 1, 0, 0, 0.0f);
+    assert_undisturbed(&b);
+    ps_zsock_close(&second);
+    ps_zsock_close(&third);
+    close_job(&b);
+    assert_true(b.job.server[0].stats.strangers > 400);
+}
+
+/* Frames beyond the limit cost the connection, not the shard. */
+static void a_frame_too_long_costs_the_connection(void **state)
+{
+    bare_job b;
+    open_job(&b, 1);
+    begin(&b);
+    uint8_t id[PS_WIRE_ID_BYTES];
+    const ps_secret *secret = ps_member_secret(b.member[0]);
+    ps_wire_id(7, secret, id);
+    void *greedy = open_socket(&b, id, sizeof id, secret);
     char *huge = calloc(4, 1 << 20);
-    send_bytes(greedy, good, n, huge, 4 << 20);
+    send_bytes(greedy, id, sizeof id, huge, 4 << 20);
     silence(greedy);
     free(huge);
-    send_chunk(&b, PS_MSG_PUSH, 0, 0, 0, 1.0f);
-    float weights[4];
-    h = answer(b.socket[0], weights, sizeof weights);
-    assert_int_equal(h.kind, PS_MSG_WEIGHTS);
-    assert_int_equal(h.step, 1);
-    assert_true(weights[0] == 0.5f && weights[3] == 0.5f); // 1 - 0.5 * 1
-    assert_int_equal(ps_member_check(b.member[0]), PS_OK);
-    ps_zsock_close(&other);
+    assert_undisturbed(&b);
     ps_zsock_close(&greedy);
     close_job(&b);
-    assert_true(b.job.server[0].stats.strangers > 200);
 }
 
 static void another_epoch_is_told_the_present_one(void **state)
@@ -413,6 +461,31 @@ static void bye_with_payload(const bare_job *b, ps_wire_header *h, size_t *bytes
     h->kind = PS_MSG_BYE;
 }
 
+static void other_nonce(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->nonce++;
+}
+static void other_rank(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->rank = 1;
+}
+static void no_rank(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->rank = UINT32_MAX;
+}
+static void no_kind(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->kind = 77;
+}
+static void other_version(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->version = 9;
+}
+static void no_codec(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->codec = PS_CODEC_COUNT;
+}
+
 static void members_that_break_the_rules_end_the_job(void **state)
 {
     static const breach breaches[] = {
@@ -431,6 +504,12 @@ static void members_that_break_the_rules_end_the_job(void **state)
         {"nobody wants", second_init},
         {"a pull of chunk", far_pull},
         {"where none belongs", bye_with_payload},
+        {"another job", other_nonce},
+        {"in the name of worker 1", other_rank},
+        {"in the name of worker 4294967295", no_rank},
+        {"kind 77", no_kind},
+        {"version 9", other_version},
+        {"unknown codec", no_codec},
     };
     for (size_t i = 0; i < sizeof breaches / sizeof breaches[0]; i++) {
         bare_job b;
@@ -608,6 +687,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(strangers_do_not_disturb),
+        cmocka_unit_test(what_comes_under_another_id_is_dropped),
+        cmocka_unit_test(a_frame_too_long_costs_the_connection),
         cmocka_unit_test(another_epoch_is_told_the_present_one),
         cmocka_unit_test(a_push_counts_once),
         cmocka_unit_test(members_that_break_the_rules_end_the_job),

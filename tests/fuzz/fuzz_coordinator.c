@@ -1,16 +1,16 @@
 /* The control plane's decoder and what the coordinator does with what it takes: the input
  * is a row of messages, each a byte that says who sends it, two bytes of length (little-
- * endian), and the frame. JOIN and WELCOME carry entries and rosters. */
+ * endian), and the frame. JOINs go to the admission, WELCOME carries a roster. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "coord_board.h"
-#include "roster.h"
+#include "coord_admission.h"
+#include "log.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { WORKERS = 3 };
+enum { SERVERS = 2, WORKERS = 3 };
 
 /* Every answer has to fit the encoder. */
 static void answer(void *owner, const ps_control_id *to, const ps_control *c)
@@ -20,18 +20,44 @@ static void answer(void *owner, const ps_control_id *to, const ps_control *c)
     zmq_msg_close(&msg);
 }
 
-static void take(ps_coord_board *b, uint8_t sender, const ps_control *c)
+/* A coordinator without sockets: what it sends goes nowhere. */
+static void open_job(ps_coordinator *c, ps_coord_peer *peers)
+{
+    *c = (ps_coordinator){.o = {.n_servers = SERVERS,
+                                .n_workers = WORKERS,
+                                .config_hash = 5,
+                                .plan_hash = 6},
+                          .job = "job",
+                          .peers = peers};
+}
+
+static void close_job(ps_coordinator *c)
+{
+    while (c->n_peers > 0)
+        ps_coord_drop_peer(c, &c->peers[0], "the end");
+}
+
+/* A JOIN at the door, and the news of some that they have come. */
+static void join(ps_coordinator *job, uint8_t sender, const ps_control *c)
+{
+    const ps_control_id door_id = {{sender}};
+    ps_coord_on_join(job, &door_id, c);
+    if (job->n_peers > 0 && sender % 2)
+        ps_coord_on_here(job, &job->peers[sender % job->n_peers]);
+}
+
+static void take(ps_coordinator *job, ps_coord_board *b, uint8_t sender,
+                 const ps_control *c)
 {
     ps_roster roster;
-    ps_roster_entry entry;
-    ps_mp_reader r;
-    ps_control_id id = {{sender}};
-    int rank = sender % (WORKERS + 1) - 1; // -1: a server or a link
+    int rank = sender % (WORKERS + 1) - 1; // -1: of a server, by a link
+    ps_secret secret = {{sender % (WORKERS + 1)}};
+    ps_coord_asker from = {.role = rank < 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER,
+                           .rank = rank < 0 ? 0 : rank};
+    ps_control_id_make(&from.id, &secret, sender);
     switch (c->kind) {
     case PS_CONTROL_JOIN:
-        ps_mp_reader_init(&r, c->value, c->bytes);
-        (void)ps_roster_entry_read(&r, &entry);
-        ps_roster_entry_fini(&entry);
+        join(job, sender, c);
         break;
     case PS_CONTROL_WELCOME:
         (void)ps_roster_read(&roster, c->value, c->bytes);
@@ -41,10 +67,10 @@ static void take(ps_coord_board *b, uint8_t sender, const ps_control *c)
         if (rank >= 0) ps_coord_board_worker_left(b, rank);
         break;
     case PS_CONTROL_BYE:
-        ps_coord_board_forget(b, &id);
+        ps_coord_board_forget(b, &secret);
         break;
     default:
-        ps_coord_board_request(b, &id, rank, c);
+        ps_coord_board_request(b, &from, c);
     }
     ps_coord_board_expire(b);
 }
@@ -52,6 +78,10 @@ static void take(ps_coord_board *b, uint8_t sender, const ps_control *c)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     ps_coord_board *b;
+    ps_coordinator job;
+    ps_coord_peer peers[SERVERS + WORKERS];
+    ps_log_init("fuzz", PS_LOG_ERROR + 1);
+    open_job(&job, peers);
     if (ps_coord_board_create(WORKERS, answer, NULL, &b) != PS_OK) abort();
     while (size >= 3) {
         size_t n = data[1] | (size_t)data[2] << 8;
@@ -61,11 +91,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         uint8_t *frame = malloc(n ? n : 1);
         if (!frame) abort();
         memcpy(frame, data + 3, n);
-        if (ps_control_read(frame, n, &c, NULL) == PS_OK) take(b, data[0], &c);
+        if (ps_control_read(frame, n, &c, NULL) == PS_OK) take(&job, b, data[0], &c);
         free(frame);
         data += 3 + n;
         size -= 3 + n;
     }
+    close_job(&job);
     ps_coord_board_destroy(&b);
     return 0;
 }

@@ -24,16 +24,20 @@ enum { CONFIG_HASH = 0x12ab, PLAN_HASH = 0x34cd };
 static ps_coordinator *coordinator;
 static void *context;
 
+static uint64_t heartbeat_ms = 50, dead_after_ms = 2000;
+
 static ps_coordinator *start(int n_servers, int n_workers)
 {
-    const ps_coordinator_options o = {.where = "tcp://127.0.0.1:0",
-                                      .job = "job",
-                                      .n_servers = n_servers,
-                                      .n_workers = n_workers,
-                                      .config_hash = CONFIG_HASH,
-                                      .plan_hash = PLAN_HASH,
-                                      .heartbeat_ms = 50,
-                                      .dead_after_ms = 2000};
+    const ps_coordinator_options o = {
+        .where = "tcp://127.0.0.1:0",
+        .job = "job",
+        .n_servers = n_servers,
+        .n_workers = n_workers,
+        .config_hash = CONFIG_HASH,
+        .plan_hash = PLAN_HASH,
+        .sections = {.n = 2, .names = {"model", "train"}, .hashes = {1, 2}},
+        .heartbeat_ms = heartbeat_ms,
+        .dead_after_ms = dead_after_ms};
     ps_coordinator *c;
     assert_int_equal(ps_coordinator_create(&o, &c), PS_OK);
     return c;
@@ -46,6 +50,15 @@ static int open_all(void **state)
     return 0;
 }
 
+/* For members that have no thread that says they are alive. */
+static int open_patient(void **state)
+{
+    heartbeat_ms = 30000, dead_after_ms = 60000;
+    int rc = open_all(state);
+    heartbeat_ms = 50, dead_after_ms = 2000;
+    return rc;
+}
+
 static int close_all(void **state)
 {
     zmq_ctx_term(context);
@@ -53,17 +66,42 @@ static int close_all(void **state)
     return 0;
 }
 
-/* A bare member; number tells their ids apart. */
+static void *open_dealer(const char *endpoint, ps_zsock_options o)
+{
+    void *socket;
+    o.type = ZMQ_DEALER;
+    assert_int_equal(ps_zsock_open(context, &o, &socket), PS_OK);
+    assert_int_equal(ps_zsock_connect(socket, endpoint), PS_OK);
+    return socket;
+}
+
+/* A peer at the door; number tells their ids apart. */
 static void *dial(uint8_t number)
 {
     uint8_t id[PS_CONTROL_ID_BYTES] = {0xee, number};
-    const ps_zsock_options o = {
-        .type = ZMQ_DEALER, .routing_id = id, .routing_id_bytes = sizeof id};
-    void *socket;
-    assert_int_equal(ps_zsock_open(context, &o, &socket), PS_OK);
-    assert_int_equal(ps_zsock_connect(socket, ps_coordinator_endpoint(coordinator)),
-                     PS_OK);
-    return socket;
+    return open_dealer(
+        ps_coordinator_endpoint(coordinator),
+        (ps_zsock_options){.routing_id = id, .routing_id_bytes = sizeof id});
+}
+
+/* Where the members are. */
+static void members_endpoint(int port, char out[PS_ENDPOINT_MAX])
+{
+    snprintf(out, PS_ENDPOINT_MAX, "tcp://127.0.0.1:%d", port);
+}
+
+/* A connection to the members' ROUTER with a secret, which may be wrong; room: messages
+ * that it takes without being asked for them, 0: all. */
+static void *dial_members(int port, const ps_secret *secret, unsigned link, int room)
+{
+    char endpoint[PS_ENDPOINT_MAX];
+    ps_control_id id;
+    ps_control_id_make(&id, secret, link);
+    members_endpoint(port, endpoint);
+    return open_dealer(endpoint, (ps_zsock_options){.routing_id = id.bytes,
+                                                    .routing_id_bytes = sizeof id.bytes,
+                                                    .waiting_messages = room,
+                                                    .secret = secret});
 }
 
 static void send_bytes(void *socket, const void *bytes, size_t n)
@@ -118,20 +156,34 @@ static void send_join(void *socket, ps_control c, ps_role role, int rank)
     ps_mp_writer w;
     ps_mp_writer_init(&w);
     ps_roster_entry_write(&w, &e);
+    ps_mp_write_array(&w, 2); // of "model" and "train"
+    ps_mp_write_uint(&w, 1);
+    ps_mp_write_uint(&w, c.number[0] == CONFIG_HASH ? 2 : 3);
     c.value = w.base;
     c.bytes = w.used;
     send_control(socket, &c);
     ps_mp_writer_fini(&w);
 }
 
+static void assert_silent(void *socket)
+{
+    zmq_pollitem_t item = {.socket = socket, .events = ZMQ_POLLIN};
+    assert_int_equal(zmq_poll(&item, 1, 150), 0);
+}
+
+/* The answer tells what has to be mended, and nothing of the job. */
 static void refused_with(ps_control join, ps_role role, int rank, const char *words)
 {
+    static const char *const secrets[] = {"\"job\"", "12ab", "34cd", PS_VERSION, "host"};
     static uint8_t number = 100;
     void *socket = dial(number++);
     send_join(socket, join, role, rank);
     ps_control c = await(socket, PS_CONTROL_REFUSE);
     assert_says(c.text, words);
-    assert_says(c.text, "on host b cannot join");
+    assert_int_equal(c.nonce, 0);
+    for (size_t i = 0; i < sizeof secrets / sizeof secrets[0]; i++)
+        if (strstr(c.text, secrets[i]) && strcmp(secrets[i], "host") != 0)
+            fail_msg("\"%s\" tells %s", c.text, secrets[i]);
     ps_zsock_close(&socket);
 }
 
@@ -139,54 +191,121 @@ static void who_does_not_fit_is_refused(void **state)
 {
     ps_control c = join_message();
     snprintf(c.text, sizeof c.text, "0.0.7");
-    refused_with(c, PS_ROLE_WORKER, 0, "version 0.0.7, the job's is " PS_VERSION);
+    refused_with(c, PS_ROLE_WORKER, 0, "another version than the job");
     c = join_message();
     snprintf(c.name, sizeof c.name, "other");
-    refused_with(c, PS_ROLE_WORKER, 0, "job \"other\", this is job \"job\"");
+    refused_with(c, PS_ROLE_WORKER, 0, "job.name");
     c = join_message();
     c.nonce = 1; // of a dead job
     refused_with(c, PS_ROLE_WORKER, 0, "another job");
     c = join_message();
     c.number[0] = 0xbad;
-    refused_with(c, PS_ROLE_WORKER, 1,
-                 "worker 1 on host b cannot join: it has configuration hash "
-                 "0000000000000bad, the job's is 00000000000012ab: start all processes "
-                 "with the same file and --set");
+    refused_with(
+        c, PS_ROLE_WORKER, 1,
+        "its configuration differs from the job's in the section \"train\": start "
+        "all processes with the same file and --set");
     c = join_message();
     c.number[1] = 0xbad;
-    refused_with(c, PS_ROLE_SERVER, 0, "plan hash 0000000000000bad");
+    refused_with(c, PS_ROLE_SERVER, 0, "other chunks than the job");
     c = join_message();
     c.number[2] = 3;
-    refused_with(c, PS_ROLE_WORKER, 0, "expects 3 workers and 1 servers");
-    refused_with(join_message(), PS_ROLE_WORKER, 2, "its rank is not within 0 .. 1");
+    refused_with(c, PS_ROLE_WORKER, 0, "other numbers of workers and servers");
+    refused_with(join_message(), PS_ROLE_WORKER, 2, "no such rank");
+}
+
+typedef struct admission {
+    ps_secret secret;
+    int port;
+    uint64_t nonce;
+} admission;
+
+/* Asks at the door and is admitted. */
+static admission admitted(void *door, ps_role role, int rank)
+{
+    send_join(door, join_message(), role, rank);
+    zmq_msg_t part;
+    int n;
+    ps_control c;
+    admission a;
+    assert_int_equal(ps_zsock_recv(door, ps_deadline_in_ms(5000), &part, 1, &n), PS_OK);
+    assert_int_equal(n, 1);
+    assert_int_equal(ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL),
+                     PS_OK);
+    assert_int_equal(c.kind, PS_CONTROL_ADMIT);
+    assert_int_equal(c.bytes, sizeof a.secret);
+    memcpy(&a.secret, c.value, sizeof a.secret);
+    a.port = (int)c.number[0];
+    a.nonce = c.nonce;
+    zmq_msg_close(&part);
+    return a;
+}
+
+static void *come(const admission *a)
+{
+    void *socket = dial_members(a->port, &a->secret, 0, 0);
+    const ps_control here = {.kind = PS_CONTROL_HERE, .nonce = a->nonce};
+    send_control(socket, &here);
+    return socket;
 }
 
 static void a_rank_is_given_once(void **state)
 {
     void *first = dial(1), *twin = dial(2), *third = dial(3);
-    send_join(first, join_message(), PS_ROLE_WORKER, 1);
-    assert_says(await(first, PS_CONTROL_WAIT).text, "server 0 of 1, worker 0 of 2");
+    admission a = admitted(first, PS_ROLE_WORKER, 1);
+    void *member = come(&a);
+    assert_says(await(member, PS_CONTROL_WAIT).text, "server 0 of 1, worker 0 of 2");
     send_join(twin, join_message(), PS_ROLE_WORKER, 1);
-    assert_says(await(twin, PS_CONTROL_REFUSE).text, "taken by a worker on host b");
-    send_join(first, join_message(), PS_ROLE_WORKER, 1); // again: no twin of itself
-    await(first, PS_CONTROL_WAIT);
-    send_join(twin, join_message(), PS_ROLE_WORKER, -1);
-    await(twin, PS_CONTROL_WAIT);
+    assert_says(await(twin, PS_CONTROL_REFUSE).text, "its rank is taken");
+    admission again = admitted(first, PS_ROLE_WORKER, 1); // no twin of itself
+    assert_memory_equal(&again.secret, &a.secret, sizeof a.secret);
+    admission b = admitted(twin, PS_ROLE_WORKER, -1);
+    assert_memory_not_equal(&b.secret, &a.secret, sizeof a.secret);
     send_join(third, join_message(), PS_ROLE_WORKER, -1);
-    assert_says(await(third, PS_CONTROL_REFUSE).text, "2 workers have joined already");
+    assert_says(await(third, PS_CONTROL_REFUSE).text,
+                "all workers of the job have joined");
     ps_zsock_close(&first);
     ps_zsock_close(&twin);
     ps_zsock_close(&third);
+    ps_zsock_close(&member);
+}
+
+/* One that was admitted and does not come loses its place. */
+static void a_half_open_joiner_makes_room(void **state)
+{
+    void *first = dial(1), *second = dial(2);
+    (void)admitted(first, PS_ROLE_WORKER, 1);
+    ps_deadline deadline = ps_deadline_in_ms(15000);
+    send_join(second, join_message(), PS_ROLE_WORKER, 1);
+    assert_says(await(second, PS_CONTROL_REFUSE).text, "its rank is taken");
+    ps_control c = {.kind = PS_CONTROL_REFUSE};
+    while (c.kind == PS_CONTROL_REFUSE && !ps_deadline_passed(deadline)) {
+        zmq_msg_t part;
+        int n;
+        usleep(100000);
+        send_join(second, join_message(), PS_ROLE_WORKER, 1);
+        assert_int_equal(ps_zsock_recv(second, ps_deadline_in_ms(2000), &part, 1, &n),
+                         PS_OK);
+        assert_int_equal(
+            ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL), PS_OK);
+        zmq_msg_close(&part);
+    }
+    assert_int_equal(c.kind, PS_CONTROL_ADMIT);
+    ps_zsock_close(&first);
+    ps_zsock_close(&second);
 }
 
 /* ---- a job that runs ---- */
 
+static admission admissions[3]; // of server 0 and two workers
+
 static void join_three(void *sockets[3], uint64_t *nonce)
 {
     for (int i = 0; i < 3; i++) {
-        sockets[i] = dial((uint8_t)(i + 1));
-        send_join(sockets[i], join_message(), i == 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER,
-                  i == 0 ? 0 : i - 1);
+        void *door = dial((uint8_t)(i + 1));
+        admissions[i] =
+            admitted(door, i == 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER, i == 0 ? 0 : i - 1);
+        sockets[i] = come(&admissions[i]);
+        ps_zsock_close(&door);
     }
     for (int i = 0; i < 3; i++)
         *nonce = await(sockets[i], PS_CONTROL_WELCOME).nonce;
@@ -199,63 +318,239 @@ static void close_three(void *sockets[3])
         ps_zsock_close(&sockets[i]);
 }
 
-/* The job lives: a value can be stored. */
-static void assert_alive(void *socket, uint64_t nonce)
+/* The job lives: a value can be stored, of worker 1 (sockets[2]), and read. */
+static void assert_alive(void *sockets[3], uint64_t nonce)
 {
     ps_control c = {.kind = PS_CONTROL_PUT, .nonce = nonce, .request = 4711, .name = "k"};
-    send_control(socket, &c);
-    assert_int_equal(await(socket, PS_CONTROL_DONE).request, 4711);
+    send_control(sockets[2], &c);
+    assert_int_equal(await(sockets[2], PS_CONTROL_DONE).request, 4711);
+    for (int i = 0; i < 3; i++) {
+        c.kind = PS_CONTROL_GET;
+        c.request++;
+        send_control(sockets[i], &c);
+        assert_int_equal(await(sockets[i], PS_CONTROL_DONE).request, c.request);
+    }
 }
 
-static void nonsense_is_answered_and_changes_nothing(void **state)
+/* What a stranger says, at the door or among the members, is not answered, and changes
+ * nothing: not with junk, and not with well-formed messages. */
+static void say_everything(void *stranger, uint64_t nonce)
 {
-    void *sockets[3], *stranger = dial(9);
-    uint64_t nonce;
-    join_three(sockets, &nonce);
-
-    send_bytes(stranger, "GET / HTTP/1.0\r\n\r\n", 18);
-    assert_says(await(stranger, PS_CONTROL_FAIL).text, "no control message");
-    send_bytes(stranger, "", 0);
-    assert_says(await(stranger, PS_CONTROL_FAIL).text, "0 bytes");
     static const uint8_t claims[] = {0xdd, 0xff, 0xff, 0xff, 0xff, 1, 4};
-    send_bytes(stranger, claims, sizeof claims);
-    assert_says(await(stranger, PS_CONTROL_FAIL).text, "no control message");
-    static const uint8_t future[] = {0x94, 9, 1, 0, 0};
-    send_bytes(stranger, future, sizeof future);
-    assert_says(await(stranger, PS_CONTROL_FAIL).text, "version 9");
     static const uint8_t unknown[] = {0x94, PS_CONTROL_VERSION, 99, 0, 0};
-    send_bytes(stranger, unknown, sizeof unknown);
-    assert_says(await(stranger, PS_CONTROL_FAIL).text, "unknown kind 99");
     // A GATHER whose value claims 4 GiB.
     static const uint8_t huge[] = {
         0x97, PS_CONTROL_VERSION, 4, 0, 0, 0, 0xa1, 'x', 0xc6, 0xff, 0xff, 0xff, 0xff};
+    static const ps_control_kind kinds[] = {
+        PS_CONTROL_HERE,  PS_CONTROL_HEARTBEAT, PS_CONTROL_ABORT,   PS_CONTROL_GATHER,
+        PS_CONTROL_PUT,   PS_CONTROL_GET,       PS_CONTROL_NORM,    PS_CONTROL_LEAVE,
+        PS_CONTROL_BYE,   PS_CONTROL_INTERRUPT, PS_CONTROL_WELCOME, PS_CONTROL_DONE,
+        PS_CONTROL_ADMIT, PS_CONTROL_END,
+    };
+    send_bytes(stranger, "GET / HTTP/1.0\r\n\r\n", 18);
+    send_bytes(stranger, "", 0);
+    send_bytes(stranger, "x", 1);
+    send_bytes(stranger, claims, sizeof claims);
+    send_bytes(stranger, unknown, sizeof unknown);
     send_bytes(stranger, huge, sizeof huge);
-    assert_says(await(stranger, PS_CONTROL_FAIL).text, "malformed GATHER");
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        for (uint64_t guess = 0; guess < 2; guess++) {
+            const ps_control c = {.kind = kinds[i],
+                                  .nonce = guess * nonce,
+                                  .request = 1,
+                                  .name = "job/total_steps",
+                                  .text = "stop",
+                                  .value = "12345678",
+                                  .bytes = 8};
+            send_control(stranger, &c);
+        }
+    assert_silent(stranger);
+}
 
-    ps_control c = {.kind = PS_CONTROL_GATHER, .nonce = nonce, .request = 1, .name = "x"};
-    send_control(stranger, &c);
-    assert_says(await(stranger, PS_CONTROL_FAIL).text, "no member");
-    c.nonce = nonce + 1;
-    send_control(sockets[1], &c);
-    assert_says(await(sockets[1], PS_CONTROL_FAIL).text, "another job");
-    c = (ps_control){.kind = PS_CONTROL_INTERRUPT, .nonce = nonce};
-    send_control(stranger, &c);
-    assert_says(await(stranger, PS_CONTROL_FAIL).text, "no member");
-    c = (ps_control){.kind = PS_CONTROL_WELCOME, .nonce = nonce};
-    send_control(stranger, &c);
-    assert_says(await(stranger, PS_CONTROL_FAIL).text, "coordinator's to send");
-    send_join(stranger, join_message(), PS_ROLE_WORKER, 0);
-    assert_says(await(stranger, PS_CONTROL_REFUSE).text, "has all its members");
+static void strangers_are_not_answered_and_change_nothing(void **state)
+{
+    void *sockets[3], *at_door = dial(9);
+    uint64_t nonce;
+    join_three(sockets, &nonce);
+    say_everything(at_door, nonce);
+    char endpoint[PS_ENDPOINT_MAX];
+    members_endpoint(admissions[0].port, endpoint);
+    // The members' ROUTER: without a secret, even with a member's routing id; with
+    // another.
+    ps_control_id stolen;
+    ps_control_id_make(&stolen, &admissions[1].secret, 0);
+    void *bare = open_dealer(endpoint,
+                             (ps_zsock_options){.routing_id = stolen.bytes,
+                                                .routing_id_bytes = sizeof stolen.bytes});
+    ps_secret wrong = admissions[1].secret;
+    wrong.bytes[15] ^= 1;
+    void *guessed = dial_members(admissions[0].port, &wrong, 0, 0);
+    say_everything(bare, nonce);
+    say_everything(guessed, nonce);
+    send_join(at_door, join_message(), PS_ROLE_WORKER, 0);
+    assert_says(await(at_door, PS_CONTROL_REFUSE).text, "has all its members");
+    assert_alive(sockets, nonce);
+    ps_control c = {.kind = PS_CONTROL_GET, .nonce = nonce, .name = "job/total_steps"};
+    c.request = 12;
+    c.number[0] = 100;
+    send_control(sockets[0], &c);
+    assert_says(await(sockets[0], PS_CONTROL_FAIL).text, "nobody has set");
+    ps_zsock_close(&at_door);
+    ps_zsock_close(&bare);
+    ps_zsock_close(&guessed);
+    close_three(sockets);
+}
 
-    for (int i = 0; i < 3; i++)
-        assert_alive(sockets[i], nonce);
+static void another_version_is_told_so(void **state)
+{
+    void *stranger = dial(9);
+    static const uint8_t future[] = {0x94, 9, 1, 0, 0};
+    send_bytes(stranger, future, sizeof future);
+    ps_control c = await(stranger, PS_CONTROL_REFUSE);
+    assert_says(c.text, "another version of the protocol");
+    assert_int_equal(c.nonce, 0);
     ps_zsock_close(&stranger);
+}
+
+/* ---- members that do what is not theirs, or too much of it ---- */
+
+static void fails_with(void *socket, const ps_control *c, const char *words)
+{
+    send_control(socket, c);
+    assert_says(await(socket, PS_CONTROL_FAIL).text, words);
+}
+
+static void a_key_is_set_by_whose_it_is(void **state)
+{
+    static const struct {
+        const char *key;
+        int socket; // server 0, worker 0, worker 1
+        bool may;
+    } rows[] = {
+        {"job/total_steps", 1, true},  {"job/total_steps", 2, false},
+        {"job/total_steps", 0, false}, {"server/0/stats", 0, true},
+        {"server/0/stats", 1, false},  {"server/1/stats", 0, false},
+        {"server/0", 0, false},        {"buffers/0", 2, false},
+        {"worker/1/shm", 2, true},     {"worker/1/shm", 1, false},
+        {"gloo/x", 2, true},           {"gloo/x", 0, false},
+        {"file/folder", 1, true},      {"nccl/id", 2, false},
+    };
+    void *sockets[3];
+    uint64_t nonce;
+    join_three(sockets, &nonce);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ps_control c = {.kind = PS_CONTROL_PUT, .nonce = nonce, .request = i + 1};
+        assert_int_equal(ps_control_set_name(&c, rows[i].key), PS_OK);
+        if (!rows[i].may) {
+            fails_with(sockets[rows[i].socket], &c, "to set");
+            continue;
+        }
+        send_control(sockets[rows[i].socket], &c);
+        assert_int_equal(await(sockets[rows[i].socket], PS_CONTROL_DONE).request, i + 1);
+    }
+    close_three(sockets);
+}
+
+static void norms_are_of_servers_links(void **state)
+{
+    void *sockets[3];
+    uint64_t nonce;
+    join_three(sockets, &nonce);
+    ps_control c = {.kind = PS_CONTROL_NORM, .nonce = nonce, .request = 1};
+    c.number[1] = c.number[2] = 1;
+    fails_with(sockets[0], &c, "NORM by link 0"); // has no shards, so no links
+    fails_with(sockets[1], &c, "NORM by link 0");
+    void *link = dial_members(admissions[1].port, &admissions[1].secret, 1, 0);
+    fails_with(link, &c, "NORM by link 1");
+    c.kind = PS_CONTROL_GET;
+    fails_with(link, &c, "GET by link 1");
+    assert_alive(sockets, nonce);
+    ps_zsock_close(&link);
+    close_three(sockets);
+}
+
+static void a_member_waits_for_so_much_at_most(void **state)
+{
+    void *sockets[3];
+    uint64_t nonce;
+    join_three(sockets, &nonce);
+    ps_control c = {.kind = PS_CONTROL_GET, .nonce = nonce};
+    c.number[0] = 20000;
+    for (int i = 0; i < 1000; i++) {
+        c.request = (uint64_t)i + 1;
+        snprintf(c.name, sizeof c.name, "never/%d", i);
+        send_control(sockets[1], &c);
+    }
+    ps_control no = await(sockets[1], PS_CONTROL_FAIL);
+    assert_int_equal(no.request, 65);
+    assert_says(no.text, "more than 64 waiting requests of one member");
+    for (int i = 65; i < 1000; i++)
+        await(sockets[1], PS_CONTROL_FAIL);
+    assert_alive((void *[]){sockets[0], sockets[0], sockets[2]}, nonce); // others may
+    close_three(sockets);
+}
+
+/* 64 answers of 16 MiB that their receiver does not take. */
+static void values_wait_for_who_takes_them(void **state)
+{
+    enum { N = 64, BYTES = 16 << 20 };
+    void *sockets[3];
+    uint64_t nonce;
+    join_three(sockets, &nonce);
+    ps_zsock_close(&sockets[1]);
+    sockets[1] = dial_members(admissions[1].port, &admissions[1].secret, 0, 1);
+    ps_control c = {.kind = PS_CONTROL_PUT,
+                    .nonce = nonce,
+                    .request = 1,
+                    .name = "large",
+                    .value = calloc(1, BYTES),
+                    .bytes = BYTES};
+    send_control(sockets[2], &c);
+    await(sockets[2], PS_CONTROL_DONE);
+    free((void *)(uintptr_t)c.value);
+    c.value = NULL;
+    c.bytes = 0;
+    c.kind = PS_CONTROL_GET;
+    for (int i = 0; i < N; i++) {
+        c.request = (uint64_t)i + 1;
+        send_control(sockets[1], &c);
+    }
+    // Members are heard in turn: when another has been answered twice as often, all of
+    // these have been taken.
+    ps_control probe = {.kind = PS_CONTROL_PUT, .nonce = nonce, .name = "small"};
+    for (probe.request = 1000; probe.request < 1000 + 2 * N; probe.request++) {
+        send_control(sockets[2], &probe);
+        await(sockets[2], PS_CONTROL_DONE);
+    }
+    int n_values = 0, n_failed = 0;
+    while (n_values + n_failed < N) {
+        zmq_msg_t part;
+        int n;
+        const ps_control beat = {.kind = PS_CONTROL_HEARTBEAT, .nonce = nonce};
+        for (int i = 0; i < 3; i++)
+            send_control(sockets[i], &beat);
+        assert_int_equal(
+            ps_zsock_recv(sockets[1], ps_deadline_in_ms(10000), &part, 1, &n), PS_OK);
+        assert_int_equal(n, 1);
+        assert_int_equal(
+            ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL), PS_OK);
+        n_values += c.kind == PS_CONTROL_DONE && c.bytes == BYTES;
+        n_failed += c.kind == PS_CONTROL_FAIL;
+        assert_int_not_equal(c.kind, PS_CONTROL_ABORT);
+        if (c.kind == PS_CONTROL_FAIL) assert_says(c.text, "too many values at once");
+        zmq_msg_close(&part);
+    }
+    assert_in_range(n_values, 1, 20);
+    c = (ps_control){
+        .kind = PS_CONTROL_GET, .nonce = nonce, .request = 99, .name = "large"};
+    send_control(sockets[1], &c);
+    assert_int_equal(await(sockets[1], PS_CONTROL_DONE).request, 99);
     close_three(sockets);
 }
 
 static void every_truncation_of_a_message_is_stood(void **state)
 {
-    void *sockets[3], *stranger = dial(9);
+    void *sockets[3];
     uint64_t nonce;
     join_three(sockets, &nonce);
     ps_control c = {.kind = PS_CONTROL_PUT,
@@ -268,12 +563,11 @@ static void every_truncation_of_a_message_is_stood(void **state)
     ps_mp_writer_init(&w);
     ps_control_write(&w, &c);
     for (size_t n = 1; n < w.used; n++) {
-        send_bytes(stranger, w.base, n);
-        await(stranger, PS_CONTROL_FAIL);
+        send_bytes(sockets[1], w.base, n);
+        await(sockets[1], PS_CONTROL_FAIL);
     }
     ps_mp_writer_fini(&w);
-    assert_alive(sockets[2], nonce);
-    ps_zsock_close(&stranger);
+    assert_alive(sockets, nonce);
     close_three(sockets);
 }
 
@@ -292,7 +586,7 @@ static void frames_too_many_and_foreign_ids_are_stood(void **state)
     assert_int_equal(ps_zsock_connect(request, ps_coordinator_endpoint(coordinator)),
                      PS_OK);
     send_bytes(request, "hello", 5);
-    assert_alive(sockets[0], nonce);
+    assert_alive(sockets, nonce);
     ps_zsock_close(&request);
     close_three(sockets);
 }
@@ -320,7 +614,7 @@ static void another_protocol_on_the_port_does_nothing(void **state)
         usleep(20000);
         close(fd);
     }
-    assert_alive(sockets[0], nonce);
+    assert_alive(sockets, nonce);
     close_three(sockets);
 }
 
@@ -471,7 +765,7 @@ static void a_refusal_reaches_the_user(void **state)
     ps_member_options o = options_of(&config, endpoint, PS_ROLE_WORKER, 1, 5000);
     ps_member *m;
     assert_int_equal(ps_member_join(&o, &m), PS_ERR_PEER);
-    assert_says(ps_err_message(), "expects 3 workers and 2 servers, the job has 2 and 1");
+    assert_says(ps_err_message(), "this is worker 1 of 3 workers and 2 servers");
     ps_config_fini(&config);
 }
 
@@ -496,6 +790,7 @@ static void a_foreign_listener_is_named(void **state)
     ps_config_fini(&config);
 }
 
+#define PATIENTLY(test)        cmocka_unit_test_setup_teardown(test, open_patient, close_all)
 #define WITH_COORDINATOR(test) cmocka_unit_test_setup_teardown(test, open_all, close_all)
 
 int main(void)
@@ -504,8 +799,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WITH_COORDINATOR(who_does_not_fit_is_refused),
         WITH_COORDINATOR(a_rank_is_given_once),
-        WITH_COORDINATOR(nonsense_is_answered_and_changes_nothing),
-        WITH_COORDINATOR(every_truncation_of_a_message_is_stood),
+        WITH_COORDINATOR(a_half_open_joiner_makes_room),
+        PATIENTLY(strangers_are_not_answered_and_change_nothing),
+        WITH_COORDINATOR(another_version_is_told_so),
+        PATIENTLY(a_key_is_set_by_whose_it_is),
+        WITH_COORDINATOR(norms_are_of_servers_links),
+        PATIENTLY(a_member_waits_for_so_much_at_most),
+        PATIENTLY(values_wait_for_who_takes_them),
+        PATIENTLY(every_truncation_of_a_message_is_stood),
         WITH_COORDINATOR(frames_too_many_and_foreign_ids_are_stood),
         WITH_COORDINATOR(another_protocol_on_the_port_does_nothing),
         WITH_COORDINATOR(disagreeing_sums_fail_for_all),

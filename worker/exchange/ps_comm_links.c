@@ -16,13 +16,15 @@ static ps_err connect_link(ps_comm *c, uint32_t shard)
 {
     ps_comm_link *l = &c->links[shard];
     uint8_t id[PS_WIRE_ID_BYTES];
-    ps_wire_id((uint32_t)c->o.rank, id);
+    const ps_secret *secret = ps_member_secret(c->o.member);
+    ps_wire_id((uint32_t)c->o.rank, secret, id);
     const ps_zsock_options options = {
         .type = ZMQ_DEALER,
         .max_message_bytes =
             (int64_t)(c->plan->max_chunk_count * element_bytes(c) + (64u << 10)),
         .routing_id = id,
         .routing_id_bytes = sizeof id,
+        .secret = secret,
     };
     PS_TRY(ps_zsock_open(c->zmq_context, &options, &l->socket));
     PS_TRY(ps_zsock_connect(l->socket, l->endpoint));

@@ -1,0 +1,296 @@
+#include "gate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "clock.h"
+#include "log.h"
+#include "mem.h"
+#include "zsock.h"
+
+enum {
+    TURN_MS = 20, // while there is an unproven connection
+    /* What a server sends of itself before it has taken a secret: the greeting of ZMTP 3
+     * (rfc.zeromq.org/spec/23). The next is PLAIN's WELCOME. */
+    GREETING_BYTES = 64,
+    /* sender and delimiter, then: version, request, domain, address, id, mechanism, name,
+     * password */
+    ZAP_FRAMES = 10,
+    ZAP_REQUEST = 3,
+    ZAP_MECHANISM = 7,
+    ZAP_PASSWORD = 9
+};
+
+typedef struct watched {
+    void *monitor; // PAIR
+    ps_gate_kind kind;
+} watched;
+
+/* One that was accepted and is not proven. Its descriptor is libzmq's own: by the peer's
+ * address we know that the number has not gone to another connection meanwhile. */
+typedef struct connection {
+    int fd;
+    const watched *socket;
+    uint64_t since_ns;
+    struct sockaddr_storage peer;
+} connection;
+
+struct ps_gate {
+    ps_gate_options o;
+    void *zap; // ROUTER
+    bool open, logged;
+    watched *sockets;
+    int n_sockets;
+    connection *connections;
+    size_t n_connections, cap;
+};
+
+ps_err ps_gate_create(const ps_gate_options *options, ps_gate **out)
+{
+    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "a gate"));
+    ps_gate *g = *out;
+    g->o = *options;
+    const ps_zsock_options o = {.type = ZMQ_ROUTER};
+    char endpoint[PS_ENDPOINT_MAX];
+    ps_err err =
+        ps_mem_zalloc(&g->sockets, PS_GATE_SOCKETS_MAX, sizeof *g->sockets, "a gate");
+    if (err == PS_OK) err = ps_zsock_open(options->zmq_context, &o, &g->zap);
+    if (err == PS_OK) err = ps_zsock_bind(g->zap, "inproc://zeromq.zap.01", endpoint);
+    if (err != PS_OK) ps_gate_destroy(out);
+    return err;
+}
+
+void ps_gate_destroy(ps_gate **gate)
+{
+    ps_gate *g = *gate;
+    if (!g) return;
+    for (int i = 0; g->sockets && i < g->n_sockets; i++)
+        ps_zsock_close(&g->sockets[i].monitor);
+    ps_zsock_close(&g->zap);
+    free(g->sockets);
+    free(g->connections);
+    free(g);
+    *gate = NULL;
+}
+
+ps_err ps_gate_watch(ps_gate *g, void *router, ps_gate_kind kind)
+{
+    if (g->n_sockets == PS_GATE_SOCKETS_MAX)
+        return ps_err_set(PS_ERR_ARG, "more than %d sockets at a gate",
+                          PS_GATE_SOCKETS_MAX);
+    watched *w = &g->sockets[g->n_sockets];
+    PS_TRY(ps_zsock_monitor(g->o.zmq_context, router, "gate",
+                            ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED, &w->monitor));
+    w->kind = kind;
+    g->n_sockets++;
+    return PS_OK;
+}
+
+void ps_gate_unwatch(void *router)
+{
+    if (router) zmq_socket_monitor(router, NULL, 0);
+}
+
+void ps_gate_open(ps_gate *g)
+{
+    g->open = true;
+}
+
+/* ---- connections ---- */
+
+/* Each socket's events are in order; those of several are not: a number may be a new
+ * connection's at one before it is known as closed at another. */
+static connection *find(ps_gate *g, const watched *w, int fd)
+{
+    for (size_t i = 0; i < g->n_connections; i++)
+        if (g->connections[i].fd == fd && g->connections[i].socket == w)
+            return &g->connections[i];
+    return NULL;
+}
+
+static void add(ps_gate *g, const watched *w, int fd)
+{
+    if (g->n_connections == g->cap) {
+        size_t cap = g->cap ? 2 * g->cap : 64;
+        connection *more = realloc(g->connections, cap * sizeof *more);
+        if (!more) return; // then it is not watched
+        g->connections = more;
+        g->cap = cap;
+    }
+    connection *c = &g->connections[g->n_connections];
+    *c = (connection){.fd = fd, .socket = w, .since_ns = ps_clock_awake_ns()};
+    socklen_t n = sizeof c->peer;
+    if (getpeername(fd, (struct sockaddr *)&c->peer, &n) == 0) g->n_connections++;
+}
+
+static void forget(ps_gate *g, connection *c)
+{
+    *c = g->connections[--g->n_connections];
+}
+
+static void on_event(ps_gate *g, const watched *w, int event, int fd)
+{
+    connection *c = find(g, w, fd);
+    if (c) forget(g, c);
+    if (event == ZMQ_EVENT_ACCEPTED)
+        add(g, w, fd);
+    else if (g->o.closed && w->kind == PS_GATE_MEMBERS)
+        g->o.closed(g->o.owner, fd);
+}
+
+static void take_events(ps_gate *g)
+{
+    for (int i = 0; i < g->n_sockets; i++) {
+        int event, fd;
+        while ((event = ps_zsock_monitor_read(g->sockets[i].monitor, &fd)) != 0)
+            on_event(g, &g->sockets[i], event, fd);
+    }
+}
+
+static bool same_peer(const connection *c)
+{
+    struct sockaddr_storage now = {0};
+    socklen_t n = sizeof now;
+    return getpeername(c->fd, (struct sockaddr *)&now, &n) == 0 &&
+           memcmp(&now, &c->peer, n) == 0;
+}
+
+typedef enum verdict { KEEP, PROVEN, TOO_MUCH, TOO_LONG } verdict;
+
+/* One look at the kernel's counts of a connection tells what came and what went. Where
+ * the kernel does not count, nothing is held against it. */
+static verdict judge(const connection *c, uint64_t most_ns, uint64_t now)
+{
+    ps_zsock_counts t;
+    if (!ps_zsock_count(c->fd, &t)) return PROVEN;
+    if (c->socket->kind == PS_GATE_MEMBERS && t.sent > GREETING_BYTES) return PROVEN;
+    uint64_t most =
+        c->socket->kind == PS_GATE_DOOR ? PS_GATE_DOOR_BYTES : PS_GATE_MEMBER_BYTES;
+    if (t.received > most) return TOO_MUCH;
+    return now > c->since_ns && now - c->since_ns > most_ns ? TOO_LONG : KEEP;
+}
+
+/* libzmq has no word for it (zmq_disconnect_peer is a draft): the end of the stream makes
+ * it close the connection itself. */
+static void drop(ps_gate *g, connection *c, const char *why)
+{
+    if (same_peer(c)) {
+        shutdown(c->fd, SHUT_RDWR);
+        if (!g->logged)
+            PS_WARN("stranger",
+                    "reason=\"a connection %s\" note=\"later ones are not logged\"", why);
+        g->logged = true;
+    }
+    forget(g, c);
+}
+
+static void drop_oldest(ps_gate *g)
+{
+    connection *oldest = g->connections;
+    for (size_t i = 1; i < g->n_connections; i++)
+        if (g->connections[i].since_ns < oldest->since_ns) oldest = &g->connections[i];
+    drop(g, oldest, "too many, without proof of membership");
+}
+
+static void judge_all(ps_gate *g)
+{
+    uint64_t now = ps_clock_awake_ns();
+    for (size_t i = g->n_connections; i-- > 0;) {
+        connection *c = &g->connections[i];
+        switch (judge(c, g->o.patience_ms * 1000000u, now)) {
+        case KEEP:
+            break;
+        case PROVEN:
+            forget(g, c);
+            break;
+        case TOO_MUCH:
+            drop(g, c, "that sent too much without proof of membership");
+            break;
+        case TOO_LONG:
+            drop(g, c, "without proof of membership for too long");
+            break;
+        }
+    }
+    while (g->n_connections > (size_t)(PS_GATE_STRANGERS + g->o.n_members))
+        drop_oldest(g);
+}
+
+/* ---- secrets ---- */
+
+static bool asks_for_a_member(const ps_gate *g, zmq_msg_t *parts)
+{
+    zmq_msg_t *mechanism = &parts[ZAP_MECHANISM], *password = &parts[ZAP_PASSWORD];
+    return zmq_msg_size(mechanism) == 5 &&
+           memcmp(zmq_msg_data(mechanism), "PLAIN", 5) == 0 &&
+           g->o.knows(g->o.owner, zmq_msg_data(password), zmq_msg_size(password));
+}
+
+/* 300 is ZAP's word for "try again": the connection ends without an answer, and a member
+ * of a job that starts later on this address is not kept out for good. */
+static void answer(ps_gate *g, zmq_msg_t *request, bool yes)
+{
+    enum { SENDER, DELIMITER, VERSION, REQUEST, STATUS, TEXT, USER, METADATA, N };
+    zmq_msg_t parts[N];
+    zmq_msg_t *const echoed[N] = {
+        [SENDER] = &request[0], [REQUEST] = &request[ZAP_REQUEST]};
+    const char *const words[N] = {
+        [DELIMITER] = "", [VERSION] = "1.0", [STATUS] = yes ? "200" : "300",
+        [TEXT] = "",      [USER] = "",       [METADATA] = ""};
+    ps_err err = PS_OK;
+    for (int i = 0; i < N; i++) {
+        const void *from = echoed[i] ? zmq_msg_data(echoed[i]) : words[i];
+        size_t n = echoed[i] ? zmq_msg_size(echoed[i]) : strlen(words[i]);
+        ps_err one = ps_zsock_msg_copy(&parts[i], from, n);
+        if (one != PS_OK) err = one;
+    }
+    const ps_deadline now = {0};
+    if (err == PS_OK)
+        err = ps_zsock_send(g->zap, now, parts, N);
+    else
+        ps_zsock_close_parts(parts, N);
+    if (err != PS_OK) PS_DEBUG("gate", "error=\"%s\"", ps_err_message()); // it has gone
+}
+
+static void answer_requests(ps_gate *g)
+{
+    const ps_deadline now = {0};
+    for (;;) {
+        zmq_msg_t parts[ZAP_FRAMES];
+        int n;
+        ps_err err = ps_zsock_recv(g->zap, now, parts, ZAP_FRAMES, &n);
+        if (err == PS_ERR_PROTOCOL) continue; // of no mechanism of ours
+        if (err != PS_OK || n == 0) return;
+        if (n == ZAP_FRAMES) answer(g, parts, asks_for_a_member(g, parts));
+        ps_zsock_close_parts(parts, n);
+    }
+}
+
+/* ---- the owner's loop ---- */
+
+int ps_gate_n_items(const ps_gate *g)
+{
+    return g->n_sockets + 1;
+}
+
+void ps_gate_items(const ps_gate *g, zmq_pollitem_t *items)
+{
+    for (int i = 0; i < g->n_sockets; i++)
+        items[i] =
+            (zmq_pollitem_t){.socket = g->sockets[i].monitor, .events = ZMQ_POLLIN};
+    items[g->n_sockets] =
+        (zmq_pollitem_t){.socket = g->zap, .events = g->open ? ZMQ_POLLIN : 0};
+}
+
+int ps_gate_poll_ms(const ps_gate *g)
+{
+    return g->n_connections > 0 ? TURN_MS : -1;
+}
+
+void ps_gate_turn(ps_gate *g)
+{
+    take_events(g);
+    if (g->open) answer_requests(g);
+    if (g->n_connections > 0) judge_all(g);
+}

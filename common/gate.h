@@ -1,0 +1,73 @@
+/* Who gets through to the ROUTER sockets of a ZeroMQ context, and how much a peer that
+ * does not may cost.
+ *
+ * ROUTERs of members ask for a secret (secret.h) in the handshake of a connection, by
+ * ZeroMQ's PLAIN mechanism: before that, no message and no routing id is taken. libzmq
+ * asks the gate over ZAP (rfc.zeromq.org/spec/27). A peer without one is not answered:
+ * its connection is closed.
+ *
+ * libzmq bounds a frame, but neither the frames of a message nor the connections. So the
+ * gate watches each connection until it is proven (those of a door, which asks for
+ * nothing, for their whole life): one that lasts too long, has sent too much, or is the
+ * oldest of too many is shut down.
+ *
+ * It has no thread: its owner polls ps_gate_items and calls ps_gate_turn.
+ */
+#ifndef PS_GATE_H
+#define PS_GATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <zmq.h>
+
+#include "secret.h"
+
+enum {
+    PS_GATE_SOCKETS_MAX = 1024,
+    PS_GATE_MEMBER_BYTES = 4096,    // before a secret is shown: a handshake is shorter
+    PS_GATE_DOOR_BYTES = 256 << 10, // in the life of a connection to a door
+    PS_GATE_PATIENCE_MS = 10000,    // for a handshake; the life of a connection to a door
+    PS_GATE_STRANGERS = 256         // connections that are not proven, at a time
+};
+
+typedef enum ps_gate_kind {
+    PS_GATE_MEMBERS, // a secret is asked for
+    PS_GATE_DOOR     // nothing is: connections are short, and small
+} ps_gate_kind;
+
+typedef struct ps_gate ps_gate;
+
+typedef struct ps_gate_options {
+    void *zmq_context; // borrowed; has one gate at most
+    int n_members; // that many connections more than PS_GATE_STRANGERS may be unproven
+    uint64_t patience_ms;
+    /* Whether the secret is a member's. From ps_gate_turn. */
+    bool (*knows)(void *owner, const void *secret, size_t bytes);
+    /* A connection of a ROUTER of members has closed, with the descriptor that ZMQ_SRCFD
+     * told. May be NULL. From ps_gate_turn. */
+    void (*closed)(void *owner, int fd);
+    void *owner;
+} ps_gate_options;
+
+ps_err ps_gate_create(const ps_gate_options *options, ps_gate **out);
+/* After the watched sockets were unwatched, before the context ends. */
+void ps_gate_destroy(ps_gate **gate);
+
+/* Watches a ROUTER; before it binds, by the thread that owns it. */
+ps_err ps_gate_watch(ps_gate *gate, void *router, ps_gate_kind kind);
+/* Before the ROUTER is closed, by the thread that owns it. */
+void ps_gate_unwatch(void *router);
+
+/* Until it is opened, a gate lets connections wait. */
+void ps_gate_open(ps_gate *gate);
+
+/* What to poll: items of room for ps_gate_n_items; and how long at most (-1: as long as
+ * the caller likes). */
+int ps_gate_n_items(const ps_gate *gate);
+void ps_gate_items(const ps_gate *gate, zmq_pollitem_t *items);
+int ps_gate_poll_ms(const ps_gate *gate);
+
+/* Does all that there is to do; never blocks. */
+void ps_gate_turn(ps_gate *gate);
+
+#endif

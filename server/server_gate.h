@@ -1,0 +1,21 @@
+/* The gate (gate.h) of a server's shards: one thread for all of them, so that strangers
+ * take no time of a shard's. */
+#ifndef PS_SERVER_GATE_H
+#define PS_SERVER_GATE_H
+
+#include "gate.h"
+
+typedef struct ps_server_gate ps_server_gate;
+
+/* For shards of the context; *out is owned by the caller. */
+ps_err ps_server_gate_create(void *zmq_context, int n_workers, ps_server_gate **out);
+/* For the shards to be watched by, before start. */
+ps_gate *ps_server_gate_of(ps_server_gate *g);
+/* Starts the thread. Nobody gets through yet. */
+ps_err ps_server_gate_start(ps_server_gate *g);
+/* Lets the workers through. secrets: by rank; borrowed until destroy. */
+void ps_server_gate_open(ps_server_gate *g, const ps_secret *secrets);
+/* After the shards have stopped, before the context ends. */
+void ps_server_gate_destroy(ps_server_gate **g);
+
+#endif

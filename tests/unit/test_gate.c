@@ -1,0 +1,327 @@
+/* Who gets through a gate, and what those cost who do not: peers with another secret or
+ * none, raw sockets that never end what they send, and more connections than there is
+ * room for. */
+#include "gate.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <arpa/inet.h>
+#include <cmocka.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "log.h"
+#include "zsock.h"
+
+static const ps_secret SECRET = {"sixteen bytes..."}, OTHER = {"Sixteen bytes..."};
+
+/* A context with a gate, a ROUTER of members and a door, and a thread that turns the
+ * gate. */
+typedef struct place {
+    void *context, *members, *door;
+    char members_at[PS_ENDPOINT_MAX], door_at[PS_ENDPOINT_MAX];
+    ps_gate *gate;
+    pthread_t thread;
+    atomic_bool stop;
+    atomic_int n_closed;
+} place;
+
+static bool knows(void *owner, const void *secret, size_t bytes)
+{
+    return ps_secret_is(&SECRET, secret, bytes);
+}
+
+static void on_closed(void *owner, int fd)
+{
+    place *p = owner;
+    atomic_fetch_add(&p->n_closed, 1);
+}
+
+static void *turn(void *arg)
+{
+    place *p = arg;
+    zmq_pollitem_t items[4];
+    while (!atomic_load(&p->stop)) {
+        ps_gate_items(p->gate, items);
+        zmq_poll(items, ps_gate_n_items(p->gate), 10);
+        ps_gate_turn(p->gate);
+    }
+    return NULL;
+}
+
+static void *open_router(place *p, ps_gate_kind kind, char at[PS_ENDPOINT_MAX])
+{
+    const ps_zsock_options o = {.type = ZMQ_ROUTER,
+                                .max_message_bytes = 1 << 20,
+                                .asks_for_secret = kind == PS_GATE_MEMBERS};
+    void *router;
+    assert_int_equal(ps_zsock_open(p->context, &o, &router), PS_OK);
+    assert_int_equal(ps_gate_watch(p->gate, router, kind), PS_OK);
+    assert_int_equal(ps_zsock_bind(router, "tcp://127.0.0.1:0", at), PS_OK);
+    return router;
+}
+
+static void open_place(place *p, uint64_t patience_ms)
+{
+    *p = (place){.context = zmq_ctx_new()};
+    const ps_gate_options o = {.zmq_context = p->context,
+                               .patience_ms = patience_ms,
+                               .knows = knows,
+                               .closed = on_closed,
+                               .owner = p};
+    assert_int_equal(ps_gate_create(&o, &p->gate), PS_OK);
+    p->members = open_router(p, PS_GATE_MEMBERS, p->members_at);
+    p->door = open_router(p, PS_GATE_DOOR, p->door_at);
+    ps_gate_open(p->gate);
+    assert_int_equal(pthread_create(&p->thread, NULL, turn, p), 0);
+}
+
+static void close_place(place *p)
+{
+    atomic_store(&p->stop, true);
+    pthread_join(p->thread, NULL);
+    ps_gate_unwatch(p->members);
+    ps_gate_unwatch(p->door);
+    ps_zsock_close(&p->members);
+    ps_zsock_close(&p->door);
+    ps_gate_destroy(&p->gate);
+    zmq_ctx_term(p->context);
+}
+
+/* A DEALER that says hello. */
+static void *dial(place *p, const char *at, const ps_secret *secret, const char *id)
+{
+    const ps_zsock_options o = {.type = ZMQ_DEALER,
+                                .routing_id = id,
+                                .routing_id_bytes = strlen(id),
+                                .secret = secret};
+    void *socket;
+    assert_int_equal(ps_zsock_open(p->context, &o, &socket), PS_OK);
+    assert_int_equal(ps_zsock_connect(socket, at), PS_OK);
+    zmq_msg_t part;
+    assert_int_equal(ps_zsock_msg_copy(&part, "hello", 5), PS_OK);
+    assert_int_equal(ps_zsock_send(socket, ps_deadline_in_ms(2000), &part, 1), PS_OK);
+    return socket;
+}
+
+static bool hears_from(void *router, const char *id, int ms)
+{
+    zmq_msg_t parts[2];
+    int n;
+    assert_int_equal(ps_zsock_recv(router, ps_deadline_in_ms((uint64_t)ms), parts, 2, &n),
+                     PS_OK);
+    bool same = n == 2 && zmq_msg_size(&parts[0]) == strlen(id) &&
+                memcmp(zmq_msg_data(&parts[0]), id, strlen(id)) == 0;
+    ps_zsock_close_parts(parts, n);
+    return same;
+}
+
+static void only_members_get_through(void **state)
+{
+    place p;
+    open_place(&p, PS_GATE_PATIENCE_MS);
+    void *wrong = dial(&p, p.members_at, &OTHER, "id");
+    void *bare = dial(&p, p.members_at, NULL, "id");
+    assert_false(hears_from(p.members, "id", 300));
+    void *member = dial(&p, p.members_at, &SECRET, "id");
+    assert_true(hears_from(p.members, "id", 5000));
+    assert_false(hears_from(p.members, "id", 300)); // nobody takes its place
+    void *stranger = dial(&p, p.door_at, NULL, "any");
+    assert_true(hears_from(p.door, "any", 5000));
+    ps_zsock_close(&wrong);
+    ps_zsock_close(&bare);
+    ps_zsock_close(&member);
+    ps_zsock_close(&stranger);
+    close_place(&p);
+    assert_true(atomic_load(&p.n_closed) > 0);
+}
+
+static void a_gate_that_is_not_open_lets_members_wait(void **state)
+{
+    place p = {.context = zmq_ctx_new()};
+    const ps_gate_options o = {
+        .zmq_context = p.context, .patience_ms = PS_GATE_PATIENCE_MS, .knows = knows};
+    assert_int_equal(ps_gate_create(&o, &p.gate), PS_OK);
+    p.members = open_router(&p, PS_GATE_MEMBERS, p.members_at);
+    void *member = dial(&p, p.members_at, &SECRET, "id");
+    assert_int_equal(pthread_create(&p.thread, NULL, turn, &p), 0);
+    assert_false(hears_from(p.members, "id", 300));
+    atomic_store(&p.stop, true);
+    pthread_join(p.thread, NULL);
+    ps_gate_open(p.gate);
+    atomic_store(&p.stop, false);
+    assert_int_equal(pthread_create(&p.thread, NULL, turn, &p), 0);
+    assert_true(hears_from(p.members, "id", 5000));
+    ps_zsock_close(&member);
+    close_place(&p);
+}
+
+/* ---- raw sockets ---- */
+
+static int connect_raw(const char *at)
+{
+    const struct sockaddr_in to = {.sin_family = AF_INET,
+                                   .sin_port =
+                                       htons((uint16_t)atoi(strrchr(at, ':') + 1)),
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    const struct timeval most = {.tv_sec = 10};
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+/* ZMTP 3.0's greeting (rfc.zeromq.org/spec/23). */
+static void greet(int fd, const char *mechanism)
+{
+    uint8_t greeting[64] = {0xff, [9] = 0x7f, 3, 0};
+    memcpy(greeting + 12, mechanism, strlen(mechanism));
+    assert_int_equal(send(fd, greeting, sizeof greeting, MSG_NOSIGNAL), sizeof greeting);
+}
+
+static void ready(int fd)
+{
+    static const char command[] = "\x04\x19\x05READY\x0bSocket-Type\0\0\0\x06"
+                                  "DEALER";
+    uint8_t frame[64];
+    size_t n = sizeof command - 1;
+    memcpy(frame, command, n);
+    frame[1] = (uint8_t)(n - 2);
+    assert_int_equal(send(fd, frame, n, MSG_NOSIGNAL), n);
+}
+
+/* Sends the same bytes again and again until the other end closes; how many went. */
+static uint64_t flood(int fd, const void *bytes, size_t n, uint64_t most)
+{
+    uint64_t sent = 0;
+    while (sent < most) {
+        size_t at = sent % n;
+        ssize_t went = send(fd, (const char *)bytes + at, n - at, MSG_NOSIGNAL);
+        if (went <= 0) break;
+        sent += (uint64_t)went;
+    }
+    return sent;
+}
+
+static bool is_closed(int fd, int ms)
+{
+    struct pollfd item = {.fd = fd, .events = POLLIN};
+    char bytes[256];
+    while (poll(&item, 1, ms) > 0)
+        if (recv(fd, bytes, sizeof bytes, 0) <= 0) return true;
+    return false;
+}
+
+static void a_message_without_an_end_is_cut_off(void **state)
+{
+    enum { FRAME = 60000 };
+    const uint64_t gib = UINT64_C(1) << 30;
+    place p;
+    open_place(&p, PS_GATE_PATIENCE_MS);
+    char *frame = calloc(1, FRAME + 9);
+    frame[0] = 3; // long, and more follow
+    frame[7] = (char)(FRAME >> 8), frame[8] = (char)(FRAME & 255);
+    for (int i = 0; i < 3; i++) {
+        int fd = connect_raw(p.door_at);
+        greet(fd, "NULL");
+        ready(fd);
+        assert_true(flood(fd, frame, FRAME + 9, 4 * gib) < gib);
+        close(fd);
+        // One frame of a handshake that the limit of a frame would take.
+        fd = connect_raw(p.members_at);
+        greet(fd, "PLAIN");
+        memcpy(frame, "\x06\0\0\0\0\0\x0f\xff\xff", 9);
+        flood(fd, frame, FRAME + 9, 900000);
+        assert_true(is_closed(fd, 5000));
+        close(fd);
+        memcpy(frame, "\x03\0\0\0\0\0\0\xea\x60", 9);
+    }
+    free(frame);
+    void *member = dial(&p, p.members_at, &SECRET, "id");
+    assert_true(hears_from(p.members, "id", 5000));
+    // What a member sends is no flood.
+    for (int i = 0; i < 100; i++) {
+        zmq_msg_t part;
+        zmq_msg_init_size(&part, 100000);
+        memset(zmq_msg_data(&part), 0, 100000);
+        assert_int_equal(ps_zsock_send(member, ps_deadline_in_ms(2000), &part, 1), PS_OK);
+    }
+    for (int i = 0; i < 100; i++)
+        assert_true(hears_from(p.members, "id", 5000));
+    ps_zsock_close(&member);
+    close_place(&p);
+}
+
+static void who_says_nothing_has_to_go(void **state)
+{
+    place p;
+    open_place(&p, 500);
+    int silent = connect_raw(p.members_at), half = connect_raw(p.members_at);
+    int at_the_door = connect_raw(p.door_at);
+    greet(half, "PLAIN");
+    void *member = dial(&p, p.members_at, &SECRET, "id");
+    assert_true(hears_from(p.members, "id", 5000));
+    assert_true(is_closed(silent, 8000));
+    assert_true(is_closed(half, 8000));
+    assert_true(is_closed(at_the_door, 8000));
+    zmq_msg_t part;
+    assert_int_equal(ps_zsock_msg_copy(&part, "hello", 5), PS_OK);
+    assert_int_equal(ps_zsock_send(member, ps_deadline_in_ms(2000), &part, 1), PS_OK);
+    assert_true(hears_from(p.members, "id", 5000));
+    ps_zsock_close(&member);
+    close(silent), close(half), close(at_the_door);
+    close_place(&p);
+    assert_true(atomic_load(&p.n_closed) >= 2);
+}
+
+static void many_strangers_leave_room(void **state)
+{
+    enum { MANY = 700 };
+    place p;
+    open_place(&p, PS_GATE_PATIENCE_MS);
+    int *fds = calloc(MANY, sizeof *fds);
+    for (int i = 0; i < MANY; i++)
+        fds[i] = connect_raw(i % 2 ? p.members_at : p.door_at);
+    void *member = dial(&p, p.members_at, &SECRET, "id");
+    void *joiner = dial(&p, p.door_at, NULL, "joiner");
+    assert_true(hears_from(p.members, "id", 5000));
+    assert_true(hears_from(p.door, "joiner", 5000));
+    // Which of those at two sockets came first nobody knows exactly.
+    int n_closed = 0;
+    ps_deadline deadline = ps_deadline_in_ms(10000);
+    while (n_closed < MANY - PS_GATE_STRANGERS - 1 && !ps_deadline_passed(deadline))
+        for (int i = 0; i < MANY; i++)
+            if (fds[i] >= 0 && is_closed(fds[i], 0)) {
+                close(fds[i]);
+                fds[i] = -1;
+                n_closed++;
+            }
+    for (int i = 0; i < MANY; i++)
+        if (fds[i] >= 0) close(fds[i]);
+    free(fds);
+    ps_zsock_close(&member);
+    ps_zsock_close(&joiner);
+    close_place(&p);
+    assert_true(n_closed >= MANY - PS_GATE_STRANGERS - 1);
+}
+
+int main(void)
+{
+    ps_log_init("test", PS_LOG_ERROR + 1); // what goes wrong here is meant to
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(only_members_get_through),
+        cmocka_unit_test(a_gate_that_is_not_open_lets_members_wait),
+        cmocka_unit_test(a_message_without_an_end_is_cut_off),
+        cmocka_unit_test(who_says_nothing_has_to_go),
+        cmocka_unit_test(many_strangers_leave_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
