@@ -1,0 +1,252 @@
+"""A stranger on every port of a job that runs: it gets no answer, changes no bit, and costs a
+bounded amount of memory. Raw sockets that speak ZMTP 3.0 (rfc.zeromq.org/spec/23)."""
+import os
+import resource
+import socket
+import struct
+import threading
+import time
+import unittest
+from pathlib import Path
+
+from jobs import JobTest, listening_ports, resident_bytes
+
+# Long enough for every attack to meet a job that runs.
+SETTINGS = ["train.epochs=100", "data.batch=8", "train.threads=1", "exchange.shm=off",
+            "net.heartbeat_ms=500", "net.dead_after_ms=20000", "train.log_every=50"]
+GROWTH = 300 << 20  # of one process, under all attacks together
+_, MOST_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
+CONNECTIONS = 2000 if MOST_FILES < 0 else min(2000, (MOST_FILES - 200) // 4)  # to each port
+NONE, PUT, GET, NORM, ABORT, JOIN = 0, 5, 6, 7, 3, 1
+
+
+def greeting(mechanism):
+    return (b"\xff" + b"\0" * 8 + b"\x7f\x03\x00" + mechanism.ljust(20, b"\0") + b"\0").ljust(64, b"\0")
+
+
+def command(name, body=b""):
+    body = bytes([len(name)]) + name + body
+    return b"\x04" + bytes([len(body)]) + body if len(body) < 256 else (
+        b"\x06" + struct.pack(">Q", len(body)) + body)
+
+
+def prop(name, value):
+    return bytes([len(name)]) + name + struct.pack(">I", len(value)) + value
+
+
+def frame(body, more=False):
+    if len(body) < 256:
+        return bytes([1 if more else 0, len(body)]) + body
+    return bytes([3 if more else 2]) + struct.pack(">Q", len(body)) + body
+
+
+def uint(n):
+    return b"\xcf" + struct.pack(">Q", n)
+
+
+def text(s):
+    return b"\xd9" + bytes([len(s)]) + s.encode()
+
+
+def control(kind, *items, nonce=0, request=1):
+    parts = [uint(2), uint(kind), uint(nonce), uint(request), *items]
+    return bytes([0x90 + len(parts)]) + b"".join(parts)
+
+
+def value(b):
+    return b"\xc6" + struct.pack(">I", len(b)) + b
+
+
+class Stranger:
+    """A connection; what it may not send any more it does not."""
+
+    def __init__(self, port, timeout=2):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
+
+    def close(self):
+        self.socket.close()
+
+    def send(self, data):
+        try:
+            self.socket.sendall(data)
+        except OSError:
+            return False
+        return True
+
+    def shake_hands(self, identity, mechanism=b"NULL"):
+        self.send(greeting(mechanism))
+        if mechanism == b"PLAIN":
+            self.send(command(b"HELLO", b"\x06member" + bytes([16]) + os.urandom(16)))
+        else:
+            self.send(command(b"READY", prop(b"Socket-Type", b"DEALER") + prop(b"Identity", identity)))
+
+    def hear(self, seconds=0.15):
+        """All that comes, until nothing does for a while or the other end closes."""
+        got = b""
+        self.socket.settimeout(seconds)
+        try:
+            while more := self.socket.recv(65536):
+                got += more
+        except OSError:
+            pass  # nothing more for a while, or it was cut off
+        return got
+
+
+def what_was_said(heard):
+    """What came after the greeting and READY: the messages of an answer."""
+    rest = heard[64:]
+    if rest[:1] == b"\x04":
+        rest = rest[2 + rest[1]:]
+    return rest
+
+
+class Attack(threading.Thread):
+    """On one port all that was seen, again and again while the job runs."""
+
+    def __init__(self, port, stop):
+        super().__init__()
+        self.port, self.stop, self.answers, self.done = port, stop, [], set()
+
+    def run(self):
+        attacks = [self.old_routing_id, self.wrong_secret, self.junk, self.members_messages,
+                   self.floods_of_get, self.norms_of_nobody, self.endless_message,
+                   self.long_handshake, self.slow_greetings, self.many_connections]
+        while not self.stop.is_set():
+            for attack in attacks:
+                if self.stop.is_set():
+                    return
+                try:
+                    attack(self.port)
+                except OSError:
+                    continue  # the job has ended, or it is not let in
+                self.done.add(attack.__name__)
+
+    def say(self, port, *messages, identity=None, mechanism=b"NULL"):
+        s = Stranger(port)
+        s.shake_hands(os.urandom(18) if identity is None else identity, mechanism)
+        for m in messages:
+            if not s.send(m):
+                break
+        said = what_was_said(s.hear())
+        s.close()
+        if said:
+            self.answers.append((port, [m[:40] for m in messages[:2]], said[:200]))
+
+    def old_routing_id(self, port):
+        # HELLO, PUSH of chunk 0, BYE, as 0.1.0 had them; rank and secret that are guessed.
+        wire = [b"\x9c" + b"".join(uint(n) for n in (2, kind, 0, 1, 0, 0, 0, 0, 8, 0, 0, 0))
+                for kind in (1, 3, 5)]
+        for identity in (b"w\0\0\0\0", b"w\0\0\0\1", b"\0\0\0\0" + b"\0" * 16):
+            self.say(port, *[frame(w) for w in wire], identity=identity)
+
+    def wrong_secret(self, port):
+        self.say(port, mechanism=b"PLAIN")
+
+    def junk(self, port):
+        self.say(port, frame(b"x"))
+        self.say(port, frame(b"a", more=True) + frame(b"b", more=True) + frame(b"c"))
+
+    def members_messages(self, port):
+        self.say(port, frame(control(PUT, text("job/total_steps"), value(struct.pack("<Q", 3)))),
+                 frame(control(ABORT, text("stop"))), frame(control(8, uint(0))), frame(control(9)),
+                 frame(control(10)))
+
+    def floods_of_get(self, port):
+        self.say(port, *[frame(control(GET, uint(60000), text("buffers/0"), request=i + 1))
+                         for i in range(60)])
+        self.say(port, b"".join(frame(control(GET, uint(60000), text(f"never/{i}"), request=i + 1))
+                                for i in range(16384)))
+
+    def norms_of_nobody(self, port):
+        part = struct.pack("<QQQd", 1, 0, 1, 1.0)
+        for _ in range(4):
+            self.say(port, frame(control(NORM, uint(0), uint(4), uint(4), value(part))))
+
+    def endless_message(self, port):
+        s = Stranger(port, timeout=5)
+        s.shake_hands(os.urandom(18))
+        one = frame(b"\0" * 60000, more=True)
+        sent, end = 0, time.monotonic() + 5
+        while sent < 2 << 30 and time.monotonic() < end and s.send(one):
+            sent += len(one)
+        s.close()
+
+    def long_handshake(self, port):
+        s = Stranger(port, timeout=5)
+        s.send(greeting(b"PLAIN") + b"\x06" + struct.pack(">Q", 1 << 16))
+        for _ in range(16):
+            if not s.send(b"\0" * 4095):
+                break
+        s.close()
+
+    def slow_greetings(self, port):
+        slow = [Stranger(port) for _ in range(20)]
+        for byte in greeting(b"NULL")[:12]:
+            for s in slow:
+                s.send(bytes([byte]))
+            if self.stop.wait(0.02):
+                break
+        for s in slow:
+            s.close()
+
+    def many_connections(self, port):
+        many = []
+        try:
+            for _ in range(CONNECTIONS):
+                many.append(Stranger(port))
+        finally:
+            self.stop.wait(0.5)
+            for s in many:
+                s.close()
+
+
+class Strangers(JobTest):
+    def end_well(self, parts):
+        codes = self.wait_all(parts, 250)
+        for name, code in codes.items():
+            self.assertEqual(code, 0, f"{name}:\n{parts[name].text()}")
+        return Path(self.path("worker-0", "model.safetensors")).read_bytes()
+
+    def test_on_every_port_harm_nobody(self):
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_FILES, MOST_FILES))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, soft)
+        alone = self.end_well(self.start_job(2, 2, *SETTINGS))
+        for rank in range(2):
+            os.rename(self.path(f"worker-{rank}"), self.path(f"alone-{rank}"))
+        parts = self.start_job(2, 2, *SETTINGS)
+        parts["worker 0"].wait_for(r"step \d+/", 60)
+        pids = {name: p.popen.pid for name, p in parts.items() if name.startswith("server")}
+        ports = sorted(set().union(*(listening_ports(pid) for pid in pids.values())))
+        self.assertEqual(len(ports), 4, "a door, a ROUTER of members and two shards")
+        before = {name: resident_bytes(pid) for name, pid in pids.items()}
+        most = dict(before)
+        stop = threading.Event()
+        attacks = [Attack(port, stop) for port in ports]
+        for attack in attacks:
+            attack.start()
+        try:
+            while parts["worker 0"].popen.poll() is None:
+                for name, pid in pids.items():
+                    try:
+                        most[name] = max(most[name], resident_bytes(pid))
+                    except (OSError, AttributeError):  # it has ended
+                        pass
+                time.sleep(0.02)
+        finally:
+            stop.set()
+            for attack in attacks:
+                attack.join()
+        attacked = self.end_well(parts)
+        for attack in attacks:
+            self.assertEqual(attack.answers, [], f"port {attack.port} of {ports}")
+            self.assertIn("many_connections", attack.done, "too short a job")
+        self.assertEqual(attacked, alone, "other weights than without strangers")
+        for name in pids:
+            growth = most[name] - before[name]
+            self.assertLess(growth, GROWTH, f"{name} grew by {growth >> 20} MiB")
+            print(f"{name} grew by {growth >> 20} MiB", end=" ")
+
+
+if __name__ == "__main__":
+    unittest.main()
