@@ -10,12 +10,16 @@ enum {
     HALF_OPEN_MS = 5000      // for one that was admitted to come
 };
 
+/* A connection that was given up for its silence is no news: what ends the job then is
+ * that the silence lasts. */
 void ps_coord_note_closed(ps_coordinator *c, int fd)
 {
+    uint64_t now = ps_clock_awake_ns();
     for (int i = 0; i < c->n_peers; i++) {
         ps_coord_peer *p = &c->peers[i];
         if (p->fd != fd) continue;
-        if (p->lost_ns == 0) p->lost_ns = ps_clock_awake_ns();
+        uint64_t silent_ms = now > p->heard_ns ? (now - p->heard_ns) / 1000000u : 0;
+        if (p->lost_ns == 0 && silent_ms < c->pulse.silence_ms / 2) p->lost_ns = now;
         p->fd = -1;
         p->queued_bytes = 0;
     }

@@ -13,7 +13,8 @@ enum {
     MAX_KEYS = 1 << 20,
     MAX_WAITERS = 64, // of a member; its threads wait for one each
     GATHER_BYTES_MAX = 65536 * sizeof(double),
-    NORMS = 4 // steps in flight; older ones are dropped
+    NORMS = 4, // steps in flight; older ones are dropped
+    SUMS = 8   // gathers whose results are kept: more than one worker asks for at once
 };
 static const size_t STORE_BYTES_MAX = (size_t)1 << 30;
 
@@ -37,6 +38,14 @@ typedef struct waiter {
     size_t n;
 } waiter;
 
+/* A finished gather, for workers whose answer was lost. */
+typedef struct kept_sum {
+    char name[PS_CONTROL_NAME_MAX];
+    uint64_t *requests; // by worker: its number; NULL: nothing is kept here
+    double *values;     // n of them
+    size_t n;
+} kept_sum;
+
 struct ps_coord_board {
     int n_workers;
     ps_coord_board_answer answer;
@@ -48,6 +57,9 @@ struct ps_coord_board {
     bool *scratch;
     ps_norm_sum norms[NORMS];     // by step modulo NORMS
     ps_control_id *askers[NORMS]; // who sent a part: n_parts of each
+    ps_control norm_sums[NORMS];  // the last answers; kind 0: none yet
+    kept_sum sums[SUMS];
+    uint64_t n_sums; // ever
 };
 
 ps_err ps_coord_board_create(int n_workers, ps_coord_board_answer answer, void *owner,
@@ -94,6 +106,10 @@ void ps_coord_board_destroy(ps_coord_board **board)
     for (int i = 0; i < NORMS; i++) {
         ps_norm_sum_fini(&b->norms[i]);
         free(b->askers[i]);
+    }
+    for (int i = 0; i < SUMS; i++) {
+        free(b->sums[i].requests);
+        free(b->sums[i].values);
     }
     free(b->left);
     free(b->scratch);
@@ -209,22 +225,46 @@ static const waiter *find_gather(const ps_coord_board *b, const char *name, int 
     return NULL;
 }
 
+/* The place of the oldest result, for a new one of n values. */
+static ps_err make_sum(ps_coord_board *b, size_t n, kept_sum **out)
+{
+    kept_sum *s = *out = &b->sums[b->n_sums++ % SUMS];
+    free(s->requests);
+    free(s->values);
+    *s = (kept_sum){.n = n};
+    PS_TRY(ps_mem_zalloc(&s->values, n, sizeof *s->values, "a reduction"));
+    return ps_mem_zalloc(&s->requests, (size_t)b->n_workers, sizeof *s->requests,
+                         "a reduction");
+}
+
 /* All are in: adds in rank order, answers everybody. */
 static void finish_gather(ps_coord_board *b, const char *name)
 {
+    kept_sum *s;
     char kept[PS_CONTROL_NAME_MAX];
     snprintf(kept, sizeof kept, "%s", name);
-    const waiter *first = find_gather(b, kept, 0);
-    size_t n = first->n;
-    double *sum = NULL;
-    ps_err err = ps_mem_zalloc(&sum, n, sizeof *sum, "a reduction");
+    size_t n = find_gather(b, kept, 0)->n;
+    ps_err err = make_sum(b, n, &s);
+    memcpy(s->name, kept, sizeof s->name);
     for (int r = 0; r < b->n_workers && err == PS_OK; r++) {
-        const double *values = find_gather(b, kept, r)->values;
+        const waiter *w = find_gather(b, kept, r);
+        s->requests[r] = w->request;
         for (size_t i = 0; i < n; i++)
-            sum[i] = r == 0 ? values[i] : sum[i] + values[i];
+            s->values[i] = r == 0 ? w->values[i] : s->values[i] + w->values[i];
     }
-    release(b, PS_CONTROL_GATHER, kept, err, sum, n * sizeof *sum);
-    free(sum);
+    release(b, PS_CONTROL_GATHER, kept, err, s->values, n * sizeof *s->values);
+}
+
+/* The result of a finished gather that the worker asks for again, or NULL. */
+static const kept_sum *find_sum(const ps_coord_board *b, int rank, const ps_control *c)
+{
+    for (int i = 0; i < SUMS && rank >= 0 && rank < b->n_workers; i++) {
+        const kept_sum *s = &b->sums[i];
+        if (s->requests && s->requests[rank] == c->request &&
+            strcmp(s->name, c->name) == 0)
+            return s;
+    }
+    return NULL;
 }
 
 static ps_err check_gather(const ps_coord_board *b, const ps_coord_asker *from,
@@ -260,6 +300,12 @@ static void drop_gather(ps_coord_board *b, const char *name, int rank)
 static ps_err request_gather(ps_coord_board *b, const ps_coord_asker *from,
                              const ps_control *c)
 {
+    const kept_sum *again =
+        from->role == PS_ROLE_WORKER ? find_sum(b, from->rank, c) : NULL;
+    if (again) {
+        answer_done(b, &from->id, c->request, again->values, again->n * sizeof(double));
+        return PS_OK;
+    }
     PS_TRY(check_gather(b, from, c));
     // A worker that gave up waiting and asks again counts once.
     drop_gather(b, c->name, from->rank);
@@ -396,6 +442,17 @@ static ps_err request_put(ps_coord_board *b, const ps_coord_asker *from,
     return PS_OK;
 }
 
+/* A repetition takes the place of the request. */
+static void drop_get(ps_coord_board *b, const ps_control_id *from, uint64_t request)
+{
+    for (waiter **at = &b->waiters; *at; at = &(*at)->next)
+        if ((*at)->kind == PS_CONTROL_GET && (*at)->request == request &&
+            same_member(&(*at)->id, from)) {
+            free_waiter(unlink_waiter(b, at));
+            return;
+        }
+}
+
 static ps_err request_get(ps_coord_board *b, const ps_control_id *from,
                           const ps_control *c)
 {
@@ -405,6 +462,7 @@ static ps_err request_get(ps_coord_board *b, const ps_control_id *from,
         return PS_OK;
     }
     waiter *w;
+    drop_get(b, from, c->request);
     return add_waiter(b, from, c, &w);
 }
 
@@ -418,6 +476,7 @@ static void answer_norm(ps_coord_board *b, int slot)
     ps_control c = {.kind = PS_CONTROL_NORM_SUM};
     c.number[0] = s->step;
     memcpy(&c.number[1], &norm, sizeof norm);
+    if (err == PS_OK) b->norm_sums[slot] = c;
     for (uint32_t i = 0; i < s->n_parts; i++) {
         if (err == PS_OK)
             b->answer(b->owner, &b->askers[slot][i], &c);
@@ -442,6 +501,11 @@ static ps_err request_norm(ps_coord_board *b, const ps_coord_asker *from,
         return ps_err_set(PS_ERR_PEER, "a gradient norm of a worker");
     int slot = (int)(c->number[0] % NORMS);
     ps_norm_sum *s = &b->norms[slot];
+    const ps_control *known = &b->norm_sums[slot];
+    if (known->kind == PS_CONTROL_NORM_SUM && known->number[0] == c->number[0]) {
+        b->answer(b->owner, &from->id, known);
+        return PS_OK;
+    }
     if (s->n_parts > 0 && s->step > c->number[0])
         return ps_err_set(PS_ERR_PROTOCOL, "a gradient norm of a step long past");
     if (s->step != c->number[0]) ps_norm_sum_fini(s);

@@ -27,7 +27,8 @@ void ps_coord_board_destroy(ps_coord_board **board);
 
 /* Takes a GATHER of a worker, a PUT (of those keys that are the sender's), a GET or a
  * NORM of a server. Every failure is answered, and nothing that a member sends is an
- * error of the board. */
+ * error of the board. A request that is repeated (by its sender's number; a NORM by its
+ * step), since a connection was lost, counts once and is answered again. */
 void ps_coord_board_request(ps_coord_board *b, const ps_coord_asker *from,
                             const ps_control *c);
 

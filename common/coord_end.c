@@ -21,12 +21,20 @@ void ps_coord_on_interrupt(ps_coordinator *c, const ps_coord_peer *from)
 {
     char who[128];
     ps_coord_describe(from, who, sizeof who);
-    PS_INFO("interrupt", "by=\"%s\"", who);
-    for (int i = 0; i < c->n_peers; i++) {
-        ps_coord_peer *p = &c->peers[i];
-        ps_control m = {.kind = PS_CONTROL_INTERRUPT};
-        if (p->entry.role == PS_ROLE_WORKER && !p->gone) ps_coord_send(c, p, &m);
-    }
+    if (!c->interrupted) PS_INFO("interrupt", "by=\"%s\"", who);
+    c->interrupted = true;
+    for (int i = 0; i < c->n_peers; i++)
+        ps_coord_tell_state(c, &c->peers[i]);
+}
+
+void ps_coord_tell_state(ps_coordinator *c, ps_coord_peer *p)
+{
+    ps_control end = {.kind = PS_CONTROL_END}, interrupt = {.kind = PS_CONTROL_INTERRUPT};
+    if (p->gone) return;
+    if (c->state == PS_COORD_ENDED)
+        ps_coord_send(c, p, &end);
+    else if (c->interrupted && p->entry.role == PS_ROLE_WORKER)
+        ps_coord_send(c, p, &interrupt);
 }
 
 /* The member of this process: server 0, or worker 0 where there are no servers. */
@@ -71,10 +79,8 @@ static void check_end(ps_coordinator *c)
         if (c->peers[i].entry.role == PS_ROLE_WORKER && !c->peers[i].left) return;
     c->state = PS_COORD_ENDED;
     PS_INFO("end", "workers=%d", c->o.n_workers);
-    for (int i = 0; i < c->n_peers; i++) {
-        ps_control m = {.kind = PS_CONTROL_END};
-        if (!c->peers[i].gone) ps_coord_send(c, &c->peers[i], &m);
-    }
+    for (int i = 0; i < c->n_peers; i++)
+        ps_coord_tell_state(c, &c->peers[i]);
 }
 
 void ps_coord_on_leave(ps_coordinator *c, ps_coord_peer *p, const ps_control *m)

@@ -8,8 +8,11 @@
 #include "norm_sum.h"
 
 struct ps_coord_link {
-    void *socket;
+    void *socket, *monitor;
     uint64_t nonce;
+    bool asked;      // and not answered yet:
+    uint64_t step;   // for the norm of this step,
+    zmq_msg_t parts; // with this message
 };
 
 static ps_err set_up(ps_coord_link *link, void *zmq_context, const ps_member *m,
@@ -19,11 +22,13 @@ static ps_err set_up(ps_coord_link *link, void *zmq_context, const ps_member *m,
     ps_control_id_make(&id, ps_member_secret(m), number);
     link->nonce = ps_member_roster(m)->nonce;
     const ps_zsock_options o = {.type = ZMQ_DEALER,
+                                .pulse = ps_member_pulse(m),
                                 .max_message_bytes = PS_CONTROL_FRAME_MAX,
                                 .routing_id = id.bytes,
                                 .routing_id_bytes = sizeof id.bytes,
                                 .secret = ps_member_secret(m)};
     PS_TRY(ps_zsock_open(zmq_context, &o, &link->socket));
+    PS_TRY(ps_zsock_monitor(zmq_context, link->socket, "link", &link->monitor));
     return ps_zsock_connect(link->socket, ps_member_coordinator(m));
 }
 
@@ -31,6 +36,7 @@ ps_err ps_coord_link_create(void *zmq_context, const ps_member *m, unsigned numb
                             ps_coord_link **out)
 {
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "coordinator link"));
+    zmq_msg_init(&(*out)->parts);
     ps_err err = set_up(*out, zmq_context, m, number);
     if (err != PS_OK) ps_coord_link_destroy(out);
     return err;
@@ -39,7 +45,10 @@ ps_err ps_coord_link_create(void *zmq_context, const ps_member *m, unsigned numb
 void ps_coord_link_destroy(ps_coord_link **link)
 {
     if (!*link) return;
+    if ((*link)->socket) zmq_socket_monitor((*link)->socket, NULL, 0);
+    ps_zsock_close(&(*link)->monitor);
     ps_zsock_close(&(*link)->socket);
+    zmq_msg_close(&(*link)->parts);
     free(*link);
     *link = NULL;
 }
@@ -47,6 +56,31 @@ void ps_coord_link_destroy(ps_coord_link **link)
 void *ps_coord_link_socket(ps_coord_link *link)
 {
     return link->socket;
+}
+
+void *ps_coord_link_monitor(ps_coord_link *link)
+{
+    return link->monitor;
+}
+
+/* The message stays: it may have to be sent again. */
+static ps_err send_parts(ps_coord_link *link)
+{
+    zmq_msg_t frame;
+    zmq_msg_init(&frame);
+    if (zmq_msg_copy(&frame, &link->parts) != 0)
+        return ps_err_set(PS_ERR_NOMEM, "no memory for a message");
+    const ps_deadline now = {0};
+    return ps_zsock_send(link->socket, now, &frame, 1);
+}
+
+ps_err ps_coord_link_mend(ps_coord_link *link)
+{
+    ps_zsock_event event;
+    bool again = false;
+    while ((event = ps_zsock_monitor_read(link->monitor, NULL)) != PS_ZSOCK_NOTHING)
+        again = event == PS_ZSOCK_CONNECTED;
+    return again && link->asked ? send_parts(link) : PS_OK;
 }
 
 ps_err ps_coord_link_norm_send(ps_coord_link *link, uint64_t step, uint32_t n_shards,
@@ -62,11 +96,13 @@ ps_err ps_coord_link_norm_send(ps_coord_link *link, uint64_t step, uint32_t n_sh
     c.number[0] = step;
     c.number[1] = n_shards;
     c.number[2] = total_blocks;
-    zmq_msg_t frame;
-    ps_err err = ps_control_frame(&frame, &c);
+    zmq_msg_close(&link->parts);
+    ps_err err = ps_control_frame(&link->parts, &c);
     free(part);
-    const ps_deadline now = {0};
-    return err == PS_OK ? ps_zsock_send(link->socket, now, &frame, 1) : err;
+    PS_TRY(err);
+    link->asked = true;
+    link->step = step;
+    return send_parts(link);
 }
 
 ps_err ps_coord_link_norm_recv(ps_coord_link *link, int *got, uint64_t *step,
@@ -86,8 +122,9 @@ ps_err ps_coord_link_norm_recv(ps_coord_link *link, int *got, uint64_t *step,
     if (c.kind != PS_CONTROL_NORM_SUM || c.nonce != link->nonce)
         return ps_err_set(PS_ERR_PROTOCOL, "the coordinator sent %s to a shard",
                           ps_control_kind_name((int)c.kind));
-    *got = 1;
     *step = c.number[0];
     memcpy(norm, &c.number[1], sizeof *norm);
+    *got = link->asked && *step == link->step; // else the answer to a repetition
+    if (*got) link->asked = false;
     return PS_OK;
 }

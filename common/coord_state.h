@@ -25,7 +25,7 @@ typedef struct ps_coord_peer {
     bool complained;       // of it: once is enough in the log
     uint64_t queued_bytes; // what was sent on this connection
     uint64_t heard_ns;
-    uint64_t lost_ns; // its connection closed then; 0: it stands
+    uint64_t lost_ns; // its connection closed then, not after a silence; 0: it stands
     int fd;           // of its connection, here
     bool left;        // said LEAVE
     bool gone;        // nothing more will come
@@ -52,6 +52,7 @@ struct ps_coordinator {
     uint32_t epoch;
     void *zmq_context, *door, *router;
     ps_gate *gate;
+    ps_zsock_pulse pulse; // of the router's connections
     int stop_fd;
     pthread_t thread;
     bool thread_started;
@@ -59,6 +60,7 @@ struct ps_coordinator {
 
     // The rest belongs to the thread.
     ps_coord_state state;
+    bool interrupted; // the workers are to end in order
     char reason[PS_CONTROL_TEXT_MAX];
     ps_coord_peer *peers; // room for all members
     int n_peers;

@@ -73,6 +73,9 @@ static void on_running(ps_coordinator *c, const ps_coord_sender *from,
                        const ps_control *m)
 {
     switch (m->kind) {
+    case PS_CONTROL_HEARTBEAT:
+        ps_coord_tell_state(c, from->member);
+        break;
     case PS_CONTROL_LEAVE:
         ps_coord_on_leave(c, from->member, m);
         break;
@@ -113,13 +116,12 @@ static void dispatch(ps_coordinator *c, const ps_coord_sender *from, const ps_co
         ps_coord_on_here(c, from->member);
     } else if (m->kind == PS_CONTROL_ABORT) {
         on_abort(c, from->member, m);
+    } else if (c->state != PS_COORD_JOINING) {
+        on_running(c, from, m);
     } else if (m->kind != PS_CONTROL_HEARTBEAT) {
-        if (c->state != PS_COORD_JOINING)
-            on_running(c, from, m);
-        else
-            ps_coord_complain(c, from, m->request,
-                              ps_err_set(PS_ERR_PROTOCOL, "%s before the job runs",
-                                         ps_control_kind_name((int)m->kind)));
+        ps_coord_complain(c, from, m->request,
+                          ps_err_set(PS_ERR_PROTOCOL, "%s before the job runs",
+                                     ps_control_kind_name((int)m->kind)));
     }
 }
 
@@ -345,7 +347,9 @@ static ps_err open_door(ps_coordinator *c)
 /* On the addresses of the door, at a free port. */
 static ps_err open_router(ps_coordinator *c)
 {
+    c->pulse = ps_zsock_pulse_of(c->o.heartbeat_ms, c->o.dead_after_ms, 0);
     const ps_zsock_options o = {.type = ZMQ_ROUTER,
+                                .pulse = c->pulse,
                                 .max_message_bytes = PS_CONTROL_FRAME_MAX,
                                 .waiting_messages = MEMBER_MESSAGES,
                                 .asks_for_secret = true};

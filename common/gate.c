@@ -81,8 +81,7 @@ ps_err ps_gate_watch(ps_gate *g, void *router, ps_gate_kind kind)
         return ps_err_set(PS_ERR_ARG, "more than %d sockets at a gate",
                           PS_GATE_SOCKETS_MAX);
     watched *w = &g->sockets[g->n_sockets];
-    PS_TRY(ps_zsock_monitor(g->o.zmq_context, router, "gate",
-                            ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED, &w->monitor));
+    PS_TRY(ps_zsock_monitor(g->o.zmq_context, router, "gate", &w->monitor));
     w->kind = kind;
     g->n_sockets++;
     return PS_OK;
@@ -130,11 +129,12 @@ static void forget(ps_gate *g, connection *c)
     *c = g->connections[--g->n_connections];
 }
 
-static void on_event(ps_gate *g, const watched *w, int event, int fd)
+static void on_event(ps_gate *g, const watched *w, ps_zsock_event event, int fd)
 {
+    if (event == PS_ZSOCK_CONNECTED) return; // does not tell which
     connection *c = find(g, w, fd);
     if (c) forget(g, c);
-    if (event == ZMQ_EVENT_ACCEPTED)
+    if (event == PS_ZSOCK_ACCEPTED)
         add(g, w, fd);
     else if (g->o.closed && w->kind == PS_GATE_MEMBERS)
         g->o.closed(g->o.owner, fd);
@@ -143,8 +143,10 @@ static void on_event(ps_gate *g, const watched *w, int event, int fd)
 static void take_events(ps_gate *g)
 {
     for (int i = 0; i < g->n_sockets; i++) {
-        int event, fd;
-        while ((event = ps_zsock_monitor_read(g->sockets[i].monitor, &fd)) != 0)
+        ps_zsock_event event;
+        int fd;
+        while ((event = ps_zsock_monitor_read(g->sockets[i].monitor, &fd)) !=
+               PS_ZSOCK_NOTHING)
             on_event(g, &g->sockets[i], event, fd);
     }
 }

@@ -95,6 +95,13 @@ static ps_err choose_binding(ps_joining *j, const char *interface, ps_deadline d
     return PS_OK;
 }
 
+ps_zsock_pulse ps_joining_pulse(const ps_joining *j)
+{
+    const ps_config *config = j->o.config;
+    return ps_zsock_pulse_of((uint64_t)config->net.heartbeat_ms,
+                             (uint64_t)config->net.dead_after_ms, 0);
+}
+
 static int port_of(const char *endpoint)
 {
     const char *colon = strrchr(endpoint, ':');
@@ -259,13 +266,13 @@ static ps_err on_admission(ps_joining *j, const ps_control *c)
     ps_control_id id;
     ps_control_id_make(&id, &j->secret, 0);
     const ps_zsock_options o = {.type = ZMQ_DEALER,
+                                .pulse = ps_joining_pulse(j),
                                 .max_message_bytes = PS_CONTROL_FRAME_MAX,
                                 .routing_id = id.bytes,
                                 .routing_id_bytes = sizeof id.bytes,
                                 .secret = &j->secret};
     PS_TRY(ps_zsock_open(j->zmq_context, &o, &j->dealer));
-    PS_TRY(ps_zsock_monitor(j->zmq_context, j->dealer, "member", ZMQ_EVENT_DISCONNECTED,
-                            &j->monitor));
+    PS_TRY(ps_zsock_monitor(j->zmq_context, j->dealer, "member", &j->monitor));
     return ps_zsock_connect(j->dealer, j->members_endpoint);
 }
 

@@ -59,6 +59,8 @@ ps_err ps_joining_address(const char *interface, const char *init_method,
 /* Joins before net.join_timeout_ms have passed. ARG, NET, TIMEOUT or PEER, as
  * ps_member_join says. To be closed and then ended (fini) in every case. */
 ps_err ps_joining_run(ps_joining *j, const ps_member_options *options, void *zmq_context);
+/* How connections to the coordinator are watched. */
+ps_zsock_pulse ps_joining_pulse(const ps_joining *j);
 /* Closes the connection; what was not sent yet has linger_ms, until the context ends. */
 void ps_joining_close(ps_joining *j, int linger_ms);
 /* Ends the coordinator, where it is this process's, and takes its file away; reason (may

@@ -23,8 +23,8 @@ enum {
 typedef struct request {
     struct request *next;
     uint64_t number;
-    ps_mp_writer message; // empty once it has been sent
-    bool sent, answered;
+    zmq_msg_t message;   // stays: it is sent again over a new connection
+    bool sent, answered; // sent: over the present connection
     ps_err code;
     char text[PS_CONTROL_TEXT_MAX];
     void *value; // owned
@@ -35,7 +35,12 @@ struct ps_member {
     uint64_t heartbeat_ms, dead_after_ms;
     void *zmq_context;
     ps_joining joined; // constant once the thread has started, which owns its sockets
-    uint64_t heard_ns, lost_ns, next_beat_ns, last_round_ns; // the thread's
+    ps_zsock_pulse pulse;
+    // The thread's:
+    uint64_t heard_ns, lost_ns, next_beat_ns, last_round_ns;
+    bool was_connected;
+    bool aborts, interrupts;  // has told the coordinator to
+    _Atomic uint64_t down_ns; // its connection is down since then; 0: it stands
 
     pthread_t thread;
     bool thread_started;
@@ -142,6 +147,11 @@ const ps_secret *ps_member_secret(const ps_member *m)
     return &m->joined.secret;
 }
 
+ps_zsock_pulse ps_member_pulse(const ps_member *m)
+{
+    return m->pulse;
+}
+
 /* ---- calls ---- */
 
 static void remove_request(ps_member *m, const request *r)
@@ -183,8 +193,15 @@ static ps_err exchange(ps_member *m, request *r, ps_deadline deadline)
     pthread_mutex_unlock(&m->lock);
     if (r->answered) return r->code == PS_OK ? PS_OK : ps_err_set(r->code, "%s", r->text);
     PS_TRY(ps_member_check(m));
-    return ps_err_set(PS_ERR_TIMEOUT, "the coordinator (%s) did not answer",
-                      m->joined.coordinator_endpoint);
+    uint64_t down_ns = atomic_load(&m->down_ns);
+    if (down_ns == 0)
+        return ps_err_set(PS_ERR_TIMEOUT, "the coordinator (%s) did not answer",
+                          m->joined.coordinator_endpoint);
+    return ps_err_set(PS_ERR_TIMEOUT,
+                      "the connection to the coordinator (%s) was lost %.1f s ago and "
+                      "could not be made again",
+                      m->joined.coordinator_endpoint,
+                      (double)(ps_clock_awake_ns() - down_ns) * 1e-9);
 }
 
 /* Sends c and waits; *value (may be NULL) is owned by the caller. *answered (may be
@@ -196,15 +213,13 @@ static ps_err call(ps_member *m, ps_control *c, ps_deadline deadline, void **val
     request r = {.number = next_number(m)};
     c->nonce = m->joined.roster.nonce;
     c->request = r.number;
-    ps_mp_writer_init(&r.message);
-    ps_control_write(&r.message, c);
-    ps_err err = ps_mp_writer_end(&r.message);
+    ps_err err = ps_control_frame(&r.message, c);
     ps_deadline patience = deadline;
     const uint64_t grace_ns = ANSWER_GRACE_MS * UINT64_C(1000000);
     if (deadline.at_ns < UINT64_MAX - grace_ns) patience.at_ns += grace_ns;
     if (err == PS_OK) err = exchange(m, &r, patience);
     if (answered) *answered = r.answered;
-    ps_mp_writer_fini(&r.message);
+    zmq_msg_close(&r.message);
     if (err == PS_OK && value) {
         *value = r.value;
         *bytes = r.bytes;
@@ -303,16 +318,16 @@ static void send_kind(ps_member *m, ps_control_kind kind, const char *text)
         PS_DEBUG("send", "error=\"%s\"", ps_err_message());
 }
 
-/* Takes the next message that was not sent yet out of its request. */
-static bool take_unsent(ps_member *m, ps_mp_writer *out)
+/* The next message that was not sent yet: out (empty, closed by the caller) shares its
+ * bytes. */
+static bool take_unsent(ps_member *m, zmq_msg_t *out)
 {
     bool found = false;
     pthread_mutex_lock(&m->lock);
     for (request *r = m->requests; r && !found; r = r->next) {
-        if (r->sent) continue;
-        *out = r->message;
-        ps_mp_writer_init(&r->message);
-        r->sent = found = true;
+        if (r->sent || r->answered) continue;
+        found = zmq_msg_copy(out, &r->message) == 0;
+        r->sent = true;
     }
     pthread_mutex_unlock(&m->lock);
     return found;
@@ -320,15 +335,58 @@ static bool take_unsent(ps_member *m, ps_mp_writer *out)
 
 static void send_requests(ps_member *m)
 {
-    ps_mp_writer w;
-    while (take_unsent(m, &w)) {
-        zmq_msg_t part;
+    zmq_msg_t part;
+    zmq_msg_init(&part);
+    while (atomic_load(&m->down_ns) == 0 && take_unsent(m, &part)) {
         const ps_deadline now = {0};
-        if (ps_zsock_msg_copy(&part, w.base, w.used) != PS_OK ||
-            ps_zsock_send(m->joined.dealer, now, &part, 1) != PS_OK)
+        if (ps_zsock_send(m->joined.dealer, now, &part, 1) != PS_OK)
             PS_WARN("send", "error=\"%s\"", ps_err_message());
-        ps_mp_writer_fini(&w);
+        zmq_msg_init(&part);
     }
+    zmq_msg_close(&part);
+}
+
+/* Over a new connection all that is unanswered is said again: the coordinator counts it
+ * once (coord_board.h), and answers again. */
+static void say_again(ps_member *m)
+{
+    pthread_mutex_lock(&m->lock);
+    for (request *r = m->requests; r; r = r->next)
+        r->sent = false;
+    m->tell_interrupt |= m->interrupts;
+    m->tell_abort |= m->aborts;
+    pthread_mutex_unlock(&m->lock);
+    m->next_beat_ns = 0; // it hears at once that this member is here, and answers so
+    if (m->said_bye) send_kind(m, PS_CONTROL_BYE, ""); // it has no answer
+}
+
+static void on_connected(ps_member *m)
+{
+    uint64_t down_ns = atomic_exchange(&m->down_ns, 0);
+    if (m->was_connected)
+        PS_WARN("connection-mended", "to=coordinator at=%s after_ms=%.0f",
+                m->joined.coordinator_endpoint,
+                (double)(ps_clock_awake_ns() - down_ns) * 1e-6);
+    m->was_connected = true;
+    m->lost_ns = 0;
+    say_again(m);
+}
+
+/* A connection that closes after a silence says no more than the silence does: that has a
+ * deadline of its own. */
+static void on_closed(ps_member *m)
+{
+    uint64_t now = ps_clock_awake_ns();
+    uint64_t silent_ms = now > m->heard_ns ? (now - m->heard_ns) / 1000000u : 0;
+    if (m->lost_ns == 0 && silent_ms < m->pulse.silence_ms / 2) m->lost_ns = now;
+    if (atomic_load(&m->down_ns) == 0) atomic_store(&m->down_ns, now);
+}
+
+static void watch_connection(ps_member *m)
+{
+    ps_zsock_event event;
+    while ((event = ps_zsock_monitor_read(m->joined.monitor, NULL)) != PS_ZSOCK_NOTHING)
+        (event == PS_ZSOCK_CONNECTED ? on_connected : on_closed)(m);
 }
 
 /* Tells the coordinator, once, that this member has aborted or interrupted the job. */
@@ -338,6 +396,8 @@ static void send_news(ps_member *m)
     bool abort = m->tell_abort, interrupt = m->tell_interrupt;
     m->tell_abort = m->tell_interrupt = false;
     pthread_mutex_unlock(&m->lock);
+    m->interrupts |= interrupt;
+    m->aborts |= abort;
     if (interrupt) send_kind(m, PS_CONTROL_INTERRUPT, "");
     if (abort) send_kind(m, PS_CONTROL_ABORT, m->reason);
 }
@@ -524,9 +584,7 @@ static void *run(void *arg)
         if (zmq_poll(items, 3, poll_ms(m)) < 0 && zmq_errno() != EINTR) break;
         bool stop = items[2].revents && should_stop(m);
         receive_all(m);
-        int fd;
-        if (ps_zsock_monitor_read(m->joined.monitor, &fd) != 0)
-            m->lost_ns = ps_clock_awake_ns();
+        watch_connection(m);
         send_news(m);
         send_requests(m);
         say_goodbye(m, stop);
@@ -556,6 +614,7 @@ static ps_err init_shared_state(ps_member *m)
 static ps_err start_thread(ps_member *m)
 {
     m->last_round_ns = m->heard_ns = ps_clock_awake_ns();
+    atomic_init(&m->down_ns, m->heard_ns); // until the thread has read that it stands
     PS_TRY(ps_thread_start(&m->thread, "member", run, m));
     m->thread_started = true;
     return PS_OK;
@@ -565,6 +624,7 @@ static ps_err set_up(ps_member *m, const ps_member_options *o)
 {
     PS_TRY(init_shared_state(m));
     PS_TRY(ps_joining_run(&m->joined, o, m->zmq_context));
+    m->pulse = ps_joining_pulse(&m->joined);
     return start_thread(m);
 }
 
@@ -605,8 +665,8 @@ void ps_member_destroy(ps_member **member)
     if (!m) return;
     bool joined = m->thread_started;
     if (joined) stop_thread(m);
-    // Nothing more gets out over a lost connection.
-    ps_joining_close(&m->joined, m->lost_ns ? 0 : LINGER_MS);
+    // To a coordinator that is gone nothing gets out any more.
+    ps_joining_close(&m->joined, m->lost_ns && m->aborted ? 0 : LINGER_MS);
     if (m->zmq_context) zmq_ctx_term(m->zmq_context);
     ps_joining_fini(&m->joined, joined || !m->aborted ? NULL : m->reason);
     if (m->wake_fd >= 0) close(m->wake_fd);

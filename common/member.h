@@ -34,6 +34,9 @@ const char *ps_member_coordinator(const ps_member *m);
 /* What proves this member's connections to others of the job; borrowed. */
 const ps_secret *ps_member_secret(const ps_member *m);
 
+/* How connections to it are watched. */
+ps_zsock_pulse ps_member_pulse(const ps_member *m);
+
 /* PS_OK, or the reason why the job is over (PEER: "worker 2 (host b) ..."). Never blocks.
  */
 ps_err ps_member_check(ps_member *m);

@@ -14,20 +14,28 @@
  * nobody else can. What comes under another id is dropped unread.
  *
  *   worker -> shard                      shard -> worker
- *   HELLO  first message                 READY    the shard knows the worker
+ *   HELLO  first message of a            READY    the shard knows the worker; step: the
+ *          connection; step: its number           HELLO's number
  *   INIT   rank 0: first weights         WEIGHTS  of a chunk, at version step
  *   PUSH   gradient of a chunk in step   CREDIT   bytes taken over (every other reply
  *                                                 gives them back too)
  *   PULL   weights at version step       STALE    count: the present member epoch
  *   BYE    the worker is done            ERROR    frame 2: UTF-8; the job is over
- *   SETTLE the weights without what codecs have lost: answered when every worker asked
+ *                                        LEFT     the shard has the worker's BYE
+ *   SETTLE the weights without what      SETTLED  them, at version step: when every
+ *          codecs have lost                       worker has asked
+ *
+ * What a worker has sent is answered by READY (HELLO), WEIGHTS (INIT, PUSH, PULL),
+ * SETTLED and LEFT. Over a new connection it says HELLO, and then again whatever is
+ * unanswered: the shard counts it once and answers it again. Credits start anew with
+ * every HELLO: what was on the way before it is not returned any more.
  *
  * scale, in WEIGHTS: the bits of the float32 loss scale of step `step` (loss_scale.h),
  * the same in all chunks of a version; smaller than the version before's where the step
  * that led here was skipped. 0 without loss scaling.
  *
  * WEIGHTS of codec NONE are the weights; of another codec they are the encoded change
- * since version step - 1, to be added.
+ * since version step - 1, to be added. SETTLED are never encoded.
  *
  * Version v of the weights is what stands after v optimizer steps: a PUSH of step s (from
  * 0) is answered with WEIGHTS of step s + 1. A push's identity is (step, rank, chunk).
@@ -53,7 +61,9 @@ enum { PS_WIRE_VERSION = 2, PS_WIRE_HEADER_MAX = 80 };
     X(WEIGHTS, 17, 1)                                                                    \
     X(CREDIT, 18, 0)                                                                     \
     X(STALE, 19, 0)                                                                      \
-    X(ERROR, 20, 1)
+    X(ERROR, 20, 1)                                                                      \
+    X(SETTLED, 21, 1)                                                                    \
+    X(LEFT, 22, 0)
 
 typedef enum ps_msg_kind {
 #define PS_MSG_ENUM(name, number, payload) PS_MSG_##name = number,

@@ -40,20 +40,66 @@ static ps_err set_secret(void *socket, const ps_secret *secret)
     return zmq_failure(PS_ERR_NET, "setting a socket's secret");
 }
 
+enum {
+    RECONNECT_MS = 20, // a peer that is not there yet, or lost, is tried again soon,
+    RECONNECT_MAX_MS = 1000, // one that is gone not too often
+    CONNECT_MS = 2000,       // a way that drops everything may lead somewhere by then
+    SILENCE_BEATS = 10,
+    SILENCE_LEAST_MS = 1000,
+    KEEPALIVE_MOST_S = 32767, // Linux's own bound
+    SLOWEST_BYTES_A_MS = 100
+};
+
+ps_zsock_pulse ps_zsock_pulse_of(uint64_t heartbeat_ms, uint64_t dead_after_ms,
+                                 uint64_t frame_bytes)
+{
+    uint64_t ms = SILENCE_BEATS * heartbeat_ms;
+    if (ms > dead_after_ms / 2) ms = dead_after_ms / 2;
+    if (ms < SILENCE_LEAST_MS) ms = SILENCE_LEAST_MS;
+    return (ps_zsock_pulse){.heartbeat_ms = heartbeat_ms,
+                            .silence_ms = ms + frame_bytes / SLOWEST_BYTES_A_MS};
+}
+
+static int option_ms(uint64_t ms)
+{
+    return ms < INT32_MAX ? (int)ms : INT32_MAX;
+}
+
+/* Each side watches for itself, so that ZMQ_HEARTBEAT_TTL, by which it would tell the
+ * other to, is not needed. TCP's own means are for what ZeroMQ does not watch: a
+ * connection that is still being made, and bytes that nobody acknowledges. */
+static ps_err set_pulse(void *socket, const ps_zsock_pulse *p)
+{
+    if (p->heartbeat_ms == 0) return PS_OK;
+    uint64_t beat = p->heartbeat_ms, silence = p->silence_ms;
+    if (beat > silence / 2) beat = silence / 2;
+    PS_TRY(set_int(socket, ZMQ_HEARTBEAT_IVL, option_ms(beat)));
+    PS_TRY(set_int(socket, ZMQ_HEARTBEAT_TIMEOUT, option_ms(silence - beat)));
+    PS_TRY(set_int(socket, ZMQ_HANDSHAKE_IVL, option_ms(silence)));
+    PS_TRY(set_int(socket, ZMQ_CONNECT_TIMEOUT, CONNECT_MS));
+    PS_TRY(set_int(socket, ZMQ_TCP_MAXRT, option_ms(silence)));
+    int idle_s = option_ms((beat + 999) / 1000);
+    if (idle_s > KEEPALIVE_MOST_S) idle_s = KEEPALIVE_MOST_S;
+    PS_TRY(set_int(socket, ZMQ_TCP_KEEPALIVE, 1));
+    PS_TRY(set_int(socket, ZMQ_TCP_KEEPALIVE_IDLE, idle_s));
+    PS_TRY(set_int(socket, ZMQ_TCP_KEEPALIVE_INTVL, idle_s));
+    return set_int(socket, ZMQ_TCP_KEEPALIVE_CNT, SILENCE_BEATS);
+}
+
 static ps_err set_options(void *socket, const ps_zsock_options *o)
 {
     PS_TRY(set_int(socket, ZMQ_LINGER, 0));
     PS_TRY(set_int(socket, ZMQ_SNDHWM, 0));
     PS_TRY(set_int(socket, ZMQ_RCVHWM, o->waiting_messages));
-    // A peer that is not there yet is tried again soon, one that is gone not too often.
-    PS_TRY(set_int(socket, ZMQ_RECONNECT_IVL, 50));
-    PS_TRY(set_int(socket, ZMQ_RECONNECT_IVL_MAX, 1000));
+    PS_TRY(set_int(socket, ZMQ_RECONNECT_IVL, RECONNECT_MS));
+    PS_TRY(set_int(socket, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS));
     if (o->type == ZMQ_ROUTER) {
         PS_TRY(set_int(socket, ZMQ_ROUTER_MANDATORY, 1));
         PS_TRY(set_int(socket, ZMQ_ROUTER_HANDOVER, 1));
         PS_TRY(set_int(socket, ZMQ_HANDSHAKE_IVL, 10000));
         PS_TRY(set_int(socket, ZMQ_BACKLOG, 1024));
     }
+    PS_TRY(set_pulse(socket, &o->pulse));
     if (o->asks_for_secret) PS_TRY(set_int(socket, ZMQ_PLAIN_SERVER, 1));
     if (o->secret) PS_TRY(set_secret(socket, o->secret));
     int64_t max = o->max_message_bytes > 0 ? o->max_message_bytes : -1;
@@ -271,13 +317,14 @@ bool ps_zsock_count(int fd, ps_zsock_counts *out)
     return true;
 }
 
-ps_err ps_zsock_monitor(void *zmq_context, void *socket, const char *name, int events,
-                        void **monitor)
+ps_err ps_zsock_monitor(void *zmq_context, void *socket, const char *name, void **monitor)
 {
     char where[PS_ENDPOINT_MAX];
     snprintf(where, sizeof where, "inproc://monitor-%s-%p", name, socket);
     *monitor = NULL;
-    if (zmq_socket_monitor(socket, where, events) != 0)
+    if (zmq_socket_monitor(socket, where,
+                           ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
+                               ZMQ_EVENT_DISCONNECTED) != 0)
         return zmq_failure(PS_ERR_NET, "watching connections");
     const ps_zsock_options pair = {.type = ZMQ_PAIR};
     PS_TRY(ps_zsock_open(zmq_context, &pair, monitor));
@@ -286,22 +333,30 @@ ps_err ps_zsock_monitor(void *zmq_context, void *socket, const char *name, int e
     return err;
 }
 
-int ps_zsock_monitor_read(void *monitor, int *fd)
+ps_zsock_event ps_zsock_monitor_read(void *monitor, int *fd)
 {
     // Frame 1: u16 event, u32 value; frame 2: the address (zmq_socket_monitor(3)).
     zmq_msg_t parts[2];
     int n;
     const ps_deadline now = {0};
-    *fd = -1;
-    if (ps_zsock_recv(monitor, now, parts, 2, &n) != PS_OK || n == 0) return 0;
+    if (fd) *fd = -1;
+    if (ps_zsock_recv(monitor, now, parts, 2, &n) != PS_OK || n == 0)
+        return PS_ZSOCK_NOTHING;
     uint16_t event = 0;
     uint32_t value = UINT32_MAX;
-    if (zmq_msg_size(&parts[0]) == sizeof event + sizeof value) {
+    if (zmq_msg_size(&parts[0]) == 6) {
         memcpy(&event, zmq_msg_data(&parts[0]), sizeof event);
-        memcpy(&value, (const char *)zmq_msg_data(&parts[0]) + sizeof event,
-               sizeof value);
+        memcpy(&value, (const char *)zmq_msg_data(&parts[0]) + 2, sizeof value);
     }
     ps_zsock_close_parts(parts, n);
-    if (value <= INT32_MAX) *fd = (int)value;
-    return event;
+    if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) return PS_ZSOCK_CONNECTED;
+    if (fd && value <= INT32_MAX) *fd = (int)value;
+    return event == ZMQ_EVENT_ACCEPTED ? PS_ZSOCK_ACCEPTED : PS_ZSOCK_CLOSED;
+}
+
+ps_err ps_zsock_monitor_fd(void *monitor, int *fd)
+{
+    size_t bytes = sizeof *fd;
+    if (zmq_getsockopt(monitor, ZMQ_FD, fd, &bytes) == 0) return PS_OK;
+    return zmq_failure(PS_ERR_NET, "reading a socket's descriptor");
 }

@@ -19,8 +19,24 @@ enum { PS_ENDPOINT_MAX = 128 };
  * system forbids it. */
 ps_err ps_zsock_context(int64_t io_threads, int64_t sockets, bool patient, void **out);
 
+/* How a connection is watched: ZeroMQ asks its peer for a sign of life every
+ * heartbeat_ms, and gives the connection up after silence_ms without one. The side that
+ * connects then connects again. So a connection that a router on the way has forgotten,
+ * and that nobody has closed, is made again. Both 0: not watched. */
+typedef struct ps_zsock_pulse {
+    uint64_t heartbeat_ms, silence_ms;
+} ps_zsock_pulse;
+
+/* From net.heartbeat_ms and net.dead_after_ms: ten heartbeats, at most half of what a
+ * member may be silent, so that there is time to connect again; a second at least, since
+ * a busy machine is silent for a while, too. A frame that is still on its way is no sign
+ * of life: frame_bytes, the largest, get the time that they take at 100 KB/s. Pure. */
+ps_zsock_pulse ps_zsock_pulse_of(uint64_t heartbeat_ms, uint64_t dead_after_ms,
+                                 uint64_t frame_bytes);
+
 typedef struct ps_zsock_options {
-    int type;                  // ZMQ_ROUTER, ZMQ_DEALER, ...
+    int type; // ZMQ_ROUTER, ZMQ_DEALER, ...
+    ps_zsock_pulse pulse;
     int64_t max_message_bytes; // a peer that sends a longer frame is cut off; 0: no limit
     const void *routing_id;    // borrowed during the call; NULL: one of ZeroMQ's
     size_t routing_id_bytes;
@@ -64,13 +80,23 @@ bool ps_zsock_is_connected(int fd);
 /* False where fd is no TCP connection, or the kernel does not count. */
 bool ps_zsock_count(int fd, ps_zsock_counts *out);
 
-/* Watches connections of socket: *monitor is a socket (close it before the context) that
- * tells of those of ZeroMQ's events that are asked for (ZMQ_EVENT_ACCEPTED |
- * ZMQ_EVENT_DISCONNECTED). */
-ps_err ps_zsock_monitor(void *zmq_context, void *socket, const char *name, int events,
+typedef enum ps_zsock_event {
+    PS_ZSOCK_NOTHING,
+    PS_ZSOCK_ACCEPTED,  // a peer has connected; nothing has travelled yet
+    PS_ZSOCK_CONNECTED, // messages can travel: what is sent from now on
+    PS_ZSOCK_CLOSED     // what was on the way either way may be lost
+} ps_zsock_event;
+
+/* Watches connections of a socket that has not been bound or connected yet: *monitor is a
+ * socket (close it before the context) for ps_zsock_monitor_read. */
+ps_err ps_zsock_monitor(void *zmq_context, void *socket, const char *name,
                         void **monitor);
-/* One event, 0 when there is none, and the descriptor of its connection, as
- * zmq_msg_get(ZMQ_SRCFD) tells it; -1 where it has none. Never blocks. */
-int ps_zsock_monitor_read(void *monitor, int *fd);
+/* The oldest event that was not read yet. *fd (may be NULL): of ACCEPTED and CLOSED, the
+ * connection's descriptor, as zmq_msg_get(ZMQ_SRCFD) told it; else -1. Never blocks. */
+ps_zsock_event ps_zsock_monitor_read(void *monitor, int *fd);
+/* A descriptor for poll, which costs less there than the socket does. It tells of events
+ * only after all before have been read: until NOTHING, before the first poll and whenever
+ * it is readable. NET. */
+ps_err ps_zsock_monitor_fd(void *monitor, int *fd);
 
 #endif

@@ -14,15 +14,23 @@ void ps_policy_chunk_init(ps_policy_chunk *c, uint32_t n_workers)
 
 ps_verdict ps_policy_init_weights(ps_policy_chunk *c, uint32_t rank)
 {
-    if (rank != 0 || c->version >= 0) return PS_VERDICT_REFUSE;
+    if (rank != 0) return PS_VERDICT_REFUSE;
+    if (c->version >= 0) return PS_VERDICT_DROP;
     c->version = 0;
     return PS_VERDICT_TAKE;
 }
 
 ps_verdict ps_policy_push(ps_policy_chunk *c, uint32_t rank, uint64_t step)
 {
-    // A worker has version v before it pushes step v: a later step cannot be honest.
-    if (c->version < 0 || step > (uint64_t)c->version) return PS_VERDICT_REFUSE;
+    // A worker has version v before it pushes step v. The shard stands at most one step
+    // behind that: a later step cannot be honest.
+    if (c->version < 0 || step > (uint64_t)c->version + 1) return PS_VERDICT_REFUSE;
+    if (step > (uint64_t)c->version) {
+        if (ps_rank_set_has(&c->early, rank)) return PS_VERDICT_DROP;
+        add(&c->early, rank);
+        c->n_early++;
+        return PS_VERDICT_KEEP;
+    }
     if (step < (uint64_t)c->version) return PS_VERDICT_ANSWER;
     if (ps_rank_set_has(&c->arrived, rank)) return PS_VERDICT_DROP;
     add(&c->arrived, rank);
@@ -38,8 +46,10 @@ bool ps_policy_complete(const ps_policy_chunk *c)
 void ps_policy_applied(ps_policy_chunk *c)
 {
     c->version++;
-    c->n_arrived = 0;
-    memset(&c->arrived, 0, sizeof c->arrived);
+    c->arrived = c->early;
+    c->n_arrived = c->n_early;
+    memset(&c->early, 0, sizeof c->early);
+    c->n_early = 0;
     memset(&c->waiting, 0, sizeof c->waiting);
     c->n_settling = 0;
     memset(&c->settling, 0, sizeof c->settling);
@@ -48,7 +58,7 @@ void ps_policy_applied(ps_policy_chunk *c)
 
 ps_verdict ps_policy_pull(ps_policy_chunk *c, uint32_t rank, uint64_t version)
 {
-    if (c->version >= 0 && version == (uint64_t)c->version) return PS_VERDICT_ANSWER;
+    if (c->version >= 0 && version <= (uint64_t)c->version) return PS_VERDICT_ANSWER;
     if (version != (uint64_t)(c->version + 1)) return PS_VERDICT_REFUSE;
     add(&c->waiting, rank);
     return PS_VERDICT_WAIT;
@@ -56,7 +66,8 @@ ps_verdict ps_policy_pull(ps_policy_chunk *c, uint32_t rank, uint64_t version)
 
 ps_verdict ps_policy_settle(ps_policy_chunk *c, uint32_t rank, uint64_t version)
 {
-    if (c->version < 0 || version != (uint64_t)c->version) return PS_VERDICT_REFUSE;
+    if (c->version < 0 || version > (uint64_t)c->version) return PS_VERDICT_REFUSE;
+    if (version < (uint64_t)c->version) return PS_VERDICT_ANSWER;
     if (c->settled) return PS_VERDICT_ANSWER;
     // Who has pushed this step wants the next version: it cannot ask for this one too.
     if (ps_rank_set_has(&c->arrived, rank)) return PS_VERDICT_REFUSE;

@@ -39,12 +39,15 @@ static ps_err serve(ps_shard *s, ps_wire_frames *f)
         {.fd = s->stop_fd, .events = ZMQ_POLLIN},
         {.fd = ps_member_abort_fd(s->member), .events = ZMQ_POLLIN},
         {.socket = s->votes ? ps_coord_link_socket(s->link) : NULL, .events = ZMQ_POLLIN},
+        {.socket = s->votes ? ps_coord_link_monitor(s->link) : NULL,
+         .events = ZMQ_POLLIN},
     };
     for (;;) {
-        if (zmq_poll(items, s->votes ? 4 : 3, -1) < 0 && zmq_errno() != EINTR)
+        if (zmq_poll(items, s->votes ? 5 : 3, -1) < 0 && zmq_errno() != EINTR)
             return ps_err_set(PS_ERR_NET, "polling: %s", zmq_strerror(zmq_errno()));
         if (items[1].revents) return PS_OK;
         if (items[2].revents) return ps_member_check(s->member);
+        if (s->votes && items[4].revents) PS_TRY(ps_coord_link_mend(s->link));
         if (s->votes && items[3].revents) PS_TRY(ps_shard_apply_norm(s));
         if (items[0].revents) PS_TRY(handle_messages(s, f));
     }
@@ -91,10 +94,13 @@ static uint64_t element_bytes(const ps_shard *s)
 static ps_err bind_router(ps_shard *s)
 {
     // A little room above the largest payload: one slightly too long gets an answer.
+    uint64_t largest = s->o.plan->max_chunk_count * element_bytes(s);
+    const ps_config *config = s->o.config;
     const ps_zsock_options options = {
         .type = ZMQ_ROUTER,
-        .max_message_bytes =
-            (int64_t)(s->o.plan->max_chunk_count * element_bytes(s) + (64u << 10)),
+        .pulse = ps_zsock_pulse_of((uint64_t)config->net.heartbeat_ms,
+                                   (uint64_t)config->net.dead_after_ms, largest),
+        .max_message_bytes = (int64_t)(largest + (64u << 10)),
         // A worker has two messages for each chunk on the way, at the most.
         .waiting_messages = (int)(2 * s->o.plan->n_chunks + 64),
         .asks_for_secret = true,

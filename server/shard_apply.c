@@ -49,6 +49,14 @@ static void release_pushes(ps_shard *s, ps_shard_chunk *c)
     }
 }
 
+/* Pushes that came before their step are of the present one now. */
+static void take_early(ps_shard *s, ps_shard_chunk *c)
+{
+    for (uint32_t r = 0; r < s->rules.n_workers && c->policy.n_arrived > 0; r++)
+        if (ps_rank_set_has(&c->policy.arrived, r))
+            zmq_msg_move(&c->pushes[r], &c->early[r]);
+}
+
 /* The sum of the pushes of an encoded chunk, into sum. */
 static ps_err sum_coded(ps_shard *s, ps_shard_chunk *c, float *sum)
 {
@@ -77,7 +85,7 @@ static void applied(ps_shard *s, ps_shard_chunk *c)
     if (c == s->chunks) ps_counter_set(&s->steps, (uint64_t)c->policy.version);
 }
 
-static ps_err apply_now(ps_shard *s, ps_shard_chunk *c)
+static ps_err apply_once(ps_shard *s, ps_shard_chunk *c)
 {
     ps_aggregate_step step;
     const float *sum = s->sum;
@@ -91,6 +99,14 @@ static ps_err apply_now(ps_shard *s, ps_shard_chunk *c)
     applied(s, c);
     PS_TRY(ps_shard_reply_weights(s, c));
     release_pushes(s, c); // after the replies: freeing large buffers takes a while
+    take_early(s, c);
+    return PS_OK;
+}
+
+static ps_err apply_now(ps_shard *s, ps_shard_chunk *c)
+{
+    while (ps_policy_complete(&c->policy))
+        PS_TRY(apply_once(s, c));
     return PS_OK;
 }
 
@@ -171,7 +187,10 @@ static ps_err apply_voted(ps_shard *s, double norm)
         if (decision.make) PS_TRY(apply_sum(s, c, decision.grad_scale));
         applied(s, c);
         PS_TRY(ps_shard_reply_weights(s, c));
+        take_early(s, c);
     }
+    for (uint32_t i = s->n_chunks; i-- > 0;)
+        if (ps_policy_complete(&s->chunks[i].policy)) PS_TRY(sum_now(s, &s->chunks[i]));
     return ps_shard_reply_flush(s);
 }
 

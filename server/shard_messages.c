@@ -23,7 +23,9 @@ static ps_err handle_hello(ps_shard *s, const ps_wire_header *h)
             return ps_err_set(PS_ERR_PROTOCOL, "shared memory that was not handed in");
     }
     p->joined = true;
-    return ps_shard_reply_short(s, PS_MSG_READY, h->rank, 0);
+    p->owed =
+        0; // of the connection before: its payloads come again, or have been answered
+    return ps_shard_reply_short(s, PS_MSG_READY, h->rank, h->step);
 }
 
 /* INIT and PUSH of this peer come through the path that HELLO agreed on. */
@@ -33,22 +35,30 @@ static ps_err check_path(const ps_shard_peer *p, const ps_wire_header *h)
     return ps_err_set(PS_ERR_PROTOCOL, "a payload through another path than agreed on");
 }
 
-static ps_err handle_init(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h,
-                          ps_wire_frames *f)
+static ps_err take_first_weights(ps_shard *s, ps_shard_chunk *c, const ps_shard_peer *p,
+                                 ps_wire_frames *f)
 {
-    if (ps_policy_init_weights(&c->policy, h->rank) != PS_VERDICT_TAKE)
-        return ps_err_set(PS_ERR_PROTOCOL, "first weights of chunk %u that nobody wants",
-                          h->chunk);
-    ps_shard_peer *p = &s->peers[h->rank];
     const float *from =
         p->shm ? p->params + c->plan->offset : (const float *)zmq_msg_data(&f->payload);
     memcpy(c->memory.weights, from, c->plan->count * sizeof *from);
     ps_coded_chunk_start(&c->coded, c->memory.weights);
-    p->owed += p->shm ? 0 : zmq_msg_size(&f->payload);
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
         if (ps_rank_set_has(&c->policy.waiting, r))
-            PS_TRY(ps_shard_reply_out_of_turn(s, c, r));
+            PS_TRY(ps_shard_reply_out_of_turn(s, c, r, PS_MSG_WEIGHTS));
     memset(&c->policy.waiting, 0, sizeof c->policy.waiting);
+    return PS_OK;
+}
+
+static ps_err handle_init(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h,
+                          ps_wire_frames *f)
+{
+    ps_verdict verdict = ps_policy_init_weights(&c->policy, h->rank);
+    if (verdict == PS_VERDICT_REFUSE)
+        return ps_err_set(PS_ERR_PROTOCOL, "first weights of chunk %u that nobody wants",
+                          h->chunk);
+    ps_shard_peer *p = &s->peers[h->rank];
+    p->owed += p->shm ? 0 : zmq_msg_size(&f->payload);
+    if (verdict == PS_VERDICT_TAKE) PS_TRY(take_first_weights(s, c, p, f));
     // No reply belongs to an INIT: what it took over is returned at once.
     if (p->owed == 0) return PS_OK;
     return ps_shard_reply_short(s, PS_MSG_CREDIT, h->rank, 0);
@@ -57,22 +67,31 @@ static ps_err handle_init(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
 static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h,
                           ps_wire_frames *f)
 {
+    ps_shard_peer *p = &s->peers[h->rank];
     ps_verdict verdict = ps_policy_push(&c->policy, h->rank, h->step);
-    if (verdict == PS_VERDICT_REFUSE)
+    // In shared memory there is room for the gradient of one step.
+    if (verdict == PS_VERDICT_REFUSE || (verdict == PS_VERDICT_KEEP && p->shm))
         return ps_err_set(PS_ERR_PROTOCOL,
                           "a gradient of chunk %u in step %" PRIu64
                           " before that step's weights",
                           h->chunk, h->step);
-    s->peers[h->rank].owed += zmq_msg_size(&f->payload);
-    if (verdict != PS_VERDICT_TAKE) {
+    p->owed += zmq_msg_size(&f->payload);
+    switch (verdict) {
+    case PS_VERDICT_TAKE:
+        ps_counter_add(&s->pushes, 1);
+        zmq_msg_move(&c->pushes[h->rank], &f->payload);
+        if (ps_policy_complete(&c->policy)) PS_TRY(ps_shard_apply_pushes(s, c));
+        break;
+    case PS_VERDICT_KEEP:
+        ps_counter_add(&s->pushes, 1);
+        zmq_msg_move(&c->early[h->rank], &f->payload);
+        break;
+    case PS_VERDICT_ANSWER:
         ps_counter_add(&s->repeated, 1);
-        if (verdict == PS_VERDICT_ANSWER)
-            return ps_shard_reply_out_of_turn(s, c, h->rank);
-        return ps_shard_reply_credit(s, h->rank);
+        return ps_shard_reply_out_of_turn(s, c, h->rank, PS_MSG_WEIGHTS);
+    default:
+        ps_counter_add(&s->repeated, 1);
     }
-    ps_counter_add(&s->pushes, 1);
-    zmq_msg_move(&c->pushes[h->rank], &f->payload);
-    if (ps_policy_complete(&c->policy)) PS_TRY(ps_shard_apply_pushes(s, c));
     return ps_shard_reply_credit(s, h->rank);
 }
 
@@ -88,7 +107,7 @@ static ps_err handle_pull(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
 {
     switch (ps_policy_pull(&c->policy, h->rank, h->step)) {
     case PS_VERDICT_ANSWER:
-        return ps_shard_reply_out_of_turn(s, c, h->rank);
+        return ps_shard_reply_out_of_turn(s, c, h->rank, PS_MSG_WEIGHTS);
     case PS_VERDICT_WAIT:
         return PS_OK;
     default:
@@ -102,17 +121,19 @@ static ps_err settle_all(ps_shard *s, ps_shard_chunk *c)
 {
     ps_coded_chunk_start(&c->coded, c->memory.weights);
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
-        PS_TRY(ps_shard_reply_out_of_turn(s, c, r));
+        PS_TRY(ps_shard_reply_out_of_turn(s, c, r, PS_MSG_SETTLED));
     return PS_OK;
 }
 
 static ps_err handle_settle(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
 {
+    bool present = h->step == (uint64_t)c->policy.version;
     switch (ps_policy_settle(&c->policy, h->rank, h->step)) {
     case PS_VERDICT_ALL:
         return settle_all(s, c);
-    case PS_VERDICT_ANSWER:
-        return ps_shard_reply_out_of_turn(s, c, h->rank);
+    case PS_VERDICT_ANSWER: // what was settled in an older version has been answered
+        return ps_shard_reply_out_of_turn(s, c, h->rank,
+                                          present ? PS_MSG_SETTLED : PS_MSG_WEIGHTS);
     case PS_VERDICT_WAIT:
         return PS_OK;
     default:
@@ -120,11 +141,13 @@ static ps_err handle_settle(ps_shard *s, ps_shard_chunk *c, const ps_wire_header
     }
 }
 
-static void handle_bye(ps_shard *s, uint32_t rank)
+static ps_err handle_bye(ps_shard *s, uint32_t rank)
 {
-    if (s->peers[rank].left) return;
+    bool again = s->peers[rank].left;
     s->peers[rank].left = true;
-    if (++s->n_left == s->rules.n_workers) ps_shard_set_state(s, PS_SHARD_DONE);
+    PS_TRY(ps_shard_reply_short(s, PS_MSG_LEFT, rank, 0));
+    if (!again && ++s->n_left == s->rules.n_workers) ps_shard_set_state(s, PS_SHARD_DONE);
+    return PS_OK;
 }
 
 static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *f)
@@ -133,12 +156,9 @@ static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
     if (h->kind == PS_MSG_HELLO) return handle_hello(s, h);
     if (!p->joined)
         return ps_err_set(PS_ERR_PROTOCOL, "%s before HELLO", ps_wire_kind_name(h->kind));
+    if (h->kind == PS_MSG_BYE) return handle_bye(s, h->rank);
     if (p->left)
         return ps_err_set(PS_ERR_PROTOCOL, "%s after BYE", ps_wire_kind_name(h->kind));
-    if (h->kind == PS_MSG_BYE) {
-        handle_bye(s, h->rank);
-        return PS_OK;
-    }
     ps_shard_chunk *c = &s->chunks[s->chunk_of[h->chunk]];
     if (h->kind == PS_MSG_PULL) return handle_pull(s, c, h);
     if (h->kind == PS_MSG_SETTLE) return handle_settle(s, c, h);

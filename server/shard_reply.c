@@ -31,10 +31,10 @@ static ps_err send_to(ps_shard *s, uint32_t rank, ps_wire_header *h, const void 
     return err == PS_ERR_PEER ? PS_OK : err;
 }
 
-ps_err ps_shard_reply_short(ps_shard *s, ps_msg_kind kind, uint32_t rank, uint64_t count)
+ps_err ps_shard_reply_short(ps_shard *s, ps_msg_kind kind, uint32_t rank, uint64_t number)
 {
     ps_wire_header h = header_for(s, kind, rank);
-    h.count = count;
+    *(kind == PS_MSG_READY ? &h.step : &h.count) = number;
     return send_to(s, rank, &h, NULL, 0, PS_WIRE_COPY);
 }
 
@@ -57,12 +57,13 @@ static ps_err send_coded(ps_shard *s, ps_shard_chunk *c, ps_wire_header *h, uint
 /* The weights of a chunk go out without a copy of ours: libzmq reads them where the next
  * step will write them. That is safe in BSP: the next write comes only after every
  * worker's push of the next step, which a worker sends only when it has received these
- * weights whole. Answers out of turn (repeated pushes, pulls) have no such push behind
- * them and are copied. */
+ * weights whole; over another connection, where this one was lost, and then it has closed
+ * this one. Answers out of turn (repeated pushes, pulls) have no such push behind them
+ * and are copied. */
 static ps_err send_weights(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
-                           ps_wire_pass pass)
+                           ps_msg_kind kind, ps_wire_pass pass)
 {
-    ps_wire_header h = header_for(s, PS_MSG_WEIGHTS, rank);
+    ps_wire_header h = header_for(s, kind, rank);
     h.step = (uint64_t)c->policy.version;
     if (s->rule.scale.on) memcpy(&h.scale, &s->rule.scale.scale, sizeof h.scale);
     h.chunk = c->index;
@@ -76,13 +77,14 @@ static ps_err send_weights(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
     return send_to(s, rank, &h, NULL, 0, pass);
 }
 
-ps_err ps_shard_reply_out_of_turn(ps_shard *s, ps_shard_chunk *c, uint32_t rank)
+ps_err ps_shard_reply_out_of_turn(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
+                                  ps_msg_kind kind)
 {
     const ps_shard_peer *p = &s->peers[rank];
     if (p->shm)
         memcpy(p->params + c->plan->offset, c->memory.weights,
                c->plan->count * sizeof(float));
-    return send_weights(s, c, rank, PS_WIRE_COPY);
+    return send_weights(s, c, rank, kind, PS_WIRE_COPY);
 }
 
 /* Workers in shared memory have their new weights already; that they may use them is told
@@ -91,7 +93,8 @@ ps_err ps_shard_reply_flush(ps_shard *s)
 {
     for (uint32_t i = 0; i < s->n_unsent; i++)
         for (uint32_t r = 0; r < s->rules.n_workers; r++)
-            if (s->peers[r].shm) PS_TRY(send_weights(s, s->unsent[i], r, PS_WIRE_BORROW));
+            if (s->peers[r].shm)
+                PS_TRY(send_weights(s, s->unsent[i], r, PS_MSG_WEIGHTS, PS_WIRE_BORROW));
     s->n_unsent = 0;
     s->unsent_count = 0;
     return PS_OK;
@@ -102,7 +105,8 @@ ps_err ps_shard_reply_weights(ps_shard *s, ps_shard_chunk *c)
     bool shared = false;
     for (uint32_t r = 0; r < s->rules.n_workers; r++) {
         shared = shared || s->peers[r].shm;
-        if (!s->peers[r].shm) PS_TRY(send_weights(s, c, r, PS_WIRE_BORROW));
+        if (!s->peers[r].shm)
+            PS_TRY(send_weights(s, c, r, PS_MSG_WEIGHTS, PS_WIRE_BORROW));
     }
     if (!shared) return PS_OK;
     if (s->n_unsent == s->n_chunks) PS_TRY(ps_shard_reply_flush(s));

@@ -5,9 +5,10 @@
 
 #include "shard_state.h"
 
-/* A READY, CREDIT or STALE; as every message it returns what credit is owed. count: the
- * member epoch in a STALE, else 0. */
-ps_err ps_shard_reply_short(ps_shard *s, ps_msg_kind kind, uint32_t rank, uint64_t count);
+/* A READY, CREDIT, STALE or LEFT; as every message it returns what credit is owed.
+ * number: of the HELLO in a READY, the member epoch in a STALE, else 0. */
+ps_err ps_shard_reply_short(ps_shard *s, ps_msg_kind kind, uint32_t rank,
+                            uint64_t number);
 
 /* Returns what is owed to the worker, if that is too much to wait for another message. */
 ps_err ps_shard_reply_credit(ps_shard *s, uint32_t rank);
@@ -17,8 +18,10 @@ ps_err ps_shard_reply_credit(ps_shard *s, uint32_t rank);
 ps_err ps_shard_reply_weights(ps_shard *s, ps_shard_chunk *c);
 ps_err ps_shard_reply_flush(ps_shard *s);
 
-/* The weights of a chunk as they are, to one that asks, or repeats itself. */
-ps_err ps_shard_reply_out_of_turn(ps_shard *s, ps_shard_chunk *c, uint32_t rank);
+/* The weights of a chunk as they are, to one that asks, or repeats itself, as WEIGHTS or
+ * SETTLED. */
+ps_err ps_shard_reply_out_of_turn(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
+                                  ps_msg_kind kind);
 
 void ps_shard_reply_error(ps_shard *s, uint32_t rank, const char *text);
 

@@ -51,8 +51,12 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
     PS_TRY(ps_coded_chunk_init(&c->coded, &s->codec, c->plan));
     PS_TRY(ps_mem_zalloc(&c->pushes, (size_t)s->o.n_workers, sizeof *c->pushes,
                          "a chunk's pushes"));
-    for (int r = 0; r < s->o.n_workers; r++)
+    PS_TRY(ps_mem_zalloc(&c->early, (size_t)s->o.n_workers, sizeof *c->early,
+                         "a chunk's pushes"));
+    for (int r = 0; r < s->o.n_workers; r++) {
         zmq_msg_init(&c->pushes[r]);
+        zmq_msg_init(&c->early[r]);
+    }
     s->run_first[i] = ps_grad_norm_chunk_blocks(s->o.spec, c->plan, &s->run_counts[i]);
     return PS_OK;
 }
@@ -89,9 +93,12 @@ static void free_chunks(ps_shard *s)
 {
     for (uint32_t i = 0; s->chunks && i < s->n_chunks; i++) {
         ps_shard_chunk *c = &s->chunks[i];
-        for (int r = 0; c->pushes && r < s->o.n_workers; r++)
+        for (int r = 0; c->early && r < s->o.n_workers; r++) {
             zmq_msg_close(&c->pushes[r]);
+            zmq_msg_close(&c->early[r]);
+        }
         free(c->pushes);
+        free(c->early);
         ps_coded_chunk_fini(&c->coded);
         ps_aggregate_fini(&c->memory);
     }

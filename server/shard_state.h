@@ -22,6 +22,7 @@ typedef struct ps_shard_chunk {
     ps_aggregate memory;
     ps_coded_chunk coded;
     zmq_msg_t *pushes; // by rank; empty where the gradient is in shared memory
+    zmq_msg_t *early;  // by rank: pushes of the step after the present one
 } ps_shard_chunk;
 
 typedef struct ps_shard_peer {

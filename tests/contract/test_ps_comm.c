@@ -31,11 +31,20 @@ typedef struct dead_server {
     ps_member *member;
 } dead_server;
 
+static bool receive(dead_server *s, ps_wire_frames *f)
+{
+    bool got = false;
+    zmq_pollitem_t item = {.socket = s->router, .events = ZMQ_POLLIN};
+    if (zmq_poll(&item, 1, 5000) == 1) (void)ps_wire_recv(s->router, true, f, &got);
+    return got;
+}
+
 /* First weights of chunks 0 and 1, all zero. */
 static void give_weights(dead_server *s, ps_wire_frames *f, ps_wire_header h)
 {
     float *zeros = calloc(s->plan->max_chunk_count, sizeof *zeros);
     h.kind = PS_MSG_WEIGHTS;
+    h.step = 0;
     for (uint32_t c = 0; c < 2; c++) {
         h.chunk = c;
         h.count = s->plan->chunks[c].count;
@@ -65,18 +74,19 @@ static void *dead_server_main(void *arg)
     ps_server_gate_open(s->gate, ps_member_roster(s->member)->secrets);
     ps_wire_frames f;
     ps_wire_frames_open(&f);
-    bool got = false;
-    zmq_pollitem_t item = {.socket = s->router, .events = ZMQ_POLLIN};
-    if (zmq_poll(&item, 1, 5000) == 1) (void)ps_wire_recv(s->router, true, &f, &got);
-    if (got) {
+    ps_wire_header hello;
+    if (receive(s, &f) && ps_wire_decode(zmq_msg_data(&f.header), zmq_msg_size(&f.header),
+                                         &hello) == PS_OK) {
         const ps_roster *roster = ps_member_roster(s->member);
         const ps_wire_header ready = {.version = PS_WIRE_VERSION,
                                       .kind = PS_MSG_READY,
                                       .nonce = roster->nonce,
-                                      .epoch = roster->epoch};
+                                      .epoch = roster->epoch,
+                                      .step = hello.step};
         (void)ps_wire_send(s->router, zmq_msg_data(&f.id), zmq_msg_size(&f.id), &ready,
                            NULL, 0, PS_WIRE_COPY, NULL);
-        if (s->scales) give_weights(s, &f, ready);
+        // two wishes
+        if (s->scales && receive(s, &f) && receive(s, &f)) give_weights(s, &f, hello);
     }
     ps_wire_frames_close(&f);
     return NULL;
@@ -179,6 +189,7 @@ static void shards_that_differ_in_the_loss_scale_end_the_job(void **state)
     for (int i = 0; i < 4; i++) {
         rig r;
         rig_init(&r, sets, 4, scales[i]);
+        assert_int_equal(ps_comm_submit(r.comm, PS_COMM_PULL, 0, r.chunks, 2), PS_OK);
         ps_err err = ps_comm_wait(r.comm, 0, 0);
         if (err == PS_OK) err = ps_comm_wait(r.comm, 1, 0);
         assert_int_equal(err, i == 0 ? PS_OK : PS_ERR_PROTOCOL);

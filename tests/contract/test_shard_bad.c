@@ -424,7 +424,7 @@ static void no_payload(const bare_job *b, ps_wire_header *h, size_t *bytes)
 }
 static void later_step(const bare_job *b, ps_wire_header *h, size_t *bytes)
 {
-    h->step = 1;
+    h->step = 2; // of step 1 it would be early
 }
 static void other_codec(const bare_job *b, ps_wire_header *h, size_t *bytes)
 {
@@ -445,10 +445,6 @@ static void hello_with_shm(const bare_job *b, ps_wire_header *h, size_t *bytes)
 static void shard_kind(const bare_job *b, ps_wire_header *h, size_t *bytes)
 {
     h->kind = PS_MSG_WEIGHTS;
-}
-static void second_init(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->kind = PS_MSG_INIT;
 }
 static void far_pull(const bare_job *b, ps_wire_header *h, size_t *bytes)
 {
@@ -501,7 +497,6 @@ static void members_that_break_the_rules_end_the_job(void **state)
         {"another path", lies_about_shm},
         {"another HELLO", hello_with_shm},
         {"only shards send", shard_kind},
-        {"nobody wants", second_init},
         {"a pull of chunk", far_pull},
         {"where none belongs", bye_with_payload},
         {"another job", other_nonce},
@@ -683,6 +678,128 @@ static void settling_gives_everybody_the_exact_weights(void **state)
     close_job(&b);
 }
 
+/* ---- repetitions, as after a lost connection ---- */
+
+static void send_short(bare_job *b, int kind, int rank, uint32_t chunk, uint64_t step)
+{
+    ps_wire_header h = header(b, kind, rank, chunk);
+    h.step = step;
+    send_frame(b->socket[rank], &h, NULL, 0);
+}
+
+/* The next answer, of the kind and step. */
+static ps_wire_header expect_kind(bare_job *b, int rank, int kind, uint64_t step,
+                                  float value)
+{
+    float w[4];
+    ps_wire_header h = answer(b->socket[rank], w, sizeof w);
+    assert_int_equal(h.kind, kind);
+    assert_int_equal(h.step, step);
+    if (kind == PS_MSG_WEIGHTS || kind == PS_MSG_SETTLED) assert_true(w[3] == value);
+    return h;
+}
+
+static void a_hello_starts_the_credits_anew(void **state)
+{
+    bare_job b;
+    open_job(&b, 2);
+    begin(&b);
+    uint64_t bytes = b.plan.chunks[1].count * sizeof(float);
+    for (uint64_t number = 2; number < 5; number++) {
+        // Taken over and owed, but the answer would have gone to the connection before.
+        send_chunk(&b, PS_MSG_PUSH, 0, 1, 0, 1.0f);
+        send_short(&b, PS_MSG_HELLO, 0, 0, number);
+        assert_int_equal(expect_kind(&b, 0, PS_MSG_READY, number, 0).credit, 0);
+    }
+    send_chunk(&b, PS_MSG_PUSH, 0, 1, 0, 1.0f);
+    silence(b.socket[0]);
+    send_chunk(&b, PS_MSG_PUSH, 1, 1, 0, 1.0f);
+    assert_int_equal(expect_kind(&b, 0, PS_MSG_WEIGHTS, 1, 0.0f).credit, bytes);
+    assert_int_equal(expect_kind(&b, 1, PS_MSG_WEIGHTS, 1, 0.0f).credit, bytes);
+    close_job(&b);
+    assert_int_equal(b.job.server[0].stats.pushes, 2);
+    assert_int_equal(b.job.server[0].stats.repeated, 3);
+}
+
+static void whatever_is_repeated_counts_once_and_is_answered(void **state)
+{
+    bare_job b;
+    open_job(&b, 2);
+    for (int r = 0; r < 2; r++)
+        hello(&b, r);
+    const uint32_t c = 2;
+    send_short(&b, PS_MSG_PULL, 1, c, 0); // waits
+    send_short(&b, PS_MSG_PULL, 1, c, 0);
+    hello(&b, 1);
+    send_chunk(&b, PS_MSG_INIT, 0, c, 0, 1.0f);
+    expect_kind(&b, 0, PS_MSG_CREDIT, 0, 0);
+    expect_kind(&b, 1, PS_MSG_WEIGHTS, 0, 1.0f);
+    send_chunk(&b, PS_MSG_INIT, 0, c, 0, 77.0f);
+    expect_kind(&b, 0, PS_MSG_CREDIT, 0, 0);
+    send_short(&b, PS_MSG_PULL, 1, c, 0);
+    expect_kind(&b, 1, PS_MSG_WEIGHTS, 0, 1.0f);
+    // 1 - 0.5 * (1 + 1) = 0
+    send_chunk(&b, PS_MSG_PUSH, 0, c, 0, 1.0f);
+    hello(&b, 0);
+    send_chunk(&b, PS_MSG_INIT, 0, c, 0, 77.0f);
+    send_chunk(&b, PS_MSG_PUSH, 0, c, 0, 1.0f);
+    expect_kind(&b, 0, PS_MSG_CREDIT, 0, 0);
+    send_chunk(&b, PS_MSG_PUSH, 1, c, 0, 1.0f);
+    for (int r = 0; r < 2; r++)
+        expect_kind(&b, r, PS_MSG_WEIGHTS, 1, 0.0f);
+    for (int kind = 0; kind < 3; kind++) { // of the step before, and of long ago
+        if (kind == 0) send_chunk(&b, PS_MSG_PUSH, 1, c, 0, 50.0f);
+        if (kind == 1) send_short(&b, PS_MSG_PULL, 1, c, 0);
+        if (kind == 2) send_short(&b, PS_MSG_SETTLE, 1, c, 0);
+        expect_kind(&b, 1, PS_MSG_WEIGHTS, 1, 0.0f);
+    }
+    for (int times = 0; times < 2; times++) {
+        send_short(&b, PS_MSG_SETTLE, 0, c, 1);
+        send_short(&b, PS_MSG_SETTLE, 1, c, 1);
+        if (times > 0) continue;
+        for (int r = 0; r < 2; r++)
+            expect_kind(&b, r, PS_MSG_SETTLED, 1, 0.0f);
+    }
+    for (int r = 0; r < 2; r++)
+        expect_kind(&b, r, PS_MSG_SETTLED, 1, 0.0f);
+    for (int times = 0; times < 3; times++) {
+        send_short(&b, PS_MSG_BYE, 0, 0, 0);
+        expect_kind(&b, 0, PS_MSG_LEFT, 0, 0);
+        hello(&b, 0);
+    }
+    assert_int_equal(ps_member_check(b.member[0]), PS_OK);
+    close_job(&b);
+    assert_int_equal(b.job.server[0].stats.pushes, 2);
+}
+
+/* Weights of 1, lr of 0.5; each worker pushes 2 * its rank + 2 in step 0 and 1 in steps 1
+ * and 2: 1 - 0.5 * 6 = -2, then -3, -4. */
+static void an_early_push_waits_for_its_step(void **state)
+{
+    bare_job b;
+    open_job(&b, 2);
+    begin(&b);
+    const uint32_t c = 3;
+    send_chunk(&b, PS_MSG_PUSH, 0, c, 0, 2.0f);
+    send_chunk(&b, PS_MSG_PUSH, 0, c, 1, 1.0f);
+    send_chunk(&b, PS_MSG_PUSH, 0, c, 1, 99.0f); // repeated
+    silence(b.socket[0]);
+    send_chunk(&b, PS_MSG_PUSH, 1, c, 1, 1.0f);
+    silence(b.socket[1]);
+    send_chunk(&b, PS_MSG_PUSH, 1, c, 0, 4.0f); // two steps are complete now
+    for (int r = 0; r < 2; r++) {
+        ps_wire_header h = answer(b.socket[r], NULL, 0);
+        assert_true(h.kind == PS_MSG_WEIGHTS && h.step == 1);
+        expect_kind(&b, r, PS_MSG_WEIGHTS, 2, -3.0f);
+    }
+    send_chunk(&b, PS_MSG_PUSH, 1, c, 2, 1.0f);
+    send_chunk(&b, PS_MSG_PUSH, 0, c, 2, 1.0f);
+    for (int r = 0; r < 2; r++)
+        expect_kind(&b, r, PS_MSG_WEIGHTS, 3, -4.0f);
+    close_job(&b);
+    assert_int_equal(b.job.server[0].stats.pushes, 6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -695,6 +812,9 @@ int main(void)
         cmocka_unit_test(coded_frames_that_lie_are_refused),
         cmocka_unit_test(settling_gives_everybody_the_exact_weights),
         cmocka_unit_test(a_push_before_hello_and_too_many_frames),
+        cmocka_unit_test(a_hello_starts_the_credits_anew),
+        cmocka_unit_test(whatever_is_repeated_counts_once_and_is_answered),
+        cmocka_unit_test(an_early_push_waits_for_its_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,8 @@ static void weights_come_once_and_from_rank_0(void **state)
     assert_int_equal(ps_policy_init_weights(&c, 1), PS_VERDICT_REFUSE);
     assert_int_equal(ps_policy_init_weights(&c, 0), PS_VERDICT_TAKE);
     assert_int_equal(c.version, 0);
-    assert_int_equal(ps_policy_init_weights(&c, 0), PS_VERDICT_REFUSE);
+    assert_int_equal(ps_policy_init_weights(&c, 0), PS_VERDICT_DROP);
+    assert_int_equal(ps_policy_init_weights(&c, 1), PS_VERDICT_REFUSE);
 }
 
 static void a_step_is_complete_when_every_rank_is_in(void **state)
@@ -42,7 +43,7 @@ static void a_replay_is_answered_and_the_future_is_refused(void **state)
     ps_policy_chunk_init(&c, 2);
     ps_policy_init_weights(&c, 0);
     for (uint64_t step = 0; step < 3; step++) {
-        assert_int_equal(ps_policy_push(&c, 0, step + 1), PS_VERDICT_REFUSE);
+        assert_int_equal(ps_policy_push(&c, 0, step + 2), PS_VERDICT_REFUSE);
         assert_int_equal(ps_policy_push(&c, 1, step), PS_VERDICT_TAKE);
         assert_int_equal(ps_policy_push(&c, 0, step), PS_VERDICT_TAKE);
         ps_policy_applied(&c);
@@ -51,6 +52,27 @@ static void a_replay_is_answered_and_the_future_is_refused(void **state)
         assert_int_equal(c.n_arrived, 0);
     }
     assert_int_equal(ps_policy_push(&c, 1, UINT64_MAX), PS_VERDICT_REFUSE);
+}
+
+static void an_early_push_counts_in_its_own_step(void **state)
+{
+    ps_policy_chunk c;
+    ps_policy_chunk_init(&c, 3);
+    ps_policy_init_weights(&c, 0);
+    for (uint64_t step = 0; step < 4; step++) {
+        // Rank 2 is always a step ahead: its push of this step came in the last one.
+        if (step == 0) assert_int_equal(ps_policy_push(&c, 2, 0), PS_VERDICT_TAKE);
+        assert_int_equal(ps_policy_push(&c, 2, step), PS_VERDICT_DROP);
+        assert_int_equal(ps_policy_push(&c, 2, step + 1), PS_VERDICT_KEEP);
+        assert_int_equal(ps_policy_push(&c, 2, step + 1), PS_VERDICT_DROP);
+        assert_int_equal(ps_policy_push(&c, 0, step), PS_VERDICT_TAKE);
+        assert_false(ps_policy_complete(&c));
+        assert_int_equal(ps_policy_push(&c, 1, step), PS_VERDICT_TAKE);
+        assert_true(ps_policy_complete(&c));
+        ps_policy_applied(&c);
+        assert_int_equal(c.n_arrived, 1);
+        assert_true(ps_rank_set_has(&c.arrived, 2));
+    }
 }
 
 static void a_pull_waits_for_the_next_version_only(void **state)
@@ -70,7 +92,7 @@ static void a_pull_waits_for_the_next_version_only(void **state)
     ps_policy_push(&c, 1, 0);
     ps_policy_applied(&c);
     assert_false(ps_rank_set_has(&c.waiting, 1));
-    assert_int_equal(ps_policy_pull(&c, 1, 0), PS_VERDICT_REFUSE); // no longer there
+    assert_int_equal(ps_policy_pull(&c, 1, 0), PS_VERDICT_ANSWER); // with what is there
 }
 
 static void settling_waits_for_everybody(void **state)
@@ -89,7 +111,7 @@ static void settling_waits_for_everybody(void **state)
         for (uint32_t r = 0; r < 3; r++)
             assert_int_equal(ps_policy_push(&c, r, version), PS_VERDICT_TAKE);
         ps_policy_applied(&c);
-        assert_int_equal(ps_policy_settle(&c, 0, version), PS_VERDICT_REFUSE);
+        assert_int_equal(ps_policy_settle(&c, 0, version), PS_VERDICT_ANSWER);
     }
     assert_int_equal(ps_policy_push(&c, 1, 2), PS_VERDICT_TAKE);
     assert_int_equal(ps_policy_settle(&c, 1, 2), PS_VERDICT_REFUSE);
@@ -101,6 +123,7 @@ int main(void)
         cmocka_unit_test(weights_come_once_and_from_rank_0),
         cmocka_unit_test(a_step_is_complete_when_every_rank_is_in),
         cmocka_unit_test(a_replay_is_answered_and_the_future_is_refused),
+        cmocka_unit_test(an_early_push_counts_in_its_own_step),
         cmocka_unit_test(a_pull_waits_for_the_next_version_only),
         cmocka_unit_test(settling_waits_for_everybody),
     };

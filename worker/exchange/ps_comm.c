@@ -11,7 +11,6 @@
 #include "thread.h"
 
 enum {
-    BYE_LINGER_MS = 2000,
     WAIT_SLICE_MS = 1000 // progress is looked at so often while waiting
 };
 
@@ -64,12 +63,14 @@ static ps_err chunk_timeout(ps_comm *c, uint32_t chunk, int64_t version, uint64_
 {
     uint32_t shard = c->plan->chunks[chunk].shard;
     const ps_comm_link *l = &c->links[shard];
+    char lost[128];
+    ps_comm_lost_text(l, lost, sizeof lost);
     return ps_err_set(PS_ERR_TIMEOUT,
                       "version %" PRId64 " of chunk %u is missing: shard %u of server %d "
-                      "(host %s, %s) has sent nothing for %.1f s (net.step_timeout_ms); "
-                      "it waits for another worker, or does not run",
+                      "(host %s, %s) has sent nothing for %.1f s (net.step_timeout_ms)%s",
                       version, chunk, shard, l->server, l->host, l->endpoint,
-                      seconds_since(since));
+                      seconds_since(since),
+                      lost[0] ? lost : "; it waits for another worker, or does not run");
 }
 
 /* Sleeps until the thread wakes it, a slice at most; *late when timeout_ms have passed
@@ -184,9 +185,6 @@ ps_err ps_comm_stop(ps_comm *c)
     PS_TRY(ps_order_queue_wake(&c->orders));
     join_thread(c);
     PS_TRY(ps_comm_check(c));
-    const int linger = BYE_LINGER_MS;
-    for (uint32_t i = 0; i < c->n_links; i++)
-        zmq_setsockopt(c->links[i].socket, ZMQ_LINGER, &linger, sizeof linger);
     return PS_OK;
 }
 

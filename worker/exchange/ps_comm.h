@@ -12,8 +12,9 @@
 
 typedef struct ps_comm ps_comm;
 
-/* Connects to every shard, hands the arenas to servers of this host, says HELLO and
- * starts the thread. Does not wait for the shards. *out is owned by the caller. */
+/* Connects to every shard, hands the arenas to servers of this host, and starts
+ * the thread, which says HELLO. Does not wait for the shards. *out is owned by the
+ * caller. */
 ps_err ps_comm_create(const ps_exchange_options *options, ps_comm **out);
 
 /* Waits until every shard has answered. TIMEOUT names those that have not. */
@@ -53,7 +54,8 @@ typedef struct ps_comm_stats {
 
 void ps_comm_get_stats(const ps_comm *c, ps_comm_stats *out);
 
-/* Says BYE to every shard and ends the thread. */
+/* Says BYE to every shard and ends the thread when all have answered. TIMEOUT names the
+ * first that has not after net.step_timeout_ms. */
 ps_err ps_comm_stop(ps_comm *c);
 void ps_comm_destroy(ps_comm **c);
 

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "mem.h"
-#include "ps_comm_send.h"
 #include "shm_offer.h"
 #include "zsock.h"
 
@@ -18,17 +17,21 @@ static ps_err connect_link(ps_comm *c, uint32_t shard)
     uint8_t id[PS_WIRE_ID_BYTES];
     const ps_secret *secret = ps_member_secret(c->o.member);
     ps_wire_id((uint32_t)c->o.rank, secret, id);
+    uint64_t largest = c->plan->max_chunk_count * element_bytes(c);
+    const ps_config *config = c->o.config;
     const ps_zsock_options options = {
         .type = ZMQ_DEALER,
-        .max_message_bytes =
-            (int64_t)(c->plan->max_chunk_count * element_bytes(c) + (64u << 10)),
+        .pulse = ps_zsock_pulse_of((uint64_t)config->net.heartbeat_ms,
+                                   (uint64_t)config->net.dead_after_ms, largest),
+        .max_message_bytes = (int64_t)(largest + (64u << 10)),
         .routing_id = id,
         .routing_id_bytes = sizeof id,
         .secret = secret,
     };
     PS_TRY(ps_zsock_open(c->zmq_context, &options, &l->socket));
-    PS_TRY(ps_zsock_connect(l->socket, l->endpoint));
-    return ps_comm_send_hello(c, l);
+    PS_TRY(ps_zsock_monitor(c->zmq_context, l->socket, "shard", &l->monitor));
+    atomic_init(&l->lost_ns, ps_clock_awake_ns());
+    return ps_zsock_connect(l->socket, l->endpoint);
 }
 
 static ps_err init_link(ps_comm *c, uint32_t shard, int server, int index, bool shm)
@@ -46,7 +49,9 @@ static ps_err init_link(ps_comm *c, uint32_t shard, int server, int index, bool 
     PS_TRY(ps_mem_zalloc(&l->waiting, c->n_words, sizeof *l->waiting, "orders"));
     PS_TRY(connect_link(c, shard));
     c->items[shard] = (zmq_pollitem_t){.socket = l->socket, .events = ZMQ_POLLIN};
-    return PS_OK;
+    zmq_pollitem_t *news = &c->items[c->n_links + 2 + shard];
+    news->events = ZMQ_POLLIN;
+    return ps_zsock_monitor_fd(l->monitor, &news->fd);
 }
 
 static ps_err connect_servers(ps_comm *c)
@@ -70,7 +75,7 @@ ps_err ps_comm_links_open(ps_comm *c)
 {
     const bool patient =
         ps_chunk_size_is_coarse(ps_chunk_size_wanted(c->o.config, false));
-    PS_TRY(ps_zsock_context(c->o.config->net.io_threads, c->n_links + 64, patient,
+    PS_TRY(ps_zsock_context(c->o.config->net.io_threads, 3 * c->n_links + 64, patient,
                             &c->zmq_context));
     PS_TRY(connect_servers(c));
     uint32_t n = c->n_links;
@@ -83,7 +88,10 @@ ps_err ps_comm_links_open(ps_comm *c)
 void ps_comm_links_close(ps_comm *c)
 {
     for (uint32_t i = 0; c->links && i < c->n_links; i++) {
-        ps_zsock_close(&c->links[i].socket);
+        ps_comm_link *l = &c->links[i];
+        if (l->socket) zmq_socket_monitor(l->socket, NULL, 0);
+        ps_zsock_close(&l->monitor);
+        ps_zsock_close(&l->socket);
         free(c->links[i].waiting);
     }
     if (c->zmq_context) zmq_ctx_term(c->zmq_context);

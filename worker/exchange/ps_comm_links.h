@@ -4,8 +4,9 @@
 
 #include "ps_comm_state.h"
 
-/* Offers the arenas to the servers, connects to every shard, says HELLO, and lists all
- * that the thread polls: the links, then the orders' wake_fd, then the job's abort. */
+/* Offers the arenas to the servers, connects to every shard, and lists all
+ * that the thread polls: the links, then the orders' wake_fd, the job's abort, and the
+ * links' monitors. */
 ps_err ps_comm_links_open(ps_comm *c);
 /* When the thread has ended; also after a failed open. */
 void ps_comm_links_close(ps_comm *c);

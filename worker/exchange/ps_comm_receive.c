@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "ps_comm_mend.h"
+#include "ps_comm_send.h"
 #include "stream_copy.h"
 
 enum { MESSAGES_PER_SOCKET = 32 }; // before other sockets are looked at
@@ -24,7 +26,8 @@ static ps_err check_weights(const ps_comm *c, const ps_comm_link *l,
                           h->chunk);
     const ps_chunk *chunk = &c->plan->chunks[h->chunk];
     uint64_t count = chunk->count, wanted = count * sizeof(float);
-    bool shm = h->codec == PS_CODEC_SHM, coded = is_change(c, h);
+    bool shm = h->codec == PS_CODEC_SHM;
+    bool coded = h->kind == PS_MSG_WEIGHTS && is_change(c, h);
     size_t bytes = f->has_payload ? zmq_msg_size(&f->payload) : 0;
     if (shm) wanted = 0;
     if (coded) wanted = ps_chunk_codec_bytes(&c->codec, chunk, (ps_codec)h->codec);
@@ -65,13 +68,25 @@ static ps_err take_scale(ps_comm *c, const ps_wire_header *h)
     return PS_OK;
 }
 
+/* Whether the chunk's order waits for this: else it is the answer to a repetition, whose
+ * weights are here already, and perhaps in use. What is to be settled counts as a version
+ * less: weights of its version that came twice are not the settled ones. */
+static bool is_awaited(const ps_comm *c, const ps_wire_header *h, int64_t have)
+{
+    const ps_comm_chunk *s = &c->chunks[h->chunk];
+    if (have >= 0 && h->step <= (uint64_t)have) return false;
+    return s->unanswered &&
+           (s->order.kind == PS_MSG_SETTLE) == (h->kind == PS_MSG_SETTLED);
+}
+
 static ps_err take_weights(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
                            ps_wire_frames *f)
 {
     PS_TRY(check_weights(c, l, h, f));
+    ps_comm_chunk *state = &c->chunks[h->chunk];
+    state->first = state->init_due = false; // no weights without first ones
     int64_t have = atomic_load_explicit(&c->versions[h->chunk], memory_order_relaxed);
-    // The answer to a repeated push: here already, and perhaps in use.
-    if (have >= 0 && h->step <= (uint64_t)have) return PS_OK;
+    if (!is_awaited(c, h, have)) return PS_OK;
     if (h->step != (uint64_t)(have + 1))
         return ps_err_set(PS_ERR_PROTOCOL,
                           "version %" PRIu64 " of chunk %u after version %" PRId64,
@@ -87,6 +102,8 @@ static ps_err take_weights(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
         copy_weights(c, params, zmq_msg_data(&f->payload), chunk->count);
     else
         ps_counter_add(&c->shm_received, chunk->count * sizeof(float));
+    state->unanswered = false;
+    ps_comm_send_no_more(c, h->chunk);
     ps_comm_set_version(c, h->chunk, have + 1);
     return PS_OK;
 }
@@ -104,12 +121,21 @@ static ps_err take_error(ps_wire_frames *f)
     return ps_err_set(PS_ERR_PEER, "%s", text);
 }
 
-static ps_err take_ready(ps_comm *c, ps_comm_link *l)
+static ps_err take_left(ps_comm *c, ps_comm_link *l)
 {
-    if (l->ready) return PS_OK;
-    l->ready = true;
-    atomic_fetch_add(&c->n_ready, 1);
-    ps_comm_progress(c, PS_COMM_WAIT_ANY);
+    c->n_left += !l->left;
+    l->left = true;
+    return PS_OK;
+}
+
+/* What was on the way when a connection was lost is sent again, and given back again:
+ * until the shard has answered the HELLO its credit is of the connection before. */
+static ps_err take_credit(ps_comm_link *l, uint64_t credit)
+{
+    if (!l->open) return PS_OK;
+    if (credit > l->on_the_way)
+        return ps_err_set(PS_ERR_PROTOCOL, "more credit than there was to return");
+    l->on_the_way -= credit;
     return PS_OK;
 }
 
@@ -127,14 +153,15 @@ static ps_err handle(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
         return ps_err_set(PS_ERR_PEER, "the job is at member epoch %" PRIu64 ", not %u",
                           h.count, c->epoch);
     if (f->n > 2) return ps_err_set(PS_ERR_PROTOCOL, "a message of %d frames", f->n);
-    if (h.credit > l->on_the_way)
-        return ps_err_set(PS_ERR_PROTOCOL, "more credit than there was to return");
-    l->on_the_way -= h.credit;
+    PS_TRY(take_credit(l, h.credit));
     switch (h.kind) {
     case PS_MSG_READY:
-        return take_ready(c, l);
+        return ps_comm_mend_ready(c, l, h.step);
     case PS_MSG_WEIGHTS:
+    case PS_MSG_SETTLED:
         return take_weights(c, l, &h, f);
+    case PS_MSG_LEFT:
+        return take_left(c, l);
     case PS_MSG_CREDIT:
         return PS_OK;
     default:

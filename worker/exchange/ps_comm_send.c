@@ -16,7 +16,8 @@ static ps_err send_header(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
 {
     uint64_t sent = 0;
     // Payloads lie in the arenas, which outlive the sockets. A gradient is overwritten
-    // only when the weights that answer it are here: it has been read by then.
+    // only when the weights that answer it are here: it has been read by then, or is read
+    // for a repetition, which the shard does not look at.
     ps_err err =
         ps_wire_send(l->socket, NULL, 0, h, payload, bytes, PS_WIRE_BORROW, &sent);
     ps_counter_add(&c->bytes_sent, sent);
@@ -34,18 +35,25 @@ static ps_codec gradient_codec(const ps_comm *c, const ps_chunk *chunk, uint64_t
     return ps_chunk_codec_of(&c->codec, chunk, PS_CODED_GRADIENT, step);
 }
 
-static size_t payload_bytes(const ps_comm *c, const ps_comm_link *l, uint32_t chunk)
+/* What is to be sent next of a chunk: its order, or its INIT again. */
+static ps_order next_of(const ps_comm *c, uint32_t chunk)
 {
-    int kind = c->pending[chunk].kind;
-    if (l->shm || !has_payload(kind)) return 0;
-    const ps_chunk *plan = &c->plan->chunks[chunk];
-    if (kind != PS_MSG_PUSH || !c->encoded[chunk]) return plan->count * sizeof(float);
-    return ps_chunk_codec_bytes(&c->codec, plan,
-                                gradient_codec(c, plan, c->pending[chunk].step));
+    const ps_comm_chunk *s = &c->chunks[chunk];
+    return s->init_due ? (ps_order){.kind = PS_MSG_INIT, .chunk = chunk} : s->order;
+}
+
+static size_t payload_bytes(const ps_comm *c, const ps_comm_link *l, const ps_order *what)
+{
+    if (l->shm || !has_payload(what->kind)) return 0;
+    const ps_chunk *plan = &c->plan->chunks[what->chunk];
+    if (what->kind != PS_MSG_PUSH || !c->encoded[what->chunk])
+        return plan->count * sizeof(float);
+    return ps_chunk_codec_bytes(&c->codec, plan, gradient_codec(c, plan, what->step));
 }
 
 /* Where the payload of an INIT or PUSH lies; a gradient that travels encoded is encoded
- * here, on this thread, while the main thread computes. */
+ * here, on this thread, while the main thread computes. Once: what the codec loses goes
+ * into the residual, and a repetition has to be the same bytes. */
 static const void *payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
 {
     const ps_chunk *plan = &c->plan->chunks[chunk];
@@ -54,6 +62,8 @@ static const void *payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
     if (!c->encoded[chunk]) return grad;
     const ps_codec codec = gradient_codec(c, plan, h->step);
     h->codec = (uint8_t)codec;
+    if (c->chunks[chunk].encoded_step == h->step + 1) return c->encoded[chunk];
+    c->chunks[chunk].encoded_step = h->step + 1;
     float *kept =
         ps_chunk_codec_keeps(&c->codec, h->step) ? c->residual + plan->offset : NULL;
     ps_chunk_codec_encode(&c->codec, plan, codec, grad, kept,
@@ -61,9 +71,9 @@ static const void *payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
     return c->encoded[chunk];
 }
 
-static ps_err send_chunk(ps_comm *c, ps_comm_link *l, uint32_t chunk)
+static ps_err send_order(ps_comm *c, ps_comm_link *l, const ps_order *what)
 {
-    const ps_order *what = &c->pending[chunk];
+    const uint32_t chunk = what->chunk;
     const ps_chunk *plan = &c->plan->chunks[chunk];
     ps_wire_header h = header_for(c, what->kind);
     h.step = what->step;
@@ -76,7 +86,7 @@ static ps_err send_chunk(ps_comm *c, ps_comm_link *l, uint32_t chunk)
         ps_counter_add(&c->shm_sent, plan->count * sizeof(float));
         return send_header(c, l, &h, NULL, 0);
     }
-    size_t bytes = payload_bytes(c, l, chunk);
+    size_t bytes = payload_bytes(c, l, what);
     const void *payload = payload_of(c, chunk, &h);
     l->on_the_way += bytes;
     if (l->on_the_way > ps_counter_get(&c->most_on_the_way))
@@ -87,10 +97,18 @@ static ps_err send_chunk(ps_comm *c, ps_comm_link *l, uint32_t chunk)
 
 void ps_comm_send_later(ps_comm *c, const ps_order *what)
 {
-    ps_comm_link *l = &c->links[c->plan->chunks[what->chunk].shard];
-    c->pending[what->chunk] = *what;
-    l->waiting[what->chunk / 64] |= UINT64_C(1) << (what->chunk % 64);
-    l->n_waiting++;
+    ps_comm_chunk *s = &c->chunks[what->chunk];
+    s->order = *what;
+    s->unanswered = what->kind != PS_MSG_INIT; // what answers that is in `first`
+    ps_comm_send_soon(c, what->chunk);
+}
+
+void ps_comm_send_soon(ps_comm *c, uint32_t chunk)
+{
+    ps_comm_link *l = &c->links[c->plan->chunks[chunk].shard];
+    uint64_t *word = &l->waiting[chunk / 64], bit = UINT64_C(1) << (chunk % 64);
+    l->n_waiting += (*word & bit) == 0;
+    *word |= bit;
 }
 
 /* The waiting chunk with the highest index: the next forward pass needs it first. */
@@ -102,24 +120,57 @@ static uint32_t most_urgent(const ps_comm *c, const ps_comm_link *l)
     return w * 64 + 63 - (uint32_t)__builtin_clzll(l->waiting[w]);
 }
 
+void ps_comm_send_no_more(ps_comm *c, uint32_t chunk)
+{
+    ps_comm_link *l = &c->links[c->plan->chunks[chunk].shard];
+    uint64_t *word = &l->waiting[chunk / 64], bit = UINT64_C(1) << (chunk % 64);
+    l->n_waiting -= (*word & bit) != 0;
+    *word &= ~bit;
+}
+
+/* After an INIT that is sent again comes the chunk's order, if that is not answered. */
+static void note_sent(ps_comm *c, const ps_order *what)
+{
+    ps_comm_chunk *s = &c->chunks[what->chunk];
+    bool more = s->init_due && s->unanswered;
+    s->init_due = false;
+    if (!more) ps_comm_send_no_more(c, what->chunk);
+    if (what->kind != PS_MSG_INIT || s->first) return;
+    s->first = true;
+    ps_comm_set_version(c, what->chunk, 0);
+}
+
+/* The most urgent chunk of a link; *any: there was one that may go. */
+static ps_err send_one(ps_comm *c, ps_comm_link *l, bool *any)
+{
+    if (l->n_waiting == 0 || !l->open) return PS_OK;
+    const ps_order what = next_of(c, most_urgent(c, l));
+    if (!ps_credit_allows(&l->credit, l->on_the_way, payload_bytes(c, l, &what)))
+        return PS_OK;
+    *any = true;
+    PS_TRY(send_order(c, l, &what));
+    note_sent(c, &what);
+    return PS_OK;
+}
+
+static ps_err send_bye(ps_comm *c, ps_comm_link *l)
+{
+    if (l->said_bye || !l->open || l->n_waiting > 0) return PS_OK;
+    l->said_bye = true;
+    ps_wire_header h = header_for(c, PS_MSG_BYE);
+    return send_header(c, l, &h, NULL, 0);
+}
+
 /* One chunk to each shard in turn, so that all links are busy soon. */
 ps_err ps_comm_send_allowed(ps_comm *c)
 {
     for (bool any = true; any;) {
         any = false;
-        for (uint32_t i = 0; i < c->n_links; i++) {
-            ps_comm_link *l = &c->links[i];
-            if (l->n_waiting == 0) continue;
-            uint32_t chunk = most_urgent(c, l);
-            if (!ps_credit_allows(&l->credit, l->on_the_way, payload_bytes(c, l, chunk)))
-                continue;
-            l->waiting[chunk / 64] &= ~(UINT64_C(1) << (chunk % 64));
-            l->n_waiting--;
-            PS_TRY(send_chunk(c, l, chunk));
-            if (c->pending[chunk].kind == PS_MSG_INIT) ps_comm_set_version(c, chunk, 0);
-            any = true;
-        }
+        for (uint32_t i = 0; i < c->n_links; i++)
+            PS_TRY(send_one(c, &c->links[i], &any));
     }
+    for (uint32_t i = 0; i < c->n_links && c->bye; i++)
+        PS_TRY(send_bye(c, &c->links[i]));
     return PS_OK;
 }
 
@@ -127,14 +178,6 @@ ps_err ps_comm_send_hello(ps_comm *c, ps_comm_link *l)
 {
     ps_wire_header h = header_for(c, PS_MSG_HELLO);
     h.codec = l->shm ? PS_CODEC_SHM : PS_CODEC_NONE;
+    h.step = ++l->n_hellos;
     return send_header(c, l, &h, NULL, 0);
-}
-
-ps_err ps_comm_send_bye(ps_comm *c)
-{
-    for (uint32_t i = 0; i < c->n_links; i++) {
-        ps_wire_header h = header_for(c, PS_MSG_BYE);
-        PS_TRY(send_header(c, &c->links[i], &h, NULL, 0));
-    }
-    return PS_OK;
 }

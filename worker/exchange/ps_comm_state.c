@@ -17,10 +17,10 @@ static ps_err alloc_arrays(ps_comm *c)
     // INIT or PULL, then PUSH, of every chunk, BYE and QUIT are the most that is queued.
     PS_TRY(ps_order_queue_init(&c->orders, (uint32_t)(2 * n + 2)));
     c->n_words = (uint32_t)(n + 63) / 64;
-    PS_TRY(ps_mem_zalloc(&c->pending, n, sizeof *c->pending, "orders"));
+    PS_TRY(ps_mem_zalloc(&c->chunks, n, sizeof *c->chunks, "orders"));
     PS_TRY(ps_mem_zalloc(&c->versions, n, sizeof *c->versions, "versions"));
     PS_TRY(ps_mem_zalloc(&c->links, c->n_links, sizeof *c->links, "links"));
-    PS_TRY(ps_mem_zalloc(&c->items, c->n_links + 2, sizeof *c->items, "links"));
+    PS_TRY(ps_mem_zalloc(&c->items, 2 * c->n_links + 2, sizeof *c->items, "links"));
     for (size_t i = 0; i < n; i++)
         atomic_init(&c->versions[i], -1);
     return PS_OK;
@@ -68,7 +68,7 @@ void ps_comm_memory_fini(ps_comm *c)
     ps_order_queue_fini(&c->orders);
     free(c->links);
     free(c->items);
-    free(c->pending);
+    free(c->chunks);
     free(c->versions);
     for (uint32_t i = 0; c->encoded && i < c->plan->n_chunks; i++)
         free(c->encoded[i]);
@@ -101,6 +101,16 @@ void ps_comm_set_version(ps_comm *c, uint32_t chunk, int64_t version)
 {
     atomic_store(&c->versions[chunk], version);
     ps_comm_progress(c, chunk + 1);
+}
+
+const char *ps_comm_lost_text(const ps_comm_link *l, char *text, size_t cap)
+{
+    uint64_t lost_ns = atomic_load(&l->lost_ns);
+    text[0] = '\0';
+    if (lost_ns)
+        snprintf(text, cap, "; there has been no connection to it for %.1f s",
+                 (double)(ps_clock_awake_ns() - lost_ns) * 1e-9);
+    return text;
 }
 
 void ps_comm_fail(ps_comm *c, ps_err err)

@@ -4,6 +4,7 @@
  *     ps_comm          the main thread: gives orders, waits for versions
  *     ps_comm_thread   the communication thread: takes orders, sleeps in poll
  *     ps_comm_send, ps_comm_receive    what it does in between
+ *     ps_comm_mend     after a lost connection
  *     ps_comm_links    the connections, before and after it
  */
 #ifndef PS_COMM_STATE_H
@@ -24,16 +25,32 @@ enum { PS_COMM_QUIT = 0 };
 /* What the main thread waits for; else: chunk + 1. */
 enum { PS_COMM_WAIT_NONE = 0, PS_COMM_WAIT_ANY = UINT32_MAX };
 
+/* The connection of a link: messages travel while it is open. It says HELLO when it is
+ * made, with the next number, and is open when the READY of that number is here. All that
+ * is sent and not answered then waits again (ps_comm_mend). */
 typedef struct ps_comm_link {
-    void *socket;
+    void *socket, *monitor;
     int server;
     const char *host, *endpoint; // borrowed from the roster
-    bool shm, ready;
+    bool shm;
+    bool known, open;         // has answered a HELLO ever; the last one
+    bool said_bye, left;      // the BYE is sent, answered
+    uint64_t n_hellos;        // the last one's number
+    _Atomic uint64_t lost_ns; // no connection since then; 0: it stands
     ps_credit credit;
-    uint64_t on_the_way; // payload bytes without credit
-    uint64_t *waiting;   // bit set over the plan's chunks: ordered, not sent
+    uint64_t on_the_way; // payload bytes without credit, of the present connection
+    uint64_t *waiting;   // bit set over the plan's chunks: to be sent
     uint32_t n_waiting;
 } ps_comm_link;
+
+/* The last order of a chunk: to be sent while its bit in `waiting` is set. */
+typedef struct ps_comm_chunk {
+    ps_order order;
+    bool unanswered;
+    bool first;            // an INIT was sent, and no weights have come: it may be lost
+    bool init_due;         // it is to be sent again, before the order
+    uint64_t encoded_step; // whose gradient is in `encoded`, plus 1
+} ps_comm_chunk;
 
 struct ps_comm {
     ps_exchange_options o;
@@ -55,8 +72,10 @@ struct ps_comm {
     uint8_t **encoded; // by chunk: its gradient, encoded, until the reply is here; NULL
                        // where it travels as float32
     float *residual;   // an arena: what the codec has not sent yet, or NULL
-    ps_order *pending; // by chunk: what its bit in `waiting` means
+    ps_comm_chunk *chunks; // by chunk
     bool bye, quit;
+    ps_deadline bye_deadline;
+    uint32_t n_left;        // links that have answered the BYE
     uint64_t scale_version; // the newest of any chunk
 
     // Results
@@ -81,6 +100,9 @@ void ps_comm_memory_fini(ps_comm *c);
 /* From the thread. One wake-up for the chunk that is waited for, none for the others. */
 void ps_comm_progress(ps_comm *c, uint32_t wait_id);
 void ps_comm_set_version(ps_comm *c, uint32_t chunk, int64_t version);
+/* "; the connection ... was lost ..." where it is, else "": what a message about a wait
+ * for the shard ends with. From any thread; returns text. */
+const char *ps_comm_lost_text(const ps_comm_link *l, char *text, size_t cap);
 /* The thread ends with the present error message. */
 void ps_comm_fail(ps_comm *c, ps_err err);
 

@@ -1,0 +1,75 @@
+"""Cuts TCP connections of running processes, from outside: the processes see what they would
+see of a router that was switched off, or of a NAT that sends resets."""
+import ctypes
+import os
+import socket
+
+PIDFD_OPEN, PIDFD_GETFD = 434, 438  # of every architecture
+ESTABLISHED = "01"
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _syscall(*args):
+    result = _libc.syscall(*(ctypes.c_long(a) for a in args))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+def duplicate(pid, fd):
+    """A descriptor of another process as one of ours."""
+    pidfd = _syscall(PIDFD_OPEN, pid, 0)
+    try:
+        return _syscall(PIDFD_GETFD, pidfd, fd, 0)
+    finally:
+        os.close(pidfd)
+
+
+def _established(pid):
+    found = {}
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/{pid}/net/{table}", encoding="ascii") as f:
+            for row in (line.split() for line in f.readlines()[1:]):
+                if row[3] == ESTABLISHED:
+                    found[row[9]] = tuple(int(a.rsplit(":", 1)[1], 16) for a in row[1:3])
+    return found
+
+
+def connections(pid):
+    """[(descriptor, own port, the peer's port)] of a process's TCP connections."""
+    found, tcp = [], _established(pid)
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            link = os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+        ports = tcp.get(link[len("socket:["):-1]) if link.startswith("socket:[") else None
+        if ports:
+            found.append((int(name), *ports))
+    return sorted(found)
+
+
+def cut(pid, fd, hard):
+    """hard: with a reset, which also drops what has not been sent or read yet; else with an
+    end of file after what has been sent."""
+    ours = socket.socket(fileno=duplicate(pid, fd))
+    try:
+        if hard:  # connect() to AF_UNSPEC; Python's own does not know that family
+            address = (ctypes.c_char * 16)()
+            if _libc.connect(ours.fileno(), address, 16) != 0:
+                raise OSError(ctypes.get_errno(), "connect to AF_UNSPEC")
+        else:
+            ours.shutdown(socket.SHUT_RDWR)
+    finally:
+        ours.close()
+
+
+def why_not():
+    """What forbids it here, or None."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        try:
+            os.close(duplicate(os.getpid(), ours.fileno()))
+        except OSError as e:
+            return f"pidfd_getfd: {e.strerror}"
+    return None
