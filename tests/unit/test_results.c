@@ -197,7 +197,7 @@ static void a_folder_that_is_a_file_is_an_error(void **state)
 /* Two runs at once in a process: flock tells them apart by their descriptors. */
 static void a_folder_belongs_to_one_run(void **state)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX + 16];
     ps_run_dir first, second;
     snprintf(path, sizeof path, "%s/claimed", dir.path);
     assert_int_equal(ps_run_dir_init(&first, path, "job"), PS_OK);
