@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cpu_level.h"
 #include "mem.h"
 #include "nearest_name.h"
 #include "parse_text.h"
@@ -73,7 +74,9 @@ static const char ENVIRONMENT[] =
     "  LOCAL_RANK                 rank on this host; picks the GPU\n"
     "  PS_SERVER_RANK             a server's rank\n"
     "  PS_SERVERS                 server processes of the job\n"
-    "  OMP_NUM_THREADS            threads of a worker where train.threads is 0\n";
+    "  OMP_NUM_THREADS            threads of a worker where train.threads is 0\n"
+    "  PS_CPU_LEVEL               vectors to use: plain, avx2, avx512; auto (the best\n"
+    "                             that there are) when not set\n";
 
 static void print_help(const ps_cli_program *program, FILE *out)
 {
@@ -292,6 +295,8 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
     const char *omp = environment("OMP_NUM_THREADS");
     // Not ours to be strict with: lists ("4,2") are legal there.
     if (omp && (threads = atoi(omp)) > 0) cli->default_threads = threads;
+    const char *vectors = environment("PS_CPU_LEVEL");
+    if (vectors) PS_TRY(ps_cpu_level_use(vectors));
     PS_TRY(find_bar(cli));
     PS_TRY(find_init_method(cli, args->value[FLAG_INIT_METHOD]));
     if (args->value[FLAG_CONFIG]) cli->config = args->value[FLAG_CONFIG];

@@ -8,17 +8,17 @@ static const ps_codec_block *block_of(ps_codec codec)
 {
     switch (codec) {
     case PS_CODEC_NONE:
-        return &ps_codec_none_block;
+        return &PS_AT_LEVEL(ps_codec_none_block);
     case PS_CODEC_FP16:
-        return &ps_codec_fp16_block;
+        return &PS_AT_LEVEL(ps_codec_fp16_block);
     case PS_CODEC_BF16:
-        return &ps_codec_bf16_block;
+        return &PS_AT_LEVEL(ps_codec_bf16_block);
     case PS_CODEC_INT8:
-        return &ps_codec_int8_block;
+        return &PS_AT_LEVEL(ps_codec_int8_block);
     case PS_CODEC_ONEBIT:
-        return &ps_codec_onebit_block;
+        return &PS_AT_LEVEL(ps_codec_onebit_block);
     case PS_CODEC_TOPK:
-        return &ps_codec_topk_block;
+        return &PS_AT_LEVEL(ps_codec_topk_block);
     default:
         return NULL;
     }
@@ -32,7 +32,8 @@ static uint64_t bytes_in_span(const ps_codec_block *b, uint64_t n, double topk)
     return rest ? bytes + b->bytes(rest, topk) : bytes;
 }
 
-uint64_t ps_codec_bytes(ps_codec codec, uint64_t n, double topk)
+PS_PER_LEVEL(uint64_t, ps_codec_bytes, (ps_codec codec, uint64_t n, double topk),
+             (codec, n, topk))
 {
     const ps_codec_block *b = block_of(codec);
     if (!b) return 0;
@@ -40,7 +41,7 @@ uint64_t ps_codec_bytes(ps_codec codec, uint64_t n, double topk)
            bytes_in_span(b, n % PS_CODEC_SPAN, topk);
 }
 
-bool ps_codec_feeds_back(ps_codec codec)
+PS_PER_LEVEL(bool, ps_codec_feeds_back, (ps_codec codec), (codec))
 {
     return codec == PS_CODEC_ONEBIT || codec == PS_CODEC_TOPK;
 }
@@ -127,8 +128,10 @@ static void encode_and_keep(const ps_codec_block *b, double topk, uint64_t n,
     }
 }
 
-void ps_codec_encode(ps_codec codec, double topk, uint64_t n, const float *in,
-                     float *residual, ps_codec_draw draw, void *out)
+PS_PER_LEVEL(void, ps_codec_encode,
+             (ps_codec codec, double topk, uint64_t n, const float *in, float *residual,
+              ps_codec_draw draw, void *out),
+             (codec, topk, n, in, residual, draw, out))
 {
     if (residual)
         encode_and_keep(block_of(codec), topk, n, in, residual, draw, out);
@@ -136,13 +139,17 @@ void ps_codec_encode(ps_codec codec, double topk, uint64_t n, const float *in,
         encode_by(block_of(codec), topk, n, in, draw, out);
 }
 
-void ps_codec_encode_fp16_overflow(uint64_t n, const float *in, void *out)
+PS_PER_LEVEL(void, ps_codec_encode_fp16_overflow,
+             (uint64_t n, const float *in, void *out), (n, in, out))
 {
-    encode_by(&ps_codec_fp16_overflow_block, 0, n, in, (ps_codec_draw){0}, out);
+    encode_by(&PS_AT_LEVEL(ps_codec_fp16_overflow_block), 0, n, in, (ps_codec_draw){0},
+              out);
 }
 
-void ps_codec_encode_change(ps_codec codec, double topk, uint64_t n, const float *values,
-                            float *told, ps_codec_draw draw, void *out)
+PS_PER_LEVEL(void, ps_codec_encode_change,
+             (ps_codec codec, double topk, uint64_t n, const float *values, float *told,
+              ps_codec_draw draw, void *out),
+             (codec, topk, n, values, told, draw, out))
 {
     _Alignas(64) float change[PS_CODEC_MAX_BLOCK];
     const ps_codec_block *b = block_of(codec);
@@ -175,8 +182,10 @@ static ps_err check_bytes(ps_codec codec, double topk, uint64_t n, uint64_t byte
                       (unsigned long long)wanted);
 }
 
-ps_err ps_codec_decode(ps_codec codec, double topk, uint64_t n, const void *payload,
-                       uint64_t bytes, float *out)
+PS_PER_LEVEL(ps_err, ps_codec_decode,
+             (ps_codec codec, double topk, uint64_t n, const void *payload,
+              uint64_t bytes, float *out),
+             (codec, topk, n, payload, bytes, out))
 {
     PS_TRY(check_bytes(codec, topk, n, bytes));
     const ps_codec_block *b = block_of(codec);
@@ -191,8 +200,10 @@ ps_err ps_codec_decode(ps_codec codec, double topk, uint64_t n, const void *payl
     return PS_OK;
 }
 
-ps_err ps_codec_decode_add(ps_codec codec, double topk, uint64_t n, const void *payload,
-                           uint64_t bytes, float *sum)
+PS_PER_LEVEL(ps_err, ps_codec_decode_add,
+             (ps_codec codec, double topk, uint64_t n, const void *payload,
+              uint64_t bytes, float *sum),
+             (codec, topk, n, payload, bytes, sum))
 {
     PS_TRY(check_bytes(codec, topk, n, bytes));
     const ps_codec_block *b = block_of(codec);
@@ -208,7 +219,8 @@ ps_err ps_codec_decode_add(ps_codec codec, double topk, uint64_t n, const void *
     return PS_OK;
 }
 
-uint64_t ps_codec_draw_key(uint32_t sender, uint64_t step)
+PS_PER_LEVEL(uint64_t, ps_codec_draw_key, (uint32_t sender, uint64_t step),
+             (sender, step))
 {
     // splitmix64's finalizer over a sum of odd multiples: neighbours share nothing.
     uint64_t x =

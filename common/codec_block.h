@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "err.h"
+#include "cpu_level.h"
 #include "tensor.h"
 
 enum {
@@ -35,10 +35,12 @@ typedef struct ps_codec_block {
     ps_err (*add)(uint64_t n, const uint8_t *in, double topk, float times, float *sum);
 } ps_codec_block;
 
-extern const ps_codec_block ps_codec_none_block, ps_codec_fp16_block, ps_codec_bf16_block,
-    ps_codec_int8_block, ps_codec_onebit_block, ps_codec_topk_block;
+extern const ps_codec_block PS_AT_LEVEL(ps_codec_none_block),
+    PS_AT_LEVEL(ps_codec_fp16_block), PS_AT_LEVEL(ps_codec_bf16_block),
+    PS_AT_LEVEL(ps_codec_int8_block), PS_AT_LEVEL(ps_codec_onebit_block),
+    PS_AT_LEVEL(ps_codec_topk_block);
 
 /* fp16 where what it cannot hold becomes infinite instead of 65504. */
-extern const ps_codec_block ps_codec_fp16_overflow_block;
+extern const ps_codec_block PS_AT_LEVEL(ps_codec_fp16_overflow_block);
 
 #endif

@@ -89,11 +89,11 @@ static ps_err bf16_decode(uint64_t n, const uint8_t *restrict in, double topk,
     return PS_OK;
 }
 
-const ps_codec_block ps_codec_none_block = {PS_CODEC_MAX_BLOCK, none_bytes, none_encode,
-                                            none_decode, NULL};
-const ps_codec_block ps_codec_fp16_block = {PS_CODEC_MAX_BLOCK, half_bytes, fp16_encode,
-                                            fp16_decode, NULL};
-const ps_codec_block ps_codec_fp16_overflow_block = {
+const ps_codec_block PS_AT_LEVEL(ps_codec_none_block) = {PS_CODEC_MAX_BLOCK, none_bytes,
+                                                         none_encode, none_decode, NULL};
+const ps_codec_block PS_AT_LEVEL(ps_codec_fp16_block) = {PS_CODEC_MAX_BLOCK, half_bytes,
+                                                         fp16_encode, fp16_decode, NULL};
+const ps_codec_block PS_AT_LEVEL(ps_codec_fp16_overflow_block) = {
     PS_CODEC_MAX_BLOCK, half_bytes, fp16_overflow_encode, fp16_decode, NULL};
-const ps_codec_block ps_codec_bf16_block = {PS_CODEC_MAX_BLOCK, half_bytes, bf16_encode,
-                                            bf16_decode, NULL};
+const ps_codec_block PS_AT_LEVEL(ps_codec_bf16_block) = {PS_CODEC_MAX_BLOCK, half_bytes,
+                                                         bf16_encode, bf16_decode, NULL};

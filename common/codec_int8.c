@@ -69,5 +69,5 @@ static ps_err int8_decode(uint64_t n, const uint8_t *in, double topk, float *res
     return PS_OK;
 }
 
-const ps_codec_block ps_codec_int8_block = {BLOCK, int8_bytes, int8_encode, int8_decode,
-                                            NULL};
+const ps_codec_block PS_AT_LEVEL(ps_codec_int8_block) = {BLOCK, int8_bytes, int8_encode,
+                                                         int8_decode, NULL};

@@ -172,5 +172,5 @@ static ps_err onebit_decode(uint64_t n, const uint8_t *in, double topk, float *o
     return onebit_add(n, in, topk, 1, out);
 }
 
-const ps_codec_block ps_codec_onebit_block = {BLOCK, onebit_bytes, onebit_encode,
-                                              onebit_decode, onebit_add};
+const ps_codec_block PS_AT_LEVEL(ps_codec_onebit_block) = {
+    BLOCK, onebit_bytes, onebit_encode, onebit_decode, onebit_add};

@@ -235,5 +235,5 @@ static ps_err topk_decode(uint64_t n, const uint8_t *in, double topk, float *out
     return topk_add(n, in, topk, 1, out);
 }
 
-const ps_codec_block ps_codec_topk_block = {BLOCK, topk_bytes, topk_encode, topk_decode,
-                                            topk_add};
+const ps_codec_block PS_AT_LEVEL(ps_codec_topk_block) = {BLOCK, topk_bytes, topk_encode,
+                                                         topk_decode, topk_add};

@@ -2,7 +2,9 @@
 
 #include <string.h>
 
-bool ps_finite_all(const float *x, uint64_t n)
+#include "cpu_level.h"
+
+PS_PER_LEVEL(bool, ps_finite_all, (const float *x, uint64_t n), (x, n))
 {
     // Without its sign, a float that is not finite is at least 0x7f800000 as an integer.
     uint32_t largest = 0;

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-enum { LANES = 16 };
+#include "floats.h"
 
 static uint64_t blocks_of(uint64_t count)
 {
@@ -33,25 +33,6 @@ uint64_t ps_grad_norm_chunk_blocks(const ps_model_spec *spec, const ps_chunk *ch
     return first;
 }
 
-/* Lanes of our own, not the compiler's, so that every build and width adds in one order.
- */
-static double block_sum(const float *x, uint64_t n)
-{
-    double lanes[LANES] = {0};
-    uint64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-#pragma omp simd
-        for (int k = 0; k < LANES; k++)
-            lanes[k] += (double)x[i + k] * (double)x[i + k];
-    }
-    for (int k = 0; i < n; i++, k++)
-        lanes[k] += (double)x[i] * (double)x[i];
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int k = 0; k < half; k++)
-            lanes[k] += lanes[k + half];
-    return lanes[0];
-}
-
 void ps_grad_norm_chunk(const ps_model_spec *spec, const ps_chunk *chunk,
                         const float *grad, double *sums)
 {
@@ -62,7 +43,8 @@ void ps_grad_norm_chunk(const ps_model_spec *spec, const ps_chunk *chunk,
         const float *x = grad + (t->offset + begin - chunk->offset);
         for (uint64_t at = 0; at < end - begin; at += PS_NORM_BLOCK) {
             uint64_t left = end - begin - at;
-            *sums++ = block_sum(x + at, left < PS_NORM_BLOCK ? left : PS_NORM_BLOCK);
+            *sums++ =
+                ps_floats_square_sum(x + at, left < PS_NORM_BLOCK ? left : PS_NORM_BLOCK);
         }
     }
 }

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "floats.h"
 #include "grad_norm.h"
 #include "mp.h"
 
@@ -35,13 +36,9 @@ ps_optimizer_step ps_step_rule_optimizer_step(const ps_step_rule *r, uint64_t st
                                .grad_scale = grad_scale};
 }
 
-void ps_step_rule_unscale(const ps_step_rule *r, uint64_t n, float *restrict sum)
+void ps_step_rule_unscale(const ps_step_rule *r, uint64_t n, float *sum)
 {
-    if (!r->scale.on) return;
-    const float inverse = ps_loss_scale_inverse(&r->scale);
-#pragma omp simd
-    for (uint64_t i = 0; i < n; i++)
-        sum[i] *= inverse;
+    if (r->scale.on) ps_floats_scale(sum, ps_loss_scale_inverse(&r->scale), n);
 }
 
 ps_err ps_step_rule_decide(ps_step_rule *r, bool finite, double norm,

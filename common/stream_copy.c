@@ -5,14 +5,10 @@
 #include <immintrin.h>
 #endif
 
-enum { CACHES_HOLD = 16 << 20 }; // a server's last level, shared with other processes
+#include "cpu_level.h"
 
-bool ps_stream_copy_pays(uint64_t bytes)
-{
-    return bytes > CACHES_HOLD;
-}
-
-void ps_stream_copy(float *restrict to, const float *restrict from, uint64_t n)
+PS_PER_LEVEL(void, ps_stream_copy,
+             (float *restrict to, const float *restrict from, uint64_t n), (to, from, n))
 {
     uint64_t i = 0;
 #ifdef __AVX512F__
@@ -28,7 +24,7 @@ void ps_stream_copy(float *restrict to, const float *restrict from, uint64_t n)
     memcpy(to + i, from + i, (n - i) * sizeof *from);
 }
 
-void ps_stream_copy_done(void)
+PS_PER_LEVEL(void, ps_stream_copy_done, (void), ())
 {
 #ifdef __SSE2__
     _mm_sfence();

@@ -9,8 +9,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { PS_CACHES_HOLD = 16 << 20 }; // a server's last level, which others share
+
 /* Whether `bytes` written in turn by all workers of a host are too many for caches. */
-bool ps_stream_copy_pays(uint64_t bytes);
+static inline bool ps_stream_copy_pays(uint64_t bytes)
+{
+    return bytes > PS_CACHES_HOLD;
+}
 
 /* to[0 .. n) = from[0 .. n). */
 void ps_stream_copy(float *to, const float *from, uint64_t n);

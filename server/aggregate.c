@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "finite.h"
+#include "floats.h"
 #include "mem.h"
 #include "stream_copy.h"
 
@@ -61,32 +62,15 @@ void ps_aggregate_fini(ps_aggregate *a)
     *a = (ps_aggregate){0};
 }
 
-/* out = a + b */
-static void add2(float *restrict out, const float *restrict a, const float *restrict b,
-                 uint64_t n)
-{
-#pragma omp simd
-    for (uint64_t i = 0; i < n; i++)
-        out[i] = a[i] + b[i];
-}
-
-/* out = out + a */
-static void add_to(float *restrict out, const float *restrict a, uint64_t n)
-{
-#pragma omp simd
-    for (uint64_t i = 0; i < n; i++)
-        out[i] += a[i];
-}
-
 /* The sum of elements [at, at + n) in rank order: into out, or, for one rank, in place.
  */
 static const float *sum_block(float *out, const ps_aggregate_step *s, uint64_t at,
                               uint64_t n)
 {
     if (s->n_grads == 1) return s->grads[0] + at;
-    add2(out, s->grads[0] + at, s->grads[1] + at, n);
+    ps_floats_sum(out, s->grads[0] + at, s->grads[1] + at, n);
     for (int r = 2; r < s->n_grads; r++)
-        add_to(out, s->grads[r] + at, n);
+        ps_floats_add(out, s->grads[r] + at, n);
     return out;
 }
 

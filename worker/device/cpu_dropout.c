@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "arith.h"
+#include "cpu_level.h"
 
 /* A vector of counters, each in the low half of a 64-bit lane. What is in the high halves
  * never matters: a product takes the low ones alone, and everything else works bit by
@@ -107,13 +108,15 @@ static void draw_sample(const ps_cpu_dropout *d, const round_keys *keys,
     }
 }
 
-size_t ps_cpu_dropout_mask_bytes(const ps_cpu_dropout *d)
+PS_PER_LEVEL(size_t, ps_cpu_dropout_mask_bytes, (const ps_cpu_dropout *d), (d))
 {
     return (size_t)ps_cpu_shape_count(&d->shape);
 }
 
-void ps_cpu_dropout_draw(const ps_cpu_dropout *d, ps_dropout_key key,
-                         const uint32_t *positions, uint8_t *mask)
+PS_PER_LEVEL(void, ps_cpu_dropout_draw,
+             (const ps_cpu_dropout *d, ps_dropout_key key, const uint32_t *positions,
+              uint8_t *mask),
+             (d, key, positions, mask))
 {
     round_keys keys;
     round_keys_init(&keys, key.seed);
@@ -126,8 +129,10 @@ void ps_cpu_dropout_draw(const ps_cpu_dropout *d, ps_dropout_key key,
     }
 }
 
-void ps_cpu_dropout_apply(const ps_cpu_dropout *d, int64_t count, const uint8_t *mask,
-                          const float *x, float *y)
+PS_PER_LEVEL(void, ps_cpu_dropout_apply,
+             (const ps_cpu_dropout *d, int64_t count, const uint8_t *mask, const float *x,
+              float *y),
+             (d, count, mask, x, y))
 {
     float scale = ps_dropout_scale(d->p);
 #pragma omp simd
@@ -135,14 +140,17 @@ void ps_cpu_dropout_apply(const ps_cpu_dropout *d, int64_t count, const uint8_t 
         y[i] = mask[i] ? x[i] * scale : 0.0f;
 }
 
-void ps_cpu_dropout_forward(const ps_cpu_dropout *d, const uint8_t *mask, const float *x,
-                            float *y)
+PS_PER_LEVEL(void, ps_cpu_dropout_forward,
+             (const ps_cpu_dropout *d, const uint8_t *mask, const float *x, float *y),
+             (d, mask, x, y))
 {
     ps_cpu_dropout_apply(d, ps_cpu_shape_count(&d->shape), mask, x, y);
 }
 
-void ps_cpu_dropout_backward(const ps_cpu_dropout *d, const uint8_t *mask,
-                             const float *dy, float *dx, bool add)
+PS_PER_LEVEL(void, ps_cpu_dropout_backward,
+             (const ps_cpu_dropout *d, const uint8_t *mask, const float *dy, float *dx,
+              bool add),
+             (d, mask, dy, dx, add))
 {
     int64_t count = ps_cpu_shape_count(&d->shape);
     float scale = ps_dropout_scale(d->p);

@@ -1,10 +1,13 @@
 #include "cpu_linear.h"
 
 #include "arith.h"
+#include "cpu_level.h"
 #include "dnnl_compat.h"
 
-ps_err ps_cpu_linear_forward(const ps_cpu_linear *l, const float *x, const float *weight,
-                             const float *bias, float *y, bool relu)
+PS_PER_LEVEL(ps_err, ps_cpu_linear_forward,
+             (const ps_cpu_linear *l, const float *x, const float *weight,
+              const float *bias, float *y, bool relu),
+             (l, x, weight, bias, y, relu))
 {
     PS_TRY(ps_dnnl_check(dnnl_sgemm('N', 'T', l->n, l->out, l->in, 1.0f, x, l->in, weight,
                                     l->in, 0.0f, y, l->out),
@@ -21,9 +24,10 @@ ps_err ps_cpu_linear_forward(const ps_cpu_linear *l, const float *x, const float
     return PS_OK;
 }
 
-ps_err ps_cpu_linear_backward_weights(const ps_cpu_linear *l, const float *x,
-                                      const float *dy, float *dweight, float *dbias,
-                                      bool accumulate)
+PS_PER_LEVEL(ps_err, ps_cpu_linear_backward_weights,
+             (const ps_cpu_linear *l, const float *x, const float *dy, float *dweight,
+              float *dbias, bool accumulate),
+             (l, x, dy, dweight, dbias, accumulate))
 {
     PS_TRY(ps_dnnl_check(dnnl_sgemm('T', 'N', l->out, l->in, l->n, 1.0f, dy, l->out, x,
                                     l->in, accumulate ? 1.0f : 0.0f, dweight, l->in),
@@ -39,8 +43,10 @@ ps_err ps_cpu_linear_backward_weights(const ps_cpu_linear *l, const float *x,
     return PS_OK;
 }
 
-ps_err ps_cpu_linear_backward_data(const ps_cpu_linear *l, const float *weight,
-                                   const float *dy, float *dx, bool add)
+PS_PER_LEVEL(ps_err, ps_cpu_linear_backward_data,
+             (const ps_cpu_linear *l, const float *weight, const float *dy, float *dx,
+              bool add),
+             (l, weight, dy, dx, add))
 {
     return ps_dnnl_check(dnnl_sgemm('N', 'N', l->n, l->in, l->out, 1.0f, dy, l->out,
                                     weight, l->in, add ? 1.0f : 0.0f, dx, l->in),

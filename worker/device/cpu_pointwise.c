@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "arith.h"
+#include "cpu_level.h"
 
 /* The lanes beyond the last channel, where 0 -> 0 does not hold. */
 static void zero_padding(const ps_cpu_shape *s, float *y)
@@ -18,8 +19,9 @@ static void zero_padding(const ps_cpu_shape *s, float *y)
     }
 }
 
-void ps_cpu_activation_forward(ps_layer_kind kind, const ps_cpu_shape *shape,
-                               const float *x, float *y)
+PS_PER_LEVEL(void, ps_cpu_activation_forward,
+             (ps_layer_kind kind, const ps_cpu_shape *shape, const float *x, float *y),
+             (kind, shape, x, y))
 {
     int64_t count = ps_cpu_shape_count(shape);
     if (kind == PS_LAYER_RELU) {
@@ -50,8 +52,10 @@ void ps_cpu_activation_forward(ps_layer_kind kind, const ps_cpu_shape *shape,
         }                                                                                \
     } while (0)
 
-void ps_cpu_activation_backward(ps_layer_kind kind, int64_t count, const float *y,
-                                const float *dy, float *dx, bool add)
+PS_PER_LEVEL(void, ps_cpu_activation_backward,
+             (ps_layer_kind kind, int64_t count, const float *y, const float *dy,
+              float *dx, bool add),
+             (kind, count, y, dy, dx, add))
 {
     if (kind == PS_LAYER_RELU)
         BACKWARD(ps_relu_grad);
@@ -61,8 +65,9 @@ void ps_cpu_activation_backward(ps_layer_kind kind, int64_t count, const float *
         BACKWARD(ps_sigmoid_grad);
 }
 
-void ps_cpu_sum_forward(int64_t count, const float *a, const float *b, float *y,
-                        bool relu)
+PS_PER_LEVEL(void, ps_cpu_sum_forward,
+             (int64_t count, const float *a, const float *b, float *y, bool relu),
+             (count, a, b, y, relu))
 {
     if (relu) {
 #pragma omp parallel for simd
@@ -75,7 +80,8 @@ void ps_cpu_sum_forward(int64_t count, const float *a, const float *b, float *y,
     }
 }
 
-void ps_cpu_pass(int64_t count, const float *dy, float *dx, bool add)
+PS_PER_LEVEL(void, ps_cpu_pass, (int64_t count, const float *dy, float *dx, bool add),
+             (count, dy, dx, add))
 {
     if (add) {
 #pragma omp parallel for simd

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "arith.h"
+#include "cpu_level.h"
 
 enum {
     LANES_MAX = 16,
@@ -133,7 +134,7 @@ static int64_t block_words(const ps_cpu_pool *p)
     return (p->out.h * p->out.w + PLACES - 1) / PLACES * p->in.lanes;
 }
 
-size_t ps_cpu_pool_place_bytes(const ps_cpu_pool *p)
+PS_PER_LEVEL(size_t, ps_cpu_pool_place_bytes, (const ps_cpu_pool *p), (p))
 {
     return sizeof(uint32_t) * (size_t)(ps_cpu_shape_outer(&p->in) * block_words(p));
 }
@@ -186,21 +187,25 @@ static int64_t out_block(const ps_cpu_pool *p)
     return ps_cpu_shape_plane(&p->out) * p->in.lanes;
 }
 
-void ps_cpu_max_pool_block_forward(const ps_cpu_pool *p, int64_t o, const float *x,
-                                   float *y, uint32_t *places)
+PS_PER_LEVEL(void, ps_cpu_max_pool_block_forward,
+             (const ps_cpu_pool *p, int64_t o, const float *x, float *y,
+              uint32_t *places),
+             (p, o, x, y, places))
 {
     forward_block(p, x + o * in_block(p), y, places + o * block_words(p));
 }
 
-void ps_cpu_max_pool_forward(const ps_cpu_pool *p, const float *x, float *y,
-                             uint32_t *places)
+PS_PER_LEVEL(void, ps_cpu_max_pool_forward,
+             (const ps_cpu_pool *p, const float *x, float *y, uint32_t *places),
+             (p, x, y, places))
 {
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++)
         ps_cpu_max_pool_block_forward(p, o, x, y + o * out_block(p), places);
 }
 
-void ps_cpu_avg_pool_forward(const ps_cpu_pool *p, const float *x, float *y)
+PS_PER_LEVEL(void, ps_cpu_avg_pool_forward,
+             (const ps_cpu_pool *p, const float *x, float *y), (p, x, y))
 {
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++)
@@ -242,21 +247,27 @@ static void backward_block(const ps_cpu_pool *p, const float *dy, const uint32_t
     }
 }
 
-void ps_cpu_max_pool_block_backward(const ps_cpu_pool *p, int64_t o, const float *dy,
-                                    const uint32_t *places, float *dx, bool add)
+PS_PER_LEVEL(void, ps_cpu_max_pool_block_backward,
+             (const ps_cpu_pool *p, int64_t o, const float *dy, const uint32_t *places,
+              float *dx, bool add),
+             (p, o, dy, places, dx, add))
 {
     backward_block(p, dy, places + o * block_words(p), dx + o * in_block(p), add);
 }
 
-void ps_cpu_max_pool_backward(const ps_cpu_pool *p, const float *dy,
-                              const uint32_t *places, float *dx, bool add)
+PS_PER_LEVEL(void, ps_cpu_max_pool_backward,
+             (const ps_cpu_pool *p, const float *dy, const uint32_t *places, float *dx,
+              bool add),
+             (p, dy, places, dx, add))
 {
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++)
         ps_cpu_max_pool_block_backward(p, o, dy + o * out_block(p), places, dx, add);
 }
 
-void ps_cpu_avg_pool_backward(const ps_cpu_pool *p, const float *dy, float *dx, bool add)
+PS_PER_LEVEL(void, ps_cpu_avg_pool_backward,
+             (const ps_cpu_pool *p, const float *dy, float *dx, bool add),
+             (p, dy, dx, add))
 {
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++)

@@ -1,5 +1,7 @@
 #include "cpu_pool_rows.h"
 
+#include "cpu_level.h"
+
 enum { BLOCK_MAX = 4096 }; // elements: two blocks in the first cache, on the stack
 
 /* One block of channels in both orders. */
@@ -16,14 +18,15 @@ static block block_at(const ps_cpu_pool *p, int64_t o)
                    (o / s->blocks * s->c + c) * plane};
 }
 
-bool ps_cpu_pool_rows_fit(const ps_cpu_pool *p)
+PS_PER_LEVEL(bool, ps_cpu_pool_rows_fit, (const ps_cpu_pool *p), (p))
 {
     return ps_cpu_shape_plane(&p->out) * p->in.lanes <= BLOCK_MAX;
 }
 
-void ps_cpu_pool_rows_forward(const ps_cpu_pool *p, const ps_cpu_dropout *d,
-                              const uint8_t *mask, const float *x, float *y,
-                              uint32_t *places)
+PS_PER_LEVEL(void, ps_cpu_pool_rows_forward,
+             (const ps_cpu_pool *p, const ps_cpu_dropout *d, const uint8_t *mask,
+              const float *x, float *y, uint32_t *places),
+             (p, d, mask, x, y, places))
 {
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++) {
@@ -36,9 +39,10 @@ void ps_cpu_pool_rows_forward(const ps_cpu_pool *p, const ps_cpu_dropout *d,
     }
 }
 
-void ps_cpu_pool_rows_backward(const ps_cpu_pool *p, const ps_cpu_dropout *d,
-                               const uint8_t *mask, const float *dy,
-                               const uint32_t *places, float *dx, bool add)
+PS_PER_LEVEL(void, ps_cpu_pool_rows_backward,
+             (const ps_cpu_pool *p, const ps_cpu_dropout *d, const uint8_t *mask,
+              const float *dy, const uint32_t *places, float *dx, bool add),
+             (p, d, mask, dy, places, dx, add))
 {
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++) {

@@ -2,7 +2,10 @@
 
 #include <string.h>
 
-ps_cpu_shape ps_cpu_shape_make(int64_t n, const ps_dims *dims, int64_t lanes)
+#include "cpu_level.h"
+
+PS_PER_LEVEL(ps_cpu_shape, ps_cpu_shape_make,
+             (int64_t n, const ps_dims *dims, int64_t lanes), (n, dims, lanes))
 {
     ps_cpu_shape s = {.n = n, .c = 1, .h = 1, .w = 1, .lanes = lanes};
     if (dims->n > 0) s.c = dims->d[0];
@@ -20,14 +23,16 @@ static dnnl_format_tag_t tag_of(const ps_cpu_shape *s)
     return dnnl_nhwc;
 }
 
-ps_err ps_cpu_shape_md(const ps_cpu_shape *s, const char *who, ps_dnnl_md **out)
+PS_PER_LEVEL(ps_err, ps_cpu_shape_md,
+             (const ps_cpu_shape *s, const char *who, ps_dnnl_md **out), (s, who, out))
 {
     const dnnl_dims_t dims = {s->n, s->c, s->h, s->w};
     return ps_dnnl_md_create(who, 4, dims, tag_of(s), out);
 }
 
-ps_err ps_cpu_shape_read_md(ps_cpu_shape *shape, const char *who, const ps_dnnl_md *md,
-                            bool *known)
+PS_PER_LEVEL(ps_err, ps_cpu_shape_read_md,
+             (ps_cpu_shape * shape, const char *who, const ps_dnnl_md *md, bool *known),
+             (shape, who, md, known))
 {
     const int64_t candidates[] = {16, 8, 1, shape->c};
     *known = false;
@@ -89,8 +94,10 @@ static int64_t tiled(int64_t plane, int64_t lanes, int64_t channels)
     return lanes == TILE && channels == TILE ? plane / TILE * TILE : 0;
 }
 
-void ps_cpu_block_to_rows(int64_t plane, int64_t lanes, int64_t channels,
-                          const float *restrict block, float *restrict rows)
+PS_PER_LEVEL(void, ps_cpu_block_to_rows,
+             (int64_t plane, int64_t lanes, int64_t channels, const float *restrict block,
+              float *restrict rows),
+             (plane, lanes, channels, block, rows))
 {
     int64_t done = tiled(plane, lanes, channels);
     for (int64_t p = 0; p < done; p += TILE)
@@ -101,8 +108,10 @@ void ps_cpu_block_to_rows(int64_t plane, int64_t lanes, int64_t channels,
     }
 }
 
-void ps_cpu_rows_to_block(int64_t plane, int64_t lanes, int64_t channels,
-                          const float *restrict rows, float *restrict block)
+PS_PER_LEVEL(void, ps_cpu_rows_to_block,
+             (int64_t plane, int64_t lanes, int64_t channels, const float *restrict rows,
+              float *restrict block),
+             (plane, lanes, channels, rows, block))
 {
     int64_t done = tiled(plane, lanes, channels);
     for (int64_t p = 0; p < done; p += TILE)
@@ -136,8 +145,10 @@ static void convert_any(const ps_cpu_shape *from, const float *x, const ps_cpu_s
     }
 }
 
-void ps_cpu_convert(const ps_cpu_shape *from, const float *x, const ps_cpu_shape *to,
-                    float *y, bool add)
+PS_PER_LEVEL(void, ps_cpu_convert,
+             (const ps_cpu_shape *from, const float *x, const ps_cpu_shape *to, float *y,
+              bool add),
+             (from, x, to, y, add))
 {
     bool to_plain = ps_cpu_shape_is_plain(to), from_plain = ps_cpu_shape_is_plain(from);
     if (add || to_plain == from_plain) {

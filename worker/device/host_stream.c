@@ -2,6 +2,7 @@
 
 #include "device_stream.h"
 #include "finite.h"
+#include "floats.h"
 #include "grad_norm.h"
 #include "mem.h"
 
@@ -65,9 +66,7 @@ static ps_err host_unscale(ps_device_stream *s, uint64_t offset, uint64_t count,
                            float factor, bool *finite)
 {
     float *g = of(s)->at.grads + offset;
-#pragma omp simd
-    for (uint64_t i = 0; i < count; i++)
-        g[i] *= factor;
+    ps_floats_scale(g, factor, count);
     return host_check_finite(s, offset, count, finite);
 }
 

@@ -1,0 +1,11 @@
+/* The loops of an optimizer's step (optimizer.h): once for each level of vectors. */
+#ifndef PS_OPTIMIZER_LOOPS_H
+#define PS_OPTIMIZER_LOOPS_H
+
+#include "optimizer.h"
+
+/* One step over n elements by k; states: both pointers, NULL where the kind has none. */
+void ps_optimizer_loops(ps_optimizer_kind kind, const ps_optimizer_scalars *k, uint64_t n,
+                        float *param, const float *grad, float *const *states);
+
+#endif
