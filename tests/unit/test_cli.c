@@ -8,6 +8,8 @@
 
 #include <cmocka.h>
 
+#include "cpu_level.h"
+
 static const ps_cli_program worker = {.name = "ps-worker",
                                       .about = "Trains.\n",
                                       .examples = "  ps-worker --config a.yaml\n"};
@@ -51,6 +53,23 @@ static void nothing_given(void **state)
     assert_int_equal(c.n_overrides, 0);
     assert_false(c.done);
     ps_cli_fini(&c);
+}
+
+static void vectors_are_chosen(void **state)
+{
+    ps_cli c;
+    setenv("PS_CPU_LEVEL", "plain", 1);
+    assert_int_equal(parse(&c, &worker, NULL), PS_OK);
+    assert_int_equal(ps_cpu_level_find(), PS_CPU_PLAIN);
+    ps_cli_fini(&c);
+    setenv("PS_CPU_LEVEL", "auto", 1);
+    assert_int_equal(parse(&c, &worker, NULL), PS_OK);
+    ps_cli_fini(&c);
+    setenv("PS_CPU_LEVEL", "sse9", 1);
+    assert_int_equal(parse(&c, &worker, NULL), PS_ERR_ARG);
+    assert_non_null(strstr(ps_err_message(), "PS_CPU_LEVEL: 'sse9' is none of"));
+    ps_cli_fini(&c);
+    unsetenv("PS_CPU_LEVEL");
 }
 
 static void flags_and_forms(void **state)
@@ -219,6 +238,7 @@ int main(void)
 #define TEST(f) cmocka_unit_test_setup(f, clear_environment)
     const struct CMUnitTest tests[] = {
         TEST(nothing_given),
+        TEST(vectors_are_chosen),
         TEST(flags_and_forms),
         TEST(environment_and_precedence),
         TEST(torchruns_store_keeps_its_port),

@@ -1,0 +1,210 @@
+/* Whatever vectors a processor has, our own part of the layers gives the same bits. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "../support/levels.h"
+#include "cpu_linear.h"
+#include "cpu_pointwise.h"
+#include "cpu_pool_rows.h"
+
+enum { MOST = 40000 };
+
+static float x[MOST], y[MOST], dx[MOST], dy[MOST];
+
+static ps_cpu_shape shape_of(int64_t n, int64_t c, int64_t h, int64_t w, int64_t lanes)
+{
+    const ps_dims dims = {.n = 3, .d = {c, h, w}};
+    const ps_cpu_shape s = ps_cpu_shape_make(n, &dims, lanes);
+    assert_true(ps_cpu_shape_count(&s) <= MOST);
+    return s;
+}
+
+static void put_shape(output *o, const ps_cpu_shape *s, const float *values)
+{
+    put(o, values, (size_t)ps_cpu_shape_count(s) * sizeof *values);
+}
+
+static void compute_pointwise(output *o)
+{
+    static const ps_layer_kind kinds[] = {PS_LAYER_RELU, PS_LAYER_TANH, PS_LAYER_SIGMOID};
+    const ps_cpu_shape s = shape_of(3, 21, 9, 7, 16);
+    const int64_t count = ps_cpu_shape_count(&s);
+    fill(1, MOST, x);
+    fill(2, MOST, dy);
+    fill(3, MOST, dx);
+    for (int k = 0; k < 3; k++) {
+        ps_cpu_activation_forward(kinds[k], &s, x, y);
+        put_shape(o, &s, y);
+        ps_cpu_activation_backward(kinds[k], count, y, dy, dx, k % 2);
+        put_shape(o, &s, dx);
+    }
+    for (int relu = 0; relu < 2; relu++) {
+        ps_cpu_sum_forward(count - 3, x, dy, y, relu);
+        ps_cpu_pass(count - 3, dy, dx, relu);
+        put_shape(o, &s, y);
+        put_shape(o, &s, dx);
+    }
+}
+
+static void pointwise(void **state)
+{
+    (void)state;
+    same_at_every_level(compute_pointwise);
+}
+
+static void put_pool(output *o, int64_t lanes, int64_t kernel, int64_t stride,
+                     int64_t padding)
+{
+    static uint32_t places[MOST];
+    ps_cpu_pool p = {.in = shape_of(2, 21, 12, 12, lanes),
+                     .kernel = {kernel, kernel},
+                     .stride = {stride, stride},
+                     .padding = {padding, padding},
+                     .with_relu = stride == 2};
+    const int64_t side = (12 + 2 * padding - kernel) / stride + 1;
+    p.out = shape_of(2, 21, side, side, lanes);
+    const size_t place_bytes = ps_cpu_pool_place_bytes(&p);
+    assert_true(place_bytes <= sizeof places);
+    fill(1, MOST, x);
+    fill(2, MOST, dy);
+    fill(3, MOST, dx);
+    memset(places, 0, sizeof places);
+    ps_cpu_max_pool_forward(&p, x, y, places);
+    put_shape(o, &p.out, y);
+    put(o, places, place_bytes);
+    ps_cpu_max_pool_backward(&p, dy, places, dx, false);
+    ps_cpu_max_pool_backward(&p, dy, places, dx, true);
+    put_shape(o, &p.in, dx);
+    ps_cpu_avg_pool_forward(&p, x, y);
+    put_shape(o, &p.out, y);
+    ps_cpu_avg_pool_backward(&p, dy, dx, true);
+    put_shape(o, &p.in, dx);
+}
+
+static void compute_pools(output *o)
+{
+    static const int64_t all[] = {1, 8, 16, 21};
+    for (int i = 0; i < 4; i++) {
+        put_pool(o, all[i], 2, 2, 0);
+        put_pool(o, all[i], 3, 2, 1);
+        put_pool(o, all[i], 3, 1, 1);
+    }
+}
+
+static void pools(void **state)
+{
+    (void)state;
+    same_at_every_level(compute_pools);
+}
+
+static void put_dropout(output *o, int64_t lanes, double p)
+{
+    static uint8_t mask[MOST];
+    const ps_cpu_dropout d = {.shape = shape_of(3, 21, 9, 7, lanes), .p = p, .id = 4};
+    const uint32_t positions[] = {0, 17, 70000};
+    memset(mask, 0, sizeof mask);
+    fill(1, MOST, x);
+    fill(3, MOST, dx);
+    ps_cpu_dropout_draw(&d, (ps_dropout_key){.seed = 99, .epoch = 2}, positions, mask);
+    put(o, mask, ps_cpu_dropout_mask_bytes(&d));
+    ps_cpu_dropout_forward(&d, mask, x, y);
+    put_shape(o, &d.shape, y);
+    ps_cpu_dropout_backward(&d, mask, x, dx, true);
+    put_shape(o, &d.shape, dx);
+}
+
+static void compute_dropouts(output *o)
+{
+    put_dropout(o, 1, 0.5);
+    put_dropout(o, 16, 0.25);
+    put_dropout(o, 8, 1.0);
+}
+
+static void dropouts(void **state)
+{
+    (void)state;
+    same_at_every_level(compute_dropouts);
+}
+
+static void compute_layouts(output *o)
+{
+    const ps_cpu_shape rows = shape_of(2, 37, 7, 9, 1);
+    fill(1, MOST, x);
+    for (int64_t lanes = 8; lanes <= 16; lanes += 8) {
+        const ps_cpu_shape blocked = shape_of(2, 37, 7, 9, lanes);
+        ps_cpu_convert(&rows, x, &blocked, y, false);
+        put_shape(o, &blocked, y);
+        ps_cpu_convert(&blocked, y, &rows, dx, false);
+        put_shape(o, &rows, dx);
+        ps_cpu_convert(&blocked, y, &rows, dx, true);
+        put_shape(o, &rows, dx);
+    }
+}
+
+static void layouts(void **state)
+{
+    (void)state;
+    same_at_every_level(compute_layouts);
+}
+
+static void compute_pools_in_rows(output *o)
+{
+    static uint32_t places[MOST];
+    static uint8_t mask[MOST];
+    ps_cpu_pool p = {
+        .in = shape_of(2, 21, 12, 12, 16), .kernel = {2, 2}, .stride = {2, 2}};
+    p.out = shape_of(2, 21, 6, 6, 16);
+    const ps_cpu_shape rows = shape_of(2, 21, 6, 6, 1);
+    const ps_cpu_dropout d = {.shape = rows, .p = 0.5};
+    fill(1, MOST, x);
+    fill(2, MOST, dy);
+    for (int i = 0; i < MOST; i++)
+        mask[i] = i % 3 == 0;
+    ps_cpu_pool_rows_forward(&p, &d, mask, x, y, places);
+    put_shape(o, &rows, y);
+    ps_cpu_pool_rows_backward(&p, &d, mask, dy, places, dx, false);
+    put_shape(o, &p.in, dx);
+}
+
+static void pools_in_rows(void **state)
+{
+    (void)state;
+    same_at_every_level(compute_pools_in_rows);
+}
+
+static void compute_linear(output *o)
+{
+    static float weight[37 * 53], bias[37], dbias[37];
+    const ps_cpu_linear l = {.name = "l", .n = 11, .in = 53, .out = 37};
+    fill(1, MOST, x);
+    fill(2, MOST, dy);
+    fill(3, 37 * 53, weight);
+    fill(4, 37, bias);
+    for (int relu = 0; relu < 2; relu++) {
+        assert_int_equal(ps_cpu_linear_forward(&l, x, weight, bias, y, relu), PS_OK);
+        put(o, y, 11 * 37 * sizeof *y);
+        assert_int_equal(ps_cpu_linear_backward_weights(&l, x, dy, dx, dbias, relu),
+                         PS_OK);
+        put(o, dbias, sizeof dbias);
+    }
+}
+
+static void linear(void **state)
+{
+    (void)state;
+    same_at_every_level(compute_linear);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pointwise), cmocka_unit_test(pools),
+        cmocka_unit_test(dropouts),  cmocka_unit_test(layouts),
+        cmocka_unit_test(linear),    cmocka_unit_test(pools_in_rows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,208 @@
+/* Whatever vectors a processor has, a job has the same bits: codecs, steps of the
+ * optimizers, sums. */
+#include "cpu_level.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "../support/levels.h"
+#include "codec.h"
+#include "finite.h"
+#include "floats.h"
+#include "optimizer.h"
+#include "stream_copy.h"
+
+enum { MOST = 5003 };
+
+static const uint64_t counts[] = {1, 7, 15, 64, 255, 256, 257, 319, 320, 1000, MOST};
+enum { N_COUNTS = sizeof counts / sizeof counts[0] };
+
+static void put_codec(output *o, ps_codec codec, uint64_t n)
+{
+    static float in[MOST], kept[MOST], told[MOST], out[MOST];
+    static uint8_t payload[5 * MOST];
+    const uint64_t bytes = ps_codec_bytes(codec, n, 0.1);
+    assert_true(bytes <= sizeof payload);
+    fill(n, n, in);
+    fill(n + 1, n, kept);
+    fill(n + 2, n, told);
+    fill(n + 3, n, out);
+    ps_codec_encode(codec, 0.1, n, in, NULL, (ps_codec_draw){77, 5}, payload);
+    put(o, payload, bytes);
+    assert_int_equal(ps_codec_decode_add(codec, 0.1, n, payload, bytes, out), PS_OK);
+    put(o, out, n * sizeof *out);
+    ps_codec_encode(codec, 0.1, n, in, kept, (ps_codec_draw){78, 5}, payload);
+    put(o, payload, bytes);
+    put(o, kept, n * sizeof *kept);
+    assert_int_equal(ps_codec_decode(codec, 0.1, n, payload, bytes, out), PS_OK);
+    put(o, out, n * sizeof *out);
+    ps_codec_encode_change(codec, 0.1, n, in, told, (ps_codec_draw){79, 5}, payload);
+    put(o, payload, bytes);
+    put(o, told, n * sizeof *told);
+}
+
+static void compute_codecs(output *o)
+{
+    static const ps_codec all[] = {PS_CODEC_NONE, PS_CODEC_FP16,   PS_CODEC_BF16,
+                                   PS_CODEC_INT8, PS_CODEC_ONEBIT, PS_CODEC_TOPK};
+    for (size_t c = 0; c < sizeof all / sizeof all[0]; c++) {
+        for (int i = 0; i < N_COUNTS; i++)
+            put_codec(o, all[c], counts[i]);
+    }
+    static float in[MOST];
+    static uint16_t half[MOST];
+    fill(5, MOST, in);
+    ps_codec_encode_fp16_overflow(MOST, in, half);
+    put(o, half, sizeof half);
+}
+
+static void codecs(void **state)
+{
+    (void)state;
+    same_at_every_level(compute_codecs);
+}
+
+/* Only the payload: what a sum makes of infinity is NaN, and which one depends on the
+ * order of its operands. */
+static void compute_infinite(output *o)
+{
+    static const ps_codec all[] = {PS_CODEC_FP16, PS_CODEC_BF16, PS_CODEC_INT8};
+    static float in[MOST];
+    static uint8_t payload[5 * MOST];
+    for (size_t c = 0; c < sizeof all / sizeof all[0]; c++) {
+        fill(c, MOST, in);
+        in[700] = INFINITY;
+        in[1801] = -NAN;
+        ps_codec_encode(all[c], 1, MOST, in, NULL, (ps_codec_draw){0, 0}, payload);
+        put(o, payload, ps_codec_bytes(all[c], MOST, 1));
+    }
+}
+
+static void infinite_numbers(void **state)
+{
+    (void)state;
+    same_at_every_level(compute_infinite);
+}
+
+static void put_steps(output *o, const ps_optimizer *opt, uint64_t n)
+{
+    static float param[MOST], grad[MOST], first[MOST], second[MOST];
+    float *const states[] = {first, second};
+    memset(first, 0, sizeof first);
+    memset(second, 0, sizeof second);
+    fill(1, n, param);
+    for (uint64_t t = 1; t <= 3; t++) {
+        const ps_optimizer_step step = {
+            .lr = 1e-3, .t = t, .grad_scale = t == 2 ? 0.3 : 1};
+        fill(t + 1, n, grad);
+        ps_optimizer_apply(opt, &step, opt->weight_decay, n, param, grad, states);
+        put(o, param, n * sizeof *param);
+        put(o, first, n * sizeof *first);
+        put(o, second, n * sizeof *second);
+    }
+}
+
+static void compute_steps(output *o)
+{
+    const ps_optimizer kinds[] = {
+        {.kind = PS_OPTIMIZER_SGD, .weight_decay = 1e-4},
+        {.kind = PS_OPTIMIZER_SGD, .momentum = 0.9, .dampening = 0.1, .n_states = 1},
+        {.kind = PS_OPTIMIZER_SGD, .momentum = 0.9, .nesterov = true, .n_states = 1},
+        {.kind = PS_OPTIMIZER_ADAM,
+         .beta1 = 0.9,
+         .beta2 = 0.999,
+         .eps = 1e-8,
+         .weight_decay = 1e-2,
+         .n_states = 2},
+        {.kind = PS_OPTIMIZER_ADAMW,
+         .beta1 = 0.9,
+         .beta2 = 0.999,
+         .eps = 1e-8,
+         .weight_decay = 1e-2,
+         .n_states = 2},
+        {.kind = PS_OPTIMIZER_ADAMW,
+         .beta1 = 0.3,
+         .beta2 = 0.99,
+         .eps = 1e-8,
+         .n_states = 2},
+        {.kind = PS_OPTIMIZER_ADAM,
+         .beta1 = 0.9,
+         .beta2 = 0.999,
+         .eps = 1e-8,
+         .pytorch1 = true,
+         .n_states = 2},
+    };
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        for (int i = 0; i < N_COUNTS; i++)
+            put_steps(o, &kinds[k], counts[i]);
+    }
+}
+
+static void optimizer_steps(void **state)
+{
+    (void)state;
+    same_at_every_level(compute_steps);
+}
+
+static void compute_sums(output *o)
+{
+    static float a[MOST], b[MOST], out[MOST + 16];
+    fill(1, MOST, a);
+    fill(2, MOST, b);
+    for (int i = 0; i < N_COUNTS; i++) {
+        const uint64_t n = counts[i];
+        const double squares = ps_floats_square_sum(a, n);
+        put(o, &squares, sizeof squares);
+        ps_floats_sum(out, a, b, n);
+        ps_floats_add(out, b, n);
+        ps_floats_scale(out, 0.7f, n);
+        put(o, out, n * sizeof *out);
+        for (int shift = 0; shift < 16; shift += 5) {
+            ps_stream_copy(out + shift, a, n);
+            ps_stream_copy_done();
+            put(o, out + shift, n * sizeof *out);
+        }
+        for (uint64_t at = 0; at < n; at += 13) {
+            const float kept = b[at];
+            b[at] = at % 2 ? NAN : -INFINITY;
+            const bool finite = ps_finite_all(b, n);
+            b[at] = kept;
+            put(o, &finite, sizeof finite);
+        }
+    }
+}
+
+static void sums_and_copies(void **state)
+{
+    (void)state;
+    same_at_every_level(compute_sums);
+}
+
+static void levels_have_names(void **state)
+{
+    (void)state;
+    const ps_cpu_level best = ps_cpu_level_find();
+    assert_int_equal(ps_cpu_level_use("plain"), PS_OK);
+    assert_string_equal(ps_cpu_level_name(ps_cpu_level_find()), "plain");
+    assert_int_equal(ps_cpu_level_use("sse9"), PS_ERR_ARG);
+    assert_non_null(strstr(ps_err_message(), "sse9"));
+    assert_int_equal(ps_cpu_level_find(), PS_CPU_PLAIN);
+    assert_int_equal(ps_cpu_level_use("auto"), PS_OK);
+    assert_int_equal(ps_cpu_level_find(), best);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(codecs),
+        cmocka_unit_test(infinite_numbers),
+        cmocka_unit_test(optimizer_steps),
+        cmocka_unit_test(sums_and_copies),
+        cmocka_unit_test(levels_have_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
