@@ -54,21 +54,19 @@ static uint64_t cut_near(const ps_model_spec *spec, const ps_bucket *b, uint64_t
     return b->offset + b->count;
 }
 
-static ps_chunk part_between(const ps_model_spec *spec, const ps_bucket *b, uint64_t from,
-                             uint64_t to)
+void ps_bucket_narrow(const ps_model_spec *spec, ps_chunk *chunk, uint64_t from,
+                      uint64_t count)
 {
-    ps_chunk part = {.offset = from,
-                     .count = to - from,
-                     .first_tensor = b->first_tensor,
-                     .last_tensor = b->first_tensor + b->n_tensors - 1};
-    while (part.first_tensor < part.last_tensor &&
-           spec->tensors[part.first_tensor + 1].offset <= from)
-        part.first_tensor++;
-    while (part.last_tensor >= part.first_tensor &&
-           spec->tensors[part.last_tensor].offset >= to)
-        part.last_tensor--;
-    if (from == to) part.last_tensor = part.first_tensor - 1;
-    return part;
+    const uint64_t to = from + count;
+    chunk->offset = from;
+    chunk->count = count;
+    while (chunk->first_tensor < chunk->last_tensor &&
+           spec->tensors[chunk->first_tensor + 1].offset <= from)
+        chunk->first_tensor++;
+    while (chunk->last_tensor >= chunk->first_tensor &&
+           spec->tensors[chunk->last_tensor].offset >= to)
+        chunk->last_tensor--;
+    if (count == 0) chunk->last_tensor = chunk->first_tensor - 1;
 }
 
 void ps_bucket_cut(const ps_model_spec *spec, const ps_bucket *bucket, int n,
@@ -80,7 +78,10 @@ void ps_bucket_cut(const ps_model_spec *spec, const ps_bucket *bucket, int n,
     for (int k = 1; k <= n; k++) {
         uint64_t to = k < n ? cut_near(spec, bucket, elements * (uint64_t)k / (uint64_t)n)
                             : bucket->offset + bucket->count;
-        parts[k - 1] = part_between(spec, bucket, from, to);
+        parts[k - 1] =
+            (ps_chunk){.first_tensor = bucket->first_tensor,
+                       .last_tensor = bucket->first_tensor + bucket->n_tensors - 1};
+        ps_bucket_narrow(spec, &parts[k - 1], from, to - from);
         from = to;
     }
 }
