@@ -473,6 +473,148 @@ static void test_gloo_names_the_rank_that_is_gone(void **state)
     check_gone(&ps_exchange_gloo_ops, 4, ways[0]);
 }
 
+/* Where in a step the last rank goes away, or stands still. */
+typedef enum moment {
+    BEFORE_THE_LAST_SUMS, // some of its gradients are on their way, some never come
+    AMONG_THE_WEIGHTS,    // it has those of the first layers: others are on their way
+} moment;
+
+static moment when;
+static bool stays; // it stands still instead
+
+/* The job of a wide model, of which a step takes a while, breaks in its third step. */
+static ps_err run_until_it_breaks(rank_run *r)
+{
+    const bool breaks = r->rank == r->job->world - 1;
+    for (uint64_t step = 0; step < 50; step++) {
+        PS_TRY(ps_exchange_begin(r->x, step));
+        PS_TRY(ps_exchange_params_needed(r->x, 0, 1));
+        if (breaks && step == 3 && when == AMONG_THE_WEIGHTS) break;
+        PS_TRY(ps_exchange_params_needed(r->x, 0, r->spec.n_tensors));
+        for (int i = r->spec.n_tensors - 1; i >= 0; i--) {
+            if (breaks && step == 2 && i == 0 && when == BEFORE_THE_LAST_SUMS)
+                goto broken;
+            PS_TRY(ps_exchange_grads_ready(r->x, i, 1));
+        }
+        PS_TRY(ps_exchange_finish(r->x));
+    }
+broken:
+    if (!breaks) return ps_exchange_drain(r->x);
+    const ps_deadline enough = ps_deadline_in_ms(20000);
+    while (stays && ps_member_check(r->member) == PS_OK && !ps_deadline_passed(enough))
+        usleep(1000);
+    return ps_err_set(PS_ERR_IO, "gone");
+}
+
+static void check_broken_step(moment at, bool stops)
+{
+    job j;
+    when = at;
+    stays = stops;
+    job_init(&j, &ps_exchange_gloo_ops, 4, run_until_it_breaks);
+    with(&j, "model.input=[512]");
+    with(&j, "model.layers=[{linear: {name: a, out: 1024}}, relu, {linear: {name: b, "
+             "out: 1024}}, log_softmax]");
+    with(&j, ways[0]);
+    with(&j, "net.heartbeat_ms=100");
+    with(&j, "net.dead_after_ms=2000");
+    with(&j, "net.step_timeout_ms=1000");
+    uint64_t begun = ps_clock_ns();
+    run_job(&j);
+    assert_true(ps_clock_ns() - begun < 15 * 1000000000ull);
+    int named = 0;
+    for (int r = 0; r < 3; r++) {
+        print_message("rank %d: %s\n", r, j.ranks[r].message);
+        assert_int_not_equal(j.ranks[r].err, PS_OK);
+        named += strstr(j.ranks[r].message, stops ? "net.step_timeout_ms" : "worker 3") !=
+                 NULL;
+    }
+    // of a job that stands still the first to say so may be gone before the others are
+    assert_true(stops ? named > 0 : named == 3);
+}
+
+static void test_gloo_survives_a_death_among_the_sums(void **state)
+{
+    check_broken_step(BEFORE_THE_LAST_SUMS, false);
+}
+
+static void test_gloo_survives_a_death_among_the_weights(void **state)
+{
+    check_broken_step(AMONG_THE_WEIGHTS, false);
+}
+
+static void test_gloo_waits_no_longer_than_it_may(void **state)
+{
+    check_broken_step(BEFORE_THE_LAST_SUMS, true);
+}
+
+/* Sums that depend on their order, of a model of many segments, parts and buckets: equal
+ * to those of one thread that adds rank by rank, whatever arrives first. */
+static float odd_gradient(int rank, uint64_t step, uint64_t i)
+{
+    uint64_t x =
+        (i + 1) * 0x9E3779B97F4A7C15u + (uint64_t)rank * 0xD1B54A32D192ED03u + step;
+    x ^= x >> 31;
+    x *= 0xBF58476D1CE4E5B9u;
+    x ^= x >> 27;
+    return ldexpf((float)(int32_t)(x >> 32), (int)(x % 40) - 60);
+}
+
+static ps_err check_odd_weights(const rank_run *r, uint64_t steps)
+{
+    for (int t = 0; t < r->spec.n_tensors; t++)
+        for (uint64_t k = 0; k < r->spec.tensors[t].count; k++) {
+            const uint64_t i = r->spec.tensors[t].offset + k;
+            float weight = 1;
+            for (uint64_t s = 0; s < steps; s++) {
+                float sum = odd_gradient(0, s, i);
+                for (int rank = 1; rank < r->job->world; rank++)
+                    sum += odd_gradient(rank, s, i);
+                weight -= 0.5f * sum;
+            }
+            if (((const float *)r->params.base)[i] == weight) continue;
+            return ps_err_set(PS_ERR_INTERNAL, "%s[%d] differs", r->spec.tensors[t].name,
+                              (int)k);
+        }
+    return PS_OK;
+}
+
+static ps_err run_odd(rank_run *r)
+{
+    enum { STEPS = 3 };
+    for (uint64_t step = 0; step < STEPS; step++) {
+        PS_TRY(ps_exchange_begin(r->x, step));
+        PS_TRY(ps_exchange_params_needed(r->x, 0, r->spec.n_tensors));
+        for (int i = r->spec.n_tensors - 1; i >= 0; i--) {
+            const ps_tensor *t = &r->spec.tensors[i];
+            for (uint64_t k = 0; k < t->count; k++)
+                grads_of(r)[t->offset + k] = odd_gradient(r->rank, step, t->offset + k);
+            PS_TRY(ps_exchange_grads_ready(r->x, i, 1));
+        }
+        PS_TRY(ps_exchange_finish(r->x));
+    }
+    PS_TRY(ps_exchange_drain(r->x));
+    return check_odd_weights(r, STEPS);
+}
+
+static void test_gloo_adds_every_element_in_rank_order(void **state)
+{
+    static const char *const buckets[] = {"exchange.bucket=100000",
+                                          "exchange.bucket=25000000"};
+    for (int w = 2; w <= MAX_WORLD; w++)
+        for (int i = 0; i < 4; i++) {
+            job j;
+            job_init(&j, &ps_exchange_gloo_ops, w, run_odd);
+            with(&j, "model.input=[300]");
+            with(&j, "model.layers=[{linear: {name: a, out: 700}}, relu, {linear: {name: "
+                     "b, out: 33}}, relu, {linear: {name: c, out: 900}}, log_softmax]");
+            with(&j, buckets[i / 2]);
+            with(&j, ways[i % 2]);
+            run_job(&j);
+            assert_all_ok(&j);
+        }
+}
+
 /* ---------------------------------------------------------- NCCL with the stand-in */
 
 static void test_nccl_sums_and_steps(void **state)
@@ -631,6 +773,10 @@ int main(void)
         cmocka_unit_test(test_gloo_refuses_nan),
         cmocka_unit_test(test_gloo_sees_misuse),
         cmocka_unit_test(test_gloo_names_the_rank_that_is_gone),
+        cmocka_unit_test(test_gloo_survives_a_death_among_the_sums),
+        cmocka_unit_test(test_gloo_survives_a_death_among_the_weights),
+        cmocka_unit_test(test_gloo_waits_no_longer_than_it_may),
+        cmocka_unit_test(test_gloo_adds_every_element_in_rank_order),
         cmocka_unit_test(test_nccl_on_the_cpu_is_unsupported),
     };
     const struct CMUnitTest nccl[] = {

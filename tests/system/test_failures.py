@@ -54,7 +54,7 @@ class Deaths(JobTest):
         self.kill_and_watch(self.start_running("allreduce", 0), "worker 2")
 
     def test_a_worker_gone_in_the_middle_of_an_all_reduce_message(self):
-        # Most of a step is parts of 17 MB on their way. Stopped, it leaves the connection open.
+        # Most of a step is segments on their way. Stopped, it leaves the connection open.
         for number in (signal.SIGKILL, signal.SIGSTOP) * 4:
             with self.subTest(number=number):
                 parts = self.start_job(0, 2, *LONG, *SOON, "exchange.name=gloo",
@@ -68,9 +68,9 @@ class Deaths(JobTest):
                 shutil.rmtree(self.path("worker-0"), ignore_errors=True)
 
     def wait_until_full(self):
-        """Until a megabyte is on its way on a connection of this machine's."""
+        """Until a good part of a segment is on its way on a connection of this machine's."""
         end, most = time.monotonic() + 20, 0
-        while most < 1 << 20:
+        while most < 1 << 16:
             self.assertLess(time.monotonic(), end, "no large message on its way")
             with open("/proc/net/tcp", encoding="ascii") as f:
                 queues = [line.split()[4].split(":") for line in f.readlines()[1:]]

@@ -16,6 +16,7 @@ typedef enum wanted {
     WANT_NOTHING,
     WANT_ALL,     // rank 0's parameters and buffers
     WANT_BUFFERS, // rank 0's buffers
+    WANT_FLUSH,   // that what this rank has sent has left it
 } wanted;
 
 typedef struct allreduce {
@@ -41,7 +42,8 @@ typedef struct allreduce {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t given;   // buckets handed over since the start
-    uint64_t applied; // buckets whose parameters are new, for the device's next pass
+    uint64_t applied; // buckets whose parameters are new, for the device's next pass: of
+                      // a step the last bucket is the first
     uint64_t settled; // of these, buckets that are known to be done
     wanted wanted;
     bool stopping;
@@ -59,7 +61,7 @@ static allreduce *of(const ps_exchange *x)
 /* ------------------------------------------------------------ communication thread */
 
 /* What was done: buckets applied, with everything settled or not, and, where it was
- * wanted, a broadcast. */
+ * wanted, a broadcast or a flush. */
 static void publish(allreduce *x, uint64_t applied, bool settled, wanted done)
 {
     pthread_mutex_lock(&x->lock);
@@ -120,22 +122,43 @@ static void fail(allreduce *x, ps_err err)
     pthread_mutex_unlock(&x->lock);
 }
 
-/* After `applied` more buckets: whether all that is queued is done by now, or failed. */
-static ps_err watch(allreduce *x, uint64_t applied)
+/* Whether all that is applied is done by now, or failed. */
+static ps_err watch(allreduce *x)
 {
     bool done;
     PS_TRY(ps_reducer_settle(&x->reducer, false, &done));
-    publish(x, applied, done, WANT_NOTHING);
+    publish(x, 0, done, WANT_NOTHING);
+    return PS_OK;
+}
+
+/* All weights of a step that is applied, the first layers' first. */
+static ps_err gather_step(allreduce *x)
+{
+    for (int b = x->reducer.buckets.n - 1; b >= 0; b--) {
+        PS_TRY(ps_reducer_gather(&x->reducer, b));
+        publish(x, 1, false, WANT_NOTHING);
+    }
     return PS_OK;
 }
 
 /* Bucket number `index` since the start. */
 static ps_err reduce_bucket(allreduce *x, uint64_t index)
 {
-    uint64_t n = (uint64_t)x->reducer.buckets.n, applied;
+    uint64_t n = (uint64_t)x->reducer.buckets.n;
+    bool applied;
     PS_TRY(ps_reducer_reduce(&x->reducer, (int)(index % n), x->first_step + index / n,
                              &applied));
-    return watch(x, applied);
+    if (!applied) return PS_OK;
+    PS_TRY(gather_step(x));
+    return watch(x);
+}
+
+static ps_err flush(allreduce *x)
+{
+    const ps_collective_ops *ops = x->collective->ops;
+    if (ops->flush) PS_TRY(ops->flush(x->collective));
+    publish(x, 0, true, WANT_FLUSH);
+    return PS_OK;
 }
 
 static ps_err broadcast(allreduce *x, wanted what)
@@ -152,6 +175,11 @@ static ps_err broadcast(allreduce *x, wanted what)
     PS_TRY(s->ops->to_host(s, arenas));
     publish(x, 0, true, what);
     return PS_OK;
+}
+
+static ps_err serve(allreduce *x, wanted what)
+{
+    return what == WANT_FLUSH ? flush(x) : broadcast(x, what);
 }
 
 /* false: the thread is to end. *idle: there is nothing to do but to watch. */
@@ -180,9 +208,7 @@ static void *run(void *arg)
     wanted what;
     bool idle;
     while (wait_for_work(x, taken, &what, &idle)) {
-        ps_err err = idle   ? watch(x, 0)
-                     : what ? broadcast(x, what)
-                            : reduce_bucket(x, taken++);
+        ps_err err = idle ? watch(x) : what ? serve(x, what) : reduce_bucket(x, taken++);
         if (err != PS_OK) {
             fail(x, err);
             break;
@@ -277,10 +303,10 @@ ps_err ps_allreduce_params_needed(ps_exchange *base, int first, int n)
 {
     allreduce *x = of(base);
     if (x->steps < 2 || n == 0) return PS_OK;
-    /* Tensor `first` is in the latest bucket of them all. */
-    uint64_t before = (x->steps - 2) * (uint64_t)x->reducer.buckets.n;
-    uint64_t target = before + (uint64_t)x->reducer.buckets.of_tensor[first] + 1;
-    return wait_for(x, &x->applied, target);
+    /* Weights come from the last bucket to the first, which holds the last tensors. */
+    const ps_buckets *b = &x->reducer.buckets;
+    uint64_t n_buckets = (uint64_t)(b->n - b->of_tensor[first + n - 1]);
+    return wait_for(x, &x->applied, (x->steps - 2) * (uint64_t)b->n + n_buckets);
 }
 
 ps_err ps_allreduce_grads_ready(ps_exchange *base, int first, int n)
@@ -292,6 +318,7 @@ ps_err ps_allreduce_grads_ready(ps_exchange *base, int first, int n)
     while (x->next_bucket < x->reducer.buckets.n && x->missing[x->next_bucket] <= 0) {
         x->next_bucket++;
         complete++;
+        if (x->collective->ops->offer) x->collective->ops->offer(x->collective);
     }
     if (!complete) return PS_OK;
     pthread_mutex_lock(&x->lock);
@@ -359,13 +386,13 @@ void ps_allreduce_stats(const ps_exchange *base, ps_exchange_stats *out)
 
 static void end_thread(allreduce *x)
 {
-    if (!x->has_thread) return;
     pthread_mutex_lock(&x->lock);
     x->stopping = true;
     pthread_cond_broadcast(&x->changed);
     pthread_mutex_unlock(&x->lock);
     /* After a failure the thread may be inside a call that nobody will answer. */
-    if (!x->stopped) x->collective->ops->abort(x->collective);
+    if (!x->stopped && x->collective) x->collective->ops->abort(x->collective);
+    if (!x->has_thread) return;
     pthread_join(x->thread, NULL);
     x->has_thread = false;
 }
@@ -373,7 +400,7 @@ static void end_thread(allreduce *x)
 ps_err ps_allreduce_stop(ps_exchange *base)
 {
     allreduce *x = of(base);
-    PS_TRY(ps_allreduce_drain(base));
+    PS_TRY(request(x, WANT_FLUSH));
     x->stopped = true;
     end_thread(x);
     return PS_OK;

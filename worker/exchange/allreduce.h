@@ -2,10 +2,11 @@
  * backward pass goes on, and the workers apply the optimizer.
  *
  * One communication thread takes the buckets in order, the last layer's first, which is
- * the same order on every rank. A bucket's optimizer step follows its sum at once, or,
- * with clipping and loss scaling, when the norm of the whole gradient is known, or
- * whether it is finite (reducer.h): sums are the same bits on every rank, and so is what
- * follows from them.
+ * the same order on every rank. The optimizer's step follows a sum at once, or, with
+ * clipping and loss scaling, when the norm of the whole gradient is known, or whether it
+ * is finite (reducer.h): sums are the same bits on every rank, and so is what follows
+ * from them. New weights are waited for from the first layer on, as the next pass wants
+ * them.
  *
  * On a GPU none of this is waited for: sums and the step stand in the device's stream
  * behind the gradients, and the next pass behind them. The thread watches that they get

@@ -1,7 +1,7 @@
 /* Collectives: what an all-reduce engine (Gloo, NCCL) has to give, and no more.
  *
- * One thread at a time calls them but abort, every rank in the same order with the same
- * counts and cuts. abort may be called from any other thread.
+ * One thread at a time calls them but offer and abort, every rank in the same order with
+ * the same counts. abort may be called from any other thread.
  */
 #ifndef PS_COLLECTIVE_H
 #define PS_COLLECTIVE_H
@@ -12,6 +12,7 @@
 
 #include "err.h"
 #include "member.h"
+#include "scatter.h"
 
 typedef struct ps_collective ps_collective;
 
@@ -27,9 +28,17 @@ typedef struct ps_collective_parts {
     const uint64_t *cuts; // (world_size + 1), ascending
 } ps_collective_parts;
 
-/* An engine gives all_reduce or, instead of it, reduce_scatter and all_gather. They block
- * until it is done, but for sums that are queued (settle); NET or TIMEOUT when it cannot
- * be: then only abort and destroy may follow. */
+/* What stays the same in every step of an engine that scatters. All borrowed. */
+typedef struct ps_collective_layout {
+    const ps_scatter *scatter;
+    float *grads, *params;             // the arenas
+    const ps_collective_parts *arrays; // what all_gather gathers
+    int n_arrays;
+} ps_collective_layout;
+
+/* An engine either sums (all_reduce), or it scatters (segment and the slots from lay_out
+ * to flush). Calls block until it is done, but for sums that are queued (settle); NET or
+ * TIMEOUT when it cannot be: then only abort and destroy may follow. */
 typedef struct ps_collective_ops {
     const char *name;
     /* values (count) become the sum over the ranks, the same bits on every rank; with two
@@ -40,11 +49,30 @@ typedef struct ps_collective_ops {
      * are made; wait: returns when they are. Has a deadline, from the last one on. NULL:
      * they are made when all_reduce returns. */
     ps_err (*settle)(ps_collective *c, bool wait, bool *done);
-    /* The rank's own part of values, cut as above, becomes the sum over the ranks, added
-     * in their order: ((r0 + r1) + r2) + ... The other parts stay. */
-    ps_err (*reduce_scatter)(ps_collective *c, float *values, const uint64_t *cuts);
-    /* Of n arrays, every rank's part becomes everybody's. */
-    ps_err (*all_gather)(ps_collective *c, const ps_collective_parts *arrays, int n);
+
+    /* Elements of a segment, for the layout's scatter. */
+    uint64_t (*segment)(const ps_collective *c);
+    /* Before the first of the calls below. */
+    ps_err (*lay_out)(ps_collective *c, const ps_collective_layout *layout);
+    /* The gradients of the next bucket are final, and belong to the engine until its
+     * weights are gathered. By any one thread; returns at once. */
+    void (*offer)(ps_collective *c);
+    /* The next of the rank's own segments, in the order of the buckets: in the arena of
+     * gradients it becomes the sum over the ranks, added in their order:
+     * ((r0 + r1) + r2) + ... */
+    ps_err (*sum)(ps_collective *c, int bucket, uint64_t segment);
+    /* The parameters of a summed segment go to everybody. Returns at once; segments of a
+     * bucket in their order. */
+    ps_err (*share)(ps_collective *c, int bucket, uint64_t segment);
+    /* Of the layout's arrays, every rank's part becomes everybody's. */
+    ps_err (*all_gather)(ps_collective *c);
+    /* Returns when the other ranks' parameters of a bucket, all of which they share, are
+     * in the arena. */
+    ps_err (*gather)(ps_collective *c, int bucket);
+    /* Returns when all that was offered and shared has left for the peers: before an
+     * orderly end. */
+    ps_err (*flush)(ps_collective *c);
+
     /* Rank 0's bytes of n ranges become everybody's. */
     ps_err (*broadcast)(ps_collective *c, const ps_collective_range *ranges, int n);
     /* Ends a call that another thread is blocked in, and every later one, with NET. */

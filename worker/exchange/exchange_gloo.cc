@@ -1,12 +1,15 @@
 extern "C" {
 #include "exchange_gloo.h"
 #include "log.h"
+#include "send_queue.h"
 #include "shm_peers.h"
+#include "thread.h"
 }
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -276,22 +279,51 @@ class Mesh : public gloo::Context {
     std::string why_; // the last attempt failed
 };
 
-using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
+using Buffer = std::unique_ptr<gloo::transport::Buffer>;
+using UnboundBuffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
+
+/* What is exchanged with one peer. Each end knows the other's layout (scatter.h): what is
+ * sent says where it belongs, and Gloo's thread writes it there, unasked. (Unbound
+ * buffers ask first, and the answer stands in line behind the megabytes that go the same
+ * way.)
+ *
+ * That is safe because nobody sends what the other has no use for yet. Gradients of a
+ * bucket come again when the sender has gathered its weights, for which they were summed.
+ * Weights come when the gradients that they follow from were given: since then their
+ * place is the exchange's. */
+struct Link {
+    int peer;
+    Buffer grads_out, grads_in;
+    std::vector<Buffer> weights_out, weights_in; // of each bucket
+    std::vector<Buffer> arrays_out, arrays_in;   // of each array
+    std::vector<char> inbox; // where arrays arrive, each at two places in turn
+};
 
 struct GlooCollective {
     ps_collective base;
     ps_exchange_options at;
     int rank, world_size;
-    std::vector<int> peers; // the next rank first, so that not all send to one at once
-    ps_shm_peers *memory;   // the peers' arenas, or NULL: they are not all here
-    std::vector<float> staging; // where gradients arrive without it
-    std::vector<char> tokens;   // one from each rank
+    ps_shm_peers *memory; // the peers' arenas, or NULL: they are not all here
     std::shared_ptr<gloo::transport::Device> device;
-    std::shared_ptr<Mesh> context;
-    Buffer token_buffer;
-    std::mutex lock; // of the two below
+    std::shared_ptr<Mesh> context; // NULL until all are connected
+    std::vector<Link> links;       // the next rank first
+    ps_collective_layout layout;
+    float *staging = nullptr; // where gradients arrive: this rank's parts, of each peer
+    uint64_t own = 0;         // elements of them, of one peer
+    std::vector<const float *> from; // of each rank, what is summed now
+    bool second_place = false;       // of inboxes: of the arrays that come now
+
+    pthread_t sender;
+    bool has_sender = false;
+    std::vector<ps_send> on_the_way; // the sender's, the oldest first
+    std::mutex lock;                 // of all below
+    std::condition_variable changed;
+    ps_send_queue queue = {};
+    bool idle = true;   // all that was offered and shared has left
+    uint64_t bytes = 0; // offered and shared, not yet in base
+    std::string failed; // why nothing can be sent any more
     gloo::transport::UnboundBuffer *waiting = nullptr;
-    bool aborted = false;
+    bool aborted = false, stopping = false;
 };
 
 GlooCollective *of(ps_collective *c)
@@ -314,12 +346,14 @@ template <typename F> ps_err guarded(const char *what, F &&work) noexcept
     }
 }
 
-/* Floats that gradients are received in: two segments from every peer, one that arrives
- * while the other is summed. Gloo's own ring takes as much, anew in every call. */
-constexpr uint64_t STAGING = 1 << 19;
+/* Of messages. Arrays, then the weights of each bucket, follow the gradients. */
+enum : int { SLOT_GRADS, SLOT_ARRAYS };
+constexpr uint64_t SLOT_WHOLE = 1; // of unbound buffers
 
-/* Of messages: no collective of Gloo's has them. */
-enum : uint64_t { SLOT_PARTS = 1, SLOT_TOKENS = 2, SLOT_WHOLE = 3 };
+/* Segments to one peer that Gloo has and the kernel has not yet taken. The kernel takes
+ * about one more (Gloo makes its buffer as large as the largest message), so that a link
+ * does not wait for the next, and no switch holds more than that of anybody's. */
+constexpr int ON_THE_WAY = 1;
 
 constexpr size_t bytes_of(uint64_t floats)
 {
@@ -354,26 +388,11 @@ class Waiting {
 enum Way { RECEIVED, SENT };
 
 /* Waits until one more of the buffer's messages has gone this way. */
-void await(GlooCollective *c, const Buffer &buffer, Way way)
+void await(GlooCollective *c, const UnboundBuffer &buffer, Way way)
 {
     Waiting waiting(c, buffer.get());
     if (!(way == SENT ? buffer->waitSend(NO_LIMIT) : buffer->waitRecv(NO_LIMIT)))
         throw gloo::Exception("aborted");
-}
-
-/* Returns when every peer has come here, too: what they wrote before, or posted, is
- * there. */
-void meet(GlooCollective *c)
-{
-    const Buffer &b = c->token_buffer;
-    for (int peer : c->peers)
-        b->recv(peer, SLOT_TOKENS, peer, 1);
-    for (int peer : c->peers)
-        b->send(peer, SLOT_TOKENS, c->rank, 1);
-    for (size_t i = 0; i < c->peers.size(); i++) {
-        await(c, b, RECEIVED);
-        await(c, b, SENT);
-    }
 }
 
 /* out = ((from[0] + from[1]) + from[2]) + ..., n floats each; out may be one of them. */
@@ -395,226 +414,326 @@ void sum_in_order(float *out, const std::vector<const float *> &from, uint64_t n
     }
 }
 
-/* The sum of one's own part of the gradients, which arrives from all peers at once,
- * segment by segment.
- *
- * All ranks post what they send, and meet, before they post what they receive. So it is
- * written by Gloo's thread, when the peer is ready for it, and not by ours, which would
- * hold the connection's lock meanwhile: Gloo's thread polls without a pause for as long
- * as it finds a readable connection locked. */
-class ReduceScatter {
-  public:
-    ReduceScatter(GlooCollective *c, float *values, const uint64_t *cuts)
-        : c_(c), cuts_(cuts), own_(values + cuts[c->rank]),
-          segment_(STAGING / 2 / (uint64_t)(c->world_size - 1)),
-          grads_(c->context->createUnboundBuffer(values + cuts[0],
-                                                 bytes_of(cuts[c->world_size] - cuts[0])))
-    {
-        for (int i = 0; i < 2; i++) {
-            staging_[i] = c->staging.data() + (uint64_t)i * STAGING / 2;
-            arrived_[i] =
-                c->context->createUnboundBuffer(staging_[i], bytes_of(STAGING / 2));
-        }
-    }
+/* ------------------------------------------------------------------------- sending */
 
-    void run()
-    {
-        const uint64_t n = segments(c_->rank);
-        uint64_t sent = send();
-        meet(c_);
-        for (uint64_t i = 0; i < n && i < 2; i++)
-            receive(i);
-        for (uint64_t i = 0; i < n; i++) {
-            sum(i);
-            if (i + 2 < n) receive(i + 2);
-        }
-        for (; sent > 0; sent--)
-            await(c_, grads_, SENT);
-    }
-
-  private:
-    uint64_t part(int rank) const
-    {
-        return cuts_[rank + 1] - cuts_[rank];
-    }
-
-    uint64_t segments(int rank) const
-    {
-        return (part(rank) + segment_ - 1) / segment_;
-    }
-
-    size_t segment_bytes(int rank, uint64_t i) const
-    {
-        return bytes_of(std::min(segment_, part(rank) - i * segment_));
-    }
-
-    /* Floats before a peer's segment in the staging. */
-    uint64_t place(int peer) const
-    {
-        return (uint64_t)(peer < c_->rank ? peer : peer - 1) * segment_;
-    }
-
-    uint64_t send()
-    {
-        uint64_t sent = 0;
-        for (int peer : c_->peers) {
-            const uint64_t from = cuts_[peer] - cuts_[0];
-            for (uint64_t i = 0; i < segments(peer); i++, sent++)
-                grads_->send(peer, SLOT_PARTS, bytes_of(from + i * segment_),
-                             segment_bytes(peer, i));
-        }
-        return sent;
-    }
-
-    void receive(uint64_t i)
-    {
-        for (int peer : c_->peers)
-            arrived_[i % 2]->recv(peer, SLOT_PARTS, bytes_of(place(peer)),
-                                  segment_bytes(c_->rank, i));
-    }
-
-    void sum(uint64_t i)
-    {
-        std::vector<const float *> from(c_->world_size);
-        for (int peer : c_->peers) {
-            await(c_, arrived_[i % 2], RECEIVED);
-            from[peer] = staging_[i % 2] + place(peer);
-        }
-        float *own = own_ + i * segment_;
-        from[c_->rank] = own;
-        sum_in_order(own, from, segment_bytes(c_->rank, i) / sizeof(float));
-    }
-
-    GlooCollective *c_;
-    const uint64_t *cuts_;
-    float *own_;
-    uint64_t segment_;
-    Buffer grads_, arrived_[2];
-    float *staging_[2];
-};
-
-/* The same from the peers' arenas, which hold their gradients once all have met. They are
- * read no more when the new weights of this part are gathered: only then the next
- * backward pass may begin there. */
-void sum_from_memory(GlooCollective *c, float *values, const uint64_t *cuts)
+Link &link_to(GlooCollective *c, int peer)
 {
-    meet(c);
-    const uint64_t begin = cuts[c->rank];
-    std::vector<const float *> from(c->world_size, values + begin);
-    for (int peer : c->peers)
-        from[peer] = ps_shm_peers_grads(c->memory, peer) + begin;
-    sum_in_order(values + begin, from, cuts[c->rank + 1] - begin);
+    return c->links[(peer - c->rank - 1 + c->world_size) % c->world_size];
 }
 
-ps_err reduce_scatter(ps_collective *base, float *values, const uint64_t *cuts)
+gloo::transport::Buffer &buffer_of(GlooCollective *c, const ps_send &m)
+{
+    Link &link = link_to(c, m.peer);
+    return *(m.weights ? link.weights_out[m.bucket] : link.grads_out);
+}
+
+/* Returns at once. Where the peers read our arenas, a message without content says that
+ * they may. */
+void post(GlooCollective *c, const ps_send &m)
+{
+    const ps_scatter *s = c->layout.scatter;
+    gloo::transport::Buffer &buffer = buffer_of(c, m);
+    if (c->memory) return buffer.send(0, 0, 0);
+    const ps_chunk segment =
+        ps_scatter_segment(s, m.bucket, m.weights ? c->rank : m.peer, m.segment);
+    const size_t bytes = bytes_of(segment.count), at = bytes_of(m.segment * s->segment);
+    if (m.weights)
+        buffer.send(at, bytes, at);
+    else
+        buffer.send(bytes_of(segment.offset), bytes,
+                    bytes_of(ps_scatter_before(s, m.bucket, m.peer)) + at);
+}
+
+/* Sends what the queue says until there is nothing left to send, or to wait for. The lock
+ * is held, but not while Gloo is called. */
+void send_rounds(GlooCollective *c, std::unique_lock<std::mutex> &lock)
+{
+    std::vector<ps_send> &on_the_way = c->on_the_way;
+    ps_send m;
+    for (;;) {
+        const bool more = ps_send_queue_next(&c->queue, &m);
+        if (!more && on_the_way.empty()) return;
+        lock.unlock();
+        if (more) {
+            post(c, m);
+            on_the_way.push_back(m);
+            lock.lock();
+            continue;
+        }
+        buffer_of(c, on_the_way.front()).waitSend();
+        lock.lock();
+        ps_send_queue_sent(&c->queue, on_the_way.front().peer);
+        on_the_way.erase(on_the_way.begin());
+    }
+}
+
+void send_until_stopped(GlooCollective *c)
+{
+    std::unique_lock<std::mutex> lock(c->lock);
+    while (!c->aborted && !c->stopping) {
+        send_rounds(c, lock);
+        c->idle = true;
+        c->changed.notify_all();
+        c->changed.wait(lock, [c] { return !c->idle || c->aborted || c->stopping; });
+    }
+}
+
+void send_failed(GlooCollective *c)
+{
+    std::lock_guard<std::mutex> guard(c->lock);
+    c->failed = ps_err_message();
+    c->changed.notify_all();
+}
+
+extern "C" void *gloo_sender_main(void *arg)
+{
+    GlooCollective *c = static_cast<GlooCollective *>(arg);
+    if (guarded("sending", [c] { send_until_stopped(c); }) != PS_OK) send_failed(c);
+    return nullptr;
+}
+
+/* There are more elements to send. The lock is held: messages without content need no
+ * thread of their own. */
+void send_more(GlooCollective *c, uint64_t elements)
+{
+    ps_send m;
+    if (!c->memory) {
+        c->bytes += bytes_of(elements);
+        c->idle = false;
+        c->changed.notify_all();
+        return;
+    }
+    while (ps_send_queue_next(&c->queue, &m)) {
+        post(c, m);
+        ps_send_queue_sent(&c->queue, m.peer);
+    }
+}
+
+void offer(ps_collective *base)
+{
+    GlooCollective *c = of(base);
+    if (c->world_size == 1) return;
+    std::lock_guard<std::mutex> guard(c->lock);
+    const ps_scatter *s = c->layout.scatter;
+    const int bucket = (int)(c->queue.offered % (uint64_t)s->n_buckets);
+    uint64_t elements = 0;
+    for (const Link &link : c->links)
+        elements += ps_scatter_part(s, bucket, link.peer)->count;
+    ps_send_queue_offer(&c->queue);
+    if (guarded("offering gradients", [&] { send_more(c, elements); }) != PS_OK)
+        c->failed = ps_err_message();
+}
+
+ps_err share(ps_collective *base, int bucket, uint64_t segment)
+{
+    GlooCollective *c = of(base);
+    if (c->world_size == 1) return PS_OK;
+    std::lock_guard<std::mutex> guard(c->lock);
+    const ps_chunk s = ps_scatter_segment(c->layout.scatter, bucket, c->rank, segment);
+    ps_send_queue_share(&c->queue, bucket);
+    return guarded("sharing weights", [&] { send_more(c, s.count * c->links.size()); });
+}
+
+ps_err flush(ps_collective *base)
+{
+    GlooCollective *c = of(base);
+    if (c->world_size == 1) return PS_OK;
+    std::unique_lock<std::mutex> lock(c->lock);
+    c->changed.wait(lock, [c] { return c->idle || c->aborted || !c->failed.empty(); });
+    if (!c->failed.empty()) return ps_err_set(PS_ERR_NET, "%s", c->failed.c_str());
+    return c->aborted ? ps_err_set(PS_ERR_NET, "gloo: aborted") : PS_OK;
+}
+
+/* ------------------------------------------------------------------ sums and weights */
+
+/* Where a peer's gradients of a segment of this rank's are, once they are there. */
+const float *grads_from(GlooCollective *c, size_t i, int bucket, uint64_t segment,
+                        uint64_t offset)
+{
+    const ps_scatter *s = c->layout.scatter;
+    if (c->memory) return ps_shm_peers_grads(c->memory, c->links[i].peer) + offset;
+    return c->staging + i * c->own + ps_scatter_before(s, bucket, c->rank) +
+           segment * s->segment;
+}
+
+ps_err sum(ps_collective *base, int bucket, uint64_t segment)
 {
     GlooCollective *c = of(base);
     if (c->world_size == 1) return PS_OK;
     return guarded("reduce-scatter", [&] {
-        if (c->memory)
-            sum_from_memory(c, values, cuts);
-        else
-            ReduceScatter(c, values, cuts).run();
-        uint64_t own = cuts[c->rank + 1] - cuts[c->rank];
-        (c->memory ? base->shm_bytes : base->bytes) +=
-            bytes_of(cuts[c->world_size] - cuts[0] - own);
+        const ps_chunk s =
+            ps_scatter_segment(c->layout.scatter, bucket, c->rank, segment);
+        float *own = c->layout.grads + s.offset;
+        c->from[c->rank] = own;
+        for (size_t i = 0; i < c->links.size(); i++) {
+            c->links[i].grads_in->waitRecv();
+            c->from[c->links[i].peer] = grads_from(c, i, bucket, segment, s.offset);
+        }
+        sum_in_order(own, c->from, s.count);
+        if (c->memory) base->shm_bytes += bytes_of(s.count) * c->links.size();
     });
 }
 
-/* An array whose parts travel, what is sent posted first, as above. */
-class Gathered {
-  public:
-    Gathered(GlooCollective *c, const ps_collective_parts &array) : c_(c), array_(array)
-    {
-        char *base = static_cast<char *>(array.base) + at(0);
-        buffer_ = c->context->createUnboundBuffer(base, at(c->world_size) - at(0));
-    }
-
-    /* Gives the bytes. */
-    uint64_t send()
-    {
-        const size_t own = part(c_->rank);
-        for (int peer : c_->peers)
-            if (own) buffer_->send(peer, SLOT_PARTS, offset(c_->rank), own);
-        return own * c_->peers.size();
-    }
-
-    void receive()
-    {
-        for (int peer : c_->peers)
-            if (part(peer)) buffer_->recv(peer, SLOT_PARTS, offset(peer), part(peer));
-    }
-
-    void wait()
-    {
-        for (int peer : c_->peers)
-            if (part(peer)) await(c_, buffer_, RECEIVED);
-        for (size_t i = 0; i < c_->peers.size() && part(c_->rank); i++)
-            await(c_, buffer_, SENT);
-    }
-
-  private:
-    size_t at(int rank) const
-    {
-        return array_.cuts[rank] * array_.element_bytes;
-    }
-
-    size_t offset(int rank) const
-    {
-        return at(rank) - at(0);
-    }
-
-    size_t part(int rank) const
-    {
-        return at(rank + 1) - at(rank);
-    }
-
-    GlooCollective *c_;
-    const ps_collective_parts &array_;
-    Buffer buffer_;
-};
-
-/* The peers' parts of the parameters, from their arenas. They are written again only when
- * the gradients of the next step are summed, for which this rank is waited for. */
-void copy_from_memory(GlooCollective *c, const ps_collective_parts &array)
+/* A peer's weights of a bucket from its arena. They are written again only when the
+ * gradients of the next step are summed, for which this rank is waited for. */
+void copy_from_memory(GlooCollective *c, int peer, const ps_chunk &part)
 {
-    for (int peer : c->peers) {
-        const uint64_t begin = array.cuts[peer], n = array.cuts[peer + 1] - begin;
-        memcpy(static_cast<float *>(array.base) + begin,
-               ps_shm_peers_params(c->memory, peer) + begin, bytes_of(n));
-    }
-    c->base.shm_bytes +=
-        bytes_of(array.cuts[c->rank + 1] - array.cuts[c->rank]) * c->peers.size();
+    memcpy(c->layout.params + part.offset,
+           ps_shm_peers_params(c->memory, peer) + part.offset, bytes_of(part.count));
+    c->base.shm_bytes += bytes_of(part.count);
 }
 
-/* Arrays in the arena of parameters are copied, where the peers' can be read; others
- * travel. */
-void gather(GlooCollective *c, const ps_collective_parts *arrays, int n)
+/* Of the thread that makes the calls. */
+void count_bytes(GlooCollective *c)
 {
-    std::vector<Gathered> travelling;
-    travelling.reserve(n);
-    auto is_here = [c](const ps_collective_parts &array) {
-        return c->memory && array.base == c->at.params->base;
-    };
-    for (int i = 0; i < n; i++)
-        if (!is_here(arrays[i])) travelling.emplace_back(c, arrays[i]);
-    for (Gathered &g : travelling)
-        c->base.bytes += g.send();
-    meet(c);
-    for (Gathered &g : travelling)
-        g.receive();
-    for (int i = 0; i < n; i++)
-        if (is_here(arrays[i])) copy_from_memory(c, arrays[i]);
-    for (Gathered &g : travelling)
-        g.wait();
+    std::lock_guard<std::mutex> guard(c->lock);
+    c->base.bytes += c->bytes;
+    c->bytes = 0;
 }
 
-ps_err all_gather(ps_collective *base, const ps_collective_parts *arrays, int n)
+ps_err gather(ps_collective *base, int bucket)
 {
     GlooCollective *c = of(base);
     if (c->world_size == 1) return PS_OK;
-    return guarded("all-gather", [&] { gather(c, arrays, n); });
+    return guarded("all-gather", [&] {
+        for (Link &link : c->links) {
+            const ps_scatter *s = c->layout.scatter;
+            uint64_t n = ps_scatter_segments(s, bucket, link.peer);
+            for (; n > 0; n--)
+                link.weights_in[bucket]->waitRecv();
+            if (c->memory)
+                copy_from_memory(c, link.peer, *ps_scatter_part(s, bucket, link.peer));
+        }
+        count_bytes(c);
+    });
 }
+
+size_t array_bytes(const ps_collective_parts &array, int rank)
+{
+    return (array.cuts[rank + 1] - array.cuts[rank]) * array.element_bytes;
+}
+
+char *array_place(const ps_collective_parts &array, int rank)
+{
+    return static_cast<char *>(array.base) + array.cuts[rank] * array.element_bytes;
+}
+
+void send_arrays(GlooCollective *c, Link &link)
+{
+    for (int k = 0; k < c->layout.n_arrays; k++) {
+        const size_t bytes = array_bytes(c->layout.arrays[k], c->rank);
+        link.arrays_out[k]->send(0, bytes, c->second_place ? bytes : 0);
+        c->base.bytes += bytes;
+    }
+}
+
+void take_arrays(GlooCollective *c, Link &link)
+{
+    const char *from = link.inbox.data();
+    for (int k = 0; k < c->layout.n_arrays; k++) {
+        const ps_collective_parts &array = c->layout.arrays[k];
+        const size_t bytes = array_bytes(array, link.peer);
+        link.arrays_in[k]->waitRecv();
+        link.arrays_out[k]->waitSend();
+        memcpy(array_place(array, link.peer), from + (c->second_place ? bytes : 0),
+               bytes);
+        from += 2 * bytes;
+    }
+}
+
+/* A rank without a part in any bucket waits for nobody else, so that its next arrays may
+ * come before these are all here. Those after them wait for ours of the next time. */
+ps_err all_gather(ps_collective *base)
+{
+    GlooCollective *c = of(base);
+    if (c->world_size == 1) return PS_OK;
+    return guarded("all-gather", [c] {
+        for (Link &link : c->links)
+            send_arrays(c, link);
+        for (Link &link : c->links)
+            take_arrays(c, link);
+        c->second_place = !c->second_place;
+        count_bytes(c);
+    });
+}
+
+/* ------------------------------------------------------------------------ laying out */
+
+void bind_arrays(GlooCollective *c, Link &link)
+{
+    auto &pair = c->context->getPair(link.peer);
+    size_t total = 0;
+    for (int k = 0; k < c->layout.n_arrays; k++)
+        total += 2 * array_bytes(c->layout.arrays[k], link.peer);
+    link.inbox.resize(total);
+    char *in = link.inbox.data();
+    for (int k = 0; k < c->layout.n_arrays; k++) {
+        const ps_collective_parts &a = c->layout.arrays[k];
+        const size_t bytes = array_bytes(a, link.peer);
+        link.arrays_out.push_back(pair->createSendBuffer(
+            SLOT_ARRAYS + k, array_place(a, c->rank), array_bytes(a, c->rank)));
+        link.arrays_in.push_back(pair->createRecvBuffer(SLOT_ARRAYS + k, in, 2 * bytes));
+        in += 2 * bytes;
+    }
+}
+
+void bind_weights(GlooCollective *c, Link &link)
+{
+    auto &pair = c->context->getPair(link.peer);
+    for (int b = 0; b < c->layout.scatter->n_buckets; b++) {
+        const int slot = SLOT_ARRAYS + c->layout.n_arrays + b;
+        const ps_chunk *own = ps_scatter_part(c->layout.scatter, b, c->rank);
+        const ps_chunk *theirs = ps_scatter_part(c->layout.scatter, b, link.peer);
+        link.weights_out.push_back(pair->createSendBuffer(
+            slot, c->layout.params + own->offset, bytes_of(own->count)));
+        link.weights_in.push_back(pair->createRecvBuffer(
+            slot, c->layout.params + theirs->offset, bytes_of(theirs->count)));
+    }
+}
+
+void bind_links(GlooCollective *c)
+{
+    for (size_t i = 0; i < c->links.size(); i++) {
+        Link &link = c->links[i];
+        auto &pair = c->context->getPair(link.peer);
+        float *in = c->memory ? nullptr : c->staging + i * c->own;
+        link.grads_out = pair->createSendBuffer(SLOT_GRADS, c->layout.grads,
+                                                bytes_of(c->at.spec->arena_count));
+        link.grads_in =
+            pair->createRecvBuffer(SLOT_GRADS, in, c->memory ? 0 : bytes_of(c->own));
+        bind_arrays(c, link);
+        bind_weights(c, link);
+    }
+}
+
+uint64_t segment(const ps_collective *base)
+{
+    const GlooCollective *c = reinterpret_cast<const GlooCollective *>(base);
+    return c->memory ? UINT64_MAX : PS_SEGMENT_BYTES / sizeof(float);
+}
+
+ps_err lay_out(ps_collective *base, const ps_collective_layout *layout)
+{
+    GlooCollective *c = of(base);
+    if (c->world_size == 1) return PS_OK;
+    c->layout = *layout;
+    PS_TRY(ps_send_queue_init(&c->queue, layout->scatter, c->rank, ON_THE_WAY));
+    c->own = ps_scatter_before(layout->scatter, layout->scatter->n_buckets, c->rank);
+    if (!c->memory)
+        PS_TRY(ps_mem_map_zeroed(&c->staging, bytes_of(c->own) * c->links.size(),
+                                 "gradients of the other workers"));
+    PS_TRY(guarded("laying out", [c] {
+        c->from.resize(c->world_size);
+        c->on_the_way.reserve(c->links.size() * ON_THE_WAY);
+        bind_links(c);
+    }));
+    if (c->memory) return PS_OK;
+    PS_TRY(ps_thread_start(&c->sender, "gloo send", gloo_sender_main, c));
+    c->has_sender = true;
+    return PS_OK;
+}
+
+/* ------------------------------------------------------------------------- the rest */
 
 /* From rank 0 along a binomial tree: rank r has it from r without its lowest bit. (Not by
  * gloo::broadcast, whose buffers abort_calls could not reach.) */
@@ -654,45 +773,60 @@ void end_wait(GlooCollective *c)
 {
     std::lock_guard<std::mutex> guard(c->lock);
     c->aborted = true;
+    c->changed.notify_all();
     if (!c->waiting) return;
     c->waiting->abortWaitRecv();
     c->waiting->abortWaitSend();
 }
 
-/* A buffer that a message is being read into, or sent from, does not learn that its
- * connection has ended: the other thread's wait is ended first. Then the connections:
- * Gloo closes every one of a context when a wait of its runs out, so a message is waited
- * for that nobody will send. (Context's own closeConnections leaves pending waits to
- * their timeouts.) A wait for a peer that has gone fails without closing the others, so
- * every peer is asked. */
+/* An unbound buffer that a message is being read into, or sent from, does not learn that
+ * its connection has ended: the other thread's wait is ended first. Then the connections,
+ * and with them the waits of bound buffers: Gloo closes every one of a context when a
+ * wait of its runs out, so a message is waited for that nobody will send. (Context's own
+ * closeConnections leaves pending waits to their timeouts.) A wait for a peer that has
+ * gone fails without closing the others, so every peer is asked. */
 void abort_calls(ps_collective *base)
 {
     GlooCollective *c = of(base);
     end_wait(c);
-    for (int peer : c->peers)
+    for (size_t i = 0; c->context && i < c->links.size(); i++)
         (void)guarded("abort", [&] {
             char unused = 0;
             auto buffer = c->context->createUnboundBuffer(&unused, 1);
-            buffer->recv(peer, UINT64_MAX);
+            buffer->recv(c->links[i].peer, UINT64_MAX);
             buffer->waitRecv(milliseconds(1));
         });
+}
+
+void end_sender(GlooCollective *c)
+{
+    if (!c->has_sender) return;
+    c->lock.lock();
+    c->stopping = true;
+    c->changed.notify_all();
+    c->lock.unlock();
+    pthread_join(c->sender, nullptr);
 }
 
 void destroy(ps_collective **base)
 {
     GlooCollective *c = of(*base);
+    end_sender(c);
     (void)guarded("close", [&] {
-        c->token_buffer.reset();
+        c->links.clear();
         c->context.reset();
         c->device.reset();
     });
+    ps_mem_unmap(c->staging, bytes_of(c->own) * (size_t)(c->world_size - 1));
+    ps_send_queue_fini(&c->queue);
     ps_shm_peers_close(&c->memory);
     delete c;
     *base = nullptr;
 }
 
-const ps_collective_ops gloo_ops = {"gloo",     nullptr,   nullptr,     reduce_scatter,
-                                    all_gather, broadcast, abort_calls, destroy};
+const ps_collective_ops gloo_ops = {"gloo", nullptr,   nullptr,     segment,    lay_out,
+                                    offer,  sum,       share,       all_gather, gather,
+                                    flush,  broadcast, abort_calls, destroy};
 
 ps_err connect(const ps_exchange_options *options, ps_device_stream *,
                ps_collective **out)
@@ -709,17 +843,15 @@ ps_err connect(const ps_exchange_options *options, ps_device_stream *,
     ps_err err = ps_shm_peers_open(options, &c->memory);
     if (err != PS_OK) return err;
     return guarded("connecting the workers", [&] {
-        if (!c->memory) c->staging.resize(STAGING);
-        c->tokens.resize(c->world_size);
-        for (int d = 1; d < c->world_size; d++)
-            c->peers.push_back((c->rank + d) % c->world_size);
         gloo::transport::tcp::attr attr(ps_member_address(options->member));
         c->device = gloo::transport::tcp::CreateDevice(attr);
-        c->context = std::make_shared<Mesh>(c->rank, c->world_size);
-        c->context->setTimeout(milliseconds(net->join_timeout_ms));
-        c->context->connect(options->member, c->device, net->join_timeout_ms);
-        c->token_buffer =
-            c->context->createUnboundBuffer(c->tokens.data(), c->tokens.size());
+        auto mesh = std::make_shared<Mesh>(c->rank, c->world_size);
+        mesh->setTimeout(NO_LIMIT);
+        mesh->connect(options->member, c->device, net->join_timeout_ms);
+        c->context = std::move(mesh);
+        c->links.resize(c->world_size - 1);
+        for (int i = 0; i < c->world_size - 1; i++)
+            c->links[i].peer = (c->rank + 1 + i) % c->world_size;
     });
 }
 

@@ -6,42 +6,39 @@
 
 /* ------------------------------------------------------------------------- create */
 
-static ps_chunk *parts_of(const ps_reducer *r, int bucket)
+static int n_parts(const ps_reducer *r)
 {
-    return r->parts + (size_t)bucket * (size_t)r->n_parts;
+    return r->scatter.n_ranks;
 }
 
 static const ps_chunk *own_part(const ps_reducer *r, int bucket)
 {
-    return parts_of(r, bucket) + r->own;
+    return ps_scatter_part(&r->scatter, bucket, r->own);
 }
 
-static ps_collective_parts *vote_array(const ps_reducer *r)
+static int n_arrays(const ps_reducer *r)
 {
-    return r->arrays + r->buckets.n;
+    return 1 + (r->norm_sums ? r->buckets.n : 0);
 }
 
-static ps_collective_parts *param_array(const ps_reducer *r, int bucket)
+static ps_collective_parts *norm_array(const ps_reducer *r, int bucket)
 {
-    return vote_array(r) + (r->buckets.n - bucket);
+    return r->arrays + 1 + bucket;
 }
 
-/* The cuts of an array of the parameters, and of one of the norm's blocks. */
-static void fill_cuts(const ps_reducer *r, int bucket, uint64_t *elements,
-                      uint64_t *blocks)
+/* Where the parts of a bucket are cut in an array of the norm's blocks. */
+static void fill_cuts(const ps_reducer *r, int bucket, uint64_t *blocks)
 {
-    const ps_chunk *parts = parts_of(r, bucket);
     const ps_bucket *b = &r->buckets.list[bucket];
     const ps_chunk whole = {.offset = b->offset,
                             .count = b->count,
                             .first_tensor = b->first_tensor,
                             .last_tensor = b->first_tensor + b->n_tensors - 1};
     uint64_t n;
-    elements[0] = b->offset;
     blocks[0] = ps_grad_norm_chunk_blocks(r->at->spec, &whole, &n);
-    for (int p = 0; p < r->n_parts; p++) {
-        (void)ps_grad_norm_chunk_blocks(r->at->spec, &parts[p], &n);
-        elements[p + 1] = elements[p] + parts[p].count;
+    for (int p = 0; p < n_parts(r); p++) {
+        const ps_chunk *part = ps_scatter_part(&r->scatter, bucket, p);
+        (void)ps_grad_norm_chunk_blocks(r->at->spec, part, &n);
         blocks[p + 1] = blocks[p] + n;
     }
 }
@@ -49,56 +46,69 @@ static void fill_cuts(const ps_reducer *r, int bucket, uint64_t *elements,
 static void cut_arrays(ps_reducer *r)
 {
     uint64_t *cuts = r->cuts;
-    const int n_cuts = r->n_parts + 1;
-    *vote_array(r) = (ps_collective_parts){r->votes, sizeof *r->votes, cuts};
+    const int n_cuts = n_parts(r) + 1;
+    r->arrays[0] = (ps_collective_parts){r->votes, sizeof *r->votes, cuts};
     for (int p = 0; p < n_cuts; p++)
         cuts[p] = (uint64_t)p;
-    for (int b = 0; b < r->buckets.n; b++) {
-        uint64_t *elements = cuts += n_cuts, *blocks = cuts += n_cuts;
-        ps_bucket_cut(r->at->spec, &r->buckets.list[b], r->n_parts, parts_of(r, b));
-        fill_cuts(r, b, elements, blocks);
-        r->arrays[b] = (ps_collective_parts){r->norm_sums, sizeof *r->norm_sums, blocks};
-        *param_array(r, b) = (ps_collective_parts){r->stream->ops->params(r->stream),
-                                                   sizeof(float), elements};
+    for (int b = 0; b < n_arrays(r) - 1; b++) {
+        cuts += n_cuts;
+        fill_cuts(r, b, cuts);
+        *norm_array(r, b) =
+            (ps_collective_parts){r->norm_sums, sizeof *r->norm_sums, cuts};
     }
 }
 
-static ps_err alloc(ps_reducer *r)
+static ps_err alloc_arrays(ps_reducer *r)
 {
-    const ps_config *cfg = r->at->config;
-    uint64_t bytes = (uint64_t)cfg->exchange.bucket;
-    uint64_t first = bytes < PS_BUCKET_FIRST_BYTES ? bytes : PS_BUCKET_FIRST_BYTES;
-    PS_TRY(ps_buckets_init(&r->buckets, r->at->spec, first, bytes));
-    size_t n = (size_t)r->buckets.n, parts = (size_t)r->n_parts;
-    PS_TRY(ps_mem_zalloc(&r->parts, n * parts, sizeof *r->parts, "buckets"));
-    PS_TRY(ps_mem_zalloc(&r->votes, parts, sizeof *r->votes, "buckets"));
-    PS_TRY(ps_mem_zalloc(&r->arrays, 2 * n + 1, sizeof *r->arrays, "buckets"));
-    PS_TRY(ps_mem_zalloc(&r->cuts, (2 * n + 1) * (parts + 1), sizeof *r->cuts, "cuts"));
-    if (r->rule.clip_norm <= 0) return PS_OK;
-    return ps_mem_zalloc(&r->norm_sums, ps_grad_norm_blocks(r->at->spec),
-                         sizeof *r->norm_sums, "norm");
+    const size_t parts = (size_t)n_parts(r);
+    if (r->rule.clip_norm > 0)
+        PS_TRY(ps_mem_zalloc(&r->norm_sums, ps_grad_norm_blocks(r->at->spec),
+                             sizeof *r->norm_sums, "norm"));
+    const size_t n = (size_t)n_arrays(r);
+    PS_TRY(ps_mem_zalloc(&r->votes, parts, sizeof *r->votes, "votes"));
+    PS_TRY(ps_mem_zalloc(&r->arrays, n, sizeof *r->arrays, "arrays"));
+    return ps_mem_zalloc(&r->cuts, n * (parts + 1), sizeof *r->cuts, "cuts");
+}
+
+static ps_err lay_out(ps_reducer *r)
+{
+    const ps_device_stream_ops *ops = r->stream->ops;
+    const ps_collective_layout layout = {
+        .scatter = &r->scatter,
+        .grads = ops->grads(r->stream),
+        .params = ops->params(r->stream),
+        .arrays = r->arrays,
+        .n_arrays = n_arrays(r),
+    };
+    return r->collective->ops->lay_out(r->collective, &layout);
 }
 
 ps_err ps_reducer_init(ps_reducer *r, const ps_exchange_options *at,
                        ps_device_stream *stream, ps_collective *collective)
 {
     *r = (ps_reducer){.at = at, .stream = stream, .collective = collective};
-    bool scatters = collective->ops->reduce_scatter != NULL;
-    r->n_parts = scatters ? at->world_size : 1;
+    const ps_collective_ops *ops = collective->ops;
+    const bool scatters = ops->lay_out != NULL;
+    const uint64_t bytes = (uint64_t)at->config->exchange.bucket;
+    const uint64_t first = bytes < PS_BUCKET_FIRST_BYTES ? bytes : PS_BUCKET_FIRST_BYTES;
     r->own = scatters ? at->rank : 0;
-    r->queues = collective->ops->settle && stream->ops->step;
+    r->queues = ops->settle && stream->ops->step;
     r->rule = *at->rule;
     r->waits = ps_step_rule_waits(&r->rule);
     r->on_stream = ps_stream_step_of(&r->rule, stream);
-    PS_TRY(alloc(r));
+    PS_TRY(ps_buckets_init(&r->buckets, at->spec, first, bytes));
+    PS_TRY(ps_scatter_init(&r->scatter, at->spec, &r->buckets,
+                           scatters ? at->world_size : 1,
+                           scatters ? ops->segment(collective) : UINT64_MAX));
+    PS_TRY(alloc_arrays(r));
     cut_arrays(r);
-    return PS_OK;
+    return scatters ? lay_out(r) : PS_OK;
 }
 
 void ps_reducer_fini(ps_reducer *r)
 {
     ps_buckets_fini(&r->buckets);
-    free(r->parts);
+    ps_scatter_fini(&r->scatter);
     free(r->votes);
     free(r->arrays);
     free(r->cuts);
@@ -108,21 +118,20 @@ void ps_reducer_fini(ps_reducer *r)
 
 /* ------------------------------------------------------------------------- a step */
 
-static ps_err sum(ps_reducer *r, int bucket)
+static ps_err sum(ps_reducer *r, int bucket, uint64_t segment)
 {
     const ps_collective_ops *ops = r->collective->ops;
     const ps_bucket *b = &r->buckets.list[bucket];
+    if (ops->sum) return ops->sum(r->collective, bucket, segment);
     float *grads = r->stream->ops->grads(r->stream);
-    if (ops->all_reduce)
-        return ops->all_reduce(r->collective, grads + b->offset, b->count);
-    return ops->reduce_scatter(r->collective, grads, param_array(r, bucket)->cuts);
+    return ops->all_reduce(r->collective, grads + b->offset, b->count);
 }
 
 /* The arrays' parts of all ranks. */
-static ps_err gather(ps_reducer *r, const ps_collective_parts *arrays, int n)
+static ps_err gather_arrays(ps_reducer *r)
 {
-    if (r->n_parts == 1) return PS_OK;
-    return r->collective->ops->all_gather(r->collective, arrays, n);
+    if (n_parts(r) == 1) return PS_OK;
+    return r->collective->ops->all_gather(r->collective);
 }
 
 /* Votes for the last of the part's tensors that is not finite. */
@@ -161,7 +170,7 @@ static ps_err look_at(ps_reducer *r, const ps_chunk *part)
 static uint32_t count_votes(ps_reducer *r)
 {
     uint32_t bad = 0;
-    for (int p = 0; p < r->n_parts; p++)
+    for (int p = 0; p < n_parts(r); p++)
         if (r->votes[p] > bad) bad = r->votes[p];
     r->votes[r->own] = 0;
     return bad;
@@ -173,35 +182,32 @@ static ps_err nan_error(const ps_reducer *r, uint32_t vote, uint64_t step)
                                    step);
 }
 
-static ps_err apply(ps_reducer *r, int bucket, uint64_t step, double grad_scale)
+/* The optimizer's step of one of the rank's own segments, whose weights are everybody's
+ * then. */
+static ps_err apply(ps_reducer *r, int bucket, uint64_t i, uint64_t step,
+                    double grad_scale)
 {
+    const ps_collective_ops *ops = r->collective->ops;
+    const ps_chunk segment = ps_scatter_segment(&r->scatter, bucket, r->own, i);
     const ps_optimizer_step now = ps_step_rule_optimizer_step(&r->rule, step, grad_scale);
-    return r->stream->ops->apply(r->stream, &now, own_part(r, bucket));
+    if (!r->votes[r->own]) PS_TRY(r->stream->ops->apply(r->stream, &now, &segment));
+    return ops->share ? ops->share(r->collective, bucket, i) : PS_OK;
 }
 
-/* A bucket that waits for no other. */
-static ps_err step_bucket(ps_reducer *r, int bucket, uint64_t step)
+static ps_err reduce_segment(ps_reducer *r, int bucket, uint64_t i, uint64_t step)
 {
-    bool last = bucket == r->buckets.n - 1;
-    if (!r->votes[r->own]) PS_TRY(apply(r, bucket, step, 1));
-    PS_TRY(gather(r, param_array(r, bucket) - last, 1 + last)); // the votes, too
-    uint32_t bad = last ? count_votes(r) : 0;
-    return bad ? nan_error(r, bad, step) : PS_OK;
+    PS_TRY(sum(r, bucket, i));
+    const ps_chunk segment = ps_scatter_segment(&r->scatter, bucket, r->own, i);
+    PS_TRY(look_at(r, &segment));
+    return r->waits ? PS_OK : apply(r, bucket, i, step, 1);
 }
 
 static ps_err own_norm_sums(ps_reducer *r)
 {
     for (int b = 0; b < r->buckets.n && r->norm_sums; b++)
         PS_TRY(r->stream->ops->norm_sums(r->stream, own_part(r, b),
-                                         r->norm_sums + r->arrays[b].cuts[r->own]));
+                                         r->norm_sums + norm_array(r, b)->cuts[r->own]));
     return PS_OK;
-}
-
-/* Votes, and norms with clipping. */
-static ps_err agree(ps_reducer *r)
-{
-    int norms = r->norm_sums ? r->buckets.n : 0;
-    return gather(r, vote_array(r) - norms, norms + 1);
 }
 
 static double total_norm(const ps_reducer *r)
@@ -211,19 +217,28 @@ static double total_norm(const ps_reducer *r)
                : 0;
 }
 
-/* All buckets of a step that waited for its last one. */
-static ps_err step_all(ps_reducer *r, uint64_t step)
+/* All buckets of a step that waited for what its last one says. */
+static ps_err apply_all(ps_reducer *r, uint64_t step, double grad_scale)
+{
+    for (int b = r->buckets.n - 1; b >= 0; b--) {
+        const uint64_t n = ps_scatter_segments(&r->scatter, b, r->own);
+        for (uint64_t i = 0; i < n; i++)
+            PS_TRY(apply(r, b, i, step, grad_scale));
+    }
+    return PS_OK;
+}
+
+/* Behind the last bucket: what all ranks have to know, and what waits for it. */
+static ps_err end_step(ps_reducer *r, uint64_t step)
 {
     ps_step_decision decision;
     PS_TRY(own_norm_sums(r));
-    PS_TRY(agree(r));
-    uint32_t bad = count_votes(r);
+    PS_TRY(gather_arrays(r));
+    const uint32_t bad = count_votes(r);
     if (bad && r->rule.refuses) return nan_error(r, bad, step);
     PS_TRY(ps_step_rule_decide(&r->rule, !bad, total_norm(r), &decision));
-    if (!decision.make) return PS_OK;
-    for (int b = 0; b < r->buckets.n; b++)
-        PS_TRY(apply(r, b, step, decision.grad_scale));
-    return gather(r, param_array(r, r->buckets.n - 1), r->buckets.n);
+    r->made = decision.make;
+    return r->waits && r->made ? apply_all(r, step, decision.grad_scale) : PS_OK;
 }
 
 ps_err ps_reducer_settle(ps_reducer *r, bool wait, bool *done)
@@ -241,30 +256,32 @@ ps_err ps_reducer_settle(ps_reducer *r, bool wait, bool *done)
 }
 
 /* With loss scaling the step's outcome is wanted for the next one. */
-static ps_err queue_bucket(ps_reducer *r, int bucket, uint64_t step, uint64_t *applied)
+static ps_err queue_bucket(ps_reducer *r, int bucket, uint64_t step, bool *applied)
 {
     bool done;
-    PS_TRY(sum(r, bucket));
-    if (bucket < r->buckets.n - 1) return PS_OK;
+    PS_TRY(sum(r, bucket, 0));
+    *applied = bucket == r->buckets.n - 1;
+    if (!*applied) return PS_OK;
     PS_TRY(ps_stream_step_queue(&r->on_stream, step));
-    *applied = (uint64_t)r->buckets.n;
     return r->rule.scale.on ? ps_reducer_settle(r, true, &done) : PS_OK;
 }
 
-ps_err ps_reducer_reduce(ps_reducer *r, int bucket, uint64_t step, uint64_t *applied)
+ps_err ps_reducer_reduce(ps_reducer *r, int bucket, uint64_t step, bool *applied)
 {
-    bool last = bucket == r->buckets.n - 1;
-    *applied = 0;
+    const uint64_t n = ps_scatter_segments(&r->scatter, bucket, r->own);
+    *applied = false;
     PS_TRY(r->stream->ops->wait_compute(r->stream));
     if (r->queues) return queue_bucket(r, bucket, step, applied);
-    PS_TRY(sum(r, bucket));
-    PS_TRY(look_at(r, own_part(r, bucket)));
-    if (!r->waits) {
-        PS_TRY(step_bucket(r, bucket, step));
-        *applied = 1;
-    } else if (last) {
-        PS_TRY(step_all(r, step));
-        *applied = (uint64_t)r->buckets.n;
-    }
-    return *applied ? r->stream->ops->release_compute(r->stream) : PS_OK;
+    for (uint64_t i = 0; i < n; i++)
+        PS_TRY(reduce_segment(r, bucket, i, step));
+    *applied = bucket == r->buckets.n - 1;
+    if (!*applied) return PS_OK;
+    PS_TRY(end_step(r, step));
+    return r->stream->ops->release_compute(r->stream);
+}
+
+ps_err ps_reducer_gather(ps_reducer *r, int bucket)
+{
+    const ps_collective_ops *ops = r->collective->ops;
+    return ops->gather && r->made ? ops->gather(r->collective, bucket) : PS_OK;
 }
