@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One process of the same job in PyTorch DistributedDataParallel, over Gloo.
 
-bench/parity and bench/compare start it once per rank, with torchrun's variables (RANK,
+bench/parity, bench/compare and bench/network start it once per rank, with torchrun's variables (RANK,
 WORLD_SIZE, MASTER_ADDR, MASTER_PORT). It reads the JSON that ps-config-json prints, starts
 from a safetensors file that pstrain wrote, takes its samples by torch's own
 DistributedSampler, and writes what ps-worker writes: summary.json and metrics.jsonl.
@@ -23,7 +23,7 @@ import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
-from benchlib import safetensors, torch_data  # noqa: E402
+from benchlib import safetensors, torch_data, torch_hooks  # noqa: E402
 from benchlib.job_config import BenchError, JobConfig  # noqa: E402
 from benchlib.torch_model import Model, loss_of, optimizer_of, scaler_of  # noqa: E402
 
@@ -44,6 +44,8 @@ def arguments():
     p.add_argument("--out", required=True)
     p.add_argument("--order", choices=sorted(ORDERS), default="given",
                    help="of the samples within a batch: the same mean, other roundings")
+    p.add_argument("--hook", default="none",
+                   help="PyTorch's communication hook: none, fp16, powersgd1, powersgd2, ...")
     p.add_argument("--states", help="write every step's loss, weights and summed gradient here")
     return p.parse_args()
 
@@ -97,6 +99,33 @@ class States:
         self.file.close()
 
 
+class Traffic:
+    """Bytes that the network interface has moved, all headers included. The loopback device
+    is everybody's: there they are not known."""
+
+    def __init__(self, interface):
+        self.interface = interface if interface != "lo" else None
+        self.mark = None
+
+    def _counters(self):
+        with open("/proc/self/net/dev", encoding="ascii") as f:
+            for line in f:
+                name, _, counters = line.partition(":")
+                if name.strip() == self.interface:
+                    fields = [int(v) for v in counters.split()]
+                    return fields[8], fields[0]
+        return None
+
+    def begin(self):
+        self.mark = self._counters()
+
+    def per_step(self, steps):
+        """(sent, received), or None."""
+        if not self.mark or steps < 1:
+            return None
+        return [(now - then) / steps for now, then in zip(self._counters(), self.mark)]
+
+
 class Job:
     def __init__(self, args, config):
         self.args, self.config = args, config
@@ -112,7 +141,8 @@ class Job:
             self.model.load_state_dict(state, strict=True)
         # Dropout draws as DDP users have them: another stream on every rank.
         torch.manual_seed(config["train.seed"] * 1000 + self.rank)
-        self.ddp = DistributedDataParallel(self.model)
+        self.ddp = DistributedDataParallel(self.model, **torch_hooks.buckets(args.hook, config))
+        torch_hooks.register(self.ddp, args.hook, config)
         self.loss = loss_of(config)
         self.optimizer = optimizer_of(config, self.model)
         self.scaler = scaler_of(config)
@@ -130,6 +160,7 @@ class Job:
         if args.states:
             self.states = States(args.states if self.rank == 0 else os.devnull, self.model)
         self.step_ms, self.samples, self.skipped = [], 0, 0
+        self.traffic = Traffic(os.environ.get("GLOO_SOCKET_IFNAME"))
         self.since_record = [0.0, 0]  # this rank's loss sum and samples
         self.epoch_sums = [0.0, 0]    # all ranks'
 
@@ -191,6 +222,7 @@ class Job:
     def train(self, metrics):
         """Steps and evaluations; gives the seconds of the steps after the warm-up."""
         number, epoch, every = 0, 0, max(1, self.config["train.log_every"])
+        self.traffic.begin()
         warmup, timed, timed_samples = self.config["train.warmup_steps"], 0.0, 0
         self.ddp.train()
         while number < self.total:
@@ -200,6 +232,7 @@ class Job:
                 number += 1
                 if number == warmup:
                     mark, before = time.perf_counter(), self.samples
+                    self.traffic.begin()
                 if number % every == 0:
                     self.record(metrics, number, epoch)
                 if number == self.total:
@@ -237,9 +270,10 @@ def ring_bytes(config, world):
     return 2 * (world - 1) * config.gradient_bytes() // world
 
 
-def summary(job, seconds, timed, timed_samples, test):
+def summary(job, seconds, timed, timed_samples, traffic, test):
     config, late = job.config, job.step_ms[job.config["train.warmup_steps"]:]
-    traffic = ring_bytes(config, job.world)
+    # What a ring takes, where nothing counts it.
+    sent, received = traffic or [ring_bytes(config, job.world)] * 2
     return {
         "mode": "ddp", "model": config["job.name"], "dataset": config["data.kind"],
         "device": "cpu", "precision": "float32", "servers": 0, "shards": 0,
@@ -248,12 +282,12 @@ def summary(job, seconds, timed, timed_samples, test):
         "loss_scale": job.scaler.get_scale(), "samples": job.samples * job.world, "seconds": seconds,
         "samples_per_second": timed_samples * job.world / timed if timed else None,
         "step_ms_p50": percentile(late, 0.5), "step_ms_p99": percentile(late, 0.99),
-        "exchange_wait_ms_p50": None, "bytes_sent_per_step": traffic,
-        "bytes_received_per_step": traffic, "bytes_computed": True,
+        "exchange_wait_ms_p50": None, "bytes_sent_per_step": sent,
+        "bytes_received_per_step": received, "bytes_computed": traffic is None,
         "train_loss": job.epoch_sums[0] / job.epoch_sums[1] if job.epoch_sums[1] else None,
         "test_loss": test[0], "test_accuracy": test[1], "seed": config["train.seed"],
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "torch": torch.__version__, "threads": torch.get_num_threads(),
+        "hook": job.args.hook, "torch": torch.__version__, "threads": torch.get_num_threads(),
     }
 
 
@@ -275,6 +309,7 @@ def main():
     begun = time.perf_counter()
     timed, n = job.train(lambda line: lead and log.write(json.dumps(line) + "\n"))
     seconds = time.perf_counter() - begun
+    traffic = job.traffic.per_step(len(job.step_ms) - config["train.warmup_steps"])
     if job.states:
         job.states.close()
     test = job.evaluate()
@@ -282,7 +317,7 @@ def main():
         log.close()
         save(job)
         with open(os.path.join(args.out, "summary.json"), "w") as f:
-            json.dump(summary(job, seconds, timed, n, test), f, indent=2)
+            json.dump(summary(job, seconds, timed, n, traffic, test), f, indent=2)
     dist.barrier()
     # Everything is written. The orderly end of a process group has been seen to hang on a
     # loaded machine (torch 1.13), and nothing is left for it to do.

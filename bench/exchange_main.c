@@ -1,4 +1,4 @@
-/* ps-bench-exchange: a worker that exchanges and computes nothing.
+/* ps-bench-exchange: a worker that exchanges (exchange.name) and computes nothing.
  *
  *   ps-bench-exchange [--marks] <options of ps-worker>
  *
@@ -38,6 +38,7 @@ typedef struct bench {
     ps_plan plan;
     ps_step_rule rule;
     ps_shared_mem params, grads;
+    float *first_grads; // what all-reduce overwrites with sums; NULL in ps mode
     void *buffers;
     ps_member *member;
     ps_exchange *x;
@@ -56,6 +57,16 @@ static float gradient(int rank, uint64_t i)
     return (float)((int)((x >> 33) % STATES) - STATES / 2);
 }
 
+static bool is_ps(const bench *b)
+{
+    return strcmp(b->cfg->exchange.name, "ps") == 0;
+}
+
+static int n_servers(const bench *b)
+{
+    return is_ps(b) ? (int)b->cfg->job.servers : 0;
+}
+
 static ps_err make(bench *b)
 {
     const ps_config *cfg = b->cfg;
@@ -66,7 +77,7 @@ static ps_err make(bench *b)
     PS_TRY(ps_plan_init(
         &b->plan, &b->spec,
         ps_chunk_size_wanted(cfg, ps_init_method_is_loopback(b->cli->init_method)),
-        (uint32_t)(cfg->job.servers * cfg->server.shards)));
+        is_ps(b) ? (uint32_t)(n_servers(b) * cfg->server.shards) : 1));
     PS_TRY(ps_step_rule_init(&b->rule, cfg));
     PS_TRY(ps_step_rule_start(&b->rule, cfg, b->n_warmup + b->n_steps));
     PS_TRY(ps_mem_zalloc(&b->step_ns, b->n_steps, sizeof *b->step_ns, "times"));
@@ -83,7 +94,7 @@ static ps_err join(bench *b)
         .role = PS_ROLE_WORKER,
         .rank = b->cli->rank,
         .world_size = (int)b->cfg->job.workers,
-        .n_servers = (int)b->cfg->job.servers,
+        .n_servers = n_servers(b),
         .init_method = b->cli->init_method,
         .plan_hash = b->plan.hash,
         .local_rank = b->cli->local_rank,
@@ -93,6 +104,20 @@ static ps_err join(bench *b)
     if (ps_member_rank(b->member) != 0) return PS_OK;
     return ps_member_put(b->member, "job/total_steps", &total, sizeof total,
                          ps_deadline_in_ms(JOIN_MS));
+}
+
+static ps_err fill_gradients(bench *b, int rank)
+{
+    float *grads = b->grads.base;
+    for (int t = 0; t < b->spec.n_tensors; t++)
+        for (uint64_t k = 0; k < b->spec.tensors[t].count; k++) {
+            uint64_t i = b->spec.tensors[t].offset + k;
+            grads[i] = gradient(rank, i);
+        }
+    if (is_ps(b)) return PS_OK;
+    PS_TRY(ps_mem_zalloc_aligned(&b->first_grads, b->grads.bytes, "the first gradients"));
+    memcpy(b->first_grads, grads, b->grads.bytes);
+    return PS_OK;
 }
 
 static ps_err connect(bench *b)
@@ -111,12 +136,8 @@ static ps_err connect(bench *b)
         .grads = &b->grads,
         .buffers = b->buffers,
     };
-    for (int t = 0; t < b->spec.n_tensors; t++)
-        for (uint64_t k = 0; k < b->spec.tensors[t].count; k++) {
-            uint64_t i = b->spec.tensors[t].offset + k;
-            ((float *)b->grads.base)[i] = gradient(rank, i);
-        }
-    PS_TRY(ps_exchange_create("ps", "cpu", &options, &b->x));
+    PS_TRY(fill_gradients(b, rank));
+    PS_TRY(ps_exchange_create(b->cfg->exchange.name, "cpu", &options, &b->x));
     return ps_exchange_start(b->x);
 }
 
@@ -151,20 +172,30 @@ static ps_err mark(bench *b, const char *name)
     return ps_member_barrier(b->member, name, ps_deadline_in_ms(JOIN_MS));
 }
 
+/* The gradients as they were before the last step. What takes longer on one worker than
+ * on another is waited for, so that it is no part of the next step's time. */
+static ps_err restore_gradients(bench *b)
+{
+    if (!b->first_grads) return PS_OK;
+    memcpy(b->grads.base, b->first_grads, b->grads.bytes);
+    return ps_member_barrier(b->member, "restored", ps_deadline_in_ms(JOIN_MS));
+}
+
 static ps_err measure(bench *b)
 {
     uint64_t step = 0;
-    for (; step < b->n_warmup; step++)
+    for (; step < b->n_warmup; step++) {
+        PS_TRY(restore_gradients(b));
         PS_TRY(one_step(b, step));
+    }
     PS_TRY(mark(b, "begin"));
     ps_exchange_stats_get(b->x, &b->before);
     double cpu = cpu_now();
-    uint64_t last = ps_clock_ns();
     for (uint64_t i = 0; i < b->n_steps; i++) {
+        PS_TRY(restore_gradients(b));
+        uint64_t start = ps_clock_ns();
         PS_TRY(one_step(b, step + i));
-        uint64_t now = ps_clock_ns();
-        b->step_ns[i] = now - last;
-        last = now;
+        b->step_ns[i] = ps_clock_ns() - start;
     }
     b->cpu_seconds = cpu_now() - cpu;
     ps_exchange_stats_get(b->x, &b->after);
@@ -233,6 +264,7 @@ static ps_err bench_main(const ps_cli *cli, bool marks)
     ps_member_destroy(&b.member);
     ps_shared_mem_fini(&b.params);
     ps_shared_mem_fini(&b.grads);
+    free(b.first_grads);
     free(b.buffers);
     free(b.step_ns);
     ps_plan_fini(&b.plan);

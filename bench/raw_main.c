@@ -5,7 +5,9 @@
  *   zmq WORKERS SERVERS BYTES CHUNK STEPS   an exchange's bytes, and the sums
  *   tcp-server PORT WORKERS BYTES STEPS     BYTES each way per connection and step
  *   tcp-worker BYTES STEPS PERIOD_US HOST:PORT ...
+ *   tcp-mesh BYTES STEPS PERIOD_US RANK HOST:PORT ...   by rank, this one's too
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,13 +93,15 @@ static int exchange(char **v)
     return rc;
 }
 
-static int tcp_worker(int n, char **v)
+static int tcp_steps(int n, char **v, bool mesh)
 {
     const raw_tcp_step what = {.bytes = number(v[0]),
                                .steps = (unsigned)number(v[1]),
                                .period_us = number(v[2])};
     unsigned long long *ns = times(what.steps);
-    int rc = raw_tcp_work(v + 3, (unsigned)n - 3, &what, ns);
+    int rc = mesh
+                 ? raw_tcp_mesh((unsigned)number(v[3]), v + 4, (unsigned)n - 4, &what, ns)
+                 : raw_tcp_work(v + 3, (unsigned)n - 3, &what, ns);
     if (rc == 0) print_times(ns, what.steps);
     free(ns);
     return rc;
@@ -116,7 +120,8 @@ static int dispatch(const char *what, int n, char **v)
     if (strcmp(what, "ping") == 0 && n == 2) return ping(v);
     if (strcmp(what, "zmq") == 0 && n == 5) return exchange(v);
     if (strcmp(what, "tcp-server") == 0 && n == 4) return tcp_server(v);
-    if (strcmp(what, "tcp-worker") == 0 && n >= 4) return tcp_worker(n, v);
+    if (strcmp(what, "tcp-worker") == 0 && n >= 4) return tcp_steps(n, v, false);
+    if (strcmp(what, "tcp-mesh") == 0 && n >= 5) return tcp_steps(n, v, true);
     fprintf(stderr, "raw: see the head of bench/raw_main.c for what it takes\n");
     return -1;
 }

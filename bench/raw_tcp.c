@@ -90,24 +90,37 @@ static void tune(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-int raw_tcp_serve(unsigned short port, unsigned n_workers, const raw_tcp_step *what)
+static int listen_at(unsigned short port)
 {
-    peer peers[MAX_PEERS] = {0};
     const int on = 1;
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port)};
     int listener = socket(AF_INET, SOCK_STREAM, 0);
-    if (n_workers > MAX_PEERS || listener < 0) return fail("socket");
+    if (listener < 0) return fail("socket");
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(listener, (struct sockaddr *)&a, sizeof a) != 0 ||
         listen(listener, MAX_PEERS) != 0)
         return fail("binding");
-    for (unsigned i = 0; i < n_workers; i++) {
+    return listener;
+}
+
+static int accept_all(int listener, peer *peers, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
         struct pollfd item = {.fd = listener, .events = POLLIN};
         if (poll(&item, 1, CONNECT_MS) <= 0) return fail("waiting for workers");
         peers[i].fd = accept(listener, NULL, NULL);
         if (peers[i].fd < 0) return fail("accepting");
         tune(peers[i].fd);
     }
+    return 0;
+}
+
+int raw_tcp_serve(unsigned short port, unsigned n_workers, const raw_tcp_step *what)
+{
+    peer peers[MAX_PEERS] = {0};
+    if (n_workers > MAX_PEERS) return -1;
+    int listener = listen_at(port);
+    if (listener < 0 || accept_all(listener, peers, n_workers) != 0) return -1;
     // A worker starts when its last connection stands: nobody waits for nobody here.
     return pump(peers, n_workers, what->bytes * what->steps, what->bytes, true);
 }
@@ -136,25 +149,50 @@ static int connect_to(const char *server)
     }
 }
 
-int raw_tcp_work(char *const *servers, unsigned n_servers, const raw_tcp_step *what,
-                 unsigned long long *ns)
+static int connect_all(char *const *hosts, peer *peers, unsigned n)
 {
-    peer peers[MAX_PEERS] = {0};
-    if (n_servers > MAX_PEERS) return -1;
-    for (unsigned i = 0; i < n_servers; i++) {
-        peers[i].fd = connect_to(servers[i]);
+    for (unsigned i = 0; i < n; i++) {
+        peers[i].fd = connect_to(hosts[i]);
         if (peers[i].fd < 0) return -1;
     }
+    return 0;
+}
+
+static int run_steps(peer *peers, unsigned n, const raw_tcp_step *what,
+                     unsigned long long *ns)
+{
     uint64_t next = 0;
     for (unsigned step = 0; step < what->steps; step++) {
         for (uint64_t now = ps_clock_ns(); now < next; now = ps_clock_ns())
             usleep((useconds_t)((next - now) / 1000 + 1));
         uint64_t start = ps_clock_ns(), until = what->bytes * (uint64_t)(step + 1);
         next = start + what->period_us * 1000;
-        for (unsigned i = 0; i < n_servers; i++)
+        for (unsigned i = 0; i < n; i++)
             peers[i].may_send = until;
-        if (pump(peers, n_servers, until, what->bytes, false) != 0) return -1;
+        if (pump(peers, n, until, what->bytes, false) != 0) return -1;
         ns[step] = ps_clock_ns() - start;
     }
     return 0;
+}
+
+int raw_tcp_work(char *const *servers, unsigned n_servers, const raw_tcp_step *what,
+                 unsigned long long *ns)
+{
+    peer peers[MAX_PEERS] = {0};
+    if (n_servers > MAX_PEERS || connect_all(servers, peers, n_servers) != 0) return -1;
+    return run_steps(peers, n_servers, what, ns);
+}
+
+int raw_tcp_mesh(unsigned rank, char *const *hosts, unsigned n, const raw_tcp_step *what,
+                 unsigned long long *ns)
+{
+    peer peers[MAX_PEERS] = {0};
+    if (n > MAX_PEERS || rank >= n) return -1;
+    const char *colon = strrchr(hosts[rank], ':');
+    if (!colon) return -1;
+    int listener = listen_at((unsigned short)strtoul(colon + 1, NULL, 10));
+    if (listener < 0 || connect_all(hosts, peers, rank) != 0 ||
+        accept_all(listener, peers + rank, n - 1 - rank) != 0)
+        return -1;
+    return run_steps(peers, n - 1, what, ns);
 }

@@ -1,5 +1,5 @@
-/* What TCP itself reaches: every worker sends a part of its bytes to each server and gets
- * as many back, both directions at once and without waiting for one another. */
+/* What TCP itself reaches: every worker sends a part of its bytes to each server, or to
+ * each other worker, and gets as many back, both directions at once. */
 #ifndef PS_RAW_TCP_H
 #define PS_RAW_TCP_H
 
@@ -15,6 +15,11 @@ int raw_tcp_serve(unsigned short port, unsigned n_workers, const raw_tcp_step *w
 
 /* Connects to the servers ("10.0.0.1:7000"), waiting for them; fills ns[steps]. */
 int raw_tcp_work(char *const *servers, unsigned n_servers, const raw_tcp_step *what,
+                 unsigned long long *ns);
+
+/* Every rank with every other, one connection for each two: hosts[n] by rank, this one's
+ * among them. A step has ended when all others have sent as many bytes as they got. */
+int raw_tcp_mesh(unsigned rank, char *const *hosts, unsigned n, const raw_tcp_step *what,
                  unsigned long long *ns);
 
 #endif

@@ -20,7 +20,7 @@ INPUTS = 63  # and a bias: 64 numbers for each output
 
 
 class Exchange:
-    """What is exchanged, and how: nbytes is a worker's gradient."""
+    """What is exchanged, and how: nbytes is a worker's gradient; without servers all-reduce."""
 
     def __init__(self, nbytes, workers, servers, shards=1, codec="none", shm="auto",
                  chunk="auto", steps=20, warmup=3, extra=()):
@@ -36,7 +36,8 @@ class Exchange:
                                outputs=self.outputs))
 
     def sets(self):
-        keys = [f"server.shards={self.shards}", f"exchange.codec={self.codec}",
+        keys = [f"exchange.name={'ps' if self.servers else 'allreduce'}",
+                f"server.shards={self.shards}", f"exchange.codec={self.codec}",
                 f"exchange.shm={self.shm}", f"exchange.chunk={self.chunk}",
                 f"train.steps={self.steps}", f"train.warmup_steps={self.warmup}",
                 "exchange.codec_warmup=0", "exchange.codec_cooldown=0"]
@@ -77,7 +78,8 @@ class _Marks:
 
 
 def _start(group, exchange, build_dir, config, where):
-    init, sets = where.init_method(), exchange.sets()
+    init = where.init_method("server" if exchange.servers else "worker")
+    sets = exchange.sets()
     for s in range(exchange.servers):
         group.start(f"server {s}", [
             *where.prefix("server", s), os.path.join(build_dir, "bin", "ps-server"),

@@ -18,6 +18,7 @@ NETWORK = "10.77.0"  # and a byte for each host
 NAME = re.compile(r"^pstrain-(\d+)-[0-9a-f]+-\w+$")
 BURST = 80_000  # bytes: one segmentation-offload packet, and no more credit after a pause
 QUEUE_MS = 100  # what a link buffers: with 20 the incast of 4 senders loses packets and waits
+PAYLOAD = 1448 / 1514  # of an Ethernet frame, as tbf counts it: the rest are headers
 CONGESTION = "cubic"  # Linux's own default, whatever this machine prefers
 
 

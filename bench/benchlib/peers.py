@@ -73,17 +73,21 @@ def memory_rates(build_dir, nbytes=64 << 20):
 
 
 def start_tcp(group, build_dir, workers, servers, nbytes, steps, where, period_ms=0):
-    """Starts a raw full-duplex exchange: every worker sends nbytes / servers to each server
-    and receives as many, all at once, and that every period_ms. Gives the workers' parts."""
-    program, part, targets = os.path.join(build_dir, "bin", "ps-bench-raw"), nbytes // servers, []
+    """Starts a raw full-duplex exchange: every worker sends nbytes and receives as many, all
+    at once, and that every period_ms: with each server a part of them or, without servers,
+    with each other worker, as all-reduce does. Gives the workers' parts."""
+    program, pace = os.path.join(build_dir, "bin", "ps-bench-raw"), str(int(period_ms * 1000))
+    part = str(nbytes // (servers or workers - 1))
+    addresses = [where.address("server", s) for s in range(servers)] or [
+        where.address("worker", r) for r in range(workers)]
+    hosts = [f"{host}:{port}" for host, port in addresses]
     for s in range(servers):
-        host, port = where.address("server", s)
-        targets.append(f"{host}:{port}")
-        group.start(f"raw server {s}", [*where.prefix("server", s), program, "tcp-server", str(port),
-                                        str(workers), str(part), str(steps)])
+        group.start(f"raw server {s}", [*where.prefix("server", s), program, "tcp-server",
+                                        str(addresses[s][1]), str(workers), part, str(steps)])
+    kind = "tcp-worker" if servers else "tcp-mesh"
     return [group.start(f"raw worker {r}", [
-        *where.prefix("worker", r), program, "tcp-worker", str(part), str(steps),
-        str(int(period_ms * 1000)), *targets]) for r in range(workers)]
+        *where.prefix("worker", r), program, kind, part, str(steps), pace,
+        *([] if servers else [str(r)]), *hosts]) for r in range(workers)]
 
 
 def tcp_exchange(build_dir, workers, servers, nbytes, steps, where=None, timeout_s=300):

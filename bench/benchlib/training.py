@@ -1,4 +1,5 @@
-"""Whole training on given hosts: through each codec, PyTorch DDP, and without exchange."""
+"""Whole training on given hosts: through servers and each codec, by all-reduce, through
+PyTorch DDP with its communication hooks, and without exchange."""
 import os
 import shutil
 
@@ -8,55 +9,84 @@ from .processes import Group
 from .stats import spread
 
 TIMEOUT_S = 1800
-KEYS = ("samples_per_second", "step_ms_p50", "step_ms_p99", "test_accuracy", "train_loss",
-        "bytes_sent_per_step", "bytes_received_per_step", "compression_ratio")
+ALONE_STEPS = 100  # of the workers alone: their steps are all equal
+KEYS = ("samples_per_second", "step_ms_p50", "step_ms_p99", "exchange_wait_ms_p50",
+        "test_accuracy", "train_loss", "bytes_sent_per_step", "bytes_received_per_step",
+        "compression_ratio")
+# A step's limits, of our own modes.
+LIMITS = ("alone_ms", "line_ms", "beside_tcp_ms", "step_to_alone", "beside_tcp_to_alone",
+          "step_to_limit")
+
+
+def ps_name(codec):
+    return "ps" if codec == "none" else f"ps {codec}"
+
+
+def ddp_name(hook):
+    return {"none": "DDP", "fp16": "DDP fp16"}.get(hook, f"DDP {hook}").replace(
+        "powersgd", "PowerSGD ")
 
 
 class Training:
-    def __init__(self, build_dir, config, keys, where, workers, servers, out):
-        self.build_dir, self.config, self.keys = build_dir, config, list(keys)
-        self.where, self.workers, self.servers = where, workers, servers
+    """One round, in which the seed of weights and dropout is the round's own: so the spread
+    of the accuracies says what one of them is worth."""
+
+    def __init__(self, build_dir, config, keys, where, workers, servers, out, number):
+        self.build_dir, self.config, self.where = build_dir, config, where
+        self.workers, self.servers = workers, servers
         self.out = os.path.join(os.path.abspath(out), "training")
-        self.job = JobConfig.load(build_dir, config, [*self.keys, f"job.workers={workers}"])
+        keys = [*keys, f"job.workers={workers}"]
+        self.seed = JobConfig.load(build_dir, config, keys)["train.seed"] + number
+        self.keys = [*keys, f"train.seed={self.seed}"]
+        self.job = JobConfig.load(build_dir, config, self.keys)
 
     def _sets(self, *more):
         return [w for key in [*self.keys, *more] for w in ("--set", key)]
 
-    def _worker(self, group, rank, out, words):
-        group.start(f"worker {rank}", [
-            *self.where.prefix("worker", rank), os.path.join(self.build_dir, "bin", "ps-worker"),
-            "--config", self.config, "--out", out, "--overwrite", *words])
+    def _start(self, group, kind, rank, *words):
+        group.start(f"{kind} {rank}", [
+            *self.where.prefix(kind, rank), os.path.join(self.build_dir, "bin", f"ps-{kind}"),
+            "--config", self.config, "--rank", str(rank), *words])
 
-    def ps(self, name, codec):
-        out, init = os.path.join(self.out, name), self.where.init_method()
-        words = ["--world-size", str(self.workers), "--servers", str(self.servers),
-                 "--init-method", init, *self._sets(f"exchange.codec={codec}", "exchange.name=ps")]
+    def ours(self, name, servers, *keys):
+        """A job with these keys; without servers its first worker is the coordinator."""
+        out = os.path.join(self.out, name.replace(" ", "-"))
+        init = self.where.init_method("server" if servers else "worker")
+        words = ["--world-size", str(self.workers), "--servers", str(servers),
+                 "--init-method", init, *self._sets(*keys)]
         with Group(TIMEOUT_S) as group:
-            for s in range(self.servers):
-                group.start(f"server {s}", [
-                    *self.where.prefix("server", s),
-                    os.path.join(self.build_dir, "bin", "ps-server"), "--config", self.config,
-                    "--rank", str(s), *words])
+            for s in range(servers):
+                self._start(group, "server", s, *words)
             for r in range(self.workers):
-                self._worker(group, r, out, ["--rank", str(r), *words])
+                self._start(group, "worker", r, "--out", out, "--overwrite", *words)
             group.finish()
-        return runs.read_summary(out)
+        return self._timed(runs.read_summary(out))
 
-    def alone(self, steps):
+    def alone(self):
         """As many workers at the same time, each a job of its own."""
         outs = [os.path.join(self.out, f"alone-{r}") for r in range(self.workers)]
+        steps = min(ALONE_STEPS, self.job["train.steps"] or ALONE_STEPS)
         with Group(TIMEOUT_S) as group:
-            for r, out in enumerate(outs):
-                self._worker(group, r, out, ["--world-size", "1", "--servers", "0", *self._sets(
-                    "exchange.name=none", f"train.steps={steps}", "train.eval_every=0")])
+            for out in outs:
+                self._start(group, "worker", 0, "--out", out, "--overwrite", "--world-size", "1",
+                            "--servers", "0", *self._sets(
+                                "exchange.name=none", f"train.steps={steps}",
+                                "train.eval_every=0"))
             group.finish()
-        found = [runs.read_summary(out) for out in outs]
+        found = [self._timed(runs.read_summary(out)) for out in outs]
         slowest = max(found, key=lambda f: f["step_ms_p50"])
-        return dict(slowest, samples_per_second=sum(f["samples_per_second"] or 0 for f in found),
-                    test_accuracy=None)
+        return dict(slowest, test_accuracy=None,
+                    samples_per_second=sum(f["samples_per_second"] or 0 for f in found))
 
-    def ddp(self, python):
-        out = os.path.join(self.out, "ddp")
+    def _timed(self, summary):
+        if summary["step_ms_p50"]:
+            return summary
+        raise BenchError(f"{summary['steps']} steps, and train.warmup_steps is "
+                         f"{self.job['train.warmup_steps']}: nothing was measured; raise "
+                         "train.epochs or data.samples")
+
+    def ddp(self, python, hook):
+        out = os.path.join(self.out, f"ddp-{hook}")
         os.makedirs(out, exist_ok=True)
         described = os.path.join(out, "config.json")
         self.job.write(described)
@@ -69,80 +99,92 @@ class Training:
             for r in range(self.workers):
                 group.start(f"DDP rank {r}", [
                     *self.where.prefix("worker", r), shutil.which(python), script, "--config",
-                    described, "--out", out], dict(env, RANK=str(r), LOCAL_RANK=str(r)))
+                    described, "--hook", hook, "--out", out],
+                    dict(env, RANK=str(r), LOCAL_RANK=str(r)))
             group.finish()
         return runs.read_summary(out)
 
-    def line_ms(self, nbytes):
-        """What the links take for so many bytes each way between a worker and all servers."""
-        return peers.tcp_exchange(self.build_dir, self.workers, self.servers, int(nbytes), 10,
-                                  self.where)["ms_p50"]
-
-    def beside_tcp(self, summary):
+    def _beside_tcp(self, summary, servers):
         """A step alone while plain TCP carries a run's bytes at its pace between the same
         hosts: what moving them takes from the arithmetic, whoever moves them."""
         period_ms = summary["step_ms_p50"]
         enough = int(TIMEOUT_S * 1000 / period_ms)  # it is ended before
         with Group(TIMEOUT_S) as group:
-            peers.start_tcp(group, self.build_dir, self.workers, self.servers,
+            peers.start_tcp(group, self.build_dir, self.workers, servers,
                             int(summary["bytes_sent_per_step"]), enough, self.where, period_ms)
-            alone = self.alone(summary["steps"])
+            alone = self.alone()
             if any(part.popen.poll() is not None for part in group.parts):
                 raise BenchError("plain TCP ended before the workers beside it")
         return alone["step_ms_p50"]
 
-    def modes(self, codecs, python, tcp_beside=False):
-        """(name, figures) of each: the codecs, alone, DDP where python has torch."""
-        found = [(codec, self.ps(codec, codec)) for codec in codecs]
-        if not found[0][1]["step_ms_p50"]:
-            raise BenchError(f"{found[0][1]['steps']} steps, and train.warmup_steps is "
-                             f"{self.job['train.warmup_steps']}: nothing was measured; raise "
-                             "train.epochs or data.samples")
-        alone = self.alone(found[0][1]["steps"])
-        lines = {name: self.line_ms(summary["bytes_sent_per_step"]) for name, summary in found}
-        beside = {name: self.beside_tcp(summary) for name, summary in found} if tcp_beside else {}
-        if python:
-            found.append(("DDP", self.ddp(python)))
-        for name, summary in [*found, ("alone", alone)]:
-            figures = {k: summary.get(k) for k in KEYS}
-            line, tcp = lines.get(name), beside.get(name)
-            to_limit = summary["step_ms_p50"] / max(alone["step_ms_p50"], line) if line else None
-            yield name, dict(figures, line_ms=line, alone_ms=alone["step_ms_p50"],
-                             step_to_limit=to_limit, beside_tcp_ms=tcp,
-                             beside_tcp_to_alone=tcp / alone["step_ms_p50"] if tcp else None,
-                             seed=self.job["train.seed"])
+    def _limits(self, summary, servers, alone_ms):
+        """No exchange of these bytes can be faster than plain TCP, and no worker than one that
+        exchanges nothing while plain TCP carries them on the same machine."""
+        step_ms = summary["step_ms_p50"]
+        line_ms = peers.tcp_exchange(self.build_dir, self.workers, servers,
+                                     int(summary["bytes_sent_per_step"]), 10,
+                                     self.where)["ms_p50"]
+        beside_ms = self._beside_tcp(summary, servers)
+        return {"alone_ms": alone_ms, "line_ms": line_ms, "beside_tcp_ms": beside_ms,
+                "step_to_alone": step_ms / alone_ms, "beside_tcp_to_alone": beside_ms / alone_ms,
+                "step_to_limit": step_ms / max(beside_ms, line_ms)}
+
+    def modes(self, codecs, allreduce, python, hooks):
+        """(name, figures) of each: the codecs, all-reduce, alone, DDP where python has torch."""
+        alone = self.alone()
+        yield "alone", self._figures(alone)
+        ours = [(ps_name(c), self.servers, ("exchange.name=ps", f"exchange.codec={c}"))
+                for c in codecs]
+        if allreduce:
+            ours.append(("all-reduce", 0, ("exchange.name=allreduce",)))
+        for name, servers, keys in ours:
+            summary = self.ours(name, servers, *keys)
+            yield name, self._figures(summary, self._limits(summary, servers,
+                                                            alone["step_ms_p50"]))
+        for hook in ["none", *hooks] if python else []:
+            yield ddp_name(hook), self._figures(self.ddp(python, hook))
+
+    def _figures(self, summary, limits=None):
+        figures = {key: summary.get(key) for key in KEYS}
+        return dict(figures, **(limits or dict.fromkeys(LIMITS)), seed=self.seed)
 
 
 def medians(rows):
-    """Per rate and mode: medians with extremes, and the ratio to DDP by rounds."""
-    ddp = {(r["mbit"], r["round"]): r["samples_per_second"] for r in rows if r["mode"] == "DDP"}
+    """Per number of workers, rate and mode: medians with extremes, and the ratio to DDP by
+    rounds."""
+    ddp = {(r["workers"], r["mbit"], r["round"]): r["samples_per_second"]
+           for r in rows if r["mode"] == "DDP"}
     groups = {}
     for r in rows:
-        base = ddp.get((r["mbit"], r["round"]))
+        base = ddp.get((r["workers"], r["mbit"], r["round"]))
         r["to_ddp"] = r["samples_per_second"] / base if base and r["samples_per_second"] else None
-        groups.setdefault((r["mbit"], r["mode"]), []).append(r)
-    return [dict({k: spread([r[k] for r in found]) for k in (*KEYS, "to_ddp", "step_to_limit",
-                                                             "line_ms", "alone_ms",
-                                                             "beside_tcp_ms",
-                                                             "beside_tcp_to_alone")},
-                 mbit=mbit, mode=mode, rounds=len(found))
-            for (mbit, mode), found in groups.items()]
+        groups.setdefault((r["workers"], r["mbit"], r["mode"]), []).append(r)
+    return [dict({k: spread([r[k] for r in found]) for k in (*KEYS, *LIMITS, "to_ddp")},
+                 workers=workers, mbit=mbit, mode=mode, rounds=len(found))
+            for (workers, mbit, mode), found in groups.items()]
 
 
 def _cell(values, form):
     return form.format(values["median"]) if values else "-"
 
 
+def _span(values, form):
+    return f"{form.format(values['min'])}..{form.format(values['max'])}" if values else "-"
+
+
 def table(rows):
-    head = ("Mbit/s", "training", "samples/s", "step ms", "sent MB", "ratio to DDP",
-            "to the limit", "TCP beside", "accuracy")
-    lines = ["".join(f"{h:>14}" for h in head)]
+    head = (("workers", 8), ("Mbit/s", 8), ("", 16), ("samples/s", 10), ("step ms", 9),
+            ("sent MB", 9), ("to DDP", 8), ("to alone", 10), ("TCP beside", 12), ("limit", 7),
+            ("(rounds)", 12), ("accuracy", 10), ("(rounds)", 16))
+    lines = ["".join(f"{name:>{width}}" for name, width in head)]
     for r in rows:
         sent = r["bytes_sent_per_step"]
-        cells = (str(r["mbit"]), r["mode"], _cell(r["samples_per_second"], "{:,.0f}"),
-                 _cell(r["step_ms_p50"], "{:.1f}"),
-                 f"{sent['median'] * 1e-6:.3f}" if sent else "-", _cell(r["to_ddp"], "{:.2f}"),
-                 _cell(r["step_to_limit"], "{:.3f}"),
-                 _cell(r["beside_tcp_to_alone"], "{:.3f}"), _cell(r["test_accuracy"], "{:.4f}"))
-        lines.append("".join(f"{c:>14}" for c in cells))
+        cells = (str(r["workers"]), str(r["mbit"]), r["mode"],
+                 _cell(r["samples_per_second"], "{:,.0f}"), _cell(r["step_ms_p50"], "{:.1f}"),
+                 f"{sent['median'] * 1e-6:.3f}" if sent and sent["median"] else "-",
+                 _cell(r["to_ddp"], "{:.2f}"), _cell(r["step_to_alone"], "{:.2f}"),
+                 _cell(r["beside_tcp_to_alone"], "{:.2f}"), _cell(r["step_to_limit"], "{:.2f}"),
+                 _span(r["step_to_limit"], "{:.2f}"), _cell(r["test_accuracy"], "{:.4f}"),
+                 _span(r["test_accuracy"], "{:.4f}"))
+        lines.append("".join(f"{c:>{width}}" for c, (_, width) in zip(cells, head)))
     return lines
