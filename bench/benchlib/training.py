@@ -35,10 +35,9 @@ class Training:
         self.build_dir, self.config, self.where = build_dir, config, where
         self.workers, self.servers = workers, servers
         self.out = os.path.join(os.path.abspath(out), "training")
-        keys = [*keys, f"job.workers={workers}"]
         self.seed = JobConfig.load(build_dir, config, keys)["train.seed"] + number
         self.keys = [*keys, f"train.seed={self.seed}"]
-        self.job = JobConfig.load(build_dir, config, self.keys)
+        self.job = JobConfig.load(build_dir, config, [*self.keys, f"job.workers={workers}"])
 
     def _sets(self, *more):
         return [w for key in [*self.keys, *more] for w in ("--set", key)]
@@ -46,7 +45,7 @@ class Training:
     def _start(self, group, kind, rank, *words):
         group.start(f"{kind} {rank}", [
             *self.where.prefix(kind, rank), os.path.join(self.build_dir, "bin", f"ps-{kind}"),
-            "--config", self.config, "--rank", str(rank), *words])
+            "--config", self.config, *words])
 
     def ours(self, name, servers, *keys):
         """A job with these keys; without servers its first worker is the coordinator."""
@@ -56,9 +55,9 @@ class Training:
                  "--init-method", init, *self._sets(*keys)]
         with Group(TIMEOUT_S) as group:
             for s in range(servers):
-                self._start(group, "server", s, *words)
+                self._start(group, "server", s, "--rank", str(s), *words)
             for r in range(self.workers):
-                self._start(group, "worker", r, "--out", out, "--overwrite", *words)
+                self._start(group, "worker", r, "--rank", str(r), "--out", out, "--overwrite", *words)
             group.finish()
         return self._timed(runs.read_summary(out))
 
@@ -67,8 +66,8 @@ class Training:
         outs = [os.path.join(self.out, f"alone-{r}") for r in range(self.workers)]
         steps = min(ALONE_STEPS, self.job["train.steps"] or ALONE_STEPS)
         with Group(TIMEOUT_S) as group:
-            for out in outs:
-                self._start(group, "worker", 0, "--out", out, "--overwrite", "--world-size", "1",
+            for r, out in enumerate(outs):
+                self._start(group, "worker", r, "--out", out, "--overwrite", "--world-size", "1",
                             "--servers", "0", *self._sets(
                                 "exchange.name=none", f"train.steps={steps}",
                                 "train.eval_every=0"))
