@@ -107,6 +107,66 @@ class Compare(BenchTest):
         self.assertAlmostEqual(ours, theirs, 4)
 
 
+class Network(BenchTest):
+    """What bench/network is made of, on this host and without links of a given rate."""
+
+    def setUp(self):
+        super().setUp()
+        sys.path.insert(0, str(ROOT / "bench"))
+        self.addCleanup(sys.path.remove, str(ROOT / "bench"))
+
+    def test_all_reduce_alone_checks_its_sums_after_every_step(self):
+        from benchlib import exchange_job
+        e = exchange_job.Exchange(1 << 20, workers=3, servers=0, shm="off", steps=4, warmup=2)
+        found = exchange_job.run(e, str(BIN.parent))  # fails where a weight is not exact
+        # 2 (n - 1) / n of the gradient, and what is voted on.
+        self.assertAlmostEqual(found["bytes_sent_per_step"] / (4 / 3 * e.nbytes), 1, delta=0.01)
+
+    def test_plain_tcp_among_workers(self):
+        from benchlib import peers
+        for workers, servers in ((3, 0), (2, 0), (2, 3)):
+            found = peers.tcp_exchange(str(BIN.parent), workers, servers, 1 << 20, 5)
+            self.assertGreater(found["ms_p50"], 0)
+
+    def ddp(self, hook, *keys):
+        from benchlib.job_config import JobConfig
+        from benchlib.processes import Group
+        from jobs import free_port
+        out, port = self.path(f"ddp-{hook}"), free_port()
+        os.makedirs(out)
+        JobConfig.load(str(BIN.parent), DIGITS, [*keys, "job.workers=2"]).write(
+            os.path.join(out, "config.json"))
+        with Group(120) as group:
+            for rank in range(2):
+                group.start(f"rank {rank}", [
+                    TORCH, str(ROOT / "bench/ddp_job.py"), "--config",
+                    os.path.join(out, "config.json"), "--out", out, "--hook", hook],
+                    {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2",
+                     "RANK": str(rank), "OMP_NUM_THREADS": "1"})
+            group.finish()
+        return self.summary(f"ddp-{hook}")
+
+    @needs_torch
+    def test_pytorchs_hooks_train(self):
+        keys = ("train.steps=20", "train.warmup_steps=4", "model.dropout=false", *SHORT)
+        plain = self.ddp("none", *keys)["train_loss"]
+        half = self.ddp("fp16", *keys)["train_loss"]
+        # Halves have 11 bits: the same steps nearly, but not the same.
+        self.assertAlmostEqual(half, plain, delta=0.01 * plain)
+        self.assertNotEqual(half, plain)
+        # The first four steps are DDP's own; then an approximation of rank 1.
+        coarse = self.ddp("powersgd1", *keys)
+        self.assertEqual(coarse["steps"], 20)
+        self.assertNotEqual(coarse["train_loss"], plain)
+        self.assertLess(coarse["train_loss"], 2.4)  # of ten classes at random: 2.3
+
+    @needs_torch
+    def test_a_hook_that_there_is_not_is_named(self):
+        from benchlib.job_config import BenchError
+        with self.assertRaisesRegex(BenchError, "powersgdN"):
+            self.ddp("topk", "train.steps=2", *SHORT)
+
+
 class Parity(BenchTest):
     @needs_torch
     def test_every_step_from_ddps_weights(self):
