@@ -173,7 +173,7 @@ def _span(values, form):
 
 def table(rows):
     head = (("workers", 8), ("Mbit/s", 8), ("", 16), ("samples/s", 10), ("step ms", 9),
-            ("sent MB", 9), ("to DDP", 8), ("to alone", 10), ("TCP beside", 12), ("limit", 7),
+            ("sent MB", 9), ("to DDP", 8), ("x alone", 9), ("TCP beside", 12), ("x limit", 9),
             ("(rounds)", 12), ("accuracy", 10), ("(rounds)", 16))
     lines = ["".join(f"{name:>{width}}" for name, width in head)]
     for r in rows:
