@@ -91,7 +91,10 @@ static ps_err print_job(const ps_config *cfg)
 {
     ps_model_spec spec = {0};
     ps_err err = ps_model_spec_init(&spec, cfg);
-    if (err != PS_OK) return err;
+    if (err != PS_OK) {
+        ps_model_spec_fini(&spec);
+        return err;
+    }
     json_t *keys = json_object();
     for (int i = 0; i < ps_config_n_keys; i++)
         json_object_set_new(keys, ps_config_keys[i].path,
