@@ -1,11 +1,12 @@
 /* ps-bench-step: the arithmetic of one worker alone, without data files or an exchange.
  *
- *   ps-bench-step [--kernels] CONFIG STEPS WARMUP [key=value ...]
+ *   ps-bench-step [--kernels] [--seconds S] CONFIG STEPS WARMUP [key=value ...]
  *
  * Trains CONFIG's model on one made-up batch (forward, loss, backward, optimizer) and
  * prints one JSON object: the milliseconds of each step after WARMUP, of its parts, of
- * the processor's time, and of what oneDNN's kernels took of it. --kernels: also a table
- * of these kernels on stderr.
+ * the processor's time (of all threads of the process), and of what oneDNN's kernels took
+ * of it. --kernels: also a table of these kernels on stderr. --seconds: no more than 3 of
+ * the STEPS when that much time is over.
  *
  * The linker puts wrap_ functions around the two calls that run kernels
  * (--wrap, see bench/CMakeLists.txt); the device knows nothing of it.
@@ -39,9 +40,11 @@ typedef struct bench {
     uint32_t *positions;
     double *ms; // per measured step: all, forward, backward, optimizer
     double loss;
+    bool kernels;   // wanted on stderr
+    double seconds; // 0: no limit
 } bench;
 
-enum { PARTS = 6, MAX_KERNELS = 256 };
+enum { PARTS = 6, MAX_KERNELS = 256, LEAST_STEPS = 3 };
 
 /* What the library's kernels took, since the program's start. */
 typedef struct kernel {
@@ -126,10 +129,11 @@ dnnl_status_t __wrap_dnnl_sgemm(char ta, char tb, dnnl_dim_t m, dnnl_dim_t n,
     return s;
 }
 
+/* Of all threads, as step_torch.py counts PyTorch's. */
 static uint64_t cpu_ns(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
@@ -248,28 +252,46 @@ static ps_err run(bench *b, int argc, char **argv)
     PS_TRY(make_batch(b));
     PS_TRY(make_program(b));
     PS_TRY(ps_mem_zalloc(&b->ms, (size_t)steps * PARTS, sizeof *b->ms, "times"));
+    uint64_t start = ps_clock_ns();
+    int done = 0;
     for (int i = 0; i < warmup + steps; i++) {
-        double *ms = b->ms + (i < warmup ? 0 : i - warmup) * PARTS;
-        PS_TRY(run_step(b, (uint64_t)i + 1, ms));
+        if (i == warmup) start = ps_clock_ns();
+        if (b->seconds > 0 && done >= LEAST_STEPS &&
+            (double)(ps_clock_ns() - start) > 1e9 * b->seconds)
+            break;
+        PS_TRY(run_step(b, (uint64_t)i + 1, b->ms + done * PARTS));
+        if (i >= warmup) done++;
     }
-    print_result(b, steps);
+    print_result(b, done);
     return PS_OK;
+}
+
+/* Takes the options off the front of the arguments. */
+static void read_options(bench *b, int *argc, char ***argv)
+{
+    while (*argc > 2 && strncmp((*argv)[1], "--", 2) == 0) {
+        int taken = strcmp((*argv)[1], "--seconds") == 0 ? 2 : 1;
+        if (taken == 2)
+            b->seconds = atof((*argv)[2]);
+        else
+            b->kernels = strcmp((*argv)[1], "--kernels") == 0;
+        *argc -= taken;
+        *argv += taken;
+    }
 }
 
 int main(int argc, char **argv)
 {
     bench b = {0};
-    bool kernels = argc > 1 && strcmp(argv[1], "--kernels") == 0;
-    argc -= kernels;
-    argv += kernels;
+    read_options(&b, &argc, &argv);
     if (argc < 4) {
-        fprintf(stderr, "usage: ps-bench-step [--kernels] CONFIG STEPS WARMUP "
-                        "[key=value ...]\n");
+        fprintf(stderr, "usage: ps-bench-step [--kernels] [--seconds S] CONFIG STEPS "
+                        "WARMUP [key=value ...]\n");
         return 2;
     }
     ps_err err = run(&b, argc, argv);
     if (err != PS_OK) fprintf(stderr, "ps-bench-step: %s\n", ps_err_message());
-    if (kernels) print_kernels();
+    if (b.kernels) print_kernels();
     ps_program_destroy(&b.program);
     ps_device_close(&b.device);
     ps_model_spec_fini(&b.spec);

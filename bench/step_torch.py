@@ -1,8 +1,12 @@
-"""PyTorch's side of bench/step: the same model, batch size and optimizer, one process.
+"""PyTorch's side of bench/step: the same model, batch size and optimizer.
 
-  python3 step_torch.py JOB.json STEPS WARMUP [fused]
+  python3 step_torch.py JOB.json STEPS WARMUP [fused] [channels_last]
+  python3 step_torch.py < REQUESTS
 
-Prints one JSON object like ps-bench-step's. fused: AdamW's fused form, where it exists.
+Prints one JSON object like ps-bench-step's; of REQUESTS one for each line
+{"job": JOB.json, "steps": S, "warmup": W, "seconds": T, "words": [fused, ...]}: S steps,
+or fewer (3 at least) when T seconds are over. fused: the optimizer's fused form, where it
+exists. channels_last: the memory format of weights and images.
 """
 import json
 import os
@@ -17,28 +21,31 @@ import torch  # noqa: E402
 from benchlib import torch_model  # noqa: E402
 from benchlib.job_config import JobConfig  # noqa: E402
 
+LEAST_STEPS = 3
 
-def main():
-    config = JobConfig.read(sys.argv[1])
-    steps, warmup = int(sys.argv[2]), int(sys.argv[3])
+
+def run(job, steps, warmup, seconds=float("inf"), words=()):
+    config = JobConfig.read(job)
     torch.set_num_threads(max(1, config["train.threads"]))
     torch.manual_seed(config["train.seed"])
     model = torch_model.Model(config)
     model.train()
     loss_of = torch_model.loss_of(config)
-    optimizer = torch_model.optimizer_of(config, model)
-    if "fused" in sys.argv[4:]:
-        groups = [{"params": g["params"], "weight_decay": g["weight_decay"]}
-                  for g in optimizer.param_groups]
-        optimizer = type(optimizer)(groups, lr=config["optimizer.lr"], fused=True)
     n = config.batch(0)
     x = torch.rand(n, *config["model.input"]) * 2 - 1
+    if "channels_last" in words and x.dim() == 4:
+        model = model.to(memory_format=torch.channels_last)
+        x = x.to(memory_format=torch.channels_last)
+    optimizer = torch_model.optimizer_of(config, model,
+                                         **({"fused": True} if "fused" in words else {}))
     with torch.no_grad():
         classes = model(x).shape[1]
     labels = torch.randint(0, classes, (n,))
-    step_ms, cpu_ms = [], []
-    for _ in range(warmup + steps):
+    step_ms, cpu_ms, end = [], [], None
+    for i in range(warmup + steps):
         start, cpu = time.perf_counter(), time.process_time()
+        if i == warmup:
+            end = start + seconds
         optimizer.zero_grad()
         loss = loss_of(model(x), labels)
         loss.backward()
@@ -46,8 +53,19 @@ def main():
         value = loss.item()
         cpu_ms.append((time.process_time() - cpu) * 1e3)
         step_ms.append((time.perf_counter() - start) * 1e3)
-    print(json.dumps({"device": f"PyTorch {torch.__version__}", "batch": n, "loss": value,
-                      "step_ms": step_ms[warmup:], "cpu_ms": cpu_ms[warmup:]}))
+        if i + 1 >= warmup + LEAST_STEPS and time.perf_counter() > end:
+            break
+    return {"device": f"PyTorch {torch.__version__}", "batch": n, "loss": value,
+            "step_ms": step_ms[warmup:], "cpu_ms": cpu_ms[warmup:]}
+
+
+def main():
+    if len(sys.argv) > 1:
+        job, steps, warmup, *words = sys.argv[1:]
+        print(json.dumps(run(job, int(steps), int(warmup), words=words)))
+        return
+    for line in sys.stdin:
+        print(json.dumps(run(**json.loads(line))), flush=True)
 
 
 main()

@@ -139,8 +139,8 @@ def loss_of(config):
     return lambda out, labels: F.mse_loss(out, F.one_hot(labels, out.shape[1]).to(out.dtype))
 
 
-def optimizer_of(config, model):
-    """With weight decay on the tensors that pstrain decays."""
+def optimizer_of(config, model, **extra):
+    """With weight decay on the tensors that pstrain decays; extra: of its class."""
     decay = config["optimizer.weight_decay"]
     roles = {t["name"]: t["role"] for t in config.tensors}
     spared = {n for n, role in roles.items()
@@ -156,10 +156,10 @@ def optimizer_of(config, model):
     if config["optimizer.name"] == "sgd":
         return torch.optim.SGD(groups, lr=lr, momentum=config["optimizer.momentum"],
                                dampening=config["optimizer.dampening"],
-                               nesterov=config["optimizer.nesterov"])
+                               nesterov=config["optimizer.nesterov"], **extra)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config["optimizer.name"]]
     return kind(groups, lr=lr, betas=tuple(config["optimizer.betas"]),
-                eps=config["optimizer.eps"])
+                eps=config["optimizer.eps"], **extra)
 
 
 class Unscaled:

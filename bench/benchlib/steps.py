@@ -1,0 +1,57 @@
+"""Steps of both sides, each in a process of its own on the same cores."""
+import json
+import os
+import subprocess
+
+from .job_config import ROOT, BenchError
+
+STEP_TORCH = os.path.join(ROOT, "bench", "step_torch.py")
+
+
+def _settings(core, threads):
+    """Of a process on one core, or on all with several threads."""
+    def pin():
+        if threads == 1:
+            os.sched_setaffinity(0, {core})
+    return {"env": {**os.environ, "OMP_NUM_THREADS": str(threads)}, "preexec_fn": pin,
+            "text": True, "stdout": subprocess.PIPE}
+
+
+def run_on(core, argv, threads):
+    """(the JSON that a program prints, what it said on stderr)."""
+    done = subprocess.run(argv, stderr=subprocess.PIPE, **_settings(core, threads))
+    if done.returncode != 0:
+        raise BenchError(f"{argv[0]}: {done.stderr.strip().splitlines()[-1:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1]), done.stderr
+
+
+class Torch:
+    """One PyTorch for many models: step_torch.py, which is asked line by line."""
+
+    def __init__(self, python, core, threads):
+        self.popen = subprocess.Popen([python, STEP_TORCH], stdin=subprocess.PIPE,
+                                      **_settings(core, threads))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.popen.stdin.close()
+        try:
+            self.popen.wait(20)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+
+    def run(self, job, *words, **settings):
+        """The JSON that step_torch.py prints of the job."""
+        request = {"job": job, "words": words, **settings}
+        try:
+            self.popen.stdin.write(json.dumps(request) + "\n")
+            self.popen.stdin.flush()
+            line = self.popen.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise BenchError(f"PyTorch ended in the middle of {job}; see above")
+        return json.loads(line)
