@@ -139,21 +139,23 @@ PS_PER_LEVEL(size_t, ps_cpu_pool_place_bytes, (const ps_cpu_pool *p), (p))
     return sizeof(uint32_t) * (size_t)(ps_cpu_shape_outer(&p->in) * block_words(p));
 }
 
-/* Of a block, from its lane l on: `lanes` of them, at most LANES_MAX, constant where it
- * matters. places NULL: averages. */
-INLINE void forward_lanes(const ps_cpu_pool *p, bool halves, int64_t l, int lanes,
-                          const float *x, float *y, uint32_t *places)
+/* Of a block's positions [from, to), from its lane l on: `lanes` of them, at most
+ * LANES_MAX, constant where it matters. places NULL: averages. */
+INLINE void forward_lanes(const ps_cpu_pool *p, bool halves, int64_t from, int64_t to,
+                          int64_t l, int lanes, const float *x, float *y,
+                          uint32_t *places)
 {
-    int64_t pitch = p->in.lanes, at = 0;
-    for (int64_t oh = 0; oh < p->out.h; oh++) {
-        for (int64_t ow = 0; ow < p->out.w; ow++, at++) {
-            spot s = spot_at(p, halves, oh, ow);
-            if (places)
-                max_spot(&s, p->with_relu, lanes, x + l, y + at * pitch + l,
-                         places + at / PLACES * pitch + l);
-            else
-                avg_spot(p, &s, lanes, x + l, y + at * pitch + l);
-        }
+    int64_t pitch = p->in.lanes, oh = from / p->out.w, ow = from % p->out.w;
+    for (int64_t at = from; at < to; at++) {
+        spot s = spot_at(p, halves, oh, ow);
+        if (places)
+            max_spot(&s, p->with_relu, lanes, x + l, y + at * pitch + l,
+                     places + at / PLACES * pitch + l);
+        else
+            avg_spot(p, &s, lanes, x + l, y + at * pitch + l);
+        if (++ow < p->out.w) continue;
+        ow = 0;
+        oh++;
     }
 }
 
@@ -162,18 +164,43 @@ static inline int group_size(int64_t lanes, int64_t from)
     return lanes - from < LANES_MAX ? (int)(lanes - from) : LANES_MAX;
 }
 
+/* How many of a block's first positions may be done in whole vectors from the lane l on:
+ * what such a vector touches behind the last lane is the next position's, and is within
+ * the block. */
+static int64_t whole_vectors(const ps_cpu_pool *p, int64_t l)
+{
+    int64_t lanes = p->in.lanes, over = l + LANES_MAX - lanes;
+    if (over <= 0) return p->out.h * p->out.w;
+    int64_t behind = (over + lanes - 1) / lanes; // positions
+    int64_t words = (p->out.h * p->out.w + PLACES - 1) / PLACES - behind;
+    int64_t most = p->out.h * p->out.w - behind;
+    most = words * PLACES < most ? words * PLACES : most;
+    // rows of windows that end before the last `behind` positions of the input
+    int64_t rows = 0;
+    while (rows < p->out.h &&
+           ps_window_at(rows, p->stride[0], p->padding[0], p->kernel[0], p->in.h).end *
+                   p->in.w <=
+               p->in.h * p->in.w - behind)
+        rows++;
+    most = rows * p->out.w < most ? rows * p->out.w : most;
+    return most > 0 ? most : 0;
+}
+
 static void forward_block(const ps_cpu_pool *p, const float *x, float *y,
                           uint32_t *places)
 {
     bool halves = is_halves(p);
-    for (int64_t l = 0; l < p->in.lanes; l += LANES_MAX) {
-        int lanes = group_size(p->in.lanes, l);
-        if (lanes == LANES_MAX && halves && places)
-            forward_lanes(p, true, l, LANES_MAX, x, y, places);
-        else if (lanes == LANES_MAX && places)
-            forward_lanes(p, false, l, LANES_MAX, x, y, places);
+    int64_t count = p->out.h * p->out.w, lanes = p->in.lanes;
+    // The last group first: its vectors spill into lanes that are written after it.
+    for (int64_t l = (lanes - 1) / LANES_MAX * LANES_MAX; l >= 0; l -= LANES_MAX) {
+        int64_t whole = whole_vectors(p, l);
+        if (halves && places)
+            forward_lanes(p, true, 0, whole, l, LANES_MAX, x, y, places);
+        else if (places)
+            forward_lanes(p, false, 0, whole, l, LANES_MAX, x, y, places);
         else
-            forward_lanes(p, false, l, lanes, x, y, places);
+            forward_lanes(p, false, 0, whole, l, LANES_MAX, x, y, NULL);
+        forward_lanes(p, false, whole, count, l, group_size(lanes, l), x, y, places);
     }
 }
 
@@ -212,38 +239,48 @@ PS_PER_LEVEL(void, ps_cpu_avg_pool_forward,
         forward_block(p, x + o * in_block(p), y + o * out_block(p), NULL);
 }
 
-INLINE void backward_lanes(const ps_cpu_pool *p, bool halves, int64_t l, int lanes,
-                           const float *dy, const uint32_t *places, float *dx, bool set)
+/* As forward_lanes; of its `lanes` only the first `used` have a gradient. */
+INLINE void backward_lanes(const ps_cpu_pool *p, bool halves, int64_t from, int64_t to,
+                           int64_t l, int lanes, int used, const float *dy,
+                           const uint32_t *places, float *dx, bool set)
 {
-    int64_t pitch = p->in.lanes, at = 0;
+    int64_t pitch = p->in.lanes, oh = from / p->out.w, ow = from % p->out.w;
     float size = (float)(p->kernel[0] * p->kernel[1]);
-    for (int64_t oh = 0; oh < p->out.h; oh++) {
-        for (int64_t ow = 0; ow < p->out.w; ow++, at++) {
-            float g[LANES_MAX];
-            const float *from = dy + at * pitch + l;
-            spot s = spot_at(p, halves, oh, ow);
+    for (int64_t at = from; at < to; at++) {
+        float g[LANES_MAX];
+        const float *y = dy + at * pitch + l;
+        spot s = spot_at(p, halves, oh, ow);
 #pragma omp simd simdlen(16)
-            for (int i = 0; i < lanes; i++)
-                g[i] = places ? from[i] : from[i] / size;
-            spread_spot(&s, lanes, g, places ? places + at / PLACES * pitch + l : NULL,
-                        dx + l, set);
-        }
+        for (int i = 0; i < lanes; i++)
+            g[i] = i >= used ? 0.0f : places ? y[i] : y[i] / size;
+        spread_spot(&s, lanes, g, places ? places + at / PLACES * pitch + l : NULL,
+                    dx + l, set);
+        if (++ow < p->out.w) continue;
+        ow = 0;
+        oh++;
     }
 }
 
 static void backward_block(const ps_cpu_pool *p, const float *dy, const uint32_t *places,
                            float *dx, bool add)
 {
-    bool set = !add && tiles_input(p), halves = is_halves(p);
+    int64_t count = p->out.h * p->out.w, lanes = p->in.lanes;
+    // A vector that is not full adds zeros to lanes that are not its own.
+    bool set = !add && tiles_input(p) && lanes % LANES_MAX == 0, halves = is_halves(p);
     if (!add && !set) memset(dx, 0, sizeof(float) * (size_t)in_block(p));
-    for (int64_t l = 0; l < p->in.lanes; l += LANES_MAX) {
-        int lanes = group_size(p->in.lanes, l);
-        if (lanes == LANES_MAX && places && halves && set)
-            backward_lanes(p, true, l, LANES_MAX, dy, places, dx, true);
-        else if (lanes == LANES_MAX && places)
-            backward_lanes(p, false, l, LANES_MAX, dy, places, dx, set);
+    for (int64_t l = 0; l < lanes; l += LANES_MAX) {
+        int used = group_size(lanes, l);
+        int64_t whole = whole_vectors(p, l);
+        if (places && halves && set)
+            backward_lanes(p, true, 0, whole, l, LANES_MAX, LANES_MAX, dy, places, dx,
+                           true);
+        else if (places && halves)
+            backward_lanes(p, true, 0, whole, l, LANES_MAX, used, dy, places, dx, false);
+        else if (places)
+            backward_lanes(p, false, 0, whole, l, LANES_MAX, used, dy, places, dx, set);
         else
-            backward_lanes(p, false, l, lanes, dy, places, dx, set);
+            backward_lanes(p, false, 0, whole, l, LANES_MAX, used, dy, NULL, dx, set);
+        backward_lanes(p, false, whole, count, l, used, used, dy, places, dx, set);
     }
 }
 

@@ -74,13 +74,33 @@ static inline void transpose16(vector16 v[TILE])
     }
 }
 
-/* from: 16 rows of 16, from_pitch apart; to: its transpose, to_pitch apart. */
-static void transpose_tile(const float *from, int64_t from_pitch, float *to,
-                           int64_t to_pitch)
+/* from: 16 rows of 16, from_pitch apart; to: the first `rows` rows of its transpose,
+ * to_pitch apart. */
+static inline void transpose_tile(const float *from, int64_t from_pitch, float *to,
+                                  int64_t to_pitch, int64_t rows)
 {
     vector16 v[TILE];
 #pragma GCC unroll 16
     for (int i = 0; i < TILE; i++)
+        v[i] = *(const vector16 *)(from + i * from_pitch);
+    transpose16(v);
+    if (rows == TILE) {
+#pragma GCC unroll 16
+        for (int i = 0; i < TILE; i++)
+            *(vector16 *)(to + i * to_pitch) = v[i];
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++)
+        *(vector16 *)(to + i * to_pitch) = v[i];
+}
+
+/* from: `rows` rows of 16, from_pitch apart; to: 16 rows of 16, those of its transpose
+ * and zeros behind them, to_pitch apart, in ascending order. */
+static inline void transpose_rows(const float *from, int64_t from_pitch, int64_t rows,
+                                  float *to, int64_t to_pitch)
+{
+    vector16 v[TILE] = {0};
+    for (int64_t i = 0; i < rows; i++)
         v[i] = *(const vector16 *)(from + i * from_pitch);
     transpose16(v);
 #pragma GCC unroll 16
@@ -88,10 +108,18 @@ static void transpose_tile(const float *from, int64_t from_pitch, float *to,
         *(vector16 *)(to + i * to_pitch) = v[i];
 }
 
-/* Positions of the plane that whole tiles cover. */
-static int64_t tiled(int64_t plane, int64_t lanes, int64_t channels)
+/* Positions of the plane whose 16 lanes from the lane `first` on may be touched in whole
+ * tiles, with what lies behind a position's last lane: the lanes of the next one. */
+static int64_t tiled(int64_t plane, int64_t lanes, int64_t first)
 {
-    return lanes == TILE && channels == TILE ? plane / TILE * TILE : 0;
+    int64_t behind = first + TILE - lanes;
+    int64_t safe = behind > 0 ? plane - (behind + lanes - 1) / lanes : plane;
+    return safe > 0 ? safe / TILE * TILE : 0;
+}
+
+static int64_t group_of(int64_t channels, int64_t first)
+{
+    return channels - first < TILE ? channels - first : TILE;
 }
 
 PS_PER_LEVEL(void, ps_cpu_block_to_rows,
@@ -99,12 +127,15 @@ PS_PER_LEVEL(void, ps_cpu_block_to_rows,
               float *restrict rows),
              (plane, lanes, channels, block, rows))
 {
-    int64_t done = tiled(plane, lanes, channels);
-    for (int64_t p = 0; p < done; p += TILE)
-        transpose_tile(block + p * lanes, lanes, rows + p, plane);
-    for (int64_t l = 0; l < channels; l++) {
-        for (int64_t p = done; p < plane; p++)
-            rows[l * plane + p] = block[p * lanes + l];
+    for (int64_t first = 0; first < channels; first += TILE) {
+        int64_t group = group_of(channels, first), done = tiled(plane, lanes, first);
+        for (int64_t p = 0; p < done; p += TILE)
+            transpose_tile(block + p * lanes + first, lanes, rows + first * plane + p,
+                           plane, group);
+        for (int64_t l = first; l < first + group; l++) {
+            for (int64_t p = done; p < plane; p++)
+                rows[l * plane + p] = block[p * lanes + l];
+        }
     }
 }
 
@@ -113,14 +144,19 @@ PS_PER_LEVEL(void, ps_cpu_rows_to_block,
               float *restrict block),
              (plane, lanes, channels, rows, block))
 {
-    int64_t done = tiled(plane, lanes, channels);
-    for (int64_t p = 0; p < done; p += TILE)
-        transpose_tile(rows + p, plane, block + p * lanes, lanes);
-    for (int64_t p = done; p < plane; p++) {
-        for (int64_t l = 0; l < channels; l++)
-            block[p * lanes + l] = rows[l * plane + p];
-        for (int64_t l = channels; l < lanes; l++)
-            block[p * lanes + l] = 0.0f;
+    int64_t last = (channels - 1) / TILE * TILE;
+    // The last group first: its tiles spill into lanes that are written after it.
+    for (int64_t first = last; first >= 0; first -= TILE) {
+        int64_t group = group_of(channels, first), done = tiled(plane, lanes, first);
+        for (int64_t p = 0; p < done; p += TILE)
+            transpose_rows(rows + first * plane + p, plane, group,
+                           block + p * lanes + first, lanes);
+        for (int64_t p = done; p < plane; p++) {
+            for (int64_t l = first; l < first + group; l++)
+                block[p * lanes + l] = rows[l * plane + p];
+            for (int64_t l = channels; first == last && l < lanes; l++)
+                block[p * lanes + l] = 0.0f;
+        }
     }
 }
 
@@ -130,17 +166,53 @@ static int64_t index_of(const ps_cpu_shape *s, int64_t n, int64_t c, int64_t p)
     return (outer * s->h * s->w + p) * s->lanes + c % s->lanes;
 }
 
-/* Layouts of which neither is plain, or sums: rare, so simple. */
-static void convert_any(const ps_cpu_shape *from, const float *x, const ps_cpu_shape *to,
-                        float *y, bool add)
+/* Sums, rare and so simple. */
+static void add_any(const ps_cpu_shape *from, const float *x, const ps_cpu_shape *to,
+                    float *y)
 {
     int64_t plane = ps_cpu_shape_plane(from);
-    if (!add) memset(y, 0, sizeof(float) * (size_t)ps_cpu_shape_count(to));
 #pragma omp parallel for
     for (int64_t n = 0; n < from->n; n++) {
         for (int64_t c = 0; c < from->c; c++) {
             for (int64_t p = 0; p < plane; p++)
                 y[index_of(to, n, c, p)] += x[index_of(from, n, c, p)];
+        }
+    }
+}
+
+/* One sample's channels [c, c + run), which lie side by side in both. */
+static inline void copy_run(const ps_cpu_shape *from, const float *x,
+                            const ps_cpu_shape *to, float *y, int64_t n, int64_t c,
+                            int64_t run)
+{
+    const float *source = x + index_of(from, n, c, 0);
+    float *target = y + index_of(to, n, c, 0);
+    int64_t end = (c / to->lanes + 1) * to->lanes - c; // of the target's block
+    bool last = c + run == to->c;
+    for (int64_t p = 0; p < ps_cpu_shape_plane(from); p++) {
+        float *at = target + p * to->lanes;
+#pragma omp simd
+        for (int64_t l = 0; l < run; l++)
+            at[l] = source[p * from->lanes + l];
+        for (int64_t l = run; last && l < end; l++)
+            at[l] = 0.0f;
+    }
+}
+
+/* Layouts of which neither is plain: the lanes of one are a multiple of the other's, or
+ * are all channels. */
+static void copy_runs(const ps_cpu_shape *from, const float *x, const ps_cpu_shape *to,
+                      float *y)
+{
+    int64_t lanes = from->lanes < to->lanes ? from->lanes : to->lanes;
+#pragma omp parallel for
+    for (int64_t n = 0; n < from->n; n++) {
+        for (int64_t c = 0; c < from->c; c += lanes) {
+            int64_t run = from->c - c < lanes ? from->c - c : lanes;
+            if (run == TILE)
+                copy_run(from, x, to, y, n, c, TILE);
+            else
+                copy_run(from, x, to, y, n, c, run);
         }
     }
 }
@@ -151,8 +223,16 @@ PS_PER_LEVEL(void, ps_cpu_convert,
              (from, x, to, y, add))
 {
     bool to_plain = ps_cpu_shape_is_plain(to), from_plain = ps_cpu_shape_is_plain(from);
-    if (add || to_plain == from_plain) {
-        convert_any(from, x, to, y, add);
+    if (add) {
+        add_any(from, x, to, y);
+        return;
+    }
+    if (to_plain && from_plain) {
+        memcpy(y, x, sizeof(float) * (size_t)ps_cpu_shape_count(to));
+        return;
+    }
+    if (!to_plain && !from_plain) {
+        copy_runs(from, x, to, y);
         return;
     }
     const ps_cpu_shape *blocked = to_plain ? from : to;
