@@ -1,24 +1,62 @@
 #include "cpu_conv.h"
 
-#include "cpu_pointwise.h"
+#include <string.h>
 
-/* The descriptors that stay the same while the primitives of a layer are made. */
+#include "cpu_pointwise.h"
+#include "log.h"
+
+/* The orders of an activation's elements that a layer may ask for, in order of
+ * preference. */
+typedef enum order {
+    ORDER_ANY,           // the library's own choice for the forward pass
+    ORDER_CHANNELS_LAST, // its fast kernels take any number of channels
+    ORDER_ROWS,          // PyTorch's: its matrix products take every shape
+    N_ORDERS
+} order;
+
+/* How good an implementation is, by its kind. */
+typedef enum grade { GRADE_REFERENCE, GRADE_PRODUCTS, GRADE_KERNEL } grade;
+
+/* The primitives of a layer by one order, before they are made. */
+typedef struct plan {
+    ps_cpu_shape in, out;
+    ps_dnnl_md *src, *dst;
+    dnnl_primitive_desc_t forward, backward_data, backward_weights;
+    grade worst;
+} plan;
+
+/* The descriptors that stay the same while the plans of a layer are made. */
 typedef struct maker {
     ps_dnnl_conv conv;
-    ps_dnnl_md *src, *dst, *any_weights, *plain_weights, *bias;
-    dnnl_primitive_attr_t attr;
-    dnnl_primitive_desc_t forward;
+    const ps_cpu_conv_use *use;
+    ps_dnnl_md *any_src, *any_dst, *any_weights, *plain_weights, *bias;
+    dnnl_primitive_attr_t attr, attr_back;
 } maker;
+
+static void destroy_pd(dnnl_primitive_desc_t *pd)
+{
+    if (*pd) dnnl_primitive_desc_destroy(*pd);
+    *pd = NULL;
+}
+
+static void plan_fini(plan *p)
+{
+    ps_dnnl_md_destroy(&p->src);
+    ps_dnnl_md_destroy(&p->dst);
+    destroy_pd(&p->forward);
+    destroy_pd(&p->backward_data);
+    destroy_pd(&p->backward_weights);
+}
 
 static void maker_fini(maker *m)
 {
-    ps_dnnl_md_destroy(&m->src);
-    ps_dnnl_md_destroy(&m->dst);
+    ps_dnnl_md_destroy(&m->any_src);
+    ps_dnnl_md_destroy(&m->any_dst);
     ps_dnnl_md_destroy(&m->any_weights);
     ps_dnnl_md_destroy(&m->plain_weights);
     ps_dnnl_md_destroy(&m->bias);
     if (m->attr) dnnl_primitive_attr_destroy(m->attr);
-    if (m->forward) dnnl_primitive_desc_destroy(m->forward);
+    if (m->attr_back) dnnl_primitive_attr_destroy(m->attr_back);
 }
 
 /* Of the backward pass, where train.winograd allows it: Winograd's algorithm (F(4x4,
@@ -36,7 +74,7 @@ static dnnl_alg_kind_t backward_algorithm(const ps_cpu_conv *c, bool winograd)
     return fits ? dnnl_convolution_auto : dnnl_convolution_direct;
 }
 
-static ps_err maker_init(maker *m, const ps_cpu_conv *c, bool relu)
+static ps_err maker_init(maker *m, const ps_cpu_conv *c, const ps_cpu_conv_use *use)
 {
     const ps_layer *l = c->layer;
     const char *who = l->name;
@@ -44,17 +82,17 @@ static ps_err maker_init(maker *m, const ps_cpu_conv *c, bool relu)
     const dnnl_dims_t bias = {c->out.c};
     const dnnl_dims_t src = {c->in.n, c->in.c, c->in.h, c->in.w};
     const dnnl_dims_t dst = {c->out.n, c->out.c, c->out.h, c->out.w};
-    PS_TRY(ps_dnnl_md_create(who, 4, src, dnnl_format_tag_any, &m->src));
-    PS_TRY(ps_dnnl_md_create(who, 4, dst, dnnl_format_tag_any, &m->dst));
+    PS_TRY(ps_dnnl_md_create(who, 4, src, dnnl_format_tag_any, &m->any_src));
+    PS_TRY(ps_dnnl_md_create(who, 4, dst, dnnl_format_tag_any, &m->any_dst));
     PS_TRY(ps_dnnl_md_create(who, 4, weights, dnnl_format_tag_any, &m->any_weights));
     PS_TRY(ps_dnnl_md_create(who, 4, weights, dnnl_oihw, &m->plain_weights));
     if (l->bias != PS_NONE) PS_TRY(ps_dnnl_md_create(who, 1, bias, dnnl_x, &m->bias));
-    PS_TRY(ps_dnnl_attr_create(who, relu, &m->attr));
+    PS_TRY(ps_dnnl_attr_create(who, use->relu, &m->attr));
+    PS_TRY(ps_dnnl_attr_create(who, false, &m->attr_back)); // the relu is the forward's
+    m->use = use;
     m->conv.who = who;
-    m->conv.alg = dnnl_convolution_direct;
     m->conv.weights = m->any_weights;
     m->conv.bias = m->bias;
-    m->conv.attr = m->attr;
     for (int i = 0; i < 2; i++) {
         m->conv.stride[i] = l->stride[i];
         m->conv.padding[i] = l->padding[i];
@@ -62,50 +100,122 @@ static ps_err maker_init(maker *m, const ps_cpu_conv *c, bool relu)
     return PS_OK;
 }
 
-/* Makes m->forward; replaces "any" by the layouts that it has, if we know them. */
-static ps_err choose_layouts(maker *m, ps_cpu_conv *c, bool training, bool *known)
+static ps_err make_forward(maker *m, const ps_dnnl_md *src, const ps_dnnl_md *dst,
+                           dnnl_primitive_desc_t *out)
 {
-    bool in_known = false, out_known = false;
-    m->conv.src = m->src;
-    m->conv.dst = m->dst;
-    PS_TRY(ps_dnnl_conv_forward(&m->conv, training, &m->forward));
-    PS_TRY(ps_cpu_shape_read_md(
-        &c->in, m->conv.who, ps_dnnl_pd_md(m->forward, dnnl_query_src_md, 0), &in_known));
-    PS_TRY(ps_cpu_shape_read_md(&c->out, m->conv.who,
-                                ps_dnnl_pd_md(m->forward, dnnl_query_dst_md, 0),
-                                &out_known));
-    *known = in_known && out_known;
-    return PS_OK;
+    m->conv.alg = dnnl_convolution_direct;
+    m->conv.attr = m->attr;
+    m->conv.src = src;
+    m->conv.dst = dst;
+    return ps_dnnl_conv_forward(&m->conv, m->use->training, out);
 }
 
-static ps_err set_lanes(ps_cpu_shape *s, const char *who, int64_t lanes, ps_dnnl_md **md)
+static int64_t lanes_of(order by, const ps_cpu_shape *s)
 {
-    s->lanes = lanes;
-    s->blocks = (s->c + lanes - 1) / lanes;
-    ps_dnnl_md_destroy(md);
+    return by == ORDER_CHANNELS_LAST ? s->c : 1;
+}
+
+/* The lanes that the library would choose; false: an order of its own that we can't
+ * name. */
+static ps_err read_lanes(maker *m, plan *p, bool *known)
+{
+    bool in_known = false, out_known = false;
+    dnnl_primitive_desc_t pd = NULL;
+    PS_TRY(make_forward(m, m->any_src, m->any_dst, &pd));
+    ps_err err = ps_cpu_shape_read_md(&p->in, m->conv.who,
+                                      ps_dnnl_pd_md(pd, dnnl_query_src_md, 0), &in_known);
+    if (err == PS_OK)
+        err = ps_cpu_shape_read_md(&p->out, m->conv.who,
+                                   ps_dnnl_pd_md(pd, dnnl_query_dst_md, 0), &out_known);
+    destroy_pd(&pd);
+    *known = in_known && out_known;
+    return err;
+}
+
+/* As channels last the library knows 8 or 16 channels by that name alone, though their
+ * blocks lie in the same order. */
+static ps_err set_lanes(ps_cpu_shape *s, const char *who, order by, ps_dnnl_md **md)
+{
+    const dnnl_dims_t dims = {s->n, s->c, s->h, s->w};
+    s->blocks = (s->c + s->lanes - 1) / s->lanes;
+    if (by == ORDER_CHANNELS_LAST) return ps_dnnl_md_create(who, 4, dims, dnnl_nhwc, md);
     return ps_cpu_shape_md(s, who, md);
 }
 
-static ps_err make_forward(maker *m, ps_cpu_conv *c, bool training)
+/* "ref:any" takes a hundred times what a kernel takes; matrix products of rearranged
+ * windows ("x64:gemm:jit") three to ten times. */
+static grade grade_of(dnnl_primitive_desc_t pd)
 {
-    bool known = false;
-    PS_TRY(choose_layouts(m, c, training, &known));
-    if (known) { // the backward primitives must use the same layouts
-        PS_TRY(set_lanes(&c->in, m->conv.who, c->in.lanes, &m->src));
-        PS_TRY(set_lanes(&c->out, m->conv.who, c->out.lanes, &m->dst));
-    } else { // a layout of the library's own: ask for row-major order
-        PS_TRY(set_lanes(&c->in, m->conv.who, 1, &m->src));
-        PS_TRY(set_lanes(&c->out, m->conv.who, 1, &m->dst));
-        dnnl_primitive_desc_destroy(m->forward);
-        m->forward = NULL;
-        PS_TRY(choose_layouts(m, c, training, &known));
+    const char *name = "";
+    if (!pd) return GRADE_KERNEL;
+    dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name);
+    if (strstr(name, "ref")) return GRADE_REFERENCE;
+    return strstr(name, "gemm:") ? GRADE_PRODUCTS : GRADE_KERNEL;
+}
+
+static grade worst_of(const plan *p)
+{
+    grade worst = grade_of(p->forward), data = grade_of(p->backward_data);
+    grade weights = grade_of(p->backward_weights);
+    worst = data < worst ? data : worst;
+    return weights < worst ? weights : worst;
+}
+
+static ps_err make_pds(maker *m, const ps_cpu_conv *c, plan *p)
+{
+    PS_TRY(make_forward(m, p->src, p->dst, &p->forward));
+    if (!m->use->training) return PS_OK;
+    m->conv.alg = backward_algorithm(c, m->use->winograd);
+    m->conv.attr = m->attr_back;
+    if (m->use->data_gradient)
+        PS_TRY(ps_dnnl_conv_backward_data(&m->conv, p->forward, &p->backward_data));
+    return ps_dnnl_conv_backward_weights(&m->conv, p->forward, &p->backward_weights);
+}
+
+/* p is safe for fini in every case. known: whether there is such a plan. */
+static ps_err plan_init(plan *p, maker *m, const ps_cpu_conv *c, order by, bool *known)
+{
+    *p = (plan){.in = c->in, .out = c->out};
+    *known = true;
+    p->in.lanes = lanes_of(by, &p->in);
+    p->out.lanes = lanes_of(by, &p->out);
+    if (by == ORDER_ANY) PS_TRY(read_lanes(m, p, known));
+    if (!*known) return PS_OK;
+    PS_TRY(set_lanes(&p->in, m->conv.who, by, &p->src));
+    PS_TRY(set_lanes(&p->out, m->conv.who, by, &p->dst));
+    ps_err err = make_pds(m, c, p);
+    *known = err == PS_OK;
+    p->worst = worst_of(p);
+    return err == PS_ERR_UNSUPPORTED ? PS_OK : err;
+}
+
+/* The first plan of the best grade: by the implementations' names, never by a
+ * measurement, so that every run on this processor makes the same sums. */
+static ps_err choose_plan(plan *best, maker *m, const ps_cpu_conv *c)
+{
+    bool found = false;
+    *best = (plan){0};
+    for (order by = 0; by < N_ORDERS; by++) {
+        plan p;
+        bool known;
+        ps_err err = plan_init(&p, m, c, by, &known);
+        bool better = err == PS_OK && known && (!found || p.worst > best->worst);
+        plan_fini(better ? best : &p);
+        if (better) *best = p;
+        PS_TRY(err);
+        found |= known;
+        if (found && best->worst == GRADE_KERNEL) break;
     }
-    m->conv.src = m->src;
-    m->conv.dst = m->dst;
-    dnnl_primitive_desc_t pd = NULL;
-    PS_TRY(ps_dnnl_check(dnnl_primitive_desc_clone(&pd, m->forward), m->conv.who,
-                         "descriptor"));
-    return ps_cpu_op_create(&c->forward, m->conv.who, &pd);
+    if (!found)
+        return ps_err_set(PS_ERR_UNSUPPORTED, "%s: oneDNN has no convolution for it",
+                          m->conv.who);
+    if (best->worst == GRADE_REFERENCE)
+        PS_WARN("slow layer",
+                "layer=%s reason=\"oneDNN has only its reference implementation for this "
+                "shape on this processor, often 100 times slower: other numbers of "
+                "channels or a smaller kernel may help\"",
+                m->conv.who);
+    return PS_OK;
 }
 
 /* No primitive when the two descriptors are the same. */
@@ -121,51 +231,51 @@ static ps_err make_order(const maker *m, const ps_dnnl_md *from, const ps_dnnl_m
     return err == PS_OK ? ps_cpu_op_create(op, m->conv.who, &pd) : err;
 }
 
-static ps_err make_backward_data(maker *m, ps_cpu_conv *c)
+static ps_err make_backward(maker *m, plan *p, ps_cpu_conv *c)
 {
-    dnnl_primitive_desc_t pd = NULL;
-    PS_TRY(ps_dnnl_conv_backward_data(&m->conv, m->forward, &pd));
-    PS_TRY(ps_cpu_op_create(&c->backward_data, m->conv.who, &pd));
-    const ps_dnnl_md *wanted = ps_cpu_op_md(&c->backward_data, dnnl_query_weights_md, 0);
-    c->own_weights_back = !dnnl_memory_desc_equal(
-        wanted, ps_cpu_op_md(&c->forward, dnnl_query_weights_md, 0));
-    if (!c->own_weights_back) return PS_OK;
-    return make_order(m, m->plain_weights, wanted, &c->order_weights_back);
-}
-
-static ps_err make_backward(maker *m, ps_cpu_conv *c, const ps_cpu_conv_use *use)
-{
-    dnnl_primitive_desc_t pd = NULL;
-    dnnl_primitive_attr_destroy(m->attr); // the relu after it is the forward pass's
-    m->attr = NULL;
-    PS_TRY(ps_dnnl_attr_create(m->conv.who, false, &m->attr));
-    m->conv.attr = m->attr;
-    m->conv.alg = backward_algorithm(c, use->winograd);
-    if (use->data_gradient) PS_TRY(make_backward_data(m, c));
-    PS_TRY(ps_dnnl_conv_backward_weights(&m->conv, m->forward, &pd));
-    PS_TRY(ps_cpu_op_create(&c->backward_weights, m->conv.who, &pd));
+    const char *who = m->conv.who;
+    if (m->use->data_gradient) {
+        PS_TRY(ps_cpu_op_create(&c->backward_data, who, &p->backward_data));
+        const ps_dnnl_md *wanted =
+            ps_cpu_op_md(&c->backward_data, dnnl_query_weights_md, 0);
+        c->own_weights_back = !dnnl_memory_desc_equal(
+            wanted, ps_cpu_op_md(&c->forward, dnnl_query_weights_md, 0));
+        if (c->own_weights_back)
+            PS_TRY(make_order(m, m->plain_weights, wanted, &c->order_weights_back));
+    }
+    PS_TRY(ps_cpu_op_create(&c->backward_weights, who, &p->backward_weights));
     return make_order(m,
                       ps_cpu_op_md(&c->backward_weights, dnnl_query_diff_weights_md, 0),
                       m->plain_weights, &c->order_gradient);
+}
+
+/* The primitives of the plan. */
+static ps_err make_primitives(maker *m, plan *p, ps_cpu_conv *c)
+{
+    c->in = p->in;
+    c->out = p->out;
+    PS_TRY(ps_cpu_op_create(&c->forward, m->conv.who, &p->forward));
+    PS_TRY(make_order(m, m->plain_weights,
+                      ps_cpu_op_md(&c->forward, dnnl_query_weights_md, 0),
+                      &c->order_weights));
+    return m->use->training ? make_backward(m, p, c) : PS_OK;
 }
 
 ps_err ps_cpu_conv_init(ps_cpu_conv *c, dnnl_engine_t engine, const ps_layer *layer,
                         const ps_cpu_shape *in, const ps_cpu_conv_use *use)
 {
     maker m = {.conv.engine = engine};
+    plan p = {0};
     *c = (ps_cpu_conv){.layer = layer, .in = *in};
     c->out = ps_cpu_shape_make(in->n, &layer->out, 1);
     c->n_bias = layer->bias == PS_NONE ? 0 : c->out.c;
     c->n_weights = c->out.c * c->in.c * layer->kernel[0] * layer->kernel[1];
     ps_err err;
-    PS_TRY_GOTO(maker_init(&m, c, use->relu), err, out);
-    PS_TRY_GOTO(make_forward(&m, c, use->training), err, out);
-    PS_TRY_GOTO(make_order(&m, m.plain_weights,
-                           ps_cpu_op_md(&c->forward, dnnl_query_weights_md, 0),
-                           &c->order_weights),
-                err, out);
-    if (use->training) err = make_backward(&m, c, use);
+    PS_TRY_GOTO(maker_init(&m, c, use), err, out);
+    PS_TRY_GOTO(choose_plan(&p, &m, c), err, out);
+    err = make_primitives(&m, &p, c);
 out:
+    plan_fini(&p);
     maker_fini(&m);
     return err;
 }
@@ -274,9 +384,9 @@ static ps_err bind_backward_weights(ps_cpu_conv *c, const ps_memory_plan *memory
                                     const ps_cpu_conv_places *p)
 {
     const char *who = c->layer->name;
-    ps_cpu_op *op = &c->backward_weights, *order = &c->order_gradient;
-    float *gradient = order->primitive ? ps_memory_plan_at(memory, c->slot.gradient)
-                                       : c->plain_gradient;
+    ps_cpu_op *op = &c->backward_weights, *reorder = &c->order_gradient;
+    float *gradient = reorder->primitive ? ps_memory_plan_at(memory, c->slot.gradient)
+                                         : c->plain_gradient;
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SRC, ps_cpu_op_md(op, dnnl_query_src_md, 0),
                           p->x));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_DST,
@@ -289,11 +399,11 @@ static ps_err bind_backward_weights(ps_cpu_conv *c, const ps_memory_plan *memory
                               c->bias_gradient));
     PS_TRY(ps_cpu_op_bind_scratch(op, who,
                                   ps_memory_plan_at(memory, c->slot.scratch_weights)));
-    if (!order->primitive) return PS_OK;
-    PS_TRY(ps_cpu_op_bind(order, who, DNNL_ARG_FROM,
-                          ps_cpu_op_md(order, dnnl_query_src_md, 0), gradient));
-    return ps_cpu_op_bind(order, who, DNNL_ARG_TO,
-                          ps_cpu_op_md(order, dnnl_query_dst_md, 0), c->plain_gradient);
+    if (!reorder->primitive) return PS_OK;
+    PS_TRY(ps_cpu_op_bind(reorder, who, DNNL_ARG_FROM,
+                          ps_cpu_op_md(reorder, dnnl_query_src_md, 0), gradient));
+    return ps_cpu_op_bind(reorder, who, DNNL_ARG_TO,
+                          ps_cpu_op_md(reorder, dnnl_query_dst_md, 0), c->plain_gradient);
 }
 
 ps_err ps_cpu_conv_bind(ps_cpu_conv *c, const ps_memory_plan *memory,
