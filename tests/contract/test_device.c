@@ -109,6 +109,54 @@ static const model_case cases[] = {
      "false}}, {batch_norm2d: {name: bn3}}]}}, relu, {residual: {name: s, body: "
      "[{conv2d: {name: b, out: 32, kernel: 3, padding: 1}}, {batch_norm2d: {name: "
      "bn}}]}}, relu, {avg_pool2d: global}, flatten, {linear: {name: fc, out: 5}}"},
+    {"as LeNet-5", "[1, 14, 14]", "cross_entropy",
+     "{conv2d: {name: a, out: 6, kernel: 5, padding: 2}}, tanh, {max_pool2d: 2}, "
+     "{conv2d: "
+     "{name: b, out: 16, kernel: 5}}, tanh, {max_pool2d: 2}, flatten, {linear: {name: "
+     "fc, "
+     "out: 5}}"},
+    {"4, 8, 12 and 10 channels", "[4, 10, 9]", "cross_entropy",
+     "{conv2d: {name: a, out: 8, kernel: 3, padding: 1}}, relu, {dropout: 0.3}, {conv2d: "
+     "{name: b, out: 12, kernel: 3}}, relu, {max_pool2d: 2}, {conv2d: {name: c, out: 10, "
+     "kernel: 1}}, {batch_norm2d: {name: bn}}, relu, {avg_pool2d: {kernel: 3, stride: 1, "
+     "padding: 1}}, flatten, {linear: {name: fc, out: 5}}"},
+    {"10, 20, 33 and 16 channels", "[10, 12, 11]", "cross_entropy",
+     "{conv2d: {name: a, out: 20, kernel: 5}}, relu, {max_pool2d: {kernel: 3, stride: 2, "
+     "padding: 1}}, {conv2d: {name: b, out: 33, kernel: 3, padding: 1}}, sigmoid, "
+     "{conv2d: "
+     "{name: c, out: 16, kernel: 3, padding: 1}}, {conv2d: {name: d, out: 32, kernel: "
+     "3, padding: 1}}, tanh, {max_pool2d: 2}, {dropout: 0.2}, flatten, {linear: {name: "
+     "fc, out: 5}}"},
+    {"a kernel of 20", "[1, 23, 22]", "cross_entropy",
+     "{conv2d: {name: a, out: 16, kernel: 20}}, relu, flatten, {linear: {name: fc, out: "
+     "5}}"},
+    {"kernels of 16 by strides of 16", "[3, 32, 32]", "cross_entropy",
+     "{conv2d: {name: a, out: 20, kernel: 16, stride: 16}}, relu, flatten, {linear: "
+     "{name: "
+     "fc, out: 5}}"},
+    {"a kernel of 15 that has an input gradient", "[1, 18, 17]", "cross_entropy",
+     "{conv2d: {name: a, out: 5, kernel: 1}}, tanh, {conv2d: {name: b, out: 7, kernel: "
+     "15, "
+     "padding: 1}}, relu, flatten, {linear: {name: fc, out: 5}}"},
+    {"3 x 3 windows of small planes", "[16, 5, 4]", "cross_entropy",
+     "{conv2d: {name: a, out: 32, kernel: 3, padding: 1}}, relu, {conv2d: {name: b, out: "
+     "16, kernel: 3, padding: 1}}, relu, {max_pool2d: 2}, {conv2d: {name: c, out: 16, "
+     "kernel: 3, padding: 1}}, relu, {max_pool2d: 2}, {conv2d: {name: d, out: 16, "
+     "kernel: "
+     "3, padding: 1}}, flatten, {linear: {name: fc, out: 5}}"},
+    {"pools of 3 and 7 channels", "[2, 13, 12]", "cross_entropy",
+     "{conv2d: {name: a, out: 3, kernel: 3, padding: 1}}, {max_pool2d: 2}, {conv2d: "
+     "{name: "
+     "b, out: 7, kernel: 3, padding: 1}}, relu, {max_pool2d: {kernel: 3, stride: 1, "
+     "padding: "
+     "1}}, {avg_pool2d: 2}, flatten, {linear: {name: fc, out: 5}}"},
+    {"residual blocks of channels that fill no vector", "[3, 8, 8]", "cross_entropy",
+     "{conv2d: {name: a, out: 20, kernel: 3, padding: 1}}, relu, {residual: {name: r, "
+     "body: [{conv2d: {name: b, out: 20, kernel: 3, padding: 1}}, {batch_norm2d: {name: "
+     "bn}}]}}, relu, {residual: {name: s, body: [{conv2d: {name: b, out: 24, kernel: 3, "
+     "stride: 2, padding: 1}}], shortcut: [{avg_pool2d: 2}, {conv2d: {name: d, out: 24, "
+     "kernel: 1}}]}}, relu, {conv2d: {name: e, out: 64, kernel: 1}}, {avg_pool2d: "
+     "global}, flatten, {linear: {name: fc, out: 5}}"},
     {"a residual block of flat layers around the input", "[12]", "mse",
      "{residual: {name: r, body: [{linear: {name: a, out: 12}}, tanh]}}, {residual: "
      "{name: s, body: [sigmoid, {linear: {name: a, out: 12}}], shortcut: [tanh]}}, "

@@ -167,6 +167,45 @@ class Network(BenchTest):
             self.ddp("topk", "train.steps=2", *SHORT)
 
 
+class Step(BenchTest):
+    def test_the_processors_time_is_that_of_all_threads(self):
+        """Of a process that does little else than its steps, by the kernel's count."""
+        argv = [BIN / "ps-bench-step", ROOT / "configs" / "synthetic-vgg11.yaml", "4", "0",
+                "data.batch=16", "train.threads=2"]
+        with subprocess.Popen(list(map(str, argv)), stdout=subprocess.PIPE) as process:
+            result = json.load(process.stdout)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = status
+        self.assertEqual(status, 0)
+        all_ms = (usage.ru_utime + usage.ru_stime) * 1e3
+        # The main thread alone has about half of it.
+        self.assertGreater(sum(result["cpu_ms"]), 0.65 * all_ms)
+        self.assertLessEqual(sum(result["cpu_ms"]), 1.02 * all_ms)
+
+    @needs_torch
+    def test_shapes_are_sorted_from_the_worst_on(self):
+        text = self.bench("step", "--shapes", "--only", "digits", "--only", "linear 33",
+                          "--rounds", 1, "--seconds", 0.02, "--torch-python", TORCH)
+        with open(self.path("step", "shapes.json"), encoding="utf-8") as f:
+            rows = json.load(f)["shapes"]
+        self.assertEqual({row["case"] for row in rows},
+                         {"digits-basicnet", "digits-mlp", "linear 33->65 b17"})
+        ratios = [row["ratio"]["median"] for row in rows]
+        self.assertEqual(ratios, sorted(ratios))
+        self.assertGreater(ratios[0], 0)
+        self.assertIn("of the whole process, all threads", text)
+
+    def test_the_sweep_has_every_configuration_and_enough_shapes(self):
+        sys.path.insert(0, str(ROOT / "bench"))
+        self.addCleanup(sys.path.remove, str(ROOT / "bench"))
+        from benchlib import shapes
+        names = [case.name for case in shapes.cases()]
+        self.assertEqual(len(names), len(set(names)))
+        self.assertGreaterEqual(len(names), 60)
+        for config in (ROOT / "configs").glob("*.yaml"):
+            self.assertTrue(any(name.split()[0] == config.stem for name in names), config)
+
+
 class Parity(BenchTest):
     @needs_torch
     def test_every_step_from_ddps_weights(self):

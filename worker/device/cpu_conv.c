@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "cpu_pointwise.h"
-#include "log.h"
+
+/* Output positions from which on Winograd's algorithm was faster. */
+enum { LEAST_PLANE_DATA = 17, LEAST_PLANE_WEIGHTS = 4 };
 
 /* The orders of an activation's elements that a layer may ask for, in order of
  * preference. */
@@ -23,6 +25,7 @@ typedef struct plan {
     ps_dnnl_md *src, *dst;
     dnnl_primitive_desc_t forward, backward_data, backward_weights;
     grade worst;
+    bool padded; // blocks with lanes that are no channels: work for nothing
 } plan;
 
 /* The descriptors that stay the same while the plans of a layer are made. */
@@ -65,12 +68,15 @@ static void maker_fini(maker *m)
  * PyTorch's, and near 0 a relu (or between equals a max_pool2d) then decides otherwise,
  * which moves a gradient by 1e-4 of the largest in one step of twenty; backward,
  * roundings stay roundings. Of fewer channels than a vector it makes whole vectors, and
- * has no fast gradient for them. */
-static dnnl_alg_kind_t backward_algorithm(const ps_cpu_conv *c, bool winograd)
+ * has no fast gradient for them. Nor for planes of fewer than least_plane positions: it
+ * makes whole tiles of 4 x 4, with weights four times as large. */
+static dnnl_alg_kind_t backward_algorithm(const ps_cpu_conv *c, bool winograd,
+                                          int64_t least_plane)
 {
     const ps_layer *l = c->layer;
     bool fits = winograd && l->kernel[0] == 3 && l->kernel[1] == 3 && l->stride[0] == 1 &&
-                l->stride[1] == 1 && c->in.c % 16 == 0 && c->out.c % 16 == 0;
+                l->stride[1] == 1 && c->in.c % 16 == 0 && c->out.c % 16 == 0 &&
+                ps_cpu_shape_plane(&c->out) >= least_plane;
     return fits ? dnnl_convolution_auto : dnnl_convolution_direct;
 }
 
@@ -165,11 +171,17 @@ static ps_err make_pds(maker *m, const ps_cpu_conv *c, plan *p)
 {
     PS_TRY(make_forward(m, p->src, p->dst, &p->forward));
     if (!m->use->training) return PS_OK;
-    m->conv.alg = backward_algorithm(c, m->use->winograd);
     m->conv.attr = m->attr_back;
+    m->conv.alg = backward_algorithm(c, m->use->winograd, LEAST_PLANE_DATA);
     if (m->use->data_gradient)
         PS_TRY(ps_dnnl_conv_backward_data(&m->conv, p->forward, &p->backward_data));
+    m->conv.alg = backward_algorithm(c, m->use->winograd, LEAST_PLANE_WEIGHTS);
     return ps_dnnl_conv_backward_weights(&m->conv, p->forward, &p->backward_weights);
+}
+
+static bool is_padded(const ps_cpu_shape *s)
+{
+    return s->c % s->lanes != 0;
 }
 
 /* p is safe for fini in every case. known: whether there is such a plan. */
@@ -186,10 +198,17 @@ static ps_err plan_init(plan *p, maker *m, const ps_cpu_conv *c, order by, bool 
     ps_err err = make_pds(m, c, p);
     *known = err == PS_OK;
     p->worst = worst_of(p);
+    p->padded = is_padded(&p->in) || is_padded(&p->out);
     return err == PS_ERR_UNSUPPORTED ? PS_OK : err;
 }
 
-/* The first plan of the best grade: by the implementations' names, never by a
+static bool is_better(const plan *p, const plan *than)
+{
+    if (p->worst != than->worst) return p->worst > than->worst;
+    return than->padded && !p->padded;
+}
+
+/* The best plan, the first of equals: by the implementations' names, never by a
  * measurement, so that every run on this processor makes the same sums. */
 static ps_err choose_plan(plan *best, maker *m, const ps_cpu_conv *c)
 {
@@ -199,22 +218,16 @@ static ps_err choose_plan(plan *best, maker *m, const ps_cpu_conv *c)
         plan p;
         bool known;
         ps_err err = plan_init(&p, m, c, by, &known);
-        bool better = err == PS_OK && known && (!found || p.worst > best->worst);
+        bool better = err == PS_OK && known && (!found || is_better(&p, best));
         plan_fini(better ? best : &p);
         if (better) *best = p;
         PS_TRY(err);
         found |= known;
-        if (found && best->worst == GRADE_KERNEL) break;
+        if (found && best->worst == GRADE_KERNEL && !best->padded) break;
     }
     if (!found)
         return ps_err_set(PS_ERR_UNSUPPORTED, "%s: oneDNN has no convolution for it",
                           m->conv.who);
-    if (best->worst == GRADE_REFERENCE)
-        PS_WARN("slow layer",
-                "layer=%s reason=\"oneDNN has only its reference implementation for this "
-                "shape on this processor, often 100 times slower: other numbers of "
-                "channels or a smaller kernel may help\"",
-                m->conv.who);
     return PS_OK;
 }
 
@@ -254,6 +267,7 @@ static ps_err make_primitives(maker *m, plan *p, ps_cpu_conv *c)
 {
     c->in = p->in;
     c->out = p->out;
+    c->slow = p->worst == GRADE_REFERENCE;
     PS_TRY(ps_cpu_op_create(&c->forward, m->conv.who, &p->forward));
     PS_TRY(make_order(m, m->plain_weights,
                       ps_cpu_op_md(&c->forward, dnnl_query_weights_md, 0),

@@ -1,4 +1,5 @@
-/* conv2d through oneDNN, in the layouts that the library prefers. */
+/* conv2d through oneDNN, in the layouts for which the library has fast code in all passes
+ * that are wanted. */
 #ifndef PS_CPU_CONV_H
 #define PS_CPU_CONV_H
 
@@ -13,6 +14,7 @@ typedef struct ps_cpu_conv {
     ps_cpu_op order_weights, forward;            // PyTorch's order -> the library's
     ps_cpu_op order_weights_back, backward_data; // order_..._back: if it differs
     ps_cpu_op backward_weights, order_gradient;  // the library's order -> PyTorch's
+    bool slow; // the library has only its reference code for one of the passes
     bool own_weights_back; // the backward pass wants the weights in an order of its own
     struct {
         int weights, weights_back, gradient, plain_gradient, bias_gradient;

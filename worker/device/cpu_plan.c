@@ -1,5 +1,7 @@
 #include "cpu_plan.h"
 
+#include "log.h"
+
 static size_t value_bytes(const ps_cpu_shape *s)
 {
     return sizeof(float) * (size_t)ps_cpu_shape_count(s);
@@ -317,9 +319,23 @@ static ps_err bind_step(ps_cpu_run *run, ps_cpu_step *s)
     return ps_cpu_norm_bind(&s->norm, m, &s->norm_places);
 }
 
+static void warn_of_slow_layers(const ps_cpu_run *run)
+{
+    for (int i = 0; i < run->graph->n_nodes; i++) {
+        if (!run->steps[i].conv.slow) continue;
+        PS_WARN(
+            "slow layer",
+            "layer=%s reason=\"oneDNN has only its reference code for this shape on "
+            "this processor, often 100 times slower\" hint=\"other numbers of channels "
+            "or a smaller kernel may help\"",
+            run->steps[i].node->layer->name);
+    }
+}
+
 ps_err ps_cpu_plan(ps_cpu_run *run, const ps_cpu_run *other)
 {
     PS_TRY(plan_passes(run));
+    if (!other) warn_of_slow_layers(run); // once, and not for each size of a batch
     PS_TRY(ps_memory_plan_layout(&run->memory, other ? &other->memory : NULL));
     for (int v = 1; v < run->graph->n_edges; v++) {
         ps_cpu_value *value = &run->values[v];

@@ -148,9 +148,14 @@ PS_PER_LEVEL(void, ps_cpu_rows_to_block,
     // The last group first: its tiles spill into lanes that are written after it.
     for (int64_t first = last; first >= 0; first -= TILE) {
         int64_t group = group_of(channels, first), done = tiled(plane, lanes, first);
-        for (int64_t p = 0; p < done; p += TILE)
-            transpose_rows(rows + first * plane + p, plane, group,
-                           block + p * lanes + first, lanes);
+        for (int64_t p = 0; p < done; p += TILE) {
+            const float *from = rows + first * plane + p;
+            float *to = block + p * lanes + first;
+            if (group == TILE)
+                transpose_rows(from, plane, TILE, to, lanes);
+            else
+                transpose_rows(from, plane, group, to, lanes);
+        }
         for (int64_t p = done; p < plane; p++) {
             for (int64_t l = first; l < first + group; l++)
                 block[p * lanes + l] = rows[l * plane + p];

@@ -1,0 +1,66 @@
+/* The activations against libm's in double. */
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "cpu_pointwise.h"
+
+enum { N = 4096 };
+
+static double sigmoid(double x)
+{
+    return 1.0 / (1.0 + exp(-x));
+}
+
+/* From x on, over N values `step` apart: within so many units in the last place. */
+static void check(ps_layer_kind kind, double (*exact)(double), double x, double step,
+                  double units)
+{
+    static float in[N], out[N];
+    const ps_cpu_shape shape = {.n = N, .c = 1, .h = 1, .w = 1, .lanes = 1, .blocks = 1};
+    for (int i = 0; i < N; i++)
+        in[i] = (float)(x + i * step);
+    ps_cpu_activation_forward(kind, &shape, in, out);
+    for (int i = 0; i < N; i++) {
+        double want = exact((double)in[i]), unit = FLT_EPSILON / 2 * fabs(want);
+        if (fabs(out[i] - want) > units * 2 * unit + (double)FLT_MIN)
+            fail_msg("of %a: %a, not %a", (double)in[i], (double)out[i], want);
+    }
+}
+
+static void test_tanh(void **state)
+{
+    check(PS_LAYER_TANH, tanh, -12, 24.0 / N, 2);
+    check(PS_LAYER_TANH, tanh, -1, 2.0 / N, 2);
+    check(PS_LAYER_TANH, tanh, -1e-6, 2e-6 / N, 2);
+}
+
+static void test_sigmoid(void **state)
+{
+    check(PS_LAYER_SIGMOID, sigmoid, -86, 172.0 / N, 3);
+    check(PS_LAYER_SIGMOID, sigmoid, -2, 4.0 / N, 3);
+}
+
+static void test_what_is_no_usual_number(void **state)
+{
+    float x[] = {NAN, INFINITY, -INFINITY, -0.0f, 0x1p-140f, 200.0f, -200.0f}, y[7];
+    const ps_cpu_shape shape = {.n = 7, .c = 1, .h = 1, .w = 1, .lanes = 1, .blocks = 1};
+    ps_cpu_activation_forward(PS_LAYER_TANH, &shape, x, y);
+    assert_true(isnan(y[0]) && y[1] == 1 && y[2] == -1 && y[3] == 0 && signbit(y[3]));
+    assert_true(y[4] == 0x1p-140f && y[5] == 1 && y[6] == -1);
+    ps_cpu_activation_forward(PS_LAYER_SIGMOID, &shape, x, y);
+    assert_true(isnan(y[0]) && y[1] == 1 && y[2] < 1e-37f && y[3] == 0.5f);
+    assert_true(y[4] == 0.5f && y[5] == 1 && y[6] < 1e-37f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tanh),
+                                       cmocka_unit_test(test_sigmoid),
+                                       cmocka_unit_test(test_what_is_no_usual_number)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
