@@ -5,7 +5,8 @@
 
 Prints one JSON object like ps-bench-step's; of REQUESTS one for each line
 {"job": JOB.json, "steps": S, "warmup": W, "seconds": T, "words": [fused, ...]}: S steps,
-or fewer (3 at least) when T seconds are over. fused: the optimizer's fused form, where it
+or fewer (3 at least) when T seconds are over, each in a process of its own, as if nothing
+had run before. fused: the optimizer's fused form, where it
 exists. channels_last: the memory format of weights and images.
 """
 import json
@@ -24,6 +25,23 @@ from benchlib.job_config import JobConfig  # noqa: E402
 LEAST_STEPS = 3
 
 
+def optimizer_of(config, model, fused):
+    """The fused form where this PyTorch has one for the CPU."""
+    if fused:
+        try:
+            return torch_model.optimizer_of(config, model, fused=True)
+        except (TypeError, RuntimeError):
+            pass
+    return torch_model.optimizer_of(config, model)
+
+
+def load():
+    """What PyTorch imports with its first step, once and not in every child; no threads."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    weight.grad = torch.zeros(1)
+    torch.optim.SGD([weight], lr=0.1).step()
+
+
 def run(job, steps, warmup, seconds=float("inf"), words=()):
     config = JobConfig.read(job)
     torch.set_num_threads(max(1, config["train.threads"]))
@@ -36,8 +54,7 @@ def run(job, steps, warmup, seconds=float("inf"), words=()):
     if "channels_last" in words and x.dim() == 4:
         model = model.to(memory_format=torch.channels_last)
         x = x.to(memory_format=torch.channels_last)
-    optimizer = torch_model.optimizer_of(config, model,
-                                         **({"fused": True} if "fused" in words else {}))
+    optimizer = optimizer_of(config, model, "fused" in words)
     with torch.no_grad():
         classes = model(x).shape[1]
     labels = torch.randint(0, classes, (n,))
@@ -64,8 +81,14 @@ def main():
         job, steps, warmup, *words = sys.argv[1:]
         print(json.dumps(run(job, int(steps), int(warmup), words=words)))
         return
+    load()
     for line in sys.stdin:
-        print(json.dumps(run(**json.loads(line))), flush=True)
+        child = os.fork()
+        if child == 0:
+            print(json.dumps(run(**json.loads(line))), flush=True)
+            os._exit(0)
+        if os.waitpid(child, 0)[1] != 0:
+            sys.exit(f"the process for {line.strip()} failed")
 
 
 main()
