@@ -170,8 +170,8 @@ class Network(BenchTest):
 class Step(BenchTest):
     def test_the_processors_time_is_that_of_all_threads(self):
         """Of a process that does little else than its steps, by the kernel's count."""
-        argv = [BIN / "ps-bench-step", ROOT / "configs" / "synthetic-vgg11.yaml", "4", "0",
-                "data.batch=16", "train.threads=2"]
+        argv = [BIN / "ps-bench-step", ROOT / "configs" / "mnist-basicnet.yaml", "30", "0",
+                "train.threads=2"]
         with subprocess.Popen(list(map(str, argv)), stdout=subprocess.PIPE) as process:
             result = json.load(process.stdout)
             _, status, usage = os.wait4(process.pid, 0)
