@@ -5,8 +5,7 @@
 
 Prints one JSON object like ps-bench-step's; of REQUESTS one for each line
 {"job": JOB.json, "steps": S, "warmup": W, "seconds": T, "words": [fused, ...]}: S steps,
-or fewer (3 at least) when T seconds are over, each in a process of its own, as if nothing
-had run before. fused: the optimizer's fused form, where it
+or fewer (3 at least) when T seconds are over. fused: the optimizer's fused form, where it
 exists. channels_last: the memory format of weights and images.
 """
 import json
@@ -33,13 +32,6 @@ def optimizer_of(config, model, fused):
         except (TypeError, RuntimeError):
             pass
     return torch_model.optimizer_of(config, model)
-
-
-def load():
-    """What PyTorch imports with its first step, once and not in every child; no threads."""
-    weight = torch.nn.Parameter(torch.zeros(1))
-    weight.grad = torch.zeros(1)
-    torch.optim.SGD([weight], lr=0.1).step()
 
 
 def run(job, steps, warmup, seconds=float("inf"), words=()):
@@ -81,14 +73,8 @@ def main():
         job, steps, warmup, *words = sys.argv[1:]
         print(json.dumps(run(job, int(steps), int(warmup), words=words)))
         return
-    load()
     for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            print(json.dumps(run(**json.loads(line))), flush=True)
-            os._exit(0)
-        if os.waitpid(child, 0)[1] != 0:
-            sys.exit(f"the process for {line.strip()} failed")
+        print(json.dumps(run(**json.loads(line))), flush=True)
 
 
 main()
