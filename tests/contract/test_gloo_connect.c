@@ -92,7 +92,8 @@ static void they_are_named_where_they_come_every_time(void **state)
     test_run(&job, &result);
     send_away();
     for (int r = 0; r < job.workers; r++) {
-        assert_int_equal(result.rank[r].err, PS_ERR_NET);
+        // who gives up a moment later has heard of it from the first
+        assert_true(result.rank[r].err == PS_ERR_NET || result.rank[r].err == PS_ERR_PEER);
         if (!strstr(result.rank[r].text, "strangers come to the workers' ports"))
             fail_msg("%s", result.rank[r].text);
     }
