@@ -35,16 +35,22 @@
  *   PUT        name; value                   GET  timeout ms; name
  *   NORM       of a server, by a link of each shard: step, shards, total blocks; value:
  *              as in norm_sum.h; answered with NORM_SUM. Of loss scaling alone: a block
- * for each shard, 0 or, against the step, NaN INTERRUPT  the workers are to end in order,
- * as by a Ctrl-C LEAVE      timeout ms; DONE when this member may go BYE        the last
- * message; no answer
+ *              for each shard, 0 or, against the step, NaN
+ *   INTERRUPT  the workers are to end in order, as by a Ctrl-C
+ *   LEAVE      timeout ms; DONE when this member may go
+ *   BYE        the last message; no answer
  *
  *   coordinator -> member
  *   WAIT       text: who has not joined yet
  *   WELCOME    member epoch, rank; value: the roster, for servers with the workers'
- * secrets HEARTBEAT ABORT      text: why; the job is over    INTERRUPT  to workers: end
- * in order DONE       value: the answer              FAIL    error code; text NORM_SUM
- * step, bits of the double END        all workers have left
+ *              secrets
+ *   HEARTBEAT
+ *   ABORT      text: why; the job is over
+ *   INTERRUPT  to workers: end in order
+ *   DONE       value: the answer
+ *   FAIL       error code; text
+ *   NORM_SUM   step, bits of the double
+ *   END        all workers have left
  */
 #ifndef PS_CONTROL_H
 #define PS_CONTROL_H
