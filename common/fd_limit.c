@@ -9,9 +9,9 @@
 enum {
     BASE = 32, // standard streams, events, files for a while, ZeroMQ's own
     OF_IO_THREAD = 2,
-    OF_SHARD = 3, // its socket, its port, its end
-    OF_LINK = 2,  // a socket of its own, and the connection
-    COORDINATOR = 10,
+    OF_SHARD = 5, // its socket, its port, its end, and what watches them
+    OF_LINK = 4,  // a socket of its own, the connection, and what watches them
+    COORDINATOR = 15,
     DOOR = 2,
     ARENAS = 2 // of a worker: parameters, gradients
 };

@@ -79,13 +79,15 @@ static void *door_main(void *arg)
     ps_shm_door *door = arg;
     struct pollfd items[] = {{.fd = door->listen_fd, .events = POLLIN},
                              {.fd = door->stop_fd, .events = POLLIN}};
+    bool told = false;
     for (;;) {
         if (poll(items, 2, -1) < 0 && errno != EINTR) break;
         if (items[1].revents) break;
         int fd = -1;
         ps_err err = ps_shm_accept(door->listen_fd, &fd);
         if (err == PS_ERR_NOMEM) { // who knocks waits: descriptors are given back
-            PS_WARN_FEW("shm-door", "reason=\"%s\" (ulimit -n)", ps_err_message());
+            if (!told) PS_WARN("shm-door", "reason=\"%s\" (ulimit -n)", ps_err_message());
+            told = true;
             (void)poll(&items[1], 1, FULL_PAUSE_MS);
         } else if (err != PS_OK) {
             PS_ERROR("shm-door", "reason=\"%s\"", ps_err_message());

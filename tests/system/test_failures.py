@@ -352,22 +352,23 @@ class Strangers(JobTest):
 
 class Deaf:
     """A way to a coordinator on which, once the worker has said that it leaves, nothing comes
-    back any more."""
+    back any more: another address with all of its ports."""
 
     LEAVE = re.compile(rb"[\x90-\x9f][\x01-\x0f]\x08\xcf")
+    ADDRESS = "127.0.0.2"
 
-    def __init__(self, port):
-        self.there = ("127.0.0.1", port)
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self.heard, self.open = threading.Event(), [self.listener]
-        threading.Thread(target=self._accept, daemon=True).start()
+    def __init__(self, ports):
+        self.heard, self.open = threading.Event(), []
+        for port in ports:
+            listener = socket.create_server((self.ADDRESS, port))
+            self.open.append(listener)
+            threading.Thread(target=self._accept, args=[listener, port], daemon=True).start()
 
-    def _accept(self):
+    def _accept(self, listener, port):
         while True:
             try:
-                here, _ = self.listener.accept()
-                there = socket.create_connection(self.there, 5)
+                here, _ = listener.accept()
+                there = socket.create_connection(("127.0.0.1", port), 5)
             except OSError:
                 return
             self.open += [here, there]
@@ -395,12 +396,13 @@ class LostWords(JobTest):
     def test_a_worker_that_hears_no_answer_at_the_end(self):
         parts = self.start_job(1, 2, "train.steps=5", "net.dead_after_ms=2000", skip=["worker 1"])
         env = dict(parts["worker 0"].env, RANK="1")
-        way = Deaf(int(env["MASTER_PORT"]))
+        parts["server 0"].wait_for("joined role=worker")  # it listens at all of its ports
+        way = Deaf(listening_ports(parts["server 0"].popen.pid))
         self.addCleanup(way.close)
         self._start(parts, "worker", 1,
                     ["--config", DIGITS, "--set", "train.steps=5", "--set", "net.dead_after_ms=2000",
                      "--out", self.path("worker-1")],
-                    dict(env, MASTER_PORT=str(way.port)), (), ())
+                    dict(env, MASTER_ADDR=way.ADDRESS), (), ())
         codes = self.wait_all(parts, 40)
         logs = "\n".join(p.text() for p in parts.values())
         self.assertTrue(way.heard.is_set(), logs)
