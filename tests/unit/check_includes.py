@@ -7,7 +7,7 @@
 - Every source and header has a place in its list; no file name occurs twice in the tree.
 - The list of common/ goes folder by folder, and its lower folders know no socket.
 - x_state.h holds the inside of a family of files: only files named x... include it.
-- The environment is read where configuration is: in common/cli.c and common/config.c.
+- The environment is read where configuration is: in common/job/cli.c and common/config/config.c.
 
 Usage: check_includes.py ROOT
 """
@@ -103,11 +103,11 @@ def check_environment(root, errors):
     for top in FOLDERS:
         for path in sorted((root / top).rglob("*")):
             name = str(path.relative_to(root))
-            if path.suffix not in CODE or name in ("common/cli.c", "common/config.c"):
+            if path.suffix not in CODE or name in ("common/job/cli.c", "common/config/config.c"):
                 continue
             for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
                 if re.search(r"\bgetenv\(", line):
-                    errors.append(f"{name}:{number}: getenv: read the variable in common/cli.c "
+                    errors.append(f"{name}:{number}: getenv: read the variable in common/job/cli.c "
                                   "and pass its value on, or make it a configuration key")
 
 

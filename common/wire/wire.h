@@ -46,6 +46,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "codec.h"
 #include "err.h"
 
 enum { PS_WIRE_VERSION = 2, PS_WIRE_HEADER_MAX = 80 };
@@ -70,17 +71,6 @@ typedef enum ps_msg_kind {
     PS_MSG_MAP(PS_MSG_ENUM)
 #undef PS_MSG_ENUM
 } ps_msg_kind;
-
-typedef enum ps_codec {
-    PS_CODEC_NONE = 0,
-    PS_CODEC_SHM = 1,
-    PS_CODEC_FP16 = 2,
-    PS_CODEC_INT8 = 3,
-    PS_CODEC_ONEBIT = 4,
-    PS_CODEC_TOPK = 5,
-    PS_CODEC_BF16 = 6,
-    PS_CODEC_COUNT
-} ps_codec;
 
 typedef struct ps_wire_header {
     uint8_t version;

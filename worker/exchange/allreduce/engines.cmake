@@ -31,7 +31,7 @@ ps_engine(GLOO ${found} "a C++ compiler with Gloo's headers and library (libgloo
 if(PS_HAVE_GLOO)
     enable_language(CXX)
     set(CMAKE_CXX_STANDARD 17)
-    list(APPEND PS_WORKER_SOURCES exchange/exchange_gloo.cc)
+    list(APPEND PS_WORKER_SOURCES exchange/allreduce/exchange_gloo.cc)
 endif()
 
 # Only the headers are needed: the library is loaded when it is asked for.
@@ -43,7 +43,7 @@ if(NCCL_INCLUDE AND CUDA_RUNTIME_INCLUDE)
 endif()
 ps_engine(NCCL ${found} "nccl.h with CUDA's headers")
 if(PS_HAVE_NCCL)
-    list(APPEND PS_WORKER_SOURCES exchange/exchange_nccl.c)
+    list(APPEND PS_WORKER_SOURCES exchange/allreduce/exchange_nccl.c)
 endif()
 
 function(ps_link_engines target)

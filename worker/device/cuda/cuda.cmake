@@ -2,29 +2,29 @@
 # cuda_gpu.cu alone needs CUDA. PS_WITH_CUDA=AUTO builds it where there is an NVIDIA GPU
 # and nvcc, so that other machines neither pay for it nor need CUDA's libraries.
 set(PS_CUDA_SOURCES
-    device/cuda_index.h
-    device/cuda_values.h
-    device/conv_library.h
-    device/cuda_moving_kernels.h
-    device/cuda_pointwise_kernels.h
-    device/cuda_window_kernels.h
-    device/cuda_sum_kernels.h
-    device/cuda_norm_kernels.h
-    device/cuda_loss_kernels.h
-    device/cuda_optimizer_kernels.h
-    device/cuda_kernels.h
-    device/cuda_gpu.h
-    device/cuda_batch.c
-    device/cuda_graphs.c
-    device/cuda_conv_plans.c
-    device/cuda_plan.c
-    device/cuda_pass.h
-    device/cuda_products.c
-    device/cuda_conv.c
-    device/cuda_layers.c
-    device/cuda_run.c
-    device/cuda_stream.c
-    device/cuda_device.c
+    device/cuda/cuda_index.h
+    device/cuda/cuda_values.h
+    device/cuda/conv_library.h
+    device/cuda/cuda_moving_kernels.h
+    device/cuda/cuda_pointwise_kernels.h
+    device/cuda/cuda_window_kernels.h
+    device/cuda/cuda_sum_kernels.h
+    device/cuda/cuda_norm_kernels.h
+    device/cuda/cuda_loss_kernels.h
+    device/cuda/cuda_optimizer_kernels.h
+    device/cuda/cuda_kernels.h
+    device/cuda/cuda_gpu.h
+    device/cuda/cuda_batch.c
+    device/cuda/cuda_graphs.c
+    device/cuda/cuda_conv_plans.c
+    device/cuda/cuda_plan.c
+    device/cuda/cuda_pass.h
+    device/cuda/cuda_products.c
+    device/cuda/cuda_conv.c
+    device/cuda/cuda_layers.c
+    device/cuda/cuda_run.c
+    device/cuda/cuda_stream.c
+    device/cuda/cuda_device.c
 )
 
 include(CheckLanguage)
@@ -57,21 +57,21 @@ elseif(PS_WITH_CUDA)
     endif()
     set(text "no: nvcc or cuBLAS not found")
 endif()
-include(${PROJECT_SOURCE_DIR}/worker/device/cudnn.cmake)
+include(${PROJECT_SOURCE_DIR}/worker/device/cuda/cudnn.cmake)
 if(PS_HAVE_CUDA)
     set(CMAKE_CUDA_STANDARD 17)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     enable_language(CUDA)
     string(REPLACE ";" " " architectures "${CMAKE_CUDA_ARCHITECTURES}")
     set(text "yes: CUDA ${CUDAToolkit_VERSION}, ${architectures}")
-    list(APPEND PS_CUDA_SOURCES device/cuda_gpu.cu ${PS_CONV_LIBRARY})
+    list(APPEND PS_CUDA_SOURCES device/cuda/cuda_gpu.cu ${PS_CONV_LIBRARY})
     list(APPEND PS_WORKER_SOURCES ${PS_CUDA_SOURCES})
     # a * b + c is contracted nowhere else either
     set(cuda_options -fmad=false -Xcompiler=-Wall,-Wextra,-Wshadow,-Wno-unused-parameter)
     if(PS_WERROR)
         list(APPEND cuda_options -Werror=all-warnings -Xcompiler=-Werror)
     endif()
-    set_source_files_properties(device/cuda_gpu.cu PROPERTIES
+    set_source_files_properties(device/cuda/cuda_gpu.cu PROPERTIES
         COMPILE_OPTIONS "${cuda_options}"
         COMPILE_DEFINITIONS "PS_CUDA_ARCHITECTURES=\"${architectures}\"")
 endif()
