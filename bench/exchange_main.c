@@ -21,6 +21,7 @@
 #include "cli.h"
 #include "exchange.h"
 #include "init_method.h"
+#include "model_spec.h"
 
 enum { STATES = 17, JOIN_MS = 60000 };
 
@@ -75,16 +76,16 @@ static ps_err make(bench *b)
     if (b->n_steps == 0) return ps_err_set(PS_ERR_CONFIG, "train.steps: at least 1");
     PS_TRY(ps_model_spec_init(&b->spec, cfg));
     PS_TRY(ps_plan_init(
-        &b->plan, &b->spec,
+        &b->plan, &b->spec.table,
         ps_chunk_size_wanted(cfg, ps_init_method_is_loopback(b->cli->init_method)),
         is_ps(b) ? (uint32_t)(n_servers(b) * cfg->server.shards) : 1));
     PS_TRY(ps_step_rule_init(&b->rule, cfg));
     PS_TRY(ps_step_rule_start(&b->rule, cfg, b->n_warmup + b->n_steps));
     PS_TRY(ps_mem_zalloc(&b->step_ns, b->n_steps, sizeof *b->step_ns, "times"));
-    size_t bytes = b->spec.arena_count * sizeof(float);
+    size_t bytes = b->spec.table.arena_count * sizeof(float);
     PS_TRY(ps_shared_mem_init(&b->params, bytes, "params"));
     PS_TRY(ps_shared_mem_init(&b->grads, bytes, "grads"));
-    return ps_mem_zalloc_aligned(&b->buffers, b->spec.buffer_bytes, "buffers");
+    return ps_mem_zalloc_aligned(&b->buffers, b->spec.table.buffer_bytes, "buffers");
 }
 
 static ps_err join(bench *b)
@@ -109,9 +110,9 @@ static ps_err join(bench *b)
 static ps_err fill_gradients(bench *b, int rank)
 {
     float *grads = b->grads.base;
-    for (int t = 0; t < b->spec.n_tensors; t++)
-        for (uint64_t k = 0; k < b->spec.tensors[t].count; k++) {
-            uint64_t i = b->spec.tensors[t].offset + k;
+    for (int t = 0; t < b->spec.table.n_tensors; t++)
+        for (uint64_t k = 0; k < b->spec.table.tensors[t].count; k++) {
+            uint64_t i = b->spec.table.tensors[t].offset + k;
             grads[i] = gradient(rank, i);
         }
     if (is_ps(b)) return PS_OK;
@@ -125,7 +126,7 @@ static ps_err connect(bench *b)
     int rank = ps_member_rank(b->member);
     const ps_exchange_options options = {
         .config = b->cfg,
-        .spec = &b->spec,
+        .table = &b->spec.table,
         .plan = &b->plan,
         .rule = &b->rule,
         .member = b->member,
@@ -144,8 +145,8 @@ static ps_err connect(bench *b)
 static ps_err one_step(bench *b, uint64_t step)
 {
     PS_TRY(ps_exchange_begin(b->x, step));
-    PS_TRY(ps_exchange_params_needed(b->x, 0, b->spec.n_tensors));
-    PS_TRY(ps_exchange_grads_ready(b->x, 0, b->spec.n_tensors));
+    PS_TRY(ps_exchange_params_needed(b->x, 0, b->spec.table.n_tensors));
+    PS_TRY(ps_exchange_grads_ready(b->x, 0, b->spec.table.n_tensors));
     PS_TRY(ps_exchange_finish(b->x));
     return ps_exchange_drain(b->x);
 }
@@ -207,9 +208,9 @@ static ps_err check_sums(const bench *b)
     if (strcmp(b->cfg->exchange.codec, "none") != 0) return PS_OK;
     const float *params = b->params.base;
     double steps = (double)(b->n_warmup + b->n_steps) * b->cfg->optimizer.lr;
-    for (int t = 0; t < b->spec.n_tensors; t++)
-        for (uint64_t k = 0; k < b->spec.tensors[t].count; k++) {
-            uint64_t i = b->spec.tensors[t].offset + k;
+    for (int t = 0; t < b->spec.table.n_tensors; t++)
+        for (uint64_t k = 0; k < b->spec.table.tensors[t].count; k++) {
+            uint64_t i = b->spec.table.tensors[t].offset + k;
             double sum = 0;
             for (int r = 0; r < (int)b->cfg->job.workers; r++)
                 sum += (double)gradient(r, i);
@@ -227,8 +228,8 @@ static void print_result(const bench *b)
            ", \"chunks\": %u, \"chunk_bytes\": %" PRIu64 ", \"bytes_sent\": %" PRIu64
            ", \"bytes_received\": %" PRIu64 ", \"raw_bytes\": %" PRIu64
            ", \"cpu_seconds\": %.6f, \"step_ns\": [",
-           ps_member_rank(b->member), b->spec.n_params * sizeof(float), b->plan.n_chunks,
-           b->plan.max_chunk_count * sizeof(float),
+           ps_member_rank(b->member), b->spec.table.n_params * sizeof(float),
+           b->plan.n_chunks, b->plan.max_chunk_count * sizeof(float),
            b->after.bytes_sent - b->before.bytes_sent,
            b->after.bytes_received - b->before.bytes_received,
            b->after.raw_bytes - b->before.raw_bytes, b->cpu_seconds);

@@ -7,6 +7,7 @@
 #include "config.h"
 #include "init_weights.h"
 #include "mem.h"
+#include "model_spec.h"
 #include "safetensors.h"
 
 static ps_err write_weights(const ps_config *cfg, const ps_model_spec *spec,
@@ -14,15 +15,16 @@ static ps_err write_weights(const ps_config *cfg, const ps_model_spec *spec,
 {
     float *params = NULL;
     void *buffers = NULL;
-    ps_err err =
-        ps_mem_zalloc_aligned(&params, spec->arena_count * sizeof(float), "parameters");
+    ps_err err = ps_mem_zalloc_aligned(&params, spec->table.arena_count * sizeof(float),
+                                       "parameters");
     if (err == PS_OK)
-        err = ps_mem_zalloc_aligned(&buffers, spec->buffer_bytes + 64, "buffers");
+        err = ps_mem_zalloc_aligned(&buffers, spec->table.buffer_bytes + 64, "buffers");
     if (err == PS_OK && cfg->train.init[0])
-        err = ps_st_load_model(cfg->train.init, spec, params, buffers);
+        err = ps_st_load_model(cfg->train.init, &spec->table, params, buffers);
     else if (err == PS_OK)
         ps_init_weights(spec, cfg->train.seed, 1, params, buffers);
-    if (err == PS_OK) err = ps_st_save_model(path, spec, params, buffers, NULL, 0);
+    if (err == PS_OK)
+        err = ps_st_save_model(path, &spec->table, params, buffers, NULL, 0);
     free(params);
     free(buffers);
     return err;

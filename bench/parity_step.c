@@ -30,6 +30,7 @@
 #include "exchange.h"
 #include "init_method.h"
 #include "loader.h"
+#include "model_spec.h"
 
 enum { WAIT_MS = 60000 };
 
@@ -112,8 +113,8 @@ static const float *gradient_at(const states *s, uint64_t step)
 /* From the dense order of the file into the arena. */
 static void spread(const ps_model_spec *spec, const float *from, float *arena)
 {
-    for (int i = 0; i < spec->n_tensors; i++) {
-        const ps_tensor *t = &spec->tensors[i];
+    for (int i = 0; i < spec->table.n_tensors; i++) {
+        const ps_tensor *t = &spec->table.tensors[i];
         memcpy(arena + t->offset, from, t->count * sizeof(float));
         from += t->count;
     }
@@ -127,8 +128,8 @@ static difference compare(const ps_model_spec *spec, const float *arena, float s
                           const float *reference)
 {
     difference d = {0};
-    for (int i = 0; i < spec->n_tensors; i++) {
-        const ps_tensor *t = &spec->tensors[i];
+    for (int i = 0; i < spec->table.n_tensors; i++) {
+        const ps_tensor *t = &spec->table.tensors[i];
         for (uint64_t k = 0; k < t->count; k++) {
             double want = reference[k];
             d.error = fmax(d.error, fabs(sign * arena[t->offset + k] - want));
@@ -150,12 +151,12 @@ static difference sgd_step(rank_state *r, uint64_t step)
     const ps_model_spec *spec = &r->spec;
     memcpy(r->next, r->teacher.base, r->teacher.bytes);
     float *sum = r->params.base;
-    for (uint64_t i = 0; i < spec->arena_count; i++)
+    for (uint64_t i = 0; i < spec->table.arena_count; i++)
         sum[i] = -sum[i];
     ps_optimizer_step s = {.lr = r->teacher_lr, .t = step + 1, .grad_scale = 1};
-    ps_optimizer_apply(&r->teacher_optimizer, &s, 0, spec->arena_count, r->next, sum,
-                       NULL);
-    for (uint64_t i = 0; i < spec->arena_count; i++)
+    ps_optimizer_apply(&r->teacher_optimizer, &s, 0, spec->table.arena_count, r->next,
+                       sum, NULL);
+    for (uint64_t i = 0; i < spec->table.arena_count; i++)
         sum[i] = -sum[i];
     return compare(spec, r->next, 1, weights_at(&r->states, step + 1));
 }
@@ -177,7 +178,7 @@ static ps_err one_step(rank_state *r, uint64_t step, const ps_loaded *batch)
 {
     spread(&r->spec, weights_at(&r->states, step), r->teacher.base);
     PS_TRY(ps_exchange_begin(r->exchange, step));
-    PS_TRY(ps_exchange_params_needed(r->exchange, 0, r->spec.n_tensors));
+    PS_TRY(ps_exchange_params_needed(r->exchange, 0, r->spec.table.n_tensors));
     ps_batch b = {.n = (int)batch->n,
                   .x = batch->x,
                   .labels = batch->labels,
@@ -219,24 +220,25 @@ static ps_err set_up_model(rank_state *r, const ps_cli *cli, const char *states_
 {
     const ps_config *cfg = &r->cfg;
     PS_TRY(ps_model_spec_init(&r->spec, cfg));
-    if (r->spec.n_buffers)
+    if (r->spec.table.n_buffers)
         return ps_err_set(PS_ERR_UNSUPPORTED,
                           "teacher-forced parity needs a model without buffers");
     bool ps = strcmp(cfg->exchange.name, "ps") == 0;
     uint32_t shards = ps ? (uint32_t)(cfg->job.servers * cfg->server.shards) : 1;
     ps_chunk_size size =
         ps_chunk_size_wanted(cfg, ps_init_method_is_loopback(cli->init_method));
-    PS_TRY(ps_plan_init(&r->plan, &r->spec, size, shards));
+    PS_TRY(ps_plan_init(&r->plan, &r->spec.table, size, shards));
     PS_TRY(ps_step_rule_init(&r->rule, cfg));
     PS_TRY(ps_step_rule_start(&r->rule, cfg, UINT32_MAX));
     r->teacher_optimizer = (ps_optimizer){.kind = PS_OPTIMIZER_SGD, .lr = r->teacher_lr};
-    size_t bytes = r->spec.arena_count * sizeof(float);
+    size_t bytes = r->spec.table.arena_count * sizeof(float);
     PS_TRY(ps_shared_mem_init(&r->params, bytes, "parameters"));
     PS_TRY(ps_shared_mem_init(&r->grads, bytes, "gradients"));
     PS_TRY(ps_shared_mem_init(&r->teacher, bytes, "DDP's parameters"));
     PS_TRY(ps_mem_zalloc_aligned(&r->next, bytes, "DDP's next parameters"));
-    PS_TRY(ps_mem_zalloc_aligned(&r->buffers, r->spec.buffer_bytes + 64, "buffers"));
-    return states_open(&r->states, states_path, r->spec.n_params);
+    PS_TRY(
+        ps_mem_zalloc_aligned(&r->buffers, r->spec.table.buffer_bytes + 64, "buffers"));
+    return states_open(&r->states, states_path, r->spec.table.n_params);
 }
 
 static ps_err set_up_data(rank_state *r)
@@ -300,7 +302,7 @@ static ps_err join(rank_state *r, const ps_cli *cli)
                              sizeof r->states.n_steps, ps_deadline_in_ms(WAIT_MS)));
     ps_exchange_options exchange = {
         .config = &r->cfg,
-        .spec = &r->spec,
+        .table = &r->spec.table,
         .plan = &r->plan,
         .rule = &r->rule,
         .member = r->member,

@@ -23,6 +23,7 @@
 #include "device.h"
 #include "init_weights.h"
 #include "mem.h"
+#include "model_spec.h"
 #include "optimizer.h"
 
 typedef struct bench {
@@ -155,10 +156,10 @@ static ps_err make_batch(bench *b)
 
 static ps_err make_program(bench *b)
 {
-    size_t arena = sizeof(float) * b->spec.arena_count;
+    size_t arena = sizeof(float) * b->spec.table.arena_count;
     PS_TRY(ps_shared_mem_init_private(&b->params, arena, "parameters"));
     PS_TRY(ps_shared_mem_init_private(&b->grads, arena, "gradients"));
-    PS_TRY(ps_mem_zalloc_aligned(&b->buffers, b->spec.buffer_bytes, "buffers"));
+    PS_TRY(ps_mem_zalloc_aligned(&b->buffers, b->spec.table.buffer_bytes, "buffers"));
     for (int i = 0; i < b->optimizer.n_states; i++)
         PS_TRY(ps_mem_zalloc_large(&b->states[i], arena, "optimizer state"));
     ps_init_weights(&b->spec, b->cfg.train.seed, 1, b->params.base, b->buffers);
@@ -179,8 +180,8 @@ static ps_err make_program(bench *b)
 static void optimize(bench *b, uint64_t t)
 {
     const ps_optimizer_step step = {b->optimizer.lr, t, 1.0};
-    for (int i = 0; i < b->spec.n_tensors; i++) {
-        const ps_tensor *w = &b->spec.tensors[i];
+    for (int i = 0; i < b->spec.table.n_tensors; i++) {
+        const ps_tensor *w = &b->spec.table.tensors[i];
         float *states[PS_OPTIMIZER_MAX_STATES];
         for (int s = 0; s < b->optimizer.n_states; s++)
             states[s] = b->states[s] + w->offset;

@@ -99,11 +99,12 @@ static ps_err print_job(const ps_config *cfg)
     for (int i = 0; i < ps_config_n_keys; i++)
         json_object_set_new(keys, ps_config_keys[i].path,
                             value_json(cfg, &ps_config_keys[i]));
-    json_t *job = json_pack(
-        "{s:s, s:o, s:o, s:I, s:o, s:o}", "file", cfg->file, "keys", keys, "layers",
-        tree_json(ps_yaml_path(cfg->tree, "model.layers")), "n_params",
-        (json_int_t)spec.n_params, "tensors", tensors_json(spec.tensors, spec.n_tensors),
-        "buffers", tensors_json(spec.buffers, spec.n_buffers));
+    json_t *job =
+        json_pack("{s:s, s:o, s:o, s:I, s:o, s:o}", "file", cfg->file, "keys", keys,
+                  "layers", tree_json(ps_yaml_path(cfg->tree, "model.layers")),
+                  "n_params", (json_int_t)spec.table.n_params, "tensors",
+                  tensors_json(spec.table.tensors, spec.table.n_tensors), "buffers",
+                  tensors_json(spec.table.buffers, spec.table.n_buffers));
     if (!job || json_dumpf(job, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) != 0)
         err = ps_err_set(PS_ERR_IO, "the configuration cannot be written as JSON");
     json_decref(job);

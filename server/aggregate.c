@@ -23,11 +23,11 @@ uint64_t ps_aggregate_slab_count(const ps_chunk *chunk, const ps_optimizer *opt,
     return aligned_count(chunk->count) * (uint64_t)(1 + opt->n_states + keep_sum);
 }
 
-static void cut_segments(ps_aggregate *a, const ps_model_spec *spec,
+static void cut_segments(ps_aggregate *a, const ps_tensor_table *table,
                          const ps_chunk *chunk, const ps_optimizer *opt)
 {
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
-        const ps_tensor *tensor = &spec->tensors[t];
+        const ps_tensor *tensor = &table->tensors[t];
         uint64_t from, to;
         ps_chunk_overlap(chunk, tensor, &from, &to);
         if (from >= to) continue;
@@ -40,14 +40,14 @@ static void cut_segments(ps_aggregate *a, const ps_model_spec *spec,
     }
 }
 
-ps_err ps_aggregate_init(ps_aggregate *a, const ps_model_spec *spec,
+ps_err ps_aggregate_init(ps_aggregate *a, const ps_tensor_table *table,
                          const ps_chunk *chunk, const ps_optimizer *opt, bool keep_sum,
                          float *slab)
 {
     *a = (ps_aggregate){.count = chunk->count};
     size_t n = (size_t)(chunk->last_tensor - chunk->first_tensor + 1);
     PS_TRY(ps_mem_zalloc(&a->segments, n, sizeof *a->segments, "a chunk's segments"));
-    cut_segments(a, spec, chunk, opt);
+    cut_segments(a, table, chunk, opt);
     uint64_t stride = aligned_count(chunk->count);
     a->weights = slab;
     for (int i = 0; i < opt->n_states; i++)

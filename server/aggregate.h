@@ -16,7 +16,7 @@
 typedef struct ps_segment {
     uint64_t offset, count; // elements, from the chunk's start
     double weight_decay;
-    const char *tensor; // its name, borrowed from the spec
+    const char *tensor; // its name, borrowed from the table
 } ps_segment;
 
 /* A chunk's memory in its shard. */
@@ -34,7 +34,7 @@ typedef struct ps_aggregate {
 uint64_t ps_aggregate_slab_count(const ps_chunk *chunk, const ps_optimizer *opt,
                                  bool keep_sum);
 /* slab is zeroed. NOMEM; a is then safe for fini. */
-ps_err ps_aggregate_init(ps_aggregate *a, const ps_model_spec *spec,
+ps_err ps_aggregate_init(ps_aggregate *a, const ps_tensor_table *table,
                          const ps_chunk *chunk, const ps_optimizer *opt, bool keep_sum,
                          float *slab);
 void ps_aggregate_fini(ps_aggregate *a);

@@ -15,6 +15,7 @@
 #include "init_method.h"
 #include "log.h"
 #include "mem.h"
+#include "model_spec.h"
 #include "server_gate.h"
 
 enum {
@@ -67,7 +68,7 @@ static ps_err make_shards(ps_server *s)
 {
     const ps_shard_options options = {
         .config = s->o.config,
-        .spec = &s->spec,
+        .table = &s->spec.table,
         .plan = &s->plan,
         .rule = &s->rule,
         .zmq_context = s->zmq_context,
@@ -98,7 +99,7 @@ ps_err ps_server_create(const ps_server_options *options, ps_server **out)
         options->config, ps_init_method_is_loopback(options->init_method));
     ps_err err;
     PS_TRY_GOTO(ps_model_spec_init(&s->spec, options->config), err, out);
-    PS_TRY_GOTO(ps_plan_init(&s->plan, &s->spec, size, all), err, out);
+    PS_TRY_GOTO(ps_plan_init(&s->plan, &s->spec.table, size, all), err, out);
     PS_TRY_GOTO(ps_step_rule_init(&s->rule, options->config), err, out);
     PS_TRY_GOTO(check_descriptors(s), err, out);
     PS_TRY_GOTO(make_context(s), err, out);
@@ -143,7 +144,7 @@ static ps_err open_door(ps_server *s, ps_deadline deadline)
     const char *name = "";
     if (strcmp(s->o.config->exchange.shm, "off") != 0) {
         PS_TRY(ps_shm_door_create(roster->nonce, (uint32_t)s->o.n_workers,
-                                  s->spec.arena_count * sizeof(float), &s->door));
+                                  s->spec.table.arena_count * sizeof(float), &s->door));
         name = ps_shm_door_name(s->door);
     }
     char key[64];

@@ -132,7 +132,7 @@ ps_err ps_shard_create(const ps_shard_options *options, ps_shard **out)
         err = ps_err_errno(PS_ERR_IO, "eventfd");
         goto out;
     }
-    PS_TRY_GOTO(ps_chunk_codec_init(&s->codec, s->o.config, s->o.spec), err, out);
+    PS_TRY_GOTO(ps_chunk_codec_init(&s->codec, s->o.config, s->o.table), err, out);
     PS_TRY_GOTO(bind_router(s), err, out);
     *out = s;
     return PS_OK;

@@ -118,7 +118,7 @@ static ps_err ask_for_norm(ps_shard *s, uint64_t step)
     const uint32_t n_shards = s->o.plan->n_shards;
     if (s->clip)
         return ps_coord_link_norm_send(s->link, step, n_shards,
-                                       ps_grad_norm_blocks(s->o.spec), s->n_chunks,
+                                       ps_grad_norm_blocks(s->o.table), s->n_chunks,
                                        s->run_first, s->run_counts, s->block_sums);
     const uint64_t place = s->index, one = 1;
     const double vote = s->block_sums[0];
@@ -140,7 +140,7 @@ static double *chunk_sums(const ps_shard *s, uint32_t i)
 static void judge_sum(ps_shard *s, const ps_shard_chunk *c)
 {
     if (s->clip)
-        ps_grad_norm_chunk(s->o.spec, c->plan, c->memory.sum,
+        ps_grad_norm_chunk(s->o.table, c->plan, c->memory.sum,
                            chunk_sums(s, (uint32_t)(c - s->chunks)));
     else if (!ps_finite_all(c->memory.sum, c->plan->count))
         s->block_sums[0] = NAN;

@@ -20,7 +20,7 @@ static ps_err alloc_arrays(ps_shard *s)
 {
     const ps_plan *plan = s->o.plan;
     size_t workers = (size_t)s->o.n_workers;
-    s->stream = ps_stream_copy_pays(s->o.spec->arena_count * sizeof(float) * workers);
+    s->stream = ps_stream_copy_pays(s->o.table->arena_count * sizeof(float) * workers);
     s->n_chunks = count_chunks(plan, s->index);
     PS_TRY(ps_mem_zalloc(&s->chunks, s->n_chunks, sizeof *s->chunks, "a shard's chunks"));
     PS_TRY(ps_mem_zalloc(&s->chunk_of, plan->n_chunks, sizeof *s->chunk_of,
@@ -46,7 +46,7 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
     c->plan = &s->o.plan->chunks[index];
     s->chunk_of[index] = i;
     ps_policy_chunk_init(&c->policy, (uint32_t)s->o.n_workers);
-    PS_TRY(ps_aggregate_init(&c->memory, s->o.spec, c->plan, &s->o.rule->optimizer,
+    PS_TRY(ps_aggregate_init(&c->memory, s->o.table, c->plan, &s->o.rule->optimizer,
                              s->votes, slab));
     PS_TRY(ps_coded_chunk_init(&c->coded, &s->codec, c->plan));
     PS_TRY(ps_mem_zalloc(&c->pushes, (size_t)s->o.n_workers, sizeof *c->pushes,
@@ -57,7 +57,7 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
         zmq_msg_init(&c->pushes[r]);
         zmq_msg_init(&c->early[r]);
     }
-    s->run_first[i] = ps_grad_norm_chunk_blocks(s->o.spec, c->plan, &s->run_counts[i]);
+    s->run_first[i] = ps_grad_norm_chunk_blocks(s->o.table, c->plan, &s->run_counts[i]);
     return PS_OK;
 }
 

@@ -6,6 +6,7 @@
 #include "device.h"
 #include "loader.h"
 #include "member.h"
+#include "model_spec.h"
 
 typedef struct ps_evaluator {
     ps_program *program; // forward only

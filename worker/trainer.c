@@ -394,7 +394,8 @@ static ps_err write_weights(ps_trainer *t, const char *name)
     const char *metadata[] = {"format", "pt",    "pstrain", PS_VERSION, "step",
                               step,     "epoch", epoch,     "seed",     seed};
     uint64_t begin = ps_clock_ns();
-    PS_TRY(ps_st_save_model(path, t->o.spec, t->o.params, t->o.buffers, metadata, 5));
+    PS_TRY(ps_st_save_model(path, &t->o.spec->table, t->o.params, t->o.buffers, metadata,
+                            5));
     ps_trace_add(t->o.trace, "save", begin, t->step);
     PS_DEBUG("saved", "path=%s", path);
     return PS_OK;

@@ -12,6 +12,7 @@
 #include "evaluate.h"
 #include "exchange.h"
 #include "metrics.h"
+#include "model_spec.h"
 #include "progress.h"
 #include "run_dir.h"
 #include "trace.h"

@@ -82,7 +82,7 @@ static ps_err plan_job(job *j)
     uint32_t shards = is_ps(j) ? (uint32_t)(j->n_servers * c->server.shards) : 1;
     ps_chunk_size size =
         ps_chunk_size_wanted(c, ps_init_method_is_loopback(j->cli->init_method));
-    PS_TRY(ps_plan_init(&j->plan, &j->spec, size, shards));
+    PS_TRY(ps_plan_init(&j->plan, &j->spec.table, size, shards));
     return ps_step_rule_init(&j->rule, c);
 }
 
@@ -188,14 +188,14 @@ static ps_err open_device(job *j)
 
 static ps_err make_arenas(job *j)
 {
-    size_t bytes = j->spec.arena_count * sizeof(float);
+    size_t bytes = j->spec.table.arena_count * sizeof(float);
     bool shared = j->member &&
                   ps_shm_offer_possible(j->config, ps_member_roster(j->member), j->rank);
     ps_err (*init)(ps_shared_mem *, size_t, const char *) =
         shared ? ps_shared_mem_init : ps_shared_mem_init_private;
     PS_TRY(init(&j->params, bytes, "the parameters"));
     PS_TRY(init(&j->grads, bytes, "the gradients"));
-    size_t buffers = j->spec.buffer_bytes > 0 ? j->spec.buffer_bytes : 64;
+    size_t buffers = j->spec.table.buffer_bytes > 0 ? j->spec.table.buffer_bytes : 64;
     return ps_mem_zalloc_aligned(&j->buffers, buffers, "the buffers");
 }
 
@@ -204,7 +204,7 @@ static ps_err first_weights(job *j)
 {
     const char *init = j->config->train.init;
     if (init[0] != '\0' && j->rank == 0) {
-        PS_TRY(ps_st_load_model(init, &j->spec, j->params.base, j->buffers));
+        PS_TRY(ps_st_load_model(init, &j->spec.table, j->params.base, j->buffers));
         return ps_file_init_is_read(j->member, step_deadline(j));
     }
     ps_init_weights(&j->spec, j->config->train.seed, 1, j->params.base, j->buffers);
@@ -219,7 +219,7 @@ static ps_err open_stream(job *j)
     bool there =
         is_none(j) || strcmp(name, "nccl") == 0 || strcmp(name, "allreduce") == 0;
     if (!there || !j->device->ops->stream_create) return PS_OK;
-    ps_host_stream_options options = {.spec = &j->spec,
+    ps_host_stream_options options = {.table = &j->spec.table,
                                       .optimizer = &j->rule.optimizer,
                                       .params = j->params.base,
                                       .grads = j->grads.base,
@@ -231,7 +231,7 @@ static ps_err start_exchange(job *j)
 {
     PS_TRY(open_stream(j));
     ps_exchange_options options = {.config = j->config,
-                                   .spec = &j->spec,
+                                   .table = &j->spec.table,
                                    .plan = &j->plan,
                                    .rule = &j->rule,
                                    .member = j->member,
@@ -356,7 +356,8 @@ static void announce(const job *j)
     if (j->rank != 0) return;
     PS_INFO("job", "name=%s mode=%s workers=%d servers=%d params=%llu steps=%llu",
             j->config->job.name, mode_name(j), j->world_size, j->n_servers,
-            (unsigned long long)j->spec.n_params, (unsigned long long)j->total_steps);
+            (unsigned long long)j->spec.table.n_params,
+            (unsigned long long)j->total_steps);
     PS_INFO("device", "%s", j->device_name);
     PS_INFO("data", "kind=%s train=%lld test=%lld", j->config->data.kind,
             (long long)j->train.n, (long long)j->test.n);
@@ -457,7 +458,7 @@ static ps_err write_summary(job *j, const ps_trainer_result *r)
         .servers = j->n_servers,
         .shards = is_ps(j) ? (int)j->plan.n_shards : 0,
         .workers = j->world_size,
-        .params = j->spec.n_params,
+        .params = j->spec.table.n_params,
         .epochs = r->epochs,
         .steps = r->steps,
         .samples = r->samples,

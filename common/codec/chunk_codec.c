@@ -13,7 +13,7 @@ typedef struct piece {
 static piece piece_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec codec,
                       int t, uint64_t key)
 {
-    const ps_tensor *tensor = &c->spec->tensors[t];
+    const ps_tensor *tensor = &c->table->tensors[t];
     uint64_t begin, end;
     ps_chunk_overlap(chunk, tensor, &begin, &end);
     bool small = tensor->count * sizeof(float) < c->min_bytes;
@@ -40,7 +40,7 @@ static bool codec_named(const char *name, ps_codec *codec)
 }
 
 ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
-                           const ps_model_spec *spec)
+                           const ps_tensor_table *table)
 {
     ps_codec codec;
     if (!codec_named(cfg->exchange.codec, &codec))
@@ -53,7 +53,7 @@ ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
                           .min_bytes = (uint64_t)cfg->exchange.codec_min,
                           .warmup = (uint64_t)cfg->exchange.codec_warmup,
                           .cooldown = (uint64_t)cfg->exchange.codec_cooldown,
-                          .spec = spec};
+                          .table = table};
     return PS_OK;
 }
 

@@ -32,13 +32,13 @@ typedef struct ps_chunk_codec {
     /* fp16: what is too large becomes infinite instead of 65504. Loss scaling wants it of
      * gradients: else the scale would grow for ever, and nobody see what is cut off. */
     bool overflow;
-    uint64_t warmup, cooldown; // steps
-    uint64_t total_steps;      // of the job; 0: not known, and no cooldown
-    const ps_model_spec *spec; // borrowed
+    uint64_t warmup, cooldown;    // steps
+    uint64_t total_steps;         // of the job; 0: not known, and no cooldown
+    const ps_tensor_table *table; // borrowed
 } ps_chunk_codec;
 
 ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
-                           const ps_model_spec *spec);
+                           const ps_tensor_table *table);
 
 /* How many steps the job has: the cooldown is counted from their end. Comes before any
  * question about a step. */

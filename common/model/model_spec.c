@@ -20,7 +20,7 @@ enum {
 typedef struct builder {
     ps_model_spec *spec;
     const ps_config *cfg;
-    int cap_layers, cap_tensors, cap_buffers, n_dropouts;
+    int cap_layers, n_dropouts;
 } builder;
 
 /* Where the next layer takes its input from. */
@@ -59,7 +59,7 @@ static ps_err grow(void *array, int n, int *cap, size_t size)
     return PS_OK;
 }
 
-/* The name "<layer>.<suffix>". */
+/* The name "<layer>.<suffix>"; owned by the caller. */
 static ps_err tensor_name(const ps_layer *layer, const char *suffix, char **out)
 {
     size_t bytes = strlen(layer->name) + strlen(suffix) + 2;
@@ -72,42 +72,24 @@ static ps_err add_tensor(builder *b, const ps_layer *layer, const ps_yaml *at,
                          const char *suffix, ps_tensor_role role, ps_dims dims,
                          int64_t fan_in, int *index)
 {
-    ps_model_spec *spec = b->spec;
-    char text[PS_DIMS_TEXT];
-    int64_t count = ps_dims_count_max(&dims, MAX_COUNT);
-    if (count < 1)
+    char text[PS_DIMS_TEXT], *name = NULL;
+    if (ps_dims_count_max(&dims, MAX_COUNT) < 1)
         return layer_error(layer, at, "%s %s has more than %" PRId64 " elements", suffix,
                            ps_dims_text(&dims, text), MAX_COUNT);
-    PS_TRY(grow(&spec->tensors, spec->n_tensors, &b->cap_tensors, sizeof(ps_tensor)));
-    ps_tensor *t = &spec->tensors[spec->n_tensors];
-    PS_TRY(tensor_name(layer, suffix, &t->name));
-    t->dims = dims;
-    t->role = role;
-    t->fan_in = fan_in;
-    t->offset = spec->arena_count;
-    t->count = (uint64_t)count;
-    *index = spec->n_tensors++;
-    spec->n_params += t->count;
-    spec->arena_count +=
-        (t->count + PS_TENSOR_ALIGN - 1) / PS_TENSOR_ALIGN * PS_TENSOR_ALIGN;
-    return PS_OK;
+    PS_TRY(tensor_name(layer, suffix, &name));
+    ps_err err = ps_tensor_table_add(&b->spec->table, name, dims, role, fan_in, index);
+    free(name);
+    return err;
 }
 
 static ps_err add_buffer(builder *b, const ps_layer *layer, const char *suffix,
                          ps_tensor_role role, ps_dims dims, int *index)
 {
-    ps_model_spec *spec = b->spec;
-    PS_TRY(grow(&spec->buffers, spec->n_buffers, &b->cap_buffers, sizeof(ps_tensor)));
-    ps_tensor *t = &spec->buffers[spec->n_buffers];
-    PS_TRY(tensor_name(layer, suffix, &t->name));
-    t->dims = dims;
-    t->role = role;
-    t->offset = spec->buffer_bytes;
-    t->count = (uint64_t)ps_dims_count(&dims);
-    *index = spec->n_buffers++;
-    uint64_t bytes = t->count * (role == PS_TENSOR_COUNTER ? 8 : 4);
-    spec->buffer_bytes += (bytes + 63) / 64 * 64;
-    return PS_OK;
+    char *name = NULL;
+    PS_TRY(tensor_name(layer, suffix, &name));
+    ps_err err = ps_tensor_table_add_buffer(&b->spec->table, name, dims, role, index);
+    free(name);
+    return err;
 }
 
 static ps_err want_image(const ps_layer *layer, const ps_yaml *at)
@@ -463,7 +445,7 @@ static ps_err build(builder *b)
     flow last = {PS_INPUT, b->spec->input};
     PS_TRY(add_list(b, layers, "", 0, &last));
     PS_TRY(set_loss(b, &last));
-    if (b->spec->n_tensors == 0)
+    if (b->spec->table.n_tensors == 0)
         return ps_err_set(PS_ERR_CONFIG, "%s: no layer has parameters to train",
                           place_of(b, "model.layers", place));
     count_consumers(b->spec);
@@ -481,21 +463,7 @@ void ps_model_spec_fini(ps_model_spec *spec)
 {
     for (int i = 0; i < spec->n_layers; i++)
         free(spec->layers[i].name);
-    for (int i = 0; i < spec->n_tensors; i++)
-        free(spec->tensors[i].name);
-    for (int i = 0; i < spec->n_buffers; i++)
-        free(spec->buffers[i].name);
     free(spec->layers);
-    free(spec->tensors);
-    free(spec->buffers);
+    ps_tensor_table_fini(&spec->table);
     *spec = (ps_model_spec){0};
-}
-
-const ps_tensor *ps_model_spec_find(const ps_model_spec *spec, const char *name)
-{
-    for (int i = 0; i < spec->n_tensors; i++)
-        if (strcmp(spec->tensors[i].name, name) == 0) return &spec->tensors[i];
-    for (int i = 0; i < spec->n_buffers; i++)
-        if (strcmp(spec->buffers[i].name, name) == 0) return &spec->buffers[i];
-    return NULL;
 }

@@ -31,7 +31,7 @@
 
 #include "config.h"
 #include "layer_settings.h"
-#include "tensor.h"
+#include "tensor_table.h"
 
 typedef enum ps_loss_kind {
     PS_LOSS_NLL,           // input: log-probabilities (N, classes); labels int32
@@ -65,22 +65,12 @@ typedef struct ps_model_spec {
     ps_loss_kind loss;
     int n_layers;
     ps_layer *layers;
-    /* Parameters in the order of registration (a layer's weight, then its bias). */
-    int n_tensors;
-    ps_tensor *tensors;
-    uint64_t arena_count; // elements of the parameter arena, gaps included
-    uint64_t n_params;    // elements without gaps
-    int n_buffers;
-    ps_tensor *buffers;
-    uint64_t buffer_bytes; // of the buffer arena
+    ps_tensor_table table; // of the layers' parameters and buffers
 } ps_model_spec;
 
 /* Builds the model that cfg describes; cfg is borrowed during the call. CONFIG or SHAPE
  * on failure, naming file, line, layer and shapes; spec is then safe for fini. */
 ps_err ps_model_spec_init(ps_model_spec *spec, const ps_config *cfg);
 void ps_model_spec_fini(ps_model_spec *spec);
-
-/* The tensor with the name, or NULL. */
-const ps_tensor *ps_model_spec_find(const ps_model_spec *spec, const char *name);
 
 #endif

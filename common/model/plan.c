@@ -60,7 +60,7 @@ uint64_t ps_plan_auto_chunk_bytes(uint64_t bytes, uint32_t n_shards, ps_chunk_si
 
 /* Chunks are cut from the arena's end to its start. */
 typedef struct cutter {
-    const ps_model_spec *spec;
+    const ps_tensor_table *table;
     ps_chunk *chunks; // NULL: they are only counted
     uint64_t n;
     uint64_t target; // elements of a chunk: from here on a tensor is cut
@@ -85,7 +85,7 @@ static void cut_at(cutter *c, uint64_t begin, int first, int last)
  */
 static void cut_large(cutter *c, int tensor, int last)
 {
-    const ps_tensor *t = &c->spec->tensors[tensor];
+    const ps_tensor *t = &c->table->tensors[tensor];
     uint64_t total = (c->end - t->offset + PS_NORM_BLOCK - 1) / PS_NORM_BLOCK;
     uint64_t parts = (total + c->blocks - 1) / c->blocks;
     for (uint64_t k = parts; k-- > 0;) {
@@ -98,10 +98,10 @@ static void cut_large(cutter *c, int tensor, int last)
 
 static void cut_all(cutter *c)
 {
-    c->end = c->spec->arena_count;
-    int last = c->spec->n_tensors - 1; // the last tensor of the open range
+    c->end = c->table->arena_count;
+    int last = c->table->n_tensors - 1; // the last tensor of the open range
     for (int i = last; i >= 0; i--) {
-        const ps_tensor *t = &c->spec->tensors[i];
+        const ps_tensor *t = &c->table->tensors[i];
         uint64_t open_begin = i < last ? t[1].offset : c->end;
         uint64_t open = c->end - open_begin, size = open_begin - t->offset;
         bool large = size > c->target && size > PS_NORM_BLOCK;
@@ -117,31 +117,31 @@ static void cut_all(cutter *c)
     if (last >= 0) cut_at(c, 0, 0, last);
 }
 
-static uint64_t count_chunks(const ps_model_spec *spec, uint64_t target)
+static uint64_t count_chunks(const ps_tensor_table *table, uint64_t target)
 {
-    cutter c = {.spec = spec, .target = target, .blocks = target / PS_NORM_BLOCK};
+    cutter c = {.table = table, .target = target, .blocks = target / PS_NORM_BLOCK};
     if (c.blocks == 0) c.blocks = 1;
     cut_all(&c);
     return c.n;
 }
 
 /* The target, halved until every shard can have a chunk. */
-static ps_err find_target(const ps_model_spec *spec, uint64_t chunk_bytes,
+static ps_err find_target(const ps_tensor_table *table, uint64_t chunk_bytes,
                           uint32_t n_shards, uint64_t *target, uint64_t *n)
 {
     uint64_t blocks = chunk_bytes / BYTES_PER_BLOCK;
     *target = (blocks ? blocks : 1) * PS_NORM_BLOCK;
-    *n = count_chunks(spec, *target);
+    *n = count_chunks(table, *target);
     while (*n<n_shards && * target> MIN_TARGET) {
         *target /= 2;
-        *n = count_chunks(spec, *target);
+        *n = count_chunks(table, *target);
     }
     if (*n < n_shards)
         return ps_err_set(PS_ERR_CONFIG,
                           "the model's %" PRIu64 " parameters make at most %" PRIu64
                           " chunks, for %u shards: start fewer servers or lower "
                           "server.shards",
-                          spec->n_params, *n, n_shards);
+                          table->n_params, *n, n_shards);
     if (*n > UINT32_MAX / 2)
         return ps_err_set(PS_ERR_CONFIG,
                           "exchange.chunk: %" PRIu64 " chunks are too many", *n);
@@ -187,12 +187,12 @@ static void hash_tensors(ps_hash *h, const ps_tensor *tensors, int n)
     }
 }
 
-static uint64_t hash_plan(const ps_plan *plan, const ps_model_spec *spec)
+static uint64_t hash_plan(const ps_plan *plan, const ps_tensor_table *table)
 {
     ps_hash h;
     ps_hash_init(&h);
-    hash_tensors(&h, spec->tensors, spec->n_tensors);
-    hash_tensors(&h, spec->buffers, spec->n_buffers);
+    hash_tensors(&h, table->tensors, table->n_tensors);
+    hash_tensors(&h, table->buffers, table->n_buffers);
     ps_hash_u64(&h, plan->n_shards);
     ps_hash_u64(&h, plan->n_chunks);
     for (uint32_t i = 0; i < plan->n_chunks; i++) {
@@ -204,15 +204,15 @@ static uint64_t hash_plan(const ps_plan *plan, const ps_model_spec *spec)
 }
 
 /* The whole plan but for its hash. */
-static ps_err make(ps_plan *plan, const ps_model_spec *spec, uint64_t chunk_bytes,
+static ps_err make(ps_plan *plan, const ps_tensor_table *table, uint64_t chunk_bytes,
                    uint32_t n_shards)
 {
     uint64_t target = 0, n = 0;
     *plan = (ps_plan){.n_shards = n_shards};
-    PS_TRY(find_target(spec, chunk_bytes, n_shards, &target, &n));
+    PS_TRY(find_target(table, chunk_bytes, n_shards, &target, &n));
     PS_TRY(ps_mem_zalloc(&plan->chunks, n, sizeof *plan->chunks, "plan"));
     PS_TRY(ps_mem_zalloc(&plan->shard_counts, n_shards, sizeof(uint64_t), "plan"));
-    cutter c = {.spec = spec, .chunks = plan->chunks, .target = target};
+    cutter c = {.table = table, .chunks = plan->chunks, .target = target};
     c.blocks = target < PS_NORM_BLOCK ? 1 : target / PS_NORM_BLOCK;
     cut_all(&c);
     plan->n_chunks = (uint32_t)n;
@@ -231,16 +231,16 @@ static uint64_t fullest(const ps_plan *plan)
  * and the step waits for those: sizes down to half are tried, the first within 3% is
  * taken, else the best. (Evener by smaller chunks does not pay: 32 KiB instead of 64 took
  * a third longer at 1 Gbit/s on two cores, for the messages' sake.) */
-static ps_err make_auto(ps_plan *plan, const ps_model_spec *spec, uint32_t n_shards,
+static ps_err make_auto(ps_plan *plan, const ps_tensor_table *table, uint32_t n_shards,
                         ps_chunk_size size)
 {
-    uint64_t bytes = ps_plan_auto_chunk_bytes(spec->arena_count * 4, n_shards, size);
+    uint64_t bytes = ps_plan_auto_chunk_bytes(table->arena_count * 4, n_shards, size);
     uint64_t blocks = bytes / BYTES_PER_BLOCK;
-    PS_TRY(make(plan, spec, bytes, n_shards));
+    PS_TRY(make(plan, table, bytes, n_shards));
     for (uint64_t b = blocks - 1; b > 0 && b >= blocks / 2; b--) {
-        if (fullest(plan) * n_shards * 100 <= spec->arena_count * 103) break;
+        if (fullest(plan) * n_shards * 100 <= table->arena_count * 103) break;
         ps_plan other;
-        ps_err err = make(&other, spec, b * BYTES_PER_BLOCK, n_shards);
+        ps_err err = make(&other, table, b * BYTES_PER_BLOCK, n_shards);
         if (err == PS_OK && fullest(&other) < fullest(plan)) {
             ps_plan swap = *plan;
             *plan = other;
@@ -260,17 +260,17 @@ void ps_chunk_overlap(const ps_chunk *chunk, const ps_tensor *t, uint64_t *begin
     *end = chunk_end - t->offset < t->count ? chunk_end - t->offset : t->count;
 }
 
-ps_err ps_plan_init(ps_plan *plan, const ps_model_spec *spec, ps_chunk_size size,
+ps_err ps_plan_init(ps_plan *plan, const ps_tensor_table *table, ps_chunk_size size,
                     uint32_t n_shards)
 {
     *plan = (ps_plan){0};
-    if (n_shards == 0 || spec->n_tensors == 0)
+    if (n_shards == 0 || table->n_tensors == 0)
         return ps_err_set(PS_ERR_ARG, "a plan wants at least one shard and one tensor");
     if (size.bytes)
-        PS_TRY(make(plan, spec, size.bytes, n_shards));
+        PS_TRY(make(plan, table, size.bytes, n_shards));
     else
-        PS_TRY(make_auto(plan, spec, n_shards, size));
-    plan->hash = hash_plan(plan, spec);
+        PS_TRY(make_auto(plan, table, n_shards, size));
+    plan->hash = hash_plan(plan, table);
     return PS_OK;
 }
 

@@ -9,7 +9,7 @@
 #ifndef PS_PLAN_H
 #define PS_PLAN_H
 
-#include "model_spec.h"
+#include "tensor_table.h"
 
 typedef struct ps_chunk {
     uint64_t offset, count; // elements of the arena, gaps between its tensors included
@@ -45,7 +45,7 @@ bool ps_chunk_size_is_coarse(ps_chunk_size size);
 /* size.bytes 0 is ps_plan_auto_chunk_bytes, or somewhat less where the shards are evener
  * for it. CONFIG when there are more shards than chunks can be made for; NOMEM. plan is
  * safe for fini after a failure. */
-ps_err ps_plan_init(ps_plan *plan, const ps_model_spec *spec, ps_chunk_size size,
+ps_err ps_plan_init(ps_plan *plan, const ps_tensor_table *table, ps_chunk_size size,
                     uint32_t n_shards);
 void ps_plan_fini(ps_plan *plan);
 

@@ -348,13 +348,13 @@ static ps_err check_tensor(const char *path, const ps_st_file *file, const ps_te
 
 static ps_err check_model(const char *path, const ps_st_file *file, const void *ctx)
 {
-    const ps_model_spec *spec = ctx;
-    for (int i = 0; i < spec->n_tensors; i++)
-        PS_TRY(check_tensor(path, file, &spec->tensors[i]));
-    for (int i = 0; i < spec->n_buffers; i++)
-        PS_TRY(check_tensor(path, file, &spec->buffers[i]));
+    const ps_tensor_table *table = ctx;
+    for (int i = 0; i < table->n_tensors; i++)
+        PS_TRY(check_tensor(path, file, &table->tensors[i]));
+    for (int i = 0; i < table->n_buffers; i++)
+        PS_TRY(check_tensor(path, file, &table->buffers[i]));
     for (int i = 0; i < file->n; i++)
-        if (!ps_model_spec_find(spec, file->tensors[i].name))
+        if (!ps_tensor_table_find(table, file->tensors[i].name))
             return bad(path, file->tensors[i].name, "the model has no such tensor");
     return PS_OK;
 }
@@ -369,19 +369,19 @@ static ps_err check_finite(const char *path, const ps_tensor *t, const float *va
                (double)values[i]);
 }
 
-ps_err ps_st_load_model(const char *path, const ps_model_spec *spec, float *params,
+ps_err ps_st_load_model(const char *path, const ps_tensor_table *table, float *params,
                         void *buffers)
 {
     ps_st_file file;
-    PS_TRY(load(path, check_model, spec, &file));
+    PS_TRY(load(path, check_model, table, &file));
     ps_err err = PS_OK;
-    for (int i = 0; i < spec->n_tensors && err == PS_OK; i++) {
-        const ps_tensor *t = &spec->tensors[i];
+    for (int i = 0; i < table->n_tensors && err == PS_OK; i++) {
+        const ps_tensor *t = &table->tensors[i];
         memcpy(params + t->offset, ps_st_find(&file, t->name)->data, bytes_of(t));
         err = check_finite(path, t, params + t->offset);
     }
-    for (int i = 0; i < spec->n_buffers; i++) {
-        const ps_tensor *t = &spec->buffers[i];
+    for (int i = 0; i < table->n_buffers; i++) {
+        const ps_tensor *t = &table->buffers[i];
         memcpy((char *)buffers + t->offset, ps_st_find(&file, t->name)->data,
                bytes_of(t));
     }
@@ -396,17 +396,17 @@ ps_err ps_st_load_model(const char *path, const ps_model_spec *spec, float *para
  * params and buffers are. */
 typedef ps_err (*visitor)(void *ctx, const ps_tensor *t, const void *values);
 
-static ps_err visit(const ps_model_spec *spec, const float *params, const void *buffers,
-                    visitor see, void *ctx)
+static ps_err visit(const ps_tensor_table *table, const float *params,
+                    const void *buffers, visitor see, void *ctx)
 {
     for (int pass = 0; pass < 2; pass++)
-        for (int i = 0; i < spec->n_buffers; i++) {
-            const ps_tensor *t = &spec->buffers[i];
+        for (int i = 0; i < table->n_buffers; i++) {
+            const ps_tensor *t = &table->buffers[i];
             if ((t->role == PS_TENSOR_COUNTER) == (pass == 0))
                 PS_TRY(see(ctx, t, buffers ? (const char *)buffers + t->offset : NULL));
         }
-    for (int i = 0; i < spec->n_tensors; i++) {
-        const ps_tensor *t = &spec->tensors[i];
+    for (int i = 0; i < table->n_tensors; i++) {
+        const ps_tensor *t = &table->tensors[i];
         PS_TRY(see(ctx, t, params ? params + t->offset : NULL));
     }
     return PS_OK;
@@ -444,13 +444,13 @@ static ps_err describe_metadata(json_t *root, const char *const *metadata, int n
 }
 
 /* *out (n, owned): length, JSON and padding. */
-static ps_err make_header(const ps_model_spec *spec, const char *const *metadata,
+static ps_err make_header(const ps_tensor_table *table, const char *const *metadata,
                           int n_meta, char **out, uint64_t *n)
 {
     header h = {.root = json_object()};
     char *text = NULL;
     ps_err err = describe_metadata(h.root, metadata, n_meta);
-    if (err == PS_OK) err = visit(spec, NULL, NULL, describe, &h);
+    if (err == PS_OK) err = visit(table, NULL, NULL, describe, &h);
     if (err == PS_OK) text = json_dumps(h.root, JSON_COMPACT);
     json_decref(h.root);
     if (err == PS_OK && !text) err = ps_err_set(PS_ERR_NOMEM, "no memory for a header");
@@ -489,12 +489,12 @@ static ps_err write_tensor(void *ctx, const ps_tensor *t, const void *values)
     return write_all(ctx, values, bytes_of(t));
 }
 
-static ps_err write_synced(const sink *to, const ps_model_spec *spec, const char *head,
+static ps_err write_synced(const sink *to, const ps_tensor_table *table, const char *head,
                            uint64_t head_bytes, const float *params, const void *buffers)
 {
     sink target = *to;
     PS_TRY(write_all(&target, head, head_bytes));
-    PS_TRY(visit(spec, params, buffers, write_tensor, &target));
+    PS_TRY(visit(table, params, buffers, write_tensor, &target));
     if (fsync(to->fd) != 0 && errno != EINVAL) // EINVAL: a pipe or device
         return ps_err_errno(PS_ERR_IO, "%s: syncing", to->path);
     return PS_OK;
@@ -514,12 +514,12 @@ static void sync_folder(const char *path)
 }
 
 static ps_err write_file(const char *path, const char *temporary,
-                         const ps_model_spec *spec, const char *head, uint64_t head_bytes,
-                         const float *params, const void *buffers)
+                         const ps_tensor_table *table, const char *head,
+                         uint64_t head_bytes, const float *params, const void *buffers)
 {
     sink to = {.path = temporary};
     PS_TRY(ps_new_file_open(temporary, &to.fd));
-    ps_err err = write_synced(&to, spec, head, head_bytes, params, buffers);
+    ps_err err = write_synced(&to, table, head, head_bytes, params, buffers);
     if (close(to.fd) != 0 && err == PS_OK)
         err = ps_err_errno(PS_ERR_IO, "%s: closing", temporary);
     if (err == PS_OK && rename(temporary, path) != 0)
@@ -531,17 +531,18 @@ static ps_err write_file(const char *path, const char *temporary,
     return err;
 }
 
-ps_err ps_st_save_model(const char *path, const ps_model_spec *spec, const float *params,
-                        const void *buffers, const char *const *metadata, int n_meta)
+ps_err ps_st_save_model(const char *path, const ps_tensor_table *table,
+                        const float *params, const void *buffers,
+                        const char *const *metadata, int n_meta)
 {
     char *head = NULL, *temporary = NULL;
     uint64_t head_bytes = 0;
     size_t room = strlen(path) + sizeof ".tmp";
-    ps_err err = make_header(spec, metadata, n_meta, &head, &head_bytes);
+    ps_err err = make_header(table, metadata, n_meta, &head, &head_bytes);
     if (err == PS_OK) err = ps_mem_zalloc(&temporary, room, 1, path);
     if (err == PS_OK) {
         snprintf(temporary, room, "%s.tmp", path);
-        err = write_file(path, temporary, spec, head, head_bytes, params, buffers);
+        err = write_file(path, temporary, table, head, head_bytes, params, buffers);
     }
     free(temporary);
     free(head);

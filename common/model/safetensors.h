@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "err.h"
-#include "model_spec.h"
+#include "tensor_table.h"
 
 typedef struct ps_st_tensor {
     char *name;
@@ -41,12 +41,13 @@ const ps_st_tensor *ps_st_find(const ps_st_file *file, const char *name);
 /* Writes params (the arena) and buffers (the buffer arena) under PyTorch's names, first
  * to path.tmp, synced, then renamed: a full disk or a kill leaves the old file. metadata:
  * n_meta pairs key, value. */
-ps_err ps_st_save_model(const char *path, const ps_model_spec *spec, const float *params,
-                        const void *buffers, const char *const *metadata, int n_meta);
+ps_err ps_st_save_model(const char *path, const ps_tensor_table *table,
+                        const float *params, const void *buffers,
+                        const char *const *metadata, int n_meta);
 
 /* Fills params and buffers from the file; every tensor of the model must be there with
  * its shape and dtype, and none besides (FORMAT names the first that does not fit). */
-ps_err ps_st_load_model(const char *path, const ps_model_spec *spec, float *params,
+ps_err ps_st_load_model(const char *path, const ps_tensor_table *table, float *params,
                         void *buffers);
 
 #endif

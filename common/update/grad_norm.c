@@ -9,35 +9,35 @@ static uint64_t blocks_of(uint64_t count)
     return (count + PS_NORM_BLOCK - 1) / PS_NORM_BLOCK;
 }
 
-uint64_t ps_grad_norm_blocks(const ps_model_spec *spec)
+uint64_t ps_grad_norm_blocks(const ps_tensor_table *table)
 {
     uint64_t n = 0;
-    for (int i = 0; i < spec->n_tensors; i++)
-        n += blocks_of(spec->tensors[i].count);
+    for (int i = 0; i < table->n_tensors; i++)
+        n += blocks_of(table->tensors[i].count);
     return n;
 }
 
-uint64_t ps_grad_norm_chunk_blocks(const ps_model_spec *spec, const ps_chunk *chunk,
+uint64_t ps_grad_norm_chunk_blocks(const ps_tensor_table *table, const ps_chunk *chunk,
                                    uint64_t *n)
 {
     uint64_t first = 0, begin, end;
     for (int i = 0; i < chunk->first_tensor; i++)
-        first += blocks_of(spec->tensors[i].count);
-    ps_chunk_overlap(chunk, &spec->tensors[chunk->first_tensor], &begin, &end);
+        first += blocks_of(table->tensors[i].count);
+    ps_chunk_overlap(chunk, &table->tensors[chunk->first_tensor], &begin, &end);
     first += begin / PS_NORM_BLOCK;
     *n = 0;
     for (int i = chunk->first_tensor; i <= chunk->last_tensor; i++) {
-        ps_chunk_overlap(chunk, &spec->tensors[i], &begin, &end);
+        ps_chunk_overlap(chunk, &table->tensors[i], &begin, &end);
         *n += blocks_of(end - begin);
     }
     return first;
 }
 
-void ps_grad_norm_chunk(const ps_model_spec *spec, const ps_chunk *chunk,
+void ps_grad_norm_chunk(const ps_tensor_table *table, const ps_chunk *chunk,
                         const float *grad, double *sums)
 {
     for (int i = chunk->first_tensor; i <= chunk->last_tensor; i++) {
-        const ps_tensor *t = &spec->tensors[i];
+        const ps_tensor *t = &table->tensors[i];
         uint64_t begin, end;
         ps_chunk_overlap(chunk, t, &begin, &end);
         const float *x = grad + (t->offset + begin - chunk->offset);

@@ -10,13 +10,13 @@
 #include "plan.h"
 
 /* Blocks of the whole arena, of a tensor's start, and of a chunk. Pure. */
-uint64_t ps_grad_norm_blocks(const ps_model_spec *spec);
+uint64_t ps_grad_norm_blocks(const ps_tensor_table *table);
 /* Index, in the order of the arena, of the first block of a chunk; *n: its blocks. */
-uint64_t ps_grad_norm_chunk_blocks(const ps_model_spec *spec, const ps_chunk *chunk,
+uint64_t ps_grad_norm_chunk_blocks(const ps_tensor_table *table, const ps_chunk *chunk,
                                    uint64_t *n);
 /* Fills sums[0 .. n) for the chunk's blocks; grad is the chunk's (chunk->count elements).
  */
-void ps_grad_norm_chunk(const ps_model_spec *spec, const ps_chunk *chunk,
+void ps_grad_norm_chunk(const ps_tensor_table *table, const ps_chunk *chunk,
                         const float *grad, double *sums);
 /* sqrt of the sum in order. */
 double ps_grad_norm_total(const double *sums, uint64_t n);

@@ -11,6 +11,7 @@
 
 #include "init_weights.h"
 #include "mem.h"
+#include "model_spec.h"
 
 const rig_rounding rig_float32 = {"float32", 0, 0, 2e-5, 4e-5, 1e-5};
 const rig_rounding rig_sixteen_bits[2] = {{"bf16", 8, -133, 8e-3, 8e-3, 8e-3},
@@ -33,13 +34,14 @@ static void rig_data(rig *r)
         r->labels[i] = (int32_t)((unsigned)(i * 7 + 3) % (unsigned)r->spec.n_outputs);
         r->positions[i] = (uint32_t)(i * 31 + 5);
     }
-    for (int t = 0; t < r->spec.n_tensors; t++) { // not the symmetric initial values
-        const ps_tensor *tensor = &r->spec.tensors[t];
+    for (int t = 0; t < r->spec.table.n_tensors;
+         t++) { // not the symmetric initial values
+        const ps_tensor *tensor = &r->spec.table.tensors[t];
         for (uint64_t i = 0; i < tensor->count; i++)
             r->params[tensor->offset + i] += 0.1f * noise();
     }
-    for (int b = 0; b < r->spec.n_buffers; b++) {
-        const ps_tensor *t = &r->spec.buffers[b];
+    for (int b = 0; b < r->spec.table.n_buffers; b++) {
+        const ps_tensor *t = &r->spec.table.buffers[b];
         float *v = (float *)((char *)r->buffers + t->offset);
         for (uint64_t i = 0; t->role == PS_TENSOR_BUFFER && i < t->count; i++)
             v[i] += 0.3f * (noise() + 1.0f);
@@ -60,11 +62,11 @@ void rig_init(rig *r, const rig_device *on, const char *input, const char *loss,
         fail_msg("%s", ps_err_message());
     r->max_batch = max_batch;
     r->rounding = on->rounding;
-    size_t n = (size_t)max_batch, arena = sizeof(float) * r->spec.arena_count;
+    size_t n = (size_t)max_batch, arena = sizeof(float) * r->spec.table.arena_count;
     size_t features = (size_t)ps_dims_count(&r->spec.input);
     assert_int_equal(ps_mem_map_zeroed(&r->params, arena, "p"), PS_OK); // these are
     assert_int_equal(ps_mem_map_zeroed(&r->grads, arena, "g"), PS_OK);  // pinned
-    assert_int_equal(ps_mem_zalloc_aligned(&r->buffers, r->spec.buffer_bytes, "b"),
+    assert_int_equal(ps_mem_zalloc_aligned(&r->buffers, r->spec.table.buffer_bytes, "b"),
                      PS_OK);
     assert_int_equal(ps_mem_zalloc_aligned(&r->x, n * features * 4, "x"), PS_OK);
     assert_int_equal(ps_mem_zalloc_aligned(&r->labels, n * 4, "l"), PS_OK);
@@ -92,8 +94,8 @@ void rig_fini(rig *r)
 {
     ps_program_destroy(&r->program);
     ps_device_close(&r->device);
-    ps_mem_unmap(r->params, sizeof(float) * r->spec.arena_count);
-    ps_mem_unmap(r->grads, sizeof(float) * r->spec.arena_count);
+    ps_mem_unmap(r->params, sizeof(float) * r->spec.table.arena_count);
+    ps_mem_unmap(r->grads, sizeof(float) * r->spec.table.arena_count);
     ps_model_spec_fini(&r->spec);
     ps_config_fini(&r->cfg);
     free(r->buffers);
@@ -135,13 +137,13 @@ static void check_outputs(rig *r, const ref_model *ref, int n)
 
 void rig_check_gradients(rig *r, const ref_model *ref)
 {
-    for (int t = 0; t < r->spec.n_tensors; t++) {
-        const ps_tensor *tensor = &r->spec.tensors[t];
+    for (int t = 0; t < r->spec.table.n_tensors; t++) {
+        const ps_tensor *tensor = &r->spec.table.tensors[t];
         assert_close(r, tensor->name, r->grads + tensor->offset,
                      ref->grads + tensor->offset, tensor->count, r->rounding->gradients);
     }
-    for (int b = 0; b < r->spec.n_buffers; b++) {
-        const ps_tensor *t = &r->spec.buffers[b];
+    for (int b = 0; b < r->spec.table.n_buffers; b++) {
+        const ps_tensor *t = &r->spec.table.buffers[b];
         if (t->role == PS_TENSOR_COUNTER) continue;
         assert_close(r, t->name, (const float *)((const char *)r->buffers + t->offset),
                      ref->statistics + t->offset / 4, t->count, r->rounding->statistics);
@@ -157,7 +159,7 @@ void rig_compare(rig *r, int n, const ps_pass *pass)
     ref.digits = r->rounding->digits;
     ref.least = r->rounding->least;
     if (pass->accumulate) {
-        for (uint64_t i = 0; i < r->spec.arena_count; i++)
+        for (uint64_t i = 0; i < r->spec.table.arena_count; i++)
             ref.grads[i] = r->grads[i];
     }
     double loss = ref_forward(&ref, &batch, pass);

@@ -4,6 +4,7 @@
 #define PS_TEST_DEVICE_RIG_H
 
 #include "device.h"
+#include "model_spec.h"
 #include "ref_layers.h"
 
 /* How products round their factors, and what is stored between layers, and how far the

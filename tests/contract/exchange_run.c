@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "chunk_codec.h"
+#include "model_spec.h"
 
 static uint64_t steps_of(const test_run_options *run)
 {
@@ -49,7 +50,7 @@ static bool is_faulty(const test_rank *r)
 
 static ps_err forward(const test_rank *r, rank_state *s)
 {
-    for (int t = 0; t < s->spec.n_tensors; t++) {
+    for (int t = 0; t < s->spec.table.n_tensors; t++) {
         PS_TRY(ps_exchange_params_needed(s->x, t, 1));
         pause_a_little(r, s);
     }
@@ -62,13 +63,13 @@ static ps_err backward(const test_rank *r, rank_state *s, uint64_t step)
     const float *params = s->params.base;
     const float scale = r->scales[step < TEST_STEPS_MAX ? step : TEST_STEPS_MAX];
     bool faulty = is_faulty(r) && step == 2;
-    for (int t = s->spec.n_tensors - 1; t >= 0; t--) {
-        const ps_tensor *tensor = &s->spec.tensors[t];
+    for (int t = s->spec.table.n_tensors - 1; t >= 0; t--) {
+        const ps_tensor *tensor = &s->spec.table.tensors[t];
         for (uint64_t i = tensor->offset; i < tensor->offset + tensor->count; i++)
             grads[i] = r->run->quadratic
                            ? way_to_goal(r->rank, r->run->workers, i, params[i])
                            : test_gradient(r->rank, step, i, params[i]) * scale;
-        if (step % (uint64_t)s->spec.n_tensors == (uint64_t)t)
+        if (step % (uint64_t)s->spec.table.n_tensors == (uint64_t)t)
             test_overflow_some(&r->run->overflows, &s->spec, r->rank, step, grads);
         if (faulty && r->run->fault == TEST_FAULT_NAN && t == 4)
             grads[tensor->offset] = NAN;
@@ -83,7 +84,7 @@ static ps_err backward(const test_rank *r, rank_state *s, uint64_t step)
 
 static bool buffers_are(const rank_state *s, uint8_t value)
 {
-    for (uint64_t i = 0; i < s->spec.buffer_bytes; i++)
+    for (uint64_t i = 0; i < s->spec.table.buffer_bytes; i++)
         if (s->buffers[i] != value) return false;
     return true;
 }
@@ -92,16 +93,16 @@ static bool buffers_are(const rank_state *s, uint8_t value)
 static ps_err note(test_rank *r, rank_state *s, uint64_t step)
 {
     PS_TRY(ps_exchange_loss_scale(s->x, &r->scales[step]));
-    for (int t = 0, n = 0; t < s->spec.n_tensors; t++)
-        for (uint64_t i = 0; i < s->spec.tensors[t].count && n < 8; i++)
+    for (int t = 0, n = 0; t < s->spec.table.n_tensors; t++)
+        for (uint64_t i = 0; i < s->spec.table.tensors[t].count && n < 8; i++)
             r->weights[step][n++] =
-                ((float *)s->params.base)[s->spec.tensors[t].offset + i];
+                ((float *)s->params.base)[s->spec.table.tensors[t].offset + i];
     return PS_OK;
 }
 
 static ps_err train(test_rank *r, rank_state *s)
 {
-    memset(s->buffers, 7 + r->rank, s->spec.buffer_bytes);
+    memset(s->buffers, 7 + r->rank, s->spec.table.buffer_bytes);
     if (r->rank == 0) test_first_weights(&s->spec, s->params.base);
     PS_TRY(ps_exchange_start(s->x));
     r->buffers_right = buffers_are(s, 7);
@@ -112,7 +113,8 @@ static ps_err train(test_rank *r, rank_state *s)
         PS_TRY(backward(r, s, step));
         PS_TRY(ps_exchange_finish(s->x));
         if (step != 3) continue;
-        memset(s->buffers, 70 + r->rank, s->spec.buffer_bytes); // as before evaluation
+        memset(s->buffers, 70 + r->rank,
+               s->spec.table.buffer_bytes); // as before evaluation
         PS_TRY(ps_exchange_drain(s->x));
         PS_TRY(ps_exchange_sync_buffers(s->x));
         r->buffers_right = r->buffers_right && buffers_are(s, 70);
@@ -120,7 +122,7 @@ static ps_err train(test_rank *r, rank_state *s)
     PS_TRY(ps_exchange_drain(s->x));
     PS_TRY(note(r, s,
                 steps_of(r->run) < TEST_STEPS_MAX ? steps_of(r->run) : TEST_STEPS_MAX));
-    memcpy(r->params, s->params.base, s->spec.arena_count * sizeof(float));
+    memcpy(r->params, s->params.base, s->spec.table.arena_count * sizeof(float));
     ps_exchange_stats_get(s->x, &r->stats);
     if (is_faulty(r) && r->run->fault == TEST_FAULT_NO_BYE)
         PS_TRY(ps_exchange_drain(s->x));
@@ -134,15 +136,16 @@ static ps_err make_rank(test_rank *r, rank_state *s)
     const ps_config *cfg = &r->job->cfg;
     int shards = r->run->servers ? r->run->servers * (int)cfg->server.shards : 1;
     PS_TRY(ps_model_spec_init(&s->spec, cfg));
-    PS_TRY(ps_plan_init(&s->plan, &s->spec, ps_chunk_size_wanted(cfg, false),
+    PS_TRY(ps_plan_init(&s->plan, &s->spec.table, ps_chunk_size_wanted(cfg, false),
                         (uint32_t)shards));
     PS_TRY(ps_step_rule_init(&s->rule, cfg));
     PS_TRY(ps_step_rule_start(&s->rule, cfg, TEST_STEPS));
-    size_t bytes = s->spec.arena_count * sizeof(float);
+    size_t bytes = s->spec.table.arena_count * sizeof(float);
     PS_TRY(ps_shared_mem_init(&s->params, bytes, "params"));
     PS_TRY(ps_shared_mem_init(&s->grads, bytes, "grads"));
-    PS_TRY(ps_mem_zalloc_aligned(&s->buffers, s->spec.buffer_bytes + 64, "buffers"));
-    PS_TRY(ps_mem_zalloc(&r->params, s->spec.arena_count, sizeof(float), "result"));
+    PS_TRY(
+        ps_mem_zalloc_aligned(&s->buffers, s->spec.table.buffer_bytes + 64, "buffers"));
+    PS_TRY(ps_mem_zalloc(&r->params, s->spec.table.arena_count, sizeof(float), "result"));
     if (strcmp(r->run->exchange, "none") == 0) return PS_OK;
     PS_TRY(test_job_join(r->job, r->rank, s->plan.hash, &s->member));
     return r->rank == 0 ? test_job_put_steps(s->member, steps_of(r->run)) : PS_OK;
@@ -153,7 +156,7 @@ static ps_err run_rank(test_rank *r, rank_state *s)
     PS_TRY(make_rank(r, s));
     const ps_exchange_options options = {
         .config = &r->job->cfg,
-        .spec = &s->spec,
+        .table = &s->spec.table,
         .plan = &s->plan,
         .rule = &s->rule,
         .member = s->member,
@@ -202,7 +205,7 @@ void test_run(const test_run_options *options, test_run_result *out)
     out->want = test_serial_weights(&job.cfg, options->workers, &options->overflows);
     ps_model_spec spec;
     assert_int_equal(ps_model_spec_init(&spec, &job.cfg), PS_OK);
-    out->bytes = spec.arena_count * sizeof(float);
+    out->bytes = spec.table.arena_count * sizeof(float);
     ps_model_spec_fini(&spec);
     test_job_end(&job);
     memcpy(out->server, job.server, sizeof out->server);

@@ -1,4 +1,5 @@
 #include "ref_layers.h"
+#include "model_spec.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,16 +14,16 @@ void ref_init(ref_model *m, const ps_model_spec *spec, int n, const float *param
               const void *buffers)
 {
     *m = (ref_model){.spec = spec, .n = n};
-    m->params = zeros((int64_t)spec->arena_count);
-    m->grads = zeros((int64_t)spec->arena_count);
-    m->statistics = zeros((int64_t)spec->buffer_bytes / 4);
+    m->params = zeros((int64_t)spec->table.arena_count);
+    m->grads = zeros((int64_t)spec->table.arena_count);
+    m->statistics = zeros((int64_t)spec->table.buffer_bytes / 4);
     m->input = zeros(n * ps_dims_count(&spec->input));
     m->mean = zeros(4096);
     m->var = zeros(4096);
-    for (uint64_t i = 0; i < spec->arena_count; i++)
+    for (uint64_t i = 0; i < spec->table.arena_count; i++)
         m->params[i] = params[i];
-    for (int b = 0; b < spec->n_buffers; b++) {
-        const ps_tensor *t = &spec->buffers[b];
+    for (int b = 0; b < spec->table.n_buffers; b++) {
+        const ps_tensor *t = &spec->table.buffers[b];
         if (t->role == PS_TENSOR_COUNTER) continue;
         const float *from = (const float *)((const char *)buffers + t->offset);
         for (uint64_t i = 0; i < t->count; i++)
@@ -59,7 +60,7 @@ const double *ref_outputs(const ref_model *m)
 
 static double *tensor_of(const ref_model *m, double *arena, int t)
 {
-    return t == PS_NONE ? NULL : arena + m->spec->tensors[t].offset;
+    return t == PS_NONE ? NULL : arena + m->spec->table.tensors[t].offset;
 }
 
 /* Calls body for every (n, output position, window position inside the input). */
@@ -206,8 +207,8 @@ static void statistics(ref_model *m, const ps_layer *l, const double *x, bool tr
 {
     const int64_t C = l->in.d[0], P = l->in.d[1] * l->in.d[2];
     double count = (double)(m->n * P);
-    double *rm = m->statistics + m->spec->buffers[l->running_mean].offset / 4;
-    double *rv = m->statistics + m->spec->buffers[l->running_var].offset / 4;
+    double *rm = m->statistics + m->spec->table.buffers[l->running_mean].offset / 4;
+    double *rv = m->statistics + m->spec->table.buffers[l->running_var].offset / 4;
     for (int64_t c = 0; c < C; c++) {
         double sum = 0, square = 0;
         for (int64_t n = 0; n < m->n; n++) {
@@ -248,8 +249,10 @@ static void norm(ref_model *m, const ps_layer *l, const double *x, double *y,
             }
         }
         if (!dy && training) {
-            double *rm = m->statistics + m->spec->buffers[l->running_mean].offset / 4;
-            double *rv = m->statistics + m->spec->buffers[l->running_var].offset / 4;
+            double *rm =
+                m->statistics + m->spec->table.buffers[l->running_mean].offset / 4;
+            double *rv =
+                m->statistics + m->spec->table.buffers[l->running_var].offset / 4;
             rm[c] += l->momentum * (m->mean[c] - rm[c]);
             rv[c] += l->momentum * (m->var[c] * N / (N - 1) - rv[c]);
         }

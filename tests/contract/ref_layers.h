@@ -5,6 +5,7 @@
 #define PS_REF_LAYERS_H
 
 #include "device.h"
+#include "model_spec.h"
 
 typedef struct ref_model {
     const ps_model_spec *spec;

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "grad_norm.h"
+#include "model_spec.h"
 #include "optimizer.h"
 #include "schedule.h"
 
@@ -32,7 +33,7 @@ float test_gradient(int rank, uint64_t step, uint64_t i, float param)
 void test_overflow_some(const test_overflows *overflows, const ps_model_spec *spec,
                         int rank, uint64_t step, float *grads)
 {
-    const ps_tensor *t = &spec->tensors[step % (uint64_t)spec->n_tensors];
+    const ps_tensor *t = &spec->table.tensors[step % (uint64_t)spec->table.n_tensors];
     for (size_t i = 0; i < overflows->n; i++)
         if (overflows->list[i].step == step && overflows->list[i].rank == rank)
             grads[t->offset] = overflows->list[i].value;
@@ -40,9 +41,9 @@ void test_overflow_some(const test_overflows *overflows, const ps_model_spec *sp
 
 void test_first_weights(const ps_model_spec *spec, float *params)
 {
-    for (int t = 0; t < spec->n_tensors; t++)
-        for (uint64_t i = 0; i < spec->tensors[t].count; i++) {
-            uint64_t at = spec->tensors[t].offset + i;
+    for (int t = 0; t < spec->table.n_tensors; t++)
+        for (uint64_t i = 0; i < spec->table.tensors[t].count; i++) {
+            uint64_t at = spec->table.tensors[t].offset + i;
             params[at] = test_noise(99, 0, at);
         }
 }
@@ -83,15 +84,15 @@ static bool serial_sum(serial *s, uint64_t step)
 {
     const float inverse = (float)(1.0 / (double)s->scaler.scale);
     bool finite = true;
-    memset(s->sum, 0, s->spec.arena_count * sizeof(float));
+    memset(s->sum, 0, s->spec.table.arena_count * sizeof(float));
     for (int r = 0; r < s->workers; r++) {
-        for (uint64_t i = 0; i < s->spec.arena_count; i++)
+        for (uint64_t i = 0; i < s->spec.table.arena_count; i++)
             s->one[i] = test_gradient(r, step, i, s->params[i]) * s->scaler.scale;
         test_overflow_some(s->overflows, &s->spec, r, step, s->one);
-        for (uint64_t i = 0; i < s->spec.arena_count; i++)
+        for (uint64_t i = 0; i < s->spec.table.arena_count; i++)
             s->sum[i] = r == 0 ? s->one[i] : s->sum[i] + s->one[i];
     }
-    for (uint64_t i = 0; i < s->spec.arena_count; i++) {
+    for (uint64_t i = 0; i < s->spec.table.arena_count; i++) {
         s->sum[i] *= inverse;
         finite = finite && isfinite(s->sum[i]);
     }
@@ -100,11 +101,11 @@ static bool serial_sum(serial *s, uint64_t step)
 
 static double serial_clip(serial *s)
 {
-    const ps_chunk whole = {.count = s->spec.arena_count,
-                            .last_tensor = s->spec.n_tensors - 1};
+    const ps_chunk whole = {.count = s->spec.table.arena_count,
+                            .last_tensor = s->spec.table.n_tensors - 1};
     if (s->cfg->optimizer.clip_norm <= 0) return 1;
-    ps_grad_norm_chunk(&s->spec, &whole, s->sum, s->blocks);
-    double norm = ps_grad_norm_total(s->blocks, ps_grad_norm_blocks(&s->spec));
+    ps_grad_norm_chunk(&s->spec.table, &whole, s->sum, s->blocks);
+    double norm = ps_grad_norm_total(s->blocks, ps_grad_norm_blocks(&s->spec.table));
     return ps_grad_norm_clip(norm, s->cfg->optimizer.clip_norm);
 }
 
@@ -116,12 +117,12 @@ static void serial_step(serial *s, uint64_t step)
                            .grad_scale = serial_clip(s)};
     if (s->scaler.on) scaler_update(&s->scaler, &s->cfg->loss_scale, finite);
     if (s->scaler.on && !finite) return;
-    for (int t = 0; t < s->spec.n_tensors; t++) {
-        uint64_t at = s->spec.tensors[t].offset;
+    for (int t = 0; t < s->spec.table.n_tensors; t++) {
+        uint64_t at = s->spec.table.tensors[t].offset;
         float *const state[2] = {s->states[0] + at, s->states[1] + at};
-        ps_optimizer_apply(&s->opt, &o,
-                           ps_optimizer_decay(&s->opt, s->spec.tensors[t].role),
-                           s->spec.tensors[t].count, s->params + at, s->sum + at, state);
+        ps_optimizer_apply(
+            &s->opt, &o, ps_optimizer_decay(&s->opt, s->spec.table.tensors[t].role),
+            s->spec.table.tensors[t].count, s->params + at, s->sum + at, state);
     }
 }
 
@@ -136,8 +137,8 @@ float *test_serial_weights(const ps_config *cfg, int workers,
     assert_int_equal(ps_schedule_init(&s.schedule, cfg, TEST_STEPS), PS_OK);
     float **arenas[] = {&s.params, &s.sum, &s.one, &s.states[0], &s.states[1]};
     for (int i = 0; i < 5; i++)
-        *arenas[i] = calloc(s.spec.arena_count, sizeof(float));
-    s.blocks = calloc(ps_grad_norm_blocks(&s.spec), sizeof *s.blocks);
+        *arenas[i] = calloc(s.spec.table.arena_count, sizeof(float));
+    s.blocks = calloc(ps_grad_norm_blocks(&s.spec.table), sizeof *s.blocks);
     test_first_weights(&s.spec, s.params);
     for (uint64_t step = 0; step < TEST_STEPS; step++)
         serial_step(&s, step);

@@ -16,6 +16,7 @@
 
 #include "device.h"
 #include "mem.h"
+#include "model_spec.h"
 
 enum { STEPS = 4, BATCH = 8, PIXELS = 784 };
 
@@ -42,13 +43,13 @@ static void pupil_init(pupil *p)
     if (ps_config_load(&p->cfg, "configs/mnist-basicnet.yaml", overrides, 1) != PS_OK ||
         ps_model_spec_init(&p->spec, &p->cfg) != PS_OK)
         fail_msg("%s", ps_err_message());
-    size_t arena = sizeof(float) * p->spec.arena_count;
+    size_t arena = sizeof(float) * p->spec.table.arena_count;
     float **arenas[] = {&p->params, &p->ours.grads, &p->float32.grads,
                         &p->autocast.grads};
     for (int i = 0; i < 4; i++)
         assert_int_equal(ps_mem_zalloc_aligned(arenas[i], arena, "arena"), PS_OK);
-    assert_int_equal(ps_mem_zalloc_aligned(&p->buffers, p->spec.buffer_bytes + 64, "b"),
-                     PS_OK);
+    assert_int_equal(
+        ps_mem_zalloc_aligned(&p->buffers, p->spec.table.buffer_bytes + 64, "b"), PS_OK);
     assert_int_equal(ps_mem_zalloc_aligned(&p->x, sizeof(float) * BATCH * PIXELS, "x"),
                      PS_OK);
     const ps_device_options device = {
@@ -81,8 +82,8 @@ static bool read_all(FILE *f, void *out, size_t bytes)
 
 static bool read_tensors(const pupil *p, FILE *f, float *arena)
 {
-    for (int t = 0; t < p->spec.n_tensors; t++) {
-        const ps_tensor *tensor = &p->spec.tensors[t];
+    for (int t = 0; t < p->spec.table.n_tensors; t++) {
+        const ps_tensor *tensor = &p->spec.table.tensors[t];
         if (!read_all(f, arena + tensor->offset, sizeof(float) * tensor->count))
             return false;
     }
@@ -103,7 +104,7 @@ typedef struct distance {
 static distance between(const pupil *p, const way *a, const way *b)
 {
     double worst = 0, largest = 0, off = 0, whole = 0;
-    for (uint64_t i = 0; i < p->spec.arena_count; i++) {
+    for (uint64_t i = 0; i < p->spec.table.arena_count; i++) {
         double d = fabs((double)a->grads[i] - b->grads[i]);
         worst = fmax(worst, d);
         largest = fmax(largest, fabs((double)b->grads[i]));

@@ -15,6 +15,7 @@
 #include "host_gpu.h"
 #include "init_weights.h"
 #include "mem.h"
+#include "model_spec.h"
 
 enum { BATCH = 5, SHORT = 3, FEATURES = 2 * 8 * 8, STEPS = 4, EPOCHS = 4, CLASSES = 6 };
 
@@ -52,7 +53,7 @@ static void check(ps_err err)
 
 static void open_side(rig *r, side *s, bool graphs, size_t group_bytes)
 {
-    size_t bytes = r->spec.arena_count * sizeof(float);
+    size_t bytes = r->spec.table.arena_count * sizeof(float);
     const ps_device_options options = {
         .index = -1, .local_rank = -1, .no_graphs = !graphs};
     s->graphs = graphs;
@@ -61,7 +62,7 @@ static void open_side(rig *r, side *s, bool graphs, size_t group_bytes)
     check(ps_mem_map_zeroed(&s->grads, bytes, "g"));
     check(ps_mem_zalloc_aligned(&s->weights, bytes, "w"));
     check(ps_mem_zalloc_aligned(&s->sums, bytes, "s"));
-    check(ps_mem_zalloc_aligned(&s->buffers, r->spec.buffer_bytes, "b"));
+    check(ps_mem_zalloc_aligned(&s->buffers, r->spec.table.buffer_bytes, "b"));
     ps_init_weights(&r->spec, 3, 1, s->weights, s->buffers);
     ps_program_options program = {.spec = &r->spec,
                                   .max_batch = BATCH,
@@ -98,8 +99,8 @@ static void rig_fini(rig *r)
         ps_program_destroy(&s->program);
         ps_program_destroy(&s->evaluation);
         ps_device_close(&s->device);
-        ps_mem_unmap(s->params, r->spec.arena_count * sizeof(float));
-        ps_mem_unmap(s->grads, r->spec.arena_count * sizeof(float));
+        ps_mem_unmap(s->params, r->spec.table.arena_count * sizeof(float));
+        ps_mem_unmap(s->grads, r->spec.table.arena_count * sizeof(float));
         free(s->weights);
         free(s->sums);
         free(s->buffers);
@@ -118,8 +119,8 @@ typedef struct exchange {
 /* From the first tensor's start to the last one's end. */
 static void range_of(const ps_model_spec *spec, int first, int n, size_t *at, size_t *len)
 {
-    const ps_tensor *last = &spec->tensors[first + n - 1];
-    *at = spec->tensors[first].offset;
+    const ps_tensor *last = &spec->table.tensors[first + n - 1];
+    *at = spec->table.tensors[first].offset;
     *len = last->offset + last->count - *at;
 }
 
@@ -205,7 +206,7 @@ static void train_pass(rig *r, side *s, const micro_batch *m)
 /* The exchange's own: another learning rate in every step. */
 static void make_weights(rig *r, side *s, int step)
 {
-    for (uint64_t i = 0; i < r->spec.arena_count; i++)
+    for (uint64_t i = 0; i < r->spec.table.arena_count; i++)
         s->weights[i] -= 0.05f / (float)(1 + step) * s->sums[i];
 }
 
@@ -230,7 +231,7 @@ static void train_epoch(rig *r, side *s, int epoch)
 /* Two batches, the second with what the device has of the first. */
 static double evaluate(rig *r, side *s)
 {
-    size_t bytes = r->spec.arena_count * sizeof(float);
+    size_t bytes = r->spec.table.arena_count * sizeof(float);
     double sum = 0;
     memcpy(s->params, s->weights, bytes);
     for (int i = 0; i < 2; i++) {
@@ -247,10 +248,10 @@ static double evaluate(rig *r, side *s)
 static void compare(const rig *r)
 {
     const side *a = &r->sides[0], *b = &r->sides[1];
-    size_t bytes = r->spec.arena_count * sizeof(float);
+    size_t bytes = r->spec.table.arena_count * sizeof(float);
     assert_memory_equal(a->sums, b->sums, bytes);
     assert_memory_equal(a->weights, b->weights, bytes);
-    assert_memory_equal(a->buffers, b->buffers, r->spec.buffer_bytes);
+    assert_memory_equal(a->buffers, b->buffers, r->spec.table.buffer_bytes);
     assert_memory_equal(a->losses, b->losses, sizeof(double) * (size_t)b->n_losses);
     assert_int_equal(a->n_losses, a->n_passes);
 }
@@ -258,9 +259,9 @@ static void compare(const rig *r)
 static int64_t counter_of(const rig *r, const char *buffers)
 {
     int64_t value = -1;
-    for (int i = 0; i < r->spec.n_buffers; i++)
-        if (r->spec.buffers[i].role == PS_TENSOR_COUNTER)
-            memcpy(&value, buffers + r->spec.buffers[i].offset, sizeof value);
+    for (int i = 0; i < r->spec.table.n_buffers; i++)
+        if (r->spec.table.buffers[i].role == PS_TENSOR_COUNTER)
+            memcpy(&value, buffers + r->spec.table.buffers[i].offset, sizeof value);
     return value;
 }
 
@@ -274,7 +275,7 @@ static void assert_same_bits(size_t group_bytes, long n_groups)
     // with forward segments for two sizes of evaluation
     const long captures = 3 * 2 * n_groups + 2 * n_groups;
     rig_init(r, group_bytes);
-    bytes = r->spec.buffer_bytes;
+    bytes = r->spec.table.buffer_bytes;
     for (int epoch = 0; epoch < EPOCHS; epoch++) {
         double evaluated[2];
         char *settled[2] = {malloc(bytes), malloc(bytes)};

@@ -14,6 +14,7 @@
 #include "device_stream.h"
 #include "exchange.h"
 #include "init_weights.h"
+#include "model_spec.h"
 
 enum { BATCH = 6, STEPS = 5, FEATURES = 64 };
 
@@ -47,19 +48,19 @@ static void check(ps_err err)
 
 static void open_side(rig *r, side *s, bool on_stream)
 {
-    size_t bytes = r->spec.arena_count * sizeof(float);
+    size_t bytes = r->spec.table.arena_count * sizeof(float);
     check(ps_shared_mem_init(&s->params, bytes, "p"));
     check(ps_shared_mem_init(&s->grads, bytes, "g"));
-    check(ps_mem_zalloc_aligned(&s->buffers, r->spec.buffer_bytes + 64, "b"));
+    check(ps_mem_zalloc_aligned(&s->buffers, r->spec.table.buffer_bytes + 64, "b"));
     ps_init_weights(&r->spec, 3, 1, s->params.base, s->buffers);
-    const ps_host_stream_options stream = {.spec = &r->spec,
+    const ps_host_stream_options stream = {.table = &r->spec.table,
                                            .optimizer = &r->rule.optimizer,
                                            .params = s->params.base,
                                            .grads = s->grads.base,
                                            .buffers = s->buffers};
     if (on_stream) check(r->device->ops->stream_create(r->device, &stream, &s->stream));
     const ps_exchange_options exchange = {.config = &r->cfg,
-                                          .spec = &r->spec,
+                                          .table = &r->spec.table,
                                           .plan = &r->plan,
                                           .rule = &r->rule,
                                           .world_size = 1,
@@ -93,7 +94,7 @@ static void rig_init(rig *r, const char *optimizer, const char *more)
     memset(r, 0, sizeof *r);
     check(ps_config_load(&r->cfg, NULL, overrides, 6));
     check(ps_model_spec_init(&r->spec, &r->cfg));
-    check(ps_plan_init(&r->plan, &r->spec, (ps_chunk_size){0}, 1));
+    check(ps_plan_init(&r->plan, &r->spec.table, (ps_chunk_size){0}, 1));
     check(ps_step_rule_init(&r->rule, &r->cfg));
     check(ps_step_rule_start(&r->rule, &r->cfg, STEPS));
     const ps_device_options device = {
@@ -174,7 +175,7 @@ static float assert_same_training(const char *optimizer, const char *more)
     rig *r = malloc(sizeof *r);
     print_message("%s %s\n", optimizer, more);
     rig_init(r, optimizer, more);
-    size_t bytes = r->spec.arena_count * sizeof(float);
+    size_t bytes = r->spec.table.arena_count * sizeof(float);
     float *first = malloc(bytes);
     memcpy(first, r->sides[0].params.base, bytes);
     for (uint64_t step = 0; step < STEPS; step++) {
@@ -189,7 +190,7 @@ static float assert_same_training(const char *optimizer, const char *more)
         assert_memory_equal(&evaluated[0], &evaluated[1], sizeof loss[0]);
         assert_memory_equal(r->sides[0].params.base, r->sides[1].params.base, bytes);
         assert_memory_equal(r->sides[0].buffers, r->sides[1].buffers,
-                            r->spec.buffer_bytes);
+                            r->spec.table.buffer_bytes);
     }
     assert_memory_not_equal(first, r->sides[1].params.base, bytes);
     float scale = r->sides[0].scale;
@@ -247,7 +248,7 @@ static void test_queued_steps(void **state)
         rig *r = malloc(sizeof *r);
         double loss = 0;
         rig_init(r, ways[w][0], ways[w][1]);
-        size_t bytes = r->spec.arena_count * sizeof(float);
+        size_t bytes = r->spec.table.arena_count * sizeof(float);
         for (uint64_t step = 0; step < STEPS; step++)
             for (int i = 0; i < 2; i++)
                 check(train_step(r, &r->sides[i], step, &loss));
@@ -264,7 +265,7 @@ static void assert_not_made(bool another_step)
 {
     rig *r = malloc(sizeof *r);
     rig_init(r, "optimizer.name=sgd", "optimizer.momentum=0.9");
-    size_t bytes = r->spec.arena_count * sizeof(float);
+    size_t bytes = r->spec.table.arena_count * sizeof(float);
     ps_exchange *x = r->sides[1].exchange;
     double loss = 0;
     for (int i = 0; i < 2; i++)

@@ -11,6 +11,7 @@
 
 #include "device_rig.h"
 #include "finite.h"
+#include "model_spec.h"
 
 #define FLAT "flatten, linear: {name: fc, out: 5}"
 
@@ -181,8 +182,8 @@ static double central_difference(ref_model *ref, const ps_batch *batch, double *
 /* The first, the middle and the last element of each tensor. */
 static void check_differences(ref_model *ref, const ps_batch *batch)
 {
-    for (int t = 0; t < ref->spec->n_tensors; t++) {
-        const ps_tensor *tensor = &ref->spec->tensors[t];
+    for (int t = 0; t < ref->spec->table.n_tensors; t++) {
+        const ps_tensor *tensor = &ref->spec->table.tensors[t];
         for (uint64_t k = 0; k < 3; k++) {
             uint64_t i = tensor->offset + k * (tensor->count - 1) / 2;
             double want = central_difference(ref, batch, &ref->params[i]);
@@ -313,7 +314,7 @@ static void test_narrow_factors(void **state)
             for (int k = 0; k < 12; k++)
                 r.x[k] = values[c].x;
             for (int k = 0; k < 3; k++)
-                r.params[r.spec.tensors[0].offset + (uint64_t)k] = 1.0f;
+                r.params[r.spec.table.tensors[0].offset + (uint64_t)k] = 1.0f;
             memset(r.labels, 0, 4 * sizeof *r.labels);
             assert_int_equal(ps_program_forward(r.program, &batch, &plain_pass, NULL),
                              PS_OK);
@@ -342,7 +343,7 @@ static void test_narrow_values(void **state)
         float out[1], step = ldexpf(1.0f, -device.rounding->digits);
         rig_init(&r, &device, "[2]", "mse", layers[i % 2], 1);
         ps_batch batch = rig_batch(&r, 1);
-        for (uint64_t k = 0; k < r.spec.arena_count; k++)
+        for (uint64_t k = 0; k < r.spec.table.arena_count; k++)
             r.params[k] = 1.0f;
         r.x[0] = 1.0f, r.x[1] = step, r.labels[0] = 0;
         assert_int_equal(ps_program_forward(r.program, &batch, &plain_pass, NULL), PS_OK);
@@ -366,7 +367,7 @@ static void test_same_bits(void **state)
     rig_init(&a, &on, "[1, 28, 28]", "nll", basicnet, 16);
     void *hole = malloc(12345); // other addresses
     rig_init(&b, &on, "[1, 28, 28]", "nll", basicnet, 20);
-    size_t bytes = sizeof(float) * a.spec.arena_count;
+    size_t bytes = sizeof(float) * a.spec.table.arena_count;
     memcpy(b.params, a.params, bytes);
     memcpy(b.x, a.x, sizeof(float) * 16 * 784);
     ps_batch x = rig_batch(&a, 16), y = rig_batch(&b, 16);
@@ -444,7 +445,7 @@ static void test_micro_batches(void **state)
     ref_init(&second, &r.spec, 3, r.params, r.buffers);
     ref_forward(&first, &a, &begin);
     ref_backward(&first, &a, &begin);
-    memcpy(second.grads, first.grads, sizeof(double) * r.spec.arena_count);
+    memcpy(second.grads, first.grads, sizeof(double) * r.spec.table.arena_count);
     ref_forward(&second, &b, &end);
     ref_backward(&second, &b, &end);
     rig_check_gradients(&r, &second);
@@ -461,11 +462,11 @@ static void test_dropout(void **state)
              "{dropout: 0.25}, {linear: {name: a, out: 3}}", 4);
     ps_batch batch = rig_batch(&r, 4);
     float out[12], again[12];
-    memset(r.params, 0, sizeof(float) * r.spec.arena_count);
+    memset(r.params, 0, sizeof(float) * r.spec.table.arena_count);
     for (int i = 0; i < 4 * 20000; i++)
         r.x[i] = 1.0f;
     for (int i = 0; i < 20000; i++)
-        r.params[r.spec.tensors[0].offset + (uint64_t)i] = 1.0f;
+        r.params[r.spec.table.tensors[0].offset + (uint64_t)i] = 1.0f;
     assert_int_equal(ps_program_forward(r.program, &batch, &plain_pass, NULL), PS_OK);
     assert_int_equal(ps_program_outputs(r.program, out, 12), PS_OK);
     for (int i = 0; i < 4; i++) // the mean is 20,000, one standard deviation 81.6
@@ -496,8 +497,8 @@ static void test_correct(void **state)
     rig r;
     ps_pass_result result;
     rig_init(&r, &on, "[3]", "cross_entropy", "{linear: {name: a, out: 3}}", 4);
-    float *weight = r.params + r.spec.tensors[0].offset;
-    memset(r.params, 0, sizeof(float) * r.spec.arena_count);
+    float *weight = r.params + r.spec.table.tensors[0].offset;
+    memset(r.params, 0, sizeof(float) * r.spec.table.arena_count);
     weight[0] = weight[4] = weight[8] = 1.0f; // the identity
     const float x[12] = {1, 1, 0, 0, 2, 2, 0, 0, 0, 5, 1, 9};
     const int32_t labels[4] = {0, 2, 0, 2};
@@ -545,7 +546,7 @@ static void check_shows(rig *r, const ps_pass *pass, const char *what)
         assert_int_equal(ps_program_backward(r->program, &batch, pass), PS_OK);
     assert_int_equal(ps_program_settle_buffers(r->program), PS_OK);
     bool loss = isnan(result.loss_sum);
-    bool gradient = pass->training && !ps_finite_all(r->grads, r->spec.arena_count);
+    bool gradient = pass->training && !ps_finite_all(r->grads, r->spec.table.arena_count);
     if (!loss && !gradient) fail_msg("%s: a loss of %g", what, result.loss_sum);
 }
 
@@ -575,17 +576,17 @@ static void test_divergence_shows(void **state)
         ps_pass evaluation = plain_pass;
         evaluation.training = false;
         const ps_model_spec *spec = &r.spec;
-        for (int t = 0; t < spec->n_tensors; t++)
-            check_shows_nan(&r, &evaluation, &spec->tensors[t],
-                            r.params + spec->tensors[t].offset);
-        for (int b = 0; b < spec->n_buffers; b++)
-            if (spec->buffers[b].role == PS_TENSOR_BUFFER)
+        for (int t = 0; t < spec->table.n_tensors; t++)
+            check_shows_nan(&r, &evaluation, &spec->table.tensors[t],
+                            r.params + spec->table.tensors[t].offset);
+        for (int b = 0; b < spec->table.n_buffers; b++)
+            if (spec->table.buffers[b].role == PS_TENSOR_BUFFER)
                 check_shows_nan(
-                    &r, &evaluation, &spec->buffers[b],
-                    (float *)(void *)((char *)r.buffers + spec->buffers[b].offset));
-        for (int t = 0; t < spec->n_tensors; t++)
-            check_shows_nan(&r, &plain_pass, &spec->tensors[t],
-                            r.params + spec->tensors[t].offset);
+                    &r, &evaluation, &spec->table.buffers[b],
+                    (float *)(void *)((char *)r.buffers + spec->table.buffers[b].offset));
+        for (int t = 0; t < spec->table.n_tensors; t++)
+            check_shows_nan(&r, &plain_pass, &spec->table.tensors[t],
+                            r.params + spec->table.tensors[t].offset);
         r.x[5] = NAN;
         check_shows(&r, &plain_pass, "NaN between layers");
         r.x[5] = INFINITY;
@@ -601,8 +602,9 @@ static void test_counts_batches(void **state)
              "{batch_norm2d: {name: bn}}, flatten, {linear: {name: fc, out: 3}}", 4);
     ps_batch batch = rig_batch(&r, 4);
     const ps_tensor *t = NULL;
-    for (int b = 0; b < r.spec.n_buffers; b++) {
-        if (r.spec.buffers[b].role == PS_TENSOR_COUNTER) t = &r.spec.buffers[b];
+    for (int b = 0; b < r.spec.table.n_buffers; b++) {
+        if (r.spec.table.buffers[b].role == PS_TENSOR_COUNTER)
+            t = &r.spec.table.buffers[b];
     }
     assert_non_null(t);
     const int64_t *counter = (const int64_t *)((const char *)r.buffers + t->offset);

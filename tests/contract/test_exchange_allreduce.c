@@ -23,6 +23,7 @@
 #include "exchange_gloo.h"
 #include "exchange_nccl.h"
 #include "host_gpu.h"
+#include "model_spec.h"
 
 enum { MAX_WORLD = 4, MAX_TEXT = 64, MAX_OVERRIDES = 24 };
 
@@ -73,13 +74,14 @@ static ps_err set_up(rank_run *r)
     const job *j = r->job;
     PS_TRY(ps_config_load(&r->cfg, NULL, j->overrides, j->n_overrides));
     PS_TRY(ps_model_spec_init(&r->spec, &r->cfg));
-    PS_TRY(ps_plan_init(&r->plan, &r->spec, (ps_chunk_size){0}, 1));
+    PS_TRY(ps_plan_init(&r->plan, &r->spec.table, (ps_chunk_size){0}, 1));
     PS_TRY(ps_step_rule_init(&r->rule, &r->cfg));
     PS_TRY(ps_step_rule_start(&r->rule, &r->cfg, 100));
-    size_t bytes = r->spec.arena_count * sizeof(float);
+    size_t bytes = r->spec.table.arena_count * sizeof(float);
     PS_TRY(ps_shared_mem_init(&r->params, bytes, "parameters"));
     PS_TRY(ps_shared_mem_init(&r->grads, bytes, "gradients"));
-    PS_TRY(ps_mem_zalloc_aligned(&r->buffers, r->spec.buffer_bytes + 64, "buffers"));
+    PS_TRY(
+        ps_mem_zalloc_aligned(&r->buffers, r->spec.table.buffer_bytes + 64, "buffers"));
     char address[MAX_TEXT];
     snprintf(address, sizeof address, "tcp://127.0.0.1:%d", j->port);
     ps_member_options options = {
@@ -97,7 +99,7 @@ static ps_err set_up(rank_run *r)
 static ps_err open_stream(rank_run *r)
 {
     const ps_device_options device = {.index = -1, .local_rank = -1};
-    const ps_host_stream_options stream = {.spec = &r->spec,
+    const ps_host_stream_options stream = {.table = &r->spec.table,
                                            .optimizer = &r->rule.optimizer,
                                            .params = r->params.base,
                                            .grads = r->grads.base,
@@ -118,7 +120,7 @@ static ps_err connect_rank(rank_run *r)
     PS_TRY(open_stream(r));
     ps_exchange_options options = {
         .config = &r->cfg,
-        .spec = &r->spec,
+        .table = &r->spec.table,
         .plan = &r->plan,
         .rule = &r->rule,
         .member = r->member,
@@ -130,7 +132,7 @@ static ps_err connect_rank(rank_run *r)
         .stream = r->stream,
     };
     PS_TRY(r->job->ops->create(&options, &r->x));
-    for (uint64_t i = 0; i < r->spec.arena_count; i++)
+    for (uint64_t i = 0; i < r->spec.table.arena_count; i++)
         params_of(r)[i] = r->rank == 0 ? 1.0f : 99.0f;
     r->buffers[0] = (float)r->rank + 7;
     PS_TRY(ps_exchange_start(r->x));
@@ -146,7 +148,7 @@ static void *rank_main(void *arg)
     if (r->x) ps_exchange_stats_get(r->x, &r->stats);
     if (r->err == PS_OK) { // else the exchange may still write
         r->first = params_of(r)[0];
-        r->last = params_of(r)[r->spec.tensors[r->spec.n_tensors - 1].offset];
+        r->last = params_of(r)[r->spec.table.tensors[r->spec.table.n_tensors - 1].offset];
         r->buffer = r->buffers[0];
     }
     if (r->err == PS_OK) r->err = ps_exchange_stop(r->x);
@@ -210,8 +212,8 @@ static void assert_all_ok(const job *j)
 /* Gradients given from the last to the first. */
 static ps_err give_gradients(rank_run *r, float grad)
 {
-    for (int i = r->spec.n_tensors - 1; i >= 0; i--) {
-        const ps_tensor *t = &r->spec.tensors[i];
+    for (int i = r->spec.table.n_tensors - 1; i >= 0; i--) {
+        const ps_tensor *t = &r->spec.table.tensors[i];
         for (uint64_t k = 0; k < t->count; k++)
             grads_of(r)[t->offset + k] = grad;
         if (r->faulty_element && i == 2) grads_of(r)[t->offset] = NAN;
@@ -226,9 +228,9 @@ static ps_err one_step(rank_run *r, uint64_t step, float grad, float expected)
 {
     if (r->stream) PS_TRY(ps_exchange_drain(r->x));
     PS_TRY(ps_exchange_begin(r->x, step));
-    for (int i = 0; i < r->spec.n_tensors; i++) {
+    for (int i = 0; i < r->spec.table.n_tensors; i++) {
         PS_TRY(ps_exchange_params_needed(r->x, i, 1));
-        const ps_tensor *t = &r->spec.tensors[i];
+        const ps_tensor *t = &r->spec.table.tensors[i];
         for (uint64_t k = 0; k < t->count; k++)
             if (params_of(r)[t->offset + k] != expected)
                 return ps_err_set(PS_ERR_INTERNAL, "step %d: %s[%d] is %g, not %g",
@@ -420,7 +422,7 @@ static void test_gloo_skips_what_overflows(void **state)
 static ps_err run_unfinished(rank_run *r)
 {
     PS_TRY(ps_exchange_begin(r->x, 0));
-    PS_TRY(ps_exchange_grads_ready(r->x, r->spec.n_tensors - 1, 1));
+    PS_TRY(ps_exchange_grads_ready(r->x, r->spec.table.n_tensors - 1, 1));
     ps_err err = ps_exchange_finish(r->x);
     if (err != PS_ERR_INTERNAL) return ps_err_set(PS_ERR_ARG, "finish gave %d", err);
     err = ps_exchange_begin(r->x, 5);
@@ -490,8 +492,8 @@ static ps_err run_until_it_breaks(rank_run *r)
         PS_TRY(ps_exchange_begin(r->x, step));
         PS_TRY(ps_exchange_params_needed(r->x, 0, 1));
         if (breaks && step == 3 && when == AMONG_THE_WEIGHTS) break;
-        PS_TRY(ps_exchange_params_needed(r->x, 0, r->spec.n_tensors));
-        for (int i = r->spec.n_tensors - 1; i >= 0; i--) {
+        PS_TRY(ps_exchange_params_needed(r->x, 0, r->spec.table.n_tensors));
+        for (int i = r->spec.table.n_tensors - 1; i >= 0; i--) {
             if (breaks && step == 2 && i == 0 && when == BEFORE_THE_LAST_SUMS)
                 goto broken;
             PS_TRY(ps_exchange_grads_ready(r->x, i, 1));
@@ -562,9 +564,9 @@ static float odd_gradient(int rank, uint64_t step, uint64_t i)
 
 static ps_err check_odd_weights(const rank_run *r, uint64_t steps)
 {
-    for (int t = 0; t < r->spec.n_tensors; t++)
-        for (uint64_t k = 0; k < r->spec.tensors[t].count; k++) {
-            const uint64_t i = r->spec.tensors[t].offset + k;
+    for (int t = 0; t < r->spec.table.n_tensors; t++)
+        for (uint64_t k = 0; k < r->spec.table.tensors[t].count; k++) {
+            const uint64_t i = r->spec.table.tensors[t].offset + k;
             float weight = 1;
             for (uint64_t s = 0; s < steps; s++) {
                 float sum = odd_gradient(0, s, i);
@@ -573,8 +575,8 @@ static ps_err check_odd_weights(const rank_run *r, uint64_t steps)
                 weight -= 0.5f * sum;
             }
             if (((const float *)r->params.base)[i] == weight) continue;
-            return ps_err_set(PS_ERR_INTERNAL, "%s[%d] differs", r->spec.tensors[t].name,
-                              (int)k);
+            return ps_err_set(PS_ERR_INTERNAL, "%s[%d] differs",
+                              r->spec.table.tensors[t].name, (int)k);
         }
     return PS_OK;
 }
@@ -584,9 +586,9 @@ static ps_err run_odd(rank_run *r)
     enum { STEPS = 3 };
     for (uint64_t step = 0; step < STEPS; step++) {
         PS_TRY(ps_exchange_begin(r->x, step));
-        PS_TRY(ps_exchange_params_needed(r->x, 0, r->spec.n_tensors));
-        for (int i = r->spec.n_tensors - 1; i >= 0; i--) {
-            const ps_tensor *t = &r->spec.tensors[i];
+        PS_TRY(ps_exchange_params_needed(r->x, 0, r->spec.table.n_tensors));
+        for (int i = r->spec.table.n_tensors - 1; i >= 0; i--) {
+            const ps_tensor *t = &r->spec.table.tensors[i];
             for (uint64_t k = 0; k < t->count; k++)
                 grads_of(r)[t->offset + k] = odd_gradient(r->rank, step, t->offset + k);
             PS_TRY(ps_exchange_grads_ready(r->x, i, 1));
@@ -671,7 +673,7 @@ static ps_err run_held(rank_run *r)
     PS_TRY(ps_exchange_begin(r->x, 0));
     PS_TRY(give_gradients(r, (float)(r->rank + 1) / 64));
     PS_TRY(ps_exchange_begin(r->x, 1));
-    PS_TRY(ps_exchange_params_needed(r->x, 0, r->spec.n_tensors));
+    PS_TRY(ps_exchange_params_needed(r->x, 0, r->spec.table.n_tensors));
     PS_TRY(ps_member_barrier(r->member, "all are here", ps_deadline_in_ms(20000)));
     fake_hold(false);
     // the gradients lie there until the first step is made

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "exchange_run.h"
+#include "model_spec.h"
 
 /* |a - b| / |b - start|: 0 is exact, 1 as bad as never having moved. */
 static double relative_error(const test_run_result *result, const float *got,
@@ -31,7 +32,7 @@ static float *start_weights(const test_run_options *options)
     test_job_start(&job, 0, options->workers, options->sets, options->n_sets);
     ps_model_spec spec;
     assert_int_equal(ps_model_spec_init(&spec, &job.cfg), PS_OK);
-    float *start = calloc(spec.arena_count, sizeof *start);
+    float *start = calloc(spec.table.arena_count, sizeof *start);
     test_first_weights(&spec, start);
     ps_model_spec_fini(&spec);
     test_job_end(&job);
@@ -119,9 +120,9 @@ static double distance_from_best(const ps_config *cfg, const float *params, int 
     ps_model_spec spec;
     assert_int_equal(ps_model_spec_init(&spec, cfg), PS_OK);
     double now = 0, at_first = 0;
-    for (int t = 0; t < spec.n_tensors; t++)
-        for (uint64_t k = 0; k < spec.tensors[t].count; k++) {
-            uint64_t i = spec.tensors[t].offset + k;
+    for (int t = 0; t < spec.table.n_tensors; t++)
+        for (uint64_t k = 0; k < spec.table.tensors[t].count; k++) {
+            uint64_t i = spec.table.tensors[t].offset + k;
             double best = 0;
             for (int r = 0; r < workers; r++)
                 best += test_noise(r, 77, i) / (double)workers;

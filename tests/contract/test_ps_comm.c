@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "model_spec.h"
 #include "ps_comm.h"
 #include "server_gate.h"
 #include "test_job.h"
@@ -109,8 +110,9 @@ static void rig_init(rig *r, const char *const *sets, int n_sets, const float *s
     test_job_start(&r->job, 0, 1, sets, n_sets);
     r->job.servers = 1;
     assert_int_equal(ps_model_spec_init(&r->spec, &r->job.cfg), PS_OK);
-    assert_int_equal(ps_plan_init(&r->plan, &r->spec, (ps_chunk_size){.bytes = 16384}, 1),
-                     PS_OK);
+    assert_int_equal(
+        ps_plan_init(&r->plan, &r->spec.table, (ps_chunk_size){.bytes = 16384}, 1),
+        PS_OK);
     r->server = (dead_server){.job = &r->job, .plan = &r->plan, .scales = scales};
     r->context = zmq_ctx_new();
     const ps_zsock_options router = {.type = ZMQ_ROUTER, .asks_for_secret = true};
@@ -123,11 +125,11 @@ static void rig_init(rig *r, const char *const *sets, int n_sets, const float *s
     assert_int_equal(
         ps_zsock_bind(r->server.router, "tcp://127.0.0.1:0", r->server.endpoint), PS_OK);
     pthread_create(&r->server.thread, NULL, dead_server_main, &r->server);
-    size_t bytes = r->spec.arena_count * sizeof(float);
+    size_t bytes = r->spec.table.arena_count * sizeof(float);
     assert_int_equal(ps_shared_mem_init(&r->params, bytes, "params"), PS_OK);
     assert_int_equal(ps_shared_mem_init(&r->grads, bytes, "grads"), PS_OK);
     r->options = (ps_exchange_options){.config = &r->job.cfg,
-                                       .spec = &r->spec,
+                                       .table = &r->spec.table,
                                        .plan = &r->plan,
                                        .world_size = 1,
                                        .params = &r->params,

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "chunk_codec.h"
+#include "model_spec.h"
 #include "test_job.h"
 #include "wire_socket.h"
 #include "zsock.h"
@@ -69,8 +70,9 @@ static void open_job_of(bare_job *b, int workers, const char *codec, const char 
     *b = (bare_job){.workers = workers};
     test_job_start(&b->job, 1, workers, sets, 6);
     assert_int_equal(ps_model_spec_init(&b->spec, &b->job.cfg), PS_OK);
-    assert_int_equal(ps_plan_init(&b->plan, &b->spec, (ps_chunk_size){.bytes = 16384}, 1),
-                     PS_OK);
+    assert_int_equal(
+        ps_plan_init(&b->plan, &b->spec.table, (ps_chunk_size){.bytes = 16384}, 1),
+        PS_OK);
     joiner j[WORKERS_MAX];
     for (int r = 0; r < workers; r++) {
         j[r] = (joiner){.b = b, .rank = r};
@@ -551,7 +553,7 @@ static void a_push_before_hello_and_too_many_frames(void **state)
 /* A chunk of one tensor that travels by the job's codec. */
 static uint32_t coded_chunk(const bare_job *b, ps_chunk_codec *codec)
 {
-    assert_int_equal(ps_chunk_codec_init(codec, &b->job.cfg, &b->spec), PS_OK);
+    assert_int_equal(ps_chunk_codec_init(codec, &b->job.cfg, &b->spec.table), PS_OK);
     for (uint32_t c = 0; c < b->plan.n_chunks; c++) {
         const ps_chunk *chunk = &b->plan.chunks[c];
         if (chunk->first_tensor == chunk->last_tensor &&

@@ -15,6 +15,7 @@
 
 #include "device.h"
 #include "mem.h"
+#include "model_spec.h"
 
 enum { STEPS = 100, BATCH = 64, PIXELS = 784 };
 
@@ -37,11 +38,11 @@ static void pupil_init(pupil *p)
     if (ps_config_load(&p->cfg, "configs/mnist-basicnet.yaml", overrides, 1) != PS_OK ||
         ps_model_spec_init(&p->spec, &p->cfg) != PS_OK)
         fail_msg("%s", ps_err_message());
-    size_t arena = sizeof(float) * p->spec.arena_count;
+    size_t arena = sizeof(float) * p->spec.table.arena_count;
     assert_int_equal(ps_mem_zalloc_aligned(&p->params, arena, "params"), PS_OK);
     assert_int_equal(ps_mem_zalloc_aligned(&p->grads, arena, "grads"), PS_OK);
     assert_int_equal(ps_mem_zalloc_aligned(&p->expected, arena, "expected"), PS_OK);
-    assert_int_equal(ps_mem_zalloc_aligned(&p->buffers, p->spec.buffer_bytes, "b"),
+    assert_int_equal(ps_mem_zalloc_aligned(&p->buffers, p->spec.table.buffer_bytes, "b"),
                      PS_OK);
     assert_int_equal(ps_mem_zalloc_aligned(&p->x, sizeof(float) * BATCH * PIXELS, "x"),
                      PS_OK);
@@ -77,8 +78,8 @@ static bool read_all(FILE *f, void *out, size_t bytes)
 
 static bool read_tensors(const pupil *p, FILE *f, float *arena)
 {
-    for (int t = 0; t < p->spec.n_tensors; t++) {
-        const ps_tensor *tensor = &p->spec.tensors[t];
+    for (int t = 0; t < p->spec.table.n_tensors; t++) {
+        const ps_tensor *tensor = &p->spec.table.tensors[t];
         if (!read_all(f, arena + tensor->offset, sizeof(float) * tensor->count))
             return false;
     }
@@ -88,7 +89,7 @@ static bool read_tensors(const pupil *p, FILE *f, float *arena)
 static void compare_gradients(pupil *p)
 {
     double worst = 0, largest = 0;
-    for (uint64_t i = 0; i < p->spec.arena_count; i++) {
+    for (uint64_t i = 0; i < p->spec.table.arena_count; i++) {
         worst = fmax(worst, fabs((double)p->grads[i] - p->expected[i]));
         largest = fmax(largest, fabs((double)p->expected[i]));
     }

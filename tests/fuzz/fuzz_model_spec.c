@@ -1,6 +1,7 @@
 /* Any YAML is a model or an error; a model has a plan that covers it, or an error. */
 #include <stdlib.h>
 
+#include "model_spec.h"
 #include "plan.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
@@ -8,9 +9,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 static void check_plan(const ps_model_spec *spec)
 {
     ps_plan plan;
-    uint64_t end = spec->arena_count;
+    uint64_t end = spec->table.arena_count;
     /* Of some thousand chunks, so that a huge model costs no more than a small one. */
-    if (ps_plan_init(&plan, spec, (ps_chunk_size){.bytes = end / 1024 + 1}, 3) == PS_OK) {
+    if (ps_plan_init(&plan, &spec->table, (ps_chunk_size){.bytes = end / 1024 + 1}, 3) ==
+        PS_OK) {
         for (uint32_t i = 0; i < plan.n_chunks; i++) {
             if (plan.chunks[i].offset + plan.chunks[i].count != end) abort();
             end = plan.chunks[i].offset;

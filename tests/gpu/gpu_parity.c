@@ -25,6 +25,7 @@
 #include "device.h"
 #include "init_weights.h"
 #include "mem.h"
+#include "model_spec.h"
 
 typedef struct bounds {
     const char *precision;
@@ -74,11 +75,12 @@ static ps_err open_side(parity *p, side *s, const char *name)
         options.precision = p->cfg.train.precision;
         options.cudnn = p->cfg.train.cudnn;
     }
-    size_t bytes = p->spec.arena_count * sizeof(float);
+    size_t bytes = p->spec.table.arena_count * sizeof(float);
     PS_TRY(ps_device_open(name, &options, &s->device));
     PS_TRY(ps_mem_map_zeroed(&s->params, bytes, "parameters")); // these are pinned
     PS_TRY(ps_mem_map_zeroed(&s->grads, bytes, "gradients"));
-    PS_TRY(ps_mem_zalloc_aligned(&s->buffers, p->spec.buffer_bytes + 64, "buffers"));
+    PS_TRY(
+        ps_mem_zalloc_aligned(&s->buffers, p->spec.table.buffer_bytes + 64, "buffers"));
     ps_init_weights(&p->spec, 1, 1, s->params, s->buffers);
     const ps_program_options program = {.spec = &p->spec,
                                         .max_batch = p->n,
@@ -122,8 +124,8 @@ static void fini(parity *p)
         side *s = &p->sides[i];
         ps_program_destroy(&s->program);
         ps_device_close(&s->device);
-        ps_mem_unmap(s->params, p->spec.arena_count * sizeof(float));
-        ps_mem_unmap(s->grads, p->spec.arena_count * sizeof(float));
+        ps_mem_unmap(s->params, p->spec.table.arena_count * sizeof(float));
+        ps_mem_unmap(s->grads, p->spec.table.arena_count * sizeof(float));
         free(s->buffers);
     }
     free(p->x);
@@ -148,7 +150,7 @@ static void compare(parity *p, int step)
 {
     const side *cpu = &p->sides[0], *gpu = &p->sides[1];
     double worst = 0, largest = 0;
-    for (uint64_t i = 0; i < p->spec.arena_count; i++) {
+    for (uint64_t i = 0; i < p->spec.table.arena_count; i++) {
         double d = fabs((double)gpu->grads[i] - cpu->grads[i]);
         worst = d <= worst ? worst : d; // NaN stays
         largest = fmax(largest, fabs(cpu->grads[i]));
@@ -182,11 +184,11 @@ static ps_err one_step(parity *p, int step)
         PS_TRY(ps_program_settle_buffers(s->program));
     }
     compare(p, step);
-    for (uint64_t i = 0; i < p->spec.arena_count; i++) {
+    for (uint64_t i = 0; i < p->spec.table.arena_count; i++) {
         p->sides[0].params[i] -= 0.01f / scale * p->sides[0].grads[i];
         p->sides[1].params[i] = p->sides[0].params[i];
     }
-    memcpy(p->sides[1].buffers, p->sides[0].buffers, p->spec.buffer_bytes);
+    memcpy(p->sides[1].buffers, p->sides[0].buffers, p->spec.table.buffer_bytes);
     return PS_OK;
 }
 

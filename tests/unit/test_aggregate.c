@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "aggregate.h"
+#include "model_spec.h"
 
 enum { RANKS = 5 };
 
@@ -35,16 +36,16 @@ static float draw(uint32_t *seed)
 
 static float *arena(const ps_model_spec *spec)
 {
-    float *a = calloc(spec->arena_count, sizeof *a);
+    float *a = calloc(spec->table.arena_count, sizeof *a);
     assert_non_null(a);
     return a;
 }
 
 static void fill(const ps_model_spec *spec, float *a, uint32_t seed)
 {
-    for (int t = 0; t < spec->n_tensors; t++)
-        for (uint64_t i = 0; i < spec->tensors[t].count; i++)
-            a[spec->tensors[t].offset + i] = draw(&seed);
+    for (int t = 0; t < spec->table.n_tensors; t++)
+        for (uint64_t i = 0; i < spec->table.tensors[t].count; i++)
+            a[spec->table.tensors[t].offset + i] = draw(&seed);
 }
 
 static void setup(fixture *f, const char *const *extra, int n)
@@ -79,16 +80,17 @@ static void run_chunks(const fixture *f, uint64_t chunk_bytes, int ranks, int st
 {
     ps_plan plan;
     assert_int_equal(
-        ps_plan_init(&plan, &f->spec, (ps_chunk_size){.bytes = chunk_bytes}, 1), PS_OK);
-    memcpy(params, f->start, f->spec.arena_count * sizeof *params);
+        ps_plan_init(&plan, &f->spec.table, (ps_chunk_size){.bytes = chunk_bytes}, 1),
+        PS_OK);
+    memcpy(params, f->start, f->spec.table.arena_count * sizeof *params);
     for (uint32_t c = 0; c < plan.n_chunks; c++) {
         const ps_chunk *chunk = &plan.chunks[c];
         float *slab =
             calloc(ps_aggregate_slab_count(chunk, &f->rule.optimizer, keep_sum), 4);
         ps_aggregate a;
-        assert_int_equal(
-            ps_aggregate_init(&a, &f->spec, chunk, &f->rule.optimizer, keep_sum, slab),
-            PS_OK);
+        assert_int_equal(ps_aggregate_init(&a, &f->spec.table, chunk, &f->rule.optimizer,
+                                           keep_sum, slab),
+                         PS_OK);
         memcpy(a.weights, params + chunk->offset, chunk->count * sizeof(float));
         const float *grads[RANKS];
         for (int r = 0; r < ranks; r++)
@@ -122,9 +124,9 @@ static void run_chunks(const fixture *f, uint64_t chunk_bytes, int ranks, int st
  * float32, one rounding for every operation. */
 static void sgd_by_hand(const fixture *f, int ranks, int steps, float *params)
 {
-    memcpy(params, f->start, f->spec.arena_count * sizeof *params);
-    for (int n = 0; n < f->spec.n_tensors; n++) {
-        const ps_tensor *tensor = &f->spec.tensors[n];
+    memcpy(params, f->start, f->spec.table.arena_count * sizeof *params);
+    for (int n = 0; n < f->spec.table.n_tensors; n++) {
+        const ps_tensor *tensor = &f->spec.table.tensors[n];
         float wd = tensor->role == PS_TENSOR_WEIGHT ? 0.25f : 0; // a power of 2: exact
         for (uint64_t i = tensor->offset; i < tensor->offset + tensor->count; i++) {
             float p = params[i], buf = 0;
@@ -148,7 +150,7 @@ static void equals_a_serial_loop_whatever_the_cut(void **state)
                                  "optimizer.decay_bias_norm=false"};
     fixture f;
     setup(&f, extra, 5);
-    size_t bytes = f.spec.arena_count * sizeof(float);
+    size_t bytes = f.spec.table.arena_count * sizeof(float);
     float *want = arena(&f.spec), *got = arena(&f.spec), *copy = arena(&f.spec);
     for (int ranks = 1; ranks <= RANKS; ranks++) {
         sgd_by_hand(&f, ranks, 3, want);
@@ -165,12 +167,13 @@ static void equals_a_serial_loop_whatever_the_cut(void **state)
 
 static ps_err apply_whole(const fixture *f, bool check, int ranks)
 {
-    const ps_chunk chunk = {.count = f->spec.arena_count,
-                            .last_tensor = f->spec.n_tensors - 1};
+    const ps_chunk chunk = {.count = f->spec.table.arena_count,
+                            .last_tensor = f->spec.table.n_tensors - 1};
     float *slab = calloc(ps_aggregate_slab_count(&chunk, &f->rule.optimizer, false), 4);
     ps_aggregate a;
     assert_int_equal(
-        ps_aggregate_init(&a, &f->spec, &chunk, &f->rule.optimizer, false, slab), PS_OK);
+        ps_aggregate_init(&a, &f->spec.table, &chunk, &f->rule.optimizer, false, slab),
+        PS_OK);
     const ps_aggregate_step s = {
         .rule = &f->rule,
         .step = 12,
@@ -190,7 +193,7 @@ static void names_rank_tensor_and_step_of_a_nan(void **state)
     const char *const extra[] = {"optimizer.name=sgd"};
     fixture f;
     setup(&f, extra, 1);
-    const ps_tensor *tensor = ps_model_spec_find(&f.spec, "b.weight");
+    const ps_tensor *tensor = ps_tensor_table_find(&f.spec.table, "b.weight");
     assert_non_null(tensor);
     f.grads[2][tensor->offset + tensor->count - 1] = NAN;
     assert_int_equal(apply_whole(&f, true, 2), PS_OK);

@@ -10,25 +10,25 @@
 /* BasicNet: conv1, conv2, fc1, fc2, each weight and bias. */
 static const uint64_t basicnet[] = {288, 32, 18432, 64, 1179648, 128, 1280, 10};
 
-static void make_spec(ps_model_spec *spec, ps_tensor *tensors, const uint64_t *counts,
+static void make_spec(ps_tensor_table *table, ps_tensor *tensors, const uint64_t *counts,
                       int n)
 {
-    *spec = (ps_model_spec){.n_tensors = n, .tensors = tensors};
+    *table = (ps_tensor_table){.n_tensors = n, .tensors = tensors};
     uint64_t offset = 0;
     for (int i = 0; i < n; i++) {
         tensors[i] = (ps_tensor){.offset = offset, .count = counts[i]};
         offset += (counts[i] + PS_TENSOR_ALIGN - 1) / PS_TENSOR_ALIGN * PS_TENSOR_ALIGN;
     }
-    spec->arena_count = offset;
+    table->arena_count = offset;
 }
 
 static void test_basicnet_is_cut_where_ddp_cuts(void **state)
 {
     ps_tensor tensors[8];
-    ps_model_spec spec;
-    make_spec(&spec, tensors, basicnet, 8);
+    ps_tensor_table table;
+    make_spec(&table, tensors, basicnet, 8);
     ps_buckets b;
-    assert_int_equal(ps_buckets_init(&b, &spec, PS_BUCKET_FIRST_BYTES, 25 << 20), PS_OK);
+    assert_int_equal(ps_buckets_init(&b, &table, PS_BUCKET_FIRST_BYTES, 25 << 20), PS_OK);
     /* fc2 and fc1 reach 1 MiB with fc1.weight; the convolutions are the rest. */
     assert_int_equal(b.n, 2);
     assert_int_equal(b.list[0].first_tensor, 4);
@@ -48,11 +48,11 @@ static void test_every_tensor_is_in_one_bucket(void **state)
 {
     for (uint64_t size = 1; size < 8 << 20; size *= 3) {
         ps_tensor tensors[8];
-        ps_model_spec spec;
-        make_spec(&spec, tensors, basicnet, 8);
+        ps_tensor_table table;
+        make_spec(&table, tensors, basicnet, 8);
         ps_buckets b;
-        assert_int_equal(ps_buckets_init(&b, &spec, size, size), PS_OK);
-        int next = spec.n_tensors;
+        assert_int_equal(ps_buckets_init(&b, &table, size, size), PS_OK);
+        int next = table.n_tensors;
         for (int i = 0; i < b.n; i++) {
             next -= b.list[i].n_tensors;
             assert_int_equal(b.list[i].first_tensor, next);
@@ -65,11 +65,11 @@ static void test_every_tensor_is_in_one_bucket(void **state)
 }
 
 /* Parts follow each other, begin on blocks of the norm, and are even to a block. */
-static void check_parts(const ps_model_spec *spec, const ps_bucket *b, int n)
+static void check_parts(const ps_tensor_table *table, const ps_bucket *b, int n)
 {
     ps_chunk parts[8];
     uint64_t at = b->offset;
-    ps_bucket_cut(spec, b, n, parts);
+    ps_bucket_cut(table, b, n, parts);
     for (int p = 0; p < n; p++) {
         const ps_chunk *part = &parts[p];
         assert_int_equal(part->offset, at);
@@ -80,8 +80,8 @@ static void check_parts(const ps_model_spec *spec, const ps_bucket *b, int n)
         }
         assert_in_range(part->count, b->count / (uint64_t)n - 4096 - 64,
                         b->count / (uint64_t)n + 4096 + 64);
-        const ps_tensor *first = &spec->tensors[part->first_tensor];
-        const ps_tensor *last = &spec->tensors[part->last_tensor];
+        const ps_tensor *first = &table->tensors[part->first_tensor];
+        const ps_tensor *last = &table->tensors[part->last_tensor];
         assert_in_range(part->offset, first->offset, first->offset + first->count - 1);
         assert_int_equal((part->offset - first->offset) % 4096, 0);
         assert_true(last->offset < at);
@@ -94,14 +94,14 @@ static void check_parts(const ps_model_spec *spec, const ps_bucket *b, int n)
 static void test_buckets_are_cut_into_even_parts(void **state)
 {
     ps_tensor tensors[8];
-    ps_model_spec spec;
-    make_spec(&spec, tensors, basicnet, 8);
+    ps_tensor_table table;
+    make_spec(&table, tensors, basicnet, 8);
     ps_buckets b;
-    assert_int_equal(ps_buckets_init(&b, &spec, PS_BUCKET_FIRST_BYTES, 25 << 20), PS_OK);
+    assert_int_equal(ps_buckets_init(&b, &table, PS_BUCKET_FIRST_BYTES, 25 << 20), PS_OK);
     for (int n = 1; n <= 8; n++)
-        check_parts(&spec, &b.list[0], n);
+        check_parts(&table, &b.list[0], n);
     for (int n = 1; n <= 4; n++)
-        check_parts(&spec, &b.list[1], n);
+        check_parts(&table, &b.list[1], n);
     ps_buckets_fini(&b);
 }
 
@@ -109,12 +109,12 @@ static void test_buckets_are_cut_into_even_parts(void **state)
 static void test_a_small_bucket_is_one_rank_s(void **state)
 {
     ps_tensor tensors[8];
-    ps_model_spec spec;
-    make_spec(&spec, tensors, basicnet, 8);
+    ps_tensor_table table;
+    make_spec(&table, tensors, basicnet, 8);
     const ps_bucket small = {6, 2, tensors[6].offset,
                              tensors[7].offset + 10 - tensors[6].offset};
     ps_chunk parts[3];
-    ps_bucket_cut(&spec, &small, 3, parts);
+    ps_bucket_cut(&table, &small, 3, parts);
     assert_int_equal(parts[0].count, 0);
     assert_int_equal(parts[1].count, 0);
     assert_int_equal(parts[2].offset, small.offset);

@@ -13,6 +13,7 @@
 
 #include "../support/half.h"
 #include "chunk_codec.h"
+#include "model_spec.h"
 #include "rng.h"
 
 enum { N = 5000 };
@@ -116,8 +117,8 @@ static void test_fp16_overflows_where_it_is_asked_to(void **state)
     ps_chunk_codec c;
     assert_int_equal(ps_config_load(&cfg, NULL, sets, 5), PS_OK);
     assert_int_equal(ps_model_spec_init(&spec, &cfg), PS_OK);
-    assert_int_equal(ps_plan_init(&plan, &spec, (ps_chunk_size){0}, 1), PS_OK);
-    assert_int_equal(ps_chunk_codec_init(&c, &cfg, &spec), PS_OK);
+    assert_int_equal(ps_plan_init(&plan, &spec.table, (ps_chunk_size){0}, 1), PS_OK);
+    assert_int_equal(ps_chunk_codec_init(&c, &cfg, &spec.table), PS_OK);
     const ps_chunk *chunk = &plan.chunks[plan.n_chunks - 1];
     float values[64] = {65504, -65519, 65520, -1e9f}, out[64];
     uint8_t payload[256];
@@ -442,11 +443,12 @@ static void test_chunk_codes_large_tensors_alone(void **state)
     char bias_name[] = "bias", weight_name[] = "weight";
     ps_tensor tensors[] = {{.name = bias_name, .offset = 0, .count = 10},
                            {.name = weight_name, .offset = 16, .count = 8192}};
-    ps_model_spec spec = {.n_tensors = 2, .tensors = tensors, .arena_count = 16 + 8192};
+    ps_tensor_table table = {
+        .n_tensors = 2, .tensors = tensors, .arena_count = 16 + 8192};
     ps_chunk chunk = {
         .offset = 0, .count = 16 + 4096, .first_tensor = 0, .last_tensor = 1};
     ps_chunk_codec c = {
-        .codec = PS_CODEC_INT8, .topk = 0.01, .min_bytes = 4096, .spec = &spec};
+        .codec = PS_CODEC_INT8, .topk = 0.01, .min_bytes = 4096, .table = &table};
     static float in[16 + 4096], out[16 + 4096];
     make(16 + 4096, 6, in);
     uint64_t bytes = ps_chunk_codec_bytes(&c, &chunk, PS_CODEC_INT8);
@@ -477,10 +479,10 @@ static void check_phases(const phases *p, uint64_t total_steps)
 {
     char name[] = "weight";
     ps_tensor tensor = {.name = name, .count = 8192};
-    ps_model_spec spec = {.n_tensors = 1, .tensors = &tensor, .arena_count = 8192};
+    ps_tensor_table table = {.n_tensors = 1, .tensors = &tensor, .arena_count = 8192};
     ps_chunk chunk = {.count = 8192};
     ps_chunk_codec c = {
-        .codec = p->codec, .topk = 0.125, .warmup = 3, .cooldown = 2, .spec = &spec};
+        .codec = p->codec, .topk = 0.125, .warmup = 3, .cooldown = 2, .table = &table};
     ps_chunk_codec_end(&c, total_steps);
     for (uint64_t step = 0; step < 9; step++) {
         const bool fine = step < 3 || (total_steps == 9 && step >= 7);

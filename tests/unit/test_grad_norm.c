@@ -15,7 +15,7 @@ enum { N_TENSORS = 5 };
 static const uint64_t counts[N_TENSORS] = {3, 4096, 4097, 50000, 10};
 
 typedef struct fixture {
-    ps_model_spec spec;
+    ps_tensor_table table;
     ps_tensor tensors[N_TENSORS];
     float *grads;
 } fixture;
@@ -23,17 +23,17 @@ typedef struct fixture {
 static void make(fixture *f)
 {
     static char name[] = "t";
-    *f = (fixture){.spec = {.n_tensors = N_TENSORS}};
-    f->spec.tensors = f->tensors;
+    *f = (fixture){.table = {.n_tensors = N_TENSORS}};
+    f->table.tensors = f->tensors;
     for (int i = 0; i < N_TENSORS; i++) {
         f->tensors[i] = (ps_tensor){.name = name,
                                     .dims = {1, {(int64_t)counts[i]}},
-                                    .offset = f->spec.arena_count,
+                                    .offset = f->table.arena_count,
                                     .count = counts[i]};
-        f->spec.arena_count += (counts[i] + 15) / 16 * 16;
-        f->spec.n_params += counts[i];
+        f->table.arena_count += (counts[i] + 15) / 16 * 16;
+        f->table.n_params += counts[i];
     }
-    f->grads = calloc(f->spec.arena_count, sizeof *f->grads);
+    f->grads = calloc(f->table.arena_count, sizeof *f->grads);
     assert_non_null(f->grads);
 }
 
@@ -42,15 +42,15 @@ static double norm_by(const fixture *f, uint64_t chunk_bytes, uint32_t shards)
 {
     ps_plan plan;
     assert_int_equal(
-        ps_plan_init(&plan, &f->spec, (ps_chunk_size){.bytes = chunk_bytes}, shards),
+        ps_plan_init(&plan, &f->table, (ps_chunk_size){.bytes = chunk_bytes}, shards),
         PS_OK);
-    uint64_t total = ps_grad_norm_blocks(&f->spec), seen = 0;
+    uint64_t total = ps_grad_norm_blocks(&f->table), seen = 0;
     double *sums = malloc(total * sizeof *sums);
     for (uint32_t i = 0; i < plan.n_chunks; i++) {
         uint64_t n = 0;
-        uint64_t first = ps_grad_norm_chunk_blocks(&f->spec, &plan.chunks[i], &n);
+        uint64_t first = ps_grad_norm_chunk_blocks(&f->table, &plan.chunks[i], &n);
         assert_true(first + n <= total);
-        ps_grad_norm_chunk(&f->spec, &plan.chunks[i], f->grads + plan.chunks[i].offset,
+        ps_grad_norm_chunk(&f->table, &plan.chunks[i], f->grads + plan.chunks[i].offset,
                            sums + first);
         seen += n;
     }
@@ -65,7 +65,7 @@ static void blocks_are_counted_within_tensors(void **state)
 {
     fixture f;
     make(&f);
-    assert_int_equal(ps_grad_norm_blocks(&f.spec), 1 + 1 + 2 + 13 + 1);
+    assert_int_equal(ps_grad_norm_blocks(&f.table), 1 + 1 + 2 + 13 + 1);
     free(f.grads);
 }
 
@@ -77,7 +77,7 @@ static void ones_have_the_root_of_their_number(void **state)
     for (int i = 0; i < N_TENSORS; i++)
         for (uint64_t k = 0; k < counts[i]; k++)
             f.grads[f.tensors[i].offset + k] = -1.0f;
-    double wanted = sqrt((double)f.spec.n_params);
+    double wanted = sqrt((double)f.table.n_params);
     assert_true(norm_by(&f, 16384, 1) == wanted);
     assert_true(norm_by(&f, 1 << 20, 3) == wanted);
     free(f.grads);

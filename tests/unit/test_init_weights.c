@@ -13,6 +13,7 @@
 
 #include "../support/python.h"
 #include "mem.h"
+#include "model_spec.h"
 
 typedef struct model {
     ps_config cfg;
@@ -34,9 +35,10 @@ static void make(model *m, const char *file, const char *const *set, int n_set)
     *m = (model){.params = NULL};
     ps_err err = ps_config_load(&m->cfg, file, set, n_set);
     if (err == PS_OK) err = ps_model_spec_init(&m->spec, &m->cfg);
-    if (err == PS_OK) err = ps_mem_zalloc(&m->params, m->spec.arena_count, 4, "params");
     if (err == PS_OK)
-        err = ps_mem_zalloc(&m->buffers, m->spec.buffer_bytes, 1, "buffers");
+        err = ps_mem_zalloc(&m->params, m->spec.table.arena_count, 4, "params");
+    if (err == PS_OK)
+        err = ps_mem_zalloc(&m->buffers, m->spec.table.buffer_bytes, 1, "buffers");
     if (err != PS_OK) fail_msg("%s", ps_err_message());
 }
 
@@ -55,7 +57,8 @@ static void a_linear_layer_is_pytorchs(void **state)
         for (int i = 0; i < 6; i++)
             assert_float_equal(m.params[i], weight[i], 6e-8);
         for (int i = 0; i < 3; i++)
-            assert_float_equal(m.params[m.spec.tensors[1].offset + i], bias[i], 5e-8);
+            assert_float_equal(m.params[m.spec.table.tensors[1].offset + i], bias[i],
+                               5e-8);
         tear(&m);
     }
 }
@@ -64,22 +67,22 @@ static void norms_start_as_identities_and_gaps_are_zero(void **state)
 {
     model m;
     make(&m, "configs/resnet18-cifar10.yaml", NULL, 0);
-    memset(m.params, 0xff, m.spec.arena_count * 4);
-    memset(m.buffers, 0xff, m.spec.buffer_bytes);
+    memset(m.params, 0xff, m.spec.table.arena_count * 4);
+    memset(m.buffers, 0xff, m.spec.table.buffer_bytes);
     ps_init_weights(&m.spec, 1, 1, m.params, m.buffers);
-    const ps_tensor *weight = ps_model_spec_find(&m.spec, "layer2.0.bn1.weight");
-    const ps_tensor *bias = ps_model_spec_find(&m.spec, "layer2.0.bn1.bias");
-    const ps_tensor *mean = ps_model_spec_find(&m.spec, "bn1.running_mean");
-    const ps_tensor *var = ps_model_spec_find(&m.spec, "bn1.running_var");
-    const ps_tensor *n = ps_model_spec_find(&m.spec, "bn1.num_batches_tracked");
+    const ps_tensor *weight = ps_tensor_table_find(&m.spec.table, "layer2.0.bn1.weight");
+    const ps_tensor *bias = ps_tensor_table_find(&m.spec.table, "layer2.0.bn1.bias");
+    const ps_tensor *mean = ps_tensor_table_find(&m.spec.table, "bn1.running_mean");
+    const ps_tensor *var = ps_tensor_table_find(&m.spec.table, "bn1.running_var");
+    const ps_tensor *n = ps_tensor_table_find(&m.spec.table, "bn1.num_batches_tracked");
     assert_true(m.params[weight->offset + 127] == 1.0f);
     assert_true(m.params[bias->offset + 127] == 0.0f);
     const char *buffers = m.buffers;
     assert_true(((const float *)(const void *)(buffers + mean->offset))[63] == 0.0f);
     assert_true(((const float *)(const void *)(buffers + var->offset))[63] == 1.0f);
     assert_true(*(const int64_t *)(const void *)(buffers + n->offset) == 0);
-    for (int i = 0; i + 1 < m.spec.n_tensors; i++) {
-        const ps_tensor *t = &m.spec.tensors[i];
+    for (int i = 0; i + 1 < m.spec.table.n_tensors; i++) {
+        const ps_tensor *t = &m.spec.table.tensors[i];
         for (uint64_t k = t->offset + t->count; k < t[1].offset; k++)
             assert_true(m.params[k] == 0.0f);
     }
@@ -90,8 +93,8 @@ static void norms_start_as_identities_and_gaps_are_zero(void **state)
 static bool equal_form(model *m, uint64_t seed, int fused, const float *wanted)
 {
     ps_init_weights(&m->spec, seed, fused, m->params, m->buffers);
-    for (int i = 0; i < m->spec.n_tensors; i++) {
-        const ps_tensor *t = &m->spec.tensors[i];
+    for (int i = 0; i < m->spec.table.n_tensors; i++) {
+        const ps_tensor *t = &m->spec.table.tensors[i];
         if (memcmp(m->params + t->offset, wanted, t->count * 4) != 0) return false;
         wanted += t->count;
     }
@@ -103,12 +106,12 @@ static void compare(FILE *in, const char *file, const char *const *set, int n_se
 {
     model m;
     make(&m, file, set, n_set);
-    float *wanted = malloc(m.spec.n_params * 4);
-    assert_int_equal(fread(wanted, 4, m.spec.n_params, in), m.spec.n_params);
+    float *wanted = malloc(m.spec.table.n_params * 4);
+    assert_int_equal(fread(wanted, 4, m.spec.table.n_params, in), m.spec.table.n_params);
     bool fused = equal_form(&m, seed, 1, wanted);
     bool unfused = equal_form(&m, seed, 0, wanted);
-    print_message("%llu weights are PyTorch's, %s\n", (unsigned long long)m.spec.n_params,
-                  fused ? "fused" : "unfused");
+    print_message("%llu weights are PyTorch's, %s\n",
+                  (unsigned long long)m.spec.table.n_params, fused ? "fused" : "unfused");
     assert_true(fused || unfused);
     free(wanted);
     tear(&m);
@@ -145,9 +148,9 @@ static void seeds_are_reproducible(void **state)
     make(&b, "configs/digits-basicnet.yaml", NULL, 0);
     ps_init_weights(&a.spec, 5, 1, a.params, a.buffers);
     ps_init_weights(&b.spec, 5 | UINT64_C(1) << 40, 1, b.params, b.buffers);
-    assert_memory_equal(a.params, b.params, a.spec.arena_count * 4);
+    assert_memory_equal(a.params, b.params, a.spec.table.arena_count * 4);
     ps_init_weights(&b.spec, 6, 1, b.params, b.buffers);
-    assert_memory_not_equal(a.params, b.params, a.spec.arena_count * 4);
+    assert_memory_not_equal(a.params, b.params, a.spec.table.arena_count * 4);
     tear(&a);
     tear(&b);
 }

@@ -93,8 +93,8 @@ static void shipped_models_have_pytorchs_parameter_counts(void **state)
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
         fixture f;
         load(&f, models[i].file);
-        assert_int_equal(f.spec.n_params, models[i].n_params);
-        assert_int_equal(f.spec.n_buffers, models[i].n_buffers);
+        assert_int_equal(f.spec.table.n_params, models[i].n_params);
+        assert_int_equal(f.spec.table.n_buffers, models[i].n_buffers);
         assert_int_equal(f.spec.n_outputs, 10);
         unload(&f);
     }
@@ -110,10 +110,10 @@ static void basicnet_has_pytorchs_names_and_shapes(void **state)
     const int64_t fan_in[] = {9, 9, 288, 288, 9216, 9216, 128, 128};
     fixture f;
     load(&f, "configs/mnist-basicnet.yaml");
-    assert_int_equal(f.spec.n_tensors, 8);
+    assert_int_equal(f.spec.table.n_tensors, 8);
     uint64_t at = 0;
     for (int i = 0; i < 8; i++) {
-        const ps_tensor *t = &f.spec.tensors[i];
+        const ps_tensor *t = &f.spec.table.tensors[i];
         assert_string_equal(t->name, names[i]);
         assert_dims(&t->dims, shapes[i]);
         assert_int_equal(t->fan_in, fan_in[i]);
@@ -122,9 +122,10 @@ static void basicnet_has_pytorchs_names_and_shapes(void **state)
         assert_true(t->offset >= at && t->offset < at + PS_TENSOR_ALIGN);
         at = t->offset + t->count;
     }
-    assert_int_equal(f.spec.arena_count % PS_TENSOR_ALIGN, 0);
-    assert_ptr_equal(ps_model_spec_find(&f.spec, "fc1.bias"), &f.spec.tensors[5]);
-    assert_null(ps_model_spec_find(&f.spec, "fc1"));
+    assert_int_equal(f.spec.table.arena_count % PS_TENSOR_ALIGN, 0);
+    assert_ptr_equal(ps_tensor_table_find(&f.spec.table, "fc1.bias"),
+                     &f.spec.table.tensors[5]);
+    assert_null(ps_tensor_table_find(&f.spec.table, "fc1"));
     unload(&f);
 }
 
@@ -175,12 +176,12 @@ static void resnet_has_torchvisions_state_dict(void **state)
         {"fc.weight", "(10, 512)"},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
-        const ps_tensor *t = ps_model_spec_find(&f.spec, wanted[i].name);
+        const ps_tensor *t = ps_tensor_table_find(&f.spec.table, wanted[i].name);
         if (!t) fail_msg("%s is missing", wanted[i].name);
         assert_dims(&t->dims, wanted[i].shape);
     }
-    assert_int_equal(f.spec.n_tensors, 62); // len(list(resnet18().parameters()))
-    assert_null(ps_model_spec_find(&f.spec, "conv1.bias"));
+    assert_int_equal(f.spec.table.n_tensors, 62); // len(list(resnet18().parameters()))
+    assert_null(ps_tensor_table_find(&f.spec.table, "conv1.bias"));
     unload(&f);
 }
 
@@ -202,8 +203,8 @@ static void a_residual_block_adds_body_and_input(void **state)
     assert_int_equal(add->input[0], 2);
     assert_int_equal(add->input[1], 0);
     assert_int_equal(f.spec.layers[0].n_consumers, 2); // relu and the addition
-    assert_string_equal(f.spec.tensors[0].name, "0.weight");
-    assert_string_equal(f.spec.tensors[2].name, "block.c.weight");
+    assert_string_equal(f.spec.table.tensors[0].name, "0.weight");
+    assert_string_equal(f.spec.table.tensors[2].name, "block.c.weight");
     assert_dims(&f.spec.layers[4].out, "(4, 1, 1)");
     assert_int_equal(f.spec.layers[4].kernel[0], 32);
     assert_int_equal(f.spec.n_outputs, 4);
@@ -227,7 +228,7 @@ static void windows_follow_pytorchs_arithmetic(void **state)
     assert_dims(&f.spec.layers[1].out, "(2, 7, 4)");
     assert_dims(&f.spec.layers[2].out, "(2, 3, 4)");
     assert_int_equal(f.spec.layers[4].bias, PS_NONE);
-    assert_int_equal(f.spec.n_tensors, 3);
+    assert_int_equal(f.spec.table.n_tensors, 3);
     tear(&f);
 }
 
@@ -236,7 +237,7 @@ static void features_need_no_image(void **state)
     fixture f;
     assert_int_equal(build(&f, "    - linear: 5\n    - sigmoid\n", 1, FEATURES, "mse"),
                      PS_OK);
-    assert_dims(&f.spec.tensors[0].dims, "(5, 20)");
+    assert_dims(&f.spec.table.tensors[0].dims, "(5, 20)");
     tear(&f);
     assert_int_equal(build(&f, "    - conv2d: {out: 5, kernel: 1}\n", 1, FEATURES, "mse"),
                      PS_ERR_SHAPE);

@@ -1,4 +1,5 @@
 /* The plan over many models: chunks cover the arena, end on blocks, and balance. */
+#include "model_spec.h"
 #include "plan.h"
 
 #include <setjmp.h>
@@ -21,15 +22,15 @@ typedef struct fake {
 
 static void add(fake *f, int64_t count)
 {
-    ps_tensor *t = &f->tensors[f->spec.n_tensors];
-    char *name = f->names[f->spec.n_tensors];
-    snprintf(name, sizeof f->names[0], "t%d", f->spec.n_tensors);
+    ps_tensor *t = &f->tensors[f->spec.table.n_tensors];
+    char *name = f->names[f->spec.table.n_tensors];
+    snprintf(name, sizeof f->names[0], "t%d", f->spec.table.n_tensors);
     *t = (ps_tensor){.name = name, .dims = {1, {count}}, .count = (uint64_t)count};
-    t->offset = f->spec.arena_count;
-    f->spec.tensors = f->tensors;
-    f->spec.arena_count += (t->count + 15) / 16 * 16;
-    f->spec.n_params += t->count;
-    f->spec.n_tensors++;
+    t->offset = f->spec.table.arena_count;
+    f->spec.table.tensors = f->tensors;
+    f->spec.table.arena_count += (t->count + 15) / 16 * 16;
+    f->spec.table.n_params += t->count;
+    f->spec.table.n_tensors++;
 }
 
 /* Sizes from one element to some hundred blocks, small and large in any order. */
@@ -45,19 +46,19 @@ static void make_random(fake *f, ps_mt19937 *g)
 
 static void assert_covers(const ps_plan *plan, const ps_model_spec *spec)
 {
-    uint64_t end = spec->arena_count;
+    uint64_t end = spec->table.arena_count;
     for (uint32_t i = 0; i < plan->n_chunks; i++) {
         const ps_chunk *c = &plan->chunks[i];
         assert_true(c->count > 0);
         assert_int_equal(c->offset + c->count, end); // from the last element to the first
         end = c->offset;
-        const ps_tensor *first = &spec->tensors[c->first_tensor];
-        const ps_tensor *last = &spec->tensors[c->last_tensor];
+        const ps_tensor *first = &spec->table.tensors[c->first_tensor];
+        const ps_tensor *last = &spec->table.tensors[c->last_tensor];
         assert_true(c->offset >= first->offset);
         assert_true(c->offset < first->offset + first->count);
         assert_int_equal((c->offset - first->offset) % PS_NORM_BLOCK, 0);
         assert_true(c->offset + c->count > last->offset);
-        bool is_last = c->last_tensor == spec->n_tensors - 1;
+        bool is_last = c->last_tensor == spec->table.n_tensors - 1;
         assert_true(is_last || c->offset + c->count <= last[1].offset);
         assert_true(c->count <= plan->max_chunk_count);
     }
@@ -74,7 +75,7 @@ static void assert_balanced(const ps_plan *plan, const ps_model_spec *spec)
         assert_true(counts[s] > 0);
         if (counts[s] > most) most = counts[s];
     }
-    double mean = (double)spec->arena_count / plan->n_shards;
+    double mean = (double)spec->table.arena_count / plan->n_shards;
     double over = (double)most - mean;
     assert_true(over <= 0.05 * mean || over <= (double)plan->max_chunk_count);
 }
@@ -90,13 +91,13 @@ static void random_models_are_covered_and_balanced(void **state)
         for (uint32_t shards = 1; shards <= 16; shards++) {
             ps_plan plan;
             uint64_t chunk = sizes[(unsigned)round % 5];
-            ps_err err =
-                ps_plan_init(&plan, &f.spec, (ps_chunk_size){.bytes = chunk}, shards);
+            ps_err err = ps_plan_init(&plan, &f.spec.table,
+                                      (ps_chunk_size){.bytes = chunk}, shards);
             if (err != PS_OK) {
                 assert_int_equal(err, PS_ERR_CONFIG);
                 assert_non_null(strstr(ps_err_message(), "chunks"));
                 /* Only where not even a chunk a tensor would do. */
-                assert_true((uint32_t)f.spec.n_tensors < shards);
+                assert_true((uint32_t)f.spec.table.n_tensors < shards);
             } else {
                 assert_covers(&plan, &f.spec);
                 assert_balanced(&plan, &f.spec);
@@ -126,13 +127,13 @@ static void shipped_models_balance_within_five_percent(void **state)
         load(files[i], &cfg, &spec);
         for (uint32_t shards = 1; shards <= 8; shards++) {
             ps_plan plan;
-            assert_int_equal(ps_plan_init(&plan, &spec, (ps_chunk_size){0}, shards),
+            assert_int_equal(ps_plan_init(&plan, &spec.table, (ps_chunk_size){0}, shards),
                              PS_OK);
             assert_covers(&plan, &spec);
             uint64_t most = 0;
             for (uint32_t s = 0; s < shards; s++)
                 if (plan.shard_counts[s] > most) most = plan.shard_counts[s];
-            assert_true((double)most * shards <= 1.05 * (double)spec.arena_count);
+            assert_true((double)most * shards <= 1.05 * (double)spec.table.arena_count);
             ps_plan_fini(&plan);
         }
         ps_model_spec_fini(&spec);
@@ -144,7 +145,8 @@ static uint64_t hash_of(const fake *f, uint64_t chunk, uint32_t shards)
 {
     ps_plan plan;
     assert_int_equal(
-        ps_plan_init(&plan, &f->spec, (ps_chunk_size){.bytes = chunk}, shards), PS_OK);
+        ps_plan_init(&plan, &f->spec.table, (ps_chunk_size){.bytes = chunk}, shards),
+        PS_OK);
     uint64_t hash = plan.hash;
     ps_plan_fini(&plan);
     return hash;
@@ -161,7 +163,7 @@ static void the_hash_tells_plans_apart(void **state)
     assert_true(hash != hash_of(&a, 2 * BLOCK_BYTES, 2));
     assert_true(hash != hash_of(&a, BLOCK_BYTES, 3));
     memcpy(&b, &a, sizeof b);
-    b.spec.tensors = b.tensors;
+    b.spec.table.tensors = b.tensors;
     b.tensors[2].name = (char[]){"other"};
     assert_true(hash != hash_of(&b, BLOCK_BYTES, 2));
     b.tensors[2].name = a.tensors[2].name;
@@ -177,7 +179,7 @@ static void a_bias_rides_with_the_end_of_its_weight(void **state)
     add(&f, 128);
     ps_plan plan;
     assert_int_equal(
-        ps_plan_init(&plan, &f.spec, (ps_chunk_size){.bytes = 8 * BLOCK_BYTES}, 1),
+        ps_plan_init(&plan, &f.spec.table, (ps_chunk_size){.bytes = 8 * BLOCK_BYTES}, 1),
         PS_OK);
     assert_int_equal(plan.n_chunks, 3); // 20 blocks and a bias in parts of at most 8
     assert_int_equal(plan.chunks[0].first_tensor, 0);
@@ -229,12 +231,14 @@ static void more_shards_than_chunks_is_an_error(void **state)
     add(&f, 100);
     add(&f, 100);
     ps_plan plan;
-    assert_int_equal(ps_plan_init(&plan, &f.spec, (ps_chunk_size){0}, 2), PS_OK);
+    assert_int_equal(ps_plan_init(&plan, &f.spec.table, (ps_chunk_size){0}, 2), PS_OK);
     assert_int_equal(plan.n_chunks, 2);
     ps_plan_fini(&plan);
-    assert_int_equal(ps_plan_init(&plan, &f.spec, (ps_chunk_size){0}, 3), PS_ERR_CONFIG);
+    assert_int_equal(ps_plan_init(&plan, &f.spec.table, (ps_chunk_size){0}, 3),
+                     PS_ERR_CONFIG);
     ps_plan_fini(&plan);
-    assert_int_equal(ps_plan_init(&plan, &f.spec, (ps_chunk_size){0}, 0), PS_ERR_ARG);
+    assert_int_equal(ps_plan_init(&plan, &f.spec.table, (ps_chunk_size){0}, 0),
+                     PS_ERR_ARG);
     ps_plan_fini(&plan);
 }
 

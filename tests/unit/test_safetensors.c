@@ -1,4 +1,5 @@
 /* safetensors: with the Python package in both directions, and files that lie. */
+#include "model_spec.h"
 #include "safetensors.h"
 
 #include <setjmp.h>
@@ -33,10 +34,10 @@ static void fill(const ps_tensor *t, float *values)
 
 static void fill_model(model *m)
 {
-    for (int i = 0; i < m->spec.n_tensors; i++)
-        fill(&m->spec.tensors[i], m->params + m->spec.tensors[i].offset);
-    for (int i = 0; i < m->spec.n_buffers; i++) {
-        const ps_tensor *t = &m->spec.buffers[i];
+    for (int i = 0; i < m->spec.table.n_tensors; i++)
+        fill(&m->spec.table.tensors[i], m->params + m->spec.table.tensors[i].offset);
+    for (int i = 0; i < m->spec.table.n_buffers; i++) {
+        const ps_tensor *t = &m->spec.table.buffers[i];
         void *values = (char *)m->buffers + t->offset;
         if (t->role == PS_TENSOR_COUNTER)
             *(int64_t *)values = 7;
@@ -56,9 +57,10 @@ static void make(model *m)
     snprintf(m->path, sizeof m->path, "%s/model.safetensors", m->folder);
     ps_err err = ps_config_load(&m->cfg, NULL, set, 3);
     if (err == PS_OK) err = ps_model_spec_init(&m->spec, &m->cfg);
-    if (err == PS_OK) err = ps_mem_zalloc(&m->params, m->spec.arena_count, 4, "params");
     if (err == PS_OK)
-        err = ps_mem_zalloc(&m->buffers, m->spec.buffer_bytes, 1, "buffers");
+        err = ps_mem_zalloc(&m->params, m->spec.table.arena_count, 4, "params");
+    if (err == PS_OK)
+        err = ps_mem_zalloc(&m->buffers, m->spec.table.buffer_bytes, 1, "buffers");
     if (err != PS_OK) fail_msg("%s", ps_err_message());
     fill_model(m);
 }
@@ -76,18 +78,18 @@ static void tear(model *m)
 static ps_err save(const model *m)
 {
     const char *metadata[] = {"format", "pt", "step", "12 \"quoted\""};
-    return ps_st_save_model(m->path, &m->spec, m->params, m->buffers, metadata, 2);
+    return ps_st_save_model(m->path, &m->spec.table, m->params, m->buffers, metadata, 2);
 }
 
 /* Loads into zeroed arenas and compares them with the model's, gaps included. */
 static void assert_loads_equal(const model *m)
 {
-    float *params = calloc(m->spec.arena_count, 4);
-    void *buffers = calloc(m->spec.buffer_bytes, 1);
-    ps_err err = ps_st_load_model(m->path, &m->spec, params, buffers);
+    float *params = calloc(m->spec.table.arena_count, 4);
+    void *buffers = calloc(m->spec.table.buffer_bytes, 1);
+    ps_err err = ps_st_load_model(m->path, &m->spec.table, params, buffers);
     if (err != PS_OK) fail_msg("%s", ps_err_message());
-    assert_memory_equal(params, m->params, m->spec.arena_count * 4);
-    assert_memory_equal(buffers, m->buffers, m->spec.buffer_bytes);
+    assert_memory_equal(params, m->params, m->spec.table.arena_count * 4);
+    assert_memory_equal(buffers, m->buffers, m->spec.table.buffer_bytes);
     free(params);
     free(buffers);
 }
@@ -220,8 +222,10 @@ static void a_missing_folder_is_named(void **state)
     snprintf(m.path, sizeof m.path, "%s/none/m.safetensors", m.folder);
     assert_int_equal(save(&m), PS_ERR_IO);
     assert_non_null(strstr(ps_err_message(), "No such file"));
-    assert_int_equal(ps_st_load_model(m.path, &m.spec, m.params, m.buffers), PS_ERR_IO);
-    assert_int_equal(ps_st_load_model("/tmp", &m.spec, m.params, m.buffers), PS_ERR_IO);
+    assert_int_equal(ps_st_load_model(m.path, &m.spec.table, m.params, m.buffers),
+                     PS_ERR_IO);
+    assert_int_equal(ps_st_load_model("/tmp", &m.spec.table, m.params, m.buffers),
+                     PS_ERR_IO);
     assert_non_null(strstr(ps_err_message(), "not a regular file"));
     memcpy(m.path, kept, sizeof kept);
     tear(&m);
@@ -328,7 +332,7 @@ static void every_truncation_is_refused(void **state)
     assert_int_equal(stat(m.path, &st), 0);
     for (off_t n = st.st_size - 1; n >= 0; n -= n > 600 ? 97 : 13) {
         assert_int_equal(truncate(m.path, n), 0);
-        ps_err err = ps_st_load_model(m.path, &m.spec, m.params, m.buffers);
+        ps_err err = ps_st_load_model(m.path, &m.spec.table, m.params, m.buffers);
         assert_int_equal(err, PS_ERR_FORMAT);
         assert_non_null(strstr(ps_err_message(), m.path));
     }
@@ -341,9 +345,9 @@ static void assert_other_model_refused(model *m, const char *const *set,
     model other = {.folder = ""};
     assert_int_equal(ps_config_load(&other.cfg, NULL, set, 3), PS_OK);
     assert_int_equal(ps_model_spec_init(&other.spec, &other.cfg), PS_OK);
-    float *params = calloc(other.spec.arena_count, 4);
-    void *buffers = calloc(other.spec.buffer_bytes + 1, 1);
-    assert_int_equal(ps_st_load_model(m->path, &other.spec, params, buffers),
+    float *params = calloc(other.spec.table.arena_count, 4);
+    void *buffers = calloc(other.spec.table.buffer_bytes + 1, 1);
+    assert_int_equal(ps_st_load_model(m->path, &other.spec.table, params, buffers),
                      PS_ERR_FORMAT);
     if (!strstr(ps_err_message(), message))
         fail_msg("'%s' lacks '%s'", ps_err_message(), message);

@@ -13,7 +13,7 @@ enum { BLOCK = 4096, SEGMENT = 3008, N_TENSORS = 4, MAX_RANKS = 5 };
 
 typedef struct fixture {
     ps_tensor tensors[N_TENSORS];
-    ps_model_spec spec;
+    ps_tensor_table table;
     ps_buckets buckets;
     ps_scatter scatter;
 } fixture;
@@ -22,17 +22,18 @@ static void set_up(fixture *f, int n_ranks, uint64_t segment)
 {
     static const uint64_t counts[N_TENSORS] = {100, 5 * BLOCK, 17, 3 * BLOCK + 5};
     uint64_t offset = 0;
-    *f = (fixture){.spec = {.n_tensors = N_TENSORS, .tensors = f->tensors}};
+    *f = (fixture){.table = {.n_tensors = N_TENSORS, .tensors = f->tensors}};
     for (int i = 0; i < N_TENSORS; i++) {
         f->tensors[i] = (ps_tensor){.offset = offset, .count = counts[i]};
         offset += (counts[i] + PS_TENSOR_ALIGN - 1) / PS_TENSOR_ALIGN * PS_TENSOR_ALIGN;
     }
-    f->spec.arena_count = offset;
+    f->table.arena_count = offset;
     // tensor 3; 2 and 1; 0
-    assert_int_equal(ps_buckets_init(&f->buckets, &f->spec, 4 * BLOCK, 4 * BLOCK), PS_OK);
+    assert_int_equal(ps_buckets_init(&f->buckets, &f->table, 4 * BLOCK, 4 * BLOCK),
+                     PS_OK);
     assert_int_equal(f->buckets.n, 3);
     assert_int_equal(
-        ps_scatter_init(&f->scatter, &f->spec, &f->buckets, n_ranks, segment), PS_OK);
+        ps_scatter_init(&f->scatter, &f->table, &f->buckets, n_ranks, segment), PS_OK);
 }
 
 static void tear_down(fixture *f)
@@ -48,7 +49,7 @@ static void test_segments_cover_all_once(void **state)
     for (int n = 1; n <= MAX_RANKS; n++) {
         fixture f;
         set_up(&f, n, SEGMENT);
-        unsigned char *seen = calloc(f.spec.arena_count, 1);
+        unsigned char *seen = calloc(f.table.arena_count, 1);
         assert_non_null(seen);
         for (int b = 0; b < f.buckets.n; b++)
             for (int r = 0; r < n; r++)

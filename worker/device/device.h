@@ -72,9 +72,9 @@ typedef struct ps_program_options {
     const ps_model_spec *spec; // borrowed for the program's life
     int max_batch;
     bool training; // false: forward only
-    float *params; // host arena, spec->arena_count elements; borrowed
+    float *params; // host arena, spec->table.arena_count elements; borrowed
     float *grads;  // host arena; borrowed; NULL when not training
-    void *buffers; // host buffer arena (spec->buffer_bytes); borrowed
+    void *buffers; // host buffer arena (spec->table.buffer_bytes); borrowed
     /* Of parameters and gradients that travel together. A device with memory of its own
      * calls hooks, and moves ranges, for so many at a time, and at least for a layer's.
      * 0: layer by layer. */

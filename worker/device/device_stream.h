@@ -9,9 +9,9 @@
 #ifndef PS_DEVICE_STREAM_H
 #define PS_DEVICE_STREAM_H
 
-#include "model_spec.h"
 #include "optimizer.h"
 #include "plan.h"
+#include "tensor_table.h"
 
 typedef struct ps_device_stream ps_device_stream;
 
@@ -75,9 +75,9 @@ struct ps_device_stream {
 };
 
 typedef struct ps_host_stream_options { // all borrowed for the stream's life
-    const ps_model_spec *spec;
+    const ps_tensor_table *table;
     const ps_optimizer *optimizer;
-    float *params, *grads; // spec->arena_count elements
+    float *params, *grads; // table->arena_count elements
     void *buffers;
     /* All elements are stepped here: the optimizer's state lies in large pages. Otherwise
      * only the pages that are used take memory. */

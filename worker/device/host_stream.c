@@ -72,7 +72,7 @@ static ps_err host_unscale(ps_device_stream *s, uint64_t offset, uint64_t count,
 
 static ps_err host_norm_sums(ps_device_stream *s, const ps_chunk *chunk, double *sums)
 {
-    ps_grad_norm_chunk(of(s)->at.spec, chunk, of(s)->at.grads + chunk->offset, sums);
+    ps_grad_norm_chunk(of(s)->at.table, chunk, of(s)->at.grads + chunk->offset, sums);
     return PS_OK;
 }
 
@@ -82,7 +82,7 @@ static ps_err host_apply(ps_device_stream *base, const ps_optimizer_step *step,
     host_stream *s = of(base);
     const ps_optimizer *opt = s->at.optimizer;
     for (int i = chunk->first_tensor; i <= chunk->last_tensor; i++) {
-        const ps_tensor *t = &s->at.spec->tensors[i];
+        const ps_tensor *t = &s->at.table->tensors[i];
         uint64_t begin, end;
         ps_chunk_overlap(chunk, t, &begin, &end);
         uint64_t at = t->offset + begin;
@@ -97,7 +97,7 @@ static ps_err host_apply(ps_device_stream *base, const ps_optimizer_step *step,
 
 static size_t state_bytes(const host_stream *s)
 {
-    return s->at.spec->arena_count * sizeof(float);
+    return s->at.table->arena_count * sizeof(float);
 }
 
 static void host_destroy(ps_device_stream **base)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "mem.h"
+#include "model_spec.h"
 
 static ps_err refuse(const ps_layer *l, const char *why)
 {

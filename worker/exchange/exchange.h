@@ -17,13 +17,13 @@ struct ps_device_stream; // device_stream.h
 
 typedef struct ps_exchange_options { // all borrowed for the exchange's life
     const ps_config *config;
-    const ps_model_spec *spec;
+    const ps_tensor_table *table;
     const ps_plan *plan;      // chunks and shards (ps), else of one shard
     const ps_step_rule *rule; // started; each exchange steps a copy of it
     ps_member *member;        // NULL only for `none`
     int rank, world_size;
     uint64_t total_steps;        // of the job, as servers read it on the board
-    const ps_shared_mem *params; // spec->arena_count float32
+    const ps_shared_mem *params; // table->arena_count float32
     const ps_shared_mem *grads;
     void *buffers; // the buffer arena
     /* Of a device with memory of its own (all-reduce there); NULL: the arenas above. */

@@ -38,7 +38,7 @@ static void none_destroy(ps_exchange **x)
 static ps_err open_stream(exchange_none *e)
 {
     const ps_host_stream_options options = {
-        .spec = e->o.spec,
+        .table = e->o.table,
         .optimizer = &e->rule.optimizer,
         .params = e->o.params->base,
         .grads = e->o.grads->base,
@@ -52,15 +52,16 @@ static ps_err open_stream(exchange_none *e)
 
 static ps_err prepare(exchange_none *e)
 {
-    const ps_model_spec *spec = e->o.spec;
+    const ps_tensor_table *table = e->o.table;
     e->rule = *e->o.rule;
-    e->whole = (ps_chunk){.count = spec->arena_count, .last_tensor = spec->n_tensors - 1};
+    e->whole =
+        (ps_chunk){.count = table->arena_count, .last_tensor = table->n_tensors - 1};
     PS_TRY(open_stream(e));
     e->queues = e->stream->ops->step != NULL;
     e->waits = ps_step_rule_waits(&e->rule);
     e->on_stream = ps_stream_step_of(&e->rule, e->stream);
     if (e->queues || e->rule.clip_norm <= 0) return PS_OK;
-    return ps_mem_zalloc(&e->norm_sums, ps_grad_norm_blocks(spec), sizeof(double),
+    return ps_mem_zalloc(&e->norm_sums, ps_grad_norm_blocks(table), sizeof(double),
                          "norm sums");
 }
 
@@ -92,7 +93,7 @@ static ps_err none_ok(ps_exchange *x)
 
 static ps_err refuse(const exchange_none *e, int tensor, uint64_t step)
 {
-    return ps_step_rule_not_finite(e->o.rank, e->o.spec->tensors[tensor].name, step);
+    return ps_step_rule_not_finite(e->o.rank, e->o.table->tensors[tensor].name, step);
 }
 
 /* Whether the stream has refused a step: of those that it is done with, or of all. */
@@ -139,7 +140,7 @@ static ps_err none_params_needed(ps_exchange *x, int first, int n)
 
 static ps_err check_tensor(exchange_none *e, int tensor)
 {
-    const ps_tensor *t = &e->o.spec->tensors[tensor];
+    const ps_tensor *t = &e->o.table->tensors[tensor];
     bool finite = true;
     if (e->rule.refuses)
         PS_TRY(e->stream->ops->check_finite(e->stream, t->offset, t->count, &finite));
@@ -160,7 +161,7 @@ static ps_err none_grads_ready(ps_exchange *x, int first, int n)
     exchange_none *e = self(x);
     if (e->queues) return PS_OK; // all at once, in finish
     for (int i = first; i < first + n; i++) {
-        const ps_tensor *t = &e->o.spec->tensors[i];
+        const ps_tensor *t = &e->o.table->tensors[i];
         const ps_chunk chunk = {
             .offset = t->offset, .count = t->count, .first_tensor = i, .last_tensor = i};
         PS_TRY(check_tensor(e, i));
@@ -190,7 +191,7 @@ static ps_err none_finish(ps_exchange *x)
                             ps_loss_scale_inverse(&e->rule.scale), &finite));
     if (e->norm_sums) {
         PS_TRY(ops->norm_sums(e->stream, &e->whole, e->norm_sums));
-        norm = ps_grad_norm_total(e->norm_sums, ps_grad_norm_blocks(e->o.spec));
+        norm = ps_grad_norm_total(e->norm_sums, ps_grad_norm_blocks(e->o.table));
     }
     PS_TRY(ps_step_rule_decide(&e->rule, finite, norm, &decision));
     return decision.make ? apply(e, &e->whole, decision.grad_scale) : PS_OK;

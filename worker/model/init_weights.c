@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "model_spec.h"
 #include "rng.h"
 
 /* Conv2d.reset_parameters and Linear's: kaiming_uniform_(a = sqrt(5)) for the weight; the
@@ -21,7 +22,7 @@ static float bias_bound(int64_t fan_in)
 
 static void init_norm(const ps_model_spec *spec, const ps_layer *layer, float *params)
 {
-    const ps_tensor *weight = &spec->tensors[layer->weight];
+    const ps_tensor *weight = &spec->table.tensors[layer->weight];
     for (uint64_t i = 0; i < weight->count; i++)
         params[weight->offset + i] = 1.0f;
 }
@@ -32,12 +33,12 @@ static void init_params(const ps_model_spec *spec, uint64_t seed, int fused,
 {
     ps_mt19937 g;
     ps_mt19937_seed(&g, seed);
-    memset(params, 0, spec->arena_count * sizeof *params);
+    memset(params, 0, spec->table.arena_count * sizeof *params);
     for (int i = 0; i < spec->n_layers; i++)
         if (spec->layers[i].kind == PS_LAYER_BATCH_NORM2D)
             init_norm(spec, &spec->layers[i], params);
-    for (int i = 0; i < spec->n_tensors; i++) {
-        const ps_tensor *t = &spec->tensors[i];
+    for (int i = 0; i < spec->table.n_tensors; i++) {
+        const ps_tensor *t = &spec->table.tensors[i];
         if (t->role == PS_TENSOR_NORM) continue;
         bool weight = t->role == PS_TENSOR_WEIGHT;
         float bound = weight ? weight_bound(t->fan_in) : bias_bound(t->fan_in);
@@ -47,10 +48,10 @@ static void init_params(const ps_model_spec *spec, uint64_t seed, int fused,
 
 static void init_buffers(const ps_model_spec *spec, unsigned char *buffers)
 {
-    memset(buffers, 0, spec->buffer_bytes);
+    memset(buffers, 0, spec->table.buffer_bytes);
     for (int i = 0; i < spec->n_layers; i++) {
         if (spec->layers[i].running_var == PS_NONE) continue;
-        const ps_tensor *var = &spec->buffers[spec->layers[i].running_var];
+        const ps_tensor *var = &spec->table.buffers[spec->layers[i].running_var];
         float *values = (float *)(void *)(buffers + var->offset);
         for (uint64_t k = 0; k < var->count; k++)
             values[k] = 1.0f;
@@ -61,5 +62,5 @@ void ps_init_weights(const ps_model_spec *spec, uint64_t seed, int fused, float 
                      void *buffers)
 {
     init_params(spec, seed, fused, params);
-    if (spec->n_buffers) init_buffers(spec, buffers);
+    if (spec->table.n_buffers) init_buffers(spec, buffers);
 }

@@ -7,7 +7,7 @@
 static bool is_finite(const ps_cpu_run *run, int tensor)
 {
     if (tensor == PS_NONE) return true;
-    const ps_tensor *t = &run->options->spec->tensors[tensor];
+    const ps_tensor *t = &run->options->spec->table.tensors[tensor];
     return ps_finite_all(run->options->params + t->offset, t->count);
 }
 

@@ -277,14 +277,14 @@ static ps_err plan_passes(ps_cpu_run *run)
 static float *parameter(const ps_cpu_run *run, int tensor)
 {
     if (tensor == PS_NONE) return NULL;
-    return run->options->params + run->options->spec->tensors[tensor].offset;
+    return run->options->params + run->options->spec->table.tensors[tensor].offset;
 }
 
 static float *buffer(const ps_cpu_run *run, int tensor)
 {
     if (tensor == PS_NONE) return NULL;
     return (float *)((char *)run->options->buffers +
-                     run->options->spec->buffers[tensor].offset);
+                     run->options->spec->table.buffers[tensor].offset);
 }
 
 static ps_err bind_step(ps_cpu_run *run, ps_cpu_step *s)

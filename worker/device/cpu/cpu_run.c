@@ -6,6 +6,7 @@
 #include "cpu_nan.h"
 #include "cpu_pointwise.h"
 #include "mem.h"
+#include "model_spec.h"
 
 ps_err ps_cpu_run_init(ps_cpu_run *run, const ps_program_options *options,
                        const ps_model_graph *graph, int n, const ps_cpu_library *library,
@@ -34,7 +35,7 @@ void ps_cpu_run_fini(ps_cpu_run *run)
 static float *gradient(const ps_cpu_run *run, int tensor)
 {
     if (tensor == PS_NONE) return NULL;
-    return run->options->grads + run->options->spec->tensors[tensor].offset;
+    return run->options->grads + run->options->spec->table.tensors[tensor].offset;
 }
 
 /* Weight and bias of a layer, neighbours in the table of tensors, in one call. */
@@ -59,7 +60,7 @@ static ps_err forward_norm(ps_cpu_run *run, ps_cpu_step *s, bool training)
     const ps_layer *l = s->node->layer;
     int64_t *batches = NULL;
     if (l->num_batches != PS_NONE) {
-        const ps_tensor *t = &run->options->spec->buffers[l->num_batches];
+        const ps_tensor *t = &run->options->spec->table.buffers[l->num_batches];
         batches = (int64_t *)(void *)((char *)run->options->buffers + t->offset);
     }
     return ps_cpu_norm_forward(&s->norm, run->library->stream,
@@ -122,10 +123,10 @@ static ps_err forward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_batch *batc
     case PS_LAYER_LINEAR:
         return ps_cpu_linear_forward(
             &s->linear, in->at,
-            run->options->params + run->options->spec->tensors[l->weight].offset,
-            l->bias == PS_NONE
-                ? NULL
-                : run->options->params + run->options->spec->tensors[l->bias].offset,
+            run->options->params + run->options->spec->table.tensors[l->weight].offset,
+            l->bias == PS_NONE ? NULL
+                               : run->options->params +
+                                     run->options->spec->table.tensors[l->bias].offset,
             out->at, s->node->relu);
     case PS_LAYER_BATCH_NORM2D:
         return forward_norm(run, s, pass->training);
@@ -238,7 +239,7 @@ static ps_err backward_linear(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
                                           gradient(run, l->bias), accumulate));
     if (!in->grad) return PS_OK;
     const float *weight =
-        run->options->params + run->options->spec->tensors[l->weight].offset;
+        run->options->params + run->options->spec->table.tensors[l->weight].offset;
     return ps_cpu_linear_backward_data(&s->linear, weight, dy, in->grad, s->add[0]);
 }
 

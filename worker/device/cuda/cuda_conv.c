@@ -175,7 +175,7 @@ static ps_err multiply_backward_input(const ps_cuda_pass *r, const ps_cuda_step 
 static ps_err backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_plan *p = r->plan;
-    const ps_tensor *t = &p->options->spec->tensors[s->node->layer->weight];
+    const ps_tensor *t = &p->options->spec->table.tensors[s->node->layer->weight];
     float *dw = ps_cuda_grad(p, s->node->layer->weight);
     bool narrow = ps_gpu_format(p->gpu) != PS_FORMAT_FP32;
     ps_conv_plan *plan;

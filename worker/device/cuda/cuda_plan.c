@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "mem.h"
+#include "model_spec.h"
 
 /* Columns of a convolution take at most so much memory: more samples go in slices. */
 #ifndef PS_CUDA_COLUMN_BYTES
@@ -25,17 +26,18 @@ void ps_cuda_layer_tensors(const ps_layer *l, int *first, int *n)
 float *ps_cuda_param(const ps_cuda_plan *p, int tensor)
 {
     return tensor == PS_NONE ? NULL
-                             : p->params + p->options->spec->tensors[tensor].offset;
+                             : p->params + p->options->spec->table.tensors[tensor].offset;
 }
 
 float *ps_cuda_grad(const ps_cuda_plan *p, int tensor)
 {
-    return tensor == PS_NONE ? NULL : p->grads + p->options->spec->tensors[tensor].offset;
+    return tensor == PS_NONE ? NULL
+                             : p->grads + p->options->spec->table.tensors[tensor].offset;
 }
 
 float *ps_cuda_buffer(const ps_cuda_plan *p, int buffer)
 {
-    return (float *)(void *)(p->buffers + p->options->spec->buffers[buffer].offset);
+    return (float *)(void *)(p->buffers + p->options->spec->table.buffers[buffer].offset);
 }
 
 /* float32 for the loss and for log_softmax. */
@@ -291,7 +293,7 @@ static ps_err allocate_factors(ps_cuda_plan *p)
         const ps_model_node *node = &p->graph->nodes[i];
         ps_layer_kind kind = node->layer->kind;
         if (kind != PS_LAYER_CONV2D && kind != PS_LAYER_LINEAR) continue;
-        size_t window = p->options->spec->tensors[node->layer->weight].count;
+        size_t window = p->options->spec->table.tensors[node->layer->weight].count;
         if (kind == PS_LAYER_CONV2D && window > weight) weight = window;
         if (kind == PS_LAYER_CONV2D) continue; // what it reads it moves anyway
         size_t in = value_count(p, node->in[0]), out = value_count(p, node->out);
@@ -301,7 +303,7 @@ static ps_err allocate_factors(ps_cuda_plan *p)
     if (p->convs && p->options->training)
         PS_TRY(
             take_factors(p, weight, "a weight's gradient in 16 bits", &p->weight_grad16));
-    PS_TRY(take_factors(p, p->options->spec->arena_count, "the weights in 16 bits",
+    PS_TRY(take_factors(p, p->options->spec->table.arena_count, "the weights in 16 bits",
                         &p->weights16));
     PS_TRY(take_factors(p, input, "an input in 16 bits", &p->input16));
     return take_factors(p, grad, "a gradient in 16 bits", &p->grad16);
@@ -309,7 +311,7 @@ static ps_err allocate_factors(ps_cuda_plan *p)
 
 static ps_err allocate_arenas(ps_cuda_plan *p)
 {
-    size_t bytes = p->options->spec->arena_count * sizeof(float);
+    size_t bytes = p->options->spec->table.arena_count * sizeof(float);
     if (p->resident) {
         p->params = p->resident->params;
         p->grads = p->options->training ? p->resident->grads : NULL;
@@ -318,7 +320,7 @@ static ps_err allocate_arenas(ps_cuda_plan *p)
     }
     if (p->options->training && !p->resident)
         PS_TRY(ps_gpu_take(p->gpu, bytes, "the gradients", &p->grads));
-    return ps_gpu_take(p->gpu, p->options->spec->buffer_bytes, "the buffers",
+    return ps_gpu_take(p->gpu, p->options->spec->table.buffer_bytes, "the buffers",
                        &p->buffers);
 }
 
@@ -326,7 +328,7 @@ static size_t parameter_bytes(const ps_model_spec *spec, int first, int n)
 {
     size_t bytes = 0;
     for (int i = first; i < first + n; i++)
-        bytes += spec->tensors[i].count * sizeof(float);
+        bytes += spec->table.tensors[i].count * sizeof(float);
     return bytes;
 }
 

@@ -31,14 +31,14 @@ ps_err ps_cuda_factor(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x,
 ps_values ps_cuda_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_plan *p = r->plan;
-    const ps_tensor *t = &p->options->spec->tensors[s->node->layer->weight];
+    const ps_tensor *t = &p->options->spec->table.tensors[s->node->layer->weight];
     ps_values all = p->weights16.at ? p->weights16 : ps_floats(p->params);
     return ps_values_from(all, t->offset);
 }
 
 ps_err ps_cuda_narrow_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
-    const ps_tensor *t = &r->plan->options->spec->tensors[s->node->layer->weight];
+    const ps_tensor *t = &r->plan->options->spec->table.tensors[s->node->layer->weight];
     ps_values master = ps_floats(ps_cuda_param(r->plan, s->node->layer->weight)), same;
     return ps_cuda_factor(r, s, master, (int64_t)t->count, ps_cuda_weight(r, s), &same);
 }

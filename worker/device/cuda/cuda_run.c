@@ -1,6 +1,7 @@
 #include "cuda_run.h"
 
 #include "cpu_loss.h"
+#include "model_spec.h"
 
 /* -------------------------------------------------------------------------- results */
 
@@ -58,7 +59,7 @@ ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, ps_conv_library *library,
                         const ps_program_options *options, const ps_model_graph *graph,
                         const ps_cuda_resident *resident, bool no_graphs)
 {
-    size_t arena = options->spec->arena_count * sizeof(float);
+    size_t arena = options->spec->table.arena_count * sizeof(float);
     *run = (ps_cuda_run){0};
     PS_TRY(ps_cuda_plan_init(&run->plan, gpu, library, options, graph, resident));
     PS_TRY(ps_cuda_batch_init(&run->batch, gpu, options->max_batch,
@@ -95,7 +96,7 @@ void ps_cuda_run_fini(ps_cuda_run *run)
 static ps_err upload_tensors(ps_cuda_run *run, int first, int n, ps_gpu_event *event)
 {
     ps_cuda_plan *p = &run->plan;
-    const ps_tensor *from = &p->options->spec->tensors[first], *to = from + n - 1;
+    const ps_tensor *from = &p->options->spec->table.tensors[first], *to = from + n - 1;
     size_t bytes = (size_t)(to->offset + to->count - from->offset) * sizeof(float);
     PS_TRY(ps_gpu_copy_in(p->gpu, PS_GPU_UPLOAD, p->params + from->offset,
                           p->options->params + from->offset, bytes, from->name));
@@ -118,7 +119,7 @@ static ps_err bring_group(ps_cuda_run *run, const ps_cuda_group *g,
 static ps_err bring_weights(ps_cuda_run *run, const ps_pass *pass)
 {
     const ps_cuda_plan *p = &run->plan;
-    int n = p->options->spec->n_tensors;
+    int n = p->options->spec->table.n_tensors;
     bool by_group = pass->hooks && pass->hooks->params_needed;
     // between the micro-batches of a step the parameters stay as they are
     bool same = pass->training ? pass->accumulate : pass->same_weights;
@@ -134,12 +135,12 @@ static ps_err bring_buffers(ps_cuda_run *run, const ps_pass *pass)
 {
     ps_cuda_plan *p = &run->plan;
     const ps_model_spec *spec = p->options->spec;
-    if (spec->buffer_bytes == 0) return PS_OK;
+    if (spec->table.buffer_bytes == 0) return PS_OK;
     run->counted += pass->training;
     if (run->buffers_here || pass->same_weights) return PS_OK;
     run->buffers_here = p->options->training;
     PS_TRY(ps_gpu_copy_in(p->gpu, PS_GPU_UPLOAD, p->buffers, p->options->buffers,
-                          spec->buffer_bytes, "the buffers"));
+                          spec->table.buffer_bytes, "the buffers"));
     PS_TRY(ps_gpu_record(p->gpu, run->uploaded, PS_GPU_UPLOAD));
     return ps_gpu_await(p->gpu, PS_GPU_COMPUTE, run->uploaded);
 }
@@ -148,8 +149,8 @@ static ps_err bring_buffers(ps_cuda_run *run, const ps_pass *pass)
 static void add_counted(ps_cuda_run *run)
 {
     const ps_program_options *o = run->plan.options;
-    for (int i = 0; i < o->spec->n_buffers; i++) {
-        const ps_tensor *t = &o->spec->buffers[i];
+    for (int i = 0; i < o->spec->table.n_buffers; i++) {
+        const ps_tensor *t = &o->spec->table.buffers[i];
         if (t->role == PS_TENSOR_COUNTER)
             *(int64_t *)(void *)((char *)o->buffers + t->offset) += run->counted;
     }
@@ -161,7 +162,7 @@ ps_err ps_cuda_run_settle_buffers(ps_cuda_run *run)
     ps_cuda_plan *p = &run->plan;
     if (!run->buffers_here) return PS_OK;
     PS_TRY(ps_gpu_copy_out(p->gpu, PS_GPU_COMPUTE, p->options->buffers, p->buffers,
-                           p->options->spec->buffer_bytes, "the buffers"));
+                           p->options->spec->table.buffer_bytes, "the buffers"));
     PS_TRY(ps_gpu_record(p->gpu, run->finished, PS_GPU_COMPUTE));
     PS_TRY(ps_gpu_sync(p->gpu, run->finished, "the buffers"));
     add_counted(run);
@@ -271,7 +272,8 @@ static ps_err queue_backward(void *of, int group)
 static ps_err download_group(ps_cuda_run *run, const ps_cuda_group *g)
 {
     ps_cuda_plan *p = &run->plan;
-    const ps_tensor *from = &p->options->spec->tensors[g->first], *to = from + g->n - 1;
+    const ps_tensor *from = &p->options->spec->table.tensors[g->first],
+                    *to = from + g->n - 1;
     size_t bytes = (size_t)(to->offset + to->count - from->offset) * sizeof(float);
     PS_TRY(ps_gpu_record(p->gpu, g->made, PS_GPU_COMPUTE));
     PS_TRY(ps_gpu_await(p->gpu, PS_GPU_DOWNLOAD, g->made));

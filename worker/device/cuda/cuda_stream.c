@@ -62,30 +62,30 @@ static ps_err wait_queue(cuda_stream *s)
 static ps_err stream_from_host(ps_device_stream *base, unsigned arenas)
 {
     cuda_stream *s = of(base);
-    const ps_model_spec *spec = s->at.spec;
+    const ps_tensor_table *table = s->at.table;
     PS_TRY(ps_gpu_enter(s->gpu));
     if (arenas & PS_STREAM_PARAMS) {
         PS_TRY(ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->resident.params, s->at.params,
-                              spec->arena_count * sizeof(float), who));
+                              table->arena_count * sizeof(float), who));
         PS_TRY(ps_gpu_record(s->gpu, s->resident.released, PS_GPU_EXCHANGE));
     }
-    if (arenas & PS_STREAM_BUFFERS && spec->buffer_bytes > 0)
+    if (arenas & PS_STREAM_BUFFERS && table->buffer_bytes > 0)
         PS_TRY(ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->buffers, s->at.buffers,
-                              spec->buffer_bytes, who));
+                              table->buffer_bytes, who));
     return wait_queue(s);
 }
 
 static ps_err stream_to_host(ps_device_stream *base, unsigned arenas)
 {
     cuda_stream *s = of(base);
-    const ps_model_spec *spec = s->at.spec;
+    const ps_tensor_table *table = s->at.table;
     PS_TRY(ps_gpu_enter(s->gpu));
     if (arenas & PS_STREAM_PARAMS)
         PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->at.params, s->resident.params,
-                               spec->arena_count * sizeof(float), who));
-    if (arenas & PS_STREAM_BUFFERS && spec->buffer_bytes > 0)
+                               table->arena_count * sizeof(float), who));
+    if (arenas & PS_STREAM_BUFFERS && table->buffer_bytes > 0)
         PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->at.buffers, s->buffers,
-                               spec->buffer_bytes, who));
+                               table->buffer_bytes, who));
     return wait_queue(s);
 }
 
@@ -174,7 +174,7 @@ static ps_err stream_norm_sums(ps_device_stream *base, const ps_chunk *chunk,
                                double *sums)
 {
     cuda_stream *s = of(base);
-    uint64_t n, first = ps_grad_norm_chunk_blocks(s->at.spec, chunk, &n);
+    uint64_t n, first = ps_grad_norm_chunk_blocks(s->at.table, chunk, &n);
     PS_TRY(queue_norm(s, first, n));
     PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->sums_home, s->sums,
                            n * sizeof *sums, who));
@@ -197,7 +197,7 @@ static ps_err queue_optimizer(cuda_stream *s, const ps_optimizer_step *step,
         s->gpu, PS_GPU_EXCHANGE, optimizer, (int64_t)count, who, .verdict = verdict,
         .p = s->resident.params, .g = s->resident.grads, .s0 = s->states[0],
         .s1 = s->states[1], .starts = s->starts, .undecayed = s->undecayed,
-        .n_tensors = (uint32_t)s->at.spec->n_tensors, .first = (uint32_t)first,
+        .n_tensors = (uint32_t)s->at.table->n_tensors, .first = (uint32_t)first,
         .adam = opt->kind != PS_OPTIMIZER_SGD,
         .decoupled = opt->kind == PS_OPTIMIZER_ADAMW, .first_step = k.first,
         .nesterov = k.nesterov, .pytorch1 = k.pytorch1, .scale = k.scale,
@@ -233,7 +233,7 @@ static ps_err queue_step(cuda_stream *s, const ps_optimizer_step *step, double c
                             .n = s->n_blocks, .max_norm = clip_norm,
                             .verdict = s->verdict));
     }
-    PS_TRY(queue_optimizer(s, step, s->verdict, 0, s->at.spec->arena_count));
+    PS_TRY(queue_optimizer(s, step, s->verdict, 0, s->at.table->arena_count));
     s->untold = true;
     return PS_OK;
 }
@@ -250,7 +250,7 @@ static ps_err stream_scaled_step(ps_device_stream *base, const ps_optimizer_step
 {
     cuda_stream *s = of(base);
     PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, unscale,
-                        (int64_t)s->at.spec->arena_count, who, .x = s->resident.grads,
+                        (int64_t)s->at.table->arena_count, who, .x = s->resident.grads,
                         .factor = inverse));
     PS_TRY(queue_check(s, step->t, true));
     return queue_step(s, step, clip_norm);
@@ -273,8 +273,8 @@ static ps_err find_bad_tensor(cuda_stream *s, int *tensor)
     uint64_t block = 0, n = 0;
     while (block < s->n_blocks && s->bad_home[block].a == 0.0)
         block++;
-    for (*tensor = 0; *tensor < s->at.spec->n_tensors - 1; ++*tensor) {
-        n += blocks_of(&s->at.spec->tensors[*tensor]);
+    for (*tensor = 0; *tensor < s->at.table->n_tensors - 1; ++*tensor) {
+        n += blocks_of(&s->at.table->tensors[*tensor]);
         if (block < n) break;
     }
     return PS_OK;
@@ -345,14 +345,14 @@ static const ps_device_stream_ops cuda_stream_ops = {
 /* Which element belongs to which tensor, and who is spared weight decay. */
 static ps_err fill_tables(cuda_stream *s)
 {
-    const ps_model_spec *spec = s->at.spec;
-    size_t n = (size_t)spec->n_tensors;
+    const ps_tensor_table *table = s->at.table;
+    size_t n = (size_t)table->n_tensors;
     uint32_t *starts = NULL;
     PS_TRY(ps_mem_zalloc(&starts, n, sizeof *starts + 1, "exchange"));
     uint8_t *undecayed = (uint8_t *)(starts + n);
     for (size_t i = 0; i < n; i++) {
-        ps_tensor_role role = spec->tensors[i].role;
-        starts[i] = (uint32_t)spec->tensors[i].offset;
+        ps_tensor_role role = table->tensors[i].role;
+        starts[i] = (uint32_t)table->tensors[i].offset;
         undecayed[i] = role == PS_TENSOR_BIAS || role == PS_TENSOR_NORM;
     }
     ps_err err = ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->starts, starts,
@@ -368,13 +368,13 @@ static ps_err fill_tables(cuda_stream *s)
  */
 static ps_err fill_ranges(cuda_stream *s)
 {
-    const ps_model_spec *spec = s->at.spec;
+    const ps_tensor_table *table = s->at.table;
     const ps_verdict verdict = {.scale = 1.0f};
     ps_norm_range *ranges = NULL;
     uint64_t at = 0;
     PS_TRY(ps_mem_zalloc(&ranges, s->n_blocks, sizeof *ranges, "exchange"));
-    for (int i = 0; i < spec->n_tensors; i++) {
-        const ps_tensor *t = &spec->tensors[i];
+    for (int i = 0; i < table->n_tensors; i++) {
+        const ps_tensor *t = &table->tensors[i];
         for (uint64_t begin = 0; begin < t->count; begin += PS_NORM_BLOCK) {
             uint64_t left = t->count - begin;
             ranges[at].begin = (uint32_t)(t->offset + begin);
@@ -393,17 +393,17 @@ static ps_err fill_ranges(cuda_stream *s)
 
 static ps_err allocate(cuda_stream *s)
 {
-    const ps_model_spec *spec = s->at.spec;
+    const ps_tensor_table *table = s->at.table;
     ps_gpu *gpu = s->gpu;
-    size_t bytes = spec->arena_count * sizeof(float), n = (size_t)spec->n_tensors;
-    s->n_blocks = (uint32_t)ps_grad_norm_blocks(spec);
+    size_t bytes = table->arena_count * sizeof(float), n = (size_t)table->n_tensors;
+    s->n_blocks = (uint32_t)ps_grad_norm_blocks(table);
     size_t bad = s->n_blocks * sizeof *s->bad; // no fewer than parts of a check
     size_t blocks = s->n_blocks * sizeof(double);
     PS_TRY(ps_gpu_take(gpu, bytes, "the parameters", &s->resident.params));
     PS_TRY(ps_gpu_take(gpu, bytes, "the gradients", &s->resident.grads));
     for (int k = 0; k < s->at.optimizer->n_states; k++)
         PS_TRY(ps_gpu_take(gpu, bytes, "the optimizer's states", &s->states[k]));
-    PS_TRY(ps_gpu_take(gpu, spec->buffer_bytes, "the buffers", &s->buffers));
+    PS_TRY(ps_gpu_take(gpu, table->buffer_bytes, "the buffers", &s->buffers));
     PS_TRY(ps_gpu_take(gpu, n * sizeof *s->starts, who, &s->starts));
     PS_TRY(ps_gpu_take(gpu, n, who, &s->undecayed));
     PS_TRY(ps_gpu_take(gpu, bad, who, &s->bad));
@@ -427,7 +427,7 @@ ps_err ps_cuda_stream_create(ps_gpu *gpu, const ps_host_stream_options *options,
 {
     cuda_stream *s = NULL;
     *out = NULL;
-    if (options->spec->arena_count > PS_INDEX_MAX)
+    if (options->table->arena_count > PS_INDEX_MAX)
         return ps_err_set(PS_ERR_UNSUPPORTED,
                           "cuda: a model of more parameters than the device's indices "
                           "count");

@@ -165,8 +165,8 @@ static ps_err broadcast(allreduce *x, wanted what)
 {
     ps_device_stream *s = x->stream;
     ps_collective_range ranges[2] = {
-        {s->ops->buffers(s), x->at.spec->buffer_bytes},
-        {s->ops->params(s), x->at.spec->arena_count * sizeof(float)},
+        {s->ops->buffers(s), x->at.table->buffer_bytes},
+        {s->ops->params(s), x->at.table->arena_count * sizeof(float)},
     };
     int n = what == WANT_ALL ? 2 : 1;
     unsigned arenas = PS_STREAM_BUFFERS | (what == WANT_ALL ? PS_STREAM_PARAMS : 0);
@@ -351,7 +351,7 @@ ps_err ps_allreduce_drain(ps_exchange *base)
 ps_err ps_allreduce_sync_buffers(ps_exchange *base)
 {
     allreduce *x = of(base);
-    return x->at.spec->buffer_bytes ? request(x, WANT_BUFFERS) : PS_OK;
+    return x->at.table->buffer_bytes ? request(x, WANT_BUFFERS) : PS_OK;
 }
 
 ps_err ps_allreduce_loss_scale(ps_exchange *base, float *scale)
@@ -426,7 +426,7 @@ static ps_err host_stream(allreduce *x)
 {
     x->owns_stream = true;
     ps_host_stream_options options = {
-        .spec = x->at.spec,
+        .table = x->at.table,
         .optimizer = &x->at.rule->optimizer,
         .params = x->at.params->base,
         .grads = x->at.grads->base,

@@ -24,23 +24,23 @@ typedef struct ps_buckets {
 
 /* first_bytes, then bytes, are the sizes at which a bucket is closed. NOMEM; safe for
  * fini then. */
-ps_err ps_buckets_init(ps_buckets *buckets, const ps_model_spec *spec,
+ps_err ps_buckets_init(ps_buckets *buckets, const ps_tensor_table *table,
                        uint64_t first_bytes, uint64_t bytes);
 void ps_buckets_fini(ps_buckets *buckets);
 
 /* Cuts a bucket into n parts that follow each other, one per rank: as even as whole
  * blocks of the norm allow (grad_norm.h), so that each rank can give the sums of its own
  * blocks. A part may be empty: it has no element and no tensor. */
-void ps_bucket_cut(const ps_model_spec *spec, const ps_bucket *bucket, int n,
+void ps_bucket_cut(const ps_tensor_table *table, const ps_bucket *bucket, int n,
                    ps_chunk *parts);
 
 /* Narrows a chunk to the elements [from, from + count) of it, and its tensors to theirs.
  */
-void ps_bucket_narrow(const ps_model_spec *spec, ps_chunk *chunk, uint64_t from,
+void ps_bucket_narrow(const ps_tensor_table *table, ps_chunk *chunk, uint64_t from,
                       uint64_t count);
 
 /* Narrows a chunk to count of its elements from `from` on, and its tensors to theirs. */
-void ps_bucket_narrow(const ps_model_spec *spec, ps_chunk *chunk, uint64_t from,
+void ps_bucket_narrow(const ps_tensor_table *table, ps_chunk *chunk, uint64_t from,
                       uint64_t count);
 
 #endif

@@ -698,7 +698,7 @@ void bind_links(GlooCollective *c)
         auto &pair = c->context->getPair(link.peer);
         float *in = c->memory ? nullptr : c->staging + i * c->own;
         link.grads_out = pair->createSendBuffer(SLOT_GRADS, c->layout.grads,
-                                                bytes_of(c->at.spec->arena_count));
+                                                bytes_of(c->at.table->arena_count));
         link.grads_in =
             pair->createRecvBuffer(SLOT_GRADS, in, c->memory ? 0 : bytes_of(c->own));
         bind_arrays(c, link);

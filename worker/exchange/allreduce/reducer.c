@@ -35,10 +35,10 @@ static void fill_cuts(const ps_reducer *r, int bucket, uint64_t *blocks)
                             .first_tensor = b->first_tensor,
                             .last_tensor = b->first_tensor + b->n_tensors - 1};
     uint64_t n;
-    blocks[0] = ps_grad_norm_chunk_blocks(r->at->spec, &whole, &n);
+    blocks[0] = ps_grad_norm_chunk_blocks(r->at->table, &whole, &n);
     for (int p = 0; p < n_parts(r); p++) {
         const ps_chunk *part = ps_scatter_part(&r->scatter, bucket, p);
-        (void)ps_grad_norm_chunk_blocks(r->at->spec, part, &n);
+        (void)ps_grad_norm_chunk_blocks(r->at->table, part, &n);
         blocks[p + 1] = blocks[p] + n;
     }
 }
@@ -62,7 +62,7 @@ static ps_err alloc_arrays(ps_reducer *r)
 {
     const size_t parts = (size_t)n_parts(r);
     if (r->rule.clip_norm > 0)
-        PS_TRY(ps_mem_zalloc(&r->norm_sums, ps_grad_norm_blocks(r->at->spec),
+        PS_TRY(ps_mem_zalloc(&r->norm_sums, ps_grad_norm_blocks(r->at->table),
                              sizeof *r->norm_sums, "norm"));
     const size_t n = (size_t)n_arrays(r);
     PS_TRY(ps_mem_zalloc(&r->votes, parts, sizeof *r->votes, "votes"));
@@ -96,8 +96,8 @@ ps_err ps_reducer_init(ps_reducer *r, const ps_exchange_options *at,
     r->rule = *at->rule;
     r->waits = ps_step_rule_waits(&r->rule);
     r->on_stream = ps_stream_step_of(&r->rule, stream);
-    PS_TRY(ps_buckets_init(&r->buckets, at->spec, first, bytes));
-    PS_TRY(ps_scatter_init(&r->scatter, at->spec, &r->buckets,
+    PS_TRY(ps_buckets_init(&r->buckets, at->table, first, bytes));
+    PS_TRY(ps_scatter_init(&r->scatter, at->table, &r->buckets,
                            scatters ? at->world_size : 1,
                            scatters ? ops->segment(collective) : UINT64_MAX));
     PS_TRY(alloc_arrays(r));
@@ -139,7 +139,7 @@ static ps_err find_bad_tensor(ps_reducer *r, const ps_chunk *part)
 {
     const ps_device_stream_ops *ops = r->stream->ops;
     for (int i = part->last_tensor; i >= part->first_tensor; i--) {
-        const ps_tensor *t = &r->at->spec->tensors[i];
+        const ps_tensor *t = &r->at->table->tensors[i];
         uint64_t begin, end;
         bool finite;
         ps_chunk_overlap(part, t, &begin, &end);
@@ -178,7 +178,7 @@ static uint32_t count_votes(ps_reducer *r)
 
 static ps_err nan_error(const ps_reducer *r, uint32_t vote, uint64_t step)
 {
-    return ps_step_rule_not_finite(PS_STEP_RULE_SUM, r->at->spec->tensors[vote - 1].name,
+    return ps_step_rule_not_finite(PS_STEP_RULE_SUM, r->at->table->tensors[vote - 1].name,
                                    step);
 }
 
@@ -213,7 +213,7 @@ static ps_err own_norm_sums(ps_reducer *r)
 static double total_norm(const ps_reducer *r)
 {
     return r->norm_sums
-               ? ps_grad_norm_total(r->norm_sums, ps_grad_norm_blocks(r->at->spec))
+               ? ps_grad_norm_total(r->norm_sums, ps_grad_norm_blocks(r->at->table))
                : 0;
 }
 

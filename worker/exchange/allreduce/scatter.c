@@ -4,16 +4,16 @@
 
 #include "mem.h"
 
-ps_err ps_scatter_init(ps_scatter *s, const ps_model_spec *spec,
+ps_err ps_scatter_init(ps_scatter *s, const ps_tensor_table *table,
                        const ps_buckets *buckets, int n_ranks, uint64_t segment)
 {
     *s = (ps_scatter){
-        .n_buckets = buckets->n, .n_ranks = n_ranks, .segment = segment, .spec = spec};
+        .n_buckets = buckets->n, .n_ranks = n_ranks, .segment = segment, .table = table};
     const size_t n = (size_t)buckets->n, ranks = (size_t)n_ranks;
     PS_TRY(ps_mem_zalloc(&s->parts, n * ranks, sizeof *s->parts, "parts"));
     PS_TRY(ps_mem_zalloc(&s->before, (n + 1) * ranks, sizeof *s->before, "parts"));
     for (size_t b = 0; b < n; b++) {
-        ps_bucket_cut(spec, &buckets->list[b], n_ranks, s->parts + b * ranks);
+        ps_bucket_cut(table, &buckets->list[b], n_ranks, s->parts + b * ranks);
         for (size_t r = 0; r < ranks; r++)
             s->before[(b + 1) * ranks + r] =
                 s->before[b * ranks + r] + s->parts[b * ranks + r].count;
@@ -40,6 +40,6 @@ ps_chunk ps_scatter_segment(const ps_scatter *s, int bucket, int rank, uint64_t 
     const uint64_t from = i * s->segment, left = part->count - from;
     const uint64_t count = left < s->segment ? left : s->segment;
     ps_chunk segment = *part;
-    ps_bucket_narrow(s->spec, &segment, part->offset + from, count);
+    ps_bucket_narrow(s->table, &segment, part->offset + from, count);
     return segment;
 }

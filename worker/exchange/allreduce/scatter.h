@@ -10,6 +10,8 @@
 #ifndef PS_SCATTER_H
 #define PS_SCATTER_H
 
+#include <stddef.h>
+
 #include "bucket.h"
 
 /* A segment is the unit that is sent, summed, and stepped. Small ones start the sums
@@ -19,14 +21,14 @@ enum { PS_SEGMENT_BYTES = 256 << 10 };
 typedef struct ps_scatter {
     int n_buckets, n_ranks;
     uint64_t segment; // elements, the most
-    const ps_model_spec *spec;
+    const ps_tensor_table *table;
     ps_chunk *parts;  // (n_buckets, n_ranks)
     uint64_t *before; // (n_buckets + 1, n_ranks): of the rank's, in earlier buckets
 } ps_scatter;
 
-/* Borrows spec. segment: elements, whole PS_TENSOR_ALIGNs, so that none begins in a gap
+/* Borrows table. segment: elements, whole PS_TENSOR_ALIGNs, so that none begins in a gap
  * between tensors; UINT64_MAX: every part is one. NOMEM; safe for fini then. */
-ps_err ps_scatter_init(ps_scatter *s, const ps_model_spec *spec,
+ps_err ps_scatter_init(ps_scatter *s, const ps_tensor_table *table,
                        const ps_buckets *buckets, int n_ranks, uint64_t segment);
 void ps_scatter_fini(ps_scatter *s);
 

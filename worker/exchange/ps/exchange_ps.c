@@ -42,7 +42,7 @@ static void ps_ops_destroy(ps_exchange **x)
 static ps_err map_tensors(exchange_ps *e)
 {
     const ps_plan *plan = e->o.plan;
-    size_t tensors = (size_t)e->o.spec->n_tensors, chunks = plan->n_chunks;
+    size_t tensors = (size_t)e->o.table->n_tensors, chunks = plan->n_chunks;
     PS_TRY(ps_mem_zalloc(&e->first_chunk, tensors, sizeof(uint32_t), "chunk map"));
     PS_TRY(ps_mem_zalloc(&e->last_chunk, tensors, sizeof(uint32_t), "chunk map"));
     PS_TRY(ps_mem_zalloc(&e->missing, chunks, sizeof(int), "chunk map"));
@@ -108,18 +108,18 @@ static ps_err fetch_buffers(exchange_ps *e, const char *key)
     size_t bytes = 0;
     PS_TRY(ps_member_get(e->o.member, key, &value, &bytes, join_deadline(e)));
     ps_err err = PS_OK;
-    if (bytes == e->o.spec->buffer_bytes)
+    if (bytes == e->o.table->buffer_bytes)
         memcpy(e->o.buffers, value, bytes);
     else
         err = ps_err_set(PS_ERR_PROTOCOL, "%s has %zu bytes, the model %" PRIu64, key,
-                         bytes, e->o.spec->buffer_bytes);
+                         bytes, e->o.table->buffer_bytes);
     free(value);
     return err;
 }
 
 static ps_err sync_buffers(exchange_ps *e)
 {
-    uint64_t bytes = e->o.spec->buffer_bytes;
+    uint64_t bytes = e->o.table->buffer_bytes;
     if (bytes == 0 || e->o.world_size == 1) return PS_OK;
     char key[64];
     snprintf(key, sizeof key, "buffers/%" PRIu64, e->n_buffer_syncs++);
@@ -199,7 +199,7 @@ static ps_err ps_ops_grads_ready(ps_exchange *x, int first, int n)
         for (uint32_t c = e->first_chunk[t]; c <= e->last_chunk[t]; c++) {
             if (e->missing[c] == 0)
                 return ps_err_set(PS_ERR_ARG, "the gradient of %s is ready twice",
-                                  e->o.spec->tensors[t].name);
+                                  e->o.table->tensors[t].name);
             if (--e->missing[c] == 0) e->batch[ready++] = c;
         }
     e->n_pushed += ready;

@@ -29,7 +29,7 @@ static ps_err alloc_arrays(ps_comm *c)
 static ps_err init_codec(ps_comm *c)
 {
     uint32_t n = c->plan->n_chunks;
-    PS_TRY(ps_chunk_codec_init(&c->codec, c->o.config, c->o.spec));
+    PS_TRY(ps_chunk_codec_init(&c->codec, c->o.config, c->o.table));
     ps_chunk_codec_end(&c->codec, c->o.total_steps);
     PS_TRY(ps_mem_zalloc(&c->encoded, n, sizeof *c->encoded, "codecs"));
     if (c->codec.codec == PS_CODEC_NONE) return PS_OK;

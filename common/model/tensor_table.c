@@ -1,0 +1,78 @@
+#include "tensor_table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+
+/* A new entry at the end of list (n of *cap used), not counted yet; capacities double. */
+static ps_err new_entry(ps_tensor **list, int n, int *cap, const char *name,
+                        ps_tensor **out)
+{
+    if (n == *cap) {
+        const int wanted = *cap ? *cap * 2 : 16;
+        ps_tensor *next = NULL;
+        PS_TRY(ps_mem_zalloc(&next, (size_t)wanted, sizeof *next, "the tensor table"));
+        if (n) memcpy(next, *list, (size_t)n * sizeof *next);
+        free(*list);
+        *list = next;
+        *cap = wanted;
+    }
+    *out = *list + n;
+    **out = (ps_tensor){0};
+    PS_TRY(ps_mem_zalloc(&(*out)->name, strlen(name) + 1, 1, "a tensor's name"));
+    memcpy((*out)->name, name, strlen(name));
+    return PS_OK;
+}
+
+ps_err ps_tensor_table_add(ps_tensor_table *table, const char *name, ps_dims dims,
+                           ps_tensor_role role, int64_t fan_in, int *index)
+{
+    ps_tensor *t;
+    PS_TRY(new_entry(&table->tensors, table->n_tensors, &table->cap_tensors, name, &t));
+    t->dims = dims;
+    t->role = role;
+    t->fan_in = fan_in;
+    t->offset = table->arena_count;
+    t->count = (uint64_t)ps_dims_count(&dims);
+    *index = table->n_tensors++;
+    table->n_params += t->count;
+    table->arena_count +=
+        (t->count + PS_TENSOR_ALIGN - 1) / PS_TENSOR_ALIGN * PS_TENSOR_ALIGN;
+    return PS_OK;
+}
+
+ps_err ps_tensor_table_add_buffer(ps_tensor_table *table, const char *name, ps_dims dims,
+                                  ps_tensor_role role, int *index)
+{
+    ps_tensor *t;
+    PS_TRY(new_entry(&table->buffers, table->n_buffers, &table->cap_buffers, name, &t));
+    t->dims = dims;
+    t->role = role;
+    t->offset = table->buffer_bytes;
+    t->count = (uint64_t)ps_dims_count(&dims);
+    *index = table->n_buffers++;
+    const uint64_t bytes = t->count * (role == PS_TENSOR_COUNTER ? 8 : 4);
+    table->buffer_bytes += (bytes + 63) / 64 * 64;
+    return PS_OK;
+}
+
+void ps_tensor_table_fini(ps_tensor_table *table)
+{
+    for (int i = 0; i < table->n_tensors; i++)
+        free(table->tensors[i].name);
+    for (int i = 0; i < table->n_buffers; i++)
+        free(table->buffers[i].name);
+    free(table->tensors);
+    free(table->buffers);
+    *table = (ps_tensor_table){0};
+}
+
+const ps_tensor *ps_tensor_table_find(const ps_tensor_table *table, const char *name)
+{
+    for (int i = 0; i < table->n_tensors; i++)
+        if (strcmp(table->tensors[i].name, name) == 0) return &table->tensors[i];
+    for (int i = 0; i < table->n_buffers; i++)
+        if (strcmp(table->buffers[i].name, name) == 0) return &table->buffers[i];
+    return NULL;
+}

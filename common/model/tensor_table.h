@@ -1,0 +1,38 @@
+/* The tensors of a job: what is trained, in the order of registration, and what only
+ * travels beside it.
+ *
+ * The table is all that the plan, codecs, shards and exchanges know of a model. A model
+ * (model_spec.h) fills it from its layers; without one, ps_tensor_table_add does.
+ */
+#ifndef PS_TENSOR_TABLE_H
+#define PS_TENSOR_TABLE_H
+
+#include "err.h"
+#include "tensor.h"
+
+typedef struct ps_tensor_table {
+    /* Parameters in the order of registration (a layer's weight, then its bias). */
+    int n_tensors;
+    ps_tensor *tensors;   // owned
+    uint64_t arena_count; // elements of the parameter arena, gaps included
+    uint64_t n_params;    // elements without gaps
+    int n_buffers;
+    ps_tensor *buffers;    // owned
+    uint64_t buffer_bytes; // of the buffer arena
+    int cap_tensors, cap_buffers;
+} ps_tensor_table;
+
+/* Registers a parameter behind the others; name is copied; *index: its place. role is not
+ * that of a buffer. dims has at least one element. NOMEM; the table is then as before. */
+ps_err ps_tensor_table_add(ps_tensor_table *table, const char *name, ps_dims dims,
+                           ps_tensor_role role, int64_t fan_in, int *index);
+/* The same for a buffer or counter: *index into buffers. */
+ps_err ps_tensor_table_add_buffer(ps_tensor_table *table, const char *name, ps_dims dims,
+                                  ps_tensor_role role, int *index);
+/* Safe for a zeroed table. */
+void ps_tensor_table_fini(ps_tensor_table *table);
+
+/* Of that name, a parameter or a buffer; NULL where there is none. */
+const ps_tensor *ps_tensor_table_find(const ps_tensor_table *table, const char *name);
+
+#endif
