@@ -93,7 +93,8 @@ static void they_are_named_where_they_come_every_time(void **state)
     send_away();
     for (int r = 0; r < job.workers; r++) {
         // who gives up a moment later has heard of it from the first
-        assert_true(result.rank[r].err == PS_ERR_NET || result.rank[r].err == PS_ERR_PEER);
+        assert_true(result.rank[r].err == PS_ERR_NET ||
+                    result.rank[r].err == PS_ERR_PEER);
         if (!strstr(result.rank[r].text, "strangers come to the workers' ports"))
             fail_msg("%s", result.rank[r].text);
     }
