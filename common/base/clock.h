@@ -8,9 +8,9 @@
 /* Nanoseconds of CLOCK_MONOTONIC: what is measured. */
 uint64_t ps_clock_ns(void);
 
-/* The same, less the time in which this whole process stood still (Ctrl-Z, SIGSTOP): what
- * is waited by. Who has stood still cannot tell whether others have been silent. Without
- * ps_clock_watch (clock_watch.h) nothing is left out. */
+/* The same, less the time in which this whole process was stopped (Ctrl-Z, SIGSTOP). Use
+ * it for deadlines: a process that was stopped cannot tell whether its peers were silent.
+ * Without ps_clock_watch (clock_watch.h) nothing is left out. */
 uint64_t ps_clock_awake_ns(void);
 
 /* From now on somebody looks (ps_clock_awake_ns) at least every PS_CLOCK_LOOK_MS: half a

@@ -50,7 +50,7 @@ ps_err ps_cpu_level_use(const char *name)
         level++;
     if (level > PS_CPU_AVX512)
         return ps_err_set(PS_ERR_ARG,
-                          "PS_CPU_LEVEL: '%.40s' is none of auto, plain, avx2, avx512",
+                          "PS_CPU_LEVEL: '%.40s' is not one of auto, plain, avx2, avx512",
                           name);
     if (level != 0 && !has((ps_cpu_level)level))
         return ps_err_set(PS_ERR_UNSUPPORTED,

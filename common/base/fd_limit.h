@@ -7,7 +7,7 @@
 
 #include "err.h"
 
-/* Raises the soft limit to the hard one, which it cannot fail at but by staying as it is.
+/* Raises the soft limit to the hard one. On failure the limit is unchanged.
  * The usual 1,024 are for programs that call select(); a server of 4 shards has as many
  * connections with 256 workers, and libzmq aborts at some of the calls that find none
  * free. Called once by a main function. */

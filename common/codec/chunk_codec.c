@@ -46,7 +46,7 @@ ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
     if (!codec_named(cfg->exchange.codec, &codec))
         return ps_err_set(
             PS_ERR_CONFIG,
-            "exchange.codec: '%s' is none of none, fp16, bf16, int8, onebit, topk",
+            "exchange.codec: '%s' is not one of none, fp16, bf16, int8, onebit, topk",
             cfg->exchange.codec);
     *c = (ps_chunk_codec){.codec = codec,
                           .topk = cfg->exchange.topk,

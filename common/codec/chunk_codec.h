@@ -44,8 +44,9 @@ ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
  * question about a step. */
 void ps_chunk_codec_end(ps_chunk_codec *c, uint64_t total_steps);
 
-/* Whether what encoding a step's gradients loses is kept: ps_codec_feeds_back, and later
- * than the warm-up, of which int8's roundings are right in the mean. */
+/* True when the quantization error of a step's gradients is fed back:
+ * ps_codec_feeds_back, after the warm-up. (In the warm-up int8's roundings are right in
+ * the mean.) */
 bool ps_chunk_codec_keeps(const ps_chunk_codec *c, uint64_t step);
 
 /* The codec that a chunk's frames carry in a step (from 0; a change answers the step's

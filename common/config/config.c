@@ -75,7 +75,7 @@ static ps_err read_word(const ps_config_key *key, const ps_yaml *at, char **out)
     }
     char range[160];
     ps_config_key_range(key, range, sizeof range);
-    return ps_yaml_error(at, "%s: '%.60s' is none of %s", key->path, at->text, range);
+    return ps_yaml_error(at, "%s: '%.60s' is not one of %s", key->path, at->text, range);
 }
 
 /* A list, or one value that stands for a list of one. */
@@ -276,7 +276,7 @@ static ps_err check_rest(const ps_config *cfg)
         return key_error(cfg, "model.input", "[C, H, W] or [features] is wanted");
     if (!device_is_known(cfg->train.device))
         return key_error(cfg, "train.device",
-                         "'%.60s' is none of auto | cpu | cuda | cuda:N",
+                         "'%.60s' is not one of auto | cpu | cuda | cuda:N",
                          cfg->train.device);
     if (cfg->net.dead_after_ms <= cfg->net.heartbeat_ms)
         return key_error(cfg, "net.dead_after_ms",

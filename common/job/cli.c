@@ -95,7 +95,7 @@ static void print_help(const ps_cli_program *program, FILE *out)
     }
     fprintf(
         out,
-        "\n%s\nWhat counts first: --set, flags, environment, file.\n\nExamples:\n%s\n"
+        "\n%s\nPrecedence: --set, flags, environment, file.\n\nExamples:\n%s\n"
         "Exit status: 0 when the job finished; 130 after Ctrl-C and 143 after SIGTERM,\n"
         "which keep the weights (a second one ends at once); else 1 and one line that\n"
         "says why.\n\n"
@@ -126,8 +126,8 @@ static ps_err parse_level(const char *text, ps_log_level *out)
         *out = (ps_log_level)i;
         return PS_OK;
     }
-    return ps_err_set(PS_ERR_ARG,
-                      "--log-level: '%.40s' is none of debug, info, warn, error", text);
+    return ps_err_set(
+        PS_ERR_ARG, "--log-level: '%.40s' is not one of debug, info, warn, error", text);
 }
 
 static ps_err add_override(ps_cli *cli, const char *text)
@@ -258,7 +258,7 @@ static ps_err find_init_method(ps_cli *cli, const char *given)
     if (!given || strcmp(given, "env://") == 0) return from_environment(cli, given);
     if (strncmp(given, "tcp://", 6) != 0 && strncmp(given, "file://", 7) != 0)
         return ps_err_set(PS_ERR_ARG,
-                          "--init-method: '%.80s' is none of tcp://host:port, env://, "
+                          "--init-method: '%.80s' is not one of tcp://host:port, env://, "
                           "file:///path",
                           given);
     return ps_mem_strdup(&cli->init_method, given);

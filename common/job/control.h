@@ -13,7 +13,8 @@
  * DEALER (member, or a link of one of its threads) <-> ROUTER (coordinator). A member's
  * routing id is its secret and the number of the link, 0 its own, so that a connection
  * that was lost and made again stays the same member, and nobody takes its place. At the
- * door it is as many random bytes: who asks again, since an answer was lost, is the same.
+ * door it is random bytes of the same length: a process that asks again, since the answer
+ * was lost, is known by them.
  *
  * request is 0 for what needs no answer; else exactly one DONE or FAIL with that number
  * follows. nonce is the job's; 0 where it is not known yet (JOIN, REFUSE).

@@ -393,7 +393,7 @@ static ps_err parse_loss(const builder *b, ps_loss_kind *out)
         *out = (ps_loss_kind)i;
         if (strcmp(names[i], given) == 0) return PS_OK;
     }
-    return ps_err_set(PS_ERR_CONFIG, "%s: \"%s\" is none of nll, cross_entropy, mse",
+    return ps_err_set(PS_ERR_CONFIG, "%s: \"%s\" is not one of nll, cross_entropy, mse",
                       place_of(b, "model.loss", place), given);
 }
 

@@ -50,8 +50,8 @@ static ps_err parse_kind(const char *name, ps_optimizer_kind *out)
         *out = (ps_optimizer_kind)i;
         if (strcmp(names[i], name) == 0) return PS_OK;
     }
-    return ps_err_set(PS_ERR_CONFIG, "optimizer.name: \"%s\" is none of sgd, adam, adamw",
-                      name);
+    return ps_err_set(PS_ERR_CONFIG,
+                      "optimizer.name: \"%s\" is not one of sgd, adam, adamw", name);
 }
 
 /* What PyTorch's constructors refuse. */

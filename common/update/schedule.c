@@ -26,7 +26,8 @@ ps_err ps_schedule_init(ps_schedule *s, const ps_config *cfg, uint64_t total_ste
     if (kind < 0)
         return ps_err_set(
             PS_ERR_CONFIG,
-            "schedule.name: \"%s\" is none of constant, step, cosine, linear", c->name);
+            "schedule.name: \"%s\" is not one of constant, step, cosine, linear",
+            c->name);
     s->kind = kind;
     if (s->kind == PS_SCHEDULE_STEP && c->step_size < 1)
         return ps_err_set(PS_ERR_CONFIG, "schedule.step_size: at least 1 is wanted");

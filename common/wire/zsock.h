@@ -12,11 +12,11 @@
 
 enum { PS_ENDPOINT_MAX = 128 };
 
-/* A context with so many I/O threads and sockets; NOMEM.
+/* A context with that many I/O threads and sockets; NOMEM.
  * patient: its I/O threads do not take the processor from threads that compute, but wait
  * for their turn (SCHED_BATCH) where no processor is free. Each message then interrupts
- * less, and takes longer. For who sends little and computes much; a wish, where the
- * system forbids it. */
+ * less, and takes longer. For processes that send little and compute much; best effort.
+ */
 ps_err ps_zsock_context(int64_t io_threads, int64_t sockets, bool patient, void **out);
 
 /* How a connection is watched: ZeroMQ asks its peer for a sign of life every

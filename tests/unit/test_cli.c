@@ -67,7 +67,7 @@ static void vectors_are_chosen(void **state)
     ps_cli_fini(&c);
     setenv("PS_CPU_LEVEL", "sse9", 1);
     assert_int_equal(parse(&c, &worker, NULL), PS_ERR_ARG);
-    assert_non_null(strstr(ps_err_message(), "PS_CPU_LEVEL: 'sse9' is none of"));
+    assert_non_null(strstr(ps_err_message(), "PS_CPU_LEVEL: 'sse9' is not one of"));
     ps_cli_fini(&c);
     unsetenv("PS_CPU_LEVEL");
 }
@@ -184,8 +184,8 @@ static void bad_flags(void **state)
     assert_refused(ARGS("--rank", "-1"), "--rank: -1 is not within 0 ..");
     assert_refused(ARGS("--world-size", "0"), "0 is not within 1 ..");
     assert_refused(ARGS("--trace=yes"), "--trace: takes no value");
-    assert_refused(ARGS("--log-level", "loud"), "'loud' is none of debug");
-    assert_refused(ARGS("--init-method", "udp://x"), "'udp://x' is none of tcp://");
+    assert_refused(ARGS("--log-level", "loud"), "'loud' is not one of debug");
+    assert_refused(ARGS("--init-method", "udp://x"), "'udp://x' is not one of tcp://");
     assert_refused(ARGS("--init-method", "env://"), "MASTER_ADDR is not set");
 }
 

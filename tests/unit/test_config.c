@@ -138,9 +138,9 @@ static void overrides_are_checked(void **state)
     assert_refused("", "exchange.chunk=64X", "a number of bytes");
     assert_refused("", "exchange.bucket=auto", "a number of bytes");
     assert_refused("", "exchange.chunk=99999999999G", "a number of bytes");
-    assert_refused("", "exchange.name=mpi", "'mpi' is none of ps | allreduce");
-    assert_refused("", "optimizer.name=ada", "none of sgd | adam | adamw");
-    assert_refused("", "optimizer.name=", "none of sgd | adam | adamw");
+    assert_refused("", "exchange.name=mpi", "'mpi' is not one of ps | allreduce");
+    assert_refused("", "optimizer.name=ada", "not one of sgd | adam | adamw");
+    assert_refused("", "optimizer.name=", "not one of sgd | adam | adamw");
     assert_refused("", "data.batch=[1, x]", "data.batch: 'x'");
     assert_refused("", "data.batch=[1, 0]", "data.batch: 0 is below 1");
 }

@@ -302,7 +302,7 @@ static void the_loss_fits_the_last_layer(void **state)
     const char *logs = "    - flatten\n    - linear: 10\n    - log_softmax\n";
     assert_refused(logits, "nll", PS_ERR_CONFIG, "end the layers with log_softmax");
     assert_refused(logs, "cross_entropy", PS_ERR_CONFIG, "leave log_softmax out");
-    assert_refused(logits, "hinge", PS_ERR_CONFIG, "none of nll");
+    assert_refused(logits, "hinge", PS_ERR_CONFIG, "not one of nll");
     assert_refused("    - conv2d: {out: 10, kernel: 28}\n", "cross_entropy", PS_ERR_SHAPE,
                    "output is (10, 1, 1)");
     assert_refused("    - flatten\n", "mse", PS_ERR_CONFIG, "no layer has parameters");

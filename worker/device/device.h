@@ -1,4 +1,4 @@
-/* Devices: where arithmetic runs. One of the two vtables of the project.
+/* Devices: where arithmetic runs. One of the project's vtables.
  *
  * A device compiles a model into a program. The caller owns the arenas: params and grads
  * in host memory (shared, see mem.h), registered with the program. A device with memory

@@ -1,4 +1,4 @@
-/* Exchanges: how gradients become new weights. One of the two vtables of the project.
+/* Exchanges: how gradients become new weights. One of the project's vtables.
  *
  * All functions are called by the worker's main thread. Life: create, start, then for
  * each step begin, params_needed/grads_ready (from the device's hooks) and finish; drain
@@ -58,7 +58,7 @@ typedef struct ps_exchange_ops {
     ps_err (*drain)(ps_exchange *x);
     /* The loss scale that follows the steps finished so far: for the step that has begun,
      * or, where none has, after them. 1 without loss scaling. Blocks until the outcome of
-     * those steps is known: a step whose parameters were all needed waits no more. */
+     * those steps is known: a step whose parameters were all needed adds no wait. */
     ps_err (*loss_scale)(ps_exchange *x, float *scale);
     /* Rank 0's buffer arena becomes everybody's; with a codec, so do the exact weights.
      * After drain, by all ranks in the same step. */

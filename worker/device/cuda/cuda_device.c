@@ -57,8 +57,8 @@ static ps_err format_of(const char *precision, ps_format *out)
         *out = (ps_format)i;
         if (strcmp(precision, words[i]) == 0) return PS_OK;
     }
-    return ps_err_set(PS_ERR_CONFIG, "train.precision: %s is none of float32, bf16, fp16",
-                      precision);
+    return ps_err_set(PS_ERR_CONFIG,
+                      "train.precision: %s is not one of float32, bf16, fp16", precision);
 }
 
 /* train.cudnn: auto does without where there is none. */

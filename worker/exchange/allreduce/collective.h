@@ -37,8 +37,8 @@ typedef struct ps_collective_layout {
 } ps_collective_layout;
 
 /* An engine either sums (all_reduce), or it scatters (segment and the slots from lay_out
- * to flush). Calls block until it is done, but for sums that are queued (settle); NET or
- * TIMEOUT when it cannot be: then only abort and destroy may follow. */
+ * to flush). Blocks until done, except queued sums (settle). NET or TIMEOUT when it
+ * cannot be done: then only abort and destroy may follow. */
 typedef struct ps_collective_ops {
     const char *name;
     /* values (count) become the sum over the ranks, the same bits on every rank; with two
