@@ -114,6 +114,11 @@ def set_up():
     (CROSS / "complete").touch()
 
 
+# qemu-user answers a question for TCP_INFO with four bytes, so that nothing that strangers
+# send is counted there.
+WITHOUT = "^(test_gate|test_coordinator_bad)$"
+
+
 class Aarch64(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -131,7 +136,7 @@ class Aarch64(unittest.TestCase):
         with open(self.build / "bin/ps-server", "rb") as f:
             self.assertEqual(int.from_bytes(f.read(20)[18:], "little"), EM_AARCH64)
         jobs = str(os.cpu_count() or 1)
-        done = run("ctest", "--test-dir", self.build, "-L", "unit", "-j", jobs,
+        done = run("ctest", "--test-dir", self.build, "-L", "unit", "-E", WITHOUT, "-j", jobs,
                    "--output-on-failure", "--no-tests=error", timeout=1500,
                    env=dict(os.environ, OMP_NUM_THREADS="1"))
         print(done.stdout[-600:], file=sys.stderr)
