@@ -166,14 +166,11 @@ static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
     return h->kind == PS_MSG_INIT ? handle_init(s, c, h, f) : handle_push(s, c, h, f);
 }
 
-/* Never answered: who it is of nobody knows. */
+/* Never answered: nobody knows who sent it. */
 static void drop_stranger(ps_shard *s)
 {
     ps_counter_add(&s->strangers, 1);
-    if (!s->stranger_logged)
-        PS_WARN("stranger", "reason=\"%s\" note=\"later ones are not logged\"",
-                ps_err_message());
-    s->stranger_logged = true;
+    PS_WARN_FEW("stranger", "reason=\"%s\"", ps_err_message());
 }
 
 ps_err ps_shard_take_message(ps_shard *s, ps_wire_frames *f)

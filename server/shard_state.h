@@ -69,7 +69,6 @@ struct ps_shard {
     const ps_shm_door *door;
     pthread_t thread;
     bool started;
-    bool stranger_logged;
     int stop_fd, event_fd;
     atomic_int state;
     ps_counter bytes_received, bytes_sent, pushes, repeated, strangers, steps;

@@ -319,7 +319,7 @@ void ps_coord_on_join(ps_coordinator *c, const ps_control_id *from, const ps_con
     refusal r;
     ps_err err = read_join(m, &e, &sections);
     if (err != PS_OK)
-        ps_coord_drop_stranger(c, ps_err_message());
+        ps_coord_drop_stranger(ps_err_message());
     else if (!check_join(c, m, &sections, &e, &r))
         refuse(c, from, &e, &r);
     else if (admit(c, from, &e) == PS_OK)

@@ -92,10 +92,9 @@ void ps_coord_complain(ps_coordinator *c, const ps_coord_sender *from, uint64_t 
     ps_coord_send_fail(c, from, request, code);
 }
 
-void ps_coord_drop_stranger(ps_coordinator *c, const char *what)
+void ps_coord_drop_stranger(const char *what)
 {
-    if (c->n_strangers++ == 0)
-        PS_WARN("stranger", "reason=\"%s\" note=\"later ones are not logged\"", what);
+    PS_WARN_FEW("stranger", "reason=\"%s\"", what);
 }
 
 void ps_coord_describe(const ps_coord_peer *p, char *out, size_t cap)

@@ -66,7 +66,6 @@ struct ps_coordinator {
     int n_peers;
     ps_coord_board *board;
     uint64_t next_beat_ns, last_round_ns;
-    uint64_t n_strangers; // messages that were dropped
 };
 
 /* Messages; m's nonce is set. What cannot be sent is logged: a member that does not get
@@ -86,8 +85,8 @@ void ps_coord_complain(ps_coordinator *c, const ps_coord_sender *from, uint64_t 
 /* An answer at the door, to any routing id. */
 void ps_coord_send_at_door(ps_coordinator *c, const void *id, size_t id_bytes,
                            const ps_control *m);
-/* A message of nobody that is known: counted, never answered. */
-void ps_coord_drop_stranger(ps_coordinator *c, const char *what);
+/* A message of no member: never answered, and few are logged. */
+void ps_coord_drop_stranger(const char *what);
 
 /* Bytes sent to the member that its host has not taken yet. */
 uint64_t ps_coord_backlog(const ps_coord_peer *p);

@@ -141,7 +141,7 @@ static void on_member_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
 {
     ps_coord_sender from;
     if (!find_member(c, &parts[0], &from)) {
-        ps_coord_drop_stranger(c, "a message of no member");
+        ps_coord_drop_stranger("a message of no member");
         return;
     }
     if (ps_control_id_link(&from.id) == 0) note_alive(from.member, &parts[n - 1]);
@@ -174,7 +174,7 @@ static void on_door_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
         ps_coord_on_join(c, &from, &m);
         return;
     }
-    ps_coord_drop_stranger(c, err == PS_OK ? "no JOIN at the door" : ps_err_message());
+    ps_coord_drop_stranger(err == PS_OK ? "no JOIN at the door" : ps_err_message());
     if (version == 0 || version == PS_CONTROL_VERSION) return;
     ps_control no = {.kind = PS_CONTROL_REFUSE};
     ps_control_set_text(&no, "another version of the protocol");
@@ -192,7 +192,7 @@ static void receive(ps_coordinator *c, void *router, take_parts *take)
         int n;
         ps_err err = ps_zsock_recv(router, now, parts, 2, &n);
         if (err == PS_ERR_PROTOCOL) {
-            ps_coord_drop_stranger(c, ps_err_message());
+            ps_coord_drop_stranger(ps_err_message());
             continue;
         }
         if (err != PS_OK || n == 0) return;

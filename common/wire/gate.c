@@ -40,7 +40,7 @@ typedef struct connection {
 struct ps_gate {
     ps_gate_options o;
     void *zap; // ROUTER
-    bool open, logged;
+    bool open;
     watched *sockets;
     int n_sockets;
     connection *connections;
@@ -180,10 +180,7 @@ static void drop(ps_gate *g, connection *c, const char *why)
 {
     if (same_peer(c)) {
         shutdown(c->fd, SHUT_RDWR);
-        if (!g->logged)
-            PS_WARN("stranger",
-                    "reason=\"a connection %s\" note=\"later ones are not logged\"", why);
-        g->logged = true;
+        PS_WARN_FEW("stranger", "reason=\"a connection %s\"", why);
     }
     forget(g, c);
 }

@@ -12,7 +12,8 @@ enum { PS_WIRE_ID_BYTES = 4 + PS_SECRET_BYTES };
 
 /* A worker's routing id: its rank, big-endian, and its secret. */
 void ps_wire_id(uint32_t rank, const ps_secret *secret, uint8_t out[PS_WIRE_ID_BYTES]);
-/* The rank in a routing id, or -1 when it is none of the n workers', by their secrets. */
+/* The rank in a routing id, by the n workers' secrets; -1 when it is not one of theirs.
+ */
 int64_t ps_wire_id_rank(const void *id, size_t bytes, const ps_secret *secrets,
                         uint32_t n);
 

@@ -1,5 +1,6 @@
 extern "C" {
 #include "exchange_gloo.h"
+#include "floats.h"
 #include "log.h"
 #include "send_queue.h"
 #include "shm_peers.h"
@@ -405,10 +406,7 @@ void sum_in_order(float *out, const std::vector<const float *> &from, uint64_t n
         const float *a = from[0] + at;
         for (size_t r = 1; r < from.size(); r++) {
             const float *b = from[r] + at;
-            float *to = r + 1 == from.size() ? out + at : partial;
-#pragma omp simd
-            for (uint64_t i = 0; i < count; i++)
-                to[i] = a[i] + b[i];
+            ps_floats_sum(r + 1 == from.size() ? out + at : partial, a, b, count);
             a = partial;
         }
     }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "printable.h"
 #include "ps_comm_mend.h"
 #include "ps_comm_send.h"
 #include "stream_copy.h"
@@ -111,13 +112,11 @@ static ps_err take_weights(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
 /* The text of an ERROR frame, printable, as this thread's error. */
 static ps_err take_error(ps_wire_frames *f)
 {
-    char text[400];
+    char said[400] = "", text[400];
     size_t n = f->has_payload ? zmq_msg_size(&f->payload) : 0;
-    if (n > sizeof text - 1) n = sizeof text - 1;
-    const unsigned char *from = f->has_payload ? zmq_msg_data(&f->payload) : NULL;
-    for (size_t i = 0; i < n; i++)
-        text[i] = from[i] < ' ' || from[i] == 127 ? '?' : (char)from[i];
-    text[n] = '\0';
+    if (n > sizeof said - 1) n = sizeof said - 1;
+    if (n > 0) memcpy(said, zmq_msg_data(&f->payload), n);
+    ps_printable(said, text, sizeof text);
     return ps_err_set(PS_ERR_PEER, "%s", text);
 }
 
