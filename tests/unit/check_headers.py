@@ -36,7 +36,7 @@ def command_for(header, root, known):
     if any(s.exists() for s in siblings) and not any(s in known for s in siblings):
         return None
     for sibling in siblings:
-        if sibling.suffix == ".c" and sibling in known:
+        if sibling in known and sibling.suffix == (".cc" if header.suffix == ".hpp" else ".c"):
             return known[sibling]
     top = root / header.relative_to(root).parts[0]
     for source, command in known.items():
@@ -47,15 +47,16 @@ def command_for(header, root, known):
 
 def check(header, command):
     text = f'#include "{header}"\n' * 2
-    done = subprocess.run(command + ["-fsyntax-only", "-Werror", "-x", "c", "-"], input=text,
-                          capture_output=True, text=True)
+    language = "c++" if header.suffix == ".hpp" else "c"
+    done = subprocess.run(command + ["-fsyntax-only", "-Werror", "-x", language, "-"],
+                          input=text, capture_output=True, text=True)
     return re.sub(r"(?m)^In file included from <stdin>.*\n", "", done.stderr) if done.returncode else ""
 
 
 def main(root, build):
     known, jobs, skipped = commands(build), [], []
     for top in FOLDERS:
-        for header in sorted((root / top).rglob("*.h")):
+        for header in sorted((root / top).rglob("*.h*")):
             command = command_for(header, root, known)
             if command:
                 jobs.append((header, command))

@@ -20,7 +20,7 @@ MAY_USE = {"common": {"common"}, "server": {"server", "common"}, "worker": {"wor
 NO_SOCKETS = ("base", "config", "model", "update", "codec")
 SOCKETS = re.compile(r"<(zmq|netdb|sys/socket|sys/un|arpa/inet|netinet/\w+)\.h>")
 SOURCES = (".c", ".cc", ".cpp", ".cu")
-HEADERS = (".h", ".cuh")
+HEADERS = (".h", ".hpp", ".cuh")
 CODE = SOURCES + HEADERS
 
 

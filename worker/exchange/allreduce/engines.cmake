@@ -31,7 +31,8 @@ ps_engine(GLOO ${found} "a C++ compiler with Gloo's headers and library (libgloo
 if(PS_HAVE_GLOO)
     enable_language(CXX)
     set(CMAKE_CXX_STANDARD 17)
-    list(APPEND PS_WORKER_SOURCES exchange/allreduce/exchange_gloo.cc)
+    list(APPEND PS_WORKER_SOURCES exchange/allreduce/gloo_mesh.cc
+                                  exchange/allreduce/exchange_gloo.cc)
 endif()
 
 # Only the headers are needed: the library is loaded when it is asked for.

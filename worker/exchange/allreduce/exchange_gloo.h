@@ -1,8 +1,8 @@
 /* All-reduce between CPUs through Gloo, the engine that PyTorch's DDP uses there.
  *
- * The only C++ of the project is behind this C face, and no exception leaves it. Gloo's
- * key-value store for addresses is the coordinator. Without Gloo (PS_WITH_GLOO=OFF) the
- * file is not compiled and the table of exchanges has no "gloo".
+ * The only C++ of the project is behind this C face (with gloo_mesh.hpp, which connects
+ * the workers), and no exception leaves it. Without Gloo (PS_WITH_GLOO=OFF) the files are
+ * not compiled and the table of exchanges has no "gloo".
  */
 #ifndef PS_EXCHANGE_GLOO_H
 #define PS_EXCHANGE_GLOO_H
