@@ -29,6 +29,12 @@ static ps_cpu_dropout dropout_of(const ps_layer *l, const ps_cpu_shape *shape)
     return (ps_cpu_dropout){*shape, l->p, (uint32_t)l->dropout_id};
 }
 
+/* The node that gives the step its (first) input; PS_NONE: it is the model's. */
+static int producer_of(const ps_cpu_run *run, const ps_cpu_step *s)
+{
+    return run->graph->edges[s->node->in[0]].producer;
+}
+
 /* The step does the dropout after it. */
 static bool is_joined(const ps_cpu_run *run, int node)
 {
@@ -74,42 +80,82 @@ static void mark_library_relus(ps_cpu_run *run)
     }
 }
 
-/* The step's settings and primitives; decides the output's layout. */
+static ps_err init_conv(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in,
+                        ps_cpu_shape *out)
+{
+    const ps_cpu_conv_use use = {
+        .relu = has_library_relu(s->node),
+        .training = run->options->training,
+        .data_gradient = run->graph->edges[s->node->in[0]].needs_grad,
+        .winograd = run->library->winograd,
+    };
+    PS_TRY(ps_cpu_conv_init(&s->conv, run->library->engine, s->node->layer, in, &use));
+    *out = s->conv.out;
+    return PS_OK;
+}
+
+static ps_err init_norm(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in)
+{
+    return ps_cpu_norm_init(&s->norm, run->library->engine, s->node->layer, in,
+                            has_library_relu(s->node), run->options->training);
+}
+
+static void init_pool(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in,
+                      ps_cpu_shape *out)
+{
+    const int before = producer_of(run, s);
+    s->pool = pool_of(s->node->layer, in, out);
+    s->pool.with_relu = before != PS_NONE && run->graph->nodes[before].relu_by_pool;
+    if (s->node->layer->kind == PS_LAYER_MAX_POOL2D) join_flatten(run, s, out);
+}
+
+static void init_dropout(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in)
+{
+    const int before = producer_of(run, s);
+    s->view = before != PS_NONE && is_joined(run, before);
+    s->drops = !s->view;
+    s->dropout = dropout_of(s->node->layer, in);
+}
+
+/* The layer's settings and primitives. out: has the layer's usual layout, which some
+ * change. */
+static ps_err init_layer(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in,
+                         ps_cpu_shape *out)
+{
+    const ps_layer *l = s->node->layer;
+    switch (l->kind) {
+    case PS_LAYER_CONV2D:
+        return init_conv(run, s, in, out);
+    case PS_LAYER_BATCH_NORM2D:
+        return init_norm(run, s, in);
+    case PS_LAYER_MAX_POOL2D:
+    case PS_LAYER_AVG_POOL2D:
+        init_pool(run, s, in, out);
+        return PS_OK;
+    case PS_LAYER_DROPOUT:
+        init_dropout(run, s, in);
+        return PS_OK;
+    case PS_LAYER_LINEAR:
+        s->linear = (ps_cpu_linear){l->name, run->n, in->c, out->c};
+        return PS_OK;
+    case PS_LAYER_FLATTEN:
+        s->view = ps_cpu_shape_is_plain(in);
+        return PS_OK;
+    default:
+        return PS_OK;
+    }
+}
+
+/* Decides the output's layout, and whether it takes memory of its own. */
 static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s)
 {
-    const ps_model_node *node = s->node;
-    const ps_layer *l = node->layer;
-    const dnnl_engine_t engine = run->library->engine;
-    const ps_cpu_shape *in = &run->values[node->in[0]].shape;
-    ps_cpu_shape *out = &run->values[node->out].shape;
-    const ps_model_edge *in_edge = &run->graph->edges[node->in[0]];
-    bool training = run->options->training;
-    bool rows = l->kind == PS_LAYER_FLATTEN || l->kind == PS_LAYER_LINEAR;
+    const ps_layer *l = s->node->layer;
+    const ps_cpu_shape *in = &run->values[s->node->in[0]].shape;
+    ps_cpu_shape *out = &run->values[s->node->out].shape;
+    const bool rows = l->kind == PS_LAYER_FLATTEN || l->kind == PS_LAYER_LINEAR;
     *out = ps_cpu_shape_make(run->n, &l->out, rows ? 1 : in->lanes);
-    if (l->kind == PS_LAYER_CONV2D) {
-        const ps_cpu_conv_use use = {.relu = has_library_relu(node),
-                                     .training = training,
-                                     .data_gradient = in_edge->needs_grad,
-                                     .winograd = run->library->winograd};
-        PS_TRY(ps_cpu_conv_init(&s->conv, engine, l, in, &use));
-        *out = s->conv.out;
-    } else if (l->kind == PS_LAYER_BATCH_NORM2D) {
-        PS_TRY(
-            ps_cpu_norm_init(&s->norm, engine, l, in, has_library_relu(node), training));
-    } else if (l->kind == PS_LAYER_MAX_POOL2D || l->kind == PS_LAYER_AVG_POOL2D) {
-        s->pool = pool_of(l, in, out);
-        s->pool.with_relu = in_edge->producer != PS_NONE &&
-                            run->graph->nodes[in_edge->producer].relu_by_pool;
-        if (l->kind == PS_LAYER_MAX_POOL2D) join_flatten(run, s, out);
-    } else if (l->kind == PS_LAYER_DROPOUT) {
-        s->view = in_edge->producer != PS_NONE && is_joined(run, in_edge->producer);
-        s->drops = !s->view;
-        s->dropout = dropout_of(l, in);
-    } else if (l->kind == PS_LAYER_LINEAR) {
-        s->linear = (ps_cpu_linear){l->name, run->n, in->c, out->c};
-    }
-    if (l->kind == PS_LAYER_FLATTEN) s->view = ps_cpu_shape_is_plain(in);
-    s->in_place = ps_model_graph_in_place(run->graph, node) && same_lanes(in, out);
+    PS_TRY(init_layer(run, s, in, out));
+    s->in_place = ps_model_graph_in_place(run->graph, s->node) && same_lanes(in, out);
     return PS_OK;
 }
 
@@ -274,7 +320,7 @@ static ps_err plan_passes(ps_cpu_run *run)
     return run->options->training ? plan_backward(run) : PS_OK;
 }
 
-static float *parameter(const ps_cpu_run *run, int tensor)
+float *ps_cpu_parameter(const ps_cpu_run *run, int tensor)
 {
     if (tensor == PS_NONE) return NULL;
     return run->options->params + run->options->spec->table.tensors[tensor].offset;
@@ -303,8 +349,8 @@ static ps_err bind_step(ps_cpu_run *run, ps_cpu_step *s)
                                            out->at,
                                            out->grad,
                                            dx,
-                                           parameter(run, l->weight),
-                                           parameter(run, l->bias)};
+                                           ps_cpu_parameter(run, l->weight),
+                                           ps_cpu_parameter(run, l->bias)};
         return ps_cpu_conv_bind(&s->conv, m, &places);
     }
     if (l->kind != PS_LAYER_BATCH_NORM2D) return PS_OK;
@@ -312,8 +358,8 @@ static ps_err bind_step(ps_cpu_run *run, ps_cpu_step *s)
                                           out->at,
                                           out->grad,
                                           dx,
-                                          parameter(run, l->weight),
-                                          parameter(run, l->bias),
+                                          ps_cpu_parameter(run, l->weight),
+                                          ps_cpu_parameter(run, l->bias),
                                           buffer(run, l->running_mean),
                                           buffer(run, l->running_var)};
     return ps_cpu_norm_bind(&s->norm, m, &s->norm_places);

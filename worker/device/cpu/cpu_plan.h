@@ -57,6 +57,9 @@ typedef struct ps_cpu_run {
     const ps_cpu_library *library; // borrowed
 } ps_cpu_run;
 
+/* Where a tensor of the model lies in the parameter arena; NULL for PS_NONE. */
+float *ps_cpu_parameter(const ps_cpu_run *run, int tensor);
+
 /* Makes the primitives and places the memory of run, whose arrays exist. */
 ps_err ps_cpu_plan(ps_cpu_run *run, const ps_cpu_run *other);
 

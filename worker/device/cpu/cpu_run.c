@@ -110,39 +110,34 @@ static void forward_add(ps_cpu_run *run, ps_cpu_step *s)
     ps_cpu_sum_forward(ps_cpu_shape_count(&y->shape), a->at, other, y->at, s->node->relu);
 }
 
-static ps_err forward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_batch *batch,
-                           const ps_pass *pass)
+static ps_err forward_linear(ps_cpu_run *run, ps_cpu_step *s)
+{
+    const ps_layer *l = s->node->layer;
+    return ps_cpu_linear_forward(
+        &s->linear, run->values[s->node->in[0]].at, ps_cpu_parameter(run, l->weight),
+        ps_cpu_parameter(run, l->bias), run->values[s->node->out].at, s->node->relu);
+}
+
+/* Layers without parameters. */
+static ps_err forward_plain(ps_cpu_run *run, ps_cpu_step *s, const uint8_t *mask)
 {
     const ps_layer *l = s->node->layer;
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const ps_cpu_value *out = &run->values[s->node->out];
-    if (s->view) return PS_OK;
     switch (l->kind) {
-    case PS_LAYER_CONV2D:
-        return forward_conv(run, s);
-    case PS_LAYER_LINEAR:
-        return ps_cpu_linear_forward(
-            &s->linear, in->at,
-            run->options->params + run->options->spec->table.tensors[l->weight].offset,
-            l->bias == PS_NONE ? NULL
-                               : run->options->params +
-                                     run->options->spec->table.tensors[l->bias].offset,
-            out->at, s->node->relu);
-    case PS_LAYER_BATCH_NORM2D:
-        return forward_norm(run, s, pass->training);
     case PS_LAYER_RELU:
     case PS_LAYER_TANH:
     case PS_LAYER_SIGMOID:
         ps_cpu_activation_forward(l->kind, &in->shape, in->at, out->at);
         return PS_OK;
     case PS_LAYER_MAX_POOL2D:
-        forward_max_pool(run, s, draw_mask(s, batch, pass));
+        forward_max_pool(run, s, mask);
         return PS_OK;
     case PS_LAYER_AVG_POOL2D:
         ps_cpu_avg_pool_forward(&s->pool, in->at, out->at);
         return PS_OK;
     case PS_LAYER_DROPOUT:
-        forward_dropout(run, s, draw_mask(s, batch, pass));
+        forward_dropout(run, s, mask);
         return PS_OK;
     case PS_LAYER_FLATTEN:
         ps_cpu_convert(&in->shape, in->at, &out->shape, out->at, false);
@@ -153,10 +148,20 @@ static ps_err forward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_batch *batc
     case PS_LAYER_LOG_SOFTMAX:
         ps_cpu_log_softmax_forward(run->n, in->shape.c, in->at, out->at);
         return PS_OK;
-    case PS_LAYER_KIND_COUNT:
-        break;
+    default:
+        return ps_err_set(PS_ERR_INTERNAL, "%s: no such layer", l->name);
     }
-    return ps_err_set(PS_ERR_INTERNAL, "%s: no such layer", l->name);
+}
+
+static ps_err forward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_batch *batch,
+                           const ps_pass *pass)
+{
+    const ps_layer_kind kind = s->node->layer->kind;
+    if (s->view) return PS_OK;
+    if (kind == PS_LAYER_CONV2D) return forward_conv(run, s);
+    if (kind == PS_LAYER_LINEAR) return forward_linear(run, s);
+    if (kind == PS_LAYER_BATCH_NORM2D) return forward_norm(run, s, pass->training);
+    return forward_plain(run, s, draw_mask(s, batch, pass));
 }
 
 /* Views of the pass's input move with it. */
@@ -238,9 +243,8 @@ static ps_err backward_linear(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
                                           gradient(run, l->weight),
                                           gradient(run, l->bias), accumulate));
     if (!in->grad) return PS_OK;
-    const float *weight =
-        run->options->params + run->options->spec->table.tensors[l->weight].offset;
-    return ps_cpu_linear_backward_data(&s->linear, weight, dy, in->grad, s->add[0]);
+    return ps_cpu_linear_backward_data(&s->linear, ps_cpu_parameter(run, l->weight), dy,
+                                       in->grad, s->add[0]);
 }
 
 static ps_err backward_norm(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
