@@ -98,31 +98,48 @@ static void on_running(ps_coordinator *c, const ps_coord_sender *from,
     }
 }
 
+/* Until the job runs nothing else is said but heartbeats. */
+static void on_joining(ps_coordinator *c, const ps_coord_sender *from,
+                       const ps_control *m)
+{
+    if (m->kind == PS_CONTROL_HEARTBEAT) return;
+    ps_coord_complain(c, from, m->request,
+                      ps_err_set(PS_ERR_PROTOCOL, "%s before the job runs",
+                                 ps_control_kind_name((int)m->kind)));
+}
+
+/* Whatever a member says then, it is told why the job is over; unless it knows. */
+static void on_aborted(ps_coordinator *c, const ps_coord_sender *from,
+                       const ps_control *m)
+{
+    ps_control why = {.kind = PS_CONTROL_ABORT};
+    if (m->kind == PS_CONTROL_BYE || m->kind == PS_CONTROL_ABORT) return;
+    ps_control_set_text(&why, c->reason);
+    ps_coord_send_to(c, from, &why);
+}
+
+static ps_err check_message(const ps_coordinator *c, const ps_coord_sender *from,
+                            const ps_control *m)
+{
+    if (m->nonce != c->nonce) return ps_err_set(PS_ERR_PEER, "a message of another job");
+    return check_link(from, m);
+}
+
 static void dispatch(ps_coordinator *c, const ps_coord_sender *from, const ps_control *m)
 {
-    ps_err err = PS_OK;
-    if (m->nonce != c->nonce)
-        err = ps_err_set(PS_ERR_PEER, "a message of another job");
-    else
-        err = check_link(from, m);
-    if (err != PS_OK) {
+    ps_err err = check_message(c, from, m);
+    if (err != PS_OK)
         ps_coord_complain(c, from, m->request, err);
-    } else if (c->state == PS_COORD_ABORTED) {
-        ps_control a = {.kind = PS_CONTROL_ABORT};
-        ps_control_set_text(&a, c->reason);
-        if (m->kind != PS_CONTROL_BYE && m->kind != PS_CONTROL_ABORT)
-            ps_coord_send_to(c, from, &a);
-    } else if (m->kind == PS_CONTROL_HERE) {
+    else if (c->state == PS_COORD_ABORTED)
+        on_aborted(c, from, m);
+    else if (m->kind == PS_CONTROL_HERE)
         ps_coord_on_here(c, from->member);
-    } else if (m->kind == PS_CONTROL_ABORT) {
+    else if (m->kind == PS_CONTROL_ABORT)
         on_abort(c, from->member, m);
-    } else if (c->state != PS_COORD_JOINING) {
+    else if (c->state == PS_COORD_JOINING)
+        on_joining(c, from, m);
+    else
         on_running(c, from, m);
-    } else if (m->kind != PS_CONTROL_HEARTBEAT) {
-        ps_coord_complain(c, from, m->request,
-                          ps_err_set(PS_ERR_PROTOCOL, "%s before the job runs",
-                                     ps_control_kind_name((int)m->kind)));
-    }
 }
 
 /* The routing id is the socket's own frame: what was received knows its connection. */
