@@ -236,33 +236,47 @@ static ps_err wait_round(allreduce *x)
     return err;
 }
 
+/* NCCL's own limit is net.step_timeout_ms too: its error, which says more, goes first. */
+static ps_deadline next_progress(const allreduce *x)
+{
+    return ps_deadline_in_ms((uint64_t)x->at.config->net.step_timeout_ms + 1000);
+}
+
+/* Blocks until they have arrived. *late: they have not, and none came for too long. The
+ * lock is held at the call and at the return. */
+static ps_err wait_rounds(allreduce *x, const uint64_t *count, uint64_t target,
+                          bool *late)
+{
+    ps_deadline deadline = next_progress(x);
+    for (*late = false;;) {
+        if (x->failed != PS_OK) return ps_err_set(x->failed, "%s", x->message);
+        if (arrived(x, count, target)) return PS_OK;
+        *late = ps_deadline_passed(deadline);
+        if (*late) return PS_OK;
+        const uint64_t seen = *count;
+        PS_TRY(wait_round(x));
+        if (*count != seen) deadline = next_progress(x);
+    }
+}
+
+static ps_err late_error(allreduce *x)
+{
+    ps_err err = ps_err_set(
+        PS_ERR_TIMEOUT, "%s: no bucket was summed for %lld ms (net.step_timeout_ms)",
+        x->base.ops->name, (long long)x->at.config->net.step_timeout_ms);
+    return real_error(x, err);
+}
+
 /* Blocks until they have arrived. */
 static ps_err wait_for(allreduce *x, const uint64_t *count, uint64_t target)
 {
-    const uint64_t limit_ms = (uint64_t)x->at.config->net.step_timeout_ms;
-    uint64_t begun_ns = 0, seen = UINT64_MAX;
-    ps_deadline deadline = {UINT64_MAX};
-    ps_err err = PS_OK;
+    bool late;
+    const uint64_t begun_ns = ps_clock_ns();
     pthread_mutex_lock(&x->lock);
-    while (err == PS_OK && x->failed == PS_OK && !ps_deadline_passed(deadline) &&
-           !arrived(x, count, target)) {
-        if (!begun_ns) begun_ns = ps_clock_ns();
-        if (*count != seen) {
-            seen = *count;
-            /* NCCL's has the same limit and is given the first word. */
-            deadline = ps_deadline_in_ms(limit_ms + 1000);
-        }
-        err = wait_round(x);
-    }
-    const bool late = err == PS_OK && x->failed == PS_OK && !arrived(x, count, target);
-    if (err == PS_OK && x->failed != PS_OK) err = ps_err_set(x->failed, "%s", x->message);
+    ps_err err = wait_rounds(x, count, target, &late);
     pthread_mutex_unlock(&x->lock);
-    if (begun_ns) x->wait_seconds += (double)(ps_clock_ns() - begun_ns) * 1e-9;
-    if (!late) return err;
-    err = ps_err_set(PS_ERR_TIMEOUT,
-                     "%s: no bucket was summed for %llu ms (net.step_timeout_ms)",
-                     x->base.ops->name, (unsigned long long)limit_ms);
-    return real_error(x, err);
+    x->wait_seconds += (double)(ps_clock_ns() - begun_ns) * 1e-9;
+    return err == PS_OK && late ? late_error(x) : err;
 }
 
 static ps_err request(allreduce *x, wanted what)
