@@ -9,20 +9,23 @@ static uint64_t blocks_of(uint64_t count)
     return (count + PS_NORM_BLOCK - 1) / PS_NORM_BLOCK;
 }
 
-uint64_t ps_grad_norm_blocks(const ps_tensor_table *table)
+uint64_t ps_grad_norm_tensor_block(const ps_tensor_table *table, int tensor)
 {
     uint64_t n = 0;
-    for (int i = 0; i < table->n_tensors; i++)
+    for (int i = 0; i < tensor; i++)
         n += blocks_of(table->tensors[i].count);
     return n;
+}
+
+uint64_t ps_grad_norm_blocks(const ps_tensor_table *table)
+{
+    return ps_grad_norm_tensor_block(table, table->n_tensors);
 }
 
 uint64_t ps_grad_norm_chunk_blocks(const ps_tensor_table *table, const ps_chunk *chunk,
                                    uint64_t *n)
 {
-    uint64_t first = 0, begin, end;
-    for (int i = 0; i < chunk->first_tensor; i++)
-        first += blocks_of(table->tensors[i].count);
+    uint64_t first = ps_grad_norm_tensor_block(table, chunk->first_tensor), begin, end;
     ps_chunk_overlap(chunk, &table->tensors[chunk->first_tensor], &begin, &end);
     first += begin / PS_NORM_BLOCK;
     *n = 0;

@@ -9,8 +9,10 @@
 
 #include "plan.h"
 
-/* Blocks of the whole arena, of a tensor's start, and of a chunk. Pure. */
+/* Number of blocks of the whole arena. This and the next two are pure. */
 uint64_t ps_grad_norm_blocks(const ps_tensor_table *table);
+/* Index, in the order of the arena, of a tensor's first block. */
+uint64_t ps_grad_norm_tensor_block(const ps_tensor_table *table, int tensor);
 /* Index, in the order of the arena, of the first block of a chunk; *n: its blocks. */
 uint64_t ps_grad_norm_chunk_blocks(const ps_tensor_table *table, const ps_chunk *chunk,
                                    uint64_t *n);

@@ -34,11 +34,6 @@ void ps_buckets_fini(ps_buckets *buckets);
 void ps_bucket_cut(const ps_tensor_table *table, const ps_bucket *bucket, int n,
                    ps_chunk *parts);
 
-/* Narrows a chunk to the elements [from, from + count) of it, and its tensors to theirs.
- */
-void ps_bucket_narrow(const ps_tensor_table *table, ps_chunk *chunk, uint64_t from,
-                      uint64_t count);
-
 /* Narrows a chunk to count of its elements from `from` on, and its tensors to theirs. */
 void ps_bucket_narrow(const ps_tensor_table *table, ps_chunk *chunk, uint64_t from,
                       uint64_t count);

@@ -21,41 +21,41 @@ static int n_arrays(const ps_reducer *r)
     return 1 + (r->norm_sums ? r->buckets.n : 0);
 }
 
-static ps_collective_parts *norm_array(const ps_reducer *r, int bucket)
+/* Index of the array of the sums of a bucket's blocks; 0 is bad_tensors. */
+static int norm_array(int bucket)
 {
-    return r->arrays + 1 + bucket;
+    return 1 + bucket;
 }
 
-/* Where the parts of a bucket are cut in an array of the norm's blocks. */
-static void fill_cuts(const ps_reducer *r, int bucket, uint64_t *blocks)
+static uint64_t *cuts_of(const ps_reducer *r, int array)
 {
-    const ps_bucket *b = &r->buckets.list[bucket];
-    const ps_chunk whole = {.offset = b->offset,
-                            .count = b->count,
-                            .first_tensor = b->first_tensor,
-                            .last_tensor = b->first_tensor + b->n_tensors - 1};
-    uint64_t n;
-    blocks[0] = ps_grad_norm_chunk_blocks(r->at->table, &whole, &n);
+    return r->cuts + (size_t)array * (size_t)(n_parts(r) + 1);
+}
+
+/* One element for each part. */
+static void cut_bad_tensors(ps_reducer *r)
+{
+    uint64_t *cuts = cuts_of(r, 0);
+    for (int p = 0; p <= n_parts(r); p++)
+        cuts[p] = (uint64_t)p;
+    r->arrays[0] = (ps_collective_parts){
+        .base = r->bad_tensors, .element_bytes = sizeof *r->bad_tensors, .cuts = cuts};
+}
+
+/* The parts of the bucket follow each other, and so do their blocks of the norm, from
+ * the block where the bucket's first tensor begins. */
+static void cut_norm_array(ps_reducer *r, int bucket)
+{
+    uint64_t *cuts = cuts_of(r, norm_array(bucket)), n;
+    cuts[0] =
+        ps_grad_norm_tensor_block(r->at->table, r->buckets.list[bucket].first_tensor);
     for (int p = 0; p < n_parts(r); p++) {
         const ps_chunk *part = ps_scatter_part(&r->scatter, bucket, p);
         (void)ps_grad_norm_chunk_blocks(r->at->table, part, &n);
-        blocks[p + 1] = blocks[p] + n;
+        cuts[p + 1] = cuts[p] + n;
     }
-}
-
-static void cut_arrays(ps_reducer *r)
-{
-    uint64_t *cuts = r->cuts;
-    const int n_cuts = n_parts(r) + 1;
-    r->arrays[0] = (ps_collective_parts){r->votes, sizeof *r->votes, cuts};
-    for (int p = 0; p < n_cuts; p++)
-        cuts[p] = (uint64_t)p;
-    for (int b = 0; b < n_arrays(r) - 1; b++) {
-        cuts += n_cuts;
-        fill_cuts(r, b, cuts);
-        *norm_array(r, b) =
-            (ps_collective_parts){r->norm_sums, sizeof *r->norm_sums, cuts};
-    }
+    r->arrays[norm_array(bucket)] = (ps_collective_parts){
+        .base = r->norm_sums, .element_bytes = sizeof *r->norm_sums, .cuts = cuts};
 }
 
 static ps_err alloc_arrays(ps_reducer *r)
@@ -65,7 +65,8 @@ static ps_err alloc_arrays(ps_reducer *r)
         PS_TRY(ps_mem_zalloc(&r->norm_sums, ps_grad_norm_blocks(r->at->table),
                              sizeof *r->norm_sums, "norm"));
     const size_t n = (size_t)n_arrays(r);
-    PS_TRY(ps_mem_zalloc(&r->votes, parts, sizeof *r->votes, "votes"));
+    PS_TRY(ps_mem_zalloc(&r->bad_tensors, parts, sizeof *r->bad_tensors,
+                         "tensors that are not finite"));
     PS_TRY(ps_mem_zalloc(&r->arrays, n, sizeof *r->arrays, "arrays"));
     return ps_mem_zalloc(&r->cuts, n * (parts + 1), sizeof *r->cuts, "cuts");
 }
@@ -101,7 +102,9 @@ ps_err ps_reducer_init(ps_reducer *r, const ps_exchange_options *at,
                            scatters ? at->world_size : 1,
                            scatters ? ops->segment(collective) : UINT64_MAX));
     PS_TRY(alloc_arrays(r));
-    cut_arrays(r);
+    cut_bad_tensors(r);
+    for (int b = 0; b < n_arrays(r) - 1; b++)
+        cut_norm_array(r, b);
     return scatters ? lay_out(r) : PS_OK;
 }
 
@@ -109,7 +112,7 @@ void ps_reducer_fini(ps_reducer *r)
 {
     ps_buckets_fini(&r->buckets);
     ps_scatter_fini(&r->scatter);
-    free(r->votes);
+    free(r->bad_tensors);
     free(r->arrays);
     free(r->cuts);
     free(r->norm_sums);
@@ -134,7 +137,7 @@ static ps_err gather_arrays(ps_reducer *r)
     return r->collective->ops->all_gather(r->collective);
 }
 
-/* Votes for the last of the part's tensors that is not finite. */
+/* Notes the last of the part's tensors that is not finite. */
 static ps_err find_bad_tensor(ps_reducer *r, const ps_chunk *part)
 {
     const ps_device_stream_ops *ops = r->stream->ops;
@@ -145,7 +148,7 @@ static ps_err find_bad_tensor(ps_reducer *r, const ps_chunk *part)
         ps_chunk_overlap(part, t, &begin, &end);
         PS_TRY(ops->check_finite(r->stream, t->offset + begin, end - begin, &finite));
         if (finite) continue;
-        r->votes[r->own] = (uint32_t)i + 1;
+        r->bad_tensors[r->own] = (uint32_t)i + 1;
         return PS_OK;
     }
     return ps_err_set(PS_ERR_INTERNAL, "a gradient that is not finite was not found");
@@ -162,23 +165,23 @@ static ps_err look_at(ps_reducer *r, const ps_chunk *part)
     else if (r->rule.refuses)
         PS_TRY(ops->check_finite(r->stream, part->offset, part->count, &finite));
     // the first bucket with such a gradient is the one that is named
-    return finite || r->votes[r->own] ? PS_OK : find_bad_tensor(r, part);
+    return finite || r->bad_tensors[r->own] ? PS_OK : find_bad_tensor(r, part);
 }
 
-/* The gathered votes of a step, for a new start: the tensor that was met first in the
- * backward pass, + 1; 0: none. */
-static uint32_t count_votes(ps_reducer *r)
+/* Of what was gathered for a step, the tensor that was met first in the backward pass,
+ * + 1; 0: none. The rank's own starts anew. */
+static uint32_t take_bad_tensor(ps_reducer *r)
 {
     uint32_t bad = 0;
     for (int p = 0; p < n_parts(r); p++)
-        if (r->votes[p] > bad) bad = r->votes[p];
-    r->votes[r->own] = 0;
+        if (r->bad_tensors[p] > bad) bad = r->bad_tensors[p];
+    r->bad_tensors[r->own] = 0;
     return bad;
 }
 
-static ps_err nan_error(const ps_reducer *r, uint32_t vote, uint64_t step)
+static ps_err nan_error(const ps_reducer *r, int tensor, uint64_t step)
 {
-    return ps_step_rule_not_finite(PS_STEP_RULE_SUM, r->at->table->tensors[vote - 1].name,
+    return ps_step_rule_not_finite(PS_STEP_RULE_SUM, r->at->table->tensors[tensor].name,
                                    step);
 }
 
@@ -190,7 +193,7 @@ static ps_err apply(ps_reducer *r, int bucket, uint64_t i, uint64_t step,
     const ps_collective_ops *ops = r->collective->ops;
     const ps_chunk segment = ps_scatter_segment(&r->scatter, bucket, r->own, i);
     const ps_optimizer_step now = ps_step_rule_optimizer_step(&r->rule, step, grad_scale);
-    if (!r->votes[r->own]) PS_TRY(r->stream->ops->apply(r->stream, &now, &segment));
+    if (!r->bad_tensors[r->own]) PS_TRY(r->stream->ops->apply(r->stream, &now, &segment));
     return ops->share ? ops->share(r->collective, bucket, i) : PS_OK;
 }
 
@@ -205,8 +208,8 @@ static ps_err reduce_segment(ps_reducer *r, int bucket, uint64_t i, uint64_t ste
 static ps_err own_norm_sums(ps_reducer *r)
 {
     for (int b = 0; b < r->buckets.n && r->norm_sums; b++)
-        PS_TRY(r->stream->ops->norm_sums(r->stream, own_part(r, b),
-                                         r->norm_sums + norm_array(r, b)->cuts[r->own]));
+        PS_TRY(r->stream->ops->norm_sums(
+            r->stream, own_part(r, b), r->norm_sums + cuts_of(r, norm_array(b))[r->own]));
     return PS_OK;
 }
 
@@ -234,8 +237,8 @@ static ps_err end_step(ps_reducer *r, uint64_t step)
     ps_step_decision decision;
     PS_TRY(own_norm_sums(r));
     PS_TRY(gather_arrays(r));
-    const uint32_t bad = count_votes(r);
-    if (bad && r->rule.refuses) return nan_error(r, bad, step);
+    const uint32_t bad = take_bad_tensor(r);
+    if (bad && r->rule.refuses) return nan_error(r, (int)bad - 1, step);
     PS_TRY(ps_step_rule_decide(&r->rule, !bad, total_norm(r), &decision));
     r->made = decision.make;
     return r->waits && r->made ? apply_all(r, step, decision.grad_scale) : PS_OK;
@@ -252,7 +255,7 @@ ps_err ps_reducer_settle(ps_reducer *r, bool wait, bool *done)
     // what is left of the step waits for nobody else
     PS_TRY(ps_stream_step_learn(&r->on_stream));
     PS_TRY(ps_stream_step_refused(&r->on_stream, true, &t, &tensor));
-    return t ? nan_error(r, (uint32_t)tensor + 1, t - 1) : PS_OK;
+    return t ? nan_error(r, tensor, t - 1) : PS_OK;
 }
 
 /* With loss scaling the step's outcome is wanted for the next one. */

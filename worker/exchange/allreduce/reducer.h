@@ -39,9 +39,10 @@ typedef struct ps_reducer {
     ps_stream_step on_stream; // of an engine that queues
 
     double *norm_sums; // of the whole arena; NULL without clipping
-    uint32_t *votes;   // (parts) of the step: 1 + a tensor that is not finite, or 0
-    uint64_t *cuts;    // of all arrays, (parts + 1) each
-    /* What is gathered: votes and, with clipping, norm_sums of every bucket. */
+    /* (parts) of the step: 1 + a tensor that is not finite, or 0. */
+    uint32_t *bad_tensors;
+    uint64_t *cuts; // of all arrays, (parts + 1) each
+    /* What is gathered: bad_tensors and, with clipping, norm_sums of every bucket. */
     ps_collective_parts *arrays;
 } ps_reducer;
 
