@@ -38,17 +38,17 @@ static ps_err serve(ps_shard *s, ps_wire_frames *f)
         {.socket = s->router, .events = ZMQ_POLLIN},
         {.fd = s->stop_fd, .events = ZMQ_POLLIN},
         {.fd = ps_member_abort_fd(s->member), .events = ZMQ_POLLIN},
-        {.socket = s->votes ? ps_coord_link_socket(s->link) : NULL, .events = ZMQ_POLLIN},
-        {.socket = s->votes ? ps_coord_link_monitor(s->link) : NULL,
+        {.socket = s->waits ? ps_coord_link_socket(s->link) : NULL, .events = ZMQ_POLLIN},
+        {.socket = s->waits ? ps_coord_link_monitor(s->link) : NULL,
          .events = ZMQ_POLLIN},
     };
     for (;;) {
-        if (zmq_poll(items, s->votes ? 5 : 3, -1) < 0 && zmq_errno() != EINTR)
+        if (zmq_poll(items, s->waits ? 5 : 3, -1) < 0 && zmq_errno() != EINTR)
             return ps_err_set(PS_ERR_NET, "polling: %s", zmq_strerror(zmq_errno()));
         if (items[1].revents) return PS_OK;
         if (items[2].revents) return ps_member_check(s->member);
-        if (s->votes && items[4].revents) PS_TRY(ps_coord_link_mend(s->link));
-        if (s->votes && items[3].revents) PS_TRY(ps_shard_apply_norm(s));
+        if (s->waits && items[4].revents) PS_TRY(ps_coord_link_mend(s->link));
+        if (s->waits && items[3].revents) PS_TRY(ps_shard_apply_norm(s));
         if (items[0].revents) PS_TRY(handle_messages(s, f));
     }
 }
@@ -125,7 +125,7 @@ ps_err ps_shard_create(const ps_shard_options *options, ps_shard **out)
     s->o = *options;
     s->event_fd = -1;
     s->clip = options->rule->clip_norm > 0;
-    s->votes = ps_step_rule_waits(options->rule);
+    s->waits = ps_step_rule_waits(options->rule);
     ps_err err;
     s->stop_fd = eventfd(0, EFD_CLOEXEC);
     if (s->stop_fd < 0) {
@@ -173,7 +173,7 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     s->credit =
         ps_credit_of_shard((uint64_t)s->o.config->exchange.credit, total, largest);
     const unsigned link = s->index % (unsigned)s->o.config->server.shards + 1;
-    if (s->votes)
+    if (s->waits)
         PS_TRY(ps_coord_link_create(s->o.zmq_context, s->member, link, &s->link));
     char name[16];
     snprintf(name, sizeof name, "shard %u", s->index);

@@ -30,7 +30,7 @@ static ps_aggregate_step step_of(ps_shard *s, ps_shard_chunk *c, double grad_sca
     };
 }
 
-static ps_aggregate_step gathered(ps_shard *s, ps_shard_chunk *c)
+static ps_aggregate_step step_by_pushes(ps_shard *s, ps_shard_chunk *c)
 {
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
         s->grads[r] = s->peers[r].shm ? s->peers[r].grads + c->plan->offset
@@ -67,8 +67,8 @@ static ps_err sum_coded(ps_shard *s, ps_shard_chunk *c, float *sum)
                               s->decoded);
 }
 
-static ps_aggregate_step summed(ps_shard *s, ps_shard_chunk *c, const float *const *sum,
-                                double scale)
+static ps_aggregate_step step_by_sum(ps_shard *s, ps_shard_chunk *c,
+                                     const float *const *sum, double scale)
 {
     ps_aggregate_step step = step_of(s, c, scale);
     step.grads = sum;
@@ -77,7 +77,7 @@ static ps_aggregate_step summed(ps_shard *s, ps_shard_chunk *c, const float *con
     return step;
 }
 
-static void applied(ps_shard *s, ps_shard_chunk *c)
+static void end_step(ps_shard *s, ps_shard_chunk *c)
 {
     ps_policy_applied(&c->policy);
     if (c->coded.coded)
@@ -90,13 +90,13 @@ static ps_err apply_once(ps_shard *s, ps_shard_chunk *c)
     ps_aggregate_step step;
     const float *sum = s->sum;
     if (!c->coded.coded) {
-        step = gathered(s, c);
+        step = step_by_pushes(s, c);
     } else {
         PS_TRY(sum_coded(s, c, s->sum));
-        step = summed(s, c, &sum, 1.0);
+        step = step_by_sum(s, c, &sum, 1.0);
     }
     PS_TRY(ps_aggregate_apply(&c->memory, &step));
-    applied(s, c);
+    end_step(s, c);
     PS_TRY(ps_shard_reply_weights(s, c));
     release_pushes(s, c); // after the replies: freeing large buffers takes a while
     take_early(s, c);
@@ -121,10 +121,10 @@ static ps_err ask_for_norm(ps_shard *s, uint64_t step)
                                        ps_grad_norm_blocks(s->o.table), s->n_chunks,
                                        s->run_first, s->run_counts, s->block_sums);
     const uint64_t place = s->index, one = 1;
-    const double vote = s->block_sums[0];
+    const double finite = s->block_sums[0]; // 0 or NaN
     s->block_sums[0] = 0;
     return ps_coord_link_norm_send(s->link, step, n_shards, n_shards, 1, &place, &one,
-                                   &vote);
+                                   &finite);
 }
 
 static double *chunk_sums(const ps_shard *s, uint32_t i)
@@ -149,7 +149,7 @@ static void judge_sum(ps_shard *s, const ps_shard_chunk *c)
 static ps_err sum_now(ps_shard *s, ps_shard_chunk *c)
 {
     if (!c->coded.coded) {
-        ps_aggregate_step step = gathered(s, c);
+        ps_aggregate_step step = step_by_pushes(s, c);
         PS_TRY(ps_aggregate_sum(&c->memory, &step));
     } else {
         PS_TRY(sum_coded(s, c, c->memory.sum));
@@ -163,13 +163,13 @@ static ps_err sum_now(ps_shard *s, ps_shard_chunk *c)
 
 ps_err ps_shard_apply_pushes(ps_shard *s, ps_shard_chunk *c)
 {
-    return s->votes ? sum_now(s, c) : apply_now(s, c);
+    return s->waits ? sum_now(s, c) : apply_now(s, c);
 }
 
 static ps_err apply_sum(ps_shard *s, ps_shard_chunk *c, double scale)
 {
     const float *sum = c->memory.sum;
-    ps_aggregate_step step = summed(s, c, &sum, scale);
+    ps_aggregate_step step = step_by_sum(s, c, &sum, scale);
     step.check = false; // done when it was summed
     return ps_aggregate_apply(&c->memory, &step);
 }
@@ -177,7 +177,7 @@ static ps_err apply_sum(ps_shard *s, ps_shard_chunk *c, double scale)
 /* The norm of the step is here: all chunks are applied, those needed first first. With
  * loss scaling and a norm that is not finite none is, in any shard: the next version of
  * the weights is the same as this one. */
-static ps_err apply_voted(ps_shard *s, double norm)
+static ps_err apply_sums(ps_shard *s, double norm)
 {
     ps_step_decision decision;
     PS_TRY(ps_step_rule_decide(&s->rule, isfinite(norm), norm, &decision));
@@ -185,7 +185,7 @@ static ps_err apply_voted(ps_shard *s, double norm)
     for (uint32_t i = s->n_chunks; i-- > 0;) {
         ps_shard_chunk *c = &s->chunks[i];
         if (decision.make) PS_TRY(apply_sum(s, c, decision.grad_scale));
-        applied(s, c);
+        end_step(s, c);
         PS_TRY(ps_shard_reply_weights(s, c));
         take_early(s, c);
     }
@@ -205,5 +205,5 @@ ps_err ps_shard_apply_norm(ps_shard *s)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "a gradient norm of step %" PRIu64 " that was not asked for",
                           step);
-    return apply_voted(s, norm);
+    return apply_sums(s, norm);
 }

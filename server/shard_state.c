@@ -47,7 +47,7 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
     s->chunk_of[index] = i;
     ps_policy_chunk_init(&c->policy, (uint32_t)s->o.n_workers);
     PS_TRY(ps_aggregate_init(&c->memory, s->o.table, c->plan, &s->o.rule->optimizer,
-                             s->votes, slab));
+                             s->waits, slab));
     PS_TRY(ps_coded_chunk_init(&c->coded, &s->codec, c->plan));
     PS_TRY(ps_mem_zalloc(&c->pushes, (size_t)s->o.n_workers, sizeof *c->pushes,
                          "a chunk's pushes"));
@@ -68,7 +68,7 @@ static ps_err alloc_chunks(ps_shard *s)
     for (uint32_t i = 0; i < plan->n_chunks; i++)
         if (plan->chunks[i].shard == s->index)
             total += ps_aggregate_slab_count(&plan->chunks[i], &s->o.rule->optimizer,
-                                             s->votes);
+                                             s->waits);
     PS_TRY(ps_mem_zalloc_large(&s->slab, total * sizeof *s->slab,
                                "a shard's weights and optimizer state"));
     float *slab = s->slab;
@@ -78,7 +78,7 @@ static ps_err alloc_chunks(ps_shard *s)
         PS_TRY(init_chunk(s, n, i, slab));
         blocks += s->run_counts[n++];
         slab +=
-            ps_aggregate_slab_count(&plan->chunks[i], &s->o.rule->optimizer, s->votes);
+            ps_aggregate_slab_count(&plan->chunks[i], &s->o.rule->optimizer, s->waits);
     }
     return ps_mem_zalloc(&s->block_sums, blocks, sizeof *s->block_sums, "norm sums");
 }

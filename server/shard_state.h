@@ -57,9 +57,9 @@ struct ps_shard {
     uint64_t unsent_count; // elements
     const float **grads;   // scratch: by rank
     float **copies;
-    // Clipping and loss scaling: the sums of a step are kept until the global norm is
-    // known, or whether the gradient is finite everywhere.
-    bool clip, votes;
+    // waits (clipping, loss scaling): the sums of a step are kept until the global norm
+    // is known, or whether the gradient is finite everywhere.
+    bool clip, waits;
     uint32_t n_summed;
     ps_coord_link *link;
     uint64_t *run_first, *run_counts; // by chunk, in the order of the arena
@@ -74,7 +74,7 @@ struct ps_shard {
     ps_counter bytes_received, bytes_sent, pushes, repeated, strangers, steps;
 };
 
-/* Everything that a step needs, from o, index, codec and votes. NOMEM; s is safe for fini
+/* Everything that a step needs, from o, index, codec and waits. NOMEM; s is safe for fini
  * in every case. */
 ps_err ps_shard_memory_init(ps_shard *s);
 void ps_shard_memory_fini(ps_shard *s);

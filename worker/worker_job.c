@@ -94,7 +94,7 @@ static ps_err check_descriptors(const job *j)
                            .servers = (uint64_t)j->n_servers,
                            .shards = (uint64_t)c->server.shards,
                            .io_threads = (uint64_t)c->net.io_threads,
-                           .votes = ps_step_rule_waits(&j->rule),
+                           .norm_links = ps_step_rule_waits(&j->rule),
                            .hosts = first && j->n_servers == 0,
                            .shm = strcmp(c->exchange.shm, "off") != 0};
     const ps_fd_need need = ps_fd_need_of_worker(&fds);
