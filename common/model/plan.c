@@ -28,33 +28,27 @@ bool ps_chunk_size_is_coarse(ps_chunk_size size)
     return travels_of(size) < 0.125;
 }
 
+/* Filling and draining the pipe costs the time of some chunks, and each chunk costs a
+ * message: their sum is least at a size that grows with the square root of what travels.
+ * The factor and the limits are measured (bench/results/2026-11-22-chunk-sizes.md). */
+static double network_bytes(double travelling, bool coarse)
+{
+    const double least = coarse ? COARSE_AUTO_BYTES : MIN_AUTO_BYTES;
+    const double wanted = 9.8 * sqrt(travelling);
+    return fmax(least, fmin(wanted, MAX_AUTO_BYTES));
+}
+
 uint64_t ps_plan_auto_chunk_bytes(uint64_t bytes, uint32_t n_shards, ps_chunk_size size)
 {
-    /* Filling and draining the pipe costs some chunks' time and each chunk a message:
-     * their sum is least at a size that grows with the square root. The factor is
-     * measured (bench/network, 4 workers and 4 servers): 25 MB at 1 Gbit/s took 1.02,
-     * 0.97, 0.99 and 1.15 x the line rate in chunks of 32, 48, 64 and 144 KiB, and at 200
-     * Mbit/s 0.95, 1.02, 1.06 and (128 KiB) 1.12 x; 4.8 MB at 1 Gbit/s 1.08, 1.02 and
-     * 1.08 x in 32, 48 and 64 KiB. On one host nothing limits but the processor: 25 MB
-     * between 2 workers and 2 servers took 37.6, 30.0, 23.5, 22.2 and 24.3 ms over
-     * loopback in chunks of 64, 128, 256, 512 and 1024 KiB, and 5.3, 4.3, 4.1, 3.8
-     * and 3.9 through shared memory. It is the bytes on the way that count: by int8,
-     * steps of 4.8 MB took 103 ms in 48 KiB, of which 12 travel, and 97 in 256, the
-     * kernel 12% and 7% of the processors. Where next to nothing travels, only messages
-     * cost: by topk at 200 Mbit/s such steps took 76.2, 74.7, 73.6 and 74.0 ms in 16, 8,
-     * 4 and 2 chunks for 4 shards, by onebit 74.0, 72.9 and 72.2 in 16, 8 and 4. */
     const double travels = travels_of(size);
     const bool coarse = ps_chunk_size_is_coarse(size);
     const double fewest =
         (double)(coarse ? 1 : CHUNKS_PER_SHARD) * (n_shards ? n_shards : 1);
-    const double least = coarse ? COARSE_AUTO_BYTES : MIN_AUTO_BYTES;
-    const double share = (double)bytes / fewest;
-    double wanted = 9.8 * sqrt((double)bytes * travels);
-    if (wanted > MAX_AUTO_BYTES) wanted = MAX_AUTO_BYTES;
-    if (wanted < least) wanted = least;
-    wanted = size.one_host ? ONE_HOST_BYTES : wanted / travels;
-    if (wanted > share) wanted = share;
-    uint64_t blocks = (uint64_t)wanted / BYTES_PER_BLOCK;
+    const double wanted = size.one_host
+                              ? ONE_HOST_BYTES
+                              : network_bytes((double)bytes * travels, coarse) / travels;
+    const uint64_t blocks =
+        (uint64_t)fmin(wanted, (double)bytes / fewest) / BYTES_PER_BLOCK;
     return (blocks ? blocks : 1) * BYTES_PER_BLOCK;
 }
 
@@ -132,7 +126,7 @@ static ps_err find_target(const ps_tensor_table *table, uint64_t chunk_bytes,
     uint64_t blocks = chunk_bytes / BYTES_PER_BLOCK;
     *target = (blocks ? blocks : 1) * PS_NORM_BLOCK;
     *n = count_chunks(table, *target);
-    while (*n<n_shards && * target> MIN_TARGET) {
+    while (MIN_TARGET < *target && *n < n_shards) {
         *target /= 2;
         *n = count_chunks(table, *target);
     }
@@ -203,7 +197,7 @@ static uint64_t hash_plan(const ps_plan *plan, const ps_tensor_table *table)
     return ps_hash_value(&h);
 }
 
-/* The whole plan but for its hash. */
+/* The whole plan except its hash. */
 static ps_err make(ps_plan *plan, const ps_tensor_table *table, uint64_t chunk_bytes,
                    uint32_t n_shards)
 {
@@ -227,10 +221,24 @@ static uint64_t fullest(const ps_plan *plan)
     return most;
 }
 
+/* Takes chunks of that many blocks instead where the fullest shard has less by them. */
+static ps_err try_blocks(ps_plan *plan, const ps_tensor_table *table, uint32_t n_shards,
+                         uint64_t blocks)
+{
+    ps_plan other;
+    ps_err err = make(&other, table, blocks * BYTES_PER_BLOCK, n_shards);
+    if (err == PS_OK && fullest(&other) < fullest(plan)) {
+        ps_plan swap = *plan;
+        *plan = other;
+        other = swap;
+    }
+    ps_plan_fini(&other);
+    return err;
+}
+
 /* Even chunks whose number is no multiple of the shards' leave some shards with one more,
- * and the step waits for those: sizes down to half are tried, the first within 3% is
- * taken, else the best. (Evener by smaller chunks does not pay: 32 KiB instead of 64 took
- * a third longer at 1 Gbit/s on two cores, for the messages' sake.) */
+ * and the step waits for those. So smaller sizes are tried: the first that is even within
+ * 3% is taken, else the best. Below half the messages cost more than evenness gives. */
 static ps_err make_auto(ps_plan *plan, const ps_tensor_table *table, uint32_t n_shards,
                         ps_chunk_size size)
 {
@@ -239,15 +247,7 @@ static ps_err make_auto(ps_plan *plan, const ps_tensor_table *table, uint32_t n_
     PS_TRY(make(plan, table, bytes, n_shards));
     for (uint64_t b = blocks - 1; b > 0 && b >= blocks / 2; b--) {
         if (fullest(plan) * n_shards * 100 <= table->arena_count * 103) break;
-        ps_plan other;
-        ps_err err = make(&other, table, b * BYTES_PER_BLOCK, n_shards);
-        if (err == PS_OK && fullest(&other) < fullest(plan)) {
-            ps_plan swap = *plan;
-            *plan = other;
-            other = swap;
-        }
-        ps_plan_fini(&other);
-        PS_TRY(err);
+        PS_TRY(try_blocks(plan, table, n_shards, b));
     }
     return PS_OK;
 }
