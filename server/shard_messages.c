@@ -35,13 +35,18 @@ static ps_err check_path(const ps_shard_peer *p, const ps_wire_header *h)
     return ps_err_set(PS_ERR_PROTOCOL, "a payload through another path than agreed on");
 }
 
-static ps_err take_first_weights(ps_shard *s, ps_shard_chunk *c, const ps_shard_peer *p,
-                                 ps_wire_frames *f)
+static void take_first_weights(ps_shard_chunk *c, const ps_shard_peer *p,
+                               ps_wire_frames *f)
 {
     const float *from =
         p->shm ? p->params + c->plan->offset : (const float *)zmq_msg_data(&f->payload);
     memcpy(c->memory.weights, from, c->plan->count * sizeof *from);
     ps_coded_chunk_start(&c->coded, c->memory.weights);
+}
+
+/* Workers that asked for the first weights before they were here. */
+static ps_err answer_waiting(ps_shard *s, ps_shard_chunk *c)
+{
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
         if (ps_rank_set_has(&c->policy.waiting, r))
             PS_TRY(ps_shard_reply_out_of_turn(s, c, r, PS_MSG_WEIGHTS));
@@ -52,16 +57,18 @@ static ps_err take_first_weights(ps_shard *s, ps_shard_chunk *c, const ps_shard_
 static ps_err handle_init(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h,
                           ps_wire_frames *f)
 {
-    ps_verdict verdict = ps_policy_init_weights(&c->policy, h->rank);
+    ps_shard_peer *p = &s->peers[h->rank];
+    const ps_verdict verdict = ps_policy_init_weights(&c->policy, h->rank);
     if (verdict == PS_VERDICT_REFUSE)
         return ps_err_set(PS_ERR_PROTOCOL, "first weights of chunk %u that nobody wants",
                           h->chunk);
-    ps_shard_peer *p = &s->peers[h->rank];
-    p->owed += p->shm ? 0 : zmq_msg_size(&f->payload);
-    if (verdict == PS_VERDICT_TAKE) PS_TRY(take_first_weights(s, c, p, f));
-    // No reply belongs to an INIT: what it took over is returned at once.
-    if (p->owed == 0) return PS_OK;
-    return ps_shard_reply_short(s, PS_MSG_CREDIT, h->rank, 0);
+    if (!p->shm) p->owed += zmq_msg_size(&f->payload);
+    if (verdict == PS_VERDICT_TAKE) {
+        take_first_weights(c, p, f);
+        PS_TRY(answer_waiting(s, c));
+    }
+    // No reply belongs to an INIT: its credit is returned at once.
+    return p->owed ? ps_shard_reply_short(s, PS_MSG_CREDIT, h->rank, 0) : PS_OK;
 }
 
 static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h,
