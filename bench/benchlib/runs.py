@@ -1,4 +1,5 @@
 """Runs of one job: through psrun, as workers without exchange, through PyTorch DDP."""
+import datetime
 import json
 import os
 import shutil
@@ -155,8 +156,21 @@ def torch_version(python):
     return None, f"{python}: {lines[-1]}"
 
 
-def machine():
-    """Where figures come from."""
+def origin():
+    """When, how and where figures were made; every report begins with it."""
+    tool = os.path.relpath(os.path.realpath(sys.argv[0]), ROOT)
+    return {"date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+            "command": " ".join([tool, *sys.argv[1:]]),
+            "machine": _machine()}
+
+
+def _system():
+    with open("/etc/os-release", encoding="utf-8") as f:
+        found = dict(line.rstrip().split("=", 1) for line in f if "=" in line)
+    return found.get("PRETTY_NAME", "unknown").strip('"')
+
+
+def _machine():
     cpu = "unknown"
     with open("/proc/cpuinfo", encoding="utf-8") as f:
         for line in f:
@@ -164,4 +178,4 @@ def machine():
                 cpu = line.split(":", 1)[1].strip()
                 break
     return {"cpu": cpu, "cores": len(os.sched_getaffinity(0)), "kernel": os.uname().release,
-            "python": sys.version.split()[0]}
+            "system": _system(), "python": sys.version.split()[0]}

@@ -71,9 +71,9 @@ class Sweep:
     def result(self):
         isa = os.environ.get("ONEDNN_MAX_CPU_ISA")
         below = sum(1 for row in self.rows if row["ratio"]["median"] < 1.0)
-        return {"torch": self.version, "threads": self.threads, "core": self.core,
+        return {**runs.origin(), "torch": self.version, "threads": self.threads, "core": self.core,
                 "rounds": self.args.rounds, "seconds": self.args.seconds, "isa": isa,
-                "machine": runs.machine(), "below_1": below, "shapes": self.rows}
+                "below_1": below, "shapes": self.rows}
 
 
 def table(result):
