@@ -77,8 +77,8 @@ const ps_config_key ps_config_keys[] = {
     WORD("train.cudnn", train.cudnn, JOB, "auto|on|off", "auto",
          "convolutions on NVIDIA GPUs by cuDNN; auto: where it is found"),
     BOOL("train.winograd", train.winograd, JOB, "true",
-         "gradients of 3 x 3 convolutions on CPUs by Winograd's algorithm, a fifth of a step "
-         "faster; false: with the roundings of the plain sums, which are nearer PyTorch's"),
+         "gradients of 3 x 3 convolutions by Winograd's algorithm on CPUs, a fifth of a step "
+         "faster; false: plain sums, nearer PyTorch's"),
     BOOL("train.graphs", train.graphs, LOCAL, "true",
          "replay a GPU's passes as CUDA graphs; false: launch by launch, to find faults"),
     INT("train.threads", train.threads, LOCAL, 0, 1024, "1",

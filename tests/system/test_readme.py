@@ -1,4 +1,5 @@
-"""What README.md and docs/ say is so. `test_readme.py --write` renews the table of keys."""
+"""What the documents say is so. `test_readme.py --write` renews the table of keys."""
+import json
 import os
 import re
 import struct
@@ -10,7 +11,14 @@ from jobs import BIN, ROOT, JobTest
 
 README = ROOT / "README.md"
 CONFIGURATION = ROOT / "docs/configuration.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+RESULTS = ROOT / "bench/results"
+# What has been released may name what is gone.
+PAGES = [page for folder in (ROOT, ROOT / "docs", RESULTS) for page in sorted(folder.glob("*.md"))
+         if page.name != "CHANGELOG.md"]
+FOLDERS = ("bench", "common", "configs", "deploy", "docs", "server", "tests", "worker")
+PATH = re.compile(rf"\b(?:{'|'.join(FOLDERS)})/[\w./-]*\w")
+SOURCE = re.compile(r"`([\w-]+\.(?:c|h|cc|hpp|cu|cuh|py|cmake))`")
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 KEYS = re.compile(r"(<!-- keys: begin .*? -->\n)(.*?)(<!-- keys: end -->)", re.S)
 
 
@@ -36,13 +44,22 @@ class Readme(JobTest):
                          "renew it: tests/system/test_readme.py --write")
 
     def test_what_they_name_is_there(self):
+        sources = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
         for page in PAGES:
             text = page.read_text(encoding="utf-8")
-            names = re.findall(r"\b(?:deploy|bench|tests|configs|common|docs)/[\w./-]*\w", text)
-            links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
-            missing = [n for n in names if not (ROOT / n).exists()]
-            missing += [n for n in links if not (page.parent / n).exists()]
-            self.assertEqual(missing, [], page.name)
+            missing = [n for n in PATH.findall(text) if not (ROOT / n).exists()]
+            missing += [n for n in SOURCE.findall(text) if n not in sources]
+            missing += [n for n in LINK.findall(text) if not (page.parent / n).exists()]
+            self.assertEqual(missing, [], page.relative_to(ROOT))
+
+    def test_every_result_is_listed_and_says_where_it_is_from(self):
+        text = (RESULTS / "README.md").read_text(encoding="utf-8")
+        listed = set(re.findall(r"\d{4}-\d\d-\d\d-[\w-]+", text))
+        self.assertEqual(listed, {path.stem for path in RESULTS.iterdir()} - {"README"})
+        for path in RESULTS.glob("*.json"):
+            report = json.loads(path.read_text(encoding="utf-8"))
+            for key in ("date", "command", "machine"):
+                self.assertTrue(report.get(key), f"{path.name}: {key}")
 
     def test_the_model_of_ones_own_trains_on_data_of_ones_own(self):
         job = re.search(r"```yaml\n(.*?)```", self.text, re.S).group(1)
