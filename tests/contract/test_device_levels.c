@@ -59,7 +59,7 @@ static void pointwise(void **state)
 static void put_pool(output *o, int64_t lanes, int64_t kernel, int64_t stride,
                      int64_t padding)
 {
-    static uint32_t places[MOST];
+    static uint32_t argmax[MOST];
     ps_cpu_pool p = {.in = shape_of(2, 21, 12, 12, lanes),
                      .kernel = {kernel, kernel},
                      .stride = {stride, stride},
@@ -67,17 +67,17 @@ static void put_pool(output *o, int64_t lanes, int64_t kernel, int64_t stride,
                      .with_relu = stride == 2};
     const int64_t side = (12 + 2 * padding - kernel) / stride + 1;
     p.out = shape_of(2, 21, side, side, lanes);
-    const size_t place_bytes = ps_cpu_pool_place_bytes(&p);
-    assert_true(place_bytes <= sizeof places);
+    const size_t argmax_bytes = ps_cpu_pool_argmax_bytes(&p);
+    assert_true(argmax_bytes <= sizeof argmax);
     fill(1, MOST, x);
     fill(2, MOST, dy);
     fill(3, MOST, dx);
-    memset(places, 0, sizeof places);
-    ps_cpu_max_pool_forward(&p, x, y, places);
+    memset(argmax, 0, sizeof argmax);
+    ps_cpu_max_pool_forward(&p, x, y, argmax);
     put_shape(o, &p.out, y);
-    put(o, places, place_bytes);
-    ps_cpu_max_pool_backward(&p, dy, places, dx, false);
-    ps_cpu_max_pool_backward(&p, dy, places, dx, true);
+    put(o, argmax, argmax_bytes);
+    ps_cpu_max_pool_backward(&p, dy, argmax, dx, false);
+    ps_cpu_max_pool_backward(&p, dy, argmax, dx, true);
     put_shape(o, &p.in, dx);
     ps_cpu_avg_pool_forward(&p, x, y);
     put_shape(o, &p.out, y);
@@ -153,7 +153,7 @@ static void layouts(void **state)
 
 static void compute_pools_in_rows(output *o)
 {
-    static uint32_t places[MOST];
+    static uint32_t argmax[MOST];
     static uint8_t mask[MOST];
     ps_cpu_pool p = {
         .in = shape_of(2, 21, 12, 12, 16), .kernel = {2, 2}, .stride = {2, 2}};
@@ -164,9 +164,9 @@ static void compute_pools_in_rows(output *o)
     fill(2, MOST, dy);
     for (int i = 0; i < MOST; i++)
         mask[i] = i % 3 == 0;
-    ps_cpu_pool_rows_forward(&p, &d, mask, x, y, places);
+    ps_cpu_pool_rows_forward(&p, &d, mask, x, y, argmax);
     put_shape(o, &rows, y);
-    ps_cpu_pool_rows_backward(&p, &d, mask, dy, places, dx, false);
+    ps_cpu_pool_rows_backward(&p, &d, mask, dy, argmax, dx, false);
     put_shape(o, &p.in, dx);
 }
 

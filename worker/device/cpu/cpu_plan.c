@@ -186,8 +186,8 @@ static ps_err take_forward(ps_cpu_run *run, ps_cpu_step *s)
         PS_TRY(ps_cpu_norm_plan_forward(&s->norm, m, training));
     } else if (kind == PS_LAYER_MAX_POOL2D) {
         PS_TRY(
-            ps_memory_plan_take(m, ps_cpu_pool_place_bytes(&s->pool), &s->slot_places));
-        if (!training) ps_memory_plan_give(m, s->slot_places);
+            ps_memory_plan_take(m, ps_cpu_pool_argmax_bytes(&s->pool), &s->slot_argmax));
+        if (!training) ps_memory_plan_give(m, s->slot_argmax);
     }
     if (!s->drops || !training) return PS_OK;
     return ps_memory_plan_take(m, ps_cpu_dropout_mask_bytes(&s->dropout), &s->slot_mask);
@@ -273,7 +273,7 @@ static void give_step(ps_cpu_run *run, ps_cpu_step *s)
     ps_memory_plan_give(m, s->slot_dx);
     ps_memory_plan_give(m, s->slot_x);
     ps_memory_plan_give(m, s->slot_mask);
-    ps_memory_plan_give(m, s->slot_places);
+    ps_memory_plan_give(m, s->slot_argmax);
     if (out->root == s->node->out && out->root != last->root)
         ps_memory_plan_give(m, out->slot);
 }
@@ -310,7 +310,7 @@ static ps_err plan_passes(ps_cpu_run *run)
         ps_cpu_step *s = &run->steps[i];
         s->node = &g->nodes[i];
         s->slot_x = s->slot_dx = PS_NO_SLOT;
-        s->slot_mask = s->slot_places = PS_NO_SLOT;
+        s->slot_mask = s->slot_argmax = PS_NO_SLOT;
         PS_TRY(init_step(run, s));
         PS_TRY(take_output(run, s));
         PS_TRY(take_forward(run, s));
@@ -342,7 +342,7 @@ static ps_err bind_step(ps_cpu_run *run, ps_cpu_step *s)
     s->x = ps_memory_plan_at(m, s->slot_x);
     s->dx = ps_memory_plan_at(m, s->slot_dx);
     s->mask = ps_memory_plan_at(m, s->slot_mask);
-    s->places = ps_memory_plan_at(m, s->slot_places);
+    s->argmax = ps_memory_plan_at(m, s->slot_argmax);
     float *x = s->x ? s->x : in->at, *dx = s->dx ? s->dx : in->grad;
     if (l->kind == PS_LAYER_CONV2D) {
         const ps_cpu_conv_places places = {x,

@@ -34,10 +34,10 @@ typedef struct ps_cpu_step {
     bool add[2];         // the gradient of the input is added to what others gave
     int slot_x, slot_dx; // CONV2D: input in its layout; CONV2D, BATCH_NORM2D: dx to add
     int slot_mask;       // DROPOUT
-    int slot_places;     // MAX_POOL2D
+    int slot_argmax;     // MAX_POOL2D
     float *x, *dx;       // NULL: the values' own memory
     uint8_t *mask;
-    uint32_t *places;
+    uint32_t *argmax;
 } ps_cpu_step;
 
 /* oneDNN, as a device has opened it. */

@@ -10,8 +10,8 @@ enum {
     /* Elements ahead of the one at hand: planes are streamed through, and the processor's
      * own prefetching stops at every page. */
     AHEAD = 1024,
-    NO_PLACE = 255, // of a maximum whose gradient a relu stopped
-    PLACES = 4,     // in a word
+    NO_ARGMAX = 255, // of a maximum whose gradient a relu stopped
+    PER_WORD = 4,    // argmax
 };
 
 #define INLINE static inline __attribute__((always_inline))
@@ -21,7 +21,7 @@ typedef struct spot {
     ps_window h, w;
     int64_t kernel_w, in_w;
     int64_t pitch; // elements from one position of the input to the next
-    int shift;     // of its place in the word
+    int shift;     // of its argmax in the word
 } spot;
 
 /* halves, a constant where it matters: 2 x 2 windows side by side, the usual ones, whose
@@ -31,7 +31,7 @@ INLINE spot spot_at(const ps_cpu_pool *p, bool halves, int64_t oh, int64_t ow)
     spot s = {.kernel_w = halves ? 2 : p->kernel[1],
               .in_w = p->in.w,
               .pitch = p->in.lanes,
-              .shift = (int)((oh * p->out.w + ow) % PLACES) * 8};
+              .shift = (int)((oh * p->out.w + ow) % PER_WORD) * 8};
     if (halves) {
         s.h = (ps_window){2 * oh, 2 * oh + 2, 0};
         s.w = (ps_window){2 * ow, 2 * ow + 2, 0};
@@ -43,7 +43,7 @@ INLINE spot spot_at(const ps_cpu_pool *p, bool halves, int64_t oh, int64_t ow)
 }
 
 INLINE void max_spot(const spot *s, bool with_relu, int lanes, const float *restrict x,
-                     float *restrict y, uint32_t *restrict places)
+                     float *restrict y, uint32_t *restrict argmax)
 {
     float best[LANES_MAX];
     int32_t at[LANES_MAX];
@@ -68,9 +68,9 @@ INLINE void max_spot(const spot *s, bool with_relu, int lanes, const float *rest
 #pragma omp simd simdlen(16)
     for (int l = 0; l < lanes; l++) {
         bool stops = with_relu && best[l] <= 0.0f; // NaN goes on, as in torch
-        uint32_t place = (uint32_t)(stops ? NO_PLACE : at[l]);
+        uint32_t index = (uint32_t)(stops ? NO_ARGMAX : at[l]);
         y[l] = stops ? 0.0f : best[l];
-        places[l] = (s->shift == 0 ? 0 : places[l]) | place << s->shift;
+        argmax[l] = (s->shift == 0 ? 0 : argmax[l]) | index << s->shift;
     }
 }
 
@@ -92,16 +92,16 @@ INLINE void avg_spot(const ps_cpu_pool *p, const spot *s, int lanes,
         y[l] = sum[l] / size;
 }
 
-/* dx of the window's positions += share of g: all of it at its place, or, for averages
- * (places NULL), of every position. set: = instead of +=. */
+/* dx of the window's positions += share of g: all of it at its argmax, or, for averages
+ * (argmax NULL), of every position. set: = instead of +=. */
 INLINE void spread_spot(const spot *s, int lanes, const float *restrict g,
-                        const uint32_t *restrict places, float *restrict dx, bool set)
+                        const uint32_t *restrict argmax, float *restrict dx, bool set)
 {
     int32_t first = (int32_t)(s->h.skipped * s->kernel_w + s->w.skipped);
     int32_t at[LANES_MAX];
 #pragma omp simd simdlen(16)
     for (int l = 0; l < lanes; l++)
-        at[l] = places ? (int32_t)(places[l] >> s->shift & 255u) : 0;
+        at[l] = argmax ? (int32_t)(argmax[l] >> s->shift & 255u) : 0;
     for (int64_t h = s->h.begin; h < s->h.end; h++) {
         int32_t k = first + (int32_t)((h - s->h.begin) * s->kernel_w);
         float *row = dx + (h * s->in_w + s->w.begin) * s->pitch;
@@ -109,7 +109,7 @@ INLINE void spread_spot(const spot *s, int lanes, const float *restrict g,
             __builtin_prefetch(row + AHEAD, 1);
 #pragma omp simd simdlen(16)
             for (int l = 0; l < lanes; l++) {
-                float share = !places || at[l] == k ? g[l] : 0.0f;
+                float share = !argmax || at[l] == k ? g[l] : 0.0f;
                 row[l] = set ? share : row[l] + share;
             }
         }
@@ -131,26 +131,26 @@ static bool is_halves(const ps_cpu_pool *p)
 
 static int64_t block_words(const ps_cpu_pool *p)
 {
-    return (p->out.h * p->out.w + PLACES - 1) / PLACES * p->in.lanes;
+    return (p->out.h * p->out.w + PER_WORD - 1) / PER_WORD * p->in.lanes;
 }
 
-PS_PER_LEVEL(size_t, ps_cpu_pool_place_bytes, (const ps_cpu_pool *p), (p))
+PS_PER_LEVEL(size_t, ps_cpu_pool_argmax_bytes, (const ps_cpu_pool *p), (p))
 {
     return sizeof(uint32_t) * (size_t)(ps_cpu_shape_outer(&p->in) * block_words(p));
 }
 
 /* Of a block's positions [from, to), from its lane l on: `lanes` of them, at most
- * LANES_MAX, constant where it matters. places NULL: averages. */
+ * LANES_MAX, constant where it matters. argmax NULL: averages. */
 INLINE void forward_lanes(const ps_cpu_pool *p, bool halves, int64_t from, int64_t to,
                           int64_t l, int lanes, const float *x, float *y,
-                          uint32_t *places)
+                          uint32_t *argmax)
 {
     int64_t pitch = p->in.lanes, oh = from / p->out.w, ow = from % p->out.w;
     for (int64_t at = from; at < to; at++) {
         spot s = spot_at(p, halves, oh, ow);
-        if (places)
+        if (argmax)
             max_spot(&s, p->with_relu, lanes, x + l, y + at * pitch + l,
-                     places + at / PLACES * pitch + l);
+                     argmax + at / PER_WORD * pitch + l);
         else
             avg_spot(p, &s, lanes, x + l, y + at * pitch + l);
         if (++ow < p->out.w) continue;
@@ -172,9 +172,9 @@ static int64_t whole_vectors(const ps_cpu_pool *p, int64_t l)
     int64_t lanes = p->in.lanes, over = l + LANES_MAX - lanes;
     if (over <= 0) return p->out.h * p->out.w;
     int64_t behind = (over + lanes - 1) / lanes; // positions
-    int64_t words = (p->out.h * p->out.w + PLACES - 1) / PLACES - behind;
+    int64_t words = (p->out.h * p->out.w + PER_WORD - 1) / PER_WORD - behind;
     int64_t most = p->out.h * p->out.w - behind;
-    most = words * PLACES < most ? words * PLACES : most;
+    most = words * PER_WORD < most ? words * PER_WORD : most;
     // rows of windows that end before the last `behind` positions of the input
     int64_t rows = 0;
     while (rows < p->out.h &&
@@ -187,20 +187,20 @@ static int64_t whole_vectors(const ps_cpu_pool *p, int64_t l)
 }
 
 static void forward_block(const ps_cpu_pool *p, const float *x, float *y,
-                          uint32_t *places)
+                          uint32_t *argmax)
 {
     bool halves = is_halves(p);
     int64_t count = p->out.h * p->out.w, lanes = p->in.lanes;
     // The last group first: its vectors spill into lanes that are written after it.
     for (int64_t l = (lanes - 1) / LANES_MAX * LANES_MAX; l >= 0; l -= LANES_MAX) {
         int64_t whole = whole_vectors(p, l);
-        if (halves && places)
-            forward_lanes(p, true, 0, whole, l, LANES_MAX, x, y, places);
-        else if (places)
-            forward_lanes(p, false, 0, whole, l, LANES_MAX, x, y, places);
+        if (halves && argmax)
+            forward_lanes(p, true, 0, whole, l, LANES_MAX, x, y, argmax);
+        else if (argmax)
+            forward_lanes(p, false, 0, whole, l, LANES_MAX, x, y, argmax);
         else
             forward_lanes(p, false, 0, whole, l, LANES_MAX, x, y, NULL);
-        forward_lanes(p, false, whole, count, l, group_size(lanes, l), x, y, places);
+        forward_lanes(p, false, whole, count, l, group_size(lanes, l), x, y, argmax);
     }
 }
 
@@ -216,19 +216,19 @@ static int64_t out_block(const ps_cpu_pool *p)
 
 PS_PER_LEVEL(void, ps_cpu_max_pool_block_forward,
              (const ps_cpu_pool *p, int64_t o, const float *x, float *y,
-              uint32_t *places),
-             (p, o, x, y, places))
+              uint32_t *argmax),
+             (p, o, x, y, argmax))
 {
-    forward_block(p, x + o * in_block(p), y, places + o * block_words(p));
+    forward_block(p, x + o * in_block(p), y, argmax + o * block_words(p));
 }
 
 PS_PER_LEVEL(void, ps_cpu_max_pool_forward,
-             (const ps_cpu_pool *p, const float *x, float *y, uint32_t *places),
-             (p, x, y, places))
+             (const ps_cpu_pool *p, const float *x, float *y, uint32_t *argmax),
+             (p, x, y, argmax))
 {
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++)
-        ps_cpu_max_pool_block_forward(p, o, x, y + o * out_block(p), places);
+        ps_cpu_max_pool_block_forward(p, o, x, y + o * out_block(p), argmax);
 }
 
 PS_PER_LEVEL(void, ps_cpu_avg_pool_forward,
@@ -242,7 +242,7 @@ PS_PER_LEVEL(void, ps_cpu_avg_pool_forward,
 /* As forward_lanes; of its `lanes` only the first `used` have a gradient. */
 INLINE void backward_lanes(const ps_cpu_pool *p, bool halves, int64_t from, int64_t to,
                            int64_t l, int lanes, int used, const float *dy,
-                           const uint32_t *places, float *dx, bool set)
+                           const uint32_t *argmax, float *dx, bool set)
 {
     int64_t pitch = p->in.lanes, oh = from / p->out.w, ow = from % p->out.w;
     float size = (float)(p->kernel[0] * p->kernel[1]);
@@ -252,8 +252,8 @@ INLINE void backward_lanes(const ps_cpu_pool *p, bool halves, int64_t from, int6
         spot s = spot_at(p, halves, oh, ow);
 #pragma omp simd simdlen(16)
         for (int i = 0; i < lanes; i++)
-            g[i] = i >= used ? 0.0f : places ? y[i] : y[i] / size;
-        spread_spot(&s, lanes, g, places ? places + at / PLACES * pitch + l : NULL,
+            g[i] = i >= used ? 0.0f : argmax ? y[i] : y[i] / size;
+        spread_spot(&s, lanes, g, argmax ? argmax + at / PER_WORD * pitch + l : NULL,
                     dx + l, set);
         if (++ow < p->out.w) continue;
         ow = 0;
@@ -261,7 +261,7 @@ INLINE void backward_lanes(const ps_cpu_pool *p, bool halves, int64_t from, int6
     }
 }
 
-static void backward_block(const ps_cpu_pool *p, const float *dy, const uint32_t *places,
+static void backward_block(const ps_cpu_pool *p, const float *dy, const uint32_t *argmax,
                            float *dx, bool add)
 {
     int64_t count = p->out.h * p->out.w, lanes = p->in.lanes;
@@ -271,35 +271,35 @@ static void backward_block(const ps_cpu_pool *p, const float *dy, const uint32_t
     for (int64_t l = 0; l < lanes; l += LANES_MAX) {
         int used = group_size(lanes, l);
         int64_t whole = whole_vectors(p, l);
-        if (places && halves && set)
-            backward_lanes(p, true, 0, whole, l, LANES_MAX, LANES_MAX, dy, places, dx,
+        if (argmax && halves && set)
+            backward_lanes(p, true, 0, whole, l, LANES_MAX, LANES_MAX, dy, argmax, dx,
                            true);
-        else if (places && halves)
-            backward_lanes(p, true, 0, whole, l, LANES_MAX, used, dy, places, dx, false);
-        else if (places)
-            backward_lanes(p, false, 0, whole, l, LANES_MAX, used, dy, places, dx, set);
+        else if (argmax && halves)
+            backward_lanes(p, true, 0, whole, l, LANES_MAX, used, dy, argmax, dx, false);
+        else if (argmax)
+            backward_lanes(p, false, 0, whole, l, LANES_MAX, used, dy, argmax, dx, set);
         else
             backward_lanes(p, false, 0, whole, l, LANES_MAX, used, dy, NULL, dx, set);
-        backward_lanes(p, false, whole, count, l, used, used, dy, places, dx, set);
+        backward_lanes(p, false, whole, count, l, used, used, dy, argmax, dx, set);
     }
 }
 
 PS_PER_LEVEL(void, ps_cpu_max_pool_block_backward,
-             (const ps_cpu_pool *p, int64_t o, const float *dy, const uint32_t *places,
+             (const ps_cpu_pool *p, int64_t o, const float *dy, const uint32_t *argmax,
               float *dx, bool add),
-             (p, o, dy, places, dx, add))
+             (p, o, dy, argmax, dx, add))
 {
-    backward_block(p, dy, places + o * block_words(p), dx + o * in_block(p), add);
+    backward_block(p, dy, argmax + o * block_words(p), dx + o * in_block(p), add);
 }
 
 PS_PER_LEVEL(void, ps_cpu_max_pool_backward,
-             (const ps_cpu_pool *p, const float *dy, const uint32_t *places, float *dx,
+             (const ps_cpu_pool *p, const float *dy, const uint32_t *argmax, float *dx,
               bool add),
-             (p, dy, places, dx, add))
+             (p, dy, argmax, dx, add))
 {
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++)
-        ps_cpu_max_pool_block_backward(p, o, dy + o * out_block(p), places, dx, add);
+        ps_cpu_max_pool_block_backward(p, o, dy + o * out_block(p), argmax, dx, add);
 }
 
 PS_PER_LEVEL(void, ps_cpu_avg_pool_backward,

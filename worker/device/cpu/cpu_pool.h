@@ -13,21 +13,21 @@ typedef struct ps_cpu_pool {
     bool with_relu;
 } ps_cpu_pool;
 
-/* places (ps_cpu_pool_place_bytes): where in its window each maximum was found, for the
+/* argmax (ps_cpu_pool_argmax_bytes): where in its window each maximum was found, for the
  * gradient; a byte each, four neighbours of a channel to a word, so that vectors of
- * places and of values have the same lanes. */
-size_t ps_cpu_pool_place_bytes(const ps_cpu_pool *pool);
+ * argmax and of values have the same lanes. */
+size_t ps_cpu_pool_argmax_bytes(const ps_cpu_pool *pool);
 void ps_cpu_max_pool_forward(const ps_cpu_pool *pool, const float *x, float *y,
-                             uint32_t *places);
+                             uint32_t *argmax);
 void ps_cpu_max_pool_backward(const ps_cpu_pool *pool, const float *dy,
-                              const uint32_t *places, float *dx, bool add);
+                              const uint32_t *argmax, float *dx, bool add);
 
-/* The same for one block of channels: x, places and dx are the whole arrays, o one of
+/* The same for one block of channels: x, argmax and dx are the whole arrays, o one of
  * ps_cpu_shape_outer(&in), y and dy of this block alone. */
 void ps_cpu_max_pool_block_forward(const ps_cpu_pool *pool, int64_t o, const float *x,
-                                   float *y, uint32_t *places);
+                                   float *y, uint32_t *argmax);
 void ps_cpu_max_pool_block_backward(const ps_cpu_pool *pool, int64_t o, const float *dy,
-                                    const uint32_t *places, float *dx, bool add);
+                                    const uint32_t *argmax, float *dx, bool add);
 
 void ps_cpu_avg_pool_forward(const ps_cpu_pool *pool, const float *x, float *y);
 void ps_cpu_avg_pool_backward(const ps_cpu_pool *pool, const float *dy, float *dx,

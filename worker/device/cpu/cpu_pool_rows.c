@@ -25,15 +25,15 @@ PS_PER_LEVEL(bool, ps_cpu_pool_rows_fit, (const ps_cpu_pool *p), (p))
 
 PS_PER_LEVEL(void, ps_cpu_pool_rows_forward,
              (const ps_cpu_pool *p, const ps_cpu_dropout *d, const uint8_t *mask,
-              const float *x, float *y, uint32_t *places),
-             (p, d, mask, x, y, places))
+              const float *x, float *y, uint32_t *argmax),
+             (p, d, mask, x, y, argmax))
 {
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++) {
         _Alignas(64) float pooled[BLOCK_MAX], rows[BLOCK_MAX];
         block b = block_at(p, o);
         float *out = y + b.row, *turned = mask ? rows : out;
-        ps_cpu_max_pool_block_forward(p, o, x, pooled, places);
+        ps_cpu_max_pool_block_forward(p, o, x, pooled, argmax);
         ps_cpu_block_to_rows(b.plane, b.lanes, b.channels, pooled, turned);
         if (mask) ps_cpu_dropout_apply(d, b.channels * b.plane, mask + b.row, rows, out);
     }
@@ -41,8 +41,8 @@ PS_PER_LEVEL(void, ps_cpu_pool_rows_forward,
 
 PS_PER_LEVEL(void, ps_cpu_pool_rows_backward,
              (const ps_cpu_pool *p, const ps_cpu_dropout *d, const uint8_t *mask,
-              const float *dy, const uint32_t *places, float *dx, bool add),
-             (p, d, mask, dy, places, dx, add))
+              const float *dy, const uint32_t *argmax, float *dx, bool add),
+             (p, d, mask, dy, argmax, dx, add))
 {
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++) {
@@ -54,6 +54,6 @@ PS_PER_LEVEL(void, ps_cpu_pool_rows_backward,
             rows = masked;
         }
         ps_cpu_rows_to_block(b.plane, b.lanes, b.channels, rows, pooled);
-        ps_cpu_max_pool_block_backward(p, o, pooled, places, dx, add);
+        ps_cpu_max_pool_block_backward(p, o, pooled, argmax, dx, add);
     }
 }

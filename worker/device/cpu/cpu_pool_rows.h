@@ -11,13 +11,13 @@
 /* Whether a block of the output is small enough. */
 bool ps_cpu_pool_rows_fit(const ps_cpu_pool *pool);
 
-/* y, plain, is max_pool2d of x and then, unless mask is NULL, dropout of it. places: as
+/* y, plain, is max_pool2d of x and then, unless mask is NULL, dropout of it. argmax: as
  * cpu_pool.h's. */
 void ps_cpu_pool_rows_forward(const ps_cpu_pool *pool, const ps_cpu_dropout *dropout,
                               const uint8_t *mask, const float *x, float *y,
-                              uint32_t *places);
+                              uint32_t *argmax);
 void ps_cpu_pool_rows_backward(const ps_cpu_pool *pool, const ps_cpu_dropout *dropout,
                                const uint8_t *mask, const float *dy,
-                               const uint32_t *places, float *dx, bool add);
+                               const uint32_t *argmax, float *dx, bool add);
 
 #endif

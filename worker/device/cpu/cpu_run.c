@@ -92,9 +92,9 @@ static void forward_max_pool(ps_cpu_run *run, ps_cpu_step *s, const uint8_t *mas
     const float *x = run->values[s->node->in[0]].at;
     float *y = run->values[s->node->out].at;
     if (s->rows)
-        ps_cpu_pool_rows_forward(&s->pool, &s->dropout, mask, x, y, s->places);
+        ps_cpu_pool_rows_forward(&s->pool, &s->dropout, mask, x, y, s->argmax);
     else
-        ps_cpu_max_pool_forward(&s->pool, x, y, s->places);
+        ps_cpu_max_pool_forward(&s->pool, x, y, s->argmax);
 }
 
 static void forward_add(ps_cpu_run *run, ps_cpu_step *s)
@@ -277,9 +277,9 @@ static void backward_max_pool(ps_cpu_run *run, ps_cpu_step *s)
     float *dx = run->values[s->node->in[0]].grad;
     if (s->rows)
         ps_cpu_pool_rows_backward(&s->pool, &s->dropout, s->drops ? s->mask : NULL, dy,
-                                  s->places, dx, s->add[0]);
+                                  s->argmax, dx, s->add[0]);
     else
-        ps_cpu_max_pool_backward(&s->pool, dy, s->places, dx, s->add[0]);
+        ps_cpu_max_pool_backward(&s->pool, dy, s->argmax, dx, s->add[0]);
 }
 
 /* Layers without parameters; their input needs a gradient. */
