@@ -207,6 +207,22 @@ ps_err ps_chunk_codec_decode(const ps_chunk_codec *c, const ps_chunk *chunk,
     return PS_OK;
 }
 
+/* Adds the pieces to `to`, except that uncoded ones take its place where they replace. */
+static ps_err add_pieces(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec codec,
+                         const uint8_t *at, float *to, bool replace)
+{
+    for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
+        const piece p = piece_of(c, chunk, codec, t, 0);
+        const uint64_t n = ps_codec_bytes(p.codec, p.count, c->topk);
+        if (replace && p.codec == PS_CODEC_NONE)
+            memcpy(to + p.offset, at, n);
+        else
+            PS_TRY(ps_codec_decode_add(p.codec, c->topk, p.count, at, n, to + p.offset));
+        at += n;
+    }
+    return PS_OK;
+}
+
 ps_err ps_chunk_codec_decode_add(const ps_chunk_codec *c, const ps_chunk *chunk,
                                  ps_codec codec, const void *payload, uint64_t bytes,
                                  float *sum)
@@ -214,14 +230,7 @@ ps_err ps_chunk_codec_decode_add(const ps_chunk_codec *c, const ps_chunk *chunk,
     PS_TRY(check_bytes(c, chunk, codec, bytes));
     if (codec == PS_CODEC_NONE)
         return ps_codec_decode_add(codec, 0, chunk->count, payload, bytes, sum);
-    const uint8_t *at = payload;
-    for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
-        const piece p = piece_of(c, chunk, codec, t, 0);
-        const uint64_t n = ps_codec_bytes(p.codec, p.count, c->topk);
-        PS_TRY(ps_codec_decode_add(p.codec, c->topk, p.count, at, n, sum + p.offset));
-        at += n;
-    }
-    return PS_OK;
+    return add_pieces(c, chunk, codec, payload, sum, false);
 }
 
 ps_err ps_chunk_codec_decode_change(const ps_chunk_codec *c, const ps_chunk *chunk,
@@ -229,16 +238,5 @@ ps_err ps_chunk_codec_decode_change(const ps_chunk_codec *c, const ps_chunk *chu
                                     float *told)
 {
     PS_TRY(check_bytes(c, chunk, codec, bytes));
-    const uint8_t *at = payload;
-    for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
-        const piece p = piece_of(c, chunk, codec, t, 0);
-        const uint64_t n = ps_codec_bytes(p.codec, p.count, c->topk);
-        if (p.codec == PS_CODEC_NONE)
-            memcpy(told + p.offset, at, n);
-        else
-            PS_TRY(
-                ps_codec_decode_add(p.codec, c->topk, p.count, at, n, told + p.offset));
-        at += n;
-    }
-    return PS_OK;
+    return add_pieces(c, chunk, codec, payload, told, true);
 }

@@ -182,22 +182,30 @@ static ps_err check_bytes(ps_codec codec, double topk, uint64_t n, uint64_t byte
                       (unsigned long long)wanted);
 }
 
+/* out = the values, or, where it adds, += them. */
+static ps_err decode_blocks(ps_codec codec, double topk, uint64_t n, const uint8_t *in,
+                            uint64_t bytes, float *out, bool adds)
+{
+    PS_TRY(check_bytes(codec, topk, n, bytes));
+    const ps_codec_block *b = block_of(codec);
+    const uint64_t whole = b->bytes(b->size, topk);
+    for (uint64_t at = 0; at < n;) {
+        const block_size block = block_at(b, n, at, whole, topk);
+        if (adds) prefetch(out + at, block.n);
+        PS_TRY(adds ? add_decoded(b, block.n, in, topk, 1, out + at)
+                    : b->decode(block.n, in, topk, out + at));
+        at += block.n;
+        in += block.bytes;
+    }
+    return PS_OK;
+}
+
 PS_PER_LEVEL(ps_err, ps_codec_decode,
              (ps_codec codec, double topk, uint64_t n, const void *payload,
               uint64_t bytes, float *out),
              (codec, topk, n, payload, bytes, out))
 {
-    PS_TRY(check_bytes(codec, topk, n, bytes));
-    const ps_codec_block *b = block_of(codec);
-    const uint64_t whole = b->bytes(b->size, topk);
-    const uint8_t *in = payload;
-    for (uint64_t at = 0; at < n;) {
-        const block_size block = block_at(b, n, at, whole, topk);
-        PS_TRY(b->decode(block.n, in, topk, out + at));
-        at += block.n;
-        in += block.bytes;
-    }
-    return PS_OK;
+    return decode_blocks(codec, topk, n, payload, bytes, out, false);
 }
 
 PS_PER_LEVEL(ps_err, ps_codec_decode_add,
@@ -205,18 +213,7 @@ PS_PER_LEVEL(ps_err, ps_codec_decode_add,
               uint64_t bytes, float *sum),
              (codec, topk, n, payload, bytes, sum))
 {
-    PS_TRY(check_bytes(codec, topk, n, bytes));
-    const ps_codec_block *b = block_of(codec);
-    const uint64_t whole = b->bytes(b->size, topk);
-    const uint8_t *in = payload;
-    for (uint64_t at = 0; at < n;) {
-        const block_size block = block_at(b, n, at, whole, topk);
-        prefetch(sum + at, block.n);
-        PS_TRY(add_decoded(b, block.n, in, topk, 1, sum + at));
-        at += block.n;
-        in += block.bytes;
-    }
-    return PS_OK;
+    return decode_blocks(codec, topk, n, payload, bytes, sum, true);
 }
 
 PS_PER_LEVEL(uint64_t, ps_codec_draw_key, (uint32_t sender, uint64_t step),
