@@ -135,12 +135,24 @@ static void answer_fail(ps_coord_board *b, const ps_control_id *to, uint64_t req
     b->answer(b->owner, to, &c);
 }
 
-/* Takes the waiter out of the list; *at is then the next one. */
-static waiter *unlink_waiter(ps_coord_board *b, waiter **at)
+/* Takes the waiter out of the list and frees it; *at is then the next one. */
+static void drop(waiter **at)
 {
     waiter *w = *at;
     *at = w->next;
-    return w;
+    free_waiter(w);
+}
+
+/* Drops the waiter, which is told this thread's last error. */
+static void fail(ps_coord_board *b, waiter **at, ps_err code)
+{
+    answer_fail(b, &(*at)->id, (*at)->request, code);
+    drop(at);
+}
+
+static bool waits_for(const waiter *w, ps_control_kind kind, const char *name)
+{
+    return w->kind == kind && strcmp(w->name, name) == 0;
 }
 
 /* Takes out every waiter of the kind and name, and answers it: with DONE and the value,
@@ -149,16 +161,14 @@ static void release(ps_coord_board *b, ps_control_kind kind, const char *name,
                     ps_err code, const void *value, size_t bytes)
 {
     for (waiter **at = &b->waiters; *at;) {
-        if ((*at)->kind != kind || strcmp((*at)->name, name) != 0) {
+        if (!waits_for(*at, kind, name)) {
             at = &(*at)->next;
-            continue;
+        } else if (code != PS_OK) {
+            fail(b, at, code);
+        } else {
+            answer_done(b, &(*at)->id, (*at)->request, value, bytes);
+            drop(at);
         }
-        waiter *w = unlink_waiter(b, at);
-        if (code == PS_OK)
-            answer_done(b, &w->id, w->request, value, bytes);
-        else
-            answer_fail(b, &w->id, w->request, code);
-        free_waiter(w);
     }
 }
 
@@ -209,7 +219,7 @@ static int mark_present(const ps_coord_board *b, const char *name, bool *present
     int n = 0;
     memset(present, 0, (size_t)b->n_workers * sizeof *present);
     for (const waiter *w = b->waiters; w; w = w->next)
-        if (w->kind == PS_CONTROL_GATHER && strcmp(w->name, name) == 0) {
+        if (waits_for(w, PS_CONTROL_GATHER, name)) {
             present[w->rank] = true;
             n++;
         }
@@ -219,8 +229,7 @@ static int mark_present(const ps_coord_board *b, const char *name, bool *present
 static const waiter *find_gather(const ps_coord_board *b, const char *name, int rank)
 {
     for (const waiter *w = b->waiters; w; w = w->next)
-        if (w->kind == PS_CONTROL_GATHER && strcmp(w->name, name) == 0 &&
-            (rank < 0 || w->rank == rank))
+        if (waits_for(w, PS_CONTROL_GATHER, name) && (rank < 0 || w->rank == rank))
             return w;
     return NULL;
 }
@@ -290,9 +299,8 @@ static ps_err check_gather(const ps_coord_board *b, const ps_coord_asker *from,
 static void drop_gather(ps_coord_board *b, const char *name, int rank)
 {
     for (waiter **at = &b->waiters; *at; at = &(*at)->next)
-        if ((*at)->kind == PS_CONTROL_GATHER && (*at)->rank == rank &&
-            strcmp((*at)->name, name) == 0) {
-            free_waiter(unlink_waiter(b, at));
+        if (waits_for(*at, PS_CONTROL_GATHER, name) && (*at)->rank == rank) {
+            drop(at);
             return;
         }
 }
@@ -333,11 +341,9 @@ void ps_coord_board_worker_left(ps_coord_board *b, int rank)
             at = &(*at)->next;
             continue;
         }
-        waiter *w = unlink_waiter(b, at);
-        ps_err err = ps_err_set(PS_ERR_PEER, "%s \"%s\": worker %d has left the job",
-                                gather_word(w), w->name, rank);
-        answer_fail(b, &w->id, w->request, err);
-        free_waiter(w);
+        fail(b, at,
+             ps_err_set(PS_ERR_PEER, "%s \"%s\": worker %d has left the job",
+                        gather_word(*at), (*at)->name, rank));
     }
 }
 
@@ -345,7 +351,7 @@ void ps_coord_board_forget(ps_coord_board *b, const ps_secret *member)
 {
     for (waiter **at = &b->waiters; *at;) {
         if (ps_control_id_is_of(&(*at)->id, member))
-            free_waiter(unlink_waiter(b, at));
+            drop(at);
         else
             at = &(*at)->next;
     }
@@ -448,7 +454,7 @@ static void drop_get(ps_coord_board *b, const ps_control_id *from, uint64_t requ
     for (waiter **at = &b->waiters; *at; at = &(*at)->next)
         if ((*at)->kind == PS_CONTROL_GET && (*at)->request == request &&
             same_member(&(*at)->id, from)) {
-            free_waiter(unlink_waiter(b, at));
+            drop(at);
             return;
         }
 }
@@ -569,20 +575,17 @@ void ps_coord_board_expire(ps_coord_board *b)
             at = &(*at)->next;
             continue;
         }
+        ps_err err = timeout_error(b, *at);
+        if ((*at)->kind != PS_CONTROL_GATHER) {
+            fail(b, at, err);
+            continue;
+        }
         // A gather that one has given up cannot be complete any more: all are told the
         // same, while it is known who never came.
         char name[PS_CONTROL_NAME_MAX];
-        const ps_control_kind kind = (*at)->kind;
         memcpy(name, (*at)->name, sizeof name);
-        ps_err err = timeout_error(b, *at);
-        if (kind == PS_CONTROL_GATHER) {
-            release(b, kind, name, err, NULL, 0);
-            at = &b->waiters;
-            continue;
-        }
-        waiter *w = unlink_waiter(b, at);
-        answer_fail(b, &w->id, w->request, err);
-        free_waiter(w);
+        release(b, PS_CONTROL_GATHER, name, err, NULL, 0);
+        at = &b->waiters;
     }
 }
 
