@@ -16,6 +16,7 @@
 #include "log.h"
 #include "mem.h"
 #include "model_spec.h"
+#include "procstat.h"
 #include "server_gate.h"
 
 enum {
@@ -207,18 +208,6 @@ static ps_err wait_for_goodbyes(ps_server *s)
     return PS_OK;
 }
 
-uint64_t ps_server_peak_rss(void)
-{
-    FILE *f = fopen("/proc/self/status", "re");
-    if (!f) return 0;
-    char line[256];
-    unsigned long long kib = 0;
-    while (fgets(line, sizeof line, f))
-        if (sscanf(line, "VmHWM: %llu kB", &kib) == 1) break;
-    fclose(f);
-    return kib * 1024;
-}
-
 static ps_err put_stats(ps_server *s)
 {
     ps_shard_stats stats;
@@ -230,7 +219,7 @@ static ps_err put_stats(ps_server *s)
                      ", \"bytes_received\": %" PRIu64 ", \"bytes_sent\": %" PRIu64
                      ", \"pushes\": %" PRIu64 ", \"repeated\": %" PRIu64
                      ", \"strangers\": %" PRIu64 "}",
-                     ps_member_rank(s->member), s->n_shards, ps_server_peak_rss(),
+                     ps_member_rank(s->member), s->n_shards, ps_procstat_peak_rss(),
                      stats.bytes_received, stats.bytes_sent, stats.pushes, stats.repeated,
                      stats.strangers);
     return ps_member_put(s->member, key, json, (size_t)n,

@@ -37,9 +37,6 @@ ps_err ps_server_wait(ps_server *server);
 /* The sums over all shards. */
 void ps_server_get_stats(const ps_server *server, ps_shard_stats *out);
 
-/* The most memory that this process ever had resident, from /proc; 0 when unknown. */
-uint64_t ps_server_peak_rss(void);
-
 /* Ends the shards, which use the member. */
 void ps_server_stop(ps_server *server);
 /* Their last words are sent within two seconds. */

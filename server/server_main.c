@@ -8,6 +8,7 @@
 #include "clock_watch.h"
 #include "fd_limit.h"
 #include "mem.h"
+#include "procstat.h"
 #include "server.h"
 #include "signal_watch.h"
 
@@ -34,7 +35,7 @@ static void print_summary(const ps_server *server, int rank, uint64_t start_ns)
             "rank=%d steps=%" PRIu64 " pushes=%" PRIu64 " received=%.1fMB sent=%.1fMB "
             "peak_rss=%.1fMB seconds=%.1f",
             rank, stats.steps, stats.pushes, (double)stats.bytes_received * 1e-6,
-            (double)stats.bytes_sent * 1e-6, (double)ps_server_peak_rss() * 1e-6,
+            (double)stats.bytes_sent * 1e-6, (double)ps_procstat_peak_rss() * 1e-6,
             (double)(ps_clock_ns() - start_ns) * 1e-9);
 }
 

@@ -61,8 +61,3 @@ ps_err ps_cpu_level_use(const char *name)
                           memory_order_relaxed);
     return PS_OK;
 }
-
-const char *ps_cpu_level_name(ps_cpu_level level)
-{
-    return names[level];
-}

@@ -41,8 +41,6 @@ ps_cpu_level ps_cpu_level_find(void);
  * UNSUPPORTED when processor or build has no such level. */
 ps_err ps_cpu_level_use(const char *name);
 
-const char *ps_cpu_level_name(ps_cpu_level level);
-
 #define PS_LEVEL_GLUE(name, level)  name##_##level
 #define PS_LEVEL_NAMED(name, level) PS_LEVEL_GLUE(name, level)
 

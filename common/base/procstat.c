@@ -23,28 +23,6 @@ uint64_t ps_procstat_peak_rss(void)
     return (uint64_t)usage.ru_maxrss * 1024;
 }
 
-uint64_t ps_procstat_rss(void)
-{
-    unsigned long long size, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "re");
-    if (!f) return 0;
-    if (fscanf(f, "%llu %llu", &size, &resident) != 2) resident = 0;
-    fclose(f);
-    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
-static double seconds(struct timeval t)
-{
-    return (double)t.tv_sec + 1e-6 * (double)t.tv_usec;
-}
-
-double ps_procstat_cpu_seconds(void)
-{
-    struct rusage usage;
-    if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
-    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
 /* The first line of a file without its end; "" when there is none. */
 static void read_line(const char *path, char *out, size_t bytes)
 {

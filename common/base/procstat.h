@@ -6,10 +6,6 @@
 
 /* Largest resident set so far, in bytes; shared memory counts. */
 uint64_t ps_procstat_peak_rss(void);
-/* The present one; 0 when /proc cannot be read. */
-uint64_t ps_procstat_rss(void);
-/* User and system time of all threads so far. */
-double ps_procstat_cpu_seconds(void);
 
 /* Who and where. Two processes are on one host when boot_id and net_ns are equal and
  * known: containers share a boot id but not a network namespace, and may not share

@@ -24,11 +24,9 @@ static void peak_rss_grows_with_use(void **state)
     assert_non_null(block);
     for (size_t i = 0; i < bytes; i += 4096)
         ((volatile char *)block)[i] = 1;
-    uint64_t after = ps_procstat_peak_rss(), now = ps_procstat_rss();
+    uint64_t after = ps_procstat_peak_rss();
     free(block);
     assert_in_range(after - before, bytes / 2, 2 * bytes);
-    // The kernel adds up its counts per processor and a little late.
-    assert_in_range(now, bytes / 2, 2 * (uint64_t)bytes);
     assert_in_range(ps_procstat_peak_rss(), after - (4 << 20), 2 * after); // stays
 }
 
@@ -42,7 +40,6 @@ static void host_is_known(void **state)
     assert_true(host.cores >= 1);
     assert_int_equal(strlen(host.boot_id), 36); // a UUID
     assert_int_equal(strncmp(host.net_ns, "net:[", 5), 0);
-    assert_true(ps_procstat_cpu_seconds() >= 0);
 }
 
 enum { SOON_MS = 10000 };
