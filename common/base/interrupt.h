@@ -1,9 +1,8 @@
 /* SIGINT and SIGTERM as something that can be polled, so that a job ends in order.
  *
- * The first is noted; one that asks again has its default action and kills the process,
- * for whoever does not want to wait. SIGPIPE is ignored: a write
- * to a closed connection is an error like any other. Process-wide, because signals are:
- * this is the one place with mutable globals.
+ * The first is noted. One that asks again has its default action and kills the process,
+ * for people who do not want to wait. SIGPIPE is ignored: a write to a closed connection
+ * is an error like any other. All this is process-wide, because signals are.
  *
  * A thread of its own waits for the signals, and all others block them. A handler would
  * run on the stack of the thread that computes, and oneDNN's sgemm for AVX-512 points the

@@ -45,7 +45,7 @@ static void cuda_close(ps_device **device)
     *device = NULL;
 }
 
-/* DESIGN's words for train.precision; NULL and "" are float32. */
+/* The words of train.precision; NULL and "" are float32. */
 static ps_err format_of(const char *precision, ps_format *out)
 {
     static const char *const words[] = {[PS_FORMAT_FP32] = "float32",

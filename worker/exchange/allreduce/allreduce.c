@@ -26,7 +26,7 @@ typedef struct allreduce {
     ps_device_stream *stream;
     bool owns_stream;
 
-    /* The communication thread's, but for its buckets, which do not change. */
+    /* The communication thread's, except its buckets, which do not change. */
     ps_reducer reducer;
 
     /* The main thread's. */
