@@ -96,7 +96,8 @@ template <typename F> ps_err guarded(const char *what, F &&work) noexcept
 
 /* Of messages. Arrays, then the weights of each bucket, follow the gradients. */
 enum : int { SLOT_GRADS, SLOT_ARRAYS };
-constexpr uint64_t SLOT_WHOLE = 1; // of unbound buffers
+constexpr uint64_t SLOT_WHOLE = 1;            // of unbound buffers
+constexpr size_t BROADCAST_PIECE = 256 << 10; // bytes
 
 /* Segments to one peer that Gloo has and the kernel has not yet taken. The kernel takes
  * about one more (Gloo makes its buffer as large as the largest message), so that a link
@@ -480,24 +481,21 @@ ps_err lay_out(ps_collective *base, const ps_collective_layout *layout)
 
 /* ------------------------------------------------------------------------- the rest */
 
-/* From rank 0 along a binomial tree: rank r has it from r without its lowest bit. (Not by
- * gloo::broadcast, whose buffers abort_calls could not reach.) */
+/* From rank 0 along the chain of the ranks, in pieces: each rank passes a piece on while
+ * it receives the next, so that no link carries a byte twice. (Not by gloo::broadcast,
+ * whose buffers abort_calls could not reach.) */
 void broadcast_range(GlooCollective *c, const ps_collective_range &range)
 {
     auto buffer = c->context->createUnboundBuffer(range.bytes, range.n_bytes);
-    int step = 1, sent = 0;
-    while (step < c->world_size && !(c->rank & step))
-        step *= 2;
-    if (c->rank != 0) {
-        buffer->recv(c->rank - step, SLOT_WHOLE);
-        await(c, buffer, RECEIVED);
+    const bool first = c->rank == 0, last = c->rank == c->world_size - 1;
+    auto piece = [&](size_t at) { return std::min(BROADCAST_PIECE, range.n_bytes - at); };
+    for (size_t at = 0; !first && at < range.n_bytes; at += BROADCAST_PIECE)
+        buffer->recv(c->rank - 1, SLOT_WHOLE, at, piece(at));
+    for (size_t at = 0; at < range.n_bytes; at += BROADCAST_PIECE) {
+        if (!first) await(c, buffer, RECEIVED);
+        if (!last) buffer->send(c->rank + 1, SLOT_WHOLE, at, piece(at));
     }
-    while ((step /= 2) > 0)
-        if (c->rank + step < c->world_size) {
-            buffer->send(c->rank + step, SLOT_WHOLE);
-            sent++;
-        }
-    for (; sent > 0; sent--)
+    for (size_t at = 0; !last && at < range.n_bytes; at += BROADCAST_PIECE)
         await(c, buffer, SENT);
 }
 
