@@ -11,23 +11,47 @@
 #include "clock.h"
 #include "printable.h"
 
-enum { LINE_BYTES = 2048, ROLE_BYTES = 32 };
+enum { LINE_BYTES = 2048, ROLE_BYTES = 32, PREFIX_BYTES = 64 };
 static const uint64_t MINUTE_NS = 60 * UINT64_C(1000000000);
 
 /* The one exception to "no mutable globals": a logger that had to be passed along would
- * reach every signature. Level and start are written before threads start. */
+ * reach every signature. All but the role is written before threads start. */
 static struct {
     pthread_mutex_t lock; // of the role and of every quota; never held across I/O
     char role[ROLE_BYTES];
+    ps_log_sink sink; // NULL: lines go nowhere
+    void *ctx;
     ps_log_level level;
     uint64_t start_ns;
-} logger = {.lock = PTHREAD_MUTEX_INITIALIZER, .role = "pstrain", .level = PS_LOG_INFO};
+} logger = {.lock = PTHREAD_MUTEX_INITIALIZER, .role = "pstrain"};
+
+static void to_stderr(void *ctx, ps_log_level level, const char *text)
+{
+    static const char *const names[] = {"DEBUG", "INFO ", "WARN ", "ERROR"};
+    char role[ROLE_BYTES], line[LINE_BYTES];
+    pthread_mutex_lock(&logger.lock);
+    memcpy(role, logger.role, sizeof role);
+    pthread_mutex_unlock(&logger.lock);
+    const double seconds = (double)(ps_clock_ns() - logger.start_ns) * 1e-9;
+    const int used =
+        snprintf(line, sizeof line, "%.3f %s %s %s\n", seconds, role, names[level], text);
+    // One write a line, so that lines of several processes in one file stay whole.
+    ssize_t written = write(STDERR_FILENO, line, (size_t)used);
+    (void)written;
+}
+
+void ps_log_set_sink(ps_log_sink sink, void *ctx, ps_log_level level)
+{
+    logger.ctx = ctx;
+    logger.level = level;
+    logger.sink = sink;
+}
 
 void ps_log_init(const char *role, ps_log_level level)
 {
     ps_log_set_role(role);
-    logger.level = level;
     logger.start_ns = ps_clock_ns();
+    ps_log_set_sink(to_stderr, NULL, level);
 }
 
 void ps_log_set_role(const char *role)
@@ -37,28 +61,24 @@ void ps_log_set_role(const char *role)
     pthread_mutex_unlock(&logger.lock);
 }
 
+static bool is_wanted(ps_log_level level)
+{
+    return logger.sink && level >= logger.level;
+}
+
 static void write_line(ps_log_level level, const char *event, const char *fmt,
                        va_list args)
 {
-    static const char *const names[] = {"DEBUG", "INFO ", "WARN ", "ERROR"};
-    char role[ROLE_BYTES], said[LINE_BYTES], line[LINE_BYTES];
-    pthread_mutex_lock(&logger.lock);
-    memcpy(role, logger.role, sizeof role);
-    pthread_mutex_unlock(&logger.lock);
+    char said[LINE_BYTES], text[LINE_BYTES - PREFIX_BYTES - ROLE_BYTES];
     vsnprintf(said, sizeof said, fmt, args);
-    double seconds = (double)(ps_clock_ns() - logger.start_ns) * 1e-9;
-    size_t used = (size_t)snprintf(line, sizeof line, "%.3f %s %s %.64s ", seconds, role,
-                                   names[level], event);
-    used += ps_printable(said, line + used, sizeof line - used);
-    line[used++] = '\n'; // in the place of the end
-    // One write a line, so that lines of several processes in one file stay whole.
-    ssize_t written = write(STDERR_FILENO, line, used);
-    (void)written;
+    const size_t used = (size_t)snprintf(text, sizeof text, "%.64s ", event);
+    ps_printable(said, text + used, sizeof text - used);
+    logger.sink(logger.ctx, level, text);
 }
 
 void ps_log_write(ps_log_level level, const char *event, const char *fmt, ...)
 {
-    if (level < logger.level) return;
+    if (!is_wanted(level)) return;
     va_list args;
     va_start(args, fmt);
     write_line(level, event, fmt, args);
@@ -86,7 +106,7 @@ void ps_log_write_few(ps_log_quota *quota, ps_log_level level, const char *event
                       const char *fmt, ...)
 {
     uint64_t left_out;
-    if (level < logger.level || !take_line(quota, &left_out)) return;
+    if (!is_wanted(level) || !take_line(quota, &left_out)) return;
     if (left_out > 0)
         ps_log_write(level, event, "left_out=%" PRIu64 " (more than %d a minute)",
                      left_out, PS_LOG_FEW_LINES);

@@ -1,10 +1,11 @@
-/* Logging: an event and key=value pairs, one line each, to standard error.
+/* Logging: an event and key=value pairs, one line each, to where the program says; until
+ * then to nowhere. Our programs log to standard error:
  *
  *   12.345 worker/0 INFO  push step=3 chunk=7
  *
- * Time is in seconds since ps_log_init. Logged once, where it is handled; kernels never
- * log. A line is one line, whatever a peer has put into a host name or a reason: what is
- * not printable is escaped (printable.h), and what is too long is cut.
+ * Logged once, where it is handled; kernels never log. A line is one line, whatever a
+ * peer has put into a host name or a reason: what is not printable is escaped
+ * (printable.h), and what is too long is cut.
  */
 #ifndef PS_LOG_H
 #define PS_LOG_H
@@ -18,8 +19,16 @@ typedef enum ps_log_level {
     PS_LOG_ERROR
 } ps_log_level;
 
-/* Called once by a main function before any thread starts. role is copied ("worker/0").
- */
+/* Takes a line, "push step=3 chunk=7", without an end of line. text is valid until it
+ * returns. Called from any thread, by several at once, and must not log. */
+typedef void (*ps_log_sink)(void *ctx, ps_log_level level, const char *text);
+
+/* Lines of `level` and above go to the sink; NULL: nowhere. Called before any other
+ * thread of ours starts. */
+void ps_log_set_sink(ps_log_sink sink, void *ctx, ps_log_level level);
+
+/* For programs: the sink is standard error, with the seconds since this call and the role
+ * ("worker/0", copied) before each line. Called as ps_log_set_sink. */
 void ps_log_init(const char *role, ps_log_level level);
 /* The role again once a rank has been given. From any thread. */
 void ps_log_set_role(const char *role);

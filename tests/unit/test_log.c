@@ -155,6 +155,26 @@ static void strangers_cause_few_lines(void **state)
     assert_int_equal(count(end(), "\n"), PS_LOG_FEW_LINES);
 }
 
+static void note(void *ctx, ps_log_level level, const char *text)
+{
+    snprintf(ctx, 64, "%d|%s", (int)level, text);
+}
+
+static void lines_go_where_the_program_says(void **state)
+{
+    char heard[64] = "";
+    begin();
+    ps_log_set_sink(NULL, NULL, PS_LOG_DEBUG);
+    PS_ERROR("lost", "a=1");
+    ps_log_set_sink(note, heard, PS_LOG_WARN);
+    PS_INFO("push", "step=%d", 3);
+    assert_string_equal(heard, "");
+    PS_WARN("push", "step=%d", 4);
+    assert_string_equal(end(), "");
+    assert_string_equal(heard, "2|push step=4");
+    ps_log_init("server/0", PS_LOG_INFO);
+}
+
 static void *say(void *arg)
 {
     for (int i = 0; i < 2000; i++)
@@ -187,6 +207,7 @@ int main(void)
         cmocka_unit_test(nobody_forges_a_line),
         cmocka_unit_test(a_line_has_a_longest),
         cmocka_unit_test(strangers_cause_few_lines),
+        cmocka_unit_test(lines_go_where_the_program_says),
         cmocka_unit_test(a_role_changes_beside_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
