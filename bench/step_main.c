@@ -284,6 +284,7 @@ static void read_options(bench *b, int *argc, char ***argv)
 int main(int argc, char **argv)
 {
     bench b = {0};
+    ps_mem_keep_freed(); // as the real programs
     read_options(&b, &argc, &argv);
     if (argc < 4) {
         fprintf(stderr, "usage: ps-bench-step [--kernels] [--seconds S] CONFIG STEPS "

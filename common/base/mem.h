@@ -24,10 +24,10 @@ void ps_mem_unmap(void *p, size_t bytes); // NULL: nothing
 
 ps_err ps_mem_strdup(char **out, const char *text);
 
-/* Lets malloc keep freed memory instead of giving it back to the system. Received
- * payloads are freed and allocated again every step: given back, they would cost a page
- * fault for every 4 KiB (+44% goodput at 1 MB); so would the workspace that oneDNN's
- * sgemm takes and frees in every call. */
+/* For main functions: lets malloc keep freed memory instead of giving it back to the
+ * system. Received payloads are freed and allocated again every step: given back, they
+ * would cost a page fault for every 4 KiB (+44% goodput at 1 MB); so would the workspace
+ * that oneDNN's sgemm takes and frees in every call. */
 void ps_mem_keep_freed(void);
 
 /* A zeroed mapping that other processes can be given: memfd, sealed against shrinking and

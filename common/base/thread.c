@@ -1,5 +1,6 @@
 #include "thread.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -9,7 +10,11 @@ enum { NAME_BYTES = 16 }; // of the kernel, with the end
 ps_err ps_thread_start(pthread_t *thread, const char *name, void *(*main)(void *),
                        void *arg)
 {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     int code = pthread_create(thread, NULL, main, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code != 0)
         return ps_err_set(PS_ERR_NOMEM, "no thread for %s: %s", name, strerror(code));
     char short_name[NAME_BYTES];

@@ -7,8 +7,9 @@
 #include "clock.h"
 #include "err.h"
 
-/* Starts main(arg) as a thread called `name` (its first 15 characters; copied). The
- * caller joins or detaches *thread. PS_ERR_NOMEM where the system has no more threads. */
+/* Starts main(arg) as a thread called `name` (its first 15 characters; copied). Signals
+ * are blocked in it: they are the program's own threads' business. The caller joins or
+ * detaches *thread. PS_ERR_NOMEM where the system has no more threads. */
 ps_err ps_thread_start(pthread_t *thread, const char *name, void *(*main)(void *),
                        void *arg);
 

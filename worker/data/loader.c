@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -163,15 +162,9 @@ static void init_sync(ps_loader *l)
     l->has_sync = true;
 }
 
-/* Signals are the main thread's. */
 static ps_err start_thread(ps_loader *l)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    ps_err err = ps_thread_start(&l->thread, "loader", loader_thread, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    PS_TRY(err);
+    PS_TRY(ps_thread_start(&l->thread, "loader", loader_thread, l));
     l->has_thread = true;
     return PS_OK;
 }

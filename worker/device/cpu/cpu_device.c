@@ -45,7 +45,6 @@ static ps_err cpu_open(const ps_device_options *options, ps_device **out)
                           "device cpu computes in float32; train.precision is %s, which "
                           "NVIDIA GPUs compute in (train.device=cuda)",
                           precision);
-    ps_mem_keep_freed();
     PS_TRY(ps_mem_zalloc(&d, 1, sizeof *d, "device"));
     d->base.ops = &ps_cpu_device_ops;
     d->library.winograd = !options->no_winograd;
