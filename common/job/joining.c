@@ -15,6 +15,11 @@
 
 enum { UNANSWERED_MS = 3000 }; // then the address is looked up again
 
+static ps_deadline earlier(ps_deadline a, ps_deadline b)
+{
+    return a.at_ns < b.at_ns ? a : b;
+}
+
 static void pause_ms(long ms)
 {
     const struct timespec pause = {.tv_nsec = ms * 1000000L};
@@ -77,12 +82,11 @@ ps_err ps_joining_address(const char *interface, const char *init_method,
 }
 
 /* Where the coordinator in this process binds, and this process's address. */
-static ps_err choose_binding(ps_joining *j, const char *interface, ps_deadline deadline,
-                             char *where, int cap)
+static ps_err choose_binding(ps_joining *j, char *where, int cap)
 {
     const ps_init_method *i = &j->init;
     char local[PS_ADDRESS_MAX];
-    PS_TRY(find_address(interface, i, deadline, local, j->address));
+    PS_TRY(find_address(j->o.config->net.interface, i, j->deadline, local, j->address));
     if (i->is_file) {
         ps_net_endpoint(j->address, 0, where, cap);
         return PS_OK;
@@ -133,11 +137,11 @@ static ps_err publish(ps_joining *j)
     return PS_OK;
 }
 
-static ps_err start_coordinator(ps_joining *j, const ps_member_options *o,
-                                ps_deadline deadline)
+static ps_err start_coordinator(ps_joining *j)
 {
+    const ps_member_options *o = &j->o;
     char where[PS_ENDPOINT_MAX];
-    PS_TRY(choose_binding(j, o->config->net.interface, deadline, where, sizeof where));
+    PS_TRY(choose_binding(j, where, sizeof where));
     ps_coordinator_options c = {.where = where,
                                 .job = o->config->job.name,
                                 .n_servers = o->n_servers,
@@ -153,13 +157,13 @@ static ps_err start_coordinator(ps_joining *j, const ps_member_options *o,
     return publish(j);
 }
 
-/* Finds the coordinator: its endpoint, this process's address, and the nonce to join with
- * (0: any). */
-static ps_err find_coordinator(ps_joining *j, const ps_member_options *o,
-                               ps_deadline deadline, uint64_t *nonce)
+/* Finds the coordinator: its endpoint, this process's address, and the nonce to join
+ * with. */
+static ps_err find_coordinator(ps_joining *j)
 {
-    *nonce = 0;
+    j->nonce = 0;
     if (j->coordinator) return PS_OK;
+    ps_deadline deadline = j->deadline;
     char remote[PS_ADDRESS_MAX], local[PS_ADDRESS_MAX] = "";
     const char *host = j->init.host;
     int port = j->init.port;
@@ -168,21 +172,20 @@ static ps_err find_coordinator(ps_joining *j, const ps_member_options *o,
         PS_TRY(ps_init_file_read(j->init.path, &record));
         host = record.address;
         port = record.port;
-        *nonce = record.nonce;
+        j->nonce = record.nonce;
         // A stale file must not hold us: soon it is read again.
-        ps_deadline soon = ps_deadline_in_ms(500);
-        if (soon.at_ns < deadline.at_ns) deadline = soon;
+        deadline = earlier(deadline, ps_deadline_in_ms(500));
     }
     PS_TRY(ps_net_dial(host, port, deadline, remote, local));
     ps_net_endpoint(remote, port, j->coordinator_endpoint,
                     sizeof j->coordinator_endpoint);
-    return choose_address(o->config->net.interface, host, local, j->address);
+    return choose_address(j->o.config->net.interface, host, local, j->address);
 }
 
 /* This member's entry; wildcard hosts in its endpoints become its address. */
-static ps_err write_entry(const ps_joining *j, const ps_member_options *o,
-                          ps_mp_writer *w)
+static ps_err write_entry(const ps_joining *j, ps_mp_writer *w)
 {
+    const ps_member_options *o = &j->o;
     ps_host host;
     ps_host_find(&host);
     ps_roster_entry e = {.role = o->role, .rank = o->rank};
@@ -215,15 +218,16 @@ static void write_sections(const ps_config *config, ps_mp_writer *w)
         ps_mp_write_uint(w, s.hashes[i]);
 }
 
-static ps_err send_join(ps_joining *j, const ps_member_options *o, uint64_t nonce)
+static ps_err send_join(ps_joining *j)
 {
+    const ps_member_options *o = &j->o;
     ps_mp_writer w;
     ps_mp_writer_init(&w);
-    ps_err err = write_entry(j, o, &w);
+    ps_err err = write_entry(j, &w);
     write_sections(o->config, &w);
     if (err == PS_OK) err = ps_mp_writer_end(&w);
     ps_control c = {
-        .kind = PS_CONTROL_JOIN, .nonce = nonce, .value = w.base, .bytes = w.used};
+        .kind = PS_CONTROL_JOIN, .nonce = j->nonce, .value = w.base, .bytes = w.used};
     c.number[0] = ps_config_hash(o->config);
     c.number[1] = o->plan_hash;
     c.number[2] = (uint64_t)o->world_size;
@@ -248,6 +252,7 @@ static ps_err on_welcome(ps_joining *j, const ps_control *c)
     j->rank = (int)c->number[1];
     j->roster.nonce = c->nonce;
     j->roster.epoch = (uint32_t)c->number[0];
+    j->joined = true;
     return PS_OK;
 }
 
@@ -289,8 +294,8 @@ static ps_err on_refusal(const ps_joining *j, const ps_control *c)
                       PS_VERSION, ps_config_hash(o->config));
 }
 
-/* *joined once welcome. PEER: refused, or the job is over. */
-static ps_err on_join_answer(ps_joining *j, const ps_control *c, bool *joined)
+/* PEER: refused, or the job is over. */
+static ps_err on_join_answer(ps_joining *j, const ps_control *c)
 {
     switch (c->kind) {
     case PS_CONTROL_ADMIT:
@@ -299,9 +304,7 @@ static ps_err on_join_answer(ps_joining *j, const ps_control *c, bool *joined)
         memcpy(j->waiting_for, c->text, sizeof j->waiting_for);
         return PS_OK;
     case PS_CONTROL_WELCOME:
-        PS_TRY(on_welcome(j, c));
-        *joined = true;
-        return PS_OK;
+        return on_welcome(j, c);
     case PS_CONTROL_REFUSE:
         return on_refusal(j, c);
     case PS_CONTROL_ABORT:
@@ -335,54 +338,56 @@ static ps_err go_to_door(ps_joining *j)
 }
 
 /* JOIN at the door, HERE among the members. */
-static ps_err ask(ps_joining *j, const ps_member_options *o, uint64_t nonce)
+static ps_err ask(ps_joining *j)
 {
-    if (!j->dealer) return send_join(j, o, nonce);
+    if (!j->dealer) return send_join(j);
     const ps_control c = {.kind = PS_CONTROL_HERE, .nonce = j->nonce};
     return ps_control_send(j->dealer, &c);
 }
 
-/* Takes answers until there is a decision, the deadline passes, or an admission asks for
- * the next question. */
-static ps_err take_answers(ps_joining *j, ps_deadline deadline, ps_deadline *silence,
-                           bool *joined)
+/* *got: whether there was one before the deadline. */
+static ps_err take_answer(ps_joining *j, ps_deadline deadline, int *got)
 {
-    bool admitted = j->dealer;
-    while (!*joined && admitted == (j->dealer != NULL) && !ps_deadline_passed(deadline)) {
-        zmq_msg_t frame;
-        ps_control c;
-        int got;
-        PS_TRY(
-            ps_control_recv(j->dealer ? j->dealer : j->door, deadline, &frame, &c, &got));
-        if (!got) break;
-        *silence = ps_deadline_in_ms(UNANSWERED_MS +
-                                     2 * (uint64_t)j->o.config->net.heartbeat_ms);
-        ps_err err = on_join_answer(j, &c, joined);
-        zmq_msg_close(&frame);
-        PS_TRY(err);
-    }
+    zmq_msg_t frame;
+    ps_control c;
+    PS_TRY(ps_control_recv(j->dealer ? j->dealer : j->door, deadline, &frame, &c, got));
+    if (!*got) return PS_OK;
+    j->silence =
+        ps_deadline_in_ms(UNANSWERED_MS + 2 * (uint64_t)j->o.config->net.heartbeat_ms);
+    ps_err err = on_join_answer(j, &c);
+    zmq_msg_close(&frame);
+    return err;
+}
+
+/* A question, and its answers until the next heartbeat. After an admission the next
+ * question is another one, and is not put off. */
+static ps_err ask_once(ps_joining *j)
+{
+    const ps_deadline next =
+        earlier(ps_deadline_in_ms((uint64_t)j->o.config->net.heartbeat_ms), j->deadline);
+    const bool at_door = !j->dealer;
+    int got = 1;
+    PS_TRY(ps_interrupt_check());
+    PS_TRY(ask(j));
+    while (got && !j->joined && at_door == !j->dealer && !ps_deadline_passed(next))
+        PS_TRY(take_answer(j, next, &got));
     return PS_OK;
 }
 
-/* Asks every heartbeat until there is a decision, the deadline passes, or nobody has
- * answered for a while (PS_OK without *joined: look for the coordinator again). */
-static ps_err ask_to_join(ps_joining *j, const ps_member_options *o, uint64_t nonce,
-                          ps_deadline deadline, bool *joined)
+/* PS_OK without j->joined: the deadline has passed, or nobody has answered for a while.
+ */
+static ps_err ask_to_join(ps_joining *j)
 {
     PS_TRY(go_to_door(j));
-    ps_deadline silence = ps_deadline_in_ms(UNANSWERED_MS);
-    while (!*joined && !ps_deadline_passed(deadline) && !ps_deadline_passed(silence)) {
-        PS_TRY(ps_interrupt_check());
-        PS_TRY(ask(j, o, nonce));
-        ps_deadline next = ps_deadline_in_ms((uint64_t)j->o.config->net.heartbeat_ms);
-        if (deadline.at_ns < next.at_ns) next = deadline;
-        PS_TRY(take_answers(j, next, &silence, joined));
-    }
+    j->silence = ps_deadline_in_ms(UNANSWERED_MS);
+    while (!j->joined && !ps_deadline_passed(earlier(j->silence, j->deadline)))
+        PS_TRY(ask_once(j));
     return PS_OK;
 }
 
-static ps_err join_timeout(const ps_joining *j, const ps_member_options *o)
+static ps_err join_timeout(const ps_joining *j)
 {
+    const ps_member_options *o = &j->o;
     double seconds = (double)o->config->net.join_timeout_ms * 1e-3;
     if (j->waiting_for[0])
         return ps_err_set(PS_ERR_TIMEOUT,
@@ -395,46 +400,40 @@ static ps_err join_timeout(const ps_joining *j, const ps_member_options *o)
                       ps_err_message(), o->n_servers > 0 ? "server 0" : "worker 0");
 }
 
-/* A refusal may come from a job that is just ending, found through its file: whether a
- * new coordinator replaces the file within a short while. */
-static bool file_is_replaced(const ps_joining *j, uint64_t nonce, ps_deadline deadline)
+/* Whether a new coordinator replaces the file within a short while. */
+static bool file_is_replaced(const ps_joining *j)
 {
-    ps_deadline patience = ps_deadline_in_ms(UNANSWERED_MS);
-    if (deadline.at_ns < patience.at_ns) patience = deadline;
+    const ps_deadline patience = earlier(ps_deadline_in_ms(UNANSWERED_MS), j->deadline);
     while (j->init.is_file && !j->coordinator && !ps_deadline_passed(patience)) {
         ps_init_record record;
-        if (ps_init_file_read(j->init.path, &record) == PS_OK && record.nonce != nonce)
+        if (ps_init_file_read(j->init.path, &record) == PS_OK && record.nonce != j->nonce)
             return true;
         pause_ms(50);
     }
     return false;
 }
 
-/* As ask_to_join; a refusal through a file that is out of date is none. */
-static ps_err ask_or_look_again(ps_joining *j, const ps_member_options *o, uint64_t nonce,
-                                ps_deadline deadline, bool *joined)
+/* As ask_to_join. A refusal may come from a job that is just ending, found through its
+ * file: it does not count when the file is replaced. */
+static ps_err ask_or_look_again(ps_joining *j)
 {
-    ps_err err = ask_to_join(j, o, nonce, deadline, joined);
+    ps_err err = ask_to_join(j);
     if (err != PS_ERR_PEER) return err;
     char refusal[PS_CONTROL_TEXT_MAX];
     snprintf(refusal, sizeof refusal, "%s", ps_err_message());
-    if (file_is_replaced(j, nonce, deadline)) return PS_OK;
+    if (file_is_replaced(j)) return PS_OK;
     return ps_err_set(PS_ERR_PEER, "%s", refusal);
 }
 
 static ps_err join_all(ps_joining *j)
 {
-    const ps_member_options *o = &j->o;
-    ps_deadline deadline = ps_deadline_in_ms((uint64_t)o->config->net.join_timeout_ms);
-    bool joined = false;
-    if (hosts_coordinator(o)) PS_TRY(start_coordinator(j, o, deadline));
-    while (!joined && !ps_deadline_passed(deadline)) {
+    if (hosts_coordinator(&j->o)) PS_TRY(start_coordinator(j));
+    while (!j->joined && !ps_deadline_passed(j->deadline)) {
         PS_TRY(ps_interrupt_check());
-        uint64_t nonce;
         j->waiting_for[0] = '\0'; // known of a coordinator that is gone by now
-        ps_err err = find_coordinator(j, o, deadline, &nonce);
+        ps_err err = find_coordinator(j);
         if (err == PS_OK) {
-            PS_TRY(ask_or_look_again(j, o, nonce, deadline, &joined));
+            PS_TRY(ask_or_look_again(j));
             ps_err_set(PS_ERR_TIMEOUT, "%s takes connections but does not answer",
                        j->coordinator_endpoint);
         } else if (j->init.is_file) {
@@ -443,7 +442,7 @@ static ps_err join_all(ps_joining *j)
             return err;
         }
     }
-    return joined ? PS_OK : join_timeout(j, o);
+    return j->joined ? PS_OK : join_timeout(j);
 }
 
 static ps_err check_options(const ps_member_options *o)
@@ -476,6 +475,7 @@ ps_err ps_joining_run(ps_joining *j, const ps_member_options *options, void *zmq
         return ps_err_errno(PS_ERR_IO, "drawing a routing id");
     const char *where = options->init_method ? options->init_method : "tcp://127.0.0.1:0";
     PS_TRY(ps_init_method_parse(where, &j->init));
+    j->deadline = ps_deadline_in_ms((uint64_t)options->config->net.join_timeout_ms);
     return join_all(j);
 }
 

@@ -43,7 +43,10 @@ typedef struct ps_joining {
     // On the way:
     ps_init_method init;
     uint64_t file_nonce; // of the file that this process's coordinator wrote
-    uint64_t nonce;      // of the job that has admitted this process
+    uint64_t nonce;      // of the job: as its file says, or its admission; 0: any
+    bool joined;
+    ps_deadline deadline; // of joining
+    ps_deadline silence;  // without an answer until then: the address is looked up again
     ps_control_id door_id;
     void *door; // the connection to the door; NULL once admitted
     char waiting_for[PS_CONTROL_TEXT_MAX]; // who has not joined
