@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "schedule.h"
+
 /* A chunk's payload: its tensors' pieces one after another. */
 typedef struct piece {
     uint64_t offset, count; // elements, from the chunk's start
@@ -70,7 +72,7 @@ ps_chunk_size ps_chunk_size_wanted(const ps_config *cfg, bool one_host)
 
 void ps_chunk_codec_end(ps_chunk_codec *c, uint64_t total_steps)
 {
-    c->total_steps = total_steps;
+    c->total_steps = total_steps == PS_STEPS_UNKNOWN ? 0 : total_steps;
 }
 
 bool ps_chunk_codec_keeps(const ps_chunk_codec *c, uint64_t step)

@@ -33,15 +33,15 @@ typedef struct ps_chunk_codec {
      * gradients: else the scale would grow for ever, and nobody see what is cut off. */
     bool overflow;
     uint64_t warmup, cooldown;    // steps
-    uint64_t total_steps;         // of the job; 0: not known, and no cooldown
+    uint64_t total_steps;         // of the job; 0: no cooldown
     const ps_tensor_table *table; // borrowed
 } ps_chunk_codec;
 
 ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
                            const ps_tensor_table *table);
 
-/* How many steps the job has: the cooldown is counted from their end. Comes before any
- * question about a step. */
+/* How many steps the job has (PS_STEPS_UNKNOWN: no cooldown): the cooldown is counted
+ * from their end. Comes before any question about a step. */
 void ps_chunk_codec_end(ps_chunk_codec *c, uint64_t total_steps);
 
 /* True when the quantization error of a step's gradients is fed back:

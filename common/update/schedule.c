@@ -32,6 +32,12 @@ ps_err ps_schedule_init(ps_schedule *s, const ps_config *cfg, uint64_t total_ste
     if (s->kind == PS_SCHEDULE_STEP && c->step_size < 1)
         return ps_err_set(PS_ERR_CONFIG, "schedule.step_size: at least 1 is wanted");
     bool decays = s->kind == PS_SCHEDULE_COSINE || s->kind == PS_SCHEDULE_LINEAR;
+    if (decays && s->total == PS_STEPS_UNKNOWN)
+        return ps_err_set(
+            PS_ERR_CONFIG,
+            "schedule.name: %s ends with the job, which has no known number "
+            "of steps: set schedule.total",
+            c->name);
     if (decays && c->total > 0 && s->total <= s->warmup)
         return ps_err_set(PS_ERR_CONFIG,
                           "schedule.total: %" PRIu64 " steps are over before the warm-up "

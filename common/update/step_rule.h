@@ -31,7 +31,7 @@ typedef struct ps_step_rule {
 /* All except the schedule. CONFIG. */
 ps_err ps_step_rule_init(ps_step_rule *r, const ps_config *cfg);
 
-/* Must be called before the first step. total_steps: of the job. CONFIG. */
+/* Must be called before the first step. total_steps: as ps_schedule_init's. CONFIG. */
 ps_err ps_step_rule_start(ps_step_rule *r, const ps_config *cfg, uint64_t total_steps);
 
 /* True when no part of a step can be applied before the whole gradient is known. */

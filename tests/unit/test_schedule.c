@@ -103,12 +103,24 @@ static void a_warm_up_longer_than_the_job_is_refused(void **state)
     assert_non_null(strstr(ps_err_message(), "schedule.total"));
 }
 
+static void a_schedule_that_needs_an_end_says_so(void **state)
+{
+    const char *set[] = {"schedule.name=linear"};
+    ps_schedule s;
+    assert_int_equal(schedule(&s, set, 1, PS_STEPS_UNKNOWN), PS_ERR_CONFIG);
+    assert_non_null(strstr(ps_err_message(), "schedule.name: linear"));
+    assert_non_null(strstr(ps_err_message(), "schedule.total"));
+    assert_int_equal(schedule(&s, linear, 4, PS_STEPS_UNKNOWN), PS_OK);
+    assert_int_equal(schedule(&s, steps, 4, PS_STEPS_UNKNOWN), PS_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rates_are_pytorchs),
         cmocka_unit_test(the_last_rate_stays),
         cmocka_unit_test(the_whole_job_is_the_default_length),
+        cmocka_unit_test(a_schedule_that_needs_an_end_says_so),
         cmocka_unit_test(a_warm_up_longer_than_the_job_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
