@@ -15,7 +15,6 @@
 #include "init_method.h"
 #include "log.h"
 #include "mem.h"
-#include "model_spec.h"
 #include "procstat.h"
 #include "server_gate.h"
 
@@ -27,7 +26,6 @@ enum {
 
 struct ps_server {
     ps_server_options o;
-    ps_model_spec spec;
     ps_plan plan;
     ps_step_rule rule;
     void *zmq_context;
@@ -69,7 +67,7 @@ static ps_err make_shards(ps_server *s)
 {
     const ps_shard_options options = {
         .config = s->o.config,
-        .table = &s->spec.table,
+        .table = s->o.table,
         .plan = &s->plan,
         .rule = &s->rule,
         .zmq_context = s->zmq_context,
@@ -99,8 +97,7 @@ ps_err ps_server_create(const ps_server_options *options, ps_server **out)
     ps_chunk_size size = ps_chunk_size_wanted(
         options->config, ps_init_method_is_loopback(options->init_method));
     ps_err err;
-    PS_TRY_GOTO(ps_model_spec_init(&s->spec, options->config), err, out);
-    PS_TRY_GOTO(ps_plan_init(&s->plan, &s->spec.table, size, all), err, out);
+    PS_TRY_GOTO(ps_plan_init(&s->plan, options->table, size, all), err, out);
     PS_TRY_GOTO(ps_step_rule_init(&s->rule, options->config), err, out);
     PS_TRY_GOTO(check_descriptors(s), err, out);
     PS_TRY_GOTO(make_context(s), err, out);
@@ -145,7 +142,7 @@ static ps_err open_door(ps_server *s, ps_deadline deadline)
     const char *name = "";
     if (strcmp(s->o.config->exchange.shm, "off") != 0) {
         PS_TRY(ps_shm_door_create(roster->nonce, (uint32_t)s->o.n_workers,
-                                  s->spec.table.arena_count * sizeof(float), &s->door));
+                                  s->o.table->arena_count * sizeof(float), &s->door));
         name = ps_shm_door_name(s->door);
     }
     char key[64];
@@ -271,7 +268,6 @@ void ps_server_destroy(ps_server **pointer)
     free(s->endpoints);
     if (s->event_fd >= 0) close(s->event_fd);
     ps_plan_fini(&s->plan);
-    ps_model_spec_fini(&s->spec);
     free(s);
     *pointer = NULL;
 }

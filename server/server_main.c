@@ -8,6 +8,7 @@
 #include "clock_watch.h"
 #include "fd_limit.h"
 #include "mem.h"
+#include "model_spec.h"
 #include "procstat.h"
 #include "server.h"
 #include "signal_watch.h"
@@ -75,8 +76,8 @@ static ps_err join_and_serve(ps_server *server, const ps_config *cfg, const ps_c
     return err;
 }
 
-static ps_err serve(const ps_config *cfg, const ps_cli *cli, ps_signal_watch *watch,
-                    int *signal)
+static ps_err serve(const ps_config *cfg, const ps_tensor_table *table, const ps_cli *cli,
+                    ps_signal_watch *watch, int *signal)
 {
     char address[PS_ADDRESS_MAX];
     PS_TRY(ps_joining_address(cfg->net.interface, cli->init_method,
@@ -84,6 +85,7 @@ static ps_err serve(const ps_config *cfg, const ps_cli *cli, ps_signal_watch *wa
                               address));
     const ps_server_options options = {
         .config = cfg,
+        .table = table,
         .address = address,
         .init_method = cli->init_method,
         .n_servers = (int)cfg->job.servers,
@@ -102,6 +104,7 @@ static ps_err serve(const ps_config *cfg, const ps_cli *cli, ps_signal_watch *wa
 static ps_err run(const ps_cli *cli, int *signal)
 {
     ps_config cfg;
+    ps_model_spec spec = {0};
     ps_signal_watch watch;
     ps_err err;
     bool watching = false;
@@ -109,10 +112,12 @@ static ps_err run(const ps_cli *cli, int *signal)
     PS_TRY_GOTO(ps_signal_watch_start(&watch), err, out);
     watching = true;
     PS_TRY_GOTO(ps_clock_watch(), err, out);
-    err = serve(&cfg, cli, &watch, signal);
+    PS_TRY_GOTO(ps_model_spec_init(&spec, &cfg), err, out);
+    err = serve(&cfg, &spec.table, cli, &watch, signal);
 out:
     if (err != PS_OK) PS_ERROR("failed", "%s: %s", ps_err_name(err), ps_err_message());
     if (watching) ps_signal_watch_stop(&watch);
+    ps_model_spec_fini(&spec);
     ps_config_fini(&cfg);
     return err;
 }

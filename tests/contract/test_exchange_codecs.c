@@ -30,11 +30,8 @@ static float *start_weights(const test_run_options *options)
 {
     test_job job;
     test_job_start(&job, 0, options->workers, options->sets, options->n_sets);
-    ps_model_spec spec;
-    assert_int_equal(ps_model_spec_init(&spec, &job.cfg), PS_OK);
-    float *start = calloc(spec.table.arena_count, sizeof *start);
-    test_first_weights(&spec, start);
-    ps_model_spec_fini(&spec);
+    float *start = calloc(job.table->arena_count, sizeof *start);
+    test_first_weights(&job.spec, start);
     test_job_end(&job);
     return start;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../support/free_port.h"
+#include "log.h"
 
 static void die(const char *what)
 {
@@ -17,7 +18,9 @@ static ps_err serve(test_job_server *s)
     test_job *job = s->job;
     const ps_server_options options = {
         .config = &job->cfg,
+        .table = job->table,
         .address = "127.0.0.1",
+        .init_method = job->init_method,
         .n_servers = job->servers,
         .n_workers = job->workers,
     };
@@ -68,14 +71,25 @@ void test_job_start(test_job *job, int servers, int workers, const char *const *
         "net.step_timeout_ms=20000",
     };
     enum { BASE = sizeof base / sizeof base[0] };
-    const char *all[TEST_JOB_SETS + BASE];
-    memcpy(all, base, sizeof base);
-    memcpy(all + BASE, sets, (size_t)n_sets * sizeof *sets);
+    char sizes[2][32];
+    const char *all[TEST_JOB_SETS + BASE + 2] = {sizes[0], sizes[1]};
+    snprintf(sizes[0], sizeof sizes[0], "job.servers=%d", servers);
+    snprintf(sizes[1], sizeof sizes[1], "job.workers=%d", workers);
+    memcpy(all + 2, base, sizeof base);
+    memcpy(all + 2 + BASE, sets, (size_t)n_sets * sizeof *sets);
     *job = (test_job){.servers = servers, .workers = workers};
-    if (ps_config_load(&job->cfg, NULL, all, BASE + n_sets) != PS_OK) die("settings");
+    if (ps_config_load(&job->cfg, NULL, all, 2 + BASE + n_sets) != PS_OK) die("settings");
+    if (ps_model_spec_init(&job->spec, &job->cfg) != PS_OK) die("model");
+    job->table = &job->spec.table;
+    test_job_serve(job);
+}
+
+void test_job_serve(test_job *job)
+{
+    ps_log_init("test", PS_LOG_INFO);
     snprintf(job->init_method, sizeof job->init_method, "tcp://127.0.0.1:%d",
              test_free_port());
-    for (int i = 0; i < servers; i++) {
+    for (int i = 0; i < job->servers; i++) {
         job->server[i] = (test_job_server){.job = job, .rank = i};
         if (pthread_create(&job->server[i].thread, NULL, server_main, &job->server[i]))
             die("no thread");
@@ -107,5 +121,6 @@ void test_job_end(test_job *job)
 {
     for (int i = 0; i < job->servers; i++)
         pthread_join(job->server[i].thread, NULL);
+    ps_model_spec_fini(&job->spec);
     ps_config_fini(&job->cfg);
 }

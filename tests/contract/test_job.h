@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "model_spec.h"
 #include "server.h"
 
 enum { TEST_JOB_MAX = 4, TEST_JOB_SETS = 32 };
@@ -19,13 +20,18 @@ typedef struct test_job_server {
 
 typedef struct test_job {
     ps_config cfg;
+    ps_model_spec spec;           // of test_job_start
+    const ps_tensor_table *table; // the spec's, or one without a model
     char init_method[64];
     int servers, workers;
     test_job_server server[TEST_JOB_MAX];
 } test_job;
 
-/* Loads the settings (a small model with every kind of tensor and several chunks, then
- * sets) and starts n_servers threads. */
+/* Starts the servers' threads for cfg, table, servers and workers, and fills in the rest.
+ */
+void test_job_serve(test_job *job);
+/* The same after loading the settings: a small model with every kind of tensor and
+ * several chunks, then sets. */
 void test_job_start(test_job *job, int servers, int workers, const char *const *sets,
                     int n_sets);
 /* Joins as a worker. */

@@ -95,7 +95,6 @@ static void *dead_server_main(void *arg)
 
 typedef struct rig {
     test_job job;
-    ps_model_spec spec;
     ps_plan plan;
     dead_server server;
     void *context;
@@ -109,9 +108,8 @@ static void rig_init(rig *r, const char *const *sets, int n_sets, const float *s
 {
     test_job_start(&r->job, 0, 1, sets, n_sets);
     r->job.servers = 1;
-    assert_int_equal(ps_model_spec_init(&r->spec, &r->job.cfg), PS_OK);
     assert_int_equal(
-        ps_plan_init(&r->plan, &r->spec.table, (ps_chunk_size){.bytes = 16384}, 1),
+        ps_plan_init(&r->plan, &r->job.spec.table, (ps_chunk_size){.bytes = 16384}, 1),
         PS_OK);
     r->server = (dead_server){.job = &r->job, .plan = &r->plan, .scales = scales};
     r->context = zmq_ctx_new();
@@ -125,11 +123,11 @@ static void rig_init(rig *r, const char *const *sets, int n_sets, const float *s
     assert_int_equal(
         ps_zsock_bind(r->server.router, "tcp://127.0.0.1:0", r->server.endpoint), PS_OK);
     pthread_create(&r->server.thread, NULL, dead_server_main, &r->server);
-    size_t bytes = r->spec.table.arena_count * sizeof(float);
+    size_t bytes = r->job.spec.table.arena_count * sizeof(float);
     assert_int_equal(ps_shared_mem_init(&r->params, bytes, "params"), PS_OK);
     assert_int_equal(ps_shared_mem_init(&r->grads, bytes, "grads"), PS_OK);
     r->options = (ps_exchange_options){.config = &r->job.cfg,
-                                       .table = &r->spec.table,
+                                       .table = &r->job.spec.table,
                                        .plan = &r->plan,
                                        .world_size = 1,
                                        .params = &r->params,
@@ -157,7 +155,6 @@ static void rig_fini(rig *r)
     ps_shared_mem_fini(&r->params);
     ps_shared_mem_fini(&r->grads);
     ps_plan_fini(&r->plan);
-    ps_model_spec_fini(&r->spec);
     r->job.servers = 0;
     test_job_end(&r->job);
 }

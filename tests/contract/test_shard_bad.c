@@ -23,7 +23,6 @@ enum { WAIT_MS = 5000, WORKERS_MAX = 2 };
 typedef struct bare_job {
     test_job job;
     int workers;
-    ps_model_spec spec;
     ps_plan plan;
     ps_member *member[WORKERS_MAX];
     const ps_roster *roster;
@@ -69,9 +68,8 @@ static void open_job_of(bare_job *b, int workers, const char *codec, const char 
                                 warmup};
     *b = (bare_job){.workers = workers};
     test_job_start(&b->job, 1, workers, sets, 6);
-    assert_int_equal(ps_model_spec_init(&b->spec, &b->job.cfg), PS_OK);
     assert_int_equal(
-        ps_plan_init(&b->plan, &b->spec.table, (ps_chunk_size){.bytes = 16384}, 1),
+        ps_plan_init(&b->plan, &b->job.spec.table, (ps_chunk_size){.bytes = 16384}, 1),
         PS_OK);
     joiner j[WORKERS_MAX];
     for (int r = 0; r < workers; r++) {
@@ -118,7 +116,6 @@ static void close_job(bare_job *b)
     zmq_ctx_term(b->context);
     test_job_end(&b->job);
     ps_plan_fini(&b->plan);
-    ps_model_spec_fini(&b->spec);
     free(b->payload);
 }
 
@@ -553,7 +550,7 @@ static void a_push_before_hello_and_too_many_frames(void **state)
 /* A chunk of one tensor that travels by the job's codec. */
 static uint32_t coded_chunk(const bare_job *b, ps_chunk_codec *codec)
 {
-    assert_int_equal(ps_chunk_codec_init(codec, &b->job.cfg, &b->spec.table), PS_OK);
+    assert_int_equal(ps_chunk_codec_init(codec, &b->job.cfg, &b->job.spec.table), PS_OK);
     for (uint32_t c = 0; c < b->plan.n_chunks; c++) {
         const ps_chunk *chunk = &b->plan.chunks[c];
         if (chunk->first_tensor == chunk->last_tensor &&
