@@ -1,0 +1,365 @@
+#include "session.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "chunk_codec.h"
+#include "device_stream.h"
+#include "fd_limit.h"
+#include "init_method.h"
+#include "shm_offer.h"
+
+enum { BUFFERS_MIN = 64 }; // bytes: an arena even where there are no buffers
+
+typedef enum stage { CREATED, JOINED, STARTED, STOPPED, CLOSED, FAILED } stage;
+
+struct ps_session {
+    ps_session_options o;
+    stage stage;
+    int rank, world_size, n_servers;
+    uint64_t total_steps, next_step;
+    ps_plan plan;
+    ps_step_rule rule;
+    ps_member *member; // NULL: no other process
+    ps_shared_mem params, grads;
+    void *buffers;
+    ps_device_stream *stream; // where the weights stay on a GPU
+    ps_exchange *exchange;
+};
+
+static bool is_ps(const ps_session *s)
+{
+    return strcmp(s->o.config->exchange.name, "ps") == 0;
+}
+
+static bool is_none(const ps_session *s)
+{
+    return strcmp(s->o.config->exchange.name, "none") == 0;
+}
+
+static ps_err expect(const ps_session *s, stage wanted, const char *call)
+{
+    static const char *const stages[] = {
+        [CREATED] = "has not joined yet", [JOINED] = "has joined and was not started",
+        [STARTED] = "was started before", [STOPPED] = "was stopped",
+        [CLOSED] = "is closed",           [FAILED] = "has failed"};
+    if (s->stage == wanted) return PS_OK;
+    return ps_err_set(PS_ERR_ARG, "%s: the session %s", call, stages[s->stage]);
+}
+
+static ps_err reach(ps_session *s, stage next, ps_err err)
+{
+    s->stage = err == PS_OK ? next : FAILED;
+    return err;
+}
+
+/* --- create ------------------------------------------------------------------------ */
+
+static ps_err make_plan(ps_session *s)
+{
+    const ps_config *c = s->o.config;
+    s->world_size = (int)c->job.workers;
+    s->n_servers = is_ps(s) ? (int)c->job.servers : 0;
+    if (is_ps(s) && s->n_servers == 0)
+        return ps_err_set(PS_ERR_CONFIG, "exchange.name is ps, but job.servers is 0");
+    const uint32_t shards = is_ps(s) ? (uint32_t)(s->n_servers * c->server.shards) : 1;
+    const ps_chunk_size size =
+        ps_chunk_size_wanted(c, ps_init_method_is_loopback(s->o.init_method));
+    PS_TRY(ps_plan_init(&s->plan, s->o.table, size, shards));
+    return ps_step_rule_init(&s->rule, c);
+}
+
+static ps_err check_descriptors(const ps_session *s)
+{
+    const ps_config *c = s->o.config;
+    const bool first = s->o.rank == 0 || s->world_size == 1;
+    const ps_fd_job job = {.workers = (uint64_t)s->world_size,
+                           .servers = (uint64_t)s->n_servers,
+                           .shards = (uint64_t)c->server.shards,
+                           .io_threads = (uint64_t)c->net.io_threads,
+                           .votes = ps_step_rule_waits(&s->rule),
+                           .hosts = first && s->n_servers == 0,
+                           .shm = strcmp(c->exchange.shm, "off") != 0};
+    const ps_fd_need need = ps_fd_need_of_worker(&job);
+    return ps_fd_limit_check(&need);
+}
+
+ps_err ps_session_create(const ps_session_options *options, ps_session **out)
+{
+    ps_session *s;
+    *out = NULL;
+    PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a session"));
+    s->o = *options;
+    ps_err err = make_plan(s);
+    if (err == PS_OK) err = check_descriptors(s);
+    if (err != PS_OK) ps_session_destroy(&s);
+    *out = s;
+    return err;
+}
+
+/* --- join -------------------------------------------------------------------------- */
+
+static ps_err become_member(ps_session *s)
+{
+    if (is_none(s) && s->world_size == 1) return PS_OK;
+    const ps_member_options options = {.config = s->o.config,
+                                       .role = PS_ROLE_WORKER,
+                                       .rank = s->o.rank,
+                                       .world_size = s->world_size,
+                                       .n_servers = s->n_servers,
+                                       .init_method = s->o.init_method,
+                                       .plan_hash = s->plan.hash,
+                                       .local_rank = s->o.local_rank};
+    PS_TRY(ps_member_join(&options, &s->member));
+    s->rank = ps_member_rank(s->member);
+    // Servers have no data, and cannot count the steps that a schedule spans.
+    if (s->rank != 0) return PS_OK;
+    return ps_member_put(s->member, "job/total_steps", &s->total_steps,
+                         sizeof s->total_steps,
+                         ps_deadline_in_ms((uint64_t)s->o.config->net.step_timeout_ms));
+}
+
+static ps_err make_arenas(ps_session *s)
+{
+    const size_t bytes = s->o.table->arena_count * sizeof(float);
+    const bool shared =
+        s->member &&
+        ps_shm_offer_possible(s->o.config, ps_member_roster(s->member), s->rank);
+    ps_err (*init)(ps_shared_mem *, size_t, const char *) =
+        shared ? ps_shared_mem_init : ps_shared_mem_init_private;
+    PS_TRY(init(&s->params, bytes, "the parameters"));
+    PS_TRY(init(&s->grads, bytes, "the gradients"));
+    const size_t buffers = s->o.table->buffer_bytes;
+    return ps_mem_zalloc_aligned(&s->buffers, buffers > 0 ? buffers : BUFFERS_MIN,
+                                 "the buffers");
+}
+
+static ps_err join(ps_session *s)
+{
+    PS_TRY(ps_step_rule_start(&s->rule, s->o.config, s->total_steps));
+    PS_TRY(become_member(s));
+    return make_arenas(s);
+}
+
+ps_err ps_session_join(ps_session *s, uint64_t total_steps)
+{
+    PS_TRY(expect(s, CREATED, "ps_session_join"));
+    s->total_steps = total_steps;
+    return reach(s, JOINED, join(s));
+}
+
+/* --- start ------------------------------------------------------------------------- */
+
+/* Exchanges between GPUs, and none at all, work on the weights where the device has them;
+ * ps and gloo on the host's. */
+static ps_err open_stream(ps_session *s, ps_device *device)
+{
+    const char *name = s->o.config->exchange.name;
+    const bool there =
+        is_none(s) || strcmp(name, "nccl") == 0 || strcmp(name, "allreduce") == 0;
+    if (!there || !device || !device->ops->stream_create) return PS_OK;
+    const ps_host_stream_options options = {.table = s->o.table,
+                                            .optimizer = &s->rule.optimizer,
+                                            .params = s->params.base,
+                                            .grads = s->grads.base,
+                                            .buffers = s->buffers};
+    return device->ops->stream_create(device, &options, &s->stream);
+}
+
+static ps_err start(ps_session *s, ps_device *device)
+{
+    PS_TRY(open_stream(s, device));
+    const ps_exchange_options options = {.config = s->o.config,
+                                         .table = s->o.table,
+                                         .plan = &s->plan,
+                                         .rule = &s->rule,
+                                         .member = s->member,
+                                         .rank = s->rank,
+                                         .world_size = s->world_size,
+                                         .total_steps = s->total_steps,
+                                         .params = &s->params,
+                                         .grads = &s->grads,
+                                         .buffers = s->buffers,
+                                         .stream = s->stream};
+    PS_TRY(ps_exchange_create(s->o.config->exchange.name,
+                              device ? device->ops->name : "cpu", &options,
+                              &s->exchange));
+    return ps_exchange_start(s->exchange);
+}
+
+ps_err ps_session_start(ps_session *s, ps_device *device)
+{
+    PS_TRY(expect(s, JOINED, "ps_session_start"));
+    return reach(s, STARTED, start(s, device));
+}
+
+/* --- steps ------------------------------------------------------------------------- */
+
+ps_err ps_session_begin(ps_session *s, uint64_t step)
+{
+    PS_TRY(expect(s, STARTED, "ps_session_begin"));
+    if (step != s->next_step)
+        return ps_err_set(PS_ERR_ARG, "step %" PRIu64 " begins when %" PRIu64 " is due",
+                          step, s->next_step);
+    if (step >= s->total_steps)
+        return ps_err_set(PS_ERR_ARG,
+                          "step %" PRIu64 " begins, but the job has %" PRIu64 " steps",
+                          step, s->total_steps);
+    return ps_exchange_begin(s->exchange, step);
+}
+
+/* Whether [first, first + n) are tensors, of a session that runs. */
+static ps_err check_range(const ps_session *s, int first, int n, const char *call)
+{
+    PS_TRY(expect(s, STARTED, call));
+    const int all = s->o.table->n_tensors;
+    if (first >= 0 && n > 0 && n <= all - first) return PS_OK;
+    return ps_err_set(PS_ERR_ARG, "%s: tensors %d to %d, but there are %d", call, first,
+                      first + n - 1, all);
+}
+
+ps_err ps_session_wait(ps_session *s, int first, int n)
+{
+    PS_TRY(check_range(s, first, n, "ps_session_wait"));
+    return ps_exchange_params_needed(s->exchange, first, n);
+}
+
+ps_err ps_session_push(ps_session *s, int first, int n)
+{
+    PS_TRY(check_range(s, first, n, "ps_session_push"));
+    return ps_exchange_grads_ready(s->exchange, first, n);
+}
+
+ps_err ps_session_finish(ps_session *s)
+{
+    PS_TRY(expect(s, STARTED, "ps_session_finish"));
+    PS_TRY(ps_exchange_finish(s->exchange));
+    s->next_step++;
+    return PS_OK;
+}
+
+ps_err ps_session_drain(ps_session *s)
+{
+    PS_TRY(expect(s, STARTED, "ps_session_drain"));
+    return ps_exchange_drain(s->exchange);
+}
+
+ps_err ps_session_loss_scale(ps_session *s, float *scale)
+{
+    PS_TRY(expect(s, STARTED, "ps_session_loss_scale"));
+    return ps_exchange_loss_scale(s->exchange, scale);
+}
+
+ps_err ps_session_sync_buffers(ps_session *s)
+{
+    PS_TRY(expect(s, STARTED, "ps_session_sync_buffers"));
+    return ps_exchange_sync_buffers(s->exchange);
+}
+
+/* --- the end ----------------------------------------------------------------------- */
+
+ps_err ps_session_stop(ps_session *s)
+{
+    PS_TRY(expect(s, STARTED, "ps_session_stop"));
+    return reach(s, STOPPED, ps_exchange_stop(s->exchange));
+}
+
+static ps_err leave(ps_session *s)
+{
+    if (!s->member) return PS_OK;
+    return ps_member_leave(s->member,
+                           ps_deadline_in_ms((uint64_t)s->o.config->net.step_timeout_ms));
+}
+
+ps_err ps_session_close(ps_session *s)
+{
+    if (s->stage == STARTED) PS_TRY(ps_session_stop(s));
+    PS_TRY(expect(s, STOPPED, "ps_session_close"));
+    return reach(s, CLOSED, leave(s));
+}
+
+void ps_session_abort(ps_session *s, const char *reason)
+{
+    if (!s) return;
+    s->stage = FAILED;
+    if (s->member) ps_member_abort(s->member, reason);
+    ps_exchange_destroy(&s->exchange);
+}
+
+void ps_session_destroy(ps_session **session)
+{
+    ps_session *s = *session;
+    if (!s) return;
+    ps_exchange_destroy(&s->exchange);
+    ps_member_destroy(&s->member);
+    if (s->stream) s->stream->ops->destroy(&s->stream);
+    ps_shared_mem_fini(&s->params);
+    ps_shared_mem_fini(&s->grads);
+    free(s->buffers);
+    ps_plan_fini(&s->plan);
+    free(s);
+    *session = NULL;
+}
+
+/* --- what it has ------------------------------------------------------------------- */
+
+const ps_plan *ps_session_plan(const ps_session *s)
+{
+    return &s->plan;
+}
+
+int ps_session_servers(const ps_session *s)
+{
+    return s->n_servers;
+}
+
+int ps_session_rank(const ps_session *s)
+{
+    return s->rank;
+}
+
+int ps_session_world_size(const ps_session *s)
+{
+    return s->world_size;
+}
+
+ps_member *ps_session_member(const ps_session *s)
+{
+    return s->member;
+}
+
+uint64_t ps_session_total_steps(const ps_session *s)
+{
+    return s->total_steps;
+}
+
+double ps_session_lr(const ps_session *s, uint64_t step)
+{
+    return ps_schedule_lr(&s->rule.schedule, step);
+}
+
+float *ps_session_params(const ps_session *s)
+{
+    return s->params.base;
+}
+
+float *ps_session_grads(const ps_session *s)
+{
+    return s->grads.base;
+}
+
+void *ps_session_buffers(const ps_session *s)
+{
+    return s->buffers;
+}
+
+const char *ps_session_exchange_name(const ps_session *s)
+{
+    return s->exchange->ops->name;
+}
+
+void ps_session_stats(const ps_session *s, ps_exchange_stats *out)
+{
+    ps_exchange_stats_get(s->exchange, out);
+}

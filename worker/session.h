@@ -1,0 +1,107 @@
+/* A worker's part in a job: joining, the plan, the arenas, and the exchange that turns
+ * gradients into new weights. It needs a table of tensors and settings, but no model, no
+ * file and no step loop:
+ *
+ *   ps_session_create     checks the settings, makes the plan
+ *   ps_session_join       waits for every member; from now on there are arenas
+ *     (rank 0 writes the first weights)
+ *   ps_session_start      rank 0's weights and buffers become everybody's
+ *   each step:
+ *     ps_session_begin
+ *     ps_session_wait     before weights are read: all at once, or tensor by tensor
+ *     ps_session_push     when gradients are final: likewise, in any order
+ *     ps_session_finish
+ *   ps_session_drain      before all weights are read after the last step
+ *   ps_session_close      says goodbye to everybody
+ *   ps_session_destroy
+ *
+ * One thread calls these functions; those of the member (member.h) may be called from
+ * any. A call at the wrong time is an ARG error that says so, and changes nothing. After
+ * any other error only ps_session_abort and ps_session_destroy may be called. Every wait
+ * has a deadline of the settings (net.join_timeout_ms, net.step_timeout_ms); when another
+ * member has ended the job, the error is PEER with its reason.
+ *
+ * The session changes nothing of its process: no signal, no limit, no option of malloc.
+ * Programs do: they keep freed memory (mem.h), raise the limit of descriptors
+ * (fd_limit.h), take the log (log.h), and ignore SIGPIPE where Gloo is the exchange.
+ */
+#ifndef PS_SESSION_H
+#define PS_SESSION_H
+
+#include "device.h"
+#include "exchange.h"
+
+typedef struct ps_session ps_session;
+
+typedef struct ps_session_options { // all borrowed for the session's life
+    /* Of job, optimizer, schedule, loss_scale, exchange, server and net. ps_config_load
+     * without a file gives the defaults, with settings as "exchange.codec=int8". */
+    const ps_config *config;
+    const ps_tensor_table *table; // the same in every member
+    /* tcp://host:port or file:///path. NULL: no other process (job.workers 1). */
+    const char *init_method;
+    int rank;       // -1: any that is free
+    int local_rank; // -1: not given
+} ps_session_options;
+
+/* *out is owned by the caller. CONFIG: settings that contradict each other, or more
+ * shards than the plan has chunks; UNSUPPORTED: too few descriptors. */
+ps_err ps_session_create(const ps_session_options *options, ps_session **out);
+
+/* total_steps: of the job, the same in every worker, or PS_STEPS_UNKNOWN: then CONFIG
+ * where the schedule needs it. 0 for a job that only evaluates. Errors as
+ * ps_member_join's. */
+ps_err ps_session_join(ps_session *s, uint64_t total_steps);
+
+/* device: keeps parameters and gradients in memory of its own, where the exchange can use
+ * them there; borrowed for the session's life. NULL: they are in the arenas. */
+ps_err ps_session_start(ps_session *s, ps_device *device);
+
+/* Begins optimizer step `step`: 0, then one more each time. */
+ps_err ps_session_begin(ps_session *s, uint64_t step);
+/* Blocks until the weights of tensors [first, first + n) are those of the step. */
+ps_err ps_session_wait(ps_session *s, int first, int n);
+/* The gradients of these tensors are final, multiplied by the rank's share n_r / sum n
+ * (and by the loss scale). Gradients and weights belong to the session until the next
+ * wait for them. */
+ps_err ps_session_push(ps_session *s, int first, int n);
+/* Every tensor of the step has been pushed. May return before the step is made. */
+ps_err ps_session_finish(ps_session *s);
+
+/* Blocks until the weights are those after all finished steps. */
+ps_err ps_session_drain(ps_session *s);
+/* As ps_exchange_ops: the scale of the next gradients; 1 without loss scaling. */
+ps_err ps_session_loss_scale(ps_session *s, float *scale);
+/* Rank 0's buffers become everybody's, and with a codec the exact weights. All ranks call
+ * it after the same step, after drain. */
+ps_err ps_session_sync_buffers(ps_session *s);
+
+/* Drains and ends the exchange in order. What the member offers works until close. Called
+ * by close where it was not called before. */
+ps_err ps_session_stop(ps_session *s);
+/* Stops, and leaves the job: waits until every worker has. */
+ps_err ps_session_close(ps_session *s);
+/* Ends the job for everybody, with the reason, and the exchange. NULL: nothing. */
+void ps_session_abort(ps_session *s, const char *reason);
+/* Without close before, the others learn that this worker is gone. */
+void ps_session_destroy(ps_session **s);
+
+/* From create on. */
+const ps_plan *ps_session_plan(const ps_session *s);
+int ps_session_servers(const ps_session *s); // processes; 0: an exchange without
+/* From join on. */
+int ps_session_rank(const ps_session *s);
+int ps_session_world_size(const ps_session *s);
+ps_member *ps_session_member(const ps_session *s); // borrowed; NULL: no other process
+uint64_t ps_session_total_steps(const ps_session *s);
+double ps_session_lr(const ps_session *s, uint64_t step);
+/* The arenas: table->arena_count float32 each, and table->buffer_bytes bytes. Zeroed, and
+ * shared with processes of this host where these want it. Borrowed. */
+float *ps_session_params(const ps_session *s);
+float *ps_session_grads(const ps_session *s);
+void *ps_session_buffers(const ps_session *s);
+/* From start on. */
+const char *ps_session_exchange_name(const ps_session *s); // "ps", "gloo", "nccl", "none"
+void ps_session_stats(const ps_session *s, ps_exchange_stats *out);
+
+#endif
