@@ -9,7 +9,8 @@ enum { SLOWEST_RANK = 10 };
 static ps_err create_loader(ps_evaluator *e, const ps_evaluator_options *o)
 {
     int64_t begin, n;
-    ps_sampler_eval_slice(o->dataset->n, o->world_size, o->rank, &begin, &n);
+    ps_sampler_eval_slice(o->dataset->n, ps_session_world_size(o->session),
+                          ps_session_rank(o->session), &begin, &n);
     if (n == 0) return PS_OK;
     ps_loader_options options = {.config = o->config,
                                  .dataset = o->dataset,
@@ -22,14 +23,14 @@ static ps_err create_loader(ps_evaluator *e, const ps_evaluator_options *o)
 
 ps_err ps_evaluator_init(ps_evaluator *e, const ps_evaluator_options *o)
 {
-    *e = (ps_evaluator){.member = o->member,
+    *e = (ps_evaluator){.member = ps_session_member(o->session),
                         .timeout_ms =
                             (uint64_t)o->config->net.step_timeout_ms * SLOWEST_RANK,
                         .n_samples = o->dataset->n};
     ps_program_options program = {.spec = o->spec,
                                   .max_batch = (int)o->config->data.eval_batch,
-                                  .params = o->params,
-                                  .buffers = o->buffers};
+                                  .params = ps_session_params(o->session),
+                                  .buffers = ps_session_buffers(o->session)};
     PS_TRY(ps_program_create(o->device, &program, &e->program));
     return create_loader(e, o);
 }

@@ -5,8 +5,8 @@
 
 #include "device.h"
 #include "loader.h"
-#include "member.h"
 #include "model_spec.h"
+#include "session.h"
 
 typedef struct ps_evaluator {
     ps_program *program; // forward only
@@ -21,10 +21,7 @@ typedef struct ps_evaluator_options { // borrowed for the evaluator's life
     const ps_model_spec *spec;
     const ps_dataset *dataset;
     ps_device *device;
-    ps_member *member;
-    int rank, world_size;
-    float *params;
-    void *buffers;
+    const ps_session *session; // joined
 } ps_evaluator_options;
 
 typedef struct ps_evaluation {

@@ -26,11 +26,14 @@ typedef struct owed_loss {
 
 struct ps_trainer {
     ps_trainer_options o;
+    ps_member *member; // the session's; NULL: alone
+    int rank;
+    uint64_t total_steps;
     ps_program *program;
     ps_loader *loader;
     ps_loaded *next; // taken before its turn, for ps_program_prefetch; NULL: none
     int64_t n_batches;
-    int64_t epochs;    // as many as o.total_steps begin
+    int64_t epochs;    // as many as total_steps begin
     int64_t *global_n; // (n_batches) samples of each micro-batch over all ranks
     uint64_t step;     // optimizer steps done
     int64_t epoch;
@@ -76,7 +79,7 @@ static ps_err find_batch_sizes(ps_trainer *t)
     t->n_batches = epoch.n_batches;
     const uint64_t steps =
         (uint64_t)groups_per_epoch(t->n_batches, t->o.config->train.accumulate);
-    t->epochs = (int64_t)((t->o.total_steps + steps - 1) / steps);
+    t->epochs = (int64_t)((t->total_steps + steps - 1) / steps);
     ps_err err = ps_mem_zalloc(&t->global_n, (size_t)epoch.n_batches, sizeof *t->global_n,
                                "the batch sizes");
     for (int64_t i = 0; err == PS_OK && i < epoch.n_batches; i++)
@@ -89,7 +92,7 @@ static ps_err prepare_training(ps_trainer *t)
 {
     const ps_trainer_options *o = &t->o;
     PS_TRY(find_batch_sizes(t));
-    int64_t max_batch = ps_config_batch(o->config, o->rank);
+    int64_t max_batch = ps_config_batch(o->config, t->rank);
     ps_loader_options loader = {.config = o->config,
                                 .dataset = o->train,
                                 .input = &o->spec->input,
@@ -99,9 +102,9 @@ static ps_err prepare_training(ps_trainer *t)
     ps_program_options program = {.spec = o->spec,
                                   .max_batch = (int)max_batch,
                                   .training = true,
-                                  .params = o->params,
-                                  .grads = o->grads,
-                                  .buffers = o->buffers,
+                                  .params = ps_session_params(o->session),
+                                  .grads = ps_session_grads(o->session),
+                                  .buffers = ps_session_buffers(o->session),
                                   .group_bytes = o->group_bytes};
     return ps_program_create(o->device, &program, &t->program);
 }
@@ -111,8 +114,11 @@ ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
     ps_trainer *t;
     PS_TRY(ps_mem_zalloc(&t, 1, sizeof *t, "the trainer"));
     t->o = *options;
+    t->member = ps_session_member(options->session);
+    t->rank = ps_session_rank(options->session);
+    t->total_steps = ps_session_total_steps(options->session);
     t->next_check = 1;
-    ps_err err = options->total_steps > 0 ? prepare_training(t) : PS_OK;
+    ps_err err = t->total_steps > 0 ? prepare_training(t) : PS_OK;
     if (err != PS_OK) ps_trainer_destroy(&t);
     *out = t;
     return err;
@@ -144,13 +150,13 @@ static ps_deadline step_deadline(const ps_trainer *t)
 static ps_err on_params_needed(void *ctx, int first, int n)
 {
     ps_trainer *t = ctx;
-    return ps_exchange_params_needed(t->o.exchange, first, n);
+    return ps_session_wait(t->o.session, first, n);
 }
 
 static ps_err on_grads_ready(void *ctx, int first, int n)
 {
     ps_trainer *t = ctx;
-    return ps_exchange_grads_ready(t->o.exchange, first, n);
+    return ps_session_push(t->o.session, first, n);
 }
 
 /* The loss scale after the last step. It falls where that step was skipped, and only
@@ -158,11 +164,11 @@ static ps_err on_grads_ready(void *ctx, int first, int n)
 static ps_err renew_loss_scale(ps_trainer *t)
 {
     float before = t->loss_scale;
-    PS_TRY(ps_exchange_loss_scale(t->o.exchange, &t->loss_scale));
+    PS_TRY(ps_session_loss_scale(t->o.session, &t->loss_scale));
     t->result->loss_scale = t->loss_scale;
     if (t->loss_scale >= before) return PS_OK;
     t->result->skipped_steps++;
-    if (t->o.rank == 0)
+    if (t->rank == 0)
         PS_INFO("step-skipped", "step=%" PRIu64 " loss_scale=%g", t->step - 1,
                 (double)t->loss_scale);
     return PS_OK;
@@ -256,7 +262,7 @@ static ps_err run_group(ps_trainer *t, int64_t first, int64_t count, int64_t gro
 {
     // the first loss is there when it is shown
     int behind = ps_program_prefetches(t->program) && t->step > 0 ? 1 : 0;
-    PS_TRY(ps_exchange_begin(t->o.exchange, t->step));
+    PS_TRY(ps_session_begin(t->o.session, t->step));
     for (int64_t m = 0; m < count; m++) {
         ps_loaded *loaded;
         PS_TRY(next_micro_batch(t, &loaded));
@@ -265,7 +271,7 @@ static ps_err run_group(ps_trainer *t, int64_t first, int64_t count, int64_t gro
         PS_TRY(err);
         PS_TRY(take_losses(t, behind));
     }
-    return ps_exchange_finish(t->o.exchange);
+    return ps_session_finish(t->o.session);
 }
 
 /* --- figures -------------------------------------------------------------------- */
@@ -279,7 +285,7 @@ static bool past_warmup(const ps_trainer *t)
 static void book_step(ps_trainer *t, double seconds, int64_t group_n)
 {
     ps_exchange_stats stats;
-    ps_exchange_stats_get(t->o.exchange, &stats);
+    ps_session_stats(t->o.session, &stats);
     double waited = stats.wait_seconds - t->waited;
     t->waited = stats.wait_seconds;
     ps_trainer_result *r = t->result;
@@ -309,11 +315,11 @@ static void show_progress(ps_trainer *t, double loss, bool now)
         .epoch = t->epoch + 1,
         .epochs = t->epochs,
         .step = t->step,
-        .steps = t->o.total_steps,
+        .steps = t->total_steps,
         .loss = loss,
         .samples_per_second = t->samples_a_step / t->seconds_a_step,
         .seconds_left =
-            t->step > 1 ? (double)(t->o.total_steps - t->step) * t->seconds_a_step : NAN};
+            t->step > 1 ? (double)(t->total_steps - t->step) * t->seconds_a_step : NAN};
     ps_progress_show(t->o.progress, &state, now);
 }
 
@@ -324,7 +330,7 @@ static ps_err write_record(ps_trainer *t, double loss_mean)
                              .epoch = t->epoch,
                              .loss = t->step_loss,
                              .loss_mean = loss_mean,
-                             .lr = ps_schedule_lr(t->o.schedule, t->step - 1),
+                             .lr = ps_session_lr(t->o.session, t->step - 1),
                              .loss_scale = t->loss_scale,
                              .samples_per_second = (double)w->global_samples / w->seconds,
                              .step_ms = w->seconds * 1e3 / (double)w->steps,
@@ -349,13 +355,13 @@ static ps_err agree(ps_trainer *t, bool record, bool *stop)
 {
     window *w = &t->since_record;
     double values[4] = {record ? w->loss_sum : 0, record ? (double)w->samples : 0,
-                        ps_interrupted() || ps_member_interrupted(t->o.member) ? 1 : 0,
-                        t->o.rank == 0 ? steps_until_check(t) : 0};
+                        ps_interrupted() || ps_member_interrupted(t->member) ? 1 : 0,
+                        t->rank == 0 ? steps_until_check(t) : 0};
     uint64_t begin = ps_clock_ns();
-    if (t->o.member) {
+    if (t->member) {
         char name[48];
         snprintf(name, sizeof name, "step/%" PRIu64, t->step);
-        PS_TRY(ps_member_reduce(t->o.member, name, values, 4, step_deadline(t)));
+        PS_TRY(ps_member_reduce(t->member, name, values, 4, step_deadline(t)));
     }
     ps_trace_add(t->o.trace, "agree", begin, t->step);
     t->owed_seconds = seconds_since(begin);
@@ -377,8 +383,8 @@ static ps_err settle(ps_trainer *t)
 {
     uint64_t begin = ps_clock_ns();
     if (t->program) PS_TRY(ps_program_settle_buffers(t->program));
-    PS_TRY(ps_exchange_drain(t->o.exchange));
-    PS_TRY(ps_exchange_sync_buffers(t->o.exchange));
+    PS_TRY(ps_session_drain(t->o.session));
+    PS_TRY(ps_session_sync_buffers(t->o.session));
     ps_trace_add(t->o.trace, "settle", begin, t->step);
     return PS_OK;
 }
@@ -394,8 +400,8 @@ static ps_err write_weights(ps_trainer *t, const char *name)
     const char *metadata[] = {"format", "pt",    "pstrain", PS_VERSION, "step",
                               step,     "epoch", epoch,     "seed",     seed};
     uint64_t begin = ps_clock_ns();
-    PS_TRY(ps_st_save_model(path, &t->o.spec->table, t->o.params, t->o.buffers, metadata,
-                            5));
+    PS_TRY(ps_st_save_model(path, &t->o.spec->table, ps_session_params(t->o.session),
+                            ps_session_buffers(t->o.session), metadata, 5));
     ps_trace_add(t->o.trace, "save", begin, t->step);
     PS_DEBUG("saved", "path=%s", path);
     return PS_OK;
@@ -405,7 +411,7 @@ static ps_err write_weights(ps_trainer *t, const char *name)
 static ps_err save(ps_trainer *t, const char *name)
 {
     PS_TRY(write_weights(t, name));
-    return ps_file_wait_written(t->o.member, t->o.config, name);
+    return ps_file_wait_written(t->member, t->o.config, name);
 }
 
 /* Evaluation of settled weights. */
@@ -438,7 +444,7 @@ static ps_err evaluate(ps_trainer *t, int64_t epochs_done)
 
 static bool record_due(const ps_trainer *t, bool epoch_ends)
 {
-    return epoch_ends || t->step == t->o.total_steps ||
+    return epoch_ends || t->step == t->total_steps ||
            t->step % (uint64_t)t->o.config->train.log_every == 0;
 }
 
@@ -459,7 +465,7 @@ static ps_err save_checkpoint(ps_trainer *t)
 /* One optimizer step with all that follows it. */
 static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
 {
-    if (t->o.member) PS_TRY(ps_member_check(t->o.member));
+    if (t->member) PS_TRY(ps_member_check(t->member));
     int64_t group_n = 0;
     for (int64_t i = first; i < first + count; i++)
         group_n += t->global_n[i];
@@ -469,13 +475,12 @@ static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
     t->step++;
     bool epoch_ends = first + count == t->n_batches;
     // The last step of a stretch is done when its weights are here.
-    if (epoch_ends || t->step == t->o.total_steps)
-        PS_TRY(ps_exchange_drain(t->o.exchange));
+    if (epoch_ends || t->step == t->total_steps) PS_TRY(ps_session_drain(t->o.session));
     book_step(t, seconds_since(begin) + t->owed_seconds, group_n);
     t->owed_seconds = 0;
     bool record = record_due(t, epoch_ends);
     if (record) PS_TRY(take_losses(t, 0));
-    *stop = !t->o.member && ps_interrupted();
+    *stop = !t->member && ps_interrupted();
     if (record || t->step >= t->next_check || *stop) PS_TRY(agree(t, record, stop));
     show_progress(t, t->step_loss, epoch_ends);
     return save_due(t) && !*stop ? save_checkpoint(t) : PS_OK;
@@ -486,7 +491,7 @@ static ps_err run_epoch(ps_trainer *t, bool *stop)
     int64_t accumulate = t->o.config->train.accumulate;
     PS_TRY(ps_loader_epoch(t->loader, (uint64_t)t->epoch, 0));
     t->epoch_loss_sum = t->epoch_samples = 0;
-    for (int64_t i = 0; i < t->n_batches && t->step < t->o.total_steps && !*stop;
+    for (int64_t i = 0; i < t->n_batches && t->step < t->total_steps && !*stop;
          i += accumulate) {
         int64_t left = t->n_batches - i;
         PS_TRY(step_once(t, i, left < accumulate ? left : accumulate, stop));
@@ -500,12 +505,12 @@ static ps_err train(ps_trainer *t)
 {
     const ps_config_train *c = &t->o.config->train;
     bool stop = false;
-    while (t->step < t->o.total_steps && !stop) {
+    while (t->step < t->total_steps && !stop) {
         t->result->epochs = t->epoch + 1;
         PS_TRY(run_epoch(t, &stop));
         if (stop) break;
         t->epoch++;
-        bool last = t->step == t->o.total_steps;
+        bool last = t->step == t->total_steps;
         if (last || c->eval_every == 0 || t->epoch % c->eval_every != 0) continue;
         PS_TRY(settle(t));
         PS_TRY(evaluate(t, t->epoch));
@@ -519,7 +524,7 @@ static ps_err train(ps_trainer *t)
 static void book_traffic(ps_trainer *t, const ps_exchange_stats *before)
 {
     ps_exchange_stats *now = &t->result->traffic;
-    ps_exchange_stats_get(t->o.exchange, now);
+    ps_session_stats(t->o.session, now);
     now->bytes_sent -= before->bytes_sent;
     now->bytes_received -= before->bytes_received;
     now->raw_bytes -= before->raw_bytes;
@@ -543,9 +548,9 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     *result = (ps_trainer_result){.train_loss = NAN, .loss_scale = 1};
     t->result = result;
     ps_exchange_stats before;
-    ps_exchange_stats_get(t->o.exchange, &before);
+    ps_session_stats(t->o.session, &before);
     t->waited = before.wait_seconds;
-    if (t->o.total_steps > 0) {
+    if (t->total_steps > 0) {
         PS_TRY(train(t));
         book_traffic(t, &before);
     }
@@ -553,7 +558,7 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     PS_TRY(settle(t));
     PS_TRY(renew_loss_scale(t));
     // The weights first: an evaluation may take long, and may be what is interrupted.
-    if (t->o.total_steps > 0) PS_TRY(save(t, "model.safetensors"));
+    if (t->total_steps > 0) PS_TRY(save(t, "model.safetensors"));
     if (!result->interrupted) PS_TRY(evaluate(t, t->epoch));
     ps_progress_end(t->o.progress);
     return PS_OK;

@@ -10,28 +10,22 @@
 
 #include "duration_stats.h"
 #include "evaluate.h"
-#include "exchange.h"
 #include "metrics.h"
 #include "model_spec.h"
 #include "progress.h"
 #include "run_dir.h"
+#include "session.h"
 #include "trace.h"
 
 typedef struct ps_trainer_options { // all borrowed for the trainer's life
     const ps_config *config;
     const ps_model_spec *spec;
-    const ps_schedule *schedule;
     const ps_dataset *train; // NULL when train.epochs is 0
     const ps_sampler_options *sampler;
     ps_device *device;
-    ps_exchange *exchange;
-    ps_member *member; // NULL: alone
+    ps_session *session; // started, with ps_trainer_total_steps
     ps_evaluator *evaluator;
-    int rank, world_size;
-    float *params, *grads;
-    void *buffers;
     size_t group_bytes;    // of the exchange's chunks or buckets (ps_program_options)
-    uint64_t total_steps;  // ps_trainer_total_steps
     ps_run_dir *run_dir;   // rank 0's; NULL: writes nothing
     ps_metrics *metrics;   // not open: writes nothing
     ps_progress *progress; // without a file: shows nothing
@@ -61,7 +55,7 @@ uint64_t ps_trainer_total_steps(const ps_config *config,
 ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out);
 void ps_trainer_destroy(ps_trainer **trainer);
 
-/* Trains and evaluates as configured, with the exchange started before. On an interrupt
+/* Trains and evaluates as configured, with the session started before. On an interrupt
  * of any rank all end after the same step (result->interrupted). In the end weights and
  * buffers are the newest, and rank 0 has written model.safetensors.
  * *result is filled as far as it got, also on failure. */

@@ -6,47 +6,37 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "chunk_codec.h"
-#include "device_stream.h"
-#include "fd_limit.h"
 #include "file_wait.h"
-#include "init_method.h"
 #include "init_weights.h"
 #include "log.h"
 #include "procstat.h"
 #include "safetensors.h"
-#include "shm_offer.h"
-#include "trainer.h"
-
-enum { STATS_MS = 2000 }; // to fetch what is there
+#include "session.h"
+#include "summary.h"
 
 typedef struct job {
     const ps_config *config;
     const ps_cli *cli;
-    int rank, world_size, n_servers, threads;
+    int threads;
     ps_model_spec spec;
-    ps_plan plan;
-    ps_step_rule rule;
+    ps_session *session;
+    ps_member *member; // of the session; NULL: alone
+    int rank;
     ps_dataset train, test;
-    int64_t *batches; // (world_size)
+    int64_t *batches; // (workers)
     ps_sampler_options sampler;
     uint64_t total_steps;
-    ps_member *member; // NULL: alone
     ps_device *device;
     char device_name[160];
-    ps_shared_mem params, grads;
-    void *buffers;
-    ps_device_stream *stream; // where the weights stay on a GPU
-    ps_exchange *exchange;
     ps_evaluator evaluator;
     ps_trainer *trainer;
+    ps_trainer_result result;
     ps_run_dir run_dir;
     bool has_run_dir;
     ps_metrics metrics;
     ps_progress progress;
     ps_trace trace;
-    char **server_stats; // (n_servers)
-    uint64_t peak_rss_bytes, most_in_flight;
+    ps_summary summary;
 } job;
 
 static bool is_ps(const job *j)
@@ -69,39 +59,20 @@ static ps_deadline step_deadline(const job *j)
     return ps_deadline_in_ms((uint64_t)j->config->net.step_timeout_ms);
 }
 
-/* --- what the configuration alone says -------------------------------------------- */
+/* --- what the configuration alone says --------------------------------------------- */
 
-static ps_err plan_job(job *j)
+static ps_err make_session(job *j)
 {
-    const ps_config *c = j->config;
-    j->world_size = (int)c->job.workers;
-    j->n_servers = is_ps(j) ? (int)c->job.servers : 0;
-    if (is_ps(j) && j->n_servers == 0)
-        return ps_err_set(PS_ERR_CONFIG, "exchange.name is ps, but job.servers is 0");
-    PS_TRY(ps_model_spec_init(&j->spec, c));
-    uint32_t shards = is_ps(j) ? (uint32_t)(j->n_servers * c->server.shards) : 1;
-    ps_chunk_size size =
-        ps_chunk_size_wanted(c, ps_init_method_is_loopback(j->cli->init_method));
-    PS_TRY(ps_plan_init(&j->plan, &j->spec.table, size, shards));
-    return ps_step_rule_init(&j->rule, c);
+    PS_TRY(ps_model_spec_init(&j->spec, j->config));
+    const ps_session_options options = {.config = j->config,
+                                        .table = &j->spec.table,
+                                        .init_method = j->cli->init_method,
+                                        .rank = j->cli->rank,
+                                        .local_rank = j->cli->local_rank};
+    return ps_session_create(&options, &j->session);
 }
 
-static ps_err check_descriptors(const job *j)
-{
-    const ps_config *c = j->config;
-    const bool first = j->cli->rank == 0 || j->world_size == 1;
-    const ps_fd_job fds = {.workers = (uint64_t)j->world_size,
-                           .servers = (uint64_t)j->n_servers,
-                           .shards = (uint64_t)c->server.shards,
-                           .io_threads = (uint64_t)c->net.io_threads,
-                           .norm_links = ps_step_rule_waits(&j->rule),
-                           .hosts = first && j->n_servers == 0,
-                           .shm = strcmp(c->exchange.shm, "off") != 0};
-    const ps_fd_need need = ps_fd_need_of_worker(&fds);
-    return ps_fd_limit_check(&need);
-}
-
-/* --- data --------------------------------------------------------------------------- */
+/* --- data -------------------------------------------------------------------------- */
 
 static ps_err load_data(job *j)
 {
@@ -114,14 +85,14 @@ static ps_err load_data(job *j)
         return ps_err_set(PS_ERR_CONFIG,
                           "data.test: there is no test set, and train.epochs=0 does "
                           "nothing but evaluate");
-    PS_TRY(ps_mem_zalloc(&j->batches, (size_t)j->world_size, sizeof *j->batches,
+    const int workers = (int)c->job.workers;
+    PS_TRY(ps_mem_zalloc(&j->batches, (size_t)workers, sizeof *j->batches,
                          "the batch sizes"));
-    for (int r = 0; r < j->world_size; r++)
-        j->batches[r] = ps_config_batch(j->config, r);
+    for (int r = 0; r < workers; r++)
+        j->batches[r] = ps_config_batch(c, r);
     const ps_config_data *d = &j->config->data;
     j->sampler = (ps_sampler_options){.n_samples = j->train.n,
-                                      .world_size = j->world_size,
-                                      .rank = j->rank,
+                                      .world_size = workers,
                                       .shuffle = d->shuffle,
                                       .drop_last = d->drop_last,
                                       .drop_last_batch = d->drop_last_batch,
@@ -131,44 +102,29 @@ static ps_err load_data(job *j)
     if (j->config->train.epochs > 0 && j->total_steps == 0)
         return ps_err_set(PS_ERR_CONFIG,
                           "data.train: %lld samples make no step for %d workers%s",
-                          (long long)j->train.n, j->world_size,
+                          (long long)j->train.n, workers,
                           d->drop_last_batch ? " without a short batch "
                                                "(data.drop_last_batch)"
                                              : "");
-    return ps_step_rule_start(&j->rule, j->config, j->total_steps);
+    return PS_OK;
 }
 
-/* --- the others -----------------------------------------------------------------------
- */
+/* --- the others -------------------------------------------------------------------- */
 
 static ps_err join(job *j)
 {
-    if (is_none(j) && j->world_size == 1) {
-        j->rank = 0;
-        return PS_OK;
-    }
-    ps_member_options options = {.config = j->config,
-                                 .role = PS_ROLE_WORKER,
-                                 .rank = j->cli->rank,
-                                 .world_size = j->world_size,
-                                 .n_servers = j->n_servers,
-                                 .init_method = j->cli->init_method,
-                                 .plan_hash = j->plan.hash,
-                                 .local_rank = j->cli->local_rank};
-    PS_TRY(ps_member_join(&options, &j->member));
-    j->rank = ps_member_rank(j->member);
+    PS_TRY(ps_session_join(j->session, j->total_steps));
+    j->member = ps_session_member(j->session);
+    j->sampler.rank = j->rank = ps_session_rank(j->session);
+    if (!j->member) return PS_OK;
     char role[32];
     snprintf(role, sizeof role, "worker/%d", j->rank);
     ps_log_set_role(role);
-    // Servers have no data, and cannot count the steps that a schedule spans.
     if (j->rank != 0) return PS_OK;
-    PS_TRY(ps_member_put(j->member, "job/total_steps", &j->total_steps,
-                         sizeof j->total_steps, step_deadline(j)));
     return ps_file_announce_init(j->member, j->config->train.init, step_deadline(j));
 }
 
-/* --- arithmetic -----------------------------------------------------------------------
- */
+/* --- arithmetic -------------------------------------------------------------------- */
 
 static ps_err open_device(job *j)
 {
@@ -186,69 +142,21 @@ static ps_err open_device(job *j)
     return PS_OK;
 }
 
-static ps_err make_arenas(job *j)
-{
-    size_t bytes = j->spec.table.arena_count * sizeof(float);
-    bool shared = j->member &&
-                  ps_shm_offer_possible(j->config, ps_member_roster(j->member), j->rank);
-    ps_err (*init)(ps_shared_mem *, size_t, const char *) =
-        shared ? ps_shared_mem_init : ps_shared_mem_init_private;
-    PS_TRY(init(&j->params, bytes, "the parameters"));
-    PS_TRY(init(&j->grads, bytes, "the gradients"));
-    size_t buffers = j->spec.table.buffer_bytes > 0 ? j->spec.table.buffer_bytes : 64;
-    return ps_mem_zalloc_aligned(&j->buffers, buffers, "the buffers");
-}
-
-/* Rank 0's become everybody's when the exchange starts. */
+/* Rank 0's become everybody's when the session starts. */
 static ps_err first_weights(job *j)
 {
     const char *init = j->config->train.init;
+    float *params = ps_session_params(j->session);
+    void *buffers = ps_session_buffers(j->session);
     if (init[0] != '\0' && j->rank == 0) {
-        PS_TRY(ps_st_load_model(init, &j->spec.table, j->params.base, j->buffers));
+        PS_TRY(ps_st_load_model(init, &j->spec.table, params, buffers));
         return ps_file_init_is_read(j->member, step_deadline(j));
     }
-    ps_init_weights(&j->spec, j->config->train.seed, 1, j->params.base, j->buffers);
+    ps_init_weights(&j->spec, j->config->train.seed, 1, params, buffers);
     return j->rank == 0 ? PS_OK : ps_file_wait_init(j->member, j->config);
 }
 
-/* Exchanges between GPUs, and none at all, work on the weights where the device has them;
- * ps and gloo on the host's. */
-static ps_err open_stream(job *j)
-{
-    const char *name = j->config->exchange.name;
-    bool there =
-        is_none(j) || strcmp(name, "nccl") == 0 || strcmp(name, "allreduce") == 0;
-    if (!there || !j->device->ops->stream_create) return PS_OK;
-    ps_host_stream_options options = {.table = &j->spec.table,
-                                      .optimizer = &j->rule.optimizer,
-                                      .params = j->params.base,
-                                      .grads = j->grads.base,
-                                      .buffers = j->buffers};
-    return j->device->ops->stream_create(j->device, &options, &j->stream);
-}
-
-static ps_err start_exchange(job *j)
-{
-    PS_TRY(open_stream(j));
-    ps_exchange_options options = {.config = j->config,
-                                   .table = &j->spec.table,
-                                   .plan = &j->plan,
-                                   .rule = &j->rule,
-                                   .member = j->member,
-                                   .rank = j->rank,
-                                   .world_size = j->world_size,
-                                   .total_steps = j->total_steps,
-                                   .params = &j->params,
-                                   .grads = &j->grads,
-                                   .buffers = j->buffers,
-                                   .stream = j->stream};
-    PS_TRY(ps_exchange_create(j->config->exchange.name, j->device->ops->name, &options,
-                              &j->exchange));
-    return ps_exchange_start(j->exchange);
-}
-
-/* --- training --------------------------------------------------------------------------
- */
+/* --- training ---------------------------------------------------------------------- */
 
 static ps_err open_outputs(job *j)
 {
@@ -282,43 +190,31 @@ static ps_err close_outputs(job *j)
  * or, where nothing travels, all. */
 static size_t group_bytes(const job *j)
 {
-    if (is_ps(j)) return (size_t)j->plan.max_chunk_count * sizeof(float);
+    if (is_ps(j))
+        return (size_t)ps_session_plan(j->session)->max_chunk_count * sizeof(float);
     return is_none(j) ? SIZE_MAX : (size_t)j->config->exchange.bucket;
 }
 
 static ps_err make_trainer(job *j)
 {
-    ps_evaluator_options evaluator = {.config = j->config,
-                                      .spec = &j->spec,
-                                      .dataset = &j->test,
-                                      .device = j->device,
-                                      .member = j->member,
-                                      .rank = j->rank,
-                                      .world_size = j->world_size,
-                                      .params = j->params.base,
-                                      .buffers = j->buffers};
+    const ps_evaluator_options evaluator = {.config = j->config,
+                                            .spec = &j->spec,
+                                            .dataset = &j->test,
+                                            .device = j->device,
+                                            .session = j->session};
     PS_TRY(ps_evaluator_init(&j->evaluator, &evaluator));
-    j->sampler.rank = j->rank;
-    ps_trainer_options options = {.config = j->config,
-                                  .spec = &j->spec,
-                                  .schedule = &j->rule.schedule,
-                                  .train = &j->train,
-                                  .sampler = &j->sampler,
-                                  .device = j->device,
-                                  .exchange = j->exchange,
-                                  .member = j->member,
-                                  .evaluator = &j->evaluator,
-                                  .rank = j->rank,
-                                  .world_size = j->world_size,
-                                  .params = j->params.base,
-                                  .grads = j->grads.base,
-                                  .buffers = j->buffers,
-                                  .group_bytes = group_bytes(j),
-                                  .total_steps = j->total_steps,
-                                  .run_dir = j->rank == 0 ? &j->run_dir : NULL,
-                                  .metrics = &j->metrics,
-                                  .progress = &j->progress,
-                                  .trace = &j->trace};
+    const ps_trainer_options options = {.config = j->config,
+                                        .spec = &j->spec,
+                                        .train = &j->train,
+                                        .sampler = &j->sampler,
+                                        .device = j->device,
+                                        .session = j->session,
+                                        .evaluator = &j->evaluator,
+                                        .group_bytes = group_bytes(j),
+                                        .run_dir = j->rank == 0 ? &j->run_dir : NULL,
+                                        .metrics = &j->metrics,
+                                        .progress = &j->progress,
+                                        .trace = &j->trace};
     return ps_trainer_create(&options, &j->trainer);
 }
 
@@ -355,8 +251,8 @@ static void announce(const job *j)
     check_cores(j);
     if (j->rank != 0) return;
     PS_INFO("job", "name=%s mode=%s workers=%d servers=%d params=%llu steps=%llu",
-            j->config->job.name, mode_name(j), j->world_size, j->n_servers,
-            (unsigned long long)j->spec.table.n_params,
+            j->config->job.name, mode_name(j), ps_session_world_size(j->session),
+            ps_session_servers(j->session), (unsigned long long)j->spec.table.n_params,
             (unsigned long long)j->total_steps);
     PS_INFO("device", "%s", j->device_name);
     PS_INFO("data", "kind=%s train=%lld test=%lld", j->config->data.kind,
@@ -366,143 +262,55 @@ static void announce(const job *j)
                         "of the usual names; nothing is evaluated");
 }
 
-/* --- the end
- * ---------------------------------------------------------------------------- */
-
-static uint64_t largest(const double *values, int n)
-{
-    double most = 0;
-    for (int i = 0; i < n; i++)
-        if (values[i] > most) most = values[i];
-    return (uint64_t)most;
-}
-
-/* The largest worker's: every rank puts its own into places of its own. */
-static ps_err gather_peaks(job *j, const ps_trainer_result *result)
-{
-    j->peak_rss_bytes = ps_procstat_peak_rss();
-    j->most_in_flight = result->traffic.most_in_flight;
-    if (!j->member) return PS_OK;
-    const int n = j->world_size;
-    double *peaks;
-    PS_TRY(ps_mem_zalloc(&peaks, 2 * (size_t)n, sizeof *peaks, "the peaks"));
-    peaks[j->rank] = (double)j->peak_rss_bytes;
-    peaks[n + j->rank] = (double)j->most_in_flight;
-    ps_err err =
-        ps_member_reduce(j->member, "peaks", peaks, 2 * (size_t)n, step_deadline(j));
-    if (err == PS_OK) {
-        j->peak_rss_bytes = largest(peaks, n);
-        j->most_in_flight = largest(peaks + n, n);
-    }
-    free(peaks);
-    return err;
-}
-
-static ps_err get_server_stats(job *j, int server, ps_deadline deadline)
-{
-    char key[48];
-    void *value;
-    size_t bytes;
-    snprintf(key, sizeof key, "server/%d/stats", server);
-    PS_TRY(ps_member_get(j->member, key, &value, &bytes, deadline));
-    ps_err err = ps_mem_zalloc(&j->server_stats[server], bytes + 1, 1, "an account");
-    if (err == PS_OK) memcpy(j->server_stats[server], value, bytes);
-    free(value);
-    return err;
-}
-
-/* Every server publishes its account once all workers have said goodbye to it: the
- * exchange has waited for that. Without an account the job is as good. */
-static ps_err gather_server_stats(job *j)
-{
-    if (j->rank != 0 || j->n_servers == 0) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&j->server_stats, (size_t)j->n_servers, sizeof(char *),
-                         "the servers' accounts"));
-    const ps_deadline deadline = ps_deadline_in_ms(STATS_MS);
-    for (int i = 0; i < j->n_servers; i++) {
-        ps_err err = get_server_stats(j, i, deadline);
-        if (err != PS_OK && err != PS_ERR_TIMEOUT) return err;
-        if (err != PS_OK)
-            PS_WARN("stats", "server=%d reason=\"%s\"", i, ps_err_message());
-    }
-    return PS_OK;
-}
+/* --- the end ----------------------------------------------------------------------- */
 
 static int64_t step_samples(const job *j)
 {
     int64_t sum = 0;
-    for (int r = 0; r < j->world_size; r++)
+    for (int r = 0; r < j->sampler.world_size; r++)
         sum += j->batches[r];
     return sum * j->config->train.accumulate;
 }
 
-static ps_err write_summary(job *j, const ps_trainer_result *r)
+static void begin_summary(job *j)
 {
-    const ps_config *c = j->config;
-    char dataset[512], path[PATH_MAX];
-    bool made = strcmp(c->data.kind, "synthetic") == 0;
-    snprintf(dataset, sizeof dataset, "%s%s%s", c->data.kind, made ? "" : " ",
-             made ? "" : c->data.path);
-    double steps = r->steps > 0 ? (double)r->steps : 1;
-    bool tested = r->evaluation.samples > 0;
-    ps_summary summary = {
-        .mode = mode_name(j),
-        .model = c->job.name,
-        .dataset = dataset,
-        .device = j->device_name,
-        .precision = c->train.precision,
-        .skipped_steps = r->skipped_steps,
-        .loss_scale = r->loss_scale,
-        .exchange = j->exchange->ops->name,
-        .codec = c->exchange.codec,
-        .servers = j->n_servers,
-        .shards = is_ps(j) ? (int)j->plan.n_shards : 0,
-        .workers = j->world_size,
-        .params = j->spec.table.n_params,
-        .epochs = r->epochs,
-        .steps = r->steps,
-        .samples = r->samples,
-        .seed = c->train.seed,
-        .seconds = r->seconds,
-        .samples_per_second = r->samples_per_second,
-        .step_ms_p50 = ps_duration_percentile(&r->step_time, 0.5) * 1e3,
-        .step_ms_p99 = ps_duration_percentile(&r->step_time, 0.99) * 1e3,
-        .exchange_wait_ms_p50 = ps_duration_percentile(&r->wait_time, 0.5) * 1e3,
-        .bytes_sent_per_step = (double)r->traffic.bytes_sent / steps,
-        .bytes_received_per_step = (double)r->traffic.bytes_received / steps,
-        .raw_bytes_per_step = (double)r->traffic.raw_bytes / steps,
-        .shm_bytes_sent_per_step = (double)r->traffic.shm_sent / steps,
-        .shm_bytes_received_per_step = (double)r->traffic.shm_received / steps,
-        .bytes_computed = r->traffic.computed,
-        .train_loss = r->train_loss,
-        .test_loss = tested ? r->evaluation.loss : NAN,
-        .test_accuracy = tested ? r->evaluation.accuracy : NAN,
-        .test_samples = r->evaluation.samples,
-        .batch = step_samples(j),
-        .threads = j->threads,
-        .interrupted = r->interrupted,
-        .peak_rss_bytes = j->peak_rss_bytes,
-        .most_bytes_in_flight = j->most_in_flight,
-        .server_stats = j->server_stats};
-    PS_TRY(ps_run_dir_path(&j->run_dir, "summary.json", path));
-    return ps_summary_write(&summary, path);
+    const ps_session *s = j->session;
+    j->summary = (ps_summary){.config = j->config,
+                              .result = &j->result,
+                              .mode = mode_name(j),
+                              .device = j->device_name,
+                              .exchange = ps_session_exchange_name(s),
+                              .servers = ps_session_servers(s),
+                              .shards = is_ps(j) ? (int)ps_session_plan(s)->n_shards : 0,
+                              .workers = ps_session_world_size(s),
+                              .threads = j->threads,
+                              .params = j->spec.table.n_params,
+                              .batch = step_samples(j)};
 }
 
-static ps_err finish(job *j, const ps_trainer_result *result)
+static ps_err write_summary(job *j)
 {
-    PS_TRY(gather_peaks(j, result));
-    PS_TRY(ps_exchange_stop(j->exchange));
-    PS_TRY(gather_server_stats(j));
-    if (j->rank == 0) PS_TRY(write_summary(j, result));
+    char path[PATH_MAX];
+    PS_TRY(ps_summary_gather_servers(&j->summary, j->session));
+    PS_TRY(ps_run_dir_path(&j->run_dir, "summary.json", path));
+    return ps_summary_write(&j->summary, path);
+}
+
+static ps_err finish(job *j)
+{
+    begin_summary(j);
+    PS_TRY(ps_summary_gather_workers(&j->summary, j->session));
+    PS_TRY(ps_session_stop(j->session));
+    if (j->rank == 0) PS_TRY(write_summary(j));
     PS_TRY(close_outputs(j));
     PS_TRY(ps_file_wait_written(j->member, j->config, "summary.json"));
-    return j->member ? ps_member_leave(j->member, step_deadline(j)) : PS_OK;
+    return ps_session_close(j->session);
 }
 
-/* A job whose loss has become no number has learnt nothing, although it ran to its end.
- */
-static ps_err judge(const job *j, const ps_trainer_result *r)
+/* A job whose loss is not finite has learnt nothing, although it ran to its end. */
+static ps_err judge(const job *j)
 {
+    const ps_trainer_result *r = &j->result;
     bool trained = r->steps > 0, tested = r->evaluation.samples > 0;
     bool bad = (trained && !isfinite(r->train_loss)) ||
                (tested && !isfinite(r->evaluation.loss));
@@ -526,10 +334,9 @@ static void print_data(const job *j)
            j->train.n, j->test.n, j->total_steps);
 }
 
-static ps_err run(job *j, ps_trainer_result *result)
+static ps_err run(job *j)
 {
-    PS_TRY(plan_job(j));
-    PS_TRY(check_descriptors(j));
+    PS_TRY(make_session(j));
     PS_TRY(load_data(j));
     if (j->cli->check_data) {
         print_data(j);
@@ -538,38 +345,28 @@ static ps_err run(job *j, ps_trainer_result *result)
     PS_TRY(join(j));
     PS_TRY(open_outputs(j));
     PS_TRY(open_device(j));
-    PS_TRY(make_arenas(j));
     PS_TRY(first_weights(j));
     announce(j);
-    PS_TRY(start_exchange(j));
+    PS_TRY(ps_session_start(j->session, j->device));
     PS_TRY(make_trainer(j));
-    PS_TRY(ps_trainer_run(j->trainer, result));
-    PS_TRY(finish(j, result));
-    return judge(j, result);
+    PS_TRY(ps_trainer_run(j->trainer, &j->result));
+    PS_TRY(finish(j));
+    return judge(j);
 }
 
 static void clean_up(job *j)
 {
-    // first: a GPU may be at a sum that waits for a rank which is gone
-    ps_exchange_destroy(&j->exchange);
     ps_trainer_destroy(&j->trainer);
     ps_evaluator_fini(&j->evaluator);
-    ps_member_destroy(&j->member);
-    if (j->stream) j->stream->ops->destroy(&j->stream);
+    ps_session_destroy(&j->session);
     ps_device_close(&j->device);
-    ps_shared_mem_fini(&j->params);
-    ps_shared_mem_fini(&j->grads);
-    free(j->buffers);
     ps_metrics_close(&j->metrics);
     ps_trace_close(&j->trace);
     if (j->has_run_dir) ps_run_dir_fini(&j->run_dir);
+    ps_summary_fini(&j->summary);
     ps_dataset_fini(&j->train);
     ps_dataset_fini(&j->test);
     free(j->batches);
-    for (int i = 0; j->server_stats && i < j->n_servers; i++)
-        free(j->server_stats[i]);
-    free(j->server_stats);
-    ps_plan_fini(&j->plan);
     ps_model_spec_fini(&j->spec);
 }
 
@@ -584,12 +381,13 @@ static int count_threads(const job *j)
     return host.cores;
 }
 
-/* Tells the others why, and cleans up without losing the reason. */
+/* Tells the others why, and cleans up without losing the reason. The exchange goes before
+ * the trainer: a GPU may be at a sum that waits for a rank which is gone. */
 static ps_err give_up(job *j, ps_err err)
 {
     char reason[1024];
     snprintf(reason, sizeof reason, "%s", ps_err_message());
-    if (j->member) ps_member_abort(j->member, reason);
+    ps_session_abort(j->session, reason);
     clean_up(j);
     return ps_err_set(err, "%s", reason);
 }
@@ -597,20 +395,16 @@ static ps_err give_up(job *j, ps_err err)
 ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *interrupted)
 {
     job *j;
-    ps_trainer_result *result = NULL;
     PS_TRY(ps_mem_zalloc(&j, 1, sizeof *j, "the job"));
     j->config = config;
     j->cli = cli;
-    j->rank = cli->rank > 0 ? cli->rank : 0;
     j->threads = count_threads(j);
-    ps_err err = ps_mem_zalloc(&result, 1, sizeof *result, "the result");
-    if (err == PS_OK) err = run(j, result);
+    ps_err err = run(j);
+    *interrupted = j->result.interrupted;
     if (err == PS_OK)
         clean_up(j);
     else
         err = give_up(j, err);
-    *interrupted = result && result->interrupted;
-    free(result);
     free(j);
     return err;
 }

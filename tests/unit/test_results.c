@@ -15,6 +15,7 @@
 #include "metrics.h"
 #include "progress.h"
 #include "run_dir.h"
+#include "summary.h"
 #include "trace.h"
 
 static ps_run_dir dir;
@@ -70,21 +71,25 @@ static void metrics_are_lines_of_json(void **state)
     json_decref(second);
 }
 
-static ps_summary some_summary(char **stats)
+/* Of a run with two servers. */
+static void write_summary(char **stats, const char *path)
 {
-    return (ps_summary){.mode = "ps",
-                        .model = "m",
-                        .dataset = "d",
-                        .device = "cpu",
-                        .precision = "float32",
-                        .exchange = "ps",
-                        .codec = "none",
-                        .servers = 2,
-                        .workers = 3,
-                        .steps = 5,
-                        .test_accuracy = 0.5,
-                        .train_loss = NAN,
-                        .server_stats = stats};
+    static ps_trainer_result result = {.steps = 5,
+                                       .train_loss = NAN,
+                                       .evaluation = {.accuracy = 0.5, .samples = 10},
+                                       .traffic = {.bytes_sent = 50, .raw_bytes = 200}};
+    ps_config config;
+    assert_int_equal(ps_config_load(&config, NULL, NULL, 0), PS_OK);
+    const ps_summary summary = {.config = &config,
+                                .result = &result,
+                                .mode = "ps",
+                                .device = "cpu",
+                                .exchange = "ps",
+                                .servers = 2,
+                                .workers = 3,
+                                .server_stats = stats};
+    assert_int_equal(ps_summary_write(&summary, path), PS_OK);
+    ps_config_fini(&config);
 }
 
 static void the_summary_holds_the_servers_accounts(void **state)
@@ -92,12 +97,14 @@ static void the_summary_holds_the_servers_accounts(void **state)
     (void)state;
     char path[PATH_MAX];
     char *stats[] = {"{\"peak_rss_bytes\": 7}", "{\"peak_rss_bytes\": 9}"};
-    ps_summary summary = some_summary(stats);
     assert_int_equal(ps_run_dir_path(&dir, "summary.json", path), PS_OK);
-    assert_int_equal(ps_summary_write(&summary, path), PS_OK);
+    write_summary(stats, path);
     json_t *o = read_json(path, NULL);
     assert_int_equal(json_integer_value(json_object_get(o, "steps")), 5);
     assert_true(json_is_null(json_object_get(o, "train_loss")));
+    assert_true(json_real_value(json_object_get(o, "test_accuracy")) == 0.5);
+    assert_true(json_real_value(json_object_get(o, "bytes_sent_per_step")) == 10);
+    assert_true(json_real_value(json_object_get(o, "compression_ratio")) == 4);
     assert_int_equal(json_integer_value(json_object_get(o, "server_peak_rss_bytes")), 9);
     assert_int_equal(json_array_size(json_object_get(o, "server_stats")), 2);
     json_decref(o);
@@ -108,9 +115,8 @@ static void an_account_that_is_no_json_does_no_harm(void **state)
     (void)state;
     char path[PATH_MAX];
     char *stats[] = {"{oh", NULL};
-    ps_summary summary = some_summary(stats);
     assert_int_equal(ps_run_dir_path(&dir, "summary.json", path), PS_OK);
-    assert_int_equal(ps_summary_write(&summary, path), PS_OK);
+    write_summary(stats, path);
     json_t *o = read_json(path, NULL);
     assert_true(json_is_null(json_object_get(o, "server_peak_rss_bytes")));
     json_decref(o);

@@ -1,0 +1,222 @@
+#include "summary.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "new_file.h"
+#include "procstat.h"
+
+enum { STATS_MS = 2000 }; // to fetch what is there
+
+/* --- what the other processes tell ------------------------------------------------- */
+
+static uint64_t largest(const double *values, int n)
+{
+    double most = 0;
+    for (int i = 0; i < n; i++)
+        if (values[i] > most) most = values[i];
+    return (uint64_t)most;
+}
+
+/* Every rank puts its own figures into places of its own, and the sum has them all. */
+ps_err ps_summary_gather_workers(ps_summary *s, const ps_session *session)
+{
+    ps_member *member = ps_session_member(session);
+    const int n = s->workers, rank = ps_session_rank(session);
+    s->peak_rss_bytes = ps_procstat_peak_rss();
+    s->most_bytes_in_flight = s->result->traffic.most_in_flight;
+    if (!member) return PS_OK;
+    double *peaks;
+    PS_TRY(ps_mem_zalloc(&peaks, 2 * (size_t)n, sizeof *peaks, "the peaks"));
+    peaks[rank] = (double)s->peak_rss_bytes;
+    peaks[n + rank] = (double)s->most_bytes_in_flight;
+    ps_err err =
+        ps_member_reduce(member, "peaks", peaks, 2 * (size_t)n,
+                         ps_deadline_in_ms((uint64_t)s->config->net.step_timeout_ms));
+    if (err == PS_OK) {
+        s->peak_rss_bytes = largest(peaks, n);
+        s->most_bytes_in_flight = largest(peaks + n, n);
+    }
+    free(peaks);
+    return err;
+}
+
+static ps_err get_server_stats(ps_member *member, int server, ps_deadline deadline,
+                               char **out)
+{
+    char key[48];
+    void *value;
+    size_t bytes;
+    snprintf(key, sizeof key, "server/%d/stats", server);
+    PS_TRY(ps_member_get(member, key, &value, &bytes, deadline));
+    ps_err err = ps_mem_zalloc(out, bytes + 1, 1, "a server's figures");
+    if (err == PS_OK) memcpy(*out, value, bytes);
+    free(value);
+    return err;
+}
+
+/* Every server publishes its figures once all workers have said goodbye to it: the
+ * exchange has waited for that. Without them the job is as good. */
+ps_err ps_summary_gather_servers(ps_summary *s, const ps_session *session)
+{
+    if (s->servers == 0) return PS_OK;
+    PS_TRY(ps_mem_zalloc(&s->server_stats, (size_t)s->servers, sizeof(char *),
+                         "the servers' figures"));
+    const ps_deadline deadline = ps_deadline_in_ms(STATS_MS);
+    for (int i = 0; i < s->servers; i++) {
+        ps_err err = get_server_stats(ps_session_member(session), i, deadline,
+                                      &s->server_stats[i]);
+        if (err != PS_OK && err != PS_ERR_TIMEOUT) return err;
+        if (err != PS_OK)
+            PS_WARN("stats", "server=%d reason=\"%s\"", i, ps_err_message());
+    }
+    return PS_OK;
+}
+
+void ps_summary_fini(ps_summary *s)
+{
+    for (int i = 0; s->server_stats && i < s->servers; i++)
+        free(s->server_stats[i]);
+    free(s->server_stats);
+    s->server_stats = NULL;
+}
+
+/* --- the file ---------------------------------------------------------------------- */
+
+static void put_text(json_t *o, const char *key, const char *text)
+{
+    json_object_set_new(o, key, json_string(text));
+}
+
+static void put_count(json_t *o, const char *key, uint64_t v)
+{
+    json_object_set_new(o, key, json_integer((json_int_t)v));
+}
+
+static void put_number(json_t *o, const char *key, double v)
+{
+    json_object_set_new(o, key, isfinite(v) ? json_real(v) : json_null());
+}
+
+static void put_job(json_t *o, const ps_summary *s)
+{
+    const ps_config *c = s->config;
+    char dataset[512];
+    const bool made = strcmp(c->data.kind, "synthetic") == 0;
+    snprintf(dataset, sizeof dataset, "%s%s%s", c->data.kind, made ? "" : " ",
+             made ? "" : c->data.path);
+    put_text(o, "mode", s->mode);
+    put_text(o, "model", c->job.name);
+    put_text(o, "dataset", dataset);
+    put_text(o, "device", s->device);
+    put_text(o, "precision", c->train.precision);
+    put_text(o, "exchange", s->exchange);
+    put_text(o, "codec", c->exchange.codec);
+    put_count(o, "servers", (uint64_t)s->servers);
+    put_count(o, "shards", (uint64_t)s->shards);
+    put_count(o, "workers", (uint64_t)s->workers);
+    put_count(o, "threads", (uint64_t)s->threads);
+    put_count(o, "params", s->params);
+    put_count(o, "batch", (uint64_t)s->batch);
+    put_count(o, "seed", c->train.seed);
+}
+
+static void put_speed(json_t *o, const ps_trainer_result *r)
+{
+    put_count(o, "epochs", (uint64_t)r->epochs);
+    put_count(o, "steps", r->steps);
+    put_count(o, "samples", r->samples);
+    put_count(o, "skipped_steps", r->skipped_steps);
+    put_number(o, "loss_scale", r->loss_scale);
+    put_number(o, "seconds", r->seconds);
+    put_number(o, "samples_per_second", r->samples_per_second);
+    put_number(o, "step_ms_p50", ps_duration_percentile(&r->step_time, 0.5) * 1e3);
+    put_number(o, "step_ms_p99", ps_duration_percentile(&r->step_time, 0.99) * 1e3);
+    put_number(o, "exchange_wait_ms_p50",
+               ps_duration_percentile(&r->wait_time, 0.5) * 1e3);
+}
+
+static void put_traffic(json_t *o, const ps_summary *s)
+{
+    const ps_exchange_stats *t = &s->result->traffic;
+    const double steps = s->result->steps > 0 ? (double)s->result->steps : 1;
+    put_number(o, "bytes_sent_per_step", (double)t->bytes_sent / steps);
+    put_number(o, "bytes_received_per_step", (double)t->bytes_received / steps);
+    put_number(o, "shm_bytes_sent_per_step", (double)t->shm_sent / steps);
+    put_number(o, "shm_bytes_received_per_step", (double)t->shm_received / steps);
+    put_count(o, "most_bytes_in_flight", s->most_bytes_in_flight);
+    put_number(o, "raw_bytes_per_step", (double)t->raw_bytes / steps);
+    put_number(o, "compression_ratio", (double)t->raw_bytes / (double)t->bytes_sent);
+    json_object_set_new(o, "bytes_computed", json_boolean(t->computed));
+}
+
+static void put_losses(json_t *o, const ps_trainer_result *r)
+{
+    const bool tested = r->evaluation.samples > 0;
+    put_number(o, "train_loss", r->train_loss);
+    put_number(o, "test_loss", tested ? r->evaluation.loss : NAN);
+    put_number(o, "test_accuracy", tested ? r->evaluation.accuracy : NAN);
+    put_count(o, "test_samples", (uint64_t)r->evaluation.samples);
+    json_object_set_new(o, "interrupted", json_boolean(r->interrupted));
+}
+
+/* Every server's own figures, and the largest of their peaks beside the workers'. */
+static void put_servers(json_t *o, const ps_summary *s)
+{
+    json_int_t peak = 0;
+    json_t *list = json_array();
+    for (int i = 0; i < s->servers && s->server_stats; i++) {
+        json_t *one = s->server_stats[i] ? json_loads(s->server_stats[i], 0, NULL) : NULL;
+        if (!json_is_object(one)) {
+            json_decref(one);
+            one = json_null();
+        }
+        json_int_t rss = json_integer_value(json_object_get(one, "peak_rss_bytes"));
+        if (rss > peak) peak = rss;
+        json_array_append_new(list, one);
+    }
+    json_object_set_new(o, "server_peak_rss_bytes",
+                        peak > 0 ? json_integer(peak) : json_null());
+    json_object_set_new(o, "server_stats", list);
+}
+
+static ps_err write_object(const json_t *o, const char *path)
+{
+    char temporary[PATH_MAX + 8];
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    int fd;
+    PS_TRY(ps_new_file_open(temporary, &fd));
+    FILE *file = fdopen(fd, "w");
+    if (!file) {
+        close(fd);
+        return ps_err_errno(PS_ERR_IO, "cannot write %s", temporary);
+    }
+    int failed = json_dumpf(o, file, JSON_INDENT(2)) || fputc('\n', file) == EOF;
+    failed |= fclose(file) != 0;
+    if (!failed && rename(temporary, path) == 0) return PS_OK;
+    int saved = errno;
+    unlink(temporary);
+    errno = saved;
+    return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
+}
+
+ps_err ps_summary_write(const ps_summary *s, const char *path)
+{
+    json_t *o = json_object();
+    if (!o) return ps_err_set(PS_ERR_NOMEM, "the summary");
+    put_job(o, s);
+    put_speed(o, s->result);
+    put_traffic(o, s);
+    put_losses(o, s->result);
+    put_count(o, "peak_rss_bytes", s->peak_rss_bytes);
+    put_text(o, "version", PS_VERSION);
+    put_servers(o, s);
+    ps_err err = write_object(o, path);
+    json_decref(o);
+    return err;
+}
