@@ -11,17 +11,14 @@
  * weights are then known exactly, and are checked when no codec rounds them.
  */
 #include <inttypes.h>
-#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
-#include "chunk_codec.h"
 #include "cli.h"
-#include "exchange.h"
-#include "init_method.h"
 #include "model_spec.h"
+#include "session.h"
 
 enum { STATES = 17, JOIN_MS = 60000 };
 
@@ -36,13 +33,10 @@ typedef struct bench {
     const ps_cli *cli;
     bool marks;
     ps_model_spec spec;
-    ps_plan plan;
-    ps_step_rule rule;
-    ps_shared_mem params, grads;
+    ps_session *session;
+    ps_member *member;  // the session's
     float *first_grads; // what all-reduce overwrites with sums; NULL in ps mode
-    void *buffers;
-    ps_member *member;
-    ps_exchange *x;
+    size_t arena_bytes;
     uint64_t n_warmup, n_steps;
     uint64_t *step_ns;
     ps_exchange_stats before, after;
@@ -63,92 +57,48 @@ static bool is_ps(const bench *b)
     return strcmp(b->cfg->exchange.name, "ps") == 0;
 }
 
-static int n_servers(const bench *b)
-{
-    return is_ps(b) ? (int)b->cfg->job.servers : 0;
-}
-
-static ps_err make(bench *b)
+static ps_err join(bench *b)
 {
     const ps_config *cfg = b->cfg;
     b->n_warmup = (uint64_t)cfg->train.warmup_steps;
     b->n_steps = (uint64_t)cfg->train.steps;
     if (b->n_steps == 0) return ps_err_set(PS_ERR_CONFIG, "train.steps: at least 1");
     PS_TRY(ps_model_spec_init(&b->spec, cfg));
-    PS_TRY(ps_plan_init(
-        &b->plan, &b->spec.table,
-        ps_chunk_size_wanted(cfg, ps_init_method_is_loopback(b->cli->init_method)),
-        is_ps(b) ? (uint32_t)(n_servers(b) * cfg->server.shards) : 1));
-    PS_TRY(ps_step_rule_init(&b->rule, cfg));
-    PS_TRY(ps_step_rule_start(&b->rule, cfg, b->n_warmup + b->n_steps));
+    b->arena_bytes = b->spec.table.arena_count * sizeof(float);
     PS_TRY(ps_mem_zalloc(&b->step_ns, b->n_steps, sizeof *b->step_ns, "times"));
-    size_t bytes = b->spec.table.arena_count * sizeof(float);
-    PS_TRY(ps_shared_mem_init(&b->params, bytes, "params"));
-    PS_TRY(ps_shared_mem_init(&b->grads, bytes, "grads"));
-    return ps_mem_zalloc_aligned(&b->buffers, b->spec.table.buffer_bytes, "buffers");
+    const ps_session_options options = {.config = cfg,
+                                        .table = &b->spec.table,
+                                        .init_method = b->cli->init_method,
+                                        .rank = b->cli->rank,
+                                        .local_rank = b->cli->local_rank};
+    PS_TRY(ps_session_create(&options, &b->session));
+    PS_TRY(ps_session_join(b->session, b->n_warmup + b->n_steps));
+    b->member = ps_session_member(b->session);
+    return PS_OK;
 }
 
-static ps_err join(bench *b)
+static ps_err fill_gradients(bench *b)
 {
-    const ps_member_options options = {
-        .config = b->cfg,
-        .role = PS_ROLE_WORKER,
-        .rank = b->cli->rank,
-        .world_size = (int)b->cfg->job.workers,
-        .n_servers = n_servers(b),
-        .init_method = b->cli->init_method,
-        .plan_hash = b->plan.hash,
-        .local_rank = b->cli->local_rank,
-    };
-    PS_TRY(ps_member_join(&options, &b->member));
-    uint64_t total = b->n_warmup + b->n_steps;
-    if (ps_member_rank(b->member) != 0) return PS_OK;
-    return ps_member_put(b->member, "job/total_steps", &total, sizeof total,
-                         ps_deadline_in_ms(JOIN_MS));
-}
-
-static ps_err fill_gradients(bench *b, int rank)
-{
-    float *grads = b->grads.base;
+    const int rank = ps_session_rank(b->session);
+    float *grads = ps_session_grads(b->session);
     for (int t = 0; t < b->spec.table.n_tensors; t++)
         for (uint64_t k = 0; k < b->spec.table.tensors[t].count; k++) {
             uint64_t i = b->spec.table.tensors[t].offset + k;
             grads[i] = gradient(rank, i);
         }
     if (is_ps(b)) return PS_OK;
-    PS_TRY(ps_mem_zalloc_aligned(&b->first_grads, b->grads.bytes, "the first gradients"));
-    memcpy(b->first_grads, grads, b->grads.bytes);
+    PS_TRY(ps_mem_zalloc_aligned(&b->first_grads, b->arena_bytes, "the first gradients"));
+    memcpy(b->first_grads, grads, b->arena_bytes);
     return PS_OK;
-}
-
-static ps_err connect(bench *b)
-{
-    int rank = ps_member_rank(b->member);
-    const ps_exchange_options options = {
-        .config = b->cfg,
-        .table = &b->spec.table,
-        .plan = &b->plan,
-        .rule = &b->rule,
-        .member = b->member,
-        .rank = rank,
-        .world_size = (int)b->cfg->job.workers,
-        .total_steps = b->n_warmup + b->n_steps,
-        .params = &b->params,
-        .grads = &b->grads,
-        .buffers = b->buffers,
-    };
-    PS_TRY(fill_gradients(b, rank));
-    PS_TRY(ps_exchange_create(b->cfg->exchange.name, "cpu", &options, &b->x));
-    return ps_exchange_start(b->x);
 }
 
 static ps_err one_step(bench *b, uint64_t step)
 {
-    PS_TRY(ps_exchange_begin(b->x, step));
-    PS_TRY(ps_exchange_params_needed(b->x, 0, b->spec.table.n_tensors));
-    PS_TRY(ps_exchange_grads_ready(b->x, 0, b->spec.table.n_tensors));
-    PS_TRY(ps_exchange_finish(b->x));
-    return ps_exchange_drain(b->x);
+    PS_TRY(ps_session_begin(b->session, step));
+    PS_TRY(ps_session_wait(b->session, 0, b->spec.table.n_tensors));
+    PS_TRY(ps_session_push(b->session, 0, b->spec.table.n_tensors));
+    PS_TRY(ps_session_finish(b->session));
+    return ps_session_drain(b->session);
 }
 
 static double cpu_now(void)
@@ -163,7 +113,7 @@ static double cpu_now(void)
 static ps_err mark(bench *b, const char *name)
 {
     PS_TRY(ps_member_barrier(b->member, name, ps_deadline_in_ms(JOIN_MS)));
-    if (b->marks && ps_member_rank(b->member) == 0) {
+    if (b->marks && ps_session_rank(b->session) == 0) {
         char line[16];
         printf("mark\n");
         fflush(stdout);
@@ -178,7 +128,7 @@ static ps_err mark(bench *b, const char *name)
 static ps_err restore_gradients(bench *b)
 {
     if (!b->first_grads) return PS_OK;
-    memcpy(b->grads.base, b->first_grads, b->grads.bytes);
+    memcpy(ps_session_grads(b->session), b->first_grads, b->arena_bytes);
     return ps_member_barrier(b->member, "restored", ps_deadline_in_ms(JOIN_MS));
 }
 
@@ -190,7 +140,7 @@ static ps_err measure(bench *b)
         PS_TRY(one_step(b, step));
     }
     PS_TRY(mark(b, "begin"));
-    ps_exchange_stats_get(b->x, &b->before);
+    ps_session_stats(b->session, &b->before);
     double cpu = cpu_now();
     for (uint64_t i = 0; i < b->n_steps; i++) {
         PS_TRY(restore_gradients(b));
@@ -199,14 +149,14 @@ static ps_err measure(bench *b)
         b->step_ns[i] = ps_clock_ns() - start;
     }
     b->cpu_seconds = cpu_now() - cpu;
-    ps_exchange_stats_get(b->x, &b->after);
+    ps_session_stats(b->session, &b->after);
     return mark(b, "end");
 }
 
 static ps_err check_sums(const bench *b)
 {
     if (strcmp(b->cfg->exchange.codec, "none") != 0) return PS_OK;
-    const float *params = b->params.base;
+    const float *params = ps_session_params(b->session);
     double steps = (double)(b->n_warmup + b->n_steps) * b->cfg->optimizer.lr;
     for (int t = 0; t < b->spec.table.n_tensors; t++)
         for (uint64_t k = 0; k < b->spec.table.tensors[t].count; k++) {
@@ -224,12 +174,13 @@ static ps_err check_sums(const bench *b)
 
 static void print_result(const bench *b)
 {
+    const ps_plan *plan = ps_session_plan(b->session);
     printf("{\"rank\": %d, \"bytes\": %" PRIu64
            ", \"chunks\": %u, \"chunk_bytes\": %" PRIu64 ", \"bytes_sent\": %" PRIu64
            ", \"bytes_received\": %" PRIu64 ", \"raw_bytes\": %" PRIu64
            ", \"cpu_seconds\": %.6f, \"step_ns\": [",
-           ps_member_rank(b->member), b->spec.table.n_params * sizeof(float),
-           b->plan.n_chunks, b->plan.max_chunk_count * sizeof(float),
+           ps_session_rank(b->session), b->spec.table.n_params * sizeof(float),
+           plan->n_chunks, plan->max_chunk_count * sizeof(float),
            b->after.bytes_sent - b->before.bytes_sent,
            b->after.bytes_received - b->before.bytes_received,
            b->after.raw_bytes - b->before.raw_bytes, b->cpu_seconds);
@@ -241,14 +192,13 @@ static void print_result(const bench *b)
 
 static ps_err run(bench *b)
 {
-    PS_TRY(make(b));
     PS_TRY(join(b));
-    PS_TRY(connect(b));
+    PS_TRY(fill_gradients(b));
+    PS_TRY(ps_session_start(b->session, NULL));
     PS_TRY(measure(b));
     PS_TRY(check_sums(b));
     print_result(b);
-    PS_TRY(ps_exchange_stop(b->x));
-    return ps_member_leave(b->member, ps_deadline_in_ms(JOIN_MS));
+    return ps_session_close(b->session);
 }
 
 static ps_err bench_main(const ps_cli *cli, bool marks)
@@ -259,16 +209,11 @@ static ps_err bench_main(const ps_cli *cli, bool marks)
     if (err == PS_OK) err = run(&b);
     if (err != PS_OK) {
         PS_ERROR("failed", "reason=\"%s\"", ps_err_message());
-        if (b.member) ps_member_abort(b.member, ps_err_message());
+        ps_session_abort(b.session, ps_err_message());
     }
-    ps_exchange_destroy(&b.x);
-    ps_member_destroy(&b.member);
-    ps_shared_mem_fini(&b.params);
-    ps_shared_mem_fini(&b.grads);
+    ps_session_destroy(&b.session);
     free(b.first_grads);
-    free(b.buffers);
     free(b.step_ns);
-    ps_plan_fini(&b.plan);
     ps_model_spec_fini(&b.spec);
     ps_config_fini(&cfg);
     return err;
@@ -276,9 +221,7 @@ static ps_err bench_main(const ps_cli *cli, bool marks)
 
 int main(int argc, char **argv)
 {
-    // As the real programs: freed payloads stay with the process.
-    mallopt(M_MMAP_THRESHOLD, 256 << 20);
-    mallopt(M_TRIM_THRESHOLD, 512 << 20);
+    ps_mem_keep_freed(); // as the real programs
     bool marks = argc > 1 && strcmp(argv[1], "--marks") == 0;
     if (marks) {
         argv[1] = argv[0];

@@ -24,13 +24,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "chunk_codec.h"
 #include "cli.h"
 #include "device.h"
-#include "exchange.h"
-#include "init_method.h"
 #include "loader.h"
 #include "model_spec.h"
+#include "session.h"
 
 enum { WAIT_MS = 60000 };
 
@@ -45,21 +43,16 @@ typedef struct states {
 typedef struct rank_state {
     ps_config cfg;
     ps_model_spec spec;
-    ps_plan plan;
-    ps_step_rule rule;
+    ps_session *session;
     ps_optimizer teacher_optimizer;
-    ps_shared_mem params, grads; // the exchange's
-    ps_shared_mem teacher;       // what the passes read
-    float *next;                 // DDP's step made by our optimizer
-    void *buffers;
+    float *teacher; // what the passes read
+    float *next;    // DDP's step made by our optimizer
     int64_t batch[PS_MAX_RANKS];
     ps_sampler_options sampler;
     ps_dataset dataset;
     ps_loader *loader;
     ps_device *device;
     ps_program *program;
-    ps_member *member;
-    ps_exchange *exchange;
     states states;
     double teacher_lr;
     FILE *out;
@@ -142,15 +135,15 @@ static difference compare(const ps_model_spec *spec, const float *arena, float s
 
 static ps_err give_grads(void *ctx, int first, int n)
 {
-    return ps_exchange_grads_ready(ctx, first, n);
+    return ps_session_push(ctx, first, n);
 }
 
 /* DDP's weights after the step, made from its weights before and our summed gradient. */
 static difference sgd_step(rank_state *r, uint64_t step)
 {
     const ps_model_spec *spec = &r->spec;
-    memcpy(r->next, r->teacher.base, r->teacher.bytes);
-    float *sum = r->params.base;
+    memcpy(r->next, r->teacher, spec->table.arena_count * sizeof(float));
+    float *sum = ps_session_params(r->session);
     for (uint64_t i = 0; i < spec->table.arena_count; i++)
         sum[i] = -sum[i];
     ps_optimizer_step s = {.lr = r->teacher_lr, .t = step + 1, .grad_scale = 1};
@@ -163,7 +156,8 @@ static difference sgd_step(rank_state *r, uint64_t step)
 
 static ps_err report(rank_state *r, uint64_t step, double loss)
 {
-    difference g = compare(&r->spec, r->params.base, -1, gradient_at(&r->states, step));
+    difference g = compare(&r->spec, ps_session_params(r->session), -1,
+                           gradient_at(&r->states, step));
     difference w = sgd_step(r, step);
     int rc =
         fprintf(r->out,
@@ -176,26 +170,27 @@ static ps_err report(rank_state *r, uint64_t step, double loss)
 
 static ps_err one_step(rank_state *r, uint64_t step, const ps_loaded *batch)
 {
-    spread(&r->spec, weights_at(&r->states, step), r->teacher.base);
-    PS_TRY(ps_exchange_begin(r->exchange, step));
-    PS_TRY(ps_exchange_params_needed(r->exchange, 0, r->spec.table.n_tensors));
+    spread(&r->spec, weights_at(&r->states, step), r->teacher);
+    PS_TRY(ps_session_begin(r->session, step));
+    PS_TRY(ps_session_wait(r->session, 0, r->spec.table.n_tensors));
     ps_batch b = {.n = (int)batch->n,
                   .x = batch->x,
                   .labels = batch->labels,
                   .positions = batch->positions};
-    ps_pass_hooks hooks = {.ctx = r->exchange, .grads_ready = give_grads};
+    ps_pass_hooks hooks = {.ctx = r->session, .grads_ready = give_grads};
     ps_pass pass = {.training = true,
                     .grad_scale = (float)((double)batch->n / (double)batch->global_n),
                     .hooks = &hooks};
     ps_pass_result result;
     PS_TRY(ps_program_forward(r->program, &b, &pass, &result));
     PS_TRY(ps_program_backward(r->program, &b, &pass));
-    PS_TRY(ps_exchange_finish(r->exchange));
-    PS_TRY(ps_exchange_drain(r->exchange));
+    PS_TRY(ps_session_finish(r->session));
+    PS_TRY(ps_session_drain(r->session));
     double loss = result.loss_sum;
     char name[32];
     snprintf(name, sizeof name, "loss/%llu", (unsigned long long)step);
-    PS_TRY(ps_member_reduce(r->member, name, &loss, 1, ps_deadline_in_ms(WAIT_MS)));
+    PS_TRY(ps_member_reduce(ps_session_member(r->session), name, &loss, 1,
+                            ps_deadline_in_ms(WAIT_MS)));
     return r->out ? report(r, step, loss / (double)batch->global_n) : PS_OK;
 }
 
@@ -216,29 +211,25 @@ static ps_err all_steps(rank_state *r)
     return PS_OK;
 }
 
-static ps_err set_up_model(rank_state *r, const ps_cli *cli, const char *states_path)
+static ps_err set_up_session(rank_state *r, const ps_cli *cli, const char *states_path)
 {
     const ps_config *cfg = &r->cfg;
     PS_TRY(ps_model_spec_init(&r->spec, cfg));
     if (r->spec.table.n_buffers)
         return ps_err_set(PS_ERR_UNSUPPORTED,
                           "teacher-forced parity needs a model without buffers");
-    bool ps = strcmp(cfg->exchange.name, "ps") == 0;
-    uint32_t shards = ps ? (uint32_t)(cfg->job.servers * cfg->server.shards) : 1;
-    ps_chunk_size size =
-        ps_chunk_size_wanted(cfg, ps_init_method_is_loopback(cli->init_method));
-    PS_TRY(ps_plan_init(&r->plan, &r->spec.table, size, shards));
-    PS_TRY(ps_step_rule_init(&r->rule, cfg));
-    PS_TRY(ps_step_rule_start(&r->rule, cfg, UINT32_MAX));
     r->teacher_optimizer = (ps_optimizer){.kind = PS_OPTIMIZER_SGD, .lr = r->teacher_lr};
     size_t bytes = r->spec.table.arena_count * sizeof(float);
-    PS_TRY(ps_shared_mem_init(&r->params, bytes, "parameters"));
-    PS_TRY(ps_shared_mem_init(&r->grads, bytes, "gradients"));
-    PS_TRY(ps_shared_mem_init(&r->teacher, bytes, "DDP's parameters"));
+    PS_TRY(ps_mem_zalloc_aligned(&r->teacher, bytes, "DDP's parameters"));
     PS_TRY(ps_mem_zalloc_aligned(&r->next, bytes, "DDP's next parameters"));
-    PS_TRY(
-        ps_mem_zalloc_aligned(&r->buffers, r->spec.table.buffer_bytes + 64, "buffers"));
-    return states_open(&r->states, states_path, r->spec.table.n_params);
+    PS_TRY(states_open(&r->states, states_path, r->spec.table.n_params));
+    const ps_session_options session = {.config = cfg,
+                                        .table = &r->spec.table,
+                                        .init_method = cli->init_method,
+                                        .rank = r->rank,
+                                        .local_rank = r->rank};
+    PS_TRY(ps_session_create(&session, &r->session));
+    return ps_session_join(r->session, r->states.n_steps);
 }
 
 static ps_err set_up_data(rank_state *r)
@@ -275,46 +266,11 @@ static ps_err set_up_data(rank_state *r)
         .spec = &r->spec,
         .max_batch = (int)r->batch[r->rank],
         .training = true,
-        .params = r->teacher.base,
-        .grads = r->grads.base,
-        .buffers = r->buffers,
+        .params = r->teacher,
+        .grads = ps_session_grads(r->session),
+        .buffers = ps_session_buffers(r->session),
     };
     return ps_program_create(r->device, &program, &r->program);
-}
-
-static ps_err join(rank_state *r, const ps_cli *cli)
-{
-    bool ps = strcmp(r->cfg.exchange.name, "ps") == 0;
-    ps_member_options member = {
-        .config = &r->cfg,
-        .role = PS_ROLE_WORKER,
-        .rank = r->rank,
-        .world_size = r->world,
-        .n_servers = ps ? (int)r->cfg.job.servers : 0,
-        .init_method = cli->init_method,
-        .plan_hash = r->plan.hash,
-        .local_rank = r->rank,
-    };
-    PS_TRY(ps_member_join(&member, &r->member));
-    /* Servers count their schedule's steps by it. */
-    if (r->rank == 0)
-        PS_TRY(ps_member_put(r->member, "job/total_steps", &r->states.n_steps,
-                             sizeof r->states.n_steps, ps_deadline_in_ms(WAIT_MS)));
-    ps_exchange_options exchange = {
-        .config = &r->cfg,
-        .table = &r->spec.table,
-        .plan = &r->plan,
-        .rule = &r->rule,
-        .member = r->member,
-        .rank = r->rank,
-        .world_size = r->world,
-        .total_steps = r->states.n_steps,
-        .params = &r->params,
-        .grads = &r->grads,
-        .buffers = r->buffers,
-    };
-    PS_TRY(ps_exchange_create(r->cfg.exchange.name, "cpu", &exchange, &r->exchange));
-    return ps_exchange_start(r->exchange);
 }
 
 static ps_err run(rank_state *r, const ps_cli *cli, const char *states_path)
@@ -323,9 +279,9 @@ static ps_err run(rank_state *r, const ps_cli *cli, const char *states_path)
     r->world = (int)r->cfg.job.workers;
     if (r->rank < 0 || !cli->out)
         return ps_err_set(PS_ERR_ARG, "RANK and --out have to be given");
-    PS_TRY(set_up_model(r, cli, states_path));
+    PS_TRY(set_up_session(r, cli, states_path));
     PS_TRY(set_up_data(r));
-    PS_TRY(join(r, cli));
+    PS_TRY(ps_session_start(r->session, NULL));
     if (r->rank == 0) {
         char path[4096];
         snprintf(path, sizeof path, "%s/steps.jsonl", cli->out);
@@ -333,8 +289,7 @@ static ps_err run(rank_state *r, const ps_cli *cli, const char *states_path)
         if (!r->out) return ps_err_errno(PS_ERR_IO, "%s", path);
     }
     PS_TRY(all_steps(r));
-    PS_TRY(ps_exchange_stop(r->exchange));
-    PS_TRY(ps_member_leave(r->member, ps_deadline_in_ms(WAIT_MS)));
+    PS_TRY(ps_session_close(r->session));
     FILE *out = r->out;
     r->out = NULL;
     if (out && fclose(out) != 0) return ps_err_errno(PS_ERR_IO, "steps.jsonl");
@@ -343,20 +298,15 @@ static ps_err run(rank_state *r, const ps_cli *cli, const char *states_path)
 
 static void tear_down(rank_state *r)
 {
-    ps_exchange_destroy(&r->exchange);
-    ps_member_destroy(&r->member);
     ps_program_destroy(&r->program);
+    ps_session_destroy(&r->session);
     ps_device_close(&r->device);
     ps_loader_destroy(&r->loader);
     ps_dataset_fini(&r->dataset);
     if (r->out) fclose(r->out);
     if (r->states.bytes) munmap((void *)(uintptr_t)r->states.bytes, r->states.size);
-    ps_shared_mem_fini(&r->params);
-    ps_shared_mem_fini(&r->grads);
-    ps_shared_mem_fini(&r->teacher);
+    free(r->teacher);
     free(r->next);
-    free(r->buffers);
-    ps_plan_fini(&r->plan);
     ps_model_spec_fini(&r->spec);
     ps_config_fini(&r->cfg);
 }
@@ -381,6 +331,7 @@ int main(int argc, char **argv)
     const char *states_path = argv[argc - 2];
     ps_err err = ps_cli_parse(&cli, &program, argc - 2, argv, stdout);
     if (err == PS_OK && !cli.done) {
+        ps_mem_keep_freed();
         ps_log_init("parity", cli.log_level);
         err = ps_cli_load_config(&cli, &program, &r.cfg);
         if (err == PS_OK) err = run(&r, &cli, states_path);
