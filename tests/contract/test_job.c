@@ -73,7 +73,7 @@ void test_job_start(test_job *job, int servers, int workers, const char *const *
     enum { BASE = sizeof base / sizeof base[0] };
     char sizes[2][32];
     const char *all[TEST_JOB_SETS + BASE + 2] = {sizes[0], sizes[1]};
-    snprintf(sizes[0], sizeof sizes[0], "job.servers=%d", servers);
+    snprintf(sizes[0], sizeof sizes[0], "job.servers=%d", servers ? servers : 1);
     snprintf(sizes[1], sizeof sizes[1], "job.workers=%d", workers);
     memcpy(all + 2, base, sizeof base);
     memcpy(all + 2 + BASE, sets, (size_t)n_sets * sizeof *sets);
