@@ -128,7 +128,8 @@ static void ask_ahead(const ps_aggregate *a, const ps_aggregate_step *s, uint64_
 }
 
 static ps_err apply_block(ps_aggregate *a, const ps_aggregate_step *s,
-                          const ps_segment *segment, uint64_t at, uint64_t n)
+                          const ps_segment *segment, const ps_optimizer_scalars *scalars,
+                          uint64_t at, uint64_t n)
 {
     _Alignas(64) float scratch[BLOCK];
     ask_ahead(a, s, at);
@@ -138,15 +139,15 @@ static ps_err apply_block(ps_aggregate *a, const ps_aggregate_step *s,
     for (int i = 0; i < s->rule->optimizer.n_states; i++)
         states[i] = a->states[i] + at;
     float *weights = a->weights + at;
-    ps_optimizer_apply(&s->rule->optimizer, &s->now, segment->weight_decay, n, weights,
-                       sum, states);
+    ps_optimizer_apply_by(&s->rule->optimizer, scalars, n, weights, sum, states);
     for (int i = 0; i < s->n_copies; i++)
         copy_out(s->copies[i] + at, weights, n, s->stream);
     return PS_OK;
 }
 
 static ps_err sum_into(ps_aggregate *a, const ps_aggregate_step *s,
-                       const ps_segment *segment, uint64_t at, uint64_t n)
+                       const ps_segment *segment, const ps_optimizer_scalars *scalars,
+                       uint64_t at, uint64_t n)
 {
     const float *sum = sum_block(a->sum + at, s, at, n);
     if (refuses(s) && !ps_finite_all(sum, n)) return bad_sum(s, segment, at, n);
@@ -155,15 +156,17 @@ static ps_err sum_into(ps_aggregate *a, const ps_aggregate_step *s,
 }
 
 typedef ps_err (*block_fn)(ps_aggregate *, const ps_aggregate_step *, const ps_segment *,
-                           uint64_t, uint64_t);
+                           const ps_optimizer_scalars *, uint64_t, uint64_t);
 
 static ps_err for_blocks(ps_aggregate *a, const ps_aggregate_step *s, block_fn fn)
 {
     for (int i = 0; i < a->n_segments; i++) {
         const ps_segment *segment = &a->segments[i];
+        const ps_optimizer_scalars scalars =
+            ps_optimizer_scalars_of(&s->rule->optimizer, &s->now, segment->weight_decay);
         uint64_t end = segment->offset + segment->count;
         for (uint64_t at = segment->offset; at < end; at += BLOCK)
-            PS_TRY(fn(a, s, segment, at, end - at < BLOCK ? end - at : BLOCK));
+            PS_TRY(fn(a, s, segment, &scalars, at, end - at < BLOCK ? end - at : BLOCK));
     }
     return PS_OK;
 }

@@ -36,11 +36,18 @@ void ps_optimizer_apply(const ps_optimizer *opt, const ps_optimizer_step *step,
                         double weight_decay, uint64_t n, float *param, const float *grad,
                         float *const *states)
 {
-    scalars k = ps_optimizer_scalars_of(opt, step, weight_decay);
+    const scalars k = ps_optimizer_scalars_of(opt, step, weight_decay);
+    ps_optimizer_apply_by(opt, &k, n, param, grad, states);
+}
+
+void ps_optimizer_apply_by(const ps_optimizer *opt, const ps_optimizer_scalars *k,
+                           uint64_t n, float *param, const float *grad,
+                           float *const *states)
+{
     float *mine[PS_OPTIMIZER_MAX_STATES] = {NULL, NULL};
     for (int i = 0; i < opt->n_states; i++)
         mine[i] = states[i];
-    ps_optimizer_loops(opt->kind, &k, n, param, grad, mine);
+    ps_optimizer_loops(opt->kind, k, n, param, grad, mine);
 }
 
 static ps_err parse_kind(const char *name, ps_optimizer_kind *out)

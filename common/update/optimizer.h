@@ -63,5 +63,9 @@ ps_optimizer_scalars ps_optimizer_scalars_of(const ps_optimizer *opt,
 void ps_optimizer_apply(const ps_optimizer *opt, const ps_optimizer_step *step,
                         double weight_decay, uint64_t n, float *param, const float *grad,
                         float *const *states);
+/* The same by scalars that are known already: for small blocks. */
+void ps_optimizer_apply_by(const ps_optimizer *opt, const ps_optimizer_scalars *k,
+                           uint64_t n, float *param, const float *grad,
+                           float *const *states);
 
 #endif
