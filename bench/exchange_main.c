@@ -54,7 +54,7 @@ static float gradient(int rank, uint64_t i)
 
 static bool is_ps(const bench *b)
 {
-    return strcmp(b->cfg->exchange.name, "ps") == 0;
+    return b->cfg->exchange.name == PS_EXCHANGE_PS;
 }
 
 static ps_err join(bench *b)
@@ -155,7 +155,7 @@ static ps_err measure(bench *b)
 
 static ps_err check_sums(const bench *b)
 {
-    if (strcmp(b->cfg->exchange.codec, "none") != 0) return PS_OK;
+    if (b->cfg->exchange.codec != PS_CODEC_NONE) return PS_OK;
     const float *params = ps_session_params(b->session);
     double steps = (double)(b->n_warmup + b->n_steps) * b->cfg->optimizer.lr;
     for (int t = 0; t < b->spec.table.n_tensors; t++)

@@ -163,7 +163,7 @@ static ps_err make_program(bench *b)
     for (int i = 0; i < b->optimizer.n_states; i++)
         PS_TRY(ps_mem_zalloc_large(&b->states[i], arena, "optimizer state"));
     ps_init_weights(&b->spec, b->cfg.train.seed, 1, b->params.base, b->buffers);
-    const ps_device_options device = {.index = -1,
+    const ps_device_options device = {.index = b->cfg.train.device.index,
                                       .threads = (int)b->cfg.train.threads,
                                       .precision = b->cfg.train.precision,
                                       .no_winograd = !b->cfg.train.winograd};
@@ -173,7 +173,7 @@ static ps_err make_program(bench *b)
                                         .params = b->params.base,
                                         .grads = b->grads.base,
                                         .buffers = b->buffers};
-    PS_TRY(ps_device_open(b->cfg.train.device, &device, &b->device));
+    PS_TRY(ps_device_open(b->cfg.train.device.kind, &device, &b->device));
     return ps_program_create(b->device, &program, &b->program);
 }
 

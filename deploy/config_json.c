@@ -45,8 +45,12 @@ static json_t *value_json(const ps_config *cfg, const ps_config_key *key)
     case PS_KEY_DOUBLE:
         return json_real(*(const double *)at);
     case PS_KEY_STRING:
-    case PS_KEY_WORD:
         return json_string(*(char *const *)at);
+    case PS_KEY_WORD:
+        return json_string(ps_word_name(key->words, *(const int *)at));
+    case PS_KEY_DEVICE:
+        return json_string(ps_device_choice_text(*(const ps_device_choice *)at,
+                                                 (char[PS_DEVICE_TEXT]){0}));
     case PS_KEY_INT_LIST:
         return ints_json(at);
     case PS_KEY_DOUBLE_LIST:

@@ -47,7 +47,7 @@ static ps_err check_descriptors(const ps_server *s)
                            .io_threads = (uint64_t)c->net.io_threads,
                            .norm_links = ps_step_rule_waits(&s->rule),
                            .hosts = s->o.hosts_coordinator,
-                           .shm = strcmp(c->exchange.shm, "off") != 0};
+                           .shm = c->exchange.shm != PS_SWITCH_OFF};
     const ps_fd_need need = ps_fd_need_of_server(&job);
     return ps_fd_limit_check(&need);
 }
@@ -140,7 +140,7 @@ static ps_err open_door(ps_server *s, ps_deadline deadline)
 {
     const ps_roster *roster = ps_member_roster(s->member);
     const char *name = "";
-    if (strcmp(s->o.config->exchange.shm, "off") != 0) {
+    if (s->o.config->exchange.shm != PS_SWITCH_OFF) {
         PS_TRY(ps_shm_door_create(roster->nonce, (uint32_t)s->o.n_workers,
                                   s->o.table->arena_count * sizeof(float), &s->door));
         name = ps_shm_door_name(s->door);

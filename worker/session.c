@@ -19,6 +19,7 @@ struct ps_session {
     stage stage;
     int rank, world_size, n_servers;
     uint64_t total_steps, next_step;
+    const ps_exchange_ops *ops; // of the exchange
     ps_plan plan;
     ps_step_rule rule;
     ps_member *member; // NULL: no other process
@@ -27,16 +28,6 @@ struct ps_session {
     ps_device_stream *stream; // where the weights stay on a GPU
     ps_exchange *exchange;
 };
-
-static bool is_ps(const ps_session *s)
-{
-    return strcmp(s->o.config->exchange.name, "ps") == 0;
-}
-
-static bool is_none(const ps_session *s)
-{
-    return strcmp(s->o.config->exchange.name, "none") == 0;
-}
 
 static ps_err expect(const ps_session *s, stage wanted, const char *call)
 {
@@ -59,11 +50,13 @@ static ps_err reach(ps_session *s, stage next, ps_err err)
 static ps_err make_plan(ps_session *s)
 {
     const ps_config *c = s->o.config;
+    PS_TRY(ps_exchange_find(c->exchange.name, &s->ops));
     s->world_size = (int)c->job.workers;
-    s->n_servers = is_ps(s) ? (int)c->job.servers : 0;
-    if (is_ps(s) && s->n_servers == 0)
+    s->n_servers = s->ops->servers ? (int)c->job.servers : 0;
+    if (s->ops->servers && s->n_servers == 0)
         return ps_err_set(PS_ERR_CONFIG, "exchange.name is ps, but job.servers is 0");
-    const uint32_t shards = is_ps(s) ? (uint32_t)(s->n_servers * c->server.shards) : 1;
+    const uint32_t shards =
+        s->ops->servers ? (uint32_t)(s->n_servers * c->server.shards) : 1;
     const ps_chunk_size size =
         ps_chunk_size_wanted(c, ps_init_method_is_loopback(s->o.init_method));
     PS_TRY(ps_plan_init(&s->plan, s->o.table, size, shards));
@@ -80,7 +73,7 @@ static ps_err check_descriptors(const ps_session *s)
                            .io_threads = (uint64_t)c->net.io_threads,
                            .norm_links = ps_step_rule_waits(&s->rule),
                            .hosts = first && s->n_servers == 0,
-                           .shm = strcmp(c->exchange.shm, "off") != 0};
+                           .shm = c->exchange.shm != PS_SWITCH_OFF};
     const ps_fd_need need = ps_fd_need_of_worker(&job);
     return ps_fd_limit_check(&need);
 }
@@ -102,7 +95,7 @@ ps_err ps_session_create(const ps_session_options *options, ps_session **out)
 
 static ps_err become_member(ps_session *s)
 {
-    if (is_none(s) && s->world_size == 1) return PS_OK;
+    if (s->ops->alone && s->world_size == 1) return PS_OK;
     const ps_member_options options = {.config = s->o.config,
                                        .role = PS_ROLE_WORKER,
                                        .rank = s->o.rank,
@@ -155,10 +148,7 @@ ps_err ps_session_join(ps_session *s, uint64_t total_steps)
  * ps and gloo on the host's. */
 static ps_err open_stream(ps_session *s, ps_device *device)
 {
-    const char *name = s->o.config->exchange.name;
-    const bool there =
-        is_none(s) || strcmp(name, "nccl") == 0 || strcmp(name, "allreduce") == 0;
-    if (!there || !device || !device->ops->stream_create) return PS_OK;
+    if (!s->ops->on_device || !device || !device->ops->stream_create) return PS_OK;
     const ps_host_stream_options options = {.table = s->o.table,
                                             .optimizer = &s->rule.optimizer,
                                             .params = s->params.base,
@@ -182,9 +172,7 @@ static ps_err start(ps_session *s, ps_device *device)
                                          .grads = &s->grads,
                                          .buffers = s->buffers,
                                          .stream = s->stream};
-    PS_TRY(ps_exchange_create(s->o.config->exchange.name,
-                              device ? device->ops->name : "cpu", &options,
-                              &s->exchange));
+    PS_TRY(s->ops->create(&options, &s->exchange));
     return ps_exchange_start(s->exchange);
 }
 
@@ -352,6 +340,11 @@ float *ps_session_grads(const ps_session *s)
 void *ps_session_buffers(const ps_session *s)
 {
     return s->buffers;
+}
+
+const ps_exchange_ops *ps_session_ops(const ps_session *s)
+{
+    return s->ops;
 }
 
 const char *ps_session_exchange_name(const ps_session *s)

@@ -88,6 +88,7 @@ void ps_session_destroy(ps_session **s);
 
 /* From create on. */
 const ps_plan *ps_session_plan(const ps_session *s);
+const ps_exchange_ops *ps_session_ops(const ps_session *s); // what the exchange can do
 int ps_session_servers(const ps_session *s); // processes; 0: an exchange without
 /* From join on. */
 int ps_session_rank(const ps_session *s);

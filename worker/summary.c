@@ -107,16 +107,17 @@ static void put_job(json_t *o, const ps_summary *s)
 {
     const ps_config *c = s->config;
     char dataset[512];
-    const bool made = strcmp(c->data.kind, "synthetic") == 0;
-    snprintf(dataset, sizeof dataset, "%s%s%s", c->data.kind, made ? "" : " ",
+    const bool made = c->data.kind == PS_DATA_SYNTHETIC;
+    snprintf(dataset, sizeof dataset, "%s%s%s",
+             ps_word_name(ps_data_words, (int)c->data.kind), made ? "" : " ",
              made ? "" : c->data.path);
     put_text(o, "mode", s->mode);
     put_text(o, "model", c->job.name);
     put_text(o, "dataset", dataset);
     put_text(o, "device", s->device);
-    put_text(o, "precision", c->train.precision);
+    put_text(o, "precision", ps_word_name(ps_precision_words, (int)c->train.precision));
     put_text(o, "exchange", s->exchange);
-    put_text(o, "codec", c->exchange.codec);
+    put_text(o, "codec", ps_word_name(ps_codec_words, (int)c->exchange.codec));
     put_count(o, "servers", (uint64_t)s->servers);
     put_count(o, "shards", (uint64_t)s->shards);
     put_count(o, "workers", (uint64_t)s->workers);

@@ -39,19 +39,9 @@ typedef struct job {
     ps_summary summary;
 } job;
 
-static bool is_ps(const job *j)
+static const ps_exchange_ops *ops_of(const job *j)
 {
-    return strcmp(j->config->exchange.name, "ps") == 0;
-}
-
-static bool is_none(const job *j)
-{
-    return strcmp(j->config->exchange.name, "none") == 0;
-}
-
-static const char *mode_name(const job *j)
-{
-    return is_ps(j) ? "ps" : is_none(j) ? "single" : "allreduce";
+    return ps_session_ops(j->session);
 }
 
 static ps_deadline step_deadline(const job *j)
@@ -129,7 +119,7 @@ static ps_err join(job *j)
 static ps_err open_device(job *j)
 {
     const ps_config_train *t = &j->config->train;
-    ps_device_options options = {.index = -1,
+    ps_device_options options = {.index = t->device.index,
                                  .local_rank = j->cli->local_rank,
                                  .threads = j->threads,
                                  .precision = t->precision,
@@ -137,7 +127,7 @@ static ps_err open_device(job *j)
                                  .cudnn = t->cudnn,
                                  .no_graphs = !t->graphs,
                                  .no_winograd = !t->winograd};
-    PS_TRY(ps_device_open(t->device, &options, &j->device));
+    PS_TRY(ps_device_open(t->device.kind, &options, &j->device));
     ps_device_describe(j->device, j->device_name, sizeof j->device_name);
     return PS_OK;
 }
@@ -190,9 +180,9 @@ static ps_err close_outputs(job *j)
  * or, where nothing travels, all. */
 static size_t group_bytes(const job *j)
 {
-    if (is_ps(j))
+    if (ops_of(j)->servers)
         return (size_t)ps_session_plan(j->session)->max_chunk_count * sizeof(float);
-    return is_none(j) ? SIZE_MAX : (size_t)j->config->exchange.bucket;
+    return ops_of(j)->alone ? SIZE_MAX : (size_t)j->config->exchange.bucket;
 }
 
 static ps_err make_trainer(job *j)
@@ -234,7 +224,7 @@ static int workers_here(const job *j, const ps_host *host)
 
 static void check_cores(const job *j)
 {
-    if (strcmp(j->device->ops->name, "cpu") != 0) return;
+    if (!j->device->ops->uses_cores) return;
     ps_host host;
     ps_host_find(&host);
     int n = workers_here(j, &host);
@@ -251,13 +241,14 @@ static void announce(const job *j)
     check_cores(j);
     if (j->rank != 0) return;
     PS_INFO("job", "name=%s mode=%s workers=%d servers=%d params=%llu steps=%llu",
-            j->config->job.name, mode_name(j), ps_session_world_size(j->session),
+            j->config->job.name, ops_of(j)->mode, ps_session_world_size(j->session),
             ps_session_servers(j->session), (unsigned long long)j->spec.table.n_params,
             (unsigned long long)j->total_steps);
     PS_INFO("device", "%s", j->device_name);
-    PS_INFO("data", "kind=%s train=%lld test=%lld", j->config->data.kind,
-            (long long)j->train.n, (long long)j->test.n);
-    if (j->test.n == 0 && strcmp(j->config->data.kind, "synthetic") != 0)
+    PS_INFO("data", "kind=%s train=%lld test=%lld",
+            ps_word_name(ps_data_words, (int)j->config->data.kind), (long long)j->train.n,
+            (long long)j->test.n);
+    if (j->test.n == 0 && j->config->data.kind != PS_DATA_SYNTHETIC)
         PS_WARN("data", "no test set: data.test is not given, and data.path has no files "
                         "of the usual names; nothing is evaluated");
 }
@@ -275,17 +266,18 @@ static int64_t step_samples(const job *j)
 static void begin_summary(job *j)
 {
     const ps_session *s = j->session;
-    j->summary = (ps_summary){.config = j->config,
-                              .result = &j->result,
-                              .mode = mode_name(j),
-                              .device = j->device_name,
-                              .exchange = ps_session_exchange_name(s),
-                              .servers = ps_session_servers(s),
-                              .shards = is_ps(j) ? (int)ps_session_plan(s)->n_shards : 0,
-                              .workers = ps_session_world_size(s),
-                              .threads = j->threads,
-                              .params = j->spec.table.n_params,
-                              .batch = step_samples(j)};
+    j->summary =
+        (ps_summary){.config = j->config,
+                     .result = &j->result,
+                     .mode = ops_of(j)->mode,
+                     .device = j->device_name,
+                     .exchange = ps_session_exchange_name(s),
+                     .servers = ps_session_servers(s),
+                     .shards = ops_of(j)->servers ? (int)ps_session_plan(s)->n_shards : 0,
+                     .workers = ps_session_world_size(s),
+                     .threads = j->threads,
+                     .params = j->spec.table.n_params,
+                     .batch = step_samples(j)};
 }
 
 static ps_err write_summary(job *j)
@@ -322,7 +314,7 @@ static ps_err judge(const job *j)
              "the last loss is not finite (training %s, test %s): a lower optimizer.lr "
              "or optimizer.clip_norm may help",
              train, test);
-    if (strcmp(j->config->exchange.nan, "allow") != 0)
+    if (j->config->exchange.nan == PS_NAN_ERROR)
         return ps_err_set(PS_ERR_NUMERIC, "%s", text);
     if (j->rank == 0) PS_WARN("loss", "%s", text);
     return PS_OK;

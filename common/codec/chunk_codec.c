@@ -25,32 +25,10 @@ static piece piece_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec c
                    .draw = {.key = key + (uint64_t)t, .first = begin}};
 }
 
-static bool codec_named(const char *name, ps_codec *codec)
-{
-    static const struct {
-        const char *name;
-        ps_codec codec;
-    } names[] = {{"none", PS_CODEC_NONE},     {"fp16", PS_CODEC_FP16},
-                 {"bf16", PS_CODEC_BF16},     {"int8", PS_CODEC_INT8},
-                 {"onebit", PS_CODEC_ONEBIT}, {"topk", PS_CODEC_TOPK}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strcmp(name, names[i].name) != 0) continue;
-        *codec = names[i].codec;
-        return true;
-    }
-    return false;
-}
-
 ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
                            const ps_tensor_table *table)
 {
-    ps_codec codec;
-    if (!codec_named(cfg->exchange.codec, &codec))
-        return ps_err_set(
-            PS_ERR_CONFIG,
-            "exchange.codec: '%s' is not one of none, fp16, bf16, int8, onebit, topk",
-            cfg->exchange.codec);
-    *c = (ps_chunk_codec){.codec = codec,
+    *c = (ps_chunk_codec){.codec = cfg->exchange.codec,
                           .topk = cfg->exchange.topk,
                           .min_bytes = (uint64_t)cfg->exchange.codec_min,
                           .warmup = (uint64_t)cfg->exchange.codec_warmup,
@@ -62,9 +40,7 @@ ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
 ps_chunk_size ps_chunk_size_wanted(const ps_config *cfg, bool one_host)
 {
     const uint64_t many = 1 << 20;
-    ps_codec codec;
-    if (!codec_named(cfg->exchange.codec, &codec)) codec = PS_CODEC_NONE;
-    const uint64_t bytes = ps_codec_bytes(codec, many, cfg->exchange.topk);
+    const uint64_t bytes = ps_codec_bytes(cfg->exchange.codec, many, cfg->exchange.topk);
     return (ps_chunk_size){.bytes = (uint64_t)cfg->exchange.chunk,
                            .one_host = one_host,
                            .travels = (float)bytes / (float)(many * sizeof(float))};

@@ -43,19 +43,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "config_words.h"
 #include "err.h"
-
-/* Their numbers on the wire. SHM is no codec: the payload lies in shared memory. */
-typedef enum ps_codec {
-    PS_CODEC_NONE = 0,
-    PS_CODEC_SHM = 1,
-    PS_CODEC_FP16 = 2,
-    PS_CODEC_INT8 = 3,
-    PS_CODEC_ONEBIT = 4,
-    PS_CODEC_TOPK = 5,
-    PS_CODEC_BF16 = 6,
-    PS_CODEC_COUNT
-} ps_codec;
 
 /* What int8's roundings depend on: the payload (ps_codec_draw_key), and the index of the
  * vector's first element in its tensor. */

@@ -63,17 +63,14 @@ static ps_err read_double(const ps_config_key *key, const ps_yaml *at, double *o
     return check_range(key, at, *out);
 }
 
-static ps_err read_word(const ps_config_key *key, const ps_yaml *at, char **out)
+/* A word of the key's table, or a device. */
+static ps_err read_word(const ps_config_key *key, const ps_yaml *at, void *out)
 {
-    const char *w = key->words;
-    size_t n = strlen(at->text);
-    while (n) {
-        size_t len = strcspn(w, "|");
-        if (len == n && memcmp(w, at->text, n) == 0) return ps_mem_strdup(out, at->text);
-        if (w[len] == '\0') break;
-        w += len + 1;
-    }
     char range[160];
+    if (at->kind != PS_YAML_SCALAR) return wrong_type(key, at);
+    if (key->type == PS_KEY_DEVICE ? ps_device_choice_parse(at->text, out)
+                                   : ps_word_find(key->words, at->text, out))
+        return PS_OK;
     ps_config_key_range(key, range, sizeof range);
     return ps_yaml_error(at, "%s: '%.60s' is not one of %s", key->path, at->text, range);
 }
@@ -119,7 +116,8 @@ static ps_err read_value(ps_config *cfg, const ps_config_key *key, const ps_yaml
     case PS_KEY_STRING:
         return scalar ? ps_mem_strdup(out, at->text) : wrong_type(key, at);
     case PS_KEY_WORD:
-        return scalar ? read_word(key, at, out) : wrong_type(key, at);
+    case PS_KEY_DEVICE:
+        return read_word(key, at, out);
     case PS_KEY_INT_LIST:
     case PS_KEY_DOUBLE_LIST:
         return read_list(key, at, out);
@@ -230,7 +228,7 @@ key_error(const ps_config *cfg, const char *path, const char *fmt, ...)
 static ps_err check_optimizer(ps_config *cfg)
 {
     ps_config_optimizer *o = &cfg->optimizer;
-    if (strcmp(o->name, "adamw") == 0 &&
+    if (o->name == PS_OPTIMIZER_ADAMW &&
         !ps_yaml_path(cfg->tree, "optimizer.weight_decay"))
         o->weight_decay = 0.01;
     if (o->betas.n != 2 || o->betas.v[0] >= 1 || o->betas.v[1] >= 1)
@@ -261,28 +259,15 @@ static ps_err check_data(const ps_config *cfg)
     return PS_OK;
 }
 
-static bool device_is_known(const char *device)
-{
-    uint64_t index;
-    if (strncmp(device, "cuda:", 5) == 0)
-        return ps_parse_uint(device + 5, &index) && index < 1024;
-    return strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0 ||
-           strcmp(device, "cuda") == 0;
-}
-
 static ps_err check_rest(const ps_config *cfg)
 {
     if (cfg->model.input.n != 0 && cfg->model.input.n != 1 && cfg->model.input.n != 3)
         return key_error(cfg, "model.input", "[C, H, W] or [features] is wanted");
-    if (!device_is_known(cfg->train.device))
-        return key_error(cfg, "train.device",
-                         "'%.60s' is not one of auto | cpu | cuda | cuda:N",
-                         cfg->train.device);
     if (cfg->net.dead_after_ms <= cfg->net.heartbeat_ms)
         return key_error(cfg, "net.dead_after_ms",
                          "has to be above net.heartbeat_ms (%lld)",
                          (long long)cfg->net.heartbeat_ms);
-    if (strcmp(cfg->exchange.name, "ps") == 0 && cfg->job.servers < 1)
+    if (cfg->exchange.name == PS_EXCHANGE_PS && cfg->job.servers < 1)
         return key_error(cfg, "job.servers", "exchange.name ps needs a server");
     return PS_OK;
 }
@@ -358,8 +343,7 @@ void ps_config_fini(ps_config *cfg)
 {
     for (int i = 0; i < ps_config_n_keys; i++) {
         const ps_config_key *key = &ps_config_keys[i];
-        if (key->type == PS_KEY_STRING || key->type == PS_KEY_WORD)
-            free(*(char **)field(cfg, key));
+        if (key->type == PS_KEY_STRING) free(*(char **)field(cfg, key));
     }
     ps_yaml_destroy(&cfg->tree);
     free(cfg->file);
@@ -392,8 +376,12 @@ static void hash_value(ps_hash *h, const ps_config *cfg, const ps_config_key *ke
         ps_hash_double(h, *(const double *)value);
         break;
     case PS_KEY_STRING:
-    case PS_KEY_WORD:
         ps_hash_string(h, *(char *const *)value);
+        break;
+    case PS_KEY_WORD:
+        ps_hash_string(h, ps_word_name(key->words, *(const int *)value));
+        break;
+    case PS_KEY_DEVICE: // of this machine alone
         break;
     case PS_KEY_INT_LIST:
         ps_hash_u64(h, (uint64_t)ints->n);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "config_words.h"
 #include "err.h"
 #include "yaml_tree.h"
 
@@ -35,13 +36,13 @@ typedef struct ps_config_job {
 } ps_config_job;
 
 typedef struct ps_config_train {
-    int64_t epochs;  // 0: evaluate only
-    int64_t steps;   // stop after so many optimizer steps; 0: no such limit
-    uint64_t seed;   // weights and dropout
-    char *device;    // auto | cpu | cuda | cuda:N
-    char *precision; // float32 | bf16 | fp16
+    int64_t epochs; // 0: evaluate only
+    int64_t steps;  // stop after so many optimizer steps; 0: no such limit
+    uint64_t seed;  // weights and dropout
+    ps_device_choice device;
+    ps_precision precision;
     bool tf32;
-    char *cudnn; // auto | on | off
+    ps_switch cudnn;
     bool winograd;
     bool graphs;
     int64_t threads;         // of arithmetic in a worker; 0: all cores
@@ -56,7 +57,7 @@ typedef struct ps_config_train {
 } ps_config_train;
 
 typedef struct ps_config_data {
-    char *kind;  // idx | cifar10 | cifar100 | stl10 | npy | synthetic
+    ps_data_kind kind;
     char *path;  // a folder; files of train and test are relative to it
     char *train; // files (comma-separated) and/or a range: "", "0-7999", "a.gz,b.gz",
                  // "a,b@0-99"
@@ -78,7 +79,7 @@ typedef struct ps_config_data {
 } ps_config_data;
 
 typedef struct ps_config_optimizer {
-    char *name; // sgd | adam | adamw
+    ps_optimizer_kind name;
     double lr;
     double momentum, dampening;
     bool nesterov;
@@ -91,7 +92,7 @@ typedef struct ps_config_optimizer {
 } ps_config_optimizer;
 
 typedef struct ps_config_schedule {
-    char *name;          // constant | step | cosine | linear
+    ps_schedule_kind name;
     int64_t warmup;      // optimizer steps of linear warm-up
     double warmup_start; // factor of lr at step 0 of the warm-up
     int64_t step_size;   // of "step", in optimizer steps
@@ -101,23 +102,23 @@ typedef struct ps_config_schedule {
 } ps_config_schedule;
 
 typedef struct ps_config_loss_scale {
-    char *use; // auto | on | off; auto: with train.precision fp16
+    ps_switch use; // auto: with train.precision fp16
     double init, growth, backoff;
     int64_t interval; // finite steps in a row after which the scale grows
 } ps_config_loss_scale;
 
 typedef struct ps_config_exchange {
-    char *name;             // ps | allreduce | gloo | nccl | none
-    int64_t chunk;          // bytes; 0: auto
-    char *codec;            // none | fp16 | bf16 | int8 | onebit | topk
+    ps_exchange_kind name;
+    int64_t chunk; // bytes; 0: auto
+    ps_codec codec;
     int64_t codec_min;      // tensors smaller than so many bytes travel uncoded
     double topk;            // share of elements that topk sends
     int64_t codec_warmup;   // first steps that travel by int8 instead of onebit or topk
     int64_t codec_cooldown; // the last ones
-    char *shm;              // auto | on | off
-    int64_t credit;         // bytes in flight to a shard; 0: auto
-    int64_t bucket;         // bytes of an all-reduce bucket
-    char *nan;              // error | allow
+    ps_switch shm;
+    int64_t credit; // bytes in flight to a shard; 0: auto
+    int64_t bucket; // bytes of an all-reduce bucket
+    ps_nan_rule nan;
 } ps_config_exchange;
 
 typedef struct ps_config_server {
@@ -125,7 +126,7 @@ typedef struct ps_config_server {
 } ps_config_server;
 
 typedef struct ps_config_sync {
-    char *policy; // bsp
+    ps_policy_kind policy;
 } ps_config_sync;
 
 typedef struct ps_config_net {
@@ -152,7 +153,7 @@ typedef struct ps_config {
     struct {
         ps_int_list input; // model.input: C, H, W (or one number: features)
         bool dropout;      // false: every dropout layer passes its input through
-        char *loss;        // nll | cross_entropy | mse
+        ps_loss_kind loss;
     } model;
     /* The parsed file with overrides applied; model.layers is read from it by model_spec.
      * Owned by the configuration. */

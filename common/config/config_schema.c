@@ -59,7 +59,7 @@ const ps_config_key ps_config_keys[] = {
          "shape of a sample: [C, H, W] or [features]"),
     BOOL("model.dropout", model.dropout, JOB, "true",
          "false: every dropout layer passes its input through"),
-    WORD("model.loss", model.loss, JOB, "nll|cross_entropy|mse", "cross_entropy",
+    WORD("model.loss", model.loss, JOB, ps_loss_words, "cross_entropy",
          "nll wants log_softmax as the last layer"),
 
     INT("train.epochs", train.epochs, JOB, 0, MANY, "1",
@@ -67,14 +67,14 @@ const ps_config_key ps_config_keys[] = {
     INT("train.steps", train.steps, JOB, 0, MANY, "0",
         "stop after so many optimizer steps; 0: no such limit"),
     SEED("train.seed", train.seed, "0", "of the initial weights and of dropout"),
-    STRING("train.device", train.device, LOCAL, "auto",
-           "auto, cpu, cuda, or cuda:N; auto takes a GPU where there is one"),
-    WORD("train.precision", train.precision, JOB, "float32|bf16|fp16", "float32",
+    {"train.device", PS_KEY_DEVICE, PS_SCOPE_LOCAL, AT(train.device), 0, 0, NULL, "auto",
+     "where arithmetic runs; auto takes a GPU where there is one"},
+    WORD("train.precision", train.precision, JOB, ps_precision_words, "float32",
          "of products and what lies between layers, on GPUs; sums, losses and the "
          "weights kept are float32"),
     BOOL("train.tf32", train.tf32, JOB, "false",
          "let NVIDIA GPUs round the factors of float32 products to 10 bits"),
-    WORD("train.cudnn", train.cudnn, JOB, "auto|on|off", "auto",
+    WORD("train.cudnn", train.cudnn, JOB, ps_switch_words, "auto",
          "convolutions on NVIDIA GPUs by cuDNN; auto: where it is found"),
     BOOL("train.winograd", train.winograd, JOB, "true",
          "gradients of 3 x 3 convolutions by Winograd's algorithm on CPUs, a fifth of a step "
@@ -100,7 +100,7 @@ const ps_config_key ps_config_keys[] = {
     BOOL("train.trace", train.trace, LOCAL, "false",
          "write trace.json, what a worker did when, for Perfetto"),
 
-    WORD("data.kind", data.kind, JOB, "idx|cifar10|cifar100|stl10|npy|synthetic",
+    WORD("data.kind", data.kind, JOB, ps_data_words,
          "synthetic", "format of the files; synthetic makes learnable data, no files"),
     STRING("data.path", data.path, LOCAL, "", "folder of the data files"),
     STRING("data.train", data.train, JOB, "",
@@ -132,7 +132,7 @@ const ps_config_key ps_config_keys[] = {
     INT("data.test_samples", data.test_samples, JOB, 0, MANY, "2048",
         "synthetic: test samples"),
 
-    WORD("optimizer.name", optimizer.name, JOB, "sgd|adam|adamw", "sgd",
+    WORD("optimizer.name", optimizer.name, JOB, ps_optimizer_words, "sgd",
          "PyTorch's formulas and defaults"),
     DOUBLE("optimizer.lr", optimizer.lr, JOB, 0, 1e9, "0.001", "learning rate"),
     DOUBLE("optimizer.momentum", optimizer.momentum, JOB, 0, 1, "0", "sgd"),
@@ -151,7 +151,7 @@ const ps_config_key ps_config_keys[] = {
     INT("optimizer.pytorch", optimizer.pytorch, JOB, 1, 2, "2",
         "adam, adamw: round the first moment as PyTorch 2 does (lerp) or as PyTorch 1"),
 
-    WORD("schedule.name", schedule.name, JOB, "constant|step|cosine|linear", "constant",
+    WORD("schedule.name", schedule.name, JOB, ps_schedule_words, "constant",
          "of the learning rate, per optimizer step"),
     INT("schedule.warmup", schedule.warmup, JOB, 0, MANY, "0",
         "optimizer steps of linear warm-up"),
@@ -165,7 +165,7 @@ const ps_config_key ps_config_keys[] = {
     DOUBLE("schedule.min_lr", schedule.min_lr, JOB, 0, 1e9, "0",
            "cosine, linear: the last learning rate"),
 
-    WORD("loss_scale.use", loss_scale.use, JOB, "auto|on|off", "auto",
+    WORD("loss_scale.use", loss_scale.use, JOB, ps_switch_words, "auto",
          "multiply the loss, and skip steps that overflow; auto: with train.precision "
          "fp16"),
     DOUBLE("loss_scale.init", loss_scale.init, JOB, 0, 3e38, "65536",
@@ -177,11 +177,11 @@ const ps_config_key ps_config_keys[] = {
     INT("loss_scale.interval", loss_scale.interval, JOB, 1, MANY, "2000",
         "finite steps in a row after which the factor grows"),
 
-    WORD("exchange.name", exchange.name, JOB, "ps|allreduce|gloo|nccl|none", "ps",
+    WORD("exchange.name", exchange.name, JOB, ps_exchange_words, "ps",
          "how gradients become weights; allreduce: nccl on GPUs, else gloo"),
     BYTES("exchange.chunk", exchange.chunk, JOB, 0, "auto",
           "bytes of a chunk; auto suits the links, or one host (MASTER_ADDR 127.0.0.1)"),
-    WORD("exchange.codec", exchange.codec, JOB, "none|fp16|bf16|int8|onebit|topk",
+    WORD("exchange.codec", exchange.codec, JOB, ps_codec_words,
          "none",
          "compression of what travels, in both directions"),
     BYTES("exchange.codec_min", exchange.codec_min, JOB, 0, "4096",
@@ -192,18 +192,18 @@ const ps_config_key ps_config_keys[] = {
         "first steps that travel by int8 instead of onebit or topk"),
     INT("exchange.codec_cooldown", exchange.codec_cooldown, JOB, 0, MANY, "16",
         "last steps that do, with what onebit and topk have kept"),
-    WORD("exchange.shm", exchange.shm, LOCAL, "auto|on|off", "auto",
+    WORD("exchange.shm", exchange.shm, LOCAL, ps_switch_words, "auto",
          "shared memory between processes of one host; on: an error where it can't be"),
     BYTES("exchange.credit", exchange.credit, JOB, 0, "auto",
           "bytes in flight to a shard"),
     BYTES("exchange.bucket", exchange.bucket, JOB, 1, "25MiB",
           "bytes of a bucket in all-reduce"),
-    WORD("exchange.nan", exchange.nan, JOB, "error|allow", "error",
+    WORD("exchange.nan", exchange.nan, JOB, ps_nan_words, "error",
          "what a gradient that is not finite does"),
 
     INT("server.shards", server.shards, JOB, 1, 256, "1",
         "shard threads per server process"),
-    WORD("sync.policy", sync.policy, JOB, "bsp", "bsp",
+    WORD("sync.policy", sync.policy, JOB, ps_policy_words, "bsp",
          "when a shard applies what it has; bsp: when every worker's gradient is in"),
 
     STRING("net.interface", net.interface, LOCAL, "",
@@ -239,32 +239,20 @@ const char *ps_key_type_text(ps_key_type type)
         [PS_KEY_BYTES] = "a number of bytes (such as 65536, 64K, 1MiB)",
         [PS_KEY_STRING] = "a text",
         [PS_KEY_WORD] = "a word",
+        [PS_KEY_DEVICE] = "a word",
         [PS_KEY_INT_LIST] = "whole numbers",
         [PS_KEY_DOUBLE_LIST] = "numbers",
     };
     return texts[type];
 }
 
-/* "a|b" as "a | b". */
-static void spaced_words(const char *words, char *out, size_t bytes)
-{
-    size_t n = 0;
-    for (; *words && n + 4 < bytes; words++) {
-        if (*words == '|') {
-            memcpy(out + n, " | ", 3);
-            n += 3;
-        } else {
-            out[n++] = *words;
-        }
-    }
-    out[n] = '\0';
-}
-
 void ps_config_key_range(const ps_config_key *key, char *out, size_t bytes)
 {
     out[0] = '\0';
     if (key->type == PS_KEY_WORD)
-        spaced_words(key->words, out, bytes);
+        ps_word_list(key->words, out, bytes);
+    else if (key->type == PS_KEY_DEVICE)
+        snprintf(out, bytes, "auto | cpu | cuda | cuda:N");
     else if (key->min == key->max)
         return;
     else if (key->max < 1e9)

@@ -12,7 +12,8 @@ typedef enum ps_key_type {
     PS_KEY_DOUBLE,     // double
     PS_KEY_BYTES,      // int64_t; K, MiB, ...; "auto" is 0 where min is 0
     PS_KEY_STRING,     // char *
-    PS_KEY_WORD,       // char *, one of words
+    PS_KEY_WORD,       // an enum of config_words.h
+    PS_KEY_DEVICE,     // ps_device_choice
     PS_KEY_INT_LIST,   // ps_int_list
     PS_KEY_DOUBLE_LIST // ps_float_list
 } ps_key_type;
@@ -24,10 +25,10 @@ typedef struct ps_config_key {
     const char *path;
     ps_key_type type;
     ps_key_scope scope;
-    size_t offset;     // of the field in ps_config
-    double min, max;   // of a number, or of each of a list; both 0: no bounds
-    const char *words; // PS_KEY_WORD: "sgd|adam|adamw"
-    const char *text;  // the default, as it could stand in the file
+    size_t offset;        // of the field in ps_config
+    double min, max;      // of a number, or of each of a list; both 0: no bounds
+    const ps_word *words; // PS_KEY_WORD
+    const char *text;     // the default, as it could stand in the file
     const char *help;
 } ps_config_key;
 

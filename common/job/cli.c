@@ -120,10 +120,14 @@ static ps_err parse_count(const char *from, const char *text, int min, int *out)
 
 static ps_err parse_level(const char *text, ps_log_level *out)
 {
-    static const char *const names[] = {"debug", "info", "warn", "error"};
-    for (int i = 0; i < 4; i++) {
-        if (strcmp(text, names[i]) != 0) continue;
-        *out = (ps_log_level)i;
+    static const ps_word words[] = {{"debug", PS_LOG_DEBUG},
+                                    {"info", PS_LOG_INFO},
+                                    {"warn", PS_LOG_WARN},
+                                    {"error", PS_LOG_ERROR},
+                                    {NULL, 0}};
+    int level;
+    if (ps_word_find(words, text, &level)) {
+        *out = (ps_log_level)level;
         return PS_OK;
     }
     return ps_err_set(

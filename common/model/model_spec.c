@@ -384,25 +384,12 @@ static ps_err set_input(builder *b)
     return PS_OK;
 }
 
-static ps_err parse_loss(const builder *b, ps_loss_kind *out)
-{
-    static const char *const names[] = {"nll", "cross_entropy", "mse"};
-    char place[256];
-    const char *given = b->cfg->model.loss ? b->cfg->model.loss : "";
-    for (int i = 0; i < 3; i++) {
-        *out = (ps_loss_kind)i;
-        if (strcmp(names[i], given) == 0) return PS_OK;
-    }
-    return ps_err_set(PS_ERR_CONFIG, "%s: \"%s\" is not one of nll, cross_entropy, mse",
-                      place_of(b, "model.loss", place), given);
-}
-
 /* The last layer has to give what the loss reads. */
 static ps_err set_loss(builder *b, const flow *last)
 {
     ps_model_spec *spec = b->spec;
     char place[256], text[PS_DIMS_TEXT];
-    PS_TRY(parse_loss(b, &spec->loss));
+    spec->loss = b->cfg->model.loss;
     place_of(b, "model.loss", place);
     if (last->dims.n != 1)
         return ps_err_set(PS_ERR_SHAPE,

@@ -33,12 +33,6 @@
 #include "layer_settings.h"
 #include "tensor_table.h"
 
-typedef enum ps_loss_kind {
-    PS_LOSS_NLL,           // input: log-probabilities (N, classes); labels int32
-    PS_LOSS_CROSS_ENTROPY, // input: logits (N, classes); labels int32
-    PS_LOSS_MSE // input: (N, classes); target: one-hot of the label; mean over N*classes
-} ps_loss_kind;
-
 enum { PS_INPUT = -1, PS_NONE = -1 };
 
 typedef struct ps_layer {

@@ -2,25 +2,24 @@
 
 #include <float.h>
 #include <math.h>
-#include <string.h>
 
 static bool wanted(const ps_config *cfg)
 {
-    const char *use = cfg->loss_scale.use;
-    if (strcmp(use, "auto") == 0) return strcmp(cfg->train.precision, "fp16") == 0;
-    return strcmp(use, "on") == 0;
+    const ps_switch use = cfg->loss_scale.use;
+    return use == PS_SWITCH_AUTO ? cfg->train.precision == PS_PRECISION_FP16
+                                 : use == PS_SWITCH_ON;
 }
 
 /* Error feedback would carry an infinite gradient into every later step. */
 static ps_err check_codec(const ps_config *cfg)
 {
-    const char *codec = cfg->exchange.codec;
-    if (strcmp(codec, "onebit") != 0 && strcmp(codec, "topk") != 0) return PS_OK;
+    const ps_codec codec = cfg->exchange.codec;
+    if (codec != PS_CODEC_ONEBIT && codec != PS_CODEC_TOPK) return PS_OK;
     return ps_err_set(PS_ERR_CONFIG,
                       "exchange.codec: %s keeps what it has not sent, which a gradient "
                       "that overflows would spoil for good: with loss scaling use none, "
                       "bf16, fp16 or int8",
-                      codec);
+                      ps_word_name(ps_codec_words, (int)codec));
 }
 
 static ps_err check_factors(const ps_config_loss_scale *c)

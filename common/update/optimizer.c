@@ -1,7 +1,6 @@
 #include "optimizer.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "optimizer_loops.h"
 
@@ -50,17 +49,6 @@ void ps_optimizer_apply_by(const ps_optimizer *opt, const ps_optimizer_scalars *
     ps_optimizer_loops(opt->kind, k, n, param, grad, mine);
 }
 
-static ps_err parse_kind(const char *name, ps_optimizer_kind *out)
-{
-    static const char *const names[] = {"sgd", "adam", "adamw"};
-    for (int i = 0; i < 3; i++) {
-        *out = (ps_optimizer_kind)i;
-        if (strcmp(names[i], name) == 0) return PS_OK;
-    }
-    return ps_err_set(PS_ERR_CONFIG,
-                      "optimizer.name: \"%s\" is not one of sgd, adam, adamw", name);
-}
-
 /* What PyTorch's constructors refuse. */
 static ps_err check(const ps_optimizer *opt)
 {
@@ -81,7 +69,8 @@ static ps_err check(const ps_optimizer *opt)
 ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
 {
     const ps_config_optimizer *c = &cfg->optimizer;
-    *opt = (ps_optimizer){.lr = c->lr,
+    *opt = (ps_optimizer){.kind = c->name,
+                          .lr = c->lr,
                           .momentum = c->momentum,
                           .dampening = c->dampening,
                           .beta1 = 0.9,
@@ -94,7 +83,6 @@ ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
     if (c->betas.n != 0 && c->betas.n != 2)
         return ps_err_set(PS_ERR_CONFIG, "optimizer.betas: two numbers are wanted");
     if (c->betas.n == 2) opt->beta1 = c->betas.v[0], opt->beta2 = c->betas.v[1];
-    PS_TRY(parse_kind(c->name, &opt->kind));
     PS_TRY(check(opt));
     opt->n_states = 2;
     if (opt->kind == PS_OPTIMIZER_SGD) opt->n_states = opt->momentum != 0.0;

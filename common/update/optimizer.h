@@ -15,12 +15,6 @@
 #include "config.h"
 #include "tensor.h"
 
-typedef enum ps_optimizer_kind {
-    PS_OPTIMIZER_SGD,
-    PS_OPTIMIZER_ADAM,
-    PS_OPTIMIZER_ADAMW
-} ps_optimizer_kind;
-
 enum { PS_OPTIMIZER_MAX_STATES = 2 };
 
 typedef struct ps_optimizer {

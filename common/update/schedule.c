@@ -2,33 +2,18 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
-
-static int parse_kind(const char *name)
-{
-    static const char *const names[] = {"constant", "step", "cosine", "linear"};
-    for (int i = 0; i < 4; i++)
-        if (strcmp(names[i], name) == 0) return i;
-    return -1;
-}
 
 ps_err ps_schedule_init(ps_schedule *s, const ps_config *cfg, uint64_t total_steps)
 {
     const ps_config_schedule *c = &cfg->schedule;
-    *s = (ps_schedule){.lr = cfg->optimizer.lr,
+    *s = (ps_schedule){.kind = c->name,
+                       .lr = cfg->optimizer.lr,
                        .warmup_start = c->warmup_start,
                        .gamma = c->gamma,
                        .min_lr = c->min_lr,
                        .warmup = (uint64_t)c->warmup,
                        .step_size = (uint64_t)c->step_size,
                        .total = c->total > 0 ? (uint64_t)c->total : total_steps};
-    int kind = parse_kind(c->name);
-    if (kind < 0)
-        return ps_err_set(
-            PS_ERR_CONFIG,
-            "schedule.name: \"%s\" is not one of constant, step, cosine, linear",
-            c->name);
-    s->kind = kind;
     if (s->kind == PS_SCHEDULE_STEP && c->step_size < 1)
         return ps_err_set(PS_ERR_CONFIG, "schedule.step_size: at least 1 is wanted");
     bool decays = s->kind == PS_SCHEDULE_COSINE || s->kind == PS_SCHEDULE_LINEAR;
@@ -37,7 +22,7 @@ ps_err ps_schedule_init(ps_schedule *s, const ps_config *cfg, uint64_t total_ste
             PS_ERR_CONFIG,
             "schedule.name: %s ends with the job, which has no known number "
             "of steps: set schedule.total",
-            c->name);
+            ps_word_name(ps_schedule_words, (int)c->name));
     if (decays && c->total > 0 && s->total <= s->warmup)
         return ps_err_set(PS_ERR_CONFIG,
                           "schedule.total: %" PRIu64 " steps are over before the warm-up "

@@ -7,12 +7,7 @@
 #include "config.h"
 
 typedef struct ps_schedule {
-    enum {
-        PS_SCHEDULE_CONSTANT,
-        PS_SCHEDULE_STEP,
-        PS_SCHEDULE_COSINE,
-        PS_SCHEDULE_LINEAR
-    } kind;
+    ps_schedule_kind kind;
     double lr, warmup_start, gamma, min_lr;
     uint64_t warmup, step_size, total;
 } ps_schedule;

@@ -13,9 +13,9 @@
 #include "mem.h"
 #include "model_spec.h"
 
-const rig_rounding rig_float32 = {"float32", 0, 0, 2e-5, 4e-5, 1e-5};
-const rig_rounding rig_sixteen_bits[2] = {{"bf16", 8, -133, 8e-3, 8e-3, 8e-3},
-                                          {"fp16", 11, -24, 1e-3, 1e-3, 1e-3}};
+const rig_rounding rig_float32 = {PS_PRECISION_FLOAT32, 0, 0, 2e-5, 4e-5, 1e-5};
+const rig_rounding rig_sixteen_bits[2] = {{PS_PRECISION_BF16, 8, -133, 8e-3, 8e-3, 8e-3},
+                                          {PS_PRECISION_FP16, 11, -24, 1e-3, 1e-3, 1e-3}};
 
 static uint64_t noise_state = 1;
 
@@ -85,7 +85,7 @@ void rig_init(rig *r, const rig_device *on, const char *input, const char *loss,
                                         .params = r->params,
                                         .grads = r->grads,
                                         .buffers = r->buffers};
-    if (ps_device_open(on->name, &device, &r->device) != PS_OK ||
+    if (ps_device_open(on->kind, &device, &r->device) != PS_OK ||
         ps_program_create(r->device, &program, &r->program) != PS_OK)
         fail_msg("%s", ps_err_message());
 }

@@ -12,7 +12,7 @@
  * their last bits of float32, and a few of them then fall to the other side of a tie: so
  * the bounds grow with the unit. */
 typedef struct rig_rounding {
-    const char *precision;
+    ps_precision precision;
     int digits, least; // as in ref_model
     double outputs, gradients, statistics;
 } rig_rounding;
@@ -21,8 +21,8 @@ extern const rig_rounding rig_float32;
 extern const rig_rounding rig_sixteen_bits[2]; // bf16, fp16
 
 typedef struct rig_device {
-    const char *name;
-    const char *cudnn; // train.cudnn; NULL: not said
+    ps_device_kind kind;
+    ps_switch cudnn;
     bool no_winograd;
     const rig_rounding *rounding;
 } rig_device;

@@ -158,7 +158,8 @@ void test_run(const test_run_options *options, test_run_result *out)
     test_job job;
     char name[32];
     const char *sets[TEST_JOB_SETS] = {name};
-    snprintf(name, sizeof name, "exchange.name=%s", options->exchange);
+    snprintf(name, sizeof name, "exchange.name=%s",
+             ps_word_name(ps_exchange_words, (int)options->exchange));
     memcpy(sets + 1, options->sets, (size_t)options->n_sets * sizeof *sets);
     test_job_start(&job, options->servers, options->workers, sets, options->n_sets + 1);
     for (int r = 0; r < options->workers; r++) {

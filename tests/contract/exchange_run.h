@@ -16,7 +16,7 @@ enum {
 };
 
 typedef struct test_run_options {
-    const char *exchange;
+    ps_exchange_kind exchange;
     int servers, workers;
     const char *const *sets;
     int n_sets;

@@ -130,7 +130,7 @@ float *test_serial_weights(const ps_config *cfg, int workers,
                            const test_overflows *overflows)
 {
     serial s = {.workers = workers, .overflows = overflows, .cfg = cfg};
-    s.scaler.on = strcmp(cfg->loss_scale.use, "on") == 0;
+    s.scaler.on = cfg->loss_scale.use == PS_SWITCH_ON;
     s.scaler.scale = s.scaler.on ? (float)cfg->loss_scale.init : 1;
     assert_int_equal(ps_model_spec_init(&s.spec, cfg), PS_OK);
     assert_int_equal(ps_optimizer_init(&s.opt, cfg), PS_OK);

@@ -53,14 +53,14 @@ static void pupil_init(pupil *p)
     assert_int_equal(ps_mem_zalloc_aligned(&p->x, sizeof(float) * BATCH * PIXELS, "x"),
                      PS_OK);
     const ps_device_options device = {
-        .index = -1, .local_rank = -1, .threads = 1, .precision = "bf16"};
+        .index = -1, .local_rank = -1, .threads = 1, .precision = PS_PRECISION_BF16};
     const ps_program_options program = {.spec = &p->spec,
                                         .max_batch = BATCH,
                                         .training = true,
                                         .params = p->params,
                                         .grads = p->ours.grads,
                                         .buffers = p->buffers};
-    if (ps_device_open("cuda", &device, &p->device) != PS_OK ||
+    if (ps_device_open(PS_DEVICE_CUDA, &device, &p->device) != PS_OK ||
         ps_program_create(p->device, &program, &p->program) != PS_OK)
         fail_msg("%s", ps_err_message());
 }

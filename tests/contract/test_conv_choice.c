@@ -51,7 +51,7 @@ dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
 }
 
 static const ps_pass training = {.training = true, .grad_scale = 1.0f};
-static const rig_device cpu = {.name = "cpu", .rounding = &rig_float32};
+static const rig_device cpu = {.kind = PS_DEVICE_CPU, .rounding = &rig_float32};
 
 static void run_step(const char *input, const char *layers, int n)
 {

@@ -57,7 +57,7 @@ static void open_side(rig *r, side *s, bool graphs, size_t group_bytes)
     const ps_device_options options = {
         .index = -1, .local_rank = -1, .no_graphs = !graphs};
     s->graphs = graphs;
-    check(ps_device_open("cuda", &options, &s->device));
+    check(ps_device_open(PS_DEVICE_CUDA, &options, &s->device));
     check(ps_mem_map_zeroed(&s->params, bytes, "p")); // these are pinned
     check(ps_mem_map_zeroed(&s->grads, bytes, "g"));
     check(ps_mem_zalloc_aligned(&s->weights, bytes, "w"));

@@ -68,7 +68,7 @@ static void open_side(rig *r, side *s, bool on_stream)
                                           .grads = &s->grads,
                                           .buffers = s->buffers,
                                           .stream = s->stream};
-    check(ps_exchange_create("none", "cuda", &exchange, &s->exchange));
+    check(ps_exchange_create(PS_EXCHANGE_NONE, &exchange, &s->exchange));
     check(ps_exchange_start(s->exchange));
     ps_program_options program = {.spec = &r->spec,
                                   .max_batch = BATCH,
@@ -99,7 +99,7 @@ static void rig_init(rig *r, const char *optimizer, const char *more)
     check(ps_step_rule_start(&r->rule, &r->cfg, STEPS));
     const ps_device_options device = {
         .index = -1, .local_rank = -1, .precision = r->cfg.train.precision};
-    check(ps_device_open("cuda", &device, &r->device));
+    check(ps_device_open(PS_DEVICE_CUDA, &device, &r->device));
     open_side(r, &r->sides[0], false);
     open_side(r, &r->sides[1], true);
     // enough to overflow: float32 under the scales of the test, fp16 under its own
@@ -301,7 +301,7 @@ int main(void)
 {
     const ps_device_options options = {.index = -1, .local_rank = -1};
     ps_device *device = NULL;
-    if (ps_device_open("cuda", &options, &device) != PS_OK) {
+    if (ps_device_open(PS_DEVICE_CUDA, &options, &device) != PS_OK) {
         printf("skipped: %s\n", ps_err_message());
         return EXIT_SKIPPED;
     }

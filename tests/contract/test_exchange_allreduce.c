@@ -105,7 +105,7 @@ static ps_err open_stream(rank_run *r)
                                            .grads = r->grads.base,
                                            .buffers = r->buffers};
     if (!on_gpu) return PS_OK;
-    PS_TRY(ps_device_open("cuda", &device, &r->device));
+    PS_TRY(ps_device_open(PS_DEVICE_CUDA, &device, &r->device));
     return r->device->ops->stream_create(r->device, &stream, &r->stream);
 }
 

@@ -55,7 +55,7 @@ static void codecs(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         test_run_options options = {
-            .exchange = "ps",
+            .exchange = PS_EXCHANGE_PS,
             .servers = 2,
             .workers = 3,
             SETS(cases[i].set, "exchange.topk=0.125", "exchange.codec_warmup=0",
@@ -93,7 +93,7 @@ static void cooldown_brings_what_was_kept(void **state)
         double error[2];
         for (int cooldown = 0; cooldown < 2; cooldown++) {
             const test_run_options options = {
-                .exchange = "ps",
+                .exchange = PS_EXCHANGE_PS,
                 .servers = 2,
                 .workers = 2,
                 SETS(sets[i], "exchange.codec_warmup=2", "exchange.codec_min=1024",
@@ -137,7 +137,7 @@ static double left_after_300_steps(const char *codec, const char *warmup,
                                    const char *optimizer, const char *lr)
 {
     const test_run_options options = {
-        .exchange = "ps",
+        .exchange = PS_EXCHANGE_PS,
         .servers = 2,
         .workers = 2,
         .steps = 300,
@@ -200,7 +200,7 @@ static void codecs_any_servers(void **state)
         float *first = NULL;
         for (int servers = 1; servers <= 3; servers++) {
             const test_run_options options = {
-                .exchange = "ps",
+                .exchange = PS_EXCHANGE_PS,
                 .servers = servers,
                 .workers = 2 + (int)i % 2,
                 .sleeps = (unsigned)servers * 7,

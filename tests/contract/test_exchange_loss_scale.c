@@ -26,7 +26,7 @@ static void a_step_that_overflows_is_skipped_everywhere(void **state)
     for (int workers = 1; workers <= 3; workers++)
         for (int i = 0; i < 4; i++) {
             const test_run_options options = {
-                .exchange = "ps",
+                .exchange = PS_EXCHANGE_PS,
                 .servers = 1 + (i + workers) % 3,
                 .workers = workers,
                 .sleeps = (unsigned)(i + workers),
@@ -36,7 +36,7 @@ static void a_step_that_overflows_is_skipped_everywhere(void **state)
                      "loss_scale.interval=2")};
             test_run_check_bits(&options);
         }
-    const test_run_options alone = {.exchange = "none",
+    const test_run_options alone = {.exchange = PS_EXCHANGE_NONE,
                                     .workers = 1,
                                     OVERFLOWS(some_overflows),
                                     SETS("optimizer.name=adam", "loss_scale.use=on",
@@ -52,7 +52,7 @@ static void a_scale_that_nothing_overflows_changes_no_bit(void **state)
     test_run_result result[2];
     for (int i = 0; i < 2; i++) {
         const test_run_options options = {
-            .exchange = "ps",
+            .exchange = PS_EXCHANGE_PS,
             .servers = 2,
             .workers = 2,
             SETS(scales[i], "optimizer.momentum=0.9", "optimizer.clip_norm=2")};
@@ -90,7 +90,7 @@ static void fp16_on_the_way_overflows_too(void **state)
                                          "exchange.codec=int8"};
     for (size_t i = 0; i < 3; i++) {
         const test_run_options options = {
-            .exchange = "ps",
+            .exchange = PS_EXCHANGE_PS,
             .servers = 2,
             .workers = 2,
             SETS(codecs[i], "exchange.codec_min=1024", "optimizer.name=sgd",
@@ -121,7 +121,7 @@ static void as_torch_amp_gradscaler(void **state)
             sets[n++] = c->settings[k];
             clipped = clipped || strstr(c->settings[k], "clip_norm");
         }
-        const test_run_options options = {.exchange = "ps",
+        const test_run_options options = {.exchange = PS_EXCHANGE_PS,
                                           .servers = 1,
                                           .workers = 2,
                                           .steps = SCALED_STEPS,

@@ -63,7 +63,7 @@ static void send_away(void)
 }
 
 static const test_run_options job = {
-    .exchange = "gloo",
+    .exchange = PS_EXCHANGE_GLOO,
     .workers = 3,
     SETS("exchange.shm=off", "optimizer.name=adamw", "net.dead_after_ms=2000")};
 

@@ -46,14 +46,17 @@ static void pupil_init(pupil *p)
                      PS_OK);
     assert_int_equal(ps_mem_zalloc_aligned(&p->x, sizeof(float) * BATCH * PIXELS, "x"),
                      PS_OK);
-    const ps_device_options device = {.index = -1, .local_rank = -1, .threads = 1};
+    ps_device_choice choice;
+    assert_true(ps_device_choice_parse(device_name, &choice));
+    const ps_device_options device = {
+        .index = choice.index, .local_rank = -1, .threads = 1};
     const ps_program_options program = {.spec = &p->spec,
                                         .max_batch = BATCH,
                                         .training = true,
                                         .params = p->params,
                                         .grads = p->grads,
                                         .buffers = p->buffers};
-    if (ps_device_open(device_name, &device, &p->device) != PS_OK ||
+    if (ps_device_open(choice.kind, &device, &p->device) != PS_OK ||
         ps_program_create(p->device, &program, &p->program) != PS_OK)
         fail_msg("%s", ps_err_message());
 }

@@ -24,12 +24,10 @@ static void check_plan(const ps_model_spec *spec)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
-    static char nll[] = "nll", cross_entropy[] = "cross_entropy", mse[] = "mse";
-    char *const losses[] = {nll, cross_entropy, mse};
     ps_config cfg = {.file = (char[]){"fuzz"}};
     ps_model_spec spec;
     cfg.model.dropout = true;
-    cfg.model.loss = losses[n % 3];
+    cfg.model.loss = (ps_loss_kind)(n % 3);
     cfg.model.input = (ps_int_list){3, {3, 32, 32}};
     if (ps_yaml_parse("fuzz", (const char *)bytes, n, &cfg.tree) != PS_OK) return 0;
     if (ps_model_spec_init(&spec, &cfg) == PS_OK) check_plan(&spec);

@@ -28,14 +28,14 @@
 #include "model_spec.h"
 
 typedef struct bounds {
-    const char *precision;
+    ps_precision precision;
     double loss, gradient;
     float loss_scale; // fp16 does not hold small gradients
 } bounds;
 
-static const bounds precisions[] = {{"float32", 1e-5, 1e-4, 1.0f},
-                                    {"bf16", 1.0 / 64, 1.0 / 4, 1.0f},
-                                    {"fp16", 1.0 / 512, 1.0 / 32, 4096.0f}};
+static const bounds precisions[] = {{PS_PRECISION_FLOAT32, 1e-5, 1e-4, 1.0f},
+                                    {PS_PRECISION_BF16, 1.0 / 64, 1.0 / 4, 1.0f},
+                                    {PS_PRECISION_FP16, 1.0 / 512, 1.0 / 32, 4096.0f}};
 
 enum { N_DEVICES = 2, EXIT_SKIPPED = 77 };
 
@@ -68,7 +68,7 @@ static float noise(parity *p) // [-1, 1)
     return (float)((double)(p->noise >> 40) / (1 << 23) - 1.0);
 }
 
-static ps_err open_side(parity *p, side *s, const char *name)
+static ps_err open_side(parity *p, side *s, ps_device_kind kind)
 {
     ps_device_options options = {.index = -1, .local_rank = -1};
     if (s == &p->sides[1]) {
@@ -76,7 +76,7 @@ static ps_err open_side(parity *p, side *s, const char *name)
         options.cudnn = p->cfg.train.cudnn;
     }
     size_t bytes = p->spec.table.arena_count * sizeof(float);
-    PS_TRY(ps_device_open(name, &options, &s->device));
+    PS_TRY(ps_device_open(kind, &options, &s->device));
     PS_TRY(ps_mem_map_zeroed(&s->params, bytes, "parameters")); // these are pinned
     PS_TRY(ps_mem_map_zeroed(&s->grads, bytes, "gradients"));
     PS_TRY(
@@ -114,8 +114,8 @@ static ps_err set_up(parity *p, bool tanh, const char *config,
     PS_TRY(ps_mem_zalloc_aligned(&p->x, samples * features * sizeof(float), "batch"));
     PS_TRY(ps_mem_zalloc_aligned(&p->labels, samples * sizeof(int32_t), "batch"));
     PS_TRY(ps_mem_zalloc_aligned(&p->positions, samples * sizeof(uint32_t), "batch"));
-    PS_TRY(open_side(p, &p->sides[1], "cuda"));
-    return open_side(p, &p->sides[0], "cpu");
+    PS_TRY(open_side(p, &p->sides[1], PS_DEVICE_CUDA));
+    return open_side(p, &p->sides[0], PS_DEVICE_CPU);
 }
 
 static void fini(parity *p)
@@ -165,7 +165,7 @@ static void compare(parity *p, int step)
 static const bounds *bounds_of(const parity *p)
 {
     size_t i = 0;
-    while (strcmp(precisions[i].precision, p->cfg.train.precision) != 0)
+    while (precisions[i].precision != p->cfg.train.precision)
         i++; // the configuration knows these three
     return &precisions[i];
 }
@@ -212,9 +212,9 @@ static int report(const parity *p, int steps)
            "\"loss\": %.3g, "
            "\"loss_bound\": %g, \"gradient\": %.3g, \"gradient_median\": %.3g, "
            "\"gradient_bound\": %g, \"passed\": %s}\n",
-           text, most->precision, steps, p->n, p->worst_loss, most->loss,
-           p->worst_gradient, p->gradients[steps / 2], most->gradient,
-           passed ? "true" : "false");
+           text, ps_word_name(ps_precision_words, (int)most->precision), steps, p->n,
+           p->worst_loss, most->loss, p->worst_gradient, p->gradients[steps / 2],
+           most->gradient, passed ? "true" : "false");
     return passed ? 0 : 1;
 }
 

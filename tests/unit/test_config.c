@@ -44,7 +44,7 @@ static void defaults(void **state)
 {
     ps_config c;
     assert_int_equal(ps_config_load(&c, NULL, NULL, 0), PS_OK);
-    assert_string_equal(c.optimizer.name, "sgd");
+    assert_int_equal(c.optimizer.name, PS_OPTIMIZER_SGD);
     assert_true(c.optimizer.lr == 1e-3);
     assert_true(c.optimizer.weight_decay == 0);
     assert_true(c.optimizer.betas.v[0] == 0.9 && c.optimizer.betas.v[1] == 0.999);
@@ -80,7 +80,7 @@ static void file_and_overrides(void **state)
     assert_int_equal(ps_config_batch(&c, 0), 32);
     assert_int_equal(ps_config_batch(&c, 1), 16);
     assert_int_equal(c.exchange.chunk, 65536);
-    assert_string_equal(c.exchange.shm, "on");
+    assert_int_equal(c.exchange.shm, PS_SWITCH_ON);
     assert_string_equal(c.data.path, "/a: b");
     assert_false(c.data.shuffle);
     assert_int_equal(c.model.input.n, 3);
@@ -139,6 +139,7 @@ static void overrides_are_checked(void **state)
     assert_refused("", "exchange.bucket=auto", "a number of bytes");
     assert_refused("", "exchange.chunk=99999999999G", "a number of bytes");
     assert_refused("", "exchange.name=mpi", "'mpi' is not one of ps | allreduce");
+    assert_refused("", "model.loss=hinge", "'hinge' is not one of nll");
     assert_refused("", "optimizer.name=ada", "not one of sgd | adam | adamw");
     assert_refused("", "optimizer.name=", "not one of sgd | adam | adamw");
     assert_refused("", "data.batch=[1, x]", "data.batch: 'x'");

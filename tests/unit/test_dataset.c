@@ -37,7 +37,7 @@ static void write_idx(const char *images, const char *labels, int first, uint8_t
 static ps_err load(ps_split split, const char *text, ps_dataset *set)
 {
     ps_config config = {.file = "",
-                        .data = {.kind = "idx",
+                        .data = {.kind = PS_DATA_IDX,
                                  .path = folder.path,
                                  .train = (char *)text,
                                  .test = (char *)text}};
@@ -115,7 +115,7 @@ static void split_texts_are_parsed(void **state)
 static void synthetic_data_has_the_models_shape(void **state)
 {
     ps_config config = {.file = "",
-                        .data = {.kind = "synthetic",
+                        .data = {.kind = PS_DATA_SYNTHETIC,
                                  .path = "",
                                  .train = "",
                                  .test = "2-5",

@@ -11,7 +11,7 @@
 
 static ps_config config = {
     .file = "configs/digits-basicnet.yaml",
-    .data = {.kind = "idx", .path = "digits", .train = "", .test = ""},
+    .data = {.kind = PS_DATA_IDX, .path = "digits", .train = "", .test = ""},
 };
 static const ps_dims input = {3, {1, 8, 8}};
 

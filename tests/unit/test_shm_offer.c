@@ -20,20 +20,22 @@ static void stand_on(ps_roster_entry *e, int host)
     snprintf(e->net_ns, sizeof e->net_ns, "net:[1]");
 }
 
-/* Worker 0 on host 0, worker 1 and the only server where they are told to be. */
-static cluster cluster_of(char *name, char *codec, char *shm, int worker, int server)
+/* Worker 0 on host 0, worker 1 and, in ps mode, the only server where they are told to
+ * be.
+ */
+static cluster cluster_of(bool ps, ps_codec codec, ps_switch shm, int worker, int server)
 {
-    cluster c = {.config.exchange = {.name = name, .codec = codec, .shm = shm}};
-    assert_int_equal(ps_roster_init(&c.roster, 1, 2), PS_OK);
+    cluster c = {.config.exchange = {.codec = codec, .shm = shm}};
+    assert_int_equal(ps_roster_init(&c.roster, ps, 2), PS_OK);
     stand_on(&c.roster.workers[0], 0);
     stand_on(&c.roster.workers[1], worker);
-    stand_on(&c.roster.servers[0], server);
+    if (ps) stand_on(&c.roster.servers[0], server);
     return c;
 }
 
-static bool possible(char *name, char *codec, char *shm, int worker, int server)
+static bool possible(bool ps, ps_codec codec, ps_switch shm, int worker, int server)
 {
-    cluster c = cluster_of(name, codec, shm, worker, server);
+    cluster c = cluster_of(ps, codec, shm, worker, server);
     bool answer = ps_shm_offer_possible(&c.config, &c.roster, 0);
     ps_roster_fini(&c.roster);
     return answer;
@@ -41,23 +43,24 @@ static bool possible(char *name, char *codec, char *shm, int worker, int server)
 
 static void a_server_of_this_host_maps_them(void **state)
 {
-    assert_true(possible("ps", "none", "auto", 1, 0));
-    assert_false(possible("ps", "none", "auto", 0, 1)); // workers do not, in ps mode
-    assert_false(possible("ps", "int8", "auto", 0, 0));
-    assert_false(possible("ps", "none", "off", 0, 0));
+    assert_true(possible(true, PS_CODEC_NONE, PS_SWITCH_AUTO, 1, 0));
+    // workers do not, in ps mode
+    assert_false(possible(true, PS_CODEC_NONE, PS_SWITCH_AUTO, 0, 1));
+    assert_false(possible(true, PS_CODEC_INT8, PS_SWITCH_AUTO, 0, 0));
+    assert_false(possible(true, PS_CODEC_NONE, PS_SWITCH_OFF, 0, 0));
 }
 
 static void another_worker_of_this_host_maps_them(void **state)
 {
-    assert_true(possible("allreduce", "none", "auto", 0, 1));
-    assert_false(possible("allreduce", "none", "auto", 1, 0));
-    assert_false(possible("allreduce", "none", "off", 0, 0));
+    assert_true(possible(false, PS_CODEC_NONE, PS_SWITCH_AUTO, 0, 1));
+    assert_false(possible(false, PS_CODEC_NONE, PS_SWITCH_AUTO, 1, 0));
+    assert_false(possible(false, PS_CODEC_NONE, PS_SWITCH_OFF, 0, 0));
 }
 
 static void what_is_demanded_is_tried(void **state)
 {
-    assert_true(possible("ps", "int8", "on", 1, 1));
-    assert_true(possible("allreduce", "none", "on", 1, 1));
+    assert_true(possible(true, PS_CODEC_INT8, PS_SWITCH_ON, 1, 1));
+    assert_true(possible(false, PS_CODEC_NONE, PS_SWITCH_ON, 1, 1));
 }
 
 int main(void)

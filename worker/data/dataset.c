@@ -17,46 +17,39 @@ enum { MAX_DEFAULT_SETS = 3 };
 /* A kind of dataset: its reader, how many files a split has (0: any number), and the
  * files that are looked for when the configuration names none (each may end in .gz). */
 typedef struct reader {
-    const char *kind;
     ps_err (*read)(char *const *paths, int n_paths, ps_dataset *out);
     int n_files;
     const char *train[MAX_DEFAULT_SETS];
     const char *test[MAX_DEFAULT_SETS];
 } reader;
 
-static const reader readers[] = {
-    {.kind = "idx",
-     .read = ps_idx_read,
-     .n_files = 2,
-     .train = {"train-images-idx3-ubyte,train-labels-idx1-ubyte"},
-     .test = {"t10k-images-idx3-ubyte,t10k-labels-idx1-ubyte",
-              "test-images-idx3-ubyte,test-labels-idx1-ubyte"}},
-    {.kind = "cifar10",
-     .read = ps_cifar10_read,
-     .train = {"data_batch_1.bin,data_batch_2.bin,data_batch_3.bin,data_batch_4.bin,"
-               "data_batch_5.bin"},
-     .test = {"test_batch.bin"}},
-    {.kind = "cifar100",
-     .read = ps_cifar100_read,
-     .train = {"train.bin"},
-     .test = {"test.bin"}},
-    {.kind = "stl10",
-     .read = ps_stl10_read,
-     .n_files = 2,
-     .train = {"train_X.bin,train_y.bin"},
-     .test = {"test_X.bin,test_y.bin"}},
-    {.kind = "npy",
-     .read = ps_npy_read,
-     .n_files = 2,
-     .train = {"train_x.npy,train_y.npy"},
-     .test = {"test_x.npy,test_y.npy"}},
+static const reader readers[PS_DATA_KINDS] = {
+    [PS_DATA_IDX] = {.read = ps_idx_read,
+                     .n_files = 2,
+                     .train = {"train-images-idx3-ubyte,train-labels-idx1-ubyte"},
+                     .test = {"t10k-images-idx3-ubyte,t10k-labels-idx1-ubyte",
+                              "test-images-idx3-ubyte,test-labels-idx1-ubyte"}},
+    [PS_DATA_CIFAR10] =
+        {.read = ps_cifar10_read,
+         .train = {"data_batch_1.bin,data_batch_2.bin,data_batch_3.bin,data_batch_4.bin,"
+                   "data_batch_5.bin"},
+         .test = {"test_batch.bin"}},
+    [PS_DATA_CIFAR100] = {.read = ps_cifar100_read,
+                          .train = {"train.bin"},
+                          .test = {"test.bin"}},
+    [PS_DATA_STL10] = {.read = ps_stl10_read,
+                       .n_files = 2,
+                       .train = {"train_X.bin,train_y.bin"},
+                       .test = {"test_X.bin,test_y.bin"}},
+    [PS_DATA_NPY] = {.read = ps_npy_read,
+                     .n_files = 2,
+                     .train = {"train_x.npy,train_y.npy"},
+                     .test = {"test_x.npy,test_y.npy"}},
 };
 
-static const reader *find_reader(const char *kind)
+static const char *word_of(const reader *r)
 {
-    for (size_t i = 0; i < sizeof readers / sizeof readers[0]; i++)
-        if (strcmp(readers[i].kind, kind) == 0) return &readers[i];
-    return NULL;
+    return ps_word_name(ps_data_words, (int)(r - readers));
 }
 
 typedef struct path_list {
@@ -152,16 +145,13 @@ static ps_err find_files(const reader *kind, const ps_data_spec *spec, ps_split 
     return ps_err_set(PS_ERR_IO,
                       "%s does not have the %s files %s (or .gz); name the files, or set "
                       "data.path",
-                      folder, kind->kind, own[0]);
+                      folder, word_of(kind), own[0]);
 }
 
 static ps_err read_files(const ps_config *cfg, const ps_data_spec *spec, ps_split split,
                          ps_dataset *out)
 {
-    const reader *kind = find_reader(cfg->data.kind);
-    if (kind == NULL)
-        return ps_err_set(PS_ERR_CONFIG, "data.kind: there is no reader \"%s\"",
-                          cfg->data.kind);
+    const reader *kind = &readers[cfg->data.kind];
     path_list list = {0};
     char *folder = NULL;
     ps_err err = PS_OK;
@@ -172,7 +162,7 @@ static ps_err read_files(const ps_config *cfg, const ps_data_spec *spec, ps_spli
     if (list.n == 0) goto out;
     if (kind->n_files != 0 && list.n != kind->n_files)
         PS_TRY_GOTO(ps_err_set(PS_ERR_CONFIG, "%s data is %d files, %d are named",
-                               kind->kind, kind->n_files, list.n),
+                               word_of(kind), kind->n_files, list.n),
                     err, out);
     PS_TRY_GOTO(kind->read(list.paths, list.n, out), err, out);
 out:
@@ -206,7 +196,7 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
         ps_data_spec_init(&spec, key,
                           split == PS_SPLIT_TRAIN ? cfg->data.train : cfg->data.test),
         err, out);
-    err = strcmp(cfg->data.kind, "synthetic") == 0
+    err = cfg->data.kind == PS_DATA_SYNTHETIC
               ? make_synthetic(cfg, &spec, split, want, n_classes, out)
               : read_files(cfg, &spec, split, out);
     if (err == PS_OK && spec.has_range)

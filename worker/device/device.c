@@ -1,8 +1,5 @@
 #include "device.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "cpu_device.h"
 #include "cuda_device.h"
 #include "log.h"
@@ -16,21 +13,6 @@ static const ps_device_ops *const backends[] = {
 };
 enum { N_BACKENDS = sizeof backends / sizeof *backends };
 
-/* "cuda:1" -> *length 4, *index 1; without a number *index stays. */
-static ps_err split_name(const char *name, size_t *length, int *index)
-{
-    *length = strcspn(name, ":");
-    if (!name[*length]) return PS_OK;
-    char *end;
-    const char *digits = name + *length + 1;
-    long i = strtol(digits, &end, 10);
-    if (*digits < '0' || *digits > '9' || *end || i > 1023)
-        return ps_err_set(PS_ERR_CONFIG,
-                          "train.device: '%s'; it is auto, cpu, cuda or cuda:N", name);
-    *index = (int)i;
-    return PS_OK;
-}
-
 static ps_err open_auto(const ps_device_options *options, ps_device **out)
 {
     ps_err err = PS_ERR_UNSUPPORTED;
@@ -43,24 +25,17 @@ static ps_err open_auto(const ps_device_options *options, ps_device **out)
     return err;
 }
 
-ps_err ps_device_open(const char *name, const ps_device_options *options, ps_device **out)
+ps_err ps_device_open(ps_device_kind kind, const ps_device_options *options,
+                      ps_device **out)
 {
-    ps_device_options chosen = *options;
-    size_t length;
+    const ps_device_choice asked = {kind, options->index};
     *out = NULL;
-    if (!*name || strcmp(name, "auto") == 0) return open_auto(options, out);
-    PS_TRY(split_name(name, &length, &chosen.index));
-    for (int i = 0; i < N_BACKENDS; i++) {
-        const char *known = backends[i]->name;
-        if (strlen(known) == length && strncmp(known, name, length) == 0)
-            return backends[i]->open(&chosen, out);
-    }
-    if (length == 4 && strncmp(name, "cuda", 4) == 0)
-        return ps_err_set(
-            PS_ERR_UNSUPPORTED,
-            "train.device: %s was asked for, but this build has no CUDA "
-            "(configure with -DPS_WITH_CUDA=ON, or cmake --preset cuda); use cpu",
-            name);
-    return ps_err_set(PS_ERR_CONFIG,
-                      "train.device: '%s'; it is auto, cpu, cuda or cuda:N", name);
+    if (kind == PS_DEVICE_AUTO) return open_auto(options, out);
+    for (int i = 0; i < N_BACKENDS; i++)
+        if (backends[i]->kind == kind) return backends[i]->open(options, out);
+    return ps_err_set(
+        PS_ERR_UNSUPPORTED,
+        "train.device: %s was asked for, but this build has no CUDA "
+        "(configure with -DPS_WITH_CUDA=ON, or cmake --preset cuda); use cpu",
+        ps_device_choice_text(asked, (char[PS_DEVICE_TEXT]){0}));
 }

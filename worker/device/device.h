@@ -19,11 +19,11 @@ typedef struct ps_device_options {
     int index;      // of several of its kind; -1: chosen by the device, by local_rank
     int local_rank; // among the workers of this host; -1: unknown
     int threads;    // cpu: of arithmetic
-    const char *precision; // float32 | bf16 | fp16
+    ps_precision precision;
     bool tf32;
-    const char *cudnn; // cuda: auto | on | off; NULL: auto
-    bool no_graphs;    // cuda: launches one by one, no CUDA graphs
-    bool no_winograd;  // cpu: gradients of convolutions in the plain way
+    ps_switch cudnn;
+    bool no_graphs;   // cuda: launches one by one, no CUDA graphs
+    bool no_winograd; // cpu: gradients of convolutions in the plain way
 } ps_device_options;
 
 /* Called by forward and backward on the calling thread; a failure ends the pass with it.
@@ -82,7 +82,9 @@ typedef struct ps_program_options {
 } ps_program_options;
 
 typedef struct ps_device_ops {
+    ps_device_kind kind;
     const char *name;
+    bool uses_cores; // passes keep the threads of this host's processor busy
     /* *out is owned by the caller. UNSUPPORTED when the machine has none (says what was
      * asked for and what there is). */
     ps_err (*open)(const ps_device_options *options, ps_device **out);
@@ -134,8 +136,9 @@ struct ps_program {
     ps_device *device;
 };
 
-/* Finds the back end for "auto", "cpu", "cuda", "cuda:N" and opens it. */
-ps_err ps_device_open(const char *name, const ps_device_options *options,
+/* Opens the back end of that kind; AUTO: the first that the machine has. UNSUPPORTED
+ * names what the build or the machine lacks. */
+ps_err ps_device_open(ps_device_kind kind, const ps_device_options *options,
                       ps_device **out);
 
 static inline void ps_device_close(ps_device **device)

@@ -1,43 +1,48 @@
 #include "exchange.h"
 
-#include <string.h>
-
 #include "exchange_gloo.h"
 #include "exchange_nccl.h"
 #include "exchange_none.h"
 #include "exchange_ps.h"
 
-static const ps_exchange_ops *const exchanges[] = {
-    &ps_exchange_ps_ops,
-    &ps_exchange_none_ops,
-#if PS_WITH_GLOO
-    &ps_exchange_gloo_ops,
-#endif
-#if PS_WITH_NCCL
-    &ps_exchange_nccl_ops,
-#endif
-};
-
-static const ps_exchange_ops *find(const char *name)
+static ps_err create_allreduce(const ps_exchange_options *options, ps_exchange **out)
 {
-    for (size_t i = 0; i < sizeof exchanges / sizeof exchanges[0]; i++)
-        if (strcmp(exchanges[i]->name, name) == 0) return exchanges[i];
-    return NULL;
+    return ps_exchange_create(options->stream ? PS_EXCHANGE_NCCL : PS_EXCHANGE_GLOO,
+                              options, out);
 }
 
-ps_err ps_exchange_create(const char *name, const char *device,
-                          const ps_exchange_options *options, ps_exchange **out)
+/* Only creates: by nccl on a device's stream, else by gloo. */
+static const ps_exchange_ops allreduce_ops = {.name = "allreduce",
+                                              .mode = "allreduce",
+                                              .on_device = true,
+                                              .create = create_allreduce};
+
+static const ps_exchange_ops *const exchanges[] = {
+    [PS_EXCHANGE_PS] = &ps_exchange_ps_ops,     [PS_EXCHANGE_ALLREDUCE] = &allreduce_ops,
+#if PS_WITH_GLOO
+    [PS_EXCHANGE_GLOO] = &ps_exchange_gloo_ops,
+#endif
+#if PS_WITH_NCCL
+    [PS_EXCHANGE_NCCL] = &ps_exchange_nccl_ops,
+#endif
+    [PS_EXCHANGE_NONE] = &ps_exchange_none_ops,
+};
+
+ps_err ps_exchange_find(ps_exchange_kind kind, const ps_exchange_ops **out)
 {
+    *out = exchanges[kind];
+    if (*out) return PS_OK;
+    return ps_err_set(PS_ERR_UNSUPPORTED,
+                      "exchange %s is not in this build: build with %s=ON",
+                      ps_word_name(ps_exchange_words, (int)kind),
+                      kind == PS_EXCHANGE_GLOO ? "PS_WITH_GLOO" : "PS_WITH_NCCL");
+}
+
+ps_err ps_exchange_create(ps_exchange_kind kind, const ps_exchange_options *options,
+                          ps_exchange **out)
+{
+    const ps_exchange_ops *ops;
     *out = NULL;
-    const char *wanted = name;
-    if (strcmp(name, "allreduce") == 0)
-        wanted = strncmp(device, "cuda", 4) == 0 ? "nccl" : "gloo";
-    const ps_exchange_ops *ops = find(wanted);
-    if (ops) return ops->create(options, out);
-    if (strcmp(wanted, "gloo") == 0 || strcmp(wanted, "nccl") == 0)
-        return ps_err_set(PS_ERR_UNSUPPORTED,
-                          "exchange %s is not in this build: build with %s=ON", wanted,
-                          strcmp(wanted, "gloo") == 0 ? "PS_WITH_GLOO" : "PS_WITH_NCCL");
-    return ps_err_set(PS_ERR_CONFIG,
-                      "no exchange is called %s (ps, allreduce, gloo, nccl, none)", name);
+    PS_TRY(ps_exchange_find(kind, &ops));
+    return ops->create(options, out);
 }

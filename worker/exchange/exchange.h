@@ -41,6 +41,10 @@ typedef struct ps_exchange_stats {
 
 typedef struct ps_exchange_ops {
     const char *name;
+    const char *mode; // summary.json's: ps, allreduce or single
+    bool servers;     // the weights are stepped by shards; otherwise by workers
+    bool alone;       // for one worker, who needs no coordinator
+    bool on_device;   // works on the device's stream, where the device has one
     /* Connects. *out is owned by the caller. */
     ps_err (*create)(const ps_exchange_options *options, ps_exchange **out);
     /* Rank 0's params and buffers become everybody's. */
@@ -73,10 +77,13 @@ struct ps_exchange {
     const ps_exchange_ops *ops;
 };
 
-/* Finds the exchange by name ("allreduce": nccl on cuda, else gloo) and creates it.
- * UNSUPPORTED names what the build lacks. */
-ps_err ps_exchange_create(const char *name, const char *device,
-                          const ps_exchange_options *options, ps_exchange **out);
+/* What an exchange can do, before there is one. UNSUPPORTED names what the build lacks.
+ */
+ps_err ps_exchange_find(ps_exchange_kind kind, const ps_exchange_ops **out);
+
+/* ps_exchange_find, and create. */
+ps_err ps_exchange_create(ps_exchange_kind kind, const ps_exchange_options *options,
+                          ps_exchange **out);
 
 static inline ps_err ps_exchange_start(ps_exchange *x)
 {

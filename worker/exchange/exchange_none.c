@@ -204,6 +204,9 @@ static void none_stats(const ps_exchange *x, ps_exchange_stats *out)
 
 const ps_exchange_ops ps_exchange_none_ops = {
     .name = "none",
+    .mode = "single",
+    .alone = true,
+    .on_device = true,
     .create = none_create,
     .start = none_start,
     .begin = none_begin,

@@ -43,9 +43,9 @@ ps_err ps_shm_offer_at(const ps_exchange_options *o, const char *key)
 bool ps_shm_offer_possible(const ps_config *config, const ps_roster *roster, int rank)
 {
     const ps_config_exchange *x = &config->exchange;
-    if (strcmp(x->shm, "auto") != 0) return strcmp(x->shm, "on") == 0;
-    bool ps = strcmp(x->name, "ps") == 0;
-    if (ps && strcmp(x->codec, "none") != 0) return false;
+    if (x->shm != PS_SWITCH_AUTO) return x->shm == PS_SWITCH_ON;
+    bool ps = roster->n_servers > 0;
+    if (ps && x->codec != PS_CODEC_NONE) return false;
     const ps_roster_entry *here = &roster->workers[rank];
     for (int s = 0; ps && s < roster->n_servers; s++)
         if (ps_roster_same_host(here, &roster->servers[s])) return true;
@@ -57,19 +57,19 @@ bool ps_shm_offer_possible(const ps_config *config, const ps_roster *roster, int
 ps_err ps_shm_offer_arenas(const ps_exchange_options *o, int server, bool *shared)
 {
     *shared = false;
-    const char *mode = o->config->exchange.shm;
-    if (strcmp(mode, "off") == 0) return PS_OK;
-    bool required = strcmp(mode, "on") == 0;
+    const ps_config_exchange *x = &o->config->exchange;
+    if (x->shm == PS_SWITCH_OFF) return PS_OK;
+    bool required = x->shm == PS_SWITCH_ON;
     // Both at once would give workers of one host other sums than those of others.
-    if (strcmp(o->config->exchange.codec, "none") != 0) {
+    if (x->codec != PS_CODEC_NONE) {
+        const char *codec = ps_word_name(ps_codec_words, (int)x->codec);
         if (!required && server == 0)
-            PS_INFO("shm", "used=no reason=\"exchange.codec is %s\"",
-                    o->config->exchange.codec);
+            PS_INFO("shm", "used=no reason=\"exchange.codec is %s\"", codec);
         if (!required) return PS_OK;
         return ps_err_set(PS_ERR_CONFIG,
                           "exchange.shm is on, but exchange.codec is %s: "
                           "encoded payloads travel by tcp",
-                          o->config->exchange.codec);
+                          codec);
     }
     const ps_roster *roster = ps_member_roster(o->member);
     const ps_roster_entry *there = &roster->servers[server];

@@ -38,13 +38,12 @@ static void cpu_close(ps_device **device)
 static ps_err cpu_open(const ps_device_options *options, ps_device **out)
 {
     cpu_device *d = NULL;
-    const char *precision = options->precision;
     *out = NULL;
-    if (precision && *precision && strcmp(precision, "float32") != 0)
+    if (options->precision != PS_PRECISION_FLOAT32)
         return ps_err_set(PS_ERR_UNSUPPORTED,
                           "device cpu computes in float32; train.precision is %s, which "
                           "NVIDIA GPUs compute in (train.device=cuda)",
-                          precision);
+                          ps_word_name(ps_precision_words, (int)options->precision));
     PS_TRY(ps_mem_zalloc(&d, 1, sizeof *d, "device"));
     d->base.ops = &ps_cpu_device_ops;
     d->library.winograd = !options->no_winograd;
@@ -220,7 +219,9 @@ static ps_err cpu_outputs(ps_program *program, float *out, size_t count)
 }
 
 const ps_device_ops ps_cpu_device_ops = {
+    .kind = PS_DEVICE_CPU,
     .name = "cpu",
+    .uses_cores = true,
     .open = cpu_open,
     .close = cpu_close,
     .describe = cpu_describe,

@@ -45,41 +45,25 @@ static void cuda_close(ps_device **device)
     *device = NULL;
 }
 
-/* The words of train.precision; NULL and "" are float32. */
-static ps_err format_of(const char *precision, ps_format *out)
-{
-    static const char *const words[] = {[PS_FORMAT_FP32] = "float32",
-                                        [PS_FORMAT_BF16] = "bf16",
-                                        [PS_FORMAT_FP16] = "fp16"};
-    *out = PS_FORMAT_FP32;
-    if (!precision || !*precision) return PS_OK;
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        *out = (ps_format)i;
-        if (strcmp(precision, words[i]) == 0) return PS_OK;
-    }
-    return ps_err_set(PS_ERR_CONFIG,
-                      "train.precision: %s is not one of float32, bf16, fp16", precision);
-}
-
 /* train.cudnn: auto does without where there is none. */
 static ps_err open_convs(cuda_device *d, const ps_device_options *options)
 {
-    const char *word = options->cudnn ? options->cudnn : "auto";
     const ps_conv_library_options library = {
         .queue = ps_gpu_native(d->gpu, PS_GPU_COMPUTE), .tf32 = options->tf32};
-    if (strcmp(word, "off") == 0) return PS_OK;
+    if (options->cudnn == PS_SWITCH_OFF) return PS_OK;
     ps_err err = ps_conv_library_open(&library, &d->convs);
-    if (err != PS_ERR_UNSUPPORTED || strcmp(word, "on") == 0) return err;
+    if (err != PS_ERR_UNSUPPORTED || options->cudnn == PS_SWITCH_ON) return err;
     PS_INFO("device", "convolutions without cuDNN: %s", ps_err_message());
     return PS_OK;
 }
 
 static ps_err cuda_open(const ps_device_options *options, ps_device **out)
 {
+    static const ps_format formats[] = {[PS_PRECISION_FLOAT32] = PS_FORMAT_FP32,
+                                        [PS_PRECISION_BF16] = PS_FORMAT_BF16,
+                                        [PS_PRECISION_FP16] = PS_FORMAT_FP16};
     cuda_device *d = NULL;
-    ps_format format;
     *out = NULL;
-    PS_TRY(format_of(options->precision, &format));
     PS_TRY(ps_mem_zalloc(&d, 1, sizeof *d, "device"));
     d->base.ops = &ps_cuda_device_ops;
     d->no_graphs = options->no_graphs;
@@ -87,7 +71,7 @@ static ps_err cuda_open(const ps_device_options *options, ps_device **out)
     const ps_gpu_options gpu = {.index = options->index,
                                 .local_rank = options->local_rank,
                                 .tf32 = options->tf32,
-                                .format = format};
+                                .format = formats[options->precision]};
     ps_err err = ps_gpu_open(&gpu, &d->gpu);
     if (err == PS_OK) err = open_convs(d, options);
     if (err != PS_OK) cuda_close(out);
@@ -185,6 +169,7 @@ static ps_err cuda_stream_create(ps_device *device, const ps_host_stream_options
 }
 
 const ps_device_ops ps_cuda_device_ops = {
+    .kind = PS_DEVICE_CUDA,
     .name = "cuda",
     .open = cuda_open,
     .close = cuda_close,

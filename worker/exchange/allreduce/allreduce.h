@@ -39,10 +39,12 @@ void ps_allreduce_stats(const ps_exchange *x, ps_exchange_stats *out);
 ps_err ps_allreduce_stop(ps_exchange *x);
 void ps_allreduce_destroy(ps_exchange **x);
 
-/* The table of an engine whose create is `make`. */
-#define PS_ALLREDUCE_OPS(engine, make)                                                   \
+/* The table of an engine whose create is `make`; device: it works on the stream of a
+ * device that has one. */
+#define PS_ALLREDUCE_OPS(engine, device, make)                                           \
     {                                                                                    \
-        .name = engine, .create = make, .start = ps_allreduce_start,                     \
+        .name = engine, .mode = "allreduce", .servers = false, .alone = false,           \
+        .on_device = device, .create = make, .start = ps_allreduce_start,                \
         .begin = ps_allreduce_begin, .params_needed = ps_allreduce_params_needed,        \
         .grads_ready = ps_allreduce_grads_ready, .finish = ps_allreduce_finish,          \
         .drain = ps_allreduce_drain, .loss_scale = ps_allreduce_loss_scale,              \

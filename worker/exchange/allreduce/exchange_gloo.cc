@@ -620,4 +620,5 @@ ps_err create(const ps_exchange_options *options, ps_exchange **out)
 
 } // namespace
 
-extern "C" const ps_exchange_ops ps_exchange_gloo_ops = PS_ALLREDUCE_OPS("gloo", create);
+extern "C" const ps_exchange_ops ps_exchange_gloo_ops =
+    PS_ALLREDUCE_OPS("gloo", false, create);

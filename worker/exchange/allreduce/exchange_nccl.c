@@ -291,4 +291,4 @@ static ps_err nccl_create(const ps_exchange_options *options, ps_exchange **out)
     return ps_allreduce_create(&ps_exchange_nccl_ops, options, nccl_connect, out);
 }
 
-const ps_exchange_ops ps_exchange_nccl_ops = PS_ALLREDUCE_OPS("nccl", nccl_create);
+const ps_exchange_ops ps_exchange_nccl_ops = PS_ALLREDUCE_OPS("nccl", true, nccl_create);

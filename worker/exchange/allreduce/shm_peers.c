@@ -69,7 +69,7 @@ static ps_err exchange_arenas(const ps_exchange_options *o, ps_shm_peers *p)
 /* With exchange.shm: on an error, else what is done instead. */
 static ps_err without(const ps_exchange_options *o, const char *reason)
 {
-    if (strcmp(o->config->exchange.shm, "on") == 0)
+    if (o->config->exchange.shm == PS_SWITCH_ON)
         return ps_err_set(PS_ERR_CONFIG, "exchange.shm is on, but %s", reason);
     return PS_OK;
 }
@@ -78,7 +78,7 @@ ps_err ps_shm_peers_open(const ps_exchange_options *o, ps_shm_peers **out)
 {
     *out = NULL;
     if (o->world_size == 1 || o->stream) return PS_OK;
-    bool wanted = strcmp(o->config->exchange.shm, "off") != 0, here = all_on_one_host(o);
+    bool wanted = o->config->exchange.shm != PS_SWITCH_OFF, here = all_on_one_host(o);
     bool all, mapped;
     PS_TRY(agree(o, "shm/wanted", wanted && here, &all));
     if (!all)

@@ -150,7 +150,7 @@ static ps_err settle(exchange_ps *e)
 static ps_err ps_ops_sync_buffers(ps_exchange *x)
 {
     exchange_ps *e = self(x);
-    if (strcmp(e->o.config->exchange.codec, "none") != 0) PS_TRY(settle(e));
+    if (e->o.config->exchange.codec != PS_CODEC_NONE) PS_TRY(settle(e));
     return sync_buffers(e);
 }
 
@@ -277,6 +277,8 @@ static ps_err ps_ops_stop(ps_exchange *x)
 
 const ps_exchange_ops ps_exchange_ps_ops = {
     .name = "ps",
+    .mode = "ps",
+    .servers = true,
     .create = ps_ops_create,
     .start = ps_ops_start,
     .begin = ps_ops_begin,

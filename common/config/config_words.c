@@ -1,0 +1,85 @@
+#include "config_words.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "parse_text.h"
+
+const ps_word ps_switch_words[] = {
+    {"auto", PS_SWITCH_AUTO}, {"on", PS_SWITCH_ON}, {"off", PS_SWITCH_OFF}, {NULL, 0}};
+
+const ps_word ps_loss_words[] = {{"nll", PS_LOSS_NLL},
+                                 {"cross_entropy", PS_LOSS_CROSS_ENTROPY},
+                                 {"mse", PS_LOSS_MSE},
+                                 {NULL, 0}};
+
+const ps_word ps_device_words[] = {{"auto", PS_DEVICE_AUTO},
+                                   {"cpu", PS_DEVICE_CPU},
+                                   {"cuda", PS_DEVICE_CUDA},
+                                   {NULL, 0}};
+
+const ps_word ps_precision_words[] = {{"float32", PS_PRECISION_FLOAT32},
+                                      {"bf16", PS_PRECISION_BF16},
+                                      {"fp16", PS_PRECISION_FP16},
+                                      {NULL, 0}};
+
+const ps_word ps_data_words[] = {{"idx", PS_DATA_IDX},
+                                 {"cifar10", PS_DATA_CIFAR10},
+                                 {"cifar100", PS_DATA_CIFAR100},
+                                 {"stl10", PS_DATA_STL10},
+                                 {"npy", PS_DATA_NPY},
+                                 {"synthetic", PS_DATA_SYNTHETIC},
+                                 {NULL, 0}};
+
+const ps_word ps_optimizer_words[] = {{"sgd", PS_OPTIMIZER_SGD},
+                                      {"adam", PS_OPTIMIZER_ADAM},
+                                      {"adamw", PS_OPTIMIZER_ADAMW},
+                                      {NULL, 0}};
+
+const ps_word ps_schedule_words[] = {{"constant", PS_SCHEDULE_CONSTANT},
+                                     {"step", PS_SCHEDULE_STEP},
+                                     {"cosine", PS_SCHEDULE_COSINE},
+                                     {"linear", PS_SCHEDULE_LINEAR},
+                                     {NULL, 0}};
+
+const ps_word ps_exchange_words[] = {
+    {"ps", PS_EXCHANGE_PS},     {"allreduce", PS_EXCHANGE_ALLREDUCE},
+    {"gloo", PS_EXCHANGE_GLOO}, {"nccl", PS_EXCHANGE_NCCL},
+    {"none", PS_EXCHANGE_NONE}, {NULL, 0}};
+
+const ps_word ps_codec_words[] = {{"none", PS_CODEC_NONE},
+                                  {"fp16", PS_CODEC_FP16},
+                                  {"bf16", PS_CODEC_BF16},
+                                  {"int8", PS_CODEC_INT8},
+                                  {"onebit", PS_CODEC_ONEBIT},
+                                  {"topk", PS_CODEC_TOPK},
+                                  {NULL, 0}};
+
+const ps_word ps_nan_words[] = {
+    {"error", PS_NAN_ERROR}, {"allow", PS_NAN_ALLOW}, {NULL, 0}};
+
+const ps_word ps_policy_words[] = {{"bsp", PS_POLICY_BSP}, {NULL, 0}};
+
+bool ps_device_choice_parse(const char *text, ps_device_choice *out)
+{
+    uint64_t index;
+    int kind;
+    if (strncmp(text, "cuda:", 5) == 0) {
+        if (!ps_parse_uint(text + 5, &index) || index >= 1024) return false;
+        *out = (ps_device_choice){PS_DEVICE_CUDA, (int)index};
+        return true;
+    }
+    if (!ps_word_find(ps_device_words, text, &kind)) return false;
+    *out = (ps_device_choice){(ps_device_kind)kind, -1};
+    return true;
+}
+
+const char *ps_device_choice_text(ps_device_choice choice, char out[PS_DEVICE_TEXT])
+{
+    const char *name = ps_word_name(ps_device_words, (int)choice.kind);
+    if (choice.index < 0)
+        snprintf(out, PS_DEVICE_TEXT, "%s", name);
+    else
+        snprintf(out, PS_DEVICE_TEXT, "%s:%d", name, choice.index);
+    return out;
+}

@@ -1,0 +1,108 @@
+/* The words of the configuration as enums, so that nothing after its reading compares
+ * text. Each enum has its table of words (word.h). */
+#ifndef PS_CONFIG_WORDS_H
+#define PS_CONFIG_WORDS_H
+
+#include "word.h"
+
+/* train.cudnn, loss_scale.use, exchange.shm */
+typedef enum ps_switch { PS_SWITCH_AUTO, PS_SWITCH_ON, PS_SWITCH_OFF } ps_switch;
+extern const ps_word ps_switch_words[];
+
+/* model.loss */
+typedef enum ps_loss_kind {
+    PS_LOSS_NLL,           // input: log-probabilities (N, classes); labels int32
+    PS_LOSS_CROSS_ENTROPY, // input: logits (N, classes); labels int32
+    PS_LOSS_MSE // input: (N, classes); target: one-hot of the label; mean over N*classes
+} ps_loss_kind;
+extern const ps_word ps_loss_words[];
+
+/* train.device */
+typedef enum ps_device_kind {
+    PS_DEVICE_AUTO, // the first that the machine has
+    PS_DEVICE_CPU,
+    PS_DEVICE_CUDA
+} ps_device_kind;
+extern const ps_word ps_device_words[];
+
+typedef struct ps_device_choice {
+    ps_device_kind kind;
+    int index; // "cuda:1"; -1: not given
+} ps_device_choice;
+
+/* "auto", "cpu", "cuda", "cuda:N"; false for anything else. */
+bool ps_device_choice_parse(const char *text, ps_device_choice *out);
+/* The same back. */
+enum { PS_DEVICE_TEXT = 16 };
+const char *ps_device_choice_text(ps_device_choice choice, char out[PS_DEVICE_TEXT]);
+
+/* train.precision */
+typedef enum ps_precision {
+    PS_PRECISION_FLOAT32,
+    PS_PRECISION_BF16,
+    PS_PRECISION_FP16
+} ps_precision;
+extern const ps_word ps_precision_words[];
+
+/* data.kind */
+typedef enum ps_data_kind {
+    PS_DATA_IDX,
+    PS_DATA_CIFAR10,
+    PS_DATA_CIFAR100,
+    PS_DATA_STL10,
+    PS_DATA_NPY,
+    PS_DATA_SYNTHETIC, // made, not read
+    PS_DATA_KINDS
+} ps_data_kind;
+extern const ps_word ps_data_words[];
+
+/* optimizer.name */
+typedef enum ps_optimizer_kind {
+    PS_OPTIMIZER_SGD,
+    PS_OPTIMIZER_ADAM,
+    PS_OPTIMIZER_ADAMW
+} ps_optimizer_kind;
+extern const ps_word ps_optimizer_words[];
+
+/* schedule.name */
+typedef enum ps_schedule_kind {
+    PS_SCHEDULE_CONSTANT,
+    PS_SCHEDULE_STEP,
+    PS_SCHEDULE_COSINE,
+    PS_SCHEDULE_LINEAR
+} ps_schedule_kind;
+extern const ps_word ps_schedule_words[];
+
+/* exchange.name */
+typedef enum ps_exchange_kind {
+    PS_EXCHANGE_PS,
+    PS_EXCHANGE_ALLREDUCE, // by the engine that suits the device
+    PS_EXCHANGE_GLOO,
+    PS_EXCHANGE_NCCL,
+    PS_EXCHANGE_NONE
+} ps_exchange_kind;
+extern const ps_word ps_exchange_words[];
+
+/* exchange.codec, and the numbers on the wire. SHM is no codec: the payload lies in
+ * shared memory. It has no word. */
+typedef enum ps_codec {
+    PS_CODEC_NONE = 0,
+    PS_CODEC_SHM = 1,
+    PS_CODEC_FP16 = 2,
+    PS_CODEC_INT8 = 3,
+    PS_CODEC_ONEBIT = 4,
+    PS_CODEC_TOPK = 5,
+    PS_CODEC_BF16 = 6,
+    PS_CODEC_COUNT
+} ps_codec;
+extern const ps_word ps_codec_words[];
+
+/* exchange.nan */
+typedef enum ps_nan_rule { PS_NAN_ERROR, PS_NAN_ALLOW } ps_nan_rule;
+extern const ps_word ps_nan_words[];
+
+/* sync.policy */
+typedef enum ps_policy_kind { PS_POLICY_BSP } ps_policy_kind;
+extern const ps_word ps_policy_words[];
+
+#endif
