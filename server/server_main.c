@@ -95,10 +95,9 @@ static ps_err serve(const ps_config *cfg, const ps_tensor_table *table, const ps
     ps_server *server = NULL;
     PS_TRY(ps_server_create(&options, &server));
     ps_err err = join_and_serve(server, cfg, cli, watch, signal);
-    char reason[1024];
-    snprintf(reason, sizeof reason, "%s", ps_err_message());
+    const ps_err_saved end = ps_err_save(err);
     ps_server_destroy(&server);
-    return err == PS_OK ? PS_OK : ps_err_set(err, "%s", reason);
+    return ps_err_restore(&end);
 }
 
 static ps_err run(const ps_cli *cli, int *signal)

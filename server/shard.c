@@ -57,17 +57,16 @@ static ps_err serve(ps_shard *s, ps_wire_frames *f)
  */
 static void fail_job(ps_shard *s)
 {
-    char reason[640];
-    snprintf(reason, sizeof reason, "%s", ps_err_message());
+    ps_err_saved failure = ps_err_save(PS_ERR_PEER);
     if (ps_member_check(s->member) == PS_OK) { // the failure is this shard's own
-        ps_err_set(PS_ERR_PEER, "shard %u: %s", s->index, reason);
-        snprintf(reason, sizeof reason, "%s", ps_err_message());
-        PS_ERROR("shard-failed", "reason=\"%s\"", reason);
+        ps_err_restore(&failure);
+        failure = ps_err_save(ps_err_prefix(PS_ERR_PEER, "shard %u", s->index));
+        PS_ERROR("shard-failed", "reason=\"%s\"", failure.message);
     }
     for (uint32_t r = 0; r < s->rules.n_workers; r++) {
-        if (!s->peers[r].left) ps_shard_reply_error(s, r, reason);
+        if (!s->peers[r].left) ps_shard_reply_error(s, r, failure.message);
     }
-    ps_member_abort(s->member, reason);
+    ps_member_abort(s->member, failure.message);
 }
 
 static void *shard_main(void *arg)

@@ -50,11 +50,11 @@ ps_err ps_file_announce_folder(ps_member *m, const ps_run_dir *dir, ps_deadline 
 /* Says of the present error which file was waited for. */
 static ps_err name_written(ps_member *m, const char *name)
 {
-    char reason[PS_CONTROL_TEXT_MAX], folder[PATH_MAX], path[PATH_MAX + NAME_MAX];
-    snprintf(reason, sizeof reason, "%s", ps_err_message());
+    char folder[PATH_MAX], path[PATH_MAX + NAME_MAX];
+    const ps_err_saved failure = ps_err_save(PS_ERR_TIMEOUT);
     ps_err known = get_path(m, FOLDER_KEY, folder, ps_deadline_in_ms(FOLDER_TIMEOUT_MS));
     snprintf(path, sizeof path, "%s%s%s", folder, known == PS_OK ? "/" : "", name);
-    return timed_out(m, "written", path, reason);
+    return timed_out(m, "written", path, failure.message);
 }
 
 ps_err ps_file_wait_written(ps_member *m, const ps_config *config, const char *name)
@@ -82,7 +82,5 @@ ps_err ps_file_wait_init(ps_member *m, const ps_config *config)
     if (path[0] == '\0') return PS_OK;
     ps_err err = get_path(m, INIT_READ_KEY, none, file_deadline(config));
     if (err != PS_ERR_TIMEOUT) return err;
-    char reason[PS_CONTROL_TEXT_MAX];
-    snprintf(reason, sizeof reason, "%s", ps_err_message());
-    return timed_out(m, "read", path, reason);
+    return timed_out(m, "read", path, ps_err_message());
 }

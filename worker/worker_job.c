@@ -377,11 +377,10 @@ static int count_threads(const job *j)
  * the trainer: a GPU may be at a sum that waits for a rank which is gone. */
 static ps_err give_up(job *j, ps_err err)
 {
-    char reason[1024];
-    snprintf(reason, sizeof reason, "%s", ps_err_message());
-    ps_session_abort(j->session, reason);
+    const ps_err_saved failure = ps_err_save(err);
+    ps_session_abort(j->session, failure.message);
     clean_up(j);
-    return ps_err_set(err, "%s", reason);
+    return ps_err_restore(&failure);
 }
 
 ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *interrupted)

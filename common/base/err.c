@@ -5,16 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MESSAGE_BYTES = 1024 };
-
-static _Thread_local char message[MESSAGE_BYTES];
+static _Thread_local char message[PS_ERR_MESSAGE_BYTES];
 
 ps_err ps_err_set(ps_err code, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
     // Formatted aside first: an argument may be the present message itself.
-    char next[MESSAGE_BYTES];
+    char next[PS_ERR_MESSAGE_BYTES];
     vsnprintf(next, sizeof next, fmt, args);
     va_end(args);
     memcpy(message, next, sizeof message);
@@ -24,7 +22,7 @@ ps_err ps_err_set(ps_err code, const char *fmt, ...)
 /* message = "<formatted>: <tail>", cut where it is too long. */
 static void set_with_tail(const char *tail, const char *fmt, va_list args)
 {
-    char next[MESSAGE_BYTES];
+    char next[PS_ERR_MESSAGE_BYTES];
     vsnprintf(next, sizeof next, fmt, args);
     size_t used = strlen(next);
     size_t room = sizeof next - 1 - used;
@@ -63,19 +61,22 @@ const char *ps_err_message(void)
 const char *ps_err_name(ps_err code)
 {
     static const char *const names[] = {
-#define PS_ERR_NAME(name, text) #name,
+#define PS_ERR_NAME(name) #name,
         PS_ERR_MAP(PS_ERR_NAME)
 #undef PS_ERR_NAME
     };
     return (unsigned)code < PS_ERR_COUNT ? names[code] : "UNKNOWN";
 }
 
-const char *ps_err_text(ps_err code)
+ps_err_saved ps_err_save(ps_err code)
 {
-    static const char *const texts[] = {
-#define PS_ERR_TEXT(name, text) text,
-        PS_ERR_MAP(PS_ERR_TEXT)
-#undef PS_ERR_TEXT
-    };
-    return (unsigned)code < PS_ERR_COUNT ? texts[code] : "unknown error";
+    ps_err_saved saved = {.code = code};
+    memcpy(saved.message, message, sizeof message);
+    return saved;
+}
+
+ps_err ps_err_restore(const ps_err_saved *saved)
+{
+    memcpy(message, saved->message, sizeof message);
+    return saved->code;
 }

@@ -8,24 +8,24 @@
 #define PS_ERR_H
 
 #define PS_ERR_MAP(X)                                                                    \
-    X(OK, "ok")                                                                          \
-    X(ARG, "bad argument")                                                               \
-    X(CONFIG, "bad configuration")                                                       \
-    X(IO, "input or output failed")                                                      \
-    X(FORMAT, "malformed file")                                                          \
-    X(NOMEM, "out of memory")                                                            \
-    X(NET, "network failure")                                                            \
-    X(TIMEOUT, "deadline passed")                                                        \
-    X(PROTOCOL, "malformed or unexpected message")                                       \
-    X(PEER, "a peer failed or does not fit this job")                                    \
-    X(SHAPE, "shapes do not fit")                                                        \
-    X(NUMERIC, "a number that is not finite")                                            \
-    X(UNSUPPORTED, "not supported by this build or machine")                             \
-    X(INTERRUPTED, "interrupted")                                                        \
-    X(INTERNAL, "internal error")
+    X(OK)                                                                                \
+    X(ARG)         /* bad argument */                                                    \
+    X(CONFIG)      /* bad configuration */                                               \
+    X(IO)          /* input or output failed */                                          \
+    X(FORMAT)      /* malformed file */                                                  \
+    X(NOMEM)       /* out of memory */                                                   \
+    X(NET)         /* network failure */                                                 \
+    X(TIMEOUT)     /* deadline passed */                                                 \
+    X(PROTOCOL)    /* malformed or unexpected message */                                 \
+    X(PEER)        /* a peer failed or does not fit this job */                          \
+    X(SHAPE)       /* shapes do not fit */                                               \
+    X(NUMERIC)     /* a number that is not finite */                                     \
+    X(UNSUPPORTED) /* not supported by this build or machine */                          \
+    X(INTERRUPTED)                                                                       \
+    X(INTERNAL)
 
 typedef enum ps_err {
-#define PS_ERR_ENUM(name, text) PS_ERR_##name,
+#define PS_ERR_ENUM(name) PS_ERR_##name,
     PS_ERR_MAP(PS_ERR_ENUM)
 #undef PS_ERR_ENUM
         PS_ERR_COUNT
@@ -48,9 +48,21 @@ ps_err ps_err_errno(ps_err code, const char *fmt, ...)
 /* The message of this thread's last failure; never NULL; valid until the next one. */
 const char *ps_err_message(void);
 
-/* "CONFIG", "bad configuration". */
+/* "CONFIG". */
 const char *ps_err_name(ps_err code);
-const char *ps_err_text(ps_err code);
+
+/* A failure that is kept over other calls, which may fail themselves, or for another
+ * thread. */
+enum { PS_ERR_MESSAGE_BYTES = 1024 };
+typedef struct ps_err_saved {
+    ps_err code;
+    char message[PS_ERR_MESSAGE_BYTES];
+} ps_err_saved;
+
+/* The present message, with a code. */
+ps_err_saved ps_err_save(ps_err code);
+/* Makes it this thread's last failure again; returns the code. */
+ps_err ps_err_restore(const ps_err_saved *saved);
 
 /* Return on failure: for functions that hold nothing at that point. */
 #define PS_TRY(call)                                                                     \

@@ -419,10 +419,8 @@ static ps_err ask_or_look_again(ps_joining *j)
 {
     ps_err err = ask_to_join(j);
     if (err != PS_ERR_PEER) return err;
-    char refusal[PS_CONTROL_TEXT_MAX];
-    snprintf(refusal, sizeof refusal, "%s", ps_err_message());
-    if (file_is_replaced(j)) return PS_OK;
-    return ps_err_set(PS_ERR_PEER, "%s", refusal);
+    const ps_err_saved refusal = ps_err_save(err);
+    return file_is_replaced(j) ? PS_OK : ps_err_restore(&refusal);
 }
 
 static ps_err join_all(ps_joining *j)

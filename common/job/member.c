@@ -637,14 +637,11 @@ ps_err ps_member_join(const ps_member_options *options, ps_member **out)
     m->dead_after_ms = (uint64_t)options->config->net.dead_after_ms;
     ps_err err = set_up(m, options);
     if (err != PS_OK) {
-        // The coordinator's own failure to join comes with these words already.
-        if (strncmp(ps_err_message(), "joining job ", 12) != 0)
-            ps_err_prefix(err, "joining job \"%s\"", options->config->job.name);
-        char reason[PS_CONTROL_TEXT_MAX];
-        snprintf(reason, sizeof reason, "%s", ps_err_message());
-        set_aborted(m, reason, false);
+        set_aborted(m, ps_err_message(), false); // others name the job themselves
+        ps_err_prefix(err, "joining job \"%s\"", options->config->job.name);
+        const ps_err_saved failure = ps_err_save(err);
         ps_member_destroy(&m);
-        return ps_err_set(err, "%s", reason);
+        return ps_err_restore(&failure);
     }
     *out = m;
     return PS_OK;

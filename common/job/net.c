@@ -35,19 +35,17 @@ static attempts attempts_until(ps_deadline deadline)
  * left; INTERRUPTED. */
 static ps_err pause_before_retry(attempts *a)
 {
-    char reason[512];
-    snprintf(reason, sizeof reason, "%s", ps_err_message());
+    const ps_err_saved failure = ps_err_save(PS_ERR_TIMEOUT);
     PS_TRY(ps_interrupt_check());
     int left = ps_deadline_left_ms_max(a->deadline, RETRY_MS);
-    if (left == 0) return ps_err_set(PS_ERR_TIMEOUT, "%s", reason);
+    if (left == 0) return ps_err_restore(&failure);
     if (!a->told && ps_deadline_passed(a->tell))
-        PS_INFO("waiting", "reason=\"%s\"", reason);
+        PS_INFO("waiting", "reason=\"%s\"", failure.message);
     a->told |= ps_deadline_passed(a->tell);
     const struct timespec pause = {.tv_nsec = left * 1000000L};
     nanosleep(&pause, NULL);
     // In no time at all nothing is found, and the reason would be that.
-    return ps_deadline_passed(a->deadline) ? ps_err_set(PS_ERR_TIMEOUT, "%s", reason)
-                                           : PS_OK;
+    return ps_deadline_passed(a->deadline) ? ps_err_restore(&failure) : PS_OK;
 }
 
 static void number_of(const struct sockaddr *a, char out[PS_ADDRESS_MAX])

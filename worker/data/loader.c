@@ -34,8 +34,7 @@ struct ps_loader {
     uint64_t epoch_number;
     int64_t first, next; // of the request; the batch that the caller gets next
     int64_t n_batches;   // -1 until the thread has laid out the epoch
-    ps_err failed;
-    char *failed_message;
+    ps_err_saved failed;
 
     // The thread's own.
     ps_transform transform;
@@ -109,16 +108,11 @@ static void take_request(ps_loader *l, uint64_t *mine, int64_t *number)
     pthread_mutex_unlock(&l->lock);
     l->epoch_of = epoch;
     ps_err err = lay_out_epoch(l, epoch);
-    char *message = err != PS_OK ? strdup(ps_err_message()) : NULL;
     pthread_mutex_lock(&l->lock);
     if (l->request == *mine) {
-        l->failed = err;
-        free(l->failed_message);
-        l->failed_message = message;
+        l->failed = ps_err_save(err);
         l->n_batches = l->epoch.n_batches; // 0 after a failure
         pthread_cond_broadcast(&l->ready);
-    } else {
-        free(message);
     }
 }
 
@@ -236,7 +230,7 @@ ps_err ps_loader_epoch(ps_loader *l, uint64_t epoch, int64_t first)
     l->epoch_number = epoch;
     l->first = l->next = first;
     l->n_batches = -1;
-    l->failed = PS_OK;
+    l->failed.code = PS_OK;
     for (int i = 0; i < l->n_slots; i++)
         if (l->slots[i].state == READY) l->slots[i].state = FREE;
     pthread_cond_signal(&l->work);
@@ -259,7 +253,7 @@ static slot *find_ready(ps_loader *l)
 static ps_err wait_for_batch(ps_loader *l, ps_deadline deadline, slot **found)
 {
     *found = NULL;
-    while (l->failed == PS_OK && (*found = find_ready(l)) == NULL) {
+    while (l->failed.code == PS_OK && (*found = find_ready(l)) == NULL) {
         if (l->n_batches >= 0 && l->next >= l->n_batches) return PS_OK;
         if (ps_deadline_passed(deadline))
             return ps_err_set(PS_ERR_TIMEOUT,
@@ -268,9 +262,7 @@ static ps_err wait_for_batch(ps_loader *l, ps_deadline deadline, slot **found)
                               l->next, l->epoch_number);
         ps_cond_wait(&l->ready, &l->lock, deadline);
     }
-    if (l->failed == PS_OK) return PS_OK;
-    return ps_err_set(l->failed, "%s",
-                      l->failed_message != NULL ? l->failed_message : "no memory");
+    return l->failed.code == PS_OK ? PS_OK : ps_err_restore(&l->failed);
 }
 
 ps_err ps_loader_next(ps_loader *l, ps_deadline deadline, ps_loaded **out)
@@ -293,7 +285,7 @@ ps_err ps_loader_next(ps_loader *l, ps_deadline deadline, ps_loaded **out)
 bool ps_loader_ready(ps_loader *l)
 {
     pthread_mutex_lock(&l->lock);
-    bool ready = l->failed == PS_OK && find_ready(l) != NULL;
+    bool ready = l->failed.code == PS_OK && find_ready(l) != NULL;
     pthread_mutex_unlock(&l->lock);
     return ready;
 }
@@ -334,7 +326,6 @@ void ps_loader_destroy(ps_loader **loader)
         free(l->slots[i].loaded.positions);
     }
     free(l->slots);
-    free(l->failed_message);
     ps_epoch_fini(&l->epoch);
     ps_transform_fini(&l->transform);
     free(l);

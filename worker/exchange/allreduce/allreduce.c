@@ -47,8 +47,7 @@ typedef struct allreduce {
     uint64_t settled; // of these, buckets that are known to be done
     wanted wanted;
     bool stopping;
-    ps_err failed; // for good, with its message
-    char message[640];
+    ps_err_saved failed;       // for good
     uint64_t bytes, shm_bytes; // the collective's
     float next_scale;          // of the loss, after what is applied
 } allreduce;
@@ -106,18 +105,16 @@ static ps_err real_error(allreduce *x, ps_err err)
 {
     bool lost = err == PS_ERR_NET || err == PS_ERR_TIMEOUT;
     if (!lost || x->at.world_size < 2) return err;
-    char message[sizeof x->message];
-    snprintf(message, sizeof message, "%s", ps_err_message());
+    const ps_err_saved first = ps_err_save(err);
     ps_err real = verdict(x);
-    return real != PS_OK ? real : ps_err_set(err, "%s", message);
+    return real != PS_OK ? real : ps_err_restore(&first);
 }
 
 static void fail(allreduce *x, ps_err err)
 {
     err = real_error(x, err);
     pthread_mutex_lock(&x->lock);
-    x->failed = err;
-    snprintf(x->message, sizeof x->message, "%s", ps_err_message());
+    x->failed = ps_err_save(err);
     pthread_cond_broadcast(&x->changed);
     pthread_mutex_unlock(&x->lock);
 }
@@ -249,7 +246,7 @@ static ps_err wait_rounds(allreduce *x, const uint64_t *count, uint64_t target,
 {
     ps_deadline deadline = next_progress(x);
     for (*late = false;;) {
-        if (x->failed != PS_OK) return ps_err_set(x->failed, "%s", x->message);
+        if (x->failed.code != PS_OK) return ps_err_restore(&x->failed);
         if (arrived(x, count, target)) return PS_OK;
         *late = ps_deadline_passed(deadline);
         if (*late) return PS_OK;
@@ -337,8 +334,8 @@ ps_err ps_allreduce_grads_ready(ps_exchange *base, int first, int n)
     if (!complete) return PS_OK;
     pthread_mutex_lock(&x->lock);
     x->given += complete;
-    ps_err failed = x->failed;
-    if (failed != PS_OK) ps_err_set(failed, "%s", x->message);
+    const ps_err failed = x->failed.code;
+    if (failed != PS_OK) ps_err_restore(&x->failed);
     pthread_cond_broadcast(&x->changed);
     pthread_mutex_unlock(&x->lock);
     return failed;

@@ -115,14 +115,12 @@ const char *ps_comm_lost_text(const ps_comm_link *l, char *text, size_t cap)
 
 void ps_comm_fail(ps_comm *c, ps_err err)
 {
-    snprintf(c->failure_text, sizeof c->failure_text, "%s", ps_err_message());
-    atomic_store(&c->failure, (int)err);
+    c->failure = ps_err_save(err);
+    atomic_store(&c->failed, true);
     wake_main(c);
 }
 
 ps_err ps_comm_check(const ps_comm *c)
 {
-    int failure = atomic_load(&c->failure);
-    if (failure == PS_OK) return PS_OK;
-    return ps_err_set((ps_err)failure, "%s", c->failure_text);
+    return atomic_load(&c->failed) ? ps_err_restore(&c->failure) : PS_OK;
 }

@@ -86,8 +86,8 @@ struct ps_comm {
     _Atomic uint32_t waiting_for;
     _Atomic uint32_t wake_sequence; // futex
     _Atomic uint64_t progress_ns;
-    atomic_int failure; // ps_err, set after failure_text
-    char failure_text[512];
+    ps_err_saved failure;
+    atomic_bool failed; // set after failure
     ps_counter bytes_sent, bytes_received, raw_bytes, most_on_the_way;
     ps_counter shm_sent, shm_received;
 };
