@@ -13,6 +13,7 @@
 #include "chunk_codec.h"
 #include "fd_limit.h"
 #include "init_method.h"
+#include "job_keys.h"
 #include "log.h"
 #include "mem.h"
 #include "procstat.h"
@@ -127,13 +128,15 @@ static ps_err get_total_steps(ps_server *s, ps_deadline deadline, uint64_t *tota
 {
     void *value = NULL;
     size_t bytes = 0;
-    ps_err err = ps_member_get(s->member, "job/total_steps", &value, &bytes, deadline);
+    ps_err err =
+        ps_member_get(s->member, PS_JOB_KEY_TOTAL_STEPS, &value, &bytes, deadline);
     if (err != PS_OK)
         return ps_err_prefix(err, "waiting for worker 0 to count its steps");
     if (bytes == sizeof *total) memcpy(total, value, sizeof *total);
     free(value);
     if (bytes == sizeof *total) return PS_OK;
-    return ps_err_set(PS_ERR_PROTOCOL, "job/total_steps has %zu bytes, not 8", bytes);
+    return ps_err_set(PS_ERR_PROTOCOL, PS_JOB_KEY_TOTAL_STEPS " has %zu bytes, not 8",
+                      bytes);
 }
 
 static ps_err open_door(ps_server *s, ps_deadline deadline)
@@ -145,9 +148,8 @@ static ps_err open_door(ps_server *s, ps_deadline deadline)
                                   s->o.table->arena_count * sizeof(float), &s->door));
         name = ps_shm_door_name(s->door);
     }
-    char key[64];
-    snprintf(key, sizeof key, "server/%d/shm", ps_member_rank(s->member));
-    return ps_member_put(s->member, key, name, strlen(name), deadline);
+    const ps_job_key key = ps_job_key_shm(PS_ROLE_SERVER, ps_member_rank(s->member));
+    return ps_member_put(s->member, key.text, name, strlen(name), deadline);
 }
 
 ps_err ps_server_start(ps_server *s, ps_member *member)
@@ -209,8 +211,8 @@ static ps_err put_stats(ps_server *s)
 {
     ps_shard_stats stats;
     ps_server_get_stats(s, &stats);
-    char key[64], json[512];
-    snprintf(key, sizeof key, "server/%d/stats", ps_member_rank(s->member));
+    char json[512];
+    const ps_job_key key = ps_job_key_stats(ps_member_rank(s->member));
     int n = snprintf(json, sizeof json,
                      "{\"rank\": %d, \"shards\": %d, \"peak_rss_bytes\": %" PRIu64
                      ", \"bytes_received\": %" PRIu64 ", \"bytes_sent\": %" PRIu64
@@ -219,7 +221,7 @@ static ps_err put_stats(ps_server *s)
                      ps_member_rank(s->member), s->n_shards, ps_procstat_peak_rss(),
                      stats.bytes_received, stats.bytes_sent, stats.pushes, stats.repeated,
                      stats.strangers);
-    return ps_member_put(s->member, key, json, (size_t)n,
+    return ps_member_put(s->member, key.text, json, (size_t)n,
                          ps_deadline_in_ms(STATS_TIMEOUT_MS));
 }
 

@@ -5,9 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FOLDER_KEY    "file/folder"
-#define INIT_KEY      "file/init"
-#define INIT_READ_KEY "file/init/read"
+#include "job_keys.h"
+
 enum { FOLDER_TIMEOUT_MS = 1000 }; // it has been there since the start
 
 static ps_deadline file_deadline(const ps_config *config)
@@ -44,7 +43,7 @@ static ps_err timed_out(ps_member *m, const char *done, const char *path,
 
 ps_err ps_file_announce_folder(ps_member *m, const ps_run_dir *dir, ps_deadline deadline)
 {
-    return put_path(m, FOLDER_KEY, dir->path, deadline);
+    return put_path(m, PS_JOB_KEY_FOLDER, dir->path, deadline);
 }
 
 /* Says of the present error which file was waited for. */
@@ -52,7 +51,8 @@ static ps_err name_written(ps_member *m, const char *name)
 {
     char folder[PATH_MAX], path[PATH_MAX + NAME_MAX];
     const ps_err_saved failure = ps_err_save(PS_ERR_TIMEOUT);
-    ps_err known = get_path(m, FOLDER_KEY, folder, ps_deadline_in_ms(FOLDER_TIMEOUT_MS));
+    ps_err known =
+        get_path(m, PS_JOB_KEY_FOLDER, folder, ps_deadline_in_ms(FOLDER_TIMEOUT_MS));
     snprintf(path, sizeof path, "%s%s%s", folder, known == PS_OK ? "/" : "", name);
     return timed_out(m, "written", path, failure.message);
 }
@@ -66,21 +66,21 @@ ps_err ps_file_wait_written(ps_member *m, const ps_config *config, const char *n
 
 ps_err ps_file_announce_init(ps_member *m, const char *path, ps_deadline deadline)
 {
-    return put_path(m, INIT_KEY, path, deadline);
+    return put_path(m, PS_JOB_KEY_INIT, path, deadline);
 }
 
 ps_err ps_file_init_is_read(ps_member *m, ps_deadline deadline)
 {
-    return put_path(m, INIT_READ_KEY, "", deadline);
+    return put_path(m, PS_JOB_KEY_INIT_READ, "", deadline);
 }
 
 ps_err ps_file_wait_init(ps_member *m, const ps_config *config)
 {
     char path[PATH_MAX], none[PATH_MAX];
     ps_deadline soon = ps_deadline_in_ms((uint64_t)config->net.step_timeout_ms);
-    PS_TRY(get_path(m, INIT_KEY, path, soon));
+    PS_TRY(get_path(m, PS_JOB_KEY_INIT, path, soon));
     if (path[0] == '\0') return PS_OK;
-    ps_err err = get_path(m, INIT_READ_KEY, none, file_deadline(config));
+    ps_err err = get_path(m, PS_JOB_KEY_INIT_READ, none, file_deadline(config));
     if (err != PS_ERR_TIMEOUT) return err;
     return timed_out(m, "read", path, ps_err_message());
 }

@@ -8,6 +8,7 @@
 #include "device_stream.h"
 #include "fd_limit.h"
 #include "init_method.h"
+#include "job_keys.h"
 #include "shm_offer.h"
 
 enum { BUFFERS_MIN = 64 }; // bytes: an arena even where there are no buffers
@@ -108,7 +109,7 @@ static ps_err become_member(ps_session *s)
     s->rank = ps_member_rank(s->member);
     // Servers have no data, and cannot count the steps that a schedule spans.
     if (s->rank != 0) return PS_OK;
-    return ps_member_put(s->member, "job/total_steps", &s->total_steps,
+    return ps_member_put(s->member, PS_JOB_KEY_TOTAL_STEPS, &s->total_steps,
                          sizeof s->total_steps,
                          ps_deadline_in_ms((uint64_t)s->o.config->net.step_timeout_ms));
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "job_keys.h"
 #include "log.h"
 #include "new_file.h"
 #include "procstat.h"
@@ -49,11 +50,10 @@ ps_err ps_summary_gather_workers(ps_summary *s, const ps_session *session)
 static ps_err get_server_stats(ps_member *member, int server, ps_deadline deadline,
                                char **out)
 {
-    char key[48];
+    const ps_job_key key = ps_job_key_stats(server);
     void *value;
     size_t bytes;
-    snprintf(key, sizeof key, "server/%d/stats", server);
-    PS_TRY(ps_member_get(member, key, &value, &bytes, deadline));
+    PS_TRY(ps_member_get(member, key.text, &value, &bytes, deadline));
     ps_err err = ps_mem_zalloc(out, bytes + 1, 1, "a server's figures");
     if (err == PS_OK) memcpy(*out, value, bytes);
     free(value);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "hash.h"
+#include "job_keys.h"
 #include "mem.h"
 #include "norm_sum.h"
 
@@ -393,35 +394,10 @@ static ps_err add_entry(ps_coord_board *b, const char *key, entry **out)
     return PS_OK;
 }
 
-/* Who may set a key: the first row that it begins with. Others are the workers'. */
-static bool may_put(const ps_coord_asker *from, const char *key)
-{
-    enum { WORKER_0, OWN_RANK };
-    static const struct {
-        const char *prefix;
-        ps_role role;
-        int who;
-    } rows[] = {
-        {"job/", PS_ROLE_WORKER, WORKER_0},     {"file/", PS_ROLE_WORKER, WORKER_0},
-        {"buffers/", PS_ROLE_WORKER, WORKER_0}, {"nccl/", PS_ROLE_WORKER, WORKER_0},
-        {"server/", PS_ROLE_SERVER, OWN_RANK},  {"worker/", PS_ROLE_WORKER, OWN_RANK},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        size_t n = strlen(rows[i].prefix);
-        if (strncmp(key, rows[i].prefix, n) != 0) continue;
-        if (from->role != rows[i].role) return false;
-        if (rows[i].who == WORKER_0) return from->rank == 0;
-        char rank[16];
-        snprintf(rank, sizeof rank, "%d/", from->rank);
-        return strncmp(key + n, rank, strlen(rank)) == 0;
-    }
-    return from->role == PS_ROLE_WORKER;
-}
-
 static ps_err request_put(ps_coord_board *b, const ps_coord_asker *from,
                           const ps_control *c)
 {
-    if (!may_put(from, c->name))
+    if (!ps_job_key_may_set(c->name, from->role, from->rank))
         return ps_err_set(PS_ERR_PEER, "%s: not for %s %d to set", c->name,
                           ps_role_name(from->role), from->rank);
     entry *e = find_entry(b, c->name);

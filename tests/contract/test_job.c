@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../support/free_port.h"
+#include "job_keys.h"
 #include "log.h"
 
 static void die(const char *what)
@@ -113,7 +114,7 @@ ps_err test_job_join(const test_job *job, int rank, uint64_t plan_hash, ps_membe
 
 ps_err test_job_put_steps(ps_member *member, uint64_t steps)
 {
-    return ps_member_put(member, "job/total_steps", &steps, sizeof steps,
+    return ps_member_put(member, PS_JOB_KEY_TOTAL_STEPS, &steps, sizeof steps,
                          ps_deadline_in_ms(5000));
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "job_keys.h"
 #include "log.h"
 #include "shm_pass.h"
 
@@ -81,9 +82,7 @@ ps_err ps_shm_offer_arenas(const ps_exchange_options *o, int server, bool *share
                           server, there->host);
     }
     if (o->params->fd < 0) return PS_OK; // nobody was here when the arenas were made
-    char key[64];
-    snprintf(key, sizeof key, "server/%d/shm", server);
-    ps_err err = ps_shm_offer_at(o, key);
+    ps_err err = ps_shm_offer_at(o, ps_job_key_shm(PS_ROLE_SERVER, server).text);
     *shared = err == PS_OK;
     if (err == PS_OK) return PS_OK;
     ps_err_prefix(err, "shared memory with server %d", server);

@@ -8,6 +8,7 @@
 
 #include "clock.h"
 #include "dynlib.h"
+#include "job_keys.h"
 
 #define NCCL_FUNCTIONS(X)                                                                \
     X(GetUniqueId)                                                                       \
@@ -237,7 +238,7 @@ static const ps_collective_ops nccl_ops = {
 static ps_err share_id(nccl_collective *c, int rank, uint64_t timeout_ms,
                        ncclUniqueId *id)
 {
-    static const char key[] = "nccl/id";
+    static const char key[] = PS_JOB_KEY_NCCL_ID;
     ps_deadline deadline = ps_deadline_in_ms(timeout_ms);
     if (rank == 0) {
         ncclResult_t rc = c->nccl.GetUniqueId(id);

@@ -1,6 +1,7 @@
 #include "gloo_mesh.hpp"
 
 extern "C" {
+#include "job_keys.h"
 #include "log.h"
 }
 
@@ -34,7 +35,7 @@ class MemberStore : public gloo::rendezvous::Store {
 
     void set(const std::string &key, const std::vector<char> &value) override
     {
-        std::string name = "gloo/" + key;
+        std::string name = PS_JOB_KEY_GLOO + key;
         if (ps_member_put(member_, name.c_str(), value.data(), value.size(),
                           ps_deadline_in_ms(timeout_ms_)) != PS_OK)
             throw gloo::Exception(ps_err_message());
@@ -59,7 +60,7 @@ class MemberStore : public gloo::rendezvous::Store {
   private:
     std::vector<char> fetch(const std::string &key, milliseconds timeout)
     {
-        std::string name = "gloo/" + key;
+        std::string name = PS_JOB_KEY_GLOO + key;
         void *value = nullptr;
         size_t bytes = 0;
         if (ps_member_get(member_, name.c_str(), &value, &bytes,

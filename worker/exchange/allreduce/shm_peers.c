@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "job_keys.h"
 #include "log.h"
 #include "shm_door.h"
 #include "shm_offer.h"
@@ -11,11 +12,6 @@
 struct ps_shm_peers {
     ps_shm_door *door;
 };
-
-static void door_key(int rank, char key[64])
-{
-    snprintf(key, 64, "worker/%d/shm", rank);
-}
 
 static ps_deadline join_deadline(const ps_exchange_options *o)
 {
@@ -42,13 +38,12 @@ static ps_err agree(const ps_exchange_options *o, const char *on, bool mine, boo
 
 static ps_err open_door(const ps_exchange_options *o, ps_shm_peers *p)
 {
-    char key[64];
-    door_key(o->rank, key);
+    const ps_job_key key = ps_job_key_shm(PS_ROLE_WORKER, o->rank);
     ps_err err = ps_shm_door_create(ps_member_roster(o->member)->nonce,
                                     (uint32_t)o->world_size, o->params->bytes, &p->door);
     // an empty name spares the others the wait
     const char *name = err == PS_OK ? ps_shm_door_name(p->door) : "";
-    PS_TRY(ps_member_put(o->member, key, name, strlen(name), join_deadline(o)));
+    PS_TRY(ps_member_put(o->member, key.text, name, strlen(name), join_deadline(o)));
     return err;
 }
 
@@ -56,9 +51,8 @@ static ps_err exchange_arenas(const ps_exchange_options *o, ps_shm_peers *p)
 {
     PS_TRY(open_door(o, p));
     for (int r = 0; r < o->world_size; r++) {
-        char key[64];
-        door_key(r, key);
-        ps_err err = r == o->rank ? PS_OK : ps_shm_offer_at(o, key);
+        const ps_job_key key = ps_job_key_shm(PS_ROLE_WORKER, r);
+        ps_err err = r == o->rank ? PS_OK : ps_shm_offer_at(o, key.text);
         if (err == PS_OK) continue;
         ps_err_prefix(err, "shared memory with worker %d", r);
         return err;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "job_keys.h"
 #include "mem.h"
 #include "ps_comm.h"
 
@@ -121,8 +122,8 @@ static ps_err sync_buffers(exchange_ps *e)
 {
     uint64_t bytes = e->o.table->buffer_bytes;
     if (bytes == 0 || e->o.world_size == 1) return PS_OK;
-    char key[64];
-    snprintf(key, sizeof key, "buffers/%" PRIu64, e->n_buffer_syncs++);
+    const ps_job_key made = ps_job_key_buffers(e->n_buffer_syncs++);
+    const char *key = made.text;
     if (e->o.rank == 0)
         PS_TRY(ps_member_put(e->o.member, key, e->o.buffers, bytes, join_deadline(e)));
     else
@@ -256,11 +257,10 @@ static ps_err await_server_stats(exchange_ps *e)
     const ps_deadline deadline =
         ps_deadline_in_ms((uint64_t)e->o.config->net.step_timeout_ms / 2);
     for (int i = 0; i < ps_member_roster(e->o.member)->n_servers; i++) {
-        char key[64];
-        snprintf(key, sizeof key, "server/%d/stats", i);
+        const ps_job_key key = ps_job_key_stats(i);
         void *value = NULL;
         size_t bytes;
-        ps_err err = ps_member_get(e->o.member, key, &value, &bytes, deadline);
+        ps_err err = ps_member_get(e->o.member, key.text, &value, &bytes, deadline);
         if (err != PS_OK && err != PS_ERR_TIMEOUT) return err;
         free(value);
     }

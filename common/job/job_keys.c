@@ -1,0 +1,43 @@
+#include "job_keys.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+ps_job_key ps_job_key_shm(ps_role role, int rank)
+{
+    ps_job_key key;
+    snprintf(key.text, sizeof key.text, "%s/%d/shm", ps_role_name(role), rank);
+    return key;
+}
+
+ps_job_key ps_job_key_stats(int server)
+{
+    ps_job_key key;
+    snprintf(key.text, sizeof key.text, "server/%d/stats", server);
+    return key;
+}
+
+ps_job_key ps_job_key_buffers(uint64_t n)
+{
+    ps_job_key key;
+    snprintf(key.text, sizeof key.text, "buffers/%" PRIu64, n);
+    return key;
+}
+
+static bool begins_with(const char *key, const char *prefix)
+{
+    return strncmp(key, prefix, strlen(prefix)) == 0;
+}
+
+bool ps_job_key_may_set(const char *key, ps_role role, int rank)
+{
+    static const char *const of_worker_0[] = {"job/", "file/", "buffers/", "nccl/"};
+    char own[32];
+    for (size_t i = 0; i < sizeof of_worker_0 / sizeof *of_worker_0; i++)
+        if (begins_with(key, of_worker_0[i])) return role == PS_ROLE_WORKER && rank == 0;
+    snprintf(own, sizeof own, "%s/%d/", ps_role_name(role), rank);
+    if (begins_with(key, "server/") || begins_with(key, "worker/"))
+        return begins_with(key, own);
+    return role == PS_ROLE_WORKER;
+}

@@ -1,0 +1,38 @@
+/* The keys of the coordinator's store (member.h: put, get): what each holds, and who may
+ * set it.
+ *
+ *   job/total_steps       u64, optimizer steps of the job                     worker 0
+ *   file/folder           where worker 0 writes                               worker 0
+ *   file/init             the file of first weights, or nothing               worker 0
+ *   file/init/read        nothing: it has been read                           worker 0
+ *   buffers/<n>           the buffer arena, the n-th time it is shared        worker 0
+ *   nccl/id               NCCL's unique id                                    worker 0
+ *   server/<rank>/shm     name of its door to shared memory, or nothing       that server
+ *   server/<rank>/stats   JSON, its account of the job                        that server
+ *   worker/<rank>/shm     as a server's                                       that worker
+ *   gloo/...              what Gloo's Store keeps                             any worker
+ */
+#ifndef PS_JOB_KEYS_H
+#define PS_JOB_KEYS_H
+
+#include "roster.h"
+
+#define PS_JOB_KEY_TOTAL_STEPS "job/total_steps"
+#define PS_JOB_KEY_FOLDER      "file/folder"
+#define PS_JOB_KEY_INIT        "file/init"
+#define PS_JOB_KEY_INIT_READ   "file/init/read"
+#define PS_JOB_KEY_NCCL_ID     "nccl/id"
+#define PS_JOB_KEY_GLOO        "gloo/"
+
+typedef struct ps_job_key {
+    char text[48];
+} ps_job_key;
+
+ps_job_key ps_job_key_shm(ps_role role, int rank);
+ps_job_key ps_job_key_stats(int server);
+ps_job_key ps_job_key_buffers(uint64_t n);
+
+/* Whether the member may set the key. Keys that are not in the list are the workers'. */
+bool ps_job_key_may_set(const char *key, ps_role role, int rank);
+
+#endif
