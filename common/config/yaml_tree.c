@@ -428,11 +428,6 @@ void ps_yaml_destroy(ps_yaml **tree)
 
 /* ---- access ---- */
 
-const ps_yaml *ps_yaml_get(const ps_yaml *map, const char *key)
-{
-    return find(map, key, strlen(key));
-}
-
 const ps_yaml *ps_yaml_path(const ps_yaml *root, const char *path)
 {
     const ps_yaml *at = root;

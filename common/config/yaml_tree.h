@@ -27,8 +27,6 @@ ps_err ps_yaml_load(const char *file, ps_yaml **out);
 ps_err ps_yaml_parse(const char *name, const char *text, size_t bytes, ps_yaml **out);
 void ps_yaml_destroy(ps_yaml **tree);
 
-/* The member of a map, or NULL. */
-const ps_yaml *ps_yaml_get(const ps_yaml *map, const char *key);
 /* The node at a dotted path ("optimizer.lr"), or NULL. */
 const ps_yaml *ps_yaml_path(const ps_yaml *root, const char *path);
 /* Sets the node at a dotted path to the YAML flow value ("[0.9, 0.99]"), making the maps

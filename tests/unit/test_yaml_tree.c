@@ -41,7 +41,7 @@ static void tree_has_kinds_lines_and_keys(void **state)
     assert_string_equal(name->text, "adam");
     assert_int_equal(name->line, 3);
     assert_string_equal(name->file, "t.yaml");
-    const ps_yaml *betas = ps_yaml_get(ps_yaml_get(t, "optimizer"), "betas");
+    const ps_yaml *betas = ps_yaml_path(t, "optimizer.betas");
     assert_int_equal(betas->kind, PS_YAML_LIST);
     assert_int_equal(betas->n_items, 2);
     assert_int_equal(betas->items[1]->line, 5);
@@ -133,7 +133,7 @@ static void load_reads_files(void **state)
     close(fd);
     ps_yaml *t = NULL;
     assert_int_equal(ps_yaml_load(path, &t), PS_OK);
-    assert_string_equal(ps_yaml_get(t, "a")->text, "1");
+    assert_string_equal(ps_yaml_path(t, "a")->text, "1");
     ps_yaml_destroy(&t);
     unlink(path);
     assert_int_equal(ps_yaml_load(path, &t), PS_ERR_IO);
@@ -174,22 +174,22 @@ static void scalars_are_checked(void **state)
     long long i;
     double d;
     int b;
-    assert_int_equal(ps_yaml_int(ps_yaml_get(t, "i"), -20, 20, &i), PS_OK);
+    assert_int_equal(ps_yaml_int(ps_yaml_path(t, "i"), -20, 20, &i), PS_OK);
     assert_int_equal(i, -12);
-    assert_int_equal(ps_yaml_int(ps_yaml_get(t, "i"), 0, 20, &i), PS_ERR_CONFIG);
+    assert_int_equal(ps_yaml_int(ps_yaml_path(t, "i"), 0, 20, &i), PS_ERR_CONFIG);
     assert_string_equal(ps_err_message(), "t.yaml:1: i: -12 is not within 0 .. 20");
-    assert_int_equal(ps_yaml_int(ps_yaml_get(t, "d"), 0, 20, &i), PS_ERR_CONFIG);
-    assert_int_equal(ps_yaml_int(ps_yaml_get(t, "big"), 0, 20, &i), PS_ERR_CONFIG);
-    assert_int_equal(ps_yaml_double(ps_yaml_get(t, "d"), &d), PS_OK);
+    assert_int_equal(ps_yaml_int(ps_yaml_path(t, "d"), 0, 20, &i), PS_ERR_CONFIG);
+    assert_int_equal(ps_yaml_int(ps_yaml_path(t, "big"), 0, 20, &i), PS_ERR_CONFIG);
+    assert_int_equal(ps_yaml_double(ps_yaml_path(t, "d"), &d), PS_OK);
     assert_true(d == 1e-3);
-    assert_int_equal(ps_yaml_double(ps_yaml_get(t, "q"), &d), PS_OK);
+    assert_int_equal(ps_yaml_double(ps_yaml_path(t, "q"), &d), PS_OK);
     assert_true(d == 0.25);
-    assert_int_equal(ps_yaml_double(ps_yaml_get(t, "n"), &d), PS_ERR_CONFIG);
-    assert_int_equal(ps_yaml_double(ps_yaml_get(t, "h"), &d), PS_ERR_CONFIG);
-    assert_int_equal(ps_yaml_double(ps_yaml_get(t, "l"), &d), PS_ERR_CONFIG);
-    assert_int_equal(ps_yaml_bool(ps_yaml_get(t, "b"), &b), PS_OK);
+    assert_int_equal(ps_yaml_double(ps_yaml_path(t, "n"), &d), PS_ERR_CONFIG);
+    assert_int_equal(ps_yaml_double(ps_yaml_path(t, "h"), &d), PS_ERR_CONFIG);
+    assert_int_equal(ps_yaml_double(ps_yaml_path(t, "l"), &d), PS_ERR_CONFIG);
+    assert_int_equal(ps_yaml_bool(ps_yaml_path(t, "b"), &b), PS_OK);
     assert_int_equal(b, 0);
-    assert_int_equal(ps_yaml_bool(ps_yaml_get(t, "i"), &b), PS_ERR_CONFIG);
+    assert_int_equal(ps_yaml_bool(ps_yaml_path(t, "i"), &b), PS_ERR_CONFIG);
     ps_yaml_destroy(&t);
 }
 
