@@ -9,12 +9,6 @@ static ps_frame_class bad(ps_frame_class class, const char *what, const ps_wire_
     return class;
 }
 
-static bool from_worker(int kind)
-{
-    return kind == PS_MSG_HELLO || kind == PS_MSG_INIT || kind == PS_MSG_PUSH ||
-           kind == PS_MSG_PULL || kind == PS_MSG_SETTLE || kind == PS_MSG_BYE;
-}
-
 /* The codec and size that a payload of the chunk has in its step. First weights are not
  * encoded. */
 static ps_codec expected(const ps_frame_rules *rules, const ps_wire_header *h,
@@ -39,13 +33,8 @@ static ps_frame_class check_payload(const ps_frame_rules *rules, const ps_frame_
                    ps_wire_kind_name(h->kind), h->chunk, h->count, count);
         return PS_FRAME_BAD;
     }
-    if (h->codec == PS_CODEC_SHM) {
-        if (v->n_frames != 1)
-            return bad(PS_FRAME_BAD, "a payload beside shared memory", h);
-        return PS_FRAME_GOOD;
-    }
+    if (h->codec == PS_CODEC_SHM) return PS_FRAME_GOOD;
     if (h->codec != codec) return bad(PS_FRAME_BAD, "a codec that was not agreed on", h);
-    if (v->n_frames != 2) return bad(PS_FRAME_BAD, "no payload", h);
     if (v->payload_bytes != bytes) {
         ps_err_set(PS_ERR_PROTOCOL,
                    "a %s of chunk %u with %zu bytes of payload; %" PRIu64
@@ -64,10 +53,8 @@ static ps_frame_class check_chunk(const ps_frame_rules *rules, const ps_frame_vi
     const ps_chunk *chunk = &rules->plan->chunks[h->chunk];
     if (chunk->shard != rules->shard)
         return bad(PS_FRAME_BAD, "a chunk of another shard", h);
-    if (h->kind != PS_MSG_PULL && h->kind != PS_MSG_SETTLE)
-        return check_payload(rules, v, h, chunk);
-    if (v->n_frames != 1) return bad(PS_FRAME_BAD, "a payload where none belongs", h);
-    return PS_FRAME_GOOD;
+    if (h->kind == PS_MSG_PULL || h->kind == PS_MSG_SETTLE) return PS_FRAME_GOOD;
+    return check_payload(rules, v, h, chunk);
 }
 
 ps_frame_class ps_frame_check(const ps_frame_rules *rules, const ps_frame_view *v,
@@ -95,11 +82,12 @@ ps_frame_class ps_frame_check(const ps_frame_rules *rules, const ps_frame_view *
         return PS_FRAME_STALE;
     }
     if (v->n_frames > 2) return bad(PS_FRAME_BAD, "too many frames", h);
-    if (!from_worker(h->kind))
+    if (!ps_wire_from_worker(h->kind))
         return bad(PS_FRAME_BAD, "a kind that only shards send", h);
-    if (h->kind == PS_MSG_HELLO || h->kind == PS_MSG_BYE) {
-        if (v->n_frames == 1) return PS_FRAME_GOOD;
-        return bad(PS_FRAME_BAD, "a payload where none belongs", h);
-    }
+    const bool wanted = ps_wire_has_payload(h);
+    if (wanted != (v->n_frames == 2))
+        return bad(PS_FRAME_BAD, wanted ? "no payload" : "a payload where none belongs",
+                   h);
+    if (h->kind == PS_MSG_HELLO || h->kind == PS_MSG_BYE) return PS_FRAME_GOOD;
     return check_chunk(rules, v, h);
 }

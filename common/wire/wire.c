@@ -4,6 +4,24 @@
 
 enum { HEADER_ITEMS = 12 };
 
+typedef struct kind_rule {
+    const char *name;
+    enum { SHARD, WORKER } sender;
+    bool payload;
+} kind_rule;
+
+/* NULL for an unknown kind. */
+static const kind_rule *rule_of(int kind)
+{
+    static const kind_rule rules[] = {
+#define KIND_RULE(name, number, sender, payload) [number] = {#name, sender, payload},
+        PS_MSG_MAP(KIND_RULE)
+#undef KIND_RULE
+    };
+    const int n = sizeof rules / sizeof *rules;
+    return kind >= 0 && kind < n && rules[kind].name ? &rules[kind] : NULL;
+}
+
 void ps_wire_encode(const ps_wire_header *h, uint8_t out[PS_WIRE_HEADER_MAX],
                     size_t *bytes)
 {
@@ -24,19 +42,6 @@ void ps_wire_encode(const ps_wire_header *h, uint8_t out[PS_WIRE_HEADER_MAX],
     ps_mp_write_uint(&w, h->place);
     ps_mp_write_uint(&w, h->scale);
     *bytes = w.used;
-}
-
-static int has_payload(int kind)
-{
-    switch (kind) {
-#define PAYLOAD_CASE(name, number, payload)                                              \
-    case number:                                                                         \
-        return payload;
-        PS_MSG_MAP(PAYLOAD_CASE)
-#undef PAYLOAD_CASE
-    default:
-        return -1;
-    }
 }
 
 ps_err ps_wire_decode(const void *frame, size_t bytes, ps_wire_header *h)
@@ -66,28 +71,27 @@ ps_err ps_wire_decode(const void *frame, size_t bytes, ps_wire_header *h)
                           "a message of protocol version %d, this program speaks %d: use "
                           "the same version everywhere",
                           h->version, PS_WIRE_VERSION);
-    if (has_payload(h->kind) < 0)
+    if (!rule_of(h->kind))
         return ps_err_set(PS_ERR_PROTOCOL, "a message of unknown kind %d", h->kind);
     if (h->codec >= PS_CODEC_COUNT)
         return ps_err_set(PS_ERR_PROTOCOL, "a message with unknown codec %d", h->codec);
     return PS_OK;
 }
 
-int ps_wire_has_payload(const ps_wire_header *h)
+bool ps_wire_has_payload(const ps_wire_header *h)
 {
-    // In shared memory the payload is not a frame.
-    return h->codec != PS_CODEC_SHM && has_payload(h->kind) == 1;
+    const kind_rule *rule = rule_of(h->kind);
+    return h->codec != PS_CODEC_SHM && rule && rule->payload;
+}
+
+bool ps_wire_from_worker(int kind)
+{
+    const kind_rule *rule = rule_of(kind);
+    return rule && rule->sender == WORKER;
 }
 
 const char *ps_wire_kind_name(int kind)
 {
-    switch (kind) {
-#define NAME_CASE(name, number, payload)                                                 \
-    case number:                                                                         \
-        return #name;
-        PS_MSG_MAP(NAME_CASE)
-#undef NAME_CASE
-    default:
-        return "unknown";
-    }
+    const kind_rule *rule = rule_of(kind);
+    return rule ? rule->name : "unknown";
 }

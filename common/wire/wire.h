@@ -43,6 +43,7 @@
 #ifndef PS_WIRE_H
 #define PS_WIRE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -51,23 +52,24 @@
 
 enum { PS_WIRE_VERSION = 2, PS_WIRE_HEADER_MAX = 80 };
 
+/* name, number, sender, has a payload */
 #define PS_MSG_MAP(X)                                                                    \
-    X(HELLO, 1, 0)                                                                       \
-    X(INIT, 2, 1)                                                                        \
-    X(PUSH, 3, 1)                                                                        \
-    X(PULL, 4, 0)                                                                        \
-    X(BYE, 5, 0)                                                                         \
-    X(SETTLE, 6, 0)                                                                      \
-    X(READY, 16, 0)                                                                      \
-    X(WEIGHTS, 17, 1)                                                                    \
-    X(CREDIT, 18, 0)                                                                     \
-    X(STALE, 19, 0)                                                                      \
-    X(ERROR, 20, 1)                                                                      \
-    X(SETTLED, 21, 1)                                                                    \
-    X(LEFT, 22, 0)
+    X(HELLO, 1, WORKER, false)                                                           \
+    X(INIT, 2, WORKER, true)                                                             \
+    X(PUSH, 3, WORKER, true)                                                             \
+    X(PULL, 4, WORKER, false)                                                            \
+    X(BYE, 5, WORKER, false)                                                             \
+    X(SETTLE, 6, WORKER, false)                                                          \
+    X(READY, 16, SHARD, false)                                                           \
+    X(WEIGHTS, 17, SHARD, true)                                                          \
+    X(CREDIT, 18, SHARD, false)                                                          \
+    X(STALE, 19, SHARD, false)                                                           \
+    X(ERROR, 20, SHARD, true)                                                            \
+    X(SETTLED, 21, SHARD, true)                                                          \
+    X(LEFT, 22, SHARD, false)
 
 typedef enum ps_msg_kind {
-#define PS_MSG_ENUM(name, number, payload) PS_MSG_##name = number,
+#define PS_MSG_ENUM(name, number, sender, payload) PS_MSG_##name = number,
     PS_MSG_MAP(PS_MSG_ENUM)
 #undef PS_MSG_ENUM
 } ps_msg_kind;
@@ -95,8 +97,10 @@ void ps_wire_encode(const ps_wire_header *h, uint8_t out[PS_WIRE_HEADER_MAX],
  * an unknown kind or codec. Does not allocate. */
 ps_err ps_wire_decode(const void *frame, size_t bytes, ps_wire_header *h);
 
-/* 1 when a second frame belongs to the message. */
-int ps_wire_has_payload(const ps_wire_header *h);
+/* Whether a second frame belongs to the message; in shared memory the payload is none. */
+bool ps_wire_has_payload(const ps_wire_header *h);
+/* Whether workers send the kind; otherwise shards do, or it is unknown. */
+bool ps_wire_from_worker(int kind);
 const char *ps_wire_kind_name(int kind);
 
 #endif

@@ -108,11 +108,16 @@ static void refuses_what_does_not_fit(void **state)
 static void tells_which_have_a_payload(void **state)
 {
     ps_wire_header h = PUSH;
-    assert_int_equal(ps_wire_has_payload(&h), 1);
+    assert_true(ps_wire_has_payload(&h));
     h.codec = PS_CODEC_SHM;
-    assert_int_equal(ps_wire_has_payload(&h), 0);
+    assert_false(ps_wire_has_payload(&h));
     h = (ps_wire_header){.kind = PS_MSG_CREDIT};
-    assert_int_equal(ps_wire_has_payload(&h), 0);
+    assert_false(ps_wire_has_payload(&h));
+    h = (ps_wire_header){.kind = 99};
+    assert_false(ps_wire_has_payload(&h));
+    assert_true(ps_wire_from_worker(PS_MSG_SETTLE));
+    assert_false(ps_wire_from_worker(PS_MSG_SETTLED));
+    assert_false(ps_wire_from_worker(99));
     assert_string_equal(ps_wire_kind_name(PS_MSG_WEIGHTS), "WEIGHTS");
     assert_string_equal(ps_wire_kind_name(99), "unknown");
 }

@@ -151,6 +151,9 @@ static ps_err handle(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
     if (h.kind == PS_MSG_STALE)
         return ps_err_set(PS_ERR_PEER, "the job is at member epoch %" PRIu64 ", not %u",
                           h.count, c->epoch);
+    if (ps_wire_from_worker(h.kind))
+        return ps_err_set(PS_ERR_PROTOCOL, "a %s, which only workers send",
+                          ps_wire_kind_name(h.kind));
     if (f->n > 2) return ps_err_set(PS_ERR_PROTOCOL, "a message of %d frames", f->n);
     PS_TRY(take_credit(l, h.credit));
     switch (h.kind) {
@@ -161,11 +164,8 @@ static ps_err handle(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
         return take_weights(c, l, &h, f);
     case PS_MSG_LEFT:
         return take_left(c, l);
-    case PS_MSG_CREDIT:
+    default: // CREDIT
         return PS_OK;
-    default:
-        return ps_err_set(PS_ERR_PROTOCOL, "a %s, which only workers send",
-                          ps_wire_kind_name(h.kind));
     }
 }
 
