@@ -14,8 +14,8 @@
 enum { LINE_BYTES = 2048, ROLE_BYTES = 32, PREFIX_BYTES = 64 };
 static const uint64_t MINUTE_NS = 60 * UINT64_C(1000000000);
 
-/* The one exception to "no mutable globals": a logger that had to be passed along would
- * reach every signature. All but the role is written before threads start. */
+/* Global: a logger that had to be passed along would reach every signature. Level and
+ * start are written before threads start. */
 static struct {
     pthread_mutex_t lock; // of the role and of every quota; never held across I/O
     char role[ROLE_BYTES];
