@@ -7,44 +7,31 @@
 /* A length in milliseconds that fits an int: a little over 24 days. */
 #define LONG_MS 2147483647
 
-#define AT(field) offsetof(ps_config, field)
+#define KEY(path, type, scope, field, min, max, words, text, help)                       \
+    {                                                                                    \
+        path, PS_KEY_##type, PS_SCOPE_##scope, offsetof(ps_config, field), min, max,     \
+            words, text, help                                                            \
+    }
 #define BOOL(path, field, scope, text, help)                                             \
-    {                                                                                    \
-        path, PS_KEY_BOOL, PS_SCOPE_##scope, AT(field), 0, 0, NULL, text, help           \
-    }
+    KEY(path, BOOL, scope, field, 0, 0, NULL, text, help)
 #define INT(path, field, scope, min, max, text, help)                                    \
-    {                                                                                    \
-        path, PS_KEY_INT, PS_SCOPE_##scope, AT(field), min, max, NULL, text, help        \
-    }
+    KEY(path, INT, scope, field, min, max, NULL, text, help)
 #define SEED(path, field, text, help)                                                    \
-    {                                                                                    \
-        path, PS_KEY_UINT64, PS_SCOPE_JOB, AT(field), 0, 0, NULL, text, help             \
-    }
+    KEY(path, UINT64, JOB, field, 0, 0, NULL, text, help)
 #define DOUBLE(path, field, scope, min, max, text, help)                                 \
-    {                                                                                    \
-        path, PS_KEY_DOUBLE, PS_SCOPE_##scope, AT(field), min, max, NULL, text, help     \
-    }
+    KEY(path, DOUBLE, scope, field, min, max, NULL, text, help)
 #define BYTES(path, field, scope, min, text, help)                                       \
-    {                                                                                    \
-        path, PS_KEY_BYTES, PS_SCOPE_##scope, AT(field), min, MANY, NULL, text, help     \
-    }
+    KEY(path, BYTES, scope, field, min, MANY, NULL, text, help)
 #define STRING(path, field, scope, text, help)                                           \
-    {                                                                                    \
-        path, PS_KEY_STRING, PS_SCOPE_##scope, AT(field), 0, 0, NULL, text, help         \
-    }
+    KEY(path, STRING, scope, field, 0, 0, NULL, text, help)
 #define WORD(path, field, scope, words, text, help)                                      \
-    {                                                                                    \
-        path, PS_KEY_WORD, PS_SCOPE_##scope, AT(field), 0, 0, words, text, help          \
-    }
+    KEY(path, WORD, scope, field, 0, 0, words, text, help)
+#define DEVICE(path, field, scope, text, help)                                           \
+    KEY(path, DEVICE, scope, field, 0, 0, NULL, text, help)
 #define INTS(path, field, scope, min, max, text, help)                                   \
-    {                                                                                    \
-        path, PS_KEY_INT_LIST, PS_SCOPE_##scope, AT(field), min, max, NULL, text, help   \
-    }
+    KEY(path, INT_LIST, scope, field, min, max, NULL, text, help)
 #define DOUBLES(path, field, scope, min, max, text, help)                                \
-    {                                                                                    \
-        path, PS_KEY_DOUBLE_LIST, PS_SCOPE_##scope, AT(field), min, max, NULL, text,     \
-            help                                                                         \
-    }
+    KEY(path, DOUBLE_LIST, scope, field, min, max, NULL, text, help)
 
 // clang-format off
 const ps_config_key ps_config_keys[] = {
@@ -67,8 +54,8 @@ const ps_config_key ps_config_keys[] = {
     INT("train.steps", train.steps, JOB, 0, MANY, "0",
         "stop after so many optimizer steps; 0: no such limit"),
     SEED("train.seed", train.seed, "0", "of the initial weights and of dropout"),
-    {"train.device", PS_KEY_DEVICE, PS_SCOPE_LOCAL, AT(train.device), 0, 0, NULL, "auto",
-     "where arithmetic runs; auto takes a GPU where there is one"},
+    DEVICE("train.device", train.device, LOCAL, "auto",
+           "where arithmetic runs; auto takes a GPU where there is one"),
     WORD("train.precision", train.precision, JOB, ps_precision_words, "float32",
          "of products and what lies between layers, on GPUs; sums, losses and the "
          "weights kept are float32"),
@@ -100,8 +87,8 @@ const ps_config_key ps_config_keys[] = {
     BOOL("train.trace", train.trace, LOCAL, "false",
          "write trace.json, what a worker did when, for Perfetto"),
 
-    WORD("data.kind", data.kind, JOB, ps_data_words,
-         "synthetic", "format of the files; synthetic makes learnable data, no files"),
+    WORD("data.kind", data.kind, JOB, ps_data_words, "synthetic",
+         "format of the files; synthetic makes learnable data, no files"),
     STRING("data.path", data.path, LOCAL, "", "folder of the data files"),
     STRING("data.train", data.train, JOB, "",
            "training samples: files, a range, or both: 0-7999, a.gz,b.gz, a,b@0-99"),
@@ -181,8 +168,7 @@ const ps_config_key ps_config_keys[] = {
          "how gradients become weights; allreduce: nccl on GPUs, else gloo"),
     BYTES("exchange.chunk", exchange.chunk, JOB, 0, "auto",
           "bytes of a chunk; auto suits the links, or one host (MASTER_ADDR 127.0.0.1)"),
-    WORD("exchange.codec", exchange.codec, JOB, ps_codec_words,
-         "none",
+    WORD("exchange.codec", exchange.codec, JOB, ps_codec_words, "none",
          "compression of what travels, in both directions"),
     BYTES("exchange.codec_min", exchange.codec_min, JOB, 0, "4096",
           "tensors of fewer bytes travel uncoded"),

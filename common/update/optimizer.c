@@ -49,23 +49,6 @@ void ps_optimizer_apply_by(const ps_optimizer *opt, const ps_optimizer_scalars *
     ps_optimizer_loops(opt->kind, k, n, param, grad, mine);
 }
 
-/* What PyTorch's constructors refuse. */
-static ps_err check(const ps_optimizer *opt)
-{
-    if (opt->lr < 0.0)
-        return ps_err_set(PS_ERR_CONFIG, "optimizer.lr: %g is below 0", opt->lr);
-    if (opt->weight_decay < 0.0)
-        return ps_err_set(PS_ERR_CONFIG, "optimizer.weight_decay: %g is below 0",
-                          opt->weight_decay);
-    if (opt->nesterov && (opt->momentum <= 0.0 || opt->dampening != 0.0))
-        return ps_err_set(PS_ERR_CONFIG, "optimizer.nesterov: wants momentum above 0 and "
-                                         "no dampening");
-    if (opt->beta1 < 0.0 || opt->beta1 >= 1.0 || opt->beta2 < 0.0 || opt->beta2 >= 1.0)
-        return ps_err_set(PS_ERR_CONFIG, "optimizer.betas: %g, %g are not in [0, 1)",
-                          opt->beta1, opt->beta2);
-    return PS_OK;
-}
-
 ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
 {
     const ps_config_optimizer *c = &cfg->optimizer;
@@ -73,17 +56,13 @@ ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
                           .lr = c->lr,
                           .momentum = c->momentum,
                           .dampening = c->dampening,
-                          .beta1 = 0.9,
-                          .beta2 = 0.999,
+                          .beta1 = c->betas.v[0],
+                          .beta2 = c->betas.v[1],
                           .eps = c->eps,
                           .weight_decay = c->weight_decay,
                           .nesterov = c->nesterov,
                           .decay_bias_norm = c->decay_bias_norm,
                           .pytorch1 = c->pytorch == 1};
-    if (c->betas.n != 0 && c->betas.n != 2)
-        return ps_err_set(PS_ERR_CONFIG, "optimizer.betas: two numbers are wanted");
-    if (c->betas.n == 2) opt->beta1 = c->betas.v[0], opt->beta2 = c->betas.v[1];
-    PS_TRY(check(opt));
     opt->n_states = 2;
     if (opt->kind == PS_OPTIMIZER_SGD) opt->n_states = opt->momentum != 0.0;
     return PS_OK;

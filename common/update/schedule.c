@@ -14,8 +14,6 @@ ps_err ps_schedule_init(ps_schedule *s, const ps_config *cfg, uint64_t total_ste
                        .warmup = (uint64_t)c->warmup,
                        .step_size = (uint64_t)c->step_size,
                        .total = c->total > 0 ? (uint64_t)c->total : total_steps};
-    if (s->kind == PS_SCHEDULE_STEP && c->step_size < 1)
-        return ps_err_set(PS_ERR_CONFIG, "schedule.step_size: at least 1 is wanted");
     bool decays = s->kind == PS_SCHEDULE_COSINE || s->kind == PS_SCHEDULE_LINEAR;
     if (decays && s->total == PS_STEPS_UNKNOWN)
         return ps_err_set(
