@@ -76,6 +76,16 @@ static const model_case cases[] = {
      "{batch_norm2d: {name: bn0}}, {conv2d: {name: a, out: 10, kernel: 3}}, "
      "{batch_norm2d: {name: bn}}, {max_pool2d: 2}, flatten, {linear: {name: fc, out: "
      "5}}"},
+    {"batch_norm2d of rows and of channels last, with relu", "[1, 9, 9]", "cross_entropy",
+     "{conv2d: {name: a, out: 6, kernel: 1, bias: false}}, {batch_norm2d: {name: n1}}, "
+     "relu, {conv2d: {name: b, out: 20, kernel: 3, bias: false}}, {batch_norm2d: {name: "
+     "n2}}, relu, {max_pool2d: 2}, {conv2d: {name: c, out: 33, kernel: 3}}, "
+     "{batch_norm2d: {name: n3}}, tanh, flatten, {linear: {name: fc, out: 5}}"},
+    {"batch_norm2d that adds to a gradient", "[2, 8, 8]", "cross_entropy",
+     "{conv2d: {name: a, out: 20, kernel: 3}}, relu, {residual: {name: r, body: "
+     "[{batch_norm2d: {name: n1}}, relu, {conv2d: {name: b, out: 20, kernel: 3, padding: "
+     "1}}, {batch_norm2d: {name: n2}}]}}, relu, {avg_pool2d: global}, flatten, {linear: "
+     "{name: fc, out: 5}}"},
     {"dropout before flatten and after relu", "[1, 10, 10]", "nll",
      "{conv2d: {name: a, out: 32, kernel: 3}}, relu, {max_pool2d: 2}, {dropout: 0.25}, "
      "flatten, {linear: {name: fc1, out: 40}}, relu, {dropout: 0.5}, {linear: {name: "

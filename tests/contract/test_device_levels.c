@@ -8,6 +8,7 @@
 
 #include "../support/levels.h"
 #include "cpu_linear.h"
+#include "cpu_norm_loops.h"
 #include "cpu_pointwise.h"
 #include "cpu_pool_rows.h"
 
@@ -176,6 +177,57 @@ static void pools_in_rows(void **state)
     same_at_every_level(compute_pools_in_rows);
 }
 
+/* Numbers whose sums are finite. */
+static void fill_norm(uint64_t seed, uint64_t n, float *out)
+{
+    fill(seed, n, out);
+    for (uint64_t i = 0; i < n; i++)
+        if (!(out[i] < 1.0f && out[i] > -1.0f)) out[i] = 0.5f;
+}
+
+static void put_norm(output *o, const ps_cpu_shape *s, bool relu)
+{
+    static double scratch[MOST];
+    static float mean[600], variance[600], inv[600], sums[2][600], weight[600], bias[600];
+    const ps_cpu_norm_channels channels = {mean, inv, weight, bias};
+    const ps_cpu_norm_passed passed = {x, dy, relu ? y : NULL};
+    const size_t bytes = (size_t)s->c * sizeof(float);
+    assert_true(s->c <= 600 && ps_cpu_norm_scratch_bytes(s) <= sizeof scratch);
+    fill(4, 600, weight);
+    fill(5, 600, bias);
+    ps_cpu_norm_moments(s, x, scratch, mean, variance);
+    ps_cpu_norm_invert(s->c, variance, 1e-5f, inv);
+    ps_cpu_norm_values(s, &channels, x, relu, y);
+    ps_cpu_norm_sums(s, &channels, &passed, scratch, sums[0], sums[1]);
+    ps_cpu_norm_gradient(s, &channels, &passed, sums[0], sums[1], dx, !relu);
+    put(o, mean, bytes);
+    put(o, inv, bytes);
+    put_shape(o, s, y);
+    put(o, sums[0], bytes);
+    put(o, sums[1], bytes);
+    put_shape(o, s, dx);
+}
+
+static void compute_norms(output *o)
+{
+    static const int64_t all[][2] = {{21, 1}, {21, 8}, {21, 16}, {21, 21}, {600, 600}};
+    for (int i = 0; i < 5; i++) {
+        const ps_cpu_shape s = shape_of(3, all[i][0], 4, 5, all[i][1]);
+        for (int relu = 0; relu < 2; relu++) {
+            fill_norm(1, MOST, x);
+            fill_norm(2, MOST, dy);
+            fill_norm(3, MOST, dx);
+            put_norm(o, &s, relu);
+        }
+    }
+}
+
+static void norms(void **state)
+{
+    (void)state;
+    same_at_every_level(compute_norms);
+}
+
 static void compute_linear(output *o)
 {
     static float weight[37 * 53], bias[37], dbias[37];
@@ -205,6 +257,7 @@ int main(void)
         cmocka_unit_test(pointwise), cmocka_unit_test(pools),
         cmocka_unit_test(dropouts),  cmocka_unit_test(layouts),
         cmocka_unit_test(linear),    cmocka_unit_test(pools_in_rows),
+        cmocka_unit_test(norms),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -152,9 +152,8 @@ static ps_err set_lanes(ps_cpu_shape *s, const char *who, order by, ps_dnnl_md *
  * windows ("x64:gemm:jit") three to ten times. */
 static grade grade_of(dnnl_primitive_desc_t pd)
 {
-    const char *name = "";
     if (!pd) return GRADE_KERNEL;
-    dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name);
+    const char *name = ps_dnnl_pd_name(pd);
     if (strstr(name, "ref")) return GRADE_REFERENCE;
     return strstr(name, "gemm:") ? GRADE_PRODUCTS : GRADE_KERNEL;
 }

@@ -2,39 +2,69 @@
 
 #include <string.h>
 
+#include "cpu_norm_loops.h"
 #include "cpu_pointwise.h"
 
-static unsigned flags_of(const ps_cpu_norm *n, bool relu, bool training)
+static unsigned flags_of(const ps_cpu_norm *n, bool training)
 {
-    unsigned flags = relu ? dnnl_fuse_norm_relu : dnnl_normalization_flags_none;
+    unsigned flags = n->relu ? dnnl_fuse_norm_relu : dnnl_normalization_flags_none;
     if (n->affine) flags |= PS_DNNL_USE_SCALE_SHIFT;
     if (!training) flags |= dnnl_use_global_stats;
     return flags;
 }
 
-static ps_err make(ps_cpu_norm *n, ps_dnnl_norm *desc, bool relu, bool training)
+/* What the library offers, before it is made. */
+typedef struct offer {
+    dnnl_primitive_desc_t evaluate, train, backward; // NULL: not asked for
+} offer;
+
+static void offer_fini(offer *o)
 {
-    dnnl_primitive_desc_t forward = NULL, pd = NULL;
-    const char *who = desc->who;
-    desc->flags = flags_of(n, relu, false);
-    PS_TRY(ps_dnnl_norm_forward(desc, false, &pd));
-    PS_TRY(ps_cpu_op_create(&n->evaluate, who, &pd));
-    if (!training) return PS_OK;
-    desc->flags = flags_of(n, relu, true);
-    PS_TRY(ps_dnnl_norm_forward(desc, true, &forward));
-    ps_err err = ps_dnnl_norm_backward(desc, forward, &pd);
-    if (err == PS_OK) err = ps_cpu_op_create(&n->backward, who, &pd);
-    if (err != PS_OK) {
-        dnnl_primitive_desc_destroy(forward);
-        return err;
+    dnnl_primitive_desc_t *const all[] = {&o->evaluate, &o->train, &o->backward};
+    for (int i = 0; i < 3; i++) {
+        if (*all[i]) dnnl_primitive_desc_destroy(*all[i]);
+        *all[i] = NULL;
     }
-    return ps_cpu_op_create(&n->train, who, &forward);
+}
+
+static ps_err ask(const ps_cpu_norm *n, ps_dnnl_norm *desc, bool training, offer *o)
+{
+    desc->flags = flags_of(n, false);
+    PS_TRY(ps_dnnl_norm_forward(desc, false, &o->evaluate));
+    if (!training) return PS_OK;
+    desc->flags = flags_of(n, true);
+    PS_TRY(ps_dnnl_norm_forward(desc, true, &o->train));
+    return ps_dnnl_norm_backward(desc, o->train, &o->backward);
+}
+
+/* Its plain code, of other layouts and numbers of channels, takes five times as long as
+ * ours. */
+static bool has_vectors(dnnl_primitive_desc_t pd)
+{
+    return !pd || strstr(ps_dnnl_pd_name(pd), "jit");
+}
+
+static ps_err make(ps_cpu_norm *n, ps_dnnl_norm *desc, bool training)
+{
+    offer o = {0};
+    ps_err err;
+    PS_TRY_GOTO(ask(n, desc, training, &o), err, out);
+    n->own =
+        !has_vectors(o.evaluate) || !has_vectors(o.train) || !has_vectors(o.backward);
+    if (n->own) goto out;
+    PS_TRY_GOTO(ps_cpu_op_create(&n->evaluate, desc->who, &o.evaluate), err, out);
+    if (!training) goto out;
+    PS_TRY_GOTO(ps_cpu_op_create(&n->backward, desc->who, &o.backward), err, out);
+    err = ps_cpu_op_create(&n->train, desc->who, &o.train);
+out:
+    offer_fini(&o);
+    return err;
 }
 
 ps_err ps_cpu_norm_init(ps_cpu_norm *n, dnnl_engine_t engine, const ps_layer *layer,
                         const ps_cpu_shape *shape, bool relu, bool training)
 {
-    *n = (ps_cpu_norm){.layer = layer, .shape = *shape};
+    *n = (ps_cpu_norm){.layer = layer, .shape = *shape, .relu = relu};
     n->affine = layer->weight != PS_NONE && layer->bias != PS_NONE;
     ps_dnnl_norm desc = {.engine = engine, .who = layer->name, .eps = (float)layer->eps};
     ps_dnnl_md *md = NULL;
@@ -44,7 +74,7 @@ ps_err ps_cpu_norm_init(ps_cpu_norm *n, dnnl_engine_t engine, const ps_layer *la
                                     (dnnl_primitive_attr_t *)(void *)&desc.attr),
                 err, out);
     desc.src = md;
-    err = make(n, &desc, relu, training);
+    err = make(n, &desc, training);
 out:
     ps_dnnl_md_destroy(&md);
     if (desc.attr)
@@ -65,8 +95,26 @@ static size_t channel_bytes(const ps_cpu_norm *n)
     return sizeof(float) * (size_t)((n->shape.c + 15) / 16 * 16);
 }
 
+static ps_err plan_own_forward(ps_cpu_norm *n, ps_memory_plan *memory, bool training)
+{
+    const size_t bytes = channel_bytes(n);
+    n->slot.mean = n->slot.variance = n->slot.scratch = PS_NO_SLOT;
+    PS_TRY(ps_memory_plan_take(memory, bytes, &n->slot.workspace));
+    if (training) {
+        PS_TRY(ps_memory_plan_take(memory, bytes, &n->slot.mean));
+        PS_TRY(ps_memory_plan_take(memory, bytes, &n->slot.variance));
+        PS_TRY(ps_memory_plan_take(memory, ps_cpu_norm_scratch_bytes(&n->shape),
+                                   &n->slot.scratch));
+        ps_memory_plan_give(memory, n->slot.scratch);
+    } else {
+        ps_memory_plan_give(memory, n->slot.workspace);
+    }
+    return PS_OK;
+}
+
 ps_err ps_cpu_norm_plan_forward(ps_cpu_norm *n, ps_memory_plan *memory, bool training)
 {
+    if (n->own) return plan_own_forward(n, memory, training);
     size_t scratch = ps_cpu_op_scratch_bytes(&n->evaluate);
     if (training) {
         size_t other = ps_cpu_op_scratch_bytes(&n->train);
@@ -88,11 +136,13 @@ ps_err ps_cpu_norm_plan_forward(ps_cpu_norm *n, ps_memory_plan *memory, bool tra
 ps_err ps_cpu_norm_plan_backward(ps_cpu_norm *n, ps_memory_plan *memory)
 {
     PS_TRY(ps_memory_plan_take(memory, 2 * channel_bytes(n), &n->slot.gradients));
-    PS_TRY(ps_memory_plan_take(memory, ps_cpu_op_scratch_bytes(&n->backward),
+    PS_TRY(ps_memory_plan_take(memory,
+                               n->own ? ps_cpu_norm_scratch_bytes(&n->shape)
+                                      : ps_cpu_op_scratch_bytes(&n->backward),
                                &n->slot.scratch_back));
     ps_memory_plan_give(memory, n->slot.scratch_back);
     ps_memory_plan_give(memory, n->slot.gradients);
-    ps_memory_plan_give(memory, n->slot.scale_shift);
+    if (!n->own) ps_memory_plan_give(memory, n->slot.scale_shift);
     ps_memory_plan_give(memory, n->slot.workspace);
     ps_memory_plan_give(memory, n->slot.mean);
     ps_memory_plan_give(memory, n->slot.variance);
@@ -178,9 +228,26 @@ static ps_err bind_backward(ps_cpu_norm *n, const ps_memory_plan *memory,
                                   ps_memory_plan_at(memory, n->slot.scratch_back));
 }
 
+static void bind_own(ps_cpu_norm *n, const ps_memory_plan *memory)
+{
+    n->inv = ps_memory_plan_at(memory, n->slot.workspace);
+    n->mean = ps_memory_plan_at(memory, n->slot.mean);
+    n->variance = ps_memory_plan_at(memory, n->slot.variance);
+    n->scratch = ps_memory_plan_at(memory, n->slot.scratch);
+    if (!n->places->dy) return;
+    n->scratch_back = ps_memory_plan_at(memory, n->slot.scratch_back);
+    n->scale_gradient = ps_memory_plan_at(memory, n->slot.gradients);
+    n->shift_gradient = n->scale_gradient + channel_bytes(n) / sizeof(float);
+}
+
 ps_err ps_cpu_norm_bind(ps_cpu_norm *n, const ps_memory_plan *memory,
                         const ps_cpu_norm_places *p)
 {
+    n->places = p;
+    if (n->own) {
+        bind_own(n, memory);
+        return PS_OK;
+    }
     const dnnl_dims_t dims = {n->shape.c};
     ps_dnnl_md *channels = NULL;
     ps_err err;
@@ -205,16 +272,18 @@ out:
     return err;
 }
 
-static void copy_scale_shift(const ps_cpu_norm *n, const ps_cpu_norm_places *p)
+static void copy_scale_shift(const ps_cpu_norm *n)
 {
+    const ps_cpu_norm_places *p = n->places;
     if (!n->scale_shift) return;
     const size_t row = (size_t)n->shape.c;
     memcpy(n->scale_shift, p->weight, row * sizeof(float));
     memcpy(n->scale_shift + row, p->bias, row * sizeof(float));
 }
 
-static void update_running(const ps_cpu_norm *n, const ps_cpu_norm_places *p)
+static void update_running(const ps_cpu_norm *n)
 {
+    const ps_cpu_norm_places *p = n->places;
     double values = (double)(n->shape.n * n->shape.h * n->shape.w);
     float unbiased = (float)(values / (values - 1.0)), m = (float)n->layer->momentum;
     for (int64_t c = 0; c < n->shape.c; c++) {
@@ -224,8 +293,26 @@ static void update_running(const ps_cpu_norm *n, const ps_cpu_norm_places *p)
     }
 }
 
+static ps_cpu_norm_channels channels_of(const ps_cpu_norm *n, const float *mean)
+{
+    const ps_cpu_norm_places *p = n->places;
+    return (ps_cpu_norm_channels){mean, n->inv, n->affine ? p->weight : NULL,
+                                  n->affine ? p->bias : NULL};
+}
+
+static void forward_own(ps_cpu_norm *n, const float *x, bool training)
+{
+    const ps_cpu_norm_places *p = n->places;
+    if (training) ps_cpu_norm_moments(&n->shape, x, n->scratch, n->mean, n->variance);
+    ps_cpu_norm_invert(n->shape.c, training ? n->variance : p->running_variance,
+                       (float)n->layer->eps, n->inv);
+    const ps_cpu_norm_channels channels =
+        channels_of(n, training ? n->mean : p->running_mean);
+    ps_cpu_norm_values(&n->shape, &channels, x, n->relu, p->y);
+}
+
 ps_err ps_cpu_norm_forward(ps_cpu_norm *n, dnnl_stream_t stream, const float *x,
-                           bool training, const ps_cpu_norm_places *p, int64_t *batches)
+                           bool training, int64_t *batches)
 {
     const char *who = n->layer->name;
     ps_cpu_op *op = training ? &n->train : &n->evaluate;
@@ -234,23 +321,56 @@ ps_err ps_cpu_norm_forward(ps_cpu_norm *n, dnnl_stream_t stream, const float *x,
                           "%s: one value per channel has no variance to train with; use "
                           "a larger batch or data.drop_last_batch",
                           who);
-    PS_TRY(ps_cpu_op_rebind(op, who, DNNL_ARG_SRC, x));
-    copy_scale_shift(n, p);
-    PS_TRY(ps_cpu_op_run(op, who, stream));
+    if (n->own) {
+        forward_own(n, x, training);
+    } else {
+        PS_TRY(ps_cpu_op_rebind(op, who, DNNL_ARG_SRC, x));
+        copy_scale_shift(n);
+        PS_TRY(ps_cpu_op_run(op, who, stream));
+    }
     if (!training) return PS_OK;
-    update_running(n, p);
+    update_running(n);
     if (batches) ++*batches;
     return PS_OK;
 }
 
-ps_err ps_cpu_norm_backward(ps_cpu_norm *n, dnnl_stream_t stream, const float *x,
-                            float *dweight, float *dbias, bool accumulate)
+static void put_gradients(const ps_cpu_norm *n, float *dweight, float *dbias,
+                          bool accumulate)
 {
-    const char *who = n->layer->name;
-    PS_TRY(ps_cpu_op_rebind(&n->backward, who, DNNL_ARG_SRC, x));
-    PS_TRY(ps_cpu_op_run(&n->backward, who, stream));
-    if (!n->affine) return PS_OK;
+    if (!n->affine) return;
     ps_cpu_pass(n->shape.c, n->scale_gradient, dweight, accumulate);
     ps_cpu_pass(n->shape.c, n->shift_gradient, dbias, accumulate);
+}
+
+static void backward_own(ps_cpu_norm *n, const float *x, float *dweight, float *dbias,
+                         bool accumulate, bool add)
+{
+    const ps_cpu_norm_places *p = n->places;
+    const ps_cpu_norm_channels channels = channels_of(n, n->mean);
+    const ps_cpu_norm_passed passed = {x, p->dy, n->relu ? p->y : NULL};
+    const float values = (float)(n->shape.n * n->shape.h * n->shape.w);
+    ps_cpu_norm_sums(&n->shape, &channels, &passed, n->scratch_back, n->shift_gradient,
+                     n->scale_gradient);
+    put_gradients(n, dweight, dbias, accumulate);
+    if (!p->dx) return;
+    for (int64_t c = 0; c < n->shape.c; c++) {
+        n->shift_gradient[c] /= values;
+        n->scale_gradient[c] /= values;
+    }
+    ps_cpu_norm_gradient(&n->shape, &channels, &passed, n->shift_gradient,
+                         n->scale_gradient, p->dx, add);
+}
+
+ps_err ps_cpu_norm_backward(ps_cpu_norm *n, dnnl_stream_t stream, const float *x,
+                            float *dweight, float *dbias, bool accumulate, bool add)
+{
+    const char *who = n->layer->name;
+    if (n->own) {
+        backward_own(n, x, dweight, dbias, accumulate, add);
+        return PS_OK;
+    }
+    PS_TRY(ps_cpu_op_rebind(&n->backward, who, DNNL_ARG_SRC, x));
+    PS_TRY(ps_cpu_op_run(&n->backward, who, stream));
+    put_gradients(n, dweight, dbias, accumulate);
     return PS_OK;
 }

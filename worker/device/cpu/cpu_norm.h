@@ -1,6 +1,6 @@
-/* batch_norm2d through oneDNN: in training with the batch's statistics (biased variance),
- * updating the running ones as PyTorch does (unbiased variance); else with the running
- * ones. */
+/* batch_norm2d: in training with the batch's statistics (biased variance), updating the
+ * running ones as PyTorch does (unbiased variance); else with the running ones. Through
+ * oneDNN where it has vectors for the shape, else by loops of our own. */
 #ifndef PS_CPU_NORM_H
 #define PS_CPU_NORM_H
 
@@ -9,16 +9,26 @@
 #include "memory_plan.h"
 #include "model_spec.h"
 
+typedef struct ps_cpu_norm_places {
+    float *x, *y, *dy, *dx;                 // dy, dx NULL when not training
+    float *weight, *bias;                   // in the parameter arena, or NULL
+    float *running_mean, *running_variance; // in the buffer arena
+} ps_cpu_norm_places;
+
 typedef struct ps_cpu_norm {
     const ps_layer *layer;
     ps_cpu_shape shape;
-    bool affine;
+    bool affine, relu;
+    bool own;                            // loops of our own: no primitives
     ps_cpu_op train, evaluate, backward; // train and backward only when training
     struct {
         int mean, variance, workspace, scale_shift, gradients;
         int scratch, scratch_back;
     } slot;
+    const ps_cpu_norm_places *places; // borrowed
     float *mean, *variance, *scale_gradient, *shift_gradient;
+    float *inv;                     // own: 1 / sqrt(variance + eps)
+    double *scratch, *scratch_back; // own
     float *scale_shift; // copies of both, for a library that takes them as one; or NULL
 } ps_cpu_norm;
 
@@ -31,20 +41,16 @@ void ps_cpu_norm_fini(ps_cpu_norm *norm);
 ps_err ps_cpu_norm_plan_forward(ps_cpu_norm *norm, ps_memory_plan *memory, bool training);
 ps_err ps_cpu_norm_plan_backward(ps_cpu_norm *norm, ps_memory_plan *memory);
 
-typedef struct ps_cpu_norm_places {
-    float *x, *y, *dy, *dx;                 // dy, dx NULL when not training
-    float *weight, *bias;                   // in the parameter arena, or NULL
-    float *running_mean, *running_variance; // in the buffer arena
-} ps_cpu_norm_places;
-
+/* Borrows places. */
 ps_err ps_cpu_norm_bind(ps_cpu_norm *norm, const ps_memory_plan *memory,
                         const ps_cpu_norm_places *places);
 
 /* batches: num_batches_tracked, counted up in training; may be NULL. */
 ps_err ps_cpu_norm_forward(ps_cpu_norm *norm, dnnl_stream_t stream, const float *x,
-                           bool training, const ps_cpu_norm_places *places,
-                           int64_t *batches);
+                           bool training, int64_t *batches);
+/* accumulate: dweight and dbias are added to what stands there. add: dx is, which only
+ * loops of our own can do; they alone need no dx, too. */
 ps_err ps_cpu_norm_backward(ps_cpu_norm *norm, dnnl_stream_t stream, const float *x,
-                            float *dweight, float *dbias, bool accumulate);
+                            float *dweight, float *dbias, bool accumulate, bool add);
 
 #endif

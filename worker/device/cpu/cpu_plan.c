@@ -224,14 +224,15 @@ static bool gradient_in_place(const ps_cpu_run *run, const ps_cpu_step *s, int k
     }
 }
 
-/* A primitive that can't add, or writes another layout, needs a place of its own; batch
- * norm writes its input's gradient whether or not anybody wants it. */
+/* A primitive that can't add, or writes another layout, needs a place of its own; the
+ * library's batch norm writes its input's gradient whether or not anybody wants it. */
 static ps_err take_library_gradient(ps_cpu_run *run, ps_cpu_step *s)
 {
     const ps_cpu_shape *in = &run->values[s->node->in[0]].shape, *wanted = in;
     ps_layer_kind kind = s->node->layer->kind;
     if (kind == PS_LAYER_CONV2D) wanted = &s->conv.in;
     if (kind != PS_LAYER_CONV2D && kind != PS_LAYER_BATCH_NORM2D) return PS_OK;
+    if (kind == PS_LAYER_BATCH_NORM2D && s->norm.own) return PS_OK;
     bool needed = run->graph->edges[s->node->in[0]].needs_grad;
     if (!needed && kind == PS_LAYER_CONV2D) return PS_OK;
     if (needed && !s->add[0] && same_lanes(in, wanted)) return PS_OK;

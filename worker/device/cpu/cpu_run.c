@@ -64,8 +64,7 @@ static ps_err forward_norm(ps_cpu_run *run, ps_cpu_step *s, bool training)
         batches = (int64_t *)(void *)((char *)run->options->buffers + t->offset);
     }
     return ps_cpu_norm_forward(&s->norm, run->library->stream,
-                               run->values[s->node->in[0]].at, training, &s->norm_places,
-                               batches);
+                               run->values[s->node->in[0]].at, training, batches);
 }
 
 /* This pass's mask, drawn; NULL: nothing is dropped. */
@@ -252,7 +251,7 @@ static ps_err backward_norm(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
     const ps_layer *l = s->node->layer;
     PS_TRY(ps_cpu_norm_backward(&s->norm, run->library->stream,
                                 run->values[s->node->in[0]].at, gradient(run, l->weight),
-                                gradient(run, l->bias), accumulate));
+                                gradient(run, l->bias), accumulate, s->add[0]));
     settle_gradient(run, s, &s->norm.shape);
     return PS_OK;
 }
@@ -327,7 +326,7 @@ static ps_err backward_step(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
         backward_pass_on(run, s);
         return PS_OK;
     }
-    // batch norm's primitive has its relu's mask
+    // batch norm does its relu's gradient too
     if (node->relu && !node->relu_by_pool && kind != PS_LAYER_BATCH_NORM2D)
         ps_cpu_activation_backward(PS_LAYER_RELU, ps_cpu_shape_count(&out->shape),
                                    out->at, out->grad, out->grad, false);

@@ -15,6 +15,13 @@ ps_err ps_dnnl_check(dnnl_status_t status, const char *who, const char *call)
     return ps_err_set(code, "%s: oneDNN %s: %s", who, call, dnnl_status2str(status));
 }
 
+const char *ps_dnnl_pd_name(const_dnnl_primitive_desc_t pd)
+{
+    const char *name = "";
+    dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name);
+    return name;
+}
+
 ps_err ps_dnnl_attr_create(const char *who, bool relu, dnnl_primitive_attr_t *out)
 {
     dnnl_post_ops_t ops = NULL;

@@ -54,6 +54,9 @@ void ps_dnnl_md_destroy(ps_dnnl_md **md);
 const ps_dnnl_md *ps_dnnl_pd_md(const_dnnl_primitive_desc_t pd, dnnl_query_t what,
                                 int index);
 
+/* The implementation's name, "ref:any" for one; borrowed from pd. */
+const char *ps_dnnl_pd_name(const_dnnl_primitive_desc_t pd);
+
 /* Attributes: the scratchpad is the caller's; relu: max(0, .) after the operation, which
  * makes 0 of NaN (cpu_nan.h). */
 ps_err ps_dnnl_attr_create(const char *who, bool relu, dnnl_primitive_attr_t *out);

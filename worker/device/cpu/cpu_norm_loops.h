@@ -1,0 +1,47 @@
+/* Batch norm's arithmetic in every layout of an activation, for shapes that oneDNN has no
+ * vectors for: channels that fill none, rows of PyTorch's order. The sums are made in a
+ * fixed order, whatever the number of threads. Padding stays zero. */
+#ifndef PS_CPU_NORM_LOOPS_H
+#define PS_CPU_NORM_LOOPS_H
+
+#include "cpu_shape.h"
+
+/* Of each channel, (C) each. */
+typedef struct ps_cpu_norm_channels {
+    const float *mean;
+    const float *inv;           // 1 / sqrt(variance + eps)
+    const float *weight, *bias; // NULL: 1 and 0
+} ps_cpu_norm_channels;
+
+/* What the backward pass reads. */
+typedef struct ps_cpu_norm_passed {
+    const float *x, *dy;
+    const float *y; // the output, if the relu after it is to be passed; else NULL
+} ps_cpu_norm_passed;
+
+/* What the sums need. */
+size_t ps_cpu_norm_scratch_bytes(const ps_cpu_shape *shape);
+
+/* Mean and biased variance of each channel of x. */
+void ps_cpu_norm_moments(const ps_cpu_shape *shape, const float *x, double *scratch,
+                         float *mean, float *variance);
+/* inv = 1 / sqrt(variance + eps), (n) each. */
+void ps_cpu_norm_invert(int64_t n, const float *variance, float eps, float *inv);
+
+/* y = (x - mean) * inv * weight + bias, then max(0, .) if relu. y may be x. */
+void ps_cpu_norm_values(const ps_cpu_shape *shape, const ps_cpu_norm_channels *channels,
+                        const float *x, bool relu, float *y);
+
+/* Each channel's sums of dy, the gradient of bias, and of dy times the normalised x, the
+ * gradient of weight. */
+void ps_cpu_norm_sums(const ps_cpu_shape *shape, const ps_cpu_norm_channels *channels,
+                      const ps_cpu_norm_passed *passed, double *scratch, float *sum_dy,
+                      float *sum_dot);
+
+/* dx = or += the gradient of x; mean_dy and mean_dot: the sums above, divided by the
+ * number of values of a channel. dx may be dy. */
+void ps_cpu_norm_gradient(const ps_cpu_shape *shape, const ps_cpu_norm_channels *channels,
+                          const ps_cpu_norm_passed *passed, const float *mean_dy,
+                          const float *mean_dot, float *dx, bool add);
+
+#endif
