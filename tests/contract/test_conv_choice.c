@@ -15,7 +15,7 @@
 
 static struct {
     bool says_reference;
-    int n_run, n_reference;
+    int n_run, n_reference, n_winograd;
 } library;
 
 dnnl_status_t __real_dnnl_primitive_desc_query(const_dnnl_primitive_desc_t pd,
@@ -47,6 +47,7 @@ dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
     dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name);
     library.n_run++;
     library.n_reference += strncmp(name, "ref", 3) == 0;
+    library.n_winograd += strstr(name, "wino") != NULL;
     return __real_dnnl_primitive_execute(primitive, stream, n, args);
 }
 
@@ -105,6 +106,47 @@ static void test_no_reference_code_runs(void **state)
     }
 }
 
+/* Of the gradients of data and of weights, how many Winograd's algorithm makes in a pass
+ * of `channels` twice, with n samples. */
+static int winograd_gradients(const rig_device *device, int channels, int side, int n)
+{
+    rig r;
+    char model[256];
+    snprintf(
+        model, sizeof model,
+        "{conv2d: {name: a, out: %d, kernel: 1}}, {conv2d: {name: b, out: %d, kernel: "
+        "3, padding: 1}}, {avg_pool2d: global}, flatten, {linear: {name: fc, out: 5}}",
+        channels, channels);
+    char input[64];
+    snprintf(input, sizeof input, "[1, %d, %d]", side, side);
+    rig_init(&r, device, input, "cross_entropy", model, n);
+    ps_batch batch = rig_batch(&r, n);
+    library.n_winograd = 0;
+    assert_int_equal(ps_program_forward(r.program, &batch, &training, NULL), PS_OK);
+    assert_int_equal(library.n_winograd, 0); // its roundings would decide relus otherwise
+    assert_int_equal(ps_program_backward(r.program, &batch, &training), PS_OK);
+    rig_fini(&r);
+    return library.n_winograd;
+}
+
+/* On every processor that has it, of small batches too; not where its transforms cost
+ * more than it saves. */
+static void test_winograd_is_used_where_it_pays(void **state)
+{
+    rig_device without = cpu;
+    without.no_winograd = true;
+    assert_int_equal(winograd_gradients(&without, 64, 28, 4), 0);
+    if (dnnl_get_effective_cpu_isa() < dnnl_cpu_isa_avx512_core) {
+        print_message(
+            "skipped: the library has Winograd's algorithm for AVX-512 alone\n");
+        return;
+    }
+    assert_int_equal(winograd_gradients(&cpu, 64, 28, 4), 2);
+    assert_int_equal(winograd_gradients(&cpu, 128, 16, 16), 2);
+    assert_int_equal(winograd_gradients(&cpu, 16, 28, 4), 0);
+    assert_int_equal(winograd_gradients(&cpu, 64, 6, 1), 0);
+}
+
 /* What the function wrote to stderr. */
 static void captured_step(const char *input, const char *layers, char *out, size_t bytes)
 {
@@ -150,6 +192,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_reference_code_runs),
+        cmocka_unit_test(test_winograd_is_used_where_it_pays),
         cmocka_unit_test(test_a_layer_without_fast_code_is_named_once),
     };
     ps_log_init("test", PS_LOG_WARN);

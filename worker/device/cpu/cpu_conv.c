@@ -4,8 +4,9 @@
 
 #include "cpu_pointwise.h"
 
-/* Output positions from which on Winograd's algorithm was faster. */
-enum { LEAST_PLANE_DATA = 17, LEAST_PLANE_WEIGHTS = 4 };
+/* Winograd's algorithm F(4x4, 3x3): outputs along a tile, what it costs beside the tiles
+ * (is_cheaper), and positions from which on the gradient of data was faster. */
+enum { TILE = 4, FIXED_DATA = 200, FIXED_WEIGHTS = 90, LEAST_PLANE_DATA = 17 };
 
 /* The orders of an activation's elements that a layer may ask for, in order of
  * preference. */
@@ -62,22 +63,31 @@ static void maker_fini(maker *m)
     if (m->attr_back) dnnl_primitive_attr_destroy(m->attr_back);
 }
 
-/* Of the backward pass, where train.winograd allows it: Winograd's algorithm (F(4x4,
- * 3x3), chosen by the library where it is faster) halves the time of 3 x 3 convolutions
- * on AVX-512. Not of the forward pass: its roundings, though as small, differ from
- * PyTorch's, and near 0 a relu (or between equals a max_pool2d) then decides otherwise,
- * which moves a gradient by 1e-4 of the largest in one step of twenty; backward,
- * roundings stay roundings. Of fewer channels than a vector it makes whole vectors, and
- * has no fast gradient for them. Nor for planes of fewer than least_plane positions: it
- * makes whole tiles of 4 x 4, with weights four times as large. */
-static dnnl_alg_kind_t backward_algorithm(const ps_cpu_conv *c, bool winograd,
-                                          int64_t least_plane)
+/* Of the backward pass, where train.winograd allows it: Winograd's algorithm halves the
+ * time of 3 x 3 convolutions on AVX-512. Not of the forward pass: its roundings, though
+ * as small, differ from PyTorch's, and near 0 a relu (or between equals a max_pool2d)
+ * then decides otherwise, which moves a gradient by 1e-4 of the largest in one step of
+ * twenty; backward, roundings stay roundings. Of fewer channels than a vector it makes
+ * whole vectors, and has no fast gradient for them. */
+static bool can_be_winograd(const ps_cpu_conv *c, bool allowed)
 {
     const ps_layer *l = c->layer;
-    bool fits = winograd && l->kernel[0] == 3 && l->kernel[1] == 3 && l->stride[0] == 1 &&
-                l->stride[1] == 1 && c->in.c % 16 == 0 && c->out.c % 16 == 0 &&
-                ps_cpu_shape_plane(&c->out) >= least_plane;
-    return fits ? dnnl_convolution_auto : dnnl_convolution_direct;
+    return allowed && l->kernel[0] == 3 && l->kernel[1] == 3 && l->stride[0] == 1 &&
+           l->stride[1] == 1 && c->in.c % 16 == 0 && c->out.c % 16 == 0;
+}
+
+/* Whether Winograd's algorithm takes less time than the plain one, of which an output
+ * position is the unit. A tile costs 5 in products and 110 divided by the channels in
+ * transforms on either side; fixed: the transform of the weights or of their gradient.
+ * The library's own choice (dnnl_convolution_auto) leaves out batches up to 8, and more
+ * on AMD's processors, whose cores it cannot count. */
+static bool is_cheaper(const ps_cpu_conv *c, int64_t fixed)
+{
+    const ps_cpu_shape *out = &c->out;
+    const int64_t rows = (out->h + TILE - 1) / TILE, columns = (out->w + TILE - 1) / TILE;
+    const double tile = 5.0 + 110.0 / (double)c->in.c + 110.0 / (double)out->c;
+    return (double)(out->n * rows * columns) * tile + (double)fixed <
+           (double)(out->n * ps_cpu_shape_plane(out));
 }
 
 static ps_err maker_init(maker *m, const ps_cpu_conv *c, const ps_cpu_conv_use *use)
@@ -166,16 +176,39 @@ static grade worst_of(const plan *p)
     return weights < worst ? weights : worst;
 }
 
+static ps_err make_backward_data(maker *m, const plan *p, dnnl_primitive_desc_t *out)
+{
+    return ps_dnnl_conv_backward_data(&m->conv, p->forward, out);
+}
+
+static ps_err make_backward_weights(maker *m, const plan *p, dnnl_primitive_desc_t *out)
+{
+    return ps_dnnl_conv_backward_weights(&m->conv, p->forward, out);
+}
+
+/* By Winograd's algorithm if that is wanted and the library has it for the plan. */
+static ps_err make_by(maker *m, const plan *p, bool winograd,
+                      ps_err (*make)(maker *, const plan *, dnnl_primitive_desc_t *),
+                      dnnl_primitive_desc_t *out)
+{
+    m->conv.alg = dnnl_convolution_winograd;
+    ps_err err = winograd ? make(m, p, out) : PS_ERR_UNSUPPORTED;
+    m->conv.alg = dnnl_convolution_direct;
+    return err == PS_ERR_UNSUPPORTED ? make(m, p, out) : err;
+}
+
 static ps_err make_pds(maker *m, const ps_cpu_conv *c, plan *p)
 {
     PS_TRY(make_forward(m, p->src, p->dst, &p->forward));
     if (!m->use->training) return PS_OK;
+    const bool can = can_be_winograd(c, m->use->winograd);
+    const bool data = can && ps_cpu_shape_plane(&c->out) >= LEAST_PLANE_DATA;
     m->conv.attr = m->attr_back;
-    m->conv.alg = backward_algorithm(c, m->use->winograd, LEAST_PLANE_DATA);
     if (m->use->data_gradient)
-        PS_TRY(ps_dnnl_conv_backward_data(&m->conv, p->forward, &p->backward_data));
-    m->conv.alg = backward_algorithm(c, m->use->winograd, LEAST_PLANE_WEIGHTS);
-    return ps_dnnl_conv_backward_weights(&m->conv, p->forward, &p->backward_weights);
+        PS_TRY(make_by(m, p, data && is_cheaper(c, FIXED_DATA), make_backward_data,
+                       &p->backward_data));
+    return make_by(m, p, can && is_cheaper(c, FIXED_WEIGHTS), make_backward_weights,
+                   &p->backward_weights);
 }
 
 static bool is_padded(const ps_cpu_shape *s)
