@@ -4,6 +4,7 @@
 #define PS_CPU_LINEAR_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "err.h"
@@ -11,7 +12,13 @@
 typedef struct ps_cpu_linear {
     const char *name;
     int64_t n, in, out;
+    float *turned; // borrowed scratch of ps_cpu_linear_turned_bytes
 } ps_cpu_linear;
+
+/* The forward pass makes y^T = W x^T first where sgemm is faster so: as the second factor
+ * it copies W into another order, which for few samples is most of its time. 0: not so.
+ */
+size_t ps_cpu_linear_turned_bytes(const ps_cpu_linear *linear);
 
 ps_err ps_cpu_linear_forward(const ps_cpu_linear *linear, const float *x,
                              const float *weight, const float *bias, float *y, bool relu);

@@ -136,7 +136,7 @@ static ps_err init_layer(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in
         init_dropout(run, s, in);
         return PS_OK;
     case PS_LAYER_LINEAR:
-        s->linear = (ps_cpu_linear){l->name, run->n, in->c, out->c};
+        s->linear = (ps_cpu_linear){l->name, run->n, in->c, out->c, NULL};
         return PS_OK;
     case PS_LAYER_FLATTEN:
         s->view = ps_cpu_shape_is_plain(in);
@@ -184,6 +184,10 @@ static ps_err take_forward(ps_cpu_run *run, ps_cpu_step *s)
         if (!training) ps_memory_plan_give(m, s->slot_x);
     } else if (kind == PS_LAYER_BATCH_NORM2D) {
         PS_TRY(ps_cpu_norm_plan_forward(&s->norm, m, training));
+    } else if (kind == PS_LAYER_LINEAR) {
+        PS_TRY(ps_memory_plan_take(m, ps_cpu_linear_turned_bytes(&s->linear),
+                                   &s->slot_turned));
+        ps_memory_plan_give(m, s->slot_turned);
     } else if (kind == PS_LAYER_MAX_POOL2D) {
         PS_TRY(
             ps_memory_plan_take(m, ps_cpu_pool_argmax_bytes(&s->pool), &s->slot_argmax));
@@ -311,7 +315,7 @@ static ps_err plan_passes(ps_cpu_run *run)
         ps_cpu_step *s = &run->steps[i];
         s->node = &g->nodes[i];
         s->slot_x = s->slot_dx = PS_NO_SLOT;
-        s->slot_mask = s->slot_argmax = PS_NO_SLOT;
+        s->slot_mask = s->slot_argmax = s->slot_turned = PS_NO_SLOT;
         PS_TRY(init_step(run, s));
         PS_TRY(take_output(run, s));
         PS_TRY(take_forward(run, s));
@@ -344,6 +348,7 @@ static ps_err bind_step(ps_cpu_run *run, ps_cpu_step *s)
     s->dx = ps_memory_plan_at(m, s->slot_dx);
     s->mask = ps_memory_plan_at(m, s->slot_mask);
     s->argmax = ps_memory_plan_at(m, s->slot_argmax);
+    s->linear.turned = ps_memory_plan_at(m, s->slot_turned);
     float *x = s->x ? s->x : in->at, *dx = s->dx ? s->dx : in->grad;
     if (l->kind == PS_LAYER_CONV2D) {
         const ps_cpu_conv_places places = {x,

@@ -34,6 +34,7 @@ typedef struct ps_cpu_step {
     bool add[2];         // the gradient of the input is added to what others gave
     int slot_x, slot_dx; // CONV2D: input in its layout; CONV2D, BATCH_NORM2D: dx to add
     int slot_mask;       // DROPOUT
+    int slot_turned;     // LINEAR
     int slot_argmax;     // MAX_POOL2D
     float *x, *dx;       // NULL: the values' own memory
     uint8_t *mask;
