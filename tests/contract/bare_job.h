@@ -1,0 +1,56 @@
+/* A job of one server (test_job.h) whose workers are members with a bare DEALER socket to
+ * its shard: a test writes every frame itself, and reads every answer. */
+#ifndef PS_TEST_BARE_JOB_H
+#define PS_TEST_BARE_JOB_H
+
+#include "chunk_codec.h"
+#include "model_spec.h"
+#include "test_job.h"
+#include "wire_socket.h"
+
+enum { BARE_WORKERS_MAX = 2 };
+
+typedef struct bare_job {
+    test_job job;
+    int workers;
+    ps_plan plan;
+    ps_member *member[BARE_WORKERS_MAX];
+    const ps_roster *roster;
+    void *context;
+    void *socket[BARE_WORKERS_MAX]; // with the workers' routing ids
+    float *payload;                 // scratch of the largest chunk
+} bare_job;
+
+/* SGD with a rate of 0.5, without a codec. */
+void bare_open(bare_job *b, int workers);
+/* The same with more settings. */
+void bare_open_with(bare_job *b, int workers, const char *const *sets, int n_sets);
+/* Ends the job, if it has not ended yet. */
+void bare_close(bare_job *b);
+
+/* Another connection to the shard; secret NULL: of nobody. */
+void *bare_open_socket(bare_job *b, const void *id, size_t bytes,
+                       const ps_secret *secret);
+/* A chunk of one tensor that travels by the job's codec; *codec is the job's. */
+uint32_t bare_coded_chunk(const bare_job *b, ps_chunk_codec *codec);
+
+ps_wire_header bare_header(const bare_job *b, int kind, int rank, uint32_t chunk);
+/* payload NULL: one frame. */
+void bare_send(void *socket, const ps_wire_header *h, const void *payload, size_t bytes);
+void bare_send_bytes(void *socket, const void *header_bytes, size_t n,
+                     const void *payload, size_t bytes);
+/* An INIT or PUSH whose elements are all value. */
+void bare_send_chunk(bare_job *b, int kind, int rank, uint32_t chunk, uint64_t step,
+                     float value);
+
+/* The next answer; its payload, cut or filled with zeros to cap bytes, in out. */
+ps_wire_header bare_answer(void *socket, void *out, size_t cap);
+/* Fails when there is an answer. */
+void bare_silence(void *socket);
+
+/* HELLO, and its READY. */
+void bare_hello(bare_job *b, int rank);
+/* HELLO of every rank, and first weights of 1 in every chunk. */
+void bare_begin(bare_job *b);
+
+#endif

@@ -1,0 +1,354 @@
+/* What a shard is told again, as after a lost connection, counts once and is answered; a
+ * worker may be a step ahead of the others. The workers are bare DEALER sockets. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "bare_job.h"
+#include "hash.h"
+
+static void a_push_counts_once(void **state)
+{
+    bare_job b;
+    bare_open(&b, 2);
+    bare_begin(&b);
+    float w[2][4];
+    char none;
+    // Pending: dropped. Then complete: 1 - 0.5 * (2 + 4) = -2.
+    bare_send_chunk(&b, PS_MSG_PUSH, 0, 3, 0, 2.0f);
+    bare_send_chunk(&b, PS_MSG_PUSH, 0, 3, 0, 1000.0f);
+    bare_silence(b.socket[0]);
+    bare_send_chunk(&b, PS_MSG_PUSH, 1, 3, 0, 4.0f);
+    for (int r = 0; r < 2; r++) {
+        ps_wire_header h = bare_answer(b.socket[r], w[r], sizeof w[r]);
+        assert_int_equal(h.kind, PS_MSG_WEIGHTS);
+        assert_int_equal(h.step, 1);
+        assert_true(w[r][0] == -2.0f);
+    }
+    // Applied already: answered, never summed.
+    bare_send_chunk(&b, PS_MSG_PUSH, 1, 3, 0, 1000.0f);
+    ps_wire_header h = bare_answer(b.socket[1], w[1], sizeof w[1]);
+    assert_int_equal(h.kind, PS_MSG_WEIGHTS);
+    assert_int_equal(h.step, 1);
+    assert_true(w[1][0] == -2.0f);
+    bare_silence(b.socket[0]);
+    // A pull gives the same, and one of the next version waits for it.
+    h = bare_header(&b, PS_MSG_PULL, 0, 3);
+    h.step = 1;
+    bare_send(b.socket[0], &h, NULL, 0);
+    h = bare_answer(b.socket[0], w[0], sizeof w[0]);
+    assert_true(h.kind == PS_MSG_WEIGHTS && h.step == 1 && w[0][0] == -2.0f);
+    // The next step, in the other order: -2 - 0.5 * (1 + 1) = -3.
+    bare_send_chunk(&b, PS_MSG_PUSH, 1, 3, 1, 1.0f);
+    bare_send_chunk(&b, PS_MSG_PUSH, 0, 3, 1, 1.0f);
+    h = bare_answer(b.socket[0], w[0], sizeof w[0]);
+    assert_true(h.kind == PS_MSG_WEIGHTS && h.step == 2 && w[0][0] == -3.0f);
+    h = bare_answer(b.socket[1], &none, 0);
+    assert_true(h.kind == PS_MSG_WEIGHTS && h.step == 2);
+    bare_close(&b);
+    assert_int_equal(b.job.server[0].stats.pushes, 4);
+    assert_int_equal(b.job.server[0].stats.repeated, 2);
+}
+
+/* A gradient of `value` for 16 elements from `first` on. */
+static void push_range(bare_job *b, const ps_chunk_codec *codec, int rank, uint32_t c,
+                       uint64_t first, float value)
+{
+    static float values[8192];
+    static uint8_t payload[65536];
+    const ps_chunk *chunk = &b->plan.chunks[c];
+    memset(values, 0, sizeof values);
+    for (uint64_t i = first; i < first + 16; i++)
+        values[i] = value;
+    ps_chunk_codec_encode(codec, chunk, PS_CODEC_TOPK, values, NULL, 0, payload);
+    ps_wire_header h = bare_header(b, PS_MSG_PUSH, rank, c);
+    h.codec = PS_CODEC_TOPK;
+    bare_send(b->socket[rank], &h, payload,
+              ps_chunk_codec_bytes(codec, chunk, PS_CODEC_TOPK));
+}
+
+static void ask_to_settle(bare_job *b, int rank, uint32_t c)
+{
+    ps_wire_header h = bare_header(b, PS_MSG_SETTLE, rank, c);
+    h.step = 1;
+    bare_send(b->socket[rank], &h, NULL, 0);
+}
+
+/* The first weights are 1, lr is 0.5. Two workers push different elements, few enough for
+ * topk to send them whole: the weights become 0 and 0.75 there. The answer, by onebit,
+ * has five eighths of the changes. The exact weights have all, and come when both have
+ * asked.
+ */
+static void settling_gives_everybody_the_exact_weights(void **state)
+{
+    bare_job b;
+    ps_chunk_codec codec;
+    bare_open_with(&b, 2, (const char *const[]){"exchange.codec=topk"}, 1);
+    bare_begin(&b);
+    uint32_t c = bare_coded_chunk(&b, &codec);
+    const ps_chunk *chunk = &b.plan.chunks[c];
+    assert_true(chunk->count <= 8192);
+    push_range(&b, &codec, 0, c, 0, 2.0f);
+    push_range(&b, &codec, 1, c, 16, 0.5f);
+    static float got[8192], change[8192];
+    for (int r = 0; r < 2; r++) {
+        ps_wire_header h = bare_answer(b.socket[r], got, sizeof got);
+        assert_int_equal(h.codec, PS_CODEC_ONEBIT);
+        uint64_t bytes = ps_chunk_codec_bytes(&codec, chunk, PS_CODEC_ONEBIT);
+        assert_int_equal(
+            ps_chunk_codec_decode(&codec, chunk, PS_CODEC_ONEBIT, got, bytes, change),
+            PS_OK);
+        for (uint64_t i = 0; i < chunk->count; i++)
+            assert_true(change[i] == (i < 16 ? -0.625f : i < 32 ? -0.15625f : 0.0f));
+    }
+    ask_to_settle(&b, 1, c);
+    ask_to_settle(&b, 1, c);
+    bare_silence(b.socket[1]);
+    ask_to_settle(&b, 0, c);
+    for (int r = 0; r < 2; r++) {
+        ps_wire_header h = bare_answer(b.socket[r], got, sizeof got);
+        assert_int_equal(h.codec, PS_CODEC_NONE);
+        assert_int_equal(h.step, 1);
+        for (uint64_t i = 0; i < chunk->count; i++)
+            assert_true(got[i] == (i < 16 ? 0.0f : i < 32 ? 0.75f : 1.0f));
+    }
+    ask_to_settle(&b, 0, c); // its answer was lost
+    assert_int_equal(bare_answer(b.socket[0], got, sizeof got).codec, PS_CODEC_NONE);
+    bare_silence(b.socket[1]);
+    bare_close(&b);
+}
+
+/* ---- repetitions, as after a lost connection ---- */
+
+static void send_short(bare_job *b, int kind, int rank, uint32_t chunk, uint64_t step)
+{
+    ps_wire_header h = bare_header(b, kind, rank, chunk);
+    h.step = step;
+    bare_send(b->socket[rank], &h, NULL, 0);
+}
+
+/* The next answer, of the kind and step. */
+static ps_wire_header expect_kind(bare_job *b, int rank, int kind, uint64_t step,
+                                  float value)
+{
+    float w[4];
+    ps_wire_header h = bare_answer(b->socket[rank], w, sizeof w);
+    assert_int_equal(h.kind, kind);
+    assert_int_equal(h.step, step);
+    if (kind == PS_MSG_WEIGHTS || kind == PS_MSG_SETTLED) assert_true(w[3] == value);
+    return h;
+}
+
+static void a_hello_starts_the_credits_anew(void **state)
+{
+    bare_job b;
+    bare_open(&b, 2);
+    bare_begin(&b);
+    uint64_t bytes = b.plan.chunks[1].count * sizeof(float);
+    for (uint64_t number = 2; number < 5; number++) {
+        // Taken over and owed, but the answer would have gone to the connection before.
+        bare_send_chunk(&b, PS_MSG_PUSH, 0, 1, 0, 1.0f);
+        send_short(&b, PS_MSG_HELLO, 0, 0, number);
+        assert_int_equal(expect_kind(&b, 0, PS_MSG_READY, number, 0).credit, 0);
+    }
+    bare_send_chunk(&b, PS_MSG_PUSH, 0, 1, 0, 1.0f);
+    bare_silence(b.socket[0]);
+    bare_send_chunk(&b, PS_MSG_PUSH, 1, 1, 0, 1.0f);
+    assert_int_equal(expect_kind(&b, 0, PS_MSG_WEIGHTS, 1, 0.0f).credit, bytes);
+    assert_int_equal(expect_kind(&b, 1, PS_MSG_WEIGHTS, 1, 0.0f).credit, bytes);
+    bare_close(&b);
+    assert_int_equal(b.job.server[0].stats.pushes, 2);
+    assert_int_equal(b.job.server[0].stats.repeated, 3);
+}
+
+static void whatever_is_repeated_counts_once_and_is_answered(void **state)
+{
+    bare_job b;
+    bare_open(&b, 2);
+    for (int r = 0; r < 2; r++)
+        bare_hello(&b, r);
+    const uint32_t c = 2;
+    send_short(&b, PS_MSG_PULL, 1, c, 0); // waits
+    send_short(&b, PS_MSG_PULL, 1, c, 0);
+    bare_hello(&b, 1);
+    bare_send_chunk(&b, PS_MSG_INIT, 0, c, 0, 1.0f);
+    expect_kind(&b, 0, PS_MSG_CREDIT, 0, 0);
+    expect_kind(&b, 1, PS_MSG_WEIGHTS, 0, 1.0f);
+    bare_send_chunk(&b, PS_MSG_INIT, 0, c, 0, 77.0f);
+    expect_kind(&b, 0, PS_MSG_CREDIT, 0, 0);
+    send_short(&b, PS_MSG_PULL, 1, c, 0);
+    expect_kind(&b, 1, PS_MSG_WEIGHTS, 0, 1.0f);
+    // 1 - 0.5 * (1 + 1) = 0
+    bare_send_chunk(&b, PS_MSG_PUSH, 0, c, 0, 1.0f);
+    bare_hello(&b, 0);
+    bare_send_chunk(&b, PS_MSG_INIT, 0, c, 0, 77.0f);
+    bare_send_chunk(&b, PS_MSG_PUSH, 0, c, 0, 1.0f);
+    expect_kind(&b, 0, PS_MSG_CREDIT, 0, 0);
+    bare_send_chunk(&b, PS_MSG_PUSH, 1, c, 0, 1.0f);
+    for (int r = 0; r < 2; r++)
+        expect_kind(&b, r, PS_MSG_WEIGHTS, 1, 0.0f);
+    for (int kind = 0; kind < 3; kind++) { // of the step before, and of long ago
+        if (kind == 0) bare_send_chunk(&b, PS_MSG_PUSH, 1, c, 0, 50.0f);
+        if (kind == 1) send_short(&b, PS_MSG_PULL, 1, c, 0);
+        if (kind == 2) send_short(&b, PS_MSG_SETTLE, 1, c, 0);
+        expect_kind(&b, 1, PS_MSG_WEIGHTS, 1, 0.0f);
+    }
+    for (int times = 0; times < 2; times++) {
+        send_short(&b, PS_MSG_SETTLE, 0, c, 1);
+        send_short(&b, PS_MSG_SETTLE, 1, c, 1);
+        if (times > 0) continue;
+        for (int r = 0; r < 2; r++)
+            expect_kind(&b, r, PS_MSG_SETTLED, 1, 0.0f);
+    }
+    for (int r = 0; r < 2; r++)
+        expect_kind(&b, r, PS_MSG_SETTLED, 1, 0.0f);
+    for (int times = 0; times < 3; times++) {
+        send_short(&b, PS_MSG_BYE, 0, 0, 0);
+        expect_kind(&b, 0, PS_MSG_LEFT, 0, 0);
+        bare_hello(&b, 0);
+    }
+    assert_int_equal(ps_member_check(b.member[0]), PS_OK);
+    bare_close(&b);
+    assert_int_equal(b.job.server[0].stats.pushes, 2);
+}
+
+/* Weights of 1, lr of 0.5; each worker pushes 2 * its rank + 2 in step 0 and 1 in steps 1
+ * and 2: 1 - 0.5 * 6 = -2, then -3, -4. */
+static void an_early_push_waits_for_its_step(void **state)
+{
+    bare_job b;
+    bare_open(&b, 2);
+    bare_begin(&b);
+    const uint32_t c = 3;
+    bare_send_chunk(&b, PS_MSG_PUSH, 0, c, 0, 2.0f);
+    bare_send_chunk(&b, PS_MSG_PUSH, 0, c, 1, 1.0f);
+    bare_send_chunk(&b, PS_MSG_PUSH, 0, c, 1, 99.0f); // repeated
+    bare_silence(b.socket[0]);
+    bare_send_chunk(&b, PS_MSG_PUSH, 1, c, 1, 1.0f);
+    bare_silence(b.socket[1]);
+    bare_send_chunk(&b, PS_MSG_PUSH, 1, c, 0, 4.0f); // two steps are complete now
+    for (int r = 0; r < 2; r++) {
+        ps_wire_header h = bare_answer(b.socket[r], NULL, 0);
+        assert_true(h.kind == PS_MSG_WEIGHTS && h.step == 1);
+        expect_kind(&b, r, PS_MSG_WEIGHTS, 2, -3.0f);
+    }
+    bare_send_chunk(&b, PS_MSG_PUSH, 1, c, 2, 1.0f);
+    bare_send_chunk(&b, PS_MSG_PUSH, 0, c, 2, 1.0f);
+    for (int r = 0; r < 2; r++)
+        expect_kind(&b, r, PS_MSG_WEIGHTS, 3, -4.0f);
+    bare_close(&b);
+    assert_int_equal(b.job.server[0].stats.pushes, 6);
+}
+
+/* ---- a worker that is a step ahead ---- */
+
+enum { AHEAD_STEPS = 4, AHEAD_CHUNKS = 64, AHEAD_BYTES = 1 << 16 };
+
+/* A hash of each answer: by rank, step and chunk. */
+typedef struct answers {
+    uint64_t hash[2][AHEAD_STEPS][AHEAD_CHUNKS];
+} answers;
+
+static void push_all(bare_job *b, const ps_chunk_codec *codec, int rank, uint64_t step)
+{
+    static uint8_t encoded[AHEAD_BYTES];
+    for (uint32_t c = 0; c < b->plan.n_chunks; c++) {
+        const ps_chunk *chunk = &b->plan.chunks[c];
+        for (uint64_t i = 0; i < chunk->count; i++)
+            b->payload[i] =
+                0.25f * (float)((i * 31 + c * 5 + (uint64_t)rank * 7 + step * 13) % 17) -
+                2;
+        ps_wire_header h = bare_header(b, PS_MSG_PUSH, rank, c);
+        const ps_codec by = ps_chunk_codec_of(codec, chunk, PS_CODED_GRADIENT, step);
+        h.step = step;
+        h.codec = (uint8_t)by;
+        uint64_t bytes = chunk->count * sizeof(float);
+        if (by != PS_CODEC_NONE) {
+            bytes = ps_chunk_codec_bytes(codec, chunk, by);
+            assert_in_range(bytes, 1, sizeof encoded);
+            ps_chunk_codec_encode(codec, chunk, by, b->payload, NULL,
+                                  ps_codec_draw_key((uint32_t)rank, step), encoded);
+        }
+        bare_send(b->socket[rank], &h, by == PS_CODEC_NONE ? (void *)b->payload : encoded,
+                  bytes);
+    }
+}
+
+static void take_answers(bare_job *b, int rank, uint64_t step, answers *out)
+{
+    static uint8_t payload[AHEAD_BYTES];
+    for (uint32_t n = 0; n < b->plan.n_chunks; n++) {
+        const ps_wire_header h = bare_answer(b->socket[rank], payload, sizeof payload);
+        assert_int_equal(h.kind, PS_MSG_WEIGHTS);
+        assert_int_equal(h.step, step + 1);
+        ps_hash hash;
+        ps_hash_init(&hash);
+        ps_hash_u64(&hash, h.codec);
+        ps_hash_u64(&hash, h.scale);
+        ps_hash_bytes(&hash, payload, sizeof payload);
+        out->hash[rank][step][h.chunk] = ps_hash_value(&hash);
+    }
+}
+
+/* ahead: worker 0's pushes of each step come, twice, before worker 1's of the step
+ * before. */
+static void train(const char *const *sets, bool ahead, answers *out)
+{
+    bare_job b;
+    ps_chunk_codec codec;
+    bare_open_with(&b, 2, sets, 4);
+    assert_in_range(b.plan.n_chunks, 3, AHEAD_CHUNKS);
+    (void)bare_coded_chunk(&b, &codec);
+    bare_begin(&b);
+    for (uint64_t step = 0; step < AHEAD_STEPS; step++) {
+        if (step == 0 || !ahead) push_all(&b, &codec, 0, step);
+        if (ahead && step + 1 < AHEAD_STEPS) {
+            push_all(&b, &codec, 0, step + 1);
+            push_all(&b, &codec, 0, step + 1);
+        }
+        bare_hello(&b, 0); // the shard has all of that
+        push_all(&b, &codec, 1, step);
+        for (int rank = 0; rank < 2; rank++)
+            take_answers(&b, rank, step, out);
+    }
+    const uint64_t pushes = 2 * AHEAD_STEPS * b.plan.n_chunks;
+    bare_close(&b);
+    assert_int_equal(b.job.server[0].stats.pushes, pushes);
+}
+
+/* Also with codecs that change from step to step, and with decisions that wait for the
+ * whole gradient. */
+static void a_step_ahead_changes_no_bit(void **state)
+{
+    static const char *const codecs[] = {"exchange.codec=fp16", "exchange.codec=int8",
+                                         "exchange.codec=onebit", "exchange.codec=topk"};
+    static const char *const decisions[] = {
+        "optimizer.clip_norm=0", "optimizer.clip_norm=1.5", "loss_scale.use=on"};
+    for (size_t i = 0; i < 12; i++) {
+        if (i / 3 >= 2 && i % 3 == 2) continue; // what is fed back has no scale
+        const char *const sets[] = {codecs[i / 3], "exchange.codec_warmup=2",
+                                    decisions[i % 3], "exchange.codec_min=1024"};
+        static answers in_order, ahead;
+        train(sets, false, &in_order);
+        train(sets, true, &ahead);
+        if (memcmp(&in_order, &ahead, sizeof ahead) != 0)
+            fail_msg("%s with %s", sets[0], sets[2]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_push_counts_once),
+        cmocka_unit_test(settling_gives_everybody_the_exact_weights),
+        cmocka_unit_test(a_hello_starts_the_credits_anew),
+        cmocka_unit_test(whatever_is_repeated_counts_once_and_is_answered),
+        cmocka_unit_test(an_early_push_waits_for_its_step),
+        cmocka_unit_test(a_step_ahead_changes_no_bit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
