@@ -16,6 +16,7 @@
 #include <pthread.h>
 #include <zmq.h>
 
+#include "../support/own_connections.h"
 #include "coord_link.h"
 #include "log.h"
 
@@ -253,40 +254,49 @@ static void a_job_alone_needs_no_address(void **state)
 enum { BLOCKS = 7 };
 static const double BLOCK_SUMS[BLOCKS] = {1e16, 1, 1, 3, 1e-3, 7, 11};
 
-static void await_norm(part *p, ps_coord_link *link, double wanted)
+static void await_norm(part *p, ps_coord_link *link, uint64_t wanted_step, double wanted)
 {
     int got = 0;
     uint64_t step = 0;
     double norm = 0;
-    for (int i = 0; i < 100 && !got && p->err == PS_OK; i++) {
-        zmq_pollitem_t item = {.socket = ps_coord_link_socket(link),
-                               .events = ZMQ_POLLIN};
-        zmq_poll(&item, 1, 100);
+    for (int i = 0; i < 200 && !got && p->err == PS_OK; i++) {
+        zmq_pollitem_t items[] = {
+            {.socket = ps_coord_link_socket(link), .events = ZMQ_POLLIN},
+            {.socket = ps_coord_link_monitor(link), .events = ZMQ_POLLIN}};
+        zmq_poll(items, 2, 100);
+        if (items[1].revents) note(p, ps_coord_link_mend(link));
         note(p, ps_coord_link_norm_recv(link, &got, &step, &norm));
     }
-    expect(p, got && step == 5, "a norm of the step");
+    expect(p, got && step == wanted_step, "a norm of the step");
     expect(p, norm == wanted, "the norm with the blocks in order");
 }
 
-/* Server 0 has blocks 1-2 and 5, server 1 the rest: 0, 3-4, 6. */
-static void serve_norm(part *p)
+/* Server 0 has blocks 1-2 and 5, server 1 the rest: 0, 3-4, 6; all times factor. Returns
+ * the norm. */
+static double send_norm(part *p, ps_coord_link *link, uint64_t step, double factor)
 {
-    void *context = zmq_ctx_new();
-    ps_coord_link *link = NULL;
     static const uint64_t first[2][3] = {{5, 1, 0}, {3, 6, 0}};
     static const uint64_t counts[2][3] = {{1, 2, 0}, {2, 1, 1}};
     double sums[BLOCKS], in_order = 0;
     int n = 0, rank = p->rank;
     for (int r = 0; r < 3; r++)
         for (uint64_t b = 0; b < counts[rank][r]; b++)
-            sums[n++] = BLOCK_SUMS[first[rank][r] + b];
+            sums[n++] = factor * BLOCK_SUMS[first[rank][r] + b];
     for (int b = 0; b < BLOCKS; b++)
-        in_order += BLOCK_SUMS[b];
+        in_order += factor * BLOCK_SUMS[b];
+    note(p, ps_coord_link_norm_send(link, step, 2, BLOCKS, 3, first[rank], counts[rank],
+                                    sums));
+    return sqrt(in_order);
+}
+
+static void serve_norm(part *p)
+{
+    void *context = zmq_ctx_new();
+    ps_coord_link *link = NULL;
     note(p, ps_coord_link_create(context, p->member, 1, &link));
-    if (rank == 1) usleep(30000);
-    note(p,
-         ps_coord_link_norm_send(link, 5, 2, BLOCKS, 3, first[rank], counts[rank], sums));
-    await_norm(p, link, sqrt(in_order));
+    if (p->rank == 1) usleep(30000);
+    double norm = send_norm(p, link, 5, 1);
+    await_norm(p, link, 5, norm);
     ps_coord_link_destroy(&link);
     zmq_ctx_term(context);
     serve_to_the_end(p);
@@ -300,6 +310,48 @@ static void norms_do_not_depend_on_the_shards(void **state)
     run_job(&j, parts, serve_norm, work);
     assert_all_well(&j, parts);
     close_job(&j);
+}
+
+enum { CUT_STEPS = 24 };
+static pthread_barrier_t both_servers;
+
+/* In every step but some one server or the other has both links cut: before its part is
+ * sent, while it is on its way, or when the answer may be. */
+static void serve_norms_over_cuts(part *p)
+{
+    void *context = zmq_ctx_new();
+    ps_coord_link *link = NULL;
+    test_connections members; // whose connections stay
+    const int port = atoi(strrchr(ps_member_coordinator(p->member), ':') + 1);
+    pthread_barrier_wait(&both_servers); // all members have joined, no link is there
+    test_connections_to(port, &members);
+    pthread_barrier_wait(&both_servers);
+    note(p, ps_coord_link_create(context, p->member, 1, &link));
+    int n_cut = 0;
+    for (uint64_t step = 0; step < CUT_STEPS && p->err == PS_OK; step++) {
+        const unsigned when = (unsigned)(step + (uint64_t)p->rank * 2) % 4;
+        if (when == 0) n_cut += test_cut_connections(port, &members);
+        double norm = send_norm(p, link, step, (double)(step + 1));
+        if (when == 2) usleep(2000);
+        if (when > 0 && when < 3) n_cut += test_cut_connections(port, &members);
+        await_norm(p, link, step, norm);
+    }
+    expect(p, n_cut > CUT_STEPS / 4, "connections that were cut");
+    ps_coord_link_destroy(&link);
+    zmq_ctx_term(context);
+    serve_to_the_end(p);
+}
+
+static void norms_outlive_lost_connections(void **state)
+{
+    job j;
+    part parts[MAX_MEMBERS];
+    pthread_barrier_init(&both_servers, NULL, 2);
+    open_job(&j, 2, 1);
+    run_job(&j, parts, serve_norms_over_cuts, work);
+    assert_all_well(&j, parts);
+    close_job(&j);
+    pthread_barrier_destroy(&both_servers);
 }
 
 static void interrupt_and_serve(part *p)
@@ -505,6 +557,7 @@ int main(void)
         cmocka_unit_test(jobs_of_all_shapes_end_well),
         cmocka_unit_test(ranks_are_given_to_those_without),
         cmocka_unit_test(norms_do_not_depend_on_the_shards),
+        cmocka_unit_test(norms_outlive_lost_connections),
         cmocka_unit_test(an_interrupt_reaches_all_workers),
         cmocka_unit_test(an_abort_reaches_everybody_at_once),
         cmocka_unit_test(the_hosts_own_abort_gets_out),
