@@ -141,6 +141,10 @@ class Hosts:
         _tc(name, "eth0", self.mbit)    # what the host sends
         _tc(switch, short, self.mbit)   # what it gets
 
+    def plug(self, kind, rank, plugged):
+        """Pulls a host's cable out of the switch, or plugs it in: without it packets vanish."""
+        _ip("-n", self.made[0], "link", "set", f"{kind[0]}{rank}", "up" if plugged else "down")
+
     def close(self):
         if os.getpid() != self.owner:  # a forked child ends: nothing of its own
             return

@@ -1,10 +1,13 @@
 """Cuts TCP connections of running processes, from outside: the processes see what they would
-see of a router that was switched off, or of a NAT that sends resets."""
+see of a router that was switched off, of a NAT that sends resets, or of one that has
+forgotten the connection."""
 import ctypes
 import os
 import socket
+import struct
 
 PIDFD_OPEN, PIDFD_GETFD = 434, 438  # of every architecture
+SO_ATTACH_FILTER = 26  # of Linux; Python has no name for it
 ESTABLISHED = "01"
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -62,6 +65,15 @@ def cut(pid, fd, hard):
             ours.shutdown(socket.SHUT_RDWR)
     finally:
         ours.close()
+
+
+def deafen(pid, fd):
+    """Whatever the peer sends from now on, also its end, vanishes on its way to this side: a
+    filter that takes no byte of any packet (socket(7))."""
+    program = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))  # return 0
+    with socket.socket(fileno=duplicate(pid, fd)) as ours:
+        ours.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER,
+                        struct.pack("HL", 1, ctypes.addressof(program)))
 
 
 def why_not():

@@ -199,7 +199,7 @@ class JobTest(unittest.TestCase):
     def start_job(self, servers, workers, *settings, config=DIGITS, skip=(), host="127.0.0.1",
                   prefix=()):
         """Parts by hand: {name: Part}; those in skip never come. host: the coordinator's;
-        prefix: of their command lines."""
+        prefix: of their command lines, or a function of role and rank that gives it."""
         env = {"MASTER_ADDR": host, "MASTER_PORT": str(free_port()),
                "WORLD_SIZE": str(workers), "PS_SERVERS": str(servers)}
         args = ["--config", config]
@@ -218,7 +218,7 @@ class JobTest(unittest.TestCase):
     def _start(self, parts, role, rank, args, env, skip, prefix):
         if f"{role} {rank}" in skip:
             return
-        part = Part(role, rank, args, env, prefix)
+        part = Part(role, rank, args, env, prefix(role, rank) if callable(prefix) else prefix)
         parts[part.name] = part
         self.addCleanup(self._end, part)
 

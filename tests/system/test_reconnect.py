@@ -1,14 +1,21 @@
-"""Connections that are cut at random moments: between workers and shards, and between members
-and the coordinator. Every job ends with the weights that it would have had.
+"""Connections that are cut at random moments, or fall silent, between workers and shards, and
+between members and the coordinator; hosts without a network for some seconds. Every job ends
+with the weights that it would have had.
 
 PS_CUTS: how many cuts; PS_CUT_SEED: which. A failure names its seed."""
 import os
 import random
+import sys
 import time
 import unittest
 
 import cuts
-from jobs import JobTest
+from jobs import ROOT, JobTest, listening_ports
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "bench"))
+
+from benchlib import netns  # noqa: E402
 
 CUTS = int(os.environ.get("PS_CUTS", "20"))
 SEED = int(os.environ.get("PS_CUT_SEED", "1"))
@@ -26,30 +33,57 @@ JOBS = [
     (2, 2, ["exchange.codec=onebit", "exchange.codec_warmup=0", "exchange.credit=16KiB",
             "exchange.chunk=16KiB"]),
 ]
+# Every codec beside a decision about the whole gradient: shards ask the coordinator for it.
+NORM_JOBS = [
+    (2, 2, ["exchange.codec=fp16", "loss_scale.use=on", "server.shards=2"]),
+    (2, 2, ["exchange.codec=int8", "optimizer.clip_norm=0.5", "server.shards=3"]),
+    (3, 2, ["exchange.codec=onebit", "exchange.codec_warmup=2", "optimizer.clip_norm=0.5"]),
+    (2, 3, ["exchange.codec=topk", "exchange.codec_warmup=2", "optimizer.clip_norm=0.5"]),
+]
+SILENCE = ["net.heartbeat_ms=100", "exchange.shm=off"]  # is noticed after a second
 
 
-class Cuts(JobTest):
+def any_of(part, found):
+    return found
+
+
+def to_coordinator(part, found):
+    """Of a server that is not the coordinator's host: its member's and its shards' own."""
+    if not part.name.startswith("server") or part.name == "server 0":
+        return []
+    listens = listening_ports(part.popen.pid)
+    return [c for c in found if c[1] not in listens]
+
+
+class CutTest(JobTest):
     def setUp(self):
         super().setUp()
         reason = cuts.why_not()
         if reason:
             self.skipTest(reason)
 
-    def cut_one(self, parts, draw):
+    def cut_one(self, parts, draw, which):
         """Cuts one connection of one part; False when there is none."""
-        part = draw.choice(sorted(parts))
-        pid = parts[part].popen.pid
+        part = parts[draw.choice(sorted(parts))]
         try:
-            found = cuts.connections(pid)
+            found = which(part, cuts.connections(part.popen.pid))
             if not found:
                 return False
             fd, *_ = draw.choice(found)
-            cuts.cut(pid, fd, hard=draw.random() < 0.5)
+            cuts.cut(part.popen.pid, fd, hard=draw.random() < 0.5)
         except OSError:  # the process, or that connection, has just ended
             return False
         return True
 
-    def run_job(self, out, n_cuts, draw, job):
+    def end_well(self, parts, out, settings):
+        """Waits for the end; the weights."""
+        codes = self.wait_all(parts, 100)
+        logs = "\n".join(f"--- {n}\n{p.text()}" for n, p in parts.items())
+        self.assertEqual(set(codes.values()), {0}, f"{settings}\n{logs}")
+        os.rename(self.path("worker-0"), self.path(out))
+        return self.weights(out)
+
+    def run_job(self, out, n_cuts, draw, job, which=any_of):
         """The weights, and how many connections were cut."""
         servers, workers, settings = job
         parts = self.start_job(servers, workers, *SHORT, *settings)
@@ -58,13 +92,11 @@ class Cuts(JobTest):
             if any(p.popen.poll() is not None for p in parts.values()):
                 break
             time.sleep(draw.random() * 0.06)
-            done += self.cut_one(parts, draw)
-        codes = self.wait_all(parts, 100)
-        logs = "\n".join(f"--- {n}\n{p.text()}" for n, p in parts.items())
-        self.assertEqual(set(codes.values()), {0}, f"{settings}\n{logs}")
-        os.rename(self.path("worker-0"), self.path(out))
-        return self.weights(out), done
+            done += self.cut_one(parts, draw, which)
+        return self.end_well(parts, out, settings), done
 
+
+class Cuts(CutTest):
     def test_every_job_ends_with_the_same_bits(self):
         draw, done, rounds = random.Random(SEED), 0, 0
         expected = {}
@@ -78,6 +110,120 @@ class Cuts(JobTest):
             rounds += 1
             self.assertLess(rounds, 4 * CUTS, "the jobs end before they are cut")
         print(f"{done} cuts in {rounds} jobs, seed {SEED}")
+
+
+class Decisions(CutTest):
+    def test_decisions_about_the_whole_gradient_outlive_cuts(self):
+        draw = random.Random(SEED)
+        for i, job in enumerate(NORM_JOBS):
+            calm, _ = self.run_job(f"calm-{i}", 0, draw, job)
+            weights, done = self.run_job(f"cut-{i}", 6, draw, job, to_coordinator)
+            self.assertGreater(done, 0, job)
+            self.assertEqual(weights, calm, f"seed {SEED}: {job}")
+
+
+class Silences(CutTest):
+    """A connection that no side hears anything of any more, and that nobody has closed."""
+
+    def silence_one(self, parts, draw):
+        """Both ends of a connection of a worker; False when it has just ended."""
+        worker = parts[draw.choice([n for n in sorted(parts) if n.startswith("worker")])]
+        try:
+            listens = listening_ports(worker.popen.pid)
+            fd, own, peer = draw.choice([c for c in cuts.connections(worker.popen.pid)
+                                         if c[1] not in listens])
+            there = [(p.popen.pid, c[0]) for p in parts.values()
+                     for c in cuts.connections(p.popen.pid) if c[1:] == (peer, own)]
+            for pid, number in [(worker.popen.pid, fd), *there]:
+                cuts.deafen(pid, number)
+        except (OSError, IndexError):
+            return False
+        return True
+
+    def run_silenced(self, out, draw, job):
+        servers, workers, settings = job
+        parts = self.start_job(servers, workers, *SHORT, *settings, *SILENCE)
+        done, given_up = 0, time.monotonic() + 60
+        while done < 3 and time.monotonic() < given_up:
+            if any(p.popen.poll() is not None for p in parts.values()):
+                break
+            time.sleep(draw.random() * 0.06)
+            done += self.silence_one(parts, draw)
+        weights = self.end_well(parts, out, settings)
+        self.assertGreater(done, 0, "the job ended before a connection fell silent")
+        mended = [line for p in parts.values() for line in p.text().splitlines()
+                  if "connection-mended" in line]
+        self.assertTrue(mended, "nobody noticed")
+        return weights
+
+    def test_a_connection_that_nobody_closed_is_made_again(self):
+        draw = random.Random(SEED)
+        for i in (0, 1, 3):
+            calm, _ = self.run_job(f"calm-{i}", 0, draw, JOBS[i])
+            weights = self.run_silenced(f"silent-{i}", draw, JOBS[i])
+            self.assertEqual(weights, calm, f"seed {SEED}: {JOBS[i]}")
+
+
+REASON = netns.why_not()
+HOSTS = {"server": 2, "worker": 2}
+OUTAGE_S = 3
+
+
+@unittest.skipIf(REASON, f"{REASON}")
+class Outages(CutTest):
+    """Hosts of their own, whose cables are pulled."""
+
+    def start_on(self, hosts, *settings):
+        parts = self.start_job(HOSTS["server"], HOSTS["worker"], *settings,
+                               host=hosts.hosts["server", 0], prefix=hosts.prefix)
+        self.wait_for_steps("worker-0", 3)
+        return parts
+
+    def outage(self, out, victims, settings):
+        """The weights of a job during which hosts have no network for a while."""
+        with netns.Hosts(1000, HOSTS) as hosts:
+            parts = self.start_on(hosts, *settings)
+            for victim in victims:
+                hosts.plug(*victim, False)
+            time.sleep(OUTAGE_S)
+            ended = [n for n, p in parts.items() if p.popen.poll() is not None]
+            for victim in victims:
+                hosts.plug(*victim, True)
+            self.assertEqual(ended, [], "before the network was back")
+            weights = self.end_well(parts, out, settings)
+        mended = sum(p.text().count("connection-mended") for p in parts.values())
+        return weights, mended
+
+    def test_a_job_goes_on_with_the_same_bits(self):
+        common = ["train.epochs=30", "data.train=0-1199", "train.eval_every=10",
+                  "train.log_every=5", "net.step_timeout_ms=30000"]
+        # TCP's own patience, and a second's, after which connections are made again.
+        patient, impatient = "net.heartbeat_ms=500", "net.heartbeat_ms=100"
+        for i, (victims, settings, again) in enumerate((
+                ([("worker", 1)], [patient], False),
+                ([("worker", 0)], [impatient], True),
+                ([("server", 1)], [impatient, "exchange.codec=onebit",
+                                   "exchange.codec_warmup=8"], True),
+                ([("server", 0)], [impatient, "exchange.codec=int8",
+                                   "optimizer.clip_norm=0.5"], True),
+                ([("server", 0), ("worker", 0)], [impatient, "loss_scale.use=on"], True))):
+            calm = self.start_job(2, 2, *common, *settings)
+            expected = self.end_well(calm, f"calm-{i}", settings)
+            weights, mended = self.outage(f"outage-{i}", victims, [*common, *settings])
+            self.assertEqual(weights, expected, f"{victims}: {settings}")
+            self.assertEqual(mended > 0, again, f"{victims}: {settings}")
+
+    def test_who_has_vanished_is_named(self):
+        with netns.Hosts(1000, HOSTS) as hosts:
+            parts = self.start_on(hosts, "train.epochs=100000", "train.log_every=5",
+                                  "train.eval_every=0", "net.heartbeat_ms=200",
+                                  "net.dead_after_ms=3000", "net.step_timeout_ms=60000")
+            hosts.plug("worker", 1, False)
+            codes = self.wait_all(parts, 30)
+        self.assertNotIn(0, codes.values())
+        for name, part in parts.items():
+            says = ("the coordinator (server 0 at " if name == "worker 1" else "worker 1 (host ")
+            self.assertRegex(part.text(), says.replace("(", r"\(") + ".*is dead: no sign of life for")
 
 
 if __name__ == "__main__":
