@@ -195,7 +195,7 @@ class Outages(CutTest):
         return weights, mended
 
     def test_a_job_goes_on_with_the_same_bits(self):
-        common = ["train.epochs=30", "data.train=0-1199", "train.eval_every=10",
+        common = ["train.epochs=12", "data.train=0-1199", "train.eval_every=4",
                   "train.log_every=5", "net.step_timeout_ms=30000"]
         # TCP's own patience, and a second's, after which connections are made again.
         patient, impatient = "net.heartbeat_ms=500", "net.heartbeat_ms=100"
