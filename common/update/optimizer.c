@@ -43,6 +43,12 @@ void ps_optimizer_apply(const ps_optimizer *opt, const ps_optimizer_step *step,
     ps_optimizer_loops(opt->kind, &k, n, param, grad, mine);
 }
 
+const char *ps_optimizer_state_name(const ps_optimizer *opt, int i)
+{
+    if (opt->kind == PS_OPTIMIZER_SGD) return "momentum_buffer";
+    return i == 0 ? "exp_avg" : "exp_avg_sq";
+}
+
 static ps_err parse_kind(const char *name, ps_optimizer_kind *out)
 {
     static const char *const names[] = {"sgd", "adam", "adamw"};
