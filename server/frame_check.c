@@ -12,7 +12,8 @@ static ps_frame_class bad(ps_frame_class class, const char *what, const ps_wire_
 static bool from_worker(int kind)
 {
     return kind == PS_MSG_HELLO || kind == PS_MSG_INIT || kind == PS_MSG_PUSH ||
-           kind == PS_MSG_PULL || kind == PS_MSG_SETTLE || kind == PS_MSG_BYE;
+           kind == PS_MSG_PULL || kind == PS_MSG_SETTLE || kind == PS_MSG_FETCH ||
+           kind == PS_MSG_RESTORE || kind == PS_MSG_BYE;
 }
 
 /* The codec and size that a payload of the chunk has in its step. First weights are not
@@ -64,7 +65,9 @@ static ps_frame_class check_chunk(const ps_frame_rules *rules, const ps_frame_vi
     const ps_chunk *chunk = &rules->plan->chunks[h->chunk];
     if (chunk->shard != rules->shard)
         return bad(PS_FRAME_BAD, "a chunk of another shard", h);
-    if (h->kind != PS_MSG_PULL && h->kind != PS_MSG_SETTLE)
+    if (h->kind == PS_MSG_RESTORE && h->codec == PS_CODEC_SHM)
+        return bad(PS_FRAME_BAD, "state in shared memory", h);
+    if (h->kind != PS_MSG_PULL && h->kind != PS_MSG_SETTLE && h->kind != PS_MSG_FETCH)
         return check_payload(rules, v, h, chunk);
     if (v->n_frames != 1) return bad(PS_FRAME_BAD, "a payload where none belongs", h);
     return PS_FRAME_GOOD;

@@ -97,6 +97,7 @@ typedef struct rig {
     test_job job;
     ps_model_spec spec;
     ps_plan plan;
+    ps_step_rule rule;
     dead_server server;
     void *context;
     ps_shared_mem params, grads;
@@ -113,6 +114,7 @@ static void rig_init(rig *r, const char *const *sets, int n_sets, const float *s
     assert_int_equal(
         ps_plan_init(&r->plan, &r->spec.table, (ps_chunk_size){.bytes = 16384}, 1),
         PS_OK);
+    assert_int_equal(ps_step_rule_init(&r->rule, &r->job.cfg), PS_OK);
     r->server = (dead_server){.job = &r->job, .plan = &r->plan, .scales = scales};
     r->context = zmq_ctx_new();
     const ps_zsock_options router = {.type = ZMQ_ROUTER, .asks_for_secret = true};
@@ -131,6 +133,7 @@ static void rig_init(rig *r, const char *const *sets, int n_sets, const float *s
     r->options = (ps_exchange_options){.config = &r->job.cfg,
                                        .table = &r->spec.table,
                                        .plan = &r->plan,
+                                       .rule = &r->rule,
                                        .world_size = 1,
                                        .params = &r->params,
                                        .grads = &r->grads};

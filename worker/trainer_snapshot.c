@@ -1,4 +1,4 @@
-#include "trainer_state.h"
+#include "trainer_snapshot.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -16,7 +16,7 @@ typedef enum kind { WHOLE, REAL } kind;
 
 #define FIELD(what, name)                                                                \
     {                                                                                    \
-#name, what, offsetof(ps_trainer_state, name)                                    \
+#name, what, offsetof(ps_trainer_snapshot, name)                                 \
     }
 static const struct {
     const char *name;
@@ -41,19 +41,19 @@ static const struct {
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
-ps_err ps_trainer_state_init(ps_trainer_state *s, int n_ranks)
+ps_err ps_trainer_snapshot_init(ps_trainer_snapshot *s, int n_ranks)
 {
-    *s = (ps_trainer_state){.n_ranks = n_ranks, .step_loss = NAN, .best = NAN};
+    *s = (ps_trainer_snapshot){.n_ranks = n_ranks, .step_loss = NAN, .best = NAN};
     const size_t n = (size_t)n_ranks;
     PS_TRY(ps_mem_zalloc(&s->loss_sums, n, sizeof *s->loss_sums, "the loss"));
     return ps_mem_zalloc(&s->loss_samples, n, sizeof *s->loss_samples, "the loss");
 }
 
-void ps_trainer_state_fini(ps_trainer_state *s)
+void ps_trainer_snapshot_fini(ps_trainer_snapshot *s)
 {
     free(s->loss_sums);
     free(s->loss_samples);
-    *s = (ps_trainer_state){0};
+    *s = (ps_trainer_snapshot){0};
 }
 
 /* JSON has no word for what is not finite: a text that strtod reads. */
@@ -83,7 +83,7 @@ static json_t *reals_json(const double *v, int n)
     return list;
 }
 
-ps_err ps_trainer_state_to_json(const ps_trainer_state *s, json_t **out)
+ps_err ps_trainer_snapshot_to_json(const ps_trainer_snapshot *s, json_t **out)
 {
     json_t *o = json_object();
     for (int i = 0; i < N_FIELDS; i++) {
@@ -102,7 +102,7 @@ ps_err ps_trainer_state_to_json(const ps_trainer_state *s, json_t **out)
     return PS_OK;
 }
 
-static bool read_field(const json_t *json, int i, ps_trainer_state *s)
+static bool read_field(const json_t *json, int i, ps_trainer_snapshot *s)
 {
     void *at = (char *)s + fields[i].offset;
     const json_t *value = json_object_get(json, fields[i].name);
@@ -119,14 +119,14 @@ static bool read_reals(const json_t *list, double *out, int n)
     return good;
 }
 
-ps_err ps_trainer_state_from_json(const json_t *json, ps_trainer_state *s)
+ps_err ps_trainer_snapshot_from_json(const json_t *json, ps_trainer_snapshot *s)
 {
     const json_t *sums = json_object_get(json, "loss_sums");
     const size_t n = json_array_size(sums);
-    *s = (ps_trainer_state){0};
+    *s = (ps_trainer_snapshot){0};
     if (n < 1 || n > MAX_RANKS)
         return ps_err_set(PS_ERR_FORMAT, "loss_sums is not one number for each worker");
-    PS_TRY(ps_trainer_state_init(s, (int)n));
+    PS_TRY(ps_trainer_snapshot_init(s, (int)n));
     for (int i = 0; i < N_FIELDS; i++)
         if (!read_field(json, i, s))
             return ps_err_set(PS_ERR_FORMAT, "%s is missing, or of another kind",
@@ -137,8 +137,8 @@ ps_err ps_trainer_state_from_json(const json_t *json, ps_trainer_state *s)
     return ps_err_set(PS_ERR_FORMAT, "loss_sums and loss_samples do not fit");
 }
 
-void ps_trainer_state_share(const ps_trainer_state *s, int rank, int world_size,
-                            double *loss_sum, int64_t *samples)
+void ps_trainer_snapshot_share(const ps_trainer_snapshot *s, int rank, int world_size,
+                               double *loss_sum, int64_t *samples)
 {
     double sum = 0, n = 0;
     for (int r = 0; r < s->n_ranks; r++) {

@@ -1,14 +1,14 @@
 /* Where the step loop stands between two steps: what a job that goes on has to know
  * beside weights and what lies in the exchange. */
-#ifndef PS_TRAINER_STATE_H
-#define PS_TRAINER_STATE_H
+#ifndef PS_TRAINER_SNAPSHOT_H
+#define PS_TRAINER_SNAPSHOT_H
 
 #include <jansson.h>
 #include <stdint.h>
 
 #include "err.h"
 
-typedef struct ps_trainer_state {
+typedef struct ps_trainer_snapshot {
     uint64_t step;    // optimizer steps done
     int64_t epoch;    // the one that it is in, from 0
     int64_t position; // samples of the epoch's permutation that have been seen
@@ -26,20 +26,20 @@ typedef struct ps_trainer_state {
     double *loss_sums, *loss_samples; // (n_ranks); owned
     int64_t metrics_bytes;            // of metrics.jsonl
     double best;                      // of the evaluations; NAN: there was none
-} ps_trainer_state;
+} ps_trainer_snapshot;
 
 /* loss_sums and loss_samples of n_ranks zeros. NOMEM; safe for fini in every case. */
-ps_err ps_trainer_state_init(ps_trainer_state *s, int n_ranks);
-void ps_trainer_state_fini(ps_trainer_state *s);
+ps_err ps_trainer_snapshot_init(ps_trainer_snapshot *s, int n_ranks);
+void ps_trainer_snapshot_fini(ps_trainer_snapshot *s);
 
 /* As JSON and back, every bit of every number. *out is owned by the caller. FORMAT names
  * what is missing or of another kind; s is then safe for fini. */
-ps_err ps_trainer_state_to_json(const ps_trainer_state *s, json_t **out);
-ps_err ps_trainer_state_from_json(const json_t *json, ps_trainer_state *s);
+ps_err ps_trainer_snapshot_to_json(const ps_trainer_snapshot *s, json_t **out);
+ps_err ps_trainer_snapshot_from_json(const json_t *json, ps_trainer_snapshot *s);
 
 /* This rank's share of the sums since the last record, of a job that has world_size ranks
  * now: its own where it had as many, else rank 0 has all. */
-void ps_trainer_state_share(const ps_trainer_state *s, int rank, int world_size,
-                            double *loss_sum, int64_t *samples);
+void ps_trainer_snapshot_share(const ps_trainer_snapshot *s, int rank, int world_size,
+                               double *loss_sum, int64_t *samples);
 
 #endif

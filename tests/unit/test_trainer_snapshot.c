@@ -8,12 +8,12 @@
 
 #include <cmocka.h>
 
-#include "trainer_state.h"
+#include "trainer_snapshot.h"
 
-static json_t *state_json(ps_trainer_state *s)
+static json_t *state_json(ps_trainer_snapshot *s)
 {
     json_t *json, *again;
-    assert_int_equal(ps_trainer_state_init(s, 3), PS_OK);
+    assert_int_equal(ps_trainer_snapshot_init(s, 3), PS_OK);
     s->step = 123456789012345;
     s->epoch = 7;
     s->position = 640;
@@ -28,7 +28,7 @@ static json_t *state_json(ps_trainer_state *s)
         s->loss_sums[r] = 1e-300 / (r + 1);
         s->loss_samples[r] = 10 + r;
     }
-    assert_int_equal(ps_trainer_state_to_json(s, &json), PS_OK);
+    assert_int_equal(ps_trainer_snapshot_to_json(s, &json), PS_OK);
     char *text = json_dumps(json, 0);
     again = json_loads(text, 0, NULL); // as if by a file
     free(text);
@@ -39,9 +39,9 @@ static json_t *state_json(ps_trainer_state *s)
 
 static void every_bit_survives(void **state)
 {
-    ps_trainer_state a, b;
+    ps_trainer_snapshot a, b;
     json_t *json = state_json(&a);
-    assert_int_equal(ps_trainer_state_from_json(json, &b), PS_OK);
+    assert_int_equal(ps_trainer_snapshot_from_json(json, &b), PS_OK);
     assert_int_equal(a.step, b.step);
     assert_int_equal(a.epoch, b.epoch);
     assert_int_equal(a.position, b.position);
@@ -52,42 +52,42 @@ static void every_bit_survives(void **state)
     assert_memory_equal(a.loss_sums, b.loss_sums, 3 * sizeof(double));
     assert_memory_equal(a.loss_samples, b.loss_samples, 3 * sizeof(double));
     json_decref(json);
-    ps_trainer_state_fini(&a);
-    ps_trainer_state_fini(&b);
+    ps_trainer_snapshot_fini(&a);
+    ps_trainer_snapshot_fini(&b);
 }
 
 static void what_is_missing_is_named(void **state)
 {
-    ps_trainer_state a, b;
+    ps_trainer_snapshot a, b;
     json_t *json = state_json(&a);
     json_object_set_new(json, "position", json_integer(-1));
-    assert_int_equal(ps_trainer_state_from_json(json, &b), PS_ERR_FORMAT);
+    assert_int_equal(ps_trainer_snapshot_from_json(json, &b), PS_ERR_FORMAT);
     assert_non_null(strstr(ps_err_message(), "position"));
-    ps_trainer_state_fini(&b);
+    ps_trainer_snapshot_fini(&b);
     json_object_set_new(json, "position", json_integer(1));
     json_array_append_new(json_object_get(json, "loss_samples"), json_real(1));
-    assert_int_equal(ps_trainer_state_from_json(json, &b), PS_ERR_FORMAT);
-    ps_trainer_state_fini(&b);
+    assert_int_equal(ps_trainer_snapshot_from_json(json, &b), PS_ERR_FORMAT);
+    ps_trainer_snapshot_fini(&b);
     json_object_del(json, "loss_sums");
-    assert_int_equal(ps_trainer_state_from_json(json, &b), PS_ERR_FORMAT);
-    ps_trainer_state_fini(&b);
+    assert_int_equal(ps_trainer_snapshot_from_json(json, &b), PS_ERR_FORMAT);
+    ps_trainer_snapshot_fini(&b);
     json_decref(json);
-    ps_trainer_state_fini(&a);
+    ps_trainer_snapshot_fini(&a);
 }
 
 static void other_workers_share_the_sums(void **state)
 {
-    ps_trainer_state s;
+    ps_trainer_snapshot s;
     double sum;
     int64_t samples;
     json_decref(state_json(&s));
-    ps_trainer_state_share(&s, 1, 3, &sum, &samples);
+    ps_trainer_snapshot_share(&s, 1, 3, &sum, &samples);
     assert_true(sum == s.loss_sums[1] && samples == 11);
-    ps_trainer_state_share(&s, 0, 2, &sum, &samples);
+    ps_trainer_snapshot_share(&s, 0, 2, &sum, &samples);
     assert_int_equal(samples, 10 + 11 + 12);
-    ps_trainer_state_share(&s, 1, 2, &sum, &samples);
+    ps_trainer_snapshot_share(&s, 1, 2, &sum, &samples);
     assert_true(sum == 0 && samples == 0);
-    ps_trainer_state_fini(&s);
+    ps_trainer_snapshot_fini(&s);
 }
 
 int main(void)
