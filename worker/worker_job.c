@@ -14,6 +14,7 @@
 #include "init_weights.h"
 #include "log.h"
 #include "procstat.h"
+#include "resume.h"
 #include "safetensors.h"
 #include "shm_offer.h"
 #include "trainer.h"
@@ -38,6 +39,8 @@ typedef struct job {
     void *buffers;
     ps_device_stream *stream; // where the weights stay on a GPU
     ps_exchange *exchange;
+    ps_resume resume;
+    ps_checkpointer *checkpointer;
     ps_evaluator evaluator;
     ps_trainer *trainer;
     ps_run_dir run_dir;
@@ -127,7 +130,7 @@ static ps_err load_data(job *j)
                                       .drop_last_batch = d->drop_last_batch,
                                       .seed = d->seed,
                                       .batch = j->batches};
-    j->total_steps = ps_trainer_total_steps(j->config, &j->sampler);
+    j->total_steps = ps_trainer_total_steps(j->config, &j->sampler, 0);
     if (j->config->train.epochs > 0 && j->total_steps == 0)
         return ps_err_set(PS_ERR_CONFIG,
                           "data.train: %lld samples make no step for %d workers%s",
@@ -135,7 +138,7 @@ static ps_err load_data(job *j)
                           d->drop_last_batch ? " without a short batch "
                                                "(data.drop_last_batch)"
                                              : "");
-    return ps_step_rule_start(&j->rule, j->config, j->total_steps);
+    return PS_OK;
 }
 
 /* --- the others -----------------------------------------------------------------------
@@ -160,11 +163,22 @@ static ps_err join(job *j)
     char role[32];
     snprintf(role, sizeof role, "worker/%d", j->rank);
     ps_log_set_role(role);
-    // Servers have no data, and cannot count the steps that a schedule spans.
+    return PS_OK;
+}
+
+/* Servers have no data, and cannot count the steps that a schedule spans. */
+static ps_err find_start(job *j)
+{
+    const ps_resume_options options = {.config = j->config,
+                                       .cli = j->cli,
+                                       .table = &j->spec.table,
+                                       .member = j->member,
+                                       .rank = j->rank};
+    PS_TRY(ps_resume_init(&j->resume, &options, &j->rule.optimizer));
+    PS_TRY(ps_resume_tell(&j->resume, &j->sampler, &j->rule, &j->total_steps));
     if (j->rank != 0) return PS_OK;
-    PS_TRY(ps_member_put(j->member, "job/total_steps", &j->total_steps,
-                         sizeof j->total_steps, step_deadline(j)));
-    return ps_file_announce_init(j->member, j->config->train.init, step_deadline(j));
+    const char *init = j->resume.goes_on ? "" : j->config->train.init;
+    return ps_file_announce_init(j->member, init, step_deadline(j));
 }
 
 /* --- arithmetic -----------------------------------------------------------------------
@@ -203,6 +217,10 @@ static ps_err make_arenas(job *j)
 static ps_err first_weights(job *j)
 {
     const char *init = j->config->train.init;
+    if (j->resume.goes_on && j->rank == 0) {
+        ps_resume_weights(&j->resume, j->params.base, j->buffers);
+        return PS_OK;
+    }
     if (init[0] != '\0' && j->rank == 0) {
         PS_TRY(ps_st_load_model(init, &j->spec.table, j->params.base, j->buffers));
         return ps_file_init_is_read(j->member, step_deadline(j));
@@ -238,12 +256,14 @@ static ps_err start_exchange(job *j)
                                    .rank = j->rank,
                                    .world_size = j->world_size,
                                    .total_steps = j->total_steps,
+                                   .first_step = j->resume.start.step,
                                    .params = &j->params,
                                    .grads = &j->grads,
                                    .buffers = j->buffers,
                                    .stream = j->stream};
     PS_TRY(ps_exchange_create(j->config->exchange.name, j->device->ops->name, &options,
                               &j->exchange));
+    PS_TRY(ps_resume_exchange(&j->resume, j->exchange));
     return ps_exchange_start(j->exchange);
 }
 
@@ -258,7 +278,7 @@ static ps_err open_outputs(job *j)
         PS_TRY(ps_run_dir_init(&j->run_dir, j->cli->out, j->config->job.name));
         j->has_run_dir = true;
     }
-    if (first) PS_TRY(ps_run_dir_claim(&j->run_dir, j->cli->overwrite));
+    if (first) PS_TRY(ps_resume_claim(&j->resume, &j->run_dir));
     if ((j->cli->trace || j->config->train.trace) && j->has_run_dir) {
         if (!first) snprintf(name, sizeof name, "trace-worker-%d.json", j->rank);
         PS_TRY(ps_run_dir_path(&j->run_dir, name, path));
@@ -268,7 +288,7 @@ static ps_err open_outputs(job *j)
     if (!first) return PS_OK;
     PS_TRY(ps_file_announce_folder(j->member, &j->run_dir, step_deadline(j)));
     PS_TRY(ps_run_dir_path(&j->run_dir, "metrics.jsonl", path));
-    return ps_metrics_open(&j->metrics, path);
+    return ps_resume_metrics(&j->resume, &j->metrics, path);
 }
 
 static ps_err close_outputs(job *j)
@@ -286,8 +306,22 @@ static size_t group_bytes(const job *j)
     return is_none(j) ? SIZE_MAX : (size_t)j->config->exchange.bucket;
 }
 
+static ps_err make_checkpointer(job *j)
+{
+    if (!ps_checkpointer_wanted(j->config) || j->total_steps == 0) return PS_OK;
+    const ps_checkpointer_options options = {.config = j->config,
+                                             .shape = &j->resume.shape,
+                                             .member = j->member,
+                                             .rank = j->rank,
+                                             .params = j->params.base,
+                                             .buffers = j->buffers,
+                                             .run_dir = j->run_dir.path};
+    return ps_checkpointer_create(&options, &j->checkpointer);
+}
+
 static ps_err make_trainer(job *j)
 {
+    PS_TRY(make_checkpointer(j));
     ps_evaluator_options evaluator = {.config = j->config,
                                       .spec = &j->spec,
                                       .dataset = &j->test,
@@ -299,6 +333,8 @@ static ps_err make_trainer(job *j)
                                       .buffers = j->buffers};
     PS_TRY(ps_evaluator_init(&j->evaluator, &evaluator));
     j->sampler.rank = j->rank;
+    const ps_trainer_snapshot *start =
+        j->resume.goes_on ? &j->resume.snapshot.trainer : NULL;
     ps_trainer_options options = {.config = j->config,
                                   .spec = &j->spec,
                                   .schedule = &j->rule.schedule,
@@ -315,6 +351,8 @@ static ps_err make_trainer(job *j)
                                   .buffers = j->buffers,
                                   .group_bytes = group_bytes(j),
                                   .total_steps = j->total_steps,
+                                  .start = start,
+                                  .checkpointer = j->checkpointer,
                                   .run_dir = j->rank == 0 ? &j->run_dir : NULL,
                                   .metrics = &j->metrics,
                                   .progress = &j->progress,
@@ -443,7 +481,7 @@ static ps_err write_summary(job *j, const ps_trainer_result *r)
     bool made = strcmp(c->data.kind, "synthetic") == 0;
     snprintf(dataset, sizeof dataset, "%s%s%s", c->data.kind, made ? "" : " ",
              made ? "" : c->data.path);
-    double steps = r->steps > 0 ? (double)r->steps : 1;
+    double steps = r->steps > r->first_step ? (double)(r->steps - r->first_step) : 1;
     bool tested = r->evaluation.samples > 0;
     ps_summary summary = {
         .mode = mode_name(j),
@@ -536,6 +574,7 @@ static ps_err run(job *j, ps_trainer_result *result)
         return PS_OK;
     }
     PS_TRY(join(j));
+    PS_TRY(find_start(j));
     PS_TRY(open_outputs(j));
     PS_TRY(open_device(j));
     PS_TRY(make_arenas(j));
@@ -553,6 +592,8 @@ static void clean_up(job *j)
     // first: a GPU may be at a sum that waits for a rank which is gone
     ps_exchange_destroy(&j->exchange);
     ps_trainer_destroy(&j->trainer);
+    ps_checkpointer_destroy(&j->checkpointer);
+    ps_resume_fini(&j->resume);
     ps_evaluator_fini(&j->evaluator);
     ps_member_destroy(&j->member);
     if (j->stream) j->stream->ops->destroy(&j->stream);
@@ -594,7 +635,8 @@ static ps_err give_up(job *j, ps_err err)
     return ps_err_set(err, "%s", reason);
 }
 
-ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *interrupted)
+ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *interrupted,
+                         bool *resumable)
 {
     job *j;
     ps_trainer_result *result = NULL;
@@ -610,6 +652,7 @@ ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *inter
     else
         err = give_up(j, err);
     *interrupted = result && result->interrupted;
+    *resumable = result && result->interrupted && result->resumable;
     free(result);
     free(j);
     return err;
