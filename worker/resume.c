@@ -258,5 +258,7 @@ ps_err ps_resume_exchange(ps_resume *r, ps_exchange *x)
     if (!r->goes_on) return PS_OK;
     PS_TRY(ps_snapshot_scatter_feedback(&r->snapshot, &r->shape, r->o.member, r->o.rank,
                                         (uint64_t)r->o.config->net.step_timeout_ms));
-    return ps_exchange_load(x, &r->snapshot.exchange);
+    PS_TRY(ps_exchange_load(x, &r->snapshot.exchange));
+    ps_snapshot_drop_arrays(&r->snapshot);
+    return PS_OK;
 }

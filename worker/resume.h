@@ -47,7 +47,8 @@ ps_err ps_resume_claim(const ps_resume *r, ps_run_dir *dir);
 
 /* Rank 0's first weights; nothing where the job is new. */
 void ps_resume_weights(const ps_resume *r, float *params, void *buffers);
-/* All ranks, with an exchange that was not started: the rest. */
+/* All ranks, with an exchange that was not started: the rest. Then the arrays are gone.
+ */
 ps_err ps_resume_exchange(ps_resume *r, ps_exchange *x);
 
 /* Rank 0: opens metrics.jsonl behind the last line before the checkpoint. */

@@ -48,7 +48,7 @@ ps_err ps_snapshot_init(ps_snapshot *s, const ps_snapshot_shape *shape, int rank
     return shape->told ? arena(shape, &s->exchange.weights) : PS_OK;
 }
 
-void ps_snapshot_fini(ps_snapshot *s)
+void ps_snapshot_drop_arrays(ps_snapshot *s)
 {
     for (int r = 0; s->feedback && r < s->n_ranks; r++)
         free(s->feedback[r]);
@@ -58,8 +58,13 @@ void ps_snapshot_fini(ps_snapshot *s)
     free(s->exchange.weights);
     free(s->params);
     free(s->buffers);
+    *s = (ps_snapshot){.trainer = s->trainer};
+}
+
+void ps_snapshot_fini(ps_snapshot *s)
+{
+    ps_snapshot_drop_arrays(s);
     ps_trainer_snapshot_fini(&s->trainer);
-    *s = (ps_snapshot){0};
 }
 
 typedef ps_err (*transfer)(const ps_rank_pieces *p);

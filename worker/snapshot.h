@@ -31,6 +31,8 @@ typedef struct ps_snapshot {
  * trainer's state stays empty. NOMEM; safe for fini in every case. */
 ps_err ps_snapshot_init(ps_snapshot *s, const ps_snapshot_shape *shape, int rank);
 void ps_snapshot_fini(ps_snapshot *s);
+/* Frees the arrays; the trainer's state stays. */
+void ps_snapshot_drop_arrays(ps_snapshot *s);
 
 /* All ranks: every rank's feedback to rank 0's snapshot, or from there to each. */
 ps_err ps_snapshot_gather_feedback(ps_snapshot *s, const ps_snapshot_shape *shape,

@@ -103,6 +103,20 @@ class SameBits(CheckpointTest):
             for mode in ("ps", "allreduce", "single"):
                 self.check_resume(mode, 2, 1 if mode == "single" else 2, *more, steps=[10])
 
+    def test_batch_norm_and_dropout(self):
+        config = self.path("norms.yaml")
+        with open(config, "w", encoding="utf-8") as f:
+            f.write("model:\n  input: [3, 8, 8]\n  layers:\n    - conv2d: {out: 8, kernel: 3}\n"
+                    "    - batch_norm2d\n    - relu\n    - dropout: 0.25\n    - flatten\n    - linear: 10\n"
+                    "data: {kind: synthetic, batch: 20, samples: 240, test_samples: 50, flip: true,"
+                    " crop_padding: 1}\noptimizer: {name: adamw}\ntrain: {epochs: 30, eval_every: 2}\n")
+        for mode in ("ps", "allreduce", "single"):
+            self.check_resume(mode, 2, 1 if mode == "single" else 2, "data.train=", config=config,
+                              steps=[10, 15])
+
+    def test_unequal_batches(self):
+        self.check_resume("ps", 2, 3, "data.batch=[5, 20, 10]", steps=[5, 15])
+
     def test_all_reduce(self):
         self.check_resume("allreduce", 0, 3, "optimizer.name=adamw", "exchange.bucket=64KiB")
 
@@ -237,9 +251,9 @@ class Interrupted(CheckpointTest):
     LONG = ["train.epochs=40", "data.train=0-239", "data.batch=20", "checkpoint.every=1000000",
             "schedule.name=constant", "train.log_every=20"]
 
-    def start(self, mode, servers, workers, *settings, args=(), out="out"):
+    def start(self, mode, servers, workers, *settings, args=(), out="out", config=DIGITS):
         psrun = subprocess.Popen(
-            self.psrun_argv("-m", mode, "-s", servers, "-w", workers, *args, DIGITS, *settings, out=out),
+            self.psrun_argv("-m", mode, "-s", servers, "-w", workers, *args, config, *settings, out=out),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(psrun.stdout.close)
         self.addCleanup(psrun.kill)
@@ -268,6 +282,22 @@ class Interrupted(CheckpointTest):
             self.check_same("whole", "out")
             shutil.rmtree(self.path("whole"))
             shutil.rmtree(self.path("out"))
+
+    def test_while_it_evaluates(self):
+        config = self.path("slow.yaml")
+        with open(config, "w", encoding="utf-8") as f:
+            f.write("model:\n  input: [8]\n  layers:\n    - linear: 1024\n    - linear: 256\n    - linear: 2\n"
+                    "train: {eval_every: 2, epochs: 4}\nexchange: {codec: int8}\n"
+                    "data: {kind: synthetic, batch: 8, samples: 160, test_samples: 30000, eval_batch: 1}\n")
+        job = ["ps", 1, 2, "checkpoint.minutes=60"]
+        self.run_job("whole", *job, config=config)
+        for records in (2, 5):  # in the evaluation after these
+            psrun = self.start(*job, args=["--resume", "auto"], config=config)
+            self.wait_for_steps("out", records=records)
+            time.sleep(0.1)
+            self.end(psrun, signal.SIGTERM, 75)
+        self.run_job("out", *job, config=config, args=["--resume", "auto"])
+        self.check_same("whole", "out")
 
     def test_a_worker_alone_is_told(self):
         psrun = self.start("ps", 1, 2, *self.LONG)

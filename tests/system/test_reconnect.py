@@ -6,6 +6,7 @@ import os
 import random
 import time
 import unittest
+from pathlib import Path
 
 import cuts
 from jobs import JobTest
@@ -25,6 +26,8 @@ JOBS = [
     (1, 2, ["exchange.shm=on", "optimizer.clip_norm=0.5"]),
     (2, 2, ["exchange.codec=onebit", "exchange.codec_warmup=0", "exchange.credit=16KiB",
             "exchange.chunk=16KiB"]),
+    (2, 2, ["checkpoint.every=1", "checkpoint.keep=1", "exchange.shm=off"]),
+    (2, 3, ["checkpoint.every=1", "checkpoint.keep=1", "exchange.codec=onebit"]),
 ]
 
 
@@ -63,7 +66,13 @@ class Cuts(JobTest):
         logs = "\n".join(f"--- {n}\n{p.text()}" for n, p in parts.items())
         self.assertEqual(set(codes.values()), {0}, f"{settings}\n{logs}")
         os.rename(self.path("worker-0"), self.path(out))
-        return self.weights(out), done
+        return self.weights(out) + self.last_checkpoint(out), done
+
+    def last_checkpoint(self, out):
+        """What it holds of the servers and workers; nothing where the job makes none."""
+        folders = sorted(Path(self.path(out)).glob("checkpoints/step-*"))
+        return b"".join(f.read_bytes() for folder in folders[-1:]
+                        for f in sorted(folder.glob("*.safetensors")))
 
     def test_every_job_ends_with_the_same_bits(self):
         draw, done, rounds = random.Random(SEED), 0, 0

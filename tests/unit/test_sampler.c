@@ -291,7 +291,7 @@ static void other_ranks_go_on_at_the_same_sample(void **state)
         for (int v = 1; v <= 5; v++)
             for (int64_t steps = 0; steps < 40; steps++) {
                 const int64_t *batch = steps % 2 ? equal : unequal;
-                int seen[200] = {0};
+                int seen[300] = {0};
                 int64_t position = 0;
                 ps_sampler_options o = {
                     .n_samples = 97, .shuffle = true, .seed = 3, .batch = batch};
@@ -311,8 +311,9 @@ static void other_ranks_go_on_at_the_same_sample(void **state)
 /* The same ranks go on with the batches that they would have had. */
 static void the_same_ranks_go_on_with_their_batches(void **state)
 {
-    const int64_t equal[] = {3, 3, 3}, unequal[] = {3, 1, 2};
-    for (int n = 0; n < 40; n++) {
+    const int64_t equal[] = {3, 3, 3},
+                  unequal[] = {3, 1, 3}; // a sum that 3 does not divide
+    for (int n = 0; n < 80; n++) {
         ps_sampler_options o = {.n_samples = 50 + n,
                                 .world_size = 3,
                                 .rank = n % 3,
