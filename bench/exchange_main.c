@@ -194,7 +194,7 @@ static ps_err run(bench *b)
 {
     PS_TRY(join(b));
     PS_TRY(fill_gradients(b));
-    PS_TRY(ps_session_start(b->session, NULL));
+    PS_TRY(ps_session_start(b->session, NULL, NULL));
     PS_TRY(measure(b));
     PS_TRY(check_sums(b));
     print_result(b);

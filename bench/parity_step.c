@@ -280,7 +280,7 @@ static ps_err run(rank_state *r, const ps_cli *cli, const char *states_path)
         return ps_err_set(PS_ERR_ARG, "RANK and --out have to be given");
     PS_TRY(set_up_session(r, cli, states_path));
     PS_TRY(set_up_data(r));
-    PS_TRY(ps_session_start(r->session, NULL));
+    PS_TRY(ps_session_start(r->session, NULL, NULL));
     if (r->rank == 0) {
         char path[4096];
         snprintf(path, sizeof path, "%s/steps.jsonl", cli->out);

@@ -62,6 +62,12 @@ void ps_aggregate_fini(ps_aggregate *a)
     *a = (ps_aggregate){0};
 }
 
+float *ps_aggregate_array(const ps_aggregate *a, uint64_t array)
+{
+    if (array == PS_AGGREGATE_WEIGHTS) return a->weights;
+    return array < PS_OPTIMIZER_MAX_STATES ? a->states[array] : NULL;
+}
+
 /* The sum of elements [at, at + n) in rank order: into out, or, for one rank, in place.
  */
 static const float *sum_block(float *out, const ps_aggregate_step *s, uint64_t at,

@@ -39,6 +39,13 @@ ps_err ps_aggregate_init(ps_aggregate *a, const ps_tensor_table *table,
                          float *slab);
 void ps_aggregate_fini(ps_aggregate *a);
 
+/* The state between two steps: arrays of count elements. 0 .. n_states - 1 are the
+ * optimizer's. */
+enum { PS_AGGREGATE_WEIGHTS = PS_OPTIMIZER_MAX_STATES }; // as on the wire
+/* NULL: the chunk has no such array. Borrowed; reading it saves it, writing it loads it.
+ */
+float *ps_aggregate_array(const ps_aggregate *a, uint64_t array);
+
 typedef struct ps_aggregate_step {
     const ps_step_rule *rule;
     uint64_t step; // of the job, from 0

@@ -16,7 +16,7 @@ ps_verdict ps_policy_init_weights(ps_policy_chunk *c, uint32_t rank)
 {
     if (rank != 0) return PS_VERDICT_REFUSE;
     if (c->version >= 0) return PS_VERDICT_DROP;
-    c->version = 0;
+    c->version = c->first;
     return PS_VERDICT_TAKE;
 }
 
@@ -59,7 +59,8 @@ void ps_policy_applied(ps_policy_chunk *c)
 ps_verdict ps_policy_pull(ps_policy_chunk *c, uint32_t rank, uint64_t version)
 {
     if (c->version >= 0 && version <= (uint64_t)c->version) return PS_VERDICT_ANSWER;
-    if (version != (uint64_t)(c->version + 1)) return PS_VERDICT_REFUSE;
+    const int64_t next = c->version < 0 ? c->first : c->version + 1;
+    if (version != (uint64_t)next) return PS_VERDICT_REFUSE;
     add(&c->waiting, rank);
     return PS_VERDICT_WAIT;
 }

@@ -26,6 +26,7 @@ static inline bool ps_rank_set_has(const ps_rank_set *set, uint32_t rank)
 
 typedef struct ps_policy_chunk {
     int64_t version; // -1: no weights yet
+    int64_t first;   // that the first weights have: the step where a job goes on
     uint32_t n_workers, n_arrived, n_early;
     ps_rank_set arrived; // ranks whose push of step `version` is in
     ps_rank_set early;   // ranks whose push of the step after that is in
@@ -49,7 +50,8 @@ void ps_policy_chunk_init(ps_policy_chunk *c, uint32_t n_workers);
 
 /* rank < n_workers in all of them. */
 
-/* First weights: from rank 0, once. On TAKE, version becomes 0. A repetition: DROP. */
+/* First weights: from rank 0, once. On TAKE, version becomes first. A repetition: DROP.
+ */
 ps_verdict ps_policy_init_weights(ps_policy_chunk *c, uint32_t rank);
 /* A gradient of a step. On TAKE the rank is marked as arrived, on KEEP as early. */
 ps_verdict ps_policy_push(ps_policy_chunk *c, uint32_t rank, uint64_t step);

@@ -14,6 +14,7 @@
 #include "fd_limit.h"
 #include "init_method.h"
 #include "job_keys.h"
+#include "job_start.h"
 #include "log.h"
 #include "mem.h"
 #include "procstat.h"
@@ -122,23 +123,6 @@ const char *const *ps_server_endpoints(const ps_server *s, int *n)
     return s->endpoints;
 }
 
-/* Schedules that span the whole job, and codecs that end with it, need the number of its
- * steps, which depends on the data, which only workers have. */
-static ps_err get_total_steps(ps_server *s, ps_deadline deadline, uint64_t *total)
-{
-    void *value = NULL;
-    size_t bytes = 0;
-    ps_err err =
-        ps_member_get(s->member, PS_JOB_KEY_TOTAL_STEPS, &value, &bytes, deadline);
-    if (err != PS_OK)
-        return ps_err_prefix(err, "waiting for worker 0 to count its steps");
-    if (bytes == sizeof *total) memcpy(total, value, sizeof *total);
-    free(value);
-    if (bytes == sizeof *total) return PS_OK;
-    return ps_err_set(PS_ERR_PROTOCOL, PS_JOB_KEY_TOTAL_STEPS " has %zu bytes, not 8",
-                      bytes);
-}
-
 static ps_err open_door(ps_server *s, ps_deadline deadline)
 {
     const ps_roster *roster = ps_member_roster(s->member);
@@ -152,23 +136,32 @@ static ps_err open_door(ps_server *s, ps_deadline deadline)
     return ps_member_put(s->member, key.text, name, strlen(name), deadline);
 }
 
+/* Worker 0 may have a checkpoint to read before. */
+static ps_deadline start_deadline(const ps_server *s)
+{
+    const ps_config *c = s->o.config;
+    return ps_deadline_in_ms((uint64_t)c->net.join_timeout_ms +
+                             (uint64_t)c->train.file_timeout_ms);
+}
+
 ps_err ps_server_start(ps_server *s, ps_member *member)
 {
     s->member = member;
     ps_deadline deadline = ps_deadline_in_ms((uint64_t)s->o.config->net.join_timeout_ms);
-    uint64_t total_steps = 0;
+    ps_job_start start;
     const ps_roster *roster = ps_member_roster(member);
     if (!roster->secrets)
         return ps_err_set(PS_ERR_PROTOCOL, "a roster without the workers' secrets");
     ps_server_gate_open(s->gate, roster->secrets);
     PS_TRY(open_door(s, deadline));
-    PS_TRY(get_total_steps(s, deadline, &total_steps));
-    PS_TRY(ps_step_rule_start(&s->rule, s->o.config, total_steps));
+    PS_TRY(ps_job_start_get(member, &start, start_deadline(s)));
+    PS_TRY(ps_job_start_rule(&start, s->o.config, &s->rule));
     for (int i = 0; i < s->n_shards; i++) {
         const ps_shard_job job = {
             .index = (uint32_t)(ps_member_rank(member) * s->n_shards + i),
             .member = member,
-            .total_steps = total_steps,
+            .total_steps = start.total_steps,
+            .first_step = start.step,
             .door = s->door,
             .event_fd = s->event_fd,
         };

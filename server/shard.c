@@ -151,6 +151,7 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     const ps_plan *plan = s->o.plan;
     s->index = job->index;
     s->member = job->member;
+    s->first_step = job->first_step;
     s->rule = *s->o.rule;
     ps_chunk_codec_end(&s->codec, job->total_steps);
     s->door = job->door;

@@ -31,7 +31,7 @@ const char *ps_shard_endpoint(const ps_shard *shard);
 typedef struct ps_shard_job { // borrowed until stop
     uint32_t index;           // of the shard in the plan
     ps_member *member;
-    uint64_t total_steps;
+    uint64_t total_steps, first_step;
     const ps_shm_door *door; // NULL: no shared memory
     int event_fd;            // an eventfd, written when the shard's state changes
 } ps_shard_job;

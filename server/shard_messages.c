@@ -6,6 +6,7 @@
 #include "log.h"
 #include "shard_apply.h"
 #include "shard_reply.h"
+#include "shard_snapshot.h"
 
 static ps_err handle_hello(ps_shard *s, const ps_wire_header *h)
 {
@@ -40,8 +41,8 @@ static void take_first_weights(ps_shard_chunk *c, const ps_shard_peer *p,
 {
     const float *from =
         p->shm ? p->params + c->plan->offset : (const float *)zmq_msg_data(&f->payload);
-    memcpy(c->memory.weights, from, c->plan->count * sizeof *from);
-    ps_coded_chunk_start(&c->coded, c->memory.weights);
+    if (!c->restored) memcpy(c->memory.weights, from, c->plan->count * sizeof *from);
+    ps_coded_chunk_start(&c->coded, from);
 }
 
 /* Workers that asked for the first weights before they were here. */
@@ -58,6 +59,11 @@ static ps_err handle_init(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
                           ps_wire_frames *f)
 {
     ps_shard_peer *p = &s->peers[h->rank];
+    if (h->step != s->first_step)
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "first weights at version %" PRIu64 ", the job begins at "
+                          "%" PRIu64,
+                          h->step, s->first_step);
     const ps_verdict verdict = ps_policy_init_weights(&c->policy, h->rank);
     if (verdict == PS_VERDICT_REFUSE)
         return ps_err_set(PS_ERR_PROTOCOL, "first weights of chunk %u that nobody wants",
@@ -169,6 +175,8 @@ static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
     ps_shard_chunk *c = &s->chunks[s->chunk_of[h->chunk]];
     if (h->kind == PS_MSG_PULL) return handle_pull(s, c, h);
     if (h->kind == PS_MSG_SETTLE) return handle_settle(s, c, h);
+    if (h->kind == PS_MSG_FETCH) return ps_shard_snapshot_fetch(s, c, h);
+    if (h->kind == PS_MSG_RESTORE) return ps_shard_snapshot_restore(s, c, h, f);
     PS_TRY(check_path(p, h));
     return h->kind == PS_MSG_INIT ? handle_init(s, c, h, f) : handle_push(s, c, h, f);
 }

@@ -115,6 +115,27 @@ ps_err ps_shard_reply_weights(ps_shard *s, ps_shard_chunk *c)
     return s->unsent_count < FLUSH_COUNT ? PS_OK : ps_shard_reply_flush(s);
 }
 
+ps_err ps_shard_reply_state(ps_shard *s, const ps_shard_chunk *c, uint32_t rank,
+                            uint64_t array, const void *payload, size_t bytes,
+                            ps_wire_pass pass)
+{
+    ps_wire_header h = header_for(s, PS_MSG_STATE, rank);
+    h.step = (uint64_t)c->policy.version;
+    h.chunk = c->index;
+    h.count = c->plan->count;
+    h.place = array;
+    return send_to(s, rank, &h, payload, bytes, pass);
+}
+
+ps_err ps_shard_reply_restored(ps_shard *s, const ps_shard_chunk *c, uint32_t rank,
+                               uint64_t array)
+{
+    ps_wire_header h = header_for(s, PS_MSG_RESTORED, rank);
+    h.chunk = c->index;
+    h.place = array;
+    return send_to(s, rank, &h, NULL, 0, PS_WIRE_COPY);
+}
+
 void ps_shard_reply_error(ps_shard *s, uint32_t rank, const char *text)
 {
     const ps_shard_peer *p = &s->peers[rank];

@@ -23,6 +23,14 @@ ps_err ps_shard_reply_flush(ps_shard *s);
 ps_err ps_shard_reply_out_of_turn(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
                                   ps_msg_kind kind);
 
+/* STATE: an array of the chunk, or its shard's rule. */
+ps_err ps_shard_reply_state(ps_shard *s, const ps_shard_chunk *c, uint32_t rank,
+                            uint64_t array, const void *payload, size_t bytes,
+                            ps_wire_pass pass);
+/* The array is taken over. */
+ps_err ps_shard_reply_restored(ps_shard *s, const ps_shard_chunk *c, uint32_t rank,
+                               uint64_t array);
+
 void ps_shard_reply_error(ps_shard *s, uint32_t rank, const char *text);
 
 #endif

@@ -46,6 +46,7 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
     c->plan = &s->o.plan->chunks[index];
     s->chunk_of[index] = i;
     ps_policy_chunk_init(&c->policy, (uint32_t)s->o.n_workers);
+    c->policy.first = (int64_t)s->first_step;
     PS_TRY(ps_aggregate_init(&c->memory, s->o.table, c->plan, &s->o.rule->optimizer,
                              s->waits, slab));
     PS_TRY(ps_coded_chunk_init(&c->coded, &s->codec, c->plan));

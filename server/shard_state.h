@@ -23,6 +23,7 @@ typedef struct ps_shard_chunk {
     ps_coded_chunk coded;
     zmq_msg_t *pushes; // by rank; empty where the gradient is in shared memory
     zmq_msg_t *early;  // by rank: pushes of the step after the present one
+    bool restored;     // the weights: INIT has what the workers were told of them
 } ps_shard_chunk;
 
 typedef struct ps_shard_peer {
@@ -37,6 +38,7 @@ typedef struct ps_shard_peer {
 struct ps_shard {
     ps_shard_options o;
     uint32_t index;
+    uint64_t first_step; // of the job: where it goes on
     void *router;
     char endpoint[PS_ENDPOINT_MAX];
     ps_frame_rules rules;

@@ -2,6 +2,9 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "clock.h"
 
@@ -21,6 +24,25 @@ ps_err ps_metrics_open(ps_metrics *metrics, const char *path)
     metrics->file = fopen(path, "we");
     if (!metrics->file) return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
     return PS_OK;
+}
+
+ps_err ps_metrics_reopen(ps_metrics *metrics, const char *path, int64_t bytes)
+{
+    struct stat st;
+    *metrics = (ps_metrics){.start_ns = ps_clock_ns()};
+    metrics->file = fopen(path, "ae");
+    if (!metrics->file) return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
+    if (fstat(fileno(metrics->file), &st) != 0 ||
+        (st.st_size > bytes && ftruncate(fileno(metrics->file), bytes) != 0))
+        return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
+    return PS_OK;
+}
+
+int64_t ps_metrics_bytes(const ps_metrics *metrics)
+{
+    struct stat st;
+    const bool known = metrics->file && fstat(fileno(metrics->file), &st) == 0;
+    return known ? st.st_size : 0; // every line is flushed
 }
 
 /* Takes the object. A line is flushed at once: whoever watches the file sees it, and a

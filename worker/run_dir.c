@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "checkpoint_folder.h"
+
 /* The first is there as long as a run is; the workers' own traces are theirs. */
 static const char METRICS[] = "metrics.jsonl", CHECKPOINTS[] = "checkpoints";
 static const char *const results[] = {"summary.json", "model.safetensors", "trace.json"};
@@ -95,8 +97,8 @@ static ps_err remove_file(const char *path)
 
 static ps_err remove_checkpoints(const ps_run_dir *dir)
 {
-    char folder[PATH_MAX + 16], path[PATH_MAX + 32 + NAME_MAX];
-    snprintf(folder, sizeof folder, "%s/%s", dir->path, CHECKPOINTS);
+    char folder[PATH_MAX], path[PATH_MAX + 32 + NAME_MAX];
+    PS_TRY(ps_run_dir_path(dir, CHECKPOINTS, folder));
     DIR *d = opendir(folder);
     if (!d) return PS_OK; // there are none
     ps_err err = PS_OK;
@@ -106,7 +108,9 @@ static ps_err remove_checkpoints(const ps_run_dir *dir)
         err = remove_file(path);
     }
     closedir(d);
-    rmdir(folder); // where it is empty now
+    ps_checkpoint_folder whole;
+    snprintf(whole.path, sizeof whole.path, "%s", folder);
+    ps_checkpoint_folder_remove(&whole); // and the folder, where it is empty now
     return err;
 }
 
@@ -120,21 +124,34 @@ static ps_err remove_results(const ps_run_dir *dir)
     return remove_checkpoints(dir);
 }
 
-ps_err ps_run_dir_claim(ps_run_dir *dir, bool overwrite)
+/* flags: O_EXCL where there may be none. */
+static ps_err lock_metrics(ps_run_dir *dir, int flags)
 {
     char path[PATH_MAX];
     PS_TRY(ps_run_dir_path(dir, METRICS, path));
-    if (!overwrite) PS_TRY(refuse_results(dir));
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | (overwrite ? 0 : O_EXCL), 0666);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
     if (fd < 0 && errno == EEXIST) return holds_a_run(dir, METRICS);
     if (fd < 0) return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
     dir->claim_fd = fd;
     // Where a file system has no locks, the file itself has to do.
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return ps_err_set(PS_ERR_IO, "%s: another job is writing into it", dir->path);
+    return PS_OK;
+}
+
+ps_err ps_run_dir_claim(ps_run_dir *dir, bool overwrite)
+{
+    if (!overwrite) PS_TRY(refuse_results(dir));
+    PS_TRY(lock_metrics(dir, overwrite ? 0 : O_EXCL));
     if (!overwrite) return PS_OK;
-    if (ftruncate(fd, 0) != 0) return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
+    if (ftruncate(dir->claim_fd, 0) != 0)
+        return ps_err_errno(PS_ERR_IO, "cannot write %s/%s", dir->path, METRICS);
     return remove_results(dir);
+}
+
+ps_err ps_run_dir_claim_again(ps_run_dir *dir)
+{
+    return lock_metrics(dir, 0);
 }
 
 void ps_run_dir_fini(ps_run_dir *dir)

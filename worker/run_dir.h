@@ -23,6 +23,10 @@ ps_err ps_run_dir_init(ps_run_dir *dir, const char *given, const char *job);
  * overwrite removes that run's files, and no others. */
 ps_err ps_run_dir_claim(ps_run_dir *dir, bool overwrite);
 
+/* Rank 0's, instead: the folder of a run that goes on, which keeps all of its files. IO
+ * where a job is writing into it just now. */
+ps_err ps_run_dir_claim_again(ps_run_dir *dir);
+
 /* Gives the claim back. A run that has written nothing leaves nothing: no empty
  * metrics.jsonl, and no empty folder that it has made. */
 void ps_run_dir_fini(ps_run_dir *dir);

@@ -8,18 +8,17 @@
 #include "device_stream.h"
 #include "fd_limit.h"
 #include "init_method.h"
-#include "job_keys.h"
 #include "shm_offer.h"
 
 enum { BUFFERS_MIN = 64 }; // bytes: an arena even where there are no buffers
 
-typedef enum stage { CREATED, JOINED, STARTED, STOPPED, CLOSED, FAILED } stage;
+typedef enum stage { CREATED, MET, JOINED, STARTED, STOPPED, CLOSED, FAILED } stage;
 
 struct ps_session {
     ps_session_options o;
     stage stage;
     int rank, world_size, n_servers;
-    uint64_t total_steps, next_step;
+    uint64_t total_steps, first_step, next_step;
     const ps_exchange_ops *ops; // of the exchange
     ps_plan plan;
     ps_step_rule rule;
@@ -32,10 +31,13 @@ struct ps_session {
 
 static ps_err expect(const ps_session *s, stage wanted, const char *call)
 {
-    static const char *const stages[] = {
-        [CREATED] = "has not joined yet", [JOINED] = "has joined and was not started",
-        [STARTED] = "was started before", [STOPPED] = "was stopped",
-        [CLOSED] = "is closed",           [FAILED] = "has failed"};
+    static const char *const stages[] = {[CREATED] = "has not joined yet",
+                                         [MET] = "does not know where the job begins",
+                                         [JOINED] = "has joined and was not started",
+                                         [STARTED] = "was started before",
+                                         [STOPPED] = "was stopped",
+                                         [CLOSED] = "is closed",
+                                         [FAILED] = "has failed"};
     if (s->stage == wanted) return PS_OK;
     return ps_err_set(PS_ERR_ARG, "%s: the session %s", call, stages[s->stage]);
 }
@@ -107,11 +109,7 @@ static ps_err become_member(ps_session *s)
                                        .local_rank = s->o.local_rank};
     PS_TRY(ps_member_join(&options, &s->member));
     s->rank = ps_member_rank(s->member);
-    // Servers have no data, and cannot count the steps that a schedule spans.
-    if (s->rank != 0) return PS_OK;
-    return ps_member_put(s->member, PS_JOB_KEY_TOTAL_STEPS, &s->total_steps,
-                         sizeof s->total_steps,
-                         ps_deadline_in_ms((uint64_t)s->o.config->net.step_timeout_ms));
+    return PS_OK;
 }
 
 static ps_err make_arenas(ps_session *s)
@@ -129,18 +127,43 @@ static ps_err make_arenas(ps_session *s)
                                  "the buffers");
 }
 
-static ps_err join(ps_session *s)
+ps_err ps_session_join_members(ps_session *s)
 {
-    PS_TRY(ps_step_rule_start(&s->rule, s->o.config, s->total_steps));
-    PS_TRY(become_member(s));
+    PS_TRY(expect(s, CREATED, "ps_session_join_members"));
+    return reach(s, MET, become_member(s));
+}
+
+static ps_err set_start(ps_session *s, const ps_job_start *start)
+{
+    s->total_steps = start->total_steps;
+    s->first_step = s->next_step = start->step;
+    PS_TRY(ps_job_start_rule(start, s->o.config, &s->rule));
     return make_arenas(s);
+}
+
+ps_err ps_session_set_start(ps_session *s, const ps_job_start *start)
+{
+    PS_TRY(expect(s, MET, "ps_session_set_start"));
+    return reach(s, JOINED, set_start(s, start));
+}
+
+/* Servers have no data, and cannot count the steps that a schedule spans. */
+static ps_err tell_start(ps_session *s, const ps_job_start *start)
+{
+    if (!s->member || s->rank != 0) return PS_OK;
+    return ps_job_start_put(
+        s->member, start, ps_deadline_in_ms((uint64_t)s->o.config->net.step_timeout_ms));
 }
 
 ps_err ps_session_join(ps_session *s, uint64_t total_steps)
 {
+    const ps_job_start start = {.total_steps = total_steps};
     PS_TRY(expect(s, CREATED, "ps_session_join"));
-    s->total_steps = total_steps;
-    return reach(s, JOINED, join(s));
+    // Checked first: nobody is told of a job that cannot begin.
+    PS_TRY(reach(s, CREATED, ps_job_start_rule(&start, s->o.config, &s->rule)));
+    PS_TRY(ps_session_join_members(s));
+    PS_TRY(reach(s, MET, tell_start(s, &start)));
+    return ps_session_set_start(s, &start);
 }
 
 /* --- start ------------------------------------------------------------------------- */
@@ -158,7 +181,7 @@ static ps_err open_stream(ps_session *s, ps_device *device)
     return device->ops->stream_create(device, &options, &s->stream);
 }
 
-static ps_err start(ps_session *s, ps_device *device)
+static ps_err start(ps_session *s, ps_device *device, const ps_exchange_state *state)
 {
     PS_TRY(open_stream(s, device));
     const ps_exchange_options options = {.config = s->o.config,
@@ -169,18 +192,20 @@ static ps_err start(ps_session *s, ps_device *device)
                                          .rank = s->rank,
                                          .world_size = s->world_size,
                                          .total_steps = s->total_steps,
+                                         .first_step = s->first_step,
                                          .params = &s->params,
                                          .grads = &s->grads,
                                          .buffers = s->buffers,
                                          .stream = s->stream};
     PS_TRY(s->ops->create(&options, &s->exchange));
+    if (state) PS_TRY(ps_exchange_load(s->exchange, state));
     return ps_exchange_start(s->exchange);
 }
 
-ps_err ps_session_start(ps_session *s, ps_device *device)
+ps_err ps_session_start(ps_session *s, ps_device *device, const ps_exchange_state *state)
 {
     PS_TRY(expect(s, JOINED, "ps_session_start"));
-    return reach(s, STARTED, start(s, device));
+    return reach(s, STARTED, start(s, device, state));
 }
 
 /* --- steps ------------------------------------------------------------------------- */
@@ -244,6 +269,12 @@ ps_err ps_session_sync_buffers(ps_session *s)
 {
     PS_TRY(expect(s, STARTED, "ps_session_sync_buffers"));
     return ps_exchange_sync_buffers(s->exchange);
+}
+
+ps_err ps_session_save(ps_session *s, ps_exchange_state *out)
+{
+    PS_TRY(expect(s, STARTED, "ps_session_save"));
+    return ps_exchange_save(s->exchange, out);
 }
 
 /* --- the end ----------------------------------------------------------------------- */
@@ -341,6 +372,11 @@ float *ps_session_grads(const ps_session *s)
 void *ps_session_buffers(const ps_session *s)
 {
     return s->buffers;
+}
+
+const ps_optimizer *ps_session_optimizer(const ps_session *s)
+{
+    return &s->rule.optimizer;
 }
 
 const ps_exchange_ops *ps_session_ops(const ps_session *s)

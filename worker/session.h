@@ -30,6 +30,7 @@
 
 #include "device.h"
 #include "exchange.h"
+#include "job_start.h"
 
 typedef struct ps_session ps_session;
 
@@ -53,11 +54,19 @@ ps_err ps_session_create(const ps_session_options *options, ps_session **out);
  * ps_member_join's. */
 ps_err ps_session_join(ps_session *s, uint64_t total_steps);
 
-/* device: keeps parameters and gradients in memory of its own, where the exchange can use
- * them there; borrowed for the session's life. NULL: they are in the arenas. */
-ps_err ps_session_start(ps_session *s, ps_device *device);
+/* The two halves of join, for a caller that learns from the members where the job begins.
+ * Rank 0 tells the servers between them (ps_job_start_put), and all pass the same start.
+ */
+ps_err ps_session_join_members(ps_session *s);
+ps_err ps_session_set_start(ps_session *s, const ps_job_start *start);
 
-/* Begins optimizer step `step`: 0, then one more each time. */
+/* device: keeps parameters and gradients in memory of its own, where the exchange can use
+ * them there; borrowed for the session's life. NULL: they are in the arenas. state: what
+ * ps_session_save gave after the step before the first one; NULL: a new job. */
+ps_err ps_session_start(ps_session *s, ps_device *device, const ps_exchange_state *state);
+
+/* Begins optimizer step `step`: the first one (0 in a new job), then one more each time.
+ */
 ps_err ps_session_begin(ps_session *s, uint64_t step);
 /* Blocks until the weights of tensors [first, first + n) are those of the step. */
 ps_err ps_session_wait(ps_session *s, int first, int n);
@@ -76,6 +85,9 @@ ps_err ps_session_loss_scale(ps_session *s, float *scale);
  * it after the same step, after drain. */
 ps_err ps_session_sync_buffers(ps_session *s);
 
+/* As ps_exchange_ops.save, by all ranks after the same step, after drain. */
+ps_err ps_session_save(ps_session *s, ps_exchange_state *out);
+
 /* Drains and ends the exchange in order. What the member offers works until close. Called
  * by close where it was not called before. */
 ps_err ps_session_stop(ps_session *s);
@@ -89,6 +101,7 @@ void ps_session_destroy(ps_session **s);
 /* From create on. */
 const ps_plan *ps_session_plan(const ps_session *s);
 const ps_exchange_ops *ps_session_ops(const ps_session *s); // what the exchange can do
+const ps_optimizer *ps_session_optimizer(const ps_session *s);
 int ps_session_servers(const ps_session *s); // processes; 0: an exchange without
 /* From join on. */
 int ps_session_rank(const ps_session *s);

@@ -35,6 +35,12 @@ struct ps_trainer {
     int64_t n_batches;
     int64_t epochs;    // as many as total_steps begin
     int64_t *global_n; // (n_batches) samples of each micro-batch over all ranks
+    int64_t sized_for; // the epoch that they are of; -1: of every whole one
+    int64_t position;  // samples of the epoch's permutation that have been seen
+    bool goes_on;      // in the first epoch of a job that does
+    double best;       // of the evaluations, as checkpoint.best means it
+    uint64_t kept;     // the step of the last checkpoint
+    bool late;         // one is due by time, as the ranks have agreed
     uint64_t step;     // optimizer steps done
     int64_t epoch;
     uint64_t next_check; // the step after which the ranks agree on whether to go on
@@ -60,26 +66,42 @@ static int64_t groups_per_epoch(int64_t n_batches, int64_t accumulate)
     return (n_batches + accumulate - 1) / accumulate;
 }
 
-uint64_t ps_trainer_total_steps(const ps_config *config,
-                                const ps_sampler_options *sampler)
+/* Of the whole epochs behind the one that the job goes on with, and the rest of that. */
+static uint64_t steps_left(const ps_config *config, const ps_sampler_options *sampler)
 {
-    if (config->train.epochs == 0) return 0;
-    int64_t groups =
-        groups_per_epoch(ps_sampler_n_batches(sampler), config->train.accumulate);
-    uint64_t all = (uint64_t)groups * (uint64_t)config->train.epochs;
-    uint64_t limit = (uint64_t)config->train.steps;
-    return limit > 0 && limit < all ? limit : all;
+    const int64_t accumulate = config->train.accumulate, epochs = config->train.epochs;
+    const int64_t whole = groups_per_epoch(ps_sampler_n_batches(sampler), accumulate);
+    const int64_t first = (int64_t)sampler->start.epoch;
+    if (first >= epochs) return 0;
+    const int64_t rest = groups_per_epoch(
+        ps_sampler_epoch_batches(sampler, sampler->start.epoch), accumulate);
+    return (uint64_t)(rest + whole * (epochs - first - 1));
 }
 
-/* The sizes of the global micro-batches; they are the same in every epoch. */
+uint64_t ps_trainer_total_steps(const ps_config *config,
+                                const ps_sampler_options *sampler, uint64_t done)
+{
+    if (config->train.epochs == 0) return 0;
+    uint64_t all = done + steps_left(config, sampler);
+    uint64_t limit = (uint64_t)config->train.steps;
+    if (limit > 0 && limit < all) all = limit;
+    return all > done ? all : done;
+}
+
+/* The sizes of the epoch's global micro-batches: the same in every epoch, except of the
+ * one that the job goes on with. */
 static ps_err find_batch_sizes(ps_trainer *t)
 {
+    const ps_sampler_start *start = &t->o.sampler->start;
+    const bool rest = start->position > 0 && t->epoch == (int64_t)start->epoch;
+    const int64_t of = rest ? t->epoch : -1;
     ps_epoch epoch;
-    PS_TRY(ps_epoch_init(&epoch, t->o.sampler, 0));
+    if (t->global_n && t->sized_for == of) return PS_OK;
+    free(t->global_n);
+    t->global_n = NULL;
+    t->sized_for = of;
+    PS_TRY(ps_epoch_init(&epoch, t->o.sampler, (uint64_t)t->epoch));
     t->n_batches = epoch.n_batches;
-    const uint64_t steps =
-        (uint64_t)groups_per_epoch(t->n_batches, t->o.config->train.accumulate);
-    t->epochs = (int64_t)((t->total_steps + steps - 1) / steps);
     ps_err err = ps_mem_zalloc(&t->global_n, (size_t)epoch.n_batches, sizeof *t->global_n,
                                "the batch sizes");
     for (int64_t i = 0; err == PS_OK && i < epoch.n_batches; i++)
@@ -88,10 +110,25 @@ static ps_err find_batch_sizes(ps_trainer *t)
     return err;
 }
 
+/* As many epochs as the job's steps begin. */
+static int64_t count_epochs(const ps_trainer *t)
+{
+    const ps_sampler_options *sampler = t->o.sampler;
+    const uint64_t whole = (uint64_t)groups_per_epoch(ps_sampler_n_batches(sampler),
+                                                      t->o.config->train.accumulate);
+    const uint64_t rest = (uint64_t)groups_per_epoch(
+        ps_sampler_epoch_batches(sampler, sampler->start.epoch),
+        t->o.config->train.accumulate);
+    const uint64_t steps = t->total_steps - t->step;
+    const uint64_t behind = steps > rest ? steps - rest : 0;
+    return (int64_t)(sampler->start.epoch + 1 + (behind + whole - 1) / whole);
+}
+
 static ps_err prepare_training(ps_trainer *t)
 {
     const ps_trainer_options *o = &t->o;
     PS_TRY(find_batch_sizes(t));
+    t->epochs = count_epochs(t);
     int64_t max_batch = ps_config_batch(o->config, t->rank);
     ps_loader_options loader = {.config = o->config,
                                 .dataset = o->train,
@@ -109,6 +146,27 @@ static ps_err prepare_training(ps_trainer *t)
     return ps_program_create(o->device, &program, &t->program);
 }
 
+/* Where a job goes on, or a new one begins. */
+static void start_from(ps_trainer *t, const ps_trainer_snapshot *s)
+{
+    if (!s) return;
+    window *w = &t->since_record;
+    t->goes_on = true;
+    t->step = t->kept = s->step;
+    t->epoch = s->epoch;
+    t->position = s->position;
+    t->step_loss = s->step_loss;
+    t->epoch_loss_sum = s->epoch_loss_sum;
+    t->epoch_samples = s->epoch_samples;
+    t->best = s->best;
+    *w = (window){.global_samples = s->window_samples,
+                  .steps = s->window_steps,
+                  .seconds = s->window_seconds,
+                  .wait_seconds = s->window_wait_seconds};
+    ps_trainer_snapshot_share(s, t->rank, ps_session_world_size(t->o.session),
+                              &w->loss_sum, &w->samples);
+}
+
 ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
 {
     ps_trainer *t;
@@ -117,7 +175,9 @@ ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
     t->member = ps_session_member(options->session);
     t->rank = ps_session_rank(options->session);
     t->total_steps = ps_session_total_steps(options->session);
-    t->next_check = 1;
+    t->best = NAN;
+    start_from(t, options->start);
+    t->next_check = t->step + 1;
     ps_err err = t->total_steps > 0 ? prepare_training(t) : PS_OK;
     if (err != PS_OK) ps_trainer_destroy(&t);
     *out = t;
@@ -354,19 +414,22 @@ static double steps_until_check(const ps_trainer *t)
 static ps_err agree(ps_trainer *t, bool record, bool *stop)
 {
     window *w = &t->since_record;
-    double values[4] = {record ? w->loss_sum : 0, record ? (double)w->samples : 0,
+    const bool first = t->rank == 0;
+    double values[5] = {record ? w->loss_sum : 0, record ? (double)w->samples : 0,
                         ps_interrupted() || ps_member_interrupted(t->member) ? 1 : 0,
-                        t->rank == 0 ? steps_until_check(t) : 0};
+                        first ? steps_until_check(t) : 0,
+                        first && ps_checkpointer_late(t->o.checkpointer) ? 1 : 0};
     uint64_t begin = ps_clock_ns();
     if (t->member) {
         char name[48];
         snprintf(name, sizeof name, "step/%" PRIu64, t->step);
-        PS_TRY(ps_member_reduce(t->member, name, values, 4, step_deadline(t)));
+        PS_TRY(ps_member_reduce(t->member, name, values, 5, step_deadline(t)));
     }
     ps_trace_add(t->o.trace, "agree", begin, t->step);
     t->owed_seconds = seconds_since(begin);
     t->next_check = t->step + (uint64_t)values[3];
     *stop = values[2] > 0;
+    t->late = values[4] > 0;
     if (!record) return PS_OK;
     t->epoch_loss_sum += values[0];
     t->epoch_samples += values[1];
@@ -412,6 +475,67 @@ static ps_err save(ps_trainer *t, const char *name)
 {
     PS_TRY(write_weights(t, name));
     return ps_file_wait_written(t->member, t->o.config, name);
+}
+
+/* --- checkpoints ------------------------------------------------------------------ */
+
+static void fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
+{
+    const window *w = &t->since_record;
+    const ps_trainer_result *r = t->result;
+    double *sums = s->loss_sums, *samples = s->loss_samples;
+    sums[t->rank] = w->loss_sum;
+    samples[t->rank] = (double)w->samples;
+    *s = (ps_trainer_snapshot){.step = t->step,
+                               .epoch = t->epoch,
+                               .position = t->position,
+                               .samples = r->samples,
+                               .skipped_steps = r->skipped_steps,
+                               .seconds = r->seconds,
+                               .epoch_loss_sum = t->epoch_loss_sum,
+                               .epoch_samples = t->epoch_samples,
+                               .step_loss = t->step_loss,
+                               .window_steps = w->steps,
+                               .window_samples = w->global_samples,
+                               .window_seconds = w->seconds,
+                               .window_wait_seconds = w->wait_seconds,
+                               .n_ranks = s->n_ranks,
+                               .loss_sums = sums,
+                               .loss_samples = samples,
+                               .metrics_bytes = ps_metrics_bytes(t->o.metrics),
+                               .best = t->best};
+}
+
+/* All ranks, between two steps. */
+static ps_err keep(ps_trainer *t, bool must)
+{
+    ps_trainer_snapshot state;
+    uint64_t begin_ns = ps_clock_ns();
+    PS_TRY(take_losses(t, 0));
+    if (t->program) PS_TRY(ps_program_settle_buffers(t->program));
+    PS_TRY(ps_session_drain(t->o.session));
+    PS_TRY(renew_loss_scale(t)); // learns of the last step: whether it was skipped
+    ps_err err = ps_trainer_snapshot_init(&state, ps_session_world_size(t->o.session));
+    if (err == PS_OK) {
+        fill_state(t, &state);
+        err = ps_checkpointer_take(t->o.checkpointer, t->o.session, &state, must);
+    }
+    ps_trainer_snapshot_fini(&state);
+    t->kept = t->step;
+    t->late = false;
+    t->owed_seconds += seconds_since(begin_ns);
+    ps_trace_add(t->o.trace, "checkpoint", begin_ns, t->step);
+    return err;
+}
+
+/* After a step with all that follows it, except an evaluation. */
+static ps_err keep_if_due(ps_trainer *t, bool stop)
+{
+    const bool must = stop || t->step == t->total_steps;
+    if (!t->o.checkpointer) return PS_OK;
+    if (!must && !t->late && !ps_checkpointer_due(t->o.checkpointer, t->step))
+        return PS_OK;
+    return keep(t, must);
 }
 
 /* Evaluation of settled weights. */
@@ -465,6 +589,7 @@ static ps_err save_checkpoint(ps_trainer *t)
 /* One optimizer step with all that follows it. */
 static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
 {
+    t->late = false;
     if (t->member) PS_TRY(ps_member_check(t->member));
     int64_t group_n = 0;
     for (int64_t i = first; i < first + count; i++)
@@ -473,6 +598,7 @@ static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
     PS_TRY(run_group(t, first, count, group_n));
     ps_trace_add(t->o.trace, "step", begin, t->step);
     t->step++;
+    t->position += group_n;
     bool epoch_ends = first + count == t->n_batches;
     // The last step of a stretch is done when its weights are here.
     if (epoch_ends || t->step == t->total_steps) PS_TRY(ps_session_drain(t->o.session));
@@ -483,14 +609,19 @@ static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
     *stop = !t->member && ps_interrupted();
     if (record || t->step >= t->next_check || *stop) PS_TRY(agree(t, record, stop));
     show_progress(t, t->step_loss, epoch_ends);
-    return save_due(t) && !*stop ? save_checkpoint(t) : PS_OK;
+    // One that goes on has made the file, and what that makes of the weights.
+    if (save_due(t) && (!*stop || t->o.checkpointer)) PS_TRY(save_checkpoint(t));
+    return keep_if_due(t, *stop);
 }
 
 static ps_err run_epoch(ps_trainer *t, bool *stop)
 {
     int64_t accumulate = t->o.config->train.accumulate;
+    PS_TRY(find_batch_sizes(t));
     PS_TRY(ps_loader_epoch(t->loader, (uint64_t)t->epoch, 0));
-    t->epoch_loss_sum = t->epoch_samples = 0;
+    if (!t->goes_on) t->epoch_loss_sum = t->epoch_samples = 0;
+    if (!t->goes_on) t->position = 0;
+    t->goes_on = false;
     for (int64_t i = 0; i < t->n_batches && t->step < t->total_steps && !*stop;
          i += accumulate) {
         int64_t left = t->n_batches - i;
@@ -501,20 +632,47 @@ static ps_err run_epoch(ps_trainer *t, bool *stop)
     return PS_OK;
 }
 
+/* The evaluation is done again where the job goes on from here. */
+static ps_err keep_before_evaluation(ps_trainer *t)
+{
+    return t->o.checkpointer && t->kept != t->step ? keep(t, true) : PS_OK;
+}
+
+static void mark_if_best(ps_trainer *t)
+{
+    const ps_evaluation *e = &t->result->evaluation;
+    double value;
+    if (t->result->interrupted || e->samples == 0 || t->kept != t->step ||
+        !ps_checkpointer_is_best(t->o.checkpointer, t->best, e->loss, e->accuracy,
+                                 &value))
+        return;
+    t->best = value;
+    ps_checkpointer_mark_best(t->o.checkpointer, t->step);
+}
+
+/* Behind an epoch that is not the last. */
+static ps_err evaluate_epoch(ps_trainer *t)
+{
+    if (ps_checkpointer_keeps_best(t->o.checkpointer)) PS_TRY(keep_before_evaluation(t));
+    PS_TRY(settle(t));
+    PS_TRY(evaluate(t, t->epoch + 1));
+    mark_if_best(t);
+    return t->result->interrupted ? keep_before_evaluation(t) : PS_OK;
+}
+
 static ps_err train(ps_trainer *t)
 {
     const ps_config_train *c = &t->o.config->train;
     bool stop = false;
-    while (t->step < t->total_steps && !stop) {
+    while ((t->step < t->total_steps || t->goes_on) && !stop) {
         t->result->epochs = t->epoch + 1;
         PS_TRY(run_epoch(t, &stop));
         if (stop) break;
-        t->epoch++;
-        bool last = t->step == t->total_steps;
-        if (last || c->eval_every == 0 || t->epoch % c->eval_every != 0) continue;
-        PS_TRY(settle(t));
-        PS_TRY(evaluate(t, t->epoch));
+        const bool last = t->step == t->total_steps;
+        if (!last && c->eval_every > 0 && (t->epoch + 1) % c->eval_every == 0)
+            PS_TRY(evaluate_epoch(t));
         stop = t->result->interrupted;
+        t->epoch++;
     }
     t->result->interrupted = stop;
     return PS_OK;
@@ -542,11 +700,29 @@ static void book_speed(ps_trainer *t)
         r->samples_per_second = (double)r->samples / r->seconds;
 }
 
+static void begin_result(ps_trainer_result *r, const ps_trainer_snapshot *s)
+{
+    r->first_step = r->steps = s->step;
+    r->samples = s->samples;
+    r->skipped_steps = s->skipped_steps;
+    r->seconds = s->seconds;
+}
+
+static ps_err finish_checkpoints(ps_trainer *t)
+{
+    bool saved;
+    if (!t->o.checkpointer) return PS_OK;
+    PS_TRY(ps_checkpointer_finish(t->o.checkpointer, &saved));
+    t->result->resumable = saved && t->kept == t->step;
+    return PS_OK;
+}
+
 ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
 {
     ps_trainer *t = trainer;
     *result = (ps_trainer_result){.train_loss = NAN, .loss_scale = 1};
     t->result = result;
+    if (t->o.start) begin_result(result, t->o.start);
     ps_exchange_stats before;
     ps_session_stats(t->o.session, &before);
     t->waited = before.wait_seconds;
@@ -560,6 +736,8 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     // The weights first: an evaluation may take long, and may be what is interrupted.
     if (t->total_steps > 0) PS_TRY(save(t, "model.safetensors"));
     if (!result->interrupted) PS_TRY(evaluate(t, t->epoch));
+    mark_if_best(t);
+    PS_TRY(finish_checkpoints(t));
     ps_progress_end(t->o.progress);
     return PS_OK;
 }

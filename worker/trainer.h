@@ -8,6 +8,7 @@
 #ifndef PS_TRAINER_H
 #define PS_TRAINER_H
 
+#include "checkpointer.h"
 #include "duration_stats.h"
 #include "evaluate.h"
 #include "metrics.h"
@@ -25,18 +26,22 @@ typedef struct ps_trainer_options { // all borrowed for the trainer's life
     ps_device *device;
     ps_session *session; // started, with ps_trainer_total_steps
     ps_evaluator *evaluator;
-    size_t group_bytes;    // of the exchange's chunks or buckets (ps_program_options)
-    ps_run_dir *run_dir;   // rank 0's; NULL: writes nothing
-    ps_metrics *metrics;   // not open: writes nothing
-    ps_progress *progress; // without a file: shows nothing
-    ps_trace *trace;       // not open: records nothing
+    size_t group_bytes; // of the exchange's chunks or buckets (ps_program_options)
+    const ps_trainer_snapshot *start; // where the job goes on; NULL: a new one
+    ps_checkpointer *checkpointer;    // NULL: no checkpoints
+    ps_run_dir *run_dir;              // rank 0's; NULL: writes nothing
+    ps_metrics *metrics;              // not open: writes nothing
+    ps_progress *progress;            // without a file: shows nothing
+    ps_trace *trace;                  // not open: records nothing
 } ps_trainer_options;
 
 /* What became of the run; of the summary's figures those that the loop knows. */
 typedef struct ps_trainer_result {
-    uint64_t steps, samples; // samples of all ranks
+    uint64_t steps, samples; // samples of all ranks; of the whole job
+    uint64_t first_step;     // where this process began
     int64_t epochs;          // begun
     bool interrupted;
+    bool resumable;         // interrupted, and the last checkpoint is of the last step
     uint64_t skipped_steps; // of steps: gradients that overflowed
     float loss_scale;       // after the last; 1 without loss scaling
     double seconds, samples_per_second;
@@ -48,9 +53,10 @@ typedef struct ps_trainer_result {
 
 typedef struct ps_trainer ps_trainer;
 
-/* Optimizer steps of the whole job: epochs, or train.steps if that is less. Pure. */
+/* Optimizer steps of the whole job: epochs, or train.steps if that is less. done: steps
+ * before the sampler's start. Pure. */
 uint64_t ps_trainer_total_steps(const ps_config *config,
-                                const ps_sampler_options *sampler);
+                                const ps_sampler_options *sampler, uint64_t done);
 
 ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out);
 void ps_trainer_destroy(ps_trainer **trainer);

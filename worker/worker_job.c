@@ -10,6 +10,7 @@
 #include "init_weights.h"
 #include "log.h"
 #include "procstat.h"
+#include "resume.h"
 #include "safetensors.h"
 #include "session.h"
 #include "summary.h"
@@ -28,6 +29,8 @@ typedef struct job {
     uint64_t total_steps;
     ps_device *device;
     char device_name[160];
+    ps_resume resume;
+    ps_checkpointer *checkpointer;
     ps_evaluator evaluator;
     ps_trainer *trainer;
     ps_trainer_result result;
@@ -88,7 +91,7 @@ static ps_err load_data(job *j)
                                       .drop_last_batch = d->drop_last_batch,
                                       .seed = d->seed,
                                       .batch = j->batches};
-    j->total_steps = ps_trainer_total_steps(j->config, &j->sampler);
+    j->total_steps = ps_trainer_total_steps(j->config, &j->sampler, 0);
     if (j->config->train.epochs > 0 && j->total_steps == 0)
         return ps_err_set(PS_ERR_CONFIG,
                           "data.train: %lld samples make no step for %d workers%s",
@@ -103,15 +106,31 @@ static ps_err load_data(job *j)
 
 static ps_err join(job *j)
 {
-    PS_TRY(ps_session_join(j->session, j->total_steps));
+    PS_TRY(ps_session_join_members(j->session));
     j->member = ps_session_member(j->session);
     j->sampler.rank = j->rank = ps_session_rank(j->session);
     if (!j->member) return PS_OK;
     char role[32];
     snprintf(role, sizeof role, "worker/%d", j->rank);
     ps_log_set_role(role);
-    if (j->rank != 0) return PS_OK;
-    return ps_file_announce_init(j->member, j->config->train.init, step_deadline(j));
+    return PS_OK;
+}
+
+/* Rank 0 looks for a checkpoint, counts the steps, and tells the others. */
+static ps_err find_start(job *j)
+{
+    const ps_resume_options options = {.config = j->config,
+                                       .cli = j->cli,
+                                       .table = &j->spec.table,
+                                       .member = j->member,
+                                       .rank = j->rank};
+    PS_TRY(ps_resume_init(&j->resume, &options, ps_session_optimizer(j->session)));
+    PS_TRY(ps_resume_tell(&j->resume, &j->sampler));
+    PS_TRY(ps_session_set_start(j->session, &j->resume.start));
+    j->total_steps = j->resume.start.total_steps;
+    if (!j->member || j->rank != 0) return PS_OK;
+    const char *init = j->resume.goes_on ? "" : j->config->train.init;
+    return ps_file_announce_init(j->member, init, step_deadline(j));
 }
 
 /* --- arithmetic -------------------------------------------------------------------- */
@@ -138,12 +157,26 @@ static ps_err first_weights(job *j)
     const char *init = j->config->train.init;
     float *params = ps_session_params(j->session);
     void *buffers = ps_session_buffers(j->session);
+    if (j->resume.goes_on && j->rank == 0) {
+        ps_resume_weights(&j->resume, params, buffers);
+        return PS_OK;
+    }
     if (init[0] != '\0' && j->rank == 0) {
         PS_TRY(ps_st_load_model(init, &j->spec.table, params, buffers));
         return ps_file_init_is_read(j->member, step_deadline(j));
     }
     ps_init_weights(&j->spec, j->config->train.seed, 1, params, buffers);
     return j->rank == 0 ? PS_OK : ps_file_wait_init(j->member, j->config);
+}
+
+/* With what the checkpoint holds of the exchange. */
+static ps_err start_session(job *j)
+{
+    const ps_exchange_state *state;
+    PS_TRY(ps_resume_exchange(&j->resume, &state));
+    PS_TRY(ps_session_start(j->session, j->device, state));
+    ps_resume_drop_arrays(&j->resume);
+    return PS_OK;
 }
 
 /* --- training ---------------------------------------------------------------------- */
@@ -156,7 +189,7 @@ static ps_err open_outputs(job *j)
         PS_TRY(ps_run_dir_init(&j->run_dir, j->cli->out, j->config->job.name));
         j->has_run_dir = true;
     }
-    if (first) PS_TRY(ps_run_dir_claim(&j->run_dir, j->cli->overwrite));
+    if (first) PS_TRY(ps_resume_claim(&j->resume, &j->run_dir));
     if ((j->cli->trace || j->config->train.trace) && j->has_run_dir) {
         if (!first) snprintf(name, sizeof name, "trace-worker-%d.json", j->rank);
         PS_TRY(ps_run_dir_path(&j->run_dir, name, path));
@@ -166,7 +199,7 @@ static ps_err open_outputs(job *j)
     if (!first) return PS_OK;
     PS_TRY(ps_file_announce_folder(j->member, &j->run_dir, step_deadline(j)));
     PS_TRY(ps_run_dir_path(&j->run_dir, "metrics.jsonl", path));
-    return ps_metrics_open(&j->metrics, path);
+    return ps_resume_metrics(&j->resume, &j->metrics, path);
 }
 
 static ps_err close_outputs(job *j)
@@ -185,14 +218,30 @@ static size_t group_bytes(const job *j)
     return ops_of(j)->alone ? SIZE_MAX : (size_t)j->config->exchange.bucket;
 }
 
+static ps_err make_checkpointer(job *j)
+{
+    if (!ps_checkpointer_wanted(j->config) || j->total_steps == 0) return PS_OK;
+    const ps_checkpointer_options options = {.config = j->config,
+                                             .shape = &j->resume.shape,
+                                             .member = j->member,
+                                             .rank = j->rank,
+                                             .params = ps_session_params(j->session),
+                                             .buffers = ps_session_buffers(j->session),
+                                             .run_dir = j->run_dir.path};
+    return ps_checkpointer_create(&options, &j->checkpointer);
+}
+
 static ps_err make_trainer(job *j)
 {
+    PS_TRY(make_checkpointer(j));
     const ps_evaluator_options evaluator = {.config = j->config,
                                             .spec = &j->spec,
                                             .dataset = &j->test,
                                             .device = j->device,
                                             .session = j->session};
     PS_TRY(ps_evaluator_init(&j->evaluator, &evaluator));
+    const ps_trainer_snapshot *start =
+        j->resume.goes_on ? &j->resume.snapshot.trainer : NULL;
     const ps_trainer_options options = {.config = j->config,
                                         .spec = &j->spec,
                                         .train = &j->train,
@@ -200,6 +249,8 @@ static ps_err make_trainer(job *j)
                                         .device = j->device,
                                         .session = j->session,
                                         .evaluator = &j->evaluator,
+                                        .start = start,
+                                        .checkpointer = j->checkpointer,
                                         .group_bytes = group_bytes(j),
                                         .run_dir = j->rank == 0 ? &j->run_dir : NULL,
                                         .metrics = &j->metrics,
@@ -335,11 +386,12 @@ static ps_err run(job *j)
         return PS_OK;
     }
     PS_TRY(join(j));
+    PS_TRY(find_start(j));
     PS_TRY(open_outputs(j));
     PS_TRY(open_device(j));
     PS_TRY(first_weights(j));
     announce(j);
-    PS_TRY(ps_session_start(j->session, j->device));
+    PS_TRY(start_session(j));
     PS_TRY(make_trainer(j));
     PS_TRY(ps_trainer_run(j->trainer, &j->result));
     PS_TRY(finish(j));
@@ -349,6 +401,8 @@ static ps_err run(job *j)
 static void clean_up(job *j)
 {
     ps_trainer_destroy(&j->trainer);
+    ps_checkpointer_destroy(&j->checkpointer);
+    ps_resume_fini(&j->resume);
     ps_evaluator_fini(&j->evaluator);
     ps_session_destroy(&j->session);
     ps_device_close(&j->device);
@@ -383,7 +437,8 @@ static ps_err give_up(job *j, ps_err err)
     return ps_err_restore(&failure);
 }
 
-ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *interrupted)
+ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *interrupted,
+                         bool *resumable)
 {
     job *j;
     PS_TRY(ps_mem_zalloc(&j, 1, sizeof *j, "the job"));
@@ -392,6 +447,7 @@ ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *inter
     j->threads = count_threads(j);
     ps_err err = run(j);
     *interrupted = j->result.interrupted;
+    *resumable = j->result.interrupted && j->result.resumable;
     if (err == PS_OK)
         clean_up(j);
     else

@@ -18,6 +18,9 @@ static int exit_interrupted(void)
     return 128 + (number ? number : SIGINT);
 }
 
+/* EX_TEMPFAIL of sysexits.h: "try again". */
+enum { EXIT_RESUMABLE = 75 };
+
 static const ps_cli_program program = {
     .name = "ps-worker",
     .about =
@@ -40,9 +43,12 @@ static int run_job(const ps_cli *cli)
     ps_config config;
     ps_err err = ps_cli_load_config(cli, &program, &config);
     if (err != PS_OK) return fail(err);
-    bool interrupted = false;
-    err = ps_worker_job_run(cli, &config, &interrupted);
-    int code = err != PS_OK ? fail(err) : interrupted ? exit_interrupted() : 0;
+    bool interrupted = false, resumable = false;
+    err = ps_worker_job_run(cli, &config, &interrupted, &resumable);
+    int code = err != PS_OK  ? fail(err)
+               : resumable   ? EXIT_RESUMABLE
+               : interrupted ? exit_interrupted()
+                             : 0;
     ps_config_fini(&config);
     return code;
 }

@@ -56,6 +56,14 @@ typedef struct ps_config_train {
     bool trace;              // write trace.json
 } ps_config_train;
 
+typedef struct ps_config_checkpoint {
+    int64_t every;  // optimizer steps; 0: not by their number
+    double minutes; // 0: not by time
+    int64_t keep;   // the newest so many
+    char *path;     // a folder; "": the run's checkpoints/
+    ps_best best;   // the test split's
+} ps_config_checkpoint;
+
 typedef struct ps_config_data {
     ps_data_kind kind;
     char *path;  // a folder; files of train and test are relative to it
@@ -142,6 +150,7 @@ typedef struct ps_config {
     char *file; // as given; "" when all comes from --set
     ps_config_job job;
     ps_config_train train;
+    ps_config_checkpoint checkpoint;
     ps_config_data data;
     ps_config_optimizer optimizer;
     ps_config_schedule schedule;

@@ -87,6 +87,19 @@ const ps_config_key ps_config_keys[] = {
     BOOL("train.trace", train.trace, LOCAL, "false",
          "write trace.json, what a worker did when, for Perfetto"),
 
+    INT("checkpoint.every", checkpoint.every, JOB, 0, MANY, "0",
+        "keep the whole job's state every so many optimizer steps, to go on from with "
+        "--resume; 0: not by steps"),
+    DOUBLE("checkpoint.minutes", checkpoint.minutes, JOB, 0, 1e6, "0",
+           "keep it when so many minutes have passed; 0: not by time"),
+    INT("checkpoint.keep", checkpoint.keep, LOCAL, 1, 1 << 20, "3",
+        "keep the newest so many checkpoints"),
+    STRING("checkpoint.path", checkpoint.path, LOCAL, "",
+           "folder of the checkpoints, on worker 0's host; not given: checkpoints/ of the "
+           "run"),
+    WORD("checkpoint.best", checkpoint.best, JOB, ps_best_words, "none",
+         "also keep the one with the best test loss or accuracy"),
+
     WORD("data.kind", data.kind, JOB, ps_data_words, "synthetic",
          "format of the files; synthetic makes learnable data, no files"),
     STRING("data.path", data.path, LOCAL, "", "folder of the data files"),

@@ -58,6 +58,11 @@ const ps_word ps_codec_words[] = {{"none", PS_CODEC_NONE},
 const ps_word ps_nan_words[] = {
     {"error", PS_NAN_ERROR}, {"allow", PS_NAN_ALLOW}, {NULL, 0}};
 
+const ps_word ps_best_words[] = {{"none", PS_BEST_NONE},
+                                 {"loss", PS_BEST_LOSS},
+                                 {"accuracy", PS_BEST_ACCURACY},
+                                 {NULL, 0}};
+
 const ps_word ps_policy_words[] = {{"bsp", PS_POLICY_BSP}, {NULL, 0}};
 
 bool ps_device_choice_parse(const char *text, ps_device_choice *out)

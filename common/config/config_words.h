@@ -97,6 +97,10 @@ typedef enum ps_codec {
 } ps_codec;
 extern const ps_word ps_codec_words[];
 
+/* checkpoint.best */
+typedef enum ps_best { PS_BEST_NONE, PS_BEST_LOSS, PS_BEST_ACCURACY } ps_best;
+extern const ps_word ps_best_words[];
+
 /* exchange.nan */
 typedef enum ps_nan_rule { PS_NAN_ERROR, PS_NAN_ALLOW } ps_nan_rule;
 extern const ps_word ps_nan_words[];

@@ -21,6 +21,7 @@ typedef enum flag_id {
     FLAG_LOCAL_RANK,
     FLAG_OUT,
     FLAG_OVERWRITE,
+    FLAG_RESUME,
     FLAG_TRACE,
     FLAG_LOG_LEVEL,
     FLAG_CHECK_DATA,
@@ -48,6 +49,9 @@ static const struct {
     [FLAG_OUT] = {"--out", "DIR", "folder of the results; not given: runs/<job>-<time>"},
     [FLAG_OVERWRITE] = {"--overwrite", NULL,
                         "replace the run that the folder holds already"},
+    [FLAG_RESUME] = {"--resume", "RUN",
+                     "go on from the newest checkpoint of that folder; auto: of\n"
+                     "--out's, or begin anew where it has none"},
     [FLAG_TRACE] = {"--trace", NULL,
                     "write trace.json (Chrome trace, opens in Perfetto)"},
     [FLAG_LOG_LEVEL] = {"--log-level", "LEVEL",
@@ -97,8 +101,10 @@ static void print_help(const ps_cli_program *program, FILE *out)
         out,
         "\n%s\nPrecedence: --set, flags, environment, file.\n\nExamples:\n%s\n"
         "Exit status: 0 when the job finished; 130 after Ctrl-C and 143 after SIGTERM,\n"
-        "which keep the weights (a second one ends at once); else 1 and one line that\n"
-        "says why.\n\n"
+        "which keep the weights (a second one ends at once); 75 instead where there is "
+        "a\n"
+        "checkpoint of the last step (checkpoint.*): start it again with --resume; else\n"
+        "1 and one line that says why.\n\n"
         "Configuration keys (FILE holds them nested, --set dotted; =default):\n",
         ENVIRONMENT, program->examples);
     ps_config_print_help(out);
@@ -308,6 +314,9 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
         PS_TRY(parse_level(args->value[FLAG_LOG_LEVEL], &cli->log_level));
     cli->out = args->value[FLAG_OUT];
     cli->overwrite = args->value[FLAG_OVERWRITE] != NULL;
+    cli->resume = args->value[FLAG_RESUME];
+    if (!cli->out && cli->resume && strcmp(cli->resume, "auto") != 0)
+        cli->out = cli->resume;
     cli->trace = args->value[FLAG_TRACE] != NULL;
     cli->check_data = args->value[FLAG_CHECK_DATA] != NULL;
     if (cli->check_data && program->is_server)

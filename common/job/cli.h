@@ -31,6 +31,7 @@ typedef struct ps_cli {
     int servers;        // server processes, likewise
     const char *out;    // borrowed from argv; NULL when not given
     bool overwrite;     // a run that is in `out` already
+    const char *resume; // a run's folder, or "auto"; borrowed; NULL when not given
     bool check_data;    // read the data, run no job
     bool trace;         // also among the overrides, as train.trace
     ps_log_level log_level;

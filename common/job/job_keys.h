@@ -1,7 +1,8 @@
 /* The keys of the coordinator's store (member.h: put, get): what each holds, and who may
  * set it.
  *
- *   job/total_steps       u64, optimizer steps of the job                     worker 0
+ *   job/total_steps       where the job begins and ends (job_start.c)         worker 0
+ *   job/trainer           JSON, the step loop's state where a job goes on      worker 0
  *   file/folder           where worker 0 writes                               worker 0
  *   file/init             the file of first weights, or nothing               worker 0
  *   file/init/read        nothing: it has been read                           worker 0
@@ -18,6 +19,7 @@
 #include "roster.h"
 
 #define PS_JOB_KEY_TOTAL_STEPS "job/total_steps"
+#define PS_JOB_KEY_TRAINER     "job/trainer"
 #define PS_JOB_KEY_FOLDER      "file/folder"
 #define PS_JOB_KEY_INIT        "file/init"
 #define PS_JOB_KEY_INIT_READ   "file/init/read"

@@ -391,44 +391,26 @@ ps_err ps_st_load_model(const char *path, const ps_tensor_table *table, float *p
 
 /* ---- writing ---- */
 
-/* Every tensor of the model in the order of the file, with the place of its values:
- * counters first, so that all data is aligned to its elements. The values are NULL where
- * params and buffers are. */
-typedef ps_err (*visitor)(void *ctx, const ps_tensor *t, const void *values);
-
-static ps_err visit(const ps_tensor_table *table, const float *params,
-                    const void *buffers, visitor see, void *ctx)
+static ps_err describe(json_t *root, const ps_st_tensor *t, uint64_t at)
 {
-    for (int pass = 0; pass < 2; pass++)
-        for (int i = 0; i < table->n_buffers; i++) {
-            const ps_tensor *t = &table->buffers[i];
-            if ((t->role == PS_TENSOR_COUNTER) == (pass == 0))
-                PS_TRY(see(ctx, t, buffers ? (const char *)buffers + t->offset : NULL));
-        }
-    for (int i = 0; i < table->n_tensors; i++) {
-        const ps_tensor *t = &table->tensors[i];
-        PS_TRY(see(ctx, t, params ? params + t->offset : NULL));
-    }
-    return PS_OK;
-}
-
-typedef struct header {
-    json_t *root;
-    uint64_t at; // end of the data so far
-} header;
-
-static ps_err describe(void *ctx, const ps_tensor *t, const void *values)
-{
-    header *h = ctx;
     json_t *shape = json_array();
     for (int i = 0; shape && i < t->dims.n; i++)
         json_array_append_new(shape, json_integer(t->dims.d[i]));
     json_t *entry =
-        json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_of(t), "shape", shape,
-                  "data_offsets", (json_int_t)h->at, (json_int_t)(h->at + bytes_of(t)));
-    h->at += bytes_of(t);
-    if (json_object_set_new(h->root, t->name, entry) == 0) return PS_OK;
+        json_pack("{s:s, s:o, s:[I, I]}", "dtype", t->dtype, "shape", shape,
+                  "data_offsets", (json_int_t)at, (json_int_t)(at + t->bytes));
+    if (json_object_set_new(root, t->name, entry) == 0) return PS_OK;
     return ps_err_set(PS_ERR_NOMEM, "no memory to describe tensor %s", t->name);
+}
+
+static ps_err describe_all(json_t *root, const ps_st_tensor *tensors, int n)
+{
+    uint64_t at = 0;
+    for (int i = 0; i < n; i++) {
+        PS_TRY(describe(root, &tensors[i], at));
+        at += tensors[i].bytes;
+    }
+    return PS_OK;
 }
 
 static ps_err describe_metadata(json_t *root, const char *const *metadata, int n_meta)
@@ -443,16 +425,17 @@ static ps_err describe_metadata(json_t *root, const char *const *metadata, int n
     return ps_err_set(PS_ERR_ARG, "metadata of a safetensors file is no UTF-8");
 }
 
-/* *out (n, owned): length, JSON and padding. */
-static ps_err make_header(const ps_tensor_table *table, const char *const *metadata,
-                          int n_meta, char **out, uint64_t *n)
+/* *out (bytes, owned): length, JSON and padding. */
+static ps_err make_header(const ps_st_tensor *tensors, int n_tensors,
+                          const char *const *metadata, int n_meta, char **out,
+                          uint64_t *n)
 {
-    header h = {.root = json_object()};
+    json_t *root = json_object();
     char *text = NULL;
-    ps_err err = describe_metadata(h.root, metadata, n_meta);
-    if (err == PS_OK) err = visit(table, NULL, NULL, describe, &h);
-    if (err == PS_OK) text = json_dumps(h.root, JSON_COMPACT);
-    json_decref(h.root);
+    ps_err err = describe_metadata(root, metadata, n_meta);
+    if (err == PS_OK) err = describe_all(root, tensors, n_tensors);
+    if (err == PS_OK) text = json_dumps(root, JSON_COMPACT);
+    json_decref(root);
     if (err == PS_OK && !text) err = ps_err_set(PS_ERR_NOMEM, "no memory for a header");
     uint64_t used = text ? strlen(text) : 0;
     uint64_t padded = (used + 7) / 8 * 8;
@@ -484,17 +467,19 @@ static ps_err write_all(const sink *to, const void *bytes, uint64_t n)
     return PS_OK;
 }
 
-static ps_err write_tensor(void *ctx, const ps_tensor *t, const void *values)
-{
-    return write_all(ctx, values, bytes_of(t));
-}
+/* What a file is made of. */
+typedef struct content {
+    const char *head;
+    uint64_t head_bytes;
+    const ps_st_tensor *tensors;
+    int n;
+} content;
 
-static ps_err write_synced(const sink *to, const ps_tensor_table *table, const char *head,
-                           uint64_t head_bytes, const float *params, const void *buffers)
+static ps_err write_synced(const sink *to, const content *what)
 {
-    sink target = *to;
-    PS_TRY(write_all(&target, head, head_bytes));
-    PS_TRY(visit(table, params, buffers, write_tensor, &target));
+    PS_TRY(write_all(to, what->head, what->head_bytes));
+    for (int i = 0; i < what->n; i++)
+        PS_TRY(write_all(to, what->tensors[i].data, what->tensors[i].bytes));
     if (fsync(to->fd) != 0 && errno != EINVAL) // EINVAL: a pipe or device
         return ps_err_errno(PS_ERR_IO, "%s: syncing", to->path);
     return PS_OK;
@@ -513,13 +498,11 @@ static void sync_folder(const char *path)
     free(folder);
 }
 
-static ps_err write_file(const char *path, const char *temporary,
-                         const ps_tensor_table *table, const char *head,
-                         uint64_t head_bytes, const float *params, const void *buffers)
+static ps_err write_file(const char *path, const char *temporary, const content *what)
 {
     sink to = {.path = temporary};
     PS_TRY(ps_new_file_open(temporary, &to.fd));
-    ps_err err = write_synced(&to, table, head, head_bytes, params, buffers);
+    ps_err err = write_synced(&to, what);
     if (close(to.fd) != 0 && err == PS_OK)
         err = ps_err_errno(PS_ERR_IO, "%s: closing", temporary);
     if (err == PS_OK && rename(temporary, path) != 0)
@@ -531,20 +514,58 @@ static ps_err write_file(const char *path, const char *temporary,
     return err;
 }
 
+ps_err ps_st_save(const char *path, const ps_st_tensor *tensors, int n,
+                  const char *const *metadata, int n_meta)
+{
+    char *head = NULL, *temporary = NULL;
+    content what = {.tensors = tensors, .n = n};
+    size_t room = strlen(path) + sizeof ".tmp";
+    ps_err err = make_header(tensors, n, metadata, n_meta, &head, &what.head_bytes);
+    what.head = head;
+    if (err == PS_OK) err = ps_mem_zalloc(&temporary, room, 1, path);
+    if (err == PS_OK) {
+        snprintf(temporary, room, "%s.tmp", path);
+        err = write_file(path, temporary, &what);
+    }
+    free(temporary);
+    free(head);
+    return err;
+}
+
+/* The model's tensors in the order of the file: counters first, so that all data is
+ * aligned to its elements. Returns how many. */
+static int list_model(const ps_tensor_table *table, const float *params,
+                      const void *buffers, ps_st_tensor *out)
+{
+    int n = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < table->n_buffers; i++) {
+            const ps_tensor *t = &table->buffers[i];
+            if ((t->role == PS_TENSOR_COUNTER) == (pass == 0))
+                out[n++] = ps_st_tensor_of(t, (const char *)buffers + t->offset);
+        }
+    for (int i = 0; i < table->n_tensors; i++)
+        out[n++] = ps_st_tensor_of(&table->tensors[i], params + table->tensors[i].offset);
+    return n;
+}
+
+ps_st_tensor ps_st_tensor_of(const ps_tensor *t, const void *values)
+{
+    ps_st_tensor out = {
+        .name = t->name, .dims = t->dims, .data = values, .bytes = bytes_of(t)};
+    snprintf(out.dtype, sizeof out.dtype, "%s", dtype_of(t));
+    return out;
+}
+
 ps_err ps_st_save_model(const char *path, const ps_tensor_table *table,
                         const float *params, const void *buffers,
                         const char *const *metadata, int n_meta)
 {
-    char *head = NULL, *temporary = NULL;
-    uint64_t head_bytes = 0;
-    size_t room = strlen(path) + sizeof ".tmp";
-    ps_err err = make_header(table, metadata, n_meta, &head, &head_bytes);
-    if (err == PS_OK) err = ps_mem_zalloc(&temporary, room, 1, path);
-    if (err == PS_OK) {
-        snprintf(temporary, room, "%s.tmp", path);
-        err = write_file(path, temporary, table, head, head_bytes, params, buffers);
-    }
-    free(temporary);
-    free(head);
+    ps_st_tensor *list;
+    PS_TRY(ps_mem_zalloc(&list, (size_t)(table->n_tensors + table->n_buffers),
+                         sizeof *list, path));
+    int n = list_model(table, params, buffers, list);
+    ps_err err = ps_st_save(path, list, n, metadata, n_meta);
+    free(list);
     return err;
 }

@@ -38,9 +38,17 @@ ps_err ps_st_parse(const char *name, const void *bytes, size_t n_bytes, ps_st_fi
 void ps_st_fini(ps_st_file *file);
 const ps_st_tensor *ps_st_find(const ps_st_file *file, const char *name);
 
-/* Writes params (the arena) and buffers (the buffer arena) under PyTorch's names, first
- * to path.tmp, synced, then renamed: a full disk or a kill leaves the old file. metadata:
- * n_meta pairs key, value. */
+/* A tensor of a model (or of its shape) with its values, for ps_st_save; borrows both. */
+ps_st_tensor ps_st_tensor_of(const ps_tensor *tensor, const void *values);
+
+/* Writes n tensors in this order (those of 8-byte elements first, so that all data is
+ * aligned), first to path.tmp, synced, then renamed: a full disk or a kill leaves the old
+ * file. metadata: n_meta pairs key, value. */
+ps_err ps_st_save(const char *path, const ps_st_tensor *tensors, int n,
+                  const char *const *metadata, int n_meta);
+
+/* Writes params (the arena) and buffers (the buffer arena) under PyTorch's names, as
+ * ps_st_save does. */
 ps_err ps_st_save_model(const char *path, const ps_tensor_table *table,
                         const float *params, const void *buffers,
                         const char *const *metadata, int n_meta);

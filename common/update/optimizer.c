@@ -49,6 +49,12 @@ void ps_optimizer_apply_by(const ps_optimizer *opt, const ps_optimizer_scalars *
     ps_optimizer_loops(opt->kind, k, n, param, grad, mine);
 }
 
+const char *ps_optimizer_state_name(const ps_optimizer *opt, int i)
+{
+    if (opt->kind == PS_OPTIMIZER_SGD) return "momentum_buffer";
+    return i == 0 ? "exp_avg" : "exp_avg_sq";
+}
+
 ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
 {
     const ps_config_optimizer *c = &cfg->optimizer;

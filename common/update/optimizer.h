@@ -33,6 +33,9 @@ typedef struct ps_optimizer_step {
                        // 1: not at all
 } ps_optimizer_step;
 
+/* PyTorch's word for state array i: "momentum_buffer", "exp_avg", "exp_avg_sq". */
+const char *ps_optimizer_state_name(const ps_optimizer *opt, int i);
+
 ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg);
 
 /* The weight decay of a tensor of that role. */

@@ -24,11 +24,22 @@
  *                                        LEFT     the shard has the worker's BYE
  *   SETTLE the weights without what      SETTLED  them, at version step: when every
  *          codecs have lost                       worker has asked
+ *   FETCH  rank 0, which has not pushed  STATE    the array
+ *          step `step`: array `place`
+ *          of a chunk at version step
+ *   RESTORE  rank 0, before INIT:        RESTORED
+ *          array `place` of a chunk
+ *
+ * FETCH and RESTORE are for checkpoints. The arrays are the optimizer's states (0, 1) and
+ * the weights (2), as float32 in the message whatever the codec and shared memory are; of
+ * a chunk whose weights were restored, INIT has what the workers were told of them.
+ * Array 255 is the shard's step rule (step_rule.h), which is only fetched. An INIT of a
+ * job that goes on has its step.
  *
  * What a worker has sent is answered by READY (HELLO), WEIGHTS (INIT, PUSH, PULL),
- * SETTLED and LEFT. Over a new connection it says HELLO, and then again whatever is
- * unanswered: the shard counts it once and answers it again. Credits start anew with
- * every HELLO: what was on the way before it is not returned any more.
+ * SETTLED, STATE, RESTORED and LEFT. Over a new connection it says HELLO, and then again
+ * whatever is unanswered: the shard counts it once and answers it again. Credits start
+ * anew with every HELLO: what was on the way before it is not returned any more.
  *
  * scale, in WEIGHTS: the bits of the float32 loss scale of step `step` (loss_scale.h),
  * the same in all chunks of a version; smaller than the version before's where the step
@@ -52,6 +63,9 @@
 
 enum { PS_WIRE_VERSION = 2, PS_WIRE_HEADER_MAX = 80 };
 
+/* `place` in FETCH, RESTORE and STATE. */
+enum { PS_WIRE_STATE_WEIGHTS = 2, PS_WIRE_STATE_RULE = 255 };
+
 /* name, number, sender, has a payload */
 #define PS_MSG_MAP(X)                                                                    \
     X(HELLO, 1, WORKER, false)                                                           \
@@ -60,13 +74,17 @@ enum { PS_WIRE_VERSION = 2, PS_WIRE_HEADER_MAX = 80 };
     X(PULL, 4, WORKER, false)                                                            \
     X(BYE, 5, WORKER, false)                                                             \
     X(SETTLE, 6, WORKER, false)                                                          \
+    X(FETCH, 7, WORKER, false)                                                           \
+    X(RESTORE, 8, WORKER, true)                                                          \
     X(READY, 16, SHARD, false)                                                           \
     X(WEIGHTS, 17, SHARD, true)                                                          \
     X(CREDIT, 18, SHARD, false)                                                          \
     X(STALE, 19, SHARD, false)                                                           \
     X(ERROR, 20, SHARD, true)                                                            \
     X(SETTLED, 21, SHARD, true)                                                          \
-    X(LEFT, 22, SHARD, false)
+    X(LEFT, 22, SHARD, false)                                                            \
+    X(STATE, 23, SHARD, true)                                                            \
+    X(RESTORED, 24, SHARD, false)
 
 typedef enum ps_msg_kind {
 #define PS_MSG_ENUM(name, number, sender, payload) PS_MSG_##name = number,

@@ -1,5 +1,6 @@
 """The command line of psrun."""
 import argparse
+import json
 import os
 import re
 import signal
@@ -14,14 +15,17 @@ from .out import Out
 from .screen import Screen
 from .supervise import END_SIGNALS, Supervisor, listens_to
 
+JOB_FILE = "job.json"  # in the folder of results
+
 EPILOG = """\
 A key is a path of the configuration (ps-worker --help lists them all):
   deploy/psrun -s 2 -w 2 configs/digits-basicnet.yaml train.epochs=10 optimizer.lr=3e-4
 
 Without -s, -w or -m the configuration decides (job.servers, job.workers, exchange.name).
 Exit code: 0 when the job finished; 130 after Ctrl-C and 143 after SIGTERM, to psrun or to a
-part (the weights are kept; a second one ends all at once); else 1, also when a part failed
-after that.
+part (the weights are kept; a second one ends all at once); 75 instead of 143 where there is a
+checkpoint of the last step (checkpoint.*): start it again with --resume; else 1, also when a
+part failed after that.
 """
 
 
@@ -43,6 +47,9 @@ def parser():
     p.add_argument("--out", metavar="DIR", help="results and logs (default: runs/<job>-<time>)")
     p.add_argument("--overwrite", action="store_true",
                    help="replace the run that --out holds already (its files, and no others)")
+    p.add_argument("--resume", metavar="RUN",
+                   help="go on with the run of that folder from its newest checkpoint (checkpoint.*); "
+                        "auto: with the one in --out, or begin there")
     p.add_argument("--build-dir", metavar="DIR",
                    help="where the programs are (default: PS_BUILD_DIR, else build/release)")
     p.add_argument("--doctor", action="store_true",
@@ -78,15 +85,52 @@ def plan_job(args):
         servers = 0
     elif servers < 1:
         raise JobError(f"mode ps needs at least one server, not {servers}")
+    if args.resume == "auto" and not args.out:
+        raise JobError("--resume auto: --out says where the run is")
+    if args.resume and args.resume != "auto" and not args.out:
+        args.out = args.resume
     job = jobs.Job(
         config=args.config, overrides=args.overrides, build_dir=build_dir, mode=mode,
         servers=servers, workers=workers, out=args.out or jobs.default_out(facts["job.name"]),
         out_is_ours=not args.out, overwrite=args.overwrite, facts=facts,
+        resume=args.resume or "",
         master_port=args.port or jobs.free_port())
     if args.hostfile:
         job.master_port = args.port or jobs.DEFAULT_PORT
         job.spread(*hostfile.place(hostfile.read_hostfile(args.hostfile), servers, workers))
     return job
+
+
+def remember(job):
+    """What was asked for: `psrun --resume RUN` needs no more than the folder."""
+    known = {"config": os.path.abspath(job.config), "overrides": job.overrides, "mode": job.mode,
+             "servers": job.servers, "workers": job.workers}
+    try:
+        with open(os.path.join(job.out, JOB_FILE), "w", encoding="utf-8") as f:
+            json.dump(known, f, indent=1)
+    except OSError:
+        pass  # the job does not need it; what is wrong with the folder is worker 0's to say
+
+
+def recall(args):
+    """What is given now goes before what was then."""
+    if args.config and ("=" in args.config and not os.path.exists(args.config)):
+        args.overrides.insert(0, args.config)
+        args.config = None
+    if args.config:
+        return
+    path = os.path.join(args.resume, JOB_FILE)
+    try:
+        with open(path, encoding="utf-8") as f:
+            known = json.load(f)
+    except (OSError, ValueError) as error:
+        raise JobError(f"--resume {args.resume}: which job? Name its configuration, too: {error}") from error
+    args.config = known["config"]
+    args.overrides = known["overrides"] + args.overrides
+    args.mode = args.mode or known["mode"]
+    args.workers = args.workers or str(known["workers"])
+    if args.servers is None and args.mode == "ps":
+        args.servers = known["servers"]
 
 
 def numbers(args):
@@ -124,8 +168,10 @@ def run(job, verbose):
     env = {}
     if screen.terminal:
         env = {"PS_PROGRESS": "bar", "COLUMNS": str(screen.columns())}
-    with Out(job.out, job.out_is_ours, job.overwrite) as out:
+    with Out(job.out, job.out_is_ours, job.overwrite, bool(job.resume)) as out:
         job.out = out.path
+        if not job.hosts:
+            remember(job)
         return supervise(job, screen, env, out.logs)
 
 
@@ -194,6 +240,8 @@ def run_command(argv):
     # Overrides may stand on either side of the options.
     args = parser().parse_intermixed_args(argv)
     try:
+        if args.resume:
+            recall(args)
         if not args.config:
             raise JobError("which job? Name a configuration, as in: deploy/psrun "
                            "configs/digits-basicnet.yaml (--help says everything)")

@@ -45,6 +45,7 @@ class Job:
     out: str
     out_is_ours: bool = False  # nobody asked for that folder: it has to be a new one
     overwrite: bool = False  # replace the run that it holds
+    resume: str = ""  # go on with this run; auto: with the one in out, or begin
     facts: dict = field(default_factory=dict)
     master_addr: str = "127.0.0.1"
     master_port: int = 0
@@ -82,6 +83,8 @@ class Job:
             argv += ["--set", setting]
         if role == "worker":
             argv += ["--out", self.out] + ["--overwrite"] * self.overwrite
+            if self.resume:
+                argv += ["--resume", self.resume]
         return Part(role, rank, argv, self._env(role, rank), host)
 
     def _program(self, role, host):

@@ -12,14 +12,15 @@ RESULTS = ("metrics.jsonl", "summary.json", "model.safetensors", "trace.json", "
 # What else a run leaves.
 LOGS = ("logs/server-*.log", "logs/worker-*.log")
 TRACES = ("trace-worker-*.json",)
+JOB = "job.json"  # of a job that has not begun
 
 
 class Out:
     """Used in a `with`: makes the folder, and at its end removes what has stayed empty."""
 
-    def __init__(self, path, fresh, overwrite):
-        """fresh: not the folder of a job of the same second."""
-        self.path, self.fresh, self.overwrite = path, fresh, overwrite
+    def __init__(self, path, fresh, overwrite, resumes=False):
+        """fresh: not the folder of a job of the same second. resumes: of a run that goes on."""
+        self.path, self.fresh, self.overwrite, self.resumes = path, fresh, overwrite, resumes
         self.made, self.lock = False, None
 
     @property
@@ -27,7 +28,7 @@ class Out:
         return os.path.join(self.path, "logs")
 
     def __enter__(self):
-        if not self.overwrite:
+        if not self.overwrite and not self.resumes:
             self._refuse_a_run()
         try:
             self._make()
@@ -39,6 +40,7 @@ class Out:
 
     def __exit__(self, *_):
         if not self._holds():
+            self._remove((JOB,))
             for log in glob.glob(os.path.join(glob.escape(self.logs), "*.log")):
                 if os.path.isfile(log) and os.path.getsize(log) == 0:
                     os.remove(log)

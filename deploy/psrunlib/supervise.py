@@ -17,7 +17,8 @@ LEFT_S = 10.0
 # Servers stay until the last worker has left; none may stay for ever.
 SERVERS_END_S = 30.0
 # Exit codes of parts that were told to end, and have ended in order.
-INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+RESUMABLE = 75  # EX_TEMPFAIL: told to end, and there is a checkpoint: start me again
+INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM, RESUMABLE)
 # Most of a round that counts as time: what exceeds it psrun has stood still itself, and
 # nobody else is late for that.
 ROUND_MOST_S = 1.0
@@ -346,6 +347,8 @@ class Supervisor:
         ended = [w.code for w in self.watched if w.code in INTERRUPTED]
         if not ended and not self.interrupts:
             return 0  # also where a part was told too late to end before its job
+        if RESUMABLE in ended and self.signal != signal.SIGINT:
+            return RESUMABLE
         return 128 + self.signal if self.signal else ended[0]
 
     def _follows_from_interrupt(self, watched):

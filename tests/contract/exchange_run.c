@@ -97,7 +97,7 @@ static ps_err train(test_rank *r, rank_state *s)
 {
     memset(s->buffers, 7 + r->rank, s->spec->table.buffer_bytes);
     if (r->rank == 0) test_first_weights(s->spec, s->params);
-    PS_TRY(ps_session_start(s->session, NULL));
+    PS_TRY(ps_session_start(s->session, NULL, NULL));
     r->buffers_right = buffers_are(s, 7);
     for (uint64_t step = 0; step < steps_of(r->run); step++) {
         PS_TRY(ps_session_begin(s->session, step));

@@ -96,6 +96,7 @@ static void *dead_server_main(void *arg)
 typedef struct rig {
     test_job job;
     ps_plan plan;
+    ps_step_rule rule;
     dead_server server;
     void *context;
     ps_shared_mem params, grads;
@@ -111,6 +112,7 @@ static void rig_init(rig *r, const char *const *sets, int n_sets, const float *s
     assert_int_equal(
         ps_plan_init(&r->plan, &r->job.spec.table, (ps_chunk_size){.bytes = 16384}, 1),
         PS_OK);
+    assert_int_equal(ps_step_rule_init(&r->rule, &r->job.cfg), PS_OK);
     r->server = (dead_server){.job = &r->job, .plan = &r->plan, .scales = scales};
     r->context = zmq_ctx_new();
     const ps_zsock_options router = {.type = ZMQ_ROUTER, .asks_for_secret = true};
@@ -129,6 +131,7 @@ static void rig_init(rig *r, const char *const *sets, int n_sets, const float *s
     r->options = (ps_exchange_options){.config = &r->job.cfg,
                                        .table = &r->job.spec.table,
                                        .plan = &r->plan,
+                                       .rule = &r->rule,
                                        .world_size = 1,
                                        .params = &r->params,
                                        .grads = &r->grads};

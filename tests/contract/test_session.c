@@ -184,7 +184,7 @@ static ps_err start(worker *w)
     for (uint64_t i = 0; i < w->table->arena_count; i++)
         params[i] = w->rank == 0 ? first_weight(i) : 99;
     memset(buffers, 7 + w->rank, w->table->buffer_bytes);
-    PS_TRY(ps_session_start(w->session, NULL));
+    PS_TRY(ps_session_start(w->session, NULL, NULL));
     return buffers[0] == 7 ? PS_OK : ps_err_set(PS_ERR_INTERNAL, "other buffers");
 }
 
@@ -324,7 +324,7 @@ static void calls_at_the_wrong_time_are_told(void **state)
     assert_misuse(ps_session_begin(s, 0), "was not started");
     assert_misuse(ps_session_close(s), "ps_session_close: ");
     assert_int_equal(start(w), PS_OK);
-    assert_misuse(ps_session_start(s, NULL), "was started before");
+    assert_misuse(ps_session_start(s, NULL, NULL), "was started before");
     assert_misuse(ps_session_begin(s, 1), "step 1 begins when 0 is due");
     assert_misuse(ps_session_wait(s, 3, 2), "tensors 3 to 4, but there are 4");
     assert_misuse(ps_session_push(s, -1, 1), "ps_session_push: ");
@@ -337,7 +337,7 @@ static void calls_at_the_wrong_time_are_told(void **state)
     assert_misuse(ps_session_close(s), "is closed");
     assert_misuse(ps_session_wait(s, 0, 1), "is closed");
     assert_misuse(ps_session_loss_scale(s, &scale), "is closed");
-    assert_misuse(ps_session_start(s, NULL), "is closed");
+    assert_misuse(ps_session_start(s, NULL, NULL), "is closed");
     ps_session_abort(s, "too late");
     assert_misuse(ps_session_drain(s), "has failed");
     lone_fini(&l);

@@ -229,6 +229,45 @@ static void bye_with_payload(const bare_job *b, ps_wire_header *h, size_t *bytes
     h->kind = PS_MSG_BYE;
 }
 
+static void no_such_array(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->kind = PS_MSG_FETCH; // sgd without momentum keeps nothing
+    *bytes = SIZE_MAX;
+}
+static void far_fetch(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->kind = PS_MSG_FETCH;
+    h->place = PS_WIRE_STATE_WEIGHTS;
+    h->step = 1;
+    *bytes = SIZE_MAX;
+}
+static void fetch_with_payload(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->kind = PS_MSG_FETCH;
+}
+static void restore_without_payload(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->kind = PS_MSG_RESTORE;
+    h->place = PS_WIRE_STATE_WEIGHTS;
+    *bytes = SIZE_MAX;
+}
+static void restore_in_shared_memory(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->kind = PS_MSG_RESTORE;
+    h->codec = PS_CODEC_SHM;
+    *bytes = SIZE_MAX;
+}
+static void restore_of_the_rule(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->kind = PS_MSG_RESTORE;
+    h->place = PS_WIRE_STATE_RULE;
+}
+static void init_at_another_step(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->kind = PS_MSG_INIT;
+    h->step = 3;
+}
+
 static void other_nonce(const bare_job *b, ps_wire_header *h, size_t *bytes)
 {
     h->nonce++;
@@ -271,6 +310,13 @@ static void members_that_break_the_rules_end_the_job(void **state)
         {"only shards send", shard_kind},
         {"a pull of chunk", far_pull},
         {"where none belongs", bye_with_payload},
+        {"of array 0, which chunk", no_such_array},
+        {"state of chunk 0 at version 1; it stands at 0", far_fetch},
+        {"where none belongs", fetch_with_payload},
+        {"no payload", restore_without_payload},
+        {"in shared memory", restore_in_shared_memory},
+        {"of array 255, which chunk", restore_of_the_rule},
+        {"at version 3, the job begins at 0", init_at_another_step},
         {"another job", other_nonce},
         {"in the name of worker 1", other_rank},
         {"in the name of worker 4294967295", no_rank},

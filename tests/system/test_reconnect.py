@@ -8,6 +8,7 @@ import random
 import sys
 import time
 import unittest
+from pathlib import Path
 
 import cuts
 from jobs import ROOT, JobTest, listening_ports
@@ -32,6 +33,8 @@ JOBS = [
     (1, 2, ["exchange.shm=on", "optimizer.clip_norm=0.5"]),
     (2, 2, ["exchange.codec=onebit", "exchange.codec_warmup=0", "exchange.credit=16KiB",
             "exchange.chunk=16KiB"]),
+    (2, 2, ["checkpoint.every=1", "checkpoint.keep=1", "exchange.shm=off"]),
+    (2, 3, ["checkpoint.every=1", "checkpoint.keep=1", "exchange.codec=onebit"]),
 ]
 # Every codec beside a decision about the whole gradient: shards ask the coordinator for it.
 NORM_JOBS = [
@@ -93,7 +96,14 @@ class CutTest(JobTest):
                 break
             time.sleep(draw.random() * 0.06)
             done += self.cut_one(parts, draw, which)
-        return self.end_well(parts, out, settings), done
+        weights = self.end_well(parts, out, settings)
+        return weights + self.last_checkpoint(out), done
+
+    def last_checkpoint(self, out):
+        """What it holds of the servers and workers; nothing where the job makes none."""
+        folders = sorted(Path(self.path(out)).glob("checkpoints/step-*"))
+        return b"".join(f.read_bytes() for folder in folders[-1:]
+                        for f in sorted(folder.glob("*.safetensors")))
 
 
 class Cuts(CutTest):

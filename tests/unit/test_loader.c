@@ -19,7 +19,7 @@ static const ps_dims input = {3, {1, 3, 4}};
 static const int64_t batch[2] = {8, 8};
 static ps_config config = {.train = {.seed = 5},
                            .data = {.scale = 1, .prefetch = 2, .flip = true}};
-static ps_sampler_options sampler = {SAMPLES, 2, 1, true, false, false, 9, batch};
+static ps_sampler_options sampler = {SAMPLES, 2, 1, true, false, false, 9, batch, {0, 0}};
 
 /* Pixel 0 of each sample is its index; labels are the index too. */
 static int begin(void **state)
@@ -175,7 +175,7 @@ static void errors_come_from_next_or_create(void **state)
                         "data is (1, 3, 4), the model's input is (3, 32, 32): set "
                         "data.resize or model.input");
 
-    ps_sampler_options dropping = {SAMPLES, 104, 0, true, true, false, 0, NULL};
+    ps_sampler_options dropping = {SAMPLES, 104, 0, true, true, false, 0, NULL, {0, 0}};
     int64_t many[104];
     for (int i = 0; i < 104; i++)
         many[i] = 1;

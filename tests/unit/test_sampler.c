@@ -12,7 +12,7 @@
 static ps_epoch epoch_of(int64_t n, int w, int rank, bool shuffle, bool drop_last,
                          uint64_t seed, const int64_t *batch, uint64_t number)
 {
-    ps_sampler_options o = {n, w, rank, shuffle, drop_last, false, seed, batch};
+    ps_sampler_options o = {n, w, rank, shuffle, drop_last, false, seed, batch, {0, 0}};
     ps_epoch epoch;
     assert_int_equal(ps_epoch_init(&epoch, &o, number), PS_OK);
     assert_int_equal(epoch.n_batches, ps_sampler_n_batches(&o));
@@ -68,7 +68,7 @@ static void padding_is_cyclic(void **state)
 /* Every rank's slices of a global batch, together, are that batch of the permutation. */
 static void check_unequal(int64_t n, int w, const int64_t *batch, bool drop_last)
 {
-    ps_sampler_options o = {n, w, 0, true, drop_last, false, 3, batch};
+    ps_sampler_options o = {n, w, 0, true, drop_last, false, 3, batch, {0, 0}};
     int64_t n_batches = ps_sampler_n_batches(&o), whole = 0, position = 0;
     ps_epoch *epochs = calloc((size_t)w, sizeof *epochs);
     for (int r = 0; r < w; r++) {
@@ -137,7 +137,7 @@ static void short_batches_are_dropped_as_by_a_data_loader(void **state)
     static const int64_t want[] = {20, 9, 17, 11, 18, 4};
     const int64_t batch[] = {3, 3, 3}, larger[] = {9, 9, 9};
     for (int drop_last = 0; drop_last < 2; drop_last++) {
-        ps_sampler_options o = {23, 3, 1, true, drop_last, true, 5, batch};
+        ps_sampler_options o = {23, 3, 1, true, drop_last, true, 5, batch, {0, 0}};
         ps_epoch e;
         assert_int_equal(ps_epoch_init(&e, &o, 1), PS_OK);
         assert_int_equal(ps_sampler_n_batches(&o), 2);
@@ -162,7 +162,7 @@ static void short_global_batches_are_dropped(void **state)
     const int64_t batch[] = {5, 2};
     for (int64_t n = 7; n < 30; n++)
         for (int rank = 0; rank < 2; rank++) {
-            ps_sampler_options o = {n, 2, rank, true, false, true, 5, batch};
+            ps_sampler_options o = {n, 2, rank, true, false, true, 5, batch, {0, 0}};
             ps_epoch e;
             assert_int_equal(ps_epoch_init(&e, &o, 0), PS_OK);
             assert_int_equal(e.n_batches, (n + n % 2) / 7);
@@ -176,14 +176,14 @@ static void options_without_sense_are_errors(void **state)
 {
     const int64_t batch[] = {1, 1, 1, 1}, zero[] = {1, 0, 1, 1};
     ps_epoch e;
-    ps_sampler_options o = {3, 4, 0, true, true, false, 0, batch};
+    ps_sampler_options o = {3, 4, 0, true, true, false, 0, batch, {0, 0}};
     assert_int_equal(ps_epoch_init(&e, &o, 0), PS_ERR_CONFIG);
     assert_non_null(strstr(ps_err_message(), "drop_last"));
-    o = (ps_sampler_options){0, 4, 0, true, false, false, 0, batch};
+    o = (ps_sampler_options){0, 4, 0, true, false, false, 0, batch, {0, 0}};
     assert_int_equal(ps_epoch_init(&e, &o, 0), PS_ERR_ARG);
-    o = (ps_sampler_options){9, 4, 4, true, false, false, 0, batch};
+    o = (ps_sampler_options){9, 4, 4, true, false, false, 0, batch, {0, 0}};
     assert_int_equal(ps_epoch_init(&e, &o, 0), PS_ERR_ARG);
-    o = (ps_sampler_options){9, 4, 0, true, false, false, 0, zero};
+    o = (ps_sampler_options){9, 4, 0, true, false, false, 0, zero, {0, 0}};
     assert_int_equal(ps_epoch_init(&e, &o, 0), PS_ERR_ARG);
     ps_epoch_fini(&e);
 }
@@ -266,6 +266,86 @@ static void indices_are_pytorchs(void **state)
     skip();
 }
 
+/* Marks what a rank sees of an epoch, from micro-batch `from` on to `to`. */
+static int64_t see(const ps_sampler_options *o, uint64_t number, int64_t from, int64_t to,
+                   int *seen)
+{
+    ps_epoch e;
+    int64_t global_n = 0;
+    assert_int_equal(ps_epoch_init(&e, o, number), PS_OK);
+    assert_int_equal(e.n_batches, ps_sampler_epoch_batches(o, number));
+    for (int64_t k = from; k < e.n_batches && k < to; k++) {
+        for (int64_t i = 0; i < e.batches[k].n; i++)
+            seen[e.positions[e.batches[k].begin + i]]++;
+        global_n += e.batches[k].global_n;
+    }
+    ps_epoch_fini(&e);
+    return global_n;
+}
+
+/* W ranks make some steps of an epoch, then V go on: every position once. */
+static void other_ranks_go_on_at_the_same_sample(void **state)
+{
+    const int64_t equal[] = {3, 3, 3, 3, 3}, unequal[] = {3, 1, 2, 5, 4};
+    for (int w = 1; w <= 5; w++)
+        for (int v = 1; v <= 5; v++)
+            for (int64_t steps = 0; steps < 40; steps++) {
+                const int64_t *batch = steps % 2 ? equal : unequal;
+                int seen[300] = {0};
+                int64_t position = 0;
+                ps_sampler_options o = {
+                    .n_samples = 97, .shuffle = true, .seed = 3, .batch = batch};
+                for (o.world_size = w, o.rank = 0; o.rank < w; o.rank++)
+                    position = see(&o, 2, 0, steps, seen);
+                o.start = (ps_sampler_start){2, position};
+                for (o.world_size = v, o.rank = 0; o.rank < v; o.rank++)
+                    see(&o, 2, 0, INT64_MAX, seen);
+                for (int i = 0; i < 97; i++)
+                    assert_int_equal(seen[i], 1);
+                o.rank = 0; // the next epoch is a whole one
+                assert_int_equal(ps_sampler_epoch_batches(&o, 3),
+                                 ps_sampler_n_batches(&o));
+            }
+}
+
+/* The same ranks go on with the batches that they would have had. */
+static void the_same_ranks_go_on_with_their_batches(void **state)
+{
+    const int64_t equal[] = {3, 3, 3},
+                  unequal[] = {3, 1, 3}; // a sum that 3 does not divide
+    for (int n = 0; n < 80; n++) {
+        ps_sampler_options o = {.n_samples = 50 + n,
+                                .world_size = 3,
+                                .rank = n % 3,
+                                .shuffle = true,
+                                .drop_last = n / 2 % 2,
+                                .drop_last_batch = n / 4 % 2,
+                                .batch = n % 2 ? equal : unequal};
+        ps_epoch whole, rest;
+        assert_int_equal(ps_epoch_init(&whole, &o, 4), PS_OK);
+        int64_t position = 0;
+        for (int64_t k = 0; k < whole.n_batches; k++) {
+            o.start = (ps_sampler_start){4, position};
+            assert_int_equal(ps_epoch_init(&rest, &o, 4), PS_OK);
+            assert_int_equal(rest.n_batches, whole.n_batches - k);
+            const int64_t at = whole.batches[k].begin;
+            assert_int_equal(rest.n, whole.n - at);
+            assert_memory_equal(rest.indices, whole.indices + at,
+                                (size_t)rest.n * sizeof *rest.indices);
+            assert_memory_equal(rest.positions, whole.positions + at,
+                                (size_t)rest.n * sizeof *rest.positions);
+            assert_int_equal(rest.batches[0].global_n, whole.batches[k].global_n);
+            position += whole.batches[k].global_n;
+            ps_epoch_fini(&rest);
+        }
+        o.start.position = position; // all is seen
+        assert_int_equal(ps_epoch_init(&rest, &o, 4), PS_OK);
+        assert_int_equal(rest.n_batches, 0);
+        ps_epoch_fini(&rest);
+        ps_epoch_fini(&whole);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -279,6 +359,8 @@ int main(void)
         cmocka_unit_test(options_without_sense_are_errors),
         cmocka_unit_test(evaluation_slices_are_disjoint),
         cmocka_unit_test(indices_are_pytorchs),
+        cmocka_unit_test(other_ranks_go_on_at_the_same_sample),
+        cmocka_unit_test(the_same_ranks_go_on_with_their_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

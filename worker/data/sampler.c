@@ -23,31 +23,55 @@ static int64_t whole_global(const ps_sampler_options *o)
     return sum;
 }
 
-/* Length of the permutation after padding or cutting by ranks: DistributedSampler's
- * total_size.
- * Unequal batches can leave a last global batch of fewer samples than ranks, of which no
- * rank may have none: it is filled up to one for each, or dropped. */
-static int64_t ranks_total(const ps_sampler_options *o)
+/* The first position of the epoch. */
+static int64_t first_of(const ps_sampler_options *o, uint64_t number)
 {
-    int64_t n = o->n_samples, w = o->world_size;
-    int64_t total = o->drop_last ? n / w * w : (n + w - 1) / w * w;
-    if (equal_batches(o)) return total;
+    return number == o->start.epoch ? o->start.position : 0;
+}
+
+/* n samples, padded or cut by ranks: DistributedSampler's total_size. */
+static int64_t by_ranks(const ps_sampler_options *o, int64_t n)
+{
+    int64_t w = o->world_size;
+    return o->drop_last ? n / w * w : (n + w - 1) / w * w;
+}
+
+/* Length of the permutation from the position `first` on, after padding or cutting by
+ * ranks. Unequal batches can leave a last global batch of fewer samples than ranks, of
+ * which no rank may have none: it is filled up to one for each, or dropped. Their
+ * positions need not divide by the ranks: the end of the epoch is that of a whole one. */
+static int64_t ranks_total(const ps_sampler_options *o, int64_t first)
+{
+    if (equal_batches(o))
+        return first < o->n_samples ? by_ranks(o, o->n_samples - first) : 0;
+    int64_t w = o->world_size, total = by_ranks(o, o->n_samples) - first;
+    if (total <= 0) return 0;
     int64_t rest = total % whole_global(o);
     if (rest == 0 || rest >= w) return total;
     return o->drop_last ? total - rest : total - rest + w;
 }
 
 /* That, and without the short batches. */
-static int64_t total_size(const ps_sampler_options *o)
+static int64_t total_size(const ps_sampler_options *o, int64_t first)
 {
-    int64_t total = ranks_total(o);
+    int64_t total = ranks_total(o, first);
     return o->drop_last_batch ? total - total % whole_global(o) : total;
+}
+
+static int64_t batches_of(const ps_sampler_options *o, int64_t first)
+{
+    int64_t whole = whole_global(o);
+    return (total_size(o, first) + whole - 1) / whole;
 }
 
 int64_t ps_sampler_n_batches(const ps_sampler_options *o)
 {
-    int64_t whole = whole_global(o);
-    return (total_size(o) + whole - 1) / whole;
+    return batches_of(o, 0);
+}
+
+int64_t ps_sampler_epoch_batches(const ps_sampler_options *o, uint64_t number)
+{
+    return batches_of(o, first_of(o, number));
 }
 
 /* Samples that the ranks before `rank` take of a global batch of n: everyone one, and of
@@ -77,7 +101,10 @@ static ps_err check(const ps_sampler_options *o)
             return ps_err_set(PS_ERR_ARG,
                               "data.batch: %" PRId64 " of rank %d is not valid",
                               o->batch[r], r);
-    int64_t total = total_size(o);
+    if (o->start.position < 0)
+        return ps_err_set(PS_ERR_ARG, "an epoch has no position %" PRId64,
+                          o->start.position);
+    int64_t total = total_size(o, 0);
     if (total > UINT32_MAX)
         return ps_err_set(PS_ERR_UNSUPPORTED,
                           "an epoch of %" PRId64 " samples: at most %" PRIu32, total,
@@ -85,17 +112,17 @@ static ps_err check(const ps_sampler_options *o)
     if (total == 0)
         return ps_err_set(
             PS_ERR_CONFIG, "%s leaves nothing of %" PRId64 " samples for %d workers%s",
-            ranks_total(o) ? "data.drop_last_batch" : "data.drop_last", o->n_samples,
-            o->world_size, ranks_total(o) ? ": no batch of data.batch is full" : "");
+            ranks_total(o, 0) ? "data.drop_last_batch" : "data.drop_last", o->n_samples,
+            o->world_size, ranks_total(o, 0) ? ": no batch of data.batch is full" : "");
     return PS_OK;
 }
 
 /* Fills positions and batches: every W-th of the permutation, from rank on. */
-static void cut_equal(ps_epoch *epoch, const ps_sampler_options *o)
+static void cut_equal(ps_epoch *epoch, const ps_sampler_options *o, int64_t first)
 {
     int64_t b = o->batch[0];
     for (int64_t i = 0; i < epoch->n; i++)
-        epoch->positions[i] = (uint32_t)(o->rank + i * o->world_size);
+        epoch->positions[i] = (uint32_t)(first + o->rank + i * o->world_size);
     for (int64_t k = 0; k < epoch->n_batches; k++) {
         int64_t left = epoch->n - k * b, n = left < b ? left : b;
         epoch->batches[k] = (ps_sampler_batch){k * b, n, n * o->world_size};
@@ -103,7 +130,8 @@ static void cut_equal(ps_epoch *epoch, const ps_sampler_options *o)
 }
 
 /* Fills positions and batches: this rank's slice of every global batch. */
-static void cut_unequal(ps_epoch *epoch, const ps_sampler_options *o, int64_t total)
+static void cut_unequal(ps_epoch *epoch, const ps_sampler_options *o, int64_t first,
+                        int64_t total)
 {
     int64_t whole = whole_global(o), filled = 0;
     for (int64_t k = 0; k < epoch->n_batches; k++) {
@@ -112,7 +140,7 @@ static void cut_unequal(ps_epoch *epoch, const ps_sampler_options *o, int64_t to
         int64_t n = share_before(o, global_n, o->rank + 1) - from;
         epoch->batches[k] = (ps_sampler_batch){filled, n, global_n};
         for (int64_t i = 0; i < n; i++)
-            epoch->positions[filled++] = (uint32_t)(k * whole + from + i);
+            epoch->positions[filled++] = (uint32_t)(first + k * whole + from + i);
     }
 }
 
@@ -151,9 +179,9 @@ ps_err ps_epoch_init(ps_epoch *epoch, const ps_sampler_options *o, uint64_t numb
     memset(epoch, 0, sizeof *epoch);
     PS_TRY(check(o));
     ps_err err = PS_OK;
-    int64_t total = total_size(o);
+    int64_t first = first_of(o, number), total = total_size(o, first);
     epoch->n = rank_samples(o, total);
-    epoch->n_batches = ps_sampler_n_batches(o);
+    epoch->n_batches = ps_sampler_epoch_batches(o, number);
     size_t n = (size_t)epoch->n, n_batches = (size_t)epoch->n_batches;
     PS_TRY_GOTO(ps_mem_zalloc(&epoch->indices, n, sizeof *epoch->indices, "indices"), err,
                 fail);
@@ -163,9 +191,9 @@ ps_err ps_epoch_init(ps_epoch *epoch, const ps_sampler_options *o, uint64_t numb
         ps_mem_zalloc(&epoch->batches, n_batches, sizeof *epoch->batches, "batches"), err,
         fail);
     if (equal_batches(o))
-        cut_equal(epoch, o);
+        cut_equal(epoch, o, first);
     else
-        cut_unequal(epoch, o, total);
+        cut_unequal(epoch, o, first, total);
     PS_TRY_GOTO(take_indices(epoch, o, number), err, fail);
     return PS_OK;
 fail:

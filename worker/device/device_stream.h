@@ -48,6 +48,12 @@ typedef struct ps_device_stream_ops {
                       bool *finite);
     /* The chunk's block sums (grad_norm.h). Waits for the queue. */
     ps_err (*norm_sums)(ps_device_stream *s, const ps_chunk *chunk, double *sums);
+    /* Elements [offset, offset + count) of the optimizer's state i, behind what is
+     * queued, to host memory (count), or from it. Waits for the queue. */
+    ps_err (*save_state)(ps_device_stream *s, int i, uint64_t offset, uint64_t count,
+                         float *out);
+    ps_err (*load_state)(ps_device_stream *s, int i, uint64_t offset, uint64_t count,
+                         const float *from);
     /* One optimizer step over a chunk, queued. */
     ps_err (*apply)(ps_device_stream *s, const ps_optimizer_step *step,
                     const ps_chunk *chunk);

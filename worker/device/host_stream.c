@@ -1,4 +1,5 @@
 #include <stdlib.h>
+#include <string.h>
 
 #include "device_stream.h"
 #include "finite.h"
@@ -76,6 +77,20 @@ static ps_err host_norm_sums(ps_device_stream *s, const ps_chunk *chunk, double 
     return PS_OK;
 }
 
+static ps_err host_save_state(ps_device_stream *s, int i, uint64_t offset, uint64_t count,
+                              float *out)
+{
+    memcpy(out, of(s)->states[i] + offset, count * sizeof *out);
+    return PS_OK;
+}
+
+static ps_err host_load_state(ps_device_stream *s, int i, uint64_t offset, uint64_t count,
+                              const float *from)
+{
+    memcpy(of(s)->states[i] + offset, from, count * sizeof *from);
+    return PS_OK;
+}
+
 static ps_err host_apply(ps_device_stream *base, const ps_optimizer_step *step,
                          const ps_chunk *chunk)
 {
@@ -127,6 +142,8 @@ static const ps_device_stream_ops host_stream_ops = {
     .check_finite = host_check_finite,
     .unscale = host_unscale,
     .norm_sums = host_norm_sums,
+    .save_state = host_save_state,
+    .load_state = host_load_state,
     .apply = host_apply,
     .destroy = host_destroy,
 };

@@ -23,6 +23,7 @@ typedef struct ps_exchange_options { // all borrowed for the exchange's life
     ps_member *member;        // NULL only for `none`
     int rank, world_size;
     uint64_t total_steps;        // of the job, as servers read it on the board
+    uint64_t first_step;         // that is made; above 0 where the job goes on
     const ps_shared_mem *params; // table->arena_count float32
     const ps_shared_mem *grads;
     void *buffers; // the buffer arena
@@ -38,6 +39,17 @@ typedef struct ps_exchange_stats {
     uint64_t shm_sent, shm_received; // payload passed in shared memory instead
     uint64_t most_in_flight; // payload bytes without credit, the most to any one shard
 } ps_exchange_stats;
+
+/* What an exchange holds between two steps beside the parameter arena and its rule.
+ * Arrays are arenas (table->arena_count); NULL: there is no such array. */
+typedef struct ps_exchange_state {
+    float *states[PS_OPTIMIZER_MAX_STATES]; // the optimizer's
+    /* The servers' weights, where a codec has told the workers others. */
+    float *weights;
+    float *feedback; // what this rank's codec has not sent yet
+    size_t rule_bytes;
+    uint8_t rule[PS_STEP_RULE_STATE_BYTES]; // ps_step_rule_save's
+} ps_exchange_state;
 
 typedef struct ps_exchange_ops {
     const char *name;
@@ -67,6 +79,13 @@ typedef struct ps_exchange_ops {
     /* Rank 0's buffer arena becomes everybody's; with a codec, so do the exact weights.
      * After drain, by all ranks in the same step. */
     ps_err (*sync_buffers)(ps_exchange *x);
+    /* Fills the arrays that are given: feedback on every rank, the others on rank 0 alone
+     * (where they are NULL on the other ranks). After drain, by all ranks in the same
+     * step. */
+    ps_err (*save)(ps_exchange *x, ps_exchange_state *out);
+    /* The opposite, by all ranks before start: all of them go on at first_step, with the
+     * rule of their options and rank 0's parameters. */
+    ps_err (*load)(ps_exchange *x, const ps_exchange_state *in);
     void (*stats)(const ps_exchange *x, ps_exchange_stats *out);
     /* Orderly end of the connections; after a failure destroy alone may be called. */
     ps_err (*stop)(ps_exchange *x);
@@ -116,6 +135,14 @@ static inline ps_err ps_exchange_loss_scale(ps_exchange *x, float *scale)
 static inline ps_err ps_exchange_sync_buffers(ps_exchange *x)
 {
     return x->ops->sync_buffers(x);
+}
+static inline ps_err ps_exchange_save(ps_exchange *x, ps_exchange_state *out)
+{
+    return x->ops->save(x, out);
+}
+static inline ps_err ps_exchange_load(ps_exchange *x, const ps_exchange_state *in)
+{
+    return x->ops->load(x, in);
 }
 static inline void ps_exchange_stats_get(const ps_exchange *x, ps_exchange_stats *out)
 {

@@ -197,6 +197,25 @@ static ps_err none_finish(ps_exchange *x)
     return decision.make ? apply(e, &e->whole, decision.grad_scale) : PS_OK;
 }
 
+static ps_err none_save(ps_exchange *x, ps_exchange_state *out)
+{
+    exchange_none *e = self(x);
+    PS_TRY(ps_stream_step_learn(&e->on_stream));
+    for (int i = 0; i < e->rule.optimizer.n_states; i++)
+        PS_TRY(
+            e->stream->ops->save_state(e->stream, i, 0, e->whole.count, out->states[i]));
+    return ps_step_rule_save(&e->rule, out->rule, &out->rule_bytes);
+}
+
+static ps_err none_load(ps_exchange *x, const ps_exchange_state *in)
+{
+    exchange_none *e = self(x);
+    for (int i = 0; i < e->rule.optimizer.n_states; i++)
+        PS_TRY(
+            e->stream->ops->load_state(e->stream, i, 0, e->whole.count, in->states[i]));
+    return PS_OK;
+}
+
 static void none_stats(const ps_exchange *x, ps_exchange_stats *out)
 {
     *out = (ps_exchange_stats){0};
@@ -216,6 +235,8 @@ const ps_exchange_ops ps_exchange_none_ops = {
     .drain = none_drain,
     .loss_scale = none_loss_scale,
     .sync_buffers = none_ok,
+    .save = none_save,
+    .load = none_load,
     .stats = none_stats,
     .stop = none_ok,
     .destroy = none_destroy,

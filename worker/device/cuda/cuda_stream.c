@@ -89,6 +89,28 @@ static ps_err stream_to_host(ps_device_stream *base, unsigned arenas)
     return wait_queue(s);
 }
 
+static ps_err stream_save_state(ps_device_stream *base, int i, uint64_t offset,
+                                uint64_t count, float *out)
+{
+    cuda_stream *s = of(base);
+    if (count == 0) return PS_OK;
+    PS_TRY(ps_gpu_enter(s->gpu));
+    PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, out, s->states[i] + offset,
+                           count * sizeof *out, who));
+    return wait_queue(s);
+}
+
+static ps_err stream_load_state(ps_device_stream *base, int i, uint64_t offset,
+                                uint64_t count, const float *from)
+{
+    cuda_stream *s = of(base);
+    if (count == 0) return PS_OK;
+    PS_TRY(ps_gpu_enter(s->gpu));
+    PS_TRY(ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->states[i] + offset, from,
+                          count * sizeof *from, who));
+    return wait_queue(s);
+}
+
 static ps_err stream_wait_compute(ps_device_stream *base)
 {
     cuda_stream *s = of(base);
@@ -334,6 +356,8 @@ static const ps_device_stream_ops cuda_stream_ops = {
     .check_finite = stream_check_finite,
     .unscale = stream_unscale,
     .norm_sums = stream_norm_sums,
+    .save_state = stream_save_state,
+    .load_state = stream_load_state,
     .apply = stream_apply,
     .step = stream_step,
     .scaled_step = stream_scaled_step,

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "clock.h"
-#include "reducer.h"
+#include "reducer_snapshot.h"
 #include "thread.h"
 
 enum { POLL_MS = 50, WATCH_MS = 1 };
@@ -377,6 +377,16 @@ ps_err ps_allreduce_loss_scale(ps_exchange *base, float *scale)
     *scale = x->next_scale;
     pthread_mutex_unlock(&x->lock);
     return PS_OK;
+}
+
+ps_err ps_allreduce_save(ps_exchange *base, ps_exchange_state *out)
+{
+    return ps_reducer_save(&of(base)->reducer, out); // its thread has nothing to do
+}
+
+ps_err ps_allreduce_load(ps_exchange *base, const ps_exchange_state *in)
+{
+    return ps_reducer_load(&of(base)->reducer, in); // its thread does not run yet
 }
 
 void ps_allreduce_stats(const ps_exchange *base, ps_exchange_stats *out)

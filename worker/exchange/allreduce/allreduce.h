@@ -35,6 +35,8 @@ ps_err ps_allreduce_finish(ps_exchange *x);
 ps_err ps_allreduce_drain(ps_exchange *x);
 ps_err ps_allreduce_loss_scale(ps_exchange *x, float *scale);
 ps_err ps_allreduce_sync_buffers(ps_exchange *x);
+ps_err ps_allreduce_save(ps_exchange *x, ps_exchange_state *out);
+ps_err ps_allreduce_load(ps_exchange *x, const ps_exchange_state *in);
 void ps_allreduce_stats(const ps_exchange *x, ps_exchange_stats *out);
 ps_err ps_allreduce_stop(ps_exchange *x);
 void ps_allreduce_destroy(ps_exchange **x);
@@ -48,7 +50,8 @@ void ps_allreduce_destroy(ps_exchange **x);
         .begin = ps_allreduce_begin, .params_needed = ps_allreduce_params_needed,        \
         .grads_ready = ps_allreduce_grads_ready, .finish = ps_allreduce_finish,          \
         .drain = ps_allreduce_drain, .loss_scale = ps_allreduce_loss_scale,              \
-        .sync_buffers = ps_allreduce_sync_buffers, .stats = ps_allreduce_stats,          \
+        .sync_buffers = ps_allreduce_sync_buffers, .save = ps_allreduce_save,            \
+        .load = ps_allreduce_load, .stats = ps_allreduce_stats,                          \
         .stop = ps_allreduce_stop, .destroy = ps_allreduce_destroy,                      \
     }
 

@@ -7,7 +7,7 @@
 
 #include "job_keys.h"
 #include "mem.h"
-#include "ps_comm.h"
+#include "ps_comm_snapshot.h"
 
 typedef struct exchange_ps {
     ps_exchange base;
@@ -73,6 +73,7 @@ static ps_err ps_ops_create(const ps_exchange_options *options, ps_exchange **ou
     PS_TRY(ps_mem_zalloc(&e, 1, sizeof *e, "the ps exchange"));
     e->base.ops = &ps_exchange_ps_ops;
     e->o = *options;
+    e->newest = (int64_t)options->first_step;
     ps_exchange *x = &e->base;
     ps_err err = map_tensors(e);
     if (err == PS_OK) err = ps_comm_create(options, &e->comm);
@@ -163,8 +164,8 @@ static ps_err ps_ops_start(ps_exchange *x)
     for (uint32_t c = 0; c < n; c++)
         e->batch[c] = c;
     ps_comm_order order = e->o.rank == 0 ? PS_COMM_INIT : PS_COMM_PULL;
-    PS_TRY(ps_comm_submit(e->comm, order, 0, e->batch, n));
-    PS_TRY(wait_for(e, 0, n - 1, 0));
+    PS_TRY(ps_comm_submit(e->comm, order, (uint64_t)e->newest, e->batch, n));
+    PS_TRY(wait_for(e, 0, n - 1, e->newest));
     e->wait_ns = 0; // the start is not counted
     return sync_buffers(e);
 }
@@ -233,6 +234,38 @@ static ps_err ps_ops_loss_scale(ps_exchange *x, float *scale)
     return PS_OK;
 }
 
+/* The servers' arrays of rank 0's state, one after the other. */
+static ps_err fetch_arrays(exchange_ps *e, ps_exchange_state *out)
+{
+    for (int i = 0; i < e->o.rule->optimizer.n_states; i++)
+        PS_TRY(ps_comm_snapshot_fetch(e->comm, e->newest, (uint64_t)i, out->states[i]));
+    if (out->weights)
+        PS_TRY(ps_comm_snapshot_fetch(e->comm, e->newest, PS_WIRE_STATE_WEIGHTS,
+                                      out->weights));
+    return ps_comm_snapshot_fetch_rule(e->comm, e->newest, out->rule, &out->rule_bytes);
+}
+
+static ps_err ps_ops_save(ps_exchange *x, ps_exchange_state *out)
+{
+    exchange_ps *e = self(x);
+    const float *feedback = ps_comm_snapshot_feedback(e->comm);
+    if (feedback && out->feedback) memcpy(out->feedback, feedback, e->o.params->bytes);
+    return e->o.rank == 0 ? fetch_arrays(e, out) : PS_OK;
+}
+
+static ps_err ps_ops_load(ps_exchange *x, const ps_exchange_state *in)
+{
+    exchange_ps *e = self(x);
+    float *feedback = ps_comm_snapshot_feedback(e->comm);
+    if (feedback && in->feedback) memcpy(feedback, in->feedback, e->o.params->bytes);
+    if (e->o.rank != 0) return PS_OK;
+    PS_TRY(ps_comm_wait_ready(e->comm));
+    for (int i = 0; i < e->o.rule->optimizer.n_states; i++)
+        PS_TRY(ps_comm_snapshot_restore(e->comm, (uint64_t)i, in->states[i]));
+    if (!in->weights) return PS_OK;
+    return ps_comm_snapshot_restore(e->comm, PS_WIRE_STATE_WEIGHTS, in->weights);
+}
+
 static void ps_ops_stats(const ps_exchange *x, ps_exchange_stats *out)
 {
     const exchange_ps *e = (const exchange_ps *)x;
@@ -288,6 +321,8 @@ const ps_exchange_ops ps_exchange_ps_ops = {
     .drain = ps_ops_drain,
     .loss_scale = ps_ops_loss_scale,
     .sync_buffers = ps_ops_sync_buffers,
+    .save = ps_ops_save,
+    .load = ps_ops_load,
     .stats = ps_ops_stats,
     .stop = ps_ops_stop,
     .destroy = ps_ops_destroy,

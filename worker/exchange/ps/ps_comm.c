@@ -20,14 +20,13 @@ ps_err ps_comm_submit(ps_comm *c, ps_comm_order what, uint64_t step,
                       const uint32_t *chunks, uint32_t n)
 {
     static const uint8_t kinds[] = {
-        [PS_COMM_INIT] = PS_MSG_INIT,
-        [PS_COMM_PUSH] = PS_MSG_PUSH,
-        [PS_COMM_PULL] = PS_MSG_PULL,
-        [PS_COMM_SETTLE] = PS_MSG_SETTLE,
+        [PS_COMM_INIT] = PS_MSG_INIT,   [PS_COMM_PUSH] = PS_MSG_PUSH,
+        [PS_COMM_PULL] = PS_MSG_PULL,   [PS_COMM_SETTLE] = PS_MSG_SETTLE,
+        [PS_COMM_FETCH] = PS_MSG_FETCH, [PS_COMM_RESTORE] = PS_MSG_RESTORE,
     };
     PS_TRY(ps_comm_check(c));
     // The thread has nothing to do with these chunks until it takes the order.
-    for (uint32_t i = 0; i < n && what == PS_COMM_SETTLE; i++)
+    for (uint32_t i = 0; i < n && what >= PS_COMM_SETTLE; i++)
         atomic_store(&c->versions[chunks[i]], (int64_t)step - 1);
     for (uint32_t i = 0; i < n; i++)
         PS_TRY(ps_order_queue_put(&c->orders, (ps_order){kinds[what], chunks[i], step}));

@@ -24,13 +24,15 @@ typedef enum ps_comm_order {
     PS_COMM_INIT,
     PS_COMM_PUSH,
     PS_COMM_PULL,
-    PS_COMM_SETTLE // the exact weights of a version that is here; every worker has to
+    PS_COMM_SETTLE, // the exact weights of a version that is here; every worker has to
+    PS_COMM_FETCH,  // these two: ps_comm_snapshot.h
+    PS_COMM_RESTORE
 } ps_comm_order;
 
 /* Orders the same for n chunks, at version or step. INIT and PUSH send from the arenas,
  * which may be changed again when the next version of the chunk is here. An INIT makes
- * the chunk version 0 here too, when it has been sent. After a SETTLE the chunk counts as
- * one version older until the exact weights are here. */
+ * the chunk that version here too, when it has been sent. After a SETTLE, FETCH or
+ * RESTORE the chunk counts as one version older until the answer is here. */
 ps_err ps_comm_submit(ps_comm *c, ps_comm_order order, uint64_t step,
                       const uint32_t *chunks, uint32_t n);
 

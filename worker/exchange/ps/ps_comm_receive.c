@@ -7,6 +7,7 @@
 #include "printable.h"
 #include "ps_comm_mend.h"
 #include "ps_comm_send.h"
+#include "ps_comm_snapshot.h"
 #include "stream_copy.h"
 
 enum { MESSAGES_PER_SOCKET = 32 }; // before other sockets are looked at
@@ -76,6 +77,7 @@ static bool is_awaited(const ps_comm *c, const ps_wire_header *h, int64_t have)
 {
     const ps_comm_chunk *s = &c->chunks[h->chunk];
     if (have >= 0 && h->step <= (uint64_t)have) return false;
+    if (s->order.kind == PS_MSG_FETCH || s->order.kind == PS_MSG_RESTORE) return false;
     return s->unanswered &&
            (s->order.kind == PS_MSG_SETTLE) == (h->kind == PS_MSG_SETTLED);
 }
@@ -162,6 +164,9 @@ static ps_err handle(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
     case PS_MSG_WEIGHTS:
     case PS_MSG_SETTLED:
         return take_weights(c, l, &h, f);
+    case PS_MSG_STATE:
+    case PS_MSG_RESTORED:
+        return ps_comm_snapshot_take(c, l, &h, f);
     case PS_MSG_LEFT:
         return take_left(c, l);
     default: // CREDIT

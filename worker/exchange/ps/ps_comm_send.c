@@ -27,7 +27,12 @@ static ps_err send_header(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
 
 static bool has_payload(int kind)
 {
-    return kind == PS_MSG_INIT || kind == PS_MSG_PUSH;
+    return kind == PS_MSG_INIT || kind == PS_MSG_PUSH || kind == PS_MSG_RESTORE;
+}
+
+static bool in_shared_memory(const ps_comm_link *l, int kind)
+{
+    return l->shm && kind != PS_MSG_RESTORE;
 }
 
 static ps_codec gradient_codec(const ps_comm *c, const ps_chunk *chunk, uint64_t step)
@@ -39,12 +44,13 @@ static ps_codec gradient_codec(const ps_comm *c, const ps_chunk *chunk, uint64_t
 static ps_order next_of(const ps_comm *c, uint32_t chunk)
 {
     const ps_comm_chunk *s = &c->chunks[chunk];
-    return s->init_due ? (ps_order){.kind = PS_MSG_INIT, .chunk = chunk} : s->order;
+    const ps_order init = {.kind = PS_MSG_INIT, .chunk = chunk, .step = c->o.first_step};
+    return s->init_due ? init : s->order;
 }
 
 static size_t payload_bytes(const ps_comm *c, const ps_comm_link *l, const ps_order *what)
 {
-    if (l->shm || !has_payload(what->kind)) return 0;
+    if (!has_payload(what->kind) || in_shared_memory(l, what->kind)) return 0;
     const ps_chunk *plan = &c->plan->chunks[what->chunk];
     if (what->kind != PS_MSG_PUSH || !c->encoded[what->chunk])
         return plan->count * sizeof(float);
@@ -57,6 +63,7 @@ static size_t payload_bytes(const ps_comm *c, const ps_comm_link *l, const ps_or
 static const void *payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
 {
     const ps_chunk *plan = &c->plan->chunks[chunk];
+    if (h->kind == PS_MSG_RESTORE) return c->snapshot.arena + plan->offset;
     if (h->kind == PS_MSG_INIT) return (const float *)c->o.params->base + plan->offset;
     const float *grad = (const float *)c->o.grads->base + plan->offset;
     if (!c->encoded[chunk]) return grad;
@@ -78,9 +85,11 @@ static ps_err send_order(ps_comm *c, ps_comm_link *l, const ps_order *what)
     ps_wire_header h = header_for(c, what->kind);
     h.step = what->step;
     h.chunk = chunk;
+    if (what->kind == PS_MSG_FETCH || what->kind == PS_MSG_RESTORE)
+        h.place = c->snapshot.array;
     if (!has_payload(what->kind)) return send_header(c, l, &h, NULL, 0);
     h.count = plan->count;
-    if (l->shm) {
+    if (in_shared_memory(l, what->kind)) {
         h.codec = PS_CODEC_SHM;
         h.place = plan->offset;
         ps_counter_add(&c->shm_sent, plan->count * sizeof(float));
@@ -137,7 +146,7 @@ static void note_sent(ps_comm *c, const ps_order *what)
     if (!more) ps_comm_send_no_more(c, what->chunk);
     if (what->kind != PS_MSG_INIT || s->first) return;
     s->first = true;
-    ps_comm_set_version(c, what->chunk, 0);
+    ps_comm_set_version(c, what->chunk, (int64_t)c->o.first_step);
 }
 
 /* The most urgent chunk of a link; *any: there was one that may go. */

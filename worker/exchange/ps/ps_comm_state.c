@@ -22,7 +22,7 @@ static ps_err alloc_arrays(ps_comm *c)
     PS_TRY(ps_mem_zalloc(&c->links, c->n_links, sizeof *c->links, "links"));
     PS_TRY(ps_mem_zalloc(&c->items, 2 * c->n_links + 2, sizeof *c->items, "links"));
     for (size_t i = 0; i < n; i++)
-        atomic_init(&c->versions[i], -1);
+        atomic_init(&c->versions[i], (int64_t)c->o.first_step - 1);
     return PS_OK;
 }
 
@@ -45,22 +45,22 @@ static ps_err init_codec(ps_comm *c)
     return PS_OK;
 }
 
-static ps_err init_scale(ps_comm *c)
+static void init_scale(ps_comm *c)
 {
-    ps_loss_scale first;
-    PS_TRY(ps_loss_scale_init(&first, c->o.config));
+    const ps_loss_scale *first = &c->o.rule->scale;
     uint32_t bits;
-    memcpy(&bits, &first.scale, sizeof bits);
-    c->scales = c->codec.overflow = first.on;
+    memcpy(&bits, &first->scale, sizeof bits);
+    c->scales = c->codec.overflow = first->on;
+    c->scale_version = c->o.first_step;
     atomic_init(&c->scale_bits, bits);
-    return PS_OK;
 }
 
 ps_err ps_comm_memory_init(ps_comm *c)
 {
     PS_TRY(alloc_arrays(c));
     PS_TRY(init_codec(c));
-    return init_scale(c);
+    init_scale(c);
+    return PS_OK;
 }
 
 void ps_comm_memory_fini(ps_comm *c)

@@ -72,6 +72,13 @@ struct ps_comm {
     uint8_t **encoded; // by chunk: its gradient, encoded, until the reply is here; NULL
                        // where it travels as float32
     float *residual;   // an arena: what the codec has not sent yet, or NULL
+    /* What FETCH and RESTORE are about; the main thread's until the order is put. */
+    struct {
+        uint64_t array;
+        float *arena;                           // filled, or sent from
+        uint8_t rule[PS_STEP_RULE_STATE_BYTES]; // instead, of PS_WIRE_STATE_RULE
+        size_t rule_bytes;
+    } snapshot;
     ps_comm_chunk *chunks; // by chunk
     bool bye, quit;
     ps_deadline bye_deadline;

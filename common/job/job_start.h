@@ -1,0 +1,26 @@
+/* Where a job begins: what worker 0 alone knows, for it has the data and the checkpoint,
+ * and every other member asks it for. */
+#ifndef PS_JOB_START_H
+#define PS_JOB_START_H
+
+#include "member.h"
+#include "step_rule.h"
+
+typedef struct ps_job_start {
+    uint64_t total_steps;                   // of the job, those before `step` included
+    uint64_t step;                          // the first to be made; 0: a new job
+    size_t rule_bytes;                      // 0: a new job's
+    uint8_t rule[PS_STEP_RULE_STATE_BYTES]; // ps_step_rule_save's
+} ps_job_start;
+
+/* Worker 0's, once: "job/total_steps". */
+ps_err ps_job_start_put(ps_member *member, const ps_job_start *start,
+                        ps_deadline deadline);
+/* Waits for it. */
+ps_err ps_job_start_get(ps_member *member, ps_job_start *start, ps_deadline deadline);
+
+/* Begins the rule with the job's steps and, where it goes on, its state. */
+ps_err ps_job_start_rule(const ps_job_start *start, const ps_config *cfg,
+                         ps_step_rule *rule);
+
+#endif

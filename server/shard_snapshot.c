@@ -1,0 +1,61 @@
+#include "shard_snapshot.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "shard_reply.h"
+
+_Static_assert((int)PS_AGGREGATE_WEIGHTS == (int)PS_WIRE_STATE_WEIGHTS, "one number");
+
+static ps_err check_rank(const ps_wire_header *h)
+{
+    if (h->rank == 0) return PS_OK;
+    return ps_err_set(PS_ERR_PROTOCOL, "%s, which is for worker 0 alone",
+                      ps_wire_kind_name(h->kind));
+}
+
+static ps_err find_array(const ps_shard_chunk *c, const ps_wire_header *h, float **out)
+{
+    *out = ps_aggregate_array(&c->memory, h->place);
+    if (*out) return PS_OK;
+    return ps_err_set(PS_ERR_PROTOCOL, "%s of array %" PRIu64 ", which chunk %u has not",
+                      ps_wire_kind_name(h->kind), h->place, h->chunk);
+}
+
+static ps_err send_rule(ps_shard *s, const ps_shard_chunk *c, uint32_t rank)
+{
+    uint8_t rule[PS_STEP_RULE_STATE_BYTES];
+    size_t bytes;
+    PS_TRY(ps_step_rule_save(&s->rule, rule, &bytes));
+    return ps_shard_reply_state(s, c, rank, PS_WIRE_STATE_RULE, rule, bytes,
+                                PS_WIRE_COPY);
+}
+
+ps_err ps_shard_snapshot_fetch(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
+{
+    float *array;
+    PS_TRY(check_rank(h));
+    if (c->policy.version < 0 || h->step > (uint64_t)c->policy.version)
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "a wish for the state of chunk %u at version %" PRIu64
+                          "; it stands at %" PRId64,
+                          h->chunk, h->step, c->policy.version);
+    if (h->place == PS_WIRE_STATE_RULE) return send_rule(s, c, h->rank);
+    PS_TRY(find_array(c, h, &array));
+    return ps_shard_reply_state(s, c, h->rank, h->place, array,
+                                c->plan->count * sizeof *array, PS_WIRE_BORROW);
+}
+
+ps_err ps_shard_snapshot_restore(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h,
+                                 ps_wire_frames *f)
+{
+    float *array;
+    PS_TRY(check_rank(h));
+    PS_TRY(find_array(c, h, &array));
+    s->peers[h->rank].owed += zmq_msg_size(&f->payload);
+    if (c->policy.version < 0) {
+        memcpy(array, zmq_msg_data(&f->payload), c->plan->count * sizeof *array);
+        c->restored = c->restored || h->place == PS_AGGREGATE_WEIGHTS;
+    }
+    return ps_shard_reply_restored(s, c, h->rank, h->place);
+}

@@ -1,0 +1,408 @@
+"""Checkpoints of the whole job: a job that was ended and goes on does what one does that never was."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from jobs import DIGITS, ROOT, JobTest, alive, environment, read_safetensors
+
+STEPS = 24
+SETTINGS = [f"train.steps={STEPS}", "data.batch=20", "train.log_every=4", "data.train=0-239",
+            "checkpoint.every=5", "checkpoint.keep=100"]
+# Of the time, of this process alone, or of how much travelled.
+OWN = ("seconds", "samples_per_second", "step_ms", "exchange_wait_ms", "bytes", "rss", "in_flight",
+       "server_stats", "compression_ratio", "servers", "shards", "warmup")
+
+
+def copy_until(run, to, step):
+    """The run as if it had died behind the checkpoint of that step."""
+    shutil.copytree(run, to, symlinks=True)
+    for name in os.listdir(os.path.join(to, "checkpoints")):
+        if name.startswith("step-") and "." not in name and int(name[5:]) > step:
+            shutil.rmtree(os.path.join(to, "checkpoints", name))
+    for name in ("summary.json", "model.safetensors"):
+        os.remove(os.path.join(to, name))
+
+
+def comparable(record):
+    return {k: v for k, v in record.items() if not any(own in k for own in OWN)}
+
+
+class CheckpointTest(JobTest):
+    def setUp(self):
+        # A disk that is slow makes a job skip checkpoints.
+        self.old = tempfile.tempdir
+        tempfile.tempdir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        super().setUp()
+        tempfile.tempdir = self.old
+
+    def run_job(self, out, mode, servers, workers, *settings, config=DIGITS, code=0, args=()):
+        return self.psrun("-m", mode, "-s", servers, "-w", workers, *args, config, *settings,
+                          out=out, code=code)
+
+    def steps_of(self, out="out"):
+        return sorted(int(n[5:]) for n in os.listdir(self.path(out, "checkpoints"))
+                      if n.startswith("step-") and "." not in n)
+
+    def check_same(self, whole, resumed):
+        self.assertEqual(self.weights(whole), self.weights(resumed))
+        self.assertEqual([comparable(r) for r in self.records(whole)],
+                         [comparable(r) for r in self.records(resumed)])
+        self.assertEqual(comparable(self.summary(whole)), comparable(self.summary(resumed)))
+
+    def run_whole(self, steps, *job, config=DIGITS):
+        """A job with the checkpoints of these steps: a machine that is busy skips some."""
+        for _ in range(8):
+            self.run_job("whole", *job, config=config)
+            if set(steps) <= set(self.steps_of("whole")):
+                return
+            shutil.rmtree(self.path("whole"))
+        self.fail(f"no job had checkpoints of steps {steps}")
+
+    def check_resume(self, mode, servers, workers, *settings, config=DIGITS, others=((None, None),),
+                     steps=None):
+        """An unbroken run, and one that goes on from each of its checkpoints."""
+        steps = steps or [5, 10, 15, 20, 24]
+        self.run_whole(steps, mode, servers, workers, *SETTINGS, *settings, config=config)
+        for step in steps:
+            for n_servers, shards in others:
+                out = f"from-{step}-{n_servers}"
+                copy_until(self.path("whole"), self.path(out), step)
+                more = [f"server.shards={shards}"] if shards else []
+                said = self.run_job(out, mode, n_servers or servers, workers, *SETTINGS, *settings,
+                                    *more, config=config, args=["--resume", self.path(out)])
+                self.assertIn(f"resume step={step} ", said)
+                with self.subTest(mode=mode, settings=settings, step=step, servers=n_servers):
+                    self.check_same("whole", out)
+                shutil.rmtree(self.path(out))
+        shutil.rmtree(self.path("whole"))
+
+
+class SameBits(CheckpointTest):
+    def test_parameter_servers(self):
+        self.check_resume("ps", 2, 2, "optimizer.name=adamw", "schedule.name=cosine")
+
+    def test_other_servers(self):
+        self.check_resume("ps", 3, 2, "optimizer={name: sgd, momentum: 0.9}", steps=[5, 15],
+                          others=((1, 1), (5, 1), (2, 2)))
+
+    def test_codecs(self):
+        for codec in ("fp16", "int8", "onebit", "topk"):
+            self.check_resume("ps", 2, 2, f"exchange.codec={codec}", "exchange.codec_warmup=6",
+                              "exchange.codec_cooldown=4", steps=[5, 15],
+                              others=((3, None),))
+
+    def test_clipping_accumulation_and_loss_scale(self):
+        for more in (["optimizer.clip_norm=0.5"], ["train.accumulate=3"],
+                     ["loss_scale={use: on, init: 1e38, interval: 3}"]):
+            for mode in ("ps", "allreduce", "single"):
+                self.check_resume(mode, 2, 1 if mode == "single" else 2, *more, steps=[10])
+
+    def test_batch_norm_and_dropout(self):
+        config = self.path("norms.yaml")
+        with open(config, "w", encoding="utf-8") as f:
+            f.write("model:\n  input: [3, 8, 8]\n  layers:\n    - conv2d: {out: 8, kernel: 3}\n"
+                    "    - batch_norm2d\n    - relu\n    - dropout: 0.25\n    - flatten\n    - linear: 10\n"
+                    "data: {kind: synthetic, batch: 20, samples: 240, test_samples: 50, flip: true,"
+                    " crop_padding: 1}\noptimizer: {name: adamw}\ntrain: {epochs: 30, eval_every: 2}\n")
+        for mode in ("ps", "allreduce", "single"):
+            self.check_resume(mode, 2, 1 if mode == "single" else 2, "data.train=", config=config,
+                              steps=[10, 15])
+
+    def test_unequal_batches(self):
+        self.check_resume("ps", 2, 3, "data.batch=[5, 20, 10]", steps=[5, 15])
+
+    def test_all_reduce(self):
+        self.check_resume("allreduce", 0, 3, "optimizer.name=adamw", "exchange.bucket=64KiB")
+
+    def test_single(self):
+        self.check_resume("single", 0, 1, "optimizer.name=adam", "train.save_every=7")
+
+
+class OtherJobs(CheckpointTest):
+    """What goes on is not quite what was begun."""
+
+    def test_other_workers_see_every_sample_once(self):
+        settings = [*SETTINGS, "train.eval_every=1"]
+        self.run_whole([5], "ps", 1, 2, *settings)
+        for workers in (1, 3):
+            out = f"with-{workers}"
+            copy_until(self.path("whole"), self.path(out), 5)  # 200 of 240 samples
+            said = self.run_job(out, "ps", 1, workers, *settings, args=["--resume", self.path(out)])
+            self.assertIn("resume step=5 ", said)
+            ends = [r["step"] for r in self.records(out) if "test_loss" in r]
+            # 40 samples are left of the first epoch, by 20 from each worker
+            self.assertEqual(ends[0], 5 + (2 if workers == 1 else 1))
+            self.assertEqual(self.summary(out)["steps"], STEPS)
+
+    def test_onebit_with_other_workers(self):
+        codec = ["exchange.codec=onebit", "exchange.codec_warmup=2"]
+        self.run_whole([15], "ps", 1, 3, *SETTINGS, *codec)
+        for workers in (1, 2, 4):
+            out = f"with-{workers}"
+            copy_until(self.path("whole"), self.path(out), 15)
+            self.run_job(out, "ps", 1, workers, *SETTINGS, *codec, args=["--resume", self.path(out)])
+            self.assertEqual(self.summary(out)["steps"], STEPS)
+
+    def test_more_epochs(self):
+        settings = ["data.train=0-239", "data.batch=20", "checkpoint.every=4", "optimizer.name=adamw",
+                    "schedule.name=constant"]
+        self.run_job("whole", "ps", 2, 2, *settings, "train.epochs=5")
+        self.run_job("part", "ps", 2, 2, *settings, "train.epochs=3")
+        self.psrun("--resume", self.path("part"), "train.epochs=5", out="part")
+        self.check_same("whole", "part")
+
+    def test_another_exchange(self):
+        settings = [*SETTINGS, "optimizer.name=adamw"]
+        self.run_whole([10], "ps", 2, 2, *settings)
+        copy_until(self.path("whole"), self.path("other"), 10)
+        said = self.run_job("other", "allreduce", 0, 2, *settings, args=["--resume", self.path("other")])
+        self.assertIn('changed="exchange"', said)
+        self.check_weights_close("whole", "other")
+
+    def check_weights_close(self, a, b):
+        x, _ = read_safetensors(self.path(a, "model.safetensors"))
+        y, _ = read_safetensors(self.path(b, "model.safetensors"))
+        for name, (_, _, values) in x.items():
+            for u, v in zip(values, y[name][2]):
+                self.assertAlmostEqual(u, v, places=5, msg=name)
+
+    def test_another_model_is_refused(self):
+        sgd = "optimizer={name: sgd, lr: 0.01}"
+        self.run_job("out", "single", 0, 1, *SETTINGS, sgd)
+        for setting, said in (("optimizer.name=adam", "exp_avg is missing"),
+                              ("model.layers=[flatten, {linear: {name: fc, out: 10}}, log_softmax]", "the model has")):
+            text = self.run_job("out", "single", 0, 1, *SETTINGS, sgd, setting,
+                                code=1, args=["--resume", self.path("out")])
+            self.assertRegex(text, f"step-{STEPS}: .*{said}")
+            self.assertEqual(self.steps_of()[-1], STEPS)  # it is not damaged
+
+
+class Damage(CheckpointTest):
+    def setUp(self):
+        super().setUp()
+        self.run_whole([20, 24], "single", 0, 1, *SETTINGS)
+        self.steps = self.steps_of("whole")
+
+    def resume(self, out, code=0):
+        return self.run_job(out, "single", 0, 1, *SETTINGS, code=code, args=["--resume", self.path(out)])
+
+    def spoil(self, out, spoiler, step):
+        shutil.copytree(self.path("whole"), self.path(out))
+        spoiler(Path(self.path(out, "checkpoints", f"step-{step}")))
+
+    @staticmethod
+    def flip(path, at):
+        data = bytearray(path.read_bytes())
+        data[at] ^= 4
+        path.write_bytes(data)
+
+    def spoilers(self):
+        yield "size", "bytes, its manifest has", lambda d: os.truncate(d / "model.safetensors", 5000)
+        yield "tail", "bytes, its manifest has", lambda d: (d / "model.safetensors").write_bytes(
+            (d / "model.safetensors").read_bytes() + b"x")
+        yield "flip", "its checksum is", lambda d: self.flip(d / "optimizer.safetensors", -3)
+        yield "header", "its checksum is", lambda d: self.flip(d / "model.safetensors", 40)
+        yield "missing", "optimizer.safetensors", lambda d: (d / "optimizer.safetensors").unlink()
+        yield "manifest", "manifest.json: ", lambda d: os.truncate(d / "manifest.json", 700)
+        yield "digit", "manifest.json: ", lambda d: self.flip(d / "manifest.json", 60)
+        yield "none", "manifest.json", lambda d: (d / "manifest.json").unlink()
+        yield "foreign", "not a manifest", lambda d: (d / "manifest.json").write_text('{"step": 4}')
+        yield "empty", "manifest.json", lambda d: [f.unlink() for f in d.iterdir()]
+
+    def test_the_one_before_is_used(self):
+        last, before = self.steps[-1], self.steps[-2]
+        for name, said, spoiler in self.spoilers():
+            self.spoil(name, spoiler, last)
+            text = self.resume(name)
+            with self.subTest(name):
+                self.assertRegex(text, f"WARN  resume reason=.*step-{last}.*{said}")
+                self.assertIn(f"resume step={before} ", text)
+                self.check_same("whole", name)
+                self.assertTrue(os.path.isdir(self.path(name, "checkpoints", f"step-{last}.damaged")))
+
+    def test_none_is_whole(self):
+        def spoil_all(folder):
+            for step in self.steps:
+                self.flip(folder.parent / f"step-{step}" / "model.safetensors", -1)
+        self.spoil("all", spoil_all, self.steps[0])
+        text = self.resume("all", code=1)
+        self.assertIn("no checkpoint is whole", text)
+        self.assertEqual(self.records("all"), self.records("whole"))  # nothing is touched
+
+    def test_there_is_none(self):
+        shutil.rmtree(self.path("whole", "checkpoints"))
+        self.assertIn("there is no checkpoint in", self.resume("whole", code=1))
+
+    def test_a_new_job_does_not_mix_with_them(self):
+        settings = [*SETTINGS, f"checkpoint.path={self.path('whole', 'checkpoints')}"]
+        text = self.run_job("other", "single", 0, 1, *settings, code=1)
+        self.assertIn("holds checkpoints already", text)
+        self.run_job("other", "single", 0, 1, *settings, "train.steps=6", args=["--overwrite"])
+        self.assertEqual(self.steps_of("whole")[-1], 6)
+
+
+class Interrupted(CheckpointTest):
+    LONG = ["train.epochs=40", "data.train=0-239", "data.batch=20", "checkpoint.every=1000000",
+            "schedule.name=constant", "train.log_every=20"]
+
+    def start(self, mode, servers, workers, *settings, args=(), out="out", config=DIGITS):
+        psrun = subprocess.Popen(
+            self.psrun_argv("-m", mode, "-s", servers, "-w", workers, *args, config, *settings, out=out),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(psrun.stdout.close)
+        self.addCleanup(psrun.kill)
+        return psrun
+
+    def end(self, psrun, number, code):
+        psrun.send_signal(number)
+        text, _ = psrun.communicate(timeout=60)
+        self.assertEqual(psrun.returncode, code, text)
+        return text
+
+    def test_sigterm_keeps_it_and_says_start_me_again(self):
+        for mode, servers, workers in (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1)):
+            self.run_job("whole", mode, servers, workers, *self.LONG)
+            again = ["--resume", "auto"]
+            psrun = self.start(mode, servers, workers, *self.LONG, args=again)
+            self.wait_for_steps("out", records=3)
+            self.end(psrun, signal.SIGTERM, 75)
+            self.assertTrue(self.summary()["interrupted"])
+            self.assertEqual(self.steps_of(), [self.summary()["steps"]])
+            for name in (signal.SIGTERM, signal.SIGINT):
+                psrun = self.start(mode, servers, workers, *self.LONG, args=again)
+                self.wait_for_steps("out", records=len(self.records()) + 2)
+                self.end(psrun, name, 75 if name == signal.SIGTERM else 130)
+            self.run_job("out", mode, servers, workers, *self.LONG, args=again)
+            self.check_same("whole", "out")
+            shutil.rmtree(self.path("whole"))
+            shutil.rmtree(self.path("out"))
+
+    def test_while_it_evaluates(self):
+        config = self.path("slow.yaml")
+        with open(config, "w", encoding="utf-8") as f:
+            f.write("model:\n  input: [8]\n  layers:\n    - linear: 1024\n    - linear: 256\n    - linear: 2\n"
+                    "train: {eval_every: 2, epochs: 4}\nexchange: {codec: int8}\n"
+                    "data: {kind: synthetic, batch: 8, samples: 160, test_samples: 30000, eval_batch: 1}\n")
+        job = ["ps", 1, 2, "checkpoint.minutes=60"]
+        self.run_job("whole", *job, config=config)
+        for records in (2, 5):  # in the evaluation after these
+            psrun = self.start(*job, args=["--resume", "auto"], config=config)
+            self.wait_for_steps("out", records=records)
+            time.sleep(0.1)
+            self.end(psrun, signal.SIGTERM, 75)
+        self.run_job("out", *job, config=config, args=["--resume", "auto"])
+        self.check_same("whole", "out")
+
+    def test_a_worker_alone_is_told(self):
+        psrun = self.start("ps", 1, 2, *self.LONG)
+        self.wait_for_steps("out", records=3)
+        victim = next(pid for pid, line in alive(self.folder)
+                      if "ps-worker" in line and environment(pid).get("RANK") == "1")
+        os.kill(victim, signal.SIGTERM)
+        text, _ = psrun.communicate(timeout=60)
+        self.assertEqual(psrun.returncode, 75, text)
+
+    def test_killed_before_the_first_one(self):
+        psrun = self.start("single", 0, 1, *self.LONG, args=["--resume", "auto"])
+        self.wait_for_steps("out")
+        os.kill(next(pid for pid, line in alive(self.folder) if "ps-worker" in line), signal.SIGKILL)
+        psrun.communicate(timeout=60)
+        self.run_job("out", "single", 0, 1, *self.LONG, "train.epochs=2", args=["--resume", "auto"])
+        self.run_job("whole", "single", 0, 1, *self.LONG, "train.epochs=2")
+        self.check_same("whole", "out")
+        # A run that has ended without checkpoints is not begun anew.
+        shutil.rmtree(self.path("out", "checkpoints"))
+        text = self.run_job("out", "single", 0, 1, *self.LONG, code=1, args=["--resume", "auto"])
+        self.assertIn("holds a run already", text)
+
+    def test_killed_between(self):
+        self.run_job("whole", "ps", 2, 2, *SETTINGS, "train.steps=200", "train.epochs=50")
+        psrun = self.start("ps", 2, 2, *SETTINGS, "train.steps=200", "train.epochs=50")
+        end = time.monotonic() + 30
+        while not os.path.isdir(self.path("out/checkpoints")) or not self.steps_of():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
+        for pid, line in alive(self.folder):
+            if "ps-worker" in line or "ps-server" in line:
+                os.kill(pid, signal.SIGKILL)
+        psrun.communicate(timeout=60)
+        self.psrun("--resume", self.path("out"))  # the rest it knows
+        self.check_same("whole", "out")
+
+    def test_without_checkpoints_it_is_as_before(self):
+        psrun = self.start("single", 0, 1, *self.LONG, "checkpoint.every=0")
+        self.wait_for_steps("out", records=3)
+        self.end(psrun, signal.SIGTERM, 143)
+        self.assertFalse(os.path.exists(self.path("out/checkpoints")))
+
+
+class Kept(CheckpointTest):
+    def test_the_newest_and_the_best(self):
+        settings = [*SETTINGS, "checkpoint.keep=2", "checkpoint.best=loss", "optimizer.lr=0.02"]
+        self.run_job("out", "ps", 1, 2, *settings)
+        evaluations = {r["step"]: r["test_loss"] for r in self.records() if "test_loss" in r}
+        best = min(evaluations, key=evaluations.get)
+        self.assertEqual(os.readlink(self.path("out/checkpoints/best")), f"step-{best}")
+        self.assertEqual(self.steps_of(), sorted({STEPS, best, *self.steps_of()[-2:]}))
+        self.assertLessEqual(len(self.steps_of()), 3)
+
+    def test_by_time(self):
+        self.run_job("out", "ps", 1, 2, "checkpoint.minutes=0.005", "train.epochs=20", "checkpoint.keep=50")
+        self.assertGreater(len(self.steps_of()), 2)
+
+    def test_pytorch_names(self):
+        self.run_job("out", "ps", 2, 2, *SETTINGS, "optimizer.name=adamw")
+        folder = f"out/checkpoints/step-{STEPS}"
+        model, _ = read_safetensors(self.path(folder, "model.safetensors"))
+        last, _ = read_safetensors(self.path("out/model.safetensors"))
+        self.assertEqual(model, last)
+        states, _ = read_safetensors(self.path(folder, "optimizer.safetensors"))
+        self.assertEqual(set(states), {f"{n}.{s}" for n in model for s in ("exp_avg", "exp_avg_sq", "step")})
+        self.assertEqual(states["fc1.weight.step"][2][0], STEPS)
+        with open(self.path(folder, "manifest.json"), encoding="utf-8") as f:
+            self.assertEqual(json.load(f)["state"]["step"], STEPS)
+
+
+class Disks(CheckpointTest):
+    def check_goes_on(self, path, reason):
+        text = self.run_job("out", "ps", 1, 2, *SETTINGS, f"checkpoint.path={path}", "checkpoint.keep=1",
+                            args=["--overwrite"])
+        self.assertRegex(text, f"ERROR checkpoint step=[0-9]+ reason=.*{reason}")
+        self.assertIn("training goes on without it", text)
+        self.assertEqual(self.summary()["steps"], STEPS)
+
+    def test_a_folder_that_cannot_be_made(self):
+        self.check_goes_on("/proc/no/such/folder", "cannot make the folder")  # not even by root
+
+    def mount(self, kib):
+        folder = self.path(f"disk-{kib}")
+        os.mkdir(folder)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", folder],
+                                 stderr=subprocess.DEVNULL, check=False).returncode == 0
+        if not mounted:
+            self.skipTest("only root may mount a small disk")
+        self.addCleanup(subprocess.run, ["umount", folder], check=True)
+        return folder
+
+    def test_a_full_disk(self):
+        folder = self.mount(400)  # a checkpoint has 640 KB
+        self.check_goes_on(folder, "No space left")
+        self.assertEqual(os.listdir(folder), [])
+
+    def test_a_disk_that_fills_keeps_the_one_before(self):
+        folder = self.mount(900)
+        self.check_goes_on(folder, "No space left")
+        self.assertEqual(len(os.listdir(folder)), 1)
+        self.run_job("again", "ps", 1, 2, *SETTINGS, f"checkpoint.path={folder}",
+                     args=["--resume", self.path("out")])
+        self.assertEqual(self.weights("again"), self.weights("out"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,322 @@
+/* State that is saved in the middle of a job and loaded into another part that does the
+ * same work: it goes on with the same bits. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "aggregate.h"
+#include "coded_chunk.h"
+#include "device_stream.h"
+#include "model_spec.h"
+#include "state_tensors.h"
+#include "temp_files.h"
+
+enum { CUT = 3, STEPS = 7 };
+
+typedef struct fixture {
+    ps_config cfg;
+    ps_model_spec spec;
+    ps_step_rule rule;
+    ps_plan plan;
+    size_t bytes; // of an arena
+} fixture;
+
+static void setup(fixture *f, const char *optimizer, const char *codec)
+{
+    const char *const sets[] = {
+        "model.input=[30]",
+        "model.layers=[{linear: {name: a, out: 301}}, {linear: {name: b, out: 7}}]",
+        "model.loss=mse",
+        "optimizer.lr=0.01",
+        "schedule.name=linear",
+        "exchange.codec_warmup=0",
+        "exchange.codec_cooldown=0",
+        optimizer,
+        codec};
+    assert_int_equal(ps_config_load(&f->cfg, NULL, sets, 9), PS_OK);
+    assert_int_equal(ps_model_spec_init(&f->spec, &f->cfg), PS_OK);
+    assert_int_equal(ps_step_rule_init(&f->rule, &f->cfg), PS_OK);
+    assert_int_equal(ps_step_rule_start(&f->rule, &f->cfg, STEPS), PS_OK);
+    const ps_chunk_size size = {.bytes = 16384};
+    assert_int_equal(ps_plan_init(&f->plan, &f->spec.table, size, 1), PS_OK);
+    f->bytes = f->spec.table.arena_count * sizeof(float);
+}
+
+static void teardown(fixture *f)
+{
+    ps_plan_fini(&f->plan);
+    ps_model_spec_fini(&f->spec);
+    ps_config_fini(&f->cfg);
+}
+
+static float *arena(const fixture *f)
+{
+    float *a = calloc(1, f->bytes);
+    assert_non_null(a);
+    return a;
+}
+
+static void draw(uint64_t n, uint32_t seed, float *out)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        out[i] = (float)(int32_t)seed * 0x1p-31f;
+    }
+}
+
+/* ---- aggregate ---- */
+
+static void step_aggregate(const fixture *f, ps_aggregate *a, uint64_t step)
+{
+    float *grad = calloc(a->count, sizeof *grad);
+    draw(a->count, (uint32_t)step + 1, grad);
+    const float *grads[] = {grad};
+    const ps_aggregate_step s = {.rule = &f->rule,
+                                 .step = step,
+                                 .now = ps_step_rule_optimizer_step(&f->rule, step, 1),
+                                 .grads = grads,
+                                 .n_grads = 1};
+    assert_int_equal(ps_aggregate_apply(a, &s), PS_OK);
+    free(grad);
+}
+
+static float *open_aggregate(const fixture *f, const ps_chunk *chunk, ps_aggregate *a)
+{
+    float *slab = calloc(ps_aggregate_slab_count(chunk, &f->rule.optimizer, false), 4);
+    assert_int_equal(
+        ps_aggregate_init(a, &f->spec.table, chunk, &f->rule.optimizer, false, slab),
+        PS_OK);
+    return slab;
+}
+
+static void check_aggregate(const fixture *f, const ps_chunk *chunk)
+{
+    ps_aggregate a, b;
+    float *slab_a = open_aggregate(f, chunk, &a), *slab_b = open_aggregate(f, chunk, &b);
+    const size_t bytes = chunk->count * sizeof(float);
+    draw(chunk->count, 77, a.weights);
+    for (uint64_t s = 0; s < CUT; s++)
+        step_aggregate(f, &a, s);
+    for (uint64_t array = 0; array <= PS_AGGREGATE_WEIGHTS; array++) {
+        const float *from = ps_aggregate_array(&a, array);
+        float *to = ps_aggregate_array(&b, array);
+        assert_true(!from == !to);
+        if (to) memcpy(to, from, bytes);
+    }
+    assert_null(ps_aggregate_array(&a, PS_AGGREGATE_WEIGHTS + 1));
+    for (uint64_t s = CUT; s < STEPS; s++) {
+        step_aggregate(f, &a, s);
+        step_aggregate(f, &b, s);
+    }
+    assert_memory_equal(a.weights, b.weights, bytes);
+    ps_aggregate_fini(&a);
+    ps_aggregate_fini(&b);
+    free(slab_a);
+    free(slab_b);
+}
+
+static const char *const optimizers[] = {
+    "optimizer={name: sgd}", "optimizer={name: sgd, momentum: 0.9, dampening: 0.1}",
+    "optimizer={name: adam}", "optimizer={name: adamw}"};
+
+static void an_aggregate_goes_on(void **state)
+{
+    for (int i = 0; i < 4; i++) {
+        fixture f;
+        setup(&f, optimizers[i], "exchange.codec=none");
+        for (uint32_t c = 0; c < f.plan.n_chunks; c++)
+            check_aggregate(&f, &f.plan.chunks[c]);
+        teardown(&f);
+    }
+}
+
+/* ---- codec feedback ---- */
+
+/* A worker's side: what it has not sent yet is the residual. */
+static void check_worker(const fixture *f, const ps_chunk_codec *codec, const ps_chunk *c)
+{
+    const uint64_t most = ps_chunk_codec_most_bytes(codec, c, PS_CODED_GRADIENT);
+    float *grad = calloc(c->count, 4), *kept = calloc(c->count, 4),
+          *other = calloc(c->count, 4);
+    uint8_t *a = calloc(1, most + 64), *b = calloc(1, most + 64);
+    for (uint64_t s = 0; s < STEPS; s++) {
+        const ps_codec by = ps_chunk_codec_of(codec, c, PS_CODED_GRADIENT, s);
+        const uint64_t key = ps_codec_draw_key(1, s);
+        if (s == CUT) memcpy(other, kept, c->count * 4);
+        draw(c->count, (uint32_t)s + 9, grad);
+        ps_chunk_codec_encode(codec, c, by, grad, kept, key, a);
+        if (s < CUT) continue;
+        ps_chunk_codec_encode(codec, c, by, grad, other, key, b);
+        assert_memory_equal(a, b, ps_chunk_codec_bytes(codec, c, by));
+    }
+    assert_memory_equal(kept, other, c->count * 4);
+    free(grad), free(kept), free(other), free(a), free(b);
+}
+
+/* A shard's side: what the workers were told lags behind the weights. */
+static void check_shard(const ps_chunk_codec *codec, const ps_chunk *c)
+{
+    ps_coded_chunk a, b;
+    float *weights = calloc(c->count, 4), *change = calloc(c->count, 4);
+    assert_int_equal(ps_coded_chunk_init(&a, codec, c), PS_OK);
+    assert_int_equal(ps_coded_chunk_init(&b, codec, c), PS_OK);
+    ps_coded_chunk_start(&a, weights);
+    for (uint64_t s = 0; s < STEPS && a.coded; s++) {
+        if (s == CUT) ps_coded_chunk_start(&b, a.told);
+        draw(c->count, (uint32_t)s + 5, change);
+        for (uint64_t i = 0; i < c->count; i++)
+            weights[i] += change[i] * 0.01f;
+        ps_coded_chunk_reply(&a, weights, s + 1);
+        if (s < CUT) continue;
+        ps_coded_chunk_reply(&b, weights, s + 1);
+        assert_int_equal(a.reply_bytes, b.reply_bytes);
+        assert_memory_equal(a.reply, b.reply, a.reply_bytes);
+        assert_memory_equal(a.told, b.told, c->count * 4);
+    }
+    ps_coded_chunk_fini(&a);
+    ps_coded_chunk_fini(&b);
+    free(weights), free(change);
+}
+
+static void codec_feedback_goes_on(void **state)
+{
+    static const char *const codecs[] = {"exchange.codec=fp16", "exchange.codec=int8",
+                                         "exchange.codec=onebit", "exchange.codec=topk"};
+    for (int i = 0; i < 4; i++) {
+        fixture f;
+        ps_chunk_codec codec;
+        setup(&f, "optimizer.name=sgd", codecs[i]);
+        assert_int_equal(ps_chunk_codec_init(&codec, &f.cfg, &f.spec.table), PS_OK);
+        ps_chunk_codec_end(&codec, STEPS);
+        for (uint32_t c = 0; c < f.plan.n_chunks; c++) {
+            if (ps_codec_feeds_back(codec.codec))
+                check_worker(&f, &codec, &f.plan.chunks[c]);
+            check_shard(&codec, &f.plan.chunks[c]);
+        }
+        teardown(&f);
+    }
+}
+
+/* ---- the state of a stream, by way of a file ---- */
+
+typedef struct side {
+    float *params, *grads;
+    ps_device_stream *stream;
+} side;
+
+static void open_side(const fixture *f, side *s)
+{
+    *s = (side){.params = arena(f), .grads = arena(f)};
+    const ps_host_stream_options options = {.table = &f->spec.table,
+                                            .optimizer = &f->rule.optimizer,
+                                            .params = s->params,
+                                            .grads = s->grads};
+    assert_int_equal(ps_host_stream_create(&options, &s->stream), PS_OK);
+}
+
+static void close_side(side *s)
+{
+    s->stream->ops->destroy(&s->stream);
+    free(s->params);
+    free(s->grads);
+}
+
+static void step_side(const fixture *f, side *s, uint64_t step)
+{
+    const ps_chunk whole = {.count = f->spec.table.arena_count,
+                            .last_tensor = f->spec.table.n_tensors - 1};
+    const ps_optimizer_step now = ps_step_rule_optimizer_step(&f->rule, step, 1);
+    draw(whole.count, (uint32_t)step + 3, s->grads);
+    assert_int_equal(s->stream->ops->apply(s->stream, &now, &whole), PS_OK);
+}
+
+static void write_states(const fixture *f, side *s, const char *path)
+{
+    ps_state_tensors list = {0};
+    float *states[PS_OPTIMIZER_MAX_STATES] = {NULL};
+    for (int i = 0; i < f->rule.optimizer.n_states; i++) {
+        states[i] = arena(f);
+        assert_int_equal(s->stream->ops->save_state(s->stream, i, 0,
+                                                    f->spec.table.arena_count, states[i]),
+                         PS_OK);
+        assert_int_equal(ps_state_tensors_add_arena(
+                             &list, &f->spec.table,
+                             ps_optimizer_state_name(&f->rule.optimizer, i), states[i]),
+                         PS_OK);
+    }
+    assert_int_equal(ps_state_tensors_add_arena(&list, &f->spec.table, "w", s->params),
+                     PS_OK);
+    assert_int_equal(ps_st_save(path, list.list, list.n, NULL, 0), PS_OK);
+    ps_state_tensors_fini(&list);
+    for (int i = 0; i < f->rule.optimizer.n_states; i++)
+        free(states[i]);
+}
+
+static void read_states(const fixture *f, side *s, const char *path)
+{
+    ps_st_file file;
+    float *values = arena(f);
+    assert_int_equal(ps_st_load(path, &file), PS_OK);
+    for (int i = 0; i < f->rule.optimizer.n_states; i++) {
+        const char *name = ps_optimizer_state_name(&f->rule.optimizer, i);
+        assert_int_equal(ps_state_tensors_read(path, &file, &f->spec.table, name, values),
+                         PS_OK);
+        assert_int_equal(s->stream->ops->load_state(s->stream, i, 0,
+                                                    f->spec.table.arena_count, values),
+                         PS_OK);
+    }
+    assert_int_equal(ps_state_tensors_read(path, &file, &f->spec.table, "w", s->params),
+                     PS_OK);
+    assert_int_equal(ps_state_tensors_read(path, &file, &f->spec.table, "x", values),
+                     PS_ERR_FORMAT);
+    assert_non_null(strstr(ps_err_message(), "a.weight.x is missing"));
+    ps_st_fini(&file);
+    free(values);
+}
+
+static void a_streams_state_goes_on_by_way_of_a_file(void **state)
+{
+    temp_folder folder;
+    assert_int_equal(temp_folder_init(&folder), 0);
+    const char *path = temp_path(&folder, "state.safetensors");
+    for (int k = 0; k < 4; k++) {
+        fixture f;
+        side a, b;
+        setup(&f, optimizers[k], "exchange.codec=none");
+        open_side(&f, &a);
+        open_side(&f, &b);
+        draw(f.spec.table.n_params, 1, a.params);
+        for (uint64_t s = 0; s < CUT; s++)
+            step_side(&f, &a, s);
+        write_states(&f, &a, path);
+        read_states(&f, &b, path);
+        for (uint64_t s = CUT; s < STEPS; s++) {
+            step_side(&f, &a, s);
+            step_side(&f, &b, s);
+        }
+        for (int t = 0; t < f.spec.table.n_tensors; t++) {
+            const ps_tensor *tensor = &f.spec.table.tensors[t];
+            assert_memory_equal(a.params + tensor->offset, b.params + tensor->offset,
+                                tensor->count * sizeof(float));
+        }
+        close_side(&a);
+        close_side(&b);
+        teardown(&f);
+    }
+    temp_folder_fini(&folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_aggregate_goes_on),
+        cmocka_unit_test(codec_feedback_goes_on),
+        cmocka_unit_test(a_streams_state_goes_on_by_way_of_a_file),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

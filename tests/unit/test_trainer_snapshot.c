@@ -1,0 +1,101 @@
+/* The state of the step loop on the way through JSON: every bit of every number. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "trainer_snapshot.h"
+
+static json_t *state_json(ps_trainer_snapshot *s)
+{
+    json_t *json, *again;
+    assert_int_equal(ps_trainer_snapshot_init(s, 3), PS_OK);
+    s->step = 123456789012345;
+    s->epoch = 7;
+    s->position = 640;
+    s->samples = 99;
+    s->seconds = 0.1;
+    s->epoch_loss_sum = 1.0 / 3;
+    s->step_loss = NAN;
+    s->best = -INFINITY;
+    s->window_samples = 12;
+    s->metrics_bytes = 4096;
+    for (int r = 0; r < 3; r++) {
+        s->loss_sums[r] = 1e-300 / (r + 1);
+        s->loss_samples[r] = 10 + r;
+    }
+    assert_int_equal(ps_trainer_snapshot_to_json(s, &json), PS_OK);
+    char *text = json_dumps(json, 0);
+    again = json_loads(text, 0, NULL); // as if by a file
+    free(text);
+    json_decref(json);
+    assert_non_null(again);
+    return again;
+}
+
+static void every_bit_survives(void **state)
+{
+    ps_trainer_snapshot a, b;
+    json_t *json = state_json(&a);
+    assert_int_equal(ps_trainer_snapshot_from_json(json, &b), PS_OK);
+    assert_int_equal(a.step, b.step);
+    assert_int_equal(a.epoch, b.epoch);
+    assert_int_equal(a.position, b.position);
+    assert_int_equal(a.metrics_bytes, b.metrics_bytes);
+    assert_true(a.seconds == b.seconds && a.epoch_loss_sum == b.epoch_loss_sum);
+    assert_true(isnan(b.step_loss) && b.best == -INFINITY);
+    assert_int_equal(b.n_ranks, 3);
+    assert_memory_equal(a.loss_sums, b.loss_sums, 3 * sizeof(double));
+    assert_memory_equal(a.loss_samples, b.loss_samples, 3 * sizeof(double));
+    json_decref(json);
+    ps_trainer_snapshot_fini(&a);
+    ps_trainer_snapshot_fini(&b);
+}
+
+static void what_is_missing_is_named(void **state)
+{
+    ps_trainer_snapshot a, b;
+    json_t *json = state_json(&a);
+    json_object_set_new(json, "position", json_integer(-1));
+    assert_int_equal(ps_trainer_snapshot_from_json(json, &b), PS_ERR_FORMAT);
+    assert_non_null(strstr(ps_err_message(), "position"));
+    ps_trainer_snapshot_fini(&b);
+    json_object_set_new(json, "position", json_integer(1));
+    json_array_append_new(json_object_get(json, "loss_samples"), json_real(1));
+    assert_int_equal(ps_trainer_snapshot_from_json(json, &b), PS_ERR_FORMAT);
+    ps_trainer_snapshot_fini(&b);
+    json_object_del(json, "loss_sums");
+    assert_int_equal(ps_trainer_snapshot_from_json(json, &b), PS_ERR_FORMAT);
+    ps_trainer_snapshot_fini(&b);
+    json_decref(json);
+    ps_trainer_snapshot_fini(&a);
+}
+
+static void other_workers_share_the_sums(void **state)
+{
+    ps_trainer_snapshot s;
+    double sum;
+    int64_t samples;
+    json_decref(state_json(&s));
+    ps_trainer_snapshot_share(&s, 1, 3, &sum, &samples);
+    assert_true(sum == s.loss_sums[1] && samples == 11);
+    ps_trainer_snapshot_share(&s, 0, 2, &sum, &samples);
+    assert_int_equal(samples, 10 + 11 + 12);
+    ps_trainer_snapshot_share(&s, 1, 2, &sum, &samples);
+    assert_true(sum == 0 && samples == 0);
+    ps_trainer_snapshot_fini(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_bit_survives),
+        cmocka_unit_test(what_is_missing_is_named),
+        cmocka_unit_test(other_workers_share_the_sums),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,423 @@
+#include "checkpoint_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "new_file.h"
+#include "state_tensors.h"
+
+static const char MODEL[] = "model.safetensors", OPTIMIZER[] = "optimizer.safetensors",
+                  TOLD[] = "told.safetensors", MANIFEST[] = "manifest.json";
+static const char FORMAT[] = "pstrain checkpoint 1";
+
+/* ---- files ---- */
+
+static const char *path_of(const char *folder, const char *name, char out[PATH_MAX])
+{
+    snprintf(out, PATH_MAX, "%s/%s", folder, name);
+    return out;
+}
+
+static void feedback_name(int rank, char out[48])
+{
+    snprintf(out, 48, "feedback-%d.safetensors", rank);
+}
+
+/* Size and CRC-32 of a file. */
+static ps_err sum_file(const char *path, uint64_t *bytes, uint32_t *crc)
+{
+    enum { BUFFER = 1 << 20 };
+    unsigned char *buffer;
+    PS_TRY(ps_mem_zalloc(&buffer, BUFFER, 1, path));
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ps_err err = fd < 0 ? ps_err_errno(PS_ERR_IO, "%s", path) : PS_OK;
+    *bytes = 0;
+    *crc = (uint32_t)crc32(0, NULL, 0);
+    while (err == PS_OK) {
+        ssize_t n = read(fd, buffer, BUFFER);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) err = ps_err_errno(PS_ERR_IO, "%s: reading", path);
+        if (n <= 0) break;
+        *bytes += (uint64_t)n;
+        *crc = (uint32_t)crc32(*crc, buffer, (uInt)n);
+    }
+    if (fd >= 0) close(fd);
+    free(buffer);
+    return err;
+}
+
+/* Notes a file that is written in the manifest. */
+static ps_err note_file(const char *folder, const char *name, json_t *files)
+{
+    char path[PATH_MAX];
+    uint64_t bytes;
+    uint32_t crc;
+    PS_TRY(sum_file(path_of(folder, name, path), &bytes, &crc));
+    json_t *entry =
+        json_pack("{s:I, s:I}", "bytes", (json_int_t)bytes, "crc32", (json_int_t)crc);
+    if (json_object_set_new(files, name, entry) == 0) return PS_OK;
+    return ps_err_set(PS_ERR_NOMEM, "no memory for a manifest");
+}
+
+/* ---- writing ---- */
+
+/* What is being written. */
+typedef struct writing {
+    const char *folder;
+    const ps_snapshot_shape *shape;
+    const ps_snapshot *snapshot;
+    json_t *files;
+} writing;
+
+static ps_err write_tensors(const writing *w, const char *name, const ps_state_tensors *s)
+{
+    char path[PATH_MAX];
+    PS_TRY(ps_st_save(path_of(w->folder, name, path), s->list, s->n, NULL, 0));
+    return note_file(w->folder, name, w->files);
+}
+
+/* One array, in a file of its own. */
+static ps_err write_array(const writing *w, const char *name, const char *what,
+                          const float *array)
+{
+    ps_state_tensors s = {0};
+    ps_err err = ps_state_tensors_add_arena(&s, w->shape->table, what, array);
+    if (err == PS_OK) err = write_tensors(w, name, &s);
+    ps_state_tensors_fini(&s);
+    return err;
+}
+
+static ps_err write_model(const writing *w)
+{
+    static const char *const metadata[] = {"format", "pt", "pstrain", PS_VERSION};
+    const ps_snapshot *s = w->snapshot;
+    char path[PATH_MAX];
+    PS_TRY(ps_st_save_model(path_of(w->folder, MODEL, path), w->shape->table,
+                            s->exchange.weights ? s->exchange.weights : s->params,
+                            s->buffers, metadata, 2));
+    return note_file(w->folder, MODEL, w->files);
+}
+
+/* PyTorch's count of steps, of each tensor. */
+static ps_err add_steps(ps_state_tensors *list, const ps_tensor_table *table,
+                        const float *steps)
+{
+    for (int i = 0; i < table->n_tensors; i++) {
+        char name[PATH_MAX];
+        snprintf(name, sizeof name, "%s.step", table->tensors[i].name);
+        PS_TRY(ps_state_tensors_add(list, name, (ps_dims){0}, steps));
+    }
+    return PS_OK;
+}
+
+static ps_err list_optimizer(const writing *w, const float *steps, ps_state_tensors *list)
+{
+    const ps_optimizer *opt = w->shape->optimizer;
+    for (int i = 0; i < opt->n_states; i++)
+        PS_TRY(ps_state_tensors_add_arena(list, w->shape->table,
+                                          ps_optimizer_state_name(opt, i),
+                                          w->snapshot->exchange.states[i]));
+    return add_steps(list, w->shape->table, steps);
+}
+
+static ps_err write_optimizer(const writing *w)
+{
+    const ps_trainer_snapshot *t = &w->snapshot->trainer;
+    const float steps = (float)(t->step - t->skipped_steps);
+    ps_state_tensors list = {0};
+    ps_err err = list_optimizer(w, &steps, &list);
+    if (err == PS_OK) err = write_tensors(w, OPTIMIZER, &list);
+    ps_state_tensors_fini(&list);
+    return err;
+}
+
+static ps_err write_arrays(const writing *w)
+{
+    PS_TRY(write_model(w));
+    PS_TRY(write_optimizer(w));
+    if (w->shape->told) PS_TRY(write_array(w, TOLD, "told", w->snapshot->params));
+    for (int r = 0; r < w->snapshot->n_ranks && w->shape->feedback; r++) {
+        char name[48];
+        feedback_name(r, name);
+        PS_TRY(write_array(w, name, "feedback", w->snapshot->feedback[r]));
+    }
+    return PS_OK;
+}
+
+/* ---- the manifest ---- */
+
+/* Of the manifest without its own checksum. *out: what is summed, owned. */
+static ps_err manifest_text(const json_t *manifest, char **out)
+{
+    *out = json_dumps(manifest, JSON_INDENT(1) | JSON_SORT_KEYS);
+    return *out ? PS_OK : ps_err_set(PS_ERR_NOMEM, "no memory for a manifest");
+}
+
+static ps_err manifest_sum(const json_t *manifest, uint32_t *crc)
+{
+    char *text;
+    PS_TRY(manifest_text(manifest, &text));
+    *crc = (uint32_t)crc32(0, (const unsigned char *)text, (uInt)strlen(text));
+    free(text);
+    return PS_OK;
+}
+
+static json_t *sections_json(const ps_config *cfg)
+{
+    ps_config_sections sections;
+    json_t *o = json_object();
+    ps_config_hash_sections(cfg, &sections);
+    for (int i = 0; i < sections.n; i++) {
+        char hex[24];
+        snprintf(hex, sizeof hex, "%016" PRIx64, sections.hashes[i]);
+        json_object_set_new(o, sections.names[i], json_string(hex));
+    }
+    return o;
+}
+
+static json_t *rule_json(const ps_exchange_state *x)
+{
+    char hex[2 * PS_STEP_RULE_STATE_BYTES + 1] = "";
+    for (size_t i = 0; i < x->rule_bytes; i++)
+        snprintf(hex + 2 * i, 3, "%02x", x->rule[i]);
+    return json_string(hex);
+}
+
+static ps_err write_text(const char *path, const char *text)
+{
+    int fd;
+    size_t n = strlen(text), done = 0;
+    PS_TRY(ps_new_file_open(path, &fd));
+    while (done < n) {
+        ssize_t put = write(fd, text + done, n - done);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) break;
+        done += (size_t)put;
+    }
+    ps_err err =
+        done < n || fsync(fd) != 0 ? ps_err_errno(PS_ERR_IO, "%s: writing", path) : PS_OK;
+    close(fd);
+    return err;
+}
+
+/* Takes files and state. */
+static ps_err write_manifest(const writing *w, const ps_config *cfg, json_t *state)
+{
+    char path[PATH_MAX], *text = NULL;
+    uint32_t crc;
+    json_t *m =
+        json_pack("{s:s, s:s, s:o, s:o, s:o, s:O}", "format", FORMAT, "program",
+                  PS_VERSION, "config", sections_json(cfg), "state", state, "step_rule",
+                  rule_json(&w->snapshot->exchange), "files", w->files);
+    if (!m) return ps_err_set(PS_ERR_NOMEM, "no memory for a manifest");
+    ps_err err = manifest_sum(m, &crc);
+    if (err == PS_OK) json_object_set_new(m, "crc32", json_integer(crc));
+    if (err == PS_OK) err = manifest_text(m, &text);
+    if (err == PS_OK) err = write_text(path_of(w->folder, MANIFEST, path), text);
+    free(text);
+    json_decref(m);
+    return err;
+}
+
+ps_err ps_checkpoint_write(const char *folder, const ps_config *cfg,
+                           const ps_snapshot_shape *shape, const ps_snapshot *snapshot)
+{
+    const writing w = {folder, shape, snapshot, json_object()};
+    json_t *state = NULL;
+    ps_err err = write_arrays(&w);
+    if (err == PS_OK) err = ps_trainer_snapshot_to_json(&snapshot->trainer, &state);
+    if (err == PS_OK) err = write_manifest(&w, cfg, state);
+    json_decref(w.files);
+    return err;
+}
+
+/* ---- checking ---- */
+
+static ps_err load_manifest(const char *path, json_t **out)
+{
+    json_error_t error;
+    if (access(path, R_OK) != 0) return ps_err_errno(PS_ERR_IO, "%s", path);
+    *out = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    if (*out) return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT, "%s: line %d: %s", path, error.line, error.text);
+}
+
+static ps_err check_manifest(const char *path, json_t *m)
+{
+    const char *format = json_string_value(json_object_get(m, "format"));
+    if (!format || strcmp(format, FORMAT) != 0)
+        return ps_err_set(PS_ERR_FORMAT, "%s: not a manifest of a %s", path, FORMAT);
+    uint32_t crc;
+    const json_int_t said = json_integer_value(json_object_get(m, "crc32"));
+    json_object_del(m, "crc32");
+    PS_TRY(manifest_sum(m, &crc));
+    if (said == crc) return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT, "%s: its checksum is %08x, not %08x as it says",
+                      path, crc, (unsigned)said);
+}
+
+static ps_err check_file(const char *folder, const char *name, const json_t *entry)
+{
+    char path[PATH_MAX];
+    uint64_t bytes;
+    uint32_t crc;
+    const json_int_t size = json_integer_value(json_object_get(entry, "bytes"));
+    const json_int_t sum = json_integer_value(json_object_get(entry, "crc32"));
+    if (strchr(name, '/'))
+        return ps_err_set(PS_ERR_FORMAT, "%s: a manifest that names %s", folder, name);
+    PS_TRY(sum_file(path_of(folder, name, path), &bytes, &crc));
+    if (bytes != (uint64_t)size)
+        return ps_err_set(PS_ERR_FORMAT, "%s: %" PRIu64 " bytes, its manifest has %lld",
+                          path, bytes, (long long)size);
+    if (crc == sum) return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT, "%s: its checksum is %08x, its manifest has %08x",
+                      path, crc, (unsigned)sum);
+}
+
+ps_err ps_checkpoint_verify(const char *folder, json_t **manifest)
+{
+    char path[PATH_MAX];
+    const char *name;
+    const json_t *entry;
+    json_t *m = NULL;
+    *manifest = NULL;
+    PS_TRY(load_manifest(path_of(folder, MANIFEST, path), &m));
+    ps_err err = check_manifest(path, m);
+    json_object_foreach(json_object_get(m, "files"), name, entry)
+    {
+        if (err == PS_OK) err = check_file(folder, name, entry);
+    }
+    if (err == PS_OK)
+        *manifest = m;
+    else
+        json_decref(m);
+    return err;
+}
+
+/* ---- reading ---- */
+
+static bool has(const json_t *manifest, const char *name)
+{
+    return json_object_get(json_object_get(manifest, "files"), name) != NULL;
+}
+
+static ps_err read_array(const char *folder, const char *name, const char *what,
+                         const ps_tensor_table *table, float *out)
+{
+    char path[PATH_MAX];
+    ps_st_file file;
+    PS_TRY(ps_st_load(path_of(folder, name, path), &file));
+    ps_err err = ps_state_tensors_read(path, &file, table, what, out);
+    ps_st_fini(&file);
+    return err;
+}
+
+static ps_err read_optimizer(const char *folder, const ps_snapshot_shape *shape,
+                             ps_exchange_state *x)
+{
+    char path[PATH_MAX];
+    ps_st_file file;
+    ps_err err = PS_OK;
+    PS_TRY(ps_st_load(path_of(folder, OPTIMIZER, path), &file));
+    for (int i = 0; i < shape->optimizer->n_states && err == PS_OK; i++)
+        err = ps_state_tensors_read(path, &file, shape->table,
+                                    ps_optimizer_state_name(shape->optimizer, i),
+                                    x->states[i]);
+    ps_st_fini(&file);
+    return err;
+}
+
+/* Without a codec, then or now, the workers have the weights themselves. */
+static ps_err read_weights(const char *folder, const json_t *manifest,
+                           const ps_snapshot_shape *shape, ps_snapshot *s)
+{
+    char path[PATH_MAX];
+    const bool told = shape->told && has(manifest, TOLD);
+    PS_TRY(ps_st_load_model(path_of(folder, MODEL, path), shape->table, s->params,
+                            s->buffers));
+    if (told) {
+        memcpy(s->exchange.weights, s->params, shape->table->arena_count * sizeof(float));
+        return read_array(folder, TOLD, "told", shape->table, s->params);
+    }
+    free(s->exchange.weights);
+    s->exchange.weights = NULL;
+    return PS_OK;
+}
+
+static ps_err read_feedback(const char *folder, const json_t *manifest,
+                            const ps_snapshot_shape *shape, ps_snapshot *s, float *one)
+{
+    char name[48];
+    for (int r = 0; feedback_name(r, name), has(manifest, name); r++) {
+        float *mine = s->feedback[r % s->n_ranks];
+        PS_TRY(read_array(folder, name, "feedback", shape->table, one));
+        for (uint64_t i = 0; i < shape->table->arena_count; i++)
+            mine[i] = r < s->n_ranks ? one[i] : mine[i] + one[i];
+    }
+    return PS_OK;
+}
+
+static ps_err read_rule(const json_t *manifest, ps_exchange_state *x)
+{
+    const char *hex = json_string_value(json_object_get(manifest, "step_rule"));
+    const size_t n = hex ? strlen(hex) / 2 : 0;
+    for (size_t i = 0; i < n && n <= sizeof x->rule; i++) {
+        unsigned byte;
+        if (sscanf(hex + 2 * i, "%2x", &byte) != 1) break;
+        x->rule[i] = (uint8_t)byte;
+        x->rule_bytes = i + 1;
+    }
+    if (n > 0 && x->rule_bytes == n) return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT, "manifest.json: step_rule is no step rule's state");
+}
+
+ps_err ps_checkpoint_read(const char *folder, const json_t *manifest,
+                          const ps_snapshot_shape *shape, ps_snapshot *s)
+{
+    PS_TRY(
+        ps_trainer_snapshot_from_json(json_object_get(manifest, "state"), &s->trainer));
+    PS_TRY(read_rule(manifest, &s->exchange));
+    PS_TRY(read_weights(folder, manifest, shape, s));
+    PS_TRY(read_optimizer(folder, shape, &s->exchange));
+    if (!shape->feedback) return PS_OK;
+    float *one;
+    PS_TRY(ps_mem_zalloc(&one, shape->table->arena_count, sizeof *one, "feedback"));
+    ps_err err = read_feedback(folder, manifest, shape, s, one);
+    free(one);
+    return err;
+}
+
+/* Others say where and how it is computed, or may be changed. */
+static bool matters(const char *section)
+{
+    static const char *const names[] = {"model",    "data",       "optimizer",
+                                        "schedule", "loss_scale", "exchange"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], section) == 0) return true;
+    return false;
+}
+
+void ps_checkpoint_changed_sections(const json_t *manifest, const ps_config *cfg,
+                                    char *out, size_t bytes)
+{
+    const char *name;
+    const json_t *now;
+    json_t *sections = sections_json(cfg);
+    size_t used = 0;
+    out[0] = '\0';
+    json_object_foreach(sections, name, now)
+    {
+        const json_t *then = json_object_get(json_object_get(manifest, "config"), name);
+        if (!matters(name) || json_equal(then, now) || used >= bytes) continue;
+        used +=
+            (size_t)snprintf(out + used, bytes - used, "%s%s", used ? ", " : "", name);
+    }
+    json_decref(sections);
+}

@@ -1,0 +1,228 @@
+#include "checkpoint_folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "parse_text.h"
+
+static const char TEMPORARY[] = ".tmp", BEST[] = "best";
+
+void ps_checkpoint_folder_step(const ps_checkpoint_folder *f, uint64_t step,
+                               char out[PATH_MAX])
+{
+    int n = snprintf(out, PATH_MAX, "%s/step-%" PRIu64, f->path, step);
+    if (n >= PATH_MAX) out[0] = '\0'; // opening it fails
+}
+
+static void temporary(const ps_checkpoint_folder *f, uint64_t step, char out[PATH_MAX])
+{
+    int n = snprintf(out, PATH_MAX, "%s/step-%" PRIu64 "%s", f->path, step, TEMPORARY);
+    if (n >= PATH_MAX) out[0] = '\0';
+}
+
+/* "step-N" + ending; nothing else. */
+static bool read_name(const char *name, const char *ending, uint64_t *step)
+{
+    char digits[24];
+    const size_t n = strncmp(name, "step-", 5) == 0 ? strspn(name + 5, "0123456789") : 0;
+    int64_t number;
+    if (n == 0 || n >= sizeof digits || strcmp(name + 5 + n, ending) != 0) return false;
+    memcpy(digits, name + 5, n);
+    digits[n] = '\0';
+    if (!ps_parse_int(digits, &number)) return false;
+    *step = (uint64_t)number;
+    return true;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+static ps_err list(const ps_checkpoint_folder *f, const char *ending, uint64_t **steps,
+                   size_t *n)
+{
+    DIR *dir = opendir(f->path);
+    *steps = NULL;
+    *n = 0;
+    if (!dir && errno == ENOENT) return PS_OK;
+    if (!dir) return ps_err_errno(PS_ERR_IO, "%s", f->path);
+    ps_err err = PS_OK;
+    for (struct dirent *e; err == PS_OK && (e = readdir(dir));) {
+        uint64_t step, *grown;
+        if (!read_name(e->d_name, ending, &step)) continue;
+        grown = realloc(*steps, (*n + 1) * sizeof *grown);
+        if (!grown) {
+            err = ps_err_set(PS_ERR_NOMEM, "%s: no memory for a list", f->path);
+            break;
+        }
+        *steps = grown;
+        grown[(*n)++] = step;
+    }
+    closedir(dir);
+    if (*n > 0) qsort(*steps, *n, sizeof **steps, newest_first);
+    return err;
+}
+
+ps_err ps_checkpoint_folder_list(const ps_checkpoint_folder *f, uint64_t **steps,
+                                 size_t *n)
+{
+    return list(f, "", steps, n);
+}
+
+/* A folder of files alone, as ours are. */
+static void remove_files(const char *path)
+{
+    DIR *dir = opendir(path);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        char name[2 * PATH_MAX];
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+        snprintf(name, sizeof name, "%s/%s", path, e->d_name);
+        unlink(name);
+    }
+    if (dir) closedir(dir);
+    rmdir(path);
+}
+
+static void remove_temporary(const ps_checkpoint_folder *f)
+{
+    uint64_t *steps;
+    size_t n;
+    char path[PATH_MAX];
+    if (list(f, TEMPORARY, &steps, &n) != PS_OK) n = 0;
+    for (size_t i = 0; i < n; i++) {
+        temporary(f, steps[i], path);
+        remove_files(path);
+    }
+    free(steps);
+}
+
+/* mkdir -p. */
+static ps_err make_folders(const char *path)
+{
+    char part[PATH_MAX];
+    for (size_t i = 1, n = strlen(path); i <= n; i++) {
+        if (path[i] != '/' && i < n) continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        if (mkdir(part, 0777) != 0 && errno != EEXIST)
+            return ps_err_errno(PS_ERR_IO, "cannot make the folder %s", part);
+    }
+    return PS_OK;
+}
+
+ps_err ps_checkpoint_folder_begin(const ps_checkpoint_folder *f, uint64_t step,
+                                  char out[PATH_MAX])
+{
+    PS_TRY(make_folders(f->path));
+    remove_temporary(f);
+    temporary(f, step, out);
+    if (mkdir(out, 0777) == 0) return PS_OK;
+    return ps_err_errno(PS_ERR_IO, "cannot make the folder %s", out);
+}
+
+static ps_err sync_folder(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return ps_err_errno(PS_ERR_IO, "%s", path);
+    ps_err err = fsync(fd) == 0 || errno == EINVAL
+                     ? PS_OK
+                     : ps_err_errno(PS_ERR_IO, "%s: syncing", path);
+    close(fd);
+    return err;
+}
+
+/* An earlier one of the step stays until this one has its name. */
+static int take_place(const char *from, const char *to)
+{
+    if (rename(from, to) == 0) return 0;
+    if (errno != ENOTEMPTY && errno != EEXIST) return -1;
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) != 0) {
+        remove_files(to); // a file system that cannot exchange names
+        return rename(from, to);
+    }
+    remove_files(from);
+    return 0;
+}
+
+ps_err ps_checkpoint_folder_commit(const ps_checkpoint_folder *f, uint64_t step)
+{
+    char from[PATH_MAX], to[PATH_MAX];
+    temporary(f, step, from);
+    ps_checkpoint_folder_step(f, step, to);
+    PS_TRY(sync_folder(from));
+    if (take_place(from, to) != 0) return ps_err_errno(PS_ERR_IO, "%s", to);
+    return sync_folder(f->path);
+}
+
+void ps_checkpoint_folder_abandon(const ps_checkpoint_folder *f, uint64_t step)
+{
+    char path[PATH_MAX];
+    temporary(f, step, path);
+    remove_files(path);
+}
+
+void ps_checkpoint_folder_set_aside(const ps_checkpoint_folder *f, uint64_t step)
+{
+    char from[PATH_MAX], to[PATH_MAX + 16];
+    ps_checkpoint_folder_step(f, step, from);
+    snprintf(to, sizeof to, "%s.damaged", from);
+    remove_files(to); // of the same step
+    rename(from, to);
+}
+
+ps_err ps_checkpoint_folder_set_best(const ps_checkpoint_folder *f, uint64_t step)
+{
+    char link[PATH_MAX + 16], temporary_link[PATH_MAX + 32], target[40];
+    snprintf(link, sizeof link, "%s/%s", f->path, BEST);
+    snprintf(temporary_link, sizeof temporary_link, "%s%s", link, TEMPORARY);
+    snprintf(target, sizeof target, "step-%" PRIu64, step);
+    unlink(temporary_link);
+    if (symlink(target, temporary_link) != 0 || rename(temporary_link, link) != 0)
+        return ps_err_errno(PS_ERR_IO, "%s", link);
+    return PS_OK;
+}
+
+/* Whether best is that step. */
+static bool is_best(const ps_checkpoint_folder *f, uint64_t step)
+{
+    char link[PATH_MAX + 16], target[64];
+    uint64_t best;
+    snprintf(link, sizeof link, "%s/%s", f->path, BEST);
+    ssize_t n = readlink(link, target, sizeof target - 1);
+    if (n < 0) return false;
+    target[n] = '\0';
+    return read_name(target, "", &best) && best == step;
+}
+
+void ps_checkpoint_folder_prune(const ps_checkpoint_folder *f, size_t keep)
+{
+    uint64_t *steps;
+    size_t n;
+    char path[PATH_MAX];
+    if (ps_checkpoint_folder_list(f, &steps, &n) != PS_OK) n = 0;
+    for (size_t i = keep; i < n; i++) {
+        if (is_best(f, steps[i])) continue;
+        ps_checkpoint_folder_step(f, steps[i], path);
+        remove_files(path);
+    }
+    free(steps);
+}
+
+void ps_checkpoint_folder_remove(const ps_checkpoint_folder *f)
+{
+    char best[PATH_MAX + 16];
+    remove_temporary(f);
+    snprintf(best, sizeof best, "%s/%s", f->path, BEST);
+    unlink(best);
+    ps_checkpoint_folder_prune(f, 0);
+    rmdir(f->path);
+}

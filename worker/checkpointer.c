@@ -1,0 +1,282 @@
+#include "checkpointer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint_file.h"
+#include "clock.h"
+#include "log.h"
+#include "thread.h"
+
+struct ps_checkpointer {
+    ps_checkpointer_options o;
+    ps_checkpoint_folder folder;
+    uint64_t last_ns; // when the last one was taken, or the job began
+    ps_snapshot snapshot;
+
+    /* Rank 0's thread. */
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    // Under the lock:
+    bool writing, stop;
+    bool saved; // the last one is whole
+    bool best;  // the one that is being written is the best so far
+};
+
+bool ps_checkpointer_wanted(const ps_config *cfg)
+{
+    const ps_config_checkpoint *c = &cfg->checkpoint;
+    return c->every > 0 || c->minutes > 0 || c->best != PS_BEST_NONE;
+}
+
+void ps_checkpointer_folder(const ps_config *cfg, const char *run_dir,
+                            ps_checkpoint_folder *out)
+{
+    const char *path = cfg->checkpoint.path;
+    const bool given = path[0] != '\0';
+    int n = snprintf(out->path, sizeof out->path, "%s%s", given ? path : run_dir,
+                     given ? "" : "/checkpoints");
+    if (n >= (int)sizeof out->path) out->path[0] = '\0'; // making it fails
+}
+
+/* --- the thread ------------------------------------------------------------------- */
+
+static ps_err write_files(const ps_checkpointer *c, uint64_t step)
+{
+    char folder[PATH_MAX];
+    PS_TRY(ps_checkpoint_folder_begin(&c->folder, step, folder));
+    PS_TRY(ps_checkpoint_write(folder, c->o.config, c->o.shape, &c->snapshot));
+    PS_TRY(ps_checkpoint_folder_commit(&c->folder, step));
+    ps_checkpoint_folder_prune(&c->folder, (size_t)c->o.config->checkpoint.keep);
+    return PS_OK;
+}
+
+static bool write_one(const ps_checkpointer *c)
+{
+    const uint64_t step = c->snapshot.trainer.step, begin = ps_clock_ns();
+    const ps_err err = write_files(c, step);
+    if (err == PS_OK) {
+        PS_INFO("checkpoint", "step=%" PRIu64 " folder=%s ms=%.0f", step, c->folder.path,
+                (double)(ps_clock_ns() - begin) * 1e-6);
+        return true;
+    }
+    PS_ERROR("checkpoint",
+             "step=%" PRIu64 " reason=\"%s\" note=\"training goes on without it\"", step,
+             ps_err_message());
+    ps_checkpoint_folder_abandon(&c->folder, step);
+    return false;
+}
+
+static void set_best(const ps_checkpointer *c, uint64_t step)
+{
+    if (ps_checkpoint_folder_set_best(&c->folder, step) != PS_OK)
+        PS_ERROR("checkpoint", "step=%" PRIu64 " reason=\"%s\"", step, ps_err_message());
+}
+
+static void *write_all(void *arg)
+{
+    ps_checkpointer *c = arg;
+    pthread_mutex_lock(&c->lock);
+    while (!c->stop || c->writing) {
+        if (!c->writing) {
+            pthread_cond_wait(&c->changed, &c->lock); // ended by destroy at the latest
+            continue;
+        }
+        pthread_mutex_unlock(&c->lock);
+        const bool saved = write_one(c);
+        pthread_mutex_lock(&c->lock);
+        c->saved = saved;
+        c->writing = false;
+        if (saved && c->best) set_best(c, c->snapshot.trainer.step);
+        pthread_cond_broadcast(&c->changed);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+/* --- life --------------------------------------------------------------------------- */
+
+ps_err ps_checkpointer_create(const ps_checkpointer_options *o, ps_checkpointer **out)
+{
+    ps_checkpointer *c;
+    *out = NULL;
+    PS_TRY(ps_mem_zalloc(&c, 1, sizeof *c, "checkpoints"));
+    c->o = *o;
+    c->last_ns = ps_clock_ns();
+    pthread_mutex_init(&c->lock, NULL);
+    ps_cond_init(&c->changed);
+    ps_err err = ps_snapshot_init(&c->snapshot, o->shape, o->rank);
+    if (err == PS_OK && o->rank == 0) {
+        ps_checkpointer_folder(o->config, o->run_dir, &c->folder);
+        err = ps_thread_start(&c->thread, "checkpoint", write_all, c);
+        c->has_thread = err == PS_OK;
+    }
+    if (err != PS_OK) ps_checkpointer_destroy(&c);
+    *out = c;
+    return err;
+}
+
+void ps_checkpointer_destroy(ps_checkpointer **pointer)
+{
+    ps_checkpointer *c = *pointer;
+    if (!c) return;
+    pthread_mutex_lock(&c->lock);
+    c->stop = true;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    if (c->has_thread) pthread_join(c->thread, NULL);
+    ps_snapshot_fini(&c->snapshot);
+    pthread_cond_destroy(&c->changed);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+    *pointer = NULL;
+}
+
+/* --- when -------------------------------------------------------------------------- */
+
+bool ps_checkpointer_due(const ps_checkpointer *c, uint64_t step)
+{
+    const uint64_t every = c ? (uint64_t)c->o.config->checkpoint.every : 0;
+    return every > 0 && step % every == 0;
+}
+
+bool ps_checkpointer_late(const ps_checkpointer *c)
+{
+    const double minutes = c ? c->o.config->checkpoint.minutes : 0;
+    return minutes > 0 && (double)(ps_clock_ns() - c->last_ns) * 1e-9 >= minutes * 60;
+}
+
+bool ps_checkpointer_is_best(const ps_checkpointer *c, double best, double loss,
+                             double accuracy, double *value)
+{
+    if (!c || c->o.config->checkpoint.best == PS_BEST_NONE) return false;
+    *value = c->o.config->checkpoint.best == PS_BEST_LOSS ? -loss : accuracy;
+    return isfinite(*value) && !(best >= *value); // a best that is NAN is none
+}
+
+/* --- one checkpoint ----------------------------------------------------------------- */
+
+static ps_deadline file_deadline(const ps_checkpointer *c)
+{
+    return ps_deadline_in_ms((uint64_t)c->o.config->train.file_timeout_ms);
+}
+
+/* Waits until the thread is done, if it may; returns whether it is. */
+static bool disk_is_free(ps_checkpointer *c, bool wait)
+{
+    const ps_deadline deadline = file_deadline(c);
+    pthread_mutex_lock(&c->lock);
+    while (c->writing && wait && !ps_deadline_passed(deadline))
+        ps_cond_wait(&c->changed, &c->lock, deadline);
+    const bool is_free = !c->writing;
+    pthread_mutex_unlock(&c->lock);
+    return is_free;
+}
+
+/* The ranks' own sums, and rank 0's disk, which keeps all of them from going on. */
+static ps_err gather_state(ps_checkpointer *c, const ps_trainer_snapshot *state,
+                           bool is_free, bool *go_on)
+{
+    const int n = c->o.shape->n_ranks;
+    double *values;
+    PS_TRY(ps_mem_zalloc(&values, 2 * (size_t)n + 1, sizeof *values, "a checkpoint"));
+    values[c->o.rank] = state->loss_sums[c->o.rank];
+    values[n + c->o.rank] = state->loss_samples[c->o.rank];
+    values[2 * n] = is_free ? 0 : 1;
+    ps_err err = PS_OK;
+    if (c->o.member) {
+        char name[48];
+        snprintf(name, sizeof name, "checkpoint/%" PRIu64, state->step);
+        err = ps_member_reduce(c->o.member, name, values, 2 * (size_t)n + 1,
+                               file_deadline(c));
+    }
+    *go_on = values[2 * n] == 0;
+    ps_trainer_snapshot *to = &c->snapshot.trainer;
+    if (err == PS_OK && *go_on) {
+        ps_trainer_snapshot_fini(to);
+        err = ps_trainer_snapshot_init(to, n);
+    }
+    if (err == PS_OK && *go_on) {
+        double *sums = to->loss_sums, *samples = to->loss_samples;
+        *to = *state;
+        to->loss_sums = sums;
+        to->loss_samples = samples;
+        memcpy(sums, values, (size_t)n * sizeof *sums);
+        memcpy(samples, values + n, (size_t)n * sizeof *samples);
+    }
+    free(values);
+    return err;
+}
+
+static ps_err copy_arrays(ps_checkpointer *c, ps_session *session)
+{
+    const ps_tensor_table *table = c->o.shape->table;
+    PS_TRY(ps_session_save(session, &c->snapshot.exchange));
+    if (c->o.rank == 0) {
+        memcpy(c->snapshot.params, c->o.params, table->arena_count * sizeof(float));
+        memcpy(c->snapshot.buffers, c->o.buffers, table->buffer_bytes);
+    }
+    return ps_snapshot_gather_feedback(&c->snapshot, c->o.shape, c->o.member, c->o.rank,
+                                       (uint64_t)c->o.config->net.step_timeout_ms);
+}
+
+static void hand_over(ps_checkpointer *c)
+{
+    if (c->o.rank != 0) return;
+    pthread_mutex_lock(&c->lock);
+    c->best = false;
+    c->writing = true;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+}
+
+ps_err ps_checkpointer_take(ps_checkpointer *c, ps_session *session,
+                            const ps_trainer_snapshot *state, bool must)
+{
+    bool go_on;
+    const bool is_free = c->o.rank != 0 || disk_is_free(c, must);
+    PS_TRY(gather_state(c, state, is_free, &go_on));
+    if (!go_on) {
+        if (c->o.rank == 0)
+            PS_WARN("checkpoint",
+                    "step=%" PRIu64 " note=\"skipped: the disk is not done with the one "
+                    "before\"",
+                    state->step);
+        return PS_OK;
+    }
+    c->last_ns = ps_clock_ns();
+    PS_TRY(copy_arrays(c, session));
+    hand_over(c);
+    return PS_OK;
+}
+
+bool ps_checkpointer_keeps_best(const ps_checkpointer *c)
+{
+    return c && c->o.config->checkpoint.best != PS_BEST_NONE;
+}
+
+void ps_checkpointer_mark_best(ps_checkpointer *c, uint64_t step)
+{
+    if (c->o.rank != 0) return;
+    pthread_mutex_lock(&c->lock);
+    c->best = true;
+    if (!c->writing && c->saved && c->snapshot.trainer.step == step) set_best(c, step);
+    pthread_mutex_unlock(&c->lock);
+}
+
+ps_err ps_checkpointer_finish(ps_checkpointer *c, bool *saved)
+{
+    double value = 0;
+    if (c->o.rank == 0) value = disk_is_free(c, true) && c->saved;
+    if (c->o.member)
+        PS_TRY(ps_member_reduce(c->o.member, "checkpoint/saved", &value, 1,
+                                file_deadline(c)));
+    *saved = value > 0;
+    return PS_OK;
+}

@@ -1,0 +1,63 @@
+/* Checkpoints of the whole job while it trains.
+ *
+ * When one is due is a function of the step, or of what the ranks agree on after a step:
+ * so all take part at the same border between two steps. The state is copied to rank 0,
+ * and a thread there writes it (checkpoint_file.h) while the next steps are made. A disk
+ * that is not done with the one before makes the job skip one; a disk that fails is an
+ * error in the log, and the job goes on.
+ */
+#ifndef PS_CHECKPOINTER_H
+#define PS_CHECKPOINTER_H
+
+#include "checkpoint_folder.h"
+#include "session.h"
+#include "snapshot.h"
+
+typedef struct ps_checkpointer ps_checkpointer;
+
+typedef struct ps_checkpointer_options { // borrowed for its life
+    const ps_config *config;
+    const ps_snapshot_shape *shape;
+    ps_member *member; // NULL: alone
+    int rank;
+    const float *params;
+    const void *buffers;
+    const char *run_dir; // rank 0's
+} ps_checkpointer_options;
+
+/* Whether the configuration asks for checkpoints. */
+bool ps_checkpointer_wanted(const ps_config *cfg);
+/* checkpoint.path, or the run's checkpoints/. */
+void ps_checkpointer_folder(const ps_config *cfg, const char *run_dir,
+                            ps_checkpoint_folder *out);
+
+/* Takes memory for a snapshot and, on rank 0, starts the thread. *out is owned by the
+ * caller. */
+ps_err ps_checkpointer_create(const ps_checkpointer_options *options,
+                              ps_checkpointer **out);
+void ps_checkpointer_destroy(ps_checkpointer **c); // NULL inside: nothing
+
+/* Whether the step's number says so. c NULL: never. */
+bool ps_checkpointer_due(const ps_checkpointer *c, uint64_t step);
+/* Rank 0's to say to the others: checkpoint.minutes have passed. */
+bool ps_checkpointer_late(const ps_checkpointer *c);
+/* Whether a test loss or accuracy is better than the best so far, by checkpoint.best. */
+bool ps_checkpointer_is_best(const ps_checkpointer *c, double best, double loss,
+                             double accuracy, double *value);
+
+/* All ranks, at the same border between two steps, with the exchange drained and the
+ * buffers settled. state: loss_sums and loss_samples have this rank's own. must: it waits
+ * for the disk where it is not done with the one before, instead of skipping this one. */
+ps_err ps_checkpointer_take(ps_checkpointer *c, ps_session *session,
+                            const ps_trainer_snapshot *state, bool must);
+
+/* Whether an evaluation may make the step's checkpoint the best: it is taken before. */
+bool ps_checkpointer_keeps_best(const ps_checkpointer *c);
+/* The last one taken, of that step, is the best. Only rank 0 does something. */
+void ps_checkpointer_mark_best(ps_checkpointer *c, uint64_t step);
+
+/* All ranks: waits until the disk is done (train.file_timeout_ms). *saved: the last
+ * checkpoint that was taken is whole. */
+ps_err ps_checkpointer_finish(ps_checkpointer *c, bool *saved);
+
+#endif

@@ -1,0 +1,12 @@
+/* The optimizer's states of a reducer, of which every rank has its own parts: they travel
+ * to rank 0's arenas, or from there. */
+#ifndef PS_REDUCER_SNAPSHOT_H
+#define PS_REDUCER_SNAPSHOT_H
+
+#include "reducer.h"
+
+/* ps_exchange_ops's save and load, while nothing is being reduced. */
+ps_err ps_reducer_save(ps_reducer *r, ps_exchange_state *out);
+ps_err ps_reducer_load(ps_reducer *r, const ps_exchange_state *in);
+
+#endif

@@ -1,0 +1,93 @@
+#include "ps_comm_snapshot.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "ps_comm_send.h"
+
+/* ---- the main thread ---- */
+
+/* Orders it of the first n chunks; they are at `version` again when all is answered. */
+static ps_err ask(ps_comm *c, ps_comm_order order, int64_t version, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        PS_TRY(ps_comm_submit(c, order, (uint64_t)version, &i, 1));
+    for (uint32_t i = 0; i < n; i++)
+        PS_TRY(ps_comm_wait(c, i, version));
+    return PS_OK;
+}
+
+ps_err ps_comm_snapshot_fetch(ps_comm *c, int64_t version, uint64_t array, float *arena)
+{
+    c->snapshot.array = array;
+    c->snapshot.arena = arena;
+    return ask(c, PS_COMM_FETCH, version, c->plan->n_chunks);
+}
+
+ps_err ps_comm_snapshot_fetch_rule(ps_comm *c, int64_t version,
+                                   uint8_t rule[PS_STEP_RULE_STATE_BYTES], size_t *bytes)
+{
+    c->snapshot.array = PS_WIRE_STATE_RULE;
+    PS_TRY(ask(c, PS_COMM_FETCH, version, 1)); // all shards have the same
+    *bytes = c->snapshot.rule_bytes;
+    memcpy(rule, c->snapshot.rule, *bytes);
+    return PS_OK;
+}
+
+ps_err ps_comm_snapshot_restore(ps_comm *c, uint64_t array, const float *arena)
+{
+    c->snapshot.array = array;
+    c->snapshot.arena = (float *)(uintptr_t)arena; // only read
+    return ask(c, PS_COMM_RESTORE, (int64_t)c->o.first_step - 1, c->plan->n_chunks);
+}
+
+float *ps_comm_snapshot_feedback(ps_comm *c)
+{
+    return c->residual;
+}
+
+/* ---- the communication thread ---- */
+
+static ps_err check_state(const ps_comm *c, const ps_wire_header *h, size_t bytes)
+{
+    const size_t wanted = c->plan->chunks[h->chunk].count * sizeof(float);
+    const bool fits = h->place == PS_WIRE_STATE_RULE ? bytes <= sizeof c->snapshot.rule
+                                                     : bytes == wanted;
+    if (fits) return PS_OK;
+    return ps_err_set(PS_ERR_PROTOCOL,
+                      "array %" PRIu64 " of chunk %u in %zu bytes; the plan has %zu",
+                      h->place, h->chunk, bytes, wanted);
+}
+
+static void keep_state(ps_comm *c, const ps_wire_header *h, const void *payload,
+                       size_t bytes)
+{
+    if (h->place != PS_WIRE_STATE_RULE) {
+        memcpy(c->snapshot.arena + c->plan->chunks[h->chunk].offset, payload, bytes);
+        return;
+    }
+    memcpy(c->snapshot.rule, payload, bytes);
+    c->snapshot.rule_bytes = bytes;
+}
+
+ps_err ps_comm_snapshot_take(ps_comm *c, const ps_comm_link *l, const ps_wire_header *h,
+                             ps_wire_frames *f)
+{
+    if (h->chunk >= c->plan->n_chunks || &c->links[c->plan->chunks[h->chunk].shard] != l)
+        return ps_err_set(PS_ERR_PROTOCOL, "state of chunk %u, which is not its own",
+                          h->chunk);
+    ps_comm_chunk *s = &c->chunks[h->chunk];
+    const bool fetched = h->kind == PS_MSG_STATE;
+    if (!s->unanswered || h->place != c->snapshot.array ||
+        s->order.kind != (fetched ? PS_MSG_FETCH : PS_MSG_RESTORE))
+        return PS_OK; // the answer to a repetition
+    if (fetched) {
+        const size_t bytes = f->has_payload ? zmq_msg_size(&f->payload) : 0;
+        PS_TRY(check_state(c, h, bytes));
+        keep_state(c, h, zmq_msg_data(&f->payload), bytes);
+    }
+    s->unanswered = false;
+    ps_comm_send_no_more(c, h->chunk);
+    ps_comm_set_version(c, h->chunk, (int64_t)s->order.step);
+    return PS_OK;
+}

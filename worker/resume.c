@@ -1,0 +1,267 @@
+#include "resume.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "checkpoint_file.h"
+#include "job_keys.h"
+#include "log.h"
+#include "trainer.h"
+
+static const char AUTO[] = "auto";
+
+static bool is_auto(const ps_resume *r)
+{
+    return strcmp(r->o.cli->resume, AUTO) == 0;
+}
+
+/* ---- finding and reading, on rank 0 ---- */
+
+/* An earlier start of the same command that had not come to its first checkpoint is begun
+ * anew; a run that has ended stays. */
+static bool has_ended(const char *run_dir)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/summary.json", run_dir);
+    return lstat(path, &st) == 0;
+}
+
+static ps_err none_found(ps_resume *r, const ps_checkpoint_folder *f)
+{
+    if (!is_auto(r))
+        return ps_err_set(PS_ERR_IO, "--resume: there is no checkpoint in %s", f->path);
+    r->overwrites = !has_ended(r->run_dir);
+    return PS_OK;
+}
+
+static void warn_of_changes(const ps_resume *r, const json_t *manifest)
+{
+    char sections[160];
+    ps_checkpoint_changed_sections(manifest, r->o.config, sections, sizeof sections);
+    if (sections[0])
+        PS_WARN("resume",
+                "changed=\"%s\" note=\"the configuration is not the checkpoint's: the "
+                "result is not that of an unbroken run\"",
+                sections);
+}
+
+/* *damaged: an older checkpoint may be whole; else it is whole, and of another job. */
+static ps_err read_one(ps_resume *r, const char *folder, bool *damaged)
+{
+    json_t *manifest;
+    *damaged = true;
+    PS_TRY(ps_checkpoint_verify(folder, &manifest));
+    *damaged = false;
+    ps_err err = ps_snapshot_init(&r->snapshot, &r->shape, 0);
+    if (err == PS_OK) err = ps_checkpoint_read(folder, manifest, &r->shape, &r->snapshot);
+    if (err == PS_OK) warn_of_changes(r, manifest);
+    json_decref(manifest);
+    return err == PS_OK ? PS_OK : ps_err_prefix(err, "%s", folder);
+}
+
+static ps_err read_newest(ps_resume *r, const ps_checkpoint_folder *f,
+                          const uint64_t *steps, size_t n)
+{
+    char folder[PATH_MAX];
+    ps_err err = PS_OK;
+    bool damaged;
+    size_t i = 0;
+    for (; i < n; i++) {
+        ps_checkpoint_folder_step(f, steps[i], folder);
+        err = read_one(r, folder, &damaged);
+        if (err == PS_OK) break;
+        ps_snapshot_fini(&r->snapshot);
+        if (!damaged) return err;
+        if (i + 1 < n)
+            PS_WARN("resume", "reason=\"%s\" note=\"the checkpoint before is used\"",
+                    ps_err_message());
+    }
+    if (i == n) return ps_err_prefix(err, "--resume: no checkpoint is whole; the oldest");
+    for (size_t k = 0; k < i; k++)
+        ps_checkpoint_folder_set_aside(f, steps[k]);
+    r->goes_on = true;
+    PS_INFO("resume", "step=%" PRIu64 " epoch=%" PRId64 " from=%s",
+            r->snapshot.trainer.step, r->snapshot.trainer.epoch, folder);
+    return PS_OK;
+}
+
+static ps_err find(ps_resume *r)
+{
+    ps_checkpoint_folder folder;
+    uint64_t *steps;
+    size_t n;
+    ps_checkpointer_folder(r->o.config, r->run_dir, &folder);
+    PS_TRY(ps_checkpoint_folder_list(&folder, &steps, &n));
+    ps_err err = n == 0 ? none_found(r, &folder) : read_newest(r, &folder, steps, n);
+    free(steps);
+    return err;
+}
+
+ps_err ps_resume_init(ps_resume *r, const ps_resume_options *options,
+                      const ps_optimizer *optimizer)
+{
+    const ps_cli *cli = options->cli;
+    *r = (ps_resume){.o = *options};
+    r->shape = ps_snapshot_shape_of(options->config, options->table, optimizer);
+    if (options->rank != 0 || !cli->resume || !cli->resume[0]) return PS_OK;
+    r->run_dir = is_auto(r) ? cli->out : cli->resume;
+    if (!r->run_dir || !r->run_dir[0])
+        return ps_err_set(PS_ERR_ARG, "--resume auto: --out says where the run is");
+    return find(r);
+}
+
+void ps_resume_fini(ps_resume *r)
+{
+    ps_snapshot_fini(&r->snapshot);
+}
+
+/* ---- telling the others ---- */
+
+static ps_deadline step_deadline(const ps_resume *r)
+{
+    return ps_deadline_in_ms((uint64_t)r->o.config->net.step_timeout_ms);
+}
+
+static ps_deadline file_deadline(const ps_resume *r)
+{
+    return ps_deadline_in_ms((uint64_t)r->o.config->train.file_timeout_ms);
+}
+
+static ps_err put_state(ps_resume *r)
+{
+    json_t *json;
+    if (!r->goes_on) return PS_OK;
+    PS_TRY(ps_trainer_snapshot_to_json(&r->snapshot.trainer, &json));
+    char *text = json_dumps(json, JSON_COMPACT);
+    json_decref(json);
+    if (!text) return ps_err_set(PS_ERR_NOMEM, "no memory for the state of training");
+    ps_err err = ps_member_put(r->o.member, PS_JOB_KEY_TRAINER, text, strlen(text),
+                               step_deadline(r));
+    free(text);
+    return err;
+}
+
+static ps_err get_state(ps_resume *r)
+{
+    void *value = NULL;
+    size_t bytes;
+    PS_TRY(ps_snapshot_init(&r->snapshot, &r->shape, r->o.rank));
+    PS_TRY(
+        ps_member_get(r->o.member, PS_JOB_KEY_TRAINER, &value, &bytes, step_deadline(r)));
+    json_t *json = json_loadb(value, bytes, 0, NULL);
+    free(value);
+    ps_err err = ps_trainer_snapshot_from_json(json, &r->snapshot.trainer);
+    json_decref(json);
+    return err;
+}
+
+static void set_sampler(const ps_resume *r, ps_sampler_options *sampler)
+{
+    if (!r->goes_on) return;
+    sampler->start = (ps_sampler_start){(uint64_t)r->snapshot.trainer.epoch,
+                                        r->snapshot.trainer.position};
+}
+
+/* Rank 0, and a worker that is alone. */
+static ps_err tell(ps_resume *r, ps_sampler_options *sampler)
+{
+    const ps_exchange_state *x = &r->snapshot.exchange;
+    set_sampler(r, sampler);
+    r->start.step = r->goes_on ? r->snapshot.trainer.step : 0;
+    r->start.total_steps = ps_trainer_total_steps(r->o.config, sampler, r->start.step);
+    r->start.rule_bytes = r->goes_on ? x->rule_bytes : 0;
+    memcpy(r->start.rule, x->rule, r->start.rule_bytes);
+    if (!r->o.member) return PS_OK;
+    PS_TRY(put_state(r));
+    return ps_job_start_put(r->o.member, &r->start, step_deadline(r));
+}
+
+static ps_err hear(ps_resume *r, ps_sampler_options *sampler)
+{
+    PS_TRY(ps_job_start_get(r->o.member, &r->start, file_deadline(r)));
+    r->goes_on = r->start.step > 0;
+    if (r->goes_on) PS_TRY(get_state(r));
+    set_sampler(r, sampler);
+    return PS_OK;
+}
+
+ps_err ps_resume_tell(ps_resume *r, ps_sampler_options *sampler)
+{
+    return r->o.rank == 0 ? tell(r, sampler) : hear(r, sampler);
+}
+
+/* ---- the folder of results ---- */
+
+static bool same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev &&
+           x.st_ino == y.st_ino;
+}
+
+static bool in_place(const ps_resume *r, const ps_run_dir *dir)
+{
+    return r->goes_on && same_folder(r->run_dir, dir->path);
+}
+
+/* Checkpoints of another run, with higher steps, would outlive the new ones. */
+static ps_err claim_checkpoints(const ps_resume *r, const ps_run_dir *dir, bool overwrite)
+{
+    ps_checkpoint_folder folder;
+    uint64_t *steps;
+    size_t n;
+    if (!ps_checkpointer_wanted(r->o.config)) return PS_OK;
+    ps_checkpointer_folder(r->o.config, dir->path, &folder);
+    if (r->goes_on) return PS_OK;
+    if (overwrite) ps_checkpoint_folder_remove(&folder);
+    PS_TRY(ps_checkpoint_folder_list(&folder, &steps, &n));
+    free(steps);
+    if (n == 0) return PS_OK;
+    return ps_err_set(PS_ERR_IO,
+                      "%s holds checkpoints already: go on from them with --resume, "
+                      "replace them with --overwrite, or give another checkpoint.path",
+                      folder.path);
+}
+
+ps_err ps_resume_claim(const ps_resume *r, ps_run_dir *dir)
+{
+    const bool overwrite = r->o.cli->overwrite || r->overwrites;
+    if (in_place(r, dir)) return ps_run_dir_claim_again(dir);
+    PS_TRY(ps_run_dir_claim(dir, overwrite));
+    return claim_checkpoints(r, dir, overwrite);
+}
+
+ps_err ps_resume_metrics(const ps_resume *r, ps_metrics *metrics, const char *path)
+{
+    // In another folder the file is new: nothing is cut off.
+    const int64_t bytes = r->goes_on ? r->snapshot.trainer.metrics_bytes : 0;
+    return r->goes_on ? ps_metrics_reopen(metrics, path, bytes)
+                      : ps_metrics_open(metrics, path);
+}
+
+/* ---- state ---- */
+
+void ps_resume_weights(const ps_resume *r, float *params, void *buffers)
+{
+    if (!r->goes_on || r->o.rank != 0) return;
+    memcpy(params, r->snapshot.params, r->shape.table->arena_count * sizeof *params);
+    memcpy(buffers, r->snapshot.buffers, r->shape.table->buffer_bytes);
+}
+
+ps_err ps_resume_exchange(ps_resume *r, const ps_exchange_state **out)
+{
+    *out = NULL;
+    if (!r->goes_on) return PS_OK;
+    *out = &r->snapshot.exchange;
+    return ps_snapshot_scatter_feedback(&r->snapshot, &r->shape, r->o.member, r->o.rank,
+                                        (uint64_t)r->o.config->net.step_timeout_ms);
+}
+
+void ps_resume_drop_arrays(ps_resume *r)
+{
+    ps_snapshot_drop_arrays(&r->snapshot);
+}

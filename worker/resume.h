@@ -1,0 +1,56 @@
+/* Where a job begins: new, or where the newest whole checkpoint ends. Worker 0 reads it
+ * and tells the others, which need no file system in common with it. */
+#ifndef PS_RESUME_H
+#define PS_RESUME_H
+
+#include "checkpointer.h"
+#include "cli.h"
+#include "job_start.h"
+#include "metrics.h"
+#include "run_dir.h"
+#include "sampler.h"
+
+typedef struct ps_resume_options { // borrowed for its life
+    const ps_config *config;
+    const ps_cli *cli;
+    const ps_tensor_table *table;
+    ps_member *member; // NULL: alone
+    int rank;
+} ps_resume_options;
+
+typedef struct ps_resume {
+    ps_resume_options o;
+    ps_snapshot_shape shape; // of the job's snapshots, for checkpoints too
+    bool goes_on;
+    bool overwrites;      // a run that was begun anew by --resume auto
+    const char *run_dir;  // rank 0's: that goes on; borrowed from the command line
+    ps_snapshot snapshot; // what it goes on from; the trainer's state on every rank
+    ps_job_start start;
+} ps_resume;
+
+/* Looks for the checkpoint that --resume names. Rank 0 reads it. Damaged ones are named
+ * in the log and set aside. IO, FORMAT where none is whole. r is safe for fini in every
+ * case. */
+ps_err ps_resume_init(ps_resume *r, const ps_resume_options *options,
+                      const ps_optimizer *optimizer);
+void ps_resume_fini(ps_resume *r);
+
+/* All ranks, before anything depends on the number of steps: they and the servers learn
+ * where the job begins (r->start). sampler: gets the start. */
+ps_err ps_resume_tell(ps_resume *r, ps_sampler_options *sampler);
+
+/* Rank 0: claims the folder for results as the job has it. IO where it holds another run,
+ * or the folder of the checkpoints those of another one. */
+ps_err ps_resume_claim(const ps_resume *r, ps_run_dir *dir);
+
+/* Rank 0's first weights; nothing where the job is new. */
+void ps_resume_weights(const ps_resume *r, float *params, void *buffers);
+/* All ranks: what the exchange goes on from (ps_session_start); NULL where the job is
+ * new. *out is borrowed, until the arrays are dropped. */
+ps_err ps_resume_exchange(ps_resume *r, const ps_exchange_state **out);
+void ps_resume_drop_arrays(ps_resume *r);
+
+/* Rank 0: opens metrics.jsonl behind the last line before the checkpoint. */
+ps_err ps_resume_metrics(const ps_resume *r, ps_metrics *metrics, const char *path);
+
+#endif

@@ -1,0 +1,151 @@
+#include "trainer_snapshot.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+
+enum { MAX_RANKS = 1 << 16 };
+
+typedef enum kind { WHOLE, REAL } kind;
+
+#define FIELD(what, name)                                                                \
+    {                                                                                    \
+#name, what, offsetof(ps_trainer_snapshot, name)                                 \
+    }
+static const struct {
+    const char *name;
+    kind kind;
+    size_t offset;
+} fields[] = {
+    FIELD(WHOLE, step),
+    FIELD(WHOLE, epoch),
+    FIELD(WHOLE, position),
+    FIELD(WHOLE, samples),
+    FIELD(WHOLE, skipped_steps),
+    FIELD(REAL, seconds),
+    FIELD(REAL, epoch_loss_sum),
+    FIELD(REAL, epoch_samples),
+    FIELD(REAL, step_loss),
+    FIELD(WHOLE, window_steps),
+    FIELD(WHOLE, window_samples),
+    FIELD(REAL, window_seconds),
+    FIELD(REAL, window_wait_seconds),
+    FIELD(WHOLE, metrics_bytes),
+    FIELD(REAL, best),
+};
+enum { N_FIELDS = sizeof fields / sizeof *fields };
+
+ps_err ps_trainer_snapshot_init(ps_trainer_snapshot *s, int n_ranks)
+{
+    *s = (ps_trainer_snapshot){.n_ranks = n_ranks, .step_loss = NAN, .best = NAN};
+    const size_t n = (size_t)n_ranks;
+    PS_TRY(ps_mem_zalloc(&s->loss_sums, n, sizeof *s->loss_sums, "the loss"));
+    return ps_mem_zalloc(&s->loss_samples, n, sizeof *s->loss_samples, "the loss");
+}
+
+void ps_trainer_snapshot_fini(ps_trainer_snapshot *s)
+{
+    free(s->loss_sums);
+    free(s->loss_samples);
+    *s = (ps_trainer_snapshot){0};
+}
+
+/* JSON has no word for what is not finite: a text that strtod reads. */
+static json_t *real_json(double v)
+{
+    char text[32];
+    if (isfinite(v)) return json_real(v);
+    snprintf(text, sizeof text, "%f", v);
+    return json_string(text);
+}
+
+static bool read_real(const json_t *value, double *out)
+{
+    char *end = NULL;
+    *out = json_is_number(value) ? json_number_value(value) : 0;
+    if (json_is_number(value)) return true;
+    if (!json_is_string(value)) return false;
+    *out = strtod(json_string_value(value), &end);
+    return *end == '\0' && !isfinite(*out);
+}
+
+static json_t *reals_json(const double *v, int n)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++)
+        json_array_append_new(list, real_json(v[i]));
+    return list;
+}
+
+ps_err ps_trainer_snapshot_to_json(const ps_trainer_snapshot *s, json_t **out)
+{
+    json_t *o = json_object();
+    for (int i = 0; i < N_FIELDS; i++) {
+        const void *at = (const char *)s + fields[i].offset;
+        json_object_set_new(o, fields[i].name,
+                            fields[i].kind == WHOLE ? json_integer(*(const int64_t *)at)
+                                                    : real_json(*(const double *)at));
+    }
+    json_object_set_new(o, "loss_sums", reals_json(s->loss_sums, s->n_ranks));
+    if (json_object_set_new(o, "loss_samples", reals_json(s->loss_samples, s->n_ranks)) !=
+        0) {
+        json_decref(o);
+        return ps_err_set(PS_ERR_NOMEM, "no memory for the state of training");
+    }
+    *out = o;
+    return PS_OK;
+}
+
+static bool read_field(const json_t *json, int i, ps_trainer_snapshot *s)
+{
+    void *at = (char *)s + fields[i].offset;
+    const json_t *value = json_object_get(json, fields[i].name);
+    if (fields[i].kind == REAL) return read_real(value, at);
+    *(int64_t *)at = json_integer_value(value);
+    return json_is_integer(value) && json_integer_value(value) >= 0;
+}
+
+static bool read_reals(const json_t *list, double *out, int n)
+{
+    bool good = (int)json_array_size(list) == n;
+    for (int i = 0; i < n && good; i++)
+        good = read_real(json_array_get(list, (size_t)i), &out[i]);
+    return good;
+}
+
+ps_err ps_trainer_snapshot_from_json(const json_t *json, ps_trainer_snapshot *s)
+{
+    const json_t *sums = json_object_get(json, "loss_sums");
+    const size_t n = json_array_size(sums);
+    *s = (ps_trainer_snapshot){0};
+    if (n < 1 || n > MAX_RANKS)
+        return ps_err_set(PS_ERR_FORMAT, "loss_sums is not one number for each worker");
+    PS_TRY(ps_trainer_snapshot_init(s, (int)n));
+    for (int i = 0; i < N_FIELDS; i++)
+        if (!read_field(json, i, s))
+            return ps_err_set(PS_ERR_FORMAT, "%s is missing, or of another kind",
+                              fields[i].name);
+    if (read_reals(sums, s->loss_sums, (int)n) &&
+        read_reals(json_object_get(json, "loss_samples"), s->loss_samples, (int)n))
+        return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT, "loss_sums and loss_samples do not fit");
+}
+
+void ps_trainer_snapshot_share(const ps_trainer_snapshot *s, int rank, int world_size,
+                               double *loss_sum, int64_t *samples)
+{
+    double sum = 0, n = 0;
+    for (int r = 0; r < s->n_ranks; r++) {
+        if (s->n_ranks == world_size ? r != rank : rank != 0) continue;
+        sum += s->loss_sums[r];
+        n += s->loss_samples[r];
+    }
+    *loss_sum = sum;
+    *samples = (int64_t)n;
+}

@@ -1,0 +1,45 @@
+/* Where the step loop stands between two steps: what a job that goes on has to know
+ * beside weights and what lies in the exchange. */
+#ifndef PS_TRAINER_SNAPSHOT_H
+#define PS_TRAINER_SNAPSHOT_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "err.h"
+
+typedef struct ps_trainer_snapshot {
+    uint64_t step;    // optimizer steps done
+    int64_t epoch;    // the one that it is in, from 0
+    int64_t position; // samples of the epoch's permutation that have been seen
+    uint64_t samples; // of all ranks, since the start
+    uint64_t skipped_steps;
+    double seconds;                       // of training
+    double epoch_loss_sum, epoch_samples; // of the epoch, over all ranks, as far as
+                                          // records have summed them
+    double step_loss;                     // rank 0's, of the last step
+    /* Since the last record. */
+    uint64_t window_steps;
+    int64_t window_samples; // of all ranks
+    double window_seconds, window_wait_seconds;
+    int n_ranks;
+    double *loss_sums, *loss_samples; // (n_ranks); owned
+    int64_t metrics_bytes;            // of metrics.jsonl
+    double best;                      // of the evaluations; NAN: there was none
+} ps_trainer_snapshot;
+
+/* loss_sums and loss_samples of n_ranks zeros. NOMEM; safe for fini in every case. */
+ps_err ps_trainer_snapshot_init(ps_trainer_snapshot *s, int n_ranks);
+void ps_trainer_snapshot_fini(ps_trainer_snapshot *s);
+
+/* As JSON and back, every bit of every number. *out is owned by the caller. FORMAT names
+ * what is missing or of another kind; s is then safe for fini. */
+ps_err ps_trainer_snapshot_to_json(const ps_trainer_snapshot *s, json_t **out);
+ps_err ps_trainer_snapshot_from_json(const json_t *json, ps_trainer_snapshot *s);
+
+/* This rank's share of the sums since the last record, of a job that has world_size ranks
+ * now: its own where it had as many, else rank 0 has all. */
+void ps_trainer_snapshot_share(const ps_trainer_snapshot *s, int rank, int world_size,
+                               double *loss_sum, int64_t *samples);
+
+#endif
