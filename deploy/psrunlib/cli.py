@@ -13,7 +13,7 @@ from . import doctor, local, remote, report, verify
 from .errors import JobError
 from .out import Out
 from .screen import Screen
-from .supervise import END_SIGNALS, Supervisor, listens_to
+from .supervise import END_SIGNALS, RESUMABLE, Supervisor, listens_to
 
 JOB_FILE = "job.json"  # in the folder of results
 
@@ -206,7 +206,8 @@ def what_is_left(job, code, started):
     except OSError:
         kept = bool(job.hosts) and code != 1
     if kept:
-        return f"weights and results so far are in {job.out}"
+        again = f"; psrun --resume {job.out} goes on" if code == RESUMABLE else ""
+        return f"weights and results so far are in {job.out}{again}"
     if code != 1:
         return f"no weights were written; logs are in {job.out}"
     return f"the weights could not be kept; logs are in {job.out}"

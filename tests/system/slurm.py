@@ -131,6 +131,15 @@ class Slurm:
         said = self.run("scontrol", "-o", "show", "job", number)
         return dict(field.partition("=")[::2] for field in said.split())
 
+    def await_restart(self, number, seconds=60):
+        """Until it runs again. Slurm holds for minutes what was queued again: not here."""
+        def runs_again():
+            job = self.job(number)
+            if job.get("JobState") == "PENDING":
+                self.run("scontrol", "update", f"jobid={number}", "starttime=now")
+            return job.get("Restarts", "0") != "0" and job.get("JobState") not in ("PENDING", "COMPLETING")
+        self._await(runs_again, f"job {number}", seconds)
+
     def wait(self, number, seconds):
         """Until the job has ended; returns its fields."""
         over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")

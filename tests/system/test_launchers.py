@@ -86,7 +86,7 @@ class Slurm(unittest.TestCase):
         servers, workers = run.stdout.splitlines()
         self.assertIn("MASTER_ADDR=node1 MASTER_PORT=30211 WORLD_SIZE=4 PS_SERVERS=2", servers)
         self.assertRegex(servers, r"srun .*--ntasks=2 .*ps-server .*--set train.epochs=3")
-        self.assertRegex(workers, r"srun .*--ntasks=4 .*ps-worker .*--out runs/slurm-4711")
+        self.assertRegex(workers, r"srun .*--ntasks=4 .*ps-worker .*--out runs/slurm-4711 --resume auto")
 
     def test_allreduce_has_no_servers(self):
         run = self.run_sbatch("--dry-run", "configs/digits-basicnet.yaml", PS_MODE="allreduce")

@@ -57,6 +57,18 @@ class OnSlurm(JobTest):
             self.assertTrue(os.path.exists(self.path(mode, "model.safetensors")), self.said(mode))
             self.assertTrue(self.summary(mode)["interrupted"])
 
+    def test_a_warning_keeps_a_checkpoint_and_queues_it_again(self):
+        settings = ["train.epochs=60", "schedule.name=constant", "train.log_every=50",
+                    "checkpoint.minutes=60"]
+        for mode in ("ps", "allreduce"):
+            self.psrun("-m", mode, "-s", 2, "-w", 2, DIGITS, *settings, out=f"whole-{mode}")
+            number = self.submit(mode, *settings, PS_MODE=mode)
+            self.wait_for_steps(mode, records=3)
+            self.slurm.run("scancel", "--batch", "--signal=USR1", number, check=True)
+            self.slurm.await_restart(number)
+            self.assertEqual(self.ends(mode, number, 120), "COMPLETED", self.said(mode))
+            self.assertEqual(self.weights(mode), self.weights(f"whole-{mode}"))
+
     def test_a_killed_task_ends_the_job(self):
         for mode in ("ps", "allreduce"):
             number = self.submit(mode, *LONG, PS_MODE=mode)
