@@ -288,7 +288,7 @@ class Interrupted(CheckpointTest):
         with open(config, "w", encoding="utf-8") as f:
             f.write("model:\n  input: [8]\n  layers:\n    - linear: 1024\n    - linear: 256\n    - linear: 2\n"
                     "train: {eval_every: 2, epochs: 4}\nexchange: {codec: int8}\n"
-                    "data: {kind: synthetic, batch: 8, samples: 160, test_samples: 30000, eval_batch: 1}\n")
+                    "data: {kind: synthetic, batch: 8, samples: 160, test_samples: 120000, eval_batch: 1}\n")
         job = ["ps", 1, 2, "checkpoint.minutes=60"]
         self.run_job("whole", *job, config=config)
         for records in (2, 5):  # in the evaluation after these
