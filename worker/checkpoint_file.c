@@ -364,10 +364,14 @@ static ps_err read_feedback(const char *folder, const json_t *manifest,
     return PS_OK;
 }
 
+/* None: the rule is that of a job that begins. */
 static ps_err read_rule(const json_t *manifest, ps_exchange_state *x)
 {
-    const char *hex = json_string_value(json_object_get(manifest, "step_rule"));
+    const json_t *rule = json_object_get(manifest, "step_rule");
+    const char *hex = json_string_value(rule);
     const size_t n = hex ? strlen(hex) / 2 : 0;
+    x->rule_bytes = 0;
+    if (!rule) return PS_OK;
     for (size_t i = 0; i < n && n <= sizeof x->rule; i++) {
         unsigned byte;
         if (sscanf(hex + 2 * i, "%2x", &byte) != 1) break;
@@ -408,13 +412,14 @@ void ps_checkpoint_changed_sections(const json_t *manifest, const ps_config *cfg
                                     char *out, size_t bytes)
 {
     const char *name;
-    const json_t *now;
-    json_t *sections = sections_json(cfg);
+    const json_t *now, *before = json_object_get(manifest, "config");
     size_t used = 0;
     out[0] = '\0';
+    if (!before) return; // written by another program
+    json_t *sections = sections_json(cfg);
     json_object_foreach(sections, name, now)
     {
-        const json_t *then = json_object_get(json_object_get(manifest, "config"), name);
+        const json_t *then = json_object_get(before, name);
         if (!matters(name) || json_equal(then, now) || used >= bytes) continue;
         used +=
             (size_t)snprintf(out + used, bytes - used, "%s%s", used ? ", " : "", name);

@@ -39,7 +39,8 @@ static const struct {
     FIELD(WHOLE, metrics_bytes),
     FIELD(REAL, best),
 };
-enum { N_FIELDS = sizeof fields / sizeof *fields };
+/* The first ones say where the job stands: those a state has to have. */
+enum { N_FIELDS = sizeof fields / sizeof *fields, N_NEEDED = 3 };
 
 ps_err ps_trainer_snapshot_init(ps_trainer_snapshot *s, int n_ranks)
 {
@@ -106,6 +107,7 @@ static bool read_field(const json_t *json, int i, ps_trainer_snapshot *s)
 {
     void *at = (char *)s + fields[i].offset;
     const json_t *value = json_object_get(json, fields[i].name);
+    if (!value && i >= N_NEEDED) return true;
     if (fields[i].kind == REAL) return read_real(value, at);
     *(int64_t *)at = json_integer_value(value);
     return json_is_integer(value) && json_integer_value(value) >= 0;
@@ -113,6 +115,7 @@ static bool read_field(const json_t *json, int i, ps_trainer_snapshot *s)
 
 static bool read_reals(const json_t *list, double *out, int n)
 {
+    if (!list) return true;
     bool good = (int)json_array_size(list) == n;
     for (int i = 0; i < n && good; i++)
         good = read_real(json_array_get(list, (size_t)i), &out[i]);
@@ -122,7 +125,7 @@ static bool read_reals(const json_t *list, double *out, int n)
 ps_err ps_trainer_snapshot_from_json(const json_t *json, ps_trainer_snapshot *s)
 {
     const json_t *sums = json_object_get(json, "loss_sums");
-    const size_t n = json_array_size(sums);
+    const size_t n = sums ? json_array_size(sums) : 1;
     *s = (ps_trainer_snapshot){0};
     if (n < 1 || n > MAX_RANKS)
         return ps_err_set(PS_ERR_FORMAT, "loss_sums is not one number for each worker");

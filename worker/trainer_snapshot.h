@@ -32,8 +32,9 @@ typedef struct ps_trainer_snapshot {
 ps_err ps_trainer_snapshot_init(ps_trainer_snapshot *s, int n_ranks);
 void ps_trainer_snapshot_fini(ps_trainer_snapshot *s);
 
-/* As JSON and back, every bit of every number. *out is owned by the caller. FORMAT names
- * what is missing or of another kind; s is then safe for fini. */
+/* As JSON and back, every bit of every number. *out is owned by the caller. step, epoch
+ * and position have to be there; what else is missing is as at the start of a job. FORMAT
+ * names what is missing or of another kind; s is then safe for fini. */
 ps_err ps_trainer_snapshot_to_json(const ps_trainer_snapshot *s, json_t **out);
 ps_err ps_trainer_snapshot_from_json(const json_t *json, ps_trainer_snapshot *s);
 

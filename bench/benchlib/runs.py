@@ -13,6 +13,7 @@ from .job_config import ROOT, BenchError
 
 PSRUN = os.path.join(ROOT, "deploy", "psrun")
 DDP_JOB = os.path.join(ROOT, "bench", "ddp_job.py")
+CONTINUE_JOB = os.path.join(ROOT, "bench", "continue_job.py")
 
 
 def free_port():
@@ -95,16 +96,18 @@ class Runner:
         self.build_dir, self.config, self.out = build_dir, config, out
         self.servers, self.workers, self.timeout_s = servers, workers, timeout_s
 
-    def _psrun(self, mode, out, overrides, workers):
+    def _psrun(self, mode, out, overrides, workers, resume=None):
         argv = [PSRUN, "-m", mode, "-s", str(self.servers), "-w", str(workers),
-                "--build-dir", self.build_dir, "--out", out, "--overwrite", self.config,
-                *overrides]
+                "--build-dir", self.build_dir, "--out", out, "--overwrite",
+                *(["--resume", resume] if resume else []), self.config, *overrides]
         return Started(argv, os.path.join(out, "psrun.log"))
 
-    def psrun(self, mode, name, overrides, workers=None):
-        """mode ps, allreduce or single; gives the folder of the results."""
+    def psrun(self, mode, name, overrides, workers=None, resume=None):
+        """mode ps, allreduce or single; resume: a run whose newest checkpoint the job goes on
+        from. Gives the folder of the results."""
         out = os.path.join(self.out, name)
-        finish([self._psrun(mode, out, overrides, workers or self.workers)], self.timeout_s)
+        finish([self._psrun(mode, out, overrides, workers or self.workers, resume)],
+               self.timeout_s)
         return out
 
     def alone(self, name, overrides):
@@ -113,13 +116,13 @@ class Runner:
         finish([self._psrun("single", out, overrides, 1) for out in outs], self.timeout_s)
         return outs
 
-    def ddp(self, python, name, job, init, extra=()):
-        """job: a JobConfig. extra: options of ddp_job.py."""
+    def ddp(self, python, name, job, init, extra=(), program=DDP_JOB):
+        """job: a JobConfig. extra: options of the program."""
         out = os.path.join(self.out, name)
         os.makedirs(out, exist_ok=True)
         described = os.path.join(out, "config.json")
         job.write(described)
-        argv = [python, DDP_JOB, "--config", described, "--out", out, "--init", init, *extra]
+        argv = [python, program, "--config", described, "--out", out, "--init", init, *extra]
         env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
                "WORLD_SIZE": str(self.workers),
                "OMP_NUM_THREADS": str(max(1, job["train.threads"]))}

@@ -75,6 +75,29 @@ static void what_is_missing_is_named(void **state)
     ps_trainer_snapshot_fini(&a);
 }
 
+/* Another program writes no more than the place. */
+static void the_place_is_enough(void **state)
+{
+    static const char *const needed[] = {"step", "epoch", "position"};
+    ps_trainer_snapshot s;
+    json_t *json = json_pack("{s:i, s:i, s:i}", "step", 5, "epoch", 1, "position", 64);
+    assert_int_equal(ps_trainer_snapshot_from_json(json, &s), PS_OK);
+    assert_int_equal(s.step, 5);
+    assert_int_equal(s.position, 64);
+    assert_int_equal(s.n_ranks, 1);
+    assert_true(s.loss_sums[0] == 0 && s.samples == 0 && isnan(s.best));
+    ps_trainer_snapshot_fini(&s);
+    for (int i = 0; i < 3; i++) {
+        json_t *less = json_copy(json);
+        json_object_del(less, needed[i]);
+        assert_int_equal(ps_trainer_snapshot_from_json(less, &s), PS_ERR_FORMAT);
+        assert_non_null(strstr(ps_err_message(), needed[i]));
+        ps_trainer_snapshot_fini(&s);
+        json_decref(less);
+    }
+    json_decref(json);
+}
+
 static void other_workers_share_the_sums(void **state)
 {
     ps_trainer_snapshot s;
@@ -95,6 +118,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_bit_survives),
         cmocka_unit_test(what_is_missing_is_named),
+        cmocka_unit_test(the_place_is_enough),
         cmocka_unit_test(other_workers_share_the_sums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

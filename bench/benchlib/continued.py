@@ -1,0 +1,161 @@
+"""A job that was begun here and goes on in PyTorch, and the other way round (bench/parity).
+
+Either side leaves a checkpoint after each of some steps. From every one of them the other side
+makes one step, and leaves its own: two checkpoints, from the same state.
+"""
+import array
+import json
+import os
+
+from psrunlib import verify
+
+from . import runs
+
+OPTIMIZERS = {
+    "sgd": ["optimizer.name=sgd", "optimizer.lr=0.05", "optimizer.momentum=0.9"],
+    "adam": ["optimizer.name=adam", "optimizer.lr=0.001"],
+    "adamw": ["optimizer.name=adamw", "optimizer.lr=0.001"],
+}
+MOMENTS = ("momentum_buffer", "exp_avg")
+LAST_STEP_ALONE = "checkpoint.every=1000000000"  # one is kept after the last step
+
+
+def settings(overrides, optimizer):
+    """train.steps is left to the caller: no schedule may depend on it."""
+    return [*overrides, *OPTIMIZERS[optimizer], "model.dropout=false", "train.epochs=100000",
+            "train.eval_every=0", "train.log_every=1", "schedule.name=constant",
+            "schedule.warmup=0", LAST_STEP_ALONE]
+
+
+class Side:
+    """One side's runs, by the step that they end with, and its losses by step."""
+
+    def __init__(self, out):
+        self.out, self.losses = out, {}
+
+    def run(self, step):
+        return os.path.join(self.out, f"run-{step}")
+
+    def checkpoint(self, step):
+        return os.path.join(self.run(step), "checkpoints", f"step-{step}")
+
+
+class Ours(Side):
+    def __init__(self, runner, mode, name, overrides):
+        super().__init__(os.path.join(runner.out, name))
+        self.runner, self.mode, self.name, self.overrides = runner, mode, name, overrides
+
+    def train(self, step, resume=None):
+        """From nothing, or from the run `resume`, to that step."""
+        name = os.path.join(self.name, f"run-{step}")
+        out = self.runner.psrun(self.mode, name, [*self.overrides, f"train.steps={step}"],
+                                resume=resume)
+        self.losses.update(runs.read_losses(out))
+
+
+class PyTorch(Side):
+    def __init__(self, runner, python, name, job, init):
+        super().__init__(os.path.join(runner.out, name))
+        self.runner, self.python, self.name, self.job, self.init = runner, python, name, job, init
+
+    def train(self, *args):
+        """args: of continue_job.py."""
+        self.runner.ddp(self.python, self.name, self.job, self.init, list(map(str, args)),
+                        program=runs.CONTINUE_JOB)
+        with open(os.path.join(self.out, "losses.json"), encoding="utf-8") as f:
+            self.losses = {int(step): loss for step, loss in json.load(f).items()}
+
+
+# -------------------------------------------------------------------- differences
+
+def _read(folder):
+    """({name: values} of the model, the same of the optimizer)."""
+    def values(name):
+        raw = verify.read_weights(os.path.join(folder, name))
+        return {k: array.array(verify.TYPES[kind], v) for k, (kind, v) in raw.items()}
+    return values("model.safetensors"), values("optimizer.safetensors")
+
+
+def _largest(ones, others, factor=1.0):
+    """The largest difference of an element from `factor` times that of the others."""
+    worst = 0.0
+    for name, one in ones.items():
+        if len(one) != len(others[name]):
+            return float("inf")
+        error = max((abs(a - factor * b) for a, b in zip(one, others[name])), default=0.0)
+        worst = error if error != error else max(worst, error)
+    return worst
+
+
+def _ending(states, key):
+    return {name: v for name, v in states.items() if name.endswith("." + key)}
+
+
+def _gradient_error(start, ours, theirs, decay):
+    """Of what the step added to the first moment, relative to its largest element."""
+    for key in MOMENTS:
+        a, b, before = (_ending(s, key) for s in (ours, theirs, start))
+        if b:
+            return _largest(a, b) / _largest(b, before, decay)
+    return float("inf")
+
+
+def _of_largest(ours, theirs):
+    size = max((abs(v) for values in theirs.values() for v in values), default=0.0)
+    return _largest(ours, theirs) / size if size else 0.0
+
+
+def step_errors(start, ours, theirs, decay):
+    """Folders of the checkpoint before the step, and of both sides' after it."""
+    before, (model, states), (other_model, other_states) = map(_read, (start, ours, theirs))
+    if model.keys() != other_model.keys() or states.keys() != other_states.keys():
+        return {"gradient": float("inf"), "weight": float("inf"), "buffer": float("inf")}
+    weights = {n: v for n, v in model.items() if n + ".step" in states}
+    buffers = {n: v for n, v in model.items() if n not in weights}
+    steps = _ending(states, "step")
+    return {
+        "gradient": _gradient_error(before[1], states, other_states, decay),
+        "weight": _largest(weights, other_model),
+        "second_moment": _of_largest(_ending(states, "exp_avg_sq"),
+                                     _ending(other_states, "exp_avg_sq")),
+        "buffer": max((_of_largest({n: v}, {n: other_model[n]}) for n, v in buffers.items()),
+                      default=0.0),
+        "step_count": _largest(steps, other_states),
+    }
+
+
+def worst(first, last, start, ours, theirs, decay):
+    """Over the steps first + 1 ... last; start: the side whose checkpoints both began from."""
+    found = []
+    for step in range(first + 1, last + 1):
+        errors = step_errors(start.checkpoint(step - 1), ours.checkpoint(step),
+                             theirs.checkpoint(step), decay)
+        errors["loss"] = abs(ours.losses[step] - theirs.losses[step]) / abs(theirs.losses[step])
+        found.append(errors)
+    return {"steps": len(found), **{k: max(e[k] for e in found) for k in found[0]}}
+
+
+# ------------------------------------------------------------------ both directions
+
+def in_pytorch(runner, python, name, job, init, mode, overrides, first, last):
+    """Begun here: PyTorch makes every step from our checkpoint before it."""
+    ours = Ours(runner, mode, f"{name}-ours", [*overrides, f"train.init={init}"])
+    ours.train(first)
+    for step in range(first + 1, last + 1):
+        ours.train(step, resume=ours.run(step - 1))
+    theirs = PyTorch(runner, python, f"{name}-pytorch", job, init)
+    theirs.train("--from", *(ours.checkpoint(s) for s in range(first, last)))
+    return ours, ours, theirs
+
+
+def from_pytorch(runner, python, name, job, init, mode, overrides, first, last):
+    """Begun in PyTorch: we make every step from its checkpoint before it."""
+    theirs = PyTorch(runner, python, f"{name}-pytorch", job, init)
+    theirs.train("--after", first, "--steps", last - first)
+    ours = Ours(runner, mode, f"{name}-ours", overrides)
+    for step in range(first + 1, last + 1):
+        ours.train(step, resume=theirs.run(step - 1))
+    return theirs, ours, theirs
+
+
+DIRECTIONS = {"here, then PyTorch": in_pytorch, "PyTorch, then here": from_pytorch}

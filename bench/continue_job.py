@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""One process of a job in PyTorch DDP that goes on from checkpoints, or leaves them.
+
+bench/parity starts it once per rank, with torchrun's variables. Every checkpoint is a run of
+its own, OUT/run-S/checkpoints/step-S, so that psrun --resume OUT/run-S goes on from it.
+
+  --after N --steps K --init FILE   trains N + K steps, with checkpoints after N, N + 1 ... N + K
+  --from FOLDER ...                 from each of these checkpoints one step, and its checkpoint
+
+Writes the mean loss of every such step over all ranks: OUT/losses.json, by the step's number.
+"""
+import argparse
+import json
+import os
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+from benchlib import torch_checkpoint  # noqa: E402
+from benchlib.job_config import BenchError, JobConfig  # noqa: E402
+from ddp_job import Job  # noqa: E402
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__,
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--config", required=True, help="JSON of ps-config-json")
+    p.add_argument("--init", help="start from this safetensors file")
+    p.add_argument("--out", required=True)
+    p.add_argument("--after", type=int, default=0)
+    p.add_argument("--steps", type=int, default=0)
+    p.add_argument("--from", dest="checkpoints", nargs="+", default=[])
+    p.set_defaults(order="given", hook="none", states=None)
+    return p.parse_args()
+
+
+class Continued(Job):
+    """A job whose steps are made one by one."""
+
+    def __init__(self, args, config):
+        super().__init__(args, config)
+        self.ddp.train()
+        self.losses = {}
+        self.number, self.epoch, self.position = 0, 0, 0
+        self.left = iter(self.groups(0))
+
+    def load(self, folder):
+        self.number, self.epoch, self.position = torch_checkpoint.load(
+            folder, self.model, self.optimizer)
+        self.left = self.groups(self.epoch)
+        for _ in range(-(-self.position // (self.world * self.batch * self.accumulate))):
+            next(self.left)
+
+    def save(self):
+        if self.rank == 0:
+            name = f"step-{self.number}"
+            folder = os.path.join(self.args.out, f"run-{self.number}", "checkpoints", name)
+            torch_checkpoint.save(folder, self.model, self.optimizer, self.number, self.epoch,
+                                  self.position)
+
+    def one_step(self):
+        group = next(self.left, None)
+        if group is None:
+            self.epoch, self.position = self.epoch + 1, 0
+            self.left = self.groups(self.epoch)
+            group = next(self.left)
+        self.step(group, self.number)
+        self.number += 1
+        self.position += self.world * sum(len(b) for b in group)
+        loss_sum, n = self.over_ranks(self.since_record)
+        self.since_record = [0.0, 0]
+        self.losses[self.number] = loss_sum / n
+
+    def go_on(self):
+        for folder in self.args.checkpoints:
+            self.load(folder)
+            self.one_step()
+            self.save()
+
+    def begin(self):
+        for _ in range(self.args.after):
+            self.one_step()
+        self.save()
+        for _ in range(self.args.steps):
+            self.one_step()
+            self.save()
+
+
+def main():
+    args = arguments()
+    config = JobConfig.read(args.config)
+    torch.set_num_threads(max(1, config["train.threads"]))
+    os.environ.setdefault("USE_LIBUV", "0")  # Debian's PyTorch has none, and asks for it
+    dist.init_process_group("gloo")
+    job = Continued(args, config)
+    if args.checkpoints:
+        job.go_on()
+    else:
+        job.begin()
+    if job.rank == 0:
+        with open(os.path.join(args.out, "losses.json"), "w", encoding="utf-8") as f:
+            json.dump(job.losses, f)
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # as ddp_job ends
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BenchError as error:
+        print(f"continue_job: {error}", file=sys.stderr)
+        sys.exit(1)
