@@ -10,6 +10,7 @@ import os
 from psrunlib import verify
 
 from . import runs
+from .job_config import BenchError
 
 OPTIMIZERS = {
     "sgd": ["optimizer.name=sgd", "optimizer.lr=0.05", "optimizer.momentum=0.9"],
@@ -105,17 +106,43 @@ def _of_largest(ours, theirs):
     return _largest(ours, theirs) / size if size else 0.0
 
 
-def step_errors(start, ours, theirs, decay):
+def _adam_steps(states, name, job):
+    """What the step has subtracted from each element, besides decay."""
+    (beta1, beta2), t = job["optimizer.betas"], states[name + ".step"][0]
+    size = job["optimizer.lr"] / (1 - beta1**t)
+    root, eps = (1 - beta2**t) ** 0.5, job["optimizer.eps"]
+    moments = zip(states[name + ".exp_avg"], states[name + ".exp_avg_sq"])
+    return [size * m / (v**0.5 / root + eps) for m, v in moments]
+
+
+def _beyond_moments(weights, others, states, other_states, job):
+    """Adam divides by the root of the second moment: where that is tiny, so is the gradient,
+    and its last bits make a visible step. Largest difference of a weight that the difference
+    of the moments, which have their own bound, does not explain."""
+    worst = 0.0
+    for name, ours in weights.items():
+        steps, other_steps = (_adam_steps(s, name, job) for s in (states, other_states))
+        error = max(abs((a + u) - (b + v))
+                    for a, u, b, v in zip(ours, steps, others[name], other_steps))
+        worst = error if error != error else max(worst, error)
+    return worst
+
+
+def step_errors(start, ours, theirs, job):
     """Folders of the checkpoint before the step, and of both sides' after it."""
+    adam = job["optimizer.name"] != "sgd"
+    decay = job["optimizer.betas"][0] if adam else job["optimizer.momentum"]
     before, (model, states), (other_model, other_states) = map(_read, (start, ours, theirs))
     if model.keys() != other_model.keys() or states.keys() != other_states.keys():
-        return {"gradient": float("inf"), "weight": float("inf"), "buffer": float("inf")}
+        raise BenchError(f"{ours} and {theirs} have different tensors")
     weights = {n: v for n, v in model.items() if n + ".step" in states}
     buffers = {n: v for n, v in model.items() if n not in weights}
     steps = _ending(states, "step")
     return {
         "gradient": _gradient_error(before[1], states, other_states, decay),
-        "weight": _largest(weights, other_model),
+        "weight": (_beyond_moments(weights, other_model, states, other_states, job) if adam
+                   else _largest(weights, other_model)),
+        "weight_in_all": _largest(weights, other_model),
         "second_moment": _of_largest(_ending(states, "exp_avg_sq"),
                                      _ending(other_states, "exp_avg_sq")),
         "buffer": max((_of_largest({n: v}, {n: other_model[n]}) for n, v in buffers.items()),
@@ -124,12 +151,12 @@ def step_errors(start, ours, theirs, decay):
     }
 
 
-def worst(first, last, start, ours, theirs, decay):
+def worst(first, last, start, ours, theirs, job):
     """Over the steps first + 1 ... last; start: the side whose checkpoints both began from."""
     found = []
     for step in range(first + 1, last + 1):
         errors = step_errors(start.checkpoint(step - 1), ours.checkpoint(step),
-                             theirs.checkpoint(step), decay)
+                             theirs.checkpoint(step), job)
         errors["loss"] = abs(ours.losses[step] - theirs.losses[step]) / abs(theirs.losses[step])
         found.append(errors)
     return {"steps": len(found), **{k: max(e[k] for e in found) for k in found[0]}}

@@ -2,6 +2,7 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -263,6 +264,66 @@ assert not any(m.training for m in model.modules())
                     [TORCH, "-c", check, ROOT / "bench", BIN.parent, config, weights],
                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
                 self.assertEqual(done.returncode, 0, done.stdout)
+
+
+class Continue(BenchTest):
+    """Checkpoints go on in PyTorch, and PyTorch's here."""
+    NORMS = ("model.layers=[{conv2d: {name: conv, out: 16, kernel: 3, bias: false}}, {batch_norm2d: "
+             "{name: norm}}, relu, flatten, {linear: {name: fc, out: 10}}, log_softmax]")
+
+    def check_both_directions(self, *args):
+        text = self.bench("parity", "continue", "-w", 2, "--steps", 2, "--torch-python", TORCH, *args,
+                          DIGITS, *SHORT)
+        results = self.report("parity")["results"]
+        self.assertEqual(text.count("passed"), len(results))
+        return results
+
+    @needs_torch
+    def test_every_optimizer(self):
+        results = self.check_both_directions("--modes", "ps")
+        self.assertEqual(len(results), 6)
+        self.assertTrue(all(r["steps"] == 2 for r in results.values()))
+
+    @needs_torch
+    def test_batch_norm(self):
+        results = self.check_both_directions("--modes", "allreduce", "--optimizers", "adamw", self.NORMS)
+        self.assertTrue(all(0 < r["buffer"] < 1e-5 for r in results.values()))
+
+    @needs_torch
+    def test_the_lines_of_the_documentation(self):
+        self.psrun("-m", "single", DIGITS, "train.steps=3", "checkpoint.every=3", *SHORT)
+        page = (ROOT / "docs/checkpoints.md").read_text(encoding="utf-8")
+        lines, = re.findall(r"```python\n(.*?)```", page, re.S)
+        check = """
+import sys, types
+sys.path.insert(0, sys.argv[1])
+import torch
+from benchlib import safetensors as ours
+from benchlib.job_config import JobConfig
+from benchlib.torch_model import Model, optimizer_of
+try:
+    import safetensors.torch
+except ImportError:  # it need not be there
+    found = types.ModuleType("safetensors.torch")
+    found.load_file = lambda path: {k: torch.from_numpy(v.copy())
+                                    for k, v in ours.load(path).items()}
+    sys.modules["safetensors"], sys.modules["safetensors.torch"] = types.ModuleType("safetensors"), found
+config = JobConfig.load(sys.argv[2], sys.argv[3])
+model, folder = Model(config), sys.argv[4]
+optimizer = optimizer_of(config, model)
+exec(sys.argv[5])
+for p in model.parameters():
+    state = optimizer.state[p]
+    assert set(state) == {"step", "exp_avg", "exp_avg_sq"} and state["step"].item() == 3
+    assert state["exp_avg"].shape == p.shape
+model(torch.zeros(2, *config["model.input"])).sum().backward()
+optimizer.step()
+assert all(optimizer.state[p]["step"].item() == 4 for p in model.parameters())
+"""
+        done = subprocess.run(
+            [TORCH, "-c", check, ROOT / "bench", BIN.parent, DIGITS, self.path("out/checkpoints/step-3"),
+             lines], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout)
 
 
 class Stopped(JobTest):
