@@ -271,22 +271,23 @@ class Continue(BenchTest):
     NORMS = ("model.layers=[{conv2d: {name: conv, out: 16, kernel: 3, bias: false}}, {batch_norm2d: "
              "{name: norm}}, relu, flatten, {linear: {name: fc, out: 10}}, log_softmax]")
 
-    def check_both_directions(self, *args):
-        text = self.bench("parity", "continue", "-w", 2, "--steps", 2, "--torch-python", TORCH, *args,
-                          DIGITS, *SHORT)
+    def check_both_directions(self, options, overrides=()):
+        text = self.bench("parity", "continue", "-w", 2, "--steps", 2, "--torch-python", TORCH,
+                          *options, DIGITS, *SHORT, *overrides)
         results = self.report("parity")["results"]
         self.assertEqual(text.count("passed"), len(results))
         return results
 
     @needs_torch
     def test_every_optimizer(self):
-        results = self.check_both_directions("--modes", "ps")
+        results = self.check_both_directions(["--modes", "ps"])
         self.assertEqual(len(results), 6)
         self.assertTrue(all(r["steps"] == 2 for r in results.values()))
 
     @needs_torch
     def test_batch_norm(self):
-        results = self.check_both_directions("--modes", "allreduce", "--optimizers", "adamw", self.NORMS)
+        results = self.check_both_directions(["--modes", "allreduce", "--optimizers", "adamw"],
+                                             [self.NORMS])
         self.assertTrue(all(0 < r["buffer"] < 1e-5 for r in results.values()))
 
     @needs_torch
