@@ -1,5 +1,5 @@
-/* Every configuration key, in one table: what --help, the reader, the hash and the
- * reference in the README are made from. */
+/* Every configuration key, in one table. The reader, --help, the configuration's hash and
+ * the table in docs/configuration.md are made from it. */
 #ifndef PS_CONFIG_SCHEMA_H
 #define PS_CONFIG_SCHEMA_H
 
@@ -18,7 +18,8 @@ typedef enum ps_key_type {
     PS_KEY_DOUBLE_LIST // ps_float_list
 } ps_key_type;
 
-/* PS_SCOPE_JOB: the same on every member, part of the hash. */
+/* PS_SCOPE_JOB: the value is the same on every member, and part of the hash.
+ * PS_SCOPE_LOCAL: it may differ. */
 typedef enum ps_key_scope { PS_SCOPE_JOB, PS_SCOPE_LOCAL } ps_key_scope;
 
 typedef struct ps_config_key {
@@ -37,9 +38,11 @@ extern const int ps_config_n_keys;
 
 /* The key with the path, or NULL. */
 const ps_config_key *ps_config_key_find(const char *path);
-/* "true or false", "a whole number": what the type wants, for messages. */
+/* What a value of the type looks like, for messages: "true or false", "a whole number".
+ */
 const char *ps_key_type_text(ps_key_type type);
-/* "0 .. 1", "sgd | adam | adamw", "at least 1" or "". */
+/* Writes the values that the key allows, for messages: "0 .. 1", "sgd | adam | adamw",
+ * "at least 1" or "". */
 void ps_config_key_range(const ps_config_key *key, char *out, size_t bytes);
 
 #endif
