@@ -259,7 +259,7 @@ static ps_err set_up_data(rank_state *r)
     PS_TRY(ps_loader_create(&loader, &r->loader));
     ps_device_options device = {.index = -1,
                                 .threads = (int)cfg->train.threads,
-                                .no_winograd = !cfg->train.winograd};
+                                .winograd = cfg->train.winograd};
     PS_TRY(ps_device_open(PS_DEVICE_CPU, &device, &r->device));
     ps_program_options program = {
         .spec = &r->spec,

@@ -166,7 +166,7 @@ static ps_err make_program(bench *b)
     const ps_device_options device = {.index = b->cfg.train.device.index,
                                       .threads = (int)b->cfg.train.threads,
                                       .precision = b->cfg.train.precision,
-                                      .no_winograd = !b->cfg.train.winograd};
+                                      .winograd = b->cfg.train.winograd};
     const ps_program_options program = {.spec = &b->spec,
                                         .max_batch = b->n,
                                         .training = true,

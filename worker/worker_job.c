@@ -145,7 +145,7 @@ static ps_err open_device(job *j)
                                  .tf32 = t->tf32,
                                  .cudnn = t->cudnn,
                                  .no_graphs = !t->graphs,
-                                 .no_winograd = !t->winograd};
+                                 .winograd = t->winograd};
     PS_TRY(ps_device_open(t->device.kind, &options, &j->device));
     ps_device_describe(j->device, j->device_name, sizeof j->device_name);
     return PS_OK;

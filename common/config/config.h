@@ -43,7 +43,7 @@ typedef struct ps_config_train {
     ps_precision precision;
     bool tf32;
     ps_switch cudnn;
-    bool winograd;
+    ps_winograd winograd;
     bool graphs;
     int64_t threads;         // of arithmetic in a worker; 0: all cores
     int64_t accumulate;      // micro-batches per optimizer step

@@ -63,9 +63,9 @@ const ps_config_key ps_config_keys[] = {
          "let NVIDIA GPUs round the factors of float32 products to 10 bits"),
     WORD("train.cudnn", train.cudnn, JOB, ps_switch_words, "auto",
          "compute convolutions on NVIDIA GPUs by cuDNN; auto: if it is found"),
-    BOOL("train.winograd", train.winograd, JOB, "true",
-         "on CPUs: gradients of 3 x 3 convolutions by Winograd's algorithm, which saves a fifth "
-         "of a step; false: plain sums, which are nearer to PyTorch's"),
+    WORD("train.winograd", train.winograd, JOB, ps_winograd_words, "gradients",
+         "3 x 3 convolutions on CPUs by Winograd's algorithm where it is faster: gradients, or all; all: "
+         "the last bits differ more from PyTorch's, the accuracy does not; off: plain sums"),
     BOOL("train.graphs", train.graphs, LOCAL, "true",
          "replay a GPU's passes as CUDA graphs; false: launch each kernel, to find faults"),
     INT("train.threads", train.threads, LOCAL, 0, 1024, "1",

@@ -8,6 +8,12 @@
 const ps_word ps_switch_words[] = {
     {"auto", PS_SWITCH_AUTO}, {"on", PS_SWITCH_ON}, {"off", PS_SWITCH_OFF}, {NULL, 0}};
 
+/* The last two: the key once was true or false. */
+const ps_word ps_winograd_words[] = {
+    {"off", PS_WINOGRAD_OFF},   {"gradients", PS_WINOGRAD_GRADIENTS},
+    {"all", PS_WINOGRAD_ALL},   {"true", PS_WINOGRAD_GRADIENTS},
+    {"false", PS_WINOGRAD_OFF}, {NULL, 0}};
+
 const ps_word ps_loss_words[] = {{"nll", PS_LOSS_NLL},
                                  {"cross_entropy", PS_LOSS_CROSS_ENTROPY},
                                  {"mse", PS_LOSS_MSE},

@@ -9,6 +9,15 @@
 typedef enum ps_switch { PS_SWITCH_AUTO, PS_SWITCH_ON, PS_SWITCH_OFF } ps_switch;
 extern const ps_word ps_switch_words[];
 
+/* train.winograd: the passes of 3 x 3 convolutions by Winograd's algorithm, on CPUs. The
+ * default is the first. */
+typedef enum ps_winograd {
+    PS_WINOGRAD_GRADIENTS,
+    PS_WINOGRAD_OFF,
+    PS_WINOGRAD_ALL // forward too
+} ps_winograd;
+extern const ps_word ps_winograd_words[];
+
 /* model.loss */
 typedef enum ps_loss_kind {
     PS_LOSS_NLL,           // input: log-probabilities (N, classes); labels int32

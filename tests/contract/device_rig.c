@@ -78,7 +78,7 @@ void rig_init(rig *r, const rig_device *on, const char *input, const char *loss,
                                       .threads = 1,
                                       .precision = on->rounding->precision,
                                       .cudnn = on->cudnn,
-                                      .no_winograd = on->no_winograd};
+                                      .winograd = on->winograd};
     const ps_program_options program = {.spec = &r->spec,
                                         .max_batch = max_batch,
                                         .training = true,

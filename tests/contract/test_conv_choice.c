@@ -1,9 +1,11 @@
 /* Which of oneDNN's implementations the convolutions of the CPU device run. The linker
  * puts wrap_ functions around two of the library's calls (tests/CMakeLists.txt): one
  * counts what runs, the other may say that everything is reference code. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -106,11 +108,37 @@ static void test_no_reference_code_runs(void **state)
     }
 }
 
-/* Of the gradients of data and of weights, how many Winograd's algorithm makes in a pass
- * of `channels` twice, with n samples. */
-static int winograd_gradients(const rig_device *device, int channels, int side, int n)
+typedef struct winograd_passes {
+    int forward, gradients, evaluation;
+} winograd_passes;
+
+static int winograd_forward(rig *r, ps_program *program, int n, const ps_pass *pass)
+{
+    ps_batch batch = rig_batch(r, n);
+    library.n_winograd = 0;
+    assert_int_equal(ps_program_forward(program, &batch, pass, NULL), PS_OK);
+    return library.n_winograd;
+}
+
+/* In a program of its own, as a job evaluates. */
+static int winograd_evaluation(rig *r, int n)
+{
+    const ps_program_options options = {
+        .spec = &r->spec, .max_batch = n, .params = r->params, .buffers = r->buffers};
+    ps_program *program = NULL;
+    assert_int_equal(ps_program_create(r->device, &options, &program), PS_OK);
+    const int made = winograd_forward(r, program, n, &(ps_pass){.training = false});
+    ps_program_destroy(&program);
+    return made;
+}
+
+/* How many passes Winograd's algorithm makes of a convolution of `channels` twice, with n
+ * samples. */
+static winograd_passes winograd_of(ps_winograd allowed, int channels, int side, int n)
 {
     rig r;
+    rig_device device = cpu;
+    device.winograd = allowed;
     char model[256];
     snprintf(
         model, sizeof model,
@@ -119,32 +147,89 @@ static int winograd_gradients(const rig_device *device, int channels, int side, 
         channels, channels);
     char input[64];
     snprintf(input, sizeof input, "[1, %d, %d]", side, side);
-    rig_init(&r, device, input, "cross_entropy", model, n);
+    rig_init(&r, &device, input, "cross_entropy", model, n);
+    winograd_passes made = {.forward = winograd_forward(&r, r.program, n, &training)};
     ps_batch batch = rig_batch(&r, n);
     library.n_winograd = 0;
-    assert_int_equal(ps_program_forward(r.program, &batch, &training, NULL), PS_OK);
-    assert_int_equal(library.n_winograd, 0); // its roundings would decide relus otherwise
     assert_int_equal(ps_program_backward(r.program, &batch, &training), PS_OK);
+    made.gradients = library.n_winograd;
+    made.evaluation = winograd_evaluation(&r, n);
     rig_fini(&r);
-    return library.n_winograd;
+    return made;
+}
+
+static void check_winograd(ps_winograd allowed, int channels, int side, int n,
+                           winograd_passes wanted)
+{
+    winograd_passes made = winograd_of(allowed, channels, side, n);
+    assert_int_equal(made.forward, wanted.forward);
+    assert_int_equal(made.gradients, wanted.gradients);
+    assert_int_equal(made.evaluation, wanted.evaluation);
+}
+
+static bool has_winograd(void)
+{
+    const bool has = dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core;
+    if (!has)
+        print_message(
+            "skipped: the library has Winograd's algorithm for AVX-512 alone\n");
+    return has;
 }
 
 /* On every processor that has it, of small batches too; not where its transforms cost
- * more than it saves. */
+ * more than it saves. Forward only where it is asked for: its roundings decide relus
+ * otherwise. */
 static void test_winograd_is_used_where_it_pays(void **state)
 {
-    rig_device without = cpu;
-    without.no_winograd = true;
-    assert_int_equal(winograd_gradients(&without, 64, 28, 4), 0);
-    if (dnnl_get_effective_cpu_isa() < dnnl_cpu_isa_avx512_core) {
-        print_message(
-            "skipped: the library has Winograd's algorithm for AVX-512 alone\n");
-        return;
+    const winograd_passes none = {0}, gradients = {.gradients = 2}, every = {1, 2, 1};
+    check_winograd(PS_WINOGRAD_OFF, 64, 28, 4, none);
+    if (!has_winograd()) return;
+    check_winograd(PS_WINOGRAD_GRADIENTS, 64, 28, 4, gradients);
+    check_winograd(PS_WINOGRAD_GRADIENTS, 128, 16, 16, gradients);
+    check_winograd(PS_WINOGRAD_GRADIENTS, 16, 28, 4, none);
+    check_winograd(PS_WINOGRAD_GRADIENTS, 64, 6, 1, none);
+    check_winograd(PS_WINOGRAD_ALL, 64, 28, 4, every);
+    check_winograd(PS_WINOGRAD_ALL, 128, 16, 16, every);
+    check_winograd(PS_WINOGRAD_ALL, 16, 28, 4, none);
+    check_winograd(PS_WINOGRAD_ALL, 64, 6, 1, none);
+}
+
+enum { SUMS_N = 4, SUMS_CHANNELS = 64, SUMS_SIDE = 27 }; // a side that fills no tiles
+enum { SUMS = SUMS_N * SUMS_CHANNELS * SUMS_SIDE * SUMS_SIDE };
+
+/* The outputs of a convolution, with a bias and its relu. */
+static float *sums_of(ps_winograd allowed)
+{
+    rig r;
+    rig_device device = cpu;
+    device.winograd = allowed;
+    float *sums = malloc(sizeof *sums * SUMS);
+    assert_non_null(sums);
+    rig_init(&r, &device, "[1, 27, 27]", "cross_entropy",
+             "{conv2d: {name: a, out: 64, kernel: 1}}, {conv2d: {name: b, out: 64, "
+             "kernel: 3, padding: 1}}, relu, flatten",
+             SUMS_N);
+    assert_int_equal(winograd_forward(&r, r.program, SUMS_N, &training),
+                     allowed == PS_WINOGRAD_ALL);
+    assert_int_equal(ps_program_outputs(r.program, sums, SUMS), PS_OK);
+    rig_fini(&r);
+    return sums;
+}
+
+/* Within 1e-5 of the largest output. */
+static void test_winograd_makes_the_same_outputs(void **state)
+{
+    if (!has_winograd()) return;
+    float *direct = sums_of(PS_WINOGRAD_GRADIENTS), *winograd = sums_of(PS_WINOGRAD_ALL);
+    double largest = 0, worst = 0;
+    for (int i = 0; i < SUMS; i++) {
+        largest = fmax(largest, fabs((double)direct[i]));
+        worst = fmax(worst, fabs((double)winograd[i] - (double)direct[i]));
     }
-    assert_int_equal(winograd_gradients(&cpu, 64, 28, 4), 2);
-    assert_int_equal(winograd_gradients(&cpu, 128, 16, 16), 2);
-    assert_int_equal(winograd_gradients(&cpu, 16, 28, 4), 0);
-    assert_int_equal(winograd_gradients(&cpu, 64, 6, 1), 0);
+    print_message("at most %.2g of the largest output\n", worst / largest);
+    assert_true(largest > 0 && worst < 1e-5 * largest);
+    free(direct);
+    free(winograd);
 }
 
 /* What the function wrote to stderr. */
@@ -193,6 +278,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_reference_code_runs),
         cmocka_unit_test(test_winograd_is_used_where_it_pays),
+        cmocka_unit_test(test_winograd_makes_the_same_outputs),
         cmocka_unit_test(test_a_layer_without_fast_code_is_named_once),
     };
     ps_log_init("test", PS_LOG_WARN);

@@ -262,7 +262,7 @@ static void test_without_winograd(void **state)
     while (strcmp(c->what, "winograd's shapes") != 0)
         assert_true(++c < cases + sizeof cases / sizeof *cases);
     rig_device without = on;
-    without.no_winograd = true;
+    without.winograd = PS_WINOGRAD_OFF;
     check_model(&without, c);
 }
 

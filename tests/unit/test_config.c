@@ -146,6 +146,28 @@ static void overrides_are_checked(void **state)
     assert_refused("", "data.batch=[1, 0]", "data.batch: 0 is below 1");
 }
 
+static ps_winograd winograd_of(const char *set)
+{
+    ps_config c;
+    const char *const sets[] = {set};
+    assert_int_equal(ps_config_load(&c, NULL, sets, set ? 1 : 0), PS_OK);
+    ps_winograd winograd = c.train.winograd;
+    ps_config_fini(&c);
+    return winograd;
+}
+
+/* It was true or false once: configurations that say so mean what they meant. */
+static void winograd_is_a_word(void **state)
+{
+    assert_int_equal(winograd_of(NULL), PS_WINOGRAD_GRADIENTS);
+    assert_int_equal(winograd_of("train.winograd=off"), PS_WINOGRAD_OFF);
+    assert_int_equal(winograd_of("train.winograd=gradients"), PS_WINOGRAD_GRADIENTS);
+    assert_int_equal(winograd_of("train.winograd=all"), PS_WINOGRAD_ALL);
+    assert_int_equal(winograd_of("train.winograd=true"), PS_WINOGRAD_GRADIENTS);
+    assert_int_equal(winograd_of("train.winograd=false"), PS_WINOGRAD_OFF);
+    assert_refused("", "train.winograd=on", "'on' is not one of off | gradients | all");
+}
+
 static void combinations_are_checked(void **state)
 {
     assert_refused("", "data.batch=[64, 32]", "2 values for 1 workers");
@@ -274,6 +296,7 @@ int main(void)
         cmocka_unit_test(one_value_is_a_list_of_one),
         cmocka_unit_test(errors_name_file_line_and_key),
         cmocka_unit_test(overrides_are_checked),
+        cmocka_unit_test(winograd_is_a_word),
         cmocka_unit_test(combinations_are_checked),
         cmocka_unit_test(missing_file_is_io),
         cmocka_unit_test(hash_is_of_what_counts),

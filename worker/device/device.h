@@ -22,8 +22,8 @@ typedef struct ps_device_options {
     ps_precision precision;
     bool tf32;
     ps_switch cudnn;
-    bool no_graphs;   // cuda: launches one by one, no CUDA graphs
-    bool no_winograd; // cpu: gradients of convolutions in the plain way
+    bool no_graphs;       // cuda: launches one by one, no CUDA graphs
+    ps_winograd winograd; // cpu: the passes of 3 x 3 convolutions that may be by it
 } ps_device_options;
 
 /* Called by forward and backward on the calling thread; a failure ends the pass with it.

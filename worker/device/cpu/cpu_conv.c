@@ -5,7 +5,8 @@
 #include "cpu_pointwise.h"
 
 /* Winograd's algorithm F(4x4, 3x3): outputs along a tile, what it costs beside the tiles
- * (is_cheaper), and positions from which on the gradient of data was faster. */
+ * (is_cheaper), and positions from which on the outputs and the gradient of data were
+ * faster. */
 enum { TILE = 4, FIXED_DATA = 200, FIXED_WEIGHTS = 90, LEAST_PLANE_DATA = 17 };
 
 /* The orders of an activation's elements that a layer may ask for, in order of
@@ -63,16 +64,16 @@ static void maker_fini(maker *m)
     if (m->attr_back) dnnl_primitive_attr_destroy(m->attr_back);
 }
 
-/* Of the backward pass, where train.winograd allows it: Winograd's algorithm halves the
- * time of 3 x 3 convolutions on AVX-512. Not of the forward pass: its roundings, though
- * as small, differ from PyTorch's, and near 0 a relu (or between equals a max_pool2d)
- * then decides otherwise, which moves a gradient by 1e-4 of the largest in one step of
- * twenty; backward, roundings stay roundings. Of fewer channels than a vector it makes
- * whole vectors, and has no fast gradient for them. */
-static bool can_be_winograd(const ps_cpu_conv *c, bool allowed)
+/* Winograd's algorithm halves the time of 3 x 3 convolutions on AVX-512. Forward only
+ * where train.winograd is all: its roundings, though as small, differ from PyTorch's, and
+ * near 0 a relu (or between equals a max_pool2d) then decides otherwise, which moves a
+ * gradient by 1e-4 of the largest in one step of twenty; backward, roundings stay
+ * roundings. Of fewer channels than a vector it makes whole vectors, and has no fast
+ * gradient for them. */
+static bool can_be_winograd(const ps_cpu_conv *c)
 {
     const ps_layer *l = c->layer;
-    return allowed && l->kernel[0] == 3 && l->kernel[1] == 3 && l->stride[0] == 1 &&
+    return l->kernel[0] == 3 && l->kernel[1] == 3 && l->stride[0] == 1 &&
            l->stride[1] == 1 && c->in.c % 16 == 0 && c->out.c % 16 == 0;
 }
 
@@ -88,6 +89,23 @@ static bool is_cheaper(const ps_cpu_conv *c, int64_t fixed)
     const double tile = 5.0 + 110.0 / (double)c->in.c + 110.0 / (double)out->c;
     return (double)(out->n * rows * columns) * tile + (double)fixed <
            (double)(out->n * ps_cpu_shape_plane(out));
+}
+
+/* The outputs and the gradient of data, which are the same sums the other way round. */
+static bool pays_for_activations(const ps_cpu_conv *c)
+{
+    return can_be_winograd(c) && ps_cpu_shape_plane(&c->out) >= LEAST_PLANE_DATA &&
+           is_cheaper(c, FIXED_DATA);
+}
+
+static bool pays_for_weights(const ps_cpu_conv *c)
+{
+    return can_be_winograd(c) && is_cheaper(c, FIXED_WEIGHTS);
+}
+
+static bool is_forward_winograd(const ps_cpu_conv *c, const ps_cpu_conv_use *use)
+{
+    return use->winograd == PS_WINOGRAD_ALL && pays_for_activations(c);
 }
 
 static ps_err maker_init(maker *m, const ps_cpu_conv *c, const ps_cpu_conv_use *use)
@@ -106,6 +124,7 @@ static ps_err maker_init(maker *m, const ps_cpu_conv *c, const ps_cpu_conv_use *
     PS_TRY(ps_dnnl_attr_create(who, use->relu, &m->attr));
     PS_TRY(ps_dnnl_attr_create(who, false, &m->attr_back)); // the relu is the forward's
     m->use = use;
+    m->conv.alg = dnnl_convolution_direct;
     m->conv.who = who;
     m->conv.weights = m->any_weights;
     m->conv.bias = m->bias;
@@ -119,11 +138,33 @@ static ps_err maker_init(maker *m, const ps_cpu_conv *c, const ps_cpu_conv_use *
 static ps_err make_forward(maker *m, const ps_dnnl_md *src, const ps_dnnl_md *dst,
                            dnnl_primitive_desc_t *out)
 {
-    m->conv.alg = dnnl_convolution_direct;
     m->conv.attr = m->attr;
     m->conv.src = src;
     m->conv.dst = dst;
-    return ps_dnnl_conv_forward(&m->conv, m->use->training, out);
+    // one of its own for evaluations, of the same sums, the library does not always have
+    const bool training = m->use->training || m->conv.alg == dnnl_convolution_winograd;
+    return ps_dnnl_conv_forward(&m->conv, training, out);
+}
+
+static ps_err make_any_forward(maker *m, const plan *p, dnnl_primitive_desc_t *out)
+{
+    return make_forward(m, m->any_src, m->any_dst, out);
+}
+
+static ps_err make_planned_forward(maker *m, const plan *p, dnnl_primitive_desc_t *out)
+{
+    return make_forward(m, p->src, p->dst, out);
+}
+
+/* By Winograd's algorithm if that is wanted and the library has it for the plan. */
+static ps_err make_by(maker *m, const plan *p, bool winograd,
+                      ps_err (*make)(maker *, const plan *, dnnl_primitive_desc_t *),
+                      dnnl_primitive_desc_t *out)
+{
+    m->conv.alg = dnnl_convolution_winograd;
+    ps_err err = winograd ? make(m, p, out) : PS_ERR_UNSUPPORTED;
+    m->conv.alg = dnnl_convolution_direct;
+    return err == PS_ERR_UNSUPPORTED ? make(m, p, out) : err;
 }
 
 static int64_t lanes_of(order by, const ps_cpu_shape *s)
@@ -133,11 +174,11 @@ static int64_t lanes_of(order by, const ps_cpu_shape *s)
 
 /* The lanes that the library would choose; false: an order of its own that we can't
  * name. */
-static ps_err read_lanes(maker *m, plan *p, bool *known)
+static ps_err read_lanes(maker *m, const ps_cpu_conv *c, plan *p, bool *known)
 {
     bool in_known = false, out_known = false;
     dnnl_primitive_desc_t pd = NULL;
-    PS_TRY(make_forward(m, m->any_src, m->any_dst, &pd));
+    PS_TRY(make_by(m, p, is_forward_winograd(c, m->use), make_any_forward, &pd));
     ps_err err = ps_cpu_shape_read_md(&p->in, m->conv.who,
                                       ps_dnnl_pd_md(pd, dnnl_query_src_md, 0), &in_known);
     if (err == PS_OK)
@@ -186,28 +227,17 @@ static ps_err make_backward_weights(maker *m, const plan *p, dnnl_primitive_desc
     return ps_dnnl_conv_backward_weights(&m->conv, p->forward, out);
 }
 
-/* By Winograd's algorithm if that is wanted and the library has it for the plan. */
-static ps_err make_by(maker *m, const plan *p, bool winograd,
-                      ps_err (*make)(maker *, const plan *, dnnl_primitive_desc_t *),
-                      dnnl_primitive_desc_t *out)
-{
-    m->conv.alg = dnnl_convolution_winograd;
-    ps_err err = winograd ? make(m, p, out) : PS_ERR_UNSUPPORTED;
-    m->conv.alg = dnnl_convolution_direct;
-    return err == PS_ERR_UNSUPPORTED ? make(m, p, out) : err;
-}
-
 static ps_err make_pds(maker *m, const ps_cpu_conv *c, plan *p)
 {
-    PS_TRY(make_forward(m, p->src, p->dst, &p->forward));
+    const bool back = m->use->winograd != PS_WINOGRAD_OFF;
+    PS_TRY(
+        make_by(m, p, is_forward_winograd(c, m->use), make_planned_forward, &p->forward));
     if (!m->use->training) return PS_OK;
-    const bool can = can_be_winograd(c, m->use->winograd);
-    const bool data = can && ps_cpu_shape_plane(&c->out) >= LEAST_PLANE_DATA;
     m->conv.attr = m->attr_back;
     if (m->use->data_gradient)
-        PS_TRY(make_by(m, p, data && is_cheaper(c, FIXED_DATA), make_backward_data,
+        PS_TRY(make_by(m, p, back && pays_for_activations(c), make_backward_data,
                        &p->backward_data));
-    return make_by(m, p, can && is_cheaper(c, FIXED_WEIGHTS), make_backward_weights,
+    return make_by(m, p, back && pays_for_weights(c), make_backward_weights,
                    &p->backward_weights);
 }
 
@@ -223,7 +253,7 @@ static ps_err plan_init(plan *p, maker *m, const ps_cpu_conv *c, order by, bool 
     *known = true;
     p->in.lanes = lanes_of(by, &p->in);
     p->out.lanes = lanes_of(by, &p->out);
-    if (by == ORDER_ANY) PS_TRY(read_lanes(m, p, known));
+    if (by == ORDER_ANY) PS_TRY(read_lanes(m, c, p, known));
     if (!*known) return PS_OK;
     PS_TRY(set_lanes(&p->in, m->conv.who, by, &p->src));
     PS_TRY(set_lanes(&p->out, m->conv.who, by, &p->dst));

@@ -27,8 +27,8 @@ typedef struct ps_cpu_conv {
 typedef struct ps_cpu_conv_use {
     bool relu; // y = max(0, .)
     bool training;
-    bool data_gradient; // there will be dx
-    bool winograd;      // allowed to the gradients of 3 x 3 windows
+    bool data_gradient;   // there will be dx
+    ps_winograd winograd; // the passes of 3 x 3 windows that may be by it
 } ps_cpu_conv_use;
 
 /* in: the input's shape, its lanes those that it has now; conv->in tells which lanes the

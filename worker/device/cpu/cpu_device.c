@@ -46,7 +46,7 @@ static ps_err cpu_open(const ps_device_options *options, ps_device **out)
                           ps_word_name(ps_precision_words, (int)options->precision));
     PS_TRY(ps_mem_zalloc(&d, 1, sizeof *d, "device"));
     d->base.ops = &ps_cpu_device_ops;
-    d->library.winograd = !options->no_winograd;
+    d->library.winograd = options->winograd;
     d->threads = options->threads > 0 ? options->threads : omp_get_num_procs();
     *out = &d->base;
     ps_err err = ps_dnnl_check(dnnl_engine_create(&d->library.engine, dnnl_cpu, 0),

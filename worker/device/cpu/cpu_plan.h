@@ -45,7 +45,7 @@ typedef struct ps_cpu_step {
 typedef struct ps_cpu_library {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    bool winograd; // train.winograd
+    ps_winograd winograd; // train.winograd
 } ps_cpu_library;
 
 typedef struct ps_cpu_run {
