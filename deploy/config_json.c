@@ -1,12 +1,12 @@
-/* ps-config-json CONFIG [key=value ...]: the configuration as the workers understand it,
- * defaults and overrides applied, as JSON on standard output. The Python programs of this
- * folder read it, so that there is one reader of configurations and not two.
+/* ps-config-json CONFIG [key=value ...]: prints the configuration as the workers read it,
+ * with defaults and overrides, as JSON on standard output. psrun and the programs of
+ * bench/ use it, so that only one program reads configurations.
  *
  *   {"file": "...", "keys": {"optimizer.lr": 0.001, ...}, "layers": [the YAML's tree],
  *    "n_params": n, "tensors": [{"name": "conv1.weight", "shape": [..], "role": r}, ...],
  *    "buffers": [...]}
  *
- * Scalars in layers are texts. role: weight, bias, norm; buffers: buffer, counter.
+ * Scalars in layers are strings. role: weight, bias, norm; buffers: buffer, counter.
  */
 #include <jansson.h>
 #include <stdio.h>

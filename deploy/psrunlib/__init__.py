@@ -2,11 +2,16 @@
 
 errors     the one exception that ends psrun with a message
 job        a job, and the processes ("parts") that it consists of
+hosts      the hostfile, and which part runs on which host
+out        the folder of results and logs
 screen     prefixed lines, and rank 0's progress bar in place
 local      parts as processes of this machine
-supervise  starts the parts, watches them, ends them together
+remote     parts as processes of other hosts, over ssh
+supervise  starts the parts, watches them and ends them together
 report     the table at the end, from summary.json
+doctor     psrun --doctor: checks before a job starts
+verify     psrun --verify: compares both modes
 cli        the command line
 
-Python's standard library alone: a cluster's nodes have nothing else.
+Only Python's standard library is used: a cluster's nodes may have nothing else.
 """

@@ -22,10 +22,10 @@ A key is a path of the configuration (ps-worker --help lists them all):
   deploy/psrun -s 2 -w 2 configs/digits-basicnet.yaml train.epochs=10 optimizer.lr=3e-4
 
 Without -s, -w or -m the configuration decides (job.servers, job.workers, exchange.name).
-Exit code: 0 when the job finished; 130 after Ctrl-C and 143 after SIGTERM, to psrun or to a
-part (the weights are kept; a second one ends all at once); 75 instead of 143 where there is a
-checkpoint of the last step (checkpoint.*): start it again with --resume; else 1, also when a
-part failed after that.
+Exit codes: 0: the job finished. 130 after Ctrl-C, 143 after SIGTERM, sent to psrun or to a
+part: the job ended in order and the weights are kept (a second signal ends all at once).
+75: as 143, and there is a checkpoint of the last step (checkpoint.*): start the job again with
+--resume. 1: a part failed, or the job could not start.
 """
 
 
@@ -40,27 +40,27 @@ def parser():
     p.add_argument("-m", "--mode", choices=sorted(jobs.MODES),
                    help="ps: parameter servers; allreduce: Gloo or NCCL; single: one worker, no exchange")
     p.add_argument("-H", "--hostfile", metavar="HOSTFILE",
-                   help="run over ssh on these hosts: a line each, as in 'node1 servers=1 workers=2'; "
+                   help="run over ssh on the hosts of this file, one a line: node1 servers=1 workers=2; "
                         "also slots= dir= bin= addr= image= (deploy/psrunlib/hosts.py)")
     p.add_argument("--port", type=port, default=0, metavar="PORT",
-                   help="of the coordinator (default: a free one; with -H 29500)")
+                   help="port of the coordinator (default: a free one; with -H 29500)")
     p.add_argument("--out", metavar="DIR", help="results and logs (default: runs/<job>-<time>)")
     p.add_argument("--overwrite", action="store_true",
                    help="replace the run that --out holds already (its files, and no others)")
     p.add_argument("--resume", metavar="RUN",
-                   help="go on with the run of that folder from its newest checkpoint (checkpoint.*); "
-                        "auto: with the one in --out, or begin there")
+                   help="go on with the run in that folder from its newest checkpoint (checkpoint.*); "
+                        "auto: with the run in --out, or begin one there")
     p.add_argument("--build-dir", metavar="DIR",
                    help="where the programs are (default: PS_BUILD_DIR, else build/release)")
     p.add_argument("--doctor", action="store_true",
-                   help="start nothing; check hosts, ports, rates, versions, data and GPUs")
+                   help="check hosts, ports, rates, versions, data and GPUs; start nothing")
     p.add_argument("--dry-run", action="store_true", help="print the commands and start nothing")
     p.add_argument("--verify", action="store_true",
-                   help="a few steps in ps and in all-reduce mode, and a comparison of the weights")
+                   help="run a few steps in ps and in all-reduce mode and compare the weights")
     p.add_argument("--verbose", action="store_true",
-                   help="show every part's log, not only worker 0's and what went wrong")
-    p.add_argument("config", metavar="CONFIG", nargs="?", help="a job: configs/*.yaml")
-    p.add_argument("overrides", metavar="key=value", nargs="*", help="changes to it")
+                   help="show all parts' logs, not only worker 0's and the others' warnings and errors")
+    p.add_argument("config", metavar="CONFIG", nargs="?", help="the job's file, such as configs/digits-basicnet.yaml")
+    p.add_argument("overrides", metavar="key=value", nargs="*", help="keys that override the file's")
     return p
 
 
@@ -86,7 +86,7 @@ def plan_job(args):
     elif servers < 1:
         raise JobError(f"mode ps needs at least one server, not {servers}")
     if args.resume == "auto" and not args.out:
-        raise JobError("--resume auto: --out says where the run is")
+        raise JobError("--resume auto needs --out: name the folder of the run")
     if args.resume and args.resume != "auto" and not args.out:
         args.out = args.resume
     job = jobs.Job(
@@ -102,18 +102,18 @@ def plan_job(args):
 
 
 def remember(job):
-    """What was asked for: `psrun --resume RUN` needs no more than the folder."""
+    """Writes what was asked for into the run's folder: `psrun --resume RUN` reads it there."""
     known = {"config": os.path.abspath(job.config), "overrides": job.overrides, "mode": job.mode,
              "servers": job.servers, "workers": job.workers}
     try:
         with open(os.path.join(job.out, JOB_FILE), "w", encoding="utf-8") as f:
             json.dump(known, f, indent=1)
     except OSError:
-        pass  # the job does not need it; what is wrong with the folder is worker 0's to say
+        pass  # the job does not need the file; worker 0 reports a folder that cannot be written
 
 
 def recall(args):
-    """What is given now goes before what was then."""
+    """Takes from the run's job.json what the command line does not give."""
     if args.config and ("=" in args.config and not os.path.exists(args.config)):
         args.overrides.insert(0, args.config)
         args.config = None
@@ -124,7 +124,7 @@ def recall(args):
         with open(path, encoding="utf-8") as f:
             known = json.load(f)
     except (OSError, ValueError) as error:
-        raise JobError(f"--resume {args.resume}: which job? Name its configuration, too: {error}") from error
+        raise JobError(f"--resume {args.resume}: cannot find out which job it was: name its configuration, too: {error}") from error
     args.config = known["config"]
     args.overrides = known["overrides"] + args.overrides
     args.mode = args.mode or known["mode"]
@@ -134,7 +134,7 @@ def recall(args):
 
 
 def numbers(args):
-    """-s and -w as settings: the reader of configurations checks them beside the rest."""
+    """-s and -w as settings: the programs' reader of configurations checks them with the rest."""
     settings = []
     if args.servers is not None and args.mode in (None, "ps"):
         settings.append(f"job.servers={args.servers}")
@@ -142,7 +142,7 @@ def numbers(args):
         settings.append(f"job.workers={jobs.count_devices()}")
     elif args.workers is not None:
         if not re.fullmatch("[1-9][0-9]*", args.workers):
-            raise JobError(f"-w {args.workers}: a number from 1, or auto")
+            raise JobError(f"-w {args.workers}: not a number from 1, or auto")
         settings.append(f"job.workers={args.workers}")
     elif args.mode == "single":
         settings.append("job.workers=1")
@@ -199,7 +199,8 @@ def who_was_told(supervisor):
 
 
 def what_is_left(job, code, started):
-    """After Ctrl-C or SIGTERM. Where the folder is another host's, an end in order stands for it."""
+    """Says whether the weights were kept, after Ctrl-C or SIGTERM. If the folder is on another
+    host, an end in order is taken as a yes."""
     path = os.path.join(job.out, "model.safetensors")
     try:
         kept = os.path.getmtime(path) >= started
@@ -214,7 +215,8 @@ def what_is_left(job, code, started):
 
 
 def on_signal(number, frame):
-    """Where no supervisor listens. Once: what it makes psrun do is not interrupted again."""
+    """Handles signals while no supervisor does. Later signals are ignored, so that nothing
+    interrupts the end of psrun."""
     for n in END_SIGNALS:
         signal.signal(n, signal.SIG_IGN)
     raise KeyboardInterrupt(signal.Signals(number))
@@ -226,17 +228,17 @@ def main(argv):
             signal.signal(n, on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # deploy/psrun blocked it
         return run_command(argv)
-    except KeyboardInterrupt as told:  # before the supervisor listens, or when its work is done
+    except KeyboardInterrupt as told:  # before the supervisor's handlers are set, or after its work
         number = told.args[0] if told.args else signal.SIGINT
         what = "interrupted" if number == signal.SIGINT else f"told to end ({number.name})"
         print(f"psrun: {what}; no part of a job is running", file=sys.stderr)
         return 128 + number
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, and Python's end takes a while
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done; Python takes a while to exit
 
 
 def run_command(argv):
-    # Names, and the bar, are UTF-8, which not every terminal is.
+    # Names and the bar are UTF-8, which not every terminal can show.
     sys.stdout.reconfigure(errors="replace")
     # Overrides may stand on either side of the options.
     args = parser().parse_intermixed_args(argv)
@@ -244,8 +246,8 @@ def run_command(argv):
         if args.resume:
             recall(args)
         if not args.config:
-            raise JobError("which job? Name a configuration, as in: deploy/psrun "
-                           "configs/digits-basicnet.yaml (--help says everything)")
+            raise JobError("no job is named: give a configuration, as in: deploy/psrun "
+                           "configs/digits-basicnet.yaml (see --help)")
         if args.verify:
             return verify.verify(args, plan_job, run)
         job = plan_job(args)

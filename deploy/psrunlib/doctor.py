@@ -1,10 +1,10 @@
 """psrun --doctor: what stands in the way of a job, before it starts.
 
-From every host: can it reach the coordinator's and the servers' hosts at the coordinator's
-port, how long is a round trip and how fast the link, from which address; do the programs
-run and agree in version; is the configuration there and can its data be read; which GPU and
-driver. One table and, below it, what to mend. The probes run over plain TCP by ps-server
-and ps-worker themselves (--probe), so that nothing else is needed on a host.
+On every host it checks: can the host reach the coordinator's and the servers' hosts at the
+coordinator's port, from which address, with what round trip and rate; do the programs run,
+and do their versions agree; is the configuration there, and can its data be read; which GPU
+and driver are there. It prints one table and, below it, what to mend. ps-server and ps-worker
+run the probes themselves over plain TCP (--probe), so a host needs no other program.
 """
 import json
 import shlex
@@ -60,7 +60,7 @@ class Node:
 
 
 def run(job):
-    """Prints the table and what to mend; psrun's exit code."""
+    """Prints the table and what to mend; returns psrun's exit code."""
     if job.hosts:
         remote.check_ssh()
     nodes = _nodes(job)
@@ -86,8 +86,8 @@ def _nodes(job):
 
 
 def _targets(job, nodes):
-    """Where the others connect to: every host with a server; in all-reduce mode every
-    host, since neighbours connect to each other."""
+    """The hosts that others connect to: every host with a server; in all-reduce mode every
+    host, since workers connect to each other."""
     names = {h.name for h in job.server_hosts} or {n.name for n in nodes}
     return [n for n in nodes if n.name in names and n.reached]
 
@@ -98,7 +98,7 @@ def _find_facts(job, nodes):
     env = f"env WORLD_SIZE={job.workers} PS_SERVERS={job.servers}"
     started = []
     for node in nodes:
-        # ps-worker reads the data; a host of servers alone has no use for them.
+        # ps-worker reads the data; a host with servers alone does not need the data.
         worker = next((p for p in node.programs if p.endswith("ps-worker")), "")
         data = (f"{env} {shlex.quote(worker)} --check-data --config {shlex.quote(job.config)} {settings}"
                 if worker else "true")
@@ -135,7 +135,7 @@ def _finish(process, deadline):
 
 
 def _probe(target, port, nodes):
-    """One target at a time, one client at a time: rates are not shared."""
+    """Probes one target at a time from one client at a time, so that no two share a link."""
     serving = target.start(f"exec {shlex.quote(target.programs[0])} --probe serve:{port}",
                            stdin=subprocess.PIPE)
     patience = threading.Timer(PROBE_S, serving.kill)
@@ -145,7 +145,7 @@ def _probe(target, port, nodes):
         patience.cancel()
         if "serving" not in first:
             reason = last_line(serving.stderr.read(), "the probe did not start")
-            target.faults.append(f"{reason} (another port: --port)")
+            target.faults.append(f"{reason} (choose another port with --port)")
             return
         for node in nodes:
             _measure(node, target, port)
@@ -167,7 +167,7 @@ def _measure(node, target, port):
         node.probes[target.name] = json.loads(out)
     except ValueError:
         node.faults.append(f"cannot reach {target.name} at {where}: {last_line(err, 'no answer')} "
-                           "(a firewall, or another address: addr= in the hostfile)")
+                           "(look for a firewall, or give another address with addr= in the hostfile)")
 
 
 def _judge(nodes):

@@ -5,9 +5,9 @@
     me@node2:2222  slots=4 dir=/data/pstrain bin=/opt/pstrain/bin addr=10.0.0.2
     node3          slots=2 image=/images/pstrain.sif
 
-slots: workers at most (default 1). servers, workers: exactly so many. dir: the working folder
-there (default: this one). bin: the folder of the programs (default: the same as here). addr:
-what the other hosts call it. image: an Apptainer image that has the programs.
+slots: at most this many workers (default 1). servers, workers: exactly this many. dir: the
+working folder on the host (default: the current one). bin: the folder of the programs (default: the same as here). addr:
+the address at which the other hosts reach it. image: an Apptainer image that has the programs.
 """
 import os
 import re
@@ -26,7 +26,7 @@ class Host:
     host: str
     port: int = 0  # of sshd; 0: ssh's own choice
     slots: int = 1
-    servers: int = -1  # -1: not said
+    servers: int = -1  # -1: not given
     workers: int = -1
     dir: str = ""
     bin: str = ""
@@ -50,33 +50,34 @@ def read_hostfile(path):
         if words:
             hosts.append(_host(f"{path}:{number}", words))
     if not hosts:
-        raise JobError(f"{path}: no host in it")
+        raise JobError(f"{path} names no host")
     names = [h.name for h in hosts]
     for name in names:
         if names.count(name) > 1:
-            raise JobError(f"{path}: {name} stands there twice: give it more slots instead")
+            raise JobError(f"{path}: {name} is there twice: give it more slots instead")
     return hosts
 
 
 def _host(place, words):
     found = NAME.match(words[0])
     if not found:
-        raise JobError(f"{place}: '{words[0]}' is no host, user@host or host:port")
+        raise JobError(f"{place}: '{words[0]}' is not a host, user@host or host:port")
     user, name = found["user"], found["host"].strip("[]")
     host = Host(name=f"{user}@{name}" if user else name, host=name, port=int(found["port"] or 0))
     for word in words[1:]:
         key, equals, value = word.partition("=")
         if not equals or key not in NUMBERS + TEXTS or not value:
-            raise JobError(f"{place}: '{word}': known are {', '.join(NUMBERS + TEXTS)}, as key=value")
+            raise JobError(f"{place}: '{word}' is not one of {', '.join(NUMBERS + TEXTS)}, as key=value")
         if key in NUMBERS and not value.isdigit():
-            raise JobError(f"{place}: {key}={value}: not a number")
+            raise JobError(f"{place}: {key}={value} is not a number")
         setattr(host, key, int(value) if key in NUMBERS else value)
     return host
 
 
 def place(hosts, servers, workers):
-    """(servers' hosts, workers' hosts), by rank. Hosts that say servers= or workers= get
-    those; what is left goes round: servers one a host, workers by slots, host by host."""
+    """(servers' hosts, workers' hosts), by rank. Hosts with servers= or workers= get that many.
+    The other servers are dealt out one per host in turn; the other workers fill the slots of
+    one host after another."""
     server_hosts = _exact(hosts, "servers", servers)
     worker_hosts = _exact(hosts, "workers", workers)
     free = [h for h in hosts if h.servers < 0] or hosts
@@ -88,7 +89,7 @@ def place(hosts, servers, workers):
     if len(server_hosts) > servers or len(worker_hosts) != workers:
         raise JobError(
             f"the hostfile places {len(server_hosts)} servers and {len(worker_hosts)} workers, "
-            f"the job wants {servers} and {workers}: change slots=, servers= or workers= there, "
+            f"but the job needs {servers} and {workers}: change slots=, servers= or workers= there, "
             "or -s and -w")
     return server_hosts, worker_hosts
 
@@ -101,7 +102,7 @@ def _exact(hosts, what, most):
 
 
 def local_ranks(placed):
-    """The n-th worker of its host, and how many there are, by rank."""
+    """By rank: the worker's number on its host, and how many workers that host has."""
     seen, ranks = {}, []
     for host in placed:
         ranks.append(seen.get(host.name, 0))

@@ -13,9 +13,9 @@ from .errors import JobError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
-DEFAULT_PORT = 29500  # torchrun's, where no free one can be asked for: on other hosts
+DEFAULT_PORT = 29500  # torchrun's; for other hosts, where psrun cannot look for a free port
 
-# The exchange that a mode stands for.
+# The value of exchange.name for each mode.
 MODES = {"ps": "ps", "allreduce": "allreduce", "single": "none"}
 
 
@@ -43,7 +43,7 @@ class Job:
     servers: int
     workers: int
     out: str
-    out_is_ours: bool = False  # nobody asked for that folder: it has to be a new one
+    out_is_ours: bool = False  # psrun chose the folder: it has to be a new one
     overwrite: bool = False  # replace the run that it holds
     resume: str = ""  # go on with this run; auto: with the one in out, or begin
     facts: dict = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Job:
         return list({h.name: h for h in self.server_hosts + self.worker_hosts}.values())
 
     def spread(self, server_hosts, worker_hosts):
-        """Places the parts on hosts; the first part's host is the one everybody knows."""
+        """Places the parts on hosts; the coordinator is on the first part's host."""
         self.server_hosts, self.worker_hosts = server_hosts, worker_hosts
         self.master_addr = (server_hosts + worker_hosts)[0].address
 
@@ -69,7 +69,7 @@ class Job:
         return programs
 
     def parts(self):
-        """Servers first: server 0 is the one that everybody looks for."""
+        """Servers first: all others look for server 0."""
         return [self._part("server", i) for i in range(self.servers)] + [
             self._part("worker", i) for i in range(self.workers)
         ]
@@ -103,7 +103,7 @@ class Job:
         env = {
             "MASTER_ADDR": self.master_addr,
             "MASTER_PORT": str(self.master_port),
-            "PS_PORT": str(self.master_port),  # whatever else this environment says of a port
+            "PS_PORT": str(self.master_port),  # overrides a PS_PORT of psrun's own environment
             "WORLD_SIZE": str(self.workers),
             "PS_SERVERS": str(self.servers),
         }
@@ -115,7 +115,7 @@ class Job:
             ranks, sizes = hostfile.local_ranks(self.worker_hosts)
             local_rank, local_size = ranks[rank], sizes[rank]
         env.update(RANK=str(rank), LOCAL_RANK=str(local_rank), LOCAL_WORLD_SIZE=str(local_size))
-        # As torchrun: several processes on one host share its cores.
+        # As torchrun does: several processes on one host share its cores.
         if local_size > 1 and "OMP_NUM_THREADS" not in os.environ:
             env["OMP_NUM_THREADS"] = "1"
         return env
@@ -142,15 +142,15 @@ def program(build_dir, name):
 
 
 def versions(build_dir):
-    """What the programs here call themselves: those of the other hosts must say the same."""
+    """The versions of the programs on this machine; those of the other hosts must be the same."""
     return {name: subprocess.run([program(build_dir, name), "--version"], check=True, text=True,
                                  stdout=subprocess.PIPE).stdout.strip()
             for name in ("ps-server", "ps-worker")}
 
 
 def describe(build_dir, config, overrides):
-    """What the configuration says, by key, from the programs' own reader: a mistake is
-    shown once and before anything is started."""
+    """The configuration's values by key, from the programs' own reader: a mistake is shown
+    once, before anything is started."""
     argv = [program(build_dir, "ps-config-json"), config, *overrides]
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
@@ -176,9 +176,9 @@ def count_devices():
 
 
 def count_visible(text):
-    """GPUs that CUDA_VISIBLE_DEVICES shows, as the CUDA Programming Guide has it: those before
-    the first entry that is neither an index nor the name of a GPU or of a part of one (-1,
-    NoDevFiles); none where one stands there twice, as PyTorch takes it."""
+    """The number of GPUs that CUDA_VISIBLE_DEVICES makes visible. By the CUDA Programming Guide
+    these are the entries before the first that is not an index, nor the name of a GPU or of a
+    part of one (such as -1, NoDevFiles). As in PyTorch, none if an entry is there twice."""
     entries = [entry.strip() for entry in text.split(",")]
     named = list(itertools.takewhile(re.compile(r"\d+|(GPU|MIG)-\S+").fullmatch, entries))
     return len(named) if len(set(named)) == len(named) else 0

@@ -10,13 +10,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _die_with_parent():
-    """psrun may be killed with SIGKILL: the kernel then ends what it started."""
+    """Asks the kernel to kill this process when psrun dies, even by SIGKILL."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class LocalProcess:
-    """A part that runs here, in a session of its own: a Ctrl-C on the terminal reaches
-    psrun alone, which passes it on in order."""
+    """A part that runs on this machine, in a session of its own: a Ctrl-C on the terminal
+    reaches psrun alone, which passes it on in order."""
 
     def __init__(self, part, extra_env):
         self.part = part
@@ -38,19 +38,19 @@ class LocalProcess:
         return self.popen.poll()
 
     def stopped_by(self):
-        """The signal that made it stand still (SIGSTOP, Ctrl-Z's), until it is continued;
-        else None. A debugger's stops are the debugger's to know."""
+        """The signal that stopped it (SIGSTOP, or SIGTSTP of Ctrl-Z), until it is continued; else
+        None. Stops by a debugger do not count."""
         try:
             change = os.waitid(os.P_PID, self.popen.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
         except ChildProcessError:
-            return None  # it has ended: poll's to tell
+            return None  # it has ended; poll returns its code
         if change:
             stopped = change.si_code == os.CLD_STOPPED
             self._stopped_by = signal.Signals(change.si_status) if stopped else None
         return self._stopped_by
 
     def signal(self, number):
-        """To the whole process group; nothing when it has ended."""
+        """Signals the whole process group; does nothing when it has ended."""
         try:
             os.killpg(self.popen.pid, number)
         except ProcessLookupError:
@@ -58,6 +58,6 @@ class LocalProcess:
 
 
 def command_line(part):
-    """For --dry-run: what a shell would take."""
+    """For --dry-run: the command as a shell takes it."""
     env = " ".join(f"{k}={shlex.quote(v)}" for k, v in sorted(part.env.items()))
     return f"env {env} {shlex.join(part.argv)}"

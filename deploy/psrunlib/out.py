@@ -1,5 +1,5 @@
-"""The folder of a job's results and logs: taken by one job at a time, and given back empty by
-none."""
+"""The folder of a job's results and logs. One job at a time uses it; a folder that psrun made
+and that stayed empty is removed."""
 import errno
 import fcntl
 import glob
@@ -7,19 +7,19 @@ import os
 
 from .errors import JobError
 
-# What worker 0 writes, and replaces when it may: worker/run_dir.h says the same.
+# The files that worker 0 writes, and replaces with --overwrite, as in worker/run_dir.h.
 RESULTS = ("metrics.jsonl", "summary.json", "model.safetensors", "trace.json", "checkpoints")
-# What else a run leaves.
+# The other files of a run.
 LOGS = ("logs/server-*.log", "logs/worker-*.log")
 TRACES = ("trace-worker-*.json",)
-JOB = "job.json"  # of a job that has not begun
+JOB = "job.json"  # removed if the job wrote no results
 
 
 class Out:
-    """Used in a `with`: makes the folder, and at its end removes what has stayed empty."""
+    """For use with `with`: makes the folder, and at the end removes what stayed empty."""
 
     def __init__(self, path, fresh, overwrite, resumes=False):
-        """fresh: not the folder of a job of the same second. resumes: of a run that goes on."""
+        """fresh: choose another name if the folder exists. resumes: the run in it goes on."""
         self.path, self.fresh, self.overwrite, self.resumes = path, fresh, overwrite, resumes
         self.made, self.lock = False, None
 
@@ -33,7 +33,7 @@ class Out:
         try:
             self._make()
             self._lock()
-            self._remove(LOGS + TRACES if self.overwrite else LOGS)  # logs: of a start that failed
+            self._remove(LOGS + TRACES if self.overwrite else LOGS)  # logs of a start that failed
         except OSError as error:
             raise JobError(f"cannot make {self.logs}: {error.strerror}") from error
         return self
@@ -50,14 +50,14 @@ class Out:
         os.close(self.lock)
 
     def _holds(self):
-        """The results of a run that are there."""
+        """The names of the results that the folder holds."""
         return [r for r in RESULTS if os.path.lexists(os.path.join(self.path, r))]
 
     def _refuse_a_run(self):
         found = [] if self.fresh else self._holds()
         if found:
             raise JobError(f"{self.path} holds a run already ({found[0]}): give another folder with "
-                           "--out, or replace it with --overwrite")
+                           "--out, or replace the run with --overwrite")
 
     def _make(self):
         name, number = self.path, 1
@@ -75,7 +75,7 @@ class Out:
                 # another job was faster
 
     def _lock(self):
-        """Where a file system has no locks, results are still worker 0's to protect."""
+        """Locks the folder. On a file system without locks only worker 0 protects the results."""
         self.lock = os.open(self.logs, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

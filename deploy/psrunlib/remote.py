@@ -1,9 +1,9 @@
 """Parts of a job as processes of other hosts, over ssh.
 
-On the host a small sh wrapper starts the program and reads its own standard input, which is
-our end of the ssh connection: a line is the name of a signal to pass on; the end of the
-input (psrun is gone, or the connection is) ends the program, with SIGTERM and 3 s later
-SIGKILL. So nothing is left running, whatever dies.
+On the host, a small sh wrapper starts the program and reads its standard input, which is the
+ssh connection to psrun. Each line is the name of a signal to pass on. The end of the input
+means that psrun or the connection is gone: the wrapper ends the program with SIGTERM, and 3 s
+later with SIGKILL. So nothing is left running, whatever dies.
 """
 import os
 import shlex
@@ -34,7 +34,7 @@ kill $watcher 2>/dev/null
 exit $code
 """
 
-# Everything that has to be true on a host before the job starts, in one connection.
+# Checks over one connection everything that has to be true on a host before the job starts.
 CHECK = r"""
 cd {dir} 2>/dev/null || {{ echo "no folder {dir}"; exit 3; }}
 {checks}
@@ -49,7 +49,7 @@ def ssh_command():
 def check_ssh():
     program = ssh_command()[0]
     if not shutil.which(program):
-        raise JobError(f"there is no {program} here: install an ssh client (openssh-client), "
+        raise JobError(f"there is no {program} on this machine: install an ssh client (openssh-client), "
                        "or name one with PS_SSH")
 
 
@@ -71,15 +71,15 @@ def wrapped(part, host, extra_env):
 
 
 def passed_on():
-    """What users set for a job and expect on its hosts."""
+    """The environment variables that psrun passes on to the hosts."""
     prefixes = ("NCCL_", "GLOO_", "OMP_", "OPENBLAS_", "DNNL_", "ONEDNN_")
     return {k: v for k, v in os.environ.items() if k.startswith(prefixes)}
 
 
 class RemoteProcess:
-    """The same face as LocalProcess."""
+    """A part on another host; the same interface as LocalProcess."""
 
-    peak_rss_bytes = 0  # not known from here
+    peak_rss_bytes = 0  # not known over ssh
 
     def __init__(self, part, host, extra_env):
         self.part = part
@@ -94,14 +94,14 @@ class RemoteProcess:
     def poll(self):
         if self.code is None:
             code = self.popen.poll()
-            # The wrapper's shell reports a signal as 128 + its number; so do our programs
-            # after a Ctrl-C or SIGTERM that they have followed.
+            # The wrapper's shell reports a death by a signal as 128 + its number. Our programs
+            # exit with such codes, too, when a Ctrl-C or SIGTERM has ended them in order.
             signalled = code is not None and 128 < code < 160 and code not in INTERRUPTED
             self.code = 128 - code if signalled else code
         return self.code
 
     def stopped_by(self):
-        return None  # not known from here
+        return None  # not known over ssh
 
     def signal(self, number):
         if self.popen.poll() is not None:
@@ -119,8 +119,8 @@ class RemoteProcess:
 
 
 def check_hosts(hosts, programs, config, version):
-    """Reachable, folder, programs, version and configuration on every host, all hosts at the
-    same time; the first fault of each is named."""
+    """Checks connection, folder, programs, versions and configuration on all hosts at the same
+    time. The error names the first fault of each host."""
     check_ssh()
     started = [(host, subprocess.Popen(
         ssh_argv(host, f"exec sh -c {shlex.quote(_check(host, programs[host.name], config, version))}"),
@@ -154,7 +154,7 @@ def _verdict(host, ssh, deadline):
         out, err = ssh.communicate(timeout=max(0.1, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         ssh.kill()
-        return f"host {host.name} does not answer: no end of the check over ssh"
+        return f"host {host.name} does not answer: the check over ssh did not end in time"
     if ssh.returncode == 0 and out.strip().endswith("ready"):
         return None
     if ssh.returncode == SSH_FAILED:
@@ -164,9 +164,9 @@ def _verdict(host, ssh, deadline):
 
 
 def fetch(host, path, to, since):
-    """Copies a file of a host here where there is none of this job, which has begun at
-    `since` (no shared folder, and perhaps one that an earlier job has left). Whether it is
-    here now."""
+    """Copies a file from a host to this machine, unless this machine already has one of this
+    job, which began at `since`. Without a shared folder it has none, or an earlier job's.
+    Returns whether it is here now."""
     if os.path.exists(to) and os.path.getmtime(to) >= since:
         return True
     command = f"cd {shlex.quote(hostfile.folder(host))} && cat {shlex.quote(path)}"
@@ -179,5 +179,5 @@ def fetch(host, path, to, since):
 
 
 def command_line(part, host):
-    """For --dry-run: what a shell would take."""
+    """For --dry-run: the command as a shell takes it."""
     return shlex.join(ssh_argv(host, f"exec sh -c {shlex.quote(wrapped(part, host, {}))}"))

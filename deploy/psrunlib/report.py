@@ -41,7 +41,7 @@ def rows(s):
     if s["steps"]:
         yield "trained", f"{s['steps']:,} steps, {s['samples']:,} samples, {s['seconds']:.1f} s"
         yield "throughput", f"{s['samples_per_second']:,.0f} samples/s"
-        if s["step_ms_p50"]:  # 0: all steps were warm-up
+        if s["step_ms_p50"]:  # 0 if all steps were warm-up
             yield "step", (f"{s['step_ms_p50']:.2f} ms (p99 {s['step_ms_p99']:.2f}), "
                            f"{s['exchange_wait_ms_p50']:.2f} ms of it waiting for the exchange")
         yield "traffic", traffic(s)

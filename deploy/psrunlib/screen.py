@@ -1,11 +1,11 @@
-"""What people see: prefixed lines, and below them rank 0's progress bar in place."""
+"""The terminal: prefixed lines, and rank 0's progress bar below them."""
 import os
 import re
 import select
 import shutil
 import sys
 
-PIECE = 1000  # characters: what a pipe or terminal that takes anything takes at once
+PIECE = 1000  # characters that a pipe or terminal takes at once when it is writable
 
 LEVEL = re.compile(r"^\s*[\d.]+ \S+ (DEBUG|INFO |WARN |ERROR) ")
 COLOURS = {"WARN ": "33", "ERROR": "31"}
@@ -17,7 +17,7 @@ def level_of(line):
 
 
 def to_nowhere(stream):
-    """What is written from here on, and what the stream still holds, is dropped."""
+    """Drops what the stream still holds and everything written to it from now on."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
@@ -29,14 +29,14 @@ class Screen:
         self.verbose = verbose
         self.terminal = self.stream.isatty()
         self.bar = ""
-        self.held = ""  # for who does not read now
-        self.waits = False  # for who reads: no job does meanwhile
+        self.held = ""  # not written yet, because nobody reads
+        self.waits = False  # whether writing may block: true when the job has ended
 
     def columns(self):
         return shutil.get_terminal_size((100, 24)).columns
 
     def line(self, part, text):
-        """A log line. Of all but worker 0 only warnings and errors, unless --verbose."""
+        """Shows a log line; without --verbose, only warnings and errors of parts except worker 0."""
         quiet = part.name != "worker 0" and level_of(text) not in ("WARN", "ERROR")
         if quiet and not self.verbose:
             return
@@ -50,7 +50,7 @@ class Screen:
             self._show("", text[: self.columns() - 1])
 
     def keep_bar(self):
-        """When the job has ended: its bar's last state becomes a line of its own."""
+        """Called when the job has ended: the bar's last state becomes a line of its own."""
         self.waits = True
         self._show(self.bar + "\n" if self.bar else "", "")
 
@@ -64,8 +64,8 @@ class Screen:
         return (f"\x1b[2m{prefix}\x1b[0m" if self.terminal else prefix) + body
 
     def _show(self, text, bar):
-        """Text in the bar's place, and the new bar below; later, where nobody reads now (a
-        pager, Ctrl-S): psrun would wait, and soon its parts for psrun."""
+        """Writes text in the bar's place, and the new bar below. If nobody reads now (a pager,
+        Ctrl-S), the text is held until later: psrun would block, and then its parts would."""
         self.held += text
         if not self._takes():
             return
@@ -81,14 +81,14 @@ class Screen:
         return self.waits or select.select([], [self.stream], [], 0)[1]
 
     def _write(self, text):
-        """Whoever reads may be gone before the job is (the `tee` that the same Ctrl-C has
-        ended), and a disk may be full: the job goes on, and keeps its weights."""
+        """The reader may end before the job (a `tee` that the same Ctrl-C has ended), and a disk
+        may be full. The job goes on, and keeps its weights."""
         try:
             self.stream.write(text)
             self.stream.flush()
         except OSError as error:
             to_nowhere(self.stream)
-            self._complain(f"psrun: cannot show more: {error.strerror}; the job goes on, its logs too")
+            self._complain(f"psrun: cannot write its output any more: {error.strerror}; the job and its logs go on")
 
     @staticmethod
     def _complain(text):

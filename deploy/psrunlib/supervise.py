@@ -7,27 +7,27 @@ import time
 
 from .errors import JobError
 
-# After one part has failed the others learn it from the coordinator; those that have not
-# ended by themselves GRACE_S later are told to (SIGTERM), and KILL_S later made to (SIGKILL).
+# When a part has failed, the coordinator tells the others. Those that have not ended GRACE_S
+# later get SIGTERM, and KILL_S after that SIGKILL.
 GRACE_S = 5.0
 KILL_S = 5.0
-# Who is still there LEFT_S later waits for a disk or a device that does not answer (NFS): no
-# signal reaches it.
+# A part that is still there LEFT_S later waits for a disk (NFS) or a device that does not
+# answer: no signal reaches it.
 LEFT_S = 10.0
-# Servers stay until the last worker has left; none may stay for ever.
+# Servers stay until the last worker has left, and at most this long after it.
 SERVERS_END_S = 30.0
 # Exit codes of parts that were told to end, and have ended in order.
 RESUMABLE = 75  # EX_TEMPFAIL: told to end, and there is a checkpoint: start me again
 INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM, RESUMABLE)
-# Most of a round that counts as time: what exceeds it psrun has stood still itself, and
-# nobody else is late for that.
+# A round of the loop counts as at most this long: if it took longer, psrun itself was stopped,
+# and no part is late because of that.
 ROUND_MOST_S = 1.0
 
-# The level stands before all that a part, or a peer of it, may say.
+# The level comes before any text that a part or its peer chooses.
 ERROR_LINE = re.compile(r"^\s*[\d.]+ \S+ ERROR \S+ (?P<what>.*)$")
 OTHERS_FAULT = re.compile(r"^PEER: ")
 TIMED_OUT = re.compile(r"^TIMEOUT: ")
-# The coordinator's, once the last member has come.
+# Logged by the coordinator when the last member has joined.
 JOINED_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  joined .* members=(?P<n>\d+)/(?P=n)$")
 TOLD_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  interrupted signal=(?P<signal>SIG[A-Z]+) ")
 
@@ -36,7 +36,7 @@ END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def listens_to(number):
-    """Not to a SIGHUP that nohup has asked to ignore."""
+    """False for a SIGHUP that nohup has set to be ignored."""
     return number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
 
 
@@ -46,17 +46,17 @@ class Watched:
     def __init__(self, process, log):
         self.process = process
         self.part = process.part
-        self.log = log  # None: given up
+        self.log = log  # None: writing it has failed
         self.rest = ""
         self.open = True
         self.errors = []
-        self.told = None  # the signal that it says it has got
-        self.all_joined = False  # as it says
+        self.told = None  # the signal that it has logged
+        self.all_joined = False  # it has logged that all have joined
         self.last_line = ""
         self.code = None
         self.ended_at = 0.0
-        self.stopped_at = None  # while it stands still
-        self.fault = ""  # what it was ended for
+        self.stopped_at = None  # set while it is stopped
+        self.fault = ""  # why psrun ended it
 
     def take(self, text, screen):
         """Lines end with a line feed; a progress bar's states with a carriage return."""
@@ -81,14 +81,14 @@ class Watched:
         screen.line(self.part, line)
 
     def _keep(self, line, screen):
-        """A full disk ends the log, not the job: that is the job's to decide."""
+        """Writes a line to the log. A full disk ends the log, not the job."""
         if not self.log:
             return
         try:
             self.log.write(line + "\n")
             self.log.flush()
         except OSError as error:
-            screen.say(f"psrun: cannot write {self.log.name}: {error.strerror}; it ends here")
+            screen.say(f"psrun: cannot write {self.log.name}: {error.strerror}; this log ends here")
             self._close_log()
 
     def _close_log(self):
@@ -96,11 +96,11 @@ class Watched:
             if self.log:
                 self.log.close()
         except OSError:
-            pass  # what was not written is lost, and has been said
+            pass  # the error has been shown already
         self.log = None
 
     def look(self, now):
-        """Whether it has ended, or stands still."""
+        """Notes whether it has ended or is stopped."""
         self.code = self.process.poll()
         stopped_by = self.process.stopped_by() if self.code is None else None
         if self.code is not None:
@@ -123,13 +123,13 @@ class Supervisor:
         self.screen = screen
         self.launch = launch  # part -> process: local, or on another host
         self.logs_dir = logs_dir
-        self.dead_after_s = dead_after_s  # a part that stands still
+        self.dead_after_s = dead_after_s  # how long a part may be stopped
         self.watched = []
         self.selector = selectors.DefaultSelector()
-        self.now = 0.0  # seconds that psrun has watched
+        self.now = 0.0  # seconds that psrun has watched the job
         self.looked_at = time.monotonic()
-        self.interrupts = 0  # written by the signal handler alone, as is the next
-        self.signal = None  # the first that told the job to end: psrun, or one part alone
+        self.interrupts = 0  # only the signal handler writes it
+        self.signal = None  # the first that told the job to end, sent to psrun or to one part
         self.told_alone = None  # that part
         self.stop_asked = False
         self.passed_on = False
@@ -145,7 +145,7 @@ class Supervisor:
         try:
             for part in parts:
                 if self.interrupts:
-                    break  # nobody would tell it
+                    break  # no part has to be told then
                 self._start(part)
             while any(w.code is None or w.open for w in self.watched) and not self._left():
                 self._read(0.1)
@@ -203,16 +203,16 @@ class Supervisor:
                 watched.close(self.screen)
 
     def _reap(self):
-        """Who was ended by a signal goes first: others end because of it, and may have been
-        looked at later."""
+        """Handles parts that have failed. Those that a signal has ended go first: the others may
+        have ended because of them."""
         failed = self._look()
         if failed:
-            failed += self._look()  # whatever they ended for has happened by now
+            failed += self._look()  # finds the part whose end made them fail
         for watched in sorted(failed, key=lambda w: w.code >= 0):
             self._fail(watched)
 
     def _look(self):
-        """Those that have just ended, and not in order."""
+        """The parts that have just ended, and not in order."""
         running = [w for w in self.watched if w.code is None]
         for watched in running:
             watched.look(self.now)
@@ -224,8 +224,8 @@ class Supervisor:
             self.screen.say(f"psrun: {self._how(watched)}; ending the job")
 
     def _end_stopped(self):
-        """Who stands still is missed by others, if there are any that do not; and when the job
-        is over it cannot end by itself."""
+        """Kills parts that have been stopped for too long, or are stopped when the job has failed.
+        The others may not notice them, and a stopped part cannot end by itself."""
         for watched in self.watched:
             if watched.stopped_at is None or watched.fault or self._ended_by_us(watched):
                 continue
@@ -259,22 +259,22 @@ class Supervisor:
 
     def _must_end(self):
         if self.failed_at is not None:
-            # Before all have joined there is no coordinator that tells the others.
+            # Until all have joined, no coordinator tells the others.
             began = any(w.all_joined for w in self.watched)
             return self.now - self.failed_at > (GRACE_S if began else 0)
         workers = [w for w in self.watched if w.part.role == "worker"]
         if not workers:
             return self.signal is not None
         if all(w.code is not None for w in workers):
-            # Servers that nobody had joined yet do not know that nobody will.
+            # Servers whose job no worker has joined do not know that none will.
             limit = GRACE_S if self.signal else SERVERS_END_S
             return self.now - max(w.ended_at for w in workers) > limit
         return False
 
     def _on_signal(self, number, frame):
         """The first Ctrl-C, SIGTERM or SIGHUP asks the workers to end after a common step
-        and to keep the weights; the second ends everything now. The handler only counts: it
-        runs between any two instructions, also while a line is written."""
+        and to keep the weights; the second ends everything at once. The handler only counts,
+        since it may run at any moment, also while a line is written."""
         self.interrupts += 1
         self.signal = self.signal or signal.Signals(number)
 
@@ -282,8 +282,8 @@ class Supervisor:
         self.stop_asked = True
 
     def _stand_still(self, action):
-        """Ctrl-Z: all parts stop, then psrun as it would have without them (action). Alone it
-        would hold them all the same, once nobody reads what they say."""
+        """After Ctrl-Z: stops all parts, then psrun itself, by the handler that was set before
+        (action). If psrun stopped alone, the parts would soon block on their output."""
         if not self.stop_asked:
             return
         self.stop_asked = False
@@ -304,8 +304,8 @@ class Supervisor:
                         "ends in order")
 
     def _follow(self):
-        """Who does not end with a part that was told alone had not joined it yet, and would
-        wait for it."""
+        """Tells the workers to end if they do not end after a part that was told alone: they had
+        not joined yet, and would wait for that part."""
         ended = [w.ended_at for w in self.watched if w.code in INTERRUPTED]
         alone = ended and not self.interrupts and self.failed_at is None
         if alone and not self.passed_on and self.now - max(ended) > GRACE_S:
@@ -319,7 +319,7 @@ class Supervisor:
     def _tell_workers(self):
         self.passed_on = True
         for watched in self.watched:
-            # Told twice, a part ends at once.
+            # A part that is told twice ends at once.
             if watched.part.role == "worker" and not watched.told:
                 watched.process.signal(signal.SIGINT)
 
@@ -333,7 +333,7 @@ class Supervisor:
         self._tell_all(number)
 
     def _ended_by_us(self, watched):
-        """SIGINT kills a worker that has only been started."""
+        """SIGINT kills a worker that has not set its handlers yet."""
         passed_on = self.passed_on and watched.code == -signal.SIGINT
         return passed_on or watched.part.name in self.ended_by_us
 
@@ -346,31 +346,31 @@ class Supervisor:
             return 1
         ended = [w.code for w in self.watched if w.code in INTERRUPTED]
         if not ended and not self.interrupts:
-            return 0  # also where a part was told too late to end before its job
+            return 0  # also if a part was told when the job was done
         if RESUMABLE in ended and self.signal != signal.SIGINT:
             return RESUMABLE
         return 128 + self.signal if self.signal else ended[0]
 
     def _follows_from_interrupt(self, watched):
-        """Ended by our signals, or told by others that they had ended."""
+        """True if our signals ended it, or if its error says that others had ended."""
         if watched.fault:
             return False
         return self._ended_by_us(watched) or bool(watched.errors and OTHERS_FAULT.match(watched.errors[-1]))
 
     def _say_why(self, failed):
-        """The first cause last: nobody scrolls up."""
+        """Shows the first cause last, since nobody scrolls up."""
         cause = self._cause(failed)
         self.screen.say(self.screen.red(f"psrun: the job failed: {self._how(cause)}"))
         what = cause.errors[-1] if cause.errors else cause.last_line
-        # What a part has said before a signal ended it is no reason for that.
+        # A part's last words do not say why a signal ended it.
         if what and not cause.fault and cause.code > 0:
             self.screen.say(self.screen.red(f"psrun:   {what}"))
         self.screen.say(f"psrun: logs are in {self.logs_dir}")
 
     def _cause(self, failed):
-        """A death by a signal that was not ours; else the first error that is not about
-        somebody else, where who stood still goes before who waited in vain; else the first
-        end."""
+        """The part that made the job fail. In this order: a part that a signal ended which was
+        not ours; the first with an error of its own except a timeout; a stopped part; a part
+        that timed out; the first that ended."""
         failed = sorted(failed, key=lambda w: w.ended_at)
         theirs = [w for w in failed if not self._ended_by_us(w)] or failed
         signalled = [w for w in theirs if w.code < 0 and not w.fault]

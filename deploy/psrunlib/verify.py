@@ -1,8 +1,8 @@
 """psrun --verify: a few steps in both modes, and a comparison of the weights.
 
 With one or two workers the weights have to be equal bit for bit: a sum of two floats does
-not depend on the order. Beyond, parameter servers add in rank order and a ring in its own:
-the distance of the weights, relative to their norm, has to stay below BOUND a step.
+not depend on the order. With more workers NCCL adds in an order of its own. Then the distance
+of the weights, relative to their norm, has to stay within BOUND times the number of steps.
 """
 import argparse
 import array
@@ -49,7 +49,7 @@ def compare(one, other):
 
 
 def settings(args):
-    """What the verification changes: short, and nothing but training."""
+    """The settings that make the runs short, without evaluation and saving."""
     given = {o.split("=", 1)[0] for o in args.overrides}
     extra = {"train.steps": STEPS, "train.epochs": 1000, "train.eval_every": 0,
              "train.save_every": 0}
@@ -64,14 +64,14 @@ def verdict(workers, steps, differ, distance):
     if workers <= 2:
         return 1, f"weights after {steps} steps are NOT equal with {workers} workers: {where}"
     bound = BOUND * steps
-    within = distance <= bound  # not so of a distance that is no number
+    within = distance <= bound  # False if the distance is NaN
     sense = "within" if within else "NOT within"
     return int(not within), (f"weights after {steps} steps are {sense} the bound "
                              f"{bound:.3g} with {workers} workers: {where}")
 
 
 def verify(args, plan_job, run):
-    """args: psrun's. plan_job and run: those of the command line."""
+    """args: psrun's arguments. plan_job, run: the functions of cli.py. Returns the exit code."""
     out, jobs = args.out, []
     for mode in MODES:
         changed = argparse.Namespace(**vars(args))

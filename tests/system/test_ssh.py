@@ -170,7 +170,7 @@ class WithoutSsh(unittest.TestCase):
                     cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                     timeout=60)
                 self.assertEqual((run.returncode, run.stdout.splitlines()),
-                                 (1, ["psrun: there is no no-such-ssh here: install an ssh client "
+                                 (1, ["psrun: there is no no-such-ssh on this machine: install an ssh client "
                                       "(openssh-client), or name one with PS_SSH"]))
 
 
@@ -309,7 +309,7 @@ class OverSsh(unittest.TestCase):
                       self.faulty(good + f"{at(2)}:{PORT} bin=/nowhere\n"))
         self.assertIn("no folder /nowhere", self.faulty(good + f"{at(2)}:{PORT} dir=/nowhere\n"))
         self.assertIn("places 2 servers and 1 workers", self.faulty(good))
-        self.assertIn("known are", self.faulty(good + f"{at(2)}:{PORT} slot=2\n"))
+        self.assertIn("is not one of", self.faulty(good + f"{at(2)}:{PORT} slot=2\n"))
 
     def test_doctor_finds_nothing_then_something(self):
         run = self.cluster.run(self.psrun("--doctor"), env=self.env, cwd=ROOT)
