@@ -32,7 +32,7 @@ def shuffled(batch):
     return batch[torch.randperm(len(batch), generator=torch.Generator().manual_seed(1))]
 
 
-# Of the samples within a batch.
+# Orders of the samples within a batch.
 ORDERS = {"given": lambda batch: batch, "reversed": lambda batch: batch.flip(0),
           "shuffled": shuffled}
 
@@ -43,7 +43,7 @@ def arguments():
     p.add_argument("--init", help="start from this safetensors file")
     p.add_argument("--out", required=True)
     p.add_argument("--order", choices=sorted(ORDERS), default="given",
-                   help="of the samples within a batch: the same mean, other roundings")
+                   help="order of the samples within a batch: the same mean, other roundings")
     p.add_argument("--hook", default="none",
                    help="PyTorch's communication hook: none, fp16, powersgd1, powersgd2, ...")
     p.add_argument("--states", help="write every step's loss, weights and summed gradient here")
@@ -101,7 +101,7 @@ class States:
 
 class Traffic:
     """Bytes that the network interface has moved, all headers included. The loopback device
-    is everybody's: there they are not known."""
+    is shared by all processes: its counts say nothing."""
 
     def __init__(self, interface):
         self.interface = interface if interface != "lo" else None
@@ -131,7 +131,7 @@ class Job:
         self.args, self.config = args, config
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         if len(set(config["data.batch"])) > 1:
-            raise BenchError("DDP takes equal batches alone: data.batch differs by rank")
+            raise BenchError("DDP needs equal batches: data.batch has to be one number")
         self.batch = config.batch(self.rank)
         self.x, self.y = torch_data.load(config, "train")
         torch.manual_seed(config["train.seed"])
@@ -139,7 +139,7 @@ class Job:
         if args.init:
             state = {k: torch.from_numpy(v.copy()) for k, v in safetensors.load(args.init).items()}
             self.model.load_state_dict(state, strict=True)
-        # Dropout draws as DDP users have them: another stream on every rank.
+        # As for DDP users, dropout has another random stream on every rank.
         torch.manual_seed(config["train.seed"] * 1000 + self.rank)
         self.ddp = DistributedDataParallel(self.model, **torch_hooks.buckets(args.hook, config))
         torch_hooks.register(self.ddp, args.hook, config)
@@ -165,7 +165,7 @@ class Job:
         self.epoch_sums = [0.0, 0]    # all ranks'
 
     def groups(self, epoch):
-        """Per optimizer step, its micro-batches' indices."""
+        """Yields for each optimizer step the indices of its micro-batches."""
         self.sampler.set_epoch(epoch)
         indices = torch.tensor(list(self.sampler))
         batches = torch.split(indices, self.batch)[:self.batches]
@@ -220,7 +220,7 @@ class Job:
         metrics({"step": number, "epoch": epoch, "loss_mean": loss_sum / n})
 
     def train(self, metrics):
-        """Steps and evaluations; gives the seconds of the steps after the warm-up."""
+        """Runs steps and evaluations; returns the seconds of the steps after the warm-up."""
         number, epoch, every = 0, 0, max(1, self.config["train.log_every"])
         self.traffic.begin()
         warmup, timed, timed_samples = self.config["train.warmup_steps"], 0.0, 0
@@ -272,7 +272,7 @@ def ring_bytes(config, world):
 
 def summary(job, seconds, timed, timed_samples, traffic, test):
     config, late = job.config, job.step_ms[job.config["train.warmup_steps"]:]
-    # What a ring takes, where nothing counts it.
+    # The bytes of a ring, if nothing counts them.
     sent, received = traffic or [ring_bytes(config, job.world)] * 2
     return {
         "mode": "ddp", "model": config["job.name"], "dataset": config["data.kind"],

@@ -20,7 +20,7 @@ INPUTS = 63  # and a bias: 64 numbers for each output
 
 
 class Exchange:
-    """What is exchanged, and how: nbytes is a worker's gradient; without servers all-reduce."""
+    """What is exchanged, and how. nbytes: of a worker's gradient. Without servers: all-reduce."""
 
     def __init__(self, nbytes, workers, servers, shards=1, codec="none", shm="auto",
                  chunk="auto", steps=20, warmup=3, extra=()):
@@ -45,7 +45,7 @@ class Exchange:
 
 
 class Local:
-    """Where parts run: all on this host."""
+    """Where parts run; here all on this host."""
 
     def prefix(self, kind, rank):
         return []

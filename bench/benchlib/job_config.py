@@ -7,7 +7,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__
 
 
 class BenchError(Exception):
-    """What the person in front of the screen has to know; shown without a traceback."""
+    """An error for the user, shown without a traceback."""
 
 
 def find_build_dir(given=None):

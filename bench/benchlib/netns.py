@@ -2,7 +2,7 @@
 
 Everything lives in namespaces named pstrain-<pid>-<random>-<host>, the bridge too: when
 they are deleted, all links go with them. That happens at the end of a `with`, at exit and
-on SIGTERM; what a killed benchmark left is swept by the next one, and by --sweep.
+on SIGTERM. The next benchmark, or --sweep, deletes what a killed benchmark has left.
 """
 import atexit
 import os
@@ -30,7 +30,7 @@ def _ip(*words, check=True):
 
 
 def why_not():
-    """None where hosts can be emulated, else the reason and what would mend it."""
+    """None if hosts can be emulated, else the reason and how to mend it."""
     for tool, package in (("ip", "iproute2"), ("tc", "iproute2"), ("taskset", "util-linux")):
         if not shutil.which(tool):
             return f"no program {tool}: install {package}"
@@ -43,7 +43,7 @@ def why_not():
             "name", "try1")
         _tc(name, "try0", 100)
     except BenchError as error:
-        return f"this machine makes no shaped links ({error}); a container needs --privileged"
+        return f"this machine cannot make links of a given rate ({error}); a container needs --privileged"
     finally:
         _ip("netns", "del", name, check=False)
     return None
@@ -68,7 +68,7 @@ def _alive(pid):
 
 
 def ours():
-    """(namespace, pid of the benchmark that made it) of all that there are."""
+    """All namespaces of benchmarks: (namespace, pid of the benchmark that made it)."""
     names = [line.split()[0] for line in _ip("netns", "list", check=False).splitlines() if line]
     return [(n, int(NAME.match(n).group(1))) for n in names if NAME.match(n)]
 
@@ -83,7 +83,7 @@ def _delete(namespace):
 
 
 def sweep():
-    """Deletes what benchmarks left that are dead; gives the names."""
+    """Deletes the namespaces that dead benchmarks have left; returns their names."""
     dead = [name for name, pid in ours() if not _alive(pid)]
     for name in dead:
         _delete(name)
@@ -152,7 +152,7 @@ class Hosts:
             _delete(self.made.pop())
 
     def prefix(self, kind, rank):
-        """In front of a command that runs on that host.
+        """The words to put before a command so that it runs on that host.
 
         A host has a processor of its own kind: hosts take turns at this machine's, and stay
         there. Left to the scheduler, one of four equal workers had half of two processors

@@ -110,7 +110,7 @@ def _training_figure(plt, rows):
 
 
 def save(path, exchanged, trained):
-    """path.png and path-training.png, and the same as svg; gives the names."""
+    """Writes path.png and path-training.png, and both as svg; returns the names."""
     plt = plots.pyplot()
     trained = [r for r in trained if r["samples_per_second"]]
     names = []

@@ -1,4 +1,4 @@
-"""What others do with the same bytes: Gloo through PyTorch, MPI; and the raw limits."""
+"""Other programs with the same bytes: Gloo through PyTorch, MPI; and the raw limits."""
 import json
 import os
 import shutil
@@ -74,8 +74,8 @@ def memory_rates(build_dir, nbytes=64 << 20):
 
 def start_tcp(group, build_dir, workers, servers, nbytes, steps, where, period_ms=0):
     """Starts a raw full-duplex exchange: every worker sends nbytes and receives as many, all
-    at once, and that every period_ms: with each server a part of them or, without servers,
-    with each other worker, as all-reduce does. Gives the workers' parts."""
+    at once, every period_ms. It exchanges a part of them with each server or, without servers,
+    with each other worker, as all-reduce does. Returns the workers' parts."""
     program, pace = os.path.join(build_dir, "bin", "ps-bench-raw"), str(int(period_ms * 1000))
     part = str(nbytes // (servers or workers - 1))
     addresses = [where.address("server", s) for s in range(servers)] or [

@@ -1,4 +1,4 @@
-"""Plots, where matplotlib is there."""
+"""Plots, if matplotlib is installed."""
 
 
 def pyplot():
@@ -14,7 +14,7 @@ def pyplot():
 
 
 def save(figure, path):
-    """path.png and path.svg; gives the names."""
+    """Writes path.png and path.svg; returns the names."""
     names = [path + ".png", path + ".svg"]
     for name in names:
         figure.savefig(name, bbox_inches="tight", dpi=120)

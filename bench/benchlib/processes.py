@@ -20,7 +20,7 @@ def _die_with_parent():
 
 
 def cpu_seconds(pid):
-    """Of all threads of a process, as the scheduler counts them."""
+    """CPU time of all threads of a process, as the scheduler counts it."""
     total = 0
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -82,7 +82,7 @@ class Group:
         return self.parts[-1]
 
     def _read(self, waiting, on_line):
-        """Takes one line of each part that has one; those at their end leave waiting."""
+        """Reads one line of each part that has one; removes parts at their end from waiting."""
         ready, _, _ = select.select([p.popen.stdout for p in waiting], [], [], 0.5)
         for part in list(waiting):
             if part.popen.stdout not in ready:

@@ -40,7 +40,7 @@ class Started:
                                           start_new_session=True)
 
     def stop(self):
-        """In order first: psrun ends its parts on SIGTERM."""
+        """Ends it by SIGTERM first, on which psrun ends its parts."""
         for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
             if self.popen.poll() is None:
                 os.killpg(self.popen.pid, number)
@@ -103,15 +103,15 @@ class Runner:
         return Started(argv, os.path.join(out, "psrun.log"))
 
     def psrun(self, mode, name, overrides, workers=None, resume=None):
-        """mode ps, allreduce or single; resume: a run whose newest checkpoint the job goes on
-        from. Gives the folder of the results."""
+        """mode: ps, allreduce or single. resume: a run; the job goes on from its newest
+        checkpoint. Returns the folder of the results."""
         out = os.path.join(self.out, name)
         finish([self._psrun(mode, out, overrides, workers or self.workers, resume)],
                self.timeout_s)
         return out
 
     def alone(self, name, overrides):
-        """As many workers as in the job, at the same time, without any exchange."""
+        """Runs as many workers as the job has, at the same time, without any exchange."""
         outs = [os.path.join(self.out, f"{name}-{r}") for r in range(self.workers)]
         finish([self._psrun("single", out, overrides, 1) for out in outs], self.timeout_s)
         return outs
@@ -160,7 +160,7 @@ def torch_version(python):
 
 
 def origin():
-    """When, how and where figures were made; every report begins with it."""
+    """When, how and where figures were measured; every report begins with it."""
     tool = os.path.relpath(os.path.realpath(sys.argv[0]), ROOT)
     return {"date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
             "command": " ".join([tool, *sys.argv[1:]]),

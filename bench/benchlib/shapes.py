@@ -1,6 +1,6 @@
 """The sweep of `bench/step --shapes`: models of one layer of interest, and configs/.
 
-What surrounds the layer costs next to nothing: a convolution of 1 x 1 in front of it gives
+The other layers cost next to nothing: a convolution of 1 x 1 in front of it gives
 it the channels that it reads, so that its input has a gradient; a global pool and a small
 linear layer end the model.
 """
@@ -41,7 +41,7 @@ POOL = [("max_pool2d", 6, 2, 2, 0, 28, 64), ("max_pool2d", 32, 2, 2, 0, 32, 32),
         ("avg_pool2d", 10, 2, 2, 0, 28, 32), ("avg_pool2d", 64, 3, 2, 1, 28, 16),
         ("max_pool2d", 3, 2, 2, 0, 64, 32)]  # kind, channels, kernel, stride, padding, ...
 RESIDUAL = [(8, 32, 16), (16, 32, 32), (20, 16, 32), (64, 16, 16), (64, 56, 2), (256, 8, 8)]
-# Batches of a sweep: those of a published figure, or what takes less than a second a step.
+# Batch sizes of the sweep: those of published figures, or such that a step takes less than 1 s.
 CONFIG_BATCH = {"resnet18-cifar10": 32, "resnet18-stl10": 4, "vgg11-cifar10": 32,
                 "vgg11-stl10": 4}
 

@@ -3,7 +3,7 @@ import statistics
 
 
 def spread(values):
-    """{"median", "min", "max"} of what is there, or None."""
+    """{"median", "min", "max"} of the values that are not None; None if there is none."""
     values = [v for v in values if v is not None]
     if not values:
         return None
@@ -11,12 +11,12 @@ def spread(values):
 
 
 def percentile(values, q):
-    """The value below which a share q of them lies; None of none."""
+    """The value below which a share q of the values lies; None if there are no values."""
     return sorted(values)[min(len(values) - 1, int(q * len(values)))] if values else None
 
 
 def paired_ratio(above, below):
-    """Of each round's pair, so that what disturbs a round disturbs both."""
+    """Ratios of each round's pair, so that what disturbs a round disturbs both."""
     return spread([a / b for a, b in zip(above, below) if a and b])
 
 

@@ -26,7 +26,7 @@ def run_on(core, argv, threads):
 
 
 class Torch:
-    """One PyTorch for many models: step_torch.py, which is asked line by line."""
+    """One PyTorch process for many models: step_torch.py, with one request a line."""
 
     def __init__(self, python, core, threads):
         self.popen = subprocess.Popen([python, STEP_TORCH], stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""PyTorch's own communication hooks: what DDP users have against slow links."""
+"""PyTorch's own communication hooks, which DDP users have for slow links."""
 import re
 
 import torch.distributed as dist

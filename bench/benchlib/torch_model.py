@@ -13,7 +13,7 @@ def _pair(value):
 
 
 def _settings(item):
-    """("conv2d", {settings}); a value alone is the setting that the kind is about."""
+    """("conv2d", {settings}). A value alone is the main setting of the kind."""
     if isinstance(item, str):
         return item, {}
     (kind, value), = item.items()
@@ -163,7 +163,7 @@ def optimizer_of(config, model, **extra):
 
 
 class Unscaled:
-    """Of GradScaler what is left without loss scaling, in every version of PyTorch."""
+    """GradScaler's interface without loss scaling, for every version of PyTorch."""
 
     def scale(self, loss):
         return loss

@@ -28,8 +28,8 @@ def ddp_name(hook):
 
 
 class Training:
-    """One round, in which the seed of weights and dropout is the round's own: so the spread
-    of the accuracies says what one of them is worth."""
+    """One round, with its own seed of weights and dropout: so the spread of the accuracies
+    shows how much one accuracy can vary by chance."""
 
     def __init__(self, build_dir, config, keys, where, workers, servers, out, number):
         self.build_dir, self.config, self.where = build_dir, config, where
@@ -62,7 +62,7 @@ class Training:
         return self._timed(runs.read_summary(out))
 
     def alone(self):
-        """As many workers at the same time, each a job of its own."""
+        """Runs as many workers at the same time, each as a job of its own."""
         outs = [os.path.join(self.out, f"alone-{r}") for r in range(self.workers)]
         steps = min(ALONE_STEPS, self.job["train.steps"] or ALONE_STEPS)
         with Group(TIMEOUT_S) as group:

@@ -57,7 +57,7 @@ class Out:
         found = [] if self.fresh else self._holds()
         if found:
             raise JobError(f"{self.path} holds a run already ({found[0]}): give another folder with "
-                           "--out, or replace the run with --overwrite")
+                           "--out, or replace it with --overwrite")
 
     def _make(self):
         name, number = self.path, 1

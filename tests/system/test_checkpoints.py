@@ -1,4 +1,4 @@
-"""Checkpoints of the whole job: a job that was ended and goes on does what one does that never was."""
+"""Checkpoints of the whole job: a job that was ended and goes on does the same as a job that was never ended."""
 import json
 import os
 import shutil
@@ -125,7 +125,7 @@ class SameBits(CheckpointTest):
 
 
 class OtherJobs(CheckpointTest):
-    """What goes on is not quite what was begun."""
+    """Jobs that go on with other settings than they began with."""
 
     def test_other_workers_see_every_sample_once(self):
         settings = [*SETTINGS, "train.eval_every=1"]

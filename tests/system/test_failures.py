@@ -149,7 +149,7 @@ class Deaths(JobTest):
 
 
 class Descriptors(JobTest):
-    """The limit of open files and connections is told before anything runs into it."""
+    """A limit of open files or connections that is too low is reported before it is reached."""
 
     JOB = ("train.steps=5", "server.shards=8", "optimizer.clip_norm=1", "net.join_timeout_ms=20000")
 
@@ -293,7 +293,7 @@ class Joining(JobTest):
 
 
 class Strangers(JobTest):
-    """Whatever is sent to a job's ports by who does not belong to it, it goes on."""
+    """A job goes on, whatever a process that does not belong to it sends to its ports."""
 
     # ZMTP 3.0: greeting, then READY of a DEALER.
     GREETING = b"\xff" + bytes(8) + b"\x7f\x03\0" + b"NULL".ljust(20, b"\0") + bytes(32)

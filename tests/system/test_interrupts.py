@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: whatever the job is at, it ends in order, soon, and with the weights kept."""
+"""Ctrl-C and SIGTERM: whatever the job is doing, it ends in order, soon, and keeps the weights."""
 import fcntl
 import os
 import re

@@ -146,7 +146,7 @@ class AutoWorkers(JobTest):
 
 
 class SameBits(JobTest):
-    """For a number of workers the final weights are one, whatever serves them."""
+    """With the same number of workers the final weights are the same, however they exchange."""
 
     def test_servers_shards_and_chunks_change_nothing(self):
         ways = [(1, []), (1, []), (2, ["exchange.chunk=16384"]),
@@ -204,7 +204,7 @@ class LossScale(JobTest):
 
 
 class SameMeans(JobTest):
-    """However a global batch of 32 is divided, the step is that of its mean."""
+    """However a global batch of 32 is divided, the step uses the mean over it."""
 
     PLAIN = ["train.steps=10", "model.dropout=false", "optimizer.name=sgd",
              "optimizer.lr=0.1", "optimizer.weight_decay=0", "schedule.name=constant"]

@@ -1,4 +1,4 @@
-"""What the documents say is so. `test_readme.py --write` renews the table of keys."""
+"""What the documents say is true. `test_readme.py --write` renews the table of keys."""
 import json
 import os
 import re

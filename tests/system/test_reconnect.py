@@ -133,7 +133,7 @@ class Decisions(CutTest):
 
 
 class Silences(CutTest):
-    """A connection that no side hears anything of any more, and that nobody has closed."""
+    """Connections on which nothing arrives any more, although nobody has closed them."""
 
     def silence_one(self, parts, draw):
         """Both ends of a connection of a worker; False when it has just ended."""

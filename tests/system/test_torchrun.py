@@ -35,7 +35,7 @@ TORCHRUN = find_torchrun()
 class Torchrun(JobTest):
     def torchrun(self, *words, exchange="allreduce", settings=("train.steps=20",), env=None,
                  prefix=()):
-        """torchrun of two workers for each node, and our own words for it."""
+        """Runs torchrun with two workers on each node, and with our own arguments."""
         command = [str(BIN / "ps-worker"), "--config", DIGITS, "--out", self.path("out")]
         for setting in (f"exchange.name={exchange}", *settings):
             command += ["--set", setting]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the order of reading: who may include whom, and that the lists are whole.
+"""Checks the order of reading: which file may include which, and that the lists are complete.
 
 - server/ and worker/ include their own files and common/'s; common/ its own alone.
 - Within a folder a file includes only files above it in the folder's CMake source list.
