@@ -5,16 +5,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Nanoseconds of CLOCK_MONOTONIC: what is measured. */
+/* Nanoseconds of CLOCK_MONOTONIC. Use it for measurements. */
 uint64_t ps_clock_ns(void);
 
 /* The same, less the time in which this whole process was stopped (Ctrl-Z, SIGSTOP). Use
  * it for deadlines: a process that was stopped cannot tell whether its peers were silent.
- * Without ps_clock_watch (clock_watch.h) nothing is left out. */
+ * Without ps_clock_watch (clock_watch.h) stops are not noticed. */
 uint64_t ps_clock_awake_ns(void);
 
-/* From now on somebody looks (ps_clock_awake_ns) at least every PS_CLOCK_LOOK_MS: half a
- * second in which nobody did is one in which nobody ran. */
+/* Tells the clock that from now on some thread calls ps_clock_awake_ns at least every
+ * PS_CLOCK_LOOK_MS. Half a second without a call then means that the process was stopped.
+ */
 enum { PS_CLOCK_LOOK_MS = 100 };
 void ps_clock_set_watched(void);
 

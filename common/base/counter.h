@@ -1,5 +1,5 @@
-/* Statistics that one thread counts and any thread may read. Each is whole; two that are
- * read together may be of different moments. */
+/* Statistics that one thread counts and any thread may read. A read never sees half of an
+ * update. Two counters that are read together may be of different moments. */
 #ifndef PS_COUNTER_H
 #define PS_COUNTER_H
 

@@ -1,5 +1,5 @@
-/* Which vectors this processor has, and functions that are built once for each such
- * level.
+/* Which vector instructions this processor has, and functions that are built once for
+ * each such level.
  *
  * A program for any x86-64 processor may use SSE2 alone, and takes a third more time for
  * a step than one that was built for the machine it runs on. So the files with the long
@@ -28,7 +28,7 @@
 #include "err.h"
 
 typedef enum ps_cpu_level {
-    PS_CPU_PLAIN = 1, // what the compiler may use everywhere; 0: not yet looked
+    PS_CPU_PLAIN = 1, // what the compiler may use everywhere; 0: not looked up yet
     PS_CPU_AVX2,
     PS_CPU_AVX512,
 } ps_cpu_level;
@@ -36,7 +36,7 @@ typedef enum ps_cpu_level {
 /* The level in use: the best that processor and build have, or what was asked for. */
 ps_cpu_level ps_cpu_level_find(void);
 
-/* From now on, in all threads: auto, or a level by its name (plain, avx2, avx512). For
+/* Sets the level of all threads: "auto", or a level's name (plain, avx2, avx512). For
  * tests and measurements; programs take it from PS_CPU_LEVEL. ARG for an unknown name,
  * UNSUPPORTED when processor or build has no such level. */
 ps_err ps_cpu_level_use(const char *name);
@@ -44,7 +44,7 @@ ps_err ps_cpu_level_use(const char *name);
 #define PS_LEVEL_GLUE(name, level)  name##_##level
 #define PS_LEVEL_NAMED(name, level) PS_LEVEL_GLUE(name, level)
 
-/* The name in this build of the file of what every build has. */
+/* The name that a symbol has in this build of the file. */
 #ifdef PS_LEVEL
 #define PS_AT_LEVEL(name) PS_LEVEL_NAMED(name, PS_LEVEL)
 #else

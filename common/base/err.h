@@ -41,7 +41,7 @@ ps_err ps_err_set(ps_err code, const char *fmt, ...)
 ps_err ps_err_prefix(ps_err code, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* As ps_err_set, with ": <strerror(errno)>" behind. */
+/* As ps_err_set, with ": <strerror(errno)>" appended. */
 ps_err ps_err_errno(ps_err code, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -51,27 +51,26 @@ const char *ps_err_message(void);
 /* "CONFIG". */
 const char *ps_err_name(ps_err code);
 
-/* A failure that is kept over other calls, which may fail themselves, or for another
- * thread. */
+/* A failure that is kept for another thread, or across calls that may fail themselves. */
 enum { PS_ERR_MESSAGE_BYTES = 1024 };
 typedef struct ps_err_saved {
     ps_err code;
     char message[PS_ERR_MESSAGE_BYTES];
 } ps_err_saved;
 
-/* The present message, with a code. */
+/* Copies the present message and adds a code. */
 ps_err_saved ps_err_save(ps_err code);
 /* Makes it this thread's last failure again; returns the code. */
 ps_err ps_err_restore(const ps_err_saved *saved);
 
-/* Return on failure: for functions that hold nothing at that point. */
+/* Returns on failure. For functions that have nothing to release at that point. */
 #define PS_TRY(call)                                                                     \
     do {                                                                                 \
         ps_err ps_try_err_ = (call);                                                     \
         if (ps_try_err_ != PS_OK) return ps_try_err_;                                    \
     } while (0)
 
-/* Go to a clean-up label on failure, err set. */
+/* Sets err and, on failure, goes to a clean-up label. */
 #define PS_TRY_GOTO(call, err, label)                                                    \
     do {                                                                                 \
         (err) = (call);                                                                  \

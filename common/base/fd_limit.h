@@ -7,10 +7,10 @@
 
 #include "err.h"
 
-/* Raises the soft limit to the hard one. On failure the limit is unchanged.
- * The usual 1,024 are for programs that call select(); a server of 4 shards has as many
- * connections with 256 workers, and libzmq aborts at some of the calls that find none
- * free. Called once by a main function. */
+/* Raises the soft limit to the hard one. On failure the limit is unchanged. The usual
+ * 1,024 are for programs that call select(); a server of 4 shards has that many
+ * connections with 256 workers, and libzmq aborts in some of the calls that find no free
+ * descriptor. Called once by a main function. */
 void ps_fd_limit_raise(void);
 
 typedef struct ps_fd_job {
@@ -27,11 +27,12 @@ typedef struct ps_fd_need {
 } ps_fd_need;
 
 ps_fd_need ps_fd_need_of_server(const ps_fd_job *job);
-/* servers 0: a worker that reduces with the others. */
+/* servers is 0 in all-reduce mode. */
 ps_fd_need ps_fd_need_of_worker(const ps_fd_job *job);
 
-/* UNSUPPORTED when the limit is below the least: need, limit and mend are named. Between
- * least and most it is a warning. Must be called after ps_fd_limit_raise. */
+/* UNSUPPORTED when the limit is below need->least; the message names need, limit and
+ * mend. Between least and most a warning is logged. Must be called after
+ * ps_fd_limit_raise. */
 ps_err ps_fd_limit_check(const ps_fd_need *need);
 
 #endif

@@ -1,5 +1,5 @@
-/* Is every number finite? A bit test, because -ffast-math habits and vectoriser both
- * treat isfinite() badly. */
+/* Tests whether every number is finite. It tests bits: compilers vectorise isfinite()
+ * badly, and -ffast-math removes it. */
 #ifndef PS_FINITE_H
 #define PS_FINITE_H
 

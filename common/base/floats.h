@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* out = a + b; out may be either. */
+/* out = a + b; out may be a or b. */
 void ps_floats_sum(float *out, const float *a, const float *b, uint64_t n);
 
 /* x += a */
@@ -13,8 +13,8 @@ void ps_floats_add(float *x, const float *a, uint64_t n);
 /* x *= factor */
 void ps_floats_scale(float *x, float factor, uint64_t n);
 
-/* The sum of squares in double, added in an order that no compiler chooses, so that every
- * build and width gives the same bits. */
+/* The sum of squares in double, added in a fixed order, so that every build and vector
+ * width gives the same bits. */
 double ps_floats_square_sum(const float *x, uint64_t n);
 
 #endif

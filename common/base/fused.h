@@ -1,10 +1,10 @@
-/* a * b + c, rounded once: fmaf, but never a call for every element.
+/* a * b + c, rounded once: fmaf without a function call for every element.
  *
- * Processors without the instruction get it from double: the product is exact there, and
- * so is the sum's error (Knuth's TwoSum). Of a sum that is not exact the odd neighbour is
- * taken, which no rounding to float32 can mistake for a tie (Boldo and Melquiond 2008,
- * "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to
- * odd"). Loops over it vectorise. */
+ * Processors without the instruction compute in double: the product is exact there, and
+ * so is the sum's error (Knuth's TwoSum). A sum that is not exact is replaced by its odd
+ * neighbour, which no rounding to float32 can mistake for a tie (Boldo and Melquiond
+ * 2008, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding
+ * to odd"). Loops over it vectorise. */
 #ifndef PS_FUSED_H
 #define PS_FUSED_H
 

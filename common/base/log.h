@@ -1,11 +1,11 @@
-/* Logging: an event and key=value pairs, one line each, to where the program says; until
- * then to nowhere. Our programs log to standard error:
+/* Logging: an event and key=value pairs, one line each. Lines go to the sink that the
+ * program sets; before that they are dropped. Our programs log to standard error:
  *
  *   12.345 worker/0 INFO  push step=3 chunk=7
  *
- * Logged once, where it is handled; kernels never log. A line is one line, whatever a
- * peer has put into a host name or a reason: what is not printable is escaped
- * (printable.h), and what is too long is cut.
+ * An event is logged once, where it is handled; kernels never log. It stays one line
+ * whatever a peer puts into a host name or a reason: characters that are not printable
+ * are escaped (printable.h), and text that is too long is cut.
  */
 #ifndef PS_LOG_H
 #define PS_LOG_H
@@ -19,18 +19,19 @@ typedef enum ps_log_level {
     PS_LOG_ERROR
 } ps_log_level;
 
-/* Takes a line, "push step=3 chunk=7", without an end of line. text is valid until it
- * returns. Called from any thread, by several at once, and must not log. */
+/* Takes a line, "push step=3 chunk=7", without a newline. text is valid during the call.
+ * Several threads may call it at once. It must not log. */
 typedef void (*ps_log_sink)(void *ctx, ps_log_level level, const char *text);
 
-/* Lines of `level` and above go to the sink; NULL: nowhere. Called before any other
- * thread of ours starts. */
+/* Lines of `level` and above go to the sink; NULL drops them. Must be called before any
+ * other thread of ours starts. */
 void ps_log_set_sink(ps_log_sink sink, void *ctx, ps_log_level level);
 
 /* For programs: the sink is standard error, with the seconds since this call and the role
- * ("worker/0", copied) before each line. Called as ps_log_set_sink. */
+ * ("worker/0", copied) before each line. Must be called before any other thread of ours
+ * starts. */
 void ps_log_init(const char *role, ps_log_level level);
-/* The role again once a rank has been given. From any thread. */
+/* Changes the role, once the rank is known. Any thread may call it. */
 void ps_log_set_role(const char *role);
 
 void ps_log_write(ps_log_level level, const char *event, const char *fmt, ...)
@@ -41,14 +42,15 @@ void ps_log_write(ps_log_level level, const char *event, const char *fmt, ...)
 #define PS_WARN(event, ...)  ps_log_write(PS_LOG_WARN, event, __VA_ARGS__)
 #define PS_ERROR(event, ...) ps_log_write(PS_LOG_ERROR, event, __VA_ARGS__)
 
-/* How many lines strangers have caused at one place of the code; zeroed. */
+/* Counts the lines that strangers have caused at one place of the code. Must start
+ * zeroed. */
 typedef struct ps_log_quota {
     uint64_t lines, since_ns, left_out;
 } ps_log_quota;
 
-/* For what anybody who can connect may cause again and again: the first
- * PS_LOG_FEW_LINES lines, then that many in each further minute. The line after some that
- * were left out says how many they were. The quota is guarded by the logger. */
+/* For events that anybody who can connect may repeat: logs the first PS_LOG_FEW_LINES
+ * lines, then that many in each further minute. The first line after a gap says how many
+ * were left out. The quota is guarded by the logger. */
 enum { PS_LOG_FEW_LINES = 64 };
 void ps_log_write_few(ps_log_quota *quota, ps_log_level level, const char *event,
                       const char *fmt, ...) __attribute__((format(printf, 4, 5)));

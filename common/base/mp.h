@@ -40,7 +40,7 @@ typedef struct ps_mp_reader {
 } ps_mp_reader;
 
 void ps_mp_reader_init(ps_mp_reader *r, const void *bytes, size_t n);
-/* Whether all was well so far and nothing is left. */
+/* True when nothing has failed and nothing is left to read. */
 bool ps_mp_reader_end(const ps_mp_reader *r);
 
 /* Each returns 0, or NULL, once anything failed. A value beyond max is a failure. */

@@ -1,12 +1,13 @@
-/* Files that are written aside and then renamed, so that nobody sees half of one. */
+/* Files that are written under another name and then renamed, so that nobody sees half a
+ * file. */
 #ifndef PS_NEW_FILE_H
 #define PS_NEW_FILE_H
 
 #include "err.h"
 
-/* Opens a file of our own for writing. What stands there already is taken away, be it
- * left by a run that died, or a link that somebody else put there to have another file
- * overwritten: it is never opened, nor followed. IO names the path. */
+/* Creates a file and opens it for writing. Whatever is at the path is removed first,
+ * never opened or followed: a run that died may have left it, or it may be a link that
+ * somebody placed to have another file overwritten. IO names the path. */
 ps_err ps_new_file_open(const char *path, int *fd);
 
 #endif

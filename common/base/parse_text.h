@@ -1,7 +1,7 @@
 /* Numbers and words from text: the whole text or nothing. Pure, no allocation.
  *
  * strtol and its kin accept leading blanks, hexadecimal and "nan", and report overflow
- * aside; none of that is wanted in a configuration or on a command line.
+ * only in errno. A configuration or a command line must accept none of that.
  */
 #ifndef PS_PARSE_TEXT_H
 #define PS_PARSE_TEXT_H

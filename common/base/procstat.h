@@ -7,16 +7,15 @@
 /* Largest resident set so far, in bytes; shared memory counts. */
 uint64_t ps_procstat_peak_rss(void);
 
-/* Who and where. Two processes are on one host when boot_id and net_ns are equal and
- * known: containers share a boot id but not a network namespace, and may not share
- * memory.
- * "" stands for what could not be found out. */
+/* The host of this process. Two processes are on one host when boot_id and net_ns are
+ * equal and known: containers share a boot id but not a network namespace, and may not
+ * share memory. "" stands for an unknown text. */
 typedef struct ps_host {
     char name[64];
     char boot_id[40];
     char net_ns[40]; // "net:[4026531840]"
     char cpu[96];    // the model's name
-    int cores;       // this process may run on; at least 1
+    int cores;       // that this process may run on; at least 1
 } ps_host;
 
 void ps_host_find(ps_host *out);

@@ -1,5 +1,5 @@
-/* What proves to others of a job that a process is its member: random bytes that the
- * coordinator draws for each, and that nobody else is told. */
+/* A secret proves to the members of a job that a process is one of them: random bytes
+ * that the coordinator draws for each member. Nobody outside the job learns it. */
 #ifndef PS_SECRET_H
 #define PS_SECRET_H
 
@@ -15,11 +15,11 @@ typedef struct ps_secret {
     uint8_t bytes[PS_SECRET_BYTES];
 } ps_secret;
 
-/* A fresh one. IO when the system gives no random numbers. */
+/* Draws a fresh secret. IO when the system gives no random numbers. */
 ps_err ps_secret_draw(ps_secret *out);
 
-/* Whether the bytes are this secret. Takes the same time whatever they are, so that a
- * peer cannot find it byte by byte. */
+/* True when the bytes are this secret. Takes the same time whatever the bytes are, so
+ * that a peer cannot find it byte by byte. */
 bool ps_secret_is(const ps_secret *s, const void *bytes, size_t n);
 
 #endif

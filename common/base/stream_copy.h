@@ -1,17 +1,18 @@
-/* Copies that bypass the caches, for more data than those hold.
+/* Copies that bypass the caches, for more data than they hold.
  *
  * A streaming store writes whole lines without reading them first: 36% less time for the
- * new weights of a 16 MB shard. For what fits the caches it would be wrong, because the
- * data is read next. */
+ * new weights of a 16 MB shard. Data that fits the caches should stay in them, because it
+ * is read next. */
 #ifndef PS_STREAM_COPY_H
 #define PS_STREAM_COPY_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { PS_CACHES_HOLD = 16 << 20 }; // a server's last level, which others share
+/* The last-level cache of a server, which other processes share. */
+enum { PS_CACHES_HOLD = 16 << 20 };
 
-/* Whether `bytes` written in turn by all workers of a host are too many for caches. */
+/* True when `bytes`, written in turn by all workers of a host, do not fit the caches. */
 static inline bool ps_stream_copy_pays(uint64_t bytes)
 {
     return bytes > PS_CACHES_HOLD;
@@ -20,7 +21,8 @@ static inline bool ps_stream_copy_pays(uint64_t bytes)
 /* to[0 .. n) = from[0 .. n). */
 void ps_stream_copy(float *to, const float *from, uint64_t n);
 
-/* Streaming stores are weakly ordered: call this before telling anybody about them. */
+/* Streaming stores are weakly ordered: call this before another thread or process is told
+ * of the data. */
 void ps_stream_copy_done(void);
 
 #endif

@@ -8,15 +8,15 @@
 #include "err.h"
 
 /* Starts main(arg) as a thread called `name` (its first 15 characters; copied). Signals
- * are blocked in it: they are the program's own threads' business. The caller joins or
- * detaches *thread. PS_ERR_NOMEM where the system has no more threads. */
+ * are blocked in it; the program handles them in a thread of its own. The caller joins or
+ * detaches *thread. NOMEM when the system has no more threads. */
 ps_err ps_thread_start(pthread_t *thread, const char *name, void *(*main)(void *),
                        void *arg);
 
 /* A condition variable for ps_cond_wait. */
 void ps_cond_init(pthread_cond_t *cond);
-/* Waits for a change; the lock is held. Also returns without one, so it stands in a loop.
- * false: the deadline has passed. */
+/* Waits until cond is signalled; the caller holds the lock. It may return earlier, so
+ * call it in a loop. False when the deadline has passed. */
 bool ps_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, ps_deadline deadline);
 
 #endif

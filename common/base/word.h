@@ -5,13 +5,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A table ends with {NULL, 0}; its order is that of lists for people. */
+/* A table ends with {NULL, 0}; messages list the words in its order. */
 typedef struct ps_word {
     const char *name;
     int value;
 } ps_word;
 
-/* Whether text is one of the words; *value: what it stands for. */
+/* True when text is one of the words; *value is then its value. */
 bool ps_word_find(const ps_word *words, const char *text, int *value);
 
 /* The word for a value; "?" where there is none. */

@@ -20,21 +20,22 @@
  * where chunks may be cut (plan.h). So a tensor's bytes are the same however it is cut.
  * The last block of a span may be shorter; its k is ceil(share * its length).
  *
- * onebit sends who is above 3/8 of its sixteen's largest, so that everything that is sent
- * comes nearer. Signs alone (Seide et al. 2014; Karimireddy et al. 2019, EF-signSGD) were
- * tried and are worse by far under Adam: most elements of a gradient are much smaller
- * than their block's mean, a sign makes them as large as it, and the second moment never
- * forgets that. So was one magnitude for a block, the best by Lloyd's algorithm (1982):
- * features of most different size lie side by side, and on 78 steps of BasicNet's
- * gradients and weights Adam's way differed by 0.23 of its length (now 0.16), what
- * workers know of the weights by 0.20e-3 (now 0.09e-3, where a step is 0.14e-3).
+ * onebit sends the elements above 3/8 of the largest of their sixteen, so that an
+ * element's error shrinks whenever it is sent. Signs alone (Seide et al. 2014;
+ * Karimireddy et al. 2019, EF-signSGD) were tried and are far worse under Adam: most
+ * elements of a gradient are much smaller than their block's mean, a sign makes them as
+ * large as the mean, and the second moment never forgets that. One magnitude for a block,
+ * the best by Lloyd's algorithm (1982), was tried and is worse too: features of very
+ * different size lie side by side. Over 78 steps of BasicNet's gradients and weights,
+ * Adam's path differed by 0.23 of its length (now 0.16), and the workers' copy of the
+ * weights by 0.20e-3 (now 0.09e-3, where a step is 0.14e-3).
  *
- * The size depends on codec, n and share alone, so that a frame that lies about either is
- * refused by its length. What is not finite in the input is not finite after decoding, so
- * that the check of the sums still finds it.
+ * The size depends on codec, n and share alone, so that a frame that lies about one of
+ * them is refused by its length. A number that is not finite is not finite after decoding
+ * either, so that the check of the sums still finds it.
  *
  * Error feedback (Seide et al. 2014): v = input + residual is encoded and residual
- * becomes v - decoded(v), so that nothing is lost, only late. onebit and topk need it.
+ * becomes v - decoded(v), so that nothing is lost, only delayed. onebit and topk need it.
  */
 #ifndef PS_CODEC_H
 #define PS_CODEC_H
@@ -46,8 +47,8 @@
 #include "config_words.h"
 #include "err.h"
 
-/* What int8's roundings depend on: the payload (ps_codec_draw_key), and the index of the
- * vector's first element in its tensor. */
+/* What int8's random roundings depend on: the payload (ps_codec_draw_key), and the index
+ * of the vector's first element in its tensor. */
 typedef struct ps_codec_draw {
     uint64_t key, first;
 } ps_codec_draw;
@@ -55,14 +56,14 @@ typedef struct ps_codec_draw {
 /* Bytes of n elements. topk: the share of topk, in (0, 1]. */
 uint64_t ps_codec_bytes(ps_codec codec, uint64_t n, double topk);
 
-/* Whether error feedback is kept for it (a residual of n float32, zero at first). */
+/* True when the codec uses error feedback (a residual of n float32, zero at first). */
 bool ps_codec_feeds_back(ps_codec codec);
 
 /* Encodes in[0 .. n) into out (ps_codec_bytes of it). residual NULL: no feedback. */
 void ps_codec_encode(ps_codec codec, double topk, uint64_t n, const float *in,
                      float *residual, ps_codec_draw draw, void *out);
 
-/* The same by PS_CODEC_FP16, but what is above 65504 becomes infinite. */
+/* The same for PS_CODEC_FP16, except that values above 65504 become infinite. */
 void ps_codec_encode_fp16_overflow(uint64_t n, const float *in, void *out);
 
 /* Encodes values - told and adds to told what the payload decodes to, so that the rest
@@ -81,7 +82,7 @@ ps_err ps_codec_decode_add(ps_codec codec, double topk, uint64_t n, const void *
                            uint64_t bytes, float *sum);
 
 /* The key of a sender (a worker's rank, or PS_CODEC_DRAW_REPLY for a shard) and a step.
- * Tensor t draws by key + t. Pure. */
+ * Tensor t uses key + t. Pure. */
 enum { PS_CODEC_DRAW_REPLY = 0x7fffffff };
 uint64_t ps_codec_draw_key(uint32_t sender, uint64_t step);
 

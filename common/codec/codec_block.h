@@ -1,6 +1,5 @@
-/* A codec's blocks, one at a time: what codec.c's loops over vectors are made of. A block
- * lies in the first cache, so that what is done to it before and after (feedback, adding)
- * costs no second way through memory.
+/* Codes one block at a time; codec.c loops over the blocks of a vector. A block stays in
+ * the first-level cache, so that feedback and adding cost no second pass through memory.
  */
 #ifndef PS_CODEC_BLOCK_H
 #define PS_CODEC_BLOCK_H
@@ -30,8 +29,8 @@ typedef struct ps_codec_block {
                    uint8_t *out);
     /* PROTOCOL for bytes that encode cannot have made; out is then undefined. */
     ps_err (*decode)(uint64_t n, const uint8_t *in, double topk, float *out);
-    /* The same, each of them by times (1 or -1), added to sum. NULL: decode does, then an
-     * addition of all elements. */
+    /* Decodes, multiplies by times (1 or -1) and adds to sum. NULL: the caller uses
+     * decode and then adds all elements. */
     ps_err (*add)(uint64_t n, const uint8_t *in, double topk, float times, float *sum);
 } ps_codec_block;
 
@@ -40,7 +39,7 @@ extern const ps_codec_block PS_AT_LEVEL(ps_codec_none_block),
     PS_AT_LEVEL(ps_codec_int8_block), PS_AT_LEVEL(ps_codec_onebit_block),
     PS_AT_LEVEL(ps_codec_topk_block);
 
-/* fp16 where what it cannot hold becomes infinite instead of 65504. */
+/* fp16, except that values above 65504 become infinite. */
 extern const ps_codec_block PS_AT_LEVEL(ps_codec_fp16_overflow_block);
 
 #endif

@@ -1,11 +1,12 @@
 /* The 16-bit floats of mixed precision, by bit arithmetic: rounded to nearest, ties to
- * even, as IEEE 754 and PyTorch do. Too large becomes infinite, NaN stays NaN.
+ * even, as IEEE 754 and PyTorch do. Values that are too large become infinite, and NaN
+ * stays NaN.
  *
  *   fp16  1 sign, 5 exponent, 10 mantissa bits: IEEE's half precision, up to 65504
  *   bf16  1 sign, 8 exponent,  7 mantissa bits: the upper half of a float32
  *
- * Not the compiler's _Float16 and not CUDA's: the bits are the same on every processor,
- * and loops over these vectorise on all of them. */
+ * Neither the compiler's _Float16 nor CUDA's type is used: here the bits are the same on
+ * every processor, and loops vectorise on all of them. */
 #ifndef PS_FLOAT16_H
 #define PS_FLOAT16_H
 
@@ -32,8 +33,8 @@ PS_FLOAT16 float ps_float_of_bits(uint32_t b)
     return x;
 }
 
-/* largest: what becomes of finite values above 65504; 0x7C00 is infinite, 0x7BFF 65504.
- */
+/* largest: the result for finite values above 65504, either 0x7C00 (infinite) or 0x7BFF
+ * (65504). */
 PS_FLOAT16 uint16_t ps_fp16_held(float x, uint32_t largest)
 {
     uint32_t b = ps_float_bits(x), sign = (b >> 16) & 0x8000u, a = b & 0x7FFFFFFFu;

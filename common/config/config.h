@@ -1,8 +1,8 @@
 /* The configuration of a job: a YAML file, overridden by --set key=value.
  *
  * One table (config_schema.c) lists every key with its type, range, default and help; the
- * reader, --help, the README's reference and the configuration hash all come from it.
- * Errors name file, line and key: "configs/a.yaml:12: optimizer.lr: -1 is below 0".
+ * reader, --help, docs/configuration.md and the configuration hash all use it. Errors
+ * name file, line and key: "configs/a.yaml:12: optimizer.lr: -1 is below 0".
  */
 #ifndef PS_CONFIG_H
 #define PS_CONFIG_H
@@ -37,7 +37,7 @@ typedef struct ps_config_job {
 
 typedef struct ps_config_train {
     int64_t epochs; // 0: evaluate only
-    int64_t steps;  // stop after so many optimizer steps; 0: no such limit
+    int64_t steps;  // stop after that many optimizer steps; 0: no such limit
     uint64_t seed;  // weights and dropout
     ps_device_choice device;
     ps_precision precision;
@@ -49,7 +49,7 @@ typedef struct ps_config_train {
     int64_t accumulate;      // micro-batches per optimizer step
     char *init;              // a safetensors file, or ""
     int64_t save_every;      // optimizer steps; 0: only at the end
-    int64_t file_timeout_ms; // rank 0 is at a file for so long: an error
+    int64_t file_timeout_ms; // rank 0 may take that long for a file; longer is an error
     int64_t log_every;       // optimizer steps
     int64_t eval_every;      // epochs; 0: only at the end
     int64_t warmup_steps;    // left out of samples_per_second
@@ -59,9 +59,9 @@ typedef struct ps_config_train {
 typedef struct ps_config_checkpoint {
     int64_t every;  // optimizer steps; 0: not by their number
     double minutes; // 0: not by time
-    int64_t keep;   // the newest so many
+    int64_t keep;   // how many of the newest are kept
     char *path;     // a folder; "": the run's checkpoints/
-    ps_best best;   // the test split's
+    ps_best best;   // which of the test split's results decides
 } ps_config_checkpoint;
 
 typedef struct ps_config_data {
@@ -96,7 +96,8 @@ typedef struct ps_config_optimizer {
     double weight_decay;  // default 0, adamw 0.01
     bool decay_bias_norm; // false: no weight decay on biases and norm layers
     double clip_norm;     // 0: no clipping
-    int64_t pytorch;      // adam, adamw: whose rounding of the first moment, 1 or 2
+    int64_t pytorch; // adam, adamw: version (1 or 2) whose rounding of the first moment
+                     // is used
 } ps_config_optimizer;
 
 typedef struct ps_config_schedule {
@@ -119,10 +120,10 @@ typedef struct ps_config_exchange {
     ps_exchange_kind name;
     int64_t chunk; // bytes; 0: auto
     ps_codec codec;
-    int64_t codec_min;      // tensors smaller than so many bytes travel uncoded
+    int64_t codec_min;      // tensors of fewer bytes travel uncoded
     double topk;            // share of elements that topk sends
     int64_t codec_warmup;   // first steps that travel by int8 instead of onebit or topk
-    int64_t codec_cooldown; // the last ones
+    int64_t codec_cooldown; // last steps, likewise
     ps_switch shm;
     int64_t credit; // bytes in flight to a shard; 0: auto
     int64_t bucket; // bytes of an all-reduce bucket
@@ -141,8 +142,8 @@ typedef struct ps_config_net {
     char *interface; // name, prefix (eth*) or "": the route to the coordinator
     int64_t join_timeout_ms;
     int64_t heartbeat_ms;
-    int64_t dead_after_ms;   // no heartbeat for so long: the member is dead
-    int64_t step_timeout_ms; // no progress of the exchange for so long: an error
+    int64_t dead_after_ms;   // a member without a heartbeat for that long is dead
+    int64_t step_timeout_ms; // an exchange without progress for that long is an error
     int64_t io_threads;      // ZeroMQ I/O threads
 } ps_config_net;
 
@@ -180,11 +181,11 @@ void ps_config_fini(ps_config *cfg);
 /* The batch size of a rank. */
 int64_t ps_config_batch(const ps_config *cfg, int rank);
 
-/* A hash of what has to be the same on every member of the job (not: paths, devices,
- * threads, interface), model included. */
+/* A hash of all settings that must be equal on every member of the job, the model
+ * included (not paths, devices, threads, interface). */
 uint64_t ps_config_hash(const ps_config *cfg);
 
-/* The same, of each section ("train", "model", ...): to find which differs. */
+/* The same for each section ("train", "model", ...), to find the one that differs. */
 enum { PS_CONFIG_SECTIONS_MAX = 24 };
 
 typedef struct ps_config_sections {

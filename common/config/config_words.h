@@ -1,5 +1,5 @@
-/* The words of the configuration as enums, so that nothing after its reading compares
- * text. Each enum has its table of words (word.h). */
+/* The words of the configuration as enums, so that only the reader compares text. Each
+ * enum has its table of words (word.h). */
 #ifndef PS_CONFIG_WORDS_H
 #define PS_CONFIG_WORDS_H
 
@@ -41,7 +41,7 @@ typedef struct ps_device_choice {
 
 /* "auto", "cpu", "cuda", "cuda:N"; false for anything else. */
 bool ps_device_choice_parse(const char *text, ps_device_choice *out);
-/* The same back. */
+/* The text of a choice; returns out. */
 enum { PS_DEVICE_TEXT = 16 };
 const char *ps_device_choice_text(ps_device_choice choice, char out[PS_DEVICE_TEXT]);
 
@@ -92,8 +92,8 @@ typedef enum ps_exchange_kind {
 } ps_exchange_kind;
 extern const ps_word ps_exchange_words[];
 
-/* exchange.codec, and the numbers on the wire. SHM is no codec: the payload lies in
- * shared memory. It has no word. */
+/* exchange.codec, and the numbers on the wire. SHM is not a codec and has no word: the
+ * payload lies in shared memory. */
 typedef enum ps_codec {
     PS_CODEC_NONE = 0,
     PS_CODEC_SHM = 1,

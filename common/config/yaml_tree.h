@@ -19,9 +19,9 @@ struct ps_yaml {
     int n_items;
 };
 
-/* Parses a file (at most 1 MiB, 64 levels, 65,536 nodes counted after aliases, so that an
- * alias bomb is an error, 4,096 keys a map). Duplicate keys are errors. *out is owned by
- * the caller. */
+/* Parses a file of at most 1 MiB, 64 levels, 65,536 nodes and 4,096 keys per map. Nodes
+ * are counted after aliases, so that an alias bomb is an error. Duplicate keys are
+ * errors. *out is owned by the caller. */
 ps_err ps_yaml_load(const char *file, ps_yaml **out);
 /* The same from memory; name stands for the file in messages. For tests and fuzzing. */
 ps_err ps_yaml_parse(const char *name, const char *text, size_t bytes, ps_yaml **out);
@@ -29,8 +29,8 @@ void ps_yaml_destroy(ps_yaml **tree);
 
 /* The node at a dotted path ("optimizer.lr"), or NULL. */
 const ps_yaml *ps_yaml_path(const ps_yaml *root, const char *path);
-/* Sets the node at a dotted path to the YAML flow value ("[0.9, 0.99]"), making the maps
- * between. */
+/* Sets the node at a dotted path to the YAML flow value ("[0.9, 0.99]"), and makes the
+ * maps on the way. */
 ps_err ps_yaml_set(ps_yaml **root, const char *path, const char *value);
 
 /* "file:line: " + message, as a CONFIG error. */

@@ -24,25 +24,25 @@ typedef struct ps_cli {
     bool done;          // --help, --keys, --version or --probe was done: exit with 0
     const char *config; // borrowed from argv; "" when not given
     char *init_method;  // tcp://host:port or file:///path: env:// is resolved; owned
-    bool next_port;     // of init_method: the one after MASTER_PORT, which torchrun holds
-    int rank;           // -1: not given, take a free one
-    int local_rank;     // -1: not given
-    int world_size;     // workers by flag or environment; -1: as the file says
-    int servers;        // server processes, likewise
-    const char *out;    // borrowed from argv; NULL when not given
-    bool overwrite;     // a run that is in `out` already
+    bool next_port;  // init_method uses the port after MASTER_PORT, which torchrun holds
+    int rank;        // -1: not given, take a free one
+    int local_rank;  // -1: not given
+    int world_size;  // workers by flag or environment; -1: as the file says
+    int servers;     // server processes, likewise
+    const char *out; // borrowed from argv; NULL when not given
+    bool overwrite;  // a run that is in `out` may be overwritten
     const char *resume; // a run's folder, or "auto"; borrowed; NULL when not given
     bool check_data;    // read the data, run no job
     bool trace;         // also among the overrides, as train.trace
     ps_log_level log_level;
-    int default_threads; // OMP_NUM_THREADS, else 0: where train.threads is 0
-    int bar_columns;     // a launcher draws the progress bar so wide; 0: none does
-    char **overrides;    // owned: for ps_config_load, sizes first, then every --set
+    int default_threads; // OMP_NUM_THREADS, else 0; used when train.threads is 0
+    int bar_columns;  // width of the progress bar that a launcher draws; 0: it draws none
+    char **overrides; // owned: for ps_config_load, sizes first, then every --set
     int n_overrides;
 } ps_cli;
 
 /* Reads argv (borrowed for the life of cli). --help, --keys and --version print to out,
- * --probe runs there and then. ARG with one clear sentence on failure; cli is safe for
+ * --probe runs during the call. ARG with one clear sentence on failure; cli is safe for
  * fini in every case. */
 ps_err ps_cli_parse(ps_cli *cli, const ps_cli_program *program, int argc, char **argv,
                     FILE *out);

@@ -2,41 +2,41 @@
  * and decoder.
  *
  * The coordinator has a door at the address that everybody knows, where a process asks to
- * join and is admitted or refused, and a ROUTER for members alone, at a port that it
- * tells to those it has admitted, together with a secret. There nobody gets through
- * without one (gate.h), and nobody else is answered.
+ * join and is admitted or refused, and a ROUTER for members only. It tells the ROUTER's
+ * port to the processes that it admits, together with a secret. The ROUTER takes no
+ * message without a secret (gate.h), and answers only members.
  *
  * One ZeroMQ frame, a msgpack array of fixed length for each kind:
  *
  *   [version, kind, nonce, request, numbers (u64) ..., name?, text?, value?]
  *
  * DEALER (member, or a link of one of its threads) <-> ROUTER (coordinator). A member's
- * routing id is its secret and the number of the link, 0 its own, so that a connection
- * that was lost and made again stays the same member, and nobody takes its place. At the
- * door it is random bytes of the same length: a process that asks again, since the answer
- * was lost, is known by them.
+ * routing id is its secret and the number of the link (0: the member's own). So a member
+ * that connects again is still the same member, and nobody can take its place. At the
+ * door the id is random bytes of the same length. They identify a process that asks again
+ * because the answer was lost.
  *
- * request is 0 for what needs no answer; else exactly one DONE or FAIL with that number
- * follows. nonce is the job's; 0 where it is not known yet (JOIN, REFUSE).
+ * request is 0 in a message that needs no answer; otherwise exactly one DONE or FAIL with
+ * that number follows. nonce is the job's; 0 where it is not known yet (JOIN, REFUSE).
  *
  *   process -> door
  *   JOIN       config hash, plan hash, world size, servers; name: job; text: program
  *              version; value: a roster entry and the hashes of the configuration's
- *              sections. Again every heartbeat until there is an answer
+ *              sections. Repeated every heartbeat until it is answered
  *
  *   door -> process
  *   ADMIT      port of the members' ROUTER; value: the secret
- *   REFUSE     text: why the process cannot join, without a word of what the job has
+ *   REFUSE     text: why the process cannot join, without details of the job
  *
  *   member -> coordinator
- *   HERE       the first message. Again every heartbeat until WELCOME
+ *   HERE       the first message. Repeated every heartbeat until WELCOME
  *   HEARTBEAT
  *   ABORT      text: why; the job is over for everybody
  *   GATHER     timeout ms; name; value: doubles. A barrier is one of no doubles
  *   PUT        name; value                   GET  timeout ms; name
  *   NORM       of a server, by a link of each shard: step, shards, total blocks; value:
- *              as in norm_sum.h; answered with NORM_SUM. Of loss scaling alone: a block
- *              for each shard, 0 or, against the step, NaN
+ *              as in norm_sum.h; answered with NORM_SUM. For loss scaling alone: one
+ *              block per shard, 0, or NaN when the step must be skipped
  *   INTERRUPT  the workers are to end in order, as by a Ctrl-C
  *   LEAVE      timeout ms; DONE when this member may go
  *   BYE        the last message; no answer
@@ -118,7 +118,7 @@ typedef struct ps_control {
     size_t bytes;
 } ps_control;
 
-/* Appends the message to w; it fails when the value is too long. */
+/* Appends the message to w. w fails when the value is too long. */
 void ps_control_write(ps_mp_writer *w, const ps_control *c);
 
 /* Reads exactly one message; value points into frame. PROTOCOL when it is anything else;
@@ -133,8 +133,9 @@ const char *ps_control_kind_name(int kind);
 /* Sends the message on a DEALER. */
 ps_err ps_control_send(void *dealer, const ps_control *c);
 
-/* Receives one message on a DEALER; *got is 0 when none came before the deadline. frame
- * holds what c borrows, and is to be closed when *got. PROTOCOL when it is malformed. */
+/* Receives one message on a DEALER; *got is 0 when none came before the deadline. c
+ * borrows from frame, which the caller closes when *got is 1. PROTOCOL when it is
+ * malformed. */
 ps_err ps_control_recv(void *dealer, ps_deadline deadline, zmq_msg_t *frame,
                        ps_control *c, int *got);
 

@@ -4,12 +4,12 @@
 
 #include "coord_state.h"
 
-/* Tells all that the coordinator is alive, when it is time. */
+/* Sends a heartbeat to all members when one is due. */
 void ps_coord_beat(ps_coordinator *c);
-/* A connection has closed, perhaps a member's. */
+/* Notes that a connection has closed, perhaps a member's. */
 void ps_coord_note_closed(ps_coordinator *c, int fd);
-/* A member that has been silent, or without a connection, for too long is dead: a job
- * that runs is aborted, one that waits for members waits for another. */
+/* Declares members dead that have been silent, or without a connection, for too long. A
+ * running job is then aborted. A job that waits for members waits for another one. */
 void ps_coord_check_alive(ps_coordinator *c);
 
 #endif

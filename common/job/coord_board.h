@@ -1,7 +1,7 @@
 /* What the coordinator keeps for the members: sums that wait for all workers (barriers
- * are sums of nothing), a key-value store, and gradient norms. Without sockets and time
- * of its own: the owner passes requests and the time in, answers go to a function.
- */
+ * are sums of nothing), a key-value store, and gradient norms. It has no socket and no
+ * thread: the owner passes requests in, calls ps_coord_board_expire in time, and gets the
+ * answers through a function. */
 #ifndef PS_COORD_BOARD_H
 #define PS_COORD_BOARD_H
 
@@ -25,21 +25,21 @@ ps_err ps_coord_board_create(int n_workers, ps_coord_board_answer answer, void *
                              ps_coord_board **out);
 void ps_coord_board_destroy(ps_coord_board **board);
 
-/* Takes a GATHER of a worker, a PUT (of those keys that are the sender's), a GET or a
- * NORM of a server. Every failure is answered, and nothing that a member sends is an
- * error of the board. A request that is repeated (by its sender's number; a NORM by its
- * step), since a connection was lost, counts once and is answered again. */
+/* Takes a GATHER of a worker, a PUT (of a key that the sender may set), a GET, or a NORM
+ * of a server. Every failure is answered, and nothing that a member sends is an error of
+ * the board. A request that is repeated because a connection was lost counts once and is
+ * answered again. It is recognised by its sender's request number, a NORM by its step. */
 void ps_coord_board_request(ps_coord_board *b, const ps_coord_asker *from,
                             const ps_control *c);
 
-/* A worker has left: what waits for it fails. */
+/* Notes that a worker has left. Requests that wait for it fail. */
 void ps_coord_board_worker_left(ps_coord_board *b, int rank);
-/* A member is gone: its waiting requests are forgotten. */
+/* Forgets the waiting requests of a member that is gone. */
 void ps_coord_board_forget(ps_coord_board *b, const ps_secret *member);
 
 /* Answers the requests whose deadline has passed, naming whom they waited for. */
 void ps_coord_board_expire(ps_coord_board *b);
-/* The earliest deadline of those that wait. */
+/* The earliest deadline of the waiting requests. */
 ps_deadline ps_coord_board_next_deadline(const ps_coord_board *b);
 
 #endif

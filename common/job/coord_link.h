@@ -12,11 +12,12 @@ ps_err ps_coord_link_create(void *zmq_context, const ps_member *m, unsigned numb
                             ps_coord_link **out);
 void ps_coord_link_destroy(ps_coord_link **link);
 
-/* The ZeroMQ sockets, for zmq_poll: of answers, and of news of the connection. */
+/* The ZeroMQ sockets for zmq_poll: one for answers, one for events of the connection. */
 void *ps_coord_link_socket(ps_coord_link *link);
 void *ps_coord_link_monitor(ps_coord_link *link);
 
-/* There is news of the connection: over a new one, what is not answered is sent again. */
+/* Reads the events of the connection. Over a new connection, it sends again what is not
+ * answered yet. */
 ps_err ps_coord_link_mend(ps_coord_link *link);
 
 /* Sends this shard's block sums of a step: n runs; run i covers blocks first[i] ..
@@ -25,8 +26,8 @@ ps_err ps_coord_link_mend(ps_coord_link *link);
 ps_err ps_coord_link_norm_send(ps_coord_link *link, uint64_t step, uint32_t n_shards,
                                uint64_t total_blocks, uint32_t n, const uint64_t *first,
                                const uint64_t *counts, const double *sums);
-/* One answer if there is one: *got, *step, *norm. Never blocks. What was answered before
- * is left out. */
+/* Takes one answer if there is one: *got, *step, *norm. Never blocks. Repeated answers
+ * are skipped. */
 ps_err ps_coord_link_norm_recv(ps_coord_link *link, int *got, uint64_t *step,
                                double *norm);
 

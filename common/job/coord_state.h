@@ -22,11 +22,11 @@ typedef struct ps_coord_peer {
     ps_control_id door_id; // under which it asked to join
     ps_roster_entry entry;
     bool here;             // has used its secret; until then it is not waited for long
-    bool complained;       // of it: once is enough in the log
+    bool complained;       // a complaint about it was logged; one is enough
     uint64_t queued_bytes; // what was sent on this connection
     uint64_t heard_ns;
-    uint64_t lost_ns; // its connection closed then, not after a silence; 0: it stands
-    int fd;           // of its connection, here
+    uint64_t lost_ns; // when its connection closed, except after a silence; 0: it is open
+    int fd;           // this side's descriptor of its connection
     bool left;        // said LEAVE
     bool gone;        // nothing more will come
     bool leaving;     // waits for the answer to LEAVE
@@ -68,8 +68,8 @@ struct ps_coordinator {
     uint64_t next_beat_ns, last_round_ns;
 };
 
-/* Messages; m's nonce is set. What cannot be sent is logged: a member that does not get
- * it is noticed by its silence, or asks again. Nothing is sent to one that takes nothing
+/* Sends a message and sets its nonce. A message that cannot be sent is logged: its member
+ * asks again, or its silence is noticed. A member that takes nothing is sent nothing
  * (PS_COORD_BACKLOG_MAX). */
 void ps_coord_send_to(ps_coordinator *c, const ps_coord_sender *to, ps_control *m);
 void ps_coord_send(ps_coordinator *c, ps_coord_peer *p, ps_control *m);
@@ -78,14 +78,15 @@ void ps_coord_send_text(ps_coordinator *c, ps_coord_peer *p, ps_control_kind kin
 /* FAIL with the present error message. */
 void ps_coord_send_fail(ps_coordinator *c, const ps_coord_sender *to, uint64_t request,
                         ps_err code);
-/* Tells a member what it did wrong: the present error message. Logged once of each. */
+/* Tells a member what it did wrong: the present error message. Logs it once per member.
+ */
 void ps_coord_complain(ps_coordinator *c, const ps_coord_sender *from, uint64_t request,
                        ps_err code);
 
-/* An answer at the door, to any routing id. */
+/* Sends an answer at the door, to any routing id. */
 void ps_coord_send_at_door(ps_coordinator *c, const void *id, size_t id_bytes,
                            const ps_control *m);
-/* A message of no member: never answered, and few are logged. */
+/* Drops a message from a stranger. It is not answered, and few are logged. */
 void ps_coord_drop_stranger(const char *what);
 
 /* Bytes sent to the member that its host has not taken yet. */

@@ -1,7 +1,7 @@
 /* The coordinator: a thread of server 0 (of worker 0 where there are no servers) with a
  * door at the one address that everybody knows. It admits members, hands out the roster,
- * keeps heartbeats, and answers what the board (coord_board.h) holds. The messages are
- * drawn in control.h.
+ * keeps heartbeats, and passes requests to the board (coord_board.h). control.h describes
+ * the messages.
  *
  *   JOINING --everybody is in--> RUNNING --all workers have left--> ENDED
  *      |                            |
@@ -27,11 +27,11 @@ typedef struct ps_coordinator ps_coordinator;
 ps_err ps_coordinator_create(const ps_coordinator_options *options, ps_coordinator **out);
 
 uint64_t ps_coordinator_nonce(const ps_coordinator *c);
-/* As bound: "tcp://10.0.0.1:29500". */
+/* The endpoint as bound: "tcp://10.0.0.1:29500". */
 const char *ps_coordinator_endpoint(const ps_coordinator *c);
 
-/* Stops the thread. A job that is not over is aborted: reason (NULL: none given) is what
- * the members are told. Takes up to a second when a member does not take it. */
+/* Stops the thread. Aborts a job that is not over and tells its members the reason (NULL:
+ * none given). Takes up to a second when a member does not read it. */
 void ps_coordinator_destroy(ps_coordinator **c, const char *reason);
 
 #endif

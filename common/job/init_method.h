@@ -1,12 +1,12 @@
 /* How processes find the coordinator: tcp://host:port, or file:///path on a file system
- * that all of them see, into which the coordinator writes where it is:
+ * that all of them see. The coordinator writes its address into the file:
  *
  *   pstrain-init 1 ADDRESS PORT NONCE\n      (NONCE: 16 hexadecimal digits)
  *
- * The nonce is the job's: whoever reads the file joins with it, so that a file left over
- * from a dead job leads nowhere, even if another job listens on that port by now; the
- * reader looks again until the living coordinator has replaced it. env:// is resolved
- * by the command line reader, which alone reads the environment.
+ * The nonce is the job's, and a process joins with the nonce that it read. So a file left
+ * over from a dead job leads nowhere, even if another job listens on that port by now.
+ * The process reads the file again until the living coordinator has replaced it. The
+ * command line reader resolves env://, because it alone reads the environment.
  */
 #ifndef PS_INIT_METHOD_H
 #define PS_INIT_METHOD_H
@@ -25,11 +25,11 @@ typedef struct ps_init_method {
     char path[PS_INIT_PATH_MAX];
 } ps_init_method;
 
-/* ARG says what forms there are. */
+/* ARG lists the valid forms. */
 ps_err ps_init_method_parse(const char *text, ps_init_method *out);
 
-/* A tcp:// method whose host says without being looked up that it is this one: an address
- * of 127.0.0.0/8, ::1 or localhost. NULL: no. */
+/* True for a tcp:// method whose host is this one without a look-up: an address of
+ * 127.0.0.0/8, ::1 or localhost. False for NULL. */
 bool ps_init_method_is_loopback(const char *text);
 
 typedef struct ps_init_record {

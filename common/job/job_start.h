@@ -1,5 +1,5 @@
-/* Where a job begins: what worker 0 alone knows, for it has the data and the checkpoint,
- * and every other member asks it for. */
+/* Where a job begins. Only worker 0 knows this, because it has the data and the
+ * checkpoint. Every other member asks for it. */
 #ifndef PS_JOB_START_H
 #define PS_JOB_START_H
 
@@ -13,10 +13,10 @@ typedef struct ps_job_start {
     uint8_t rule[PS_STEP_RULE_STATE_BYTES]; // ps_step_rule_save's
 } ps_job_start;
 
-/* Worker 0's, once: "job/total_steps". */
+/* Sets "job/total_steps". Worker 0 calls it once. */
 ps_err ps_job_start_put(ps_member *member, const ps_job_start *start,
                         ps_deadline deadline);
-/* Waits for it. */
+/* Waits until worker 0 has set it. */
 ps_err ps_job_start_get(ps_member *member, ps_job_start *start, ps_deadline deadline);
 
 /* Begins the rule with the job's steps and, where it goes on, its state. */

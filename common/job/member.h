@@ -16,12 +16,11 @@
 
 typedef struct ps_member ps_member;
 
-/* Joins and waits (net.join_timeout_ms) until everybody has. The coordinator runs in this
- * process when it is server 0, or worker 0 where there are no servers: it is then started
- * first, bound to the address of the init method.
- * TIMEOUT names who is missing; PEER when the coordinator refuses (version, job, hashes,
- * rank taken: its words are in the message); NET when the address cannot be bound or
- * reached. */
+/* Joins and waits (net.join_timeout_ms) until all members have joined. The coordinator
+ * runs in this process when it is server 0, or worker 0 in a job without servers. It is
+ * then started first, bound to the address of the init method. TIMEOUT names who is
+ * missing; PEER when the coordinator refuses (version, job, hashes or a taken rank; the
+ * message quotes its reason); NET when the address cannot be bound or reached. */
 ps_err ps_member_join(const ps_member_options *options, ps_member **out);
 
 int ps_member_rank(const ps_member *m);
@@ -29,12 +28,12 @@ const ps_roster *ps_member_roster(const ps_member *m); // borrowed, constant aft
 /* This process's address on the network chosen by net.interface ("10.0.0.7"). */
 const char *ps_member_address(const ps_member *m);
 /* The endpoint of the coordinator's ROUTER for members ("tcp://10.0.0.1:40123"), for
- * links of one's own. */
+ * further links. */
 const char *ps_member_coordinator(const ps_member *m);
-/* What proves this member's connections to others of the job; borrowed. */
+/* The secret that proves this member's connections to other members; borrowed. */
 const ps_secret *ps_member_secret(const ps_member *m);
 
-/* How connections to it are watched. */
+/* How connections to the coordinator are watched. */
 ps_zsock_pulse ps_member_pulse(const ps_member *m);
 
 /* PS_OK, or the reason why the job is over (PEER: "worker 2 (host b) ..."). Never blocks.
@@ -69,19 +68,19 @@ ps_err ps_member_put(ps_member *m, const char *key, const void *value, size_t by
 ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
                      ps_deadline deadline);
 
-/* Orderly end, the last call but destroy: says goodbye and waits until every worker has
- * (servers and the process that hosts the coordinator stay until the last has left), so
- * that nobody's early end breaks the others. A coordinator that is gone by then, or does
- * not answer, is a warning: this member's work is done. */
+/* Leaves the job in order. Must be the last call before destroy. Says goodbye and waits
+ * until every worker has done so (servers and the process that hosts the coordinator stay
+ * until the last has left), so that no early end breaks the others. A coordinator that is
+ * gone by then, or does not answer, causes only a warning: this member's work is done. */
 ps_err ps_member_leave(ps_member *m, ps_deadline deadline);
 
 /* Servers: blocks until all workers have left (PS_OK) or the job is aborted (its reason).
  */
 ps_err ps_member_wait_end(ps_member *m);
 
-/* Stops the control thread (and the coordinator). Without a leave before, the coordinator
- * learns that this member is gone and aborts the job. Takes up to a second when the news
- * of an abort has to be sent to a peer that does not take it. */
+/* Stops the control thread (and the coordinator). Without ps_member_leave before, the
+ * coordinator learns that this member is gone and aborts the job. Takes up to a second
+ * when a peer does not read the news of an abort. */
 void ps_member_destroy(ps_member **m);
 
 #endif

@@ -7,18 +7,18 @@
 
 enum { PS_ADDRESS_MAX = 64 };
 
-/* The address of an interface ("eth0"), of the first one up whose name starts so ("eth*"
- * or "eth"; the loopback last), or the given address itself where an interface has it.
- * IPv4 first. NET lists the interfaces there are. */
+/* The address of an interface ("eth0"), of the first interface that is up and whose name
+ * starts so ("eth*" or "eth"; the loopback last), or the given address itself when an
+ * interface has it. IPv4 first. NET lists the existing interfaces. */
 ps_err ps_net_interface_address(const char *interface, char out[PS_ADDRESS_MAX]);
 
-/* The source address of packets to a host (name or address): what others beside it can
- * reach. No packet is sent. A host that does not resolve or has no route yet is tried
- * again until the deadline; TIMEOUT says what stood in the way. INTERRUPTED after a
+/* The source address of packets to a host (name or address): an address that other hosts
+ * there can reach. No packet is sent. A host that does not resolve or has no route yet is
+ * tried again until the deadline; TIMEOUT says what stood in the way. INTERRUPTED after a
  * signal. */
 ps_err ps_net_route_address(const char *host, ps_deadline deadline,
                             char out[PS_ADDRESS_MAX]);
-/* The default route's, else any interface's, else 127.0.0.1. */
+/* The source address of the default route, else any interface's, else 127.0.0.1. */
 void ps_net_default_address(char out[PS_ADDRESS_MAX]);
 
 /* The addresses of a host name, at most cap (IPv4 first); *n of them. NET, TIMEOUT or
@@ -26,9 +26,9 @@ void ps_net_default_address(char out[PS_ADDRESS_MAX]);
 ps_err ps_net_resolve(const char *host, ps_deadline deadline, char (*out)[PS_ADDRESS_MAX],
                       int cap, int *n);
 
-/* Tries the host's addresses in turn until one accepts a TCP connection: *fd, which does
- * not block, is the caller's, and remote (may be NULL) that address. NET says what stood
- * in the way of the last one; TIMEOUT, INTERRUPTED. */
+/* Tries the host's addresses in turn until one accepts a TCP connection: *fd is
+ * non-blocking and owned by the caller; remote (may be NULL) is that address. NET says
+ * why the last address failed. Also TIMEOUT and INTERRUPTED. */
 ps_err ps_net_connect(const char *host, int port, ps_deadline deadline, int *fd,
                       char remote[PS_ADDRESS_MAX]);
 
@@ -40,9 +40,9 @@ ps_err ps_net_dial(const char *host, int port, ps_deadline deadline,
 
 /* "tcp://10.0.0.7:5000", "tcp://[fe80::1]:5000". */
 void ps_net_endpoint(const char *address, int port, char *out, int cap);
-/* 1 for 127.0.0.0/8, ::1 and mapped ones. */
+/* 1 for 127.0.0.0/8, ::1 and IPv4-mapped loopback addresses. */
 int ps_net_is_loopback(const char *address);
-/* 1 when it is an IPv4 or IPv6 address and no name. */
+/* 1 for an IPv4 or IPv6 address, 0 for a name. */
 int ps_net_is_literal(const char *host);
 
 #endif

@@ -29,14 +29,14 @@ typedef struct ps_norm_sum {
 
 void ps_norm_sum_fini(ps_norm_sum *s); // zeroes; safe on a zeroed one
 
-/* Bytes of a part on the wire, and the part itself into out. */
+/* The size of a part on the wire in bytes. write puts the part into out. */
 size_t ps_norm_part_bytes(uint32_t n, const uint64_t *counts);
 void ps_norm_part_write(void *out, uint32_t n, const uint64_t *first,
                         const uint64_t *counts, const double *sums);
 
 /* Adds the part of the sender (any number that tells senders apart) to s, whose step the
- * caller has set. A second part of one sender takes the first one's place. PROTOCOL when
- * it does not fit the others, or claims more than its bytes hold; s is then as before. */
+ * caller has set. A sender's second part replaces its first. PROTOCOL when it does not
+ * fit the others, or claims more than its bytes hold; s is then as before. */
 ps_err ps_norm_sum_add(ps_norm_sum *s, uint64_t sender, uint64_t n_shards,
                        uint64_t total_blocks, const void *part, size_t bytes);
 bool ps_norm_sum_complete(const ps_norm_sum *s);

@@ -13,10 +13,11 @@
 #include "err.h"
 
 /* what: "serve:PORT" answers probes at that port of every interface for 60 s, or until
- * standard input ends, after it printed a line of JSON; "HOST:PORT" measures and prints
+ * standard input ends, after it has printed a line of JSON; "HOST:PORT" measures and
+ * prints
  *   {"host": .., "address": this side's, "rtt_us": median, "mbit_s": ..}
- * within 20 s. NET or TIMEOUT when the other
- * end cannot be reached, ARG when what is none of these. */
+ * within 20 s. NET or TIMEOUT when the other end cannot be reached, ARG when what has
+ * neither form. */
 ps_err ps_probe_run(const char *what, FILE *out);
 
 #endif

@@ -4,7 +4,8 @@
  *   entry:  [role, rank, host, boot id, net ns, [endpoint, ...]]
  *   roster: [[entry, ...] servers by rank, [entry, ...] workers by rank, secrets]
  *
- * secrets: the workers', one after another, for servers; for workers none.
+ * secrets: those of the workers, one after another, in a server's roster. Empty in a
+ * worker's.
  */
 #ifndef PS_ROSTER_H
 #define PS_ROSTER_H
@@ -36,23 +37,23 @@ typedef struct ps_roster {
     uint32_t epoch; // the member epoch
     int n_servers, n_workers;
     ps_roster_entry *servers, *workers; // by rank
-    ps_secret *secrets; // the workers', by rank; NULL where it is a worker's roster
+    ps_secret *secrets; // the workers', by rank; NULL in a worker's roster
 } ps_roster;
 
 const char *ps_role_name(ps_role role); // "server", "worker"
 
 void ps_roster_entry_write(ps_mp_writer *w, const ps_roster_entry *e);
-/* The entry's endpoints are owned; fini it in any case. PROTOCOL or NOMEM. */
+/* The entry owns its endpoints; call fini in every case. PROTOCOL or NOMEM. */
 ps_err ps_roster_entry_read(ps_mp_reader *r, ps_roster_entry *e);
 void ps_roster_entry_fini(ps_roster_entry *e);
 /* Whether both can share memory and abstract sockets: same boot, same namespace. */
 bool ps_roster_same_host(const ps_roster_entry *a, const ps_roster_entry *b);
 
-/* A roster of so many members, zeroed. fini is safe after a failure. */
+/* A zeroed roster of that many members. fini is safe after a failure. */
 ps_err ps_roster_init(ps_roster *r, int n_servers, int n_workers);
 void ps_roster_fini(ps_roster *r);
 void ps_roster_write(ps_mp_writer *w, const ps_roster *r);
-/* Every entry must stand at its role and rank. PROTOCOL or NOMEM. */
+/* Every entry must be at the place of its role and rank. PROTOCOL or NOMEM. */
 ps_err ps_roster_read(ps_roster *r, const void *bytes, size_t n);
 
 /* "1, 3-5" for the ranks of [0, n) that are not present, or "" if none is missing. */

@@ -1,7 +1,7 @@
 /* The kinds of layers, and the settings of one as the configuration gives them.
  *
  * One table (layer_settings.c) says which kind takes which setting; model_spec.h shows
- * the notation. Shapes are no matter here.
+ * the notation. Shapes are checked elsewhere (model_spec.h).
  */
 #ifndef PS_LAYER_SETTINGS_H
 #define PS_LAYER_SETTINGS_H

@@ -1,7 +1,7 @@
 /* A model: layers in topological order, with every shape inferred, and its tensors.
  *
- * Read from model.layers of the configuration. A list; each item is a layer's kind, alone
- * or with its settings:
+ * It is read from model.layers of the configuration, a list. Each item is a layer's kind,
+ * alone or with its settings:
  *
  *   model:
  *     input: [1, 28, 28]          # C, H, W; or [features]
@@ -22,9 +22,9 @@
  *           shortcut: [ ... ]                              # absent: the identity
  *       - log_softmax
  *
- * A name may be given as one; a layer without name that has parameters is named by its
- * index in its list, as torch.nn.Sequential would. Names inside a residual block are
- * prefixed with the block's.
+ * A layer may have a name. A layer that has parameters and no name is named by its index
+ * in its list, as torch.nn.Sequential does. Names inside a residual block are prefixed
+ * with the block's.
  */
 #ifndef PS_MODEL_SPEC_H
 #define PS_MODEL_SPEC_H

@@ -3,8 +3,8 @@
  * Chunk 0 holds the last layer's end, the first to be ready in the backward pass; the
  * last chunk starts at element 0 of the arena. Small tensors go together, large ones are
  * cut; a chunk ends at a tensor's end or at a multiple of PS_NORM_BLOCK elements within
- * its tensor. Shards are filled with the largest chunk first, always the emptiest shard
- * (lowest index among equals), by bytes.
+ * its tensor. Chunks are given to shards by size, the largest first, each to the shard
+ * that has the fewest bytes so far (lowest index among equals).
  */
 #ifndef PS_PLAN_H
 #define PS_PLAN_H
@@ -31,28 +31,29 @@ typedef struct ps_plan {
     uint64_t hash; // over the tensors (name, shape, offset), the chunks and their shards
 } ps_plan;
 
-/* How large chunks are to be, by what their exchange is like. */
+/* What decides the size of chunks. */
 typedef struct ps_chunk_size {
-    uint64_t bytes; // of float32: the largest wanted, in whole blocks; 0: what suits
+    uint64_t bytes; // of float32: the largest wanted, in whole blocks; 0: automatic
     bool one_host;  // no network between workers and servers
     float travels;  // the share of those bytes that travels; 0: all
 } ps_chunk_size;
 
-/* Whether so little travels (onebit's and topk's few bits) that an exchange takes the
- * processor's time rather than the network's. */
+/* True when so little travels (onebit's and topk's few bits) that the processor limits an
+ * exchange, not the network. */
 bool ps_chunk_size_is_coarse(ps_chunk_size size);
 
-/* size.bytes 0 is ps_plan_auto_chunk_bytes, or somewhat less where the shards are evener
- * for it. CONFIG when there are more shards than chunks can be made for; NOMEM. plan is
- * safe for fini after a failure. */
+/* size.bytes 0 means ps_plan_auto_chunk_bytes, or somewhat less where that spreads the
+ * bytes more evenly over the shards. CONFIG when there are more shards than possible
+ * chunks; NOMEM. plan is safe for fini after a failure. */
 ps_err ps_plan_init(ps_plan *plan, const ps_tensor_table *table, ps_chunk_size size,
                     uint32_t n_shards);
 void ps_plan_fini(ps_plan *plan);
 
-/* Pure: the size that fills and drains the pipe of a step of `bytes` quickly without
- * paying for too many messages, a multiple of a block: over a network about sqrt(bytes)
- * scaled, 48 KiB (96 where it is coarse) .. 1 MiB of what travels; on one host 512 KiB;
- * so that a shard has four, or one where it is coarse. */
+/* The size of chunks for a step of `bytes`: small enough to fill and drain the pipeline
+ * quickly, and large enough not to need too many messages. It is a multiple of a block.
+ * Over a network it grows with sqrt(bytes), from 48 KiB (96 KiB where coarse) to 1 MiB of
+ * what travels. On one host it is 512 KiB. A shard gets at least four chunks, or one
+ * where coarse. Pure. */
 uint64_t ps_plan_auto_chunk_bytes(uint64_t bytes, uint32_t n_shards, ps_chunk_size size);
 
 #endif

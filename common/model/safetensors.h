@@ -33,7 +33,8 @@ typedef struct ps_st_file {
 } ps_st_file;
 
 ps_err ps_st_load(const char *path, ps_st_file *out);
-/* From memory; takes nothing, copies. For tests and fuzzing; name stands for the path. */
+/* The same from memory; copies the bytes. For tests and fuzzing; name stands for the
+ * path. */
 ps_err ps_st_parse(const char *name, const void *bytes, size_t n_bytes, ps_st_file *out);
 void ps_st_fini(ps_st_file *file);
 const ps_st_tensor *ps_st_find(const ps_st_file *file, const char *name);
@@ -41,9 +42,9 @@ const ps_st_tensor *ps_st_find(const ps_st_file *file, const char *name);
 /* A tensor of a model (or of its shape) with its values, for ps_st_save; borrows both. */
 ps_st_tensor ps_st_tensor_of(const ps_tensor *tensor, const void *values);
 
-/* Writes n tensors in this order (those of 8-byte elements first, so that all data is
- * aligned), first to path.tmp, synced, then renamed: a full disk or a kill leaves the old
- * file. metadata: n_meta pairs key, value. */
+/* Writes n tensors in this order, except that those of 8-byte elements come first, so
+ * that all data is aligned. Writes path.tmp, syncs and renames it: a full disk or a kill
+ * leaves the old file. metadata: n_meta pairs key, value. */
 ps_err ps_st_save(const char *path, const ps_st_tensor *tensors, int n,
                   const char *const *metadata, int n_meta);
 
@@ -54,7 +55,7 @@ ps_err ps_st_save_model(const char *path, const ps_tensor_table *table,
                         const char *const *metadata, int n_meta);
 
 /* Fills params and buffers from the file; every tensor of the model must be there with
- * its shape and dtype, and none besides (FORMAT names the first that does not fit). */
+ * its shape and dtype, and no other (FORMAT names the first that does not fit). */
 ps_err ps_st_load_model(const char *path, const ps_tensor_table *table, float *params,
                         void *buffers);
 

@@ -1,7 +1,6 @@
-/* A job's state as named tensors, on the way into safetensors files and back. Arrays that
- * lie in memory like the parameter arena become a tensor for each of the model's, so that
- * a job that is cut into other chunks and shards reads them, and PyTorch does.
- */
+/* A job's state as named tensors, written to safetensors files and read back. An array
+ * with the layout of the parameter arena becomes one tensor for each of the model's. So a
+ * job with other chunks and shards can read it, and PyTorch can. */
 #ifndef PS_STATE_TENSORS_H
 #define PS_STATE_TENSORS_H
 

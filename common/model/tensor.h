@@ -7,7 +7,7 @@
 
 enum {
     PS_MAX_DIMS = 4,
-    PS_TENSOR_ALIGN = 16, // elements: every tensor starts on 64 bytes
+    PS_TENSOR_ALIGN = 16, // elements: every tensor starts at a multiple of 64 bytes
     PS_NORM_BLOCK = 4096  // elements: see plan.h and grad_norm.h
 };
 

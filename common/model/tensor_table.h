@@ -1,5 +1,5 @@
-/* The tensors of a job: what is trained, in the order of registration, and what only
- * travels beside it.
+/* The tensors of a job: the parameters, which are trained, in the order of registration,
+ * and the buffers, which only travel beside them.
  *
  * The table is all that the plan, codecs, shards and exchanges know of a model. A model
  * (model_spec.h) fills it from its layers; without one, ps_tensor_table_add does.
@@ -22,7 +22,7 @@ typedef struct ps_tensor_table {
     int cap_tensors, cap_buffers;
 } ps_tensor_table;
 
-/* Registers a parameter behind the others; name is copied; *index: its place. role is not
+/* Registers a parameter after the others; name is copied; *index: its place. role is not
  * that of a buffer. dims has at least one element. NOMEM; the table is then as before. */
 ps_err ps_tensor_table_add(ps_tensor_table *table, const char *name, ps_dims dims,
                            ps_tensor_role role, int64_t fan_in, int *index);
@@ -32,7 +32,7 @@ ps_err ps_tensor_table_add_buffer(ps_tensor_table *table, const char *name, ps_d
 /* Safe for a zeroed table. */
 void ps_tensor_table_fini(ps_tensor_table *table);
 
-/* Of that name, a parameter or a buffer; NULL where there is none. */
+/* The parameter or buffer of that name, or NULL. */
 const ps_tensor *ps_tensor_table_find(const ps_tensor_table *table, const char *name);
 
 #endif

@@ -1,14 +1,14 @@
 /* The loss scale of mixed precision: the state of torch.amp.GradScaler.
  *
  * The loss is multiplied by the scale before the backward pass, so that small gradients
- * survive in 16 bits, and the sum of all ranks' gradients by its inverse afterwards.
- * Where that sum is not finite, in whatever element, nobody steps: weights, states and
- * the optimizer's count of steps stay, and the scale backs off. After `interval` steps in
- * a row without that it grows (torch/amp/grad_scaler.py, _amp_update_scale_).
+ * survive in 16 bits, and the sum of all ranks' gradients by its inverse afterwards. When
+ * any element of that sum is not finite, the step is skipped: weights, states and the
+ * optimizer's step count stay as they are, and the scale backs off. After `interval`
+ * finite steps in a row it grows (torch/amp/grad_scaler.py, _amp_update_scale_).
  *
  * Every shard, and in all-reduce mode every rank, keeps a state of its own. They stay
- * alike because all are told the same outcome of every step. The schedule goes by the
- * steps of the job, skipped ones too, as a loop does that calls scheduler.step().
+ * equal because all are told the same outcome of every step. The schedule counts every
+ * step of the job, skipped ones too, as a loop does that always calls scheduler.step().
  */
 #ifndef PS_LOSS_SCALE_H
 #define PS_LOSS_SCALE_H
@@ -31,8 +31,9 @@ ps_err ps_loss_scale_init(ps_loss_scale *s, const ps_config *cfg);
 /* What the summed gradient is multiplied by: 1 / scale, rounded as GradScaler does. */
 float ps_loss_scale_inverse(const ps_loss_scale *s);
 
-/* A step's outcome. NUMERIC when the scale has become too small for any use: then the
- * gradients are not finite for another reason. Nothing when off. */
+/* Updates the scale by a step's outcome. NUMERIC when the scale has become too small for
+ * any use: then the gradients are not finite for another reason. Does nothing when off.
+ */
 ps_err ps_loss_scale_update(ps_loss_scale *s, bool finite);
 
 #endif

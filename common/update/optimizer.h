@@ -41,8 +41,8 @@ ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg);
 /* The weight decay of a tensor of that role. */
 double ps_optimizer_decay(const ps_optimizer *opt, ps_tensor_role role);
 
-/* What every element of a step is computed with: the step's scalars, rounded once from
- * double as PyTorch does. */
+/* The scalars that every element of a step uses, rounded once from double as PyTorch
+ * does. */
 typedef struct ps_optimizer_scalars {
     float scale, decay;                        // of the gradient; L2 or 1 - lr*wd
     float lr_neg, momentum, damp;              // SGD: -lr, mu, 1 - dampening
@@ -60,7 +60,7 @@ ps_optimizer_scalars ps_optimizer_scalars_of(const ps_optimizer *opt,
 void ps_optimizer_apply(const ps_optimizer *opt, const ps_optimizer_step *step,
                         double weight_decay, uint64_t n, float *param, const float *grad,
                         float *const *states);
-/* The same by scalars that are known already: for small blocks. */
+/* The same with scalars that are computed already, for small blocks. */
 void ps_optimizer_apply_by(const ps_optimizer *opt, const ps_optimizer_scalars *k,
                            uint64_t n, float *param, const float *grad,
                            float *const *states);

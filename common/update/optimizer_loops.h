@@ -1,4 +1,5 @@
-/* The loops of an optimizer's step (optimizer.h): once for each level of vectors. */
+/* The loops of an optimizer's step (optimizer.h): built once for each level
+ * (cpu_level.h). */
 #ifndef PS_OPTIMIZER_LOOPS_H
 #define PS_OPTIMIZER_LOOPS_H
 

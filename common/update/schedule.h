@@ -12,11 +12,11 @@ typedef struct ps_schedule {
     uint64_t warmup, step_size, total;
 } ps_schedule;
 
-/* The number of a job's steps where nobody knows it: the job ends when its workers do. */
+/* The number of steps of a job that ends when its workers do. */
 #define PS_STEPS_UNKNOWN UINT64_MAX
 
-/* total_steps: optimizer steps of the whole job, or PS_STEPS_UNKNOWN. It is used where
- * schedule.total is 0. CONFIG, also where it is needed and unknown. */
+/* total_steps: optimizer steps of the whole job, or PS_STEPS_UNKNOWN. It is used when
+ * schedule.total is 0. CONFIG, also when it is needed but unknown. */
 ps_err ps_schedule_init(ps_schedule *s, const ps_config *cfg, uint64_t total_steps);
 
 /* The rate of optimizer step `step`, counted from 0. Pure. */

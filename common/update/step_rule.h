@@ -9,9 +9,9 @@
  * (grad_norm.h). Then the optimizer applies it (optimizer.h).
  *
  * Who holds which part of the gradient, and how the norm is gathered, is up to the
- * exchange: shards, all-reduce workers, a lone worker, a GPU's queue. What is decided is
- * decided here. Every shard, and in all-reduce mode every rank, keeps a rule of its own.
- * The rules stay alike because all are told the same outcome of every step.
+ * exchange: shards, all-reduce workers, a lone worker, a GPU's queue. All decisions are
+ * made here. Every shard, and in all-reduce mode every rank, keeps a rule of its own. The
+ * rules stay equal because all are told the same outcome of every step.
  */
 #ifndef PS_STEP_RULE_H
 #define PS_STEP_RULE_H
@@ -37,8 +37,8 @@ ps_err ps_step_rule_start(ps_step_rule *r, const ps_config *cfg, uint64_t total_
 /* True when no part of a step can be applied before the whole gradient is known. */
 bool ps_step_rule_waits(const ps_step_rule *r);
 
-/* What the optimizer needs for step `step` (from 0). Steps that were not made do not
- * count for its t. */
+/* What the optimizer needs for step `step` (from 0). Skipped steps do not count in its t.
+ */
 ps_optimizer_step ps_step_rule_optimizer_step(const ps_step_rule *r, uint64_t step,
                                               double grad_scale);
 

@@ -5,8 +5,8 @@
  * the credit field of any reply, and by a message of its own once it owes more than
  * `explicit_above`.
  *
- * It cannot come to a standstill: suppose a worker is blocked and no message travels. All
- * that it has on the way is then owed by the shard, and
+ * It cannot deadlock. Suppose a worker is blocked and no message travels. All that it has
+ * on the way is then owed by the shard, and
  *     window - largest payload < on the way = owed <= explicit_above.
  * 1. explicit_above = window / 2 with window >= 2 * largest: window / 2 < window / 2.
  * 2. explicit_above = window - largest, or 0 where the window is smaller than a payload

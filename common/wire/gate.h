@@ -1,5 +1,5 @@
-/* Who gets through to the ROUTER sockets of a ZeroMQ context, and how much a peer that
- * does not may cost.
+/* Decides who may use the ROUTER sockets of a ZeroMQ context, and bounds what any other
+ * peer may cost.
  *
  * ROUTERs of members ask for a secret (secret.h) in the handshake of a connection, by
  * ZeroMQ's PLAIN mechanism: before that, no message and no routing id is taken. libzmq
@@ -7,9 +7,9 @@
  * its connection is closed.
  *
  * libzmq bounds a frame, but neither the frames of a message nor the connections. So the
- * gate watches each connection until it is proven (those of a door, which asks for
- * nothing, for their whole life): one that lasts too long, has sent too much, or is the
- * oldest of too many is shut down.
+ * gate watches each connection until it is proven; those of a door, which asks for no
+ * secret, are watched for their whole life. A connection that lasts too long, has sent
+ * too much, or is the oldest of too many is shut down.
  *
  * It has no thread: its owner polls ps_gate_items and calls ps_gate_turn.
  */
@@ -32,7 +32,7 @@ enum {
 
 typedef enum ps_gate_kind {
     PS_GATE_MEMBERS, // a secret is asked for
-    PS_GATE_DOOR     // nothing is: connections are short, and small
+    PS_GATE_DOOR     // no secret is asked for: connections are short and small
 } ps_gate_kind;
 
 typedef struct ps_gate ps_gate;
@@ -41,33 +41,33 @@ typedef struct ps_gate_options {
     void *zmq_context; // borrowed; has one gate at most
     int n_members; // that many connections more than PS_GATE_STRANGERS may be unproven
     uint64_t patience_ms;
-    /* Whether the secret is a member's. From ps_gate_turn. */
+    /* True when the secret is a member's. Called by ps_gate_turn. */
     bool (*knows)(void *owner, const void *secret, size_t bytes);
     /* A connection of a ROUTER of members has closed, with the descriptor that ZMQ_SRCFD
-     * told. May be NULL. From ps_gate_turn. */
+     * told. May be NULL. Called by ps_gate_turn. */
     void (*closed)(void *owner, int fd);
     void *owner;
 } ps_gate_options;
 
 ps_err ps_gate_create(const ps_gate_options *options, ps_gate **out);
-/* After the watched sockets were unwatched, before the context ends. */
+/* Must be called after the watched sockets were unwatched and before the context ends. */
 void ps_gate_destroy(ps_gate **gate);
 
-/* Watches a ROUTER; before it binds, by the thread that owns it. */
+/* Watches a ROUTER. Must be called before it binds, by the thread that owns it. */
 ps_err ps_gate_watch(ps_gate *gate, void *router, ps_gate_kind kind);
-/* Before the ROUTER is closed, by the thread that owns it. */
+/* Must be called before the ROUTER is closed, by the thread that owns it. */
 void ps_gate_unwatch(void *router);
 
-/* Until it is opened, a gate lets connections wait. */
+/* Opens the gate. Until then connections wait. */
 void ps_gate_open(ps_gate *gate);
 
-/* What to poll: items of room for ps_gate_n_items; and how long at most (-1: as long as
- * the caller likes). */
+/* What to poll: items has room for ps_gate_n_items. ps_gate_poll_ms: how long at most
+ * (-1: no limit). */
 int ps_gate_n_items(const ps_gate *gate);
 void ps_gate_items(const ps_gate *gate, zmq_pollitem_t *items);
 int ps_gate_poll_ms(const ps_gate *gate);
 
-/* Does all that there is to do; never blocks. */
+/* Handles everything that is pending; never blocks. */
 void ps_gate_turn(ps_gate *gate);
 
 #endif

@@ -18,7 +18,8 @@ const char *ps_shm_door_name(const ps_shm_door *door);
  * thread; they stay until destroy. The worker may change their contents at any time. */
 float *ps_shm_door_params(const ps_shm_door *door, uint32_t rank);
 const float *ps_shm_door_grads(const ps_shm_door *door, uint32_t rank);
-/* Stops the thread and unmaps. After all shards have stopped. */
+/* Stops the thread and unmaps the arenas. Must be called after all shards have stopped.
+ */
 void ps_shm_door_destroy(ps_shm_door **door);
 
 #endif

@@ -1,9 +1,9 @@
 /* Handing arenas to a process on the same host: two memfds over an abstract Unix socket.
  *
- * Abstract names belong to a network namespace: whoever can connect is on this host and
- * in this namespace, so that emulated or shaped links are never bypassed. The name
- * carries 128 random bits that only members of the job learn; both ends check the peer's
- * user.
+ * Abstract names belong to a network namespace: a process that can connect is on this
+ * host and in this namespace, so that emulated or shaped links are never bypassed. The
+ * name carries 128 random bits that only members of the job learn; both ends check the
+ * peer's user.
  *
  *   worker -> server: {magic u32, rank u32, nonce u64, bytes u64} + fds: params, grads
  *   server -> worker: {magic u32, accepted u32, text[248]}
@@ -29,8 +29,8 @@ typedef struct ps_shm_answer {
 
 /* Listens on a fresh name, which is written to name. *fd is non-blocking. */
 ps_err ps_shm_listen(char name[PS_SHM_NAME_MAX], int *fd);
-/* One connection if there is one, of this user or root: *fd, else -1. NOMEM where nothing
- * but a lack of descriptors or memory is in the way. */
+/* Accepts one connection of this user or root: *fd, or -1 when there is none. NOMEM when
+ * only a lack of descriptors or memory prevents it. */
 ps_err ps_shm_accept(int listen_fd, int *fd);
 ps_err ps_shm_connect(const char *name, ps_deadline deadline, int *fd);
 

@@ -11,7 +11,7 @@
  *
  * DEALER (worker) <-> ROUTER (shard). The worker's routing id is its rank and its secret
  * (secret.h): a connection that was lost and made again takes its place (HANDOVER), and
- * nobody else can. What comes under another id is dropped unread.
+ * nobody else can. A message under another id is dropped unread.
  *
  *   worker -> shard                      shard -> worker
  *   HELLO  first message of a            READY    the shard knows the worker; step: the
@@ -22,8 +22,9 @@
  *   PULL   weights at version step       STALE    count: the present member epoch
  *   BYE    the worker is done            ERROR    frame 2: UTF-8; the job is over
  *                                        LEFT     the shard has the worker's BYE
- *   SETTLE the weights without what      SETTLED  them, at version step: when every
- *          codecs have lost                       worker has asked
+ *   SETTLE asks for the exact weights,   SETTLED  the exact weights at version step,
+ *          which codecs may not have             once every worker has asked
+ *          reached
  *   FETCH  rank 0, which has not pushed  STATE    the array
  *          step `step`: array `place`
  *          of a chunk at version step
@@ -31,24 +32,25 @@
  *          array `place` of a chunk
  *
  * FETCH and RESTORE are for checkpoints. The arrays are the optimizer's states (0, 1) and
- * the weights (2), as float32 in the message whatever the codec and shared memory are; of
- * a chunk whose weights were restored, INIT has what the workers were told of them.
- * Array 255 is the shard's step rule (step_rule.h), which is only fetched. An INIT of a
- * job that goes on has its step.
+ * the weights (2), always as float32 in the message, whatever the codec and with shared
+ * memory too. For a chunk whose weights were restored, INIT carries the weights that the
+ * workers last received. Array 255 is the shard's step rule (step_rule.h), which is only
+ * fetched. The INIT of a resumed job carries the job's step.
  *
  * What a worker has sent is answered by READY (HELLO), WEIGHTS (INIT, PUSH, PULL),
- * SETTLED, STATE, RESTORED and LEFT. Over a new connection it says HELLO, and then again
- * whatever is unanswered: the shard counts it once and answers it again. Credits start
- * anew with every HELLO: what was on the way before it is not returned any more.
+ * SETTLED, STATE, RESTORED and LEFT. Over a new connection the worker sends HELLO, and
+ * then again every message that is unanswered. The shard counts a message once and
+ * answers it again. Credits start anew with every HELLO: bytes that were on the way
+ * before it are not returned.
  *
  * scale, in WEIGHTS: the bits of the float32 loss scale of step `step` (loss_scale.h),
- * the same in all chunks of a version; smaller than the version before's where the step
- * that led here was skipped. 0 without loss scaling.
+ * the same in all chunks of a version; smaller than that of the version before when the
+ * step between them was skipped. 0 without loss scaling.
  *
  * WEIGHTS of codec NONE are the weights; of another codec they are the encoded change
- * since version step - 1, to be added. SETTLED are never encoded.
+ * since version step - 1, to be added. SETTLED is never encoded.
  *
- * Version v of the weights is what stands after v optimizer steps: a PUSH of step s (from
+ * Version v of the weights is their state after v optimizer steps: a PUSH of step s (from
  * 0) is answered with WEIGHTS of step s + 1. A push's identity is (step, rank, chunk).
  */
 #ifndef PS_WIRE_H
@@ -115,7 +117,7 @@ void ps_wire_encode(const ps_wire_header *h, uint8_t out[PS_WIRE_HEADER_MAX],
  * an unknown kind or codec. Does not allocate. */
 ps_err ps_wire_decode(const void *frame, size_t bytes, ps_wire_header *h);
 
-/* Whether a second frame belongs to the message; in shared memory the payload is none. */
+/* Whether the message has a second frame. A payload in shared memory is not a frame. */
 bool ps_wire_has_payload(const ps_wire_header *h);
 /* Whether workers send the kind; otherwise shards do, or it is unknown. */
 bool ps_wire_from_worker(int kind);

@@ -1,4 +1,5 @@
-/* The data plane's messages on ZeroMQ sockets: a header, a payload without a copy. */
+/* Sends and receives the data plane's messages on ZeroMQ sockets, without copying large
+ * payloads. */
 #ifndef PS_WIRE_SOCKET_H
 #define PS_WIRE_SOCKET_H
 
@@ -12,8 +13,8 @@ enum { PS_WIRE_ID_BYTES = 4 + PS_SECRET_BYTES };
 
 /* A worker's routing id: its rank, big-endian, and its secret. */
 void ps_wire_id(uint32_t rank, const ps_secret *secret, uint8_t out[PS_WIRE_ID_BYTES]);
-/* The rank in a routing id, by the n workers' secrets; -1 when it is not one of theirs.
- */
+/* The rank in a routing id, proven by the n workers' secrets; -1 when the id is not a
+ * worker's. */
 int64_t ps_wire_id_rank(const void *id, size_t bytes, const ps_secret *secrets,
                         uint32_t n);
 
@@ -37,9 +38,10 @@ typedef enum ps_wire_pass {
     PS_WIRE_BORROW // the payload has to stay until the socket's context is gone
 } ps_wire_pass;
 
-/* Sends a header and, unless payload is NULL, a payload; to the peer with the routing id
- * on a ROUTER (id NULL on a DEALER). Never blocks. *sent (may be NULL) grows by the bytes
- * of the frames. PEER when a ROUTER does not know the peer (any more); NET otherwise. */
+/* Sends a header and, unless payload is NULL, a payload. A ROUTER sends to the peer with
+ * the routing id; id is NULL on a DEALER. Never blocks. *sent (may be NULL) grows by the
+ * bytes of the frames. PEER when a ROUTER does not know the peer (any more); NET
+ * otherwise. */
 ps_err ps_wire_send(void *socket, const void *id, size_t id_bytes,
                     const ps_wire_header *h, const void *payload, size_t payload_bytes,
                     ps_wire_pass pass, uint64_t *sent);

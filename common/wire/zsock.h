@@ -21,8 +21,8 @@ ps_err ps_zsock_context(int64_t io_threads, int64_t sockets, bool patient, void 
 
 /* How a connection is watched: ZeroMQ asks its peer for a sign of life every
  * heartbeat_ms, and gives the connection up after silence_ms without one. The side that
- * connects then connects again. So a connection that a router on the way has forgotten,
- * and that nobody has closed, is made again. Both 0: not watched. */
+ * connects then connects again. So a connection is made again that a network router has
+ * forgotten without closing it. Both 0: not watched. */
 typedef struct ps_zsock_pulse {
     uint64_t heartbeat_ms, silence_ms;
 } ps_zsock_pulse;
@@ -30,7 +30,7 @@ typedef struct ps_zsock_pulse {
 /* From net.heartbeat_ms and net.dead_after_ms: ten heartbeats, at most half of what a
  * member may be silent, so that there is time to connect again; a second at least, since
  * a busy machine is silent for a while, too. A frame that is still on its way is no sign
- * of life: frame_bytes, the largest, get the time that they take at 100 KB/s. Pure. */
+ * of life, so time is added for the largest frame (frame_bytes) at 100 KB/s. Pure. */
 ps_zsock_pulse ps_zsock_pulse_of(uint64_t heartbeat_ms, uint64_t dead_after_ms,
                                  uint64_t frame_bytes);
 
@@ -40,20 +40,21 @@ typedef struct ps_zsock_options {
     int64_t max_message_bytes; // a peer that sends a longer frame is cut off; 0: no limit
     const void *routing_id;    // borrowed during the call; NULL: one of ZeroMQ's
     size_t routing_id_bytes;
-    int waiting_messages;    // of a peer; then its connection is not read; 0: no limit
-    bool asks_for_secret;    // a ROUTER of members only: its context has a gate (gate.h)
-    const ps_secret *secret; // what to show to such a one; borrowed during the call; NULL
+    int waiting_messages; // of a peer: beyond it, its connection is not read; 0: no limit
+    bool asks_for_secret; // a ROUTER of members only: its context has a gate (gate.h)
+    const ps_secret *secret; // shown to such a ROUTER, or NULL; borrowed during the call
 } ps_zsock_options;
 
-/* Opens a socket: linger 0 (the end never waits for a dead peer), no high-water mark of
- * what is sent (credits bound what is queued); ROUTER with MANDATORY (an answer to
- * nobody is an error) and HANDOVER (a restarted peer takes its place). */
+/* Opens a socket: linger 0 (the end never waits for a dead peer), no high-water mark for
+ * sending (credits bound the queue); ROUTER with MANDATORY (an answer to nobody is an
+ * error) and HANDOVER (a restarted peer takes its place). */
 ps_err ps_zsock_open(void *zmq_context, const ps_zsock_options *options, void **out);
 void ps_zsock_close(void **socket);
 
 /* Binds to "tcp://ADDRESS:PORT" (port 0 or *: a free one) and reports the endpoint as
  * bound (a wildcard address stays one: "tcp://0.0.0.0:40123" or "tcp://[::]:40123"). NET
- * names the endpoint; where the port is in use it says how to find out who has it. */
+ * names the endpoint; when the port is in use, it says how to find the process that has
+ * it. */
 ps_err ps_zsock_bind(void *socket, const char *where, char endpoint[PS_ENDPOINT_MAX]);
 ps_err ps_zsock_connect(void *socket, const char *endpoint);
 
@@ -71,13 +72,13 @@ ps_err ps_zsock_send(void *socket, ps_deadline deadline, zmq_msg_t *parts, int n
 /* A frame with a copy of the bytes. */
 ps_err ps_zsock_msg_copy(zmq_msg_t *msg, const void *bytes, size_t n);
 
-/* What the kernel has counted of a TCP connection, of the payload alone. */
+/* Payload bytes of a TCP connection, as the kernel counts them. */
 typedef struct ps_zsock_counts {
     uint64_t received, sent, acknowledged; // acknowledged: by the peer's kernel
 } ps_zsock_counts;
 
 bool ps_zsock_is_connected(int fd);
-/* False where fd is no TCP connection, or the kernel does not count. */
+/* False when fd is not a TCP connection, or the kernel does not count. */
 bool ps_zsock_count(int fd, ps_zsock_counts *out);
 
 typedef enum ps_zsock_event {
@@ -91,12 +92,13 @@ typedef enum ps_zsock_event {
  * socket (close it before the context) for ps_zsock_monitor_read. */
 ps_err ps_zsock_monitor(void *zmq_context, void *socket, const char *name,
                         void **monitor);
-/* The oldest event that was not read yet. *fd (may be NULL): of ACCEPTED and CLOSED, the
- * connection's descriptor, as zmq_msg_get(ZMQ_SRCFD) told it; else -1. Never blocks. */
+/* Returns the oldest event that was not read yet. *fd (may be NULL): for ACCEPTED and
+ * CLOSED the connection's descriptor, as zmq_msg_get(ZMQ_SRCFD) gave it; else -1. Never
+ * blocks. */
 ps_zsock_event ps_zsock_monitor_read(void *monitor, int *fd);
-/* A descriptor for poll, which costs less there than the socket does. It tells of events
- * only after all before have been read: until NOTHING, before the first poll and whenever
- * it is readable. NET. */
+/* A descriptor for poll, which costs less there than the socket does. It signals an event
+ * only after all earlier ones were read. So read until PS_ZSOCK_NOTHING before the first
+ * poll and whenever it is readable. NET. */
 ps_err ps_zsock_monitor_fd(void *monitor, int *fd);
 
 #endif
