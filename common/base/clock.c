@@ -8,7 +8,7 @@ enum { STOOD_STILL_MS = 500 };
 static struct {
     pthread_mutex_t lock;
     bool watched;
-    uint64_t looked_ns, stood_ns; // when somebody last looked; what is left out
+    uint64_t looked_ns, stood_ns; // time of the last look; time that is left out
 } awake = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 uint64_t ps_clock_ns(void)
@@ -18,8 +18,7 @@ uint64_t ps_clock_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* The first of all threads that looks after a stop notices it, before it is told the
- * time. */
+/* The first thread that looks after a stop notices the stop before it gets the time. */
 uint64_t ps_clock_awake_ns(void)
 {
     pthread_mutex_lock(&awake.lock);

@@ -6,7 +6,8 @@
 
 static const char *const names[] = {"auto", "plain", "avx2", "avx512"};
 
-/* What levels.cmake allows the compiler, instruction sets and operating system. */
+/* Whether processor and operating system support what levels.cmake allows the compiler.
+ */
 static bool has(ps_cpu_level level)
 {
 #ifdef PS_HAS_LEVELS
@@ -30,8 +31,8 @@ static ps_cpu_level best(void)
     return level;
 }
 
-/* One for the whole process, as the processor is. Who comes first looks; two at once find
- * the same. */
+/* One level for the whole process. The first caller looks it up; two at once find the
+ * same. */
 static _Atomic ps_cpu_level in_use;
 
 ps_cpu_level ps_cpu_level_find(void)
@@ -55,7 +56,7 @@ ps_err ps_cpu_level_use(const char *name)
     if (level != 0 && !has((ps_cpu_level)level))
         return ps_err_set(PS_ERR_UNSUPPORTED,
                           "PS_CPU_LEVEL: this processor, or this build, has no %s "
-                          "vectors; auto takes the best that there are",
+                          "vectors; auto takes the best that it has",
                           name);
     atomic_store_explicit(&in_use, level != 0 ? (ps_cpu_level)level : best(),
                           memory_order_relaxed);

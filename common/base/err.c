@@ -11,7 +11,7 @@ ps_err ps_err_set(ps_err code, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    // Formatted aside first: an argument may be the present message itself.
+    // Formatted into a buffer first: an argument may be the present message itself.
     char next[PS_ERR_MESSAGE_BYTES];
     vsnprintf(next, sizeof next, fmt, args);
     va_end(args);

@@ -5,12 +5,12 @@
 
 #include "log.h"
 
-/* As counted in /proc/PID/fd. */
+/* The numbers are counted in /proc/PID/fd. */
 enum {
-    BASE = 32, // standard streams, events, files for a while, ZeroMQ's own
+    BASE = 32, // standard streams, events, files that are open for a while, ZeroMQ's own
     OF_IO_THREAD = 2,
-    OF_SHARD = 5, // its socket, its port, its end, and what watches them
-    OF_LINK = 4,  // a socket of its own, the connection, and what watches them
+    OF_SHARD = 5, // its socket, its port, its end, and their monitors
+    OF_LINK = 4,  // a socket of its own, the connection, and their monitors
     COORDINATOR = 15,
     DOOR = 2,
     ARENAS = 2 // of a worker: parameters, gradients

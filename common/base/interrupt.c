@@ -15,7 +15,7 @@
 
 enum { SAME_WISH_NS = 1000000000 };
 
-static int event_fd = -1;        // constant after init
+static int event_fd = -1;        // constant after init; -1: before
 static sigset_t awaited;         // likewise
 static atomic_int signal_number; // 0: none yet
 
@@ -38,7 +38,7 @@ static void note(int number)
     (void)written;
 }
 
-/* Ends the process as if nobody had waited for the signal. */
+/* Ends the process by the signal's default action. */
 static void die_of(int number)
 {
     sigset_t one;

@@ -14,12 +14,12 @@
 enum { LINE_BYTES = 2048, ROLE_BYTES = 32, PREFIX_BYTES = 64 };
 static const uint64_t MINUTE_NS = 60 * UINT64_C(1000000000);
 
-/* Global: a logger that had to be passed along would reach every signature. Level and
+/* Global, because otherwise every function would need a logger as a parameter. Level and
  * start are written before threads start. */
 static struct {
     pthread_mutex_t lock; // of the role and of every quota; never held across I/O
     char role[ROLE_BYTES];
-    ps_log_sink sink; // NULL: lines go nowhere
+    ps_log_sink sink; // NULL: lines are dropped
     void *ctx;
     ps_log_level level;
     uint64_t start_ns;
@@ -35,7 +35,7 @@ static void to_stderr(void *ctx, ps_log_level level, const char *text)
     const double seconds = (double)(ps_clock_ns() - logger.start_ns) * 1e-9;
     const int used =
         snprintf(line, sizeof line, "%.3f %s %s %s\n", seconds, role, names[level], text);
-    // One write a line, so that lines of several processes in one file stay whole.
+    // One write per line, so that lines of several processes in one file stay whole.
     ssize_t written = write(STDERR_FILENO, line, (size_t)used);
     (void)written;
 }
@@ -85,7 +85,8 @@ void ps_log_write(ps_log_level level, const char *event, const char *fmt, ...)
     va_end(args);
 }
 
-/* Whether one more line may be written; *left_out: how many were not, since the last. */
+/* Whether one more line may be written; *left_out: how many were dropped since the last
+ * one. */
 static bool take_line(ps_log_quota *q, uint64_t *left_out)
 {
     const uint64_t now = ps_clock_ns();

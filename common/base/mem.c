@@ -38,12 +38,13 @@ ps_err ps_mem_zalloc_large(void *out, size_t bytes, const char *what)
 {
     if (bytes < LARGE_PAGE) return ps_mem_zalloc_aligned(out, bytes, what);
     void *p = NULL;
-    // Whole pages: the optimizer took 1.5 times as long over an end in small ones.
+    // Whole large pages: the optimizer took 1.5 times as long when the end lay in small
+    // pages.
     size_t whole = bytes / LARGE_PAGE * LARGE_PAGE;
     if (whole < bytes) whole += LARGE_PAGE;
     if (whole < bytes || posix_memalign(&p, LARGE_PAGE, whole) != 0)
         return ps_err_set(PS_ERR_NOMEM, "%s: no memory for %zu bytes", what, bytes);
-    (void)madvise(p, whole, MADV_HUGEPAGE); // a wish: small pages do as well
+    (void)madvise(p, whole, MADV_HUGEPAGE); // best effort: small pages work too
     memset(p, 0, whole);
     memcpy(out, &p, sizeof p);
     return PS_OK;
@@ -120,8 +121,8 @@ ps_err ps_shared_mem_attach(ps_shared_mem *mem, int fd, size_t bytes, const char
                           "%s: the segment has %lld bytes, %zu were expected", what,
                           (long long)st.st_size, bytes);
     }
-    // The pages are there already. Those that this process does not touch (a server reads
-    // its own chunks alone) are not to count as its memory.
+    // The pages exist already. Those that this process does not touch (a server reads
+    // only its own chunks) should not count as its memory.
     return map_all(mem, fd, bytes, 0, what);
 }
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Digits from *p on; false when there is none or the value passes max. */
+/* Reads digits from *p on; false when there is none or the value is above max. */
 static bool digits(const char **p, uint64_t max, uint64_t *out)
 {
     const char *s = *p;

@@ -7,7 +7,7 @@
 
 enum { ESCAPED_MAX = 5 }; // "\xNN" and the end
 
-/* The code point at text, and its bytes; 0 bytes where it is no UTF-8 (RFC 3629). */
+/* The code point at text, and its bytes; 0 bytes when it is not UTF-8 (RFC 3629). */
 static uint32_t decode(const uint8_t *text, size_t *bytes)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -16,7 +16,7 @@ static uint32_t decode(const uint8_t *text, size_t *bytes)
     if (*bytes == 1) return first;
     uint32_t point = first & (0x7fu >> *bytes);
     bool valid = *bytes < 4 || first >> 3 == 30;
-    for (size_t i = 1; i < *bytes && valid; i++) { // the text's end is no such byte
+    for (size_t i = 1; i < *bytes && valid; i++) { // the NUL at the end is not valid here
         valid = text[i] >> 6 == 2;
         point = point << 6 | (text[i] & 0x3f);
     }
@@ -26,14 +26,14 @@ static uint32_t decode(const uint8_t *text, size_t *bytes)
     return point;
 }
 
-/* C0, DEL and C1, and what some programs end a line at. */
+/* C0, DEL, C1, and the characters at which some programs end a line. */
 static bool is_control(uint32_t point)
 {
     return point < 0x20 || (point >= 0x7f && point < 0xa0) || point == 0x2028 ||
            point == 0x2029;
 }
 
-/* One byte; returns the length. */
+/* Writes one byte, escaped; returns the length. */
 static size_t escape(uint8_t byte, char out[ESCAPED_MAX])
 {
     const char *letter = byte == '\n'   ? "\\n"
@@ -48,7 +48,7 @@ static size_t escape(uint8_t byte, char out[ESCAPED_MAX])
 size_t ps_printable(const char *text, char *out, size_t cap)
 {
     const uint8_t *at = (const uint8_t *)text;
-    size_t used = 0, cut = 0; // cut: where "..." still fits behind whole characters
+    size_t used = 0, cut = 0; // cut: where "..." still fits after whole characters
     while (*at) {
         size_t bytes;
         const uint32_t point = decode(at, &bytes);

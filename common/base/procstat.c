@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 /* VmHWM rather than getrusage's ru_maxrss: that one survives exec and so starts at the
- * size of whoever launched this process. */
+ * size of the process that launched this one. */
 uint64_t ps_procstat_peak_rss(void)
 {
     struct rusage usage;
@@ -23,7 +23,7 @@ uint64_t ps_procstat_peak_rss(void)
     return (uint64_t)usage.ru_maxrss * 1024;
 }
 
-/* The first line of a file without its end; "" when there is none. */
+/* The first line of a file without its newline; "" when there is none. */
 static void read_line(const char *path, char *out, size_t bytes)
 {
     FILE *f = fopen(path, "re");

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { NAME_BYTES = 16 }; // of the kernel, with the end
+enum { NAME_BYTES = 16 }; // the kernel's limit, with the NUL
 
 ps_err ps_thread_start(pthread_t *thread, const char *name, void *(*main)(void *),
                        void *arg)
@@ -19,7 +19,7 @@ ps_err ps_thread_start(pthread_t *thread, const char *name, void *(*main)(void *
         return ps_err_set(PS_ERR_NOMEM, "no thread for %s: %s", name, strerror(code));
     char short_name[NAME_BYTES];
     snprintf(short_name, sizeof short_name, "%s", name);
-    (void)pthread_setname_np(*thread, short_name); // a thread without works as well
+    (void)pthread_setname_np(*thread, short_name); // works without a name too
     return PS_OK;
 }
 
@@ -38,7 +38,8 @@ bool ps_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, ps_deadline deadl
         pthread_cond_wait(cond, lock);
         return true;
     }
-    // A stop does not halt the system's clock: after one this returns before its time.
+    // The system's clock runs on while the process is stopped, so this may return before
+    // the deadline.
     const uint64_t ms = (uint64_t)ps_deadline_left_ms(deadline);
     const uint64_t ns = ps_clock_ns() + ms * 1000000u;
     const struct timespec at = {.tv_sec = (time_t)(ns / 1000000000u),

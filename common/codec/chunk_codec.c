@@ -4,7 +4,7 @@
 
 #include "schedule.h"
 
-/* A chunk's payload: its tensors' pieces one after another. */
+/* One piece of a chunk's payload. */
 typedef struct piece {
     uint64_t offset, count; // elements, from the chunk's start
     ps_codec codec;
@@ -92,7 +92,7 @@ uint64_t ps_chunk_codec_bytes(const ps_chunk_codec *c, const ps_chunk *chunk,
 uint64_t ps_chunk_codec_most_bytes(const ps_chunk_codec *c, const ps_chunk *chunk,
                                    ps_coded what)
 {
-    const uint64_t steps[] = {0, c->warmup, c->total_steps - 1}; // one of every phase
+    const uint64_t steps[] = {0, c->warmup, c->total_steps - 1}; // one per phase
     uint64_t most = 0;
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         const ps_codec codec = ps_chunk_codec_of(c, chunk, what, steps[i]);
@@ -185,7 +185,7 @@ ps_err ps_chunk_codec_decode(const ps_chunk_codec *c, const ps_chunk *chunk,
     return PS_OK;
 }
 
-/* Adds the pieces to `to`, except that uncoded ones take its place where they replace. */
+/* Adds the pieces to `to`. Uncoded pieces overwrite it instead where they replace. */
 static ps_err add_pieces(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec codec,
                          const uint8_t *at, float *to, bool replace)
 {

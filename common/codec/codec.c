@@ -3,7 +3,7 @@
 #include "codec_block.h"
 #include "codec_math.h"
 
-/* NULL: it does not encode values. */
+/* NULL when the codec does not encode values. */
 static const ps_codec_block *block_of(ps_codec codec)
 {
     switch (codec) {
@@ -46,8 +46,8 @@ PS_PER_LEVEL(bool, ps_codec_feeds_back, (ps_codec codec), (codec))
     return codec == PS_CODEC_ONEBIT || codec == PS_CODEC_TOPK;
 }
 
-/* The elements of the block that starts at `at`, and the bytes that it takes, of which
- * those of a whole block are known. */
+/* The elements of the block that starts at `at`, and its bytes. Those of a whole block
+ * are known. */
 typedef struct block_size {
     uint64_t n, bytes;
 } block_size;
@@ -61,17 +61,17 @@ static inline block_size block_at(const ps_codec_block *b, uint64_t n, uint64_t 
     return (block_size){left, b->bytes(left, topk)};
 }
 
-/* Asks for what is needed some blocks after v[0 .. m): the arithmetic on a block leaves
- * the processor too few loads under way to hide the memory's latency. An address past the
+/* Prefetches data some blocks after v[0 .. m): during the arithmetic on a block the
+ * processor has too few loads in flight to hide the memory's latency. An address past the
  * vector's end does no harm. */
 static inline void prefetch(const float *v, uint64_t m)
 {
-    enum { AHEAD = 1024, LINE = 16 }; // elements; longer and shorter waits were no better
+    enum { AHEAD = 1024, LINE = 16 }; // elements; other distances were no better
     for (uint64_t i = 0; i < m; i += LINE)
         __builtin_prefetch((const void *)((uintptr_t)(v + i) + AHEAD * sizeof *v));
 }
 
-/* A block's values, each by times (1 or -1), added to sum. */
+/* Adds a block's values, multiplied by times (1 or -1), to sum. */
 static ps_err add_decoded(const ps_codec_block *b, uint64_t n, const uint8_t *in,
                           double topk, float times, float *restrict sum)
 {
@@ -182,7 +182,7 @@ static ps_err check_bytes(ps_codec codec, double topk, uint64_t n, uint64_t byte
                       (unsigned long long)wanted);
 }
 
-/* out = the values, or, where it adds, += them. */
+/* Sets out to the values or, where it adds, adds them. */
 static ps_err decode_blocks(ps_codec codec, double topk, uint64_t n, const uint8_t *in,
                             uint64_t bytes, float *out, bool adds)
 {
@@ -219,7 +219,8 @@ PS_PER_LEVEL(ps_err, ps_codec_decode_add,
 PS_PER_LEVEL(uint64_t, ps_codec_draw_key, (uint32_t sender, uint64_t step),
              (sender, step))
 {
-    // splitmix64's finalizer over a sum of odd multiples: neighbours share nothing.
+    // splitmix64's finalizer over a sum of odd multiples: keys of neighbours are
+    // unrelated.
     uint64_t x =
         (sender + UINT64_C(1)) * 0x9E3779B97F4A7C15u + step * 0xD1B54A32D192ED03u;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;

@@ -30,7 +30,7 @@ static uint64_t half_bytes(uint64_t n, double topk)
     return 2 * n;
 }
 
-/* largest: what becomes of what fp16 cannot hold (ps_fp16_held). */
+/* largest: the result for values that fp16 cannot hold (ps_fp16_held). */
 static inline void fp16_encode_to(uint64_t n, const float *restrict v, uint32_t largest,
                                   uint8_t *restrict out)
 {

@@ -14,7 +14,7 @@ static uint64_t int8_bytes(uint64_t n, double topk)
     return 4 + n;
 }
 
-/* v / scale + u rounded down, for u in (0, 1) from 16 random bits: on the mean v / scale.
+/* v / scale + u rounded down, for u in (0, 1) from 16 random bits: its mean is v / scale.
  */
 static inline int8_t round_one(float v, float inverse, uint32_t bits)
 {
@@ -46,7 +46,7 @@ static void int8_encode(uint64_t n, const float *v, const ps_codec_how *how, uin
 {
     uint32_t most = ps_codec_largest_bits(n, v);
     float scale = ps_float_of_bits(most) / 127.0f;
-    if (scale < FLT_MIN) scale = 0; // it has no inverse: the block goes as nothing
+    if (scale < FLT_MIN) scale = 0; // it has no inverse: the block is sent as zeros
     if (most >= 0x7F800000u) scale = NAN;
     memcpy(out, &scale, 4);
     if (most >= 0x7F800000u)

@@ -6,14 +6,15 @@
 #include "codec_math.h"
 #include "float16.h"
 
-/* A span's last block is shorter: both sizes are constants where it matters, so that the
- * loops over them are whole vectors. */
+/* A span's last block is shorter: the size of a whole block is a constant where speed
+ * matters, so that the loops use whole vectors. */
 enum { BLOCK = 320, GROUP = 16, GROUPS = BLOCK / GROUP, EXPONENTS = 16 };
 enum { LAST = PS_CODEC_SPAN % BLOCK };
 
-/* Of a group's largest, to the nearest half of a power of two: who is sent, and as what.
- * Measured on gradients of BasicNet and on normal and log-normal numbers: shares that are
- * best for even groups keep too much of uneven ones, and the other way round. */
+/* Shares of a group's largest, to the nearest half of a power of two: from which size an
+ * element is sent, and as what. They were measured on gradients of BasicNet and on normal
+ * and log-normal numbers: shares that are best for even groups keep too much of uneven
+ * ones, and the other way round. */
 #define SENT_ABOVE 0.375f
 #define SENT_AS    0.625f
 
@@ -28,9 +29,9 @@ static uint64_t onebit_bytes(uint64_t n, double topk)
     return 2 + exponent_bytes(n) + ps_codec_blocks_of(n, 5); // five elements to a byte
 }
 
-/* A group's number, by its exponent: times 2^(-e/2) of the block's largest, as bits. A
- * half of an exponent less is half way to the next power of two in the mantissa (1, 3/4,
- * 1/2, 3/8 ...). Nothing is below 0. */
+/* A group's magnitude from its exponent e: 2^(-e/2) times the block's largest, as bits.
+ * An odd e is half way to the next power of two in the mantissa (1, 3/4, 1/2, 3/8 ...).
+ * The result is never below 0. */
 static inline void levels_of(uint32_t largest, float times, float *restrict levels)
 {
 #pragma omp simd
@@ -51,8 +52,8 @@ static inline void pack_fives(uint64_t bytes, const uint8_t *restrict digits,
                            27 * digits[3 * bytes + j] + 81 * digits[4 * bytes + j]);
 }
 
-/* False when a byte is more than five digits can be. A third of a number up to 255 is its
- * 171/512 rounded down. */
+/* False when a byte is more than five digits can be. A third of a number up to 255 is
+ * 171/512 of it, rounded down. */
 static inline bool unpack_fives(uint64_t bytes, const uint8_t *restrict in,
                                 uint8_t *restrict digits)
 {
@@ -73,7 +74,8 @@ static inline bool unpack_fives(uint64_t bytes, const uint8_t *restrict in,
     return most < 243;
 }
 
-/* A group's number for each of its elements: loops over blocks use whole vectors then. */
+/* Repeats a group's number for each of its elements, so that loops over blocks use whole
+ * vectors. */
 static inline void spread(float x, float *restrict group)
 {
 #pragma omp simd
@@ -81,7 +83,8 @@ static inline void spread(float x, float *restrict group)
         group[i] = x;
 }
 
-/* The exponents, of a whole number of pairs; the block's largest, rounded down. */
+/* Computes the exponents, an even number of them. largest is the block's, rounded down.
+ */
 static inline uint32_t measure(uint64_t n, const float *restrict v,
                                uint32_t *restrict exponents)
 {

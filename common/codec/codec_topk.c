@@ -24,7 +24,7 @@ static uint64_t topk_bytes(uint64_t n, double topk)
     return 4 + k + (k + 1) / 2;
 }
 
-/* Of |v|; they are ordered as the magnitudes are. */
+/* The bits of |v|, which are ordered as the magnitudes are. */
 static inline uint32_t magnitude_bits(float v)
 {
     return ps_float_bits(v) & 0x7FFFFFFFu;
@@ -39,8 +39,8 @@ static uint16_t count_from(uint64_t n, const uint16_t *restrict a, uint16_t leas
     return count;
 }
 
-/* The largest number in [low, high) that at least k of a reach, or one that exactly k
- * reach; low is such a number, high is none. */
+/* The largest number in [low, high) that at least k elements of a reach, or any number
+ * that exactly k reach. At least k reach low, and fewer reach high. */
 static uint32_t bisect(uint64_t n, const uint16_t *a, uint64_t k, uint32_t low,
                        uint32_t high)
 {
@@ -56,7 +56,8 @@ static uint32_t bisect(uint64_t n, const uint16_t *a, uint64_t k, uint32_t low,
     return low;
 }
 
-/* The same of all numbers: down by octaves of float32's upper half, then bisection. */
+/* The same over all numbers: first down by octaves of float32's upper half, then by
+ * bisection. */
 static uint32_t upper_threshold(uint64_t n, const uint16_t *a, uint64_t k, uint32_t most)
 {
     uint32_t high = most + 1, low = most;
@@ -70,8 +71,8 @@ static uint32_t upper_threshold(uint64_t n, const uint16_t *a, uint64_t k, uint3
     return bisect(n, a, k, low, high);
 }
 
-/* chosen: 0xFF for those that reach least, 0 for the others; returns how many reach it.
- */
+/* Sets chosen to 0xFF for the elements that reach least and to 0 for the others; returns
+ * how many reach it. */
 static inline uint16_t choose_from(uint64_t n, const uint16_t *restrict half,
                                    uint16_t least, uint8_t *restrict chosen)
 {
@@ -84,8 +85,8 @@ static inline uint16_t choose_from(uint64_t n, const uint16_t *restrict half,
     return reach;
 }
 
-/* The same among magnitudes of which more than k reach `upper` by their upper halves: the
- * lower halves of those that have just this one decide, then the lower index. */
+/* Chooses k when more than k magnitudes reach `upper` by their upper halves: among those
+ * whose upper half is `upper`, the lower halves decide, then the lower index. */
 static void choose_by_lower(uint64_t n, const float *restrict v, uint64_t k,
                             uint32_t upper, uint8_t *restrict chosen)
 {
@@ -98,7 +99,7 @@ static void choose_by_lower(uint64_t n, const float *restrict v, uint64_t k,
         a[i] = magnitude_bits(v[i]);
         const uint32_t u = a[i] >> 16, rest = u == upper ? a[i] & 0xFFFFu : 0u;
         half[i] = (uint16_t)(u > upper ? 0xFFFFu : rest);
-        most = rest > most ? rest : most; // 0 where zeros, or ones, are to be told apart
+        most = rest > most ? rest : most; // 0 where zeros, or ones, must be told apart
     }
     const uint32_t least = upper << 16 | bisect(n, half, k, 0, most + 1);
     uint16_t reach = 0, above = 0;
@@ -109,7 +110,7 @@ static void choose_by_lower(uint64_t n, const float *restrict v, uint64_t k,
         above = (uint16_t)(above + (a[i] > least));
     }
     if (reach == k) return;
-    uint64_t ties = k - above, i = 0; // so many of those that equal it
+    uint64_t ties = k - above, i = 0; // that many of the equal ones are chosen
     for (; ties > 0; i++)
         ties -= a[i] == least;
 #pragma omp simd
@@ -117,8 +118,9 @@ static void choose_by_lower(uint64_t n, const float *restrict v, uint64_t k,
         chosen[j] = a[j] > least ? 0xFF : 0;
 }
 
-/* chosen: 0xFF for the k largest, the lower index first among equals, 0 for the others.
- * Upper halves are enough for most blocks, and a vector holds twice as many. */
+/* Sets chosen to 0xFF for the k largest, the lower index first among equals, and to 0 for
+ * the others. Upper halves are enough for most blocks, and a vector holds twice as many.
+ */
 static inline void choose(uint64_t n, const float *restrict v, uint64_t k, uint32_t most,
                           uint8_t *restrict chosen)
 {
@@ -132,7 +134,7 @@ static inline void choose(uint64_t n, const float *restrict v, uint64_t k, uint3
 }
 
 /* The indices i, ascending, of which chosen[i] is 0xFF; the 8 after them may be written
- * to as well. Without branches: which are taken cannot be foreseen. */
+ * to as well. Without branches, which the processor could not predict. */
 static inline void list(uint64_t n, const uint8_t *restrict chosen,
                         uint8_t *restrict index)
 {
@@ -161,14 +163,14 @@ static inline void find_largest(uint64_t n, const float *restrict v, uint32_t mo
     list(n, chosen, index);
 }
 
-/* Powers of sqrt(1/2), and the least share of the scale that each stands for.
- * Logarithmic, for what is chosen spans a decade and Adam cares for ratios. */
+/* Powers of sqrt(1/2), and the least share of the scale that each stands for. They are
+ * logarithmic, because the chosen elements span a decade and Adam depends on ratios. */
 static const float topk_levels[8] = {1,     0.70710678f, 0.5f,   0.35355339f,
                                      0.25f, 0.1767767f,  0.125f, 0.0f};
 static const float topk_least[7] = {0.84089642f, 0.59460356f, 0.42044821f, 0.29730178f,
                                     0.2102241f,  0.14865089f, 0.10511205f};
 
-/* 4 bits for each of v. */
+/* Encodes each element of v in 4 bits. */
 static void topk_values(uint64_t n, const float *restrict v, float scale,
                         uint8_t *restrict values)
 {
@@ -207,7 +209,7 @@ static void topk_encode(uint64_t n, const float *v, const ps_codec_how *how, uin
         out[4 + k + i / 2] = (uint8_t)(values[i] | values[i + 1] << 4);
 }
 
-/* Adds the block's k elements, by times, to sum. */
+/* Adds the block's k elements, multiplied by times, to sum. */
 static ps_err topk_add(uint64_t n, const uint8_t *in, double topk, float times,
                        float *sum)
 {

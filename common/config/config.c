@@ -138,7 +138,7 @@ static ps_err read_default(ps_config *cfg, const ps_config_key *key)
 
 /* ---- unknown keys ---- */
 
-/* Each once: the table has the keys of a section one after the other. */
+/* Lists each section once: the table has the keys of a section one after the other. */
 static int list_sections(char (*names)[SECTION_BYTES])
 {
     int n = 0;
@@ -192,7 +192,7 @@ static bool is_section(const char *path)
     return false;
 }
 
-/* Every key below map must be in the table. path: where map stands ("" at the root). */
+/* Every key below map must be in the table. path: that of map ("" at the root). */
 static ps_err check_keys(const ps_yaml *map, const char *path)
 {
     for (int i = 0; i < map->n_items; i++) {
@@ -204,15 +204,15 @@ static ps_err check_keys(const ps_yaml *map, const char *path)
         if (item->kind == PS_YAML_MAP)
             PS_TRY(check_keys(item, full));
         else if (item->kind == PS_YAML_LIST || item->text[0])
-            return ps_yaml_error(item, "%s: a section; its keys stand below it, indented",
-                                 full);
+            return ps_yaml_error(
+                item, "%s: is a section: write its keys below it, indented", full);
     }
     return PS_OK;
 }
 
 /* ---- what the table cannot say ---- */
 
-/* An error at a key's place. */
+/* An error that names a key's place. */
 __attribute__((format(printf, 3, 4))) static ps_err
 key_error(const ps_config *cfg, const char *path, const char *fmt, ...)
 {
@@ -381,7 +381,7 @@ static void hash_value(ps_hash *h, const ps_config *cfg, const ps_config_key *ke
     case PS_KEY_WORD:
         ps_hash_string(h, ps_word_name(key->words, *(const int *)value));
         break;
-    case PS_KEY_DEVICE: // of this machine alone
+    case PS_KEY_DEVICE: // of this machine only
         break;
     case PS_KEY_INT_LIST:
         ps_hash_u64(h, (uint64_t)ints->n);
@@ -424,7 +424,7 @@ static uint64_t hash_node(const ps_yaml *node)
             ps_hash_u64(&h, inner);
             continue;
         }
-        ps_hash member; // added up, so that the order of keys does not count
+        ps_hash member; // added up, so that the order of keys does not matter
         ps_hash_init(&member);
         ps_hash_string(&member, node->items[i]->key);
         ps_hash_u64(&member, inner);
@@ -449,7 +449,7 @@ uint64_t ps_config_hash(const ps_config *cfg)
     return ps_hash_value(&h);
 }
 
-/* The index of the section that the key belongs to, which is added where it is new. */
+/* The index of the key's section, which is added when it is new. */
 static int section_of(ps_config_sections *s, const char *path)
 {
     size_t n = strcspn(path, ".");

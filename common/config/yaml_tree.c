@@ -80,7 +80,7 @@ static void node_fini(ps_yaml *node)
     node->n_items = 0;
 }
 
-/* Takes item in every case. The array doubles at powers of two. */
+/* Appends item, and takes it in every case. The array doubles at powers of two. */
 static ps_err append(ps_yaml *parent, ps_yaml *item)
 {
     int n = parent->n_items;
@@ -256,7 +256,7 @@ static ps_err read_map(reader *r, int depth, ps_yaml *node)
         }
         free(item->key);
         item->key = key;
-        item->line = at.line; // where the key stands: a block value begins below it
+        item->line = at.line; // the key's line: a block value begins below it
         PS_TRY(append(node, item));
     }
 }
@@ -377,8 +377,8 @@ ps_err ps_yaml_parse(const char *name, const char *text, size_t bytes, ps_yaml *
     return PS_OK;
 }
 
-/* A FIFO could be read once, and every process of a job reads the file; O_NONBLOCK: nor
- * does one without a writer keep us. */
+/* A FIFO can be read only once, but every process of a job reads the file. O_NONBLOCK:
+ * opening a FIFO without a writer does not block. */
 static ps_err open_regular(const char *file, FILE **out)
 {
     struct stat st;
@@ -440,7 +440,7 @@ const ps_yaml *ps_yaml_path(const ps_yaml *root, const char *path)
 }
 
 /* The value of an override: flow lists, flow maps and quoted words are YAML, everything
- * else is taken as it stands, so that a path may contain ": " or " #". */
+ * else is taken literally, so that a path may contain ": " or " #". */
 static ps_err parse_value(const char *value, ps_yaml **out)
 {
     if (*value && strchr("[{\"'", *value))
@@ -452,7 +452,8 @@ static ps_err parse_value(const char *value, ps_yaml **out)
     return err;
 }
 
-/* The member n bytes of key name, made as an empty map when it is not there. */
+/* The member that the n bytes of key name. It is made as an empty map when it is missing.
+ */
 static ps_err enter(ps_yaml *map, const char *key, size_t n, ps_yaml **out)
 {
     const ps_yaml at = {.file = OVERRIDE};
@@ -463,8 +464,7 @@ static ps_err enter(ps_yaml *map, const char *key, size_t n, ps_yaml **out)
         map->kind = PS_YAML_MAP;
     }
     if (map->kind != PS_YAML_MAP)
-        return ps_yaml_error(&at, "%.*s: what stands before it is not a map", (int)n,
-                             key);
+        return ps_yaml_error(&at, "%.*s: its parent is not a map", (int)n, key);
     *out = find(map, key, n);
     if (*out) return PS_OK;
     ps_yaml *made;
@@ -490,7 +490,7 @@ ps_err ps_yaml_set(ps_yaml **root, const char *path, const char *value)
     for (int depth = 1;; depth++) {
         size_t n = strcspn(path, ".");
         if (depth > MAX_DEPTH)
-            err = ps_err_set(PS_ERR_CONFIG, "--set: a key of too many parts");
+            err = ps_err_set(PS_ERR_CONFIG, "--set: the key has too many parts");
         else
             err = enter(at, path, n, &at);
         if (err != PS_OK) {

@@ -211,7 +211,7 @@ static const char *environment(const char *name)
     return value && *value ? value : NULL;
 }
 
-/* The flag, else the variable, else *out stays. */
+/* Reads the flag, else the variable; else *out is unchanged. */
 static ps_err count_of(const arguments *args, flag_id id, const char *variable, int min,
                        int *out)
 {
@@ -230,8 +230,8 @@ static ps_err parse_port(const char *from, const char *text, int *out)
     return PS_OK;
 }
 
-/* PS_PORT, else MASTER_PORT: the next one where torchrun has said that its own store is
- * there. */
+/* PS_PORT, else MASTER_PORT, or the port after it when torchrun says that its own store
+ * holds MASTER_PORT. */
 static ps_err find_port(ps_cli *cli, int *out)
 {
     const char *own = environment("PS_PORT"), *port = environment("MASTER_PORT");
@@ -282,14 +282,14 @@ static ps_err add_size(ps_cli *cli, const char *key, int n)
     return add_override(cli, text);
 }
 
-/* psrun sets both where it draws the bar's states on its own terminal. */
+/* psrun sets both when it draws the bar on its own terminal. */
 static ps_err find_bar(ps_cli *cli)
 {
     int64_t columns = 80;
     const char *progress = environment("PS_PROGRESS"), *width = environment("COLUMNS");
     if (!progress || strcmp(progress, "bar") != 0) return PS_OK;
     if (width && (!ps_parse_int(width, &columns) || columns < 1 || columns > 10000))
-        return ps_err_set(PS_ERR_ARG, "COLUMNS: '%.40s' is no width", width);
+        return ps_err_set(PS_ERR_ARG, "COLUMNS: '%.40s' is not a width", width);
     cli->bar_columns = (int)columns;
     return PS_OK;
 }
@@ -303,7 +303,7 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
     PS_TRY(count_of(args, FLAG_SERVERS, "PS_SERVERS", 0, &cli->servers));
     int threads = 0;
     const char *omp = environment("OMP_NUM_THREADS");
-    // Not ours to be strict with: lists ("4,2") are legal there.
+    // OpenMP's variable may hold a list ("4,2"), so other values are no error.
     if (omp && (threads = atoi(omp)) > 0) cli->default_threads = threads;
     const char *vectors = environment("PS_CPU_LEVEL");
     if (vectors) PS_TRY(ps_cpu_level_use(vectors));
@@ -330,7 +330,7 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
     return PS_OK;
 }
 
-/* Whether there was something to print instead of a job to run. */
+/* True when a flag asked for output instead of a job. */
 static bool print_asked(const ps_cli_program *program, const arguments *args, FILE *out)
 {
     if (args->value[FLAG_HELP])
@@ -378,7 +378,7 @@ void ps_cli_fini(ps_cli *cli)
 ps_err ps_cli_load_config(const ps_cli *cli, const ps_cli_program *program,
                           ps_config *cfg)
 {
-    if (cli->next_port && cli->rank <= 0) // once a job is enough
+    if (cli->next_port && cli->rank <= 0) // once per job is enough
         PS_INFO("torchrun",
                 "its store holds MASTER_PORT; the coordinator is at %s (PS_PORT or "
                 "--init-method choose another address)",

@@ -88,7 +88,7 @@ ps_err ps_control_read(const void *frame, size_t bytes, ps_control *c, uint64_t 
     uint64_t spoken = ps_mp_read_uint(&r, UINT64_MAX);
     if (version) *version = r.failed ? 0 : spoken;
     if (r.failed)
-        return ps_err_set(PS_ERR_PROTOCOL, "%zu bytes that are no control message",
+        return ps_err_set(PS_ERR_PROTOCOL, "%zu bytes that are not a control message",
                           bytes);
     if (spoken != PS_CONTROL_VERSION)
         return ps_err_set(PS_ERR_PROTOCOL,

@@ -14,7 +14,8 @@ static int role_size(const ps_coordinator *c, ps_role role)
     return role == PS_ROLE_SERVER ? c->o.n_servers : c->o.n_workers;
 }
 
-/* present[r] for the ranks given so far; returns how many came without a rank. */
+/* Sets present[r] for the ranks given so far; returns how many members came without a
+ * rank. */
 static int mark_ranks(const ps_coordinator *c, ps_role role, bool *present)
 {
     int unranked = 0;
@@ -30,8 +31,8 @@ static int mark_ranks(const ps_coordinator *c, ps_role role, bool *present)
     return unranked;
 }
 
-/* Appends "servers 1, 3 of 4", or "2 of 4 servers" where ranks are not known yet, to out
- * when some are missing. */
+/* When some are missing, appends "servers 1, 3 of 4" to out, or "2 of 4 servers" while
+ * ranks are not known yet. */
 static void add_missing(const ps_coordinator *c, ps_role role, char *out, size_t cap)
 {
     bool present[PS_MAX_RANKS];
@@ -59,8 +60,8 @@ static void missing_text(const ps_coordinator *c, char *out, size_t cap)
     add_missing(c, PS_ROLE_WORKER, out, cap);
 }
 
-/* Why a process cannot join: what it is told, and what the log says beside. It may be a
- * stranger: it is told no name, size or hash of the job. */
+/* Why a process cannot join: the text that it is told, and the detail that only the log
+ * gets. It may be a stranger, so it is not told any name, size or hash of the job. */
 typedef struct refusal {
     char told[PS_CONTROL_TEXT_MAX], detail[PS_CONTROL_TEXT_MAX];
 } refusal;
@@ -140,7 +141,7 @@ static bool check_place(const ps_coordinator *c, const ps_roster_entry *e, refus
         if (o->role != e->role) continue;
         present++;
         if (e->rank < 0 || o->rank != e->rank) continue;
-        refuse_as(r, "its rank is taken: give each a rank of its own, or none");
+        refuse_as(r, "its rank is taken: give each process a rank of its own, or none");
         snprintf(r->detail, sizeof r->detail, "by a %s on host %s", word, o->host);
         return false;
     }
@@ -161,7 +162,7 @@ static bool check_join(const ps_coordinator *c, const ps_control *m,
     return check_place(c, e, r);
 }
 
-/* Ranks for those that came without, in the order of arrival. */
+/* Gives ranks to the members that came without, in the order of arrival. */
 static void give_ranks(ps_coordinator *c, ps_role role)
 {
     bool present[PS_MAX_RANKS];
@@ -176,7 +177,7 @@ static void give_ranks(ps_coordinator *c, ps_role role)
     }
 }
 
-/* The roster's bytes for a role; entries stay the peers'. */
+/* The roster's bytes for a role. The peers keep their entries. */
 static ps_err write_roster(const ps_coordinator *c, bool with_secrets, ps_mp_writer *w)
 {
     ps_roster r;
@@ -200,8 +201,8 @@ static ps_err write_roster(const ps_coordinator *c, bool with_secrets, ps_mp_wri
     return err;
 }
 
-/* Tells p, or everybody of the role when it is NULL, who they are and who the others
- * are. */
+/* Sends WELCOME with rank and roster to p, or to all members of the role when p is NULL.
+ */
 static void welcome(ps_coordinator *c, ps_role role, const ps_coord_peer *only)
 {
     ps_mp_writer w;
@@ -228,7 +229,7 @@ void ps_coord_send_wait(ps_coordinator *c, ps_coord_peer *p)
     ps_coord_send_text(c, p, PS_CONTROL_WAIT, text);
 }
 
-/* The answer to one that was admitted, also when it asks again. */
+/* Answers a process that was admitted, also when it asks again. */
 static void send_admission(ps_coordinator *c, const ps_coord_peer *p)
 {
     ps_control m = {.kind = PS_CONTROL_ADMIT,
@@ -294,7 +295,7 @@ static void refuse(ps_coordinator *c, const ps_control_id *from, const ps_roster
     ps_coord_send_at_door(c, from->bytes, sizeof from->bytes, &m);
 }
 
-/* What a JOIN carries. The entry is to be ended in any case. */
+/* Reads what a JOIN carries. The caller must fini the entry in every case. */
 static ps_err read_join(const ps_control *m, ps_roster_entry *e, ps_config_sections *s)
 {
     ps_mp_reader r;

@@ -7,11 +7,11 @@
 
 enum {
     LOST_GRACE_MIN_MS = 300, // for a closed connection to be made again
-    HALF_OPEN_MS = 5000      // for one that was admitted to come
+    HALF_OPEN_MS = 5000      // for an admitted process to come
 };
 
-/* A connection that was given up for its silence is no news: what ends the job then is
- * that the silence lasts. */
+/* A connection that was given up because of silence is not noted: if the silence lasts,
+ * that ends the job. */
 void ps_coord_note_closed(ps_coordinator *c, int fd)
 {
     uint64_t now = ps_clock_awake_ns();
@@ -25,7 +25,7 @@ void ps_coord_note_closed(ps_coordinator *c, int fd)
     }
 }
 
-/* Why the peer counts as dead, or NULL. */
+/* Why the peer is dead, or NULL when it is alive. */
 static const char *death_of(const ps_coordinator *c, const ps_coord_peer *p, uint64_t now,
                             char *out, size_t cap)
 {

@@ -12,10 +12,10 @@
 enum {
     BUCKETS = 4096,
     MAX_KEYS = 1 << 20,
-    MAX_WAITERS = 64, // of a member; its threads wait for one each
+    MAX_WAITERS = 64, // of a member; each of its threads waits for one at most
     GATHER_BYTES_MAX = 65536 * sizeof(double),
     NORMS = 4, // steps in flight; older ones are dropped
-    SUMS = 8   // gathers whose results are kept: more than one worker asks for at once
+    SUMS = 8   // gathers whose results are kept: more than a worker asks for at once
 };
 static const size_t STORE_BYTES_MAX = (size_t)1 << 30;
 
@@ -42,7 +42,7 @@ typedef struct waiter {
 /* A finished gather, for workers whose answer was lost. */
 typedef struct kept_sum {
     char name[PS_CONTROL_NAME_MAX];
-    uint64_t *requests; // by worker: its number; NULL: nothing is kept here
+    uint64_t *requests; // by worker: its request number; NULL: nothing is kept here
     double *values;     // n of them
     size_t n;
 } kept_sum;
@@ -136,7 +136,7 @@ static void answer_fail(ps_coord_board *b, const ps_control_id *to, uint64_t req
     b->answer(b->owner, to, &c);
 }
 
-/* Takes the waiter out of the list and frees it; *at is then the next one. */
+/* Takes the waiter out of the list and frees it; *at then points to the next one. */
 static void drop(waiter **at)
 {
     waiter *w = *at;
@@ -144,7 +144,7 @@ static void drop(waiter **at)
     free_waiter(w);
 }
 
-/* Drops the waiter, which is told this thread's last error. */
+/* Drops the waiter and sends it this thread's last error. */
 static void fail(ps_coord_board *b, waiter **at, ps_err code)
 {
     answer_fail(b, &(*at)->id, (*at)->request, code);
@@ -208,13 +208,13 @@ static ps_err add_waiter(ps_coord_board *b, const ps_control_id *from,
 
 /* ---- sums over the workers ---- */
 
-/* The gather's words in messages: names of gathers of nothing are barriers'. */
+/* The word for a gather in messages: one without values is a barrier. */
 static const char *gather_word(const waiter *w)
 {
     return w->n == 0 ? "barrier" : "reduction";
 }
 
-/* present[r]: whether worker r waits in the gather. Returns how many. */
+/* Sets present[r] to whether worker r waits in the gather. Returns how many do. */
 static int mark_present(const ps_coord_board *b, const char *name, bool *present)
 {
     int n = 0;
@@ -235,7 +235,7 @@ static const waiter *find_gather(const ps_coord_board *b, const char *name, int 
     return NULL;
 }
 
-/* The place of the oldest result, for a new one of n values. */
+/* Makes room for a new result of n values in the place of the oldest one. */
 static ps_err make_sum(ps_coord_board *b, size_t n, kept_sum **out)
 {
     kept_sum *s = *out = &b->sums[b->n_sums++ % SUMS];
@@ -247,7 +247,7 @@ static ps_err make_sum(ps_coord_board *b, size_t n, kept_sum **out)
                          "a reduction");
 }
 
-/* All are in: adds in rank order, answers everybody. */
+/* Completes a gather: adds in rank order and answers all workers. */
 static void finish_gather(ps_coord_board *b, const char *name)
 {
     kept_sum *s;
@@ -284,8 +284,8 @@ static ps_err check_gather(const ps_coord_board *b, const ps_coord_asker *from,
     if (from->role != PS_ROLE_WORKER || rank < 0 || rank >= b->n_workers)
         return ps_err_set(PS_ERR_ARG, "%s: only workers take part in it", c->name);
     if (c->bytes > GATHER_BYTES_MAX || c->bytes % sizeof(double) != 0)
-        return ps_err_set(PS_ERR_ARG, "%s: %zu bytes are no reduction", c->name,
-                          c->bytes);
+        return ps_err_set(PS_ERR_ARG, "%s: %zu bytes are not the values of a reduction",
+                          c->name, c->bytes);
     for (int r = 0; r < b->n_workers; r++)
         if (b->left[r])
             return ps_err_set(PS_ERR_PEER, "%s: worker %d has left the job", c->name, r);
@@ -316,7 +316,7 @@ static ps_err request_gather(ps_coord_board *b, const ps_coord_asker *from,
         return PS_OK;
     }
     PS_TRY(check_gather(b, from, c));
-    // A worker that gave up waiting and asks again counts once.
+    // A worker that gave up waiting and asks again is counted once.
     drop_gather(b, c->name, from->rank);
     double *values;
     PS_TRY(ps_mem_zalloc(&values, c->bytes, 1, "a reduction"));
@@ -398,7 +398,7 @@ static ps_err request_put(ps_coord_board *b, const ps_coord_asker *from,
                           const ps_control *c)
 {
     if (!ps_job_key_may_set(c->name, from->role, from->rank))
-        return ps_err_set(PS_ERR_PEER, "%s: not for %s %d to set", c->name,
+        return ps_err_set(PS_ERR_PEER, "%s: %s %d may not set this key", c->name,
                           ps_role_name(from->role), from->rank);
     entry *e = find_entry(b, c->name);
     size_t others = b->store_bytes - (e ? e->bytes : 0);
@@ -424,7 +424,7 @@ static ps_err request_put(ps_coord_board *b, const ps_coord_asker *from,
     return PS_OK;
 }
 
-/* A repetition takes the place of the request. */
+/* A repetition replaces the request. */
 static void drop_get(ps_coord_board *b, const ps_control_id *from, uint64_t request)
 {
     for (waiter **at = &b->waiters; *at; at = &(*at)->next)
@@ -468,7 +468,8 @@ static void answer_norm(ps_coord_board *b, int slot)
     ps_norm_sum_fini(s);
 }
 
-/* Of the end, where the link is. The rest is random: enough to tell senders apart. */
+/* A number from the end of the id, which has the link. The rest is random, so this tells
+ * senders apart. */
 static uint64_t id_number(const ps_control_id *id)
 {
     uint64_t number;
@@ -489,7 +490,7 @@ static ps_err request_norm(ps_coord_board *b, const ps_coord_asker *from,
         return PS_OK;
     }
     if (s->n_parts > 0 && s->step > c->number[0])
-        return ps_err_set(PS_ERR_PROTOCOL, "a gradient norm of a step long past");
+        return ps_err_set(PS_ERR_PROTOCOL, "a gradient norm of a step that is long over");
     if (s->step != c->number[0]) ps_norm_sum_fini(s);
     s->step = c->number[0];
     uint32_t before = s->n_parts;
@@ -524,7 +525,7 @@ void ps_coord_board_request(ps_coord_board *b, const ps_coord_asker *from,
         err = request_norm(b, from, c);
         break;
     default:
-        err = ps_err_set(PS_ERR_PROTOCOL, "%s is no request",
+        err = ps_err_set(PS_ERR_PROTOCOL, "%s is not a request",
                          ps_control_kind_name((int)c->kind));
     }
     if (err != PS_OK) answer_fail(b, &from->id, c->request, err);
@@ -556,8 +557,8 @@ void ps_coord_board_expire(ps_coord_board *b)
             fail(b, at, err);
             continue;
         }
-        // A gather that one has given up cannot be complete any more: all are told the
-        // same, while it is known who never came.
+        // A gather that one worker has given up cannot be completed any more. All its
+        // waiters get the same answer now, while it is known which workers are missing.
         char name[PS_CONTROL_NAME_MAX];
         memcpy(name, (*at)->name, sizeof name);
         release(b, PS_CONTROL_GATHER, name, err, NULL, 0);

@@ -11,7 +11,7 @@ void ps_coord_abort(ps_coordinator *c, const char *reason)
     if (c->state == PS_COORD_ABORTED || c->state == PS_COORD_ENDED) return;
     c->state = PS_COORD_ABORTED;
     snprintf(c->reason, sizeof c->reason, "%s", reason);
-    // The error itself is logged by every member that it ends, this host among them.
+    // Every member logs the error itself, and so does the member of this process.
     PS_INFO("abort", "reason=\"%s\"", c->reason);
     for (int i = 0; i < c->n_peers; i++)
         ps_coord_send_text(c, &c->peers[i], PS_CONTROL_ABORT, c->reason);
@@ -51,8 +51,8 @@ static bool all_others_gone(const ps_coordinator *c, const ps_coord_peer *self)
     return true;
 }
 
-/* Answers the members that may leave now: all once the workers are done, the host of this
- * thread when nobody needs it any more. */
+/* Answers the members that may leave now: all once the workers are done, and the member
+ * that hosts this thread when nobody needs it any more. */
 static void answer_leavers(ps_coordinator *c)
 {
     if (c->state != PS_COORD_ENDED) return;
@@ -96,7 +96,7 @@ void ps_coord_on_leave(ps_coordinator *c, ps_coord_peer *p, const ps_control *m)
     answer_leavers(c);
 }
 
-/* Once all workers have left, what is still missing are goodbyes: nothing is lost. */
+/* Once all workers have left, only goodbyes are missing: nothing is lost. */
 static void leave_timeout(ps_coordinator *c, ps_coord_peer *p)
 {
     char names[512] = "";

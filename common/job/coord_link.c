@@ -124,7 +124,7 @@ ps_err ps_coord_link_norm_recv(ps_coord_link *link, int *got, uint64_t *step,
                           ps_control_kind_name((int)c.kind));
     *step = c.number[0];
     memcpy(norm, &c.number[1], sizeof *norm);
-    *got = link->asked && *step == link->step; // else the answer to a repetition
+    *got = link->asked && *step == link->step; // else it is the answer to a repetition
     if (*got) link->asked = false;
     return PS_OK;
 }

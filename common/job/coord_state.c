@@ -4,7 +4,7 @@
 
 #include "log.h"
 
-/* *bytes: of what was sent. */
+/* *bytes grows by the bytes sent. */
 static void send_on(void *router, const void *id, size_t id_bytes, const ps_control *m,
                     uint64_t *bytes)
 {
@@ -39,10 +39,10 @@ void ps_coord_send_to(ps_coordinator *c, const ps_coord_sender *to, ps_control *
     uint64_t bytes;
     m->nonce = c->nonce;
     if (ps_control_id_link(&to->id) != 0) {
-        send_on(c->router, to->id.bytes, sizeof to->id.bytes, m, &bytes); // short ones
+        send_on(c->router, to->id.bytes, sizeof to->id.bytes, m, &bytes); // short
         return;
     }
-    // A value that was let through may be on top of this bound, once.
+    // The bound may be exceeded by one value, the last that was let through.
     if (ps_coord_backlog(to->member) > PS_COORD_BACKLOG_MAX) {
         PS_DEBUG("answer", "error=\"it takes nothing\"");
         return;

@@ -17,11 +17,11 @@
 
 enum {
     MESSAGES_PER_ROUND = 256,
-    LAST_WORDS_MS = 250, // at the end: for an abort that is on its way
-    LINGER_MS = 1000,    // at the end: for the news to be sent
-    GATE_ITEMS = 3,      // two ROUTERs' and its own
-    GATE_PER_MEMBER = 4, // connections to the door, to the ROUTER, again, and of links
-    DOOR_MESSAGES = 16,  // of one connection
+    LAST_WORDS_MS = 250, // at the end: waits for an abort that is on its way
+    LINGER_MS = 1000,    // at the end: time for sending the news
+    GATE_ITEMS = 3,      // of two ROUTERs, and its own
+    GATE_PER_MEMBER = 4, // connections: door, ROUTER, repeated ones, links
+    DOOR_MESSAGES = 16,  // of one connection at a time
     MEMBER_MESSAGES = 1024
 };
 
@@ -41,7 +41,7 @@ static bool find_member(const ps_coordinator *c, zmq_msg_t *id, ps_coord_sender 
 static void on_abort(ps_coordinator *c, ps_coord_peer *p, const ps_control *m)
 {
     char who[128], reason[PS_CONTROL_TEXT_MAX];
-    if (c->state == PS_COORD_JOINING) { // there is no job of its own yet to end
+    if (c->state == PS_COORD_JOINING) { // it belongs to no running job that it could end
         ps_coord_drop_peer(c, p, m->text);
         return;
     }
@@ -58,7 +58,7 @@ static void on_request(ps_coordinator *c, const ps_coord_sender *from,
     ps_coord_board_request(c->board, &asker, m);
 }
 
-/* Links are of a server's shards, for gradient norms. */
+/* Only a server's shards have links, for gradient norms. */
 static ps_err check_link(const ps_coord_sender *from, const ps_control *m)
 {
     const unsigned link = ps_control_id_link(&from->id);
@@ -93,12 +93,12 @@ static void on_running(ps_coordinator *c, const ps_coord_sender *from,
         break;
     default:
         ps_coord_complain(c, from, m->request,
-                          ps_err_set(PS_ERR_PROTOCOL, "%s is no member's to send",
+                          ps_err_set(PS_ERR_PROTOCOL, "members must not send %s",
                                      ps_control_kind_name((int)m->kind)));
     }
 }
 
-/* Until the job runs nothing else is said but heartbeats. */
+/* Until the job runs, members send nothing but heartbeats. */
 static void on_joining(ps_coordinator *c, const ps_coord_sender *from,
                        const ps_control *m)
 {
@@ -108,7 +108,8 @@ static void on_joining(ps_coordinator *c, const ps_coord_sender *from,
                                  ps_control_kind_name((int)m->kind)));
 }
 
-/* Whatever a member says then, it is told why the job is over; unless it knows. */
+/* After an abort, any message of a member is answered with the reason, unless the member
+ * knows it. */
 static void on_aborted(ps_coordinator *c, const ps_coord_sender *from,
                        const ps_control *m)
 {
@@ -142,12 +143,13 @@ static void dispatch(ps_coordinator *c, const ps_coord_sender *from, const ps_co
         on_running(c, from, m);
 }
 
-/* The routing id is the socket's own frame: what was received knows its connection. */
+/* The routing id is made by the socket. Frames that were received know their connection.
+ */
 static void note_alive(ps_coord_peer *p, zmq_msg_t *received)
 {
     int fd = zmq_msg_get(received, ZMQ_SRCFD);
     p->heard_ns = ps_clock_awake_ns();
-    // What a lost connection has left behind is no sign of a new one.
+    // A message that a lost connection has left behind is no sign of a new connection.
     if (p->lost_ns && !ps_zsock_is_connected(fd)) return;
     if (fd != p->fd) p->queued_bytes = 0;
     p->fd = fd;
@@ -174,8 +176,8 @@ static void on_member_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
 
 /* ---- the door ---- */
 
-/* What is no JOIN is not answered, except that a process of another version is told so:
- * a person has to learn of it. */
+/* Only JOIN messages are answered, except that a process of another version is told so: a
+ * person has to learn of it. */
 static void on_door_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
 {
     ps_control_id from;
@@ -200,7 +202,7 @@ static void on_door_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
 
 typedef void take_parts(ps_coordinator *c, zmq_msg_t *parts, int n);
 
-/* Takes what has come, at most that many. */
+/* Takes the messages that have come, at most that many. */
 static void receive(ps_coordinator *c, void *router, take_parts *take)
 {
     const ps_deadline now = {0};
@@ -245,8 +247,7 @@ static void expire(ps_coordinator *c)
     ps_coord_expire_leaves(c);
 }
 
-/* An abort that a member has sent just before may tell more than the end of this
- * process. */
+/* An abort that a member has just sent may say more than the end of this process. */
 static void end_unfinished_job(ps_coordinator *c)
 {
     uint64_t count; // written after last_reason
@@ -276,7 +277,8 @@ static void *run(void *arg)
         int n = zmq_poll(items, ALL, gate_ms >= 0 && gate_ms < ms ? gate_ms : ms);
         if (n < 0 && zmq_errno() != EINTR) break;
         if (items[2].revents) break;
-        ps_gate_turn(c->gate); // first: a new connection may have a closed one's number
+        // First, because a new connection may reuse a closed one's descriptor.
+        ps_gate_turn(c->gate);
         receive_all(c);
         expire(c);
         ps_coord_beat(c);
@@ -288,8 +290,8 @@ static void *run(void *arg)
 
 /* ---- life ---- */
 
-/* The board's answers. A member that asks for more values than it takes gets an error for
- * the others. */
+/* Sends the board's answers. A member that asks for more values than it reads gets an
+ * error for the rest. */
 static void answer(void *owner, const ps_control_id *to, const ps_control *a)
 {
     ps_coordinator *c = owner;
@@ -361,7 +363,7 @@ static ps_err open_door(ps_coordinator *c)
     return ps_zsock_bind(c->door, c->where, c->endpoint);
 }
 
-/* On the addresses of the door, at a free port. */
+/* Binds to the door's addresses at a free port. */
 static ps_err open_router(ps_coordinator *c)
 {
     c->pulse = ps_zsock_pulse_of(c->o.heartbeat_ms, c->o.dead_after_ms, 0);

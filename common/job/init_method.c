@@ -41,11 +41,10 @@ ps_err ps_init_method_parse(const char *text, ps_init_method *out)
         out->is_file = true;
         return PS_OK;
     }
-    return ps_err_set(
-        PS_ERR_ARG,
-        "%s: how to find the coordinator is said by tcp://host:port, env:// "
-        "(MASTER_ADDR, MASTER_PORT) or file:///absolute/path",
-        text);
+    return ps_err_set(PS_ERR_ARG,
+                      "%s: is not one of tcp://host:port, env:// "
+                      "(MASTER_ADDR, MASTER_PORT) or file:///absolute/path",
+                      text);
 }
 
 static ps_err write_whole(const char *path, const char *line)
@@ -64,7 +63,7 @@ bool ps_init_method_is_loopback(const char *text)
 {
     ps_init_method m;
     if (!text || strncmp(text, "tcp://", 6) != 0) return false;
-    if (ps_init_method_parse(text, &m) != PS_OK) return false; // said where it is used
+    if (ps_init_method_parse(text, &m) != PS_OK) return false; // reported later
     return strcmp(m.host, "localhost") == 0 || strcmp(m.host, "::1") == 0 ||
            strncmp(m.host, "127.", 4) == 0;
 }
@@ -93,7 +92,7 @@ static int parse_nonce(const char *text, uint64_t *out)
 ps_err ps_init_file_read(const char *path, ps_init_record *record)
 {
     *record = (ps_init_record){0};
-    // A FIFO that nobody writes to is not waited for: it holds nothing.
+    // Does not wait for a FIFO that nobody writes to.
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     FILE *f = fd >= 0 ? fdopen(fd, "r") : NULL;
     if (!f) {
@@ -109,10 +108,11 @@ ps_err ps_init_file_read(const char *path, ps_init_record *record)
     fclose(f);
     if (items != 4 || end != '\n' || parse_nonce(nonce, &record->nonce) != 0 ||
         record->port < 1 || record->port > 65535 || !ps_net_is_literal(record->address))
-        return ps_err_set(PS_ERR_FORMAT,
-                          "%s: it is not what a coordinator writes; remove it or choose "
-                          "another path",
-                          path);
+        return ps_err_set(
+            PS_ERR_FORMAT,
+            "%s: is not a file that a coordinator writes; remove it or choose "
+            "another path",
+            path);
     return PS_OK;
 }
 

@@ -5,7 +5,7 @@
 
 #include "job_keys.h"
 
-/* u64 total steps; of a job that goes on also u64 step and the rule's state. */
+/* u64 total steps; for a resumed job also u64 step and the rule's state. */
 enum { NEW_BYTES = 8, HEAD_BYTES = 16 };
 
 ps_err ps_job_start_put(ps_member *m, const ps_job_start *start, ps_deadline deadline)

@@ -13,7 +13,7 @@
 #include "mem.h"
 #include "procstat.h"
 
-enum { UNANSWERED_MS = 3000 }; // then the address is looked up again
+enum { UNANSWERED_MS = 3000 }; // after that the address is looked up again
 
 static ps_deadline earlier(ps_deadline a, ps_deadline b)
 {
@@ -32,8 +32,9 @@ static bool hosts_coordinator(const ps_member_options *o)
            o->role == (o->n_servers > 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER);
 }
 
-/* A name that leads to the loopback on this host (Debian's 127.0.1.1) leads elsewhere on
- * others; "localhost" and literal addresses mean what they say. */
+/* True for "localhost" and literal addresses, which mean the same on every host. Another
+ * name that resolves to the loopback here (Debian's 127.0.1.1) leads elsewhere on other
+ * hosts. */
 static bool says_loopback(const char *host)
 {
     return strcmp(host, "localhost") == 0 || ps_net_is_literal(host);
@@ -45,7 +46,7 @@ static bool is_wildcard(const char *host)
            strcmp(host, "*") == 0;
 }
 
-/* The address of this process, where the way to the coordinator is local. */
+/* The address of this process. local: as for find_address. */
 static ps_err choose_address(const char *interface, const char *host, const char *local,
                              char out[PS_ADDRESS_MAX])
 {
@@ -58,7 +59,8 @@ static ps_err choose_address(const char *interface, const char *host, const char
     return PS_OK;
 }
 
-/* local: the way to the host of the init method; empty where it names none. */
+/* local: the source address of the route to the init method's host; empty when there is
+ * no host. */
 static ps_err find_address(const char *interface, const ps_init_method *i,
                            ps_deadline deadline, char local[PS_ADDRESS_MAX],
                            char out[PS_ADDRESS_MAX])
@@ -81,7 +83,7 @@ ps_err ps_joining_address(const char *interface, const char *init_method,
     return find_address(interface, &i, deadline, local, out);
 }
 
-/* Where the coordinator in this process binds, and this process's address. */
+/* The address where this process's coordinator binds, and this process's address. */
 static ps_err choose_binding(ps_joining *j, char *where, int cap)
 {
     const ps_init_method *i = &j->init;
@@ -91,7 +93,7 @@ static ps_err choose_binding(ps_joining *j, char *where, int cap)
         ps_net_endpoint(j->address, 0, where, cap);
         return PS_OK;
     }
-    // A name may lead to other addresses on other hosts: then all are listened on.
+    // On other hosts the name may resolve to other addresses, so listen on all.
     const char *on = strcmp(i->host, "localhost") == 0                     ? local
                      : ps_net_is_literal(i->host) && !is_wildcard(i->host) ? i->host
                                                                            : "*";
@@ -112,7 +114,7 @@ static int port_of(const char *endpoint)
     return colon ? atoi(colon + 1) : 0;
 }
 
-/* Where this process reaches the coordinator that it hosts. */
+/* The endpoint at which this process reaches the coordinator that it hosts. */
 static void set_own_endpoint(ps_joining *j)
 {
     const char *bound = ps_coordinator_endpoint(j->coordinator);
@@ -173,7 +175,7 @@ static ps_err find_coordinator(ps_joining *j)
         host = record.address;
         port = record.port;
         j->nonce = record.nonce;
-        // A stale file must not hold us: soon it is read again.
+        // The file may be stale, so it is read again soon.
         deadline = earlier(deadline, ps_deadline_in_ms(500));
     }
     PS_TRY(ps_net_dial(host, port, deadline, remote, local));
@@ -281,7 +283,7 @@ static ps_err on_admission(ps_joining *j, const ps_control *c)
     return ps_zsock_connect(j->dealer, j->members_endpoint);
 }
 
-/* What the person at this end needs to find what differs. */
+/* Adds what a person at this end needs to find the difference. */
 static ps_err on_refusal(const ps_joining *j, const ps_control *c)
 {
     const ps_member_options *o = &j->o;
@@ -345,7 +347,7 @@ static ps_err ask(ps_joining *j)
     return ps_control_send(j->dealer, &c);
 }
 
-/* *got: whether there was one before the deadline. */
+/* *got: whether one came before the deadline. */
 static ps_err take_answer(ps_joining *j, ps_deadline deadline, int *got)
 {
     zmq_msg_t frame;
@@ -359,8 +361,8 @@ static ps_err take_answer(ps_joining *j, ps_deadline deadline, int *got)
     return err;
 }
 
-/* A question, and its answers until the next heartbeat. After an admission the next
- * question is another one, and is not put off. */
+/* Asks once and reads answers until the next heartbeat. After an admission the next
+ * question differs and is sent at once. */
 static ps_err ask_once(ps_joining *j)
 {
     const ps_deadline next =
@@ -400,7 +402,7 @@ static ps_err join_timeout(const ps_joining *j)
                       ps_err_message(), o->n_servers > 0 ? "server 0" : "worker 0");
 }
 
-/* Whether a new coordinator replaces the file within a short while. */
+/* True when a new coordinator replaces the file within a short time. */
 static bool file_is_replaced(const ps_joining *j)
 {
     const ps_deadline patience = earlier(ps_deadline_in_ms(UNANSWERED_MS), j->deadline);
@@ -413,8 +415,8 @@ static bool file_is_replaced(const ps_joining *j)
     return false;
 }
 
-/* As ask_to_join. A refusal may come from a job that is just ending, found through its
- * file: it does not count when the file is replaced. */
+/* As ask_to_join. A refusal may come from a job that is just ending and whose file is
+ * still there. It does not count when the file is replaced. */
 static ps_err ask_or_look_again(ps_joining *j)
 {
     ps_err err = ask_to_join(j);
@@ -428,7 +430,7 @@ static ps_err join_all(ps_joining *j)
     if (hosts_coordinator(&j->o)) PS_TRY(start_coordinator(j));
     while (!j->joined && !ps_deadline_passed(j->deadline)) {
         PS_TRY(ps_interrupt_check());
-        j->waiting_for[0] = '\0'; // known of a coordinator that is gone by now
+        j->waiting_for[0] = '\0'; // the coordinator that said it is gone
         ps_err err = find_coordinator(j);
         if (err == PS_OK) {
             PS_TRY(ask_or_look_again(j));
@@ -466,7 +468,7 @@ ps_err ps_joining_run(ps_joining *j, const ps_member_options *options, void *zmq
     *j = (ps_joining){.o = *options, .zmq_context = zmq_context};
     PS_TRY(check_options(options));
     int size = options->role == PS_ROLE_SERVER ? options->n_servers : options->world_size;
-    // The only one of its kind: others look for server 0 (or worker 0) without asking.
+    // The coordinator's host must know its rank: the others expect server 0 or worker 0.
     if (!options->init_method || size == 1) j->o.rank = 0;
     if (getrandom(j->door_id.bytes, sizeof j->door_id.bytes, 0) !=
         (ssize_t)sizeof j->door_id.bytes)

@@ -12,12 +12,13 @@
 #include "mem.h"
 #include "thread.h"
 
-/* Of the thread that looks up and the one that waits: the last one to go frees it. */
+/* Shared by the thread that looks up and the thread that waits. The last one to leave
+ * frees it. */
 typedef struct lookup {
     atomic_int users;
     int done_fd;
     char *host;
-    int code, reason; // of getaddrinfo; before done_fd
+    int code, reason; // of getaddrinfo; written before done_fd
     struct addrinfo *found;
 } lookup;
 
@@ -84,7 +85,7 @@ static ps_err await(const lookup *l, ps_deadline deadline)
 ps_err ps_lookup(const char *host, ps_deadline deadline, struct addrinfo **out)
 {
     *out = NULL;
-    if (ask(host, AI_NUMERICHOST, out) == 0) return PS_OK; // an address asks nobody
+    if (ask(host, AI_NUMERICHOST, out) == 0) return PS_OK; // no name server needed
     lookup *l;
     PS_TRY(start(host, &l));
     ps_err err = await(l, deadline);

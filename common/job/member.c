@@ -14,8 +14,8 @@
 #include "thread.h"
 
 enum {
-    ANSWER_GRACE_MS = 500, // the coordinator's own words about a timeout are on their way
-    LINGER_MS = 1000,      // at the end: for an abort or a goodbye to be sent
+    ANSWER_GRACE_MS = 500, // the coordinator's own answer to a timeout may be on its way
+    LINGER_MS = 1000,      // at the end: time for sending an abort or a goodbye
     LOST_GRACE_MIN_MS = 300
 };
 
@@ -23,7 +23,7 @@ enum {
 typedef struct request {
     struct request *next;
     uint64_t number;
-    zmq_msg_t message;   // stays: it is sent again over a new connection
+    zmq_msg_t message;   // kept, to be sent again over a new connection
     bool sent, answered; // sent: over the present connection
     ps_err code;
     char text[PS_CONTROL_TEXT_MAX];
@@ -36,27 +36,27 @@ struct ps_member {
     void *zmq_context;
     ps_joining joined; // constant once the thread has started, which owns its sockets
     ps_zsock_pulse pulse;
-    // The thread's:
+    // Owned by the thread:
     uint64_t heard_ns, lost_ns, next_beat_ns, last_round_ns;
     bool was_connected;
     bool aborts, interrupts;  // has told the coordinator to
-    _Atomic uint64_t down_ns; // its connection is down since then; 0: it stands
+    _Atomic uint64_t down_ns; // since when its connection is down; 0: it is up
 
     pthread_t thread;
     bool thread_started;
     int wake_fd, abort_fd, end_fd;
     atomic_bool aborted; // set after reason is written
     atomic_bool interrupted;
-    atomic_bool leaving;  // all is done: LEAVE is on its way
+    atomic_bool leaving;  // the work is done and LEAVE is on its way
     pthread_mutex_t lock; // never held across I/O
     pthread_cond_t changed;
     // Under the lock:
     request *requests;
     uint64_t last_number;
     bool stop, ended, left;
-    bool deserted; // the coordinator went while this member was leaving
+    bool deserted; // the coordinator ended while this member was leaving
     bool said_bye;
-    bool tell_abort; // the coordinator has to be told the reason
+    bool tell_abort; // the coordinator must be told the reason
     bool tell_interrupt;
     char reason[PS_CONTROL_TEXT_MAX];
 };
@@ -70,7 +70,7 @@ static void wake(int fd)
     (void)n;
 }
 
-/* The first reason counts. tell: whether the coordinator does not know it yet. */
+/* Notes the first reason. tell: true when the coordinator does not know it yet. */
 static void set_aborted(ps_member *m, const char *reason, bool tell)
 {
     pthread_mutex_lock(&m->lock);
@@ -205,7 +205,7 @@ static ps_err exchange(ps_member *m, request *r, ps_deadline deadline)
 }
 
 /* Sends c and waits; *value (may be NULL) is owned by the caller. *answered (may be
- * NULL): whether the coordinator has, well or not. */
+ * NULL): whether the coordinator has answered, with DONE or FAIL. */
 static ps_err call(ps_member *m, ps_control *c, ps_deadline deadline, void **value,
                    size_t *bytes, bool *answered)
 {
@@ -284,7 +284,7 @@ ps_err ps_member_leave(ps_member *m, ps_deadline deadline)
     atomic_store(&m->leaving, true);
     bool answered = false;
     ps_err err = call(m, &c, deadline, NULL, NULL, &answered);
-    // Who leaves has done all it had to: an answer that is lost takes nothing back.
+    // A member that leaves has done its work: a lost answer does not undo it.
     if (err == PS_ERR_TIMEOUT && !answered)
         PS_WARN("leaving", "reason=\"%s\" note=\"all was done before\"",
                 ps_err_message());
@@ -293,7 +293,8 @@ ps_err ps_member_leave(ps_member *m, ps_deadline deadline)
     pthread_mutex_lock(&m->lock);
     m->left = true;
     pthread_mutex_unlock(&m->lock);
-    wake(m->wake_fd); // says BYE, so that nobody waits for what this process still does
+    wake(m->wake_fd); // the thread says BYE, so that nobody waits while this process
+                      // cleans up
     return PS_OK;
 }
 
@@ -346,8 +347,8 @@ static void send_requests(ps_member *m)
     zmq_msg_close(&part);
 }
 
-/* Over a new connection all that is unanswered is said again: the coordinator counts it
- * once (coord_board.h), and answers again. */
+/* Over a new connection, sends again all that is unanswered. The coordinator counts each
+ * request once (coord_board.h) and answers again. */
 static void say_again(ps_member *m)
 {
     pthread_mutex_lock(&m->lock);
@@ -356,7 +357,7 @@ static void say_again(ps_member *m)
     m->tell_interrupt |= m->interrupts;
     m->tell_abort |= m->aborts;
     pthread_mutex_unlock(&m->lock);
-    m->next_beat_ns = 0; // it hears at once that this member is here, and answers so
+    m->next_beat_ns = 0; // the coordinator hears of this member at once, and answers
     if (m->said_bye) send_kind(m, PS_CONTROL_BYE, ""); // it has no answer
 }
 
@@ -372,8 +373,8 @@ static void on_connected(ps_member *m)
     say_again(m);
 }
 
-/* A connection that closes after a silence says no more than the silence does: that has a
- * deadline of its own. */
+/* A connection that closes after a silence is ignored here: the silence has a deadline of
+ * its own. */
 static void on_closed(ps_member *m)
 {
     uint64_t now = ps_clock_awake_ns();
@@ -510,7 +511,7 @@ static void set_deserted(ps_member *m)
     pthread_mutex_unlock(&m->lock);
 }
 
-/* A coordinator that is gone ends the job here too. */
+/* Ends the job here when the coordinator is gone. */
 static void check_coordinator(ps_member *m)
 {
     uint64_t now = ps_clock_awake_ns(), grace_ms = 2 * m->heartbeat_ms;
@@ -560,7 +561,7 @@ static bool should_stop(ps_member *m)
     return stop;
 }
 
-/* Says BYE once after an orderly leave; at_end: in any case what there is to say. */
+/* Says BYE once, after an orderly leave. at_end: sends whatever is left to send. */
 static void say_goodbye(ps_member *m, bool at_end)
 {
     pthread_mutex_lock(&m->lock);
@@ -614,7 +615,7 @@ static ps_err init_shared_state(ps_member *m)
 static ps_err start_thread(ps_member *m)
 {
     m->last_round_ns = m->heard_ns = ps_clock_awake_ns();
-    atomic_init(&m->down_ns, m->heard_ns); // until the thread has read that it stands
+    atomic_init(&m->down_ns, m->heard_ns); // until the thread has seen that it is up
     PS_TRY(ps_thread_start(&m->thread, "member", run, m));
     m->thread_started = true;
     return PS_OK;
@@ -637,7 +638,7 @@ ps_err ps_member_join(const ps_member_options *options, ps_member **out)
     m->dead_after_ms = (uint64_t)options->config->net.dead_after_ms;
     ps_err err = set_up(m, options);
     if (err != PS_OK) {
-        set_aborted(m, ps_err_message(), false); // others name the job themselves
+        set_aborted(m, ps_err_message(), false); // other messages name the job themselves
         ps_err_prefix(err, "joining job \"%s\"", options->config->job.name);
         const ps_err_saved failure = ps_err_save(err);
         ps_member_destroy(&m);
@@ -662,7 +663,7 @@ void ps_member_destroy(ps_member **member)
     if (!m) return;
     bool joined = m->thread_started;
     if (joined) stop_thread(m);
-    // To a coordinator that is gone nothing gets out any more.
+    // Nothing can be sent to a coordinator that is gone.
     ps_joining_close(&m->joined, m->lost_ns && m->aborted ? 0 : LINGER_MS);
     if (m->zmq_context) zmq_ctx_term(m->zmq_context);
     ps_joining_fini(&m->joined, joined || !m->aborted ? NULL : m->reason);

@@ -20,7 +20,7 @@
 
 enum { MAX_ADDRESSES = 16, DIAL_MS = 2000, RETRY_MS = 100, TELL_MS = 1000 };
 
-/* What is tried again until a deadline; the log learns once what stands in the way. */
+/* An attempt that is repeated until a deadline. The reason for failing is logged once. */
 typedef struct attempts {
     ps_deadline deadline, tell;
     bool told;
@@ -31,7 +31,7 @@ static attempts attempts_until(ps_deadline deadline)
     return (attempts){.deadline = deadline, .tell = ps_deadline_in_ms(TELL_MS)};
 }
 
-/* After a failure: pauses. TIMEOUT, with the failure's message, when there is no time
+/* Pauses after a failure. TIMEOUT, with the failure's message, when there is no time
  * left; INTERRUPTED. */
 static ps_err pause_before_retry(attempts *a)
 {
@@ -44,7 +44,7 @@ static ps_err pause_before_retry(attempts *a)
     a->told |= ps_deadline_passed(a->tell);
     const struct timespec pause = {.tv_nsec = left * 1000000L};
     nanosleep(&pause, NULL);
-    // In no time at all nothing is found, and the reason would be that.
+    // Without time left, nothing could be found, and that would be the reason given.
     return ps_deadline_passed(a->deadline) ? ps_err_restore(&failure) : PS_OK;
 }
 
@@ -74,7 +74,7 @@ void ps_net_endpoint(const char *address, int port, char *out, int cap)
     snprintf(out, (size_t)cap, format, address, port);
 }
 
-/* How well an interface's address fits the wish: 0: not at all. */
+/* How well an interface's address fits the wish; 0: not at all. */
 static int fit_of(const struct ifaddrs *i, const char *wish, size_t prefix)
 {
     if (!i->ifa_addr || !(i->ifa_flags & IFF_UP)) return 0;
@@ -88,7 +88,7 @@ static int fit_of(const struct ifaddrs *i, const char *wish, size_t prefix)
     if (score == 0) return 0;
     if (strcmp(i->ifa_name, wish) == 0) return 4 + score;
     if (strncmp(i->ifa_name, wish, prefix) != 0) return 0;
-    // The loopback where nothing else fits, and only if it is meant at all.
+    // The loopback counts only when nothing else fits and the wish allows it.
     if (i->ifa_flags & IFF_LOOPBACK) return prefix > 0 ? score : 0;
     return 2 + score;
 }
@@ -155,7 +155,7 @@ ps_err ps_net_resolve(const char *host, ps_deadline deadline, char (*out)[PS_ADD
         for (struct addrinfo *a = all; a && *n < cap; a = a->ai_next)
             if (a->ai_family == families[f]) number_of(a->ai_addr, out[(*n)++]);
     freeaddrinfo(all);
-    return *n > 0 ? PS_OK : ps_err_set(PS_ERR_NET, "%s: it has no address", host);
+    return *n > 0 ? PS_OK : ps_err_set(PS_ERR_NET, "%s: the host has no address", host);
 }
 
 static int make_address(const char *number, int port, struct sockaddr_storage *out,
@@ -198,7 +198,7 @@ static int route_to(const char *number, char out[PS_ADDRESS_MAX])
 
 void ps_net_default_address(char out[PS_ADDRESS_MAX])
 {
-    // Documentation addresses (RFC 5737, RFC 3849): only the default route has them.
+    // Documentation addresses (RFC 5737, RFC 3849): only the default route leads to them.
     if (route_to("192.0.2.1", out) != 0 && route_to("2001:db8::1", out) != 0 &&
         ps_net_interface_address("*", out) != PS_OK)
         snprintf(out, PS_ADDRESS_MAX, "127.0.0.1");
@@ -224,7 +224,7 @@ ps_err ps_net_route_address(const char *host, ps_deadline deadline,
     return PS_OK;
 }
 
-/* Whether a connection that is being made stands: PS_OK, or what errno says. */
+/* Whether a pending connection is established: PS_OK, or errno's error. */
 static ps_err await_connection(int fd, ps_deadline deadline)
 {
     struct pollfd items[] = {{.fd = fd, .events = POLLOUT},
@@ -239,7 +239,7 @@ static ps_err await_connection(int fd, ps_deadline deadline)
     return PS_ERR_NET;
 }
 
-/* Whether the address accepts within DIAL_MS. NET: what errno says. */
+/* Whether the address accepts within DIAL_MS. NET with errno's message. */
 static ps_err dial_once(const char *number, int port, ps_deadline deadline, int *out)
 {
     struct sockaddr_storage to;

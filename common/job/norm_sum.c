@@ -145,7 +145,7 @@ bool ps_norm_sum_complete(const ps_norm_sum *s)
     return s->n_shards > 0 && s->n_parts == s->n_shards;
 }
 
-/* Puts a part's sums in their places; false when one is taken. */
+/* Puts a part's sums in their places; false when a place is taken already. */
 static bool place_part(const ps_norm_part *p, double *sums, bool *taken)
 {
     const double *from = sums_of(p);
@@ -162,7 +162,7 @@ static bool place_part(const ps_norm_part *p, double *sums, bool *taken)
 
 ps_err ps_norm_sum_total(const ps_norm_sum *s, double *norm)
 {
-    // As many places as there are sums: with none twice, all are there.
+    // There are as many places as sums: when none is taken twice, all are filled.
     if (s->blocks_in != s->total_blocks)
         return ps_err_set(
             PS_ERR_PROTOCOL, "the shards gave %llu of %llu blocks of the gradient norm",

@@ -23,7 +23,7 @@ enum {
     SERVE_MS = 60000,
     CONNECT_MS = 5000,
     MEASURE_MS = 20000,
-    RATE_MS = 3000 // a slow link is measured with what passes in this time
+    RATE_MS = 3000 // a slow link is measured by the bytes that pass in this time
 };
 
 static ps_err wait_for(int fd, short events, ps_deadline deadline)
@@ -120,7 +120,7 @@ static ps_err serve(int port, FILE *out)
         struct pollfd p[2] = {{.fd = listener, .events = POLLIN},
                               {.fd = STDIN_FILENO, .events = POLLIN}};
         if (poll(p, 2, ps_deadline_left_ms(end)) < 0 && errno != EINTR) break;
-        if (p[1].revents) break; // who asked for it is done or gone
+        if (p[1].revents) break; // the process that started it is done or gone
         if (!(p[0].revents & POLLIN)) continue;
         int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
         if (fd < 0) continue;
@@ -163,7 +163,7 @@ static ps_err measure_rate(int fd, double *mbit_s, ps_deadline deadline)
     message[0] = 'B';
     memcpy(message + 1, &length, 4);
     uint64_t start = ps_clock_ns(), sent = 0;
-    int waiting = 0; // blocks without their answer yet: two keep the link busy
+    int waiting = 0; // blocks that are not answered yet: two keep the link busy
     ps_err err = PS_OK;
     ps_deadline enough = ps_deadline_in_ms(RATE_MS);
     while (err == PS_OK && sent < BYTES && !ps_deadline_passed(enough)) {

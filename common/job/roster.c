@@ -123,7 +123,7 @@ static ps_err read_secrets(ps_mp_reader *r, ps_roster *roster)
     const void *secrets = ps_mp_read_bin(r, &bytes, all);
     if (bytes == 0) return PS_OK;
     if (bytes != all) r->failed = true;
-    if (r->failed) return PS_OK; // as the caller finds
+    if (r->failed) return PS_OK; // the caller reports it
     PS_TRY(ps_mem_zalloc(&roster->secrets, bytes, 1, "roster"));
     memcpy(roster->secrets, secrets, bytes);
     return PS_OK;

@@ -21,7 +21,7 @@ const char *ps_layer_kind_name(ps_layer_kind kind)
     return (unsigned)kind < PS_LAYER_KIND_COUNT ? names[kind] : "unknown";
 }
 
-/* What a person writes: an addition is written as the block that it ends. */
+/* The kind as a person writes it: an addition is written as the block that it ends. */
 static const char *written_name(ps_layer_kind kind)
 {
     return kind == PS_LAYER_ADD ? "residual" : ps_layer_kind_name(kind);
@@ -123,8 +123,8 @@ static ps_err read_layers(const ps_yaml *at, ps_layer_settings *s)
 #define POOLS      (KIND(MAX_POOL2D) | KIND(AVG_POOL2D))
 #define ANY_KIND   ((1u << PS_LAYER_KIND_COUNT) - 1)
 
-/* Which kinds take a setting, which cannot do without it, and for which it is the one
- * that is meant by a value alone ("dropout: 0.25"). */
+/* The kinds that take a setting, those that require it, and those for which a value alone
+ * means this setting ("dropout: 0.25"). */
 static const struct setting {
     const char *key;
     unsigned kinds, required, alone;

@@ -11,7 +11,7 @@
 
 enum {
     MAX_LAYERS = 4096,
-    MAX_DEPTH = 16, // of residual blocks in each other
+    MAX_DEPTH = 16, // of nested residual blocks
     MAX_PATH = 512,
 };
 /* Elements of a tensor, and of one sample's activation: they fit an int everywhere. */
@@ -220,7 +220,7 @@ static ps_err infer_same(builder *b, const ps_layer_settings *s, ps_layer *layer
     return PS_OK;
 }
 
-/* Sets the layer's output, which is given as its input, its settings and tensors. */
+/* Sets the layer's settings, tensors and output. On entry, the output holds the input. */
 static ps_err (*const infer[PS_LAYER_KIND_COUNT])(builder *, const ps_layer_settings *,
                                                   ps_layer *) = {
     [PS_LAYER_CONV2D] = infer_conv2d,
@@ -237,7 +237,7 @@ static ps_err (*const infer[PS_LAYER_KIND_COUNT])(builder *, const ps_layer_sett
     [PS_LAYER_LOG_SOFTMAX] = infer_log_softmax,
 };
 
-/* Two layers of one name would have tensors of one name. */
+/* Two layers with the same name would have tensors with the same name. */
 static ps_err check_unique(const builder *b, const ps_layer *layer, const ps_yaml *at)
 {
     for (int i = 0; i < b->spec->n_layers; i++) {
@@ -252,8 +252,8 @@ static ps_err check_unique(const builder *b, const ps_layer *layer, const ps_yam
     return PS_OK;
 }
 
-/* The layer's path: the block's prefix, then its own name, or its index in its list where
- * it needs one and has none. Empty when it needs none. */
+/* The layer's path: the block's prefix, then its own name, or its index in its list when
+ * it needs a name and has none. Empty when it needs no name. */
 static ps_err path_of(const ps_layer_settings *s, const char *prefix, int index,
                       bool needed, char out[MAX_PATH])
 {
@@ -307,8 +307,7 @@ static ps_err add_residual(builder *b, const ps_layer_settings *s, const char *p
 {
     flow body = *at, shortcut = *at;
     if (depth == MAX_DEPTH)
-        return ps_yaml_error(s->at, "residual: more than %d blocks in each other",
-                             MAX_DEPTH);
+        return ps_yaml_error(s->at, "residual: more than %d nested blocks", MAX_DEPTH);
     if (s->body->n_items == 0) return ps_yaml_error(s->at, "residual: body is empty");
     PS_TRY(add_list(b, s->body, path, depth + 1, &body));
     if (s->shortcut) PS_TRY(add_list(b, s->shortcut, path, depth + 1, &shortcut));
@@ -384,7 +383,7 @@ static ps_err set_input(builder *b)
     return PS_OK;
 }
 
-/* The last layer has to give what the loss reads. */
+/* Checks that the last layer's output is what the loss reads. */
 static ps_err set_loss(builder *b, const flow *last)
 {
     ps_model_spec *spec = b->spec;

@@ -59,7 +59,7 @@ typedef struct cutter {
     uint64_t n;
     uint64_t target; // elements of a chunk: from here on a tensor is cut
     uint64_t blocks; // the same in whole blocks, at least one
-    uint64_t end;    // what lies behind is in chunks already
+    uint64_t end;    // everything from here on is in chunks already
 } cutter;
 
 /* The open range [begin, end) becomes a chunk; begin lies in tensor first. */
@@ -74,9 +74,9 @@ static void cut_at(cutter *c, uint64_t begin, int first, int last)
     c->end = begin;
 }
 
-/* The large tensor and the small open ones behind it, last of them `last`, in parts of
- * whole blocks that differ by one block at most: a bias rides with the end of its weight.
- */
+/* Cuts the large tensor and the small open ones after it, up to `last`, into parts of
+ * whole blocks that differ by one block at most. So a bias travels with the end of its
+ * weight. */
 static void cut_large(cutter *c, int tensor, int last)
 {
     const ps_tensor *t = &c->table->tensors[tensor];
@@ -84,7 +84,7 @@ static void cut_large(cutter *c, int tensor, int last)
     uint64_t parts = (total + c->blocks - 1) / c->blocks;
     for (uint64_t k = parts; k-- > 0;) {
         uint64_t begin = t->offset + k * total / parts * PS_NORM_BLOCK;
-        if (begin >= t->offset + t->count) continue; // no cut behind the tensor's end
+        if (begin >= t->offset + t->count) continue; // no cut after the tensor's end
         cut_at(c, begin, tensor, last);
         last = tensor;
     }
@@ -146,7 +146,7 @@ static int by_size(const void *a, const void *b)
 {
     const ps_chunk *x = *(const ps_chunk *const *)a, *y = *(const ps_chunk *const *)b;
     if (x->count != y->count) return x->count > y->count ? -1 : 1;
-    return x < y ? -1 : x > y; // qsort is not stable, every process must agree
+    return x < y ? -1 : x > y; // qsort is not stable, and processes must agree
 }
 
 static ps_err place(ps_plan *plan)
@@ -221,7 +221,7 @@ static uint64_t fullest(const ps_plan *plan)
     return most;
 }
 
-/* Takes chunks of that many blocks instead where the fullest shard has less by them. */
+/* Takes chunks of that many blocks instead when the fullest shard then has less. */
 static ps_err try_blocks(ps_plan *plan, const ps_tensor_table *table, uint32_t n_shards,
                          uint64_t blocks)
 {
@@ -236,9 +236,10 @@ static ps_err try_blocks(ps_plan *plan, const ps_tensor_table *table, uint32_t n
     return err;
 }
 
-/* Even chunks whose number is no multiple of the shards' leave some shards with one more,
- * and the step waits for those. So smaller sizes are tried: the first that is even within
- * 3% is taken, else the best. Below half the messages cost more than evenness gives. */
+/* Equal chunks whose number is not a multiple of the number of shards leave some shards
+ * with one more, and the step waits for those. So smaller sizes are tried: the first that
+ * balances the shards within 3% is taken, else the best one. Below half the size,
+ * messages cost more than balance gains. */
 static ps_err make_auto(ps_plan *plan, const ps_tensor_table *table, uint32_t n_shards,
                         ps_chunk_size size)
 {
@@ -265,7 +266,7 @@ ps_err ps_plan_init(ps_plan *plan, const ps_tensor_table *table, ps_chunk_size s
 {
     *plan = (ps_plan){0};
     if (n_shards == 0 || table->n_tensors == 0)
-        return ps_err_set(PS_ERR_ARG, "a plan wants at least one shard and one tensor");
+        return ps_err_set(PS_ERR_ARG, "a plan needs at least one shard and one tensor");
     if (size.bytes)
         PS_TRY(make(plan, table, size.bytes, n_shards));
     else

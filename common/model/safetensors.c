@@ -59,14 +59,14 @@ static bool whole(const json_t *value, int64_t *out)
 static ps_err read_shape(const char *file, const json_t *shape, ps_st_tensor *t)
 {
     size_t n = json_array_size(shape);
-    if (!json_is_array(shape)) return bad(file, t->name, "shape is no list");
+    if (!json_is_array(shape)) return bad(file, t->name, "shape is not a list");
     if (n > PS_MAX_DIMS)
         return bad(file, t->name, "%zu dimensions, at most %d are supported", n,
                    PS_MAX_DIMS);
     t->dims.n = (int)n;
     for (size_t i = 0; i < n; i++)
         if (!whole(json_array_get(shape, i), &t->dims.d[i]))
-            return bad(file, t->name, "shape: dimension %zu is no count", i);
+            return bad(file, t->name, "shape: dimension %zu is not a count", i);
     return PS_OK;
 }
 
@@ -99,7 +99,7 @@ static ps_err read_entry(const char *file, const char *name, const json_t *entry
         return bad(file, name, "dtype %.16s is not known", dtype ? dtype : "(none)");
     snprintf(t->dtype, sizeof t->dtype, "%s", dtype);
     if (json_object_size(entry) != 3)
-        return bad(file, name, "dtype, shape and data_offsets alone are wanted");
+        return bad(file, name, "only dtype, shape and data_offsets are allowed");
     PS_TRY(read_shape(file, json_object_get(entry, "shape"), t));
     return read_offsets(file, json_object_get(entry, "data_offsets"), t);
 }
@@ -112,7 +112,7 @@ static ps_err check_metadata(const char *file, const json_t *metadata)
     json_object_foreach(
         (json_t *)(uintptr_t)metadata, key,
         value) if (!json_is_string(value)) return bad(file, "__metadata__",
-                                                      "\"%.64s\" is no text", key);
+                                                      "\"%.64s\" is not a text", key);
     return PS_OK;
 }
 
@@ -165,7 +165,7 @@ static ps_err read_header(const char *file, const char *text, size_t n,
                           uint64_t data_bytes, ps_st_file *out)
 {
     json_error_t error;
-    if (n == 0 || text[0] != '{') return bad(file, "", "the header is no JSON map");
+    if (n == 0 || text[0] != '{') return bad(file, "", "the header is not a JSON map");
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
     if (!root) return bad(file, "", "header, byte %d: %s", error.position, error.text);
     ps_err err = read_tensors(file, root, data_bytes, out);
@@ -205,7 +205,8 @@ static ps_err read_all(int fd, const char *path, void *out, uint64_t n)
         ssize_t got = read(fd, (char *)out + done, n - done);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return ps_err_errno(PS_ERR_IO, "%s: reading", path);
-        if (got == 0) return ps_err_set(PS_ERR_FORMAT, "%s: shorter than it was", path);
+        if (got == 0)
+            return ps_err_set(PS_ERR_FORMAT, "%s: shrank while it was read", path);
         done += (uint64_t)got;
     }
     return PS_OK;
@@ -227,7 +228,7 @@ static ps_err open_file(const char *path, int *fd, uint64_t *bytes)
     return PS_OK;
 }
 
-/* The header of an open file; its tensors' data are offsets still. */
+/* Reads the header of an open file. Its tensors' data are still offsets. */
 static ps_err open_header(const char *path, int fd, uint64_t bytes, ps_st_file *out)
 {
     unsigned char length[LENGTH_BYTES];
@@ -365,8 +366,8 @@ static ps_err check_finite(const char *path, const ps_tensor *t, const float *va
     uint64_t i = 0;
     while (ps_finite_all(values + i, 1))
         i++;
-    return bad(path, t->name, "element %" PRIu64 " is %g: no training starts from it", i,
-               (double)values[i]);
+    return bad(path, t->name, "element %" PRIu64 " is %g: training cannot start from it",
+               i, (double)values[i]);
 }
 
 ps_err ps_st_load_model(const char *path, const ps_tensor_table *table, float *params,
@@ -422,7 +423,7 @@ static ps_err describe_metadata(json_t *root, const char *const *metadata, int n
         failed =
             json_object_set_new(map, metadata[2 * i], json_string(metadata[2 * i + 1]));
     if (!failed) return PS_OK;
-    return ps_err_set(PS_ERR_ARG, "metadata of a safetensors file is no UTF-8");
+    return ps_err_set(PS_ERR_ARG, "metadata of a safetensors file is not UTF-8");
 }
 
 /* *out (bytes, owned): length, JSON and padding. */
@@ -467,7 +468,7 @@ static ps_err write_all(const sink *to, const void *bytes, uint64_t n)
     return PS_OK;
 }
 
-/* What a file is made of. */
+/* The parts of a file. */
 typedef struct content {
     const char *head;
     uint64_t head_bytes;
@@ -485,7 +486,7 @@ static ps_err write_synced(const sink *to, const content *what)
     return PS_OK;
 }
 
-/* The folder's entry, so that the new name outlives a power cut; failing is no loss. */
+/* Syncs the folder, so that the new name survives a power cut. A failure is ignored. */
 static void sync_folder(const char *path)
 {
     const char *slash = strrchr(path, '/');

@@ -5,7 +5,8 @@
 
 #include "mem.h"
 
-/* A new entry at the end of list (n of *cap used), not counted yet; capacities double. */
+/* Makes a new entry at the end of list (n of *cap used), not counted yet; capacities
+ * double. */
 static ps_err new_entry(ps_tensor **list, int n, int *cap, const char *name,
                         ps_tensor **out)
 {

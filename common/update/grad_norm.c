@@ -63,5 +63,5 @@ double ps_grad_norm_total(const double *sums, uint64_t n)
 double ps_grad_norm_clip(double norm, double max_norm)
 {
     double factor = max_norm / (norm + 1e-6);
-    return factor >= 1.0 ? 1.0 : factor; // NaN stays, as in PyTorch
+    return factor >= 1.0 ? 1.0 : factor; // NaN stays NaN, as in PyTorch
 }

@@ -5,15 +5,14 @@
 #include "cpu_level.h"
 #include "fused.h"
 
-/* PyTorch's CPU kernels compute add(x, alpha) as one fused multiply-add, lerp and addcmul
- * likewise; addcdiv multiplies, divides, then adds. The same roundings here: a step from
- * PyTorch 1.13's state gives its bits, and from PyTorch 2's as well but for the square
- * root, which pip's builds take from MKL, one unit off for up to a fifth of the
- * arguments: how many depends on the processor. With AVX-512 it is s + r / 2 * (x - s *
- * s) of fused multiply-adds, where r is the 14-bit estimate of 1 / sqrt(x) and s = x * r,
- * one unit low for 0.7%; a step that takes it gives PyTorch 2.15's bits there, and
- * nowhere else.
- */
+/* PyTorch's CPU kernels compute add(x, alpha) as one fused multiply-add, and so lerp and
+ * addcmul; addcdiv multiplies, divides, then adds. The roundings here are the same. A
+ * step from PyTorch 1.13's state gives its bits. A step from PyTorch 2's state does too,
+ * except for the square root: pip's builds take it from MKL, which is one unit off for up
+ * to a fifth of the arguments, depending on the processor. With AVX-512 MKL computes s +
+ * r / 2 (x - s * s) by fused multiply-adds, where r is the 14-bit estimate of 1 / sqrt(x)
+ * and s = x r. It is one unit low for 0.7% of the arguments. A step with that root gives
+ * PyTorch 2.15's bits on such processors, and on no others. */
 typedef ps_optimizer_scalars scalars;
 
 #define KERNEL static inline __attribute__((always_inline)) void
@@ -44,8 +43,8 @@ KERNEL sgd_momentum(scalars k, uint64_t n, float *restrict p, const float *restr
 /* How the first moment is rounded: at::lerp starts from the nearer end. */
 typedef enum moment_form { LERP_FROM_M, LERP_FROM_G, SUM } moment_form;
 
-/* decoupled: AdamW's decay of the weight instead of Adam's addition to the gradient. Both
- * it and the form are constants where this is inlined. */
+/* decoupled: AdamW decays the weight, Adam adds the decay to the gradient. decoupled and
+ * the form are constants where this is inlined. */
 KERNEL adam_update(scalars k, bool decoupled, moment_form form, uint64_t n,
                    float *restrict p, const float *restrict grad, float *restrict m,
                    float *restrict v)
@@ -95,8 +94,8 @@ KERNEL apply_kind(ps_optimizer_kind kind, const scalars *k, uint64_t n, float *p
         adam_form(k, true, n, p, grad, states);
 }
 
-/* Elements of a block, and how far ahead of it memory is asked for: the four streams are
- * longer than a cache, and the processor's own prefetching stops at every page. */
+/* Elements of a block, and how far ahead of it memory is prefetched: the four arrays are
+ * larger than a cache, and the processor's own prefetching stops at every page. */
 enum { BLOCK = 256, AHEAD = 2 * BLOCK, LINE = 16 };
 
 KERNEL prefetch_block(const float *p, const float *grad, float *const *states)

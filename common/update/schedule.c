@@ -29,7 +29,7 @@ ps_err ps_schedule_init(ps_schedule *s, const ps_config *cfg, uint64_t total_ste
     return PS_OK;
 }
 
-/* Of the main schedule, which begins when the warm-up is over. */
+/* The factor of the main schedule, which begins when the warm-up is over. */
 static double main_lr(const ps_schedule *s, uint64_t step)
 {
     uint64_t total = s->total > s->warmup ? s->total - s->warmup : 1;

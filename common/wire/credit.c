@@ -1,11 +1,10 @@
 #include "credit.h"
 
-/* A worker that gets ahead of the others by a window makes the shard wait for these: at
- * 200 Mbit/s, 4.8 MB between 4 workers and 4 servers took 1.25 x the line rate with a
+/* A worker that is ahead of the others by a window makes the shard wait for them. At 200
+ * Mbit/s, 4.8 MB between 4 workers and 4 servers took 1.25 x the time at line rate with a
  * window of 512 KiB, 1.12 x with 256 and 1.03 x with 128; 64 is too little at 1 Gbit/s.
- * Where a step has fewer bytes, a window should not be much of them: steps whose 4.8 MB
- * travel by fp16 take 4% longer with 128 KiB than with 96.
- */
+ * In a small step the window should be a small part of the bytes: steps whose 4.8 MB
+ * travel by fp16 take 4% longer with 128 KiB than with 96. */
 enum { LEAST_WINDOW = 64 << 10, MOST_WINDOW = 128 << 10, WINDOWS_A_STEP = 6 };
 
 static uint64_t auto_window(uint64_t shard_bytes, uint64_t largest_bytes)

@@ -11,8 +11,8 @@
 #include "zsock.h"
 
 enum {
-    TURN_MS = 20, // while there is an unproven connection
-    /* What a server sends of itself before it has taken a secret: the greeting of ZMTP 3
+    TURN_MS = 20, // while a connection is unproven
+    /* What a server sends before it has taken a secret: the greeting of ZMTP 3
      * (rfc.zeromq.org/spec/23). The next is PLAIN's WELCOME. */
     GREETING_BYTES = 64,
     /* sender and delimiter, then: version, request, domain, address, id, mechanism, name,
@@ -28,8 +28,8 @@ typedef struct watched {
     ps_gate_kind kind;
 } watched;
 
-/* One that was accepted and is not proven. Its descriptor is libzmq's own: by the peer's
- * address we know that the number has not gone to another connection meanwhile. */
+/* A connection that was accepted and is not proven. libzmq owns its descriptor: the
+ * peer's address tells whether the number belongs to another connection by now. */
 typedef struct connection {
     int fd;
     const watched *socket;
@@ -99,8 +99,9 @@ void ps_gate_open(ps_gate *g)
 
 /* ---- connections ---- */
 
-/* Each socket's events are in order; those of several are not: a number may be a new
- * connection's at one before it is known as closed at another. */
+/* The events of one socket are in order; those of several are not. A descriptor may be
+ * reported for a new connection at one socket before it is reported as closed at another.
+ */
 static connection *find(ps_gate *g, const watched *w, int fd)
 {
     for (size_t i = 0; i < g->n_connections; i++)
@@ -131,7 +132,7 @@ static void forget(ps_gate *g, connection *c)
 
 static void on_event(ps_gate *g, const watched *w, ps_zsock_event event, int fd)
 {
-    if (event == PS_ZSOCK_CONNECTED) return; // does not tell which
+    if (event == PS_ZSOCK_CONNECTED) return; // the event does not tell which connection
     connection *c = find(g, w, fd);
     if (c) forget(g, c);
     if (event == PS_ZSOCK_ACCEPTED)
@@ -161,8 +162,8 @@ static bool same_peer(const connection *c)
 
 typedef enum verdict { KEEP, PROVEN, TOO_MUCH, TOO_LONG } verdict;
 
-/* One look at the kernel's counts of a connection tells what came and what went. Where
- * the kernel does not count, nothing is held against it. */
+/* Reads the kernel's counts of a connection. Where the kernel does not count, the
+ * connection is not limited by bytes. */
 static verdict judge(const connection *c, uint64_t most_ns, uint64_t now)
 {
     ps_zsock_counts t;
@@ -174,8 +175,8 @@ static verdict judge(const connection *c, uint64_t most_ns, uint64_t now)
     return now > c->since_ns && now - c->since_ns > most_ns ? TOO_LONG : KEEP;
 }
 
-/* libzmq has no word for it (zmq_disconnect_peer is a draft): the end of the stream makes
- * it close the connection itself. */
+/* libzmq has no stable call to close a connection (zmq_disconnect_peer is a draft). After
+ * the shutdown it reads the end of the stream and closes the connection itself. */
 static void drop(ps_gate *g, connection *c, const char *why)
 {
     if (same_peer(c)) {
@@ -226,8 +227,9 @@ static bool asks_for_a_member(const ps_gate *g, zmq_msg_t *parts)
            g->o.knows(g->o.owner, zmq_msg_data(password), zmq_msg_size(password));
 }
 
-/* 300 is ZAP's word for "try again": the connection ends without an answer, and a member
- * of a job that starts later on this address is not kept out for good. */
+/* 300 is ZAP's code for "try again": the connection ends without an answer, and the peer
+ * may try again. So a member of a job that starts later on this address is not kept out
+ * for good. */
 static void answer(ps_gate *g, zmq_msg_t *request, bool yes)
 {
     enum { SENDER, DELIMITER, VERSION, REQUEST, STATUS, TEXT, USER, METADATA, N };
@@ -249,7 +251,7 @@ static void answer(ps_gate *g, zmq_msg_t *request, bool yes)
         err = ps_zsock_send(g->zap, now, parts, N);
     else
         ps_zsock_close_parts(parts, N);
-    if (err != PS_OK) PS_DEBUG("gate", "error=\"%s\"", ps_err_message()); // it has gone
+    if (err != PS_OK) PS_DEBUG("gate", "error=\"%s\"", ps_err_message()); // it is gone
 }
 
 static void answer_requests(ps_gate *g)
@@ -259,7 +261,7 @@ static void answer_requests(ps_gate *g)
         zmq_msg_t parts[ZAP_FRAMES];
         int n;
         ps_err err = ps_zsock_recv(g->zap, now, parts, ZAP_FRAMES, &n);
-        if (err == PS_ERR_PROTOCOL) continue; // of no mechanism of ours
+        if (err == PS_ERR_PROTOCOL) continue; // not of our mechanism
         if (err != PS_OK || n == 0) return;
         if (n == ZAP_FRAMES) answer(g, parts, asks_for_a_member(g, parts));
         ps_zsock_close_parts(parts, n);

@@ -85,7 +85,7 @@ static void *door_main(void *arg)
         if (items[1].revents) break;
         int fd = -1;
         ps_err err = ps_shm_accept(door->listen_fd, &fd);
-        if (err == PS_ERR_NOMEM) { // who knocks waits: descriptors are given back
+        if (err == PS_ERR_NOMEM) { // the worker waits until descriptors are free again
             if (!told) PS_WARN("shm-door", "reason=\"%s\" (ulimit -n)", ps_err_message());
             told = true;
             (void)poll(&items[1], 1, FULL_PAUSE_MS);

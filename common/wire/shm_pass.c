@@ -46,7 +46,7 @@ static bool same_user(int fd)
     struct ucred peer;
     socklen_t bytes = sizeof peer;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) return false;
-    errno = EPERM; // where the answer is no
+    errno = EPERM; // when access is refused
     return peer.uid == geteuid() || peer.uid == 0;
 }
 
@@ -65,11 +65,11 @@ ps_err ps_shm_accept(int listen_fd, int *fd)
     return PS_OK;
 }
 
-/* A listener whose queue is full lets those who connect wait. */
+/* A process that connects waits while the listener's queue is full. */
 static int set_send_timeout(int fd, ps_deadline deadline)
 {
     int ms = ps_deadline_left_ms(deadline);
-    if (ms == 0) ms = 1; // 0 would be: for ever
+    if (ms == 0) ms = 1; // 0 would mean for ever
     const struct timeval limit = {.tv_sec = ms / 1000,
                                   .tv_usec = (suseconds_t)(ms % 1000) * 1000};
     return setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
@@ -125,7 +125,7 @@ ps_err ps_shm_offer_send(int fd, const ps_shm_offer *offer, int params_fd, int g
     return PS_OK;
 }
 
-/* Takes the descriptors out of a message: exactly two, or none are kept. */
+/* Takes the descriptors out of a message. Keeps exactly two, or none. */
 static bool take_fds(struct msghdr *m, int fds[2])
 {
     int n = 0, got[2] = {-1, -1};

@@ -50,7 +50,8 @@ ps_err ps_wire_decode(const void *frame, size_t bytes, ps_wire_header *h)
     ps_mp_reader r;
     ps_mp_reader_init(&r, frame, bytes);
     if (ps_mp_read_array(&r, HEADER_ITEMS) != HEADER_ITEMS)
-        return ps_err_set(PS_ERR_PROTOCOL, "%zu bytes that are no message header", bytes);
+        return ps_err_set(PS_ERR_PROTOCOL, "%zu bytes that are not a message header",
+                          bytes);
     h->version = (uint8_t)ps_mp_read_uint(&r, UINT8_MAX);
     h->kind = (uint8_t)ps_mp_read_uint(&r, UINT8_MAX);
     h->nonce = ps_mp_read_uint(&r, UINT64_MAX);

@@ -62,7 +62,7 @@ static ps_err own_small(zmq_msg_t *msg)
 ps_err ps_wire_recv(void *socket, bool router, ps_wire_frames *f, bool *got)
 {
     *got = false;
-    // A message without a payload must not find that of the message before.
+    // A message without a payload must not keep that of the message before.
     zmq_msg_close(&f->payload);
     zmq_msg_init(&f->payload);
     f->n = 0;

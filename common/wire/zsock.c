@@ -10,11 +10,11 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* libzmq aborts where it is told a policy and may not have it: so we try ourselves. */
+/* libzmq aborts when it is given a policy that the system refuses, so try it first. */
 static bool may_be_batch(void)
 {
     const struct sched_param zero = {0};
-    if (sched_getscheduler(0) != SCHED_OTHER) return false; // somebody chose another
+    if (sched_getscheduler(0) != SCHED_OTHER) return false; // the user chose another
     if (sched_setscheduler(0, SCHED_BATCH, &zero) != 0) return false;
     return sched_setscheduler(0, SCHED_OTHER, &zero) == 0;
 }
@@ -41,9 +41,9 @@ static ps_err set_secret(void *socket, const ps_secret *secret)
 }
 
 enum {
-    RECONNECT_MS = 20, // a peer that is not there yet, or lost, is tried again soon,
-    RECONNECT_MAX_MS = 1000, // one that is gone not too often
-    CONNECT_MS = 2000,       // a way that drops everything may lead somewhere by then
+    RECONNECT_MS = 20, // a peer that is not there yet, or was lost, is tried again soon
+    RECONNECT_MAX_MS = 1000, // but a peer that is gone is not tried too often
+    CONNECT_MS = 2000,       // a route that drops packets may work by then
     SILENCE_BEATS = 10,
     SILENCE_LEAST_MS = 1000,
     KEEPALIVE_MOST_S = 32767, // Linux's own bound
@@ -65,8 +65,8 @@ static int option_ms(uint64_t ms)
     return ms < INT32_MAX ? (int)ms : INT32_MAX;
 }
 
-/* Each side watches for itself, so that ZMQ_HEARTBEAT_TTL, by which it would tell the
- * other to, is not needed. TCP's own means are for what ZeroMQ does not watch: a
+/* Each side watches the connection itself, so ZMQ_HEARTBEAT_TTL, which sets the other
+ * side's timeout, is not needed. TCP's own timeouts cover what ZeroMQ does not watch: a
  * connection that is still being made, and bytes that nobody acknowledges. */
 static ps_err set_pulse(void *socket, const ps_zsock_pulse *p)
 {

@@ -514,7 +514,7 @@ class BadInput(JobTest):
         raw = bytearray(self.weights())
         raw[-12:-8] = struct.pack("<f", math.nan)
         self.write("nan.safetensors", bytes(raw))
-        self.refused(r"nan\.safetensors: \S+: element \d+ is -?nan: no training starts from it",
+        self.refused(r"nan\.safetensors: \S+: element \d+ is -?nan: training cannot start from it",
                      "--overwrite", "train.init=" + self.path("nan.safetensors"))
 
     def test_a_loss_that_is_not_finite_at_the_end(self):

@@ -117,7 +117,7 @@ static void errors_name_file_line_and_key(void **state)
                    "weather: unknown section (--help lists all keys)");
     assert_refused("train: {epoch: 1}", "job.name=x", "did you mean train.epochs?");
     assert_refused("lr: 1", "job.name=x", "did you mean optimizer.lr?");
-    assert_refused("train: 3\n", "job.name=x", "train: a section");
+    assert_refused("train: 3\n", "job.name=x", "train: is a section");
     assert_refused("[1, 2]\n", "job.name=x", "a map of sections");
 }
 

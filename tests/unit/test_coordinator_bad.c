@@ -442,7 +442,7 @@ static void a_key_is_set_by_whose_it_is(void **state)
         ps_control c = {.kind = PS_CONTROL_PUT, .nonce = nonce, .request = i + 1};
         assert_int_equal(ps_control_set_name(&c, rows[i].key), PS_OK);
         if (!rows[i].may) {
-            fails_with(sockets[rows[i].socket], &c, "to set");
+            fails_with(sockets[rows[i].socket], &c, "may not set");
             continue;
         }
         send_control(sockets[rows[i].socket], &c);

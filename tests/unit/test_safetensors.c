@@ -276,8 +276,8 @@ static void legal_files_are_read(void **state)
 
 static void headers_that_lie_are_refused(void **state)
 {
-    assert_bad(" {}", 0, "no JSON map");
-    assert_bad("[]", 0, "no JSON map");
+    assert_bad(" {}", 0, "not a JSON map");
+    assert_bad("[]", 0, "not a JSON map");
     assert_bad("{", 0, "header, byte");
     assert_bad("{} x", 0, "header, byte");
     assert_int_equal(parse_padded("{}", 100, 4), PS_ERR_FORMAT);
@@ -285,7 +285,7 @@ static void headers_that_lie_are_refused(void **state)
     assert_int_equal(parse_padded("{}", 100000001, 4), PS_ERR_FORMAT);
     assert_non_null(strstr(ps_err_message(), "at most 100000000"));
     assert_int_equal(parse_padded("{}", UINT64_MAX, 4), PS_ERR_FORMAT);
-    assert_bad("{\"__metadata__\":{\"a\":1}}", 0, "\"a\" is no text");
+    assert_bad("{\"__metadata__\":{\"a\":1}}", 0, "\"a\" is not a text");
     assert_bad("{\"__metadata__\":[]}", 0, "no map");
     ps_st_file file;
     assert_int_equal(ps_st_parse("bad.st", "\2\0\0", 3, &file), PS_ERR_FORMAT);
@@ -295,19 +295,19 @@ static void entries_that_lie_are_refused(void **state)
 {
     assert_bad("{" F32("a", "[1]", 0, 4) "," F32("a", "[1]", 4, 8) "}", 8, "duplicate");
     assert_bad("{" F32("a", "[2]", 0, 4) "}", 4, "a: data_offsets hold 4 bytes");
-    assert_bad("{" F32("a", "[-1]", 0, 4) "}", 4, "dimension 0 is no count");
-    assert_bad("{" F32("a", "[1.0]", 0, 4) "}", 4, "dimension 0 is no count");
+    assert_bad("{" F32("a", "[-1]", 0, 4) "}", 4, "dimension 0 is not a count");
+    assert_bad("{" F32("a", "[1.0]", 0, 4) "}", 4, "dimension 0 is not a count");
     assert_bad("{" F32("a", "[4294967296,4294967296]", 0, 0) "}", 0, "overflows");
     assert_bad("{" F32("a", "[4611686018427387904]", 0, 0) "}", 0, "overflows");
     assert_bad("{" F32("a", "[9223372036854775807,2]", 0, 0) "}", 0, "overflows");
     assert_bad("{" F32("a", "[1,1,1,1,1]", 0, 4) "}", 4, "5 dimensions");
-    assert_bad("{" F32("a", "3", 0, 12) "}", 12, "shape is no list");
+    assert_bad("{" F32("a", "3", 0, 12) "}", 12, "shape is not a list");
     assert_bad("{" F32("a", "[1]", 4, 0) "}", 4, "not [begin, end]");
     assert_bad("{" F32("a", "[1]", 0, 99999999999999999999) "}", 4, "header, byte");
     assert_bad("{\"a\":3}", 0, "dtype (none)");
     assert_bad("{\"a\":{\"dtype\":\"F33\",\"shape\":[],\"data_offsets\":[0,4]}}", 4,
                "dtype F33 is not known");
-    assert_bad("{\"a\":{\"dtype\":\"F32\",\"shape\":[]}}", 4, "alone are wanted");
+    assert_bad("{\"a\":{\"dtype\":\"F32\",\"shape\":[]}}", 4, "are allowed");
 }
 
 static void layouts_that_lie_are_refused(void **state)
