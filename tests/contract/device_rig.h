@@ -1,5 +1,5 @@
-/* A model on a device with everything that a pass needs, and its passes compared with the
- * reference's (ref_layers.h). What does not work fails the test. */
+/* A model on a device with everything that a pass needs. Its passes are compared with the
+ * reference's (ref_layers.h); a failure fails the test. */
 #ifndef PS_TEST_DEVICE_RIG_H
 #define PS_TEST_DEVICE_RIG_H
 
@@ -7,10 +7,10 @@
 #include "model_spec.h"
 #include "ref_layers.h"
 
-/* How products round their factors, and what is stored between layers, and how far the
- * device may be from the reference that does the same. Values between layers differ in
- * their last bits of float32, and a few of them then fall to the other side of a tie: so
- * the bounds grow with the unit. */
+/* How products round their factors and the values between layers, and how far the device
+ * may differ from a reference that rounds in the same way. Values between layers differ
+ * in their last bits of float32, and then a few of them round to the other side of a tie.
+ * So the bounds grow with the rounding unit. */
 typedef struct rig_rounding {
     ps_precision precision;
     int digits, least; // as in ref_model
@@ -38,7 +38,7 @@ typedef struct rig {
     uint32_t *positions;
     ps_device *device;
     ps_program *program;
-    double worst; // of what was compared, relative to the bound
+    double worst; // largest difference so far, relative to its bound
 } rig;
 
 /* input, loss and layers are those of a configuration's model. */
@@ -49,10 +49,10 @@ void rig_fini(rig *r);
 /* The first n samples. */
 ps_batch rig_batch(const rig *r, int n);
 
-/* Forward, and in training backward, of n samples on the device and in the reference:
- * loss, outputs, gradients and statistics. */
+/* Runs forward, and in training backward, of n samples on the device and in the
+ * reference, and compares loss, outputs, gradients and statistics. */
 void rig_compare(rig *r, int n, const ps_pass *pass);
-/* The device's gradients and statistics with the reference's. */
+/* Compares the device's gradients and statistics with the reference's. */
 void rig_check_gradients(rig *r, const ref_model *ref);
 
 #endif

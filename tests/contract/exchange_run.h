@@ -8,11 +8,11 @@
 #include "test_job.h"
 
 enum {
-    TEST_STEPS_MAX = 16, // whose weights are noted
+    TEST_STEPS_MAX = 16, // of which weights are recorded
     TEST_FAULT_NONE = 0,
     TEST_FAULT_NAN,     // a gradient
-    TEST_FAULT_STOPPED, // it does not go on
-    TEST_FAULT_NO_BYE   // it leaves without a goodbye to the shards
+    TEST_FAULT_STOPPED, // the rank stops
+    TEST_FAULT_NO_BYE   // the rank leaves without a goodbye to the shards
 };
 
 typedef struct test_run_options {
@@ -37,7 +37,7 @@ typedef struct test_rank {
     float *params; // the final arena; owned
     bool buffers_right;
     ps_exchange_stats stats;
-    float scales[TEST_STEPS_MAX + 1];     // before each step, and after all
+    float scales[TEST_STEPS_MAX + 1];     // before each step, and after the last
     float weights[TEST_STEPS_MAX + 1][8]; // likewise, of the model of the vectors
 } test_rank;
 
@@ -54,10 +54,10 @@ typedef struct test_run_result {
 
 #define OVERFLOWS(some) .overflows = {(some), sizeof(some) / sizeof *(some)}
 
-/* Runs it to its end, well or not. */
+/* Runs the job to its end, successful or not. */
 void test_run(const test_run_options *options, test_run_result *out);
 void test_run_fini(test_run_result *result, int workers);
-/* Runs it: every rank ends with the weights of the serial loop. */
+/* Runs the job and checks that every rank ends with the weights of the serial loop. */
 void test_run_check_bits(const test_run_options *options);
 
 #endif

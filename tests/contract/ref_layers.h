@@ -10,9 +10,9 @@
 typedef struct ref_model {
     const ps_model_spec *spec;
     int n; // samples
-    /* Factors of products, and what is stored between layers, are rounded to so many
-     * binary digits (bf16: 8, fp16: 11), none below 2^least; 0: not at all. What the loss
-     * and log_softmax read and write is stored as it is. */
+    /* Factors of products and values between layers are rounded to that many binary
+     * digits (bf16: 8, fp16: 11), none below 2^least; digits 0: no rounding. What the
+     * loss and log_softmax read and write is not rounded. */
     int digits, least;
     double *params;     // as the parameter arena
     double *grads;      // added to by every backward pass

@@ -1,6 +1,6 @@
-/* Gradients that tests make up, and what a plain loop makes of them: it adds those of all
- * ranks in the order of ranks and steps the optimizer, for the exchanges to agree with,
- * bit for bit. */
+/* Synthetic gradients, and a serial training loop on them: it adds the gradients of all
+ * ranks in rank order and steps the optimizer. The exchanges must agree with it bit for
+ * bit. */
 #ifndef PS_TEST_SERIAL_TRAINING_H
 #define PS_TEST_SERIAL_TRAINING_H
 
@@ -22,9 +22,9 @@ typedef struct test_overflows {
 
 /* A draw in [-1, 1) for (rank, step, element). */
 float test_noise(int rank, uint64_t step, uint64_t i);
-/* Depends on the weights, so that weights of a wrong version show. */
+/* Depends on the weights, so that weights of a wrong version are noticed. */
 float test_gradient(int rank, uint64_t step, uint64_t i, float param);
-/* Puts the step's overflows of the rank into its gradients. */
+/* Writes the rank's overflows of this step into its gradients. */
 void test_overflow_some(const test_overflows *overflows, const ps_model_spec *spec,
                         int rank, uint64_t step, float *grads);
 void test_first_weights(const ps_model_spec *spec, float *params);

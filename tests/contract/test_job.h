@@ -1,4 +1,4 @@
-/* A job whose servers are threads of the test: real shards, real sockets. */
+/* A job whose servers are threads of the test, with real shards and real sockets. */
 #ifndef PS_TEST_JOB_H
 #define PS_TEST_JOB_H
 
@@ -27,11 +27,11 @@ typedef struct test_job {
     test_job_server server[TEST_JOB_MAX];
 } test_job;
 
-/* Starts the servers' threads for cfg, table, servers and workers, and fills in the rest.
- */
+/* The caller sets cfg, table, servers and workers; this starts the servers' threads and
+ * sets the rest. */
 void test_job_serve(test_job *job);
-/* The same after loading the settings: a small model with every kind of tensor and
- * several chunks, then sets. */
+/* The same with a configuration of its own: a small model with every kind of tensor and
+ * several chunks, then the settings in sets. */
 void test_job_start(test_job *job, int servers, int workers, const char *const *sets,
                     int n_sets);
 /* Joins as a worker. */

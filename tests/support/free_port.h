@@ -1,4 +1,4 @@
-/* A free port of 127.0.0.1, just now. */
+/* Finds a port of 127.0.0.1 that is free at this moment. */
 #ifndef TEST_FREE_PORT_H
 #define TEST_FREE_PORT_H
 

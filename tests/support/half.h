@@ -1,5 +1,6 @@
-/* IEEE 754's half precision from its definition, in double: neither float16.h, which is
- * tested with it, nor the compiler's _Float16, which GCC 11 lacks on x86. */
+/* IEEE 754 half precision by its definition, computed in double. It does not use
+ * float16.h, which is tested against it, nor the compiler's _Float16, which GCC 11 lacks
+ * on x86. */
 #ifndef TEST_HALF_H
 #define TEST_HALF_H
 
@@ -9,7 +10,7 @@
 static inline double half_value(uint16_t bits)
 {
     const unsigned exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    // in units of the smallest, 2^-24
+    // in units of the smallest value, 2^-24
     const uint64_t units =
         exponent ? (uint64_t)(1024 + mantissa) << (exponent - 1) : mantissa;
     double value = (double)units * 0x1p-24;

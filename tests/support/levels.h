@@ -1,4 +1,5 @@
-/* The same computation at every level of vectors that processor and build have. */
+/* Runs the same computation at every vector level that the processor and the build have.
+ */
 #ifndef TEST_LEVELS_H
 #define TEST_LEVELS_H
 
@@ -26,7 +27,7 @@ static inline void put(output *o, const void *bytes, size_t n)
     o->n += n;
 }
 
-/* Numbers of all sizes; every 97th is one that arithmetic treats on its own. */
+/* Numbers of all magnitudes; every 97th is a special value. */
 static inline void fill(uint64_t seed, uint64_t n, float *out)
 {
     static const float special[] = {0.0f,     -0.0f, 1e-42f, -1e-39f,
@@ -40,7 +41,7 @@ static inline void fill(uint64_t seed, uint64_t n, float *out)
     }
 }
 
-/* What compute puts out has the same bits at every level. */
+/* Checks that compute's output has the same bits at every level. */
 static inline void same_at_every_level(void (*compute)(output *o))
 {
     static const char *const names[] = {"plain", "avx2", "avx512"};

@@ -1,5 +1,5 @@
-/* The TCP connections that this process has made itself, to be cut: both ends see what
- * they would see of a router that was switched off and on. */
+/* Finds and cuts TCP connections that this process has made. Both ends see what they
+ * would see if a router was switched off and on. */
 #ifndef PS_TEST_OWN_CONNECTIONS_H
 #define PS_TEST_OWN_CONNECTIONS_H
 
@@ -9,7 +9,7 @@
 
 enum { TEST_CONNECTIONS_MAX = 1024 };
 
-/* by descriptor: whether it is a connection to that port */
+/* is[fd]: whether descriptor fd is a connection to the port */
 typedef struct test_connections {
     bool is[TEST_CONNECTIONS_MAX];
 } test_connections;
@@ -24,7 +24,7 @@ static inline void test_connections_to(int port, test_connections *out)
     }
 }
 
-/* All to the port except some; returns how many. */
+/* Cuts all connections to the port except these; returns how many it cut. */
 static inline int test_cut_connections(int port, const test_connections *except)
 {
     test_connections found;

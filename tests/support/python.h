@@ -1,5 +1,5 @@
-/* Tests that compare with PyTorch run one of the scripts of tests/vectors, which exits
- * with 77 when a module that it needs is not there. */
+/* For tests that compare with PyTorch. They run a script of tests/vectors, which exits
+ * with 77 when a Python module that it needs is missing. */
 #ifndef TEST_PYTHON_H
 #define TEST_PYTHON_H
 
@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 
-/* Runs a script of this project with the interpreter of PS_TEST_PYTHON, else python3 of
- * /usr/bin (Debian's python3-torch), else the first of the path. 0: it succeeded. */
+/* Runs a script of tests/vectors with the interpreter that PS_TEST_PYTHON names, else
+ * /usr/bin/python3 (for Debian's python3-torch), else the first python3 on PATH. Returns
+ * the exit status; 0: success. */
 static inline int python_run(const char *script, const char *arguments)
 {
     char command[1024];
@@ -18,7 +19,7 @@ static inline int python_run(const char *script, const char *arguments)
         if (debian) fclose(debian);
         python = debian ? "/usr/bin/python3" : "python3";
     }
-    // Sanitizers of this process are none of the interpreter's business.
+    // Don't preload this process's sanitizers into the interpreter.
     snprintf(command, sizeof command, "env -u LD_PRELOAD %s tests/vectors/%s %s", python,
              script, arguments);
     int status = system(command);
@@ -27,7 +28,7 @@ static inline int python_run(const char *script, const char *arguments)
 
 enum { PYTHON_SKIP = 77, PYTHON_MISSING = 127 };
 
-/* Skips the running test, saying so, where there is no Python or module. */
+/* Skips the running test when Python or a module is missing. */
 #define PYTHON_OR_SKIP(script, arguments)                                                \
     do {                                                                                 \
         int python_status_ = python_run(script, arguments);                              \

@@ -1,4 +1,4 @@
-/* Files that a test writes into a folder of its own. */
+/* Files that a test writes into its own temporary folder. */
 #ifndef PS_TEST_TEMP_FILES_H
 #define PS_TEST_TEMP_FILES_H
 

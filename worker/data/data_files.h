@@ -3,8 +3,7 @@
  *   split = [ files ] [ "@" range ] | range      files = name { "," name }
  *   range = first "-" last                       both inclusive, from 0
  *
- * "0-7999" alone is a range of the default files; a file of such a name is "./0-7999".
- */
+ * "0-7999" alone is a range of the default files; a file of that name is "./0-7999". */
 #ifndef PS_DATA_FILES_H
 #define PS_DATA_FILES_H
 
@@ -28,14 +27,15 @@ typedef struct ps_data_spec {
 ps_err ps_data_spec_init(ps_data_spec *spec, const char *key, const char *text);
 void ps_data_spec_fini(ps_data_spec *spec);
 
-/* data.path as a folder that exists: as given, from the working folder; else from the
- * folder of the configuration file. *out is owned by the caller. IO naming both. */
+/* Finds the folder data.path, relative to the working folder, else relative to the
+ * configuration file's folder. *out is owned by the caller. IO names both when neither
+ * exists. */
 ps_err ps_data_folder(const char *path, const char *config_file, char **out);
 
 /* folder/name, or name when it is absolute; owned by the caller. */
 ps_err ps_data_path(const char *folder, const char *name, char **out);
 
-/* A file, plain or gzip (told apart by its first bytes), read from start to end. */
+/* A file, plain or gzip (recognised by its first bytes), read from start to end. */
 typedef struct ps_source {
     gzFile file;
     char *path;     // for messages
@@ -44,19 +44,19 @@ typedef struct ps_source {
 } ps_source;
 
 ps_err ps_source_init(ps_source *source, const char *path);
-/* The same for an open descriptor, taken in every case. */
+/* The same for an open descriptor; takes ownership of fd, even on failure. */
 ps_err ps_source_init_fd(ps_source *source, int fd, const char *path);
 void ps_source_fini(ps_source *source); // safe on a zeroed or failed one
 
-/* Reads exactly n bytes; FORMAT when the file ends before, naming what. */
+/* Reads exactly n bytes. FORMAT, naming what, when the file ends before that. */
 ps_err ps_source_read(ps_source *source, void *out, uint64_t n, const char *what);
 
-/* Reads exactly n bytes into a buffer that the caller owns. A claim of more than the
- * file can hold (deflate shrinks at most 1032-fold) fails before anything is allocated,
- * and a compressed file's buffer grows with what really comes out of it. */
+/* Reads exactly n bytes into a buffer that the caller owns. Fails before allocating
+ * anything when n is more than the file can hold (deflate compresses at most 1032-fold).
+ * For a compressed file the buffer grows only as data is read. */
 ps_err ps_source_read_alloc(ps_source *source, uint64_t n, const char *what, void **out);
 
-/* Reads what is left, at most limit bytes (FORMAT beyond). */
+/* Reads the rest of the file; FORMAT when that is more than limit bytes. */
 ps_err ps_source_read_rest(ps_source *source, uint64_t limit, void **out, uint64_t *n);
 
 /* FORMAT unless everything has been read. */

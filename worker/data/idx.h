@@ -22,7 +22,8 @@ ps_err ps_idx_read_values(ps_source *source, ps_dataset *set);
 /* Reads labels: one dimension of uint8; *labels (*n) owned by the caller. */
 ps_err ps_idx_read_labels(ps_source *source, int32_t **labels, int64_t *n);
 
-/* paths[0]: values, paths[1]: labels, equally many. out is zeroed on failure. */
+/* paths[0]: values, paths[1]: labels, the same number of each. out is zeroed on failure.
+ */
 ps_err ps_idx_read(char *const *paths, int n_paths, ps_dataset *out);
 
 #endif

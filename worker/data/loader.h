@@ -1,4 +1,5 @@
-/* A thread that prepares batches ahead: gathers, augments, normalises. */
+/* A thread that prepares batches in advance: it gathers, augments and normalises samples.
+ */
 #ifndef PS_LOADER_H
 #define PS_LOADER_H
 
@@ -20,32 +21,32 @@ typedef struct ps_loaded {
 typedef struct ps_loader_options { // borrowed for the loader's life
     const ps_config *config;
     const ps_dataset *dataset;
-    const ps_dims *input; // the model's; the samples are resized or cropped to it
+    const ps_dims *input; // model input; samples are resized or cropped to it
     const ps_sampler_options *sampler; // training; NULL: evaluation of [begin, begin + n)
     int64_t begin, n;                  // evaluation; n may be 0
-    int64_t max_batch;                 // evaluation's batch; at least the rank's batch
+    int64_t max_batch; // batch size of evaluation; in training at least the rank's batch
 } ps_loader_options;
 
-/* data.prefetch batches are prepared ahead of the one that is being used. SHAPE when the
+/* The thread prepares data.prefetch batches ahead of the one in use. SHAPE when the
  * dataset's samples cannot become the model's input; CONFIG, ARG, NOMEM. */
 ps_err ps_loader_create(const ps_loader_options *options, ps_loader **out);
 
-/* Starts preparing that epoch's batches from batch `first` on; what was prepared of
- * another epoch is dropped, batches not yet released stay valid. */
+/* Starts preparing that epoch's batches, from batch `first` on. Prepared batches of
+ * another epoch are dropped; batches not yet released stay valid. */
 ps_err ps_loader_epoch(ps_loader *loader, uint64_t epoch, int64_t first);
 
-/* The next batch; *out NULL at the end of the epoch. TIMEOUT at the deadline (as when
- * the caller has released none of data.prefetch + 1 batches), or what the epoch's
- * preparation failed with; the loader stays usable. */
+/* The next batch; *out NULL at the end of the epoch. TIMEOUT at the deadline, for example
+ * because the caller holds data.prefetch + 1 batches; else the error of the epoch's
+ * preparation. The loader stays usable. */
 ps_err ps_loader_next(ps_loader *loader, ps_deadline deadline, ps_loaded **out);
 
 /* Whether ps_loader_next would give a batch at once. */
 bool ps_loader_ready(ps_loader *loader);
 
-/* Gives a batch of ps_loader_next back, in any order; NULL is allowed. */
+/* Gives back a batch of ps_loader_next, in any order; batch may be NULL. */
 void ps_loader_release(ps_loader *loader, ps_loaded *batch);
 
-/* Stops the thread at once, wherever it is; clears the caller's pointer. */
+/* Stops the thread at once; clears the caller's pointer. */
 void ps_loader_destroy(ps_loader **loader);
 
 #endif

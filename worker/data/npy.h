@@ -1,4 +1,4 @@
-/* NumPy's .npy files, plain or gzip: anyone's own data.
+/* NumPy's .npy files, plain or gzip, for users' own data.
  *
  *   offset  size      content
  *   0       6         0x93 "NUMPY"
@@ -7,8 +7,7 @@
  *   ...     H         "{'descr': '<f4', 'fortran_order': False, 'shape': (10, 3), }"
  *   ...     ...       values, row-major
  *
- * Source: numpy.lib.format's documentation.
- */
+ * Source: numpy.lib.format's documentation. */
 #ifndef PS_NPY_H
 #define PS_NPY_H
 
@@ -36,7 +35,7 @@ ps_err ps_npy_read_values(ps_source *source, ps_dataset *set);
 /* Labels: integers of any size, shape (N) or (N, 1), each within int32. */
 ps_err ps_npy_read_labels(ps_source *source, int32_t **labels, int64_t *n);
 
-/* paths[0]: x, paths[1]: y, equally many. out is zeroed on failure. */
+/* paths[0]: x, paths[1]: y, the same number of each. out is zeroed on failure. */
 ps_err ps_npy_read(char *const *paths, int n_paths, ps_dataset *out);
 
 #endif

@@ -1,29 +1,29 @@
 /* Which samples a rank sees: torch.utils.data.distributed.DistributedSampler's indices.
  *
- * Equal batches: DistributedSampler exactly (seed + epoch, shuffle, drop_last, padding),
- * the rank's list cut into batches, the last may be short. Unequal batches: the padded
- * permutation is cut into global batches of sum(B_r) samples, of which rank r takes the
- * slice behind those of the ranks before it; the last global batch is divided in
- * proportion, every rank at least one sample: should it hold fewer samples than there are
- * ranks, the permutation is padded further (drop_last: they are dropped).
- */
+ * Equal batches: exactly DistributedSampler (seed + epoch, shuffle, drop_last, padding).
+ * The rank's list is cut into batches; the last one may be short. Unequal batches: the
+ * padded permutation is cut into global batches of sum(B_r) samples. Rank r takes the
+ * slice after those of the ranks below it. The last global batch is divided in
+ * proportion, with at least one sample for every rank. If it has fewer samples than there
+ * are ranks, the permutation is padded further (with drop_last, these samples are
+ * dropped). */
 #ifndef PS_SAMPLER_H
 #define PS_SAMPLER_H
 
 #include "config.h"
 
-/* Where a job goes on: every global batch is a range of the permutation, so that the
- * samples that were seen are its first ones, whatever the number of ranks was. */
+/* Where a job resumes. Every global batch is a range of the permutation, so the samples
+ * already seen are its first ones, whatever the number of ranks was. */
 typedef struct ps_sampler_start {
     uint64_t epoch;
-    int64_t position; // of the permutation; the epoch begins there
+    int64_t position; // in the permutation; the epoch begins there
 } ps_sampler_start;
 
 typedef struct ps_sampler_options {
     int64_t n_samples;
     int world_size, rank;
     bool shuffle, drop_last;
-    bool drop_last_batch; // DataLoader's drop_last: no batch is short
+    bool drop_last_batch; // DataLoader's drop_last: drop a short last batch
     uint64_t seed;
     const int64_t *batch;   // (world_size) samples per micro-batch
     ps_sampler_start start; // {0}: every epoch begins at its first sample
@@ -43,19 +43,20 @@ typedef struct ps_epoch {
     ps_sampler_batch *batches;
 } ps_epoch;
 
-/* ARG for options that make no sense, CONFIG when drop_last or drop_last_batch leaves
- * nothing (except of the epoch that the job goes on with), NOMEM; epoch is then safe for
- * fini. */
+/* ARG for invalid options; CONFIG when drop_last or drop_last_batch leaves no samples
+ * (allowed in the epoch that the job resumes in); NOMEM. After a failure epoch is safe
+ * for fini. */
 ps_err ps_epoch_init(ps_epoch *epoch, const ps_sampler_options *options, uint64_t number);
 void ps_epoch_fini(ps_epoch *epoch);
 
-/* Micro-batches of an epoch, the same on every rank; no allocation. Options are those
- * that ps_epoch_init accepts; 0 when drop_last or drop_last_batch leaves nothing. */
+/* Micro-batches of an epoch, the same on every rank; no allocation. options must be valid
+ * for ps_epoch_init. 0 when drop_last or drop_last_batch leaves no samples. */
 int64_t ps_sampler_n_batches(const ps_sampler_options *options);
-/* Of the epoch `number`: fewer where the job goes on within it; then perhaps 0. */
+/* The same for epoch `number`: fewer, perhaps 0, if the job resumes within it. */
 int64_t ps_sampler_epoch_batches(const ps_sampler_options *options, uint64_t number);
 
-/* Evaluation: contiguous disjoint slices without padding; *begin and *n are rank's. */
+/* Evaluation: contiguous disjoint slices without padding. *begin and *n: the rank's
+ * slice. */
 void ps_sampler_eval_slice(int64_t n_samples, int world_size, int rank, int64_t *begin,
                            int64_t *n);
 

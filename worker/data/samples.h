@@ -14,14 +14,14 @@ typedef struct ps_dataset {
     int64_t n_classes; // 1 + the largest label
 } ps_dataset;
 
-void ps_dataset_fini(ps_dataset *set); // safe on a zeroed or failed one
+void ps_dataset_fini(ps_dataset *set); // safe on a zeroed set, or after a failure
 
-/* Elements of n samples of dims, and their bytes, checked against overflow and against
- * the address space: FORMAT, the message begins with name. */
+/* The bytes of n samples of dims. FORMAT when the number overflows or exceeds the address
+ * space; the message begins with name. */
 ps_err ps_dataset_bytes(const char *name, int64_t n, const ps_dims *dims, bool is_float,
                         uint64_t *bytes);
 
-/* Keeps the samples first .. last (inclusive) alone; FORMAT when there are fewer. */
+/* Keeps only the samples first .. last (inclusive). FORMAT when last does not exist. */
 ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last);
 
 /* Sets n_classes from the labels. FORMAT when one is negative or not below limit (0: no

@@ -11,8 +11,7 @@
  *
  * A sample's draws are the words of philox(key = {seed, seed >> 32}, counter = {0,
  * PS_TRANSFORM_STREAM, position, epoch}): top, left, flip. Dropout's counters have its
- * small layer number in that place.
- */
+ * layer number, a small one, instead of PS_TRANSFORM_STREAM. */
 #ifndef PS_TRANSFORM_H
 #define PS_TRANSFORM_H
 
@@ -34,7 +33,7 @@ typedef struct ps_transform {
     ps_image_size from, resized, to; // a feature vector is (1, 1, F)
     bool is_float, augment, crop, flip;
     int64_t padding;
-    float scale;       // of resized uint8 pixels
+    float scale;       // factor of resized uint8 pixels
     float *table;      // (c, 256): normalised uint8 values
     float *mean, *std; // (c)
     float *image;      // the resized image; NULL: no resizing
@@ -43,16 +42,16 @@ typedef struct ps_transform {
     float *weight;     // ... and the right one's weight
 } ps_transform;
 
-/* from: a stored sample; to: the model's input. augment: training, else evaluation.
- * SHAPE when one can't become the other, CONFIG for data.normalize of the wrong length
- * or with a standard deviation of 0, NOMEM. t is then safe for fini. */
+/* from: a stored sample; to: the model's input. augment: training, else evaluation. SHAPE
+ * when a stored sample cannot become the input; CONFIG for data.normalize of the wrong
+ * length or with a standard deviation of 0; NOMEM. After a failure t is safe for fini. */
 ps_err ps_transform_init(ps_transform *t, const ps_config_data *config,
                          const ps_dims *from, bool is_float, const ps_dims *to,
                          bool augment);
 void ps_transform_fini(ps_transform *t);
 
-/* sample: uint8 or float32, as is_float said; out: the input's elements. Uses t's
- * buffers: one thread at a time. */
+/* sample: uint8 or float32, as is_float says; out: the input's elements. Uses t's
+ * buffers, so only one thread may use t at a time. */
 void ps_transform_apply(ps_transform *t, const void *sample, ps_draw_key key, float *out);
 
 #endif

@@ -1,5 +1,5 @@
 /* Elementwise and index arithmetic of the layers, written once for every device: plain
- * inline functions that a C and a CUDA compiler take alike. */
+ * inline functions that both a C and a CUDA compiler accept. */
 #ifndef PS_ARITH_H
 #define PS_ARITH_H
 
@@ -13,12 +13,13 @@
 #define PS_ARITH static inline
 #endif
 
-/* As torch: NaN stays NaN. */
+/* As in torch, NaN stays NaN. */
 PS_ARITH float ps_relu(float x)
 {
     return x < 0.0f ? 0.0f : x;
 }
-/* y: the forward's output, for all of these. As torch: NaN lets the gradient pass. */
+/* In all gradients below, y is the forward pass's output. As in torch, a NaN in y lets
+ * the gradient pass. */
 PS_ARITH float ps_relu_grad(float y, float dy)
 {
     return y <= 0.0f ? 0.0f : dy;
@@ -46,8 +47,8 @@ PS_ARITH float ps_dropout_scale(double p)
     return p < 1.0 ? (float)(1.0 / (1.0 - p)) : 0.0f;
 }
 
-/* A pooling window along one axis, cut at the input's edges: positions [begin, end) of
- * the input; skipped: how many of the window's positions lie before begin. */
+/* A pooling window along one axis, clipped at the input's edges to positions [begin,
+ * end). skipped: how many of the window's positions lie before begin. */
 typedef struct ps_window {
     int64_t begin, end, skipped;
 } ps_window;
@@ -63,8 +64,8 @@ PS_ARITH ps_window ps_window_at(int64_t out, int64_t stride, int64_t padding,
     return w;
 }
 
-/* The next value of a window takes the maximum's place: the first of equals wins, NaN
- * wins over all (torch's rule, for max_pool2d and argmax). */
+/* Whether value replaces the maximum so far. Among equals the first wins; NaN wins over
+ * everything (torch's rule for max_pool2d and argmax). */
 PS_ARITH bool ps_max_takes(float value, float best)
 {
     return value > best || value != value;
@@ -113,7 +114,7 @@ PS_ARITH float ps_norm_grad(float x, float dy, float mean, float inv, float weig
     return weight * inv * (dy - mean_dy - (x - mean) * inv * mean_dot);
 }
 
-/* Running statistics: the new value's share is momentum. */
+/* Running statistics: momentum is the weight of the new value. */
 PS_ARITH float ps_norm_running(float old, float now, float momentum)
 {
     return (1.0f - momentum) * old + momentum * now;

@@ -1,6 +1,6 @@
-/* A plan of the memory that passes need: slots of bytes that are taken and given back in
- * the order in which the passes use them, so that what is never alive at the same time
- * shares a place (and stays in the cache). One allocation in the end. */
+/* A plan of the memory that passes need. Slots are taken and given back in the order in
+ * which the passes use them, so that values which are never alive at the same time share
+ * memory (and stay in the cache). All slots are one allocation in the end. */
 #ifndef PS_MEMORY_PLAN_H
 #define PS_MEMORY_PLAN_H
 
@@ -24,13 +24,14 @@ typedef struct ps_memory_plan {
 
 enum { PS_NO_SLOT = -1 };
 
-/* A slot of at least so many bytes; 0 bytes give PS_NO_SLOT. */
+/* Takes a slot of at least that many bytes; 0 bytes give PS_NO_SLOT. */
 ps_err ps_memory_plan_take(ps_memory_plan *memory, size_t bytes, int *slot);
-/* The slot's place may be used again by what is taken from now on. */
+/* Gives the slot back: slots taken from now on may use its memory. */
 void ps_memory_plan_give(ps_memory_plan *memory, int slot);
 
-/* Places the slots: in other's memory where that is large enough (other may be NULL; its
- * passes and ours never overlap, and it outlives us), else in memory of our own. */
+/* Places the slots: in other's memory if it is large enough, else in memory of our own.
+ * other may be NULL; it must outlive this plan, and the passes of the two must never
+ * overlap. */
 ps_err ps_memory_plan_layout(ps_memory_plan *memory, const ps_memory_plan *other);
 /* NULL for PS_NO_SLOT. 64-byte aligned. */
 void *ps_memory_plan_at(const ps_memory_plan *memory, int slot);

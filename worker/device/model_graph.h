@@ -1,6 +1,7 @@
-/* The model as devices run it: steps that read and write values. Layers that cost
- * nothing of their own vanish: a relu is folded into the step before it, a dropout of
- * probability 0 is its input. Pure: from the model alone, for any batch size. */
+/* The model as devices run it: steps that read and write values. Layers without work of
+ * their own vanish: a relu is folded into the step before it, and the output of a dropout
+ * of probability 0 is its input. The graph depends only on the model, not on the batch
+ * size. */
 #ifndef PS_MODEL_GRAPH_H
 #define PS_MODEL_GRAPH_H
 
@@ -10,10 +11,10 @@ typedef struct ps_model_node {
     const ps_layer *layer; // what the step computes
     int in[2], n_in, out;  // values; value 0 is the model's input
     bool relu;             // max(0, .) follows (CONV2D, LINEAR, BATCH_NORM2D, ADD)
-    /* The max_pool that alone reads the output takes the relu's gradient too: of its
-     * window only the maximum passes anything on. */
+    /* The output's only reader is a max_pool, which applies the relu's gradient too: only
+     * the maximum of a window passes a gradient on. */
     bool relu_by_pool;
-    bool with_loss; // LOG_SOFTMAX in front of the nll loss: one gradient for both
+    bool with_loss; // LOG_SOFTMAX before the nll loss: one gradient for both
 } ps_model_node;
 
 typedef struct ps_model_edge {
@@ -21,8 +22,8 @@ typedef struct ps_model_edge {
     int producer;     // node, or PS_NONE: the model's input
     int n_readers;    // nodes and the loss
     int last_reader;  // node; n_nodes: the loss
-    bool needs_grad;  // parameters stand before it
-    bool flat_reader; // its one reader is FLATTEN
+    bool needs_grad;  // it depends on parameters
+    bool flat_reader; // its only reader is FLATTEN
 } ps_model_edge;
 
 typedef struct ps_model_graph {
@@ -36,8 +37,8 @@ typedef struct ps_model_graph {
 ps_err ps_model_graph_init(ps_model_graph *graph, const ps_model_spec *spec);
 void ps_model_graph_fini(ps_model_graph *graph); // safe on a zeroed one
 
-/* The node may write its output where its input lies: nobody needs the input after it,
- * neither in the forward nor in the backward pass. */
+/* Whether the node may write its output over its input: nothing reads the input
+ * afterwards, neither in the forward nor in the backward pass. */
 bool ps_model_graph_in_place(const ps_model_graph *graph, const ps_model_node *node);
 
 #endif

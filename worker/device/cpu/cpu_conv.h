@@ -1,5 +1,5 @@
-/* conv2d through oneDNN, in the layouts for which the library has fast code in all passes
- * that are wanted. */
+/* conv2d through oneDNN, in layouts for which the library has fast code in all the passes
+ * that are needed. */
 #ifndef PS_CPU_CONV_H
 #define PS_CPU_CONV_H
 
@@ -12,10 +12,10 @@ typedef struct ps_cpu_conv {
     const ps_layer *layer;
     ps_cpu_shape in, out;                        // the layouts it reads and writes
     ps_cpu_op order_weights, forward;            // PyTorch's order -> the library's
-    ps_cpu_op order_weights_back, backward_data; // order_..._back: if it differs
+    ps_cpu_op order_weights_back, backward_data; // the first: if the order differs
     ps_cpu_op backward_weights, order_gradient;  // the library's order -> PyTorch's
     bool slow; // the library has only its reference code for one of the passes
-    bool own_weights_back; // the backward pass wants the weights in an order of its own
+    bool own_weights_back; // the backward pass needs the weights in another order
     struct {
         int weights, weights_back, gradient, plain_gradient, bias_gradient;
         int scratch, scratch_data, scratch_weights;
@@ -27,21 +27,23 @@ typedef struct ps_cpu_conv {
 typedef struct ps_cpu_conv_use {
     bool relu; // y = max(0, .)
     bool training;
-    bool data_gradient;   // there will be dx
-    ps_winograd winograd; // the passes of 3 x 3 windows that may be by it
+    bool data_gradient;   // the backward pass computes dx
+    ps_winograd winograd; // which passes of 3 x 3 windows may use the algorithm
 } ps_cpu_conv_use;
 
-/* in: the input's shape, its lanes those that it has now; conv->in tells which lanes the
- * library wants. conv is safe for fini after a failure. */
+/* in: the input's shape in its present layout; conv->in is the layout that the library
+ * wants. conv is safe for fini after a failure. */
 ps_err ps_cpu_conv_init(ps_cpu_conv *conv, dnnl_engine_t engine, const ps_layer *layer,
                         const ps_cpu_shape *in, const ps_cpu_conv_use *use);
 void ps_cpu_conv_fini(ps_cpu_conv *conv);
 
-/* The plan: called in the order of the passes; what lives on is kept taken. */
+/* Take the slots of each pass; called in the order of the passes. Slots that a later pass
+ * reads stay taken. */
 ps_err ps_cpu_conv_plan_forward(ps_cpu_conv *conv, ps_memory_plan *memory, bool training);
 ps_err ps_cpu_conv_plan_backward(ps_cpu_conv *conv, ps_memory_plan *memory);
 
-/* Where everything lies; the gradients NULL when not training, dx when there is none. */
+/* Where everything lies. dy and dx are NULL when not training; dx also when it is not
+ * needed. */
 typedef struct ps_cpu_conv_places {
     float *x, *y, *dy, *dx;
     float *weight, *bias; // in the parameter arena; bias may be NULL

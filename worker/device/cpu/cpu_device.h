@@ -1,4 +1,4 @@
-/* The device "cpu": oneDNN, and our own kernels between its primitives. */
+/* The device "cpu": oneDNN's primitives, and kernels of our own for the rest. */
 #ifndef PS_CPU_DEVICE_H
 #define PS_CPU_DEVICE_H
 

@@ -15,9 +15,9 @@ typedef struct ps_cpu_linear {
     float *turned; // borrowed scratch of ps_cpu_linear_turned_bytes
 } ps_cpu_linear;
 
-/* The forward pass makes y^T = W x^T first where sgemm is faster so: as the second factor
- * it copies W into another order, which for few samples is most of its time. 0: not so.
- */
+/* Bytes of scratch for computing y^T = W x^T, then transposing; 0: y is computed
+ * directly. For few samples this is faster: as the second factor, sgemm would first copy
+ * W into another order, which takes most of its time. */
 size_t ps_cpu_linear_turned_bytes(const ps_cpu_linear *linear);
 
 ps_err ps_cpu_linear_forward(const ps_cpu_linear *linear, const float *x,

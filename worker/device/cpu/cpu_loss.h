@@ -20,7 +20,7 @@ void ps_cpu_loss_forward(ps_loss_kind kind, int64_t n, int64_t classes, const fl
 /* dout = scale * d(mean loss)/d(out). */
 void ps_cpu_loss_backward(ps_loss_kind kind, int64_t n, int64_t classes, const float *out,
                           const int32_t *labels, float scale, float *dout);
-/* nll of a log_softmax, as one: dx is the gradient of log_softmax's input. */
+/* nll and log_softmax together: dx is the gradient of log_softmax's input. */
 void ps_cpu_nll_log_softmax_backward(int64_t n, int64_t classes, const float *out,
                                      const int32_t *labels, float scale, float *dx);
 

@@ -1,6 +1,6 @@
-/* batch_norm2d: in training with the batch's statistics (biased variance), updating the
- * running ones as PyTorch does (unbiased variance); else with the running ones. Through
- * oneDNN where it has vectors for the shape, else by loops of our own. */
+/* batch_norm2d. Training uses the batch's statistics (biased variance) and updates the
+ * running ones as PyTorch does (unbiased variance); evaluation uses the running ones.
+ * oneDNN computes it where it has vector code for the shape, else loops of our own. */
 #ifndef PS_CPU_NORM_H
 #define PS_CPU_NORM_H
 
@@ -29,11 +29,12 @@ typedef struct ps_cpu_norm {
     float *mean, *variance, *scale_gradient, *shift_gradient;
     float *inv;                     // own: 1 / sqrt(variance + eps)
     double *scratch, *scratch_back; // own
-    float *scale_shift; // copies of both, for a library that takes them as one; or NULL
+    float *scale_shift; // copies of both in one array, for versions of oneDNN that want
+                        // this; or NULL
 } ps_cpu_norm;
 
-/* relu: y = max(0, .), its gradient included. norm is safe for fini after a failure.
- * SHAPE when training has one value per channel. */
+/* relu: y = max(0, .); the gradient accounts for it. norm is safe for fini after a
+ * failure. SHAPE when training has only one value per channel. */
 ps_err ps_cpu_norm_init(ps_cpu_norm *norm, dnnl_engine_t engine, const ps_layer *layer,
                         const ps_cpu_shape *shape, bool relu, bool training);
 void ps_cpu_norm_fini(ps_cpu_norm *norm);
@@ -45,11 +46,11 @@ ps_err ps_cpu_norm_plan_backward(ps_cpu_norm *norm, ps_memory_plan *memory);
 ps_err ps_cpu_norm_bind(ps_cpu_norm *norm, const ps_memory_plan *memory,
                         const ps_cpu_norm_places *places);
 
-/* batches: num_batches_tracked, counted up in training; may be NULL. */
+/* batches: num_batches_tracked, incremented in training; may be NULL. */
 ps_err ps_cpu_norm_forward(ps_cpu_norm *norm, dnnl_stream_t stream, const float *x,
                            bool training, int64_t *batches);
-/* accumulate: dweight and dbias are added to what stands there. add: dx is, which only
- * loops of our own can do; they alone need no dx, too. */
+/* accumulate: add to dweight and dbias instead of overwriting them. add: the same for dx;
+ * only our own loops can do this, and only they allow dx to be NULL. */
 ps_err ps_cpu_norm_backward(ps_cpu_norm *norm, dnnl_stream_t stream, const float *x,
                             float *dweight, float *dbias, bool accumulate, bool add);
 

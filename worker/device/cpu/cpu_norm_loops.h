@@ -1,12 +1,12 @@
-/* Batch norm's arithmetic in every layout of an activation, for shapes that oneDNN has no
- * vectors for: channels that fill none, rows of PyTorch's order. The sums are made in a
- * fixed order, whatever the number of threads. Padding stays zero. */
+/* Batch norm's arithmetic in every layout of an activation, for shapes without vector
+ * code in oneDNN: too few channels to fill a vector, or PyTorch's row-major order. Sums
+ * have a fixed order for any number of threads. Padding stays zero. */
 #ifndef PS_CPU_NORM_LOOPS_H
 #define PS_CPU_NORM_LOOPS_H
 
 #include "cpu_shape.h"
 
-/* Of each channel, (C) each. */
+/* One value per channel: arrays of (C). */
 typedef struct ps_cpu_norm_channels {
     const float *mean;
     const float *inv;           // 1 / sqrt(variance + eps)
@@ -16,10 +16,10 @@ typedef struct ps_cpu_norm_channels {
 /* What the backward pass reads. */
 typedef struct ps_cpu_norm_passed {
     const float *x, *dy;
-    const float *y; // the output, if the relu after it is to be passed; else NULL
+    const float *y; // the output, if a relu follows whose gradient is applied; else NULL
 } ps_cpu_norm_passed;
 
-/* What the sums need. */
+/* Bytes of scratch for the sums. */
 size_t ps_cpu_norm_scratch_bytes(const ps_cpu_shape *shape);
 
 /* Mean and biased variance of each channel of x. */
@@ -32,8 +32,8 @@ void ps_cpu_norm_invert(int64_t n, const float *variance, float eps, float *inv)
 void ps_cpu_norm_values(const ps_cpu_shape *shape, const ps_cpu_norm_channels *channels,
                         const float *x, bool relu, float *y);
 
-/* Each channel's sums of dy, the gradient of bias, and of dy times the normalised x, the
- * gradient of weight. */
+/* Two sums for each channel: of dy (the gradient of bias), and of dy times the normalised
+ * x (the gradient of weight). */
 void ps_cpu_norm_sums(const ps_cpu_shape *shape, const ps_cpu_norm_channels *channels,
                       const ps_cpu_norm_passed *passed, double *scratch, float *sum_dy,
                       float *sum_dot);

@@ -12,7 +12,7 @@ typedef struct ps_cpu_op {
     dnnl_exec_arg_t args[PS_CPU_OP_ARGS]; // the memory objects are owned
 } ps_cpu_op;
 
-/* Takes *pd in every case and clears it. */
+/* Takes ownership of *pd, even on failure, and clears the pointer. */
 ps_err ps_cpu_op_create(ps_cpu_op *op, const char *who, dnnl_primitive_desc_t *pd);
 void ps_cpu_op_fini(ps_cpu_op *op); // safe on a zeroed one
 

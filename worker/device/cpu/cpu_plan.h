@@ -1,5 +1,5 @@
-/* A model planned for one batch size: which layouts its values have, and which memory
- * every step needs when. */
+/* A model planned for one batch size: the layouts of its values, and when each step needs
+ * which memory. */
 #ifndef PS_CPU_PLAN_H
 #define PS_CPU_PLAN_H
 
@@ -12,10 +12,10 @@
 
 typedef struct ps_cpu_value {
     ps_cpu_shape shape;
-    int root;            // the value in whose memory it lies; itself, if in its own
-    int slot, grad_slot; // of a root; of any
+    int root;            // the value whose memory it shares; itself, if it has its own
+    int slot, grad_slot; // slot: of a root only; grad_slot: of any value
     float *at, *grad;    // at of value 0: the pass's input
-    int last_reader;     // node; of a root with its views
+    int last_reader;     // node; for a root, of all its views too
 } ps_cpu_value;
 
 typedef struct ps_cpu_step {
@@ -27,11 +27,11 @@ typedef struct ps_cpu_step {
     ps_cpu_dropout dropout;
     ps_cpu_linear linear;
     bool in_place;
-    bool before_library_relu; // one of oneDNN's is done in this step or a later one
-    bool view;                // the output is the input's memory: nothing to do
+    bool before_library_relu; // this step or a later one uses oneDNN's relu
+    bool view;                // the output shares the input's memory: nothing to do
     bool rows;                // MAX_POOL2D: the output is row-major
-    bool drops;          // it is DROPOUT, or a MAX_POOL2D that does the one after it too
-    bool add[2];         // the gradient of the input is added to what others gave
+    bool drops;          // DROPOUT, or a MAX_POOL2D that also does the dropout after it
+    bool add[2];         // add to the input's gradient: another reader has written it
     int slot_x, slot_dx; // CONV2D: input in its layout; CONV2D, BATCH_NORM2D: dx to add
     int slot_mask;       // DROPOUT
     int slot_turned;     // LINEAR

@@ -1,5 +1,5 @@
-/* Layers that treat every element alike, over arrays of any layout. add: the result is
- * added to the destination, which other consumers of the same value have begun. */
+/* Elementwise layers, over arrays of any layout. add: the result is added to the
+ * destination, where other readers of the same value have already written. */
 #ifndef PS_CPU_POINTWISE_H
 #define PS_CPU_POINTWISE_H
 
@@ -16,7 +16,7 @@ void ps_cpu_activation_backward(ps_layer_kind kind, int64_t count, const float *
 /* y = a + b, then max(0, .) if relu. y may be a or b. */
 void ps_cpu_sum_forward(int64_t count, const float *a, const float *b, float *y,
                         bool relu);
-/* dx = or += dy; dx may be dy (then nothing is to do). */
+/* dx = or += dy; dx may be dy, then it does nothing. */
 void ps_cpu_pass(int64_t count, const float *dy, float *dx, bool add);
 
 #endif

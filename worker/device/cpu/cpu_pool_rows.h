@@ -1,18 +1,18 @@
-/* max_pool2d of blocked activations whose output a flatten reads: every block of channels
- * is pooled, turned into row-major order and, with a dropout in front of the flatten,
- * masked while it is in the first cache. Pooled activations in the library's layout never
- * are in memory. */
+/* max_pool2d of blocked activations whose output a flatten reads. Each block of channels
+ * is pooled, converted to row-major order and, if a dropout precedes the flatten, masked
+ * while it is in the L1 cache. The pooled activations are never written to memory in the
+ * library's layout. */
 #ifndef PS_CPU_POOL_ROWS_H
 #define PS_CPU_POOL_ROWS_H
 
 #include "cpu_dropout.h"
 #include "cpu_pool.h"
 
-/* Whether a block of the output is small enough. */
+/* Whether a block of the output is small enough for this. */
 bool ps_cpu_pool_rows_fit(const ps_cpu_pool *pool);
 
-/* y, plain, is max_pool2d of x and then, unless mask is NULL, dropout of it. argmax: as
- * cpu_pool.h's. */
+/* y, in row-major order, is max_pool2d of x, followed by dropout unless mask is NULL.
+ * argmax: as in cpu_pool.h. */
 void ps_cpu_pool_rows_forward(const ps_cpu_pool *pool, const ps_cpu_dropout *dropout,
                               const uint8_t *mask, const float *x, float *y,
                               uint32_t *argmax);

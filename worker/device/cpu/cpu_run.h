@@ -4,8 +4,8 @@
 
 #include "cpu_plan.h"
 
-/* Borrows all. other: a run whose memory this one may use in turn, or NULL; it must
- * outlive this one. run is safe for fini after a failure. */
+/* Borrows all arguments. other: a run whose memory this one may share, or NULL; it must
+ * outlive this run. run is safe for fini after a failure. */
 ps_err ps_cpu_run_init(ps_cpu_run *run, const ps_program_options *options,
                        const ps_model_graph *graph, int n, const ps_cpu_library *library,
                        const ps_cpu_run *other);

@@ -1,8 +1,8 @@
 /* How an activation (N, C, H, W) lies in memory: (outer, H x W, lanes), where `lanes`
  * channels stand side by side. lanes 1 is PyTorch's row-major order, 8 and 16 are
- * oneDNN's blocked layouts, C is channels-last; in all of them a kernel walks over outer
- * and over the plane without knowing which it is. Channels are padded to a multiple of
- * lanes; the padding is zero. */
+ * oneDNN's blocked layouts, C is channels-last; a kernel walks over outer and over the
+ * plane in the same way in all of them. Channels are padded to a multiple of lanes; the
+ * padding is zero. */
 #ifndef PS_CPU_SHAPE_H
 #define PS_CPU_SHAPE_H
 
@@ -36,7 +36,7 @@ static inline int64_t ps_cpu_shape_features(const ps_cpu_shape *s)
 {
     return s->c * s->h * s->w;
 }
-/* The memory is in row-major order without padding. */
+/* Whether the memory is in row-major order without padding. */
 static inline bool ps_cpu_shape_is_plain(const ps_cpu_shape *s)
 {
     return s->lanes == 1 || (s->h * s->w == 1 && s->c % s->lanes == 0);
@@ -45,7 +45,8 @@ static inline bool ps_cpu_shape_is_plain(const ps_cpu_shape *s)
 /* The library's descriptor; *out is owned by the caller. */
 ps_err ps_cpu_shape_md(const ps_cpu_shape *shape, const char *who, ps_dnnl_md **out);
 
-/* Finds the lanes of md, which describes (n, c, h, w) of shape; false: another layout. */
+/* Sets shape's lanes from md, which describes the same (n, c, h, w). *known false: md has
+ * none of these layouts. */
 ps_err ps_cpu_shape_read_md(ps_cpu_shape *shape, const char *who, const ps_dnnl_md *md,
                             bool *known);
 
@@ -53,8 +54,8 @@ ps_err ps_cpu_shape_read_md(ps_cpu_shape *shape, const char *who, const ps_dnnl_
 void ps_cpu_convert(const ps_cpu_shape *from, const float *x, const ps_cpu_shape *to,
                     float *y, bool add);
 
-/* One block of channels between its own layout (plane, lanes) and row-major (channels,
- * plane); channels <= lanes. Padding lanes of a block are zeroed. */
+/* Convert one block of channels between its own layout (plane, lanes) and row-major
+ * (channels, plane); channels <= lanes. Padding lanes of a block are set to zero. */
 void ps_cpu_block_to_rows(int64_t plane, int64_t lanes, int64_t channels,
                           const float *restrict block, float *restrict rows);
 void ps_cpu_rows_to_block(int64_t plane, int64_t lanes, int64_t channels,

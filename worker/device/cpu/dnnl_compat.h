@@ -1,9 +1,8 @@
-/* oneDNN's C API, versions 2 and 3, behind one face.
+/* One interface to oneDNN's C API, versions 2 and 3.
  *
  * Version 2 describes an operation in a struct first; version 3 makes the primitive's
  * description directly, and its memory descriptors are opaque. Nothing outside
- * dnnl_compat.c knows which version is used. `who` names the layer in messages.
- */
+ * dnnl_compat.c knows which version is used. `who` names the layer in messages. */
 #ifndef PS_DNNL_COMPAT_H
 #define PS_DNNL_COMPAT_H
 
@@ -18,15 +17,15 @@
 
 #if DNNL_VERSION_MAJOR >= 3
 typedef struct dnnl_memory_desc ps_dnnl_md;
-enum { PS_DNNL_NORM_BACKWARD_TAKES_SHIFT = 0 }; // it refuses arguments it has no use for
+enum { PS_DNNL_NORM_BACKWARD_TAKES_SHIFT = 0 }; // it refuses arguments it does not use
 #else
 typedef dnnl_memory_desc_t ps_dnnl_md;
-enum { PS_DNNL_NORM_BACKWARD_TAKES_SHIFT = 1 }; // it refuses to run without
+enum { PS_DNNL_NORM_BACKWARD_TAKES_SHIFT = 1 }; // version 2 refuses to run without it
 #endif
 
-/* Batch normalisation's scale and shift, and their gradients, are two arrays of (C), or,
- * in the first releases of version 2, the two rows of one array of (2, C), whose argument
- * DNNL_ARG_SCALE then is. */
+/* Batch normalisation's scale and shift, and their gradients, are two arrays of (C). In
+ * the first releases of version 2 they are the two rows of one array of (2, C), bound as
+ * DNNL_ARG_SCALE. */
 #ifdef DNNL_ARG_SCALE
 enum {
     PS_DNNL_SCALE_SHIFT_IS_ONE = 0,
@@ -54,16 +53,16 @@ void ps_dnnl_md_destroy(ps_dnnl_md **md);
 const ps_dnnl_md *ps_dnnl_pd_md(const_dnnl_primitive_desc_t pd, dnnl_query_t what,
                                 int index);
 
-/* The implementation's name, "ref:any" for one; borrowed from pd. */
+/* The implementation's name, such as "ref:any"; borrowed from pd. */
 const char *ps_dnnl_pd_name(const_dnnl_primitive_desc_t pd);
 
 /* Attributes: the scratchpad is the caller's; relu: max(0, .) after the operation, which
- * makes 0 of NaN (cpu_nan.h). */
+ * turns NaN into 0 (cpu_nan.h). */
 ps_err ps_dnnl_attr_create(const char *who, bool relu, dnnl_primitive_attr_t *out);
 
 /* A convolution over (N, C, H, W) with weights (O, I, KH, KW). Descriptors of format
- * "any" let the library choose; the gradients have the descriptors of what they are of.
- */
+ * "any" let the library choose the layout. A gradient has the same descriptor as the
+ * tensor that it belongs to. */
 typedef struct ps_dnnl_conv {
     dnnl_engine_t engine;
     const char *who;
@@ -73,7 +72,8 @@ typedef struct ps_dnnl_conv {
     const_dnnl_primitive_attr_t attr;
 } ps_dnnl_conv;
 
-/* UNSUPPORTED when the library has no implementation of alg for it. *out is owned. */
+/* UNSUPPORTED when the library has no implementation of alg for it. *out is owned by the
+ * caller. */
 ps_err ps_dnnl_conv_forward(const ps_dnnl_conv *conv, bool training,
                             dnnl_primitive_desc_t *out);
 ps_err ps_dnnl_conv_backward_data(const ps_dnnl_conv *conv,
@@ -83,8 +83,8 @@ ps_err ps_dnnl_conv_backward_weights(const ps_dnnl_conv *conv,
                                      const_dnnl_primitive_desc_t forward,
                                      dnnl_primitive_desc_t *out);
 
-/* Batch normalisation over (N, C, H, W); source, destination and their gradients have one
- * descriptor. flags: PS_DNNL_USE_SCALE_SHIFT, dnnl_use_global_stats and their kin. */
+/* Batch normalisation over (N, C, H, W); source, destination and their gradients share
+ * one descriptor. flags: PS_DNNL_USE_SCALE_SHIFT, dnnl_use_global_stats and so on. */
 typedef struct ps_dnnl_norm {
     dnnl_engine_t engine;
     const char *who;

@@ -1,13 +1,12 @@
-/* Convolutions by a library of the GPU's maker, as far as the CUDA device needs them.
+/* Convolutions by a library of the GPU's vendor: the part that the CUDA device needs.
  *
- * cudnn_conv.c keeps it with cuDNN, no_conv_library.c where that was not found.
- * tests/contract/host_conv.c keeps it on the host, for host_gpu.c.
+ * cudnn_conv.c implements it with cuDNN; no_conv_library.c is built where cuDNN was not
+ * found. tests/contract/host_conv.c implements it on the host, for host_gpu.c.
  *
- * A plan is one direction of a convolution for one number of samples: which of the
- * library's kernels, and how much of the GPU's memory it needs for a moment. The choice
- * depends on the shape, the GPU's model and the library's version alone, never on a
- * measurement: two runs, and two workers on GPUs of one model, make the same sums in the
- * same order. */
+ * A plan is one direction of a convolution for one number of samples: the library's
+ * kernel, and the GPU memory that it needs as scratch. The choice depends only on the
+ * shape, the GPU's model and the library's version, never on a measurement. So two runs,
+ * and two workers on GPUs of one model, compute the same sums in the same order. */
 #ifndef PS_CONV_LIBRARY_H
 #define PS_CONV_LIBRARY_H
 
@@ -22,10 +21,10 @@ typedef struct ps_conv_library ps_conv_library;
 typedef struct ps_conv_plan ps_conv_plan;
 
 typedef struct ps_conv_library_options {
-    void *queue; // of the calling thread's GPU: what ps_gpu_native gives for compute
+    void *queue; // ps_gpu_native of the compute queue, of the calling thread's GPU
     bool tf32;   // float32 factors may be rounded to TF32
-    /* Tests: a GPU's properties, in the library's own words, in the place of the one that
-     * is here. Plans are made, and none can run. NULL: no. */
+    /* For tests: properties of another GPU, in the library's own format. Plans for it can
+     * be made but not run. NULL: the GPU of this machine. */
     const char *described;
 } ps_conv_library_options;
 
@@ -37,7 +36,7 @@ typedef enum ps_conv_kind {
 } ps_conv_kind;
 
 /* Images x (n, C, H, W) and y (n, C', H', W'), weights w (C', C, kh, kw), row-major; all
- * in one format, sums in float32. */
+ * have one format; sums are float32. */
 typedef struct ps_conv_shape {
     ps_conv_kind kind;
     ps_format format;
@@ -54,17 +53,19 @@ void ps_conv_library_close(ps_conv_library **library);
 void ps_conv_library_describe(const ps_conv_library *library, char *out, size_t bytes);
 
 /* The first of the library's kernels, in the library's own order of preference, that
- * gives the same bits every time, needs at most so many bytes for a moment, and in
- * float32 rounds no factors unless options.tf32 allows it. *out NULL: there is none. */
+ * gives the same bits every time, needs at most most_bytes of scratch, and in float32
+ * does not round factors unless options.tf32 allows it. *out NULL: there is no such
+ * kernel. */
 ps_err ps_conv_plan_create(ps_conv_library *library, const ps_conv_shape *shape,
                            size_t most_bytes, ps_conv_plan **out);
-void ps_conv_plan_destroy(ps_conv_plan **plan); // NULL inside: nothing
+void ps_conv_plan_destroy(ps_conv_plan **plan); // *plan may be NULL
 size_t ps_conv_plan_bytes(const ps_conv_plan *plan);
 /* The library's name of the kernel. */
 void ps_conv_plan_describe(const ps_conv_plan *plan, char *out, size_t bytes);
 
-/* Queues it; x, y and w are 64-byte aligned, as is scratch, of ps_conv_plan_bytes. May be
- * captured, but for the plan's first run. who names the layer in messages. */
+/* Queues the convolution. x, y, w and scratch (ps_conv_plan_bytes) are 64-byte aligned.
+ * Every run except a plan's first may be captured in a graph. who names the layer in
+ * messages. */
 ps_err ps_conv_plan_run(ps_conv_plan *plan, void *x, void *w, void *y, void *scratch,
                         const char *who);
 

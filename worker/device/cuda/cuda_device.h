@@ -1,4 +1,5 @@
-/* The device of NVIDIA GPUs: cuBLAS for products, kernels of our own for the rest. */
+/* The device "cuda" for NVIDIA GPUs: cuBLAS for matrix products, cuDNN for convolutions
+ * where it is built in, kernels of our own for the rest. */
 #ifndef PS_CUDA_DEVICE_H
 #define PS_CUDA_DEVICE_H
 

@@ -1,9 +1,9 @@
-/* One GPU, as far as the CUDA device needs it: memory, queues, copies, launches and
- * matrix products, all checked. No type of CUDA's appears here.
+/* The part of one GPU that the CUDA device needs: memory, queues, copies, launches and
+ * matrix products, with every error checked. No CUDA type appears here.
  *
- * cuda_gpu.cu keeps it with CUDA and cuBLAS. tests/contract/host_gpu.c keeps it on the
- * host, running queued work as late or as early as the order between queues allows, so
- * that everything above this file is tested where there is no GPU. */
+ * cuda_gpu.cu implements it with CUDA and cuBLAS. tests/contract/host_gpu.c implements it
+ * on the host and runs queued work as late or as early as the order between queues
+ * allows. So everything above this file is tested without a GPU. */
 #ifndef PS_CUDA_GPU_H
 #define PS_CUDA_GPU_H
 
@@ -18,13 +18,13 @@ typedef struct ps_gpu ps_gpu;
 typedef struct ps_gpu_event ps_gpu_event;
 typedef struct ps_gpu_graph ps_gpu_graph;
 
-/* Work of one queue runs in order; between queues only events order it. */
+/* Work of one queue runs in order; only events order work of different queues. */
 typedef enum ps_gpu_queue {
     PS_GPU_COMPUTE,
     PS_GPU_UPLOAD,
     PS_GPU_DOWNLOAD,
-    PS_GPU_EXCHANGE, // of the exchange's thread
-    PS_GPU_SIDE,     // compute's, between ps_gpu_fork and ps_gpu_join
+    PS_GPU_EXCHANGE, // used by the exchange's thread
+    PS_GPU_SIDE,     // beside compute, between ps_gpu_fork and ps_gpu_join
     PS_GPU_QUEUES
 } ps_gpu_queue;
 
@@ -36,86 +36,86 @@ typedef enum ps_kernel {
 } ps_kernel;
 
 typedef struct ps_gpu_options {
-    int index;        // of the GPU that was asked for; -1: local_rank picks
+    int index;        // the GPU; -1: local_rank picks one
     int local_rank;   // several workers of a host spread over its GPUs; -1: the first
     bool tf32;        // products may round their factors to TF32
-    ps_format format; // what ps_gpu_format says
+    ps_format format; // see ps_gpu_format
 } ps_gpu_options;
 
-/* UNSUPPORTED says what is missing: driver, GPU, or machine code for it. */
+/* UNSUPPORTED names what is missing: the driver, the GPU, or machine code for the GPU. */
 ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out);
 void ps_gpu_close(ps_gpu **gpu);
 /* "NVIDIA H100 80GB HBM3, sm_90, CUDA 13.0". */
 void ps_gpu_describe(const ps_gpu *gpu, char *out, size_t bytes);
-/* The format of products' factors, and of what lies between layers. */
+/* The format of matrix products' factors and of the values between layers. */
 ps_format ps_gpu_format(const ps_gpu *gpu);
 /* The calling thread works with this GPU from now on. */
 ps_err ps_gpu_enter(ps_gpu *gpu);
-/* Waits until everything queued is done, whether it succeeds or not: before memory that
- * it may use is given back. */
+/* Waits until everything queued is done, whether it succeeds or not. Call it before
+ * giving back memory that queued work may use. */
 void ps_gpu_drain(ps_gpu *gpu);
 /* The queue in CUDA's own type (cudaStream_t), for libraries. */
 void *ps_gpu_native(ps_gpu *gpu, ps_gpu_queue queue);
 
-/* Zeroed memory of the GPU; 256-byte aligned. what names it in the message, which says
- * what was asked for and what is free. */
+/* Takes zeroed GPU memory, 256-byte aligned. what names it in the error message, which
+ * also says how much was asked for and how much is free. */
 ps_err ps_gpu_take(ps_gpu *gpu, size_t bytes, const char *what, void *out);
 void ps_gpu_give(ps_gpu *gpu, void *at); // NULL: nothing
-/* Zeroed memory of the host that copies run from and to beside everything else. */
+/* Takes zeroed, pinned host memory: copies from and to it run asynchronously. */
 ps_err ps_gpu_take_pinned(ps_gpu *gpu, size_t bytes, const char *what, void *out);
 void ps_gpu_give_pinned(ps_gpu *gpu, void *at); // NULL: nothing
-/* Makes memory that exists such memory, until unpinned. It is a mapping of its own: pages
- * are pinned whole, and CUDA refuses copies to or from memory that is pinned in part, as
- * a neighbour in these pages would be. Memory that does not begin with a page, or that is
- * pinned already, stays as it is: then *pinned is false, unpin is not called, and copies
- * are right all the same, only slower. */
+/* Pins existing host memory until ps_gpu_unpin. The memory should be a mapping of its
+ * own: whole pages are pinned, and CUDA refuses copies to or from memory that is pinned
+ * in part, as a neighbour in these pages would be. Memory that does not begin at a page
+ * boundary, or that is already pinned, is left unchanged: then *pinned is false, the
+ * caller does not unpin, and copies are still correct but slower. */
 ps_err ps_gpu_pin(ps_gpu *gpu, void *at, size_t bytes, const char *what, bool *pinned);
 void ps_gpu_unpin(ps_gpu *gpu, void *at);
 
-/* Queued; host memory is pinned and stays as it is until they have run. who names the
- * layer in messages. */
+/* Queue a copy. The host memory is pinned, and stays unchanged until the copy has run.
+ * who names the layer in messages. */
 ps_err ps_gpu_copy_in(ps_gpu *gpu, ps_gpu_queue queue, void *to, const void *from,
                       size_t bytes, const char *who);
 ps_err ps_gpu_copy_out(ps_gpu *gpu, ps_gpu_queue queue, void *to, const void *from,
                        size_t bytes, const char *who);
 
 ps_err ps_gpu_event_create(ps_gpu *gpu, ps_gpu_event **out);
-void ps_gpu_event_destroy(ps_gpu_event **event); // NULL inside: nothing
-/* The event passes when everything queued until now is done. */
+void ps_gpu_event_destroy(ps_gpu_event **event); // *event may be NULL
+/* The event passes when everything that is queued now is done. */
 ps_err ps_gpu_record(ps_gpu *gpu, ps_gpu_event *event, ps_gpu_queue queue);
-/* What is queued from now on waits for the event as it was recorded last. */
+/* Work queued from now on waits for the event's latest recording. */
 ps_err ps_gpu_await(ps_gpu *gpu, ps_gpu_queue queue, ps_gpu_event *event);
 /* Never blocks. */
 ps_err ps_gpu_passed(ps_gpu *gpu, ps_gpu_event *event, bool *passed);
-/* Blocks until it has passed; an error of the work before it is given here. */
+/* Blocks until the event has passed. Returns errors of the work before it. */
 ps_err ps_gpu_sync(ps_gpu *gpu, ps_gpu_event *event, const char *who);
 
-/* Small launches go to the side queue, beside what compute does in the meantime: fork, it
- * waits for what compute is given until now; join, compute waits for it. Also in a
- * capture. */
+/* The side queue runs small launches beside the compute queue. After fork, side waits for
+ * everything queued on compute so far; after join, compute waits for side. Both also work
+ * in a capture. */
 ps_err ps_gpu_fork(ps_gpu *gpu);
 ps_err ps_gpu_join(ps_gpu *gpu);
 
-/* Queues a kernel (cuda_kernels.h): args is its struct, copied.
- * count: of a flat kernel's calls, of a sum kernel's blocks; at most PS_INDEX_MAX. */
+/* Queues a kernel (cuda_kernels.h): args is its struct, which is copied. count: calls of
+ * a flat kernel, blocks of a sum kernel; at most PS_INDEX_MAX. */
 ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue queue, ps_kernel kernel, const void *args,
                      int64_t count, const char *who);
 
-/* From begin to end or cancel, launches and products on the compute queue are not queued
- * but become a graph, arguments included, and so do those on the side queue from fork to
- * join; nothing else is called in between. *out is
- * owned by the caller; cancel keeps the message of the error that led to it. */
+/* Between begin and end (or cancel), launches and products on the compute queue, and
+ * those on the side queue from fork to join, are recorded in a graph with their arguments
+ * instead of being queued. Call nothing else in between. *out is owned by the caller.
+ * cancel keeps the message of the error that led to it. */
 ps_err ps_gpu_capture_begin(ps_gpu *gpu);
 ps_err ps_gpu_capture_end(ps_gpu *gpu, ps_gpu_graph **out);
 void ps_gpu_capture_cancel(ps_gpu *gpu);
 /* Queues all of the graph's launches on the compute queue, in their order. */
 ps_err ps_gpu_replay(ps_gpu *gpu, ps_gpu_graph *graph);
-/* NULL inside: nothing. The graph does not run any more. */
+/* *graph may be NULL. The graph must not be running. */
 void ps_gpu_graph_destroy(ps_gpu *gpu, ps_gpu_graph **graph);
 
 /* C (m, n) = op(A) op(B) + beta C in BLAS's column-major order: op(A) is (m, k), op(B)
- * (k, n); t: transposed. A and B are as ps_gpu_format says, C as they are or float32;
- * sums are float32. Queued on the compute queue. */
+ * (k, n); t: transposed. A and B have the format ps_gpu_format, C has that format or
+ * float32; sums are float32. Queued on the compute queue. */
 typedef struct ps_gpu_gemm {
     bool ta, tb;
     int64_t m, n, k;
@@ -130,7 +130,7 @@ typedef struct ps_gpu_gemm {
 
 ps_err ps_gpu_multiply(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who);
 
-/* PS_LAUNCH(gpu, bias, count, who, .y = y, ...): on the compute queue. */
+/* PS_LAUNCH(gpu, bias, count, who, .y = y, ...) launches on the compute queue. */
 #define PS_LAUNCH(gpu, name, count, who, ...)                                            \
     PS_LAUNCH_ON(gpu, PS_GPU_COMPUTE, name, count, who, __VA_ARGS__)
 #define PS_LAUNCH_ON(gpu, queue, name, count, who, ...)                                  \

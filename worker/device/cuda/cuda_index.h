@@ -1,6 +1,6 @@
-/* Index arithmetic of the CUDA kernels in 32 bits, with divisions by numbers that are
- * known before the launch. Granlund and Montgomery, "Division by invariant integers using
- * multiplication", PLDI 1994, section 4. */
+/* 32-bit index arithmetic of the CUDA kernels, with fast divisions by numbers that are
+ * known before the launch. Source: Granlund and Montgomery, "Division by invariant
+ * integers using multiplication", PLDI 1994, section 4. */
 #ifndef PS_CUDA_INDEX_H
 #define PS_CUDA_INDEX_H
 

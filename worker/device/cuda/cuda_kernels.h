@@ -1,15 +1,15 @@
 /* The CUDA device's kernels: what each thread computes, as plain inline functions.
  *
- * Images lie as in PyTorch, (N, C, H, W): cuDNN's kernels for exact float32 take them so,
- * and copy those in any other order first. Channel by channel, (C, N, H, W), a
- * convolution would be one product of matrices for the whole batch: our own way, for
- * where cuDNN is not, copies them instead.
+ * Images are in PyTorch's order, (N, C, H, W): cuDNN's kernels for exact float32 read
+ * this order and would copy any other first. In (C, N, H, W) order a convolution would be
+ * one matrix product for the whole batch; our own convolutions, used where cuDNN is
+ * missing, copy images into that order.
  *
  * A flat kernel `name` is a struct of arguments ps_k_name and ps_k_name_at(args, i),
- * called once for each i below the launch's count; calls write to different places. A sum
- * kernel is ps_k_name with ps_k_name_lane(args, block, lane): what the lane adds up, and
- * ps_k_name_done(args, block, sum), called with the lanes' sums combined in a fixed
- * order. No kernel has atomics: the same inputs give the same bits.
+ * called once for each i below the launch's count; no two calls write to the same
+ * address. A sum kernel is ps_k_name with ps_k_name_lane(args, block, lane): what the
+ * lane adds up, and ps_k_name_done(args, block, sum), called with the lanes' sums
+ * combined in a fixed order. No kernel has atomics: the same inputs give the same bits.
  *
  * cuda_gpu.cu compiles them for the GPU; the tests run them on the host. */
 #ifndef PS_CUDA_KERNELS_H

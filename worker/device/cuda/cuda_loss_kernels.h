@@ -4,7 +4,7 @@
 
 #include "cuda_sum_kernels.h"
 
-/* Rows of classes; one call does a row: there are few classes, and few rows. */
+/* One call does one row of classes: there are few classes, and few rows. */
 typedef struct ps_k_log_softmax {
     const float *x;
     float *y;
@@ -43,7 +43,8 @@ PS_ARITH void ps_k_log_softmax_grad_at(const ps_k_log_softmax_grad *k, uint32_t 
     }
 }
 
-/* NLL_LOGITS: of the logits before a log_softmax, whose outputs x are. */
+/* NLL_LOGITS: nll together with the log_softmax before it; x is log_softmax's output, and
+ * the gradient is that of its input. */
 typedef enum ps_cuda_loss {
     PS_CUDA_NLL,
     PS_CUDA_CROSS_ENTROPY,
@@ -51,8 +52,8 @@ typedef enum ps_cuda_loss {
     PS_CUDA_NLL_LOGITS
 } ps_cuda_loss;
 
-/* total = the samples' losses, and how many of them have their largest output at the
- * label. One block. logits, if not NULL: of x, which becomes their log_softmax. */
+/* total = the sum of the samples' losses, and the number of samples whose largest output
+ * is the label's. One block. logits, if not NULL: x is set to their log_softmax first. */
 typedef struct ps_k_loss {
     float *x;
     const float *logits;

@@ -1,18 +1,18 @@
-/* Kernels (cuda_kernels.h) that move values as they are: a batch that arrives, a change
- * of layout, a copy. */
+/* Kernels (cuda_kernels.h) that move values without changing them: taking a batch,
+ * changing a layout, copying. */
 #ifndef PS_CUDA_MOVING_KERNELS_H
 #define PS_CUDA_MOVING_KERNELS_H
 
 #include "cuda_values.h"
 
-/* What dropout's draws depend on beside the sample (rng.h): in the GPU's memory, so that
- * a captured launch follows it from step to step. */
+/* What dropout's draws depend on besides the sample (rng.h). It lies in the GPU's memory,
+ * so that a captured launch reads the current step's words. */
 typedef struct ps_dropout_words {
     uint32_t key[2], epoch;
 } ps_dropout_words;
 
-/* y (B, A, inner) = x (A, B, inner): images to what a convolution's products read and
- * write, and back. Count: all elements. */
+/* y (B, A, inner) = x (A, B, inner): converts images to and from the order of a
+ * convolution's products. Count: all elements. */
 typedef struct ps_k_swap {
     ps_values x, y;
     uint32_t b;
@@ -26,7 +26,8 @@ PS_ARITH void ps_k_swap_at(const ps_k_swap *k, uint32_t i)
     ps_set(k->y, i, ps_get(k->x, from), false);
 }
 
-/* A batch that has arrived, and its step's key. Count: x's elements. */
+/* Copies an uploaded batch to where passes read it, and its step's key. Count: x's
+ * elements. */
 typedef struct ps_k_take {
     ps_values x_in, x;
     uint32_t n; // samples
@@ -46,7 +47,7 @@ PS_ARITH void ps_k_take_at(const ps_k_take *k, uint32_t i)
     k->positions[i] = k->positions_in[i];
 }
 
-/* Also from one format to another. */
+/* Copies or adds, also from one format to another. */
 typedef struct ps_k_pass {
     ps_values x, y;
     bool add;

@@ -4,8 +4,8 @@
 
 #include "cuda_sum_kernels.h"
 
-/* parts = sums of (x - x0) and (x - x0)^2 over a channel's values, x0 its first one: near
- * enough to the mean that the difference of the two squares below keeps its digits. */
+/* parts = sums of (x - x0) and (x - x0)^2 over a channel's values, x0 the first of them:
+ * it is close enough to the mean that the difference of squares below loses no digits. */
 typedef struct ps_k_norm_sums {
     ps_values x;
     ps_sums *parts;
@@ -31,8 +31,8 @@ PS_ARITH void ps_k_norm_sums_done(const ps_k_norm_sums *k, uint32_t block, ps_su
     k->parts[block] = s;
 }
 
-/* mean and inv (C) of the batch, with the running statistics brought up to date, or, with
- * parts NULL, from the running statistics. Count: C. */
+/* mean and inv (C) of the batch; also updates the running statistics. parts NULL: mean
+ * and inv come from the running statistics. Count: C. */
 typedef struct ps_k_norm_stats {
     ps_values x;
     const ps_sums *parts;
@@ -77,8 +77,8 @@ PS_ARITH void ps_k_norm_at(const ps_k_norm *k, uint32_t i)
     ps_set(k->y, i, k->relu ? ps_relu(v) : v, false);
 }
 
-/* parts = sums of dy and of dy times the normalised input. y, if not nowhere: the outputs
- * behind a relu, whose gradient is taken first. */
+/* parts = sums of dy and of dy times the normalised input. y.at, if not NULL: the outputs
+ * after a relu, whose gradient is applied first. */
 typedef struct ps_k_norm_dots {
     ps_values x, dy, y;
     const float *mean, *inv;

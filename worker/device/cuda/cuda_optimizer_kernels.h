@@ -1,33 +1,33 @@
-/* The optimizer's kernels (cuda_kernels.h), and what they find out about gradients first.
- */
+/* The optimizer's kernels (cuda_kernels.h), and the checks of gradients before it. */
 #ifndef PS_CUDA_OPTIMIZER_KERNELS_H
 #define PS_CUDA_OPTIMIZER_KERNELS_H
 
 #include "cuda_sum_kernels.h"
 
-/* What the gradients of a step say about it: in the GPU's memory, so that no host has to
- * wait for it. */
+/* The result of checking a step's gradients. It lies in the GPU's memory, so that the
+ * host need not wait for it. */
 typedef struct ps_verdict {
-    uint64_t refused; // the first step that is not made, nor one after it; 0: none
+    uint64_t refused; // the first refused step; no later step is applied either; 0: none
     float scale;      // of the gradient
 } ps_verdict;
 
-/* ps_optimizer_scalars without what is the same for every element of a launch; the two
- * decays are those of weights and of biases and norms. */
+/* The arguments of an optimizer step, from ps_optimizer_scalars. decay[0] is for weights,
+ * decay[1] for biases and norms. */
 typedef struct ps_k_optimizer {
-    const ps_verdict *verdict; // NULL: the step is made
+    const ps_verdict *verdict; // NULL: the step is always applied
     float *p;
     const float *g;
-    float *s0, *s1;            // states; SGD without momentum has none
-    const uint32_t *starts;    // (n_tensors) of the arena's tensors, ascending
-    const uint8_t *undecayed;  // (n_tensors) whether the second decay is the tensor's
+    float *s0, *s1;            // states; NULL where the optimizer has none
+    const uint32_t *starts;    // (n_tensors) offsets of the arena's tensors, ascending
+    const uint8_t *undecayed;  // (n_tensors) whether the tensor uses decay[1]
     uint32_t n_tensors, first; // elements: first + i
     bool adam, decoupled, first_step, nesterov, pytorch1;
     float scale, decay[2], lr_neg, momentum, damp;
     float beta1, lerp, beta2, one_minus_beta2, root_correction, eps, step_size_neg;
 } ps_k_optimizer;
 
-/* The tensor that holds element i of the arena, or the gap behind the tensor. */
+/* The tensor that holds element i of the arena; an element of a gap belongs to the tensor
+ * before it. */
 PS_ARITH uint32_t ps_tensor_of(const uint32_t *starts, uint32_t n, uint32_t i)
 {
     uint32_t low = 0, high = n; // starts[low] <= i < starts[high]
@@ -72,13 +72,13 @@ PS_ARITH void ps_adam_element(const ps_k_optimizer *k, float scale, float decay,
     k->p[i] = w + k->step_size_neg * mean / root;
 }
 
-/* A step over a range of the arena, gaps included, which stay zero: the twin of
- * optimizer.c, with its roundings. */
+/* A step over a range of the arena. Gaps are included and stay zero. Rounds exactly as
+ * optimizer.c does. */
 PS_ARITH void ps_k_optimizer_at(const ps_k_optimizer *k, uint32_t i)
 {
     uint32_t at = k->first + i;
     bool spared = k->undecayed[ps_tensor_of(k->starts, k->n_tensors, at)];
-    // an index known at run time alone would make each thread copy all arguments
+    // indexing decay with a run-time value would make each thread copy all arguments
     float decay = spared ? k->decay[1] : k->decay[0];
     float scale = k->verdict ? k->verdict->scale : k->scale;
     if (k->verdict && k->verdict->refused) return;
@@ -98,8 +98,8 @@ PS_ARITH void ps_k_unscale_at(const ps_k_unscale *k, uint32_t i)
     k->x[i] *= k->factor;
 }
 
-/* total.a = how many of x's n values are not finite. One block for each 64 lanes' worth
- * of 256 values. */
+/* parts[block].a = how many of the block's values of x (n) are not finite. One block for
+ * each PS_BAD_PART values. */
 enum { PS_BAD_PART = 64 * PS_SUM_LANES };
 
 typedef struct ps_k_bad_values {
@@ -124,13 +124,13 @@ PS_ARITH void ps_k_bad_values_done(const ps_k_bad_values *k, uint32_t block, ps_
     k->parts[block] = s;
 }
 
-/* A block of the norm (grad_norm.h): a range of the arena, within one tensor. */
+/* A block of the gradient norm (grad_norm.h): a range of the arena within one tensor. */
 typedef struct ps_norm_range {
     uint32_t begin, n;
 } ps_norm_range;
 
-/* The same by blocks of the norm, one for each, unless a step was refused: then the parts
- * stay that step's. alone: whatever became of the steps before. */
+/* The same with one block for each block of the gradient norm. Once a step was refused,
+ * parts keeps that step's counts. alone: independently of earlier steps. */
 typedef struct ps_k_bad_blocks {
     const float *x; // the arena
     const ps_norm_range *ranges;
@@ -155,8 +155,8 @@ PS_ARITH void ps_k_bad_blocks_done(const ps_k_bad_blocks *k, uint32_t block, ps_
     if (k->alone || !k->verdict->refused) k->parts[block] = s;
 }
 
-/* One block: the step is refused when any part has a bad value. alone: and made when
- * none has, whatever became of the steps before. */
+/* One block. The step is refused when any part counts a bad value, or an earlier step was
+ * refused. alone: earlier steps do not matter. */
 typedef struct ps_k_verdict {
     const ps_sums *parts;
     uint32_t n;
@@ -195,7 +195,8 @@ PS_ARITH void ps_k_clip_at(const ps_k_clip *k, uint32_t i)
     k->verdict->scale = (float)(factor >= 1.0 ? 1.0 : factor);
 }
 
-/* grad_norm.c's sums of a block: 16 lanes, then halves added. Count: 16 * blocks. */
+/* grad_norm.c's sums of a block: 16 lanes, whose halves are then added repeatedly. Count:
+ * 16 * blocks. */
 enum { PS_NORM_LANES = 16 };
 
 typedef struct ps_k_norm_lane {
@@ -215,7 +216,7 @@ PS_ARITH void ps_k_norm_lane_at(const ps_k_norm_lane *k, uint32_t i)
 }
 
 typedef struct ps_k_norm_block {
-    double *lanes; // (blocks, 16): used up
+    double *lanes; // (blocks, 16); overwritten
     double *sums;  // (blocks)
 } ps_k_norm_block;
 

@@ -4,14 +4,14 @@
 
 #include "cuda_plan.h"
 
-/* What the layers of one pass have in common. Captured launches are given all of it
- * (cuda_graphs.h): only what is the same in every pass of its kind stands here. */
+/* What the layers of one pass share. Captured launches use it (cuda_graphs.h), so it
+ * holds only what is the same in every pass of its kind. */
 typedef struct ps_cuda_pass {
     const ps_cuda_plan *plan;
     int64_t n; // samples
     bool training, accumulate;
-    bool loss;             // the forward pass ends with it
-    const int32_t *labels; // on the GPU, as are these
+    bool loss;             // the forward pass computes the loss
+    const int32_t *labels; // on the GPU, like the next two
     const uint32_t *positions;
     const ps_dropout_words *key;
 } ps_cuda_pass;

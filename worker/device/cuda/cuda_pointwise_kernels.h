@@ -1,11 +1,11 @@
-/* Kernels (cuda_kernels.h) of each element for itself. */
+/* Elementwise kernels (cuda_kernels.h). */
 #ifndef PS_CUDA_POINTWISE_KERNELS_H
 #define PS_CUDA_POINTWISE_KERNELS_H
 
 #include "cuda_moving_kernels.h"
 #include "rng.h"
 
-/* y (outer, channels, inner) += bias (channels; NULL: none), then perhaps relu. */
+/* y (outer, channels, inner) += bias (channels; NULL: none), then max(0, .) if relu. */
 typedef struct ps_k_bias {
     const float *bias;
     ps_values y;
@@ -65,8 +65,9 @@ PS_ARITH void ps_k_sum_at(const ps_k_sum *k, uint32_t i)
     ps_set(k->y, i, k->relu ? ps_relu(v) : v, false);
 }
 
-/* a, and b, = or += the gradient of their sum, behind its relu where its outputs y are
- * somewhere; a or b is nowhere where nobody wants it. */
+/* a and b = or += the gradient of their sum. y.at, if not NULL: the outputs after a relu,
+ * whose gradient is applied first. a.at or b.at is NULL where that gradient is not
+ * needed. */
 typedef struct ps_k_sum_grad {
     ps_values y, dy, a, b;
     bool add_a, add_b;
@@ -81,8 +82,9 @@ PS_ARITH void ps_k_sum_grad_at(const ps_k_sum_grad *k, uint32_t i)
 }
 
 /* y = or += x * scale where the draw keeps the element, else 0 (rng.h); the same for the
- * gradient, with that of a relu before it where its outputs are somewhere. One call for
- * eight features of one sample, which share their draws. Count: n * groups. */
+ * gradient. relu.at, if not NULL: the outputs of a relu before the dropout, whose
+ * gradient is applied too. One call does eight features of one sample, which share a
+ * draw. Count: n * groups. */
 typedef struct ps_k_dropout {
     ps_values x, y, relu;
     const uint32_t *positions; // (n)

@@ -6,8 +6,8 @@
  *                                       │                  │           │
  *   download                          result          gradients 2  gradients 1
  *
- * The host waits for gradients that it has to send, never for a loss: it queues what it
- * can and asks for results later. */
+ * The host waits for gradients that it has to send, never for a loss: it queues work and
+ * asks for results later. */
 #ifndef PS_CUDA_RUN_H
 #define PS_CUDA_RUN_H
 
@@ -15,12 +15,12 @@
 #include "cuda_graphs.h"
 #include "cuda_layers.h"
 
-/* Losses on their way home, the oldest first: a ring. */
+/* A ring of losses on their way to the host, the oldest first. */
 typedef struct ps_cuda_results {
     ps_sums *home; // (PS_RESULTS_KEPT), pinned
     ps_gpu_event *there[PS_RESULTS_KEPT];
     int first, n;
-    ps_gpu_event *last; // of there: the last one queued; NULL: none
+    ps_gpu_event *last; // the event in there that was queued last; NULL: none
 } ps_cuda_results;
 
 typedef struct ps_cuda_run {
@@ -28,12 +28,12 @@ typedef struct ps_cuda_run {
     ps_cuda_batch batch;
     ps_cuda_graphs graphs;
     ps_cuda_results results;
-    ps_cuda_pass pass; // the last forward's
-    ps_cuda_set *set;  // its graphs; NULL: none
-    bool trained;      // it was a training pass, and backward has not followed
-    bool buffers_here; // the GPU has the newest
-    int64_t counted;   // training passes since the host had them
-    bool params_pinned, grads_pinned; // by us
+    ps_cuda_pass pass; // of the last forward
+    ps_cuda_set *set;  // the pass's graphs; NULL: none
+    bool trained;      // the last pass was a training forward, without a backward yet
+    bool buffers_here; // the newest buffers are on the GPU
+    int64_t counted;   // training passes since the host had the newest buffers
+    bool params_pinned, grads_pinned; // pinned by this run
     ps_gpu_event *uploaded;           // all parameters, or the buffers
     ps_gpu_event *finished;           // the pass
 } ps_cuda_run;

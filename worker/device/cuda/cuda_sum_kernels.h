@@ -10,16 +10,16 @@ typedef struct ps_sums {
     double a, b;
 } ps_sums;
 
-/* What a batch's images (n, rows, plane) have of each channel: rows of n * plane values,
- * in parts, one block each, so that few long rows fill the GPU: block = row * parts +
- * part. */
+/* A row is one channel of a batch's images (n, rows, plane): n * plane values. Rows are
+ * cut into parts of one block each, so that few long rows fill the GPU: block = row *
+ * parts + part. */
 typedef struct ps_rows {
-    uint32_t length, part_length; // of the last part: what is left
+    uint32_t length, part_length; // the last part may be shorter
     uint32_t rows;
     ps_divisor parts, plane;
 } ps_rows;
 
-/* Parts short enough for a lane's sum in float32: 32 values. */
+/* Parts are short enough for sums in float32: a lane adds 32 values. */
 enum { PS_ROW_PART = 32 * PS_SUM_LANES, PS_ROW_PARTS_MAX = 64 };
 
 PS_ARITH ps_rows ps_rows_of(int64_t n, int64_t rows, int64_t plane)
@@ -30,14 +30,14 @@ PS_ARITH ps_rows ps_rows_of(int64_t n, int64_t rows, int64_t plane)
     if (parts > PS_ROW_PARTS_MAX) parts = PS_ROW_PARTS_MAX;
     r.length = (uint32_t)length;
     r.part_length = (uint32_t)((length + parts - 1) / parts);
-    // the rounding may leave the last ones empty
+    // after rounding, the last parts may be empty; drop them
     r.parts = ps_divisor_of((length + r.part_length - 1) / r.part_length);
     r.rows = (uint32_t)rows;
     r.plane = ps_divisor_of(plane);
     return r;
 }
 
-/* Where the row's value lies. */
+/* The index of value i of the row. */
 PS_ARITH size_t ps_row_at(const ps_rows *rows, uint32_t row, uint32_t i)
 {
     ps_divided at = ps_divide(i, rows->plane);
@@ -59,7 +59,7 @@ PS_ARITH ps_row_part ps_row_part_of(const ps_rows *rows, uint32_t block)
     return p;
 }
 
-/* A row's parts together. */
+/* The sum of a row's parts. */
 PS_ARITH ps_sums ps_parts_total(const ps_sums *parts, const ps_rows *rows, uint32_t row)
 {
     ps_sums total = {0.0, 0.0};
@@ -105,7 +105,8 @@ PS_ARITH void ps_k_row_total_at(const ps_k_row_total *k, uint32_t row)
     ps_store(&k->y[row], (float)ps_parts_total(k->parts, &k->rows, row).a, k->add);
 }
 
-/* y (columns) = or += the sums of x's (n, columns) columns: of a linear layer's bias. */
+/* y (columns) = or += the sums of x's (n, columns) columns: the gradient of a linear
+ * layer's bias. */
 typedef struct ps_k_column_total {
     ps_values x;
     float *y;

@@ -1,5 +1,5 @@
-/* Values as they lie in the GPU's memory, in float32 or in 16 bits: kernels read and
- * write them through the functions below, and compute in float32. */
+/* Values in the GPU's memory, in float32 or in 16 bits. Kernels read and write them
+ * through the functions below, and compute in float32. */
 #ifndef PS_CUDA_VALUES_H
 #define PS_CUDA_VALUES_H
 
@@ -47,7 +47,7 @@ PS_ARITH float ps_get(ps_values v, size_t i)
     return v.format == PS_FORMAT_BF16 ? ps_float_of_bf16(bits) : ps_float_of_fp16(bits);
 }
 
-/* As it is read back once it is stored. */
+/* The value as it is read back after it was stored. */
 PS_ARITH float ps_rounded(float value, ps_format format)
 {
     if (format == PS_FORMAT_FP32) return value;

@@ -1,5 +1,4 @@
-/* Kernels (cuda_kernels.h) over windows of planes: pooling, and a convolution's columns.
- */
+/* Kernels (cuda_kernels.h) over windows of planes: pooling, im2col and col2im. */
 #ifndef PS_CUDA_WINDOW_KERNELS_H
 #define PS_CUDA_WINDOW_KERNELS_H
 
@@ -76,10 +75,9 @@ PS_ARITH ps_reach ps_reach_at(const ps_planes *p, int axis, int32_t at)
                        n_windows);
 }
 
-/* Each output: its window's maximum, and which of the window's places it was. relu: of x
- * behind a bias (channels; NULL: none) and a relu, which nobody else reads. Count:
- * outputs.
- */
+/* Each output is its window's maximum; place is the maximum's position in the window.
+ * relu: a bias (channels; NULL: none) and a relu, which no other layer reads, are applied
+ * to x first. Count: outputs. */
 typedef struct ps_k_max_pool {
     ps_values x, y;
     uint8_t *place;
@@ -112,8 +110,9 @@ PS_ARITH void ps_k_max_pool_at(const ps_k_max_pool *k, uint32_t i)
     k->place[i] = (uint8_t)place;
 }
 
-/* Each input gathers from the windows that hold it. y, if not nowhere: the outputs, where
- * the gradient of a relu before the pooling is taken as well. Count: inputs. */
+/* Each input's gradient sums over the windows that hold it. y.at, if not NULL: the
+ * outputs, with which the gradient of a relu before the pooling is applied too. Count:
+ * inputs. */
 typedef struct ps_k_max_pool_grad {
     ps_values dy, y, dx;
     const uint8_t *place;
@@ -141,7 +140,7 @@ PS_ARITH void ps_k_max_pool_grad_at(const ps_k_max_pool_grad *k, uint32_t i)
     ps_set(k->dx, i, g, k->add);
 }
 
-/* As torch: the padding counts into the mean. */
+/* As in torch, the mean includes the padding. */
 typedef struct ps_k_avg_pool {
     ps_values x, y;
     ps_planes at;
@@ -212,8 +211,8 @@ PS_ARITH void ps_k_im2col_at(const ps_k_im2col *k, uint32_t i)
     }
 }
 
-/* dx = or += what the windows say of each input, of the samples from n_first on. Count:
- * C * samples * in plane. */
+/* dx = or += the sum of each input's entries in col, for the samples from n_first on.
+ * Count: C * samples * in plane. */
 typedef struct ps_k_col2im {
     const float *col;
     ps_values dx;
