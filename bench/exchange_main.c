@@ -2,14 +2,14 @@
  *
  *   ps-bench-exchange [--marks] <options of ps-worker>
  *
- * Every step hands in all gradients at once and waits for all weights. train.steps are
+ * Every step submits all gradients at once and waits for all weights. train.steps are
  * timed after train.warmup_steps. The result is one line of JSON on stdout. With --marks
- * rank 0 prints "mark" before and after the timed steps and waits for a line on stdin,
- * while everybody else waits for it: so that somebody can read the processes' CPU times.
+ * rank 0 prints "mark" before and after the timed steps and then waits for a line on
+ * stdin, while the other ranks wait for rank 0. Meanwhile the caller can read the
+ * processes' CPU times.
  *
- * Gradients are small whole numbers and the optimizer should be sgd with lr 1: the last
- * weights are then known exactly, and are checked when no codec rounds them.
- */
+ * Gradients are small whole numbers and the optimizer should be sgd with lr 1: the final
+ * weights are then known exactly, and are checked if no codec rounds them. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,8 +34,8 @@ typedef struct bench {
     bool marks;
     ps_model_spec spec;
     ps_session *session;
-    ps_member *member;  // the session's
-    float *first_grads; // what all-reduce overwrites with sums; NULL in ps mode
+    ps_member *member;  // owned by the session
+    float *first_grads; // all-reduce overwrites gradients with sums; NULL in ps mode
     size_t arena_bytes;
     uint64_t n_warmup, n_steps;
     uint64_t *step_ns;
@@ -43,7 +43,7 @@ typedef struct bench {
     double cpu_seconds;
 } bench;
 
-/* A whole number in -8 .. 8 for (rank, element). */
+/* An integer in -8 .. 8 for (rank, element). */
 static float gradient(int rank, uint64_t i)
 {
     uint64_t x = (i + 1) * 0x9E3779B97F4A7C15u + (uint64_t)rank * 0xD1B54A32D192ED03u;
@@ -109,7 +109,7 @@ static double cpu_now(void)
            (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
 }
 
-/* Everybody waits for rank 0, which waits for its reader. */
+/* All ranks wait for rank 0, which waits for a line on stdin. */
 static ps_err mark(bench *b, const char *name)
 {
     PS_TRY(ps_member_barrier(b->member, name, ps_deadline_in_ms(JOIN_MS)));
@@ -123,8 +123,8 @@ static ps_err mark(bench *b, const char *name)
     return ps_member_barrier(b->member, name, ps_deadline_in_ms(JOIN_MS));
 }
 
-/* The gradients as they were before the last step. What takes longer on one worker than
- * on another is waited for, so that it is no part of the next step's time. */
+/* Restores the gradients as they were before the last step. All ranks then wait for each
+ * other, so that this is not part of the next step's time. */
 static ps_err restore_gradients(bench *b)
 {
     if (!b->first_grads) return PS_OK;
@@ -221,7 +221,7 @@ static ps_err bench_main(const ps_cli *cli, bool marks)
 
 int main(int argc, char **argv)
 {
-    ps_mem_keep_freed(); // as the real programs
+    ps_mem_keep_freed(); // as ps-worker does
     bool marks = argc > 1 && strcmp(argv[1], "--marks") == 0;
     if (marks) {
         argv[1] = argv[0];

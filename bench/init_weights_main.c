@@ -1,6 +1,6 @@
-/* ps-init-weights OUT CONFIG [key=value ...]: writes the weights that the job starts from
- * (train.init, or those of train.seed) as safetensors: what every side of a comparison
- * loads. */
+/* ps-init-weights OUT CONFIG [key=value ...]: writes the job's first weights (of
+ * train.init, else of train.seed) as safetensors. Every side of a comparison loads them.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
-/* MPI's all-reduce, timed: mpi_peer STEPS WARMUP BYTES ... Rank 0 prints
- * {"BYTES": [nanoseconds, ...], ...}. bench/exchange compiles it with mpicc where there
- * is one: no part of the build needs MPI. */
+/* Times MPI's all-reduce: mpi_peer STEPS WARMUP BYTES ... Rank 0 prints {"BYTES":
+ * [nanoseconds, ...], ...}. bench/exchange compiles it with mpicc if that is installed,
+ * so the build does not need MPI. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,19 +2,19 @@
  *
  *   ps-parity-step --config FILE [--set key=value ...] --out DIR STATES TEACHER_LR
  *
- * Every step starts from the weights that DDP had (STATES, written by ddp_job.py): its
- * own forward and backward pass over the same batch, the gradients through the exchange
- * of the configuration, and the sum compared with DDP's. Rank 0 writes DIR/steps.jsonl:
+ * Every step starts from DDP's weights (STATES, written by ddp_job.py). It runs our
+ * forward and backward pass over the same batch, sends the gradients through the
+ * configured exchange, and compares the sum with DDP's. Rank 0 writes DIR/steps.jsonl:
  *
  *   {"step", "loss", "loss_ref", "grad_err", "grad_max", "weight_err"}
  *
- * grad_err: the largest difference of a summed gradient's element from DDP's; grad_max:
- * DDP's largest; weight_err: of an SGD step at TEACHER_LR from DDP's next weights.
+ * grad_err: the largest difference between an element of the summed gradient and DDP's;
+ * grad_max: the largest element of DDP's gradient; weight_err: the largest difference
+ * between the weights after an SGD step at TEACHER_LR and DDP's next weights.
  *
- * An exchange gives weights, not sums. So the job's optimizer has to be SGD with lr 1 and
- * weight decay 1: it makes p - (g + p), which is -g within a rounding, of whatever
- * weights the exchange holds; the passes read the teacher's weights from another arena.
- */
+ * An exchange returns weights, not sums. So the job's optimizer has to be SGD with lr 1
+ * and weight decay 1: its new weights are p - (g + p), which is -g up to rounding,
+ * whatever p is. The passes read the teacher's weights from another arena. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -45,8 +45,8 @@ typedef struct rank_state {
     ps_model_spec spec;
     ps_session *session;
     ps_optimizer teacher_optimizer;
-    float *teacher; // what the passes read
-    float *next;    // DDP's step made by our optimizer
+    float *teacher; // the weights that the passes read
+    float *next;    // weights after DDP's step, computed by our optimizer
     int64_t batch[PS_MAX_RANKS];
     ps_sampler_options sampler;
     ps_dataset dataset;
@@ -78,7 +78,8 @@ static ps_err states_open(states *s, const char *path, uint64_t n_params)
     return PS_OK;
 }
 
-/* Where a step's loss, weights and gradient lie; weights of step n_steps: the last. */
+/* The address of a step's loss, weights and gradient. Step n_steps has only the final
+ * weights. */
 static const char *state_at(const states *s, uint64_t step)
 {
     uint64_t weights = s->n_params * sizeof(float);
@@ -103,7 +104,7 @@ static const float *gradient_at(const states *s, uint64_t step)
     return weights_at(s, step) + s->n_params;
 }
 
-/* From the dense order of the file into the arena. */
+/* Copies from the dense order of the file to the arena. */
 static void spread(const ps_model_spec *spec, const float *from, float *arena)
 {
     for (int i = 0; i < spec->table.n_tensors; i++) {
@@ -114,7 +115,7 @@ static void spread(const ps_model_spec *spec, const float *from, float *arena)
 }
 
 typedef struct difference {
-    double error, largest; // of the elements, against the reference
+    double error, largest; // the largest difference, and the reference's largest element
 } difference;
 
 static difference compare(const ps_model_spec *spec, const float *arena, float sign,
@@ -138,7 +139,8 @@ static ps_err give_grads(void *ctx, int first, int n)
     return ps_session_push(ctx, first, n);
 }
 
-/* DDP's weights after the step, made from its weights before and our summed gradient. */
+/* Computes DDP's weights after the step from its weights before and our summed gradient,
+ * and compares. */
 static difference sgd_step(rank_state *r, uint64_t step)
 {
     const ps_model_spec *spec = &r->spec;
@@ -325,7 +327,7 @@ int main(int argc, char **argv)
         return 2;
     }
     ps_cli cli = {0};
-    static rank_state r; // large: a batch size per possible rank
+    static rank_state r; // static, as it is large: a batch size for every possible rank
     r.teacher_lr = atof(argv[argc - 1]);
     const char *states_path = argv[argc - 2];
     ps_err err = ps_cli_parse(&cli, &program, argc - 2, argv, stdout);

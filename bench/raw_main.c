@@ -1,4 +1,4 @@
-/* ps-bench-raw: what this machine does without an exchange, one JSON line each.
+/* ps-bench-raw: measures this machine without an exchange; prints one line of JSON.
  *
  *   memcpy BYTES | sum BYTES             GB/s (sum: of one operand)
  *   ping BYTES ROUNDS                    ZeroMQ DEALER-ROUTER over tcp
@@ -46,7 +46,8 @@ static int memory(int sum, size_t bytes)
             add(a, b, bytes / sizeof *a);
         else
             memcpy(a, b, bytes);
-        __asm__ volatile("" : : "r"(a) : "memory"); // or the compiler leaves it out
+        // keeps the compiler from dropping the copy
+        __asm__ volatile("" : : "r"(a) : "memory");
         ns[i] = ps_clock_ns() - start;
     }
     free(a);

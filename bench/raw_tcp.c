@@ -44,7 +44,7 @@ static int pump_out(peer *p)
     return 0;
 }
 
-/* Never more than the present step's bytes. */
+/* Receives up to the current step's bytes, never more. */
 static int pump_in(peer *p, uint64_t until)
 {
     uint64_t left = until - p->received;
@@ -55,8 +55,8 @@ static int pump_in(peer *p, uint64_t until)
     return 0;
 }
 
-/* Moves what can be moved until every peer has sent and received `until` bytes. opens: a
- * server sends a step's bytes to a worker from the moment that worker has begun it. */
+/* Sends and receives until every peer has sent and received `until` bytes. opens: a
+ * server sends a step's bytes to a worker only after that worker has begun the step. */
 static int pump(peer *peers, unsigned n, uint64_t until, uint64_t step_bytes, bool opens)
 {
     for (;;) {
@@ -121,7 +121,7 @@ int raw_tcp_serve(unsigned short port, unsigned n_workers, const raw_tcp_step *w
     if (n_workers > MAX_PEERS) return -1;
     int listener = listen_at(port);
     if (listener < 0 || accept_all(listener, peers, n_workers) != 0) return -1;
-    // A worker starts when its last connection stands: nobody waits for nobody here.
+    // A worker starts once all its connections are made; there is no barrier.
     return pump(peers, n_workers, what->bytes * what->steps, what->bytes, true);
 }
 

@@ -31,7 +31,7 @@ static void *open_socket(void *context, int type)
     return s;
 }
 
-/* A process of its own, which dies with this one. */
+/* Forks a process that dies with this one. */
 static pid_t spawn(void)
 {
     pid_t pid = fork();
@@ -39,7 +39,7 @@ static pid_t spawn(void)
     return pid;
 }
 
-/* Binds and tells the endpoint through a pipe. */
+/* Binds the socket and writes its endpoint to the pipe. */
 static int bind_and_tell(void *socket, int pipe_fd)
 {
     char endpoint[64] = {0};
@@ -168,7 +168,7 @@ static int answer(void *router, const raw_zmq_bulk *w, uint32_t chunk, float *su
             send_chunk(router, chunk, sum, bytes) != 0)
             return fail("answering");
     }
-    for (unsigned r = 0; r < w->workers; r++) // large ones take a while to free
+    for (unsigned r = 0; r < w->workers; r++) // freeing large messages takes a while
         zmq_msg_close(&parts[r]);
     return 0;
 }

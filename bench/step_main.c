@@ -2,15 +2,14 @@
  *
  *   ps-bench-step [--kernels] [--seconds S] CONFIG STEPS WARMUP [key=value ...]
  *
- * Trains CONFIG's model on one made-up batch (forward, loss, backward, optimizer) and
- * prints one JSON object: the milliseconds of each step after WARMUP, of its parts, of
- * the processor's time (of all threads of the process), and of what oneDNN's kernels took
- * of it. --kernels: also a table of these kernels on stderr. --seconds: no more than 3 of
- * the STEPS when that much time is over.
+ * Trains CONFIG's model on one synthetic batch (forward, loss, backward, optimizer) and
+ * prints one JSON object: for each step after WARMUP the milliseconds of the step and its
+ * parts, the processor time of all threads, and the share of oneDNN's kernels. --kernels:
+ * also prints a table of these kernels on stderr. --seconds: stops after that much time,
+ * but not before 3 steps.
  *
- * The linker puts wrap_ functions around the two calls that run kernels
- * (--wrap, see bench/CMakeLists.txt); the device knows nothing of it.
- */
+ * The linker puts wrap_ functions around the two calls that run kernels (--wrap, see
+ * bench/CMakeLists.txt); the device's code is unchanged. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +32,7 @@ typedef struct bench {
     ps_device *device;
     ps_program *program;
     int n;
-    ps_shared_mem params, grads; // as a worker has them
+    ps_shared_mem params, grads; // as in a worker
     float *states[PS_OPTIMIZER_MAX_STATES];
     void *buffers;
     float *x;
@@ -41,15 +40,15 @@ typedef struct bench {
     uint32_t *positions;
     double *ms; // per measured step: all, forward, backward, optimizer
     double loss;
-    bool kernels;   // wanted on stderr
+    bool kernels;   // print the table
     double seconds; // 0: no limit
 } bench;
 
 enum { PARTS = 6, MAX_KERNELS = 256, LEAST_STEPS = 3 };
 
-/* What the library's kernels took, since the program's start. */
+/* The time of one of the library's kernels since the program's start. */
 typedef struct kernel {
-    const void *id; // the primitive, or what sgemm writes to
+    const void *id; // the primitive, or sgemm's output
     char text[80];
     uint64_t ns, calls;
 } kernel;
@@ -130,7 +129,7 @@ dnnl_status_t __wrap_dnnl_sgemm(char ta, char tb, dnnl_dim_t m, dnnl_dim_t n,
     return s;
 }
 
-/* Of all threads, as step_torch.py counts PyTorch's. */
+/* Processor time of all threads, as step_torch.py measures PyTorch's. */
 static uint64_t cpu_ns(void)
 {
     struct timespec t;
@@ -267,7 +266,7 @@ static ps_err run(bench *b, int argc, char **argv)
     return PS_OK;
 }
 
-/* Takes the options off the front of the arguments. */
+/* Removes the options from the front of the arguments. */
 static void read_options(bench *b, int *argc, char ***argv)
 {
     while (*argc > 2 && strncmp((*argv)[1], "--", 2) == 0) {
@@ -284,7 +283,7 @@ static void read_options(bench *b, int *argc, char ***argv)
 int main(int argc, char **argv)
 {
     bench b = {0};
-    ps_mem_keep_freed(); // as the real programs
+    ps_mem_keep_freed(); // as ps-worker does
     read_options(&b, &argc, &argv);
     if (argc < 4) {
         fprintf(stderr, "usage: ps-bench-step [--kernels] [--seconds S] CONFIG STEPS "

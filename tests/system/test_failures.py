@@ -495,7 +495,7 @@ class BadInput(JobTest):
         images = gzip.compress(struct.pack(">IIII", 2051, 4, 8, 8) + os.urandom(256))
         self.write("labels", struct.pack(">II", 2049, 4) + bytes(4))
         for name, content, said in (
-                ("cut", images[:-20], "the gzip file is cut off; fetch it once more"),
+                ("cut", images[:-20], "the gzip file is truncated; download it again"),
                 ("bad", images[:-6] + bytes(6), r"the gzip file is damaged \(incorrect data check\)")):
             self.write(f"{name}.gz", content)
             self.refused(rf"{name}\.gz: {said}", f"data.path={self.folder}",

@@ -100,7 +100,8 @@ static void errors_say_what_to_mend(void **state)
     check_error("digits", "9-1", 10, PS_ERR_CONFIG, "ends before it starts");
     check_error("digits", "a,b@x", 10, PS_ERR_CONFIG, "not a range");
     check_error("digits", "a,,b", 10, PS_ERR_CONFIG, "empty");
-    check_error("digits", "one", 10, PS_ERR_CONFIG, "2 files, 1 are named");
+    check_error("digits", "one", 10, PS_ERR_CONFIG,
+                "needs 2 files; the configuration names 1");
     check_error("digits", "0-1437", 10, PS_ERR_FORMAT, "the last is number 1436");
     check_error("digits", "2-99", 5, PS_ERR_FORMAT, "sample 4 has the label 6");
 }

@@ -82,7 +82,7 @@ static void what_is_not_read_is_said(void **state)
     check_bad("no_end.npy", y, PS_ERR_FORMAT, "no list of sizes");
     check_bad("twice.npy", y, PS_ERR_FORMAT, "twice");
     check_bad("lacks.npy", y, PS_ERR_FORMAT, "lacks descr");
-    check_bad("nine_dims.npy", y, PS_ERR_FORMAT, "more dimensions");
+    check_bad("nine_dims.npy", y, PS_ERR_FORMAT, "too many dimensions");
     check_bad("header_cut.npy", y, PS_ERR_FORMAT, "claims an npy header");
     check_bad("claim_gz.npy.gz", y, PS_ERR_FORMAT, "claims 1073741824 bytes");
     check_bad("../idx/images", y, PS_ERR_FORMAT, "is not an npy file");

@@ -8,7 +8,7 @@ enum { PIXELS = 3 * 32 * 32 };
 
 static const uint64_t file_max_bytes = (uint64_t)1 << 36;
 
-/* Makes room for n more samples behind out's. */
+/* Makes room for n more samples at the end of out. */
 static ps_err grow(ps_dataset *out, uint64_t n, const char *path)
 {
     uint64_t total = (uint64_t)out->n + n;
@@ -20,7 +20,8 @@ static ps_err grow(ps_dataset *out, uint64_t n, const char *path)
     return ps_err_set(PS_ERR_NOMEM, "%s: no memory for %" PRIu64 " images", path, total);
 }
 
-/* label_bytes before the pixels, of which the last is the label, below n_classes. */
+/* A record has label_bytes before its pixels; the last of them is the label, below
+ * n_classes. */
 static ps_err append(const char *path, const uint8_t *records, uint64_t n,
                      size_t label_bytes, int n_classes, ps_dataset *out)
 {

@@ -13,11 +13,11 @@
 
 enum {
     DEFLATE_MAX_RATIO = 1032, // 258 bytes from 2 bits
-    BLOCK = 1 << 20,          // bytes that one call of zlib moves at most
+    BLOCK = 1 << 20,          // the most bytes that one call of zlib reads
     GROWTH_START = 1 << 20    // bytes of a compressed file's first buffer
 };
 
-/* "12-34": true and both ends. */
+/* Parses "12-34"; false: not a range. */
 static bool parse_range(const char *text, int64_t *first, int64_t *last)
 {
     const char *digits = "0123456789";
@@ -149,17 +149,17 @@ void ps_source_fini(ps_source *source)
     memset(source, 0, sizeof *source);
 }
 
-/* zlib's text begins with the name that it has made up for the file: "<fd:4>: ...". */
+/* zlib's message begins with a made-up file name, "<fd:4>: "; skip it. */
 static ps_err gzip_error(const ps_source *source, int code, const char *text)
 {
     const char *what = strstr(text, ": ");
     if (code == Z_BUF_ERROR)
         return ps_err_set(PS_ERR_FORMAT,
-                          "%s: the gzip file is cut off; fetch it once more",
+                          "%s: the gzip file is truncated; download it again",
                           source->path);
     return ps_err_set(PS_ERR_FORMAT,
-                      "%s: the gzip file is damaged (%s); fetch it once "
-                      "more",
+                      "%s: the gzip file is damaged (%s); download it "
+                      "again",
                       source->path, what ? what + 2 : text);
 }
 
@@ -187,7 +187,7 @@ static ps_err too_short(const ps_source *source, uint64_t n, uint64_t got,
                         const char *what)
 {
     return ps_err_set(PS_ERR_FORMAT,
-                      "%s: cut off: %s should be %" PRIu64 " bytes, %" PRIu64
+                      "%s: truncated: %s should be %" PRIu64 " bytes, but only %" PRIu64
                       " are there",
                       source->path, what, n, got);
 }
@@ -199,7 +199,7 @@ ps_err ps_source_read(ps_source *source, void *out, uint64_t n, const char *what
     return got == n ? PS_OK : too_short(source, n, got, what);
 }
 
-/* At most how many bytes can still come. */
+/* An upper bound of the bytes that are still to be read. */
 static uint64_t bytes_left_at_most(ps_source *source)
 {
     uint64_t total = source->bytes;

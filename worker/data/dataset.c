@@ -15,7 +15,7 @@
 enum { MAX_DEFAULT_SETS = 3 };
 
 /* A kind of dataset: its reader, how many files a split has (0: any number), and the
- * files that are looked for when the configuration names none (each may end in .gz). */
+ * default files when the configuration names none (each may end in .gz). */
 typedef struct reader {
     ps_err (*read)(char *const *paths, int n_paths, ps_dataset *out);
     int n_files;
@@ -64,7 +64,7 @@ static void path_list_fini(path_list *list)
     list->n = 0;
 }
 
-/* Adds folder/name, or folder/name.gz when that alone exists (or_gz). */
+/* Adds folder/name; with or_gz, folder/name.gz when only that exists. */
 static ps_err add_path(path_list *list, const char *folder, const char *name, bool or_gz)
 {
     char *path = NULL, *gz = NULL;
@@ -88,7 +88,8 @@ static bool all_exist(const path_list *list)
     return true;
 }
 
-/* Fills list with the first of the sets whose files all exist; else leaves it empty. */
+/* Fills list with the first set whose files all exist; leaves it empty when there is
+ * none. */
 static ps_err find_default(path_list *list, const char *folder,
                            const char *const sets[MAX_DEFAULT_SETS])
 {
@@ -104,7 +105,7 @@ static ps_err find_default(path_list *list, const char *folder,
     return PS_OK;
 }
 
-/* Whether one at least of a split's default files is there. */
+/* Whether at least one of a split's default files exists. */
 static ps_err find_any(const char *folder, const char *const sets[MAX_DEFAULT_SETS],
                        bool *out)
 {
@@ -124,9 +125,9 @@ static ps_err find_any(const char *folder, const char *const sets[MAX_DEFAULT_SE
     return PS_OK;
 }
 
-/* The files of a split: those that are named; else the split's default files; else, for
- * a bare range, the other split's (MNIST's t10k files cut into two). None for a test set
- * that nobody has named and that is not there. */
+/* Finds the files of a split: those that are named; else the split's default files; else,
+ * for a bare range, the other split's (such as MNIST's t10k files cut in two). Finds none
+ * for a test set that is neither named nor present. */
 static ps_err find_files(const reader *kind, const ps_data_spec *spec, ps_split split,
                          const char *folder, path_list *list)
 {
@@ -139,7 +140,7 @@ static ps_err find_files(const reader *kind, const ps_data_spec *spec, ps_split 
     if (list->n == 0 && spec->has_range)
         PS_TRY(find_default(list, folder, train ? kind->test : kind->train));
     if (list->n > 0) return PS_OK;
-    bool any = true; // a test set may be missing, but not in part
+    bool any = true; // a test set may be missing, but not only some of its files
     if (!train && !spec->has_range) PS_TRY(find_any(folder, own, &any));
     if (!any) return PS_OK;
     return ps_err_set(PS_ERR_IO,
@@ -161,7 +162,8 @@ static ps_err read_files(const ps_config *cfg, const ps_data_spec *spec, ps_spli
     PS_TRY_GOTO(find_files(kind, spec, split, folder, &list), err, out);
     if (list.n == 0) goto out;
     if (kind->n_files != 0 && list.n != kind->n_files)
-        PS_TRY_GOTO(ps_err_set(PS_ERR_CONFIG, "%s data is %d files, %d are named",
+        PS_TRY_GOTO(ps_err_set(PS_ERR_CONFIG,
+                               "%s data needs %d files; the configuration names %d",
                                word_of(kind), kind->n_files, list.n),
                     err, out);
     PS_TRY_GOTO(kind->read(list.paths, list.n, out), err, out);
@@ -176,10 +178,11 @@ static ps_err make_synthetic(const ps_config *cfg, const ps_data_spec *spec,
                              ps_dataset *out)
 {
     if (spec->n_files > 0)
-        return ps_err_set(PS_ERR_CONFIG, "synthetic data has no files, \"%s\" is named",
+        return ps_err_set(PS_ERR_CONFIG,
+                          "synthetic data has no files, but \"%s\" is named",
                           spec->files[0]);
     bool train = split == PS_SPLIT_TRAIN;
-    if (!train && cfg->data.test_samples == 0) return PS_OK; // nothing is evaluated
+    if (!train && cfg->data.test_samples == 0) return PS_OK; // evaluation is off
     return ps_synthetic_make(cfg->data.seed, train ? 0 : 1,
                              train ? cfg->data.samples : cfg->data.test_samples, want,
                              n_classes, out);

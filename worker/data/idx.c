@@ -12,7 +12,7 @@ typedef struct idx_header {
     int type;
     int n_dims;
     int64_t n;
-    ps_dims sample; // the sizes behind n
+    ps_dims sample; // the sizes after n
 } idx_header;
 
 static uint32_t big_endian_32(const uint8_t *p)
@@ -31,7 +31,8 @@ static ps_err read_header(ps_source *source, idx_header *header)
     header->type = magic[2];
     header->n_dims = magic[3];
     if (header->n_dims < 1 || header->n_dims > PS_MAX_DIMS)
-        return ps_err_set(PS_ERR_FORMAT, "%s: has %d dimensions; 1 to %d are read",
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s: has %d dimensions; only 1 to %d are supported",
                           source->path, header->n_dims, (int)PS_MAX_DIMS);
     header->sample.n = header->n_dims - 1;
     for (int i = 0; i < header->n_dims; i++) {
@@ -49,7 +50,7 @@ static void to_host_order(float *values, uint64_t n)
     }
 }
 
-/* The format's own types, by the byte in the header. */
+/* The name of the format's type code. */
 static const char *type_name(int type)
 {
     switch (type) {
@@ -77,7 +78,7 @@ ps_err ps_idx_read_values(ps_source *source, ps_dataset *set)
     if (header.type != TYPE_UINT8 && header.type != TYPE_FLOAT32)
         return ps_err_set(PS_ERR_FORMAT,
                           "%s: holds values of type 0x%02x (%s); 0x08 (uint8) and 0x0d "
-                          "(float32) are read",
+                          "(float32) are supported",
                           source->path, (unsigned)header.type, type_name(header.type));
     if (header.n_dims < 2)
         return ps_err_set(PS_ERR_FORMAT,

@@ -9,14 +9,14 @@
 #include "thread.h"
 #include "transform.h"
 
-/* A slot's way: FREE -> FILLING -> READY -> HELD -> FREE. The thread alone takes FREE
- * ones and touches the content while FILLING; the caller alone takes READY ones. */
+/* A slot's states: FREE -> FILLING -> READY -> HELD -> FREE. Only the thread takes FREE
+ * slots and touches the content of FILLING ones; only the caller takes READY ones. */
 typedef enum slot_state { FREE, FILLING, READY, HELD } slot_state;
 
 typedef struct slot {
-    ps_loaded loaded; // first: a ps_loaded * is its slot
+    ps_loaded loaded; // first member: a ps_loaded * is cast to its slot
     slot_state state;
-    uint64_t request; // which call of ps_loader_epoch it belongs to
+    uint64_t request; // the call of ps_loader_epoch that it belongs to
     int64_t number;   // of the batch in its epoch
 } slot;
 
@@ -27,16 +27,16 @@ struct ps_loader {
     slot *slots;
 
     pthread_mutex_t lock; // guards what follows, and the slots' states
-    pthread_cond_t work;  // to the thread: a request, a free slot, stop
-    pthread_cond_t ready; // to the caller: a batch, the end, an error
+    pthread_cond_t work;  // signals the thread: a request, a free slot, or stop
+    pthread_cond_t ready; // signals the caller: a batch, the end, or an error
     bool stop;
     uint64_t request; // counts ps_loader_epoch's calls; 0: none yet
     uint64_t epoch_number;
-    int64_t first, next; // of the request; the batch that the caller gets next
+    int64_t first, next; // first batch of the request; the caller's next batch
     int64_t n_batches;   // -1 until the thread has laid out the epoch
     ps_err_saved failed;
 
-    // The thread's own.
+    // Used only by the thread.
     ps_transform transform;
     ps_epoch epoch;
     uint64_t epoch_of;
@@ -45,7 +45,7 @@ struct ps_loader {
     pthread_t thread;
 };
 
-/* The order of evaluation: as stored, in batches of max_batch. */
+/* Evaluation takes the samples in stored order, in batches of max_batch. */
 static ps_err init_evaluation(ps_epoch *epoch, const ps_loader_options *o)
 {
     memset(epoch, 0, sizeof *epoch);
@@ -99,7 +99,8 @@ static slot *find_free(ps_loader *l)
     return NULL;
 }
 
-/* Takes up a request: lays the epoch out without the lock. Called and left locked. */
+/* Starts a request: lays out the epoch without the lock. Called and left with the lock
+ * held. */
 static void take_request(ps_loader *l, uint64_t *mine, int64_t *number)
 {
     *mine = l->request;
@@ -116,7 +117,7 @@ static void take_request(ps_loader *l, uint64_t *mine, int64_t *number)
     }
 }
 
-/* Fills one batch without the lock. Called and left locked. */
+/* Fills one batch without the lock. Called and left with the lock held. */
 static void prepare(ps_loader *l, slot *s, uint64_t mine, int64_t number)
 {
     s->state = FILLING;
@@ -142,7 +143,7 @@ static void *loader_thread(void *arg)
         else if (mine != 0 && number < l->epoch.n_batches && s != NULL)
             prepare(l, s, mine, number++);
         else
-            pthread_cond_wait(&l->work, &l->lock); // ended by destroy at the latest
+            pthread_cond_wait(&l->work, &l->lock); // destroy ends this wait at the latest
     }
     pthread_mutex_unlock(&l->lock);
     return NULL;
@@ -238,7 +239,7 @@ ps_err ps_loader_epoch(ps_loader *l, uint64_t epoch, int64_t first)
     return PS_OK;
 }
 
-/* The batch that is due, if it is there. */
+/* The slot of the caller's next batch, if it is ready. */
 static slot *find_ready(ps_loader *l)
 {
     for (int i = 0; i < l->n_slots; i++) {
@@ -249,7 +250,8 @@ static slot *find_ready(ps_loader *l)
     return NULL;
 }
 
-/* Waits until there is a batch (*found), the end (NULL) or an error. Called locked. */
+/* Waits for the next batch (*found), the epoch's end (NULL) or an error. Called with the
+ * lock held. */
 static ps_err wait_for_batch(ps_loader *l, ps_deadline deadline, slot **found)
 {
     *found = NULL;

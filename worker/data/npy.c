@@ -14,7 +14,7 @@
 
 enum { MAX_HEADER_BYTES = 1 << 16 };
 
-/* The header's text and how far it has been read. */
+/* The header's text and the read position in it. */
 typedef struct cursor {
     const char *at, *end;
     const char *path;
@@ -52,10 +52,11 @@ static bool accept_word(cursor *c, const char *word)
 static ps_err read_string(cursor *c, char *out, size_t size)
 {
     char quote = accept(c, '\'') ? '\'' : accept(c, '"') ? '"' : '\0';
-    if (quote == '\0') return bad_header(c, "lacks a string where one has to stand");
+    if (quote == '\0') return bad_header(c, "lacks a string where one is expected");
     size_t n = 0;
     for (; c->at < c->end && *c->at != quote; c->at++) {
-        if (n + 1 == size || *c->at == '\\') return bad_header(c, "has an odd string");
+        if (n + 1 == size || *c->at == '\\')
+            return bad_header(c, "has a string that is too long or has escapes");
         out[n++] = *c->at;
     }
     out[n] = '\0';
@@ -81,9 +82,9 @@ static ps_err read_shape(cursor *c, ps_npy_header *header)
     if (!accept(c, '(')) return bad_header(c, "has a shape that is no tuple");
     while (!accept(c, ')')) {
         if (header->n_dims == PS_NPY_MAX_DIMS)
-            return bad_header(c, "has more dimensions than are read");
+            return bad_header(c, "has too many dimensions");
         PS_TRY(read_size(c, &header->shape[header->n_dims++]));
-        accept(c, 'L'); // Python 2 wrote long integers so
+        accept(c, 'L'); // Python 2's suffix of long integers
         if (accept(c, ',')) continue;
         if (!accept(c, ')')) return bad_header(c, "has a shape without an end");
         break;
@@ -99,7 +100,7 @@ static ps_err read_descr(cursor *c, ps_npy_header *header)
     if (strlen(text) != 3 || strchr("<>|=", text[0]) == NULL ||
         !isdigit((unsigned char)text[2]))
         return ps_err_set(PS_ERR_UNSUPPORTED,
-                          "%s: values of type \"%s\" are not read; save them with "
+                          "%s: values of type \"%s\" are not supported; save them with "
                           "astype('float32') or astype('uint8')",
                           c->path, text);
     header->order = text[0];
@@ -157,7 +158,8 @@ ps_err ps_npy_read_header(ps_source *source, ps_npy_header *header)
     if (memcmp(magic, "\x93NUMPY", 6) != 0)
         return ps_err_set(PS_ERR_FORMAT, "%s: is not an npy file", source->path);
     if (magic[6] < 1 || magic[6] > 3)
-        return ps_err_set(PS_ERR_FORMAT, "%s: npy version %d.%d; 1 to 3 are read",
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s: npy version %d.%d; only 1 to 3 are supported",
                           source->path, magic[6], magic[7]);
     PS_TRY(ps_source_read(source, size, magic[6] == 1 ? 2 : 4, "the npy header"));
     uint32_t bytes = (uint32_t)size[0] | (uint32_t)size[1] << 8 |
@@ -209,12 +211,13 @@ static ps_err sample_dims(const ps_source *source, const ps_npy_header *header,
         *dims = (ps_dims){3, {d[0], d[1], d[2]}};
         return PS_OK;
     default:
-        return ps_err_set(PS_ERR_FORMAT, "%s: has %d dimensions; 1 to 4 are read",
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s: has %d dimensions; only 1 to 4 are supported",
                           source->path, header->n_dims);
     }
 }
 
-/* In place, and the rest given back. */
+/* Converts in place and shrinks the allocation. */
 static void double_to_float(void **values, uint64_t n)
 {
     double v;
@@ -236,7 +239,7 @@ ps_err ps_npy_read_values(ps_source *source, ps_dataset *set)
     bool f64 = header.type == 'f' && header.item_bytes == 8;
     if (!u8 && !f64 && !(header.type == 'f' && header.item_bytes == 4))
         return ps_err_set(PS_ERR_UNSUPPORTED,
-                          "%s: samples of type %c%d are not read; save them with "
+                          "%s: samples of type %c%d are not supported; save them with "
                           "astype('float32') or astype('uint8')",
                           source->path, header.type, header.item_bytes);
     PS_TRY(sample_dims(source, &header, &set->dims));
@@ -252,7 +255,7 @@ ps_err ps_npy_read_values(ps_source *source, ps_dataset *set)
     return ps_source_end(source);
 }
 
-/* Item i of type u or i as int64; larger ones of uint64 come out negative. */
+/* Item i of type u or i as int64; a uint64 above INT64_MAX becomes negative. */
 static int64_t integer_at(const char *items, int64_t i, char type, int bytes)
 {
     uint64_t v = 0;

@@ -36,10 +36,11 @@ static int64_t by_ranks(const ps_sampler_options *o, int64_t n)
     return o->drop_last ? n / w * w : (n + w - 1) / w * w;
 }
 
-/* Length of the permutation from the position `first` on, after padding or cutting by
- * ranks. Unequal batches can leave a last global batch of fewer samples than ranks, of
- * which no rank may have none: it is filled up to one for each, or dropped. Their
- * positions need not divide by the ranks: the end of the epoch is that of a whole one. */
+/* Length of the permutation from position `first` on, padded or cut for the ranks. With
+ * unequal batches the last global batch may have fewer samples than there are ranks. As
+ * every rank needs one, it is then padded to one for each, or dropped. With unequal
+ * batches, first need not be a multiple of the ranks: the end of the epoch does not
+ * depend on it. */
 static int64_t ranks_total(const ps_sampler_options *o, int64_t first)
 {
     if (equal_batches(o))
@@ -51,7 +52,7 @@ static int64_t ranks_total(const ps_sampler_options *o, int64_t first)
     return o->drop_last ? total - rest : total - rest + w;
 }
 
-/* That, and without the short batches. */
+/* ranks_total, without a short last batch if drop_last_batch. */
 static int64_t total_size(const ps_sampler_options *o, int64_t first)
 {
     int64_t total = ranks_total(o, first);
@@ -74,9 +75,9 @@ int64_t ps_sampler_epoch_batches(const ps_sampler_options *o, uint64_t number)
     return batches_of(o, first_of(o, number));
 }
 
-/* Samples that the ranks before `rank` take of a global batch of n: everyone one, and of
- * the rest the share of their batch sizes, rounded down in the running sum, so that the
- * parts add up to n and none is larger than its batch. */
+/* Samples that the ranks before `rank` take of a global batch of n. Each rank takes one,
+ * and a share of the rest in proportion to its batch size. The running sum is rounded
+ * down, so that the parts add up to n and no part is larger than the rank's batch. */
 static int64_t share_before(const ps_sampler_options *o, int64_t n, int rank)
 {
     int64_t whole = whole_global(o), before = 0;
@@ -85,7 +86,7 @@ static int64_t share_before(const ps_sampler_options *o, int64_t n, int rank)
     if (n == whole) return before;
     int64_t spare = whole - o->world_size;
     if (spare == 0) return rank;
-    // __int128: samples times batch sizes, neither of which is bounded here.
+    // __int128: samples times batch sizes may exceed 64 bits.
     return rank + (int64_t)((__int128)(n - o->world_size) * (before - rank) / spare);
 }
 
@@ -155,7 +156,7 @@ static int64_t rank_samples(const ps_sampler_options *o, int64_t total)
     return n;
 }
 
-/* indices from positions: the permutation, repeated cyclically behind its end. */
+/* Fills indices from positions: the permutation repeats cyclically after its end. */
 static ps_err take_indices(ps_epoch *epoch, const ps_sampler_options *o, uint64_t number)
 {
     if (!o->shuffle) {

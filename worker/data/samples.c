@@ -43,7 +43,7 @@ ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last)
     memmove(set->values, (char *)set->values + (size_t)first * sample, n * sample);
     memmove(set->labels, set->labels + first, n * sizeof *set->labels);
     set->n = (int64_t)n;
-    // Giving the rest back may fail, and then nothing is lost.
+    // Shrinking may fail; then the larger allocation stays.
     void *values = realloc(set->values, n * sample);
     if (values != NULL) set->values = values;
     int32_t *labels = realloc(set->labels, n * sizeof *labels);

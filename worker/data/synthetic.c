@@ -9,7 +9,7 @@
 
 enum {
     CELL = 4, // pixels of a pattern's cell in each direction
-    // Streams: the second counter word. Splits have one each, from STREAM_SAMPLES on.
+    // Streams: philox's second counter word. Each split has one, from STREAM_SAMPLES on.
     STREAM_PATTERN = 0x53590000u,
     STREAM_LABEL = 0x53590001u,
     STREAM_SAMPLES = 0x53591000u
@@ -17,7 +17,7 @@ enum {
 
 typedef struct shape {
     int64_t c, h, w;    // of a sample
-    int64_t rows, cols; // of a pattern's channel
+    int64_t rows, cols; // of one channel of a pattern
 } shape;
 
 static shape shape_of(const ps_dims *dims)

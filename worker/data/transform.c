@@ -38,8 +38,8 @@ static bool same_size(ps_image_size a, ps_image_size b)
     return a.c == b.c && a.h == b.h && a.w == b.w;
 }
 
-/* Settles resized and to; images need (C, H, W), of which a model's input may be the
- * flattened form. */
+/* Sets resized and to. Images need (C, H, W); the model's input may be the flattened form
+ * of it. */
 static ps_err fit(ps_transform *t, const ps_config_data *config, const ps_dims *from,
                   const ps_dims *to)
 {
@@ -199,7 +199,7 @@ typedef struct window { // of the image, where the input is taken from
     bool flip;
 } window;
 
-/* Uniform in 0 .. n - 1 of a 32-bit word. */
+/* A uniform number in 0 .. n - 1 from a 32-bit word. */
 static int64_t pick(uint32_t word, int64_t n)
 {
     return (int64_t)(((uint64_t)word * (uint64_t)n) >> 32);
@@ -247,8 +247,8 @@ static void mirror(float *row, int64_t n)
     }
 }
 
-/* One row of the input from the columns that lie within the image; the rest is padding,
- * a stored 0. in NULL: the whole row is padding. */
+/* Writes one row of the input from the columns inside the image. The rest is padding: a
+ * stored 0. in NULL: the whole row is padding. */
 static void place_row(const ps_transform *t, int64_t c, const void *in, bool in_float,
                       float scale, const window *at, float *out)
 {
@@ -270,7 +270,7 @@ static void place_row(const ps_transform *t, int64_t c, const void *in, bool in_
     if (at->flip) mirror(out, w);
 }
 
-/* The image as it is: a channel is one long row. */
+/* Normalises the whole image, without cropping or flipping: a channel is one long row. */
 static void place_whole(const ps_transform *t, const void *image, bool in_float,
                         float scale, float *out)
 {

@@ -4,7 +4,7 @@
 #include "cuda_device.h"
 #include "log.h"
 
-/* The order is that of "auto": the first that the machine has. */
+/* "auto" opens the first of these that the machine has. */
 static const ps_device_ops *const backends[] = {
 #if PS_WITH_CUDA
     &ps_cuda_device_ops,

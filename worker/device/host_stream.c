@@ -10,8 +10,8 @@
 typedef struct host_stream {
     ps_device_stream base;
     ps_host_stream_options at;
-    /* Each as large as the arena; where this rank steps a part, only its pages are
-     * touched. */
+    /* Each is as large as the arena; a rank that steps only a part touches only that
+     * part's pages. */
     float *states[PS_OPTIMIZER_MAX_STATES];
 } host_stream;
 

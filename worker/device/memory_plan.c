@@ -6,8 +6,8 @@
 
 #include "mem.h"
 
-/* Neighbouring slots are kept apart by more than a page's multiple: streams at the same
- * distance from a 4 KiB boundary hinder each other. */
+/* STAGGER separates neighbouring slots by a page and a bit: memory streams at the same
+ * offset from a 4 KiB boundary slow each other down. */
 enum { HUGE_PAGE = 2 << 20, STAGGER = 4096 + 192 };
 
 /* The smallest free slot that is large enough, else the largest free one. */
@@ -67,7 +67,7 @@ static ps_err allocate(ps_memory_plan *m)
                           "no memory for the model's activations and their gradients "
                           "(%zu bytes); a smaller data.batch needs less",
                           bytes);
-    madvise(m->base, bytes, MADV_HUGEPAGE); // advice: without it the same, more slowly
+    madvise(m->base, bytes, MADV_HUGEPAGE); // only advice: ignore failures
     memset(m->base, 0, bytes);
     return PS_OK;
 }

@@ -25,11 +25,11 @@ static ps_err check_layer(const ps_layer *l)
     return PS_OK;
 }
 
-/* What is known of a layer's output while the graph is built. */
+/* A layer's output while the graph is being built. */
 typedef struct built {
     int edge;
     int n_readers; // layers and the loss
-    bool shared;   // more than one reads it, or an alias of it
+    bool shared;   // it, or an alias of it, has more than one reader
 } built;
 
 static bool folds_relu(const ps_model_graph *g, const built *in)
@@ -157,7 +157,7 @@ void ps_model_graph_fini(ps_model_graph *g)
     *g = (ps_model_graph){0};
 }
 
-/* The node whose output's memory the value has, a flatten being only another view. */
+/* The node that writes the value's memory; a flatten is only a view. */
 static const ps_model_node *writer_of(const ps_model_graph *g, int edge, bool *alone)
 {
     *alone = g->edges[edge].n_readers == 1;
@@ -179,7 +179,7 @@ bool ps_model_graph_in_place(const ps_model_graph *g, const ps_model_node *node)
     bool alone;
     const ps_model_node *writer = writer_of(g, node->in[0], &alone);
     if (!writer || !alone) return false;
-    // these take their gradient from their own output
+    // the gradients of these read their own output
     ps_layer_kind w = writer->layer->kind;
     if (w == PS_LAYER_TANH || w == PS_LAYER_SIGMOID || w == PS_LAYER_LOG_SOFTMAX ||
         w == PS_LAYER_RELU)

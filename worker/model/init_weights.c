@@ -7,7 +7,7 @@
 #include "rng.h"
 
 /* Conv2d.reset_parameters and Linear's: kaiming_uniform_(a = sqrt(5)) for the weight; the
- * same products of doubles as torch.nn.init, for the last bit of the bound. */
+ * same products of doubles as in torch.nn.init, so that the bound's last bit agrees. */
 static float weight_bound(int64_t fan_in)
 {
     double slope = sqrt(5.0);
@@ -27,7 +27,7 @@ static void init_norm(const ps_model_spec *spec, const ps_layer *layer, float *p
         params[weight->offset + i] = 1.0f;
 }
 
-/* Draws in the order of registration, which is that of construction. */
+/* Draws in the order in which PyTorch constructs and registers the layers. */
 static void init_params(const ps_model_spec *spec, uint64_t seed, int fused,
                         float *params)
 {

@@ -4,33 +4,32 @@
 
 #include "cpu_pointwise.h"
 
-/* Winograd's algorithm F(4x4, 3x3): outputs along a tile, what it costs beside the tiles
- * (is_cheaper), and positions from which on the outputs and the gradient of data were
+/* Winograd's algorithm F(4x4, 3x3): outputs along a tile, the fixed costs besides the
+ * tiles (is_cheaper), and the number of positions from which it made the data gradient
  * faster. */
 enum { TILE = 4, FIXED_DATA = 200, FIXED_WEIGHTS = 90, LEAST_PLANE_DATA = 17 };
 
-/* The orders of an activation's elements that a layer may ask for, in order of
- * preference. */
+/* The layouts that a layer may request for its activations, in order of preference. */
 typedef enum order {
     ORDER_ANY,           // the library's own choice for the forward pass
-    ORDER_CHANNELS_LAST, // its fast kernels take any number of channels
-    ORDER_ROWS,          // PyTorch's: its matrix products take every shape
+    ORDER_CHANNELS_LAST, // oneDNN's fast kernels for it take any number of channels
+    ORDER_ROWS,          // PyTorch's; oneDNN's matrix products for it take every shape
     N_ORDERS
 } order;
 
 /* How good an implementation is, by its kind. */
 typedef enum grade { GRADE_REFERENCE, GRADE_PRODUCTS, GRADE_KERNEL } grade;
 
-/* The primitives of a layer by one order, before they are made. */
+/* The primitives of a layer in one layout, before they are created. */
 typedef struct plan {
     ps_cpu_shape in, out;
     ps_dnnl_md *src, *dst;
     dnnl_primitive_desc_t forward, backward_data, backward_weights;
     grade worst;
-    bool padded; // blocks with lanes that are no channels: work for nothing
+    bool padded; // some lanes of the blocks are padding: wasted work
 } plan;
 
-/* The descriptors that stay the same while the plans of a layer are made. */
+/* The descriptors that all plans of a layer share. */
 typedef struct maker {
     ps_dnnl_conv conv;
     const ps_cpu_conv_use *use;
@@ -64,12 +63,12 @@ static void maker_fini(maker *m)
     if (m->attr_back) dnnl_primitive_attr_destroy(m->attr_back);
 }
 
-/* Winograd's algorithm halves the time of 3 x 3 convolutions on AVX-512. Forward only
- * where train.winograd is all: its roundings, though as small, differ from PyTorch's, and
- * near 0 a relu (or between equals a max_pool2d) then decides otherwise, which moves a
- * gradient by 1e-4 of the largest in one step of twenty; backward, roundings stay
- * roundings. Of fewer channels than a vector it makes whole vectors, and has no fast
- * gradient for them. */
+/* Winograd's algorithm halves the time of 3 x 3 convolutions on AVX-512. The forward pass
+ * uses it only where train.winograd is all: its rounding errors are as small as PyTorch's
+ * but different, so a relu near 0, or a max_pool2d between equals, may decide otherwise.
+ * In one step of twenty this changed a gradient by 1e-4 of the largest. In the backward
+ * pass rounding errors have no such effect. With fewer channels than a vector has lanes,
+ * the algorithm pads to whole vectors and has no fast gradient. */
 static bool can_be_winograd(const ps_cpu_conv *c)
 {
     const ps_layer *l = c->layer;
@@ -77,11 +76,12 @@ static bool can_be_winograd(const ps_cpu_conv *c)
            l->stride[1] == 1 && c->in.c % 16 == 0 && c->out.c % 16 == 0;
 }
 
-/* Whether Winograd's algorithm takes less time than the plain one, of which an output
- * position is the unit. A tile costs 5 in products and 110 divided by the channels in
- * transforms on either side; fixed: the transform of the weights or of their gradient.
- * The library's own choice (dnnl_convolution_auto) leaves out batches up to 8, and more
- * on AMD's processors, whose cores it cannot count. */
+/* Whether Winograd's algorithm is faster than direct convolution. The unit of cost is one
+ * output position of direct convolution. A tile costs 5 for products, and 110 divided by
+ * the channels for the transforms on either side; fixed is the transform of the weights
+ * or of their gradient. The library's own choice (dnnl_convolution_auto) is not used: it
+ * excludes batches up to 8, and larger ones on AMD's processors, whose cores it cannot
+ * count. */
 static bool is_cheaper(const ps_cpu_conv *c, int64_t fixed)
 {
     const ps_cpu_shape *out = &c->out;
@@ -122,7 +122,8 @@ static ps_err maker_init(maker *m, const ps_cpu_conv *c, const ps_cpu_conv_use *
     PS_TRY(ps_dnnl_md_create(who, 4, weights, dnnl_oihw, &m->plain_weights));
     if (l->bias != PS_NONE) PS_TRY(ps_dnnl_md_create(who, 1, bias, dnnl_x, &m->bias));
     PS_TRY(ps_dnnl_attr_create(who, use->relu, &m->attr));
-    PS_TRY(ps_dnnl_attr_create(who, false, &m->attr_back)); // the relu is the forward's
+    // only the forward primitive applies the relu
+    PS_TRY(ps_dnnl_attr_create(who, false, &m->attr_back));
     m->use = use;
     m->conv.alg = dnnl_convolution_direct;
     m->conv.who = who;
@@ -172,8 +173,8 @@ static int64_t lanes_of(order by, const ps_cpu_shape *s)
     return by == ORDER_CHANNELS_LAST ? s->c : 1;
 }
 
-/* The lanes that the library would choose; false: an order of its own that we can't
- * name. */
+/* Reads the lanes that the library would choose. *known false: it chose a layout that
+ * ps_cpu_shape cannot describe. */
 static ps_err read_lanes(maker *m, const ps_cpu_conv *c, plan *p, bool *known)
 {
     bool in_known = false, out_known = false;
@@ -189,8 +190,8 @@ static ps_err read_lanes(maker *m, const ps_cpu_conv *c, plan *p, bool *known)
     return err;
 }
 
-/* As channels last the library knows 8 or 16 channels by that name alone, though their
- * blocks lie in the same order. */
+/* With 8 or 16 channels, channels-last and blocked layouts are the same, but the library
+ * recognises only the channels-last tag. */
 static ps_err set_lanes(ps_cpu_shape *s, const char *who, order by, ps_dnnl_md **md)
 {
     const dnnl_dims_t dims = {s->n, s->c, s->h, s->w};
@@ -246,7 +247,7 @@ static bool is_padded(const ps_cpu_shape *s)
     return s->c % s->lanes != 0;
 }
 
-/* p is safe for fini in every case. known: whether there is such a plan. */
+/* p is safe for fini, also after a failure. *known: whether there is such a plan. */
 static ps_err plan_init(plan *p, maker *m, const ps_cpu_conv *c, order by, bool *known)
 {
     *p = (plan){.in = c->in, .out = c->out};
@@ -270,8 +271,8 @@ static bool is_better(const plan *p, const plan *than)
     return than->padded && !p->padded;
 }
 
-/* The best plan, the first of equals: by the implementations' names, never by a
- * measurement, so that every run on this processor makes the same sums. */
+/* Chooses the best plan, the first among equals. It compares the implementations' names
+ * and measures nothing, so every run on this processor computes the same sums. */
 static ps_err choose_plan(plan *best, maker *m, const ps_cpu_conv *c)
 {
     bool found = false;
@@ -293,7 +294,7 @@ static ps_err choose_plan(plan *best, maker *m, const ps_cpu_conv *c)
     return PS_OK;
 }
 
-/* No primitive when the two descriptors are the same. */
+/* Makes no primitive when the two descriptors are equal. */
 static ps_err make_order(const maker *m, const ps_dnnl_md *from, const ps_dnnl_md *to,
                          ps_cpu_op *op)
 {
@@ -405,7 +406,8 @@ ps_err ps_cpu_conv_plan_backward(ps_cpu_conv *c, ps_memory_plan *memory)
     return PS_OK;
 }
 
-/* A reorder from PyTorch's order into a slot; returns where the weights are then. */
+/* Binds a reorder from PyTorch's layout to a slot; *where: where the weights are
+ * afterwards. */
 static ps_err bind_order(ps_cpu_op *op, const char *who, float *weight, float *ordered,
                          float **where)
 {

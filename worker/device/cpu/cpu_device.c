@@ -19,9 +19,9 @@ typedef struct cpu_program {
     ps_program_options options;
     ps_model_graph graph;
     int n_runs;
-    ps_cpu_run **runs; // by batch size, max_batch + 1; NULL: not met yet
+    ps_cpu_run **runs; // (max_batch + 1), by batch size; NULL: not made yet
     ps_cpu_run *last;  // of the last forward
-    bool trained;      // that was a training pass
+    bool trained;      // last was a training forward, without a backward yet
     ps_pass_result owed[PS_RESULTS_KEPT];
     int n_owed;
 } cpu_program;
@@ -111,7 +111,7 @@ static void cpu_describe(const ps_device *device, char *out, size_t bytes)
 static void cpu_program_destroy(ps_program **program)
 {
     cpu_program *p = (cpu_program *)(void *)*program;
-    // the first run lent its memory to the others
+    // runs[max_batch] owns the memory that the others share
     for (int n = 1; p->runs && n <= p->options.max_batch; n++) {
         if (!p->runs[n]) continue;
         ps_cpu_run_fini(p->runs[n]);
@@ -123,11 +123,11 @@ static void cpu_program_destroy(ps_program **program)
     *program = NULL;
 }
 
-/* The run for batches of n samples, made when first asked for. */
+/* The run for batches of n samples, made at its first use. */
 static ps_err run_for(cpu_program *p, int n, ps_cpu_run **out)
 {
     const cpu_device *d = (const cpu_device *)(void *)p->base.device;
-    omp_set_num_threads(d->threads); // of this thread, which may be a new one
+    omp_set_num_threads(d->threads); // for this thread, which may be a new one
     if (n < 1 || n > p->options.max_batch)
         return ps_err_set(PS_ERR_ARG, "a batch of %d samples; the program takes 1 to %d",
                           n, p->options.max_batch);
@@ -174,13 +174,15 @@ static ps_err cpu_forward(ps_program *program, const ps_batch *batch, const ps_p
     cpu_program *p = (cpu_program *)(void *)program;
     ps_cpu_run *run = NULL;
     if (pass->training && !p->options.training)
-        return ps_err_set(PS_ERR_ARG, "a training pass of a program for evaluation");
+        return ps_err_set(PS_ERR_ARG,
+                          "a training pass needs a program made for training");
     PS_TRY(run_for(p, batch->n, &run));
     p->last = run;
     p->trained = pass->training;
     if (!pass->loss_later) return ps_cpu_run_forward(run, batch, pass, result);
     if (p->n_owed == PS_RESULTS_KEPT)
-        return ps_err_set(PS_ERR_ARG, "%d results were not asked for", PS_RESULTS_KEPT);
+        return ps_err_set(PS_ERR_ARG, "%d results are outstanding; fetch one first",
+                          PS_RESULTS_KEPT);
     return ps_cpu_run_forward(run, batch, pass, &p->owed[p->n_owed++]);
 }
 
@@ -192,14 +194,14 @@ static ps_err cpu_backward(ps_program *program, const ps_batch *batch,
         return ps_err_set(PS_ERR_ARG, "a backward pass needs a training forward pass of "
                                       "the same batch before it");
     PS_TRY(run_for(p, batch->n, &p->last));
-    p->trained = false; // the pass writes over what it read
+    p->trained = false; // the backward pass overwrites what it reads
     return ps_cpu_run_backward(p->last, batch, pass);
 }
 
 static ps_err cpu_result(ps_program *program, ps_pass_result *out)
 {
     cpu_program *p = (cpu_program *)(void *)program;
-    if (p->n_owed == 0) return ps_err_set(PS_ERR_ARG, "no result is owed");
+    if (p->n_owed == 0) return ps_err_set(PS_ERR_ARG, "no result is outstanding");
     *out = p->owed[0];
     p->n_owed--;
     memmove(p->owed, p->owed + 1, sizeof *p->owed * (size_t)p->n_owed);

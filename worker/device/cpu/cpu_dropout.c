@@ -5,9 +5,9 @@
 #include "arith.h"
 #include "cpu_level.h"
 
-/* A vector of counters, each in the low half of a 64-bit lane. What is in the high halves
- * never matters: a product takes the low ones alone, and everything else works bit by
- * bit. So a round needs no word to change its lane. */
+/* A vector of counters, each in the low half of a 64-bit lane. The high halves never
+ * matter: a product reads only the low halves, and everything else is bitwise. So no word
+ * has to change its lane in a round. */
 #if defined __SSE2__
 #include <immintrin.h>
 #endif
@@ -20,7 +20,7 @@ enum { VECTOR_BYTES = 32 };
 #elif defined __SSE2__
 enum { VECTOR_BYTES = 16 };
 #define PRODUCT(a, b) (counters) _mm_mul_epu32((__m128i)(a), (__m128i)(b))
-#else // which compilers do not turn into that instruction where there is one
+#else // compilers do not turn this into the multiply instruction above
 enum { VECTOR_BYTES = 16 };
 #define PRODUCT(a, b) (((a)&0xFFFFFFFFu) * (b))
 #endif
@@ -63,7 +63,7 @@ static inline void philox(const round_keys *keys, counters c[4])
     }
 }
 
-/* The low half-words of four words, side by side. */
+/* The low half-words of four words, one after the other. */
 static inline draws low_halves(const counters c[4], int shift)
 {
     const uint64_t half = 0xFFFFu;
@@ -72,7 +72,7 @@ static inline draws low_halves(const counters c[4], int shift)
 }
 
 /* Elements from e on, below n, of one sample in row-major order; mask is the sample's.
- * Nothing is written to padding: what is masked there is 0 anyhow. */
+ * Padding is not written: its values are 0 anyway. */
 static void put_group(const ps_cpu_shape *s, int64_t e, int64_t n, const counters *bytes,
                       uint8_t *mask)
 {

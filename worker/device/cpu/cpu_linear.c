@@ -5,7 +5,7 @@
 #include "cpu_shape.h"
 #include "dnnl_compat.h"
 
-/* Samples from which on y^T was faster, and outputs per sample. */
+/* From this many samples, and outputs per sample, computing y^T was faster. */
 enum { TURNED_SAMPLES = 16, TURNED_OUTPUTS = 4 };
 
 PS_PER_LEVEL(size_t, ps_cpu_linear_turned_bytes, (const ps_cpu_linear *l), (l))

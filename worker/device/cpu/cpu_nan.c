@@ -23,7 +23,7 @@ bool ps_cpu_nan_is_hidden(const ps_cpu_run *run, const ps_cpu_step *s,
                           const ps_pass *pass)
 {
     const ps_layer *l = s->node->layer;
-    if (!s->before_library_relu || pass->same_weights) return false; // shown before
+    if (!s->before_library_relu || pass->same_weights) return false; // or checked before
     bool goes_on = pass->training && run->graph->edges[s->node->in[0]].needs_grad;
     return !is_finite(run, l->bias) || (!goes_on && !is_finite(run, l->weight)) ||
            (!pass->training && !has_finite_statistics(s));

@@ -13,9 +13,9 @@ static unsigned flags_of(const ps_cpu_norm *n, bool training)
     return flags;
 }
 
-/* What the library offers, before it is made. */
+/* The library's primitives for the layer, before they are created. */
 typedef struct offer {
-    dnnl_primitive_desc_t evaluate, train, backward; // NULL: not asked for
+    dnnl_primitive_desc_t evaluate, train, backward; // NULL: not needed
 } offer;
 
 static void offer_fini(offer *o)
@@ -37,8 +37,8 @@ static ps_err ask(const ps_cpu_norm *n, ps_dnnl_norm *desc, bool training, offer
     return ps_dnnl_norm_backward(desc, o->train, &o->backward);
 }
 
-/* Its plain code, of other layouts and numbers of channels, takes five times as long as
- * ours. */
+/* Whether the library has vector code: its plain code, for other layouts and numbers of
+ * channels, takes five times as long as our loops. */
 static bool has_vectors(dnnl_primitive_desc_t pd)
 {
     return !pd || strstr(ps_dnnl_pd_name(pd), "jit");
@@ -89,7 +89,7 @@ void ps_cpu_norm_fini(ps_cpu_norm *n)
     ps_cpu_op_fini(&n->backward);
 }
 
-/* oneDNN's vectors read and write whole blocks of channels. */
+/* oneDNN's vector code reads and writes whole blocks of channels. */
 static size_t channel_bytes(const ps_cpu_norm *n)
 {
     return sizeof(float) * (size_t)((n->shape.c + 15) / 16 * 16);
@@ -149,7 +149,7 @@ ps_err ps_cpu_norm_plan_backward(ps_cpu_norm *n, ps_memory_plan *memory)
     return PS_OK;
 }
 
-/* Both rows of one array of (2, C). */
+/* Binds both rows of one array of (2, C). */
 static ps_err bind_rows(const ps_cpu_norm *n, ps_cpu_op *op, int arg, float *rows)
 {
     const dnnl_dims_t dims = {2, n->shape.c};
@@ -184,7 +184,8 @@ static ps_err bind_gradients(const ps_cpu_norm *n, ps_cpu_op *op,
     return ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_SHIFT, channels, n->shift_gradient);
 }
 
-/* What the forward primitives have in common. channels: the descriptor of (C). */
+/* Binds the arguments that both forward primitives have. channels: the descriptor of (C).
+ */
 static ps_err bind_forward(ps_cpu_norm *n, ps_cpu_op *op, const ps_memory_plan *memory,
                            const ps_cpu_norm_places *p, const ps_dnnl_md *channels,
                            float *mean, float *variance)

@@ -5,23 +5,24 @@
 #include "arith.h"
 #include "cpu_level.h"
 
-/* Floats. A block's channels repeat after `lanes` floats; a loop goes over columns that
- * are whole vectors of repetitions, each column with a sum of its own. */
+/* Numbers of floats. A block's channels repeat every `lanes` floats. A loop walks over
+ * rows of several repetitions that fill whole vectors; each column of such a row has its
+ * own sum. */
 enum {
     VECTOR = 16,
-    NARROW = 128,  // fewer columns would wait for each other's sums
-    WIDE = 512,    // on the stack, in the first cache
-    PIECE = 16384, // of the same block, after which sums go on in double
-    SHARES = 16    // of a block, for threads
+    NARROW = 128,  // with fewer columns, additions would wait for each other
+    WIDE = 512,    // on the stack, in the L1 cache
+    PIECE = 16384, // of a block; then float32 sums are added to double sums
+    SHARES = 16    // shares of a block, for threads
 };
 
-/* How to go over a shape: blocks of lanes channels, each in pieces. */
+/* How to walk over a shape: blocks of `lanes` channels, each cut into pieces. */
 typedef struct walk {
     int64_t channels, lanes, blocks, shares;
-    int64_t pieces, stride; // of a block; floats from one to the next
-    int64_t floats, last;   // of a piece; of the last one
-    int64_t row, width;     // floats after which columns repeat; of them at a time
-    int64_t values;         // of a channel
+    int64_t pieces, stride; // pieces of a block; floats between their starts
+    int64_t floats, last;   // in a piece; in the last piece
+    int64_t row, width;     // floats in a row; columns done at a time
+    int64_t values;         // in a channel
 } walk;
 
 static int64_t least(int64_t a, int64_t b)
@@ -40,7 +41,7 @@ static walk walk_of(const ps_cpu_shape *s)
     w.values = s->n * plane;
     w.pieces = s->n;
     w.floats = w.last = plane * s->lanes;
-    if (s->blocks == 1) { // the samples are neighbours
+    if (s->blocks == 1) { // samples are contiguous
         int64_t all = w.values * s->lanes, rows = PIECE / w.row;
         w.floats = least(all, (rows > 0 ? rows : 1) * w.row);
         w.pieces = (all + w.floats - 1) / w.floats;
@@ -51,7 +52,7 @@ static walk walk_of(const ps_cpu_shape *s)
     return w;
 }
 
-/* What a loop reads and writes: whole activations, and its columns. */
+/* The activations that a loop reads and writes. */
 typedef struct work {
     const ps_cpu_norm_channels *channels;
     const float *x, *y, *dy;
@@ -70,7 +71,7 @@ typedef struct columns {
     int64_t row, n;
 } columns;
 
-/* A loop over the rows of [at, end), offsets of the columns' first float. */
+/* A loop over the rows in [at, end); at and end are offsets of the first column. */
 typedef void loop(const work *k, columns *c, int64_t at, int64_t end);
 
 static void sum_values(const work *k, columns *c, int64_t at, int64_t end)
@@ -173,7 +174,7 @@ static void put_gradient(const work *k, columns *c, int64_t at, int64_t end)
     }
 }
 
-/* The channels' values, one a column from the block's column `first` on; 0 for padding.
+/* Writes each column's channel value, from the block's column `first` on; 0 for padding.
  */
 static void spread(const walk *w, int64_t block, int64_t first, int64_t n,
                    const float *values, float otherwise, float *out)
@@ -219,7 +220,7 @@ static void put_totals(const walk *w, const work *k, int64_t block, int64_t shar
     }
 }
 
-/* Columns [0, n) of a piece's sums, which begin again at 0. */
+/* Adds a piece's sums of columns [0, n) to the totals and resets them to 0. */
 static void add_sums(const work *k, columns *c, int64_t n)
 {
     for (int sum = 0; sum < k->n_sums; sum++) {
@@ -231,7 +232,7 @@ static void add_sums(const work *k, columns *c, int64_t n)
     }
 }
 
-/* A share of a block's pieces, some of its columns. */
+/* Walks some columns of one share of a block's pieces. */
 static void walk_columns(const walk *w, const work *k, loop *body, int64_t block,
                          int64_t share, int64_t first)
 {

@@ -69,8 +69,7 @@ ps_err ps_cpu_op_rebind(ps_cpu_op *op, const char *who, int arg, const void *mem
         void *bound = NULL;
         dnnl_memory_t m = op->args[i].memory;
         PS_TRY(ps_dnnl_check(dnnl_memory_get_data_handle(m, &bound), who, "memory"));
-        if (bound == memory) return PS_OK; // else the library zeroes padding again
-        // The library takes every argument as writable; it does not write inputs.
+        if (bound == memory) return PS_OK; // else the library zeroes the padding again
         void *writable = (void *)(uintptr_t)memory;
         return ps_dnnl_check(dnnl_memory_set_data_handle(m, writable), who, "memory");
     }

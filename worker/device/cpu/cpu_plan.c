@@ -29,21 +29,21 @@ static ps_cpu_dropout dropout_of(const ps_layer *l, const ps_cpu_shape *shape)
     return (ps_cpu_dropout){*shape, l->p, (uint32_t)l->dropout_id};
 }
 
-/* The node that gives the step its (first) input; PS_NONE: it is the model's. */
+/* The node that produces the step's first input; PS_NONE: the model's input. */
 static int producer_of(const ps_cpu_run *run, const ps_cpu_step *s)
 {
     return run->graph->edges[s->node->in[0]].producer;
 }
 
-/* The step does the dropout after it. */
+/* Whether the step also does the dropout after it. */
 static bool is_joined(const ps_cpu_run *run, int node)
 {
     const ps_cpu_step *s = &run->steps[node];
     return s->drops && s->node->layer->kind == PS_LAYER_MAX_POOL2D;
 }
 
-/* A max_pool2d that a flatten alone reads, maybe through a dropout, writes its output in
- * the flatten's order and does the dropout as well, which is a view then. */
+/* A max_pool2d whose only reader is a flatten, possibly after a dropout, writes its
+ * output in row-major order. It does the dropout too; the dropout is then a view. */
 static void join_flatten(const ps_cpu_run *run, ps_cpu_step *s, ps_cpu_shape *out)
 {
     const ps_model_graph *g = run->graph;
@@ -63,7 +63,8 @@ static void join_flatten(const ps_cpu_run *run, ps_cpu_step *s, ps_cpu_shape *ou
     if (after) s->dropout = dropout_of(after, out);
 }
 
-/* oneDNN does the relu: of a convolution that no pool follows, of batch norm. */
+/* Whether oneDNN does the node's relu: after a convolution without a following pool, or
+ * after batch norm. */
 static bool has_library_relu(const ps_model_node *node)
 {
     ps_layer_kind kind = node->layer->kind;
@@ -117,8 +118,8 @@ static void init_dropout(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in
     s->dropout = dropout_of(s->node->layer, in);
 }
 
-/* The layer's settings and primitives. out: has the layer's usual layout, which some
- * change. */
+/* Sets up the layer and its primitives. out has the layer's usual layout; some layers
+ * change it. */
 static ps_err init_layer(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in,
                          ps_cpu_shape *out)
 {
@@ -197,7 +198,7 @@ static ps_err take_forward(ps_cpu_run *run, ps_cpu_step *s)
     return ps_memory_plan_take(m, ps_cpu_dropout_mask_bytes(&s->dropout), &s->slot_mask);
 }
 
-/* Without a backward pass, values die with their last reader. */
+/* Without a backward pass, a value's slot is free after its last reader. */
 static void give_read_values(ps_cpu_run *run, int node)
 {
     if (run->options->training) return;
@@ -208,7 +209,7 @@ static void give_read_values(ps_cpu_run *run, int node)
     }
 }
 
-/* The step's input gradient may be written over its output gradient. */
+/* Whether the step's input gradient may be written over its output gradient. */
 static bool gradient_in_place(const ps_cpu_run *run, const ps_cpu_step *s, int k)
 {
     const ps_cpu_shape *in = &run->values[s->node->in[k]].shape;
@@ -228,8 +229,8 @@ static bool gradient_in_place(const ps_cpu_run *run, const ps_cpu_step *s, int k
     }
 }
 
-/* A primitive that can't add, or writes another layout, needs a place of its own; the
- * library's batch norm writes its input's gradient whether or not anybody wants it. */
+/* Takes memory for dx when the primitive can't add to it or writes another layout. The
+ * library's batch norm always writes dx, even when it is not needed. */
 static ps_err take_library_gradient(ps_cpu_run *run, ps_cpu_step *s)
 {
     const ps_cpu_shape *in = &run->values[s->node->in[0]].shape, *wanted = in;
@@ -387,7 +388,7 @@ static void warn_of_slow_layers(const ps_cpu_run *run)
 ps_err ps_cpu_plan(ps_cpu_run *run, const ps_cpu_run *other)
 {
     PS_TRY(plan_passes(run));
-    if (!other) warn_of_slow_layers(run); // once, and not for each size of a batch
+    if (!other) warn_of_slow_layers(run); // warn once, not for every batch size
     PS_TRY(ps_memory_plan_layout(&run->memory, other ? &other->memory : NULL));
     for (int v = 1; v < run->graph->n_edges; v++) {
         ps_cpu_value *value = &run->values[v];

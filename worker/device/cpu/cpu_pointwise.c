@@ -5,7 +5,7 @@
 #include "arith.h"
 #include "cpu_level.h"
 
-/* The lanes beyond the last channel, where 0 -> 0 does not hold. */
+/* Zeroes the lanes after the last channel, for functions that do not map 0 to 0. */
 static void zero_padding(const ps_cpu_shape *s, float *y)
 {
     int64_t used = s->c % s->lanes, plane = ps_cpu_shape_plane(s);
@@ -19,12 +19,13 @@ static void zero_padding(const ps_cpu_shape *s, float *y)
     }
 }
 
-/* e^x within 1.5 units in the last place, in operations that vectors have, which libm's
- * is not: x = n ln 2 + r, |r| <= ln 2 / 2, and e^r by the polynomial of Cephes' expf
+/* e^x within 1.5 units in the last place. Unlike libm's, it uses only operations that
+ * vectorise: x = n ln 2 + r, |r| <= ln 2 / 2, and e^r by the polynomial of Cephes' expf
  * (Moshier 1992). x in [-87, 88]; NaN stays NaN. */
 static inline float exp_lane(float x)
 {
-    const float shift = 12582912.0f; // 1.5 * 2^23: its last bits are the integers
+    // 1.5 * 2^23: adding it leaves the rounded integer in the last bits
+    const float shift = 12582912.0f;
     union {
         float f;
         uint32_t bits;
@@ -37,7 +38,7 @@ static inline float exp_lane(float x)
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
-    scale.bits = (n.bits + 127u) << 23; // 2^n; the rest of n's bits falls off
+    scale.bits = (n.bits + 127u) << 23; // 2^n; the shift drops n's other bits
     return (p * r * r + r + 1.0f) * scale.f;
 }
 

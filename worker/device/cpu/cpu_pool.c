@@ -7,10 +7,10 @@
 
 enum {
     LANES_MAX = 16,
-    /* Elements ahead of the one at hand: planes are streamed through, and the processor's
-     * own prefetching stops at every page. */
+    /* Prefetch distance in elements: loops stream over planes, and the processor's own
+     * prefetching stops at every page. */
     AHEAD = 1024,
-    NO_ARGMAX = 255, // of a maximum whose gradient a relu stopped
+    NO_ARGMAX = 255, // a maximum whose gradient the relu stops
     PER_WORD = 4,    // argmax
 };
 
@@ -20,12 +20,12 @@ enum {
 typedef struct spot {
     ps_window h, w;
     int64_t kernel_w, in_w;
-    int64_t pitch; // elements from one position of the input to the next
-    int shift;     // of its argmax in the word
+    int64_t pitch; // elements between two positions of the input
+    int shift;     // of this output's argmax in its word
 } spot;
 
-/* halves, a constant where it matters: 2 x 2 windows side by side, the usual ones, whose
- * loops the compiler then unrolls. */
+/* halves: the usual 2 x 2 windows that do not overlap. It is a compile-time constant in
+ * hot loops, which the compiler then unrolls. */
 INLINE spot spot_at(const ps_cpu_pool *p, bool halves, int64_t oh, int64_t ow)
 {
     spot s = {.kernel_w = halves ? 2 : p->kernel[1],
@@ -67,7 +67,7 @@ INLINE void max_spot(const spot *s, bool with_relu, int lanes, const float *rest
     }
 #pragma omp simd simdlen(16)
     for (int l = 0; l < lanes; l++) {
-        bool stops = with_relu && best[l] <= 0.0f; // NaN goes on, as in torch
+        bool stops = with_relu && best[l] <= 0.0f; // NaN passes, as in torch
         uint32_t index = (uint32_t)(stops ? NO_ARGMAX : at[l]);
         y[l] = stops ? 0.0f : best[l];
         argmax[l] = (s->shift == 0 ? 0 : argmax[l]) | index << s->shift;
@@ -92,8 +92,8 @@ INLINE void avg_spot(const ps_cpu_pool *p, const spot *s, int lanes,
         y[l] = sum[l] / size;
 }
 
-/* dx of the window's positions += share of g: all of it at its argmax, or, for averages
- * (argmax NULL), of every position. set: = instead of +=. */
+/* Adds `share` times g to dx at the argmax, or, for averages (argmax NULL), at every
+ * position of the window. set: = instead of +=. */
 INLINE void spread_spot(const spot *s, int lanes, const float *restrict g,
                         const uint32_t *restrict argmax, float *restrict dx, bool set)
 {
@@ -139,8 +139,8 @@ PS_PER_LEVEL(size_t, ps_cpu_pool_argmax_bytes, (const ps_cpu_pool *p), (p))
     return sizeof(uint32_t) * (size_t)(ps_cpu_shape_outer(&p->in) * block_words(p));
 }
 
-/* Of a block's positions [from, to), from its lane l on: `lanes` of them, at most
- * LANES_MAX, constant where it matters. argmax NULL: averages. */
+/* Pools the outputs [from, to) of a block, in `lanes` lanes from lane l on. lanes is at
+ * most LANES_MAX and a compile-time constant in hot loops. argmax NULL: averages. */
 INLINE void forward_lanes(const ps_cpu_pool *p, bool halves, int64_t from, int64_t to,
                           int64_t l, int lanes, const float *x, float *y,
                           uint32_t *argmax)
@@ -164,9 +164,8 @@ static inline int group_size(int64_t lanes, int64_t from)
     return lanes - from < LANES_MAX ? (int)(lanes - from) : LANES_MAX;
 }
 
-/* How many of a block's first positions may be done in whole vectors from the lane l on:
- * what such a vector touches behind the last lane is the next position's, and is within
- * the block. */
+/* How many of a block's first positions may use whole vectors from lane l on: beyond the
+ * last lane, such a vector touches the next positions, which must be inside the block. */
 static int64_t whole_vectors(const ps_cpu_pool *p, int64_t l)
 {
     int64_t lanes = p->in.lanes, over = l + LANES_MAX - lanes;
@@ -175,7 +174,7 @@ static int64_t whole_vectors(const ps_cpu_pool *p, int64_t l)
     int64_t words = (p->out.h * p->out.w + PER_WORD - 1) / PER_WORD - behind;
     int64_t most = p->out.h * p->out.w - behind;
     most = words * PER_WORD < most ? words * PER_WORD : most;
-    // rows of windows that end before the last `behind` positions of the input
+    // rows whose windows end before the last `behind` positions of the input
     int64_t rows = 0;
     while (rows < p->out.h &&
            ps_window_at(rows, p->stride[0], p->padding[0], p->kernel[0], p->in.h).end *
@@ -191,7 +190,7 @@ static void forward_block(const ps_cpu_pool *p, const float *x, float *y,
 {
     bool halves = is_halves(p);
     int64_t count = p->out.h * p->out.w, lanes = p->in.lanes;
-    // The last group first: its vectors spill into lanes that are written after it.
+    // The last group comes first: its vectors spill into lanes that are written later.
     for (int64_t l = (lanes - 1) / LANES_MAX * LANES_MAX; l >= 0; l -= LANES_MAX) {
         int64_t whole = whole_vectors(p, l);
         if (halves && argmax)

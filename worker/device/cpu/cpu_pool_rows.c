@@ -2,12 +2,12 @@
 
 #include "cpu_level.h"
 
-enum { BLOCK_MAX = 4096 }; // elements: two blocks in the first cache, on the stack
+enum { BLOCK_MAX = 4096 }; // elements: two blocks fit on the stack and in the L1 cache
 
 /* One block of channels in both orders. */
 typedef struct block {
     int64_t plane, lanes, channels;
-    int64_t row; // elements before it in row-major order
+    int64_t row; // its offset in row-major order
 } block;
 
 static block block_at(const ps_cpu_pool *p, int64_t o)

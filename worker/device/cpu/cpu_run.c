@@ -38,7 +38,7 @@ static float *gradient(const ps_cpu_run *run, int tensor)
     return run->options->grads + run->options->spec->table.tensors[tensor].offset;
 }
 
-/* Weight and bias of a layer, neighbours in the table of tensors, in one call. */
+/* Calls the hook once for a layer's weight and bias, which are consecutive tensors. */
 static ps_err call_hook(ps_err (*hook)(void *, int, int), void *ctx, const ps_layer *l)
 {
     if (!hook || (l->weight == PS_NONE && l->bias == PS_NONE)) return PS_OK;
@@ -67,7 +67,7 @@ static ps_err forward_norm(ps_cpu_run *run, ps_cpu_step *s, bool training)
                                run->values[s->node->in[0]].at, training, batches);
 }
 
-/* This pass's mask, drawn; NULL: nothing is dropped. */
+/* Draws this pass's mask; NULL: nothing is dropped. */
 static const uint8_t *draw_mask(ps_cpu_step *s, const ps_batch *batch,
                                 const ps_pass *pass)
 {
@@ -148,7 +148,7 @@ static ps_err forward_plain(ps_cpu_run *run, ps_cpu_step *s, const uint8_t *mask
         ps_cpu_log_softmax_forward(run->n, in->shape.c, in->at, out->at);
         return PS_OK;
     default:
-        return ps_err_set(PS_ERR_INTERNAL, "%s: no such layer", l->name);
+        return ps_err_set(PS_ERR_INTERNAL, "%s: unknown kind of layer", l->name);
     }
 }
 
@@ -163,7 +163,7 @@ static ps_err forward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_batch *batc
     return forward_plain(run, s, draw_mask(s, batch, pass));
 }
 
-/* Views of the pass's input move with it. */
+/* Sets the address of the pass's input and of its views. */
 static void set_input(ps_cpu_run *run, const float *x)
 {
     for (int v = 0; v < run->graph->n_edges; v++) {
@@ -211,7 +211,8 @@ static void backward_loss(ps_cpu_run *run, const ps_batch *batch, const ps_pass 
     }
 }
 
-/* What a primitive wrote in its own place goes where the gradient belongs. */
+/* Copies or adds a gradient that a primitive wrote to its own memory to where it belongs.
+ */
 static void settle_gradient(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *shape)
 {
     const ps_cpu_value *in = &run->values[s->node->in[0]];
@@ -256,7 +257,8 @@ static ps_err backward_norm(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
     return PS_OK;
 }
 
-/* To every input of an ADD, and from a flat gradient to the shape before flatten. */
+/* Passes the gradient to every input of an ADD, or through a flatten in the layout of its
+ * input. */
 static void backward_pass_on(ps_cpu_run *run, ps_cpu_step *s)
 {
     const ps_cpu_value *out = &run->values[s->node->out];
@@ -313,7 +315,7 @@ static ps_err backward_plain(ps_cpu_run *run, ps_cpu_step *s)
         backward_pass_on(run, s);
         return PS_OK;
     default:
-        return ps_err_set(PS_ERR_INTERNAL, "%s: no such layer", l->name);
+        return ps_err_set(PS_ERR_INTERNAL, "%s: unknown kind of layer", l->name);
     }
 }
 

@@ -58,8 +58,8 @@ typedef int32_t choice16 __attribute__((vector_size(64)));
 #define PICK(a, b, ...) __builtin_shuffle(a, b, (choice16){__VA_ARGS__})
 #endif
 
-/* Transposes 16 x 16: four riffles of the upper with the lower half of the rows. A loop
- * over elements would be gathers, several times slower. */
+/* Transposes 16 x 16 by interleaving the upper and the lower half of the rows four times.
+ * A loop over elements would become gathers, which are several times slower. */
 static inline void transpose16(vector16 v[TILE])
 {
     for (int round = 0; round < 4; round++) {
@@ -94,8 +94,8 @@ static inline void transpose_tile(const float *from, int64_t from_pitch, float *
         *(vector16 *)(to + i * to_pitch) = v[i];
 }
 
-/* from: `rows` rows of 16, from_pitch apart; to: 16 rows of 16, those of its transpose
- * and zeros behind them, to_pitch apart, in ascending order. */
+/* from: `rows` rows of 16, from_pitch apart; to: 16 rows of 16, to_pitch apart: its
+ * transpose, padded with zeros. Rows are written in ascending order. */
 static inline void transpose_rows(const float *from, int64_t from_pitch, int64_t rows,
                                   float *to, int64_t to_pitch)
 {
@@ -108,8 +108,9 @@ static inline void transpose_rows(const float *from, int64_t from_pitch, int64_t
         *(vector16 *)(to + i * to_pitch) = v[i];
 }
 
-/* Positions of the plane whose 16 lanes from the lane `first` on may be touched in whole
- * tiles, with what lies behind a position's last lane: the lanes of the next one. */
+/* How many positions of the plane may be done in whole tiles of 16 lanes from lane
+ * `first` on. Such a tile also touches what follows a position's last lane: the lanes of
+ * the next position. */
 static int64_t tiled(int64_t plane, int64_t lanes, int64_t first)
 {
     int64_t behind = first + TILE - lanes;
@@ -145,7 +146,7 @@ PS_PER_LEVEL(void, ps_cpu_rows_to_block,
              (plane, lanes, channels, rows, block))
 {
     int64_t last = (channels - 1) / TILE * TILE;
-    // The last group first: its tiles spill into lanes that are written after it.
+    // The last group comes first: its tiles spill into lanes that are written later.
     for (int64_t first = last; first >= 0; first -= TILE) {
         int64_t group = group_of(channels, first), done = tiled(plane, lanes, first);
         for (int64_t p = 0; p < done; p += TILE) {
@@ -171,7 +172,7 @@ static int64_t index_of(const ps_cpu_shape *s, int64_t n, int64_t c, int64_t p)
     return (outer * s->h * s->w + p) * s->lanes + c % s->lanes;
 }
 
-/* Sums, rare and so simple. */
+/* Adding is rare, so this is simple rather than fast. */
 static void add_any(const ps_cpu_shape *from, const float *x, const ps_cpu_shape *to,
                     float *y)
 {
@@ -185,14 +186,14 @@ static void add_any(const ps_cpu_shape *from, const float *x, const ps_cpu_shape
     }
 }
 
-/* One sample's channels [c, c + run), which lie side by side in both. */
+/* Copies one sample's channels [c, c + run), which are contiguous in both layouts. */
 static inline void copy_run(const ps_cpu_shape *from, const float *x,
                             const ps_cpu_shape *to, float *y, int64_t n, int64_t c,
                             int64_t run)
 {
     const float *source = x + index_of(from, n, c, 0);
     float *target = y + index_of(to, n, c, 0);
-    int64_t end = (c / to->lanes + 1) * to->lanes - c; // of the target's block
+    int64_t end = (c / to->lanes + 1) * to->lanes - c; // to the end of the target's block
     bool last = c + run == to->c;
     for (int64_t p = 0; p < ps_cpu_shape_plane(from); p++) {
         float *at = target + p * to->lanes;
@@ -204,8 +205,8 @@ static inline void copy_run(const ps_cpu_shape *from, const float *x,
     }
 }
 
-/* Layouts of which neither is plain: the lanes of one are a multiple of the other's, or
- * are all channels. */
+/* Converts between two layouts that are not plain: one's lanes are a multiple of the
+ * other's, or are all channels. */
 static void copy_runs(const ps_cpu_shape *from, const float *x, const ps_cpu_shape *to,
                       float *y)
 {

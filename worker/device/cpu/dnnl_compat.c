@@ -156,7 +156,7 @@ const ps_dnnl_md *ps_dnnl_pd_md(const_dnnl_primitive_desc_t pd, dnnl_query_t wha
     return dnnl_primitive_desc_query_md(pd, what, index);
 }
 
-/* desc: one of the operation descriptors, all of which start alike. */
+/* desc: an operation descriptor; all of them begin with the same fields. */
 static ps_err pd_create(dnnl_status_t described, const void *desc, dnnl_engine_t engine,
                         const char *who, const char *call,
                         const_dnnl_primitive_attr_t attr,

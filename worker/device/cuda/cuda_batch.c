@@ -45,7 +45,8 @@ static size_t fill(const ps_cuda_batch *b, const ps_batch *batch, char *to)
     return b->x_at + x;
 }
 
-/* Two stages: one is filled while the copy from the other may still run. */
+/* There are two staging buffers: one is filled while the copy from the other may still
+ * run. */
 static ps_err upload(ps_cuda_batch *b, const ps_batch *batch)
 {
     b->stage = (b->stage + 1) % PS_CUDA_STAGES;
@@ -72,7 +73,7 @@ static bool is_waiting(const ps_cuda_batch *b, const ps_batch *batch)
            w->positions == batch->positions;
 }
 
-/* Every sample has a value at least, which brings its label along. */
+/* One launch also copies the labels: every sample has at least one value. */
 static ps_err take(ps_cuda_batch *b, int64_t n, ps_values x, ps_dropout_key key)
 {
     return PS_LAUNCH(

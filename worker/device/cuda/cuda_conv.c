@@ -2,14 +2,14 @@
 
 #include "cuda_products.h"
 
-/* The shapes of a convolution as a product: y (out, columns) = weight (out, window)
- * columns (window, columns), of `samples` of the n at a time. */
+/* The shapes of a convolution as a product, for `samples` of the n samples at a time: y
+ * (out, columns) = weight (out, window) columns (window, columns). */
 typedef struct conv_slice {
     int64_t first, samples;
     int64_t columns;     // samples * P
     int64_t window, out; // rows
     int64_t count;       // out * columns
-    size_t at;           // of the first sample in y
+    size_t at;           // index in y of the first sample
 } conv_slice;
 
 static conv_slice slice_at(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t first)
@@ -38,7 +38,7 @@ static ps_err make_columns(const ps_cuda_pass *r, const ps_cuda_step *s,
                      .at = s->planes);
 }
 
-/* The product (out, samples, P) as the outputs lie, (samples, out, P). */
+/* Writes the product (out, samples, P) to the outputs (samples, out, P). */
 static ps_err put_outputs(const ps_cuda_pass *r, const ps_cuda_step *s,
                           const conv_slice *c)
 {
@@ -48,7 +48,7 @@ static ps_err put_outputs(const ps_cuda_pass *r, const ps_cuda_step *s,
                      .a = ps_divisor_of(c->out), .inner = ps_divisor_of(out->plane));
 }
 
-/* The outputs' gradient as products read it. */
+/* Converts the outputs' gradient to the order that products read. */
 static ps_err get_gradient(const ps_cuda_pass *r, const ps_cuda_step *s,
                            const conv_slice *c)
 {
@@ -59,7 +59,7 @@ static ps_err get_gradient(const ps_cuda_pass *r, const ps_cuda_step *s,
                      .inner = ps_divisor_of(out->plane));
 }
 
-/* *plan NULL: the layer computes this direction of itself by products. */
+/* *plan NULL: the layer computes this direction by products. */
 static ps_err library_plan(const ps_cuda_pass *r, const ps_cuda_step *s,
                            ps_conv_kind kind, bool add, ps_conv_plan **plan)
 {
@@ -103,7 +103,7 @@ ps_err ps_cuda_conv_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
                                 r->plan->scratch, PS_CUDA_NAME(s)));
     else
         PS_TRY(multiply_forward(r, s));
-    if (s->node->relu_by_pool) return PS_OK; // as is the bias
+    if (s->node->relu_by_pool) return PS_OK; // the max_pool adds the bias too
     return ps_cuda_add_bias(r, s, out->plane, out->channels);
 }
 
@@ -171,7 +171,8 @@ static ps_err multiply_backward_input(const ps_cuda_pass *r, const ps_cuda_step 
     return PS_OK;
 }
 
-/* In 16 bits the library writes the gradient in 16 bits too, as autocast does. */
+/* With 16-bit products the library writes the gradient in 16 bits too, as autocast does.
+ */
 static ps_err backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_plan *p = r->plan;

@@ -45,7 +45,7 @@ static void cuda_close(ps_device **device)
     *device = NULL;
 }
 
-/* train.cudnn: auto does without where there is none. */
+/* train.cudnn=auto: no error where there is no cuDNN. */
 static ps_err open_convs(cuda_device *d, const ps_device_options *options)
 {
     const ps_conv_library_options library = {

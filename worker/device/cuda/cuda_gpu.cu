@@ -12,7 +12,7 @@ extern "C" {
 #include "mem.h"
 }
 
-/* The launchers below trust that a block of a sum kernel has this many threads. */
+/* The launchers below assume that a block of a sum kernel has PS_SUM_LANES threads. */
 enum { FLAT_THREADS = 256, WORKSPACE_BYTES = 32 << 20 };
 
 struct ps_gpu {
@@ -40,7 +40,8 @@ static ps_err cuda_error(cudaError_t rc, const char *who, const char *call,
                          const char *file, int line)
 {
     const char *base = strrchr(file, '/');
-    cudaGetLastError(); // a sticky error stays; another one must not hit the next call
+    cudaGetLastError(); // clears the error, so that the next call does not report it;
+                        // sticky errors stay
     return ps_err_set(rc == cudaErrorMemoryAllocation ? PS_ERR_NOMEM : PS_ERR_INTERNAL,
                       "cuda: %s: %s: %s (%s:%d)", who, call, cudaGetErrorString(rc),
                       base ? base + 1 : file, line);
@@ -235,7 +236,7 @@ static ps_err open_gpu(ps_gpu *gpu, bool tf32)
     const int math = (tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH) |
                      CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
     BLAS("cuBLAS", cublasSetMathMode(gpu->blas, (cublasMath_t)math));
-    // with a workspace of its own a product gives the same bits in every run
+    // with our own workspace, products give the same bits in every run
     PS_TRY(ps_gpu_take(gpu, WORKSPACE_BYTES, "cuBLAS's workspace", &gpu->workspace));
     BLAS("cuBLAS", cublasSetWorkspace(gpu->blas, gpu->workspace, WORKSPACE_BYTES));
     return PS_OK;
@@ -317,7 +318,7 @@ ps_err ps_gpu_take(ps_gpu *gpu, size_t bytes, const char *what, void *out)
     }
     if (rc != cudaSuccess) return cuda_error(rc, what, "cudaMalloc", __FILE__, __LINE__);
     rc = cudaMemset(at, 0, bytes);
-    // the queues do not wait for the default stream that the memset runs in
+    // the memset runs in the default stream, which the queues do not wait for
     if (rc == cudaSuccess) rc = cudaStreamSynchronize(0);
     if (rc != cudaSuccess) {
         cudaFree(at);
@@ -350,7 +351,7 @@ ps_err ps_gpu_pin(ps_gpu *gpu, void *at, size_t bytes, const char *what, bool *p
 {
     *pinned = false;
     if ((uintptr_t)at % (uintptr_t)sysconf(_SC_PAGESIZE) != 0) return PS_OK;
-    // nor is it where there is a limit of locked memory
+    // it also fails where a limit of locked memory is reached
     *pinned = cudaHostRegister(at, bytes, cudaHostRegisterDefault) == cudaSuccess;
     if (!*pinned) cudaGetLastError();
     return PS_OK;
@@ -446,7 +447,7 @@ ps_err ps_gpu_sync(ps_gpu *gpu, ps_gpu_event *event, const char *who)
 
 /* ------------------------------------------------------------------------- graphs */
 
-/* Other threads' calls are none of the capture's business: NCCL's, a loader's. */
+/* The capture does not restrict other threads' calls, such as NCCL's or a loader's. */
 ps_err ps_gpu_capture_begin(ps_gpu *gpu)
 {
     CUDA("graph", cudaStreamBeginCapture(gpu->queues[PS_GPU_COMPUTE],

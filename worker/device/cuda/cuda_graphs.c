@@ -12,7 +12,7 @@ void ps_cuda_graphs_init(ps_cuda_graphs *g, ps_gpu *gpu, int n_groups, bool off)
 void ps_cuda_graphs_fini(ps_cuda_graphs *g)
 {
     for (int i = 0; i < PS_CUDA_SETS; i++) {
-        ps_cuda_segment *segments = g->sets[i].forward; // and backward behind them
+        ps_cuda_segment *segments = g->sets[i].forward; // then backward's
         for (int k = 0; segments && k < 2 * g->n_groups; k++)
             ps_gpu_graph_destroy(g->gpu, &segments[k].graph);
         free(segments);
@@ -42,7 +42,8 @@ ps_err ps_cuda_graphs_find(ps_cuda_graphs *g, ps_cuda_kind kind, ps_cuda_set **o
     return PS_OK;
 }
 
-/* What was begun is ended, whatever came of it: the GPU takes no other work till then. */
+/* A capture is always ended, also after an error: until then the GPU accepts no other
+ * work. */
 static ps_err capture(ps_gpu *gpu, ps_cuda_segment *segment,
                       ps_err (*queue)(void *run, int group), void *run, int group)
 {

@@ -78,7 +78,7 @@ static ps_err move(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t n, ps_v
     return PS_LAUNCH(r->plan->gpu, pass, n, PS_CUDA_NAME(s), .x = x, .y = y, .add = add);
 }
 
-/* relu: of its gradient, too. */
+/* relu: also applies the gradient of a relu with these outputs. */
 static ps_err drop(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x, ps_values y,
                    ps_values relu, bool add)
 {
@@ -93,8 +93,8 @@ static ps_err drop(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x, ps
                      .scale = ps_dropout_scale(l->p), .add = add);
 }
 
-/* The same values in the same order: where both lie in one place (cuda_plan.h), nothing
- * is to be done. */
+/* The values and their order do not change: if both share memory (cuda_plan.h), there is
+ * nothing to do. */
 static ps_err flatten(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x,
                       ps_values y, bool add)
 {
@@ -102,8 +102,8 @@ static ps_err flatten(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x,
     return move(r, s, ps_cuda_count(r, ps_cuda_input_of(r, s, 0)), x, y, add);
 }
 
-/* The step before this pooling, if its folded relu is the pooling's: nobody else reads
- * its outputs. */
+/* The step before this pooling, if the pooling applies its folded relu: no other step
+ * reads its outputs. */
 static const ps_model_node *relu_before(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_model_graph *g = r->plan->graph;
@@ -112,7 +112,8 @@ static const ps_model_node *relu_before(const ps_cuda_pass *r, const ps_cuda_ste
     return takes ? &g->nodes[producer] : NULL;
 }
 
-/* With bias and relu of a convolution before it, which leaves them to the pooling. */
+/* Also applies the bias and the relu of a convolution before it, which leaves them to the
+ * pooling. */
 static ps_err max_pool(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
@@ -156,16 +157,16 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
                          .b = ps_cuda_input_of(r, s, 1)->at, .y = out->at,
                          .relu = s->node->relu);
     case PS_LAYER_LOG_SOFTMAX:
-        if (s->node->with_loss && r->loss) return PS_OK; // the loss makes both
+        if (s->node->with_loss && r->loss) return PS_OK; // the loss computes both
         return PS_LAUNCH(gpu, log_softmax, r->n, PS_CUDA_NAME(s), .x = in->at.at,
                          .y = out->at.at, .classes = (uint32_t)in->features);
     case PS_LAYER_KIND_COUNT:
         break;
     }
-    return ps_err_set(PS_ERR_INTERNAL, "%s: no such layer", l->name);
+    return ps_err_set(PS_ERR_INTERNAL, "%s: unknown kind of layer", l->name);
 }
 
-/* One launch for the relu and both inputs: in a residual network they are large. */
+/* One launch for the relu and both inputs, which are large in a residual network. */
 static ps_err add_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
@@ -177,7 +178,8 @@ static ps_err add_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
                      .add_b = s->add[1]);
 }
 
-/* A folded relu that a dropout alone reads: the dropout takes its gradient. */
+/* Whether the node's only reader is a dropout, which then applies the gradient of its
+ * folded relu. */
 static bool relu_by_dropout(const ps_model_graph *g, const ps_model_node *node)
 {
     const ps_model_edge *e = &g->edges[node->out];
@@ -226,7 +228,7 @@ static ps_err plain_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
                          .dy = out->grad.at, .dx = in->grad.at,
                          .classes = (uint32_t)in->features, .add = s->add[0]);
     default:
-        return ps_err_set(PS_ERR_INTERNAL, "%s: no such layer", l->name);
+        return ps_err_set(PS_ERR_INTERNAL, "%s: unknown kind of layer", l->name);
     }
 }
 
@@ -234,7 +236,7 @@ ps_err ps_cuda_layer_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
     ps_layer_kind kind = s->node->layer->kind;
-    // batch norm and sums take their relu's gradient themselves
+    // batch norm and sums apply their relu's gradient themselves
     bool own = kind == PS_LAYER_BATCH_NORM2D || kind == PS_LAYER_ADD;
     bool by_reader = s->node->relu_by_pool || relu_by_dropout(r->plan->graph, s->node);
     if (s->node->relu && !by_reader && !own)

@@ -5,7 +5,7 @@
 #include "mem.h"
 #include "model_spec.h"
 
-/* Columns of a convolution take at most so much memory: more samples go in slices. */
+/* The most memory for a convolution's columns; more samples are done in slices. */
 #ifndef PS_CUDA_COLUMN_BYTES
 #define PS_CUDA_COLUMN_BYTES ((int64_t)512 << 20)
 #endif
@@ -40,7 +40,7 @@ float *ps_cuda_buffer(const ps_cuda_plan *p, int buffer)
     return (float *)(void *)(p->buffers + p->options->spec->table.buffers[buffer].offset);
 }
 
-/* float32 for the loss and for log_softmax. */
+/* float32 for values that the loss or a log_softmax reads or writes. */
 static ps_format format_of(const ps_cuda_plan *p, int edge)
 {
     const ps_model_graph *g = p->graph;
@@ -67,7 +67,7 @@ static ps_err plan_value(ps_cuda_plan *p, int edge)
     return ps_err_set(
         PS_ERR_UNSUPPORTED,
         "cuda: a value of shape %s for a batch of %d has more elements than "
-        "the device's indices count; use a smaller data.batch",
+        "32-bit indices can address; use a smaller data.batch",
         ps_dims_text(d, text), p->options->max_batch);
 }
 
@@ -86,7 +86,7 @@ static int64_t window_size(const ps_layer *l)
     return l->in.d[0] * l->kernel[0] * l->kernel[1];
 }
 
-/* What a step needs beside its values. */
+/* Plans what a step needs besides its values. */
 static ps_err plan_step(ps_cuda_plan *p, int node)
 {
     ps_cuda_step *s = &p->steps[node];
@@ -117,7 +117,7 @@ static ps_err plan_step(ps_cuda_plan *p, int node)
     return PS_OK;
 }
 
-/* Whether the node changes nothing but the shape of a value that nobody else reads. */
+/* Whether the node only changes the shape of a value that no other node reads. */
 static bool is_view(const ps_cuda_plan *p, const ps_model_node *node)
 {
     const ps_cuda_value *in = &p->values[node->in[0]], *out = &p->values[node->out];
@@ -125,7 +125,7 @@ static bool is_view(const ps_cuda_plan *p, const ps_model_node *node)
            p->graph->edges[node->in[0]].flat_reader && in->at.format == out->at.format;
 }
 
-/* Places for the output, which lives on where it is the input's own. */
+/* Takes the output's slot. A view uses its input's slot, which then stays taken. */
 static ps_err plan_output(ps_cuda_plan *p, int node)
 {
     const ps_model_node *n = &p->graph->nodes[node];
@@ -138,7 +138,7 @@ static ps_err plan_output(ps_cuda_plan *p, int node)
     return plan_step(p, node);
 }
 
-/* Without training a value lives until its last reader has run. */
+/* Without training a value's slot is free after its last reader. */
 static ps_err plan_forward(ps_cuda_plan *p)
 {
     const ps_model_graph *g = p->graph;
@@ -156,7 +156,7 @@ static ps_err plan_forward(ps_cuda_plan *p)
     return PS_OK;
 }
 
-/* A place for the gradient of an edge, unless it has one; *has_part: it did. */
+/* Takes a slot for the gradient of an edge, unless it has one; *has_part: it had one. */
 static ps_err plan_gradient(ps_cuda_plan *p, int edge, bool *has_part)
 {
     ps_cuda_value *v = &p->values[edge];
@@ -165,13 +165,14 @@ static ps_err plan_gradient(ps_cuda_plan *p, int edge, bool *has_part)
     return ps_memory_plan_take(&p->memory, value_bytes(p, edge), &v->grad_slot);
 }
 
-/* A view's gradients are its input's: they are given back by the step before. */
+/* A view shares its input's gradient, whose slot the step before gives back. */
 static void plan_view_gradient(ps_cuda_plan *p, const ps_model_node *node)
 {
     p->values[node->in[0]].grad_slot = p->values[node->out].grad_slot;
 }
 
-/* Follows the backward pass: what a step has done with is free for the steps before. */
+/* Walks in the order of the backward pass: slots that a step no longer needs are free for
+ * the steps before it. */
 static ps_err plan_backward(ps_cuda_plan *p)
 {
     const ps_model_graph *g = p->graph;
@@ -188,7 +189,7 @@ static ps_err plan_backward(ps_cuda_plan *p)
         for (int k = 0; k < node->n_in; k++)
             PS_TRY(plan_gradient(p, node->in[k], &p->steps[i].add[k]));
         ps_memory_plan_give(&p->memory, out->grad_slot);
-        // the outputs may be asked for after the pass
+        // the caller may read the outputs after the pass
         if (node->out != g->output) ps_memory_plan_give(&p->memory, out->slot);
     }
     return PS_OK;
@@ -220,7 +221,8 @@ static ps_err allocate_values(ps_cuda_plan *p)
     return PS_OK;
 }
 
-/* The library's plans for the largest batch, by which the scratch is measured. */
+/* Makes the library's plans for the largest batch; they determine the size of the
+ * scratch. */
 static ps_err plan_library(ps_cuda_plan *p, ps_conv_library *library)
 {
     PS_TRY(ps_cuda_conv_plans_create(library, ps_gpu_format(p->gpu),
@@ -248,7 +250,7 @@ static ps_err take_factors(ps_cuda_plan *p, size_t n, const char *what, ps_value
     return ps_gpu_take(p->gpu, n * ps_format_bytes(out->format), what, &out->at);
 }
 
-/* Columns and sums that steps need for a moment: the largest of each. */
+/* Allocates the scratch for columns and sums: the largest that any step needs. */
 static ps_err allocate_scratch(ps_cuda_plan *p)
 {
     int64_t columns = 0, parts = 0, channels = 0, outputs = 0;
@@ -283,7 +285,8 @@ static ps_err allocate_scratch(ps_cuda_plan *p)
     return ps_gpu_take(p->gpu, (size_t)channels * sizeof(float), "sums", &p->mean_dot);
 }
 
-/* For products in 16 bits: the weights, and copies of factors that are float32. */
+/* Allocates memory for products in 16 bits: the weights, and copies of float32 factors.
+ */
 static ps_err allocate_factors(ps_cuda_plan *p)
 {
     const ps_format format = ps_gpu_format(p->gpu);
@@ -295,7 +298,7 @@ static ps_err allocate_factors(ps_cuda_plan *p)
         if (kind != PS_LAYER_CONV2D && kind != PS_LAYER_LINEAR) continue;
         size_t window = p->options->spec->table.tensors[node->layer->weight].count;
         if (kind == PS_LAYER_CONV2D && window > weight) weight = window;
-        if (kind == PS_LAYER_CONV2D) continue; // what it reads it moves anyway
+        if (kind == PS_LAYER_CONV2D) continue; // a convolution copies its factors anyway
         size_t in = value_count(p, node->in[0]), out = value_count(p, node->out);
         if (p->values[node->in[0]].at.format != format && in > input) input = in;
         if (p->values[node->out].at.format != format && out > grad) grad = out;
@@ -332,7 +335,7 @@ static size_t parameter_bytes(const ps_model_spec *spec, int first, int n)
     return bytes;
 }
 
-/* Adds the step, which stands before those of the group. */
+/* Adds the step in front of the group's steps. */
 static ps_err join_group(ps_cuda_plan *p, ps_cuda_group *g, int step)
 {
     int first, n;
@@ -341,7 +344,8 @@ static ps_err join_group(ps_cuda_plan *p, ps_cuda_group *g, int step)
     g->begin = step;
     if (n == 0) return PS_OK;
     if (g->n > 0 && first + n != g->first)
-        return ps_err_set(PS_ERR_INTERNAL, "%s: its parameters lie apart from the next's",
+        return ps_err_set(PS_ERR_INTERNAL,
+                          "%s: its parameters are not next to the next layer's",
                           ps_cuda_layer_name(layer));
     g->first = first;
     g->n += n;
@@ -356,7 +360,7 @@ static int first_with_parameters(const ps_cuda_plan *p)
     return i - 1;
 }
 
-/* A group is closed by the layer that fills it, if there are parameters before that. */
+/* A layer that fills a group closes it, unless no parameters come before that layer. */
 static ps_err form_groups(ps_cuda_plan *p)
 {
     const ps_program_options *o = p->options;
@@ -372,7 +376,8 @@ static ps_err form_groups(ps_cuda_plan *p)
         }
         PS_TRY(join_group(p, g, i));
     }
-    for (int i = 0; i < p->n_groups / 2; i++) { // to the order of the forward pass
+    // reverse them to the order of the forward pass
+    for (int i = 0; i < p->n_groups / 2; i++) {
         ps_cuda_group *a = &p->groups[i], *b = &p->groups[p->n_groups - 1 - i], c = *a;
         *a = *b;
         *b = c;
@@ -414,7 +419,7 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, ps_conv_library *library,
 
 void ps_cuda_plan_fini(ps_cuda_plan *p)
 {
-    if (p->resident) p->params = p->grads = NULL; // not ours
+    if (p->resident) p->params = p->grads = NULL; // the stream owns them
     void *const taken[] = {p->params,       p->grads,           p->buffers,
                            p->base,         p->scratch,         p->swapped.at,
                            p->parts,        p->mean_dy,         p->mean_dot,

@@ -1,7 +1,7 @@
 #include "cuda_products.h"
 
-/* To BLAS, which sees columns, every matrix is its transpose: it is
- * asked for C^T = op(B)^T op(A)^T. */
+/* BLAS is column-major, so it sees every matrix transposed: it computes C^T = op(B)^T
+ * op(A)^T. */
 ps_err ps_cuda_multiply(const ps_cuda_pass *r, const char *who, ps_gpu_gemm g)
 {
     ps_gpu_gemm turned = {.ta = g.tb,

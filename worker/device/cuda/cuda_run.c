@@ -21,7 +21,8 @@ static void fini_results(ps_cuda_results *r, ps_gpu *gpu)
         ps_gpu_event_destroy(&r->there[i]);
 }
 
-/* The loss that the pass has queued goes home beside what follows on compute. */
+/* Queues the copy of the pass's loss to the host; it overlaps the following work on
+ * compute. */
 static ps_err send_result(ps_cuda_run *run)
 {
     ps_cuda_results *r = &run->results;
@@ -48,7 +49,7 @@ ps_err ps_cuda_run_result(ps_cuda_run *run, ps_pass_result *out)
 {
     ps_cuda_results *r = &run->results;
     int at = r->first;
-    if (r->n == 0) return ps_err_set(PS_ERR_ARG, "no result is owed");
+    if (r->n == 0) return ps_err_set(PS_ERR_ARG, "no result is outstanding");
     r->first = (r->first + 1) % PS_RESULTS_KEPT;
     return read_result(run, at, out);
 }
@@ -104,7 +105,7 @@ static ps_err upload_tensors(ps_cuda_run *run, int first, int n, ps_gpu_event *e
     return ps_gpu_await(p->gpu, PS_GPU_COMPUTE, event);
 }
 
-/* The group's parameters, as soon as the host has the wanted ones. */
+/* Uploads the group's parameters as soon as the host has those of this pass. */
 static ps_err bring_group(ps_cuda_run *run, const ps_cuda_group *g,
                           const ps_pass_hooks *hooks)
 {
@@ -115,13 +116,14 @@ static ps_err bring_group(ps_cuda_run *run, const ps_cuda_group *g,
     return upload_tensors(run, g->first, g->n, g->uploaded);
 }
 
-/* Those that no hook is asked for: all, unless they are the last pass's. */
+/* Without a params_needed hook: uploads all parameters, unless they have not changed
+ * since the last pass. */
 static ps_err bring_weights(ps_cuda_run *run, const ps_pass *pass)
 {
     const ps_cuda_plan *p = &run->plan;
     int n = p->options->spec->table.n_tensors;
     bool by_group = pass->hooks && pass->hooks->params_needed;
-    // between the micro-batches of a step the parameters stay as they are
+    // between the micro-batches of a step the parameters do not change
     bool same = pass->training ? pass->accumulate : pass->same_weights;
     if (by_group) return PS_OK;
     if (p->resident) return ps_gpu_await(p->gpu, PS_GPU_COMPUTE, p->resident->released);
@@ -145,7 +147,7 @@ static ps_err bring_buffers(ps_cuda_run *run, const ps_pass *pass)
     return ps_gpu_await(p->gpu, PS_GPU_COMPUTE, run->uploaded);
 }
 
-/* Counters of batches are counted here, not on the GPU. */
+/* num_batches_tracked is counted on the host, not on the GPU. */
 static void add_counted(ps_cuda_run *run)
 {
     const ps_program_options *o = run->plan.options;
@@ -177,14 +179,16 @@ static ps_err check_batch(const ps_cuda_run *run, const ps_batch *batch,
 {
     const ps_program_options *o = run->plan.options;
     if (pass->training && !o->training)
-        return ps_err_set(PS_ERR_ARG, "a training pass of a program for evaluation");
+        return ps_err_set(PS_ERR_ARG,
+                          "a training pass needs a program made for training");
     if (batch->n < 1 || batch->n > o->max_batch)
         return ps_err_set(PS_ERR_ARG, "a batch of %d samples; the program takes 1 to %d",
                           batch->n, o->max_batch);
     if ((loss || pass->training) && !batch->labels)
         return ps_err_set(PS_ERR_ARG, "the loss needs labels");
     if (loss && run->results.n == PS_RESULTS_KEPT)
-        return ps_err_set(PS_ERR_ARG, "%d results were not asked for", PS_RESULTS_KEPT);
+        return ps_err_set(PS_ERR_ARG, "%d results are outstanding; fetch one first",
+                          PS_RESULTS_KEPT);
     if (!batch->labels) return PS_OK;
     return ps_cpu_labels_check(batch->n, o->spec->n_outputs, batch->labels);
 }
@@ -208,15 +212,16 @@ static ps_err begin_pass(ps_cuda_run *run, const ps_batch *batch, const ps_pass 
     return ps_cuda_graphs_find(&run->graphs, kind, &run->set);
 }
 
-/* Everything that the layers read but the weights that hooks are asked for. */
+/* Uploads everything that the layers read, except the weights that hooks announce. */
 static ps_err bring_inputs(ps_cuda_run *run, const ps_batch *batch, const ps_pass *pass)
 {
     ps_cuda_plan *p = &run->plan;
     PS_TRY(ps_cuda_batch_take(&run->batch, batch, p->values[0].at, pass->dropout));
-    // nothing reads the old ones: the host has what the pass before has made of them
+    // the upload queue need not wait: the host has the previous pass's buffers, so that
+    // pass is done
     PS_TRY(bring_buffers(run, pass));
     PS_TRY(bring_weights(run, pass));
-    // the loss of the pass before goes home from where this one's will stand
+    // this pass's loss overwrites the previous one, which must be copied first
     if (!run->results.last) return PS_OK;
     return ps_gpu_await(p->gpu, PS_GPU_COMPUTE, run->results.last);
 }
@@ -248,7 +253,7 @@ ps_err ps_cuda_run_forward(ps_cuda_run *run, const ps_batch *batch, const ps_pas
     }
     if (loss) PS_TRY(send_result(run));
     if (!result) return PS_OK;
-    // the newest, whatever is owed from before
+    // the newest result, whatever older ones are outstanding
     return read_result(run, (run->results.first + run->results.n - 1) % PS_RESULTS_KEPT,
                        result);
 }
@@ -268,7 +273,7 @@ static ps_err queue_backward(void *of, int group)
     return PS_OK;
 }
 
-/* Queues the copy of the group's gradients behind what makes them. */
+/* Queues the copy of the group's gradients, after the work that computes them. */
 static ps_err download_group(ps_cuda_run *run, const ps_cuda_group *g)
 {
     ps_cuda_plan *p = &run->plan;
@@ -282,8 +287,8 @@ static ps_err download_group(ps_cuda_run *run, const ps_cuda_group *g)
     return ps_gpu_record(p->gpu, g->home, PS_GPU_DOWNLOAD);
 }
 
-/* Tells, from the last group to `until`, whose gradients have come home; *next is the
- * group that comes next. wait: all of them. */
+/* Calls grads_ready for the groups from *next down to `until` whose gradients are in host
+ * memory, and updates *next. wait: waits for all of them. */
 static ps_err tell_ready(ps_cuda_run *run, const ps_pass_hooks *hooks, int until,
                          bool wait, int *next)
 {
@@ -302,7 +307,8 @@ static ps_err tell_ready(ps_cuda_run *run, const ps_pass_hooks *hooks, int until
     return PS_OK;
 }
 
-/* Gradients that stay on the GPU: the exchange queues its work behind the event. */
+/* Announces gradients that stay on the GPU: the exchange queues its work after the event.
+ */
 static ps_err announce(ps_cuda_run *run, const ps_cuda_group *g,
                        const ps_pass_hooks *hooks)
 {
@@ -319,7 +325,7 @@ ps_err ps_cuda_run_backward(ps_cuda_run *run, const ps_batch *batch, const ps_pa
         return ps_err_set(PS_ERR_ARG, "a backward pass needs a training forward pass of "
                                       "the same batch before it");
     run->trained = false;
-    // hooks without grads_ready: micro-batches follow that add to these gradients
+    // hooks without grads_ready: later micro-batches add to these gradients
     bool wanted = !hooks || hooks->grads_ready;
     int next = p->n_groups - 1;
     PS_TRY(ps_cuda_loss_backward(&run->pass, pass->grad_scale));
@@ -332,7 +338,7 @@ ps_err ps_cuda_run_backward(ps_cuda_run *run, const ps_batch *batch, const ps_pa
             continue;
         }
         PS_TRY(download_group(run, &p->groups[g]));
-        // the groups before are queued by now: the GPU has work while the hook runs
+        // this group is queued now, so the GPU has work while hooks for later layers run
         PS_TRY(tell_ready(run, hooks, g, false, &next));
     }
     return wanted && !p->resident ? tell_ready(run, hooks, 0, true, &next) : PS_OK;

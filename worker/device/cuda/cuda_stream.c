@@ -17,14 +17,14 @@ typedef struct cuda_stream {
     char *buffers;
     uint32_t *starts;                 // (n_tensors), on the GPU
     uint8_t *undecayed;               // (n_tensors), on the GPU
-    ps_sums *bad;                     // parts of a check, on the GPU
-    ps_sums *bad_home;                // and pinned
-    double *lanes, *sums, *sums_home; // of the blocks of the norm
+    ps_sums *bad;                     // a check's partial counts, on the GPU
+    ps_sums *bad_home;                // their pinned copy on the host
+    double *lanes, *sums, *sums_home; // sums of the gradient norm's blocks
     ps_norm_range *ranges;            // these blocks, on the GPU
     uint32_t n_blocks;
-    ps_verdict *verdict, *verdict_home; // on the GPU, and pinned
+    ps_verdict *verdict, *verdict_home; // on the GPU; its pinned copy on the host
     ps_gpu_event *marked, *waited, *told;
-    bool untold; // the last verdict is not on its way home
+    bool untold; // the copy of the last verdict is not queued yet
     bool params_pinned;
 } cuda_stream;
 
@@ -127,7 +127,7 @@ static ps_err tell(cuda_stream *s)
     return ps_gpu_record(s->gpu, s->told, PS_GPU_EXCHANGE);
 }
 
-/* No pass waits for the verdict's way home. */
+/* Passes do not wait for the verdict's copy to the host. */
 static ps_err stream_release_compute(ps_device_stream *base)
 {
     PS_TRY(ps_gpu_record(of(base)->gpu, of(base)->resident.released, PS_GPU_EXCHANGE));
@@ -182,7 +182,7 @@ static ps_err stream_unscale(ps_device_stream *base, uint64_t offset, uint64_t c
     return stream_check_finite(base, offset, count, finite);
 }
 
-/* The sums of blocks [first, first + n). */
+/* Queues the sums of the gradient norm's blocks [first, first + n). */
 static ps_err queue_norm(cuda_stream *s, uint64_t first, uint64_t n)
 {
     PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, norm_lane, (int64_t)n * PS_NORM_LANES,
@@ -206,7 +206,7 @@ static ps_err stream_norm_sums(ps_device_stream *base, const ps_chunk *chunk,
     return PS_OK;
 }
 
-/* One launch for the whole range: the optimizers of PyTorch call this fused. */
+/* One launch for the whole range: what PyTorch's optimizers call fused. */
 static ps_err queue_optimizer(cuda_stream *s, const ps_optimizer_step *step,
                               const ps_verdict *verdict, uint64_t first, uint64_t count)
 {
@@ -235,7 +235,7 @@ static ps_err stream_apply(ps_device_stream *base, const ps_optimizer_step *step
     return queue_optimizer(of(base), step, NULL, chunk->offset, chunk->count);
 }
 
-/* alone: steps before say nothing about this one. */
+/* alone: independently of earlier steps. */
 static ps_err queue_check(cuda_stream *s, uint64_t t, bool alone)
 {
     PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, bad_blocks, s->n_blocks, who,
@@ -246,7 +246,7 @@ static ps_err queue_check(cuda_stream *s, uint64_t t, bool alone)
                         .alone = alone);
 }
 
-/* Clips, and steps where the verdict allows it. */
+/* Clips, then steps if the verdict allows it. */
 static ps_err queue_step(cuda_stream *s, const ps_optimizer_step *step, double clip_norm)
 {
     if (clip_norm > 0) {
@@ -286,7 +286,7 @@ static ps_err stream_scaled_step_made(ps_device_stream *base, bool *made)
     return PS_OK;
 }
 
-/* The parts are still those of the step that was refused. */
+/* The partial counts are still those of the refused step. */
 static ps_err find_bad_tensor(cuda_stream *s, int *tensor)
 {
     PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->bad_home, s->bad,
@@ -366,7 +366,7 @@ static const ps_device_stream_ops cuda_stream_ops = {
     .destroy = stream_destroy,
 };
 
-/* Which element belongs to which tensor, and who is spared weight decay. */
+/* Uploads where each tensor starts, and which tensors have the second weight decay. */
 static ps_err fill_tables(cuda_stream *s)
 {
     const ps_tensor_table *table = s->at.table;
@@ -388,8 +388,8 @@ static ps_err fill_tables(cuda_stream *s)
     return err;
 }
 
-/* The blocks of the norm, in the order of the arena, and a verdict that refuses nothing.
- */
+/* Uploads the gradient norm's blocks, in the order of the arena, and a verdict that
+ * refuses nothing. */
 static ps_err fill_ranges(cuda_stream *s)
 {
     const ps_tensor_table *table = s->at.table;
@@ -421,7 +421,7 @@ static ps_err allocate(cuda_stream *s)
     ps_gpu *gpu = s->gpu;
     size_t bytes = table->arena_count * sizeof(float), n = (size_t)table->n_tensors;
     s->n_blocks = (uint32_t)ps_grad_norm_blocks(table);
-    size_t bad = s->n_blocks * sizeof *s->bad; // no fewer than parts of a check
+    size_t bad = s->n_blocks * sizeof *s->bad; // a check has at most this many parts
     size_t blocks = s->n_blocks * sizeof(double);
     PS_TRY(ps_gpu_take(gpu, bytes, "the parameters", &s->resident.params));
     PS_TRY(ps_gpu_take(gpu, bytes, "the gradients", &s->resident.grads));
@@ -453,8 +453,8 @@ ps_err ps_cuda_stream_create(ps_gpu *gpu, const ps_host_stream_options *options,
     *out = NULL;
     if (options->table->arena_count > PS_INDEX_MAX)
         return ps_err_set(PS_ERR_UNSUPPORTED,
-                          "cuda: a model of more parameters than the device's indices "
-                          "count");
+                          "cuda: the model has more parameters than 32-bit indices "
+                          "can address");
     PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "exchange"));
     s->base.ops = &cuda_stream_ops;
     s->gpu = gpu;

@@ -7,7 +7,7 @@
 #include "dynlib.h"
 #include "mem.h"
 
-/* The graph interface of cuDNN 8 and newer: its older one is deprecated in cuDNN 9. */
+/* Uses the graph API of cuDNN 8 and newer: the older API is deprecated in cuDNN 9. */
 #define CUDNN_FUNCTIONS(X)                                                               \
     X(GetVersion)                                                                        \
     X(GetErrorString)                                                                    \
@@ -27,24 +27,24 @@ struct ps_conv_library {
 #define MEMBER(name) __typeof__(cudnn##name) *name;
     CUDNN_FUNCTIONS(MEMBER)
 #undef MEMBER
-    cudnnHandle_t handle;   // NULL: a described GPU
-    descriptor description; // of that
+    cudnnHandle_t handle;   // NULL: the GPU is only described
+    descriptor description; // of the described GPU
     bool tf32;
 };
 
-/* The descriptors of a plan, in the order of their making. */
+/* Limits of a plan; its descriptors are kept in the order in which they were made. */
 enum { MOST_DESCRIPTORS = 16, MOST_CANDIDATES = 64, POINTERS = 4 };
 
-/* The engine that takes every shape. cuDNN 9.19 ranks it last, but for images of one
- * channel, where it ranks it before others that round as little. */
+/* The engine that takes every shape. cuDNN 9.19 ranks it last, except for images of one
+ * channel, where it ranks it before other engines of the same accuracy. */
 enum { GENERIC_ENGINE = 0 };
 
 struct ps_conv_plan {
     ps_conv_library *lib;
     descriptor made[MOST_DESCRIPTORS];
     int n_made;
-    descriptor execution, pack; // pack: the arguments of the last run
-    void *pointers[POINTERS];   // x, w, y, scratch of the pack
+    descriptor execution, pack; // pack: the variant pack, the arguments of the last run
+    void *pointers[POINTERS];   // of the pack: x, w, y, scratch
     int64_t bytes, engine;
 };
 
@@ -53,7 +53,7 @@ struct ps_conv_plan {
 static ps_err cudnn_error(const ps_conv_library *lib, cudnnStatus_t status,
                           const char *what)
 {
-    return ps_err_set(PS_ERR_INTERNAL, "cuDNN: %s: %s; train.cudnn=off does without",
+    return ps_err_set(PS_ERR_INTERNAL, "cuDNN: %s: %s; train.cudnn=off avoids cuDNN",
                       what, lib->GetErrorString(status));
 }
 
@@ -89,8 +89,8 @@ static ps_err describe_gpu(ps_conv_library *lib, const char *text)
     return PS_OK;
 }
 
-/* It loads its parts, of which one may be missing or of another version, or may not know
- * the GPU. */
+/* cuDNN loads its sub-libraries here. One may be missing, have another version, or not
+ * support the GPU. */
 static ps_err open_library(ps_conv_library *lib, const ps_conv_library_options *options)
 {
     PS_TRY(load(lib));
@@ -168,7 +168,7 @@ static cudnnDataType_t type_of(ps_format format)
     return format == PS_FORMAT_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
 }
 
-/* Alignment is that of the arenas' tensors in 16 bits: 32 bytes; kernels ask for 16. */
+/* Alignment: 32 bytes, as the arenas' tensors have in 16 bits; kernels need 16. */
 static ps_err make_tensor(ps_conv_plan *p, int64_t id, cudnnDataType_t type,
                           const int64_t dims[4], const int64_t strides[4],
                           descriptor *out)
@@ -225,7 +225,7 @@ static ps_err make_convolution(ps_conv_plan *p, const ps_conv_shape *s, descript
     return finalize(p, *out, "a convolution");
 }
 
-/* What the three operations call the same things. */
+/* The three operations' attributes for the same things. */
 static const struct {
     cudnnBackendDescriptorType_t type;
     int alpha, beta, convolution, x, w, y;
@@ -292,8 +292,8 @@ static ps_err make_graph(ps_conv_plan *p, const ps_conv_shape *s, descriptor *ou
 
 /* ---------------------------------------------------------------------- candidates */
 
-/* An engine's notes: the same bits every time, products and sums as exact as ours, and no
- * compiler at run time. */
+/* Checks an engine's notes: it must give the same bits every time, compute products and
+ * sums as exactly as ours, and need no compiler at run time. */
 static bool is_allowed(const ps_conv_plan *p, ps_format format,
                        const cudnnBackendNumericalNote_t *numbers, int64_t n_numbers,
                        const cudnnBackendBehaviorNote_t *behavior, int64_t n_behavior)
@@ -307,7 +307,8 @@ static bool is_allowed(const ps_conv_plan *p, ps_format format,
         case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
             allowed = allowed && !exact;
             break;
-        default: // by FFT, by Winograd, with short sums, in any order, or unknown here
+        default: // FFT, Winograd, sums of reduced precision, any order of sums, or
+                 // unknown to us
             allowed = false;
         }
     }
@@ -348,7 +349,7 @@ static bool examine(const ps_conv_plan *p, ps_format format, descriptor candidat
            is_allowed(p, format, numbers, n_numbers, behavior, n_behavior);
 }
 
-/* p->execution, if the candidate runs on the GPU in the memory that is given to it. */
+/* Sets p->execution if the candidate runs on the GPU with at most the given memory. */
 static ps_err try_candidate(ps_conv_plan *p, descriptor candidate, size_t most_bytes)
 {
     const ps_conv_library *lib = p->lib;
@@ -386,13 +387,13 @@ static ps_err choose(ps_conv_plan *p, ps_format format, descriptor *candidates, 
         if (p->engine == GENERIC_ENGINE && !generic) continue;
         PS_TRY(try_candidate(p, candidates[i], most_bytes));
         if (!p->execution) continue;
-        p->made[p->n_made++] = candidates[i]; // the plan's from now on
+        p->made[p->n_made++] = candidates[i]; // the plan owns it from now on
         candidates[i] = NULL;
     }
     return PS_OK;
 }
 
-/* cuDNN's candidates for the graph, the one it holds for the fastest first. */
+/* Gets cuDNN's candidates for the graph, in the order of speed that cuDNN expects. */
 static ps_err rank(ps_conv_plan *p, descriptor graph, cudnnBackendHeurMode_t mode,
                    descriptor *candidates, int64_t *n)
 {
@@ -405,7 +406,7 @@ static ps_err rank(ps_conv_plan *p, descriptor graph, cudnnBackendHeurMode_t mod
     if (!p->lib->handle)
         PS_TRY(set(p, ranking, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP,
                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &p->lib->description));
-    // a shape that it has no kernels for is no fault
+    // cuDNN may have no kernels for the shape: no error
     if (p->lib->BackendFinalize(ranking) != CUDNN_STATUS_SUCCESS) return PS_OK;
     if (!read_attribute(p, ranking, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                         CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CANDIDATES, n, candidates))
@@ -414,8 +415,8 @@ static ps_err rank(ps_conv_plan *p, descriptor graph, cudnnBackendHeurMode_t mod
     return PS_OK;
 }
 
-/* By what cuDNN has learnt of the GPU's model; else what runs everywhere; else the
- * generic engine. */
+/* Tries the candidates that cuDNN expects to be fast on the GPU's model, then its
+ * fallbacks, then the generic engine. */
 static ps_err find_execution(ps_conv_plan *p, const ps_conv_shape *s, size_t most_bytes)
 {
     static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A,
@@ -480,7 +481,8 @@ void ps_conv_plan_describe(const ps_conv_plan *plan, char *out, size_t bytes)
 
 /* ------------------------------------------------------------------------- running */
 
-/* Values keep their places: one pack serves all runs of a plan, if the layer is one. */
+/* Addresses do not change from run to run, so a plan that one layer uses needs one pack
+ * for all its runs. */
 static ps_err make_pack(ps_conv_plan *p, void *const pointers[POINTERS])
 {
     const ps_conv_library *lib = p->lib;
@@ -505,7 +507,7 @@ ps_err ps_conv_plan_run(ps_conv_plan *p, void *x, void *w, void *y, void *scratc
 {
     void *const pointers[POINTERS] = {x, w, y, scratch};
     if (!p->lib->handle)
-        return ps_err_set(PS_ERR_ARG, "%s: a described GPU runs nothing", who);
+        return ps_err_set(PS_ERR_ARG, "%s: a plan for a described GPU cannot run", who);
     PS_TRY(make_pack(p, pointers));
     CUDNN(p->lib, who, p->lib->BackendExecute(p->lib->handle, p->execution, p->pack));
     return PS_OK;

@@ -8,7 +8,7 @@ ps_err ps_conv_library_open(const ps_conv_library_options *options, ps_conv_libr
                       "with -DPS_WITH_CUDNN=ON)");
 }
 
-/* Nothing below is reached: no library was opened. */
+/* The functions below are never called, as no library can be opened. */
 
 void ps_conv_library_close(ps_conv_library **library)
 {
