@@ -8,8 +8,8 @@
 #include "mem.h"
 #include "stream_copy.h"
 
-/* Elements of a block, which stays in the first cache from the sum to the copies; memory
- * is asked for so far ahead of it. */
+/* In elements: a block, which stays in the first-level cache from the sum to the copies;
+ * how far ahead of it memory is prefetched; a cache line. */
 enum { BLOCK = 256, AHEAD = 2 * BLOCK, LINE = 16 };
 
 static uint64_t aligned_count(uint64_t count)
@@ -68,8 +68,8 @@ float *ps_aggregate_array(const ps_aggregate *a, uint64_t array)
     return array < PS_OPTIMIZER_MAX_STATES ? a->states[array] : NULL;
 }
 
-/* The sum of elements [at, at + n) in rank order: into out, or, for one rank, in place.
- */
+/* Sums elements [at, at + n) in rank order into out. With one rank it returns that rank's
+ * gradient in place. */
 static const float *sum_block(float *out, const ps_aggregate_step *s, uint64_t at,
                               uint64_t n)
 {
@@ -85,7 +85,7 @@ static bool refuses(const ps_aggregate_step *s)
     return s->check && s->rule->refuses;
 }
 
-/* Whose gradient made the sum of a block not finite. */
+/* Names the rank whose gradient made the sum of a block not finite. */
 static ps_err bad_sum(const ps_aggregate_step *s, const ps_segment *segment, uint64_t at,
                       uint64_t n)
 {
@@ -119,8 +119,9 @@ static void ask_for(const float *x, uint64_t n)
         __builtin_prefetch(x + i, 1);
 }
 
-/* Gradients come from other processes' memory, in pages that lie anywhere: at every page
- * the processor's own prefetching starts again, and there are up to W + 3 streams. */
+/* Prefetches the next block. Gradients lie in other processes' memory, in scattered
+ * pages: the processor's own prefetching starts again at every page, and there are up to
+ * W + 3 streams. */
 static void ask_ahead(const ps_aggregate *a, const ps_aggregate_step *s, uint64_t at)
 {
     if (at + AHEAD >= a->count) return;

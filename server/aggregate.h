@@ -27,7 +27,7 @@ typedef struct ps_aggregate {
     // Borrowed from the shard's slab, 64-byte aligned, count elements each.
     float *weights;
     float *states[PS_OPTIMIZER_MAX_STATES];
-    float *sum; // NULL without clipping
+    float *sum; // NULL unless keep_sum
 } ps_aggregate;
 
 /* Elements of slab that a chunk takes. */
@@ -42,8 +42,8 @@ void ps_aggregate_fini(ps_aggregate *a);
 /* The state between two steps: arrays of count elements. 0 .. n_states - 1 are the
  * optimizer's. */
 enum { PS_AGGREGATE_WEIGHTS = PS_OPTIMIZER_MAX_STATES }; // as on the wire
-/* NULL: the chunk has no such array. Borrowed; reading it saves it, writing it loads it.
- */
+/* NULL: the chunk has no such array. Borrowed: copy from it to save the state, and into
+ * it to load it. */
 float *ps_aggregate_array(const ps_aggregate *a, uint64_t array);
 
 typedef struct ps_aggregate_step {
@@ -51,15 +51,16 @@ typedef struct ps_aggregate_step {
     uint64_t step; // of the job, from 0
     ps_optimizer_step now;
     /* n_grads gradients of the chunk (count elements each, 4-byte aligned) in rank order.
-     * They may lie in memory that a worker can change meanwhile: that changes values. */
+     * They may lie in memory that a worker can still change: such a change affects values
+     * only. */
     const float *const *grads;
     int n_grads;
-    /* Where else the new weights go: the chunk's place in n_copies arenas. */
+    /* The new weights are also copied here: to the chunk's place in n_copies arenas. */
     float *const *copies;
     int n_copies;
-    bool stream; // copies bypass the caches: for more weights than those hold
+    bool stream; // copies bypass the caches, which do not hold all weights
     bool summed; // the one gradient is a sum already
-    bool check;  // the rule's refuses applies: NUMERIC, naming rank, tensor and step
+    bool check;  // obeys the rule's `refuses`: NUMERIC names rank, tensor and step
 } ps_aggregate_step;
 
 /* NUMERIC, naming rank, tensor and step, when the gradient is not finite. */
@@ -69,7 +70,7 @@ ps_err ps_aggregate_check(const ps_aggregate *a, const float *grad, int rank,
 /* Sums and applies. After NUMERIC a part of the chunk may have been applied. */
 ps_err ps_aggregate_apply(ps_aggregate *a, const ps_aggregate_step *s);
 
-/* Sums into a->sum alone (s->now and copies are not used). */
+/* Only sums, into a->sum (s->now and copies are not used). */
 ps_err ps_aggregate_sum(ps_aggregate *a, const ps_aggregate_step *s);
 
 #endif

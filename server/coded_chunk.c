@@ -31,7 +31,7 @@ void ps_coded_chunk_start(ps_coded_chunk *c, const float *weights)
     if (c->told) memcpy(c->told, weights, c->chunk->count * sizeof *weights);
 }
 
-/* Whose gradient made the sum not finite, if it is one's. */
+/* Names the worker whose gradient is not finite; OK when only their sum is not. */
 static ps_err check_ranks(const ps_coded_chunk *c, const ps_aggregate *a, ps_codec by,
                           uint64_t bytes, const void *const *payloads, int n,
                           uint64_t step, float *scratch)

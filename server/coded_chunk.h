@@ -1,12 +1,11 @@
 /* A chunk that travels encoded, on the shard's side.
  *
  * Gradients arrive encoded (error feedback, where the codec needs it, is the worker's).
- * The reply is encoded too: not the weights, but their change since what the workers were
- * told last. `told` is what every worker has, bit for bit, because both sides add the
+ * The reply is encoded too: it holds the change of the weights since the workers were
+ * last told. `told` is what every worker has, bit for bit, because both sides add the
  * same decoded change; what the codec loses stays in weights - told and goes into the
- * next change. So the weights that the optimizer steps never drift, and one who joins
- * late is given `told`.
- */
+ * next change. So the weights that the optimizer steps never drift, and a worker that
+ * joins late gets `told`. */
 #ifndef PS_CODED_CHUNK_H
 #define PS_CODED_CHUNK_H
 
@@ -29,12 +28,12 @@ ps_err ps_coded_chunk_init(ps_coded_chunk *c, const ps_chunk_codec *codec,
                            const ps_chunk *chunk);
 void ps_coded_chunk_fini(ps_coded_chunk *c);
 
-/* The first weights, or settled ones: everybody gets them as they are, and no worker
- * pushes before it has them. */
+/* Sets `told` to the first weights, or to settled ones. All workers get them unencoded,
+ * and none pushes before it has them. */
 void ps_coded_chunk_start(ps_coded_chunk *c, const float *weights);
 
-/* sum = decoded payloads[0] + payloads[1] + ... in rank order (count elements; scratch as
- * well). PEER names the worker whose payload cannot be decoded, NUMERIC (with check)
+/* sum = decoded payloads[0] + payloads[1] + ... in rank order (sum and scratch: count
+ * elements). PEER names the worker whose payload cannot be decoded, NUMERIC (with check)
  * the one whose gradient is not finite. */
 ps_err ps_coded_chunk_sum(const ps_coded_chunk *c, const ps_aggregate *a,
                           const void *const *payloads, int n, uint64_t step, bool check,

@@ -67,7 +67,7 @@ ps_frame_class ps_frame_check(const ps_frame_rules *rules, const ps_frame_view *
     int64_t sender =
         ps_wire_id_rank(v->id, v->id_bytes, rules->secrets, rules->n_workers);
     if (sender < 0) {
-        ps_err_set(PS_ERR_PROTOCOL, "a message of no worker of this job");
+        ps_err_set(PS_ERR_PROTOCOL, "a message from outside this job");
         return PS_FRAME_STRANGER;
     }
     ps_err err = v->n_frames < 1
@@ -77,7 +77,7 @@ ps_frame_class ps_frame_check(const ps_frame_rules *rules, const ps_frame_view *
         err = ps_err_set(PS_ERR_PROTOCOL, "a message of another job");
     if (err == PS_OK && h->rank != sender)
         err = ps_err_set(PS_ERR_PROTOCOL, "a message in the name of worker %u", h->rank);
-    h->rank = (uint32_t)sender; // whatever it says: that is whom an answer goes to
+    h->rank = (uint32_t)sender; // whatever the header says: an answer goes to the sender
     if (err != PS_OK) return PS_FRAME_BAD;
     if (h->epoch != rules->epoch) {
         ps_err_set(PS_ERR_PROTOCOL, "member epoch %u; the present one is %u", h->epoch,

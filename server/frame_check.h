@@ -1,5 +1,5 @@
-/* Is a frame what a worker of this job may send to this shard? Pure: checked before a
- * byte of a payload is used. */
+/* Checks whether a worker of this job may send a frame to this shard, before any byte of
+ * the payload is used. Pure functions. */
 #ifndef PS_FRAME_CHECK_H
 #define PS_FRAME_CHECK_H
 
@@ -19,9 +19,9 @@ typedef struct ps_frame_rules {
 
 typedef enum ps_frame_class {
     PS_FRAME_GOOD,
-    PS_FRAME_STRANGER, // of no worker: by its routing id, before it is read
+    PS_FRAME_STRANGER, // not from a worker: its routing id is unknown, no more is read
     PS_FRAME_STALE,    // of this job, of another member epoch
-    PS_FRAME_BAD       // of this job, and wrong
+    PS_FRAME_BAD       // of this job, but wrong
 } ps_frame_class;
 
 /* A message as received: the routing id, the frames after it, the second one's size. */

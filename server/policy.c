@@ -22,8 +22,8 @@ ps_verdict ps_policy_init_weights(ps_policy_chunk *c, uint32_t rank)
 
 ps_verdict ps_policy_push(ps_policy_chunk *c, uint32_t rank, uint64_t step)
 {
-    // A worker has version v before it pushes step v. The shard stands at most one step
-    // behind that: a later step cannot be honest.
+    // A worker has version v before it pushes step v. The shard is at most one step
+    // behind, so a push of a later step violates the protocol.
     if (c->version < 0 || step > (uint64_t)c->version + 1) return PS_VERDICT_REFUSE;
     if (step > (uint64_t)c->version) {
         if (ps_rank_set_has(&c->early, rank)) return PS_VERDICT_DROP;
@@ -70,7 +70,8 @@ ps_verdict ps_policy_settle(ps_policy_chunk *c, uint32_t rank, uint64_t version)
     if (c->version < 0 || version > (uint64_t)c->version) return PS_VERDICT_REFUSE;
     if (version < (uint64_t)c->version) return PS_VERDICT_ANSWER;
     if (c->settled) return PS_VERDICT_ANSWER;
-    // Who has pushed this step wants the next version: it cannot ask for this one too.
+    // A worker that has pushed this step wants the next version; it cannot ask for this
+    // one.
     if (ps_rank_set_has(&c->arrived, rank)) return PS_VERDICT_REFUSE;
     if (ps_rank_set_has(&c->settling, rank)) return PS_VERDICT_WAIT;
     add(&c->settling, rank);

@@ -26,45 +26,46 @@ static inline bool ps_rank_set_has(const ps_rank_set *set, uint32_t rank)
 
 typedef struct ps_policy_chunk {
     int64_t version; // -1: no weights yet
-    int64_t first;   // that the first weights have: the step where a job goes on
+    int64_t first;   // version of the first weights; above 0 when the job resumes
     uint32_t n_workers, n_arrived, n_early;
     ps_rank_set arrived; // ranks whose push of step `version` is in
     ps_rank_set early;   // ranks whose push of the step after that is in
     ps_rank_set waiting; // ranks that want version + 1 and have not pushed
     uint32_t n_settling;
     ps_rank_set settling; // ranks that want the exact weights of this version
-    bool settled;         // everybody has been sent them
+    bool settled;         // they have been sent to every worker
 } ps_policy_chunk;
 
 typedef enum ps_verdict {
     PS_VERDICT_TAKE,   // it counts
     PS_VERDICT_KEEP,   // it counts in the step after the present one
-    PS_VERDICT_DROP,   // here already and pending: counted once
+    PS_VERDICT_DROP,   // a repetition of one that is pending: not counted again
     PS_VERDICT_ANSWER, // answer with the present weights
     PS_VERDICT_ALL,    // answer everybody
-    PS_VERDICT_WAIT,   // answered when the next version stands
-    PS_VERDICT_REFUSE  // no worker that keeps to the protocol sends it
+    PS_VERDICT_WAIT,   // answer when the next version is here
+    PS_VERDICT_REFUSE  // it violates the protocol
 } ps_verdict;
 
 void ps_policy_chunk_init(ps_policy_chunk *c, uint32_t n_workers);
 
 /* rank < n_workers in all of them. */
 
-/* First weights: from rank 0, once. On TAKE, version becomes first. A repetition: DROP.
- */
+/* First weights: from rank 0, once. On TAKE, `version` becomes `first`. DROP: a
+ * repetition. */
 ps_verdict ps_policy_init_weights(ps_policy_chunk *c, uint32_t rank);
 /* A gradient of a step. On TAKE the rank is marked as arrived, on KEEP as early. */
 ps_verdict ps_policy_push(ps_policy_chunk *c, uint32_t rank, uint64_t step);
 /* All pushes of the present step are in. */
 bool ps_policy_complete(const ps_policy_chunk *c);
-/* The step was applied: the next version stands, those that were early have arrived,
- * nobody waits. */
+/* The step was applied: the version goes up, early pushes count as arrived, and no rank
+ * waits. */
 void ps_policy_applied(ps_policy_chunk *c);
-/* Weights at a version. On WAIT the rank is marked as waiting. A wish that has been
- * fulfilled long ago is repeated after a lost connection: ANSWER. */
+/* A request for the weights of a version. On WAIT the rank is marked as waiting. ANSWER
+ * also when an old request is repeated after a lost connection. */
 ps_verdict ps_policy_pull(ps_policy_chunk *c, uint32_t rank, uint64_t version);
-/* The exact weights of the present version, for all workers together. WAIT until the last
- * one asks: ALL. A repetition afterwards, also in later versions: ANSWER. */
+/* A request for the exact weights of the present version, which all workers get together:
+ * WAIT until the last one asks, then ALL. ANSWER: a repetition afterwards, also in later
+ * versions. */
 ps_verdict ps_policy_settle(ps_policy_chunk *c, uint32_t rank, uint64_t version);
 
 #endif

@@ -136,7 +136,7 @@ static ps_err open_door(ps_server *s, ps_deadline deadline)
     return ps_member_put(s->member, key.text, name, strlen(name), deadline);
 }
 
-/* Worker 0 may have a checkpoint to read before. */
+/* Worker 0 may have to read a checkpoint first. */
 static ps_deadline start_deadline(const ps_server *s)
 {
     const ps_config *c = s->o.config;
@@ -177,8 +177,8 @@ static bool all_done(const ps_server *s)
     return true;
 }
 
-/* Until every shard has every worker's goodbye. Workers that have left the job need
- * nothing any more: a goodbye that was lost on its way is not waited for. */
+/* Waits until every shard has every worker's goodbye. Once all workers have left the job
+ * it waits only GOODBYE_MS longer: a goodbye may have been lost on its way. */
 static ps_err wait_for_goodbyes(ps_server *s)
 {
     struct pollfd items[] = {{.fd = s->event_fd, .events = POLLIN},
@@ -196,7 +196,9 @@ static ps_err wait_for_goodbyes(ps_server *s)
         uint64_t events;
         if (items[0].revents && read(s->event_fd, &events, sizeof events) < 0) continue;
     }
-    if (!all_done(s)) PS_WARN("goodbye", "note=\"a worker that has left sent none\"");
+    if (!all_done(s))
+        PS_WARN("goodbye",
+                "note=\"a worker left the job, but its goodbye did not arrive\"");
     return PS_OK;
 }
 
@@ -221,7 +223,7 @@ static ps_err put_stats(ps_server *s)
 ps_err ps_server_wait(ps_server *s)
 {
     PS_TRY(wait_for_goodbyes(s));
-    // Figures are no reason to fail a job: should the coordinator be gone already, it has
+    // Missing figures do not fail the job. If the coordinator is gone, it has already
     // told everybody about the end.
     if (put_stats(s) != PS_OK) PS_WARN("stats", "reason=\"%s\"", ps_err_message());
     return ps_member_wait_end(s->member);
@@ -246,7 +248,7 @@ void ps_server_stop(ps_server *s)
 {
     for (int i = 0; s->shards && i < s->n_shards; i++)
         if (s->shards[i]) ps_shard_stop(s->shards[i]);
-    ps_server_gate_destroy(&s->gate); // it has the member's secrets
+    ps_server_gate_destroy(&s->gate); // it uses the member's secrets
 }
 
 void ps_server_destroy(ps_server **pointer)
@@ -254,7 +256,7 @@ void ps_server_destroy(ps_server **pointer)
     ps_server *s = *pointer;
     if (!s) return;
     ps_server_stop(s);
-    // libzmq may still be sending weights: they go after the context.
+    // libzmq may still be sending weights, so they are freed after the context.
     if (s->zmq_context) zmq_ctx_term(s->zmq_context);
     for (int i = 0; s->shards && i < s->n_shards; i++)
         ps_shard_destroy(&s->shards[i]);

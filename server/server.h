@@ -40,7 +40,7 @@ void ps_server_get_stats(const ps_server *server, ps_shard_stats *out);
 
 /* Ends the shards, which use the member. */
 void ps_server_stop(ps_server *server);
-/* Their last words are sent within two seconds. */
+/* Gives the shards' last messages two seconds to leave. */
 void ps_server_destroy(ps_server **server);
 
 #endif

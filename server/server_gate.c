@@ -56,7 +56,7 @@ ps_err ps_server_gate_create(void *zmq_context, int n_workers, ps_server_gate **
     g->n_workers = n_workers;
     g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     const ps_gate_options o = {.zmq_context = zmq_context,
-                               .n_members = 2 * n_workers, // and again
+                               .n_members = 2 * n_workers, // each may connect again
                                .patience_ms = PS_GATE_PATIENCE_MS,
                                .knows = knows,
                                .owner = g};
@@ -83,7 +83,7 @@ ps_err ps_server_gate_start(ps_server_gate *g)
 static void wake(const ps_server_gate *g)
 {
     const uint64_t one = 1;
-    ssize_t n = write(g->wake_fd, &one, sizeof one); // fails only when it is readable
+    ssize_t n = write(g->wake_fd, &one, sizeof one); // fails only when already readable
     (void)n;
 }
 

@@ -1,5 +1,5 @@
 /* The gate (gate.h) of a server's shards: one thread for all of them, so that strangers
- * take no time of a shard's. */
+ * cost the shards no time. */
 #ifndef PS_SERVER_GATE_H
 #define PS_SERVER_GATE_H
 
@@ -7,9 +7,9 @@
 
 typedef struct ps_server_gate ps_server_gate;
 
-/* For shards of the context; *out is owned by the caller. */
+/* zmq_context: the shards'. *out is owned by the caller. */
 ps_err ps_server_gate_create(void *zmq_context, int n_workers, ps_server_gate **out);
-/* For the shards to be watched by, before start. */
+/* The gate that watches the shards; borrowed. They are given to it before start. */
 ps_gate *ps_server_gate_of(ps_server_gate *g);
 /* Starts the thread. Nobody gets through yet. */
 ps_err ps_server_gate_start(ps_server_gate *g);

@@ -127,7 +127,7 @@ int main(int argc, char **argv)
     ps_fd_limit_raise();
     ps_log_init("server", PS_LOG_INFO);
     ps_cli cli;
-    int signal = 0; // that told it to end
+    int signal = 0; // the one that told it to end
     ps_err err = ps_cli_parse(&cli, &program, argc, argv, stdout);
     if (err != PS_OK)
         PS_ERROR("failed", "%s: %s", ps_err_name(err), ps_err_message());

@@ -15,7 +15,7 @@
 #include "zsock.h"
 
 enum {
-    LINGER_MS = 2000,      // the last words (errors) still get out
+    LINGER_MS = 2000,      // for the last messages (errors) to leave
     MESSAGES_PER_POLL = 64 // before other sources are looked at
 };
 
@@ -53,8 +53,8 @@ static ps_err serve(ps_shard *s, ps_wire_frames *f)
     }
 }
 
-/* Tells everybody why the job is over: the workers here, the others by the coordinator.
- */
+/* Tells everybody why the job is over: this shard's workers directly, the other members
+ * through the coordinator. */
 static void fail_job(ps_shard *s)
 {
     ps_err_saved failure = ps_err_save(PS_ERR_PEER);
@@ -92,7 +92,7 @@ static uint64_t element_bytes(const ps_shard *s)
 
 static ps_err bind_router(ps_shard *s)
 {
-    // A little room above the largest payload: one slightly too long gets an answer.
+    // A little above the largest payload, so that a slightly longer one gets an answer.
     uint64_t largest = s->o.plan->max_chunk_count * element_bytes(s);
     const ps_config *config = s->o.config;
     const ps_zsock_options options = {
@@ -100,7 +100,7 @@ static ps_err bind_router(ps_shard *s)
         .pulse = ps_zsock_pulse_of((uint64_t)config->net.heartbeat_ms,
                                    (uint64_t)config->net.dead_after_ms, largest),
         .max_message_bytes = (int64_t)(largest + (64u << 10)),
-        // A worker has two messages for each chunk on the way, at the most.
+        // A worker has at most two messages per chunk on the way.
         .waiting_messages = (int)(2 * s->o.plan->n_chunks + 64),
         .asks_for_secret = true,
     };

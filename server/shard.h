@@ -1,5 +1,5 @@
-/* A shard: one thread, one ROUTER, the chunks that the plan gives it. Nothing is shared
- * between shards. */
+/* A shard: one thread, one ROUTER socket, and the chunks that the plan gives it. Shards
+ * share nothing. */
 #ifndef PS_SHARD_H
 #define PS_SHARD_H
 
@@ -49,8 +49,8 @@ ps_shard_state ps_shard_get_state(const ps_shard *shard); // from any thread
 
 typedef struct ps_shard_stats {
     uint64_t bytes_received, bytes_sent; // payload and headers
-    uint64_t pushes, repeated;           // counted; not counted because of a repetition
-    uint64_t strangers;                  // messages from outside of the job
+    uint64_t pushes, repeated;           // that counted; repetitions, which did not
+    uint64_t strangers;                  // messages from outside the job
     uint64_t steps;                      // of chunk 0 of the shard
 } ps_shard_stats;
 
@@ -59,7 +59,8 @@ void ps_shard_get_stats(const ps_shard *shard, ps_shard_stats *out);
 
 /* Ends the thread, waits for it, and closes the sockets. Safe when it never started. */
 void ps_shard_stop(ps_shard *shard);
-/* After the ZeroMQ context is gone: it may still be sending the shard's weights. */
+/* Call it after the ZeroMQ context has ended: until then ZeroMQ may be sending the
+ * shard's weights. */
 void ps_shard_destroy(ps_shard **shard);
 
 #endif

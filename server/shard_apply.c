@@ -15,7 +15,7 @@ static int shared_copies(ps_shard *s, const ps_shard_chunk *c)
     return n;
 }
 
-/* What steps the chunk by the gradients in grads. */
+/* The step of the chunk; the caller adds the gradients. */
 static ps_aggregate_step step_of(ps_shard *s, ps_shard_chunk *c, double grad_scale)
 {
     const uint64_t step = (uint64_t)c->policy.version;
@@ -49,7 +49,7 @@ static void release_pushes(ps_shard *s, ps_shard_chunk *c)
     }
 }
 
-/* Pushes that came before their step are of the present one now. */
+/* Early pushes belong to the present step now. */
 static void take_early(ps_shard *s, ps_shard_chunk *c)
 {
     for (uint32_t r = 0; r < s->rules.n_workers && c->policy.n_arrived > 0; r++)
@@ -57,7 +57,7 @@ static void take_early(ps_shard *s, ps_shard_chunk *c)
             zmq_msg_move(&c->pushes[r], &c->early[r]);
 }
 
-/* The sum of the pushes of an encoded chunk, into sum. */
+/* Sums the pushes of an encoded chunk into sum. */
 static ps_err sum_coded(ps_shard *s, ps_shard_chunk *c, float *sum)
 {
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
@@ -110,9 +110,9 @@ static ps_err apply_now(ps_shard *s, ps_shard_chunk *c)
     return PS_OK;
 }
 
-/* The sums of squares of all of the shard's blocks go to the coordinator. Without
- * clipping one number of each shard, 0 or NaN, is enough: their norm says what all have
- * to know. */
+/* Sends the sums of squares of all of the shard's blocks to the coordinator. Without
+ * clipping one number per shard, 0 or NaN, is enough: their norm says whether the
+ * gradient is finite. */
 static ps_err ask_for_norm(ps_shard *s, uint64_t step)
 {
     const uint32_t n_shards = s->o.plan->n_shards;
@@ -135,8 +135,9 @@ static double *chunk_sums(const ps_shard *s, uint32_t i)
     return sums;
 }
 
-/* What the sum says about the step: the squares of its blocks, none of which overflow in
- * double, so that the norm is finite where the sum is; or that alone. */
+/* With clipping, stores the sums of squares of the blocks; none overflows in double, so
+ * the norm is finite if the sum is. Without clipping, notes only whether the sum is
+ * finite. */
 static void judge_sum(ps_shard *s, const ps_shard_chunk *c)
 {
     if (s->clip)
@@ -174,9 +175,9 @@ static ps_err apply_sum(ps_shard *s, ps_shard_chunk *c, double scale)
     return ps_aggregate_apply(&c->memory, &step);
 }
 
-/* The norm of the step is here: all chunks are applied, those needed first first. With
- * loss scaling and a norm that is not finite none is, in any shard: the next version of
- * the weights is the same as this one. */
+/* Applies all chunks when the norm of the step is here, in the order in which workers
+ * need them. With loss scaling and a norm that is not finite, no shard applies any chunk:
+ * the next version has the same weights. */
 static ps_err apply_sums(ps_shard *s, double norm)
 {
     ps_step_decision decision;

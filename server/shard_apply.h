@@ -1,16 +1,17 @@
-/* From a step's gradients to new weights: at once, chunk by chunk, or, with clipping and
+/* Turns a step's gradients into new weights: chunk by chunk at once, or, with clipping or
  * loss scaling, when the coordinator knows the norm of the whole gradient. */
 #ifndef PS_SHARD_APPLY_H
 #define PS_SHARD_APPLY_H
 
 #include "shard_state.h"
 
-/* Every worker's push of the chunk is here: makes the new weights and replies with them;
- * or keeps the sum, and asks for the norm after the last chunk of the step. */
+/* Called when every worker's push of the chunk is here. Makes the new weights and replies
+ * with them; with clipping or loss scaling it keeps the sum, and asks for the norm after
+ * the last chunk of the step. */
 ps_err ps_shard_apply_pushes(ps_shard *s, ps_shard_chunk *c);
 
-/* The coordinator has written: with the norm of the step, applies and replies with all
- * chunks. */
+/* Called when the coordinator has written. Once the norm of the step is here, applies all
+ * chunks and replies with them. */
 ps_err ps_shard_apply_norm(ps_shard *s);
 
 #endif

@@ -11,29 +11,32 @@
 static ps_err handle_hello(ps_shard *s, const ps_wire_header *h)
 {
     ps_shard_peer *p = &s->peers[h->rank];
-    // What is pending came through the path agreed on: it cannot change any more.
+    // Pending payloads came through the agreed path, so it cannot change any more.
     if (p->joined && p->shm != (h->codec == PS_CODEC_SHM))
-        return ps_err_set(PS_ERR_PROTOCOL, "another HELLO than before");
+        return ps_err_set(PS_ERR_PROTOCOL, "a HELLO that differs from its first one");
     if (h->codec == PS_CODEC_SHM) {
         if (s->codec.codec != PS_CODEC_NONE)
-            return ps_err_set(PS_ERR_PROTOCOL, "shared memory beside a codec");
+            return ps_err_set(PS_ERR_PROTOCOL,
+                              "a HELLO with shared memory, but the job has a codec");
         p->params = ps_shm_door_params(s->door, h->rank);
         p->grads = ps_shm_door_grads(s->door, h->rank);
         p->shm = p->params && p->grads;
         if (!p->shm)
-            return ps_err_set(PS_ERR_PROTOCOL, "shared memory that was not handed in");
+            return ps_err_set(PS_ERR_PROTOCOL,
+                              "a HELLO with shared memory that is not mapped here");
     }
     p->joined = true;
-    p->owed =
-        0; // of the connection before: its payloads come again, or have been answered
+    // Payloads of the connection before come again, or have been answered.
+    p->owed = 0;
     return ps_shard_reply_short(s, PS_MSG_READY, h->rank, h->step);
 }
 
-/* INIT and PUSH of this peer come through the path that HELLO agreed on. */
+/* Refuses an INIT or PUSH that does not use the path agreed on in HELLO. */
 static ps_err check_path(const ps_shard_peer *p, const ps_wire_header *h)
 {
     if (p->shm == (h->codec == PS_CODEC_SHM)) return PS_OK;
-    return ps_err_set(PS_ERR_PROTOCOL, "a payload through another path than agreed on");
+    return ps_err_set(PS_ERR_PROTOCOL,
+                      "a payload by another path than its HELLO agreed on");
 }
 
 static void take_first_weights(ps_shard_chunk *c, const ps_shard_peer *p,
@@ -45,7 +48,7 @@ static void take_first_weights(ps_shard_chunk *c, const ps_shard_peer *p,
     ps_coded_chunk_start(&c->coded, from);
 }
 
-/* Workers that asked for the first weights before they were here. */
+/* Answers workers that asked for the first weights before these were here. */
 static ps_err answer_waiting(ps_shard *s, ps_shard_chunk *c)
 {
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
@@ -66,14 +69,15 @@ static ps_err handle_init(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
                           h->step, s->first_step);
     const ps_verdict verdict = ps_policy_init_weights(&c->policy, h->rank);
     if (verdict == PS_VERDICT_REFUSE)
-        return ps_err_set(PS_ERR_PROTOCOL, "first weights of chunk %u that nobody wants",
-                          h->chunk);
+        return ps_err_set(
+            PS_ERR_PROTOCOL,
+            "first weights of chunk %u out of turn: worker 0 sends them, once", h->chunk);
     if (!p->shm) p->owed += zmq_msg_size(&f->payload);
     if (verdict == PS_VERDICT_TAKE) {
         take_first_weights(c, p, f);
         PS_TRY(answer_waiting(s, c));
     }
-    // No reply belongs to an INIT: its credit is returned at once.
+    // An INIT has no reply, so its credit is returned at once.
     return p->owed ? ps_shard_reply_short(s, PS_MSG_CREDIT, h->rank, 0) : PS_OK;
 }
 
@@ -112,8 +116,9 @@ static ps_err wrong_version(const ps_shard_chunk *c, const ps_wire_header *h,
                             const char *wish)
 {
     return ps_err_set(PS_ERR_PROTOCOL,
-                      "%s chunk %u at version %" PRIu64 "; it stands at %" PRId64, wish,
-                      h->chunk, h->step, c->policy.version);
+                      "%s chunk %u at version %" PRIu64
+                      "; the shard is at version %" PRId64,
+                      wish, h->chunk, h->step, c->policy.version);
 }
 
 static ps_err handle_pull(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
@@ -128,8 +133,8 @@ static ps_err handle_pull(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
     }
 }
 
-/* Every worker waits for it and holds the same version: the workers and `told` change to
- * the exact weights together, and are equal again. */
+/* Every worker waits for this and holds the same version, so the workers and `told`
+ * change to the exact weights together and are equal again. */
 static ps_err settle_all(ps_shard *s, ps_shard_chunk *c)
 {
     ps_coded_chunk_start(&c->coded, c->memory.weights);
@@ -150,7 +155,7 @@ static ps_err handle_settle(ps_shard *s, ps_shard_chunk *c, const ps_wire_header
     case PS_VERDICT_WAIT:
         return PS_OK;
     default:
-        return wrong_version(c, h, "a wish to settle");
+        return wrong_version(c, h, "a SETTLE of");
     }
 }
 
@@ -181,7 +186,7 @@ static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
     return h->kind == PS_MSG_INIT ? handle_init(s, c, h, f) : handle_push(s, c, h, f);
 }
 
-/* Never answered: nobody knows who sent it. */
+/* Drops a message without an answer: its sender is unknown. */
 static void drop_stranger(ps_shard *s)
 {
     ps_counter_add(&s->strangers, 1);

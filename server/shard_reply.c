@@ -44,7 +44,8 @@ ps_err ps_shard_reply_credit(ps_shard *s, uint32_t rank)
     return ps_shard_reply_short(s, PS_MSG_CREDIT, rank, 0);
 }
 
-/* In turn the encoded change, out of turn (copied) what everybody else has. */
+/* Sends the encoded change in turn, or, out of turn, a copy of what all other workers
+ * have. */
 static ps_err send_coded(ps_shard *s, ps_shard_chunk *c, ps_wire_header *h, uint32_t rank,
                          ps_wire_pass pass)
 {
@@ -54,12 +55,12 @@ static ps_err send_coded(ps_shard *s, ps_shard_chunk *c, ps_wire_header *h, uint
     return send_to(s, rank, h, c->coded.reply, c->coded.reply_bytes, pass);
 }
 
-/* The weights of a chunk go out without a copy of ours: libzmq reads them where the next
- * step will write them. That is safe in BSP: the next write comes only after every
- * worker's push of the next step, which a worker sends only when it has received these
- * weights whole; over another connection, where this one was lost, and then it has closed
- * this one. Answers out of turn (repeated pushes, pulls) have no such push behind them
- * and are copied. */
+/* Sends a chunk's weights without a copy: libzmq reads them where the next step will
+ * write them. This is safe in BSP. The next write comes only after every worker's push of
+ * the next step, and a worker pushes only when it has received these weights whole. (If
+ * this connection was lost, it received them over a new one, and has closed this one.) No
+ * such push follows an answer out of turn (to repeated pushes and pulls), so these are
+ * copied. */
 static ps_err send_weights(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
                            ps_msg_kind kind, ps_wire_pass pass)
 {
@@ -87,8 +88,8 @@ ps_err ps_shard_reply_out_of_turn(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
     return send_weights(s, c, rank, kind, PS_WIRE_COPY);
 }
 
-/* Workers in shared memory have their new weights already; that they may use them is told
- * for several chunks at once, so that they are not woken for every one. */
+/* Workers in shared memory have the new weights already. One flush tells them about
+ * several chunks, so that they are not woken for each. */
 ps_err ps_shard_reply_flush(ps_shard *s)
 {
     for (uint32_t i = 0; i < s->n_unsent; i++)

@@ -1,5 +1,5 @@
-/* What a shard holds: its chunks, its workers, and the scratch memory of a step. For
- * shard.c and its parts alone: shard_reply, shard_apply, shard_messages. */
+/* What a shard holds: its chunks, its workers, and the scratch memory of a step. Only for
+ * shard.c and its parts: shard_reply, shard_apply, shard_messages. */
 #ifndef PS_SHARD_STATE_H
 #define PS_SHARD_STATE_H
 
@@ -23,7 +23,7 @@ typedef struct ps_shard_chunk {
     ps_coded_chunk coded;
     zmq_msg_t *pushes; // by rank; empty where the gradient is in shared memory
     zmq_msg_t *early;  // by rank: pushes of the step after the present one
-    bool restored;     // the weights: INIT has what the workers were told of them
+    bool restored;     // RESTORE brought the weights; INIT brings what workers were told
 } ps_shard_chunk;
 
 typedef struct ps_shard_peer {
@@ -32,13 +32,13 @@ typedef struct ps_shard_peer {
     bool shm; // agreed on in HELLO
     float *params;
     const float *grads;
-    uint64_t owed; // bytes taken over and not yet returned as credit
+    uint64_t owed; // bytes received and not yet returned as credit
 } ps_shard_peer;
 
 struct ps_shard {
     ps_shard_options o;
     uint32_t index;
-    uint64_t first_step; // of the job: where it goes on
+    uint64_t first_step; // of the job; above 0 when it resumes
     void *router;
     char endpoint[PS_ENDPOINT_MAX];
     ps_frame_rules rules;
@@ -54,13 +54,13 @@ struct ps_shard {
     uint32_t *chunk_of; // plan index -> index in chunks
     ps_shard_peer *peers;
     uint32_t n_left;
-    ps_shard_chunk **unsent; // applied, workers in shared memory not told yet
+    ps_shard_chunk **unsent; // applied; workers in shared memory are not told yet
     uint32_t n_unsent;
     uint64_t unsent_count; // elements
     const float **grads;   // scratch: by rank
     float **copies;
     // waits (clipping, loss scaling): the sums of a step are kept until the global norm
-    // is known, or whether the gradient is finite everywhere.
+    // is known, or, without clipping, whether the whole gradient is finite.
     bool clip, waits;
     uint32_t n_summed;
     ps_coord_link *link;
@@ -76,12 +76,13 @@ struct ps_shard {
     ps_counter bytes_received, bytes_sent, pushes, repeated, strangers, steps;
 };
 
-/* Everything that a step needs, from o, index, codec and waits. NOMEM; s is safe for fini
- * in every case. */
+/* Allocates everything that a step needs, by o, index, codec and waits. NOMEM; s is safe
+ * for fini in every case. */
 ps_err ps_shard_memory_init(ps_shard *s);
 void ps_shard_memory_fini(ps_shard *s);
 
-/* From the shard's thread: also wakes who waits for a change. */
+/* Called by the shard's thread. Also writes event_fd, which wakes a thread that waits for
+ * a change. */
 void ps_shard_set_state(ps_shard *s, ps_shard_state state);
 
 #endif

@@ -12,7 +12,7 @@
 /* The exit code of a program that ended on a signal, as shells report it. */
 enum { EXIT_SIGNAL = 128 };
 
-/* What the watch wakes itself by; from anybody else it means nothing. */
+/* The watch wakes its own thread by it; from others it means nothing. */
 enum { WAKE = SIGUSR1 };
 
 /* The next signal; 0 when the deadline has passed before. */
@@ -43,7 +43,7 @@ static void end_job(const ps_signal_watch *w, int number)
     ps_member_abort(w->member, reason);
 }
 
-/* number 0: the limit has passed. Returns when it does. */
+/* number 0: the limit has passed. Returns the new limit. */
 static ps_deadline on_signal(ps_signal_watch *w, int number)
 {
     const ps_deadline never = {UINT64_MAX};

@@ -1,11 +1,11 @@
 /* What SIGINT and SIGTERM do to a server.
  *
- * A Ctrl-C, and what a manager of jobs sends, reaches all that was started together, or
- * this process alone: it means the job either way. The workers are told, agree on a last
- * step and keep the weights, for which they need their servers: so the server ends with
- * its job. Where the workers are stuck, a limit ends the job, as does a signal that asks
- * again; the one after that ends the process, as does any before it has joined. SIGUSR1
- * means nothing: the watch wakes itself by it.
+ * A signal is meant for the job, whether it reaches all of its processes (Ctrl-C, a job
+ * manager) or only this one. The server tells the workers, which agree on a last step and
+ * save the weights. They need their servers for this, so the server ends with its job. A
+ * second signal ends the job at once; so does a time limit, for workers that are stuck. A
+ * signal after that ends the process, and so does any signal before it has joined. The
+ * watch uses SIGUSR1 to wake its own thread; it has no other meaning.
  *
  * A thread waits for the signals, and all others block them. */
 #ifndef PS_SIGNAL_WATCH_H
@@ -24,14 +24,14 @@ typedef struct ps_signal_watch {
     pthread_mutex_t lock;
     atomic_bool stopping;
     // Under the lock:
-    ps_member *member; // borrowed; NULL: has not joined, or not any more
+    ps_member *member; // borrowed; NULL: not attached
     uint64_t limit_ms;
     ps_end_signal first; // since it joined
 } ps_signal_watch;
 
 /* Before any other thread starts: all inherit the mask. SIGPIPE is ignored. */
 ps_err ps_signal_watch_start(ps_signal_watch *watch);
-/* Only after a start that went well. */
+/* Only after a successful start. */
 void ps_signal_watch_stop(ps_signal_watch *watch);
 
 /* The process is a member from now on. limit_ms: how long its workers may take to end. */

@@ -2,8 +2,8 @@
 
 #include "interrupt.h"
 
-/* A rank may take so many step timeouts longer than the fastest for its slice: its death
- * is noticed sooner, by its heartbeats. */
+/* A rank may take this many step timeouts longer than the fastest one for its slice.
+ * Missing heartbeats show its death sooner. */
 enum { SLOWEST_RANK = 10 };
 
 static ps_err create_loader(ps_evaluator *e, const ps_evaluator_options *o)

@@ -1,5 +1,5 @@
-/* Evaluation: every rank its own slice of the test split, exact counts, the sums reduced.
- */
+/* Evaluation: every rank evaluates its own slice of the test split; exact counts and sums
+ * are reduced over the ranks. */
 #ifndef PS_EVALUATE_H
 #define PS_EVALUATE_H
 
@@ -10,7 +10,7 @@
 
 typedef struct ps_evaluator {
     ps_program *program; // forward only
-    ps_loader *loader;   // NULL: no sample of the test split is this rank's
+    ps_loader *loader;   // NULL: this rank has no sample of the test split
     ps_member *member;   // borrowed; NULL: alone
     uint64_t timeout_ms;
     int64_t n_samples; // of all ranks
@@ -27,7 +27,7 @@ typedef struct ps_evaluator_options { // borrowed for the evaluator's life
 typedef struct ps_evaluation {
     double loss, accuracy; // means over all samples of the split
     int64_t samples;
-    bool interrupted; // somebody was, during it: the figures are of a part
+    bool interrupted; // by a signal; the figures cover a part of the split
 } ps_evaluation;
 
 ps_err ps_evaluator_init(ps_evaluator *e, const ps_evaluator_options *options);

@@ -46,7 +46,7 @@ ps_err ps_file_announce_folder(ps_member *m, const ps_run_dir *dir, ps_deadline 
     return put_path(m, PS_JOB_KEY_FOLDER, dir->path, deadline);
 }
 
-/* Says of the present error which file was waited for. */
+/* Names the awaited file in the present error. */
 static ps_err name_written(ps_member *m, const char *name)
 {
     char folder[PATH_MAX], path[PATH_MAX + NAME_MAX];

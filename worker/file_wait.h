@@ -1,34 +1,34 @@
 /* Waiting for the files of rank 0: it reads train.init, and writes checkpoints, the last
  * weights and the summary.
  *
- * Disks have a pace of their own, which the deadlines of a step know nothing of: so
- * nobody goes on to the next one before rank 0 is done with the file. That takes no time
- * from a synchronous job, for no step ends without rank 0.
+ * The deadlines of a step do not allow for slow disks, so no rank begins the next step
+ * before rank 0 is done with the file. This costs a synchronous job no time: no step ends
+ * without rank 0.
  *
- * member may be NULL everywhere: there is nobody else.
- */
+ * member may be NULL everywhere: the job has no other process. */
 #ifndef PS_FILE_WAIT_H
 #define PS_FILE_WAIT_H
 
 #include "member.h"
 #include "run_dir.h"
 
-/* Rank 0's, once: where it writes, for the messages of those who wait. */
+/* Called by rank 0, once: tells where it writes, for the messages of ranks that wait. */
 ps_err ps_file_announce_folder(ps_member *member, const ps_run_dir *dir,
                                ps_deadline deadline);
 
-/* All ranks, rank 0 when it has written the file `name` of its folder. TIMEOUT, after
- * train.file_timeout_ms, names file and key. */
+/* Called by all ranks, by rank 0 when it has written the file `name` of its folder.
+ * TIMEOUT, after train.file_timeout_ms, names file and key. */
 ps_err ps_file_wait_written(ps_member *member, const ps_config *config, const char *name);
 
-/* Rank 0's, once, as soon as it has joined: the file that it is going to read its first
- * weights from, or "". The others cannot know: a host has settings of its own. */
+/* Called by rank 0, once, as soon as it has joined: names the file of its first weights,
+ * or "". The other ranks cannot know it: their hosts may have other settings. */
 ps_err ps_file_announce_init(ps_member *member, const char *path, ps_deadline deadline);
 
-/* Rank 0's, when the weights are there. */
+/* Called by rank 0 when it has read the weights. */
 ps_err ps_file_init_is_read(ps_member *member, ps_deadline deadline);
 
-/* The other ranks': waits until then where there is such a file. TIMEOUT as above. */
+/* Called by the other ranks: if there is such a file, waits until rank 0 has read it.
+ * TIMEOUT as above. */
 ps_err ps_file_wait_init(ps_member *member, const ps_config *config);
 
 #endif

@@ -45,8 +45,8 @@ int64_t ps_metrics_bytes(const ps_metrics *metrics)
     return known ? st.st_size : 0; // every line is flushed
 }
 
-/* Takes the object. A line is flushed at once: whoever watches the file sees it, and a
- * full disk is noticed when it happens. */
+/* Takes the object. A line is flushed at once, so that readers see it and a full disk is
+ * noticed when it happens. */
 static ps_err write_line(ps_metrics *metrics, json_t *line)
 {
     if (!line) return ps_err_set(PS_ERR_NOMEM, "a metrics line");

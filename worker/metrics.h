@@ -34,10 +34,10 @@ typedef struct ps_eval_record {
 } ps_eval_record;
 
 ps_err ps_metrics_open(ps_metrics *metrics, const char *path);
-/* Goes on behind the first `bytes` of the file; what stands there beyond them, of a job
- * that went on for a while, is cut off. A shorter file keeps what it has. */
+/* Continues after the first `bytes` of the file. Cuts off later lines, of steps that will
+ * be made again. A shorter file keeps what it has. */
 ps_err ps_metrics_reopen(ps_metrics *metrics, const char *path, int64_t bytes);
-/* Of the lines so far; 0 when it is not open. */
+/* Bytes of the lines so far; 0 when it is not open. */
 int64_t ps_metrics_bytes(const ps_metrics *metrics);
 ps_err ps_metrics_step(ps_metrics *metrics, const ps_step_record *record);
 ps_err ps_metrics_eval(ps_metrics *metrics, const ps_eval_record *record);

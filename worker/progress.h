@@ -12,7 +12,7 @@ typedef struct ps_progress {
     bool bar;     // states of a bar, each ended by a carriage return
     bool own_tty; // out is the terminal itself: lines are cleared before they are drawn
     int columns;
-    uint64_t next_ns; // not before
+    uint64_t next_ns; // nothing is shown before
 } ps_progress;
 
 typedef struct ps_progress_state {

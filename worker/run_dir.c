@@ -12,7 +12,8 @@
 
 #include "checkpoint_folder.h"
 
-/* The first is there as long as a run is; the workers' own traces are theirs. */
+/* Rank 0's files. METRICS exists as long as the run does. The other workers' traces are
+ * not among them. */
 static const char METRICS[] = "metrics.jsonl", CHECKPOINTS[] = "checkpoints";
 static const char *const results[] = {"summary.json", "model.safetensors", "trace.json"};
 
@@ -33,7 +34,7 @@ static ps_err make_folders(const char *path, int whole, bool *made)
     }
     struct stat st;
     if (whole && (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)))
-        return ps_err_set(PS_ERR_IO, "%s is no folder", path);
+        return ps_err_set(PS_ERR_IO, "%s is not a folder", path);
     return PS_OK;
 }
 
@@ -124,7 +125,7 @@ static ps_err remove_results(const ps_run_dir *dir)
     return remove_checkpoints(dir);
 }
 
-/* flags: O_EXCL where there may be none. */
+/* flags: O_EXCL when the file must not exist yet. */
 static ps_err lock_metrics(ps_run_dir *dir, int flags)
 {
     char path[PATH_MAX];
@@ -133,9 +134,12 @@ static ps_err lock_metrics(ps_run_dir *dir, int flags)
     if (fd < 0 && errno == EEXIST) return holds_a_run(dir, METRICS);
     if (fd < 0) return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
     dir->claim_fd = fd;
-    // Where a file system has no locks, the file itself has to do.
+    // On a file system without locks, the file itself is the claim.
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return ps_err_set(PS_ERR_IO, "%s: another job is writing into it", dir->path);
+        return ps_err_set(
+            PS_ERR_IO,
+            "%s: another job is writing into it; give another folder with --out",
+            dir->path);
     return PS_OK;
 }
 
@@ -159,7 +163,7 @@ void ps_run_dir_fini(ps_run_dir *dir)
     char path[PATH_MAX];
     struct stat st;
     if (dir->claim_fd >= 0) {
-        // It is another job's file where that one has the lock.
+        // If another job has the lock, the file is that job's.
         bool ours = flock(dir->claim_fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
         if (ours && fstat(dir->claim_fd, &st) == 0 && st.st_size == 0 &&
             ps_run_dir_path(dir, METRICS, path) == PS_OK)

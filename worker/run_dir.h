@@ -18,20 +18,20 @@ typedef struct ps_run_dir {
  * folder that cannot be made. */
 ps_err ps_run_dir_init(ps_run_dir *dir, const char *given, const char *job);
 
-/* Rank 0's: makes metrics.jsonl, which says that the folder is taken. IO where the folder
- * holds a run already, or, with overwrite, where one is writing into it just now; else
- * overwrite removes that run's files, and no others. */
+/* Called by rank 0: makes metrics.jsonl, which marks the folder as taken. Without
+ * overwrite, IO when the folder already holds a run. With overwrite, removes that run's
+ * files and no others; IO when a job is writing into the folder now. */
 ps_err ps_run_dir_claim(ps_run_dir *dir, bool overwrite);
 
-/* Rank 0's, instead: the folder of a run that goes on, which keeps all of its files. IO
- * where a job is writing into it just now. */
+/* Called by rank 0 instead when a run resumes: the folder keeps all of its files. IO when
+ * a job is writing into it now. */
 ps_err ps_run_dir_claim_again(ps_run_dir *dir);
 
 /* Gives the claim back. A run that has written nothing leaves nothing: no empty
  * metrics.jsonl, and no empty folder that it has made. */
 void ps_run_dir_fini(ps_run_dir *dir);
 
-/* out (PATH_MAX bytes) = "<folder>/<name>"; a name with a slash gets its folder made. */
+/* out (PATH_MAX bytes) = "<folder>/<name>"; makes the folder of a name with a slash. */
 ps_err ps_run_dir_path(const ps_run_dir *dir, const char *name, char *out);
 
 #endif

@@ -33,8 +33,8 @@ static ps_err expect(const ps_session *s, stage wanted, const char *call)
 {
     static const char *const stages[] = {[CREATED] = "has not joined yet",
                                          [MET] = "does not know where the job begins",
-                                         [JOINED] = "has joined and was not started",
-                                         [STARTED] = "was started before",
+                                         [JOINED] = "has joined but was not started",
+                                         [STARTED] = "was already started",
                                          [STOPPED] = "was stopped",
                                          [CLOSED] = "is closed",
                                          [FAILED] = "has failed"};
@@ -168,8 +168,8 @@ ps_err ps_session_join(ps_session *s, uint64_t total_steps)
 
 /* --- start ------------------------------------------------------------------------- */
 
-/* Exchanges between GPUs, and none at all, work on the weights where the device has them;
- * ps and gloo on the host's. */
+/* nccl and none work on the weights in the device's memory, ps and gloo on those in the
+ * host's. */
 static ps_err open_stream(ps_session *s, ps_device *device)
 {
     if (!s->ops->on_device || !device || !device->ops->stream_create) return PS_OK;
@@ -223,7 +223,7 @@ ps_err ps_session_begin(ps_session *s, uint64_t step)
     return ps_exchange_begin(s->exchange, step);
 }
 
-/* Whether [first, first + n) are tensors, of a session that runs. */
+/* Checks that the session runs and that [first, first + n) are tensors. */
 static ps_err check_range(const ps_session *s, int first, int n, const char *call)
 {
     PS_TRY(expect(s, STARTED, call));

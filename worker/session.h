@@ -35,8 +35,9 @@
 typedef struct ps_session ps_session;
 
 typedef struct ps_session_options { // all borrowed for the session's life
-    /* Of job, optimizer, schedule, loss_scale, exchange, server and net. ps_config_load
-     * without a file gives the defaults, with settings as "exchange.codec=int8". */
+    /* Its sections job, optimizer, schedule, loss_scale, exchange, server and net are
+     * used. ps_config_load without a file gives the defaults, with settings as
+     * "exchange.codec=int8". */
     const ps_config *config;
     const ps_tensor_table *table; // the same in every member
     /* tcp://host:port or file:///path. NULL: no other process (job.workers 1). */
@@ -49,8 +50,8 @@ typedef struct ps_session_options { // all borrowed for the session's life
  * shards than the plan has chunks; UNSUPPORTED: too few descriptors. */
 ps_err ps_session_create(const ps_session_options *options, ps_session **out);
 
-/* total_steps: of the job, the same in every worker, or PS_STEPS_UNKNOWN: then CONFIG
- * where the schedule needs it. 0 for a job that only evaluates. Errors as
+/* total_steps: of the job, the same in every worker. PS_STEPS_UNKNOWN gives CONFIG when
+ * the schedule needs the number. 0 for a job that only evaluates. Errors as
  * ps_member_join's. */
 ps_err ps_session_join(ps_session *s, uint64_t total_steps);
 
@@ -60,8 +61,8 @@ ps_err ps_session_join(ps_session *s, uint64_t total_steps);
 ps_err ps_session_join_members(ps_session *s);
 ps_err ps_session_set_start(ps_session *s, const ps_job_start *start);
 
-/* device: keeps parameters and gradients in memory of its own, where the exchange can use
- * them there; borrowed for the session's life. NULL: they are in the arenas. state: what
+/* device: keeps parameters and gradients in its own memory if the exchange can use them
+ * there; borrowed for the session's life. NULL: they are in the arenas. state: what
  * ps_session_save gave after the step before the first one; NULL: a new job. */
 ps_err ps_session_start(ps_session *s, ps_device *device, const ps_exchange_state *state);
 
@@ -88,10 +89,10 @@ ps_err ps_session_sync_buffers(ps_session *s);
 /* As ps_exchange_ops.save, by all ranks after the same step, after drain. */
 ps_err ps_session_save(ps_session *s, ps_exchange_state *out);
 
-/* Drains and ends the exchange in order. What the member offers works until close. Called
- * by close where it was not called before. */
+/* Drains and ends the exchange in order. The member's functions work until close. close
+ * calls this if the caller has not. */
 ps_err ps_session_stop(ps_session *s);
-/* Stops, and leaves the job: waits until every worker has. */
+/* Stops, and leaves the job. Waits until every worker has left. */
 ps_err ps_session_close(ps_session *s);
 /* Ends the job for everybody, with the reason, and the exchange. NULL: nothing. */
 void ps_session_abort(ps_session *s, const char *reason);
@@ -102,7 +103,7 @@ void ps_session_destroy(ps_session **s);
 const ps_plan *ps_session_plan(const ps_session *s);
 const ps_exchange_ops *ps_session_ops(const ps_session *s); // what the exchange can do
 const ps_optimizer *ps_session_optimizer(const ps_session *s);
-int ps_session_servers(const ps_session *s); // processes; 0: an exchange without
+int ps_session_servers(const ps_session *s); // processes; 0: the exchange has none
 /* From join on. */
 int ps_session_rank(const ps_session *s);
 int ps_session_world_size(const ps_session *s);
@@ -110,7 +111,7 @@ ps_member *ps_session_member(const ps_session *s); // borrowed; NULL: no other p
 uint64_t ps_session_total_steps(const ps_session *s);
 double ps_session_lr(const ps_session *s, uint64_t step);
 /* The arenas: table->arena_count float32 each, and table->buffer_bytes bytes. Zeroed, and
- * shared with processes of this host where these want it. Borrowed. */
+ * shared with processes of this host if they want it. Borrowed. */
 float *ps_session_params(const ps_session *s);
 float *ps_session_grads(const ps_session *s);
 void *ps_session_buffers(const ps_session *s);

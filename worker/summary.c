@@ -24,7 +24,7 @@ static uint64_t largest(const double *values, int n)
     return (uint64_t)most;
 }
 
-/* Every rank puts its own figures into places of its own, and the sum has them all. */
+/* Each rank fills in its own elements only, so the sum over the ranks has all figures. */
 ps_err ps_summary_gather_workers(ps_summary *s, const ps_session *session)
 {
     ps_member *member = ps_session_member(session);
@@ -61,7 +61,7 @@ static ps_err get_server_stats(ps_member *member, int server, ps_deadline deadli
 }
 
 /* Every server publishes its figures once all workers have said goodbye to it: the
- * exchange has waited for that. Without them the job is as good. */
+ * exchange has waited for that. The job does not fail without them. */
 ps_err ps_summary_gather_servers(ps_summary *s, const ps_session *session)
 {
     if (s->servers == 0) return PS_OK;
@@ -166,7 +166,7 @@ static void put_losses(json_t *o, const ps_trainer_result *r)
     json_object_set_new(o, "interrupted", json_boolean(r->interrupted));
 }
 
-/* Every server's own figures, and the largest of their peaks beside the workers'. */
+/* Every server's own figures, and the largest of the servers' memory peaks. */
 static void put_servers(json_t *o, const ps_summary *s)
 {
     json_int_t peak = 0;

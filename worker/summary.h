@@ -21,10 +21,10 @@ typedef struct ps_summary {
 
 /* All ranks, before the exchange stops: fills in the largest worker's figures. */
 ps_err ps_summary_gather_workers(ps_summary *summary, const ps_session *session);
-/* Rank 0, after that: fills in server_stats. A server that says nothing is a warning. */
+/* Rank 0, after that: fills in server_stats. A server without figures gives a warning. */
 ps_err ps_summary_gather_servers(ps_summary *summary, const ps_session *session);
 
-/* Rank 0: to path.tmp first, then renamed. A number that is not finite becomes null. */
+/* Rank 0: writes path.tmp, then renames it. A number that is not finite becomes null. */
 ps_err ps_summary_write(const ps_summary *summary, const char *path);
 
 void ps_summary_fini(ps_summary *summary); // safe for a zeroed one

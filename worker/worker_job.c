@@ -169,7 +169,7 @@ static ps_err first_weights(job *j)
     return j->rank == 0 ? PS_OK : ps_file_wait_init(j->member, j->config);
 }
 
-/* With what the checkpoint holds of the exchange. */
+/* Starts with the exchange's state in the checkpoint, if there is one. */
 static ps_err start_session(job *j)
 {
     const ps_exchange_state *state;
@@ -209,8 +209,8 @@ static ps_err close_outputs(job *j)
     return err != PS_OK ? err : trace;
 }
 
-/* What travels together, and on a GPU is one graph of launches: about a chunk, a bucket,
- * or, where nothing travels, all. */
+/* Bytes of the tensors that travel together, and that are one graph of launches on a GPU:
+ * about a chunk or a bucket, or all when nothing travels. */
 static size_t group_bytes(const job *j)
 {
     if (ops_of(j)->servers)
@@ -259,10 +259,11 @@ static ps_err make_trainer(job *j)
     return ps_trainer_create(&options, &j->trainer);
 }
 
-/* How many workers share this process's cores; 0 where another one speaks for them. */
+/* How many workers share this process's cores; 0 when another of them gives the
+ * warning. */
 static int workers_here(const job *j, const ps_host *host)
 {
-    // Bound to some of the cores: the others may have theirs.
+    // Bound to some of the cores: other workers may be bound to others.
     if (!j->member || host->cores < (int)sysconf(_SC_NPROCESSORS_ONLN)) return 1;
     const ps_roster *roster = ps_member_roster(j->member);
     int n = 0;
@@ -427,8 +428,9 @@ static int count_threads(const job *j)
     return host.cores;
 }
 
-/* Tells the others why, and cleans up without losing the reason. The exchange goes before
- * the trainer: a GPU may be at a sum that waits for a rank which is gone. */
+/* Tells the others why, and cleans up without losing the reason. The exchange is
+ * destroyed before the trainer: a GPU may be in a sum that waits for a rank that is
+ * gone. */
 static ps_err give_up(job *j, ps_err err)
 {
     const ps_err_saved failure = ps_err_save(err);

@@ -5,9 +5,9 @@
 #include "cli.h"
 #include "config.h"
 
-/* Runs it all: data, joining, training, results, leaving. *interrupted: it ended early,
- * in order and with the weights kept; *resumable: and there is a checkpoint of its last
- * step. A failure has been told to the other members. */
+/* Runs the whole job: data, joining, training, results, leaving. *interrupted: it ended
+ * early, but in order and with the weights saved. *resumable: there is also a checkpoint
+ * of its last step. After a failure the other members have been told. */
 ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *interrupted,
                          bool *resumable);
 

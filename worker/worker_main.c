@@ -10,8 +10,8 @@
 #include "mem.h"
 #include "worker_job.h"
 
-/* As shells count: 143 after a SIGTERM of its own; 130 after SIGINT, or where another
- * member was told. */
+/* As shells count: 143 after a SIGTERM of its own; 130 after SIGINT, or when another
+ * member was interrupted. */
 static int exit_interrupted(void)
 {
     int number = ps_interrupt_signal();

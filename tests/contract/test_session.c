@@ -324,7 +324,7 @@ static void calls_at_the_wrong_time_are_told(void **state)
     assert_misuse(ps_session_begin(s, 0), "was not started");
     assert_misuse(ps_session_close(s), "ps_session_close: ");
     assert_int_equal(start(w), PS_OK);
-    assert_misuse(ps_session_start(s, NULL, NULL), "was started before");
+    assert_misuse(ps_session_start(s, NULL, NULL), "was already started");
     assert_misuse(ps_session_begin(s, 1), "step 1 begins when 0 is due");
     assert_misuse(ps_session_wait(s, 3, 2), "tensors 3 to 4, but there are 4");
     assert_misuse(ps_session_push(s, -1, 1), "ps_session_push: ");

@@ -324,7 +324,7 @@ static void members_that_break_the_rules_end_the_job(void **state)
         {"before that step", later_step},
         {"codec", other_codec},
         {"another path", lies_about_shm},
-        {"another HELLO", hello_with_shm},
+        {"a HELLO that differs", hello_with_shm},
         {"only shards send", shard_kind},
         {"a pull of chunk", far_pull},
         {"where none belongs", bye_with_payload},

@@ -11,7 +11,7 @@ static ps_err create_allreduce(const ps_exchange_options *options, ps_exchange *
                               options, out);
 }
 
-/* Only creates: by nccl on a device's stream, else by gloo. */
+/* Has only create, which uses nccl on a device's stream, and gloo otherwise. */
 static const ps_exchange_ops allreduce_ops = {.name = "allreduce",
                                               .mode = "allreduce",
                                               .on_device = true,

@@ -18,12 +18,12 @@ struct ps_device_stream; // device_stream.h
 typedef struct ps_exchange_options { // all borrowed for the exchange's life
     const ps_config *config;
     const ps_tensor_table *table;
-    const ps_plan *plan;      // chunks and shards (ps), else of one shard
+    const ps_plan *plan;      // chunks and shards (ps); otherwise one shard
     const ps_step_rule *rule; // started; each exchange steps a copy of it
     ps_member *member;        // NULL only for `none`
     int rank, world_size;
-    uint64_t total_steps;        // of the job, as servers read it on the board
-    uint64_t first_step;         // that is made; above 0 where the job goes on
+    uint64_t total_steps;        // of the job, as servers read it from the coordinator
+    uint64_t first_step;         // the first to make; above 0 when the job resumes
     const ps_shared_mem *params; // table->arena_count float32
     const ps_shared_mem *grads;
     void *buffers; // the buffer arena
@@ -44,7 +44,7 @@ typedef struct ps_exchange_stats {
  * Arrays are arenas (table->arena_count); NULL: there is no such array. */
 typedef struct ps_exchange_state {
     float *states[PS_OPTIMIZER_MAX_STATES]; // the optimizer's
-    /* The servers' weights, where a codec has told the workers others. */
+    /* The servers' exact weights; with a codec the workers have others. */
     float *weights;
     float *feedback; // what this rank's codec has not sent yet
     size_t rule_bytes;
@@ -55,7 +55,7 @@ typedef struct ps_exchange_ops {
     const char *name;
     const char *mode; // summary.json's: ps, allreduce or single
     bool servers;     // the weights are stepped by shards; otherwise by workers
-    bool alone;       // for one worker, who needs no coordinator
+    bool alone;       // for one worker, which needs no coordinator
     bool on_device;   // works on the device's stream, where the device has one
     /* Connects. *out is owned by the caller. */
     ps_err (*create)(const ps_exchange_options *options, ps_exchange **out);
@@ -72,9 +72,9 @@ typedef struct ps_exchange_ops {
     ps_err (*finish)(ps_exchange *x);
     /* Blocks until the whole parameter arena is at the newest version. */
     ps_err (*drain)(ps_exchange *x);
-    /* The loss scale that follows the steps finished so far: for the step that has begun,
-     * or, where none has, after them. 1 without loss scaling. Blocks until the outcome of
-     * those steps is known: a step whose parameters were all needed adds no wait. */
+    /* The loss scale after the steps finished so far, for the step that has begun or the
+     * next one. 1 without loss scaling. Blocks until the outcome of those steps is known:
+     * a step whose parameters were all needed adds no wait. */
     ps_err (*loss_scale)(ps_exchange *x, float *scale);
     /* Rank 0's buffer arena becomes everybody's; with a codec, so do the exact weights.
      * After drain, by all ranks in the same step. */
@@ -83,11 +83,11 @@ typedef struct ps_exchange_ops {
      * (where they are NULL on the other ranks). After drain, by all ranks in the same
      * step. */
     ps_err (*save)(ps_exchange *x, ps_exchange_state *out);
-    /* The opposite, by all ranks before start: all of them go on at first_step, with the
-     * rule of their options and rank 0's parameters. */
+    /* Called by all ranks before start: they continue at first_step, with the rule of
+     * their options and rank 0's parameters. */
     ps_err (*load)(ps_exchange *x, const ps_exchange_state *in);
     void (*stats)(const ps_exchange *x, ps_exchange_stats *out);
-    /* Orderly end of the connections; after a failure destroy alone may be called. */
+    /* Orderly end of the connections; after a failure only destroy may be called. */
     ps_err (*stop)(ps_exchange *x);
     void (*destroy)(ps_exchange **x);
 } ps_exchange_ops;
@@ -96,8 +96,7 @@ struct ps_exchange {
     const ps_exchange_ops *ops;
 };
 
-/* What an exchange can do, before there is one. UNSUPPORTED names what the build lacks.
- */
+/* The table of an exchange. UNSUPPORTED names what the build lacks. */
 ps_err ps_exchange_find(ps_exchange_kind kind, const ps_exchange_ops **out);
 
 /* ps_exchange_find, and create. */

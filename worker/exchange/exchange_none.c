@@ -96,7 +96,8 @@ static ps_err refuse(const exchange_none *e, int tensor, uint64_t step)
     return ps_step_rule_not_finite(e->o.rank, e->o.table->tensors[tensor].name, step);
 }
 
-/* Whether the stream has refused a step: of those that it is done with, or of all. */
+/* Fails when the stream has refused a step. wait: waits for all steps; otherwise looks at
+ * those that are done. */
 static ps_err look_back(exchange_none *e, bool wait)
 {
     uint64_t t;
@@ -170,7 +171,7 @@ static ps_err none_grads_ready(ps_exchange *x, int first, int n)
     return PS_OK;
 }
 
-/* What the last steps' gradients were like is asked for without waiting. */
+/* Checks the last steps' gradients without waiting. */
 static ps_err finish_on_stream(exchange_none *e)
 {
     PS_TRY(look_back(e, false));

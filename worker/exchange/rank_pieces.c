@@ -38,7 +38,7 @@ static ps_err put(const ps_rank_pieces *p, const char *owner, int rank, size_t a
     char key[48];
     size_t n = piece_bytes(p, rank, at);
     if (n == 0 && at > 0 && piece_bytes(p, rank, at - PIECE_BYTES) == 0) return PS_OK;
-    // An empty piece behind the last: the coordinator need not keep that any longer.
+    // An empty piece after the last, so that the coordinator can free that.
     const char *from = p->memory[rank];
     return ps_member_put(p->member, key_of(key, owner, rank), n ? from + at : from, n,
                          piece_deadline(p));

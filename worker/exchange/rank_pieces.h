@@ -1,25 +1,25 @@
-/* Large values from all ranks to rank 0, or from it to each, piece by piece through the
- * coordinator's store: for checkpoints, where no exchange has a path of its own. It keeps
- * a piece for each rank at a time. */
+/* Sends large values from all ranks to rank 0, or from rank 0 to each, piece by piece
+ * through the coordinator's store. For checkpoints, when the exchange has no path of its
+ * own. The store keeps one piece per rank at a time. */
 #ifndef PS_RANK_PIECES_H
 #define PS_RANK_PIECES_H
 
 #include "member.h"
 
 typedef struct ps_rank_pieces {
-    ps_member *member; // NULL: alone, nothing is to be done
+    ps_member *member; // NULL: alone, both calls do nothing
     int rank, world_size;
     uint64_t timeout_ms; // for a piece
-    /* By rank: bytes, the same on every rank; and memory, rank 0's of every rank, another
-     * one's its own alone. Rank 0's own stays where it is. */
+    /* By rank. bytes: the same on every rank. memory: rank 0 has one for every rank,
+     * another rank only its own. Rank 0's own is not copied. */
     const size_t *bytes;
     void *const *memory;
 } ps_rank_pieces;
 
-/* All ranks call it. Every rank's memory is copied to rank 0's for it. TIMEOUT, and what
- * else ends the job. */
+/* Copies every rank's memory to rank 0's memory for that rank. All ranks call it.
+ * TIMEOUT, or the error that ends the job. */
 ps_err ps_rank_pieces_gather(const ps_rank_pieces *p);
-/* Rank 0's memory for each rank is copied to that one's. */
+/* Copies rank 0's memory for each rank to that rank's. All ranks call it. */
 ps_err ps_rank_pieces_scatter(const ps_rank_pieces *p);
 
 #endif

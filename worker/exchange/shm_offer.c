@@ -81,7 +81,7 @@ ps_err ps_shm_offer_arenas(const ps_exchange_options *o, int server, bool *share
                           "host and network namespace",
                           server, there->host);
     }
-    if (o->params->fd < 0) return PS_OK; // nobody was here when the arenas were made
+    if (o->params->fd < 0) return PS_OK; // made when no other process was here
     ps_err err = ps_shm_offer_at(o, ps_job_key_shm(PS_ROLE_SERVER, server).text);
     *shared = err == PS_OK;
     if (err == PS_OK) return PS_OK;

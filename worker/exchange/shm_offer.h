@@ -5,13 +5,13 @@
 #include "exchange.h"
 
 /* Whether anybody on this host may map the arenas of the worker: a server in ps mode (not
- * with a codec), another worker in all-reduce. exchange.shm on: yes, so that what is in
- * the way of it is told. */
+ * with a codec), another worker in all-reduce. With exchange.shm on it is true, so that
+ * an obstacle is reported. */
 bool ps_shm_offer_possible(const ps_config *config, const ps_roster *roster, int rank);
 
-/* Offers both arenas to a server; *shared: it has mapped them. exchange.shm decides: off,
- * never; auto, when host and network namespace are the same, a failure being a warning;
- * on, a failure being an error that says why. With a codec: never. The server must have
+/* Offers both arenas to a server; *shared: it has mapped them. exchange.shm decides. off:
+ * never. auto: when host and network namespace are the same; a failure is a warning. on:
+ * a failure is an error that says why. With a codec: never. The server must have
  * joined. */
 ps_err ps_shm_offer_arenas(const ps_exchange_options *options, int server, bool *shared);
 

@@ -1,6 +1,6 @@
 /* An optimizer step of the whole arena on a device's stream (device_stream.h), for
- * exchanges that wait for none: what its gradients say about it is found out there, and
- * asked for when it matters. */
+ * exchanges that do not wait for it. The device finds out whether its gradients are
+ * finite; the host asks when it matters. */
 #ifndef PS_STREAM_STEP_H
 #define PS_STREAM_STEP_H
 
@@ -17,14 +17,14 @@ typedef struct ps_stream_step {
 ps_stream_step ps_stream_step_of(ps_step_rule *rule, ps_device_stream *stream);
 
 /* Queues step number `step` behind every gradient announced and all that is queued; the
- * next pass waits for it on the device. With loss scaling the step before is learnt of
- * first, which is waited for. */
+ * next pass waits for it on the device. With loss scaling it first waits for the outcome
+ * of the step before. */
 ps_err ps_stream_step_queue(ps_stream_step *s, uint64_t step);
 
 /* With loss scaling: the last step's outcome, which the scale follows. Waits for it. */
 ps_err ps_stream_step_learn(ps_stream_step *s);
 
-/* As the stream's refused; with loss scaling none is. */
+/* As the stream's refused. With loss scaling no step is refused. */
 ps_err ps_stream_step_refused(ps_stream_step *s, bool wait, uint64_t *t, int *tensor);
 
 #endif

@@ -59,8 +59,8 @@ static allreduce *of(const ps_exchange *x)
 
 /* ------------------------------------------------------------ communication thread */
 
-/* What was done: buckets applied, with everything settled or not, and, where it was
- * wanted, a broadcast or a flush. */
+/* Publishes what was done: buckets applied, whether everything is settled, and a
+ * broadcast or flush that was wanted. */
 static void publish(allreduce *x, uint64_t applied, bool settled, wanted done)
 {
     pthread_mutex_lock(&x->lock);
@@ -84,8 +84,8 @@ static bool is_stopping(allreduce *x)
 }
 
 /* A neighbour's broken connection says nothing about who died first: the errors cascade
- * around the ring. The coordinator knows from the heartbeats; it is given the time that
- * it needs. */
+ * around the ring. The coordinator knows from the heartbeats, so it gets the time that it
+ * needs. */
 static ps_err verdict(allreduce *x)
 {
     const ps_config_net *net = &x->at.config->net;
@@ -128,7 +128,7 @@ static ps_err watch(allreduce *x)
     return PS_OK;
 }
 
-/* All weights of a step that is applied, the first layers' first. */
+/* Waits for all weights of an applied step, the first layers' first. */
 static ps_err gather_step(allreduce *x)
 {
     for (int b = x->reducer.buckets.n - 1; b >= 0; b--) {
@@ -179,7 +179,7 @@ static ps_err serve(allreduce *x, wanted what)
     return what == WANT_FLUSH ? flush(x) : broadcast(x, what);
 }
 
-/* false: the thread is to end. *idle: there is nothing to do but to watch. */
+/* false: the thread must end. *idle: there is nothing to do except watching. */
 static bool wait_for_work(allreduce *x, uint64_t taken, wanted *what, bool *idle)
 {
     pthread_mutex_lock(&x->lock);
@@ -233,7 +233,8 @@ static ps_err wait_round(allreduce *x)
     return err;
 }
 
-/* NCCL's own limit is net.step_timeout_ms too: its error, which says more, goes first. */
+/* NCCL's own limit is net.step_timeout_ms too: its error says more, so it must come
+ * first. */
 static ps_deadline next_progress(const allreduce *x)
 {
     return ps_deadline_in_ms((uint64_t)x->at.config->net.step_timeout_ms + 1000);

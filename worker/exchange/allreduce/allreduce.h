@@ -2,16 +2,16 @@
  * backward pass goes on, and the workers apply the optimizer.
  *
  * One communication thread takes the buckets in order, the last layer's first, which is
- * the same order on every rank. The optimizer's step follows a sum at once, or, with
- * clipping and loss scaling, when the norm of the whole gradient is known, or whether it
- * is finite (reducer.h): sums are the same bits on every rank, and so is what follows
- * from them. New weights are waited for from the first layer on, as the next pass wants
- * them.
+ * the same order on every rank. The optimizer's step follows a sum at once. With clipping
+ * it waits for the norm of the whole gradient, with loss scaling until it is known
+ * whether the gradient is finite (reducer.h). Sums are the same bits on every rank, and
+ * so is everything computed from them. The next pass waits for new weights from the first
+ * layer on.
  *
- * On a GPU none of this is waited for: sums and the step stand in the device's stream
- * behind the gradients, and the next pass behind them. The thread watches that they get
- * done, and what depends on the outcome (the loss scale, reading the weights) waits.
- */
+ * On a GPU the host waits for none of this: sums and the step are queued in the device's
+ * stream behind the gradients, and the next pass behind them. The thread watches for
+ * their completion. Only what depends on the outcome (the loss scale, reading the
+ * weights) waits. */
 #ifndef PS_ALLREDUCE_H
 #define PS_ALLREDUCE_H
 

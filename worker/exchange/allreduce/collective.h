@@ -1,8 +1,7 @@
-/* Collectives: what an all-reduce engine (Gloo, NCCL) has to give, and no more.
+/* Collectives: the calls that an all-reduce engine (Gloo, NCCL) provides.
  *
- * One thread at a time calls them but offer and abort, every rank in the same order with
- * the same counts. abort may be called from any other thread.
- */
+ * One thread at a time calls them, except offer and abort. Every rank calls them in the
+ * same order with the same counts. abort may be called from any other thread. */
 #ifndef PS_COLLECTIVE_H
 #define PS_COLLECTIVE_H
 
@@ -44,10 +43,10 @@ typedef struct ps_collective_ops {
     /* values (count) become the sum over the ranks, the same bits on every rank; with two
      * ranks a + b. */
     ps_err (*all_reduce)(ps_collective *c, float *values, uint64_t count);
-    /* Of an engine that queues sums where its stream is a queue (device_stream.h: step):
-     * all_reduce returns when the sum stands in the stream. *done: whether all of them
-     * are made; wait: returns when they are. Has a deadline, from the last one on. NULL:
-     * they are made when all_reduce returns. */
+    /* For an engine that queues sums if its stream is a queue (device_stream.h: step):
+     * all_reduce returns when the sum is queued. *done: whether all queued sums are
+     * complete; wait: returns when they are. The deadline counts from the last sum. NULL:
+     * sums are complete when all_reduce returns. */
     ps_err (*settle)(ps_collective *c, bool wait, bool *done);
 
     /* Elements of a segment, for the layout's scatter. */
@@ -57,12 +56,12 @@ typedef struct ps_collective_ops {
     /* The gradients of the next bucket are final, and belong to the engine until its
      * weights are gathered. By any one thread; returns at once. */
     void (*offer)(ps_collective *c);
-    /* The next of the rank's own segments, in the order of the buckets: in the arena of
-     * gradients it becomes the sum over the ranks, added in their order:
+    /* Sums the rank's next own segment, in the order of the buckets: in the gradient
+     * arena it becomes the sum over the ranks, added in rank order:
      * ((r0 + r1) + r2) + ... */
     ps_err (*sum)(ps_collective *c, int bucket, uint64_t segment);
-    /* The parameters of a summed segment go to everybody. Returns at once; segments of a
-     * bucket in their order. */
+    /* Sends the parameters of a summed segment to every rank. Returns at once. Called for
+     * a bucket's segments in their order. */
     ps_err (*share)(ps_collective *c, int bucket, uint64_t segment);
     /* Of the layout's arrays, every rank's part becomes everybody's. */
     ps_err (*all_gather)(ps_collective *c);

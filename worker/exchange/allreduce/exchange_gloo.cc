@@ -30,15 +30,15 @@ using std::chrono::milliseconds;
 using Buffer = std::unique_ptr<gloo::transport::Buffer>;
 using UnboundBuffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
-/* What is exchanged with one peer. Each end knows the other's layout (scatter.h): what is
- * sent says where it belongs, and Gloo's thread writes it there, unasked. (Unbound
- * buffers ask first, and the answer stands in line behind the megabytes that go the same
+/* What is exchanged with one peer. Each end knows the other's layout (scatter.h), so a
+ * message says where it belongs and Gloo's thread writes it there without asking.
+ * (Unbound buffers ask first, and the answer waits behind megabytes that go the same
  * way.)
  *
- * That is safe because nobody sends what the other has no use for yet. Gradients of a
- * bucket come again when the sender has gathered its weights, for which they were summed.
- * Weights come when the gradients that they follow from were given: since then their
- * place is the exchange's. */
+ * This is safe because nothing that is still in use is overwritten. A peer sends
+ * gradients of a bucket again only when it has gathered the bucket's weights, for which
+ * its last gradients were summed. It sends weights only after this rank gave the
+ * gradients behind them: since then their place belongs to the exchange. */
 struct Link {
     int peer;
     Buffer grads_out, grads_in;
@@ -94,7 +94,7 @@ template <typename F> ps_err guarded(const char *what, F &&work) noexcept
     }
 }
 
-/* Of messages. Arrays, then the weights of each bucket, follow the gradients. */
+/* Slots of messages. Arrays, then the weights of each bucket, follow the gradients. */
 enum : int { SLOT_GRADS, SLOT_ARRAYS };
 constexpr uint64_t SLOT_WHOLE = 1;            // of unbound buffers
 constexpr size_t BROADCAST_PIECE = 256 << 10; // bytes
@@ -109,9 +109,9 @@ constexpr size_t bytes_of(uint64_t floats)
     return floats * sizeof(float);
 }
 
-/* Gloo's waits know nothing of ps_deadline, which leaves out what a process has stood
- * still: net.step_timeout_ms is kept by who waits for the sums, and abort_calls ends
- * these. */
+/* Gloo's waits know nothing of ps_deadline, which does not count the time in which the
+ * process was stopped. The thread that waits for the sums enforces net.step_timeout_ms,
+ * and abort_calls ends Gloo's waits. */
 constexpr milliseconds NO_LIMIT = std::chrono::hours(24 * 365);
 
 /* While it lives, abort_calls knows which buffer is waited for. */
@@ -320,8 +320,8 @@ ps_err sum(ps_collective *base, int bucket, uint64_t segment)
     });
 }
 
-/* A peer's weights of a bucket from its arena. They are written again only when the
- * gradients of the next step are summed, for which this rank is waited for. */
+/* Copies a peer's weights of a bucket from its arena. They are written again only when
+ * the gradients of the next step are summed, for which this rank is waited for. */
 void copy_from_memory(GlooCollective *c, int peer, const ps_chunk &part)
 {
     memcpy(c->layout.params + part.offset,
@@ -329,7 +329,7 @@ void copy_from_memory(GlooCollective *c, int peer, const ps_chunk &part)
     c->base.shm_bytes += bytes_of(part.count);
 }
 
-/* Of the thread that makes the calls. */
+/* Called by the thread that makes the calls. */
 void count_bytes(GlooCollective *c)
 {
     std::lock_guard<std::mutex> guard(c->lock);
@@ -387,8 +387,9 @@ void take_arrays(GlooCollective *c, Link &link)
     }
 }
 
-/* A rank without a part in any bucket waits for nobody else, so that its next arrays may
- * come before these are all here. Those after them wait for ours of the next time. */
+/* A rank without a part in any bucket does not wait for the others, so its next arrays
+ * may arrive before all of these are here. Its arrays after those wait for our next ones,
+ * so two places are enough. */
 ps_err all_gather(ps_collective *base)
 {
     GlooCollective *c = of(base);
@@ -523,11 +524,12 @@ void end_wait(GlooCollective *c)
 }
 
 /* An unbound buffer that a message is being read into, or sent from, does not learn that
- * its connection has ended: the other thread's wait is ended first. Then the connections,
- * and with them the waits of bound buffers: Gloo closes every one of a context when a
- * wait of its runs out, so a message is waited for that nobody will send. (Context's own
- * closeConnections leaves pending waits to their timeouts.) A wait for a peer that has
- * gone fails without closing the others, so every peer is asked. */
+ * its connection has ended, so the other thread's wait is ended first. Then the
+ * connections are closed, which ends the waits of bound buffers. Gloo closes every
+ * connection of a context when one of its waits times out, so this waits for a message
+ * that nobody will send. (Context's own closeConnections leaves pending waits to their
+ * timeouts.) A wait for a peer that has gone fails without closing the others, so every
+ * peer is asked. */
 void abort_calls(ps_collective *base)
 {
     GlooCollective *c = of(base);

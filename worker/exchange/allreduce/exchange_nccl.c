@@ -31,7 +31,7 @@ typedef struct nccl_library {
     void *stand_in;
 } nccl_library;
 
-/* Of a wait. */
+/* The limit of a wait. */
 typedef struct limit {
     ps_deadline at;
     uint64_t ms;
@@ -46,7 +46,7 @@ typedef struct nccl_collective {
     ps_member *member;
     int world_size;
     uint64_t step_timeout_ms;
-    bool queues;         // sums, as its stream is a queue
+    bool queues;         // its sums, because its stream is a queue
     limit queued;        // of the last one
     atomic_bool aborted; // by another thread
 } nccl_collective;
@@ -109,7 +109,7 @@ static limit step_limit(const nccl_collective *c)
     return (limit){ps_deadline_in_ms(ms), ms, "net.step_timeout_ms"};
 }
 
-/* The same, and what says that it never will be. */
+/* As progress, but fails after an abort or when the limit has passed. */
 static ps_err look(nccl_collective *c, const char *what, awaited until, limit most,
                    bool *done)
 {

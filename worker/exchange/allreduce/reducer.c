@@ -130,7 +130,7 @@ static ps_err sum(ps_reducer *r, int bucket, uint64_t segment)
     return ops->all_reduce(r->collective, grads + b->offset, b->count);
 }
 
-/* The arrays' parts of all ranks. */
+/* Gathers all ranks' parts of the arrays. */
 static ps_err gather_arrays(ps_reducer *r)
 {
     if (n_parts(r) == 1) return PS_OK;
@@ -168,8 +168,8 @@ static ps_err look_at(ps_reducer *r, const ps_chunk *part)
     return finite || r->bad_tensors[r->own] ? PS_OK : find_bad_tensor(r, part);
 }
 
-/* Of what was gathered for a step, the tensor that was met first in the backward pass,
- * + 1; 0: none. The rank's own starts anew. */
+/* Of the bad tensors gathered for a step, the first in the backward pass, + 1; 0: none.
+ * Clears the rank's own. */
 static uint32_t take_bad_tensor(ps_reducer *r)
 {
     uint32_t bad = 0;
@@ -185,8 +185,7 @@ static ps_err nan_error(const ps_reducer *r, int tensor, uint64_t step)
                                    step);
 }
 
-/* The optimizer's step of one of the rank's own segments, whose weights are everybody's
- * then. */
+/* Makes the optimizer's step of one of the rank's own segments and shares its weights. */
 static ps_err apply(ps_reducer *r, int bucket, uint64_t i, uint64_t step,
                     double grad_scale)
 {
@@ -220,7 +219,7 @@ static double total_norm(const ps_reducer *r)
                : 0;
 }
 
-/* All buckets of a step that waited for what its last one says. */
+/* Applies all buckets of a step that waited for its last one. */
 static ps_err apply_all(ps_reducer *r, uint64_t step, double grad_scale)
 {
     for (int b = r->buckets.n - 1; b >= 0; b--) {
@@ -231,7 +230,8 @@ static ps_err apply_all(ps_reducer *r, uint64_t step, double grad_scale)
     return PS_OK;
 }
 
-/* Behind the last bucket: what all ranks have to know, and what waits for it. */
+/* After the last bucket: gathers what all ranks must know, and applies what waited for
+ * it. */
 static ps_err end_step(ps_reducer *r, uint64_t step)
 {
     ps_step_decision decision;

@@ -10,12 +10,11 @@
  * of the next arrive. With an engine that only sums (NCCL), the rank's own part is the
  * whole bucket, and the only segment.
  *
- * What all ranks have to know of a step before it is made, or told to be: the norm of the
- * whole gradient, whether it is finite, is gathered behind the sums of its last bucket.
+ * What all ranks must know before a step counts as made (the norm of the whole gradient,
+ * whether it is finite) is gathered after the sums of its last bucket.
  *
- * With an engine that queues its sums, a GPU's, nothing is waited for: behind the sum of
- * the last bucket the whole step is queued (stream_step.h).
- */
+ * With an engine that queues its sums (on a GPU) the host does not wait: the whole step
+ * is queued behind the sum of the last bucket (stream_step.h). */
 #ifndef PS_REDUCER_H
 #define PS_REDUCER_H
 
@@ -33,8 +32,8 @@ typedef struct ps_reducer {
     ps_scatter scatter; // into one part per rank, or one in all
     int own;            // of the parts
     bool waits;         // a step's buckets are applied together: clipping, loss scaling
-    bool queues;        // the engine does
-    bool made;          // the last step: with loss scaling some are not
+    bool queues;        // the engine queues its sums
+    bool made;          // the last step was made; loss scaling skips some
     ps_step_rule rule;
     ps_stream_step on_stream; // of an engine that queues
 
@@ -51,19 +50,19 @@ ps_err ps_reducer_init(ps_reducer *r, const ps_exchange_options *at,
                        ps_device_stream *stream, ps_collective *collective);
 void ps_reducer_fini(ps_reducer *r);
 
-/* A bucket of a step, in order: sums it and applies what can be applied. *applied, true
- * with the step's last bucket only: all of the step is, or, with an engine that queues,
- * will be before the device's next pass. NUMERIC, on every rank, at the last bucket of a
- * step with a gradient that is not finite, or, with an engine that queues, when that is
- * settled. */
+/* Takes a step's buckets in order: sums each and applies what can be applied. *applied is
+ * true with the last bucket only: the whole step is applied, or, with an engine that
+ * queues, will be before the device's next pass. NUMERIC, on every rank, at the last
+ * bucket of a step with a gradient that is not finite, or, with an engine that queues,
+ * when that is settled. */
 ps_err ps_reducer_reduce(ps_reducer *r, int bucket, uint64_t step, bool *applied);
 
-/* Then, from the last bucket to the first, as the next forward pass wants them: returns
- * when all of the bucket's new weights are here. */
+/* Called after that, from the last bucket to the first, as the next forward pass needs
+ * them. Returns when all of the bucket's new weights are here. */
 ps_err ps_reducer_gather(ps_reducer *r, int bucket);
 
-/* *done: whether what was applied is done, and what is to be known of it is; wait:
- * returns when it is. */
+/* *done: whether what was applied is complete and its outcome known; wait: returns when
+ * it is. */
 ps_err ps_reducer_settle(ps_reducer *r, bool wait, bool *done);
 
 #endif

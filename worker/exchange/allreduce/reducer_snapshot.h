@@ -1,5 +1,5 @@
-/* The optimizer's states of a reducer, of which every rank has its own parts: they travel
- * to rank 0's arenas, or from there. */
+/* Moves a reducer's optimizer states to rank 0's arenas, or back. Every rank has its own
+ * parts of them. */
 #ifndef PS_REDUCER_SNAPSHOT_H
 #define PS_REDUCER_SNAPSHOT_H
 

@@ -1,7 +1,7 @@
 /* How an engine that scatters divides the work: of every bucket each rank has a part,
  * whose sum and new weights it makes, and parts travel in segments. A pure function of
- * the model and the number of ranks, the same on every one: what is a sender's offset is
- * the receiver's.
+ * the model and the number of ranks, the same on every rank, so sender and receiver use
+ * the same offsets.
  *
  *     arena   | bucket n-1 ... | bucket 1                  | bucket 0        |
  *     bucket 1                 | rank 0  | rank 1 | rank 2 |
@@ -23,7 +23,7 @@ typedef struct ps_scatter {
     uint64_t segment; // elements, the most
     const ps_tensor_table *table;
     ps_chunk *parts;  // (n_buckets, n_ranks)
-    uint64_t *before; // (n_buckets + 1, n_ranks): of the rank's, in earlier buckets
+    uint64_t *before; // (n_buckets + 1, n_ranks): the rank's elements in earlier buckets
 } ps_scatter;
 
 /* Borrows table. segment: elements, whole PS_TENSOR_ALIGNs, so that none begins in a gap

@@ -3,15 +3,13 @@
  *
  * Within a step gradients go before weights: everybody's sums wait for them, and weights
  * that are new earlier would only stand in line at the end. But gradients of the next
- * step go behind the weights of this one, for which a slower peer still waits. Of weights
- * those of the last bucket go first, which the next forward pass needs first. Peers take
- * turns, and each rank begins with the one behind it: so no two send to the same one
- * first. Few segments to one peer are on their way at a time: links carry a little of
- * everybody's, and what comes up later but is wanted first need not stand behind
- * megabytes.
+ * step go after the weights of this one, because a slower peer still waits for these.
+ * Weights of the last bucket go first: the next forward pass needs them first. Peers take
+ * turns, and each rank begins with the next rank, so that no two first send to the same
+ * one. Only a few segments to one peer are on the way at a time, so that urgent segments
+ * do not wait behind megabytes.
  *
- * No lock: its owner has one.
- */
+ * No lock: its owner has one. */
 #ifndef PS_SEND_QUEUE_H
 #define PS_SEND_QUEUE_H
 
@@ -40,7 +38,7 @@ typedef struct ps_send_queue {
     int n_peers, turn;
     ps_send_peer *peers; // in the order of their turns
     uint64_t offered;    // buckets whose gradients are final, since the start
-    uint64_t *shared;    // (n_buckets) own segments whose weights are, since the start
+    uint64_t *shared;    // (n_buckets) own segments with final weights, since the start
     uint64_t *owed; // (n_buckets) of these, those of the steps before the last offer's
     uint64_t *sent; // (n_peers, n_buckets): the peers' weights
 } ps_send_queue;
@@ -52,12 +50,13 @@ void ps_send_queue_fini(ps_send_queue *q);
 
 /* The gradients of the next bucket are final. */
 void ps_send_queue_offer(ps_send_queue *q);
-/* The weights of the next of the rank's own segments in a bucket are. */
+/* The weights of the rank's next own segment in a bucket are final. */
 void ps_send_queue_share(ps_send_queue *q, int bucket);
 
-/* false: there is nothing, or all that there is has to wait. Else *send is on its way. */
+/* false: there is nothing to send, or all of it must wait. Otherwise *send counts as on
+ * its way. */
 bool ps_send_queue_next(ps_send_queue *q, ps_send *send);
-/* One segment to the peer is on its way no more. */
+/* One segment to the peer has left. */
 void ps_send_queue_sent(ps_send_queue *q, int peer);
 
 #endif

@@ -60,7 +60,7 @@ static ps_err exchange_arenas(const ps_exchange_options *o, ps_shm_peers *p)
     return PS_OK;
 }
 
-/* With exchange.shm: on an error, else what is done instead. */
+/* With exchange.shm on an error; otherwise logs that TCP is used instead. */
 static ps_err without(const ps_exchange_options *o, const char *reason)
 {
     if (o->config->exchange.shm == PS_SWITCH_ON)

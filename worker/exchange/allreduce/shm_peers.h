@@ -1,6 +1,6 @@
-/* Shared memory among the workers of a job that all are on one host: each maps the arenas
- * of all others, so that gradients are summed, and weights copied, from where they are.
- */
+/* Shared memory among the workers of a job that are all on one host: each maps the arenas
+ * of all others, so that gradients are summed, and weights copied, from where they
+ * are. */
 #ifndef PS_SHM_PEERS_H
 #define PS_SHM_PEERS_H
 
@@ -9,12 +9,12 @@
 typedef struct ps_shm_peers ps_shm_peers;
 
 /* *out stays NULL unless every worker has mapped the arenas of every other. exchange.shm
- * decides: off, never; auto, when all are on one host and network namespace, a failure
- * being a warning; on, a failure being an error that says why. All workers of the job
- * call it at the same time. */
+ * decides. off: never. auto: when all are on one host and network namespace; a failure is
+ * a warning. on: a failure is an error that says why. All workers of the job call it at
+ * the same time. */
 ps_err ps_shm_peers_open(const ps_exchange_options *options, ps_shm_peers **out);
-/* Another worker's arenas; borrowed until the close. Who may touch which range when is
- * for the callers to agree on. */
+/* Another worker's arenas; borrowed until the close. The callers agree on who may use
+ * which range when. */
 const float *ps_shm_peers_grads(const ps_shm_peers *p, int rank);
 const float *ps_shm_peers_params(const ps_shm_peers *p, int rank);
 void ps_shm_peers_close(ps_shm_peers **p);

@@ -89,8 +89,8 @@ static ps_deadline join_deadline(const exchange_ps *e)
     return ps_deadline_in_ms((uint64_t)e->o.config->net.join_timeout_ms);
 }
 
-/* Waits for a version of chunks first .. last, the last to arrive first (the lowest
- * index): one sleep, then most of the others are there. */
+/* Waits for a version of chunks first .. last. Begins with the chunk that arrives last
+ * (the lowest index), so that it seldom sleeps twice. */
 static ps_err wait_for(exchange_ps *e, uint32_t first, uint32_t last, int64_t version)
 {
     uint64_t start = 0;
@@ -135,11 +135,11 @@ static ps_err sync_buffers(exchange_ps *e)
     return ps_member_put(e->o.member, key, "", 0, join_deadline(e));
 }
 
-/* With a codec the workers hold the shards' weights but for what the last encodings lost.
- * What is evaluated and saved has to be the weights themselves: everybody asks for them,
- * uncoded. A shard answers when all workers have asked, and takes them for what workers
- * hold from that moment on; a worker goes on only when it has received them all. So both
- * sides are equal again, and training goes on from the exact weights. */
+/* With a codec the workers' weights lack what the last encodings lost. Evaluation and
+ * saving need the exact weights, so every worker asks for them, unencoded. A shard
+ * answers when all workers have asked, and from then on takes these as the workers'
+ * weights. A worker goes on only when it has received them all. Then both sides are
+ * equal, and training continues from the exact weights. */
 static ps_err settle(exchange_ps *e)
 {
     uint32_t n = e->o.plan->n_chunks;
@@ -282,9 +282,9 @@ static void ps_ops_stats(const ps_exchange *x, ps_exchange_stats *out)
     };
 }
 
-/* The coordinator goes when the workers have left: rank 0 stays until every server has
- * published its figures, but not for longer than the others wait for it. A server whose
- * goodbye from a worker was lost has none: the job is done without them. */
+/* The coordinator ends when the workers have left, so rank 0 stays until every server has
+ * published its figures, but no longer than the others wait for it. A server that a
+ * worker's goodbye did not reach publishes none; the job ends without them. */
 static ps_err await_server_stats(exchange_ps *e)
 {
     const ps_deadline deadline =

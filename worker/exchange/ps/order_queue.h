@@ -1,5 +1,5 @@
-/* Orders of one thread for another that sleeps in poll: a ring with one owner at each
- * end, without a lock. */
+/* Orders from one thread to another that sleeps in poll: a lock-free ring with one writer
+ * and one reader. */
 #ifndef PS_ORDER_QUEUE_H
 #define PS_ORDER_QUEUE_H
 
@@ -10,7 +10,7 @@
 #include "err.h"
 
 typedef struct ps_order {
-    uint8_t kind; // what it means is the users' affair, as is the rest
+    uint8_t kind; // the users define it and the other fields
     uint32_t chunk;
     uint64_t step;
 } ps_order;
@@ -31,8 +31,8 @@ void ps_order_queue_fini(ps_order_queue *q);
 ps_err ps_order_queue_put(ps_order_queue *q, ps_order order);
 ps_err ps_order_queue_wake(ps_order_queue *q);
 
-/* The reader: how many orders there are; one of them, 0 being the oldest, to be read
- * before they are dropped. */
+/* The reader. count: how many orders there are. peek: order i, of which 0 is the oldest;
+ * valid until it is dropped. */
 uint32_t ps_order_queue_count(const ps_order_queue *q);
 static inline const ps_order *ps_order_queue_peek(const ps_order_queue *q, uint32_t i)
 {

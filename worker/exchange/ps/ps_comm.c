@@ -11,7 +11,7 @@
 #include "thread.h"
 
 enum {
-    WAIT_SLICE_MS = 1000 // progress is looked at so often while waiting
+    WAIT_SLICE_MS = 1000 // between two looks at progress while waiting
 };
 
 /* ---- orders ---- */

@@ -1,10 +1,9 @@
 /* The communication thread of the ps exchange: it owns every data socket of the worker.
  *
- * The main thread submits orders (a queue with one end each) and waits for versions of
- * chunks. The thread sends what may go under the credits, the chunks that the next
- * forward pass needs first before others, and takes weights into the parameter arena. It
- * sleeps in poll whenever there is nothing to do.
- */
+ * The main thread submits orders through a queue and waits for versions of chunks. The
+ * thread sends what the credits allow, beginning with the chunks that the next forward
+ * pass needs first, and writes weights into the parameter arena. It sleeps in poll
+ * whenever there is nothing to do. */
 #ifndef PS_COMM_H
 #define PS_COMM_H
 
@@ -24,15 +23,16 @@ typedef enum ps_comm_order {
     PS_COMM_INIT,
     PS_COMM_PUSH,
     PS_COMM_PULL,
-    PS_COMM_SETTLE, // the exact weights of a version that is here; every worker has to
+    PS_COMM_SETTLE, // the exact weights of the present version; every worker must ask
     PS_COMM_FETCH,  // these two: ps_comm_snapshot.h
     PS_COMM_RESTORE
 } ps_comm_order;
 
-/* Orders the same for n chunks, at version or step. INIT and PUSH send from the arenas,
- * which may be changed again when the next version of the chunk is here. An INIT makes
- * the chunk that version here too, when it has been sent. After a SETTLE, FETCH or
- * RESTORE the chunk counts as one version older until the answer is here. */
+/* Gives the same order for n chunks. step: the version or step. INIT and PUSH send from
+ * the arenas, which may be changed again when the next version of the chunk is here. When
+ * an INIT has been sent, the chunk counts as having that version here too. After a
+ * SETTLE, FETCH or RESTORE the chunk counts as one version older until the answer is
+ * here. */
 ps_err ps_comm_submit(ps_comm *c, ps_comm_order order, uint64_t step,
                       const uint32_t *chunks, uint32_t n);
 
@@ -43,8 +43,8 @@ ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version);
 
 /* Whether the job scales its losses. */
 bool ps_comm_scales(const ps_comm *c);
-/* The loss scale of the newest version that any chunk has reached: to be asked for when
- * all have reached the same. */
+/* The loss scale of the newest version that any chunk has reached: ask when all have
+ * reached the same. */
 float ps_comm_loss_scale(const ps_comm *c);
 
 typedef struct ps_comm_stats {

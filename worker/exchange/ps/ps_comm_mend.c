@@ -10,7 +10,7 @@ ps_err ps_comm_mend_news(ps_comm *c, ps_comm_link *l)
     while ((event = ps_zsock_monitor_read(l->monitor, NULL)) != PS_ZSOCK_NOTHING)
         last = event;
     if (last == PS_ZSOCK_NOTHING) return PS_OK;
-    // Nobody gives credit back that was given over a lost connection.
+    // Credit that was used on a lost connection does not come back.
     l->open = false;
     if (atomic_load(&l->lost_ns) == 0) atomic_store(&l->lost_ns, ps_clock_awake_ns());
     return last == PS_ZSOCK_CONNECTED ? ps_comm_send_hello(c, l) : PS_OK;
@@ -29,7 +29,7 @@ static void repeat_unanswered(ps_comm *c, ps_comm_link *l)
 
 ps_err ps_comm_mend_ready(ps_comm *c, ps_comm_link *l, uint64_t number)
 {
-    if (l->open || number != l->n_hellos) return PS_OK; // of a connection before
+    if (l->open || number != l->n_hellos) return PS_OK; // of an earlier connection
     l->open = true;
     l->on_the_way = 0;
     uint64_t lost_ns = atomic_exchange(&l->lost_ns, 0);

@@ -52,7 +52,7 @@ static void copy_weights(const ps_comm *c, float *to, const float *from, uint64_
     }
 }
 
-/* A loss scale is of a version, whatever chunk and shard it comes with. */
+/* A loss scale belongs to a version: all chunks and shards send the same one. */
 static ps_err take_scale(ps_comm *c, const ps_wire_header *h)
 {
     if (!c->scales) return PS_OK;
@@ -70,9 +70,10 @@ static ps_err take_scale(ps_comm *c, const ps_wire_header *h)
     return PS_OK;
 }
 
-/* Whether the chunk's order waits for this: else it is the answer to a repetition, whose
- * weights are here already, and perhaps in use. What is to be settled counts as a version
- * less: weights of its version that came twice are not the settled ones. */
+/* Whether the chunk's order waits for this. Otherwise it answers a repetition: its
+ * weights are here already, and perhaps in use. A chunk with a SETTLE counts as one
+ * version older, so repeated weights of its version must not pass for the settled
+ * ones. */
 static bool is_awaited(const ps_comm *c, const ps_wire_header *h, int64_t have)
 {
     const ps_comm_chunk *s = &c->chunks[h->chunk];
@@ -97,7 +98,7 @@ static ps_err take_weights(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
     PS_TRY(take_scale(c, h));
     const ps_chunk *chunk = &c->plan->chunks[h->chunk];
     float *params = (float *)c->o.params->base + chunk->offset;
-    if (is_change(c, h)) // the shard adds the same to what it believes that we have
+    if (is_change(c, h)) // the shard adds the same to its copy of our weights
         PS_TRY(ps_chunk_codec_decode_change(&c->codec, chunk, (ps_codec)h->codec,
                                             zmq_msg_data(&f->payload),
                                             zmq_msg_size(&f->payload), params));
@@ -129,8 +130,8 @@ static ps_err take_left(ps_comm *c, ps_comm_link *l)
     return PS_OK;
 }
 
-/* What was on the way when a connection was lost is sent again, and given back again:
- * until the shard has answered the HELLO its credit is of the connection before. */
+/* Until the shard has answered the HELLO, credit belongs to the connection before and is
+ * ignored: what was on the way there is sent, and credited, again. */
 static ps_err take_credit(ps_comm_link *l, uint64_t credit)
 {
     if (!l->open) return PS_OK;

@@ -16,8 +16,8 @@ static ps_err send_header(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
 {
     uint64_t sent = 0;
     // Payloads lie in the arenas, which outlive the sockets. A gradient is overwritten
-    // only when the weights that answer it are here: it has been read by then, or is read
-    // for a repetition, which the shard does not look at.
+    // only when the weights that answer it are here: by then it has been read, or is read
+    // for a repetition, which the shard ignores.
     ps_err err =
         ps_wire_send(l->socket, NULL, 0, h, payload, bytes, PS_WIRE_BORROW, &sent);
     ps_counter_add(&c->bytes_sent, sent);
@@ -57,9 +57,9 @@ static size_t payload_bytes(const ps_comm *c, const ps_comm_link *l, const ps_or
     return ps_chunk_codec_bytes(&c->codec, plan, gradient_codec(c, plan, what->step));
 }
 
-/* Where the payload of an INIT or PUSH lies; a gradient that travels encoded is encoded
- * here, on this thread, while the main thread computes. Once: what the codec loses goes
- * into the residual, and a repetition has to be the same bytes. */
+/* Returns the payload of an INIT or PUSH. A gradient that travels encoded is encoded
+ * here, while the main thread computes, and only once: what the codec loses goes into the
+ * residual, and a repetition must be the same bytes. */
 static const void *payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
 {
     const ps_chunk *plan = &c->plan->chunks[chunk];

@@ -5,15 +5,16 @@
 
 #include "ps_comm_state.h"
 
-/* Over a new connection, with the next number. */
+/* Sends HELLO over a new connection, with the next number. */
 ps_err ps_comm_send_hello(ps_comm *c, ps_comm_link *l);
 
 /* Takes the order of a chunk. */
 void ps_comm_send_later(ps_comm *c, const ps_order *what);
-/* The chunk has something to send, perhaps again; it has not, since all is answered. */
+/* soon: the chunk has something to send, perhaps again. no_more: it has not, since
+ * everything is answered. */
 void ps_comm_send_soon(ps_comm *c, uint32_t chunk);
 void ps_comm_send_no_more(ps_comm *c, uint32_t chunk);
-/* Sends everything that may go now; after the order to, also BYE. */
+/* Sends everything that the credits allow now; also BYE, once it was ordered. */
 ps_err ps_comm_send_allowed(ps_comm *c);
 
 #endif

@@ -1,5 +1,5 @@
 /* What the ps exchange's communication holds: the main thread's orders, the thread's
- * links and their waiting chunks, and the results. For ps_comm.c and its parts alone:
+ * links and their waiting chunks, and the results. Only for ps_comm.c and its parts:
  *
  *     ps_comm          the main thread: gives orders, waits for versions
  *     ps_comm_thread   the communication thread: takes orders, sleeps in poll
@@ -19,24 +19,25 @@
 #include "ps_comm.h"
 #include "wire_socket.h"
 
-/* An order beside the kinds of messages: the thread ends without a word. */
+/* An order that is not a kind of message: the thread ends without saying BYE. */
 enum { PS_COMM_QUIT = 0 };
 
-/* What the main thread waits for; else: chunk + 1. */
+/* What the main thread waits for; any other value is a chunk's index + 1. */
 enum { PS_COMM_WAIT_NONE = 0, PS_COMM_WAIT_ANY = UINT32_MAX };
 
-/* The connection of a link: messages travel while it is open. It says HELLO when it is
- * made, with the next number, and is open when the READY of that number is here. All that
- * is sent and not answered then waits again (ps_comm_mend). */
+/* The connection of a link. When it is made, HELLO is sent over it with the next number;
+ * it is open when the READY of that number is here. Everything that was sent and not
+ * answered then waits again (ps_comm_mend). Other messages travel only while it is
+ * open. */
 typedef struct ps_comm_link {
     void *socket, *monitor;
     int server;
     const char *host, *endpoint; // borrowed from the roster
     bool shm;
-    bool known, open;         // has answered a HELLO ever; the last one
+    bool known, open;         // has answered any HELLO; the last HELLO
     bool said_bye, left;      // the BYE is sent, answered
     uint64_t n_hellos;        // the last one's number
-    _Atomic uint64_t lost_ns; // no connection since then; 0: it stands
+    _Atomic uint64_t lost_ns; // no connection since then; 0: connected
     ps_credit credit;
     uint64_t on_the_way; // payload bytes without credit, of the present connection
     uint64_t *waiting;   // bit set over the plan's chunks: to be sent
@@ -49,7 +50,7 @@ typedef struct ps_comm_chunk {
     bool unanswered;
     bool first;            // an INIT was sent, and no weights have come: it may be lost
     bool init_due;         // it is to be sent again, before the order
-    uint64_t encoded_step; // whose gradient is in `encoded`, plus 1
+    uint64_t encoded_step; // step of the gradient in `encoded`, plus 1
 } ps_comm_chunk;
 
 struct ps_comm {
@@ -99,16 +100,16 @@ struct ps_comm {
     ps_counter shm_sent, shm_received;
 };
 
-/* Everything but the links' own, from o, plan and n_links. NOMEM, IO; c is safe for fini
- * in every case. */
+/* Allocates everything except the links' own memory, by o, plan and n_links. NOMEM, IO; c
+ * is safe for fini in every case. */
 ps_err ps_comm_memory_init(ps_comm *c);
 void ps_comm_memory_fini(ps_comm *c);
 
-/* From the thread. One wake-up for the chunk that is waited for, none for the others. */
+/* From the thread: wakes the main thread only for the chunk that it waits for. */
 void ps_comm_progress(ps_comm *c, uint32_t wait_id);
 void ps_comm_set_version(ps_comm *c, uint32_t chunk, int64_t version);
-/* "; the connection ... was lost ..." where it is, else "": what a message about a wait
- * for the shard ends with. From any thread; returns text. */
+/* The end of a message about a wait for the shard: since when there has been no
+ * connection, or "" when there is one. From any thread; returns text. */
 const char *ps_comm_lost_text(const ps_comm_link *l, char *text, size_t cap);
 /* The thread ends with the present error message. */
 void ps_comm_fail(ps_comm *c, ps_err err);
