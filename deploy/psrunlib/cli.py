@@ -124,7 +124,8 @@ def recall(args):
         with open(path, encoding="utf-8") as f:
             known = json.load(f)
     except (OSError, ValueError) as error:
-        raise JobError(f"--resume {args.resume}: cannot find out which job it was: name its configuration, too: {error}") from error
+        raise JobError(f"--resume {args.resume}: cannot find out which job it was: name its "
+                       f"configuration, too: {error}") from error
     args.config = known["config"]
     args.overrides = known["overrides"] + args.overrides
     args.mode = args.mode or known["mode"]

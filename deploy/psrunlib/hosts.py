@@ -6,8 +6,9 @@
     node3          slots=2 image=/images/pstrain.sif
 
 slots: at most this many workers (default 1). servers, workers: exactly this many. dir: the
-working folder on the host (default: the current one). bin: the folder of the programs (default: the same as here). addr:
-the address at which the other hosts reach it. image: an Apptainer image that has the programs.
+working folder on the host (default: the same as here). bin: the folder of the programs
+(default: the same as here). addr: the address at which the other hosts reach it. image: an
+Apptainer image that has the programs.
 """
 import os
 import re

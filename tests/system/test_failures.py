@@ -554,7 +554,7 @@ class BadInput(JobTest):
             self.assertNotEqual(done.returncode, 0)
             self.assertNotIn("Traceback", done.stdout)
             return done.stdout.splitlines()[-1]
-        self.assertRegex(call(), "which job\\? Name a configuration, as in: deploy/psrun configs/")
+        self.assertRegex(call(), "give a configuration, as in: deploy/psrun configs/")
         for port in ("99999", "-1", "0", "x"):
             self.assertIn(f"'{port}' is not a port (1 .. 65535)", call("--port=" + port, DIGITS))
 
