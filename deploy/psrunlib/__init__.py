@@ -8,6 +8,7 @@ screen     prefixed lines, and rank 0's progress bar in place
 local      parts as processes of this machine
 remote     parts as processes of other hosts, over ssh
 supervise  starts the parts, watches them and ends them together
+restarts   starts the job again after a death, from its newest checkpoint
 report     the table at the end, from summary.json
 doctor     psrun --doctor: checks before a job starts
 verify     psrun --verify: compares both modes

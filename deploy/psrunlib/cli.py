@@ -9,7 +9,7 @@ import time
 
 from . import hosts as hostfile
 from . import job as jobs
-from . import doctor, local, remote, report, verify
+from . import doctor, local, remote, report, restarts, verify
 from .errors import JobError
 from .out import Out
 from .screen import Screen
@@ -50,6 +50,9 @@ def parser():
     p.add_argument("--resume", metavar="RUN",
                    help="go on with the run in that folder from its newest checkpoint (checkpoint.*); "
                         "auto: with the run in --out, or begin one there")
+    p.add_argument("--restarts", type=count, default=0, metavar="N",
+                   help="when a part dies, start the job again from its newest checkpoint, at most "
+                        "N times (needs checkpoint.every, .minutes or .best; default: 0)")
     p.add_argument("--build-dir", metavar="DIR",
                    help="where the programs are (default: PS_BUILD_DIR, else build/release)")
     p.add_argument("--doctor", action="store_true",
@@ -67,6 +70,12 @@ def parser():
 def port(text):
     if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"'{text}' is not a port (1 .. 65535)")
+    return int(text)
+
+
+def count(text):
+    if not re.fullmatch("[0-9]{1,6}", text):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0")
     return int(text)
 
 
@@ -93,11 +102,13 @@ def plan_job(args):
         config=args.config, overrides=args.overrides, build_dir=build_dir, mode=mode,
         servers=servers, workers=workers, out=args.out or jobs.default_out(facts["job.name"]),
         out_is_ours=not args.out, overwrite=args.overwrite, facts=facts,
-        resume=args.resume or "",
+        resume=args.resume or "", restarts=args.restarts, keep_port=bool(args.port),
         master_port=args.port or jobs.free_port())
     if args.hostfile:
         job.master_port = args.port or jobs.DEFAULT_PORT
         job.spread(*hostfile.place(hostfile.read_hostfile(args.hostfile), servers, workers))
+    if job.restarts:
+        restarts.check(job)
     return job
 
 
@@ -177,19 +188,35 @@ def run(job, verbose):
 
 
 def supervise(job, screen, env, logs):
-    supervisor = Supervisor(screen, launcher(job, env), logs,
-                            job.facts["net.dead_after_ms"] / 1000)
     started = time.time()
-    code = supervisor.run(job.parts())
+    again = restarts.Restarts(job)
+    supervisor, code = run_until_done(job, screen, env, logs, again)
     if job.hosts and code != 1:
         host, path = job.parts()[job.servers].host, os.path.join(job.out, "summary.json")
         if not remote.fetch(host, path, path, started) and code == 0:
             raise JobError(f"cannot read {path} on host {host.name}")
+    if job.restarts and code != 1:
+        again.add_to_summary(started)
     if code == 0:
         report.show(job.out, screen)
     elif supervisor.signal or code != 1:
         screen.say(f"psrun: {who_was_told(supervisor)}; {what_is_left(job, code, started)}")
     return code
+
+
+def run_until_done(job, screen, env, logs, again):
+    """The last start's supervisor, and psrun's exit code."""
+    while True:
+        supervisor = Supervisor(screen, launcher(job, env), logs,
+                                job.facts["net.dead_after_ms"] / 1000,
+                                restarts.can_mend if again.left else None)
+        code = supervisor.run(job.parts())
+        again.note_step(supervisor.first_step_at())
+        if code == 1 and not supervisor.died:
+            again.say_in_vain(screen)
+        if not supervisor.died or supervisor.signal:
+            return supervisor, code
+        again.prepare(supervisor, screen)
 
 
 def who_was_told(supervisor):

@@ -178,6 +178,20 @@ def fetch(host, path, to, since):
     return done.returncode == 0
 
 
+def stat(host, patterns):
+    """A line "identity path" for each file that matches (a * at the end is any); host None: here."""
+    quoted = " ".join(shlex.quote(p.rstrip("*")) + "*" * p.endswith("*") for p in patterns)
+    script = f"stat -c '%i.%Y %n' -- {quoted} 2>/dev/null; exit 0"
+    argv = ["sh", "-c", script]
+    if host:
+        argv = ssh_argv(host, f"cd {shlex.quote(hostfile.folder(host))} && {script}")
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True, check=False)
+    if done.returncode != 0:
+        raise JobError(f"cannot look for checkpoints on host {host.name if host else 'localhost'}")
+    return done.stdout
+
+
 def command_line(part, host):
     """For --dry-run: the command as a shell takes it."""
     return shlex.join(ssh_argv(host, f"exec sh -c {shlex.quote(wrapped(part, host, {}))}"))

@@ -30,6 +30,12 @@ def traffic(s):
     return text
 
 
+def restarts(deaths):
+    seconds, steps = (sum(d[key] for d in deaths) for key in ("seconds_lost", "steps_lost"))
+    who = ", ".join(f"{d['part']} {d['cause']}" for d in deaths)
+    return f"{len(deaths)}, {seconds:.1f} s and {steps:,} steps lost: {who}"
+
+
 def rows(s):
     who = f"{s['workers']} worker{'s' if s['workers'] > 1 else ''}"
     if s["servers"]:
@@ -51,6 +57,8 @@ def rows(s):
         # Not finite: JSON has no such number, and the summary holds null.
         loss = "not finite" if s["test_loss"] is None else f"{s['test_loss']:.4f}"
         yield "test", f"accuracy {s['test_accuracy']:.4f}, loss {loss}"
+    if s.get("restarts"):
+        yield "restarts", restarts(s["restarts"])
     memory = f"{amount(s['peak_rss_bytes'])} the largest worker"
     if s.get("server_peak_rss_bytes"):
         memory += f", {amount(s['server_peak_rss_bytes'])} the largest server"

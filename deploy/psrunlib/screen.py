@@ -49,6 +49,10 @@ class Screen:
         if self.terminal:
             self._show("", text[: self.columns() - 1])
 
+    def begin(self):
+        """A job runs from here on, and does not wait for who reads."""
+        self.waits = False
+
     def keep_bar(self):
         """Called when the job has ended: the bar's last state becomes a line of its own."""
         self.waits = True

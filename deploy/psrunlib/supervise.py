@@ -16,6 +16,8 @@ KILL_S = 5.0
 LEFT_S = 10.0
 # Servers stay until the last worker has left, and at most this long after it.
 SERVERS_END_S = 30.0
+# Before the job starts again, others may finish what they write; what they say no longer counts.
+RESTART_GRACE_S = 0.25
 # Exit codes of parts that were told to end, and have ended in order.
 RESUMABLE = 75  # EX_TEMPFAIL: told to end, and there is a checkpoint: start me again
 INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM, RESUMABLE)
@@ -29,6 +31,8 @@ OTHERS_FAULT = re.compile(r"^PEER: ")
 TIMED_OUT = re.compile(r"^TIMEOUT: ")
 # Logged by the coordinator when the last member has joined.
 JOINED_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  joined .* members=(?P<n>\d+)/(?P=n)$")
+# Worker 0's, as a line or as the bar: the first one after the first step, at once.
+STEP_LINE = re.compile(r"\bepoch \d+/\d+  step (?P<step>\d+)/")
 TOLD_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  interrupted signal=(?P<signal>SIG[A-Z]+) ")
 
 
@@ -53,6 +57,8 @@ class Watched:
         self.told = None  # the signal that it has logged
         self.all_joined = False  # it has logged that all have joined
         self.last_line = ""
+        self.step = 0  # as it says
+        self.first_step_at = None
         self.code = None
         self.ended_at = 0.0
         self.stopped_at = None  # set while it is stopped
@@ -63,10 +69,26 @@ class Watched:
         pieces = re.split(r"([\r\n])", self.rest + text)
         self.rest = pieces.pop()
         for line, end in zip(pieces[0::2], pieces[1::2]):
+            self._count_step(line)
             if end == "\r":
                 screen.progress(line)
             elif line:
                 self._line(line, screen)
+
+    def _count_step(self, line):
+        found = STEP_LINE.search(line)
+        if found:
+            self.step = int(found["step"])
+            self.first_step_at = self.first_step_at or time.monotonic()
+
+    @property
+    def how(self):
+        """What has ended it."""
+        if self.fault:
+            return self.fault
+        if self.code < 0:
+            return f"was ended by {signal.Signals(-self.code).name}"
+        return f"ended with exit code {self.code}"
 
     def _line(self, line, screen):
         self._keep(line, screen)
@@ -119,11 +141,13 @@ class Watched:
 
 
 class Supervisor:
-    def __init__(self, screen, launch, logs_dir, dead_after_s):
+    def __init__(self, screen, launch, logs_dir, dead_after_s, can_mend=None):
         self.screen = screen
         self.launch = launch  # part -> process: local, or on another host
         self.logs_dir = logs_dir
         self.dead_after_s = dead_after_s  # how long a part may be stopped
+        self.can_mend = can_mend or (lambda watched: False)  # by a start of the whole job
+        self.died = None  # who, where the job is to be started again
         self.watched = []
         self.selector = selectors.DefaultSelector()
         self.now = 0.0  # seconds that psrun has watched the job
@@ -135,6 +159,8 @@ class Supervisor:
         self.passed_on = False
         self.told_at = None  # when all were told to end
         self.failed_at = None
+        self.failed_clock = None  # the same, as time.monotonic() has it
+        self.in_haste = False  # the job starts again as soon as nobody is left
         self.killed_at = None
         self.ended_by_us = set()
 
@@ -142,6 +168,7 @@ class Supervisor:
         """Runs the job to its end; returns psrun's exit code."""
         before = {n: signal.signal(n, self._on_signal) for n in END_SIGNALS if listens_to(n)}
         before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._on_stop)
+        self.screen.begin()
         try:
             for part in parts:
                 if self.interrupts:
@@ -173,7 +200,7 @@ class Supervisor:
     def _start(self, part):
         path = os.path.join(self.logs_dir, f"{part.role}-{part.rank}.log")
         try:
-            log = open(path, "w", encoding="utf-8", errors="replace")
+            log = open(path, "a", encoding="utf-8", errors="replace")  # behind what an earlier start said
         except OSError as error:
             raise JobError(f"cannot write {path}: {error.strerror}") from error
         try:
@@ -219,9 +246,15 @@ class Supervisor:
         return [w for w in running if w.code not in (None, 0, *INTERRUPTED)]
 
     def _fail(self, watched):
-        if self.failed_at is None and not self._ended_by_us(watched):
-            self.failed_at = self.now
-            self.screen.say(f"psrun: {self._how(watched)}; ending the job")
+        if self._ended_by_us(watched):
+            return
+        # Of a part that ended with an exit code the cause may be another's, and still come.
+        alone = watched.code is None or watched.code < 0
+        self.in_haste = self.in_haste or alone and not self.signal and self.can_mend(watched)
+        if self.failed_at is None:
+            self.failed_at, self.failed_clock = self.now, time.monotonic()
+            if not self.in_haste:
+                self.screen.say(f"psrun: {self._how(watched)}; ending the job")
 
     def _end_stopped(self):
         """Kills parts that have been stopped for too long, or are stopped when the job has failed.
@@ -243,6 +276,7 @@ class Supervisor:
             self._end_all(signal.SIGTERM)
             self.told_at = self.now
         late = self.told_at is not None and self.now - self.told_at > KILL_S
+        late = late or self.in_haste and self.now - self.failed_at > RESTART_GRACE_S
         if (late or self.interrupts > 1) and self.killed_at is None:
             self._end_all(signal.SIGKILL)
             self.killed_at = self.now
@@ -341,6 +375,9 @@ class Supervisor:
         failed = [w for w in self.watched if w.code not in (0, *INTERRUPTED)]
         if self.signal:
             failed = [w for w in failed if not self._follows_from_interrupt(w)]
+        if failed and not self.signal and self.can_mend(self._cause(failed)):
+            self.died = self._cause(failed)
+            return 1
         if failed:
             self._say_why(failed)
             return 1
@@ -380,11 +417,14 @@ class Supervisor:
         at_once = [w for w in own if not TIMED_OUT.match(w.errors[-1])]
         return (signalled or at_once or stood or own or theirs)[0]
 
+    def first_step_at(self):
+        """Of this start (time.monotonic()); None: it has not come so far."""
+        return next((w.first_step_at for w in self.watched if w.first_step_at), None)
+
+    def step(self):
+        """The last one that a part has told of."""
+        return max((w.step for w in self.watched), default=0)
+
     @staticmethod
     def _how(watched):
-        if watched.fault:
-            return f"{watched.part.name} {watched.fault}"
-        if watched.code < 0:
-            name = signal.Signals(-watched.code).name
-            return f"{watched.part.name} was ended by {name}"
-        return f"{watched.part.name} ended with exit code {watched.code}"
+        return f"{watched.part.name} {watched.how}"

@@ -1,0 +1,296 @@
+"""psrun --restarts: parts of a job are killed, and it does what one does that was left alone.
+
+PS_RESTART_JOBS: how many seeded jobs (10); PS_RESTART_SEED: the first one's seed (1).
+"""
+import itertools
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from jobs import DIGITS, JobTest, alive, children, environment, wrapped_bin
+from test_checkpoints import CheckpointTest, comparable
+
+JOBS = int(os.environ.get("PS_RESTART_JOBS", "10"))
+SEED = int(os.environ.get("PS_RESTART_SEED", "1"))
+SETTINGS = ["train.steps=60", "train.epochs=100", "data.batch=20", "data.train=0-239", "train.log_every=4",
+            "train.eval_every=2", "checkpoint.every=5"]
+KINDS = [("ps", 2, 2, "optimizer.name=adamw"), ("ps", 3, 3, "exchange.codec=onebit", "exchange.codec_warmup=6"),
+         ("ps", 1, 2, "optimizer.clip_norm=0.5", "checkpoint.best=loss"), ("allreduce", 0, 3, "optimizer.name=adamw"),
+         ("allreduce", 0, 2, "train.accumulate=2")]
+MOMENTS = ("joining", "joined", "step", "evaluation", "checkpoint", "end", "any")
+WAIT_S = 60
+
+
+class RestartTest(CheckpointTest):
+    def start(self, out, kind, *args, settings=(*SETTINGS,)):
+        mode, servers, workers, *more = kind
+        with open(self.path(out + ".txt"), "w", encoding="utf-8") as text:
+            psrun = subprocess.Popen(
+                self.psrun_argv("-m", mode, "-s", servers, "-w", workers, *args, DIGITS, *settings, *more,
+                                out=out), stdout=text, stderr=subprocess.STDOUT)
+        self.addCleanup(psrun.wait)
+        self.addCleanup(psrun.kill)
+        return psrun
+
+    def text(self, out):
+        with open(self.path(out + ".txt"), encoding="utf-8") as f:
+            return f.read()
+
+    def end(self, psrun, out, code=0):
+        self.assertEqual(psrun.wait(WAIT_S * 2), code, self.text(out))
+        self.check_nothing_left(out)
+        return self.text(out)
+
+    def check_nothing_left(self, out):
+        self.assertEqual(alive(self.path(out)), [])
+        left = [os.path.join(folder, name) for folder, folders, files in os.walk(self.path(out))
+                for name in folders + files if name.endswith(".tmp")]
+        self.assertEqual(left, [])
+        shared = [name for name in os.listdir("/dev/shm") if name.startswith(("ps-", "pstrain."))]
+        self.assertEqual(shared, [])
+
+    def check_restarted(self, whole, out):
+        self.assertEqual(self.weights(whole), self.weights(out))
+        self.assertEqual([comparable(r) for r in self.records(whole)],
+                         [comparable(r) for r in self.records(out)])
+        summary = comparable(self.summary(out))
+        restarts = summary.pop("restarts")
+        self.assertEqual(comparable(self.summary(whole)), summary)
+        return restarts
+
+    @staticmethod
+    def find(psrun, role, rank):
+        """The process of a part, or None."""
+        key = "PS_SERVER_RANK" if role == "server" else "RANK"
+        try:
+            for name, pid in children(psrun.pid):
+                if name == f"ps-{role}" and environment(pid).get(key) == str(rank):
+                    return pid
+        except OSError:
+            pass  # it has just ended
+        return None
+
+    def wait_until(self, psrun, true):
+        """Whether it came before the job's end."""
+        end = time.monotonic() + WAIT_S
+        while psrun.poll() is None:
+            if true():
+                return True
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.001)
+        return False
+
+    def wait_for_part(self, psrun, role, rank, before=None):
+        return self.wait_until(psrun, lambda: self.find(psrun, role, rank) not in (None, before))
+
+    def kill(self, psrun, role, rank):
+        pid = self.find(psrun, role, rank)
+        if pid:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return None
+        return pid
+
+    def lines(self, out):
+        try:
+            with open(self.path(out, "metrics.jsonl"), encoding="utf-8") as f:
+                return f.read().count("\n")
+        except OSError:
+            return 0
+
+    def exists(self, *names):
+        return os.path.lexists(self.path(*names))
+
+
+class Kills(RestartTest):
+    def moment(self, what, out, chance):
+        """A condition that comes true at that moment of the present start."""
+        seen = self.lines(out)
+        if what == "step":
+            want = chance.randint(1, 12)
+            return lambda: self.lines(out) - seen >= want
+        if what == "evaluation":  # after the last record of an epoch's steps
+            return lambda: re.search(r"step\":(12|24|36|48),[^\n]*\n\Z", self.read(out))
+        if what == "checkpoint":
+            return lambda: any(n.endswith(".tmp") for n in self.listdir(out, "checkpoints"))
+        if what == "end":
+            return lambda: any(self.exists(out, n + end) for n in ("model.safetensors", "summary.json")
+                               for end in ("", ".tmp"))
+        delay = {"joining": 0.02, "joined": 0.1, "any": 0.8}[what] * chance.random()
+        at = time.monotonic() + delay
+        return lambda: time.monotonic() >= at
+
+    def read(self, out):
+        try:
+            with open(self.path(out, "metrics.jsonl"), encoding="utf-8") as f:
+                return f.read()
+        except OSError:
+            return ""
+
+    def listdir(self, *names):
+        try:
+            return os.listdir(self.path(*names))
+        except OSError:
+            return []
+
+    def disturb(self, psrun, out, kind, chance):
+        """Up to three deaths; what was done, for who has to repeat it."""
+        done, last = [], None
+        for _ in range(chance.randint(1, 3)):
+            role = chance.choice(["server", "worker"] if kind[1] else ["worker"])
+            rank = chance.choice([0, chance.randrange(kind[1] if role == "server" else kind[2])])
+            what = chance.choice(MOMENTS)
+            if not self.wait_for_part(psrun, role, rank, before=last):
+                break
+            if not self.wait_until(psrun, self.moment(what, out, chance)):
+                break
+            last = self.kill(psrun, role, rank)
+            done.append((role, rank, what))
+        return done
+
+    def test_seeded_jobs(self):
+        for kind in set(KINDS):
+            self.run_job(f"whole-{KINDS.index(kind)}", *kind[:3], *SETTINGS, *kind[3:])
+        deaths = 0
+        for seed in range(SEED, SEED + JOBS):
+            chance, number = random.Random(seed), seed % len(KINDS)
+            psrun = self.start("out", KINDS[number], "--restarts", "6")
+            done = self.disturb(psrun, "out", KINDS[number], chance)
+            with self.subTest(seed=seed, kind=KINDS[number], done=done):
+                text = self.end(psrun, "out")
+                restarts = self.check_restarted(f"whole-{number}", "out")
+                self.assertLessEqual(len(restarts), len(done))
+                self.assertEqual(len(restarts), text.count("; the job goes on from step "))
+                deaths += len(restarts)
+            shutil.rmtree(self.path("out"), ignore_errors=True)
+        self.assertGreater(deaths, JOBS // 2)  # the kills do hit
+
+
+class Ends(RestartTest):
+    KIND = ("ps", 1, 2)
+    LONG = [*SETTINGS, "train.steps=100000", "train.epochs=100000", "schedule.name=constant"]
+
+    def test_who_died_and_what_it_cost(self):
+        self.run_job("whole", *self.KIND, *SETTINGS, "train.steps=200")
+        psrun = self.start("out", self.KIND, "--restarts", "1", settings=[*SETTINGS, "train.steps=200"])
+        self.assertTrue(self.wait_until(psrun, lambda: self.lines("out") >= 8))
+        self.kill(psrun, "worker", 1)
+        text = self.end(psrun, "out")
+        said = re.search(r"psrun: worker 1 was ended by SIGKILL; the job goes on from step (\d+) \(restart 1 of 1\)\n",
+                         text)
+        death, = self.check_restarted("whole", "out")
+        self.assertEqual((death["part"], death["cause"]), ("worker 1", "was ended by SIGKILL"))
+        self.assertEqual(death["from_step"], int(said[1]))
+        self.assertEqual(death["steps_lost"], death["step"] - death["from_step"])
+        self.assertRegex(text, r"restarts    1, [0-9.]+ s and \d+ steps lost: worker 1 was ended by SIGKILL\n")
+
+    def test_too_many(self):
+        psrun = self.start("out", self.KIND, "--restarts", "2", settings=self.LONG)
+        last = None
+        for _ in range(3):
+            self.assertTrue(self.wait_for_part(psrun, "server", 0, before=last))
+            lines = self.lines("out")
+            self.assertTrue(self.wait_until(psrun, lambda n=lines: self.lines("out") > n + 4))
+            last = self.kill(psrun, "server", 0)
+        text = self.end(psrun, "out", code=1)
+        self.assertEqual(text.splitlines()[-3:],
+                         ["psrun: the job failed: server 0 was ended by SIGKILL",
+                          f"psrun: logs are in {self.path('out/logs')}",
+                          "psrun: it had been started again 2 times (--restarts 2)"])
+
+    def test_a_part_that_dies_each_time(self):
+        for name, before, cause in (("signal", '[ "$RANK" = 1 ] && kill -SEGV $$', "was ended by SIGSEGV"),
+                                    ("code", '[ "$RANK" = 1 ] && { echo no luck; exit 3; }', "ended with exit code 3")):
+            wrapped_bin(self.path(name), "ps-worker", before)
+            os.makedirs(self.path("build-" + name))
+            os.rename(self.path(name), self.path("build-" + name, "bin"))
+            began = time.monotonic()
+            text = self.run_job(name, *self.KIND, *SETTINGS, code=1,
+                                args=["--build-dir", self.path("build-" + name), "--restarts", "2"])
+            self.assertGreater(time.monotonic() - began, 1)  # the second one in a row waits
+            self.assertIn(f"worker 1 {cause}; the job goes on from step 0 (restart 1 of 2)", text)
+            self.assertIn("(restart 2 of 2, in 1 s: ", text)
+            self.assertIn(f"psrun: the job failed: worker 1 {cause}", text)
+            self.check_nothing_left(name)
+
+    def test_what_no_restart_mends(self):
+        for settings, kind in ((["optimizer={name: sgd, lr: 1e9}", "data.scale=10000"], "NUMERIC"), (["data.path=/no/such/folder"], "IO|CONFIG")):
+            out = kind[:2]
+            text = self.run_job(out, *self.KIND, *SETTINGS, *settings, code=1, args=["--restarts", "3"])
+            self.assertRegex(text, kind)
+            self.assertNotIn("goes on from", text)
+
+    def test_it_needs_checkpoints(self):
+        text = self.run_job("out", *self.KIND, "train.steps=5", code=1, args=["--restarts", "1"])
+        self.assertEqual(text, "psrun: --restarts: there is no checkpoint to go on from: set checkpoint.every=STEPS, "
+                               "checkpoint.minutes=MINUTES or checkpoint.best=loss\n")
+        self.assertFalse(self.exists("out"))
+
+    def test_signals(self):
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 75)):
+            psrun = self.start("out", self.KIND, "--restarts", "3", "--resume", "auto", settings=self.LONG)
+            self.assertTrue(self.wait_for_part(psrun, "worker", 0))
+            lines = self.lines("out")
+            self.assertTrue(self.wait_until(psrun, lambda n=lines: self.lines("out") > n + 4))
+            old = self.kill(psrun, "worker", 0)
+            self.assertTrue(self.wait_for_part(psrun, "worker", 0, before=old))
+            self.assertTrue(self.wait_until(psrun, lambda: "resume step=" in self.text("out").split("; the job goes on")[-1]))
+            time.sleep(0.2)
+            psrun.send_signal(number)
+            self.end(psrun, "out", code=code)
+            self.assertEqual(len(self.summary()["restarts"]), 1)
+
+    def test_a_signal_while_it_waits(self):
+        wrapped_bin(self.path("bin"), "ps-worker", "kill -SEGV $$")
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            psrun = self.start("out", self.KIND, "--restarts", "9", "--build-dir", self.folder)
+            self.assertTrue(self.wait_until(psrun, lambda: "in 4 s" in self.text("out")))
+            psrun.send_signal(number)
+            self.end(psrun, "out", code=code)
+            self.assertFalse(self.exists("out", "metrics.jsonl"))  # nothing was begun
+
+
+class Folders(RestartTest):
+    """The restart goes on with the job's own checkpoints, and with no others."""
+
+    KIND = ("ps", 1, 2)
+
+    def die_early(self, out, *args, settings=SETTINGS):
+        """Killed before worker 0 can have claimed the folder, and as it steps."""
+        psrun = self.start(out, self.KIND, "--restarts", "3", *args, settings=settings)
+        if self.wait_for_part(psrun, "worker", 1):
+            self.kill(psrun, "worker", 1)
+        return self.end(psrun, out)
+
+    def test_an_old_run_that_is_replaced(self):
+        self.run_job("whole", *self.KIND, *SETTINGS)
+        self.run_job("out", *self.KIND, *SETTINGS, "train.seed=7")
+        text = self.die_early("out", "--overwrite")
+        self.assertIn("the job goes on from step 0 ", text)
+        self.check_restarted("whole", "out")
+
+    def test_an_old_run_that_stays(self):
+        self.run_job("out", *self.KIND, *SETTINGS)
+        text = self.run_job("out", *self.KIND, *SETTINGS, code=1, args=["--restarts", "3"])
+        self.assertIn("holds a run already", text)
+
+    def test_a_run_that_is_resumed(self):
+        self.run_job("whole", *self.KIND, *SETTINGS, "schedule.name=constant")
+        for name, args in (("in-place", ["--resume", self.path("in-place")]),
+                           ("auto", ["--resume", "auto"]),
+                           ("elsewhere", ["--resume", self.path("part")])):
+            self.run_job("part" if name == "elsewhere" else name, *self.KIND, *SETTINGS,
+                         "schedule.name=constant", "train.steps=20")
+            text = self.die_early(name, *args, settings=[*SETTINGS, "schedule.name=constant"])
+            self.assertIn("resume step=20 ", text)
+            self.assertEqual(self.weights("whole"), self.weights(name))
+
+
+if __name__ == "__main__":
+    unittest.main()
