@@ -55,13 +55,14 @@ static ps_err serve(ps_shard *s, ps_wire_frames *f)
 
 /* Tells everybody why the job is over: this shard's workers directly, the other members
  * through the coordinator. */
-static void fail_job(ps_shard *s)
+static void fail_job(ps_shard *s, ps_err err)
 {
     ps_err_saved failure = ps_err_save(PS_ERR_PEER);
     if (ps_member_check(s->member) == PS_OK) { // the failure is this shard's own
         ps_err_restore(&failure);
         failure = ps_err_save(ps_err_prefix(PS_ERR_PEER, "shard %u", s->index));
-        PS_ERROR("shard-failed", "reason=\"%s\"", failure.message);
+        PS_ERROR("shard-failed", "kind=%s reason=\"%s\"", ps_err_name(err),
+                 failure.message);
     }
     for (uint32_t r = 0; r < s->rules.n_workers; r++) {
         if (!s->peers[r].left) ps_shard_reply_error(s, r, failure.message);
@@ -77,7 +78,7 @@ static void *shard_main(void *arg)
     ps_err err = serve(s, &f);
     ps_wire_frames_close(&f);
     if (err != PS_OK) {
-        fail_job(s);
+        fail_job(s, err);
         ps_shard_set_state(s, PS_SHARD_FAILED);
     }
     return NULL;

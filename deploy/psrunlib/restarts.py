@@ -13,8 +13,8 @@ from .out import RESULTS
 MOST_DELAY_S = 30
 STEP = re.compile(r"step-(\d+)")
 # What a part says of a failure that may be gone the next time.
-PASSING = re.compile(r"^(PEER|NET|TIMEOUT|PROTOCOL|INTERNAL|NOMEM): ")
-KIND = re.compile(r"^[A-Z]+: ")
+PASSING = ("PEER", "NET", "TIMEOUT", "PROTOCOL", "INTERNAL", "NOMEM")
+KIND = re.compile(r"^(?:kind=(?P<shard>[A-Z]+) |(?P<part>[A-Z]+): )")  # a shard's failure, its part's
 CANNOT_BE_RUN = (126, 127)  # sh: no such folder or program
 
 
@@ -23,10 +23,8 @@ def can_mend(watched):
     configuration, a number that is not finite, or a full disk."""
     if watched.fault or watched.code < 0:
         return True
-    reasons = [e for e in watched.errors if KIND.match(e)]
-    if not reasons:
-        return watched.code not in CANNOT_BE_RUN
-    return bool(PASSING.match(reasons[-1]))
+    kinds = {found["shard"] or found["part"] for found in map(KIND.match, watched.errors) if found}
+    return kinds <= set(PASSING) and watched.code not in CANNOT_BE_RUN
 
 
 def check(job):

@@ -375,7 +375,7 @@ class Supervisor:
         failed = [w for w in self.watched if w.code not in (0, *INTERRUPTED)]
         if self.signal:
             failed = [w for w in failed if not self._follows_from_interrupt(w)]
-        if failed and not self.signal and self.can_mend(self._cause(failed)):
+        if failed and not self.signal and self._is_mendable(failed):
             self.died = self._cause(failed)
             return 1
         if failed:
@@ -387,6 +387,13 @@ class Supervisor:
         if RESUMABLE in ended and self.signal != signal.SIGINT:
             return RESUMABLE
         return 128 + self.signal if self.signal else ended[0]
+
+    def _is_mendable(self, failed):
+        """Who ended by an exit code may have been told of another's failure."""
+        cause = self._cause(failed)
+        if cause.fault or cause.code < 0:
+            return self.can_mend(cause)
+        return all(self.can_mend(w) for w in failed if not self._ended_by_us(w))
 
     def _follows_from_interrupt(self, watched):
         """True if our signals ended it, or if its error says that others had ended."""

@@ -244,6 +244,27 @@ class OverSsh(unittest.TestCase):
         for i in range(1, HOSTS + 1):
             self.assertEqual(self.cluster.programs(i), [])
 
+    def test_a_death_and_a_restart(self):
+        outs = [Path(self.folder) / "whole", Path(self.folder) / "restarted"]
+        settings = ["train.epochs=100", "checkpoint.every=20"]
+        run = self.cluster.run(self.psrun("--out", str(outs[0]), *settings, hosts=False), env=self.env, cwd=ROOT)
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        run = subprocess.Popen(
+            ["ip", "netns", "exec", self.cluster.name(0),
+             *self.psrun("--restarts", "2", "--out", str(outs[1]), *settings)],
+            env=self.env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.addCleanup(run.kill)
+        self.wait_for_steps(outs[1])
+        for pid in self.cluster.programs(3):
+            os.kill(pid, signal.SIGKILL)
+        text, _ = run.communicate(timeout=90)
+        self.assertEqual(run.returncode, 0, text)
+        self.assertIn("psrun: worker 1 was ended by SIGKILL; the job goes on from step ", text)
+        whole, restarted = [(out / "model.safetensors").read_bytes() for out in outs]
+        self.assertEqual(whole, restarted)
+        restarts = json.loads((outs[1] / "summary.json").read_text())["restarts"]
+        self.assertEqual([r["part"] for r in restarts], ["worker 1"])
+
     def test_ctrl_c_leaves_nothing(self):
         run = self.long_job(Path(self.folder) / "stopped")
         deadline = time.monotonic() + 40
