@@ -46,9 +46,9 @@ class Death:
     seconds_lost: float = 0.0  # until the next step, or the end
 
     def facts(self):
-        return {"part": self.part, "cause": self.how, "step": max(self.at_step, self.from_step), "from_step": self.from_step,
-                "steps_lost": max(0, self.at_step - self.from_step),
-                "seconds_lost": round(self.seconds_lost, 3)}
+        step = max(self.at_step, self.from_step)
+        return {"part": self.part, "cause": self.how, "step": step, "from_step": self.from_step,
+                "steps_lost": step - self.from_step, "seconds_lost": round(self.seconds_lost, 3)}
 
 
 class Folder:
@@ -61,10 +61,11 @@ class Folder:
         self.before = self.list_steps()
         self.held_a_run = any(self._list([os.path.join(job.out, name) for name in RESULTS]))
 
-    def list_steps(self):
-        """{step: what tells its folder from another one of that name}"""
+    def list_steps(self, run=None):
+        """{step: what tells its folder from another one of that name}. run: another one's."""
+        folder = os.path.join(run, "checkpoints") if run else self.checkpoints
         return {int(STEP.fullmatch(name)[1]): identity
-                for name, identity in self._list([os.path.join(self.checkpoints, "step-*")])
+                for name, identity in self._list([os.path.join(folder, "step-*")])
                 if STEP.fullmatch(name)}
 
     def _list(self, patterns):
@@ -116,7 +117,9 @@ class Restarts:
         steps = self.folder.list_steps()
         own = any(self.folder.before.get(step) != identity for step, identity in steps.items())
         self._aim(own, steps)
-        # What is there counts only where it is this job's.
+        if self.job.resume not in ("", "auto"):
+            steps = self.folder.list_steps(self.job.resume)
+        # What is there counts only where the job goes on with it.
         death.from_step = max(steps, default=0) if self.job.resume else 0
         self._count(death)
         self.deaths.append(death)

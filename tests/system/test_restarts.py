@@ -2,7 +2,6 @@
 
 PS_RESTART_JOBS: how many seeded jobs (10); PS_RESTART_SEED: the first one's seed (1).
 """
-import itertools
 import os
 import random
 import re
@@ -12,7 +11,7 @@ import subprocess
 import time
 import unittest
 
-from jobs import DIGITS, JobTest, alive, children, environment, wrapped_bin
+from jobs import DIGITS, alive, children, environment, wrapped_bin
 from test_checkpoints import CheckpointTest, comparable
 
 JOBS = int(os.environ.get("PS_RESTART_JOBS", "10"))
@@ -220,7 +219,8 @@ class Ends(RestartTest):
             self.check_nothing_left(name)
 
     def test_what_no_restart_mends(self):
-        for settings, kind in ((["optimizer={name: sgd, lr: 1e9}", "data.scale=10000"], "NUMERIC"), (["data.path=/no/such/folder"], "IO|CONFIG")):
+        for settings, kind in ((["optimizer={name: sgd, lr: 1e9}", "data.scale=10000"], "NUMERIC"),
+                               (["data.path=/no/such/folder"], "IO|CONFIG")):
             out = kind[:2]
             text = self.run_job(out, *self.KIND, *SETTINGS, *settings, code=1, args=["--restarts", "3"])
             self.assertRegex(text, kind)
@@ -240,7 +240,8 @@ class Ends(RestartTest):
             self.assertTrue(self.wait_until(psrun, lambda n=lines: self.lines("out") > n + 4))
             old = self.kill(psrun, "worker", 0)
             self.assertTrue(self.wait_for_part(psrun, "worker", 0, before=old))
-            self.assertTrue(self.wait_until(psrun, lambda: "resume step=" in self.text("out").split("; the job goes on")[-1]))
+            self.assertTrue(self.wait_until(
+                psrun, lambda: "resume step=" in self.text("out").partition("; the job goes on")[2]))
             time.sleep(0.2)
             psrun.send_signal(number)
             self.end(psrun, "out", code=code)
@@ -262,7 +263,7 @@ class Folders(RestartTest):
     KIND = ("ps", 1, 2)
 
     def die_early(self, out, *args, settings=SETTINGS):
-        """Killed before worker 0 can have claimed the folder, and as it steps."""
+        """A worker is killed before worker 0 can have claimed the folder."""
         psrun = self.start(out, self.KIND, "--restarts", "3", *args, settings=settings)
         if self.wait_for_part(psrun, "worker", 1):
             self.kill(psrun, "worker", 1)
@@ -288,7 +289,7 @@ class Folders(RestartTest):
             self.run_job("part" if name == "elsewhere" else name, *self.KIND, *SETTINGS,
                          "schedule.name=constant", "train.steps=20")
             text = self.die_early(name, *args, settings=[*SETTINGS, "schedule.name=constant"])
-            self.assertIn("resume step=20 ", text)
+            self.assertIn("; the job goes on from step 20 ", text)
             self.assertEqual(self.weights("whole"), self.weights(name))
 
 
