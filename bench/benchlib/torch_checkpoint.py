@@ -35,7 +35,8 @@ def _optimizer_arrays(model, optimizer, step):
         for key in STATES:
             if state.get(key) is not None:
                 yield f"{name}.{key}", state[key].numpy()
-        yield f"{name}.step", np.array(step, np.float32)
+        # SGD does not count.
+        yield f"{name}.step", np.array(state["step"] if "exp_avg" in state else step, np.float32)
 
 
 def _noted(path):
