@@ -259,9 +259,8 @@ static ps_err set_up_data(rank_state *r)
         .max_batch = r->batch[r->rank],
     };
     PS_TRY(ps_loader_create(&loader, &r->loader));
-    ps_device_options device = {.index = -1,
-                                .threads = (int)cfg->train.threads,
-                                .winograd = cfg->train.winograd};
+    ps_device_options device = {
+        .index = -1, .threads = (int)cfg->train.threads, .winograd = cfg->train.winograd};
     PS_TRY(ps_device_open(PS_DEVICE_CPU, &device, &r->device));
     ps_program_options program = {
         .spec = &r->spec,
