@@ -6,7 +6,7 @@
 #include "finite.h"
 #include "floats.h"
 #include "mem.h"
-#include "stream_copy.h"
+#include "nontemporal_copy.h"
 
 /* In elements: a block, which stays in the first-level cache from the sum to the copies;
  * how far ahead of it memory is prefetched; a cache line. */
@@ -108,7 +108,7 @@ ps_err ps_aggregate_check(const ps_aggregate *a, const float *grad, int rank,
 static void copy_out(float *to, const float *from, uint64_t n, bool stream)
 {
     if (stream)
-        ps_stream_copy(to, from, n);
+        ps_nontemporal_copy(to, from, n);
     else
         memcpy(to, from, n * sizeof *from);
 }
@@ -181,7 +181,7 @@ static ps_err for_blocks(ps_aggregate *a, const ps_aggregate_step *s, block_fn f
 ps_err ps_aggregate_apply(ps_aggregate *a, const ps_aggregate_step *s)
 {
     ps_err err = for_blocks(a, s, apply_block);
-    if (s->stream) ps_stream_copy_done();
+    if (s->stream) ps_nontemporal_copy_done();
     return err;
 }
 

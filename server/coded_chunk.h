@@ -28,7 +28,7 @@ ps_err ps_coded_chunk_init(ps_coded_chunk *c, const ps_chunk_codec *codec,
                            const ps_chunk *chunk);
 void ps_coded_chunk_fini(ps_coded_chunk *c);
 
-/* Sets `told` to the first weights, or to settled ones. All workers get them unencoded,
+/* Sets `told` to the first weights, or to exact ones. All workers get them unencoded,
  * and none pushes before it has them. */
 void ps_coded_chunk_start(ps_coded_chunk *c, const float *weights);
 

@@ -53,7 +53,7 @@ void ps_policy_applied(ps_policy_chunk *c)
     memset(&c->waiting, 0, sizeof c->waiting);
     c->n_settling = 0;
     memset(&c->settling, 0, sizeof c->settling);
-    c->settled = false;
+    c->exact_sent = false;
 }
 
 ps_verdict ps_policy_pull(ps_policy_chunk *c, uint32_t rank, uint64_t version)
@@ -65,17 +65,17 @@ ps_verdict ps_policy_pull(ps_policy_chunk *c, uint32_t rank, uint64_t version)
     return PS_VERDICT_WAIT;
 }
 
-ps_verdict ps_policy_settle(ps_policy_chunk *c, uint32_t rank, uint64_t version)
+ps_verdict ps_policy_exact(ps_policy_chunk *c, uint32_t rank, uint64_t version)
 {
     if (c->version < 0 || version > (uint64_t)c->version) return PS_VERDICT_REFUSE;
     if (version < (uint64_t)c->version) return PS_VERDICT_ANSWER;
-    if (c->settled) return PS_VERDICT_ANSWER;
+    if (c->exact_sent) return PS_VERDICT_ANSWER;
     // A worker that has pushed this step wants the next version; it cannot ask for this
     // one.
     if (ps_rank_set_has(&c->arrived, rank)) return PS_VERDICT_REFUSE;
     if (ps_rank_set_has(&c->settling, rank)) return PS_VERDICT_WAIT;
     add(&c->settling, rank);
     if (++c->n_settling < c->n_workers) return PS_VERDICT_WAIT;
-    c->settled = true;
+    c->exact_sent = true;
     return PS_VERDICT_ALL;
 }

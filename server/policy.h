@@ -33,7 +33,7 @@ typedef struct ps_policy_chunk {
     ps_rank_set waiting; // ranks that want version + 1 and have not pushed
     uint32_t n_settling;
     ps_rank_set settling; // ranks that want the exact weights of this version
-    bool settled;         // they have been sent to every worker
+    bool exact_sent;      // they have been sent to every worker
 } ps_policy_chunk;
 
 typedef enum ps_verdict {
@@ -66,6 +66,6 @@ ps_verdict ps_policy_pull(ps_policy_chunk *c, uint32_t rank, uint64_t version);
 /* A request for the exact weights of the present version, which all workers get together:
  * WAIT until the last one asks, then ALL. ANSWER: a repetition afterwards, also in later
  * versions. */
-ps_verdict ps_policy_settle(ps_policy_chunk *c, uint32_t rank, uint64_t version);
+ps_verdict ps_policy_exact(ps_policy_chunk *c, uint32_t rank, uint64_t version);
 
 #endif

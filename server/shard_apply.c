@@ -4,14 +4,14 @@
 #include <math.h>
 
 #include "finite.h"
-#include "grad_norm.h"
+#include "gradnorm.h"
 #include "shard_reply.h"
 
 static int shared_copies(ps_shard *s, const ps_shard_chunk *c)
 {
     int n = 0;
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
-        if (s->peers[r].shm) s->copies[n++] = s->peers[r].params + c->plan->offset;
+        if (s->peers[r].shm) s->copies[n++] = s->peers[r].params + c->chunk->offset;
     return n;
 }
 
@@ -33,7 +33,7 @@ static ps_aggregate_step step_of(ps_shard *s, ps_shard_chunk *c, double grad_sca
 static ps_aggregate_step step_by_pushes(ps_shard *s, ps_shard_chunk *c)
 {
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
-        s->grads[r] = s->peers[r].shm ? s->peers[r].grads + c->plan->offset
+        s->grads[r] = s->peers[r].shm ? s->peers[r].grads + c->chunk->offset
                                       : zmq_msg_data(&c->pushes[r]);
     ps_aggregate_step step = step_of(s, c, 1.0);
     step.grads = s->grads;
@@ -117,14 +117,14 @@ static ps_err ask_for_norm(ps_shard *s, uint64_t step)
 {
     const uint32_t n_shards = s->o.plan->n_shards;
     if (s->clip)
-        return ps_coord_link_norm_send(s->link, step, n_shards,
-                                       ps_grad_norm_blocks(s->o.table), s->n_chunks,
-                                       s->run_first, s->run_counts, s->block_sums);
+        return ps_coord_link_gradnorm_send(s->link, step, n_shards,
+                                           ps_gradnorm_blocks(s->o.table), s->n_chunks,
+                                           s->run_first, s->run_counts, s->block_sums);
     const uint64_t place = s->index, one = 1;
     const double finite = s->block_sums[0]; // 0 or NaN
     s->block_sums[0] = 0;
-    return ps_coord_link_norm_send(s->link, step, n_shards, n_shards, 1, &place, &one,
-                                   &finite);
+    return ps_coord_link_gradnorm_send(s->link, step, n_shards, n_shards, 1, &place, &one,
+                                       &finite);
 }
 
 static double *chunk_sums(const ps_shard *s, uint32_t i)
@@ -141,9 +141,9 @@ static double *chunk_sums(const ps_shard *s, uint32_t i)
 static void judge_sum(ps_shard *s, const ps_shard_chunk *c)
 {
     if (s->clip)
-        ps_grad_norm_chunk(s->o.table, c->plan, c->memory.sum,
-                           chunk_sums(s, (uint32_t)(c - s->chunks)));
-    else if (!ps_finite_all(c->memory.sum, c->plan->count))
+        ps_gradnorm_chunk(s->o.table, c->chunk, c->memory.sum,
+                          chunk_sums(s, (uint32_t)(c - s->chunks)));
+    else if (!ps_finite_all(c->memory.sum, c->chunk->count))
         s->block_sums[0] = NAN;
 }
 
@@ -156,7 +156,7 @@ static ps_err sum_now(ps_shard *s, ps_shard_chunk *c)
         PS_TRY(sum_coded(s, c, c->memory.sum));
     }
     release_pushes(s, c);
-    ps_step_rule_unscale(&s->rule, c->plan->count, c->memory.sum);
+    ps_step_rule_unscale(&s->rule, c->chunk->count, c->memory.sum);
     judge_sum(s, c);
     if (++s->n_summed < s->n_chunks) return PS_OK;
     return ask_for_norm(s, (uint64_t)c->policy.version);
@@ -200,7 +200,7 @@ ps_err ps_shard_apply_norm(ps_shard *s)
     int got;
     uint64_t step;
     double norm;
-    PS_TRY(ps_coord_link_norm_recv(s->link, &got, &step, &norm));
+    PS_TRY(ps_coord_link_gradnorm_recv(s->link, &got, &step, &norm));
     if (!got) return PS_OK;
     if (s->n_summed != s->n_chunks || step != (uint64_t)s->chunks[0].policy.version)
         return ps_err_set(PS_ERR_PROTOCOL,

@@ -43,8 +43,8 @@ static void take_first_weights(ps_shard_chunk *c, const ps_shard_peer *p,
                                ps_wire_frames *f)
 {
     const float *from =
-        p->shm ? p->params + c->plan->offset : (const float *)zmq_msg_data(&f->payload);
-    if (!c->restored) memcpy(c->memory.weights, from, c->plan->count * sizeof *from);
+        p->shm ? p->params + c->chunk->offset : (const float *)zmq_msg_data(&f->payload);
+    if (!c->restored) memcpy(c->memory.weights, from, c->chunk->count * sizeof *from);
     ps_coded_chunk_start(&c->coded, from);
 }
 
@@ -135,27 +135,27 @@ static ps_err handle_pull(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
 
 /* Every worker waits for this and holds the same version, so the workers and `told`
  * change to the exact weights together and are equal again. */
-static ps_err settle_all(ps_shard *s, ps_shard_chunk *c)
+static ps_err send_all_exact(ps_shard *s, ps_shard_chunk *c)
 {
     ps_coded_chunk_start(&c->coded, c->memory.weights);
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
-        PS_TRY(ps_shard_reply_out_of_turn(s, c, r, PS_MSG_SETTLED));
+        PS_TRY(ps_shard_reply_out_of_turn(s, c, r, PS_MSG_EXACT_WEIGHTS));
     return PS_OK;
 }
 
-static ps_err handle_settle(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
+static ps_err handle_exact(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
 {
     bool present = h->step == (uint64_t)c->policy.version;
-    switch (ps_policy_settle(&c->policy, h->rank, h->step)) {
+    switch (ps_policy_exact(&c->policy, h->rank, h->step)) {
     case PS_VERDICT_ALL:
-        return settle_all(s, c);
-    case PS_VERDICT_ANSWER: // what was settled in an older version has been answered
-        return ps_shard_reply_out_of_turn(s, c, h->rank,
-                                          present ? PS_MSG_SETTLED : PS_MSG_WEIGHTS);
+        return send_all_exact(s, c);
+    case PS_VERDICT_ANSWER: // what was asked for in an older version has been answered
+        return ps_shard_reply_out_of_turn(
+            s, c, h->rank, present ? PS_MSG_EXACT_WEIGHTS : PS_MSG_WEIGHTS);
     case PS_VERDICT_WAIT:
         return PS_OK;
     default:
-        return wrong_version(c, h, "a SETTLE of");
+        return wrong_version(c, h, "a EXACT of");
     }
 }
 
@@ -179,7 +179,7 @@ static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
         return ps_err_set(PS_ERR_PROTOCOL, "%s after BYE", ps_wire_kind_name(h->kind));
     ps_shard_chunk *c = &s->chunks[s->chunk_of[h->chunk]];
     if (h->kind == PS_MSG_PULL) return handle_pull(s, c, h);
-    if (h->kind == PS_MSG_SETTLE) return handle_settle(s, c, h);
+    if (h->kind == PS_MSG_EXACT) return handle_exact(s, c, h);
     if (h->kind == PS_MSG_FETCH) return ps_shard_snapshot_fetch(s, c, h);
     if (h->kind == PS_MSG_RESTORE) return ps_shard_snapshot_restore(s, c, h, f);
     PS_TRY(check_path(p, h));

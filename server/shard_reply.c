@@ -50,7 +50,7 @@ static ps_err send_coded(ps_shard *s, ps_shard_chunk *c, ps_wire_header *h, uint
                          ps_wire_pass pass)
 {
     if (pass == PS_WIRE_COPY)
-        return send_to(s, rank, h, c->coded.told, c->plan->count * sizeof(float), pass);
+        return send_to(s, rank, h, c->coded.told, c->chunk->count * sizeof(float), pass);
     h->codec = (uint8_t)c->coded.reply_codec;
     return send_to(s, rank, h, c->coded.reply, c->coded.reply_bytes, pass);
 }
@@ -68,13 +68,13 @@ static ps_err send_weights(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
     h.step = (uint64_t)c->policy.version;
     if (s->rule.scale.on) memcpy(&h.scale, &s->rule.scale.scale, sizeof h.scale);
     h.chunk = c->index;
-    h.count = c->plan->count;
+    h.count = c->chunk->count;
     if (c->coded.coded) return send_coded(s, c, &h, rank, pass);
     if (!s->peers[rank].shm)
-        return send_to(s, rank, &h, c->memory.weights, c->plan->count * sizeof(float),
+        return send_to(s, rank, &h, c->memory.weights, c->chunk->count * sizeof(float),
                        pass);
     h.codec = PS_CODEC_SHM;
-    h.place = c->plan->offset;
+    h.place = c->chunk->offset;
     return send_to(s, rank, &h, NULL, 0, pass);
 }
 
@@ -83,8 +83,8 @@ ps_err ps_shard_reply_out_of_turn(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
 {
     const ps_shard_peer *p = &s->peers[rank];
     if (p->shm)
-        memcpy(p->params + c->plan->offset, c->memory.weights,
-               c->plan->count * sizeof(float));
+        memcpy(p->params + c->chunk->offset, c->memory.weights,
+               c->chunk->count * sizeof(float));
     return send_weights(s, c, rank, kind, PS_WIRE_COPY);
 }
 
@@ -112,7 +112,7 @@ ps_err ps_shard_reply_weights(ps_shard *s, ps_shard_chunk *c)
     if (!shared) return PS_OK;
     if (s->n_unsent == s->n_chunks) PS_TRY(ps_shard_reply_flush(s));
     s->unsent[s->n_unsent++] = c;
-    s->unsent_count += c->plan->count;
+    s->unsent_count += c->chunk->count;
     return s->unsent_count < FLUSH_COUNT ? PS_OK : ps_shard_reply_flush(s);
 }
 
@@ -123,7 +123,7 @@ ps_err ps_shard_reply_state(ps_shard *s, const ps_shard_chunk *c, uint32_t rank,
     ps_wire_header h = header_for(s, PS_MSG_STATE, rank);
     h.step = (uint64_t)c->policy.version;
     h.chunk = c->index;
-    h.count = c->plan->count;
+    h.count = c->chunk->count;
     h.place = array;
     return send_to(s, rank, &h, payload, bytes, pass);
 }

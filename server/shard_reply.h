@@ -19,7 +19,7 @@ ps_err ps_shard_reply_weights(ps_shard *s, ps_shard_chunk *c);
 ps_err ps_shard_reply_flush(ps_shard *s);
 
 /* Sends a chunk's present weights to one worker that asks, or asks again. kind: WEIGHTS
- * or SETTLED. */
+ * or EXACT_WEIGHTS. */
 ps_err ps_shard_reply_out_of_turn(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
                                   ps_msg_kind kind);
 

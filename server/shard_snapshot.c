@@ -43,7 +43,7 @@ ps_err ps_shard_snapshot_fetch(ps_shard *s, ps_shard_chunk *c, const ps_wire_hea
     if (h->place == PS_WIRE_STATE_RULE) return send_rule(s, c, h->rank);
     PS_TRY(find_array(c, h, &array));
     return ps_shard_reply_state(s, c, h->rank, h->place, array,
-                                c->plan->count * sizeof *array, PS_WIRE_BORROW);
+                                c->chunk->count * sizeof *array, PS_WIRE_BORROW);
 }
 
 ps_err ps_shard_snapshot_restore(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h,
@@ -54,7 +54,7 @@ ps_err ps_shard_snapshot_restore(ps_shard *s, ps_shard_chunk *c, const ps_wire_h
     PS_TRY(find_array(c, h, &array));
     s->peers[h->rank].owed += zmq_msg_size(&f->payload);
     if (c->policy.version < 0) {
-        memcpy(array, zmq_msg_data(&f->payload), c->plan->count * sizeof *array);
+        memcpy(array, zmq_msg_data(&f->payload), c->chunk->count * sizeof *array);
         c->restored = c->restored || h->place == PS_AGGREGATE_WEIGHTS;
     }
     return ps_shard_reply_restored(s, c, h->rank, h->place);

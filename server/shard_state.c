@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "grad_norm.h"
+#include "gradnorm.h"
 #include "log.h"
 #include "mem.h"
-#include "stream_copy.h"
+#include "nontemporal_copy.h"
 
 static uint32_t count_chunks(const ps_plan *plan, uint32_t shard)
 {
@@ -20,7 +20,8 @@ static ps_err alloc_arrays(ps_shard *s)
 {
     const ps_plan *plan = s->o.plan;
     size_t workers = (size_t)s->o.n_workers;
-    s->stream = ps_stream_copy_pays(s->o.table->arena_count * sizeof(float) * workers);
+    s->stream =
+        ps_nontemporal_copy_pays(s->o.table->arena_count * sizeof(float) * workers);
     s->n_chunks = count_chunks(plan, s->index);
     PS_TRY(ps_mem_zalloc(&s->chunks, s->n_chunks, sizeof *s->chunks, "a shard's chunks"));
     PS_TRY(ps_mem_zalloc(&s->chunk_of, plan->n_chunks, sizeof *s->chunk_of,
@@ -43,13 +44,13 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
 {
     ps_shard_chunk *c = &s->chunks[i];
     c->index = index;
-    c->plan = &s->o.plan->chunks[index];
+    c->chunk = &s->o.plan->chunks[index];
     s->chunk_of[index] = i;
     ps_policy_chunk_init(&c->policy, (uint32_t)s->o.n_workers);
     c->policy.first = (int64_t)s->first_step;
-    PS_TRY(ps_aggregate_init(&c->memory, s->o.table, c->plan, &s->o.rule->optimizer,
+    PS_TRY(ps_aggregate_init(&c->memory, s->o.table, c->chunk, &s->o.rule->optimizer,
                              s->waits, slab));
-    PS_TRY(ps_coded_chunk_init(&c->coded, &s->codec, c->plan));
+    PS_TRY(ps_coded_chunk_init(&c->coded, &s->codec, c->chunk));
     PS_TRY(ps_mem_zalloc(&c->pushes, (size_t)s->o.n_workers, sizeof *c->pushes,
                          "a chunk's pushes"));
     PS_TRY(ps_mem_zalloc(&c->early, (size_t)s->o.n_workers, sizeof *c->early,
@@ -58,7 +59,7 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
         zmq_msg_init(&c->pushes[r]);
         zmq_msg_init(&c->early[r]);
     }
-    s->run_first[i] = ps_grad_norm_chunk_blocks(s->o.table, c->plan, &s->run_counts[i]);
+    s->run_first[i] = ps_gradnorm_chunk_blocks(s->o.table, c->chunk, &s->run_counts[i]);
     return PS_OK;
 }
 

@@ -17,7 +17,7 @@
 
 typedef struct ps_shard_chunk {
     uint32_t index; // in the plan
-    const ps_chunk *plan;
+    const ps_chunk *chunk;
     ps_policy_chunk policy;
     ps_aggregate memory;
     ps_coded_chunk coded;

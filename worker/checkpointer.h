@@ -46,7 +46,7 @@ bool ps_checkpointer_is_best(const ps_checkpointer *c, double best, double loss,
                              double accuracy, double *value);
 
 /* All ranks, at the same border between two steps, with the exchange drained and the
- * buffers settled. state: loss_sums and loss_samples have this rank's own. must: it waits
+ * buffers fetched. state: loss_sums and loss_samples have this rank's own. must: it waits
  * for the disk where it is not done with the one before, instead of skipping this one. */
 ps_err ps_checkpointer_take(ps_checkpointer *c, ps_session *session,
                             const ps_trainer_snapshot *state, bool must);

@@ -74,7 +74,7 @@ static ps_err check_descriptors(const ps_session *s)
                            .servers = (uint64_t)s->n_servers,
                            .shards = (uint64_t)c->server.shards,
                            .io_threads = (uint64_t)c->net.io_threads,
-                           .norm_links = ps_step_rule_waits(&s->rule),
+                           .gradnorm_links = ps_step_rule_waits(&s->rule),
                            .hosts = first && s->n_servers == 0,
                            .shm = c->exchange.shm != PS_SWITCH_OFF};
     const ps_fd_need need = ps_fd_need_of_worker(&job);

@@ -442,13 +442,13 @@ static ps_err agree(ps_trainer *t, bool record, bool *stop)
 /* --- weights and evaluation ------------------------------------------------------ */
 
 /* After it the arenas hold the newest weights and rank 0's buffers on every rank. */
-static ps_err settle(ps_trainer *t)
+static ps_err drain(ps_trainer *t)
 {
     uint64_t begin = ps_clock_ns();
-    if (t->program) PS_TRY(ps_program_settle_buffers(t->program));
+    if (t->program) PS_TRY(ps_program_fetch_buffers(t->program));
     PS_TRY(ps_session_drain(t->o.session));
     PS_TRY(ps_session_sync_buffers(t->o.session));
-    ps_trace_add(t->o.trace, "settle", begin, t->step);
+    ps_trace_add(t->o.trace, "drain", begin, t->step);
     return PS_OK;
 }
 
@@ -512,7 +512,7 @@ static ps_err keep(ps_trainer *t, bool must)
     ps_trainer_snapshot state;
     uint64_t begin_ns = ps_clock_ns();
     PS_TRY(take_losses(t, 0));
-    if (t->program) PS_TRY(ps_program_settle_buffers(t->program));
+    if (t->program) PS_TRY(ps_program_fetch_buffers(t->program));
     PS_TRY(ps_session_drain(t->o.session));
     PS_TRY(renew_loss_scale(t)); // learns of the last step: whether it was skipped
     ps_err err = ps_trainer_snapshot_init(&state, ps_session_world_size(t->o.session));
@@ -538,7 +538,7 @@ static ps_err keep_if_due(ps_trainer *t, bool stop)
     return keep(t, must);
 }
 
-/* Evaluation of settled weights. */
+/* Evaluates the weights after all steps so far. */
 static ps_err evaluate(ps_trainer *t, int64_t epochs_done)
 {
     if (t->o.evaluator->n_samples == 0) return PS_OK;
@@ -582,7 +582,7 @@ static ps_err save_checkpoint(ps_trainer *t)
 {
     char name[64];
     snprintf(name, sizeof name, "checkpoints/step-%" PRIu64 ".safetensors", t->step);
-    PS_TRY(settle(t));
+    PS_TRY(drain(t));
     return save(t, name);
 }
 
@@ -654,7 +654,7 @@ static void mark_if_best(ps_trainer *t)
 static ps_err evaluate_epoch(ps_trainer *t)
 {
     if (ps_checkpointer_keeps_best(t->o.checkpointer)) PS_TRY(keep_before_evaluation(t));
-    PS_TRY(settle(t));
+    PS_TRY(drain(t));
     PS_TRY(evaluate(t, t->epoch + 1));
     mark_if_best(t);
     return t->result->interrupted ? keep_before_evaluation(t) : PS_OK;
@@ -731,7 +731,7 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
         book_traffic(t, &before);
     }
     book_speed(t);
-    PS_TRY(settle(t));
+    PS_TRY(drain(t));
     PS_TRY(renew_loss_scale(t));
     // The weights first: an evaluation may take long, and may be what is interrupted.
     if (t->total_steps > 0) PS_TRY(save(t, "model.safetensors"));

@@ -28,14 +28,14 @@ static uint64_t need_of_member(const ps_fd_job *j)
 {
     uint64_t n = BASE + OF_IO_THREAD * j->io_threads;
     if (j->hosts) n += COORDINATOR + j->servers + j->workers;
-    if (j->hosts && j->norm_links) n += j->servers * j->shards;
+    if (j->hosts && j->gradnorm_links) n += j->servers * j->shards;
     return n;
 }
 
 ps_fd_need ps_fd_need_of_server(const ps_fd_job *j)
 {
     uint64_t least = need_of_member(j) + j->shards * (OF_SHARD + j->workers);
-    if (j->norm_links) least += OF_LINK * j->shards;
+    if (j->gradnorm_links) least += OF_LINK * j->shards;
     return (ps_fd_need){least, least + (j->shm ? DOOR + ARENAS * j->workers : 0)};
 }
 

@@ -15,9 +15,9 @@ void ps_fd_limit_raise(void);
 
 typedef struct ps_fd_job {
     uint64_t workers, servers, shards, io_threads; // shards: of a server
-    bool norm_links; // each shard asks the coordinator for gradient norms
-    bool hosts;      // the coordinator is in this process
-    bool shm;        // arenas may be shared
+    bool gradnorm_links; // each shard asks the coordinator for gradient norms
+    bool hosts;          // the coordinator is in this process
+    bool shm;            // arenas may be shared
 } ps_fd_job;
 
 /* Descriptors of one process. */

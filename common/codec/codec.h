@@ -16,9 +16,9 @@
  *           values of 4 bits, the first in a byte's lower half: a sign (8) and e, for
  *           scale / sqrt(2)^e, e = 7 for 0                            (1.5k + 4) n/256
  *
- * Blocks start anew every PS_NORM_BLOCK elements of a tensor, the only places within it
- * where chunks may be cut (plan.h). So a tensor's bytes are the same however it is cut.
- * The last block of a span may be shorter; its k is ceil(share * its length).
+ * Blocks start anew every PS_GRADNORM_BLOCK elements of a tensor, the only places within
+ * it where chunks may be cut (plan.h). So a tensor's bytes are the same however it is
+ * cut. The last block of a span may be shorter; its k is ceil(share * its length).
  *
  * onebit sends the elements above 3/8 of the largest of their sixteen, so that an
  * element's error shrinks whenever it is sent. Signs alone (Seide et al. 2014;

@@ -10,8 +10,8 @@
 #include "tensor.h"
 
 enum {
-    PS_CODEC_MAX_BLOCK = 1024,    // elements
-    PS_CODEC_SPAN = PS_NORM_BLOCK // elements after which blocks start anew (codec.h)
+    PS_CODEC_MAX_BLOCK = 1024,        // elements
+    PS_CODEC_SPAN = PS_GRADNORM_BLOCK // elements after which blocks start anew (codec.h)
 };
 
 /* Where an element's random numbers come from, and topk's share. */

@@ -35,7 +35,7 @@
  *   GATHER     timeout ms; name; value: doubles. A barrier is one of no doubles
  *   PUT        name; value                   GET  timeout ms; name
  *   NORM       of a server, by a link of each shard: step, shards, total blocks; value:
- *              as in norm_sum.h; answered with NORM_SUM. For loss scaling alone: one
+ *              as in gradnorm_sum.h; answered with NORM_SUM. For loss scaling alone: one
  *              block per shard, 0, or NaN when the step must be skipped
  *   INTERRUPT  the workers are to end in order, as by a Ctrl-C
  *   LEAVE      timeout ms; DONE when this member may go

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gradnorm_sum.h"
 #include "hash.h"
 #include "job_keys.h"
 #include "mem.h"
-#include "norm_sum.h"
 
 enum {
     BUCKETS = 4096,
@@ -56,7 +56,7 @@ struct ps_coord_board {
     waiter *waiters;
     bool *left; // by worker
     bool *scratch;
-    ps_norm_sum norms[NORMS];     // by step modulo NORMS
+    ps_gradnorm_sum norms[NORMS]; // by step modulo NORMS
     ps_control_id *askers[NORMS]; // who sent a part: n_parts of each
     ps_control norm_sums[NORMS];  // the last answers; kind 0: none yet
     kept_sum sums[SUMS];
@@ -105,7 +105,7 @@ void ps_coord_board_destroy(ps_coord_board **board)
         free_waiter(w);
     }
     for (int i = 0; i < NORMS; i++) {
-        ps_norm_sum_fini(&b->norms[i]);
+        ps_gradnorm_sum_fini(&b->norms[i]);
         free(b->askers[i]);
     }
     for (int i = 0; i < SUMS; i++) {
@@ -452,9 +452,9 @@ static ps_err request_get(ps_coord_board *b, const ps_control_id *from,
 
 static void answer_norm(ps_coord_board *b, int slot)
 {
-    ps_norm_sum *s = &b->norms[slot];
+    ps_gradnorm_sum *s = &b->norms[slot];
     double norm = 0;
-    ps_err err = ps_norm_sum_total(s, &norm);
+    ps_err err = ps_gradnorm_sum_total(s, &norm);
     ps_control c = {.kind = PS_CONTROL_NORM_SUM};
     c.number[0] = s->step;
     memcpy(&c.number[1], &norm, sizeof norm);
@@ -465,7 +465,7 @@ static void answer_norm(ps_coord_board *b, int slot)
         else
             answer_fail(b, &b->askers[slot][i], 0, err);
     }
-    ps_norm_sum_fini(s);
+    ps_gradnorm_sum_fini(s);
 }
 
 /* A number from the end of the id, which has the link. The rest is random, so this tells
@@ -483,7 +483,7 @@ static ps_err request_norm(ps_coord_board *b, const ps_coord_asker *from,
     if (from->role != PS_ROLE_SERVER)
         return ps_err_set(PS_ERR_PEER, "a gradient norm of a worker");
     int slot = (int)(c->number[0] % NORMS);
-    ps_norm_sum *s = &b->norms[slot];
+    ps_gradnorm_sum *s = &b->norms[slot];
     const ps_control *known = &b->norm_sums[slot];
     if (known->kind == PS_CONTROL_NORM_SUM && known->number[0] == c->number[0]) {
         b->answer(b->owner, &from->id, known);
@@ -491,17 +491,17 @@ static ps_err request_norm(ps_coord_board *b, const ps_coord_asker *from,
     }
     if (s->n_parts > 0 && s->step > c->number[0])
         return ps_err_set(PS_ERR_PROTOCOL, "a gradient norm of a step that is long over");
-    if (s->step != c->number[0]) ps_norm_sum_fini(s);
+    if (s->step != c->number[0]) ps_gradnorm_sum_fini(s);
     s->step = c->number[0];
     uint32_t before = s->n_parts;
     ps_control_id *askers =
         realloc(b->askers[slot], (before + (size_t)1) * sizeof *askers);
     if (!askers) return ps_err_set(PS_ERR_NOMEM, "no memory for the gradient norm");
     b->askers[slot] = askers;
-    PS_TRY(ps_norm_sum_add(s, id_number(&from->id), c->number[1], c->number[2], c->value,
-                           c->bytes));
+    PS_TRY(ps_gradnorm_sum_add(s, id_number(&from->id), c->number[1], c->number[2],
+                               c->value, c->bytes));
     if (s->n_parts > before) askers[before] = from->id;
-    if (ps_norm_sum_complete(s)) answer_norm(b, slot);
+    if (ps_gradnorm_sum_complete(s)) answer_norm(b, slot);
     return PS_OK;
 }
 

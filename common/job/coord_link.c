@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "control.h"
+#include "gradnorm_sum.h"
 #include "mem.h"
-#include "norm_sum.h"
 
 struct ps_coord_link {
     void *socket, *monitor;
@@ -83,14 +83,15 @@ ps_err ps_coord_link_mend(ps_coord_link *link)
     return again && link->asked ? send_parts(link) : PS_OK;
 }
 
-ps_err ps_coord_link_norm_send(ps_coord_link *link, uint64_t step, uint32_t n_shards,
-                               uint64_t total_blocks, uint32_t n, const uint64_t *first,
-                               const uint64_t *counts, const double *sums)
+ps_err ps_coord_link_gradnorm_send(ps_coord_link *link, uint64_t step, uint32_t n_shards,
+                                   uint64_t total_blocks, uint32_t n,
+                                   const uint64_t *first, const uint64_t *counts,
+                                   const double *sums)
 {
-    size_t bytes = ps_norm_part_bytes(n, counts);
+    size_t bytes = ps_gradnorm_part_bytes(n, counts);
     void *part;
     PS_TRY(ps_mem_zalloc(&part, bytes, 1, "gradient norm"));
-    ps_norm_part_write(part, n, first, counts, sums);
+    ps_gradnorm_part_write(part, n, first, counts, sums);
     ps_control c = {
         .kind = PS_CONTROL_NORM, .nonce = link->nonce, .value = part, .bytes = bytes};
     c.number[0] = step;
@@ -105,8 +106,8 @@ ps_err ps_coord_link_norm_send(ps_coord_link *link, uint64_t step, uint32_t n_sh
     return send_parts(link);
 }
 
-ps_err ps_coord_link_norm_recv(ps_coord_link *link, int *got, uint64_t *step,
-                               double *norm)
+ps_err ps_coord_link_gradnorm_recv(ps_coord_link *link, int *got, uint64_t *step,
+                                   double *norm)
 {
     zmq_msg_t frame;
     const ps_deadline now = {0};

@@ -23,12 +23,13 @@ ps_err ps_coord_link_mend(ps_coord_link *link);
 /* Sends this shard's block sums of a step: n runs; run i covers blocks first[i] ..
  * first[i] + counts[i] of total_blocks, its sums one after another in sums. When the runs
  * of all n_shards shards are in, the coordinator adds them in order and answers all. */
-ps_err ps_coord_link_norm_send(ps_coord_link *link, uint64_t step, uint32_t n_shards,
-                               uint64_t total_blocks, uint32_t n, const uint64_t *first,
-                               const uint64_t *counts, const double *sums);
+ps_err ps_coord_link_gradnorm_send(ps_coord_link *link, uint64_t step, uint32_t n_shards,
+                                   uint64_t total_blocks, uint32_t n,
+                                   const uint64_t *first, const uint64_t *counts,
+                                   const double *sums);
 /* Takes one answer if there is one: *got, *step, *norm. Never blocks. Repeated answers
  * are skipped. */
-ps_err ps_coord_link_norm_recv(ps_coord_link *link, int *got, uint64_t *step,
-                               double *norm);
+ps_err ps_coord_link_gradnorm_recv(ps_coord_link *link, int *got, uint64_t *step,
+                                   double *norm);
 
 #endif

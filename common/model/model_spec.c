@@ -171,10 +171,10 @@ static ps_err infer_batch_norm2d(builder *b, const ps_layer_settings *s, ps_laye
     layer->eps = s->eps;
     layer->momentum = s->momentum;
     ps_dims channels = {1, {layer->in.d[0]}}, scalar = {0, {0}};
-    PS_TRY(add_tensor(b, layer, s->at, "weight", PS_TENSOR_NORM, channels, 0,
+    PS_TRY(add_tensor(b, layer, s->at, "weight", PS_TENSOR_BATCHNORM, channels, 0,
                       &layer->weight));
-    PS_TRY(
-        add_tensor(b, layer, s->at, "bias", PS_TENSOR_NORM, channels, 0, &layer->bias));
+    PS_TRY(add_tensor(b, layer, s->at, "bias", PS_TENSOR_BATCHNORM, channels, 0,
+                      &layer->bias));
     PS_TRY(add_buffer(b, layer, "running_mean", PS_TENSOR_BUFFER, channels,
                       &layer->running_mean));
     PS_TRY(add_buffer(b, layer, "running_var", PS_TENSOR_BUFFER, channels,

@@ -9,7 +9,7 @@
 #include "mem.h"
 
 enum {
-    BYTES_PER_BLOCK = PS_NORM_BLOCK * (int)sizeof(float),
+    BYTES_PER_BLOCK = PS_GRADNORM_BLOCK * (int)sizeof(float),
     MIN_AUTO_BYTES = 48 << 10,
     MAX_AUTO_BYTES = 1 << 20,
     ONE_HOST_BYTES = 512 << 10,
@@ -80,10 +80,10 @@ static void cut_at(cutter *c, uint64_t begin, int first, int last)
 static void cut_large(cutter *c, int tensor, int last)
 {
     const ps_tensor *t = &c->table->tensors[tensor];
-    uint64_t total = (c->end - t->offset + PS_NORM_BLOCK - 1) / PS_NORM_BLOCK;
+    uint64_t total = (c->end - t->offset + PS_GRADNORM_BLOCK - 1) / PS_GRADNORM_BLOCK;
     uint64_t parts = (total + c->blocks - 1) / c->blocks;
     for (uint64_t k = parts; k-- > 0;) {
-        uint64_t begin = t->offset + k * total / parts * PS_NORM_BLOCK;
+        uint64_t begin = t->offset + k * total / parts * PS_GRADNORM_BLOCK;
         if (begin >= t->offset + t->count) continue; // no cut after the tensor's end
         cut_at(c, begin, tensor, last);
         last = tensor;
@@ -98,7 +98,7 @@ static void cut_all(cutter *c)
         const ps_tensor *t = &c->table->tensors[i];
         uint64_t open_begin = i < last ? t[1].offset : c->end;
         uint64_t open = c->end - open_begin, size = open_begin - t->offset;
-        bool large = size > c->target && size > PS_NORM_BLOCK;
+        bool large = size > c->target && size > PS_GRADNORM_BLOCK;
         if (open && (large ? open > c->target / 2 : open + size > c->target)) {
             cut_at(c, open_begin, i + 1, last);
             last = i;
@@ -113,7 +113,7 @@ static void cut_all(cutter *c)
 
 static uint64_t count_chunks(const ps_tensor_table *table, uint64_t target)
 {
-    cutter c = {.table = table, .target = target, .blocks = target / PS_NORM_BLOCK};
+    cutter c = {.table = table, .target = target, .blocks = target / PS_GRADNORM_BLOCK};
     if (c.blocks == 0) c.blocks = 1;
     cut_all(&c);
     return c.n;
@@ -124,7 +124,7 @@ static ps_err find_target(const ps_tensor_table *table, uint64_t chunk_bytes,
                           uint32_t n_shards, uint64_t *target, uint64_t *n)
 {
     uint64_t blocks = chunk_bytes / BYTES_PER_BLOCK;
-    *target = (blocks ? blocks : 1) * PS_NORM_BLOCK;
+    *target = (blocks ? blocks : 1) * PS_GRADNORM_BLOCK;
     *n = count_chunks(table, *target);
     while (MIN_TARGET < *target && *n < n_shards) {
         *target /= 2;
@@ -207,7 +207,7 @@ static ps_err make(ps_plan *plan, const ps_tensor_table *table, uint64_t chunk_b
     PS_TRY(ps_mem_zalloc(&plan->chunks, n, sizeof *plan->chunks, "plan"));
     PS_TRY(ps_mem_zalloc(&plan->shard_counts, n_shards, sizeof(uint64_t), "plan"));
     cutter c = {.table = table, .chunks = plan->chunks, .target = target};
-    c.blocks = target < PS_NORM_BLOCK ? 1 : target / PS_NORM_BLOCK;
+    c.blocks = target < PS_GRADNORM_BLOCK ? 1 : target / PS_GRADNORM_BLOCK;
     cut_all(&c);
     plan->n_chunks = (uint32_t)n;
     return place(plan);

@@ -2,9 +2,9 @@
  *
  * Chunk 0 holds the last layer's end, the first to be ready in the backward pass; the
  * last chunk starts at element 0 of the arena. Small tensors go together, large ones are
- * cut; a chunk ends at a tensor's end or at a multiple of PS_NORM_BLOCK elements within
- * its tensor. Chunks are given to shards by size, the largest first, each to the shard
- * that has the fewest bytes so far (lowest index among equals).
+ * cut; a chunk ends at a tensor's end or at a multiple of PS_GRADNORM_BLOCK elements
+ * within its tensor. Chunks are given to shards by size, the largest first, each to the
+ * shard that has the fewest bytes so far (lowest index among equals).
  */
 #ifndef PS_PLAN_H
 #define PS_PLAN_H

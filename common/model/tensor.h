@@ -7,8 +7,8 @@
 
 enum {
     PS_MAX_DIMS = 4,
-    PS_TENSOR_ALIGN = 16, // elements: every tensor starts at a multiple of 64 bytes
-    PS_NORM_BLOCK = 4096  // elements: see plan.h and grad_norm.h
+    PS_TENSOR_ALIGN = 16,    // elements: every tensor starts at a multiple of 64 bytes
+    PS_GRADNORM_BLOCK = 4096 // elements: see plan.h and gradnorm.h
 };
 
 typedef struct ps_dims {
@@ -37,9 +37,9 @@ int64_t ps_dims_count_max(const ps_dims *dims, int64_t max);
 typedef enum ps_tensor_role {
     PS_TENSOR_WEIGHT,
     PS_TENSOR_BIAS,
-    PS_TENSOR_NORM,   // weight or bias of a normalisation layer
-    PS_TENSOR_BUFFER, // float32, not trained: running mean and variance
-    PS_TENSOR_COUNTER // int64, one element: num_batches_tracked
+    PS_TENSOR_BATCHNORM, // weight or bias of a normalisation layer
+    PS_TENSOR_BUFFER,    // float32, not trained: running mean and variance
+    PS_TENSOR_COUNTER    // int64, one element: num_batches_tracked
 } ps_tensor_role;
 
 typedef struct ps_tensor {

@@ -76,6 +76,6 @@ ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
 
 double ps_optimizer_decay(const ps_optimizer *opt, ps_tensor_role role)
 {
-    bool bias_or_norm = role == PS_TENSOR_BIAS || role == PS_TENSOR_NORM;
+    bool bias_or_norm = role == PS_TENSOR_BIAS || role == PS_TENSOR_BATCHNORM;
     return bias_or_norm && !opt->decay_bias_norm ? 0.0 : opt->weight_decay;
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "floats.h"
-#include "grad_norm.h"
+#include "gradnorm.h"
 #include "mp.h"
 
 ps_err ps_step_rule_init(ps_step_rule *r, const ps_config *cfg)
@@ -45,7 +45,7 @@ ps_err ps_step_rule_decide(ps_step_rule *r, bool finite, double norm,
                            ps_step_decision *out)
 {
     out->make = finite || !r->scale.on;
-    out->grad_scale = r->clip_norm > 0 ? ps_grad_norm_clip(norm, r->clip_norm) : 1;
+    out->grad_scale = r->clip_norm > 0 ? ps_gradnorm_clip(norm, r->clip_norm) : 1;
     return ps_loss_scale_update(&r->scale, out->make);
 }
 

@@ -6,7 +6,7 @@
  * loss scaling, a sum with a number that is not finite keeps the whole step from being
  * made, and the scale backs off (loss_scale.h). Without it such a sum is an error, unless
  * exchange.nan allows it. A gradient whose norm is above clip_norm is scaled down to it
- * (grad_norm.h). Then the optimizer applies it (optimizer.h).
+ * (gradnorm.h). Then the optimizer applies it (optimizer.h).
  *
  * Who holds which part of the gradient, and how the norm is gathered, is up to the
  * exchange: shards, all-reduce workers, a lone worker, a GPU's queue. All decisions are

@@ -22,7 +22,7 @@
  *   PULL   weights at version step       STALE    count: the present member epoch
  *   BYE    the worker is done            ERROR    frame 2: UTF-8; the job is over
  *                                        LEFT     the shard has the worker's BYE
- *   SETTLE asks for the exact weights,   SETTLED  the exact weights at version step,
+ *   EXACT asks for the exact weights,   EXACT_WEIGHTS  the exact weights at version step,
  *          which codecs may not have             once every worker has asked
  *          reached
  *   FETCH  rank 0, which has not pushed  STATE    the array
@@ -38,8 +38,8 @@
  * fetched. The INIT of a resumed job carries the job's step.
  *
  * What a worker has sent is answered by READY (HELLO), WEIGHTS (INIT, PUSH, PULL),
- * SETTLED, STATE, RESTORED and LEFT. Over a new connection the worker sends HELLO, and
- * then again every message that is unanswered. The shard counts a message once and
+ * EXACT_WEIGHTS, STATE, RESTORED and LEFT. Over a new connection the worker sends HELLO,
+ * and then again every message that is unanswered. The shard counts a message once and
  * answers it again. Credits start anew with every HELLO: bytes that were on the way
  * before it are not returned.
  *
@@ -48,7 +48,7 @@
  * step between them was skipped. 0 without loss scaling.
  *
  * WEIGHTS of codec NONE are the weights; of another codec they are the encoded change
- * since version step - 1, to be added. SETTLED is never encoded.
+ * since version step - 1, to be added. EXACT_WEIGHTS is never encoded.
  *
  * Version v of the weights is their state after v optimizer steps: a PUSH of step s (from
  * 0) is answered with WEIGHTS of step s + 1. A push's identity is (step, rank, chunk).
@@ -75,7 +75,7 @@ enum { PS_WIRE_STATE_WEIGHTS = 2, PS_WIRE_STATE_RULE = 255 };
     X(PUSH, 3, WORKER, true)                                                             \
     X(PULL, 4, WORKER, false)                                                            \
     X(BYE, 5, WORKER, false)                                                             \
-    X(SETTLE, 6, WORKER, false)                                                          \
+    X(EXACT, 6, WORKER, false)                                                           \
     X(FETCH, 7, WORKER, false)                                                           \
     X(RESTORE, 8, WORKER, true)                                                          \
     X(READY, 16, SHARD, false)                                                           \
@@ -83,7 +83,7 @@ enum { PS_WIRE_STATE_WEIGHTS = 2, PS_WIRE_STATE_RULE = 255 };
     X(CREDIT, 18, SHARD, false)                                                          \
     X(STALE, 19, SHARD, false)                                                           \
     X(ERROR, 20, SHARD, true)                                                            \
-    X(SETTLED, 21, SHARD, true)                                                          \
+    X(EXACT_WEIGHTS, 21, SHARD, true)                                                    \
     X(LEFT, 22, SHARD, false)                                                            \
     X(STATE, 23, SHARD, true)                                                            \
     X(RESTORED, 24, SHARD, false)

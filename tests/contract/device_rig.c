@@ -172,7 +172,7 @@ void rig_compare(rig *r, int n, const ps_pass *pass)
         ref_backward(&ref, &batch, pass);
         if (ps_program_backward(r->program, &batch, pass) != PS_OK)
             fail_msg("%s", ps_err_message());
-        assert_int_equal(ps_program_settle_buffers(r->program), PS_OK);
+        assert_int_equal(ps_program_fetch_buffers(r->program), PS_OK);
         rig_check_gradients(r, &ref);
     }
     ref_fini(&ref);

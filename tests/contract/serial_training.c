@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "grad_norm.h"
+#include "gradnorm.h"
 #include "model_spec.h"
 #include "optimizer.h"
 #include "schedule.h"
@@ -104,9 +104,9 @@ static double serial_clip(serial *s)
     const ps_chunk whole = {.count = s->spec.table.arena_count,
                             .last_tensor = s->spec.table.n_tensors - 1};
     if (s->cfg->optimizer.clip_norm <= 0) return 1;
-    ps_grad_norm_chunk(&s->spec.table, &whole, s->sum, s->blocks);
-    double norm = ps_grad_norm_total(s->blocks, ps_grad_norm_blocks(&s->spec.table));
-    return ps_grad_norm_clip(norm, s->cfg->optimizer.clip_norm);
+    ps_gradnorm_chunk(&s->spec.table, &whole, s->sum, s->blocks);
+    double norm = ps_gradnorm_total(s->blocks, ps_gradnorm_blocks(&s->spec.table));
+    return ps_gradnorm_clip(norm, s->cfg->optimizer.clip_norm);
 }
 
 static void serial_step(serial *s, uint64_t step)
@@ -138,7 +138,7 @@ float *test_serial_weights(const ps_config *cfg, int workers,
     float **arenas[] = {&s.params, &s.sum, &s.one, &s.states[0], &s.states[1]};
     for (int i = 0; i < 5; i++)
         *arenas[i] = calloc(s.spec.table.arena_count, sizeof(float));
-    s.blocks = calloc(ps_grad_norm_blocks(&s.spec.table), sizeof *s.blocks);
+    s.blocks = calloc(ps_gradnorm_blocks(&s.spec.table), sizeof *s.blocks);
     test_first_weights(&s.spec, s.params);
     for (uint64_t step = 0; step < TEST_STEPS; step++)
         serial_step(&s, step);

@@ -284,7 +284,7 @@ static void assert_same_bits(size_t group_bytes, long n_groups)
             side *s = &r->sides[i];
             if (i == 1) before = host_gpu_counted;
             train_epoch(r, s, epoch);
-            check(ps_program_settle_buffers(s->program));
+            check(ps_program_fetch_buffers(s->program));
             memcpy(settled[i], s->buffers, bytes);
             evaluated[i] = evaluate(r, s);
         }

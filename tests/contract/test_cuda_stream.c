@@ -161,7 +161,7 @@ static ps_err train_step(rig *r, side *s, uint64_t step, double *loss)
 
 static double evaluate(rig *r, side *s)
 {
-    check(ps_program_settle_buffers(s->program)); // which this reads
+    check(ps_program_fetch_buffers(s->program)); // which this reads
     ps_batch batch = {BATCH, r->x, r->labels, r->positions};
     ps_pass pass = {.grad_scale = 1};
     ps_pass_result result;

@@ -558,7 +558,7 @@ static void check_shows(rig *r, const ps_pass *pass, const char *what)
     assert_int_equal(ps_program_forward(r->program, &batch, pass, &result), PS_OK);
     if (pass->training)
         assert_int_equal(ps_program_backward(r->program, &batch, pass), PS_OK);
-    assert_int_equal(ps_program_settle_buffers(r->program), PS_OK);
+    assert_int_equal(ps_program_fetch_buffers(r->program), PS_OK);
     bool loss = isnan(result.loss_sum);
     bool gradient = pass->training && !ps_finite_all(r->grads, r->spec.table.arena_count);
     if (!loss && !gradient) fail_msg("%s: a loss of %g", what, result.loss_sum);
@@ -627,7 +627,7 @@ static void test_counts_batches(void **state)
     for (int i = 0; i < 3; i++)
         assert_int_equal(ps_program_forward(r.program, &batch, &plain_pass, NULL), PS_OK);
     assert_int_equal(ps_program_forward(r.program, &batch, &evaluation, NULL), PS_OK);
-    assert_int_equal(ps_program_settle_buffers(r.program), PS_OK);
+    assert_int_equal(ps_program_fetch_buffers(r.program), PS_OK);
     assert_int_equal(*counter, 3);
     rig_fini(&r);
 }

@@ -7,8 +7,8 @@
 #include <cmocka.h>
 
 #include "../support/levels.h"
+#include "cpu_batchnorm_loops.h"
 #include "cpu_linear.h"
-#include "cpu_norm_loops.h"
 #include "cpu_pointwise.h"
 #include "cpu_pool_rows.h"
 
@@ -189,17 +189,17 @@ static void put_norm(output *o, const ps_cpu_shape *s, bool relu)
 {
     static double scratch[MOST];
     static float mean[600], variance[600], inv[600], sums[2][600], weight[600], bias[600];
-    const ps_cpu_norm_channels channels = {mean, inv, weight, bias};
-    const ps_cpu_norm_passed passed = {x, dy, relu ? y : NULL};
+    const ps_cpu_batchnorm_channels channels = {mean, inv, weight, bias};
+    const ps_cpu_batchnorm_passed passed = {x, dy, relu ? y : NULL};
     const size_t bytes = (size_t)s->c * sizeof(float);
-    assert_true(s->c <= 600 && ps_cpu_norm_scratch_bytes(s) <= sizeof scratch);
+    assert_true(s->c <= 600 && ps_cpu_batchnorm_scratch_bytes(s) <= sizeof scratch);
     fill(4, 600, weight);
     fill(5, 600, bias);
-    ps_cpu_norm_moments(s, x, scratch, mean, variance);
-    ps_cpu_norm_invert(s->c, variance, 1e-5f, inv);
-    ps_cpu_norm_values(s, &channels, x, relu, y);
-    ps_cpu_norm_sums(s, &channels, &passed, scratch, sums[0], sums[1]);
-    ps_cpu_norm_gradient(s, &channels, &passed, sums[0], sums[1], dx, !relu);
+    ps_cpu_batchnorm_moments(s, x, scratch, mean, variance);
+    ps_cpu_batchnorm_invert(s->c, variance, 1e-5f, inv);
+    ps_cpu_batchnorm_values(s, &channels, x, relu, y);
+    ps_cpu_batchnorm_sums(s, &channels, &passed, scratch, sums[0], sums[1]);
+    ps_cpu_batchnorm_gradient(s, &channels, &passed, sums[0], sums[1], dx, !relu);
     put(o, mean, bytes);
     put(o, inv, bytes);
     put_shape(o, s, y);

@@ -265,7 +265,7 @@ static void await_norm(part *p, ps_coord_link *link, uint64_t wanted_step, doubl
             {.socket = ps_coord_link_monitor(link), .events = ZMQ_POLLIN}};
         zmq_poll(items, 2, 100);
         if (items[1].revents) note(p, ps_coord_link_mend(link));
-        note(p, ps_coord_link_norm_recv(link, &got, &step, &norm));
+        note(p, ps_coord_link_gradnorm_recv(link, &got, &step, &norm));
     }
     expect(p, got && step == wanted_step, "a norm of the step");
     expect(p, norm == wanted, "the norm with the blocks in order");
@@ -284,8 +284,8 @@ static double send_norm(part *p, ps_coord_link *link, uint64_t step, double fact
             sums[n++] = factor * BLOCK_SUMS[first[rank][r] + b];
     for (int b = 0; b < BLOCKS; b++)
         in_order += factor * BLOCK_SUMS[b];
-    note(p, ps_coord_link_norm_send(link, step, 2, BLOCKS, 3, first[rank], counts[rank],
-                                    sums));
+    note(p, ps_coord_link_gradnorm_send(link, step, 2, BLOCKS, 3, first[rank],
+                                        counts[rank], sums));
     return sqrt(in_order);
 }
 

@@ -50,7 +50,7 @@ static void say_everything(bare_job *b, void *stranger)
     uint64_t bytes = h.count * sizeof(float);
     for (uint64_t i = 0; i < h.count; i++)
         b->payload[i] = 1000.0f;
-    for (int kind = PS_MSG_HELLO; kind <= PS_MSG_SETTLE; kind++) {
+    for (int kind = PS_MSG_HELLO; kind <= PS_MSG_EXACT; kind++) {
         h.kind = (uint8_t)kind;
         say_header(stranger, &h, b->payload, bytes);
         say_header(stranger, &h, NULL, 0);

@@ -71,9 +71,9 @@ static void push_range(bare_job *b, const ps_chunk_codec *codec, int rank, uint3
               ps_chunk_codec_bytes(codec, chunk, PS_CODEC_TOPK));
 }
 
-static void ask_to_settle(bare_job *b, int rank, uint32_t c)
+static void ask_for_exact(bare_job *b, int rank, uint32_t c)
 {
-    ps_wire_header h = bare_header(b, PS_MSG_SETTLE, rank, c);
+    ps_wire_header h = bare_header(b, PS_MSG_EXACT, rank, c);
     h.step = 1;
     bare_send(b->socket[rank], &h, NULL, 0);
 }
@@ -105,10 +105,10 @@ static void settling_gives_everybody_the_exact_weights(void **state)
         for (uint64_t i = 0; i < chunk->count; i++)
             assert_true(change[i] == (i < 16 ? -0.625f : i < 32 ? -0.15625f : 0.0f));
     }
-    ask_to_settle(&b, 1, c);
-    ask_to_settle(&b, 1, c);
+    ask_for_exact(&b, 1, c);
+    ask_for_exact(&b, 1, c);
     bare_silence(b.socket[1]);
-    ask_to_settle(&b, 0, c);
+    ask_for_exact(&b, 0, c);
     for (int r = 0; r < 2; r++) {
         ps_wire_header h = bare_answer(b.socket[r], got, sizeof got);
         assert_int_equal(h.codec, PS_CODEC_NONE);
@@ -116,7 +116,7 @@ static void settling_gives_everybody_the_exact_weights(void **state)
         for (uint64_t i = 0; i < chunk->count; i++)
             assert_true(got[i] == (i < 16 ? 0.0f : i < 32 ? 0.75f : 1.0f));
     }
-    ask_to_settle(&b, 0, c); // its answer was lost
+    ask_for_exact(&b, 0, c); // its answer was lost
     assert_int_equal(bare_answer(b.socket[0], got, sizeof got).codec, PS_CODEC_NONE);
     bare_silence(b.socket[1]);
     bare_close(&b);
@@ -139,7 +139,8 @@ static ps_wire_header expect_kind(bare_job *b, int rank, int kind, uint64_t step
     ps_wire_header h = bare_answer(b->socket[rank], w, sizeof w);
     assert_int_equal(h.kind, kind);
     assert_int_equal(h.step, step);
-    if (kind == PS_MSG_WEIGHTS || kind == PS_MSG_SETTLED) assert_true(w[3] == value);
+    if (kind == PS_MSG_WEIGHTS || kind == PS_MSG_EXACT_WEIGHTS)
+        assert_true(w[3] == value);
     return h;
 }
 
@@ -194,18 +195,18 @@ static void whatever_is_repeated_counts_once_and_is_answered(void **state)
     for (int kind = 0; kind < 3; kind++) { // of the step before, and of long ago
         if (kind == 0) bare_send_chunk(&b, PS_MSG_PUSH, 1, c, 0, 50.0f);
         if (kind == 1) send_short(&b, PS_MSG_PULL, 1, c, 0);
-        if (kind == 2) send_short(&b, PS_MSG_SETTLE, 1, c, 0);
+        if (kind == 2) send_short(&b, PS_MSG_EXACT, 1, c, 0);
         expect_kind(&b, 1, PS_MSG_WEIGHTS, 1, 0.0f);
     }
     for (int times = 0; times < 2; times++) {
-        send_short(&b, PS_MSG_SETTLE, 0, c, 1);
-        send_short(&b, PS_MSG_SETTLE, 1, c, 1);
+        send_short(&b, PS_MSG_EXACT, 0, c, 1);
+        send_short(&b, PS_MSG_EXACT, 1, c, 1);
         if (times > 0) continue;
         for (int r = 0; r < 2; r++)
-            expect_kind(&b, r, PS_MSG_SETTLED, 1, 0.0f);
+            expect_kind(&b, r, PS_MSG_EXACT_WEIGHTS, 1, 0.0f);
     }
     for (int r = 0; r < 2; r++)
-        expect_kind(&b, r, PS_MSG_SETTLED, 1, 0.0f);
+        expect_kind(&b, r, PS_MSG_EXACT_WEIGHTS, 1, 0.0f);
     for (int times = 0; times < 3; times++) {
         send_short(&b, PS_MSG_BYE, 0, 0, 0);
         expect_kind(&b, 0, PS_MSG_LEFT, 0, 0);

@@ -181,7 +181,7 @@ static ps_err one_step(parity *p, int step)
         side *s = &p->sides[i];
         PS_TRY(ps_program_forward(s->program, &batch, &pass, &s->result));
         PS_TRY(ps_program_backward(s->program, &batch, &pass));
-        PS_TRY(ps_program_settle_buffers(s->program));
+        PS_TRY(ps_program_fetch_buffers(s->program));
     }
     compare(p, step);
     for (uint64_t i = 0; i < p->spec.table.arena_count; i++) {

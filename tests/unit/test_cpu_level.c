@@ -13,8 +13,8 @@
 #include "codec.h"
 #include "finite.h"
 #include "floats.h"
+#include "nontemporal_copy.h"
 #include "optimizer.h"
-#include "stream_copy.h"
 
 enum { MOST = 5003 };
 
@@ -162,8 +162,8 @@ static void compute_sums(output *o)
         ps_floats_scale(out, 0.7f, n);
         put(o, out, n * sizeof *out);
         for (int shift = 0; shift < 16; shift += 5) {
-            ps_stream_copy(out + shift, a, n);
-            ps_stream_copy_done();
+            ps_nontemporal_copy(out + shift, a, n);
+            ps_nontemporal_copy_done();
             put(o, out + shift, n * sizeof *out);
         }
         for (uint64_t at = 0; at < n; at += 13) {

@@ -258,7 +258,7 @@ static void biases_and_norms_can_be_spared_from_decay(void **state)
     assert_int_equal(init_from(&opt, set, 2), PS_OK);
     assert_true(ps_optimizer_decay(&opt, PS_TENSOR_WEIGHT) == 0.01);
     assert_true(ps_optimizer_decay(&opt, PS_TENSOR_BIAS) == 0.0);
-    assert_true(ps_optimizer_decay(&opt, PS_TENSOR_NORM) == 0.0);
+    assert_true(ps_optimizer_decay(&opt, PS_TENSOR_BATCHNORM) == 0.0);
     assert_int_equal(init_from(&opt, set, 1), PS_OK);
     assert_true(ps_optimizer_decay(&opt, PS_TENSOR_BIAS) == 0.01);
 }

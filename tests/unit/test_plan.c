@@ -12,7 +12,7 @@
 
 #include "rng.h"
 
-enum { MAX_TENSORS = 60, BLOCK_BYTES = PS_NORM_BLOCK * 4 };
+enum { MAX_TENSORS = 60, BLOCK_BYTES = PS_GRADNORM_BLOCK * 4 };
 
 typedef struct fake {
     ps_model_spec spec;
@@ -56,7 +56,7 @@ static void assert_covers(const ps_plan *plan, const ps_model_spec *spec)
         const ps_tensor *last = &spec->table.tensors[c->last_tensor];
         assert_true(c->offset >= first->offset);
         assert_true(c->offset < first->offset + first->count);
-        assert_int_equal((c->offset - first->offset) % PS_NORM_BLOCK, 0);
+        assert_int_equal((c->offset - first->offset) % PS_GRADNORM_BLOCK, 0);
         assert_true(c->offset + c->count > last->offset);
         bool is_last = c->last_tensor == spec->table.n_tensors - 1;
         assert_true(is_last || c->offset + c->count <= last[1].offset);
@@ -175,7 +175,7 @@ static void a_bias_rides_with_the_end_of_its_weight(void **state)
 {
     fake f;
     memset(&f, 0, sizeof f);
-    add(&f, 20 * PS_NORM_BLOCK);
+    add(&f, 20 * PS_GRADNORM_BLOCK);
     add(&f, 128);
     ps_plan plan;
     assert_int_equal(

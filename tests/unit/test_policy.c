@@ -99,22 +99,22 @@ static void settling_waits_for_everybody(void **state)
 {
     ps_policy_chunk c;
     ps_policy_chunk_init(&c, 3);
-    assert_int_equal(ps_policy_settle(&c, 0, 0), PS_VERDICT_REFUSE);
+    assert_int_equal(ps_policy_exact(&c, 0, 0), PS_VERDICT_REFUSE);
     ps_policy_init_weights(&c, 0);
     for (uint64_t version = 0; version < 2; version++) {
-        assert_int_equal(ps_policy_settle(&c, 0, version + 1), PS_VERDICT_REFUSE);
-        assert_int_equal(ps_policy_settle(&c, 2, version), PS_VERDICT_WAIT);
-        assert_int_equal(ps_policy_settle(&c, 2, version), PS_VERDICT_WAIT);
-        assert_int_equal(ps_policy_settle(&c, 0, version), PS_VERDICT_WAIT);
-        assert_int_equal(ps_policy_settle(&c, 1, version), PS_VERDICT_ALL);
-        assert_int_equal(ps_policy_settle(&c, 0, version), PS_VERDICT_ANSWER);
+        assert_int_equal(ps_policy_exact(&c, 0, version + 1), PS_VERDICT_REFUSE);
+        assert_int_equal(ps_policy_exact(&c, 2, version), PS_VERDICT_WAIT);
+        assert_int_equal(ps_policy_exact(&c, 2, version), PS_VERDICT_WAIT);
+        assert_int_equal(ps_policy_exact(&c, 0, version), PS_VERDICT_WAIT);
+        assert_int_equal(ps_policy_exact(&c, 1, version), PS_VERDICT_ALL);
+        assert_int_equal(ps_policy_exact(&c, 0, version), PS_VERDICT_ANSWER);
         for (uint32_t r = 0; r < 3; r++)
             assert_int_equal(ps_policy_push(&c, r, version), PS_VERDICT_TAKE);
         ps_policy_applied(&c);
-        assert_int_equal(ps_policy_settle(&c, 0, version), PS_VERDICT_ANSWER);
+        assert_int_equal(ps_policy_exact(&c, 0, version), PS_VERDICT_ANSWER);
     }
     assert_int_equal(ps_policy_push(&c, 1, 2), PS_VERDICT_TAKE);
-    assert_int_equal(ps_policy_settle(&c, 1, 2), PS_VERDICT_REFUSE);
+    assert_int_equal(ps_policy_exact(&c, 1, 2), PS_VERDICT_REFUSE);
 }
 
 int main(void)

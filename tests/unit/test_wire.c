@@ -115,8 +115,8 @@ static void tells_which_have_a_payload(void **state)
     assert_false(ps_wire_has_payload(&h));
     h = (ps_wire_header){.kind = 99};
     assert_false(ps_wire_has_payload(&h));
-    assert_true(ps_wire_from_worker(PS_MSG_SETTLE));
-    assert_false(ps_wire_from_worker(PS_MSG_SETTLED));
+    assert_true(ps_wire_from_worker(PS_MSG_EXACT));
+    assert_false(ps_wire_from_worker(PS_MSG_EXACT_WEIGHTS));
     assert_false(ps_wire_from_worker(99));
     assert_string_equal(ps_wire_kind_name(PS_MSG_WEIGHTS), "WEIGHTS");
     assert_string_equal(ps_wire_kind_name(99), "unknown");

@@ -104,18 +104,19 @@ PS_ARITH double ps_mse_one_hot(int64_t classes, const float *x, int32_t label)
 
 /* Batch norm's output and the gradient of its input. inv: 1 / sqrt(var + eps); mean_dy
  * and mean_dot: means over the channel of dy and of dy times the normalised input. */
-PS_ARITH float ps_norm_value(float x, float mean, float inv, float weight, float bias)
+PS_ARITH float ps_batchnorm_value(float x, float mean, float inv, float weight,
+                                  float bias)
 {
     return (x - mean) * inv * weight + bias;
 }
-PS_ARITH float ps_norm_grad(float x, float dy, float mean, float inv, float weight,
-                            float mean_dy, float mean_dot)
+PS_ARITH float ps_batchnorm_grad(float x, float dy, float mean, float inv, float weight,
+                                 float mean_dy, float mean_dot)
 {
     return weight * inv * (dy - mean_dy - (x - mean) * inv * mean_dot);
 }
 
 /* Running statistics: momentum is the weight of the new value. */
-PS_ARITH float ps_norm_running(float old, float now, float momentum)
+PS_ARITH float ps_batchnorm_running(float old, float now, float momentum)
 {
     return (1.0f - momentum) * old + momentum * now;
 }

@@ -99,7 +99,7 @@ typedef struct ps_device_ops {
      * later (pass->loss_later). May return before the work is done: the caller leaves the
      * host's parameters unchanged until the result is known, or until backward (with
      * grads_ready) has returned. Training updates the running statistics; the buffer
-     * arena has them at the latest when settle_buffers returns. After a failure, only
+     * arena has them at the latest when fetch_buffers returns. After a failure, only
      * destroy may be called. */
     ps_err (*forward)(ps_program *program, const ps_batch *batch, const ps_pass *pass,
                       ps_pass_result *result);
@@ -117,7 +117,7 @@ typedef struct ps_device_ops {
     ps_err (*prefetch)(ps_program *program, const ps_batch *batch);
     /* Waits until the buffer arena holds the results of all passes so far; it may then be
      * changed before the next pass. NULL: this always holds. */
-    ps_err (*settle_buffers)(ps_program *program);
+    ps_err (*fetch_buffers)(ps_program *program);
     /* Keeps the arenas of these parameters on the device, with the optimizer's states.
      * Programs made for these parameters afterwards work on the device's arenas and copy
      * nothing to or from the host arenas; hooks are still called. Destroy these programs
@@ -183,10 +183,10 @@ static inline ps_err ps_program_prefetch(ps_program *program, const ps_batch *ba
 {
     return program->device->ops->prefetch(program, batch);
 }
-static inline ps_err ps_program_settle_buffers(ps_program *program)
+static inline ps_err ps_program_fetch_buffers(ps_program *program)
 {
     const ps_device_ops *ops = program->device->ops;
-    return ops->settle_buffers ? ops->settle_buffers(program) : PS_OK;
+    return ops->fetch_buffers ? ops->fetch_buffers(program) : PS_OK;
 }
 
 #endif

@@ -47,8 +47,8 @@ typedef struct ps_device_stream_ops {
      * are finite. Waits for the queue. */
     ps_err (*unscale)(ps_device_stream *s, uint64_t offset, uint64_t count, float factor,
                       bool *finite);
-    /* The chunk's block sums (grad_norm.h). Waits for the queue. */
-    ps_err (*norm_sums)(ps_device_stream *s, const ps_chunk *chunk, double *sums);
+    /* The chunk's block sums (gradnorm.h). Waits for the queue. */
+    ps_err (*gradnorm_sums)(ps_device_stream *s, const ps_chunk *chunk, double *sums);
     /* Copies elements [offset, offset + count) of the optimizer's state i to or from host
      * memory (count), after the queued work. Waits for the copy. */
     ps_err (*save_state)(ps_device_stream *s, int i, uint64_t offset, uint64_t count,

@@ -4,7 +4,7 @@
 #include "device_stream.h"
 #include "finite.h"
 #include "floats.h"
-#include "grad_norm.h"
+#include "gradnorm.h"
 #include "mem.h"
 
 typedef struct host_stream {
@@ -73,7 +73,7 @@ static ps_err host_unscale(ps_device_stream *s, uint64_t offset, uint64_t count,
 
 static ps_err host_norm_sums(ps_device_stream *s, const ps_chunk *chunk, double *sums)
 {
-    ps_grad_norm_chunk(of(s)->at.table, chunk, of(s)->at.grads + chunk->offset, sums);
+    ps_gradnorm_chunk(of(s)->at.table, chunk, of(s)->at.grads + chunk->offset, sums);
     return PS_OK;
 }
 
@@ -141,7 +141,7 @@ static const ps_device_stream_ops host_stream_ops = {
     .done = host_done,
     .check_finite = host_check_finite,
     .unscale = host_unscale,
-    .norm_sums = host_norm_sums,
+    .gradnorm_sums = host_norm_sums,
     .save_state = host_save_state,
     .load_state = host_load_state,
     .apply = host_apply,

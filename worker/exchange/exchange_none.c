@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "grad_norm.h"
+#include "gradnorm.h"
 #include "mem.h"
 #include "stream_step.h"
 
@@ -13,11 +13,11 @@ typedef struct exchange_none {
     ps_device_stream *stream;
     bool owns_stream;
     ps_step_rule rule;
-    uint64_t at;       // the step that was begun
-    bool queues;       // the stream makes whole steps, behind the gradients
-    bool waits;        // otherwise: a step is applied when all of its gradients are here
-    ps_chunk whole;    // the arena as one chunk
-    double *norm_sums; // of its blocks; NULL without clipping
+    uint64_t at;    // the step that was begun
+    bool queues;    // the stream makes whole steps, behind the gradients
+    bool waits;     // otherwise: a step is applied when all of its gradients are here
+    ps_chunk whole; // the arena as one chunk
+    double *gradnorm_sums;    // of its blocks; NULL without clipping
     ps_stream_step on_stream; // of a stream that queues
 } exchange_none;
 
@@ -30,7 +30,7 @@ static void none_destroy(ps_exchange **x)
 {
     exchange_none *e = self(*x);
     if (e->owns_stream && e->stream) e->stream->ops->destroy(&e->stream);
-    free(e->norm_sums);
+    free(e->gradnorm_sums);
     free(e);
     *x = NULL;
 }
@@ -61,7 +61,7 @@ static ps_err prepare(exchange_none *e)
     e->waits = ps_step_rule_waits(&e->rule);
     e->on_stream = ps_stream_step_of(&e->rule, e->stream);
     if (e->queues || e->rule.clip_norm <= 0) return PS_OK;
-    return ps_mem_zalloc(&e->norm_sums, ps_grad_norm_blocks(table), sizeof(double),
+    return ps_mem_zalloc(&e->gradnorm_sums, ps_gradnorm_blocks(table), sizeof(double),
                          "norm sums");
 }
 
@@ -190,9 +190,9 @@ static ps_err none_finish(ps_exchange *x)
     if (e->rule.scale.on)
         PS_TRY(ops->unscale(e->stream, 0, e->whole.count,
                             ps_loss_scale_inverse(&e->rule.scale), &finite));
-    if (e->norm_sums) {
-        PS_TRY(ops->norm_sums(e->stream, &e->whole, e->norm_sums));
-        norm = ps_grad_norm_total(e->norm_sums, ps_grad_norm_blocks(e->o.table));
+    if (e->gradnorm_sums) {
+        PS_TRY(ops->gradnorm_sums(e->stream, &e->whole, e->gradnorm_sums));
+        norm = ps_gradnorm_total(e->gradnorm_sums, ps_gradnorm_blocks(e->o.table));
     }
     PS_TRY(ps_step_rule_decide(&e->rule, finite, norm, &decision));
     return decision.make ? apply(e, &e->whole, decision.grad_scale) : PS_OK;

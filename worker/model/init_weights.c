@@ -39,7 +39,7 @@ static void init_params(const ps_model_spec *spec, uint64_t seed, int fused,
             init_norm(spec, &spec->layers[i], params);
     for (int i = 0; i < spec->table.n_tensors; i++) {
         const ps_tensor *t = &spec->table.tensors[i];
-        if (t->role == PS_TENSOR_NORM) continue;
+        if (t->role == PS_TENSOR_BATCHNORM) continue;
         bool weight = t->role == PS_TENSOR_WEIGHT;
         float bound = weight ? weight_bound(t->fan_in) : bias_bound(t->fan_in);
         ps_uniform(&g, -bound, bound, fused, t->count, params + t->offset);

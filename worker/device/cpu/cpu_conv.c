@@ -421,7 +421,7 @@ static ps_err bind_order(ps_cpu_op *op, const char *who, float *weight, float *o
 }
 
 static ps_err bind_forward(ps_cpu_conv *c, const ps_memory_plan *memory,
-                           const ps_cpu_conv_places *p, float **weights)
+                           const ps_cpu_conv_arrays *p, float **weights)
 {
     const char *who = c->layer->name;
     ps_cpu_op *op = &c->forward;
@@ -440,7 +440,7 @@ static ps_err bind_forward(ps_cpu_conv *c, const ps_memory_plan *memory,
 }
 
 static ps_err bind_backward_data(ps_cpu_conv *c, const ps_memory_plan *memory,
-                                 const ps_cpu_conv_places *p, float *weights)
+                                 const ps_cpu_conv_arrays *p, float *weights)
 {
     const char *who = c->layer->name;
     ps_cpu_op *op = &c->backward_data;
@@ -459,7 +459,7 @@ static ps_err bind_backward_data(ps_cpu_conv *c, const ps_memory_plan *memory,
 }
 
 static ps_err bind_backward_weights(ps_cpu_conv *c, const ps_memory_plan *memory,
-                                    const ps_cpu_conv_places *p)
+                                    const ps_cpu_conv_arrays *p)
 {
     const char *who = c->layer->name;
     ps_cpu_op *op = &c->backward_weights, *reorder = &c->order_gradient;
@@ -485,7 +485,7 @@ static ps_err bind_backward_weights(ps_cpu_conv *c, const ps_memory_plan *memory
 }
 
 ps_err ps_cpu_conv_bind(ps_cpu_conv *c, const ps_memory_plan *memory,
-                        const ps_cpu_conv_places *p)
+                        const ps_cpu_conv_arrays *p)
 {
     float *weights = NULL;
     PS_TRY(bind_forward(c, memory, p, &weights));

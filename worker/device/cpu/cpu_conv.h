@@ -44,13 +44,13 @@ ps_err ps_cpu_conv_plan_backward(ps_cpu_conv *conv, ps_memory_plan *memory);
 
 /* Where everything lies. dy and dx are NULL when not training; dx also when it is not
  * needed. */
-typedef struct ps_cpu_conv_places {
+typedef struct ps_cpu_conv_arrays {
     float *x, *y, *dy, *dx;
     float *weight, *bias; // in the parameter arena; bias may be NULL
-} ps_cpu_conv_places;
+} ps_cpu_conv_arrays;
 
 ps_err ps_cpu_conv_bind(ps_cpu_conv *conv, const ps_memory_plan *memory,
-                        const ps_cpu_conv_places *places);
+                        const ps_cpu_conv_arrays *arrays);
 
 /* x: where the input lies in this pass. */
 ps_err ps_cpu_conv_forward(ps_cpu_conv *conv, dnnl_stream_t stream, const float *x);

@@ -14,9 +14,9 @@ static bool is_finite(const ps_cpu_run *run, int tensor)
 static bool has_finite_statistics(const ps_cpu_step *s)
 {
     if (s->node->layer->kind != PS_LAYER_BATCH_NORM2D) return true;
-    const uint64_t channels = (uint64_t)s->norm.shape.c;
-    return ps_finite_all(s->norm_places.running_mean, channels) &&
-           ps_finite_all(s->norm_places.running_variance, channels);
+    const uint64_t channels = (uint64_t)s->batchnorm.shape.c;
+    return ps_finite_all(s->batchnorm_arrays.running_mean, channels) &&
+           ps_finite_all(s->batchnorm_arrays.running_variance, channels);
 }
 
 bool ps_cpu_nan_is_hidden(const ps_cpu_run *run, const ps_cpu_step *s,

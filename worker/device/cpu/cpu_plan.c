@@ -97,8 +97,8 @@ static ps_err init_conv(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in,
 
 static ps_err init_norm(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in)
 {
-    return ps_cpu_norm_init(&s->norm, run->library->engine, s->node->layer, in,
-                            has_library_relu(s->node), run->options->training);
+    return ps_cpu_batchnorm_init(&s->batchnorm, run->library->engine, s->node->layer, in,
+                                 has_library_relu(s->node), run->options->training);
 }
 
 static void init_pool(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in,
@@ -184,7 +184,7 @@ static ps_err take_forward(ps_cpu_run *run, ps_cpu_step *s)
         PS_TRY(ps_cpu_conv_plan_forward(&s->conv, m, training));
         if (!training) ps_memory_plan_give(m, s->slot_x);
     } else if (kind == PS_LAYER_BATCH_NORM2D) {
-        PS_TRY(ps_cpu_norm_plan_forward(&s->norm, m, training));
+        PS_TRY(ps_cpu_batchnorm_plan_forward(&s->batchnorm, m, training));
     } else if (kind == PS_LAYER_LINEAR) {
         PS_TRY(ps_memory_plan_take(m, ps_cpu_linear_turned_bytes(&s->linear),
                                    &s->slot_turned));
@@ -237,7 +237,7 @@ static ps_err take_library_gradient(ps_cpu_run *run, ps_cpu_step *s)
     ps_layer_kind kind = s->node->layer->kind;
     if (kind == PS_LAYER_CONV2D) wanted = &s->conv.in;
     if (kind != PS_LAYER_CONV2D && kind != PS_LAYER_BATCH_NORM2D) return PS_OK;
-    if (kind == PS_LAYER_BATCH_NORM2D && s->norm.own) return PS_OK;
+    if (kind == PS_LAYER_BATCH_NORM2D && s->batchnorm.own) return PS_OK;
     bool needed = run->graph->edges[s->node->in[0]].needs_grad;
     if (!needed && kind == PS_LAYER_CONV2D) return PS_OK;
     if (needed && !s->add[0] && same_lanes(in, wanted)) return PS_OK;
@@ -266,7 +266,7 @@ static ps_err take_gradients(ps_cpu_run *run, ps_cpu_step *s)
     if (s->node->layer->kind == PS_LAYER_CONV2D)
         PS_TRY(ps_cpu_conv_plan_backward(&s->conv, &run->memory));
     if (s->node->layer->kind == PS_LAYER_BATCH_NORM2D)
-        PS_TRY(ps_cpu_norm_plan_backward(&s->norm, &run->memory));
+        PS_TRY(ps_cpu_batchnorm_plan_backward(&s->batchnorm, &run->memory));
     if (!taken_over) ps_memory_plan_give(&run->memory, out->grad_slot);
     return PS_OK;
 }
@@ -352,24 +352,24 @@ static ps_err bind_step(ps_cpu_run *run, ps_cpu_step *s)
     s->linear.turned = ps_memory_plan_at(m, s->slot_turned);
     float *x = s->x ? s->x : in->at, *dx = s->dx ? s->dx : in->grad;
     if (l->kind == PS_LAYER_CONV2D) {
-        const ps_cpu_conv_places places = {x,
+        const ps_cpu_conv_arrays arrays = {x,
                                            out->at,
                                            out->grad,
                                            dx,
                                            ps_cpu_parameter(run, l->weight),
                                            ps_cpu_parameter(run, l->bias)};
-        return ps_cpu_conv_bind(&s->conv, m, &places);
+        return ps_cpu_conv_bind(&s->conv, m, &arrays);
     }
     if (l->kind != PS_LAYER_BATCH_NORM2D) return PS_OK;
-    s->norm_places = (ps_cpu_norm_places){x,
-                                          out->at,
-                                          out->grad,
-                                          dx,
-                                          ps_cpu_parameter(run, l->weight),
-                                          ps_cpu_parameter(run, l->bias),
-                                          buffer(run, l->running_mean),
-                                          buffer(run, l->running_var)};
-    return ps_cpu_norm_bind(&s->norm, m, &s->norm_places);
+    s->batchnorm_arrays = (ps_cpu_batchnorm_arrays){x,
+                                                    out->at,
+                                                    out->grad,
+                                                    dx,
+                                                    ps_cpu_parameter(run, l->weight),
+                                                    ps_cpu_parameter(run, l->bias),
+                                                    buffer(run, l->running_mean),
+                                                    buffer(run, l->running_var)};
+    return ps_cpu_batchnorm_bind(&s->batchnorm, m, &s->batchnorm_arrays);
 }
 
 static void warn_of_slow_layers(const ps_cpu_run *run)

@@ -3,9 +3,9 @@
 #ifndef PS_CPU_PLAN_H
 #define PS_CPU_PLAN_H
 
+#include "cpu_batchnorm.h"
 #include "cpu_conv.h"
 #include "cpu_linear.h"
-#include "cpu_norm.h"
 #include "cpu_pool_rows.h"
 #include "device.h"
 #include "model_graph.h"
@@ -21,8 +21,8 @@ typedef struct ps_cpu_value {
 typedef struct ps_cpu_step {
     const ps_model_node *node;
     ps_cpu_conv conv;
-    ps_cpu_norm norm;
-    ps_cpu_norm_places norm_places;
+    ps_cpu_batchnorm batchnorm;
+    ps_cpu_batchnorm_arrays batchnorm_arrays;
     ps_cpu_pool pool;
     ps_cpu_dropout dropout;
     ps_cpu_linear linear;
@@ -61,7 +61,7 @@ typedef struct ps_cpu_run {
 /* Where a tensor of the model lies in the parameter arena; NULL for PS_NONE. */
 float *ps_cpu_parameter(const ps_cpu_run *run, int tensor);
 
-/* Makes the primitives and places the memory of run, whose arrays exist. */
+/* Makes the primitives and arrays the memory of run, whose arrays exist. */
 ps_err ps_cpu_plan(ps_cpu_run *run, const ps_cpu_run *other);
 
 #endif

@@ -24,7 +24,7 @@ void ps_cpu_run_fini(ps_cpu_run *run)
 {
     for (int i = 0; run->steps && i < run->graph->n_nodes; i++) {
         ps_cpu_conv_fini(&run->steps[i].conv);
-        ps_cpu_norm_fini(&run->steps[i].norm);
+        ps_cpu_batchnorm_fini(&run->steps[i].batchnorm);
     }
     ps_memory_plan_fini(&run->memory);
     free(run->steps);
@@ -63,8 +63,8 @@ static ps_err forward_norm(ps_cpu_run *run, ps_cpu_step *s, bool training)
         const ps_tensor *t = &run->options->spec->table.buffers[l->num_batches];
         batches = (int64_t *)(void *)((char *)run->options->buffers + t->offset);
     }
-    return ps_cpu_norm_forward(&s->norm, run->library->stream,
-                               run->values[s->node->in[0]].at, training, batches);
+    return ps_cpu_batchnorm_forward(&s->batchnorm, run->library->stream,
+                                    run->values[s->node->in[0]].at, training, batches);
 }
 
 /* Draws this pass's mask; NULL: nothing is dropped. */
@@ -213,7 +213,7 @@ static void backward_loss(ps_cpu_run *run, const ps_batch *batch, const ps_pass 
 
 /* Copies or adds a gradient that a primitive wrote to its own memory to where it belongs.
  */
-static void settle_gradient(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *shape)
+static void finish_gradient(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *shape)
 {
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     if (!s->dx || !in->grad) return;
@@ -230,7 +230,7 @@ static ps_err backward_conv(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
     PS_TRY(ps_cpu_conv_backward(&s->conv, run->library->stream, x,
                                 gradient(run, l->weight), gradient(run, l->bias),
                                 accumulate));
-    settle_gradient(run, s, &s->conv.in);
+    finish_gradient(run, s, &s->conv.in);
     return PS_OK;
 }
 
@@ -250,10 +250,10 @@ static ps_err backward_linear(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
 static ps_err backward_norm(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
 {
     const ps_layer *l = s->node->layer;
-    PS_TRY(ps_cpu_norm_backward(&s->norm, run->library->stream,
-                                run->values[s->node->in[0]].at, gradient(run, l->weight),
-                                gradient(run, l->bias), accumulate, s->add[0]));
-    settle_gradient(run, s, &s->norm.shape);
+    PS_TRY(ps_cpu_batchnorm_backward(
+        &s->batchnorm, run->library->stream, run->values[s->node->in[0]].at,
+        gradient(run, l->weight), gradient(run, l->bias), accumulate, s->add[0]));
+    finish_gradient(run, s, &s->batchnorm.shape);
     return PS_OK;
 }
 

@@ -115,8 +115,8 @@ ps_err ps_dnnl_conv_backward_weights(const ps_dnnl_conv *c,
                          c->who, "convolution backward weights");
 }
 
-ps_err ps_dnnl_norm_forward(const ps_dnnl_norm *n, bool training,
-                            dnnl_primitive_desc_t *out)
+ps_err ps_dnnl_batchnorm_forward(const ps_dnnl_batchnorm *n, bool training,
+                                 dnnl_primitive_desc_t *out)
 {
     return ps_dnnl_check(dnnl_batch_normalization_forward_primitive_desc_create(
                              out, n->engine, forward_kind(training), n->src, n->src,
@@ -124,8 +124,9 @@ ps_err ps_dnnl_norm_forward(const ps_dnnl_norm *n, bool training,
                          n->who, "batch normalisation");
 }
 
-ps_err ps_dnnl_norm_backward(const ps_dnnl_norm *n, const_dnnl_primitive_desc_t forward,
-                             dnnl_primitive_desc_t *out)
+ps_err ps_dnnl_batchnorm_backward(const ps_dnnl_batchnorm *n,
+                                  const_dnnl_primitive_desc_t forward,
+                                  dnnl_primitive_desc_t *out)
 {
     return ps_dnnl_check(dnnl_batch_normalization_backward_primitive_desc_create(
                              out, n->engine, dnnl_backward, n->src, n->src, n->src,
@@ -200,8 +201,8 @@ ps_err ps_dnnl_conv_backward_weights(const ps_dnnl_conv *c,
                      forward, out);
 }
 
-ps_err ps_dnnl_norm_forward(const ps_dnnl_norm *n, bool training,
-                            dnnl_primitive_desc_t *out)
+ps_err ps_dnnl_batchnorm_forward(const ps_dnnl_batchnorm *n, bool training,
+                                 dnnl_primitive_desc_t *out)
 {
     dnnl_batch_normalization_desc_t d;
     dnnl_status_t s = dnnl_batch_normalization_forward_desc_init(
@@ -209,8 +210,9 @@ ps_err ps_dnnl_norm_forward(const ps_dnnl_norm *n, bool training,
     return pd_create(s, &d, n->engine, n->who, "batch normalisation", n->attr, NULL, out);
 }
 
-ps_err ps_dnnl_norm_backward(const ps_dnnl_norm *n, const_dnnl_primitive_desc_t forward,
-                             dnnl_primitive_desc_t *out)
+ps_err ps_dnnl_batchnorm_backward(const ps_dnnl_batchnorm *n,
+                                  const_dnnl_primitive_desc_t forward,
+                                  dnnl_primitive_desc_t *out)
 {
     dnnl_batch_normalization_desc_t d;
     dnnl_status_t s = dnnl_batch_normalization_backward_desc_init(

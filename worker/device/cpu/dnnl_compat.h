@@ -85,20 +85,20 @@ ps_err ps_dnnl_conv_backward_weights(const ps_dnnl_conv *conv,
 
 /* Batch normalisation over (N, C, H, W); source, destination and their gradients share
  * one descriptor. flags: PS_DNNL_USE_SCALE_SHIFT, dnnl_use_global_stats and so on. */
-typedef struct ps_dnnl_norm {
+typedef struct ps_dnnl_batchnorm {
     dnnl_engine_t engine;
     const char *who;
     const ps_dnnl_md *src;
     float eps;
     unsigned flags;
     const_dnnl_primitive_attr_t attr;
-} ps_dnnl_norm;
+} ps_dnnl_batchnorm;
 
-ps_err ps_dnnl_norm_forward(const ps_dnnl_norm *norm, bool training,
-                            dnnl_primitive_desc_t *out);
-ps_err ps_dnnl_norm_backward(const ps_dnnl_norm *norm,
-                             const_dnnl_primitive_desc_t forward,
-                             dnnl_primitive_desc_t *out);
+ps_err ps_dnnl_batchnorm_forward(const ps_dnnl_batchnorm *norm, bool training,
+                                 dnnl_primitive_desc_t *out);
+ps_err ps_dnnl_batchnorm_backward(const ps_dnnl_batchnorm *norm,
+                                  const_dnnl_primitive_desc_t forward,
+                                  dnnl_primitive_desc_t *out);
 
 ps_err ps_dnnl_reorder(dnnl_engine_t engine, const char *who, const ps_dnnl_md *from,
                        const ps_dnnl_md *to, const_dnnl_primitive_attr_t attr,

@@ -152,10 +152,10 @@ static ps_err cuda_prefetch(ps_program *program, const ps_batch *batch)
     return ps_cuda_run_prefetch(&((cuda_program *)(void *)program)->run, batch);
 }
 
-static ps_err cuda_settle_buffers(ps_program *program)
+static ps_err cuda_fetch_buffers(ps_program *program)
 {
     PS_TRY(ps_gpu_enter(gpu_of(program)));
-    return ps_cuda_run_settle_buffers(&((cuda_program *)(void *)program)->run);
+    return ps_cuda_run_fetch_buffers(&((cuda_program *)(void *)program)->run);
 }
 
 static ps_err cuda_stream_create(ps_device *device, const ps_host_stream_options *options,
@@ -181,6 +181,6 @@ const ps_device_ops ps_cuda_device_ops = {
     .outputs = cuda_outputs,
     .result = cuda_result,
     .prefetch = cuda_prefetch,
-    .settle_buffers = cuda_settle_buffers,
+    .fetch_buffers = cuda_fetch_buffers,
     .stream_create = cuda_stream_create,
 };

@@ -15,9 +15,9 @@
 #ifndef PS_CUDA_KERNELS_H
 #define PS_CUDA_KERNELS_H
 
+#include "cuda_batchnorm_kernels.h"
 #include "cuda_loss_kernels.h"
 #include "cuda_moving_kernels.h"
-#include "cuda_norm_kernels.h"
 #include "cuda_optimizer_kernels.h"
 #include "cuda_pointwise_kernels.h"
 #include "cuda_window_kernels.h"
@@ -38,10 +38,10 @@
     X(im2col)                                                                            \
     X(col2im)                                                                            \
     X(dropout)                                                                           \
-    X(norm_stats)                                                                        \
-    X(norm)                                                                              \
-    X(norm_grad_sums)                                                                    \
-    X(norm_grad)                                                                         \
+    X(batchnorm_stats)                                                                   \
+    X(batchnorm)                                                                         \
+    X(batchnorm_grad_sums)                                                               \
+    X(batchnorm_grad)                                                                    \
     X(row_total)                                                                         \
     X(column_total)                                                                      \
     X(log_softmax)                                                                       \
@@ -50,12 +50,12 @@
     X(unscale)                                                                           \
     X(clip)                                                                              \
     X(optimizer)                                                                         \
-    X(norm_lane)                                                                         \
-    X(norm_block)
+    X(gradnorm_lane)                                                                     \
+    X(gradnorm_block)
 
 #define PS_SUM_KERNELS(X)                                                                \
-    X(norm_sums)                                                                         \
-    X(norm_dots)                                                                         \
+    X(batchnorm_sums)                                                                    \
+    X(batchnorm_dots)                                                                    \
     X(row_sums)                                                                          \
     X(loss)                                                                              \
     X(bad_values)                                                                        \

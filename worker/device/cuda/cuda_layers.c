@@ -18,9 +18,9 @@ static ps_err norm_stats(const ps_cuda_pass *r, const ps_cuda_step *s)
                           "a larger batch or data.drop_last_batch",
                           l->name);
     if (training)
-        PS_TRY(PS_LAUNCH(p->gpu, norm_sums, in->channels * rows.parts.by, PS_CUDA_NAME(s),
-                         .x = in->at, .parts = p->parts, .rows = rows));
-    return PS_LAUNCH(p->gpu, norm_stats, in->channels, PS_CUDA_NAME(s), .x = in->at,
+        PS_TRY(PS_LAUNCH(p->gpu, batchnorm_sums, in->channels * rows.parts.by,
+                         PS_CUDA_NAME(s), .x = in->at, .parts = p->parts, .rows = rows));
+    return PS_LAUNCH(p->gpu, batchnorm_stats, in->channels, PS_CUDA_NAME(s), .x = in->at,
                      .parts = training ? p->parts : NULL, .mean = s->mean, .inv = s->inv,
                      .running_mean = ps_cuda_buffer(p, l->running_mean),
                      .running_var = ps_cuda_buffer(p, l->running_var), .rows = rows,
@@ -33,8 +33,8 @@ static ps_err norm_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
     PS_TRY(norm_stats(r, s));
-    return PS_LAUNCH(p->gpu, norm, ps_cuda_count(r, in), PS_CUDA_NAME(s), .x = in->at,
-                     .mean = s->mean, .inv = s->inv,
+    return PS_LAUNCH(p->gpu, batchnorm, ps_cuda_count(r, in), PS_CUDA_NAME(s),
+                     .x = in->at, .mean = s->mean, .inv = s->inv,
                      .weight = ps_cuda_param(p, l->weight),
                      .bias = ps_cuda_param(p, l->bias), .y = out->at,
                      .plane = ps_divisor_of(in->plane),
@@ -48,15 +48,15 @@ static ps_err norm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
     const ps_values y = s->node->relu ? out->at : (ps_values){0};
     ps_rows rows = ps_rows_of(r->n, in->channels, in->plane);
-    PS_TRY(PS_LAUNCH(p->gpu, norm_dots, in->channels * rows.parts.by, PS_CUDA_NAME(s),
-                     .x = in->at, .dy = out->grad, .y = y, .mean = s->mean, .inv = s->inv,
-                     .parts = p->parts, .rows = rows));
-    PS_TRY(PS_LAUNCH(p->gpu, norm_grad_sums, in->channels, PS_CUDA_NAME(s),
+    PS_TRY(PS_LAUNCH(p->gpu, batchnorm_dots, in->channels * rows.parts.by,
+                     PS_CUDA_NAME(s), .x = in->at, .dy = out->grad, .y = y,
+                     .mean = s->mean, .inv = s->inv, .parts = p->parts, .rows = rows));
+    PS_TRY(PS_LAUNCH(p->gpu, batchnorm_grad_sums, in->channels, PS_CUDA_NAME(s),
                      .parts = p->parts, .dweight = ps_cuda_grad(p, l->weight),
                      .dbias = ps_cuda_grad(p, l->bias), .mean_dy = p->mean_dy,
                      .mean_dot = p->mean_dot, .rows = rows, .add = r->accumulate));
     if (!in->grad.at) return PS_OK;
-    return PS_LAUNCH(p->gpu, norm_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s),
+    return PS_LAUNCH(p->gpu, batchnorm_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s),
                      .x = in->at, .dy = out->grad, .y = y, .mean = s->mean, .inv = s->inv,
                      .weight = ps_cuda_param(p, l->weight), .mean_dy = p->mean_dy,
                      .mean_dot = p->mean_dot, .dx = in->grad,

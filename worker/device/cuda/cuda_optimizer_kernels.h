@@ -124,16 +124,16 @@ PS_ARITH void ps_k_bad_values_done(const ps_k_bad_values *k, uint32_t block, ps_
     k->parts[block] = s;
 }
 
-/* A block of the gradient norm (grad_norm.h): a range of the arena within one tensor. */
-typedef struct ps_norm_range {
+/* A block of the gradient norm (gradnorm.h): a range of the arena within one tensor. */
+typedef struct ps_gradnorm_range {
     uint32_t begin, n;
-} ps_norm_range;
+} ps_gradnorm_range;
 
 /* The same with one block for each block of the gradient norm. Once a step was refused,
  * parts keeps that step's counts. alone: independently of earlier steps. */
 typedef struct ps_k_bad_blocks {
     const float *x; // the arena
-    const ps_norm_range *ranges;
+    const ps_gradnorm_range *ranges;
     const ps_verdict *verdict;
     ps_sums *parts;
     bool alone;
@@ -178,7 +178,7 @@ PS_ARITH void ps_k_verdict_done(const ps_k_verdict *k, uint32_t block, ps_sums s
     if (k->alone || !k->verdict->refused) k->verdict->refused = s.a > 0.0 ? k->step : 0;
 }
 
-/* ps_grad_norm_total and ps_grad_norm_clip. Count: 1. */
+/* ps_gradnorm_total and ps_gradnorm_clip. Count: 1. */
 typedef struct ps_k_clip {
     const double *sums;
     uint32_t n;
@@ -195,35 +195,35 @@ PS_ARITH void ps_k_clip_at(const ps_k_clip *k, uint32_t i)
     k->verdict->scale = (float)(factor >= 1.0 ? 1.0 : factor);
 }
 
-/* grad_norm.c's sums of a block: 16 lanes, whose halves are then added repeatedly. Count:
+/* gradnorm.c's sums of a block: 16 lanes, whose halves are then added repeatedly. Count:
  * 16 * blocks. */
-enum { PS_NORM_LANES = 16 };
+enum { PS_GRADNORM_LANES = 16 };
 
-typedef struct ps_k_norm_lane {
+typedef struct ps_k_gradnorm_lane {
     const float *x; // the arena
-    const ps_norm_range *ranges;
+    const ps_gradnorm_range *ranges;
     double *lanes; // (blocks, 16)
-} ps_k_norm_lane;
+} ps_k_gradnorm_lane;
 
-PS_ARITH void ps_k_norm_lane_at(const ps_k_norm_lane *k, uint32_t i)
+PS_ARITH void ps_k_gradnorm_lane_at(const ps_k_gradnorm_lane *k, uint32_t i)
 {
-    ps_norm_range range = k->ranges[i / PS_NORM_LANES];
+    ps_gradnorm_range range = k->ranges[i / PS_GRADNORM_LANES];
     const float *x = k->x + range.begin;
     double sum = 0.0;
-    for (uint32_t at = i % PS_NORM_LANES; at < range.n; at += PS_NORM_LANES)
+    for (uint32_t at = i % PS_GRADNORM_LANES; at < range.n; at += PS_GRADNORM_LANES)
         sum += (double)x[at] * (double)x[at];
     k->lanes[i] = sum;
 }
 
-typedef struct ps_k_norm_block {
+typedef struct ps_k_gradnorm_block {
     double *lanes; // (blocks, 16); overwritten
     double *sums;  // (blocks)
-} ps_k_norm_block;
+} ps_k_gradnorm_block;
 
-PS_ARITH void ps_k_norm_block_at(const ps_k_norm_block *k, uint32_t block)
+PS_ARITH void ps_k_gradnorm_block_at(const ps_k_gradnorm_block *k, uint32_t block)
 {
-    double *lanes = k->lanes + (size_t)block * PS_NORM_LANES;
-    for (uint32_t n = PS_NORM_LANES / 2; n > 0; n /= 2) {
+    double *lanes = k->lanes + (size_t)block * PS_GRADNORM_LANES;
+    for (uint32_t n = PS_GRADNORM_LANES / 2; n > 0; n /= 2) {
         for (uint32_t l = 0; l < n; l++)
             lanes[l] += lanes[l + n];
     }

@@ -159,7 +159,7 @@ static void add_counted(ps_cuda_run *run)
     run->counted = 0;
 }
 
-ps_err ps_cuda_run_settle_buffers(ps_cuda_run *run)
+ps_err ps_cuda_run_fetch_buffers(ps_cuda_run *run)
 {
     ps_cuda_plan *p = &run->plan;
     if (!run->buffers_here) return PS_OK;

@@ -50,6 +50,6 @@ ps_err ps_cuda_run_backward(ps_cuda_run *run, const ps_batch *batch, const ps_pa
 ps_err ps_cuda_run_outputs(ps_cuda_run *run, float *out, size_t count);
 ps_err ps_cuda_run_result(ps_cuda_run *run, ps_pass_result *out);
 ps_err ps_cuda_run_prefetch(ps_cuda_run *run, const ps_batch *batch);
-ps_err ps_cuda_run_settle_buffers(ps_cuda_run *run);
+ps_err ps_cuda_run_fetch_buffers(ps_cuda_run *run);
 
 #endif

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "grad_norm.h"
+#include "gradnorm.h"
 #include "mem.h"
 
 static const char who[] = "the exchange";
@@ -20,7 +20,7 @@ typedef struct cuda_stream {
     ps_sums *bad;                     // a check's partial counts, on the GPU
     ps_sums *bad_home;                // their pinned copy on the host
     double *lanes, *sums, *sums_home; // sums of the gradient norm's blocks
-    ps_norm_range *ranges;            // these blocks, on the GPU
+    ps_gradnorm_range *ranges;        // these blocks, on the GPU
     uint32_t n_blocks;
     ps_verdict *verdict, *verdict_home; // on the GPU; its pinned copy on the host
     ps_gpu_event *marked, *waited, *told;
@@ -146,7 +146,7 @@ static ps_err stream_done(ps_device_stream *base, bool *done)
 
 static uint64_t blocks_of(const ps_tensor *t)
 {
-    return (t->count + PS_NORM_BLOCK - 1) / PS_NORM_BLOCK;
+    return (t->count + PS_GRADNORM_BLOCK - 1) / PS_GRADNORM_BLOCK;
 }
 
 static int64_t parts_of(uint64_t count)
@@ -185,10 +185,10 @@ static ps_err stream_unscale(ps_device_stream *base, uint64_t offset, uint64_t c
 /* Queues the sums of the gradient norm's blocks [first, first + n). */
 static ps_err queue_norm(cuda_stream *s, uint64_t first, uint64_t n)
 {
-    PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, norm_lane, (int64_t)n * PS_NORM_LANES,
-                        who, .x = s->resident.grads, .ranges = s->ranges + first,
-                        .lanes = s->lanes));
-    return PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, norm_block, (int64_t)n, who,
+    PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, gradnorm_lane,
+                        (int64_t)n * PS_GRADNORM_LANES, who, .x = s->resident.grads,
+                        .ranges = s->ranges + first, .lanes = s->lanes));
+    return PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, gradnorm_block, (int64_t)n, who,
                         .lanes = s->lanes, .sums = s->sums);
 }
 
@@ -196,7 +196,7 @@ static ps_err stream_norm_sums(ps_device_stream *base, const ps_chunk *chunk,
                                double *sums)
 {
     cuda_stream *s = of(base);
-    uint64_t n, first = ps_grad_norm_chunk_blocks(s->at.table, chunk, &n);
+    uint64_t n, first = ps_gradnorm_chunk_blocks(s->at.table, chunk, &n);
     PS_TRY(queue_norm(s, first, n));
     PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->sums_home, s->sums,
                            n * sizeof *sums, who));
@@ -355,7 +355,7 @@ static const ps_device_stream_ops cuda_stream_ops = {
     .done = stream_done,
     .check_finite = stream_check_finite,
     .unscale = stream_unscale,
-    .norm_sums = stream_norm_sums,
+    .gradnorm_sums = stream_norm_sums,
     .save_state = stream_save_state,
     .load_state = stream_load_state,
     .apply = stream_apply,
@@ -377,7 +377,7 @@ static ps_err fill_tables(cuda_stream *s)
     for (size_t i = 0; i < n; i++) {
         ps_tensor_role role = table->tensors[i].role;
         starts[i] = (uint32_t)table->tensors[i].offset;
-        undecayed[i] = role == PS_TENSOR_BIAS || role == PS_TENSOR_NORM;
+        undecayed[i] = role == PS_TENSOR_BIAS || role == PS_TENSOR_BATCHNORM;
     }
     ps_err err = ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->starts, starts,
                                 n * sizeof *starts, who);
@@ -394,15 +394,16 @@ static ps_err fill_ranges(cuda_stream *s)
 {
     const ps_tensor_table *table = s->at.table;
     const ps_verdict verdict = {.scale = 1.0f};
-    ps_norm_range *ranges = NULL;
+    ps_gradnorm_range *ranges = NULL;
     uint64_t at = 0;
     PS_TRY(ps_mem_zalloc(&ranges, s->n_blocks, sizeof *ranges, "exchange"));
     for (int i = 0; i < table->n_tensors; i++) {
         const ps_tensor *t = &table->tensors[i];
-        for (uint64_t begin = 0; begin < t->count; begin += PS_NORM_BLOCK) {
+        for (uint64_t begin = 0; begin < t->count; begin += PS_GRADNORM_BLOCK) {
             uint64_t left = t->count - begin;
             ranges[at].begin = (uint32_t)(t->offset + begin);
-            ranges[at++].n = (uint32_t)(left < PS_NORM_BLOCK ? left : PS_NORM_BLOCK);
+            ranges[at++].n =
+                (uint32_t)(left < PS_GRADNORM_BLOCK ? left : PS_GRADNORM_BLOCK);
         }
     }
     ps_err err = ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->ranges, ranges,
@@ -420,7 +421,7 @@ static ps_err allocate(cuda_stream *s)
     const ps_tensor_table *table = s->at.table;
     ps_gpu *gpu = s->gpu;
     size_t bytes = table->arena_count * sizeof(float), n = (size_t)table->n_tensors;
-    s->n_blocks = (uint32_t)ps_grad_norm_blocks(table);
+    s->n_blocks = (uint32_t)ps_gradnorm_blocks(table);
     size_t bad = s->n_blocks * sizeof *s->bad; // a check has at most this many parts
     size_t blocks = s->n_blocks * sizeof(double);
     PS_TRY(ps_gpu_take(gpu, bytes, "the parameters", &s->resident.params));
@@ -432,7 +433,7 @@ static ps_err allocate(cuda_stream *s)
     PS_TRY(ps_gpu_take(gpu, n, who, &s->undecayed));
     PS_TRY(ps_gpu_take(gpu, bad, who, &s->bad));
     PS_TRY(ps_gpu_take_pinned(gpu, bad, who, &s->bad_home));
-    PS_TRY(ps_gpu_take(gpu, blocks * PS_NORM_LANES, who, &s->lanes));
+    PS_TRY(ps_gpu_take(gpu, blocks * PS_GRADNORM_LANES, who, &s->lanes));
     PS_TRY(ps_gpu_take(gpu, blocks, who, &s->sums));
     PS_TRY(ps_gpu_take_pinned(gpu, blocks, who, &s->sums_home));
     PS_TRY(ps_gpu_take(gpu, s->n_blocks * sizeof *s->ranges, who, &s->ranges));

@@ -44,7 +44,7 @@ typedef struct allreduce {
     uint64_t given;   // buckets handed over since the start
     uint64_t applied; // buckets whose parameters are new, for the device's next pass: of
                       // a step the last bucket is the first
-    uint64_t settled; // of these, buckets that are known to be done
+    uint64_t completed; // of these, buckets that are known to be done
     wanted wanted;
     bool stopping;
     ps_err_saved failed;       // for good
@@ -59,14 +59,15 @@ static allreduce *of(const ps_exchange *x)
 
 /* ------------------------------------------------------------ communication thread */
 
-/* Publishes what was done: buckets applied, whether everything is settled, and a
+/* Publishes what was done: buckets applied, whether everything is completed, and a
  * broadcast or flush that was wanted. */
-static void publish(allreduce *x, uint64_t applied, bool settled, wanted done)
+static void publish(allreduce *x, uint64_t applied, bool completed, wanted done)
 {
     pthread_mutex_lock(&x->lock);
     x->applied += applied;
-    bool news = applied || done != WANT_NOTHING || (settled && x->settled < x->applied);
-    if (settled) x->settled = x->applied;
+    bool news =
+        applied || done != WANT_NOTHING || (completed && x->completed < x->applied);
+    if (completed) x->completed = x->applied;
     x->bytes = x->collective->bytes;
     x->shm_bytes = x->collective->shm_bytes;
     x->next_scale = x->reducer.rule.scale.scale;
@@ -123,7 +124,7 @@ static void fail(allreduce *x, ps_err err)
 static ps_err watch(allreduce *x)
 {
     bool done;
-    PS_TRY(ps_reducer_settle(&x->reducer, false, &done));
+    PS_TRY(ps_reducer_complete(&x->reducer, false, &done));
     publish(x, 0, done, WANT_NOTHING);
     return PS_OK;
 }
@@ -183,10 +184,10 @@ static ps_err serve(allreduce *x, wanted what)
 static bool wait_for_work(allreduce *x, uint64_t taken, wanted *what, bool *idle)
 {
     pthread_mutex_lock(&x->lock);
-    bool unsettled = x->reducer.queues && x->settled < taken, waited = false;
+    bool incomplete = x->reducer.queues && x->completed < taken, waited = false;
     while (!x->stopping && x->wanted == WANT_NOTHING && taken == x->given && !waited) {
-        waited = unsettled;
-        if (unsettled)
+        waited = incomplete;
+        if (incomplete)
             ps_cond_wait(&x->changed, &x->lock, ps_deadline_in_ms(WATCH_MS));
         else
             pthread_cond_wait(&x->changed, &x->lock);
@@ -216,7 +217,7 @@ static void *run(void *arg)
 
 /* -------------------------------------------------------------------- main thread */
 
-/* Whether `target` buckets are counted (*count is x->applied or x->settled) and nothing
+/* Whether `target` buckets are counted (*count is x->applied or x->completed) and nothing
  * is wanted. The lock is held. */
 static bool arrived(const allreduce *x, const uint64_t *count, uint64_t target)
 {
@@ -355,7 +356,7 @@ ps_err ps_allreduce_finish(ps_exchange *base)
 ps_err ps_allreduce_drain(ps_exchange *base)
 {
     allreduce *x = of(base);
-    PS_TRY(wait_for(x, &x->settled, x->steps * (uint64_t)x->reducer.buckets.n));
+    PS_TRY(wait_for(x, &x->completed, x->steps * (uint64_t)x->reducer.buckets.n));
     // the communication thread has nothing to do now: the stream is this one's
     return x->steps > 0 ? x->stream->ops->to_host(x->stream, PS_STREAM_PARAMS) : PS_OK;
 }
@@ -373,7 +374,7 @@ ps_err ps_allreduce_loss_scale(ps_exchange *base, float *scale)
     *scale = 1;
     if (!x->reducer.rule.scale.on) return PS_OK;
     uint64_t finished = x->next_bucket < x->reducer.buckets.n ? x->steps - 1 : x->steps;
-    PS_TRY(wait_for(x, &x->settled, x->steps == 0 ? 0 : finished * n));
+    PS_TRY(wait_for(x, &x->completed, x->steps == 0 ? 0 : finished * n));
     pthread_mutex_lock(&x->lock);
     *scale = x->next_scale;
     pthread_mutex_unlock(&x->lock);

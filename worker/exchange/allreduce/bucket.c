@@ -47,7 +47,8 @@ static uint64_t cut_near(const ps_tensor_table *table, const ps_bucket *b,
 {
     for (int i = b->first_tensor; i < b->first_tensor + b->n_tensors; i++) {
         const ps_tensor *t = &table->tensors[i];
-        uint64_t at = (elements + PS_NORM_BLOCK / 2) / PS_NORM_BLOCK * PS_NORM_BLOCK;
+        uint64_t at =
+            (elements + PS_GRADNORM_BLOCK / 2) / PS_GRADNORM_BLOCK * PS_GRADNORM_BLOCK;
         if (at < t->count) return t->offset + at;
         if (elements < t->count) elements = t->count;
         elements -= t->count;

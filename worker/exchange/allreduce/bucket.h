@@ -29,7 +29,7 @@ ps_err ps_buckets_init(ps_buckets *buckets, const ps_tensor_table *table,
 void ps_buckets_fini(ps_buckets *buckets);
 
 /* Cuts a bucket into n parts that follow each other, one per rank: as even as whole
- * blocks of the norm allow (grad_norm.h), so that each rank can give the sums of its own
+ * blocks of the norm allow (gradnorm.h), so that each rank can give the sums of its own
  * blocks. A part may be empty: it has no element and no tensor. */
 void ps_bucket_cut(const ps_tensor_table *table, const ps_bucket *bucket, int n,
                    ps_chunk *parts);

@@ -36,7 +36,7 @@ typedef struct ps_collective_layout {
 } ps_collective_layout;
 
 /* An engine either sums (all_reduce), or it scatters (segment and the slots from lay_out
- * to flush). Blocks until done, except queued sums (settle). NET or TIMEOUT when it
+ * to flush). Blocks until done, except queued sums (complete). NET or TIMEOUT when it
  * cannot be done: then only abort and destroy may follow. */
 typedef struct ps_collective_ops {
     const char *name;
@@ -47,7 +47,7 @@ typedef struct ps_collective_ops {
      * all_reduce returns when the sum is queued. *done: whether all queued sums are
      * complete; wait: returns when they are. The deadline counts from the last sum. NULL:
      * sums are complete when all_reduce returns. */
-    ps_err (*settle)(ps_collective *c, bool wait, bool *done);
+    ps_err (*complete)(ps_collective *c, bool wait, bool *done);
 
     /* Elements of a segment, for the layout's scatter. */
     uint64_t (*segment)(const ps_collective *c);

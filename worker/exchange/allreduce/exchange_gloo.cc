@@ -572,7 +572,7 @@ void destroy(ps_collective **base)
 const ps_collective_ops gloo_ops = {
     .name = "gloo",
     .all_reduce = nullptr, // it scatters
-    .settle = nullptr,
+    .complete = nullptr,
     .segment = segment,
     .lay_out = lay_out,
     .offer = offer,

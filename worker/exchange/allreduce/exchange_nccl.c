@@ -125,7 +125,8 @@ static ps_err look(nccl_collective *c, const char *what, awaited until, limit mo
 
 /* Waits for what was asked for. The pauses grow from 10 us to 1 ms: a bucket takes
  * hundreds of microseconds at least. */
-static ps_err settle(nccl_collective *c, const char *what, awaited until, limit most)
+static ps_err await_stream(nccl_collective *c, const char *what, awaited until,
+                           limit most)
 {
     long us = 10;
     for (;;) {
@@ -151,9 +152,9 @@ static ps_err finish_group(nccl_collective *c, const char *what, awaited until,
     ncclResult_t end = c->nccl.GroupEnd();
     if (accepted(rc)) rc = end;
     ps_err err = accepted(rc) ? PS_OK : nccl_error(c, what, rc);
-    if (err == PS_OK) err = settle(c, what, QUEUED, most);
+    if (err == PS_OK) err = await_stream(c, what, QUEUED, most);
     if (err == PS_OK) err = c->stream->ops->mark(c->stream);
-    if (err == PS_OK && until == DONE) err = settle(c, what, DONE, most);
+    if (err == PS_OK && until == DONE) err = await_stream(c, what, DONE, most);
     if (err != PS_OK) give_up(c);
     return err;
 }
@@ -179,13 +180,13 @@ static ps_err nccl_all_reduce(ps_collective *base, float *values, uint64_t count
     return finish_group(c, "all-reduce", c->queues ? QUEUED : DONE, rc);
 }
 
-static ps_err nccl_settle(ps_collective *base, bool wait, bool *done)
+static ps_err nccl_complete(ps_collective *base, bool wait, bool *done)
 {
     nccl_collective *c = of(base);
     *done = true;
     if (!c->queues) return PS_OK;
     if (!c->comm) return ps_err_set(PS_ERR_NET, "nccl: all-reduce after an abort");
-    ps_err err = wait ? settle(c, "all-reduce", DONE, c->queued)
+    ps_err err = wait ? await_stream(c, "all-reduce", DONE, c->queued)
                       : look(c, "all-reduce", DONE, c->queued, done);
     if (err != PS_OK) give_up(c);
     return err;
@@ -216,7 +217,7 @@ static void nccl_destroy(ps_collective **base)
 {
     nccl_collective *c = of(*base);
     if (c->comm && !atomic_load(&c->aborted) && accepted(c->nccl.CommFinalize(c->comm)) &&
-        settle(c, "finalize", QUEUED, step_limit(c)) == PS_OK) {
+        await_stream(c, "finalize", QUEUED, step_limit(c)) == PS_OK) {
         c->nccl.CommDestroy(c->comm);
         c->comm = NULL;
     }
@@ -228,7 +229,7 @@ static void nccl_destroy(ps_collective **base)
 static const ps_collective_ops nccl_ops = {
     .name = "nccl",
     .all_reduce = nccl_all_reduce,
-    .settle = nccl_settle,
+    .complete = nccl_complete,
     .broadcast = nccl_broadcast,
     .abort = nccl_abort,
     .destroy = nccl_destroy,
@@ -283,8 +284,8 @@ static ps_err nccl_connect(const ps_exchange_options *options, ps_device_stream 
                                                  options->rank, &config);
     if (!accepted(rc)) return nccl_error(c, "communicator", rc);
     uint64_t ms = (uint64_t)net->join_timeout_ms;
-    return settle(c, "communicator", QUEUED,
-                  (limit){ps_deadline_in_ms(ms), ms, "net.join_timeout_ms"});
+    return await_stream(c, "communicator", QUEUED,
+                        (limit){ps_deadline_in_ms(ms), ms, "net.join_timeout_ms"});
 }
 
 static ps_err nccl_create(const ps_exchange_options *options, ps_exchange **out)

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "grad_norm.h"
+#include "gradnorm.h"
 
 /* ------------------------------------------------------------------------- create */
 
@@ -18,7 +18,7 @@ static const ps_chunk *own_part(const ps_reducer *r, int bucket)
 
 static int n_arrays(const ps_reducer *r)
 {
-    return 1 + (r->norm_sums ? r->buckets.n : 0);
+    return 1 + (r->gradnorm_sums ? r->buckets.n : 0);
 }
 
 /* Index of the array of the sums of a bucket's blocks; 0 is bad_tensors. */
@@ -48,22 +48,24 @@ static void cut_norm_array(ps_reducer *r, int bucket)
 {
     uint64_t *cuts = cuts_of(r, norm_array(bucket)), n;
     cuts[0] =
-        ps_grad_norm_tensor_block(r->at->table, r->buckets.list[bucket].first_tensor);
+        ps_gradnorm_tensor_block(r->at->table, r->buckets.list[bucket].first_tensor);
     for (int p = 0; p < n_parts(r); p++) {
         const ps_chunk *part = ps_scatter_part(&r->scatter, bucket, p);
-        (void)ps_grad_norm_chunk_blocks(r->at->table, part, &n);
+        (void)ps_gradnorm_chunk_blocks(r->at->table, part, &n);
         cuts[p + 1] = cuts[p] + n;
     }
-    r->arrays[norm_array(bucket)] = (ps_collective_parts){
-        .base = r->norm_sums, .element_bytes = sizeof *r->norm_sums, .cuts = cuts};
+    r->arrays[norm_array(bucket)] =
+        (ps_collective_parts){.base = r->gradnorm_sums,
+                              .element_bytes = sizeof *r->gradnorm_sums,
+                              .cuts = cuts};
 }
 
 static ps_err alloc_arrays(ps_reducer *r)
 {
     const size_t parts = (size_t)n_parts(r);
     if (r->rule.clip_norm > 0)
-        PS_TRY(ps_mem_zalloc(&r->norm_sums, ps_grad_norm_blocks(r->at->table),
-                             sizeof *r->norm_sums, "norm"));
+        PS_TRY(ps_mem_zalloc(&r->gradnorm_sums, ps_gradnorm_blocks(r->at->table),
+                             sizeof *r->gradnorm_sums, "norm"));
     const size_t n = (size_t)n_arrays(r);
     PS_TRY(ps_mem_zalloc(&r->bad_tensors, parts, sizeof *r->bad_tensors,
                          "tensors that are not finite"));
@@ -93,7 +95,7 @@ ps_err ps_reducer_init(ps_reducer *r, const ps_exchange_options *at,
     const uint64_t bytes = (uint64_t)at->config->exchange.bucket;
     const uint64_t first = bytes < PS_BUCKET_FIRST_BYTES ? bytes : PS_BUCKET_FIRST_BYTES;
     r->own = scatters ? at->rank : 0;
-    r->queues = ops->settle && stream->ops->step;
+    r->queues = ops->complete && stream->ops->step;
     r->rule = *at->rule;
     r->waits = ps_step_rule_waits(&r->rule);
     r->on_stream = ps_stream_step_of(&r->rule, stream);
@@ -115,7 +117,7 @@ void ps_reducer_fini(ps_reducer *r)
     free(r->bad_tensors);
     free(r->arrays);
     free(r->cuts);
-    free(r->norm_sums);
+    free(r->gradnorm_sums);
     *r = (ps_reducer){0};
 }
 
@@ -206,16 +208,17 @@ static ps_err reduce_segment(ps_reducer *r, int bucket, uint64_t i, uint64_t ste
 
 static ps_err own_norm_sums(ps_reducer *r)
 {
-    for (int b = 0; b < r->buckets.n && r->norm_sums; b++)
-        PS_TRY(r->stream->ops->norm_sums(
-            r->stream, own_part(r, b), r->norm_sums + cuts_of(r, norm_array(b))[r->own]));
+    for (int b = 0; b < r->buckets.n && r->gradnorm_sums; b++)
+        PS_TRY(r->stream->ops->gradnorm_sums(r->stream, own_part(r, b),
+                                             r->gradnorm_sums +
+                                                 cuts_of(r, norm_array(b))[r->own]));
     return PS_OK;
 }
 
 static double total_norm(const ps_reducer *r)
 {
-    return r->norm_sums
-               ? ps_grad_norm_total(r->norm_sums, ps_grad_norm_blocks(r->at->table))
+    return r->gradnorm_sums
+               ? ps_gradnorm_total(r->gradnorm_sums, ps_gradnorm_blocks(r->at->table))
                : 0;
 }
 
@@ -244,13 +247,13 @@ static ps_err end_step(ps_reducer *r, uint64_t step)
     return r->waits && r->made ? apply_all(r, step, decision.grad_scale) : PS_OK;
 }
 
-ps_err ps_reducer_settle(ps_reducer *r, bool wait, bool *done)
+ps_err ps_reducer_complete(ps_reducer *r, bool wait, bool *done)
 {
     uint64_t t;
     int tensor;
     *done = true;
     if (!r->queues) return PS_OK;
-    PS_TRY(r->collective->ops->settle(r->collective, wait, done));
+    PS_TRY(r->collective->ops->complete(r->collective, wait, done));
     if (!*done) return PS_OK;
     // what is left of the step waits for nobody else
     PS_TRY(ps_stream_step_learn(&r->on_stream));
@@ -266,7 +269,7 @@ static ps_err queue_bucket(ps_reducer *r, int bucket, uint64_t step, bool *appli
     *applied = bucket == r->buckets.n - 1;
     if (!*applied) return PS_OK;
     PS_TRY(ps_stream_step_queue(&r->on_stream, step));
-    return r->rule.scale.on ? ps_reducer_settle(r, true, &done) : PS_OK;
+    return r->rule.scale.on ? ps_reducer_complete(r, true, &done) : PS_OK;
 }
 
 ps_err ps_reducer_reduce(ps_reducer *r, int bucket, uint64_t step, bool *applied)

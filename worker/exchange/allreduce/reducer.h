@@ -37,11 +37,11 @@ typedef struct ps_reducer {
     ps_step_rule rule;
     ps_stream_step on_stream; // of an engine that queues
 
-    double *norm_sums; // of the whole arena; NULL without clipping
+    double *gradnorm_sums; // of the whole arena; NULL without clipping
     /* (parts) of the step: 1 + a tensor that is not finite, or 0. */
     uint32_t *bad_tensors;
     uint64_t *cuts; // of all arrays, (parts + 1) each
-    /* What is gathered: bad_tensors and, with clipping, norm_sums of every bucket. */
+    /* What is gathered: bad_tensors and, with clipping, gradnorm_sums of every bucket. */
     ps_collective_parts *arrays;
 } ps_reducer;
 
@@ -54,7 +54,7 @@ void ps_reducer_fini(ps_reducer *r);
  * true with the last bucket only: the whole step is applied, or, with an engine that
  * queues, will be before the device's next pass. NUMERIC, on every rank, at the last
  * bucket of a step with a gradient that is not finite, or, with an engine that queues,
- * when that is settled. */
+ * when that is completed. */
 ps_err ps_reducer_reduce(ps_reducer *r, int bucket, uint64_t step, bool *applied);
 
 /* Called after that, from the last bucket to the first, as the next forward pass needs
@@ -63,6 +63,6 @@ ps_err ps_reducer_gather(ps_reducer *r, int bucket);
 
 /* *done: whether what was applied is complete and its outcome known; wait: returns when
  * it is. */
-ps_err ps_reducer_settle(ps_reducer *r, bool wait, bool *done);
+ps_err ps_reducer_complete(ps_reducer *r, bool wait, bool *done);
 
 #endif

@@ -140,19 +140,19 @@ static ps_err sync_buffers(exchange_ps *e)
  * answers when all workers have asked, and from then on takes these as the workers'
  * weights. A worker goes on only when it has received them all. Then both sides are
  * equal, and training continues from the exact weights. */
-static ps_err settle(exchange_ps *e)
+static ps_err fetch_exact(exchange_ps *e)
 {
     uint32_t n = e->o.plan->n_chunks;
     for (uint32_t c = 0; c < n; c++)
         e->batch[c] = c;
-    PS_TRY(ps_comm_submit(e->comm, PS_COMM_SETTLE, (uint64_t)e->newest, e->batch, n));
+    PS_TRY(ps_comm_submit(e->comm, PS_COMM_EXACT, (uint64_t)e->newest, e->batch, n));
     return wait_for(e, 0, n - 1, e->newest);
 }
 
 static ps_err ps_ops_sync_buffers(ps_exchange *x)
 {
     exchange_ps *e = self(x);
-    if (e->o.config->exchange.codec != PS_CODEC_NONE) PS_TRY(settle(e));
+    if (e->o.config->exchange.codec != PS_CODEC_NONE) PS_TRY(fetch_exact(e));
     return sync_buffers(e);
 }
 
@@ -163,8 +163,8 @@ static ps_err ps_ops_start(ps_exchange *x)
     PS_TRY(ps_comm_wait_ready(e->comm));
     for (uint32_t c = 0; c < n; c++)
         e->batch[c] = c;
-    ps_comm_order order = e->o.rank == 0 ? PS_COMM_INIT : PS_COMM_PULL;
-    PS_TRY(ps_comm_submit(e->comm, order, (uint64_t)e->newest, e->batch, n));
+    ps_comm_command command = e->o.rank == 0 ? PS_COMM_INIT : PS_COMM_PULL;
+    PS_TRY(ps_comm_submit(e->comm, command, (uint64_t)e->newest, e->batch, n));
     PS_TRY(wait_for(e, 0, n - 1, e->newest));
     e->wait_ns = 0; // the start is not counted
     return sync_buffers(e);

@@ -5,32 +5,33 @@
 #include <string.h>
 
 #include "mem.h"
+#include "nontemporal_copy.h"
 #include "ps_comm_links.h"
 #include "ps_comm_thread.h"
-#include "stream_copy.h"
 #include "thread.h"
 
 enum {
     WAIT_SLICE_MS = 1000 // between two looks at progress while waiting
 };
 
-/* ---- orders ---- */
+/* ---- commands ---- */
 
-ps_err ps_comm_submit(ps_comm *c, ps_comm_order what, uint64_t step,
+ps_err ps_comm_submit(ps_comm *c, ps_comm_command what, uint64_t step,
                       const uint32_t *chunks, uint32_t n)
 {
     static const uint8_t kinds[] = {
         [PS_COMM_INIT] = PS_MSG_INIT,   [PS_COMM_PUSH] = PS_MSG_PUSH,
-        [PS_COMM_PULL] = PS_MSG_PULL,   [PS_COMM_SETTLE] = PS_MSG_SETTLE,
+        [PS_COMM_PULL] = PS_MSG_PULL,   [PS_COMM_EXACT] = PS_MSG_EXACT,
         [PS_COMM_FETCH] = PS_MSG_FETCH, [PS_COMM_RESTORE] = PS_MSG_RESTORE,
     };
     PS_TRY(ps_comm_check(c));
-    // The thread has nothing to do with these chunks until it takes the order.
-    for (uint32_t i = 0; i < n && what >= PS_COMM_SETTLE; i++)
+    // The thread has nothing to do with these chunks until it takes the command.
+    for (uint32_t i = 0; i < n && what >= PS_COMM_EXACT; i++)
         atomic_store(&c->versions[chunks[i]], (int64_t)step - 1);
     for (uint32_t i = 0; i < n; i++)
-        PS_TRY(ps_order_queue_put(&c->orders, (ps_order){kinds[what], chunks[i], step}));
-    return n ? ps_order_queue_wake(&c->orders) : PS_OK;
+        PS_TRY(ps_command_queue_put(&c->commands,
+                                    (ps_command){kinds[what], chunks[i], step}));
+    return n ? ps_command_queue_wake(&c->commands) : PS_OK;
 }
 
 /* ---- waiting ---- */
@@ -157,7 +158,8 @@ ps_err ps_comm_create(const ps_exchange_options *options, ps_comm **out)
     c->nonce = roster->nonce;
     c->epoch = roster->epoch;
     c->n_links = options->plan->n_shards;
-    c->stream = ps_stream_copy_pays(options->params->bytes * 2); // and as many gradients
+    c->stream =
+        ps_nontemporal_copy_pays(options->params->bytes * 2); // and as many gradients
     ps_err err;
     PS_TRY_GOTO(ps_comm_memory_init(c), err, out);
     PS_TRY_GOTO(ps_comm_links_open(c), err, out);
@@ -180,8 +182,8 @@ static void join_thread(ps_comm *c)
 ps_err ps_comm_stop(ps_comm *c)
 {
     PS_TRY(ps_comm_check(c));
-    PS_TRY(ps_order_queue_put(&c->orders, (ps_order){.kind = PS_MSG_BYE}));
-    PS_TRY(ps_order_queue_wake(&c->orders));
+    PS_TRY(ps_command_queue_put(&c->commands, (ps_command){.kind = PS_MSG_BYE}));
+    PS_TRY(ps_command_queue_wake(&c->commands));
     join_thread(c);
     PS_TRY(ps_comm_check(c));
     return PS_OK;
@@ -192,8 +194,8 @@ void ps_comm_destroy(ps_comm **pointer)
     ps_comm *c = *pointer;
     if (!c) return;
     if (c->running &&
-        ps_order_queue_put(&c->orders, (ps_order){.kind = PS_COMM_QUIT}) == PS_OK)
-        (void)ps_order_queue_wake(&c->orders);
+        ps_command_queue_put(&c->commands, (ps_command){.kind = PS_COMM_QUIT}) == PS_OK)
+        (void)ps_command_queue_wake(&c->commands);
     join_thread(c);
     ps_comm_links_close(c);
     ps_comm_memory_fini(c);

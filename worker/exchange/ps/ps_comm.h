@@ -1,6 +1,6 @@
 /* The communication thread of the ps exchange: it owns every data socket of the worker.
  *
- * The main thread submits orders through a queue and waits for versions of chunks. The
+ * The main thread submits commands through a queue and waits for versions of chunks. The
  * thread sends what the credits allow, beginning with the chunks that the next forward
  * pass needs first, and writes weights into the parameter arena. It sleeps in poll
  * whenever there is nothing to do. */
@@ -19,21 +19,21 @@ ps_err ps_comm_create(const ps_exchange_options *options, ps_comm **out);
 /* Waits until every shard has answered. TIMEOUT names those that have not. */
 ps_err ps_comm_wait_ready(ps_comm *c);
 
-typedef enum ps_comm_order {
+typedef enum ps_comm_command {
     PS_COMM_INIT,
     PS_COMM_PUSH,
     PS_COMM_PULL,
-    PS_COMM_SETTLE, // the exact weights of the present version; every worker must ask
-    PS_COMM_FETCH,  // these two: ps_comm_snapshot.h
+    PS_COMM_EXACT, // the exact weights of the present version; every worker must ask
+    PS_COMM_FETCH, // these two: ps_comm_snapshot.h
     PS_COMM_RESTORE
-} ps_comm_order;
+} ps_comm_command;
 
 /* Gives the same order for n chunks. step: the version or step. INIT and PUSH send from
  * the arenas, which may be changed again when the next version of the chunk is here. When
  * an INIT has been sent, the chunk counts as having that version here too. After a
- * SETTLE, FETCH or RESTORE the chunk counts as one version older until the answer is
+ * EXACT, FETCH or RESTORE the chunk counts as one version older until the answer is
  * here. */
-ps_err ps_comm_submit(ps_comm *c, ps_comm_order order, uint64_t step,
+ps_err ps_comm_submit(ps_comm *c, ps_comm_command command, uint64_t step,
                       const uint32_t *chunks, uint32_t n);
 
 bool ps_comm_has(const ps_comm *c, uint32_t chunk, int64_t version);

@@ -46,7 +46,7 @@ static ps_err init_link(ps_comm *c, uint32_t shard, int server, int index, bool 
     ps_chunk_codec_step_bytes(&c->codec, c->plan, shard, &total, &largest);
     l->credit =
         ps_credit_of_shard((uint64_t)c->o.config->exchange.credit, total, largest);
-    PS_TRY(ps_mem_zalloc(&l->waiting, c->n_words, sizeof *l->waiting, "orders"));
+    PS_TRY(ps_mem_zalloc(&l->waiting, c->n_words, sizeof *l->waiting, "commands"));
     PS_TRY(connect_link(c, shard));
     c->items[shard] = (zmq_pollitem_t){.socket = l->socket, .events = ZMQ_POLLIN};
     zmq_pollitem_t *news = &c->items[c->n_links + 2 + shard];
@@ -79,7 +79,7 @@ ps_err ps_comm_links_open(ps_comm *c)
                             &c->zmq_context));
     PS_TRY(connect_servers(c));
     uint32_t n = c->n_links;
-    c->items[n] = (zmq_pollitem_t){.fd = c->orders.wake_fd, .events = ZMQ_POLLIN};
+    c->items[n] = (zmq_pollitem_t){.fd = c->commands.wake_fd, .events = ZMQ_POLLIN};
     c->items[n + 1] =
         (zmq_pollitem_t){.fd = ps_member_abort_fd(c->o.member), .events = ZMQ_POLLIN};
     return PS_OK;

@@ -4,11 +4,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "nontemporal_copy.h"
 #include "printable.h"
 #include "ps_comm_mend.h"
 #include "ps_comm_send.h"
 #include "ps_comm_snapshot.h"
-#include "stream_copy.h"
 
 enum { MESSAGES_PER_SOCKET = 32 }; // before other sockets are looked at
 
@@ -45,8 +45,8 @@ static ps_err check_weights(const ps_comm *c, const ps_comm_link *l,
 static void copy_weights(const ps_comm *c, float *to, const float *from, uint64_t n)
 {
     if (c->stream) {
-        ps_stream_copy(to, from, n);
-        ps_stream_copy_done();
+        ps_nontemporal_copy(to, from, n);
+        ps_nontemporal_copy_done();
     } else {
         memcpy(to, from, n * sizeof *from);
     }
@@ -70,17 +70,18 @@ static ps_err take_scale(ps_comm *c, const ps_wire_header *h)
     return PS_OK;
 }
 
-/* Whether the chunk's order waits for this. Otherwise it answers a repetition: its
- * weights are here already, and perhaps in use. A chunk with a SETTLE counts as one
- * version older, so repeated weights of its version must not pass for the settled
+/* Whether the chunk's command waits for this. Otherwise it answers a repetition: its
+ * weights are here already, and perhaps in use. A chunk with a EXACT counts as one
+ * version older, so repeated weights of its version must not pass for the exact
  * ones. */
 static bool is_awaited(const ps_comm *c, const ps_wire_header *h, int64_t have)
 {
     const ps_comm_chunk *s = &c->chunks[h->chunk];
     if (have >= 0 && h->step <= (uint64_t)have) return false;
-    if (s->order.kind == PS_MSG_FETCH || s->order.kind == PS_MSG_RESTORE) return false;
+    if (s->command.kind == PS_MSG_FETCH || s->command.kind == PS_MSG_RESTORE)
+        return false;
     return s->unanswered &&
-           (s->order.kind == PS_MSG_SETTLE) == (h->kind == PS_MSG_SETTLED);
+           (s->command.kind == PS_MSG_EXACT) == (h->kind == PS_MSG_EXACT_WEIGHTS);
 }
 
 static ps_err take_weights(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
@@ -163,7 +164,7 @@ static ps_err handle(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
     case PS_MSG_READY:
         return ps_comm_mend_ready(c, l, h.step);
     case PS_MSG_WEIGHTS:
-    case PS_MSG_SETTLED:
+    case PS_MSG_EXACT_WEIGHTS:
         return take_weights(c, l, &h, f);
     case PS_MSG_STATE:
     case PS_MSG_RESTORED:

@@ -40,15 +40,17 @@ static ps_codec gradient_codec(const ps_comm *c, const ps_chunk *chunk, uint64_t
     return ps_chunk_codec_of(&c->codec, chunk, PS_CODED_GRADIENT, step);
 }
 
-/* What is to be sent next of a chunk: its order, or its INIT again. */
-static ps_order next_of(const ps_comm *c, uint32_t chunk)
+/* What is to be sent next of a chunk: its command, or its INIT again. */
+static ps_command next_of(const ps_comm *c, uint32_t chunk)
 {
     const ps_comm_chunk *s = &c->chunks[chunk];
-    const ps_order init = {.kind = PS_MSG_INIT, .chunk = chunk, .step = c->o.first_step};
-    return s->init_due ? init : s->order;
+    const ps_command init = {
+        .kind = PS_MSG_INIT, .chunk = chunk, .step = c->o.first_step};
+    return s->init_due ? init : s->command;
 }
 
-static size_t payload_bytes(const ps_comm *c, const ps_comm_link *l, const ps_order *what)
+static size_t payload_bytes(const ps_comm *c, const ps_comm_link *l,
+                            const ps_command *what)
 {
     if (!has_payload(what->kind) || in_shared_memory(l, what->kind)) return 0;
     const ps_chunk *plan = &c->plan->chunks[what->chunk];
@@ -78,7 +80,7 @@ static const void *payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
     return c->encoded[chunk];
 }
 
-static ps_err send_order(ps_comm *c, ps_comm_link *l, const ps_order *what)
+static ps_err send_order(ps_comm *c, ps_comm_link *l, const ps_command *what)
 {
     const uint32_t chunk = what->chunk;
     const ps_chunk *plan = &c->plan->chunks[chunk];
@@ -104,10 +106,10 @@ static ps_err send_order(ps_comm *c, ps_comm_link *l, const ps_order *what)
     return send_header(c, l, &h, payload, bytes);
 }
 
-void ps_comm_send_later(ps_comm *c, const ps_order *what)
+void ps_comm_send_later(ps_comm *c, const ps_command *what)
 {
     ps_comm_chunk *s = &c->chunks[what->chunk];
-    s->order = *what;
+    s->command = *what;
     s->unanswered = what->kind != PS_MSG_INIT; // what answers that is in `first`
     ps_comm_send_soon(c, what->chunk);
 }
@@ -137,8 +139,8 @@ void ps_comm_send_no_more(ps_comm *c, uint32_t chunk)
     *word &= ~bit;
 }
 
-/* After an INIT that is sent again comes the chunk's order, if that is not answered. */
-static void note_sent(ps_comm *c, const ps_order *what)
+/* After an INIT that is sent again comes the chunk's command, if that is not answered. */
+static void note_sent(ps_comm *c, const ps_command *what)
 {
     ps_comm_chunk *s = &c->chunks[what->chunk];
     bool more = s->init_due && s->unanswered;
@@ -153,7 +155,7 @@ static void note_sent(ps_comm *c, const ps_order *what)
 static ps_err send_one(ps_comm *c, ps_comm_link *l, bool *any)
 {
     if (l->n_waiting == 0 || !l->open) return PS_OK;
-    const ps_order what = next_of(c, most_urgent(c, l));
+    const ps_command what = next_of(c, most_urgent(c, l));
     if (!ps_credit_allows(&l->credit, l->on_the_way, payload_bytes(c, l, &what)))
         return PS_OK;
     *any = true;

@@ -9,7 +9,7 @@
 ps_err ps_comm_send_hello(ps_comm *c, ps_comm_link *l);
 
 /* Takes the order of a chunk. */
-void ps_comm_send_later(ps_comm *c, const ps_order *what);
+void ps_comm_send_later(ps_comm *c, const ps_command *what);
 /* soon: the chunk has something to send, perhaps again. no_more: it has not, since
  * everything is answered. */
 void ps_comm_send_soon(ps_comm *c, uint32_t chunk);

@@ -7,11 +7,11 @@
 
 /* ---- the main thread ---- */
 
-/* Orders it of the first n chunks; they are at `version` again when all is answered. */
-static ps_err ask(ps_comm *c, ps_comm_order order, int64_t version, uint32_t n)
+/* Commands it of the first n chunks; they are at `version` again when all is answered. */
+static ps_err ask(ps_comm *c, ps_comm_command command, int64_t version, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        PS_TRY(ps_comm_submit(c, order, (uint64_t)version, &i, 1));
+        PS_TRY(ps_comm_submit(c, command, (uint64_t)version, &i, 1));
     for (uint32_t i = 0; i < n; i++)
         PS_TRY(ps_comm_wait(c, i, version));
     return PS_OK;
@@ -79,7 +79,7 @@ ps_err ps_comm_snapshot_take(ps_comm *c, const ps_comm_link *l, const ps_wire_he
     ps_comm_chunk *s = &c->chunks[h->chunk];
     const bool fetched = h->kind == PS_MSG_STATE;
     if (!s->unanswered || h->place != c->snapshot.array ||
-        s->order.kind != (fetched ? PS_MSG_FETCH : PS_MSG_RESTORE))
+        s->command.kind != (fetched ? PS_MSG_FETCH : PS_MSG_RESTORE))
         return PS_OK; // the answer to a repetition
     if (fetched) {
         const size_t bytes = f->has_payload ? zmq_msg_size(&f->payload) : 0;
@@ -88,6 +88,6 @@ ps_err ps_comm_snapshot_take(ps_comm *c, const ps_comm_link *l, const ps_wire_he
     }
     s->unanswered = false;
     ps_comm_send_no_more(c, h->chunk);
-    ps_comm_set_version(c, h->chunk, (int64_t)s->order.step);
+    ps_comm_set_version(c, h->chunk, (int64_t)s->command.step);
     return PS_OK;
 }

@@ -15,9 +15,9 @@ static ps_err alloc_arrays(ps_comm *c)
 {
     size_t n = c->plan->n_chunks;
     // INIT or PULL, then PUSH, of every chunk, BYE and QUIT are the most that is queued.
-    PS_TRY(ps_order_queue_init(&c->orders, (uint32_t)(2 * n + 2)));
+    PS_TRY(ps_command_queue_init(&c->commands, (uint32_t)(2 * n + 2)));
     c->n_words = (uint32_t)(n + 63) / 64;
-    PS_TRY(ps_mem_zalloc(&c->chunks, n, sizeof *c->chunks, "orders"));
+    PS_TRY(ps_mem_zalloc(&c->chunks, n, sizeof *c->chunks, "commands"));
     PS_TRY(ps_mem_zalloc(&c->versions, n, sizeof *c->versions, "versions"));
     PS_TRY(ps_mem_zalloc(&c->links, c->n_links, sizeof *c->links, "links"));
     PS_TRY(ps_mem_zalloc(&c->items, 2 * c->n_links + 2, sizeof *c->items, "links"));
@@ -65,7 +65,7 @@ ps_err ps_comm_memory_init(ps_comm *c)
 
 void ps_comm_memory_fini(ps_comm *c)
 {
-    ps_order_queue_fini(&c->orders);
+    ps_command_queue_fini(&c->commands);
     free(c->links);
     free(c->items);
     free(c->chunks);

@@ -1,8 +1,8 @@
-/* What the ps exchange's communication holds: the main thread's orders, the thread's
+/* What the ps exchange's communication holds: the main thread's commands, the thread's
  * links and their waiting chunks, and the results. Only for ps_comm.c and its parts:
  *
- *     ps_comm          the main thread: gives orders, waits for versions
- *     ps_comm_thread   the communication thread: takes orders, sleeps in poll
+ *     ps_comm          the main thread: gives commands, waits for versions
+ *     ps_comm_thread   the communication thread: takes commands, sleeps in poll
  *     ps_comm_send, ps_comm_receive    what it does in between
  *     ps_comm_mend     after a lost connection
  *     ps_comm_links    the connections, before and after it
@@ -13,13 +13,13 @@
 #include <pthread.h>
 
 #include "chunk_codec.h"
+#include "command_queue.h"
 #include "counter.h"
 #include "credit.h"
-#include "order_queue.h"
 #include "ps_comm.h"
 #include "wire_socket.h"
 
-/* An order that is not a kind of message: the thread ends without saying BYE. */
+/* A command that is not a kind of message: the thread ends without saying BYE. */
 enum { PS_COMM_QUIT = 0 };
 
 /* What the main thread waits for; any other value is a chunk's index + 1. */
@@ -46,10 +46,10 @@ typedef struct ps_comm_link {
 
 /* The last order of a chunk: to be sent while its bit in `waiting` is set. */
 typedef struct ps_comm_chunk {
-    ps_order order;
+    ps_command command;
     bool unanswered;
     bool first;            // an INIT was sent, and no weights have come: it may be lost
-    bool init_due;         // it is to be sent again, before the order
+    bool init_due;         // it is to be sent again, before the command
     uint64_t encoded_step; // step of the gradient in `encoded`, plus 1
 } ps_comm_chunk;
 
@@ -60,7 +60,7 @@ struct ps_comm {
     uint32_t epoch;
     pthread_t thread;
     bool running;
-    ps_order_queue orders; // kinds: ps_msg_kind, or PS_COMM_QUIT
+    ps_command_queue commands; // kinds: ps_msg_kind, or PS_COMM_QUIT
 
     // The thread's, while it runs
     void *zmq_context;
@@ -73,7 +73,7 @@ struct ps_comm {
     uint8_t **encoded; // by chunk: its gradient, encoded, until the reply is here; NULL
                        // where it travels as float32
     float *residual;   // an arena: what the codec has not sent yet, or NULL
-    /* What FETCH and RESTORE are about; the main thread's until the order is put. */
+    /* What FETCH and RESTORE are about; the main thread's until the command is put. */
     struct {
         uint64_t array;
         float *arena;                           // filled, or sent from

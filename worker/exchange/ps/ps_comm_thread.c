@@ -9,9 +9,9 @@
 
 static void take_orders(ps_comm *c)
 {
-    const uint32_t n = ps_order_queue_count(&c->orders);
+    const uint32_t n = ps_command_queue_count(&c->commands);
     for (uint32_t i = 0; i < n; i++) {
-        const ps_order *o = ps_order_queue_peek(&c->orders, i);
+        const ps_command *o = ps_command_queue_peek(&c->commands, i);
         c->quit |= o->kind == PS_COMM_QUIT;
         if (o->kind == PS_MSG_BYE) {
             c->bye = true;
@@ -21,19 +21,19 @@ static void take_orders(ps_comm *c)
             ps_comm_send_later(c, o);
         }
     }
-    ps_order_queue_drop(&c->orders, n);
+    ps_command_queue_drop(&c->commands, n);
 }
 
-/* Sleeps until a message, an order, news of a connection, the job's end, or, after BYE,
+/* Sleeps until a message, a command, news of a connection, the job's end, or, after BYE,
  * the deadline. */
 static ps_err sleep_in_poll(ps_comm *c)
 {
     uint32_t n = c->n_links;
-    bool nothing = ps_order_queue_sleep(&c->orders);
+    bool nothing = ps_command_queue_sleep(&c->commands);
     int ms = c->bye ? ps_deadline_left_ms(c->bye_deadline) : -1;
     int rc = zmq_poll(c->items, 2 * (int)n + 2, nothing ? ms : 0);
     int reason = zmq_errno();
-    PS_TRY(ps_order_queue_awake(&c->orders, rc > 0 && c->items[n].revents));
+    PS_TRY(ps_command_queue_awake(&c->commands, rc > 0 && c->items[n].revents));
     if (rc < 0 && reason != EINTR)
         return ps_err_set(PS_ERR_NET, "polling: %s", zmq_strerror(reason));
     if (rc > 0 && c->items[n + 1].revents) return ps_member_check(c->o.member);

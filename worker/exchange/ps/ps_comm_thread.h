@@ -2,7 +2,7 @@
 #ifndef PS_COMM_THREAD_H
 #define PS_COMM_THREAD_H
 
-/* Takes orders, sends, receives and sleeps until BYE, QUIT or a failure. For
+/* Takes commands, sends, receives and sleeps until BYE, QUIT or a failure. For
  * pthread_create; comm: a ps_comm. */
 void *ps_comm_thread_main(void *comm);
 

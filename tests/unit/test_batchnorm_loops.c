@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "cpu_norm_loops.h"
+#include "cpu_batchnorm_loops.h"
 #include "rng.h"
 
 enum { CHANNELS = 600, MOST = 500000 };
@@ -24,7 +24,7 @@ static ps_cpu_shape shape_of(int64_t n, int64_t c, int64_t side, int64_t lanes)
     const ps_dims dims = {.n = 3, .d = {c, side, side}};
     const ps_cpu_shape s = ps_cpu_shape_make(n, &dims, lanes);
     assert_true(ps_cpu_shape_count(&s) <= MOST && c <= CHANNELS);
-    assert_true(ps_cpu_norm_scratch_bytes(&s) <= sizeof scratch);
+    assert_true(ps_cpu_batchnorm_scratch_bytes(&s) <= sizeof scratch);
     return s;
 }
 
@@ -123,19 +123,19 @@ static void check_padding(const ps_cpu_shape *s, const float *values)
 /* dx is added to 0.5. */
 static void run(const ps_cpu_shape *s, bool relu)
 {
-    const ps_cpu_norm_channels channels = {mean, inv, weight, bias};
-    const ps_cpu_norm_passed read = {x, dy, relu ? y : NULL};
+    const ps_cpu_batchnorm_channels channels = {mean, inv, weight, bias};
+    const ps_cpu_batchnorm_passed read = {x, dy, relu ? y : NULL};
     const float values = (float)(s->n * ps_cpu_shape_plane(s));
-    ps_cpu_norm_moments(s, x, scratch, mean, variance);
-    ps_cpu_norm_invert(s->c, variance, 1e-5f, inv);
-    ps_cpu_norm_values(s, &channels, x, relu, y);
-    ps_cpu_norm_sums(s, &channels, &read, scratch, sum_dy, sum_dot);
+    ps_cpu_batchnorm_moments(s, x, scratch, mean, variance);
+    ps_cpu_batchnorm_invert(s->c, variance, 1e-5f, inv);
+    ps_cpu_batchnorm_values(s, &channels, x, relu, y);
+    ps_cpu_batchnorm_sums(s, &channels, &read, scratch, sum_dy, sum_dot);
     float mean_dy[CHANNELS], mean_dot[CHANNELS];
     for (int64_t c = 0; c < s->c; c++) {
         mean_dy[c] = sum_dy[c] / values;
         mean_dot[c] = sum_dot[c] / values;
     }
-    ps_cpu_norm_gradient(s, &channels, &read, mean_dy, mean_dot, dx, true);
+    ps_cpu_batchnorm_gradient(s, &channels, &read, mean_dy, mean_dot, dx, true);
 }
 
 /* offset: of all values, large beside what they differ by. */

@@ -1,4 +1,4 @@
-#include "stream_copy.h"
+#include "nontemporal_copy.h"
 
 #include <string.h>
 #ifdef __SSE2__
@@ -7,7 +7,7 @@
 
 #include "cpu_level.h"
 
-PS_PER_LEVEL(void, ps_stream_copy,
+PS_PER_LEVEL(void, ps_nontemporal_copy,
              (float *restrict to, const float *restrict from, uint64_t n), (to, from, n))
 {
     uint64_t i = 0;
@@ -24,7 +24,7 @@ PS_PER_LEVEL(void, ps_stream_copy,
     memcpy(to + i, from + i, (n - i) * sizeof *from);
 }
 
-PS_PER_LEVEL(void, ps_stream_copy_done, (void), ())
+PS_PER_LEVEL(void, ps_nontemporal_copy_done, (void), ())
 {
 #ifdef __SSE2__
     _mm_sfence();

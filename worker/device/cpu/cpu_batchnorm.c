@@ -1,11 +1,11 @@
-#include "cpu_norm.h"
+#include "cpu_batchnorm.h"
 
 #include <string.h>
 
-#include "cpu_norm_loops.h"
+#include "cpu_batchnorm_loops.h"
 #include "cpu_pointwise.h"
 
-static unsigned flags_of(const ps_cpu_norm *n, bool training)
+static unsigned flags_of(const ps_cpu_batchnorm *n, bool training)
 {
     unsigned flags = n->relu ? dnnl_fuse_norm_relu : dnnl_normalization_flags_none;
     if (n->affine) flags |= PS_DNNL_USE_SCALE_SHIFT;
@@ -27,14 +27,15 @@ static void offer_fini(offer *o)
     }
 }
 
-static ps_err ask(const ps_cpu_norm *n, ps_dnnl_norm *desc, bool training, offer *o)
+static ps_err ask(const ps_cpu_batchnorm *n, ps_dnnl_batchnorm *desc, bool training,
+                  offer *o)
 {
     desc->flags = flags_of(n, false);
-    PS_TRY(ps_dnnl_norm_forward(desc, false, &o->evaluate));
+    PS_TRY(ps_dnnl_batchnorm_forward(desc, false, &o->evaluate));
     if (!training) return PS_OK;
     desc->flags = flags_of(n, true);
-    PS_TRY(ps_dnnl_norm_forward(desc, true, &o->train));
-    return ps_dnnl_norm_backward(desc, o->train, &o->backward);
+    PS_TRY(ps_dnnl_batchnorm_forward(desc, true, &o->train));
+    return ps_dnnl_batchnorm_backward(desc, o->train, &o->backward);
 }
 
 /* Whether the library has vector code: its plain code, for other layouts and numbers of
@@ -44,7 +45,7 @@ static bool has_vectors(dnnl_primitive_desc_t pd)
     return !pd || strstr(ps_dnnl_pd_name(pd), "jit");
 }
 
-static ps_err make(ps_cpu_norm *n, ps_dnnl_norm *desc, bool training)
+static ps_err make(ps_cpu_batchnorm *n, ps_dnnl_batchnorm *desc, bool training)
 {
     offer o = {0};
     ps_err err;
@@ -61,12 +62,14 @@ out:
     return err;
 }
 
-ps_err ps_cpu_norm_init(ps_cpu_norm *n, dnnl_engine_t engine, const ps_layer *layer,
-                        const ps_cpu_shape *shape, bool relu, bool training)
+ps_err ps_cpu_batchnorm_init(ps_cpu_batchnorm *n, dnnl_engine_t engine,
+                             const ps_layer *layer, const ps_cpu_shape *shape, bool relu,
+                             bool training)
 {
-    *n = (ps_cpu_norm){.layer = layer, .shape = *shape, .relu = relu};
+    *n = (ps_cpu_batchnorm){.layer = layer, .shape = *shape, .relu = relu};
     n->affine = layer->weight != PS_NONE && layer->bias != PS_NONE;
-    ps_dnnl_norm desc = {.engine = engine, .who = layer->name, .eps = (float)layer->eps};
+    ps_dnnl_batchnorm desc = {
+        .engine = engine, .who = layer->name, .eps = (float)layer->eps};
     ps_dnnl_md *md = NULL;
     ps_err err;
     PS_TRY_GOTO(ps_cpu_shape_md(shape, layer->name, &md), err, out);
@@ -82,7 +85,7 @@ out:
     return err;
 }
 
-void ps_cpu_norm_fini(ps_cpu_norm *n)
+void ps_cpu_batchnorm_fini(ps_cpu_batchnorm *n)
 {
     ps_cpu_op_fini(&n->train);
     ps_cpu_op_fini(&n->evaluate);
@@ -90,12 +93,12 @@ void ps_cpu_norm_fini(ps_cpu_norm *n)
 }
 
 /* oneDNN's vector code reads and writes whole blocks of channels. */
-static size_t channel_bytes(const ps_cpu_norm *n)
+static size_t channel_bytes(const ps_cpu_batchnorm *n)
 {
     return sizeof(float) * (size_t)((n->shape.c + 15) / 16 * 16);
 }
 
-static ps_err plan_own_forward(ps_cpu_norm *n, ps_memory_plan *memory, bool training)
+static ps_err plan_own_forward(ps_cpu_batchnorm *n, ps_memory_plan *memory, bool training)
 {
     const size_t bytes = channel_bytes(n);
     n->slot.mean = n->slot.variance = n->slot.scratch = PS_NO_SLOT;
@@ -103,7 +106,7 @@ static ps_err plan_own_forward(ps_cpu_norm *n, ps_memory_plan *memory, bool trai
     if (training) {
         PS_TRY(ps_memory_plan_take(memory, bytes, &n->slot.mean));
         PS_TRY(ps_memory_plan_take(memory, bytes, &n->slot.variance));
-        PS_TRY(ps_memory_plan_take(memory, ps_cpu_norm_scratch_bytes(&n->shape),
+        PS_TRY(ps_memory_plan_take(memory, ps_cpu_batchnorm_scratch_bytes(&n->shape),
                                    &n->slot.scratch));
         ps_memory_plan_give(memory, n->slot.scratch);
     } else {
@@ -112,7 +115,8 @@ static ps_err plan_own_forward(ps_cpu_norm *n, ps_memory_plan *memory, bool trai
     return PS_OK;
 }
 
-ps_err ps_cpu_norm_plan_forward(ps_cpu_norm *n, ps_memory_plan *memory, bool training)
+ps_err ps_cpu_batchnorm_plan_forward(ps_cpu_batchnorm *n, ps_memory_plan *memory,
+                                     bool training)
 {
     if (n->own) return plan_own_forward(n, memory, training);
     size_t scratch = ps_cpu_op_scratch_bytes(&n->evaluate);
@@ -133,11 +137,11 @@ ps_err ps_cpu_norm_plan_forward(ps_cpu_norm *n, ps_memory_plan *memory, bool tra
     return PS_OK;
 }
 
-ps_err ps_cpu_norm_plan_backward(ps_cpu_norm *n, ps_memory_plan *memory)
+ps_err ps_cpu_batchnorm_plan_backward(ps_cpu_batchnorm *n, ps_memory_plan *memory)
 {
     PS_TRY(ps_memory_plan_take(memory, 2 * channel_bytes(n), &n->slot.gradients));
     PS_TRY(ps_memory_plan_take(memory,
-                               n->own ? ps_cpu_norm_scratch_bytes(&n->shape)
+                               n->own ? ps_cpu_batchnorm_scratch_bytes(&n->shape)
                                       : ps_cpu_op_scratch_bytes(&n->backward),
                                &n->slot.scratch_back));
     ps_memory_plan_give(memory, n->slot.scratch_back);
@@ -150,7 +154,7 @@ ps_err ps_cpu_norm_plan_backward(ps_cpu_norm *n, ps_memory_plan *memory)
 }
 
 /* Binds both rows of one array of (2, C). */
-static ps_err bind_rows(const ps_cpu_norm *n, ps_cpu_op *op, int arg, float *rows)
+static ps_err bind_rows(const ps_cpu_batchnorm *n, ps_cpu_op *op, int arg, float *rows)
 {
     const dnnl_dims_t dims = {2, n->shape.c};
     ps_dnnl_md *md = NULL;
@@ -160,9 +164,9 @@ static ps_err bind_rows(const ps_cpu_norm *n, ps_cpu_op *op, int arg, float *row
     return err;
 }
 
-static ps_err bind_scale_shift(const ps_cpu_norm *n, ps_cpu_op *op,
-                               const ps_cpu_norm_places *p, const ps_dnnl_md *channels,
-                               bool shift)
+static ps_err bind_scale_shift(const ps_cpu_batchnorm *n, ps_cpu_op *op,
+                               const ps_cpu_batchnorm_arrays *p,
+                               const ps_dnnl_md *channels, bool shift)
 {
     const char *who = n->layer->name;
     if (!n->affine) return PS_OK;
@@ -173,7 +177,7 @@ static ps_err bind_scale_shift(const ps_cpu_norm *n, ps_cpu_op *op,
     return ps_cpu_op_bind(op, who, DNNL_ARG_SHIFT, channels, p->bias);
 }
 
-static ps_err bind_gradients(const ps_cpu_norm *n, ps_cpu_op *op,
+static ps_err bind_gradients(const ps_cpu_batchnorm *n, ps_cpu_op *op,
                              const ps_dnnl_md *channels)
 {
     const char *who = n->layer->name;
@@ -186,9 +190,9 @@ static ps_err bind_gradients(const ps_cpu_norm *n, ps_cpu_op *op,
 
 /* Binds the arguments that both forward primitives have. channels: the descriptor of (C).
  */
-static ps_err bind_forward(ps_cpu_norm *n, ps_cpu_op *op, const ps_memory_plan *memory,
-                           const ps_cpu_norm_places *p, const ps_dnnl_md *channels,
-                           float *mean, float *variance)
+static ps_err bind_forward(ps_cpu_batchnorm *n, ps_cpu_op *op,
+                           const ps_memory_plan *memory, const ps_cpu_batchnorm_arrays *p,
+                           const ps_dnnl_md *channels, float *mean, float *variance)
 {
     const char *who = n->layer->name;
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SRC, ps_cpu_op_md(op, dnnl_query_src_md, 0),
@@ -201,7 +205,8 @@ static ps_err bind_forward(ps_cpu_norm *n, ps_cpu_op *op, const ps_memory_plan *
     return ps_cpu_op_bind_scratch(op, who, ps_memory_plan_at(memory, n->slot.scratch));
 }
 
-static ps_err bind_workspace(ps_cpu_norm *n, ps_cpu_op *op, const ps_memory_plan *memory)
+static ps_err bind_workspace(ps_cpu_batchnorm *n, ps_cpu_op *op,
+                             const ps_memory_plan *memory)
 {
     if (ps_cpu_op_bytes(op, dnnl_query_workspace_md) == 0) return PS_OK;
     return ps_cpu_op_bind(op, n->layer->name, DNNL_ARG_WORKSPACE,
@@ -209,8 +214,8 @@ static ps_err bind_workspace(ps_cpu_norm *n, ps_cpu_op *op, const ps_memory_plan
                           ps_memory_plan_at(memory, n->slot.workspace));
 }
 
-static ps_err bind_backward(ps_cpu_norm *n, const ps_memory_plan *memory,
-                            const ps_cpu_norm_places *p, const ps_dnnl_md *channels)
+static ps_err bind_backward(ps_cpu_batchnorm *n, const ps_memory_plan *memory,
+                            const ps_cpu_batchnorm_arrays *p, const ps_dnnl_md *channels)
 {
     const char *who = n->layer->name;
     ps_cpu_op *op = &n->backward;
@@ -229,22 +234,22 @@ static ps_err bind_backward(ps_cpu_norm *n, const ps_memory_plan *memory,
                                   ps_memory_plan_at(memory, n->slot.scratch_back));
 }
 
-static void bind_own(ps_cpu_norm *n, const ps_memory_plan *memory)
+static void bind_own(ps_cpu_batchnorm *n, const ps_memory_plan *memory)
 {
     n->inv = ps_memory_plan_at(memory, n->slot.workspace);
     n->mean = ps_memory_plan_at(memory, n->slot.mean);
     n->variance = ps_memory_plan_at(memory, n->slot.variance);
     n->scratch = ps_memory_plan_at(memory, n->slot.scratch);
-    if (!n->places->dy) return;
+    if (!n->arrays->dy) return;
     n->scratch_back = ps_memory_plan_at(memory, n->slot.scratch_back);
     n->scale_gradient = ps_memory_plan_at(memory, n->slot.gradients);
     n->shift_gradient = n->scale_gradient + channel_bytes(n) / sizeof(float);
 }
 
-ps_err ps_cpu_norm_bind(ps_cpu_norm *n, const ps_memory_plan *memory,
-                        const ps_cpu_norm_places *p)
+ps_err ps_cpu_batchnorm_bind(ps_cpu_batchnorm *n, const ps_memory_plan *memory,
+                             const ps_cpu_batchnorm_arrays *p)
 {
-    n->places = p;
+    n->arrays = p;
     if (n->own) {
         bind_own(n, memory);
         return PS_OK;
@@ -273,18 +278,18 @@ out:
     return err;
 }
 
-static void copy_scale_shift(const ps_cpu_norm *n)
+static void copy_scale_shift(const ps_cpu_batchnorm *n)
 {
-    const ps_cpu_norm_places *p = n->places;
+    const ps_cpu_batchnorm_arrays *p = n->arrays;
     if (!n->scale_shift) return;
     const size_t row = (size_t)n->shape.c;
     memcpy(n->scale_shift, p->weight, row * sizeof(float));
     memcpy(n->scale_shift + row, p->bias, row * sizeof(float));
 }
 
-static void update_running(const ps_cpu_norm *n)
+static void update_running(const ps_cpu_batchnorm *n)
 {
-    const ps_cpu_norm_places *p = n->places;
+    const ps_cpu_batchnorm_arrays *p = n->arrays;
     double values = (double)(n->shape.n * n->shape.h * n->shape.w);
     float unbiased = (float)(values / (values - 1.0)), m = (float)n->layer->momentum;
     for (int64_t c = 0; c < n->shape.c; c++) {
@@ -294,26 +299,27 @@ static void update_running(const ps_cpu_norm *n)
     }
 }
 
-static ps_cpu_norm_channels channels_of(const ps_cpu_norm *n, const float *mean)
+static ps_cpu_batchnorm_channels channels_of(const ps_cpu_batchnorm *n, const float *mean)
 {
-    const ps_cpu_norm_places *p = n->places;
-    return (ps_cpu_norm_channels){mean, n->inv, n->affine ? p->weight : NULL,
-                                  n->affine ? p->bias : NULL};
+    const ps_cpu_batchnorm_arrays *p = n->arrays;
+    return (ps_cpu_batchnorm_channels){mean, n->inv, n->affine ? p->weight : NULL,
+                                       n->affine ? p->bias : NULL};
 }
 
-static void forward_own(ps_cpu_norm *n, const float *x, bool training)
+static void forward_own(ps_cpu_batchnorm *n, const float *x, bool training)
 {
-    const ps_cpu_norm_places *p = n->places;
-    if (training) ps_cpu_norm_moments(&n->shape, x, n->scratch, n->mean, n->variance);
-    ps_cpu_norm_invert(n->shape.c, training ? n->variance : p->running_variance,
-                       (float)n->layer->eps, n->inv);
-    const ps_cpu_norm_channels channels =
+    const ps_cpu_batchnorm_arrays *p = n->arrays;
+    if (training)
+        ps_cpu_batchnorm_moments(&n->shape, x, n->scratch, n->mean, n->variance);
+    ps_cpu_batchnorm_invert(n->shape.c, training ? n->variance : p->running_variance,
+                            (float)n->layer->eps, n->inv);
+    const ps_cpu_batchnorm_channels channels =
         channels_of(n, training ? n->mean : p->running_mean);
-    ps_cpu_norm_values(&n->shape, &channels, x, n->relu, p->y);
+    ps_cpu_batchnorm_values(&n->shape, &channels, x, n->relu, p->y);
 }
 
-ps_err ps_cpu_norm_forward(ps_cpu_norm *n, dnnl_stream_t stream, const float *x,
-                           bool training, int64_t *batches)
+ps_err ps_cpu_batchnorm_forward(ps_cpu_batchnorm *n, dnnl_stream_t stream, const float *x,
+                                bool training, int64_t *batches)
 {
     const char *who = n->layer->name;
     ps_cpu_op *op = training ? &n->train : &n->evaluate;
@@ -335,7 +341,7 @@ ps_err ps_cpu_norm_forward(ps_cpu_norm *n, dnnl_stream_t stream, const float *x,
     return PS_OK;
 }
 
-static void put_gradients(const ps_cpu_norm *n, float *dweight, float *dbias,
+static void put_gradients(const ps_cpu_batchnorm *n, float *dweight, float *dbias,
                           bool accumulate)
 {
     if (!n->affine) return;
@@ -343,27 +349,28 @@ static void put_gradients(const ps_cpu_norm *n, float *dweight, float *dbias,
     ps_cpu_pass(n->shape.c, n->shift_gradient, dbias, accumulate);
 }
 
-static void backward_own(ps_cpu_norm *n, const float *x, float *dweight, float *dbias,
-                         bool accumulate, bool add)
+static void backward_own(ps_cpu_batchnorm *n, const float *x, float *dweight,
+                         float *dbias, bool accumulate, bool add)
 {
-    const ps_cpu_norm_places *p = n->places;
-    const ps_cpu_norm_channels channels = channels_of(n, n->mean);
-    const ps_cpu_norm_passed passed = {x, p->dy, n->relu ? p->y : NULL};
+    const ps_cpu_batchnorm_arrays *p = n->arrays;
+    const ps_cpu_batchnorm_channels channels = channels_of(n, n->mean);
+    const ps_cpu_batchnorm_passed passed = {x, p->dy, n->relu ? p->y : NULL};
     const float values = (float)(n->shape.n * n->shape.h * n->shape.w);
-    ps_cpu_norm_sums(&n->shape, &channels, &passed, n->scratch_back, n->shift_gradient,
-                     n->scale_gradient);
+    ps_cpu_batchnorm_sums(&n->shape, &channels, &passed, n->scratch_back,
+                          n->shift_gradient, n->scale_gradient);
     put_gradients(n, dweight, dbias, accumulate);
     if (!p->dx) return;
     for (int64_t c = 0; c < n->shape.c; c++) {
         n->shift_gradient[c] /= values;
         n->scale_gradient[c] /= values;
     }
-    ps_cpu_norm_gradient(&n->shape, &channels, &passed, n->shift_gradient,
-                         n->scale_gradient, p->dx, add);
+    ps_cpu_batchnorm_gradient(&n->shape, &channels, &passed, n->shift_gradient,
+                              n->scale_gradient, p->dx, add);
 }
 
-ps_err ps_cpu_norm_backward(ps_cpu_norm *n, dnnl_stream_t stream, const float *x,
-                            float *dweight, float *dbias, bool accumulate, bool add)
+ps_err ps_cpu_batchnorm_backward(ps_cpu_batchnorm *n, dnnl_stream_t stream,
+                                 const float *x, float *dweight, float *dbias,
+                                 bool accumulate, bool add)
 {
     const char *who = n->layer->name;
     if (n->own) {

@@ -1,4 +1,4 @@
-#include "cpu_norm_loops.h"
+#include "cpu_batchnorm_loops.h"
 
 #include <string.h>
 
@@ -54,7 +54,7 @@ static walk walk_of(const ps_cpu_shape *s)
 
 /* The activations that a loop reads and writes. */
 typedef struct work {
-    const ps_cpu_norm_channels *channels;
+    const ps_cpu_batchnorm_channels *channels;
     const float *x, *y, *dy;
     float *out;
     const float *mean_dy, *mean_dot; // of each channel
@@ -130,7 +130,8 @@ static inline void value_row(const work *k, const columns *c, int64_t at, int64_
     float *y = k->out + at;
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) {
-        float v = ps_norm_value(x[j], c->mean[j], c->inv[j], c->weight[j], c->bias[j]);
+        float v =
+            ps_batchnorm_value(x[j], c->mean[j], c->inv[j], c->weight[j], c->bias[j]);
         y[j] = relu ? ps_relu(v) : v;
     }
 }
@@ -153,8 +154,8 @@ static inline void gradient_row(const work *k, const columns *c, int64_t at, int
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) {
         float g = relu ? ps_relu_grad(y[j], dy[j]) : dy[j];
-        float d = ps_norm_grad(x[j], g, c->mean[j], c->inv[j], c->weight[j],
-                               c->mean_dy[j], c->mean_dot[j]);
+        float d = ps_batchnorm_grad(x[j], g, c->mean[j], c->inv[j], c->weight[j],
+                                    c->mean_dy[j], c->mean_dot[j]);
         dx[j] = add ? dx[j] + d : d;
     }
 }
@@ -190,7 +191,7 @@ static void spread(const walk *w, int64_t block, int64_t first, int64_t n,
 static void spread_channels(const walk *w, const work *k, int64_t block, int64_t first,
                             columns *c)
 {
-    const ps_cpu_norm_channels *of = k->channels;
+    const ps_cpu_batchnorm_channels *of = k->channels;
     spread(w, block, first, c->n, of->mean, 0.0f, c->mean);
     if (!of->inv) return;
     spread(w, block, first, c->n, of->inv, 0.0f, c->inv);
@@ -274,19 +275,19 @@ static void put_sums(const walk *w, const work *k, int sum, double by, float *ou
     }
 }
 
-PS_PER_LEVEL(size_t, ps_cpu_norm_scratch_bytes, (const ps_cpu_shape *s), (s))
+PS_PER_LEVEL(size_t, ps_cpu_batchnorm_scratch_bytes, (const ps_cpu_shape *s), (s))
 {
     const walk w = walk_of(s);
     return sizeof(double) * (size_t)(2 * w.shares * w.blocks * w.lanes);
 }
 
-PS_PER_LEVEL(void, ps_cpu_norm_moments,
+PS_PER_LEVEL(void, ps_cpu_batchnorm_moments,
              (const ps_cpu_shape *s, const float *x, double *scratch, float *mean,
               float *variance),
              (s, x, scratch, mean, variance))
 {
     const walk w = walk_of(s);
-    ps_cpu_norm_channels channels = {.mean = NULL};
+    ps_cpu_batchnorm_channels channels = {.mean = NULL};
     const work k = {.channels = &channels, .x = x, .n_sums = 1, .totals = scratch};
     walk_all(&w, &k, sum_values);
     put_sums(&w, &k, 0, (double)w.values, mean);
@@ -295,7 +296,7 @@ PS_PER_LEVEL(void, ps_cpu_norm_moments,
     put_sums(&w, &k, 0, (double)w.values, variance);
 }
 
-PS_PER_LEVEL(void, ps_cpu_norm_invert,
+PS_PER_LEVEL(void, ps_cpu_batchnorm_invert,
              (int64_t n, const float *variance, float eps, float *inv),
              (n, variance, eps, inv))
 {
@@ -303,9 +304,9 @@ PS_PER_LEVEL(void, ps_cpu_norm_invert,
         inv[c] = (float)(1.0 / sqrt((double)variance[c] + (double)eps));
 }
 
-PS_PER_LEVEL(void, ps_cpu_norm_values,
-             (const ps_cpu_shape *s, const ps_cpu_norm_channels *channels, const float *x,
-              bool relu, float *y),
+PS_PER_LEVEL(void, ps_cpu_batchnorm_values,
+             (const ps_cpu_shape *s, const ps_cpu_batchnorm_channels *channels,
+              const float *x, bool relu, float *y),
              (s, channels, x, relu, y))
 {
     const walk w = walk_of(s);
@@ -313,9 +314,9 @@ PS_PER_LEVEL(void, ps_cpu_norm_values,
     walk_all(&w, &k, put_values);
 }
 
-PS_PER_LEVEL(void, ps_cpu_norm_sums,
-             (const ps_cpu_shape *s, const ps_cpu_norm_channels *channels,
-              const ps_cpu_norm_passed *passed, double *scratch, float *sum_dy,
+PS_PER_LEVEL(void, ps_cpu_batchnorm_sums,
+             (const ps_cpu_shape *s, const ps_cpu_batchnorm_channels *channels,
+              const ps_cpu_batchnorm_passed *passed, double *scratch, float *sum_dy,
               float *sum_dot),
              (s, channels, passed, scratch, sum_dy, sum_dot))
 {
@@ -331,9 +332,9 @@ PS_PER_LEVEL(void, ps_cpu_norm_sums,
     put_sums(&w, &k, 1, 1.0, sum_dot);
 }
 
-PS_PER_LEVEL(void, ps_cpu_norm_gradient,
-             (const ps_cpu_shape *s, const ps_cpu_norm_channels *channels,
-              const ps_cpu_norm_passed *passed, const float *mean_dy,
+PS_PER_LEVEL(void, ps_cpu_batchnorm_gradient,
+             (const ps_cpu_shape *s, const ps_cpu_batchnorm_channels *channels,
+              const ps_cpu_batchnorm_passed *passed, const float *mean_dy,
               const float *mean_dot, float *dx, bool add),
              (s, channels, passed, mean_dy, mean_dot, dx, add))
 {

@@ -1,5 +1,5 @@
 /* The gradient norm: closed forms, and the same bits whatever the chunks. */
-#include "grad_norm.h"
+#include "gradnorm.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -44,18 +44,18 @@ static double norm_by(const fixture *f, uint64_t chunk_bytes, uint32_t shards)
     assert_int_equal(
         ps_plan_init(&plan, &f->table, (ps_chunk_size){.bytes = chunk_bytes}, shards),
         PS_OK);
-    uint64_t total = ps_grad_norm_blocks(&f->table), seen = 0;
+    uint64_t total = ps_gradnorm_blocks(&f->table), seen = 0;
     double *sums = malloc(total * sizeof *sums);
     for (uint32_t i = 0; i < plan.n_chunks; i++) {
         uint64_t n = 0;
-        uint64_t first = ps_grad_norm_chunk_blocks(&f->table, &plan.chunks[i], &n);
+        uint64_t first = ps_gradnorm_chunk_blocks(&f->table, &plan.chunks[i], &n);
         assert_true(first + n <= total);
-        ps_grad_norm_chunk(&f->table, &plan.chunks[i], f->grads + plan.chunks[i].offset,
-                           sums + first);
+        ps_gradnorm_chunk(&f->table, &plan.chunks[i], f->grads + plan.chunks[i].offset,
+                          sums + first);
         seen += n;
     }
     assert_int_equal(seen, total);
-    double norm = ps_grad_norm_total(sums, total);
+    double norm = ps_gradnorm_total(sums, total);
     free(sums);
     ps_plan_fini(&plan);
     return norm;
@@ -65,7 +65,7 @@ static void blocks_are_counted_within_tensors(void **state)
 {
     fixture f;
     make(&f);
-    assert_int_equal(ps_grad_norm_blocks(&f.table), 1 + 1 + 2 + 13 + 1);
+    assert_int_equal(ps_gradnorm_blocks(&f.table), 1 + 1 + 2 + 13 + 1);
     free(f.grads);
 }
 
@@ -108,11 +108,11 @@ static void chunks_and_shards_do_not_change_a_bit(void **state)
 /* torch.nn.utils.clip_grad_norm_ multiplies by min(1, max / (norm + 1e-6)). */
 static void clipping_is_pytorchs(void **state)
 {
-    assert_float_equal(ps_grad_norm_clip(10.0, 1.0), 1.0 / 10.000001, 1e-16);
-    assert_true(ps_grad_norm_clip(0.5, 1.0) == 1.0);
-    assert_true(ps_grad_norm_clip(0.0, 1.0) == 1.0);
-    assert_true(ps_grad_norm_clip(INFINITY, 1.0) == 0.0);
-    assert_true(isnan(ps_grad_norm_clip(NAN, 1.0)));
+    assert_float_equal(ps_gradnorm_clip(10.0, 1.0), 1.0 / 10.000001, 1e-16);
+    assert_true(ps_gradnorm_clip(0.5, 1.0) == 1.0);
+    assert_true(ps_gradnorm_clip(0.0, 1.0) == 1.0);
+    assert_true(ps_gradnorm_clip(INFINITY, 1.0) == 0.0);
+    assert_true(isnan(ps_gradnorm_clip(NAN, 1.0)));
 }
 
 int main(void)

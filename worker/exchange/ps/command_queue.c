@@ -1,4 +1,4 @@
-#include "order_queue.h"
+#include "command_queue.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -7,18 +7,18 @@
 
 #include "mem.h"
 
-ps_err ps_order_queue_init(ps_order_queue *q, uint32_t n)
+ps_err ps_command_queue_init(ps_command_queue *q, uint32_t n)
 {
     uint32_t capacity = 16;
     while (capacity < n)
         capacity *= 2;
-    *q = (ps_order_queue){.mask = capacity - 1, .wake_fd = -1};
-    PS_TRY(ps_mem_zalloc(&q->ring, capacity, sizeof *q->ring, "orders"));
+    *q = (ps_command_queue){.mask = capacity - 1, .wake_fd = -1};
+    PS_TRY(ps_mem_zalloc(&q->ring, capacity, sizeof *q->ring, "commands"));
     q->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return q->wake_fd < 0 ? ps_err_errno(PS_ERR_IO, "eventfd") : PS_OK;
 }
 
-void ps_order_queue_fini(ps_order_queue *q)
+void ps_command_queue_fini(ps_command_queue *q)
 {
     if (q->wake_fd >= 0) close(q->wake_fd);
     q->wake_fd = -1;
@@ -26,17 +26,17 @@ void ps_order_queue_fini(ps_order_queue *q)
     q->ring = NULL;
 }
 
-ps_err ps_order_queue_put(ps_order_queue *q, ps_order order)
+ps_err ps_command_queue_put(ps_command_queue *q, ps_command command)
 {
     uint32_t tail = atomic_load_explicit(&q->tail, memory_order_relaxed);
     if (tail - atomic_load_explicit(&q->head, memory_order_acquire) > q->mask)
-        return ps_err_set(PS_ERR_INTERNAL, "the queue of orders is full");
-    q->ring[tail & q->mask] = order;
+        return ps_err_set(PS_ERR_INTERNAL, "the queue of commands is full");
+    q->ring[tail & q->mask] = command;
     atomic_store(&q->tail, tail + 1);
     return PS_OK;
 }
 
-ps_err ps_order_queue_wake(ps_order_queue *q)
+ps_err ps_command_queue_wake(ps_command_queue *q)
 {
     uint64_t one = 1;
     if (atomic_load(&q->asleep) && write(q->wake_fd, &one, sizeof one) < 0 &&
@@ -45,24 +45,24 @@ ps_err ps_order_queue_wake(ps_order_queue *q)
     return PS_OK;
 }
 
-uint32_t ps_order_queue_count(const ps_order_queue *q)
+uint32_t ps_command_queue_count(const ps_command_queue *q)
 {
     return atomic_load(&q->tail) - atomic_load_explicit(&q->head, memory_order_relaxed);
 }
 
-void ps_order_queue_drop(ps_order_queue *q, uint32_t n)
+void ps_command_queue_drop(ps_command_queue *q, uint32_t n)
 {
     uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
     atomic_store_explicit(&q->head, head + n, memory_order_release);
 }
 
-bool ps_order_queue_sleep(ps_order_queue *q)
+bool ps_command_queue_sleep(ps_command_queue *q)
 {
     atomic_store(&q->asleep, true);
-    return ps_order_queue_count(q) == 0;
+    return ps_command_queue_count(q) == 0;
 }
 
-ps_err ps_order_queue_awake(ps_order_queue *q, bool woken)
+ps_err ps_command_queue_awake(ps_command_queue *q, bool woken)
 {
     atomic_store(&q->asleep, false);
     uint64_t count;

@@ -1,4 +1,4 @@
-#include "norm_sum.h"
+#include "gradnorm_sum.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -6,25 +6,25 @@
 
 #include "mem.h"
 
-struct ps_norm_part {
+struct ps_gradnorm_part {
     uint64_t sender, n, blocks;
     uint64_t *words; // n first, n counts, then the sums: as on the wire, aligned
 };
 
-static const double *sums_of(const ps_norm_part *p)
+static const double *sums_of(const ps_gradnorm_part *p)
 {
     return (const double *)(const void *)(p->words + 2 * p->n);
 }
 
-void ps_norm_sum_fini(ps_norm_sum *s)
+void ps_gradnorm_sum_fini(ps_gradnorm_sum *s)
 {
     for (uint32_t i = 0; i < s->n_parts; i++)
         free(s->parts[i].words);
     free(s->parts);
-    *s = (ps_norm_sum){0};
+    *s = (ps_gradnorm_sum){0};
 }
 
-size_t ps_norm_part_bytes(uint32_t n, const uint64_t *counts)
+size_t ps_gradnorm_part_bytes(uint32_t n, const uint64_t *counts)
 {
     size_t words = 1 + 2 * (size_t)n;
     for (uint32_t i = 0; i < n; i++)
@@ -32,8 +32,8 @@ size_t ps_norm_part_bytes(uint32_t n, const uint64_t *counts)
     return words * sizeof(uint64_t);
 }
 
-void ps_norm_part_write(void *out, uint32_t n, const uint64_t *first,
-                        const uint64_t *counts, const double *sums)
+void ps_gradnorm_part_write(void *out, uint32_t n, const uint64_t *first,
+                            const uint64_t *counts, const double *sums)
 {
     const uint64_t n64 = n;
     const size_t runs = (size_t)n * sizeof(uint64_t);
@@ -44,7 +44,7 @@ void ps_norm_part_write(void *out, uint32_t n, const uint64_t *first,
     memcpy(at, first, runs);
     memcpy(at + runs, counts, runs);
     at += 2 * runs;
-    size_t blocks = ps_norm_part_bytes(n, counts) / 8 - 1 - 2 * (size_t)n;
+    size_t blocks = ps_gradnorm_part_bytes(n, counts) / 8 - 1 - 2 * (size_t)n;
     if (blocks > 0) memcpy(at, sums, blocks * sizeof *sums);
 }
 
@@ -55,7 +55,7 @@ static ps_err misfit(void)
 }
 
 /* Checks a part's runs against its bytes and the number of blocks. */
-static ps_err check_part(const ps_norm_part *p, uint64_t words, uint64_t total_blocks,
+static ps_err check_part(const ps_gradnorm_part *p, uint64_t words, uint64_t total_blocks,
                          uint64_t *blocks)
 {
     uint64_t sum = 0;
@@ -69,7 +69,7 @@ static ps_err check_part(const ps_norm_part *p, uint64_t words, uint64_t total_b
     return PS_OK;
 }
 
-static ps_err parse_part(ps_norm_part *p, uint64_t total_blocks, const void *bytes,
+static ps_err parse_part(ps_gradnorm_part *p, uint64_t total_blocks, const void *bytes,
                          size_t n_bytes)
 {
     if (n_bytes < sizeof p->n || n_bytes % sizeof(uint64_t) != 0) return misfit();
@@ -81,25 +81,26 @@ static ps_err parse_part(ps_norm_part *p, uint64_t total_blocks, const void *byt
     return check_part(p, words, total_blocks, &p->blocks);
 }
 
-static ps_norm_part *part_of(const ps_norm_sum *s, uint64_t sender)
+static ps_gradnorm_part *part_of(const ps_gradnorm_sum *s, uint64_t sender)
 {
     for (uint32_t i = 0; i < s->n_parts; i++)
         if (s->parts[i].sender == sender) return &s->parts[i];
     return NULL;
 }
 
-static ps_err append_part(ps_norm_sum *s, const ps_norm_part *p)
+static ps_err append_part(ps_gradnorm_sum *s, const ps_gradnorm_part *p)
 {
-    ps_norm_part *parts = realloc(s->parts, (s->n_parts + (size_t)1) * sizeof *s->parts);
+    ps_gradnorm_part *parts =
+        realloc(s->parts, (s->n_parts + (size_t)1) * sizeof *s->parts);
     if (!parts) return ps_err_set(PS_ERR_NOMEM, "no memory for the gradient norm");
     s->parts = parts;
     s->parts[s->n_parts++] = *p;
     return PS_OK;
 }
 
-static ps_err store_part(ps_norm_sum *s, const ps_norm_part *p)
+static ps_err store_part(ps_gradnorm_sum *s, const ps_gradnorm_part *p)
 {
-    ps_norm_part *old = part_of(s, p->sender);
+    ps_gradnorm_part *old = part_of(s, p->sender);
     uint64_t others = s->blocks_in - (old ? old->blocks : 0);
     if (p->blocks > s->total_blocks - others)
         return ps_err_set(PS_ERR_PROTOCOL,
@@ -116,11 +117,11 @@ static ps_err store_part(ps_norm_sum *s, const ps_norm_part *p)
     return PS_OK;
 }
 
-ps_err ps_norm_sum_add(ps_norm_sum *s, uint64_t sender, uint64_t n_shards,
-                       uint64_t total_blocks, const void *part, size_t bytes)
+ps_err ps_gradnorm_sum_add(ps_gradnorm_sum *s, uint64_t sender, uint64_t n_shards,
+                           uint64_t total_blocks, const void *part, size_t bytes)
 {
-    if (n_shards == 0 || n_shards > PS_NORM_SHARDS_MAX ||
-        total_blocks > PS_NORM_BLOCKS_MAX)
+    if (n_shards == 0 || n_shards > PS_GRADNORM_SHARDS_MAX ||
+        total_blocks > PS_GRADNORM_BLOCKS_MAX)
         return misfit();
     if (s->n_parts > 0 && (s->n_shards != n_shards || s->total_blocks != total_blocks))
         return ps_err_set(PS_ERR_PROTOCOL,
@@ -129,7 +130,7 @@ ps_err ps_norm_sum_add(ps_norm_sum *s, uint64_t sender, uint64_t n_shards,
     if (s->n_parts == s->n_shards && s->n_parts > 0 && !part_of(s, sender))
         return ps_err_set(PS_ERR_PROTOCOL, "a gradient norm of more than %llu shards",
                           (unsigned long long)n_shards);
-    ps_norm_part p = {.sender = sender};
+    ps_gradnorm_part p = {.sender = sender};
     ps_err err = parse_part(&p, total_blocks, part, bytes);
     if (err == PS_OK) {
         s->n_shards = n_shards;
@@ -140,13 +141,13 @@ ps_err ps_norm_sum_add(ps_norm_sum *s, uint64_t sender, uint64_t n_shards,
     return err;
 }
 
-bool ps_norm_sum_complete(const ps_norm_sum *s)
+bool ps_gradnorm_sum_complete(const ps_gradnorm_sum *s)
 {
     return s->n_shards > 0 && s->n_parts == s->n_shards;
 }
 
 /* Puts a part's sums in their places; false when a place is taken already. */
-static bool place_part(const ps_norm_part *p, double *sums, bool *taken)
+static bool place_part(const ps_gradnorm_part *p, double *sums, bool *taken)
 {
     const double *from = sums_of(p);
     for (uint64_t i = 0; i < p->n; i++) {
@@ -160,7 +161,7 @@ static bool place_part(const ps_norm_part *p, double *sums, bool *taken)
     return true;
 }
 
-ps_err ps_norm_sum_total(const ps_norm_sum *s, double *norm)
+ps_err ps_gradnorm_sum_total(const ps_gradnorm_sum *s, double *norm)
 {
     // There are as many places as sums: when none is taken twice, all are filled.
     if (s->blocks_in != s->total_blocks)

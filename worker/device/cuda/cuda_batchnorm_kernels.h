@@ -1,19 +1,19 @@
 /* Batch norm's kernels (cuda_kernels.h). */
-#ifndef PS_CUDA_NORM_KERNELS_H
-#define PS_CUDA_NORM_KERNELS_H
+#ifndef PS_CUDA_BATCHNORM_KERNELS_H
+#define PS_CUDA_BATCHNORM_KERNELS_H
 
 #include "cuda_sum_kernels.h"
 
 /* parts = sums of (x - x0) and (x - x0)^2 over a channel's values, x0 the first of them:
  * it is close enough to the mean that the difference of squares below loses no digits. */
-typedef struct ps_k_norm_sums {
+typedef struct ps_k_batchnorm_sums {
     ps_values x;
     ps_sums *parts;
     ps_rows rows;
-} ps_k_norm_sums;
+} ps_k_batchnorm_sums;
 
-PS_ARITH ps_sums ps_k_norm_sums_lane(const ps_k_norm_sums *k, uint32_t block,
-                                     uint32_t lane)
+PS_ARITH ps_sums ps_k_batchnorm_sums_lane(const ps_k_batchnorm_sums *k, uint32_t block,
+                                          uint32_t lane)
 {
     ps_row_part p = ps_row_part_of(&k->rows, block);
     float x0 = ps_get(k->x, ps_row_at(&k->rows, p.row, 0)), sum = 0.0f, square = 0.0f;
@@ -26,23 +26,24 @@ PS_ARITH ps_sums ps_k_norm_sums_lane(const ps_k_norm_sums *k, uint32_t block,
     return s;
 }
 
-PS_ARITH void ps_k_norm_sums_done(const ps_k_norm_sums *k, uint32_t block, ps_sums s)
+PS_ARITH void ps_k_batchnorm_sums_done(const ps_k_batchnorm_sums *k, uint32_t block,
+                                       ps_sums s)
 {
     k->parts[block] = s;
 }
 
 /* mean and inv (C) of the batch; also updates the running statistics. parts NULL: mean
  * and inv come from the running statistics. Count: C. */
-typedef struct ps_k_norm_stats {
+typedef struct ps_k_batchnorm_stats {
     ps_values x;
     const ps_sums *parts;
     float *mean, *inv, *running_mean, *running_var;
     ps_rows rows;
     float momentum;
     double eps;
-} ps_k_norm_stats;
+} ps_k_batchnorm_stats;
 
-PS_ARITH void ps_k_norm_stats_at(const ps_k_norm_stats *k, uint32_t c)
+PS_ARITH void ps_k_batchnorm_stats_at(const ps_k_batchnorm_stats *k, uint32_t c)
 {
     if (!k->parts) {
         k->mean[c] = k->running_mean[c];
@@ -57,37 +58,38 @@ PS_ARITH void ps_k_norm_stats_at(const ps_k_norm_stats *k, uint32_t c)
     k->mean[c] = (float)mean;
     k->inv[c] = (float)(1.0 / sqrt(var + k->eps));
     float unbiased = (float)(var * n / (n - 1.0));
-    k->running_mean[c] = ps_norm_running(k->running_mean[c], (float)mean, k->momentum);
-    k->running_var[c] = ps_norm_running(k->running_var[c], unbiased, k->momentum);
+    k->running_mean[c] =
+        ps_batchnorm_running(k->running_mean[c], (float)mean, k->momentum);
+    k->running_var[c] = ps_batchnorm_running(k->running_var[c], unbiased, k->momentum);
 }
 
 /* Images (n, C, plane); count: all elements. weight and bias may be NULL: 1 and 0. */
-typedef struct ps_k_norm {
+typedef struct ps_k_batchnorm {
     ps_values x, y;
     const float *mean, *inv, *weight, *bias;
     ps_divisor plane, channels;
     bool relu;
-} ps_k_norm;
+} ps_k_batchnorm;
 
-PS_ARITH void ps_k_norm_at(const ps_k_norm *k, uint32_t i)
+PS_ARITH void ps_k_batchnorm_at(const ps_k_batchnorm *k, uint32_t i)
 {
     uint32_t c = ps_divide(ps_divide(i, k->plane).q, k->channels).r;
-    float v = ps_norm_value(ps_get(k->x, i), k->mean[c], k->inv[c],
-                            k->weight ? k->weight[c] : 1, k->bias ? k->bias[c] : 0);
+    float v = ps_batchnorm_value(ps_get(k->x, i), k->mean[c], k->inv[c],
+                                 k->weight ? k->weight[c] : 1, k->bias ? k->bias[c] : 0);
     ps_set(k->y, i, k->relu ? ps_relu(v) : v, false);
 }
 
 /* parts = sums of dy and of dy times the normalised input. y.at, if not NULL: the outputs
  * after a relu, whose gradient is applied first. */
-typedef struct ps_k_norm_dots {
+typedef struct ps_k_batchnorm_dots {
     ps_values x, dy, y;
     const float *mean, *inv;
     ps_sums *parts;
     ps_rows rows;
-} ps_k_norm_dots;
+} ps_k_batchnorm_dots;
 
-PS_ARITH ps_sums ps_k_norm_dots_lane(const ps_k_norm_dots *k, uint32_t block,
-                                     uint32_t lane)
+PS_ARITH ps_sums ps_k_batchnorm_dots_lane(const ps_k_batchnorm_dots *k, uint32_t block,
+                                          uint32_t lane)
 {
     ps_row_part p = ps_row_part_of(&k->rows, block);
     float mean = k->mean[p.row], inv = k->inv[p.row], sum = 0.0f, dot = 0.0f;
@@ -102,20 +104,21 @@ PS_ARITH ps_sums ps_k_norm_dots_lane(const ps_k_norm_dots *k, uint32_t block,
     return s;
 }
 
-PS_ARITH void ps_k_norm_dots_done(const ps_k_norm_dots *k, uint32_t block, ps_sums s)
+PS_ARITH void ps_k_batchnorm_dots_done(const ps_k_batchnorm_dots *k, uint32_t block,
+                                       ps_sums s)
 {
     k->parts[block] = s;
 }
 
 /* The gradients of weight and bias (NULL: none), and the means that norm_grad needs. */
-typedef struct ps_k_norm_grad_sums {
+typedef struct ps_k_batchnorm_grad_sums {
     const ps_sums *parts;
     float *dweight, *dbias, *mean_dy, *mean_dot;
     ps_rows rows;
     bool add;
-} ps_k_norm_grad_sums;
+} ps_k_batchnorm_grad_sums;
 
-PS_ARITH void ps_k_norm_grad_sums_at(const ps_k_norm_grad_sums *k, uint32_t c)
+PS_ARITH void ps_k_batchnorm_grad_sums_at(const ps_k_batchnorm_grad_sums *k, uint32_t c)
 {
     ps_sums s = ps_parts_total(k->parts, &k->rows, c);
     if (k->dweight) ps_store(&k->dweight[c], (float)s.b, k->add);
@@ -124,21 +127,21 @@ PS_ARITH void ps_k_norm_grad_sums_at(const ps_k_norm_grad_sums *k, uint32_t c)
     k->mean_dot[c] = (float)(s.b / (double)k->rows.length);
 }
 
-typedef struct ps_k_norm_grad {
+typedef struct ps_k_batchnorm_grad {
     ps_values x, dy, y, dx;
     const float *mean, *inv, *weight, *mean_dy, *mean_dot;
     ps_divisor plane, channels;
     bool add;
-} ps_k_norm_grad;
+} ps_k_batchnorm_grad;
 
-PS_ARITH void ps_k_norm_grad_at(const ps_k_norm_grad *k, uint32_t i)
+PS_ARITH void ps_k_batchnorm_grad_at(const ps_k_batchnorm_grad *k, uint32_t i)
 {
     uint32_t c = ps_divide(ps_divide(i, k->plane).q, k->channels).r;
     float dy = ps_get(k->dy, i);
     if (k->y.at) dy = ps_relu_grad(ps_get(k->y, i), dy);
     float g =
-        ps_norm_grad(ps_get(k->x, i), dy, k->mean[c], k->inv[c],
-                     k->weight ? k->weight[c] : 1.0f, k->mean_dy[c], k->mean_dot[c]);
+        ps_batchnorm_grad(ps_get(k->x, i), dy, k->mean[c], k->inv[c],
+                          k->weight ? k->weight[c] : 1.0f, k->mean_dy[c], k->mean_dot[c]);
     ps_set(k->dx, i, g, k->add);
 }
 

@@ -1,21 +1,21 @@
 /* batch_norm2d. Training uses the batch's statistics (biased variance) and updates the
  * running ones as PyTorch does (unbiased variance); evaluation uses the running ones.
  * oneDNN computes it where it has vector code for the shape, else loops of our own. */
-#ifndef PS_CPU_NORM_H
-#define PS_CPU_NORM_H
+#ifndef PS_CPU_BATCHNORM_H
+#define PS_CPU_BATCHNORM_H
 
 #include "cpu_op.h"
 #include "cpu_shape.h"
 #include "memory_plan.h"
 #include "model_spec.h"
 
-typedef struct ps_cpu_norm_places {
+typedef struct ps_cpu_batchnorm_arrays {
     float *x, *y, *dy, *dx;                 // dy, dx NULL when not training
     float *weight, *bias;                   // in the parameter arena, or NULL
     float *running_mean, *running_variance; // in the buffer arena
-} ps_cpu_norm_places;
+} ps_cpu_batchnorm_arrays;
 
-typedef struct ps_cpu_norm {
+typedef struct ps_cpu_batchnorm {
     const ps_layer *layer;
     ps_cpu_shape shape;
     bool affine, relu;
@@ -25,33 +25,36 @@ typedef struct ps_cpu_norm {
         int mean, variance, workspace, scale_shift, gradients;
         int scratch, scratch_back;
     } slot;
-    const ps_cpu_norm_places *places; // borrowed
+    const ps_cpu_batchnorm_arrays *arrays; // borrowed
     float *mean, *variance, *scale_gradient, *shift_gradient;
     float *inv;                     // own: 1 / sqrt(variance + eps)
     double *scratch, *scratch_back; // own
     float *scale_shift; // copies of both in one array, for versions of oneDNN that want
                         // this; or NULL
-} ps_cpu_norm;
+} ps_cpu_batchnorm;
 
 /* relu: y = max(0, .); the gradient accounts for it. norm is safe for fini after a
  * failure. SHAPE when training has only one value per channel. */
-ps_err ps_cpu_norm_init(ps_cpu_norm *norm, dnnl_engine_t engine, const ps_layer *layer,
-                        const ps_cpu_shape *shape, bool relu, bool training);
-void ps_cpu_norm_fini(ps_cpu_norm *norm);
+ps_err ps_cpu_batchnorm_init(ps_cpu_batchnorm *norm, dnnl_engine_t engine,
+                             const ps_layer *layer, const ps_cpu_shape *shape, bool relu,
+                             bool training);
+void ps_cpu_batchnorm_fini(ps_cpu_batchnorm *norm);
 
-ps_err ps_cpu_norm_plan_forward(ps_cpu_norm *norm, ps_memory_plan *memory, bool training);
-ps_err ps_cpu_norm_plan_backward(ps_cpu_norm *norm, ps_memory_plan *memory);
+ps_err ps_cpu_batchnorm_plan_forward(ps_cpu_batchnorm *norm, ps_memory_plan *memory,
+                                     bool training);
+ps_err ps_cpu_batchnorm_plan_backward(ps_cpu_batchnorm *norm, ps_memory_plan *memory);
 
-/* Borrows places. */
-ps_err ps_cpu_norm_bind(ps_cpu_norm *norm, const ps_memory_plan *memory,
-                        const ps_cpu_norm_places *places);
+/* Borrows arrays. */
+ps_err ps_cpu_batchnorm_bind(ps_cpu_batchnorm *norm, const ps_memory_plan *memory,
+                             const ps_cpu_batchnorm_arrays *arrays);
 
 /* batches: num_batches_tracked, incremented in training; may be NULL. */
-ps_err ps_cpu_norm_forward(ps_cpu_norm *norm, dnnl_stream_t stream, const float *x,
-                           bool training, int64_t *batches);
+ps_err ps_cpu_batchnorm_forward(ps_cpu_batchnorm *norm, dnnl_stream_t stream,
+                                const float *x, bool training, int64_t *batches);
 /* accumulate: add to dweight and dbias instead of overwriting them. add: the same for dx;
  * only our own loops can do this, and only they allow dx to be NULL. */
-ps_err ps_cpu_norm_backward(ps_cpu_norm *norm, dnnl_stream_t stream, const float *x,
-                            float *dweight, float *dbias, bool accumulate, bool add);
+ps_err ps_cpu_batchnorm_backward(ps_cpu_batchnorm *norm, dnnl_stream_t stream,
+                                 const float *x, float *dweight, float *dbias,
+                                 bool accumulate, bool add);
 
 #endif

@@ -3,8 +3,8 @@
  * A streaming store writes whole lines without reading them first: 36% less time for the
  * new weights of a 16 MB shard. Data that fits the caches should stay in them, because it
  * is read next. */
-#ifndef PS_STREAM_COPY_H
-#define PS_STREAM_COPY_H
+#ifndef PS_NONTEMPORAL_COPY_H
+#define PS_NONTEMPORAL_COPY_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,16 +13,16 @@
 enum { PS_CACHES_HOLD = 16 << 20 };
 
 /* True when `bytes`, written in turn by all workers of a host, do not fit the caches. */
-static inline bool ps_stream_copy_pays(uint64_t bytes)
+static inline bool ps_nontemporal_copy_pays(uint64_t bytes)
 {
     return bytes > PS_CACHES_HOLD;
 }
 
 /* to[0 .. n) = from[0 .. n). */
-void ps_stream_copy(float *to, const float *from, uint64_t n);
+void ps_nontemporal_copy(float *to, const float *from, uint64_t n);
 
 /* Streaming stores are weakly ordered: call this before another thread or process is told
  * of the data. */
-void ps_stream_copy_done(void);
+void ps_nontemporal_copy_done(void);
 
 #endif

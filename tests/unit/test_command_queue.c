@@ -1,0 +1,130 @@
+/* The queue of commands: what goes in comes out in its command, and no reader sleeps
+ * while there is a command. */
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "command_queue.h"
+
+enum { ROOM = 16, MANY = 50000, LOST_MS = 20000 };
+
+static void test_keeps_the_order_around_the_ring(void **state)
+{
+    ps_command_queue q;
+    assert_int_equal(ps_command_queue_init(&q, ROOM), PS_OK);
+    uint32_t in = 0, out = 0;
+    for (int round = 0; round < 10; round++) {
+        for (int i = 0; i < 7; i++, in++)
+            assert_int_equal(ps_command_queue_put(&q, (ps_command){3, in, in * 2}),
+                             PS_OK);
+        assert_int_equal(ps_command_queue_count(&q), in - out);
+        for (uint32_t i = 0; i < 6; i++, out++) {
+            const ps_command *o = ps_command_queue_peek(&q, i);
+            assert_int_equal(o->kind, 3);
+            assert_int_equal(o->chunk, out);
+            assert_int_equal(o->step, out * 2);
+        }
+        ps_command_queue_drop(&q, 6);
+    }
+    ps_command_queue_fini(&q);
+    ps_command_queue_fini(&q); // safe
+}
+
+static void test_full_is_an_error_and_loses_nothing(void **state)
+{
+    ps_command_queue q;
+    assert_int_equal(ps_command_queue_init(&q, ROOM), PS_OK);
+    uint32_t n = 0;
+    while (ps_command_queue_put(&q, (ps_command){.chunk = n}) == PS_OK)
+        n++;
+    assert_true(n >= ROOM);
+    assert_int_equal(ps_command_queue_put(&q, (ps_command){0}), PS_ERR_INTERNAL);
+    assert_int_equal(ps_command_queue_count(&q), n);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(ps_command_queue_peek(&q, i)->chunk, i);
+    ps_command_queue_drop(&q, 1);
+    assert_int_equal(ps_command_queue_put(&q, (ps_command){0}), PS_OK);
+    ps_command_queue_fini(&q);
+}
+
+static bool readable(int fd)
+{
+    struct pollfd item = {.fd = fd, .events = POLLIN};
+    return poll(&item, 1, 0) == 1;
+}
+
+static void test_wakes_only_who_sleeps(void **state)
+{
+    ps_command_queue q;
+    assert_int_equal(ps_command_queue_init(&q, ROOM), PS_OK);
+    assert_int_equal(ps_command_queue_put(&q, (ps_command){0}), PS_OK);
+    assert_int_equal(ps_command_queue_wake(&q), PS_OK);
+    assert_false(readable(q.wake_fd));
+    assert_false(ps_command_queue_sleep(&q)); // there is a command
+    assert_int_equal(ps_command_queue_awake(&q, false), PS_OK);
+    ps_command_queue_drop(&q, 1);
+    assert_true(ps_command_queue_sleep(&q));
+    assert_int_equal(ps_command_queue_put(&q, (ps_command){0}), PS_OK);
+    assert_int_equal(ps_command_queue_wake(&q), PS_OK);
+    assert_true(readable(q.wake_fd));
+    assert_int_equal(ps_command_queue_awake(&q, true), PS_OK);
+    assert_false(readable(q.wake_fd));
+    ps_command_queue_fini(&q);
+}
+
+static void *write_many(void *arg)
+{
+    ps_command_queue *q = arg;
+    for (uint32_t i = 0; i < MANY; i++) {
+        while (ps_command_queue_put(q, (ps_command){.chunk = i}) != PS_OK)
+            sched_yield();
+        if (ps_command_queue_wake(q) != PS_OK) return q;
+    }
+    return NULL;
+}
+
+/* Takes what there is and sleeps; returns whether it slept too long. */
+static bool read_and_sleep(ps_command_queue *q, uint32_t *next)
+{
+    uint32_t n = ps_command_queue_count(q);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(ps_command_queue_peek(q, i)->chunk, (*next)++);
+    ps_command_queue_drop(q, n);
+    if (*next == MANY) return false;
+    struct pollfd item = {.fd = q->wake_fd, .events = POLLIN};
+    bool sleeps = ps_command_queue_sleep(q);
+    int got = poll(&item, 1, sleeps ? LOST_MS : 0);
+    assert_int_equal(ps_command_queue_awake(q, got > 0), PS_OK);
+    return sleeps && got == 0;
+}
+
+static void test_no_order_is_slept_through(void **state)
+{
+    ps_command_queue q;
+    pthread_t writer;
+    void *failed;
+    uint32_t next = 0;
+    assert_int_equal(ps_command_queue_init(&q, ROOM), PS_OK);
+    assert_int_equal(pthread_create(&writer, NULL, write_many, &q), 0);
+    while (next < MANY)
+        assert_false(read_and_sleep(&q, &next));
+    pthread_join(writer, &failed);
+    assert_null(failed);
+    ps_command_queue_fini(&q);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_keeps_the_order_around_the_ring),
+        cmocka_unit_test(test_full_is_an_error_and_loses_nothing),
+        cmocka_unit_test(test_wakes_only_who_sleeps),
+        cmocka_unit_test(test_no_order_is_slept_through),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
