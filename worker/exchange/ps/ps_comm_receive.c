@@ -71,9 +71,9 @@ static ps_err take_scale(ps_comm *c, const ps_wire_header *h)
 }
 
 /* Whether the chunk's command waits for this. Otherwise it answers a repetition: its
- * weights are here already, and perhaps in use. A chunk with a EXACT counts as one
- * version older, so repeated weights of its version must not pass for the exact
- * ones. */
+ * weights are here already, and perhaps in use. A chunk with an EXACT request counts as
+ * one version older, so repeated weights of its version must not pass for the exact ones.
+ */
 static bool is_awaited(const ps_comm *c, const ps_wire_header *h, int64_t have)
 {
     const ps_comm_chunk *s = &c->chunks[h->chunk];
