@@ -17,12 +17,11 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
-import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
 from benchlib import torch_checkpoint  # noqa: E402
 from benchlib.job_config import BenchError, JobConfig  # noqa: E402
-from ddp_job import Job  # noqa: E402
+from ddp_job import Job, join  # noqa: E402
 
 
 def arguments():
@@ -93,9 +92,7 @@ class Continued(Job):
 def main():
     args = arguments()
     config = JobConfig.read(args.config)
-    torch.set_num_threads(max(1, config["train.threads"]))
-    os.environ.setdefault("USE_LIBUV", "0")  # Debian's PyTorch has none, and asks for it
-    dist.init_process_group("gloo")
+    join(config)
     job = Continued(args, config)
     if args.checkpoints:
         job.go_on()

@@ -296,12 +296,17 @@ def save(job):
     safetensors.save(os.path.join(job.args.out, "model.safetensors"), state)
 
 
-def main():
-    args = arguments()
-    config = JobConfig.read(args.config)
+def join(config):
+    """Joins the process group that the environment names."""
     torch.set_num_threads(max(1, config["train.threads"]))
     os.environ.setdefault("USE_LIBUV", "0")  # Debian's PyTorch has none, and asks for it
     dist.init_process_group("gloo")
+
+
+def main():
+    args = arguments()
+    config = JobConfig.read(args.config)
+    join(config)
     job = Job(args, config)
     lead = job.rank == 0
     os.makedirs(args.out, exist_ok=True)

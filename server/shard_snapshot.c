@@ -37,8 +37,8 @@ ps_err ps_shard_snapshot_fetch(ps_shard *s, ps_shard_chunk *c, const ps_wire_hea
     PS_TRY(check_rank(h));
     if (c->policy.version < 0 || h->step > (uint64_t)c->policy.version)
         return ps_err_set(PS_ERR_PROTOCOL,
-                          "a wish for the state of chunk %u at version %" PRIu64
-                          "; it stands at %" PRId64,
+                          "a request for the state of chunk %u at version %" PRIu64
+                          "; it is at version %" PRId64,
                           h->chunk, h->step, c->policy.version);
     if (h->place == PS_WIRE_STATE_RULE) return send_rule(s, c, h->rank);
     PS_TRY(find_array(c, h, &array));

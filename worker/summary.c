@@ -145,7 +145,9 @@ static void put_speed(json_t *o, const ps_trainer_result *r)
 static void put_traffic(json_t *o, const ps_summary *s)
 {
     const ps_exchange_stats *t = &s->result->traffic;
-    const double steps = s->result->steps > 0 ? (double)s->result->steps : 1;
+    // Of this process: a job that goes on has made others before.
+    const uint64_t made = s->result->steps - s->result->first_step;
+    const double steps = made > 0 ? (double)made : 1;
     put_number(o, "bytes_sent_per_step", (double)t->bytes_sent / steps);
     put_number(o, "bytes_received_per_step", (double)t->bytes_received / steps);
     put_number(o, "shm_bytes_sent_per_step", (double)t->shm_sent / steps);

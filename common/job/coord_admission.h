@@ -1,5 +1,5 @@
-/* Decides who may join the job and at which role and rank, and tells members who is
- * missing. */
+/* Decides who may join the job and at which role and rank, and tells members
+ * which others have not joined yet. */
 #ifndef PS_COORD_ADMISSION_H
 #define PS_COORD_ADMISSION_H
 
@@ -11,7 +11,7 @@ void ps_coord_on_join(ps_coordinator *c, const ps_control_id *from, const ps_con
 /* Handles a HERE message: an admitted process has come, or asks for the state. The job
  * runs once all have come. */
 void ps_coord_on_here(ps_coordinator *c, ps_coord_peer *p);
-/* Tells the member who is missing. */
+/* Tells the member which other members have not joined. */
 void ps_coord_send_wait(ps_coordinator *c, ps_coord_peer *p);
 /* Forgets a member that is gone before the job runs. Its place is free again. */
 void ps_coord_drop_peer(ps_coordinator *c, ps_coord_peer *p, const char *why);

@@ -25,6 +25,13 @@ ps_job_key ps_job_key_buffers(uint64_t n)
     return key;
 }
 
+ps_job_key ps_job_key_piece(bool down, int rank)
+{
+    ps_job_key key;
+    snprintf(key.text, sizeof key.text, "%s/%d/piece", down ? "job" : "worker", rank);
+    return key;
+}
+
 static bool begins_with(const char *key, const char *prefix)
 {
     return strncmp(key, prefix, strlen(prefix)) == 0;

@@ -2,7 +2,7 @@
  * set it.
  *
  *   job/total_steps       where the job begins and ends (job_start.c)         worker 0
- *   job/trainer           JSON, the step loop's state where a job goes on      worker 0
+ *   job/trainer           JSON, the step loop's state where a job goes on     worker 0
  *   file/folder           where worker 0 writes                               worker 0
  *   file/init             the file of first weights, or nothing               worker 0
  *   file/init/read        nothing: it has been read                           worker 0
@@ -11,6 +11,8 @@
  *   server/<rank>/shm     name of its door to shared memory, or nothing       that server
  *   server/<rank>/stats   JSON, its account of the job                        that server
  *   worker/<rank>/shm     as a server's                                       that worker
+ *   worker/<rank>/piece   a part of an array, to worker 0                     that worker
+ *   job/<rank>/piece      a part of an array, to that worker                  worker 0
  *   gloo/...              what Gloo's Store keeps                             any worker
  */
 #ifndef PS_JOB_KEYS_H
@@ -33,6 +35,8 @@ typedef struct ps_job_key {
 ps_job_key ps_job_key_shm(ps_role role, int rank);
 ps_job_key ps_job_key_stats(int server);
 ps_job_key ps_job_key_buffers(uint64_t n);
+/* down: what worker 0 gives to the rank; otherwise what the rank gives to worker 0. */
+ps_job_key ps_job_key_piece(bool down, int rank);
 
 /* Whether the member may set the key. Keys that are not in the list are the workers'. */
 bool ps_job_key_may_set(const char *key, ps_role role, int rank);

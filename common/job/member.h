@@ -18,9 +18,10 @@ typedef struct ps_member ps_member;
 
 /* Joins and waits (net.join_timeout_ms) until all members have joined. The coordinator
  * runs in this process when it is server 0, or worker 0 in a job without servers. It is
- * then started first, bound to the address of the init method. TIMEOUT names who is
- * missing; PEER when the coordinator refuses (version, job, hashes or a taken rank; the
- * message quotes its reason); NET when the address cannot be bound or reached. */
+ * then started first, bound to the address of the init method. TIMEOUT names the members
+ * that are missing; PEER when the coordinator refuses (version, job, hashes or a taken
+ * rank; the message quotes its reason); NET when the address cannot be bound or reached.
+ */
 ps_err ps_member_join(const ps_member_options *options, ps_member **out);
 
 int ps_member_rank(const ps_member *m);

@@ -46,7 +46,7 @@ class Job:
     out_is_ours: bool = False  # psrun chose the folder: it has to be a new one
     overwrite: bool = False  # replace the run that it holds
     resume: str = ""  # go on with this run; auto: with the one in out, or begin
-    restarts: int = 0  # at most so many, after deaths
+    restarts: int = 0  # how often the job may be started again after a death
     keep_port: bool = False  # it was asked for
     facts: dict = field(default_factory=dict)
     master_addr: str = "127.0.0.1"

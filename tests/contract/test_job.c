@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "../support/free_port.h"
-#include "job_keys.h"
+#include "job_start.h"
 #include "log.h"
 
 static void die(const char *what)
@@ -114,8 +114,8 @@ ps_err test_job_join(const test_job *job, int rank, uint64_t plan_hash, ps_membe
 
 ps_err test_job_put_steps(ps_member *member, uint64_t steps)
 {
-    return ps_member_put(member, PS_JOB_KEY_TOTAL_STEPS, &steps, sizeof steps,
-                         ps_deadline_in_ms(5000));
+    const ps_job_start start = {.total_steps = steps};
+    return ps_job_start_put(member, &start, ps_deadline_in_ms(5000));
 }
 
 void test_job_end(test_job *job)

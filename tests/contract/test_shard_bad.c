@@ -329,7 +329,7 @@ static void members_that_break_the_rules_end_the_job(void **state)
         {"a pull of chunk", far_pull},
         {"where none belongs", bye_with_payload},
         {"of array 0, which chunk", no_such_array},
-        {"state of chunk 0 at version 1; it stands at 0", far_fetch},
+        {"state of chunk 0 at version 1; it is at version 0", far_fetch},
         {"where none belongs", fetch_with_payload},
         {"no payload", restore_without_payload},
         {"in shared memory", restore_in_shared_memory},

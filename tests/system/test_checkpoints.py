@@ -117,6 +117,15 @@ class SameBits(CheckpointTest):
     def test_unequal_batches(self):
         self.check_resume("ps", 2, 3, "data.batch=[5, 20, 10]", steps=[5, 15])
 
+    def test_bytes_a_step_are_of_the_steps_that_were_made(self):
+        job = ("ps", 2, 2, *SETTINGS)
+        self.run_whole([15], *job)
+        copy_until(self.path("whole"), self.path("rest"), 15)
+        self.run_job("rest", *job, args=["--resume", self.path("rest")])
+        for key in ("bytes_sent_per_step", "bytes_received_per_step"):
+            whole, rest = (self.summary(run)[key] for run in ("whole", "rest"))
+            self.assertAlmostEqual(rest / whole, 1, delta=0.2, msg=key)
+
     def test_all_reduce(self):
         self.check_resume("allreduce", 0, 3, "optimizer.name=adamw", "exchange.bucket=64KiB")
 

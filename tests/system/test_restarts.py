@@ -139,7 +139,7 @@ class Kills(RestartTest):
             return []
 
     def disturb(self, psrun, out, kind, chance):
-        """Up to three deaths; what was done, for who has to repeat it."""
+        """Kills up to three parts. Returns what it did, so that a failure can be repeated."""
         done, last = [], None
         for _ in range(chance.randint(1, 3)):
             role = chance.choice(["server", "worker"] if kind[1] else ["worker"])

@@ -730,7 +730,7 @@ static void join_alone(int join_timeout_ms)
 
 static void the_deadline_names_who_is_missing(void **state)
 {
-    // A busy machine may need longer before the coordinator has said who is.
+    // On a busy machine the coordinator may take longer to say which member is missing.
     int ms = 300;
     for (join_alone(ms); ms < 20000 && !strstr(ps_err_message(), "not joined");)
         join_alone(ms *= 4);

@@ -1,5 +1,5 @@
-/* The linear layer's forward pass against sums in double, of few outputs and of so many
- * that it makes the transpose first. */
+/* The linear layer's forward pass against sums in double: with few outputs, and with
+ * enough outputs that the transpose is computed first. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

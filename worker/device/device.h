@@ -95,12 +95,12 @@ typedef struct ps_device_ops {
     ps_err (*program_create)(ps_device *device, const ps_program_options *options,
                              ps_program **out);
     void (*program_destroy)(ps_program **program);
-    /* Runs the model on the batch. result NULL: no result is wanted, or it is fetched
-     * later (pass->loss_later). May return before the work is done: the caller leaves the
-     * host's parameters unchanged until the result is known, or until backward (with
-     * grads_ready) has returned. Training updates the running statistics; the buffer
-     * arena has them at the latest when fetch_buffers returns. After a failure, only
-     * destroy may be called. */
+    /* Runs the model on the batch. result NULL: the caller needs no result, or it is
+     * fetched later (pass->loss_later). May return before the work is done: the caller
+     * leaves the host's parameters unchanged until the result is known, or until backward
+     * (with grads_ready) has returned. Training updates the running statistics; the
+     * buffer arena has them at the latest when fetch_buffers returns. After a failure,
+     * only destroy may be called. */
     ps_err (*forward)(ps_program *program, const ps_batch *batch, const ps_pass *pass,
                       ps_pass_result *result);
     /* Follows a forward with the same batch and the same pass, except grad_scale. Calls

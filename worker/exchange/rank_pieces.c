@@ -1,8 +1,9 @@
 #include "rank_pieces.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "job_keys.h"
 
 enum { PIECE_BYTES = 4 << 20 };
 
@@ -26,48 +27,40 @@ static size_t piece_bytes(const ps_rank_pieces *p, int rank, size_t at)
     return left < PIECE_BYTES ? left : PIECE_BYTES;
 }
 
-/* owner: who may set the key. */
-static const char *key_of(char key[48], const char *owner, int rank)
+static ps_err put(const ps_rank_pieces *p, bool down, int rank, size_t at)
 {
-    snprintf(key, 48, "%s/%d/piece", owner, rank);
-    return key;
-}
-
-static ps_err put(const ps_rank_pieces *p, const char *owner, int rank, size_t at)
-{
-    char key[48];
+    const ps_job_key key = ps_job_key_piece(down, rank);
     size_t n = piece_bytes(p, rank, at);
     if (n == 0 && at > 0 && piece_bytes(p, rank, at - PIECE_BYTES) == 0) return PS_OK;
     // An empty piece after the last, so that the coordinator can free that.
     const char *from = p->memory[rank];
-    return ps_member_put(p->member, key_of(key, owner, rank), n ? from + at : from, n,
-                         piece_deadline(p));
+    return ps_member_put(p->member, key.text, n ? from + at : from, n, piece_deadline(p));
 }
 
-static ps_err get(const ps_rank_pieces *p, const char *owner, int rank, size_t at)
+static ps_err get(const ps_rank_pieces *p, bool down, int rank, size_t at)
 {
-    char key[48];
+    const ps_job_key key = ps_job_key_piece(down, rank);
     void *value = NULL;
     size_t bytes = 0, n = piece_bytes(p, rank, at);
     if (n == 0) return PS_OK;
-    key_of(key, owner, rank);
-    PS_TRY(ps_member_get(p->member, key, &value, &bytes, piece_deadline(p)));
+    PS_TRY(ps_member_get(p->member, key.text, &value, &bytes, piece_deadline(p)));
     ps_err err = PS_OK;
     if (bytes == n)
         memcpy((char *)p->memory[rank] + at, value, n);
     else
-        err = ps_err_set(PS_ERR_PROTOCOL, "%s has %zu bytes, not %zu", key, bytes, n);
+        err =
+            ps_err_set(PS_ERR_PROTOCOL, "%s has %zu bytes, not %zu", key.text, bytes, n);
     free(value);
     return err;
 }
 
-typedef ps_err (*move)(const ps_rank_pieces *p, const char *owner, int rank, size_t at);
+typedef ps_err (*move)(const ps_rank_pieces *p, bool down, int rank, size_t at);
 
 /* Rank 0's part of a round. */
-static ps_err of_all(const ps_rank_pieces *p, move one, const char *owner, size_t at)
+static ps_err of_all(const ps_rank_pieces *p, move one, bool down, size_t at)
 {
     for (int r = 1; r < p->world_size && p->rank == 0; r++)
-        PS_TRY(one(p, owner, r, at));
+        PS_TRY(one(p, down, r, at));
     return PS_OK;
 }
 
@@ -76,9 +69,9 @@ ps_err ps_rank_pieces_gather(const ps_rank_pieces *p)
 {
     if (!p->member || p->world_size < 2) return PS_OK;
     for (size_t at = 0; at < most_bytes(p) + PIECE_BYTES; at += PIECE_BYTES) {
-        if (p->rank != 0) PS_TRY(put(p, "worker", p->rank, at));
+        if (p->rank != 0) PS_TRY(put(p, false, p->rank, at));
         PS_TRY(ps_member_barrier(p->member, "pieces/put", piece_deadline(p)));
-        PS_TRY(of_all(p, get, "worker", at));
+        PS_TRY(of_all(p, get, false, at));
         PS_TRY(ps_member_barrier(p->member, "pieces/got", piece_deadline(p)));
     }
     return PS_OK;
@@ -88,9 +81,9 @@ ps_err ps_rank_pieces_scatter(const ps_rank_pieces *p)
 {
     if (!p->member || p->world_size < 2) return PS_OK;
     for (size_t at = 0; at < most_bytes(p) + PIECE_BYTES; at += PIECE_BYTES) {
-        PS_TRY(of_all(p, put, "job", at));
+        PS_TRY(of_all(p, put, true, at));
         PS_TRY(ps_member_barrier(p->member, "pieces/put", piece_deadline(p)));
-        if (p->rank != 0) PS_TRY(get(p, "job", p->rank, at));
+        if (p->rank != 0) PS_TRY(get(p, true, p->rank, at));
         PS_TRY(ps_member_barrier(p->member, "pieces/got", piece_deadline(p)));
     }
     return PS_OK;

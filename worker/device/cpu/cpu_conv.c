@@ -157,7 +157,7 @@ static ps_err make_planned_forward(maker *m, const plan *p, dnnl_primitive_desc_
     return make_forward(m, p->src, p->dst, out);
 }
 
-/* By Winograd's algorithm if that is wanted and the library has it for the plan. */
+/* Uses Winograd's algorithm if it is asked for and the library has it for the plan. */
 static ps_err make_by(maker *m, const plan *p, bool winograd,
                       ps_err (*make)(maker *, const plan *, dnnl_primitive_desc_t *),
                       dnnl_primitive_desc_t *out)
