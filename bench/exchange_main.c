@@ -209,7 +209,7 @@ static ps_err bench_main(const ps_cli *cli, bool marks)
     if (err == PS_OK) err = run(&b);
     if (err != PS_OK) {
         PS_ERROR("failed", "reason=\"%s\"", ps_err_message());
-        ps_session_abort(b.session, ps_err_message());
+        ps_session_abort(b.session, err, ps_err_message());
     }
     ps_session_destroy(&b.session);
     free(b.first_grads);

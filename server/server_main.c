@@ -10,6 +10,7 @@
 #include "mem.h"
 #include "model_spec.h"
 #include "procstat.h"
+#include "rejoin.h"
 #include "server.h"
 #include "signal_watch.h"
 
@@ -40,27 +41,41 @@ static void print_summary(const ps_server *server, int rank, uint64_t start_ns)
             (double)(ps_clock_ns() - start_ns) * 1e-9);
 }
 
-static ps_err join_and_serve(ps_server *server, const ps_config *cfg, const ps_cli *cli,
-                             ps_signal_watch *watch, int *signal)
+/* What a server process does until its end. */
+typedef struct service {
+    const ps_config *cfg;
+    const ps_cli *cli;
+    const ps_tensor_table *table;
+    ps_signal_watch *watch;
+    int signal; // that told it to end
+    int rank;   // -1: any
+    int64_t rejoins;
+    bool again; // joins again
+} service;
+
+static ps_err join_and_serve(ps_server *server, service *s)
 {
+    const ps_config *cfg = s->cfg;
+    const ps_cli *cli = s->cli;
     ps_member_options options = {
         .config = cfg,
         .role = PS_ROLE_SERVER,
-        .rank = cli->rank,
+        .rank = s->rank,
         .world_size = (int)cfg->job.workers,
         .n_servers = (int)cfg->job.servers,
         .init_method = cli->init_method,
         .plan_hash = ps_server_plan_hash(server),
         .local_rank = cli->local_rank,
+        .incarnation = (uint64_t)cli->incarnation,
     };
     options.endpoints = ps_server_endpoints(server, &options.n_endpoints);
     uint64_t start = ps_clock_ns();
     ps_member *member = NULL;
     PS_TRY(ps_member_join(&options, &member));
-    ps_signal_watch_attach(watch, member,
+    ps_signal_watch_attach(s->watch, member,
                            (uint64_t)cfg->net.step_timeout_ms +
                                (uint64_t)cfg->train.file_timeout_ms);
-    int rank = ps_member_rank(member);
+    const int rank = s->rank = ps_member_rank(member);
     char role[32];
     snprintf(role, sizeof role, "server/%d", rank);
     ps_log_set_role(role);
@@ -69,35 +84,48 @@ static ps_err join_and_serve(ps_server *server, const ps_config *cfg, const ps_c
     if (err == PS_OK)
         print_summary(server, rank, start);
     else
-        ps_member_abort(member, ps_err_message());
+        s->again = ps_rejoin_allowed(cfg, member, err, s->rejoins);
+    if (err != PS_OK) ps_member_abort(member, err, ps_err_message());
     ps_server_stop(server); // the shards use the member
-    *signal = ps_signal_watch_detach(watch);
+    s->signal = ps_signal_watch_detach(s->watch);
     ps_member_destroy(&member);
     return err;
 }
 
-static ps_err serve(const ps_config *cfg, const ps_tensor_table *table, const ps_cli *cli,
-                    ps_signal_watch *watch, int *signal)
+static ps_err serve_once(service *s)
 {
+    const ps_config *cfg = s->cfg;
+    const ps_cli *cli = s->cli;
     char address[PS_ADDRESS_MAX];
     PS_TRY(ps_joining_address(cfg->net.interface, cli->init_method,
                               ps_deadline_in_ms((uint64_t)cfg->net.join_timeout_ms),
                               address));
     const ps_server_options options = {
         .config = cfg,
-        .table = table,
+        .table = s->table,
         .address = address,
         .init_method = cli->init_method,
         .n_servers = (int)cfg->job.servers,
         .n_workers = (int)cfg->job.workers,
-        .hosts_coordinator = cli->rank == 0 || cfg->job.servers == 1,
+        .hosts_coordinator = s->rank == 0 || cfg->job.servers == 1,
     };
     ps_server *server = NULL;
     PS_TRY(ps_server_create(&options, &server));
-    ps_err err = join_and_serve(server, cfg, cli, watch, signal);
+    ps_err err = join_and_serve(server, s);
     const ps_err_saved end = ps_err_save(err);
     ps_server_destroy(&server);
     return ps_err_restore(&end);
+}
+
+static ps_err serve(service *s)
+{
+    ps_err err;
+    do {
+        s->again = false;
+        err = serve_once(s);
+        s->rejoins++;
+    } while (err != PS_OK && s->again && s->signal == 0);
+    return err;
 }
 
 static ps_err run(const ps_cli *cli, int *signal)
@@ -112,7 +140,13 @@ static ps_err run(const ps_cli *cli, int *signal)
     watching = true;
     PS_TRY_GOTO(ps_clock_watch(), err, out);
     PS_TRY_GOTO(ps_model_spec_init(&spec, &cfg), err, out);
-    err = serve(&cfg, &spec.table, cli, &watch, signal);
+    service s = {.cfg = &cfg,
+                 .cli = cli,
+                 .table = &spec.table,
+                 .watch = &watch,
+                 .rank = cli->rank};
+    err = serve(&s);
+    *signal = s.signal;
 out:
     if (err != PS_OK) PS_ERROR("failed", "%s: %s", ps_err_name(err), ps_err_message());
     if (watching) ps_signal_watch_stop(&watch);

@@ -67,7 +67,7 @@ static void fail_job(ps_shard *s, ps_err err)
     for (uint32_t r = 0; r < s->rules.n_workers; r++) {
         if (!s->peers[r].left) ps_shard_reply_error(s, r, failure.message);
     }
-    ps_member_abort(s->member, failure.message);
+    ps_member_abort(s->member, err, failure.message);
 }
 
 static void *shard_main(void *arg)

@@ -40,7 +40,7 @@ static void end_job(const ps_signal_watch *w, int number)
     else
         snprintf(reason, sizeof reason, "server %d was told to stop at once (SIG%s)",
                  rank, sigabbrev_np(number));
-    ps_member_abort(w->member, reason);
+    ps_member_abort(w->member, PS_ERR_INTERRUPTED, reason);
 }
 
 /* number 0: the limit has passed. Returns the new limit. */

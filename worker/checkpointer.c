@@ -14,9 +14,14 @@
 
 struct ps_checkpointer {
     ps_checkpointer_options o;
+    ps_snapshot_shape shape;
+    ps_optimizer optimizer; // the shape's
+    ps_session *session;    // NULL: not attached
+    ps_member *member;      // its; NULL: alone
     ps_checkpoint_folder folder;
     uint64_t last_ns; // when the last one was taken, or the job began
     ps_snapshot snapshot;
+    bool whole; // the snapshot is that of one border
 
     /* Rank 0's thread. */
     pthread_t thread;
@@ -26,6 +31,7 @@ struct ps_checkpointer {
     // Under the lock:
     bool writing, stop;
     bool saved; // the last one is whole
+    bool wrote; // any
     bool best;  // the one that is being written is the best so far
 };
 
@@ -51,7 +57,7 @@ static ps_err write_files(const ps_checkpointer *c, uint64_t step)
 {
     char folder[PATH_MAX];
     PS_TRY(ps_checkpoint_folder_begin(&c->folder, step, folder));
-    PS_TRY(ps_checkpoint_write(folder, c->o.config, c->o.shape, &c->snapshot));
+    PS_TRY(ps_checkpoint_write(folder, c->o.config, &c->shape, &c->snapshot));
     PS_TRY(ps_checkpoint_folder_commit(&c->folder, step));
     ps_checkpoint_folder_prune(&c->folder, (size_t)c->o.config->checkpoint.keep);
     return PS_OK;
@@ -92,6 +98,7 @@ static void *write_all(void *arg)
         const bool saved = write_one(c);
         pthread_mutex_lock(&c->lock);
         c->saved = saved;
+        c->wrote |= saved;
         c->writing = false;
         if (saved && c->best) set_best(c, c->snapshot.trainer.step);
         pthread_cond_broadcast(&c->changed);
@@ -108,10 +115,13 @@ ps_err ps_checkpointer_create(const ps_checkpointer_options *o, ps_checkpointer 
     *out = NULL;
     PS_TRY(ps_mem_zalloc(&c, 1, sizeof *c, "checkpoints"));
     c->o = *o;
+    c->shape = *o->shape;
+    c->optimizer = *o->shape->optimizer;
+    c->shape.optimizer = &c->optimizer;
     c->last_ns = ps_clock_ns();
     pthread_mutex_init(&c->lock, NULL);
     ps_cond_init(&c->changed);
-    ps_err err = ps_snapshot_init(&c->snapshot, o->shape, o->rank);
+    ps_err err = ps_snapshot_init(&c->snapshot, &c->shape, o->rank);
     if (err == PS_OK && o->rank == 0) {
         ps_checkpointer_folder(o->config, o->run_dir, &c->folder);
         err = ps_thread_start(&c->thread, "checkpoint", write_all, c);
@@ -136,6 +146,13 @@ void ps_checkpointer_destroy(ps_checkpointer **pointer)
     pthread_mutex_destroy(&c->lock);
     free(c);
     *pointer = NULL;
+}
+
+void ps_checkpointer_attach(ps_checkpointer *c, ps_session *session)
+{
+    if (!c) return;
+    c->session = session;
+    c->member = session ? ps_session_member(session) : NULL;
 }
 
 /* --- when -------------------------------------------------------------------------- */
@@ -167,6 +184,11 @@ static ps_deadline file_deadline(const ps_checkpointer *c)
     return ps_deadline_in_ms((uint64_t)c->o.config->train.file_timeout_ms);
 }
 
+const ps_snapshot *ps_checkpointer_newest(const ps_checkpointer *c)
+{
+    return c && c->whole ? &c->snapshot : NULL;
+}
+
 /* Waits until the thread is done, if it may; returns whether it is. */
 static bool disk_is_free(ps_checkpointer *c, bool wait)
 {
@@ -179,50 +201,53 @@ static bool disk_is_free(ps_checkpointer *c, bool wait)
     return is_free;
 }
 
+bool ps_checkpointer_has_written(ps_checkpointer *c)
+{
+    return c && disk_is_free(c, true) && c->wrote;
+}
+
 /* The ranks' own sums, and rank 0's disk, which keeps all of them from going on. */
 static ps_err gather_state(ps_checkpointer *c, const ps_trainer_snapshot *state,
                            bool is_free, bool *go_on)
 {
-    const int n = c->o.shape->n_ranks;
+    const int n = c->shape.n_ranks;
     double *values;
     PS_TRY(ps_mem_zalloc(&values, 2 * (size_t)n + 1, sizeof *values, "a checkpoint"));
     values[c->o.rank] = state->loss_sums[c->o.rank];
     values[n + c->o.rank] = state->loss_samples[c->o.rank];
     values[2 * n] = is_free ? 0 : 1;
     ps_err err = PS_OK;
-    if (c->o.member) {
+    if (c->member) {
         char name[48];
         snprintf(name, sizeof name, "checkpoint/%" PRIu64, state->step);
-        err = ps_member_reduce(c->o.member, name, values, 2 * (size_t)n + 1,
+        err = ps_member_reduce(c->member, name, values, 2 * (size_t)n + 1,
                                file_deadline(c));
     }
     *go_on = values[2 * n] == 0;
     ps_trainer_snapshot *to = &c->snapshot.trainer;
     if (err == PS_OK && *go_on) {
+        c->whole = false; // from here on it is being overwritten
         ps_trainer_snapshot_fini(to);
-        err = ps_trainer_snapshot_init(to, n);
+        err = ps_trainer_snapshot_copy(to, state);
     }
     if (err == PS_OK && *go_on) {
-        double *sums = to->loss_sums, *samples = to->loss_samples;
-        *to = *state;
-        to->loss_sums = sums;
-        to->loss_samples = samples;
-        memcpy(sums, values, (size_t)n * sizeof *sums);
-        memcpy(samples, values + n, (size_t)n * sizeof *samples);
+        memcpy(to->loss_sums, values, (size_t)n * sizeof *values);
+        memcpy(to->loss_samples, values + n, (size_t)n * sizeof *values);
     }
     free(values);
     return err;
 }
 
-static ps_err copy_arrays(ps_checkpointer *c, ps_session *session)
+static ps_err copy_arrays(ps_checkpointer *c)
 {
-    const ps_tensor_table *table = c->o.shape->table;
-    PS_TRY(ps_session_save(session, &c->snapshot.exchange));
+    const ps_tensor_table *table = c->shape.table;
+    PS_TRY(ps_session_save(c->session, &c->snapshot.exchange));
     if (c->o.rank == 0) {
-        memcpy(c->snapshot.params, c->o.params, table->arena_count * sizeof(float));
-        memcpy(c->snapshot.buffers, c->o.buffers, table->buffer_bytes);
+        memcpy(c->snapshot.params, ps_session_params(c->session),
+               table->arena_count * sizeof(float));
+        memcpy(c->snapshot.buffers, ps_session_buffers(c->session), table->buffer_bytes);
     }
-    return ps_snapshot_gather_feedback(&c->snapshot, c->o.shape, c->o.member, c->o.rank,
+    return ps_snapshot_gather_feedback(&c->snapshot, &c->shape, c->member, c->o.rank,
                                        (uint64_t)c->o.config->net.step_timeout_ms);
 }
 
@@ -236,8 +261,8 @@ static void hand_over(ps_checkpointer *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-ps_err ps_checkpointer_take(ps_checkpointer *c, ps_session *session,
-                            const ps_trainer_snapshot *state, bool must)
+ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state,
+                            bool must)
 {
     bool go_on;
     const bool is_free = c->o.rank != 0 || disk_is_free(c, must);
@@ -251,7 +276,8 @@ ps_err ps_checkpointer_take(ps_checkpointer *c, ps_session *session,
         return PS_OK;
     }
     c->last_ns = ps_clock_ns();
-    PS_TRY(copy_arrays(c, session));
+    PS_TRY(copy_arrays(c));
+    c->whole = true;
     hand_over(c);
     return PS_OK;
 }
@@ -274,9 +300,9 @@ ps_err ps_checkpointer_finish(ps_checkpointer *c, bool *saved)
 {
     double value = 0;
     if (c->o.rank == 0) value = disk_is_free(c, true) && c->saved;
-    if (c->o.member)
-        PS_TRY(ps_member_reduce(c->o.member, "checkpoint/saved", &value, 1,
-                                file_deadline(c)));
+    if (c->member)
+        PS_TRY(
+            ps_member_reduce(c->member, "checkpoint/saved", &value, 1, file_deadline(c)));
     *saved = value > 0;
     return PS_OK;
 }

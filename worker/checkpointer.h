@@ -15,14 +15,11 @@
 
 typedef struct ps_checkpointer ps_checkpointer;
 
-typedef struct ps_checkpointer_options { // borrowed for its life
-    const ps_config *config;
-    const ps_snapshot_shape *shape;
-    ps_member *member; // NULL: alone
+typedef struct ps_checkpointer_options {
+    const ps_config *config;        // borrowed for its life
+    const ps_snapshot_shape *shape; // copied, except the table, which is borrowed
     int rank;
-    const float *params;
-    const void *buffers;
-    const char *run_dir; // rank 0's
+    const char *run_dir; // rank 0's; borrowed
 } ps_checkpointer_options;
 
 /* Whether the configuration asks for checkpoints. */
@@ -37,6 +34,16 @@ ps_err ps_checkpointer_create(const ps_checkpointer_options *options,
                               ps_checkpointer **out);
 void ps_checkpointer_destroy(ps_checkpointer **c); // NULL inside: nothing
 
+/* The session whose checkpoints it takes from now on; borrowed. NULL: none, until the
+ * process has joined again; the disk goes on. */
+void ps_checkpointer_attach(ps_checkpointer *c, ps_session *session);
+
+/* Rank 0: the newest one, while it is in memory and whole; else NULL. It stays as it is
+ * until the next is taken. */
+const ps_snapshot *ps_checkpointer_newest(const ps_checkpointer *c);
+/* Rank 0: whether it has written one. Waits for the disk (train.file_timeout_ms). */
+bool ps_checkpointer_has_written(ps_checkpointer *c);
+
 /* Whether the step's number says so. c NULL: never. */
 bool ps_checkpointer_due(const ps_checkpointer *c, uint64_t step);
 /* Rank 0's to say to the others: checkpoint.minutes have passed. */
@@ -48,8 +55,8 @@ bool ps_checkpointer_is_best(const ps_checkpointer *c, double best, double loss,
 /* All ranks, at the same border between two steps, with the exchange drained and the
  * buffers fetched. state: loss_sums and loss_samples have this rank's own. must: it waits
  * for the disk where it is not done with the one before, instead of skipping this one. */
-ps_err ps_checkpointer_take(ps_checkpointer *c, ps_session *session,
-                            const ps_trainer_snapshot *state, bool must);
+ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state,
+                            bool must);
 
 /* Whether an evaluation may make the step's checkpoint the best: it is taken before. */
 bool ps_checkpointer_keeps_best(const ps_checkpointer *c);

@@ -101,12 +101,35 @@ static ps_err find(ps_resume *r)
     return err;
 }
 
+/* The newest checkpoint is in memory, unless the failure came while it was taken: then
+ * the one before it is on the disk. */
+static ps_err find_own(ps_resume *r, bool *found)
+{
+    const ps_snapshot *newest = ps_checkpointer_newest(r->o.checkpointer);
+    *found = newest || ps_checkpointer_has_written(r->o.checkpointer);
+    if (!*found) return PS_OK;
+    r->run_dir = r->o.own_dir;
+    if (!newest) return find(r);
+    PS_TRY(ps_trainer_snapshot_copy(&r->snapshot.trainer, &newest->trainer));
+    r->arrays = newest;
+    r->goes_on = true;
+    PS_INFO("resume", "step=%" PRIu64 " epoch=%" PRId64 " from=memory",
+            newest->trainer.step, newest->trainer.epoch);
+    return PS_OK;
+}
+
 ps_err ps_resume_init(ps_resume *r, const ps_resume_options *options,
                       const ps_optimizer *optimizer)
 {
     const ps_cli *cli = options->cli;
     *r = (ps_resume){.o = *options};
     r->shape = ps_snapshot_shape_of(options->config, options->table, optimizer);
+    r->arrays = &r->snapshot;
+    if (options->rank == 0 && options->own_dir) {
+        bool found;
+        PS_TRY(find_own(r, &found));
+        if (found) return PS_OK;
+    }
     if (options->rank != 0 || !cli->resume || !cli->resume[0]) return PS_OK;
     r->run_dir = is_auto(r) ? cli->out : cli->resume;
     if (!r->run_dir || !r->run_dir[0])
@@ -161,15 +184,15 @@ static ps_err get_state(ps_resume *r)
 
 static void set_sampler(const ps_resume *r, ps_sampler_options *sampler)
 {
-    if (!r->goes_on) return;
-    sampler->start = (ps_sampler_start){(uint64_t)r->snapshot.trainer.epoch,
-                                        r->snapshot.trainer.position};
+    const ps_trainer_snapshot *s = &r->snapshot.trainer;
+    sampler->start = (ps_sampler_start){0};
+    if (r->goes_on) sampler->start = (ps_sampler_start){(uint64_t)s->epoch, s->position};
 }
 
 /* Rank 0, and a worker that is alone. */
 static ps_err tell(ps_resume *r, ps_sampler_options *sampler)
 {
-    const ps_exchange_state *x = &r->snapshot.exchange;
+    const ps_exchange_state *x = &r->arrays->exchange;
     set_sampler(r, sampler);
     r->start.step = r->goes_on ? r->snapshot.trainer.step : 0;
     r->start.total_steps = ps_trainer_total_steps(r->o.config, sampler, r->start.step);
@@ -235,12 +258,12 @@ ps_err ps_resume_claim(const ps_resume *r, ps_run_dir *dir)
     return claim_checkpoints(r, dir, overwrite);
 }
 
-ps_err ps_resume_metrics(const ps_resume *r, ps_metrics *metrics, const char *path)
+ps_err ps_resume_metrics(const ps_resume *r, const ps_run_dir *dir, ps_metrics *metrics)
 {
-    // In another folder the file is new: nothing is cut off.
-    const int64_t bytes = r->goes_on ? r->snapshot.trainer.metrics_bytes : 0;
-    return r->goes_on ? ps_metrics_reopen(metrics, path, bytes)
-                      : ps_metrics_open(metrics, path);
+    char path[PATH_MAX];
+    PS_TRY(ps_run_dir_path(dir, "metrics.jsonl", path));
+    if (!in_place(r, dir)) return ps_metrics_open(metrics, path);
+    return ps_metrics_reopen(metrics, path, r->snapshot.trainer.metrics_bytes);
 }
 
 /* ---- state ---- */
@@ -248,16 +271,16 @@ ps_err ps_resume_metrics(const ps_resume *r, ps_metrics *metrics, const char *pa
 void ps_resume_weights(const ps_resume *r, float *params, void *buffers)
 {
     if (!r->goes_on || r->o.rank != 0) return;
-    memcpy(params, r->snapshot.params, r->shape.table->arena_count * sizeof *params);
-    memcpy(buffers, r->snapshot.buffers, r->shape.table->buffer_bytes);
+    memcpy(params, r->arrays->params, r->shape.table->arena_count * sizeof *params);
+    memcpy(buffers, r->arrays->buffers, r->shape.table->buffer_bytes);
 }
 
 ps_err ps_resume_exchange(ps_resume *r, const ps_exchange_state **out)
 {
     *out = NULL;
     if (!r->goes_on) return PS_OK;
-    *out = &r->snapshot.exchange;
-    return ps_snapshot_scatter_feedback(&r->snapshot, &r->shape, r->o.member, r->o.rank,
+    *out = &r->arrays->exchange;
+    return ps_snapshot_scatter_feedback(r->arrays, &r->shape, r->o.member, r->o.rank,
                                         (uint64_t)r->o.config->net.step_timeout_ms);
 }
 

@@ -16,21 +16,26 @@ typedef struct ps_resume_options { // borrowed for its life
     const ps_tensor_table *table;
     ps_member *member; // NULL: alone
     int rank;
+    /* Rank 0 of a process that joins again: where its results are, and its checkpoints.
+     * NULL: it begins. */
+    const char *own_dir;
+    ps_checkpointer *checkpointer; // NULL: none
 } ps_resume_options;
 
 typedef struct ps_resume {
     ps_resume_options o;
     ps_snapshot_shape shape; // of the job's snapshots, for checkpoints too
     bool goes_on;
-    bool overwrites;      // a run that was begun anew by --resume auto
-    const char *run_dir;  // rank 0's: that goes on; borrowed from the command line
-    ps_snapshot snapshot; // what it goes on from; the trainer's state on every rank
+    bool overwrites;           // a run that was begun anew by --resume auto
+    const char *run_dir;       // rank 0's: that goes on; borrowed from the command line
+    ps_snapshot snapshot;      // what it goes on from; the trainer's state on every rank
+    const ps_snapshot *arrays; // the arrays are of this one
     ps_job_start start;
 } ps_resume;
 
-/* Looks for the checkpoint that --resume names. Rank 0 reads it. Damaged ones are named
- * in the log and set aside. IO, FORMAT where none is whole. r is safe for fini in every
- * case. */
+/* Looks for the checkpoint that --resume names, or for the newest of its own where the
+ * process joins again and has taken one. Rank 0 reads it. Damaged ones are named in the
+ * log and set aside. IO, FORMAT where none is whole. r is safe for fini in every case. */
 ps_err ps_resume_init(ps_resume *r, const ps_resume_options *options,
                       const ps_optimizer *optimizer);
 void ps_resume_fini(ps_resume *r);
@@ -50,7 +55,8 @@ void ps_resume_weights(const ps_resume *r, float *params, void *buffers);
 ps_err ps_resume_exchange(ps_resume *r, const ps_exchange_state **out);
 void ps_resume_drop_arrays(ps_resume *r);
 
-/* Rank 0: opens metrics.jsonl behind the last line before the checkpoint. */
-ps_err ps_resume_metrics(const ps_resume *r, ps_metrics *metrics, const char *path);
+/* Rank 0: opens metrics.jsonl in the folder, behind the last line before the checkpoint.
+ */
+ps_err ps_resume_metrics(const ps_resume *r, const ps_run_dir *dir, ps_metrics *metrics);
 
 #endif

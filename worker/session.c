@@ -106,7 +106,8 @@ static ps_err become_member(ps_session *s)
                                        .n_servers = s->n_servers,
                                        .init_method = s->o.init_method,
                                        .plan_hash = s->plan.hash,
-                                       .local_rank = s->o.local_rank};
+                                       .local_rank = s->o.local_rank,
+                                       .incarnation = s->o.incarnation};
     PS_TRY(ps_member_join(&options, &s->member));
     s->rank = ps_member_rank(s->member);
     return PS_OK;
@@ -299,11 +300,11 @@ ps_err ps_session_close(ps_session *s)
     return reach(s, CLOSED, leave(s));
 }
 
-void ps_session_abort(ps_session *s, const char *reason)
+void ps_session_abort(ps_session *s, ps_err cause, const char *reason)
 {
     if (!s) return;
     s->stage = FAILED;
-    if (s->member) ps_member_abort(s->member, reason);
+    if (s->member) ps_member_abort(s->member, cause, reason);
     ps_exchange_destroy(&s->exchange);
 }
 

@@ -42,8 +42,9 @@ typedef struct ps_session_options { // all borrowed for the session's life
     const ps_tensor_table *table; // the same in every member
     /* tcp://host:port or file:///path. NULL: no other process (job.workers 1). */
     const char *init_method;
-    int rank;       // -1: any that is free
-    int local_rank; // -1: not given
+    int rank;             // -1: any that is free
+    int local_rank;       // -1: not given
+    uint64_t incarnation; // how often this worker's process was started before
 } ps_session_options;
 
 /* *out is owned by the caller. CONFIG: settings that contradict each other, or more
@@ -94,8 +95,9 @@ ps_err ps_session_save(ps_session *s, ps_exchange_state *out);
 ps_err ps_session_stop(ps_session *s);
 /* Stops, and leaves the job. Waits until every worker has left. */
 ps_err ps_session_close(ps_session *s);
-/* Ends the job for everybody, with the reason, and the exchange. NULL: nothing. */
-void ps_session_abort(ps_session *s, const char *reason);
+/* Ends the job for everybody, with the failure's code and the reason, and the exchange.
+ * NULL: nothing. */
+void ps_session_abort(ps_session *s, ps_err cause, const char *reason);
 /* Without close before, the others learn that this worker is gone. */
 void ps_session_destroy(ps_session **s);
 

@@ -69,7 +69,7 @@ void ps_snapshot_fini(ps_snapshot *s)
 
 typedef ps_err (*transfer)(const ps_rank_pieces *p);
 
-static ps_err move_feedback(ps_snapshot *s, const ps_snapshot_shape *shape,
+static ps_err move_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
                             ps_member *member, int rank, uint64_t timeout_ms, transfer fn)
 {
     size_t *bytes;
@@ -94,7 +94,7 @@ ps_err ps_snapshot_gather_feedback(ps_snapshot *s, const ps_snapshot_shape *shap
     return move_feedback(s, shape, member, rank, timeout_ms, ps_rank_pieces_gather);
 }
 
-ps_err ps_snapshot_scatter_feedback(ps_snapshot *s, const ps_snapshot_shape *shape,
+ps_err ps_snapshot_scatter_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
                                     ps_member *member, int rank, uint64_t timeout_ms)
 {
     return move_feedback(s, shape, member, rank, timeout_ms, ps_rank_pieces_scatter);

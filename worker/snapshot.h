@@ -37,7 +37,7 @@ void ps_snapshot_drop_arrays(ps_snapshot *s);
 /* All ranks: every rank's feedback to rank 0's snapshot, or from there to each. */
 ps_err ps_snapshot_gather_feedback(ps_snapshot *s, const ps_snapshot_shape *shape,
                                    ps_member *member, int rank, uint64_t timeout_ms);
-ps_err ps_snapshot_scatter_feedback(ps_snapshot *s, const ps_snapshot_shape *shape,
+ps_err ps_snapshot_scatter_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
                                     ps_member *member, int rank, uint64_t timeout_ms);
 
 #endif

@@ -518,7 +518,7 @@ static ps_err keep(ps_trainer *t, bool must)
     ps_err err = ps_trainer_snapshot_init(&state, ps_session_world_size(t->o.session));
     if (err == PS_OK) {
         fill_state(t, &state);
-        err = ps_checkpointer_take(t->o.checkpointer, t->o.session, &state, must);
+        err = ps_checkpointer_take(t->o.checkpointer, &state, must);
     }
     ps_trainer_snapshot_fini(&state);
     t->kept = t->step;

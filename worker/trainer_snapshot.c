@@ -57,6 +57,18 @@ void ps_trainer_snapshot_fini(ps_trainer_snapshot *s)
     *s = (ps_trainer_snapshot){0};
 }
 
+ps_err ps_trainer_snapshot_copy(ps_trainer_snapshot *out, const ps_trainer_snapshot *s)
+{
+    PS_TRY(ps_trainer_snapshot_init(out, s->n_ranks));
+    double *sums = out->loss_sums, *samples = out->loss_samples;
+    *out = *s;
+    out->loss_sums = sums;
+    out->loss_samples = samples;
+    memcpy(sums, s->loss_sums, (size_t)s->n_ranks * sizeof *sums);
+    memcpy(samples, s->loss_samples, (size_t)s->n_ranks * sizeof *samples);
+    return PS_OK;
+}
+
 /* JSON has no word for what is not finite: a text that strtod reads. */
 static json_t *real_json(double v)
 {

@@ -31,6 +31,8 @@ typedef struct ps_trainer_snapshot {
 /* loss_sums and loss_samples of n_ranks zeros. NOMEM; safe for fini in every case. */
 ps_err ps_trainer_snapshot_init(ps_trainer_snapshot *s, int n_ranks);
 void ps_trainer_snapshot_fini(ps_trainer_snapshot *s);
+/* out: as after init in every case. NOMEM. */
+ps_err ps_trainer_snapshot_copy(ps_trainer_snapshot *out, const ps_trainer_snapshot *s);
 
 /* As JSON and back, every bit of every number. *out is owned by the caller. step, epoch
  * and position have to be there; what else is missing is as at the start of a job. FORMAT

@@ -8,8 +8,10 @@
 
 #include "file_wait.h"
 #include "init_weights.h"
+#include "interrupt.h"
 #include "log.h"
 #include "procstat.h"
+#include "rejoin.h"
 #include "resume.h"
 #include "safetensors.h"
 #include "session.h"
@@ -22,7 +24,8 @@ typedef struct job {
     ps_model_spec spec;
     ps_session *session;
     ps_member *member; // of the session; NULL: alone
-    int rank;
+    int rank;          // -1: any, until it has joined
+    int64_t rejoins;
     ps_dataset train, test;
     int64_t *batches; // (workers)
     ps_sampler_options sampler;
@@ -35,7 +38,7 @@ typedef struct job {
     ps_trainer *trainer;
     ps_trainer_result result;
     ps_run_dir run_dir;
-    bool has_run_dir;
+    bool has_run_dir, claimed;
     ps_metrics metrics;
     ps_progress progress;
     ps_trace trace;
@@ -56,12 +59,12 @@ static ps_deadline step_deadline(const job *j)
 
 static ps_err make_session(job *j)
 {
-    PS_TRY(ps_model_spec_init(&j->spec, j->config));
     const ps_session_options options = {.config = j->config,
                                         .table = &j->spec.table,
                                         .init_method = j->cli->init_method,
-                                        .rank = j->cli->rank,
-                                        .local_rank = j->cli->local_rank};
+                                        .rank = j->rank,
+                                        .local_rank = j->cli->local_rank,
+                                        .incarnation = (uint64_t)j->cli->incarnation};
     return ps_session_create(&options, &j->session);
 }
 
@@ -123,7 +126,9 @@ static ps_err find_start(job *j)
                                        .cli = j->cli,
                                        .table = &j->spec.table,
                                        .member = j->member,
-                                       .rank = j->rank};
+                                       .rank = j->rank,
+                                       .own_dir = j->claimed ? j->run_dir.path : NULL,
+                                       .checkpointer = j->checkpointer};
     PS_TRY(ps_resume_init(&j->resume, &options, ps_session_optimizer(j->session)));
     PS_TRY(ps_resume_tell(&j->resume, &j->sampler));
     PS_TRY(ps_session_set_start(j->session, &j->resume.start));
@@ -138,6 +143,7 @@ static ps_err find_start(job *j)
 static ps_err open_device(job *j)
 {
     const ps_config_train *t = &j->config->train;
+    if (j->device) return PS_OK;
     ps_device_options options = {.index = t->device.index,
                                  .local_rank = j->cli->local_rank,
                                  .threads = j->threads,
@@ -181,25 +187,28 @@ static ps_err start_session(job *j)
 
 /* --- training ---------------------------------------------------------------------- */
 
-static ps_err open_outputs(job *j)
+static ps_err open_folder(job *j)
 {
     char path[PATH_MAX], name[48] = "trace.json";
-    bool first = j->rank == 0;
-    if (first || (j->cli->out && j->cli->out[0])) {
-        PS_TRY(ps_run_dir_init(&j->run_dir, j->cli->out, j->config->job.name));
-        j->has_run_dir = true;
-    }
+    const bool first = j->rank == 0;
+    if (j->has_run_dir || (!first && !(j->cli->out && j->cli->out[0]))) return PS_OK;
+    PS_TRY(ps_run_dir_init(&j->run_dir, j->cli->out, j->config->job.name));
+    j->has_run_dir = true;
     if (first) PS_TRY(ps_resume_claim(&j->resume, &j->run_dir));
-    if ((j->cli->trace || j->config->train.trace) && j->has_run_dir) {
-        if (!first) snprintf(name, sizeof name, "trace-worker-%d.json", j->rank);
-        PS_TRY(ps_run_dir_path(&j->run_dir, name, path));
-        PS_TRY(ps_trace_open(&j->trace, path, j->rank));
-    }
-    ps_progress_init(&j->progress, first ? stderr : NULL, j->cli->bar_columns);
-    if (!first) return PS_OK;
+    j->claimed = first;
+    if (!j->cli->trace && !j->config->train.trace) return PS_OK;
+    if (!first) snprintf(name, sizeof name, "trace-worker-%d.json", j->rank);
+    PS_TRY(ps_run_dir_path(&j->run_dir, name, path));
+    return ps_trace_open(&j->trace, path, j->rank);
+}
+
+static ps_err open_outputs(job *j)
+{
+    PS_TRY(open_folder(j));
+    ps_progress_init(&j->progress, j->rank == 0 ? stderr : NULL, j->cli->bar_columns);
+    if (j->rank != 0) return PS_OK;
     PS_TRY(ps_file_announce_folder(j->member, &j->run_dir, step_deadline(j)));
-    PS_TRY(ps_run_dir_path(&j->run_dir, "metrics.jsonl", path));
-    return ps_resume_metrics(&j->resume, &j->metrics, path);
+    return ps_resume_metrics(&j->resume, &j->run_dir, &j->metrics);
 }
 
 static ps_err close_outputs(job *j)
@@ -223,12 +232,11 @@ static ps_err make_checkpointer(job *j)
     if (!ps_checkpointer_wanted(j->config) || j->total_steps == 0) return PS_OK;
     const ps_checkpointer_options options = {.config = j->config,
                                              .shape = &j->resume.shape,
-                                             .member = j->member,
                                              .rank = j->rank,
-                                             .params = ps_session_params(j->session),
-                                             .buffers = ps_session_buffers(j->session),
                                              .run_dir = j->run_dir.path};
-    return ps_checkpointer_create(&options, &j->checkpointer);
+    if (!j->checkpointer) PS_TRY(ps_checkpointer_create(&options, &j->checkpointer));
+    ps_checkpointer_attach(j->checkpointer, j->session);
+    return PS_OK;
 }
 
 static ps_err make_trainer(job *j)
@@ -290,6 +298,7 @@ static void check_cores(const job *j)
 
 static void announce(const job *j)
 {
+    if (j->rejoins > 0) return; // it has said so before
     check_cores(j);
     if (j->rank != 0) return;
     PS_INFO("job", "name=%s mode=%s workers=%d servers=%d params=%llu steps=%llu",
@@ -378,14 +387,10 @@ static void print_data(const job *j)
            j->train.n, j->test.n, j->total_steps);
 }
 
-static ps_err run(job *j)
+/* The process's part in the job, from joining it to leaving it. */
+static ps_err take_part(job *j)
 {
-    PS_TRY(make_session(j));
-    PS_TRY(load_data(j));
-    if (j->cli->check_data) {
-        print_data(j);
-        return PS_OK;
-    }
+    if (!j->session) PS_TRY(make_session(j));
     PS_TRY(join(j));
     PS_TRY(find_start(j));
     PS_TRY(open_outputs(j));
@@ -395,22 +400,57 @@ static ps_err run(job *j)
     PS_TRY(start_session(j));
     PS_TRY(make_trainer(j));
     PS_TRY(ps_trainer_run(j->trainer, &j->result));
-    PS_TRY(finish(j));
-    return judge(j);
+    return finish(j);
+}
+
+/* Frees what belongs to one joining of the job. */
+static void leave_session(job *j)
+{
+    ps_trainer_destroy(&j->trainer);
+    ps_checkpointer_attach(j->checkpointer, NULL);
+    ps_resume_fini(&j->resume);
+    ps_evaluator_fini(&j->evaluator);
+    ps_session_destroy(&j->session);
+    ps_metrics_close(&j->metrics);
+    ps_summary_fini(&j->summary);
+    j->member = NULL;
+}
+
+/* Whether it joins again. Then everything is ready for that. The exchange is destroyed
+ * before the trainer: a GPU may be in a sum that waits for a rank that is gone. */
+static bool starts_over(job *j, ps_err err)
+{
+    if (ps_interrupted() || !ps_rejoin_allowed(j->config, j->member, err, j->rejoins))
+        return false;
+    ps_session_abort(j->session, err, ps_err_message());
+    leave_session(j);
+    j->rejoins++;
+    return true;
+}
+
+static ps_err run(job *j)
+{
+    PS_TRY(ps_model_spec_init(&j->spec, j->config));
+    PS_TRY(make_session(j));
+    PS_TRY(load_data(j));
+    if (j->cli->check_data) {
+        print_data(j);
+        return PS_OK;
+    }
+    ps_err err;
+    do
+        err = take_part(j);
+    while (err != PS_OK && starts_over(j, err));
+    return err == PS_OK ? judge(j) : err;
 }
 
 static void clean_up(job *j)
 {
-    ps_trainer_destroy(&j->trainer);
+    leave_session(j);
     ps_checkpointer_destroy(&j->checkpointer);
-    ps_resume_fini(&j->resume);
-    ps_evaluator_fini(&j->evaluator);
-    ps_session_destroy(&j->session);
     ps_device_close(&j->device);
-    ps_metrics_close(&j->metrics);
     ps_trace_close(&j->trace);
     if (j->has_run_dir) ps_run_dir_fini(&j->run_dir);
-    ps_summary_fini(&j->summary);
     ps_dataset_fini(&j->train);
     ps_dataset_fini(&j->test);
     free(j->batches);
@@ -434,7 +474,7 @@ static int count_threads(const job *j)
 static ps_err give_up(job *j, ps_err err)
 {
     const ps_err_saved failure = ps_err_save(err);
-    ps_session_abort(j->session, failure.message);
+    ps_session_abort(j->session, err, failure.message);
     clean_up(j);
     return ps_err_restore(&failure);
 }
@@ -447,6 +487,7 @@ ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *inter
     j->config = config;
     j->cli = cli;
     j->threads = count_threads(j);
+    j->rank = cli->rank;
     ps_err err = run(j);
     *interrupted = j->result.interrupted;
     *resumable = j->result.interrupted && j->result.resumable;

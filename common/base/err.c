@@ -58,6 +58,12 @@ const char *ps_err_message(void)
     return message;
 }
 
+bool ps_err_is_passing(ps_err code)
+{
+    return code == PS_ERR_PEER || code == PS_ERR_NET || code == PS_ERR_TIMEOUT ||
+           code == PS_ERR_PROTOCOL || code == PS_ERR_INTERNAL || code == PS_ERR_NOMEM;
+}
+
 const char *ps_err_name(ps_err code)
 {
     static const char *const names[] = {

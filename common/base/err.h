@@ -7,6 +7,8 @@
 #ifndef PS_ERR_H
 #define PS_ERR_H
 
+#include <stdbool.h>
+
 #define PS_ERR_MAP(X)                                                                    \
     X(OK)                                                                                \
     X(ARG)         /* bad argument */                                                    \
@@ -50,6 +52,10 @@ const char *ps_err_message(void);
 
 /* "CONFIG". */
 const char *ps_err_name(ps_err code);
+
+/* Whether the failure may be gone when the job is tried again: a peer, the network or
+ * memory, in contrast to a setting, a file or a number. */
+bool ps_err_is_passing(ps_err code);
 
 /* A failure that is kept for another thread, or across calls that may fail themselves. */
 enum { PS_ERR_MESSAGE_BYTES = 1024 };

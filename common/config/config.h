@@ -147,6 +147,10 @@ typedef struct ps_config_net {
     int64_t io_threads;      // ZeroMQ I/O threads
 } ps_config_net;
 
+typedef struct ps_config_recovery {
+    int64_t rejoins; // how often this process joins again after another one's failure
+} ps_config_recovery;
+
 typedef struct ps_config {
     char *file; // as given; "" when all comes from --set
     ps_config_job job;
@@ -160,6 +164,7 @@ typedef struct ps_config {
     ps_config_server server;
     ps_config_sync sync;
     ps_config_net net;
+    ps_config_recovery recovery;
     struct {
         ps_int_list input; // model.input: C, H, W (or one number: features)
         bool dropout;      // false: every dropout layer passes its input through

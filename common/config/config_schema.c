@@ -218,6 +218,10 @@ const ps_config_key ps_config_keys[] = {
     INT("net.step_timeout_ms", net.step_timeout_ms, LOCAL, 1, LONG_MS, "60000",
         "an exchange without progress for this long is an error"),
     INT("net.io_threads", net.io_threads, LOCAL, 1, 64, "1", "I/O threads of ZeroMQ"),
+
+    INT("recovery.rejoins", recovery.rejoins, LOCAL, 0, MANY, "0",
+        "how often this process joins the job again after another process has failed; the "
+        "job goes on from its newest checkpoint. 0: it ends, and the job with it"),
 };
 // clang-format on
 const int ps_config_n_keys = sizeof ps_config_keys / sizeof *ps_config_keys;

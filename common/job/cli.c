@@ -78,6 +78,8 @@ static const char ENVIRONMENT[] =
     "  LOCAL_RANK                 rank on this host; picks the GPU\n"
     "  PS_SERVER_RANK             a server's rank\n"
     "  PS_SERVERS                 server processes of the job\n"
+    "  PS_INCARNATION             how often a launcher has started this process\n"
+    "                             before: a later one takes the place of an earlier\n"
     "  OMP_NUM_THREADS            threads of a worker where train.threads is 0\n"
     "  PS_CPU_LEVEL               vectors to use: plain, avx2, avx512; auto (the best\n"
     "                             that there are) when not set\n";
@@ -301,6 +303,9 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
     PS_TRY(count_of(args, FLAG_LOCAL_RANK, "LOCAL_RANK", 0, &cli->local_rank));
     PS_TRY(count_of(args, FLAG_WORLD_SIZE, "WORLD_SIZE", 1, &cli->world_size));
     PS_TRY(count_of(args, FLAG_SERVERS, "PS_SERVERS", 0, &cli->servers));
+    const char *incarnation = environment("PS_INCARNATION");
+    if (incarnation)
+        PS_TRY(parse_count("PS_INCARNATION", incarnation, 0, &cli->incarnation));
     int threads = 0;
     const char *omp = environment("OMP_NUM_THREADS");
     // OpenMP's variable may hold a list ("4,2"), so other values are no error.

@@ -27,6 +27,7 @@ typedef struct ps_cli {
     bool next_port;  // init_method uses the port after MASTER_PORT, which torchrun holds
     int rank;        // -1: not given, take a free one
     int local_rank;  // -1: not given
+    int incarnation; // how often this process was started before
     int world_size;  // workers by flag or environment; -1: as the file says
     int servers;     // server processes, likewise
     const char *out; // borrowed from argv; NULL when not given

@@ -138,6 +138,12 @@ ps_err ps_control_set_name(ps_control *c, const char *name)
     return PS_OK;
 }
 
+ps_err ps_control_error(const ps_control *c)
+{
+    const uint64_t code = c->number[0];
+    return code > 0 && code < PS_ERR_COUNT ? (ps_err)code : PS_ERR_INTERNAL;
+}
+
 ps_err ps_control_send(void *dealer, const ps_control *c)
 {
     zmq_msg_t part;

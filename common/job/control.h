@@ -20,18 +20,20 @@
  * that number follows. nonce is the job's; 0 where it is not known yet (JOIN, REFUSE).
  *
  *   process -> door
- *   JOIN       config hash, plan hash, world size, servers; name: job; text: program
- *              version; value: a roster entry and the hashes of the configuration's
- *              sections. Repeated every heartbeat until it is answered
+ *   JOIN       config hash, plan hash, world size, servers, incarnation (how often the
+ *              process was started before); name: job; text: program version; value: a
+ *              roster entry and the hashes of the configuration's sections. Repeated
+ * every heartbeat until it is answered
  *
  *   door -> process
  *   ADMIT      port of the members' ROUTER; value: the secret
- *   REFUSE     text: why the process cannot join, without details of the job
+ *   REFUSE     1 if it may ask again soon; text: why the process cannot join, without
+ *              details of the job
  *
  *   member -> coordinator
  *   HERE       the first message. Repeated every heartbeat until WELCOME
  *   HEARTBEAT
- *   ABORT      text: why; the job is over for everybody
+ *   ABORT      error code; text: why; the job is over for everybody
  *   GATHER     timeout ms; name; value: doubles. A barrier is one of no doubles
  *   PUT        name; value                   GET  timeout ms; name
  *   NORM       of a server, by a link of each shard: step, shards, total blocks; value:
@@ -46,7 +48,7 @@
  *   WELCOME    member epoch, rank; value: the roster, for servers with the workers'
  *              secrets
  *   HEARTBEAT
- *   ABORT      text: why; the job is over
+ *   ABORT      error code; text: why; the job is over
  *   INTERRUPT  to workers: end in order
  *   DONE       value: the answer
  *   FAIL       error code; text
@@ -60,9 +62,9 @@
 #include "zsock.h"
 
 enum {
-    PS_CONTROL_VERSION = 2,
+    PS_CONTROL_VERSION = 3,
     PS_CONTROL_ID_BYTES = PS_SECRET_BYTES + 2,
-    PS_CONTROL_NUMBERS = 4,
+    PS_CONTROL_NUMBERS = 5,
     PS_CONTROL_NAME_MAX = 256,
     PS_CONTROL_TEXT_MAX = 768,
     PS_CONTROL_VALUE_MAX = 64 << 20,
@@ -72,9 +74,9 @@ enum {
 
 /* name, number on the wire, count of numbers, has a name, a text, a value */
 #define PS_CONTROL_MAP(X)                                                                \
-    X(JOIN, 1, 4, 1, 1, 1)                                                               \
+    X(JOIN, 1, 5, 1, 1, 1)                                                               \
     X(HEARTBEAT, 2, 0, 0, 0, 0)                                                          \
-    X(ABORT, 3, 0, 0, 1, 0)                                                              \
+    X(ABORT, 3, 1, 0, 1, 0)                                                              \
     X(GATHER, 4, 1, 1, 0, 1)                                                             \
     X(PUT, 5, 0, 1, 0, 1)                                                                \
     X(GET, 6, 1, 1, 0, 0)                                                                \
@@ -84,7 +86,7 @@ enum {
     X(INTERRUPT, 10, 0, 0, 0, 0)                                                         \
     X(HERE, 11, 0, 0, 0, 0)                                                              \
     X(WAIT, 32, 0, 0, 1, 0)                                                              \
-    X(REFUSE, 33, 0, 0, 1, 0)                                                            \
+    X(REFUSE, 33, 1, 0, 1, 0)                                                            \
     X(WELCOME, 34, 2, 0, 0, 1)                                                           \
     X(DONE, 35, 0, 0, 0, 1)                                                              \
     X(FAIL, 36, 1, 0, 1, 0)                                                              \
@@ -129,6 +131,9 @@ ps_err ps_control_read(const void *frame, size_t bytes, ps_control *c, uint64_t 
 ps_err ps_control_frame(zmq_msg_t *msg, const ps_control *c);
 
 const char *ps_control_kind_name(int kind);
+
+/* The error code of an ABORT or a FAIL. INTERNAL where it is none of ours. */
+ps_err ps_control_error(const ps_control *c);
 
 /* Sends the message on a DEALER. */
 ps_err ps_control_send(void *dealer, const ps_control *c);

@@ -64,6 +64,7 @@ static void missing_text(const ps_coordinator *c, char *out, size_t cap)
  * gets. It may be a stranger, so it is not told any name, size or hash of the job. */
 typedef struct refusal {
     char told[PS_CONTROL_TEXT_MAX], detail[PS_CONTROL_TEXT_MAX];
+    bool for_now; // it may ask again soon
 } refusal;
 
 static bool refuse_as(refusal *r, const char *told)
@@ -71,6 +72,14 @@ static bool refuse_as(refusal *r, const char *told)
     snprintf(r->told, sizeof r->told, "%s", told);
     r->detail[0] = '\0';
     return false;
+}
+
+/* Where members join again, the place may soon be free: it is a dead process's, whose end
+ * has not been noticed yet. */
+static bool refuse_for_now(const ps_coordinator *c, refusal *r, const char *told)
+{
+    r->for_now = c->o.recovers;
+    return refuse_as(r, told);
 }
 
 /* The section of the configuration that differs first, or NULL where it is not known. */
@@ -131,24 +140,61 @@ static bool check_job(const ps_coordinator *c, const ps_control *m,
     return check_hashes(c, m, sections, r);
 }
 
-static bool check_place(const ps_coordinator *c, const ps_roster_entry *e, refusal *r)
+static int count_of(const ps_coordinator *c, ps_role role)
+{
+    int n = 0;
+    for (int i = 0; i < c->n_peers; i++)
+        n += c->peers[i].entry.role == role;
+    return n;
+}
+
+static ps_coord_peer *find_rank(const ps_coordinator *c, const ps_roster_entry *e)
+{
+    for (int i = 0; i < c->n_peers && e->rank >= 0; i++) {
+        const ps_roster_entry *o = &c->peers[i].entry;
+        if (o->role == e->role && o->rank == e->rank) return &c->peers[i];
+    }
+    return NULL;
+}
+
+static bool check_place(const ps_coordinator *c, const ps_roster_entry *e,
+                        uint64_t incarnation, refusal *r)
 {
     const char *word = ps_role_name(e->role);
-    int n = role_size(c, e->role), present = 0;
+    const int n = role_size(c, e->role);
     if (e->rank >= n) return refuse_as(r, "the job has no such rank");
-    for (int i = 0; i < c->n_peers; i++) {
-        const ps_roster_entry *o = &c->peers[i].entry;
-        if (o->role != e->role) continue;
-        present++;
-        if (e->rank < 0 || o->rank != e->rank) continue;
-        refuse_as(r, "its rank is taken: give each process a rank of its own, or none");
-        snprintf(r->detail, sizeof r->detail, "by a %s on host %s", word, o->host);
+    const ps_coord_peer *holder = find_rank(c, e);
+    if (holder && holder->incarnation > incarnation)
+        return refuse_as(r, "a later start of this process has its rank");
+    if (holder) {
+        refuse_for_now(c, r,
+                       "its rank is taken: give each process a rank of its own, or none");
+        snprintf(r->detail, sizeof r->detail, "by a %s on host %s", word,
+                 holder->entry.host);
         return false;
     }
-    if (present < n) return true;
-    r->detail[0] = '\0';
-    snprintf(r->told, sizeof r->told, "all %ss of the job have joined already", word);
-    return false;
+    if (count_of(c, e->role) < n) return true;
+    char told[64];
+    snprintf(told, sizeof told, "all %ss of the job have joined already", word);
+    return refuse_for_now(c, r, told);
+}
+
+/* Whoever started the process once more knows that the one before is dead, and may know
+ * it before this coordinator does. */
+static void drop_predecessor(ps_coordinator *c, const ps_roster_entry *e,
+                             uint64_t incarnation)
+{
+    char who[128], reason[PS_CONTROL_TEXT_MAX];
+    ps_coord_peer *holder = find_rank(c, e);
+    if (!c->o.recovers || !holder || holder->incarnation >= incarnation) return;
+    ps_coord_describe(holder, who, sizeof who);
+    snprintf(reason, sizeof reason, "%s is dead: it was started again", who);
+    if (c->state == PS_COORD_RUNNING && !holder->gone) {
+        holder->gone = true;
+        ps_coord_abort(c, PS_ERR_PEER, reason);
+    } else if (c->state == PS_COORD_JOINING) {
+        ps_coord_drop_peer(c, holder, reason);
+    }
 }
 
 static bool check_join(const ps_coordinator *c, const ps_control *m,
@@ -156,10 +202,10 @@ static bool check_join(const ps_coordinator *c, const ps_control *m,
                        refusal *r)
 {
     if (!check_job(c, m, sections, r)) return false;
-    if (c->state == PS_COORD_ABORTED) return refuse_as(r, "the job was aborted");
+    if (c->state == PS_COORD_ABORTED) return refuse_for_now(c, r, "the job was aborted");
     if (c->state != PS_COORD_JOINING)
-        return refuse_as(r, "the job is running and has all its members");
-    return check_place(c, e, r);
+        return refuse_for_now(c, r, "the job is running and has all its members");
+    return check_place(c, e, m->number[4], r);
 }
 
 /* Gives ranks to the members that came without, in the order of arrival. */
@@ -217,7 +263,7 @@ static void welcome(ps_coordinator *c, ps_role role, const ps_coord_peer *only)
             ps_coord_send(c, p, &m);
         }
     } else {
-        ps_coord_abort(c, "the coordinator has no memory for the roster");
+        ps_coord_abort(c, PS_ERR_NOMEM, "the coordinator has no memory for the roster");
     }
     ps_mp_writer_fini(&w);
 }
@@ -242,11 +288,14 @@ static void send_admission(ps_coordinator *c, const ps_coord_peer *p)
 
 /* Takes the entry on PS_OK. */
 static ps_err admit(ps_coordinator *c, const ps_control_id *from,
-                    const ps_roster_entry *e)
+                    const ps_roster_entry *e, uint64_t incarnation)
 {
     ps_coord_peer *p = &c->peers[c->n_peers];
-    *p = (ps_coord_peer){
-        .door_id = *from, .entry = *e, .heard_ns = ps_clock_awake_ns(), .fd = -1};
+    *p = (ps_coord_peer){.door_id = *from,
+                         .entry = *e,
+                         .incarnation = incarnation,
+                         .heard_ns = ps_clock_awake_ns(),
+                         .fd = -1};
     PS_TRY(ps_secret_draw(&p->secret));
     ps_control_id_make(&p->id, &p->secret, 0);
     c->n_peers++;
@@ -289,9 +338,11 @@ static void refuse(ps_coordinator *c, const ps_control_id *from, const ps_roster
                    const refusal *r)
 {
     ps_control m = {.kind = PS_CONTROL_REFUSE};
+    m.number[0] = r->for_now;
     ps_control_set_text(&m, r->told);
-    PS_WARN_FEW("refused", "role=%s rank=%d host=%s reason=\"%s\" detail=\"%s\"",
-                ps_role_name(e->role), e->rank, e->host, r->told, r->detail);
+    if (!r->for_now)
+        PS_WARN_FEW("refused", "role=%s rank=%d host=%s reason=\"%s\" detail=\"%s\"",
+                    ps_role_name(e->role), e->rank, e->host, r->told, r->detail);
     ps_coord_send_at_door(c, from->bytes, sizeof from->bytes, &m);
 }
 
@@ -317,13 +368,16 @@ void ps_coord_on_join(ps_coordinator *c, const ps_control_id *from, const ps_con
         }
     ps_roster_entry e;
     ps_config_sections sections;
-    refusal r;
+    refusal r = {.for_now = false};
+    const uint64_t incarnation = m->number[4];
     ps_err err = read_join(m, &e, &sections);
+    if (err == PS_OK && check_job(c, m, &sections, &r))
+        drop_predecessor(c, &e, incarnation);
     if (err != PS_OK)
         ps_coord_drop_stranger(ps_err_message());
     else if (!check_join(c, m, &sections, &e, &r))
         refuse(c, from, &e, &r);
-    else if (admit(c, from, &e) == PS_OK)
+    else if (admit(c, from, &e, incarnation) == PS_OK)
         return; // the entry is the peer's now
     ps_roster_entry_fini(&e);
 }

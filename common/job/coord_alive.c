@@ -6,8 +6,7 @@
 #include "coord_end.h"
 
 enum {
-    LOST_GRACE_MIN_MS = 300, // for a closed connection to be made again
-    HALF_OPEN_MS = 5000      // for an admitted process to come
+    HALF_OPEN_MS = 5000 // for an admitted process to come
 };
 
 /* A connection that was given up because of silence is not noted: if the silence lasts,
@@ -29,8 +28,7 @@ void ps_coord_note_closed(ps_coordinator *c, int fd)
 static const char *death_of(const ps_coordinator *c, const ps_coord_peer *p, uint64_t now,
                             char *out, size_t cap)
 {
-    uint64_t grace_ms = 2 * c->o.heartbeat_ms;
-    if (grace_ms < LOST_GRACE_MIN_MS) grace_ms = LOST_GRACE_MIN_MS;
+    const uint64_t grace_ms = ps_coordinator_grace_ms(c->o.heartbeat_ms, c->o.recovers);
     uint64_t silent_ms = now > p->heard_ns ? (now - p->heard_ns) / 1000000u : 0;
     if (p->lost_ns && now > p->lost_ns && now - p->lost_ns > grace_ms * 1000000u)
         snprintf(out, cap, "its connection closed and it did not say goodbye");
@@ -50,7 +48,7 @@ static void on_death(ps_coordinator *c, ps_coord_peer *p, const char *why)
         ps_coord_describe(p, who, sizeof who);
         snprintf(reason, sizeof reason, "%s is dead: %s", who, why);
         p->gone = true;
-        ps_coord_abort(c, reason);
+        ps_coord_abort(c, PS_ERR_PEER, reason);
     } else if (c->state == PS_COORD_JOINING) {
         ps_coord_drop_peer(c, p, why);
     } else {

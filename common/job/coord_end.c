@@ -6,15 +6,26 @@
 
 #include "log.h"
 
-void ps_coord_abort(ps_coordinator *c, const char *reason)
+void ps_coord_tell_abort(ps_coordinator *c, const ps_coord_sender *to)
+{
+    ps_control m = {.kind = PS_CONTROL_ABORT};
+    m.number[0] = (uint64_t)c->abort_code;
+    ps_control_set_text(&m, c->reason);
+    ps_coord_send_to(c, to, &m);
+}
+
+void ps_coord_abort(ps_coordinator *c, ps_err code, const char *reason)
 {
     if (c->state == PS_COORD_ABORTED || c->state == PS_COORD_ENDED) return;
     c->state = PS_COORD_ABORTED;
+    c->abort_code = code;
     snprintf(c->reason, sizeof c->reason, "%s", reason);
     // Every member logs the error itself, and so does the member of this process.
     PS_INFO("abort", "reason=\"%s\"", c->reason);
-    for (int i = 0; i < c->n_peers; i++)
-        ps_coord_send_text(c, &c->peers[i], PS_CONTROL_ABORT, c->reason);
+    for (int i = 0; i < c->n_peers; i++) {
+        const ps_coord_sender to = {.id = c->peers[i].id, .member = &c->peers[i]};
+        ps_coord_tell_abort(c, &to);
+    }
 }
 
 void ps_coord_on_interrupt(ps_coordinator *c, const ps_coord_peer *from)

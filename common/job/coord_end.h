@@ -4,8 +4,11 @@
 
 #include "coord_state.h"
 
-/* Aborts the job and tells all members why. Does nothing when the job is over already. */
-void ps_coord_abort(ps_coordinator *c, const char *reason);
+/* Aborts the job and tells all members why. code: of the failure; a passing one
+ * (ps_err_is_passing) lets them join again. Does nothing when the job is over already. */
+void ps_coord_abort(ps_coordinator *c, ps_err code, const char *reason);
+/* Tells a member of the abort. */
+void ps_coord_tell_abort(ps_coordinator *c, const ps_coord_sender *to);
 
 /* Handles an INTERRUPT message: passes it on to all workers. */
 void ps_coord_on_interrupt(ps_coordinator *c, const ps_coord_peer *from);

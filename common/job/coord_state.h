@@ -21,6 +21,7 @@ typedef struct ps_coord_peer {
     ps_control_id id;      // at the members' ROUTER
     ps_control_id door_id; // under which it asked to join
     ps_roster_entry entry;
+    uint64_t incarnation;  // how often the process was started before
     bool here;             // has used its secret; until then it is not waited for long
     bool complained;       // a complaint about it was logged; one is enough
     uint64_t queued_bytes; // what was sent on this connection
@@ -60,8 +61,9 @@ struct ps_coordinator {
 
     // The rest belongs to the thread.
     ps_coord_state state;
-    bool interrupted; // the workers are to end in order
-    char reason[PS_CONTROL_TEXT_MAX];
+    bool interrupted;                 // the workers are to end in order
+    char reason[PS_CONTROL_TEXT_MAX]; // of an abort
+    ps_err abort_code;
     ps_coord_peer *peers; // room for all members
     int n_peers;
     ps_coord_board *board;

@@ -47,7 +47,7 @@ static void on_abort(ps_coordinator *c, ps_coord_peer *p, const ps_control *m)
     }
     ps_coord_describe(p, who, sizeof who);
     snprintf(reason, sizeof reason, "%s: %.600s", who, m->text);
-    ps_coord_abort(c, reason);
+    ps_coord_abort(c, ps_control_error(m), reason);
 }
 
 static void on_request(ps_coordinator *c, const ps_coord_sender *from,
@@ -113,10 +113,8 @@ static void on_joining(ps_coordinator *c, const ps_coord_sender *from,
 static void on_aborted(ps_coordinator *c, const ps_coord_sender *from,
                        const ps_control *m)
 {
-    ps_control why = {.kind = PS_CONTROL_ABORT};
-    if (m->kind == PS_CONTROL_BYE || m->kind == PS_CONTROL_ABORT) return;
-    ps_control_set_text(&why, c->reason);
-    ps_coord_send_to(c, from, &why);
+    if (m->kind != PS_CONTROL_BYE && m->kind != PS_CONTROL_ABORT)
+        ps_coord_tell_abort(c, from);
 }
 
 static ps_err check_message(const ps_coordinator *c, const ps_coord_sender *from,
@@ -258,9 +256,10 @@ static void end_unfinished_job(ps_coordinator *c)
         zmq_poll(&item, 1, ps_deadline_left_ms(last_words));
         receive(c, c->router, on_member_parts);
     }
-    ps_coord_abort(c, c->last_reason
-                          ? c->last_reason
-                          : "the coordinator's process ended before the job was over");
+    ps_coord_abort(c, PS_ERR_PEER,
+                   c->last_reason
+                       ? c->last_reason
+                       : "the coordinator's process ended before the job was over");
 }
 
 static void *run(void *arg)
@@ -326,6 +325,12 @@ static bool knows(void *owner, const void *secret, size_t bytes)
 static void on_closed(void *owner, int fd)
 {
     ps_coord_note_closed(owner, fd);
+}
+
+uint64_t ps_coordinator_grace_ms(uint64_t heartbeat_ms, bool recovers)
+{
+    const uint64_t least_ms = 300;
+    return recovers || 2 * heartbeat_ms < least_ms ? least_ms : 2 * heartbeat_ms;
 }
 
 static ps_err draw_nonce(uint64_t *nonce)

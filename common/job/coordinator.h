@@ -19,7 +19,12 @@ typedef struct ps_coordinator_options {
     uint64_t config_hash, plan_hash;
     ps_config_sections sections; // to name the one that differs
     uint64_t heartbeat_ms, dead_after_ms;
+    bool recovers; // after a passing failure the members join again
 } ps_coordinator_options;
+
+/* How long a closed connection between a member and the coordinator may take to be made
+ * again. Where the members can join again, a false alarm costs little. */
+uint64_t ps_coordinator_grace_ms(uint64_t heartbeat_ms, bool recovers);
 
 typedef struct ps_coordinator ps_coordinator;
 

@@ -13,7 +13,10 @@
 #include "mem.h"
 #include "procstat.h"
 
-enum { UNANSWERED_MS = 3000 }; // after that the address is looked up again
+enum {
+    UNANSWERED_MS = 3000, // after that the address is looked up again
+    REFUSED_PAUSE_MS = 25 // after a refusal for now
+};
 
 static ps_deadline earlier(ps_deadline a, ps_deadline b)
 {
@@ -151,8 +154,8 @@ static ps_err start_coordinator(ps_joining *j)
                                 .config_hash = ps_config_hash(o->config),
                                 .plan_hash = o->plan_hash,
                                 .heartbeat_ms = (uint64_t)j->o.config->net.heartbeat_ms,
-                                .dead_after_ms =
-                                    (uint64_t)j->o.config->net.dead_after_ms};
+                                .dead_after_ms = (uint64_t)j->o.config->net.dead_after_ms,
+                                .recovers = o->config->recovery.rejoins > 0};
     ps_config_hash_sections(o->config, &c.sections);
     PS_TRY(ps_coordinator_create(&c, &j->coordinator));
     set_own_endpoint(j);
@@ -234,6 +237,7 @@ static ps_err send_join(ps_joining *j)
     c.number[1] = o->plan_hash;
     c.number[2] = (uint64_t)o->world_size;
     c.number[3] = (uint64_t)o->n_servers;
+    c.number[4] = o->incarnation;
     ps_control_set_text(&c, PS_VERSION);
     if (err == PS_OK) err = ps_control_set_name(&c, o->config->job.name);
     if (err == PS_OK) err = ps_control_send(j->door, &c);
@@ -284,9 +288,14 @@ static ps_err on_admission(ps_joining *j, const ps_control *c)
 }
 
 /* Adds what a person at this end needs to find the difference. */
-static ps_err on_refusal(const ps_joining *j, const ps_control *c)
+static ps_err on_refusal(ps_joining *j, const ps_control *c)
 {
     const ps_member_options *o = &j->o;
+    j->refused_for_now = c->number[0] == 1;
+    if (j->refused_for_now) {
+        memcpy(j->refusal, c->text, sizeof j->refusal);
+        return PS_OK;
+    }
     char rank[16] = "";
     if (o->rank >= 0) snprintf(rank, sizeof rank, " %d", o->rank);
     return ps_err_set(PS_ERR_PEER,
@@ -371,18 +380,21 @@ static ps_err ask_once(ps_joining *j)
     int got = 1;
     PS_TRY(ps_interrupt_check());
     PS_TRY(ask(j));
-    while (got && !j->joined && at_door == !j->dealer && !ps_deadline_passed(next))
+    while (got && !j->joined && !j->refused_for_now && at_door == !j->dealer &&
+           !ps_deadline_passed(next))
         PS_TRY(take_answer(j, next, &got));
     return PS_OK;
 }
 
-/* PS_OK without j->joined: the deadline has passed, or nobody has answered for a while.
- */
+/* PS_OK without j->joined: the deadline has passed, nobody has answered for a while, or
+ * it was refused for now. */
 static ps_err ask_to_join(ps_joining *j)
 {
     PS_TRY(go_to_door(j));
     j->silence = ps_deadline_in_ms(UNANSWERED_MS);
-    while (!j->joined && !ps_deadline_passed(earlier(j->silence, j->deadline)))
+    j->refused_for_now = false;
+    while (!j->joined && !j->refused_for_now &&
+           !ps_deadline_passed(earlier(j->silence, j->deadline)))
         PS_TRY(ask_once(j));
     return PS_OK;
 }
@@ -395,6 +407,11 @@ static ps_err join_timeout(const ps_joining *j)
         return ps_err_set(PS_ERR_TIMEOUT,
                           "%s: not joined after %.1f s (net.join_timeout_ms)",
                           j->waiting_for, seconds);
+    if (j->refused_for_now)
+        return ps_err_set(PS_ERR_TIMEOUT,
+                          "%s: not joined after %.1f s "
+                          "(net.join_timeout_ms)",
+                          j->refusal, seconds);
     return ps_err_set(PS_ERR_TIMEOUT,
                       "no coordinator at %s after %.1f s (%s): is %s running, and is its "
                       "port open?",
@@ -434,8 +451,10 @@ static ps_err join_all(ps_joining *j)
         ps_err err = find_coordinator(j);
         if (err == PS_OK) {
             PS_TRY(ask_or_look_again(j));
-            ps_err_set(PS_ERR_TIMEOUT, "%s takes connections but does not answer",
-                       j->coordinator_endpoint);
+            if (j->refused_for_now) pause_ms(REFUSED_PAUSE_MS);
+            ps_err_set(PS_ERR_TIMEOUT, "%s %s", j->coordinator_endpoint,
+                       j->refused_for_now ? j->refusal
+                                          : "takes connections but does not answer");
         } else if (j->init.is_file) {
             pause_ms(50);
         } else if (err != PS_ERR_TIMEOUT) {

@@ -19,7 +19,8 @@ typedef struct ps_member_options {
      * a job of this process alone. */
     const char *init_method;
     uint64_t plan_hash;
-    int local_rank; // -1: not given
+    int local_rank;       // -1: not given
+    uint64_t incarnation; // how often this member's process was started before
     /* A server's data endpoints, one per shard, already bound ("tcp://10.0.0.1:40123").
      * In a wildcard endpoint (host 0.0.0.0, [::] or an asterisk) the host is replaced by
      * this process's address, which is known only after joining. So a server can simply
@@ -50,6 +51,8 @@ typedef struct ps_joining {
     ps_control_id door_id;
     void *door; // the connection to the door; NULL once admitted
     char waiting_for[PS_CONTROL_TEXT_MAX]; // who has not joined
+    bool refused_for_now;                  // it asks again soon
+    char refusal[PS_CONTROL_TEXT_MAX];
 } ps_joining;
 
 /* The address of this process that other members can reach. That is the address of

@@ -1,6 +1,7 @@
 #include "member.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,8 +16,7 @@
 
 enum {
     ANSWER_GRACE_MS = 500, // the coordinator's own answer to a timeout may be on its way
-    LINGER_MS = 1000,      // at the end: time for sending an abort or a goodbye
-    LOST_GRACE_MIN_MS = 300
+    LINGER_MS = 1000       // at the end: time for sending an abort or a goodbye
 };
 
 /* A call that waits for its answer. In the list until the caller takes it out. */
@@ -33,6 +33,7 @@ typedef struct request {
 
 struct ps_member {
     uint64_t heartbeat_ms, dead_after_ms;
+    bool recovers;
     void *zmq_context;
     ps_joining joined; // constant once the thread has started, which owns its sockets
     ps_zsock_pulse pulse;
@@ -59,6 +60,7 @@ struct ps_member {
     bool tell_abort; // the coordinator must be told the reason
     bool tell_interrupt;
     char reason[PS_CONTROL_TEXT_MAX];
+    ps_err cause;
 };
 
 /* ---- the state that threads share ---- */
@@ -70,13 +72,14 @@ static void wake(int fd)
     (void)n;
 }
 
-/* Notes the first reason. tell: true when the coordinator does not know it yet. */
-static void set_aborted(ps_member *m, const char *reason, bool tell)
+/* Notes the first failure. tell: true when the coordinator does not know it yet. */
+static void set_aborted(ps_member *m, ps_err cause, const char *reason, bool tell)
 {
     pthread_mutex_lock(&m->lock);
     bool first = !m->aborted;
     if (first) {
         snprintf(m->reason, sizeof m->reason, "%s", reason);
+        m->cause = cause;
         m->tell_abort = tell;
         atomic_store(&m->aborted, true);
         pthread_cond_broadcast(&m->changed);
@@ -87,9 +90,16 @@ static void set_aborted(ps_member *m, const char *reason, bool tell)
     wake(m->wake_fd);
 }
 
-void ps_member_abort(ps_member *m, const char *reason)
+void ps_member_abort(ps_member *m, ps_err cause, const char *reason)
 {
-    set_aborted(m, reason, true);
+    set_aborted(m, cause, reason, true);
+}
+
+ps_err ps_member_cause(const ps_member *m, ps_deadline deadline)
+{
+    struct pollfd item = {.fd = m->abort_fd, .events = POLLIN};
+    if (!atomic_load(&m->aborted)) poll(&item, 1, ps_deadline_left_ms(deadline));
+    return atomic_load(&m->aborted) ? m->cause : PS_OK;
 }
 
 void ps_member_interrupt(ps_member *m)
@@ -105,7 +115,7 @@ bool ps_member_interrupted(const ps_member *m)
     return m && atomic_load(&m->interrupted);
 }
 
-/* reason never changes once aborted is set. */
+/* reason and cause never change once aborted is set. */
 ps_err ps_member_check(ps_member *m)
 {
     if (!atomic_load(&m->aborted)) return PS_OK;
@@ -311,9 +321,11 @@ ps_err ps_member_wait_end(ps_member *m)
 
 /* ---- the control thread ---- */
 
-static void send_kind(ps_member *m, ps_control_kind kind, const char *text)
+/* cause: of an ABORT. */
+static void send_kind(ps_member *m, ps_control_kind kind, ps_err cause, const char *text)
 {
     ps_control c = {.kind = kind, .nonce = m->joined.roster.nonce};
+    if (kind == PS_CONTROL_ABORT) c.number[0] = (uint64_t)cause;
     ps_control_set_text(&c, text);
     if (ps_control_send(m->joined.dealer, &c) != PS_OK)
         PS_DEBUG("send", "error=\"%s\"", ps_err_message());
@@ -358,7 +370,7 @@ static void say_again(ps_member *m)
     m->tell_abort |= m->aborts;
     pthread_mutex_unlock(&m->lock);
     m->next_beat_ns = 0; // the coordinator hears of this member at once, and answers
-    if (m->said_bye) send_kind(m, PS_CONTROL_BYE, ""); // it has no answer
+    if (m->said_bye) send_kind(m, PS_CONTROL_BYE, PS_OK, ""); // it has no answer
 }
 
 static void on_connected(ps_member *m)
@@ -399,8 +411,8 @@ static void send_news(ps_member *m)
     pthread_mutex_unlock(&m->lock);
     m->interrupts |= interrupt;
     m->aborts |= abort;
-    if (interrupt) send_kind(m, PS_CONTROL_INTERRUPT, "");
-    if (abort) send_kind(m, PS_CONTROL_ABORT, m->reason);
+    if (interrupt) send_kind(m, PS_CONTROL_INTERRUPT, PS_OK, "");
+    if (abort) send_kind(m, PS_CONTROL_ABORT, m->cause, m->reason);
 }
 
 static void on_answer(ps_member *m, const ps_control *c)
@@ -408,8 +420,7 @@ static void on_answer(ps_member *m, const ps_control *c)
     void *value = NULL;
     ps_err code = PS_OK;
     if (c->kind == PS_CONTROL_FAIL)
-        code = c->number[0] > 0 && c->number[0] < PS_ERR_COUNT ? (ps_err)c->number[0]
-                                                               : PS_ERR_INTERNAL;
+        code = ps_control_error(c);
     else
         code = ps_mem_zalloc(&value, c->bytes, 1, "an answer");
     if (value && c->bytes > 0) memcpy(value, c->value, c->bytes);
@@ -443,12 +454,12 @@ static void on_message(ps_member *m, const ps_control *c)
     char reason[PS_CONTROL_TEXT_MAX];
     switch (c->kind) {
     case PS_CONTROL_ABORT:
-        set_aborted(m, c->text, false);
+        set_aborted(m, ps_control_error(c), c->text, false);
         break;
     case PS_CONTROL_FAIL:
         if (c->request == 0) {
             snprintf(reason, sizeof reason, "the coordinator says: %.600s", c->text);
-            set_aborted(m, reason, true);
+            set_aborted(m, ps_control_error(c), reason, true);
             break;
         }
         on_answer(m, c);
@@ -514,15 +525,15 @@ static void set_deserted(ps_member *m)
 /* Ends the job here when the coordinator is gone. */
 static void check_coordinator(ps_member *m)
 {
-    uint64_t now = ps_clock_awake_ns(), grace_ms = 2 * m->heartbeat_ms;
-    if (grace_ms < LOST_GRACE_MIN_MS) grace_ms = LOST_GRACE_MIN_MS;
+    const uint64_t now = ps_clock_awake_ns();
+    const uint64_t grace_ms = ps_coordinator_grace_ms(m->heartbeat_ms, m->recovers);
     // After a pause, silence proves nothing yet (the clock leaves out long ones).
     if (now - m->last_round_ns > m->dead_after_ms * 1000000u / 2) m->heard_ns = now;
     m->last_round_ns = now;
     uint64_t silent_ms = now > m->heard_ns ? (now - m->heard_ns) / 1000000u : 0;
     bool lost = m->lost_ns && now - m->lost_ns > grace_ms * 1000000u;
     if ((!lost && silent_ms <= m->dead_after_ms) || is_over(m)) return;
-    if (atomic_load(&m->leaving)) {
+    if (atomic_load(&m->leaving) && !m->recovers) {
         set_deserted(m);
         return;
     }
@@ -532,7 +543,7 @@ static void check_coordinator(ps_member *m)
         snprintf(why, sizeof why, "no sign of life for %.1f s", (double)silent_ms * 1e-3);
     snprintf(reason, sizeof reason, "the coordinator (%s at %s) is dead: %s", host,
              m->joined.coordinator_endpoint, why);
-    set_aborted(m, reason, false);
+    set_aborted(m, PS_ERR_PEER, reason, false);
 }
 
 static int poll_ms(const ps_member *m)
@@ -547,7 +558,8 @@ static void beat(ps_member *m)
     uint64_t now = ps_clock_awake_ns();
     if (now < m->next_beat_ns) return;
     m->next_beat_ns = now + m->heartbeat_ms * 1000000u;
-    if (!m->said_bye) send_kind(m, PS_CONTROL_HEARTBEAT, ""); // written by this thread
+    if (!m->said_bye)
+        send_kind(m, PS_CONTROL_HEARTBEAT, PS_OK, ""); // written by this thread
 }
 
 static bool should_stop(ps_member *m)
@@ -570,9 +582,9 @@ static void say_goodbye(ps_member *m, bool at_end)
     m->said_bye |= bye;
     pthread_mutex_unlock(&m->lock);
     if (bye)
-        send_kind(m, PS_CONTROL_BYE, "");
+        send_kind(m, PS_CONTROL_BYE, PS_OK, "");
     else if (at_end && !orderly && !atomic_load(&m->aborted))
-        send_kind(m, PS_CONTROL_ABORT, "it ended before the job was over");
+        send_kind(m, PS_CONTROL_ABORT, PS_ERR_PEER, "it ended before the job was over");
 }
 
 static void *run(void *arg)
@@ -636,9 +648,11 @@ ps_err ps_member_join(const ps_member_options *options, ps_member **out)
     PS_TRY(ps_mem_zalloc(&m, 1, sizeof *m, "member"));
     m->heartbeat_ms = (uint64_t)options->config->net.heartbeat_ms;
     m->dead_after_ms = (uint64_t)options->config->net.dead_after_ms;
+    m->recovers = options->config->recovery.rejoins > 0;
     ps_err err = set_up(m, options);
     if (err != PS_OK) {
-        set_aborted(m, ps_err_message(), false); // other messages name the job themselves
+        set_aborted(m, err, ps_err_message(),
+                    false); // other messages name the job themselves
         ps_err_prefix(err, "joining job \"%s\"", options->config->job.name);
         const ps_err_saved failure = ps_err_save(err);
         ps_member_destroy(&m);

@@ -45,8 +45,13 @@ int ps_member_abort_fd(const ps_member *m);
 /* Readable once all workers have left: for poll sets. */
 int ps_member_end_fd(const ps_member *m);
 /* Ends the job for everybody with a reason; returns at once. Every waiting call of this
- * member returns (ps_member_wait_end too), now and later, with PEER and the reason. */
-void ps_member_abort(ps_member *m, const char *reason);
+ * member returns (ps_member_wait_end too), now and later, with PEER and the reason.
+ * cause: the failure's code; after a passing one (ps_err_is_passing) processes may join
+ * again. */
+void ps_member_abort(ps_member *m, ps_err cause, const char *reason);
+/* The code of the failure that has ended the job: this member's own or another's. Waits
+ * for the news until the deadline; PS_OK when there is none. */
+ps_err ps_member_cause(const ps_member *m, ps_deadline deadline);
 
 /* Asks all workers to end in order, as a Ctrl-C of their own does; returns at once. */
 void ps_member_interrupt(ps_member *m);

@@ -102,7 +102,7 @@ def plan_job(args):
         config=args.config, overrides=args.overrides, build_dir=build_dir, mode=mode,
         servers=servers, workers=workers, out=args.out or jobs.default_out(facts["job.name"]),
         out_is_ours=not args.out, overwrite=args.overwrite, facts=facts,
-        resume=args.resume or "", restarts=args.restarts, keep_port=bool(args.port),
+        resume=args.resume or "", restarts=args.restarts,
         master_port=args.port or jobs.free_port())
     if args.hostfile:
         job.master_port = args.port or jobs.DEFAULT_PORT
@@ -189,34 +189,24 @@ def run(job, verbose):
 
 def supervise(job, screen, env, logs):
     started = time.time()
-    again = restarts.Restarts(job)
-    supervisor, code = run_until_done(job, screen, env, logs, again)
+    again = restarts.Restarts(job, screen) if job.restarts else None
+    supervisor = Supervisor(screen, launcher(job, env), logs, job.facts["net.dead_after_ms"] / 1000, again)
+    code = supervisor.run(job.parts())
     if job.hosts and code != 1:
         host, path = job.parts()[job.servers].host, os.path.join(job.out, "summary.json")
         if not remote.fetch(host, path, path, started) and code == 0:
             raise JobError(f"cannot read {path} on host {host.name}")
-    if job.restarts and code != 1:
-        again.add_to_summary(started)
+    if again:
+        again.ended()
+        if code == 1:
+            again.say_in_vain()
+        else:
+            again.add_to_summary(started)
     if code == 0:
         report.show(job.out, screen)
     elif supervisor.signal or code != 1:
         screen.say(f"psrun: {who_was_told(supervisor)}; {what_is_left(job, code, started)}")
     return code
-
-
-def run_until_done(job, screen, env, logs, again):
-    """The last start's supervisor, and psrun's exit code."""
-    while True:
-        supervisor = Supervisor(screen, launcher(job, env), logs,
-                                job.facts["net.dead_after_ms"] / 1000,
-                                restarts.can_mend if again.left else None)
-        code = supervisor.run(job.parts())
-        again.note_step(supervisor.first_step_at())
-        if code == 1 and not supervisor.died:
-            again.say_in_vain(screen)
-        if not supervisor.died or supervisor.signal:
-            return supervisor, code
-        again.prepare(supervisor, screen)
 
 
 def who_was_told(supervisor):

@@ -46,8 +46,7 @@ class Job:
     out_is_ours: bool = False  # psrun chose the folder: it has to be a new one
     overwrite: bool = False  # replace the run that it holds
     resume: str = ""  # go on with this run; auto: with the one in out, or begin
-    restarts: int = 0  # how often the job may be started again after a death
-    keep_port: bool = False  # it was asked for
+    restarts: int = 0  # how often parts may be started again after deaths
     facts: dict = field(default_factory=dict)
     master_addr: str = "127.0.0.1"
     master_port: int = 0
@@ -81,6 +80,8 @@ class Job:
         host = placed[rank] if placed else None
         argv = [self._program(role, host), "--config", self.config]
         settings = list(self.overrides) + [f"exchange.name={self.exchange()}"]
+        if self.restarts and not self.facts["recovery.rejoins"]:
+            settings.append(f"recovery.rejoins={self.restarts}")
         for setting in settings:
             argv += ["--set", setting]
         if role == "worker":

@@ -1,17 +1,21 @@
-"""psrun --restarts: a job of which a part has died goes on from its newest checkpoint."""
+"""psrun --restarts: a part that has died is started again. The others keep their processes, join
+the job again, and all go on from the newest checkpoint."""
 import json
 import os
 import re
 import time
 from dataclasses import dataclass
 
-from . import job as jobs
 from . import remote
 from .errors import JobError
 from .out import RESULTS
 
 MOST_DELAY_S = 30
 STEP = re.compile(r"step-(\d+)")
+# Worker 0's: it joins again; it goes on from a checkpoint; it has written one.
+REJOIN_LINE = re.compile(r"^\s*[\d.]+ \S+ WARN  rejoin ")
+RESUME_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  resume step=(?P<step>\d+) ")
+SAVED_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  checkpoint step=\d+ ")
 # What a part says of a failure that may be gone the next time.
 PASSING = ("PEER", "NET", "TIMEOUT", "PROTOCOL", "INTERNAL", "NOMEM")
 KIND = re.compile(r"^(?:kind=(?P<shard>[A-Z]+) |(?P<part>[A-Z]+): )")  # a shard's failure, its part's
@@ -85,59 +89,111 @@ class Folder:
 
 
 class Restarts:
-    """How often a job was started again, and why."""
+    """Which parts were started again, and why."""
 
-    def __init__(self, job):
+    def __init__(self, job, screen):
         self.job = job
+        self.screen = screen
         self.first = (job.resume, job.overwrite)
-        self.folder = Folder(job) if job.restarts else None
+        self.folder = Folder(job)
         self.deaths = []
+        self.told = 0  # how many of them are told to be over
+        self.started = {}  # how often, by part
         self.in_vain = 0  # deaths in a row without a new checkpoint
+        self.saved = False  # there was one since the last death
+        self.back = False  # worker 0 is on its way back to the job
 
     @property
     def left(self):
         return self.job.restarts - len(self.deaths)
 
-    def say_in_vain(self, screen):
+    def can_mend(self, watched):
+        return self.left > 0 and can_mend(watched)
+
+    def say_in_vain(self):
         if self.deaths:
             times = "once" if len(self.deaths) == 1 else f"{len(self.deaths)} times"
-            screen.say(f"psrun: it had been started again {times} (--restarts {self.job.restarts})")
+            self.screen.say(f"psrun: parts had been started again {times} (--restarts {self.job.restarts})")
 
-    def note_step(self, first_step_at):
-        """When a start has made its first step (None: it has ended before)."""
-        if self.deaths and not self.deaths[-1].seconds_lost:
-            self.deaths[-1].seconds_lost = (first_step_at or time.monotonic()) - self.deaths[-1].at
+    def replace(self, watched, step):
+        """The part to start instead of one that has died, and in how many seconds. step: the last
+        one that is known."""
+        part = watched.part
+        self._count(part.name)
+        step = max(step, self.folder.read_step()) if step else 0
+        self.deaths.append(Death(part.name, watched.how, time.monotonic(), step))
+        self.started[part.name] = self.started.get(part.name, 0) + 1
+        if part.name == "worker 0":
+            self._aim()
+            self.back = True
+        new = next(p for p in self.job.parts() if p.name == part.name)
+        new.env["PS_INCARNATION"] = str(self.started[part.name])
+        self.screen.say(f"psrun: {part.name} {watched.how}; it is started again "
+                        f"(restart {len(self.deaths)} of {self.job.restarts}{self._when()})")
+        return new, self.delay_s
 
-    def prepare(self, supervisor, screen):
-        """Sets the job up to go on, says from where, and waits where deaths follow each other."""
-        cause = supervisor.died
-        began = supervisor.first_step_at() is not None
-        at_step = max(supervisor.step(), self.folder.read_step()) if began else 0
-        death = Death(cause.part.name, cause.how, supervisor.failed_clock, at_step)
-        steps = self.folder.list_steps()
-        own = any(self.folder.before.get(step) != identity for step, identity in steps.items())
-        self._aim(own, steps)
-        if self.job.resume not in ("", "auto"):
-            steps = self.folder.list_steps(self.job.resume)
-        # What is there counts only where the job goes on with it.
-        death.from_step = max(steps, default=0) if self.job.resume else 0
-        self._count(death)
-        self.deaths.append(death)
-        if not self.job.hosts and not self.job.keep_port:
-            self.job.master_port = jobs.free_port()  # whoever is left of the old job is not at it
-        screen.say(f"psrun: {death.part} {death.how}; the job goes on from step {death.from_step} "
-                   f"(restart {len(self.deaths)} of {self.job.restarts}{self._when()})")
-        time.sleep(self.delay_s)
+    def line(self, part, line):
+        """What worker 0 says of where the job goes on."""
+        if part.name != "worker 0":
+            return
+        self.saved = self.saved or bool(SAVED_LINE.match(line))
+        if REJOIN_LINE.match(line):
+            self.back = True
+            self._goes_on_from(0)
+        found = RESUME_LINE.match(line)
+        if found:
+            self._goes_on_from(int(found["step"]))
+
+    def _open_deaths(self):
+        return self.deaths[self.told:]
+
+    def _goes_on_from(self, step):
+        for death in self._open_deaths():
+            death.from_step = step
+
+    def step_made(self):
+        """Worker 0 has made its first step since it began, or joined again."""
+        if not self.back:
+            return
+        self.back = False
+        now = time.monotonic()
+        deaths = self._open_deaths()
+        for death in deaths:
+            death.seconds_lost = now - death.at
+        self.told = len(self.deaths)
+        if deaths:
+            first = deaths[0]
+            lost = max(d.facts()["steps_lost"] for d in deaths)
+            self.screen.say(f"psrun: the job goes on from step {first.from_step}, {first.seconds_lost:.2f} s "
+                            f"after {first.part} {first.how}; {lost} step{'s' * (lost != 1)} lost")
+
+    def ended(self):
+        """The job is over: deaths after its last step cost the time until now."""
+        for death in self._open_deaths():
+            death.seconds_lost = time.monotonic() - death.at
 
     @property
     def delay_s(self):
         return min(MOST_DELAY_S, 2 ** (self.in_vain - 1)) if self.in_vain else 0
 
     def _when(self):
-        return f", in {self.delay_s} s: the one before came no further" if self.delay_s else ""
+        return f", in {self.delay_s} s: it came no further" if self.delay_s else ""
 
-    def _aim(self, own, steps):
-        """Before its own first checkpoint the job begins as it did, over what it has left."""
+    def _count(self, name):
+        """A job that comes further each time is not held back, and several deaths at once count
+        as one."""
+        before = self._open_deaths()
+        if self.saved or not self.deaths:
+            self.in_vain = 0
+        elif not before or any(death.part == name for death in before):
+            self.in_vain += 1
+        self.saved = False
+
+    def _aim(self):
+        """Worker 0 goes on with the job's own checkpoints. Before the first one the job begins as
+        it did, over what it has left."""
+        steps = self.folder.list_steps()
+        own = any(self.folder.before.get(step) != identity for step, identity in steps.items())
         self.job.resume, self.job.overwrite = self.first
         if own or (self.goes_on_in_place() and steps):
             self.job.resume, self.job.overwrite = "auto", False
@@ -147,11 +203,6 @@ class Restarts:
     def goes_on_in_place(self):
         run = self.first[0]
         return run == "auto" or bool(run) and os.path.realpath(run) == os.path.realpath(self.job.out)
-
-    def _count(self, death):
-        """A job that comes further each time is not held back."""
-        further = not self.deaths or death.from_step > self.deaths[-1].from_step
-        self.in_vain = 0 if further else self.in_vain + 1
 
     def add_to_summary(self, since):
         """Whoever reads the file sees the old one or the new one."""

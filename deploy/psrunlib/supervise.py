@@ -16,8 +16,9 @@ KILL_S = 5.0
 LEFT_S = 10.0
 # Servers stay until the last worker has left, and at most this long after it.
 SERVERS_END_S = 30.0
-# Before the job starts again, others may finish what they write; what they say no longer counts.
-RESTART_GRACE_S = 0.25
+# A part that has ended with an exit code is started again this much later: until then another may
+# end whose failure nothing mends.
+RESTART_GRACE_S = 0.5
 # Exit codes of parts that were told to end, and have ended in order.
 RESUMABLE = 75  # EX_TEMPFAIL: told to end, and there is a checkpoint: start me again
 INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM, RESUMABLE)
@@ -58,18 +59,19 @@ class Watched:
         self.all_joined = False  # it has logged that all have joined
         self.last_line = ""
         self.step = 0  # as it says
-        self.first_step_at = None
         self.code = None
         self.ended_at = 0.0
         self.stopped_at = None  # set while it is stopped
         self.fault = ""  # why psrun ended it
 
-    def take(self, text, screen):
-        """Lines end with a line feed; a progress bar's states with a carriage return."""
+    def take(self, text, screen, heard):
+        """Lines end with a line feed; a progress bar's states with a carriage return. heard: is
+        called with each."""
         pieces = re.split(r"([\r\n])", self.rest + text)
         self.rest = pieces.pop()
         for line, end in zip(pieces[0::2], pieces[1::2]):
             self._count_step(line)
+            heard(self, line)
             if end == "\r":
                 screen.progress(line)
             elif line:
@@ -77,9 +79,7 @@ class Watched:
 
     def _count_step(self, line):
         found = STEP_LINE.search(line)
-        if found:
-            self.step = int(found["step"])
-            self.first_step_at = self.first_step_at or time.monotonic()
+        self.step = int(found["step"]) if found else self.step
 
     @property
     def how(self):
@@ -141,13 +141,13 @@ class Watched:
 
 
 class Supervisor:
-    def __init__(self, screen, launch, logs_dir, dead_after_s, can_mend=None):
+    def __init__(self, screen, launch, logs_dir, dead_after_s, restarts=None):
         self.screen = screen
         self.launch = launch  # part -> process: local, or on another host
         self.logs_dir = logs_dir
         self.dead_after_s = dead_after_s  # how long a part may be stopped
-        self.can_mend = can_mend or (lambda watched: False)  # by a start of the whole job
-        self.died = None  # who, where the job is to be started again
+        self.restarts = restarts  # restarts.Restarts; None: a death ends the job
+        self.waiting = []  # (when, part, whom it replaces): parts to start again
         self.watched = []
         self.selector = selectors.DefaultSelector()
         self.now = 0.0  # seconds that psrun has watched the job
@@ -159,8 +159,7 @@ class Supervisor:
         self.passed_on = False
         self.told_at = None  # when all were told to end
         self.failed_at = None
-        self.failed_clock = None  # the same, as time.monotonic() has it
-        self.in_haste = False  # the job starts again as soon as nobody is left
+        self.all_done = False  # a worker has ended in order: then all of them have done their work
         self.killed_at = None
         self.ended_by_us = set()
 
@@ -174,11 +173,12 @@ class Supervisor:
                 if self.interrupts:
                     break  # no part has to be told then
                 self._start(part)
-            while any(w.code is None or w.open for w in self.watched) and not self._left():
+            while self._goes_on() and not self._left():
                 self._read(0.1)
                 self._tick()
                 self._stand_still(before[signal.SIGTSTP])
                 self._reap()
+                self._start_again()
                 self._end_stopped()
                 self._find_told()
                 self._follow()
@@ -192,12 +192,15 @@ class Supervisor:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def _goes_on(self):
+        return self.waiting or any(w.code is None or w.open for w in self.watched)
+
     def _tick(self):
         now = time.monotonic()
         self.now += min(now - self.looked_at, ROUND_MOST_S)
         self.looked_at = now
 
-    def _start(self, part):
+    def _start(self, part, instead_of=None):
         path = os.path.join(self.logs_dir, f"{part.role}-{part.rank}.log")
         try:
             log = open(path, "a", encoding="utf-8", errors="replace")  # behind what an earlier start said
@@ -209,7 +212,10 @@ class Supervisor:
             log.close()
             raise JobError(f"cannot start {part.name}: {error}") from error
         watched = Watched(process, log)
-        self.watched.append(watched)
+        if instead_of:
+            self.watched[self.watched.index(instead_of)] = watched
+        else:
+            self.watched.append(watched)
         os.set_blocking(process.output.fileno(), False)
         self.selector.register(process.output, selectors.EVENT_READ, watched)
 
@@ -224,10 +230,17 @@ class Supervisor:
             except BlockingIOError:
                 continue
             if chunk:
-                watched.take(chunk.decode("utf-8", "replace"), self.screen)
+                watched.take(chunk.decode("utf-8", "replace"), self.screen, self._hear)
             else:
                 self.selector.unregister(key.fileobj)
                 watched.close(self.screen)
+
+    def _hear(self, watched, line):
+        if not self.restarts:
+            return
+        self.restarts.line(watched.part, line)
+        if STEP_LINE.search(line):
+            self.restarts.step_made()
 
     def _reap(self):
         """Handles parts that have failed. Those that a signal has ended go first: the others may
@@ -248,13 +261,35 @@ class Supervisor:
     def _fail(self, watched):
         if self._ended_by_us(watched):
             return
-        # Of a part that ended with an exit code the cause may be another's, and still come.
-        alone = watched.code is None or watched.code < 0
-        self.in_haste = self.in_haste or alone and not self.signal and self.can_mend(watched)
-        if self.failed_at is None:
-            self.failed_at, self.failed_clock = self.now, time.monotonic()
-            if not self.in_haste:
+        if self._is_mendable(watched):
+            # Of a part that ended with an exit code the cause may be another's, and still come.
+            alone = watched.code is None or watched.code < 0
+            self.waiting.append((self.now + (0 if alone else RESTART_GRACE_S), watched))
+        elif self.failed_at is None:
+            self.failed_at = self.now
+            if not self.all_done:
                 self.screen.say(f"psrun: {self._how(watched)}; ending the job")
+
+    def _is_mendable(self, watched):
+        if not self.restarts or self.signal or self.failed_at is not None:
+            return False
+        # Nobody may leave before all have done their work: nothing is lost.
+        self.all_done = any(w.part.role == "worker" and w.code == 0 for w in self.watched)
+        return not self.all_done and self.restarts.can_mend(watched)
+
+    def _start_again(self):
+        """Starts the parts that are due. A job that has failed or was told to end starts none."""
+        if self.signal:
+            self.ended_by_us |= {item[1].part.name for item in self.waiting}
+        if self.signal or self.failed_at is not None:
+            self.waiting = []
+        for item in [i for i in self.waiting if i[0] <= self.now and i[1].code is not None]:
+            self.waiting.remove(item)
+            if len(item) == 3:
+                self._start(item[2], instead_of=item[1])
+                continue
+            part, delay_s = self.restarts.replace(item[1], max(w.step for w in self.watched))
+            self.waiting.append((self.now + delay_s, item[1], part))
 
     def _end_stopped(self):
         """Kills parts that have been stopped for too long, or are stopped when the job has failed.
@@ -276,7 +311,7 @@ class Supervisor:
             self._end_all(signal.SIGTERM)
             self.told_at = self.now
         late = self.told_at is not None and self.now - self.told_at > KILL_S
-        late = late or self.in_haste and self.now - self.failed_at > RESTART_GRACE_S
+        late = late or self.all_done and self.failed_at is not None
         if (late or self.interrupts > 1) and self.killed_at is None:
             self._end_all(signal.SIGKILL)
             self.killed_at = self.now
@@ -292,6 +327,8 @@ class Supervisor:
                                 "waits for a disk or a device")
 
     def _must_end(self):
+        if self.waiting:
+            return False
         if self.failed_at is not None:
             # Until all have joined, no coordinator tells the others.
             began = any(w.all_joined for w in self.watched)
@@ -372,12 +409,11 @@ class Supervisor:
         return passed_on or watched.part.name in self.ended_by_us
 
     def _verdict(self):
+        if self.all_done and not self.signal:
+            return 0
         failed = [w for w in self.watched if w.code not in (0, *INTERRUPTED)]
         if self.signal:
             failed = [w for w in failed if not self._follows_from_interrupt(w)]
-        if failed and not self.signal and self._is_mendable(failed):
-            self.died = self._cause(failed)
-            return 1
         if failed:
             self._say_why(failed)
             return 1
@@ -387,13 +423,6 @@ class Supervisor:
         if RESUMABLE in ended and self.signal != signal.SIGINT:
             return RESUMABLE
         return 128 + self.signal if self.signal else ended[0]
-
-    def _is_mendable(self, failed):
-        """Who ended by an exit code may have been told of another's failure."""
-        cause = self._cause(failed)
-        if cause.fault or cause.code < 0:
-            return self.can_mend(cause)
-        return all(self.can_mend(w) for w in failed if not self._ended_by_us(w))
 
     def _follows_from_interrupt(self, watched):
         """True if our signals ended it, or if its error says that others had ended."""
@@ -423,14 +452,6 @@ class Supervisor:
                and not w.fault]
         at_once = [w for w in own if not TIMED_OUT.match(w.errors[-1])]
         return (signalled or at_once or stood or own or theirs)[0]
-
-    def first_step_at(self):
-        """Of this start (time.monotonic()); None: it has not come so far."""
-        return next((w.first_step_at for w in self.watched if w.first_step_at), None)
-
-    def step(self):
-        """The last one that a part has told of."""
-        return max((w.step for w in self.watched), default=0)
 
     @staticmethod
     def _how(watched):

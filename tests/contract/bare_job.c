@@ -89,7 +89,7 @@ void bare_open(bare_job *b, int workers)
 void bare_close(bare_job *b)
 {
     for (int r = 0; r < b->workers; r++) {
-        ps_member_abort(b->member[r], "the test is over");
+        ps_member_abort(b->member[r], PS_ERR_PEER, "the test is over");
         ps_zsock_close(&b->socket[r]);
         ps_member_destroy(&b->member[r]);
     }

@@ -147,7 +147,7 @@ static void *rank_main(void *arg)
     r->err = run_rank(r, &s);
     if (r->err != PS_OK) {
         snprintf(r->text, sizeof r->text, "%s", ps_err_message());
-        ps_session_abort(s.session, r->text);
+        ps_session_abort(s.session, PS_ERR_PEER, r->text);
     }
     ps_session_destroy(&s.session);
     return NULL;

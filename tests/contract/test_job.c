@@ -43,7 +43,7 @@ static ps_err serve(test_job_server *s)
     if (err == PS_OK) err = ps_server_start(server, member);
     if (err == PS_OK) err = ps_server_wait(server);
     snprintf(s->text, sizeof s->text, "%s", err == PS_OK ? "" : ps_err_message());
-    if (err != PS_OK && member) ps_member_abort(member, s->text);
+    if (err != PS_OK && member) ps_member_abort(member, err, s->text);
     ps_server_stop(server);
     ps_server_get_stats(server, &s->stats);
     ps_member_destroy(&member);

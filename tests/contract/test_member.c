@@ -392,7 +392,7 @@ static void assert_told(const part *p, const char *words)
 static void give_up(part *p)
 {
     if (p->rank == 1) {
-        ps_member_abort(p->member, "the loss is not finite at step 3");
+        ps_member_abort(p->member, PS_ERR_PEER, "the loss is not finite at step 3");
         note(p, ps_member_check(p->member));
     } else {
         note(p, ps_member_barrier(p->member, "never", soon()));
@@ -420,7 +420,8 @@ static void an_abort_reaches_everybody_at_once(void **state)
 static void host_gives_up(part *p)
 {
     if (p->rank == 0)
-        ps_member_abort(p->member, "the disk is full"); // and is destroyed at once
+        ps_member_abort(p->member, PS_ERR_PEER,
+                        "the disk is full"); // and is destroyed at once
     else
         note(p, ps_member_barrier(p->member, "never", soon()));
 }

@@ -147,7 +147,7 @@ static void rig_fini(rig *r)
 {
     ps_comm_destroy(&r->comm);
     pthread_join(r->server.thread, NULL);
-    ps_member_abort(r->options.member, "the test is over");
+    ps_member_abort(r->options.member, PS_ERR_PEER, "the test is over");
     ps_member_destroy(&r->options.member);
     ps_gate_unwatch(r->server.router);
     ps_server_gate_destroy(&r->server.gate);

@@ -92,7 +92,7 @@ static void *worker_main(void *arg)
     if (w->err == PS_OK) w->err = w->run(w);
     if (w->err != PS_OK) {
         snprintf(w->text, sizeof w->text, "%s", ps_err_message());
-        ps_session_abort(w->session, w->text);
+        ps_session_abort(w->session, PS_ERR_PEER, w->text);
     }
     ps_session_destroy(&w->session);
     return NULL;
@@ -338,7 +338,7 @@ static void calls_at_the_wrong_time_are_told(void **state)
     assert_misuse(ps_session_wait(s, 0, 1), "is closed");
     assert_misuse(ps_session_loss_scale(s, &scale), "is closed");
     assert_misuse(ps_session_start(s, NULL, NULL), "is closed");
-    ps_session_abort(s, "too late");
+    ps_session_abort(s, PS_ERR_PEER, "too late");
     assert_misuse(ps_session_drain(s), "has failed");
     lone_fini(&l);
 }

@@ -165,7 +165,7 @@ class Kills(RestartTest):
                 text = self.end(psrun, "out")
                 restarts = self.check_restarted(f"whole-{number}", "out")
                 self.assertLessEqual(len(restarts), len(done))
-                self.assertEqual(len(restarts), text.count("; the job goes on from step "))
+                self.assertEqual(len(restarts), text.count("; it is started again (restart "))
                 deaths += len(restarts)
             shutil.rmtree(self.path("out"), ignore_errors=True)
         self.assertGreater(deaths, JOBS // 2)  # the kills do hit
@@ -181,8 +181,9 @@ class Ends(RestartTest):
         self.assertTrue(self.wait_until(psrun, lambda: self.lines("out") >= 8))
         self.kill(psrun, "worker", 1)
         text = self.end(psrun, "out")
-        said = re.search(r"psrun: worker 1 was ended by SIGKILL; the job goes on from step (\d+) \(restart 1 of 1\)\n",
-                         text)
+        self.assertIn("psrun: worker 1 was ended by SIGKILL; it is started again (restart 1 of 1)\n", text)
+        said = re.search(r"psrun: the job goes on from step (\d+), [0-9.]+ s after worker 1 was ended by SIGKILL; "
+                         r"\d+ steps? lost\n", text)
         death, = self.check_restarted("whole", "out")
         self.assertEqual((death["part"], death["cause"]), ("worker 1", "was ended by SIGKILL"))
         self.assertEqual(death["from_step"], int(said[1]))
@@ -201,7 +202,7 @@ class Ends(RestartTest):
         self.assertEqual(text.splitlines()[-3:],
                          ["psrun: the job failed: server 0 was ended by SIGKILL",
                           f"psrun: logs are in {self.path('out/logs')}",
-                          "psrun: it had been started again 2 times (--restarts 2)"])
+                          "psrun: parts had been started again 2 times (--restarts 2)"])
 
     def test_a_part_that_dies_each_time(self):
         for name, before, cause in (("signal", '[ "$RANK" = 1 ] && kill -SEGV $$', "was ended by SIGSEGV"),
@@ -213,7 +214,7 @@ class Ends(RestartTest):
             text = self.run_job(name, *self.KIND, *SETTINGS, code=1,
                                 args=["--build-dir", self.path("build-" + name), "--restarts", "2"])
             self.assertGreater(time.monotonic() - began, 1)  # the second one in a row waits
-            self.assertIn(f"worker 1 {cause}; the job goes on from step 0 (restart 1 of 2)", text)
+            self.assertIn(f"worker 1 {cause}; it is started again (restart 1 of 2)", text)
             self.assertIn("(restart 2 of 2, in 1 s: ", text)
             self.assertIn(f"psrun: the job failed: worker 1 {cause}", text)
             self.check_nothing_left(name)
@@ -224,7 +225,7 @@ class Ends(RestartTest):
             out = kind[:2]
             text = self.run_job(out, *self.KIND, *SETTINGS, *settings, code=1, args=["--restarts", "3"])
             self.assertRegex(text, kind)
-            self.assertNotIn("goes on from", text)
+            self.assertNotIn("started again", text)
 
     def test_it_needs_checkpoints(self):
         text = self.run_job("out", *self.KIND, "train.steps=5", code=1, args=["--restarts", "1"])
@@ -241,7 +242,7 @@ class Ends(RestartTest):
             old = self.kill(psrun, "worker", 0)
             self.assertTrue(self.wait_for_part(psrun, "worker", 0, before=old))
             self.assertTrue(self.wait_until(
-                psrun, lambda: "resume step=" in self.text("out").partition("; the job goes on")[2]))
+                psrun, lambda: "resume step=" in self.text("out").partition("; it is started again")[2]))
             time.sleep(0.2)
             psrun.send_signal(number)
             self.end(psrun, "out", code=code)
@@ -273,7 +274,7 @@ class Folders(RestartTest):
         self.run_job("whole", *self.KIND, *SETTINGS)
         self.run_job("out", *self.KIND, *SETTINGS, "train.seed=7")
         text = self.die_early("out", "--overwrite")
-        self.assertIn("the job goes on from step 0 ", text)
+        self.assertIn("it is started again (restart 1 of 3)", text)
         self.check_restarted("whole", "out")
 
     def test_an_old_run_that_stays(self):
@@ -289,7 +290,7 @@ class Folders(RestartTest):
             self.run_job("part" if name == "elsewhere" else name, *self.KIND, *SETTINGS,
                          "schedule.name=constant", "train.steps=20")
             text = self.die_early(name, *args, settings=[*SETTINGS, "schedule.name=constant"])
-            self.assertIn("; the job goes on from step 20 ", text)
+            self.assertIn("it is started again (restart 1 of 3)", text)
             self.assertEqual(self.weights("whole"), self.weights(name))
 
 
