@@ -6,11 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 #include <zmq.h>
 
 #include "chunk_codec.h"
+#include "event.h"
 #include "fd_limit.h"
 #include "init_method.h"
 #include "job_keys.h"
@@ -37,7 +36,7 @@ struct ps_server {
     const char **endpoints;
     ps_member *member;
     ps_shm_door *door;
-    int event_fd;
+    ps_event changed; // the state of a shard
 };
 
 static ps_err check_descriptors(const ps_server *s)
@@ -61,8 +60,7 @@ static ps_err make_context(ps_server *s)
     PS_TRY(ps_zsock_context(s->o.config->net.io_threads, MAX_SOCKETS, patient,
                             &s->zmq_context));
     PS_TRY(ps_server_gate_create(s->zmq_context, s->o.n_workers, &s->gate));
-    s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return s->event_fd < 0 ? ps_err_errno(PS_ERR_IO, "eventfd") : PS_OK;
+    return ps_event_init(&s->changed);
 }
 
 static ps_err make_shards(ps_server *s)
@@ -93,7 +91,6 @@ ps_err ps_server_create(const ps_server_options *options, ps_server **out)
     ps_server *s;
     PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a server"));
     s->o = *options;
-    s->event_fd = -1;
     s->n_shards = (int)options->config->server.shards;
     uint32_t all = (uint32_t)(options->n_servers * s->n_shards);
     ps_chunk_size size = ps_chunk_size_wanted(
@@ -163,7 +160,7 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
             .total_steps = start.total_steps,
             .first_step = start.step,
             .door = s->door,
-            .event_fd = s->event_fd,
+            .changed = &s->changed,
         };
         PS_TRY(ps_shard_start(s->shards[i], &job));
     }
@@ -181,7 +178,7 @@ static bool all_done(const ps_server *s)
  * it waits only GOODBYE_MS longer: a goodbye may have been lost on its way. */
 static ps_err wait_for_goodbyes(ps_server *s)
 {
-    struct pollfd items[] = {{.fd = s->event_fd, .events = POLLIN},
+    struct pollfd items[] = {{.fd = ps_event_fd(&s->changed), .events = POLLIN},
                              {.fd = ps_member_abort_fd(s->member), .events = POLLIN},
                              {.fd = ps_member_end_fd(s->member), .events = POLLIN}};
     ps_deadline deadline = {UINT64_MAX};
@@ -193,8 +190,7 @@ static ps_err wait_for_goodbyes(ps_server *s)
             deadline = ps_deadline_in_ms(GOODBYE_MS);
             items[2].fd = -1; // it stays readable
         }
-        uint64_t events;
-        if (items[0].revents && read(s->event_fd, &events, sizeof events) < 0) continue;
+        if (items[0].revents) ps_event_clear(&s->changed);
     }
     if (!all_done(s))
         PS_WARN("goodbye",
@@ -263,7 +259,7 @@ void ps_server_destroy(ps_server **pointer)
     ps_shm_door_destroy(&s->door);
     free(s->shards);
     free(s->endpoints);
-    if (s->event_fd >= 0) close(s->event_fd);
+    ps_event_fini(&s->changed);
     ps_plan_fini(&s->plan);
     free(s);
     *pointer = NULL;

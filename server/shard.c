@@ -2,8 +2,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "log.h"
 #include "mem.h"
@@ -36,7 +34,7 @@ static ps_err serve(ps_shard *s, ps_wire_frames *f)
 {
     zmq_pollitem_t items[] = {
         {.socket = s->router, .events = ZMQ_POLLIN},
-        {.fd = s->stop_fd, .events = ZMQ_POLLIN},
+        {.fd = ps_event_fd(&s->stop), .events = ZMQ_POLLIN},
         {.fd = ps_member_abort_fd(s->member), .events = ZMQ_POLLIN},
         {.socket = s->waits ? ps_coord_link_socket(s->link) : NULL, .events = ZMQ_POLLIN},
         {.socket = s->waits ? ps_coord_link_monitor(s->link) : NULL,
@@ -123,15 +121,10 @@ ps_err ps_shard_create(const ps_shard_options *options, ps_shard **out)
     ps_shard *s;
     PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a shard"));
     s->o = *options;
-    s->event_fd = -1;
     s->clip = options->rule->clip_norm > 0;
     s->waits = ps_step_rule_waits(options->rule);
     ps_err err;
-    s->stop_fd = eventfd(0, EFD_CLOEXEC);
-    if (s->stop_fd < 0) {
-        err = ps_err_errno(PS_ERR_IO, "eventfd");
-        goto out;
-    }
+    PS_TRY_GOTO(ps_event_init(&s->stop), err, out);
     PS_TRY_GOTO(ps_chunk_codec_init(&s->codec, s->o.config, s->o.table), err, out);
     PS_TRY_GOTO(bind_router(s), err, out);
     *out = s;
@@ -156,7 +149,7 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     s->rule = *s->o.rule;
     ps_chunk_codec_end(&s->codec, job->total_steps);
     s->door = job->door;
-    s->event_fd = job->event_fd;
+    s->changed = job->changed;
     PS_TRY(ps_shard_memory_init(s));
     s->rules = (ps_frame_rules){
         .plan = plan,
@@ -202,9 +195,8 @@ void ps_shard_get_stats(const ps_shard *s, ps_shard_stats *out)
 
 void ps_shard_stop(ps_shard *s)
 {
-    uint64_t one = 1;
-    if (s->started && write(s->stop_fd, &one, sizeof one) == sizeof one)
-        pthread_join(s->thread, NULL);
+    ps_event_set(&s->stop);
+    if (s->started) pthread_join(s->thread, NULL);
     s->started = false;
     ps_coord_link_destroy(&s->link);
     ps_gate_unwatch(s->router);
@@ -217,7 +209,7 @@ void ps_shard_destroy(ps_shard **pointer)
     if (!s) return;
     ps_shard_stop(s);
     ps_shard_memory_fini(s);
-    if (s->stop_fd >= 0) close(s->stop_fd);
+    ps_event_fini(&s->stop);
     free(s);
     *pointer = NULL;
 }

@@ -3,6 +3,7 @@
 #ifndef PS_SHARD_H
 #define PS_SHARD_H
 
+#include "event.h"
 #include "gate.h"
 #include "member.h"
 #include "plan.h"
@@ -33,7 +34,7 @@ typedef struct ps_shard_job { // borrowed until stop
     ps_member *member;
     uint64_t total_steps, first_step;
     const ps_shm_door *door; // NULL: no shared memory
-    int event_fd;            // an eventfd, written when the shard's state changes
+    const ps_event *changed; // set when the shard's state changes; may be NULL
 } ps_shard_job;
 
 /* Allocates everything that a step needs and starts the thread. */

@@ -1,7 +1,6 @@
 #include "shard_state.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "gradnorm.h"
 #include "log.h"
@@ -127,7 +126,5 @@ void ps_shard_memory_fini(ps_shard *s)
 void ps_shard_set_state(ps_shard *s, ps_shard_state state)
 {
     atomic_store(&s->state, (int)state);
-    uint64_t one = 1;
-    if (s->event_fd >= 0 && write(s->event_fd, &one, sizeof one) < 0)
-        PS_ERROR("eventfd", "state=%d", (int)state);
+    if (s->changed) ps_event_set(s->changed);
 }

@@ -71,7 +71,8 @@ struct ps_shard {
     const ps_shm_door *door;
     pthread_t thread;
     bool started;
-    int stop_fd, event_fd;
+    ps_event stop;
+    const ps_event *changed; // set when `state` changes; may be NULL
     atomic_int state;
     ps_counter bytes_received, bytes_sent, pushes, repeated, strangers, steps;
 };
@@ -81,8 +82,7 @@ struct ps_shard {
 ps_err ps_shard_memory_init(ps_shard *s);
 void ps_shard_memory_fini(ps_shard *s);
 
-/* Called by the shard's thread. Also writes event_fd, which wakes a thread that waits for
- * a change. */
+/* Called by the shard's thread. Also sets `changed`. */
 void ps_shard_set_state(ps_shard *s, ps_shard_state state);
 
 #endif

@@ -1,21 +1,20 @@
 #include "interrupt.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "clock.h"
+#include "event.h"
 #include "log.h"
 #include "thread.h"
 
 enum { SAME_WISH_NS = 1000000000 };
 
-static int event_fd = -1;        // constant after init; -1: before
+static ps_event came;            // constant after init
 static sigset_t awaited;         // likewise
 static atomic_int signal_number; // 0: none yet
 
@@ -30,12 +29,10 @@ bool ps_end_signal_again(ps_end_signal *first, int number, uint64_t now_ns)
 
 static void note(int number)
 {
-    const uint64_t one = 1;
     int none = 0;
     PS_INFO("interrupted", "signal=SIG%s again=\"at once\"", sigabbrev_np(number));
     if (!atomic_compare_exchange_strong(&signal_number, &none, number)) return;
-    ssize_t written = write(event_fd, &one, sizeof one); // cannot block: it is the first
-    (void)written;
+    ps_event_set(&came);
 }
 
 /* Ends the process by the signal's default action. */
@@ -71,8 +68,7 @@ ps_err ps_interrupt_init(void)
 {
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     atomic_store(&signal_number, 0);
-    event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (event_fd < 0) return ps_err_errno(PS_ERR_IO, "eventfd for signals");
+    PS_TRY(ps_event_init(&came));
     sigemptyset(&ignore.sa_mask);
     sigemptyset(&awaited);
     sigaddset(&awaited, SIGINT);
@@ -102,5 +98,5 @@ ps_err ps_interrupt_check(void)
 
 int ps_interrupt_fd(void)
 {
-    return event_fd;
+    return ps_event_fd(&came);
 }

@@ -7,6 +7,7 @@
 
 #include "coord_board.h"
 #include "coordinator.h"
+#include "event.h"
 #include "gate.h"
 
 typedef enum ps_coord_state {
@@ -54,10 +55,10 @@ struct ps_coordinator {
     void *zmq_context, *door, *router;
     ps_gate *gate;
     ps_zsock_pulse pulse; // of the router's connections
-    int stop_fd;
+    ps_event stop;
     pthread_t thread;
     bool thread_started;
-    char *last_reason; // written before stop_fd, read by the thread after it
+    char *last_reason; // written before stop is set, read by the thread after it
 
     // The rest belongs to the thread.
     ps_coord_state state;

@@ -4,9 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #include "coord_admission.h"
 #include "coord_alive.h"
@@ -248,8 +246,7 @@ static void expire(ps_coordinator *c)
 /* An abort that a member has just sent may say more than the end of this process. */
 static void end_unfinished_job(ps_coordinator *c)
 {
-    uint64_t count; // written after last_reason
-    if (read(c->stop_fd, &count, sizeof count) < 0) PS_DEBUG("end", "no reason given");
+    ps_event_clear(&c->stop); // set after last_reason was written
     ps_deadline last_words = ps_deadline_in_ms(c->last_reason ? 0 : LAST_WORDS_MS);
     while (c->state < PS_COORD_ENDED && !ps_deadline_passed(last_words)) {
         zmq_pollitem_t item = {.socket = c->router, .events = ZMQ_POLLIN};
@@ -270,7 +267,7 @@ static void *run(void *arg)
         enum { OWN = 3, ALL = OWN + GATE_ITEMS };
         zmq_pollitem_t items[ALL] = {{.socket = c->router, .events = ZMQ_POLLIN},
                                      {.socket = c->door, .events = ZMQ_POLLIN},
-                                     {.fd = c->stop_fd, .events = ZMQ_POLLIN}};
+                                     {.fd = ps_event_fd(&c->stop), .events = ZMQ_POLLIN}};
         ps_gate_items(c->gate, items + OWN);
         int gate_ms = ps_gate_poll_ms(c->gate), ms = ps_deadline_left_ms(next_wakeup(c));
         int n = zmq_poll(items, ALL, gate_ms >= 0 && gate_ms < ms ? gate_ms : ms);
@@ -409,8 +406,7 @@ static ps_err set_up(ps_coordinator *c)
     PS_TRY(ps_mem_zalloc(&c->peers, (size_t)n, sizeof *c->peers, "coordinator"));
     PS_TRY(ps_coord_board_create(c->o.n_workers, answer, c, &c->board));
     PS_TRY(draw_nonce(&c->nonce));
-    c->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (c->stop_fd < 0) return ps_err_errno(PS_ERR_IO, "eventfd");
+    PS_TRY(ps_event_init(&c->stop));
     PS_TRY(open_sockets(c));
     PS_TRY(ps_thread_start(&c->thread, "coordinator", run, c));
     c->thread_started = true;
@@ -423,7 +419,6 @@ ps_err ps_coordinator_create(const ps_coordinator_options *options, ps_coordinat
     PS_TRY(ps_mem_zalloc(out, 1, sizeof *c, "coordinator"));
     c = *out;
     c->o = *options;
-    c->stop_fd = -1;
     ps_err err = set_up(c);
     if (err != PS_OK) ps_coordinator_destroy(out, NULL);
     return err;
@@ -441,9 +436,9 @@ const char *ps_coordinator_endpoint(const ps_coordinator *c)
 
 static void stop_thread(ps_coordinator *c, const char *reason)
 {
-    const uint64_t one = 1;
     if (reason) c->last_reason = strdup(reason); // NULL is as good as none
-    if (write(c->stop_fd, &one, sizeof one) == sizeof one) pthread_join(c->thread, NULL);
+    ps_event_set(&c->stop);
+    pthread_join(c->thread, NULL);
 }
 
 static void close_router(void **router)
@@ -469,7 +464,7 @@ void ps_coordinator_destroy(ps_coordinator **coordinator, const char *reason)
     if (!c) return;
     if (c->thread_started) stop_thread(c, reason);
     close_sockets(c);
-    if (c->stop_fd >= 0) close(c->stop_fd);
+    ps_event_fini(&c->stop);
     for (int i = 0; i < c->n_peers; i++)
         ps_roster_entry_fini(&c->peers[i].entry);
     ps_coord_board_destroy(&c->board);

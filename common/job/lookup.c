@@ -5,9 +5,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
+#include "event.h"
 #include "interrupt.h"
 #include "mem.h"
 #include "thread.h"
@@ -16,9 +15,9 @@
  * frees it. */
 typedef struct lookup {
     atomic_int users;
-    int done_fd;
+    ps_event done;
     char *host;
-    int code, reason; // of getaddrinfo; written before done_fd
+    int code, reason; // of getaddrinfo; written before done is set
     struct addrinfo *found;
 } lookup;
 
@@ -26,7 +25,7 @@ static void leave(lookup *l)
 {
     if (atomic_fetch_sub(&l->users, 1) > 1) return;
     if (l->found) freeaddrinfo(l->found);
-    if (l->done_fd >= 0) close(l->done_fd);
+    ps_event_fini(&l->done);
     free(l->host);
     free(l);
 }
@@ -42,9 +41,7 @@ static void *look_up(void *arg)
     lookup *l = arg;
     l->code = ask(l->host, 0, &l->found);
     l->reason = errno;
-    const uint64_t one = 1;
-    ssize_t written = write(l->done_fd, &one, sizeof one); // cannot block: the first
-    (void)written;
+    ps_event_set(&l->done);
     leave(l);
     return NULL;
 }
@@ -54,9 +51,8 @@ static ps_err start(const char *host, lookup **out)
     lookup *l;
     PS_TRY(ps_mem_zalloc(&l, 1, sizeof *l, "a look-up"));
     atomic_init(&l->users, 1);
-    l->done_fd = eventfd(0, EFD_CLOEXEC);
-    ps_err err = l->done_fd < 0 ? ps_err_errno(PS_ERR_IO, "eventfd")
-                                : ps_mem_strdup(&l->host, host);
+    ps_err err = ps_event_init(&l->done);
+    if (err == PS_OK) err = ps_mem_strdup(&l->host, host);
     pthread_t thread;
     if (err == PS_OK) {
         atomic_store(&l->users, 2);
@@ -73,7 +69,7 @@ static ps_err start(const char *host, lookup **out)
 
 static ps_err await(const lookup *l, ps_deadline deadline)
 {
-    struct pollfd items[] = {{.fd = l->done_fd, .events = POLLIN},
+    struct pollfd items[] = {{.fd = ps_event_fd(&l->done), .events = POLLIN},
                              {.fd = ps_interrupt_fd(), .events = POLLIN}};
     while (poll(items, 2, ps_deadline_left_ms(deadline)) < 0)
         if (errno != EINTR) return ps_err_errno(PS_ERR_IO, "poll");

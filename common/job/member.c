@@ -7,9 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
+#include "event.h"
 #include "log.h"
 #include "mem.h"
 #include "thread.h"
@@ -45,7 +44,7 @@ struct ps_member {
 
     pthread_t thread;
     bool thread_started;
-    int wake_fd, abort_fd, end_fd;
+    ps_event wake, abort, end;
     atomic_bool aborted; // set after reason is written
     atomic_bool interrupted;
     atomic_bool leaving;  // the work is done and LEAVE is on its way
@@ -65,13 +64,6 @@ struct ps_member {
 
 /* ---- the state that threads share ---- */
 
-static void wake(int fd)
-{
-    const uint64_t one = 1;
-    ssize_t n = write(fd, &one, sizeof one); // fails only when it is readable already
-    (void)n;
-}
-
 /* Notes the first failure. tell: true when the coordinator does not know it yet. */
 static void set_aborted(ps_member *m, ps_err cause, const char *reason, bool tell)
 {
@@ -86,8 +78,8 @@ static void set_aborted(ps_member *m, ps_err cause, const char *reason, bool tel
     }
     pthread_mutex_unlock(&m->lock);
     if (!first) return;
-    wake(m->abort_fd);
-    wake(m->wake_fd);
+    ps_event_set(&m->abort);
+    ps_event_set(&m->wake);
 }
 
 void ps_member_abort(ps_member *m, ps_err cause, const char *reason)
@@ -97,7 +89,7 @@ void ps_member_abort(ps_member *m, ps_err cause, const char *reason)
 
 ps_err ps_member_cause(const ps_member *m, ps_deadline deadline)
 {
-    struct pollfd item = {.fd = m->abort_fd, .events = POLLIN};
+    struct pollfd item = {.fd = ps_event_fd(&m->abort), .events = POLLIN};
     if (!atomic_load(&m->aborted)) poll(&item, 1, ps_deadline_left_ms(deadline));
     return atomic_load(&m->aborted) ? m->cause : PS_OK;
 }
@@ -107,7 +99,7 @@ void ps_member_interrupt(ps_member *m)
     pthread_mutex_lock(&m->lock);
     m->tell_interrupt = true;
     pthread_mutex_unlock(&m->lock);
-    wake(m->wake_fd);
+    ps_event_set(&m->wake);
 }
 
 bool ps_member_interrupted(const ps_member *m)
@@ -124,12 +116,12 @@ ps_err ps_member_check(ps_member *m)
 
 int ps_member_abort_fd(const ps_member *m)
 {
-    return m->abort_fd;
+    return ps_event_fd(&m->abort);
 }
 
 int ps_member_end_fd(const ps_member *m)
 {
-    return m->end_fd;
+    return ps_event_fd(&m->end);
 }
 
 int ps_member_rank(const ps_member *m)
@@ -194,7 +186,7 @@ static ps_err exchange(ps_member *m, request *r, ps_deadline deadline)
     pthread_mutex_lock(&m->lock);
     append_request(m, r);
     pthread_mutex_unlock(&m->lock);
-    wake(m->wake_fd);
+    ps_event_set(&m->wake);
     pthread_mutex_lock(&m->lock);
     while (!r->answered && !m->aborted && !m->deserted &&
            ps_cond_wait(&m->changed, &m->lock, deadline))
@@ -303,8 +295,8 @@ ps_err ps_member_leave(ps_member *m, ps_deadline deadline)
     pthread_mutex_lock(&m->lock);
     m->left = true;
     pthread_mutex_unlock(&m->lock);
-    wake(m->wake_fd); // the thread says BYE, so that nobody waits while this process
-                      // cleans up
+    ps_event_set(&m->wake); // the thread says BYE, so that nobody waits while this
+                            // process cleans up
     return PS_OK;
 }
 
@@ -446,7 +438,7 @@ static void on_end(ps_member *m)
     m->ended = true;
     pthread_cond_broadcast(&m->changed);
     pthread_mutex_unlock(&m->lock);
-    wake(m->end_fd);
+    ps_event_set(&m->end);
 }
 
 static void on_message(ps_member *m, const ps_control *c)
@@ -564,9 +556,7 @@ static void beat(ps_member *m)
 
 static bool should_stop(ps_member *m)
 {
-    uint64_t count;
-    ssize_t n = read(m->wake_fd, &count, sizeof count);
-    (void)n;
+    ps_event_clear(&m->wake);
     pthread_mutex_lock(&m->lock);
     bool stop = m->stop;
     pthread_mutex_unlock(&m->lock);
@@ -593,7 +583,7 @@ static void *run(void *arg)
     for (;;) {
         zmq_pollitem_t items[] = {{.socket = m->joined.dealer, .events = ZMQ_POLLIN},
                                   {.socket = m->joined.monitor, .events = ZMQ_POLLIN},
-                                  {.fd = m->wake_fd, .events = ZMQ_POLLIN}};
+                                  {.fd = ps_event_fd(&m->wake), .events = ZMQ_POLLIN}};
         if (zmq_poll(items, 3, poll_ms(m)) < 0 && zmq_errno() != EINTR) break;
         bool stop = items[2].revents && should_stop(m);
         receive_all(m);
@@ -614,11 +604,9 @@ static ps_err init_shared_state(ps_member *m)
 {
     pthread_mutex_init(&m->lock, NULL);
     ps_cond_init(&m->changed);
-    m->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    m->abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    m->end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (m->wake_fd < 0 || m->abort_fd < 0 || m->end_fd < 0)
-        return ps_err_errno(PS_ERR_IO, "eventfd");
+    PS_TRY(ps_event_init(&m->wake));
+    PS_TRY(ps_event_init(&m->abort));
+    PS_TRY(ps_event_init(&m->end));
     m->zmq_context = zmq_ctx_new();
     if (!m->zmq_context) return ps_err_set(PS_ERR_NOMEM, "no memory for ZeroMQ");
     return PS_OK;
@@ -667,7 +655,7 @@ static void stop_thread(ps_member *m)
     pthread_mutex_lock(&m->lock);
     m->stop = true;
     pthread_mutex_unlock(&m->lock);
-    wake(m->wake_fd);
+    ps_event_set(&m->wake);
     pthread_join(m->thread, NULL);
 }
 
@@ -681,9 +669,9 @@ void ps_member_destroy(ps_member **member)
     ps_joining_close(&m->joined, m->lost_ns && m->aborted ? 0 : LINGER_MS);
     if (m->zmq_context) zmq_ctx_term(m->zmq_context);
     ps_joining_fini(&m->joined, joined || !m->aborted ? NULL : m->reason);
-    if (m->wake_fd >= 0) close(m->wake_fd);
-    if (m->abort_fd >= 0) close(m->abort_fd);
-    if (m->end_fd >= 0) close(m->end_fd);
+    ps_event_fini(&m->wake);
+    ps_event_fini(&m->abort);
+    ps_event_fini(&m->end);
     pthread_cond_destroy(&m->changed);
     pthread_mutex_destroy(&m->lock);
     free(m);

@@ -6,9 +6,9 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "event.h"
 #include "log.h"
 #include "thread.h"
 
@@ -22,7 +22,8 @@ typedef struct visitor {
 
 struct ps_shm_door {
     char name[PS_SHM_NAME_MAX];
-    int listen_fd, stop_fd;
+    int listen_fd;
+    ps_event stop;
     uint64_t nonce, arena_bytes;
     uint32_t n_workers;
     visitor *visitors;
@@ -78,7 +79,7 @@ static void *door_main(void *arg)
 {
     ps_shm_door *door = arg;
     struct pollfd items[] = {{.fd = door->listen_fd, .events = POLLIN},
-                             {.fd = door->stop_fd, .events = POLLIN}};
+                             {.fd = ps_event_fd(&door->stop), .events = POLLIN}};
     bool told = false;
     for (;;) {
         if (poll(items, 2, -1) < 0 && errno != EINTR) break;
@@ -105,7 +106,6 @@ ps_err ps_shm_door_create(uint64_t nonce, uint32_t n_workers, uint64_t arena_byt
     ps_shm_door *door;
     PS_TRY(ps_mem_zalloc(&door, 1, sizeof *door, "the shared-memory door"));
     *door = (ps_shm_door){.listen_fd = -1,
-                          .stop_fd = -1,
                           .nonce = nonce,
                           .arena_bytes = arena_bytes,
                           .n_workers = n_workers};
@@ -114,11 +114,7 @@ ps_err ps_shm_door_create(uint64_t nonce, uint32_t n_workers, uint64_t arena_byt
                               "the shared-memory door"),
                 err, out);
     PS_TRY_GOTO(ps_shm_listen(door->name, &door->listen_fd), err, out);
-    door->stop_fd = eventfd(0, EFD_CLOEXEC);
-    if (door->stop_fd < 0) {
-        err = ps_err_errno(PS_ERR_IO, "eventfd");
-        goto out;
-    }
+    PS_TRY_GOTO(ps_event_init(&door->stop), err, out);
     PS_TRY_GOTO(ps_thread_start(&door->thread, "shm door", door_main, door), err, out);
     door->running = true;
     *out = door;
@@ -157,9 +153,8 @@ void ps_shm_door_destroy(ps_shm_door **pointer)
     ps_shm_door *door = *pointer;
     if (!door) return;
     if (door->running) {
-        uint64_t one = 1;
-        if (write(door->stop_fd, &one, sizeof one) == sizeof one)
-            pthread_join(door->thread, NULL);
+        ps_event_set(&door->stop);
+        pthread_join(door->thread, NULL);
     }
     for (uint32_t r = 0; door->visitors && r < door->n_workers; r++) {
         ps_shared_mem_fini(&door->visitors[r].params);
@@ -167,7 +162,7 @@ void ps_shm_door_destroy(ps_shm_door **pointer)
     }
     free(door->visitors);
     if (door->listen_fd >= 0) close(door->listen_fd);
-    if (door->stop_fd >= 0) close(door->stop_fd);
+    ps_event_fini(&door->stop);
     free(door);
     *pointer = NULL;
 }

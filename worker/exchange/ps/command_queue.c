@@ -1,9 +1,6 @@
 #include "command_queue.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "mem.h"
 
@@ -12,16 +9,14 @@ ps_err ps_command_queue_init(ps_command_queue *q, uint32_t n)
     uint32_t capacity = 16;
     while (capacity < n)
         capacity *= 2;
-    *q = (ps_command_queue){.mask = capacity - 1, .wake_fd = -1};
+    *q = (ps_command_queue){.mask = capacity - 1};
     PS_TRY(ps_mem_zalloc(&q->ring, capacity, sizeof *q->ring, "commands"));
-    q->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return q->wake_fd < 0 ? ps_err_errno(PS_ERR_IO, "eventfd") : PS_OK;
+    return ps_event_init(&q->wake);
 }
 
 void ps_command_queue_fini(ps_command_queue *q)
 {
-    if (q->wake_fd >= 0) close(q->wake_fd);
-    q->wake_fd = -1;
+    ps_event_fini(&q->wake);
     free(q->ring);
     q->ring = NULL;
 }
@@ -36,13 +31,9 @@ ps_err ps_command_queue_put(ps_command_queue *q, ps_command command)
     return PS_OK;
 }
 
-ps_err ps_command_queue_wake(ps_command_queue *q)
+void ps_command_queue_wake(ps_command_queue *q)
 {
-    uint64_t one = 1;
-    if (atomic_load(&q->asleep) && write(q->wake_fd, &one, sizeof one) < 0 &&
-        errno != EAGAIN)
-        return ps_err_errno(PS_ERR_IO, "eventfd");
-    return PS_OK;
+    if (atomic_load(&q->asleep)) ps_event_set(&q->wake);
 }
 
 uint32_t ps_command_queue_count(const ps_command_queue *q)
@@ -62,11 +53,8 @@ bool ps_command_queue_sleep(ps_command_queue *q)
     return ps_command_queue_count(q) == 0;
 }
 
-ps_err ps_command_queue_awake(ps_command_queue *q, bool woken)
+void ps_command_queue_awake(ps_command_queue *q, bool woken)
 {
     atomic_store(&q->asleep, false);
-    uint64_t count;
-    if (woken && read(q->wake_fd, &count, sizeof count) < 0 && errno != EAGAIN)
-        return ps_err_errno(PS_ERR_IO, "eventfd");
-    return PS_OK;
+    if (woken) ps_event_clear(&q->wake);
 }

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "err.h"
+#include "event.h"
 
 typedef struct ps_command {
     uint8_t kind; // the users define it and the other fields
@@ -20,7 +20,7 @@ typedef struct ps_command_queue {
     uint32_t mask;
     _Atomic uint32_t head, tail; // the reader's, the writer's
     atomic_bool asleep;          // the reader is in poll: a command has to wake it
-    int wake_fd;                 // owned; for the reader's poll
+    ps_event wake;               // for the reader's poll
 } ps_command_queue;
 
 /* Room for n commands at least. NOMEM, IO; q is safe for fini in every case. */
@@ -29,7 +29,7 @@ void ps_command_queue_fini(ps_command_queue *q);
 
 /* The writer: any number of commands, then one call of wake. INTERNAL when it is full. */
 ps_err ps_command_queue_put(ps_command_queue *q, ps_command command);
-ps_err ps_command_queue_wake(ps_command_queue *q);
+void ps_command_queue_wake(ps_command_queue *q);
 
 /* The reader. count: how many commands there are. peek: command i, of which 0 is the
  * oldest; valid until it is dropped. */
@@ -46,7 +46,7 @@ void ps_command_queue_drop(ps_command_queue *q, uint32_t n);
  * is missed: `asleep` is set before this last look at the queue, and read after a command
  * is in it. */
 bool ps_command_queue_sleep(ps_command_queue *q);
-/* After it has polled; woken: wake_fd was readable. */
-ps_err ps_command_queue_awake(ps_command_queue *q, bool woken);
+/* After it has polled; woken: `wake` was readable. */
+void ps_command_queue_awake(ps_command_queue *q, bool woken);
 
 #endif

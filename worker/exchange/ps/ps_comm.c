@@ -31,7 +31,8 @@ ps_err ps_comm_submit(ps_comm *c, ps_comm_command what, uint64_t step,
     for (uint32_t i = 0; i < n; i++)
         PS_TRY(ps_command_queue_put(&c->commands,
                                     (ps_command){kinds[what], chunks[i], step}));
-    return n ? ps_command_queue_wake(&c->commands) : PS_OK;
+    if (n) ps_command_queue_wake(&c->commands);
+    return PS_OK;
 }
 
 /* ---- waiting ---- */
@@ -183,7 +184,7 @@ ps_err ps_comm_stop(ps_comm *c)
 {
     PS_TRY(ps_comm_check(c));
     PS_TRY(ps_command_queue_put(&c->commands, (ps_command){.kind = PS_MSG_BYE}));
-    PS_TRY(ps_command_queue_wake(&c->commands));
+    ps_command_queue_wake(&c->commands);
     join_thread(c);
     PS_TRY(ps_comm_check(c));
     return PS_OK;
@@ -195,7 +196,7 @@ void ps_comm_destroy(ps_comm **pointer)
     if (!c) return;
     if (c->running &&
         ps_command_queue_put(&c->commands, (ps_command){.kind = PS_COMM_QUIT}) == PS_OK)
-        (void)ps_command_queue_wake(&c->commands);
+        ps_command_queue_wake(&c->commands);
     join_thread(c);
     ps_comm_links_close(c);
     ps_comm_memory_fini(c);

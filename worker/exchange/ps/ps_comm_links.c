@@ -79,7 +79,8 @@ ps_err ps_comm_links_open(ps_comm *c)
                             &c->zmq_context));
     PS_TRY(connect_servers(c));
     uint32_t n = c->n_links;
-    c->items[n] = (zmq_pollitem_t){.fd = c->commands.wake_fd, .events = ZMQ_POLLIN};
+    c->items[n] =
+        (zmq_pollitem_t){.fd = ps_event_fd(&c->commands.wake), .events = ZMQ_POLLIN};
     c->items[n + 1] =
         (zmq_pollitem_t){.fd = ps_member_abort_fd(c->o.member), .events = ZMQ_POLLIN};
     return PS_OK;

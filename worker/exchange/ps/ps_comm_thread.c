@@ -33,7 +33,7 @@ static ps_err sleep_in_poll(ps_comm *c)
     int ms = c->bye ? ps_deadline_left_ms(c->bye_deadline) : -1;
     int rc = zmq_poll(c->items, 2 * (int)n + 2, nothing ? ms : 0);
     int reason = zmq_errno();
-    PS_TRY(ps_command_queue_awake(&c->commands, rc > 0 && c->items[n].revents));
+    ps_command_queue_awake(&c->commands, rc > 0 && c->items[n].revents);
     if (rc < 0 && reason != EINTR)
         return ps_err_set(PS_ERR_NET, "polling: %s", zmq_strerror(reason));
     if (rc > 0 && c->items[n + 1].revents) return ps_member_check(c->o.member);
