@@ -34,6 +34,12 @@ TIMED_OUT = re.compile(r"^TIMEOUT: ")
 JOINED_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  joined .* members=(?P<n>\d+)/(?P=n)$")
 # Worker 0's, as a line or as the bar: the first one after the first step, at once.
 STEP_LINE = re.compile(r"\bepoch \d+/\d+  step (?P<step>\d+)/")
+# The coordinator's, while the job runs and while members join.
+SILENT_LINES = (
+    re.compile(r'^\s*[\d.]+ \S+ INFO  abort reason="(?P<role>server|worker) (?P<rank>\d+) \(host [^)]*\) '
+               "is dead: no sign of life"),
+    re.compile(r"^\s*[\d.]+ \S+ WARN  unjoined role=(?P<role>server|worker) rank=(?P<rank>\d+) host=\S* "
+               'reason="no sign of life'))
 TOLD_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  interrupted signal=(?P<signal>SIG[A-Z]+) ")
 
 
@@ -62,6 +68,7 @@ class Watched:
         self.code = None
         self.ended_at = 0.0
         self.stopped_at = None  # set while it is stopped
+        self.silent_at = None  # when the coordinator missed it; None: it has said something since
         self.fault = ""  # why psrun ended it
 
     def take(self, text, screen, heard):
@@ -180,6 +187,7 @@ class Supervisor:
                 self._reap()
                 self._start_again()
                 self._end_stopped()
+                self._end_silent()
                 self._find_told()
                 self._follow()
                 self._pass_on()
@@ -238,6 +246,11 @@ class Supervisor:
     def _hear(self, watched, line):
         if not self.restarts:
             return
+        watched.silent_at = None
+        for found in filter(None, (pattern.match(line) for pattern in SILENT_LINES)):
+            for other in self.watched:
+                if other.part.name == f"{found['role']} {found['rank']}":
+                    other.silent_at = self.now
         self.restarts.line(watched.part, line)
         if STEP_LINE.search(line):
             self.restarts.step_made()
@@ -259,7 +272,7 @@ class Supervisor:
         return [w for w in running if w.code not in (None, 0, *INTERRUPTED)]
 
     def _fail(self, watched):
-        if self._ended_by_us(watched):
+        if self._ended_by_us(watched) or any(item[1] is watched for item in self.waiting):
             return
         if self._is_mendable(watched):
             # Of a part that ended with an exit code the cause may be another's, and still come.
@@ -290,6 +303,17 @@ class Supervisor:
                 continue
             part, delay_s = self.restarts.replace(item[1], max(w.step for w in self.watched))
             self.waiting.append((self.now + delay_s, item[1], part))
+
+    def _end_silent(self):
+        """Kills parts that do not come back although the others have missed them. On another host
+        they may be stopped, which psrun cannot see."""
+        for watched in self.watched:
+            silent_s = self.now - watched.silent_at if watched.silent_at is not None else 0
+            if silent_s < self.dead_after_s or watched.code is not None or watched.fault:
+                continue
+            watched.fault = f"was missed, and silent for {silent_s:.1f} s more (net.dead_after_ms)"
+            self._fail(watched)
+            watched.process.signal(signal.SIGKILL)
 
     def _end_stopped(self):
         """Kills parts that have been stopped for too long, or are stopped when the job has failed.
