@@ -51,6 +51,13 @@ def children(pid):
                 yield name.read().strip(), int(child)
 
 
+def descendants(pid):
+    """As children, and theirs."""
+    for name, child in children(pid):
+        yield name, child
+        yield from descendants(child)
+
+
 def wrapped_bin(folder, name, before):
     """The programs in a folder of their own, one of them with sh commands before it."""
     os.mkdir(folder)

@@ -7,137 +7,20 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 import time
 import unittest
 
-from jobs import DIGITS, alive, children, environment, wrapped_bin
-from test_checkpoints import CheckpointTest, comparable
+from jobs import wrapped_bin
+from restarting import MOMENTS, SETTINGS, RestartTest
 
 JOBS = int(os.environ.get("PS_RESTART_JOBS", "10"))
 SEED = int(os.environ.get("PS_RESTART_SEED", "1"))
-SETTINGS = ["train.steps=60", "train.epochs=100", "data.batch=20", "data.train=0-239", "train.log_every=4",
-            "train.eval_every=2", "checkpoint.every=5"]
 KINDS = [("ps", 2, 2, "optimizer.name=adamw"), ("ps", 3, 3, "exchange.codec=onebit", "exchange.codec_warmup=6"),
          ("ps", 1, 2, "optimizer.clip_norm=0.5", "checkpoint.best=loss"), ("allreduce", 0, 3, "optimizer.name=adamw"),
          ("allreduce", 0, 2, "train.accumulate=2")]
-MOMENTS = ("joining", "joined", "step", "evaluation", "checkpoint", "end", "any")
-WAIT_S = 60
-
-
-class RestartTest(CheckpointTest):
-    def start(self, out, kind, *args, settings=(*SETTINGS,)):
-        mode, servers, workers, *more = kind
-        with open(self.path(out + ".txt"), "w", encoding="utf-8") as text:
-            psrun = subprocess.Popen(
-                self.psrun_argv("-m", mode, "-s", servers, "-w", workers, *args, DIGITS, *settings, *more,
-                                out=out), stdout=text, stderr=subprocess.STDOUT)
-        self.addCleanup(psrun.wait)
-        self.addCleanup(psrun.kill)
-        return psrun
-
-    def text(self, out):
-        with open(self.path(out + ".txt"), encoding="utf-8") as f:
-            return f.read()
-
-    def end(self, psrun, out, code=0):
-        self.assertEqual(psrun.wait(WAIT_S * 2), code, self.text(out))
-        self.check_nothing_left(out)
-        return self.text(out)
-
-    def check_nothing_left(self, out):
-        self.assertEqual(alive(self.path(out)), [])
-        left = [os.path.join(folder, name) for folder, folders, files in os.walk(self.path(out))
-                for name in folders + files if name.endswith(".tmp")]
-        self.assertEqual(left, [])
-        shared = [name for name in os.listdir("/dev/shm") if name.startswith(("ps-", "pstrain."))]
-        self.assertEqual(shared, [])
-
-    def check_restarted(self, whole, out):
-        self.assertEqual(self.weights(whole), self.weights(out))
-        self.assertEqual([comparable(r) for r in self.records(whole)],
-                         [comparable(r) for r in self.records(out)])
-        summary = comparable(self.summary(out))
-        restarts = summary.pop("restarts")
-        self.assertEqual(comparable(self.summary(whole)), summary)
-        return restarts
-
-    @staticmethod
-    def find(psrun, role, rank):
-        """The process of a part, or None."""
-        key = "PS_SERVER_RANK" if role == "server" else "RANK"
-        try:
-            for name, pid in children(psrun.pid):
-                if name == f"ps-{role}" and environment(pid).get(key) == str(rank):
-                    return pid
-        except OSError:
-            pass  # it has just ended
-        return None
-
-    def wait_until(self, psrun, true):
-        """Whether it came before the job's end."""
-        end = time.monotonic() + WAIT_S
-        while psrun.poll() is None:
-            if true():
-                return True
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.001)
-        return False
-
-    def wait_for_part(self, psrun, role, rank, before=None):
-        return self.wait_until(psrun, lambda: self.find(psrun, role, rank) not in (None, before))
-
-    def kill(self, psrun, role, rank):
-        pid = self.find(psrun, role, rank)
-        if pid:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                return None
-        return pid
-
-    def lines(self, out):
-        try:
-            with open(self.path(out, "metrics.jsonl"), encoding="utf-8") as f:
-                return f.read().count("\n")
-        except OSError:
-            return 0
-
-    def exists(self, *names):
-        return os.path.lexists(self.path(*names))
 
 
 class Kills(RestartTest):
-    def moment(self, what, out, chance):
-        """A condition that comes true at that moment of the present start."""
-        seen = self.lines(out)
-        if what == "step":
-            want = chance.randint(1, 12)
-            return lambda: self.lines(out) - seen >= want
-        if what == "evaluation":  # after the last record of an epoch's steps
-            return lambda: re.search(r"step\":(12|24|36|48),[^\n]*\n\Z", self.read(out))
-        if what == "checkpoint":
-            return lambda: any(n.endswith(".tmp") for n in self.listdir(out, "checkpoints"))
-        if what == "end":
-            return lambda: any(self.exists(out, n + end) for n in ("model.safetensors", "summary.json")
-                               for end in ("", ".tmp"))
-        delay = {"joining": 0.02, "joined": 0.1, "any": 0.8}[what] * chance.random()
-        at = time.monotonic() + delay
-        return lambda: time.monotonic() >= at
-
-    def read(self, out):
-        try:
-            with open(self.path(out, "metrics.jsonl"), encoding="utf-8") as f:
-                return f.read()
-        except OSError:
-            return ""
-
-    def listdir(self, *names):
-        try:
-            return os.listdir(self.path(*names))
-        except OSError:
-            return []
-
     def disturb(self, psrun, out, kind, chance):
         """Kills up to three parts. Returns what it did, so that a failure can be repeated."""
         done, last = [], None

@@ -1,0 +1,133 @@
+"""Seeded schedules of faults: which part of a job is killed, stopped or cut off, and when."""
+import os
+import random
+import signal
+import stat
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs import BIN, ROOT
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "bench"))
+
+from benchlib import netns  # noqa: E402
+
+SERVERS, WORKERS = 3, 3
+MOMENTS = ("joining", "joined", "step", "step", "evaluation", "checkpoint", "end", "any", "at once")
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "freeze": signal.SIGSTOP}
+SHORTEST_S, LONGEST_S = 0.1, 8.0
+
+
+@dataclass
+class Kind:
+    """A kind of job."""
+    mode: str
+    settings: tuple
+    config: str = "digits"
+    hosts: bool = False  # each part on a host of its own
+
+    @property
+    def servers(self):
+        return SERVERS if self.mode == "ps" else 0
+
+    @property
+    def job(self):
+        """For RestartTest.start."""
+        return (self.mode, self.servers, WORKERS, *self.settings)
+
+
+@dataclass
+class Fault:
+    what: str  # kill, stop (and continue), freeze (for ever), cut (and mend)
+    role: str
+    rank: int
+    moment: str
+    seconds: float  # of a stop or a cut
+
+    def __str__(self):
+        lasts = f" for {self.seconds:.1f} s" if self.what in ("stop", "cut") else ""
+        return f"{self.what} {self.role} {self.rank}{lasts} ({self.moment})"
+
+
+def draw_fault(chance, kind):
+    role = chance.choice(["server", "worker"] if kind.servers else ["worker"])
+    rank = chance.choice([0, chance.randrange(SERVERS if role == "server" else WORKERS)])
+    what = chance.choice(["kill", "kill", "stop", "freeze"] + ["cut"] * 4 * kind.hosts)
+    # Short ones are as likely as long ones: as many between 0.1 and 0.9 s as between 0.9 and 8 s.
+    seconds = SHORTEST_S * (LONGEST_S / SHORTEST_S) ** chance.random()
+    return Fault(what, role, rank, chance.choice(MOMENTS), seconds)
+
+
+def draw_schedule(seed, kinds):
+    """The kind of job, its faults, and what further choices are drawn from."""
+    chance = random.Random(seed)
+    kind = kinds[seed % len(kinds)]
+    return kind, [draw_fault(chance, kind) for _ in range(chance.randint(1, 3))], chance
+
+
+class Later:
+    """What is to be done after some seconds, or at the end of the job at the latest."""
+
+    def __init__(self):
+        self.timers = []
+
+    def add(self, seconds, what, *args):
+        timer = threading.Timer(seconds, what, args)
+        self.timers.append((timer, what, args))
+        timer.start()
+
+    def finish(self):
+        for timer, what, args in self.timers:
+            timer.cancel()
+            timer.join()
+            what(*args)  # each may be done twice
+        self.timers.clear()
+
+
+def continue_process(pid, folder):
+    """Nothing if it has ended, and its number is another's by now."""
+    try:
+        if folder.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGCONT)
+    except OSError:
+        pass
+
+
+class Hosts:
+    """A host for each part, and what psrun needs to start parts there: a hostfile, and an ssh
+    that needs no network."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.made = netns.Hosts(1000, {"server": SERVERS, "worker": WORKERS})
+
+    def __enter__(self):
+        self.made.__enter__()
+        ssh = Path(self.folder, "ssh")
+        ssh.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do host=$1; shift; done\n'
+                       f'exec ip netns exec "{self.made.prefix_name}-$host" sh -c "$2"\n',
+                       encoding="utf-8")
+        ssh.chmod(ssh.stat().st_mode | stat.S_IXUSR)
+        self.env = {"PS_SSH": str(ssh)}
+        return self
+
+    def __exit__(self, *args):
+        self.made.__exit__(*args)
+
+    def args(self, kind):
+        """psrun's, for a job of that kind."""
+        path = Path(self.folder, f"hosts-{kind.mode}")
+        path.write_text("".join(
+            f"{role[0]}{rank} addr={address} {role}s=1 {other}s=0 bin={BIN}\n"
+            for (role, rank), address in self.made.hosts.items() if role == "worker" or kind.servers
+            for other in ({"server", "worker"} - {role})), encoding="utf-8")
+        return ["-H", str(path)]
+
+    def cut(self, role, rank):
+        self.made.plug(role, rank, False)
+
+    def mend(self, role, rank):
+        self.made.plug(role, rank, True)

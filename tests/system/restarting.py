@@ -1,0 +1,136 @@
+"""Jobs under psrun --restarts, of which parts are killed."""
+import os
+import re
+import signal
+import subprocess
+import time
+
+from jobs import DIGITS, alive, descendants, environment
+from test_checkpoints import CheckpointTest, comparable
+
+SETTINGS = ["train.steps=60", "train.epochs=100", "data.batch=20", "data.train=0-239", "train.log_every=4",
+            "train.eval_every=2", "checkpoint.every=5"]
+MOMENTS = ("joining", "joined", "step", "evaluation", "checkpoint", "end", "any")
+WAIT_S = 60
+
+
+class RestartTest(CheckpointTest):
+    def start(self, out, kind, *args, settings=(*SETTINGS,), config=DIGITS, env=None):
+        mode, servers, workers, *more = kind
+        argv = self.psrun_argv("-m", mode, "-s", servers, "-w", workers, *args, config, *settings,
+                               *more, out=out)
+        with open(self.path(out + ".txt"), "w", encoding="utf-8") as text:
+            psrun = subprocess.Popen(argv, stdout=text, stderr=subprocess.STDOUT,
+                                     env=dict(os.environ, **(env or {})))
+        self.addCleanup(psrun.wait)
+        self.addCleanup(psrun.kill)
+        return psrun
+
+    def text(self, out):
+        with open(self.path(out + ".txt"), encoding="utf-8") as f:
+            return f.read()
+
+    def end(self, psrun, out, code=0):
+        self.assertEqual(psrun.wait(WAIT_S * 2), code, self.text(out))
+        self.check_nothing_left(out)
+        return self.text(out)
+
+    def check_nothing_left(self, out):
+        self.assertEqual(alive(self.path(out)), [])
+        left = [os.path.join(folder, name) for folder, folders, files in os.walk(self.path(out))
+                for name in folders + files if name.endswith(".tmp")]
+        self.assertEqual(left, [])
+        shared = [name for name in os.listdir("/dev/shm") if name.startswith(("ps-", "pstrain."))]
+        self.assertEqual(shared, [])
+
+    def check_restarted(self, whole, out):
+        self.assertEqual(self.weights(whole), self.weights(out))
+        self.assertEqual([comparable(r) for r in self.records(whole)],
+                         [comparable(r) for r in self.records(out)])
+        summary = comparable(self.summary(out))
+        restarts = summary.pop("restarts")
+        self.assertEqual(comparable(self.summary(whole)), summary)
+        return restarts
+
+    @staticmethod
+    def find(psrun, role, rank):
+        """The process of a part, or None."""
+        key = "PS_SERVER_RANK" if role == "server" else "RANK"
+        try:
+            for name, pid in descendants(psrun.pid):
+                if name == f"ps-{role}" and environment(pid).get(key) == str(rank):
+                    return pid
+        except OSError:
+            pass  # it has just ended
+        return None
+
+    def wait_until(self, psrun, true):
+        """Whether it came before the job's end."""
+        end = time.monotonic() + WAIT_S
+        while psrun.poll() is None:
+            if true():
+                return True
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.001)
+        return False
+
+    def wait_for_part(self, psrun, role, rank, before=None):
+        return self.wait_until(psrun, lambda: self.find(psrun, role, rank) not in (None, before))
+
+    def kill(self, psrun, role, rank):
+        return self.signal(psrun, role, rank, signal.SIGKILL)
+
+    def signal(self, psrun, role, rank, number):
+        """Returns the part's process id, or None if it has just ended."""
+        pid = self.find(psrun, role, rank)
+        if pid:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                return None
+        return pid
+
+    def lines(self, out):
+        try:
+            with open(self.path(out, "metrics.jsonl"), encoding="utf-8") as f:
+                return f.read().count("\n")
+        except OSError:
+            return 0
+
+    def exists(self, *names):
+        return os.path.lexists(self.path(*names))
+
+    def moment(self, what, out, chance):
+        """A condition that comes true at that moment of the present start."""
+        seen = self.lines(out)
+        if what == "step":
+            want = chance.randint(1, 12)
+            return lambda: self.lines(out) - seen >= want
+        if what == "evaluation":  # after the last record of an epoch's steps
+            return lambda: self.last_step(out) % 12 == 0
+        if what == "checkpoint":
+            return lambda: any(n.endswith(".tmp") for n in self.listdir(out, "checkpoints"))
+        if what == "end":
+            return lambda: any(self.exists(out, n + end) for n in ("model.safetensors", "summary.json")
+                               for end in ("", ".tmp"))
+        delay = {"joining": 0.02, "joined": 0.1, "any": 0.8}[what] * chance.random()
+        at = time.monotonic() + delay
+        return lambda: time.monotonic() >= at
+
+    def last_step(self, out):
+        """Of the last whole record; -1 where there is none."""
+        found = re.search(r'"step":(\d+)[^\n]*\n\Z', self.read(out))
+        return int(found[1]) if found else -1
+
+    def read(self, out):
+        try:
+            with open(self.path(out, "metrics.jsonl"), encoding="utf-8") as f:
+                return f.read()
+        except OSError:
+            return ""
+
+    def listdir(self, *names):
+        try:
+            return os.listdir(self.path(*names))
+        except OSError:
+            return []
