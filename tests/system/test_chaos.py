@@ -19,7 +19,8 @@ JOBS = int(os.environ.get("PS_CHAOS_JOBS", "10"))
 SEED = int(os.environ.get("PS_CHAOS_SEED", "1"))
 SETTINGS = ["train.steps=200", "train.epochs=1000", "data.batch=10", "train.log_every=4",
             "train.eval_every=3", "train.threads=1", "checkpoint.every=5",
-            "net.heartbeat_ms=200", "net.dead_after_ms=2000"]
+            "net.heartbeat_ms=200", "net.dead_after_ms=2000",
+            "net.join_timeout_ms=12000"]
 DATA = {"digits": ["data.train=0-239"], "norms": []}
 NORMS = """
 model:
