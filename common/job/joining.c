@@ -442,6 +442,15 @@ static ps_err ask_or_look_again(ps_joining *j)
     return file_is_replaced(j) ? PS_OK : ps_err_restore(&refusal);
 }
 
+/* A launcher that reads this can end a coordinator that stands still. */
+static void tell_unanswered(const ps_joining *j)
+{
+    if (j->joined || j->refused_for_now || j->dealer || j->waiting_for[0]) return;
+    PS_INFO("unanswered", "by=\"%s 0\" at=%s",
+            ps_role_name(j->o.n_servers > 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER),
+            j->coordinator_endpoint);
+}
+
 static ps_err join_all(ps_joining *j)
 {
     if (hosts_coordinator(&j->o)) PS_TRY(start_coordinator(j));
@@ -451,6 +460,7 @@ static ps_err join_all(ps_joining *j)
         ps_err err = find_coordinator(j);
         if (err == PS_OK) {
             PS_TRY(ask_or_look_again(j));
+            tell_unanswered(j);
             if (j->refused_for_now) pause_ms(REFUSED_PAUSE_MS);
             ps_err_set(PS_ERR_TIMEOUT, "%s %s", j->coordinator_endpoint,
                        j->refused_for_now ? j->refusal

@@ -1,5 +1,6 @@
 """psrun --restarts: a part that has died is started again. The others keep their processes, join
 the job again, and all go on from the newest checkpoint."""
+import collections
 import json
 import os
 import re
@@ -99,8 +100,7 @@ class Restarts:
         self.deaths = []
         self.told = 0  # how many of them are told to be over
         self.started = {}  # how often, by part
-        self.in_vain = 0  # deaths in a row without a new checkpoint
-        self.saved = False  # there was one since the last death
+        self.in_vain = collections.Counter()  # deaths by part since the last new checkpoint
         self.back = False  # worker 0 is on its way back to the job
 
     @property
@@ -119,7 +119,9 @@ class Restarts:
         """The part to start instead of one that has died, and in how many seconds. step: the last
         one that is known."""
         part = watched.part
-        self._count(part.name)
+        before = self.in_vain[part.name]
+        self.in_vain[part.name] += 1
+        delay_s = min(MOST_DELAY_S, 2 ** (before - 1)) if before else 0
         step = max(step, self.folder.read_step()) if step else 0
         self.deaths.append(Death(part.name, watched.how, time.monotonic(), step))
         self.started[part.name] = self.started.get(part.name, 0) + 1
@@ -129,14 +131,16 @@ class Restarts:
         new = next(p for p in self.job.parts() if p.name == part.name)
         new.env["PS_INCARNATION"] = str(self.started[part.name])
         self.screen.say(f"psrun: {part.name} {watched.how}; it is started again "
-                        f"(restart {len(self.deaths)} of {self.job.restarts}{self._when()})")
-        return new, self.delay_s
+                        f"(restart {len(self.deaths)} of {self.job.restarts}"
+                        + (f", in {delay_s} s: it came no further)" if delay_s else ")"))
+        return new, delay_s
 
     def line(self, part, line):
         """What worker 0 says of where the job goes on."""
         if part.name != "worker 0":
             return
-        self.saved = self.saved or bool(SAVED_LINE.match(line))
+        if SAVED_LINE.match(line):
+            self.in_vain.clear()
         if REJOIN_LINE.match(line):
             self.back = True
             self._goes_on_from(0)
@@ -171,23 +175,6 @@ class Restarts:
         """The job is over: deaths after its last step cost the time until now."""
         for death in self._open_deaths():
             death.seconds_lost = time.monotonic() - death.at
-
-    @property
-    def delay_s(self):
-        return min(MOST_DELAY_S, 2 ** (self.in_vain - 1)) if self.in_vain else 0
-
-    def _when(self):
-        return f", in {self.delay_s} s: it came no further" if self.delay_s else ""
-
-    def _count(self, name):
-        """A job that comes further each time is not held back, and several deaths at once count
-        as one."""
-        before = self._open_deaths()
-        if self.saved or not self.deaths:
-            self.in_vain = 0
-        elif not before or any(death.part == name for death in before):
-            self.in_vain += 1
-        self.saved = False
 
     def _aim(self):
         """Worker 0 goes on with the job's own checkpoints. Before the first one the job begins as

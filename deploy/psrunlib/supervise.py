@@ -34,12 +34,18 @@ TIMED_OUT = re.compile(r"^TIMEOUT: ")
 JOINED_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  joined .* members=(?P<n>\d+)/(?P=n)$")
 # Worker 0's, as a line or as the bar: the first one after the first step, at once.
 STEP_LINE = re.compile(r"\bepoch \d+/\d+  step (?P<step>\d+)/")
-# The coordinator's, while the job runs and while members join.
+# The coordinator's, while the job runs and while members join; the members' of the coordinator.
 SILENT_LINES = (
+    re.compile(r"^\s*[\d.]+ \S+ INFO  unanswered by=\"(?P<role>server|worker) (?P<rank>0)\" "),
+    re.compile(r'^\s*[\d.]+ \S+ WARN  rejoin n=\S+ reason="the job is over: the coordinator '
+               r"\((?P<role>server|worker) (?P<rank>0) at \S+\) is dead: no sign of life"),
     re.compile(r'^\s*[\d.]+ \S+ INFO  abort reason="(?P<role>server|worker) (?P<rank>\d+) \(host [^)]*\) '
                "is dead: no sign of life"),
     re.compile(r"^\s*[\d.]+ \S+ WARN  unjoined role=(?P<role>server|worker) rank=(?P<rank>\d+) host=\S* "
                'reason="no sign of life'))
+# Who has not joined in time: "servers 1, 3-5 of 8, worker 0 of 3: not joined after 60.0 s".
+MISSING_LINE = re.compile(r"(?P<who>[a-z0-9 ,-]+): not joined after [\d.]+ s \(net\.join_timeout_ms\)")
+MISSING_RANKS = re.compile(r"(?P<role>server|worker)s? (?P<ranks>\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*) of \d+")
 TOLD_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  interrupted signal=(?P<signal>SIG[A-Z]+) ")
 
 
@@ -49,6 +55,15 @@ END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def listens_to(number):
     """False for a SIGHUP that nohup has set to be ignored."""
     return number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+
+
+def missing_parts(line):
+    """The names of the parts that, as the line says, have not joined in time."""
+    found = MISSING_LINE.search(line)
+    for role in MISSING_RANKS.finditer(found["who"] if found else ""):
+        for span in role["ranks"].split(", "):
+            first, _, last = span.partition("-")
+            yield from (f"{role['role']} {rank}" for rank in range(int(first), int(last or first) + 1))
 
 
 class Watched:
@@ -247,13 +262,18 @@ class Supervisor:
         if not self.restarts:
             return
         watched.silent_at = None
+        for missing in missing_parts(line):
+            self._mark_silent(missing, self.now - self.dead_after_s)
         for found in filter(None, (pattern.match(line) for pattern in SILENT_LINES)):
-            for other in self.watched:
-                if other.part.name == f"{found['role']} {found['rank']}":
-                    other.silent_at = self.now
+            self._mark_silent(f"{found['role']} {found['rank']}", self.now)
         self.restarts.line(watched.part, line)
         if STEP_LINE.search(line):
             self.restarts.step_made()
+
+    def _mark_silent(self, name, since):
+        for watched in self.watched:
+            if watched.part.name == name and watched.silent_at is None:
+                watched.silent_at = since
 
     def _reap(self):
         """Handles parts that have failed. Those that a signal has ended go first: the others may
