@@ -19,7 +19,9 @@ struct ps_checkpointer {
     ps_session *session;    // NULL: not attached
     ps_member *member;      // its; NULL: alone
     ps_checkpoint_folder folder;
-    uint64_t last_ns; // when the last one was taken, or the job began
+    uint64_t last_ns;   // when the last one for the disk was taken, or the job began
+    uint64_t memory_ns; // when the last one of both kinds was taken; 0: never
+    double cost;        // the seconds that it took
     ps_snapshot snapshot;
     bool whole; // the snapshot is that of one border
 
@@ -163,10 +165,22 @@ bool ps_checkpointer_due(const ps_checkpointer *c, uint64_t step)
     return every > 0 && step % every == 0;
 }
 
-bool ps_checkpointer_late(const ps_checkpointer *c)
+static double seconds_since(uint64_t ns)
 {
-    const double minutes = c ? c->o.config->checkpoint.minutes : 0;
-    return minutes > 0 && (double)(ps_clock_ns() - c->last_ns) * 1e-9 >= minutes * 60;
+    return (double)(ps_clock_ns() - ns) * 1e-9;
+}
+
+ps_checkpoint_place ps_checkpointer_late(const ps_checkpointer *c)
+{
+    if (!c) return PS_CHECKPOINT_NOWHERE;
+    const ps_config *config = c->o.config;
+    const double minutes = config->checkpoint.minutes, share = config->recovery.share;
+    if (minutes > 0 && seconds_since(c->last_ns) >= minutes * 60)
+        return PS_CHECKPOINT_DISK;
+    if (config->recovery.rejoins == 0 || share == 0 || !c->member)
+        return PS_CHECKPOINT_NOWHERE;
+    const bool due = c->memory_ns == 0 || seconds_since(c->memory_ns) * share >= c->cost;
+    return due ? PS_CHECKPOINT_MEMORY : PS_CHECKPOINT_NOWHERE;
 }
 
 bool ps_checkpointer_is_best(const ps_checkpointer *c, double best, double loss,
@@ -262,22 +276,27 @@ static void hand_over(ps_checkpointer *c)
 }
 
 ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state,
-                            bool must)
+                            ps_checkpoint_place place, bool must, uint64_t begin_ns)
 {
     bool go_on;
+    const bool disk = place == PS_CHECKPOINT_DISK;
     const bool is_free = c->o.rank != 0 || disk_is_free(c, must);
     PS_TRY(gather_state(c, state, is_free, &go_on));
     if (!go_on) {
-        if (c->o.rank == 0)
+        c->memory_ns = ps_clock_ns(); // not at once again
+        if (c->o.rank == 0 && disk)
             PS_WARN("checkpoint",
                     "step=%" PRIu64 " note=\"skipped: the disk is not done with the one "
                     "before\"",
                     state->step);
         return PS_OK;
     }
-    c->last_ns = ps_clock_ns();
     PS_TRY(copy_arrays(c));
     c->whole = true;
+    c->memory_ns = ps_clock_ns();
+    c->cost = (double)(c->memory_ns - begin_ns) * 1e-9;
+    if (!disk) return PS_OK;
+    c->last_ns = c->memory_ns;
     hand_over(c);
     return PS_OK;
 }

@@ -44,19 +44,28 @@ const ps_snapshot *ps_checkpointer_newest(const ps_checkpointer *c);
 /* Rank 0: whether it has written one. Waits for the disk (train.file_timeout_ms). */
 bool ps_checkpointer_has_written(ps_checkpointer *c);
 
+/* Where a checkpoint goes. One in memory serves processes that join again. */
+typedef enum ps_checkpoint_place {
+    PS_CHECKPOINT_NOWHERE,
+    PS_CHECKPOINT_MEMORY,
+    PS_CHECKPOINT_DISK
+} ps_checkpoint_place;
+
 /* Whether the step's number says so. c NULL: never. */
 bool ps_checkpointer_due(const ps_checkpointer *c, uint64_t step);
-/* Rank 0's to say to the others: checkpoint.minutes have passed. */
-bool ps_checkpointer_late(const ps_checkpointer *c);
+/* Rank 0's to say to the others: which one is due by time, if any: checkpoint.minutes
+ * have passed, or the last ones took less than recovery.share of the time since then. */
+ps_checkpoint_place ps_checkpointer_late(const ps_checkpointer *c);
 /* Whether a test loss or accuracy is better than the best so far, by checkpoint.best. */
 bool ps_checkpointer_is_best(const ps_checkpointer *c, double best, double loss,
                              double accuracy, double *value);
 
 /* All ranks, at the same border between two steps, with the exchange drained and the
- * buffers fetched. state: loss_sums and loss_samples have this rank's own. must: it waits
- * for the disk where it is not done with the one before, instead of skipping this one. */
+ * buffers fetched, which began at begin_ns (ps_clock_ns). state: loss_sums and
+ * loss_samples have this rank's own. must: it waits for the disk where it is not done
+ * with the one before, instead of skipping this one. */
 ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state,
-                            bool must);
+                            ps_checkpoint_place place, bool must, uint64_t begin_ns);
 
 /* Whether an evaluation may make the step's checkpoint the best: it is taken before. */
 bool ps_checkpointer_keeps_best(const ps_checkpointer *c);

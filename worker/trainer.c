@@ -33,15 +33,15 @@ struct ps_trainer {
     ps_loader *loader;
     ps_loaded *next; // taken before its turn, for ps_program_prefetch; NULL: none
     int64_t n_batches;
-    int64_t epochs;    // as many as total_steps begin
-    int64_t *global_n; // (n_batches) samples of each micro-batch over all ranks
-    int64_t sized_for; // the epoch that they are of; -1: of every whole one
-    int64_t position;  // samples of the epoch's permutation that have been seen
-    bool goes_on;      // in the first epoch of a job that does
-    double best;       // of the evaluations, as checkpoint.best means it
-    uint64_t kept;     // the step of the last checkpoint
-    bool late;         // one is due by time, as the ranks have agreed
-    uint64_t step;     // optimizer steps done
+    int64_t epochs;           // as many as total_steps begin
+    int64_t *global_n;        // (n_batches) samples of each micro-batch over all ranks
+    int64_t sized_for;        // the epoch that they are of; -1: of every whole one
+    int64_t position;         // samples of the epoch's permutation that have been seen
+    bool goes_on;             // in the first epoch of a job that does
+    double best;              // of the evaluations, as checkpoint.best means it
+    uint64_t kept;            // the step of the last checkpoint
+    ps_checkpoint_place late; // which one is due by time, as the ranks have agreed
+    uint64_t step;            // optimizer steps done
     int64_t epoch;
     uint64_t next_check; // the step after which the ranks agree on whether to go on
     window since_record;
@@ -418,7 +418,7 @@ static ps_err agree(ps_trainer *t, bool record, bool *stop)
     double values[5] = {record ? w->loss_sum : 0, record ? (double)w->samples : 0,
                         ps_interrupted() || ps_member_interrupted(t->member) ? 1 : 0,
                         first ? steps_until_check(t) : 0,
-                        first && ps_checkpointer_late(t->o.checkpointer) ? 1 : 0};
+                        first ? ps_checkpointer_late(t->o.checkpointer) : 0};
     uint64_t begin = ps_clock_ns();
     if (t->member) {
         char name[48];
@@ -429,7 +429,7 @@ static ps_err agree(ps_trainer *t, bool record, bool *stop)
     t->owed_seconds = seconds_since(begin);
     t->next_check = t->step + (uint64_t)values[3];
     *stop = values[2] > 0;
-    t->late = values[4] > 0;
+    t->late = (ps_checkpoint_place)values[4];
     if (!record) return PS_OK;
     t->epoch_loss_sum += values[0];
     t->epoch_samples += values[1];
@@ -507,7 +507,7 @@ static void fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
 }
 
 /* All ranks, between two steps. */
-static ps_err keep(ps_trainer *t, bool must)
+static ps_err keep(ps_trainer *t, ps_checkpoint_place place, bool must)
 {
     ps_trainer_snapshot state;
     uint64_t begin_ns = ps_clock_ns();
@@ -518,11 +518,11 @@ static ps_err keep(ps_trainer *t, bool must)
     ps_err err = ps_trainer_snapshot_init(&state, ps_session_world_size(t->o.session));
     if (err == PS_OK) {
         fill_state(t, &state);
-        err = ps_checkpointer_take(t->o.checkpointer, &state, must);
+        err = ps_checkpointer_take(t->o.checkpointer, &state, place, must, begin_ns);
     }
     ps_trainer_snapshot_fini(&state);
-    t->kept = t->step;
-    t->late = false;
+    if (place == PS_CHECKPOINT_DISK) t->kept = t->step;
+    t->late = PS_CHECKPOINT_NOWHERE;
     t->owed_seconds += seconds_since(begin_ns);
     ps_trace_add(t->o.trace, "checkpoint", begin_ns, t->step);
     return err;
@@ -533,9 +533,9 @@ static ps_err keep_if_due(ps_trainer *t, bool stop)
 {
     const bool must = stop || t->step == t->total_steps;
     if (!t->o.checkpointer) return PS_OK;
-    if (!must && !t->late && !ps_checkpointer_due(t->o.checkpointer, t->step))
-        return PS_OK;
-    return keep(t, must);
+    if (must || ps_checkpointer_due(t->o.checkpointer, t->step))
+        t->late = PS_CHECKPOINT_DISK;
+    return t->late == PS_CHECKPOINT_NOWHERE ? PS_OK : keep(t, t->late, must);
 }
 
 /* Evaluates the weights after all steps so far. */
@@ -589,7 +589,7 @@ static ps_err save_checkpoint(ps_trainer *t)
 /* One optimizer step with all that follows it. */
 static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
 {
-    t->late = false;
+    t->late = PS_CHECKPOINT_NOWHERE;
     if (t->member) PS_TRY(ps_member_check(t->member));
     int64_t group_n = 0;
     for (int64_t i = first; i < first + count; i++)
@@ -635,7 +635,8 @@ static ps_err run_epoch(ps_trainer *t, bool *stop)
 /* The evaluation is done again where the job goes on from here. */
 static ps_err keep_before_evaluation(ps_trainer *t)
 {
-    return t->o.checkpointer && t->kept != t->step ? keep(t, true) : PS_OK;
+    return t->o.checkpointer && t->kept != t->step ? keep(t, PS_CHECKPOINT_DISK, true)
+                                                   : PS_OK;
 }
 
 static void mark_if_best(ps_trainer *t)

@@ -149,6 +149,7 @@ typedef struct ps_config_net {
 
 typedef struct ps_config_recovery {
     int64_t rejoins; // how often this process joins again after another one's failure
+    double share;    // of the time, for snapshots in memory
 } ps_config_recovery;
 
 typedef struct ps_config {

@@ -222,6 +222,9 @@ const ps_config_key ps_config_keys[] = {
     INT("recovery.rejoins", recovery.rejoins, LOCAL, 0, MANY, "0",
         "how often this process joins the job again after another process has failed; the "
         "job goes on from its newest checkpoint. 0: it ends, and the job with it"),
+    DOUBLE("recovery.share", recovery.share, LOCAL, 0, 0.5, "0.01",
+           "share of the time for checkpoints that only worker 0's memory keeps, if "
+           "recovery.rejoins is above 0: the larger, the fewer steps a failure costs"),
 };
 // clang-format on
 const int ps_config_n_keys = sizeof ps_config_keys / sizeof *ps_config_keys;
