@@ -118,6 +118,59 @@ class ComposeDemo(unittest.TestCase):
         self.assertRegex(done.stdout, r"\nps +3 +3 ")
         self.assert_nothing_left()
 
+    def start_demo(self, *args, **settings):
+        demo = subprocess.Popen([str(ROOT / "deploy/compose-demo"), *args], cwd=ROOT, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                env=dict(os.environ, PS_TAG="test", PS_KEEP="1", **settings))
+        project = f"pstrain-demo-{demo.pid}"
+        self.addCleanup(self.remove, project)
+        return demo, project
+
+    @staticmethod
+    def remove(project):
+        run("docker-compose", "-f", "deploy/compose.yaml", "-p", project, "--profile", "ps", "--profile",
+            "allreduce", "--profile", "results", "down", "-v", "-t", "5", cwd=ROOT)
+
+    @staticmethod
+    def pid_of(project, service, number):
+        """The process of a container that runs; 0: none does."""
+        ids = run("docker", "ps", "-q", *(f"--filter=label=com.docker.compose.{key}={value}" for key, value in (
+            ("project", project), ("service", service), ("container-number", number)))).stdout.split()
+        return int(run("docker", "inspect", "-f", "{{.State.Pid}}", ids[0]).stdout or 0) if ids else 0
+
+    @staticmethod
+    def weights(project):
+        done = run("docker", "run", "--rm", "-v", f"{project}_runs:/runs", "--entrypoint", "sha256sum",
+                   "pstrain-worker:test", "/runs/ps/model.safetensors", "/runs/allreduce/model.safetensors")
+        return done.stdout
+
+    def test_nodes_that_are_killed_change_nothing(self):
+        job = ["train.epochs=150", "schedule.name=constant", "train.eval_every=0"]
+        whole, undisturbed = self.start_demo(*job)
+        text, _ = whole.communicate(timeout=DEMO_S)
+        self.assertEqual(whole.returncode, 0, text)
+        demo, project = self.start_demo(*job)
+        victims = [("server", 1), ("worker", 1), ("worker", 2), ("ring", 1)]
+        end = time.monotonic() + DEMO_S
+        while victims and demo.poll() is None and time.monotonic() < end:
+            pid = self.pid_of(project, *victims[0])
+            if pid:
+                time.sleep(1.5)  # a signal to the container's process: `docker kill` would mean it
+                try:
+                    os.kill(pid, 9)
+                except ProcessLookupError:
+                    pass
+                victims.pop(0)
+            time.sleep(0.1)
+        text, _ = demo.communicate(timeout=DEMO_S)
+        self.assertEqual(demo.returncode, 0, text)
+        self.assertEqual(victims, [])
+        restarts = run("docker", "inspect", "-f", "{{.RestartCount}}", *run(
+            "docker", "ps", "-aq", "--filter", f"label=com.docker.compose.project={project}").stdout.split())
+        self.assertGreaterEqual(sum(map(int, restarts.stdout.split())), 3)
+        self.assertEqual(len(self.weights(project).split()), 4)
+        self.assertEqual(self.weights(project), self.weights(undisturbed))
+
     def test_a_failed_node_is_shown(self):
         done = self.demo("optimizer.lr=-1")
         self.assertNotEqual(done.returncode, 0)
