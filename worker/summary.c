@@ -124,6 +124,7 @@ static void put_job(json_t *o, const ps_summary *s)
     put_count(o, "threads", (uint64_t)s->threads);
     put_count(o, "params", s->params);
     put_count(o, "batch", (uint64_t)s->batch);
+    put_count(o, "rejoins", (uint64_t)s->rejoins);
     put_count(o, "seed", c->train.seed);
 }
 

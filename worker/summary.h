@@ -12,6 +12,7 @@ typedef struct ps_summary {
     int servers, shards, workers;
     int threads;     // of arithmetic per worker
     uint64_t params; // elements of the model
+    int64_t rejoins; // of this process, after failures
     int64_t batch;   // samples of all ranks and micro-batches in an optimizer step
     /* What the other processes tell: */
     uint64_t peak_rss_bytes;       // the largest worker's

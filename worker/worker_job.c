@@ -338,6 +338,7 @@ static void begin_summary(job *j)
                      .workers = ps_session_world_size(s),
                      .threads = j->threads,
                      .params = j->spec.table.n_params,
+                     .rejoins = j->rejoins,
                      .batch = step_samples(j)};
 }
 
