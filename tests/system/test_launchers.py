@@ -167,6 +167,8 @@ class Kubernetes(unittest.TestCase):
         first = yaml.safe_load((ROOT / "configs/digits-basicnet.yaml").read_text())
         self.assertEqual(mine["data"].pop("path"), "/opt/pstrain/configs/digits")
         first["data"].pop("path")
+        self.assertEqual(mine.pop("checkpoint"), {"every": 100})
+        self.assertGreater(mine.pop("recovery")["rejoins"], 0)
         self.assertEqual(mine, first)
 
     def test_gpu_overlay_patches_what_there_is(self):
