@@ -1,0 +1,15 @@
+/* Small models that together have every layer, in every place where devices treat it in
+ * another way. */
+#ifndef PS_TEST_MODEL_CASES_H
+#define PS_TEST_MODEL_CASES_H
+
+#include <stddef.h>
+
+typedef struct model_case {
+    const char *what, *input, *loss, *layers; // as in a configuration, except what
+} model_case;
+
+extern const model_case model_cases[];
+extern const size_t model_n_cases;
+
+#endif
