@@ -241,11 +241,16 @@ def on_signal(number, frame):
 
 
 def main(argv):
+    # Names and the bar are UTF-8, which not every terminal can show.
+    sys.stdout.reconfigure(errors="replace")
+    # Overrides may stand on either side of the options. SIGINT is still blocked (deploy/psrun):
+    # where argparse is interrupted, it can raise another error instead.
+    args = parser().parse_intermixed_args(argv)
     try:
         for n in filter(listens_to, END_SIGNALS):
             signal.signal(n, on_signal)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # deploy/psrun blocked it
-        return run_command(argv)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        return run_command(args)
     except KeyboardInterrupt as told:  # before the supervisor's handlers are set, or after its work
         number = told.args[0] if told.args else signal.SIGINT
         what = "interrupted" if number == signal.SIGINT else f"told to end ({number.name})"
@@ -255,11 +260,7 @@ def main(argv):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done; Python takes a while to exit
 
 
-def run_command(argv):
-    # Names and the bar are UTF-8, which not every terminal can show.
-    sys.stdout.reconfigure(errors="replace")
-    # Overrides may stand on either side of the options.
-    args = parser().parse_intermixed_args(argv)
+def run_command(args):
     try:
         if args.resume:
             recall(args)

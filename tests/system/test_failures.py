@@ -16,6 +16,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
+from cuts import connections
 from jobs import (BIN, DIGITS, LONG, PSRUN, ROOT, JobTest, Part, alive, environment, listening_ports,
                   wrapped_bin)
 
@@ -60,20 +61,22 @@ class Deaths(JobTest):
                 parts = self.start_job(0, 2, *LONG, *SOON, "exchange.name=gloo",
                                        "exchange.shm=off", config=self.wide_model(65536))
                 parts["worker 0"].wait_for(r"step \d+/")
-                self.wait_until_full()
+                self.wait_until_full(parts)
                 parts["worker 1"].popen.send_signal(number)
                 code = parts["worker 0"].popen.wait(15)
                 self.assertEqual(code, 1, parts["worker 0"].text())
                 parts["worker 1"].popen.kill()
                 shutil.rmtree(self.path("worker-0"), ignore_errors=True)
 
-    def wait_until_full(self):
-        """Until a good part of a segment is on its way on a connection of this machine's."""
+    def wait_until_full(self, parts):
+        """Until a good part of a segment is on its way between the parts."""
+        ours = {port for part in parts.values() for _, port, _ in connections(part.popen.pid)}
         end, most = time.monotonic() + 20, 0
         while most < 1 << 16:
             self.assertLess(time.monotonic(), end, "no large message on its way")
             with open("/proc/net/tcp", encoding="ascii") as f:
-                queues = [line.split()[4].split(":") for line in f.readlines()[1:]]
+                rows = [line.split() for line in f.readlines()[1:]]
+            queues = [row[4].split(":") for row in rows if int(row[1].split(":")[1], 16) in ours]
             most = max((int(n, 16) for pair in queues for n in pair), default=0)
 
     def test_a_worker_killed_while_all_reduce_connects(self):

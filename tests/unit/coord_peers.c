@@ -1,0 +1,217 @@
+#include "coord_peers.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+ps_coordinator *peer_coordinator;
+void *peer_context;
+peer_admission peer_admissions[3];
+
+static uint64_t heartbeat_ms = 50, dead_after_ms = 2000;
+
+ps_coordinator *peer_start_coordinator(int n_servers, int n_workers)
+{
+    const ps_coordinator_options o = {
+        .where = "tcp://127.0.0.1:0",
+        .job = "job",
+        .n_servers = n_servers,
+        .n_workers = n_workers,
+        .config_hash = PEER_CONFIG_HASH,
+        .plan_hash = PEER_PLAN_HASH,
+        .sections = {.n = 2, .names = {"model", "train"}, .hashes = {1, 2}},
+        .heartbeat_ms = heartbeat_ms,
+        .dead_after_ms = dead_after_ms};
+    ps_coordinator *c;
+    assert_int_equal(ps_coordinator_create(&o, &c), PS_OK);
+    return c;
+}
+
+int peer_open(void **state)
+{
+    peer_context = zmq_ctx_new();
+    peer_coordinator = peer_start_coordinator(1, 2);
+    return 0;
+}
+
+int peer_open_patient(void **state)
+{
+    heartbeat_ms = 30000, dead_after_ms = 60000;
+    int rc = peer_open(state);
+    heartbeat_ms = 50, dead_after_ms = 2000;
+    return rc;
+}
+
+int peer_close(void **state)
+{
+    zmq_ctx_term(peer_context);
+    ps_coordinator_destroy(&peer_coordinator, NULL);
+    return 0;
+}
+
+void *peer_connect(const char *endpoint, ps_zsock_options o)
+{
+    void *socket;
+    o.type = ZMQ_DEALER;
+    assert_int_equal(ps_zsock_open(peer_context, &o, &socket), PS_OK);
+    assert_int_equal(ps_zsock_connect(socket, endpoint), PS_OK);
+    return socket;
+}
+
+void *peer_dial(uint8_t number)
+{
+    uint8_t id[PS_CONTROL_ID_BYTES] = {0xee, number};
+    return peer_connect(
+        ps_coordinator_endpoint(peer_coordinator),
+        (ps_zsock_options){.routing_id = id, .routing_id_bytes = sizeof id});
+}
+
+void peer_endpoint_of_members(int port, char out[PS_ENDPOINT_MAX])
+{
+    snprintf(out, PS_ENDPOINT_MAX, "tcp://127.0.0.1:%d", port);
+}
+
+void *peer_dial_members(int port, const ps_secret *secret, unsigned link, int room)
+{
+    char endpoint[PS_ENDPOINT_MAX];
+    ps_control_id id;
+    ps_control_id_make(&id, secret, link);
+    peer_endpoint_of_members(port, endpoint);
+    return peer_connect(endpoint, (ps_zsock_options){.routing_id = id.bytes,
+                                                     .routing_id_bytes = sizeof id.bytes,
+                                                     .waiting_messages = room,
+                                                     .secret = secret});
+}
+
+void peer_send_bytes(void *socket, const void *bytes, size_t n)
+{
+    zmq_msg_t part;
+    assert_int_equal(ps_zsock_msg_copy(&part, bytes, n), PS_OK);
+    assert_int_equal(ps_zsock_send(socket, ps_deadline_in_ms(2000), &part, 1), PS_OK);
+}
+
+void peer_send(void *socket, const ps_control *c)
+{
+    zmq_msg_t part;
+    assert_int_equal(ps_control_frame(&part, c), PS_OK);
+    assert_int_equal(ps_zsock_send(socket, ps_deadline_in_ms(2000), &part, 1), PS_OK);
+}
+
+ps_control peer_await(void *socket, ps_control_kind kind)
+{
+    ps_deadline deadline = ps_deadline_in_ms(5000);
+    for (;;) {
+        zmq_msg_t part;
+        int n;
+        ps_control c;
+        assert_int_equal(ps_zsock_recv(socket, deadline, &part, 1, &n), PS_OK);
+        if (n == 0) fail_msg("no %s came", ps_control_kind_name((int)kind));
+        assert_int_equal(
+            ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL), PS_OK);
+        zmq_msg_close(&part);
+        if (c.kind == kind) return c;
+    }
+}
+
+void peer_assert_says(const char *text, const char *words)
+{
+    if (!strstr(text, words)) fail_msg("\"%s\" was expected in \"%s\"", words, text);
+}
+
+ps_control peer_join_message(void)
+{
+    ps_control c = {.kind = PS_CONTROL_JOIN, .name = "job", .text = PS_VERSION};
+    c.number[0] = PEER_CONFIG_HASH;
+    c.number[1] = PEER_PLAN_HASH;
+    c.number[2] = 2;
+    c.number[3] = 1;
+    return c;
+}
+
+void peer_send_join(void *socket, ps_control c, ps_role role, int rank)
+{
+    const ps_roster_entry e = {.role = role, .rank = rank, .host = "b"};
+    ps_mp_writer w;
+    ps_mp_writer_init(&w);
+    ps_roster_entry_write(&w, &e);
+    ps_mp_write_array(&w, 2); // of "model" and "train"
+    ps_mp_write_uint(&w, 1);
+    ps_mp_write_uint(&w, c.number[0] == PEER_CONFIG_HASH ? 2 : 3);
+    c.value = w.base;
+    c.bytes = w.used;
+    peer_send(socket, &c);
+    ps_mp_writer_fini(&w);
+}
+
+void peer_assert_silent(void *socket)
+{
+    zmq_pollitem_t item = {.socket = socket, .events = ZMQ_POLLIN};
+    assert_int_equal(zmq_poll(&item, 1, 150), 0);
+}
+
+peer_admission peer_ask_to_join(void *door, ps_role role, int rank)
+{
+    peer_send_join(door, peer_join_message(), role, rank);
+    zmq_msg_t part;
+    int n;
+    ps_control c;
+    peer_admission a;
+    assert_int_equal(ps_zsock_recv(door, ps_deadline_in_ms(5000), &part, 1, &n), PS_OK);
+    assert_int_equal(n, 1);
+    assert_int_equal(ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL),
+                     PS_OK);
+    assert_int_equal(c.kind, PS_CONTROL_ADMIT);
+    assert_int_equal(c.bytes, sizeof a.secret);
+    memcpy(&a.secret, c.value, sizeof a.secret);
+    a.port = (int)c.number[0];
+    a.nonce = c.nonce;
+    zmq_msg_close(&part);
+    return a;
+}
+
+void *peer_come(const peer_admission *a)
+{
+    void *socket = peer_dial_members(a->port, &a->secret, 0, 0);
+    const ps_control here = {.kind = PS_CONTROL_HERE, .nonce = a->nonce};
+    peer_send(socket, &here);
+    return socket;
+}
+
+void peer_join_three(void *sockets[3], uint64_t *nonce)
+{
+    for (int i = 0; i < 3; i++) {
+        void *door = peer_dial((uint8_t)(i + 1));
+        peer_admissions[i] = peer_ask_to_join(
+            door, i == 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER, i == 0 ? 0 : i - 1);
+        sockets[i] = peer_come(&peer_admissions[i]);
+        ps_zsock_close(&door);
+    }
+    for (int i = 0; i < 3; i++)
+        *nonce = peer_await(sockets[i], PS_CONTROL_WELCOME).nonce;
+    assert_true(*nonce == ps_coordinator_nonce(peer_coordinator));
+}
+
+void peer_close_three(void *sockets[3])
+{
+    for (int i = 0; i < 3; i++)
+        ps_zsock_close(&sockets[i]);
+}
+
+void peer_assert_alive(void *sockets[3], uint64_t nonce)
+{
+    ps_control c = {.kind = PS_CONTROL_PUT, .nonce = nonce, .request = 4711, .name = "k"};
+    peer_send(sockets[2], &c);
+    assert_int_equal(peer_await(sockets[2], PS_CONTROL_DONE).request, 4711);
+    for (int i = 0; i < 3; i++) {
+        c.kind = PS_CONTROL_GET;
+        c.request++;
+        peer_send(sockets[i], &c);
+        assert_int_equal(peer_await(sockets[i], PS_CONTROL_DONE).request, c.request);
+    }
+}

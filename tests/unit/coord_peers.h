@@ -1,0 +1,69 @@
+/* A coordinator of one server and two workers, and its peers: bare sockets for which the
+ * test writes every message itself. A failure fails the test. */
+#ifndef PS_TEST_COORD_PEERS_H
+#define PS_TEST_COORD_PEERS_H
+
+#include "control.h"
+#include "coordinator.h"
+
+enum { PEER_CONFIG_HASH = 0x12ab, PEER_PLAN_HASH = 0x34cd };
+
+extern ps_coordinator *peer_coordinator; // of the test that runs
+extern void *peer_context;
+
+/* A test with a coordinator. Those of PEER_PATIENT_TEST have members without a thread
+ * that says that they are alive. */
+#define PEER_TEST(test) cmocka_unit_test_setup_teardown(test, peer_open, peer_close)
+#define PEER_PATIENT_TEST(test)                                                          \
+    cmocka_unit_test_setup_teardown(test, peer_open_patient, peer_close)
+int peer_open(void **state);
+int peer_open_patient(void **state);
+int peer_close(void **state);
+/* Another coordinator; owned by the caller. */
+ps_coordinator *peer_start_coordinator(int n_servers, int n_workers);
+
+/* ---- sockets and messages ---- */
+
+/* A DEALER socket; owned by the caller. */
+void *peer_connect(const char *endpoint, ps_zsock_options o);
+/* A peer at the door; number tells their ids apart. */
+void *peer_dial(uint8_t number);
+/* Where the members are. */
+void peer_endpoint_of_members(int port, char out[PS_ENDPOINT_MAX]);
+/* A connection to the members' ROUTER with a secret, which may be wrong. room: how many
+ * messages it takes without being asked for them; 0: all. */
+void *peer_dial_members(int port, const ps_secret *secret, unsigned link, int room);
+
+void peer_send_bytes(void *socket, const void *bytes, size_t n);
+void peer_send(void *socket, const ps_control *c);
+/* The next message of the kind; others are skipped. Its value is not kept. */
+ps_control peer_await(void *socket, ps_control_kind kind);
+void peer_assert_silent(void *socket);
+void peer_assert_says(const char *text, const char *words);
+
+/* ---- joining ---- */
+
+/* A JOIN that fits the job; peer_send_join adds role and rank. */
+ps_control peer_join_message(void);
+void peer_send_join(void *socket, ps_control c, ps_role role, int rank);
+
+typedef struct peer_admission {
+    ps_secret secret;
+    int port;
+    uint64_t nonce;
+} peer_admission;
+
+/* Asks at the door and is admitted. */
+peer_admission peer_ask_to_join(void *door, ps_role role, int rank);
+/* Comes to the members' ROUTER and says HERE. */
+void *peer_come(const peer_admission *a);
+
+/* ---- a job that runs: server 0 and two workers ---- */
+
+extern peer_admission peer_admissions[3];
+void peer_join_three(void *sockets[3], uint64_t *nonce);
+void peer_close_three(void *sockets[3]);
+/* The job lives: worker 1 (sockets[2]) can store a value, and everybody can read it. */
+void peer_assert_alive(void *sockets[3], uint64_t nonce);
+
+#endif

@@ -1,0 +1,250 @@
+/* Who comes to a coordinator: processes that do not fit the job, members' twins,
+ * strangers, and what speaks no or another protocol. Nobody is told anything of the job,
+ * and the job goes on. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <arpa/inet.h>
+#include <cmocka.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "coord_peers.h"
+#include "log.h"
+
+/* The answer tells what has to be mended, and nothing of the job. */
+static void refused_with(ps_control join, ps_role role, int rank, const char *words)
+{
+    static const char *const secrets[] = {"\"job\"", "12ab", "34cd", PS_VERSION, "host"};
+    static uint8_t number = 100;
+    void *socket = peer_dial(number++);
+    peer_send_join(socket, join, role, rank);
+    ps_control c = peer_await(socket, PS_CONTROL_REFUSE);
+    peer_assert_says(c.text, words);
+    assert_int_equal(c.nonce, 0);
+    for (size_t i = 0; i < sizeof secrets / sizeof secrets[0]; i++)
+        if (strstr(c.text, secrets[i]) && strcmp(secrets[i], "host") != 0)
+            fail_msg("\"%s\" tells %s", c.text, secrets[i]);
+    ps_zsock_close(&socket);
+}
+
+static void who_does_not_fit_is_refused(void **state)
+{
+    ps_control c = peer_join_message();
+    snprintf(c.text, sizeof c.text, "0.0.7");
+    refused_with(c, PS_ROLE_WORKER, 0, "another version than the job");
+    c = peer_join_message();
+    snprintf(c.name, sizeof c.name, "other");
+    refused_with(c, PS_ROLE_WORKER, 0, "job.name");
+    c = peer_join_message();
+    c.nonce = 1; // of a dead job
+    refused_with(c, PS_ROLE_WORKER, 0, "another job");
+    c = peer_join_message();
+    c.number[0] = 0xbad;
+    refused_with(
+        c, PS_ROLE_WORKER, 1,
+        "its configuration differs from the job's in the section \"train\": start "
+        "all processes with the same file and --set");
+    c = peer_join_message();
+    c.number[1] = 0xbad;
+    refused_with(c, PS_ROLE_SERVER, 0, "other chunks than the job");
+    c = peer_join_message();
+    c.number[2] = 3;
+    refused_with(c, PS_ROLE_WORKER, 0, "other numbers of workers and servers");
+    refused_with(peer_join_message(), PS_ROLE_WORKER, 2, "no such rank");
+}
+
+static void a_rank_is_given_once(void **state)
+{
+    void *first = peer_dial(1), *twin = peer_dial(2), *third = peer_dial(3);
+    peer_admission a = peer_ask_to_join(first, PS_ROLE_WORKER, 1);
+    void *member = peer_come(&a);
+    peer_assert_says(peer_await(member, PS_CONTROL_WAIT).text,
+                     "server 0 of 1, worker 0 of 2");
+    peer_send_join(twin, peer_join_message(), PS_ROLE_WORKER, 1);
+    peer_assert_says(peer_await(twin, PS_CONTROL_REFUSE).text, "its rank is taken");
+    peer_admission again =
+        peer_ask_to_join(first, PS_ROLE_WORKER, 1); // no twin of itself
+    assert_memory_equal(&again.secret, &a.secret, sizeof a.secret);
+    peer_admission b = peer_ask_to_join(twin, PS_ROLE_WORKER, -1);
+    assert_memory_not_equal(&b.secret, &a.secret, sizeof a.secret);
+    peer_send_join(third, peer_join_message(), PS_ROLE_WORKER, -1);
+    peer_assert_says(peer_await(third, PS_CONTROL_REFUSE).text,
+                     "all workers of the job have joined");
+    ps_zsock_close(&first);
+    ps_zsock_close(&twin);
+    ps_zsock_close(&third);
+    ps_zsock_close(&member);
+}
+
+/* One that was admitted and does not come loses its place. */
+static void a_half_open_joiner_makes_room(void **state)
+{
+    void *first = peer_dial(1), *second = peer_dial(2);
+    (void)peer_ask_to_join(first, PS_ROLE_WORKER, 1);
+    ps_deadline deadline = ps_deadline_in_ms(15000);
+    peer_send_join(second, peer_join_message(), PS_ROLE_WORKER, 1);
+    peer_assert_says(peer_await(second, PS_CONTROL_REFUSE).text, "its rank is taken");
+    ps_control c = {.kind = PS_CONTROL_REFUSE};
+    while (c.kind == PS_CONTROL_REFUSE && !ps_deadline_passed(deadline)) {
+        zmq_msg_t part;
+        int n;
+        usleep(100000);
+        peer_send_join(second, peer_join_message(), PS_ROLE_WORKER, 1);
+        assert_int_equal(ps_zsock_recv(second, ps_deadline_in_ms(2000), &part, 1, &n),
+                         PS_OK);
+        assert_int_equal(
+            ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL), PS_OK);
+        zmq_msg_close(&part);
+    }
+    assert_int_equal(c.kind, PS_CONTROL_ADMIT);
+    ps_zsock_close(&first);
+    ps_zsock_close(&second);
+}
+
+/* What a stranger says, at the door or among the members, is not answered, and changes
+ * nothing: not with junk, and not with well-formed messages. */
+static void say_everything(void *stranger, uint64_t nonce)
+{
+    static const uint8_t claims[] = {0xdd, 0xff, 0xff, 0xff, 0xff, 1, 4};
+    static const uint8_t unknown[] = {0x94, PS_CONTROL_VERSION, 99, 0, 0};
+    // A GATHER whose value claims 4 GiB.
+    static const uint8_t huge[] = {
+        0x97, PS_CONTROL_VERSION, 4, 0, 0, 0, 0xa1, 'x', 0xc6, 0xff, 0xff, 0xff, 0xff};
+    static const ps_control_kind kinds[] = {
+        PS_CONTROL_HERE,  PS_CONTROL_HEARTBEAT, PS_CONTROL_ABORT,   PS_CONTROL_GATHER,
+        PS_CONTROL_PUT,   PS_CONTROL_GET,       PS_CONTROL_NORM,    PS_CONTROL_LEAVE,
+        PS_CONTROL_BYE,   PS_CONTROL_INTERRUPT, PS_CONTROL_WELCOME, PS_CONTROL_DONE,
+        PS_CONTROL_ADMIT, PS_CONTROL_END,
+    };
+    peer_send_bytes(stranger, "GET / HTTP/1.0\r\n\r\n", 18);
+    peer_send_bytes(stranger, "", 0);
+    peer_send_bytes(stranger, "x", 1);
+    peer_send_bytes(stranger, claims, sizeof claims);
+    peer_send_bytes(stranger, unknown, sizeof unknown);
+    peer_send_bytes(stranger, huge, sizeof huge);
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        for (uint64_t guess = 0; guess < 2; guess++) {
+            const ps_control c = {.kind = kinds[i],
+                                  .nonce = guess * nonce,
+                                  .request = 1,
+                                  .name = "job/total_steps",
+                                  .text = "stop",
+                                  .value = "12345678",
+                                  .bytes = 8};
+            peer_send(stranger, &c);
+        }
+    peer_assert_silent(stranger);
+}
+
+static void strangers_are_not_answered_and_change_nothing(void **state)
+{
+    void *sockets[3], *at_door = peer_dial(9);
+    uint64_t nonce;
+    peer_join_three(sockets, &nonce);
+    say_everything(at_door, nonce);
+    char endpoint[PS_ENDPOINT_MAX];
+    peer_endpoint_of_members(peer_admissions[0].port, endpoint);
+    // The members' ROUTER: without a secret, even with a member's routing id; with
+    // another.
+    ps_control_id stolen;
+    ps_control_id_make(&stolen, &peer_admissions[1].secret, 0);
+    void *bare = peer_connect(
+        endpoint, (ps_zsock_options){.routing_id = stolen.bytes,
+                                     .routing_id_bytes = sizeof stolen.bytes});
+    ps_secret wrong = peer_admissions[1].secret;
+    wrong.bytes[15] ^= 1;
+    void *guessed = peer_dial_members(peer_admissions[0].port, &wrong, 0, 0);
+    say_everything(bare, nonce);
+    say_everything(guessed, nonce);
+    peer_send_join(at_door, peer_join_message(), PS_ROLE_WORKER, 0);
+    peer_assert_says(peer_await(at_door, PS_CONTROL_REFUSE).text, "has all its members");
+    peer_assert_alive(sockets, nonce);
+    ps_control c = {.kind = PS_CONTROL_GET, .nonce = nonce, .name = "job/total_steps"};
+    c.request = 12;
+    c.number[0] = 100;
+    peer_send(sockets[0], &c);
+    peer_assert_says(peer_await(sockets[0], PS_CONTROL_FAIL).text, "nobody has set");
+    ps_zsock_close(&at_door);
+    ps_zsock_close(&bare);
+    ps_zsock_close(&guessed);
+    peer_close_three(sockets);
+}
+
+static void another_version_is_told_so(void **state)
+{
+    void *stranger = peer_dial(9);
+    static const uint8_t future[] = {0x94, 9, 1, 0, 0};
+    peer_send_bytes(stranger, future, sizeof future);
+    ps_control c = peer_await(stranger, PS_CONTROL_REFUSE);
+    peer_assert_says(c.text, "another version of the protocol");
+    assert_int_equal(c.nonce, 0);
+    ps_zsock_close(&stranger);
+}
+
+static void frames_too_many_and_foreign_ids_are_stood(void **state)
+{
+    void *sockets[3], *request;
+    uint64_t nonce;
+    peer_join_three(sockets, &nonce);
+    zmq_msg_t parts[4];
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(ps_zsock_msg_copy(&parts[i], "x", 1), PS_OK);
+    assert_int_equal(ps_zsock_send(sockets[0], ps_deadline_in_ms(2000), parts, 4), PS_OK);
+    // A REQ socket: an id of ZeroMQ's own and an empty frame first.
+    const ps_zsock_options o = {.type = ZMQ_REQ};
+    assert_int_equal(ps_zsock_open(peer_context, &o, &request), PS_OK);
+    assert_int_equal(ps_zsock_connect(request, ps_coordinator_endpoint(peer_coordinator)),
+                     PS_OK);
+    peer_send_bytes(request, "hello", 5);
+    peer_assert_alive(sockets, nonce);
+    ps_zsock_close(&request);
+    peer_close_three(sockets);
+}
+
+/* Bytes that are not even ZeroMQ's. */
+static void another_protocol_on_the_port_does_nothing(void **state)
+{
+    void *sockets[3];
+    uint64_t nonce;
+    peer_join_three(sockets, &nonce);
+    const char *endpoint = ps_coordinator_endpoint(peer_coordinator);
+    const struct sockaddr_in to = {.sin_family = AF_INET,
+                                   .sin_port =
+                                       htons((uint16_t)atoi(strrchr(endpoint, ':') + 1)),
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    char noise[4096];
+    for (size_t i = 0; i < sizeof noise; i++)
+        noise[i] = (char)(i * 2654435761u >> 13);
+    for (int kind = 0; kind < 3; kind++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
+        const char *http = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+        if (kind == 1) assert_true(write(fd, http, strlen(http)) > 0);
+        if (kind == 2) assert_true(write(fd, noise, sizeof noise) > 0);
+        usleep(20000);
+        close(fd);
+    }
+    peer_assert_alive(sockets, nonce);
+    peer_close_three(sockets);
+}
+
+int main(void)
+{
+    ps_log_init("test", PS_LOG_ERROR + 1); // what goes wrong here is meant to
+    const struct CMUnitTest tests[] = {
+        PEER_TEST(who_does_not_fit_is_refused),
+        PEER_TEST(a_rank_is_given_once),
+        PEER_TEST(a_half_open_joiner_makes_room),
+        PEER_PATIENT_TEST(strangers_are_not_answered_and_change_nothing),
+        PEER_TEST(another_version_is_told_so),
+        PEER_TEST(frames_too_many_and_foreign_ids_are_stood),
+        PEER_TEST(another_protocol_on_the_port_does_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

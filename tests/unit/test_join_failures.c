@@ -1,0 +1,133 @@
+/* Members that find no coordinator, another program in its place, or not enough of the
+ * other members: each fails with one clear error. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <arpa/inet.h>
+#include <cmocka.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "coord_peers.h"
+#include "log.h"
+#include "member.h"
+
+static ps_member_options options_of(ps_config *config, const char *init, ps_role role,
+                                    int rank, int join_timeout_ms)
+{
+    char timeout[64];
+    snprintf(timeout, sizeof timeout, "net.join_timeout_ms=%d", join_timeout_ms);
+    const char *const set[] = {"job.name=job", "net.heartbeat_ms=50", timeout};
+    assert_int_equal(ps_config_load(config, NULL, set, 3), PS_OK);
+    return (ps_member_options){.config = config,
+                               .role = role,
+                               .rank = rank,
+                               .world_size = 3,
+                               .n_servers = 2,
+                               .init_method = init,
+                               .local_rank = -1};
+}
+
+/* How a member that hosts the coordinator fails to join within that time. */
+static void join_alone(int join_timeout_ms)
+{
+    ps_config config;
+    char init[64];
+    snprintf(init, sizeof init, "file:///tmp/pstrain-test-missing-%d", (int)getpid());
+    ps_member_options o = options_of(&config, init, PS_ROLE_SERVER, 0, join_timeout_ms);
+    ps_member *m;
+    assert_int_equal(ps_member_join(&o, &m), PS_ERR_TIMEOUT);
+    assert_null(m);
+    ps_config_fini(&config);
+}
+
+static void the_deadline_names_who_is_missing(void **state)
+{
+    // On a busy machine the coordinator may take longer to say which member is missing.
+    int ms = 300;
+    for (join_alone(ms); ms < 20000 && !strstr(ps_err_message(), "not joined");)
+        join_alone(ms *= 4);
+    char words[80];
+    snprintf(words, sizeof words,
+             "server 1 of 2, workers 0-2 of 3: not joined after %.1f s", ms * 1e-3);
+    peer_assert_says(ps_err_message(), words);
+}
+
+static void no_coordinator_is_a_clear_error(void **state)
+{
+    ps_config config;
+    char endpoint[PS_ENDPOINT_MAX]; // of a port that nobody has any more
+    ps_coordinator *gone = peer_start_coordinator(1, 1);
+    snprintf(endpoint, sizeof endpoint, "%s", ps_coordinator_endpoint(gone));
+    ps_coordinator_destroy(&gone, NULL);
+    ps_member_options o = options_of(&config, endpoint, PS_ROLE_WORKER, 0, 300);
+    ps_member *m;
+    assert_int_equal(ps_member_join(&o, &m), PS_ERR_TIMEOUT);
+    peer_assert_says(ps_err_message(), endpoint);
+    peer_assert_says(ps_err_message(), "refused");
+    peer_assert_says(ps_err_message(), "is server 0 running");
+    ps_config_fini(&config);
+}
+
+static void a_port_in_use_is_a_clear_error(void **state)
+{
+    ps_config config;
+    const char *endpoint = ps_coordinator_endpoint(peer_coordinator);
+    ps_member_options o = options_of(&config, endpoint, PS_ROLE_SERVER, 0, 300);
+    ps_member *m;
+    assert_int_equal(ps_member_join(&o, &m), PS_ERR_NET);
+    peer_assert_says(ps_err_message(), endpoint);
+    peer_assert_says(ps_err_message(), "the port is in use");
+    peer_assert_says(ps_err_message(), "choose another port");
+    ps_config_fini(&config);
+}
+
+static void a_refusal_reaches_the_user(void **state)
+{
+    ps_config config;
+    const char *endpoint = ps_coordinator_endpoint(peer_coordinator);
+    ps_member_options o = options_of(&config, endpoint, PS_ROLE_WORKER, 1, 5000);
+    ps_member *m;
+    assert_int_equal(ps_member_join(&o, &m), PS_ERR_PEER);
+    peer_assert_says(ps_err_message(), "this is worker 1 of 3 workers and 2 servers");
+    ps_config_fini(&config);
+}
+
+/* Something listens there and says nothing. */
+static void a_foreign_listener_is_named(void **state)
+{
+    ps_config config;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof at;
+    char init[64];
+    assert_int_equal(bind(fd, (const struct sockaddr *)&at, bytes), 0);
+    assert_int_equal(listen(fd, 8), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &bytes), 0);
+    snprintf(init, sizeof init, "tcp://127.0.0.1:%d", ntohs(at.sin_port));
+    ps_member_options o = options_of(&config, init, PS_ROLE_WORKER, 0, 300);
+    ps_member *m;
+    assert_int_equal(ps_member_join(&o, &m), PS_ERR_TIMEOUT);
+    peer_assert_says(ps_err_message(), "takes connections but does not answer");
+    close(fd);
+    ps_config_fini(&config);
+}
+
+int main(void)
+{
+    ps_log_init("test", PS_LOG_ERROR + 1); // what goes wrong here is meant to
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_deadline_names_who_is_missing),
+        cmocka_unit_test(no_coordinator_is_a_clear_error),
+        PEER_TEST(a_port_in_use_is_a_clear_error),
+        PEER_TEST(a_refusal_reaches_the_user),
+        PEER_TEST(a_foreign_listener_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
