@@ -1,0 +1,172 @@
+/* The protocol between workers and shards, in every order in which its messages can come:
+ *
+ *     check_protocol [SCENARIO | --slow]
+ *
+ * Drives the real shards and the real communication of workers (protocol_world.h) through
+ * all states that a scenario can reach. In each of them:
+ *
+ *   - every version of a shard's weights and optimizer state has the bits of a job that
+ *     nothing disturbs; so has what a worker computes with, and what its codec has kept
+ * back
+ *   - what a shard counts is the gradient of that rank, step and weights, of this
+ * incarnation
+ *   - messages of earlier incarnations change nothing, whenever and however often they
+ * come
+ *   - nobody reports an error; credits return
+ *   - something can still happen, or the job has ended; no state leads back to itself, so
+ *     every run ends
+ *
+ * Then the same with one rule broken: each time the search has to find an error.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "clock.h"
+#include "protocol_search.h"
+
+enum { MOST_STATES = 16 << 20 };
+
+static const char *const PLAIN[] = {NULL};
+static const char *const CLIP[] = {"optimizer.clip_norm=10", NULL};
+static const char *const FP16[] = {"exchange.codec=fp16", NULL};
+static const char *const ONEBIT[] = {"exchange.codec=onebit", NULL};
+
+static const scenario SCENARIOS[] = {
+    {.name = "any order", .settings = PLAIN, .steps = 2, .any_order = true},
+    {.name = "any order, clipping", .settings = CLIP, .steps = 2, .any_order = true},
+    {.name = "nothing happens", .settings = PLAIN, .steps = 2, .snapshot_at = 1},
+    {.name = "2 losses", .settings = PLAIN, .steps = 2, .losses = 2},
+    {.name = "a loss, a snapshot",
+     .settings = PLAIN,
+     .steps = 2,
+     .losses = 1,
+     .snapshot_at = 1},
+    {.name = "a loss, a death", .settings = PLAIN, .steps = 2, .losses = 1, .deaths = 1},
+    {.name = "2 deaths", .settings = PLAIN, .steps = 2, .deaths = 2, .snapshot_at = 1},
+    {.name = "clipping, a loss",
+     .settings = CLIP,
+     .steps = 2,
+     .losses = 1,
+     .snapshot_at = 1},
+    {.name = "fp16, a loss", .settings = FP16, .steps = 2, .losses = 1, .exact_at = 1},
+    {.name = "onebit, a death",
+     .settings = ONEBIT,
+     .steps = 2,
+     .deaths = 1,
+     .snapshot_at = 1},
+};
+
+static const scenario SLOW[] = {
+    {.name = "a loss, 2 deaths",
+     .settings = PLAIN,
+     .steps = 2,
+     .losses = 1,
+     .deaths = 2,
+     .snapshot_at = 1},
+    {.name = "3 steps, a loss, a death",
+     .settings = PLAIN,
+     .steps = 3,
+     .losses = 1,
+     .deaths = 1,
+     .snapshot_at = 2},
+    {.name = "clipping, a loss, a death",
+     .settings = CLIP,
+     .steps = 2,
+     .losses = 1,
+     .deaths = 1,
+     .snapshot_at = 1},
+    {.name = "onebit, a loss, a death",
+     .settings = ONEBIT,
+     .steps = 2,
+     .losses = 1,
+     .deaths = 1,
+     .exact_at = 1,
+     .snapshot_at = 1},
+    {.name = "2 losses, a death",
+     .settings = PLAIN,
+     .steps = 2,
+     .losses = 2,
+     .deaths = 1},
+};
+
+static const struct {
+    mistake mistake;
+    const char *what;
+    scenario s;
+} MISTAKEN[] = {
+    {MISTAKE_REPEATED_PUSH_COUNTS,
+     "a repeated push counts twice",
+     {.settings = PLAIN, .steps = 2, .losses = 1}},
+    {MISTAKE_APPLIED_PUSH_COUNTS,
+     "a push of an applied step counts",
+     {.settings = PLAIN, .steps = 2, .losses = 1}},
+    {MISTAKE_OLD_NONCE_COUNTS,
+     "an old nonce is accepted",
+     {.settings = PLAIN, .steps = 2, .deaths = 1}},
+    {MISTAKE_SECRETS_STAY,
+     "secrets are those of the incarnation before",
+     {.settings = PLAIN, .steps = 2, .deaths = 1}},
+    {MISTAKE_NOTHING_IS_REPEATED,
+     "nothing is repeated over a new connection",
+     {.settings = PLAIN, .steps = 2, .losses = 1}},
+    {MISTAKE_CREDIT_SURVIVES,
+     "credit of a lost connection is returned",
+     {.settings = PLAIN, .steps = 2, .losses = 1}},
+    {MISTAKE_NO_STATE_IS_RESTORED,
+     "the optimizer's state is not restored",
+     {.settings = PLAIN, .steps = 2, .deaths = 1, .snapshot_at = 1}},
+    {MISTAKE_FEEDBACK_IS_FORGOTTEN,
+     "a codec's feedback is not restored",
+     {.settings = ONEBIT, .steps = 2, .deaths = 1, .snapshot_at = 1}},
+};
+
+/* Whether the scenario is as it should be. */
+static bool check(const scenario *s)
+{
+    static search_result r;
+    const uint64_t began = ps_clock_ns();
+    search(s, MOST_STATES, &r);
+    printf("%-26s %9" PRIu64 " states %10" PRIu64 " actions, %" PRIu64 " ends, depth %u, "
+           "%.1f s\n",
+           s->name, r.states, r.actions, r.ends, r.deepest,
+           (double)(ps_clock_ns() - began) * 1e-9);
+    fflush(stdout);
+    if (r.fault[0]) printf("%s%s: %s\n", r.trace, s->name, r.fault);
+    if (r.cut_off) printf("%s: cut off\n", s->name);
+    return !r.fault[0] && !r.cut_off && r.ends > 0;
+}
+
+static bool check_mistake(size_t i)
+{
+    static search_result r;
+    scenario s = MISTAKEN[i].s;
+    s.name = MISTAKEN[i].what;
+    s.mistake = MISTAKEN[i].mistake;
+    search(&s, MOST_STATES, &r);
+    printf("if %s: after %" PRIu64 " states: %s\n", s.name, r.states,
+           r.fault[0] ? r.fault : "NOT FOUND");
+    return r.fault[0];
+}
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+int main(int argc, char **argv)
+{
+    const char *only = argc > 1 ? argv[1] : NULL; // --slow, or a scenario
+    const bool slow = only && strcmp(only, "--slow") == 0;
+    int failed = 0, n = 0;
+    for (size_t i = 0; i < COUNT(SCENARIOS) && !slow; i++) {
+        if (only && strcmp(only, SCENARIOS[i].name) != 0) continue;
+        failed += !check(&SCENARIOS[i]);
+        n++;
+    }
+    for (size_t i = 0; i < COUNT(SLOW) && only; i++) {
+        if (!slow && strcmp(only, SLOW[i].name) != 0) continue;
+        failed += !check(&SLOW[i]);
+        n++;
+    }
+    for (size_t i = 0; i < COUNT(MISTAKEN) && !only; i++)
+        failed += !check_mistake(i);
+    return failed > 0 || n == 0;
+}
