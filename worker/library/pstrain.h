@@ -1,0 +1,445 @@
+/* libpstrain: parameter servers for a program of your own.
+ *
+ * A session is one worker's part in a job. The job has W workers (ranks 0 .. W - 1),
+ * which call this library, and S server processes (ps-server, started without a model).
+ * The servers sum the workers' gradients in rank order, make the optimizer's step, and
+ * send the new weights back. With S = 0 the workers do this themselves: by all-reduce
+ * where the library was built with it, or, for W = 1, alone.
+ *
+ *   pstrain_create          checks the options; opens no socket
+ *   pstrain_join            waits for all members. From now on: collectives (below)
+ *   pstrain_open            tensors and optimizer; makes the arenas
+ *     (rank 0 writes the first weights into pstrain_params)
+ *   pstrain_start           rank 0's weights and buffers become everybody's
+ *   each step:
+ *     pstrain_begin
+ *     pstrain_wait          before weights are read: all at once, or tensor by tensor
+ *     pstrain_push          when gradients are final: likewise, in any order
+ *     pstrain_finish
+ *   pstrain_drain           before all weights are read after the last step
+ *   pstrain_close           leaves in order; waits until every worker has done so
+ *   pstrain_destroy         always, whatever happened before
+ *
+ * The other way to use a job is as a service that sums arrays, for an optimizer that runs
+ * in the workers (PyTorch's DistributedDataParallel): pstrain_open_reducer instead of
+ * pstrain_open, then pstrain_start, and pstrain_reduce_begin and pstrain_reduce_end as
+ * often as you like. A job does one or the other; a program may have several sessions,
+ * each in a job of its own (its own address and servers).
+ *
+ * A tensor session whose optimizer.name is `sum` or `mean` is a third way: its arenas and
+ * steps are those of a tensor session, but after a step pstrain_params holds the sum (or
+ * the mean) of the workers' gradients of that step instead of weights.
+ *
+ * ERRORS. Every function that can fail returns a pstrain_status, 0 for success.
+ * pstrain_error() is a sentence that names what is at fault (worker, tensor, key) and how
+ * to mend it. After PSTRAIN_ERR_ARG (a call at the wrong time, or a bad argument) nothing
+ * has changed, except that a ticket or a collective of other ranks may still wait for
+ * this one. After any other error the session has failed: only pstrain_abort,
+ * pstrain_close (which says so) and pstrain_destroy may follow. A worker that fails
+ * should call pstrain_abort with its reason: every other worker's waits then return
+ * PSTRAIN_ERR_PEER with it. pstrain_destroy without pstrain_close ends the job for all,
+ * too. When a worker or a server dies, all waits of all others return PSTRAIN_ERR_PEER
+ * with its name.
+ *
+ * WAITS. Every wait has a deadline: net.join_timeout_ms (60 s) for joining, opening and
+ * starting, net.step_timeout_ms (60 s without any progress) for the rest. Waits call
+ * `interrupted` of the options every 100 ms or so.
+ *
+ * THREADS. Calls on one session may come from any thread, one at a time. A call that
+ * overlaps another gives PSTRAIN_ERR_ARG. These may overlap all others: pstrain_abort,
+ * pstrain_error, pstrain_should_stop, pstrain_stats_get, and, among each other,
+ * one thread's pstrain_reduce_begin, one other thread's pstrain_reduce_end, and one
+ * thread's collectives. The library has threads of its own, which block all signals and
+ * call nothing of the program's but the log. It installs no signal handler, changes no
+ * limit and prints nothing. SIGPIPE: sockets of all-reduce by Gloo may raise it; ignore
+ * it there. After fork() the child must not use a session: calls give PSTRAIN_ERR_ARG,
+ * and pstrain_destroy only forgets it.
+ *
+ * STRUCTS begin with their size, sizeof(the struct) as the program was compiled: later
+ * versions add fields at the end, and take the missing ones as 0. Zero or NULL is the
+ * default of every field. Pointers in them are borrowed during the call unless said
+ * otherwise.
+ */
+#ifndef PSTRAIN_H
+#define PSTRAIN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define PSTRAIN_API __attribute__((visibility("default")))
+#else
+#define PSTRAIN_API
+#endif
+
+/* Of this header. A library of the same major number (libpstrain.so.0) and the same or a
+ * higher minor number fits. */
+#define PSTRAIN_API_MAJOR 0
+#define PSTRAIN_API_MINOR 1
+
+/* --- status ------------------------------------------------------------------------ */
+
+typedef enum pstrain_status {
+    PSTRAIN_OK = 0,
+    PSTRAIN_ERR_ARG = 1,    /* bad argument, or a call at the wrong time */
+    PSTRAIN_ERR_CONFIG = 2, /* bad setting, or settings that contradict each other */
+    PSTRAIN_ERR_IO = 3,
+    PSTRAIN_ERR_FORMAT = 4,
+    PSTRAIN_ERR_NOMEM = 5,
+    PSTRAIN_ERR_NET = 6,
+    PSTRAIN_ERR_TIMEOUT = 7,
+    PSTRAIN_ERR_PROTOCOL = 8,
+    PSTRAIN_ERR_PEER = 9, /* another member failed, ended the job, or does not fit */
+    PSTRAIN_ERR_SHAPE = 10,
+    PSTRAIN_ERR_NUMERIC = 11, /* a gradient that is not finite (exchange.nan=error) */
+    PSTRAIN_ERR_UNSUPPORTED = 12,
+    PSTRAIN_ERR_INTERRUPTED = 13, /* `interrupted` said so */
+    PSTRAIN_ERR_INTERNAL = 14
+} pstrain_status;
+
+/* The message of this thread's last failed call; never NULL; valid until the thread's
+ * next one. */
+PSTRAIN_API const char *pstrain_error(void);
+/* "CONFIG"; "?" for a number that is no status. */
+PSTRAIN_API const char *pstrain_status_name(int status);
+/* "0.1.0": of the library; servers and workers of a job need the same. */
+PSTRAIN_API const char *pstrain_version(void);
+/* Of the header that the library was built with: major * 1000 + minor. */
+PSTRAIN_API int pstrain_api_version(void);
+
+/* --- log --------------------------------------------------------------------------- */
+
+typedef enum pstrain_log_level {
+    PSTRAIN_LOG_DEBUG,
+    PSTRAIN_LOG_INFO,
+    PSTRAIN_LOG_WARN,
+    PSTRAIN_LOG_ERROR
+} pstrain_log_level;
+
+/* Takes a line, "connection-mended to=shard-0 ...", without a newline, valid during the
+ * call. Called by several threads at once, some of them the library's own. It must not
+ * call the library. */
+typedef void (*pstrain_log_fn)(void *ctx, int level, const char *line);
+
+/* Of all sessions of the process (a log has no better place). Without it, and with NULL,
+ * lines are dropped. Must be called while there is no session. */
+PSTRAIN_API void pstrain_set_log(pstrain_log_fn log, void *ctx, int level);
+
+/* --- create and join --------------------------------------------------------------- */
+
+typedef struct pstrain_session pstrain_session;
+
+/* Returns nonzero to end the call that waits: it returns PSTRAIN_ERR_INTERRUPTED. Called
+ * by the thread that waits, every 100 ms or so. It must not call the library, except
+ * pstrain_abort. */
+typedef int (*pstrain_interrupted_fn)(void *ctx);
+
+typedef struct pstrain_options {
+    size_t struct_size; /* sizeof(pstrain_options) */
+    /* Where the coordinator is: "tcp://host:port" (of server 0's host, of worker 0's
+     * where there are no servers), "file:///path" on a file system that all see, or
+     * "env://": tcp:// with MASTER_ADDR and MASTER_PORT, or PS_PORT instead of the
+     * latter. With TORCHELASTIC_USE_AGENT_STORE=True and no PS_PORT the port is
+     * MASTER_PORT + 1, because torchrun holds the other. NULL: env:// where MASTER_ADDR
+     * is set or the job has another process; else none. */
+    const char *init_method;
+    /* 1 + the rank; 0: RANK, or, without it, any that is free. */
+    int rank_plus_1;
+    int world_size; /* workers; 0: WORLD_SIZE, or 1 without it */
+    /* 1 + the number of server processes; 0: PS_SERVERS, or none without it. */
+    int servers_plus_1;
+    /* Settings as "key=value", e.g. "net.step_timeout_ms=20000", with the keys and
+     * defaults of docs/configuration.md, of the sections net, optimizer, schedule,
+     * loss_scale, exchange and server. Those of net that joining needs must be given
+     * here; the others may be given to pstrain_open as well. job.name names the job: it
+     * must be the servers' ("job" if they name none). */
+    const char *const *settings;
+    int n_settings;
+    pstrain_interrupted_fn interrupted; /* NULL: nothing interrupts. Kept */
+    void *interrupted_ctx;              /* kept */
+} pstrain_options;
+
+/* *out is owned by the caller: pstrain_destroy. NULL after a failure. ARG, CONFIG: names
+ * the setting or the variable. */
+PSTRAIN_API int pstrain_create(const pstrain_options *options, pstrain_session **out);
+
+/* Joins the job and waits until all its workers and servers have joined. TIMEOUT names
+ * the members that are missing; PEER: this worker was refused, with the reason; NET.
+ * A job of one worker without servers returns at once. */
+PSTRAIN_API int pstrain_join(pstrain_session *s);
+
+/* Rank and number of workers and servers; -1 before pstrain_join (rank alone). */
+PSTRAIN_API int pstrain_rank(const pstrain_session *s);
+PSTRAIN_API int pstrain_world_size(const pstrain_session *s);
+PSTRAIN_API int pstrain_servers(const pstrain_session *s);
+
+/* --- open: tensors and optimizer --------------------------------------------------- */
+
+typedef enum pstrain_tensor_kind {
+    PSTRAIN_PARAM = 0,          /* float32, trained */
+    PSTRAIN_BUFFER_FLOAT32 = 1, /* not trained; rank 0's become everybody's */
+    PSTRAIN_BUFFER_INT64 = 2    /* likewise */
+} pstrain_tensor_kind;
+
+typedef struct pstrain_tensor {
+    const char *name;     /* "layer1.0.conv1.weight"; unique; for messages and the table's
+                             comparison between ranks */
+    const int64_t *shape; /* (n_dims), row-major, each at least 1 */
+    int n_dims;           /* 0 (a scalar) to 16 */
+    int kind;             /* pstrain_tensor_kind */
+    int group;            /* parameter group, from 0; see pstrain_groups */
+} pstrain_tensor;
+
+/* The optimizer's numbers for a parameter group. Those that the optimizer does not have
+ * are ignored. Formulas and roundings are PyTorch's. */
+typedef struct pstrain_group {
+    double lr;
+    double momentum, dampening; /* sgd */
+    double beta1, beta2, eps;   /* adam, adamw */
+    double weight_decay;
+    int nesterov; /* sgd */
+    int reserved; /* 0 */
+} pstrain_group;
+
+/* A worker's state between two steps, for checkpoints. Arrays are arenas: as long as
+ * pstrain_arena_count, laid out as pstrain_params. Memory is the program's. */
+typedef struct pstrain_state {
+    size_t struct_size; /* sizeof(pstrain_state) */
+    uint64_t step;      /* steps made so far, skipped ones included */
+    /* The optimizer's, pstrain_state_arrays of them; rank 0's count, NULL elsewhere. */
+    float *arrays[4];
+    /* The servers' exact weights: needed with exchange.codec, else NULL. Rank 0's. */
+    float *weights;
+    /* What this rank's codec has not sent yet: for the codecs onebit and topk, of every
+     * rank; else NULL. */
+    float *feedback;
+    size_t rule_bytes; /* 0: without a loss scale, and no step was skipped */
+    uint8_t rule[64];  /* loss scale, skipped steps */
+} pstrain_state;
+
+typedef struct pstrain_table {
+    size_t struct_size;            /* sizeof(pstrain_table) */
+    const pstrain_tensor *tensors; /* in the order of the model; the same on every rank */
+    int n_tensors;
+    size_t tensor_size; /* sizeof(pstrain_tensor) */
+    /* The first numbers of the parameter groups, or none: then all tensors are of group
+     * 0, with the numbers of optimizer.*. The same on every rank. With groups,
+     * optimizer.lr, .momentum and so on are not used; optimizer.name, .clip_norm and
+     * .pytorch are. The momentum of all groups must be 0, or of none. */
+    const pstrain_group *groups;
+    int n_groups;
+    size_t group_size; /* sizeof(pstrain_group) */
+    /* More settings, after those of pstrain_create. All settings of the sections
+     * optimizer, schedule, loss_scale and exchange (without exchange.shm) must be the
+     * same on every rank; the servers take rank 0's. */
+    const char *const *settings;
+    int n_settings;
+    /* Optimizer steps of the whole job, the same on every rank; 0: not known. Needed by
+     * schedule.name cosine and linear, and by the codecs' last steps. */
+    uint64_t total_steps;
+    /* Where the job goes on; NULL: it begins. Arrays are borrowed until pstrain_start
+     * returns. Step and rule are rank 0's; every rank passes its own state, or those
+     * other than 0 may pass NULL if there is no feedback. The weights go into
+     * pstrain_params as for a new job. */
+    const pstrain_state *resume;
+} pstrain_table;
+
+/* Checks that all ranks have the same table, groups and settings, tells the servers, and
+ * makes the arenas. PEER when they differ, on every rank, with the rank and what differs
+ * ("worker 1 has other tensors than worker 0: tensor 3 is fc.bias (10), not (11)").
+ * Collective: every worker calls it. A session is opened once. */
+PSTRAIN_API int pstrain_open(pstrain_session *s, const pstrain_table *table);
+
+/* From open on. The arenas: float32, zeroed, parameters in the order of the table; each
+ * begins at a multiple of 16 elements (64 bytes), the gaps are 0 and must stay 0. They
+ * stay at their place until pstrain_destroy, and are shared with servers of this host.
+ * Buffers: bytes. NULL before open. */
+PSTRAIN_API float *pstrain_params(const pstrain_session *s);
+PSTRAIN_API float *pstrain_grads(const pstrain_session *s);
+PSTRAIN_API void *pstrain_buffers(const pstrain_session *s);
+PSTRAIN_API uint64_t pstrain_arena_count(const pstrain_session *s); /* elements */
+PSTRAIN_API uint64_t pstrain_buffer_bytes(const pstrain_session *s);
+/* Where tensor `index` of the table begins: a parameter in elements of the arenas, a
+ * buffer in bytes of pstrain_buffers. UINT64_MAX: no such tensor. */
+PSTRAIN_API uint64_t pstrain_tensor_offset(const pstrain_session *s, int index);
+
+/* Rank 0's parameters and buffers become everybody's. Blocks until they are here. Of the
+ * other ranks nothing needs to be written before. Collective. */
+PSTRAIN_API int pstrain_start(pstrain_session *s);
+
+/* --- steps ------------------------------------------------------------------------- */
+
+/* New numbers for the parameter groups, from the next pstrain_begin on (n: as many as the
+ * table has; 1 where it has none). Cheap where nothing changed: call it in each step. A
+ * server takes rank 0's; without servers every rank uses its own, so pass the same
+ * everywhere. They replace schedule.*: the rate is then the group's. With n_groups 0 in
+ * the table they count from the first call on. */
+PSTRAIN_API int pstrain_set_groups(pstrain_session *s, const pstrain_group *groups, int n,
+                                   size_t group_size);
+/* The same, where only the rate of all groups changes. */
+PSTRAIN_API int pstrain_set_lr(pstrain_session *s, double lr);
+
+/* Begins the next step. Does not block. *step (may be NULL): its number; 0 is a new job's
+ * first. */
+PSTRAIN_API int pstrain_begin(pstrain_session *s, uint64_t *step);
+
+/* In what follows, `first` and `n` are indices of parameters in the table, buffers not
+ * counted (the k-th parameter has index k). */
+
+/* Blocks until the weights of parameters [first, first + n) are those of the step that
+ * has begun, i.e. after all steps before it. */
+PSTRAIN_API int pstrain_wait(pstrain_session *s, int first, int n);
+/* *here: 1 when pstrain_wait would not block, else 0. */
+PSTRAIN_API int pstrain_ready(pstrain_session *s, int first, int n, int *here);
+
+/* The gradients of these parameters are final. Each rank has multiplied its own by its
+ * share: 1 / world_size for equal batches, n_r / (sum of all n) for others; and by the
+ * loss scale where loss_scale.use is on. Each parameter is pushed once per step; one
+ * without a gradient is pushed as zeros. Gradients and weights then belong to the library
+ * until the next pstrain_wait for them. Does not block. */
+PSTRAIN_API int pstrain_push(pstrain_session *s, int first, int n);
+
+/* Every parameter of the step has been pushed. May return before the step is made. ARG
+ * names the first parameter that was not pushed; the step then goes on. */
+PSTRAIN_API int pstrain_finish(pstrain_session *s);
+
+/* Blocks until all weights are those after all finished steps. */
+PSTRAIN_API int pstrain_drain(pstrain_session *s);
+
+/* Where loss_scale.use is on: the scale for the gradients of the step that has begun or
+ * begins next, and how many steps were skipped so far (seen by this session; exact when
+ * called in each step). Otherwise 1 and 0. Blocks until the finished steps are made. */
+PSTRAIN_API int pstrain_loss_scale(pstrain_session *s, float *scale, uint64_t *skipped);
+
+/* Rank 0's buffers become everybody's; with a codec also the exact weights. All ranks
+ * call it between the same two steps; it drains. Before evaluation and saving. */
+PSTRAIN_API int pstrain_sync(pstrain_session *s);
+
+/* --- state_dict -------------------------------------------------------------------- */
+
+/* Arrays of optimizer state per parameter: sgd 0, with momentum 1, adam and adamw 2, mean
+ * and sum 0. */
+PSTRAIN_API int pstrain_state_arrays(const pstrain_session *s);
+/* PyTorch's word for array i: "momentum_buffer", "exp_avg", "exp_avg_sq"; NULL: none. */
+PSTRAIN_API const char *pstrain_state_name(const pstrain_session *s, int i);
+/* Whether pstrain_state.feedback is wanted from every rank. */
+PSTRAIN_API int pstrain_state_has_feedback(const pstrain_session *s);
+/* Fills the arrays that are given (struct_size and pointers set by the caller; on ranks
+ * other than 0 only feedback), step and rule. All ranks call it between the same two
+ * steps; it drains. The weights are in pstrain_params (after pstrain_sync with a codec).
+ * PyTorch's `step` of a parameter is state.step minus the skipped steps. */
+PSTRAIN_API int pstrain_save(pstrain_session *s, pstrain_state *state);
+
+/* --- the reducer: sums of arrays of any size --------------------------------------- */
+
+typedef struct pstrain_reducer {
+    size_t struct_size; /* sizeof(pstrain_reducer) */
+    /* Of float32 that may be on the way at once; more waits for its turn. 0: 64 MiB. The
+     * same on every rank. Worker and servers each need about that much memory, servers
+     * world_size + 1 times. */
+    uint64_t bytes;
+    const char *const *settings; /* as pstrain_table's: exchange.codec none, fp16, bf16,
+                                    int8; exchange.nan is `allow` here unless given */
+    int n_settings;
+} pstrain_reducer;
+
+/* Instead of pstrain_open: the job's servers sum arrays. Needs servers, or a world size
+ * of 1. Collective. Then pstrain_start. There are no arenas, steps and states. */
+PSTRAIN_API int pstrain_open_reducer(pstrain_session *s, const pstrain_reducer *options);
+
+/* values (n float32) become the sum over all ranks, added in rank order:
+ * ((v0 + v1) + v2) + ..., the same bits on every rank, and for 2 ranks those of Gloo. All
+ * ranks call it in the same order with the same n. values belong to the library until
+ * pstrain_reduce_end of the ticket returns. Copies the values and returns; blocks only
+ * when more is on the way than the reducer holds. Tickets are 1, 2, 3, ... With
+ * exchange.codec the sum is that of the codec; the integers of other types are for
+ * pstrain_all_reduce. */
+PSTRAIN_API int pstrain_reduce_begin(pstrain_session *s, float *values, uint64_t n,
+                                     uint64_t *ticket);
+/* Blocks until the ticket's sum is in its values. Tickets end in order: those before it
+ * are complete then, too. ARG when the ranks gave different sizes (without a codec). */
+PSTRAIN_API int pstrain_reduce_end(pstrain_session *s, uint64_t ticket);
+
+/* --- collectives, from join on ------------------------------------------------------ */
+
+/* Every worker calls the same ones in the same order with the same sizes; calls whose
+ * sizes differ give ARG or PEER on the ranks that notice. They go through the
+ * coordinator, bytes unchanged: good for small things (1 KB: less than a millisecond on
+ * one host) and for the broadcast of a model. */
+
+/* Returns when every worker has called it. */
+PSTRAIN_API int pstrain_barrier(pstrain_session *s);
+
+/* root's `bytes` at data become everybody's. */
+PSTRAIN_API int pstrain_broadcast(pstrain_session *s, void *data, uint64_t bytes,
+                                  int root);
+
+/* out (world_size * bytes): every rank's `bytes` at in, in rank order. */
+PSTRAIN_API int pstrain_all_gather(pstrain_session *s, const void *in, uint64_t bytes,
+                                   void *out);
+
+typedef enum pstrain_dtype {
+    PSTRAIN_FLOAT32,
+    PSTRAIN_FLOAT64,
+    PSTRAIN_INT8,
+    PSTRAIN_UINT8, /* and bool: MAX is or, MIN is and */
+    PSTRAIN_INT16,
+    PSTRAIN_INT32,
+    PSTRAIN_INT64
+} pstrain_dtype;
+
+typedef enum pstrain_op {
+    PSTRAIN_SUM,
+    PSTRAIN_MIN,
+    PSTRAIN_MAX,
+    PSTRAIN_PRODUCT
+} pstrain_op;
+
+/* values (n of dtype) become the reduction over all ranks, in the type itself and in rank
+ * order: integers are exact (and wrap around as in two's complement). In a started
+ * reducer session without a codec, large float32 sums go through the servers; the bits
+ * are the same. */
+PSTRAIN_API int pstrain_all_reduce(pstrain_session *s, void *values, uint64_t n,
+                                   int dtype, int op);
+
+/* --- the end ----------------------------------------------------------------------- */
+
+/* Nonzero once the servers or psrun have asked all workers to end in order (Ctrl-C,
+ * SIGTERM): finish the step, save, close. Never blocks. */
+PSTRAIN_API int pstrain_should_stop(const pstrain_session *s);
+
+/* Ends in order: drains, says goodbye to the servers, waits until every worker has
+ * called it. A second call, or one after a failure, is an ARG error. */
+PSTRAIN_API int pstrain_close(pstrain_session *s);
+
+/* Ends the job for everybody, with the reason; returns at once. This session's waits, in
+ * other threads too, return PEER. Any thread. NULL: nothing. */
+PSTRAIN_API void pstrain_abort(pstrain_session *s, const char *reason);
+
+/* Frees the session; *s becomes NULL. Without pstrain_close before, the others learn that
+ * this worker is gone, and the job ends for them. No other call may run meanwhile. */
+PSTRAIN_API void pstrain_destroy(pstrain_session **s);
+
+/* --- figures ----------------------------------------------------------------------- */
+
+typedef struct pstrain_stats {
+    size_t struct_size;                  /* sizeof(pstrain_stats), set by the caller */
+    uint64_t steps;                      /* finished, by this session */
+    uint64_t bytes_sent, bytes_received; /* payload and headers, this worker */
+    uint64_t raw_bytes;                  /* what bytes_sent would be without a codec */
+    uint64_t shm_sent, shm_received;     /* payload passed in shared memory instead */
+    double wait_seconds;                 /* in pstrain_wait and pstrain_drain */
+} pstrain_stats;
+
+/* Since start; zeros before. */
+PSTRAIN_API int pstrain_stats_get(const pstrain_session *s, pstrain_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
