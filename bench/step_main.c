@@ -178,7 +178,7 @@ static ps_err make_program(bench *b)
 
 static void optimize(bench *b, uint64_t t)
 {
-    const ps_optimizer_step step = {b->optimizer.lr, t, 1.0};
+    const ps_optimizer_step step = {.lr = b->optimizer.lr, .t = t, .grad_scale = 1.0};
     for (int i = 0; i < b->spec.table.n_tensors; i++) {
         const ps_tensor *w = &b->spec.table.tensors[i];
         float *states[PS_OPTIMIZER_MAX_STATES];

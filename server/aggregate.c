@@ -35,6 +35,7 @@ static void cut_segments(ps_aggregate *a, const ps_tensor_table *table,
             .offset = tensor->offset + from - chunk->offset,
             .count = to - from,
             .weight_decay = ps_optimizer_decay(opt, tensor->role),
+            .group = tensor->group,
             .tensor = tensor->name,
         };
     }
@@ -169,8 +170,8 @@ static ps_err for_blocks(ps_aggregate *a, const ps_aggregate_step *s, block_fn f
 {
     for (int i = 0; i < a->n_segments; i++) {
         const ps_segment *segment = &a->segments[i];
-        const ps_optimizer_scalars scalars =
-            ps_optimizer_scalars_of(&s->rule->optimizer, &s->now, segment->weight_decay);
+        const ps_optimizer_scalars scalars = ps_optimizer_scalars_in(
+            &s->rule->optimizer, &s->now, segment->group, segment->weight_decay);
         uint64_t end = segment->offset + segment->count;
         for (uint64_t at = segment->offset; at < end; at += BLOCK)
             PS_TRY(fn(a, s, segment, &scalars, at, end - at < BLOCK ? end - at : BLOCK));

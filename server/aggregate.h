@@ -16,6 +16,7 @@
 typedef struct ps_segment {
     uint64_t offset, count; // elements, from the chunk's start
     double weight_decay;
+    int group;
     const char *tensor; // its name, borrowed from the table
 } ps_segment;
 

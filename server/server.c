@@ -16,17 +16,25 @@
 #include "job_start.h"
 #include "log.h"
 #include "mem.h"
+#include "open_job.h"
 #include "procstat.h"
 #include "server_gate.h"
 
 enum {
     STATS_TIMEOUT_MS = 5000,
+    TENSORS_MS = 1000, // between two looks at whether the job still waits for tensors
     GOODBYE_MS = 5000, // once all workers have left: their goodbyes are on the way
     MAX_SOCKETS = 4096
 };
 
 struct ps_server {
     ps_server_options o;
+    ps_config config;             // a view of o.config and, without a model, the workers'
+    const ps_tensor_table *table; // o.table, or the workers'
+    ps_open_job tensors;          // without a model: what worker 0 says
+    ps_config job_config;         // its settings
+    ps_config join_defaults, join_config; // with which the server joins then
+    bool idle;                            // the workers have left without any tensors
     ps_plan plan;
     ps_step_rule rule;
     void *zmq_context;
@@ -41,7 +49,7 @@ struct ps_server {
 
 static ps_err check_descriptors(const ps_server *s)
 {
-    const ps_config *c = s->o.config;
+    const ps_config *c = &s->config;
     const ps_fd_job job = {.workers = (uint64_t)s->o.n_workers,
                            .servers = (uint64_t)s->o.n_servers,
                            .shards = (uint64_t)s->n_shards,
@@ -55,9 +63,8 @@ static ps_err check_descriptors(const ps_server *s)
 
 static ps_err make_context(ps_server *s)
 {
-    const bool patient =
-        ps_chunk_size_is_coarse(ps_chunk_size_wanted(s->o.config, false));
-    PS_TRY(ps_zsock_context(s->o.config->net.io_threads, MAX_SOCKETS, patient,
+    const bool patient = ps_chunk_size_is_coarse(ps_chunk_size_wanted(&s->config, false));
+    PS_TRY(ps_zsock_context(s->config.net.io_threads, MAX_SOCKETS, patient,
                             &s->zmq_context));
     PS_TRY(ps_server_gate_create(s->zmq_context, s->o.n_workers, &s->gate));
     return ps_event_init(&s->changed);
@@ -66,8 +73,8 @@ static ps_err make_context(ps_server *s)
 static ps_err make_shards(ps_server *s)
 {
     const ps_shard_options options = {
-        .config = s->o.config,
-        .table = s->o.table,
+        .config = &s->config,
+        .table = s->o.table ? s->o.table : &s->tensors.table,
         .plan = &s->plan,
         .rule = &s->rule,
         .zmq_context = s->zmq_context,
@@ -85,20 +92,38 @@ static ps_err make_shards(ps_server *s)
     return PS_OK;
 }
 
+/* What depends on the tensors. */
+static ps_err make_plan(ps_server *s, const ps_tensor_table *table)
+{
+    const uint32_t all = (uint32_t)(s->o.n_servers * s->n_shards);
+    const ps_chunk_size size =
+        ps_chunk_size_wanted(&s->config, ps_init_method_is_loopback(s->o.init_method));
+    s->table = table;
+    PS_TRY(ps_plan_init(&s->plan, table, size, all));
+    PS_TRY(ps_step_rule_init(&s->rule, &s->config));
+    return check_descriptors(s);
+}
+
+/* Without a model: what the server joins with. */
+static ps_err make_join_config(ps_server *s)
+{
+    PS_TRY(ps_open_job_config(s->o.config, &s->join_defaults, &s->join_config));
+    ps_config_view(&s->config, s->o.config, &s->join_defaults);
+    s->config.server.shards = s->n_shards;
+    return PS_OK;
+}
+
 ps_err ps_server_create(const ps_server_options *options, ps_server **out)
 {
     *out = NULL;
     ps_server *s;
     PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a server"));
     s->o = *options;
+    s->config = *options->config;
     s->n_shards = (int)options->config->server.shards;
-    uint32_t all = (uint32_t)(options->n_servers * s->n_shards);
-    ps_chunk_size size = ps_chunk_size_wanted(
-        options->config, ps_init_method_is_loopback(options->init_method));
     ps_err err;
-    PS_TRY_GOTO(ps_plan_init(&s->plan, options->table, size, all), err, out);
-    PS_TRY_GOTO(ps_step_rule_init(&s->rule, options->config), err, out);
-    PS_TRY_GOTO(check_descriptors(s), err, out);
+    PS_TRY_GOTO(options->table ? make_plan(s, options->table) : make_join_config(s), err,
+                out);
     PS_TRY_GOTO(make_context(s), err, out);
     PS_TRY_GOTO(make_shards(s), err, out);
     PS_TRY_GOTO(ps_server_gate_start(s->gate), err, out);
@@ -111,7 +136,12 @@ out:
 
 uint64_t ps_server_plan_hash(const ps_server *s)
 {
-    return s->plan.hash;
+    return s->o.table ? s->plan.hash : PS_OPEN_JOB_PLAN;
+}
+
+const ps_config *ps_server_join_config(const ps_server *s)
+{
+    return s->o.table ? s->o.config : &s->join_config;
 }
 
 const char *const *ps_server_endpoints(const ps_server *s, int *n)
@@ -124,9 +154,9 @@ static ps_err open_door(ps_server *s, ps_deadline deadline)
 {
     const ps_roster *roster = ps_member_roster(s->member);
     const char *name = "";
-    if (s->o.config->exchange.shm != PS_SWITCH_OFF) {
+    if (s->config.exchange.shm != PS_SWITCH_OFF) {
         PS_TRY(ps_shm_door_create(roster->nonce, (uint32_t)s->o.n_workers,
-                                  s->o.table->arena_count * sizeof(float), &s->door));
+                                  s->table->arena_count * sizeof(float), &s->door));
         name = ps_shm_door_name(s->door);
     }
     const ps_job_key key = ps_job_key_shm(PS_ROLE_SERVER, ps_member_rank(s->member));
@@ -136,15 +166,55 @@ static ps_err open_door(ps_server *s, ps_deadline deadline)
 /* Worker 0 may have to read a checkpoint first. */
 static ps_deadline start_deadline(const ps_server *s)
 {
-    const ps_config *c = s->o.config;
+    const ps_config *c = &s->config;
     return ps_deadline_in_ms((uint64_t)c->net.join_timeout_ms +
                              (uint64_t)c->train.file_timeout_ms);
+}
+
+/* Waits for worker 0's tensors while the job lives: its program may do a lot before. */
+static ps_err await_tensors(ps_server *s)
+{
+    struct pollfd end = {.fd = ps_member_end_fd(s->member), .events = POLLIN};
+    for (bool found = false; !found;) {
+        PS_TRY(ps_open_job_get(s->member, ps_deadline_in_ms(TENSORS_MS), &s->tensors,
+                               &found));
+        s->idle = !found && poll(&end, 1, 0) > 0;
+        if (s->idle) return PS_OK;
+    }
+    return PS_OK;
+}
+
+/* Takes the workers' settings and tensors, and compares the plan. */
+static ps_err take_tensors(ps_server *s)
+{
+    const ps_open_job *job = &s->tensors;
+    PS_TRY(ps_config_load(&s->job_config, NULL, (const char *const *)job->settings,
+                          job->n_settings));
+    ps_config_view(&s->config, s->o.config, &s->job_config);
+    if (s->config.server.shards != s->n_shards)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "the workers want server.shards %" PRId64 ", but server %d was "
+                          "started with %d",
+                          s->config.server.shards, ps_member_rank(s->member),
+                          s->n_shards);
+    PS_TRY(make_plan(s, &job->table));
+    if (s->plan.hash == job->plan_hash) return PS_OK;
+    return ps_err_set(PS_ERR_PEER,
+                      "server %d cuts the tensors into other chunks than worker 0: give "
+                      "all processes the same address of the coordinator, or "
+                      "exchange.chunk",
+                      ps_member_rank(s->member));
 }
 
 ps_err ps_server_start(ps_server *s, ps_member *member)
 {
     s->member = member;
-    ps_deadline deadline = ps_deadline_in_ms((uint64_t)s->o.config->net.join_timeout_ms);
+    if (!s->o.table) {
+        PS_TRY(await_tensors(s));
+        if (s->idle) return PS_OK;
+        PS_TRY(take_tensors(s));
+    }
+    ps_deadline deadline = ps_deadline_in_ms((uint64_t)s->config.net.join_timeout_ms);
     ps_job_start start;
     const ps_roster *roster = ps_member_roster(member);
     if (!roster->secrets)
@@ -152,7 +222,7 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
     ps_server_gate_open(s->gate, roster->secrets);
     PS_TRY(open_door(s, deadline));
     PS_TRY(ps_job_start_get(member, &start, start_deadline(s)));
-    PS_TRY(ps_job_start_rule(&start, s->o.config, &s->rule));
+    PS_TRY(ps_job_start_rule(&start, &s->config, &s->rule));
     for (int i = 0; i < s->n_shards; i++) {
         const ps_shard_job job = {
             .index = (uint32_t)(ps_member_rank(member) * s->n_shards + i),
@@ -218,7 +288,7 @@ static ps_err put_stats(ps_server *s)
 
 ps_err ps_server_wait(ps_server *s)
 {
-    PS_TRY(wait_for_goodbyes(s));
+    if (!s->idle) PS_TRY(wait_for_goodbyes(s));
     // Missing figures do not fail the job. If the coordinator is gone, it has already
     // told everybody about the end.
     if (put_stats(s) != PS_OK) PS_WARN("stats", "reason=\"%s\"", ps_err_message());
@@ -261,6 +331,9 @@ void ps_server_destroy(ps_server **pointer)
     free(s->endpoints);
     ps_event_fini(&s->changed);
     ps_plan_fini(&s->plan);
+    ps_open_job_fini(&s->tensors);
+    ps_config_fini(&s->job_config);
+    ps_config_fini(&s->join_defaults);
     free(s);
     *pointer = NULL;
 }

@@ -9,10 +9,13 @@
 typedef struct ps_server ps_server;
 
 typedef struct ps_server_options {
-    const ps_config *config;      // borrowed for the server's life
-    const ps_tensor_table *table; // likewise; the same in every member
-    const char *address;          // to bind the shards on; borrowed during the call
-    const char *init_method;      // as the member's; NULL: none is known yet
+    const ps_config *config; // borrowed for the server's life
+    /* Likewise; the same in every member. NULL: the job's workers bring the tensors, and
+     * their optimizer, exchange and schedule instead of the configuration's (open_job.h).
+     */
+    const ps_tensor_table *table;
+    const char *address;     // to bind the shards on; borrowed during the call
+    const char *init_method; // as the member's; NULL: none is known yet
     int n_servers, n_workers;
     bool hosts_coordinator; // in this process
 } ps_server_options;
@@ -20,10 +23,15 @@ typedef struct ps_server_options {
 /* Makes the plan and the step rule, and binds the shards. *out is owned by the caller. */
 ps_err ps_server_create(const ps_server_options *options, ps_server **out);
 
+/* What the server joins with: options.config, or, without a table, what is alike in all
+ * such jobs. Borrowed. */
+const ps_config *ps_server_join_config(const ps_server *server);
 uint64_t ps_server_plan_hash(const ps_server *server);
 const char *const *ps_server_endpoints(const ps_server *server, int *n); // borrowed
 
-/* After joining: waits for the number of steps that rank 0 publishes
+/* After joining: without a table, waits for the workers' tensors as long as the job
+ * lives, and does nothing more if it ends before. Then waits for the number of steps that
+ * rank 0 publishes
  * ("job/total_steps", u64, maybe PS_STEPS_UNKNOWN), opens the door to shared memory
  * ("server/<rank>/shm": its name, "" when there is none) and starts the shards. member is
  * borrowed until stop.

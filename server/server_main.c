@@ -58,7 +58,7 @@ static ps_err join_and_serve(ps_server *server, service *s)
     const ps_config *cfg = s->cfg;
     const ps_cli *cli = s->cli;
     ps_member_options options = {
-        .config = cfg,
+        .config = ps_server_join_config(server),
         .role = PS_ROLE_SERVER,
         .rank = s->rank,
         .world_size = (int)cfg->job.workers,
@@ -139,10 +139,12 @@ static ps_err run(const ps_cli *cli, int *signal)
     PS_TRY_GOTO(ps_signal_watch_start(&watch), err, out);
     watching = true;
     PS_TRY_GOTO(ps_clock_watch(), err, out);
-    PS_TRY_GOTO(ps_model_spec_init(&spec, &cfg), err, out);
+    // Without a model the workers bring the tensors (libpstrain).
+    const bool model = ps_config_has_model(&cfg);
+    if (model) PS_TRY_GOTO(ps_model_spec_init(&spec, &cfg), err, out);
     service s = {.cfg = &cfg,
                  .cli = cli,
-                 .table = &spec.table,
+                 .table = model ? &spec.table : NULL,
                  .watch = &watch,
                  .rank = cli->rank};
     err = serve(&s);

@@ -13,8 +13,9 @@
 #include "zsock.h"
 
 enum {
-    LINGER_MS = 2000,      // for the last messages (errors) to leave
-    MESSAGES_PER_POLL = 64 // before other sources are looked at
+    LINGER_MS = 2000,           // for the last messages (errors) to leave
+    UNPLANNED_BYTES = 16 << 20, // of a message, while the plan is not known
+    MESSAGES_PER_POLL = 64      // before other sources are looked at
 };
 
 /* ---- the thread ---- */
@@ -89,18 +90,35 @@ static uint64_t element_bytes(const ps_shard *s)
     return ps_credit_element_bytes(s->codec.codec != PS_CODEC_NONE);
 }
 
+/* Takes over what the plan and the step rule say. */
+static ps_err learn(ps_shard *s)
+{
+    s->clip = s->o.rule->clip_norm > 0;
+    s->waits = ps_step_rule_waits(s->o.rule);
+    return ps_chunk_codec_init(&s->codec, s->o.config, s->o.table);
+}
+
+static bool knows_plan(const ps_shard *s)
+{
+    return s->o.plan->n_chunks > 0;
+}
+
+/* Before the plan is known there is no limit to a message; only members get through the
+ * gate. */
 static ps_err bind_router(ps_shard *s)
 {
     // A little above the largest payload, so that a slightly longer one gets an answer.
-    uint64_t largest = s->o.plan->max_chunk_count * element_bytes(s);
+    const bool known = knows_plan(s);
+    uint64_t largest =
+        known ? s->o.plan->max_chunk_count * element_bytes(s) : UNPLANNED_BYTES;
     const ps_config *config = s->o.config;
     const ps_zsock_options options = {
         .type = ZMQ_ROUTER,
         .pulse = ps_zsock_pulse_of((uint64_t)config->net.heartbeat_ms,
                                    (uint64_t)config->net.dead_after_ms, largest),
-        .max_message_bytes = (int64_t)(largest + (64u << 10)),
+        .max_message_bytes = known ? (int64_t)(largest + (64u << 10)) : 0,
         // A worker has at most two messages per chunk on the way.
-        .waiting_messages = (int)(2 * s->o.plan->n_chunks + 64),
+        .waiting_messages = known ? (int)(2 * s->o.plan->n_chunks + 64) : 0,
         .asks_for_secret = true,
     };
     PS_TRY(ps_zsock_open(s->o.zmq_context, &options, &s->router));
@@ -121,11 +139,9 @@ ps_err ps_shard_create(const ps_shard_options *options, ps_shard **out)
     ps_shard *s;
     PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a shard"));
     s->o = *options;
-    s->clip = options->rule->clip_norm > 0;
-    s->waits = ps_step_rule_waits(options->rule);
     ps_err err;
     PS_TRY_GOTO(ps_event_init(&s->stop), err, out);
-    PS_TRY_GOTO(ps_chunk_codec_init(&s->codec, s->o.config, s->o.table), err, out);
+    if (knows_plan(s)) PS_TRY_GOTO(learn(s), err, out);
     PS_TRY_GOTO(bind_router(s), err, out);
     *out = s;
     return PS_OK;
@@ -147,6 +163,7 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     s->member = job->member;
     s->first_step = job->first_step;
     s->rule = *s->o.rule;
+    PS_TRY(learn(s));
     ps_chunk_codec_end(&s->codec, job->total_steps);
     s->door = job->door;
     s->changed = job->changed;

@@ -15,7 +15,7 @@ typedef struct ps_shard ps_shard;
 typedef struct ps_shard_options { // all borrowed for the shard's life
     const ps_config *config;
     const ps_tensor_table *table;
-    const ps_plan *plan;
+    const ps_plan *plan;      // without chunks: filled, like the others, before start
     const ps_step_rule *rule; // copied when the shard starts
     void *zmq_context;
     ps_gate *gate;       // of the context

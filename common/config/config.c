@@ -434,6 +434,52 @@ static uint64_t hash_node(const ps_yaml *node)
     return ps_hash_value(&h);
 }
 
+bool ps_config_has_model(const ps_config *cfg)
+{
+    return ps_yaml_path(cfg->tree, LAYERS) != NULL;
+}
+
+static size_t value_bytes(const ps_config_key *key)
+{
+    static const size_t bytes[] = {[PS_KEY_BOOL] = sizeof(bool),
+                                   [PS_KEY_INT] = sizeof(int64_t),
+                                   [PS_KEY_UINT64] = sizeof(uint64_t),
+                                   [PS_KEY_DOUBLE] = sizeof(double),
+                                   [PS_KEY_BYTES] = sizeof(int64_t),
+                                   [PS_KEY_STRING] = sizeof(char *),
+                                   [PS_KEY_WORD] = sizeof(int),
+                                   [PS_KEY_DEVICE] = sizeof(ps_device_choice),
+                                   [PS_KEY_INT_LIST] = sizeof(ps_int_list),
+                                   [PS_KEY_DOUBLE_LIST] = sizeof(ps_float_list)};
+    return bytes[key->type];
+}
+
+void ps_config_view(ps_config *out, const ps_config *local, const ps_config *job)
+{
+    *out = *local;
+    for (int i = 0; i < ps_config_n_keys; i++) {
+        const ps_config_key *key = &ps_config_keys[i];
+        if (key->scope == PS_SCOPE_JOB)
+            memcpy(field(out, key), field(job, key), value_bytes(key));
+    }
+    out->tree = job->tree;
+}
+
+const char *ps_config_difference(const ps_config *a, const ps_config *b)
+{
+    for (int i = 0; i < ps_config_n_keys; i++) {
+        const ps_config_key *key = &ps_config_keys[i];
+        ps_hash of_a, of_b;
+        ps_hash_init(&of_a);
+        ps_hash_init(&of_b);
+        hash_value(&of_a, a, key);
+        hash_value(&of_b, b, key);
+        if (key->scope == PS_SCOPE_JOB && ps_hash_value(&of_a) != ps_hash_value(&of_b))
+            return key->path;
+    }
+    return NULL;
+}
+
 uint64_t ps_config_hash(const ps_config *cfg)
 {
     ps_hash h;

@@ -184,8 +184,18 @@ ps_err ps_config_load(ps_config *cfg, const char *file, const char *const *overr
                       int n_overrides);
 void ps_config_fini(ps_config *cfg);
 
+/* Whether it has layers (model.layers). */
+bool ps_config_has_model(const ps_config *cfg);
+
 /* The batch size of a rank. */
 int64_t ps_config_batch(const ps_config *cfg, int rank);
+
+/* out is local with job's values of all keys that are the same on every member (the model
+ * included). It borrows from both and must not be given to fini. */
+void ps_config_view(ps_config *out, const ps_config *local, const ps_config *job);
+
+/* The first key that has to be equal on every member and is not, or NULL. */
+const char *ps_config_difference(const ps_config *a, const ps_config *b);
 
 /* A hash of all settings that must be equal on every member of the job, the model
  * included (not paths, devices, threads, interface). */

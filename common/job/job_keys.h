@@ -2,6 +2,7 @@
  * set it.
  *
  *   job/total_steps       where the job begins and ends (job_start.c)         worker 0
+ *   job/tensors           of a job without a model: open_job.h            worker 0
  *   job/trainer           JSON, the step loop's state where a job goes on     worker 0
  *   file/folder           where worker 0 writes                               worker 0
  *   file/init             the file of first weights, or nothing               worker 0
@@ -21,6 +22,7 @@
 #include "roster.h"
 
 #define PS_JOB_KEY_TOTAL_STEPS "job/total_steps"
+#define PS_JOB_KEY_TENSORS     "job/tensors"
 #define PS_JOB_KEY_TRAINER     "job/trainer"
 #define PS_JOB_KEY_FOLDER      "file/folder"
 #define PS_JOB_KEY_INIT        "file/init"

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "optimizer_loops.h"
+#include "param_groups.h"
 
 typedef ps_optimizer_scalars scalars;
 
@@ -29,6 +30,18 @@ ps_optimizer_scalars ps_optimizer_scalars_of(const ps_optimizer *opt,
     k.step_size_neg = (float)-(step->lr / (1.0 - pow(opt->beta1, t)));
     if (opt->kind == PS_OPTIMIZER_ADAMW) k.decay = (float)(1.0 - step->lr * weight_decay);
     return k;
+}
+
+scalars ps_optimizer_scalars_in(const ps_optimizer *opt, const ps_optimizer_step *step,
+                                int group, double weight_decay)
+{
+    const ps_group_numbers *numbers =
+        opt->groups ? ps_param_groups_at(opt->groups, step->step) : NULL;
+    if (!numbers) return ps_optimizer_scalars_of(opt, step, weight_decay);
+    const ps_optimizer of_group = ps_param_groups_optimizer(opt, &numbers[group]);
+    ps_optimizer_step now = *step;
+    now.lr = of_group.lr;
+    return ps_optimizer_scalars_of(&of_group, &now, of_group.weight_decay);
 }
 
 void ps_optimizer_apply(const ps_optimizer *opt, const ps_optimizer_step *step,

@@ -23,6 +23,7 @@ typedef struct ps_optimizer {
     bool nesterov, decay_bias_norm;
     bool pytorch1; // Adam(W): m as PyTorch 1 computed it
     int n_states;  // arrays of state per parameter: SGD 0, with momentum 1, Adam(W) 2
+    const struct ps_param_groups *groups; // borrowed; NULL: all parameters are alike
 } ps_optimizer;
 
 /* What changes from step to step. */
@@ -31,6 +32,7 @@ typedef struct ps_optimizer_step {
     uint64_t t;        // 1 for the first step
     double grad_scale; // the gradient is multiplied by it first (clipping, loss scale);
                        // 1: not at all
+    uint64_t step;     // of the job, from 0: skipped ones count
 } ps_optimizer_step;
 
 /* PyTorch's word for state array i: "momentum_buffer", "exp_avg", "exp_avg_sq". */
@@ -55,12 +57,19 @@ ps_optimizer_scalars ps_optimizer_scalars_of(const ps_optimizer *opt,
                                              const ps_optimizer_step *step,
                                              double weight_decay);
 
+/* The same for the parameters of a group (param_groups.h): with its numbers, where the
+ * optimizer has groups and the step finds some; else with lr and weight_decay as given.
+ */
+ps_optimizer_scalars ps_optimizer_scalars_in(const ps_optimizer *opt,
+                                             const ps_optimizer_step *step, int group,
+                                             double weight_decay);
+
 /* One step over n elements. param (n), grad (n, read only), states n_states arrays of
  * (n). Elementwise: any cut of the range gives the same bits. */
 void ps_optimizer_apply(const ps_optimizer *opt, const ps_optimizer_step *step,
                         double weight_decay, uint64_t n, float *param, const float *grad,
                         float *const *states);
-/* The same with scalars that are computed already, for small blocks. */
+/* The same with scalars that are computed already: of a group, or for small blocks. */
 void ps_optimizer_apply_by(const ps_optimizer *opt, const ps_optimizer_scalars *k,
                            uint64_t n, float *param, const float *grad,
                            float *const *states);

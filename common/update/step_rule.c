@@ -33,7 +33,8 @@ ps_optimizer_step ps_step_rule_optimizer_step(const ps_step_rule *r, uint64_t st
 {
     return (ps_optimizer_step){.lr = ps_schedule_lr(&r->schedule, step),
                                .t = step + 1 - r->scale.skipped,
-                               .grad_scale = grad_scale};
+                               .grad_scale = grad_scale,
+                               .step = step};
 }
 
 void ps_step_rule_unscale(const ps_step_rule *r, uint64_t n, float *sum)

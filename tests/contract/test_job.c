@@ -28,7 +28,7 @@ static ps_err serve(test_job_server *s)
     ps_server *server;
     PS_TRY(ps_server_create(&options, &server));
     ps_member_options as = {
-        .config = &job->cfg,
+        .config = ps_server_join_config(server),
         .role = PS_ROLE_SERVER,
         .rank = s->rank,
         .world_size = job->workers,

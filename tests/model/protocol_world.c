@@ -290,7 +290,6 @@ static void begin_shard(uint32_t index)
                                  .rule = &K.rule,
                                  .n_workers = WORKERS};
     s->o = options;
-    s->event_fd = -1;
     s->clip = K.rule.clip_norm > 0;
     s->waits = K.waits;
     s->index = index;

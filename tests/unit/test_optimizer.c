@@ -69,7 +69,7 @@ static void compare_step(const ps_optimizer *opt, uint64_t t, int n, const float
     memcpy(p, before[0], (size_t)n * sizeof *p);
     memcpy(s1, before[1], (size_t)n * sizeof *p);
     memcpy(s2, before[2], (size_t)n * sizeof *p);
-    ps_optimizer_step step = {opt->lr, t, 1.0};
+    ps_optimizer_step step = {.lr = opt->lr, .t = t, .grad_scale = 1.0};
     ps_optimizer_apply(opt, &step, opt->weight_decay, (uint64_t)n, p, grad, states);
     measure(d, 0, n, p, after[0], sums ? before[0] : NULL);
     if (opt->n_states > 0) measure(d, 1, n, s1, after[1], NULL);
@@ -172,7 +172,7 @@ static void cuts_do_not_change_a_bit(void **state)
     float start[4][N], whole[4][N], cut[4][N];
     for (int c = 0; c < N_VECTORS; c++) {
         ps_optimizer opt = optimizer_of(vectors[c].record);
-        ps_optimizer_step step = {opt.lr, 3, 0.37};
+        ps_optimizer_step step = {.lr = opt.lr, .t = 3, .grad_scale = 0.37};
         for (int i = 0; i < 4 * N; i++)
             start[i / N][i % N] = (float)draw(&seed) / 0x1p24f - (i < 3 * N ? 0.5f : 0);
         memcpy(whole, start, sizeof whole);
@@ -200,7 +200,7 @@ static void the_gradient_is_scaled_first(void **state)
         for (int k = 0; k < 2; k++) {
             float *states[2] = {s1[k], s2[k]};
             double scale = k ? 1.0 : 0.3;
-            ps_optimizer_step step = {opt.lr, 2, scale};
+            ps_optimizer_step step = {.lr = opt.lr, .t = 2, .grad_scale = scale};
             memcpy(p[k], vectors[c].start, sizeof p[k]);
             for (int i = 0; i < 6; i++) {
                 float g = vectors[c].steps[1][0][i];

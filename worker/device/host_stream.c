@@ -104,8 +104,10 @@ static ps_err host_apply(ps_device_stream *base, const ps_optimizer_step *step,
         float *states[PS_OPTIMIZER_MAX_STATES] = {0};
         for (int k = 0; k < opt->n_states; k++)
             states[k] = s->states[k] + at;
-        ps_optimizer_apply(opt, step, ps_optimizer_decay(opt, t->role), end - begin,
-                           s->at.params + at, s->at.grads + at, states);
+        const ps_optimizer_scalars scalars = ps_optimizer_scalars_in(
+            opt, step, t->group, ps_optimizer_decay(opt, t->role));
+        ps_optimizer_apply_by(opt, &scalars, end - begin, s->at.params + at,
+                              s->at.grads + at, states);
     }
     return PS_OK;
 }
