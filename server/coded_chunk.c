@@ -7,9 +7,9 @@
 #include "mem.h"
 
 ps_err ps_coded_chunk_init(ps_coded_chunk *c, const ps_chunk_codec *codec,
-                           const ps_chunk *chunk)
+                           const ps_chunk *chunk, bool adds_up)
 {
-    *c = (ps_coded_chunk){.codec = codec, .chunk = chunk};
+    *c = (ps_coded_chunk){.codec = codec, .chunk = chunk, .adds_up = adds_up};
     c->coded = ps_chunk_codec_of(codec, chunk, PS_CODED_CHANGE, 0) != PS_CODEC_NONE;
     if (!c->coded) return PS_OK;
     PS_TRY(ps_mem_zalloc_aligned(&c->told, chunk->count * sizeof *c->told,
@@ -67,5 +67,6 @@ void ps_coded_chunk_reply(ps_coded_chunk *c, const float *weights, uint64_t vers
     const ps_codec by = ps_chunk_codec_of(c->codec, chunk, PS_CODED_CHANGE, version - 1);
     c->reply_codec = by;
     c->reply_bytes = ps_chunk_codec_bytes(c->codec, chunk, by);
+    if (c->adds_up) memset(c->told, 0, chunk->count * sizeof *c->told);
     ps_chunk_codec_encode_change(c->codec, chunk, by, weights, c->told, key, c->reply);
 }

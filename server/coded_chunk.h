@@ -5,7 +5,8 @@
  * last told. `told` is what every worker has, bit for bit, because both sides add the
  * same decoded change; what the codec loses stays in weights - told and goes into the
  * next change. So the weights that the optimizer steps never drift, and a worker that
- * joins late gets `told`. */
+ * joins late gets `told`. Where the optimizer only adds up (optimizer.h), the reply is
+ * the encoded sum itself: a change from the zeros that both sides begin with. */
 #ifndef PS_CODED_CHUNK_H
 #define PS_CODED_CHUNK_H
 
@@ -16,6 +17,7 @@ typedef struct ps_coded_chunk {
     const ps_chunk_codec *codec; // borrowed
     const ps_chunk *chunk;       // borrowed
     bool coded;                  // false: the chunk travels as float32
+    bool adds_up;                // the optimizer does: a reply is a sum, not a change
     float *told;                 // owned, count
     uint8_t *reply;              // owned: the last change, encoded
     ps_codec reply_codec;
@@ -25,7 +27,7 @@ typedef struct ps_coded_chunk {
 /* NOMEM; c is safe for fini in every case. Allocates nothing for a chunk
  * that is not coded. */
 ps_err ps_coded_chunk_init(ps_coded_chunk *c, const ps_chunk_codec *codec,
-                           const ps_chunk *chunk);
+                           const ps_chunk *chunk, bool adds_up);
 void ps_coded_chunk_fini(ps_coded_chunk *c);
 
 /* Sets `told` to the first weights, or to exact ones. All workers get them unencoded,

@@ -45,6 +45,16 @@ static ps_frame_class check_payload(const ps_frame_rules *rules, const ps_frame_
     return PS_FRAME_GOOD;
 }
 
+static ps_frame_class check_groups(const ps_frame_rules *rules, const ps_frame_view *v,
+                                   const ps_wire_header *h)
+{
+    const uint64_t n = (uint64_t)rules->n_groups;
+    if (h->rank != 0 || n == 0 || h->count != n || h->codec != PS_CODEC_NONE ||
+        v->payload_bytes != n * sizeof(ps_group_numbers))
+        return bad(PS_FRAME_BAD, "numbers of other parameter groups than the job's", h);
+    return PS_FRAME_GOOD;
+}
+
 static ps_frame_class check_chunk(const ps_frame_rules *rules, const ps_frame_view *v,
                                   const ps_wire_header *h)
 {
@@ -92,5 +102,6 @@ ps_frame_class ps_frame_check(const ps_frame_rules *rules, const ps_frame_view *
         return bad(PS_FRAME_BAD, wanted ? "no payload" : "a payload where none belongs",
                    h);
     if (h->kind == PS_MSG_HELLO || h->kind == PS_MSG_BYE) return PS_FRAME_GOOD;
+    if (h->kind == PS_MSG_GROUPS) return check_groups(rules, v, h);
     return check_chunk(rules, v, h);
 }

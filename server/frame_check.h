@@ -4,6 +4,7 @@
 #define PS_FRAME_CHECK_H
 
 #include "chunk_codec.h"
+#include "param_groups.h"
 #include "plan.h"
 #include "wire_socket.h"
 
@@ -15,6 +16,7 @@ typedef struct ps_frame_rules {
     uint32_t epoch;
     uint32_t n_workers;
     const ps_secret *secrets; // the workers', by rank; borrowed
+    int n_groups;             // of parameters; 0: GROUPS are refused
 } ps_frame_rules;
 
 typedef enum ps_frame_class {

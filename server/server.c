@@ -229,6 +229,7 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
             .member = member,
             .total_steps = start.total_steps,
             .first_step = start.step,
+            .n_groups = s->tensors.n_groups,
             .door = s->door,
             .changed = &s->changed,
         };

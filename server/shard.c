@@ -164,6 +164,10 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     s->first_step = job->first_step;
     s->rule = *s->o.rule;
     PS_TRY(learn(s));
+    if (job->n_groups > 0) {
+        PS_TRY(ps_param_groups_init(&s->groups, job->n_groups));
+        s->rule.optimizer.groups = &s->groups;
+    }
     ps_chunk_codec_end(&s->codec, job->total_steps);
     s->door = job->door;
     s->changed = job->changed;
@@ -176,6 +180,7 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
         .epoch = roster->epoch,
         .n_workers = (uint32_t)s->o.n_workers,
         .secrets = roster->secrets,
+        .n_groups = job->n_groups,
     };
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
         ps_wire_id(r, &roster->secrets[r], s->peers[r].id);

@@ -33,6 +33,7 @@ typedef struct ps_shard_job { // borrowed until stop
     uint32_t index;           // of the shard in the plan
     ps_member *member;
     uint64_t total_steps, first_step;
+    int n_groups;            // of parameters with numbers of their own; 0: none
     const ps_shm_door *door; // NULL: no shared memory
     const ps_event *changed; // set when the shard's state changes; may be NULL
 } ps_shard_job;

@@ -159,6 +159,22 @@ static ps_err handle_exact(ps_shard *s, ps_shard_chunk *c, const ps_wire_header 
     }
 }
 
+/* Repetitions are of a step that has numbers already. */
+static ps_err handle_groups(ps_shard *s, const ps_wire_header *h, ps_wire_frames *f)
+{
+    const uint64_t n = s->groups.n_sets;
+    if (n > 0 && h->step <= s->groups.from[(n - 1) % PS_GROUP_SETS]) return PS_OK;
+    const char *at = zmq_msg_data(&f->payload); // not aligned
+    for (int i = 0; i < s->groups.n; i++) {
+        ps_group_numbers numbers;
+        memcpy(&numbers, at + (size_t)i * sizeof numbers, sizeof numbers);
+        if (ps_param_groups_check(&s->rule.optimizer, &numbers, i) != PS_OK)
+            return PS_ERR_PROTOCOL;
+    }
+    ps_param_groups_set(&s->groups, h->step, at);
+    return PS_OK;
+}
+
 static ps_err handle_bye(ps_shard *s, uint32_t rank)
 {
     bool again = s->peers[rank].left;
@@ -177,6 +193,7 @@ static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
     if (h->kind == PS_MSG_BYE) return handle_bye(s, h->rank);
     if (p->left)
         return ps_err_set(PS_ERR_PROTOCOL, "%s after BYE", ps_wire_kind_name(h->kind));
+    if (h->kind == PS_MSG_GROUPS) return handle_groups(s, h, f);
     ps_shard_chunk *c = &s->chunks[s->chunk_of[h->chunk]];
     if (h->kind == PS_MSG_PULL) return handle_pull(s, c, h);
     if (h->kind == PS_MSG_EXACT) return handle_exact(s, c, h);

@@ -49,7 +49,8 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
     c->policy.first = (int64_t)s->first_step;
     PS_TRY(ps_aggregate_init(&c->memory, s->o.table, c->chunk, &s->o.rule->optimizer,
                              s->waits, slab));
-    PS_TRY(ps_coded_chunk_init(&c->coded, &s->codec, c->chunk));
+    PS_TRY(ps_coded_chunk_init(&c->coded, &s->codec, c->chunk,
+                               ps_optimizer_adds_up(&s->o.rule->optimizer)));
     PS_TRY(ps_mem_zalloc(&c->pushes, (size_t)s->o.n_workers, sizeof *c->pushes,
                          "a chunk's pushes"));
     PS_TRY(ps_mem_zalloc(&c->early, (size_t)s->o.n_workers, sizeof *c->early,
@@ -121,6 +122,7 @@ void ps_shard_memory_fini(ps_shard *s)
     free(s->run_counts);
     free(s->block_sums);
     free(s->slab);
+    ps_param_groups_fini(&s->groups);
 }
 
 void ps_shard_set_state(ps_shard *s, ps_shard_state state)

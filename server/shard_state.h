@@ -11,6 +11,7 @@
 #include "counter.h"
 #include "credit.h"
 #include "frame_check.h"
+#include "param_groups.h"
 #include "policy.h"
 #include "shard.h"
 #include "wire_socket.h"
@@ -43,6 +44,7 @@ struct ps_shard {
     char endpoint[PS_ENDPOINT_MAX];
     ps_frame_rules rules;
     ps_step_rule rule;
+    ps_param_groups groups; // without any: n 0
     ps_credit credit;
     ps_chunk_codec codec;
     const void **payloads; // scratch: by rank

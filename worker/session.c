@@ -63,7 +63,9 @@ static ps_err make_plan(ps_session *s)
     const ps_chunk_size size =
         ps_chunk_size_wanted(c, ps_init_method_is_loopback(s->o.init_method));
     PS_TRY(ps_plan_init(&s->plan, s->o.table, size, shards));
-    return ps_step_rule_init(&s->rule, c);
+    PS_TRY(ps_step_rule_init(&s->rule, c));
+    s->rule.optimizer.groups = s->o.groups;
+    return PS_OK;
 }
 
 static ps_err check_descriptors(const ps_session *s)
@@ -108,7 +110,8 @@ static ps_err become_member(ps_session *s)
                                        .plan_hash = s->plan.hash,
                                        .local_rank = s->o.local_rank,
                                        .incarnation = s->o.incarnation};
-    PS_TRY(ps_member_join(&options, &s->member));
+    s->member = s->o.member;
+    if (!s->member) PS_TRY(ps_member_join(&options, &s->member));
     s->rank = ps_member_rank(s->member);
     return PS_OK;
 }
@@ -240,6 +243,32 @@ ps_err ps_session_wait(ps_session *s, int first, int n)
     return ps_exchange_params_needed(s->exchange, first, n);
 }
 
+ps_err ps_session_ready(ps_session *s, int first, int n, bool *ready)
+{
+    PS_TRY(check_range(s, first, n, "ps_session_ready"));
+    return ps_exchange_params_ready(s->exchange, first, n, ready);
+}
+
+static ps_err check_chunks(const ps_session *s, const char *call)
+{
+    PS_TRY(expect(s, STARTED, call));
+    if (s->exchange->ops->push_chunk) return PS_OK;
+    return ps_err_set(PS_ERR_UNSUPPORTED, "%s: the exchange %s has only whole steps",
+                      call, s->exchange->ops->name);
+}
+
+ps_err ps_session_push_chunk(ps_session *s, uint32_t chunk, uint64_t step)
+{
+    PS_TRY(check_chunks(s, "ps_session_push_chunk"));
+    return s->exchange->ops->push_chunk(s->exchange, chunk, step);
+}
+
+ps_err ps_session_wait_chunk(ps_session *s, uint32_t chunk, uint64_t version)
+{
+    PS_TRY(check_chunks(s, "ps_session_wait_chunk"));
+    return s->exchange->ops->wait_chunk(s->exchange, chunk, version);
+}
+
 ps_err ps_session_push(ps_session *s, int first, int n)
 {
     PS_TRY(check_range(s, first, n, "ps_session_push"));
@@ -313,7 +342,7 @@ void ps_session_destroy(ps_session **session)
     ps_session *s = *session;
     if (!s) return;
     ps_exchange_destroy(&s->exchange);
-    ps_member_destroy(&s->member);
+    if (!s->o.member) ps_member_destroy(&s->member);
     if (s->stream) s->stream->ops->destroy(&s->stream);
     ps_shared_mem_fini(&s->params);
     ps_shared_mem_fini(&s->grads);

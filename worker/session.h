@@ -45,6 +45,10 @@ typedef struct ps_session_options { // all borrowed for the session's life
     int rank;             // -1: any that is free
     int local_rank;       // -1: not given
     uint64_t incarnation; // how often this worker's process was started before
+    /* A member that has joined already; NULL: the session joins by itself. The session
+     * leaves the job with it, but does not destroy it. */
+    ps_member *member;
+    const struct ps_param_groups *groups; // param_groups.h; NULL: none
 } ps_session_options;
 
 /* *out is owned by the caller. CONFIG: settings that contradict each other, or more
@@ -72,12 +76,19 @@ ps_err ps_session_start(ps_session *s, ps_device *device, const ps_exchange_stat
 ps_err ps_session_begin(ps_session *s, uint64_t step);
 /* Blocks until the weights of tensors [first, first + n) are those of the step. */
 ps_err ps_session_wait(ps_session *s, int first, int n);
+/* *ready: whether that would return at once. */
+ps_err ps_session_ready(ps_session *s, int first, int n, bool *ready);
 /* The gradients of these tensors are final, multiplied by the rank's share n_r / sum n
  * (and by the loss scale). Gradients and weights belong to the session until the next
  * wait for them. */
 ps_err ps_session_push(ps_session *s, int first, int n);
 /* Every tensor of the step has been pushed. May return before the step is made. */
 ps_err ps_session_finish(ps_session *s);
+
+/* Instead of steps: chunks of the plan that go on by themselves (exchange.h). One thread
+ * may push while another waits. UNSUPPORTED: the exchange cannot. */
+ps_err ps_session_push_chunk(ps_session *s, uint32_t chunk, uint64_t step);
+ps_err ps_session_wait_chunk(ps_session *s, uint32_t chunk, uint64_t version);
 
 /* Blocks until the weights are those after all finished steps. */
 ps_err ps_session_drain(ps_session *s);

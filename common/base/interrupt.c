@@ -89,8 +89,32 @@ bool ps_interrupted(void)
     return ps_interrupt_signal() != 0;
 }
 
+static _Thread_local struct {
+    ps_interrupt_hook fn;
+    void *ctx;
+} hook;
+
+void ps_interrupt_set_hook(ps_interrupt_hook fn, void *ctx)
+{
+    hook.fn = fn;
+    hook.ctx = ctx;
+}
+
+ps_err ps_interrupt_ask_hook(void)
+{
+    if (!hook.fn || !hook.fn(hook.ctx)) return PS_OK;
+    return ps_err_set(PS_ERR_INTERRUPTED, "interrupted by the program");
+}
+
+ps_deadline ps_interrupt_slice(ps_deadline deadline)
+{
+    const ps_deadline soon = ps_deadline_in_ms(PS_HOOK_MS);
+    return hook.fn && soon.at_ns < deadline.at_ns ? soon : deadline;
+}
+
 ps_err ps_interrupt_check(void)
 {
+    PS_TRY(ps_interrupt_ask_hook());
     int number = ps_interrupt_signal();
     if (number == 0) return PS_OK;
     return ps_err_set(PS_ERR_INTERRUPTED, "interrupted by SIG%s", sigabbrev_np(number));

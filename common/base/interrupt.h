@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "clock.h"
 #include "err.h"
 
 /* The signal that told a process to end; {0}: none yet. */
@@ -32,11 +33,21 @@ bool ps_end_signal_again(ps_end_signal *first, int number, uint64_t now_ns);
  * before any other thread starts: all threads must inherit the mask. */
 ps_err ps_interrupt_init(void);
 
+/* For libraries, which must not touch signals: fn (NULL: none) is asked by long waits of
+ * this thread, every PS_HOOK_MS or so, and returns true to end them. */
+enum { PS_HOOK_MS = 100 };
+typedef bool (*ps_interrupt_hook)(void *ctx);
+void ps_interrupt_set_hook(ps_interrupt_hook fn, void *ctx);
+/* PS_OK, or INTERRUPTED where the hook says so. */
+ps_err ps_interrupt_ask_hook(void);
+/* When a wait until then has to ask again: earlier, where this thread has a hook. */
+ps_deadline ps_interrupt_slice(ps_deadline deadline);
+
 /* The number of the first signal; 0: none has come. Any thread. */
 int ps_interrupt_signal(void);
 /* Whether a signal has come. Any thread. */
 bool ps_interrupted(void);
-/* PS_OK, or INTERRUPTED with the signal's name in the message. */
+/* PS_OK, or INTERRUPTED with the signal's name in the message; asks the hook, too. */
 ps_err ps_interrupt_check(void);
 /* Readable, and stays so, once a signal has come: for poll sets. Never read from it. -1
  * before init. */

@@ -212,6 +212,11 @@ static ps_err check_keys(const ps_yaml *map, const char *path)
 
 /* ---- what the table cannot say ---- */
 
+bool ps_config_has_model(const ps_config *cfg)
+{
+    return ps_yaml_path(cfg->tree, LAYERS) != NULL;
+}
+
 /* An error that names a key's place. */
 __attribute__((format(printf, 3, 4))) static ps_err
 key_error(const ps_config *cfg, const char *path, const char *fmt, ...)
@@ -236,6 +241,32 @@ static ps_err check_optimizer(ps_config *cfg)
     if (o->nesterov && (o->momentum == 0 || o->dampening != 0))
         return key_error(cfg, "optimizer.nesterov",
                          "wants a momentum above 0 and no dampening");
+    return PS_OK;
+}
+
+/* Sums go to a program that makes the step itself, with all that belongs to it. */
+static ps_err check_sums(const ps_config *cfg)
+{
+    const ps_config_optimizer *o = &cfg->optimizer;
+    const ps_codec codec = cfg->exchange.codec;
+    if (o->name != PS_OPTIMIZER_SUM && o->name != PS_OPTIMIZER_MEAN) return PS_OK;
+    if (ps_config_has_model(cfg))
+        return key_error(cfg, "optimizer.name",
+                         "sum and mean make no step; they are for programs that use "
+                         "libpstrain");
+    if (o->clip_norm > 0)
+        return key_error(cfg, "optimizer.clip_norm",
+                         "has to be 0 with optimizer.name sum or mean: clip the sum in "
+                         "your program");
+    if (cfg->loss_scale.use == PS_SWITCH_ON)
+        return key_error(cfg, "loss_scale.use",
+                         "cannot be on with optimizer.name sum or mean: scale in your "
+                         "program");
+    if (codec == PS_CODEC_ONEBIT || codec == PS_CODEC_TOPK)
+        return key_error(cfg, "exchange.codec",
+                         "%s needs an optimizer on the servers; with optimizer.name sum "
+                         "or mean use fp16, bf16 or int8",
+                         ps_word_name(ps_codec_words, (int)codec));
     return PS_OK;
 }
 
@@ -324,6 +355,7 @@ static ps_err load(ps_config *cfg, const char *const *overrides, int n_overrides
             PS_TRY(read_default(cfg, key));
     }
     PS_TRY(check_optimizer(cfg));
+    PS_TRY(check_sums(cfg));
     PS_TRY(check_data(cfg));
     PS_TRY(check_rest(cfg));
     return name_job(cfg);
@@ -432,11 +464,6 @@ static uint64_t hash_node(const ps_yaml *node)
     }
     ps_hash_u64(&h, members);
     return ps_hash_value(&h);
-}
-
-bool ps_config_has_model(const ps_config *cfg)
-{
-    return ps_yaml_path(cfg->tree, LAYERS) != NULL;
 }
 
 static size_t value_bytes(const ps_config_key *key)

@@ -133,7 +133,8 @@ const ps_config_key ps_config_keys[] = {
         "synthetic: test samples"),
 
     WORD("optimizer.name", optimizer.name, JOB, ps_optimizer_words, "sgd",
-         "the optimizer, with PyTorch's formulas and defaults"),
+         "the optimizer, with PyTorch's formulas and defaults; sum, mean: none, a program "
+         "that uses libpstrain gets the workers' gradients added up"),
     DOUBLE("optimizer.lr", optimizer.lr, JOB, 0, 1e9, "0.001", "learning rate"),
     DOUBLE("optimizer.momentum", optimizer.momentum, JOB, 0, 1, "0", "sgd: the momentum"),
     DOUBLE("optimizer.dampening", optimizer.dampening, JOB, 0, 1, "0",

@@ -69,7 +69,9 @@ extern const ps_word ps_data_words[];
 typedef enum ps_optimizer_kind {
     PS_OPTIMIZER_SGD,
     PS_OPTIMIZER_ADAM,
-    PS_OPTIMIZER_ADAMW
+    PS_OPTIMIZER_ADAMW,
+    PS_OPTIMIZER_SUM, // no step: the "weights" are the sum of the gradients
+    PS_OPTIMIZER_MEAN // likewise their mean
 } ps_optimizer_kind;
 extern const ps_word ps_optimizer_words[];
 

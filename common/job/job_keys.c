@@ -32,6 +32,13 @@ ps_job_key ps_job_key_piece(bool down, int rank)
     return key;
 }
 
+ps_job_key ps_job_key_array(int worker)
+{
+    ps_job_key key;
+    snprintf(key.text, sizeof key.text, "worker/%d/array", worker);
+    return key;
+}
+
 static bool begins_with(const char *key, const char *prefix)
 {
     return strncmp(key, prefix, strlen(prefix)) == 0;

@@ -13,6 +13,7 @@
  *   server/<rank>/stats   JSON, its account of the job                        that server
  *   worker/<rank>/shm     as a server's                                       that worker
  *   worker/<rank>/piece   a part of an array, to worker 0                     that worker
+ *   worker/<rank>/array   a part of what a program shares with the others  that worker
  *   job/<rank>/piece      a part of an array, to that worker                  worker 0
  *   gloo/...              what Gloo's Store keeps                             any worker
  */
@@ -39,6 +40,7 @@ ps_job_key ps_job_key_stats(int server);
 ps_job_key ps_job_key_buffers(uint64_t n);
 /* down: what worker 0 gives to the rank; otherwise what the rank gives to worker 0. */
 ps_job_key ps_job_key_piece(bool down, int rank);
+ps_job_key ps_job_key_array(int worker);
 
 /* Whether the member may set the key. Keys that are not in the list are the workers'. */
 bool ps_job_key_may_set(const char *key, ps_role role, int rank);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "event.h"
+#include "interrupt.h"
 #include "log.h"
 #include "mem.h"
 #include "thread.h"
@@ -188,11 +189,17 @@ static ps_err exchange(ps_member *m, request *r, ps_deadline deadline)
     pthread_mutex_unlock(&m->lock);
     ps_event_set(&m->wake);
     pthread_mutex_lock(&m->lock);
-    while (!r->answered && !m->aborted && !m->deserted &&
-           ps_cond_wait(&m->changed, &m->lock, deadline))
-        continue;
+    ps_err interrupted = PS_OK;
+    while (!r->answered && !m->aborted && !m->deserted && interrupted == PS_OK &&
+           !ps_deadline_passed(deadline)) {
+        ps_cond_wait(&m->changed, &m->lock, ps_interrupt_slice(deadline));
+        pthread_mutex_unlock(&m->lock);
+        interrupted = ps_interrupt_ask_hook(); // which may abort the job
+        pthread_mutex_lock(&m->lock);
+    }
     remove_request(m, r);
     pthread_mutex_unlock(&m->lock);
+    if (interrupted != PS_OK) return interrupted;
     if (r->answered) return r->code == PS_OK ? PS_OK : ps_err_set(r->code, "%s", r->text);
     PS_TRY(ps_member_check(m));
     uint64_t down_ns = atomic_load(&m->down_ns);

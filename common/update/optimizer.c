@@ -20,6 +20,10 @@ ps_optimizer_scalars ps_optimizer_scalars_of(const ps_optimizer *opt,
                  .first = step->t == 1,
                  .nesterov = opt->nesterov};
     if (opt->kind == PS_OPTIMIZER_SGD) return k;
+    if (ps_optimizer_adds_up(opt)) {
+        k.scale = (float)(step->grad_scale * opt->share);
+        return k;
+    }
     k.pytorch1 = opt->pytorch1;
     k.beta1 = (float)opt->beta1;
     k.lerp = (float)(1.0 - opt->beta1);
@@ -81,8 +85,10 @@ ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
                           .weight_decay = c->weight_decay,
                           .nesterov = c->nesterov,
                           .decay_bias_norm = c->decay_bias_norm,
-                          .pytorch1 = c->pytorch == 1};
-    opt->n_states = 2;
+                          .pytorch1 = c->pytorch == 1,
+                          .share = 1};
+    opt->n_states = ps_optimizer_adds_up(opt) ? 0 : 2;
+    if (opt->kind == PS_OPTIMIZER_MEAN) opt->share = 1.0 / (double)cfg->job.workers;
     if (opt->kind == PS_OPTIMIZER_SGD) opt->n_states = opt->momentum != 0.0;
     return PS_OK;
 }

@@ -8,6 +8,12 @@
  *   Adam   g += wd*p; AdamW: p *= 1 - lr*wd
  *          m += (1-b1)(g-m); PyTorch 1: m = b1*m + (1-b1)g; v = b2*v + (1-b2)g*g
  *          p -= lr/(1-b1^t) * m / (sqrt(v)/sqrt(1-b2^t) + eps)
+ *
+ * Two kinds make no step, for optimizers that run in the workers: g is the sum of the
+ * workers' gradients in rank order, and "new weights" are
+ *
+ *   sum    p = g
+ *   mean   p = g * (1/W), where 1/W is rounded to float32
  */
 #ifndef PS_OPTIMIZER_H
 #define PS_OPTIMIZER_H
@@ -22,6 +28,7 @@ typedef struct ps_optimizer {
     double lr, momentum, dampening, beta1, beta2, eps, weight_decay;
     bool nesterov, decay_bias_norm;
     bool pytorch1; // Adam(W): m as PyTorch 1 computed it
+    double share;  // mean: 1/W; sum: 1
     int n_states;  // arrays of state per parameter: SGD 0, with momentum 1, Adam(W) 2
     const struct ps_param_groups *groups; // borrowed; NULL: all parameters are alike
 } ps_optimizer;
@@ -39,6 +46,12 @@ typedef struct ps_optimizer_step {
 const char *ps_optimizer_state_name(const ps_optimizer *opt, int i);
 
 ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg);
+
+/* Whether it only adds up: sum, mean. */
+static inline bool ps_optimizer_adds_up(const ps_optimizer *opt)
+{
+    return opt->kind == PS_OPTIMIZER_SUM || opt->kind == PS_OPTIMIZER_MEAN;
+}
 
 /* The weight decay of a tensor of that role. */
 double ps_optimizer_decay(const ps_optimizer *opt, ps_tensor_role role);

@@ -81,6 +81,13 @@ KERNEL adam_form(const scalars *k, bool decoupled, uint64_t n, float *p,
         adam_update(*k, decoupled, LERP_FROM_G, n, p, grad, states[0], states[1]);
 }
 
+KERNEL take_sum(scalars k, uint64_t n, float *restrict p, const float *restrict grad)
+{
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++)
+        p[i] = k.scale * grad[i];
+}
+
 KERNEL apply_kind(ps_optimizer_kind kind, const scalars *k, uint64_t n, float *p,
                   const float *grad, float *const *states)
 {
@@ -88,10 +95,10 @@ KERNEL apply_kind(ps_optimizer_kind kind, const scalars *k, uint64_t n, float *p
         sgd_plain(*k, n, p, grad);
     else if (kind == PS_OPTIMIZER_SGD)
         sgd_momentum(*k, n, p, grad, states[0]);
-    else if (kind == PS_OPTIMIZER_ADAM)
-        adam_form(k, false, n, p, grad, states);
+    else if (kind == PS_OPTIMIZER_SUM || kind == PS_OPTIMIZER_MEAN)
+        take_sum(*k, n, p, grad);
     else
-        adam_form(k, true, n, p, grad, states);
+        adam_form(k, kind == PS_OPTIMIZER_ADAMW, n, p, grad, states);
 }
 
 /* Elements of a block, and how far ahead of it memory is prefetched: the four arrays are

@@ -24,11 +24,10 @@ static ps_group_numbers *place(const ps_param_groups *g, uint64_t k)
     return g->sets + (k % PS_GROUP_SETS) * (uint64_t)g->n;
 }
 
-void ps_param_groups_set(ps_param_groups *g, uint64_t from,
-                         const ps_group_numbers *numbers)
+void ps_param_groups_set(ps_param_groups *g, uint64_t from, const void *numbers)
 {
     const uint64_t k = atomic_load(&g->n_sets);
-    memcpy(place(g, k), numbers, (size_t)g->n * sizeof *numbers);
+    memcpy(place(g, k), numbers, (size_t)g->n * sizeof *g->sets);
     g->from[k % PS_GROUP_SETS] = from;
     atomic_store(&g->n_sets, k + 1);
 }

@@ -30,6 +30,14 @@
  *          of a chunk at version step
  *   RESTORE  rank 0, before INIT:        RESTORED
  *          array `place` of a chunk
+ *   GROUPS rank 0, before the PUSHes of
+ *          the first step that it
+ *          counts for: the numbers of
+ *          the parameter groups
+ *
+ * GROUPS, in jobs without a model: count groups of eight little-endian doubles
+ * (param_groups.h), never encoded. It has no answer and takes no credit; a worker sends
+ * the last ones again over a new connection, and a shard ignores those that it has.
  *
  * FETCH and RESTORE are for checkpoints. The arrays are the optimizer's states (0, 1) and
  * the weights (2), always as float32 in the message, whatever the codec and with shared
@@ -78,6 +86,7 @@ enum { PS_WIRE_STATE_WEIGHTS = 2, PS_WIRE_STATE_RULE = 255 };
     X(EXACT, 6, WORKER, false)                                                           \
     X(FETCH, 7, WORKER, false)                                                           \
     X(RESTORE, 8, WORKER, true)                                                          \
+    X(GROUPS, 9, WORKER, true)                                                           \
     X(READY, 16, SHARD, false)                                                           \
     X(WEIGHTS, 17, SHARD, true)                                                          \
     X(CREDIT, 18, SHARD, false)                                                          \

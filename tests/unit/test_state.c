@@ -163,8 +163,8 @@ static void check_shard(const ps_chunk_codec *codec, const ps_chunk *c)
 {
     ps_coded_chunk a, b;
     float *weights = calloc(c->count, 4), *change = calloc(c->count, 4);
-    assert_int_equal(ps_coded_chunk_init(&a, codec, c), PS_OK);
-    assert_int_equal(ps_coded_chunk_init(&b, codec, c), PS_OK);
+    assert_int_equal(ps_coded_chunk_init(&a, codec, c, false), PS_OK);
+    assert_int_equal(ps_coded_chunk_init(&b, codec, c, false), PS_OK);
     ps_coded_chunk_start(&a, weights);
     for (uint64_t s = 0; s < STEPS && a.coded; s++) {
         if (s == CUT) ps_coded_chunk_start(&b, a.told);

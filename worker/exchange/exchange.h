@@ -65,6 +65,8 @@ typedef struct ps_exchange_ops {
     ps_err (*begin)(ps_exchange *x, uint64_t step);
     /* Blocks until params of tensors [first, first + n) are at version `step`. */
     ps_err (*params_needed)(ps_exchange *x, int first, int n);
+    /* *ready: whether params_needed would return at once. */
+    ps_err (*params_ready)(ps_exchange *x, int first, int n, bool *ready);
     /* The gradients of the tensors are final (already multiplied by n_r / sum n); they
      * and the parameters belong to the exchange until the next params_needed of them. */
     ps_err (*grads_ready)(ps_exchange *x, int first, int n);
@@ -86,6 +88,12 @@ typedef struct ps_exchange_ops {
     /* Called by all ranks before start: they continue at first_step, with the rule of
      * their options and rank 0's parameters. */
     ps_err (*load)(ps_exchange *x, const ps_exchange_state *in);
+    /* Instead of steps of all tensors, chunks of the plan that go on by themselves, each
+     * with versions of its own: pushes a chunk's gradient of its step, and blocks until
+     * the chunk has a version. One thread may push while another waits. NULL: the
+     * exchange cannot. */
+    ps_err (*push_chunk)(ps_exchange *x, uint32_t chunk, uint64_t step);
+    ps_err (*wait_chunk)(ps_exchange *x, uint32_t chunk, uint64_t version);
     void (*stats)(const ps_exchange *x, ps_exchange_stats *out);
     /* Orderly end of the connections; after a failure only destroy may be called. */
     ps_err (*stop)(ps_exchange *x);
@@ -114,6 +122,11 @@ static inline ps_err ps_exchange_begin(ps_exchange *x, uint64_t step)
 static inline ps_err ps_exchange_params_needed(ps_exchange *x, int first, int n)
 {
     return x->ops->params_needed(x, first, n);
+}
+static inline ps_err ps_exchange_params_ready(ps_exchange *x, int first, int n,
+                                              bool *ready)
+{
+    return x->ops->params_ready(x, first, n, ready);
 }
 static inline ps_err ps_exchange_grads_ready(ps_exchange *x, int first, int n)
 {

@@ -139,6 +139,12 @@ static ps_err none_params_needed(ps_exchange *x, int first, int n)
     return PS_OK;
 }
 
+static ps_err none_params_ready(ps_exchange *x, int first, int n, bool *ready)
+{
+    *ready = true;
+    return PS_OK;
+}
+
 static ps_err check_tensor(exchange_none *e, int tensor)
 {
     const ps_tensor *t = &e->o.table->tensors[tensor];
@@ -231,6 +237,7 @@ const ps_exchange_ops ps_exchange_none_ops = {
     .start = none_start,
     .begin = none_begin,
     .params_needed = none_params_needed,
+    .params_ready = none_params_ready,
     .grads_ready = none_grads_ready,
     .finish = none_finish,
     .drain = none_drain,

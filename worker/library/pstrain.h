@@ -361,13 +361,14 @@ PSTRAIN_API int pstrain_open_reducer(pstrain_session *s, const pstrain_reducer *
 PSTRAIN_API int pstrain_reduce_begin(pstrain_session *s, float *values, uint64_t n,
                                      uint64_t *ticket);
 /* Blocks until the ticket's sum is in its values. Tickets end in order: those before it
- * are complete then, too. ARG when the ranks gave different sizes (without a codec). */
+ * are complete then, too. PEER when the ranks gave different sizes (found out without a
+ * codec only). */
 PSTRAIN_API int pstrain_reduce_end(pstrain_session *s, uint64_t ticket);
 
 /* --- collectives, from join on ------------------------------------------------------ */
 
-/* Every worker calls the same ones in the same order with the same sizes; calls whose
- * sizes differ give ARG or PEER on the ranks that notice. They go through the
+/* Every worker calls the same ones in the same order with the same sizes; where they
+ * differ, ARG on every worker says who calls what. They go through the
  * coordinator, bytes unchanged: good for small things (1 KB: less than a millisecond on
  * one host) and for the broadcast of a model. */
 
@@ -400,9 +401,8 @@ typedef enum pstrain_op {
 } pstrain_op;
 
 /* values (n of dtype) become the reduction over all ranks, in the type itself and in rank
- * order: integers are exact (and wrap around as in two's complement). In a started
- * reducer session without a codec, large float32 sums go through the servers; the bits
- * are the same. */
+ * order: integers are exact (and wrap around as in two's complement). Large float32 sums
+ * are faster by pstrain_reduce_begin, with the same bits. */
 PSTRAIN_API int pstrain_all_reduce(pstrain_session *s, void *values, uint64_t n,
                                    int dtype, int op);
 

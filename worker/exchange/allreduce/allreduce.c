@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "interrupt.h"
 #include "reducer_snapshot.h"
 #include "thread.h"
 
@@ -230,6 +231,7 @@ static ps_err wait_round(allreduce *x)
     ps_cond_wait(&x->changed, &x->lock, ps_deadline_in_ms(POLL_MS));
     pthread_mutex_unlock(&x->lock);
     ps_err err = x->at.member ? ps_member_check(x->at.member) : PS_OK;
+    if (err == PS_OK) err = ps_interrupt_ask_hook();
     pthread_mutex_lock(&x->lock);
     return err;
 }
@@ -312,14 +314,30 @@ ps_err ps_allreduce_begin(ps_exchange *base, uint64_t step)
     return PS_OK;
 }
 
-ps_err ps_allreduce_params_needed(ps_exchange *base, int first, int n)
+/* Buckets that are applied when the tensors' weights are those of the step. */
+static uint64_t buckets_before(const allreduce *x, int first, int n)
 {
-    allreduce *x = of(base);
-    if (x->steps < 2 || n == 0) return PS_OK;
+    if (x->steps < 2 || n == 0) return 0;
     /* Weights come from the last bucket to the first, which holds the last tensors. */
     const ps_buckets *b = &x->reducer.buckets;
     uint64_t n_buckets = (uint64_t)(b->n - b->of_tensor[first + n - 1]);
-    return wait_for(x, &x->applied, (x->steps - 2) * (uint64_t)b->n + n_buckets);
+    return (x->steps - 2) * (uint64_t)b->n + n_buckets;
+}
+
+ps_err ps_allreduce_params_needed(ps_exchange *base, int first, int n)
+{
+    allreduce *x = of(base);
+    const uint64_t target = buckets_before(x, first, n);
+    return target ? wait_for(x, &x->applied, target) : PS_OK;
+}
+
+ps_err ps_allreduce_params_ready(ps_exchange *base, int first, int n, bool *ready)
+{
+    allreduce *x = of(base);
+    pthread_mutex_lock(&x->lock);
+    *ready = x->applied >= buckets_before(x, first, n);
+    pthread_mutex_unlock(&x->lock);
+    return PS_OK;
 }
 
 ps_err ps_allreduce_grads_ready(ps_exchange *base, int first, int n)

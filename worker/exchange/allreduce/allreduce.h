@@ -30,6 +30,7 @@ ps_err ps_allreduce_create(const ps_exchange_ops *ops, const ps_exchange_options
 ps_err ps_allreduce_start(ps_exchange *x);
 ps_err ps_allreduce_begin(ps_exchange *x, uint64_t step);
 ps_err ps_allreduce_params_needed(ps_exchange *x, int first, int n);
+ps_err ps_allreduce_params_ready(ps_exchange *x, int first, int n, bool *ready);
 ps_err ps_allreduce_grads_ready(ps_exchange *x, int first, int n);
 ps_err ps_allreduce_finish(ps_exchange *x);
 ps_err ps_allreduce_drain(ps_exchange *x);
@@ -48,10 +49,12 @@ void ps_allreduce_destroy(ps_exchange **x);
         .name = engine, .mode = "allreduce", .servers = false, .alone = false,           \
         .on_device = device, .create = make, .start = ps_allreduce_start,                \
         .begin = ps_allreduce_begin, .params_needed = ps_allreduce_params_needed,        \
+        .params_ready = ps_allreduce_params_ready,                                       \
         .grads_ready = ps_allreduce_grads_ready, .finish = ps_allreduce_finish,          \
         .drain = ps_allreduce_drain, .loss_scale = ps_allreduce_loss_scale,              \
         .sync_buffers = ps_allreduce_sync_buffers, .save = ps_allreduce_save,            \
-        .load = ps_allreduce_load, .stats = ps_allreduce_stats,                          \
+        .load = ps_allreduce_load, .push_chunk = NULL, .wait_chunk = NULL,               \
+        .stats = ps_allreduce_stats,                                                     \
         .stop = ps_allreduce_stop, .destroy = ps_allreduce_destroy,                      \
     }
 

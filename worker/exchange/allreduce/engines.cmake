@@ -1,6 +1,6 @@
 # The all-reduce engines: each is used where it is found (AUTO), asked for (ON: an error
 # without it) or left out (OFF). Sets PS_HAVE_GLOO and PS_HAVE_NCCL and appends the
-# engines' files to PS_WORKER_SOURCES. The decisions stand in the cache for the tests.
+# engines' files to PS_SESSION_SOURCES. The decisions stand in the cache for the tests.
 
 # ps_engine(<NAME> <found> <what it needs>): decides, and notes it for the summary.
 function(ps_engine name found needs)
@@ -31,7 +31,7 @@ ps_engine(GLOO ${found} "a C++ compiler with Gloo's headers and library (libgloo
 if(PS_HAVE_GLOO)
     enable_language(CXX)
     set(CMAKE_CXX_STANDARD 17)
-    list(APPEND PS_WORKER_SOURCES exchange/allreduce/gloo_mesh.cc
+    list(APPEND PS_SESSION_SOURCES exchange/allreduce/gloo_mesh.cc
                                   exchange/allreduce/exchange_gloo.cc)
 endif()
 
@@ -44,7 +44,7 @@ if(NCCL_INCLUDE AND CUDA_RUNTIME_INCLUDE)
 endif()
 ps_engine(NCCL ${found} "nccl.h with CUDA's headers")
 if(PS_HAVE_NCCL)
-    list(APPEND PS_WORKER_SOURCES exchange/allreduce/exchange_nccl.c)
+    list(APPEND PS_SESSION_SOURCES exchange/allreduce/exchange_nccl.c)
 endif()
 
 function(ps_link_engines target)

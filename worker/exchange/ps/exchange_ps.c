@@ -193,6 +193,15 @@ static ps_err ps_ops_params_needed(ps_exchange *x, int first, int n)
                     (int64_t)e->step);
 }
 
+static ps_err ps_ops_params_ready(ps_exchange *x, int first, int n, bool *ready)
+{
+    exchange_ps *e = self(x);
+    *ready = true;
+    for (uint32_t c = e->first_chunk[first + n - 1]; c <= e->last_chunk[first]; c++)
+        *ready = *ready && ps_comm_has(e->comm, c, (int64_t)e->step);
+    return PS_OK;
+}
+
 static ps_err ps_ops_grads_ready(ps_exchange *x, int first, int n)
 {
     exchange_ps *e = self(x);
@@ -266,6 +275,16 @@ static ps_err ps_ops_load(ps_exchange *x, const ps_exchange_state *in)
     return ps_comm_snapshot_restore(e->comm, PS_WIRE_STATE_WEIGHTS, in->weights);
 }
 
+static ps_err ps_ops_push_chunk(ps_exchange *x, uint32_t chunk, uint64_t step)
+{
+    return ps_comm_submit(self(x)->comm, PS_COMM_PUSH, step, &chunk, 1);
+}
+
+static ps_err ps_ops_wait_chunk(ps_exchange *x, uint32_t chunk, uint64_t version)
+{
+    return ps_comm_wait(self(x)->comm, chunk, (int64_t)version);
+}
+
 static void ps_ops_stats(const ps_exchange *x, ps_exchange_stats *out)
 {
     const exchange_ps *e = (const exchange_ps *)x;
@@ -316,6 +335,7 @@ const ps_exchange_ops ps_exchange_ps_ops = {
     .start = ps_ops_start,
     .begin = ps_ops_begin,
     .params_needed = ps_ops_params_needed,
+    .params_ready = ps_ops_params_ready,
     .grads_ready = ps_ops_grads_ready,
     .finish = ps_ops_finish,
     .drain = ps_ops_drain,
@@ -323,6 +343,8 @@ const ps_exchange_ops ps_exchange_ps_ops = {
     .sync_buffers = ps_ops_sync_buffers,
     .save = ps_ops_save,
     .load = ps_ops_load,
+    .push_chunk = ps_ops_push_chunk,
+    .wait_chunk = ps_ops_wait_chunk,
     .stats = ps_ops_stats,
     .stop = ps_ops_stop,
     .destroy = ps_ops_destroy,

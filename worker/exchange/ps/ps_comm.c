@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "interrupt.h"
 #include "mem.h"
 #include "nontemporal_copy.h"
 #include "ps_comm_links.h"
@@ -84,7 +85,9 @@ static void sleep_for(ps_comm *c, uint32_t sequence, uint64_t start_ns,
     ps_deadline deadline = {*since + timeout_ms * 1000000u};
     *late = ps_deadline_passed(deadline);
     if (!*late)
-        ps_comm_sleep(c, sequence, ps_deadline_left_ms_max(deadline, WAIT_SLICE_MS));
+        ps_comm_sleep(
+            c, sequence,
+            ps_deadline_left_ms_max(ps_interrupt_slice(deadline), WAIT_SLICE_MS));
 }
 
 ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version)
@@ -98,6 +101,7 @@ ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version)
         uint32_t sequence = atomic_load(&c->wake_sequence);
         if (ps_comm_has(c, chunk, version)) break;
         if ((err = ps_comm_check(c)) != PS_OK) break;
+        if ((err = ps_interrupt_ask_hook()) != PS_OK) break;
         if (late && (err = chunk_timeout(c, chunk, version, since)) != PS_OK) break;
         sleep_for(c, sequence, start, timeout_ms, &late, &since);
     }

@@ -99,6 +99,8 @@ static ps_err take_weights(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
     PS_TRY(take_scale(c, h));
     const ps_chunk *chunk = &c->plan->chunks[h->chunk];
     float *params = (float *)c->o.params->base + chunk->offset;
+    if (is_change(c, h) && ps_optimizer_adds_up(&c->o.rule->optimizer))
+        memset(params, 0, chunk->count * sizeof *params); // not a change, but a sum
     if (is_change(c, h)) // the shard adds the same to its copy of our weights
         PS_TRY(ps_chunk_codec_decode_change(&c->codec, chunk, (ps_codec)h->codec,
                                             zmq_msg_data(&f->payload),

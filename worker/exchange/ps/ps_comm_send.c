@@ -1,5 +1,7 @@
 #include "ps_comm_send.h"
 
+#include "param_groups.h"
+
 static ps_wire_header header_for(const ps_comm *c, int kind)
 {
     return (ps_wire_header){
@@ -78,6 +80,27 @@ static const void *payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
     ps_chunk_codec_encode(&c->codec, plan, codec, grad, kept,
                           ps_codec_draw_key(h->rank, h->step), c->encoded[chunk]);
     return c->encoded[chunk];
+}
+
+/* Before the gradients of a step: its numbers of the parameter groups, if they are new,
+ * and those of the steps before that the shard may not have over this connection. */
+static ps_err send_groups(ps_comm *c, ps_comm_link *l)
+{
+    const ps_param_groups *g = c->o.rule->optimizer.groups;
+    const uint64_t n = g && c->o.rank == 0 ? g->n_sets : 0;
+    const uint64_t kept = PS_GROUP_SETS - 1;
+    if (n > kept && l->n_groups < n - kept) l->n_groups = n - kept;
+    for (; l->n_groups < n; l->n_groups++) {
+        ps_wire_header h = header_for(c, PS_MSG_GROUPS);
+        uint64_t sent = 0;
+        const ps_group_numbers *numbers = ps_param_groups_get(g, l->n_groups, &h.step);
+        h.count = (uint64_t)g->n;
+        PS_TRY(ps_wire_send(l->socket, NULL, 0, &h, numbers,
+                            (size_t)g->n * sizeof *numbers, PS_WIRE_COPY, &sent));
+        ps_counter_add(&c->bytes_sent, sent);
+        ps_counter_add(&c->raw_bytes, sent);
+    }
+    return PS_OK;
 }
 
 static ps_err send_order(ps_comm *c, ps_comm_link *l, const ps_command *what)
@@ -159,6 +182,7 @@ static ps_err send_one(ps_comm *c, ps_comm_link *l, bool *any)
     if (!ps_credit_allows(&l->credit, l->on_the_way, payload_bytes(c, l, &what)))
         return PS_OK;
     *any = true;
+    if (what.kind == PS_MSG_PUSH) PS_TRY(send_groups(c, l));
     PS_TRY(send_order(c, l, &what));
     note_sent(c, &what);
     return PS_OK;

@@ -37,6 +37,7 @@ typedef struct ps_comm_link {
     bool known, open;         // has answered any HELLO; the last HELLO
     bool said_bye, left;      // the BYE is sent, answered
     uint64_t n_hellos;        // the last one's number
+    uint64_t n_groups;        // sets of parameter groups sent over this connection
     _Atomic uint64_t lost_ns; // no connection since then; 0: connected
     ps_credit credit;
     uint64_t on_the_way; // payload bytes without credit, of the present connection

@@ -1,0 +1,123 @@
+/* What a pstrain_session holds. Only for pstrain.c and its parts:
+ *
+ *     pstrain_call          entering and leaving a call: order, threads, errors
+ *     pstrain               create, join, the end
+ *     pstrain_table         opening: tensors, settings, agreement with the others
+ *     pstrain_steps         steps and state
+ *     pstrain_collectives   barrier, broadcast, gather, reduction
+ *     pstrain_reduce        the reducer
+ */
+#ifndef PSTRAIN_STATE_H
+#define PSTRAIN_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "open_job.h"
+#include "pstrain.h"
+#include "session.h"
+
+typedef enum pstrain_stage {
+    PSTRAIN_CREATED,
+    PSTRAIN_JOINED,
+    PSTRAIN_OPEN,
+    PSTRAIN_STARTED,
+    PSTRAIN_CLOSED,
+    PSTRAIN_FAILED,
+} pstrain_stage;
+
+/* Calls of one lane must not overlap. */
+typedef enum pstrain_lane {
+    PSTRAIN_LANE_MAIN,
+    PSTRAIN_LANE_COLLECTIVE,
+    PSTRAIN_LANE_REDUCE_BEGIN,
+    PSTRAIN_LANE_REDUCE_END,
+    PSTRAIN_LANES
+} pstrain_lane;
+
+struct pstrain_reducing; // pstrain_reduce.c
+
+struct pstrain_session {
+    pid_t pid; // of the process that made it
+    pstrain_interrupted_fn interrupted;
+    void *interrupted_ctx;
+    atomic_bool busy[PSTRAIN_LANES];
+    _Atomic int stage;
+    atomic_bool aborted;
+    atomic_bool closing;
+    ps_err_saved failure; // of PSTRAIN_FAILED; written before the stage
+    pthread_mutex_t lock; // of the failure
+
+    // From create on
+    char **settings; // owned, as ps_config_load takes them: create's, then open's
+    int n_settings;
+    ps_config config;                     // by create's settings
+    ps_config join_defaults, join_config; // with which the worker joins; borrow config
+    char *init_method;                    // NULL: no other process
+    int wanted_rank, world_size, servers;
+
+    // From join on
+    int rank;
+    ps_member *member; // NULL: no other process
+    uint64_t n_collectives;
+
+    // From open on
+    bool reduces;    // a reducer session
+    ps_config *full; // by all settings; owned. NULL: not loaded yet
+    ps_open_job own;
+    int n_entries;     // of the table
+    uint64_t *offsets; // by entry: elements of the arenas, or bytes of the buffers
+    ps_param_groups groups;
+    ps_group_numbers *numbers; // (groups.n) for the next step
+    bool has_numbers, new_numbers;
+    ps_session *session;
+    const pstrain_state *resume; // until start
+    struct pstrain_reducing *reducing;
+
+    // Steps
+    uint64_t step; // the next, or the one that has begun
+    bool begun;
+    uint8_t *pushed; // by parameter, in the step
+    float scale;     // the last loss scale seen; 0: none
+    uint64_t skipped;
+    atomic_uint_fast64_t finished;
+};
+
+/* Enters a call: checks process, lane and stage, and lets waits ask `interrupted`. ARG
+ * then, and nothing has to be left. stages: a bit set of pstrain_stage. */
+ps_err pstrain_enter(pstrain_session *s, pstrain_lane lane, unsigned stages,
+                     const char *call);
+/* Leaves it with its result: after an error other than ARG the session has failed. */
+int pstrain_leave(pstrain_session *s, pstrain_lane lane, ps_err err);
+
+enum {
+    PSTRAIN_IN_CREATED = 1 << PSTRAIN_CREATED,
+    PSTRAIN_IN_JOINED = 1 << PSTRAIN_JOINED,
+    PSTRAIN_IN_OPEN = 1 << PSTRAIN_OPEN,
+    PSTRAIN_IN_STARTED = 1 << PSTRAIN_STARTED,
+    PSTRAIN_IN_MEMBER = PSTRAIN_IN_JOINED | PSTRAIN_IN_OPEN | PSTRAIN_IN_STARTED
+};
+
+pstrain_stage pstrain_stage_of(const pstrain_session *s);
+
+/* Copies count settings to the end of s->settings. CONFIG for keys that are not for
+ * programs. */
+ps_err pstrain_add_settings(pstrain_session *s, const char *const *settings, int n);
+/* ps_config_load by all settings, into s->full; checks them against the servers. */
+ps_err pstrain_load_settings(pstrain_session *s);
+/* Agrees with the others on s->own and makes the session: the common end of opening. */
+ps_err pstrain_agree(pstrain_session *s, uint64_t total_steps,
+                     const pstrain_state *resume);
+
+ps_group_numbers pstrain_numbers_of(const pstrain_group *g);
+
+ps_deadline pstrain_join_deadline(const pstrain_session *s);
+ps_deadline pstrain_step_deadline(const pstrain_session *s);
+
+/* The reducer's part of closing, figures and the end. */
+ps_err pstrain_reducing_stop(pstrain_session *s);
+void pstrain_reducing_stats(const pstrain_session *s, ps_exchange_stats *out);
+void pstrain_reducing_destroy(struct pstrain_reducing **r);
+
+#endif

@@ -1,0 +1,322 @@
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "codec.h"
+#include "pstrain_state.h"
+
+/* Enters a call of a started session with tensors. */
+static ps_err enter_steps(pstrain_session *s, const char *call)
+{
+    PS_TRY(pstrain_enter(s, PSTRAIN_LANE_MAIN, PSTRAIN_IN_STARTED, call));
+    if (!s->reduces) return PS_OK;
+    pstrain_leave(s, PSTRAIN_LANE_MAIN, PS_OK);
+    return ps_err_set(PS_ERR_ARG, "%s: a reducer session has no steps", call);
+}
+
+static int leave(pstrain_session *s, ps_err err)
+{
+    return pstrain_leave(s, PSTRAIN_LANE_MAIN, err);
+}
+
+/* --- groups ------------------------------------------------------------------------ */
+
+static ps_err set_numbers(pstrain_session *s, const ps_group_numbers *numbers)
+{
+    const ps_optimizer *opt = ps_session_optimizer(s->session);
+    const size_t bytes = (size_t)s->groups.n * sizeof *numbers;
+    for (int i = 0; i < s->groups.n; i++)
+        if (ps_param_groups_check(opt, &numbers[i], i) != PS_OK)
+            return ps_err_set(PS_ERR_ARG, "%s", ps_err_message());
+    if (s->has_numbers && memcmp(s->numbers, numbers, bytes) == 0) return PS_OK;
+    memcpy(s->numbers, numbers, bytes);
+    s->has_numbers = s->new_numbers = true;
+    return PS_OK;
+}
+
+static ps_err set_groups(pstrain_session *s, const pstrain_group *groups, int n,
+                         size_t group_size)
+{
+    ps_group_numbers *numbers;
+    if (n != s->groups.n || !groups || group_size < sizeof(double))
+        return ps_err_set(PS_ERR_ARG,
+                          "pstrain_set_groups: %d groups of %zu bytes; the table has %d",
+                          n, group_size, s->groups.n);
+    const size_t room =
+        group_size < sizeof(pstrain_group) ? group_size : sizeof(pstrain_group);
+    PS_TRY(ps_mem_zalloc(&numbers, (size_t)n, sizeof *numbers, "parameter groups"));
+    for (int i = 0; i < n; i++) {
+        pstrain_group g = {0};
+        memcpy(&g, (const char *)groups + (size_t)i * group_size, room);
+        numbers[i] = pstrain_numbers_of(&g);
+    }
+    const ps_err err = set_numbers(s, numbers);
+    free(numbers);
+    return err;
+}
+
+int pstrain_set_groups(pstrain_session *s, const pstrain_group *groups, int n,
+                       size_t group_size)
+{
+    const ps_err err = enter_steps(s, "pstrain_set_groups");
+    return err == PS_OK ? leave(s, set_groups(s, groups, n, group_size)) : (int)err;
+}
+
+static ps_err set_lr(pstrain_session *s, double lr)
+{
+    ps_group_numbers *numbers;
+    const ps_group_numbers own =
+        ps_param_groups_numbers(ps_session_optimizer(s->session));
+    PS_TRY(ps_mem_zalloc(&numbers, (size_t)s->groups.n, sizeof *numbers,
+                         "parameter groups"));
+    for (int i = 0; i < s->groups.n; i++) {
+        numbers[i] = s->has_numbers ? s->numbers[i] : own;
+        numbers[i].lr = lr;
+    }
+    const ps_err err = set_numbers(s, numbers);
+    free(numbers);
+    return err;
+}
+
+int pstrain_set_lr(pstrain_session *s, double lr)
+{
+    const ps_err err = enter_steps(s, "pstrain_set_lr");
+    return err == PS_OK ? leave(s, set_lr(s, lr)) : (int)err;
+}
+
+/* --- steps ------------------------------------------------------------------------- */
+
+static ps_err begin(pstrain_session *s, uint64_t *step)
+{
+    if (s->begun)
+        return ps_err_set(PS_ERR_ARG,
+                          "pstrain_begin: step %" PRIu64 " is not finished yet "
+                          "(pstrain_finish)",
+                          s->step);
+    PS_TRY(ps_session_begin(s->session, s->step));
+    if (s->new_numbers) ps_param_groups_set(&s->groups, s->step, s->numbers);
+    s->new_numbers = false;
+    memset(s->pushed, 0, (size_t)s->own.table.n_tensors);
+    s->begun = true;
+    if (step) *step = s->step;
+    return PS_OK;
+}
+
+int pstrain_begin(pstrain_session *s, uint64_t *step)
+{
+    const ps_err err = enter_steps(s, "pstrain_begin");
+    return err == PS_OK ? leave(s, begin(s, step)) : (int)err;
+}
+
+static ps_err check_range(const pstrain_session *s, int first, int n, const char *call)
+{
+    const int all = s->own.table.n_tensors;
+    if (!s->begun)
+        return ps_err_set(PS_ERR_ARG, "%s: no step has begun (pstrain_begin)", call);
+    if (first >= 0 && n > 0 && n <= all - first) return PS_OK;
+    return ps_err_set(PS_ERR_ARG, "%s: parameters %d to %d, but there are %d", call,
+                      first, first + n - 1, all);
+}
+
+static ps_err wait_for(pstrain_session *s, int first, int n)
+{
+    PS_TRY(check_range(s, first, n, "pstrain_wait"));
+    return ps_session_wait(s->session, first, n);
+}
+
+int pstrain_wait(pstrain_session *s, int first, int n)
+{
+    const ps_err err = enter_steps(s, "pstrain_wait");
+    return err == PS_OK ? leave(s, wait_for(s, first, n)) : (int)err;
+}
+
+static ps_err ready(pstrain_session *s, int first, int n, int *here)
+{
+    bool all;
+    PS_TRY(check_range(s, first, n, "pstrain_ready"));
+    PS_TRY(ps_session_ready(s->session, first, n, &all));
+    *here = all;
+    return PS_OK;
+}
+
+int pstrain_ready(pstrain_session *s, int first, int n, int *here)
+{
+    const ps_err err = enter_steps(s, "pstrain_ready");
+    return err == PS_OK ? leave(s, ready(s, first, n, here)) : (int)err;
+}
+
+static ps_err push(pstrain_session *s, int first, int n)
+{
+    PS_TRY(check_range(s, first, n, "pstrain_push"));
+    for (int i = first; i < first + n; i++)
+        if (s->pushed[i])
+            return ps_err_set(PS_ERR_ARG,
+                              "pstrain_push: %s has been pushed in step %" PRIu64
+                              " already",
+                              s->own.table.tensors[i].name, s->step);
+    PS_TRY(ps_session_push(s->session, first, n));
+    memset(s->pushed + first, 1, (size_t)n);
+    return PS_OK;
+}
+
+int pstrain_push(pstrain_session *s, int first, int n)
+{
+    const ps_err err = enter_steps(s, "pstrain_push");
+    return err == PS_OK ? leave(s, push(s, first, n)) : (int)err;
+}
+
+static ps_err finish(pstrain_session *s)
+{
+    const int n = s->own.table.n_tensors;
+    if (!s->begun)
+        return ps_err_set(PS_ERR_ARG, "pstrain_finish: no step has begun "
+                                      "(pstrain_begin)");
+    const uint8_t *missing = memchr(s->pushed, 0, (size_t)n);
+    if (missing)
+        return ps_err_set(PS_ERR_ARG,
+                          "pstrain_finish: %s was not pushed in step %" PRIu64
+                          " (push zeros where there is no gradient)",
+                          s->own.table.tensors[missing - s->pushed].name, s->step);
+    PS_TRY(ps_session_finish(s->session));
+    s->begun = false;
+    s->step++;
+    atomic_fetch_add(&s->finished, 1);
+    return PS_OK;
+}
+
+int pstrain_finish(pstrain_session *s)
+{
+    const ps_err err = enter_steps(s, "pstrain_finish");
+    return err == PS_OK ? leave(s, finish(s)) : (int)err;
+}
+
+static ps_err between_steps(const pstrain_session *s, const char *call)
+{
+    if (!s->begun) return PS_OK;
+    return ps_err_set(PS_ERR_ARG,
+                      "%s: step %" PRIu64 " is not finished yet (pstrain_finish)", call,
+                      s->step);
+}
+
+static ps_err drain(pstrain_session *s)
+{
+    PS_TRY(between_steps(s, "pstrain_drain"));
+    return ps_session_drain(s->session);
+}
+
+int pstrain_drain(pstrain_session *s)
+{
+    const ps_err err = enter_steps(s, "pstrain_drain");
+    return err == PS_OK ? leave(s, drain(s)) : (int)err;
+}
+
+/* A scale that has become smaller tells of a step that was skipped. */
+static ps_err loss_scale(pstrain_session *s, float *scale, uint64_t *skipped)
+{
+    float now;
+    PS_TRY(ps_session_loss_scale(s->session, &now));
+    s->skipped += now < s->scale;
+    s->scale = now;
+    if (scale) *scale = now;
+    if (skipped) *skipped = s->skipped;
+    return PS_OK;
+}
+
+int pstrain_loss_scale(pstrain_session *s, float *scale, uint64_t *skipped)
+{
+    const ps_err err = enter_steps(s, "pstrain_loss_scale");
+    return err == PS_OK ? leave(s, loss_scale(s, scale, skipped)) : (int)err;
+}
+
+static ps_err sync_all(pstrain_session *s)
+{
+    PS_TRY(between_steps(s, "pstrain_sync"));
+    PS_TRY(ps_session_drain(s->session));
+    return ps_session_sync_buffers(s->session);
+}
+
+int pstrain_sync(pstrain_session *s)
+{
+    const ps_err err = enter_steps(s, "pstrain_sync");
+    return err == PS_OK ? leave(s, sync_all(s)) : (int)err;
+}
+
+/* --- state ------------------------------------------------------------------------- */
+
+static const ps_optimizer *optimizer_of(const pstrain_session *s)
+{
+    return s && s->session && !s->reduces ? ps_session_optimizer(s->session) : NULL;
+}
+
+int pstrain_state_arrays(const pstrain_session *s)
+{
+    const ps_optimizer *opt = optimizer_of(s);
+    return opt ? opt->n_states : 0;
+}
+
+const char *pstrain_state_name(const pstrain_session *s, int i)
+{
+    const ps_optimizer *opt = optimizer_of(s);
+    return opt && i >= 0 && i < opt->n_states ? ps_optimizer_state_name(opt, i) : NULL;
+}
+
+int pstrain_state_has_feedback(const pstrain_session *s)
+{
+    return optimizer_of(s) && ps_codec_feeds_back(s->full->exchange.codec);
+}
+
+static ps_err save(pstrain_session *s, pstrain_state *out)
+{
+    ps_exchange_state state = {0};
+    if (!out || out->struct_size < sizeof *out)
+        return ps_err_set(PS_ERR_ARG, "pstrain_save: struct_size is not a size of "
+                                      "pstrain_state");
+    PS_TRY(between_steps(s, "pstrain_save"));
+    for (int i = 0; i < optimizer_of(s)->n_states && s->rank == 0; i++) {
+        state.states[i] = out->arrays[i];
+        if (!state.states[i])
+            return ps_err_set(PS_ERR_ARG, "pstrain_save: worker 0 needs memory for the "
+                                          "optimizer's arrays");
+    }
+    state.weights = s->rank == 0 ? out->weights : NULL;
+    state.feedback = out->feedback;
+    PS_TRY(ps_session_drain(s->session));
+    PS_TRY(ps_session_save(s->session, &state));
+    out->step = s->step;
+    out->rule_bytes = state.rule_bytes;
+    memcpy(out->rule, state.rule, sizeof state.rule);
+    return PS_OK;
+}
+
+int pstrain_save(pstrain_session *s, pstrain_state *state)
+{
+    const ps_err err = enter_steps(s, "pstrain_save");
+    return err == PS_OK ? leave(s, save(s, state)) : (int)err;
+}
+
+/* --- figures ----------------------------------------------------------------------- */
+
+int pstrain_stats_get(const pstrain_session *s, pstrain_stats *out)
+{
+    if (!s || !out || out->struct_size < sizeof(size_t) + sizeof(uint64_t))
+        return ps_err_set(PS_ERR_ARG, "pstrain_stats_get: struct_size is not a size of "
+                                      "pstrain_stats");
+    ps_exchange_stats x = {0};
+    if (pstrain_stage_of(s) == PSTRAIN_STARTED) {
+        if (s->reduces)
+            pstrain_reducing_stats(s, &x);
+        else
+            ps_session_stats(s->session, &x);
+    }
+    const size_t room = out->struct_size;
+    const pstrain_stats all = {.struct_size = room,
+                               .steps = atomic_load(&s->finished),
+                               .bytes_sent = x.bytes_sent,
+                               .bytes_received = x.bytes_received,
+                               .raw_bytes = x.raw_bytes,
+                               .shm_sent = x.shm_sent,
+                               .shm_received = x.shm_received,
+                               .wait_seconds = x.wait_seconds};
+    memcpy(out, &all, room < sizeof all ? room : sizeof all);
+    return PSTRAIN_OK;
+}

@@ -1,0 +1,399 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pstrain_state.h"
+
+enum { DIMS_MAX = 16 };
+
+/* --- settings ---------------------------------------------------------------------- */
+
+/* The servers were started before anybody knew the job: their shards are as they are. */
+static ps_err add_shards(pstrain_session *s)
+{
+    char text[48];
+    if (!s->member || s->servers == 0) return PS_OK;
+    snprintf(text, sizeof text, "server.shards=%d",
+             ps_member_roster(s->member)->servers[0].n_endpoints);
+    const char *const one[] = {text};
+    return pstrain_add_settings(s, one, 1);
+}
+
+static ps_err check_shards(const pstrain_session *s)
+{
+    for (int i = 0; i < s->servers; i++) {
+        const int n = ps_member_roster(s->member)->servers[i].n_endpoints;
+        if (s->full->server.shards != n)
+            return ps_err_set(PS_ERR_CONFIG,
+                              "server.shards is %" PRId64 ", but server %d was started "
+                              "with %d: give every ps-server the same, and the program "
+                              "none",
+                              s->full->server.shards, i, n);
+    }
+    return PS_OK;
+}
+
+ps_err pstrain_load_settings(pstrain_session *s)
+{
+    PS_TRY(ps_mem_zalloc(&s->full, 1, sizeof *s->full, "settings"));
+    PS_TRY(
+        ps_config_load(s->full, NULL, (const char *const *)s->settings, s->n_settings));
+    if (s->full->job.workers != s->world_size || s->full->job.servers != s->servers)
+        return ps_err_set(PS_ERR_CONFIG, "the size of the job has changed");
+    return check_shards(s);
+}
+
+/* --- tensors ----------------------------------------------------------------------- */
+
+static ps_err bad_tensor(const pstrain_tensor *t, int index, const char *what)
+{
+    return ps_err_set(PS_ERR_ARG, "tensor %d (%.200s): %s", index,
+                      t->name ? t->name : "without a name", what);
+}
+
+/* The dimensions of ours are at most PS_MAX_DIMS: the first ones become one. */
+static ps_err dims_of(const pstrain_tensor *t, int index, ps_dims *out)
+{
+    const int64_t most = INT64_MAX / 8;
+    *out = (ps_dims){.n = t->n_dims < PS_MAX_DIMS ? t->n_dims : PS_MAX_DIMS};
+    const int folded = t->n_dims - out->n; // into the first
+    for (int i = 0; i < out->n; i++)
+        out->d[i] = 1;
+    for (int i = 0; i < t->n_dims; i++) {
+        int64_t *d = &out->d[i < folded ? 0 : i - folded];
+        if (t->shape[i] < 1) return bad_tensor(t, index, "a dimension below 1");
+        if (__builtin_mul_overflow(*d, t->shape[i], d))
+            return bad_tensor(t, index, "too many elements");
+    }
+    if (ps_dims_count_max(out, most) < 0)
+        return bad_tensor(t, index, "too many elements");
+    return PS_OK;
+}
+
+static ps_err check_tensor(const pstrain_session *s, const pstrain_tensor *t, int index)
+{
+    if (!t->name || !t->name[0]) return bad_tensor(t, index, "it needs a name");
+    if (strlen(t->name) > 1000) return bad_tensor(t, index, "the name is too long");
+    if (t->n_dims < 0 || t->n_dims > DIMS_MAX || (t->n_dims > 0 && !t->shape))
+        return bad_tensor(t, index, "0 to 16 dimensions are possible");
+    if (t->kind < PSTRAIN_PARAM || t->kind > PSTRAIN_BUFFER_INT64)
+        return bad_tensor(t, index, "its kind is none of pstrain_tensor_kind");
+    if (t->group < 0 || t->group >= s->own.n_groups)
+        return bad_tensor(t, index, "its group is none of the table's");
+    return PS_OK;
+}
+
+static ps_err add_buffer(pstrain_session *s, const pstrain_tensor *t, ps_dims dims,
+                         uint64_t *offset)
+{
+    const ps_tensor_role role =
+        t->kind == PSTRAIN_BUFFER_INT64 ? PS_TENSOR_COUNTER : PS_TENSOR_BUFFER;
+    int at;
+    PS_TRY(ps_tensor_table_add_buffer(&s->own.table, t->name, dims, role, &at));
+    *offset = s->own.table.buffers[at].offset;
+    return PS_OK;
+}
+
+static ps_err add_tensor(pstrain_session *s, const pstrain_tensor *t, int index)
+{
+    ps_dims dims;
+    int at;
+    PS_TRY(check_tensor(s, t, index));
+    PS_TRY(dims_of(t, index, &dims));
+    if (t->kind != PSTRAIN_PARAM) return add_buffer(s, t, dims, &s->offsets[index]);
+    PS_TRY(ps_tensor_table_add(&s->own.table, t->name, dims, PS_TENSOR_WEIGHT, 1, &at));
+    s->own.table.tensors[at].group = t->group;
+    s->offsets[index] = s->own.table.tensors[at].offset;
+    return PS_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static ps_err check_names(const ps_tensor_table *t)
+{
+    const int n = t->n_tensors + t->n_buffers;
+    const char **names;
+    ps_err err = PS_OK;
+    PS_TRY(ps_mem_zalloc(&names, (size_t)n, sizeof *names, "names"));
+    for (int i = 0; i < t->n_tensors; i++)
+        names[i] = t->tensors[i].name;
+    for (int i = 0; i < t->n_buffers; i++)
+        names[t->n_tensors + i] = t->buffers[i].name;
+    qsort(names, (size_t)n, sizeof *names, by_name);
+    for (int i = 1; i < n && err == PS_OK; i++)
+        if (strcmp(names[i - 1], names[i]) == 0)
+            err = ps_err_set(PS_ERR_ARG, "two tensors have the name %.200s", names[i]);
+    free(names);
+    return err;
+}
+
+static ps_err add_tensors(pstrain_session *s, const pstrain_table *t)
+{
+    const size_t room =
+        t->tensor_size < sizeof(pstrain_tensor) ? t->tensor_size : sizeof(pstrain_tensor);
+    PS_TRY(ps_mem_zalloc(&s->offsets, (size_t)t->n_tensors, sizeof *s->offsets,
+                         "a table of tensors"));
+    for (int i = 0; i < t->n_tensors; i++) {
+        pstrain_tensor one = {0};
+        memcpy(&one, (const char *)t->tensors + (size_t)i * t->tensor_size, room);
+        PS_TRY(add_tensor(s, &one, i));
+    }
+    s->n_entries = t->n_tensors;
+    if (s->own.table.n_tensors == 0)
+        return ps_err_set(PS_ERR_ARG, "the table has no parameter");
+    PS_TRY(check_names(&s->own.table));
+    return ps_mem_zalloc(&s->pushed, (size_t)s->own.table.n_tensors, 1, "parameters");
+}
+
+/* --- groups ------------------------------------------------------------------------ */
+
+ps_group_numbers pstrain_numbers_of(const pstrain_group *g)
+{
+    return (ps_group_numbers){.lr = g->lr,
+                              .momentum = g->momentum,
+                              .dampening = g->dampening,
+                              .beta1 = g->beta1,
+                              .beta2 = g->beta2,
+                              .eps = g->eps,
+                              .weight_decay = g->weight_decay,
+                              .nesterov = g->nesterov != 0};
+}
+
+/* Whether there is a momentum decides on the optimizer's state. */
+static ps_err add_momentum(pstrain_session *s)
+{
+    char text[64];
+    snprintf(text, sizeof text, "optimizer.momentum=%.17g",
+             s->own.numbers[0].momentum != 0 ? 0.9 : 0.0);
+    const char *const settings[] = {text, "optimizer.dampening=0",
+                                    "optimizer.nesterov=false"};
+    return pstrain_add_settings(s, settings, 3);
+}
+
+static ps_err take_groups(pstrain_session *s, const pstrain_table *t)
+{
+    s->own.n_groups = t->n_groups ? t->n_groups : 1;
+    PS_TRY(ps_param_groups_init(&s->groups, s->own.n_groups));
+    PS_TRY(ps_mem_zalloc(&s->numbers, (size_t)s->own.n_groups, sizeof *s->numbers,
+                         "parameter groups"));
+    if (t->n_groups == 0) return PS_OK;
+    const size_t room =
+        t->group_size < sizeof(pstrain_group) ? t->group_size : sizeof(pstrain_group);
+    PS_TRY(ps_mem_zalloc(&s->own.numbers, (size_t)t->n_groups, sizeof *s->own.numbers,
+                         "parameter groups"));
+    for (int i = 0; i < t->n_groups; i++) {
+        pstrain_group one = {0};
+        memcpy(&one, (const char *)t->groups + (size_t)i * t->group_size, room);
+        s->own.numbers[i] = s->numbers[i] = pstrain_numbers_of(&one);
+    }
+    s->has_numbers = s->new_numbers = true;
+    return PS_OK;
+}
+
+static ps_err check_groups(const pstrain_session *s, const ps_group_numbers *numbers)
+{
+    const ps_optimizer *opt = ps_session_optimizer(s->session);
+    for (int i = 0; i < s->groups.n; i++)
+        if (ps_param_groups_check(opt, &numbers[i], i) != PS_OK)
+            return ps_err_set(PS_ERR_ARG, "%s", ps_err_message());
+    return PS_OK;
+}
+
+/* --- agreeing ---------------------------------------------------------------------- */
+
+static ps_err compare_with_worker_0(pstrain_session *s)
+{
+    ps_open_job of_0;
+    bool found;
+    PS_TRY(ps_open_job_get(s->member, pstrain_join_deadline(s), &of_0, &found));
+    if (!found)
+        return ps_err_set(PS_ERR_TIMEOUT,
+                          "worker 0 has not opened its session within %" PRId64
+                          " ms (net.join_timeout_ms)",
+                          s->full->net.join_timeout_ms);
+    const ps_err err = ps_open_job_compare(&of_0, &s->own, s->rank);
+    ps_open_job_fini(&of_0);
+    return err;
+}
+
+/* The others wait for everybody's consent in the barrier, and learn the reason there. */
+static ps_err agree(pstrain_session *s)
+{
+    if (!s->member) return PS_OK;
+    const ps_err err = s->rank == 0
+                           ? ps_open_job_put(s->member, &s->own, pstrain_join_deadline(s))
+                           : compare_with_worker_0(s);
+    if (err == PS_ERR_PEER && ps_member_check(s->member) == PS_OK) {
+        const ps_err_saved why = ps_err_save(err);
+        ps_member_abort(s->member, PS_ERR_CONFIG, why.message);
+        return ps_err_restore(&why);
+    }
+    if (err != PS_OK) return err;
+    return ps_member_barrier(s->member, "open", pstrain_join_deadline(s));
+}
+
+static ps_err set_start(pstrain_session *s, uint64_t total_steps,
+                        const pstrain_state *resume)
+{
+    ps_job_start start = {.total_steps = total_steps ? total_steps : PS_STEPS_UNKNOWN};
+    if (resume) {
+        start.step = resume->step;
+        start.rule_bytes = resume->rule_bytes;
+        memcpy(start.rule, resume->rule, sizeof start.rule);
+    }
+    const ps_deadline deadline = pstrain_join_deadline(s);
+    if (s->member && s->rank == 0)
+        PS_TRY(ps_job_start_put(s->member, &start, deadline));
+    else if (s->member)
+        PS_TRY(ps_job_start_get(s->member, &start, deadline));
+    s->step = start.step;
+    return ps_session_set_start(s->session, &start);
+}
+
+/* The settings that the others get, as a list of its own. */
+static ps_err copy_settings(pstrain_session *s)
+{
+    PS_TRY(ps_mem_zalloc(&s->own.settings, (size_t)s->n_settings, sizeof(char *),
+                         "settings"));
+    for (int i = 0; i < s->n_settings; i++, s->own.n_settings++)
+        PS_TRY(ps_mem_strdup(&s->own.settings[i], s->settings[i]));
+    return PS_OK;
+}
+
+ps_err pstrain_agree(pstrain_session *s, uint64_t total_steps,
+                     const pstrain_state *resume)
+{
+    const ps_session_options options = {.config = s->full,
+                                        .table = &s->own.table,
+                                        .init_method = s->init_method,
+                                        .rank = s->rank,
+                                        .local_rank = -1,
+                                        .member = s->member,
+                                        .groups = &s->groups};
+    PS_TRY(copy_settings(s));
+    PS_TRY(ps_session_create(&options, &s->session));
+    if (s->has_numbers) PS_TRY(check_groups(s, s->numbers));
+    s->own.plan_hash = ps_session_plan(s->session)->hash;
+    PS_TRY(agree(s));
+    PS_TRY(ps_session_join_members(s->session));
+    return set_start(s, total_steps, resume);
+}
+
+/* --- open -------------------------------------------------------------------------- */
+
+static ps_err check_table(const pstrain_table *t)
+{
+    if (!t) return ps_err_set(PS_ERR_ARG, "pstrain_open: the table is NULL");
+    if (t->struct_size < offsetof(pstrain_table, resume) || t->n_tensors < 1 ||
+        !t->tensors || t->tensor_size < sizeof(char *) || t->n_groups < 0 ||
+        t->n_groups > PS_MAX_GROUPS || t->n_settings < 0 ||
+        (t->n_groups > 0 && (!t->groups || t->group_size < sizeof(double))))
+        return ps_err_set(PS_ERR_ARG,
+                          "pstrain_open: a size or number of the table is wrong "
+                          "(struct_size %zu, %d tensors of %zu bytes, %d groups of %zu)",
+                          t->struct_size, t->n_tensors, t->tensor_size, t->n_groups,
+                          t->group_size);
+    return PS_OK;
+}
+
+static ps_err open_tensors(pstrain_session *s, const pstrain_table *t)
+{
+    PS_TRY(add_shards(s));
+    PS_TRY(pstrain_add_settings(s, t->settings, t->n_settings));
+    PS_TRY(take_groups(s, t));
+    if (t->n_groups > 0) PS_TRY(add_momentum(s));
+    PS_TRY(pstrain_load_settings(s));
+    PS_TRY(add_tensors(s, t));
+    PS_TRY(pstrain_agree(s, t->total_steps, t->resume));
+    s->resume = t->resume;
+    atomic_store(&s->stage, PSTRAIN_OPEN);
+    return PS_OK;
+}
+
+/* What is wrong with the arguments leaves a session half opened, so it counts as a
+ * failure. */
+static ps_err open_once(pstrain_session *s, const pstrain_table *given)
+{
+    pstrain_table t = {0};
+    PS_TRY(check_table(given));
+    memcpy(&t, given, given->struct_size < sizeof t ? given->struct_size : sizeof t);
+    const ps_err err = open_tensors(s, &t);
+    return err == PS_ERR_ARG ? PS_ERR_CONFIG : err;
+}
+
+int pstrain_open(pstrain_session *s, const pstrain_table *table)
+{
+    const ps_err err =
+        pstrain_enter(s, PSTRAIN_LANE_MAIN, PSTRAIN_IN_JOINED, "pstrain_open");
+    if (err != PS_OK) return (int)err;
+    return pstrain_leave(s, PSTRAIN_LANE_MAIN, open_once(s, table));
+}
+
+/* --- what it has ------------------------------------------------------------------- */
+
+static bool is_open(const pstrain_session *s)
+{
+    const pstrain_stage stage = s ? pstrain_stage_of(s) : PSTRAIN_CREATED;
+    return s && !s->reduces && s->session && stage != PSTRAIN_CREATED &&
+           stage != PSTRAIN_JOINED;
+}
+
+float *pstrain_params(const pstrain_session *s)
+{
+    return is_open(s) ? ps_session_params(s->session) : NULL;
+}
+
+float *pstrain_grads(const pstrain_session *s)
+{
+    return is_open(s) ? ps_session_grads(s->session) : NULL;
+}
+
+void *pstrain_buffers(const pstrain_session *s)
+{
+    return is_open(s) ? ps_session_buffers(s->session) : NULL;
+}
+
+uint64_t pstrain_arena_count(const pstrain_session *s)
+{
+    return is_open(s) ? s->own.table.arena_count : 0;
+}
+
+uint64_t pstrain_buffer_bytes(const pstrain_session *s)
+{
+    return is_open(s) ? s->own.table.buffer_bytes : 0;
+}
+
+uint64_t pstrain_tensor_offset(const pstrain_session *s, int index)
+{
+    return is_open(s) && index >= 0 && index < s->n_entries ? s->offsets[index]
+                                                            : UINT64_MAX;
+}
+
+/* --- start ------------------------------------------------------------------------- */
+
+static ps_err start(pstrain_session *s)
+{
+    const pstrain_state *r = s->resume;
+    ps_exchange_state state = {0};
+    if (r) {
+        for (int i = 0; i < PS_OPTIMIZER_MAX_STATES; i++)
+            state.states[i] = r->arrays[i];
+        state.weights = r->weights;
+        state.feedback = r->feedback;
+    }
+    PS_TRY(ps_session_start(s->session, NULL, r ? &state : NULL));
+    s->resume = NULL;
+    atomic_store(&s->stage, PSTRAIN_STARTED);
+    return PS_OK;
+}
+
+int pstrain_start(pstrain_session *s)
+{
+    const ps_err err =
+        pstrain_enter(s, PSTRAIN_LANE_MAIN, PSTRAIN_IN_OPEN, "pstrain_start");
+    return err == PS_OK ? pstrain_leave(s, PSTRAIN_LANE_MAIN, start(s)) : (int)err;
+}
