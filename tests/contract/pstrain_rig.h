@@ -1,0 +1,52 @@
+/* Jobs of libpstrain: servers without a model and workers, all threads of the test. The
+ * workers use the shared library; the servers are the program's own code. */
+#ifndef PSTRAIN_RIG_H
+#define PSTRAIN_RIG_H
+
+#include <pthread.h>
+
+#include "pstrain.h"
+#include "test_job.h"
+
+enum { RIG_WORKERS_MAX = 4 };
+
+typedef struct rig_worker {
+    struct rig *rig;
+    int rank;
+    pstrain_session *s;
+    pthread_t thread;
+    int status; // of what run returned
+    char text[1024];
+} rig_worker;
+
+typedef struct rig {
+    int servers, workers;
+    const char *const *settings; // of every worker, besides the rig's
+    int n_settings;
+    int (*run)(rig_worker *w); // joined; a pstrain_status
+    void *ctx;                 // run's
+    bool fails;                // the test expects failures: run's text is kept either way
+    test_job job;
+    rig_worker worker[RIG_WORKERS_MAX];
+} rig;
+
+/* Runs the job to its end. Unless it fails as expected, everybody must end well. */
+void rig_run(rig *r);
+
+/* A worker's options, for sessions that a test makes itself. */
+pstrain_options rig_options(const rig *r, int rank, const char **settings);
+
+/* Returns from the calling function with the status, when that is not 0. */
+#define RIG_TRY(call)                                                                    \
+    do {                                                                                 \
+        int rig_status_ = (call);                                                        \
+        if (rig_status_) return rig_status_;                                             \
+    } while (0)
+
+/* Fails the test unless the call gave the status and its message has the text. */
+#define rig_refused(call, wanted, text)                                                  \
+    rig_assert_refused((call), (wanted), (text), #call, __LINE__)
+void rig_assert_refused(int status, int wanted, const char *text, const char *call,
+                        int line);
+
+#endif
