@@ -19,9 +19,12 @@ static const ps_cli_program program = {
     .about =
         "Holds a part of the parameters of a training job: sums the workers' gradients\n"
         "in rank order, applies the optimizer and sends the new weights back. Server 0\n"
-        "is the one whose address everybody needs (MASTER_ADDR, MASTER_PORT). After\n"
-        "Ctrl-C or SIGTERM the workers end in order and keep the weights, then it ends;\n"
-        "a second one ends the job at once.\n",
+        "is the one whose address everybody needs (MASTER_ADDR, MASTER_PORT). Without a\n"
+        "model in its configuration it serves programs that use libpstrain: the workers\n"
+        "bring the tensors and choose the optimizer. After Ctrl-C or SIGTERM the "
+        "workers\n"
+        "end in order and keep the weights, then it ends; a second one ends the job at\n"
+        "once.\n",
     .examples = "  ps-server --config configs/digits-basicnet.yaml --rank 0 \\\n"
                 "      --init-method tcp://10.0.0.7:29500\n",
     .is_server = true,

@@ -93,6 +93,13 @@ static const char *differing_section(const ps_coordinator *c, const ps_config_se
 static bool check_hashes(const ps_coordinator *c, const ps_control *m,
                          const ps_config_sections *sections, refusal *r)
 {
+    if ((m->number[1] == 0) != (c->o.plan_hash == 0)) // 0: it has no model (open_job.h)
+        return refuse_as(r, c->o.plan_hash == 0
+                                ? "the job has no model (--config) for its servers: its "
+                                  "workers are programs that use libpstrain"
+                                : "it has no model (--config), but the job has one: "
+                                  "start all processes with the same file, and servers "
+                                  "for programs that use libpstrain without one");
     if (m->number[0] != c->o.config_hash) {
         const char *section = differing_section(c, sections);
         char where[64] = "";

@@ -170,7 +170,7 @@ static void test_groups(void **state)
 
 typedef struct sums {
     const char *optimizer, *codec;
-    float factor, tolerance; // of the sum; relative
+    float factor, tolerance; // of the sum; of its largest element
 } sums;
 
 static int check_sums(rig_worker *w, uint64_t step, const sums *c)
@@ -181,7 +181,8 @@ static int check_sums(rig_worker *w, uint64_t step, const sums *c)
             for (int r = 0; r < w->rig->workers; r++)
                 want += gradient(r, step * 100, i);
             want *= c->factor;
-            if (!(fabsf(param(w->s, t)[i] - want) <= c->tolerance * fabsf(want))) {
+            const float largest = (float)(w->rig->workers * (10 + (int)step * 100)) / 64;
+            if (!(fabsf(param(w->s, t)[i] - want) <= c->tolerance * largest)) {
                 fprintf(stderr, "%s %s, step %d: %g is not %g\n", c->optimizer, c->codec,
                         (int)step, (double)param(w->s, t)[i], (double)want);
                 return PSTRAIN_ERR_INTERNAL;
@@ -214,7 +215,7 @@ static void test_sums(void **state)
     sums exact = {"optimizer.name=sum", "exchange.codec=none", 1, 0};
     sums half = {"optimizer.name=mean", "exchange.codec=none", 0.5f, 0};
     sums fp16 = {"optimizer.name=sum", "exchange.codec=fp16", 1, 2e-3f};
-    sums int8 = {"optimizer.name=sum", "exchange.codec=int8", 1, 5e-2f};
+    sums int8 = {"optimizer.name=sum", "exchange.codec=int8", 1, 3e-2f};
     rig_run(&(rig){.servers = 2, .workers = 2, .run = add_up, .ctx = &exact});
     rig_run(&(rig){.servers = 1, .workers = 2, .run = add_up, .ctx = &half});
     rig_run(&(rig){.servers = 0, .workers = 1, .run = add_up, .ctx = &exact});

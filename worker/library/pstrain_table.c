@@ -379,13 +379,14 @@ static ps_err start(pstrain_session *s)
 {
     const pstrain_state *r = s->resume;
     ps_exchange_state state = {0};
+    const bool resumes = s->step > 0; // on every rank: loading is collective
     if (r) {
         for (int i = 0; i < PS_OPTIMIZER_MAX_STATES; i++)
             state.states[i] = r->arrays[i];
         state.weights = r->weights;
         state.feedback = r->feedback;
     }
-    PS_TRY(ps_session_start(s->session, NULL, r ? &state : NULL));
+    PS_TRY(ps_session_start(s->session, NULL, resumes ? &state : NULL));
     s->resume = NULL;
     atomic_store(&s->stage, PSTRAIN_STARTED);
     return PS_OK;
