@@ -1,0 +1,316 @@
+#include "allreduce_run.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+
+#include "../support/free_port.h"
+
+enum { TOTAL_STEPS = 100 };
+
+const char *const allreduce_ways[2] = {"exchange.shm=off", "exchange.shm=on"};
+bool allreduce_on_gpu;
+
+/* ---- a rank ---- */
+
+float *allreduce_params(const allreduce_rank *r)
+{
+    return ps_session_params(r->session);
+}
+
+float *allreduce_grads(const allreduce_rank *r)
+{
+    return r->stream ? r->stream->ops->grads(r->stream) : ps_session_grads(r->session);
+}
+
+static float *buffer_of(const allreduce_rank *r)
+{
+    return ps_session_buffers(r->session);
+}
+
+static ps_err join(allreduce_rank *r)
+{
+    const allreduce_job *j = r->job;
+    char workers[32];
+    const char *all[ALLREDUCE_SETS_MAX + 1] = {workers};
+    snprintf(workers, sizeof workers, "job.workers=%d", j->world);
+    snprintf(r->address, sizeof r->address, "tcp://127.0.0.1:%d", j->port);
+    memcpy(all + 1, j->sets, sizeof *all * (size_t)j->n_sets);
+    PS_TRY(ps_config_load(&r->cfg, NULL, all, 1 + j->n_sets));
+    PS_TRY(ps_model_spec_init(&r->spec, &r->cfg));
+    const ps_session_options options = {.config = &r->cfg,
+                                        .table = &r->spec.table,
+                                        .init_method = r->address,
+                                        .rank = r->rank,
+                                        .local_rank = r->rank};
+    PS_TRY(ps_session_create(&options, &r->session));
+    return ps_session_join(r->session, TOTAL_STEPS);
+}
+
+/* Notes the stream that the session opens. */
+static _Thread_local allreduce_rank *self;
+static _Thread_local const ps_device_ops *device_ops; // without the note
+
+static ps_err note_stream(ps_device *device, const ps_host_stream_options *options,
+                          ps_device_stream **out)
+{
+    PS_TRY(device_ops->stream_create(device, options, out));
+    self->stream = *out;
+    return PS_OK;
+}
+
+static ps_err open_device(allreduce_rank *r)
+{
+    const ps_device_options options = {.index = -1, .local_rank = -1};
+    if (!allreduce_on_gpu) return PS_OK;
+    PS_TRY(ps_device_open(PS_DEVICE_CUDA, &options, &r->device));
+    self = r;
+    device_ops = r->device->ops;
+    r->noting = *r->device->ops;
+    r->noting.stream_create = note_stream;
+    r->device->ops = &r->noting;
+    return PS_OK;
+}
+
+static ps_err start(allreduce_rank *r)
+{
+    for (uint64_t i = 0; i < r->spec.table.arena_count; i++)
+        allreduce_params(r)[i] = r->rank == 0 ? 1.0f : 99.0f;
+    *buffer_of(r) = (float)r->rank + 7;
+    return ps_session_start(r->session, r->device, NULL);
+}
+
+static void note_results(allreduce_rank *r)
+{
+    const ps_tensor_table *table = &r->spec.table;
+    r->first = allreduce_params(r)[0];
+    r->last = allreduce_params(r)[table->tensors[table->n_tensors - 1].offset];
+    r->buffer = *buffer_of(r);
+    ps_session_stats(r->session, &r->stats);
+}
+
+static void *rank_main(void *arg)
+{
+    allreduce_rank *r = arg;
+    r->err = join(r);
+    if (r->err == PS_OK) r->err = open_device(r);
+    if (r->err == PS_OK) r->err = start(r);
+    if (r->err == PS_OK) r->err = r->job->run(r);
+    if (r->err != PS_OK) snprintf(r->message, sizeof r->message, "%s", ps_err_message());
+    if (r->err == PS_OK) note_results(r); // else the exchange may still write
+    if (r->err == PS_OK) r->err = ps_session_close(r->session);
+    ps_session_destroy(&r->session);
+    ps_device_close(&r->device);
+    ps_model_spec_fini(&r->spec);
+    ps_config_fini(&r->cfg);
+    return NULL;
+}
+
+/* ---- a job ---- */
+
+void allreduce_set(allreduce_job *j, const char *setting)
+{
+    assert_in_range(j->n_sets, 0, ALLREDUCE_SETS_MAX - 1);
+    j->sets[j->n_sets++] = setting;
+}
+
+void allreduce_job_init(allreduce_job *j, const char *exchange, int world,
+                        ps_err (*run)(allreduce_rank *r))
+{
+    *j = (allreduce_job){.world = world, .port = test_free_port(), .run = run};
+    allreduce_set(j, exchange);
+    allreduce_set(j, "model.input=[3, 8, 8]");
+    allreduce_set(
+        j, "model.layers=[{conv2d: {name: a, out: 4, kernel: 3}}, {batch_norm2d: {name: "
+           "n}}, relu, flatten, {linear: {name: b, out: 70}}, relu, {linear: {name: c, "
+           "out: 5}}, log_softmax]");
+    allreduce_set(j, "model.loss=nll");
+    allreduce_set(j, "optimizer.name=sgd");
+    allreduce_set(j, "optimizer.lr=0.5");
+    allreduce_set(j, "exchange.bucket=1000");
+    allreduce_set(j, "net.interface=lo");
+    allreduce_set(j, "net.join_timeout_ms=20000");
+    allreduce_set(j, "net.step_timeout_ms=20000");
+}
+
+void allreduce_run(allreduce_job *j)
+{
+    pthread_t threads[ALLREDUCE_WORKERS_MAX];
+    for (int r = 0; r < j->world; r++) {
+        j->ranks[r].job = j;
+        j->ranks[r].rank = r;
+        pthread_create(&threads[r], NULL, rank_main, &j->ranks[r]);
+    }
+    for (int r = 0; r < j->world; r++)
+        pthread_join(threads[r], NULL);
+}
+
+void allreduce_assert_ok(const allreduce_job *j)
+{
+    for (int r = 0; r < j->world; r++) {
+        if (j->ranks[r].err != PS_OK)
+            print_error("rank %d: %s\n", r, j->ranks[r].message);
+        assert_int_equal(j->ranks[r].err, PS_OK);
+    }
+}
+
+ps_err allreduce_give(allreduce_rank *r, float grad)
+{
+    for (int i = r->spec.table.n_tensors - 1; i >= 0; i--) {
+        const ps_tensor *t = &r->spec.table.tensors[i];
+        for (uint64_t k = 0; k < t->count; k++)
+            allreduce_grads(r)[t->offset + k] = grad;
+        if (r->faulty_element && i == 2) allreduce_grads(r)[t->offset] = NAN;
+        PS_TRY(ps_session_push(r->session, i, 1));
+    }
+    return ps_session_finish(r->session);
+}
+
+ps_err allreduce_step(allreduce_rank *r, uint64_t step, float grad, float expected)
+{
+    if (r->stream) PS_TRY(ps_session_drain(r->session));
+    PS_TRY(ps_session_begin(r->session, step));
+    for (int i = 0; i < r->spec.table.n_tensors; i++) {
+        PS_TRY(ps_session_wait(r->session, i, 1));
+        const ps_tensor *t = &r->spec.table.tensors[i];
+        for (uint64_t k = 0; k < t->count; k++)
+            if (allreduce_params(r)[t->offset + k] != expected)
+                return ps_err_set(
+                    PS_ERR_INTERNAL, "step %d: %s[%d] is %g, not %g", (int)step, t->name,
+                    (int)k, (double)allreduce_params(r)[t->offset + k], (double)expected);
+    }
+    return allreduce_give(r, grad);
+}
+
+ps_err allreduce_train(allreduce_rank *r)
+{
+    int w = r->job->world;
+    float weight = 1;
+    for (uint64_t step = 0; step < 20; step++) {
+        PS_TRY(allreduce_step(r, step, (float)(r->rank + 1) / 64, weight));
+        weight -= 0.5f * (float)(w * (w + 1)) / 128;
+    }
+    PS_TRY(ps_session_drain(r->session));
+    *buffer_of(r) = (float)r->rank + 20;
+    return ps_session_sync_buffers(r->session);
+}
+
+void allreduce_check_steps(const char *exchange, const char *more)
+{
+    for (int w = 1; w <= ALLREDUCE_WORKERS_MAX; w++) {
+        allreduce_job j;
+        allreduce_job_init(&j, exchange, w, allreduce_train);
+        allreduce_set(&j, more);
+        allreduce_run(&j);
+        allreduce_assert_ok(&j);
+        float expected = 1 - 20 * 0.5f * (float)(w * (w + 1)) / 128;
+        for (int r = 0; r < w; r++) {
+            assert_float_equal(j.ranks[r].first, expected, 0);
+            assert_float_equal(j.ranks[r].last, expected, 0);
+            assert_float_equal(j.ranks[r].buffer, 20, 0);
+        }
+    }
+}
+
+ps_err allreduce_run_clipped(allreduce_rank *r)
+{
+    PS_TRY(allreduce_step(r, 0, 0.25f, 1));
+    return ps_session_drain(r->session);
+}
+
+void allreduce_assert_clipped(const allreduce_job *j)
+{
+    double n = 4 * 27 + 4 + 4 + 4 + 70 * 144 + 70 + 350 + 5;
+    float expected = (float)(1 - 0.5 * 0.5 / (0.5 * sqrt(n) + 1e-6));
+    allreduce_assert_ok(j);
+    for (int r = 0; r < 2; r++) {
+        assert_float_equal(j->ranks[r].first, expected, 2e-7);
+        assert_float_equal(j->ranks[r].last, expected, 2e-7);
+    }
+}
+
+ps_err allreduce_run_nan(allreduce_rank *r)
+{
+    PS_TRY(allreduce_step(r, 0, r->rank == 1 ? NAN : 1.0f, 1));
+    return ps_session_drain(r->session);
+}
+
+/* The last rank's gradients overflow in step 1, in one element of all in step 3; with an
+ * interval of 2 the scale of 8 goes 8, 8 (skipped), 4, 4 (skipped), 2, 2, then grows. */
+static ps_err run_scaled(allreduce_rank *r)
+{
+    static const float scales[] = {8, 8, 4, 4, 2, 2, 4, 4};
+    const int w = r->job->world;
+    float weight = 1, scale;
+    PS_TRY(ps_session_loss_scale(r->session, &scale));
+    for (uint64_t step = 0; step < 8; step++) {
+        if (scale != scales[step])
+            return ps_err_set(PS_ERR_INTERNAL, "step %d: scale %g", (int)step,
+                              (double)scale);
+        bool faulty = r->rank == w - 1 && step == 1;
+        float grad = (float)(r->rank + 1) / 64 * scale;
+        r->faulty_element = r->rank == w - 1 && step == 3;
+        PS_TRY(allreduce_step(r, step, faulty ? INFINITY : grad, weight));
+        PS_TRY(ps_session_loss_scale(r->session, &scale));
+        if (step != 1 && step != 3) weight -= 0.5f * (float)(w * (w + 1)) / 128;
+    }
+    return ps_session_drain(r->session);
+}
+
+void allreduce_check_scaled(const char *exchange, const char *more, const char *way)
+{
+    for (int w = 1; w <= 3; w++) {
+        allreduce_job j;
+        allreduce_job_init(&j, exchange, w, run_scaled);
+        allreduce_set(&j, "loss_scale.use=on");
+        allreduce_set(&j, "loss_scale.init=8");
+        allreduce_set(&j, "loss_scale.interval=2");
+        allreduce_set(&j, more);
+        allreduce_set(&j, way);
+        allreduce_run(&j);
+        allreduce_assert_ok(&j);
+        float expected = 1 - 6 * 0.5f * (float)(w * (w + 1)) / 128;
+        for (int r = 0; r < w; r++) {
+            assert_float_equal(j.ranks[r].first, expected, 0);
+            assert_float_equal(j.ranks[r].last, expected, 0);
+        }
+    }
+}
+
+/* The last rank goes away after three steps, without a word. */
+static ps_err run_until_one_is_gone(allreduce_rank *r)
+{
+    int w = r->job->world;
+    float weight = 1;
+    for (uint64_t step = 0; step < 50; step++) {
+        if (step == 3 && r->rank == w - 1) return ps_err_set(PS_ERR_IO, "gone");
+        PS_TRY(allreduce_step(r, step, (float)(r->rank + 1) / 64, weight));
+        weight -= 0.5f * (float)(w * (w + 1)) / 128;
+    }
+    return ps_session_drain(r->session);
+}
+
+void allreduce_check_gone(const char *exchange, int world, const char *way)
+{
+    allreduce_job j;
+    allreduce_job_init(&j, exchange, world, run_until_one_is_gone);
+    allreduce_set(&j, way);
+    allreduce_set(&j, "net.heartbeat_ms=100");
+    allreduce_set(&j, "net.dead_after_ms=2000");
+    uint64_t begun = ps_clock_ns();
+    allreduce_run(&j);
+    assert_true(ps_clock_ns() - begun < 15 * 1000000000ull);
+    char name[32];
+    snprintf(name, sizeof name, "worker %d", world - 1);
+    for (int r = 0; r < world - 1; r++) {
+        print_message("rank %d: %s\n", r, j.ranks[r].message);
+        assert_int_equal(j.ranks[r].err, PS_ERR_PEER);
+        assert_non_null(strstr(j.ranks[r].message, name));
+    }
+}
