@@ -139,7 +139,7 @@ class Hosts:
         # By the route: the namespace's own setting takes only what the machine allows to all.
         _ip("-n", name, "route", "change", f"{NETWORK}.0/24", "dev", "eth0", "congctl", CONGESTION)
         _tc(name, "eth0", self.mbit)    # what the host sends
-        _tc(switch, short, self.mbit)   # what it gets
+        _tc(switch, short, self.mbit)   # towards the host
 
     def plug(self, kind, rank, plugged):
         """Pulls a host's cable out of the switch, or plugs it in: without it packets vanish."""

@@ -50,7 +50,7 @@ class Screen:
             self._show("", text[: self.columns() - 1])
 
     def begin(self):
-        """A job runs from here on, and does not wait for who reads."""
+        """From here on a job runs. It must not wait for a slow reader of psrun's output."""
         self.waits = False
 
     def keep_bar(self):

@@ -109,8 +109,9 @@ ps_batch rig_batch(const rig *r, int n)
     return (ps_batch){n, r->x, r->labels, r->positions};
 }
 
-/* max |a - b| <= bound * max |b|, over a tensor. Not below 0.05: the gradient of a bias
- * in front of a batch norm is a sum of such terms that is zero. */
+/* max |a - b| <= bound * max |b|, over a tensor. The largest counts as at least 0.05:
+ * the gradient of a bias in front of a batch norm is a sum that is zero, of terms of
+ * that size. */
 static void assert_close(rig *r, const char *what, const float *a, const double *b,
                          uint64_t n, double bound)
 {

@@ -83,7 +83,7 @@ static bool buffers_are(const rank_state *s, uint8_t value)
     return true;
 }
 
-/* What the rank has before a step, or after all. */
+/* Notes the rank's loss scale and weights before a step, or after all steps. */
 static ps_err note(test_rank *r, rank_state *s, uint64_t step)
 {
     PS_TRY(ps_session_loss_scale(s->session, &r->scales[step]));

@@ -19,7 +19,7 @@
 
 enum { MAX_RANKS = 16, MAX_OPS = 8, FAIL = 1, HANG = 2 };
 
-/* exchange_nccl.c looks for this before it gives host memory to a library. */
+/* exchange_nccl.c gives host memory only to a library that has this symbol. */
 extern const int pstrain_stand_in_takes_host_memory;
 const int pstrain_stand_in_takes_host_memory = 1;
 
@@ -49,7 +49,7 @@ struct ncclComm {
     enum { IDLE, JOINING, QUEUED, GIVEN, BROKEN, STUCK } state;
 };
 
-/* A group in a stream; the stream's, which frees it when it is done. */
+/* A group in a stream. The stream owns it, and frees it when it is done. */
 typedef struct queued {
     struct queued *next;
     ncclComm_t comm; // NULL: aborted
@@ -183,7 +183,8 @@ ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count,
     return enqueue(comm, stream, (op){send, recv, count, 0});
 }
 
-/* Hands over copies of the inputs, once the group before has been taken by all. */
+/* Hands over copies of the inputs, once all ranks have taken the results of the group
+ * before. */
 static bool give(ncclComm_t c, const op *ops, int n_ops)
 {
     clique *q = c->of;
@@ -212,7 +213,7 @@ static void take_one(const clique *q, const op *o, int i)
     }
 }
 
-/* Takes the results, once all have given. */
+/* Takes the results, once all ranks have given their inputs. */
 static bool take(ncclComm_t c, const op *ops, int n_ops)
 {
     clique *q = c->of;
@@ -228,7 +229,7 @@ static bool take(ncclComm_t c, const op *ops, int n_ops)
     return true;
 }
 
-/* A group whose turn has come in its stream. */
+/* Runs a group of calls: all earlier work of its stream is done. */
 static bool poll_queued(void *args)
 {
     queued *g = *(queued **)args;

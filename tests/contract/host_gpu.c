@@ -214,7 +214,8 @@ static void run_gemm(const ps_gpu_gemm *g)
     free(column);
 }
 
-/* false: something there waits for others than this GPU. */
+/* Runs a queue up to position. false: its next operation waits for something outside
+ * this GPU. */
 static bool run_as_far(ps_gpu *gpu, ps_gpu_queue which, size_t position)
 {
     queue *q = &gpu->queues[which];
@@ -247,7 +248,7 @@ static void run_until(ps_gpu *gpu, ps_gpu_queue which, size_t position)
         nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 }
 
-/* In a capture a launch becomes part of the graph; nothing else belongs there. */
+/* In a capture a launch becomes part of the graph. Nothing else is allowed there. */
 static void append(ps_gpu *gpu, ps_gpu_queue which, op o)
 {
     ps_gpu_graph *g = gpu->capturing;
@@ -501,7 +502,7 @@ static void own_args(op *o, const void *args, size_t bytes)
     memcpy(o->args, args, bytes);
 }
 
-/* Padding holds anything, the rest of a pointer too. */
+/* Bytes of padding may hold anything, even the rest of a pointer. */
 static bool clear_padding(ps_kernel kernel, void *args)
 {
 #if defined __has_builtin && __has_builtin(__builtin_clear_padding)
@@ -592,7 +593,8 @@ void ps_gpu_capture_cancel(ps_gpu *gpu)
     ps_gpu_graph_destroy(gpu, &graph);
 }
 
-/* The arguments as they were captured: what changed since then has to be elsewhere. */
+/* Uses the arguments as they were captured: values that change have to be in memory to
+ * which these point. */
 ps_err ps_gpu_replay(ps_gpu *gpu, ps_gpu_graph *graph)
 {
     check_not_capturing(gpu);

@@ -100,7 +100,7 @@ static double *rounded(const ref_model *m, const double *x, int64_t n)
     return out;
 }
 
-/* Whether the layer ends in this one's place: a relu computed with what it follows. */
+/* Whether a relu that follows the layer is computed together with it. */
 static bool takes_relu(const ps_layer *l)
 {
     return l->kind == PS_LAYER_CONV2D || l->kind == PS_LAYER_LINEAR ||
@@ -141,8 +141,8 @@ static void add_bias(ref_model *m, const ps_layer *l, double *y)
         y[k] += bias[k / P % O];
 }
 
-/* dy NULL: forward. */
-
+/* dy NULL: the forward pass; else the backward pass. dx NULL: no gradient of x is wanted.
+ */
 static void conv(ref_model *m, const ps_layer *l, const double *x, double *y,
                  const double *dy, double *dx)
 {

@@ -48,7 +48,7 @@ void test_first_weights(const ps_model_spec *spec, float *params)
         }
 }
 
-/* torch.amp.GradScaler, written down once more. */
+/* A second implementation of torch.amp.GradScaler. */
 typedef struct scaler {
     bool on;
     float scale;
@@ -79,7 +79,8 @@ typedef struct serial {
     double *blocks;
 } serial;
 
-/* The sum of all ranks' gradients in the order of ranks; whether it is finite. */
+/* Sums all ranks' gradients in the order of the ranks. Returns whether the sum is
+ * finite. */
 static bool serial_sum(serial *s, uint64_t step)
 {
     const float inverse = (float)(1.0 / (double)s->scaler.scale);

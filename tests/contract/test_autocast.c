@@ -20,7 +20,7 @@
 
 enum { STEPS = 4, BATCH = 8, PIXELS = 784 };
 
-/* One way of making the step: a loss and its gradient, an arena. */
+/* One way of making the step: its loss, and its gradient in an arena. */
 typedef struct way {
     float loss;
     float *grads;
@@ -130,7 +130,7 @@ static void compare(const pupil *p)
     assert_true(ours.length > 0x1p-12); // it did round
 }
 
-/* false: the teacher has no (more) lessons. */
+/* false: the teacher has no lessons, or no more. */
 static bool lesson(pupil *p, FILE *teacher)
 {
     const uint32_t positions[BATCH] = {0};

@@ -82,7 +82,8 @@ static void check_no_reference(const char *input, const char *layers)
                  library.n_reference);
 }
 
-/* in, out, kernel, stride, side: each once took 100 to 1,000 times what it takes now. */
+/* in, out, kernel, stride, side: each took 100 to 1,000 times as long in an earlier
+ * version. */
 static const int shapes[][5] = {
     {4, 16, 3, 1, 8},   {5, 16, 3, 1, 8},  {6, 16, 5, 1, 14},  {8, 8, 3, 1, 8},
     {8, 12, 3, 1, 8},   {8, 16, 3, 1, 8},  {10, 20, 5, 1, 12}, {10, 32, 3, 1, 8},
@@ -120,7 +121,7 @@ static int winograd_forward(rig *r, ps_program *program, int n, const ps_pass *p
     return library.n_winograd;
 }
 
-/* In a program of its own, as a job evaluates. */
+/* Evaluates in a program of its own, as a job does. */
 static int winograd_evaluation(rig *r, int n)
 {
     const ps_program_options options = {
@@ -176,9 +177,9 @@ static bool has_winograd(void)
     return has;
 }
 
-/* On every processor that has it, of small batches too; not where its transforms cost
- * more than it saves. Forward only where it is asked for: its roundings decide relus
- * otherwise. */
+/* Winograd's algorithm is used on every processor that has it, also for small batches,
+ * except where its transforms cost more than it saves. The forward pass uses it only on
+ * request: its rounding errors can decide a relu otherwise. */
 static void test_winograd_is_used_where_it_pays(void **state)
 {
     const winograd_passes none = {0}, gradients = {.gradients = 2}, every = {1, 2, 1};
@@ -232,7 +233,7 @@ static void test_winograd_makes_the_same_outputs(void **state)
     free(winograd);
 }
 
-/* What the function wrote to stderr. */
+/* Returns what the function wrote to stderr. */
 static void captured_step(const char *input, const char *layers, char *out, size_t bytes)
 {
     FILE *file = tmpfile();
@@ -257,7 +258,7 @@ static int count(const char *text, const char *what)
     return n;
 }
 
-/* One warning, of the layer and not of its sizes of a batch. */
+/* There is one warning for the layer, not one for each batch size. */
 static void test_a_layer_without_fast_code_is_named_once(void **state)
 {
     char said[4096];

@@ -25,7 +25,8 @@ typedef struct samples {
     uint32_t positions[BATCH];
 } samples;
 
-/* [0] direct, each pass waited for; [1] graphs, prefetching, a result behind. */
+/* [0]: launch by launch, and the host waits for each pass. [1]: graphs and prefetching;
+ * the host reads results one pass late. */
 typedef struct side {
     bool graphs;
     ps_device *device;
@@ -203,7 +204,7 @@ static void train_pass(rig *r, side *s, const micro_batch *m)
     if (s->graphs && number > 0) take_result(s);
 }
 
-/* The exchange's own: another learning rate in every step. */
+/* The exchange changes the learning rate in every step. */
 static void make_weights(rig *r, side *s, int step)
 {
     for (uint64_t i = 0; i < r->spec.table.arena_count; i++)
@@ -228,7 +229,7 @@ static void train_epoch(rig *r, side *s, int epoch)
     }
 }
 
-/* Two batches, the second with what the device has of the first. */
+/* Two batches; in the second the device still holds the state of the first. */
 static double evaluate(rig *r, side *s)
 {
     size_t bytes = r->spec.table.arena_count * sizeof(float);
@@ -265,7 +266,7 @@ static int64_t counter_of(const rig *r, const char *buffers)
     return value;
 }
 
-/* n_groups: of the model's layers with so many bytes together. */
+/* n_groups: into how many groups of that many bytes the model's layers go. */
 static void assert_same_bits(size_t group_bytes, long n_groups)
 {
     rig *r = malloc(sizeof *r);

@@ -169,7 +169,7 @@ static double evaluate(rig *r, side *s)
     return result.loss_sum;
 }
 
-/* Each side goes on with the other's state: they are the same. */
+/* Each side goes on with the other's state: the states are the same. */
 static void swap_states(rig *r)
 {
     const size_t count = r->spec.table.arena_count;
@@ -259,7 +259,7 @@ static void test_precision(void **state)
     assert_true(last > 1 && last < 65536);
 }
 
-/* Steps that nobody waits for make the weights that the host's make. */
+/* Steps that the host does not wait for give the same weights as the host's steps. */
 static void test_queued_steps(void **state)
 {
     const char *const ways[][2] = {
@@ -280,8 +280,8 @@ static void test_queued_steps(void **state)
     }
 }
 
-/* The error names tensor and step, as the host's does: the stream's when it is known, and
- * neither that step nor one after it is made. */
+/* The error names the tensor and the step, as the host's does. The stream reports it
+ * once it is known, and makes neither that step nor a later one. */
 static void assert_not_made(bool another_step)
 {
     rig *r = malloc(sizeof *r);

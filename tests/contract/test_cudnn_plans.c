@@ -1,5 +1,6 @@
-/* What cuDNN plans for the convolutions of BasicNet and ResNet-18 on an H200 that is only
- * described to it: everything of cudnn_conv.c but the running, where there is no GPU. */
+/* cuDNN's plans for the convolutions of BasicNet and ResNet-18 on an H200 that is only
+ * described to it. Needs no GPU: it tests all of cudnn_conv.c except running the plans.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -83,7 +84,7 @@ static ps_conv_plan *plan_of(ps_conv_library *library, const ps_conv_shape *shap
     return plan;
 }
 
-/* The same in another run: another opening of the library. */
+/* Another opening of the library, as in another run, gives the same plans. */
 static void check_plan(ps_conv_library *a, ps_conv_library *b, const layer *l,
                        const way *w, ps_conv_kind kind, bool add)
 {
@@ -121,8 +122,8 @@ static void test_every_convolution_has_a_plan(void **state)
     }
 }
 
-/* cuDNN's kernels for exact float32 take images in one order alone: it copies others, for
- * each pass, as its memory for a moment shows. */
+/* cuDNN's kernels for exact float32 take images in one order only. It copies images in
+ * another order in each pass, as its workspace shows. */
 static void test_exact_kernels_copy_no_images(void **state)
 {
     ps_conv_library *library = open_described(false);

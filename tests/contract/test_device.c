@@ -24,7 +24,7 @@ static rig_device on = {.kind = PS_DEVICE_CPU,
 static const ps_pass plain_pass = {
     .training = true, .grad_scale = 1.0f, .dropout = {0x123456789abcull, 3}};
 
-/* Returns the worst that was seen, relative to the bound. */
+/* Returns the largest difference, relative to its bound. */
 static double check_model(const rig_device *device, const model_case *c)
 {
     rig r;
@@ -145,8 +145,9 @@ static void test_narrow_factors(void **state)
     }
 }
 
-/* What one layer gives the next is rounded, what the loss reads is not: 1 + step, which
- * 16 bits do not hold, through one layer and through two, each times 1. */
+/* Values between layers are rounded, the input of the loss is not. The input is 1 +
+ * step, which 16 bits cannot hold, through one layer and through two; all weights are 1.
+ */
 static void test_narrow_values(void **state)
 {
     static const char *const layers[] = {
@@ -176,7 +177,7 @@ static const char *const basicnet =
     "kernel: 3}}, relu, {max_pool2d: 2}, {dropout: 0.25}, flatten, {linear: {name: fc1, "
     "out: 128}}, relu, {dropout: 0.5}, {linear: {name: fc2, out: 10}}, log_softmax";
 
-/* The same inputs give the same bits, in other programs too. */
+/* The same inputs give the same bits, also in another program. */
 static void test_same_bits(void **state)
 {
     rig a, b;
@@ -241,8 +242,8 @@ static void test_hooks(void **state)
     rig_fini(&r);
 }
 
-/* Other samples in each of a step's micro-batches: the gradients of both together. The
- * device may still be at the first one when it is given the second. */
+/* A step of two micro-batches with different samples: the gradients of both are added.
+ * The device may still work on the first one when it gets the second. */
 static void test_micro_batches(void **state)
 {
     rig r;
@@ -327,8 +328,8 @@ static void test_correct(void **state)
     rig_fini(&r);
 }
 
-/* As torch: wherever NaN stands in a window, it is the window's maximum, and the relu
- * before keeps it. */
+/* As in torch: a NaN anywhere in a window is the window's maximum, and a relu before the
+ * pool keeps it. */
 static void test_nan_is_kept(void **state)
 {
     static const char *const models[] = {
@@ -376,8 +377,8 @@ static void check_shows_nan(rig *r, const ps_pass *pass, const ps_tensor *tensor
     *at = good;
 }
 
-/* What would stay NaN in torch shows in the loss, or in training in a gradient, whatever
- * the device fuses: of parameters, statistics, and what lies between layers. */
+/* NaN in parameters, statistics or values between layers shows in the loss, or in
+ * training in a gradient, as in torch, whatever the device fuses. */
 static void test_divergence_shows(void **state)
 {
     static const char *const models[] = {

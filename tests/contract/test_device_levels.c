@@ -1,4 +1,5 @@
-/* Whatever vectors a processor has, our own part of the layers gives the same bits. */
+/* Our own part of the layers gives the same bits on processors with vectors of any
+ * length. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

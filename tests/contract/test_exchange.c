@@ -1,6 +1,5 @@
-/* The parameter servers' exchange, and none: ranks are threads, the final weights have to
- * be, bit for bit, those of a serial loop that adds gradients in rank order and steps the
- * optimizer. */
+/* The exchanges ps and none. Ranks are threads. The final weights must be bit for bit
+ * those of a serial loop that adds gradients in rank order and steps the optimizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -80,7 +79,7 @@ static void shared_memory(void **state)
     }
 }
 
-/* Windows from less than a chunk to more than a shard. */
+/* Credits from less than a chunk to more than a shard. */
 static void small_credits(void **state)
 {
     static const char *const credits[] = {"exchange.credit=1", "exchange.credit=17000",

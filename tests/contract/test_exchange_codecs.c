@@ -1,4 +1,4 @@
-/* What encodings of gradients and weights do to training. */
+/* The effect of encoded gradients and weights on training. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 #include "exchange_run.h"
 #include "model_spec.h"
 
-/* |a - b| / |b - start|: 0 is exact, 1 as bad as never having moved. */
+/* |a - b| / |b - start|: 0 is exact, 1 is as bad as no step at all. */
 static double relative_error(const test_run_result *result, const float *got,
                              const float *start)
 {
@@ -42,8 +42,8 @@ typedef struct codec_case {
     double volume; // bytes sent relative to uncoded ones, without first weights
 } codec_case;
 
-/* Encoded both ways: every worker ends with the same bits, whatever the order of arrival,
- * close to what float32 gives, with fewer bytes. */
+/* Encoded in both directions: every worker ends with the same bits, in any order of
+ * arrival. The weights are close to those of float32, and fewer bytes travel. */
 static void codecs(void **state)
 {
     static const codec_case cases[] = {
@@ -84,8 +84,9 @@ static void codecs(void **state)
     }
 }
 
-/* By plain SGD what has travelled when all is over is the sum of all gradients, whenever
- * each of them went: what onebit and topk have kept is in it when int8 comes last. */
+/* With plain SGD the final weights show the sum of all gradients that travelled, in
+ * whichever step each did. The residuals of onebit and topk are in it when int8 comes
+ * last. */
 static void cooldown_brings_what_was_kept(void **state)
 {
     static const char *const sets[] = {"exchange.codec=onebit", "exchange.codec=topk"};
@@ -130,9 +131,9 @@ static double distance_from_best(const ps_config *cfg, const float *params, int 
     return sqrt(now / at_first);
 }
 
-/* By how much the distance from the best weights shrinks in 300 steps with a learning
- * rate that falls to nothing: what an encoding leaves out comes later, so that even a
- * sign or an eighth of the numbers leads to the same place. */
+/* Measures by how much the distance from the best weights shrinks in 300 steps with a
+ * learning rate that falls to zero. An encoding sends later what it leaves out, so that
+ * even signs or an eighth of the numbers lead to the same weights. */
 static double left_after_300_steps(const char *codec, const char *warmup,
                                    const char *optimizer, const char *lr)
 {
@@ -186,9 +187,9 @@ static void codecs_converge(void **state)
     }
 }
 
-/* What is encoded and added depends neither on the number of servers and shards nor on
- * where tensors are cut. Weights of 19,264 and 30,100 elements are cut; small tensors lie
- * beside them or in chunks of their own. */
+/* Encoded values and their sums depend neither on the number of servers and shards nor
+ * on the cuts of tensors. Weights of 19,264 and 30,100 elements are cut; small tensors
+ * are in the same chunks or in chunks of their own. */
 static void codecs_any_servers(void **state)
 {
     static const char *const sets[] = {"exchange.codec=fp16", "exchange.codec=bf16",

@@ -20,7 +20,7 @@ static void test_gloo_sums_and_steps(void **state)
     allreduce_check_steps("exchange.name=gloo", allreduce_ways[1]);
 }
 
-/* 2^24 + 1 is 2^24 in float32: only in the order of the ranks is the sum 0. */
+/* 2^24 + 1 is 2^24 in float32, so the sum is 0 only in the order of the ranks. */
 static ps_err run_ordered(allreduce_rank *r)
 {
     static const float grads[] = {16777216, 1, -16777216};
@@ -43,8 +43,8 @@ static void test_gloo_sums_in_rank_order(void **state)
     }
 }
 
-/* Every bucket travels as its own range of the arena: with one tensor a bucket, its
- * elements. Parameters and buffers come once from rank 0, buffers once more. */
+/* Every bucket travels as a range of the arena; here each bucket is one tensor. Rank 0
+ * sends the parameters and buffers once, and the buffers once more. */
 static void test_gloo_counts_bytes(void **state)
 {
     allreduce_job j;
@@ -129,7 +129,7 @@ typedef enum moment {
 static moment when;
 static bool stays; // it stands still instead
 
-/* The job of a wide model, of which a step takes a while, breaks in its third step. */
+/* The job breaks in its third step. Its model is wide, so that a step takes a while. */
 static ps_err run_until_it_breaks(allreduce_rank *r)
 {
     const bool breaks = r->rank == r->job->world - 1;
@@ -197,8 +197,8 @@ static void test_gloo_waits_no_longer_than_it_may(void **state)
     check_broken_step(BEFORE_THE_LAST_SUMS, true);
 }
 
-/* Sums that depend on their order, of a model of many segments, parts and buckets: equal
- * to those of one thread that adds rank by rank, whatever arrives first. */
+/* Sums that depend on the order of their terms, in a model of many segments, parts and
+ * buckets, equal those of one thread that adds rank by rank, in any order of arrival. */
 static float odd_gradient(int rank, uint64_t step, uint64_t i)
 {
     uint64_t x =

@@ -1,4 +1,5 @@
-/* Loss scaling over the exchange: what overflows anywhere is skipped everywhere. */
+/* Loss scaling over the exchange: a step that overflows anywhere is skipped everywhere.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,8 +17,8 @@
 static const test_overflow some_overflows[] = {
     {0, 0, INFINITY}, {2, 0, 3e38f}, {2, 1, 3e38f}, {3, 1, NAN}};
 
-/* Nobody steps, in no shard, where anybody's gradient overflows anywhere; but a step that
- * one worker alone has too large for a sum of two is made where there is no second. */
+/* If a gradient overflows anywhere, no shard makes the step. A gradient that only
+ * overflows in the sum of two workers is no reason to skip where there is one worker. */
 static void a_step_that_overflows_is_skipped_everywhere(void **state)
 {
     static const char *const ways[] = {"exchange.shm=off", "exchange.shm=on",
@@ -45,7 +46,7 @@ static void a_step_that_overflows_is_skipped_everywhere(void **state)
     test_run_check_bits(&alone);
 }
 
-/* Powers of two scale without rounding: all is as without. */
+/* Powers of two scale without rounding, so the results are those without a scale. */
 static void a_scale_that_nothing_overflows_changes_no_bit(void **state)
 {
     static const char *const scales[] = {"loss_scale.use=off", "loss_scale.use=on"};
@@ -82,8 +83,8 @@ static void check_case(const struct scaled_case *c, const test_rank *r, bool cli
     }
 }
 
-/* A scale of 2^17 puts this gradient's largest elements, up to 1.1, beyond fp16's 65504:
- * they are infinite on their way, not cut off, and every worker backs off. */
+/* A scale of 2^17 puts this gradient's largest elements (up to 1.1) beyond fp16's 65504:
+ * they travel as infinity, not as 65504, and every worker backs off. */
 static void fp16_on_the_way_overflows_too(void **state)
 {
     static const char *const codecs[] = {"exchange.codec=fp16", "exchange.codec=bf16",

@@ -67,8 +67,9 @@ static void test_nccl_aborts_at_the_deadline(void **state)
     check_broken(FAKE_HANG, PS_ERR_TIMEOUT);
 }
 
-/* Nobody waits for a sum, nor for the step behind it: with all sums held back, the next
- * step begins, its parameters can be had, and the weights are right in the end. */
+/* The host waits neither for a sum nor for the step after it. While all sums are held
+ * back, the next step begins and its parameters can be read; the final weights are
+ * right. */
 static ps_err run_held(allreduce_rank *r)
 {
     fake_hold(true);
@@ -151,7 +152,8 @@ static ps_err run_nothing(allreduce_rank *r)
     return PS_OK;
 }
 
-/* In a process of its own: a library that was found stays, in the stand-in's place. */
+/* Runs in a process of its own: a library that was found stays loaded, and the stand-in
+ * could not be loaded any more. */
 static void test_nccl_on_the_cpu_is_unsupported(void **state)
 {
     int status;

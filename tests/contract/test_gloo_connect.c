@@ -1,5 +1,5 @@
-/* Strangers at the ports where workers await each other: listen() of this program, which
- * Gloo calls, too, lets one in first. */
+/* Strangers at the ports where workers wait for each other. Gloo calls this program's
+ * listen(), which lets a stranger connect first. */
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -74,7 +74,7 @@ static void without_strangers(void **state)
     assert_int_equal(atomic_load(&n_strangers), 0);
 }
 
-/* Of three workers' six ports; a connection is made to three of them. */
+/* Three workers have six ports. Connections are made to three of them. */
 static void they_cost_an_attempt(void **state)
 {
     for (int n = 1; n <= 12; n += n < 6 ? 1 : 3) {
@@ -92,7 +92,7 @@ static void they_are_named_where_they_come_every_time(void **state)
     test_run(&job, &result);
     send_away();
     for (int r = 0; r < job.workers; r++) {
-        // who gives up a moment later has heard of it from the first
+        // a rank that gives up a moment later has the reason from the first one
         assert_true(result.rank[r].err == PS_ERR_NET ||
                     result.rank[r].err == PS_ERR_PEER);
         if (!strstr(result.rank[r].text, "strangers come to the workers' ports"))

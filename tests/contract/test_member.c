@@ -98,7 +98,8 @@ static void *run_part(void *arg)
     return NULL;
 }
 
-/* Runs every member on a thread and waits for all; parts: servers, then workers. */
+/* Runs every member on a thread and waits for all. The parts are the servers, then the
+ * workers. */
 static void run_job(job *j, part *parts, body server, body worker)
 {
     int n = j->n_servers + j->n_workers;
@@ -121,7 +122,7 @@ static void assert_all_well(const job *j, const part *parts)
         if (parts[i].err != PS_OK) fail_msg("member %d: %s", i, parts[i].message);
 }
 
-/* A check inside a thread: cmocka's own may only fail the main one. */
+/* A check for other threads: cmocka's checks may fail only in the main thread. */
 static void expect(part *p, bool holds, const char *what)
 {
     if (!holds) note(p, ps_err_set(PS_ERR_INTERNAL, "expected: %s", what));
@@ -170,7 +171,8 @@ static void store_and_fetch(part *p)
     free(got);
 }
 
-/* 1e16 + 1 + 1 + ... loses what another order keeps: only rank order gives this sum. */
+/* 1e16 + 1 + 1 + ... depends on the order of its terms: only rank order gives this sum.
+ */
 static void reduce_in_order(part *p)
 {
     int rank = ps_member_rank(p->member), n = p->job->n_workers;
@@ -271,8 +273,8 @@ static void await_norm(part *p, ps_coord_link *link, uint64_t wanted_step, doubl
     expect(p, norm == wanted, "the norm with the blocks in order");
 }
 
-/* Server 0 has blocks 1-2 and 5, server 1 the rest: 0, 3-4, 6; all times factor. Returns
- * the norm. */
+/* Server 0 has blocks 1-2 and 5, server 1 has blocks 0, 3-4 and 6. All sums are
+ * multiplied by factor. Returns the norm. */
 static double send_norm(part *p, ps_coord_link *link, uint64_t step, double factor)
 {
     static const uint64_t first[2][3] = {{5, 1, 0}, {3, 6, 0}};
@@ -315,8 +317,8 @@ static void norms_do_not_depend_on_the_shards(void **state)
 enum { CUT_STEPS = 24 };
 static pthread_barrier_t both_servers;
 
-/* In every step but some one server or the other has both links cut: before its part is
- * sent, while it is on its way, or when the answer may be. */
+/* In most steps one of the servers has both links cut: before it sends its part, while
+ * the part is on its way, or while the answer may be. */
 static void serve_norms_over_cuts(part *p)
 {
     void *context = zmq_ctx_new();
@@ -460,7 +462,8 @@ static void an_end_without_goodbye_aborts(void **state)
     close_job(&j);
 }
 
-/* Left over from a dead job; a new coordinator replaces it while the worker looks. */
+/* The file is left over from a dead job. A new coordinator replaces it while the worker
+ * reads it. */
 static void a_stale_file_leads_nowhere(void **state)
 {
     job j;
@@ -534,7 +537,7 @@ static void assert_address(const char *interface, const char *init, const char *
     assert_string_equal(address, want);
 }
 
-/* An address that means this host alone is offered where it is literally asked for. */
+/* A loopback address is offered only where the user asked for it literally. */
 static void addresses_are_those_that_others_reach(void **state)
 {
     const ps_deadline now = {0};
@@ -551,7 +554,7 @@ static void addresses_are_those_that_others_reach(void **state)
 
 int main(void)
 {
-    ps_log_init("test", PS_LOG_ERROR + 1); // what goes wrong here is meant to
+    ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(addresses_are_those_that_others_reach),
         cmocka_unit_test(a_job_alone_needs_no_address),

@@ -1,5 +1,5 @@
-/* What a worker has on the way to a shard that takes nothing stays under the credits, and
- * what shards say of the loss scale has to agree. */
+/* A worker sends no more than its credit to a shard that receives nothing. All shards
+ * have to report the same loss scale. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

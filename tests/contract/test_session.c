@@ -112,7 +112,7 @@ static void rig_start(rig *r, int servers, ps_err (*run)(worker *w),
     make_table(&r->table);
     load(&r->job.cfg, servers, WORKERS, sets, n_sets);
     test_job_serve(&r->job);
-    ps_log_init("test", PS_LOG_ERROR + 1); // what goes wrong here is meant to
+    ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
     for (int i = 0; i < WORKERS; i++)
         r->worker[i] = (worker){.config = &r->job.cfg,
                                 .table = &r->table,
@@ -311,7 +311,7 @@ static void assert_misuse(ps_err err, const char *want)
     if (!strstr(ps_err_message(), want)) fail_msg("%s", ps_err_message());
 }
 
-/* Each is told, and does the session no harm. */
+/* Each misuse gives an error and does the session no harm. */
 static void calls_at_the_wrong_time_are_told(void **state)
 {
     float scale;
@@ -429,7 +429,8 @@ static void count_line(void *ctx, ps_log_level level, const char *text)
     ++*(int *)ctx;
 }
 
-/* Signals and limits are the program's, and its sink hears what there is to say. */
+/* A session changes neither signals nor limits of the process, and logs to the program's
+ * sink. */
 static void the_process_is_left_alone(void **state)
 {
     process before, after;

@@ -1,6 +1,6 @@
-/* A shard against peers that break the protocol: one clear answer each, nothing counted
- * that must not be, no crash; strangers do not disturb a job, members that break the
- * rules end it. The peers are bare DEALER sockets. */
+/* A shard against peers that break the protocol. Each gets one clear answer, nothing is
+ * counted by mistake, and the shard does not crash. Strangers do not disturb a job;
+ * members that break the rules end it. The peers are bare DEALER sockets. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,9 +24,7 @@ static void expect_error(void *socket, const char *part)
     if (!strstr(text, part)) fail_msg("\"%s\" does not say \"%s\"", text, part);
 }
 
-/* A gradient of 1000 in the name of worker 0, in every form of a message; nothing of it
- * is answered or counted. */
-/* A stranger that has been refused may have no connection left to send by. */
+/* A stranger that was refused may have lost its connection: then nothing is sent. */
 static void say(void *stranger, const void *header, size_t n, const void *payload,
                 size_t bytes)
 {
@@ -44,6 +42,8 @@ static void say_header(void *stranger, const ps_wire_header *h, const void *payl
     say(stranger, header, n, payload, bytes);
 }
 
+/* Sends a gradient of 1000 in the name of worker 0 in every form of a message. Nothing of
+ * it is answered or counted. */
 static void say_everything(bare_job *b, void *stranger)
 {
     ps_wire_header h = bare_header(b, PS_MSG_PUSH, 0, 0);
@@ -72,7 +72,7 @@ static void say_everything(bare_job *b, void *stranger)
     bare_silence(stranger);
 }
 
-/* One more step of worker 0: from 1 by -0.5. */
+/* Worker 0 makes one more step, which changes its weights from 1 to 0.5. */
 static void assert_undisturbed(bare_job *b)
 {
     float weights[4];
@@ -84,8 +84,8 @@ static void assert_undisturbed(bare_job *b)
     assert_int_equal(ps_member_check(b->member[0]), PS_OK);
 }
 
-/* The routing id of 0.1.0; a worker's own, known somehow; another secret, as that of a
- * worker of a dead job whose port this one has. */
+/* Four strangers: one with the routing id of 0.1.0, one with an id of its own, one that
+ * knows a worker's id, and one that also has a secret, which is that of another job. */
 static void strangers_do_not_disturb(void **state)
 {
     bare_job b;
@@ -110,7 +110,7 @@ static void strangers_do_not_disturb(void **state)
     bare_close(&b);
 }
 
-/* One that has a secret, and not the routing id that goes with it. */
+/* A peer with a valid secret, but not with the routing id that belongs to it. */
 static void what_comes_under_another_id_is_dropped(void **state)
 {
     bare_job b;
@@ -171,8 +171,8 @@ static void another_epoch_is_told_the_present_one(void **state)
 
 /* ---- members ---- */
 
-/* The shard has answered with its error; the news that the job is over has to be here,
- * too, before the test ends it for a reason of its own. */
+/* The shard has answered with its error. The test waits until the members know it too,
+ * before it ends the job for a reason of its own. */
 static void wait_for_the_news(const bare_job *b)
 {
     struct pollfd aborted = {.fd = ps_member_abort_fd(b->member[0]), .events = POLLIN};

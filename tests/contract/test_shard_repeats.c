@@ -1,5 +1,6 @@
-/* What a shard is told again, as after a lost connection, counts once and is answered; a
- * worker may be a step ahead of the others. The workers are bare DEALER sockets. */
+/* Messages that a shard gets twice, as after a lost connection, count once and are
+ * answered. A worker may be a step ahead of the others. The workers are bare DEALER
+ * sockets. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -295,8 +296,7 @@ static void take_answers(bare_job *b, int rank, uint64_t step, answers *out)
     }
 }
 
-/* ahead: worker 0's pushes of each step come, twice, before worker 1's of the step
- * before. */
+/* ahead: worker 0 pushes each step, twice, before worker 1 pushes the step before it. */
 static void train(const char *const *sets, bool ahead, answers *out)
 {
     bare_job b;

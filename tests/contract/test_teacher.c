@@ -100,7 +100,7 @@ static void compare_gradients(pupil *p)
     p->worst_gradient = fmax(p->worst_gradient, worst / largest);
 }
 
-/* false: the teacher has no (more) lessons. */
+/* false: the teacher has no lessons, or no more. */
 static bool lesson(pupil *p, FILE *teacher)
 {
     const uint32_t positions[BATCH] = {0};
@@ -129,7 +129,7 @@ static void test_teacher(void **state)
     char command[1024];
     int steps = 0;
     const char *python = getenv("PS_TEST_PYTHON");
-    // libraries that this program was given are none of PyTorch's
+    // PyTorch must not load the libraries that this program was given
     snprintf(command, sizeof command,
              "env -u LD_PRELOAD -u LD_LIBRARY_PATH %s tests/contract/teacher.py %d",
              python ? python : "/usr/bin/python3", STEPS);

@@ -1,4 +1,4 @@
-/* Any bytes are a safetensors file or an error, and what is read lies within them. */
+/* Any bytes are either a safetensors file or an error. The reader stays within them. */
 #include "safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);

@@ -1,4 +1,4 @@
-"""What the system tests share: starting jobs and parts of jobs, and reading what they leave.
+"""Shared by the system tests: starts jobs and parts of jobs, and reads their results.
 
 PS_BIN names the folder of the programs (ctest sets it).
 """
@@ -29,7 +29,8 @@ def free_port():
 
 
 def alive(mark):
-    """Processes whose command line contains the mark, zombies left out."""
+    """(process id, command line) of the processes whose command line contains the mark. Zombies
+    are left out."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -59,7 +60,7 @@ def descendants(pid):
 
 
 def wrapped_bin(folder, name, before):
-    """The programs in a folder of their own, one of them with sh commands before it."""
+    """Makes a folder of links to the programs. Program `name` runs the sh commands `before` first."""
     os.mkdir(folder)
     for program in os.listdir(BIN):
         if program != name:
@@ -196,7 +197,7 @@ class JobTest(unittest.TestCase):
         return config
 
     def wait_for_steps(self, out, records=1):
-        """Until metrics.jsonl has so many lines."""
+        """Waits until metrics.jsonl has that many lines."""
         path = self.path(out, "metrics.jsonl")
         end = time.monotonic() + 20
         while not os.path.exists(path) or len(Path(path).read_bytes().splitlines()) < records:

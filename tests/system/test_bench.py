@@ -1,4 +1,5 @@
-"""The comparisons: psrun --verify, bench/compare, bench/parity; and a rank that stops."""
+"""The benchmarks and comparisons: psrun --verify and the programs of bench/; and a rank that is
+stopped."""
 import itertools
 import json
 import os
@@ -109,7 +110,7 @@ class Compare(BenchTest):
 
 
 class Network(BenchTest):
-    """What bench/network is made of, on this host and without links of a given rate."""
+    """The parts of bench/network, on this host and without links of a given rate."""
 
     def setUp(self):
         super().setUp()
@@ -120,7 +121,7 @@ class Network(BenchTest):
         from benchlib import exchange_job
         e = exchange_job.Exchange(1 << 20, workers=3, servers=0, shm="off", steps=4, warmup=2)
         found = exchange_job.run(e, str(BIN.parent))  # fails where a weight is not exact
-        # 2 (n - 1) / n of the gradient, and what is voted on.
+        # 2 (n - 1) / n of the gradient, and the votes.
         self.assertAlmostEqual(found["bytes_sent_per_step"] / (4 / 3 * e.nbytes), 1, delta=0.01)
 
     def test_plain_tcp_among_workers(self):
@@ -267,7 +268,7 @@ assert not any(m.training for m in model.modules())
 
 
 class Continue(BenchTest):
-    """Checkpoints go on in PyTorch, and PyTorch's here."""
+    """PyTorch goes on from our checkpoints, and we from PyTorch's."""
     NORMS = ("model.layers=[{conv2d: {name: conv, out: 16, kernel: 3, bias: false}}, {batch_norm2d: "
              "{name: norm}}, relu, flatten, {linear: {name: fc, out: 10}}, log_softmax]")
 

@@ -1,4 +1,5 @@
-"""What goes wrong: one clear error, an exit code that is not 0, no hang, nothing left."""
+"""Failures: each ends with one clear error and an exit code that is not 0. Nothing hangs, and
+nothing is left running."""
 import gzip
 import math
 import os
@@ -237,7 +238,7 @@ class Joining(JobTest):
         parts = self.start_job(2, 1, "net.join_timeout_ms=5000", "net.heartbeat_ms=100",
                                skip=["server 1"])
         parts["server 0"].wait_for("joined role=worker rank=0")
-        time.sleep(0.3)  # the worker has been told whom the coordinator waits for
+        time.sleep(0.3)  # the coordinator has told the worker for which members it waits
         parts["server 0"].popen.kill()
         self.assertEqual(self.wait_all(parts, 10)["worker 0"], 1)
         self.assertRegex(parts["worker 0"].text(),

@@ -1,4 +1,4 @@
-"""tests/gpu/run itself, rehearsed without a GPU: its parts, what it writes, and when."""
+"""tests/gpu/run, rehearsed without a GPU: its parts, and what it writes at which time."""
 import json
 import subprocess
 import sys

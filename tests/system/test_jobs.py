@@ -1,4 +1,4 @@
-"""Whole jobs: what they reach, what they leave, and that they can be repeated to the bit."""
+"""Whole jobs: their results, the files that they leave, and that a repetition gives the same bits."""
 import os
 import re
 import shutil

@@ -51,7 +51,7 @@ echo "172.18.0.3 $STAND_IN_NAME.cluster"
 """
 
 STAND_IN_PROGRAM = r"""#!/bin/sh
-# Stand-in for ps-server and ps-worker: prints what it was started with.
+# Stand-in for ps-server and ps-worker: prints its arguments and environment.
 echo "${0##*/} rank=${RANK:-} server_rank=${PS_SERVER_RANK:-} world=$WORLD_SIZE" \
     "servers=$PS_SERVERS master=$MASTER_ADDR:$MASTER_PORT args=$*"
 """

@@ -58,7 +58,7 @@ def value(b):
 
 
 class Stranger:
-    """A connection; what it may not send any more it does not."""
+    """Sends on a connection until the peer closes it."""
 
     def __init__(self, port, timeout=2):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)

@@ -1,4 +1,4 @@
-/* A chunk's sum and step: the bits of a plain serial loop, whatever the cut. */
+/* A chunk's sum and step have the bits of a plain serial loop, for any cut. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

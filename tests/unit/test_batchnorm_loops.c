@@ -41,7 +41,7 @@ static void check(const char *what, double got, double want, double scale)
         fail_msg("%s: %.9g, not %.9g", what, got, want);
 }
 
-/* What PyTorch makes of one channel, in row-major order. */
+/* PyTorch's results for one channel, in row-major order. */
 typedef struct channel {
     const ps_cpu_shape *shape;
     int64_t c;
@@ -63,7 +63,7 @@ static double value(const channel *k, int64_t i)
     return normal(k, i) * (double)weight[k->c] + (double)bias[k->c];
 }
 
-/* The gradient after the relu; values next to its corner have none to compare. */
+/* The gradient after the relu. Values next to the relu's corner are not compared. */
 static double passed(const channel *k, int64_t i, bool relu)
 {
     return relu && value(k, i) <= 0 ? 0 : (double)dy_rows[i];
@@ -138,7 +138,7 @@ static void run(const ps_cpu_shape *s, bool relu)
     ps_cpu_batchnorm_gradient(s, &channels, &read, mean_dy, mean_dot, dx, true);
 }
 
-/* offset: of all values, large beside what they differ by. */
+/* offset: added to all values; large beside their differences. */
 static void check_shape(int64_t n, int64_t c, int64_t side, int64_t lanes, float offset,
                         bool relu)
 {
@@ -179,7 +179,8 @@ static void test_layouts(void **state)
     }
 }
 
-/* Sums of squares minus the square of the sum would have no digit left. */
+/* With such an offset, the sum of squares minus the square of the sum would have no
+ * correct digit. */
 static void test_large_mean(void **state)
 {
     check_shape(8, 6, 12, 6, 300, false);

@@ -1,4 +1,4 @@
-/* Buckets against what DDP's compute_bucket_assignment_by_size gives. */
+/* Buckets against those of DDP's compute_bucket_assignment_by_size. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +29,8 @@ static void test_basicnet_is_cut_where_ddp_cuts(void **state)
     make_spec(&table, tensors, basicnet, 8);
     ps_buckets b;
     assert_int_equal(ps_buckets_init(&b, &table, PS_BUCKET_FIRST_BYTES, 25 << 20), PS_OK);
-    /* fc2 and fc1 reach 1 MiB with fc1.weight; the convolutions are the rest. */
+    /* The first bucket, of fc2 and fc1, reaches 1 MiB with fc1.weight. The convolutions
+     * are in the second. */
     assert_int_equal(b.n, 2);
     assert_int_equal(b.list[0].first_tensor, 4);
     assert_int_equal(b.list[0].n_tensors, 4);
@@ -105,7 +106,7 @@ static void test_buckets_are_cut_into_even_parts(void **state)
     ps_buckets_fini(&b);
 }
 
-/* A bucket smaller than a block is one rank's, the last's; all others have nothing. */
+/* A bucket smaller than a block belongs to the last rank alone. */
 static void test_a_small_bucket_is_one_rank_s(void **state)
 {
     ps_tensor tensors[8];

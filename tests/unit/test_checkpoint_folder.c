@@ -1,4 +1,5 @@
-/* The folder of checkpoints: what counts as one, what takes whose place, what stays. */
+/* The folder of checkpoints: which folders count as checkpoints, which are replaced, and
+ * which stay. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Deadlines leave out what the process has stood still. */
+/* Deadlines do not count time in which the process was stopped. */
 #include "clock.h"
 
 #include <setjmp.h>
@@ -51,7 +51,8 @@ static void *wait_until_it_has_passed(void *arg)
     return NULL;
 }
 
-/* In a process of its own: 0 when all have waited LIMIT_MS and the stop. */
+/* Runs in a process of its own. Returns 0 when all threads have waited LIMIT_MS plus the
+ * time of the stop. */
 static int wait_through_a_stop(int ready)
 {
     waiter w[THREADS];
@@ -95,7 +96,7 @@ static void a_stop_does_not_count(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-/* Nobody looks at the clock while the only thread sleeps: that is no stop. */
+/* The only thread sleeps and does not look at the clock: this is not taken for a stop. */
 static void a_sleep_counts_where_nobody_watches(void **state)
 {
     (void)state;

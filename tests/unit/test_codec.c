@@ -105,7 +105,8 @@ static void test_bf16_is_the_nearest(void **state)
     }
 }
 
-/* Gradients under a loss scale: what fp16 cannot hold has to be seen by the shards. */
+/* Gradients under a loss scale: the shards have to see the numbers that fp16 cannot
+ * hold. */
 static void test_fp16_overflows_where_it_is_asked_to(void **state)
 {
     (void)state;
@@ -139,7 +140,7 @@ static void test_fp16_overflows_where_it_is_asked_to(void **state)
     ps_config_fini(&cfg);
 }
 
-/* |error| < scale, and unbiased: the mean over draws comes near the value. */
+/* |error| < scale, without bias: the mean over many draws comes near the value. */
 static void test_int8_bound_and_bias(void **state)
 {
     (void)state;
@@ -167,7 +168,7 @@ static void test_int8_bound_and_bias(void **state)
     assert_true(worst < 5 * (0.01 / 127) * 0.5 / sqrt(draws));
 }
 
-/* Numbers too small for a scale that has an inverse become 0, and are not blown up. */
+/* Numbers become 0 if the inverse of their scale would be infinite. */
 static void test_int8_of_tiny_numbers(void **state)
 {
     (void)state;
@@ -184,7 +185,7 @@ static void test_int8_of_tiny_numbers(void **state)
     }
 }
 
-/* What the elements of a group that are sent became; 0 when none was. */
+/* The decoded value of the elements of a group that were sent; 0 when none was. */
 static double onebit_magnitude(int n, const float *out)
 {
     double a = 0;
@@ -217,8 +218,8 @@ static void test_onebit_is_the_nearest_of_three(void **state)
     }
 }
 
-/* Nothing is sent of a group a thousandth as large as its block's largest, and what is
- * sent of any group comes nearer to it: feedback needs that. */
+/* A group a thousandth as large as its block's largest element is not sent. What is sent
+ * brings the residual of each group nearer to 0, as feedback requires. */
 static void test_onebit_of_uneven_groups(void **state)
 {
     (void)state;
@@ -261,7 +262,7 @@ static void test_onebit_of_uniform_numbers(void **state)
     if (!(error / whole < 1.25 / 9)) fail_msg("%g of the variance", error / whole);
 }
 
-/* Of equal elements all are sent, and where there is nothing, nothing comes out. */
+/* If all elements are equal, all are sent. Zeros decode to zeros. */
 static void test_onebit_of_equal_numbers(void **state)
 {
     (void)state;
@@ -362,7 +363,8 @@ static void test_adding_is_decoding_and_an_addition(void **state)
     }
 }
 
-/* What was sent plus what is kept is what went in: nothing is lost, only late. */
+/* The sum of what was sent and what is kept equals the input: nothing is lost, only late.
+ */
 static void test_feedback_loses_nothing(void **state)
 {
     (void)state;
@@ -522,7 +524,7 @@ static void test_warmup_and_cooldown(void **state)
     }
 }
 
-/* What the coarse codecs are for. */
+/* The sizes that the coarse codecs are made for. */
 static void test_coarse_codecs_are_small(void **state)
 {
     (void)state;

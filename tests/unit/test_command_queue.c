@@ -1,5 +1,5 @@
-/* The queue of commands: what goes in comes out in its command, and no reader sleeps
- * while there is a command. */
+/* The queue of commands: commands come out in the order in which they went in, and no
+ * reader sleeps while there is one. */
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -58,7 +58,7 @@ static bool readable(int fd)
     return poll(&item, 1, 0) == 1;
 }
 
-static void test_wakes_only_who_sleeps(void **state)
+static void test_wakes_only_a_reader_that_sleeps(void **state)
 {
     ps_command_queue q;
     assert_int_equal(ps_command_queue_init(&q, ROOM), PS_OK);
@@ -88,7 +88,7 @@ static void *write_many(void *arg)
     return NULL;
 }
 
-/* Takes what there is and sleeps; returns whether it slept too long. */
+/* Takes all commands and sleeps. Returns whether it slept too long. */
 static bool read_and_sleep(ps_command_queue *q, uint32_t *next)
 {
     uint32_t n = ps_command_queue_count(q);
@@ -103,7 +103,7 @@ static bool read_and_sleep(ps_command_queue *q, uint32_t *next)
     return sleeps && got == 0;
 }
 
-static void test_no_order_is_slept_through(void **state)
+static void test_no_command_is_slept_through(void **state)
 {
     ps_command_queue q;
     pthread_t writer;
@@ -121,8 +121,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keeps_the_order_around_the_ring),
         cmocka_unit_test(test_full_is_an_error_and_loses_nothing),
-        cmocka_unit_test(test_wakes_only_who_sleeps),
-        cmocka_unit_test(test_no_order_is_slept_through),
+        cmocka_unit_test(test_wakes_only_a_reader_that_sleeps),
+        cmocka_unit_test(test_no_command_is_slept_through),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

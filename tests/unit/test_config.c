@@ -39,7 +39,7 @@ static void assert_refused(const char *text, const char *set, const char *want)
     ps_config_fini(&cfg); // safe after a failure
 }
 
-/* torch.optim's and the defaults. */
+/* The defaults are those of torch.optim where it has them. */
 static void defaults(void **state)
 {
     ps_config c;
@@ -156,7 +156,8 @@ static ps_winograd winograd_of(const char *set)
     return winograd;
 }
 
-/* It was true or false once: configurations that say so mean what they meant. */
+/* The key used to be true or false. Configurations with these values keep their meaning.
+ */
 static void winograd_is_a_word(void **state)
 {
     assert_int_equal(winograd_of(NULL), PS_WINOGRAD_GRADIENTS);
@@ -258,7 +259,7 @@ static void hash_is_of_what_counts(void **state)
                 hash_of("model: {layers: [tanh, relu]}", "train.seed=0"));
 }
 
-/* Every key has help and a default that its own reader takes, and its path is unique. */
+/* Every key has a unique path, a help text, and a default that its own parser accepts. */
 static void table_is_sound(void **state)
 {
     for (int i = 0; i < ps_config_n_keys; i++) {

@@ -1,6 +1,6 @@
-/* Who comes to a coordinator: processes that do not fit the job, members' twins,
- * strangers, and what speaks no or another protocol. Nobody is told anything of the job,
- * and the job goes on. */
+/* A coordinator's door: processes that do not fit the job, twins of members, strangers,
+ * and programs that speak another protocol. They learn nothing of the job, and the job
+ * goes on. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -17,7 +17,7 @@
 #include "coord_peers.h"
 #include "log.h"
 
-/* The answer tells what has to be mended, and nothing of the job. */
+/* The answer says what the user has to change, and nothing about the job. */
 static void refused_with(ps_control join, ps_role role, int rank, const char *words)
 {
     static const char *const secrets[] = {"\"job\"", "12ab", "34cd", PS_VERSION, "host"};
@@ -82,7 +82,7 @@ static void a_rank_is_given_once(void **state)
     ps_zsock_close(&member);
 }
 
-/* One that was admitted and does not come loses its place. */
+/* A process that was admitted but does not come loses its place. */
 static void a_half_open_joiner_makes_room(void **state)
 {
     void *first = peer_dial(1), *second = peer_dial(2);
@@ -107,8 +107,8 @@ static void a_half_open_joiner_makes_room(void **state)
     ps_zsock_close(&second);
 }
 
-/* What a stranger says, at the door or among the members, is not answered, and changes
- * nothing: not with junk, and not with well-formed messages. */
+/* Sends junk and well-formed messages. A stranger gets no answer and changes nothing, at
+ * the door and at the members' ROUTER. */
 static void say_everything(void *stranger, uint64_t nonce)
 {
     static const uint8_t claims[] = {0xdd, 0xff, 0xff, 0xff, 0xff, 1, 4};
@@ -207,7 +207,7 @@ static void frames_too_many_and_foreign_ids_are_stood(void **state)
     peer_close_three(sockets);
 }
 
-/* Bytes that are not even ZeroMQ's. */
+/* Bytes of another protocol than ZeroMQ's. */
 static void another_protocol_on_the_port_does_nothing(void **state)
 {
     void *sockets[3];
@@ -236,7 +236,7 @@ static void another_protocol_on_the_port_does_nothing(void **state)
 
 int main(void)
 {
-    ps_log_init("test", PS_LOG_ERROR + 1); // what goes wrong here is meant to
+    ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
     const struct CMUnitTest tests[] = {
         PEER_TEST(who_does_not_fit_is_refused),
         PEER_TEST(a_rank_is_given_once),

@@ -235,7 +235,7 @@ static void a_silent_member_aborts_the_job(void **state)
     peer_close_three(sockets);
 }
 
-/* The host waits for goodbyes; one that was lost is not missed for ever. */
+/* The host waits for goodbyes, but not for ever for one that was lost. */
 static void a_lost_goodbye_ends_no_finished_job(void **state)
 {
     void *sockets[3];
@@ -256,7 +256,7 @@ static void a_lost_goodbye_ends_no_finished_job(void **state)
 
 int main(void)
 {
-    ps_log_init("test", PS_LOG_ERROR + 1); // what goes wrong here is meant to
+    ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
     const struct CMUnitTest tests[] = {
         PEER_PATIENT_TEST(a_key_is_set_by_whose_it_is),
         PEER_TEST(norms_are_of_servers_links),

@@ -1,5 +1,5 @@
-/* Whatever vectors a processor has, a job has the same bits: codecs, steps of the
- * optimizers, sums. */
+/* Codecs, optimizer steps and sums give the same bits on processors with vectors of any
+ * length. */
 #include "cpu_level.h"
 
 #include <math.h>
@@ -66,8 +66,8 @@ static void codecs(void **state)
     same_at_every_level(compute_codecs);
 }
 
-/* Only the payload: what a sum makes of infinity is NaN, and which one depends on the
- * order of its operands. */
+/* Only payloads of NaN may differ: the sum of two infinities is a NaN that depends on
+ * the order of its operands. */
 static void compute_infinite(output *o)
 {
     static const ps_codec all[] = {PS_CODEC_FP16, PS_CODEC_BF16, PS_CODEC_INT8};

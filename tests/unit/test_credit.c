@@ -1,5 +1,5 @@
-/* Credits never bring a worker and a shard to a standstill: every window, played through
- * with a shard that returns as late as its rule allows. */
+/* Credits never bring a worker and a shard to a standstill. Every window is simulated
+ * with a shard that returns credit as late as its rule allows. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -14,7 +14,7 @@ static void assert_divides(uint32_t n, uint32_t by)
         fail_msg("%u / %u gave %u, rest %u", n, by, d.q, d.r);
 }
 
-/* Around every multiple near the ends, where a rounded reciprocal goes wrong first. */
+/* Tests around every multiple near the ends: there a rounded reciprocal fails first. */
 static void assert_divides_all(uint32_t by)
 {
     const uint32_t max = PS_INDEX_MAX, last = max / by * by;

@@ -1,4 +1,4 @@
-/* Which files a split is read from; what the readers do with them is their own tests'. */
+/* Which files a split is read from. The readers have tests of their own. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -56,7 +56,8 @@ static void check_labels(ps_split split, const char *text, int first, int n)
     ps_dataset_fini(&set);
 }
 
-/* Only t10k files: ranges cut both splits out of them; the whole is no training set. */
+/* There are only t10k files. Ranges cut both splits out of them; without ranges they are
+ * no training set. */
 static void bare_ranges_fall_back_to_the_other_files(void **state)
 {
     ps_dataset set;

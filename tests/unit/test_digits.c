@@ -15,8 +15,8 @@ static ps_config config = {
 };
 static const ps_dims input = {3, {1, 8, 8}};
 
-/* The first line of the original is divisible by 5 and so the first test image; the
- * second is the first training image. */
+/* The index of the original's first line is divisible by 5, so it is the first test
+ * image. The second line is the first training image. */
 static void first_images_are_the_originals(void **state)
 {
     static const uint8_t first_test[16] = {0, 0, 5,  13, 9,  1,  0, 0,

@@ -44,8 +44,8 @@ static void any_bits(void **state)
     }
 }
 
-/* Sums whose rest lies far below the last place that double has: rounded to double first
- * and then to float, a tenth of these are wrong. */
+/* Sums with a term far below the last place of a double. A tenth of them are wrong if
+ * they are rounded to double first and then to float. */
 static void sums_next_to_a_tie(void **state)
 {
     (void)state;

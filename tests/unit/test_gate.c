@@ -1,6 +1,6 @@
-/* Who gets through a gate, and what those cost who do not: peers with another secret or
- * none, raw sockets that never end what they send, and more connections than there is
- * room for. */
+/* Which peers get through a gate, and what the others cost: peers with another secret or
+ * none, raw sockets that send without end, and more connections than there is room for.
+ */
 #include "gate.h"
 
 #include <pthread.h>
@@ -198,7 +198,8 @@ static void ready(int fd)
     assert_int_equal(send(fd, frame, n, MSG_NOSIGNAL), n);
 }
 
-/* Sends the same bytes again and again until the other end closes; how many went. */
+/* Sends the same bytes again and again until the other end closes. Returns how many
+ * bytes were sent. */
 static uint64_t flood(int fd, const void *bytes, size_t n, uint64_t most)
 {
     uint64_t sent = 0;
@@ -315,7 +316,7 @@ static void many_strangers_leave_room(void **state)
 
 int main(void)
 {
-    ps_log_init("test", PS_LOG_ERROR + 1); // what goes wrong here is meant to
+    ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_members_get_through),
         cmocka_unit_test(a_gate_that_is_not_open_lets_members_wait),

@@ -37,7 +37,7 @@ static void make(fixture *f)
     assert_non_null(f->grads);
 }
 
-/* The norm by way of a plan: every chunk gives its blocks' sums. */
+/* Computes the norm as a job does: from the sums of each chunk's blocks. */
 static double norm_by(const fixture *f, uint64_t chunk_bytes, uint32_t shards)
 {
     ps_plan plan;

@@ -77,7 +77,8 @@ static void float_images_are_big_endian(void **state)
     ps_dataset_fini(&set);
 }
 
-/* Reads "bad" as images with good labels; the message has to name the file and say. */
+/* Reads "bad" as images, with good labels. The message has to name the file and contain
+ * the text. */
 static void check_bad(const char *says)
 {
     ps_dataset set;

@@ -33,7 +33,7 @@ static ps_member_options options_of(ps_config *config, const char *init, ps_role
                                .local_rank = -1};
 }
 
-/* How a member that hosts the coordinator fails to join within that time. */
+/* A member that hosts the coordinator fails to join within that time. */
 static void join_alone(int join_timeout_ms)
 {
     ps_config config;
@@ -98,7 +98,7 @@ static void a_refusal_reaches_the_user(void **state)
     ps_config_fini(&config);
 }
 
-/* Something listens there and says nothing. */
+/* A program listens on the port and says nothing. */
 static void a_foreign_listener_is_named(void **state)
 {
     ps_config config;
@@ -121,7 +121,7 @@ static void a_foreign_listener_is_named(void **state)
 
 int main(void)
 {
-    ps_log_init("test", PS_LOG_ERROR + 1); // what goes wrong here is meant to
+    ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_deadline_names_who_is_missing),
         cmocka_unit_test(no_coordinator_is_a_clear_error),

@@ -46,7 +46,8 @@ static ps_loaded *next(ps_loader *loader)
     return loaded;
 }
 
-/* Batch k of the epoch holds the sampler's samples, and nothing comes behind the last. */
+/* Batch k of the epoch holds the sampler's samples. There is nothing after the last
+ * batch. */
 static void check_epoch(ps_loader *loader, uint64_t number, int64_t first)
 {
     ps_epoch epoch;
@@ -132,7 +133,8 @@ static void evaluation_is_in_order(void **state)
     ps_loader_destroy(&loader);
 }
 
-/* prefetch + 1 batches: a caller that keeps them all gets a deadline, then goes on. */
+/* A caller that keeps all prefetch + 1 batches gets a TIMEOUT, and can go on after it
+ * returns one. */
 static void held_batches_are_bounded(void **state)
 {
     ps_loader *loader = new_loader(&sampler, 0, 0);

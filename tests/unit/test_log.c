@@ -1,4 +1,4 @@
-/* A log line is one line, and few of them are a stranger's. */
+/* A log entry is one line, and a stranger can cause only few of them. */
 #include "log.h"
 
 #include <pthread.h>
@@ -182,7 +182,7 @@ static void *say(void *arg)
     return arg;
 }
 
-/* A member learns its rank when its threads run already. */
+/* A member sets its rank while its threads are already running. */
 static void a_role_changes_beside_lines(void **state)
 {
     pthread_t thread;

@@ -94,7 +94,7 @@ static void refuses_what_defeats_it(void **state)
     }
 }
 
-/* GradScaler would skip for ever, at a scale of 0. */
+/* GradScaler's scale would become 0, and it would skip every step. */
 static void gives_up_when_nothing_is_small_enough(void **state)
 {
     const char *sets[] = {"loss_scale.use=on"};

@@ -162,7 +162,7 @@ static void *interrupt_soon(void *arg)
     return arg;
 }
 
-/* The last one: this process stays interrupted. */
+/* This test is the last one: the process stays interrupted. */
 static void a_signal_ends_looking_up_and_connecting(void **state)
 {
     char remote[PS_ADDRESS_MAX], local[PS_ADDRESS_MAX];
@@ -187,7 +187,7 @@ static int port_of(const char *endpoint)
     return port;
 }
 
-/* How many of the process's threads wait for their turn. */
+/* Returns how many threads of the process are runnable but do not run. */
 static int count_batch_threads(void)
 {
     int n = 0;
@@ -206,7 +206,8 @@ static void a_patient_context_waits_for_its_turn(void **state)
         print_message("skipped: /proc is not mounted\n");
         skip();
     }
-    if (sched_getscheduler(0) != SCHED_OTHER) skip(); // who started us wants another
+    if (sched_getscheduler(0) != SCHED_OTHER)
+        skip(); // the tests were started under another policy
     if (sched_setscheduler(0, SCHED_BATCH, &zero) != 0) skip();
     assert_int_equal(sched_setscheduler(0, SCHED_OTHER, &zero), 0);
     for (int patient = 0; patient < 2; patient++) {

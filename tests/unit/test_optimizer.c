@@ -1,4 +1,5 @@
-/* Steps from PyTorch's own weights, gradients and state, within 2 ulp of what it gives.
+/* Steps from PyTorch's own weights, gradients and state, within 2 ulp of PyTorch's
+ * results.
  */
 #include "optimizer.h"
 
@@ -164,7 +165,8 @@ static uint32_t draw(uint32_t *state)
     return *state >> 8;
 }
 
-/* Any cut of the range gives the same bits: chunks and shards do not show. */
+/* Any cut of the range gives the same bits, so the results do not depend on chunks and
+ * shards. */
 static void cuts_do_not_change_a_bit(void **state)
 {
     enum { N = 1000 };

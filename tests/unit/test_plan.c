@@ -96,7 +96,7 @@ static void random_models_are_covered_and_balanced(void **state)
             if (err != PS_OK) {
                 assert_int_equal(err, PS_ERR_CONFIG);
                 assert_non_null(strstr(ps_err_message(), "chunks"));
-                /* Only where not even a chunk a tensor would do. */
+                /* Only if one chunk per tensor is not enough either. */
                 assert_true((uint32_t)f.spec.table.n_tensors < shards);
             } else {
                 assert_covers(&plan, &f.spec);
@@ -114,8 +114,8 @@ static void load(const char *file, ps_config *cfg, ps_model_spec *spec)
     if (err != PS_OK) fail_msg("%s", ps_err_message());
 }
 
-/* With the sizes that are chosen by themselves, 5% holds without the exception of one
- * chunk for every shipped model of a megabyte and more. */
+/* With the automatic sizes, shards differ by at most 5%, for every shipped model of a
+ * megabyte and more. */
 static void shipped_models_balance_within_five_percent(void **state)
 {
     const char *const files[] = {"configs/mnist-basicnet.yaml",
@@ -188,7 +188,7 @@ static void a_bias_rides_with_the_end_of_its_weight(void **state)
     ps_plan_fini(&plan);
 }
 
-/* What was measured on 1 Gbit/s links: 48 KiB for 4.8 and 25 MB. */
+/* The best sizes that were measured on 1 Gbit/s links: 48 KiB for 4.8 and 25 MB. */
 static void the_automatic_size_grows_with_the_root(void **state)
 {
     const ps_chunk_size network = {0};

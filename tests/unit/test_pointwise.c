@@ -16,7 +16,8 @@ static double sigmoid(double x)
     return 1.0 / (1.0 + exp(-x));
 }
 
-/* From x on, over N values `step` apart: within so many units in the last place. */
+/* Checks N values, `step` apart, from x on: the error is at most that many units in the
+ * last place. */
 static void check(ps_layer_kind kind, double (*exact)(double), double x, double step,
                   double units)
 {

@@ -1,4 +1,4 @@
-/* The rules by which a shard counts a push once, and nothing else. */
+/* The rules by which a shard counts each push exactly once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -74,7 +74,8 @@ static void first_signal_is_noted(void **state)
     assert_non_null(strstr(ps_err_message(), "SIGTERM"));
 }
 
-/* What a thread computes with the stack pointer elsewhere must not be written over. */
+/* A signal handler must not write over the data of a thread whose stack pointer is
+ * elsewhere. */
 static void no_signal_runs_on_a_stack_that_computes(void **state)
 {
     const int numbers[] = {SIGINT, SIGTERM};

@@ -1,4 +1,4 @@
-/* What a run leaves: metrics, summary, trace and progress, read back by jansson. */
+/* The files of a run: metrics, summary, trace and progress, read back by jansson. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -62,7 +62,7 @@ static void metrics_are_lines_of_json(void **state)
     assert_int_equal(ps_metrics_close(&metrics), PS_OK);
     json_t *second, *first = read_json(path, &second);
     assert_int_equal(json_integer_value(json_object_get(first, "step")), 10);
-    // Every bit of a loss comes back, and what is not finite is null.
+    // Every bit of a loss comes back; a number that is not finite is null.
     assert_true(json_real_value(json_object_get(first, "loss")) == 0.1);
     assert_true(json_is_null(json_object_get(first, "loss_mean")));
     assert_true(json_real_value(json_object_get(first, "loss_scale")) == 1024);
@@ -156,7 +156,7 @@ static void a_trace_is_an_array_of_complete_events(void **state)
     json_decref(events);
 }
 
-/* What a progress of that width writes for a state. */
+/* Returns what a progress display of that width writes for a state. */
 static void show(int columns, const ps_progress_state *s, char *text, size_t bytes)
 {
     FILE *f = tmpfile();

@@ -151,7 +151,7 @@ static void we_read_pythons_package(void **state)
     assert_int_equal(status, 0);
 }
 
-/* The limit of a file's size is a disk that is full after that many bytes. */
+/* A limit on the size of files acts like a disk that is full after that many bytes. */
 static void a_full_disk_leaves_the_old_file(void **state)
 {
     model m;
@@ -183,7 +183,7 @@ static void write_text(const char *path, const char *text)
     assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
 }
 
-/* A link there must not have the file that it names overwritten. */
+/* If a link lies there, the file to which it points must not be overwritten. */
 static void what_stands_in_the_way_is_taken_away(void **state)
 {
     model m;
@@ -231,7 +231,7 @@ static void a_missing_folder_is_named(void **state)
     tear(&m);
 }
 
-/* A file of the header given, padded to no length at all, and data bytes of zeros. */
+/* Writes a file of the header as given, without padding, and `data` bytes of zeros. */
 static ps_err parse_padded(const char *json, uint64_t claimed, size_t n_data)
 {
     unsigned char bytes[2048] = {0};

@@ -283,7 +283,8 @@ static int64_t see(const ps_sampler_options *o, uint64_t number, int64_t from, i
     return global_n;
 }
 
-/* W ranks make some steps of an epoch, then V go on: every position once. */
+/* W ranks make some steps of an epoch, then V ranks go on. Every position is seen once.
+ */
 static void other_ranks_go_on_at_the_same_sample(void **state)
 {
     const int64_t equal[] = {3, 3, 3, 3, 3}, unequal[] = {3, 1, 2, 5, 4};

@@ -148,8 +148,8 @@ static void test_each_segment_is_sent_once(void **state)
     tear_down(&f);
 }
 
-/* Peers take turns from the next rank on: at no time do two ranks that go the same pace
- * send to the same one. */
+/* Each rank sends to its peers in turn, beginning with the next rank. Ranks of equal
+ * speed never send to the same peer at the same time. */
 static void test_ranks_send_to_different_peers(void **state)
 {
     enum { RANKS = 3, ROUNDS = 4 };
@@ -176,7 +176,7 @@ static void test_ranks_send_to_different_peers(void **state)
     tear_down(&f);
 }
 
-/* Gradients first, whatever weights there are; of weights the last bucket's. */
+/* Gradients go before all weights. Of the weights, the last bucket's go first. */
 static void test_what_is_wanted_first_goes_first(void **state)
 {
     enum { MOST = 100 };
@@ -200,8 +200,8 @@ static void test_what_is_wanted_first_goes_first(void **state)
     tear_down(&f);
 }
 
-/* A peer that waits for a step's weights has them before the next step's gradients: else
- * who is ahead would hold up who is behind, and the next time wait the longer for it. */
+/* A peer gets a step's weights before gradients of the next step. Otherwise a rank that
+ * is ahead would delay one that is behind, and later wait for it even longer. */
 static void test_a_step_s_weights_go_before_the_next_step(void **state)
 {
     enum { MOST = 100 };
@@ -221,7 +221,7 @@ static void test_a_step_s_weights_go_before_the_next_step(void **state)
     tear_down(&f);
 }
 
-/* A peer that takes nothing up holds no other. */
+/* A peer that receives nothing delays no other. */
 static void test_a_slow_peer_holds_itself(void **state)
 {
     fixture f;

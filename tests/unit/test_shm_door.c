@@ -114,7 +114,7 @@ static void nonsense_is_survived(void **state)
     assert_int_equal(ps_shm_connect("pstrain-nobody", soon(), &(int){0}), PS_ERR_PEER);
 }
 
-/* As where the process has all the descriptors open that it may have. */
+/* As if the process had as many descriptors open as its limit allows. */
 static atomic_int accepts_to_fail;
 
 int accept4(int fd, struct sockaddr *restrict address, socklen_t *restrict bytes,
@@ -147,7 +147,7 @@ static void a_lack_of_descriptors_closes_no_door(void **state)
     ps_shared_mem_fini(&g);
 }
 
-/* Nobody accepts, and its queue is full. */
+/* A listener that accepts no connection and whose queue is full. */
 static void connecting_has_a_deadline(void **state)
 {
     enum { MOST = 1000 };
@@ -166,7 +166,7 @@ static void connecting_has_a_deadline(void **state)
     close(listener);
 }
 
-/* A listener's user is who it was when it began to listen. */
+/* A listener keeps the user that it had when it began to listen. */
 static void another_users_door_is_named(void **state)
 {
     char name[PS_SHM_NAME_MAX];

@@ -1,4 +1,5 @@
-/* Whose arenas somebody on the same host may map, by mode, codec, setting and hosts. */
+/* Whether a worker offers its arenas to processes of its host, by mode, codec, setting
+ * and hosts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,9 +21,8 @@ static void stand_on(ps_roster_entry *e, int host)
     snprintf(e->net_ns, sizeof e->net_ns, "net:[1]");
 }
 
-/* Worker 0 on host 0, worker 1 and, in ps mode, the only server where they are told to
- * be.
- */
+/* Worker 0 is on host 0. The arguments say where worker 1 and, in ps mode, the only
+ * server are. */
 static cluster cluster_of(bool ps, ps_codec codec, ps_switch shm, int worker, int server)
 {
     cluster c = {.config.exchange = {.codec = codec, .shm = shm}};

@@ -1,5 +1,5 @@
-/* State that is saved in the middle of a job and loaded into another part that does the
- * same work: it goes on with the same bits. */
+/* State is saved in the middle of a job and loaded into another part, which goes on with
+ * the same bits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -137,7 +137,7 @@ static void an_aggregate_goes_on(void **state)
 
 /* ---- codec feedback ---- */
 
-/* A worker's side: what it has not sent yet is the residual. */
+/* A worker's side: the residual is the part of the gradients that was not sent yet. */
 static void check_worker(const fixture *f, const ps_chunk_codec *codec, const ps_chunk *c)
 {
     const uint64_t most = ps_chunk_codec_most_bytes(codec, c, PS_CODED_GRADIENT);
@@ -158,7 +158,7 @@ static void check_worker(const fixture *f, const ps_chunk_codec *codec, const ps
     free(grad), free(kept), free(other), free(a), free(b);
 }
 
-/* A shard's side: what the workers were told lags behind the weights. */
+/* A shard's side: the weights that the workers have lag behind the shard's. */
 static void check_shard(const ps_chunk_codec *codec, const ps_chunk *c)
 {
     ps_coded_chunk a, b;

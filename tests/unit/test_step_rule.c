@@ -73,7 +73,8 @@ static void names_what_is_not_finite(void **state)
     }
 }
 
-/* A rule that is saved and loaded decides as the one that went on. */
+/* A rule that is saved and loaded makes the same decisions as one that was never
+ * interrupted. */
 static void state_survives_bytes(void **state)
 {
     const char *const sets[] = {"loss_scale={use: on, init: 4096, interval: 3}"};

@@ -75,7 +75,7 @@ static void what_is_missing_is_named(void **state)
     ps_trainer_snapshot_fini(&a);
 }
 
-/* Another program writes no more than the place. */
+/* Another program's state holds only the position. */
 static void the_place_is_enough(void **state)
 {
     static const char *const needed[] = {"step", "epoch", "position"};
