@@ -38,7 +38,7 @@ def arguments():
 
 
 class Continued(Job):
-    """A job whose steps are made one by one."""
+    """A job that makes its steps one at a time."""
 
     def __init__(self, args, config):
         super().__init__(args, config)

@@ -120,7 +120,7 @@ class Traffic:
         self.mark = self._counters()
 
     def per_step(self, steps):
-        """(sent, received), or None."""
+        """Returns (sent, received) per step, or None."""
         if not self.mark or steps < 1:
             return None
         return [(now - then) / steps for now, then in zip(self._counters(), self.mark)]
@@ -174,7 +174,7 @@ class Job:
             yield batches[i:i + self.accumulate]
 
     def backward(self, group):
-        """The mean loss over the group's samples, its gradient in .grad."""
+        """Returns the mean loss over the group's samples. Its gradient is in .grad."""
         n, loss_sum = sum(len(b) for b in group), 0.0
         for i, indices in enumerate(group):
             last = i == len(group) - 1
@@ -213,7 +213,7 @@ class Job:
         return t.tolist()
 
     def record(self, metrics, number, epoch):
-        """After `number` steps: the mean loss over all ranks since the last record."""
+        """Writes, after `number` steps, the mean loss over all ranks since the last record."""
         loss_sum, n = self.over_ranks(self.since_record)
         self.since_record = [0.0, 0]
         self.epoch_sums = [self.epoch_sums[0] + loss_sum, self.epoch_sums[1] + n]

@@ -25,7 +25,7 @@ LEAST_STEPS = 3
 
 
 def optimizer_of(config, model, fused):
-    """The fused form where this PyTorch has one for the CPU."""
+    """The optimizer, fused if this PyTorch has a fused one for the CPU."""
     if fused:
         try:
             return torch_model.optimizer_of(config, model, fused=True)

@@ -1,1 +1,1 @@
-"""What the programs of bench/ share: configurations, PyTorch's side, runs, plots."""
+"""Shared by the programs of bench/: configurations, PyTorch's side, runs, plots."""

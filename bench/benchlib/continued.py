@@ -29,7 +29,7 @@ def settings(overrides, optimizer):
 
 
 class Side:
-    """One side's runs, by the step that they end with, and its losses by step."""
+    """One side's runs, by their last step, and its losses by step."""
 
     def __init__(self, out):
         self.out, self.losses = out, {}
@@ -47,7 +47,7 @@ class Ours(Side):
         self.runner, self.mode, self.name, self.overrides = runner, mode, name, overrides
 
     def train(self, step, resume=None):
-        """From nothing, or from the run `resume`, to that step."""
+        """Trains to that step, from the beginning or from the run `resume`."""
         name = os.path.join(self.name, f"run-{step}")
         out = self.runner.psrun(self.mode, name, [*self.overrides, f"train.steps={step}"],
                                 resume=resume)
@@ -78,7 +78,7 @@ def _read(folder):
 
 
 def _largest(ones, others, factor=1.0):
-    """The largest difference of an element from `factor` times that of the others."""
+    """The largest difference between an element and `factor` times its counterpart."""
     worst = 0.0
     for name, one in ones.items():
         if len(one) != len(others[name]):
@@ -93,7 +93,8 @@ def _ending(states, key):
 
 
 def _gradient_error(start, ours, theirs, decay):
-    """Of what the step added to the first moment, relative to its largest element."""
+    """The error of the gradient that the step added to the first moment, relative to its largest
+    element."""
     for key in MOMENTS:
         a, b, before = (_ending(s, key) for s in (ours, theirs, start))
         if b:
@@ -107,7 +108,7 @@ def _of_largest(ours, theirs):
 
 
 def _adam_steps(states, name, job):
-    """What the step has subtracted from each element, besides decay."""
+    """The amount that the step has subtracted from each element, without the decay."""
     (beta1, beta2), t = job["optimizer.betas"], states[name + ".step"][0]
     size = job["optimizer.lr"] / (1 - beta1**t)
     root, eps = (1 - beta2**t) ** 0.5, job["optimizer.eps"]
@@ -129,7 +130,7 @@ def _beyond_moments(weights, others, states, other_states, job):
 
 
 def step_errors(start, ours, theirs, job):
-    """Folders of the checkpoint before the step, and of both sides' after it."""
+    """Compares a step, by the folders of the checkpoint before it and of both sides' after it."""
     adam = job["optimizer.name"] != "sgd"
     decay = job["optimizer.betas"][0] if adam else job["optimizer.momentum"]
     before, (model, states), (other_model, other_states) = map(_read, (start, ours, theirs))
@@ -152,7 +153,8 @@ def step_errors(start, ours, theirs, job):
 
 
 def worst(first, last, start, ours, theirs, job):
-    """Over the steps first + 1 ... last; start: the side whose checkpoints both began from."""
+    """The largest errors over the steps first + 1 to last. start: the side from whose checkpoints both
+    began."""
     found = []
     for step in range(first + 1, last + 1):
         errors = step_errors(start.checkpoint(step - 1), ours.checkpoint(step),
@@ -165,7 +167,7 @@ def worst(first, last, start, ours, theirs, job):
 # ------------------------------------------------------------------ both directions
 
 def in_pytorch(runner, python, name, job, init, mode, overrides, first, last):
-    """Begun here: PyTorch makes every step from our checkpoint before it."""
+    """A job that began here: PyTorch repeats every step from our checkpoint before it."""
     ours = Ours(runner, mode, f"{name}-ours", [*overrides, f"train.init={init}"])
     ours.train(first)
     for step in range(first + 1, last + 1):
@@ -176,7 +178,7 @@ def in_pytorch(runner, python, name, job, init, mode, overrides, first, last):
 
 
 def from_pytorch(runner, python, name, job, init, mode, overrides, first, last):
-    """Begun in PyTorch: we make every step from its checkpoint before it."""
+    """A job that began in PyTorch: we repeat every step from its checkpoint before it."""
     theirs = PyTorch(runner, python, f"{name}-pytorch", job, init)
     theirs.train("--after", first, "--steps", last - first)
     ours = Ours(runner, mode, f"{name}-ours", overrides)

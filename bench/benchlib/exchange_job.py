@@ -20,7 +20,7 @@ INPUTS = 63  # and a bias: 64 numbers for each output
 
 
 class Exchange:
-    """What is exchanged, and how. nbytes: of a worker's gradient. Without servers: all-reduce."""
+    """The exchange to measure. nbytes: size of a worker's gradient. Without servers: all-reduce."""
 
     def __init__(self, nbytes, workers, servers, shards=1, codec="none", shm="auto",
                  chunk="auto", steps=20, warmup=3, extra=()):
@@ -45,7 +45,7 @@ class Exchange:
 
 
 class Local:
-    """Where parts run; here all on this host."""
+    """The place where parts run; here all on this host."""
 
     def prefix(self, kind, rank):
         return []
@@ -91,7 +91,7 @@ def _start(group, exchange, build_dir, config, where):
 
 
 def run(exchange, build_dir, where=None, timeout_s=300):
-    """Times (milliseconds, of all workers' steps), bytes and CPU time of one job."""
+    """Runs one job. Returns times (milliseconds, of all workers' steps), bytes and CPU time."""
     with tempfile.TemporaryDirectory(prefix="pstrain-exchange-") as folder:
         config = os.path.join(folder, "exchange.yaml")
         exchange.write(config)

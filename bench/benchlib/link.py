@@ -12,7 +12,7 @@ def _send(port, total, block):
 
 
 def loopback_bytes_per_second(total=256 << 20, rounds=3):
-    """Median of a few transfers in one direction, in writes of 1 MiB."""
+    """The median of a few transfers in one direction, in writes of 1 MiB."""
     rates = []
     for _ in range(rounds):
         with socket.create_server(("127.0.0.1", 0)) as server:

@@ -57,7 +57,7 @@ def mpi(workers, sizes, steps, warmup=3, timeout_s=300):
 
 
 def raw(build_dir, *words, timeout_s=300):
-    """Nanoseconds that ps-bench-raw prints for its words."""
+    """Returns the nanoseconds that ps-bench-raw prints for these arguments."""
     argv = [os.path.join(build_dir, "bin", "ps-bench-raw"), *map(str, words)]
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           timeout=timeout_s)
@@ -91,7 +91,7 @@ def start_tcp(group, build_dir, workers, servers, nbytes, steps, where, period_m
 
 
 def tcp_exchange(build_dir, workers, servers, nbytes, steps, where=None, timeout_s=300):
-    """Figures of start_tcp's exchange, as fast as it goes."""
+    """The figures of start_tcp's exchange without a period, so at full speed."""
     with Group(timeout_s) as group:
         ranks = start_tcp(group, build_dir, workers, servers, nbytes, steps, where or Local())
         group.finish()

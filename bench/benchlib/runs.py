@@ -40,7 +40,7 @@ class Started:
                                           start_new_session=True)
 
     def stop(self):
-        """Ends it by SIGTERM first, on which psrun ends its parts."""
+        """Ends the process: first by SIGTERM, on which psrun ends its parts."""
         for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
             if self.popen.poll() is None:
                 os.killpg(self.popen.pid, number)
@@ -90,7 +90,7 @@ def read_losses(out):
 
 
 class Runner:
-    """What all runs of a comparison share."""
+    """The settings and paths that all runs of a comparison share."""
 
     def __init__(self, build_dir, config, out, servers, workers, timeout_s=3600):
         self.build_dir, self.config, self.out = build_dir, config, out

@@ -123,6 +123,6 @@ def _configurations():
 
 
 def cases(only=None):
-    """All of the sweep, or those whose name contains one of the texts in `only`."""
+    """All cases of the sweep, or those whose names contain one of the texts in `only`."""
     every = [*_convolutions(), *_others(), *_configurations()]
     return [c for c in every if not only or any(text in c.name for text in only)]

@@ -18,7 +18,7 @@ def _settings(core, threads):
 
 
 def run_on(core, argv, threads):
-    """(the JSON that a program prints, what it said on stderr)."""
+    """Runs a program. Returns (the JSON that it prints, its stderr)."""
     done = subprocess.run(argv, stderr=subprocess.PIPE, **_settings(core, threads))
     if done.returncode != 0:
         raise BenchError(f"{argv[0]}: {done.stderr.strip().splitlines()[-1:]}")

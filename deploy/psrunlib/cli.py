@@ -146,7 +146,7 @@ def recall(args):
 
 
 def numbers(args):
-    """-s and -w as settings: the programs' reader of configurations checks them with the rest."""
+    """Returns -s and -w as settings. The programs check them with the rest."""
     settings = []
     if args.servers is not None and args.mode in (None, "ps"):
         settings.append(f"job.servers={args.servers}")

@@ -60,7 +60,7 @@ class Node:
 
 
 def run(job):
-    """Prints the table and what to mend; returns psrun's exit code."""
+    """Prints the table and the advice. Returns psrun's exit code."""
     if job.hosts:
         remote.check_ssh()
     nodes = _nodes(job)

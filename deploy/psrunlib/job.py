@@ -1,4 +1,4 @@
-"""A job: what was asked for, and the processes that it consists of."""
+"""A job: the user's choices, and the processes of which it consists."""
 import itertools
 import json
 import os
@@ -98,7 +98,7 @@ class Job:
         return program(self.build_dir, f"ps-{role}")
 
     def exchange(self):
-        """A configuration that names its all-reduce engine (gloo, nccl) keeps it."""
+        """The exchange's name. A configuration that names its all-reduce engine (gloo, nccl) keeps it."""
         named = self.facts.get("exchange.name", "")
         return named if mode_of(named) == self.mode else MODES[self.mode]
 
@@ -173,7 +173,7 @@ def default_out(job_name):
 
 
 def count_devices():
-    """-w auto: a worker per visible GPU, else per core that this process may use."""
+    """For -w auto: the number of visible GPUs or, without one, of cores that this process may use."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return count_visible(visible) or len(os.sched_getaffinity(0))
 

@@ -58,6 +58,6 @@ class LocalProcess:
 
 
 def command_line(part):
-    """For --dry-run: the command as a shell takes it."""
+    """For --dry-run: the command, quoted for a shell."""
     env = " ".join(f"{k}={shlex.quote(v)}" for k, v in sorted(part.env.items()))
     return f"env {env} {shlex.join(part.argv)}"

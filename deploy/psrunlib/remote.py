@@ -193,5 +193,5 @@ def stat(host, patterns):
 
 
 def command_line(part, host):
-    """For --dry-run: the command as a shell takes it."""
+    """For --dry-run: the command, quoted for a shell."""
     return shlex.join(ssh_argv(host, f"exec sh -c {shlex.quote(wrapped(part, host, {}))}"))

@@ -58,7 +58,7 @@ def narrow(words):
 
 
 def agree(seconds_a_step, world):
-    """The slowest rank's, so that all make the same number of steps."""
+    """The slowest rank's number, so that all make the same number of steps."""
     t = torch.tensor([seconds_a_step])
     if world > 1:
         torch.distributed.all_reduce(t, op=torch.distributed.ReduceOp.MAX)

@@ -20,7 +20,7 @@ def _syscall(*args):
 
 
 def duplicate(pid, fd):
-    """A descriptor of another process as one of ours."""
+    """Returns a copy, in this process, of another process's descriptor."""
     pidfd = _syscall(PIDFD_OPEN, pid, 0)
     try:
         return _syscall(PIDFD_GETFD, pidfd, fd, 0)
@@ -77,7 +77,7 @@ def deafen(pid, fd):
 
 
 def why_not():
-    """What forbids it here, or None."""
+    """The reason why cutting is impossible here, or None."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         try:

@@ -51,7 +51,7 @@ def program(name):
 
 
 def missing():
-    """Why there can be no such Slurm here; None: there can."""
+    """The reason why such a Slurm is impossible here, or None."""
     if os.geteuid() != 0:
         return "not root: Slurm's daemons cannot be started"
     if not all(map(program, PROGRAMS)) and shutil.which("apt-get"):
@@ -120,7 +120,7 @@ class Slurm:
         return done.stdout
 
     def submit(self, output, *argv, **env):
-        """sbatch; returns the job's number."""
+        """Runs sbatch. Returns the job's number."""
         names = ",".join(["ALL", *(f"{k}={v}" for k, v in env.items())])
         said = self.run("sbatch", "--parsable", f"--export={names}", f"--output={output}", *argv,
                         check=True)
@@ -132,7 +132,7 @@ class Slurm:
         return dict(field.partition("=")[::2] for field in said.split())
 
     def await_restart(self, number, seconds=60):
-        """Until it runs again. Slurm holds for minutes what was queued again: not here."""
+        """Waits until it runs again. Sets its start time: Slurm delays a requeued job by minutes."""
         def runs_again():
             job = self.job(number)
             if job.get("JobState") == "PENDING":
@@ -141,7 +141,7 @@ class Slurm:
         self._await(runs_again, f"job {number}", seconds)
 
     def wait(self, number, seconds):
-        """Until the job has ended; returns its fields."""
+        """Waits until the job has ended. Returns its fields."""
         over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
         self._await(lambda: self.job(number).get("JobState") in over, f"job {number}", seconds)
         return self.job(number)

@@ -41,7 +41,7 @@ def last_line(done):
 
 
 def unpack(arch, packages, to):
-    """The packages with all that they depend on, unpacked into the folder `to`."""
+    """Unpacks the packages and their dependencies into the folder `to`."""
     state = CROSS / f"apt-{arch}"
     for folder in ("etc", "lists/partial", "cache/archives/partial"):
         (state / folder).mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def unpack(arch, packages, to):
 
 
 def relative_links(root):
-    """Links within a root that is not this machine's."""
+    """Makes the links of a root that is not this machine's relative."""
     for folder, folders, files in os.walk(root):
         for path in (Path(folder) / name for name in folders + files):
             if path.is_symlink() and os.readlink(path).startswith("/"):
@@ -88,7 +88,7 @@ def write_program(name, *argv):
 
 
 def set_up():
-    """Fills CROSS; its file `complete` says that it is."""
+    """Fills CROSS. Its file `complete` shows that this was finished."""
     if (CROSS / "complete").exists():
         return
     for program in ("apt-get", "dpkg-deb", "cmake", "ninja"):

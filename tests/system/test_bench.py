@@ -171,7 +171,7 @@ class Network(BenchTest):
 
 class Step(BenchTest):
     def test_the_processors_time_is_that_of_all_threads(self):
-        """Of a process that does little else than its steps, by the kernel's count."""
+        """Compared with the kernel's count for the process, which does little besides its steps."""
         argv = [BIN / "ps-bench-step", ROOT / "configs" / "mnist-basicnet.yaml", "30", "0",
                 "train.threads=2"]
         with subprocess.Popen(list(map(str, argv)), stdout=subprocess.PIPE) as process:
@@ -330,7 +330,7 @@ assert all(optimizer.state[p]["step"].item() == 4 for p in model.parameters())
 
 class Stopped(JobTest):
     def test_a_stopped_rank_is_named_and_nobody_hangs(self):
-        """Its connections stay open: only the heartbeats tell."""
+        """Its connections stay open, so only the missing heartbeats show it."""
         parts = self.start_job(0, 4, "exchange.name=gloo", "train.epochs=100000",
                                "net.heartbeat_ms=200", "net.dead_after_ms=2000", *SHORT)
         parts["worker 0"].wait_for("step")

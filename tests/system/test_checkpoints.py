@@ -20,7 +20,7 @@ OWN = ("seconds", "samples_per_second", "step_ms", "exchange_wait_ms", "bytes", 
 
 
 def copy_until(run, to, step):
-    """The run as if it had died behind the checkpoint of that step."""
+    """Copies the run as if it had died just after the checkpoint of that step."""
     shutil.copytree(run, to, symlinks=True)
     for name in os.listdir(os.path.join(to, "checkpoints")):
         if name.startswith("step-") and "." not in name and int(name[5:]) > step:
@@ -56,7 +56,7 @@ class CheckpointTest(JobTest):
         self.assertEqual(comparable(self.summary(whole)), comparable(self.summary(resumed)))
 
     def run_whole(self, steps, *job, config=DIGITS):
-        """A job with the checkpoints of these steps: a machine that is busy skips some."""
+        """Runs a job until it has the checkpoints of these steps: a busy machine skips some."""
         for _ in range(8):
             self.run_job("whole", *job, config=config)
             if set(steps) <= set(self.steps_of("whole")):
@@ -66,7 +66,7 @@ class CheckpointTest(JobTest):
 
     def check_resume(self, mode, servers, workers, *settings, config=DIGITS, others=((None, None),),
                      steps=None):
-        """An unbroken run, and one that goes on from each of its checkpoints."""
+        """Compares an unbroken run with runs that go on from each of its checkpoints."""
         steps = steps or [5, 10, 15, 20, 24]
         self.run_whole(steps, mode, servers, workers, *SETTINGS, *settings, config=config)
         for step in steps:
@@ -134,7 +134,7 @@ class SameBits(CheckpointTest):
 
 
 class OtherJobs(CheckpointTest):
-    """Jobs that go on with other settings than they began with."""
+    """Jobs that go on with other settings than those with which they began."""
 
     def test_other_workers_see_every_sample_once(self):
         settings = [*SETTINGS, "train.eval_every=1"]

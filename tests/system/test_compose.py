@@ -41,7 +41,7 @@ def ensure_programs():
 
 
 def start_engine():
-    """The started process, or None where one runs already."""
+    """Returns the started process, or None where an engine runs already."""
     if run("docker", "info").returncode == 0:
         return None
     if os.geteuid() != 0:

@@ -70,7 +70,7 @@ class Deaths(JobTest):
                 shutil.rmtree(self.path("worker-0"), ignore_errors=True)
 
     def wait_until_full(self, parts):
-        """Until a good part of a segment is on its way between the parts."""
+        """Waits until a good part of a segment is on its way between the parts."""
         ours = {port for part in parts.values() for _, port, _ in connections(part.popen.pid)}
         end, most = time.monotonic() + 20, 0
         while most < 1 << 16:
@@ -162,7 +162,7 @@ class Descriptors(JobTest):
         return ["sh", "-c", f'ulimit -n {limit} && exec "$@"', "sh"]
 
     def needs(self, *settings, **more):
-        """{name: least need}, of parts that may have too few."""
+        """Returns {name: least need} of the parts whose limits may be too low."""
         parts = self.start_job(2, 3, *self.JOB, *settings, prefix=self.limited(24), **more)
         codes = self.wait_all(parts, 20)
         said = {}
@@ -415,7 +415,7 @@ class LostWords(JobTest):
 
 
 class BadInput(JobTest):
-    """psrun, one worker alone: the message in one line, quickly, before anything runs."""
+    """psrun with one worker: each mistake gives a message of one line, quickly, before anything runs."""
 
     def refused(self, pattern, *args, config=DIGITS):
         begin = time.monotonic()

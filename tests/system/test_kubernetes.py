@@ -15,7 +15,7 @@ VARIANTS = {"k8s": "pstrain-worker:latest", "k8s/gpu": "pstrain-worker-cuda:late
 
 
 def output(*argv, cwd=None, seconds=120):
-    """(exit code, what was said)."""
+    """Returns (exit code, output)."""
     try:
         done = subprocess.run(argv, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True, timeout=seconds, check=False)
@@ -25,7 +25,7 @@ def output(*argv, cwd=None, seconds=120):
 
 
 def debians_kubectl(folder):
-    """Its path; None where there is no such package."""
+    """Its path, or None where there is no such package."""
     code, _ = output("apt-get", "download", "kubernetes-client", cwd=folder)
     package = next(Path(folder).glob("kubernetes-client_*.deb"), None)
     if code != 0 or not package or output("dpkg", "-x", str(package), folder)[0] != 0:

@@ -32,7 +32,7 @@ def namespaces_of(pid):
 
 
 def wait_for_namespaces(process, n):
-    """Of a benchmark that has begun to measure."""
+    """Waits for the namespaces of a benchmark that has begun to measure."""
     deadline = time.monotonic() + 60
     while len(namespaces_of(process.pid)) < n and time.monotonic() < deadline:
         if process.poll() is not None:

@@ -1,4 +1,4 @@
-"""What the documents say is true. `test_readme.py --write` renews the table of keys."""
+"""The statements of the documents are true. `test_readme.py --write` renews the table of keys."""
 import json
 import os
 import re

@@ -79,7 +79,7 @@ class CutTest(JobTest):
         return True
 
     def end_well(self, parts, out, settings):
-        """Waits for the end; the weights."""
+        """Waits for the end. Returns the weights."""
         codes = self.wait_all(parts, 100)
         logs = "\n".join(f"--- {n}\n{p.text()}" for n, p in parts.items())
         self.assertEqual(set(codes.values()), {0}, f"{settings}\n{logs}")
@@ -87,7 +87,7 @@ class CutTest(JobTest):
         return self.weights(out)
 
     def run_job(self, out, n_cuts, draw, job, which=any_of):
-        """The weights, and how many connections were cut."""
+        """Returns the weights, and how many connections were cut."""
         servers, workers, settings = job
         parts = self.start_job(servers, workers, *SHORT, *settings)
         done, given_up = 0, time.monotonic() + 100
@@ -100,7 +100,7 @@ class CutTest(JobTest):
         return weights + self.last_checkpoint(out), done
 
     def last_checkpoint(self, out):
-        """What it holds of the servers and workers; nothing where the job makes none."""
+        """The files of servers and workers in it; none where the job makes no checkpoints."""
         folders = sorted(Path(self.path(out)).glob("checkpoints/step-*"))
         return b"".join(f.read_bytes() for folder in folders[-1:]
                         for f in sorted(folder.glob("*.safetensors")))
@@ -136,7 +136,7 @@ class Silences(CutTest):
     """Connections on which nothing arrives any more, although nobody has closed them."""
 
     def silence_one(self, parts, draw):
-        """Both ends of a connection of a worker; False when it has just ended."""
+        """Silences both ends of a worker's connection. False when the connection has just ended."""
         worker = parts[draw.choice([n for n in sorted(parts) if n.startswith("worker")])]
         try:
             listens = listening_ports(worker.popen.pid)
@@ -181,7 +181,7 @@ OUTAGE_S = 3
 
 @unittest.skipIf(REASON, f"{REASON}")
 class Outages(CutTest):
-    """Hosts of their own, whose cables are pulled."""
+    """Emulated hosts whose cables are pulled."""
 
     def start_on(self, hosts, *settings):
         parts = self.start_job(HOSTS["server"], HOSTS["worker"], *settings,
@@ -190,7 +190,7 @@ class Outages(CutTest):
         return parts
 
     def outage(self, out, victims, settings):
-        """The weights of a job during which hosts have no network for a while."""
+        """Runs a job during which hosts have no network for a while. Returns its weights."""
         with netns.Hosts(1000, HOSTS) as hosts:
             parts = self.start_on(hosts, *settings)
             for victim in victims:

@@ -32,7 +32,7 @@ class SlowDisk(JobTest):
         os.unlink(self.path("held", name))
 
     def first_weights(self):
-        """A file to start from, which is slow to be read."""
+        """A file of first weights, which is slow to read."""
         self.psrun("-m", "single", "--overwrite", DIGITS, "train.steps=1", out="first")
         os.rename(self.path("first/model.safetensors"), self.path(FIRST))
         self.hold(FIRST)

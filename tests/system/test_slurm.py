@@ -36,7 +36,7 @@ class OnSlurm(JobTest):
             return f"{error}\n{self.slurm.logs()}"
 
     def ends(self, out, number, seconds=60):
-        """How it ended; no process of it is left."""
+        """Checks that no process of the job is left. Returns the state in which it ended."""
         state = self.slurm.wait(number, seconds)["JobState"]
         self.assertEqual(alive(self.path(out)), [], "processes were left running")
         return state

@@ -126,7 +126,7 @@ class Cluster:
                               capture_output=True, timeout=100, **more)
 
     def programs(self, i):
-        """Process ids of ours on host i."""
+        """The process ids of our programs on host i."""
         pids = subprocess.run(["ip", "netns", "pids", self.name(i)], capture_output=True,
                               text=True).stdout.split()
         found = []
@@ -220,7 +220,7 @@ class OverSsh(unittest.TestCase):
                          here[8 + int.from_bytes(here[:8], "little"):])
 
     def long_job(self, out):
-        """psrun, of a job that ends only when it is told to or fails."""
+        """Starts psrun with a job that ends only when it is told to, or fails."""
         run = subprocess.Popen(
             ["ip", "netns", "exec", self.cluster.name(0),
              *self.psrun("--out", str(out), "train.epochs=100000", "train.eval_every=0")],

@@ -49,7 +49,8 @@ class StoppedServer(JobTest):
                                                  *NO_QUARANTINE])]
 
     def stop_and_watch(self, parts, victim):
-        """Most bytes queued on one connection, and by how much each other part has grown."""
+        """Returns the largest number of bytes queued on one connection, and by how much each other part
+        has grown."""
         pid = parts[victim].popen.pid
         ports = listening_ports(pid)
         others = {n: p.popen.pid for n, p in parts.items() if n != victim}
@@ -103,7 +104,7 @@ class StoppedServer(JobTest):
 
 class UnderPsrun(JobTest):
     def start(self, mode, *settings, workers=1):
-        """psrun, a job of a shell as a shell makes them, and its parts' process ids."""
+        """Starts psrun as a shell starts a job. Returns it and its parts' process ids."""
         self.out = f"{mode}-{len(os.listdir(self.folder))}"
         psrun = subprocess.Popen(
             self.psrun_argv("-m", mode, "-s", 1, "-w", workers, DIGITS, *LONG, *settings,

@@ -81,7 +81,7 @@ class Stranger:
             self.send(command(b"READY", prop(b"Socket-Type", b"DEALER") + prop(b"Identity", identity)))
 
     def hear(self, seconds=0.15):
-        """All that comes, until nothing does for a while or the other end closes."""
+        """Returns everything that comes until the other end closes or is silent for a while."""
         got = b""
         self.socket.settimeout(seconds)
         try:
@@ -93,7 +93,7 @@ class Stranger:
 
 
 def what_was_said(heard):
-    """What came after the greeting and READY: the messages of an answer."""
+    """Returns the messages that came after the greeting and READY."""
     rest = heard[64:]
     if rest[:1] == b"\x04":
         rest = rest[2 + rest[1]:]
@@ -101,7 +101,7 @@ def what_was_said(heard):
 
 
 class Attack(threading.Thread):
-    """On one port all that was seen, again and again while the job runs."""
+    """Repeats all known attacks on one port while the job runs."""
 
     def __init__(self, port, stop):
         super().__init__()

@@ -1,4 +1,4 @@
-"""torchrun starts workers, as the README says: its own store has MASTER_PORT already."""
+"""torchrun starts workers, as the README says. Its own store already uses MASTER_PORT."""
 import os
 import shutil
 import signal
@@ -15,7 +15,7 @@ MODULE = [sys.executable, "-m", "torch.distributed.run"]
 
 
 def find_torchrun():
-    """How to start one that works (PyTorch 1.13's does not on Python 3.11); None: there is none."""
+    """The command of a torchrun that works (PyTorch 1.13's does not on Python 3.11), or None."""
     found = shutil.which("torchrun")
     for words in ([[found]] if found else []) + [MODULE]:
         try:
