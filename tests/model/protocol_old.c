@@ -3,7 +3,7 @@
 
 #include "protocol_world.h"
 
-enum { NONCE_0 = 1000, IMAGES = 1 << 16, MESSAGES = 512, SLOTS = 1 << 18 };
+enum { IMAGES = 1 << 16, MESSAGES = 512, SLOTS = 1 << 18 };
 
 typedef struct old_message {
     uint32_t rank, shard;
@@ -78,11 +78,11 @@ void world_keep_shard(uint32_t shard)
 static void give(const image *i, const old_message *o)
 {
     message m = o->message;
-    uint32_t incarnation = (uint32_t)(m.header.nonce - NONCE_0);
+    uint32_t incarnation = (uint32_t)(m.header.nonce - NONCE);
     if (o->shard != i->shard || incarnation >= i->incarnation) return;
     if (world_scenario()->mistake == MISTAKE_OLD_NONCE_COUNTS) {
         incarnation = i->incarnation;
-        m.header.nonce = NONCE_0 + incarnation;
+        m.header.nonce = NONCE + incarnation;
     }
     world_give_to_shard(i->shard, &m, o->rank, incarnation);
     world_settle_shard(world_shard(i->shard));

@@ -30,6 +30,7 @@ enum {
     QUEUE = 10,                 // messages of a connection
     PAYLOAD = 40,
     MEMORY = 5120, // bytes of a shard, or of a worker's communication
+    NONCE = 1000,  // of incarnation 0
     STEPS_MOST = 4,
     TEXT = 300
 };
@@ -96,8 +97,6 @@ typedef struct world {
     double sums[SHARDS][2];
     uint32_t staged; // ranks whose feedback is in `next`
     snapshot next;
-    /* Of the push that counts for a chunk's next version: who sent it when. */
-    uint32_t counted[SHARDS][WORKERS]; // incarnation
     _Alignas(64) uint8_t memory[MEMBERS][MEMORY];
     uint32_t used[MEMBERS];
     uint64_t hashes[MEMBERS]; // of the memory, since world_settle
@@ -113,8 +112,7 @@ typedef enum mistake {
     MISTAKE_NOTHING_IS_REPEATED,
     MISTAKE_CREDIT_SURVIVES,
     MISTAKE_NO_STATE_IS_RESTORED,
-    MISTAKE_FEEDBACK_IS_FORGOTTEN,
-    MISTAKES
+    MISTAKE_FEEDBACK_IS_FORGOTTEN
 } mistake;
 
 typedef struct scenario {
@@ -128,6 +126,13 @@ typedef struct scenario {
 } scenario;
 
 extern world W;
+/* Whose code runs, and allocates; MEMBERS: nobody's. */
+extern uint32_t world_owner;
+/* The incarnation of the message that a shard is given. */
+extern uint32_t world_giving;
+/* Stand for sockets; their addresses say whose they are. */
+extern char world_dealers[WORKERS][SHARDS], world_routers[SHARDS],
+    world_monitors[WORKERS][SHARDS];
 
 /* Sets the constants of a scenario (table, plan, rule) and W to its beginning. */
 void world_open(const scenario *s);
@@ -141,6 +146,18 @@ bool world_runs(uint32_t member);
 /* What is wrong, or NULL. Set by world_wrong, once; the search ends. */
 const char *world_fault(void);
 void world_wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+void world_must(ps_err err, const char *who, uint32_t i); // else it is wrong
+
+/* The memory of the owner. */
+ps_err world_take_memory(void *out, size_t bytes);
+void world_clear_memory(uint32_t member);
+/* A payload as it is now: of messages whose sender ends. */
+void world_copy_payload(message *m);
+void world_copy_payloads(queue *q);
+void world_cut_tail(queue *q, uint32_t keep);
+/* A worker's in an incarnation: all are drawn anew. */
+void world_secret(uint32_t incarnation, uint32_t rank, ps_secret *out);
 
 /* After an action that touched these members (a bit set): counters and times, which do
  * not belong to the state, back to 0; and the invariants. */
@@ -181,7 +198,7 @@ void world_give_to_shard(uint32_t shard, const message *m, uint32_t rank,
 /* The main thread of a worker (protocol_main_thread.c). */
 bool world_main_can(uint32_t rank);
 void world_main_act(uint32_t rank);
-/* With protocol_world.c: orders for the worker's communication, for chunks [0, n). */
+/* Orders for the worker's communication, for chunks [0, n). */
 void world_order(uint32_t rank, uint8_t kind, uint64_t step, uint32_t n);
 bool world_has(uint32_t rank, uint32_t n, int64_t version);
 
