@@ -7,6 +7,7 @@ repeat its job.
 import collections
 import os
 import shutil
+import statistics
 import time
 import unittest
 
@@ -73,6 +74,7 @@ class Chaos(RestartTest):
         self.addCleanup(self.later.finish)
         self.whole = set()
         self.counts = collections.Counter()
+        self.stalls = []  # after kills
 
     @staticmethod
     def digits():
@@ -160,6 +162,8 @@ class Chaos(RestartTest):
     def note(self, seed, kind, done, restarts, seconds):
         self.counts.update(f.what for f in done)
         self.counts["restarts"] += len(restarts)
+        if all(f.what == "kill" for f in done):
+            self.stalls += [r["seconds_lost"] for r in restarts]
         print(f"seed {seed}: {kind.mode} {kind.config} {' '.join(kind.settings)}"
               f"{' on hosts' * kind.hosts}: {', '.join(map(str, done))}; {len(restarts)} restarts, "
               f"{seconds:.1f} s", flush=True)
@@ -168,6 +172,9 @@ class Chaos(RestartTest):
         for seed in range(SEED, SEED + JOBS):
             self.run_schedule(seed)
         print(f"{JOBS} jobs from seed {SEED}: {dict(self.counts)}")
+        if self.stalls:
+            print(f"after a kill: {statistics.median(self.stalls):.2f} s to the next step (median of "
+                  f"{len(self.stalls)}), {max(self.stalls):.2f} s at most")
 
     def test_schedules(self):
         if NO_HOSTS:
