@@ -35,6 +35,7 @@ struct ps_server {
     ps_config job_config;         // its settings
     ps_config join_defaults, join_config; // with which the server joins then
     bool idle;                            // the workers have left without any tensors
+    ps_curve curve;
     ps_plan plan;
     ps_step_rule rule;
     void *zmq_context;
@@ -66,7 +67,7 @@ static ps_err make_context(ps_server *s)
     const bool patient = ps_chunk_size_is_coarse(ps_chunk_size_wanted(&s->config, false));
     PS_TRY(ps_zsock_context(s->config.net.io_threads, MAX_SOCKETS, patient,
                             &s->zmq_context));
-    PS_TRY(ps_server_gate_create(s->zmq_context, s->o.n_workers, &s->gate));
+    PS_TRY(ps_server_gate_create(s->zmq_context, &s->curve, s->o.n_workers, &s->gate));
     return ps_event_init(&s->changed);
 }
 
@@ -78,6 +79,7 @@ static ps_err make_shards(ps_server *s)
         .plan = &s->plan,
         .rule = &s->rule,
         .zmq_context = s->zmq_context,
+        .curve = &s->curve,
         .gate = ps_server_gate_of(s->gate),
         .address = s->o.address,
         .n_workers = s->o.n_workers,
@@ -124,6 +126,7 @@ ps_err ps_server_create(const ps_server_options *options, ps_server **out)
     ps_err err;
     PS_TRY_GOTO(options->table ? make_plan(s, options->table) : make_join_config(s), err,
                 out);
+    PS_TRY_GOTO(ps_curve_init(&s->curve, &s->config, PS_ROLE_SERVER), err, out);
     PS_TRY_GOTO(make_context(s), err, out);
     PS_TRY_GOTO(make_shards(s), err, out);
     PS_TRY_GOTO(ps_server_gate_start(s->gate), err, out);

@@ -20,14 +20,11 @@ struct ps_server_gate {
     bool running;
 };
 
-static bool knows(void *owner, const void *secret, size_t bytes)
+static const ps_secret *secret_of(void *owner, int i)
 {
     const ps_server_gate *g = owner;
     const ps_secret *secrets = atomic_load(&g->secrets);
-    bool known = false;
-    for (int r = 0; r < g->n_workers; r++)
-        known |= ps_secret_is(&secrets[r], secret, bytes);
-    return known;
+    return i < g->n_workers ? &secrets[i] : NULL;
 }
 
 static void *run(void *arg)
@@ -47,7 +44,8 @@ static void *run(void *arg)
     return NULL;
 }
 
-ps_err ps_server_gate_create(void *zmq_context, int n_workers, ps_server_gate **out)
+ps_err ps_server_gate_create(void *zmq_context, const ps_curve *curve, int n_workers,
+                             ps_server_gate **out)
 {
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "a gate"));
     ps_server_gate *g = *out;
@@ -55,7 +53,8 @@ ps_err ps_server_gate_create(void *zmq_context, int n_workers, ps_server_gate **
     const ps_gate_options o = {.zmq_context = zmq_context,
                                .n_members = 2 * n_workers, // each may connect again
                                .patience_ms = PS_GATE_PATIENCE_MS,
-                               .knows = knows,
+                               .curve = curve,
+                               .secret_of = secret_of,
                                .owner = g};
     ps_err err = ps_event_init(&g->wake);
     if (err == PS_OK) err = ps_gate_create(&o, &g->gate);

@@ -7,8 +7,10 @@
 
 typedef struct ps_server_gate ps_server_gate;
 
-/* zmq_context: the shards'. *out is owned by the caller. */
-ps_err ps_server_gate_create(void *zmq_context, int n_workers, ps_server_gate **out);
+/* zmq_context: the shards'. curve: borrowed until destroy. *out is owned by the caller.
+ */
+ps_err ps_server_gate_create(void *zmq_context, const ps_curve *curve, int n_workers,
+                             ps_server_gate **out);
 /* The gate that watches the shards; borrowed. They are given to it before start. */
 ps_gate *ps_server_gate_of(ps_server_gate *g);
 /* Starts the thread. Nobody gets through yet. */

@@ -120,6 +120,7 @@ static ps_err bind_router(ps_shard *s)
         // A worker has at most two messages per chunk on the way.
         .waiting_messages = known ? (int)(2 * s->o.plan->n_chunks + 64) : 0,
         .asks_for_secret = true,
+        .curve = s->o.curve,
     };
     PS_TRY(ps_zsock_open(s->o.zmq_context, &options, &s->router));
     PS_TRY(ps_gate_watch(s->o.gate, s->router, PS_GATE_MEMBERS));
@@ -127,7 +128,7 @@ static ps_err bind_router(ps_shard *s)
     zmq_setsockopt(s->router, ZMQ_LINGER, &linger, sizeof linger);
     char where[PS_ENDPOINT_MAX];
     ps_net_endpoint(s->o.address, 0, where, sizeof where);
-    return ps_zsock_bind(s->router, where, s->endpoint);
+    return ps_zsock_bind(s->router, s->o.curve, where, s->endpoint);
 }
 
 ps_err ps_shard_create(const ps_shard_options *options, ps_shard **out)

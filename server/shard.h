@@ -18,6 +18,7 @@ typedef struct ps_shard_options { // all borrowed for the shard's life
     const ps_plan *plan;      // without chunks: filled, like the others, before start
     const ps_step_rule *rule; // copied when the shard starts
     void *zmq_context;
+    const ps_curve *curve;
     ps_gate *gate;       // of the context
     const char *address; // to bind on: "10.0.0.7"; borrowed during the call
     int n_workers;

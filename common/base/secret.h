@@ -9,7 +9,7 @@
 
 #include "err.h"
 
-enum { PS_SECRET_BYTES = 16 };
+enum { PS_SECRET_BYTES = 32 }; // as a key of CURVE has (curve.h)
 
 typedef struct ps_secret {
     uint8_t bytes[PS_SECRET_BYTES];

@@ -145,6 +145,8 @@ typedef struct ps_config_net {
     int64_t dead_after_ms;   // a member without a heartbeat for that long is dead
     int64_t step_timeout_ms; // an exchange without progress for that long is an error
     int64_t io_threads;      // ZeroMQ I/O threads
+    char *curve;             // folder of the keys, or a key itself; "": none (curve.h)
+    bool insecure;           // without keys, leave this host all the same
 } ps_config_net;
 
 typedef struct ps_config_recovery {

@@ -219,6 +219,10 @@ const ps_config_key ps_config_keys[] = {
     INT("net.step_timeout_ms", net.step_timeout_ms, LOCAL, 1, LONG_MS, "60000",
         "an exchange without progress for this long is an error"),
     INT("net.io_threads", net.io_threads, LOCAL, 1, 64, "1", "I/O threads of ZeroMQ"),
+    STRING("net.curve", net.curve, LOCAL, "",
+           "folder of the job's keys (--curve); not given: no encryption"),
+    BOOL("net.insecure", net.insecure, LOCAL, "false",
+         "let what is not encrypted leave this host (--insecure)"),
 
     INT("recovery.rejoins", recovery.rejoins, LOCAL, 0, MANY, "0",
         "how often this process joins the job again after another process has failed; the "

@@ -25,6 +25,9 @@ typedef enum flag_id {
     FLAG_TRACE,
     FLAG_LOG_LEVEL,
     FLAG_CHECK_DATA,
+    FLAG_CURVE,
+    FLAG_INSECURE,
+    FLAG_MAKE_KEYS,
     FLAG_PROBE,
     FLAG_HELP,
     FLAG_KEYS,
@@ -58,6 +61,13 @@ static const struct {
                         "debug, info, warn or error; default info"},
     [FLAG_CHECK_DATA] = {"--check-data", NULL,
                          "no job: read configuration and data, say what there is"},
+    [FLAG_CURVE] = {"--curve", "DIR",
+                    "encrypt, with the job's keys in that folder (net.curve)"},
+    [FLAG_INSECURE] = {"--insecure", NULL,
+                       "let what is not encrypted leave this host (net.insecure)"},
+    [FLAG_MAKE_KEYS] = {"--make-keys", "DIR",
+                        "no job: write the keys of a job into that folder, server.key\n"
+                        "and worker.key, unless they are there"},
     [FLAG_PROBE] = {"--probe", "WHAT",
                     "no job: serve:PORT answers probes for 60 s, HOST:PORT\n"
                     "measures round trip and rate to one that answers"},
@@ -80,6 +90,8 @@ static const char ENVIRONMENT[] =
     "  PS_SERVERS                 server processes of the job\n"
     "  PS_INCARNATION             how often a launcher has started this process\n"
     "                             before: a later one takes the place of an earlier\n"
+    "  PS_CURVE_DIR               the folder of the job's keys, as --curve\n"
+    "  PS_CURVE_KEY               the text of this role's key file, instead\n"
     "  OMP_NUM_THREADS            threads of a worker where train.threads is 0\n"
     "  PS_CPU_LEVEL               vectors to use: plain, avx2, avx512; auto (the best\n"
     "                             that there are) when not set\n";
@@ -284,6 +296,26 @@ static ps_err add_size(ps_cli *cli, const char *key, int n)
     return add_override(cli, text);
 }
 
+/* Where the keys are: a folder, or a key itself; NULL: there are none. */
+static const char *keys_of(const arguments *args)
+{
+    if (args->value[FLAG_CURVE]) return args->value[FLAG_CURVE];
+    const char *key = environment("PS_CURVE_KEY");
+    return key ? key : environment("PS_CURVE_DIR");
+}
+
+static ps_err add_text(ps_cli *cli, const char *key, const char *value)
+{
+    char *text;
+    if (!value) return PS_OK;
+    size_t n = strlen(key) + strlen(value) + 2;
+    PS_TRY(ps_mem_zalloc(&text, n, 1, "a setting"));
+    snprintf(text, n, "%s=%s", key, value);
+    ps_err err = add_override(cli, text);
+    free(text);
+    return err;
+}
+
 /* psrun sets both when it draws the bar on its own terminal. */
 static ps_err find_bar(ps_cli *cli)
 {
@@ -330,8 +362,37 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
     PS_TRY(add_size(cli, "job.workers", cli->world_size));
     PS_TRY(add_size(cli, "job.servers", cli->servers));
     if (cli->trace) PS_TRY(add_override(cli, "train.trace=true"));
+    PS_TRY(add_text(cli, "net.curve", keys_of(args)));
+    if (args->value[FLAG_INSECURE]) PS_TRY(add_override(cli, "net.insecure=true"));
     for (int i = 0; i < args->n_sets; i++)
         PS_TRY(add_override(cli, args->sets[i]));
+    return PS_OK;
+}
+
+/* A probe reads no configuration, and no --set. */
+static ps_err probe(const ps_cli_program *program, const arguments *args, FILE *out)
+{
+    const ps_role role = program->is_server ? PS_ROLE_SERVER : PS_ROLE_WORKER;
+    const char *keys = keys_of(args);
+    const bool insecure = args->value[FLAG_INSECURE] != NULL;
+    ps_curve curve;
+    int servers = 1;
+    PS_TRY(ps_curve_load(&curve, keys ? keys : "", insecure, role));
+    PS_TRY(count_of(args, FLAG_SERVERS, "PS_SERVERS", 0, &servers));
+    const ps_probe_options o = {.what = args->value[FLAG_PROBE],
+                                .curve = &curve,
+                                .peer = servers > 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER};
+    return ps_probe_run(&o, out);
+}
+
+/* What flags ask for instead of a job; cli->done: there was something. */
+static ps_err do_asked(ps_cli *cli, const ps_cli_program *program, const arguments *args,
+                       FILE *out)
+{
+    cli->done = true;
+    if (args->value[FLAG_MAKE_KEYS]) return ps_curve_make(args->value[FLAG_MAKE_KEYS]);
+    if (args->value[FLAG_PROBE]) return probe(program, args, out);
+    cli->done = false;
     return PS_OK;
 }
 
@@ -362,10 +423,7 @@ ps_err ps_cli_parse(ps_cli *cli, const ps_cli_program *program, int argc, char *
     PS_TRY(ps_mem_zalloc(&args.sets, (size_t)argc, sizeof *args.sets, "arguments"));
     ps_err err = split(argc, argv, &args);
     if (err == PS_OK) cli->done = print_asked(program, &args, out);
-    if (err == PS_OK && !cli->done && args.value[FLAG_PROBE]) {
-        err = ps_probe_run(args.value[FLAG_PROBE], out);
-        cli->done = true;
-    }
+    if (err == PS_OK && !cli->done) err = do_asked(cli, program, &args, out);
     if (err == PS_OK && !cli->done) err = fill(cli, program, &args);
     free(args.sets);
     return err;

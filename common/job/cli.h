@@ -21,7 +21,7 @@ typedef struct ps_cli_program {
 } ps_cli_program;
 
 typedef struct ps_cli {
-    bool done;          // --help, --keys, --version or --probe was done: exit with 0
+    bool done; // --help, --keys, --version, --make-keys or --probe was done: exit with 0
     const char *config; // borrowed from argv; "" when not given
     char *init_method;  // tcp://host:port or file:///path: env:// is resolved; owned
     bool next_port;  // init_method uses the port after MASTER_PORT, which torchrun holds

@@ -204,6 +204,15 @@ static void drop_predecessor(ps_coordinator *c, const ps_roster_entry *e,
     }
 }
 
+/* A worker that lies about its role would be told the other workers' secrets. */
+static bool check_key(const ps_coordinator *c, const ps_role *proven,
+                      const ps_roster_entry *e, refusal *r)
+{
+    if (!c->o.curve || !c->o.curve->on || (proven && *proven == e->role)) return true;
+    return refuse_as(r, "its key is not that of its role: start servers with server.key "
+                        "and workers with worker.key");
+}
+
 static bool check_join(const ps_coordinator *c, const ps_control *m,
                        const ps_config_sections *sections, const ps_roster_entry *e,
                        refusal *r)
@@ -366,7 +375,8 @@ static ps_err read_join(const ps_control *m, ps_roster_entry *e, ps_config_secti
     return ps_err_set(PS_ERR_PROTOCOL, "a malformed JOIN message");
 }
 
-void ps_coord_on_join(ps_coordinator *c, const ps_control_id *from, const ps_control *m)
+void ps_coord_on_join(ps_coordinator *c, const ps_control_id *from, const ps_role *proven,
+                      const ps_control *m)
 {
     for (int i = 0; i < c->n_peers; i++)
         if (memcmp(c->peers[i].door_id.bytes, from->bytes, sizeof from->bytes) == 0) {
@@ -382,7 +392,7 @@ void ps_coord_on_join(ps_coordinator *c, const ps_control_id *from, const ps_con
         drop_predecessor(c, &e, incarnation);
     if (err != PS_OK)
         ps_coord_drop_stranger(ps_err_message());
-    else if (!check_join(c, m, &sections, &e, &r))
+    else if (!check_key(c, proven, &e, &r) || !check_join(c, m, &sections, &e, &r))
         refuse(c, from, &e, &r);
     else if (admit(c, from, &e, incarnation) == PS_OK)
         return; // the entry is the peer's now

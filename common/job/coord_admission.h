@@ -6,8 +6,10 @@
 #include "coord_state.h"
 
 /* Handles a JOIN message at the door. A newcomer is admitted, or refused with the reason.
- * A process that was admitted and did not get the answer is answered again. */
-void ps_coord_on_join(ps_coordinator *c, const ps_control_id *from, const ps_control *m);
+ * A process that was admitted and did not get the answer is answered again. proven: the
+ * role whose key the sender has; NULL: none, and then a job with keys refuses it. */
+void ps_coord_on_join(ps_coordinator *c, const ps_control_id *from, const ps_role *proven,
+                      const ps_control *m);
 /* Handles a HERE message: an admitted process has come, or asks for the state. The job
  * runs once all have come. */
 void ps_coord_on_here(ps_coordinator *c, ps_coord_peer *p);

@@ -26,10 +26,12 @@ static ps_err set_up(ps_coord_link *link, void *zmq_context, const ps_member *m,
                                 .max_message_bytes = PS_CONTROL_FRAME_MAX,
                                 .routing_id = id.bytes,
                                 .routing_id_bytes = sizeof id.bytes,
-                                .secret = ps_member_secret(m)};
+                                .secret = ps_member_secret(m),
+                                .curve = ps_member_curve(m),
+                                .peer = PS_ROLE_SERVER};
     PS_TRY(ps_zsock_open(zmq_context, &o, &link->socket));
     PS_TRY(ps_zsock_monitor(zmq_context, link->socket, "link", &link->monitor));
-    return ps_zsock_connect(link->socket, ps_member_coordinator(m));
+    return ps_zsock_connect(link->socket, o.curve, ps_member_coordinator(m));
 }
 
 ps_err ps_coord_link_create(void *zmq_context, const ps_member *m, unsigned number,

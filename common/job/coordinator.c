@@ -186,7 +186,9 @@ static void on_door_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
                         : ps_err_set(PS_ERR_PROTOCOL, "a message without a body");
     if (err == PS_OK && m.kind == PS_CONTROL_JOIN && id_bytes == sizeof from.bytes) {
         memcpy(from.bytes, id, id_bytes);
-        ps_coord_on_join(c, &from, &m);
+        ps_role proven;
+        const bool is_proven = ps_gate_role(&parts[1], &proven);
+        ps_coord_on_join(c, &from, is_proven ? &proven : NULL, &m);
         return;
     }
     ps_coord_drop_stranger(err == PS_OK ? "no JOIN at the door" : ps_err_message());
@@ -310,13 +312,10 @@ static void answer(void *owner, const ps_control_id *to, const ps_control *a)
 
 /* ---- the gate's questions ---- */
 
-static bool knows(void *owner, const void *secret, size_t bytes)
+static const ps_secret *secret_of(void *owner, int i)
 {
     const ps_coordinator *c = owner;
-    bool known = false;
-    for (int i = 0; i < c->n_peers; i++)
-        known |= ps_secret_is(&c->peers[i].secret, secret, bytes);
-    return known;
+    return i < c->n_peers ? &c->peers[i].secret : NULL;
 }
 
 static void on_closed(void *owner, int fd)
@@ -341,13 +340,13 @@ static ps_err draw_nonce(uint64_t *nonce)
 
 static ps_err open_gate(ps_coordinator *c)
 {
-    c->zmq_context = zmq_ctx_new();
-    if (!c->zmq_context) return ps_err_set(PS_ERR_NOMEM, "no memory for ZeroMQ");
+    PS_TRY(ps_zsock_context(1, ZMQ_MAX_SOCKETS_DFLT, false, &c->zmq_context));
     const ps_gate_options o = {.zmq_context = c->zmq_context,
                                .n_members =
                                    GATE_PER_MEMBER * (c->o.n_servers + c->o.n_workers),
                                .patience_ms = PS_GATE_PATIENCE_MS,
-                               .knows = knows,
+                               .curve = c->o.curve,
+                               .secret_of = secret_of,
                                .closed = on_closed,
                                .owner = c};
     PS_TRY(ps_gate_create(&o, &c->gate));
@@ -359,10 +358,11 @@ static ps_err open_door(ps_coordinator *c)
 {
     const ps_zsock_options o = {.type = ZMQ_ROUTER,
                                 .max_message_bytes = PS_CONTROL_DOOR_FRAME_MAX,
-                                .waiting_messages = DOOR_MESSAGES};
+                                .waiting_messages = DOOR_MESSAGES,
+                                .curve = c->o.curve};
     PS_TRY(ps_zsock_open(c->zmq_context, &o, &c->door));
     PS_TRY(ps_gate_watch(c->gate, c->door, PS_GATE_DOOR));
-    return ps_zsock_bind(c->door, c->where, c->endpoint);
+    return ps_zsock_bind(c->door, o.curve, c->where, c->endpoint);
 }
 
 /* Binds to the door's addresses at a free port. */
@@ -373,14 +373,15 @@ static ps_err open_router(ps_coordinator *c)
                                 .pulse = c->pulse,
                                 .max_message_bytes = PS_CONTROL_FRAME_MAX,
                                 .waiting_messages = MEMBER_MESSAGES,
-                                .asks_for_secret = true};
+                                .asks_for_secret = true,
+                                .curve = c->o.curve};
     char where[PS_ENDPOINT_MAX], endpoint[PS_ENDPOINT_MAX];
     const char *colon = strrchr(c->endpoint, ':');
     snprintf(where, sizeof where, "%.*s:0", colon ? (int)(colon - c->endpoint) : 0,
              c->endpoint);
     PS_TRY(ps_zsock_open(c->zmq_context, &o, &c->router));
     PS_TRY(ps_gate_watch(c->gate, c->router, PS_GATE_MEMBERS));
-    PS_TRY(ps_zsock_bind(c->router, where, endpoint));
+    PS_TRY(ps_zsock_bind(c->router, o.curve, where, endpoint));
     colon = strrchr(endpoint, ':');
     c->members_port = colon ? atoi(colon + 1) : 0;
     return PS_OK;

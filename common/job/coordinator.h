@@ -10,6 +10,7 @@
 #ifndef PS_COORDINATOR_H
 #define PS_COORDINATOR_H
 
+#include "curve.h"
 #include "roster.h"
 
 typedef struct ps_coordinator_options {
@@ -19,7 +20,8 @@ typedef struct ps_coordinator_options {
     uint64_t config_hash, plan_hash;
     ps_config_sections sections; // to name the one that differs
     uint64_t heartbeat_ms, dead_after_ms;
-    bool recovers; // after a passing failure the members join again
+    bool recovers;         // after a passing failure the members join again
+    const ps_curve *curve; // borrowed for the coordinator's life; NULL: plain, loopback
 } ps_coordinator_options;
 
 /* How long a closed connection between a member and the coordinator may take to be made

@@ -29,10 +29,14 @@ static void pause_ms(long ms)
     nanosleep(&pause, NULL);
 }
 
+static ps_role coordinators_role(const ps_member_options *o)
+{
+    return o->n_servers > 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER;
+}
+
 static bool hosts_coordinator(const ps_member_options *o)
 {
-    return o->rank == 0 &&
-           o->role == (o->n_servers > 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER);
+    return o->rank == 0 && o->role == coordinators_role(o);
 }
 
 /* True for "localhost" and literal addresses, which mean the same on every host. Another
@@ -148,6 +152,7 @@ static ps_err start_coordinator(ps_joining *j)
     char where[PS_ENDPOINT_MAX];
     PS_TRY(choose_binding(j, where, sizeof where));
     ps_coordinator_options c = {.where = where,
+                                .curve = &j->curve,
                                 .job = o->config->job.name,
                                 .n_servers = o->n_servers,
                                 .n_workers = o->world_size,
@@ -281,10 +286,12 @@ static ps_err on_admission(ps_joining *j, const ps_control *c)
                                 .max_message_bytes = PS_CONTROL_FRAME_MAX,
                                 .routing_id = id.bytes,
                                 .routing_id_bytes = sizeof id.bytes,
-                                .secret = &j->secret};
+                                .secret = &j->secret,
+                                .curve = &j->curve,
+                                .peer = coordinators_role(&j->o)};
     PS_TRY(ps_zsock_open(j->zmq_context, &o, &j->dealer));
     PS_TRY(ps_zsock_monitor(j->zmq_context, j->dealer, "member", &j->monitor));
-    return ps_zsock_connect(j->dealer, j->members_endpoint);
+    return ps_zsock_connect(j->dealer, &j->curve, j->members_endpoint);
 }
 
 /* Adds what a person at this end needs to find the difference. */
@@ -343,9 +350,11 @@ static ps_err go_to_door(ps_joining *j)
     const ps_zsock_options o = {.type = ZMQ_DEALER,
                                 .max_message_bytes = PS_CONTROL_DOOR_FRAME_MAX,
                                 .routing_id = j->door_id.bytes,
-                                .routing_id_bytes = sizeof j->door_id.bytes};
+                                .routing_id_bytes = sizeof j->door_id.bytes,
+                                .curve = &j->curve,
+                                .peer = coordinators_role(&j->o)};
     PS_TRY(ps_zsock_open(j->zmq_context, &o, &j->door));
-    return ps_zsock_connect(j->door, j->coordinator_endpoint);
+    return ps_zsock_connect(j->door, &j->curve, j->coordinator_endpoint);
 }
 
 /* JOIN at the door, HERE among the members. */
@@ -451,6 +460,18 @@ static void tell_unanswered(const ps_joining *j)
             j->coordinator_endpoint);
 }
 
+/* The reason why it has not joined so far, for join_timeout. */
+static void set_unanswered(const ps_joining *j)
+{
+    if (j->refused_for_now)
+        ps_err_set(PS_ERR_TIMEOUT, "%s %s", j->coordinator_endpoint, j->refusal);
+    else
+        ps_err_set(PS_ERR_TIMEOUT, "%s takes connections but does not answer; %s",
+                   j->coordinator_endpoint,
+                   j->curve.on ? "if the job runs there: are its keys (--curve) these?"
+                               : "if the job runs there: does it have keys (--curve)?");
+}
+
 static ps_err join_all(ps_joining *j)
 {
     if (hosts_coordinator(&j->o)) PS_TRY(start_coordinator(j));
@@ -462,9 +483,7 @@ static ps_err join_all(ps_joining *j)
             PS_TRY(ask_or_look_again(j));
             tell_unanswered(j);
             if (j->refused_for_now) pause_ms(REFUSED_PAUSE_MS);
-            ps_err_set(PS_ERR_TIMEOUT, "%s %s", j->coordinator_endpoint,
-                       j->refused_for_now ? j->refusal
-                                          : "takes connections but does not answer");
+            set_unanswered(j);
         } else if (j->init.is_file) {
             pause_ms(50);
         } else if (err != PS_ERR_TIMEOUT) {
@@ -496,6 +515,7 @@ ps_err ps_joining_run(ps_joining *j, const ps_member_options *options, void *zmq
 {
     *j = (ps_joining){.o = *options, .zmq_context = zmq_context};
     PS_TRY(check_options(options));
+    PS_TRY(ps_curve_init(&j->curve, options->config, options->role));
     int size = options->role == PS_ROLE_SERVER ? options->n_servers : options->world_size;
     // The coordinator's host must know its rank: the others expect server 0 or worker 0.
     if (!options->init_method || size == 1) j->o.rank = 0;

@@ -32,6 +32,7 @@ typedef struct ps_member_options {
 typedef struct ps_joining {
     ps_member_options o; // borrows what the options borrow; read while joining
     void *zmq_context;   // borrowed
+    ps_curve curve;      // of this process
     // The result:
     int rank;
     ps_roster roster;

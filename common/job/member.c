@@ -150,6 +150,11 @@ const ps_secret *ps_member_secret(const ps_member *m)
     return &m->joined.secret;
 }
 
+const ps_curve *ps_member_curve(const ps_member *m)
+{
+    return &m->joined.curve;
+}
+
 ps_zsock_pulse ps_member_pulse(const ps_member *m)
 {
     return m->pulse;
@@ -614,9 +619,7 @@ static ps_err init_shared_state(ps_member *m)
     PS_TRY(ps_event_init(&m->wake));
     PS_TRY(ps_event_init(&m->abort));
     PS_TRY(ps_event_init(&m->end));
-    m->zmq_context = zmq_ctx_new();
-    if (!m->zmq_context) return ps_err_set(PS_ERR_NOMEM, "no memory for ZeroMQ");
-    return PS_OK;
+    return ps_zsock_context(1, ZMQ_MAX_SOCKETS_DFLT, false, &m->zmq_context);
 }
 
 static ps_err start_thread(ps_member *m)

@@ -33,6 +33,8 @@ const char *ps_member_address(const ps_member *m);
 const char *ps_member_coordinator(const ps_member *m);
 /* The secret that proves this member's connections to other members; borrowed. */
 const ps_secret *ps_member_secret(const ps_member *m);
+/* The keys with which this member's connections are made; borrowed. */
+const ps_curve *ps_member_curve(const ps_member *m);
 
 /* How connections to the coordinator are watched. */
 ps_zsock_pulse ps_member_pulse(const ps_member *m);

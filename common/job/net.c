@@ -62,12 +62,6 @@ int ps_net_is_literal(const char *host)
     return inet_pton(AF_INET, host, &any) == 1 || inet_pton(AF_INET6, host, &any) == 1;
 }
 
-int ps_net_is_loopback(const char *address)
-{
-    return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0 ||
-           strncmp(address, "::ffff:127.", 11) == 0;
-}
-
 void ps_net_endpoint(const char *address, int port, char *out, int cap)
 {
     const char *format = strchr(address, ':') ? "tcp://[%s]:%d" : "tcp://%s:%d";
@@ -277,9 +271,8 @@ ps_err ps_net_connect(const char *host, int port, ps_deadline deadline, int *fd,
     return err == PS_ERR_NET ? ps_err_errno(err, "%s:%d", host, port) : err;
 }
 
-/* One round over the host's addresses; PS_OK when one accepts. */
-static ps_err dial_all(const char *host, int port, ps_deadline deadline, char *remote,
-                       char *local)
+ps_err ps_net_reach(const char *host, int port, ps_deadline deadline,
+                    char remote[PS_ADDRESS_MAX], char local[PS_ADDRESS_MAX])
 {
     int fd;
     PS_TRY(ps_net_connect(host, port, deadline, &fd, remote));
@@ -292,7 +285,7 @@ ps_err ps_net_dial(const char *host, int port, ps_deadline deadline,
                    char remote[PS_ADDRESS_MAX], char local[PS_ADDRESS_MAX])
 {
     attempts a = attempts_until(deadline);
-    while (dial_all(host, port, deadline, remote, local) != PS_OK)
+    while (ps_net_reach(host, port, deadline, remote, local) != PS_OK)
         PS_TRY(pause_before_retry(&a));
     return PS_OK;
 }

@@ -4,6 +4,7 @@
 
 #include "clock.h"
 #include "err.h"
+#include "loopback.h"
 
 enum { PS_ADDRESS_MAX = 64 };
 
@@ -33,15 +34,16 @@ ps_err ps_net_connect(const char *host, int port, ps_deadline deadline, int *fd,
                       char remote[PS_ADDRESS_MAX]);
 
 /* As ps_net_connect, and closes the connection again: remote is the address, local this
- * side's. A host that does not resolve or accept yet is tried again until the deadline;
- * TIMEOUT says what stood in the way. INTERRUPTED after a signal. */
+ * side's. */
+ps_err ps_net_reach(const char *host, int port, ps_deadline deadline,
+                    char remote[PS_ADDRESS_MAX], char local[PS_ADDRESS_MAX]);
+/* The same, except that a host that does not resolve or accept yet is tried again until
+ * the deadline; TIMEOUT says what stood in the way. INTERRUPTED after a signal. */
 ps_err ps_net_dial(const char *host, int port, ps_deadline deadline,
                    char remote[PS_ADDRESS_MAX], char local[PS_ADDRESS_MAX]);
 
 /* "tcp://10.0.0.7:5000", "tcp://[fe80::1]:5000". */
 void ps_net_endpoint(const char *address, int port, char *out, int cap);
-/* 1 for 127.0.0.0/8, ::1 and IPv4-mapped loopback addresses. */
-int ps_net_is_loopback(const char *address);
 /* 1 for an IPv4 or IPv6 address, 0 for a name. */
 int ps_net_is_literal(const char *host);
 

@@ -1,20 +1,15 @@
 #include "probe.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "gate.h"
 #include "net.h"
 #include "parse_text.h"
 #include "procstat.h"
+#include "zsock.h"
 
 enum {
     ROUNDS = 31,
@@ -23,116 +18,125 @@ enum {
     SERVE_MS = 60000,
     CONNECT_MS = 5000,
     MEASURE_MS = 20000,
-    RATE_MS = 3000 // a slow link is measured by the bytes that pass in this time
+    RATE_MS = 3000, // a slow link is measured by the bytes that pass in this time
+    WAITING = 16    // messages of a peer that are not read yet
 };
-
-static ps_err wait_for(int fd, short events, ps_deadline deadline)
-{
-    struct pollfd p = {.fd = fd, .events = events};
-    int n = poll(&p, 1, ps_deadline_left_ms(deadline));
-    if (n > 0) return PS_OK;
-    return ps_err_set(PS_ERR_TIMEOUT, "the other end of the probe does not answer");
-}
-
-/* Sends or receives all n bytes. */
-static ps_err transfer(int fd, int sending, void *bytes, size_t n, ps_deadline deadline)
-{
-    char *at = bytes;
-    while (n > 0) {
-        PS_TRY(wait_for(fd, sending ? POLLOUT : POLLIN, deadline));
-        ssize_t done = sending ? send(fd, at, n, MSG_NOSIGNAL | MSG_DONTWAIT)
-                               : recv(fd, at, n, MSG_DONTWAIT);
-        if (done < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-        if (done < 0) return ps_err_errno(PS_ERR_NET, "probe");
-        if (done == 0) return ps_err_set(PS_ERR_NET, "the other end closed the probe");
-        at += done;
-        n -= (size_t)done;
-    }
-    return PS_OK;
-}
-
-static void no_delay(int fd)
-{
-    int one = 1;
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-}
 
 /* ---- the answering end ---- */
 
-/* Echoes single bytes; a length (u32, big-endian) after the byte 'B' announces bulk. */
-static void answer(int fd, char *block, ps_deadline deadline)
+typedef struct serving {
+    void *zmq_context, *router;
+    ps_gate *gate;
+} serving;
+
+static const ps_secret *no_member(void *owner, int i)
 {
-    no_delay(fd);
-    for (;;) {
-        char byte;
-        uint32_t length;
-        if (transfer(fd, 0, &byte, 1, deadline) != PS_OK) return;
-        if (byte == 'B') {
-            if (transfer(fd, 0, &length, sizeof length, deadline) != PS_OK) return;
-            length = ntohl(length);
-            if (length > BLOCK) return;
-            if (transfer(fd, 0, block, length, deadline) != PS_OK) return;
+    return NULL;
+}
+
+static ps_err open_serving(serving *s, const ps_curve *curve, int port)
+{
+    const ps_gate_options gate = {.zmq_context = s->zmq_context,
+                                  .patience_ms = PS_GATE_PATIENCE_MS,
+                                  .curve = curve,
+                                  .secret_of = no_member};
+    const ps_zsock_options o = {.type = ZMQ_ROUTER,
+                                .max_message_bytes = BLOCK + 4096,
+                                .waiting_messages = WAITING,
+                                .curve = curve};
+    char where[PS_ENDPOINT_MAX], endpoint[PS_ENDPOINT_MAX];
+    const bool everywhere = curve->on || curve->insecure;
+    PS_TRY(ps_gate_create(&gate, &s->gate));
+    PS_TRY(ps_zsock_open(s->zmq_context, &o, &s->router));
+    PS_TRY(ps_gate_watch(s->gate, s->router, PS_GATE_MEMBERS));
+    ps_gate_open(s->gate);
+    ps_net_endpoint(everywhere ? "*" : "127.0.0.1", port, where, sizeof where);
+    return ps_zsock_bind(s->router, curve, where, endpoint);
+}
+
+static void close_serving(serving *s)
+{
+    ps_gate_unwatch(s->router);
+    ps_zsock_close(&s->router);
+    ps_gate_destroy(&s->gate);
+    if (s->zmq_context) zmq_ctx_term(s->zmq_context);
+}
+
+/* Answers each message with its first byte. */
+static void answer(void *router)
+{
+    const ps_deadline now = {0};
+    for (int i = 0; i < WAITING; i++) {
+        zmq_msg_t parts[2], body;
+        int n;
+        if (ps_zsock_recv(router, now, parts, 2, &n) != PS_OK || n == 0) return;
+        if (n < 2 || zmq_msg_size(&parts[1]) == 0 ||
+            ps_zsock_msg_copy(&body, zmq_msg_data(&parts[1]), 1) != PS_OK) {
+            ps_zsock_close_parts(parts, n);
+            continue;
         }
-        if (transfer(fd, 1, &byte, 1, deadline) != PS_OK) return;
+        zmq_msg_close(&parts[1]);
+        parts[1] = body;
+        (void)ps_zsock_send(router, now, parts, 2); // who is gone is not answered
     }
 }
 
-static ps_err listen_at(int port, int *out)
+static void answer_until_told(serving *s)
 {
-    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0), off = 0, one = 1;
-    struct sockaddr_in6 any = {.sin6_family = AF_INET6,
-                               .sin6_port = htons((uint16_t)port)};
-    struct sockaddr_in any4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    const void *address = &any;
-    socklen_t bytes = sizeof any;
-    if (fd < 0) { // a host without IPv6
-        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        address = &any4;
-        bytes = sizeof any4;
-    } else {
-        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    }
-    if (fd < 0) return ps_err_errno(PS_ERR_NET, "probe: socket");
-    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(fd, address, bytes) != 0 || listen(fd, 16) != 0) {
-        ps_err err = ps_err_errno(PS_ERR_NET, "probe: port %d cannot be used", port);
-        close(fd);
-        return err;
-    }
-    *out = fd;
-    return PS_OK;
-}
-
-static ps_err serve(int port, FILE *out)
-{
-    int listener = -1;
-    char *block = malloc(BLOCK);
-    if (!block) return ps_err_set(PS_ERR_NOMEM, "probe: no memory");
-    ps_err err = listen_at(port, &listener);
-    if (err != PS_OK) {
-        free(block);
-        return err;
-    }
-    fprintf(out, "{\"serving\": %d}\n", port);
-    fflush(out);
-    ps_deadline end = ps_deadline_in_ms(SERVE_MS);
+    const ps_deadline end = ps_deadline_in_ms(SERVE_MS);
     while (!ps_deadline_passed(end)) {
-        struct pollfd p[2] = {{.fd = listener, .events = POLLIN},
-                              {.fd = STDIN_FILENO, .events = POLLIN}};
-        if (poll(p, 2, ps_deadline_left_ms(end)) < 0 && errno != EINTR) break;
-        if (p[1].revents) break; // the process that started it is done or gone
-        if (!(p[0].revents & POLLIN)) continue;
-        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-        if (fd < 0) continue;
-        answer(fd, block, ps_deadline_in_ms(MEASURE_MS));
-        close(fd);
+        enum { GATE_ITEMS = 2 };
+        zmq_pollitem_t items[2 + GATE_ITEMS] = {
+            {.socket = s->router, .events = ZMQ_POLLIN},
+            {.fd = STDIN_FILENO, .events = ZMQ_POLLIN}};
+        ps_gate_items(s->gate, items + 2);
+        const int gate_ms = ps_gate_poll_ms(s->gate), ms = ps_deadline_left_ms(end);
+        int n =
+            zmq_poll(items, 2 + GATE_ITEMS, gate_ms >= 0 && gate_ms < ms ? gate_ms : ms);
+        if (n < 0 && zmq_errno() != EINTR) return;
+        if (items[1].revents) return; // the process that started it is done or gone
+        ps_gate_turn(s->gate);
+        answer(s->router);
     }
-    close(listener);
-    free(block);
-    return PS_OK;
+}
+
+static ps_err serve(const ps_curve *curve, int port, FILE *out)
+{
+    serving s = {0};
+    ps_err err = ps_zsock_context(1, ZMQ_MAX_SOCKETS_DFLT, false, &s.zmq_context);
+    if (err == PS_OK) err = open_serving(&s, curve, port);
+    if (err == PS_OK) {
+        fprintf(out, "{\"serving\": %d}\n", port);
+        fflush(out);
+        answer_until_told(&s);
+    }
+    const ps_err_saved end = ps_err_save(err);
+    close_serving(&s);
+    return ps_err_restore(&end);
 }
 
 /* ---- the measuring end ---- */
+
+static ps_err send_bytes(void *dealer, size_t n, ps_deadline deadline)
+{
+    zmq_msg_t part;
+    if (zmq_msg_init_size(&part, n) != 0)
+        return ps_err_set(PS_ERR_NOMEM, "no memory for a message");
+    memset(zmq_msg_data(&part), 'p', n);
+    return ps_zsock_send(dealer, deadline, &part, 1);
+}
+
+static ps_err await_answer(void *dealer, ps_deadline deadline)
+{
+    zmq_msg_t part;
+    int n;
+    PS_TRY(ps_zsock_recv(dealer, deadline, &part, 1, &n));
+    ps_zsock_close_parts(&part, n);
+    if (n > 0) return PS_OK;
+    return ps_err_set(PS_ERR_TIMEOUT, "the other end takes connections but does not "
+                                      "answer: is it a probe, with the same keys "
+                                      "(--curve) or none as this one?");
+}
 
 static int ascending(const void *a, const void *b)
 {
@@ -140,14 +144,13 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static ps_err measure_rtt(int fd, double *us, ps_deadline deadline)
+static ps_err measure_rtt(void *dealer, double *us, ps_deadline deadline)
 {
     uint64_t rounds[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
-        char byte = 'p';
         uint64_t start = ps_clock_ns();
-        PS_TRY(transfer(fd, 1, &byte, 1, deadline));
-        PS_TRY(transfer(fd, 0, &byte, 1, deadline));
+        PS_TRY(send_bytes(dealer, 1, deadline));
+        PS_TRY(await_answer(dealer, deadline));
         rounds[i] = ps_clock_ns() - start;
     }
     qsort(rounds, ROUNDS, sizeof *rounds, ascending);
@@ -155,69 +158,68 @@ static ps_err measure_rtt(int fd, double *us, ps_deadline deadline)
     return PS_OK;
 }
 
-static ps_err measure_rate(int fd, double *mbit_s, ps_deadline deadline)
+static ps_err measure_rate(void *dealer, double *mbit_s, ps_deadline deadline)
 {
-    char *message = calloc(1, 5 + BLOCK);
-    if (!message) return ps_err_set(PS_ERR_NOMEM, "probe: no memory");
-    const uint32_t length = htonl(BLOCK);
-    message[0] = 'B';
-    memcpy(message + 1, &length, 4);
     uint64_t start = ps_clock_ns(), sent = 0;
-    int waiting = 0; // blocks that are not answered yet: two keep the link busy
-    ps_err err = PS_OK;
-    ps_deadline enough = ps_deadline_in_ms(RATE_MS);
-    while (err == PS_OK && sent < BYTES && !ps_deadline_passed(enough)) {
-        err = transfer(fd, 1, message, 5 + BLOCK, deadline);
+    int waiting = 0; // blocks that are not answered yet: three keep the link busy
+    const ps_deadline enough = ps_deadline_in_ms(RATE_MS);
+    while (sent < BYTES && !ps_deadline_passed(enough)) {
+        PS_TRY(send_bytes(dealer, BLOCK, deadline));
         sent += BLOCK;
-        char byte;
-        if (err == PS_OK && ++waiting > 2) {
-            err = transfer(fd, 0, &byte, 1, deadline);
-            waiting--;
-        }
+        if (++waiting < 3) continue;
+        PS_TRY(await_answer(dealer, deadline));
+        waiting--;
     }
-    for (char byte; err == PS_OK && waiting > 0; waiting--)
-        err = transfer(fd, 0, &byte, 1, deadline);
+    for (; waiting > 0; waiting--)
+        PS_TRY(await_answer(dealer, deadline));
     *mbit_s = (double)sent * 8e3 / (double)(ps_clock_ns() - start);
-    free(message);
-    return err;
-}
-
-static ps_err local_address(int fd, char *out, size_t bytes)
-{
-    struct sockaddr_storage at;
-    socklen_t size = sizeof at;
-    if (getsockname(fd, (struct sockaddr *)&at, &size) != 0 ||
-        getnameinfo((struct sockaddr *)&at, size, out, (socklen_t)bytes, NULL, 0,
-                    NI_NUMERICHOST) != 0)
-        return ps_err_set(PS_ERR_NET, "probe: this side's address is not known");
-    if (strncmp(out, "::ffff:", 7) == 0) memmove(out, out + 7, strlen(out + 7) + 1);
     return PS_OK;
 }
 
-static ps_err measure(const char *host, int port, FILE *out)
+typedef struct measured {
+    double us, mbit_s;
+} measured;
+
+static ps_err measure_over(void *zmq_context, const ps_probe_options *p,
+                           const char *endpoint, measured *m)
 {
-    int fd = -1;
-    double us = 0, mbit_s = 0;
-    char address[128] = "";
+    const ps_zsock_options o = {.type = ZMQ_DEALER, .curve = p->curve, .peer = p->peer};
+    const ps_deadline deadline = ps_deadline_in_ms(MEASURE_MS);
+    void *dealer;
+    PS_TRY(ps_zsock_open(zmq_context, &o, &dealer));
+    ps_err err = ps_zsock_connect(dealer, p->curve, endpoint);
+    // The first round makes the connection.
+    if (err == PS_OK) err = send_bytes(dealer, 1, deadline);
+    if (err == PS_OK) err = await_answer(dealer, ps_deadline_in_ms(CONNECT_MS));
+    if (err == PS_OK) err = measure_rtt(dealer, &m->us, deadline);
+    if (err == PS_OK) err = measure_rate(dealer, &m->mbit_s, deadline);
+    ps_zsock_close(&dealer);
+    return err;
+}
+
+static ps_err measure(const ps_probe_options *p, const char *host, int port, FILE *out)
+{
+    char remote[PS_ADDRESS_MAX], local[PS_ADDRESS_MAX], endpoint[PS_ENDPOINT_MAX];
+    measured m = {0};
     ps_host self;
-    PS_TRY(ps_net_connect(host, port, ps_deadline_in_ms(CONNECT_MS), &fd, NULL));
-    no_delay(fd);
-    ps_deadline deadline = ps_deadline_in_ms(MEASURE_MS);
-    ps_err err = local_address(fd, address, sizeof address);
-    if (err == PS_OK) err = measure_rtt(fd, &us, deadline);
-    if (err == PS_OK) err = measure_rate(fd, &mbit_s, deadline);
-    close(fd);
+    void *zmq_context;
+    PS_TRY(ps_net_reach(host, port, ps_deadline_in_ms(CONNECT_MS), remote, local));
+    ps_net_endpoint(remote, port, endpoint, sizeof endpoint);
+    PS_TRY(ps_zsock_context(1, ZMQ_MAX_SOCKETS_DFLT, false, &zmq_context));
+    ps_err err = measure_over(zmq_context, p, endpoint, &m);
+    zmq_ctx_term(zmq_context);
     if (err != PS_OK) return ps_err_prefix(err, "probe of %s:%d", host, port);
     ps_host_find(&self);
     fprintf(
         out,
         "{\"host\": \"%s\", \"address\": \"%s\", \"rtt_us\": %.1f, \"mbit_s\": %.0f}\n",
-        self.name, address, us, mbit_s);
+        self.name, local, m.us, m.mbit_s);
     return PS_OK;
 }
 
-ps_err ps_probe_run(const char *what, FILE *out)
+ps_err ps_probe_run(const ps_probe_options *p, FILE *out)
 {
+    const char *what = p->what;
     char host[256];
     const char *colon = strrchr(what, ':');
     int64_t port = 0;
@@ -228,6 +230,6 @@ ps_err ps_probe_run(const char *what, FILE *out)
     size_t n = (size_t)(colon - what);
     bool bracketed = what[0] == '[' && what[n - 1] == ']';
     snprintf(host, sizeof host, "%.*s", (int)(bracketed ? n - 2 : n), what + bracketed);
-    if (strcmp(host, "serve") == 0) return serve((int)port, out);
-    return measure(host, (int)port, out);
+    if (strcmp(host, "serve") == 0) return serve(p->curve, (int)port, out);
+    return measure(p, host, (int)port, out);
 }

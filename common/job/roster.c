@@ -8,11 +8,6 @@
 
 enum { ROSTER_ITEMS = 3, ENTRY_ITEMS = 6, ENDPOINT_BYTES = 256 };
 
-const char *ps_role_name(ps_role role)
-{
-    return role == PS_ROLE_SERVER ? "server" : "worker";
-}
-
 void ps_roster_entry_write(ps_mp_writer *w, const ps_roster_entry *e)
 {
     ps_mp_write_array(w, ENTRY_ITEMS);

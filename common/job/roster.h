@@ -16,9 +16,8 @@
 
 #include "config.h"
 #include "mp.h"
+#include "role.h"
 #include "secret.h"
-
-typedef enum ps_role { PS_ROLE_SERVER, PS_ROLE_WORKER } ps_role;
 
 enum { PS_ROSTER_ENDPOINTS_MAX = 256 };
 
@@ -39,8 +38,6 @@ typedef struct ps_roster {
     ps_roster_entry *servers, *workers; // by rank
     ps_secret *secrets; // the workers', by rank; NULL in a worker's roster
 } ps_roster;
-
-const char *ps_role_name(ps_role role); // "server", "worker"
 
 void ps_roster_entry_write(ps_mp_writer *w, const ps_roster_entry *e);
 /* The entry owns its endpoints; call fini in every case. PROTOCOL or NOMEM. */

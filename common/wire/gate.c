@@ -15,13 +15,24 @@ enum {
     /* What a server sends before it has taken a secret: the greeting of ZMTP 3
      * (rfc.zeromq.org/spec/23). The next is PLAIN's WELCOME. */
     GREETING_BYTES = 64,
-    /* sender and delimiter, then: version, request, domain, address, id, mechanism, name,
-     * password */
-    ZAP_FRAMES = 10,
+    /* With keys it sends a WELCOME (rfc.zeromq.org/spec/26) before it knows the peer. */
+    CURVE_WELCOME_BYTES = 2 + 168,
+    /* sender and delimiter, then: version, request, domain, address, id, mechanism, and
+     * name and password, or a public key */
     ZAP_REQUEST = 3,
+    ZAP_DOMAIN = 4,
     ZAP_MECHANISM = 7,
-    ZAP_PASSWORD = 9
+    ZAP_KEY = 8,
+    ZAP_PASSWORD = 9,
+    ZAP_FRAMES_MAX = 10
 };
+
+/* A member's secret, and the public key that belongs to it: computing one takes as long
+ * as a hundred comparisons. */
+typedef struct known {
+    ps_secret secret;
+    ps_curve_key public;
+} known;
 
 typedef struct watched {
     void *monitor; // PAIR
@@ -45,6 +56,8 @@ struct ps_gate {
     int n_sockets;
     connection *connections;
     size_t n_connections, cap;
+    known *members; // n_known of them
+    int n_known;
 };
 
 ps_err ps_gate_create(const ps_gate_options *options, ps_gate **out)
@@ -57,7 +70,7 @@ ps_err ps_gate_create(const ps_gate_options *options, ps_gate **out)
     ps_err err =
         ps_mem_zalloc(&g->sockets, PS_GATE_SOCKETS_MAX, sizeof *g->sockets, "a gate");
     if (err == PS_OK) err = ps_zsock_open(options->zmq_context, &o, &g->zap);
-    if (err == PS_OK) err = ps_zsock_bind(g->zap, "inproc://zeromq.zap.01", endpoint);
+    if (err == PS_OK) err = ps_zsock_bind(g->zap, NULL, PS_ZSOCK_ZAP, endpoint);
     if (err != PS_OK) ps_gate_destroy(out);
     return err;
 }
@@ -71,6 +84,7 @@ void ps_gate_destroy(ps_gate **gate)
     ps_zsock_close(&g->zap);
     free(g->sockets);
     free(g->connections);
+    free(g->members);
     free(g);
     *gate = NULL;
 }
@@ -160,15 +174,22 @@ static bool same_peer(const connection *c)
            memcmp(&now, &c->peer, n) == 0;
 }
 
+static bool has_keys(const ps_gate *g)
+{
+    return g->o.curve && g->o.curve->on;
+}
+
 typedef enum verdict { KEEP, PROVEN, TOO_MUCH, TOO_LONG } verdict;
 
 /* Reads the kernel's counts of a connection. Where the kernel does not count, the
  * connection is not limited by bytes. */
-static verdict judge(const connection *c, uint64_t most_ns, uint64_t now)
+static verdict judge(const ps_gate *g, const connection *c, uint64_t now)
 {
+    const uint64_t most_ns = g->o.patience_ms * 1000000u;
+    const uint64_t unasked = GREETING_BYTES + (has_keys(g) ? CURVE_WELCOME_BYTES : 0);
     ps_zsock_counts t;
     if (!ps_zsock_count(c->fd, &t)) return PROVEN;
-    if (c->socket->kind == PS_GATE_MEMBERS && t.sent > GREETING_BYTES) return PROVEN;
+    if (c->socket->kind == PS_GATE_MEMBERS && t.sent > unasked) return PROVEN;
     uint64_t most =
         c->socket->kind == PS_GATE_DOOR ? PS_GATE_DOOR_BYTES : PS_GATE_MEMBER_BYTES;
     if (t.received > most) return TOO_MUCH;
@@ -199,7 +220,7 @@ static void judge_all(ps_gate *g)
     uint64_t now = ps_clock_awake_ns();
     for (size_t i = g->n_connections; i-- > 0;) {
         connection *c = &g->connections[i];
-        switch (judge(c, g->o.patience_ms * 1000000u, now)) {
+        switch (judge(g, c, now)) {
         case KEEP:
             break;
         case PROVEN:
@@ -219,18 +240,74 @@ static void judge_all(ps_gate *g)
 
 /* ---- secrets ---- */
 
-static bool asks_for_a_member(const ps_gate *g, zmq_msg_t *parts)
+/* All are compared, so that the time tells nothing. */
+static bool is_password(const ps_gate *g, zmq_msg_t *password)
 {
-    zmq_msg_t *mechanism = &parts[ZAP_MECHANISM], *password = &parts[ZAP_PASSWORD];
-    return zmq_msg_size(mechanism) == 5 &&
-           memcmp(zmq_msg_data(mechanism), "PLAIN", 5) == 0 &&
-           g->o.knows(g->o.owner, zmq_msg_data(password), zmq_msg_size(password));
+    bool is = false;
+    const ps_secret *secret;
+    for (int i = 0; (secret = g->o.secret_of(g->o.owner, i)); i++)
+        is |= ps_secret_is(secret, zmq_msg_data(password), zmq_msg_size(password));
+    return is;
+}
+
+/* The public key of the i-th member, or NULL. Members come, go and change places. */
+static const ps_curve_key *public_of(ps_gate *g, int i, const ps_secret *secret)
+{
+    if (i == g->n_known) {
+        known *more = realloc(g->members, (size_t)(i + 1) * sizeof *more);
+        if (!more) return NULL; // then it has to try again
+        g->members = more;
+        g->members[g->n_known++] = (known){0};
+    }
+    known *k = &g->members[i];
+    if (ps_secret_is(&k->secret, secret->bytes, sizeof secret->bytes)) return &k->public;
+    ps_curve_key key;
+    memcpy(key.bytes, secret->bytes, sizeof key.bytes);
+    if (ps_curve_public(&key, &k->public) != PS_OK) return NULL;
+    k->secret = *secret;
+    return &k->public;
+}
+
+static bool is_members_key(ps_gate *g, zmq_msg_t *key)
+{
+    const ps_secret *secret;
+    if (zmq_msg_size(key) != PS_CURVE_KEY_BYTES) return false;
+    for (int i = 0; (secret = g->o.secret_of(g->o.owner, i)); i++) {
+        const ps_curve_key *public = public_of(g, i, secret);
+        if (public && memcmp(public->bytes, zmq_msg_data(key), PS_CURVE_KEY_BYTES) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool frame_is(zmq_msg_t *frame, const char *word)
+{
+    return zmq_msg_size(frame) == strlen(word) &&
+           memcmp(zmq_msg_data(frame), word, strlen(word)) == 0;
+}
+
+/* Whether the peer may come in; *user is what the socket's owner is told about it. */
+static bool lets_in(ps_gate *g, zmq_msg_t *parts, int n, const char **user)
+{
+    zmq_msg_t *key = &parts[ZAP_KEY];
+    ps_role role;
+    *user = "";
+    if (!has_keys(g))
+        return n == ZAP_PASSWORD + 1 && frame_is(&parts[ZAP_MECHANISM], "PLAIN") &&
+               is_password(g, &parts[ZAP_PASSWORD]);
+    if (n != ZAP_KEY + 1 || !frame_is(&parts[ZAP_MECHANISM], "CURVE")) return false;
+    if (frame_is(&parts[ZAP_DOMAIN], PS_ZSOCK_MEMBERS)) return is_members_key(g, key);
+    if (!frame_is(&parts[ZAP_DOMAIN], PS_ZSOCK_DOOR) ||
+        !ps_curve_find_role(g->o.curve, zmq_msg_data(key), zmq_msg_size(key), &role))
+        return false;
+    *user = ps_role_name(role);
+    return true;
 }
 
 /* 300 is ZAP's code for "try again": the connection ends without an answer, and the peer
  * may try again. So a member of a job that starts later on this address is not kept out
  * for good. */
-static void answer(ps_gate *g, zmq_msg_t *request, bool yes)
+static void answer(ps_gate *g, zmq_msg_t *request, bool yes, const char *user)
 {
     enum { SENDER, DELIMITER, VERSION, REQUEST, STATUS, TEXT, USER, METADATA, N };
     zmq_msg_t parts[N];
@@ -238,7 +315,7 @@ static void answer(ps_gate *g, zmq_msg_t *request, bool yes)
         [SENDER] = &request[0], [REQUEST] = &request[ZAP_REQUEST]};
     const char *const words[N] = {
         [DELIMITER] = "", [VERSION] = "1.0", [STATUS] = yes ? "200" : "300",
-        [TEXT] = "",      [USER] = "",       [METADATA] = ""};
+        [TEXT] = "",      [USER] = user,     [METADATA] = ""};
     ps_err err = PS_OK;
     for (int i = 0; i < N; i++) {
         const void *from = echoed[i] ? zmq_msg_data(echoed[i]) : words[i];
@@ -258,14 +335,28 @@ static void answer_requests(ps_gate *g)
 {
     const ps_deadline now = {0};
     for (;;) {
-        zmq_msg_t parts[ZAP_FRAMES];
+        zmq_msg_t parts[ZAP_FRAMES_MAX];
+        const char *user;
         int n;
-        ps_err err = ps_zsock_recv(g->zap, now, parts, ZAP_FRAMES, &n);
+        ps_err err = ps_zsock_recv(g->zap, now, parts, ZAP_FRAMES_MAX, &n);
         if (err == PS_ERR_PROTOCOL) continue; // not of our mechanism
         if (err != PS_OK || n == 0) return;
-        if (n == ZAP_FRAMES) answer(g, parts, asks_for_a_member(g, parts));
+        if (n > ZAP_KEY) {
+            bool yes = lets_in(g, parts, n, &user);
+            answer(g, parts, yes, user);
+        }
         ps_zsock_close_parts(parts, n);
     }
+}
+
+bool ps_gate_role(zmq_msg_t *received, ps_role *out)
+{
+    const char *user = zmq_msg_gets(received, "User-Id");
+    for (int r = 0; user && r < PS_ROLE_COUNT; r++) {
+        *out = (ps_role)r;
+        if (strcmp(user, ps_role_name((ps_role)r)) == 0) return true;
+    }
+    return false;
 }
 
 /* ---- the owner's loop ---- */

@@ -1,14 +1,18 @@
 /* Decides who may use the ROUTER sockets of a ZeroMQ context, and bounds what any other
  * peer may cost.
  *
- * ROUTERs of members ask for a secret (secret.h) in the handshake of a connection, by
- * ZeroMQ's PLAIN mechanism: before that, no message and no routing id is taken. libzmq
- * asks the gate over ZAP (rfc.zeromq.org/spec/27). A peer without one is not answered:
- * its connection is closed.
+ * ROUTERs of members ask for a secret (secret.h) in the handshake of a connection: before
+ * that, no message and no routing id is taken. libzmq asks the gate over ZAP
+ * (rfc.zeromq.org/spec/27). A peer without one is not answered: its connection is closed.
+ * In a job without keys the peer shows its secret, by ZeroMQ's PLAIN mechanism. In a job
+ * with keys (curve.h) the secret is its secret key, and it is proven and not shown.
+ *
+ * A door asks for no secret. In a job with keys its peers prove the key of a role, and
+ * ps_gate_role tells which.
  *
  * libzmq bounds a frame, but neither the frames of a message nor the connections. So the
- * gate watches each connection until it is proven; those of a door, which asks for no
- * secret, are watched for their whole life. A connection that lasts too long, has sent
+ * gate watches each connection until it is proven; those of a door are
+ * watched for their whole life. A connection that lasts too long, has sent
  * too much, or is the oldest of too many is shut down.
  *
  * It has no thread: its owner polls ps_gate_items and calls ps_gate_turn.
@@ -20,6 +24,7 @@
 #include <stdint.h>
 #include <zmq.h>
 
+#include "curve.h"
 #include "secret.h"
 
 enum {
@@ -41,8 +46,10 @@ typedef struct ps_gate_options {
     void *zmq_context; // borrowed; has one gate at most
     int n_members; // that many connections more than PS_GATE_STRANGERS may be unproven
     uint64_t patience_ms;
-    /* True when the secret is a member's. Called by ps_gate_turn. */
-    bool (*knows)(void *owner, const void *secret, size_t bytes);
+    const ps_curve *curve; // borrowed; NULL or without keys: plain
+    /* The secret of the i-th member, borrowed until the next call; NULL when there are
+     * fewer. Called by ps_gate_turn. */
+    const ps_secret *(*secret_of)(void *owner, int i);
     /* A connection of a ROUTER of members has closed, with the descriptor that ZMQ_SRCFD
      * told. May be NULL. Called by ps_gate_turn. */
     void (*closed)(void *owner, int fd);
@@ -69,5 +76,8 @@ int ps_gate_poll_ms(const ps_gate *gate);
 
 /* Handles everything that is pending; never blocks. */
 void ps_gate_turn(ps_gate *gate);
+
+/* The role that the sender of a message at a door has proven. False without keys. */
+bool ps_gate_role(zmq_msg_t *received, ps_role *out);
 
 #endif

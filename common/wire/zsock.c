@@ -40,6 +40,62 @@ static ps_err set_secret(void *socket, const ps_secret *secret)
     return zmq_failure(PS_ERR_NET, "setting a socket's secret");
 }
 
+/* What the gate is told about the handshakes of a ROUTER with keys. */
+static const char *domain_of(const ps_zsock_options *o)
+{
+    return o->asks_for_secret ? PS_ZSOCK_MEMBERS : PS_ZSOCK_DOOR;
+}
+
+/* Without anybody to ask, libzmq lets every key in. The gate's address is taken when
+ * there is a gate. */
+static ps_err check_gate(void *zmq_context)
+{
+    void *other = zmq_socket(zmq_context, ZMQ_PAIR);
+    if (!other) return zmq_failure(PS_ERR_NET, "opening a socket");
+    bool found = zmq_bind(other, PS_ZSOCK_ZAP) != 0 && zmq_errno() == EADDRINUSE;
+    zmq_close(other);
+    if (found) return PS_OK;
+    return ps_err_set(PS_ERR_INTERNAL, "a socket with keys in a context without a gate");
+}
+
+static ps_err set_bytes(void *socket, int option, const void *bytes, size_t n)
+{
+    if (zmq_setsockopt(socket, option, bytes, n) == 0) return PS_OK;
+    return zmq_failure(PS_ERR_NET, "setting a socket's keys");
+}
+
+static ps_err set_key(void *socket, int option, const ps_curve_key *key)
+{
+    return set_bytes(socket, option, key->bytes, sizeof key->bytes);
+}
+
+/* The end that connects proves a member's secret if it has one, else its role's key. */
+static ps_err set_curve(void *socket, const ps_zsock_options *o)
+{
+    const ps_curve *c = o->curve;
+    if (o->type == ZMQ_ROUTER) {
+        const char *domain = domain_of(o);
+        PS_TRY(set_int(socket, ZMQ_CURVE_SERVER, 1));
+        PS_TRY(set_bytes(socket, ZMQ_ZAP_DOMAIN, domain, strlen(domain)));
+        return set_key(socket, ZMQ_CURVE_SECRETKEY, &c->secret);
+    }
+    ps_curve_key secret = c->secret, public = c->public_of[c->role];
+    if (o->secret) {
+        memcpy(secret.bytes, o->secret->bytes, sizeof secret.bytes);
+        PS_TRY(ps_curve_public(&secret, &public));
+    }
+    PS_TRY(set_key(socket, ZMQ_CURVE_SERVERKEY, &c->public_of[o->peer]));
+    PS_TRY(set_key(socket, ZMQ_CURVE_PUBLICKEY, &public));
+    return set_key(socket, ZMQ_CURVE_SECRETKEY, &secret);
+}
+
+static ps_err set_proofs(void *socket, const ps_zsock_options *o)
+{
+    if (o->curve && o->curve->on) return set_curve(socket, o);
+    if (o->asks_for_secret) PS_TRY(set_int(socket, ZMQ_PLAIN_SERVER, 1));
+    return o->secret ? set_secret(socket, o->secret) : PS_OK;
+}
+
 enum {
     RECONNECT_MS = 20, // a peer that is not there yet, or was lost, is tried again soon
     RECONNECT_MAX_MS = 1000, // but a peer that is gone is not tried too often
@@ -100,8 +156,7 @@ static ps_err set_options(void *socket, const ps_zsock_options *o)
         PS_TRY(set_int(socket, ZMQ_BACKLOG, 1024));
     }
     PS_TRY(set_pulse(socket, &o->pulse));
-    if (o->asks_for_secret) PS_TRY(set_int(socket, ZMQ_PLAIN_SERVER, 1));
-    if (o->secret) PS_TRY(set_secret(socket, o->secret));
+    PS_TRY(set_proofs(socket, o));
     int64_t max = o->max_message_bytes > 0 ? o->max_message_bytes : -1;
     if (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max, sizeof max) != 0)
         return zmq_failure(PS_ERR_NET, "setting a socket's message limit");
@@ -124,6 +179,9 @@ ps_err ps_zsock_context(int64_t io_threads, int64_t sockets, bool patient, void 
 
 ps_err ps_zsock_open(void *zmq_context, const ps_zsock_options *options, void **out)
 {
+    *out = NULL;
+    if (options->type == ZMQ_ROUTER && options->curve && options->curve->on)
+        PS_TRY(check_gate(zmq_context));
     *out = zmq_socket(zmq_context, options->type);
     if (!*out) return zmq_failure(PS_ERR_NET, "opening a socket");
     ps_err err = set_options(*out, options);
@@ -166,8 +224,10 @@ static ps_err bind_failure(const char *where)
     return ps_err_set(PS_ERR_NET, "binding to %s: %s", where, zmq_strerror(code));
 }
 
-ps_err ps_zsock_bind(void *socket, const char *where, char endpoint[PS_ENDPOINT_MAX])
+ps_err ps_zsock_bind(void *socket, const ps_curve *curve, const char *where,
+                     char endpoint[PS_ENDPOINT_MAX])
 {
+    PS_TRY(ps_curve_check_endpoint(curve, where));
     // ZeroMQ writes a free port as "*".
     char address[PS_ENDPOINT_MAX];
     size_t n = strlen(where);
@@ -182,8 +242,9 @@ ps_err ps_zsock_bind(void *socket, const char *where, char endpoint[PS_ENDPOINT_
     return PS_OK;
 }
 
-ps_err ps_zsock_connect(void *socket, const char *endpoint)
+ps_err ps_zsock_connect(void *socket, const ps_curve *curve, const char *endpoint)
 {
+    PS_TRY(ps_curve_check_endpoint(curve, endpoint));
     PS_TRY(set_family(socket, endpoint));
     if (zmq_connect(socket, endpoint) == 0) return PS_OK;
     return zmq_failure(PS_ERR_NET, endpoint);
@@ -328,7 +389,7 @@ ps_err ps_zsock_monitor(void *zmq_context, void *socket, const char *name, void 
         return zmq_failure(PS_ERR_NET, "watching connections");
     const ps_zsock_options pair = {.type = ZMQ_PAIR};
     PS_TRY(ps_zsock_open(zmq_context, &pair, monitor));
-    ps_err err = ps_zsock_connect(*monitor, where);
+    ps_err err = ps_zsock_connect(*monitor, NULL, where);
     if (err != PS_OK) ps_zsock_close(monitor);
     return err;
 }

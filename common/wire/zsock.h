@@ -7,10 +7,17 @@
 #include <zmq.h>
 
 #include "clock.h"
+#include "curve.h"
 #include "err.h"
 #include "secret.h"
 
 enum { PS_ENDPOINT_MAX = 128 };
+
+/* Where libzmq asks about handshakes (rfc.zeromq.org/spec/27), and the domains that it
+ * tells for ROUTERs with keys: of members only, and others. */
+#define PS_ZSOCK_ZAP     "inproc://zeromq.zap.01"
+#define PS_ZSOCK_MEMBERS "members"
+#define PS_ZSOCK_DOOR    "door"
 
 /* A context with that many I/O threads and sockets; NOMEM.
  * patient: its I/O threads do not take the processor from threads that compute, but wait
@@ -43,6 +50,10 @@ typedef struct ps_zsock_options {
     int waiting_messages; // of a peer: beyond it, its connection is not read; 0: no limit
     bool asks_for_secret; // a ROUTER of members only: its context has a gate (gate.h)
     const ps_secret *secret; // shown to such a ROUTER, or NULL; borrowed during the call
+    /* NULL or without keys: plain. Otherwise a ROUTER's context must have a gate.
+     * Borrowed during the call. */
+    const ps_curve *curve;
+    ps_role peer; // of a DEALER with keys: the role that its peer has to prove
 } ps_zsock_options;
 
 /* Opens a socket: linger 0 (the end never waits for a dead peer), no high-water mark for
@@ -54,9 +65,11 @@ void ps_zsock_close(void **socket);
 /* Binds to "tcp://ADDRESS:PORT" (port 0 or *: a free one) and reports the endpoint as
  * bound (a wildcard address stays one: "tcp://0.0.0.0:40123" or "tcp://[::]:40123"). NET
  * names the endpoint; when the port is in use, it says how to find the process that has
- * it. */
-ps_err ps_zsock_bind(void *socket, const char *where, char endpoint[PS_ENDPOINT_MAX]);
-ps_err ps_zsock_connect(void *socket, const char *endpoint);
+ * it. curve: as for opening; ARG when it does not allow the endpoint
+ * (ps_curve_check_endpoint). */
+ps_err ps_zsock_bind(void *socket, const ps_curve *curve, const char *where,
+                     char endpoint[PS_ENDPOINT_MAX]);
+ps_err ps_zsock_connect(void *socket, const ps_curve *curve, const char *endpoint);
 
 /* Receives one message of at most cap frames into parts, *n of them, which the caller
  * closes (ps_zsock_close_parts). *n is 0 when none came before the deadline. PROTOCOL,

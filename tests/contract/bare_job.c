@@ -36,7 +36,8 @@ void *bare_open_socket(bare_job *b, const void *id, size_t bytes, const ps_secre
                                       .secret = secret};
     void *s;
     assert_int_equal(ps_zsock_open(b->context, &options, &s), PS_OK);
-    assert_int_equal(ps_zsock_connect(s, b->roster->servers[0].endpoints[0]), PS_OK);
+    assert_int_equal(ps_zsock_connect(s, NULL, b->roster->servers[0].endpoints[0]),
+                     PS_OK);
     return s;
 }
 

@@ -116,14 +116,15 @@ static void rig_init(rig *r, const char *const *sets, int n_sets, const float *s
     r->server = (dead_server){.job = &r->job, .plan = &r->plan, .scales = scales};
     r->context = zmq_ctx_new();
     const ps_zsock_options router = {.type = ZMQ_ROUTER, .asks_for_secret = true};
-    assert_int_equal(ps_server_gate_create(r->context, 1, &r->server.gate), PS_OK);
+    assert_int_equal(ps_server_gate_create(r->context, NULL, 1, &r->server.gate), PS_OK);
     assert_int_equal(ps_zsock_open(r->context, &router, &r->server.router), PS_OK);
     assert_int_equal(ps_gate_watch(ps_server_gate_of(r->server.gate), r->server.router,
                                    PS_GATE_MEMBERS),
                      PS_OK);
     assert_int_equal(ps_server_gate_start(r->server.gate), PS_OK);
     assert_int_equal(
-        ps_zsock_bind(r->server.router, "tcp://127.0.0.1:0", r->server.endpoint), PS_OK);
+        ps_zsock_bind(r->server.router, NULL, "tcp://127.0.0.1:0", r->server.endpoint),
+        PS_OK);
     pthread_create(&r->server.thread, NULL, dead_server_main, &r->server);
     size_t bytes = r->job.spec.table.arena_count * sizeof(float);
     assert_int_equal(ps_shared_mem_init(&r->params, bytes, "params"), PS_OK);

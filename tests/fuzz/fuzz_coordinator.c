@@ -41,7 +41,7 @@ static void close_job(ps_coordinator *c)
 static void join(ps_coordinator *job, uint8_t sender, const ps_control *c)
 {
     const ps_control_id door_id = {{sender}};
-    ps_coord_on_join(job, &door_id, c);
+    ps_coord_on_join(job, &door_id, NULL, c);
     if (job->n_peers > 0 && sender % 2)
         ps_coord_on_here(job, &job->peers[sender % job->n_peers]);
 }

@@ -60,7 +60,7 @@ void *peer_connect(const char *endpoint, ps_zsock_options o)
     void *socket;
     o.type = ZMQ_DEALER;
     assert_int_equal(ps_zsock_open(peer_context, &o, &socket), PS_OK);
-    assert_int_equal(ps_zsock_connect(socket, endpoint), PS_OK);
+    assert_int_equal(ps_zsock_connect(socket, NULL, endpoint), PS_OK);
     return socket;
 }
 

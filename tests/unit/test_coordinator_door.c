@@ -199,8 +199,9 @@ static void frames_too_many_and_foreign_ids_are_stood(void **state)
     // A REQ socket: an id of ZeroMQ's own and an empty frame first.
     const ps_zsock_options o = {.type = ZMQ_REQ};
     assert_int_equal(ps_zsock_open(peer_context, &o, &request), PS_OK);
-    assert_int_equal(ps_zsock_connect(request, ps_coordinator_endpoint(peer_coordinator)),
-                     PS_OK);
+    assert_int_equal(
+        ps_zsock_connect(request, NULL, ps_coordinator_endpoint(peer_coordinator)),
+        PS_OK);
     peer_send_bytes(request, "hello", 5);
     peer_assert_alive(sockets, nonce);
     ps_zsock_close(&request);

@@ -34,9 +34,9 @@ typedef struct place {
     atomic_int n_closed;
 } place;
 
-static bool knows(void *owner, const void *secret, size_t bytes)
+static const ps_secret *secret_of(void *owner, int i)
 {
-    return ps_secret_is(&SECRET, secret, bytes);
+    return i == 0 ? &SECRET : NULL;
 }
 
 static void on_closed(void *owner, int fd)
@@ -65,7 +65,7 @@ static void *open_router(place *p, ps_gate_kind kind, char at[PS_ENDPOINT_MAX])
     void *router;
     assert_int_equal(ps_zsock_open(p->context, &o, &router), PS_OK);
     assert_int_equal(ps_gate_watch(p->gate, router, kind), PS_OK);
-    assert_int_equal(ps_zsock_bind(router, "tcp://127.0.0.1:0", at), PS_OK);
+    assert_int_equal(ps_zsock_bind(router, NULL, "tcp://127.0.0.1:0", at), PS_OK);
     return router;
 }
 
@@ -74,7 +74,7 @@ static void open_place(place *p, uint64_t patience_ms)
     *p = (place){.context = zmq_ctx_new()};
     const ps_gate_options o = {.zmq_context = p->context,
                                .patience_ms = patience_ms,
-                               .knows = knows,
+                               .secret_of = secret_of,
                                .closed = on_closed,
                                .owner = p};
     assert_int_equal(ps_gate_create(&o, &p->gate), PS_OK);
@@ -105,7 +105,7 @@ static void *dial(place *p, const char *at, const ps_secret *secret, const char 
                                 .secret = secret};
     void *socket;
     assert_int_equal(ps_zsock_open(p->context, &o, &socket), PS_OK);
-    assert_int_equal(ps_zsock_connect(socket, at), PS_OK);
+    assert_int_equal(ps_zsock_connect(socket, NULL, at), PS_OK);
     zmq_msg_t part;
     assert_int_equal(ps_zsock_msg_copy(&part, "hello", 5), PS_OK);
     assert_int_equal(ps_zsock_send(socket, ps_deadline_in_ms(2000), &part, 1), PS_OK);
@@ -147,8 +147,9 @@ static void only_members_get_through(void **state)
 static void a_gate_that_is_not_open_lets_members_wait(void **state)
 {
     place p = {.context = zmq_ctx_new()};
-    const ps_gate_options o = {
-        .zmq_context = p.context, .patience_ms = PS_GATE_PATIENCE_MS, .knows = knows};
+    const ps_gate_options o = {.zmq_context = p.context,
+                               .patience_ms = PS_GATE_PATIENCE_MS,
+                               .secret_of = secret_of};
     assert_int_equal(ps_gate_create(&o, &p.gate), PS_OK);
     p.members = open_router(&p, PS_GATE_MEMBERS, p.members_at);
     void *member = dial(&p, p.members_at, &SECRET, "id");

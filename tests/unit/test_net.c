@@ -229,9 +229,10 @@ static void dials_what_listens_and_gives_up_on_what_does_not(void **state)
 {
     void *context = zmq_ctx_new(), *router, *other;
     const ps_zsock_options o = {.type = ZMQ_ROUTER};
+    const ps_curve trusted = {.insecure = true};
     char endpoint[PS_ENDPOINT_MAX], remote[PS_ADDRESS_MAX], local[PS_ADDRESS_MAX];
     assert_int_equal(ps_zsock_open(context, &o, &router), PS_OK);
-    assert_int_equal(ps_zsock_bind(router, "tcp://127.0.0.1:0", endpoint), PS_OK);
+    assert_int_equal(ps_zsock_bind(router, NULL, "tcp://127.0.0.1:0", endpoint), PS_OK);
     assert_int_equal(strncmp(endpoint, "tcp://127.0.0.1:", 16), 0); // and no mapped one
     int port = port_of(endpoint);
     assert_int_equal(
@@ -241,10 +242,11 @@ static void dials_what_listens_and_gives_up_on_what_does_not(void **state)
 
     assert_int_equal(ps_zsock_open(context, &o, &other), PS_OK);
     char again[PS_ENDPOINT_MAX];
-    assert_int_equal(ps_zsock_bind(other, endpoint, again), PS_ERR_NET);
+    assert_int_equal(ps_zsock_bind(other, NULL, endpoint, again), PS_ERR_NET);
     assert_non_null(strstr(ps_err_message(), "in use"));
     assert_non_null(strstr(ps_err_message(), endpoint));
-    assert_int_equal(ps_zsock_bind(other, "tcp://192.0.2.77:5000", again), PS_ERR_NET);
+    assert_int_equal(ps_zsock_bind(other, &trusted, "tcp://192.0.2.77:5000", again),
+                     PS_ERR_NET);
     assert_non_null(strstr(ps_err_message(), "no interface"));
 
     ps_zsock_close(&router);
@@ -266,9 +268,9 @@ static void messages_within_bounds(void **state)
         .type = ZMQ_DEALER, .routing_id = "me", .routing_id_bytes = 2};
     char endpoint[PS_ENDPOINT_MAX];
     assert_int_equal(ps_zsock_open(context, &r, &router), PS_OK);
-    assert_int_equal(ps_zsock_bind(router, "tcp://127.0.0.1:*", endpoint), PS_OK);
+    assert_int_equal(ps_zsock_bind(router, NULL, "tcp://127.0.0.1:*", endpoint), PS_OK);
     assert_int_equal(ps_zsock_open(context, &d, &dealer), PS_OK);
-    assert_int_equal(ps_zsock_connect(dealer, endpoint), PS_OK);
+    assert_int_equal(ps_zsock_connect(dealer, NULL, endpoint), PS_OK);
 
     zmq_msg_t parts[5];
     for (int i = 0; i < 5; i++)

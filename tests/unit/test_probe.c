@@ -16,6 +16,12 @@
 
 enum { PORT = 28731 };
 
+static ps_err probe(const char *what, FILE *out)
+{
+    const ps_curve plain = {0};
+    return ps_probe_run(&(ps_probe_options){.what = what, .curve = &plain}, out);
+}
+
 static void test_measures_loopback(void **state)
 {
     (void)state;
@@ -29,7 +35,7 @@ static void test_measures_loopback(void **state)
         FILE *f = fdopen(out[1], "w");
         char what[32];
         snprintf(what, sizeof what, "serve:%d", PORT);
-        _exit(ps_probe_run(what, f) == PS_OK ? 0 : 1);
+        _exit(probe(what, f) == PS_OK ? 0 : 1);
     }
     char line[64] = "", what[32];
     assert_true(read(out[0], line, sizeof line - 1) > 0);
@@ -38,7 +44,7 @@ static void test_measures_loopback(void **state)
     char *text = NULL;
     size_t bytes = 0;
     FILE *f = open_memstream(&text, &bytes);
-    assert_int_equal(ps_probe_run(what, f), PS_OK);
+    assert_int_equal(probe(what, f), PS_OK);
     fclose(f);
     json_t *answer = json_loads(text, 0, NULL);
     assert_string_equal(json_string_value(json_object_get(answer, "address")),
@@ -60,10 +66,10 @@ static void test_refusals(void **state)
     (void)state;
     const char *bad[] = {"", "serve", "serve:0", "serve:70000", "host", ":80", "host:x"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        assert_int_equal(ps_probe_run(bad[i], stdout), PS_ERR_ARG);
-    assert_int_equal(ps_probe_run("127.0.0.1:1", stdout), PS_ERR_NET);
+        assert_int_equal(probe(bad[i], stdout), PS_ERR_ARG);
+    assert_int_equal(probe("127.0.0.1:1", stdout), PS_ERR_NET);
     assert_non_null(strstr(ps_err_message(), "127.0.0.1:1"));
-    assert_int_equal(ps_probe_run("no-such-host.invalid:80", stdout), PS_ERR_NET);
+    assert_int_equal(probe("no-such-host.invalid:80", stdout), PS_ERR_NET);
 }
 
 int main(void)

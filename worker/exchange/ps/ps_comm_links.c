@@ -27,11 +27,13 @@ static ps_err connect_link(ps_comm *c, uint32_t shard)
         .routing_id = id,
         .routing_id_bytes = sizeof id,
         .secret = secret,
+        .curve = ps_member_curve(c->o.member),
+        .peer = PS_ROLE_SERVER,
     };
     PS_TRY(ps_zsock_open(c->zmq_context, &options, &l->socket));
     PS_TRY(ps_zsock_monitor(c->zmq_context, l->socket, "shard", &l->monitor));
     atomic_init(&l->lost_ns, ps_clock_awake_ns());
-    return ps_zsock_connect(l->socket, l->endpoint);
+    return ps_zsock_connect(l->socket, options.curve, l->endpoint);
 }
 
 static ps_err init_link(ps_comm *c, uint32_t shard, int server, int index, bool shm)
