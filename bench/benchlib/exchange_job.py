@@ -40,7 +40,8 @@ class Exchange:
                 f"server.shards={self.shards}", f"exchange.codec={self.codec}",
                 f"exchange.shm={self.shm}", f"exchange.chunk={self.chunk}",
                 f"train.steps={self.steps}", f"train.warmup_steps={self.warmup}",
-                "exchange.codec_warmup=0", "exchange.codec_cooldown=0"]
+                "exchange.codec_warmup=0", "exchange.codec_cooldown=0",
+                "net.insecure=true"]  # emulated hosts; PS_CURVE_DIR encrypts all the same
         return [word for key in keys + self.extra for word in ("--set", key)]
 
 

@@ -9,7 +9,7 @@ import time
 
 from . import hosts as hostfile
 from . import job as jobs
-from . import doctor, local, remote, report, restarts, verify
+from . import doctor, keys, local, remote, report, restarts, verify
 from .errors import JobError
 from .out import Out
 from .screen import Screen
@@ -53,6 +53,11 @@ def parser():
     p.add_argument("--restarts", type=count, default=0, metavar="N",
                    help="when a part dies, start the job again from its newest checkpoint, at most "
                         "N times (needs checkpoint.every, .minutes or .best; default: 0)")
+    p.add_argument("--curve", metavar="DIR",
+                   help="encrypt all connections, with the job's keys in that folder; makes them if "
+                        "there are none (SECURITY.md)")
+    p.add_argument("--insecure", action="store_true",
+                   help="let what is not encrypted leave this host: without --curve, or in all-reduce mode")
     p.add_argument("--build-dir", metavar="DIR",
                    help="where the programs are (default: PS_BUILD_DIR, else build/release)")
     p.add_argument("--doctor", action="store_true",
@@ -84,7 +89,10 @@ def plan_job(args):
         if "=" not in setting:
             raise JobError(f"'{setting}' is no key=value")
     build_dir = jobs.find_build_dir(args.build_dir)
-    facts = jobs.describe(build_dir, args.config, args.overrides + numbers(args))
+    overrides = args.overrides + ["net.insecure=true"] * args.insecure
+    folder = keys.take_folder(args, overrides)
+    facts = jobs.describe(build_dir, args.config, overrides + numbers(args))
+    folder = folder or facts["net.curve"]
     mode = args.mode or jobs.mode_of(facts["exchange.name"])
     workers = 1 if mode == "single" and args.workers is None else facts["job.workers"]
     if mode == "single" and workers > 1:
@@ -99,7 +107,7 @@ def plan_job(args):
     if args.resume and args.resume != "auto" and not args.out:
         args.out = args.resume
     job = jobs.Job(
-        config=args.config, overrides=args.overrides, build_dir=build_dir, mode=mode,
+        config=args.config, overrides=overrides, build_dir=build_dir, mode=mode, curve=folder,
         servers=servers, workers=workers, out=args.out or jobs.default_out(facts["job.name"]),
         out_is_ours=not args.out, overwrite=args.overwrite, facts=facts,
         resume=args.resume or "", restarts=args.restarts,
@@ -107,6 +115,9 @@ def plan_job(args):
     if args.hostfile:
         job.master_port = args.port or jobs.DEFAULT_PORT
         job.spread(*hostfile.place(hostfile.read_hostfile(args.hostfile), servers, workers))
+        keys.check_hosts(job.hosts, folder, facts["net.insecure"])
+    if folder:
+        keys.make(folder, jobs.program(build_dir, "ps-server"))
     if job.restarts:
         restarts.check(job)
     return job
@@ -115,7 +126,8 @@ def plan_job(args):
 def remember(job):
     """Writes what was asked for into the run's folder: `psrun --resume RUN` reads it there."""
     known = {"config": os.path.abspath(job.config), "overrides": job.overrides, "mode": job.mode,
-             "servers": job.servers, "workers": job.workers}
+             "servers": job.servers, "workers": job.workers,
+             "curve": os.path.abspath(job.curve) if job.curve else ""}
     try:
         with open(os.path.join(job.out, JOB_FILE), "w", encoding="utf-8") as f:
             json.dump(known, f, indent=1)
@@ -140,6 +152,7 @@ def recall(args):
     args.config = known["config"]
     args.overrides = known["overrides"] + args.overrides
     args.mode = args.mode or known["mode"]
+    args.curve = args.curve or known.get("curve", "")
     args.workers = args.workers or str(known["workers"])
     if args.servers is None and args.mode == "ps":
         args.servers = known["servers"]

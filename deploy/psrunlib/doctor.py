@@ -4,16 +4,17 @@ On every host it checks: can the host reach the coordinator's and the servers' h
 coordinator's port, from which address, with what round trip and rate; do the programs run,
 and do their versions agree; is the configuration there, and can its data be read; which GPU
 and driver are there. It prints one table and, below it, what to mend. ps-server and ps-worker
-run the probes themselves over plain TCP (--probe), so a host needs no other program.
+run the probes themselves (--probe), over connections like the job's, so a host needs no other program.
 """
 import json
+import os
 import shlex
 import subprocess
 import threading
 import time
 
 from . import hosts as hostfile
-from . import remote
+from . import keys, remote
 
 PROBE_S = 30
 LOOPBACK = "127.0.0.1"
@@ -37,7 +38,8 @@ echo "cores=$(nproc 2>/dev/null || echo '?')"
 class Node:
     """A host of the job, or this machine (host None)."""
 
-    def __init__(self, host, programs):
+    def __init__(self, host, programs, job):
+        self.job = job
         self.host = host
         self.name = host.name if host else "here"
         self.address = host.address if host else LOOPBACK
@@ -51,12 +53,29 @@ class Node:
     def reached(self):
         return "ssh" not in self.facts
 
-    def start(self, script, stdin=subprocess.DEVNULL):
+    def start(self, script, stdin=subprocess.DEVNULL, env=None):
         argv = ["sh", "-c", script]
         if self.host:
             argv = remote.ssh_argv(self.host, f"exec sh -c {shlex.quote(script)}")
-        return subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE,
+        return subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, env=env,
                                 stderr=subprocess.PIPE, text=True)
+
+    def probe(self, what):
+        """Starts --probe, with the keys of the job. The end of its input ends one that serves."""
+        program, job = self.programs[0], self.job
+        insecure = " --insecure" if job.facts["net.insecure"] else ""
+        script = f"exec {shlex.quote(program)}{insecure} --servers {job.servers} --probe {shlex.quote(what)}"
+        if not job.curve:
+            return self.start(script, subprocess.PIPE)
+        if not self.host:
+            return self.start(script, subprocess.PIPE, dict(os.environ, **keys.environment(job.curve)))
+        probe = self.start(f"{keys.READ}; {script}", subprocess.PIPE)
+        try:
+            probe.stdin.write(keys.line(job.curve, os.path.basename(program).removeprefix("ps-")) + "\n")
+            probe.stdin.flush()
+        except OSError:
+            pass  # its exit code tells
+        return probe
 
 
 def run(job):
@@ -80,9 +99,9 @@ def run(job):
 
 def _nodes(job):
     if not job.hosts:
-        return [Node(None, {p.argv[0] for p in job.parts()})]
+        return [Node(None, {p.argv[0] for p in job.parts()}, job)]
     programs = job.programs_by_host()
-    return [Node(host, programs[host.name]) for host in job.hosts]
+    return [Node(host, programs[host.name], job) for host in job.hosts]
 
 
 def _targets(job, nodes):
@@ -136,8 +155,7 @@ def _finish(process, deadline):
 
 def _probe(target, port, nodes):
     """Probes one target at a time from one client at a time, so that no two share a link."""
-    serving = target.start(f"exec {shlex.quote(target.programs[0])} --probe serve:{port}",
-                           stdin=subprocess.PIPE)
+    serving = target.probe(f"serve:{port}")
     patience = threading.Timer(PROBE_S, serving.kill)
     patience.start()
     try:
@@ -161,7 +179,7 @@ def _probe(target, port, nodes):
 
 def _measure(node, target, port):
     where = f"{target.address}:{port}"
-    client = node.start(f"exec {shlex.quote(node.programs[0])} --probe {shlex.quote(where)}")
+    client = node.probe(where)
     out, err = _finish(client, time.monotonic() + PROBE_S)
     try:
         node.probes[target.name] = json.loads(out)

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field
 
 from . import hosts as hostfile
+from . import keys
 from .errors import JobError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
@@ -28,6 +29,7 @@ class Part:
     argv: list
     env: dict  # what is added to the environment
     host: object = None  # hosts.Host; None: this machine
+    key: str = field(default="", repr=False)  # for another host: keys.READ takes it
 
     @property
     def name(self):
@@ -46,6 +48,7 @@ class Job:
     out_is_ours: bool = False  # psrun chose the folder: it has to be a new one
     overwrite: bool = False  # replace the run that it holds
     resume: str = ""  # go on with this run; auto: with the one in out, or begin
+    curve: str = ""  # folder of its keys
     restarts: int = 0  # how often parts may be started again after deaths
     facts: dict = field(default_factory=dict)
     master_addr: str = "127.0.0.1"
@@ -88,7 +91,12 @@ class Job:
             argv += ["--out", self.out] + ["--overwrite"] * self.overwrite
             if self.resume:
                 argv += ["--resume", self.resume]
-        return Part(role, rank, argv, self._env(role, rank), host)
+        part = Part(role, rank, argv, self._env(role, rank), host)
+        if self.curve and host:
+            part.key = keys.line(self.curve, role)
+        elif self.curve:
+            part.env.update(keys.environment(self.curve))
+        return part
 
     def _program(self, role, host):
         if host and host.image:

@@ -1,7 +1,7 @@
 """Parts of a job as processes of other hosts, over ssh.
 
 On the host, a small sh wrapper starts the program and reads its standard input, which is the
-ssh connection to psrun. Each line is the name of a signal to pass on. The end of the input
+ssh connection to psrun. In a job with keys the first line is the part's key (keys.py). Each other line is the name of a signal to pass on. The end of the input
 means that psrun or the connection is gone: the wrapper ends the program with SIGTERM, and 3 s
 later with SIGKILL. So nothing is left running, whatever dies.
 """
@@ -13,6 +13,7 @@ import subprocess
 import time
 
 from . import hosts as hostfile
+from . import keys
 from .errors import JobError
 from .local import _die_with_parent
 from .supervise import INTERRUPTED
@@ -22,7 +23,7 @@ SSH_FAILED = 255
 
 WRAPPER = r"""
 cd {dir} || exit 126
-{env} {program} </dev/null &
+{key}{env} {program} </dev/null &
 pid=$!
 exec 3<&0
 ( while read -r signal <&3; do kill -s "$signal" $pid 2>/dev/null; done
@@ -67,7 +68,7 @@ def wrapped(part, host, extra_env):
     words = " ".join(f"{k}={shlex.quote(v)}" for k, v in sorted(env.items()))
     argv = (["apptainer", "exec", host.image] if host.image else []) + part.argv
     return WRAPPER.format(dir=shlex.quote(hostfile.folder(host)), env=f"env {words}",
-                          program=shlex.join(argv))
+                          program=shlex.join(argv), key=f"{keys.READ}\n" if part.key else "")
 
 
 def passed_on():
@@ -90,6 +91,15 @@ class RemoteProcess:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True, preexec_fn=_die_with_parent)
         self.output = self.popen.stdout
+        self._tell(part.key)
+
+    def _tell(self, line):
+        """Writes a line to the wrapper's standard input."""
+        try:
+            self.popen.stdin.write(line.encode() + b"\n" if line else b"")
+            self.popen.stdin.flush()
+        except (OSError, ValueError):
+            pass  # the connection is gone, and with it the program
 
     def poll(self):
         if self.code is None:
@@ -106,16 +116,12 @@ class RemoteProcess:
     def signal(self, number):
         if self.popen.poll() is not None:
             return
-        try:
-            if number == signal.SIGKILL:
-                self.popen.stdin.write(b"KILL\n")
-                self.popen.stdin.flush()
+        self._tell(signal.Signals(number).name[3:])
+        if number == signal.SIGKILL:
+            try:
                 self.popen.stdin.close()
-            else:
-                self.popen.stdin.write(signal.Signals(number).name[3:].encode() + b"\n")
-                self.popen.stdin.flush()
-        except (OSError, ValueError):
-            pass  # the connection is gone, and with it the program
+            except OSError:
+                pass
 
 
 def check_hosts(hosts, programs, config, version):

@@ -204,6 +204,12 @@ class JobTest(unittest.TestCase):
             self.assertLess(time.monotonic(), end, "too few steps were made")
             time.sleep(0.05)
 
+    def keys(self, name="keys"):
+        """A folder with the keys of a job; the same for the same name."""
+        folder = self.path(name)
+        subprocess.run([BIN / "ps-server", "--make-keys", folder], check=True)
+        return folder
+
     def start_job(self, servers, workers, *settings, config=DIGITS, skip=(), host="127.0.0.1",
                   prefix=()):
         """Parts by hand: {name: Part}; those in skip never come. host: the coordinator's;

@@ -181,10 +181,11 @@ OUTAGE_S = 3
 
 @unittest.skipIf(REASON, f"{REASON}")
 class Outages(CutTest):
-    """Emulated hosts whose cables are pulled."""
+    """Emulated hosts whose cables are pulled, in a job with keys."""
 
     def start_on(self, hosts, *settings):
         parts = self.start_job(HOSTS["server"], HOSTS["worker"], *settings,
+                               f"net.curve={self.keys()}",
                                host=hosts.hosts["server", 0], prefix=hosts.prefix)
         self.wait_for_steps("worker-0", 3)
         return parts

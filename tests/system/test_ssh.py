@@ -196,7 +196,7 @@ class OverSsh(unittest.TestCase):
 
     def psrun(self, *args, hosts=True):
         where = ["-H", str(self.hostfile)] if hosts else []
-        return ["python3", "deploy/psrun", "-s", "2", "-w", "2", *where,
+        return ["python3", "deploy/psrun", "--curve", f"{self.folder}/keys", "-s", "2", "-w", "2", *where,
                 "configs/digits-basicnet.yaml", *args]
 
     @staticmethod
@@ -310,7 +310,7 @@ class OverSsh(unittest.TestCase):
         self.hostfile.write_text(f"{self.cluster.address(1)}:{PORT} servers=1 workers=1 dir={there}\n")
         for steps in (5, 7):
             run = self.cluster.run(
-                ["python3", ROOT / "deploy/psrun", "-s", "1", "-w", "1", "-H", self.hostfile,
+                ["python3", ROOT / "deploy/psrun", "--insecure", "-s", "1", "-w", "1", "-H", self.hostfile,
                  "--out", "out", "--overwrite", ROOT / "configs/digits-basicnet.yaml", f"train.steps={steps}"],
                 env=self.env, cwd=here)
             self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
