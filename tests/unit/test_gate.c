@@ -1,6 +1,6 @@
 /* Which peers get through a gate, and what the others cost: peers with another secret or
  * none, raw sockets that send without end, and more connections than there is room for.
- */
+ * In jobs without keys, and in jobs with keys. */
 #include "gate.h"
 
 #include <pthread.h>
@@ -22,6 +22,46 @@
 #include "zsock.h"
 
 static const ps_secret SECRET = {"sixteen bytes..."}, OTHER = {"Sixteen bytes..."};
+
+static ps_curve servers, workers, of_another_job; // keys
+static const ps_curve *curve;                     // the gate's; NULL: none
+
+static const char *mechanism(const char *without_keys)
+{
+    return curve ? "CURVE" : without_keys;
+}
+
+static void draw(ps_curve_key *secret, ps_curve_key *public)
+{
+    ps_secret drawn;
+    assert_int_equal(ps_secret_draw(&drawn), PS_OK);
+    memcpy(secret->bytes, drawn.bytes, sizeof secret->bytes);
+    assert_int_equal(ps_curve_public(secret, public), PS_OK);
+}
+
+static void draw_job(ps_curve *of_servers, ps_curve *of_workers)
+{
+    *of_servers = (ps_curve){.on = true, .role = PS_ROLE_SERVER};
+    *of_workers = (ps_curve){.on = true, .role = PS_ROLE_WORKER};
+    draw(&of_servers->secret, &of_servers->public_of[PS_ROLE_SERVER]);
+    draw(&of_workers->secret, &of_servers->public_of[PS_ROLE_WORKER]);
+    memcpy(of_workers->public_of, of_servers->public_of, sizeof of_workers->public_of);
+}
+
+static int with_keys(void **state)
+{
+    ps_curve other;
+    draw_job(&servers, &workers);
+    draw_job(&other, &of_another_job);
+    curve = &servers;
+    return 0;
+}
+
+static int without_keys(void **state)
+{
+    curve = NULL;
+    return 0;
+}
 
 /* A context with a gate, a ROUTER of members and a door, and a thread that turns the
  * gate. */
@@ -61,6 +101,7 @@ static void *open_router(place *p, ps_gate_kind kind, char at[PS_ENDPOINT_MAX])
 {
     const ps_zsock_options o = {.type = ZMQ_ROUTER,
                                 .max_message_bytes = 1 << 20,
+                                .curve = curve,
                                 .asks_for_secret = kind == PS_GATE_MEMBERS};
     void *router;
     assert_int_equal(ps_zsock_open(p->context, &o, &router), PS_OK);
@@ -74,6 +115,7 @@ static void open_place(place *p, uint64_t patience_ms)
     *p = (place){.context = zmq_ctx_new()};
     const ps_gate_options o = {.zmq_context = p->context,
                                .patience_ms = patience_ms,
+                               .curve = curve,
                                .secret_of = secret_of,
                                .closed = on_closed,
                                .owner = p};
@@ -96,10 +138,12 @@ static void close_place(place *p)
     zmq_ctx_term(p->context);
 }
 
-/* A DEALER that says hello. */
-static void *dial(place *p, const char *at, const ps_secret *secret, const char *id)
+/* A DEALER that says hello. keys: NULL: none. */
+static void *dial_with(place *p, const ps_curve *keys, const char *at,
+                       const ps_secret *secret, const char *id)
 {
     const ps_zsock_options o = {.type = ZMQ_DEALER,
+                                .curve = keys,
                                 .routing_id = id,
                                 .routing_id_bytes = strlen(id),
                                 .secret = secret};
@@ -110,6 +154,11 @@ static void *dial(place *p, const char *at, const ps_secret *secret, const char 
     assert_int_equal(ps_zsock_msg_copy(&part, "hello", 5), PS_OK);
     assert_int_equal(ps_zsock_send(socket, ps_deadline_in_ms(2000), &part, 1), PS_OK);
     return socket;
+}
+
+static void *dial(place *p, const char *at, const ps_secret *secret, const char *id)
+{
+    return dial_with(p, curve ? &workers : NULL, at, secret, id);
 }
 
 static bool hears_from(void *router, const char *id, int ms)
@@ -149,6 +198,7 @@ static void a_gate_that_is_not_open_lets_members_wait(void **state)
     place p = {.context = zmq_ctx_new()};
     const ps_gate_options o = {.zmq_context = p.context,
                                .patience_ms = PS_GATE_PATIENCE_MS,
+                               .curve = curve,
                                .secret_of = secret_of};
     assert_int_equal(ps_gate_create(&o, &p.gate), PS_OK);
     p.members = open_router(&p, PS_GATE_MEMBERS, p.members_at);
@@ -163,6 +213,96 @@ static void a_gate_that_is_not_open_lets_members_wait(void **state)
     assert_true(hears_from(p.members, "id", 5000));
     ps_zsock_close(&member);
     close_place(&p);
+}
+
+/* Each in a job with keys, at both sockets: no keys; no keys, but a member's secret shown
+ * by PLAIN; keys of another job; this job's servers are known, but the own key is of
+ * another job; behind the door: a role's key, and another secret. */
+static void only_keys_of_the_job_get_through(void **state)
+{
+    place p;
+    ps_curve half = of_another_job;
+    memcpy(half.public_of, servers.public_of, sizeof half.public_of);
+    half.public_of[PS_ROLE_WORKER] = of_another_job.public_of[PS_ROLE_WORKER];
+    open_place(&p, PS_GATE_PATIENCE_MS);
+    void *strangers[] = {
+        dial_with(&p, NULL, p.members_at, NULL, "id"),
+        dial_with(&p, NULL, p.members_at, &SECRET, "id"),
+        dial_with(&p, &of_another_job, p.members_at, &SECRET, "id"),
+        dial_with(&p, &half, p.members_at, NULL, "id"),
+        dial_with(&p, &workers, p.members_at, NULL, "id"),
+        dial_with(&p, &workers, p.members_at, &OTHER, "id"),
+        dial_with(&p, NULL, p.door_at, NULL, "id"),
+        dial_with(&p, NULL, p.door_at, &SECRET, "id"),
+        dial_with(&p, &of_another_job, p.door_at, NULL, "id"),
+        dial_with(&p, &half, p.door_at, NULL, "id"),
+        dial_with(&p, &workers, p.door_at, &SECRET, "id"), // a member's, not a role's
+    };
+    assert_false(hears_from(p.members, "id", 500));
+    assert_false(hears_from(p.door, "id", 100));
+    void *member = dial(&p, p.members_at, &SECRET, "member");
+    assert_true(hears_from(p.members, "member", 5000));
+    for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++)
+        ps_zsock_close(&strangers[i]);
+    ps_zsock_close(&member);
+    close_place(&p);
+}
+
+/* The one that connects gives nothing away to what is not the job: no key, no message. */
+static void keys_talk_to_the_job_alone(void **state)
+{
+    place p;
+    curve = NULL; // a plain job where one with keys was
+    open_place(&p, PS_GATE_PATIENCE_MS);
+    void *member = dial_with(&p, &workers, p.members_at, &SECRET, "id");
+    void *joiner = dial_with(&p, &workers, p.door_at, NULL, "id");
+    assert_false(hears_from(p.members, "id", 300));
+    assert_false(hears_from(p.door, "id", 100));
+    ps_zsock_close(&member);
+    ps_zsock_close(&joiner);
+    close_place(&p);
+    const ps_curve impostor = workers; // a worker's keys, and it serves
+    curve = &impostor;
+    open_place(&p, PS_GATE_PATIENCE_MS);
+    member = dial_with(&p, &workers, p.members_at, &SECRET, "id");
+    joiner = dial_with(&p, &workers, p.door_at, NULL, "id");
+    assert_false(hears_from(p.members, "id", 300));
+    assert_false(hears_from(p.door, "id", 100));
+    ps_zsock_close(&member);
+    ps_zsock_close(&joiner);
+    close_place(&p);
+}
+
+static void a_door_tells_the_role(void **state)
+{
+    place p;
+    open_place(&p, PS_GATE_PATIENCE_MS);
+    const ps_curve *const keys[] = {
+        [PS_ROLE_SERVER] = &servers, [PS_ROLE_WORKER] = &workers};
+    for (int r = 0; r < PS_ROLE_COUNT; r++) {
+        void *joiner = dial_with(&p, keys[r], p.door_at, NULL, "any");
+        zmq_msg_t parts[2];
+        int n;
+        ps_role role = PS_ROLE_COUNT;
+        assert_int_equal(ps_zsock_recv(p.door, ps_deadline_in_ms(5000), parts, 2, &n),
+                         PS_OK);
+        assert_int_equal(n, 2);
+        assert_true(ps_gate_role(&parts[1], &role));
+        assert_int_equal(role, r);
+        ps_zsock_close_parts(parts, n);
+        ps_zsock_close(&joiner);
+    }
+    close_place(&p);
+}
+
+/* libzmq would let everybody in. */
+static void keys_without_a_gate_open_nothing(void **state)
+{
+    void *context = zmq_ctx_new(), *router;
+    const ps_zsock_options o = {.type = ZMQ_ROUTER, .curve = &servers};
+    assert_int_equal(ps_zsock_open(context, &o, &router), PS_ERR_INTERNAL);
+    assert_null(router);
+    zmq_ctx_term(context);
 }
 
 /* ---- raw sockets ---- */
@@ -222,6 +362,59 @@ static bool is_closed(int fd, int ms)
     return false;
 }
 
+/* Passes bytes on between two connections, until the first one's are quiet for ms, and
+ * keeps what it says. */
+static size_t relay(int from, int to, int ms, uint8_t *kept, size_t cap)
+{
+    struct pollfd items[] = {{.fd = from, .events = POLLIN},
+                             {.fd = to, .events = POLLIN}};
+    uint8_t bytes[4096];
+    size_t n = 0;
+    while (poll(items, 2, ms) > 0)
+        for (int i = 0; i < 2; i++) {
+            if (!items[i].revents) continue;
+            ssize_t got = recv(items[i].fd, bytes, sizeof bytes, 0);
+            if (got <= 0) return n;
+            if (i == 0 && n + (size_t)got <= cap) memcpy(kept + n, bytes, (size_t)got);
+            if (i == 0) n += (size_t)got;
+            assert_int_equal(send(items[1 - i].fd, bytes, (size_t)got, MSG_NOSIGNAL),
+                             got);
+        }
+    return n;
+}
+
+/* All that a member said, said again by one who listened on the way. */
+static void a_repeated_handshake_is_not_let_in(void **state)
+{
+    place p;
+    open_place(&p, PS_GATE_PATIENCE_MS);
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(listener, (const struct sockaddr *)&at, size), 0);
+    assert_int_equal(listen(listener, 8), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &size), 0);
+    char middle[PS_ENDPOINT_MAX];
+    snprintf(middle, sizeof middle, "tcp://127.0.0.1:%d", ntohs(at.sin_port));
+    void *member = dial(&p, middle, &SECRET, "id");
+    int from = accept(listener, NULL, NULL), to = connect_raw(p.members_at);
+    uint8_t kept[8192];
+    size_t n = relay(from, to, 500, kept, sizeof kept);
+    assert_in_range(n, 300, sizeof kept);
+    assert_true(hears_from(p.members, "id", 5000));
+    for (int i = 0; i < 3; i++) {
+        int again = connect_raw(p.members_at);
+        assert_int_equal(send(again, kept, n, MSG_NOSIGNAL), n);
+        assert_false(hears_from(p.members, "id", 200));
+        assert_true(is_closed(again, 5000));
+        close(again);
+    }
+    close(from), close(to), close(listener);
+    ps_zsock_close(&member);
+    close_place(&p);
+}
+
 static void a_message_without_an_end_is_cut_off(void **state)
 {
     enum { FRAME = 60000 };
@@ -233,13 +426,13 @@ static void a_message_without_an_end_is_cut_off(void **state)
     frame[7] = (char)(FRAME >> 8), frame[8] = (char)(FRAME & 255);
     for (int i = 0; i < 3; i++) {
         int fd = connect_raw(p.door_at);
-        greet(fd, "NULL");
+        greet(fd, mechanism("NULL"));
         ready(fd);
         assert_true(flood(fd, frame, FRAME + 9, 4 * gib) < gib);
         close(fd);
         // One frame of a handshake that the limit of a frame would take.
         fd = connect_raw(p.members_at);
-        greet(fd, "PLAIN");
+        greet(fd, mechanism("PLAIN"));
         memcpy(frame, "\x06\0\0\0\0\0\x0f\xff\xff", 9);
         flood(fd, frame, FRAME + 9, 900000);
         assert_true(is_closed(fd, 5000));
@@ -268,7 +461,7 @@ static void who_says_nothing_has_to_go(void **state)
     open_place(&p, 500);
     int silent = connect_raw(p.members_at), half = connect_raw(p.members_at);
     int at_the_door = connect_raw(p.door_at);
-    greet(half, "PLAIN");
+    greet(half, mechanism("PLAIN"));
     void *member = dial(&p, p.members_at, &SECRET, "id");
     assert_true(hears_from(p.members, "id", 5000));
     assert_true(is_closed(silent, 8000));
@@ -318,12 +511,24 @@ static void many_strangers_leave_room(void **state)
 int main(void)
 {
     ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
+#define PLAIN(test) cmocka_unit_test_setup(test, without_keys)
+#define KEYS(test)  cmocka_unit_test_setup(test, with_keys)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_members_get_through),
-        cmocka_unit_test(a_gate_that_is_not_open_lets_members_wait),
-        cmocka_unit_test(a_message_without_an_end_is_cut_off),
-        cmocka_unit_test(who_says_nothing_has_to_go),
-        cmocka_unit_test(many_strangers_leave_room),
+        PLAIN(only_members_get_through),
+        KEYS(only_members_get_through),
+        KEYS(only_keys_of_the_job_get_through),
+        KEYS(keys_talk_to_the_job_alone),
+        KEYS(a_door_tells_the_role),
+        KEYS(keys_without_a_gate_open_nothing),
+        KEYS(a_repeated_handshake_is_not_let_in),
+        PLAIN(a_gate_that_is_not_open_lets_members_wait),
+        KEYS(a_gate_that_is_not_open_lets_members_wait),
+        PLAIN(a_message_without_an_end_is_cut_off),
+        KEYS(a_message_without_an_end_is_cut_off),
+        PLAIN(who_says_nothing_has_to_go),
+        KEYS(who_says_nothing_has_to_go),
+        PLAIN(many_strangers_leave_room),
+        KEYS(many_strangers_leave_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
