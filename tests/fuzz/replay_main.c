@@ -1,13 +1,30 @@
 /* Replays a corpus through a fuzz target without libFuzzer, so that every ordinary test
- * run does: each file of the folders (or file) given, then the empty input. */
+ * run does: each file of the folders (or file) given, then the empty input. With -n, then
+ * that many inputs that are changed at random: bytes that are flipped, overwritten,
+ * inserted or taken out, and pieces of other inputs.
+ *
+ *   replay_NAME [-n INPUTS [-s SEED]] FOLDER ...
+ */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { INPUTS_MAX = 4096, GROWTH = 256, BYTES_MAX = 1 << 16 };
+
+typedef struct input {
+    uint8_t *bytes;
+    size_t n;
+} input;
+
+static input inputs[INPUTS_MAX];
+static size_t n_inputs;
+static uint64_t state = 1; // of draw
 
 static int replay_file(const char *path)
 {
@@ -27,8 +44,71 @@ static int replay_file(const char *path)
         LLVMFuzzerTestOneInput(data, size);
     else
         fprintf(stderr, "%s: could not be read\n", path);
-    free(data);
+    if (!failed && n_inputs < INPUTS_MAX)
+        inputs[n_inputs++] = (input){data, size};
+    else
+        free(data);
     return failed;
+}
+
+/* splitmix64, https://prng.di.unimi.it/splitmix64.c */
+static size_t draw(size_t below)
+{
+    uint64_t z = (state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return below > 0 ? (size_t)((z ^ (z >> 31)) % below) : 0;
+}
+
+static size_t insert(uint8_t *to, size_t n, const uint8_t *from, size_t bytes)
+{
+    size_t at = draw(n + 1);
+    memmove(to + at + bytes, to + at, n - at);
+    memcpy(to + at, from, bytes);
+    return n + bytes;
+}
+
+/* buffer has room for GROWTH bytes more. Returns the new size. */
+static size_t change(uint8_t *buffer, size_t n)
+{
+    static const uint8_t edges[] = {0, 1, 0x7f, 0x80, 0xc4, 0xcf, 0xdd, 0xff};
+    const input *other = &inputs[draw(n_inputs)];
+    size_t at = draw(n), bytes;
+    switch (draw(6)) {
+    case 0:
+        if (n > 0) buffer[at] ^= (uint8_t)(1u << draw(8));
+        return n;
+    case 1:
+        if (n > 0) buffer[at] = edges[draw(sizeof edges)];
+        return n;
+    case 2:
+        return n > 0 ? at : n; // cut
+    case 3:
+        bytes = draw(n - at + 1);
+        if (bytes > 16) bytes = 16;
+        memmove(buffer + at, buffer + at + bytes, n - at - bytes);
+        return n - bytes;
+    case 4:
+        return insert(buffer, n, &edges[draw(sizeof edges)], 1);
+    default:
+        bytes = draw(other->n < GROWTH / 8 ? other->n : GROWTH / 8);
+        return insert(buffer, n, other->bytes + draw(other->n - bytes), bytes);
+    }
+}
+
+static void run_changed(void)
+{
+    static uint8_t buffer[BYTES_MAX + GROWTH];
+    const input *from = &inputs[draw(n_inputs)];
+    size_t n = from->n < BYTES_MAX ? from->n : BYTES_MAX;
+    memcpy(buffer, from->bytes, n);
+    for (size_t k = 1 + draw(6); k > 0; k--)
+        n = change(buffer, n);
+    uint8_t *exact = malloc(n ? n : 1);
+    if (!exact) abort();
+    memcpy(exact, buffer, n);
+    LLVMFuzzerTestOneInput(exact, n);
+    free(exact);
 }
 
 static int replay(const char *path, int *n)
@@ -61,9 +141,19 @@ static int replay(const char *path, int *n)
 int main(int argc, char **argv)
 {
     int failed = 0, n = 0;
-    for (int i = 1; i < argc; i++)
+    long n_changed = 0;
+    for (int option; (option = getopt(argc, argv, "n:s:")) != -1;) {
+        if (option == '?') return 2;
+        if (option == 'n') n_changed = atol(optarg);
+        if (option == 's') state = strtoull(optarg, NULL, 10);
+    }
+    for (int i = optind; i < argc; i++)
         failed |= replay(argv[i], &n);
     LLVMFuzzerTestOneInput((const uint8_t *)"", 0);
-    printf("%d inputs replayed\n", n);
+    for (long i = 0; i < n_changed && n_inputs > 0; i++)
+        run_changed();
+    for (size_t i = 0; i < n_inputs; i++)
+        free(inputs[i].bytes);
+    printf("%d inputs replayed, %ld changed ones\n", n, n_changed);
     return failed || n == 0;
 }
