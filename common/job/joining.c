@@ -403,8 +403,14 @@ static ps_err ask_to_join(ps_joining *j)
     j->silence = ps_deadline_in_ms(UNANSWERED_MS);
     j->refused_for_now = false;
     while (!j->joined && !j->refused_for_now &&
-           !ps_deadline_passed(earlier(j->silence, j->deadline)))
-        PS_TRY(ask_once(j));
+           !ps_deadline_passed(earlier(j->silence, j->deadline))) {
+        ps_err err = ask_once(j);
+        // libzmq has given the connection up: the other end has keys and this one has
+        // none, or the other way round. It may be another job, which ends.
+        if (err == PS_ERR_TIMEOUT) break;
+        PS_TRY(err);
+    }
+    if (!j->joined && !j->refused_for_now) pause_ms(50);
     return PS_OK;
 }
 

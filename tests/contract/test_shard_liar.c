@@ -78,9 +78,7 @@ static void open_shard(void)
                           .plan = &t.plan,
                           .rule = &t.rule,
                           .n_workers = WORKERS},
-                    .rule = t.rule,
-                    .stop_fd = -1,
-                    .event_fd = -1};
+                    .rule = t.rule};
     assert_int_equal(ps_chunk_codec_init(&s->codec, &t.config, &t.spec.table), PS_OK);
     assert_int_equal(ps_shard_memory_init(s), PS_OK);
     assert_int_equal(ps_zsock_context(1, 16, false, &t.zmq_context), PS_OK);

@@ -63,6 +63,7 @@ static size_t draw(size_t below)
 static size_t insert(uint8_t *to, size_t n, const uint8_t *from, size_t bytes)
 {
     size_t at = draw(n + 1);
+    if (at > n) return n; // it never is; the compiler cannot know
     memmove(to + at + bytes, to + at, n - at);
     memcpy(to + at, from, bytes);
     return n + bytes;

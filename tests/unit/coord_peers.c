@@ -10,10 +10,15 @@
 
 #include <cmocka.h>
 
+#include "../support/drawn_keys.h"
+
 ps_coordinator *peer_coordinator;
 void *peer_context;
 peer_admission peer_admissions[3];
 
+ps_curve peer_keys[PS_ROLE_COUNT];
+
+static const ps_curve *job_keys; // the coordinator's; NULL: none
 static uint64_t heartbeat_ms = 50, dead_after_ms = 2000;
 
 ps_coordinator *peer_start_coordinator(int n_servers, int n_workers)
@@ -27,7 +32,8 @@ ps_coordinator *peer_start_coordinator(int n_servers, int n_workers)
         .plan_hash = PEER_PLAN_HASH,
         .sections = {.n = 2, .names = {"model", "train"}, .hashes = {1, 2}},
         .heartbeat_ms = heartbeat_ms,
-        .dead_after_ms = dead_after_ms};
+        .dead_after_ms = dead_after_ms,
+        .curve = job_keys};
     ps_coordinator *c;
     assert_int_equal(ps_coordinator_create(&o, &c), PS_OK);
     return c;
@@ -46,6 +52,15 @@ int peer_open_patient(void **state)
     int rc = peer_open(state);
     heartbeat_ms = 50, dead_after_ms = 2000;
     return rc;
+}
+
+int peer_open_with_keys(void **state)
+{
+    int failed = draw_job_keys(&peer_keys[PS_ROLE_SERVER], &peer_keys[PS_ROLE_WORKER]);
+    job_keys = &peer_keys[PS_ROLE_SERVER];
+    failed |= peer_open(state);
+    job_keys = NULL;
+    return failed;
 }
 
 int peer_close(void **state)

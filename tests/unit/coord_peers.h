@@ -10,6 +10,7 @@ enum { PEER_CONFIG_HASH = 0x12ab, PEER_PLAN_HASH = 0x34cd };
 
 extern ps_coordinator *peer_coordinator; // of the test that runs
 extern void *peer_context;
+extern ps_curve peer_keys[PS_ROLE_COUNT];
 
 /* A test with a coordinator. Those of PEER_PATIENT_TEST have members without a thread
  * that says that they are alive. */
@@ -18,6 +19,7 @@ extern void *peer_context;
     cmocka_unit_test_setup_teardown(test, peer_open_patient, peer_close)
 int peer_open(void **state);
 int peer_open_patient(void **state);
+int peer_open_with_keys(void **state); // those of peer_keys
 int peer_close(void **state);
 /* Another coordinator; owned by the caller. */
 ps_coordinator *peer_start_coordinator(int n_servers, int n_workers);

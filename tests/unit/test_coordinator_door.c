@@ -59,6 +59,27 @@ static void who_does_not_fit_is_refused(void **state)
     refused_with(peer_join_message(), PS_ROLE_WORKER, 2, "no such rank");
 }
 
+/* A member's own key, and the role that it says it has. */
+static void a_key_joins_as_its_role_alone(void **state)
+{
+    for (int key = 0; key < PS_ROLE_COUNT; key++)
+        for (int role = 0; role < PS_ROLE_COUNT; role++) {
+            const uint8_t id[PS_CONTROL_ID_BYTES] = {0xee, (uint8_t)(10 * key + role)};
+            const ps_zsock_options o = {.routing_id = id,
+                                        .routing_id_bytes = sizeof id,
+                                        .curve = &peer_keys[key]};
+            void *socket = peer_connect(ps_coordinator_endpoint(peer_coordinator), o);
+            peer_send_join(socket, peer_join_message(), (ps_role)role, -1);
+            if (key == role) {
+                peer_await(socket, PS_CONTROL_ADMIT);
+            } else {
+                ps_control c = peer_await(socket, PS_CONTROL_REFUSE);
+                peer_assert_says(c.text, "its key is not that of its role");
+            }
+            ps_zsock_close(&socket);
+        }
+}
+
 static void a_rank_is_given_once(void **state)
 {
     void *first = peer_dial(1), *twin = peer_dial(2), *third = peer_dial(3);
@@ -240,6 +261,8 @@ int main(void)
     ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
     const struct CMUnitTest tests[] = {
         PEER_TEST(who_does_not_fit_is_refused),
+        cmocka_unit_test_setup_teardown(a_key_joins_as_its_role_alone,
+                                        peer_open_with_keys, peer_close),
         PEER_TEST(a_rank_is_given_once),
         PEER_TEST(a_half_open_joiner_makes_room),
         PEER_PATIENT_TEST(strangers_are_not_answered_and_change_nothing),

@@ -18,6 +18,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include "../support/drawn_keys.h"
 #include "log.h"
 #include "zsock.h"
 
@@ -31,30 +32,11 @@ static const char *mechanism(const char *without_keys)
     return curve ? "CURVE" : without_keys;
 }
 
-static void draw(ps_curve_key *secret, ps_curve_key *public)
-{
-    ps_secret drawn;
-    assert_int_equal(ps_secret_draw(&drawn), PS_OK);
-    memcpy(secret->bytes, drawn.bytes, sizeof secret->bytes);
-    assert_int_equal(ps_curve_public(secret, public), PS_OK);
-}
-
-static void draw_job(ps_curve *of_servers, ps_curve *of_workers)
-{
-    *of_servers = (ps_curve){.on = true, .role = PS_ROLE_SERVER};
-    *of_workers = (ps_curve){.on = true, .role = PS_ROLE_WORKER};
-    draw(&of_servers->secret, &of_servers->public_of[PS_ROLE_SERVER]);
-    draw(&of_workers->secret, &of_servers->public_of[PS_ROLE_WORKER]);
-    memcpy(of_workers->public_of, of_servers->public_of, sizeof of_workers->public_of);
-}
-
 static int with_keys(void **state)
 {
     ps_curve other;
-    draw_job(&servers, &workers);
-    draw_job(&other, &of_another_job);
     curve = &servers;
-    return 0;
+    return draw_job_keys(&servers, &workers) | draw_job_keys(&other, &of_another_job);
 }
 
 static int without_keys(void **state)

@@ -1,0 +1,171 @@
+"""Jobs with keys (--curve): the same bits as without, and nobody in them without the right key."""
+import os
+import re
+import stat
+import subprocess
+import time
+import unittest
+from pathlib import Path
+
+from jobs import BIN, DIGITS, LONG, JobTest, Part, children, free_port
+
+JOB = ["train.epochs=2"]
+SOON = "net.join_timeout_ms=4000"
+
+
+class WithKeys(JobTest):
+    def test_the_same_bits_as_without(self):
+        for name, settings in {"shared": [], "tcp": ["exchange.shm=off"]}.items():
+            plain, keyed = f"{name}-plain", f"{name}-keyed"
+            self.psrun("-s", 2, "-w", 2, DIGITS, *JOB, *settings, out=plain)
+            self.psrun("--curve", self.path("keys"), "-s", 2, "-w", 2, DIGITS, *JOB, *settings,
+                       out=keyed)
+            self.assertEqual(self.weights(plain), self.weights(keyed), name)
+
+    def test_are_made_once_for_their_user_alone(self):
+        keys = self.path("keys")
+        self.psrun("--curve", keys, "-s", 1, "-w", 1, DIGITS, "train.steps=2", out="first")
+        self.assertEqual(stat.S_IMODE(os.stat(keys).st_mode), 0o700)
+        files = {name: Path(keys, name) for name in ("server.key", "worker.key")}
+        before = {name: f.read_bytes() for name, f in files.items()}
+        for f in files.values():
+            self.assertEqual(stat.S_IMODE(f.stat().st_mode), 0o600)
+        self.psrun("-s", 1, "-w", 1, DIGITS, "train.steps=2", f"net.curve={keys}", out="second")
+        self.assertEqual({name: f.read_bytes() for name, f in files.items()}, before)
+        for path, mode in ((keys, 0o755), (files["worker.key"], 0o644)):
+            good = stat.S_IMODE(os.stat(path).st_mode)
+            os.chmod(path, mode)
+            said = self.psrun("--curve", keys, "-s", 1, "-w", 1, DIGITS, out="third", code=1)
+            self.assertIn(f"chmod {good:o} {path}", said)
+            os.chmod(path, good)
+
+    def test_no_command_line_shows_a_key(self):
+        secret = re.compile("[0-9a-f]{64}")
+        run = subprocess.Popen(self.psrun_argv("--curve", self.path("keys"), "-s", 1, "-w", 1, DIGITS, *LONG),
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(run.wait)
+        self.addCleanup(run.terminate)
+        self.wait_for_steps("out")
+        parts = dict(children(run.pid))
+        self.assertEqual(set(parts), {"ps-server", "ps-worker"})
+        for pid in parts.values():
+            for what in ("cmdline", "environ"):
+                self.assertNotRegex(Path(f"/proc/{pid}/{what}").read_bytes().decode(), secret)
+
+    def test_what_is_not_encrypted_is_refused(self):
+        said = self.psrun("--curve", self.path("keys"), "-m", "allreduce", "-w", 2, DIGITS, *JOB, code=1)
+        self.assertIn("what Gloo and NCCL send is not encrypted", said)
+        self.psrun("--curve", self.path("keys"), "--insecure", "-m", "allreduce", "-w", 2, DIGITS, *JOB)
+
+    def test_without_keys_nothing_leaves_the_host(self):
+        Path(self.path("hosts")).write_text("10.1.2.3 servers=1 workers=1\n", encoding="utf-8")
+        said = self.psrun("-H", self.path("hosts"), "-s", 1, "-w", 1, DIGITS, code=1)
+        self.assertIn("--curve DIR", said)
+        self.assertIn("--insecure", said)
+        for role in ("server", "worker"):
+            done = subprocess.run([BIN / f"ps-{role}", "--config", DIGITS, "--rank", "0", "--init-method",
+                                   "tcp://192.0.2.1:1", "--world-size", "1", "--servers", str(int(role == "server")),
+                                   "--set", SOON, "--set", f"exchange.name={'ps' if role == 'server' else 'gloo'}",
+                                   "--out", self.path("never")],
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("--insecure (net.insecure=true)", done.stdout)
+
+
+class Intruders(JobTest):
+    """Programs of ours with other keys, or none, against a job that waits for a worker, and
+    against one that runs."""
+
+    def intrude(self, port, role, curve, secret_of=None):
+        """Starts a part with those keys; secret_of: the role whose key it passes off as its own."""
+        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2",
+               "PS_SERVERS": "2", "PS_SERVER_RANK" if role == "server" else "RANK": "1"}
+        if curve and secret_of:
+            text = Path(curve, f"{secret_of}.key").read_text(encoding="ascii").split()
+            # The public key has to fit the secret one, or the program itself refuses it.
+            text[2] = role
+            text[4 if role == "server" else 5] = text[4 if secret_of == "server" else 5]
+            env["PS_CURVE_KEY"] = " ".join(text)
+        elif curve:
+            env["PS_CURVE_DIR"] = curve
+        part = Part(role, 1, ["--config", DIGITS, "--set", SOON, *(
+            ["--out", self.path(f"intruder-{time.monotonic_ns()}")] if role == "worker" else []),
+            *(word for s in self.settings for word in ("--set", s))], env)
+        self.addCleanup(self._end, part)
+        return part
+
+    def start_keyed(self, skip):
+        # The number of steps gives intruders the time to fail.
+        self.settings = ["train.epochs=60", "exchange.shm=off", "net.dead_after_ms=20000"]
+        parts = self.start_job(2, 2, *self.settings, f"net.curve={self.keys()}", skip=skip)
+        return parts, int(parts["server 0"].env["MASTER_PORT"])
+
+    def assert_kept_out(self, parts):
+        for what, (part, words) in parts.items():
+            self.assertEqual(part.popen.wait(30), 1, f"{what}: {part.text()}")
+            self.assertRegex(part.text(), words, what)
+
+    def test_get_no_place_and_change_nothing(self):
+        self.settings = ["train.epochs=60", "exchange.shm=off"]
+        calm = self.start_job(2, 2, *self.settings)
+        self.assertEqual(set(self.wait_all(calm, 120).values()), {0})
+        expected = Path(self.path("worker-0", "model.safetensors")).read_bytes()
+        parts, port = self.start_keyed(skip=("worker 1", "server 1"))
+        parts["server 0"].wait_for("joined role=worker rank=0", 20)
+        ours, others = self.keys(), self.keys("others")
+        silent = "takes connections but does not answer"
+        self.assert_kept_out({
+            "no key": (self.intrude(port, "worker", None), silent),
+            "no key, as a server": (self.intrude(port, "server", None), silent),
+            "another job's key": (self.intrude(port, "worker", others), silent),
+            "another job's key, as a server": (self.intrude(port, "server", others), silent),
+            "a worker's key, as a server": (self.intrude(port, "server", ours, "worker"), silent)})
+        rest = self.start_rest(parts, port)
+        parts["worker 0"].wait_for(r"step \d+/", 60)
+        running = {"no key": (self.intrude(port, "worker", None), silent),
+                   "another job's key": (self.intrude(port, "worker", others), silent),
+                   "a right key, too late": (self.intrude(port, "worker", ours), "has all its members")}
+        self.assert_kept_out(running)
+        self.assertEqual(set(self.wait_all({**parts, **rest}, 200).values()), {0}, parts["server 0"].text())
+        self.assertEqual(Path(self.path("worker-0", "model.safetensors")).read_bytes(), expected)
+
+    def start_rest(self, parts, port):
+        """The two members that a job has been waiting for."""
+        rest = {}
+        for role, variable in (("server", "PS_SERVER_RANK"), ("worker", "RANK")):
+            env = {k: v for k, v in parts["server 0"].env.items() if k != "PS_SERVER_RANK"}
+            args = ["--config", DIGITS, "--set", f"net.curve={self.keys()}",
+                    *(word for s in self.settings for word in ("--set", s))]
+            if role == "worker":
+                args += ["--out", self.path("worker-1")]
+            part = Part(role, 1, args, dict(env, **{variable: "1"}))
+            self.addCleanup(self._end, part)
+            rest[part.name] = part
+        return rest
+
+    def test_a_job_without_keys_gets_no_word_of_one_with_keys(self):
+        self.settings = []
+        parts = self.start_job(2, 2, SOON, skip=("worker 1", "server 1"))
+        port = int(parts["server 0"].env["MASTER_PORT"])
+        self.assert_kept_out({"keys against none": (
+            self.intrude(port, "worker", self.keys()), "takes connections but does not answer")})
+        self.wait_all(parts, 30)
+
+    def test_a_worker_that_serves_is_not_believed(self):
+        """A coordinator with a worker's key: workers of the job do not talk to it."""
+        self.settings = ["net.join_timeout_ms=8000"]
+        port = free_port()
+        ours = self.keys()
+        impostor = self.intrude(port, "server", ours, "worker")
+        impostor.popen.kill()
+        impostor.popen.wait()
+        env = dict(impostor.env, PS_SERVER_RANK="0")
+        impostor = Part("server", 0, ["--config", DIGITS], env)
+        self.addCleanup(self._end, impostor)
+        self.assert_kept_out({"its worker": (self.intrude(port, "worker", ours),
+                                             "takes connections but does not answer")})
+        self.assertNotIn("joined role=worker", impostor.text())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
