@@ -316,6 +316,37 @@ class OverSsh(unittest.TestCase):
             self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
             self.assertIn(f" {steps} steps,", run.stdout)
 
+    def test_no_command_line_shows_a_key(self):
+        out = Path(self.folder) / "secret"
+        run = self.long_job(out)
+        self.wait_for_steps(out)
+        secrets = [f.read_text().split()[3].encode() for f in Path(self.folder, "keys").glob("*.key")]
+        self.assertEqual(len(secrets), 2)
+        self.assertTrue(self.cluster.programs(3))
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                line = path.read_bytes()
+            except OSError:
+                continue  # it has ended
+            for secret in secrets:
+                self.assertNotIn(secret, line)
+        for part in self.cluster.programs(3):
+            held = [secret in Path(f"/proc/{part}/environ").read_bytes() for secret in secrets]
+            self.assertEqual(held.count(True), 1, "its role's key, and no other")
+        run.send_signal(signal.SIGINT)
+        text, _ = run.communicate(timeout=60)
+        self.assertEqual(run.returncode, 130, text)
+
+    def test_without_keys_other_hosts_are_not_reached(self):
+        command = self.psrun("--out", f"{self.folder}/open")
+        at = command.index("--curve")
+        del command[at:at + 2]
+        run = self.cluster.run(command, env=self.env, cwd=ROOT)
+        self.assertEqual(run.returncode, 1, run.stdout)
+        self.assertIn("--curve DIR", run.stderr)
+        run = self.cluster.run([*command, "--insecure", "train.steps=5"], env=self.env, cwd=ROOT)
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+
     def faulty(self, hostfile, *args):
         self.hostfile.write_text(hostfile)
         run = self.cluster.run(self.psrun(*args), env=self.env, cwd=ROOT)

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -181,6 +182,32 @@ static void another_users_door_is_named(void **state)
     close(listener);
 }
 
+/* It knows the name and the nonce, and is another user of the host. */
+static void another_user_is_not_let_in(void **state)
+{
+    enum { NOBODY = 65534 };
+    if (geteuid() != 0) skip(); // only root can become somebody else
+    ps_shm_door *door;
+    ps_shared_mem p, g;
+    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, &door), PS_OK);
+    assert_int_equal(ps_shared_mem_init(&p, BYTES, "p"), PS_OK);
+    assert_int_equal(ps_shared_mem_init(&g, BYTES, "g"), PS_OK);
+    const ps_shm_offer good = {.nonce = nonce, .bytes = BYTES};
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (setresuid(NOBODY, NOBODY, NOBODY) != 0) _exit(2);
+        _exit(offer(door, good, p.fd, g.fd) == PS_ERR_PEER ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_null(ps_shm_door_params(door, 0));
+    assert_int_equal(offer(door, good, p.fd, g.fd), PS_OK);
+    ps_shared_mem_fini(&p);
+    ps_shared_mem_fini(&g);
+    ps_shm_door_destroy(&door);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -189,6 +216,7 @@ int main(void)
         cmocka_unit_test(a_lack_of_descriptors_closes_no_door),
         cmocka_unit_test(connecting_has_a_deadline),
         cmocka_unit_test(another_users_door_is_named),
+        cmocka_unit_test(another_user_is_not_let_in),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
