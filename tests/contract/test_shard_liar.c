@@ -4,7 +4,7 @@
  * stay what a plain model of the shard says; and every refusal names worker 1. Frames are
  * handed to the shard in place, without sockets.
  *
- *   test_shard_liar [FRAMES [SEED]]      20,000 frames, seed 1
+ *   test_shard_liar [FRAMES [SEED]]      10,000 frames, seed 1
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@
 
 enum { WORKERS = 3, LIAR = 1, CHUNKS_MAX = 16, NONCE = 77, EPOCH = 1 };
 
-static long n_frames = 20000;
+static long n_frames = 10000;
 static uint64_t seed = 1;
 
 /* What a chunk has to be: gradients are whole numbers, the same for all elements of a
