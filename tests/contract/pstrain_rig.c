@@ -10,8 +10,6 @@
 
 #include <cmocka.h>
 
-#include "log.h"
-
 enum { SETTINGS_MAX = 16 };
 
 pstrain_options rig_options(const rig *r, int rank, const char **settings)
@@ -67,7 +65,6 @@ void rig_run(rig *r)
     r->job = (test_job){.servers = r->servers, .workers = r->workers};
     load_server_settings(r);
     test_job_serve(&r->job); // without tensors
-    ps_log_init("test", PS_LOG_ERROR + 1);
     for (int i = 0; i < r->workers; i++) {
         r->worker[i] = (rig_worker){.rig = r, .rank = i};
         assert_int_equal(
