@@ -280,6 +280,13 @@ static void restore_of_the_rule(const bare_job *b, ps_wire_header *h, size_t *by
     h->kind = PS_MSG_RESTORE;
     h->place = PS_WIRE_STATE_RULE;
 }
+static void groups_in_a_job_with_a_model(const bare_job *b, ps_wire_header *h,
+                                         size_t *bytes)
+{
+    h->kind = PS_MSG_GROUPS;
+    h->count = 1;
+    *bytes = 64;
+}
 static void init_at_another_step(const bare_job *b, ps_wire_header *h, size_t *bytes)
 {
     h->kind = PS_MSG_INIT;
@@ -334,6 +341,7 @@ static void members_that_break_the_rules_end_the_job(void **state)
         {"no payload", restore_without_payload},
         {"in shared memory", restore_in_shared_memory},
         {"of array 255, which chunk", restore_of_the_rule},
+        {"other parameter groups than the job's", groups_in_a_job_with_a_model},
         {"at version 3, the job begins at 0", init_at_another_step},
         {"another job", other_nonce},
         {"in the name of worker 1", other_rank},

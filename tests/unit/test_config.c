@@ -142,6 +142,14 @@ static void overrides_are_checked(void **state)
     assert_refused("", "model.loss=hinge", "'hinge' is not one of nll");
     assert_refused("", "optimizer.name=ada", "not one of sgd | adam | adamw");
     assert_refused("", "optimizer.name=", "not one of sgd | adam | adamw");
+    assert_refused("optimizer: {name: sum}\n", "exchange.codec=topk",
+                   "exchange.codec: topk needs an optimizer on the servers");
+    assert_refused("optimizer: {name: mean}\n", "optimizer.clip_norm=1",
+                   "optimizer.clip_norm: has to be 0");
+    assert_refused("optimizer: {name: sum}\n", "loss_scale.use=on",
+                   "loss_scale.use: cannot be on");
+    assert_refused("model:\n  layers: [relu]\n", "optimizer.name=sum",
+                   "optimizer.name: sum and mean make no step");
     assert_refused("", "data.batch=[1, x]", "data.batch: 'x'");
     assert_refused("", "data.batch=[1, 0]", "data.batch: 0 is below 1");
 }

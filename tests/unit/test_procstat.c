@@ -121,6 +121,35 @@ static void what_asks_again(void **state)
     assert_int_equal(first.number, SIGTERM);
 }
 
+static bool counts(void *ctx)
+{
+    return ++*(int *)ctx >= 2;
+}
+
+static void *asks_hook(void *arg)
+{
+    return (void *)(intptr_t)ps_interrupt_ask_hook();
+}
+
+/* Only the thread that has the hook is interrupted by it, and only its waits are cut. */
+static void a_hook_is_its_threads(void **state)
+{
+    const ps_deadline late = ps_deadline_in_ms(60000);
+    int asked = 0;
+    pthread_t other;
+    void *result;
+    assert_true(ps_interrupt_slice(late).at_ns == late.at_ns);
+    ps_interrupt_set_hook(counts, &asked);
+    assert_true(ps_interrupt_slice(late).at_ns < late.at_ns);
+    assert_int_equal(ps_interrupt_ask_hook(), PS_OK);
+    assert_int_equal(pthread_create(&other, NULL, asks_hook, NULL), 0);
+    pthread_join(other, &result);
+    assert_int_equal((intptr_t)result, PS_OK);
+    assert_int_equal(ps_interrupt_ask_hook(), PS_ERR_INTERRUPTED);
+    ps_interrupt_set_hook(NULL, NULL);
+    assert_int_equal(ps_interrupt_ask_hook(), PS_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -130,6 +159,7 @@ int main(void)
         cmocka_unit_test(no_signal_runs_on_a_stack_that_computes),
         cmocka_unit_test(second_signal_kills),
         cmocka_unit_test(what_asks_again),
+        cmocka_unit_test(a_hook_is_its_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
