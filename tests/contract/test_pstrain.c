@@ -337,12 +337,35 @@ static int overflow_once(rig_worker *w)
     // Two steps count, with the scales 4 and 2.
     const float want = -0.5f * (gradient(0, 0, 0) + gradient(1, 0, 0)) * 0.75f;
     if (param(w->s, 0)[0] != want) return PSTRAIN_ERR_INTERNAL;
+    pstrain_state *state = w->rig->ctx;
+    pstrain_state none = {.struct_size = sizeof none};
+    RIG_TRY(pstrain_save(w->s, w->rank == 0 ? state : &none));
+    return pstrain_close(w->s);
+}
+
+/* Every rank learns what was skipped before. */
+static int go_on_after_overflow(rig_worker *w)
+{
+    const char *const settings[] = {"optimizer.lr=0.5", "loss_scale.use=on",
+                                    "loss_scale.init=4"};
+    pstrain_table table = table_of(settings, 3);
+    float scale;
+    uint64_t skipped;
+    if (w->rank == 0) table.resume = w->rig->ctx;
+    RIG_TRY(pstrain_open(w->s, &table));
+    RIG_TRY(pstrain_start(w->s));
+    RIG_TRY(pstrain_loss_scale(w->s, &scale, &skipped));
+    if (skipped != 1 || scale != 2) return PSTRAIN_ERR_INTERNAL;
     return pstrain_close(w->s);
 }
 
 static void test_loss_scale(void **state)
 {
-    rig_run(&(rig){.servers = 1, .workers = 2, .run = overflow_once});
+    pstrain_state kept = {.struct_size = sizeof kept};
+    rig r = {.servers = 1, .workers = 2, .run = overflow_once, .ctx = &kept};
+    rig_run(&r);
+    r.run = go_on_after_overflow;
+    rig_run(&r);
 }
 
 /* --- disagreement ------------------------------------------------------------------ */

@@ -311,8 +311,8 @@ PSTRAIN_API int pstrain_finish(pstrain_session *s);
 PSTRAIN_API int pstrain_drain(pstrain_session *s);
 
 /* Where loss_scale.use is on: the scale for the gradients of the step that has begun or
- * begins next, and how many steps were skipped so far (seen by this session; exact when
- * called in each step). Otherwise 1 and 0. Blocks until the finished steps are made. */
+ * begins next, and how many steps of the job were skipped so far (exact when called in
+ * each step). Otherwise 1 and 0. Blocks until the finished steps are made. */
 PSTRAIN_API int pstrain_loss_scale(pstrain_session *s, float *scale, uint64_t *skipped);
 
 /* Rank 0's buffers become everybody's; with a codec also the exact weights. All ranks

@@ -79,7 +79,7 @@ struct pstrain_session {
     uint64_t step; // the next, or the one that has begun
     bool begun;
     uint8_t *pushed; // by parameter, in the step
-    float scale;     // the last loss scale seen; 0: none
+    float scale;     // the last loss scale seen
     uint64_t skipped;
     atomic_uint_fast64_t finished;
 };

@@ -236,6 +236,17 @@ static ps_err agree(pstrain_session *s)
     return ps_member_barrier(s->member, "open", pstrain_join_deadline(s));
 }
 
+/* What a job that goes on has skipped before, and with which scale it goes on. */
+static ps_err take_loss_scale(pstrain_session *s, const ps_job_start *start)
+{
+    ps_step_rule rule;
+    PS_TRY(ps_step_rule_init(&rule, s->full));
+    PS_TRY(ps_job_start_rule(start, s->full, &rule));
+    s->skipped = rule.scale.skipped;
+    s->scale = rule.scale.scale;
+    return PS_OK;
+}
+
 static ps_err set_start(pstrain_session *s, uint64_t total_steps,
                         const pstrain_state *resume)
 {
@@ -251,7 +262,8 @@ static ps_err set_start(pstrain_session *s, uint64_t total_steps,
     else if (s->member)
         PS_TRY(ps_job_start_get(s->member, &start, deadline));
     s->step = start.step;
-    return ps_session_set_start(s->session, &start);
+    PS_TRY(ps_session_set_start(s->session, &start));
+    return take_loss_scale(s, &start);
 }
 
 /* The settings that the others get, as a list of its own. */

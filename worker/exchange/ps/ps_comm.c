@@ -128,11 +128,14 @@ ps_err ps_comm_wait_ready(ps_comm *c)
         uint32_t sequence = atomic_load(&c->wake_sequence);
         if (atomic_load(&c->n_ready) == c->n_links) break;
         if ((err = ps_comm_check(c)) != PS_OK) break;
+        if ((err = ps_interrupt_ask_hook()) != PS_OK) break;
         if (ps_deadline_passed(deadline)) {
             err = ready_timeout(c);
             break;
         }
-        ps_comm_sleep(c, sequence, ps_deadline_left_ms_max(deadline, WAIT_SLICE_MS));
+        ps_comm_sleep(
+            c, sequence,
+            ps_deadline_left_ms_max(ps_interrupt_slice(deadline), WAIT_SLICE_MS));
     }
     atomic_store(&c->waiting_for, PS_COMM_WAIT_NONE);
     return err;
