@@ -106,12 +106,26 @@ static ps_err make_plan(ps_server *s, const ps_tensor_table *table)
     return check_descriptors(s);
 }
 
+/* Without a model the workers' settings count. */
+static void warn_of_ignored(const ps_server *s)
+{
+    ps_config same = s->join_config;
+    same.exchange.name = s->o.config->exchange.name;
+    same.server.shards = s->o.config->server.shards;
+    const char *key = ps_config_difference(s->o.config, &same);
+    if (key)
+        PS_WARN("ignored",
+                "key=%s note=\"a server without a model takes it from the workers\"",
+                key);
+}
+
 /* Without a model: what the server joins with. */
 static ps_err make_join_config(ps_server *s)
 {
     PS_TRY(ps_open_job_config(s->o.config, &s->join_defaults, &s->join_config));
     ps_config_view(&s->config, s->o.config, &s->join_defaults);
     s->config.server.shards = s->n_shards;
+    warn_of_ignored(s);
     return PS_OK;
 }
 

@@ -13,9 +13,9 @@
 #include "zsock.h"
 
 enum {
-    LINGER_MS = 2000,           // for the last messages (errors) to leave
-    UNPLANNED_BYTES = 16 << 20, // of a message, while the plan is not known
-    MESSAGES_PER_POLL = 64      // before other sources are looked at
+    LINGER_MS = 2000,          // for the last messages (errors) to leave
+    UNPLANNED_BYTES = 4 << 20, // of a message, while the plan is not known
+    MESSAGES_PER_POLL = 64     // before other sources are looked at
 };
 
 /* ---- the thread ---- */
