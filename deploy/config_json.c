@@ -31,6 +31,13 @@ static json_t *doubles_json(const ps_float_list *list)
     return out;
 }
 
+/* A number, or [min, max]. */
+static json_t *range_json(const ps_int_range *range)
+{
+    if (range->min == range->max) return json_integer(range->min);
+    return json_pack("[I, I]", (json_int_t)range->min, (json_int_t)range->max);
+}
+
 static json_t *value_json(const ps_config *cfg, const ps_config_key *key)
 {
     const void *at = (const char *)cfg + key->offset;
@@ -40,6 +47,8 @@ static json_t *value_json(const ps_config *cfg, const ps_config_key *key)
     case PS_KEY_INT:
     case PS_KEY_BYTES:
         return json_integer(*(const int64_t *)at);
+    case PS_KEY_RANGE:
+        return range_json(at);
     case PS_KEY_UINT64:
         return json_integer((json_int_t) * (const uint64_t *)at);
     case PS_KEY_DOUBLE:

@@ -172,7 +172,7 @@ static ps_err open_door(ps_server *s, ps_deadline deadline)
     const ps_roster *roster = ps_member_roster(s->member);
     const char *name = "";
     if (s->config.exchange.shm != PS_SWITCH_OFF) {
-        PS_TRY(ps_shm_door_create(roster->nonce, (uint32_t)s->o.n_workers,
+        PS_TRY(ps_shm_door_create(roster->nonce, (uint32_t)roster->n_workers,
                                   s->table->arena_count * sizeof(float), &s->door));
         name = ps_shm_door_name(s->door);
     }
@@ -236,7 +236,7 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
     const ps_roster *roster = ps_member_roster(member);
     if (!roster->secrets)
         return ps_err_set(PS_ERR_PROTOCOL, "a roster without the workers' secrets");
-    ps_server_gate_open(s->gate, roster->secrets);
+    ps_server_gate_open(s->gate, roster->secrets, roster->n_workers);
     PS_TRY(open_door(s, deadline));
     PS_TRY(ps_job_start_get(member, &start, start_deadline(s)));
     PS_TRY(ps_job_start_rule(&start, &s->config, &s->rule));
@@ -244,6 +244,7 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
         const ps_shard_job job = {
             .index = (uint32_t)(ps_member_rank(member) * s->n_shards + i),
             .member = member,
+            .n_workers = roster->n_workers,
             .total_steps = start.total_steps,
             .first_step = start.step,
             .n_groups = s->tensors.n_groups,

@@ -14,10 +14,10 @@ typedef struct ps_server_options {
      * their optimizer, exchange and schedule instead of the configuration's (open_job.h).
      */
     const ps_tensor_table *table;
-    const char *address;     // to bind the shards on; borrowed during the call
-    const char *init_method; // as the member's; NULL: none is known yet
-    int n_servers, n_workers;
-    bool hosts_coordinator; // in this process
+    const char *address;      // to bind the shards on; borrowed during the call
+    const char *init_method;  // as the member's; NULL: none is known yet
+    int n_servers, n_workers; // n_workers: the most
+    bool hosts_coordinator;   // in this process
 } ps_server_options;
 
 /* Makes the plan and the step rule, and binds the shards. *out is owned by the caller. */

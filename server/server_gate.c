@@ -10,8 +10,8 @@
 #include "thread.h"
 
 struct ps_server_gate {
-    ps_gate *gate; // the thread's, once it runs
-    int n_workers;
+    ps_gate *gate;                    // the thread's, once it runs
+    int n_workers;                    // as many as it was made for, until it is opened
     const ps_secret *_Atomic secrets; // NULL until it is opened
     atomic_bool stop;
     ps_event wake;
@@ -24,7 +24,7 @@ static const ps_secret *secret_of(void *owner, int i)
 {
     const ps_server_gate *g = owner;
     const ps_secret *secrets = atomic_load(&g->secrets);
-    return i < g->n_workers ? &secrets[i] : NULL;
+    return secrets && i < g->n_workers ? &secrets[i] : NULL;
 }
 
 static void *run(void *arg)
@@ -76,8 +76,9 @@ ps_err ps_server_gate_start(ps_server_gate *g)
     return PS_OK;
 }
 
-void ps_server_gate_open(ps_server_gate *g, const ps_secret *secrets)
+void ps_server_gate_open(ps_server_gate *g, const ps_secret *secrets, int n_workers)
 {
+    g->n_workers = n_workers; // the thread reads it only once it has the secrets
     atomic_store(&g->secrets, secrets);
     ps_event_set(&g->wake);
 }

@@ -16,7 +16,7 @@ ps_gate *ps_server_gate_of(ps_server_gate *g);
 /* Starts the thread. Nobody gets through yet. */
 ps_err ps_server_gate_start(ps_server_gate *g);
 /* Lets the workers through. secrets: by rank; borrowed until destroy. */
-void ps_server_gate_open(ps_server_gate *g, const ps_secret *secrets);
+void ps_server_gate_open(ps_server_gate *g, const ps_secret *secrets, int n_workers);
 /* After the shards have stopped, before the context ends. */
 void ps_server_gate_destroy(ps_server_gate **g);
 

@@ -53,7 +53,8 @@ typedef struct service {
     int signal; // that told it to end
     int rank;   // -1: any
     int64_t rejoins;
-    bool again; // joins again
+    int expected_workers; // when it joins again
+    bool again;           // joins again
 } service;
 
 static ps_err join_and_serve(ps_server *server, service *s)
@@ -64,7 +65,9 @@ static ps_err join_and_serve(ps_server *server, service *s)
         .config = ps_server_join_config(server),
         .role = PS_ROLE_SERVER,
         .rank = s->rank,
-        .world_size = (int)cfg->job.workers,
+        .world_size = (int)cfg->job.most_workers,
+        .min_workers = ps_config_elastic(cfg) ? (int)cfg->job.workers : 0,
+        .expected_workers = s->expected_workers,
         .n_servers = (int)cfg->job.servers,
         .init_method = cli->init_method,
         .plan_hash = ps_server_plan_hash(server),
@@ -87,7 +90,8 @@ static ps_err join_and_serve(ps_server *server, service *s)
     if (err == PS_OK)
         print_summary(server, rank, start);
     else
-        s->again = ps_rejoin_allowed(cfg, member, err, s->rejoins);
+        s->again = ps_rejoin_allowed(cfg, member, err, &s->rejoins);
+    s->expected_workers = ps_member_next_workers(member);
     if (err != PS_OK) ps_member_abort(member, err, ps_err_message());
     ps_server_stop(server); // the shards use the member
     s->signal = ps_signal_watch_detach(s->watch);
@@ -109,7 +113,7 @@ static ps_err serve_once(service *s)
         .address = address,
         .init_method = cli->init_method,
         .n_servers = (int)cfg->job.servers,
-        .n_workers = (int)cfg->job.workers,
+        .n_workers = (int)cfg->job.most_workers,
         .hosts_coordinator = s->rank == 0 || cfg->job.servers == 1,
     };
     ps_server *server = NULL;
@@ -126,7 +130,6 @@ static ps_err serve(service *s)
     do {
         s->again = false;
         err = serve_once(s);
-        s->rejoins++;
     } while (err != PS_OK && s->again && s->signal == 0);
     return err;
 }
@@ -149,6 +152,7 @@ static ps_err run(const ps_cli *cli, int *signal)
                  .cli = cli,
                  .table = model ? &spec.table : NULL,
                  .watch = &watch,
+                 .expected_workers = (int)cfg.job.start_workers,
                  .rank = cli->rank};
     err = serve(&s);
     *signal = s.signal;

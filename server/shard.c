@@ -162,6 +162,7 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     const ps_plan *plan = s->o.plan;
     s->index = job->index;
     s->member = job->member;
+    s->o.n_workers = job->n_workers;
     s->first_step = job->first_step;
     s->rule = *s->o.rule;
     PS_TRY(learn(s));

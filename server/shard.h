@@ -21,7 +21,7 @@ typedef struct ps_shard_options { // all borrowed for the shard's life
     const ps_curve *curve;
     ps_gate *gate;       // of the context
     const char *address; // to bind on: "10.0.0.7"; borrowed during the call
-    int n_workers;
+    int n_workers;       // the most
 } ps_shard_options;
 
 /* Binds a free port: endpoints are known before the server joins. *out is owned by the
@@ -33,6 +33,7 @@ const char *ps_shard_endpoint(const ps_shard *shard);
 typedef struct ps_shard_job { // borrowed until stop
     uint32_t index;           // of the shard in the plan
     ps_member *member;
+    int n_workers; // no more than the shard was made for
     uint64_t total_steps, first_step;
     int n_groups;            // of parameters with numbers of their own; 0: none
     const ps_shm_door *door; // NULL: no shared memory

@@ -19,6 +19,7 @@ struct ps_checkpointer {
     ps_session *session;    // NULL: not attached
     ps_member *member;      // its; NULL: alone
     ps_checkpoint_folder folder;
+    int n_ranks;        // the session's; the snapshot's are those of the last one taken
     uint64_t last_ns;   // when the last one for the disk was taken, or the job began
     uint64_t memory_ns; // when the last one of both kinds was taken; 0: never
     double cost;        // the seconds that it took
@@ -40,7 +41,8 @@ struct ps_checkpointer {
 bool ps_checkpointer_wanted(const ps_config *cfg)
 {
     const ps_config_checkpoint *c = &cfg->checkpoint;
-    return c->every > 0 || c->minutes > 0 || c->best != PS_BEST_NONE;
+    return c->every > 0 || c->minutes > 0 || c->best != PS_BEST_NONE ||
+           ps_config_elastic(cfg);
 }
 
 void ps_checkpointer_folder(const ps_config *cfg, const char *run_dir,
@@ -155,6 +157,7 @@ void ps_checkpointer_attach(ps_checkpointer *c, ps_session *session)
     if (!c) return;
     c->session = session;
     c->member = session ? ps_session_member(session) : NULL;
+    if (session) c->n_ranks = ps_session_world_size(session);
 }
 
 /* --- when -------------------------------------------------------------------------- */
@@ -220,11 +223,21 @@ bool ps_checkpointer_has_written(ps_checkpointer *c)
     return c && disk_is_free(c, true) && c->wrote;
 }
 
+/* Workers have joined or left since the last one. The disk is free. */
+static ps_err fit_snapshot(ps_checkpointer *c)
+{
+    if (c->n_ranks == c->shape.n_ranks) return PS_OK;
+    c->shape.n_ranks = c->snapshot.n_ranks = c->n_ranks;
+    if (!c->shape.feedback) return PS_OK;
+    ps_snapshot_fini(&c->snapshot);
+    return ps_snapshot_init(&c->snapshot, &c->shape, c->o.rank);
+}
+
 /* The ranks' own sums, and rank 0's disk, which keeps all of them from going on. */
 static ps_err gather_state(ps_checkpointer *c, const ps_trainer_snapshot *state,
                            bool is_free, bool *go_on)
 {
-    const int n = c->shape.n_ranks;
+    const int n = c->n_ranks;
     double *values;
     PS_TRY(ps_mem_zalloc(&values, 2 * (size_t)n + 1, sizeof *values, "a checkpoint"));
     values[c->o.rank] = state->loss_sums[c->o.rank];
@@ -242,6 +255,9 @@ static ps_err gather_state(ps_checkpointer *c, const ps_trainer_snapshot *state,
     if (err == PS_OK && *go_on) {
         c->whole = false; // from here on it is being overwritten
         ps_trainer_snapshot_fini(to);
+        err = fit_snapshot(c);
+    }
+    if (err == PS_OK && *go_on) {
         err = ps_trainer_snapshot_copy(to, state);
     }
     if (err == PS_OK && *go_on) {

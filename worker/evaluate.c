@@ -1,7 +1,5 @@
 #include "evaluate.h"
 
-#include "interrupt.h"
-
 /* A rank may take this many step timeouts longer than the fastest one for its slice.
  * Missing heartbeats show its death sooner. */
 enum { SLOWEST_RANK = 10 };
@@ -23,7 +21,8 @@ static ps_err create_loader(ps_evaluator *e, const ps_evaluator_options *o)
 
 ps_err ps_evaluator_init(ps_evaluator *e, const ps_evaluator_options *o)
 {
-    *e = (ps_evaluator){.member = ps_session_member(o->session),
+    *e = (ps_evaluator){.session = o->session,
+                        .member = ps_session_member(o->session),
                         .timeout_ms =
                             (uint64_t)o->config->net.step_timeout_ms * SLOWEST_RANK,
                         .n_samples = o->dataset->n};
@@ -50,7 +49,7 @@ static ps_err evaluate_slice(ps_evaluator *e, sums *s)
     if (!e->loader) return PS_OK;
     PS_TRY(ps_loader_epoch(e->loader, 0, 0));
     ps_pass pass = {.grad_scale = 1};
-    while (!ps_interrupted() && !ps_member_interrupted(e->member)) {
+    while (!ps_session_told_to_end(e->session)) {
         ps_loaded *b;
         PS_TRY(ps_loader_next(e->loader, ps_deadline_in_ms(e->timeout_ms), &b));
         if (!b) return PS_OK;

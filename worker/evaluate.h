@@ -9,6 +9,7 @@
 #include "session.h"
 
 typedef struct ps_evaluator {
+    const ps_session *session; // borrowed
     ps_program *program; // forward only
     ps_loader *loader;   // NULL: this rank has no sample of the test split
     ps_member *member;   // borrowed; NULL: alone

@@ -110,6 +110,7 @@ static ps_err find_own(ps_resume *r, bool *found)
     if (!*found) return PS_OK;
     r->run_dir = r->o.own_dir;
     if (!newest) return find(r);
+    PS_TRY(ps_snapshot_fold_feedback(newest, &r->shape, &r->snapshot));
     PS_TRY(ps_trainer_snapshot_copy(&r->snapshot.trainer, &newest->trainer));
     r->arrays = newest;
     r->goes_on = true;
@@ -123,7 +124,8 @@ ps_err ps_resume_init(ps_resume *r, const ps_resume_options *options,
 {
     const ps_cli *cli = options->cli;
     *r = (ps_resume){.o = *options};
-    r->shape = ps_snapshot_shape_of(options->config, options->table, optimizer);
+    r->shape = ps_snapshot_shape_of(options->config, options->table, optimizer,
+                                    options->world_size);
     r->arrays = &r->snapshot;
     if (options->rank == 0 && options->own_dir) {
         bool found;
@@ -279,8 +281,10 @@ ps_err ps_resume_exchange(ps_resume *r, const ps_exchange_state **out)
 {
     *out = NULL;
     if (!r->goes_on) return PS_OK;
-    *out = &r->arrays->exchange;
-    return ps_snapshot_scatter_feedback(r->arrays, &r->shape, r->o.member, r->o.rank,
+    r->exchange = r->arrays->exchange;
+    r->exchange.feedback = r->snapshot.exchange.feedback;
+    *out = &r->exchange;
+    return ps_snapshot_scatter_feedback(&r->snapshot, &r->shape, r->o.member, r->o.rank,
                                         (uint64_t)r->o.config->net.step_timeout_ms);
 }
 

@@ -15,7 +15,7 @@ typedef struct ps_resume_options { // borrowed for its life
     const ps_cli *cli;
     const ps_tensor_table *table;
     ps_member *member; // NULL: alone
-    int rank;
+    int rank, world_size;
     /* Rank 0 of a process that joins again: where its results are, and its checkpoints.
      * NULL: it begins. */
     const char *own_dir;
@@ -29,7 +29,8 @@ typedef struct ps_resume {
     bool overwrites;           // a run that was begun anew by --resume auto
     const char *run_dir;       // rank 0's: that goes on; borrowed from the command line
     ps_snapshot snapshot;      // what it goes on from; the trainer's state on every rank
-    const ps_snapshot *arrays; // the arrays are of this one
+    const ps_snapshot *arrays; // the arrays are of this one, except the feedback
+    ps_exchange_state exchange; // borrows from both
     ps_job_start start;
 } ps_resume;
 

@@ -1,6 +1,7 @@
 #include "session.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +9,7 @@
 #include "device_stream.h"
 #include "fd_limit.h"
 #include "init_method.h"
+#include "interrupt.h"
 #include "shm_offer.h"
 
 enum { BUFFERS_MIN = 64 }; // bytes: an arena even where there are no buffers
@@ -54,7 +56,7 @@ static ps_err make_plan(ps_session *s)
 {
     const ps_config *c = s->o.config;
     PS_TRY(ps_exchange_find(c->exchange.name, &s->ops));
-    s->world_size = (int)c->job.workers;
+    s->world_size = (int)c->job.most_workers;
     s->n_servers = s->ops->servers ? (int)c->job.servers : 0;
     if (s->ops->servers && s->n_servers == 0)
         return ps_err_set(PS_ERR_CONFIG, "exchange.name is ps, but job.servers is 0");
@@ -101,10 +103,14 @@ ps_err ps_session_create(const ps_session_options *options, ps_session **out)
 static ps_err become_member(ps_session *s)
 {
     if (s->ops->alone && s->world_size == 1) return PS_OK;
-    const ps_member_options options = {.config = s->o.config,
+    const ps_config *c = s->o.config;
+    const int fewest = (int)c->job.workers;
+    const ps_member_options options = {.config = c,
                                        .role = PS_ROLE_WORKER,
                                        .rank = s->o.rank,
                                        .world_size = s->world_size,
+                                       .min_workers = ps_config_elastic(c) ? fewest : 0,
+                                       .expected_workers = s->o.expected_workers,
                                        .n_servers = s->n_servers,
                                        .init_method = s->o.init_method,
                                        .plan_hash = s->plan.hash,
@@ -113,6 +119,7 @@ static ps_err become_member(ps_session *s)
     s->member = s->o.member;
     if (!s->member) PS_TRY(ps_member_join(&options, &s->member));
     s->rank = ps_member_rank(s->member);
+    s->world_size = ps_member_roster(s->member)->n_workers;
     return PS_OK;
 }
 
@@ -377,6 +384,18 @@ int ps_session_world_size(const ps_session *s)
 ps_member *ps_session_member(const ps_session *s)
 {
     return s->member;
+}
+
+bool ps_session_told_to_leave(const ps_session *s)
+{
+    return s->member && s->rank != 0 && ps_config_elastic(s->o.config) &&
+           ps_interrupt_signal() == SIGTERM;
+}
+
+bool ps_session_told_to_end(const ps_session *s)
+{
+    return ps_member_interrupted(s->member) ||
+           (ps_interrupted() && !ps_session_told_to_leave(s));
 }
 
 uint64_t ps_session_total_steps(const ps_session *s)

@@ -49,6 +49,7 @@ typedef struct ps_session_options { // all borrowed for the session's life
      * leaves the job with it, but does not destroy it. */
     ps_member *member;
     const struct ps_param_groups *groups; // param_groups.h; NULL: none
+    int expected_workers;                 // elastic jobs: as in ps_member_options
 } ps_session_options;
 
 /* *out is owned by the caller. CONFIG: settings that contradict each other, or more
@@ -119,7 +120,7 @@ const ps_optimizer *ps_session_optimizer(const ps_session *s);
 int ps_session_servers(const ps_session *s); // processes; 0: the exchange has none
 /* From join on. */
 int ps_session_rank(const ps_session *s);
-int ps_session_world_size(const ps_session *s);
+int ps_session_world_size(const ps_session *s);    // before: the most that there may be
 ps_member *ps_session_member(const ps_session *s); // borrowed; NULL: no other process
 uint64_t ps_session_total_steps(const ps_session *s);
 double ps_session_lr(const ps_session *s, uint64_t step);
@@ -128,6 +129,11 @@ double ps_session_lr(const ps_session *s, uint64_t step);
 float *ps_session_params(const ps_session *s);
 float *ps_session_grads(const ps_session *s);
 void *ps_session_buffers(const ps_session *s);
+/* Whether this process or another one was told to end the job in order. Never blocks. */
+bool ps_session_told_to_end(const ps_session *s);
+/* Whether this worker alone was told to end, and the others go on: SIGTERM to a worker of
+ * an elastic job, except worker 0, which has the checkpoint. */
+bool ps_session_told_to_leave(const ps_session *s);
 /* From start on. */
 const char *ps_session_exchange_name(const ps_session *s); // "ps", "gloo", "nccl", "none"
 void ps_session_stats(const ps_session *s, ps_exchange_stats *out);

@@ -7,7 +7,7 @@
 #include "rank_pieces.h"
 
 ps_snapshot_shape ps_snapshot_shape_of(const ps_config *cfg, const ps_tensor_table *table,
-                                       const ps_optimizer *optimizer)
+                                       const ps_optimizer *optimizer, int n_ranks)
 {
     const bool ps = cfg->exchange.name == PS_EXCHANGE_PS;
     ps_chunk_codec codec = {0};
@@ -15,7 +15,7 @@ ps_snapshot_shape ps_snapshot_shape_of(const ps_config *cfg, const ps_tensor_tab
                        codec.codec != PS_CODEC_NONE;
     return (ps_snapshot_shape){.table = table,
                                .optimizer = optimizer,
-                               .n_ranks = (int)cfg->job.workers,
+                               .n_ranks = n_ranks,
                                .told = coded,
                                .feedback = coded && ps_codec_feeds_back(codec.codec)};
 }
@@ -65,6 +65,21 @@ void ps_snapshot_fini(ps_snapshot *s)
 {
     ps_snapshot_drop_arrays(s);
     ps_trainer_snapshot_fini(&s->trainer);
+}
+
+ps_err ps_snapshot_fold_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
+                                 ps_snapshot *out)
+{
+    *out = (ps_snapshot){.n_ranks = shape->n_ranks};
+    if (!shape->feedback) return PS_OK;
+    PS_TRY(init_feedback(out, shape, 0));
+    for (int r = 0; r < s->n_ranks; r++) {
+        float *to = out->feedback[r % out->n_ranks];
+        const float *from = s->feedback[r];
+        for (size_t i = 0; i < shape->table->arena_count; i++)
+            to[i] = r < out->n_ranks ? from[i] : to[i] + from[i];
+    }
+    return PS_OK;
 }
 
 typedef ps_err (*transfer)(const ps_rank_pieces *p);

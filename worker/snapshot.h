@@ -16,7 +16,7 @@ typedef struct ps_snapshot_shape {
 } ps_snapshot_shape;
 
 ps_snapshot_shape ps_snapshot_shape_of(const ps_config *cfg, const ps_tensor_table *table,
-                                       const ps_optimizer *optimizer);
+                                       const ps_optimizer *optimizer, int n_ranks);
 
 typedef struct ps_snapshot {
     ps_trainer_snapshot trainer;
@@ -33,6 +33,11 @@ ps_err ps_snapshot_init(ps_snapshot *s, const ps_snapshot_shape *shape, int rank
 void ps_snapshot_fini(ps_snapshot *s);
 /* Frees the arrays; the trainer's state stays. */
 void ps_snapshot_drop_arrays(ps_snapshot *s);
+
+/* Rank 0: s's feedback for a job of shape->n_ranks: each goes to its rank modulo that
+ * number. Without feedback: nothing. out is safe for fini in every case. */
+ps_err ps_snapshot_fold_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
+                                 ps_snapshot *out);
 
 /* All ranks: every rank's feedback to rank 0's snapshot, or from there to each. */
 ps_err ps_snapshot_gather_feedback(ps_snapshot *s, const ps_snapshot_shape *shape,

@@ -129,7 +129,7 @@ static ps_err prepare_training(ps_trainer *t)
     const ps_trainer_options *o = &t->o;
     PS_TRY(find_batch_sizes(t));
     t->epochs = count_epochs(t);
-    int64_t max_batch = ps_config_batch(o->config, t->rank);
+    int64_t max_batch = o->sampler->batch[t->rank];
     ps_loader_options loader = {.config = o->config,
                                 .dataset = o->train,
                                 .input = &o->spec->input,
@@ -409,27 +409,50 @@ static double steps_until_check(const ps_trainer *t)
     return steps < 1 ? 1 : floor(steps < 1e5 ? steps : 1e5);
 }
 
+/* The job regroups after this step where workers leave, or others wait to join. Below
+ * the fewest workers it ends instead. leaves: this one does. */
+static void agree_on_workers(ps_trainer *t, int leaving, int newcomers, bool leaves,
+                             bool *stop)
+{
+    const ps_config_job *job = &t->o.config->job;
+    const int most = (int)job->most_workers, now = ps_session_world_size(t->o.session);
+    int next = now - leaving;
+    if (leaving > 0 && next < job->workers) *stop = true;
+    if (*stop || t->step == t->total_steps) return;
+    next = next + newcomers < most ? next + newcomers : most;
+    if (leaving == 0 && next <= now) return;
+    t->result->next_workers = next;
+    t->result->leaves = leaves;
+    *stop = true;
+}
+
 /* All ranks call it after the same steps: at records, at an epoch's end, and where a
- * former call said so. Sums the losses; *stop when any rank was interrupted. */
+ * former call said so. Sums the losses; *stop when any rank was interrupted, or the job
+ * regroups. */
 static ps_err agree(ps_trainer *t, bool record, bool *stop)
 {
     window *w = &t->since_record;
     const bool first = t->rank == 0;
-    double values[5] = {record ? w->loss_sum : 0, record ? (double)w->samples : 0,
-                        ps_interrupted() || ps_member_interrupted(t->member) ? 1 : 0,
+    const bool leaves = ps_session_told_to_leave(t->o.session);
+    double values[7] = {record ? w->loss_sum : 0,
+                        record ? (double)w->samples : 0,
+                        *stop || ps_session_told_to_end(t->o.session) ? 1 : 0,
                         first ? steps_until_check(t) : 0,
-                        first ? ps_checkpointer_late(t->o.checkpointer) : 0};
+                        first ? ps_checkpointer_late(t->o.checkpointer) : 0,
+                        leaves ? 1 : 0,
+                        first ? ps_member_newcomers(t->member) : 0};
     uint64_t begin = ps_clock_ns();
     if (t->member) {
         char name[48];
         snprintf(name, sizeof name, "step/%" PRIu64, t->step);
-        PS_TRY(ps_member_reduce(t->member, name, values, 5, step_deadline(t)));
+        PS_TRY(ps_member_reduce(t->member, name, values, 7, step_deadline(t)));
     }
     ps_trace_add(t->o.trace, "agree", begin, t->step);
     t->owed_seconds = seconds_since(begin);
     t->next_check = t->step + (uint64_t)values[3];
     *stop = values[2] > 0;
     t->late = (ps_checkpoint_place)values[4];
+    agree_on_workers(t, (int)values[5], (int)values[6], leaves, stop);
     if (!record) return PS_OK;
     t->epoch_loss_sum += values[0];
     t->epoch_samples += values[1];
@@ -675,7 +698,7 @@ static ps_err train(ps_trainer *t)
         stop = t->result->interrupted;
         t->epoch++;
     }
-    t->result->interrupted = stop;
+    t->result->interrupted = stop && t->result->next_workers == 0;
     return PS_OK;
 }
 
@@ -731,6 +754,7 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
         PS_TRY(train(t));
         book_traffic(t, &before);
     }
+    if (result->next_workers > 0) return PS_OK;
     book_speed(t);
     PS_TRY(drain(t));
     PS_TRY(renew_loss_scale(t));

@@ -41,6 +41,8 @@ typedef struct ps_trainer_result {
     uint64_t first_step;     // where this process began
     int64_t epochs;          // begun
     bool interrupted;
+    int next_workers;       // the job goes on with that many; 0: it has not regrouped
+    bool leaves;            // then: this worker is not among them
     bool resumable;         // interrupted, and the last checkpoint is of the last step
     uint64_t skipped_steps; // of steps: gradients that overflowed
     float loss_scale;       // after the last; 1 without loss scaling
@@ -62,7 +64,9 @@ ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out);
 void ps_trainer_destroy(ps_trainer **trainer);
 
 /* Trains and evaluates as configured, with the session started before. On an interrupt
- * of any rank all end after the same step (result->interrupted). In the end weights and
+ * of any rank all end after the same step (result->interrupted). In an elastic job
+ * they also do where workers come or go: all have taken part in a checkpoint of that step
+ * then (result->next_workers). In the end weights and
  * buffers are the newest, and rank 0 has written model.safetensors.
  * *result is filled as far as it got, also on failure. */
 ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result);

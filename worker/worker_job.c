@@ -26,8 +26,11 @@ typedef struct job {
     ps_member *member; // of the session; NULL: alone
     int rank;          // -1: any, until it has joined
     int64_t rejoins;
+    int expected_workers; // when it joins again
+    bool announced;
+    bool left; // the others go on without it
     ps_dataset train, test;
-    int64_t *batches; // (workers)
+    int64_t *batches; // (most workers)
     ps_sampler_options sampler;
     uint64_t total_steps;
     ps_device *device;
@@ -57,18 +60,40 @@ static ps_deadline step_deadline(const job *j)
 
 /* --- what the configuration alone says --------------------------------------------- */
 
+/* A worker of an elastic job gets another rank whenever the workers change. It keeps
+ * asking for the one that it was started with; worker 0 stays worker 0. */
+static int rank_to_ask_for(const job *j)
+{
+    return ps_config_elastic(j->config) && j->rank != 0 ? j->cli->rank : j->rank;
+}
+
 static ps_err make_session(job *j)
 {
     const ps_session_options options = {.config = j->config,
                                         .table = &j->spec.table,
                                         .init_method = j->cli->init_method,
-                                        .rank = j->rank,
+                                        .rank = rank_to_ask_for(j),
+                                        .expected_workers = j->expected_workers,
                                         .local_rank = j->cli->local_rank,
                                         .incarnation = (uint64_t)j->cli->incarnation};
     return ps_session_create(&options, &j->session);
 }
 
 /* --- data -------------------------------------------------------------------------- */
+
+static void set_workers(job *j, int workers)
+{
+    const ps_config_data *d = &j->config->data;
+    for (int r = 0; r < workers; r++)
+        j->batches[r] = ps_config_batch(j->config, r);
+    j->sampler = (ps_sampler_options){.n_samples = j->train.n,
+                                      .world_size = workers,
+                                      .shuffle = d->shuffle,
+                                      .drop_last = d->drop_last,
+                                      .drop_last_batch = d->drop_last_batch,
+                                      .seed = d->seed,
+                                      .batch = j->batches};
+}
 
 static ps_err load_data(job *j)
 {
@@ -81,27 +106,18 @@ static ps_err load_data(job *j)
         return ps_err_set(PS_ERR_CONFIG,
                           "data.test: there is no test set, and train.epochs=0 does "
                           "nothing but evaluate");
-    const int workers = (int)c->job.workers;
+    const int workers = (int)c->job.most_workers;
     PS_TRY(ps_mem_zalloc(&j->batches, (size_t)workers, sizeof *j->batches,
                          "the batch sizes"));
-    for (int r = 0; r < workers; r++)
-        j->batches[r] = ps_config_batch(c, r);
-    const ps_config_data *d = &j->config->data;
-    j->sampler = (ps_sampler_options){.n_samples = j->train.n,
-                                      .world_size = workers,
-                                      .shuffle = d->shuffle,
-                                      .drop_last = d->drop_last,
-                                      .drop_last_batch = d->drop_last_batch,
-                                      .seed = d->seed,
-                                      .batch = j->batches};
+    set_workers(j, workers);
     j->total_steps = ps_trainer_total_steps(j->config, &j->sampler, 0);
     if (j->config->train.epochs > 0 && j->total_steps == 0)
         return ps_err_set(PS_ERR_CONFIG,
                           "data.train: %lld samples make no step for %d workers%s",
                           (long long)j->train.n, workers,
-                          d->drop_last_batch ? " without a short batch "
-                                               "(data.drop_last_batch)"
-                                             : "");
+                          c->data.drop_last_batch ? " without a short batch "
+                                                    "(data.drop_last_batch)"
+                                                  : "");
     return PS_OK;
 }
 
@@ -111,6 +127,7 @@ static ps_err join(job *j)
 {
     PS_TRY(ps_session_join_members(j->session));
     j->member = ps_session_member(j->session);
+    set_workers(j, ps_session_world_size(j->session));
     j->sampler.rank = j->rank = ps_session_rank(j->session);
     if (!j->member) return PS_OK;
     char role[32];
@@ -127,6 +144,7 @@ static ps_err find_start(job *j)
                                        .table = &j->spec.table,
                                        .member = j->member,
                                        .rank = j->rank,
+                                       .world_size = j->sampler.world_size,
                                        .own_dir = j->claimed ? j->run_dir.path : NULL,
                                        .checkpointer = j->checkpointer};
     PS_TRY(ps_resume_init(&j->resume, &options, ps_session_optimizer(j->session)));
@@ -296,9 +314,13 @@ static void check_cores(const job *j)
             host.cores > 1 ? "s" : "");
 }
 
-static void announce(const job *j)
+static void announce(job *j)
 {
-    if (j->rejoins > 0) return; // it has said so before
+    if (ps_config_elastic(j->config) && j->rank == 0)
+        PS_INFO("workers", "n=%d step=%llu", j->sampler.world_size,
+                (unsigned long long)j->resume.start.step);
+    if (j->announced) return;
+    j->announced = true;
     check_cores(j);
     if (j->rank != 0) return;
     PS_INFO("job", "name=%s mode=%s workers=%d servers=%d params=%llu steps=%llu",
@@ -388,6 +410,17 @@ static void print_data(const job *j)
            j->train.n, j->test.n, j->total_steps);
 }
 
+/* All have taken part in the checkpoint; worker 0 has it and ends the job for now. */
+static ps_err regroup(job *j)
+{
+    const int n = j->result.next_workers;
+    if (j->rank == 0) ps_member_regroup(j->member, n);
+    ps_member_cause(j->member, step_deadline(j));
+    j->left = j->result.leaves;
+    if (j->left) return PS_OK;
+    return ps_err_set(PS_ERR_REGROUP, "the job goes on with %d workers", n);
+}
+
 /* The process's part in the job, from joining it to leaving it. */
 static ps_err take_part(job *j)
 {
@@ -401,7 +434,7 @@ static ps_err take_part(job *j)
     PS_TRY(start_session(j));
     PS_TRY(make_trainer(j));
     PS_TRY(ps_trainer_run(j->trainer, &j->result));
-    return finish(j);
+    return j->result.next_workers > 0 ? regroup(j) : finish(j);
 }
 
 /* Frees what belongs to one joining of the job. */
@@ -415,22 +448,28 @@ static void leave_session(job *j)
     ps_metrics_close(&j->metrics);
     ps_summary_fini(&j->summary);
     j->member = NULL;
+    // Its rank may be another one next time.
+    if (j->rank != 0) ps_checkpointer_destroy(&j->checkpointer);
 }
 
 /* Whether it joins again. Then everything is ready for that. The exchange is destroyed
  * before the trainer: a GPU may be in a sum that waits for a rank that is gone. */
 static bool starts_over(job *j, ps_err err)
 {
-    if (ps_interrupted() || !ps_rejoin_allowed(j->config, j->member, err, j->rejoins))
+    const bool leaves = j->session && ps_session_told_to_leave(j->session);
+    if ((ps_interrupted() && !leaves) ||
+        !ps_rejoin_allowed(j->config, j->member, err, &j->rejoins))
         return false;
+    j->left = leaves;
+    j->expected_workers = ps_member_next_workers(j->member);
     ps_session_abort(j->session, err, ps_err_message());
     leave_session(j);
-    j->rejoins++;
     return true;
 }
 
 static ps_err run(job *j)
 {
+    j->expected_workers = (int)j->config->job.start_workers;
     PS_TRY(ps_model_spec_init(&j->spec, j->config));
     PS_TRY(make_session(j));
     PS_TRY(load_data(j));
@@ -441,7 +480,11 @@ static ps_err run(job *j)
     ps_err err;
     do
         err = take_part(j);
-    while (err != PS_OK && starts_over(j, err));
+    while (err != PS_OK && starts_over(j, err) && !j->left);
+    if (j->left) {
+        PS_INFO("left", "step=%" PRIu64 " note=\"the others go on\"", j->result.steps);
+        return PS_OK;
+    }
     return err == PS_OK ? judge(j) : err;
 }
 

@@ -24,7 +24,8 @@
     X(NUMERIC)     /* a number that is not finite */                                     \
     X(UNSUPPORTED) /* not supported by this build or machine */                          \
     X(INTERRUPTED)                                                                       \
-    X(INTERNAL)
+    X(INTERNAL)                                                                          \
+    X(REGROUP) /* no failure: the job goes on with other workers */
 
 typedef enum ps_err {
 #define PS_ERR_ENUM(name) PS_ERR_##name,

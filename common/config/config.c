@@ -12,8 +12,9 @@
 #include "parse_text.h"
 
 enum { PATH_BYTES = 256, MAX_KEYS = 128, MAX_SECTIONS = 32, SECTION_BYTES = 32 };
+enum { ELASTIC_REJOINS = 1000 }; // recovery.rejoins of an elastic job that does not say
 
-static const char LAYERS[] = "model.layers";
+static const char LAYERS[] = "model.layers", WORKERS[] = "job.workers";
 
 static void *field(const ps_config *cfg, const ps_config_key *key)
 {
@@ -54,6 +55,25 @@ static ps_err read_int(const ps_config_key *key, const ps_yaml *at, int64_t *out
     if (key->type == PS_KEY_BYTES) ok = ps_parse_bytes(at->text, out);
     if (!ok) ok = ps_parse_int(at->text, out);
     return ok ? check_range(key, at, (double)*out) : wrong_type(key, at);
+}
+
+/* "2..8", or a number. */
+static ps_err read_range(const ps_config_key *key, const ps_yaml *at, ps_int_range *out)
+{
+    char low[32];
+    const char *dots = at->kind == PS_YAML_SCALAR ? strstr(at->text, "..") : NULL;
+    if (!dots) {
+        PS_TRY(read_int(key, at, &out->min));
+        out->max = out->min;
+        return PS_OK;
+    }
+    snprintf(low, sizeof low, "%.*s", (int)(dots - at->text), at->text);
+    if (!ps_parse_int(low, &out->min) || !ps_parse_int(dots + 2, &out->max))
+        return wrong_type(key, at);
+    PS_TRY(check_range(key, at, (double)out->min));
+    PS_TRY(check_range(key, at, (double)out->max));
+    if (out->min <= out->max) return PS_OK;
+    return ps_yaml_error(at, "%s: '%.60s' ends before it begins", key->path, at->text);
 }
 
 static ps_err read_double(const ps_config_key *key, const ps_yaml *at, double *out)
@@ -111,6 +131,8 @@ static ps_err read_value(ps_config *cfg, const ps_config_key *key, const ps_yaml
     case PS_KEY_INT:
     case PS_KEY_BYTES:
         return read_int(key, at, out);
+    case PS_KEY_RANGE:
+        return read_range(key, at, out);
     case PS_KEY_DOUBLE:
         return read_double(key, at, out);
     case PS_KEY_STRING:
@@ -274,6 +296,9 @@ static ps_err check_data(const ps_config *cfg)
 {
     const ps_config_data *d = &cfg->data;
     if (d->batch.n == 0) return key_error(cfg, "data.batch", "empty");
+    if (d->batch.n != 1 && ps_config_elastic(cfg))
+        return key_error(cfg, "data.batch",
+                         "one value is wanted where job.workers is a range");
     if (d->batch.n != 1 && d->batch.n != cfg->job.workers)
         return key_error(cfg, "data.batch", "%d values for %lld workers", d->batch.n,
                          (long long)cfg->job.workers);
@@ -287,6 +312,23 @@ static ps_err check_data(const ps_config *cfg)
         if (d->normalize.v[i] <= 0)
             return key_error(cfg, "data.normalize",
                              "a standard deviation has to be above 0");
+    return PS_OK;
+}
+
+static ps_err check_workers(ps_config *cfg)
+{
+    ps_config_job *j = &cfg->job;
+    j->workers = j->workers_range.min;
+    j->most_workers = j->workers_range.max;
+    if (j->start_workers != 0 && ps_config_elastic(cfg) &&
+        (j->start_workers < j->workers || j->start_workers > j->most_workers))
+        return key_error(cfg, "job.start_workers", "%lld is not within %lld..%lld",
+                         (long long)j->start_workers, (long long)j->workers,
+                         (long long)j->most_workers);
+    if (ps_config_elastic(cfg) && cfg->exchange.name == PS_EXCHANGE_NONE)
+        return key_error(cfg, "job.workers", "exchange.name none is one worker alone");
+    if (ps_config_elastic(cfg) && !ps_yaml_path(cfg->tree, "recovery.rejoins"))
+        cfg->recovery.rejoins = ELASTIC_REJOINS;
     return PS_OK;
 }
 
@@ -335,6 +377,40 @@ static ps_err apply_override(ps_config *cfg, const char *text)
     return ps_yaml_set(&cfg->tree, path, equals + 1);
 }
 
+static bool is_range(const char *text)
+{
+    return text && strstr(text, "..");
+}
+
+/* The value that an override gives to job.workers, or NULL. */
+static const char *workers_of(const char *override)
+{
+    const size_t n = sizeof WORKERS - 1;
+    return strncmp(override, WORKERS, n) == 0 && override[n] == '=' ? override + n + 1
+                                                                    : NULL;
+}
+
+/* A number of workers does not replace a range: the job begins with that many. */
+static ps_err apply_overrides(ps_config *cfg, const char *const *overrides, int n)
+{
+    const ps_yaml *in_file = ps_yaml_path(cfg->tree, WORKERS);
+    const char *number = NULL;
+    char range[64] = "";
+    if (in_file && in_file->kind == PS_YAML_SCALAR && is_range(in_file->text))
+        snprintf(range, sizeof range, "%s", in_file->text);
+    for (int i = 0; i < n; i++) {
+        const char *workers = workers_of(overrides[i]);
+        PS_TRY(apply_override(cfg, overrides[i]));
+        if (is_range(workers))
+            snprintf(range, sizeof range, "%s", workers);
+        else if (workers)
+            number = workers;
+    }
+    if (!range[0] || !number) return PS_OK;
+    PS_TRY(ps_yaml_set(&cfg->tree, WORKERS, range));
+    return ps_yaml_set(&cfg->tree, "job.start_workers", number);
+}
+
 static ps_err load(ps_config *cfg, const char *const *overrides, int n_overrides)
 {
     if (cfg->file[0])
@@ -343,8 +419,7 @@ static ps_err load(ps_config *cfg, const char *const *overrides, int n_overrides
         PS_TRY(ps_yaml_parse("defaults", "", 0, &cfg->tree));
     if (cfg->tree->kind != PS_YAML_MAP)
         return ps_yaml_error(cfg->tree, "a configuration is a map of sections");
-    for (int i = 0; i < n_overrides; i++)
-        PS_TRY(apply_override(cfg, overrides[i]));
+    PS_TRY(apply_overrides(cfg, overrides, n_overrides));
     PS_TRY(check_keys(cfg->tree, ""));
     for (int i = 0; i < ps_config_n_keys; i++) {
         const ps_config_key *key = &ps_config_keys[i];
@@ -354,6 +429,7 @@ static ps_err load(ps_config *cfg, const char *const *overrides, int n_overrides
         else
             PS_TRY(read_default(cfg, key));
     }
+    PS_TRY(check_workers(cfg));
     PS_TRY(check_optimizer(cfg));
     PS_TRY(check_sums(cfg));
     PS_TRY(check_data(cfg));
@@ -382,6 +458,11 @@ void ps_config_fini(ps_config *cfg)
     *cfg = (ps_config){0};
 }
 
+bool ps_config_elastic(const ps_config *cfg)
+{
+    return cfg->job.most_workers > cfg->job.workers;
+}
+
 int64_t ps_config_batch(const ps_config *cfg, int rank)
 {
     const ps_int_list *batch = &cfg->data.batch;
@@ -395,7 +476,12 @@ static void hash_value(ps_hash *h, const ps_config *cfg, const ps_config_key *ke
     const void *value = field(cfg, key);
     const ps_int_list *ints = value;
     const ps_float_list *floats = value;
+    const ps_int_range *range = value;
     switch (key->type) {
+    case PS_KEY_RANGE:
+        ps_hash_u64(h, (uint64_t)range->min);
+        ps_hash_u64(h, (uint64_t)range->max);
+        break;
     case PS_KEY_BOOL:
         ps_hash_u64(h, *(const bool *)value);
         break;

@@ -28,11 +28,19 @@ typedef struct ps_int_list {
     int64_t v[PS_CONFIG_LIST_MAX];
 } ps_int_list;
 
+typedef struct ps_int_range {
+    int64_t min, max;
+} ps_int_range;
+
 /* Strings are owned by the configuration and never NULL ("" when not given). */
 typedef struct ps_config_job {
     char *name;      // default: the configuration file's name without .yaml
     int64_t servers; // server processes; PS_SERVERS, psrun -s
-    int64_t workers; // worker processes; WORLD_SIZE, psrun -w
+    /* Worker processes; WORLD_SIZE, psrun -w. A job whose range has more than one number
+     * is elastic: workers may join and leave while it runs. */
+    ps_int_range workers_range;
+    int64_t workers, most_workers; // of the range: the least and the most
+    int64_t start_workers;         // elastic: how many it begins with; 0: not said
 } ps_config_job;
 
 typedef struct ps_config_train {
@@ -152,6 +160,7 @@ typedef struct ps_config_net {
 typedef struct ps_config_recovery {
     int64_t rejoins; // how often this process joins again after another one's failure
     double share;    // of the time, for snapshots in memory
+    int64_t wait_ms; // elastic: how long a worker that is missed is waited for
 } ps_config_recovery;
 
 typedef struct ps_config {
@@ -188,6 +197,8 @@ void ps_config_fini(ps_config *cfg);
 
 /* Whether it has layers (model.layers). */
 bool ps_config_has_model(const ps_config *cfg);
+/* Whether workers may join and leave while the job runs. */
+bool ps_config_elastic(const ps_config *cfg);
 
 /* The batch size of a rank. */
 int64_t ps_config_batch(const ps_config *cfg, int rank);

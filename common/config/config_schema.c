@@ -16,6 +16,8 @@
     KEY(path, BOOL, scope, field, 0, 0, NULL, text, help)
 #define INT(path, field, scope, min, max, text, help)                                    \
     KEY(path, INT, scope, field, min, max, NULL, text, help)
+#define RANGE(path, field, scope, min, max, text, help)                                  \
+    KEY(path, RANGE, scope, field, min, max, NULL, text, help)
 #define SEED(path, field, text, help)                                                    \
     KEY(path, UINT64, JOB, field, 0, 0, NULL, text, help)
 #define DOUBLE(path, field, scope, min, max, text, help)                                 \
@@ -39,8 +41,12 @@ const ps_config_key ps_config_keys[] = {
            "name of the job in outputs; not given: the file's name without .yaml"),
     INT("job.servers", job.servers, JOB, 0, PS_MAX_RANKS, "1",
         "server processes; --servers and PS_SERVERS override the file"),
-    INT("job.workers", job.workers, JOB, 1, PS_MAX_RANKS, "1",
-        "worker processes; --world-size and WORLD_SIZE override the file"),
+    RANGE("job.workers", job.workers_range, JOB, 1, PS_MAX_RANKS, "1",
+          "worker processes; --world-size and WORLD_SIZE override the file. A range, such as "
+          "2..8: workers may join and leave while the job runs"),
+    INT("job.start_workers", job.start_workers, LOCAL, 0, PS_MAX_RANKS, "0",
+        "where job.workers is a range: how many workers the job begins with; WORLD_SIZE says "
+        "it, too. 0: as many as have joined when nobody has come for a second"),
 
     INTS("model.input", model.input, JOB, 1, 1 << 24, "[]",
          "shape of a sample: [C, H, W] or [features]"),
@@ -230,6 +236,9 @@ const ps_config_key ps_config_keys[] = {
     DOUBLE("recovery.share", recovery.share, LOCAL, 0, 0.5, "0.01",
            "share of the time for checkpoints that only worker 0's memory keeps, if "
            "recovery.rejoins is above 0: the larger, the fewer steps a failure costs"),
+    INT("recovery.wait_ms", recovery.wait_ms, LOCAL, 0, LONG_MS, "10000",
+        "where job.workers is a range: how long a worker that has died is waited for before "
+        "the others go on with fewer"),
 };
 // clang-format on
 const int ps_config_n_keys = sizeof ps_config_keys / sizeof *ps_config_keys;
@@ -246,6 +255,7 @@ const char *ps_key_type_text(ps_key_type type)
     static const char *const texts[] = {
         [PS_KEY_BOOL] = "true or false",
         [PS_KEY_INT] = "a whole number",
+        [PS_KEY_RANGE] = "a whole number, or a range of them such as 2..8",
         [PS_KEY_UINT64] = "a whole number, at least 0",
         [PS_KEY_DOUBLE] = "a number",
         [PS_KEY_BYTES] = "a number of bytes (such as 65536, 64K, 1MiB)",

@@ -8,6 +8,7 @@
 typedef enum ps_key_type {
     PS_KEY_BOOL,       // bool
     PS_KEY_INT,        // int64_t
+    PS_KEY_RANGE,      // ps_int_range
     PS_KEY_UINT64,     // uint64_t
     PS_KEY_DOUBLE,     // double
     PS_KEY_BYTES,      // int64_t; K, MiB, ...; "auto" is 0 where min is 0

@@ -449,7 +449,7 @@ ps_err ps_cli_load_config(const ps_cli *cli, const ps_cli_program *program,
     PS_TRY(ps_config_load(cfg, cli->config, (const char *const *)cli->overrides,
                           cli->n_overrides));
     long long n = program->is_server ? cfg->job.servers : cfg->job.workers;
-    if (cli->rank < n) return PS_OK;
+    if (cli->rank < n || (!program->is_server && ps_config_elastic(cfg))) return PS_OK;
     ps_config_fini(cfg);
     return ps_err_set(PS_ERR_ARG, "rank %d does not fit a job of %lld %s", cli->rank, n,
                       program->is_server ? "servers (--servers, PS_SERVERS, job.servers)"

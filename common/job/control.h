@@ -33,7 +33,8 @@
  *   member -> coordinator
  *   HERE       the first message. Repeated every heartbeat until WELCOME
  *   HEARTBEAT
- *   ABORT      error code; text: why; the job is over for everybody
+ *   ABORT      error code, workers of the next job at this address (0: as many as now);
+ *              text: why; the job is over for everybody
  *   GATHER     timeout ms; name; value: doubles. A barrier is one of no doubles
  *   PUT        name; value                   GET  timeout ms; name
  *   NORM       of a server, by a link of each shard: step, shards, total blocks; value:
@@ -48,12 +49,13 @@
  *   WELCOME    member epoch, rank; value: the roster, for servers with the workers'
  *              secrets
  *   HEARTBEAT
- *   ABORT      error code; text: why; the job is over
+ *   ABORT      as above; the job is over
  *   INTERRUPT  to workers: end in order
  *   DONE       value: the answer
  *   FAIL       error code; text
  *   NORM_SUM   step, bits of the double
  *   END        all workers have left
+ *   NEWCOMERS  to worker 0 of an elastic job: how many processes wait to join
  */
 #ifndef PS_CONTROL_H
 #define PS_CONTROL_H
@@ -76,7 +78,7 @@ enum {
 #define PS_CONTROL_MAP(X)                                                                \
     X(JOIN, 1, 5, 1, 1, 1)                                                               \
     X(HEARTBEAT, 2, 0, 0, 0, 0)                                                          \
-    X(ABORT, 3, 1, 0, 1, 0)                                                              \
+    X(ABORT, 3, 2, 0, 1, 0)                                                              \
     X(GATHER, 4, 1, 1, 0, 1)                                                             \
     X(PUT, 5, 0, 1, 0, 1)                                                                \
     X(GET, 6, 1, 1, 0, 0)                                                                \
@@ -92,7 +94,8 @@ enum {
     X(FAIL, 36, 1, 0, 1, 0)                                                              \
     X(NORM_SUM, 37, 2, 0, 0, 0)                                                          \
     X(END, 38, 0, 0, 0, 0)                                                               \
-    X(ADMIT, 39, 1, 0, 0, 1)
+    X(ADMIT, 39, 1, 0, 0, 1)                                                             \
+    X(NEWCOMERS, 40, 1, 0, 0, 0)
 
 typedef enum ps_control_kind {
 #define PS_CONTROL_ENUM(name, number, numbers, has_name, has_text, has_value)            \

@@ -6,12 +6,24 @@
 #include <string.h>
 
 #include "coord_end.h"
+#include "coord_newcomers.h"
 #include "log.h"
 #include "mem.h"
 
+enum { SETTLE_MS = 1000 }; // who comes later than that after another one comes too late
+
+/* As many as the job has, or waits for. */
 static int role_size(const ps_coordinator *c, ps_role role)
 {
-    return role == PS_ROLE_SERVER ? c->o.n_servers : c->o.n_workers;
+    return role == PS_ROLE_SERVER ? c->o.n_servers : c->n_workers;
+}
+
+static int count_here(const ps_coordinator *c, ps_role role)
+{
+    int n = 0;
+    for (int i = 0; i < c->n_peers; i++)
+        n += c->peers[i].entry.role == role && c->peers[i].here;
+    return n;
 }
 
 /* Sets present[r] for the ranks given so far; returns how many members came without a
@@ -155,11 +167,19 @@ static int count_of(const ps_coordinator *c, ps_role role)
     return n;
 }
 
+/* A process of an elastic job keeps the rank that it was started with as its name; the
+ * rank in the job is another each time. */
+static bool is_named(const ps_coordinator *c, ps_role role)
+{
+    return role == PS_ROLE_WORKER && ps_coord_is_elastic(c);
+}
+
 static ps_coord_peer *find_rank(const ps_coordinator *c, const ps_roster_entry *e)
 {
     for (int i = 0; i < c->n_peers && e->rank >= 0; i++) {
-        const ps_roster_entry *o = &c->peers[i].entry;
-        if (o->role == e->role && o->rank == e->rank) return &c->peers[i];
+        const ps_coord_peer *o = &c->peers[i];
+        const int rank = is_named(c, e->role) ? o->asked_rank : o->entry.rank;
+        if (o->entry.role == e->role && rank == e->rank) return &c->peers[i];
     }
     return NULL;
 }
@@ -168,8 +188,9 @@ static bool check_place(const ps_coordinator *c, const ps_roster_entry *e,
                         uint64_t incarnation, refusal *r)
 {
     const char *word = ps_role_name(e->role);
-    const int n = role_size(c, e->role);
-    if (e->rank >= n) return refuse_as(r, "the job has no such rank");
+    const int n = e->role == PS_ROLE_SERVER ? c->o.n_servers : c->o.n_workers;
+    if (e->rank >= n && !is_named(c, e->role))
+        return refuse_as(r, "the job has no such rank");
     const ps_coord_peer *holder = find_rank(c, e);
     if (holder && holder->incarnation > incarnation)
         return refuse_as(r, "a later start of this process has its rank");
@@ -213,29 +234,50 @@ static bool check_key(const ps_coordinator *c, const ps_role *proven,
                         "and workers with worker.key");
 }
 
-static bool check_join(const ps_coordinator *c, const ps_control *m,
+static bool check_join(ps_coordinator *c, const ps_control_id *from, const ps_control *m,
                        const ps_config_sections *sections, const ps_roster_entry *e,
                        refusal *r)
 {
     if (!check_job(c, m, sections, r)) return false;
     if (c->state == PS_COORD_ABORTED) return refuse_for_now(c, r, "the job was aborted");
+    if (c->state == PS_COORD_RUNNING && is_named(c, e->role) && !find_rank(c, e)) {
+        ps_coord_note_newcomer(c, from, e->host);
+        return refuse_for_now(c, r, "the workers have not regrouped yet");
+    }
     if (c->state != PS_COORD_JOINING)
         return refuse_for_now(c, r, "the job is running and has all its members");
     return check_place(c, e, m->number[4], r);
 }
 
-/* Gives ranks to the members that came without, in the order of arrival. */
+/* Whether p is given a rank before q. */
+static bool is_before(const ps_coord_peer *p, const ps_coord_peer *q)
+{
+    return p->asked_rank >= 0 && (q->asked_rank < 0 || p->asked_rank < q->asked_rank);
+}
+
+/* The member without a rank whose turn it is, or NULL. */
+static ps_coord_peer *next_unranked(const ps_coordinator *c, ps_role role)
+{
+    ps_coord_peer *found = NULL;
+    for (int i = 0; i < c->n_peers; i++) {
+        ps_coord_peer *p = &c->peers[i];
+        if (p->entry.role != role || p->entry.rank >= 0) continue;
+        if (!found || is_before(p, found)) found = p;
+    }
+    return found;
+}
+
+/* Gives ranks to the members that have none: by the ranks that they were started with,
+ * then in the order of arrival. */
 static void give_ranks(ps_coordinator *c, ps_role role)
 {
     bool present[PS_MAX_RANKS];
     mark_ranks(c, role, present);
     int next = 0;
-    for (int i = 0; i < c->n_peers; i++) {
-        ps_roster_entry *e = &c->peers[i].entry;
-        if (e->role != role || e->rank >= 0) continue;
+    for (ps_coord_peer *p; (p = next_unranked(c, role));) {
         while (present[next])
             next++;
-        e->rank = next++;
+        p->entry.rank = next++;
     }
 }
 
@@ -244,9 +286,9 @@ static ps_err write_roster(const ps_coordinator *c, bool with_secrets, ps_mp_wri
 {
     ps_roster r;
     ps_secret *secrets = NULL;
-    ps_err err = ps_roster_init(&r, c->o.n_servers, c->o.n_workers);
+    ps_err err = ps_roster_init(&r, c->o.n_servers, c->n_workers);
     if (err == PS_OK)
-        err = ps_mem_zalloc(&secrets, (size_t)c->o.n_workers, sizeof *secrets, "roster");
+        err = ps_mem_zalloc(&secrets, (size_t)c->n_workers, sizeof *secrets, "roster");
     if (err == PS_OK) {
         for (int i = 0; i < c->n_peers; i++) {
             const ps_roster_entry *e = &c->peers[i].entry;
@@ -309,9 +351,11 @@ static ps_err admit(ps_coordinator *c, const ps_control_id *from,
     ps_coord_peer *p = &c->peers[c->n_peers];
     *p = (ps_coord_peer){.door_id = *from,
                          .entry = *e,
+                         .asked_rank = e->rank,
                          .incarnation = incarnation,
                          .heard_ns = ps_clock_awake_ns(),
                          .fd = -1};
+    if (is_named(c, e->role)) p->entry.rank = -1;
     PS_TRY(ps_secret_draw(&p->secret));
     ps_control_id_make(&p->id, &p->secret, 0);
     c->n_peers++;
@@ -321,12 +365,57 @@ static ps_err admit(ps_coordinator *c, const ps_control_id *from,
 
 static void start_job(ps_coordinator *c)
 {
+    c->n_workers = count_here(c, PS_ROLE_WORKER);
+    c->waiting_ns = 0;
+    ps_coord_board_set_workers(c->board, c->n_workers);
     give_ranks(c, PS_ROLE_SERVER);
     give_ranks(c, PS_ROLE_WORKER);
     c->state = PS_COORD_RUNNING;
     c->epoch = 1;
     welcome(c, PS_ROLE_SERVER, NULL);
     welcome(c, PS_ROLE_WORKER, NULL);
+}
+
+/* Only a job that begins may have a new worker 0: it has the checkpoint. */
+static bool has_first_worker(const ps_coordinator *c)
+{
+    bool any = false;
+    for (int i = 0; i < c->n_peers; i++) {
+        const ps_coord_peer *p = &c->peers[i];
+        if (p->entry.role != PS_ROLE_WORKER) continue;
+        if (p->asked_rank == 0) return true;
+        any |= p->asked_rank > 0;
+    }
+    return !any;
+}
+
+/* How long the coordinator waits for more workers than the fewest. */
+static uint64_t patience_ns(const ps_coordinator *c)
+{
+    return (c->o.expected_workers > 0 ? c->o.wait_ms : SETTLE_MS) * UINT64_C(1000000);
+}
+
+/* Whether all who are there are all that the job needs. */
+static bool is_ready(ps_coordinator *c)
+{
+    const int workers = count_here(c, PS_ROLE_WORKER);
+    const uint64_t now = ps_clock_awake_ns();
+    bool enough = count_here(c, PS_ROLE_SERVER) == c->o.n_servers;
+    if (!ps_coord_is_elastic(c)) return enough && workers == c->n_workers;
+    enough = enough && workers >= c->o.min_workers && has_first_worker(c) &&
+             workers == count_of(c, PS_ROLE_WORKER);
+    if (!enough) c->waiting_ns = 0;
+    if (!enough) return false;
+    if (c->waiting_ns == 0) c->waiting_ns = now;
+    return workers == c->o.n_workers ||
+           (c->o.expected_workers > 0 && workers >= c->o.expected_workers) ||
+           now - c->waiting_ns > patience_ns(c);
+}
+
+void ps_coord_start_if_ready(ps_coordinator *c)
+{
+    if (c->state == PS_COORD_JOINING && ps_coord_is_elastic(c) && is_ready(c))
+        start_job(c);
 }
 
 void ps_coord_on_here(ps_coordinator *c, ps_coord_peer *p)
@@ -336,15 +425,16 @@ void ps_coord_on_here(ps_coordinator *c, ps_coord_peer *p)
         return;
     }
     const ps_roster_entry *e = &p->entry;
-    int n = 0, all = c->o.n_servers + c->o.n_workers;
+    int n = 0, all = c->o.n_servers + c->n_workers;
     bool first = !p->here;
     p->here = true;
     for (int i = 0; i < c->n_peers; i++)
         n += c->peers[i].here;
+    if (first && c->o.expected_workers == 0) c->waiting_ns = 0; // it settles anew
     if (first)
         PS_INFO("joined", "role=%s rank=%d host=%s members=%d/%d", ps_role_name(e->role),
-                e->rank, e->host, n, all);
-    if (n == all)
+                p->asked_rank, e->host, n, all);
+    if (is_ready(c))
         start_job(c);
     else
         ps_coord_send_wait(c, p);
@@ -392,7 +482,7 @@ void ps_coord_on_join(ps_coordinator *c, const ps_control_id *from, const ps_rol
         drop_predecessor(c, &e, incarnation);
     if (err != PS_OK)
         ps_coord_drop_stranger(ps_err_message());
-    else if (!check_key(c, proven, &e, &r) || !check_join(c, m, &sections, &e, &r))
+    else if (!check_key(c, proven, &e, &r) || !check_join(c, from, m, &sections, &e, &r))
         refuse(c, from, &e, &r);
     else if (admit(c, from, &e, incarnation) == PS_OK)
         return; // the entry is the peer's now

@@ -13,6 +13,9 @@ void ps_coord_on_join(ps_coordinator *c, const ps_control_id *from, const ps_rol
 /* Handles a HERE message: an admitted process has come, or asks for the state. The job
  * runs once all have come. */
 void ps_coord_on_here(ps_coordinator *c, ps_coord_peer *p);
+/* Elastic jobs: runs the job with fewer workers than expected once the rest has been
+ * waited for. */
+void ps_coord_start_if_ready(ps_coordinator *c);
 /* Tells the member which other members have not joined. */
 void ps_coord_send_wait(ps_coordinator *c, ps_coord_peer *p);
 /* Forgets a member that is gone before the job runs. Its place is free again. */

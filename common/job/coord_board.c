@@ -78,6 +78,11 @@ ps_err ps_coord_board_create(int n_workers, ps_coord_board_answer answer, void *
     return err;
 }
 
+void ps_coord_board_set_workers(ps_coord_board *b, int n_workers)
+{
+    b->n_workers = n_workers;
+}
+
 static void free_waiter(waiter *w)
 {
     free(w->values);

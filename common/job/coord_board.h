@@ -23,6 +23,8 @@ typedef void (*ps_coord_board_answer)(void *owner, const ps_control_id *to,
 
 ps_err ps_coord_board_create(int n_workers, ps_coord_board_answer answer, void *owner,
                              ps_coord_board **out);
+/* Before the first request: the job has fewer workers than it was made for. */
+void ps_coord_board_set_workers(ps_coord_board *b, int n_workers);
 void ps_coord_board_destroy(ps_coord_board **board);
 
 /* Takes a GATHER of a worker, a PUT (of a key that the sender may set), a GET, or a NORM

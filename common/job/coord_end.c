@@ -4,12 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "coord_newcomers.h"
 #include "log.h"
 
 void ps_coord_tell_abort(ps_coordinator *c, const ps_coord_sender *to)
 {
     ps_control m = {.kind = PS_CONTROL_ABORT};
     m.number[0] = (uint64_t)c->abort_code;
+    m.number[1] = (uint64_t)c->next_workers;
     ps_control_set_text(&m, c->reason);
     ps_coord_send_to(c, to, &m);
 }
@@ -46,6 +48,7 @@ void ps_coord_tell_state(ps_coordinator *c, ps_coord_peer *p)
         ps_coord_send(c, p, &end);
     else if (c->interrupted && p->entry.role == PS_ROLE_WORKER)
         ps_coord_send(c, p, &interrupt);
+    if (c->state == PS_COORD_RUNNING) ps_coord_tell_newcomers(c, p);
 }
 
 /* The member of this process: server 0, or worker 0 where there are no servers. */
@@ -89,7 +92,7 @@ static void check_end(ps_coordinator *c)
     for (int i = 0; i < c->n_peers; i++)
         if (c->peers[i].entry.role == PS_ROLE_WORKER && !c->peers[i].left) return;
     c->state = PS_COORD_ENDED;
-    PS_INFO("end", "workers=%d", c->o.n_workers);
+    PS_INFO("end", "workers=%d", c->n_workers);
     for (int i = 0; i < c->n_peers; i++)
         ps_coord_tell_state(c, &c->peers[i]);
 }

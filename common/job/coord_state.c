@@ -102,3 +102,8 @@ void ps_coord_describe(const ps_coord_peer *p, char *out, size_t cap)
     snprintf(out, cap, "%s %d (host %s)", ps_role_name(p->entry.role), p->entry.rank,
              p->entry.host);
 }
+
+bool ps_coord_is_elastic(const ps_coordinator *c)
+{
+    return c->o.min_workers > 0 && c->o.min_workers < c->o.n_workers;
+}

@@ -22,6 +22,7 @@ typedef struct ps_coord_peer {
     ps_control_id id;      // at the members' ROUTER
     ps_control_id door_id; // under which it asked to join
     ps_roster_entry entry;
+    int asked_rank;        // the rank that it came with; -1: none
     uint64_t incarnation;  // how often the process was started before
     bool here;             // has used its secret; until then it is not waited for long
     bool complained;       // a complaint about it was logged; one is enough
@@ -41,6 +42,14 @@ typedef struct ps_coord_sender {
     ps_control_id id;
     ps_coord_peer *member;
 } ps_coord_sender;
+
+/* A process that waits until the workers regroup. It asks again all the time. */
+typedef struct ps_coord_newcomer {
+    ps_control_id door_id;
+    uint64_t heard_ns;
+} ps_coord_newcomer;
+
+enum { PS_COORD_NEWCOMERS = 64 };
 
 /* What may be on its way to one member: two values of the largest size. */
 enum { PS_COORD_BACKLOG_MAX = 2 * PS_CONTROL_VALUE_MAX };
@@ -65,6 +74,11 @@ struct ps_coordinator {
     bool interrupted;                 // the workers are to end in order
     char reason[PS_CONTROL_TEXT_MAX]; // of an abort
     ps_err abort_code;
+    int next_workers;    // of an abort: how many are expected afterwards; 0: as many
+    int n_workers;       // of the job that runs; before: how many it waits for
+    uint64_t waiting_ns; // since when enough workers are here; 0: they are not
+    ps_coord_newcomer newcomers[PS_COORD_NEWCOMERS];
+    int n_newcomers;
     ps_coord_peer *peers; // room for all members
     int n_peers;
     ps_coord_board *board;
@@ -94,6 +108,9 @@ void ps_coord_drop_stranger(const char *what);
 
 /* Bytes sent to the member that its host has not taken yet. */
 uint64_t ps_coord_backlog(const ps_coord_peer *p);
+
+/* Whether the number of workers may change. */
+bool ps_coord_is_elastic(const ps_coordinator *c);
 
 /* "worker 2 (host b)". */
 void ps_coord_describe(const ps_coord_peer *p, char *out, size_t cap);

@@ -45,6 +45,7 @@ static void on_abort(ps_coordinator *c, ps_coord_peer *p, const ps_control *m)
     }
     ps_coord_describe(p, who, sizeof who);
     snprintf(reason, sizeof reason, "%s: %.600s", who, m->text);
+    if (m->number[1] <= (uint64_t)c->o.n_workers) c->next_workers = (int)m->number[1];
     ps_coord_abort(c, ps_control_error(m), reason);
 }
 
@@ -231,6 +232,7 @@ static ps_deadline next_wakeup(const ps_coordinator *c)
     ps_deadline next = ps_coord_board_next_deadline(c->board);
     if (c->next_beat_ns < next.at_ns) next.at_ns = c->next_beat_ns;
     uint64_t soon = ps_clock_awake_ns() + 50 * 1000000u;
+    if (c->waiting_ns && soon < next.at_ns) next.at_ns = soon;
     for (int i = 0; i < c->n_peers; i++) {
         const ps_coord_peer *p = &c->peers[i];
         if (p->leaving && p->leave_deadline.at_ns < next.at_ns) next = p->leave_deadline;
@@ -279,6 +281,7 @@ static void *run(void *arg)
         ps_gate_turn(c->gate);
         receive_all(c);
         expire(c);
+        ps_coord_start_if_ready(c);
         ps_coord_beat(c);
         ps_coord_check_alive(c);
     }
@@ -402,6 +405,11 @@ static ps_err set_up(ps_coordinator *c)
         c->o.n_servers > PS_MAX_RANKS)
         return ps_err_set(PS_ERR_ARG, "a job of %d servers and %d workers",
                           c->o.n_servers, c->o.n_workers);
+    c->n_workers = c->o.n_workers;
+    if (ps_coord_is_elastic(c) && c->o.expected_workers > 0)
+        c->n_workers = c->o.expected_workers;
+    else if (ps_coord_is_elastic(c))
+        c->n_workers = c->o.min_workers;
     PS_TRY(ps_mem_strdup(&c->job, c->o.job));
     PS_TRY(ps_mem_strdup(&c->where, c->o.where));
     PS_TRY(ps_mem_zalloc(&c->peers, (size_t)n, sizeof *c->peers, "coordinator"));

@@ -14,8 +14,10 @@
 #include "procstat.h"
 
 enum {
-    UNANSWERED_MS = 3000, // after that the address is looked up again
-    REFUSED_PAUSE_MS = 25 // after a refusal for now
+    UNANSWERED_MS = 3000,  // after that the address is looked up again
+    REFUSED_PAUSE_MS = 25, // after a refusal for now
+    MANY_REFUSALS = 40,    // after so many the pause is longer
+    LONG_PAUSE_MS = 250
 };
 
 static ps_deadline earlier(ps_deadline a, ps_deadline b)
@@ -156,6 +158,9 @@ static ps_err start_coordinator(ps_joining *j)
                                 .job = o->config->job.name,
                                 .n_servers = o->n_servers,
                                 .n_workers = o->world_size,
+                                .min_workers = o->min_workers,
+                                .expected_workers = o->expected_workers,
+                                .wait_ms = (uint64_t)o->config->recovery.wait_ms,
                                 .config_hash = ps_config_hash(o->config),
                                 .plan_hash = o->plan_hash,
                                 .heartbeat_ms = (uint64_t)j->o.config->net.heartbeat_ms,
@@ -488,7 +493,9 @@ static ps_err join_all(ps_joining *j)
         if (err == PS_OK) {
             PS_TRY(ask_or_look_again(j));
             tell_unanswered(j);
-            if (j->refused_for_now) pause_ms(REFUSED_PAUSE_MS);
+            if (j->refused_for_now)
+                pause_ms(++j->refusals > MANY_REFUSALS ? LONG_PAUSE_MS
+                                                       : REFUSED_PAUSE_MS);
             set_unanswered(j);
         } else if (j->init.is_file) {
             pause_ms(50);
@@ -501,7 +508,10 @@ static ps_err join_all(ps_joining *j)
 
 static ps_err check_options(const ps_member_options *o)
 {
-    int size = o->role == PS_ROLE_SERVER ? o->n_servers : o->world_size;
+    const bool named = o->role == PS_ROLE_WORKER && o->min_workers > 0;
+    int size = o->role == PS_ROLE_SERVER ? o->n_servers
+               : named                   ? PS_MAX_RANKS
+                                         : o->world_size;
     if (o->world_size < 1 || o->world_size > PS_MAX_RANKS || o->n_servers < 0 ||
         o->n_servers > PS_MAX_RANKS)
         return ps_err_set(PS_ERR_ARG, "a job of %d servers and %d workers", o->n_servers,

@@ -13,7 +13,10 @@ typedef struct ps_member_options {
     const ps_config *config; // borrowed for the life of the member
     ps_role role;
     int rank;       // -1: take a free one; the coordinator's host gives its own
-    int world_size; // workers of the job
+    int world_size; // workers of the job; the most of an elastic one
+    /* Elastic jobs: the fewest workers (else 0), and how many this member's coordinator
+     * waits for (0: not known). */
+    int min_workers, expected_workers;
     int n_servers;  // servers of the job (0 in all-reduce mode)
     /* tcp://host:port or file:///path; the command line reader has resolved env://. NULL:
      * a job of this process alone. */
@@ -53,6 +56,7 @@ typedef struct ps_joining {
     void *door; // the connection to the door; NULL once admitted
     char waiting_for[PS_CONTROL_TEXT_MAX]; // who has not joined
     bool refused_for_now;                  // it asks again soon
+    int refusals;                          // of that kind
     char refusal[PS_CONTROL_TEXT_MAX];
 } ps_joining;
 

@@ -48,6 +48,7 @@ struct ps_member {
     ps_event wake, abort, end;
     atomic_bool aborted; // set after reason is written
     atomic_bool interrupted;
+    atomic_int newcomers;
     atomic_bool leaving;  // the work is done and LEAVE is on its way
     pthread_mutex_t lock; // never held across I/O
     pthread_cond_t changed;
@@ -61,18 +62,21 @@ struct ps_member {
     bool tell_interrupt;
     char reason[PS_CONTROL_TEXT_MAX];
     ps_err cause;
+    int next_workers; // 0: as many as now
 };
 
 /* ---- the state that threads share ---- */
 
 /* Notes the first failure. tell: true when the coordinator does not know it yet. */
-static void set_aborted(ps_member *m, ps_err cause, const char *reason, bool tell)
+static void set_aborted_for(ps_member *m, ps_err cause, const char *reason,
+                            int next_workers, bool tell)
 {
     pthread_mutex_lock(&m->lock);
     bool first = !m->aborted;
     if (first) {
         snprintf(m->reason, sizeof m->reason, "%s", reason);
         m->cause = cause;
+        m->next_workers = next_workers;
         m->tell_abort = tell;
         atomic_store(&m->aborted, true);
         pthread_cond_broadcast(&m->changed);
@@ -83,9 +87,32 @@ static void set_aborted(ps_member *m, ps_err cause, const char *reason, bool tel
     ps_event_set(&m->wake);
 }
 
+static void set_aborted(ps_member *m, ps_err cause, const char *reason, bool tell)
+{
+    set_aborted_for(m, cause, reason, 0, tell);
+}
+
 void ps_member_abort(ps_member *m, ps_err cause, const char *reason)
 {
     set_aborted(m, cause, reason, true);
+}
+
+void ps_member_regroup(ps_member *m, int n_workers)
+{
+    char reason[64];
+    snprintf(reason, sizeof reason, "it goes on with %d workers", n_workers);
+    set_aborted_for(m, PS_ERR_REGROUP, reason, n_workers, true);
+}
+
+int ps_member_next_workers(const ps_member *m)
+{
+    const bool told = atomic_load(&m->aborted) && m->next_workers > 0;
+    return told ? m->next_workers : m->joined.roster.n_workers;
+}
+
+int ps_member_newcomers(const ps_member *m)
+{
+    return m ? atomic_load(&m->newcomers) : 0;
 }
 
 ps_err ps_member_cause(const ps_member *m, ps_deadline deadline)
@@ -330,6 +357,7 @@ static void send_kind(ps_member *m, ps_control_kind kind, ps_err cause, const ch
 {
     ps_control c = {.kind = kind, .nonce = m->joined.roster.nonce};
     if (kind == PS_CONTROL_ABORT) c.number[0] = (uint64_t)cause;
+    if (kind == PS_CONTROL_ABORT) c.number[1] = (uint64_t)m->next_workers;
     ps_control_set_text(&c, text);
     if (ps_control_send(m->joined.dealer, &c) != PS_OK)
         PS_DEBUG("send", "error=\"%s\"", ps_err_message());
@@ -458,7 +486,11 @@ static void on_message(ps_member *m, const ps_control *c)
     char reason[PS_CONTROL_TEXT_MAX];
     switch (c->kind) {
     case PS_CONTROL_ABORT:
-        set_aborted(m, ps_control_error(c), c->text, false);
+        set_aborted_for(m, ps_control_error(c), c->text,
+                        c->number[1] <= PS_MAX_RANKS ? (int)c->number[1] : 0, false);
+        break;
+    case PS_CONTROL_NEWCOMERS:
+        atomic_store(&m->newcomers, c->number[0] <= PS_MAX_RANKS ? (int)c->number[0] : 0);
         break;
     case PS_CONTROL_FAIL:
         if (c->request == 0) {

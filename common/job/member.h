@@ -55,6 +55,13 @@ void ps_member_abort(ps_member *m, ps_err cause, const char *reason);
  * for the news until the deadline; PS_OK when there is none. */
 ps_err ps_member_cause(const ps_member *m, ps_deadline deadline);
 
+/* Worker 0 of an elastic job: ends it so that all join again, as that many workers. */
+void ps_member_regroup(ps_member *m, int n_workers);
+/* Once the job is over: how many workers are expected to join it again. */
+int ps_member_next_workers(const ps_member *m);
+/* Worker 0 of an elastic job: how many processes wait to join it. Never blocks. */
+int ps_member_newcomers(const ps_member *m);
+
 /* Asks all workers to end in order, as a Ctrl-C of their own does; returns at once. */
 void ps_member_interrupt(ps_member *m);
 /* Workers: whether a member has asked for that; false for NULL. Never blocks. */

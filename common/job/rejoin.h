@@ -8,9 +8,10 @@
 #include "member.h"
 
 /* err: how the process's part in the job ended. member: NULL when it had not joined.
- * done: how often the process has joined again before. Waits a moment for news of the
- * cause, since the others may know it better. Logs the decision to join again. */
+ * *done: how often the process has joined again after a failure; grows. Waits a moment
+ * for news of the cause, since the others may know it better. Logs the decision to join
+ * again. */
 bool ps_rejoin_allowed(const ps_config *config, const ps_member *member, ps_err err,
-                       int64_t done);
+                       int64_t *done);
 
 #endif

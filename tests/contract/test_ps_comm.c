@@ -72,7 +72,8 @@ static void *dead_server_main(void *arg)
         .n_endpoints = 1,
     };
     if (ps_member_join(&options, &s->member) != PS_OK) return NULL;
-    ps_server_gate_open(s->gate, ps_member_roster(s->member)->secrets);
+    ps_server_gate_open(s->gate, ps_member_roster(s->member)->secrets,
+                        ps_member_roster(s->member)->n_workers);
     ps_wire_frames f;
     ps_wire_frames_open(&f);
     ps_wire_header hello;
