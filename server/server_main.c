@@ -104,7 +104,7 @@ static ps_err serve_once(service *s)
     const ps_config *cfg = s->cfg;
     const ps_cli *cli = s->cli;
     char address[PS_ADDRESS_MAX];
-    PS_TRY(ps_joining_address(cfg->net.interface, cli->init_method,
+    PS_TRY(ps_joining_address(cfg, cli->init_method,
                               ps_deadline_in_ms((uint64_t)cfg->net.join_timeout_ms),
                               address));
     const ps_server_options options = {

@@ -55,22 +55,30 @@ static bool is_wildcard(const char *host)
            strcmp(host, "*") == 0;
 }
 
+static bool stays_here(const ps_config *config)
+{
+    return !config->net.curve[0] && !config->net.insecure;
+}
+
 /* The address of this process. local: as for find_address. */
-static ps_err choose_address(const char *interface, const char *host, const char *local,
+static ps_err choose_address(const ps_config *config, const char *host, const char *local,
                              char out[PS_ADDRESS_MAX])
 {
-    if (interface[0]) return ps_net_interface_address(interface, out);
-    if (local[0] && (!ps_net_is_loopback(local) || says_loopback(host))) {
+    if (config->net.interface[0])
+        return ps_net_interface_address(config->net.interface, out);
+    const bool here = stays_here(config);
+    if (local[0] && (!ps_net_is_loopback(local) || says_loopback(host) || here))
         snprintf(out, PS_ADDRESS_MAX, "%s", local);
-        return PS_OK;
-    }
-    ps_net_default_address(out);
+    else if (here)
+        snprintf(out, PS_ADDRESS_MAX, "127.0.0.1");
+    else
+        ps_net_default_address(out);
     return PS_OK;
 }
 
 /* local: the source address of the route to the init method's host; empty when there is
  * no host. */
-static ps_err find_address(const char *interface, const ps_init_method *i,
+static ps_err find_address(const ps_config *config, const ps_init_method *i,
                            ps_deadline deadline, char local[PS_ADDRESS_MAX],
                            char out[PS_ADDRESS_MAX])
 {
@@ -80,16 +88,16 @@ static ps_err find_address(const char *interface, const ps_init_method *i,
     if (err == PS_ERR_TIMEOUT)
         return ps_err_prefix(err, "no way to the coordinator until net.join_timeout_ms");
     PS_TRY(err);
-    return choose_address(interface, i->host, local, out);
+    return choose_address(config, i->host, local, out);
 }
 
-ps_err ps_joining_address(const char *interface, const char *init_method,
+ps_err ps_joining_address(const ps_config *config, const char *init_method,
                           ps_deadline deadline, char out[PS_ADDRESS_MAX])
 {
     ps_init_method i = {.is_file = true};
     char local[PS_ADDRESS_MAX];
     if (init_method) PS_TRY(ps_init_method_parse(init_method, &i));
-    return find_address(interface, &i, deadline, local, out);
+    return find_address(config, &i, deadline, local, out);
 }
 
 /* The address where this process's coordinator binds, and this process's address. */
@@ -97,7 +105,7 @@ static ps_err choose_binding(ps_joining *j, char *where, int cap)
 {
     const ps_init_method *i = &j->init;
     char local[PS_ADDRESS_MAX];
-    PS_TRY(find_address(j->o.config->net.interface, i, j->deadline, local, j->address));
+    PS_TRY(find_address(j->o.config, i, j->deadline, local, j->address));
     if (i->is_file) {
         ps_net_endpoint(j->address, 0, where, cap);
         return PS_OK;
@@ -105,6 +113,7 @@ static ps_err choose_binding(ps_joining *j, char *where, int cap)
     // On other hosts the name may resolve to other addresses, so listen on all.
     const char *on = strcmp(i->host, "localhost") == 0                     ? local
                      : ps_net_is_literal(i->host) && !is_wildcard(i->host) ? i->host
+                     : stays_here(j->o.config)                             ? j->address
                                                                            : "*";
     ps_net_endpoint(on, i->port, where, cap);
     return PS_OK;
@@ -194,7 +203,7 @@ static ps_err find_coordinator(ps_joining *j)
     PS_TRY(ps_net_dial(host, port, deadline, remote, local));
     ps_net_endpoint(remote, port, j->coordinator_endpoint,
                     sizeof j->coordinator_endpoint);
-    return choose_address(j->o.config->net.interface, host, local, j->address);
+    return choose_address(j->o.config, host, local, j->address);
 }
 
 /* This member's entry; wildcard hosts in its endpoints become its address. */
@@ -429,14 +438,17 @@ static ps_err join_timeout(const ps_joining *j)
                           j->waiting_for, seconds);
     if (j->refused_for_now)
         return ps_err_set(PS_ERR_TIMEOUT,
-                          "%s: not joined after %.1f s "
-                          "(net.join_timeout_ms)",
-                          j->refusal, seconds);
-    return ps_err_set(PS_ERR_TIMEOUT,
-                      "no coordinator at %s after %.1f s (%s): is %s running, and is its "
-                      "port open?",
-                      j->init.is_file ? j->init.path : o->init_method, seconds,
-                      ps_err_message(), o->n_servers > 0 ? "server 0" : "worker 0");
+                          "%s: not joined after %.1f s (net.join_timeout_ms)", j->refusal,
+                          seconds);
+    const bool hint =
+        stays_here(o->config) && !ps_init_method_is_loopback(o->init_method);
+    return ps_err_set(
+        PS_ERR_TIMEOUT,
+        "no coordinator at %s after %.1f s (%s): is %s running, and is its "
+        "port open?%s",
+        j->init.is_file ? j->init.path : o->init_method, seconds, ps_err_message(),
+        o->n_servers > 0 ? "server 0" : "worker 0",
+        hint ? " A job without keys (--curve) or --insecure stays on its host." : "");
 }
 
 /* True when a new coordinator replaces the file within a short time. */

@@ -61,12 +61,13 @@ typedef struct ps_joining {
 } ps_joining;
 
 /* The address of this process that other members can reach. That is the address of
- * interface (net.interface) when it is not empty, else the source address of the route to
+ * net.interface when it is not empty, else the source address of the route to
  * the coordinator. When there is no such route (a file, or NULL: no init method), or the
  * host is a name that resolves to this host's loopback, it is the source address of the
- * default route. Waits until the deadline for a host that does not resolve yet. ARG, NET,
+ * default route; but the loopback's in a job that stays on this host, which has neither
+ * keys (net.curve) nor net.insecure. Waits until the deadline for a host that does not resolve yet. ARG, NET,
  * TIMEOUT, INTERRUPTED. */
-ps_err ps_joining_address(const char *interface, const char *init_method,
+ps_err ps_joining_address(const ps_config *config, const char *init_method,
                           ps_deadline deadline, char out[PS_ADDRESS_MAX]);
 
 /* Joins before net.join_timeout_ms have passed. ARG, NET, TIMEOUT or PEER, as

@@ -62,12 +62,13 @@ ps_err ps_curve_check_endpoint(const ps_curve *curve, const char *endpoint)
     if (n > 1 && from[0] == '[' && from[n - 1] == ']') from++, n -= 2;
     snprintf(host, sizeof host, "%.*s", (int)n, from);
     if (strcmp(host, "localhost") == 0 || ps_net_is_loopback(host)) return PS_OK;
-    return ps_err_set(PS_ERR_ARG,
-                      "%s is not this host's loopback, and the job has no keys: give it "
-                      "some (psrun --curve DIR, or --curve DIR everywhere; SECURITY.md), "
-                      "or say --insecure (net.insecure=true) where everybody on the "
-                      "network is trusted; a job of this host alone: net.interface=lo",
-                      endpoint);
+    return ps_err_set(
+        PS_ERR_ARG,
+        "%s is not this host's loopback, and the job has no keys: give it "
+        "some (psrun --curve DIR, or --curve DIR everywhere; SECURITY.md), "
+        "or say --insecure (net.insecure=true) where everybody on the "
+        "network is trusted; a job of this host alone: MASTER_ADDR=127.0.0.1",
+        endpoint);
 }
 
 /* ---- a line ---- */

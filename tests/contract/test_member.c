@@ -51,9 +51,8 @@ static void open_job(job *j, int n_servers, int n_workers)
 {
     static int number;
     const char *const set[] = {"job.name=test", "net.heartbeat_ms=50",
-                               "net.dead_after_ms=5000", "net.join_timeout_ms=20000",
-                               "net.interface=lo"};
-    assert_int_equal(ps_config_load(&j->config, NULL, set, 5), PS_OK);
+                               "net.dead_after_ms=5000", "net.join_timeout_ms=20000"};
+    assert_int_equal(ps_config_load(&j->config, NULL, set, 4), PS_OK);
     j->n_servers = n_servers;
     j->n_workers = n_workers;
     snprintf(j->init, sizeof j->init, "file:///tmp/pstrain-test-member-%d-%d",
@@ -530,27 +529,37 @@ static void a_barrier_does_not_wait_for_one_that_left(void **state)
     close_job(&j);
 }
 
-static void assert_address(const char *interface, const char *init, const char *want)
+/* trusted: net.insecure; else the job has to stay on this host. */
+static void assert_address(bool trusted, const char *interface, const char *init,
+                           const char *want)
 {
     const ps_deadline now = {0};
-    char address[PS_ADDRESS_MAX];
-    assert_int_equal(ps_joining_address(interface, init, now, address), PS_OK);
-    assert_string_equal(address, want);
+    char address[PS_ADDRESS_MAX], setting[64];
+    const char *const set[] = {setting, "net.insecure=true"};
+    ps_config config;
+    snprintf(setting, sizeof setting, "net.interface=%s", interface);
+    assert_int_equal(ps_config_load(&config, NULL, set, trusted ? 2 : 1), PS_OK);
+    assert_int_equal(ps_joining_address(&config, init, now, address),
+                     want ? PS_OK : PS_ERR_ARG);
+    if (want) assert_string_equal(address, want);
+    ps_config_fini(&config);
 }
 
-/* A loopback address is offered only where the user asked for it literally. */
+/* An address that means this host alone is offered where it is literally asked for, and
+ * in a job that stays on this host. */
 static void addresses_are_those_that_others_reach(void **state)
 {
-    const ps_deadline now = {0};
-    char route[PS_ADDRESS_MAX], address[PS_ADDRESS_MAX];
+    static const char *const no_host[] = {"tcp://0.0.0.0:29500", "tcp://[::]:29500",
+                                          "file:///tmp/nothing", NULL};
+    char route[PS_ADDRESS_MAX];
     ps_net_default_address(route);
-    assert_address("", "tcp://127.0.0.1:29500", "127.0.0.1");
-    assert_address("lo", "tcp://0.0.0.0:29500", "127.0.0.1");
-    assert_address("", "tcp://0.0.0.0:29500", route);
-    assert_address("", "tcp://[::]:29500", route);
-    assert_address("", "file:///tmp/nothing", route);
-    assert_address("", NULL, route);
-    assert_int_equal(ps_joining_address("", "tcp://somewhere", now, address), PS_ERR_ARG);
+    assert_address(true, "", "tcp://127.0.0.1:29500", "127.0.0.1");
+    assert_address(true, "lo", "tcp://0.0.0.0:29500", "127.0.0.1");
+    for (size_t i = 0; i < sizeof no_host / sizeof *no_host; i++) {
+        assert_address(true, "", no_host[i], route);
+        assert_address(false, "", no_host[i], "127.0.0.1");
+    }
+    assert_address(false, "", "tcp://somewhere", NULL);
 }
 
 int main(void)

@@ -22,9 +22,8 @@ static ps_member_options options_of(ps_config *config, const char *init, ps_role
 {
     char timeout[64];
     snprintf(timeout, sizeof timeout, "net.join_timeout_ms=%d", join_timeout_ms);
-    const char *const set[] = {"job.name=job", "net.heartbeat_ms=50", timeout,
-                               "net.interface=lo"};
-    assert_int_equal(ps_config_load(config, NULL, set, 4), PS_OK);
+    const char *const set[] = {"job.name=job", "net.heartbeat_ms=50", timeout};
+    assert_int_equal(ps_config_load(config, NULL, set, 3), PS_OK);
     return (ps_member_options){.config = config,
                                .role = role,
                                .rank = rank,
