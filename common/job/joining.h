@@ -65,8 +65,8 @@ typedef struct ps_joining {
  * the coordinator. When there is no such route (a file, or NULL: no init method), or the
  * host is a name that resolves to this host's loopback, it is the source address of the
  * default route; but the loopback's in a job that stays on this host, which has neither
- * keys (net.curve) nor net.insecure. Waits until the deadline for a host that does not resolve yet. ARG, NET,
- * TIMEOUT, INTERRUPTED. */
+ * keys (net.curve) nor net.insecure. Waits until the deadline for a host that does not
+ * resolve yet. ARG, NET, TIMEOUT, INTERRUPTED. */
 ps_err ps_joining_address(const ps_config *config, const char *init_method,
                           ps_deadline deadline, char out[PS_ADDRESS_MAX]);
 
