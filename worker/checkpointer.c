@@ -42,7 +42,7 @@ bool ps_checkpointer_wanted(const ps_config *cfg)
 {
     const ps_config_checkpoint *c = &cfg->checkpoint;
     return c->every > 0 || c->minutes > 0 || c->best != PS_BEST_NONE ||
-           ps_config_elastic(cfg);
+           cfg->train.stop_after > 0 || ps_config_elastic(cfg);
 }
 
 void ps_checkpointer_folder(const ps_config *cfg, const char *run_dir,
@@ -227,8 +227,8 @@ bool ps_checkpointer_has_written(ps_checkpointer *c)
 static ps_err fit_snapshot(ps_checkpointer *c)
 {
     if (c->n_ranks == c->shape.n_ranks) return PS_OK;
-    c->shape.n_ranks = c->snapshot.n_ranks = c->n_ranks;
-    if (!c->shape.feedback) return PS_OK;
+    c->shape.n_ranks = c->n_ranks;
+    if (!c->shape.feedback) return PS_OK; // the rest does not depend on it
     ps_snapshot_fini(&c->snapshot);
     return ps_snapshot_init(&c->snapshot, &c->shape, c->o.rank);
 }

@@ -263,6 +263,18 @@ static ps_batch batch_of(const ps_loaded *loaded)
                       .positions = loaded->positions};
 }
 
+/* For tests that count how often a sample is seen. positions: in the permutation. */
+static void log_samples(const ps_trainer *t, const ps_loaded *b)
+{
+    char text[512] = "";
+    if (!ps_log_shows(PS_LOG_DEBUG)) return;
+    for (int64_t i = 0, used = 0; i < b->n && used < (int64_t)sizeof text - 16; i++)
+        used += snprintf(text + used, sizeof text - (size_t)used, "%s%u", i ? "," : "",
+                         b->positions[i]);
+    PS_DEBUG("samples", "job=%016" PRIx64 " step=%" PRIu64 " epoch=%" PRId64 " positions=%s",
+             t->member ? ps_member_roster(t->member)->nonce : UINT64_C(0), t->step, t->epoch, text);
+}
+
 static ps_err next_micro_batch(ps_trainer *t, ps_loaded **out)
 {
     uint64_t begin = ps_clock_ns();
@@ -272,6 +284,7 @@ static ps_err next_micro_batch(ps_trainer *t, ps_loaded **out)
     ps_trace_add(t->o.trace, "batch", begin, t->step);
     if (!*out)
         return ps_err_set(PS_ERR_INTERNAL, "the epoch ended before its last batch");
+    log_samples(t, *out);
     return PS_OK;
 }
 
@@ -629,7 +642,8 @@ static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
     t->owed_seconds = 0;
     bool record = record_due(t, epoch_ends);
     if (record) PS_TRY(take_losses(t, 0));
-    *stop = !t->member && ps_interrupted();
+    *stop = (!t->member && ps_interrupted()) ||
+            t->step == (uint64_t)t->o.config->train.stop_after;
     if (record || t->step >= t->next_check || *stop) PS_TRY(agree(t, record, stop));
     show_progress(t, t->step_loss, epoch_ends);
     // One that goes on has made the file, and what that makes of the weights.

@@ -10,6 +10,7 @@
 #include "init_weights.h"
 #include "interrupt.h"
 #include "log.h"
+#include "membership_log.h"
 #include "procstat.h"
 #include "rejoin.h"
 #include "resume.h"
@@ -220,12 +221,28 @@ static ps_err open_folder(job *j)
     return ps_trace_open(&j->trace, path, j->rank);
 }
 
+static ps_err note_membership(const job *j)
+{
+    char path[PATH_MAX];
+    const ps_trainer_snapshot *s = &j->resume.snapshot.trainer;
+    ps_membership now = {.workers = j->sampler.world_size,
+                         .nonce = ps_member_roster(j->member)->nonce};
+    if (j->resume.goes_on) {
+        now.step = s->step;
+        now.epoch = s->epoch;
+        now.position = s->position;
+    }
+    PS_TRY(ps_run_dir_path(&j->run_dir, "membership.jsonl", path));
+    return ps_membership_log_add(path, &now);
+}
+
 static ps_err open_outputs(job *j)
 {
     PS_TRY(open_folder(j));
     ps_progress_init(&j->progress, j->rank == 0 ? stderr : NULL, j->cli->bar_columns);
     if (j->rank != 0) return PS_OK;
     PS_TRY(ps_file_announce_folder(j->member, &j->run_dir, step_deadline(j)));
+    if (ps_config_elastic(j->config)) PS_TRY(note_membership(j));
     return ps_resume_metrics(&j->resume, &j->run_dir, &j->metrics);
 }
 

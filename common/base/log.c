@@ -61,7 +61,7 @@ void ps_log_set_role(const char *role)
     pthread_mutex_unlock(&logger.lock);
 }
 
-static bool is_wanted(ps_log_level level)
+bool ps_log_shows(ps_log_level level)
 {
     return logger.sink && level >= logger.level;
 }
@@ -78,7 +78,7 @@ static void write_line(ps_log_level level, const char *event, const char *fmt,
 
 void ps_log_write(ps_log_level level, const char *event, const char *fmt, ...)
 {
-    if (!is_wanted(level)) return;
+    if (!ps_log_shows(level)) return;
     va_list args;
     va_start(args, fmt);
     write_line(level, event, fmt, args);
@@ -107,7 +107,7 @@ void ps_log_write_few(ps_log_quota *quota, ps_log_level level, const char *event
                       const char *fmt, ...)
 {
     uint64_t left_out;
-    if (!is_wanted(level) || !take_line(quota, &left_out)) return;
+    if (!ps_log_shows(level) || !take_line(quota, &left_out)) return;
     if (left_out > 0)
         ps_log_write(level, event, "left_out=%" PRIu64 " (more than %d a minute)",
                      left_out, PS_LOG_FEW_LINES);

@@ -10,6 +10,7 @@
 #ifndef PS_LOG_H
 #define PS_LOG_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef enum ps_log_level {
@@ -33,6 +34,9 @@ void ps_log_set_sink(ps_log_sink sink, void *ctx, ps_log_level level);
 void ps_log_init(const char *role, ps_log_level level);
 /* Changes the role, once the rank is known. Any thread may call it. */
 void ps_log_set_role(const char *role);
+
+/* Whether a line of that level goes anywhere. */
+bool ps_log_shows(ps_log_level level);
 
 void ps_log_write(ps_log_level level, const char *event, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

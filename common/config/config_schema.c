@@ -59,6 +59,9 @@ const ps_config_key ps_config_keys[] = {
         "passes over the training data; 0: evaluate only"),
     INT("train.steps", train.steps, JOB, 0, MANY, "0",
         "stop after this many optimizer steps; 0: no limit"),
+    INT("train.stop_after", train.stop_after, LOCAL, 0, MANY, "0",
+        "end in order after this optimizer step, with a checkpoint to go on from, as if told "
+        "to (exit code 75); the same for all workers; 0: do not"),
     SEED("train.seed", train.seed, "0", "seed of the initial weights and of dropout"),
     DEVICE("train.device", train.device, LOCAL, "auto",
            "where the arithmetic runs; auto: a GPU if there is one, else the CPU"),

@@ -1,6 +1,5 @@
 """The command line of psrun."""
 import argparse
-import json
 import os
 import re
 import signal
@@ -9,13 +8,11 @@ import time
 
 from . import hosts as hostfile
 from . import job as jobs
-from . import doctor, keys, local, remote, report, restarts, verify
+from . import doctor, elastic, jobfile, keys, local, remote, report, restarts, verify
 from .errors import JobError
 from .out import Out
 from .screen import Screen
 from .supervise import END_SIGNALS, RESUMABLE, Supervisor, listens_to
-
-JOB_FILE = "job.json"  # in the folder of results
 
 EPILOG = """\
 A key is a path of the configuration (ps-worker --help lists them all):
@@ -53,6 +50,11 @@ def parser():
     p.add_argument("--restarts", type=count, default=0, metavar="N",
                    help="when a part dies, start the job again from its newest checkpoint, at most "
                         "N times (needs checkpoint.every, .minutes or .best; default: 0)")
+    p.add_argument("--join", metavar="RUN",
+                   help="start one more worker for the job that is running in that folder "
+                        "(its job.workers is a range); Ctrl-C makes it leave")
+    p.add_argument("--replay-membership", metavar="LOG",
+                   help="repeat a run whose workers changed, bit for bit: its membership.jsonl")
     p.add_argument("--curve", metavar="DIR",
                    help="encrypt all connections, with the job's keys in that folder; makes them if "
                         "there are none (SECURITY.md)")
@@ -94,7 +96,8 @@ def plan_job(args):
     facts = jobs.describe(build_dir, args.config, overrides + numbers(args))
     folder = folder or facts["net.curve"]
     mode = args.mode or jobs.mode_of(facts["exchange.name"])
-    workers = 1 if mode == "single" and args.workers is None else facts["job.workers"]
+    workers, fewest = jobs.count_workers(facts)
+    workers = 1 if mode == "single" and args.workers is None else workers
     if mode == "single" and workers > 1:
         raise JobError(f"mode single is one worker, not {workers}")
     servers = facts["job.servers"]
@@ -108,7 +111,7 @@ def plan_job(args):
         args.out = args.resume
     job = jobs.Job(
         config=args.config, overrides=overrides, build_dir=build_dir, mode=mode, curve=folder,
-        servers=servers, workers=workers, out=args.out or jobs.default_out(facts["job.name"]),
+        servers=servers, workers=workers, fewest=fewest, out=args.out or jobs.default_out(facts["job.name"]),
         out_is_ours=not args.out, overwrite=args.overwrite, facts=facts,
         resume=args.resume or "", restarts=args.restarts,
         master_port=args.port or jobs.free_port())
@@ -121,41 +124,6 @@ def plan_job(args):
     if job.restarts:
         restarts.check(job)
     return job
-
-
-def remember(job):
-    """Writes what was asked for into the run's folder: `psrun --resume RUN` reads it there."""
-    known = {"config": os.path.abspath(job.config), "overrides": job.overrides, "mode": job.mode,
-             "servers": job.servers, "workers": job.workers,
-             "curve": os.path.abspath(job.curve) if job.curve else ""}
-    try:
-        with open(os.path.join(job.out, JOB_FILE), "w", encoding="utf-8") as f:
-            json.dump(known, f, indent=1)
-    except OSError:
-        pass  # the job does not need the file; worker 0 reports a folder that cannot be written
-
-
-def recall(args):
-    """Takes from the run's job.json what the command line does not give."""
-    if args.config and ("=" in args.config and not os.path.exists(args.config)):
-        args.overrides.insert(0, args.config)
-        args.config = None
-    if args.config:
-        return
-    path = os.path.join(args.resume, JOB_FILE)
-    try:
-        with open(path, encoding="utf-8") as f:
-            known = json.load(f)
-    except (OSError, ValueError) as error:
-        raise JobError(f"--resume {args.resume}: cannot find out which job it was: name its "
-                       f"configuration, too: {error}") from error
-    args.config = known["config"]
-    args.overrides = known["overrides"] + args.overrides
-    args.mode = args.mode or known["mode"]
-    args.curve = args.curve or known.get("curve", "")
-    args.workers = args.workers or str(known["workers"])
-    if args.servers is None and args.mode == "ps":
-        args.servers = known["servers"]
 
 
 def numbers(args):
@@ -196,14 +164,15 @@ def run(job, verbose):
     with Out(job.out, job.out_is_ours, job.overwrite, bool(job.resume)) as out:
         job.out = out.path
         if not job.hosts:
-            remember(job)
+            jobfile.remember(job)
         return supervise(job, screen, env, out.logs)
 
 
 def supervise(job, screen, env, logs):
     started = time.time()
     again = restarts.Restarts(job, screen) if job.restarts else None
-    supervisor = Supervisor(screen, launcher(job, env), logs, job.facts["net.dead_after_ms"] / 1000, again)
+    supervisor = Supervisor(screen, launcher(job, env), logs, job.facts["net.dead_after_ms"] / 1000, again,
+                            elastic.Elastic(job.fewest) if job.elastic else None)
     code = supervisor.run(job.parts())
     if job.hosts and code != 1:
         host, path = job.parts()[job.servers].host, os.path.join(job.out, "summary.json")
@@ -275,8 +244,12 @@ def main(argv):
 
 def run_command(args):
     try:
+        if args.join:
+            return elastic.join(args, plan_job)
+        if args.replay_membership:
+            return elastic.replay(args, plan_job, run)
         if args.resume:
-            recall(args)
+            jobfile.recall(args)
         if not args.config:
             raise JobError("no job is named: give a configuration, as in: deploy/psrun "
                            "configs/digits-basicnet.yaml (see --help)")

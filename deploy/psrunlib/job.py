@@ -43,18 +43,23 @@ class Job:
     build_dir: str
     mode: str
     servers: int
-    workers: int
+    workers: int  # that the job begins with
     out: str
     out_is_ours: bool = False  # psrun chose the folder: it has to be a new one
     overwrite: bool = False  # replace the run that it holds
     resume: str = ""  # go on with this run; auto: with the one in out, or begin
     curve: str = ""  # folder of its keys
+    fewest: int = 0  # workers that an elastic job needs; 0: their number is fixed
     restarts: int = 0  # how often parts may be started again after deaths
     facts: dict = field(default_factory=dict)
     master_addr: str = "127.0.0.1"
     master_port: int = 0
     server_hosts: list = field(default_factory=list)  # by rank; empty: all here
     worker_hosts: list = field(default_factory=list)
+
+    @property
+    def elastic(self):
+        return self.fewest > 0
 
     @property
     def hosts(self):
@@ -77,6 +82,14 @@ class Job:
         return [self._part("server", i) for i in range(self.servers)] + [
             self._part("worker", i) for i in range(self.workers)
         ]
+
+    def newcomer(self):
+        """One more worker: without a rank, and without a folder."""
+        part = self._part("worker", 1)
+        argv = part.argv[:part.argv.index("--out")]
+        for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+            part.env.pop(name, None)
+        return Part("worker", -1, argv, part.env)
 
     def _part(self, role, rank):
         placed = self.server_hosts if role == "server" else self.worker_hosts
@@ -134,6 +147,14 @@ class Job:
 
 def mode_of(exchange):
     return {"ps": "ps", "none": "single"}.get(exchange, "allreduce" if exchange else "")
+
+
+def count_workers(facts):
+    """How many the job begins with; and of an elastic job the fewest that it needs, else 0."""
+    workers = facts["job.workers"]
+    if isinstance(workers, int):
+        return workers, 0
+    return facts["job.start_workers"] or workers[0], workers[0]
 
 
 def find_build_dir(given):

@@ -8,7 +8,8 @@ import os
 from .errors import JobError
 
 # The files that worker 0 writes, and replaces with --overwrite, as in worker/run_dir.h.
-RESULTS = ("metrics.jsonl", "summary.json", "model.safetensors", "trace.json", "checkpoints")
+RESULTS = ("metrics.jsonl", "summary.json", "model.safetensors", "trace.json", "membership.jsonl",
+           "checkpoints")
 # The other files of a run.
 LOGS = ("logs/server-*.log", "logs/worker-*.log")
 TRACES = ("trace-worker-*.json",)

@@ -85,6 +85,7 @@ class Watched:
         self.stopped_at = None  # set while it is stopped
         self.silent_at = None  # when the coordinator missed it; None: it has said something since
         self.fault = ""  # why psrun ended it
+        self.left = False  # it has ended, and an elastic job goes on without it
 
     def take(self, text, screen, heard):
         """Lines end with a line feed; a progress bar's states with a carriage return. heard: is
@@ -163,12 +164,13 @@ class Watched:
 
 
 class Supervisor:
-    def __init__(self, screen, launch, logs_dir, dead_after_s, restarts=None):
+    def __init__(self, screen, launch, logs_dir, dead_after_s, restarts=None, elastic=None):
         self.screen = screen
         self.launch = launch  # part -> process: local, or on another host
         self.logs_dir = logs_dir
         self.dead_after_s = dead_after_s  # how long a part may be stopped
         self.restarts = restarts  # restarts.Restarts; None: a death ends the job
+        self.elastic = elastic  # elastic.Elastic; None: the number of workers is fixed
         self.waiting = []  # (when, part, whom it replaces): parts to start again
         self.watched = []
         self.selector = selectors.DefaultSelector()
@@ -259,6 +261,8 @@ class Supervisor:
                 watched.close(self.screen)
 
     def _hear(self, watched, line):
+        if self.elastic:
+            self.elastic.line(watched.part, line)
         if not self.restarts:
             return
         watched.silent_at = None
@@ -298,16 +302,28 @@ class Supervisor:
             # Of a part that ended with an exit code the cause may be another's, and still come.
             alone = watched.code is None or watched.code < 0
             self.waiting.append((self.now + (0 if alone else RESTART_GRACE_S), watched))
+        elif self._goes_on_without(watched):
+            watched.left = True
+            self.screen.say(f"psrun: {self._how(watched)}; the job goes on without it")
         elif self.failed_at is None:
             self.failed_at = self.now
             if not self.all_done:
                 self.screen.say(f"psrun: {self._how(watched)}; ending the job")
 
+    def _goes_on_without(self, watched):
+        return (self.elastic and not self.signal and self.failed_at is None
+                and self.elastic.goes_on_without(watched))
+
+    def _is_done(self, watched):
+        """Whether its end shows that all have done their work."""
+        leaver = self.elastic and self.elastic.may_go(watched.part)
+        return watched.part.role == "worker" and watched.code == 0 and not leaver
+
     def _is_mendable(self, watched):
         if not self.restarts or self.signal or self.failed_at is not None:
             return False
         # Nobody may leave before all have done their work: nothing is lost.
-        self.all_done = any(w.part.role == "worker" and w.code == 0 for w in self.watched)
+        self.all_done = any(map(self._is_done, self.watched))
         return not self.all_done and self.restarts.can_mend(watched)
 
     def _start_again(self):
@@ -411,17 +427,22 @@ class Supervisor:
 
     def _find_told(self):
         """A part that got a signal alone ends the job in order."""
-        told = [w for w in self.watched if w.told]
+        told = [w for w in self.watched if w.told and not (self.elastic and self.elastic.leaves(w))]
         if self.signal or not told or self.failed_at is not None:
             return
         self.told_alone, self.signal = told[0].part, told[0].told
         self.screen.say(f"psrun: {told[0].part.name} was told to end ({told[0].told.name}); the job "
                         "ends in order")
 
+    def _ended_in_order(self):
+        """Those that ended because the job was told to."""
+        return [w for w in self.watched if w.code in INTERRUPTED
+                and (self.signal or not (self.elastic and self.elastic.leaves(w)))]
+
     def _follow(self):
         """Tells the workers to end if they do not end after a part that was told alone: they had
         not joined yet, and would wait for that part."""
-        ended = [w.ended_at for w in self.watched if w.code in INTERRUPTED]
+        ended = [w.ended_at for w in self._ended_in_order()]
         alone = ended and not self.interrupts and self.failed_at is None
         if alone and not self.passed_on and self.now - max(ended) > GRACE_S:
             self._tell_workers()
@@ -455,13 +476,13 @@ class Supervisor:
     def _verdict(self):
         if self.all_done and not self.signal:
             return 0
-        failed = [w for w in self.watched if w.code not in (0, *INTERRUPTED)]
+        failed = [w for w in self.watched if w.code not in (0, *INTERRUPTED) and not w.left]
         if self.signal:
             failed = [w for w in failed if not self._follows_from_interrupt(w)]
         if failed:
             self._say_why(failed)
             return 1
-        ended = [w.code for w in self.watched if w.code in INTERRUPTED]
+        ended = [w.code for w in self._ended_in_order()]
         if not ended and not self.interrupts:
             return 0  # also if a part was told when the job was done
         if RESUMABLE in ended and self.signal != signal.SIGINT:

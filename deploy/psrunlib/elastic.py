@@ -1,0 +1,112 @@
+"""Elastic jobs (job.workers: 2..8): parts that may end while the job goes on, psrun --join, and
+psrun --replay-membership."""
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+
+from . import jobfile
+from .errors import JobError
+from .restarts import can_mend
+
+# Worker 0's, each time that the job begins or goes on.
+WORKERS_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  workers n=(?P<n>\d+) ")
+RESUMABLE = 75  # a stretch has ended as it was asked to
+
+
+class Elastic:
+    """Which parts the job can do without."""
+
+    def __init__(self, fewest):
+        self.fewest = fewest
+        self.workers = 0  # of the job, as worker 0 says, less those that have died since
+
+    def line(self, part, line):
+        found = WORKERS_LINE.match(line) if part.name == "worker 0" else None
+        if found:
+            self.workers = int(found["n"])
+
+    @staticmethod
+    def may_go(part):
+        """Worker 0 has the checkpoint."""
+        return part.role == "worker" and part.rank != 0
+
+    def leaves(self, watched):
+        """Whether it was told to end, and the others go on."""
+        return self.may_go(watched.part) and watched.told == signal.SIGTERM
+
+    def goes_on_without(self, watched):
+        """Whether the job goes on although the part has failed. Counts it."""
+        if not self.may_go(watched.part) or not can_mend(watched) or self.workers <= self.fewest:
+            return False
+        self.workers -= 1
+        return True
+
+
+def join(args, plan_job):
+    """Starts one more worker for the job that runs in the folder args.join; returns its exit code.
+    Ctrl-C and SIGTERM make it leave."""
+    if args.config and "=" not in args.config:
+        raise JobError(f"--join {args.join}: the run knows its configuration: do not name another one")
+    args.resume = args.join
+    known = jobfile.recall(args)
+    args.resume = None
+    if not known.get("elastic"):
+        raise JobError(f"--join {args.join}: the job has a fixed number of workers: give job.workers a range, "
+                       "such as 2..8")
+    job = plan_job(args)
+    job.master_addr, job.master_port = known["master"]
+    part = job.newcomer()
+    child = subprocess.Popen(part.argv, env=dict(os.environ, **part.env), stdin=subprocess.DEVNULL,
+                             start_new_session=True)
+
+    def leave(number, frame):
+        child.send_signal(signal.SIGTERM)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
+    code = child.wait()
+    return 128 - code if code < 0 else code
+
+
+def read_log(path):
+    """[(first step, workers)], one for each change of the number."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            lines = [json.loads(line) for line in f]
+        stretches = [(int(line["step"]), int(line["workers"])) for line in lines]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise JobError(f"--replay-membership {path}: cannot read it: {error}") from error
+    if not stretches or stretches[0][0] != 0:
+        raise JobError(f"--replay-membership {path}: it does not begin at step 0: the run went on from "
+                       "a checkpoint of another folder")
+    return [s for i, s in enumerate(stretches) if i == 0 or s[1] != stretches[i - 1][1]]
+
+
+def replay(args, plan_job, run):
+    """Repeats a run: each stretch of steps as a job of its own that goes on from the one before, with
+    as many workers as there were. Returns the exit code."""
+    if not args.config:
+        args.resume = os.path.dirname(os.path.abspath(args.replay_membership))
+        jobfile.recall(args)
+        args.resume = None
+    stretches = read_log(args.replay_membership)
+    for i, (step, workers) in enumerate(stretches):
+        last = i + 1 == len(stretches)
+        one = argparse.Namespace(**vars(args))
+        one.workers = str(workers)
+        one.overrides = [*args.overrides, f"job.workers={workers}..{workers}"]
+        if not last:
+            one.overrides.append(f"train.stop_after={stretches[i + 1][0]}")
+        if i > 0:
+            one.resume, one.overwrite = args.out, False
+        job = plan_job(one)
+        args.out = job.out
+        print(f"psrun: {workers} workers from step {step}", flush=True)
+        code = run(job, args.verbose)
+        args.out = job.out  # it may have chosen another name
+        if code != (0 if last else RESUMABLE):
+            return code or 1
+    return 0

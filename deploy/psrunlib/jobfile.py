@@ -1,0 +1,45 @@
+"""job.json in the folder of a run: which job it is, for psrun --resume and --join."""
+import json
+import os
+
+from .errors import JobError
+
+JOB_FILE = "job.json"
+
+
+def remember(job):
+    """Writes what was asked for into the run's folder."""
+    known = {"config": os.path.abspath(job.config), "overrides": job.overrides, "mode": job.mode,
+             "servers": job.servers, "workers": job.workers, "elastic": job.elastic,
+             "curve": os.path.abspath(job.curve) if job.curve else "",
+             "master": [job.master_addr, job.master_port]}
+    try:
+        with open(os.path.join(job.out, JOB_FILE), "w", encoding="utf-8") as f:
+            json.dump(known, f, indent=1)
+    except OSError:
+        pass  # the job does not need the file; worker 0 reports a folder that cannot be written
+
+
+def recall(args):
+    """Takes from the job.json of the run args.resume what the command line does not give. Returns
+    what it holds; {} where the command line gives all."""
+    if args.config and ("=" in args.config and not os.path.exists(args.config)):
+        args.overrides.insert(0, args.config)
+        args.config = None
+    if args.config:
+        return {}
+    path = os.path.join(args.resume, JOB_FILE)
+    try:
+        with open(path, encoding="utf-8") as f:
+            known = json.load(f)
+    except (OSError, ValueError) as error:
+        raise JobError(f"--resume {args.resume}: cannot find out which job it was: name its "
+                       f"configuration, too: {error}") from error
+    args.config = known["config"]
+    args.overrides = known["overrides"] + args.overrides
+    args.mode = args.mode or known["mode"]
+    args.curve = args.curve or known.get("curve", "")
+    args.workers = args.workers or str(known["workers"])
+    if args.servers is None and args.mode == "ps":
+        args.servers = known["servers"]
+    return known

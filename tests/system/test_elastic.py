@@ -1,0 +1,157 @@
+"""Elastic jobs: workers join and leave while the job runs, in order and not.
+
+PS_ELASTIC_JOBS: how many seeded schedules (3); PS_ELASTIC_SEED: the first one's seed (1).
+"""
+import collections
+import glob
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from jobs import BIN, DIGITS, PSRUN, alive, children, environment, wrapped_bin
+from test_checkpoints import comparable
+from test_restarts import WAIT_S, RestartTest
+
+JOBS = int(os.environ.get("PS_ELASTIC_JOBS", "3"))
+SEED = int(os.environ.get("PS_ELASTIC_SEED", "1"))
+SAMPLES = 240
+FEWEST, MOST = 1, 4
+SETTINGS = [f"job.workers={FEWEST}..{MOST}", "train.epochs=100000", "data.batch=20",
+            f"data.train=0-{SAMPLES - 1}", "train.log_every=10", "schedule.name=cosine", "recovery.wait_ms=500",
+            "checkpoint.every=100", "train.eval_every=20"]
+KINDS = [("ps", 2, 2, "optimizer.name=adamw"), ("allreduce", 0, 2, "train.accumulate=2"),
+         ("ps", 1, 3, "exchange.codec=onebit", "exchange.codec_warmup=50"), ("ps", 3, 1, "optimizer.clip_norm=0.5"),
+         ("allreduce", 0, 3, "optimizer.name=adamw")]
+WORKERS_LINE = re.compile(r"INFO  workers n=(\d+) step=(\d+)")
+SAMPLES_LINE = re.compile(r"DEBUG samples job=(\w+) step=(\d+) epoch=(\d+) positions=([\d,]+)$", re.M)
+
+
+class ElasticTest(RestartTest):
+    def setUp(self):
+        super().setUp()
+        os.mkdir(self.path("build"))
+        wrapped_bin(self.path("build", "bin"), "ps-worker", 'set -- "$@" --log-level debug')
+        self.joiners = []
+
+    def start_elastic(self, out, kind, steps, *args):
+        return self.start(out, kind, "--build-dir", self.path("build"), *args,
+                          settings=[*SETTINGS, f"train.steps={steps}"])
+
+    def sizes(self, out):
+        """The numbers of workers that the job has had so far."""
+        return [int(n) for n, _ in WORKERS_LINE.findall(self.text(out))]
+
+    def wait_for_size(self, psrun, out, n, after):
+        """After so many earlier changes."""
+        return self.wait_until(psrun, lambda: n in self.sizes(out)[after:])
+
+    def wait_for_lines(self, psrun, out, more):
+        lines = self.lines(out)
+        return self.wait_until(psrun, lambda: self.lines(out) >= lines + more)
+
+    def join(self, out):
+        with open(self.path(f"{out}-joiner-{len(self.joiners)}.log"), "w", encoding="utf-8") as log:
+            joiner = subprocess.Popen([str(PSRUN), "--build-dir", self.path("build"), "--join", self.path(out)],
+                                      stdout=log, stderr=subprocess.STDOUT)
+        self.addCleanup(joiner.wait)
+        self.addCleanup(joiner.kill)
+        self.joiners.append(joiner)
+        return joiner
+
+    def workers(self, psrun):
+        """Process ids of all workers except worker 0."""
+        pids = [pid for name, pid in children(psrun.pid)
+                if name == "ps-worker" and environment(pid).get("RANK") != "0"]
+        for joiner in self.joiners:
+            if joiner.poll() is None:
+                pids += [pid for name, pid in children(joiner.pid) if name == "ps-worker"]
+        return pids
+
+    def stretches(self, out):
+        with open(self.path(out, "membership.jsonl"), encoding="utf-8") as f:
+            return [json.loads(line) for line in f]
+
+    def check_samples(self, out, steps):
+        """Every epoch has seen every sample once."""
+        seen = collections.defaultdict(collections.Counter)
+        stretches = self.stretches(out)
+        of_job = {}
+        for s, following in zip(stretches, [*stretches[1:], {"step": steps}]):
+            of_job[s["job"]] = range(s["step"], following["step"])
+        for path in glob.glob(self.path(out, "logs", "worker-*.log")) + glob.glob(self.path(f"{out}-joiner-*.log")):
+            with open(path, encoding="utf-8") as f:
+                for job, step, epoch, positions in SAMPLES_LINE.findall(f.read()):
+                    if int(step) in of_job.get(job, ()):
+                        seen[int(epoch)].update(map(int, positions.split(",")))
+        self.assertGreater(len(seen), 2)
+        for epoch in sorted(seen)[:-1]:
+            once = [seen[epoch].pop(i, 0) for i in range(SAMPLES)]
+            self.assertEqual(once, [1] * SAMPLES, f"epoch {epoch}")
+            # The rest makes all workers' shares equal.
+            self.assertEqual(sorted(seen[epoch]), list(range(SAMPLES, SAMPLES + len(seen[epoch]))))
+            self.assertLess(len(seen[epoch]), MOST)
+            self.assertLessEqual(set(seen[epoch].values()), {1})
+        self.assertEqual(set(seen[max(seen)].values()), {1})
+
+    def check_replay(self, out, kind, steps):
+        mode, servers, _, *more = kind
+        self.psrun("-m", mode, "-s", servers, "--replay-membership", self.path(out, "membership.jsonl"),
+                   DIGITS, *SETTINGS, f"train.steps={steps}", *more, out="replay")
+        self.assertEqual(self.weights(out), self.weights("replay"))
+        self.assertEqual([comparable(r) for r in self.records(out)],
+                         [comparable(r) for r in self.records("replay")])
+
+
+class Schedules(ElasticTest):
+    STEPS = 2000
+
+    def disturb(self, psrun, out, chance):
+        """Lets workers come and go; returns what it did, so that a failure can be repeated."""
+        done = []
+        for _ in range(chance.randint(2, 5)):
+            if not self.wait_for_lines(psrun, out, chance.randint(1, 15)):
+                break
+            n, before = self.sizes(out)[-1], len(self.sizes(out))
+            what = chance.choice([w for w in ("join", "leave", "die") if n != (MOST if w == "join" else FEWEST)])
+            if what == "join":
+                self.join(out)
+            else:
+                pids = self.workers(psrun)
+                if len(pids) != n - 1:
+                    break  # the job is at its end
+                os.kill(chance.choice(pids), signal.SIGTERM if what == "leave" else signal.SIGKILL)
+            done.append(what)
+            if not self.wait_for_size(psrun, out, n + 1 if what == "join" else n - 1, before):
+                break
+        return done
+
+    def test_seeded(self):
+        changes = 0
+        for seed in range(SEED, SEED + JOBS):
+            chance, kind = random.Random(seed), KINDS[seed % len(KINDS)]
+            psrun = self.start_elastic("out", kind, self.STEPS)
+            self.wait_until(psrun, lambda: self.sizes("out"))
+            done = self.disturb(psrun, "out", chance)
+            with self.subTest(seed=seed, kind=kind, done=done):
+                self.end(psrun, "out")
+                for joiner in self.joiners:
+                    self.assertIn(joiner.wait(WAIT_S), (0, 1, 128 + signal.SIGKILL))
+                changes += len(self.sizes("out")) - 1
+                self.check_samples("out", self.STEPS)
+                self.check_replay("out", kind, self.STEPS)
+            self.joiners = []
+            for name in os.listdir(self.folder):
+                if name.startswith(("out", "replay")):
+                    path = self.path(name)
+                    shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+        self.assertGreater(changes, JOBS)  # the disturbances do hit
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,63 @@
+#include "membership_log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LINE_BYTES = 256 };
+
+/* A file that is not there has no lines. */
+static ps_err copy_lines_before(const char *path, uint64_t step, FILE *out)
+{
+    char line[LINE_BYTES];
+    ps_err err = PS_OK;
+    FILE *file = fopen(path, "re");
+    if (!file && errno == ENOENT) return PS_OK;
+    if (!file) return ps_err_errno(PS_ERR_IO, "cannot read %s", path);
+    while (err == PS_OK && fgets(line, sizeof line, file)) {
+        json_t *json = json_loads(line, 0, NULL), *at = json_object_get(json, "step");
+        if (!json_is_integer(at))
+            err = ps_err_set(PS_ERR_FORMAT, "%s: a line without a step: %.80s", path,
+                             line);
+        else if ((uint64_t)json_integer_value(at) < step)
+            fputs(line, out);
+        json_decref(json);
+    }
+    fclose(file);
+    return err;
+}
+
+static ps_err write_lines(const char *path, const ps_membership *m, FILE *out)
+{
+    PS_TRY(copy_lines_before(path, m->step, out));
+    char job[24];
+    snprintf(job, sizeof job, "%016" PRIx64, m->nonce);
+    json_t *line = json_pack("{s:I, s:I, s:I, s:i, s:s}", "step", (json_int_t)m->step, "epoch",
+                             (json_int_t)m->epoch, "position", (json_int_t)m->position,
+                             "workers", m->workers, "job", job);
+    const bool bad = !line || json_dumpf(line, out, JSON_COMPACT) != 0 ||
+                     fputc('\n', out) == EOF || fflush(out) != 0 ||
+                     fsync(fileno(out)) != 0;
+    json_decref(line);
+    return bad ? ps_err_errno(PS_ERR_IO, "cannot write %s", path) : PS_OK;
+}
+
+ps_err ps_membership_log_add(const char *path, const ps_membership *m)
+{
+    char temporary[PATH_MAX + 8];
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    FILE *out = fopen(temporary, "we");
+    if (!out) return ps_err_errno(PS_ERR_IO, "cannot write %s", temporary);
+    ps_err err = write_lines(path, m, out);
+    if (fclose(out) != 0 && err == PS_OK)
+        err = ps_err_errno(PS_ERR_IO, "cannot write %s", temporary);
+    if (err == PS_OK && rename(temporary, path) != 0)
+        err = ps_err_errno(PS_ERR_IO, "cannot write %s", path);
+    if (err != PS_OK) unlink(temporary);
+    return err;
+}

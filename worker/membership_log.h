@@ -1,0 +1,27 @@
+/* membership.jsonl in the folder of an elastic job: one line for each time that the job
+ * began, or went on, with some workers. Together the lines say with how many workers each
+ * step was made, so that the job can be repeated bit for bit:
+ *
+ *   {"step":0,"epoch":0,"position":0,"workers":2,"job":"5b0c6d1e88f2a407"}
+ *   {"step":140,"epoch":3,"position":200,"workers":3,"job":"e71f09ab34cc5d62"}
+ */
+#ifndef PS_MEMBERSHIP_LOG_H
+#define PS_MEMBERSHIP_LOG_H
+
+#include <stdint.h>
+
+#include "err.h"
+
+typedef struct ps_membership {
+    uint64_t step;           // optimizer steps that were made before
+    int64_t epoch, position; // the place in the data, as in trainer_snapshot.h
+    int workers;
+    uint64_t nonce; // "job": of the roster
+} ps_membership;
+
+/* Adds a line to the file at path. Lines of the same step and of later ones go: the job
+ * has gone back behind them. Whoever reads the file sees the old one or the new one. IO,
+ * or FORMAT when a line is not as above. */
+ps_err ps_membership_log_add(const char *path, const ps_membership *m);
+
+#endif
