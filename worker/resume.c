@@ -197,7 +197,8 @@ static ps_err tell(ps_resume *r, ps_sampler_options *sampler)
     const ps_exchange_state *x = &r->arrays->exchange;
     set_sampler(r, sampler);
     r->start.step = r->goes_on ? r->snapshot.trainer.step : 0;
-    r->start.total_steps = ps_trainer_total_steps(r->o.config, sampler, r->start.step);
+    r->start.total_steps =
+        ps_trainer_total_steps(r->o.config, sampler, r->o.accumulate, r->start.step);
     r->start.rule_bytes = r->goes_on ? x->rule_bytes : 0;
     memcpy(r->start.rule, x->rule, r->start.rule_bytes);
     if (!r->o.member) return PS_OK;

@@ -16,6 +16,7 @@ typedef struct ps_resume_options { // borrowed for its life
     const ps_tensor_table *table;
     ps_member *member; // NULL: alone
     int rank, world_size;
+    int64_t accumulate; // micro-batches per step
     /* Rank 0 of a process that joins again: where its results are, and its checkpoints.
      * NULL: it begins. */
     const char *own_dir;

@@ -67,9 +67,10 @@ static int64_t groups_per_epoch(int64_t n_batches, int64_t accumulate)
 }
 
 /* Of the whole epochs behind the one that the job goes on with, and the rest of that. */
-static uint64_t steps_left(const ps_config *config, const ps_sampler_options *sampler)
+static uint64_t steps_left(const ps_config *config, const ps_sampler_options *sampler,
+                           int64_t accumulate)
 {
-    const int64_t accumulate = config->train.accumulate, epochs = config->train.epochs;
+    const int64_t epochs = config->train.epochs;
     const int64_t whole = groups_per_epoch(ps_sampler_n_batches(sampler), accumulate);
     const int64_t first = (int64_t)sampler->start.epoch;
     if (first >= epochs) return 0;
@@ -79,10 +80,11 @@ static uint64_t steps_left(const ps_config *config, const ps_sampler_options *sa
 }
 
 uint64_t ps_trainer_total_steps(const ps_config *config,
-                                const ps_sampler_options *sampler, uint64_t done)
+                                const ps_sampler_options *sampler, int64_t accumulate,
+                                uint64_t done)
 {
     if (config->train.epochs == 0) return 0;
-    uint64_t all = done + steps_left(config, sampler);
+    uint64_t all = done + steps_left(config, sampler, accumulate);
     uint64_t limit = (uint64_t)config->train.steps;
     if (limit > 0 && limit < all) all = limit;
     return all > done ? all : done;
@@ -114,11 +116,10 @@ static ps_err find_batch_sizes(ps_trainer *t)
 static int64_t count_epochs(const ps_trainer *t)
 {
     const ps_sampler_options *sampler = t->o.sampler;
-    const uint64_t whole = (uint64_t)groups_per_epoch(ps_sampler_n_batches(sampler),
-                                                      t->o.config->train.accumulate);
+    const uint64_t whole =
+        (uint64_t)groups_per_epoch(ps_sampler_n_batches(sampler), t->o.accumulate);
     const uint64_t rest = (uint64_t)groups_per_epoch(
-        ps_sampler_epoch_batches(sampler, sampler->start.epoch),
-        t->o.config->train.accumulate);
+        ps_sampler_epoch_batches(sampler, sampler->start.epoch), t->o.accumulate);
     const uint64_t steps = t->total_steps - t->step;
     const uint64_t behind = steps > rest ? steps - rest : 0;
     return (int64_t)(sampler->start.epoch + 1 + (behind + whole - 1) / whole);
@@ -653,7 +654,7 @@ static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
 
 static ps_err run_epoch(ps_trainer *t, bool *stop)
 {
-    int64_t accumulate = t->o.config->train.accumulate;
+    const int64_t accumulate = t->o.accumulate;
     PS_TRY(find_batch_sizes(t));
     PS_TRY(ps_loader_epoch(t->loader, (uint64_t)t->epoch, 0));
     if (!t->goes_on) t->epoch_loss_sum = t->epoch_samples = 0;

@@ -1,6 +1,6 @@
 /* The step loop of a worker.
  *
- * An optimizer step is a group of data.accumulate micro-batches (the epoch's last group
+ * An optimizer step is a group of `accumulate` micro-batches (the epoch's last group
  * may be short). Every micro-batch's mean gradient is multiplied by n / N, n its samples
  * and N those of the group over all ranks: the sum of all that is sent is the mean over
  * the group's samples, DDP's 1/W where batches are equal.
@@ -23,6 +23,7 @@ typedef struct ps_trainer_options { // all borrowed for the trainer's life
     const ps_model_spec *spec;
     const ps_dataset *train; // NULL when train.epochs is 0
     const ps_sampler_options *sampler;
+    int64_t accumulate; // micro-batches per step (ps_config_split)
     ps_device *device;
     ps_session *session; // started, with ps_trainer_total_steps
     ps_evaluator *evaluator;
@@ -58,7 +59,8 @@ typedef struct ps_trainer ps_trainer;
 /* Optimizer steps of the whole job: epochs, or train.steps if that is less. done: steps
  * before the sampler's start. Pure. */
 uint64_t ps_trainer_total_steps(const ps_config *config,
-                                const ps_sampler_options *sampler, uint64_t done);
+                                const ps_sampler_options *sampler, int64_t accumulate,
+                                uint64_t done);
 
 ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out);
 void ps_trainer_destroy(ps_trainer **trainer);

@@ -33,6 +33,7 @@ typedef struct job {
     ps_dataset train, test;
     int64_t *batches; // (most workers)
     ps_sampler_options sampler;
+    int64_t accumulate; // micro-batches per step
     uint64_t total_steps;
     ps_device *device;
     char device_name[160];
@@ -85,8 +86,7 @@ static ps_err make_session(job *j)
 static void set_workers(job *j, int workers)
 {
     const ps_config_data *d = &j->config->data;
-    for (int r = 0; r < workers; r++)
-        j->batches[r] = ps_config_batch(j->config, r);
+    j->accumulate = ps_config_split(j->config, workers, j->batches);
     j->sampler = (ps_sampler_options){.n_samples = j->train.n,
                                       .world_size = workers,
                                       .shuffle = d->shuffle,
@@ -111,7 +111,7 @@ static ps_err load_data(job *j)
     PS_TRY(ps_mem_zalloc(&j->batches, (size_t)workers, sizeof *j->batches,
                          "the batch sizes"));
     set_workers(j, workers);
-    j->total_steps = ps_trainer_total_steps(j->config, &j->sampler, 0);
+    j->total_steps = ps_trainer_total_steps(j->config, &j->sampler, j->accumulate, 0);
     if (j->config->train.epochs > 0 && j->total_steps == 0)
         return ps_err_set(PS_ERR_CONFIG,
                           "data.train: %lld samples make no step for %d workers%s",
@@ -146,6 +146,7 @@ static ps_err find_start(job *j)
                                        .member = j->member,
                                        .rank = j->rank,
                                        .world_size = j->sampler.world_size,
+                                       .accumulate = j->accumulate,
                                        .own_dir = j->claimed ? j->run_dir.path : NULL,
                                        .checkpointer = j->checkpointer};
     PS_TRY(ps_resume_init(&j->resume, &options, ps_session_optimizer(j->session)));
@@ -289,6 +290,7 @@ static ps_err make_trainer(job *j)
                                         .spec = &j->spec,
                                         .train = &j->train,
                                         .sampler = &j->sampler,
+                                        .accumulate = j->accumulate,
                                         .device = j->device,
                                         .session = j->session,
                                         .evaluator = &j->evaluator,
@@ -360,7 +362,7 @@ static int64_t step_samples(const job *j)
     int64_t sum = 0;
     for (int r = 0; r < j->sampler.world_size; r++)
         sum += j->batches[r];
-    return sum * j->config->train.accumulate;
+    return sum * j->accumulate;
 }
 
 static void begin_summary(job *j)

@@ -292,6 +292,30 @@ static ps_err check_sums(const ps_config *cfg)
     return PS_OK;
 }
 
+/* For every number of workers that the job may have. */
+static ps_err check_global_batch(const ps_config *cfg)
+{
+    static const char KEY[] = "data.global_batch";
+    int64_t sizes[PS_MAX_RANKS];
+    if (cfg->data.global_batch == 0) return PS_OK;
+    if (cfg->train.accumulate != 1)
+        return key_error(cfg, KEY,
+                         "it decides how much is accumulated: leave "
+                         "train.accumulate away");
+    if (cfg->data.batch.n != 1)
+        return key_error(cfg, KEY, "data.batch has to be one value");
+    for (int64_t w = cfg->job.workers; w <= cfg->job.most_workers; w++)
+        if (ps_config_split(cfg, (int)w, sizes) == 0)
+            return key_error(
+                cfg, KEY,
+                "%lld samples cannot be cut into equal micro-batches of %lld "
+                "to %lld samples for %lld workers: take a number with more "
+                "divisors, or another data.batch",
+                (long long)cfg->data.global_batch, (long long)w,
+                (long long)(w * cfg->data.batch.v[0]), (long long)w);
+    return PS_OK;
+}
+
 static ps_err check_data(const ps_config *cfg)
 {
     const ps_config_data *d = &cfg->data;
@@ -433,6 +457,7 @@ static ps_err load(ps_config *cfg, const char *const *overrides, int n_overrides
     PS_TRY(check_optimizer(cfg));
     PS_TRY(check_sums(cfg));
     PS_TRY(check_data(cfg));
+    PS_TRY(check_global_batch(cfg));
     PS_TRY(check_rest(cfg));
     return name_job(cfg);
 }
@@ -467,6 +492,23 @@ int64_t ps_config_batch(const ps_config *cfg, int rank)
 {
     const ps_int_list *batch = &cfg->data.batch;
     return batch->v[rank < batch->n ? rank : batch->n - 1];
+}
+
+int64_t ps_config_split(const ps_config *cfg, int workers, int64_t *sizes)
+{
+    const int64_t all = cfg->data.global_batch, n = workers;
+    for (int r = 0; r < workers; r++)
+        sizes[r] = ps_config_batch(cfg, r);
+    if (all == 0) return cfg->train.accumulate;
+    const int64_t most = n * sizes[0];
+    for (int64_t parts = (all + most - 1) / most; all / parts >= n; parts++) {
+        const int64_t micro = all / parts;
+        if (all % parts != 0) continue;
+        for (int r = 0; r < workers; r++)
+            sizes[r] = micro / n + (r < micro % n);
+        return parts;
+    }
+    return 0;
 }
 
 /* ---- the hash ---- */

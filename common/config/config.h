@@ -79,7 +79,8 @@ typedef struct ps_config_data {
     char *train; // files (comma-separated) and/or a range: "", "0-7999", "a.gz,b.gz",
                  // "a,b@0-99"
     char *test;
-    ps_int_list batch; // per rank: one value for all, or one per rank
+    ps_int_list batch;    // per rank: one value for all, or one per rank
+    int64_t global_batch; // samples of a step, for any number of workers; 0: not fixed
     int64_t eval_batch;
     bool shuffle;
     bool drop_last, drop_last_batch;
@@ -201,7 +202,7 @@ bool ps_config_has_model(const ps_config *cfg);
 /* Whether workers may join and leave while the job runs. */
 bool ps_config_elastic(const ps_config *cfg);
 
-/* The batch size of a rank. */
+/* The batch size of a rank. With data.global_batch, the largest that it may be. */
 int64_t ps_config_batch(const ps_config *cfg, int rank);
 
 /* out is local with job's values of all keys that are the same on every member (the model
@@ -210,6 +211,13 @@ void ps_config_view(ps_config *out, const ps_config *local, const ps_config *job
 
 /* The first key that has to be equal on every member and is not, or NULL. */
 const char *ps_config_difference(const ps_config *a, const ps_config *b);
+
+/* How that many workers make a step: sizes (workers) gets the samples per micro-batch of
+ * each rank. Returns the micro-batches per step. With data.global_batch every step has
+ * that many samples, and no micro-batch more than data.batch of a rank: as few
+ * micro-batches as divide it, and ranks that differ by one sample at most. 0: no number
+ * of micro-batches does. */
+int64_t ps_config_split(const ps_config *cfg, int workers, int64_t *sizes);
 
 /* A hash of all settings that must be equal on every member of the job, the model
  * included (not paths, devices, threads, interface). */

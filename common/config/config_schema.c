@@ -117,6 +117,9 @@ const ps_config_key ps_config_keys[] = {
     STRING("data.test", data.test, JOB, "", "test samples, in the same form as data.train"),
     INTS("data.batch", data.batch, JOB, 1, 1 << 24, "[64]",
          "samples per micro-batch of a worker: one number for all, or one per rank"),
+    INT("data.global_batch", data.global_batch, JOB, 0, 1LL << 40, "0",
+        "samples of an optimizer step, whatever the number of workers is: the workers accumulate "
+        "micro-batches of at most data.batch; 0: data.batch times workers times train.accumulate"),
     INT("data.eval_batch", data.eval_batch, LOCAL, 1, 1 << 24, "256",
         "samples per batch of an evaluation"),
     BOOL("data.shuffle", data.shuffle, JOB, "true",

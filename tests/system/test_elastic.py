@@ -64,6 +64,17 @@ class ElasticTest(RestartTest):
         self.joiners.append(joiner)
         return joiner
 
+    def end_all(self, psrun, out, code=0):
+        """A joiner that came too late waits for a job."""
+        self.assertEqual(psrun.wait(WAIT_S * 2), code, self.text(out)[-3000:])
+        time.sleep(0.2)
+        late = [j for j in self.joiners if j.poll() is None]
+        for joiner in late:
+            joiner.send_signal(signal.SIGTERM)
+        codes = [j.wait(WAIT_S) for j in self.joiners]
+        self.check_nothing_left(out)
+        return [code for joiner, code in zip(self.joiners, codes) if joiner not in late]
+
     def workers(self, psrun):
         """Process ids of all workers except worker 0."""
         pids = [pid for name, pid in children(psrun.pid)
@@ -139,9 +150,8 @@ class Schedules(ElasticTest):
             self.wait_until(psrun, lambda: self.sizes("out"))
             done = self.disturb(psrun, "out", chance)
             with self.subTest(seed=seed, kind=kind, done=done):
-                self.end(psrun, "out")
-                for joiner in self.joiners:
-                    self.assertIn(joiner.wait(WAIT_S), (0, 1, 128 + signal.SIGKILL))
+                codes = self.end_all(psrun, "out")
+                self.assertLessEqual(set(codes), {0, 128 + signal.SIGKILL})
                 changes += len(self.sizes("out")) - 1
                 self.check_samples("out", self.STEPS)
                 self.check_replay("out", kind, self.STEPS)
@@ -151,6 +161,75 @@ class Schedules(ElasticTest):
                     path = self.path(name)
                     shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
         self.assertGreater(changes, JOBS)  # the disturbances do hit
+
+
+class Workers(ElasticTest):
+    KIND = ("ps", 1, 2)
+
+    def test_one_comes_and_one_leaves(self):
+        for kind in (self.KIND, ("allreduce", 0, 2)):
+            psrun = self.start_elastic("out", kind, 1500)
+            self.wait_for_lines(psrun, "out", 5)
+            joiner = self.join("out")
+            self.assertTrue(self.wait_for_size(psrun, "out", 3, 1))
+            self.wait_for_lines(psrun, "out", 5)
+            joiner.send_signal(signal.SIGTERM)
+            self.assertEqual(joiner.wait(WAIT_S), 0)
+            self.assertTrue(self.wait_for_size(psrun, "out", 2, 2))
+            self.wait_for_lines(psrun, "out", 5)
+            os.kill(self.find(psrun, "worker", 1), signal.SIGTERM)
+            self.assertTrue(self.wait_for_size(psrun, "out", 1, 3))
+            self.end_all(psrun, "out")
+            self.assertEqual([s["workers"] for s in self.stretches("out")], [2, 3, 2, 1])
+            self.assertEqual(self.summary("out")["workers"], 1)
+            self.check_samples("out", 1500)
+            self.joiners = []
+            shutil.rmtree(self.path("out"))
+
+    def test_one_dies(self):
+        psrun = self.start_elastic("out", ("ps", 2, 3), 1500)
+        self.wait_for_lines(psrun, "out", 5)
+        self.kill(psrun, "worker", 1)
+        self.assertTrue(self.wait_for_size(psrun, "out", 2, 1))
+        self.end_all(psrun, "out")
+        self.assertIn("psrun: worker 1 was ended by SIGKILL; the job goes on without it\n", self.text("out"))
+
+    def test_worker_0_and_the_last_ones_end_the_job(self):
+        for workers, told in ((2, 0), (2, 1)):
+            psrun = self.start("out", ("ps", 1, workers), settings=[*SETTINGS, "job.workers=2..4"])
+            self.wait_for_lines(psrun, "out", 3)
+            os.kill(self.find(psrun, "worker", told), signal.SIGTERM)
+            self.assertEqual(psrun.wait(WAIT_S), 75, self.text("out"))
+            shutil.rmtree(self.path("out"))
+
+    def test_ctrl_c(self):
+        psrun = self.start_elastic("out", self.KIND, 100000)
+        self.wait_for_lines(psrun, "out", 3)
+        psrun.send_signal(signal.SIGINT)
+        self.end(psrun, "out", code=130)
+
+    def test_a_fixed_job_takes_nobody(self):
+        psrun = self.start("out", self.KIND, settings=[*SETTINGS, "job.workers=2..2"])
+        self.wait_for_lines(psrun, "out", 3)
+        joiner = self.join("out")
+        self.assertEqual(joiner.wait(WAIT_S), 1)
+        with open(self.path("out-joiner-0.log"), encoding="utf-8") as f:
+            self.assertIn("the job has a fixed number of workers: give job.workers a range", f.read())
+        psrun.send_signal(signal.SIGINT)
+        self.end(psrun, "out", code=130)
+
+    def test_the_global_batch_stays(self):
+        psrun = self.start("out", self.KIND, "--build-dir", self.path("build"),
+                           settings=[*SETTINGS, "data.global_batch=120", "train.steps=3000"])
+        self.wait_for_lines(psrun, "out", 5)
+        self.join("out")
+        self.assertTrue(self.wait_for_size(psrun, "out", 3, 1))
+        self.end_all(psrun, "out")
+        self.assertEqual([s["workers"] for s in self.stretches("out")], [2, 3])
+        self.assertEqual(self.summary("out")["batch"], 120)
+        first, second = self.stretches("out")
+        self.assertEqual(second["epoch"] * SAMPLES + second["position"], 120 * second["step"])
+        self.check_samples("out", 3000)
 
 
 if __name__ == "__main__":
