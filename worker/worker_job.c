@@ -62,11 +62,14 @@ static ps_deadline step_deadline(const job *j)
 
 /* --- what the configuration alone says --------------------------------------------- */
 
-/* A worker of an elastic job gets another rank whenever the workers change. It keeps
- * asking for the one that it was started with; worker 0 stays worker 0. */
+/* A worker of an elastic job may get another rank whenever the workers change. It keeps
+ * asking for the one that it was started with; worker 0 stays worker 0. One without asks
+ * for a high rank, which nobody else has: so that nobody takes the place of a worker 0
+ * that is missing, and has the checkpoint. */
 static int rank_to_ask_for(const job *j)
 {
-    return ps_config_elastic(j->config) && j->rank != 0 ? j->cli->rank : j->rank;
+    if (!ps_config_elastic(j->config) || j->rank <= 0) return j->rank;
+    return j->cli->rank >= 0 ? j->cli->rank : PS_MAX_RANKS - 1 - j->rank;
 }
 
 static ps_err make_session(job *j)

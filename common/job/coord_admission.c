@@ -90,7 +90,7 @@ static bool refuse_as(refusal *r, const char *told)
  * has not been noticed yet. */
 static bool refuse_for_now(const ps_coordinator *c, refusal *r, const char *told)
 {
-    r->for_now = c->o.recovers;
+    r->for_now = c->o.recovers || ps_coord_is_elastic(c);
     return refuse_as(r, told);
 }
 

@@ -26,6 +26,7 @@ typedef struct job {
     ps_config config;
     char init[128];
     int n_servers, n_workers;
+    int min_workers; // 0: the number of workers is fixed
 } job;
 
 typedef struct part part;
@@ -35,6 +36,8 @@ struct part {
     job *job;
     ps_role role;
     int rank;
+    int expected_workers; // of an elastic job
+    bool late;            // joins when the others have
     body run;
     ps_member *member;
     ps_err err;
@@ -73,6 +76,8 @@ static ps_err join_as(part *p)
                                  .role = p->role,
                                  .rank = p->rank,
                                  .world_size = p->job->n_workers,
+                                 .min_workers = p->job->min_workers,
+                                 .expected_workers = p->expected_workers,
                                  .n_servers = p->job->n_servers,
                                  .init_method = p->job->init,
                                  .plan_hash = 77,
@@ -89,9 +94,12 @@ static void note(part *p, ps_err err)
     snprintf(p->message, sizeof p->message, "%s", ps_err_message());
 }
 
+static pthread_barrier_t others_have_joined;
+
 static void *run_part(void *arg)
 {
     part *p = arg;
+    if (p->late) pthread_barrier_wait(&others_have_joined);
     note(p, join_as(p));
     if (p->err == PS_OK) p->run(p);
     ps_member_destroy(&p->member);
@@ -562,10 +570,98 @@ static void addresses_are_those_that_others_reach(void **state)
     assert_address(false, "", "tcp://somewhere", NULL);
 }
 
+/* ---- elastic jobs ---- */
+
+static void end_elastic(part *p, int workers)
+{
+    expect(p, ps_member_roster(p->member)->n_workers == workers, "all workers");
+    if (p->role == PS_ROLE_SERVER)
+        note(p, ps_member_wait_end(p->member));
+    else
+        note(p, ps_member_barrier(p->member, "end", soon()));
+    note(p, ps_member_leave(p->member, soon()));
+}
+
+static void regroup_for_a_newcomer(part *p)
+{
+    const ps_roster *roster = ps_member_roster(p->member);
+    const bool is_worker = p->role == PS_ROLE_WORKER;
+    expect(p, roster->n_workers == 2, "two workers at first");
+    expect(p, ps_member_rank(p->member) == (p->rank > 0), "ranks without a gap");
+    if (is_worker && p->rank == 0) {
+        pthread_barrier_wait(&others_have_joined);
+        for (int i = 0; i < 1000 && ps_member_newcomers(p->member) == 0; i++)
+            usleep(10000);
+        ps_member_regroup(p->member, 2 + ps_member_newcomers(p->member));
+    }
+    expect(p, ps_member_cause(p->member, soon()) == PS_ERR_REGROUP, "to regroup");
+    p->expected_workers = ps_member_next_workers(p->member);
+    expect(p, p->expected_workers == 3, "one more worker");
+    ps_member_destroy(&p->member);
+    note(p, join_as(p));
+    if (p->err == PS_OK) end_elastic(p, 3);
+}
+
+static void join_late(part *p)
+{
+    expect(p, ps_member_rank(p->member) == 2, "the last rank");
+    end_elastic(p, 3);
+}
+
+static void run_elastic(job *j, part *parts, int n)
+{
+    j->min_workers = 1;
+    for (int i = 0; i < n; i++) {
+        parts[i].job = j;
+        assert_int_equal(pthread_create(&parts[i].thread, NULL, run_part, &parts[i]), 0);
+    }
+    for (int i = 0; i < n; i++)
+        pthread_join(parts[i].thread, NULL);
+    for (int i = 0; i < n; i++)
+        if (parts[i].err != PS_OK) fail_msg("member %d: %s", i, parts[i].message);
+}
+
+static void a_newcomer_is_let_in(void **state)
+{
+    job j;
+    open_job(&j, 1, 4);
+    part parts[] = {
+        {.role = PS_ROLE_SERVER, .expected_workers = 2, .run = regroup_for_a_newcomer},
+        {.role = PS_ROLE_WORKER, .rank = 0, .run = regroup_for_a_newcomer},
+        {.role = PS_ROLE_WORKER, .rank = 5, .run = regroup_for_a_newcomer},
+        {.role = PS_ROLE_WORKER, .rank = -1, .late = true, .run = join_late}};
+    pthread_barrier_init(&others_have_joined, NULL, 2);
+    run_elastic(&j, parts, 3 + 1);
+    pthread_barrier_destroy(&others_have_joined);
+    close_job(&j);
+}
+
+static void end_as_two(part *p)
+{
+    end_elastic(p, 2);
+}
+
+static void others_begin_without_those_that_do_not_come(void **state)
+{
+    for (int expected = 0; expected <= 3; expected += 3) { // 0: not said
+        job j;
+        open_job(&j, 1, 4);
+        j.config.recovery.wait_ms = 300;
+        part parts[] = {
+            {.role = PS_ROLE_SERVER, .expected_workers = expected, .run = end_as_two},
+            {.role = PS_ROLE_WORKER, .rank = 1, .run = end_as_two},
+            {.role = PS_ROLE_WORKER, .rank = 0, .run = end_as_two}};
+        run_elastic(&j, parts, 3);
+        close_job(&j);
+    }
+}
+
 int main(void)
 {
     ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_newcomer_is_let_in),
+        cmocka_unit_test(others_begin_without_those_that_do_not_come),
         cmocka_unit_test(addresses_are_those_that_others_reach),
         cmocka_unit_test(a_job_alone_needs_no_address),
         cmocka_unit_test(jobs_of_all_shapes_end_well),

@@ -267,6 +267,72 @@ static void hash_is_of_what_counts(void **state)
                 hash_of("model: {layers: [tanh, relu]}", "train.seed=0"));
 }
 
+static ps_err load_elastic(ps_config *c, const char *text, const char *set)
+{
+    const char *const sets[] = {set, "job.name=x", NULL};
+    return load(c, text, sets);
+}
+
+static void workers_may_be_a_range(void **state)
+{
+    static const struct {
+        const char *text, *set;
+        int64_t least, most, start;
+    } cases[] = {
+        {"job: {workers: 2..8}", "train.seed=0", 2, 8, 0},
+        {"job: {workers: 2..8}", "job.workers=3", 2, 8, 3}, // it begins with 3
+        {"job: {workers: 2}", "job.workers=3..5", 3, 5, 0},
+        {"job: {workers: 2..8}", "job.workers=4..4", 4, 4, 0},
+        {"job: {workers: 2}", "job.workers=3", 3, 3, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ps_config c;
+        assert_int_equal(load_elastic(&c, cases[i].text, cases[i].set), PS_OK);
+        assert_int_equal(c.job.workers, cases[i].least);
+        assert_int_equal(c.job.most_workers, cases[i].most);
+        assert_int_equal(c.job.start_workers, cases[i].start);
+        assert_int_equal(ps_config_elastic(&c), cases[i].least < cases[i].most);
+        assert_int_equal(c.recovery.rejoins > 0, ps_config_elastic(&c));
+        ps_config_fini(&c);
+    }
+    assert_refused("job:\n  workers: 8..2\n", "job.name=x",
+                   ":2: job.workers: '8..2' ends");
+    assert_refused("job:\n  workers: 2..x\n", "job.name=x",
+                   ":2: job.workers: '2..x' is not");
+    assert_refused("job:\n  workers: 0..3\n", "job.name=x",
+                   ":2: job.workers: 0 is below 1");
+    assert_refused("job:\n  workers: 2..4\n", "job.workers=5",
+                   "job.start_workers: 5 is not within 2..4");
+    assert_refused("job:\n  workers: 2..4\n", "data.batch=[1, 2]",
+                   "data.batch: one value");
+    assert_refused("job:\n  workers: 2..4\n", "exchange.name=none", "one worker alone");
+}
+
+static void a_global_batch_is_cut_evenly(void **state)
+{
+    ps_config c;
+    assert_int_equal(load_elastic(&c, "job: {workers: 1..8}\ndata: {batch: 20}",
+                                  "data.global_batch=240"),
+                     PS_OK);
+    for (int w = 1; w <= 8; w++) {
+        int64_t sizes[8], sum = 0, least = INT64_MAX, most = 0;
+        const int64_t parts = ps_config_split(&c, w, sizes);
+        for (int r = 0; r < w; r++) {
+            sum += sizes[r];
+            least = sizes[r] < least ? sizes[r] : least;
+            most = sizes[r] > most ? sizes[r] : most;
+        }
+        assert_int_equal(sum * parts, 240);
+        assert_in_range(least, 1, most);
+        assert_in_range(most, least, least + 1 < 20 ? least + 1 : 20);
+    }
+    ps_config_fini(&c);
+    assert_refused("job:\n  workers: 2..3\ndata:\n  batch: 2\n", "data.global_batch=7",
+                   "data.global_batch: 7 samples cannot be cut");
+    assert_refused("train:\n  accumulate: 2\n", "data.global_batch=64",
+                   "leave train.accumulate away");
+}
+
 /* Every key has a unique path, a help text, and a default that its own parser accepts. */
 static void table_is_sound(void **state)
 {
@@ -310,6 +376,8 @@ int main(void)
         cmocka_unit_test(missing_file_is_io),
         cmocka_unit_test(hash_is_of_what_counts),
         cmocka_unit_test(a_section_that_differs_is_found),
+        cmocka_unit_test(workers_may_be_a_range),
+        cmocka_unit_test(a_global_batch_is_cut_evenly),
         cmocka_unit_test(table_is_sound),
         cmocka_unit_test(help_lists_every_key),
     };
