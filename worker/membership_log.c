@@ -22,8 +22,8 @@ static ps_err copy_lines_before(const char *path, uint64_t step, FILE *out)
     while (err == PS_OK && fgets(line, sizeof line, file)) {
         json_t *json = json_loads(line, 0, NULL), *at = json_object_get(json, "step");
         if (!json_is_integer(at))
-            err = ps_err_set(PS_ERR_FORMAT, "%s: a line without a step: %.80s", path,
-                             line);
+            err =
+                ps_err_set(PS_ERR_FORMAT, "%s: a line without a step: %.80s", path, line);
         else if ((uint64_t)json_integer_value(at) < step)
             fputs(line, out);
         json_decref(json);
@@ -37,9 +37,9 @@ static ps_err write_lines(const char *path, const ps_membership *m, FILE *out)
     PS_TRY(copy_lines_before(path, m->step, out));
     char job[24];
     snprintf(job, sizeof job, "%016" PRIx64, m->nonce);
-    json_t *line = json_pack("{s:I, s:I, s:I, s:i, s:s}", "step", (json_int_t)m->step, "epoch",
-                             (json_int_t)m->epoch, "position", (json_int_t)m->position,
-                             "workers", m->workers, "job", job);
+    json_t *line = json_pack("{s:I, s:I, s:I, s:i, s:s}", "step", (json_int_t)m->step,
+                             "epoch", (json_int_t)m->epoch, "position",
+                             (json_int_t)m->position, "workers", m->workers, "job", job);
     const bool bad = !line || json_dumpf(line, out, JSON_COMPACT) != 0 ||
                      fputc('\n', out) == EOF || fflush(out) != 0 ||
                      fsync(fileno(out)) != 0;

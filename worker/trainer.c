@@ -267,13 +267,15 @@ static ps_batch batch_of(const ps_loaded *loaded)
 /* For tests that count how often a sample is seen. positions: in the permutation. */
 static void log_samples(const ps_trainer *t, const ps_loaded *b)
 {
-    char text[512] = "";
+    char text[1600] = "";
     if (!ps_log_shows(PS_LOG_DEBUG)) return;
     for (int64_t i = 0, used = 0; i < b->n && used < (int64_t)sizeof text - 16; i++)
         used += snprintf(text + used, sizeof text - (size_t)used, "%s%u", i ? "," : "",
                          b->positions[i]);
-    PS_DEBUG("samples", "job=%016" PRIx64 " step=%" PRIu64 " epoch=%" PRId64 " positions=%s",
-             t->member ? ps_member_roster(t->member)->nonce : UINT64_C(0), t->step, t->epoch, text);
+    PS_DEBUG("samples",
+             "job=%016" PRIx64 " step=%" PRIu64 " epoch=%" PRId64 " positions=%s",
+             t->member ? ps_member_roster(t->member)->nonce : UINT64_C(0), t->step,
+             t->epoch, text);
 }
 
 static ps_err next_micro_batch(ps_trainer *t, ps_loaded **out)

@@ -194,6 +194,25 @@ class Workers(ElasticTest):
         self.end_all(psrun, "out")
         self.assertIn("psrun: worker 1 was ended by SIGKILL; the job goes on without it\n", self.text("out"))
 
+    def test_the_dead_are_started_again(self):
+        for kind in (("ps", 1, 2), ("allreduce", 0, 2)):
+            psrun = self.start_elastic("out", kind, 2500, "--restarts", "3")
+            self.wait_for_lines(psrun, "out", 5)
+            self.join("out")
+            self.assertTrue(self.wait_for_size(psrun, "out", 3, 1))
+            for rank in (0, 1):
+                self.wait_for_lines(psrun, "out", 3)
+                changes = len(self.sizes("out"))
+                self.assertIsNotNone(self.kill(psrun, "worker", rank))
+                self.assertTrue(self.wait_for_size(psrun, "out", 3, changes))
+            self.assertEqual(self.end_all(psrun, "out"), [0])
+            self.assertEqual(len(self.summary("out")["restarts"]), 2)
+            self.check_samples("out", 2500)
+            self.check_replay("out", kind, 2500)
+            self.joiners = []
+            shutil.rmtree(self.path("replay"))
+            shutil.rmtree(self.path("out"))
+
     def test_worker_0_and_the_last_ones_end_the_job(self):
         for workers, told in ((2, 0), (2, 1)):
             psrun = self.start("out", ("ps", 1, workers), settings=[*SETTINGS, "job.workers=2..4"])
@@ -219,17 +238,21 @@ class Workers(ElasticTest):
         self.end(psrun, "out", code=130)
 
     def test_the_global_batch_stays(self):
-        psrun = self.start("out", self.KIND, "--build-dir", self.path("build"),
-                           settings=[*SETTINGS, "data.global_batch=120", "train.steps=3000"])
-        self.wait_for_lines(psrun, "out", 5)
-        self.join("out")
-        self.assertTrue(self.wait_for_size(psrun, "out", 3, 1))
-        self.end_all(psrun, "out")
-        self.assertEqual([s["workers"] for s in self.stretches("out")], [2, 3])
-        self.assertEqual(self.summary("out")["batch"], 120)
-        first, second = self.stretches("out")
-        self.assertEqual(second["epoch"] * SAMPLES + second["position"], 120 * second["step"])
-        self.check_samples("out", 3000)
+        for batch in (120, 100):  # 100: as 4 micro-batches of 13 and 12, then 2 of 17, 17 and 16
+            settings = [*SETTINGS, f"data.global_batch={batch}", "train.steps=2000"]
+            psrun = self.start("out", self.KIND, "--build-dir", self.path("build"), settings=settings)
+            self.wait_for_lines(psrun, "out", 5)
+            self.join("out")
+            self.assertTrue(self.wait_for_size(psrun, "out", 3, 1))
+            self.end_all(psrun, "out")
+            self.assertEqual([s["workers"] for s in self.stretches("out")], [2, 3])
+            self.assertEqual(self.summary("out")["batch"], batch)
+            change = self.stretches("out")[1]
+            steps_an_epoch = -(-SAMPLES // batch)
+            self.assertEqual(change["step"], change["epoch"] * steps_an_epoch - (-change["position"] // batch))
+            self.check_samples("out", 2000)
+            self.joiners = []
+            shutil.rmtree(self.path("out"))
 
 
 if __name__ == "__main__":
