@@ -242,7 +242,10 @@ static bool check_join(ps_coordinator *c, const ps_control_id *from, const ps_co
     if (c->state == PS_COORD_ABORTED) return refuse_for_now(c, r, "the job was aborted");
     if (c->state == PS_COORD_RUNNING && is_named(c, e->role) && !find_rank(c, e)) {
         ps_coord_note_newcomer(c, from, e->host);
-        return refuse_for_now(c, r, "the workers have not regrouped yet");
+        return refuse_for_now(c, r,
+                              c->n_workers < c->o.n_workers
+                                  ? "the workers have not regrouped yet"
+                                  : "the job has as many workers as job.workers allows");
     }
     if (c->state != PS_COORD_JOINING)
         return refuse_for_now(c, r, "the job is running and has all its members");

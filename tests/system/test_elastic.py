@@ -195,23 +195,29 @@ class Workers(ElasticTest):
         self.assertIn("psrun: worker 1 was ended by SIGKILL; the job goes on without it\n", self.text("out"))
 
     def test_the_dead_are_started_again(self):
-        for kind in (("ps", 1, 2), ("allreduce", 0, 2)):
-            psrun = self.start_elastic("out", kind, 2500, "--restarts", "3")
-            self.wait_for_lines(psrun, "out", 5)
-            self.join("out")
-            self.assertTrue(self.wait_for_size(psrun, "out", 3, 1))
-            for rank in (0, 1):
-                self.wait_for_lines(psrun, "out", 3)
-                changes = len(self.sizes("out"))
-                self.assertIsNotNone(self.kill(psrun, "worker", rank))
-                self.assertTrue(self.wait_for_size(psrun, "out", 3, changes))
-            self.assertEqual(self.end_all(psrun, "out"), [0])
-            self.assertEqual(len(self.summary("out")["restarts"]), 2)
-            self.check_samples("out", 2500)
-            self.check_replay("out", kind, 2500)
-            self.joiners = []
-            shutil.rmtree(self.path("replay"))
-            shutil.rmtree(self.path("out"))
+        psrun = self.start_elastic("out", self.KIND, 2000, "--restarts", "3")
+        self.wait_for_lines(psrun, "out", 5)
+        self.join("out")
+        self.assertTrue(self.wait_for_size(psrun, "out", 3, 1))
+        for rank in (0, 1):
+            self.wait_for_lines(psrun, "out", 3)
+            changes = len(self.sizes("out"))
+            self.assertIsNotNone(self.kill(psrun, "worker", rank))
+            self.assertTrue(self.wait_for_size(psrun, "out", 3, changes))
+        self.assertEqual(self.end_all(psrun, "out"), [0])
+        self.assertEqual(len(self.summary("out")["restarts"]), 2)
+        self.check_samples("out", 2000)
+        self.check_replay("out", self.KIND, 2000)
+
+    def test_a_full_job_takes_nobody(self):
+        psrun = self.start("out", self.KIND, settings=[*SETTINGS, "job.workers=1..2", "net.join_timeout_ms=3000"])
+        self.wait_for_lines(psrun, "out", 3)
+        joiner = self.join("out")
+        self.assertEqual(joiner.wait(WAIT_S), 1)
+        with open(self.path("out-joiner-0.log"), encoding="utf-8") as f:
+            self.assertIn("the job has as many workers as job.workers allows", f.read())
+        psrun.send_signal(signal.SIGINT)
+        self.end(psrun, "out", code=130)
 
     def test_worker_0_and_the_last_ones_end_the_job(self):
         for workers, told in ((2, 0), (2, 1)):
