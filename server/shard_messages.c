@@ -81,10 +81,20 @@ static ps_err handle_init(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
     return p->owed ? ps_shard_reply_short(s, PS_MSG_CREDIT, h->rank, 0) : PS_OK;
 }
 
+/* Whether the numbers are here that a gradient of worker 0 was sent after. They may be
+ * lost with a connection while the gradient comes over the next one. */
+static bool has_groups(const ps_shard *s, const ps_wire_header *h)
+{
+    const uint64_t n = s->groups.n_sets;
+    if (h->credit == 0) return true;
+    return n > 0 && s->groups.from[(n - 1) % PS_GROUP_SETS] + 1 >= h->credit;
+}
+
 static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h,
                           ps_wire_frames *f)
 {
     ps_shard_peer *p = &s->peers[h->rank];
+    if (!has_groups(s, h)) return PS_OK; // both come again, after a HELLO
     ps_verdict verdict = ps_policy_push(&c->policy, h->rank, h->step);
     // In shared memory there is room for the gradient of one step.
     if (verdict == PS_VERDICT_REFUSE || (verdict == PS_VERDICT_KEEP && p->shm))

@@ -37,7 +37,10 @@
  *
  * GROUPS, in jobs without a model: count groups of eight little-endian doubles
  * (param_groups.h), never encoded. It has no answer and takes no credit; a worker sends
- * the last ones again over a new connection, and a shard ignores those that it has.
+ * the last ones again over a new connection, and a shard ignores those that it has. The
+ * credit of a PUSH is then 1 + the step of the newest GROUPS that were sent before it (0:
+ * none). Without these the shard drops it: they were lost with a connection, and both
+ * come again.
  *
  * FETCH and RESTORE are for checkpoints. The arrays are the optimizer's states (0, 1) and
  * the weights (2), always as float32 in the message, whatever the codec and with shared

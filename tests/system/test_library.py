@@ -4,9 +4,11 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
+import cuts
 from jobs import BIN, DIGITS, ROOT, JobTest, Part, free_port
 
 EXAMPLE = ROOT / "docs/examples/linear.c"
@@ -60,6 +62,13 @@ class Library(JobTest):
         endless = cls.place / "endless.c"
         endless.write_text(text.replace("STEPS = 200", "STEPS = 2000000000"), encoding="utf-8")
         cls.endless = cls.compile(endless)
+        # The rate changes in each step; the last weights are printed with all bits.
+        rates = cls.place / "rates.c"
+        rates.write_text(text.replace("STEPS = 200", "STEPS = 10000")
+                         .replace("check(s, pstrain_begin(s", "check(s, pstrain_set_lr(s, 0.05 / "
+                                  "(1 + step % 7)));\n        check(s, pstrain_begin(s")
+                         .replace("%.3f", "%a"), encoding="utf-8")
+        cls.rates = cls.compile(rates)
 
     @classmethod
     def tearDownClass(cls):
@@ -139,6 +148,28 @@ class Library(JobTest):
 
     def test_a_killed_server(self):
         self.kill_and_watch("server 1")
+
+    def test_rates_outlive_cuts(self):
+        parts = self.start(2, 2, self.rates)
+        self.wait(parts, 60)
+        whole = RESULT.search(parts["worker 0"].text()).group(0)
+        parts = self.start(2, 2, self.rates)
+        servers = [parts[f"server {r}"].popen.pid for r in (0, 1)]
+        parts["server 0"].wait_for("members=4/4")
+        n = 0
+        while parts["worker 0"].popen.poll() is None and n < 40:
+            pid = servers[n % 2]
+            for fd, _, _ in cuts.connections(pid)[:1 + n % 3]:
+                try:
+                    cuts.cut(pid, fd, hard=n % 2 == 0)
+                    n += 1
+                except OSError:
+                    pass  # it was gone already
+            time.sleep(0.02)
+        for name, code in self.wait(parts, 60).items():
+            self.assertEqual(code, 0, f"{name}: {parts[name].text()}")
+        self.assertGreater(n, 5)
+        self.assertEqual(RESULT.search(parts["worker 0"].text()).group(0), whole)
 
     def test_a_model_on_one_side_only(self):
         short = ["--set", "net.join_timeout_ms=3000", "--set", "job.name=job"]

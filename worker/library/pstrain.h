@@ -51,7 +51,8 @@
  * one thread's pstrain_reduce_begin, one other thread's pstrain_reduce_end, and one
  * thread's collectives. The library has threads of its own, which block all signals and
  * call nothing of the program's but the log. It installs no signal handler, changes no
- * limit and prints nothing. SIGPIPE: sockets of all-reduce by Gloo may raise it; ignore
+ * limit and prints nothing. libzmq draws from rand(): use another generator where numbers
+ * must repeat. SIGPIPE: sockets of all-reduce by Gloo may raise it; ignore
  * it there. After fork() the child must not use a session: calls give PSTRAIN_ERR_ARG,
  * and pstrain_destroy only forgets it.
  *

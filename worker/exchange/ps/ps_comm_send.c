@@ -103,6 +103,16 @@ static ps_err send_groups(ps_comm *c, ps_comm_link *l)
     return PS_OK;
 }
 
+/* 1 + the step of the newest numbers that were sent before a gradient; 0: none. */
+static uint64_t groups_sent(const ps_comm *c, const ps_comm_link *l)
+{
+    const ps_param_groups *g = c->o.rule->optimizer.groups;
+    uint64_t from;
+    if (l->n_groups == 0) return 0;
+    (void)ps_param_groups_get(g, l->n_groups - 1, &from);
+    return from + 1;
+}
+
 static ps_err send_order(ps_comm *c, ps_comm_link *l, const ps_command *what)
 {
     const uint32_t chunk = what->chunk;
@@ -114,6 +124,7 @@ static ps_err send_order(ps_comm *c, ps_comm_link *l, const ps_command *what)
         h.place = c->snapshot.array;
     if (!has_payload(what->kind)) return send_header(c, l, &h, NULL, 0);
     h.count = plan->count;
+    if (what->kind == PS_MSG_PUSH) h.credit = groups_sent(c, l);
     if (in_shared_memory(l, what->kind)) {
         h.codec = PS_CODEC_SHM;
         h.place = plan->offset;
