@@ -115,25 +115,32 @@ class Restarts:
             times = "once" if len(self.deaths) == 1 else f"{len(self.deaths)} times"
             self.screen.say(f"psrun: parts had been started again {times} (--restarts {self.job.restarts})")
 
-    def replace(self, watched, step):
-        """The part to start instead of one that has died, and in how many seconds. step: the last
-        one that is known."""
+    def replace(self, watched, step, counts):
+        """Returns the part to start instead of one that has died, and in how many seconds. step:
+        the last one that is known. counts: False for a part that ended because another one had
+        not joined. That one counts."""
         part = watched.part
+        if not counts:
+            self.screen.say(f"psrun: {part.name} {watched.how}, because others had not joined; it is started again")
+            return self._again(part), 0
         before = self.in_vain[part.name]
         self.in_vain[part.name] += 1
         delay_s = min(MOST_DELAY_S, 2 ** (before - 1)) if before else 0
         step = max(step, self.folder.read_step()) if step else 0
         self.deaths.append(Death(part.name, watched.how, time.monotonic(), step))
+        self.screen.say(f"psrun: {part.name} {watched.how}; it is started again "
+                        f"(restart {len(self.deaths)} of {self.job.restarts}"
+                        + (f", in {delay_s} s: it came no further)" if delay_s else ")"))
+        return self._again(part), delay_s
+
+    def _again(self, part):
         self.started[part.name] = self.started.get(part.name, 0) + 1
         if part.name == "worker 0":
             self._aim()
             self.back = True
         new = next(p for p in self.job.parts() if p.name == part.name)
         new.env["PS_INCARNATION"] = str(self.started[part.name])
-        self.screen.say(f"psrun: {part.name} {watched.how}; it is started again "
-                        f"(restart {len(self.deaths)} of {self.job.restarts}"
-                        + (f", in {delay_s} s: it came no further)" if delay_s else ")"))
-        return new, delay_s
+        return new
 
     def line(self, part, line):
         """What worker 0 says of where the job goes on."""

@@ -45,6 +45,7 @@ SILENT_LINES = (
                'reason="no sign of life'))
 # Who has not joined in time: "servers 1, 3-5 of 8, worker 0 of 3: not joined after 60.0 s".
 MISSING_LINE = re.compile(r"(?P<who>[a-z0-9 ,-]+): not joined after [\d.]+ s \(net\.join_timeout_ms\)")
+NO_COORDINATOR_LINE = re.compile(r"no coordinator at .*: is (?P<who>(?:server|worker) 0) running, and is its port open")
 MISSING_RANKS = re.compile(r"(?P<role>server|worker)s? (?P<ranks>\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*) of \d+")
 TOLD_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  interrupted signal=(?P<signal>SIG[A-Z]+) ")
 
@@ -59,6 +60,9 @@ def listens_to(number):
 
 def missing_parts(line):
     """The names of the parts that, as the line says, have not joined in time."""
+    absent = NO_COORDINATOR_LINE.search(line)
+    if absent:
+        yield absent["who"]
     found = MISSING_LINE.search(line)
     for role in MISSING_RANKS.finditer(found["who"] if found else ""):
         for span in role["ranks"].split(", "):
@@ -337,7 +341,8 @@ class Supervisor:
             if len(item) == 3:
                 self._start(item[2], instead_of=item[1])
                 continue
-            part, delay_s = self.restarts.replace(item[1], max(w.step for w in self.watched))
+            waited = item[1].errors and any(missing_parts(item[1].errors[-1]))
+            part, delay_s = self.restarts.replace(item[1], max(w.step for w in self.watched), not waited)
             self.waiting.append((self.now + delay_s, item[1], part))
 
     def _end_silent(self):
@@ -393,6 +398,10 @@ class Supervisor:
             # Until all have joined, no coordinator tells the others.
             began = any(w.all_joined for w in self.watched)
             return self.now - self.failed_at > (GRACE_S if began else 0)
+        done = [w.ended_at for w in self.watched if self._is_done(w)]
+        if self.restarts and done and self.now - min(done) > SERVERS_END_S:
+            self.all_done = True  # a part that stands still after its work has nothing to lose
+            return True
         workers = [w for w in self.watched if w.part.role == "worker"]
         if not workers:
             return self.signal is not None

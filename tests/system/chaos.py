@@ -124,7 +124,7 @@ class Hosts:
             f"{role[0]}{rank} addr={address} {role}s=1 {other}s=0 bin={BIN}\n"
             for (role, rank), address in self.made.hosts.items() if role == "worker" or kind.servers
             for other in ({"server", "worker"} - {role})), encoding="utf-8")
-        return ["-H", str(path)]
+        return ["-H", str(path), "--insecure"]
 
     def cut(self, role, rank):
         self.made.plug(role, rank, False)
