@@ -7,6 +7,7 @@
  *    "buffers": [...]}
  *
  * Scalars in layers are strings. role: weight, bias, norm; buffers: buffer, counter.
+ * CONFIG "" is a job without a file and without a model: it has only the keys.
  */
 #include <jansson.h>
 #include <stdio.h>
@@ -103,7 +104,7 @@ static json_t *tensors_json(const ps_tensor *tensors, int n)
 static ps_err print_job(const ps_config *cfg)
 {
     ps_model_spec spec = {0};
-    ps_err err = ps_model_spec_init(&spec, cfg);
+    ps_err err = cfg->file[0] ? ps_model_spec_init(&spec, cfg) : PS_OK;
     if (err != PS_OK) {
         ps_model_spec_fini(&spec);
         return err;

@@ -7,6 +7,7 @@ out        the folder of results and logs
 screen     prefixed lines, and rank 0's progress bar in place
 local      parts as processes of this machine
 remote     parts as processes of other hosts, over ssh
+traceback  the error that a Python program ends with
 supervise  starts the parts, watches them and ends them together
 restarts   starts the job again after a death, from its newest checkpoint
 report     the table at the end, from summary.json

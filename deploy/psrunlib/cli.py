@@ -18,6 +18,10 @@ EPILOG = """\
 A key is a path of the configuration (ps-worker --help lists them all):
   deploy/psrun -s 2 -w 2 configs/digits-basicnet.yaml train.epochs=10 optimizer.lr=3e-4
 
+Workers may be any program that uses the Python package pstrain, or libpstrain. Each gets
+torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT):
+  deploy/psrun -s 2 -w 4 -- python3 train.py --epochs 3
+
 Without -s, -w or -m the configuration decides (job.servers, job.workers, exchange.name).
 Exit codes: 0: the job finished. 130 after Ctrl-C, 143 after SIGTERM, sent to psrun or to a
 part: the job ended in order and the weights are kept (a second signal ends all at once).
@@ -29,6 +33,8 @@ part: the job ended in order and the weights are kept (a second signal ends all 
 def parser():
     p = argparse.ArgumentParser(
         prog="psrun", description="Starts a training job: servers and workers.",
+        usage="psrun [options] CONFIG [key=value ...]\n"
+              "       psrun [options] [key=value ...] -- PROGRAM [ARGUMENT ...]",
         epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-s", "--servers", type=int, metavar="SERVERS",
                    help="server processes (ignored in all-reduce mode)")
@@ -87,10 +93,14 @@ def count(text):
 
 
 def plan_job(args):
+    return make_job(args, jobs.find_build_dir(args.build_dir))
+
+
+def make_job(args, build_dir, name=None):
+    """name: of the job; None: the configuration's."""
     for setting in args.overrides:
         if "=" not in setting:
             raise JobError(f"'{setting}' is no key=value")
-    build_dir = jobs.find_build_dir(args.build_dir)
     overrides = args.overrides + ["net.insecure=true"] * args.insecure
     folder = keys.take_folder(args, overrides)
     facts = jobs.describe(build_dir, args.config, overrides + numbers(args))
@@ -111,7 +121,8 @@ def plan_job(args):
         args.out = args.resume
     job = jobs.Job(
         config=args.config, overrides=overrides, build_dir=build_dir, mode=mode, curve=folder,
-        servers=servers, workers=workers, fewest=fewest, out=args.out or jobs.default_out(facts["job.name"]),
+        servers=servers, workers=workers, fewest=fewest,
+        out=args.out or jobs.default_out(name or facts["job.name"]),
         out_is_ours=not args.out, overwrite=args.overwrite, facts=facts,
         resume=args.resume or "", restarts=args.restarts,
         master_port=args.port or jobs.free_port())
@@ -124,6 +135,41 @@ def plan_job(args):
     if job.restarts:
         restarts.check(job)
     return job
+
+
+# Options that need a configuration, and why.
+OF_OUR_WORKERS = {
+    "resume": "the program itself loads what it has saved",
+    "restarts": "psrun does not know from where the program can go on",
+    "verify": "it compares the modes of our own workers",
+    "doctor": "it checks the jobs of our own workers",
+}
+
+
+def plan_program(args, program):
+    """The job whose workers are a program of the user's."""
+    if not program:
+        raise JobError("-- ends the line: name the program that the workers run")
+    if args.config and "=" not in args.config:
+        raise JobError(f"{args.config} and {program[0]}: a job has a configuration or a program of "
+                       "its own; the program's settings are key=value before --")
+    for option, why in OF_OUR_WORKERS.items():
+        if getattr(args, option):
+            raise JobError(f"--{option} is not for a program of your own: {why}")
+    if args.mode not in (None, "ps"):
+        raise JobError(f"-m {args.mode}: a program of your own works with servers (-m ps)")
+    args.overrides, args.config = [args.config] * bool(args.config) + args.overrides, ""
+    args.servers = 1 if args.servers is None else args.servers
+    job = make_job(args, jobs.find_build_dir(args.build_dir, "ps-server"), name_of(program))
+    job.program = program
+    job.store_port = jobs.free_port() if not args.hostfile else job.master_port + 1
+    return job
+
+
+def name_of(program):
+    """Of the folder of results: the script's name, where an interpreter runs one."""
+    scripts = [word for word in program if word.endswith(".py")]
+    return os.path.basename((scripts or program)[0]).removesuffix(".py")
 
 
 def numbers(args):
@@ -156,14 +202,16 @@ def command_line(part):
 
 def run(job, verbose):
     if job.hosts:
-        remote.check_hosts(job.hosts, job.programs_by_host(), job.config, jobs.versions(job.build_dir))
+        programs = job.programs_by_host()
+        names = {os.path.basename(p) for paths in programs.values() for p in paths}
+        remote.check_hosts(job.hosts, programs, job.config, jobs.versions(job.build_dir, names))
     screen = Screen(verbose=verbose)
     env = {}
     if screen.terminal:
         env = {"PS_PROGRESS": "bar", "COLUMNS": str(screen.columns())}
     with Out(job.out, job.out_is_ours, job.overwrite, bool(job.resume)) as out:
         job.out = out.path
-        if not job.hosts:
+        if not job.hosts and not job.program:
             jobfile.remember(job)
         return supervise(job, screen, env, out.logs)
 
@@ -174,6 +222,8 @@ def supervise(job, screen, env, logs):
     supervisor = Supervisor(screen, launcher(job, env), logs, job.facts["net.dead_after_ms"] / 1000, again,
                             elastic.Elastic(job.fewest) if job.elastic else None)
     code = supervisor.run(job.parts())
+    if job.program:
+        return end_of_program(job, screen, supervisor, code)
     if job.hosts and code != 1:
         host, path = job.parts()[job.servers].host, os.path.join(job.out, "summary.json")
         if not remote.fetch(host, path, path, started) and code == 0:
@@ -188,6 +238,14 @@ def supervise(job, screen, env, logs):
         report.show(job.out, screen)
     elif supervisor.signal or code != 1:
         screen.say(f"psrun: {who_was_told(supervisor)}; {what_is_left(job, code, started)}")
+    return code
+
+
+def end_of_program(job, screen, supervisor, code):
+    if code == 0:
+        screen.say(f"psrun: done; logs are in {job.out}")
+    elif supervisor.signal or code != 1:
+        screen.say(f"psrun: {who_was_told(supervisor)}; logs are in {job.out}")
     return code
 
 
@@ -227,12 +285,13 @@ def main(argv):
     sys.stdout.reconfigure(errors="replace")
     # Overrides may stand on either side of the options. SIGINT is still blocked (deploy/psrun):
     # where argparse is interrupted, it can raise another error instead.
-    args = parser().parse_intermixed_args(argv)
+    own, dashes, program = split_program(argv)
+    args = parser().parse_intermixed_args(own)
     try:
         for n in filter(listens_to, END_SIGNALS):
             signal.signal(n, on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-        return run_command(args)
+        return run_command(args, dashes, program)
     except KeyboardInterrupt as told:  # before the supervisor's handlers are set, or after its work
         number = told.args[0] if told.args else signal.SIGINT
         what = "interrupted" if number == signal.SIGINT else f"told to end ({number.name})"
@@ -242,20 +301,26 @@ def main(argv):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done; Python takes a while to exit
 
 
-def run_command(args):
+def split_program(argv):
+    """psrun's own arguments, whether there is a --, and the program after it."""
+    at = argv.index("--") if "--" in argv else len(argv)
+    return argv[:at], at < len(argv), argv[at + 1:]
+
+
+def run_command(args, dashes, program):
     try:
         if args.join:
             return elastic.join(args, plan_job)
         if args.replay_membership:
             return elastic.replay(args, plan_job, run)
-        if args.resume:
+        if args.resume and not dashes:
             jobfile.recall(args)
-        if not args.config:
+        if not args.config and not dashes:
             raise JobError("no job is named: give a configuration, as in: deploy/psrun "
                            "configs/digits-basicnet.yaml (see --help)")
-        if args.verify:
+        if args.verify and not dashes:
             return verify.verify(args, plan_job, run)
-        job = plan_job(args)
+        job = plan_program(args, program) if dashes else plan_job(args)
         if args.doctor:
             return doctor.run(job)
         if args.dry_run:

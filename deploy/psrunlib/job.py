@@ -16,6 +16,10 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__
 
 DEFAULT_PORT = 29500  # torchrun's; for other hosts, where psrun cannot look for a free port
 
+OF_SERVERS = ("job.", "net.", "server.")
+
+LIBRARY = "lib/libpstrain.so.0"  # in the build folder
+
 # The value of exchange.name for each mode.
 MODES = {"ps": "ps", "allreduce": "allreduce", "single": "none"}
 
@@ -38,7 +42,7 @@ class Part:
 
 @dataclass
 class Job:
-    config: str
+    config: str  # "": the workers are a program of the user's
     overrides: list
     build_dir: str
     mode: str
@@ -51,9 +55,11 @@ class Job:
     curve: str = ""  # folder of its keys
     fewest: int = 0  # workers that an elastic job needs; 0: their number is fixed
     restarts: int = 0  # how often parts may be started again after deaths
+    program: list = field(default_factory=list)  # the workers' command line; empty: ps-worker
     facts: dict = field(default_factory=dict)
     master_addr: str = "127.0.0.1"
     master_port: int = 0
+    store_port: int = 0  # of the store that a program of the user's opens in worker 0
     server_hosts: list = field(default_factory=list)  # by rank; empty: all here
     worker_hosts: list = field(default_factory=list)
 
@@ -72,9 +78,11 @@ class Job:
         self.master_addr = (server_hosts + worker_hosts)[0].address
 
     def programs_by_host(self):
-        programs = {}
+        """Those of ours, by the name of the host."""
+        programs = {host.name: set() for host in self.hosts}
         for part in self.parts():
-            programs.setdefault(part.host.name, set()).add(part.argv[0])
+            if part.role == "server" or not self.program:
+                programs[part.host.name].add(part.argv[0])
         return programs
 
     def parts(self):
@@ -94,8 +102,12 @@ class Job:
     def _part(self, role, rank):
         placed = self.server_hosts if role == "server" else self.worker_hosts
         host = placed[rank] if placed else None
-        argv = [self._program(role, host), "--config", self.config]
-        settings = list(self.overrides) + [f"exchange.name={self.exchange()}"]
+        if role == "worker" and self.program:
+            return Part(role, rank, self.program, self._env(role, rank), host)
+        argv = [self._program(role, host)] + (["--config", self.config] if self.config else [])
+        # Servers of a program get the rest from its workers.
+        own = [s for s in self.overrides if not self.program or s.startswith(OF_SERVERS)]
+        settings = own + [f"exchange.name={self.exchange()}"]
         if self.restarts and not self.facts["recovery.rejoins"]:
             settings.append(f"recovery.rejoins={self.restarts}")
         for setting in settings:
@@ -139,10 +151,32 @@ class Job:
             ranks, sizes = hostfile.local_ranks(self.worker_hosts)
             local_rank, local_size = ranks[rank], sizes[rank]
         env.update(RANK=str(rank), LOCAL_RANK=str(local_rank), LOCAL_WORLD_SIZE=str(local_size))
+        if self.program:
+            env.update(self._program_env())
         # As torchrun does: several processes on one host share its cores.
         if local_size > 1 and "OMP_NUM_THREADS" not in os.environ:
             env["OMP_NUM_THREADS"] = "1"
         return env
+
+
+    def _program_env(self):
+        """A program may open PyTorch's store in worker 0, at MASTER_PORT: so that the
+        coordinator has a port of its own."""
+        host = f"[{self.master_addr}]" if ":" in self.master_addr else self.master_addr
+        store_addr = self.worker_hosts[0].address if self.worker_hosts else self.master_addr
+        env = {"MASTER_ADDR": store_addr, "MASTER_PORT": str(self.store_port),
+               "PS_INIT_METHOD": f"tcp://{host}:{self.master_port}",
+               "PS_SETTINGS": json.dumps(self.overrides), "PYTHONUNBUFFERED": "1"}
+        return env if self.worker_hosts else dict(env, **self._package_env())
+
+    def _package_env(self):
+        """Of a checkout: Python finds its package, which finds the library that was built."""
+        package, library = os.path.join(ROOT, "python"), os.path.join(self.build_dir, LIBRARY)
+        if not os.path.isdir(os.path.join(package, "pstrain")) or not os.path.exists(library):
+            return {}
+        paths = [os.environ.get("PYTHONPATH", ""), package]
+        return {"PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                "PSTRAIN_LIBRARY": os.environ.get("PSTRAIN_LIBRARY", library)}
 
 
 def mode_of(exchange):
@@ -157,13 +191,12 @@ def count_workers(facts):
     return facts["job.start_workers"] or workers[0], workers[0]
 
 
-def find_build_dir(given):
-    candidates = [given or os.environ.get("PS_BUILD_DIR") or os.path.join(ROOT, "build/release")]
-    for path in candidates:
-        if os.path.exists(os.path.join(path, "bin", "ps-worker")):
-            return os.path.abspath(path)
+def find_build_dir(given, needs="ps-worker"):
+    path = given or os.environ.get("PS_BUILD_DIR") or os.path.join(ROOT, "build/release")
+    if os.path.exists(os.path.join(path, "bin", needs)):
+        return os.path.abspath(path)
     raise JobError(
-        f"no programs in {os.path.join(candidates[0], 'bin')}: build them "
+        f"no {needs} in {os.path.join(path, 'bin')}: build it "
         "(cmake --preset release && cmake --build --preset release), "
         "or name the build folder with --build-dir"
     )
@@ -173,11 +206,11 @@ def program(build_dir, name):
     return os.path.join(build_dir, "bin", name)
 
 
-def versions(build_dir):
+def versions(build_dir, names=("ps-server", "ps-worker")):
     """The versions of the programs on this machine; those of the other hosts must be the same."""
     return {name: subprocess.run([program(build_dir, name), "--version"], check=True, text=True,
                                  stdout=subprocess.PIPE).stdout.strip()
-            for name in ("ps-server", "ps-worker")}
+            for name in names}
 
 
 def describe(build_dir, config, overrides):

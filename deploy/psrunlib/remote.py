@@ -150,8 +150,9 @@ def _check(host, programs, config, version):
             f'v=$({run}{quoted} --version 2>&1) || {{ echo "{path} does not run: $v"; exit 3; }}\n'
             f'[ "$v" = {shlex.quote(version[os.path.basename(path)])} ] || '
             f'{{ echo {quoted}" is $v, here it is "{shlex.quote(version[os.path.basename(path)])}; exit 3; }}')
-    quoted = shlex.quote(config)
-    checks.append(f'[ -r {quoted} ] || {{ echo "no file "{quoted}" in $PWD"; exit 3; }}')
+    if config:
+        quoted = shlex.quote(config)
+        checks.append(f'[ -r {quoted} ] || {{ echo "no file "{quoted}" in $PWD"; exit 3; }}')
     return CHECK.format(dir=shlex.quote(hostfile.folder(host)), checks="\n".join(checks))
 
 

@@ -6,6 +6,7 @@ import signal
 import time
 
 from .errors import JobError
+from .traceback import Traceback
 
 # When a part has failed, the coordinator tells the others. Those that have not ended GRACE_S
 # later get SIGTERM, and KILL_S after that SIGKILL.
@@ -80,6 +81,7 @@ class Watched:
         self.rest = ""
         self.open = True
         self.errors = []
+        self.traceback = Traceback()
         self.told = None  # the signal that it has logged
         self.all_joined = False  # it has logged that all have joined
         self.last_line = ""
@@ -121,8 +123,9 @@ class Watched:
         self._keep(line, screen)
         self.last_line = line
         found = ERROR_LINE.match(line)
-        if found:
-            self.errors.append(found.group("what"))
+        error = found.group("what") if found else self.traceback.take(line)
+        if error:
+            self.errors.append(error)
         self.all_joined = self.all_joined or bool(JOINED_LINE.match(line))
         told = TOLD_LINE.match(line)
         if told:

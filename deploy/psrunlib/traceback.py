@@ -1,0 +1,40 @@
+"""The error that a Python program ends with, from the lines that it prints."""
+import re
+
+PREFIX = re.compile(r"^\[rank\d+\]: ?")  # PyTorch's
+BEGIN = "Traceback (most recent call last):"
+# The exception's own line is the first that is not indented.
+EXCEPTION = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
+# Errors of which another part is the cause, as the package pstrain and PyTorch name them.
+OTHERS = re.compile(r"(?:^|[ .])PeerError: (?P<text>.*)$|"
+                    r"^RuntimeError: .*(?P<gone>Connection (?:closed|reset) by peer.*)$")
+TIMED_OUT = re.compile(r"(?:^pstrain\.[\w.]*|^RuntimeError: .*)TimeoutError: (?P<text>.*)$")
+TOLD = ("KeyboardInterrupt", "SystemExit")
+
+
+class Traceback:
+    """Reads lines one by one."""
+
+    def __init__(self):
+        self.inside = False
+
+    def take(self, line):
+        """The error, in the words of our own workers, when this line ends a traceback."""
+        line = PREFIX.sub("", line)
+        if line == BEGIN:
+            self.inside = True
+        elif self.inside and line and not line[0].isspace():
+            self.inside = False
+            return self._error(line)
+        return None
+
+    @staticmethod
+    def _error(line):
+        found = EXCEPTION.match(line)
+        if not found or found["kind"] in TOLD:
+            return None
+        if others := OTHERS.search(line):
+            return f"PEER: {others['text'] or others['gone']}"
+        if late := TIMED_OUT.search(line):
+            return f"TIMEOUT: {late['text']}"
+        return line

@@ -1,0 +1,103 @@
+"""psrun with a program of the user's as workers: what it gets, and how the job ends."""
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from jobs import ROOT, JobTest, free_port
+
+sys.path.insert(0, str(ROOT / "deploy"))
+from psrunlib.traceback import Traceback  # noqa: E402
+
+SAY = 'echo "$RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT $PS_INIT_METHOD"'
+
+
+class Programs(JobTest):
+    def run_program(self, script, *options, code=1, workers=2, servers=1):
+        return self.psrun("-s", servers, "-w", workers, "--verbose", *options, "--", "sh", "-c", script, code=code)
+
+    def test_torchruns_variables(self):
+        port = free_port()
+        text = self.run_program(f"{SAY}; sleep 0.3; exit 7", "--port", port)
+        for rank in range(2):
+            self.assertRegex(text, rf"\[worker {rank}\] {rank}/2 local {rank}/2 at 127.0.0.1:(?!{port})\d+ "
+                                   rf"tcp://127.0.0.1:{port}\n")
+
+    def test_names_the_worker_that_failed(self):
+        begin = time.monotonic()
+        text = self.run_program('[ $RANK = 1 ] && exit 3; sleep 100')
+        self.assertIn("the job failed: worker 1 ended with exit code 3", text)
+        self.assertLess(time.monotonic() - begin, 30)
+
+    def test_names_a_python_programs_error(self):
+        text = self.psrun("-s", 1, "-w", 1, "--", sys.executable, "-c", "raise ValueError('no such thing')", code=1)
+        self.assertIn("psrun: the job failed: worker 0 ended with exit code 1\n"
+                      "psrun:   ValueError: no such thing\n", text)
+
+    def test_ctrl_c(self):
+        run = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 2, "--verbose", "--", "sh", "-c", "echo up; sleep 100"),
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(run.stdout.close)
+        while "up" not in run.stdout.readline():
+            pass
+        run.send_signal(signal.SIGINT)
+        text, _ = run.communicate(timeout=60)
+        self.assertEqual(run.returncode, 130, text)
+
+    def test_settings_reach_servers_and_workers(self):
+        text = self.psrun("-s", 1, "-w", 1, "--dry-run", "net.step_timeout_ms=5000", "exchange.codec=int8",
+                          "--", "train", "--x=1")
+        server, worker = text.strip().splitlines()
+        self.assertNotIn("exchange.codec", server)  # the workers tell it
+        self.assertIn("--set net.step_timeout_ms=5000", server)
+        self.assertIn("PS_SETTINGS='[\"net.step_timeout_ms=5000\", \"exchange.codec=int8\"]'", worker)
+        self.assertTrue(worker.endswith(" train --x=1"), worker)
+
+    def test_mistakes(self):
+        for words, said in ((["job.yaml", "--", "true"], "a configuration or a program"),
+                            (["--restarts", "2", "--", "true"], "--restarts"),
+                            (["-m", "allreduce", "--", "true"], "-m allreduce"),
+                            (["net.no_such=1", "--", "true"], "net.no_such"),
+                            (["--"], "name the program"),
+                            (["--", "/no/such/program"], "/no/such/program")):
+            with self.subTest(words=words):
+                self.assertIn(said, self.psrun(*words, code=1))
+
+
+class Tracebacks(unittest.TestCase):
+    """The errors that psrun reads from a Python program's output. Those that name another part
+    begin with PEER, as our own workers' do: they are not the cause."""
+
+    def read(self, *lines):
+        traceback = Traceback()
+        return [error for line in lines if (error := traceback.take(line))]
+
+    def after(self, line):
+        found = self.read("Traceback (most recent call last):", '  File "x.py", line 1, in <module>', "    f()", line)
+        return found[0] if found else None
+
+    def test_kinds(self):
+        for line, error in (("KeyError: 'mine'", "KeyError: 'mine'"),
+                            ("AssertionError", "AssertionError"),
+                            ("pstrain.errors.PeerError: rank 0: worker 1 died", "PEER: rank 0: worker 1 died"),
+                            ("RuntimeError: PeerError: rank 0: worker 1 died", "PEER: rank 0: worker 1 died"),
+                            ("RuntimeError: Got the following error when running the callback: PeerError: x",
+                             "PEER: x"),
+                            ("RuntimeError: [a.cc:1] Connection closed by peer [::1]:5",
+                             "PEER: Connection closed by peer [::1]:5"),
+                            ("pstrain.errors.TimeoutError: rank 0: no worker 1", "TIMEOUT: rank 0: no worker 1"),
+                            ("TimeoutError: of the program's own", "TimeoutError: of the program's own"),
+                            ("KeyboardInterrupt", None)):
+            self.assertEqual(self.after(line), error)
+
+    def test_with_pytorchs_prefix(self):
+        lines = ("Traceback (most recent call last):", '  File "x.py", line 1', "ValueError: 3")
+        self.assertEqual(self.read(*(f"[rank1]: {line}" for line in lines)), ["ValueError: 3"])
+
+    def test_other_lines(self):
+        self.assertEqual(self.read("ValueError: printed by hand", "epoch 1: loss 3"), [])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
