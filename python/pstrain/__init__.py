@@ -1,0 +1,57 @@
+"""pstrain: train PyTorch models through sharded parameter servers.
+
+    import pstrain
+    pstrain.init()
+    optimizer = pstrain.Optimizer(model.named_parameters(), "adamw", lr=1e-3)
+
+The step is made by the servers: gradients leave during the backward pass, and the next forward
+pass waits for each module's weights. For DistributedDataParallel there are instead
+`pstrain.comm_hook`, and the back end "pstrain" of `torch.distributed.init_process_group`.
+
+PyTorch is imported when it is first needed.
+"""
+from __future__ import annotations
+
+import sys
+import typing
+
+from .errors import Error, InputError, PeerError, TimeoutError
+from .job import (Job, abort, all_reduce, barrier, broadcast, init, is_initialized, rank, should_stop,
+                  shutdown, size)
+
+if typing.TYPE_CHECKING:
+    from .hook import comm_hook
+    from .optimizer import Optimizer
+    from .process_group import ProcessGroup, register_backend
+
+__version__ = "0.1.0"
+__all__ = ["Error", "InputError", "Job", "Optimizer", "PeerError", "ProcessGroup", "TimeoutError",
+           "abort", "all_reduce", "barrier", "broadcast", "comm_hook", "init", "is_initialized",
+           "rank", "register_backend", "should_stop", "shutdown", "size"]
+
+# Names whose modules import PyTorch.
+_LATER = {"Optimizer": "optimizer", "comm_hook": "hook", "ProcessGroup": "process_group",
+          "register_backend": "process_group"}
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'pstrain' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)
+
+
+def __dir__() -> "list[str]":
+    return sorted(set(globals()) | set(__all__))
+
+
+def _register() -> None:
+    """Makes the back end known, where PyTorch is there already."""
+    if "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_available():
+        from . import process_group
+
+        process_group.register_backend()
+
+
+_register()

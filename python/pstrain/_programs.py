@@ -1,0 +1,47 @@
+"""The programs that the package brings: psrun and ps-server."""
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+from . import errors
+from ._library import PACKAGE
+
+_TREE = PACKAGE.parent.parent  # of a checkout
+
+
+def find(name: str) -> "str | None":
+    """Of a program of pstrain: PS_BUILD_DIR's, the package's own, a checkout's, or that in PATH."""
+    named = os.environ.get("PS_BUILD_DIR")
+    folders = [os.path.join(named, "bin")] if named else []
+    folders += [str(PACKAGE / "bin"), str(_TREE / "build" / "release" / "bin")]
+    for folder in folders:
+        path = os.path.join(folder, name)
+        if os.access(path, os.X_OK):
+            return path
+    return shutil.which(name)
+
+
+def server() -> None:
+    """`pstrain-server`: the program ps-server, in this process."""
+    path = find("ps-server")
+    if path is None:
+        sys.exit("pstrain-server: there is no ps-server: build it, or name its folder with PS_BUILD_DIR")
+    os.execv(path, [path, *sys.argv[1:]])
+
+
+def psrun() -> "int":
+    """`psrun`: starts servers and workers."""
+    for folder in (PACKAGE / "launch", _TREE / "deploy"):
+        if (folder / "psrunlib").is_dir():
+            sys.path.insert(0, str(folder))
+            break
+    else:
+        raise errors.Error(f"psrun is not in {PACKAGE}: install the package again")
+    path = find("ps-server")
+    if path is not None:
+        os.environ.setdefault("PS_BUILD_DIR", os.path.dirname(os.path.dirname(path)))
+    from psrunlib.cli import main
+
+    return main(sys.argv[1:])

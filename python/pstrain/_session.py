@@ -1,0 +1,279 @@
+"""A session of the library: its calls as methods that raise, and waits that Ctrl-C ends."""
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import typing
+
+from . import _library as c
+from . import errors
+
+
+class _Caller:
+    """A thread that makes the calls that may block, one after another. The thread that asks
+    waits for it in Python, where signals are handled; in C it would not notice a Ctrl-C."""
+
+    def __init__(self) -> None:
+        self._asked: "queue.SimpleQueue[typing.Any]" = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="pstrain-calls", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            call, done = self._asked.get()
+            if call is None:
+                return
+            try:
+                error = call()
+            except BaseException as raised:  # handed to the thread that asked
+                error = raised
+            done(error)
+            call = done = error = None  # keeps nothing alive while it waits
+
+    def submit(self, call: "typing.Callable[[], None]",
+               done: "typing.Callable[[BaseException | None], None]") -> None:
+        """Makes the call later; done gets its exception, or None, in this thread."""
+        self._asked.put((call, done))
+
+    def ask(self, call: "typing.Callable[[], None]", give_up: "typing.Callable[[], None]") -> None:
+        """Makes the call, and waits. give_up makes it return early; used after a Ctrl-C."""
+        if threading.current_thread() is self._thread:
+            call()
+            return
+        outcome: "list[BaseException | None]" = []
+        over = threading.Event()
+
+        def done(error: "BaseException | None") -> None:
+            outcome.append(error)
+            over.set()
+
+        self.submit(call, done)
+        try:
+            over.wait()
+        except BaseException:
+            give_up()
+            over.wait()
+            raise
+        if outcome[0] is not None:
+            raise outcome[0]
+
+    def end(self) -> None:
+        """Waits until what was asked for before is done."""
+        self._asked.put((None, None))
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+class _Memory:
+    """Destroys the library's session when nothing needs it any more."""
+
+    def __init__(self, session: "Session") -> None:
+        self._library, self._session, self._pid = session.library, session._s, session.pid
+        self._callback = session._ask_interrupted  # lives as long as the session
+
+    def destroy(self) -> None:
+        if self._pid == os.getpid():
+            self._library.pstrain_destroy(c.byref(self._session))  # of NULL: nothing
+
+    __del__ = destroy
+
+
+class Session:
+    """One worker's part in a job. Methods are those of pstrain.h, which says what may be
+    called when and from which thread; they raise the exceptions of errors.py."""
+
+    def __init__(self, init_method: "str | None", rank: "int | None", world_size: "int | None",
+                 servers: "int | None", settings: "list[str]") -> None:
+        self.library = c.load()
+        self.pid = os.getpid()
+        self.rank = -1
+        self.failed = False  # nothing but abort may follow
+        self._s = c.c_void_p()
+        self._caller: "_Caller | None" = None
+        self._interrupted = 0
+        # Asked about every 100 ms by the thread that waits in the library.
+        self._ask_interrupted = c.INTERRUPTED_FN(lambda _: self._interrupted)
+        words = c.texts(settings)
+        options = c.Options(
+            struct_size=c.ctypes.sizeof(c.Options),
+            init_method=init_method.encode() if init_method else None,
+            rank_plus_1=0 if rank is None else rank + 1, world_size=world_size or 0,
+            servers_plus_1=0 if servers is None else servers + 1, settings=words,
+            n_settings=len(settings),
+            interrupted=c.ctypes.cast(self._ask_interrupted, c.c_void_p))
+        self.check(self.library.pstrain_create(c.byref(options), c.byref(self._s)))
+        self._memory: "_Memory | None" = _Memory(self)
+        self._caller = _Caller()
+
+    # ---- how calls are made ----
+
+    def check(self, status: int) -> None:
+        if status != c.OK:
+            raise self.error(status)
+
+    def error(self, status: int) -> errors.Error:
+        """Must be called by the thread whose call failed."""
+        self.failed = self.failed or status != c.ARG
+        text = self.library.pstrain_error().decode(errors="replace")
+        kind = c.EXCEPTIONS.get(status, errors.Error)
+        return kind(f"rank {self.rank}: {text}" if self.rank >= 0 else text)
+
+    def check_open(self) -> None:
+        if not self._s or self._caller is None:
+            raise errors.InputError(f"rank {self.rank}: this job has been shut down")
+
+    def call(self, name: str, *arguments: typing.Any) -> None:
+        """A call that does not block, or only shortly."""
+        self.check_open()
+        status = getattr(self.library, name)(self._s, *arguments)
+        if status != c.OK:
+            raise self.error(status)
+
+    def block(self, name: str, *arguments: typing.Any) -> None:
+        """A call that waits for others. After Ctrl-C the job is ended for everybody."""
+        self.check_open()
+        self._caller.ask(lambda: self.call(name, *arguments), self._give_up)
+
+    def _give_up(self) -> None:
+        self._interrupted = 1
+        self.abort("it was interrupted")
+
+    def later(self, call: "typing.Callable[[], None]",
+              done: "typing.Callable[[BaseException | None], None]") -> None:
+        """Makes a call of this session in the thread of the blocking ones, in order."""
+        self.check_open()
+        self._caller.submit(call, done)
+
+    # ---- life ----
+
+    def join(self) -> None:
+        self.block("pstrain_join")
+        self.rank = self.library.pstrain_rank(self._s)
+
+    @property
+    def world_size(self) -> int:
+        return self.library.pstrain_world_size(self._s)
+
+    @property
+    def servers(self) -> int:
+        return self.library.pstrain_servers(self._s)
+
+    def close(self) -> None:
+        self.block("pstrain_close")
+
+    def abort(self, reason: str) -> None:
+        if self._s:
+            self.library.pstrain_abort(self._s, reason.encode())
+
+    def destroy(self, at_once: bool = False) -> None:
+        """After close or abort. The library's memory goes when nobody holds memory(); at_once:
+        now, because the process ends."""
+        if at_once and self._memory:
+            self._memory.destroy()
+        if self._caller:
+            self._caller.end()
+            self._caller = None
+        self._s, self._memory = c.c_void_p(), None
+
+    def memory(self) -> "_Memory":
+        """Keeps the arenas at their place while it is there."""
+        assert self._memory is not None
+        return self._memory
+
+    def should_stop(self) -> bool:
+        return bool(self.library.pstrain_should_stop(self._s))
+
+    def stats(self) -> c.Stats:
+        out = c.Stats(struct_size=c.ctypes.sizeof(c.Stats))
+        self.call("pstrain_stats_get", c.byref(out))
+        return out
+
+    # ---- tensors ----
+
+    def open(self, table: c.Table) -> None:
+        self.block("pstrain_open", c.byref(table))
+
+    def start(self) -> None:
+        self.block("pstrain_start")
+
+    def params(self) -> int:
+        return self.library.pstrain_params(self._s)
+
+    def grads(self) -> int:
+        return self.library.pstrain_grads(self._s)
+
+    def arena_count(self) -> int:
+        return self.library.pstrain_arena_count(self._s)
+
+    def tensor_offset(self, index: int) -> int:
+        return self.library.pstrain_tensor_offset(self._s, index)
+
+    def set_groups(self, groups: "typing.Any", n: int) -> None:
+        self.call("pstrain_set_groups", groups, n, c.ctypes.sizeof(c.Group))
+
+    def begin(self) -> None:
+        self.call("pstrain_begin", None)
+
+    def push(self, first: int, n: int = 1) -> None:
+        self.call("pstrain_push", first, n)
+
+    def wait(self, first: int, n: int = 1) -> None:
+        """Another thread is asked only where the call would block."""
+        here = c.c_int()
+        self.call("pstrain_ready", first, n, c.byref(here))
+        (self.call if here.value else self.block)("pstrain_wait", first, n)
+
+    def finish(self) -> None:
+        self.call("pstrain_finish")
+
+    def drain(self) -> None:
+        self.block("pstrain_drain")
+
+    def sync(self) -> None:
+        self.block("pstrain_sync")
+
+    def loss_scale(self) -> "tuple[float, int]":
+        """(the scale, the steps that were skipped so far)"""
+        scale, skipped = c.c_float(), c.c_uint64()
+        self.block("pstrain_loss_scale", c.byref(scale), c.byref(skipped))
+        return scale.value, skipped.value
+
+    def state_names(self) -> "list[str]":
+        n = self.library.pstrain_state_arrays(self._s)
+        return [self.library.pstrain_state_name(self._s, i).decode() for i in range(n)]
+
+    def has_feedback(self) -> bool:
+        return bool(self.library.pstrain_state_has_feedback(self._s))
+
+    def save(self, state: c.State) -> None:
+        self.block("pstrain_save", c.byref(state))
+
+    # ---- sums and collectives ----
+
+    def open_reducer(self, n_bytes: int, settings: "list[str]") -> None:
+        words = c.texts(settings)
+        options = c.Reducer(struct_size=c.ctypes.sizeof(c.Reducer), bytes=n_bytes, settings=words,
+                            n_settings=len(settings))
+        self.block("pstrain_open_reducer", c.byref(options))
+        self.start()
+
+    def reduce_begin(self, address: int, n: int) -> int:
+        ticket = c.c_uint64()
+        self.call("pstrain_reduce_begin", address, n, c.byref(ticket))
+        return ticket.value
+
+    def reduce_end(self, ticket: int) -> None:
+        self.call("pstrain_reduce_end", ticket)
+
+    def barrier(self) -> None:
+        self.block("pstrain_barrier")
+
+    def broadcast(self, address: int, n_bytes: int, root: int) -> None:
+        self.block("pstrain_broadcast", address, n_bytes, root)
+
+    def all_gather(self, address: int, n_bytes: int, out: int) -> None:
+        self.block("pstrain_all_gather", address, n_bytes, out)
+
+    def all_reduce(self, address: int, n: int, dtype: int, op: int) -> None:
+        self.block("pstrain_all_reduce", address, n, dtype, op)

@@ -1,0 +1,161 @@
+"""python -m pstrain.doctor: what stands in the way of a job on this machine.
+
+Prints a line for each thing that it looked at, then what to mend. Exit code 1 if there is
+anything. It starts one server and joins it, on the loopback address.
+"""
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import typing
+import urllib.parse
+
+from . import __version__, _library, _programs, errors
+
+Result = typing.Tuple[str, str]  # (what was found, what to mend or "")
+LEAST_SHM = 64 << 20
+# A worker of a job of its own: a sum, and, with PyTorch, a step whose result is known.
+TRIAL = """
+import importlib.util, pstrain
+with pstrain.init():
+    pstrain.barrier()
+    if importlib.util.find_spec("torch"):
+        import torch
+        layer = torch.nn.Linear(8, 2, bias=False)
+        torch.nn.init.ones_(layer.weight)
+        optimizer = pstrain.Optimizer(layer.named_parameters(), "sgd", lr=0.5)
+        layer(torch.ones(1, 8)).sum().backward()
+        optimizer.step()
+        optimizer.synchronize()
+        assert (layer.weight == 0.5).all(), layer.weight
+"""
+
+
+def library() -> Result:
+    try:
+        found = _library.load()
+    except (errors.Error, AttributeError) as error:
+        return "none", str(error)
+    version = found.pstrain_version().decode()
+    fault = "" if version == __version__ else f"the package is {__version__}: install both together"
+    return f"{version}, {found._name}", fault
+
+
+def server() -> Result:
+    path = _programs.find("ps-server")
+    if path is None:
+        return "none", "there is no ps-server: build it, or name its folder with PS_BUILD_DIR"
+    done = subprocess.run([path, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=20)
+    version = done.stdout.strip()
+    if done.returncode != 0:
+        return path, f"{path} does not run: {version}"
+    fits = version.split()[-1] == __version__
+    return f"{version}, {path}", "" if fits else f"{path} is {version}, the package {__version__}"
+
+
+def pytorch() -> Result:
+    if importlib.util.find_spec("torch") is None:
+        return "none", "there is no PyTorch for this Python: pip install torch"
+    import torch
+    import torch.distributed
+
+    if not torch.distributed.is_available():
+        return torch.__version__, "this PyTorch was built without torch.distributed"
+    from . import process_group
+
+    process_group.register_backend()
+    return f"{torch.__version__}, {torch.get_num_threads()} threads", ""
+
+
+def environment() -> Result:
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PS_INIT_METHOD",
+             "PS_PORT", "PS_SERVERS")
+    found = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+    return " ".join(found) or "no variable of a job is set", ""
+
+
+def coordinator() -> Result:
+    """Whether somebody listens where this environment says that server 0 is."""
+    method = os.environ.get("PS_INIT_METHOD", "")
+    if method.startswith("tcp://"):
+        parts = urllib.parse.urlsplit(method)
+        host, port = parts.hostname or "", parts.port or 0
+    elif "PS_PORT" in os.environ and "MASTER_ADDR" in os.environ:
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["PS_PORT"])
+    else:
+        return "not named (PS_INIT_METHOD, or MASTER_ADDR and PS_PORT)", ""
+    try:
+        with socket.create_connection((host, port), timeout=5):
+            return f"{host}:{port} answers", ""
+    except OSError as error:
+        return f"{host}:{port}", f"nobody answers at {host}:{port} ({error}): start server 0 there"
+
+
+def shared_memory() -> Result:
+    try:
+        free = shutil.disk_usage("/dev/shm").free
+    except OSError as error:
+        return "none", f"/dev/shm: {error}: tensors will travel over TCP on this host"
+    fault = "/dev/shm is almost full: a container needs --shm-size" if free < LEAST_SHM else ""
+    return f"{free >> 20} MiB free in /dev/shm", fault
+
+
+def trial() -> Result:
+    """A job of one server and one worker."""
+    path = _programs.find("ps-server")
+    if path is None:
+        return "not made", ""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PS_", "TORCHELASTIC"))}
+    env.update(MASTER_ADDR="127.0.0.1", PS_PORT=str(port), WORLD_SIZE="1", PS_SERVERS="1", RANK="0",
+               PS_SERVER_RANK="0", PYTHONPATH=os.pathsep.join(sys.path))
+    serving = subprocess.Popen([path], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True)
+    try:
+        done = subprocess.run([sys.executable, "-c", TRIAL], env=env, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=90)
+        if done.returncode == 0:
+            serving.wait(30)
+    except subprocess.TimeoutExpired:
+        return "failed", "a job of one server and one worker did not end in time"
+    finally:
+        serving.kill()
+        words, _ = serving.communicate()
+    if done.returncode == 0:
+        return "a job of one server and one worker made a step", ""
+    last = (done.stdout.strip() or words.strip() or "no reason given").splitlines()[-1]
+    return "failed", f"a job of one server and one worker failed: {last}"
+
+
+CHECKS: "dict[str, typing.Callable[[], Result]]" = {
+    "python": lambda: (f"{platform.python_version()}, {sys.executable}", ""),
+    "package": lambda: (f"{__version__}, {_library.PACKAGE}", ""),
+    "library": library, "server": server, "pytorch": pytorch, "environment": environment,
+    "coordinator": coordinator, "shared memory": shared_memory, "trial": trial,
+}
+
+
+def main() -> int:
+    faults = []
+    for name, check in CHECKS.items():
+        found, fault = check()
+        print(f"{name:<14} {found}", flush=True)
+        if fault:
+            faults.append(f"{name}: {fault}")
+    for fault in faults:
+        print(f"to mend: {fault}")
+    if not faults:
+        print("nothing to mend")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

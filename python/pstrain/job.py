@@ -1,0 +1,325 @@
+"""The job that this process is a worker of: joining, leaving, and small collectives."""
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import logging
+import os
+import sys
+import types
+import typing
+
+from . import _checks, _library, errors
+from ._reducer import Reducer
+from ._session import Session
+
+if typing.TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger("pstrain")
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+_OPS = {"sum": 0, "min": 1, "max": 2, "product": 3}
+
+Settings = typing.Union[typing.Mapping[str, typing.Any], typing.Iterable[str], None]
+
+
+class Job:
+    """What `init` returns. As a context manager it leaves the job at the end of the block, and
+    ends it for everybody, with the reason, if the block raises."""
+
+    def __init__(self, session: Session, settings: "list[str]") -> None:
+        self.session = session
+        self.settings = settings
+        self.opened_by = ""  # what the servers do in this job: "Optimizer" or "sums"
+        self.at_end: "list[typing.Callable[[], None]]" = []
+        self.in_step: "typing.Callable[[], bool]" = lambda: False  # whether a step has begun
+        self._reducer: "Reducer | None" = None
+
+    @property
+    def rank(self) -> int:
+        return self.session.rank
+
+    @property
+    def size(self) -> int:
+        return self.session.world_size
+
+    def claim(self, what: str) -> None:
+        """The servers of a job do one thing."""
+        if self.opened_by:
+            raise errors.InputError(
+                f"rank {self.rank}: this job's servers already work for {self.opened_by}: "
+                f"{what} needs a job of its own (another process, with servers of its own)")
+        self.opened_by = what
+
+    def reducer(self, settings: "typing.Sequence[str]" = ()) -> Reducer:
+        """The sums by the servers, opened by the first call. Collective then."""
+        if self._reducer is None:
+            self.claim("sums of gradients (a hook or a process group)")
+            self._reducer = Reducer(self.session, list(settings))
+        return self._reducer
+
+    def can_reduce(self) -> bool:
+        """False where an Optimizer has the servers."""
+        return self._reducer is not None or not self.opened_by
+
+    def leave(self) -> None:
+        """Waits until every worker has called it."""
+        self._end(self.session.close)
+
+    def abort(self, reason: str) -> None:
+        """Ends the job for everybody. The others get a PeerError with the reason."""
+        self._end(lambda: self.session.abort(reason))
+
+    def end_at_once(self, reason: str) -> None:
+        """As abort, and returns when the others have been told: the process ends."""
+        self._end(lambda: self.session.abort(reason), at_once=True)
+
+    def _end(self, how: "typing.Callable[[], None]", at_once: bool = False) -> None:
+        global _job
+        if self.session.pid != os.getpid():
+            return  # the job is the parent's
+        if _job is self:
+            _job = None
+        try:
+            how()
+        except BaseException:
+            self.session.abort("it could not leave the job")  # no call waits any more
+            raise
+        finally:
+            if self._reducer is not None:
+                self._reducer.end()
+            for call in self.at_end:
+                call()
+            self.session.destroy(at_once)
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, kind: "type[BaseException] | None", error: "BaseException | None",
+                 where: "types.TracebackType | None") -> None:
+        if _job is not self:
+            return  # shut down already
+        if error is None or isinstance(error, SystemExit) and not error.code:
+            self.leave()
+        else:
+            self.abort(_reason(error))
+
+
+_job: "Job | None" = None
+
+
+def init(init_method: "str | None" = None, *, rank: "int | None" = None,
+         world_size: "int | None" = None, servers: "int | None" = None,
+         settings: Settings = None) -> Job:
+    """Joins the job, and waits until all its workers and servers have joined.
+
+    init_method: where server 0 is: "tcp://host:port", "file:///path" on a file system that all
+    see, or "env://" (MASTER_ADDR and PS_PORT or MASTER_PORT). Not given: as psrun says, else
+    env://. rank, world_size, servers: not given: RANK, WORLD_SIZE and PS_SERVERS. settings: keys
+    of docs/configuration.md, as {"exchange.codec": "int8"} or ["exchange.codec=int8"]; the same
+    on every rank.
+
+    Raises InputError (a bad argument, or a second call), TimeoutError (names who is missing
+    after net.join_timeout_ms), PeerError (this worker was refused, with the reason).
+    """
+    global _job
+    if _job is not None:
+        raise errors.InputError(f"rank {_job.rank}: pstrain.init was called twice: a process is "
+                                "in one job; pstrain.shutdown() leaves it")
+    words = json.loads(os.environ.get("PS_SETTINGS") or "[]") + as_words(settings)
+    session = Session(init_method or os.environ.get("PS_INIT_METHOD"), rank, world_size, servers,
+                      words)
+    try:
+        session.join()
+    except BaseException:
+        session.destroy()
+        raise
+    _job = Job(session, words)
+    _watch_exceptions()
+    _register_backend()
+    return _job
+
+
+def _register_backend() -> None:
+    if "torch.distributed" in sys.modules:
+        from . import process_group
+
+        process_group.register_backend()
+
+
+def as_words(settings: Settings) -> "list[str]":
+    """Settings as "key=value"."""
+    if settings is None:
+        return []
+    if isinstance(settings, str):
+        raise errors.InputError(f"settings: '{settings}' has to be in a list or a dict")
+    if isinstance(settings, typing.Mapping):
+        return [f"{key}={_word(value)}" for key, value in settings.items()]
+    return list(settings)
+
+
+def _word(value: typing.Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def current() -> Job:
+    """The job. InputError without one."""
+    if _job is None:
+        raise errors.InputError("there is no job: call pstrain.init() first, or it has been left "
+                                "by pstrain.shutdown()")
+    if _job.session.pid != os.getpid():
+        raise errors.InputError(f"rank {_job.rank}: a process that was forked cannot use its "
+                                "parent's job")
+    return _job
+
+
+def is_initialized() -> bool:
+    return _job is not None
+
+
+def rank() -> int:
+    """0 to size() - 1."""
+    return current().rank
+
+
+def size() -> int:
+    """How many workers the job has."""
+    return current().size
+
+
+def shutdown() -> None:
+    """Leaves the job. Waits until every worker has called it; TimeoutError names the missing."""
+    current().leave()
+
+
+def abort(reason: str) -> None:
+    """Ends the job for everybody at once; the others get a PeerError with the reason."""
+    current().abort(reason)
+
+
+def should_stop() -> bool:
+    """Whether all workers were asked to end in order (Ctrl-C or SIGTERM of a server)."""
+    return current().session.should_stop()
+
+
+def barrier() -> None:
+    """Returns when every worker has called it."""
+    current().session.barrier()
+
+
+def all_reduce(tensor: "torch.Tensor", op: str = "sum") -> "torch.Tensor":
+    """The tensor becomes the reduction over all ranks, in rank order; returns it.
+
+    op: sum, mean, min, max or product. Integers are exact. The tensor has the same shape and
+    dtype on every rank, is contiguous and on the CPU. It goes through the coordinator: meant for
+    small things, such as losses and counts. Raises InputError, PeerError, TimeoutError.
+    """
+    job = current()
+    word = "sum" if op == "mean" else op
+    if word not in _OPS:
+        raise errors.InputError(f"rank {job.rank}: op {op!r} is not one of sum, mean, min, max, "
+                                "product")
+    _checks.check(tensor, "the tensor of all_reduce", job.rank, tuple(dtypes()))
+    if op == "mean" and not tensor.is_floating_point():
+        raise errors.InputError(f"rank {job.rank}: the mean of {tensor.dtype} would be rounded: "
+                                "convert it, or use op='sum'")
+    code = dtypes()[tensor.dtype]
+    if tensor.numel():
+        job.session.all_reduce(tensor.data_ptr(), tensor.numel(), code, _OPS[word])
+    if op == "mean":
+        tensor.detach().mul_(1 / job.size)
+    return tensor
+
+
+def dtypes() -> "dict[torch.dtype, int]":
+    """What collectives take, and its number in pstrain.h."""
+    import torch
+
+    return {torch.float32: 0, torch.float64: 1, torch.int8: 2, torch.uint8: 3, torch.bool: 3,
+            torch.int16: 4, torch.int32: 5, torch.int64: 6}
+
+
+def broadcast(what: typing.Any, root: int = 0) -> typing.Any:
+    """root's values become everybody's; returns what.
+
+    what: a tensor; a dict, list or tuple of them; or a module, of which all parameters and
+    buffers are meant. Any dtype; contiguous, on the CPU, the same shapes on every rank.
+    """
+    job = current()
+    if not 0 <= root < job.size:
+        raise errors.InputError(f"rank {job.rank}: root {root} is not a rank of 0 .. {job.size - 1}")
+    for name, tensor in _named(what):
+        _checks.check(tensor, name, job.rank, (tensor.dtype,))
+        if tensor.numel():
+            job.session.broadcast(tensor.data_ptr(), tensor.numel() * tensor.element_size(), root)
+    return what
+
+
+def _named(what: typing.Any) -> "typing.Iterator[tuple[str, torch.Tensor]]":
+    import torch
+
+    if isinstance(what, torch.Tensor):
+        yield "the tensor of broadcast", what
+    elif isinstance(what, torch.nn.Module):
+        yield from what.named_parameters()
+        yield from what.named_buffers()
+    elif isinstance(what, typing.Mapping):
+        yield from what.items()
+    else:
+        for index, item in enumerate(what):
+            yield from [item] if isinstance(item, tuple) else [(f"tensor {index}", item)]
+
+
+# ---- the end of the process ----
+
+def _reason(error: BaseException) -> str:
+    """For the other ranks."""
+    text = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _watch_exceptions() -> None:
+    """An exception that nobody handles ends the job for everybody, with its text."""
+    global _previous_hook
+    if _previous_hook is None:
+        _previous_hook = sys.excepthook
+        sys.excepthook = _on_exception
+        atexit.register(_at_exit)
+
+
+_previous_hook: "typing.Callable[..., typing.Any] | None" = None
+
+
+def _on_exception(kind: "type[BaseException]", error: BaseException,
+                  where: "types.TracebackType | None") -> None:
+    assert _previous_hook is not None
+    _previous_hook(kind, error, where)
+    sys.stderr.flush()  # before the others' words about it
+    if _job is not None and sys.flags.interactive:
+        _job.abort(_reason(error))
+    elif _job is not None:
+        _job.end_at_once(_reason(error))
+
+
+def _at_exit() -> None:
+    """A script that has ended well may have left out shutdown()."""
+    if _job is not None and _job.session.failed:
+        _job.end_at_once("it has failed")
+    elif _job is not None and _job.in_step():
+        _job.end_at_once("it has ended in the middle of a step (sys.exit?)")
+    elif _job is not None:
+        _job.leave()
+
+
+# ---- the library's words ----
+
+@_library.LOG_FN
+def _on_log(_: object, level: int, line: bytes) -> None:
+    log.log(_LEVELS[level], "pstrain: %s", line.decode(errors="replace"))
+
+
+def listen(level: int = 2) -> None:
+    """The library's log goes to Python's logger "pstrain". level: 0 debug, 1, 2, 3 error.
+    Called before there is a job."""
+    _library.load().pstrain_set_log(_on_log, ctypes.c_void_p(), level)
