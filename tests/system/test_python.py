@@ -10,7 +10,7 @@ import sys
 import time
 import unittest
 
-from jobs import BIN, PSRUN, ROOT, JobTest, alive
+from jobs import BIN, ROOT, JobTest, Part, alive, free_port
 
 PYTHON = os.environ.get("PS_PYTHON", sys.executable)
 WORKER = str(ROOT / "tests/system/python/worker.py")
@@ -79,8 +79,10 @@ class Bits(PythonTest):
 
     def test_hook_with_a_codec(self):
         text = self.job("codec")
-        coded = self.said(text, "weights")
-        self.assertEqual(coded[0], coded[1])
+        first, second = self.said(text, "weights")
+        self.assertEqual(first, second)
+        coded, plain = first.split()
+        self.assertNotEqual(coded, plain)
 
     def test_same_steps_as_pytorch(self):
         for name, most in (("sgd", 0), ("momentum", 0), ("nesterov", 0), ("adam", 2), ("adamw", 2)):
@@ -151,6 +153,25 @@ class Uses(PythonTest):
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn("nothing to mend", done.stdout)
+
+
+class Torchrun(PythonTest):
+    """Servers beside it, as the package's README says."""
+
+    def test_servers_beside_it(self):
+        env = dict(environment(), PS_INIT_METHOD=f"tcp://127.0.0.1:{free_port()}", PS_SERVERS="1")
+        torchrun = [PYTHON, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+        if subprocess.run([*torchrun, "--standalone", "--no_python", "true"], stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("no torchrun here that starts programs: it comes with PyTorch 2")
+        server = Part("server", 0, ["--init-method", env["PS_INIT_METHOD"], "--rank", "0", "--world-size", "2"],
+                      {"PS_SERVERS": "1"})
+        self.addCleanup(self._end, server)
+        done = subprocess.run([*torchrun, WORKER, "same_step", "sgd"], env=env, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.said(done.stdout, "ulps")
+        self.assertEqual(self.wait_all({"server 0": server}, 20), {"server 0": 0})
 
 
 class Refusals(PythonTest):
