@@ -10,9 +10,9 @@
 
 typedef struct ps_evaluator {
     const ps_session *session; // borrowed
-    ps_program *program; // forward only
-    ps_loader *loader;   // NULL: this rank has no sample of the test split
-    ps_member *member;   // borrowed; NULL: alone
+    ps_program *program;       // forward only
+    ps_loader *loader;         // NULL: this rank has no sample of the test split
+    ps_member *member;         // borrowed; NULL: alone
     uint64_t timeout_ms;
     int64_t n_samples; // of all ranks
 } ps_evaluator;

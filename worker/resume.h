@@ -27,10 +27,10 @@ typedef struct ps_resume {
     ps_resume_options o;
     ps_snapshot_shape shape; // of the job's snapshots, for checkpoints too
     bool goes_on;
-    bool overwrites;           // a run that was begun anew by --resume auto
-    const char *run_dir;       // rank 0's: that goes on; borrowed from the command line
-    ps_snapshot snapshot;      // what it goes on from; the trainer's state on every rank
-    const ps_snapshot *arrays; // the arrays are of this one, except the feedback
+    bool overwrites;            // a run that was begun anew by --resume auto
+    const char *run_dir;        // rank 0's: that goes on; borrowed from the command line
+    ps_snapshot snapshot;       // what it goes on from; the trainer's state on every rank
+    const ps_snapshot *arrays;  // the arrays are of this one, except the feedback
     ps_exchange_state exchange; // borrows from both
     ps_job_start start;
 } ps_resume;

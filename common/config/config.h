@@ -44,10 +44,10 @@ typedef struct ps_config_job {
 } ps_config_job;
 
 typedef struct ps_config_train {
-    int64_t epochs; // 0: evaluate only
-    int64_t steps;  // stop after that many optimizer steps; 0: no such limit
+    int64_t epochs;     // 0: evaluate only
+    int64_t steps;      // stop after that many optimizer steps; 0: no such limit
     int64_t stop_after; // end in order after this one, as if told to; 0: no
-    uint64_t seed;  // weights and dropout
+    uint64_t seed;      // weights and dropout
     ps_device_choice device;
     ps_precision precision;
     bool tf32;

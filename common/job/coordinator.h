@@ -14,8 +14,8 @@
 #include "roster.h"
 
 typedef struct ps_coordinator_options {
-    const char *where; // "tcp://10.0.0.1:29500"; port 0: a free one
-    const char *job;   // name
+    const char *where;        // "tcp://10.0.0.1:29500"; port 0: a free one
+    const char *job;          // name
     int n_servers, n_workers; // n_workers: the most that it takes
     int min_workers;          // 0, or n_workers: it waits for all n_workers
     int expected_workers;     // fewer are waited for no longer than wait_ms; 0: not known

@@ -17,7 +17,7 @@ typedef struct ps_member_options {
     /* Elastic jobs: the fewest workers (else 0), and how many this member's coordinator
      * waits for (0: not known). */
     int min_workers, expected_workers;
-    int n_servers;  // servers of the job (0 in all-reduce mode)
+    int n_servers; // servers of the job (0 in all-reduce mode)
     /* tcp://host:port or file:///path; the command line reader has resolved env://. NULL:
      * a job of this process alone. */
     const char *init_method;

@@ -32,8 +32,8 @@ typedef struct ps_param_groups {
 ps_err ps_param_groups_init(ps_param_groups *g, int n);
 void ps_param_groups_fini(ps_param_groups *g);
 
-/* numbers (n ps_group_numbers, of any alignment) count from step `from` on, which is later
- * than those before. */
+/* numbers (n ps_group_numbers, of any alignment) count from step `from` on, which is
+ * later than those before. */
 void ps_param_groups_set(ps_param_groups *g, uint64_t from, const void *numbers);
 /* The numbers (n) of a step; NULL: none were set for it. */
 const ps_group_numbers *ps_param_groups_at(const ps_param_groups *g, uint64_t step);
