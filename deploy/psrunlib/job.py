@@ -19,6 +19,9 @@ DEFAULT_PORT = 29500  # torchrun's; for other hosts, where psrun cannot look for
 OF_SERVERS = ("job.", "net.", "server.")
 
 LIBRARY = "lib/libpstrain.so.0"  # in the build folder
+# The default of recovery.wait_ms; and how long the others wait where nobody is started again: until
+# all who are left have joined.
+WAIT_MS, WAIT_FOR_NOBODY_MS = 10000, 2000
 
 # The value of exchange.name for each mode.
 MODES = {"ps": "ps", "allreduce": "allreduce", "single": "none"}
@@ -110,6 +113,8 @@ class Job:
         settings = own + [f"exchange.name={self.exchange()}"]
         if self.restarts and not self.facts["recovery.rejoins"]:
             settings.append(f"recovery.rejoins={self.restarts}")
+        if self.elastic and not self.restarts and self.facts["recovery.wait_ms"] == WAIT_MS:
+            settings.append(f"recovery.wait_ms={WAIT_FOR_NOBODY_MS}")
         for setting in settings:
             argv += ["--set", setting]
         if role == "worker":
