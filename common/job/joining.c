@@ -15,6 +15,7 @@
 
 enum {
     UNANSWERED_MS = 3000,  // after that the address is looked up again
+    SOON_MS = 50,          // to the next question at the door, where members join again
     REFUSED_PAUSE_MS = 25, // after a refusal for now
     MANY_REFUSALS = 40,    // after so many the pause is longer
     LONG_PAUSE_MS = 250
@@ -397,9 +398,12 @@ static ps_err take_answer(ps_joining *j, ps_deadline deadline, int *got)
  * question differs and is sent at once. */
 static ps_err ask_once(ps_joining *j)
 {
-    const ps_deadline next =
-        earlier(ps_deadline_in_ms((uint64_t)j->o.config->net.heartbeat_ms), j->deadline);
     const bool at_door = !j->dealer;
+    const uint64_t beat_ms = (uint64_t)j->o.config->net.heartbeat_ms;
+    // A coordinator that was just ending takes a question and never answers it.
+    const bool soon = at_door && j->o.config->recovery.rejoins > 0 && beat_ms > SOON_MS;
+    const ps_deadline next =
+        earlier(ps_deadline_in_ms(soon ? SOON_MS : beat_ms), j->deadline);
     int got = 1;
     PS_TRY(ps_interrupt_check());
     PS_TRY(ask(j));
