@@ -22,8 +22,8 @@
  *   process -> door
  *   JOIN       config hash, plan hash, world size, servers, incarnation (how often the
  *              process was started before); name: job; text: program version; value: a
- *              roster entry and the hashes of the configuration's sections. Repeated
- * every heartbeat until it is answered
+ *              roster entry and the hashes of the configuration's sections. Repeated until
+ *              it is answered
  *
  *   door -> process
  *   ADMIT      port of the members' ROUTER; value: the secret

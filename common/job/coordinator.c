@@ -17,6 +17,8 @@ enum {
     MESSAGES_PER_ROUND = 256,
     LAST_WORDS_MS = 250, // at the end: waits for an abort that is on its way
     LINGER_MS = 1000,    // at the end: time for sending the news
+    REJOIN_LINGER_MS =
+        100,             // the same, where members learn of it by the lost connection too
     GATE_ITEMS = 3,      // of two ROUTERs, and its own
     GATE_PER_MEMBER = 4, // connections: door, ROUTER, repeated ones, links
     DOOR_MESSAGES = 16,  // of one connection at a time
@@ -450,9 +452,10 @@ static void stop_thread(ps_coordinator *c, const char *reason)
     pthread_join(c->thread, NULL);
 }
 
-static void close_router(void **router)
+static void close_router(const ps_coordinator *c, void **router)
 {
-    const int linger_ms = LINGER_MS;
+    const bool again = c->o.recovers && c->state == PS_COORD_ABORTED;
+    const int linger_ms = again ? REJOIN_LINGER_MS : LINGER_MS;
     if (!*router) return;
     ps_gate_unwatch(*router);
     zmq_setsockopt(*router, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
@@ -461,8 +464,8 @@ static void close_router(void **router)
 
 static void close_sockets(ps_coordinator *c)
 {
-    close_router(&c->door);
-    close_router(&c->router);
+    close_router(c, &c->door);
+    close_router(c, &c->router);
     ps_gate_destroy(&c->gate);
     if (c->zmq_context) zmq_ctx_term(c->zmq_context);
 }

@@ -16,7 +16,9 @@
 
 enum {
     ANSWER_GRACE_MS = 500, // the coordinator's own answer to a timeout may be on its way
-    LINGER_MS = 1000       // at the end: time for sending an abort or a goodbye
+    LINGER_MS = 1000,      // at the end: time for sending an abort or a goodbye
+    REJOIN_LINGER_MS =
+        100 // the same, before it joins again: a lost connection says it too
 };
 
 /* A call that waits for its answer. In the list until the caller takes it out. */
@@ -708,7 +710,8 @@ void ps_member_destroy(ps_member **member)
     bool joined = m->thread_started;
     if (joined) stop_thread(m);
     // Nothing can be sent to a coordinator that is gone.
-    ps_joining_close(&m->joined, m->lost_ns && m->aborted ? 0 : LINGER_MS);
+    const int linger_ms = m->recovers && m->aborted ? REJOIN_LINGER_MS : LINGER_MS;
+    ps_joining_close(&m->joined, m->lost_ns && m->aborted ? 0 : linger_ms);
     if (m->zmq_context) zmq_ctx_term(m->zmq_context);
     ps_joining_fini(&m->joined, joined || !m->aborted ? NULL : m->reason);
     ps_event_fini(&m->wake);

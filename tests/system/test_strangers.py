@@ -52,7 +52,7 @@ def text(s):
 
 
 def control(kind, *items, nonce=0, request=1):
-    parts = [uint(2), uint(kind), uint(nonce), uint(request), *items]
+    parts = [uint(3), uint(kind), uint(nonce), uint(request), *items]
     return bytes([0x90 + len(parts)]) + b"".join(parts)
 
 
@@ -151,7 +151,7 @@ class Attack(threading.Thread):
 
     def members_messages(self, port):
         self.say(port, frame(control(PUT, text("job/total_steps"), value(struct.pack("<Q", 3)))),
-                 frame(control(ABORT, text("stop"))), frame(control(8, uint(0))), frame(control(9)),
+                 frame(control(ABORT, uint(9), text("stop"))), frame(control(8, uint(0))), frame(control(9)),
                  frame(control(10)))
 
     def floods_of_get(self, port):
