@@ -305,7 +305,9 @@ class Supervisor:
     def _fail(self, watched):
         if self._ended_by_us(watched) or any(item[1] is watched for item in self.waiting):
             return
-        if self._is_mendable(watched):
+        if self.signal and self.restarts and self.restarts.can_mend(watched):
+            self.ended_by_us.add(watched.part.name)  # it would have been started again
+        elif self._is_mendable(watched):
             # Of a part that ended with an exit code the cause may be another's, and still come.
             alone = watched.code is None or watched.code < 0
             self.waiting.append((self.now + (0 if alone else RESTART_GRACE_S), watched))

@@ -9,6 +9,8 @@ EXCEPTION = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
 OTHERS = re.compile(r"(?:^|[ .])PeerError: (?P<text>.*)$|"
                     r"^RuntimeError: .*(?P<gone>Connection (?:closed|reset) by peer.*)$")
 TIMED_OUT = re.compile(r"(?:^pstrain\.[\w.]*|^RuntimeError: .*)TimeoutError: (?P<text>.*)$")
+# A Ctrl-C in a callback of PyTorch's, as PyTorch passes it on.
+INTERRUPTED = re.compile(r"^RuntimeError: KeyboardInterrupt\b")
 TOLD = ("KeyboardInterrupt", "SystemExit")
 
 
@@ -35,6 +37,8 @@ class Traceback:
             return None
         if others := OTHERS.search(line):
             return f"PEER: {others['text'] or others['gone']}"
+        if INTERRUPTED.match(line):
+            return f"PEER: {line}"
         if late := TIMED_OUT.search(line):
             return f"TIMEOUT: {late['text']}"
         return line

@@ -15,8 +15,8 @@ import time
 import unittest
 
 from jobs import BIN, DIGITS, PSRUN, alive, children, environment, wrapped_bin
+from restarting import WAIT_S, RestartTest
 from test_checkpoints import comparable
-from test_restarts import WAIT_S, RestartTest
 
 JOBS = int(os.environ.get("PS_ELASTIC_JOBS", "3"))
 SEED = int(os.environ.get("PS_ELASTIC_SEED", "1"))

@@ -578,7 +578,7 @@ class BadInput(JobTest):
         done = subprocess.run([PSRUN, "--build-dir", self.folder, DIGITS], text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("no programs", done.stdout)
+        self.assertIn("no ps-worker", done.stdout)
 
 
 class Rerun(JobTest):

@@ -259,7 +259,7 @@ class OverSsh(unittest.TestCase):
             os.kill(pid, signal.SIGKILL)
         text, _ = run.communicate(timeout=90)
         self.assertEqual(run.returncode, 0, text)
-        self.assertIn("psrun: worker 1 was ended by SIGKILL; the job goes on from step ", text)
+        self.assertIn("psrun: worker 1 was ended by SIGKILL; it is started again (restart 1 of 2)", text)
         whole, restarted = [(out / "model.safetensors").read_bytes() for out in outs]
         self.assertEqual(whole, restarted)
         restarts = json.loads((outs[1] / "summary.json").read_text())["restarts"]
