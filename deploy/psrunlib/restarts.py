@@ -100,7 +100,8 @@ class Restarts:
         self.deaths = []
         self.told = 0  # how many of them are told to be over
         self.started = {}  # how often, by part
-        self.in_vain = collections.Counter()  # deaths by part since the last new checkpoint
+        self.in_vain = collections.Counter()  # deaths by part since the job came further
+        self.furthest = -1  # the highest step that it went on from
         self.back = False  # worker 0 is on its way back to the job
 
     @property
@@ -154,6 +155,9 @@ class Restarts:
         found = RESUME_LINE.match(line)
         if found:
             self._goes_on_from(int(found["step"]))
+            if int(found["step"]) > self.furthest:
+                self.furthest = int(found["step"])
+                self.in_vain.clear()
 
     def _open_deaths(self):
         return self.deaths[self.told:]
