@@ -22,8 +22,8 @@
  *   process -> door
  *   JOIN       config hash, plan hash, world size, servers, incarnation (how often the
  *              process was started before); name: job; text: program version; value: a
- *              roster entry and the hashes of the configuration's sections. Repeated until
- *              it is answered
+ *              roster entry and the hashes of the configuration's sections. Repeated
+ * until it is answered
  *
  *   door -> process
  *   ADMIT      port of the members' ROUTER; value: the secret
@@ -135,7 +135,7 @@ ps_err ps_control_frame(zmq_msg_t *msg, const ps_control *c);
 
 const char *ps_control_kind_name(int kind);
 
-/* The error code of an ABORT or a FAIL. INTERNAL where it is none of ours. */
+/* The error code of an ABORT or a FAIL. INTERNAL if the number is not a known code. */
 ps_err ps_control_error(const ps_control *c);
 
 /* Sends the message on a DEALER. */

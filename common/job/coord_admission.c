@@ -10,7 +10,7 @@
 #include "log.h"
 #include "mem.h"
 
-enum { SETTLE_MS = 1000 }; // who comes later than that after another one comes too late
+enum { SETTLE_MS = 1000 }; // the job begins when nobody has joined for that long
 
 /* As many as the job has, or waits for. */
 static int role_size(const ps_coordinator *c, ps_role role)
@@ -207,8 +207,8 @@ static bool check_place(const ps_coordinator *c, const ps_roster_entry *e,
     return refuse_for_now(c, r, told);
 }
 
-/* Whoever started the process once more knows that the one before is dead, and may know
- * it before this coordinator does. */
+/* The launcher that started the process again knows that the earlier one is dead. It may
+ * know this before the coordinator does. */
 static void drop_predecessor(ps_coordinator *c, const ps_roster_entry *e,
                              uint64_t incarnation)
 {

@@ -17,7 +17,7 @@ enum {
     UNANSWERED_MS = 3000,  // after that the address is looked up again
     SOON_MS = 50,          // to the next question at the door, where members join again
     REFUSED_PAUSE_MS = 25, // after a refusal for now
-    MANY_REFUSALS = 40,    // after so many the pause is longer
+    MANY_REFUSALS = 40,    // after that many the pause is longer
     LONG_PAUSE_MS = 250
 };
 

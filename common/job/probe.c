@@ -77,7 +77,7 @@ static void answer(void *router)
         }
         zmq_msg_close(&parts[1]);
         parts[1] = body;
-        (void)ps_zsock_send(router, now, parts, 2); // who is gone is not answered
+        (void)ps_zsock_send(router, now, parts, 2); // a peer that is gone gets no answer
     }
 }
 

@@ -9,7 +9,7 @@ local      parts as processes of this machine
 remote     parts as processes of other hosts, over ssh
 traceback  the error that a Python program ends with
 supervise  starts the parts, watches them and ends them together
-restarts   starts the job again after a death, from its newest checkpoint
+restarts   starts a part that has died again, and tells from where the job goes on
 report     the table at the end, from summary.json
 doctor     psrun --doctor: checks before a job starts
 verify     psrun --verify: compares both modes

@@ -54,7 +54,7 @@ def parser():
                    help="go on with the run in that folder from its newest checkpoint (checkpoint.*); "
                         "auto: with the run in --out, or begin one there")
     p.add_argument("--restarts", type=count, default=0, metavar="N",
-                   help="when a part dies, start the job again from its newest checkpoint, at most "
+                   help="when a part dies, start it again; the job goes on from its newest checkpoint; at most "
                         "N times (needs checkpoint.every, .minutes or .best; default: 0)")
     p.add_argument("--join", metavar="RUN",
                    help="start one more worker for the job that is running in that folder "

@@ -33,8 +33,8 @@ def can_mend(watched):
 
 
 def check(job):
-    """There have to be checkpoints to go on from. They may be large, and nobody else says how
-    many steps a death may cost: so that there is no default."""
+    """There have to be checkpoints to go on from. There is no default: they may be large, and only
+    the user knows how many steps a death may cost."""
     facts = job.facts
     if not (facts["checkpoint.every"] or facts["checkpoint.minutes"] or facts["checkpoint.best"] != "none"):
         raise JobError("--restarts: there is no checkpoint to go on from: set checkpoint.every=STEPS, "
@@ -66,11 +66,10 @@ class Folder:
         self.before = self.list_steps()
         self.held_a_run = any(self._list([os.path.join(job.out, name) for name in RESULTS]))
 
-    def list_steps(self, run=None):
-        """{step: what tells its folder from another one of that name}. run: another one's."""
-        folder = os.path.join(run, "checkpoints") if run else self.checkpoints
+    def list_steps(self):
+        """{step: what tells its folder from another one of that name}."""
         return {int(STEP.fullmatch(name)[1]): identity
-                for name, identity in self._list([os.path.join(folder, "step-*")])
+                for name, identity in self._list([os.path.join(self.checkpoints, "step-*")])
                 if STEP.fullmatch(name)}
 
     def _list(self, patterns):
@@ -99,7 +98,7 @@ class Restarts:
         self.folder = Folder(job)
         self.deaths = []
         self.told = 0  # how many of them are told to be over
-        self.started = {}  # how often, by part
+        self.started = collections.Counter()  # how often, by part
         self.in_vain = collections.Counter()  # deaths by part since the job came further
         self.furthest = -1  # the highest step that it went on from
         self.back = False  # worker 0 is on its way back to the job
@@ -135,7 +134,7 @@ class Restarts:
         return self._again(part), delay_s
 
     def _again(self, part):
-        self.started[part.name] = self.started.get(part.name, 0) + 1
+        self.started[part.name] += 1
         if part.name == "worker 0":
             self._aim()
             self.back = True

@@ -44,7 +44,7 @@ SILENT_LINES = (
                "is dead: no sign of life"),
     re.compile(r"^\s*[\d.]+ \S+ WARN  unjoined role=(?P<role>server|worker) rank=(?P<rank>\d+) host=\S* "
                'reason="no sign of life'))
-# Who has not joined in time: "servers 1, 3-5 of 8, worker 0 of 3: not joined after 60.0 s".
+# Names the parts that have not joined in time: "servers 1, 3-5 of 8, worker 0 of 3: not joined after 60.0 s".
 MISSING_LINE = re.compile(r"(?P<who>[a-z0-9 ,-]+): not joined after [\d.]+ s \(net\.join_timeout_ms\)")
 NO_COORDINATOR_LINE = re.compile(r"no coordinator at .*: is (?P<who>(?:server|worker) 0) running, and is its port open")
 MISSING_RANKS = re.compile(r"(?P<role>server|worker)s? (?P<ranks>\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*) of \d+")
@@ -178,7 +178,7 @@ class Supervisor:
         self.dead_after_s = dead_after_s  # how long a part may be stopped
         self.restarts = restarts  # restarts.Restarts; None: a death ends the job
         self.elastic = elastic  # elastic.Elastic; None: the number of workers is fixed
-        self.waiting = []  # (when, part, whom it replaces): parts to start again
+        self.waiting = []  # (when, the watched part that has died[, the part to start instead])
         self.watched = []
         self.selector = selectors.DefaultSelector()
         self.now = 0.0  # seconds that psrun has watched the job
