@@ -89,12 +89,14 @@ ps_err ps_shm_connect(const char *name, ps_deadline deadline, int *fd)
     return err;
 }
 
-static ps_err wait_readable(int fd, ps_deadline deadline)
+static ps_err wait_readable(int fd, int end_fd, ps_deadline deadline)
 {
-    struct pollfd item = {.fd = fd, .events = POLLIN};
+    struct pollfd items[] = {{.fd = fd, .events = POLLIN},
+                             {.fd = end_fd, .events = POLLIN}}; // -1 is ignored
     for (;;) {
-        int n = poll(&item, 1, ps_deadline_left_ms(deadline));
-        if (n > 0) return PS_OK;
+        int n = poll(items, 2, ps_deadline_left_ms(deadline));
+        if (n > 0 && items[0].revents) return PS_OK;
+        if (n > 0) return ps_err_set(PS_ERR_PEER, "the wait was ended");
         if (n < 0 && errno != EINTR) return ps_err_errno(PS_ERR_NET, "poll");
         if (ps_deadline_passed(deadline))
             return ps_err_set(PS_ERR_TIMEOUT, "no message on the Unix socket in time");
@@ -153,7 +155,7 @@ static bool take_fds(struct msghdr *m, int fds[2])
 
 ps_err ps_shm_offer_recv(int fd, ps_deadline deadline, ps_shm_offer *offer, int fds[2])
 {
-    PS_TRY(wait_readable(fd, deadline));
+    PS_TRY(wait_readable(fd, -1, deadline));
     union {
         char bytes[CMSG_SPACE(4 * sizeof(int))];
         struct cmsghdr align;
@@ -181,9 +183,9 @@ ps_err ps_shm_answer_send(int fd, const char *refusal)
     return PS_OK;
 }
 
-ps_err ps_shm_answer_recv(int fd, ps_deadline deadline)
+ps_err ps_shm_answer_recv(int fd, int end_fd, ps_deadline deadline)
 {
-    PS_TRY(wait_readable(fd, deadline));
+    PS_TRY(wait_readable(fd, end_fd, deadline));
     ps_shm_answer answer;
     ssize_t n = recv(fd, &answer, sizeof answer, 0);
     if (n != (ssize_t)sizeof answer || answer.magic != ANSWER_MAGIC)

@@ -39,7 +39,8 @@ ps_err ps_shm_offer_send(int fd, const ps_shm_offer *offer, int params_fd, int g
 /* fds: params, grads; owned by the caller on PS_OK. */
 ps_err ps_shm_offer_recv(int fd, ps_deadline deadline, ps_shm_offer *offer, int fds[2]);
 ps_err ps_shm_answer_send(int fd, const char *refusal); // NULL: accepted
-/* PEER with the refusal's text when refused. */
-ps_err ps_shm_answer_recv(int fd, ps_deadline deadline);
+/* PEER with the refusal's text when refused, and when end_fd (-1: none) becomes readable
+ * before the answer is there. */
+ps_err ps_shm_answer_recv(int fd, int end_fd, ps_deadline deadline);
 
 #endif

@@ -127,9 +127,13 @@ class Decisions(CutTest):
         draw = random.Random(SEED)
         for i, job in enumerate(NORM_JOBS):
             calm, _ = self.run_job(f"calm-{i}", 0, draw, job)
-            weights, done = self.run_job(f"cut-{i}", 6, draw, job, to_coordinator)
+            done = 0
+            for again in range(5):  # a short job may end before it is cut
+                weights, done = self.run_job(f"cut-{i}-{again}", 6, draw, job, to_coordinator)
+                self.assertEqual(weights, calm, f"seed {SEED}: {job}")
+                if done > 0:
+                    break
             self.assertGreater(done, 0, job)
-            self.assertEqual(weights, calm, f"seed {SEED}: {job}")
 
 
 class Silences(CutTest):

@@ -37,7 +37,7 @@ static ps_err offer(const ps_shm_door *door, ps_shm_offer o, int params, int gra
     int fd;
     PS_TRY(ps_shm_connect(ps_shm_door_name(door), soon(), &fd));
     ps_err err = ps_shm_offer_send(fd, &o, params, grads);
-    if (err == PS_OK) err = ps_shm_answer_recv(fd, soon());
+    if (err == PS_OK) err = ps_shm_answer_recv(fd, -1, soon());
     close(fd);
     return err;
 }
@@ -101,7 +101,7 @@ static void nonsense_is_survived(void **state)
         assert_int_equal(ps_shm_connect(ps_shm_door_name(door), soon(), &fd), PS_OK);
         assert_true(n == 0 || send(fd, noise, n, 0) == (ssize_t)n);
         if (n == 0) shutdown(fd, SHUT_WR);
-        assert_int_equal(ps_shm_answer_recv(fd, soon()), PS_ERR_PEER);
+        assert_int_equal(ps_shm_answer_recv(fd, -1, soon()), PS_ERR_PEER);
         close(fd);
     }
     ps_shared_mem p, g;
@@ -113,6 +113,21 @@ static void nonsense_is_survived(void **state)
     ps_shared_mem_fini(&g);
     ps_shm_door_destroy(&door);
     assert_int_equal(ps_shm_connect("pstrain-nobody", soon(), &(int){0}), PS_ERR_PEER);
+}
+
+/* A peer that is stopped lets the connection come about, and never answers. */
+static void a_wait_for_an_answer_can_be_ended(void **state)
+{
+    int ends[2], news[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+    assert_int_equal(pipe(news), 0);
+    assert_int_equal(write(news[1], "x", 1), 1);
+    assert_int_equal(ps_shm_answer_recv(ends[0], news[0], soon()), PS_ERR_PEER);
+    assert_non_null(strstr(ps_err_message(), "ended"));
+    assert_int_equal(ps_shm_answer_send(ends[1], NULL), PS_OK);
+    assert_int_equal(ps_shm_answer_recv(ends[0], news[0], soon()), PS_OK);
+    for (int i = 0; i < 2; i++)
+        close(ends[i]), close(news[i]);
 }
 
 /* As if the process had as many descriptors open as its limit allows. */
@@ -213,6 +228,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(takes_what_fits_and_nothing_else),
         cmocka_unit_test(nonsense_is_survived),
+        cmocka_unit_test(a_wait_for_an_answer_can_be_ended),
         cmocka_unit_test(a_lack_of_descriptors_closes_no_door),
         cmocka_unit_test(connecting_has_a_deadline),
         cmocka_unit_test(another_users_door_is_named),

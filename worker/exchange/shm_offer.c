@@ -36,8 +36,10 @@ ps_err ps_shm_offer_at(const ps_exchange_options *o, const char *key)
         .bytes = o->params->bytes,
     };
     ps_err err = ps_shm_offer_send(fd, &message, o->params->fd, o->grads->fd);
-    if (err == PS_OK) err = ps_shm_answer_recv(fd, deadline);
+    if (err == PS_OK)
+        err = ps_shm_answer_recv(fd, ps_member_abort_fd(o->member), deadline);
     close(fd);
+    if (err != PS_OK) PS_TRY(ps_member_check(o->member)); // it tells the cause
     return err;
 }
 
