@@ -97,11 +97,11 @@ static ps_err make_shards(ps_server *s)
 /* What depends on the tensors. */
 static ps_err make_plan(ps_server *s, const ps_tensor_table *table)
 {
-    const uint32_t all = (uint32_t)(s->o.n_servers * s->n_shards);
     const ps_chunk_size size =
         ps_chunk_size_wanted(&s->config, ps_init_method_is_loopback(s->o.init_method));
     s->table = table;
-    PS_TRY(ps_plan_init(&s->plan, table, size, all));
+    PS_TRY(ps_plan_init_servers(&s->plan, table, size, (uint32_t)s->o.n_servers,
+                                &s->config.server));
     PS_TRY(ps_step_rule_init(&s->rule, &s->config));
     return check_descriptors(s);
 }

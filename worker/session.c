@@ -60,11 +60,11 @@ static ps_err make_plan(ps_session *s)
     s->n_servers = s->ops->servers ? (int)c->job.servers : 0;
     if (s->ops->servers && s->n_servers == 0)
         return ps_err_set(PS_ERR_CONFIG, "exchange.name is ps, but job.servers is 0");
-    const uint32_t shards =
-        s->ops->servers ? (uint32_t)(s->n_servers * c->server.shards) : 1;
     const ps_chunk_size size =
         ps_chunk_size_wanted(c, ps_init_method_is_loopback(s->o.init_method));
-    PS_TRY(ps_plan_init(&s->plan, s->o.table, size, shards));
+    PS_TRY(s->ops->servers ? ps_plan_init_servers(&s->plan, s->o.table, size,
+                                                  (uint32_t)s->n_servers, &c->server)
+                           : ps_plan_init(&s->plan, s->o.table, size, 1));
     PS_TRY(ps_step_rule_init(&s->rule, c));
     s->rule.optimizer.groups = s->o.groups;
     return PS_OK;

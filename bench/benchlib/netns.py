@@ -91,16 +91,18 @@ def sweep():
 
 
 class Hosts:
-    """kinds: {"worker": 4, "server": 4}: a host for each, all on one switch."""
+    """kinds: {"worker": 4, "server": 4}: a host for each, all on one switch. guests: who shares
+    another's host: {("server", 3): ("worker", 0)}."""
 
-    def __init__(self, mbit, kinds):
-        self.mbit, self.kinds = mbit, kinds
+    def __init__(self, mbit, kinds, guests=None):
+        self.mbit, self.kinds, self.guests = mbit, kinds, guests or {}
         self.owner = os.getpid()
         self.prefix_name = f"pstrain-{self.owner}-{secrets.token_hex(3)}"
         self.hosts, self.made, self.next_port = {}, [], 29500
         for kind, n in kinds.items():
             for rank in range(n):
-                self.hosts[kind, rank] = f"{NETWORK}.{len(self.hosts) + 1}"
+                if (kind, rank) not in self.guests:
+                    self.hosts[kind, rank] = f"{NETWORK}.{len(self.hosts) + 1}"
 
     def __enter__(self):
         atexit.register(self.close)
@@ -141,8 +143,12 @@ class Hosts:
         _tc(name, "eth0", self.mbit)    # what the host sends
         _tc(switch, short, self.mbit)   # towards the host
 
+    def home(self, kind, rank):
+        return self.guests.get((kind, rank), (kind, rank))
+
     def plug(self, kind, rank, plugged):
         """Pulls a host's cable out of the switch, or plugs it in: without it packets vanish."""
+        kind, rank = self.home(kind, rank)
         _ip("-n", self.made[0], "link", "set", f"{kind[0]}{rank}", "up" if plugged else "down")
 
     def close(self):
@@ -159,12 +165,13 @@ class Hosts:
         for some tens of milliseconds, and all others waited for the slowest.
         """
         cpus = sorted(os.sched_getaffinity(0))
+        kind, rank = self.home(kind, rank)
         return ["ip", "netns", "exec", f"{self.prefix_name}-{kind[0]}{rank}", "taskset", "-c",
                 str(cpus[rank % len(cpus)])]
 
     def address(self, kind, rank):
         self.next_port += 1
-        return self.hosts[kind, rank], self.next_port
+        return self.hosts[self.home(kind, rank)], self.next_port
 
     def init_method(self, kind="server"):
         host, port = self.address(kind, 0)

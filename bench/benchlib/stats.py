@@ -32,6 +32,8 @@ FORMULAS = {
     "ring": "ring all-reduce: 2(n-1)/n * G/B",
     "servers": "servers on k hosts of their own: max(G/B, nG/(kB))",
     "beside": "servers beside the workers: 2(n-1)/n * G/B",
+    "both": "servers on k hosts of their own and beside the workers, whose parts keep all links "
+            "busy equally long (BytePS): 2n(n-1)/(n^2 + kn - 2k) * G/B, from k = n on G/B",
 }
 
 
@@ -39,4 +41,6 @@ def exchange_seconds(workers, servers, gradient_bytes, rate):
     """Time on the wire of a step, per topology; rate in bytes/s and direction."""
     n, k, full = workers, max(1, servers), gradient_bytes / rate
     ring = 2 * (n - 1) / n * full
-    return {"ring": ring, "servers": max(full, n * full / k) if n > 1 else full, "beside": ring}
+    both = 2 * n * (n - 1) / (n * n + k * n - 2 * k) * full if n > 2 else ring
+    return {"ring": ring, "servers": max(full, n * full / k) if n > 1 else full, "beside": ring,
+            "both": max(both, full) if n > 1 else full}

@@ -141,7 +141,8 @@ typedef struct ps_config_exchange {
 } ps_config_exchange;
 
 typedef struct ps_config_server {
-    int64_t shards; // shard threads per server process
+    int64_t shards;      // shard threads per server process
+    ps_float_list share; // each server's part of the parameters; empty: equal parts
 } ps_config_server;
 
 typedef struct ps_config_sync {

@@ -216,6 +216,9 @@ const ps_config_key ps_config_keys[] = {
 
     INT("server.shards", server.shards, JOB, 1, 256, "1",
         "shard threads per server process"),
+    DOUBLES("server.share", server.share, JOB, 1e-6, 1e6, "[]",
+            "a number per server: their parts of the parameters are in this ratio; empty: "
+            "equal parts"),
     WORD("sync.policy", sync.policy, JOB, ps_policy_words, "bsp",
          "when a shard updates its weights; bsp: once it has every worker's gradient"),
 

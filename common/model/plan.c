@@ -16,7 +16,36 @@ enum {
     COARSE_AUTO_BYTES = 96 << 10,
     CHUNKS_PER_SHARD = 4, // at least, so that a shard's last chunk is a small part
     MIN_TARGET = PS_TENSOR_ALIGN,
+    WHOLE_WEIGHT = 1 << 20, // of all shards; whole numbers, so that all processes agree
 };
+
+/* How the parameters are shared out over the shards. */
+typedef struct spread {
+    uint32_t n;
+    const uint32_t *weights; // of each shard; NULL: equal
+} spread;
+
+static uint64_t weight_of(const spread *s, uint32_t shard)
+{
+    return s->weights ? s->weights[shard] : 1;
+}
+
+static uint64_t total_weight(const spread *s)
+{
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        total += weight_of(s, i);
+    return total;
+}
+
+/* So many equal shards would each hold what the smallest one holds. */
+static uint32_t equal_shards(const spread *s)
+{
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (weight_of(s, i) < least) least = weight_of(s, i);
+    return (uint32_t)(total_weight(s) / least);
+}
 
 static double travels_of(ps_chunk_size size)
 {
@@ -149,7 +178,35 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : x > y; // qsort is not stable, and processes must agree
 }
 
-static ps_err place(ps_plan *plan)
+/* The shard that has the fewest elements for its weight once it has `more` of them. */
+static uint32_t emptiest(const ps_plan *plan, const spread *to, uint64_t more)
+{
+    uint32_t best = 0;
+    for (uint32_t s = 1; s < plan->n_shards; s++)
+        if ((plan->shard_counts[s] + more) * weight_of(to, best) <
+            (plan->shard_counts[best] + more) * weight_of(to, s))
+            best = s;
+    return best;
+}
+
+static void move_chunk(ps_plan *plan, ps_chunk *chunk, uint32_t shard)
+{
+    plan->shard_counts[chunk->shard] -= chunk->count;
+    plan->shard_counts[shard] += chunk->count;
+    chunk->shard = shard;
+}
+
+/* A shard whose share is smaller than any chunk gets the smallest one of a shard that has
+ * several. by_size: all chunks, the largest first. */
+static void fill_empty_shards(ps_plan *plan, ps_chunk *const *by_size)
+{
+    for (uint32_t s = 0; s < plan->n_shards; s++)
+        for (uint32_t i = plan->n_chunks; i-- > 0 && plan->shard_counts[s] == 0;)
+            if (plan->shard_counts[by_size[i]->shard] > by_size[i]->count)
+                move_chunk(plan, by_size[i], s);
+}
+
+static ps_err place(ps_plan *plan, const spread *to)
 {
     ps_chunk **order = NULL;
     PS_TRY(ps_mem_zalloc(&order, plan->n_chunks, sizeof *order, "plan"));
@@ -157,14 +214,12 @@ static ps_err place(ps_plan *plan)
         order[i] = &plan->chunks[i];
     qsort(order, plan->n_chunks, sizeof *order, by_size);
     for (uint32_t i = 0; i < plan->n_chunks; i++) {
-        uint32_t emptiest = 0;
-        for (uint32_t s = 1; s < plan->n_shards; s++)
-            if (plan->shard_counts[s] < plan->shard_counts[emptiest]) emptiest = s;
-        order[i]->shard = emptiest;
-        plan->shard_counts[emptiest] += order[i]->count;
+        order[i]->shard = emptiest(plan, to, order[i]->count);
+        plan->shard_counts[order[i]->shard] += order[i]->count;
         if (order[i]->count > plan->max_chunk_count)
             plan->max_chunk_count = order[i]->count;
     }
+    fill_empty_shards(plan, order);
     free(order);
     return PS_OK;
 }
@@ -199,35 +254,36 @@ static uint64_t hash_plan(const ps_plan *plan, const ps_tensor_table *table)
 
 /* The whole plan except its hash. */
 static ps_err make(ps_plan *plan, const ps_tensor_table *table, uint64_t chunk_bytes,
-                   uint32_t n_shards)
+                   const spread *to)
 {
     uint64_t target = 0, n = 0;
-    *plan = (ps_plan){.n_shards = n_shards};
-    PS_TRY(find_target(table, chunk_bytes, n_shards, &target, &n));
+    *plan = (ps_plan){.n_shards = to->n};
+    PS_TRY(find_target(table, chunk_bytes, to->n, &target, &n));
     PS_TRY(ps_mem_zalloc(&plan->chunks, n, sizeof *plan->chunks, "plan"));
-    PS_TRY(ps_mem_zalloc(&plan->shard_counts, n_shards, sizeof(uint64_t), "plan"));
+    PS_TRY(ps_mem_zalloc(&plan->shard_counts, to->n, sizeof(uint64_t), "plan"));
     cutter c = {.table = table, .chunks = plan->chunks, .target = target};
     c.blocks = target < PS_GRADNORM_BLOCK ? 1 : target / PS_GRADNORM_BLOCK;
     cut_all(&c);
     plan->n_chunks = (uint32_t)n;
-    return place(plan);
+    return place(plan, to);
 }
 
-static uint64_t fullest(const ps_plan *plan)
+/* What all shards together would have if each were as full as the fullest one. */
+static double as_full_as_fullest(const ps_plan *plan, const spread *to)
 {
-    uint64_t most = 0;
+    double most = 0;
     for (uint32_t s = 0; s < plan->n_shards; s++)
-        if (plan->shard_counts[s] > most) most = plan->shard_counts[s];
-    return most;
+        most = fmax(most, (double)plan->shard_counts[s] / (double)weight_of(to, s));
+    return most * (double)total_weight(to);
 }
 
 /* Takes chunks of that many blocks instead when the fullest shard then has less. */
-static ps_err try_blocks(ps_plan *plan, const ps_tensor_table *table, uint32_t n_shards,
+static ps_err try_blocks(ps_plan *plan, const ps_tensor_table *table, const spread *to,
                          uint64_t blocks)
 {
     ps_plan other;
-    ps_err err = make(&other, table, blocks * BYTES_PER_BLOCK, n_shards);
-    if (err == PS_OK && fullest(&other) < fullest(plan)) {
+    ps_err err = make(&other, table, blocks * BYTES_PER_BLOCK, to);
+    if (err == PS_OK && as_full_as_fullest(&other, to) < as_full_as_fullest(plan, to)) {
         ps_plan swap = *plan;
         *plan = other;
         other = swap;
@@ -240,15 +296,17 @@ static ps_err try_blocks(ps_plan *plan, const ps_tensor_table *table, uint32_t n
  * with one more, and the step waits for those. So smaller sizes are tried: the first that
  * balances the shards within 3% is taken, else the best one. Below half the size,
  * messages cost more than balance gains. */
-static ps_err make_auto(ps_plan *plan, const ps_tensor_table *table, uint32_t n_shards,
+static ps_err make_auto(ps_plan *plan, const ps_tensor_table *table, const spread *to,
                         ps_chunk_size size)
 {
-    uint64_t bytes = ps_plan_auto_chunk_bytes(table->arena_count * 4, n_shards, size);
+    uint64_t bytes =
+        ps_plan_auto_chunk_bytes(table->arena_count * 4, equal_shards(to), size);
     uint64_t blocks = bytes / BYTES_PER_BLOCK;
-    PS_TRY(make(plan, table, bytes, n_shards));
+    PS_TRY(make(plan, table, bytes, to));
     for (uint64_t b = blocks - 1; b > 0 && b >= blocks / 2; b--) {
-        if (fullest(plan) * n_shards * 100 <= table->arena_count * 103) break;
-        PS_TRY(try_blocks(plan, table, n_shards, b));
+        if (as_full_as_fullest(plan, to) * 100 <= (double)(table->arena_count * 103))
+            break;
+        PS_TRY(try_blocks(plan, table, to, b));
     }
     return PS_OK;
 }
@@ -261,18 +319,58 @@ void ps_chunk_overlap(const ps_chunk *chunk, const ps_tensor *t, uint64_t *begin
     *end = chunk_end - t->offset < t->count ? chunk_end - t->offset : t->count;
 }
 
+static ps_err make_for(ps_plan *plan, const ps_tensor_table *table, ps_chunk_size size,
+                       const spread *to)
+{
+    *plan = (ps_plan){0};
+    if (to->n == 0 || table->n_tensors == 0)
+        return ps_err_set(PS_ERR_ARG, "a plan needs at least one shard and one tensor");
+    if (size.bytes)
+        PS_TRY(make(plan, table, size.bytes, to));
+    else
+        PS_TRY(make_auto(plan, table, to, size));
+    plan->hash = hash_plan(plan, table);
+    return PS_OK;
+}
+
 ps_err ps_plan_init(ps_plan *plan, const ps_tensor_table *table, ps_chunk_size size,
                     uint32_t n_shards)
 {
-    *plan = (ps_plan){0};
-    if (n_shards == 0 || table->n_tensors == 0)
-        return ps_err_set(PS_ERR_ARG, "a plan needs at least one shard and one tensor");
-    if (size.bytes)
-        PS_TRY(make(plan, table, size.bytes, n_shards));
-    else
-        PS_TRY(make_auto(plan, table, n_shards, size));
-    plan->hash = hash_plan(plan, table);
+    const spread equal = {.n = n_shards};
+    return make_for(plan, table, size, &equal);
+}
+
+/* Whole numbers in the ratio of the shares, at least 1, for each shard of each server. */
+static ps_err make_weights(const ps_config_server *config, uint32_t n_servers,
+                           uint32_t **weights)
+{
+    const ps_float_list *share = &config->share;
+    if ((uint32_t)share->n != n_servers)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "server.share has %d numbers, but there are %u servers: give "
+                          "one for each, or none",
+                          share->n, n_servers);
+    const uint32_t shards = (uint32_t)config->shards;
+    double total = 0;
+    for (int i = 0; i < share->n; i++)
+        total += share->v[i];
+    PS_TRY(ps_mem_zalloc(weights, (size_t)n_servers * shards, sizeof **weights, "plan"));
+    for (uint32_t i = 0; i < n_servers * shards; i++)
+        (*weights)[i] = (uint32_t)fmax(1, share->v[i / shards] / total * WHOLE_WEIGHT);
     return PS_OK;
+}
+
+ps_err ps_plan_init_servers(ps_plan *plan, const ps_tensor_table *table,
+                            ps_chunk_size size, uint32_t n_servers,
+                            const ps_config_server *config)
+{
+    *plan = (ps_plan){0};
+    uint32_t *weights = NULL;
+    if (config->share.n > 0) PS_TRY(make_weights(config, n_servers, &weights));
+    const spread to = {.n = n_servers * (uint32_t)config->shards, .weights = weights};
+    const ps_err err = make_for(plan, table, size, &to);
+    free(weights);
+    return err;
 }
 
 void ps_plan_fini(ps_plan *plan)

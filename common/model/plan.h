@@ -4,11 +4,13 @@
  * last chunk starts at element 0 of the arena. Small tensors go together, large ones are
  * cut; a chunk ends at a tensor's end or at a multiple of PS_GRADNORM_BLOCK elements
  * within its tensor. Chunks are given to shards by size, the largest first, each to the
- * shard that has the fewest bytes so far (lowest index among equals).
+ * shard that then has the fewest bytes for its share (lowest index among equals). Every
+ * shard gets at least one chunk.
  */
 #ifndef PS_PLAN_H
 #define PS_PLAN_H
 
+#include "config.h"
 #include "tensor_table.h"
 
 typedef struct ps_chunk {
@@ -47,6 +49,11 @@ bool ps_chunk_size_is_coarse(ps_chunk_size size);
  * chunks; NOMEM. plan is safe for fini after a failure. */
 ps_err ps_plan_init(ps_plan *plan, const ps_tensor_table *table, ps_chunk_size size,
                     uint32_t n_shards);
+/* The same for n_servers servers of config->shards shards each, which hold parts of the
+ * parameters in the ratio of config->share. CONFIG when share has another length. */
+ps_err ps_plan_init_servers(ps_plan *plan, const ps_tensor_table *table,
+                            ps_chunk_size size, uint32_t n_servers,
+                            const ps_config_server *config);
 void ps_plan_fini(ps_plan *plan);
 
 /* The size of chunks for a step of `bytes`: small enough to fill and drain the pipeline

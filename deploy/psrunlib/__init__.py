@@ -3,6 +3,7 @@
 errors     the one exception that ends psrun with a message
 job        a job, and the processes ("parts") that it consists of
 hosts      the hostfile, and which part runs on which host
+shares     which part of the parameters each server holds
 out        the folder of results and logs
 screen     prefixed lines, and rank 0's progress bar in place
 local      parts as processes of this machine

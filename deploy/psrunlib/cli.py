@@ -8,7 +8,7 @@ import time
 
 from . import hosts as hostfile
 from . import job as jobs
-from . import doctor, elastic, jobfile, keys, local, remote, report, restarts, verify
+from . import doctor, elastic, jobfile, keys, local, remote, report, restarts, shares, verify
 from .errors import JobError
 from .out import Out
 from .screen import Screen
@@ -130,6 +130,7 @@ def make_job(args, build_dir, name=None):
         job.master_port = args.port or jobs.DEFAULT_PORT
         job.spread(*hostfile.place(hostfile.read_hostfile(args.hostfile), servers, workers))
         keys.check_hosts(job.hosts, folder, facts["net.insecure"])
+        shares.settle(job)
     if folder:
         keys.make(folder, jobs.program(build_dir, "ps-server"))
     if job.restarts:

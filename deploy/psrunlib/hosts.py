@@ -3,12 +3,14 @@
     # name         what it may run, and how
     node1          servers=1 workers=2
     me@node2:2222  slots=4 dir=/data/pstrain bin=/opt/pstrain/bin addr=10.0.0.2
-    node3          slots=2 image=/images/pstrain.sif
+    node3          slots=2 image=/images/pstrain.sif link=25
 
 slots: at most this many workers (default 1). servers, workers: exactly this many. dir: the
 working folder on the host (default: the same as here). bin: the folder of the programs
 (default: the same as here). addr: the address at which the other hosts reach it. image: an
-Apptainer image that has the programs.
+Apptainer image that has the programs. link: the rate of the host's link, in any unit that is the
+same for all (default 1); servers hold parts of the parameters that keep all links busy equally
+long. share: the part of each server on this host relative to the others', instead.
 """
 import os
 import re
@@ -17,8 +19,11 @@ from dataclasses import dataclass
 from .errors import JobError
 
 NAME = re.compile(r"^(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+|\[[0-9a-fA-F:]+\])(?::(?P<port>\d+))?$")
+RATIO = re.compile(r"^(?=.*[1-9])\d{1,6}(\.\d{1,6})?$")
 NUMBERS = ("slots", "servers", "workers")
 TEXTS = ("dir", "bin", "addr", "image")
+RATIOS = ("link", "share")
+KEYS = NUMBERS + RATIOS + TEXTS
 
 
 @dataclass
@@ -33,6 +38,8 @@ class Host:
     bin: str = ""
     addr: str = ""
     image: str = ""
+    link: float = 0  # 0: not given
+    share: float = 0
 
     @property
     def address(self):
@@ -67,11 +74,13 @@ def _host(place, words):
     host = Host(name=f"{user}@{name}" if user else name, host=name, port=int(found["port"] or 0))
     for word in words[1:]:
         key, equals, value = word.partition("=")
-        if not equals or key not in NUMBERS + TEXTS or not value:
-            raise JobError(f"{place}: '{word}' is not one of {', '.join(NUMBERS + TEXTS)}, as key=value")
+        if not equals or key not in KEYS or not value:
+            raise JobError(f"{place}: '{word}' is not one of {', '.join(KEYS)}, as key=value")
         if key in NUMBERS and not value.isdigit():
             raise JobError(f"{place}: {key}={value} is not a number")
-        setattr(host, key, int(value) if key in NUMBERS else value)
+        if key in RATIOS and not RATIO.match(value):
+            raise JobError(f"{place}: {key}={value} is not a number above 0")
+        setattr(host, key, int(value) if key in NUMBERS else float(value) if key in RATIOS else value)
     return host
 
 

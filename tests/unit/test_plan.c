@@ -2,6 +2,7 @@
 #include "model_spec.h"
 #include "plan.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -105,6 +106,85 @@ static void random_models_are_covered_and_balanced(void **state)
             ps_plan_fini(&plan);
         }
     }
+}
+
+static void init_shared(ps_plan *plan, const ps_model_spec *spec, const double *share,
+                        int n, int64_t shards)
+{
+    ps_config_server config = {.shards = shards, .share.n = n};
+    memcpy(config.share.v, share, (size_t)n * sizeof *share);
+    ps_err err = ps_plan_init_servers(plan, &spec->table, (ps_chunk_size){0}, (uint32_t)n,
+                                      &config);
+    if (err != PS_OK) fail_msg("%s", ps_err_message());
+}
+
+/* Within 5% of the whole, or a chunk; and every shard has something. */
+static void assert_shared(const ps_plan *plan, const ps_model_spec *spec,
+                          const double *share, int n, int64_t shards)
+{
+    double total = 0;
+    for (int i = 0; i < n; i++)
+        total += share[i];
+    for (uint32_t s = 0; s < plan->n_shards; s++) {
+        const double all = (double)spec->table.arena_count;
+        const double wanted = all * share[s / shards] / total / (double)shards;
+        const double off = (double)plan->shard_counts[s] - wanted;
+        assert_true(plan->shard_counts[s] > 0);
+        assert_true(off <= fmax(0.05 * wanted, (double)plan->max_chunk_count));
+    }
+}
+
+static void servers_hold_their_shares(void **state)
+{
+    ps_mt19937 g;
+    ps_mt19937_seed(&g, 2);
+    for (int round = 0; round < 200; round++) {
+        fake f;
+        make_random(&f, &g);
+        const double share[] = {0.3, 0.3, 0.1, 0.1, 1e-6};
+        const int n = 1 + round % 5;
+        const int64_t shards = 1 + round % 2;
+        if (f.spec.table.n_tensors < n * shards) continue;
+        ps_plan plan;
+        init_shared(&plan, &f.spec, share, n, shards);
+        assert_covers(&plan, &f.spec);
+        assert_shared(&plan, &f.spec, share, n, shards);
+        ps_plan_fini(&plan);
+    }
+}
+
+static void equal_shares_change_nothing(void **state)
+{
+    ps_mt19937 g;
+    ps_mt19937_seed(&g, 3);
+    for (int round = 0; round < 50; round++) {
+        fake f;
+        make_random(&f, &g);
+        const double share[] = {3, 3, 3};
+        ps_plan plain, shared;
+        if (f.spec.table.n_tensors < 3) continue;
+        assert_int_equal(ps_plan_init(&plain, &f.spec.table, (ps_chunk_size){0}, 3),
+                         PS_OK);
+        init_shared(&shared, &f.spec, share, 3, 1);
+        assert_true(plain.hash == shared.hash);
+        ps_plan_fini(&plain);
+        ps_plan_fini(&shared);
+    }
+}
+
+static void a_share_is_wanted_of_each_server(void **state)
+{
+    fake f;
+    memset(&f, 0, sizeof f);
+    add(&f, 100);
+    add(&f, 100);
+    ps_config_server config = {.shards = 1, .share = {.n = 1, .v = {1}}};
+    ps_plan plan;
+    assert_int_equal(
+        ps_plan_init_servers(&plan, &f.spec.table, (ps_chunk_size){0}, 2, &config),
+        PS_ERR_CONFIG);
+    assert_non_null(strstr(ps_err_message(), "server.share has 1 numbers"));
+    ps_plan_fini(&plan);
 }
 
 static void load(const char *file, ps_config *cfg, ps_model_spec *spec)
@@ -246,6 +326,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_models_are_covered_and_balanced),
+        cmocka_unit_test(servers_hold_their_shares),
+        cmocka_unit_test(equal_shares_change_nothing),
+        cmocka_unit_test(a_share_is_wanted_of_each_server),
         cmocka_unit_test(shipped_models_balance_within_five_percent),
         cmocka_unit_test(the_hash_tells_plans_apart),
         cmocka_unit_test(a_bias_rides_with_the_end_of_its_weight),

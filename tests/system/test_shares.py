@@ -1,0 +1,83 @@
+"""Servers that hold unequal parts of the parameters."""
+import re
+import subprocess
+import unittest
+from pathlib import Path
+
+from jobs import BIN, DIGITS, PSRUN, JobTest
+
+
+class Shares(JobTest):
+    def test_the_weights_are_the_same_bits(self):
+        settings = ["-s", 3, "-w", 2, DIGITS, "train.steps=40", "server.shards=2", "train.threads=1",
+                    "exchange.shm=off"]
+        self.psrun(*settings, out="equal")
+        self.psrun(*settings, "server.share=[5,1,0.5]", out="unequal")
+        self.assertEqual(self.weights("equal"), self.weights("unequal"))
+
+        def received(out):
+            logs = [Path(self.path(out, "logs", f"server-{i}.log")).read_text() for i in range(3)]
+            return [float(re.search(r"received=([0-9.]+)MB", log)[1]) for log in logs]
+
+        even, uneven = received("equal"), received("unequal")
+        self.assertLess(max(even), 1.5 * min(even))
+        self.assertGreater(uneven[0], 3 * uneven[1])
+        self.assertGreater(uneven[1], uneven[2])
+
+    def test_another_number_of_shares_than_servers(self):
+        printed = self.psrun("-s", 2, "-w", 1, DIGITS, "server.share=[1,2,3]", code=1)
+        self.assertIn("server.share has 3 numbers, but there are 2 servers", printed)
+
+
+class Hostfile(JobTest):
+    def dry_run(self, hosts, servers, *settings, workers=4, code=0):
+        path = Path(self.path("hosts"))
+        path.write_text("\n".join(hosts) + "\n", encoding="utf-8")
+        done = subprocess.run(
+            [PSRUN, "--build-dir", BIN.parent, "--dry-run", "--insecure", "-H", path, "-s", str(servers),
+             "-w", str(workers), DIGITS, *settings],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(done.returncode, code, done.stdout)
+        found = set(re.findall(r"server\.share=\[([0-9.,]*)\]", done.stdout))
+        self.assertLessEqual(len(found), 1, "all parts must have the same shares")
+        return done.stdout, [float(w) for f in found for w in f.split(",")]
+
+    ALONE = [f"s{i} servers=1 workers=0" for i in range(4)]
+    BOTH = [f"w{i} servers=1 workers=1" for i in range(8)]
+
+    def test_links_are_busy_equally_long(self):
+        """The parts of BytePS: 2 (n - 1) / (n² + kn - 2k) and (n - k) / (n² + kn - 2k)."""
+        for n, k in ((4, 2), (8, 4), (4, 1)):
+            _, shares = self.dry_run(self.ALONE[:k] + self.BOTH[:n], n + k, workers=n)
+            all_of_them = n * n + k * n - 2 * k
+            expected = [2 * (n - 1) / all_of_them] * k + [(n - k) / all_of_them] * n
+            for found, wanted in zip(shares, expected, strict=True):
+                self.assertAlmostEqual(found, wanted, 3)
+
+    def test_a_faster_link_carries_more(self):
+        hosts = [self.ALONE[0] + " link=25", *self.ALONE[1:], *[f"w{i} servers=0" for i in range(4)]]
+        _, shares = self.dry_run([h if "link" in h else h + " link=10" for h in hosts], 4)
+        self.assertAlmostEqual(shares[0] / shares[1], 2.5, 2)
+        self.assertAlmostEqual(sum(shares), 1, 3)
+
+    def test_where_it_makes_no_difference_nothing_is_said(self):
+        self.assertEqual(self.dry_run(self.BOTH[:4], 4)[1], [])
+        self.assertEqual(self.dry_run(self.ALONE[:1] + self.BOTH[:2], 3, workers=2)[1], [])
+
+    def test_what_the_user_says_counts(self):
+        hosts = self.ALONE[:2] + self.BOTH[:4]
+        self.assertEqual(self.dry_run(hosts, 6, "server.share=[1,1,1,1,1,1]")[1], [1] * 6)
+        shared = [f"{h} share={3 if 'workers=0' in h else 0.5}" for h in hosts]
+        self.assertEqual(self.dry_run(shared, 6)[1], [3, 3, 0.5, 0.5, 0.5, 0.5])
+
+    def test_mistakes_are_named(self):
+        for word, says in (("share=0", "share=0 is not a number above 0"),
+                           ("link=-1", "link=-1 is not a number above 0"),
+                           ("link=1e9", "link=1e9 is not a number above 0"),
+                           ("share=2", "share= for s0, but not for w0")):
+            hosts = [f"{self.ALONE[0]} {word}", *self.BOTH[:4]]
+            self.assertIn(says, self.dry_run(hosts, 5, code=1)[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
