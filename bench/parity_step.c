@@ -259,8 +259,8 @@ static ps_err set_up_data(rank_state *r)
         .max_batch = r->batch[r->rank],
     };
     PS_TRY(ps_loader_create(&loader, &r->loader));
-    ps_device_options device = {
-        .index = -1, .threads = (int)cfg->train.threads, .winograd = cfg->train.winograd};
+    const ps_device_options device =
+        ps_device_options_of(&cfg->train, -1, (int)cfg->train.threads);
     PS_TRY(ps_device_open(PS_DEVICE_CPU, &device, &r->device));
     ps_program_options program = {
         .spec = &r->spec,

@@ -162,10 +162,8 @@ static ps_err make_program(bench *b)
     for (int i = 0; i < b->optimizer.n_states; i++)
         PS_TRY(ps_mem_zalloc_large(&b->states[i], arena, "optimizer state"));
     ps_init_weights(&b->spec, b->cfg.train.seed, 1, b->params.base, b->buffers);
-    const ps_device_options device = {.index = b->cfg.train.device.index,
-                                      .threads = (int)b->cfg.train.threads,
-                                      .precision = b->cfg.train.precision,
-                                      .winograd = b->cfg.train.winograd};
+    const ps_device_options device =
+        ps_device_options_of(&b->cfg.train, -1, (int)b->cfg.train.threads);
     const ps_program_options program = {.spec = &b->spec,
                                         .max_batch = b->n,
                                         .training = true,

@@ -167,14 +167,8 @@ static ps_err open_device(job *j)
 {
     const ps_config_train *t = &j->config->train;
     if (j->device) return PS_OK;
-    ps_device_options options = {.index = t->device.index,
-                                 .local_rank = j->cli->local_rank,
-                                 .threads = j->threads,
-                                 .precision = t->precision,
-                                 .tf32 = t->tf32,
-                                 .cudnn = t->cudnn,
-                                 .no_graphs = !t->graphs,
-                                 .winograd = t->winograd};
+    const ps_device_options options =
+        ps_device_options_of(t, j->cli->local_rank, j->threads);
     PS_TRY(ps_device_open(t->device.kind, &options, &j->device));
     ps_device_describe(j->device, j->device_name, sizeof j->device_name);
     return PS_OK;
@@ -523,12 +517,10 @@ static void clean_up(job *j)
     ps_model_spec_fini(&j->spec);
 }
 
-/* train.threads, else OMP_NUM_THREADS (which launchers set where workers share a host),
- * else all cores. */
-static int count_threads(const job *j)
+int ps_worker_threads(const ps_cli *cli, const ps_config *config)
 {
-    if (j->config->train.threads > 0) return (int)j->config->train.threads;
-    if (j->cli->default_threads > 0) return j->cli->default_threads;
+    if (config->train.threads > 0) return (int)config->train.threads;
+    if (cli->default_threads > 0) return cli->default_threads;
     ps_host host;
     ps_host_find(&host);
     return host.cores;
@@ -552,7 +544,7 @@ ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *inter
     PS_TRY(ps_mem_zalloc(&j, 1, sizeof *j, "the job"));
     j->config = config;
     j->cli = cli;
-    j->threads = count_threads(j);
+    j->threads = ps_worker_threads(cli, config);
     j->rank = cli->rank;
     ps_err err = run(j);
     *interrupted = j->result.interrupted;

@@ -11,4 +11,8 @@
 ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *interrupted,
                          bool *resumable);
 
+/* train.threads, else OMP_NUM_THREADS (which launchers set where workers share a host),
+ * else all cores. */
+int ps_worker_threads(const ps_cli *cli, const ps_config *config);
+
 #endif

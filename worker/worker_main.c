@@ -8,6 +8,7 @@
 #include "interrupt.h"
 #include "log.h"
 #include "mem.h"
+#include "predict.h"
 #include "worker_job.h"
 
 /* As shells count: 143 after a SIGTERM of its own; 130 after SIGINT, or when another
@@ -44,7 +45,8 @@ static int run_job(const ps_cli *cli)
     ps_err err = ps_cli_load_config(cli, &program, &config);
     if (err != PS_OK) return fail(err);
     bool interrupted = false, resumable = false;
-    err = ps_worker_job_run(cli, &config, &interrupted, &resumable);
+    err = cli->predict ? ps_predict(cli, &config, ps_worker_threads(cli, &config))
+                       : ps_worker_job_run(cli, &config, &interrupted, &resumable);
     int code = err != PS_OK  ? fail(err)
                : resumable   ? EXIT_RESUMABLE
                : interrupted ? exit_interrupted()

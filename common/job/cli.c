@@ -25,6 +25,8 @@ typedef enum flag_id {
     FLAG_TRACE,
     FLAG_LOG_LEVEL,
     FLAG_CHECK_DATA,
+    FLAG_INIT,
+    FLAG_PREDICT,
     FLAG_CURVE,
     FLAG_INSECURE,
     FLAG_MAKE_KEYS,
@@ -61,6 +63,11 @@ static const struct {
                         "debug, info, warn or error; default info"},
     [FLAG_CHECK_DATA] = {"--check-data", NULL,
                          "no job: read configuration and data, say what there is"},
+    [FLAG_INIT] = {"--init", "FILE", "weights to begin with, safetensors (train.init)"},
+    [FLAG_PREDICT] = {"--predict", "FILE",
+                      "no job: what the model with the weights of --init says of the\n"
+                      "samples in that .npy file, or of the test set (test); into\n"
+                      "--out's predictions.npy and predictions.csv"},
     [FLAG_CURVE] = {"--curve", "DIR",
                     "encrypt, with the job's keys in that folder (net.curve)"},
     [FLAG_INSECURE] = {"--insecure", NULL,
@@ -356,12 +363,14 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
         cli->out = cli->resume;
     cli->trace = args->value[FLAG_TRACE] != NULL;
     cli->check_data = args->value[FLAG_CHECK_DATA] != NULL;
-    if (cli->check_data && program->is_server)
-        return ps_err_set(PS_ERR_ARG,
-                          "--check-data: servers read no data; ask ps-worker");
+    cli->predict = args->value[FLAG_PREDICT];
+    if ((cli->check_data || cli->predict) && program->is_server)
+        return ps_err_set(PS_ERR_ARG, "%s: servers read no data; ask ps-worker",
+                          flags[cli->predict ? FLAG_PREDICT : FLAG_CHECK_DATA].name);
     PS_TRY(add_size(cli, "job.workers", cli->world_size));
     PS_TRY(add_size(cli, "job.servers", cli->servers));
     if (cli->trace) PS_TRY(add_override(cli, "train.trace=true"));
+    PS_TRY(add_text(cli, "train.init", args->value[FLAG_INIT]));
     PS_TRY(add_text(cli, "net.curve", keys_of(args)));
     if (args->value[FLAG_INSECURE]) PS_TRY(add_override(cli, "net.insecure=true"));
     for (int i = 0; i < args->n_sets; i++)

@@ -32,9 +32,10 @@ typedef struct ps_cli {
     int servers;     // server processes, likewise
     const char *out; // borrowed from argv; NULL when not given
     bool overwrite;  // a run that is in `out` may be overwritten
-    const char *resume; // a run's folder, or "auto"; borrowed; NULL when not given
-    bool check_data;    // read the data, run no job
-    bool trace;         // also among the overrides, as train.trace
+    const char *resume;  // a run's folder, or "auto"; borrowed; NULL when not given
+    bool check_data;     // read the data, run no job
+    const char *predict; // a file, or "test"; borrowed; NULL: a job
+    bool trace;          // also among the overrides, as train.trace
     ps_log_level log_level;
     int default_threads; // OMP_NUM_THREADS, else 0; used when train.threads is 0
     int bar_columns;  // width of the progress bar that a launcher draws; 0: it draws none

@@ -61,6 +61,10 @@ def parser():
                         "(its job.workers is a range); Ctrl-C makes it leave")
     p.add_argument("--replay-membership", metavar="LOG",
                    help="repeat a run whose workers changed, bit for bit: its membership.jsonl")
+    p.add_argument("--predict", metavar="FILE",
+                   help="no job: what the model says of the samples in that .npy file, or of the test set "
+                        "(test), with the weights of --init; into --out's predictions.npy and .csv")
+    p.add_argument("--init", metavar="FILE", help="weights to begin with: safetensors (train.init)")
     p.add_argument("--curve", metavar="DIR",
                    help="encrypt all connections, with the job's keys in that folder; makes them if "
                         "there are none (SECURITY.md)")
@@ -308,6 +312,20 @@ def split_program(argv):
     return argv[:at], at < len(argv), argv[at + 1:]
 
 
+def predict(args, dashes):
+    """By one worker, with all cores of this machine."""
+    if dashes:
+        raise JobError("--predict is not for a program of your own: it runs our own model")
+    build_dir = jobs.find_build_dir(args.build_dir)
+    jobs.describe(build_dir, args.config, args.overrides)  # names a mistake
+    argv = [jobs.program(build_dir, "ps-worker"), "--config", args.config, "--predict", args.predict]
+    argv += ["--out", args.out] * bool(args.out) + ["--overwrite"] * args.overwrite
+    for setting in args.overrides:
+        argv += ["--set", setting]
+    sys.stdout.flush()
+    os.execv(argv[0], argv)
+
+
 def run_command(args, dashes, program):
     try:
         if args.join:
@@ -319,6 +337,10 @@ def run_command(args, dashes, program):
         if not args.config and not dashes:
             raise JobError("no job is named: give a configuration, as in: deploy/psrun "
                            "configs/digits-basicnet.yaml (see --help)")
+        if args.init:
+            args.overrides = args.overrides + [f"train.init={args.init}"]
+        if args.predict:
+            return predict(args, dashes)
         if args.verify and not dashes:
             return verify.verify(args, plan_job, run)
         job = plan_program(args, program) if dashes else plan_job(args)

@@ -168,7 +168,7 @@ class Workers(ElasticTest):
 
     def test_one_comes_and_one_leaves(self):
         for kind in (self.KIND, ("allreduce", 0, 2)):
-            psrun = self.start_elastic("out", kind, 1500)
+            psrun = self.start_elastic("out", kind, 3000)
             self.wait_for_lines(psrun, "out", 5)
             joiner = self.join("out")
             self.assertTrue(self.wait_for_size(psrun, "out", 3, 1))
@@ -182,7 +182,7 @@ class Workers(ElasticTest):
             self.end_all(psrun, "out")
             self.assertEqual([s["workers"] for s in self.stretches("out")], [2, 3, 2, 1])
             self.assertEqual(self.summary("out")["workers"], 1)
-            self.check_samples("out", 1500)
+            self.check_samples("out", 3000)
             self.joiners = []
             shutil.rmtree(self.path("out"))
 

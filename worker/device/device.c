@@ -25,6 +25,19 @@ static ps_err open_auto(const ps_device_options *options, ps_device **out)
     return err;
 }
 
+ps_device_options ps_device_options_of(const ps_config_train *train, int local_rank,
+                                       int threads)
+{
+    return (ps_device_options){.index = train->device.index,
+                               .local_rank = local_rank,
+                               .threads = threads,
+                               .precision = train->precision,
+                               .tf32 = train->tf32,
+                               .cudnn = train->cudnn,
+                               .no_graphs = !train->graphs,
+                               .winograd = train->winograd};
+}
+
 ps_err ps_device_open(ps_device_kind kind, const ps_device_options *options,
                       ps_device **out)
 {

@@ -25,6 +25,10 @@ typedef struct ps_device_options {
     ps_winograd winograd; // cpu: which passes of 3 x 3 convolutions may use the algorithm
 } ps_device_options;
 
+/* As train.* says. */
+ps_device_options ps_device_options_of(const ps_config_train *train, int local_rank,
+                                       int threads);
+
 /* Forward and backward call these on the calling thread. When a hook fails, the pass ends
  * with its error. Tensor indices are those of the tensor table. A hook that is NULL is
  * not called. */

@@ -1,0 +1,144 @@
+"""--predict: a trained model's answers for samples of one's own, and for the test set."""
+import csv
+import gzip
+import math
+import os
+import struct
+import subprocess
+import sys
+import unittest
+from array import array
+from pathlib import Path
+
+from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest
+
+sys.path.insert(0, str(ROOT / "bench"))
+from benchlib import runs  # noqa: E402
+
+PYTORCH = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import numpy, torch
+from benchlib import safetensors
+from benchlib.job_config import JobConfig
+from benchlib.torch_model import Model
+config = JobConfig.load(sys.argv[2], sys.argv[3])
+model = Model(config).eval()
+model.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in safetensors.load(sys.argv[4]).items()})
+x = torch.from_numpy(numpy.load(sys.argv[5]).astype("float32") * config["data.scale"])
+ours = torch.from_numpy(numpy.load(sys.argv[6]))
+with torch.no_grad():
+    print((model(x).exp() - ours).abs().max().item())
+"""
+
+
+def write_npy(path, shape, values):
+    """values: bytes, one per number."""
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {tuple(shape)}, }}".encode()
+    Path(path).write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header) + 1) + header + b"\n"
+                           + values)
+
+
+def read_npy(path):
+    """Rows of float32."""
+    raw = Path(path).read_bytes()
+    size = struct.unpack("<H", raw[8:10])[0]
+    header = eval(raw[10:10 + size])  # as NumPy writes it: a dict of literals
+    assert (10 + size) % 64 == 0 and header["descr"] == "<f4" and not header["fortran_order"]
+    rows, columns = header["shape"]
+    values = array("f", raw[10 + size:])
+    assert len(values) == rows * columns
+    return [values[i * columns:(i + 1) * columns].tolist() for i in range(rows)]
+
+
+class Predict(JobTest):
+    @classmethod
+    def setUpClass(cls):
+        with gzip.open(ROOT / "configs/digits/test-images-idx3-ubyte.gz") as f:
+            raw = f.read()
+        n, height, width = struct.unpack(">III", raw[4:16])
+        cls.images, cls.shape = raw[16:], (n, 1, height, width)
+
+    def setUp(self):
+        super().setUp()
+        self.psrun("-m", "single", DIGITS, "train.epochs=1", "train.threads=1")
+        self.model = self.path("out", "model.safetensors")
+
+    def predict(self, what, *args, code=0, init=True):
+        weights = ["--init", self.model] if init else []
+        return self.psrun("--predict", what, *weights, *args, out="said", code=code)
+
+    def said(self):
+        with open(self.path("said", "predictions.csv"), encoding="ascii") as f:
+            lines = list(csv.DictReader(f))
+        return read_npy(self.path("said", "predictions.npy")), lines
+
+    def samples(self, n):
+        path = self.path("x.npy")
+        one = math.prod(self.shape[1:])
+        write_npy(path, (n, *self.shape[1:]), self.images[:n * one])
+        return path
+
+    def test_the_test_set(self):
+        text = self.predict("test", DIGITS)
+        rows, lines = self.said()
+        self.assertIn(f"accuracy={self.summary()['test_accuracy']:.4f}", text)
+        self.assertEqual(len(rows), self.shape[0])
+        for i, (row, line) in enumerate(zip(rows, lines, strict=True)):
+            self.assertAlmostEqual(sum(row), 1, 5)
+            self.assertEqual((int(line["index"]), int(line["class"])), (i, row.index(max(row))))
+            self.assertAlmostEqual(float(line["probability"]), max(row), 7)
+
+    def test_samples_of_a_file_in_batches_of_another_size(self):
+        self.predict("test", DIGITS)
+        of_the_set, _ = self.said()
+        self.predict(self.samples(21), DIGITS, "data.eval_batch=8", "--overwrite")
+        rows, _ = self.said()
+        self.assertEqual(len(rows), 21)
+        for row, other in zip(rows, of_the_set):
+            for a, b in zip(row, other, strict=True):
+                self.assertAlmostEqual(a, b, 6)
+
+    def test_as_pytorch_says(self):
+        python = next((p for p in ("/usr/bin/python3", sys.executable) if runs.torch_version(p)[0]), None)
+        if not python:
+            self.skipTest("no PyTorch (python3-torch)")
+        x = self.samples(50)
+        self.predict(x, DIGITS)
+        done = subprocess.run(
+            [python, "-c", PYTORCH, ROOT / "bench", BIN.parent, DIGITS, self.model, x,
+             self.path("said", "predictions.npy")],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertLess(float(done.stdout), 1e-6)
+
+    def test_mistakes_are_named(self):
+        wrong = self.path("wrong.npy")
+        write_npy(wrong, (2, 3, 5, 5), bytes(150))
+        none = self.path("none.npy")
+        write_npy(none, (0, *self.shape[1:]), b"")
+        cut = self.path("cut.npy")
+        write_npy(cut, (9, *self.shape[1:]), b"x")
+        for what, says in (("nowhere.npy", "nowhere.npy"), (wrong, "(3, 5, 5)"), (none, "no sample"),
+                           (cut, "holds at most"), (self.model, "not an npy")):
+            self.assertIn(says, self.predict(what, DIGITS, code=1))
+        self.assertIn("--predict needs weights: --init FILE", self.predict("test", DIGITS, code=1, init=False))
+        self.assertFalse(os.path.exists(self.path("said", "predictions.npy")))
+        self.predict("test", DIGITS)
+        self.assertIn("is there already", self.predict("test", DIGITS, code=1))
+        self.assertEqual(sorted(os.listdir(self.path("said"))), ["predictions.csv", "predictions.npy"])
+
+    def test_servers_predict_nothing(self):
+        done = subprocess.run([BIN / "ps-server", "--config", DIGITS, "--predict", "test"],
+                              stderr=subprocess.PIPE, text=True)
+        self.assertIn("--predict: servers read no data; ask ps-worker", done.stderr)
+        self.assertEqual(done.returncode, 1)
+
+    def test_a_program_of_ones_own_predicts_by_itself(self):
+        done = subprocess.run([PSRUN, "--build-dir", BIN.parent, "--predict", "x.npy", "--", "true"],
+                              stderr=subprocess.PIPE, text=True)
+        self.assertIn("--predict is not for a program of your own", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

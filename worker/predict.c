@@ -1,0 +1,290 @@
+#include "predict.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "device.h"
+#include "interrupt.h"
+#include "loader.h"
+#include "log.h"
+#include "mem.h"
+#include "new_file.h"
+#include "npy.h"
+#include "run_dir.h"
+#include "safetensors.h"
+
+enum { NPY_HEADER = 128, LOADER_MS = 60000 };
+
+/* A file that has its own name only once it is whole. */
+typedef struct output {
+    char path[PATH_MAX], temporary[PATH_MAX];
+    FILE *file;
+} output;
+
+typedef struct predictor {
+    const ps_config *config;
+    const ps_cli *cli;
+    ps_model_spec spec;
+    ps_dataset set;
+    bool labelled;
+    ps_shared_mem params;
+    void *buffers;
+    ps_device *device;
+    ps_program *program;
+    ps_loader *loader;
+    float *rows; // (data.eval_batch, outputs)
+    output npy, csv;
+    int64_t done, correct;
+} predictor;
+
+/* --- what goes in ------------------------------------------------------------------ */
+
+static ps_err read_file(const char *path, ps_dataset *set)
+{
+    ps_source source = {0};
+    ps_err err = ps_source_init(&source, path);
+    if (err == PS_OK) err = ps_npy_read_values(&source, set);
+    if (err == PS_OK) err = ps_source_end(&source);
+    ps_source_fini(&source);
+    if (err == PS_OK && set->n == 0)
+        err = ps_err_set(PS_ERR_FORMAT, "%s: no sample", path);
+    if (err == PS_OK)
+        err = ps_mem_zalloc(&set->labels, (size_t)set->n, sizeof *set->labels, "labels");
+    if (err == PS_OK) err = ps_dataset_check(set, 0, 0);
+    return err;
+}
+
+static ps_err read_samples(predictor *p)
+{
+    p->labelled = strcmp(p->cli->predict, "test") == 0;
+    if (!p->labelled) return read_file(p->cli->predict, &p->set);
+    PS_TRY(ps_dataset_load(p->config, PS_SPLIT_TEST, &p->spec.input, p->spec.n_outputs,
+                           &p->set));
+    if (p->set.n > 0) return PS_OK;
+    return ps_err_set(PS_ERR_CONFIG,
+                      "--predict test: there is no test set (data.test); name a file");
+}
+
+static ps_err read_weights(predictor *p)
+{
+    const ps_tensor_table *table = &p->spec.table;
+    const char *path = p->config->train.init;
+    if (path[0] == '\0')
+        return ps_err_set(PS_ERR_ARG, "--predict needs weights: --init FILE");
+    PS_TRY(ps_shared_mem_init_private(&p->params, table->arena_count * sizeof(float),
+                                      "the weights"));
+    PS_TRY(ps_mem_zalloc_aligned(&p->buffers, table->buffer_bytes, "the buffers"));
+    return ps_st_load_model(path, table, p->params.base, p->buffers);
+}
+
+/* --- what comes out ---------------------------------------------------------------- */
+
+static ps_err open_output(output *o, const ps_run_dir *dir, const char *name,
+                          bool overwrite)
+{
+    PS_TRY(ps_run_dir_path(dir, name, o->path));
+    if (!overwrite && access(o->path, F_OK) == 0)
+        return ps_err_set(PS_ERR_IO,
+                          "%s is there already: give --overwrite, or another "
+                          "--out",
+                          o->path);
+    if ((size_t)snprintf(o->temporary, sizeof o->temporary, "%s.tmp", o->path) >=
+        sizeof o->temporary)
+        return ps_err_set(PS_ERR_IO, "%s: the name is too long", o->path);
+    int fd;
+    PS_TRY(ps_new_file_open(o->temporary, &fd));
+    o->file = fdopen(fd, "wb");
+    if (o->file) return PS_OK;
+    close(fd);
+    return ps_err_errno(PS_ERR_IO, "%s", o->temporary);
+}
+
+/* Gives the file its name. */
+static ps_err keep_output(output *o)
+{
+    FILE *file = o->file;
+    o->file = NULL;
+    bool failed = ferror(file) != 0;
+    failed |= fclose(file) != 0;
+    if (!failed && rename(o->temporary, o->path) == 0) return PS_OK;
+    ps_err err = ps_err_errno(PS_ERR_IO, "writing %s", o->path);
+    unlink(o->temporary);
+    return err;
+}
+
+static void drop_output(output *o)
+{
+    if (!o->file) return;
+    fclose(o->file);
+    unlink(o->temporary);
+}
+
+/* Version 1.0 of the format, padded so that the values begin at a multiple of 64. */
+static void write_npy_header(FILE *file, int64_t rows, int64_t columns)
+{
+    char header[NPY_HEADER];
+    memset(header, ' ', sizeof header);
+    memcpy(header, "\x93NUMPY\x01\x00\x76\x00", 10); // 0x76: the 118 bytes that follow
+    const int n = snprintf(header + 10, sizeof header - 10,
+                           "{'descr': '<f4', 'fortran_order': False, 'shape': (%" PRId64
+                           ", %" PRId64 "), }",
+                           rows, columns);
+    header[10 + n] = ' '; // in place of the string's end
+    header[NPY_HEADER - 1] = '\n';
+    fwrite(header, 1, sizeof header, file);
+}
+
+static bool gives_probabilities(const predictor *p)
+{
+    return p->spec.loss != PS_LOSS_MSE;
+}
+
+static ps_err open_outputs(predictor *p)
+{
+    ps_run_dir dir;
+    PS_TRY(ps_run_dir_init(&dir, p->cli->out, p->config->job.name));
+    PS_TRY(open_output(&p->npy, &dir, "predictions.npy", p->cli->overwrite));
+    PS_TRY(open_output(&p->csv, &dir, "predictions.csv", p->cli->overwrite));
+    write_npy_header(p->npy.file, p->set.n, p->spec.n_outputs);
+    fprintf(p->csv.file, "index,class,%s\n",
+            gives_probabilities(p) ? "probability" : "output");
+    return PS_OK;
+}
+
+static int64_t largest(const float *row, int64_t n)
+{
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++)
+        if (row[i] > row[best]) best = i;
+    return best;
+}
+
+/* The softmax of cross_entropy's outputs; nll's outputs are its logarithm already. */
+static void make_probabilities(const predictor *p, float *row)
+{
+    const int64_t n = p->spec.n_outputs;
+    const bool logits = p->spec.loss == PS_LOSS_CROSS_ENTROPY;
+    const float most = logits ? row[largest(row, n)] : 0;
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += row[i] = expf(row[i] - most);
+    for (int64_t i = 0; logits && i < n; i++)
+        row[i] = (float)(row[i] / sum);
+}
+
+static ps_err write_rows(predictor *p, int64_t n)
+{
+    const int64_t columns = p->spec.n_outputs;
+    for (int64_t i = 0; i < n; i++) {
+        float *row = p->rows + i * columns;
+        if (gives_probabilities(p)) make_probabilities(p, row);
+        const int64_t class = largest(row, columns);
+        fprintf(p->csv.file, "%" PRId64 ",%" PRId64 ",%.9g\n", p->done + i, class,
+                (double)row[class]);
+    }
+    fwrite(p->rows, sizeof(float), (size_t)(n * columns), p->npy.file);
+    p->done += n;
+    if (!ferror(p->npy.file) && !ferror(p->csv.file)) return PS_OK;
+    return ps_err_errno(PS_ERR_IO, "writing %s", p->npy.path);
+}
+
+/* --- in between -------------------------------------------------------------------- */
+
+static ps_err open_program(predictor *p, int threads)
+{
+    const ps_config_train *t = &p->config->train;
+    const int64_t batch = p->config->data.eval_batch;
+    const ps_device_options device = ps_device_options_of(t, p->cli->local_rank, threads);
+    PS_TRY(ps_device_open(t->device.kind, &device, &p->device));
+    const ps_program_options program = {.spec = &p->spec,
+                                        .max_batch = (int)batch,
+                                        .params = p->params.base,
+                                        .buffers = p->buffers};
+    PS_TRY(ps_program_create(p->device, &program, &p->program));
+    PS_TRY(ps_mem_zalloc_aligned(
+        &p->rows, (size_t)(batch * p->spec.n_outputs) * sizeof(float), "the outputs"));
+    const ps_loader_options loader = {.config = p->config,
+                                      .dataset = &p->set,
+                                      .input = &p->spec.input,
+                                      .n = p->set.n,
+                                      .max_batch = batch};
+    return ps_loader_create(&loader, &p->loader);
+}
+
+static ps_err predict_batch(predictor *p, const ps_loaded *b)
+{
+    const ps_pass pass = {.grad_scale = 1, .same_weights = p->done > 0};
+    const ps_batch batch = {
+        .n = (int)b->n, .x = b->x, .labels = b->labels, .positions = b->positions};
+    ps_pass_result result;
+    PS_TRY(ps_program_forward(p->program, &batch, &pass, &result));
+    PS_TRY(ps_program_outputs(p->program, p->rows, (size_t)(b->n * p->spec.n_outputs)));
+    p->correct += result.correct;
+    return write_rows(p, b->n);
+}
+
+static ps_err predict_all(predictor *p)
+{
+    PS_TRY(ps_loader_epoch(p->loader, 0, 0));
+    for (;;) {
+        ps_loaded *b;
+        PS_TRY(ps_interrupt_check());
+        PS_TRY(ps_loader_next(p->loader, ps_deadline_in_ms(LOADER_MS), &b));
+        if (!b) break;
+        ps_err err = predict_batch(p, b);
+        ps_loader_release(p->loader, b);
+        PS_TRY(err);
+    }
+    PS_TRY(keep_output(&p->npy));
+    return keep_output(&p->csv);
+}
+
+static void report(const predictor *p, uint64_t begun_ns)
+{
+    const double seconds = (double)(ps_clock_ns() - begun_ns) * 1e-9;
+    char accuracy[32] = "";
+    if (p->labelled)
+        snprintf(accuracy, sizeof accuracy, " accuracy=%.4f",
+                 (double)p->correct / (double)p->done);
+    PS_INFO("predicted", "samples=%" PRId64 "%s samples_per_second=%.0f to=%s", p->done,
+            accuracy, (double)p->done / seconds, p->npy.path);
+}
+
+static ps_err run(predictor *p, int threads)
+{
+    PS_TRY(ps_model_spec_init(&p->spec, p->config));
+    PS_TRY(read_weights(p));
+    PS_TRY(read_samples(p));
+    PS_TRY(open_program(p, threads));
+    PS_TRY(open_outputs(p));
+    const uint64_t begun_ns = ps_clock_ns();
+    PS_TRY(predict_all(p));
+    report(p, begun_ns);
+    return PS_OK;
+}
+
+ps_err ps_predict(const ps_cli *cli, const ps_config *config, int threads)
+{
+    predictor *p;
+    PS_TRY(ps_mem_zalloc(&p, 1, sizeof *p, "predictions"));
+    p->config = config;
+    p->cli = cli;
+    const ps_err err = run(p, threads);
+    const ps_err_saved end = ps_err_save(err);
+    drop_output(&p->npy);
+    drop_output(&p->csv);
+    ps_loader_destroy(&p->loader);
+    ps_program_destroy(&p->program);
+    ps_device_close(&p->device);
+    ps_dataset_fini(&p->set);
+    ps_shared_mem_fini(&p->params);
+    ps_model_spec_fini(&p->spec);
+    free(p->buffers);
+    free(p->rows);
+    free(p);
+    return ps_err_restore(&end);
+}
