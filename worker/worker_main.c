@@ -4,6 +4,7 @@
 
 #include "cli.h"
 #include "clock_watch.h"
+#include "describe.h"
 #include "fd_limit.h"
 #include "interrupt.h"
 #include "log.h"
@@ -45,8 +46,12 @@ static int run_job(const ps_cli *cli)
     ps_err err = ps_cli_load_config(cli, &program, &config);
     if (err != PS_OK) return fail(err);
     bool interrupted = false, resumable = false;
-    err = cli->predict ? ps_predict(cli, &config, ps_worker_threads(cli, &config))
-                       : ps_worker_job_run(cli, &config, &interrupted, &resumable);
+    if (cli->describe)
+        err = ps_describe(&config, stdout);
+    else if (cli->predict)
+        err = ps_predict(cli, &config, ps_worker_threads(cli, &config));
+    else
+        err = ps_worker_job_run(cli, &config, &interrupted, &resumable);
     int code = err != PS_OK  ? fail(err)
                : resumable   ? EXIT_RESUMABLE
                : interrupted ? exit_interrupted()

@@ -25,6 +25,7 @@ typedef enum flag_id {
     FLAG_TRACE,
     FLAG_LOG_LEVEL,
     FLAG_CHECK_DATA,
+    FLAG_DESCRIBE,
     FLAG_INIT,
     FLAG_PREDICT,
     FLAG_CURVE,
@@ -63,6 +64,9 @@ static const struct {
                         "debug, info, warn or error; default info"},
     [FLAG_CHECK_DATA] = {"--check-data", NULL,
                          "no job: read configuration and data, say what there is"},
+    [FLAG_DESCRIBE] = {"--describe", NULL,
+                       "no job: the model as a table of layers, with shapes,\n"
+                       "parameters, memory and operations"},
     [FLAG_INIT] = {"--init", "FILE", "weights to begin with, safetensors (train.init)"},
     [FLAG_PREDICT] = {"--predict", "FILE",
                       "no job: what the model with the weights of --init says of the\n"
@@ -363,10 +367,12 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
         cli->out = cli->resume;
     cli->trace = args->value[FLAG_TRACE] != NULL;
     cli->check_data = args->value[FLAG_CHECK_DATA] != NULL;
+    cli->describe = args->value[FLAG_DESCRIBE] != NULL;
     cli->predict = args->value[FLAG_PREDICT];
-    if ((cli->check_data || cli->predict) && program->is_server)
-        return ps_err_set(PS_ERR_ARG, "%s: servers read no data; ask ps-worker",
-                          flags[cli->predict ? FLAG_PREDICT : FLAG_CHECK_DATA].name);
+    for (flag_id f = FLAG_CHECK_DATA; f <= FLAG_PREDICT && program->is_server; f++)
+        if (args->value[f])
+            return ps_err_set(PS_ERR_ARG, "%s is a worker's: ask ps-worker",
+                              flags[f].name);
     PS_TRY(add_size(cli, "job.workers", cli->world_size));
     PS_TRY(add_size(cli, "job.servers", cli->servers));
     if (cli->trace) PS_TRY(add_override(cli, "train.trace=true"));

@@ -64,6 +64,8 @@ def parser():
     p.add_argument("--predict", metavar="FILE",
                    help="no job: what the model says of the samples in that .npy file, or of the test set "
                         "(test), with the weights of --init; into --out's predictions.npy and .csv")
+    p.add_argument("--describe", action="store_true",
+                   help="no job: the model as a table of layers, with shapes, parameters, memory and operations")
     p.add_argument("--init", metavar="FILE", help="weights to begin with: safetensors (train.init)")
     p.add_argument("--curve", metavar="DIR",
                    help="encrypt all connections, with the job's keys in that folder; makes them if "
@@ -312,13 +314,15 @@ def split_program(argv):
     return argv[:at], at < len(argv), argv[at + 1:]
 
 
-def predict(args, dashes):
-    """By one worker, with all cores of this machine."""
+def become_worker(args, dashes):
+    """What one worker does alone, with all cores of this machine: --predict, --describe."""
     if dashes:
-        raise JobError("--predict is not for a program of your own: it runs our own model")
+        raise JobError(f"--{'predict' if args.predict else 'describe'} is not for a program of your own: "
+                       "it is about our own models")
     build_dir = jobs.find_build_dir(args.build_dir)
     jobs.describe(build_dir, args.config, args.overrides)  # names a mistake
-    argv = [jobs.program(build_dir, "ps-worker"), "--config", args.config, "--predict", args.predict]
+    argv = [jobs.program(build_dir, "ps-worker"), "--config", args.config]
+    argv += ["--predict", args.predict] if args.predict else ["--describe"]
     argv += ["--out", args.out] * bool(args.out) + ["--overwrite"] * args.overwrite
     for setting in args.overrides:
         argv += ["--set", setting]
@@ -339,8 +343,8 @@ def run_command(args, dashes, program):
                            "configs/digits-basicnet.yaml (see --help)")
         if args.init:
             args.overrides = args.overrides + [f"train.init={args.init}"]
-        if args.predict:
-            return predict(args, dashes)
+        if args.predict or args.describe:
+            become_worker(args, dashes)
         if args.verify and not dashes:
             return verify.verify(args, plan_job, run)
         job = plan_program(args, program) if dashes else plan_job(args)

@@ -131,13 +131,28 @@ class Predict(JobTest):
     def test_servers_predict_nothing(self):
         done = subprocess.run([BIN / "ps-server", "--config", DIGITS, "--predict", "test"],
                               stderr=subprocess.PIPE, text=True)
-        self.assertIn("--predict: servers read no data; ask ps-worker", done.stderr)
+        self.assertIn("--predict is a worker's: ask ps-worker", done.stderr)
         self.assertEqual(done.returncode, 1)
 
     def test_a_program_of_ones_own_predicts_by_itself(self):
         done = subprocess.run([PSRUN, "--build-dir", BIN.parent, "--predict", "x.npy", "--", "true"],
                               stderr=subprocess.PIPE, text=True)
         self.assertIn("--predict is not for a program of your own", done.stderr)
+
+
+class Describe(JobTest):
+    def test_the_model_as_a_table(self):
+        printed = self.psrun("--describe", ROOT / "configs/mnist-basicnet.yaml", "data.batch=10")
+        lines = {line.split()[0]: line.split() for line in printed.splitlines() if line.strip()}
+        # 32 outputs of 26 x 26, each with 9 weights and a bias; 9216 x 128 weights.
+        self.assertEqual(lines["conv1"][1:], ["conv2d", *"32 x 26 x 26".split(), "320", "84.5", "KiB", "0.195"])
+        self.assertEqual(lines["fc1"][1:], ["linear", "128", "1179776", "512", "B", "1.180"])
+        self.assertEqual(lines["(all)"][1], "1199882")
+        self.assertIn("a batch of 10", printed)
+
+    def test_a_mistake_in_the_model_is_named(self):
+        printed = self.psrun("--describe", DIGITS, "model.input=[1,2,2]", code=1)
+        self.assertRegex(printed, r"digits-basicnet.yaml:\d+")
 
 
 if __name__ == "__main__":

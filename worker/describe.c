@@ -1,0 +1,104 @@
+#include "describe.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "model_spec.h"
+
+typedef struct counts {
+    uint64_t params, outputs, products; // outputs: elements; products: multiply-adds
+} counts;
+
+static uint64_t elements_of(const ps_model_spec *spec, int tensor)
+{
+    return tensor == PS_NONE ? 0 : spec->table.tensors[tensor].count;
+}
+
+/* Each element of an output is a sum of products with one output's weights. */
+static uint64_t products_of(const ps_model_spec *spec, const ps_layer *l)
+{
+    if (l->kind != PS_LAYER_CONV2D && l->kind != PS_LAYER_LINEAR) return 0;
+    const uint64_t outputs = (uint64_t)l->out.d[0]; // channels or features
+    return (uint64_t)ps_dims_count(&l->out) * (elements_of(spec, l->weight) / outputs);
+}
+
+static counts counts_of(const ps_model_spec *spec, const ps_layer *l)
+{
+    return (counts){.params = elements_of(spec, l->weight) + elements_of(spec, l->bias),
+                    .outputs = (uint64_t)ps_dims_count(&l->out),
+                    .products = products_of(spec, l)};
+}
+
+/* "32 x 26 x 26". */
+static const char *shape_text(const ps_dims *dims, char out[PS_DIMS_TEXT])
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (int i = 0; i < dims->n && used < PS_DIMS_TEXT; i++)
+        used += (size_t)snprintf(out + used, PS_DIMS_TEXT - used, "%s%" PRId64,
+                                 i ? " x " : "", dims->d[i]);
+    return out;
+}
+
+static const char *bytes_text(uint64_t bytes, char out[32])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    int unit = 0;
+    for (; value >= 1024 && unit < 4; unit++)
+        value /= 1024;
+    snprintf(out, 32, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    return out;
+}
+
+static void print_line(FILE *out, const char *name, const char *kind, const char *shape,
+                       const counts *c)
+{
+    char bytes[32], products[32] = "";
+    if (c->products)
+        snprintf(products, sizeof products, "%.3f", (double)c->products / 1e6);
+    fprintf(out, "%-28s %-13s %-16s %12" PRIu64 " %11s %12s\n", name, kind, shape,
+            c->params, bytes_text(c->outputs * sizeof(float), bytes), products);
+}
+
+static void print_layers(const ps_model_spec *spec, FILE *out, counts *total)
+{
+    char shape[PS_DIMS_TEXT];
+    const counts input = {.outputs = (uint64_t)ps_dims_count(&spec->input)};
+    fprintf(out, "%-28s %-13s %-16s %12s %11s %12s\n", "layer", "kind", "output",
+            "parameters", "its bytes", "10^6 mult-add");
+    print_line(out, "(input)", "", shape_text(&spec->input, shape), &input);
+    for (int i = 0; i < spec->n_layers; i++) {
+        const ps_layer *l = &spec->layers[i];
+        const counts c = counts_of(spec, l);
+        print_line(out, l->name, ps_layer_kind_name(l->kind), shape_text(&l->out, shape),
+                   &c);
+        total->params += c.params;
+        total->outputs += c.outputs;
+        total->products += c.products;
+    }
+    print_line(out, "(all)", "", "", total);
+}
+
+ps_err ps_describe(const ps_config *config, FILE *out)
+{
+    ps_model_spec spec;
+    ps_err err = ps_model_spec_init(&spec, config);
+    if (err == PS_OK) {
+        counts total = {0};
+        char weights[32], outputs[32];
+        const uint64_t batch = (uint64_t)config->data.batch.v[0];
+        print_layers(&spec, out, &total);
+        bytes_text(total.params * sizeof(float), weights);
+        bytes_text(total.outputs * batch * sizeof(float), outputs);
+        fprintf(
+            out,
+            "\nA worker holds the weights (%s), as many bytes of gradients, and for a "
+            "batch of %" PRIu64 " at\nmost %s of outputs and as many bytes of their "
+            "gradients. A step of a worker\nsends %s and receives as many bytes, "
+            "without a codec.\n",
+            weights, batch, outputs, weights);
+    }
+    ps_model_spec_fini(&spec);
+    return err;
+}
