@@ -5,6 +5,7 @@
 #include "cli.h"
 #include "clock_watch.h"
 #include "describe.h"
+#include "export_torch.h"
 #include "fd_limit.h"
 #include "interrupt.h"
 #include "log.h"
@@ -48,6 +49,8 @@ static int run_job(const ps_cli *cli)
     bool interrupted = false, resumable = false;
     if (cli->describe)
         err = ps_describe(&config, stdout);
+    else if (cli->export_torch)
+        err = ps_export_torch(&config, stdout);
     else if (cli->predict)
         err = ps_predict(cli, &config, ps_worker_threads(cli, &config));
     else

@@ -26,6 +26,7 @@ typedef enum flag_id {
     FLAG_LOG_LEVEL,
     FLAG_CHECK_DATA,
     FLAG_DESCRIBE,
+    FLAG_EXPORT_TORCH,
     FLAG_INIT,
     FLAG_PREDICT,
     FLAG_CURVE,
@@ -67,6 +68,8 @@ static const struct {
     [FLAG_DESCRIBE] = {"--describe", NULL,
                        "no job: the model as a table of layers, with shapes,\n"
                        "parameters, memory and operations"},
+    [FLAG_EXPORT_TORCH] = {"--export-torch", NULL,
+                           "no job: the model as PyTorch source, on stdout"},
     [FLAG_INIT] = {"--init", "FILE", "weights to begin with, safetensors (train.init)"},
     [FLAG_PREDICT] = {"--predict", "FILE",
                       "no job: what the model with the weights of --init says of the\n"
@@ -368,6 +371,7 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
     cli->trace = args->value[FLAG_TRACE] != NULL;
     cli->check_data = args->value[FLAG_CHECK_DATA] != NULL;
     cli->describe = args->value[FLAG_DESCRIBE] != NULL;
+    cli->export_torch = args->value[FLAG_EXPORT_TORCH] != NULL;
     cli->predict = args->value[FLAG_PREDICT];
     for (flag_id f = FLAG_CHECK_DATA; f <= FLAG_PREDICT && program->is_server; f++)
         if (args->value[f])

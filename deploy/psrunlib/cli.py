@@ -66,6 +66,7 @@ def parser():
                         "(test), with the weights of --init; into --out's predictions.npy and .csv")
     p.add_argument("--describe", action="store_true",
                    help="no job: the model as a table of layers, with shapes, parameters, memory and operations")
+    p.add_argument("--export-torch", action="store_true", help="no job: the model as PyTorch source, on stdout")
     p.add_argument("--init", metavar="FILE", help="weights to begin with: safetensors (train.init)")
     p.add_argument("--curve", metavar="DIR",
                    help="encrypt all connections, with the job's keys in that folder; makes them if "
@@ -314,15 +315,20 @@ def split_program(argv):
     return argv[:at], at < len(argv), argv[at + 1:]
 
 
-def become_worker(args, dashes):
-    """What one worker does alone, with all cores of this machine: --predict, --describe."""
+def what_one_worker_does(args):
+    """The words of its command line; empty: it is a job."""
+    if args.predict:
+        return ["--predict", args.predict]
+    return ["--describe"] * args.describe or ["--export-torch"] * args.export_torch
+
+
+def become_worker(args, words, dashes):
+    """With all cores of this machine."""
     if dashes:
-        raise JobError(f"--{'predict' if args.predict else 'describe'} is not for a program of your own: "
-                       "it is about our own models")
+        raise JobError(f"{words[0]} is not for a program of your own: it is about our own models")
     build_dir = jobs.find_build_dir(args.build_dir)
     jobs.describe(build_dir, args.config, args.overrides)  # names a mistake
-    argv = [jobs.program(build_dir, "ps-worker"), "--config", args.config]
-    argv += ["--predict", args.predict] if args.predict else ["--describe"]
+    argv = [jobs.program(build_dir, "ps-worker"), "--config", args.config, *words]
     argv += ["--out", args.out] * bool(args.out) + ["--overwrite"] * args.overwrite
     for setting in args.overrides:
         argv += ["--set", setting]
@@ -343,8 +349,9 @@ def run_command(args, dashes, program):
                            "configs/digits-basicnet.yaml (see --help)")
         if args.init:
             args.overrides = args.overrides + [f"train.init={args.init}"]
-        if args.predict or args.describe:
-            become_worker(args, dashes)
+        alone = what_one_worker_does(args)
+        if alone:
+            become_worker(args, alone, dashes)
         if args.verify and not dashes:
             return verify.verify(args, plan_job, run)
         job = plan_program(args, program) if dashes else plan_job(args)

@@ -31,6 +31,28 @@ with torch.no_grad():
     print((model(x).exp() - ours).abs().max().item())
 """
 
+# The exported model takes the weights of the one that the comparisons use, and agrees with it.
+EXPORTED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from benchlib.job_config import JobConfig
+from benchlib.torch_model import Model
+torch.manual_seed(1)
+config = JobConfig.load(sys.argv[2], sys.argv[3], ["model.dropout=false"])
+reference, names = Model(config).eval(), {}
+exec(open(sys.argv[4]).read(), names)
+model = names["Model"]().eval()
+model.load_state_dict(reference.state_dict())
+x = torch.randn(3, *config["model.input"])
+with torch.no_grad():
+    print((model(x) - reference(x)).abs().max().item())
+"""
+
+
+def torch_python():
+    return next((p for p in ("/usr/bin/python3", sys.executable) if runs.torch_version(p)[0]), None)
+
 
 def write_npy(path, shape, values):
     """values: bytes, one per number."""
@@ -100,7 +122,7 @@ class Predict(JobTest):
                 self.assertAlmostEqual(a, b, 6)
 
     def test_as_pytorch_says(self):
-        python = next((p for p in ("/usr/bin/python3", sys.executable) if runs.torch_version(p)[0]), None)
+        python = torch_python()
         if not python:
             self.skipTest("no PyTorch (python3-torch)")
         x = self.samples(50)
@@ -153,6 +175,18 @@ class Describe(JobTest):
     def test_a_mistake_in_the_model_is_named(self):
         printed = self.psrun("--describe", DIGITS, "model.input=[1,2,2]", code=1)
         self.assertRegex(printed, r"digits-basicnet.yaml:\d+")
+
+    def test_the_model_in_pytorch(self):
+        python, source = torch_python(), self.path("model.py")
+        if not python:
+            self.skipTest("no PyTorch (python3-torch)")
+        for config in sorted((ROOT / "configs").glob("*.yaml")):
+            with open(source, "w", encoding="utf-8") as f:
+                subprocess.run([PSRUN, "--build-dir", BIN.parent, "--export-torch", config], stdout=f, check=True)
+            done = subprocess.run([python, "-c", EXPORTED, ROOT / "bench", BIN.parent, config, source],
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            self.assertEqual(done.returncode, 0, f"{config}: {done.stdout}")
+            self.assertLess(float(done.stdout.split()[-1]), 1e-6, config)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,202 @@
+#include "export_torch.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "model_spec.h"
+
+static const char HEADER[] =
+    "\"\"\"The model %s, written by pstrain %s.\n"
+    "\n"
+    "    from safetensors.torch import load_file\n"
+    "    model = Model()\n"
+    "    model.load_state_dict(load_file(\"model.safetensors\"))\n"
+    "    model.eval()\n"
+    "\n"
+    "Input: (N%s). Output: (N, %" PRId64 "); loss: %s.\n"
+    "\"\"\"\n"
+    "import torch\n"
+    "from torch import nn\n"
+    "from torch.nn import functional as F\n"
+    "\n\n"
+    "class Model(nn.Module):\n"
+    "    def __init__(self):\n"
+    "        super().__init__()\n";
+
+static const char ADD[] = "\n"
+                          "    def _add(self, path, module):\n"
+                          "        *folders, name = path.split(\".\")\n"
+                          "        at = self\n"
+                          "        for folder in folders:\n"
+                          "            if not hasattr(at, folder):\n"
+                          "                at.add_module(folder, nn.Module())\n"
+                          "            at = getattr(at, folder)\n"
+                          "        at.add_module(name, module)\n";
+
+static const char *const LOSSES[] = {[PS_LOSS_NLL] = "F.nll_loss",
+                                     [PS_LOSS_CROSS_ENTROPY] = "F.cross_entropy",
+                                     [PS_LOSS_MSE] = "F.mse_loss"};
+
+static bool is_keyword(const char *name)
+{
+    static const char *const words[] = {
+        "False",  "None",   "True",    "and",      "as",       "assert", "async",
+        "await",  "break",  "class",   "continue", "def",      "del",    "elif",
+        "else",   "except", "finally", "for",      "from",     "global", "if",
+        "import", "in",     "is",      "lambda",   "nonlocal", "not",    "or",
+        "pass",   "raise",  "return",  "try",      "while",    "with",   "yield"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(name, words[i]) == 0) return true;
+    return false;
+}
+
+/* Whether self.NAME is an attribute in Python. */
+static bool is_attribute(const char *name)
+{
+    if (!isalpha((unsigned char)name[0]) && name[0] != '_') return false;
+    for (const char *c = name; *c; c++)
+        if (!isalnum((unsigned char)*c) && *c != '_') return false;
+    return !is_keyword(name);
+}
+
+static bool is_module(const ps_layer *l)
+{
+    return l->kind == PS_LAYER_CONV2D || l->kind == PS_LAYER_LINEAR ||
+           l->kind == PS_LAYER_BATCH_NORM2D;
+}
+
+/* --- __init__ ---------------------------------------------------------------------- */
+
+static void print_module(const ps_layer *l, FILE *out)
+{
+    const char *bias = l->bias == PS_NONE ? ", bias=False" : "";
+    switch (l->kind) {
+    case PS_LAYER_CONV2D:
+        fprintf(out,
+                "nn.Conv2d(%" PRId64 ", %" PRId64
+                ", (%d, %d), stride=(%d, %d), padding=(%d, %d)%s)",
+                l->in.d[0], l->out.d[0], l->kernel[0], l->kernel[1], l->stride[0],
+                l->stride[1], l->padding[0], l->padding[1], bias);
+        break;
+    case PS_LAYER_LINEAR:
+        fprintf(out, "nn.Linear(%" PRId64 ", %" PRId64 "%s)", l->in.d[0], l->out.d[0],
+                bias);
+        break;
+    default:
+        fprintf(out, "nn.BatchNorm2d(%" PRId64 ", eps=%.9g, momentum=%.9g)", l->in.d[0],
+                l->eps, l->momentum);
+    }
+}
+
+static void print_init(const ps_model_spec *spec, FILE *out)
+{
+    bool adds = false;
+    for (int i = 0; i < spec->n_layers; i++) {
+        const ps_layer *l = &spec->layers[i];
+        if (!is_module(l)) continue;
+        const bool attribute = is_attribute(l->name);
+        adds |= !attribute;
+        fprintf(out, attribute ? "        self.%s = " : "        self._add(\"%s\", ",
+                l->name);
+        print_module(l, out);
+        fputs(attribute ? "\n" : ")\n", out);
+    }
+    if (adds) fputs(ADD, out);
+}
+
+/* --- forward ----------------------------------------------------------------------- */
+
+enum { VALUE_TEXT = 24 };
+
+/* A value that only the next layer reads is called x. */
+static const char *value_of(const ps_model_spec *spec, int layer, char out[VALUE_TEXT])
+{
+    if (layer == PS_INPUT) return "inputs";
+    const bool next =
+        layer + 1 < spec->n_layers && spec->layers[layer + 1].input[0] == layer;
+    if (layer + 1 == spec->n_layers || (next && spec->layers[layer].n_consumers == 1))
+        return "x";
+    snprintf(out, VALUE_TEXT, "x%d", layer);
+    return out;
+}
+
+static void print_pool(const ps_layer *l, const char *kind, const char *x, FILE *out)
+{
+    fprintf(out, "F.%s(%s, (%d, %d), stride=(%d, %d), padding=(%d, %d))", kind, x,
+            l->kernel[0], l->kernel[1], l->stride[0], l->stride[1], l->padding[0],
+            l->padding[1]);
+}
+
+static void print_call(const ps_layer *l, const char *x, const char *y, FILE *out)
+{
+    if (is_module(l)) {
+        fprintf(out,
+                is_attribute(l->name) ? "self.%s(%s)" : "self.get_submodule(\"%s\")(%s)",
+                l->name, x);
+        return;
+    }
+    switch (l->kind) {
+    case PS_LAYER_RELU:
+        fprintf(out, "torch.relu(%s)", x);
+        break;
+    case PS_LAYER_TANH:
+        fprintf(out, "torch.tanh(%s)", x);
+        break;
+    case PS_LAYER_SIGMOID:
+        fprintf(out, "torch.sigmoid(%s)", x);
+        break;
+    case PS_LAYER_MAX_POOL2D:
+        print_pool(l, "max_pool2d", x, out);
+        break;
+    case PS_LAYER_AVG_POOL2D:
+        print_pool(l, "avg_pool2d", x, out);
+        break;
+    case PS_LAYER_DROPOUT:
+        fprintf(out, "F.dropout(%s, %.9g, self.training)", x, l->p);
+        break;
+    case PS_LAYER_FLATTEN:
+        fprintf(out, "torch.flatten(%s, 1)", x);
+        break;
+    case PS_LAYER_ADD:
+        fprintf(out, "%s + %s", x, y);
+        break;
+    case PS_LAYER_LOG_SOFTMAX:
+        fprintf(out, "F.log_softmax(%s, dim=1)", x);
+        break;
+    default:
+        break; // modules
+    }
+}
+
+static void print_forward(const ps_model_spec *spec, FILE *out)
+{
+    char x[VALUE_TEXT], y[VALUE_TEXT], result[VALUE_TEXT];
+    fputs("\n    def forward(self, inputs):\n", out);
+    for (int i = 0; i < spec->n_layers; i++) {
+        const ps_layer *l = &spec->layers[i];
+        fprintf(out, "        %s = ", value_of(spec, i, result));
+        print_call(l, value_of(spec, l->input[0], x),
+                   l->n_inputs > 1 ? value_of(spec, l->input[1], y) : "", out);
+        fputc('\n', out);
+    }
+    fputs("        return x\n", out);
+}
+
+ps_err ps_export_torch(const ps_config *config, FILE *out)
+{
+    ps_model_spec spec;
+    ps_err err = ps_model_spec_init(&spec, config);
+    if (err == PS_OK) {
+        char shape[PS_DIMS_TEXT] = "";
+        for (int i = 0; i < spec.input.n; i++)
+            snprintf(shape + strlen(shape), sizeof shape - strlen(shape), ", %" PRId64,
+                     spec.input.d[i]);
+        fprintf(out, HEADER, config->job.name, PS_VERSION, shape, spec.n_outputs,
+                LOSSES[spec.loss]);
+        print_init(&spec, out);
+        print_forward(&spec, out);
+    }
+    ps_model_spec_fini(&spec);
+    return err;
+}
