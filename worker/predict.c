@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "confusion.h"
 #include "device.h"
 #include "interrupt.h"
 #include "loader.h"
@@ -36,9 +37,10 @@ typedef struct predictor {
     ps_device *device;
     ps_program *program;
     ps_loader *loader;
-    float *rows; // (data.eval_batch, outputs)
-    output npy, csv;
-    int64_t done, correct;
+    float *rows;                // (data.eval_batch, outputs)
+    output npy, csv, json, svg; // json, svg: where there are labels
+    int64_t done;
+    ps_confusion confusion;
 } predictor;
 
 /* --- what goes in ------------------------------------------------------------------ */
@@ -149,6 +151,11 @@ static ps_err open_outputs(predictor *p)
     PS_TRY(ps_run_dir_init(&dir, p->cli->out, p->config->job.name));
     PS_TRY(open_output(&p->npy, &dir, "predictions.npy", p->cli->overwrite));
     PS_TRY(open_output(&p->csv, &dir, "predictions.csv", p->cli->overwrite));
+    if (p->labelled) {
+        PS_TRY(open_output(&p->json, &dir, "confusion.json", p->cli->overwrite));
+        PS_TRY(open_output(&p->svg, &dir, "confusion.svg", p->cli->overwrite));
+        PS_TRY(ps_confusion_init(&p->confusion, p->spec.n_outputs));
+    }
     write_npy_header(p->npy.file, p->set.n, p->spec.n_outputs);
     fprintf(p->csv.file, "index,class,%s\n",
             gives_probabilities(p) ? "probability" : "output");
@@ -176,11 +183,12 @@ static void make_probabilities(const predictor *p, float *row)
         row[i] = (float)(row[i] / sum);
 }
 
-static ps_err write_rows(predictor *p, int64_t n)
+static ps_err write_rows(predictor *p, int64_t n, const int32_t *labels)
 {
     const int64_t columns = p->spec.n_outputs;
     for (int64_t i = 0; i < n; i++) {
         float *row = p->rows + i * columns;
+        if (p->labelled) ps_confusion_add(&p->confusion, labels[i], row);
         if (gives_probabilities(p)) make_probabilities(p, row);
         const int64_t class = largest(row, columns);
         fprintf(p->csv.file, "%" PRId64 ",%" PRId64 ",%.9g\n", p->done + i, class,
@@ -220,11 +228,9 @@ static ps_err predict_batch(predictor *p, const ps_loaded *b)
     const ps_pass pass = {.grad_scale = 1, .same_weights = p->done > 0};
     const ps_batch batch = {
         .n = (int)b->n, .x = b->x, .labels = b->labels, .positions = b->positions};
-    ps_pass_result result;
-    PS_TRY(ps_program_forward(p->program, &batch, &pass, &result));
+    PS_TRY(ps_program_forward(p->program, &batch, &pass, NULL));
     PS_TRY(ps_program_outputs(p->program, p->rows, (size_t)(b->n * p->spec.n_outputs)));
-    p->correct += result.correct;
-    return write_rows(p, b->n);
+    return write_rows(p, b->n, b->labels);
 }
 
 static ps_err predict_all(predictor *p)
@@ -240,16 +246,22 @@ static ps_err predict_all(predictor *p)
         PS_TRY(err);
     }
     PS_TRY(keep_output(&p->npy));
-    return keep_output(&p->csv);
+    PS_TRY(keep_output(&p->csv));
+    if (!p->labelled) return PS_OK;
+    ps_confusion_write_json(&p->confusion, p->json.file);
+    ps_confusion_write_svg(&p->confusion, p->svg.file);
+    PS_TRY(keep_output(&p->json));
+    return keep_output(&p->svg);
 }
 
 static void report(const predictor *p, uint64_t begun_ns)
 {
     const double seconds = (double)(ps_clock_ns() - begun_ns) * 1e-9;
-    char accuracy[32] = "";
+    const ps_confusion *c = &p->confusion;
+    char accuracy[64] = "";
     if (p->labelled)
-        snprintf(accuracy, sizeof accuracy, " accuracy=%.4f",
-                 (double)p->correct / (double)p->done);
+        snprintf(accuracy, sizeof accuracy, " accuracy=%.4f top5_accuracy=%.4f",
+                 (double)c->top1 / (double)p->done, (double)c->top5 / (double)p->done);
     PS_INFO("predicted", "samples=%" PRId64 "%s samples_per_second=%.0f to=%s", p->done,
             accuracy, (double)p->done / seconds, p->npy.path);
 }
@@ -277,6 +289,9 @@ ps_err ps_predict(const ps_cli *cli, const ps_config *config, int threads)
     const ps_err_saved end = ps_err_save(err);
     drop_output(&p->npy);
     drop_output(&p->csv);
+    drop_output(&p->json);
+    drop_output(&p->svg);
+    ps_confusion_fini(&p->confusion);
     ps_loader_destroy(&p->loader);
     ps_program_destroy(&p->program);
     ps_device_close(&p->device);

@@ -14,6 +14,9 @@
  *   predictions.csv  index of the sample, class (the largest output), its probability or
  *                    output
  *
+ *   confusion.json   of the test set: the matrix of labels and classes, and what follows
+ *   confusion.svg    from it (confusion.h); the same as a picture
+ *
  * Nothing is left of predictions that fail or are interrupted. */
 ps_err ps_predict(const ps_cli *cli, const ps_config *config, int threads);
 

@@ -1,6 +1,7 @@
 """--predict: a trained model's answers for samples of one's own, and for the test set."""
 import csv
 import gzip
+import json
 import math
 import os
 import struct
@@ -9,6 +10,7 @@ import sys
 import unittest
 from array import array
 from pathlib import Path
+from xml.etree import ElementTree
 
 from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest
 
@@ -111,6 +113,26 @@ class Predict(JobTest):
             self.assertEqual((int(line["index"]), int(line["class"])), (i, row.index(max(row))))
             self.assertAlmostEqual(float(line["probability"]), max(row), 7)
 
+    def test_which_classes_are_taken_for_which(self):
+        self.predict("test", DIGITS)
+        with open(self.path("said", "confusion.json"), encoding="ascii") as f:
+            found = json.load(f)
+        with gzip.open(ROOT / "configs/digits/test-labels-idx1-ubyte.gz") as f:
+            labels = list(f.read()[8:])
+        rows, lines = self.said()
+        matrix = [[0] * 10 for _ in range(10)]
+        for label, line in zip(labels, lines, strict=True):
+            matrix[label][int(line["class"])] += 1
+        self.assertEqual(found["matrix"], matrix)
+        top5 = sum(sum(v > row[label] for v in row) < 5 for label, row in zip(labels, rows))
+        self.assertAlmostEqual(found["top5_accuracy"], top5 / len(labels), 5)
+        for i, of_class in enumerate(found["classes"]):
+            taken = sum(row[i] for row in matrix)
+            self.assertAlmostEqual(of_class["recall"], matrix[i][i] / labels.count(i), 5)
+            self.assertEqual(of_class["precision"] is None, taken == 0)
+        picture = ElementTree.parse(self.path("said", "confusion.svg")).getroot()
+        self.assertEqual(len(picture.findall("*[@class='right']")), sum(matrix[i][i] > 0 for i in range(10)))
+
     def test_samples_of_a_file_in_batches_of_another_size(self):
         self.predict("test", DIGITS)
         of_the_set, _ = self.said()
@@ -148,7 +170,8 @@ class Predict(JobTest):
         self.assertFalse(os.path.exists(self.path("said", "predictions.npy")))
         self.predict("test", DIGITS)
         self.assertIn("is there already", self.predict("test", DIGITS, code=1))
-        self.assertEqual(sorted(os.listdir(self.path("said"))), ["predictions.csv", "predictions.npy"])
+        self.assertEqual(sorted(os.listdir(self.path("said"))), 
+                         ["confusion.json", "confusion.svg", "predictions.csv", "predictions.npy"])
 
     def test_servers_predict_nothing(self):
         done = subprocess.run([BIN / "ps-server", "--config", DIGITS, "--predict", "test"],
