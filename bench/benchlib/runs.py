@@ -4,22 +4,18 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 from .job_config import ROOT, BenchError
 
+sys.path.append(os.path.join(ROOT, "deploy"))
+from psrunlib.ports import free_port  # noqa: E402
+
 PSRUN = os.path.join(ROOT, "deploy", "psrun")
 DDP_JOB = os.path.join(ROOT, "bench", "ddp_job.py")
 CONTINUE_JOB = os.path.join(ROOT, "bench", "continue_job.py")
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def _fail(what, log):

@@ -1,6 +1,7 @@
 """What deploy/psrun is made of, in reading order.
 
 errors     the one exception that ends psrun with a message
+ports      ports that nobody listens on
 job        a job, and the processes ("parts") that it consists of
 hosts      the hostfile, and which part runs on which host
 shares     which part of the parameters each server holds

@@ -8,7 +8,7 @@ import time
 
 from . import hosts as hostfile
 from . import job as jobs
-from . import doctor, elastic, jobfile, keys, local, remote, report, restarts, shares, verify
+from . import doctor, elastic, jobfile, keys, local, ports, remote, report, restarts, shares, verify
 from .errors import JobError
 from .out import Out
 from .screen import Screen
@@ -132,7 +132,7 @@ def make_job(args, build_dir, name=None):
         out=args.out or jobs.default_out(name or facts["job.name"]),
         out_is_ours=not args.out, overwrite=args.overwrite, facts=facts,
         resume=args.resume or "", restarts=args.restarts,
-        master_port=args.port or jobs.free_port())
+        master_port=args.port or ports.free_port())
     if args.hostfile:
         job.master_port = args.port or jobs.DEFAULT_PORT
         job.spread(*hostfile.place(hostfile.read_hostfile(args.hostfile), servers, workers))
@@ -170,7 +170,7 @@ def plan_program(args, program):
     args.servers = 1 if args.servers is None else args.servers
     job = make_job(args, jobs.find_build_dir(args.build_dir, "ps-server"), name_of(program))
     job.program = program
-    job.store_port = jobs.free_port() if not args.hostfile else job.master_port + 1
+    job.store_port = ports.free_port() if not args.hostfile else job.master_port + 1
     return job
 
 

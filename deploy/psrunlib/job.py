@@ -3,7 +3,6 @@ import itertools
 import json
 import os
 import re
-import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -227,12 +226,6 @@ def describe(build_dir, config, overrides):
         lines = done.stderr.strip().splitlines() or [f"{argv[0]} ended with {done.returncode}"]
         raise JobError(lines[-1].removeprefix("ps-config-json: "))
     return json.loads(done.stdout)["keys"]
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def default_out(job_name):

@@ -6,9 +6,9 @@ import json
 import os
 import re
 import signal
-import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -16,16 +16,13 @@ from array import array
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "deploy"))
+from psrunlib.ports import free_port  # noqa: E402
+
 BIN = Path(os.environ.get("PS_BIN", ROOT / "build/release/bin"))
 PSRUN = ROOT / "deploy/psrun"
 DIGITS = str(ROOT / "configs/digits-basicnet.yaml")
 LONG = ["train.epochs=100000", "schedule.name=constant", "train.log_every=50"]
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def alive(mark):
