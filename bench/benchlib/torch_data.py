@@ -50,8 +50,23 @@ def _stl10_pair(files):
     return images.transpose(0, 1, 3, 2), np.frombuffer(_read(files[1]), np.uint8) - 1
 
 
+def _csv(files):
+    """Numbers, and the class in the last column; perhaps a line of names first."""
+    tables = []
+    for file in files:
+        lines = [line for line in _read(file).decode("utf-8-sig").splitlines() if line.strip()]
+        separator = next((c for c in lines[0] if c in ",;\t"), ",")
+        rows = [[field.strip(' "') for field in line.split(separator)] for line in lines]
+        try:
+            tables.append(np.array(rows, np.float64))
+        except ValueError:
+            tables.append(np.array(rows[1:], np.float64))
+    table = np.concatenate(tables)
+    return table[:, :-1].astype(np.float32), table[:, -1].astype(np.int64)
+
+
 READERS = {
-    "idx": _idx_pair, "npy": _npy_pair, "stl10": _stl10_pair,
+    "idx": _idx_pair, "npy": _npy_pair, "stl10": _stl10_pair, "csv": _csv,
     "cifar10": lambda files: _rows(files, 1, (3, 32, 32)),
     "cifar100": lambda files: _rows(files, 2, (3, 32, 32)),
 }
@@ -64,6 +79,7 @@ FILES = {  # by default, the first set that is there; each may end in .gz
     ("cifar100", "train"): [["train.bin"]], ("cifar100", "test"): [["test.bin"]],
     ("stl10", "train"): [["train_X.bin", "train_y.bin"]],
     ("stl10", "test"): [["test_X.bin", "test_y.bin"]],
+    ("csv", "train"): [["train.csv"]], ("csv", "test"): [["test.csv"]],
     ("npy", "train"): [["train_x.npy", "train_y.npy"]],
     ("npy", "test"): [["test_x.npy", "test_y.npy"]],
 }

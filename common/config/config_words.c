@@ -34,6 +34,7 @@ const ps_word ps_data_words[] = {{"idx", PS_DATA_IDX},
                                  {"cifar100", PS_DATA_CIFAR100},
                                  {"stl10", PS_DATA_STL10},
                                  {"npy", PS_DATA_NPY},
+                                 {"csv", PS_DATA_CSV},
                                  {"synthetic", PS_DATA_SYNTHETIC},
                                  {NULL, 0}};
 

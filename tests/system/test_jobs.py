@@ -1,9 +1,11 @@
 """Whole jobs: their results, the files that they leave, and that a repetition gives the same bits."""
 import os
+import random
 import re
 import shutil
 import subprocess
 import unittest
+from pathlib import Path
 from unittest import mock
 
 from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, read_safetensors
@@ -108,6 +110,19 @@ class Results(JobTest):
             self.psrun("-m", "single", DIGITS, "data.kind=synthetic", "data.samples=20", "data.batch=8", "train.epochs=1",
                        f"data.drop_last_batch={drop}", out=drop)
             self.assertEqual(self.summary(drop)["steps"], steps)
+
+    def test_a_table_of_numbers_is_learnt(self):
+        chance = random.Random(1)
+        rows = [(chance.gauss(0, 1), chance.gauss(0, 1)) for _ in range(600)]
+        for name, part in (("train.csv", rows[:500]), ("test.csv", rows[500:])):
+            lines = ["x;y;quadrant"] + [f"{x:.6f};{y:.6f};{(x > 0) + 2 * (y > 0)}" for x, y in part]
+            Path(self.path(name)).write_text("\n".join(lines) + "\n", encoding="ascii")
+        config = Path(self.path("table.yaml"))
+        config.write_text("model: {input: [2], loss: cross_entropy, layers: [{linear: 32}, relu, {linear: 4}]}\n"
+                          f"data: {{kind: csv, path: {self.folder}, batch: 25}}\n"
+                          "train: {epochs: 20}\noptimizer: {name: adamw, lr: 0.02}\n", encoding="ascii")
+        self.psrun("-s", 1, "-w", 2, config)
+        self.assertGreater(self.summary()["test_accuracy"], 0.9)
 
     def test_saved_weights_evaluate_to_the_same_figures(self):
         self.psrun("-s", 1, "-w", 2, DIGITS, *SHORT)

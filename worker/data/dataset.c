@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cifar.h"
+#include "csv.h"
 #include "data_files.h"
 #include "idx.h"
 #include "npy.h"
@@ -45,6 +46,7 @@ static const reader readers[PS_DATA_KINDS] = {
                      .n_files = 2,
                      .train = {"train_x.npy,train_y.npy"},
                      .test = {"test_x.npy,test_y.npy"}},
+    [PS_DATA_CSV] = {.read = ps_csv_read, .train = {"train.csv"}, .test = {"test.csv"}},
 };
 
 static const char *word_of(const reader *r)

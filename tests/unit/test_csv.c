@@ -1,0 +1,118 @@
+/* Tables of numbers as text: what is read, and what is said of what cannot be. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "csv.h"
+
+static ps_err parse(const char *text, ps_dataset *out)
+{
+    char *copy = strdup(text); // of its own size, so that a sanitizer sees its end
+    *out = (ps_dataset){0};
+    assert_non_null(copy);
+    ps_err err = ps_csv_parse("t.csv", copy, strlen(text), out);
+    free(copy);
+    return err;
+}
+
+static void check(const char *text, int64_t n, const float *values, const int32_t *labels)
+{
+    ps_dataset set;
+    if (parse(text, &set) != PS_OK) fail_msg("%s: %s", text, ps_err_message());
+    assert_int_equal(set.n, n);
+    assert_int_equal(set.dims.n, 1);
+    assert_int_equal(set.dims.d[0], 2);
+    assert_true(set.is_float);
+    assert_memory_equal(set.values, values, (size_t)n * 2 * sizeof *values);
+    assert_memory_equal(set.labels, labels, (size_t)n * sizeof *labels);
+    ps_dataset_fini(&set);
+}
+
+static void numbers_and_a_class(void **state)
+{
+    const float values[] = {5.1f, 3.5f, -0.5f, 1e3f};
+    const int32_t labels[] = {0, 2};
+    check("5.1,3.5,0\n-0.5,1e3,2\n", 2, values, labels);
+    check("5.1,3.5,0\n-0.5,1e3,2", 2, values, labels); // without an end of line
+    check("a,b,class\n5.1,3.5,0\n-0.5,1e3,2\n", 2, values, labels);
+    check("a;b;class\r\n5.1;3.5;0\r\n\r\n-0.5;1e3;2\r\n", 2, values, labels);
+    check("5.1\t3.5\t0\n-0.5\t1e3\t2\n\n", 2, values, labels);
+}
+
+static void blanks_and_quotes(void **state)
+{
+    const float values[] = {5.1f, 3.5f};
+    const int32_t labels[] = {1};
+    check("\xef\xbb\xbf 5.1 , \"3.5\" ,1.0\n", 1, values, labels);
+    check("\n\n  \n5.1,3.5,\"1\"\n   \n", 1, values, labels);
+}
+
+static void check_bad(const char *text, const char *says)
+{
+    ps_dataset set;
+    assert_int_equal(parse(text, &set), PS_ERR_FORMAT);
+    if (!strstr(ps_err_message(), says)) fail_msg("%s: %s", text, ps_err_message());
+    ps_dataset_fini(&set);
+}
+
+static void mistakes_are_named(void **state)
+{
+    check_bad("", "t.csv: no line");
+    check_bad("\n \n", "no line");
+    check_bad("1\n2\n", "t.csv:1: one column");
+    check_bad("1,2,0\n1,2\n", "t.csv:2: 2 fields; the first line has 3");
+    check_bad("1,2,0\n1,2,3,0\n", "t.csv:2: 4 fields");
+    check_bad("a,b,c\n\n1,x,0\n", "t.csv:3: column 2: \"x\" is not a number");
+    check_bad("1,2,0\n1,,0\n", "t.csv:2: column 2: \"\" is not a number");
+    check_bad("1,2,0\n1,nan,0\n", "\"nan\" is not a number");
+    check_bad("1,2,0\n1,1/2,0\n", "\"1/2\" is not a number");
+    check_bad("1,2,0\n1,2,-1\n", "column 3: \"-1\" is not a class");
+    check_bad("1,2,0\n1,2,0.5\n", "\"0.5\" is not a class");
+    check_bad("1,2,0\n1,2,3e9\n", "\"3e9\" is not a class");
+    check_bad("1,2,0\n1,2,cat\n", "\"cat\" is not a class");
+}
+
+static void files_are_joined(void **state)
+{
+    char name[2][32] = {"/tmp/ps-csv-XXXXXX", "/tmp/ps-csv-XXXXXX"};
+    const char *const texts[] = {"a,b\n1,0\n", "2,1\n3,0\n"};
+    char *paths[] = {name[0], name[1]};
+    for (int i = 0; i < 2; i++) {
+        FILE *f = fdopen(mkstemp(name[i]), "w");
+        assert_non_null(f);
+        fputs(texts[i], f);
+        fclose(f);
+    }
+    ps_dataset set;
+    assert_int_equal(ps_csv_read(paths, 2, &set), PS_OK);
+    assert_int_equal(set.n, 3);
+    for (int i = 0; i < 3; i++)
+        assert_true(((float *)set.values)[i] == (float)(i + 1));
+    ps_dataset_fini(&set);
+    FILE *f = fopen(name[1], "w");
+    assert_non_null(f);
+    fputs("1,2,0\n", f);
+    fclose(f);
+    assert_int_equal(ps_csv_read(paths, 2, &set), PS_ERR_FORMAT);
+    assert_non_null(strstr(ps_err_message(), "3 columns; the file before has 2"));
+    assert_null(set.values);
+    remove(name[0]);
+    remove(name[1]);
+    assert_int_equal(ps_csv_read(paths, 1, &set), PS_ERR_IO);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_and_a_class),
+        cmocka_unit_test(blanks_and_quotes),
+        cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(files_are_joined),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
