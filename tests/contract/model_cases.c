@@ -25,6 +25,10 @@ const model_case model_cases[] = {
      "{conv2d: {name: a, out: 6, kernel: 5, padding: 2}}, tanh, {conv2d: {name: b, out: "
      "10, kernel: 3, stride: 2}}, sigmoid, {conv2d: {name: c, out: 20, kernel: 1}}, "
      "flatten, {linear: {name: fc, out: 5}}"},
+    {"large windows with a stride and padding", "[3, 21, 24]", "cross_entropy",
+     "{conv2d: {name: a, out: 8, kernel: 9, stride: 2, padding: 3}}, relu, {conv2d: "
+     "{name: b, out: 8, kernel: 8, stride: 3, padding: 2}}, relu, flatten, {linear: "
+     "{name: fc, out: 5}}"},
     {"strided convolutions without bias", "[16, 8, 8]", "cross_entropy",
      "{conv2d: {name: a, out: 32, kernel: 3, stride: 2, padding: 1, bias: false}}, relu, "
      "{conv2d: {name: b, out: 32, kernel: 1, stride: 2, bias: false}}, flatten, {linear: "

@@ -17,7 +17,7 @@
 
 static struct {
     bool says_reference;
-    int n_run, n_reference, n_winograd;
+    int n_run, n_reference, n_products, n_winograd;
 } library;
 
 dnnl_status_t __real_dnnl_primitive_desc_query(const_dnnl_primitive_desc_t pd,
@@ -49,6 +49,7 @@ dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
     dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name);
     library.n_run++;
     library.n_reference += strncmp(name, "ref", 3) == 0;
+    library.n_products += strstr(name, "gemm:") != NULL;
     library.n_winograd += strstr(name, "wino") != NULL;
     return __real_dnnl_primitive_execute(primitive, stream, n, args);
 }
@@ -107,6 +108,23 @@ static void test_no_reference_code_runs(void **state)
                  s[0], s[1], s[2], s[3]);
         check_no_reference(input, layers);
     }
+}
+
+/* Such windows have fast AVX2 code only for an input whose padding is part of it. */
+static void test_padded_large_windows_have_kernels(void **state)
+{
+    rig r;
+    rig_init(&r, &cpu, "[3, 63, 63]", "cross_entropy",
+             "{conv2d: {name: a, out: 32, kernel: 11, stride: 4, padding: 2}}, relu, "
+             "{avg_pool2d: global}, flatten, {linear: {name: fc, out: 5}}",
+             2);
+    ps_batch batch = rig_batch(&r, 2);
+    library.n_products = 0;
+    assert_int_equal(ps_program_forward(r.program, &batch, &training, NULL), PS_OK);
+    assert_int_equal(ps_program_backward(r.program, &batch, &training), PS_OK);
+    if (dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx2)
+        assert_int_equal(library.n_products, 0);
+    rig_fini(&r);
 }
 
 typedef struct winograd_passes {
@@ -278,6 +296,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_reference_code_runs),
+        cmocka_unit_test(test_padded_large_windows_have_kernels),
         cmocka_unit_test(test_winograd_is_used_where_it_pays),
         cmocka_unit_test(test_winograd_makes_the_same_outputs),
         cmocka_unit_test(test_a_layer_without_fast_code_is_named_once),

@@ -3,14 +3,14 @@
 #ifndef PS_CPU_CONV_H
 #define PS_CPU_CONV_H
 
+#include "cpu_conv_choice.h"
 #include "cpu_op.h"
-#include "cpu_shape.h"
 #include "memory_plan.h"
-#include "model_spec.h"
 
 typedef struct ps_cpu_conv {
     const ps_layer *layer;
-    ps_cpu_shape in, out;                        // the layouts it reads and writes
+    ps_cpu_shape in, out;  // the layouts it reads and writes
+    ps_cpu_shape bordered; // in with the layer's padding around it; n = 0: not needed
     ps_cpu_op order_weights, forward;            // PyTorch's order -> the library's
     ps_cpu_op order_weights_back, backward_data; // the first: if the order differs
     ps_cpu_op backward_weights, order_gradient;  // the library's order -> PyTorch's
@@ -19,17 +19,13 @@ typedef struct ps_cpu_conv {
     struct {
         int weights, weights_back, gradient, plain_gradient, bias_gradient;
         int scratch, scratch_data, scratch_weights;
+        int bordered, bordered_dx;
     } slot;
     float *plain_gradient, *bias_gradient;
+    float *bordered_x, *bordered_dx; // NULL where there is no border
+    float *dx;
     int64_t n_weights, n_bias;
 } ps_cpu_conv;
-
-typedef struct ps_cpu_conv_use {
-    bool relu; // y = max(0, .)
-    bool training;
-    bool data_gradient;   // the backward pass computes dx
-    ps_winograd winograd; // which passes of 3 x 3 windows may use the algorithm
-} ps_cpu_conv_use;
 
 /* in: the input's shape in its present layout; conv->in is the layout that the library
  * wants. conv is safe for fini after a failure. */

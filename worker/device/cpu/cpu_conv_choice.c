@@ -1,0 +1,348 @@
+#include "cpu_conv_choice.h"
+
+#include <string.h>
+
+/* Winograd's algorithm F(4x4, 3x3): outputs along a tile, the fixed costs besides the
+ * tiles (is_cheaper), and the number of positions from which it made the data gradient
+ * faster. */
+enum { TILE = 4, FIXED_DATA = 200, FIXED_WEIGHTS = 90, LEAST_PLANE_DATA = 17 };
+
+/* The layouts that a layer may request for its activations, in order of preference. */
+typedef enum order {
+    ORDER_ANY,           // the library's own choice for the forward pass
+    ORDER_CHANNELS_LAST, // oneDNN's fast kernels for it take any number of channels
+    ORDER_ROWS,          // PyTorch's; oneDNN's matrix products for it take every shape
+    N_ORDERS
+} order;
+
+/* How good an implementation is, by its kind. */
+typedef enum grade { GRADE_REFERENCE, GRADE_PRODUCTS, GRADE_KERNEL } grade;
+
+/* The passes of a layer in one layout. */
+typedef struct plan {
+    ps_cpu_conv_choice choice;
+    ps_dnnl_md *src, *dst;
+    grade worst;
+    int sum;          // of the grades; the forward pass counts twice
+    bool fills_lanes; // no lanes of the blocks are wasted on padding
+} plan;
+
+/* The descriptors that all plans of a layer share. */
+typedef struct maker {
+    ps_dnnl_conv conv;
+    const ps_layer *layer;
+    const ps_cpu_conv_use *use;
+    ps_cpu_shape in, out; // in PyTorch's order; in: with its border, if there is one
+    bool border;
+    ps_dnnl_md *any_src, *any_dst, *any_weights, *bias;
+    dnnl_primitive_attr_t attr, attr_back;
+} maker;
+
+static void destroy_pd(dnnl_primitive_desc_t *pd)
+{
+    if (*pd) dnnl_primitive_desc_destroy(*pd);
+    *pd = NULL;
+}
+
+void ps_cpu_conv_choice_fini(ps_cpu_conv_choice *c)
+{
+    destroy_pd(&c->forward);
+    destroy_pd(&c->backward_data);
+    destroy_pd(&c->backward_weights);
+}
+
+static void plan_fini(plan *p)
+{
+    ps_dnnl_md_destroy(&p->src);
+    ps_dnnl_md_destroy(&p->dst);
+    ps_cpu_conv_choice_fini(&p->choice);
+}
+
+static void maker_fini(maker *m)
+{
+    ps_dnnl_md_destroy(&m->any_src);
+    ps_dnnl_md_destroy(&m->any_dst);
+    ps_dnnl_md_destroy(&m->any_weights);
+    ps_dnnl_md_destroy(&m->bias);
+    if (m->attr) dnnl_primitive_attr_destroy(m->attr);
+    if (m->attr_back) dnnl_primitive_attr_destroy(m->attr_back);
+}
+
+/* Winograd's algorithm halves the time of 3 x 3 convolutions on AVX-512. The forward pass
+ * uses it only where train.winograd is all: its rounding errors are as small as PyTorch's
+ * but different, so a relu near 0, or a max_pool2d between equals, may decide otherwise.
+ * In one step of twenty this changed a gradient by 1e-4 of the largest. In the backward
+ * pass rounding errors have no such effect. With fewer channels than a vector has lanes,
+ * the algorithm pads to whole vectors and has no fast gradient. */
+static bool can_be_winograd(const maker *m)
+{
+    const ps_layer *l = m->layer;
+    return l->kernel[0] == 3 && l->kernel[1] == 3 && l->stride[0] == 1 &&
+           l->stride[1] == 1 && m->in.c % 16 == 0 && m->out.c % 16 == 0;
+}
+
+/* Whether Winograd's algorithm is faster than direct convolution. The unit of cost is one
+ * output position of direct convolution. A tile costs 5 for products, and 110 divided by
+ * the channels for the transforms on either side; fixed is the transform of the weights
+ * or of their gradient. The library's own choice (dnnl_convolution_auto) is not used: it
+ * excludes batches up to 8, and larger ones on AMD's processors, whose cores it cannot
+ * count. */
+static bool is_cheaper(const maker *m, int64_t fixed)
+{
+    const ps_cpu_shape *out = &m->out;
+    const int64_t rows = (out->h + TILE - 1) / TILE, columns = (out->w + TILE - 1) / TILE;
+    const double tile = 5.0 + 110.0 / (double)m->in.c + 110.0 / (double)out->c;
+    return (double)(out->n * rows * columns) * tile + (double)fixed <
+           (double)(out->n * ps_cpu_shape_plane(out));
+}
+
+/* The outputs and the gradient of data, which are the same sums the other way round. */
+static bool pays_for_activations(const maker *m)
+{
+    return can_be_winograd(m) && ps_cpu_shape_plane(&m->out) >= LEAST_PLANE_DATA &&
+           is_cheaper(m, FIXED_DATA);
+}
+
+static bool pays_for_weights(const maker *m)
+{
+    return can_be_winograd(m) && is_cheaper(m, FIXED_WEIGHTS);
+}
+
+static bool is_forward_winograd(const maker *m)
+{
+    return m->use->winograd == PS_WINOGRAD_ALL && pays_for_activations(m);
+}
+
+static ps_err make_descriptors(maker *m)
+{
+    const ps_layer *l = m->layer;
+    const char *who = l->name;
+    const dnnl_dims_t weights = {m->out.c, m->in.c, l->kernel[0], l->kernel[1]};
+    const dnnl_dims_t bias = {m->out.c};
+    const dnnl_dims_t src = {m->in.n, m->in.c, m->in.h, m->in.w};
+    const dnnl_dims_t dst = {m->out.n, m->out.c, m->out.h, m->out.w};
+    PS_TRY(ps_dnnl_md_create(who, 4, src, dnnl_format_tag_any, &m->any_src));
+    PS_TRY(ps_dnnl_md_create(who, 4, dst, dnnl_format_tag_any, &m->any_dst));
+    PS_TRY(ps_dnnl_md_create(who, 4, weights, dnnl_format_tag_any, &m->any_weights));
+    if (l->bias != PS_NONE) PS_TRY(ps_dnnl_md_create(who, 1, bias, dnnl_x, &m->bias));
+    PS_TRY(ps_dnnl_attr_create(who, m->use->relu, &m->attr));
+    // only the forward primitive applies the relu
+    return ps_dnnl_attr_create(who, false, &m->attr_back);
+}
+
+/* border: the padding is part of the input. m is safe for fini after a failure. */
+static ps_err maker_init(maker *m, dnnl_engine_t engine, const ps_layer *l,
+                         const ps_cpu_shape *in, const ps_cpu_conv_use *use, bool border)
+{
+    *m = (maker){.layer = l, .use = use, .in = *in, .border = border};
+    m->out = ps_cpu_shape_make(in->n, &l->out, 1);
+    if (border) {
+        m->in.h += 2 * l->padding[0];
+        m->in.w += 2 * l->padding[1];
+    }
+    PS_TRY(make_descriptors(m));
+    m->conv.engine = engine;
+    m->conv.alg = dnnl_convolution_direct;
+    m->conv.who = l->name;
+    m->conv.weights = m->any_weights;
+    m->conv.bias = m->bias;
+    for (int i = 0; i < 2; i++) {
+        m->conv.stride[i] = l->stride[i];
+        m->conv.padding[i] = border ? 0 : l->padding[i];
+    }
+    return PS_OK;
+}
+
+static ps_err make_forward(maker *m, const ps_dnnl_md *src, const ps_dnnl_md *dst,
+                           dnnl_primitive_desc_t *out)
+{
+    m->conv.attr = m->attr;
+    m->conv.src = src;
+    m->conv.dst = dst;
+    // one of its own for evaluations, of the same sums, the library does not always have
+    const bool training = m->use->training || m->conv.alg == dnnl_convolution_winograd;
+    return ps_dnnl_conv_forward(&m->conv, training, out);
+}
+
+static ps_err make_any_forward(maker *m, const plan *p, dnnl_primitive_desc_t *out)
+{
+    return make_forward(m, m->any_src, m->any_dst, out);
+}
+
+static ps_err make_planned_forward(maker *m, const plan *p, dnnl_primitive_desc_t *out)
+{
+    return make_forward(m, p->src, p->dst, out);
+}
+
+/* Uses Winograd's algorithm if it is asked for and the library has it for the plan. */
+static ps_err make_by(maker *m, const plan *p, bool winograd,
+                      ps_err (*make)(maker *, const plan *, dnnl_primitive_desc_t *),
+                      dnnl_primitive_desc_t *out)
+{
+    m->conv.alg = dnnl_convolution_winograd;
+    ps_err err = winograd ? make(m, p, out) : PS_ERR_UNSUPPORTED;
+    m->conv.alg = dnnl_convolution_direct;
+    return err == PS_ERR_UNSUPPORTED ? make(m, p, out) : err;
+}
+
+static int64_t lanes_of(order by, const ps_cpu_shape *s)
+{
+    return by == ORDER_CHANNELS_LAST ? s->c : 1;
+}
+
+/* Reads the lanes that the library would choose. *known false: it chose a layout that
+ * ps_cpu_shape cannot describe. */
+static ps_err read_lanes(maker *m, plan *p, bool *known)
+{
+    ps_cpu_conv_choice *c = &p->choice;
+    bool in_known = false, out_known = false;
+    dnnl_primitive_desc_t pd = NULL;
+    PS_TRY(make_by(m, p, is_forward_winograd(m), make_any_forward, &pd));
+    ps_err err = ps_cpu_shape_read_md(&c->in, m->conv.who,
+                                      ps_dnnl_pd_md(pd, dnnl_query_src_md, 0), &in_known);
+    if (err == PS_OK)
+        err = ps_cpu_shape_read_md(&c->out, m->conv.who,
+                                   ps_dnnl_pd_md(pd, dnnl_query_dst_md, 0), &out_known);
+    destroy_pd(&pd);
+    *known = in_known && out_known;
+    return err;
+}
+
+/* With 8 or 16 channels, channels-last and blocked layouts are the same, but the library
+ * recognises only the channels-last tag. */
+static ps_err set_lanes(ps_cpu_shape *s, const char *who, order by, ps_dnnl_md **md)
+{
+    const dnnl_dims_t dims = {s->n, s->c, s->h, s->w};
+    s->blocks = (s->c + s->lanes - 1) / s->lanes;
+    if (by == ORDER_CHANNELS_LAST) return ps_dnnl_md_create(who, 4, dims, dnnl_nhwc, md);
+    return ps_cpu_shape_md(s, who, md);
+}
+
+/* "ref:any" takes a hundred times what a kernel takes; matrix products of rearranged
+ * windows ("x64:gemm:jit") three to ten times. */
+static grade grade_of(dnnl_primitive_desc_t pd)
+{
+    if (!pd) return GRADE_KERNEL;
+    const char *name = ps_dnnl_pd_name(pd);
+    if (strstr(name, "ref")) return GRADE_REFERENCE;
+    return strstr(name, "gemm:") ? GRADE_PRODUCTS : GRADE_KERNEL;
+}
+
+static void read_grades(plan *p)
+{
+    const dnnl_primitive_desc_t passes[] = {p->choice.forward, p->choice.backward_data,
+                                            p->choice.backward_weights};
+    p->worst = GRADE_KERNEL;
+    p->sum = (int)grade_of(p->choice.forward); // evaluations run this pass alone
+    for (int i = 0; i < 3; i++) {
+        const grade g = grade_of(passes[i]);
+        if (g < p->worst) p->worst = g;
+        p->sum += (int)g;
+    }
+}
+
+static ps_err make_backward_data(maker *m, const plan *p, dnnl_primitive_desc_t *out)
+{
+    return ps_dnnl_conv_backward_data(&m->conv, p->choice.forward, out);
+}
+
+static ps_err make_backward_weights(maker *m, const plan *p, dnnl_primitive_desc_t *out)
+{
+    return ps_dnnl_conv_backward_weights(&m->conv, p->choice.forward, out);
+}
+
+static ps_err make_pds(maker *m, plan *p)
+{
+    const bool back = m->use->winograd != PS_WINOGRAD_OFF;
+    ps_cpu_conv_choice *c = &p->choice;
+    PS_TRY(make_by(m, p, is_forward_winograd(m), make_planned_forward, &c->forward));
+    if (!m->use->training) return PS_OK;
+    m->conv.attr = m->attr_back;
+    if (m->use->data_gradient)
+        PS_TRY(make_by(m, p, back && pays_for_activations(m), make_backward_data,
+                       &c->backward_data));
+    return make_by(m, p, back && pays_for_weights(m), make_backward_weights,
+                   &c->backward_weights);
+}
+
+static bool fills_lanes(const ps_cpu_shape *s)
+{
+    return s->c % s->lanes == 0;
+}
+
+/* p is safe for fini, also after a failure. *known: whether there is such a plan. */
+static ps_err plan_init(plan *p, maker *m, order by, bool *known)
+{
+    ps_cpu_conv_choice *c = &p->choice;
+    *p = (plan){.choice = {.in = m->in, .out = m->out, .border = m->border}};
+    *known = true;
+    c->in.lanes = lanes_of(by, &c->in);
+    c->out.lanes = lanes_of(by, &c->out);
+    if (by == ORDER_ANY) PS_TRY(read_lanes(m, p, known));
+    if (!*known) return PS_OK;
+    PS_TRY(set_lanes(&c->in, m->conv.who, by, &p->src));
+    PS_TRY(set_lanes(&c->out, m->conv.who, by, &p->dst));
+    ps_err err = make_pds(m, p);
+    *known = err == PS_OK;
+    read_grades(p);
+    c->slow = p->worst == GRADE_REFERENCE;
+    p->fills_lanes = fills_lanes(&c->in) && fills_lanes(&c->out);
+    return err == PS_ERR_UNSUPPORTED ? PS_OK : err;
+}
+
+static bool is_better(const plan *p, const plan *than)
+{
+    if (p->worst != than->worst) return p->worst > than->worst;
+    if (p->sum != than->sum) return p->sum > than->sum;
+    return p->fills_lanes && !than->fills_lanes;
+}
+
+static bool is_best(const plan *p)
+{
+    return p->worst == GRADE_KERNEL && p->fills_lanes;
+}
+
+/* Replaces *best by a better plan of the maker's, the first among equals. *found: whether
+ * *best is a plan. */
+static ps_err improve(plan *best, maker *m, bool *found)
+{
+    for (order by = 0; by < N_ORDERS && !(*found && is_best(best)); by++) {
+        plan p;
+        bool known;
+        ps_err err = plan_init(&p, m, by, &known);
+        bool better = err == PS_OK && known && (!*found || is_better(&p, best));
+        plan_fini(better ? best : &p);
+        if (better) *best = p;
+        PS_TRY(err);
+        *found |= known;
+    }
+    return PS_OK;
+}
+
+/* Windows of more than 7 columns with a stride have fast AVX2 code only without padding,
+ * so an input with a border of zeros is tried where nothing else is fast. Implementations
+ * are compared by their names and none is timed, so every run on this processor computes
+ * the same sums. */
+ps_err ps_cpu_conv_choose(ps_cpu_conv_choice *choice, dnnl_engine_t engine,
+                          const ps_layer *layer, const ps_cpu_shape *in,
+                          const ps_cpu_conv_use *use)
+{
+    const bool pads = layer->padding[0] > 0 || layer->padding[1] > 0;
+    plan best = {0};
+    bool found = false;
+    ps_err err = PS_OK;
+    for (int border = 0; border <= pads && err == PS_OK; border++) {
+        maker m;
+        if (found && best.worst == GRADE_KERNEL) break;
+        err = maker_init(&m, engine, layer, in, use, border);
+        if (err == PS_OK) err = improve(&best, &m, &found);
+        maker_fini(&m);
+    }
+    *choice = best.choice;
+    best.choice = (ps_cpu_conv_choice){0};
+    plan_fini(&best);
+    if (err == PS_OK && !found)
+        err = ps_err_set(PS_ERR_UNSUPPORTED, "%s: oneDNN has no convolution for it",
+                         layer->name);
+    return err;
+}

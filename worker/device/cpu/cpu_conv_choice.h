@@ -1,0 +1,30 @@
+/* Which of oneDNN's implementations compute a convolution, and in which layouts. */
+#ifndef PS_CPU_CONV_CHOICE_H
+#define PS_CPU_CONV_CHOICE_H
+
+#include "cpu_shape.h"
+#include "model_spec.h"
+
+typedef struct ps_cpu_conv_use {
+    bool relu; // y = max(0, .)
+    bool training;
+    bool data_gradient;   // the backward pass computes dx
+    ps_winograd winograd; // which passes of 3 x 3 windows may use the algorithm
+} ps_cpu_conv_use;
+
+typedef struct ps_cpu_conv_choice {
+    ps_cpu_shape in, out; // the layouts; in: with its border
+    bool border;          // the layer's padding is part of the input, as zeros
+    bool slow;            // one of the passes has only reference code
+    // owned; the last two are NULL where they are not needed
+    dnnl_primitive_desc_t forward, backward_data, backward_weights;
+} ps_cpu_conv_choice;
+
+/* in: the input's shape without a border; its layout is ignored. choice is safe for fini
+ * after a failure. UNSUPPORTED when oneDNN cannot compute the layer. */
+ps_err ps_cpu_conv_choose(ps_cpu_conv_choice *choice, dnnl_engine_t engine,
+                          const ps_layer *layer, const ps_cpu_shape *in,
+                          const ps_cpu_conv_use *use);
+void ps_cpu_conv_choice_fini(ps_cpu_conv_choice *choice);
+
+#endif
