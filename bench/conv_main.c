@@ -1,0 +1,154 @@
+/* ps-bench-conv: one convolution of the CPU device, with the caller's numbers.
+ *
+ *   ps-bench-conv WINOGRAD N C H W OUT KERNEL STRIDE PADDING < ARRAYS > RESULTS
+ *
+ * WINOGRAD is a word of train.winograd. ARRAYS are float32 in PyTorch's order: x (N, C,
+ * H, W), weight (OUT, C, KERNEL, KERNEL), bias (OUT), dy (N, OUT, OH, OW). RESULTS are y,
+ * dx, dweight, dbias. bench/rounding compares them with float64. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config_words.h"
+#include "cpu_conv.h"
+#include "mem.h"
+
+enum { SIZES = 8, ARRAYS = 4 };
+
+typedef struct job {
+    ps_layer layer;
+    ps_winograd winograd;
+    ps_cpu_shape in, out; // PyTorch's order
+    ps_cpu_conv conv;
+    ps_memory_plan memory;
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    float *x, *weight, *bias, *dy;          // given
+    float *y, *dx, *dweight, *dbias;        // results
+    float *own_x, *own_y, *own_dy, *own_dx; // in the layouts of conv
+} job;
+
+static ps_err read_arguments(job *j, char **argv)
+{
+    int size[SIZES], winograd = 0;
+    for (int i = 0; i < SIZES; i++) {
+        size[i] = atoi(argv[2 + i]);
+        if (size[i] < (i == SIZES - 1 ? 0 : 1))
+            return ps_err_set(PS_ERR_ARG, "'%s' is not a size", argv[2 + i]);
+    }
+    if (!ps_word_find(ps_winograd_words, argv[1], &winograd))
+        return ps_err_set(PS_ERR_ARG, "'%s' is not a word of train.winograd", argv[1]);
+    const int kernel = size[5], stride = size[6], padding = size[7];
+    const int64_t oh = (size[2] + 2 * padding - kernel) / stride + 1;
+    const int64_t ow = (size[3] + 2 * padding - kernel) / stride + 1;
+    j->winograd = (ps_winograd)winograd;
+    j->layer = (ps_layer){.kind = PS_LAYER_CONV2D,
+                          .name = "conv",
+                          .in = {3, {size[1], size[2], size[3]}},
+                          .out = {3, {size[4], oh, ow}},
+                          .kernel = {kernel, kernel},
+                          .stride = {stride, stride},
+                          .padding = {padding, padding}};
+    j->in = ps_cpu_shape_make(size[0], &j->layer.in, 1);
+    j->out = ps_cpu_shape_make(size[0], &j->layer.out, 1);
+    return PS_OK;
+}
+
+static ps_err make_conv(job *j)
+{
+    const ps_cpu_conv_use use = {
+        .training = true, .data_gradient = true, .winograd = j->winograd};
+    PS_TRY(ps_dnnl_check(dnnl_engine_create(&j->engine, dnnl_cpu, 0), "conv", "engine"));
+    PS_TRY(ps_dnnl_check(
+        dnnl_stream_create(&j->stream, j->engine, dnnl_stream_default_flags), "conv",
+        "stream"));
+    PS_TRY(ps_cpu_conv_init(&j->conv, j->engine, &j->layer, &j->in, &use));
+    PS_TRY(ps_cpu_conv_plan_forward(&j->conv, &j->memory, true));
+    PS_TRY(ps_cpu_conv_plan_backward(&j->conv, &j->memory));
+    return ps_memory_plan_layout(&j->memory, NULL);
+}
+
+static ps_err make_array(float **array, int64_t n)
+{
+    return ps_mem_zalloc_aligned(array, (size_t)n * sizeof **array, "array");
+}
+
+static ps_err make_arrays(job *j)
+{
+    const int64_t n_in = ps_cpu_shape_count(&j->in), n_out = ps_cpu_shape_count(&j->out);
+    const int64_t own_in = ps_cpu_shape_count(&j->conv.in);
+    const int64_t own_out = ps_cpu_shape_count(&j->conv.out);
+    const struct {
+        float **array;
+        int64_t n;
+    } arrays[] = {{&j->x, n_in},
+                  {&j->weight, j->conv.n_weights},
+                  {&j->bias, j->out.c},
+                  {&j->dy, n_out},
+                  {&j->y, n_out},
+                  {&j->dx, n_in},
+                  {&j->dweight, j->conv.n_weights},
+                  {&j->dbias, j->out.c},
+                  {&j->own_x, own_in},
+                  {&j->own_y, own_out},
+                  {&j->own_dy, own_out},
+                  {&j->own_dx, own_in}};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+        PS_TRY(make_array(arrays[i].array, arrays[i].n));
+        if (i >= ARRAYS) continue;
+        if (fread(*arrays[i].array, sizeof(float), (size_t)arrays[i].n, stdin) !=
+            (size_t)arrays[i].n)
+            return ps_err_set(PS_ERR_IO, "standard input ends before its array %zu", i);
+    }
+    return PS_OK;
+}
+
+static ps_err run_passes(job *j)
+{
+    ps_cpu_conv *c = &j->conv;
+    const ps_cpu_conv_arrays arrays = {j->own_x,  j->own_y,  j->own_dy,
+                                       j->own_dx, j->weight, j->bias};
+    PS_TRY(ps_cpu_conv_bind(c, &j->memory, &arrays));
+    ps_cpu_convert(&j->in, j->x, &c->in, j->own_x, false);
+    ps_cpu_convert(&j->out, j->dy, &c->out, j->own_dy, false);
+    PS_TRY(ps_cpu_conv_forward(c, j->stream, j->own_x));
+    PS_TRY(ps_cpu_conv_backward(c, j->stream, j->own_x, j->dweight, j->dbias, false));
+    ps_cpu_convert(&c->out, j->own_y, &j->out, j->y, false);
+    ps_cpu_convert(&c->in, j->own_dx, &j->in, j->dx, false);
+    return PS_OK;
+}
+
+static ps_err write_results(const job *j)
+{
+    const size_t n_in = (size_t)ps_cpu_shape_count(&j->in);
+    const size_t n_out = (size_t)ps_cpu_shape_count(&j->out);
+    const size_t n_bias = (size_t)j->out.c, n_weights = (size_t)j->conv.n_weights;
+    if (fwrite(j->y, sizeof(float), n_out, stdout) != n_out ||
+        fwrite(j->dx, sizeof(float), n_in, stdout) != n_in ||
+        fwrite(j->dweight, sizeof(float), n_weights, stdout) != n_weights ||
+        fwrite(j->dbias, sizeof(float), n_bias, stdout) != n_bias || fflush(stdout) != 0)
+        return ps_err_errno(PS_ERR_IO, "standard output");
+    return PS_OK;
+}
+
+static ps_err run(job *j, char **argv)
+{
+    PS_TRY(read_arguments(j, argv));
+    PS_TRY(make_conv(j));
+    PS_TRY(make_arrays(j));
+    PS_TRY(run_passes(j));
+    return write_results(j);
+}
+
+int main(int argc, char **argv)
+{
+    job j = {0};
+    if (argc != 2 + SIZES) {
+        fprintf(stderr, "usage: ps-bench-conv WINOGRAD N C H W OUT KERNEL STRIDE PADDING "
+                        "(bench/rounding calls it)\n");
+        return 2;
+    }
+    ps_err err = run(&j, argv);
+    if (err != PS_OK) fprintf(stderr, "ps-bench-conv: %s\n", ps_err_message());
+    return err == PS_OK ? 0 : 1; // the system takes the memory back
+}
