@@ -25,7 +25,9 @@ typedef struct ps_member ps_member;
 ps_err ps_member_join(const ps_member_options *options, ps_member **out);
 
 int ps_member_rank(const ps_member *m);
-const ps_roster *ps_member_roster(const ps_member *m); // borrowed, constant after joining
+/* The snapshot of this member's epoch; borrowed, and constant as long as the member
+ * lives. */
+const ps_roster *ps_member_roster(const ps_member *m);
 /* This process's address on the network chosen by net.interface ("10.0.0.7"). */
 const char *ps_member_address(const ps_member *m);
 /* The endpoint of the coordinator's ROUTER for members ("tcp://10.0.0.1:40123"), for

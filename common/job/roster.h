@@ -1,5 +1,12 @@
-/* The roster: who belongs to a job. Its entries' form on the wire, and the words for who
- * is missing.
+/* The roster: the members of one member epoch and their addresses; its form on the wire;
+ * and the text that names missing members.
+ *
+ * A roster is a snapshot and never changes. Members cannot be exchanged within an epoch:
+ * when one joins, leaves or dies, the epoch ends for all of them (ps_member_abort,
+ * ps_member_regroup). Each then joins again and gets a new ps_member, with a roster and a
+ * nonce of its own. Whatever borrows the roster (session, exchange, shards) is made after
+ * joining, and destroyed before the member. So messages of different epochs cannot be
+ * confused: their nonces differ.
  *
  *   entry:  [role, rank, host, boot id, net ns, [endpoint, ...]]
  *   roster: [[entry, ...] servers by rank, [entry, ...] workers by rank, secrets]
@@ -32,8 +39,8 @@ typedef struct ps_roster_entry {
 } ps_roster_entry;
 
 typedef struct ps_roster {
-    uint64_t nonce; // the job's
-    uint32_t epoch; // the member epoch
+    uint64_t nonce; // drawn for this epoch
+    uint32_t epoch; // counts epochs of one nonce; always 1 today
     int n_servers, n_workers;
     ps_roster_entry *servers, *workers; // by rank
     ps_secret *secrets; // the workers', by rank; NULL in a worker's roster

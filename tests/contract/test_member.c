@@ -590,16 +590,21 @@ static void regroup_for_a_newcomer(part *p)
     expect(p, ps_member_rank(p->member) == (p->rank > 0), "ranks without a gap");
     if (is_worker && p->rank == 0) {
         pthread_barrier_wait(&others_have_joined);
-        for (int i = 0; i < 1000 && ps_member_newcomers(p->member) == 0; i++)
+        const ps_deadline end = soon();
+        while (ps_member_newcomers(p->member) == 0 && !ps_deadline_passed(end))
             usleep(10000);
         ps_member_regroup(p->member, 2 + ps_member_newcomers(p->member));
     }
     expect(p, ps_member_cause(p->member, soon()) == PS_ERR_REGROUP, "to regroup");
     p->expected_workers = ps_member_next_workers(p->member);
     expect(p, p->expected_workers == 3, "one more worker");
+    const uint64_t nonce = roster->nonce;
+    expect(p, roster->n_workers == 2, "the same roster until the end of its epoch");
     ps_member_destroy(&p->member);
     note(p, join_as(p));
-    if (p->err == PS_OK) end_elastic(p, 3);
+    if (p->err != PS_OK) return;
+    expect(p, ps_member_roster(p->member)->nonce != nonce, "another epoch's nonce");
+    end_elastic(p, 3);
 }
 
 static void join_late(part *p)
