@@ -37,6 +37,15 @@ typedef struct ps_config_key {
 extern const ps_config_key ps_config_keys[];
 extern const int ps_config_n_keys;
 
+/* The list of layers, which is no value of one key. */
+#define PS_CONFIG_LAYERS "model.layers"
+
+/* The field that the key sets. */
+static inline void *ps_config_field(const ps_config *cfg, const ps_config_key *key)
+{
+    return (char *)cfg + key->offset;
+}
+
 /* The key with the path, or NULL. */
 const ps_config_key *ps_config_key_find(const char *path);
 /* What a value of the type looks like, for messages: "true or false", "a whole number".

@@ -1,0 +1,146 @@
+#include "config_check.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+enum { ELASTIC_REJOINS = 1000 }; // recovery.rejoins of an elastic job that does not say
+
+/* An error that names a key's place. */
+__attribute__((format(printf, 3, 4))) static ps_err
+key_error(const ps_config *cfg, const char *path, const char *fmt, ...)
+{
+    const ps_yaml *at = ps_yaml_path(cfg->tree, path);
+    char text[256];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    return ps_yaml_error(at ? at : cfg->tree, "%s: %s", path, text);
+}
+
+static ps_err check_optimizer(ps_config *cfg)
+{
+    ps_config_optimizer *o = &cfg->optimizer;
+    if (o->name == PS_OPTIMIZER_ADAMW &&
+        !ps_yaml_path(cfg->tree, "optimizer.weight_decay"))
+        o->weight_decay = 0.01;
+    if (o->betas.n != 2 || o->betas.v[0] >= 1 || o->betas.v[1] >= 1)
+        return key_error(cfg, "optimizer.betas", "two numbers below 1 are wanted");
+    if (o->nesterov && (o->momentum == 0 || o->dampening != 0))
+        return key_error(cfg, "optimizer.nesterov",
+                         "wants a momentum above 0 and no dampening");
+    return PS_OK;
+}
+
+/* Sums go to a program that makes the step itself, with all that belongs to it. */
+static ps_err check_sums(const ps_config *cfg)
+{
+    const ps_config_optimizer *o = &cfg->optimizer;
+    const ps_codec codec = cfg->exchange.codec;
+    if (o->name != PS_OPTIMIZER_SUM && o->name != PS_OPTIMIZER_MEAN) return PS_OK;
+    if (ps_config_has_model(cfg))
+        return key_error(cfg, "optimizer.name",
+                         "sum and mean make no step; they are for programs that use "
+                         "libpstrain");
+    if (o->clip_norm > 0)
+        return key_error(cfg, "optimizer.clip_norm",
+                         "has to be 0 with optimizer.name sum or mean: clip the sum in "
+                         "your program");
+    if (cfg->loss_scale.use == PS_SWITCH_ON)
+        return key_error(cfg, "loss_scale.use",
+                         "cannot be on with optimizer.name sum or mean: scale in your "
+                         "program");
+    if (codec == PS_CODEC_ONEBIT || codec == PS_CODEC_TOPK)
+        return key_error(cfg, "exchange.codec",
+                         "%s needs an optimizer on the servers; with optimizer.name sum "
+                         "or mean use fp16, bf16 or int8",
+                         ps_word_name(ps_codec_words, (int)codec));
+    return PS_OK;
+}
+
+/* For every number of workers that the job may have. */
+static ps_err check_global_batch(const ps_config *cfg)
+{
+    static const char KEY[] = "data.global_batch";
+    int64_t sizes[PS_MAX_RANKS];
+    if (cfg->data.global_batch == 0) return PS_OK;
+    if (cfg->train.accumulate != 1)
+        return key_error(cfg, KEY,
+                         "it decides how much is accumulated: leave "
+                         "train.accumulate away");
+    if (cfg->data.batch.n != 1)
+        return key_error(cfg, KEY, "data.batch has to be one value");
+    for (int64_t w = cfg->job.workers; w <= cfg->job.most_workers; w++)
+        if (ps_config_split(cfg, (int)w, sizes) == 0)
+            return key_error(
+                cfg, KEY,
+                "%lld samples cannot be cut into equal micro-batches of %lld "
+                "to %lld samples for %lld workers: take a number with more "
+                "divisors, or another data.batch",
+                (long long)cfg->data.global_batch, (long long)w,
+                (long long)(w * cfg->data.batch.v[0]), (long long)w);
+    return PS_OK;
+}
+
+static ps_err check_data(const ps_config *cfg)
+{
+    const ps_config_data *d = &cfg->data;
+    if (d->batch.n == 0) return key_error(cfg, "data.batch", "empty");
+    if (d->batch.n != 1 && ps_config_elastic(cfg))
+        return key_error(cfg, "data.batch",
+                         "one value is wanted where job.workers is a range");
+    if (d->batch.n != 1 && d->batch.n != cfg->job.workers)
+        return key_error(cfg, "data.batch", "%d values for %lld workers", d->batch.n,
+                         (long long)cfg->job.workers);
+    if (d->resize.n != 0 && d->resize.n != 2)
+        return key_error(cfg, "data.resize", "[H, W] is wanted");
+    int half = d->normalize.n / 2;
+    if (d->normalize.n % 2)
+        return key_error(cfg, "data.normalize",
+                         "as many standard deviations as means are wanted");
+    for (int i = half; i < d->normalize.n; i++)
+        if (d->normalize.v[i] <= 0)
+            return key_error(cfg, "data.normalize",
+                             "a standard deviation has to be above 0");
+    return PS_OK;
+}
+
+static ps_err check_workers(ps_config *cfg)
+{
+    ps_config_job *j = &cfg->job;
+    j->workers = j->workers_range.min;
+    j->most_workers = j->workers_range.max;
+    if (j->start_workers != 0 && ps_config_elastic(cfg) &&
+        (j->start_workers < j->workers || j->start_workers > j->most_workers))
+        return key_error(cfg, "job.start_workers", "%lld is not within %lld..%lld",
+                         (long long)j->start_workers, (long long)j->workers,
+                         (long long)j->most_workers);
+    if (ps_config_elastic(cfg) && cfg->exchange.name == PS_EXCHANGE_NONE)
+        return key_error(cfg, "job.workers", "exchange.name none is one worker alone");
+    if (ps_config_elastic(cfg) && !ps_yaml_path(cfg->tree, "recovery.rejoins"))
+        cfg->recovery.rejoins = ELASTIC_REJOINS;
+    return PS_OK;
+}
+
+static ps_err check_rest(const ps_config *cfg)
+{
+    if (cfg->model.input.n != 0 && cfg->model.input.n != 1 && cfg->model.input.n != 3)
+        return key_error(cfg, "model.input", "[C, H, W] or [features] is wanted");
+    if (cfg->net.dead_after_ms <= cfg->net.heartbeat_ms)
+        return key_error(cfg, "net.dead_after_ms",
+                         "has to be above net.heartbeat_ms (%lld)",
+                         (long long)cfg->net.heartbeat_ms);
+    if (cfg->exchange.name == PS_EXCHANGE_PS && cfg->job.servers < 1)
+        return key_error(cfg, "job.servers", "exchange.name ps needs a server");
+    return PS_OK;
+}
+
+ps_err ps_config_check(ps_config *cfg)
+{
+    PS_TRY(check_workers(cfg));
+    PS_TRY(check_optimizer(cfg));
+    PS_TRY(check_sums(cfg));
+    PS_TRY(check_data(cfg));
+    PS_TRY(check_global_batch(cfg));
+    return check_rest(cfg);
+}

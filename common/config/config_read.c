@@ -1,0 +1,227 @@
+#include "config_read.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+#include "nearest_name.h"
+#include "parse_text.h"
+
+enum { PATH_BYTES = 256, MAX_KEYS = 128, MAX_SECTIONS = 32, SECTION_BYTES = 32 };
+
+/* ---- values ---- */
+
+static ps_err wrong_type(const ps_config_key *key, const ps_yaml *at)
+{
+    const char *want = ps_key_type_text(key->type);
+    if (at->kind != PS_YAML_SCALAR)
+        return ps_yaml_error(at, "%s: a %s where %s is wanted", key->path,
+                             at->kind == PS_YAML_LIST ? "list" : "map", want);
+    if (at->text[0] == '\0')
+        return ps_yaml_error(at, "%s: empty; %s is wanted", key->path, want);
+    return ps_yaml_error(at, "%s: '%.60s' is not %s", key->path, at->text, want);
+}
+
+static ps_err check_range(const ps_config_key *key, const ps_yaml *at, double v)
+{
+    if (key->min == key->max) return PS_OK;
+    if (v < key->min)
+        return ps_yaml_error(at, "%s: %.10g is below %.10g", key->path, v, key->min);
+    if (v > key->max)
+        return ps_yaml_error(at, "%s: %.10g is above %.10g", key->path, v, key->max);
+    return PS_OK;
+}
+
+static ps_err read_int(const ps_config_key *key, const ps_yaml *at, int64_t *out)
+{
+    bool ok = false;
+    if (at->kind != PS_YAML_SCALAR) return wrong_type(key, at);
+    if (key->type == PS_KEY_BYTES && strcmp(at->text, "auto") == 0 && key->min == 0) {
+        *out = 0;
+        return PS_OK;
+    }
+    if (key->type == PS_KEY_BYTES) ok = ps_parse_bytes(at->text, out);
+    if (!ok) ok = ps_parse_int(at->text, out);
+    return ok ? check_range(key, at, (double)*out) : wrong_type(key, at);
+}
+
+/* "2..8", or a number. */
+static ps_err read_range(const ps_config_key *key, const ps_yaml *at, ps_int_range *out)
+{
+    char low[32];
+    const char *dots = at->kind == PS_YAML_SCALAR ? strstr(at->text, "..") : NULL;
+    if (!dots) {
+        PS_TRY(read_int(key, at, &out->min));
+        out->max = out->min;
+        return PS_OK;
+    }
+    snprintf(low, sizeof low, "%.*s", (int)(dots - at->text), at->text);
+    if (!ps_parse_int(low, &out->min) || !ps_parse_int(dots + 2, &out->max))
+        return wrong_type(key, at);
+    PS_TRY(check_range(key, at, (double)out->min));
+    PS_TRY(check_range(key, at, (double)out->max));
+    if (out->min <= out->max) return PS_OK;
+    return ps_yaml_error(at, "%s: '%.60s' ends before it begins", key->path, at->text);
+}
+
+static ps_err read_double(const ps_config_key *key, const ps_yaml *at, double *out)
+{
+    if (at->kind != PS_YAML_SCALAR || !ps_parse_double(at->text, out))
+        return wrong_type(key, at);
+    return check_range(key, at, *out);
+}
+
+/* A word of the key's table, or a device. */
+static ps_err read_word(const ps_config_key *key, const ps_yaml *at, void *out)
+{
+    char range[160];
+    if (at->kind != PS_YAML_SCALAR) return wrong_type(key, at);
+    if (key->type == PS_KEY_DEVICE ? ps_device_choice_parse(at->text, out)
+                                   : ps_word_find(key->words, at->text, out))
+        return PS_OK;
+    ps_config_key_range(key, range, sizeof range);
+    return ps_yaml_error(at, "%s: '%.60s' is not one of %s", key->path, at->text, range);
+}
+
+/* A list, or one value that stands for a list of one. */
+static ps_err read_list(const ps_config_key *key, const ps_yaml *at, void *out)
+{
+    ps_int_list *ints = out;
+    ps_float_list *floats = out;
+    int n = at->kind == PS_YAML_LIST ? at->n_items : 1;
+    if (at->kind == PS_YAML_MAP) return wrong_type(key, at);
+    if (n > PS_CONFIG_LIST_MAX)
+        return ps_yaml_error(at, "%s: more than %d values", key->path,
+                             PS_CONFIG_LIST_MAX);
+    for (int i = 0; i < n; i++) {
+        const ps_yaml *item = at->kind == PS_YAML_LIST ? at->items[i] : at;
+        if (key->type == PS_KEY_INT_LIST)
+            PS_TRY(read_int(key, item, &ints->v[i]));
+        else
+            PS_TRY(read_double(key, item, &floats->v[i]));
+    }
+    if (key->type == PS_KEY_INT_LIST)
+        ints->n = n;
+    else
+        floats->n = n;
+    return PS_OK;
+}
+
+ps_err ps_config_read_value(ps_config *cfg, const ps_config_key *key, const ps_yaml *at)
+{
+    void *out = ps_config_field(cfg, key);
+    bool scalar = at->kind == PS_YAML_SCALAR;
+    switch (key->type) {
+    case PS_KEY_BOOL:
+        return scalar && ps_parse_bool(at->text, out) ? PS_OK : wrong_type(key, at);
+    case PS_KEY_UINT64:
+        return scalar && ps_parse_uint(at->text, out) ? PS_OK : wrong_type(key, at);
+    case PS_KEY_INT:
+    case PS_KEY_BYTES:
+        return read_int(key, at, out);
+    case PS_KEY_RANGE:
+        return read_range(key, at, out);
+    case PS_KEY_DOUBLE:
+        return read_double(key, at, out);
+    case PS_KEY_STRING:
+        return scalar ? ps_mem_strdup(out, at->text) : wrong_type(key, at);
+    case PS_KEY_WORD:
+    case PS_KEY_DEVICE:
+        return read_word(key, at, out);
+    case PS_KEY_INT_LIST:
+    case PS_KEY_DOUBLE_LIST:
+        return read_list(key, at, out);
+    }
+    return PS_OK;
+}
+
+/* Through the same reader as a file's value. */
+ps_err ps_config_read_default(ps_config *cfg, const ps_config_key *key)
+{
+    ps_yaml *tree = NULL;
+    if (key->type == PS_KEY_STRING)
+        return ps_mem_strdup(ps_config_field(cfg, key), key->text);
+    PS_TRY(ps_yaml_parse("default", key->text, strlen(key->text), &tree));
+    ps_err err = ps_config_read_value(cfg, key, tree);
+    ps_yaml_destroy(&tree);
+    return err;
+}
+
+/* ---- unknown keys ---- */
+
+/* Lists each section once: the table has the keys of a section one after the other. */
+static int list_sections(char (*names)[SECTION_BYTES])
+{
+    int n = 0;
+    for (int i = 0; i < ps_config_n_keys; i++) {
+        const char *path = ps_config_keys[i].path;
+        char name[SECTION_BYTES];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(path, "."), path);
+        if (n > 0 && strcmp(names[n - 1], name) == 0) continue;
+        if (n < MAX_SECTIONS) memcpy(names[n++], name, sizeof name);
+    }
+    return n;
+}
+
+static ps_err unknown_section(const ps_yaml *at, const char *path)
+{
+    char names[MAX_SECTIONS][SECTION_BYTES];
+    const char *known[MAX_SECTIONS];
+    int n = list_sections(names);
+    for (int i = 0; i < n; i++)
+        known[i] = names[i];
+    const char *near = ps_nearest_name(path, known, n);
+    if (near)
+        return ps_yaml_error(at, "%s: unknown section; did you mean %s?", path, near);
+    return ps_yaml_error(at, "%s: unknown section (--help lists all keys)", path);
+}
+
+static ps_err unknown_key(const ps_yaml *at, const char *path)
+{
+    if (at->kind == PS_YAML_MAP && !strchr(path, '.')) return unknown_section(at, path);
+    const char *known[MAX_KEYS];
+    int n = 0;
+    for (int i = 0; i < ps_config_n_keys && n < MAX_KEYS - 1; i++)
+        known[n++] = ps_config_keys[i].path;
+    known[n++] = PS_CONFIG_LAYERS;
+    const char *near = ps_nearest_name(path, known, n);
+    for (int i = 0; !near && i < n; i++) { // "lr" for "optimizer.lr"
+        const char *last = strrchr(path, '.'), *word = strrchr(known[i], '.') + 1;
+        if (strcmp(word, last ? last + 1 : path) == 0) near = known[i];
+    }
+    if (near) return ps_yaml_error(at, "%s: unknown key; did you mean %s?", path, near);
+    return ps_yaml_error(at, "%s: unknown key (--help lists all)", path);
+}
+
+static bool is_section(const char *path)
+{
+    size_t n = strlen(path);
+    for (int i = 0; i < ps_config_n_keys; i++) {
+        const char *key = ps_config_keys[i].path;
+        if (strncmp(key, path, n) == 0 && key[n] == '.') return true;
+    }
+    return false;
+}
+
+/* path: that of map ("" at the root). */
+static ps_err check_keys(const ps_yaml *map, const char *path)
+{
+    for (int i = 0; i < map->n_items; i++) {
+        const ps_yaml *item = map->items[i];
+        char full[PATH_BYTES];
+        snprintf(full, sizeof full, "%s%s%.100s", path, *path ? "." : "", item->key);
+        if (strcmp(full, PS_CONFIG_LAYERS) == 0 || ps_config_key_find(full)) continue;
+        if (!is_section(full)) return unknown_key(item, full);
+        if (item->kind == PS_YAML_MAP)
+            PS_TRY(check_keys(item, full));
+        else if (item->kind == PS_YAML_LIST || item->text[0])
+            return ps_yaml_error(
+                item, "%s: is a section: write its keys below it, indented", full);
+    }
+    return PS_OK;
+}
+
+ps_err ps_config_check_keys(const ps_yaml *tree)
+{
+    return check_keys(tree, "");
+}
