@@ -19,6 +19,7 @@
 #include "open_job.h"
 #include "procstat.h"
 #include "server_gate.h"
+#include "wire_rings.h"
 
 enum {
     STATS_TIMEOUT_MS = 5000,
@@ -45,7 +46,8 @@ struct ps_server {
     const char **endpoints;
     ps_member *member;
     ps_shm_door *door;
-    ps_event changed; // the state of a shard
+    int wakes[PS_SHM_WAKES_MAX]; // eventfds of the shards
+    ps_event changed;            // the state of a shard
 };
 
 static ps_err check_descriptors(const ps_server *s)
@@ -167,13 +169,27 @@ const char *const *ps_server_endpoints(const ps_server *s, int *n)
     return s->endpoints;
 }
 
+/* For the door; none with more shards than a worker can wake. */
+static ps_shm_door_rings rings_of(ps_server *s)
+{
+    if (s->n_shards > PS_SHM_WAKES_MAX) return (ps_shm_door_rings){0};
+    for (int i = 0; i < s->n_shards; i++)
+        s->wakes[i] = ps_shard_wake_fd(s->shards[i]);
+    return (ps_shm_door_rings){.bytes =
+                                   ps_wire_rings_bytes(&s->plan, s->tensors.n_groups),
+                               .wakes = s->wakes,
+                               .n_wakes = s->n_shards};
+}
+
 static ps_err open_door(ps_server *s, ps_deadline deadline)
 {
     const ps_roster *roster = ps_member_roster(s->member);
     const char *name = "";
     if (s->config.exchange.shm != PS_SWITCH_OFF) {
+        const ps_shm_door_rings rings = rings_of(s);
         PS_TRY(ps_shm_door_create(roster->nonce, (uint32_t)roster->n_workers,
-                                  s->table->arena_count * sizeof(float), &s->door));
+                                  s->table->arena_count * sizeof(float), &rings,
+                                  &s->door));
         name = ps_shm_door_name(s->door);
     }
     const ps_job_key key = ps_job_key_shm(PS_ROLE_SERVER, ps_member_rank(s->member));

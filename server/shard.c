@@ -9,6 +9,7 @@
 #include "shard_apply.h"
 #include "shard_messages.h"
 #include "shard_reply.h"
+#include "shard_rings.h"
 #include "thread.h"
 #include "zsock.h"
 
@@ -31,24 +32,45 @@ static ps_err handle_messages(ps_shard *s, ps_wire_frames *f)
     return ps_shard_reply_flush(s);
 }
 
+/* Of a worker no more than it may have sent: every chunk's gradient, and the numbers of
+ * parameter groups. */
+static ps_err handle_rings(ps_shard *s, ps_wire_frames *f)
+{
+    if (!ps_shard_rings_in_use(s)) return PS_OK;
+    for (uint32_t r = 0; r < s->rules.n_workers; r++)
+        for (uint32_t i = 0; i < s->n_chunks + PS_GROUP_SETS; i++) {
+            bool got;
+            PS_TRY(ps_shard_rings_next(s, r, f, &got));
+            if (!got) break;
+            PS_TRY(ps_shard_take_message(s, f));
+        }
+    return ps_shard_reply_flush(s);
+}
+
 static ps_err serve(ps_shard *s, ps_wire_frames *f)
 {
     zmq_pollitem_t items[] = {
         {.socket = s->router, .events = ZMQ_POLLIN},
         {.fd = ps_event_fd(&s->stop), .events = ZMQ_POLLIN},
         {.fd = ps_member_abort_fd(s->member), .events = ZMQ_POLLIN},
+        {.fd = ps_event_fd(&s->wake), .events = ZMQ_POLLIN},
         {.socket = s->waits ? ps_coord_link_socket(s->link) : NULL, .events = ZMQ_POLLIN},
         {.socket = s->waits ? ps_coord_link_monitor(s->link) : NULL,
          .events = ZMQ_POLLIN},
     };
     for (;;) {
-        if (zmq_poll(items, s->waits ? 5 : 3, -1) < 0 && zmq_errno() != EINTR)
-            return ps_err_set(PS_ERR_NET, "polling: %s", zmq_strerror(zmq_errno()));
+        const bool nothing = ps_shard_rings_sleep(s);
+        int rc = zmq_poll(items, s->waits ? 6 : 4, nothing ? -1 : 0);
+        int reason = zmq_errno();
+        ps_shard_rings_awake(s, rc > 0 && items[3].revents);
+        if (rc < 0 && reason != EINTR)
+            return ps_err_set(PS_ERR_NET, "polling: %s", zmq_strerror(reason));
         if (items[1].revents) return PS_OK;
         if (items[2].revents) return ps_member_check(s->member);
-        if (s->waits && items[4].revents) PS_TRY(ps_coord_link_mend(s->link));
-        if (s->waits && items[3].revents) PS_TRY(ps_shard_apply_norm(s));
+        if (s->waits && items[5].revents) PS_TRY(ps_coord_link_mend(s->link));
+        if (s->waits && items[4].revents) PS_TRY(ps_shard_apply_norm(s));
         if (items[0].revents) PS_TRY(handle_messages(s, f));
+        PS_TRY(handle_rings(s, f));
     }
 }
 
@@ -142,6 +164,7 @@ ps_err ps_shard_create(const ps_shard_options *options, ps_shard **out)
     s->o = *options;
     ps_err err;
     PS_TRY_GOTO(ps_event_init(&s->stop), err, out);
+    PS_TRY_GOTO(ps_event_init(&s->wake), err, out);
     if (knows_plan(s)) PS_TRY_GOTO(learn(s), err, out);
     PS_TRY_GOTO(bind_router(s), err, out);
     *out = s;
@@ -154,6 +177,11 @@ out:
 const char *ps_shard_endpoint(const ps_shard *s)
 {
     return s->endpoint;
+}
+
+int ps_shard_wake_fd(const ps_shard *s)
+{
+    return ps_event_fd(&s->wake);
 }
 
 ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
@@ -234,6 +262,7 @@ void ps_shard_destroy(ps_shard **pointer)
     ps_shard_stop(s);
     ps_shard_memory_fini(s);
     ps_event_fini(&s->stop);
+    ps_event_fini(&s->wake);
     free(s);
     *pointer = NULL;
 }

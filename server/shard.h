@@ -29,6 +29,8 @@ typedef struct ps_shard_options { // all borrowed for the shard's life
 ps_err ps_shard_create(const ps_shard_options *options, ps_shard **out);
 /* "tcp://10.0.0.7:40123"; borrowed. */
 const char *ps_shard_endpoint(const ps_shard *shard);
+/* An eventfd with which workers of this host wake the shard; it stays until destroy. */
+int ps_shard_wake_fd(const ps_shard *shard);
 
 typedef struct ps_shard_job { // borrowed until stop
     uint32_t index;           // of the shard in the plan

@@ -44,6 +44,7 @@ static ps_aggregate_step step_by_pushes(ps_shard *s, ps_shard_chunk *c)
 static void release_pushes(ps_shard *s, ps_shard_chunk *c)
 {
     for (uint32_t r = 0; r < s->rules.n_workers; r++) {
+        s->peers[r].n_pending -= s->peers[r].rings.bell != NULL;
         zmq_msg_close(&c->pushes[r]);
         zmq_msg_init(&c->pushes[r]);
     }

@@ -8,6 +8,21 @@
 #include "shard_reply.h"
 #include "shard_snapshot.h"
 
+/* Whether gradients come through rings is agreed on like the path of payloads. */
+static ps_err take_rings(ps_shard *s, ps_shard_peer *p, const ps_wire_header *h)
+{
+    const bool wanted = h->place == PS_WIRE_HELLO_RINGS;
+    if (p->joined && wanted != (p->rings.bell != NULL))
+        return ps_err_set(PS_ERR_PROTOCOL, "a HELLO that differs from its first one");
+    if (p->joined || !wanted) return PS_OK;
+    void *base = p->shm ? ps_shm_door_rings_of(s->door, h->rank) : NULL;
+    if (!base)
+        return ps_err_set(PS_ERR_PROTOCOL, "a HELLO with rings that are not mapped here");
+    p->rings = ps_wire_rings_at(base, s->o.plan, s->groups.n, s->index);
+    s->n_rings++;
+    return PS_OK;
+}
+
 static ps_err handle_hello(ps_shard *s, const ps_wire_header *h)
 {
     ps_shard_peer *p = &s->peers[h->rank];
@@ -25,6 +40,7 @@ static ps_err handle_hello(ps_shard *s, const ps_wire_header *h)
             return ps_err_set(PS_ERR_PROTOCOL,
                               "a HELLO with shared memory that is not mapped here");
     }
+    PS_TRY(take_rings(s, p, h));
     p->joined = true;
     // Payloads of the connection before come again, or have been answered.
     p->owed = 0;
@@ -74,6 +90,7 @@ static ps_err handle_init(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
             "first weights of chunk %u out of turn: worker 0 sends them, once", h->chunk);
     if (!p->shm) p->owed += zmq_msg_size(&f->payload);
     if (verdict == PS_VERDICT_TAKE) {
+        s->n_first++;
         take_first_weights(c, p, f);
         PS_TRY(answer_waiting(s, c));
     }
@@ -106,6 +123,7 @@ static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
     switch (verdict) {
     case PS_VERDICT_TAKE:
         ps_counter_add(&s->pushes, 1);
+        p->n_pending += p->rings.bell != NULL;
         zmq_msg_move(&c->pushes[h->rank], &f->payload);
         if (ps_policy_complete(&c->policy)) PS_TRY(ps_shard_apply_pushes(s, c));
         break;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "log.h"
+#include "shard_rings.h"
 
 enum { FLUSH_COUNT = 1 << 18 }; // elements: 1 MiB of weights
 
@@ -75,6 +76,8 @@ static ps_err send_weights(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
                        pass);
     h.codec = PS_CODEC_SHM;
     h.place = c->chunk->offset;
+    if (s->peers[rank].rings.bell && pass == PS_WIRE_BORROW)
+        return ps_shard_rings_put(s, rank, &h);
     return send_to(s, rank, &h, NULL, 0, pass);
 }
 
@@ -96,6 +99,7 @@ ps_err ps_shard_reply_flush(ps_shard *s)
         for (uint32_t r = 0; r < s->rules.n_workers; r++)
             if (s->peers[r].shm)
                 PS_TRY(send_weights(s, s->unsent[i], r, PS_MSG_WEIGHTS, PS_WIRE_BORROW));
+    ps_shard_rings_wake(s);
     s->n_unsent = 0;
     s->unsent_count = 0;
     return PS_OK;

@@ -14,7 +14,7 @@
 #include "param_groups.h"
 #include "policy.h"
 #include "shard.h"
-#include "wire_socket.h"
+#include "wire_rings.h"
 
 typedef struct ps_shard_chunk {
     uint32_t index; // in the plan
@@ -34,6 +34,10 @@ typedef struct ps_shard_peer {
     float *params;
     const float *grads;
     uint64_t owed; // bytes received and not yet returned as credit
+    // Agreed on in HELLO: its pushes come through a ring. Else to_shard.memory is NULL.
+    ps_wire_rings rings;
+    uint32_t n_pending; // pushes from its ring that wait for those of other workers
+    bool told;          // has weights in its ring that it waits for: ring its bell
 } ps_shard_peer;
 
 struct ps_shard {
@@ -74,6 +78,9 @@ struct ps_shard {
     pthread_t thread;
     bool started;
     ps_event stop;
+    ps_event wake;           // workers with rings set it while the shard sleeps
+    uint32_t n_rings;        // workers with rings
+    uint32_t n_first;        // chunks that have first weights
     const ps_event *changed; // set when `state` changes; may be NULL
     atomic_int state;
     ps_counter bytes_received, bytes_sent, pushes, repeated, strangers, steps;

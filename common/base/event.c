@@ -11,6 +11,11 @@ ps_err ps_event_init(ps_event *event)
     return fd < 0 ? ps_err_errno(PS_ERR_IO, "eventfd") : PS_OK;
 }
 
+ps_event ps_event_of(int fd)
+{
+    return (ps_event){.fd_plus_1 = fd + 1};
+}
+
 void ps_event_fini(ps_event *event)
 {
     if (event->fd_plus_1) close(ps_event_fd(event));

@@ -10,6 +10,8 @@ typedef struct ps_event { // all zero: no event, on which set, clear and fini do
 
 /* Not set. IO. */
 ps_err ps_event_init(ps_event *event);
+/* An event that another process made and passed as a descriptor, which is taken. */
+ps_event ps_event_of(int fd);
 void ps_event_fini(ps_event *event);
 
 /* Any thread; never blocks. A thread that clears the event sees everything that was

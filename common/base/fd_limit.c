@@ -13,7 +13,7 @@ enum {
     OF_LINK = 4,  // a socket of its own, the connection, and their monitors
     COORDINATOR = 15,
     DOOR = 2,
-    ARENAS = 2 // of a worker: parameters, gradients
+    ARENAS = 3 // of a worker: parameters, gradients, rings
 };
 
 void ps_fd_limit_raise(void)
@@ -36,14 +36,16 @@ ps_fd_need ps_fd_need_of_server(const ps_fd_job *j)
 {
     uint64_t least = need_of_member(j) + j->shards * (OF_SHARD + j->workers);
     if (j->gradnorm_links) least += OF_LINK * j->shards;
-    return (ps_fd_need){least, least + (j->shm ? DOOR + ARENAS * j->workers : 0)};
+    const uint64_t shm = DOOR + ARENAS * j->workers + j->shards; // each has an event
+    return (ps_fd_need){least, least + (j->shm ? shm : 0)};
 }
 
 ps_fd_need ps_fd_need_of_worker(const ps_fd_job *j)
 {
     const uint64_t others = j->servers ? 0 : j->workers - 1;
     uint64_t least = need_of_member(j) + OF_LINK * j->servers * j->shards + others;
-    return (ps_fd_need){least, least + (j->shm ? DOOR + ARENAS + ARENAS * others : 0)};
+    const uint64_t shm = DOOR + ARENAS + ARENAS * others + j->servers * j->shards;
+    return (ps_fd_need){least, least + (j->shm ? shm : 0)};
 }
 
 ps_err ps_fd_limit_check(const ps_fd_need *need)

@@ -16,8 +16,8 @@
 enum { OFFER_TIMEOUT_MS = 2000, FULL_PAUSE_MS = 100 };
 
 typedef struct visitor {
-    ps_shared_mem params, grads;
-    atomic_bool ready; // set once, after the mappings
+    ps_shared_mem params, grads, rings; // rings: only of a worker that has some
+    atomic_bool ready;                  // set once, after the mappings
 } visitor;
 
 struct ps_shm_door {
@@ -26,13 +26,13 @@ struct ps_shm_door {
     ps_event stop;
     uint64_t nonce, arena_bytes;
     uint32_t n_workers;
+    ps_shm_door_rings rings;
     visitor *visitors;
     pthread_t thread;
     bool running;
 };
 
-/* Takes the descriptors in every case. */
-static ps_err map_arenas(ps_shm_door *door, const ps_shm_offer *offer, const int fds[2])
+static const char *refusal_of(const ps_shm_door *door, const ps_shm_offer *offer)
 {
     const char *refusal = NULL;
     if (offer->nonce != door->nonce)
@@ -41,37 +41,51 @@ static ps_err map_arenas(ps_shm_door *door, const ps_shm_offer *offer, const int
         refusal = "of an unknown worker";
     else if (offer->bytes != door->arena_bytes)
         refusal = "arenas of another size";
+    else if (offer->ring_bytes > 0 && offer->ring_bytes != door->rings.bytes)
+        refusal = "rings of another size";
     else if (atomic_load(&door->visitors[offer->rank].ready))
         refusal = "this worker has handed in its arenas already";
-    if (refusal) {
-        close(fds[0]);
-        close(fds[1]);
-        return ps_err_set(PS_ERR_PEER, "%s", refusal);
+    return refusal;
+}
+
+/* Takes the descriptors in every case. */
+static ps_err map_arenas(ps_shm_door *door, const ps_shm_offer *offer,
+                         const int fds[PS_SHM_FDS])
+{
+    static const char *const what[] = {"a params arena", "a grads arena", "rings"};
+    const char *refusal = refusal_of(door, offer);
+    visitor *v = refusal ? NULL : &door->visitors[offer->rank];
+    ps_shared_mem found[PS_SHM_FDS] = {0};
+    ps_err err = refusal ? ps_err_set(PS_ERR_PEER, "%s", refusal) : PS_OK;
+    for (int i = 0; i < PS_SHM_FDS && fds[i] >= 0; i++) {
+        const uint64_t bytes = i < 2 ? offer->bytes : offer->ring_bytes;
+        if (err == PS_OK)
+            err = ps_shared_mem_attach(&found[i], fds[i], bytes, what[i]);
+        else
+            close(fds[i]);
     }
-    visitor *v = &door->visitors[offer->rank];
-    ps_err err =
-        ps_shared_mem_attach(&v->params, fds[0], door->arena_bytes, "a params arena");
     if (err != PS_OK) {
-        close(fds[1]);
+        for (int i = 0; i < PS_SHM_FDS; i++)
+            ps_shared_mem_fini(&found[i]);
         return err;
     }
-    err = ps_shared_mem_attach(&v->grads, fds[1], door->arena_bytes, "a grads arena");
-    if (err != PS_OK) {
-        ps_shared_mem_fini(&v->params);
-        return err;
-    }
+    v->params = found[0];
+    v->grads = found[1];
+    v->rings = found[2];
     atomic_store(&v->ready, true);
     return PS_OK;
 }
 
 static void serve(ps_shm_door *door, int fd)
 {
-    ps_shm_offer offer;
-    int fds[2];
+    ps_shm_offer offer = {0};
+    int fds[PS_SHM_FDS];
     ps_err err = ps_shm_offer_recv(fd, ps_deadline_in_ms(OFFER_TIMEOUT_MS), &offer, fds);
     if (err == PS_OK) err = map_arenas(door, &offer, fds);
     if (err != PS_OK) PS_WARN_FEW("shm-refused", "reason=\"%s\"", ps_err_message());
-    (void)ps_shm_answer_send(fd, err == PS_OK ? NULL : ps_err_message());
+    (void)ps_shm_answer_send(fd, err == PS_OK ? NULL : ps_err_message(),
+                             door->rings.wakes,
+                             offer.ring_bytes > 0 ? door->rings.n_wakes : 0);
     close(fd);
 }
 
@@ -100,7 +114,7 @@ static void *door_main(void *arg)
 }
 
 ps_err ps_shm_door_create(uint64_t nonce, uint32_t n_workers, uint64_t arena_bytes,
-                          ps_shm_door **out)
+                          const ps_shm_door_rings *rings, ps_shm_door **out)
 {
     *out = NULL;
     ps_shm_door *door;
@@ -109,6 +123,7 @@ ps_err ps_shm_door_create(uint64_t nonce, uint32_t n_workers, uint64_t arena_byt
                           .nonce = nonce,
                           .arena_bytes = arena_bytes,
                           .n_workers = n_workers};
+    if (rings) door->rings = *rings;
     ps_err err;
     PS_TRY_GOTO(ps_mem_zalloc(&door->visitors, n_workers, sizeof *door->visitors,
                               "the shared-memory door"),
@@ -148,6 +163,12 @@ const float *ps_shm_door_grads(const ps_shm_door *door, uint32_t rank)
     return v ? v->grads.base : NULL;
 }
 
+void *ps_shm_door_rings_of(const ps_shm_door *door, uint32_t rank)
+{
+    visitor *v = ready_visitor(door, rank);
+    return v ? v->rings.base : NULL;
+}
+
 void ps_shm_door_destroy(ps_shm_door **pointer)
 {
     ps_shm_door *door = *pointer;
@@ -159,6 +180,7 @@ void ps_shm_door_destroy(ps_shm_door **pointer)
     for (uint32_t r = 0; door->visitors && r < door->n_workers; r++) {
         ps_shared_mem_fini(&door->visitors[r].params);
         ps_shared_mem_fini(&door->visitors[r].grads);
+        ps_shared_mem_fini(&door->visitors[r].rings);
     }
     free(door->visitors);
     if (door->listen_fd >= 0) close(door->listen_fd);

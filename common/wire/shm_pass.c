@@ -103,94 +103,126 @@ static ps_err wait_readable(int fd, int end_fd, ps_deadline deadline)
     }
 }
 
-ps_err ps_shm_offer_send(int fd, const ps_shm_offer *offer, int params_fd, int grads_fd)
+/* Room for descriptors that travel with a message. */
+typedef union fd_room {
+    char bytes[CMSG_SPACE((PS_SHM_WAKES_MAX + 1) * sizeof(int))];
+    struct cmsghdr align;
+} fd_room;
+
+/* Sends one message with n descriptors. */
+static bool send_with_fds(int fd, const void *message, size_t bytes, const int *fds,
+                          int n)
 {
-    ps_shm_offer message = *offer;
-    message.magic = OFFER_MAGIC;
-    const int fds[2] = {params_fd, grads_fd};
-    union {
-        char bytes[CMSG_SPACE(sizeof fds)];
-        struct cmsghdr align;
-    } control = {0};
-    struct iovec part = {.iov_base = &message, .iov_len = sizeof message};
-    struct msghdr m = {.msg_iov = &part,
-                       .msg_iovlen = 1,
-                       .msg_control = control.bytes,
-                       .msg_controllen = sizeof control.bytes};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fds);
-    memcpy(CMSG_DATA(c), fds, sizeof fds);
-    if (sendmsg(fd, &m, MSG_NOSIGNAL) != (ssize_t)sizeof message)
-        return ps_err_errno(PS_ERR_PEER, "offering shared memory");
-    return PS_OK;
+    const size_t fd_bytes = (size_t)n * sizeof *fds;
+    fd_room room = {0};
+    struct iovec part = {.iov_base = (void *)(uintptr_t)message, .iov_len = bytes};
+    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1};
+    if (n > 0) {
+        m.msg_control = room.bytes;
+        m.msg_controllen = CMSG_SPACE(fd_bytes);
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(fd_bytes);
+        memcpy(CMSG_DATA(c), fds, fd_bytes);
+    }
+    return sendmsg(fd, &m, MSG_NOSIGNAL) == (ssize_t)bytes;
 }
 
-/* Takes the descriptors out of a message. Keeps exactly two, or none. */
-static bool take_fds(struct msghdr *m, int fds[2])
+/* Takes the descriptors out of a message: the first `most` of them. Returns how many
+ * there were, or -1 when some are missing. */
+static int take_fds(struct msghdr *m, int *fds, int most)
 {
-    int n = 0, got[2] = {-1, -1};
+    int n = 0;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
         int in = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        for (int i = 0; i < in; i++) {
+        for (int i = 0; i < in; i++, n++) {
             int fd;
             memcpy(&fd, CMSG_DATA(c) + (size_t)i * sizeof fd, sizeof fd);
-            if (n < 2)
-                got[n] = fd;
+            if (n < most)
+                fds[n] = fd;
             else
                 close(fd);
-            n++;
         }
     }
-    if (n == 2 && !(m->msg_flags & (MSG_CTRUNC | MSG_TRUNC))) {
-        memcpy(fds, got, sizeof got);
-        return true;
-    }
-    for (int i = 0; i < 2; i++)
-        if (got[i] >= 0) close(got[i]);
-    return false;
+    return m->msg_flags & (MSG_CTRUNC | MSG_TRUNC) ? -1 : n;
 }
 
-ps_err ps_shm_offer_recv(int fd, ps_deadline deadline, ps_shm_offer *offer, int fds[2])
+static void close_fds(int *fds, int n)
 {
-    PS_TRY(wait_readable(fd, -1, deadline));
-    union {
-        char bytes[CMSG_SPACE(4 * sizeof(int))];
-        struct cmsghdr align;
-    } control = {0};
-    struct iovec part = {.iov_base = offer, .iov_len = sizeof *offer};
+    for (int i = 0; i < n; i++) {
+        if (fds[i] >= 0) close(fds[i]);
+        fds[i] = -1;
+    }
+}
+
+/* Receives one message with at most `most` descriptors, which are -1 beyond *n. *n is -1
+ * when there were others. Returns its bytes, or -1. */
+static ssize_t recv_with_fds(int fd, void *message, size_t bytes, int *fds, int most,
+                             int *n)
+{
+    fd_room room = {0};
+    struct iovec part = {.iov_base = message, .iov_len = bytes};
     struct msghdr m = {.msg_iov = &part,
                        .msg_iovlen = 1,
-                       .msg_control = control.bytes,
-                       .msg_controllen = sizeof control.bytes};
-    ssize_t n = recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
-    if (n < 0) return ps_err_errno(PS_ERR_PEER, "receiving an offer of shared memory");
-    bool has_fds = take_fds(&m, fds);
-    if (n == (ssize_t)sizeof *offer && has_fds && offer->magic == OFFER_MAGIC)
+                       .msg_control = room.bytes,
+                       .msg_controllen = sizeof room.bytes};
+    for (int i = 0; i < most; i++)
+        fds[i] = -1;
+    ssize_t got = recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
+    *n = got < 0 ? 0 : take_fds(&m, fds, most);
+    if (*n > most) *n = -1;
+    if (*n < 0) close_fds(fds, most);
+    return got;
+}
+
+ps_err ps_shm_offer_send(int fd, const ps_shm_offer *offer, const int fds[PS_SHM_FDS])
+{
+    ps_shm_offer message = *offer;
+    message.magic = OFFER_MAGIC;
+    if (send_with_fds(fd, &message, sizeof message, fds, offer->ring_bytes > 0 ? 3 : 2))
         return PS_OK;
-    if (has_fds) close(fds[0]), close(fds[1]);
+    return ps_err_errno(PS_ERR_PEER, "offering shared memory");
+}
+
+ps_err ps_shm_offer_recv(int fd, ps_deadline deadline, ps_shm_offer *offer,
+                         int fds[PS_SHM_FDS])
+{
+    PS_TRY(wait_readable(fd, -1, deadline));
+    int n;
+    ssize_t bytes = recv_with_fds(fd, offer, sizeof *offer, fds, PS_SHM_FDS, &n);
+    if (bytes < 0)
+        return ps_err_errno(PS_ERR_PEER, "receiving an offer of shared memory");
+    if (bytes == (ssize_t)sizeof *offer && offer->magic == OFFER_MAGIC &&
+        n == (offer->ring_bytes > 0 ? 3 : 2))
+        return PS_OK;
+    close_fds(fds, PS_SHM_FDS);
     return ps_err_set(PS_ERR_PROTOCOL, "a malformed offer of shared memory");
 }
 
-ps_err ps_shm_answer_send(int fd, const char *refusal)
+ps_err ps_shm_answer_send(int fd, const char *refusal, const int *wakes, int n)
 {
     ps_shm_answer answer = {.magic = ANSWER_MAGIC, .accepted = !refusal};
     if (refusal) snprintf(answer.text, sizeof answer.text, "%s", refusal);
-    if (send(fd, &answer, sizeof answer, MSG_NOSIGNAL) != (ssize_t)sizeof answer)
-        return ps_err_errno(PS_ERR_PEER, "answering an offer of shared memory");
-    return PS_OK;
+    if (send_with_fds(fd, &answer, sizeof answer, wakes, refusal ? 0 : n)) return PS_OK;
+    return ps_err_errno(PS_ERR_PEER, "answering an offer of shared memory");
 }
 
-ps_err ps_shm_answer_recv(int fd, int end_fd, ps_deadline deadline)
+ps_err ps_shm_answer_recv(int fd, int end_fd, ps_deadline deadline, int *wakes, int n)
 {
     PS_TRY(wait_readable(fd, end_fd, deadline));
     ps_shm_answer answer;
-    ssize_t n = recv(fd, &answer, sizeof answer, 0);
-    if (n != (ssize_t)sizeof answer || answer.magic != ANSWER_MAGIC)
-        return ps_err_set(PS_ERR_PEER, "the other end broke off the opening");
+    int got;
+    ssize_t bytes = recv_with_fds(fd, &answer, sizeof answer, wakes, n, &got);
+    ps_err err = PS_OK;
     answer.text[sizeof answer.text - 1] = '\0';
-    if (!answer.accepted) return ps_err_set(PS_ERR_PEER, "refused: %s", answer.text);
-    return PS_OK;
+    if (bytes != (ssize_t)sizeof answer || answer.magic != ANSWER_MAGIC)
+        err = ps_err_set(PS_ERR_PEER, "the other end broke off the opening");
+    else if (!answer.accepted)
+        err = ps_err_set(PS_ERR_PEER, "refused: %s", answer.text);
+    else if (got != n)
+        err = ps_err_set(PS_ERR_PEER, "the other end has not %d shards", n);
+    if (err != PS_OK) close_fds(wakes, n);
+    return err;
 }

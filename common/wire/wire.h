@@ -16,6 +16,7 @@
  *   worker -> shard                      shard -> worker
  *   HELLO  first message of a            READY    the shard knows the worker; step: the
  *          connection; step: its number           HELLO's number
+ *          place 1: with rings
  *   INIT   rank 0: first weights         WEIGHTS  of a chunk, at version step
  *   PUSH   gradient of a chunk in step   CREDIT   bytes taken over (every other reply
  *                                                 gives them back too)
@@ -75,6 +76,11 @@
 #include "err.h"
 
 enum { PS_WIRE_VERSION = 2, PS_WIRE_HEADER_MAX = 80 };
+
+/* `place` in HELLO: from now on the PUSHes and GROUPS of the worker, and the WEIGHTS that
+ * answer its PUSHes, travel through rings in shared memory (wire_rings.h). They outlive a
+ * lost connection, so nothing of them is sent again. */
+enum { PS_WIRE_HELLO_RINGS = 1 };
 
 /* `place` in FETCH, RESTORE and STATE. */
 enum { PS_WIRE_STATE_WEIGHTS = 2, PS_WIRE_STATE_RULE = 255 };

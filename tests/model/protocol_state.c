@@ -150,7 +150,7 @@ static void settle_comm(ps_comm *c)
     c->bytes_sent = c->bytes_received = c->raw_bytes = c->most_on_the_way = 0;
     c->shm_sent = c->shm_received = 0;
     c->progress_ns = 0;
-    c->wake_sequence = 0;
+    c->own_bell.sequence = 0;
     for (uint32_t s = 0; s < SHARDS; s++) {
         ps_comm_link *l = &c->links[s];
         l->lost_ns = l->lost_ns > 0;

@@ -2,6 +2,7 @@
  * that sends something else gets a refusal and does no harm. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -15,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "event.h"
 #include "shm_door.h"
 
 enum { BYTES = 8192, RANKS = 2 };
@@ -36,8 +38,8 @@ static ps_err offer(const ps_shm_door *door, ps_shm_offer o, int params, int gra
 {
     int fd;
     PS_TRY(ps_shm_connect(ps_shm_door_name(door), soon(), &fd));
-    ps_err err = ps_shm_offer_send(fd, &o, params, grads);
-    if (err == PS_OK) err = ps_shm_answer_recv(fd, -1, soon());
+    ps_err err = ps_shm_offer_send(fd, &o, (const int[]){params, grads, -1});
+    if (err == PS_OK) err = ps_shm_answer_recv(fd, -1, soon(), NULL, 0);
     close(fd);
     return err;
 }
@@ -53,7 +55,7 @@ static void refused(const ps_shm_door *door, ps_shm_offer o, int params, int gra
 static void takes_what_fits_and_nothing_else(void **state)
 {
     ps_shm_door *door;
-    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, &door), PS_OK);
+    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, NULL, &door), PS_OK);
     ps_shared_mem p, g, small;
     assert_int_equal(ps_shared_mem_init(&p, BYTES, "p"), PS_OK);
     assert_int_equal(ps_shared_mem_init(&g, BYTES, "g"), PS_OK);
@@ -90,10 +92,61 @@ static void takes_what_fits_and_nothing_else(void **state)
     ps_shm_door_destroy(&door);
 }
 
+/* Rings are taken when they have the size that the server expects; the worker gets the
+ * shards' events. */
+static void rings_come_with_the_shards_events(void **state)
+{
+    enum { RING_BYTES = 4096, SHARDS = 2 };
+    ps_event events[SHARDS];
+    int wakes[SHARDS], got[SHARDS], fd;
+    for (int i = 0; i < SHARDS; i++) {
+        assert_int_equal(ps_event_init(&events[i]), PS_OK);
+        wakes[i] = ps_event_fd(&events[i]);
+    }
+    const ps_shm_door_rings rings = {RING_BYTES, wakes, SHARDS};
+    ps_shm_door *door;
+    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, &rings, &door), PS_OK);
+    ps_shared_mem p, g, r;
+    assert_int_equal(ps_shared_mem_init(&p, BYTES, "p"), PS_OK);
+    assert_int_equal(ps_shared_mem_init(&g, BYTES, "g"), PS_OK);
+    assert_int_equal(ps_shared_mem_init(&r, RING_BYTES, "r"), PS_OK);
+    ps_shm_offer o = {.nonce = nonce, .bytes = BYTES, .ring_bytes = 2 * RING_BYTES};
+    const int fds[PS_SHM_FDS] = {p.fd, g.fd, r.fd};
+    static const char *const says[] = {"another size", "not 3 shards", NULL};
+    for (int i = 0; i < 3; i++) {
+        const int n = i == 1 ? SHARDS + 1 : SHARDS;
+        int more[SHARDS + 1];
+        assert_int_equal(ps_shm_connect(ps_shm_door_name(door), soon(), &fd), PS_OK);
+        assert_int_equal(ps_shm_offer_send(fd, &o, fds), PS_OK);
+        ps_err err = ps_shm_answer_recv(fd, -1, soon(), more, n);
+        assert_int_equal(err, says[i] ? PS_ERR_PEER : PS_OK);
+        if (says[i]) assert_non_null(strstr(ps_err_message(), says[i]));
+        if (!says[i]) memcpy(got, more, sizeof got);
+        close(fd);
+        o.ring_bytes = RING_BYTES;
+        o.rank = i == 1 ? 1 : 0;
+    }
+    assert_non_null(ps_shm_door_rings_of(door, 1));
+    ((char *)r.base)[17] = 5;
+    assert_int_equal(((char *)ps_shm_door_rings_of(door, 1))[17], 5);
+    for (int i = 0; i < SHARDS; i++) {
+        ps_event mine = ps_event_of(got[i]);
+        struct pollfd item = {.fd = wakes[i], .events = POLLIN};
+        assert_int_equal(poll(&item, 1, 0), 0);
+        ps_event_set(&mine);
+        assert_int_equal(poll(&item, 1, 0), 1);
+        ps_event_fini(&mine);
+    }
+    ps_shm_door_destroy(&door);
+    ps_shared_mem_fini(&p), ps_shared_mem_fini(&g), ps_shared_mem_fini(&r);
+    for (int i = 0; i < SHARDS; i++)
+        ps_event_fini(&events[i]);
+}
+
 static void nonsense_is_survived(void **state)
 {
     ps_shm_door *door;
-    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, &door), PS_OK);
+    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, NULL, &door), PS_OK);
     for (size_t n = 0; n < 64; n += 7) {
         int fd;
         char noise[64];
@@ -101,7 +154,7 @@ static void nonsense_is_survived(void **state)
         assert_int_equal(ps_shm_connect(ps_shm_door_name(door), soon(), &fd), PS_OK);
         assert_true(n == 0 || send(fd, noise, n, 0) == (ssize_t)n);
         if (n == 0) shutdown(fd, SHUT_WR);
-        assert_int_equal(ps_shm_answer_recv(fd, -1, soon()), PS_ERR_PEER);
+        assert_int_equal(ps_shm_answer_recv(fd, -1, soon(), NULL, 0), PS_ERR_PEER);
         close(fd);
     }
     ps_shared_mem p, g;
@@ -122,10 +175,10 @@ static void a_wait_for_an_answer_can_be_ended(void **state)
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
     assert_int_equal(pipe(news), 0);
     assert_int_equal(write(news[1], "x", 1), 1);
-    assert_int_equal(ps_shm_answer_recv(ends[0], news[0], soon()), PS_ERR_PEER);
+    assert_int_equal(ps_shm_answer_recv(ends[0], news[0], soon(), NULL, 0), PS_ERR_PEER);
     assert_non_null(strstr(ps_err_message(), "ended"));
-    assert_int_equal(ps_shm_answer_send(ends[1], NULL), PS_OK);
-    assert_int_equal(ps_shm_answer_recv(ends[0], news[0], soon()), PS_OK);
+    assert_int_equal(ps_shm_answer_send(ends[1], NULL, NULL, 0), PS_OK);
+    assert_int_equal(ps_shm_answer_recv(ends[0], news[0], soon(), NULL, 0), PS_OK);
     for (int i = 0; i < 2; i++)
         close(ends[i]), close(news[i]);
 }
@@ -152,7 +205,7 @@ static void a_lack_of_descriptors_closes_no_door(void **state)
     ps_shared_mem p, g;
     assert_int_equal(ps_shared_mem_init(&p, BYTES, "p"), PS_OK);
     assert_int_equal(ps_shared_mem_init(&g, BYTES, "g"), PS_OK);
-    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, &door), PS_OK);
+    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, NULL, &door), PS_OK);
     atomic_store(&accepts_to_fail, 3);
     const ps_shm_offer good = {.rank = 1, .nonce = nonce, .bytes = BYTES};
     assert_int_equal(offer(door, good, p.fd, g.fd), PS_OK);
@@ -204,7 +257,7 @@ static void another_user_is_not_let_in(void **state)
     if (geteuid() != 0) skip(); // only root can become somebody else
     ps_shm_door *door;
     ps_shared_mem p, g;
-    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, &door), PS_OK);
+    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, NULL, &door), PS_OK);
     assert_int_equal(ps_shared_mem_init(&p, BYTES, "p"), PS_OK);
     assert_int_equal(ps_shared_mem_init(&g, BYTES, "g"), PS_OK);
     const ps_shm_offer good = {.nonce = nonce, .bytes = BYTES};
@@ -227,6 +280,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(takes_what_fits_and_nothing_else),
+        cmocka_unit_test(rings_come_with_the_shards_events),
         cmocka_unit_test(nonsense_is_survived),
         cmocka_unit_test(a_wait_for_an_answer_can_be_ended),
         cmocka_unit_test(a_lack_of_descriptors_closes_no_door),

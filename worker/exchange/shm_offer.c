@@ -23,7 +23,8 @@ static ps_err door_name(ps_member *member, const char *key, ps_deadline deadline
     return fits ? PS_OK : ps_err_set(PS_ERR_PEER, "it has none (exchange.shm)");
 }
 
-ps_err ps_shm_offer_at(const ps_exchange_options *o, const char *key)
+ps_err ps_shm_offer_at(const ps_exchange_options *o, const char *key,
+                       const ps_shm_offer_rings *rings)
 {
     ps_deadline deadline = ps_deadline_in_ms((uint64_t)o->config->net.join_timeout_ms);
     char name[PS_SHM_NAME_MAX];
@@ -34,10 +35,14 @@ ps_err ps_shm_offer_at(const ps_exchange_options *o, const char *key)
         .rank = (uint32_t)o->rank,
         .nonce = ps_member_roster(o->member)->nonce,
         .bytes = o->params->bytes,
+        .ring_bytes = rings ? rings->memory->bytes : 0,
     };
-    ps_err err = ps_shm_offer_send(fd, &message, o->params->fd, o->grads->fd);
+    const int fds[PS_SHM_FDS] = {o->params->fd, o->grads->fd,
+                                 rings ? rings->memory->fd : -1};
+    ps_err err = ps_shm_offer_send(fd, &message, fds);
     if (err == PS_OK)
-        err = ps_shm_answer_recv(fd, ps_member_abort_fd(o->member), deadline);
+        err = ps_shm_answer_recv(fd, ps_member_abort_fd(o->member), deadline,
+                                 rings ? rings->wakes : NULL, rings ? rings->n_wakes : 0);
     close(fd);
     if (err != PS_OK) PS_TRY(ps_member_check(o->member)); // it tells the cause
     return err;
@@ -57,7 +62,8 @@ bool ps_shm_offer_possible(const ps_config *config, const ps_roster *roster, int
     return false;
 }
 
-ps_err ps_shm_offer_arenas(const ps_exchange_options *o, int server, bool *shared)
+ps_err ps_shm_offer_arenas(const ps_exchange_options *o, int server,
+                           const ps_shm_offer_rings *rings, bool *shared)
 {
     *shared = false;
     const ps_config_exchange *x = &o->config->exchange;
@@ -84,7 +90,7 @@ ps_err ps_shm_offer_arenas(const ps_exchange_options *o, int server, bool *share
                           server, there->host);
     }
     if (o->params->fd < 0) return PS_OK; // made when no other process was here
-    ps_err err = ps_shm_offer_at(o, ps_job_key_shm(PS_ROLE_SERVER, server).text);
+    ps_err err = ps_shm_offer_at(o, ps_job_key_shm(PS_ROLE_SERVER, server).text, rings);
     *shared = err == PS_OK;
     if (err == PS_OK) return PS_OK;
     ps_err_prefix(err, "shared memory with server %d", server);

@@ -9,14 +9,24 @@
  * an obstacle is reported. */
 bool ps_shm_offer_possible(const ps_config *config, const ps_roster *roster, int rank);
 
-/* Offers both arenas to a server; *shared: it has mapped them. exchange.shm decides. off:
- * never. auto: when host and network namespace are the same; a failure is a warning. on:
- * a failure is an error that says why. With a codec: never. The server must have
- * joined. */
-ps_err ps_shm_offer_arenas(const ps_exchange_options *options, int server, bool *shared);
+/* Rings that are offered with the arenas. */
+typedef struct ps_shm_offer_rings {
+    const ps_shared_mem *memory;
+    int *wakes; // n_wakes descriptors, which the caller owns when the offer was taken
+    int n_wakes;
+} ps_shm_offer_rings;
 
-/* Hands both arenas in at the door that the job's store names under the key, and waits
- * until they are mapped there. PEER when refused, TIMEOUT after net.join_timeout_ms. */
-ps_err ps_shm_offer_at(const ps_exchange_options *options, const char *key);
+/* Offers both arenas to a server, and rings unless NULL; *shared: it has mapped them.
+ * exchange.shm decides. off: never. auto: when host and network namespace are the same; a
+ * failure is a warning. on: a failure is an error that says why. With a codec: never. The
+ * server must have joined. */
+ps_err ps_shm_offer_arenas(const ps_exchange_options *options, int server,
+                           const ps_shm_offer_rings *rings, bool *shared);
+
+/* Hands both arenas, and rings unless NULL, in at the door that the job's store names
+ * under the key, and waits until they are mapped there. PEER when refused, TIMEOUT after
+ * net.join_timeout_ms. */
+ps_err ps_shm_offer_at(const ps_exchange_options *options, const char *key,
+                       const ps_shm_offer_rings *rings);
 
 #endif

@@ -39,8 +39,9 @@ static ps_err agree(const ps_exchange_options *o, const char *on, bool mine, boo
 static ps_err open_door(const ps_exchange_options *o, ps_shm_peers *p)
 {
     const ps_job_key key = ps_job_key_shm(PS_ROLE_WORKER, o->rank);
-    ps_err err = ps_shm_door_create(ps_member_roster(o->member)->nonce,
-                                    (uint32_t)o->world_size, o->params->bytes, &p->door);
+    ps_err err =
+        ps_shm_door_create(ps_member_roster(o->member)->nonce, (uint32_t)o->world_size,
+                           o->params->bytes, NULL, &p->door);
     // an empty name spares the others the wait
     const char *name = err == PS_OK ? ps_shm_door_name(p->door) : "";
     PS_TRY(ps_member_put(o->member, key.text, name, strlen(name), join_deadline(o)));
@@ -52,7 +53,7 @@ static ps_err exchange_arenas(const ps_exchange_options *o, ps_shm_peers *p)
     PS_TRY(open_door(o, p));
     for (int r = 0; r < o->world_size; r++) {
         const ps_job_key key = ps_job_key_shm(PS_ROLE_WORKER, r);
-        ps_err err = r == o->rank ? PS_OK : ps_shm_offer_at(o, key.text);
+        ps_err err = r == o->rank ? PS_OK : ps_shm_offer_at(o, key.text, NULL);
         if (err == PS_OK) continue;
         ps_err_prefix(err, "shared memory with worker %d", r);
         return err;

@@ -197,6 +197,7 @@ static ps_err ps_ops_params_ready(ps_exchange *x, int first, int n, bool *ready)
 {
     exchange_ps *e = self(x);
     *ready = true;
+    PS_TRY(ps_comm_look(e->comm));
     for (uint32_t c = e->first_chunk[first + n - 1]; c <= e->last_chunk[first]; c++)
         *ready = *ready && ps_comm_has(e->comm, c, (int64_t)e->step);
     return PS_OK;

@@ -8,6 +8,7 @@
 #include "mem.h"
 #include "nontemporal_copy.h"
 #include "ps_comm_links.h"
+#include "ps_comm_rings.h"
 #include "ps_comm_thread.h"
 #include "thread.h"
 
@@ -26,6 +27,7 @@ ps_err ps_comm_submit(ps_comm *c, ps_comm_command what, uint64_t step,
         [PS_COMM_FETCH] = PS_MSG_FETCH, [PS_COMM_RESTORE] = PS_MSG_RESTORE,
     };
     PS_TRY(ps_comm_check(c));
+    if (c->rings && what == PS_COMM_PUSH) return ps_comm_rings_push(c, step, chunks, n);
     // The thread has nothing to do with these chunks until it takes the command.
     for (uint32_t i = 0; i < n && what >= PS_COMM_EXACT; i++)
         atomic_store(&c->versions[chunks[i]], (int64_t)step - 1);
@@ -37,6 +39,11 @@ ps_err ps_comm_submit(ps_comm *c, ps_comm_command what, uint64_t step,
 }
 
 /* ---- waiting ---- */
+
+ps_err ps_comm_look(ps_comm *c)
+{
+    return c->rings ? ps_comm_rings_take(c) : PS_OK;
+}
 
 bool ps_comm_has(const ps_comm *c, uint32_t chunk, int64_t version)
 {
@@ -85,8 +92,8 @@ static void sleep_for(ps_comm *c, uint32_t sequence, uint64_t start_ns,
     ps_deadline deadline = {*since + timeout_ms * 1000000u};
     *late = ps_deadline_passed(deadline);
     if (!*late)
-        ps_comm_sleep(
-            c, sequence,
+        ps_bell_sleep(
+            c->bell, sequence,
             ps_deadline_left_ms_max(ps_interrupt_slice(deadline), WAIT_SLICE_MS));
 }
 
@@ -96,16 +103,17 @@ ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version)
     uint64_t start = ps_clock_awake_ns(), since = start;
     uint64_t timeout_ms = (uint64_t)c->o.config->net.step_timeout_ms;
     ps_err err = PS_OK;
-    atomic_store(&c->waiting_for, chunk + 1);
+    atomic_store(&c->bell->wanted, chunk + 1);
     for (bool late = false;;) {
-        uint32_t sequence = atomic_load(&c->wake_sequence);
+        uint32_t sequence = ps_bell_sequence(c->bell);
+        if ((err = ps_comm_look(c)) != PS_OK) break;
         if (ps_comm_has(c, chunk, version)) break;
         if ((err = ps_comm_check(c)) != PS_OK) break;
         if ((err = ps_interrupt_ask_hook()) != PS_OK) break;
         if (late && (err = chunk_timeout(c, chunk, version, since)) != PS_OK) break;
         sleep_for(c, sequence, start, timeout_ms, &late, &since);
     }
-    atomic_store(&c->waiting_for, PS_COMM_WAIT_NONE);
+    atomic_store(&c->bell->wanted, PS_COMM_WAIT_NONE);
     return err;
 }
 
@@ -123,9 +131,9 @@ ps_err ps_comm_wait_ready(ps_comm *c)
 {
     ps_deadline deadline = ps_deadline_in_ms((uint64_t)c->o.config->net.join_timeout_ms);
     ps_err err = PS_OK;
-    atomic_store(&c->waiting_for, PS_COMM_WAIT_ANY);
+    atomic_store(&c->bell->wanted, PS_COMM_WAIT_ANY);
     for (;;) {
-        uint32_t sequence = atomic_load(&c->wake_sequence);
+        uint32_t sequence = ps_bell_sequence(c->bell);
         if (atomic_load(&c->n_ready) == c->n_links) break;
         if ((err = ps_comm_check(c)) != PS_OK) break;
         if ((err = ps_interrupt_ask_hook()) != PS_OK) break;
@@ -133,11 +141,11 @@ ps_err ps_comm_wait_ready(ps_comm *c)
             err = ready_timeout(c);
             break;
         }
-        ps_comm_sleep(
-            c, sequence,
+        ps_bell_sleep(
+            c->bell, sequence,
             ps_deadline_left_ms_max(ps_interrupt_slice(deadline), WAIT_SLICE_MS));
     }
-    atomic_store(&c->waiting_for, PS_COMM_WAIT_NONE);
+    atomic_store(&c->bell->wanted, PS_COMM_WAIT_NONE);
     return err;
 }
 

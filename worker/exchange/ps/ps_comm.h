@@ -36,6 +36,9 @@ typedef enum ps_comm_command {
 ps_err ps_comm_submit(ps_comm *c, ps_comm_command command, uint64_t step,
                       const uint32_t *chunks, uint32_t n);
 
+/* Takes what has arrived, without waiting: call it before ps_comm_has where nothing
+ * waits. */
+ps_err ps_comm_look(ps_comm *c);
 bool ps_comm_has(const ps_comm *c, uint32_t chunk, int64_t version);
 /* Blocks until the chunk has reached the version. TIMEOUT when nothing at all has arrived
  * for net.step_timeout_ms, naming chunk, shard and server; else the thread's failure. */

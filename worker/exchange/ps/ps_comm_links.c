@@ -3,7 +3,9 @@
 #include <stdlib.h>
 
 #include "mem.h"
+#include "ps_comm_rings.h"
 #include "shm_offer.h"
+#include "shm_pass.h"
 #include "zsock.h"
 
 static uint64_t element_bytes(const ps_comm *c)
@@ -56,18 +58,40 @@ static ps_err init_link(ps_comm *c, uint32_t shard, int server, int index, bool 
     return ps_zsock_monitor_fd(l->monitor, &news->fd);
 }
 
+/* Offers the arenas, and the rings if there are any, to a server whose first shard is
+ * `shard`. */
+static ps_err offer(ps_comm *c, int server, uint32_t shard, bool *shm)
+{
+    int wakes[PS_SHM_WAKES_MAX];
+    const int n = ps_member_roster(c->o.member)->servers[server].n_endpoints;
+    const ps_shm_offer_rings rings = {
+        .memory = &c->ring_memory, .wakes = wakes, .n_wakes = n};
+    const bool with = c->ring_memory.base != NULL;
+    PS_TRY(ps_shm_offer_arenas(&c->o, server, with ? &rings : NULL, shm));
+    for (int i = 0; with && *shm && i < n; i++) {
+        ps_event wake = ps_event_of(wakes[i]);
+        if (shard + (uint32_t)i < c->n_links)
+            c->links[shard + (uint32_t)i].wake = wake;
+        else
+            ps_event_fini(&wake);
+    }
+    return PS_OK;
+}
+
 static ps_err connect_servers(ps_comm *c)
 {
     const ps_roster *roster = ps_member_roster(c->o.member);
     uint32_t shard = 0;
+    PS_TRY(ps_comm_rings_open(c));
     for (int s = 0; s < roster->n_servers; s++) {
         bool shm;
-        PS_TRY(ps_shm_offer_arenas(&c->o, s, &shm));
+        PS_TRY(offer(c, s, shard, &shm));
         for (int i = 0; i < roster->servers[s].n_endpoints; i++) {
             if (shard == c->n_links) break;
             PS_TRY(init_link(c, shard++, s, i, shm));
         }
     }
+    ps_comm_rings_agree(c);
     if (shard == c->n_links) return PS_OK;
     return ps_err_set(PS_ERR_PEER, "the servers offer %u shards, the plan has %u", shard,
                       c->n_links);
@@ -95,7 +119,8 @@ void ps_comm_links_close(ps_comm *c)
         if (l->socket) zmq_socket_monitor(l->socket, NULL, 0);
         ps_zsock_close(&l->monitor);
         ps_zsock_close(&l->socket);
-        free(c->links[i].waiting);
+        free(l->waiting);
+        ps_event_fini(&l->wake);
     }
     if (c->zmq_context) zmq_ctx_term(c->zmq_context);
 }

@@ -32,7 +32,7 @@ ps_err ps_comm_mend_ready(ps_comm *c, ps_comm_link *l, uint64_t number)
     if (l->open || number != l->n_hellos) return PS_OK; // of an earlier connection
     l->open = true;
     l->on_the_way = 0;
-    l->n_groups = 0;
+    if (!c->rings) l->n_groups = 0; // what is in a ring is not lost
     uint64_t lost_ns = atomic_exchange(&l->lost_ns, 0);
     if (!l->known) {
         l->known = true;

@@ -178,17 +178,59 @@ static ps_err handle(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
     }
 }
 
+static ps_err name_sender(const ps_comm *c, const ps_comm_link *l, ps_err err)
+{
+    if (err != PS_ERR_PROTOCOL) return err;
+    return ps_err_prefix(err, "shard %u of server %d (host %s) sent",
+                         (uint32_t)(l - c->links), l->server, l->host);
+}
+
 ps_err ps_comm_receive(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
 {
     for (int i = 0; i < MESSAGES_PER_SOCKET; i++) {
         bool got;
         PS_TRY(ps_wire_recv(l->socket, false, f, &got));
         if (!got) return PS_OK;
-        ps_err err = handle(c, l, f);
-        if (err == PS_ERR_PROTOCOL)
-            return ps_err_prefix(err, "shard %u of server %d (host %s) sent",
-                                 (uint32_t)(l - c->links), l->server, l->host);
-        if (err != PS_OK) return err;
+        PS_TRY(name_sender(c, l, handle(c, l, f)));
+    }
+    return PS_OK;
+}
+
+/* The weights are in the arena already. */
+static ps_err handle_ring(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
+{
+    ps_wire_header h;
+    PS_TRY(ps_wire_decode(zmq_msg_data(&f->header), zmq_msg_size(&f->header), &h));
+    ps_counter_add(&c->bytes_received, zmq_msg_size(&f->header));
+    if (h.nonce != c->nonce)
+        return ps_err_set(PS_ERR_PROTOCOL, "a message of another job");
+    if (h.kind != PS_MSG_WEIGHTS || f->has_payload)
+        return ps_err_set(PS_ERR_PROTOCOL, "a %s through a ring",
+                          ps_wire_kind_name(h.kind));
+    PS_TRY(check_weights(c, l, &h, f));
+    const int64_t have =
+        atomic_load_explicit(&c->versions[h.chunk], memory_order_relaxed);
+    if (!c->chunks[h.chunk].in_ring || h.step != (uint64_t)(have + 1))
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "version %" PRIu64 " of chunk %u after version %" PRId64,
+                          h.step, h.chunk, have);
+    PS_TRY(take_scale(c, &h));
+    ps_counter_add(&c->shm_received, h.count * sizeof(float));
+    c->chunks[h.chunk].in_ring = false;
+    atomic_store_explicit(&c->versions[h.chunk], have + 1, memory_order_release);
+    return PS_OK;
+}
+
+ps_err ps_comm_receive_ring(ps_comm *c, ps_comm_link *l)
+{
+    for (uint32_t i = 0; i < c->plan->n_chunks; i++) {
+        bool got;
+        ps_err err =
+            ps_wire_ring_take(&l->rings.to_worker, NULL, 0, &c->ring_frames, &got);
+        if (err == PS_OK && !got) return PS_OK;
+        if (err == PS_OK) err = handle_ring(c, l, &c->ring_frames);
+        if (err != PS_OK) return name_sender(c, l, err);
+        atomic_store_explicit(&c->progress_ns, ps_clock_awake_ns(), memory_order_relaxed);
     }
     return PS_OK;
 }

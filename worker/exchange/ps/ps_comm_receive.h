@@ -9,4 +9,7 @@
  * must not; PEER has the text of a shard's ERROR. */
 ps_err ps_comm_receive(ps_comm *c, ps_comm_link *l, ps_wire_frames *f);
 
+/* From the main thread, with rings: takes the weights that are in the link's ring. */
+ps_err ps_comm_receive_ring(ps_comm *c, ps_comm_link *l);
+
 #endif

@@ -2,17 +2,6 @@
 
 #include "param_groups.h"
 
-static ps_wire_header header_for(const ps_comm *c, int kind)
-{
-    return (ps_wire_header){
-        .version = PS_WIRE_VERSION,
-        .kind = (uint8_t)kind,
-        .nonce = c->nonce,
-        .epoch = c->epoch,
-        .rank = (uint32_t)c->o.rank,
-    };
-}
-
 static ps_err send_header(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
                           const void *payload, size_t bytes)
 {
@@ -82,29 +71,36 @@ static const void *payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
     return c->encoded[chunk];
 }
 
-/* Before the gradients of a step: its numbers of the parameter groups, if they are new,
- * and those of the steps before that the shard may not have over this connection. */
-static ps_err send_groups(ps_comm *c, ps_comm_link *l)
+static ps_err send_numbers(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
+                           const ps_group_numbers *numbers)
+{
+    const size_t bytes = h->count * sizeof *numbers;
+    uint64_t sent = 0;
+    if (c->rings)
+        PS_TRY(ps_wire_ring_put(&l->rings.to_shard, h, numbers, bytes, &sent));
+    else
+        PS_TRY(ps_wire_send(l->socket, NULL, 0, h, numbers, bytes, PS_WIRE_COPY, &sent));
+    ps_counter_add(&c->bytes_sent, sent);
+    ps_counter_add(&c->raw_bytes, sent);
+    return PS_OK;
+}
+
+ps_err ps_comm_send_groups(ps_comm *c, ps_comm_link *l)
 {
     const ps_param_groups *g = c->o.rule->optimizer.groups;
     const uint64_t n = g && c->o.rank == 0 ? g->n_sets : 0;
     const uint64_t kept = PS_GROUP_SETS - 1;
     if (n > kept && l->n_groups < n - kept) l->n_groups = n - kept;
     for (; l->n_groups < n; l->n_groups++) {
-        ps_wire_header h = header_for(c, PS_MSG_GROUPS);
-        uint64_t sent = 0;
+        ps_wire_header h = ps_comm_header(c, PS_MSG_GROUPS);
         const ps_group_numbers *numbers = ps_param_groups_get(g, l->n_groups, &h.step);
         h.count = (uint64_t)g->n;
-        PS_TRY(ps_wire_send(l->socket, NULL, 0, &h, numbers,
-                            (size_t)g->n * sizeof *numbers, PS_WIRE_COPY, &sent));
-        ps_counter_add(&c->bytes_sent, sent);
-        ps_counter_add(&c->raw_bytes, sent);
+        PS_TRY(send_numbers(c, l, &h, numbers));
     }
     return PS_OK;
 }
 
-/* 1 + the step of the newest numbers that were sent before a gradient; 0: none. */
-static uint64_t groups_sent(const ps_comm *c, const ps_comm_link *l)
+uint64_t ps_comm_groups_sent(const ps_comm *c, const ps_comm_link *l)
 {
     const ps_param_groups *g = c->o.rule->optimizer.groups;
     uint64_t from;
@@ -117,14 +113,14 @@ static ps_err send_order(ps_comm *c, ps_comm_link *l, const ps_command *what)
 {
     const uint32_t chunk = what->chunk;
     const ps_chunk *plan = &c->plan->chunks[chunk];
-    ps_wire_header h = header_for(c, what->kind);
+    ps_wire_header h = ps_comm_header(c, what->kind);
     h.step = what->step;
     h.chunk = chunk;
     if (what->kind == PS_MSG_FETCH || what->kind == PS_MSG_RESTORE)
         h.place = c->snapshot.array;
     if (!has_payload(what->kind)) return send_header(c, l, &h, NULL, 0);
     h.count = plan->count;
-    if (what->kind == PS_MSG_PUSH) h.credit = groups_sent(c, l);
+    if (what->kind == PS_MSG_PUSH) h.credit = ps_comm_groups_sent(c, l);
     if (in_shared_memory(l, what->kind)) {
         h.codec = PS_CODEC_SHM;
         h.place = plan->offset;
@@ -193,7 +189,7 @@ static ps_err send_one(ps_comm *c, ps_comm_link *l, bool *any)
     if (!ps_credit_allows(&l->credit, l->on_the_way, payload_bytes(c, l, &what)))
         return PS_OK;
     *any = true;
-    if (what.kind == PS_MSG_PUSH) PS_TRY(send_groups(c, l));
+    if (what.kind == PS_MSG_PUSH) PS_TRY(ps_comm_send_groups(c, l));
     PS_TRY(send_order(c, l, &what));
     note_sent(c, &what);
     return PS_OK;
@@ -203,7 +199,7 @@ static ps_err send_bye(ps_comm *c, ps_comm_link *l)
 {
     if (l->said_bye || !l->open || l->n_waiting > 0) return PS_OK;
     l->said_bye = true;
-    ps_wire_header h = header_for(c, PS_MSG_BYE);
+    ps_wire_header h = ps_comm_header(c, PS_MSG_BYE);
     return send_header(c, l, &h, NULL, 0);
 }
 
@@ -222,8 +218,9 @@ ps_err ps_comm_send_allowed(ps_comm *c)
 
 ps_err ps_comm_send_hello(ps_comm *c, ps_comm_link *l)
 {
-    ps_wire_header h = header_for(c, PS_MSG_HELLO);
+    ps_wire_header h = ps_comm_header(c, PS_MSG_HELLO);
     h.codec = l->shm ? PS_CODEC_SHM : PS_CODEC_NONE;
+    if (c->rings) h.place = PS_WIRE_HELLO_RINGS;
     h.step = ++l->n_hellos;
     return send_header(c, l, &h, NULL, 0);
 }

@@ -8,6 +8,12 @@
 /* Sends HELLO over a new connection, with the next number. */
 ps_err ps_comm_send_hello(ps_comm *c, ps_comm_link *l);
 
+/* Before the gradients of a step: sends its numbers of the parameter groups, if they are
+ * new, and those of the steps before that the shard may not have. */
+ps_err ps_comm_send_groups(ps_comm *c, ps_comm_link *l);
+/* 1 + the step of the newest numbers that were sent before a gradient; 0: none. */
+uint64_t ps_comm_groups_sent(const ps_comm *c, const ps_comm_link *l);
+
 /* Takes the order of a chunk. */
 void ps_comm_send_later(ps_comm *c, const ps_command *what);
 /* soon: the chunk has something to send, perhaps again. no_more: it has not, since

@@ -1,12 +1,8 @@
 #include "ps_comm_state.h"
 
-#include <linux/futex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "loss_scale.h"
 #include "mem.h"
@@ -57,6 +53,8 @@ static void init_scale(ps_comm *c)
 
 ps_err ps_comm_memory_init(ps_comm *c)
 {
+    c->bell = &c->own_bell;
+    ps_wire_frames_open(&c->ring_frames);
     PS_TRY(alloc_arrays(c));
     PS_TRY(init_codec(c));
     init_scale(c);
@@ -65,6 +63,8 @@ ps_err ps_comm_memory_init(ps_comm *c)
 
 void ps_comm_memory_fini(ps_comm *c)
 {
+    if (c->bell) ps_wire_frames_close(&c->ring_frames);
+    ps_shared_mem_fini(&c->ring_memory);
     ps_command_queue_fini(&c->commands);
     free(c->links);
     free(c->items);
@@ -76,31 +76,28 @@ void ps_comm_memory_fini(ps_comm *c)
     free(c->residual);
 }
 
-static void wake_main(ps_comm *c)
-{
-    atomic_fetch_add(&c->wake_sequence, 1);
-    syscall(SYS_futex, &c->wake_sequence, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
-
-void ps_comm_sleep(ps_comm *c, uint32_t sequence, int ms)
-{
-    const struct timespec timeout = {.tv_sec = ms / 1000,
-                                     .tv_nsec = (long)(ms % 1000) * 1000000};
-    syscall(SYS_futex, &c->wake_sequence, FUTEX_WAIT_PRIVATE, sequence, &timeout, NULL,
-            0);
-}
-
 void ps_comm_progress(ps_comm *c, uint32_t wait_id)
 {
     atomic_store_explicit(&c->progress_ns, ps_clock_awake_ns(), memory_order_relaxed);
-    uint32_t wanted = atomic_load(&c->waiting_for);
-    if (wanted == wait_id || wanted == PS_COMM_WAIT_ANY) wake_main(c);
+    uint32_t wanted = atomic_load(&c->bell->wanted);
+    if (wanted == wait_id || wanted == PS_COMM_WAIT_ANY) ps_bell_ring(c->bell);
 }
 
 void ps_comm_set_version(ps_comm *c, uint32_t chunk, int64_t version)
 {
     atomic_store(&c->versions[chunk], version);
     ps_comm_progress(c, chunk + 1);
+}
+
+ps_wire_header ps_comm_header(const ps_comm *c, int kind)
+{
+    return (ps_wire_header){
+        .version = PS_WIRE_VERSION,
+        .kind = (uint8_t)kind,
+        .nonce = c->nonce,
+        .epoch = c->epoch,
+        .rank = (uint32_t)c->o.rank,
+    };
 }
 
 const char *ps_comm_lost_text(const ps_comm_link *l, char *text, size_t cap)
@@ -117,7 +114,7 @@ void ps_comm_fail(ps_comm *c, ps_err err)
 {
     c->failure = ps_err_save(err);
     atomic_store(&c->failed, true);
-    wake_main(c);
+    ps_bell_ring(c->bell);
 }
 
 ps_err ps_comm_check(const ps_comm *c)

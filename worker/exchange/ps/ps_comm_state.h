@@ -6,6 +6,11 @@
  *     ps_comm_send, ps_comm_receive    what it does in between
  *     ps_comm_mend     after a lost connection
  *     ps_comm_links    the connections, before and after it
+ *     ps_comm_rings    the main thread: gradients and weights in shared memory
+ *
+ * When every shard is on this host, gradients and the weights that answer them travel
+ * through rings (wire_rings.h), which the main thread writes and reads itself. First
+ * weights, checkpoints, goodbyes and the connections remain with the thread.
  */
 #ifndef PS_COMM_STATE_H
 #define PS_COMM_STATE_H
@@ -17,7 +22,7 @@
 #include "counter.h"
 #include "credit.h"
 #include "ps_comm.h"
-#include "wire_socket.h"
+#include "wire_rings.h"
 
 /* A command that is not a kind of message: the thread ends without saying BYE. */
 enum { PS_COMM_QUIT = 0 };
@@ -37,12 +42,15 @@ typedef struct ps_comm_link {
     bool known, open;         // has answered any HELLO; the last HELLO
     bool said_bye, left;      // the BYE is sent, answered
     uint64_t n_hellos;        // the last one's number
-    uint64_t n_groups;        // sets of parameter groups sent over this connection
+    uint64_t n_groups;        // sets of parameter groups sent over this connection, or,
+                              // with rings, ever: then it is the main thread's
     _Atomic uint64_t lost_ns; // no connection since then; 0: connected
     ps_credit credit;
     uint64_t on_the_way; // payload bytes without credit, of the present connection
     uint64_t *waiting;   // bit set over the plan's chunks: to be sent
     uint32_t n_waiting;
+    ps_wire_rings rings; // the main thread's
+    ps_event wake;       // of the shard
 } ps_comm_link;
 
 /* The last order of a chunk: to be sent while its bit in `waiting` is set. */
@@ -52,6 +60,7 @@ typedef struct ps_comm_chunk {
     bool first;            // an INIT was sent, and no weights have come: it may be lost
     bool init_due;         // it is to be sent again, before the command
     uint64_t encoded_step; // step of the gradient in `encoded`, plus 1
+    bool in_ring;          // pushed through a ring, and no weights yet; the main thread's
 } ps_comm_chunk;
 
 struct ps_comm {
@@ -61,7 +70,10 @@ struct ps_comm {
     uint32_t epoch;
     pthread_t thread;
     bool running;
-    ps_command_queue commands; // kinds: ps_msg_kind, or PS_COMM_QUIT
+    ps_command_queue commands;  // kinds: ps_msg_kind, or PS_COMM_QUIT
+    ps_shared_mem ring_memory;  // without base: no rings
+    bool rings;                 // all links have them; constant while the thread runs
+    ps_wire_frames ring_frames; // the main thread's
 
     // The thread's, while it runs
     void *zmq_context;
@@ -92,8 +104,8 @@ struct ps_comm {
     _Atomic uint32_t scale_bits; // of scale_version
     _Atomic int64_t *versions;
     _Atomic uint32_t n_ready;
-    _Atomic uint32_t waiting_for;
-    _Atomic uint32_t wake_sequence; // futex
+    ps_bell *bell; // the main thread's: own_bell, or the rings'; `wanted`: see above
+    ps_bell own_bell;
     _Atomic uint64_t progress_ns;
     ps_err_saved failure;
     atomic_bool failed; // set after failure
@@ -117,7 +129,8 @@ void ps_comm_fail(ps_comm *c, ps_err err);
 
 /* From the main thread: the thread's failure, if it has failed. */
 ps_err ps_comm_check(const ps_comm *c);
-/* Sleeps for ms, or until a wake-up after wake_sequence was read. */
-void ps_comm_sleep(ps_comm *c, uint32_t sequence, int ms);
+
+/* A message to a shard: of this job and worker, all else zero. */
+ps_wire_header ps_comm_header(const ps_comm *c, int kind);
 
 #endif

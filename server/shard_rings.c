@@ -1,0 +1,67 @@
+#include "shard_rings.h"
+
+bool ps_shard_rings_in_use(const ps_shard *s)
+{
+    return s->n_rings > 0 && s->n_first == s->n_chunks;
+}
+
+static bool has_ring(const ps_shard *s, uint32_t rank)
+{
+    return s->peers[rank].rings.bell != NULL;
+}
+
+/* A worker all of whose gradients are applied: without another one from it, no chunk can
+ * become complete. So it alone has to wake the shard. n_workers: there is no such one. */
+static uint32_t find_needed(const ps_shard *s)
+{
+    const uint32_t n = s->rules.n_workers;
+    for (uint32_t r = n; r-- > 0;)
+        if (has_ring(s, r) && s->peers[r].n_pending == 0) return r;
+    return n;
+}
+
+bool ps_shard_rings_sleep(ps_shard *s)
+{
+    if (!ps_shard_rings_in_use(s)) return true;
+    const uint32_t n = s->rules.n_workers, needed = find_needed(s);
+    if (needed < n) return ps_shm_ring_sleep(&s->peers[needed].rings.to_shard);
+    bool nothing = true;
+    for (uint32_t r = 0; r < n; r++)
+        if (has_ring(s, r)) nothing &= ps_shm_ring_sleep(&s->peers[r].rings.to_shard);
+    return nothing;
+}
+
+void ps_shard_rings_awake(ps_shard *s, bool woken)
+{
+    for (uint32_t r = 0; s->n_rings > 0 && r < s->rules.n_workers; r++)
+        if (has_ring(s, r)) ps_shm_ring_awake(&s->peers[r].rings.to_shard);
+    if (woken) ps_event_clear(&s->wake);
+}
+
+ps_err ps_shard_rings_next(ps_shard *s, uint32_t rank, ps_wire_frames *f, bool *got)
+{
+    ps_shard_peer *p = &s->peers[rank];
+    *got = false;
+    if (!has_ring(s, rank)) return PS_OK;
+    ps_err err = ps_wire_ring_take(&p->rings.to_shard, p->id, sizeof p->id, f, got);
+    return err == PS_ERR_PROTOCOL ? ps_err_prefix(err, "worker %u sent", rank) : err;
+}
+
+ps_err ps_shard_rings_put(ps_shard *s, uint32_t rank, const ps_wire_header *h)
+{
+    ps_shard_peer *p = &s->peers[rank];
+    uint64_t sent = 0;
+    ps_err err = ps_wire_ring_put(&p->rings.to_worker, h, NULL, 0, &sent);
+    ps_counter_add(&s->bytes_sent, sent);
+    if (err != PS_OK) return ps_err_prefix(err, "worker %u", rank);
+    p->told |= atomic_load(&p->rings.bell->wanted) == h->chunk + 1;
+    return PS_OK;
+}
+
+void ps_shard_rings_wake(ps_shard *s)
+{
+    for (uint32_t r = 0; s->n_rings > 0 && r < s->rules.n_workers; r++) {
+        if (s->peers[r].told) ps_bell_ring(s->peers[r].rings.bell);
+        s->peers[r].told = false;
+    }
+}

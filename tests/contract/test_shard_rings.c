@@ -1,0 +1,387 @@
+/* A shard and workers whose gradients come through rings in shared memory. The workers
+ * are bare: the test writes into the rings what it likes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "bare_job.h"
+#include "job_keys.h"
+#include "shm_pass.h"
+#include "wire_rings.h"
+
+enum { WAIT_MS = 20000, QUIET_MS = 100, ALL = INT32_MAX };
+
+typedef struct ring_worker {
+    bare_job *b;
+    int rank;
+    ps_shared_mem params, grads, memory;
+    ps_wire_rings rings;
+    ps_event wake;
+} ring_worker;
+
+static ps_deadline soon(void)
+{
+    return ps_deadline_in_ms(WAIT_MS);
+}
+
+static int connect_door(const ring_worker *w)
+{
+    const ps_job_key key = ps_job_key_shm(PS_ROLE_SERVER, 0);
+    void *value;
+    size_t bytes;
+    char name[PS_SHM_NAME_MAX] = "";
+    int fd;
+    assert_int_equal(
+        ps_member_get(w->b->member[w->rank], key.text, &value, &bytes, soon()), PS_OK);
+    memcpy(name, value, bytes);
+    free(value);
+    assert_int_equal(ps_shm_connect(name, soon(), &fd), PS_OK);
+    return fd;
+}
+
+/* Hands in arenas, and rings if so. */
+static void hand_in(ring_worker *w, bare_job *b, int rank, bool rings)
+{
+    *w = (ring_worker){.b = b, .rank = rank};
+    const size_t bytes = b->job.table->arena_count * sizeof(float);
+    const uint64_t ring_bytes = ps_wire_rings_bytes(&b->plan, 0);
+    int wake;
+    assert_int_equal(ps_shared_mem_init(&w->params, bytes, "params"), PS_OK);
+    assert_int_equal(ps_shared_mem_init(&w->grads, bytes, "grads"), PS_OK);
+    assert_int_equal(ps_shared_mem_init(&w->memory, ring_bytes, "rings"), PS_OK);
+    w->rings = ps_wire_rings_at(w->memory.base, &b->plan, 0, 0);
+    const ps_shm_offer offer = {.rank = (uint32_t)rank,
+                                .nonce = b->roster->nonce,
+                                .bytes = bytes,
+                                .ring_bytes = rings ? ring_bytes : 0};
+    int fd = connect_door(w);
+    assert_int_equal(
+        ps_shm_offer_send(fd, &offer,
+                          (const int[]){w->params.fd, w->grads.fd, w->memory.fd}),
+        PS_OK);
+    assert_int_equal(ps_shm_answer_recv(fd, soon(), &wake, rings), PS_OK);
+    if (rings) w->wake = ps_event_of(wake);
+    close(fd);
+}
+
+static void leave(ring_worker *w)
+{
+    ps_event_fini(&w->wake);
+    ps_shared_mem_fini(&w->params);
+    ps_shared_mem_fini(&w->grads);
+    ps_shared_mem_fini(&w->memory);
+}
+
+static void say_hello(const ring_worker *w, uint64_t place)
+{
+    ps_wire_header h = bare_header(w->b, PS_MSG_HELLO, w->rank, 0);
+    h.codec = PS_CODEC_SHM;
+    h.place = place;
+    bare_send(w->b->socket[w->rank], &h, NULL, 0);
+}
+
+static void hello(const ring_worker *w)
+{
+    char none;
+    say_hello(w, PS_WIRE_HELLO_RINGS);
+    assert_int_equal(bare_answer(w->b->socket[w->rank], &none, 0).kind, PS_MSG_READY);
+}
+
+static ps_wire_header about(const ring_worker *w, int kind, uint32_t chunk, uint64_t step)
+{
+    ps_wire_header h = bare_header(w->b, kind, w->rank, chunk);
+    h.codec = PS_CODEC_SHM;
+    h.place = w->b->plan.chunks[chunk].offset;
+    h.step = step;
+    return h;
+}
+
+/* First weights of 1, through the socket. */
+static void init_all(const ring_worker *w)
+{
+    float *params = w->params.base;
+    for (size_t i = 0; i < w->params.bytes / sizeof *params; i++)
+        params[i] = 1.0f;
+    for (uint32_t c = 0; c < w->b->plan.n_chunks; c++) {
+        ps_wire_header h = about(w, PS_MSG_INIT, c, 0);
+        bare_send(w->b->socket[w->rank], &h, NULL, 0);
+    }
+}
+
+static void put(ring_worker *w, const ps_wire_header *h)
+{
+    uint64_t sent = 0;
+    assert_int_equal(ps_wire_ring_put(&w->rings.to_shard, h, NULL, 0, &sent), PS_OK);
+}
+
+static void wake(const ring_worker *w)
+{
+    if (ps_shm_ring_must_wake(&w->rings.to_shard)) ps_event_set(&w->wake);
+}
+
+/* Pushes the first n chunks with gradients of that value. */
+static void push(ring_worker *w, uint32_t n, uint64_t step, float value)
+{
+    float *grads = w->grads.base;
+    for (size_t i = 0; i < w->grads.bytes / sizeof *grads; i++)
+        grads[i] = value;
+    for (uint32_t c = 0; c < w->b->plan.n_chunks && c < n; c++) {
+        ps_wire_header h = about(w, PS_MSG_PUSH, c, step);
+        put(w, &h);
+    }
+    wake(w);
+}
+
+/* Sleeps on the bell as a worker does. Returns whether weights are in the ring. */
+static bool await_weights(ring_worker *w, int ms)
+{
+    const ps_deadline deadline = ps_deadline_in_ms((uint64_t)ms);
+    uint32_t bytes = 0;
+    while (bytes == 0 && !ps_deadline_passed(deadline)) {
+        const uint32_t sequence = ps_bell_sequence(w->rings.bell);
+        assert_int_equal(ps_shm_ring_next(&w->rings.to_worker, &bytes), PS_OK);
+        if (bytes == 0)
+            ps_bell_sleep(w->rings.bell, sequence, ps_deadline_left_ms(deadline));
+    }
+    return bytes > 0;
+}
+
+/* Takes the weights of all chunks, which have the version and the value. */
+static void expect_weights(ring_worker *w, uint64_t version, float value)
+{
+    ps_wire_frames f;
+    ps_wire_frames_open(&f);
+    for (uint32_t left = w->b->plan.n_chunks; left > 0; left--) {
+        atomic_store(&w->rings.bell->wanted, left); // chunk left - 1
+        if (!await_weights(w, WAIT_MS))
+            fail_msg("no weights of version %d", (int)version);
+        bool got;
+        ps_wire_header h;
+        assert_int_equal(ps_wire_ring_take(&w->rings.to_worker, NULL, 0, &f, &got),
+                         PS_OK);
+        assert_int_equal(
+            ps_wire_decode(zmq_msg_data(&f.header), zmq_msg_size(&f.header), &h), PS_OK);
+        assert_int_equal(h.kind, PS_MSG_WEIGHTS);
+        assert_int_equal(h.step, version);
+        const float *at = (const float *)w->params.base + h.place;
+        if (at[0] != value) fail_msg("%g instead of %g", (double)at[0], (double)value);
+    }
+    ps_wire_frames_close(&f);
+}
+
+static void expect_error(const ring_worker *w, const char *part)
+{
+    char text[600];
+    ps_wire_header h = {0};
+    while (h.kind != PS_MSG_ERROR)
+        h = bare_answer(w->b->socket[w->rank], text, sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    if (!strstr(text, part)) fail_msg("\"%s\" does not say \"%s\"", text, part);
+}
+
+/* One worker with rings, ready for its first step. */
+static void open_one(bare_job *b, ring_worker *w)
+{
+    bare_open(b, 1);
+    hand_in(w, b, 0, true);
+    hello(w);
+    init_all(w);
+}
+
+static void close_one(bare_job *b, ring_worker *w)
+{
+    bare_close(b);
+    leave(w);
+}
+
+static void gradients_wait_for_the_first_weights(void **state)
+{
+    bare_job b;
+    ring_worker w;
+    bare_open(&b, 1);
+    hand_in(&w, &b, 0, true);
+    hello(&w);
+    push(&w, ALL, 0, 1.0f);
+    assert_false(await_weights(&w, QUIET_MS));
+    init_all(&w);
+    expect_weights(&w, 1, 0.5f);
+    push(&w, ALL, 1, -2.0f);
+    expect_weights(&w, 2, 1.5f);
+    bare_silence(b.socket[0]);
+    close_one(&b, &w);
+}
+
+/* In both orders; the second worker's socket is used for gradients too. */
+static void workers_with_and_without_rings_share_a_shard(void **state)
+{
+    bare_job b;
+    ring_worker w;
+    bare_open(&b, 2);
+    hand_in(&w, &b, 0, true);
+    hello(&w);
+    bare_hello(&b, 1);
+    init_all(&w);
+    for (uint64_t step = 0; step < 4; step++) {
+        if (step % 2) push(&w, ALL, step, 1.0f);
+        for (uint32_t c = 0; c < b.plan.n_chunks; c++)
+            bare_send_chunk(&b, PS_MSG_PUSH, 1, c, step, 1.0f);
+        if (step % 2 == 0) push(&w, ALL, step, 1.0f);
+        expect_weights(&w, step + 1, 1.0f - (float)(step + 1));
+        for (uint32_t c = 0; c < b.plan.n_chunks; c++) {
+            float value = 0;
+            ps_wire_header h;
+            do // credit comes in between
+                h = bare_answer(b.socket[1], &value, sizeof value);
+            while (h.kind == PS_MSG_CREDIT);
+            assert_int_equal(h.kind, PS_MSG_WEIGHTS);
+            assert_true(value == 1.0f - (float)(step + 1));
+        }
+    }
+    close_one(&b, &w);
+}
+
+/* A worker is not waited for longer because another one was needed first. */
+static void any_order_of_workers_makes_steps(void **state)
+{
+    bare_job b;
+    ring_worker w[2];
+    bare_open(&b, 2);
+    for (int r = 0; r < 2; r++) {
+        hand_in(&w[r], &b, r, true);
+        hello(&w[r]);
+    }
+    init_all(&w[0]);
+    for (uint64_t step = 0; step < 8; step++) {
+        ring_worker *first = &w[step % 2], *second = &w[(step + 1) % 2];
+        push(first, 1 + (uint32_t)step / 2, step, 1.0f);
+        push(second, ALL, step, 1.0f);
+        for (uint32_t c = 1 + (uint32_t)step / 2; c < b.plan.n_chunks; c++) {
+            ps_wire_header h = about(first, PS_MSG_PUSH, c, step);
+            put(first, &h);
+        }
+        wake(first);
+        for (int r = 0; r < 2; r++)
+            expect_weights(&w[r], step + 1, 1.0f - (float)(step + 1));
+    }
+    bare_close(&b);
+    leave(&w[0]), leave(&w[1]);
+}
+
+static void a_repetition_is_not_counted(void **state)
+{
+    bare_job b;
+    ring_worker w;
+    open_one(&b, &w);
+    push(&w, ALL, 0, 1.0f);
+    expect_weights(&w, 1, 0.5f);
+    ps_wire_header h = about(&w, PS_MSG_PUSH, 0, 0); // answered through the socket
+    put(&w, &h);
+    wake(&w);
+    char none;
+    assert_int_equal(bare_answer(b.socket[0], &none, 0).step, 1);
+    push(&w, ALL, 1, 1.0f);
+    expect_weights(&w, 2, 0.0f);
+    close_one(&b, &w);
+    assert_int_equal(b.job.server[0].stats.repeated, 1);
+}
+
+/* HELLO over a new connection changes nothing, and nothing in the rings is lost. */
+static void a_new_connection_keeps_the_rings(void **state)
+{
+    bare_job b;
+    ring_worker w;
+    open_one(&b, &w);
+    push(&w, 1, 0, 1.0f);
+    hello(&w);
+    for (uint32_t c = 1; c < b.plan.n_chunks; c++) {
+        ps_wire_header h = about(&w, PS_MSG_PUSH, c, 0);
+        put(&w, &h);
+    }
+    wake(&w);
+    expect_weights(&w, 1, 0.5f);
+    close_one(&b, &w);
+}
+
+/* ---- workers that break the rules ---- */
+
+static void impossible_positions_end_the_job(void **state)
+{
+    bare_job b;
+    ring_worker w;
+    open_one(&b, &w);
+    atomic_fetch_add(&w.rings.to_shard.memory->tail, 1u << 30);
+    ps_event_set(&w.wake);
+    expect_error(&w, "worker 0 sent: a ring with");
+    close_one(&b, &w);
+}
+
+static void weights_that_nobody_takes_end_the_job(void **state)
+{
+    bare_job b;
+    ring_worker w;
+    open_one(&b, &w);
+    atomic_store(&w.rings.to_worker.memory->head, 4096);
+    push(&w, ALL, 0, 1.0f);
+    expect_error(&w, "worker 0: a ring whose reader");
+    close_one(&b, &w);
+}
+
+static void nonsense_in_a_ring_ends_the_job(void **state)
+{
+    static const char *const says[] = {"in the name of worker 1", "not a message header",
+                                       "the plan does not have", "another job",
+                                       "before that step's weights"};
+    for (size_t i = 0; i < sizeof says / sizeof *says; i++) {
+        bare_job b;
+        ring_worker w;
+        open_one(&b, &w);
+        ps_wire_header h = about(&w, PS_MSG_PUSH, 0, i == 4 ? 7 : 0);
+        if (i == 0) h.rank = 1;
+        if (i == 2) h.chunk = b.plan.n_chunks;
+        if (i == 3) h.nonce++;
+        if (i == 1)
+            assert_int_equal(ps_shm_ring_put(&w.rings.to_shard, "\5hello", 6, NULL, 0),
+                             PS_OK);
+        else
+            put(&w, &h);
+        wake(&w);
+        expect_error(&w, says[i]);
+        close_one(&b, &w);
+    }
+}
+
+static void rings_are_agreed_on_once(void **state)
+{
+    for (int handed_in = 0; handed_in < 2; handed_in++) {
+        bare_job b;
+        ring_worker w;
+        bare_open(&b, 1);
+        hand_in(&w, &b, 0, handed_in);
+        if (handed_in) hello(&w);
+        say_hello(&w, handed_in ? 0 : PS_WIRE_HELLO_RINGS);
+        expect_error(&w, handed_in ? "differs from its first one" : "not mapped here");
+        close_one(&b, &w);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_wait_for_the_first_weights),
+        cmocka_unit_test(workers_with_and_without_rings_share_a_shard),
+        cmocka_unit_test(any_order_of_workers_makes_steps),
+        cmocka_unit_test(a_repetition_is_not_counted),
+        cmocka_unit_test(a_new_connection_keeps_the_rings),
+        cmocka_unit_test(impossible_positions_end_the_job),
+        cmocka_unit_test(weights_that_nobody_takes_end_the_job),
+        cmocka_unit_test(nonsense_in_a_ring_ends_the_job),
+        cmocka_unit_test(rings_are_agreed_on_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

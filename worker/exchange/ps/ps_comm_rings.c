@@ -1,0 +1,84 @@
+#include "ps_comm_rings.h"
+
+#include "param_groups.h"
+#include "ps_comm_receive.h"
+#include "ps_comm_send.h"
+#include "shm_pass.h"
+
+static int n_groups(const ps_comm *c)
+{
+    const ps_param_groups *g = c->o.rule->optimizer.groups;
+    return g ? g->n : 0;
+}
+
+/* Where only some shards are here the thread's sockets limit a step anyway, and two
+ * threads would share what they count. */
+static bool possible(const ps_comm *c)
+{
+    const ps_roster *roster = ps_member_roster(c->o.member);
+    const ps_config_exchange *x = &c->o.config->exchange;
+    if (x->shm == PS_SWITCH_OFF || x->codec != PS_CODEC_NONE || c->o.params->fd < 0)
+        return false;
+    for (int s = 0; s < roster->n_servers; s++)
+        if (roster->servers[s].n_endpoints > PS_SHM_WAKES_MAX ||
+            !ps_roster_same_host(&roster->workers[c->o.rank], &roster->servers[s]))
+            return false;
+    return true;
+}
+
+ps_err ps_comm_rings_open(ps_comm *c)
+{
+    if (!possible(c)) return PS_OK;
+    PS_TRY(ps_shared_mem_init(&c->ring_memory, ps_wire_rings_bytes(c->plan, n_groups(c)),
+                              "rings"));
+    for (uint32_t i = 0; i < c->n_links; i++)
+        c->links[i].rings =
+            ps_wire_rings_at(c->ring_memory.base, c->plan, n_groups(c), i);
+    return PS_OK;
+}
+
+void ps_comm_rings_agree(ps_comm *c)
+{
+    c->rings = c->ring_memory.base != NULL;
+    for (uint32_t i = 0; i < c->n_links; i++)
+        c->rings = c->rings && c->links[i].shm;
+    if (c->rings) c->bell = c->ring_memory.base;
+}
+
+static ps_err push(ps_comm *c, uint32_t chunk, uint64_t step)
+{
+    const ps_chunk *plan = &c->plan->chunks[chunk];
+    ps_comm_link *l = &c->links[plan->shard];
+    PS_TRY(ps_comm_send_groups(c, l));
+    ps_wire_header h = ps_comm_header(c, PS_MSG_PUSH);
+    h.step = step;
+    h.chunk = chunk;
+    h.count = plan->count;
+    h.codec = PS_CODEC_SHM;
+    h.place = plan->offset;
+    h.credit = ps_comm_groups_sent(c, l);
+    uint64_t sent = 0;
+    PS_TRY(ps_wire_ring_put(&l->rings.to_shard, &h, NULL, 0, &sent));
+    c->chunks[chunk].in_ring = true;
+    ps_counter_add(&c->bytes_sent, sent);
+    ps_counter_add(&c->raw_bytes, sent);
+    ps_counter_add(&c->shm_sent, plan->count * sizeof(float));
+    return PS_OK;
+}
+
+ps_err ps_comm_rings_push(ps_comm *c, uint64_t step, const uint32_t *chunks, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        PS_TRY(push(c, chunks[i], step));
+    for (uint32_t i = 0; n > 0 && i < c->n_links; i++)
+        if (ps_shm_ring_must_wake(&c->links[i].rings.to_shard))
+            ps_event_set(&c->links[i].wake);
+    return PS_OK;
+}
+
+ps_err ps_comm_rings_take(ps_comm *c)
+{
+    for (uint32_t i = 0; i < c->n_links; i++)
+        PS_TRY(ps_comm_receive_ring(c, &c->links[i]));
+    return PS_OK;
+}
