@@ -210,13 +210,13 @@ static ps_err handle_ring(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
     PS_TRY(check_weights(c, l, &h, f));
     const int64_t have =
         atomic_load_explicit(&c->versions[h.chunk], memory_order_relaxed);
-    if (!c->chunks[h.chunk].in_ring || h.step != (uint64_t)(have + 1))
+    if (!atomic_exchange(&c->chunks[h.chunk].in_ring, false) ||
+        h.step != (uint64_t)(have + 1))
         return ps_err_set(PS_ERR_PROTOCOL,
                           "version %" PRIu64 " of chunk %u after version %" PRId64,
                           h.step, h.chunk, have);
     PS_TRY(take_scale(c, &h));
     ps_counter_add(&c->shm_received, h.count * sizeof(float));
-    c->chunks[h.chunk].in_ring = false;
     atomic_store_explicit(&c->versions[h.chunk], have + 1, memory_order_release);
     return PS_OK;
 }

@@ -58,8 +58,8 @@ static ps_err push(ps_comm *c, uint32_t chunk, uint64_t step)
     h.place = plan->offset;
     h.credit = ps_comm_groups_sent(c, l);
     uint64_t sent = 0;
+    atomic_store(&c->chunks[chunk].in_ring, true); // before weights can be here
     PS_TRY(ps_wire_ring_put(&l->rings.to_shard, &h, NULL, 0, &sent));
-    c->chunks[chunk].in_ring = true;
     ps_counter_add(&c->bytes_sent, sent);
     ps_counter_add(&c->raw_bytes, sent);
     ps_counter_add(&c->shm_sent, plan->count * sizeof(float));

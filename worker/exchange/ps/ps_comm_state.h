@@ -10,7 +10,8 @@
  *
  * When every shard is on this host, gradients and the weights that answer them travel
  * through rings (wire_rings.h), which the main thread writes and reads itself. First
- * weights, checkpoints, goodbyes and the connections remain with the thread.
+ * weights, checkpoints, goodbyes and the connections remain with the thread. Two threads
+ * may take the main thread's part: one at a time pushes, one at a time waits.
  */
 #ifndef PS_COMM_STATE_H
 #define PS_COMM_STATE_H
@@ -60,7 +61,7 @@ typedef struct ps_comm_chunk {
     bool first;            // an INIT was sent, and no weights have come: it may be lost
     bool init_due;         // it is to be sent again, before the command
     uint64_t encoded_step; // step of the gradient in `encoded`, plus 1
-    bool in_ring;          // pushed through a ring, and no weights yet; the main thread's
+    atomic_bool in_ring;   // pushed through a ring, and no weights are taken yet
 } ps_comm_chunk;
 
 struct ps_comm {
