@@ -31,6 +31,27 @@ def cpu_seconds(pid):
     return total * 1e-9
 
 
+def children(pid):
+    """(name of the program, process id) of each."""
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
+        for child in f.read().split():
+            with open(f"/proc/{child}/comm", encoding="utf-8") as name:
+                yield name.read().strip(), int(child)
+
+
+def descendants(pid):
+    """As children, and theirs."""
+    for name, child in children(pid):
+        yield name, child
+        yield from descendants(child)
+
+
+def environment(pid):
+    with open(f"/proc/{pid}/environ", "rb") as f:
+        pairs = [p.decode().split("=", 1) for p in f.read().split(b"\0") if b"=" in p]
+    return dict(pairs)
+
+
 class Part:
     """A process with its output kept; stdin and stdout are pipes."""
 

@@ -65,7 +65,7 @@ static void hand_in(ring_worker *w, bare_job *b, int rank, bool rings)
         ps_shm_offer_send(fd, &offer,
                           (const int[]){w->params.fd, w->grads.fd, w->memory.fd}),
         PS_OK);
-    assert_int_equal(ps_shm_answer_recv(fd, soon(), &wake, rings), PS_OK);
+    assert_int_equal(ps_shm_answer_recv(fd, -1, soon(), &wake, rings), PS_OK);
     if (rings) w->wake = ps_event_of(wake);
     close(fd);
 }

@@ -16,7 +16,9 @@ from array import array
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "deploy"))
+sys.path += [str(ROOT / "bench"), str(ROOT / "deploy")]
+
+from benchlib.processes import children, descendants, environment  # noqa: E402,F401
 from psrunlib.ports import free_port  # noqa: E402
 
 BIN = Path(os.environ.get("PS_BIN", ROOT / "build/release/bin"))
@@ -41,21 +43,6 @@ def alive(mark):
     return found
 
 
-def children(pid):
-    """(name of the program, process id) of each."""
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
-        for child in f.read().split():
-            with open(f"/proc/{child}/comm", encoding="utf-8") as name:
-                yield name.read().strip(), int(child)
-
-
-def descendants(pid):
-    """As children, and theirs."""
-    for name, child in children(pid):
-        yield name, child
-        yield from descendants(child)
-
-
 def wrapped_bin(folder, name, before):
     """Makes a folder of links to the programs. Program `name` runs the sh commands `before` first."""
     os.mkdir(folder)
@@ -70,12 +57,6 @@ def wrapped_bin(folder, name, before):
 def stands_still(pid):
     with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
         return f.read().rpartition(")")[2].split()[0] == "T"
-
-
-def environment(pid):
-    with open(f"/proc/{pid}/environ", "rb") as f:
-        pairs = [p.decode().split("=", 1) for p in f.read().split(b"\0") if b"=" in p]
-    return dict(pairs)
 
 
 def listening_ports(pid):

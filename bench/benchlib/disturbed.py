@@ -1,0 +1,135 @@
+"""A job under psrun --restarts, of which parts are killed, and what each kill costs."""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+from . import processes
+from .job_config import BenchError
+from .runs import PSRUN, read_summary
+
+# psrun's, when worker 0 has made its first step since the death.
+GOES_ON = re.compile(r"psrun: the job goes on from step (?P<step>\d+), [\d.]+ s after .*; (?P<lost>\d+) steps? lost")
+# Worker 0's, after its first step.
+FIRST_STEP = re.compile(r"\[worker 0\] epoch \d+/\d+  step \d+/")
+RESTARTS = 100000
+START_S, MEND_S, END_S = 120, 120, 120
+
+
+@dataclass
+class Stall:
+    """What a kill has cost."""
+    part: str
+    seconds: float  # from the kill to the first step that was made after it
+    from_step: int
+    steps_lost: int  # steps that were made again
+
+
+class Job:
+    """A job that is running. Its output is read as it comes."""
+
+    def __init__(self, build_dir, config, out, shape, settings):
+        """shape: (mode, servers, workers)."""
+        mode, servers, workers = shape
+        self.out, self.lines = out, []
+        self.first_step = threading.Event()
+        self.went_on = threading.Condition()
+        self.on_again = []  # (when, the step it goes on from, steps lost)
+        argv = [sys.executable, PSRUN, "--restarts", str(RESTARTS), "-m", mode, "-s", str(servers),
+                "-w", str(workers), "--build-dir", build_dir, "--out", out, "--overwrite", config, *settings]
+        self.popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, text=True, start_new_session=True)
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+            if self.popen.poll() is None:
+                os.killpg(self.popen.pid, number)
+                try:
+                    self.popen.wait(patience)
+                except subprocess.TimeoutExpired:
+                    continue
+        self.reader.join()
+        self.popen.stdout.close()
+
+    def _read(self):
+        for line in self.popen.stdout:
+            now = time.monotonic()
+            self.lines.append(line.rstrip())
+            if FIRST_STEP.match(line):
+                self.first_step.set()
+            found = GOES_ON.match(line)
+            if found:
+                with self.went_on:
+                    self.on_again.append((now, int(found["step"]), int(found["lost"])))
+                    self.went_on.notify_all()
+
+    def explain(self, what):
+        return BenchError("\n  ".join([f"{what}; its last lines:", *self.lines[-8:]]))
+
+    def wait_for_first_step(self):
+        end = time.monotonic() + START_S
+        while not self.first_step.wait(0.1):
+            if self.popen.poll() is not None or time.monotonic() > end:
+                raise self.explain("the job makes no step")
+
+    def _find(self, role, rank):
+        """The process of a part; None while it is being started."""
+        key = "PS_SERVER_RANK" if role == "server" else "RANK"
+        try:
+            for name, pid in processes.descendants(self.popen.pid):
+                if name == f"ps-{role}" and processes.environment(pid).get(key) == str(rank):
+                    return pid
+        except OSError:
+            pass  # one has just ended
+        return None
+
+    def kill(self, role, rank):
+        """Kills a part, and waits until the job makes steps again."""
+        end = time.monotonic() + MEND_S
+        pid = self._find(role, rank)
+        while pid is None and self.popen.poll() is None and time.monotonic() < end:
+            time.sleep(0.01)
+            pid = self._find(role, rank)
+        if pid is None:
+            raise self.explain(f"there is no {role} {rank}")
+        known, at = len(self.on_again), time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        with self.went_on:
+            while len(self.on_again) == known:
+                if self.popen.poll() is not None or time.monotonic() > end:
+                    raise self.explain(f"the job does not go on after the death of {role} {rank}")
+                self.went_on.wait(0.1)
+            when, step, lost = self.on_again[-1]
+        return Stall(f"{role} {rank}", when - at, step, lost)
+
+    def step(self):
+        """Of the last record of metrics.jsonl; None where there is none yet."""
+        try:
+            with open(os.path.join(self.out, "metrics.jsonl"), "rb") as f:
+                f.seek(max(0, f.seek(0, os.SEEK_END) - 4096))
+                whole = f.read().split(b"\n")[1:-1]
+            return max([json.loads(line)["step"] for line in whole], default=None)
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def end(self):
+        """Ends the job in order. Returns its summary."""
+        self.popen.send_signal(signal.SIGINT)
+        try:
+            code = self.popen.wait(END_S)
+        except subprocess.TimeoutExpired:
+            raise self.explain("the job does not end") from None
+        self.reader.join()
+        if code != 128 + signal.SIGINT:
+            raise self.explain(f"the job ended with exit code {code}")
+        return read_summary(self.out)
