@@ -34,7 +34,6 @@ static ps_err send_rule(ps_shard *s, const ps_shard_chunk *c, uint32_t rank)
 ps_err ps_shard_snapshot_fetch(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
 {
     float *array;
-    PS_TRY(check_rank(h));
     if (c->policy.version < 0 || h->step > (uint64_t)c->policy.version)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "a request for the state of chunk %u at version %" PRIu64

@@ -10,6 +10,7 @@
 #include "checkpoint_file.h"
 #include "clock.h"
 #include "log.h"
+#include "survivors.h"
 #include "thread.h"
 
 struct ps_checkpointer {
@@ -18,13 +19,16 @@ struct ps_checkpointer {
     ps_optimizer optimizer; // the shape's
     ps_session *session;    // NULL: not attached
     ps_member *member;      // its; NULL: alone
+    int rank, n_ranks;      // its
+    int holder;             // its second one; 0: none
+    bool taken;             // one, since it was attached
     ps_checkpoint_folder folder;
-    int n_ranks;        // the session's; the snapshot's are those of the last one taken
     uint64_t last_ns;   // when the last one for the disk was taken, or the job began
     uint64_t memory_ns; // when the last one of both kinds was taken; 0: never
-    double cost;        // the seconds that it took
-    ps_snapshot snapshot;
-    bool whole; // the snapshot is that of one border
+    double cost;        // the seconds that it took here
+    double holder_cost; // and the one before on the holder
+    ps_snapshot_pair pair;
+    ps_snapshot *snapshot; // of the pair: the last one taken
 
     /* Rank 0's thread. */
     pthread_t thread;
@@ -61,7 +65,7 @@ static ps_err write_files(const ps_checkpointer *c, uint64_t step)
 {
     char folder[PATH_MAX];
     PS_TRY(ps_checkpoint_folder_begin(&c->folder, step, folder));
-    PS_TRY(ps_checkpoint_write(folder, c->o.config, &c->shape, &c->snapshot));
+    PS_TRY(ps_checkpoint_write(folder, c->o.config, &c->shape, c->snapshot));
     PS_TRY(ps_checkpoint_folder_commit(&c->folder, step));
     ps_checkpoint_folder_prune(&c->folder, (size_t)c->o.config->checkpoint.keep);
     return PS_OK;
@@ -69,7 +73,7 @@ static ps_err write_files(const ps_checkpointer *c, uint64_t step)
 
 static bool write_one(const ps_checkpointer *c)
 {
-    const uint64_t step = c->snapshot.trainer.step, begin = ps_clock_ns();
+    const uint64_t step = c->snapshot->trainer.step, begin = ps_clock_ns();
     const ps_err err = write_files(c, step);
     if (err == PS_OK) {
         PS_INFO("checkpoint", "step=%" PRIu64 " folder=%s ms=%.0f", step, c->folder.path,
@@ -104,11 +108,28 @@ static void *write_all(void *arg)
         c->saved = saved;
         c->wrote |= saved;
         c->writing = false;
-        if (saved && c->best) set_best(c, c->snapshot.trainer.step);
+        if (saved && c->best) set_best(c, c->snapshot->trainer.step);
         pthread_cond_broadcast(&c->changed);
     }
     pthread_mutex_unlock(&c->lock);
     return NULL;
+}
+
+static ps_deadline file_deadline(const ps_checkpointer *c)
+{
+    return ps_deadline_in_ms((uint64_t)c->o.config->train.file_timeout_ms);
+}
+
+/* Waits until the thread is done, if it may; returns whether it is. */
+static bool disk_is_free(ps_checkpointer *c, bool wait)
+{
+    const ps_deadline deadline = file_deadline(c);
+    pthread_mutex_lock(&c->lock);
+    while (c->writing && wait && !ps_deadline_passed(deadline))
+        ps_cond_wait(&c->changed, &c->lock, deadline);
+    const bool is_free = !c->writing;
+    pthread_mutex_unlock(&c->lock);
+    return is_free;
 }
 
 /* --- life --------------------------------------------------------------------------- */
@@ -125,15 +146,8 @@ ps_err ps_checkpointer_create(const ps_checkpointer_options *o, ps_checkpointer 
     c->last_ns = ps_clock_ns();
     pthread_mutex_init(&c->lock, NULL);
     ps_cond_init(&c->changed);
-    ps_err err = ps_snapshot_init(&c->snapshot, &c->shape, o->rank);
-    if (err == PS_OK && o->rank == 0) {
-        ps_checkpointer_folder(o->config, o->run_dir, &c->folder);
-        err = ps_thread_start(&c->thread, "checkpoint", write_all, c);
-        c->has_thread = err == PS_OK;
-    }
-    if (err != PS_OK) ps_checkpointer_destroy(&c);
     *out = c;
-    return err;
+    return PS_OK;
 }
 
 void ps_checkpointer_destroy(ps_checkpointer **pointer)
@@ -145,19 +159,51 @@ void ps_checkpointer_destroy(ps_checkpointer **pointer)
     pthread_cond_broadcast(&c->changed);
     pthread_mutex_unlock(&c->lock);
     if (c->has_thread) pthread_join(c->thread, NULL);
-    ps_snapshot_fini(&c->snapshot);
+    ps_snapshot_pair_fini(&c->pair);
     pthread_cond_destroy(&c->changed);
     pthread_mutex_destroy(&c->lock);
     free(c);
     *pointer = NULL;
 }
 
-void ps_checkpointer_attach(ps_checkpointer *c, ps_session *session)
+/* Whether processes join again after a failure: worker 0's answer counts. */
+static bool recovers(const ps_checkpointer *c)
+{
+    const ps_config_recovery *r = &c->o.config->recovery;
+    return c->member && r->rejoins > 0 && r->share > 0;
+}
+
+static ps_err start_thread(ps_checkpointer *c)
+{
+    if (c->rank != 0 || c->has_thread) return PS_OK;
+    ps_checkpointer_folder(c->o.config, c->o.run_dir, &c->folder);
+    PS_TRY(ps_thread_start(&c->thread, "checkpoint", write_all, c));
+    c->has_thread = true;
+    return PS_OK;
+}
+
+/* Nobody knows yet how much time the next one takes. */
+ps_err ps_checkpointer_attach(ps_checkpointer *c, ps_session *session)
+{
+    c->session = session;
+    c->member = ps_session_member(session);
+    c->rank = ps_session_rank(session);
+    c->n_ranks = ps_session_world_size(session);
+    c->holder = c->member ? ps_survivors_holder(ps_member_roster(c->member)) : 0;
+    c->taken = false;
+    c->memory_ns = 0;
+    const bool holds = c->rank == 0 || (recovers(c) && c->rank == c->holder);
+    if (holds && disk_is_free(c, false))
+        PS_TRY(
+            ps_snapshot_pair_reserve(&c->pair, &c->shape, c->rank, recovers(c) ? 2 : 1));
+    return start_thread(c);
+}
+
+void ps_checkpointer_detach(ps_checkpointer *c)
 {
     if (!c) return;
-    c->session = session;
-    c->member = session ? ps_session_member(session) : NULL;
-    if (session) c->n_ranks = ps_session_world_size(session);
+    c->session = NULL;
+    c->member = NULL;
 }
 
 /* --- when -------------------------------------------------------------------------- */
@@ -177,12 +223,12 @@ ps_checkpoint_place ps_checkpointer_late(const ps_checkpointer *c)
 {
     if (!c) return PS_CHECKPOINT_NOWHERE;
     const ps_config *config = c->o.config;
-    const double minutes = config->checkpoint.minutes, share = config->recovery.share;
+    const double minutes = config->checkpoint.minutes;
     if (minutes > 0 && seconds_since(c->last_ns) >= minutes * 60)
         return PS_CHECKPOINT_DISK;
-    if (config->recovery.rejoins == 0 || share == 0 || !c->member)
-        return PS_CHECKPOINT_NOWHERE;
-    const bool due = c->memory_ns == 0 || seconds_since(c->memory_ns) * share >= c->cost;
+    if (!recovers(c)) return PS_CHECKPOINT_NOWHERE;
+    const double may_cost = seconds_since(c->memory_ns) * config->recovery.share;
+    const bool due = c->memory_ns == 0 || may_cost >= fmax(c->cost, c->holder_cost);
     return due ? PS_CHECKPOINT_MEMORY : PS_CHECKPOINT_NOWHERE;
 }
 
@@ -196,26 +242,14 @@ bool ps_checkpointer_is_best(const ps_checkpointer *c, double best, double loss,
 
 /* --- one checkpoint ----------------------------------------------------------------- */
 
-static ps_deadline file_deadline(const ps_checkpointer *c)
-{
-    return ps_deadline_in_ms((uint64_t)c->o.config->train.file_timeout_ms);
-}
-
 const ps_snapshot *ps_checkpointer_newest(const ps_checkpointer *c)
 {
-    return c && c->whole ? &c->snapshot : NULL;
+    return c ? ps_snapshot_pair_newest(&c->pair) : NULL;
 }
 
-/* Waits until the thread is done, if it may; returns whether it is. */
-static bool disk_is_free(ps_checkpointer *c, bool wait)
+void ps_checkpointer_forget_after(ps_checkpointer *c, uint64_t step)
 {
-    const ps_deadline deadline = file_deadline(c);
-    pthread_mutex_lock(&c->lock);
-    while (c->writing && wait && !ps_deadline_passed(deadline))
-        ps_cond_wait(&c->changed, &c->lock, deadline);
-    const bool is_free = !c->writing;
-    pthread_mutex_unlock(&c->lock);
-    return is_free;
+    if (c) ps_snapshot_pair_forget_after(&c->pair, step);
 }
 
 bool ps_checkpointer_has_written(ps_checkpointer *c)
@@ -223,47 +257,61 @@ bool ps_checkpointer_has_written(ps_checkpointer *c)
     return c && disk_is_free(c, true) && c->wrote;
 }
 
-/* Workers have joined or left since the last one. The disk is free. */
-static ps_err fit_snapshot(ps_checkpointer *c)
+/* Beside the trainer's numbers, in the order of their places: whether rank 0's disk is
+ * busy, which keeps all from going on; whether there is a holder; what the one before has
+ * cost it. */
+enum { BUSY, RECOVERS, HOLDER_COST, N_MORE };
+
+/* This rank's own sums; rank 0's state and answers; zeros. */
+static void say_own(const ps_checkpointer *c, const ps_trainer_snapshot *state,
+                    bool is_free, double *values, double *more)
 {
-    if (c->n_ranks == c->shape.n_ranks) return PS_OK;
-    c->shape.n_ranks = c->n_ranks;
-    if (!c->shape.feedback) return PS_OK; // the rest does not depend on it
-    ps_snapshot_fini(&c->snapshot);
-    return ps_snapshot_init(&c->snapshot, &c->shape, c->o.rank);
+    const ps_trainer_snapshot sums = {.n_ranks = state->n_ranks,
+                                      .loss_sums = state->loss_sums,
+                                      .loss_samples = state->loss_samples};
+    ps_trainer_snapshot_to_values(c->rank == 0 ? state : &sums, values);
+    if (c->rank == 0) more[BUSY] = !is_free;
+    if (c->rank == 0) more[RECOVERS] = recovers(c);
+    if (c->holder && c->rank == c->holder) more[HOLDER_COST] = c->cost;
 }
 
-/* The ranks' own sums, and rank 0's disk, which keeps all of them from going on. */
+/* From here on an earlier one is being overwritten: the newest only where nobody joins
+ * again. Workers join and leave between checkpoints. */
+static ps_err begin(ps_checkpointer *c, const double *values, bool recovers)
+{
+    const int holder = recovers ? c->holder : 0;
+    const bool holds = c->rank == 0 || (holder && c->rank == holder);
+    c->shape.n_ranks = c->n_ranks;
+    // A former holder: since the one before, others hold it.
+    if (!holds && c->taken && ps_snapshot_pair_newest(&c->pair))
+        ps_snapshot_pair_fini(&c->pair);
+    PS_TRY(ps_snapshot_pair_begin(&c->pair, &c->shape, c->rank, holds, recovers || !holds,
+                                  &c->snapshot));
+    ps_trainer_snapshot_fini(&c->snapshot->trainer);
+    PS_TRY(ps_trainer_snapshot_init(&c->snapshot->trainer, c->n_ranks));
+    ps_trainer_snapshot_from_values(values, &c->snapshot->trainer);
+    c->snapshot->exchange.holder = holder;
+    return PS_OK;
+}
+
+/* All ranks say what they know, and learn whether to go on. */
 static ps_err gather_state(ps_checkpointer *c, const ps_trainer_snapshot *state,
                            bool is_free, bool *go_on)
 {
-    const int n = c->n_ranks;
-    double *values;
-    PS_TRY(ps_mem_zalloc(&values, 2 * (size_t)n + 1, sizeof *values, "a checkpoint"));
-    values[c->o.rank] = state->loss_sums[c->o.rank];
-    values[n + c->o.rank] = state->loss_samples[c->o.rank];
-    values[2 * n] = is_free ? 0 : 1;
+    const size_t n = ps_trainer_snapshot_n_values(c->n_ranks);
+    double *values, *more;
+    PS_TRY(ps_mem_zalloc(&values, n + N_MORE, sizeof *values, "a checkpoint"));
+    more = values + n;
+    say_own(c, state, is_free, values, more);
     ps_err err = PS_OK;
     if (c->member) {
         char name[48];
         snprintf(name, sizeof name, "checkpoint/%" PRIu64, state->step);
-        err = ps_member_reduce(c->member, name, values, 2 * (size_t)n + 1,
-                               file_deadline(c));
+        err = ps_member_reduce(c->member, name, values, n + N_MORE, file_deadline(c));
     }
-    *go_on = values[2 * n] == 0;
-    ps_trainer_snapshot *to = &c->snapshot.trainer;
-    if (err == PS_OK && *go_on) {
-        c->whole = false; // from here on it is being overwritten
-        ps_trainer_snapshot_fini(to);
-        err = fit_snapshot(c);
-    }
-    if (err == PS_OK && *go_on) {
-        err = ps_trainer_snapshot_copy(to, state);
-    }
-    if (err == PS_OK && *go_on) {
-        memcpy(to->loss_sums, values, (size_t)n * sizeof *values);
-        memcpy(to->loss_samples, values + n, (size_t)n * sizeof *values);
-    }
+    *go_on = more[BUSY] == 0;
+    c->holder_cost = more[HOLDER_COST];
+    if (err == PS_OK && *go_on) err = begin(c, values, more[RECOVERS] > 0);
     free(values);
     return err;
 }
@@ -271,19 +319,29 @@ static ps_err gather_state(ps_checkpointer *c, const ps_trainer_snapshot *state,
 static ps_err copy_arrays(ps_checkpointer *c)
 {
     const ps_tensor_table *table = c->shape.table;
-    PS_TRY(ps_session_save(c->session, &c->snapshot.exchange));
-    if (c->o.rank == 0) {
-        memcpy(c->snapshot.params, ps_session_params(c->session),
+    ps_snapshot *s = c->snapshot;
+    const ps_snapshot_ranks ranks = {.member = c->member,
+                                     .rank = c->rank,
+                                     .world_size = c->n_ranks,
+                                     .holder = s->exchange.holder,
+                                     .timeout_ms =
+                                         (uint64_t)c->o.config->net.step_timeout_ms};
+    PS_TRY(ps_session_save(c->session, &s->exchange));
+    if (s->params)
+        memcpy(s->params, ps_session_params(c->session),
                table->arena_count * sizeof(float));
-        memcpy(c->snapshot.buffers, ps_session_buffers(c->session), table->buffer_bytes);
-    }
-    return ps_snapshot_gather_feedback(&c->snapshot, &c->shape, c->member, c->o.rank,
-                                       (uint64_t)c->o.config->net.step_timeout_ms);
+    if (s->params && c->rank == 0)
+        memcpy(s->buffers, ps_session_buffers(c->session), table->buffer_bytes);
+    PS_TRY(ps_snapshot_share_buffers(s, &c->shape, &ranks));
+    PS_TRY(ps_snapshot_gather_feedback(s, &c->shape, &ranks));
+    if (s->params) ps_snapshot_pair_commit(&c->pair);
+    c->taken = true;
+    return PS_OK;
 }
 
 static void hand_over(ps_checkpointer *c)
 {
-    if (c->o.rank != 0) return;
+    if (c->rank != 0) return;
     pthread_mutex_lock(&c->lock);
     c->best = false;
     c->writing = true;
@@ -296,11 +354,11 @@ ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state
 {
     bool go_on;
     const bool disk = place == PS_CHECKPOINT_DISK;
-    const bool is_free = c->o.rank != 0 || disk_is_free(c, must);
+    const bool is_free = c->rank != 0 || disk_is_free(c, must);
     PS_TRY(gather_state(c, state, is_free, &go_on));
     if (!go_on) {
         c->memory_ns = ps_clock_ns(); // not at once again
-        if (c->o.rank == 0 && disk)
+        if (c->rank == 0 && disk)
             PS_WARN("checkpoint",
                     "step=%" PRIu64 " note=\"skipped: the disk is not done with the one "
                     "before\"",
@@ -308,7 +366,6 @@ ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state
         return PS_OK;
     }
     PS_TRY(copy_arrays(c));
-    c->whole = true;
     c->memory_ns = ps_clock_ns();
     c->cost = (double)(c->memory_ns - begin_ns) * 1e-9;
     if (!disk) return PS_OK;
@@ -324,17 +381,18 @@ bool ps_checkpointer_keeps_best(const ps_checkpointer *c)
 
 void ps_checkpointer_mark_best(ps_checkpointer *c, uint64_t step)
 {
-    if (c->o.rank != 0) return;
+    if (c->rank != 0) return;
     pthread_mutex_lock(&c->lock);
     c->best = true;
-    if (!c->writing && c->saved && c->snapshot.trainer.step == step) set_best(c, step);
+    if (!c->writing && c->saved && c->snapshot && c->snapshot->trainer.step == step)
+        set_best(c, step);
     pthread_mutex_unlock(&c->lock);
 }
 
 ps_err ps_checkpointer_finish(ps_checkpointer *c, bool *saved)
 {
     double value = 0;
-    if (c->o.rank == 0) value = disk_is_free(c, true) && c->saved;
+    if (c->rank == 0) value = disk_is_free(c, true) && c->saved;
     if (c->member)
         PS_TRY(
             ps_member_reduce(c->member, "checkpoint/saved", &value, 1, file_deadline(c)));

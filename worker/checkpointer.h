@@ -5,21 +5,23 @@
  * and a thread there writes it (checkpoint_file.h) while the next steps are made. A disk
  * that is not done with the one before makes the job skip one; a disk that fails is an
  * error in the log, and the job goes on.
+ *
+ * Where processes join again after a failure (recovery.rejoins), a second worker gets the
+ * same copy (survivors.h), and both keep the one before until the next is whole.
  */
 #ifndef PS_CHECKPOINTER_H
 #define PS_CHECKPOINTER_H
 
 #include "checkpoint_folder.h"
 #include "session.h"
-#include "snapshot.h"
+#include "snapshot_pair.h"
 
 typedef struct ps_checkpointer ps_checkpointer;
 
 typedef struct ps_checkpointer_options {
     const ps_config *config;        // borrowed for its life
     const ps_snapshot_shape *shape; // copied, except the table, which is borrowed
-    int rank;
-    const char *run_dir; // rank 0's; borrowed
+    const char *run_dir;            // rank 0's; borrowed
 } ps_checkpointer_options;
 
 /* Whether the configuration asks for checkpoints. */
@@ -28,19 +30,22 @@ bool ps_checkpointer_wanted(const ps_config *cfg);
 void ps_checkpointer_folder(const ps_config *cfg, const char *run_dir,
                             ps_checkpoint_folder *out);
 
-/* Takes memory for a snapshot and, on rank 0, starts the thread. *out is owned by the
- * caller. */
+/* Without a session. *out is owned by the caller. */
 ps_err ps_checkpointer_create(const ps_checkpointer_options *options,
                               ps_checkpointer **out);
 void ps_checkpointer_destroy(ps_checkpointer **c); // NULL inside: nothing
 
-/* The session whose checkpoints it takes from now on; borrowed. NULL: none, until the
- * process has joined again; the disk goes on. */
-void ps_checkpointer_attach(ps_checkpointer *c, ps_session *session);
+/* The session, which has joined, whose checkpoints it takes from now on; borrowed. Takes
+ * memory for what the rank holds and, on rank 0, starts the thread. */
+ps_err ps_checkpointer_attach(ps_checkpointer *c, ps_session *session);
+/* None, until the process has joined again; the disk goes on. c NULL: nothing. */
+void ps_checkpointer_detach(ps_checkpointer *c);
 
-/* Rank 0: the newest one, while it is in memory and whole; else NULL. It stays as it is
- * until the next is taken. */
+/* The newest one that this process holds in memory; NULL: it holds none, or c is NULL. It
+ * stays as it is until the next is taken. */
 const ps_snapshot *ps_checkpointer_newest(const ps_checkpointer *c);
+/* Those of later steps in memory are not of the job as it goes on. c NULL: nothing. */
+void ps_checkpointer_forget_after(ps_checkpointer *c, uint64_t step);
 /* Rank 0: whether it has written one. Waits for the disk (train.file_timeout_ms). */
 bool ps_checkpointer_has_written(ps_checkpointer *c);
 

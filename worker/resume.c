@@ -18,6 +18,16 @@ static bool is_auto(const ps_resume *r)
     return strcmp(r->o.cli->resume, AUTO) == 0;
 }
 
+static ps_deadline step_deadline(const ps_resume *r)
+{
+    return ps_deadline_in_ms((uint64_t)r->o.config->net.step_timeout_ms);
+}
+
+static ps_deadline file_deadline(const ps_resume *r)
+{
+    return ps_deadline_in_ms((uint64_t)r->o.config->train.file_timeout_ms);
+}
+
 /* ---- finding and reading, on rank 0 ---- */
 
 /* An earlier start of the same command that had not come to its first checkpoint is begun
@@ -56,7 +66,7 @@ static ps_err read_one(ps_resume *r, const char *folder, bool *damaged)
     *damaged = true;
     PS_TRY(ps_checkpoint_verify(folder, &manifest));
     *damaged = false;
-    ps_err err = ps_snapshot_init(&r->snapshot, &r->shape, 0);
+    ps_err err = ps_snapshot_init(&r->snapshot, &r->shape, 0, true);
     if (err == PS_OK) err = ps_checkpoint_read(folder, manifest, &r->shape, &r->snapshot);
     if (err == PS_OK) warn_of_changes(r, manifest);
     json_decref(manifest);
@@ -101,60 +111,114 @@ static ps_err find(ps_resume *r)
     return err;
 }
 
-/* The newest checkpoint is in memory, unless the failure came while it was taken: then
- * the one before it is on the disk. */
-static ps_err find_own(ps_resume *r, bool *found)
+/* Rank 0 of a process that joins again has checkpoints of its own, or none. */
+static bool is_back(const ps_resume *r)
+{
+    return r->o.rank == 0 && r->o.own_dir;
+}
+
+/* Rank 0: the folder of the run that may go on; NULL: a new job, or a new one so far. */
+static ps_err choose_run_dir(ps_resume *r)
+{
+    const ps_cli *cli = r->o.cli;
+    if (r->o.rank != 0) return PS_OK;
+    if (is_back(r) && ps_checkpointer_has_written(r->o.checkpointer)) {
+        r->run_dir = r->o.own_dir;
+        return PS_OK;
+    }
+    if (!cli->resume || !cli->resume[0]) return PS_OK;
+    r->run_dir = is_auto(r) ? cli->out : cli->resume;
+    if (r->run_dir && r->run_dir[0]) return PS_OK;
+    return ps_err_set(PS_ERR_ARG, "--resume auto: --out says where the run is");
+}
+
+/* Rank 0: the step of the newest checkpoint on disk; 0: there is none. */
+static ps_err find_disk_step(const ps_resume *r, uint64_t *out)
+{
+    ps_checkpoint_folder folder;
+    uint64_t *steps;
+    size_t n;
+    *out = 0;
+    if (!r->run_dir) return PS_OK;
+    ps_checkpointer_folder(r->o.config, r->run_dir, &folder);
+    PS_TRY(ps_checkpoint_folder_list(&folder, &steps, &n));
+    if (n > 0) *out = steps[0];
+    free(steps);
+    return PS_OK;
+}
+
+/* Rank 0 trusts the others' memory where it has been in the job itself, or was started
+ * again (PS_INCARNATION): else they may be left over from another job. */
+static ps_err meet(ps_resume *r)
 {
     const ps_snapshot *newest = ps_checkpointer_newest(r->o.checkpointer);
-    *found = newest || ps_checkpointer_has_written(r->o.checkpointer);
-    if (!*found) return PS_OK;
-    r->run_dir = r->o.own_dir;
-    if (!newest) return find(r);
-    PS_TRY(ps_snapshot_fold_feedback(newest, &r->shape, &r->snapshot));
-    PS_TRY(ps_trainer_snapshot_copy(&r->snapshot.trainer, &newest->trainer));
-    r->arrays = newest;
+    const bool trusted = is_back(r) || r->o.cli->incarnation > 0;
+    ps_survivor own = {.generation = r->o.generation};
+    uint64_t disk_step;
+    r->choice = (ps_survivors_choice){.source = -1};
+    if (!r->o.member) return PS_OK;
+    if (newest) own.step = newest->trainer.step;
+    if (newest) own.n_ranks = newest->n_ranks;
+    PS_TRY(find_disk_step(r, &disk_step));
+    return ps_survivors_meet(r->o.member, &own, trusted, disk_step, file_deadline(r),
+                             &r->choice);
+}
+
+static ps_err take_arrays(ps_resume *r, const ps_snapshot *from)
+{
+    PS_TRY(ps_snapshot_fold_feedback(from, &r->shape, &r->snapshot));
+    PS_TRY(ps_trainer_snapshot_copy(&r->snapshot.trainer, &from->trainer));
+    r->arrays = from;
+    r->run_dir = r->o.own_dir ? r->o.own_dir : r->o.cli->out;
     r->goes_on = true;
-    PS_INFO("resume", "step=%" PRIu64 " epoch=%" PRId64 " from=memory",
-            newest->trainer.step, newest->trainer.epoch);
+    PS_INFO("resume", "step=%" PRIu64 " epoch=%" PRId64 " from=\"memory of worker %d\"",
+            from->trainer.step, from->trainer.epoch, r->choice.source);
     return PS_OK;
+}
+
+/* All ranks: the choice is a snapshot in a worker's memory. */
+static ps_err take_from_memory(ps_resume *r)
+{
+    const int from = r->choice.source, rank = r->o.rank;
+    const ps_snapshot *newest = ps_checkpointer_newest(r->o.checkpointer);
+    ps_snapshot_shape shape = r->shape;
+    const ps_snapshot_ranks ranks = {.member = r->o.member,
+                                     .rank = rank,
+                                     .world_size = r->o.world_size,
+                                     .timeout_ms =
+                                         (uint64_t)r->o.config->net.step_timeout_ms};
+    if (from == 0) return rank == 0 ? take_arrays(r, newest) : PS_OK;
+    shape.n_ranks = r->choice.of_source.n_ranks;
+    ps_snapshot *s = rank == 0      ? &r->moved
+                     : rank == from ? (ps_snapshot *)(uintptr_t)newest // only read
+                                    : NULL;
+    if (rank == 0) PS_TRY(ps_snapshot_init(s, &shape, 0, true));
+    PS_TRY(ps_snapshot_move(s, &shape, &ranks, from));
+    return rank == 0 ? take_arrays(r, s) : PS_OK;
 }
 
 ps_err ps_resume_init(ps_resume *r, const ps_resume_options *options,
                       const ps_optimizer *optimizer)
 {
-    const ps_cli *cli = options->cli;
     *r = (ps_resume){.o = *options};
     r->shape = ps_snapshot_shape_of(options->config, options->table, optimizer,
                                     options->world_size);
     r->arrays = &r->snapshot;
-    if (options->rank == 0 && options->own_dir) {
-        bool found;
-        PS_TRY(find_own(r, &found));
-        if (found) return PS_OK;
-    }
-    if (options->rank != 0 || !cli->resume || !cli->resume[0]) return PS_OK;
-    r->run_dir = is_auto(r) ? cli->out : cli->resume;
-    if (!r->run_dir || !r->run_dir[0])
-        return ps_err_set(PS_ERR_ARG, "--resume auto: --out says where the run is");
-    return find(r);
+    // What is in memory is as new as what is on the disk, which may be slow.
+    if (!ps_checkpointer_newest(options->checkpointer)) PS_TRY(choose_run_dir(r));
+    PS_TRY(meet(r));
+    if (r->choice.source >= 0) return take_from_memory(r);
+    PS_TRY(choose_run_dir(r));
+    return r->run_dir ? find(r) : PS_OK;
 }
 
 void ps_resume_fini(ps_resume *r)
 {
     ps_snapshot_fini(&r->snapshot);
+    ps_snapshot_fini(&r->moved);
 }
 
 /* ---- telling the others ---- */
-
-static ps_deadline step_deadline(const ps_resume *r)
-{
-    return ps_deadline_in_ms((uint64_t)r->o.config->net.step_timeout_ms);
-}
-
-static ps_deadline file_deadline(const ps_resume *r)
-{
-    return ps_deadline_in_ms((uint64_t)r->o.config->train.file_timeout_ms);
-}
 
 static ps_err put_state(ps_resume *r)
 {
@@ -174,7 +238,7 @@ static ps_err get_state(ps_resume *r)
 {
     void *value = NULL;
     size_t bytes;
-    PS_TRY(ps_snapshot_init(&r->snapshot, &r->shape, r->o.rank));
+    PS_TRY(ps_snapshot_init(&r->snapshot, &r->shape, r->o.rank, false));
     PS_TRY(
         ps_member_get(r->o.member, PS_JOB_KEY_TRAINER, &value, &bytes, step_deadline(r)));
     json_t *json = json_loadb(value, bytes, 0, NULL);
@@ -217,7 +281,10 @@ static ps_err hear(ps_resume *r, ps_sampler_options *sampler)
 
 ps_err ps_resume_tell(ps_resume *r, ps_sampler_options *sampler)
 {
-    return r->o.rank == 0 ? tell(r, sampler) : hear(r, sampler);
+    PS_TRY(r->o.rank == 0 ? tell(r, sampler) : hear(r, sampler));
+    const bool own_counts = r->choice.own_counts;
+    ps_checkpointer_forget_after(r->o.checkpointer, own_counts ? r->start.step : 0);
+    return PS_OK;
 }
 
 /* ---- the folder of results ---- */
@@ -285,11 +352,16 @@ ps_err ps_resume_exchange(ps_resume *r, const ps_exchange_state **out)
     r->exchange = r->arrays->exchange;
     r->exchange.feedback = r->snapshot.exchange.feedback;
     *out = &r->exchange;
-    return ps_snapshot_scatter_feedback(&r->snapshot, &r->shape, r->o.member, r->o.rank,
-                                        (uint64_t)r->o.config->net.step_timeout_ms);
+    const ps_snapshot_ranks ranks = {.member = r->o.member,
+                                     .rank = r->o.rank,
+                                     .world_size = r->o.world_size,
+                                     .timeout_ms =
+                                         (uint64_t)r->o.config->net.step_timeout_ms};
+    return ps_snapshot_scatter_feedback(&r->snapshot, &r->shape, &ranks);
 }
 
 void ps_resume_drop_arrays(ps_resume *r)
 {
     ps_snapshot_drop_arrays(&r->snapshot);
+    ps_snapshot_drop_arrays(&r->moved);
 }

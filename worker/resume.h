@@ -9,6 +9,7 @@
 #include "metrics.h"
 #include "run_dir.h"
 #include "sampler.h"
+#include "survivors.h"
 
 typedef struct ps_resume_options { // borrowed for its life
     const ps_config *config;
@@ -21,23 +22,28 @@ typedef struct ps_resume_options { // borrowed for its life
      * NULL: it begins. */
     const char *own_dir;
     ps_checkpointer *checkpointer; // NULL: none
+    /* Of the job when this process was last in it (survivors.h); 0: it was not. */
+    uint64_t generation;
 } ps_resume_options;
 
 typedef struct ps_resume {
     ps_resume_options o;
     ps_snapshot_shape shape; // of the job's snapshots, for checkpoints too
     bool goes_on;
-    bool overwrites;            // a run that was begun anew by --resume auto
-    const char *run_dir;        // rank 0's: that goes on; borrowed from the command line
+    bool overwrites;     // a run that was begun anew by --resume auto
+    const char *run_dir; // rank 0's: that goes on; borrowed from the command line
+    ps_survivors_choice choice;
     ps_snapshot snapshot;       // what it goes on from; the trainer's state on every rank
+    ps_snapshot moved;          // rank 0's: from another worker's memory
     const ps_snapshot *arrays;  // the arrays are of this one, except the feedback
     ps_exchange_state exchange; // borrows from both
     ps_job_start start;
 } ps_resume;
 
-/* Looks for the checkpoint that --resume names, or for the newest of its own where the
- * process joins again and has taken one. Rank 0 reads it. Damaged ones are named in the
- * log and set aside. IO, FORMAT where none is whole. r is safe for fini in every case. */
+/* All ranks. Looks for the checkpoint that --resume names; where processes join again,
+ * for the newest in the memory of any worker, or on the disk. Rank 0 gets it. Damaged
+ * ones are named in the log and set aside. IO, FORMAT where none is whole. r is safe for
+ * fini in every case. */
 ps_err ps_resume_init(ps_resume *r, const ps_resume_options *options,
                       const ps_optimizer *optimizer);
 void ps_resume_fini(ps_resume *r);

@@ -26,21 +26,23 @@ static ps_err arena(const ps_snapshot_shape *shape, float **out)
                                "a checkpoint");
 }
 
-static ps_err init_feedback(ps_snapshot *s, const ps_snapshot_shape *shape, int rank)
+static ps_err init_feedback(ps_snapshot *s, const ps_snapshot_shape *shape, int rank,
+                            bool all)
 {
     PS_TRY(ps_mem_zalloc(&s->feedback, (size_t)shape->n_ranks, sizeof *s->feedback,
                          "a checkpoint"));
     for (int r = 0; r < shape->n_ranks; r++)
-        if (rank == 0 || r == rank) PS_TRY(arena(shape, &s->feedback[r]));
+        if (all || r == rank) PS_TRY(arena(shape, &s->feedback[r]));
     s->exchange.feedback = s->feedback[rank];
     return PS_OK;
 }
 
-ps_err ps_snapshot_init(ps_snapshot *s, const ps_snapshot_shape *shape, int rank)
+ps_err ps_snapshot_init(ps_snapshot *s, const ps_snapshot_shape *shape, int rank,
+                        bool all)
 {
     *s = (ps_snapshot){.n_ranks = shape->n_ranks};
-    if (shape->feedback) PS_TRY(init_feedback(s, shape, rank));
-    if (rank != 0) return PS_OK;
+    if (shape->feedback) PS_TRY(init_feedback(s, shape, rank, all));
+    if (!all) return PS_OK;
     PS_TRY(arena(shape, &s->params));
     PS_TRY(ps_mem_zalloc(&s->buffers, shape->table->buffer_bytes + 1, 1, "a checkpoint"));
     for (int i = 0; i < shape->optimizer->n_states; i++)
@@ -72,7 +74,7 @@ ps_err ps_snapshot_fold_feedback(const ps_snapshot *s, const ps_snapshot_shape *
 {
     *out = (ps_snapshot){.n_ranks = shape->n_ranks};
     if (!shape->feedback) return PS_OK;
-    PS_TRY(init_feedback(out, shape, 0));
+    PS_TRY(init_feedback(out, shape, 0, true));
     for (int r = 0; r < s->n_ranks; r++) {
         float *to = out->feedback[r % out->n_ranks];
         const float *from = s->feedback[r];
@@ -82,35 +84,134 @@ ps_err ps_snapshot_fold_feedback(const ps_snapshot *s, const ps_snapshot_shape *
     return PS_OK;
 }
 
+/* ---- between ranks ---- */
+
 typedef ps_err (*transfer)(const ps_rank_pieces *p);
 
+static ps_rank_pieces pieces_of(const ps_snapshot_ranks *ranks, const size_t *bytes,
+                                void *const *memory)
+{
+    return (ps_rank_pieces){.member = ranks->member,
+                            .rank = ranks->rank,
+                            .world_size = ranks->world_size,
+                            .holder = ranks->holder,
+                            .timeout_ms = ranks->timeout_ms,
+                            .bytes = bytes,
+                            .memory = memory};
+}
+
 static ps_err move_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
-                            ps_member *member, int rank, uint64_t timeout_ms, transfer fn)
+                            const ps_snapshot_ranks *ranks, transfer fn)
 {
     size_t *bytes;
     if (!shape->feedback) return PS_OK;
     PS_TRY(ps_mem_zalloc(&bytes, (size_t)s->n_ranks, sizeof *bytes, "a checkpoint"));
     for (int r = 0; r < s->n_ranks; r++)
         bytes[r] = shape->table->arena_count * sizeof(float);
-    const ps_rank_pieces pieces = {.member = member,
-                                   .rank = rank,
-                                   .world_size = s->n_ranks,
-                                   .timeout_ms = timeout_ms,
-                                   .bytes = bytes,
-                                   .memory = (void *const *)s->feedback};
+    const ps_rank_pieces pieces = pieces_of(ranks, bytes, (void *const *)s->feedback);
     ps_err err = fn(&pieces);
     free(bytes);
     return err;
 }
 
 ps_err ps_snapshot_gather_feedback(ps_snapshot *s, const ps_snapshot_shape *shape,
-                                   ps_member *member, int rank, uint64_t timeout_ms)
+                                   const ps_snapshot_ranks *ranks)
 {
-    return move_feedback(s, shape, member, rank, timeout_ms, ps_rank_pieces_gather);
+    return move_feedback(s, shape, ranks, ps_rank_pieces_gather);
 }
 
 ps_err ps_snapshot_scatter_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
-                                    ps_member *member, int rank, uint64_t timeout_ms)
+                                    const ps_snapshot_ranks *ranks)
 {
-    return move_feedback(s, shape, member, rank, timeout_ms, ps_rank_pieces_scatter);
+    return move_feedback(s, shape, ranks, ps_rank_pieces_scatter);
+}
+
+/* All ranks: n bytes of one rank to rank 0 and the holder. memory: of those three. */
+static ps_err move_bytes(const ps_snapshot_ranks *ranks, int from, void *memory, size_t n)
+{
+    char nothing = 0;
+    size_t *bytes = NULL;
+    void **all = NULL;
+    const size_t n_ranks = (size_t)ranks->world_size;
+    if (n == 0) return PS_OK;
+    ps_err err = ps_mem_zalloc(&bytes, n_ranks, sizeof *bytes, "a checkpoint");
+    if (err == PS_OK) err = ps_mem_zalloc(&all, n_ranks, sizeof *all, "a checkpoint");
+    if (err == PS_OK) {
+        all[ranks->rank] = &nothing;
+        all[from] = memory;
+        bytes[from] = n;
+        const ps_rank_pieces pieces = pieces_of(ranks, bytes, all);
+        err = ps_rank_pieces_gather(&pieces);
+    }
+    free(bytes);
+    free(all);
+    return err;
+}
+
+ps_err ps_snapshot_share_buffers(ps_snapshot *s, const ps_snapshot_shape *shape,
+                                 const ps_snapshot_ranks *ranks)
+{
+    if (!ranks->holder) return PS_OK;
+    return move_bytes(ranks, 0, s->buffers, shape->table->buffer_bytes);
+}
+
+/* What is no array: the trainer's numbers, and the rule's bytes behind their number. */
+typedef struct head {
+    size_t n_values, bytes;
+    double *values;
+} head;
+
+static ps_err head_init(head *h, const ps_snapshot_shape *shape)
+{
+    h->n_values = ps_trainer_snapshot_n_values(shape->n_ranks);
+    h->bytes = (h->n_values + 1) * sizeof *h->values + PS_STEP_RULE_STATE_BYTES;
+    return ps_mem_zalloc(&h->values, h->bytes, 1, "a checkpoint");
+}
+
+static void head_write(head *h, const ps_snapshot *s)
+{
+    ps_trainer_snapshot_to_values(&s->trainer, h->values);
+    h->values[h->n_values] = (double)s->exchange.rule_bytes;
+    memcpy(h->values + h->n_values + 1, s->exchange.rule, sizeof s->exchange.rule);
+}
+
+static ps_err head_read(const head *h, ps_snapshot *s)
+{
+    const double bytes = h->values[h->n_values];
+    if (!(bytes >= 0 && bytes <= PS_STEP_RULE_STATE_BYTES))
+        return ps_err_set(PS_ERR_PROTOCOL, "a snapshot's step rule has %g bytes", bytes);
+    PS_TRY(ps_trainer_snapshot_init(&s->trainer, s->n_ranks));
+    ps_trainer_snapshot_from_values(h->values, &s->trainer);
+    s->exchange.rule_bytes = (size_t)bytes;
+    memcpy(s->exchange.rule, h->values + h->n_values + 1, sizeof s->exchange.rule);
+    return PS_OK;
+}
+
+static ps_err move_head(ps_snapshot *s, const ps_snapshot_shape *shape,
+                        const ps_snapshot_ranks *ranks, int from)
+{
+    head h;
+    PS_TRY(head_init(&h, shape));
+    if (ranks->rank == from) head_write(&h, s);
+    ps_err err = move_bytes(ranks, from, h.values, h.bytes);
+    if (err == PS_OK && ranks->rank == 0) err = head_read(&h, s);
+    free(h.values);
+    return err;
+}
+
+ps_err ps_snapshot_move(ps_snapshot *s, const ps_snapshot_shape *shape,
+                        const ps_snapshot_ranks *ranks, int from)
+{
+    const ps_tensor_table *table = shape->table;
+    const size_t bytes = table->arena_count * sizeof(float);
+    PS_TRY(move_head(s, shape, ranks, from));
+    PS_TRY(move_bytes(ranks, from, s ? s->params : NULL, bytes));
+    PS_TRY(move_bytes(ranks, from, s ? s->buffers : NULL, table->buffer_bytes));
+    for (int i = 0; i < shape->optimizer->n_states; i++)
+        PS_TRY(move_bytes(ranks, from, s ? s->exchange.states[i] : NULL, bytes));
+    if (shape->told)
+        PS_TRY(move_bytes(ranks, from, s ? s->exchange.weights : NULL, bytes));
+    for (int r = 0; shape->feedback && r < shape->n_ranks; r++)
+        PS_TRY(move_bytes(ranks, from, s ? s->feedback[r] : NULL, bytes));
+    return PS_OK;
 }

@@ -24,25 +24,42 @@ typedef struct ps_snapshot {
     float *params;              // the workers'
     void *buffers;
     int n_ranks;
-    float **feedback; // by rank: rank 0's of all, another one's its own alone; or NULL
+    float **feedback; // by rank: of all where all is held, else its own alone; or NULL
 } ps_snapshot;
 
-/* Memory for what the rank holds: all of it on rank 0, its feedback on another one. The
- * trainer's state stays empty. NOMEM; safe for fini in every case. */
-ps_err ps_snapshot_init(ps_snapshot *s, const ps_snapshot_shape *shape, int rank);
+/* Memory for what the rank holds: all of it, or its own feedback alone. The trainer's
+ * state stays empty. NOMEM; safe for fini in every case. */
+ps_err ps_snapshot_init(ps_snapshot *s, const ps_snapshot_shape *shape, int rank,
+                        bool all);
 void ps_snapshot_fini(ps_snapshot *s);
 /* Frees the arrays; the trainer's state stays. */
 void ps_snapshot_drop_arrays(ps_snapshot *s);
 
-/* Rank 0: s's feedback for a job of shape->n_ranks: each goes to its rank modulo that
+/* s's feedback for a job of shape->n_ranks: each goes to its rank modulo that
  * number. Without feedback: nothing. out is safe for fini in every case. */
 ps_err ps_snapshot_fold_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
                                  ps_snapshot *out);
 
-/* All ranks: every rank's feedback to rank 0's snapshot, or from there to each. */
+/* Who moves parts of snapshots. */
+typedef struct ps_snapshot_ranks {
+    ps_member *member; // NULL: alone
+    int rank, world_size;
+    int holder;          // gets what rank 0 gets; 0: nobody does
+    uint64_t timeout_ms; // for a piece
+} ps_snapshot_ranks;
+
+/* All ranks: every rank's feedback to rank 0's snapshot and the holder's, or, without a
+ * holder, from rank 0's to each. */
 ps_err ps_snapshot_gather_feedback(ps_snapshot *s, const ps_snapshot_shape *shape,
-                                   ps_member *member, int rank, uint64_t timeout_ms);
+                                   const ps_snapshot_ranks *ranks);
 ps_err ps_snapshot_scatter_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
-                                    ps_member *member, int rank, uint64_t timeout_ms);
+                                    const ps_snapshot_ranks *ranks);
+/* All ranks: rank 0's buffers to the holder's snapshot. Without a holder: nothing. */
+ps_err ps_snapshot_share_buffers(ps_snapshot *s, const ps_snapshot_shape *shape,
+                                 const ps_snapshot_ranks *ranks);
+/* All ranks, without a holder: copies all of rank `from`'s snapshot to rank 0's, which
+ * was made for shape, as was that one. s: NULL on other ranks. */
+ps_err ps_snapshot_move(ps_snapshot *s, const ps_snapshot_shape *shape,
+                        const ps_snapshot_ranks *ranks, int from);
 
 #endif

@@ -152,6 +152,37 @@ ps_err ps_trainer_snapshot_from_json(const json_t *json, ps_trainer_snapshot *s)
     return ps_err_set(PS_ERR_FORMAT, "loss_sums and loss_samples do not fit");
 }
 
+size_t ps_trainer_snapshot_n_values(int n_ranks)
+{
+    return N_FIELDS + 2 * (size_t)n_ranks;
+}
+
+void ps_trainer_snapshot_to_values(const ps_trainer_snapshot *s, double *values)
+{
+    const size_t bytes = (size_t)s->n_ranks * sizeof *values;
+    for (int i = 0; i < N_FIELDS; i++) {
+        const void *at = (const char *)s + fields[i].offset;
+        values[i] =
+            fields[i].kind == WHOLE ? (double)*(const int64_t *)at : *(const double *)at;
+    }
+    memcpy(values + N_FIELDS, s->loss_sums, bytes);
+    memcpy(values + N_FIELDS + s->n_ranks, s->loss_samples, bytes);
+}
+
+void ps_trainer_snapshot_from_values(const double *values, ps_trainer_snapshot *s)
+{
+    const size_t bytes = (size_t)s->n_ranks * sizeof *values;
+    for (int i = 0; i < N_FIELDS; i++) {
+        void *at = (char *)s + fields[i].offset;
+        if (fields[i].kind == WHOLE)
+            *(int64_t *)at = (int64_t)values[i];
+        else
+            *(double *)at = values[i];
+    }
+    memcpy(s->loss_sums, values + N_FIELDS, bytes);
+    memcpy(s->loss_samples, values + N_FIELDS + s->n_ranks, bytes);
+}
+
 void ps_trainer_snapshot_share(const ps_trainer_snapshot *s, int rank, int world_size,
                                double *loss_sum, int64_t *samples)
 {

@@ -40,6 +40,12 @@ ps_err ps_trainer_snapshot_copy(ps_trainer_snapshot *out, const ps_trainer_snaps
 ps_err ps_trainer_snapshot_to_json(const ps_trainer_snapshot *s, json_t **out);
 ps_err ps_trainer_snapshot_from_json(const json_t *json, ps_trainer_snapshot *s);
 
+/* As n numbers and back: all of it, in doubles. n depends on n_ranks alone, and the sum
+ * of a snapshot's numbers and of zeros is the snapshot. s: as after init. */
+size_t ps_trainer_snapshot_n_values(int n_ranks);
+void ps_trainer_snapshot_to_values(const ps_trainer_snapshot *s, double *values);
+void ps_trainer_snapshot_from_values(const double *values, ps_trainer_snapshot *s);
+
 /* This rank's share of the sums since the last record, of a job that has world_size ranks
  * now: its own where it had as many, else rank 0 has all. */
 void ps_trainer_snapshot_share(const ps_trainer_snapshot *s, int rank, int world_size,

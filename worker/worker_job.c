@@ -27,6 +27,7 @@ typedef struct job {
     ps_member *member; // of the session; NULL: alone
     int rank;          // -1: any, until it has joined
     int64_t rejoins;
+    uint64_t generation;  // resume.h
     int expected_workers; // when it joins again
     bool announced;
     bool left; // the others go on without it
@@ -151,9 +152,11 @@ static ps_err find_start(job *j)
                                        .world_size = j->sampler.world_size,
                                        .accumulate = j->accumulate,
                                        .own_dir = j->claimed ? j->run_dir.path : NULL,
-                                       .checkpointer = j->checkpointer};
+                                       .checkpointer = j->checkpointer,
+                                       .generation = j->generation};
     PS_TRY(ps_resume_init(&j->resume, &options, ps_session_optimizer(j->session)));
     PS_TRY(ps_resume_tell(&j->resume, &j->sampler));
+    j->generation = j->resume.choice.generation;
     PS_TRY(ps_session_set_start(j->session, &j->resume.start));
     j->total_steps = j->resume.start.total_steps;
     if (!j->member || j->rank != 0) return PS_OK;
@@ -263,13 +266,10 @@ static size_t group_bytes(const job *j)
 static ps_err make_checkpointer(job *j)
 {
     if (!ps_checkpointer_wanted(j->config) || j->total_steps == 0) return PS_OK;
-    const ps_checkpointer_options options = {.config = j->config,
-                                             .shape = &j->resume.shape,
-                                             .rank = j->rank,
-                                             .run_dir = j->run_dir.path};
+    const ps_checkpointer_options options = {
+        .config = j->config, .shape = &j->resume.shape, .run_dir = j->run_dir.path};
     if (!j->checkpointer) PS_TRY(ps_checkpointer_create(&options, &j->checkpointer));
-    ps_checkpointer_attach(j->checkpointer, j->session);
-    return PS_OK;
+    return ps_checkpointer_attach(j->checkpointer, j->session);
 }
 
 static ps_err make_trainer(job *j)
@@ -457,15 +457,13 @@ static ps_err take_part(job *j)
 static void leave_session(job *j)
 {
     ps_trainer_destroy(&j->trainer);
-    ps_checkpointer_attach(j->checkpointer, NULL);
+    ps_checkpointer_detach(j->checkpointer);
     ps_resume_fini(&j->resume);
     ps_evaluator_fini(&j->evaluator);
     ps_session_destroy(&j->session);
     ps_metrics_close(&j->metrics);
     ps_summary_fini(&j->summary);
     j->member = NULL;
-    // Its rank may be another one next time.
-    if (j->rank != 0) ps_checkpointer_destroy(&j->checkpointer);
 }
 
 /* Whether it joins again. Then everything is ready for that. The exchange is destroyed

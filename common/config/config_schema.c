@@ -243,8 +243,9 @@ const ps_config_key ps_config_keys[] = {
         "how often this process joins the job again after another process has failed; the "
         "job goes on from its newest checkpoint. 0: it ends, and the job with it"),
     DOUBLE("recovery.share", recovery.share, LOCAL, 0, 0.5, "0.01",
-           "share of the time for checkpoints that only worker 0's memory keeps, if "
-           "recovery.rejoins is above 0: the larger, the fewer steps a failure costs"),
+           "share of the time for checkpoints that are kept in the memory of worker 0 and "
+           "of a second worker, if recovery.rejoins is above 0: the larger, the fewer steps "
+           "a failure costs"),
     INT("recovery.wait_ms", recovery.wait_ms, LOCAL, 0, LONG_MS, "10000",
         "where job.workers is a range: how long a worker that has died is waited for before "
         "the others go on with fewer"),

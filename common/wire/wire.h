@@ -26,9 +26,9 @@
  *   EXACT asks for the exact weights,   EXACT_WEIGHTS  the exact weights at version step,
  *          which codecs may not have             once every worker has asked
  *          reached
- *   FETCH  rank 0, which has not pushed  STATE    the array
- *          step `step`: array `place`
- *          of a chunk at version step
+ *   FETCH  has not pushed step `step`:   STATE    the array
+ *          array `place` of a chunk at
+ *          version step
  *   RESTORE  rank 0, before INIT:        RESTORED
  *          array `place` of a chunk
  *   GROUPS rank 0, before the PUSHes of

@@ -1,11 +1,63 @@
-"""What the death of a process costs: bench/recovery measures it."""
+"""What the death of a process costs: bench/recovery measures it. Two workers hold the newest state
+of a job, so that no single death makes it go back to a checkpoint on the disk."""
 import json
+import re
 import subprocess
 import sys
 import unittest
 
 from jobs import BIN, DIGITS, ROOT
-from restarting import RestartTest
+from restarting import SETTINGS, RestartTest
+from test_chaos import NORMS
+
+# Nothing is on the disk before the last step; memory gets a checkpoint as often as it may.
+IN_MEMORY = [*SETTINGS, "train.steps=120", "train.log_every=1", "checkpoint.every=1000000", "recovery.share=0.5"]
+
+
+class Memory(RestartTest):
+    def check_kills(self, kind, role, ranks, config=DIGITS, args=(), settings=IN_MEMORY):
+        """Kills those parts one after the other. Returns psrun's words."""
+        self.run_job("whole", *kind[:3], *settings, *kind[3:], config=config)
+        psrun = self.start("out", kind, "--restarts", len(ranks), *args, settings=settings, config=config)
+        last = None
+        for rank in ranks:
+            self.assertTrue(self.wait_for_part(psrun, role, rank, before=last))
+            seen = self.last_step("out")
+            self.assertTrue(self.wait_until(psrun, lambda n=seen: self.last_step("out") > n + 8))
+            last = self.kill(psrun, role, rank)
+        text = self.end(psrun, "out")
+        deaths = self.check_restarted("whole", "out")
+        self.assertEqual(len(deaths), len(ranks))
+        steps = [d["from_step"] for d in deaths]
+        self.assertGreater(steps[0], 0, text)
+        self.assertEqual(steps, sorted(set(steps)), text)  # each time further
+        return text
+
+    def test_worker_0(self):
+        text = self.check_kills(("ps", 2, 2, "optimizer.name=adamw"), "worker", [0, 0])
+        self.assertEqual(len(re.findall('INFO  resume step=.* from="memory of worker 1"', text)), 2)
+
+    def test_a_codec_that_keeps_something_back(self):
+        self.check_kills(("ps", 1, 3, "exchange.codec=onebit", "exchange.codec_warmup=4"), "worker", [0])
+
+    def test_all_reduce(self):
+        self.check_kills(("allreduce", 0, 3, "optimizer.name=adamw"), "worker", [0, 1])
+
+    def test_running_statistics(self):
+        with open(self.path("norms.yaml"), "w", encoding="utf-8") as f:
+            f.write(NORMS)
+        self.check_kills(("ps", 1, 2), "worker", [0], config=self.path("norms.yaml"))
+
+    def test_a_server(self):
+        self.check_kills(("ps", 1, 2, "optimizer={name: sgd, lr: 0.05, momentum: 0.9}"), "server", [0])
+
+    def test_the_holder_and_worker_0(self):
+        self.check_kills(("ps", 1, 2), "worker", [1, 0])
+
+    def test_over_an_old_run(self):
+        """The job goes on from memory, and with nothing of the run that it has replaced."""
+        self.run_job("out", "ps", 1, 2, *SETTINGS, "train.seed=7")
+        self.check_kills(("ps", 1, 2), "worker", [0], args=["--overwrite"])
 
 
 class Bench(RestartTest):

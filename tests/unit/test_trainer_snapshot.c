@@ -56,6 +56,29 @@ static void every_bit_survives(void **state)
     ps_trainer_snapshot_fini(&b);
 }
 
+static void as_numbers(void **state)
+{
+    ps_trainer_snapshot a, b;
+    json_decref(state_json(&a));
+    a.window_seconds = 0.25;
+    const size_t n = ps_trainer_snapshot_n_values(3);
+    double values[64] = {0}, zeros[64] = {0};
+    assert_true(n < 64);
+    ps_trainer_snapshot_to_values(&a, values);
+    for (size_t i = 0; i < n; i++)
+        values[i] += zeros[i];
+    assert_int_equal(ps_trainer_snapshot_init(&b, 3), PS_OK);
+    ps_trainer_snapshot_from_values(values, &b);
+    assert_int_equal(a.step, b.step);
+    assert_int_equal(a.metrics_bytes, b.metrics_bytes);
+    assert_true(a.seconds == b.seconds && a.window_seconds == b.window_seconds);
+    assert_true(isnan(b.step_loss) && b.best == -INFINITY);
+    assert_memory_equal(a.loss_sums, b.loss_sums, 3 * sizeof(double));
+    assert_memory_equal(a.loss_samples, b.loss_samples, 3 * sizeof(double));
+    ps_trainer_snapshot_fini(&a);
+    ps_trainer_snapshot_fini(&b);
+}
+
 static void what_is_missing_is_named(void **state)
 {
     ps_trainer_snapshot a, b;
@@ -117,6 +140,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_bit_survives),
+        cmocka_unit_test(as_numbers),
         cmocka_unit_test(what_is_missing_is_named),
         cmocka_unit_test(the_place_is_enough),
         cmocka_unit_test(other_workers_share_the_sums),

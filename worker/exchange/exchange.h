@@ -43,6 +43,9 @@ typedef struct ps_exchange_stats {
 /* What an exchange holds between two steps beside the parameter arena and its rule.
  * Arrays are arenas (table->arena_count); NULL: there is no such array. */
 typedef struct ps_exchange_state {
+    /* To save: a rank that gets the same arrays as rank 0, the same on every rank; 0:
+     * there is none. */
+    int holder;
     float *states[PS_OPTIMIZER_MAX_STATES]; // the optimizer's
     /* The servers' exact weights; with a codec the workers have others. */
     float *weights;
@@ -81,9 +84,9 @@ typedef struct ps_exchange_ops {
     /* Rank 0's buffer arena becomes everybody's; with a codec, so do the exact weights.
      * After drain, by all ranks in the same step. */
     ps_err (*sync_buffers)(ps_exchange *x);
-    /* Fills the arrays that are given: feedback on every rank, the others on rank 0 alone
-     * (where they are NULL on the other ranks). After drain, by all ranks in the same
-     * step. */
+    /* Fills the arrays that are given: feedback on every rank, the others on rank 0 and
+     * on the holder alone (where they are NULL on the other ranks). After drain, by all
+     * ranks in the same step. */
     ps_err (*save)(ps_exchange *x, ps_exchange_state *out);
     /* Called by all ranks before start: they continue at first_step, with the rule of
      * their options and rank 0's parameters. */

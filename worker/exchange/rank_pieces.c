@@ -15,7 +15,7 @@ static ps_deadline piece_deadline(const ps_rank_pieces *p)
 static size_t most_bytes(const ps_rank_pieces *p)
 {
     size_t most = 0;
-    for (int r = 1; r < p->world_size; r++)
+    for (int r = p->holder ? 0 : 1; r < p->world_size; r++)
         if (p->bytes[r] > most) most = p->bytes[r];
     return most;
 }
@@ -56,11 +56,12 @@ static ps_err get(const ps_rank_pieces *p, bool down, int rank, size_t at)
 
 typedef ps_err (*move)(const ps_rank_pieces *p, bool down, int rank, size_t at);
 
-/* Rank 0's part of a round. */
+/* Rank 0's part of a round, and the holder's. */
 static ps_err of_all(const ps_rank_pieces *p, move one, bool down, size_t at)
 {
-    for (int r = 1; r < p->world_size && p->rank == 0; r++)
-        PS_TRY(one(p, down, r, at));
+    if (p->rank != 0 && p->rank != p->holder) return PS_OK;
+    for (int r = 0; r < p->world_size; r++)
+        if (r != p->rank) PS_TRY(one(p, down, r, at));
     return PS_OK;
 }
 
@@ -69,7 +70,7 @@ ps_err ps_rank_pieces_gather(const ps_rank_pieces *p)
 {
     if (!p->member || p->world_size < 2) return PS_OK;
     for (size_t at = 0; at < most_bytes(p) + PIECE_BYTES; at += PIECE_BYTES) {
-        if (p->rank != 0) PS_TRY(put(p, false, p->rank, at));
+        if (p->rank != 0 || p->holder) PS_TRY(put(p, false, p->rank, at));
         PS_TRY(ps_member_barrier(p->member, "pieces/put", piece_deadline(p)));
         PS_TRY(of_all(p, get, false, at));
         PS_TRY(ps_member_barrier(p->member, "pieces/got", piece_deadline(p)));

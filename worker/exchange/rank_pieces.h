@@ -9,17 +9,19 @@
 typedef struct ps_rank_pieces {
     ps_member *member; // NULL: alone, both calls do nothing
     int rank, world_size;
+    int holder;          // gathers beside rank 0, the same on every rank; 0: none does
     uint64_t timeout_ms; // for a piece
-    /* By rank. bytes: the same on every rank. memory: rank 0 has one for every rank,
-     * another rank only its own. Rank 0's own is not copied. */
+    /* By rank. bytes: the same on every rank. memory: rank 0 and the holder have one for
+     * every rank, another rank only its own, which is not copied. */
     const size_t *bytes;
     void *const *memory;
 } ps_rank_pieces;
 
-/* Copies every rank's memory to rank 0's memory for that rank. All ranks call it.
- * TIMEOUT, or the error that ends the job. */
+/* Copies every rank's memory to rank 0's memory for that rank, and to the holder's. All
+ * ranks call it. TIMEOUT, or the error that ends the job. */
 ps_err ps_rank_pieces_gather(const ps_rank_pieces *p);
-/* Copies rank 0's memory for each rank to that rank's. All ranks call it. */
+/* Without a holder: copies rank 0's memory for each rank to that rank's. All ranks call
+ * it. */
 ps_err ps_rank_pieces_scatter(const ps_rank_pieces *p);
 
 #endif

@@ -9,7 +9,14 @@
 typedef struct packed {
     size_t *bytes; // by rank, of one state
     void **memory; // by rank; those that this rank has
+    int holder;    // gets the parts of all, as rank 0 does; 0: none
 } packed;
+
+/* Whether the rank gets the parts of all. */
+static bool gathers(const ps_reducer *r, int holder)
+{
+    return r->at->rank == 0 || (holder && r->at->rank == holder);
+}
 
 static int part_of(const ps_reducer *r, int rank)
 {
@@ -28,7 +35,7 @@ static ps_err packed_init(packed *p, const ps_reducer *r)
     PS_TRY(ps_mem_zalloc(&p->memory, n, sizeof *p->memory, "a checkpoint's parts"));
     for (int rank = 0; rank < r->at->world_size; rank++) {
         p->bytes[rank] = part_bytes(r, rank);
-        if (r->at->rank == 0 || r->at->rank == rank)
+        if (gathers(r, p->holder) || r->at->rank == rank)
             PS_TRY(ps_mem_zalloc(&p->memory[rank], p->bytes[rank], 1,
                                  "a checkpoint's parts"));
     }
@@ -48,6 +55,7 @@ static ps_rank_pieces pieces_of(const packed *p, const ps_reducer *r)
     return (ps_rank_pieces){.member = r->at->member,
                             .rank = r->at->rank,
                             .world_size = r->at->world_size,
+                            .holder = p->holder,
                             .timeout_ms = (uint64_t)r->at->config->net.step_timeout_ms,
                             .bytes = p->bytes,
                             .memory = p->memory};
@@ -95,10 +103,10 @@ static ps_err from_arena(const ps_reducer *r, int state, uint64_t offset, uint64
     return PS_OK;
 }
 
-/* Rank 0's arena and all that is packed. */
+/* The arena and all that is packed, where both are. */
 static ps_err for_all(const ps_reducer *r, const packed *p, part_fn fn, float *arena)
 {
-    for (int rank = 0; rank < r->at->world_size && r->at->rank == 0; rank++)
+    for (int rank = 0; rank < r->at->world_size && gathers(r, p->holder); rank++)
         PS_TRY(for_parts(r, p, rank, 0, fn, arena));
     return PS_OK;
 }
@@ -107,9 +115,9 @@ static ps_err save_state(const ps_reducer *r, const packed *p, int state, float 
 {
     const ps_rank_pieces pieces = pieces_of(p, r);
     const bool whole = r->scatter.n_ranks == 1; // then all ranks have the same
-    if (whole && r->at->rank != 0) return PS_OK;
+    if (whole && !gathers(r, p->holder)) return PS_OK;
     PS_TRY(for_parts(r, p, r->at->rank, state, from_stream, NULL));
-    if (whole) return for_parts(r, p, 0, state, to_arena, arena);
+    if (whole) return for_parts(r, p, r->at->rank, state, to_arena, arena);
     PS_TRY(ps_rank_pieces_gather(&pieces));
     return for_all(r, p, to_arena, arena);
 }
@@ -122,10 +130,10 @@ static ps_err load_state(const ps_reducer *r, const packed *p, int state, float 
     return for_parts(r, p, r->at->rank, state, to_stream, NULL);
 }
 
-static ps_err for_states(ps_reducer *r, const ps_exchange_state *s,
+static ps_err for_states(ps_reducer *r, const ps_exchange_state *s, int holder,
                          ps_err (*fn)(const ps_reducer *, const packed *, int, float *))
 {
-    packed p = {0};
+    packed p = {.holder = holder};
     ps_err err = packed_init(&p, r);
     for (int i = 0; i < r->rule.optimizer.n_states && err == PS_OK; i++)
         err = fn(r, &p, i, s->states[i]);
@@ -135,11 +143,11 @@ static ps_err for_states(ps_reducer *r, const ps_exchange_state *s,
 
 ps_err ps_reducer_save(ps_reducer *r, ps_exchange_state *out)
 {
-    PS_TRY(for_states(r, out, save_state));
+    PS_TRY(for_states(r, out, out->holder, save_state));
     return ps_step_rule_save(&r->rule, out->rule, &out->rule_bytes);
 }
 
 ps_err ps_reducer_load(ps_reducer *r, const ps_exchange_state *in)
 {
-    return for_states(r, in, load_state);
+    return for_states(r, in, 0, load_state);
 }

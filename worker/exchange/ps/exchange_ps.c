@@ -244,7 +244,7 @@ static ps_err ps_ops_loss_scale(ps_exchange *x, float *scale)
     return PS_OK;
 }
 
-/* The servers' arrays of rank 0's state, one after the other. */
+/* The servers' arrays, one after the other. */
 static ps_err fetch_arrays(exchange_ps *e, ps_exchange_state *out)
 {
     for (int i = 0; i < e->o.rule->optimizer.n_states; i++)
@@ -260,7 +260,7 @@ static ps_err ps_ops_save(ps_exchange *x, ps_exchange_state *out)
     exchange_ps *e = self(x);
     const float *feedback = ps_comm_snapshot_feedback(e->comm);
     if (feedback && out->feedback) memcpy(out->feedback, feedback, e->o.params->bytes);
-    return e->o.rank == 0 ? fetch_arrays(e, out) : PS_OK;
+    return e->o.rank == 0 || e->o.rank == out->holder ? fetch_arrays(e, out) : PS_OK;
 }
 
 static ps_err ps_ops_load(ps_exchange *x, const ps_exchange_state *in)

@@ -1,5 +1,5 @@
-/* Worker 0 and the state that lies in the shards: fetched for a checkpoint between two
- * steps, and restored before the first weights. */
+/* A worker and the state that lies in the shards: fetched for a checkpoint between two
+ * steps, and restored by worker 0 before the first weights. */
 #ifndef PS_COMM_SNAPSHOT_H
 #define PS_COMM_SNAPSHOT_H
 

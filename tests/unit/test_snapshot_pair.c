@@ -1,0 +1,104 @@
+/* Two snapshots in turn: the newest whole one stays while the next is filled. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "snapshot_pair.h"
+
+static const ps_tensor_table table = {.arena_count = 8, .buffer_bytes = 4};
+static const ps_optimizer optimizer = {.n_states = 2};
+
+static ps_snapshot_shape shape_of(int n_ranks)
+{
+    return (ps_snapshot_shape){
+        .table = &table, .optimizer = &optimizer, .n_ranks = n_ranks, .feedback = true};
+}
+
+static ps_snapshot *begin(ps_snapshot_pair *p, uint64_t step, bool keep)
+{
+    const ps_snapshot_shape shape = shape_of(2);
+    ps_snapshot *s;
+    assert_int_equal(ps_snapshot_pair_begin(p, &shape, 0, true, keep, &s), PS_OK);
+    s->trainer.step = step;
+    s->params[0] = (float)step;
+    return s;
+}
+
+static void take(ps_snapshot_pair *p, uint64_t step)
+{
+    begin(p, step, true);
+    ps_snapshot_pair_commit(p);
+}
+
+static void the_newest_stays_until_the_next_is_whole(void **state)
+{
+    ps_snapshot_pair p = {0};
+    assert_null(ps_snapshot_pair_newest(&p));
+    begin(&p, 1, true);
+    assert_null(ps_snapshot_pair_newest(&p)); // not whole
+    take(&p, 2);
+    for (uint64_t step = 3; step < 7; step++) {
+        begin(&p, step, true); // fails halfway
+        assert_int_equal(ps_snapshot_pair_newest(&p)->trainer.step, step - 1);
+        assert_true(ps_snapshot_pair_newest(&p)->params[0] == (float)(step - 1));
+        take(&p, step);
+        assert_int_equal(ps_snapshot_pair_newest(&p)->trainer.step, step);
+    }
+    ps_snapshot_pair_fini(&p);
+}
+
+static void without_keeping_one_is_enough(void **state)
+{
+    ps_snapshot_pair p = {0};
+    ps_snapshot *first = begin(&p, 1, false);
+    ps_snapshot_pair_commit(&p);
+    assert_ptr_equal(begin(&p, 2, false), first);
+    assert_null(ps_snapshot_pair_newest(&p));
+    assert_false(p.is[1].made);
+    ps_snapshot_pair_fini(&p);
+}
+
+static void later_ones_are_forgotten(void **state)
+{
+    ps_snapshot_pair p = {0};
+    take(&p, 10);
+    take(&p, 20);
+    ps_snapshot_pair_forget_after(&p, 15);
+    assert_int_equal(ps_snapshot_pair_newest(&p)->trainer.step, 10);
+    ps_snapshot_pair_forget_after(&p, 0);
+    assert_null(ps_snapshot_pair_newest(&p));
+    ps_snapshot_pair_fini(&p);
+}
+
+static void memory_follows_the_ranks(void **state)
+{
+    ps_snapshot_pair p = {0};
+    ps_snapshot_shape shape = shape_of(2);
+    ps_snapshot *s;
+    assert_int_equal(ps_snapshot_pair_reserve(&p, &shape, 0, 2), PS_OK);
+    assert_true(p.is[0].made && p.is[1].made);
+    take(&p, 1);
+    shape = shape_of(3);
+    assert_int_equal(ps_snapshot_pair_begin(&p, &shape, 2, false, true, &s), PS_OK);
+    assert_null(s->params);
+    assert_non_null(s->feedback[2]);
+    assert_ptr_equal(s->exchange.feedback, s->feedback[2]);
+    assert_null(s->feedback[0]);
+    assert_int_equal(ps_snapshot_pair_newest(&p)->n_ranks, 2);
+    ps_snapshot_pair_fini(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_newest_stays_until_the_next_is_whole),
+        cmocka_unit_test(without_keeping_one_is_enough),
+        cmocka_unit_test(later_ones_are_forgotten),
+        cmocka_unit_test(memory_follows_the_ranks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

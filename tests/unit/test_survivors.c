@@ -1,0 +1,91 @@
+/* Which snapshot a job goes on from, and which worker holds one beside worker 0. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "survivors.h"
+
+static void the_newest_is_chosen(void **state)
+{
+    const ps_survivor all[] = {{0, 0, 0}, {40, 3, 2}, {30, 3, 2}}; // rank 0 is new
+    ps_survivors_choice c = ps_survivors_choose(all, 3, 0, true, 20);
+    assert_int_equal(c.source, 1);
+    assert_int_equal(c.of_source.step, 40);
+    assert_int_equal(c.of_source.n_ranks, 3);
+    assert_int_equal(c.generation, 3);
+    assert_false(c.own_counts); // it has none
+    assert_true(ps_survivors_choose(all, 3, 2, true, 20).own_counts);
+}
+
+static void rank_0_has_its_own(void **state)
+{
+    const ps_survivor all[] = {{40, 2, 1}, {40, 2, 1}};
+    assert_int_equal(ps_survivors_choose(all, 2, 1, true, 40).source, 0);
+}
+
+static void the_disk_may_be_newer(void **state)
+{
+    const ps_survivor all[] = {{0, 0, 0}, {40, 2, 1}};
+    assert_int_equal(ps_survivors_choose(all, 2, 0, true, 41).source, -1);
+    assert_int_equal(ps_survivors_choose(all, 2, 0, true, 40).source, 1);
+}
+
+/* Worker 2 has missed that the job went back, and on without it. */
+static void steps_that_were_made_in_vain(void **state)
+{
+    const ps_survivor all[] = {{50, 2, 5}, {0, 0, 5}, {90, 3, 4}};
+    ps_survivors_choice c = ps_survivors_choose(all, 3, 2, true, 0);
+    assert_int_equal(c.source, 0);
+    assert_false(c.own_counts);
+    assert_int_equal(c.generation, 6);
+}
+
+static void another_jobs_memory(void **state)
+{
+    const ps_survivor all[] = {{0, 0, 0}, {90, 2, 4}};
+    ps_survivors_choice c = ps_survivors_choose(all, 2, 1, false, 0);
+    assert_int_equal(c.source, -1);
+    assert_false(c.own_counts);
+    assert_int_equal(c.generation, 5);
+}
+
+static void a_new_job(void **state)
+{
+    const ps_survivor all[2] = {0};
+    ps_survivors_choice c = ps_survivors_choose(all, 2, 0, false, 0);
+    assert_int_equal(c.source, -1);
+    assert_int_equal(c.generation, 1);
+}
+
+static void the_holder_is_on_another_host(void **state)
+{
+    ps_roster_entry workers[3] = {{.rank = 0}, {.rank = 1}, {.rank = 2}};
+    ps_roster roster = {.n_workers = 3, .workers = workers};
+    for (int r = 0; r < 3; r++) {
+        strcpy(workers[r].boot_id, r < 2 ? "here" : "there");
+        strcpy(workers[r].net_ns, "net");
+    }
+    assert_int_equal(ps_survivors_holder(&roster), 2);
+    roster.n_workers = 2;
+    assert_int_equal(ps_survivors_holder(&roster), 1);
+    roster.n_workers = 1;
+    assert_int_equal(ps_survivors_holder(&roster), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_newest_is_chosen),
+        cmocka_unit_test(rank_0_has_its_own),
+        cmocka_unit_test(the_disk_may_be_newer),
+        cmocka_unit_test(steps_that_were_made_in_vain),
+        cmocka_unit_test(another_jobs_memory),
+        cmocka_unit_test(a_new_job),
+        cmocka_unit_test(the_holder_is_on_another_host),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,76 @@
+#include "survivors.h"
+
+#include <stdlib.h>
+
+#include "mem.h"
+
+int ps_survivors_holder(const ps_roster *roster)
+{
+    for (int r = 1; r < roster->n_workers; r++)
+        if (!ps_roster_same_host(&roster->workers[0], &roster->workers[r])) return r;
+    return roster->n_workers > 1 ? 1 : 0;
+}
+
+ps_survivors_choice ps_survivors_choose(const ps_survivor *all, int n, int rank,
+                                        bool trusted, uint64_t disk_step)
+{
+    ps_survivors_choice c = {.source = -1};
+    for (int r = 0; r < n; r++)
+        if (all[r].generation > c.generation) c.generation = all[r].generation;
+    for (int r = 0; r < n && trusted; r++) {
+        if (all[r].step == 0 || all[r].generation < c.generation) continue;
+        if (all[r].step >= disk_step && all[r].step > c.of_source.step) {
+            c.source = r;
+            c.of_source = all[r];
+        }
+    }
+    c.own_counts = trusted && all[rank].generation == c.generation;
+    c.generation++;
+    return c;
+}
+
+/* Numbers of each rank, and rank 0's beside. */
+enum { STEP, N_RANKS, GENERATION, N_EACH };
+enum { TRUSTED, DISK_STEP, N_FIRST };
+
+static void write_own(double *first, double *own, const ps_survivor *s, bool trusted,
+                      uint64_t disk_step, int rank)
+{
+    own[STEP] = (double)s->step;
+    own[N_RANKS] = s->n_ranks;
+    own[GENERATION] = (double)s->generation;
+    if (rank != 0) return;
+    first[TRUSTED] = trusted;
+    first[DISK_STEP] = (double)disk_step;
+}
+
+static ps_err choose(const double *values, int n, int rank, ps_survivors_choice *out)
+{
+    ps_survivor *all;
+    PS_TRY(ps_mem_zalloc(&all, (size_t)n, sizeof *all, "the survivors"));
+    for (int r = 0; r < n; r++) {
+        const double *v = values + N_FIRST + r * N_EACH;
+        all[r] = (ps_survivor){.step = (uint64_t)v[STEP],
+                               .n_ranks = (int)v[N_RANKS],
+                               .generation = (uint64_t)v[GENERATION]};
+    }
+    *out = ps_survivors_choose(all, n, rank, values[TRUSTED] > 0,
+                               (uint64_t)values[DISK_STEP]);
+    free(all);
+    return PS_OK;
+}
+
+ps_err ps_survivors_meet(ps_member *member, const ps_survivor *own, bool trusted,
+                         uint64_t disk_step, ps_deadline deadline,
+                         ps_survivors_choice *out)
+{
+    const int n = ps_member_roster(member)->n_workers, rank = ps_member_rank(member);
+    const size_t n_values = N_FIRST + (size_t)n * N_EACH;
+    double *values;
+    PS_TRY(ps_mem_zalloc(&values, n_values, sizeof *values, "the survivors"));
+    write_own(values, values + N_FIRST + rank * N_EACH, own, trusted, disk_step, rank);
+    ps_err err = ps_member_reduce(member, "survivors", values, n_values, deadline);
+    if (err == PS_OK) err = choose(values, n, rank, out);
+    free(values);
+    return err;
+}
