@@ -28,7 +28,7 @@ struct ps_checkpointer {
     double cost;        // the seconds that it took here
     double holder_cost; // and the one before on the holder
     ps_snapshot_pair pair;
-    ps_snapshot *snapshot; // of the pair: the last one taken
+    ps_snapshot *snapshot; // of the pair: the last one taken; NULL: none
 
     /* Rank 0's thread. */
     pthread_t thread;
@@ -37,9 +37,10 @@ struct ps_checkpointer {
     pthread_cond_t changed;
     // Under the lock:
     bool writing, stop;
-    bool saved; // the last one is whole
-    bool wrote; // any
-    bool best;  // the one that is being written is the best so far
+    bool saved;          // the last one is whole
+    uint64_t saved_step; // the last whole one's
+    bool wrote;          // any
+    bool best;           // the one that is being written is the best so far
 };
 
 bool ps_checkpointer_wanted(const ps_config *cfg)
@@ -107,6 +108,7 @@ static void *write_all(void *arg)
         pthread_mutex_lock(&c->lock);
         c->saved = saved;
         c->wrote |= saved;
+        if (saved) c->saved_step = c->snapshot->trainer.step;
         c->writing = false;
         if (saved && c->best) set_best(c, c->snapshot->trainer.step);
         pthread_cond_broadcast(&c->changed);
@@ -247,6 +249,33 @@ const ps_snapshot *ps_checkpointer_newest(const ps_checkpointer *c)
     return c ? ps_snapshot_pair_newest(&c->pair) : NULL;
 }
 
+static void hand_over(ps_checkpointer *c)
+{
+    if (c->rank != 0) return;
+    pthread_mutex_lock(&c->lock);
+    c->best = false;
+    c->writing = true;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+}
+
+static const ps_snapshot *not_saved(const ps_checkpointer *c)
+{
+    const ps_snapshot *newest = ps_snapshot_pair_newest(&c->pair);
+    return newest && newest->trainer.step > c->saved_step ? newest : NULL;
+}
+
+bool ps_checkpointer_secure(ps_checkpointer *c)
+{
+    if (!c || !c->has_thread || !disk_is_free(c, true)) return false;
+    const ps_snapshot *newest = not_saved(c);
+    if (!newest) return c->wrote;
+    c->snapshot = &c->pair.of[newest - c->pair.of];
+    c->shape.n_ranks = newest->n_ranks;
+    hand_over(c);
+    return disk_is_free(c, true) && c->wrote;
+}
+
 void ps_checkpointer_forget_after(ps_checkpointer *c, uint64_t step)
 {
     if (c) ps_snapshot_pair_forget_after(&c->pair, step);
@@ -337,16 +366,6 @@ static ps_err copy_arrays(ps_checkpointer *c)
     if (s->params) ps_snapshot_pair_commit(&c->pair);
     c->taken = true;
     return PS_OK;
-}
-
-static void hand_over(ps_checkpointer *c)
-{
-    if (c->rank != 0) return;
-    pthread_mutex_lock(&c->lock);
-    c->best = false;
-    c->writing = true;
-    pthread_cond_broadcast(&c->changed);
-    pthread_mutex_unlock(&c->lock);
 }
 
 ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state,

@@ -44,6 +44,10 @@ void ps_checkpointer_detach(ps_checkpointer *c);
 /* The newest one that this process holds in memory; NULL: it holds none, or c is NULL. It
  * stays as it is until the next is taken. */
 const ps_snapshot *ps_checkpointer_newest(const ps_checkpointer *c);
+/* Without a session: writes the newest one in memory to the disk unless it is there, and
+ * waits (train.file_timeout_ms). Returns whether the job has written any; false where c
+ * is NULL, and on other ranks than 0. */
+bool ps_checkpointer_secure(ps_checkpointer *c);
 /* Those of later steps in memory are not of the job as it goes on. c NULL: nothing. */
 void ps_checkpointer_forget_after(ps_checkpointer *c, uint64_t step);
 /* Rank 0: whether it has written one. Waits for the disk (train.file_timeout_ms). */

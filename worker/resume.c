@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -73,6 +74,18 @@ static ps_err read_one(ps_resume *r, const char *folder, bool *damaged)
     return err == PS_OK ? PS_OK : ps_err_prefix(err, "%s", folder);
 }
 
+static void say_resume(const ps_resume *r, const char *from)
+{
+    const ps_trainer_snapshot *s = &r->snapshot.trainer;
+    const uint64_t made = r->choice.made;
+    char lost[48] = "";
+    if (made > 0) // somebody knows
+        snprintf(lost, sizeof lost, " steps_lost=%" PRIu64,
+                 made > s->step ? made - s->step : 0);
+    PS_INFO("resume", "step=%" PRIu64 " epoch=%" PRId64 " from=\"%s\"%s", s->step,
+            s->epoch, from, lost);
+}
+
 static ps_err read_newest(ps_resume *r, const ps_checkpoint_folder *f,
                           const uint64_t *steps, size_t n)
 {
@@ -94,8 +107,7 @@ static ps_err read_newest(ps_resume *r, const ps_checkpoint_folder *f,
     for (size_t k = 0; k < i; k++)
         ps_checkpoint_folder_set_aside(f, steps[k]);
     r->goes_on = true;
-    PS_INFO("resume", "step=%" PRIu64 " epoch=%" PRId64 " from=%s",
-            r->snapshot.trainer.step, r->snapshot.trainer.epoch, folder);
+    say_resume(r, folder);
     return PS_OK;
 }
 
@@ -153,7 +165,7 @@ static ps_err meet(ps_resume *r)
 {
     const ps_snapshot *newest = ps_checkpointer_newest(r->o.checkpointer);
     const bool trusted = is_back(r) || r->o.cli->incarnation > 0;
-    ps_survivor own = {.generation = r->o.generation};
+    ps_survivor own = {.made = r->o.made, .generation = r->o.generation};
     uint64_t disk_step;
     r->choice = (ps_survivors_choice){.source = -1};
     if (!r->o.member) return PS_OK;
@@ -166,13 +178,14 @@ static ps_err meet(ps_resume *r)
 
 static ps_err take_arrays(ps_resume *r, const ps_snapshot *from)
 {
+    char text[48];
+    snprintf(text, sizeof text, "memory of worker %d", r->choice.source);
     PS_TRY(ps_snapshot_fold_feedback(from, &r->shape, &r->snapshot));
     PS_TRY(ps_trainer_snapshot_copy(&r->snapshot.trainer, &from->trainer));
     r->arrays = from;
     r->run_dir = r->o.own_dir ? r->o.own_dir : r->o.cli->out;
     r->goes_on = true;
-    PS_INFO("resume", "step=%" PRIu64 " epoch=%" PRId64 " from=\"memory of worker %d\"",
-            from->trainer.step, from->trainer.epoch, r->choice.source);
+    say_resume(r, text);
     return PS_OK;
 }
 

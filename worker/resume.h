@@ -24,6 +24,7 @@ typedef struct ps_resume_options { // borrowed for its life
     ps_checkpointer *checkpointer; // NULL: none
     /* Of the job when this process was last in it (survivors.h); 0: it was not. */
     uint64_t generation;
+    uint64_t made; // the steps that it has seen made
 } ps_resume_options;
 
 typedef struct ps_resume {

@@ -18,7 +18,9 @@ ps_survivors_choice ps_survivors_choose(const ps_survivor *all, int n, int rank,
     for (int r = 0; r < n; r++)
         if (all[r].generation > c.generation) c.generation = all[r].generation;
     for (int r = 0; r < n && trusted; r++) {
-        if (all[r].step == 0 || all[r].generation < c.generation) continue;
+        if (all[r].generation < c.generation) continue;
+        if (all[r].made > c.made) c.made = all[r].made;
+        if (all[r].step == 0) continue;
         if (all[r].step >= disk_step && all[r].step > c.of_source.step) {
             c.source = r;
             c.of_source = all[r];
@@ -30,7 +32,7 @@ ps_survivors_choice ps_survivors_choose(const ps_survivor *all, int n, int rank,
 }
 
 /* Numbers of each rank, and rank 0's beside. */
-enum { STEP, N_RANKS, GENERATION, N_EACH };
+enum { STEP, N_RANKS, MADE, GENERATION, N_EACH };
 enum { TRUSTED, DISK_STEP, N_FIRST };
 
 static void write_own(double *first, double *own, const ps_survivor *s, bool trusted,
@@ -38,6 +40,7 @@ static void write_own(double *first, double *own, const ps_survivor *s, bool tru
 {
     own[STEP] = (double)s->step;
     own[N_RANKS] = s->n_ranks;
+    own[MADE] = (double)s->made;
     own[GENERATION] = (double)s->generation;
     if (rank != 0) return;
     first[TRUSTED] = trusted;
@@ -52,6 +55,7 @@ static ps_err choose(const double *values, int n, int rank, ps_survivors_choice 
         const double *v = values + N_FIRST + r * N_EACH;
         all[r] = (ps_survivor){.step = (uint64_t)v[STEP],
                                .n_ranks = (int)v[N_RANKS],
+                               .made = (uint64_t)v[MADE],
                                .generation = (uint64_t)v[GENERATION]};
     }
     *out = ps_survivors_choose(all, n, rank, values[TRUSTED] > 0,

@@ -17,6 +17,7 @@ int ps_survivors_holder(const ps_roster *roster);
 typedef struct ps_survivor {
     uint64_t step; // of its newest snapshot; 0: it has none
     int n_ranks;   // of that snapshot
+    uint64_t made; // the steps that it has seen made
     /* Grows whenever the job begins or goes on; this process's when it was last in it. 0:
      * it was not. Who has missed one has the memory of steps that were made in vain. */
     uint64_t generation;
@@ -25,6 +26,7 @@ typedef struct ps_survivor {
 typedef struct ps_survivors_choice {
     int source; // the rank whose snapshot is used; -1: what is on the disk, or nothing
     ps_survivor of_source;
+    uint64_t made;       // the steps that any of them has seen made
     uint64_t generation; // now
     bool own_counts; // this process's snapshots are of the job, up to where it goes on
 } ps_survivors_choice;

@@ -153,7 +153,8 @@ static void start_from(ps_trainer *t, const ps_trainer_snapshot *s)
     if (!s) return;
     window *w = &t->since_record;
     t->goes_on = true;
-    t->step = t->kept = s->step;
+    t->step = s->step;
+    if (t->o.start_is_saved) t->kept = s->step;
     t->epoch = s->epoch;
     t->position = s->position;
     t->step_loss = s->step_loss;
@@ -672,8 +673,8 @@ static ps_err run_epoch(ps_trainer *t, bool *stop)
     return PS_OK;
 }
 
-/* The evaluation is done again where the job goes on from here. */
-static ps_err keep_before_evaluation(ps_trainer *t)
+/* On the disk, unless this step's checkpoint is there. */
+static ps_err keep_once(ps_trainer *t)
 {
     return t->o.checkpointer && t->kept != t->step ? keep(t, PS_CHECKPOINT_DISK, true)
                                                    : PS_OK;
@@ -694,11 +695,12 @@ static void mark_if_best(ps_trainer *t)
 /* Behind an epoch that is not the last. */
 static ps_err evaluate_epoch(ps_trainer *t)
 {
-    if (ps_checkpointer_keeps_best(t->o.checkpointer)) PS_TRY(keep_before_evaluation(t));
+    // The evaluation is done again where the job goes on from here.
+    if (ps_checkpointer_keeps_best(t->o.checkpointer)) PS_TRY(keep_once(t));
     PS_TRY(drain(t));
     PS_TRY(evaluate(t, t->epoch + 1));
     mark_if_best(t);
-    return t->result->interrupted ? keep_before_evaluation(t) : PS_OK;
+    return t->result->interrupted ? keep_once(t) : PS_OK;
 }
 
 static ps_err train(ps_trainer *t)
@@ -769,6 +771,8 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     t->waited = before.wait_seconds;
     if (t->total_steps > 0) {
         PS_TRY(train(t));
+        // A job that goes on from memory may have no step left to make.
+        PS_TRY(keep_once(t));
         book_traffic(t, &before);
     }
     if (result->next_workers > 0) return PS_OK;

@@ -29,6 +29,7 @@ typedef struct ps_trainer_options { // all borrowed for the trainer's life
     ps_evaluator *evaluator;
     size_t group_bytes; // of the exchange's chunks or buckets (ps_program_options)
     const ps_trainer_snapshot *start; // where the job goes on; NULL: a new one
+    bool start_is_saved;              // it is on the disk, for sure
     ps_checkpointer *checkpointer;    // NULL: no checkpoints
     ps_run_dir *run_dir;              // rank 0's; NULL: writes nothing
     ps_metrics *metrics;              // not open: writes nothing

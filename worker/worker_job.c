@@ -153,7 +153,8 @@ static ps_err find_start(job *j)
                                        .accumulate = j->accumulate,
                                        .own_dir = j->claimed ? j->run_dir.path : NULL,
                                        .checkpointer = j->checkpointer,
-                                       .generation = j->generation};
+                                       .generation = j->generation,
+                                       .made = j->result.steps};
     PS_TRY(ps_resume_init(&j->resume, &options, ps_session_optimizer(j->session)));
     PS_TRY(ps_resume_tell(&j->resume, &j->sampler));
     j->generation = j->resume.choice.generation;
@@ -292,6 +293,7 @@ static ps_err make_trainer(job *j)
                                         .session = j->session,
                                         .evaluator = &j->evaluator,
                                         .start = start,
+                                        .start_is_saved = j->resume.choice.source < 0,
                                         .checkpointer = j->checkpointer,
                                         .group_bytes = group_bytes(j),
                                         .run_dir = j->rank == 0 ? &j->run_dir : NULL,
@@ -527,10 +529,13 @@ int ps_worker_threads(const ps_cli *cli, const ps_config *config)
 /* Tells the others why, and cleans up without losing the reason. The exchange is
  * destroyed before the trainer: a GPU may be in a sum that waits for a rank that is
  * gone. */
-static ps_err give_up(job *j, ps_err err)
+static ps_err give_up(job *j, ps_err err, bool *resumable)
 {
     const ps_err_saved failure = ps_err_save(err);
+    const bool told = err == PS_ERR_INTERRUPTED || ps_err_is_passing(err);
     ps_session_abort(j->session, err, failure.message);
+    // It was told to end while it joined again, or because others had ended.
+    *resumable = told && ps_interrupted() && ps_checkpointer_secure(j->checkpointer);
     clean_up(j);
     return ps_err_restore(&failure);
 }
@@ -550,7 +555,7 @@ ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *inter
     if (err == PS_OK)
         clean_up(j);
     else
-        err = give_up(j, err);
+        err = give_up(j, err, resumable);
     free(j);
     return err;
 }

@@ -7,7 +7,8 @@
 
 /* Runs the whole job: data, joining, training, results, leaving. *interrupted: it ended
  * early, but in order and with the weights saved. *resumable: there is also a checkpoint
- * of its last step. After a failure the other members have been told. */
+ * of its last step; or it was told to end while it joined again, and there is one of
+ * where it would have gone on. After a failure the other members have been told. */
 ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *interrupted,
                          bool *resumable);
 

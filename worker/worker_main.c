@@ -55,10 +55,8 @@ static int run_job(const ps_cli *cli)
         err = ps_predict(cli, &config, ps_worker_threads(cli, &config));
     else
         err = ps_worker_job_run(cli, &config, &interrupted, &resumable);
-    int code = err != PS_OK  ? fail(err)
-               : resumable   ? EXIT_RESUMABLE
-               : interrupted ? exit_interrupted()
-                             : 0;
+    int code = err != PS_OK ? fail(err) : interrupted ? exit_interrupted() : 0;
+    if (resumable) code = EXIT_RESUMABLE;
     ps_config_fini(&config);
     return code;
 }

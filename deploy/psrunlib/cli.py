@@ -25,7 +25,7 @@ torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT):
 Without -s, -w or -m the configuration decides (job.servers, job.workers, exchange.name).
 Exit codes: 0: the job finished. 130 after Ctrl-C, 143 after SIGTERM, sent to psrun or to a
 part: the job ended in order and the weights are kept (a second signal ends all at once).
-75: as 143, and there is a checkpoint of the last step (checkpoint.*): start the job again with
+75: as 143, and there is a checkpoint to go on from (checkpoint.*): start the job again with
 --resume. 1: a part failed, or the job could not start.
 """
 
@@ -236,17 +236,25 @@ def supervise(job, screen, env, logs):
         host, path = job.parts()[job.servers].host, os.path.join(job.out, "summary.json")
         if not remote.fetch(host, path, path, started) and code == 0:
             raise JobError(f"cannot read {path} on host {host.name}")
-    if again:
-        again.ended()
-        if code == 1:
-            again.say_in_vain()
-        else:
-            again.add_to_summary(started)
+    add_events(job, supervisor, code, started)
     if code == 0:
         report.show(job.out, screen)
     elif supervisor.signal or code != 1:
         screen.say(f"psrun: {who_was_told(supervisor)}; {what_is_left(job, code, started)}")
     return code
+
+
+def add_events(job, supervisor, code, started):
+    """Adds to the summary what has happened besides training."""
+    again = supervisor.restarts
+    if again:
+        again.ended()
+    if again and code == 1:
+        again.say_in_vain()
+    facts = supervisor.events.facts(again)
+    if code != 1 and (again or any(facts.values())):
+        listed = {"restarts": [d.facts() for d in again.deaths]} if again else {}
+        report.add_to_summary(job.out, {**listed, "recovery": facts}, started)
 
 
 def end_of_program(job, screen, supervisor, code):
@@ -275,6 +283,8 @@ def what_is_left(job, code, started):
     if kept:
         again = f"; psrun --resume {job.out} goes on" if code == RESUMABLE else ""
         return f"weights and results so far are in {job.out}{again}"
+    if code == RESUMABLE:
+        return f"there is a checkpoint; psrun --resume {job.out} goes on from it"
     if code != 1:
         return f"no weights were written; logs are in {job.out}"
     return f"the weights could not be kept; logs are in {job.out}"

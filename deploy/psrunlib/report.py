@@ -14,6 +14,28 @@ def read_summary(out):
         raise JobError(f"no summary in {path}: {error}") from error
 
 
+def add_to_summary(out, facts, since):
+    """Adds the facts to a summary that was written since. Whoever reads the file sees the old one
+    or the new one."""
+    path = os.path.join(out, "summary.json")
+    try:
+        if os.path.getmtime(path) < since:
+            return
+        with open(path, encoding="utf-8") as f:
+            summary = json.load(f)
+        summary.update(facts)
+        with open(path + ".tmp", "w", encoding="utf-8") as f:
+            json.dump(summary, f, indent=2)
+            f.write("\n")
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(path + ".tmp", path)
+    except FileNotFoundError:
+        pass  # the job has left none
+    except (OSError, ValueError) as error:
+        raise JobError(f"cannot add to {path}: {error}") from error
+
+
 def amount(count):
     for unit in ("B", "KiB", "MiB"):
         if count < 1000 or unit == "MiB":
@@ -30,10 +52,20 @@ def traffic(s):
     return text
 
 
-def restarts(deaths):
-    seconds, steps = (sum(d[key] for d in deaths) for key in ("seconds_lost", "steps_lost"))
+def restarts(deaths, recovery):
     who = ", ".join(f"{d['part']} {d['cause']}" for d in deaths)
-    return f"{len(deaths)}, {seconds:.1f} s and {steps:,} steps lost: {who}"
+    return (f"{len(deaths)}, {recovery['seconds_lost']:.1f} s and {recovery['steps_lost']:,} steps lost: "
+            f"{who}")
+
+
+def others(recovery):
+    """What else has happened; "" if nothing has."""
+    found = [f"{recovery[key]} {one if recovery[key] == 1 else many}"
+             for key, one, many in (("joins", "worker joined", "workers joined"),
+                                    ("leaves", "worker left", "workers left"),
+                                    ("mended_connections", "lost connection mended", "lost connections mended"))
+             if recovery.get(key)]
+    return ", ".join(found)
 
 
 def rows(s):
@@ -58,7 +90,9 @@ def rows(s):
         loss = "not finite" if s["test_loss"] is None else f"{s['test_loss']:.4f}"
         yield "test", f"accuracy {s['test_accuracy']:.4f}, loss {loss}"
     if s.get("restarts"):
-        yield "restarts", restarts(s["restarts"])
+        yield "restarts", restarts(s["restarts"], s["recovery"])
+    if others(s.get("recovery", {})):
+        yield "events", others(s["recovery"])
     memory = f"{amount(s['peak_rss_bytes'])} the largest worker"
     if s.get("server_peak_rss_bytes"):
         memory += f", {amount(s['server_peak_rss_bytes'])} the largest server"

@@ -15,7 +15,7 @@ MOST_DELAY_S = 30
 STEP = re.compile(r"step-(\d+)")
 # Worker 0's: it joins again; it goes on from a checkpoint; it has written one.
 REJOIN_LINE = re.compile(r"^\s*[\d.]+ \S+ WARN  rejoin ")
-RESUME_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  resume step=(?P<step>\d+) ")
+RESUME_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  resume step=(?P<step>\d+) (?:.* steps_lost=(?P<lost>\d+)$)?")
 SAVED_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  checkpoint step=\d+ ")
 # What a part says of a failure that may be gone the next time.
 PASSING = ("PEER", "NET", "TIMEOUT", "PROTOCOL", "INTERNAL", "NOMEM")
@@ -48,10 +48,12 @@ class Death:
     at: float  # time.monotonic()
     at_step: int  # the last one that is known
     from_step: int = 0  # the job goes on from it
+    lost: int = None  # steps that are made again, as the workers say; None: nobody has survived who knows
     seconds_lost: float = 0.0  # until the next step, or the end
 
     def facts(self):
-        step = max(self.at_step, self.from_step)
+        known = self.lost is not None
+        step = self.from_step + self.lost if known else max(self.at_step, self.from_step)
         return {"part": self.part, "cause": self.how, "step": step, "from_step": self.from_step,
                 "steps_lost": step - self.from_step, "seconds_lost": round(self.seconds_lost, 3)}
 
@@ -98,6 +100,7 @@ class Restarts:
         self.folder = Folder(job)
         self.deaths = []
         self.told = 0  # how many of them are told to be over
+        self.steps_lost, self.seconds_lost = 0, 0.0  # deaths at the same time cost it once
         self.started = collections.Counter()  # how often, by part
         self.in_vain = collections.Counter()  # deaths by part since the job came further
         self.furthest = -1  # the highest step that it went on from
@@ -150,10 +153,10 @@ class Restarts:
             self.in_vain.clear()
         if REJOIN_LINE.match(line):
             self.back = True
-            self._goes_on_from(0)
+            self._goes_on_from(0, None)
         found = RESUME_LINE.match(line)
         if found:
-            self._goes_on_from(int(found["step"]))
+            self._goes_on_from(int(found["step"]), int(found["lost"]) if found["lost"] else None)
             if int(found["step"]) > self.furthest:
                 self.furthest = int(found["step"])
                 self.in_vain.clear()
@@ -161,62 +164,52 @@ class Restarts:
     def _open_deaths(self):
         return self.deaths[self.told:]
 
-    def _goes_on_from(self, step):
+    def _goes_on_from(self, step, lost):
         for death in self._open_deaths():
-            death.from_step = step
+            death.from_step, death.lost = step, lost
 
     def step_made(self):
         """Worker 0 has made its first step since it began, or joined again."""
         if not self.back:
             return
         self.back = False
-        now = time.monotonic()
         deaths = self._open_deaths()
-        for death in deaths:
-            death.seconds_lost = now - death.at
-        self.told = len(self.deaths)
+        lost = self._close_deaths()
         if deaths:
             first = deaths[0]
-            lost = max(d.facts()["steps_lost"] for d in deaths)
             self.screen.say(f"psrun: the job goes on from step {first.from_step}, {first.seconds_lost:.2f} s "
                             f"after {first.part} {first.how}; {lost} step{'s' * (lost != 1)} lost")
 
     def ended(self):
         """The job is over: deaths after its last step cost the time until now."""
-        for death in self._open_deaths():
-            death.seconds_lost = time.monotonic() - death.at
+        self._close_deaths()
+
+    def _close_deaths(self):
+        """Books what the deaths have cost until now. Returns the steps."""
+        deaths, now = self._open_deaths(), time.monotonic()
+        for death in deaths:
+            death.seconds_lost = now - death.at
+        lost = max((d.facts()["steps_lost"] for d in deaths), default=0)
+        self.steps_lost += lost
+        self.seconds_lost += max((d.seconds_lost for d in deaths), default=0)
+        self.told = len(self.deaths)
+        return lost
 
     def _aim(self):
         """Worker 0 goes on with the job's own checkpoints. Before the first one the job begins as
         it did, over what it has left."""
-        steps = self.folder.list_steps()
-        own = any(self.folder.before.get(step) != identity for step, identity in steps.items())
         self.job.resume, self.job.overwrite = self.first
-        if own or (self.goes_on_in_place() and steps):
+        if self.has_checkpoint():
             self.job.resume, self.job.overwrite = "auto", False
         elif not self.folder.held_a_run and (self.job.resume or not self.folder.before):
             self.job.overwrite = True
 
+    def has_checkpoint(self):
+        """Whether there is one on the disk to go on from."""
+        steps = self.folder.list_steps()
+        own = any(self.folder.before.get(step) != identity for step, identity in steps.items())
+        return own or bool(self.goes_on_in_place() and steps)
+
     def goes_on_in_place(self):
         run = self.first[0]
         return run == "auto" or bool(run) and os.path.realpath(run) == os.path.realpath(self.job.out)
-
-    def add_to_summary(self, since):
-        """Whoever reads the file sees the old one or the new one."""
-        path = os.path.join(self.job.out, "summary.json")
-        try:
-            if os.path.getmtime(path) < since:
-                return
-            with open(path, encoding="utf-8") as f:
-                summary = json.load(f)
-            summary["restarts"] = [d.facts() for d in self.deaths]
-            with open(path + ".tmp", "w", encoding="utf-8") as f:
-                json.dump(summary, f, indent=2)
-                f.write("\n")
-                f.flush()
-                os.fsync(f.fileno())
-            os.replace(path + ".tmp", path)
-        except FileNotFoundError:
-            pass  # the job has left none
-        except (OSError, ValueError) as error:
-            raise JobError(f"cannot add the restarts to {path}: {error}") from error

@@ -6,6 +6,7 @@ import signal
 import time
 
 from .errors import JobError
+from .events import Events
 from .traceback import Traceback
 
 # When a part has failed, the coordinator tells the others. Those that have not ended GRACE_S
@@ -177,6 +178,7 @@ class Supervisor:
         self.logs_dir = logs_dir
         self.dead_after_s = dead_after_s  # how long a part may be stopped
         self.restarts = restarts  # restarts.Restarts; None: a death ends the job
+        self.events = Events()
         self.elastic = elastic  # elastic.Elastic; None: the number of workers is fixed
         self.waiting = []  # (when, the watched part that has died[, the part to start instead])
         self.watched = []
@@ -268,6 +270,7 @@ class Supervisor:
                 watched.close(self.screen)
 
     def _hear(self, watched, line):
+        self.events.line(watched.part, line)
         if self.elastic:
             self.elastic.line(watched.part, line)
         if not self.restarts:
@@ -313,6 +316,7 @@ class Supervisor:
             self.waiting.append((self.now + (0 if alone else RESTART_GRACE_S), watched))
         elif self._goes_on_without(watched):
             watched.left = True
+            self.events.without += 1
             self.screen.say(f"psrun: {self._how(watched)}; the job goes on without it")
         elif self.failed_at is None:
             self.failed_at = self.now
@@ -499,9 +503,16 @@ class Supervisor:
         ended = [w.code for w in self._ended_in_order()]
         if not ended and not self.interrupts:
             return 0  # also if a part was told when the job was done
-        if RESUMABLE in ended and self.signal != signal.SIGINT:
+        if self.signal != signal.SIGINT and (RESUMABLE in ended or self._has_checkpoint()):
             return RESUMABLE
         return 128 + self.signal if self.signal else ended[0]
+
+    def _has_checkpoint(self):
+        """Whether the job can go on, though its worker 0 was not there to say so."""
+        try:
+            return bool(self.restarts) and self.restarts.has_checkpoint()
+        except JobError:
+            return False  # its host is gone
 
     def _follows_from_interrupt(self, watched):
         """True if our signals ended it, or if its error says that others had ended."""

@@ -49,6 +49,8 @@ class RestartTest(CheckpointTest):
                          [comparable(r) for r in self.records(out)])
         summary = comparable(self.summary(out))
         restarts = summary.pop("restarts")
+        recovery = summary.pop("recovery")
+        self.assertEqual(recovery["restarts"], len(restarts))
         self.assertEqual(comparable(self.summary(whole)), summary)
         return restarts
 

@@ -1,12 +1,14 @@
 """What the death of a process costs: bench/recovery measures it. Two workers hold the newest state
 of a job, so that no single death makes it go back to a checkpoint on the disk."""
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import unittest
 
-from jobs import BIN, DIGITS, ROOT
+from jobs import BIN, DIGITS, ROOT, wrapped_bin
 from restarting import SETTINGS, RestartTest
 from test_chaos import NORMS
 
@@ -58,6 +60,42 @@ class Memory(RestartTest):
         """The job goes on from memory, and with nothing of the run that it has replaced."""
         self.run_job("out", "ps", 1, 2, *SETTINGS, "train.seed=7")
         self.check_kills(("ps", 1, 2), "worker", [0], args=["--overwrite"])
+
+
+class ToldToEnd(RestartTest):
+    """SIGTERM while parts are missing: the job can go on from where it was, and psrun says so."""
+
+    KIND = ("ps", 1, 2)
+
+    def start_with(self, before, settings):
+        """A job of which a worker does something else before it is started again."""
+        os.makedirs(self.path("build"))
+        wrapped_bin(self.path("build/bin"), "ps-worker", f'[ -n "$PS_INCARNATION" ] && {{ {before}; }}')
+        psrun = self.start("out", self.KIND, "--restarts", "9", "--build-dir", self.path("build"), settings=settings)
+        self.assertTrue(self.wait_until(psrun, lambda: self.last_step("out") > 8))
+        return psrun
+
+    def tell(self, psrun, settings):
+        psrun.send_signal(signal.SIGTERM)
+        self.assertIn(f"psrun --resume {self.path('out')} goes on", self.end(psrun, "out", code=75))
+        self.run_job("whole", *self.KIND, *settings)
+        self.run_job("out", *self.KIND, *settings, args=["--resume", "auto"])
+        self.check_same("whole", "out")
+
+    def test_while_the_others_join_again(self):
+        """What worker 0 has in memory goes to the disk."""
+        psrun = self.start_with("exec sleep 1000", IN_MEMORY)
+        self.kill(psrun, "worker", 1)
+        self.assertTrue(self.wait_until(psrun, lambda: self.text("out").count("joined role=worker rank=0") > 1
+                                        or "[worker 0]" in self.text("out").partition("WARN  rejoin ")[2]))
+        self.assertEqual(self.listdir("out", "checkpoints"), [])
+        self.tell(psrun, IN_MEMORY)
+
+    def test_while_worker_0_waits_for_its_start(self):
+        psrun = self.start_with("kill -SEGV $$", [*SETTINGS, "train.log_every=1"])
+        self.kill(psrun, "worker", 0)
+        self.assertTrue(self.wait_until(psrun, lambda: "in 2 s: it came no further" in self.text("out")))
+        self.tell(psrun, [*SETTINGS, "train.log_every=1"])
 
 
 class Bench(RestartTest):

@@ -11,10 +11,13 @@
 
 static void the_newest_is_chosen(void **state)
 {
-    const ps_survivor all[] = {{0, 0, 0}, {40, 3, 2}, {30, 3, 2}}; // rank 0 is new
+    const ps_survivor all[] = {
+        {0}, {.step = 40, .n_ranks = 3, .made = 44, .generation = 2},
+        {.step = 30, .n_ranks = 3, .made = 45, .generation = 2}}; // rank 0 is new
     ps_survivors_choice c = ps_survivors_choose(all, 3, 0, true, 20);
     assert_int_equal(c.source, 1);
     assert_int_equal(c.of_source.step, 40);
+    assert_int_equal(c.made, 45);
     assert_int_equal(c.of_source.n_ranks, 3);
     assert_int_equal(c.generation, 3);
     assert_false(c.own_counts); // it has none
@@ -23,13 +26,13 @@ static void the_newest_is_chosen(void **state)
 
 static void rank_0_has_its_own(void **state)
 {
-    const ps_survivor all[] = {{40, 2, 1}, {40, 2, 1}};
+    const ps_survivor all[] = {{40, 2, 40, 1}, {40, 2, 40, 1}};
     assert_int_equal(ps_survivors_choose(all, 2, 1, true, 40).source, 0);
 }
 
 static void the_disk_may_be_newer(void **state)
 {
-    const ps_survivor all[] = {{0, 0, 0}, {40, 2, 1}};
+    const ps_survivor all[] = {{0}, {40, 2, 40, 1}};
     assert_int_equal(ps_survivors_choose(all, 2, 0, true, 41).source, -1);
     assert_int_equal(ps_survivors_choose(all, 2, 0, true, 40).source, 1);
 }
@@ -37,16 +40,17 @@ static void the_disk_may_be_newer(void **state)
 /* Worker 2 has missed that the job went back, and on without it. */
 static void steps_that_were_made_in_vain(void **state)
 {
-    const ps_survivor all[] = {{50, 2, 5}, {0, 0, 5}, {90, 3, 4}};
+    const ps_survivor all[] = {{50, 2, 52, 5}, {0, 0, 51, 5}, {90, 3, 95, 4}};
     ps_survivors_choice c = ps_survivors_choose(all, 3, 2, true, 0);
     assert_int_equal(c.source, 0);
     assert_false(c.own_counts);
+    assert_int_equal(c.made, 52);
     assert_int_equal(c.generation, 6);
 }
 
 static void another_jobs_memory(void **state)
 {
-    const ps_survivor all[] = {{0, 0, 0}, {90, 2, 4}};
+    const ps_survivor all[] = {{0}, {90, 2, 95, 4}};
     ps_survivors_choice c = ps_survivors_choose(all, 2, 1, false, 0);
     assert_int_equal(c.source, -1);
     assert_false(c.own_counts);
