@@ -712,6 +712,8 @@ static ps_err train(ps_trainer *t)
         PS_TRY(run_epoch(t, &stop));
         if (stop) break;
         const bool last = t->step == t->total_steps;
+        // A job that goes on from memory may have no step left to make.
+        if (last) PS_TRY(keep_once(t));
         if (!last && c->eval_every > 0 && (t->epoch + 1) % c->eval_every == 0)
             PS_TRY(evaluate_epoch(t));
         stop = t->result->interrupted;
@@ -771,8 +773,6 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     t->waited = before.wait_seconds;
     if (t->total_steps > 0) {
         PS_TRY(train(t));
-        // A job that goes on from memory may have no step left to make.
-        PS_TRY(keep_once(t));
         book_traffic(t, &before);
     }
     if (result->next_workers > 0) return PS_OK;

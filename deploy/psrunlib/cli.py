@@ -44,7 +44,7 @@ def parser():
                    help="ps: parameter servers; allreduce: Gloo or NCCL; single: one worker, no exchange")
     p.add_argument("-H", "--hostfile", metavar="HOSTFILE",
                    help="run over ssh on the hosts of this file, one a line: node1 servers=1 workers=2; "
-                        "also slots= dir= bin= addr= image= (deploy/psrunlib/hosts.py)")
+                        "also slots= dir= bin= addr= image=, or node9 spare (deploy/psrunlib/hosts.py)")
     p.add_argument("--port", type=port, default=0, metavar="PORT",
                    help="port of the coordinator (default: a free one; with -H 29500)")
     p.add_argument("--out", metavar="DIR", help="results and logs (default: runs/<job>-<time>)")
@@ -135,7 +135,9 @@ def make_job(args, build_dir, name=None):
         master_port=args.port or ports.free_port())
     if args.hostfile:
         job.master_port = args.port or jobs.DEFAULT_PORT
-        job.spread(*hostfile.place(hostfile.read_hostfile(args.hostfile), servers, workers))
+        hosts = hostfile.read_hostfile(args.hostfile)
+        job.spread(*hostfile.place(hosts, servers, workers))
+        job.spares = [h for h in hosts if h.spare and job.restarts]
         keys.check_hosts(job.hosts, folder, facts["net.insecure"])
         shares.settle(job)
     if folder:
@@ -212,7 +214,7 @@ def run(job, verbose):
     if job.hosts:
         programs = job.programs_by_host()
         names = {os.path.basename(p) for paths in programs.values() for p in paths}
-        remote.check_hosts(job.hosts, programs, job.config, jobs.versions(job.build_dir, names))
+        remote.check_hosts(job.hosts + job.spares, programs, job.config, jobs.versions(job.build_dir, names))
     screen = Screen(verbose=verbose)
     env = {}
     if screen.terminal:

@@ -4,13 +4,16 @@
     node1          servers=1 workers=2
     me@node2:2222  slots=4 dir=/data/pstrain bin=/opt/pstrain/bin addr=10.0.0.2
     node3          slots=2 image=/images/pstrain.sif link=25
+    node4          spare
 
 slots: at most this many workers (default 1). servers, workers: exactly this many. dir: the
 working folder on the host (default: the same as here). bin: the folder of the programs
 (default: the same as here). addr: the address at which the other hosts reach it. image: an
 Apptainer image that has the programs. link: the rate of the host's link, in any unit that is the
 same for all (default 1); servers hold parts of the parameters that keep all links busy equally
-long. share: the part of each server on this host relative to the others', instead.
+long. share: the part of each server on this host relative to the others', instead. spare: it runs
+nothing until another host does not answer any more; then it runs all parts of that one
+(psrun --restarts).
 """
 import os
 import re
@@ -40,6 +43,7 @@ class Host:
     image: str = ""
     link: float = 0  # 0: not given
     share: float = 0
+    spare: bool = False
 
     @property
     def address(self):
@@ -57,8 +61,8 @@ def read_hostfile(path):
         words = line.split("#", 1)[0].split()
         if words:
             hosts.append(_host(f"{path}:{number}", words))
-    if not hosts:
-        raise JobError(f"{path} names no host")
+    if all(h.spare for h in hosts):
+        raise JobError(f"{path} names no host" + (" that is not a spare one" if hosts else ""))
     names = [h.name for h in hosts]
     for name in names:
         if names.count(name) > 1:
@@ -73,21 +77,28 @@ def _host(place, words):
     user, name = found["user"], found["host"].strip("[]")
     host = Host(name=f"{user}@{name}" if user else name, host=name, port=int(found["port"] or 0))
     for word in words[1:]:
+        if word == "spare":
+            host.spare = True
+            continue
         key, equals, value = word.partition("=")
         if not equals or key not in KEYS or not value:
-            raise JobError(f"{place}: '{word}' is not one of {', '.join(KEYS)}, as key=value")
+            raise JobError(f"{place}: '{word}' is not one of {', '.join(KEYS)}, as key=value, or spare")
         if key in NUMBERS and not value.isdigit():
             raise JobError(f"{place}: {key}={value} is not a number")
         if key in RATIOS and not RATIO.match(value):
             raise JobError(f"{place}: {key}={value} is not a number above 0")
         setattr(host, key, int(value) if key in NUMBERS else float(value) if key in RATIOS else value)
+    if host.spare and (host.servers, host.workers, host.slots) != (-1, -1, 1):
+        raise JobError(f"{place}: a spare host runs the parts of the one that it replaces: it has no slots=, "
+                       "servers= or workers=")
     return host
 
 
 def place(hosts, servers, workers):
     """(servers' hosts, workers' hosts), by rank. Hosts with servers= or workers= get that many.
     The other servers are dealt out one per host in turn; the other workers fill the slots of
-    one host after another."""
+    one host after another. Spare hosts get none."""
+    hosts = [h for h in hosts if not h.spare]
     server_hosts = _exact(hosts, "servers", servers)
     worker_hosts = _exact(hosts, "workers", workers)
     free = [h for h in hosts if h.servers < 0] or hosts

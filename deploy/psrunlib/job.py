@@ -64,6 +64,7 @@ class Job:
     store_port: int = 0  # of the store that a program of the user's opens in worker 0
     server_hosts: list = field(default_factory=list)  # by rank; empty: all here
     worker_hosts: list = field(default_factory=list)
+    spares: list = field(default_factory=list)  # hosts that run nothing yet
 
     @property
     def elastic(self):
@@ -77,14 +78,27 @@ class Job:
     def spread(self, server_hosts, worker_hosts):
         """Places the parts on hosts; the coordinator is on the first part's host."""
         self.server_hosts, self.worker_hosts = server_hosts, worker_hosts
-        self.master_addr = (server_hosts + worker_hosts)[0].address
+        self.master_addr = self.coordinator_host.address
+
+    @property
+    def coordinator_host(self):
+        return (self.server_hosts + self.worker_hosts)[0]
+
+    def move(self, lost, spare):
+        """Places all parts of a lost host on a spare one."""
+        self.spares.remove(spare)
+        self.server_hosts = [spare if h.name == lost.name else h for h in self.server_hosts]
+        self.worker_hosts = [spare if h.name == lost.name else h for h in self.worker_hosts]
 
     def programs_by_host(self):
-        """Those of ours, by the name of the host."""
+        """Those of ours, by the name of the host. A spare one may have to run any."""
         programs = {host.name: set() for host in self.hosts}
         for part in self.parts():
             if part.role == "server" or not self.program:
                 programs[part.host.name].add(part.argv[0])
+        for host in self.spares:
+            roles = ["server"] * bool(self.servers) + ["worker"] * (not self.program)
+            programs[host.name] = {self._program(role, host) for role in roles}
         return programs
 
     def parts(self):

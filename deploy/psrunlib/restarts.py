@@ -104,6 +104,7 @@ class Restarts:
         self.started = collections.Counter()  # how often, by part
         self.in_vain = collections.Counter()  # deaths by part since the job came further
         self.furthest = -1  # the highest step that it went on from
+        self.lost = set()  # names of hosts that do not answer
         self.back = False  # worker 0 is on its way back to the job
 
     @property
@@ -123,6 +124,7 @@ class Restarts:
         the last one that is known. counts: False for a part that ended because another one had
         not joined. That one counts."""
         part = watched.part
+        self._look_at_host(watched)
         if not counts:
             self.screen.say(f"psrun: {part.name} {watched.how}, because others had not joined; it is started again")
             return self._again(part), 0
@@ -135,6 +137,29 @@ class Restarts:
                         f"(restart {len(self.deaths)} of {self.job.restarts}"
                         + (f", in {delay_s} s: it came no further)" if delay_s else ")"))
         return self._again(part), delay_s
+
+    def _look_at_host(self, watched):
+        """Once ssh cannot start a part again on its host, a spare host takes that host's place."""
+        host, job = watched.part.host, self.job
+        if (not host or watched.code != remote.SSH_FAILED or watched.spoke or host.name in self.lost
+                or not self.started[watched.part.name]):
+            return
+        self.lost.add(host.name)
+        if host.name == job.coordinator_host.name:
+            self.screen.say(f"psrun: host {host.name} does not answer; no other host can take its place: it runs "
+                            "the coordinator, at the address that all parts know")
+        elif not job.spares:
+            self.screen.say(f"psrun: host {host.name} does not answer, and there is no spare host (a line "
+                            "\"NAME spare\" in the hostfile)")
+        else:
+            had_results = host.name == self.folder.host.name
+            spare = job.spares[0]
+            job.move(host, spare)
+            self.screen.say(f"psrun: host {host.name} does not answer; the spare host {spare.name} takes its place")
+            if had_results:
+                self.folder = Folder(job)
+                self.screen.say(f"psrun: the results go to {spare.name} from here on; what host {host.name} has "
+                                "of them stays there")
 
     def _again(self, part):
         self.started[part.name] += 1
@@ -199,7 +224,11 @@ class Restarts:
         """Worker 0 goes on with the job's own checkpoints. Before the first one the job begins as
         it did, over what it has left."""
         self.job.resume, self.job.overwrite = self.first
-        if self.has_checkpoint():
+        try:
+            goes_on = self.has_checkpoint()
+        except JobError:
+            goes_on = True  # its host does not answer: whatever it has is not to be overwritten
+        if goes_on:
             self.job.resume, self.job.overwrite = "auto", False
         elif not self.folder.held_a_run and (self.job.resume or not self.folder.before):
             self.job.overwrite = True

@@ -7,6 +7,7 @@ import time
 
 from .errors import JobError
 from .events import Events
+from .screen import level_of
 from .traceback import Traceback
 
 # When a part has failed, the coordinator tells the others. Those that have not ended GRACE_S
@@ -84,6 +85,7 @@ class Watched:
         self.errors = []
         self.traceback = Traceback()
         self.told = None  # the signal that it has logged
+        self.spoke = False  # the part itself has said something; else ssh may have
         self.all_joined = False  # it has logged that all have joined
         self.last_line = ""
         self.step = 0  # as it says
@@ -123,6 +125,7 @@ class Watched:
     def _line(self, line, screen):
         self._keep(line, screen)
         self.last_line = line
+        self.spoke = self.spoke or bool(level_of(line))
         found = ERROR_LINE.match(line)
         error = found.group("what") if found else self.traceback.take(line)
         if error:

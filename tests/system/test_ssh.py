@@ -265,6 +265,64 @@ class OverSsh(unittest.TestCase):
         restarts = json.loads((outs[1] / "summary.json").read_text())["restarts"]
         self.assertEqual([r["part"] for r in restarts], ["worker 1"])
 
+    def unplug(self, i, up):
+        self.cluster.ip("link", "set", f"v{i}", "up" if up else "down", ns=self.cluster.name(0))
+
+    def lose_host_3(self, out, hostfile, *more):
+        """A job of which host 3 is lost after some steps. Returns psrun's words."""
+        self.hostfile.write_text(hostfile)
+        command = self.psrun("--restarts", "9", "--out", str(out), "train.epochs=100", "checkpoint.every=20",
+                             "train.eval_every=0", "net.dead_after_ms=2000", *more)
+        run = subprocess.Popen(["ip", "netns", "exec", self.cluster.name(0), *command], env=self.env, cwd=ROOT,
+                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.addCleanup(run.kill)
+        self.wait_for_steps(out)
+        self.addCleanup(self.unplug, 3, True)
+        self.unplug(3, False)
+        text, _ = run.communicate(timeout=120)
+        self.unplug(3, True)
+        self.assertEqual(run.returncode, 0, text)
+        return text
+
+    def whole_weights(self, *settings):
+        out = Path(self.folder) / "alone"
+        run = self.cluster.run(self.psrun("--overwrite", "--out", str(out), "train.epochs=100", "checkpoint.every=20",
+                                          "train.eval_every=0", *settings, hosts=False), env=self.env, cwd=ROOT)
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        return (out / "model.safetensors").read_bytes()
+
+    def test_a_spare_host_takes_the_place_of_a_lost_one(self):
+        at, out = self.cluster.address, Path(self.folder) / "spared"
+        text = self.lose_host_3(out, f"{at(1)}:{PORT} servers=1 workers=1\n{at(2)}:{PORT} spare\n"
+                                     f"{at(3)}:{PORT} servers=1 workers=1\n")
+        self.assertIn(f"psrun: host {at(3)} does not answer; the spare host {at(2)} takes its place\n", text)
+        self.assertEqual((out / "model.safetensors").read_bytes(), self.whole_weights())
+        deaths = json.loads((out / "summary.json").read_text())["restarts"]
+        self.assertEqual({d["part"] for d in deaths}, {"server 1", "worker 1"})
+
+    def test_a_spare_host_for_worker_0(self):
+        """It goes on from another worker's memory, in a folder that has nothing."""
+        at, folders = self.cluster.address, [Path(self.folder, f"disk{i}") for i in range(4)]
+        for folder in folders:
+            folder.mkdir()
+        self.hostfile.write_text("".join(
+            f"{at(i)}:{PORT} dir={folders[i]} {what}\n"
+            for i, what in ((3, "servers=0 workers=1"), (1, "servers=2 workers=1"), (2, "spare"))))
+        command = ["python3", ROOT / "deploy/psrun", "--insecure", "--restarts", "9", "-s", "2", "-w", "2", "-H",
+                   self.hostfile, "--out", "out", ROOT / "configs/digits-basicnet.yaml", "train.epochs=100",
+                   "checkpoint.every=20", "train.eval_every=0", "net.dead_after_ms=2000"]
+        run = subprocess.Popen(["ip", "netns", "exec", self.cluster.name(0), *command], env=self.env, cwd=folders[0],
+                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.addCleanup(run.kill)
+        self.wait_for_steps(folders[3] / "out")
+        self.addCleanup(self.unplug, 3, True)
+        self.unplug(3, False)
+        text, _ = run.communicate(timeout=120)
+        self.assertEqual(run.returncode, 0, text)
+        self.assertIn(f"psrun: the results go to {at(2)} from here on", text)
+        self.assertIn('from="memory of worker 1"', text)
+        self.assertEqual((folders[2] / "out/model.safetensors").read_bytes(), self.whole_weights())
+
     def test_ctrl_c_leaves_nothing(self):
         run = self.long_job(Path(self.folder) / "stopped")
         deadline = time.monotonic() + 40
@@ -362,6 +420,10 @@ class OverSsh(unittest.TestCase):
         self.assertIn("no folder /nowhere", self.faulty(good + f"{at(2)}:{PORT} dir=/nowhere\n"))
         self.assertIn("places 2 servers and 1 workers", self.faulty(good))
         self.assertIn("is not one of", self.faulty(good + f"{at(2)}:{PORT} slot=2\n"))
+        self.assertIn("a spare host runs the parts of the one that it replaces",
+                      self.faulty(good + f"{at(2)}:{PORT} spare slots=2\n"))
+        self.assertIn("cannot be reached", self.faulty(good.replace("=1", "=2") + f"{at(9)}:{PORT} spare\n",
+                                                       "--restarts", "1", "checkpoint.every=1"))
 
     def test_doctor_finds_nothing_then_something(self):
         run = self.cluster.run(self.psrun("--doctor"), env=self.env, cwd=ROOT)
