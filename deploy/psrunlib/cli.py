@@ -8,7 +8,7 @@ import time
 
 from . import hosts as hostfile
 from . import job as jobs
-from . import doctor, elastic, jobfile, keys, local, ports, remote, report, restarts, shares, verify
+from . import attempts, doctor, elastic, jobfile, keys, local, ports, remote, report, restarts, shares, verify
 from .errors import JobError
 from .out import Out
 from .screen import Screen
@@ -55,7 +55,8 @@ def parser():
                         "auto: with the run in --out, or begin one there")
     p.add_argument("--restarts", type=count, default=0, metavar="N",
                    help="when a part dies, start it again; the job goes on from its newest checkpoint; at most "
-                        "N times (needs checkpoint.every, .minutes or .best; default: 0)")
+                        "N times (needs checkpoint.every, .minutes or .best; default: 0). With a program of your own: "
+                        "all parts are started again, and the program loads what it has saved")
     p.add_argument("--join", metavar="RUN",
                    help="start one more worker for the job that is running in that folder "
                         "(its job.workers is a range); Ctrl-C makes it leave")
@@ -142,7 +143,7 @@ def make_job(args, build_dir, name=None):
         shares.settle(job)
     if folder:
         keys.make(folder, jobs.program(build_dir, "ps-server"))
-    if job.restarts:
+    if job.restarts and args.config:
         restarts.check(job)
     return job
 
@@ -150,7 +151,6 @@ def make_job(args, build_dir, name=None):
 # Options that need a configuration, and why.
 OF_OUR_WORKERS = {
     "resume": "the program itself loads what it has saved",
-    "restarts": "psrun does not know from where the program can go on",
     "verify": "it compares the modes of our own workers",
     "doctor": "it checks the jobs of our own workers",
 }
@@ -228,12 +228,16 @@ def run(job, verbose):
 
 def supervise(job, screen, env, logs):
     started = time.time()
+    dead_after_s = job.facts["net.dead_after_ms"] / 1000
+    if job.program:
+        def attempt(more):
+            one = Supervisor(screen, launcher(job, {**env, **more}), logs, dead_after_s)
+            return one, one.run(job.parts())
+        return end_of_program(job, screen, *attempts.run(job, screen, attempt))
     again = restarts.Restarts(job, screen) if job.restarts else None
-    supervisor = Supervisor(screen, launcher(job, env), logs, job.facts["net.dead_after_ms"] / 1000, again,
+    supervisor = Supervisor(screen, launcher(job, env), logs, dead_after_s, again,
                             elastic.Elastic(job.fewest) if job.elastic else None)
     code = supervisor.run(job.parts())
-    if job.program:
-        return end_of_program(job, screen, supervisor, code)
     if job.hosts and code != 1:
         host, path = job.parts()[job.servers].host, os.path.join(job.out, "summary.json")
         if not remote.fetch(host, path, path, started) and code == 0:

@@ -3,16 +3,14 @@ psrun --replay-membership."""
 import argparse
 import json
 import os
-import re
 import signal
 import subprocess
 
 from . import jobfile
 from .errors import JobError
+from .events import WORKERS_LINE
 from .restarts import can_mend
 
-# Worker 0's, each time that the job begins or goes on.
-WORKERS_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  workers n=(?P<n>\d+) ")
 RESUMABLE = 75  # a stretch has ended as it was asked to
 
 

@@ -1,8 +1,8 @@
 """What has happened to a job besides training, as its parts say: for the summary and the screen."""
 import re
 
-from .elastic import WORKERS_LINE
-
+# Worker 0's in an elastic job, each time that it begins or goes on.
+WORKERS_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  workers n=(?P<n>\d+) ")
 # A member's, when a lost connection to a server or to the coordinator is there again.
 MENDED_LINE = re.compile(r"^\s*[\d.]+ \S+ WARN  connection-mended ")
 

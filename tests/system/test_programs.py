@@ -35,6 +35,18 @@ class Programs(JobTest):
         self.assertIn("psrun: the job failed: worker 0 ended with exit code 1\n"
                       "psrun:   ValueError: no such thing\n", text)
 
+    def test_all_parts_are_started_again(self):
+        script = 'echo "attempt $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS"; [ $RANK = 1 ] && exit 3; sleep 100'
+        text = self.run_program(script, "--restarts", 2)
+        for number in range(3):
+            self.assertEqual(text.count(f"attempt {number} of 2\n"), 2 + 1)  # of two workers, and as the last words
+        self.assertIn("psrun: all parts are started again (restart 1 of 2)\n", text)
+        self.assertIn("psrun: all parts are started again (restart 2 of 2, in 1 s)\n", text)
+        self.assertIn("psrun: all parts had been started again already (--restarts 2)\n", text)
+
+    def test_what_no_restart_mends(self):
+        self.assertNotIn("started again", self.run_program("exit 127", "--restarts", 1, workers=1))
+
     def test_ctrl_c(self):
         run = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 2, "--verbose", "--", "sh", "-c", "echo up; sleep 100"),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -56,7 +68,7 @@ class Programs(JobTest):
 
     def test_mistakes(self):
         for words, said in ((["job.yaml", "--", "true"], "a configuration or a program"),
-                            (["--restarts", "2", "--", "true"], "--restarts"),
+                            (["--verify", "--", "true"], "--verify"),
                             (["-m", "allreduce", "--", "true"], "-m allreduce"),
                             (["net.no_such=1", "--", "true"], "net.no_such"),
                             (["--"], "name the program"),
