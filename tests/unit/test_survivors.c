@@ -12,7 +12,8 @@
 static void the_newest_is_chosen(void **state)
 {
     const ps_survivor all[] = {
-        {0}, {.step = 40, .n_ranks = 3, .made = 44, .generation = 2},
+        {0},
+        {.step = 40, .n_ranks = 3, .made = 44, .generation = 2},
         {.step = 30, .n_ranks = 3, .made = 45, .generation = 2}}; // rank 0 is new
     ps_survivors_choice c = ps_survivors_choose(all, 3, 0, true, 20);
     assert_int_equal(c.source, 1);
