@@ -345,8 +345,26 @@ void ps_server_get_stats(const ps_server *s, ps_shard_stats *out)
         out->pushes += one.pushes;
         out->repeated += one.repeated;
         out->strangers += one.strangers;
+        out->sum_ns += one.sum_ns;
+        out->apply_ns += one.apply_ns;
         if (one.steps > out->steps) out->steps = one.steps;
     }
+}
+
+void ps_server_sample(void *server, ps_metric_values *v)
+{
+    const ps_server *s = server;
+    ps_shard_stats stats;
+    if (!s->member || s->idle) return; // its shards have not started
+    ps_server_get_stats(s, &stats);
+    ps_metric_set(v, PS_METRIC_STEP, (double)stats.steps);
+    ps_metric_set(v, PS_METRIC_SUM_SECONDS, (double)stats.sum_ns * 1e-9);
+    ps_metric_set(v, PS_METRIC_APPLY_SECONDS, (double)stats.apply_ns * 1e-9);
+    ps_metric_set(v, PS_METRIC_BYTES_SENT, (double)stats.bytes_sent);
+    ps_metric_set(v, PS_METRIC_BYTES_RECEIVED, (double)stats.bytes_received);
+    ps_metric_set(v, PS_METRIC_PUSHES, (double)stats.pushes);
+    ps_metric_set(v, PS_METRIC_REPEATED, (double)stats.repeated);
+    ps_metric_set(v, PS_METRIC_STRANGERS, (double)stats.strangers);
 }
 
 void ps_server_stop(ps_server *s)

@@ -4,6 +4,7 @@
 #define PS_SERVER_H
 
 #include "member.h"
+#include "metric_table.h"
 #include "shard.h"
 
 typedef struct ps_server ps_server;
@@ -45,6 +46,9 @@ ps_err ps_server_wait(ps_server *server);
 
 /* The sums over all shards. */
 void ps_server_get_stats(const ps_server *server, ps_shard_stats *out);
+
+/* For ps_monitor_attach; server is a ps_server. */
+void ps_server_sample(void *server, ps_metric_values *values);
 
 /* Ends the shards, which use the member. */
 void ps_server_stop(ps_server *server);

@@ -9,6 +9,7 @@
 #include "fd_limit.h"
 #include "mem.h"
 #include "model_spec.h"
+#include "monitor.h"
 #include "procstat.h"
 #include "rejoin.h"
 #include "server.h"
@@ -50,12 +51,27 @@ typedef struct service {
     const ps_cli *cli;
     const ps_tensor_table *table;
     ps_signal_watch *watch;
-    int signal; // that told it to end
-    int rank;   // -1: any
+    ps_monitor *monitor; // NULL: nobody can watch
+    int signal;          // that told it to end
+    int rank;            // -1: any
     int64_t rejoins;
     int expected_workers; // when it joins again
     bool again;           // joins again
 } service;
+
+static bool hosts_coordinator(const service *s)
+{
+    return s->rank == 0 || s->cfg->job.servers == 1;
+}
+
+static void start_monitor(service *s)
+{
+    const ps_monitor_options options = {
+        .config = s->cfg, .role = PS_ROLE_SERVER, .hosts = hosts_coordinator(s)};
+    s->monitor = ps_monitor_start(&options);
+    ps_metric_set(ps_monitor_values(s->monitor), PS_METRIC_RESTARTS,
+                  (double)s->cli->incarnation);
+}
 
 static ps_err join_and_serve(ps_server *server, service *s)
 {
@@ -73,6 +89,7 @@ static ps_err join_and_serve(ps_server *server, service *s)
         .plan_hash = ps_server_plan_hash(server),
         .local_rank = cli->local_rank,
         .incarnation = (uint64_t)cli->incarnation,
+        .view = ps_monitor_view(s->monitor),
     };
     options.endpoints = ps_server_endpoints(server, &options.n_endpoints);
     uint64_t start = ps_clock_ns();
@@ -85,6 +102,8 @@ static ps_err join_and_serve(ps_server *server, service *s)
     char role[32];
     snprintf(role, sizeof role, "server/%d", rank);
     ps_log_set_role(role);
+    ps_metric_set(ps_monitor_values(s->monitor), PS_METRIC_REJOINS, (double)s->rejoins);
+    ps_monitor_attach(s->monitor, member, ps_server_sample, server);
     ps_err err = ps_server_start(server, member);
     if (err == PS_OK) err = ps_server_wait(server);
     if (err == PS_OK)
@@ -93,6 +112,7 @@ static ps_err join_and_serve(ps_server *server, service *s)
         s->again = ps_rejoin_allowed(cfg, member, err, &s->rejoins);
     s->expected_workers = ps_member_next_workers(member);
     if (err != PS_OK) ps_member_abort(member, err, ps_err_message());
+    ps_monitor_detach(s->monitor);
     ps_server_stop(server); // the shards use the member
     s->signal = ps_signal_watch_detach(s->watch);
     ps_member_destroy(&member);
@@ -114,7 +134,7 @@ static ps_err serve_once(service *s)
         .init_method = cli->init_method,
         .n_servers = (int)cfg->job.servers,
         .n_workers = (int)cfg->job.most_workers,
-        .hosts_coordinator = s->rank == 0 || cfg->job.servers == 1,
+        .hosts_coordinator = hosts_coordinator(s),
     };
     ps_server *server = NULL;
     PS_TRY(ps_server_create(&options, &server));
@@ -154,7 +174,9 @@ static ps_err run(const ps_cli *cli, int *signal)
                  .watch = &watch,
                  .expected_workers = (int)cfg.job.start_workers,
                  .rank = cli->rank};
+    start_monitor(&s);
     err = serve(&s);
+    ps_monitor_stop(&s.monitor);
     *signal = s.signal;
 out:
     if (err != PS_OK) PS_ERROR("failed", "%s: %s", ps_err_name(err), ps_err_message());

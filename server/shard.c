@@ -242,6 +242,8 @@ void ps_shard_get_stats(const ps_shard *s, ps_shard_stats *out)
         .repeated = ps_counter_get(&s->repeated),
         .strangers = ps_counter_get(&s->strangers),
         .steps = ps_counter_get(&s->steps),
+        .sum_ns = ps_counter_get(&s->sum_ns),
+        .apply_ns = ps_counter_get(&s->apply_ns),
     };
 }
 

@@ -58,6 +58,9 @@ typedef struct ps_shard_stats {
     uint64_t pushes, repeated;           // that counted; repetitions, which did not
     uint64_t strangers;                  // messages from outside the job
     uint64_t steps;                      // of chunk 0 of the shard
+    /* Time for sums that are a pass of their own; for the optimizer, with the sum where
+     * both are one pass. */
+    uint64_t sum_ns, apply_ns;
 } ps_shard_stats;
 
 /* From any thread. */

@@ -63,9 +63,12 @@ static ps_err sum_coded(ps_shard *s, ps_shard_chunk *c, float *sum)
 {
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
         s->payloads[r] = zmq_msg_data(&c->pushes[r]);
-    return ps_coded_chunk_sum(&c->coded, &c->memory, s->payloads, (int)s->rules.n_workers,
-                              (uint64_t)c->policy.version, s->rule.refuses, sum,
-                              s->decoded);
+    const uint64_t begin_ns = ps_clock_ns();
+    ps_err err =
+        ps_coded_chunk_sum(&c->coded, &c->memory, s->payloads, (int)s->rules.n_workers,
+                           (uint64_t)c->policy.version, s->rule.refuses, sum, s->decoded);
+    ps_counter_add_since(&s->sum_ns, begin_ns);
+    return err;
 }
 
 static ps_aggregate_step step_by_sum(ps_shard *s, ps_shard_chunk *c,
@@ -76,6 +79,14 @@ static ps_aggregate_step step_by_sum(ps_shard *s, ps_shard_chunk *c,
     step.n_grads = 1;
     step.summed = true;
     return step;
+}
+
+static ps_err apply(ps_shard *s, ps_shard_chunk *c, const ps_aggregate_step *step)
+{
+    const uint64_t begin_ns = ps_clock_ns();
+    ps_err err = ps_aggregate_apply(&c->memory, step);
+    ps_counter_add_since(&s->apply_ns, begin_ns);
+    return err;
 }
 
 static void end_step(ps_shard *s, ps_shard_chunk *c)
@@ -96,7 +107,7 @@ static ps_err apply_once(ps_shard *s, ps_shard_chunk *c)
         PS_TRY(sum_coded(s, c, s->sum));
         step = step_by_sum(s, c, &sum, 1.0);
     }
-    PS_TRY(ps_aggregate_apply(&c->memory, &step));
+    PS_TRY(apply(s, c, &step));
     end_step(s, c);
     PS_TRY(ps_shard_reply_weights(s, c));
     release_pushes(s, c); // after the replies: freeing large buffers takes a while
@@ -152,7 +163,9 @@ static ps_err sum_now(ps_shard *s, ps_shard_chunk *c)
 {
     if (!c->coded.coded) {
         ps_aggregate_step step = step_by_pushes(s, c);
+        const uint64_t begin_ns = ps_clock_ns();
         PS_TRY(ps_aggregate_sum(&c->memory, &step));
+        ps_counter_add_since(&s->sum_ns, begin_ns);
     } else {
         PS_TRY(sum_coded(s, c, c->memory.sum));
     }
@@ -173,7 +186,7 @@ static ps_err apply_sum(ps_shard *s, ps_shard_chunk *c, double scale)
     const float *sum = c->memory.sum;
     ps_aggregate_step step = step_by_sum(s, c, &sum, scale);
     step.check = false; // done when it was summed
-    return ps_aggregate_apply(&c->memory, &step);
+    return apply(s, c, &step);
 }
 
 /* Applies all chunks when the norm of the step is here, in the order in which workers

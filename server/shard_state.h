@@ -84,6 +84,7 @@ struct ps_shard {
     const ps_event *changed; // set when `state` changes; may be NULL
     atomic_int state;
     ps_counter bytes_received, bytes_sent, pushes, repeated, strangers, steps;
+    ps_counter sum_ns, apply_ns;
 };
 
 /* Allocates everything that a step needs, by o, index, codec and waits. NOMEM; s is safe

@@ -7,13 +7,20 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "metric_table.h"
 
 static json_t *number(double v)
 {
     return isfinite(v) ? json_real(v) : json_null();
 }
 
-static json_t *integer(uint64_t v)
+/* A line's value, under the name that the table of metrics has for it. */
+static void put(json_t *line, ps_metric metric, json_t *value)
+{
+    json_object_set_new(line, ps_metric_table[metric].name, value);
+}
+
+static json_t *integer(int64_t v)
 {
     return json_integer((json_int_t)v);
 }
@@ -45,6 +52,11 @@ int64_t ps_metrics_bytes(const ps_metrics *metrics)
     return known ? st.st_size : 0; // every line is flushed
 }
 
+ps_err ps_metrics_add_events(ps_metrics *metrics, const char *folder, uint64_t first_step)
+{
+    return ps_event_file_open(&metrics->events, folder, first_step);
+}
+
 /* Takes the object. A line is flushed at once, so that readers see it and a full disk is
  * noticed when it happens. */
 static ps_err write_line(ps_metrics *metrics, json_t *line)
@@ -62,31 +74,49 @@ static ps_err write_line(ps_metrics *metrics, json_t *line)
 ps_err ps_metrics_step(ps_metrics *metrics, const ps_step_record *r)
 {
     if (!metrics->file) return PS_OK;
-    return write_line(metrics,
-                      json_pack("{s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "step",
-                                integer(r->step), "epoch", (json_int_t)r->epoch, "loss",
-                                number(r->loss), "loss_mean", number(r->loss_mean), "lr",
-                                number(r->lr), "loss_scale", number(r->loss_scale),
-                                "samples_per_second", number(r->samples_per_second),
-                                "step_ms", number(r->step_ms), "exchange_wait_ms",
-                                number(r->exchange_wait_ms)));
+    json_t *line = json_object();
+    put(line, PS_METRIC_STEP, integer((int64_t)r->step));
+    put(line, PS_METRIC_EPOCH, integer(r->epoch));
+    put(line, PS_METRIC_LOSS, number(r->loss));
+    put(line, PS_METRIC_LOSS_MEAN, number(r->loss_mean));
+    put(line, PS_METRIC_LR, number(r->lr));
+    put(line, PS_METRIC_LOSS_SCALE, number(r->loss_scale));
+    put(line, PS_METRIC_SAMPLES_PER_SECOND, number(r->samples_per_second));
+    put(line, PS_METRIC_STEP_MS, number(r->step_ms));
+    put(line, PS_METRIC_EXCHANGE_WAIT_MS, number(r->exchange_wait_ms));
+    PS_TRY(write_line(metrics, line));
+    const ps_event_scalar scalars[] = {
+        {"train/loss", r->loss_mean},
+        {"train/lr", r->lr},
+        {"train/loss_scale", r->loss_scale},
+        {"speed/samples_per_second", r->samples_per_second},
+        {"speed/step_ms", r->step_ms},
+        {"speed/exchange_wait_ms", r->exchange_wait_ms}};
+    return ps_event_file_add(&metrics->events, r->step, scalars,
+                             sizeof scalars / sizeof *scalars);
 }
 
 ps_err ps_metrics_eval(ps_metrics *metrics, const ps_eval_record *r)
 {
     if (!metrics->file) return PS_OK;
-    return write_line(metrics,
-                      json_pack("{s:o, s:I, s:o, s:o, s:I}", "step", integer(r->step),
-                                "epoch", (json_int_t)r->epoch, "test_loss",
-                                number(r->loss), "test_accuracy", number(r->accuracy),
-                                "test_samples", (json_int_t)r->samples));
+    json_t *line = json_object();
+    put(line, PS_METRIC_STEP, integer((int64_t)r->step));
+    put(line, PS_METRIC_EPOCH, integer(r->epoch));
+    put(line, PS_METRIC_TEST_LOSS, number(r->loss));
+    put(line, PS_METRIC_TEST_ACCURACY, number(r->accuracy));
+    put(line, PS_METRIC_TEST_SAMPLES, integer(r->samples));
+    PS_TRY(write_line(metrics, line));
+    const ps_event_scalar scalars[] = {{"test/loss", r->loss},
+                                       {"test/accuracy", r->accuracy}};
+    return ps_event_file_add(&metrics->events, r->step, scalars, 2);
 }
 
 ps_err ps_metrics_close(ps_metrics *metrics)
 {
-    if (!metrics->file) return PS_OK;
+    ps_err err = ps_event_file_close(&metrics->events);
     FILE *file = metrics->file;
     metrics->file = NULL;
-    if (fclose(file) != 0) return ps_err_errno(PS_ERR_IO, "cannot write metrics.jsonl");
-    return PS_OK;
+    if (file && fclose(file) != 0)
+        return ps_err_errno(PS_ERR_IO, "cannot write metrics.jsonl");
+    return err;
 }

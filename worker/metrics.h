@@ -1,4 +1,5 @@
-/* metrics.jsonl: a line per logged step and evaluation. */
+/* metrics.jsonl: a line per logged step and evaluation; and the same for TensorBoard, if
+ * it is asked for. */
 #ifndef PS_METRICS_H
 #define PS_METRICS_H
 
@@ -7,10 +8,12 @@
 #include <stdio.h>
 
 #include "err.h"
+#include "event_file.h"
 
 typedef struct ps_metrics {
     FILE *file; // NULL: nothing is written
     uint64_t start_ns;
+    ps_event_file events; // not open: none
 } ps_metrics;
 
 /* A number that is not finite becomes null in the file: JSON has no word for it. */
@@ -37,6 +40,9 @@ ps_err ps_metrics_open(ps_metrics *metrics, const char *path);
 /* Continues after the first `bytes` of the file. Cuts off later lines, of steps that will
  * be made again. A shorter file keeps what it has. */
 ps_err ps_metrics_reopen(ps_metrics *metrics, const char *path, int64_t bytes);
+/* From now on the records also go to a new file for TensorBoard in the folder. */
+ps_err ps_metrics_add_events(ps_metrics *metrics, const char *folder,
+                             uint64_t first_step);
 /* Bytes of the lines so far; 0 when it is not open. */
 int64_t ps_metrics_bytes(const ps_metrics *metrics);
 ps_err ps_metrics_step(ps_metrics *metrics, const ps_step_record *record);

@@ -97,19 +97,33 @@ static ps_err remove_file(const char *path)
     return ps_err_errno(PS_ERR_IO, "cannot remove %s", path);
 }
 
-static ps_err remove_checkpoints(const ps_run_dir *dir)
+/* TensorBoard's (event_file.h): each start of the job has made one. */
+static bool is_event_file(const char *name)
 {
-    char folder[PATH_MAX], path[PATH_MAX + 32 + NAME_MAX];
-    PS_TRY(ps_run_dir_path(dir, CHECKPOINTS, folder));
+    return strncmp(name, "events.out.tfevents.", 20) == 0;
+}
+
+/* The files of a folder whose names are ours. */
+static ps_err remove_files(const char *folder, bool (*is_ours)(const char *name))
+{
+    char path[PATH_MAX + 32 + NAME_MAX];
     DIR *d = opendir(folder);
     if (!d) return PS_OK; // there are none
     ps_err err = PS_OK;
     for (struct dirent *e; err == PS_OK && (e = readdir(d));) {
-        if (!is_checkpoint(e->d_name)) continue;
+        if (!is_ours(e->d_name)) continue;
         snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
         err = remove_file(path);
     }
     closedir(d);
+    return err;
+}
+
+static ps_err remove_checkpoints(const ps_run_dir *dir)
+{
+    char folder[PATH_MAX];
+    PS_TRY(ps_run_dir_path(dir, CHECKPOINTS, folder));
+    ps_err err = remove_files(folder, is_checkpoint);
     ps_checkpoint_folder whole;
     snprintf(whole.path, sizeof whole.path, "%s", folder);
     ps_checkpoint_folder_remove(&whole); // and the folder, where it is empty now
@@ -123,6 +137,7 @@ static ps_err remove_results(const ps_run_dir *dir)
         snprintf(path, sizeof path, "%s/%s", dir->path, results[i]);
         PS_TRY(remove_file(path));
     }
+    PS_TRY(remove_files(dir->path, is_event_file));
     return remove_checkpoints(dir);
 }
 

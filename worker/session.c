@@ -111,6 +111,7 @@ static ps_err become_member(ps_session *s)
                                        .world_size = s->world_size,
                                        .min_workers = ps_config_elastic(c) ? fewest : 0,
                                        .expected_workers = s->o.expected_workers,
+                                       .view = s->o.view,
                                        .n_servers = s->n_servers,
                                        .init_method = s->o.init_method,
                                        .plan_hash = s->plan.hash,

@@ -50,6 +50,7 @@ typedef struct ps_session_options { // all borrowed for the session's life
     ps_member *member;
     const struct ps_param_groups *groups; // param_groups.h; NULL: none
     int expected_workers;                 // elastic jobs: as in ps_member_options
+    ps_job_view *view;                    // as in ps_member_options
 } ps_session_options;
 
 /* *out is owned by the caller. CONFIG: settings that contradict each other, or more

@@ -56,6 +56,7 @@ struct ps_trainer {
     double samples_a_step; // of all ranks, smoothed, for the progress
     double seconds_a_step; // smoothed, for progress and time left
     double waited;         // of the exchange, at the last step's end
+    double loaded;         // seconds that it has waited for batches
     double owed_seconds;   // of agreeing after a step: booked with the next
     float loss_scale;      // of the step; 1 without; 0: not known yet
     ps_trainer_result *result;
@@ -285,6 +286,7 @@ static ps_err next_micro_batch(ps_trainer *t, ps_loaded **out)
     *out = t->next;
     t->next = NULL;
     if (!*out) PS_TRY(ps_loader_next(t->loader, step_deadline(t), out));
+    t->loaded += seconds_since(begin);
     ps_trace_add(t->o.trace, "batch", begin, t->step);
     if (!*out)
         return ps_err_set(PS_ERR_INTERNAL, "the epoch ended before its last batch");
@@ -358,6 +360,31 @@ static bool past_warmup(const ps_trainer *t)
     return t->step > (uint64_t)t->o.config->train.warmup_steps;
 }
 
+/* For those who watch. */
+static void show_values(const ps_trainer *t, const ps_exchange_stats *e)
+{
+    const ps_trainer_result *r = t->result;
+    ps_metric_values *v = t->o.values;
+    if (!v) return;
+    ps_metric_set(v, PS_METRIC_STEP, (double)t->step);
+    ps_metric_set(v, PS_METRIC_STEPS, (double)t->total_steps);
+    ps_metric_set(v, PS_METRIC_EPOCH, (double)t->epoch);
+    ps_metric_set(v, PS_METRIC_EPOCHS, (double)t->epochs);
+    ps_metric_set(v, PS_METRIC_LOSS, t->step_loss);
+    ps_metric_set(v, PS_METRIC_SAMPLES_PER_SECOND, t->samples_a_step / t->seconds_a_step);
+    ps_metric_set(v, PS_METRIC_SAMPLES, (double)r->samples);
+    ps_metric_set(v, PS_METRIC_SKIPPED_STEPS, (double)r->skipped_steps);
+    ps_metric_set(v, PS_METRIC_STEP_SECONDS, r->seconds);
+    ps_metric_set(v, PS_METRIC_LOAD_SECONDS, t->loaded);
+    ps_metric_set(v, PS_METRIC_WAIT_SECONDS, e->wait_seconds);
+    ps_metric_set(v, PS_METRIC_ENCODE_SECONDS, e->encode_seconds);
+    ps_metric_set(v, PS_METRIC_SEND_SECONDS, e->send_seconds);
+    ps_metric_set(v, PS_METRIC_BYTES_SENT, (double)e->bytes_sent);
+    ps_metric_set(v, PS_METRIC_BYTES_RECEIVED, (double)e->bytes_received);
+    ps_metric_set(v, PS_METRIC_SHM_BYTES_SENT, (double)e->shm_sent);
+    ps_metric_set(v, PS_METRIC_SHM_BYTES_RECEIVED, (double)e->shm_received);
+}
+
 /* Books a step that took `seconds`, t->step counted up already. */
 static void book_step(ps_trainer *t, double seconds, int64_t group_n)
 {
@@ -384,6 +411,7 @@ static void book_step(ps_trainer *t, double seconds, int64_t group_n)
     double weight = t->step < 2 ? 1 : t->step < 21 ? 1 / (double)(t->step - 1) : 0.05;
     t->seconds_a_step += weight * (seconds - t->seconds_a_step);
     t->samples_a_step += weight * ((double)group_n - t->samples_a_step);
+    show_values(t, &stats);
 }
 
 static void show_progress(ps_trainer *t, double loss, bool now)
@@ -400,6 +428,16 @@ static void show_progress(ps_trainer *t, double loss, bool now)
     ps_progress_show(t->o.progress, &state, now);
 }
 
+static void show_record(const ps_trainer *t, const ps_step_record *r)
+{
+    ps_metric_set(t->o.values, PS_METRIC_LOSS, r->loss);
+    ps_metric_set(t->o.values, PS_METRIC_LOSS_MEAN, r->loss_mean);
+    ps_metric_set(t->o.values, PS_METRIC_LR, r->lr);
+    ps_metric_set(t->o.values, PS_METRIC_LOSS_SCALE, r->loss_scale);
+    ps_metric_set(t->o.values, PS_METRIC_STEP_MS, r->step_ms);
+    ps_metric_set(t->o.values, PS_METRIC_EXCHANGE_WAIT_MS, r->exchange_wait_ms);
+}
+
 static ps_err write_record(ps_trainer *t, double loss_mean)
 {
     const window *w = &t->since_record;
@@ -413,6 +451,7 @@ static ps_err write_record(ps_trainer *t, double loss_mean)
                              .step_ms = w->seconds * 1e3 / (double)w->steps,
                              .exchange_wait_ms =
                                  w->wait_seconds * 1e3 / (double)w->steps};
+    show_record(t, &record);
     return ps_metrics_step(t->o.metrics, &record);
 }
 
@@ -598,6 +637,9 @@ static ps_err evaluate(ps_trainer *t, int64_t epochs_done)
                              .loss = e->loss,
                              .accuracy = e->accuracy,
                              .samples = e->samples};
+    ps_metric_set(t->o.values, PS_METRIC_TEST_LOSS, e->loss);
+    ps_metric_set(t->o.values, PS_METRIC_TEST_ACCURACY, e->accuracy);
+    ps_metric_set(t->o.values, PS_METRIC_TEST_SAMPLES, (double)e->samples);
     ps_progress_line(t->o.progress,
                      "epoch %" PRId64 "/%" PRId64 "  test loss %.4f  test accuracy %.4f",
                      epochs_done, t->epochs, e->loss, e->accuracy);

@@ -11,6 +11,7 @@
 #include "checkpointer.h"
 #include "duration_stats.h"
 #include "evaluate.h"
+#include "metric_table.h"
 #include "metrics.h"
 #include "model_spec.h"
 #include "progress.h"
@@ -35,6 +36,7 @@ typedef struct ps_trainer_options { // all borrowed for the trainer's life
     ps_metrics *metrics;              // not open: writes nothing
     ps_progress *progress;            // without a file: shows nothing
     ps_trace *trace;                  // not open: records nothing
+    ps_metric_values *values;         // what others watch; NULL: nobody does
 } ps_trainer_options;
 
 /* What became of the run; of the summary's figures those that the loop knows. */

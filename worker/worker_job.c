@@ -11,6 +11,7 @@
 #include "interrupt.h"
 #include "log.h"
 #include "membership_log.h"
+#include "monitor.h"
 #include "procstat.h"
 #include "rejoin.h"
 #include "resume.h"
@@ -48,6 +49,7 @@ typedef struct job {
     ps_metrics metrics;
     ps_progress progress;
     ps_trace trace;
+    ps_monitor *monitor; // NULL: nobody can watch
     ps_summary summary;
 } job;
 
@@ -80,6 +82,7 @@ static ps_err make_session(job *j)
                                         .init_method = j->cli->init_method,
                                         .rank = rank_to_ask_for(j),
                                         .expected_workers = j->expected_workers,
+                                        .view = ps_monitor_view(j->monitor),
                                         .local_rank = j->cli->local_rank,
                                         .incarnation = (uint64_t)j->cli->incarnation};
     return ps_session_create(&options, &j->session);
@@ -128,10 +131,25 @@ static ps_err load_data(job *j)
 
 /* --- the others -------------------------------------------------------------------- */
 
+static void start_monitor(job *j)
+{
+    const ps_config *c = j->config;
+    const bool first = j->rank == 0 || c->job.most_workers == 1;
+    const ps_monitor_options options = {.config = c,
+                                        .role = PS_ROLE_WORKER,
+                                        .hosts =
+                                            first && c->exchange.name != PS_EXCHANGE_PS};
+    j->monitor = ps_monitor_start(&options);
+    ps_metric_set(ps_monitor_values(j->monitor), PS_METRIC_RESTARTS,
+                  (double)j->cli->incarnation);
+}
+
 static ps_err join(job *j)
 {
     PS_TRY(ps_session_join_members(j->session));
     j->member = ps_session_member(j->session);
+    ps_metric_set(ps_monitor_values(j->monitor), PS_METRIC_REJOINS, (double)j->rejoins);
+    ps_monitor_attach(j->monitor, j->member, NULL, NULL);
     set_workers(j, ps_session_world_size(j->session));
     j->sampler.rank = j->rank = ps_session_rank(j->session);
     if (!j->member) return PS_OK;
@@ -245,7 +263,9 @@ static ps_err open_outputs(job *j)
     if (j->rank != 0) return PS_OK;
     PS_TRY(ps_file_announce_folder(j->member, &j->run_dir, step_deadline(j)));
     if (ps_config_elastic(j->config)) PS_TRY(note_membership(j));
-    return ps_resume_metrics(&j->resume, &j->run_dir, &j->metrics);
+    PS_TRY(ps_resume_metrics(&j->resume, &j->run_dir, &j->metrics));
+    if (!j->config->train.tensorboard) return PS_OK;
+    return ps_metrics_add_events(&j->metrics, j->run_dir.path, j->resume.start.step);
 }
 
 static ps_err close_outputs(job *j)
@@ -299,7 +319,8 @@ static ps_err make_trainer(job *j)
                                         .run_dir = j->rank == 0 ? &j->run_dir : NULL,
                                         .metrics = &j->metrics,
                                         .progress = &j->progress,
-                                        .trace = &j->trace};
+                                        .trace = &j->trace,
+                                        .values = ps_monitor_values(j->monitor)};
     return ps_trainer_create(&options, &j->trainer);
 }
 
@@ -458,6 +479,7 @@ static ps_err take_part(job *j)
 /* Frees what belongs to one joining of the job. */
 static void leave_session(job *j)
 {
+    ps_monitor_detach(j->monitor);
     ps_trainer_destroy(&j->trainer);
     ps_checkpointer_detach(j->checkpointer);
     ps_resume_fini(&j->resume);
@@ -487,6 +509,7 @@ static ps_err run(job *j)
 {
     j->expected_workers = (int)j->config->job.start_workers;
     PS_TRY(ps_model_spec_init(&j->spec, j->config));
+    if (!j->cli->check_data) start_monitor(j);
     PS_TRY(make_session(j));
     PS_TRY(load_data(j));
     if (j->cli->check_data) {
@@ -510,6 +533,7 @@ static void clean_up(job *j)
     ps_checkpointer_destroy(&j->checkpointer);
     ps_device_close(&j->device);
     ps_trace_close(&j->trace);
+    ps_monitor_stop(&j->monitor);
     if (j->has_run_dir) ps_run_dir_fini(&j->run_dir);
     ps_dataset_fini(&j->train);
     ps_dataset_fini(&j->test);

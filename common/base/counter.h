@@ -6,11 +6,19 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "clock.h"
+
 typedef _Atomic uint64_t ps_counter;
 
 static inline void ps_counter_add(ps_counter *counter, uint64_t by)
 {
     atomic_fetch_add_explicit(counter, by, memory_order_relaxed);
+}
+
+/* Nanoseconds since begin_ns (ps_clock_ns). */
+static inline void ps_counter_add_since(ps_counter *counter, uint64_t begin_ns)
+{
+    ps_counter_add(counter, ps_clock_ns() - begin_ns);
 }
 
 static inline void ps_counter_set(ps_counter *counter, uint64_t value)

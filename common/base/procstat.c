@@ -23,6 +23,15 @@ uint64_t ps_procstat_peak_rss(void)
     return (uint64_t)usage.ru_maxrss * 1024;
 }
 
+uint64_t ps_procstat_rss(void)
+{
+    unsigned long long size, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f && fscanf(f, "%llu %llu", &size, &resident) != 2) resident = 0;
+    if (f) fclose(f);
+    return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 /* The first line of a file without its newline; "" when there is none. */
 static void read_line(const char *path, char *out, size_t bytes)
 {

@@ -6,6 +6,8 @@
 
 /* Largest resident set so far, in bytes; shared memory counts. */
 uint64_t ps_procstat_peak_rss(void);
+/* The present resident set, likewise; 0: unknown. */
+uint64_t ps_procstat_rss(void);
 
 /* The host of this process. Two processes are on one host when boot_id and net_ns are
  * equal and known: containers share a boot id but not a network namespace, and may not

@@ -63,6 +63,7 @@ typedef struct ps_config_train {
     int64_t eval_every;      // epochs; 0: only at the end
     int64_t warmup_steps;    // left out of samples_per_second
     bool trace;              // write trace.json
+    bool tensorboard;        // write events for TensorBoard
 } ps_config_train;
 
 typedef struct ps_config_checkpoint {
@@ -160,6 +161,11 @@ typedef struct ps_config_net {
     bool insecure;           // without keys, leave this host all the same
 } ps_config_net;
 
+typedef struct ps_config_metrics {
+    int64_t port; // of the coordinator's process, for the page and /metrics; 0: none
+    char *bind;   // the address of these ports
+} ps_config_metrics;
+
 typedef struct ps_config_recovery {
     int64_t rejoins; // how often this process joins again after another one's failure
     double share;    // of the time, for snapshots in memory
@@ -180,6 +186,7 @@ typedef struct ps_config {
     ps_config_sync sync;
     ps_config_net net;
     ps_config_recovery recovery;
+    ps_config_metrics metrics;
     struct {
         ps_int_list input; // model.input: C, H, W (or one number: features)
         bool dropout;      // false: every dropout layer passes its input through

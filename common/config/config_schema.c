@@ -95,6 +95,8 @@ const ps_config_key ps_config_keys[] = {
         "first optimizer steps that samples_per_second does not count"),
     BOOL("train.trace", train.trace, LOCAL, "false",
          "write trace.json: what a worker did when, for Perfetto"),
+    BOOL("train.tensorboard", train.tensorboard, LOCAL, "false",
+         "write events for TensorBoard into the run's folder (--tensorboard)"),
 
     INT("checkpoint.every", checkpoint.every, JOB, 0, MANY, "0",
         "write a checkpoint, from which --resume goes on, every this many optimizer steps; "
@@ -249,6 +251,12 @@ const ps_config_key ps_config_keys[] = {
     INT("recovery.wait_ms", recovery.wait_ms, LOCAL, 0, LONG_MS, "10000",
         "where job.workers is a range: how long a worker that has died is waited for before "
         "the others go on with fewer"),
+
+    INT("metrics.port", metrics.port, LOCAL, 0, 65535, "0",
+        "port of the coordinator's process for the page and /metrics; the other processes "
+        "take free ports, which the page lists. 0: none"),
+    STRING("metrics.bind", metrics.bind, LOCAL, "127.0.0.1",
+           "address that these ports are bound to; whoever can reach it can read them"),
 };
 // clang-format on
 const int ps_config_n_keys = sizeof ps_config_keys / sizeof *ps_config_keys;

@@ -42,6 +42,8 @@
  *              block per shard, 0, or NaN when the step must be skipped
  *   INTERRUPT  the workers are to end in order, as by a Ctrl-C
  *   LEAVE      timeout ms; DONE when this member may go
+ *   STATUS     text: the address of its /metrics; value: doubles, in the order of the
+ *              table of metrics (metric_table.h). No answer
  *   BYE        the last message; no answer
  *
  *   coordinator -> member
@@ -87,6 +89,7 @@ enum {
     X(BYE, 9, 0, 0, 0, 0)                                                                \
     X(INTERRUPT, 10, 0, 0, 0, 0)                                                         \
     X(HERE, 11, 0, 0, 0, 0)                                                              \
+    X(STATUS, 12, 0, 0, 1, 1)                                                            \
     X(WAIT, 32, 0, 0, 1, 0)                                                              \
     X(REFUSE, 33, 1, 0, 1, 0)                                                            \
     X(WELCOME, 34, 2, 0, 0, 1)                                                           \

@@ -7,6 +7,7 @@
 
 #include "coord_end.h"
 #include "coord_newcomers.h"
+#include "job_view.h"
 #include "log.h"
 #include "mem.h"
 
@@ -366,6 +367,16 @@ static ps_err admit(ps_coordinator *c, const ps_control_id *from,
     return PS_OK;
 }
 
+static void show_job(const ps_coordinator *c)
+{
+    ps_job_view_begin(c->o.view);
+    for (int i = 0; i < c->n_peers; i++) {
+        const ps_roster_entry *e = &c->peers[i].entry;
+        ps_job_view_add(c->o.view, e->role, e->rank, e->host);
+    }
+    ps_job_view_set_state(c->o.view, PS_VIEW_RUNNING, "");
+}
+
 static void start_job(ps_coordinator *c)
 {
     c->n_workers = count_here(c, PS_ROLE_WORKER);
@@ -375,6 +386,7 @@ static void start_job(ps_coordinator *c)
     give_ranks(c, PS_ROLE_WORKER);
     c->state = PS_COORD_RUNNING;
     c->epoch = 1;
+    show_job(c);
     welcome(c, PS_ROLE_SERVER, NULL);
     welcome(c, PS_ROLE_WORKER, NULL);
 }

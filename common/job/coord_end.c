@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "coord_newcomers.h"
+#include "job_view.h"
 #include "log.h"
 
 void ps_coord_tell_abort(ps_coordinator *c, const ps_coord_sender *to)
@@ -22,6 +23,7 @@ void ps_coord_abort(ps_coordinator *c, ps_err code, const char *reason)
     c->state = PS_COORD_ABORTED;
     c->abort_code = code;
     snprintf(c->reason, sizeof c->reason, "%s", reason);
+    ps_job_view_set_state(c->o.view, PS_VIEW_ABORTED, reason);
     // Every member logs the error itself, and so does the member of this process.
     PS_INFO("abort", "reason=\"%s\"", c->reason);
     for (int i = 0; i < c->n_peers; i++) {
@@ -92,6 +94,7 @@ static void check_end(ps_coordinator *c)
     for (int i = 0; i < c->n_peers; i++)
         if (c->peers[i].entry.role == PS_ROLE_WORKER && !c->peers[i].left) return;
     c->state = PS_COORD_ENDED;
+    ps_job_view_set_state(c->o.view, PS_VIEW_ENDED, "");
     PS_INFO("end", "workers=%d", c->n_workers);
     for (int i = 0; i < c->n_peers; i++)
         ps_coord_tell_state(c, &c->peers[i]);

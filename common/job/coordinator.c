@@ -9,6 +9,7 @@
 #include "coord_admission.h"
 #include "coord_alive.h"
 #include "coord_end.h"
+#include "job_view.h"
 #include "log.h"
 #include "mem.h"
 #include "thread.h"
@@ -59,6 +60,17 @@ static void on_request(ps_coordinator *c, const ps_coord_sender *from,
     ps_coord_board_request(c->board, &asker, m);
 }
 
+/* What a member tells about itself, for the page. */
+static void on_status(const ps_coordinator *c, const ps_coord_peer *p,
+                      const ps_control *m)
+{
+    double values[PS_METRICS];
+    size_t n = m->bytes / sizeof *values;
+    if (n > PS_METRICS) n = PS_METRICS;
+    if (n > 0) memcpy(values, m->value, n * sizeof *values);
+    ps_job_view_take(c->o.view, p->entry.role, p->entry.rank, m->text, values, (int)n);
+}
+
 /* Only a server's shards have links, for gradient norms. */
 static ps_err check_link(const ps_coord_sender *from, const ps_control *m)
 {
@@ -76,6 +88,9 @@ static void on_running(ps_coordinator *c, const ps_coord_sender *from,
     switch (m->kind) {
     case PS_CONTROL_HEARTBEAT:
         ps_coord_tell_state(c, from->member);
+        break;
+    case PS_CONTROL_STATUS:
+        on_status(c, from->member, m);
         break;
     case PS_CONTROL_LEAVE:
         ps_coord_on_leave(c, from->member, m);
@@ -430,6 +445,7 @@ ps_err ps_coordinator_create(const ps_coordinator_options *options, ps_coordinat
     PS_TRY(ps_mem_zalloc(out, 1, sizeof *c, "coordinator"));
     c = *out;
     c->o = *options;
+    ps_job_view_begin(c->o.view);
     ps_err err = set_up(c);
     if (err != PS_OK) ps_coordinator_destroy(out, NULL);
     return err;

@@ -175,7 +175,8 @@ static ps_err start_coordinator(ps_joining *j)
                                 .plan_hash = o->plan_hash,
                                 .heartbeat_ms = (uint64_t)j->o.config->net.heartbeat_ms,
                                 .dead_after_ms = (uint64_t)j->o.config->net.dead_after_ms,
-                                .recovers = o->config->recovery.rejoins > 0};
+                                .recovers = o->config->recovery.rejoins > 0,
+                                .view = o->view};
     ps_config_hash_sections(o->config, &c.sections);
     PS_TRY(ps_coordinator_create(&c, &j->coordinator));
     set_own_endpoint(j);

@@ -30,6 +30,7 @@ typedef struct ps_member_options {
      * bind to "tcp://0.0.0.0:*". */
     const char *const *endpoints;
     int n_endpoints;
+    ps_job_view *view; // for a coordinator in this process; borrowed; NULL: none
 } ps_member_options;
 
 typedef struct ps_joining {

@@ -10,6 +10,7 @@
 
 #include "event.h"
 #include "interrupt.h"
+#include "job_view.h"
 #include "log.h"
 #include "mem.h"
 #include "thread.h"
@@ -62,6 +63,9 @@ struct ps_member {
     bool said_bye;
     bool tell_abort; // the coordinator must be told the reason
     bool tell_interrupt;
+    int n_told; // values to be told; 0: none are new
+    double told[PS_METRICS];
+    char told_address[PS_VIEW_ADDRESS_MAX];
     char reason[PS_CONTROL_TEXT_MAX];
     ps_err cause;
     int next_workers; // 0: as many as now
@@ -128,6 +132,16 @@ void ps_member_interrupt(ps_member *m)
 {
     pthread_mutex_lock(&m->lock);
     m->tell_interrupt = true;
+    pthread_mutex_unlock(&m->lock);
+    ps_event_set(&m->wake);
+}
+
+void ps_member_tell(ps_member *m, const char *address, const double *values, int n)
+{
+    pthread_mutex_lock(&m->lock);
+    m->n_told = n < PS_METRICS ? n : PS_METRICS;
+    memcpy(m->told, values, (size_t)m->n_told * sizeof *values);
+    snprintf(m->told_address, sizeof m->told_address, "%s", address);
     pthread_mutex_unlock(&m->lock);
     ps_event_set(&m->wake);
 }
@@ -449,6 +463,24 @@ static void send_news(ps_member *m)
     if (abort) send_kind(m, PS_CONTROL_ABORT, m->cause, m->reason);
 }
 
+/* Told only over a connection that is up: later there are newer values. */
+static void send_status(ps_member *m)
+{
+    double values[PS_METRICS];
+    ps_control c = {
+        .kind = PS_CONTROL_STATUS, .nonce = m->joined.roster.nonce, .value = values};
+    pthread_mutex_lock(&m->lock);
+    c.bytes = (size_t)m->n_told * sizeof *values;
+    memcpy(values, m->told, c.bytes);
+    ps_control_set_text(&c, m->told_address);
+    m->n_told = 0;
+    const bool silent = m->said_bye || m->aborted;
+    pthread_mutex_unlock(&m->lock);
+    if (c.bytes == 0 || silent || atomic_load(&m->down_ns)) return;
+    if (ps_control_send(m->joined.dealer, &c) != PS_OK)
+        PS_DEBUG("send", "error=\"%s\"", ps_err_message());
+}
+
 static void on_answer(ps_member *m, const ps_control *c)
 {
     void *value = NULL;
@@ -636,6 +668,7 @@ static void *run(void *arg)
         watch_connection(m);
         send_news(m);
         send_requests(m);
+        send_status(m);
         say_goodbye(m, stop);
         if (stop) break;
         beat(m);

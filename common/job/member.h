@@ -69,6 +69,11 @@ void ps_member_interrupt(ps_member *m);
 /* Workers: whether a member has asked for that; false for NULL. Never blocks. */
 bool ps_member_interrupted(const ps_member *m);
 
+/* Tells the coordinator's page what this process says of itself: the address of its
+ * /metrics, and n values (at most PS_METRICS). The newest ones replace those that are not
+ * sent yet. Never blocks. */
+void ps_member_tell(ps_member *m, const char *address, const double *values, int n);
+
 /* Waits until all workers have called it with this name, which may be used again
  * afterwards. TIMEOUT names the workers that are missing. */
 ps_err ps_member_barrier(ps_member *m, const char *name, ps_deadline deadline);

@@ -56,7 +56,7 @@ def check(header, command):
 def main(root, build):
     known, jobs, skipped = commands(build), [], []
     for top in FOLDERS:
-        for header in sorted((root / top).rglob("*.h*")):
+        for header in sorted(p for p in (root / top).rglob("*.h*") if p.suffix in (".h", ".hpp")):
             command = command_for(header, root, known)
             if command:
                 jobs.append((header, command))

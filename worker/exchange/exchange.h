@@ -38,6 +38,9 @@ typedef struct ps_exchange_stats {
     uint64_t raw_bytes;  // what bytes_sent would be without a codec
     uint64_t shm_sent, shm_received; // payload passed in shared memory instead
     uint64_t most_in_flight; // payload bytes without credit, the most to any one shard
+    /* Beside the arithmetic: of compressing gradients, and of handing messages to the
+     * sockets. 0 where the exchange does not know. */
+    double encode_seconds, send_seconds;
 } ps_exchange_stats;
 
 /* What an exchange holds between two steps beside the parameter arena and its rule.

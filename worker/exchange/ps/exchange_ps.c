@@ -299,6 +299,8 @@ static void ps_ops_stats(const ps_exchange *x, ps_exchange_stats *out)
         .shm_received = comm.shm_received,
         .most_in_flight = comm.most_on_the_way,
         .wait_seconds = (double)e->wait_ns * 1e-9,
+        .encode_seconds = (double)comm.encode_ns * 1e-9,
+        .send_seconds = (double)comm.send_ns * 1e-9,
     };
 }
 

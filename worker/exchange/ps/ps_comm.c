@@ -158,6 +158,8 @@ void ps_comm_get_stats(const ps_comm *c, ps_comm_stats *out)
         .shm_sent = ps_counter_get(&c->shm_sent),
         .shm_received = ps_counter_get(&c->shm_received),
         .most_on_the_way = ps_counter_get(&c->most_on_the_way),
+        .encode_ns = ps_counter_get(&c->encode_ns),
+        .send_ns = ps_counter_get(&c->send_ns),
     };
 }
 

@@ -55,6 +55,7 @@ typedef struct ps_comm_stats {
     uint64_t raw_bytes;              // what bytes_sent would be without a codec
     uint64_t shm_sent, shm_received; // payload bytes passed in shared memory
     uint64_t most_on_the_way; // payload bytes without credit, the most to any one shard
+    uint64_t encode_ns, send_ns; // of the communication thread: codecs, sockets
 } ps_comm_stats;
 
 void ps_comm_get_stats(const ps_comm *c, ps_comm_stats *out);

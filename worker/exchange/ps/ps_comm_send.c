@@ -6,11 +6,13 @@ static ps_err send_header(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
                           const void *payload, size_t bytes)
 {
     uint64_t sent = 0;
+    const uint64_t begin_ns = ps_clock_ns();
     // Payloads lie in the arenas, which outlive the sockets. A gradient is overwritten
     // only when the weights that answer it are here: by then it has been read, or is read
     // for a repetition, which the shard ignores.
     ps_err err =
         ps_wire_send(l->socket, NULL, 0, h, payload, bytes, PS_WIRE_BORROW, &sent);
+    ps_counter_add_since(&c->send_ns, begin_ns);
     ps_counter_add(&c->bytes_sent, sent);
     ps_counter_add(&c->raw_bytes, sent);
     return err;
@@ -66,8 +68,10 @@ static const void *payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
     c->chunks[chunk].encoded_step = h->step + 1;
     float *kept =
         ps_chunk_codec_keeps(&c->codec, h->step) ? c->residual + plan->offset : NULL;
+    const uint64_t begin_ns = ps_clock_ns();
     ps_chunk_codec_encode(&c->codec, plan, codec, grad, kept,
                           ps_codec_draw_key(h->rank, h->step), c->encoded[chunk]);
+    ps_counter_add_since(&c->encode_ns, begin_ns);
     return c->encoded[chunk];
 }
 

@@ -112,6 +112,7 @@ struct ps_comm {
     atomic_bool failed; // set after failure
     ps_counter bytes_sent, bytes_received, raw_bytes, most_on_the_way;
     ps_counter shm_sent, shm_received;
+    ps_counter encode_ns, send_ns;
 };
 
 /* Allocates everything except the links' own memory, by o, plan and n_links. NOMEM, IO; c

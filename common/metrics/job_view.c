@@ -1,0 +1,266 @@
+#include "job_view.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "mem.h"
+
+enum { RATE_MS = 2500 }; // rates are of the last one or two of these
+
+/* Waits below this share of a step are nobody's fault. The slowest worker also waits less
+ * than half as long as the others: what all wait alike is the exchange. */
+static const double WORTH_A_NAME = 0.15;
+
+struct ps_job_view {
+    pthread_mutex_t lock;
+    char job[128], reason[256];
+    ps_view_state state;
+    uint64_t begin_ns;
+    int n_members, cap_members;
+    ps_view_member *members;
+    int n_points, stride, skipped; // every stride-th of worker 0's reports is kept
+    ps_view_point points[PS_VIEW_POINTS];
+};
+
+const char *ps_view_state_name(ps_view_state state)
+{
+    static const char *const names[] = {[PS_VIEW_JOINING] = "joining",
+                                        [PS_VIEW_RUNNING] = "running",
+                                        [PS_VIEW_ENDED] = "ended",
+                                        [PS_VIEW_ABORTED] = "aborted"};
+    return names[state];
+}
+
+ps_err ps_job_view_create(const char *job, ps_job_view **out)
+{
+    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "the view of the job"));
+    ps_job_view *v = *out;
+    pthread_mutex_init(&v->lock, NULL);
+    snprintf(v->job, sizeof v->job, "%s", job);
+    v->begin_ns = ps_clock_ns();
+    v->stride = 1;
+    return PS_OK;
+}
+
+void ps_job_view_destroy(ps_job_view **view)
+{
+    ps_job_view *v = *view;
+    if (!v) return;
+    pthread_mutex_destroy(&v->lock);
+    free(v->members);
+    free(v);
+    *view = NULL;
+}
+
+void ps_job_view_begin(ps_job_view *v)
+{
+    if (!v) return;
+    pthread_mutex_lock(&v->lock);
+    v->n_members = 0;
+    v->state = PS_VIEW_JOINING;
+    v->reason[0] = '\0';
+    pthread_mutex_unlock(&v->lock);
+}
+
+void ps_job_view_set_state(ps_job_view *v, ps_view_state state, const char *reason)
+{
+    if (!v) return;
+    pthread_mutex_lock(&v->lock);
+    v->state = state;
+    snprintf(v->reason, sizeof v->reason, "%s", reason);
+    pthread_mutex_unlock(&v->lock);
+}
+
+static ps_view_member *find_member(ps_job_view *v, ps_role role, int rank)
+{
+    for (int i = 0; i < v->n_members; i++)
+        if (v->members[i].role == role && v->members[i].rank == rank)
+            return &v->members[i];
+    return NULL;
+}
+
+/* Room for one more; NULL: out of memory, and the page lacks a member. */
+static ps_view_member *new_member(ps_job_view *v)
+{
+    if (v->n_members == v->cap_members) {
+        const int cap = v->cap_members ? 2 * v->cap_members : 8;
+        ps_view_member *more = realloc(v->members, (size_t)cap * sizeof *v->members);
+        if (!more) return NULL;
+        v->members = more;
+        v->cap_members = cap;
+    }
+    return &v->members[v->n_members++];
+}
+
+static void set_unknown(double values[PS_METRICS])
+{
+    for (int i = 0; i < PS_METRICS; i++)
+        values[i] = NAN;
+}
+
+void ps_job_view_add(ps_job_view *v, ps_role role, int rank, const char *host)
+{
+    if (!v) return;
+    pthread_mutex_lock(&v->lock);
+    ps_view_member *m = find_member(v, role, rank);
+    if (!m) m = new_member(v);
+    if (m) {
+        *m = (ps_view_member){.role = role, .rank = rank};
+        snprintf(m->host, sizeof m->host, "%s", host);
+        set_unknown(m->now);
+        set_unknown(m->then);
+        set_unknown(m->next);
+    }
+    pthread_mutex_unlock(&v->lock);
+}
+
+/* Drops every second point when there is no more room. */
+static void add_point(ps_job_view *v, const double *values)
+{
+    const double step = values[PS_METRIC_STEP];
+    if (isnan(step) || isnan(values[PS_METRIC_LOSS])) return;
+    const double last = v->n_points ? v->points[v->n_points - 1].step : -1;
+    if (step == last || ++v->skipped < v->stride) return;
+    v->skipped = 0;
+    if (v->n_points == PS_VIEW_POINTS) {
+        v->n_points /= 2;
+        v->stride *= 2;
+        for (int i = 0; i < v->n_points; i++)
+            v->points[i] = v->points[2 * i + 1];
+    }
+    // A job that goes on from a checkpoint makes some steps again.
+    while (v->n_points && v->points[v->n_points - 1].step >= step)
+        v->n_points--;
+    v->points[v->n_points++] =
+        (ps_view_point){.seconds = (double)(ps_clock_ns() - v->begin_ns) * 1e-9,
+                        .step = step,
+                        .loss = values[PS_METRIC_LOSS],
+                        .samples_per_second = values[PS_METRIC_SAMPLES_PER_SECOND]};
+}
+
+static void take_values(ps_view_member *m, const double *values)
+{
+    const uint64_t now = ps_clock_ns();
+    // Before the first step there are no rates of steps.
+    const bool first = m->heard_ns == 0 ||
+                       (isnan(m->then[PS_METRIC_STEP]) && !isnan(values[PS_METRIC_STEP]));
+    if (first || now - m->next_ns > RATE_MS * UINT64_C(1000000)) {
+        m->then_ns = first ? now : m->next_ns;
+        memcpy(m->then, first ? values : m->next, sizeof m->then);
+        m->next_ns = now;
+        memcpy(m->next, values, sizeof m->next);
+    }
+    m->heard_ns = now;
+    memcpy(m->now, values, sizeof m->now);
+}
+
+void ps_job_view_take(ps_job_view *v, ps_role role, int rank, const char *address,
+                      const double *values, int n)
+{
+    double all[PS_METRICS];
+    if (!v) return;
+    for (int i = 0; i < PS_METRICS; i++)
+        all[i] = i < n ? values[i] : NAN;
+    pthread_mutex_lock(&v->lock);
+    ps_view_member *m = find_member(v, role, rank);
+    if (m) {
+        snprintf(m->address, sizeof m->address, "%s", address);
+        take_values(m, all);
+        if (role == PS_ROLE_WORKER && rank == 0) add_point(v, all);
+    }
+    pthread_mutex_unlock(&v->lock);
+}
+
+/* --- readers ------------------------------------------------------------------------ */
+
+static int by_role_and_rank(const void *a, const void *b)
+{
+    const ps_view_member *x = a, *y = b;
+    return x->role != y->role ? (int)x->role - (int)y->role : x->rank - y->rank;
+}
+
+static ps_err copy_lists(const ps_job_view *v, ps_job_picture *out)
+{
+    const size_t members = (size_t)v->n_members, points = (size_t)v->n_points;
+    if (members > 0) {
+        PS_TRY(ps_mem_zalloc(&out->members, members, sizeof *v->members, "the members"));
+        memcpy(out->members, v->members, members * sizeof *v->members);
+    }
+    if (points > 0) {
+        PS_TRY(ps_mem_zalloc(&out->points, points, sizeof *v->points, "the curves"));
+        memcpy(out->points, v->points, points * sizeof *v->points);
+    }
+    out->n_members = v->n_members;
+    out->n_points = v->n_points;
+    return PS_OK;
+}
+
+ps_err ps_job_view_copy(ps_job_view *v, ps_job_picture *out)
+{
+    *out = (ps_job_picture){.now_ns = ps_clock_ns()};
+    pthread_mutex_lock(&v->lock);
+    memcpy(out->job, v->job, sizeof out->job);
+    memcpy(out->reason, v->reason, sizeof out->reason);
+    out->state = v->state;
+    out->seconds = (double)(out->now_ns - v->begin_ns) * 1e-9;
+    ps_err err = copy_lists(v, out);
+    pthread_mutex_unlock(&v->lock);
+    if (err == PS_OK && out->n_members > 0)
+        qsort(out->members, (size_t)out->n_members, sizeof *out->members,
+              by_role_and_rank);
+    return err;
+}
+
+void ps_job_picture_fini(ps_job_picture *picture)
+{
+    free(picture->members);
+    free(picture->points);
+    *picture = (ps_job_picture){0};
+}
+
+double ps_view_growth(const ps_view_member *m, ps_metric counter)
+{
+    return m->now[counter] - m->then[counter];
+}
+
+/* Milliseconds that a worker waits in a step; NAN: not known. */
+static double wait_ms(const ps_view_member *m)
+{
+    const double steps = ps_view_growth(m, PS_METRIC_STEP);
+    if (m->role != PS_ROLE_WORKER || !(steps > 0)) return NAN;
+    return ps_view_growth(m, PS_METRIC_WAIT_SECONDS) * 1e3 / steps;
+}
+
+ps_view_wait ps_job_picture_wait(const ps_job_picture *p)
+{
+    ps_view_wait w = {.who = PS_VIEW_UNKNOWN, .rank = -1, .least_ms = INFINITY};
+    double sum = 0, seconds = 0, steps = 0;
+    int n = 0;
+    for (int i = 0; i < p->n_members; i++) {
+        const ps_view_member *m = &p->members[i];
+        const double ms = wait_ms(m);
+        if (isnan(ms)) continue;
+        n++;
+        sum += ms;
+        steps += ps_view_growth(m, PS_METRIC_STEP);
+        seconds += ps_view_growth(m, PS_METRIC_STEP_SECONDS);
+        if (ms >= w.least_ms) continue;
+        w.least_ms = ms;
+        w.rank = m->rank;
+    }
+    if (n == 0 || !(seconds > 0)) return w;
+    w.step_ms = seconds * 1e3 / steps;
+    w.others_ms = n > 1 ? (sum - w.least_ms) / (n - 1) : sum;
+    w.who = PS_VIEW_NOBODY;
+    if (n > 1 && w.others_ms - w.least_ms > WORTH_A_NAME * w.step_ms &&
+        w.least_ms < w.others_ms / 2)
+        w.who = PS_VIEW_WORKER;
+    else if (sum / n > WORTH_A_NAME * w.step_ms)
+        w.who = PS_VIEW_EXCHANGE;
+    if (w.who != PS_VIEW_WORKER) w.rank = -1;
+    return w;
+}

@@ -1,0 +1,203 @@
+#include "job_view_json.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+
+static void put(json_t *o, const char *key, double v)
+{
+    json_object_set_new(o, key, isfinite(v) ? json_real(v) : json_null());
+}
+
+static void put_text(json_t *o, const char *key, const char *text)
+{
+    json_t *s = json_string(text);
+    json_object_set_new(o, key, s ? s : json_string("?")); // it was not UTF-8
+}
+
+static const ps_view_member *first_worker(const ps_job_picture *p)
+{
+    for (int i = 0; i < p->n_members; i++)
+        if (p->members[i].role == PS_ROLE_WORKER && p->members[i].heard_ns)
+            return &p->members[i];
+    return NULL;
+}
+
+/* By the rate of the last few seconds. */
+static double seconds_left(const ps_view_member *w)
+{
+    const double left = w->now[PS_METRIC_STEPS] - w->now[PS_METRIC_STEP];
+    const double steps = ps_view_growth(w, PS_METRIC_STEP);
+    return left * (double)(w->heard_ns - w->then_ns) * 1e-9 / steps;
+}
+
+static double count_restarts(const ps_job_picture *p)
+{
+    double n = 0;
+    for (int i = 0; i < p->n_members; i++) {
+        const double restarts = p->members[i].now[PS_METRIC_RESTARTS];
+        if (restarts > 0) n += restarts;
+    }
+    return n;
+}
+
+static json_t *job_of(const ps_job_picture *p)
+{
+    static const ps_metric shown[] = {PS_METRIC_STEP,  PS_METRIC_STEPS,
+                                      PS_METRIC_EPOCH, PS_METRIC_EPOCHS,
+                                      PS_METRIC_LOSS,  PS_METRIC_SAMPLES_PER_SECOND};
+    const ps_view_member *w = first_worker(p);
+    json_t *o = json_object();
+    put_text(o, "name", p->job);
+    put_text(o, "version", PS_VERSION);
+    put_text(o, "state", ps_view_state_name(p->state));
+    put_text(o, "reason", p->reason);
+    put(o, "seconds", p->seconds);
+    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
+        put(o, ps_metric_table[shown[i]].name, w ? w->now[shown[i]] : NAN);
+    put(o, "seconds_left", w ? seconds_left(w) : NAN);
+    put(o, "restarts", count_restarts(p));
+    return o;
+}
+
+static void write_wait_text(const ps_view_wait *w, char *out, size_t cap)
+{
+    switch (w->who) {
+    case PS_VIEW_WORKER:
+        snprintf(out, cap,
+                 "worker %d: the others wait %.1f ms in a step of %.1f ms, it waits "
+                 "%.1f ms",
+                 w->rank, w->others_ms, w->step_ms, w->least_ms);
+        break;
+    case PS_VIEW_EXCHANGE:
+        snprintf(out, cap,
+                 "the exchange: all workers wait for it alike, %.1f ms in a step of "
+                 "%.1f ms",
+                 w->others_ms, w->step_ms);
+        break;
+    case PS_VIEW_NOBODY:
+        snprintf(out, cap, "nobody");
+        break;
+    default:
+        snprintf(out, cap, "not known yet");
+    }
+}
+
+static json_t *waits_for(const ps_job_picture *p)
+{
+    static const char *const who[] = {[PS_VIEW_NOBODY] = "nobody",
+                                      [PS_VIEW_WORKER] = "worker",
+                                      [PS_VIEW_EXCHANGE] = "exchange",
+                                      [PS_VIEW_UNKNOWN] = "unknown"};
+    const ps_view_wait w = ps_job_picture_wait(p);
+    char text[160];
+    json_t *o = json_object();
+    write_wait_text(&w, text, sizeof text);
+    put_text(o, "who", who[w.who]);
+    put(o, "rank", w.rank >= 0 ? w.rank : NAN);
+    put_text(o, "text", text);
+    return o;
+}
+
+static json_t *curve_of(const ps_job_picture *p)
+{
+    json_t *o = json_object();
+    json_t *seconds = json_array(), *step = json_array(), *loss = json_array(),
+           *rate = json_array();
+    for (int i = 0; i < p->n_points; i++) {
+        const ps_view_point *at = &p->points[i];
+        json_array_append_new(seconds, json_real(at->seconds));
+        json_array_append_new(step, json_real(at->step));
+        json_array_append_new(loss,
+                              isfinite(at->loss) ? json_real(at->loss) : json_null());
+        json_array_append_new(rate, isfinite(at->samples_per_second)
+                                        ? json_real(at->samples_per_second)
+                                        : json_null());
+    }
+    json_object_set_new(o, "seconds", seconds);
+    json_object_set_new(o, "step", step);
+    json_object_set_new(o, "loss", loss);
+    json_object_set_new(o, "samples_per_second", rate);
+    return o;
+}
+
+static json_t *split_of(const ps_view_member *m)
+{
+    const double ms = 1e3 / ps_view_growth(m, PS_METRIC_STEP);
+    const double step = ps_view_growth(m, PS_METRIC_STEP_SECONDS);
+    const double load = ps_view_growth(m, PS_METRIC_LOAD_SECONDS);
+    const double wait = ps_view_growth(m, PS_METRIC_WAIT_SECONDS);
+    const double compute = step - load - wait;
+    json_t *o = json_object();
+    put(o, "compute", compute < 0 ? 0 : compute * ms);
+    put(o, "load", load * ms);
+    put(o, "wait", wait * ms);
+    put(o, "encode", ps_view_growth(m, PS_METRIC_ENCODE_SECONDS) * ms);
+    put(o, "send", ps_view_growth(m, PS_METRIC_SEND_SECONDS) * ms);
+    put(o, "sum", ps_view_growth(m, PS_METRIC_SUM_SECONDS) * ms);
+    put(o, "apply", ps_view_growth(m, PS_METRIC_APPLY_SECONDS) * ms);
+    return o;
+}
+
+static json_t *values_of(const ps_view_member *m)
+{
+    json_t *o = json_object();
+    for (int i = 0; i < PS_METRICS; i++)
+        if (!isnan(m->now[i])) put(o, ps_metric_table[i].name, m->now[i]);
+    return o;
+}
+
+/* Sockets and shared memory together. */
+static double bytes_grown(const ps_view_member *m, ps_metric sockets, ps_metric shm)
+{
+    const double more = ps_view_growth(m, shm);
+    return ps_view_growth(m, sockets) + (isnan(more) ? 0 : more);
+}
+
+static json_t *member_of(const ps_job_picture *p, const ps_view_member *m)
+{
+    const double seconds = (double)(m->heard_ns - m->then_ns) * 1e-9;
+    json_t *o = json_object();
+    put_text(o, "role", ps_role_name(m->role));
+    json_object_set_new(o, "rank", json_integer(m->rank));
+    put_text(o, "host", m->host);
+    put_text(o, "address", m->address);
+    put(o, "silent_seconds",
+        m->heard_ns ? (double)(p->now_ns - m->heard_ns) * 1e-9 : NAN);
+    json_object_set_new(o, "step_ms", split_of(m));
+    put(o, "sent_per_second",
+        bytes_grown(m, PS_METRIC_BYTES_SENT, PS_METRIC_SHM_BYTES_SENT) / seconds);
+    put(o, "received_per_second",
+        bytes_grown(m, PS_METRIC_BYTES_RECEIVED, PS_METRIC_SHM_BYTES_RECEIVED) / seconds);
+    put(o, "cpu", ps_view_growth(m, PS_METRIC_CPU_SECONDS) / seconds);
+    json_object_set_new(o, "values", values_of(m));
+    return o;
+}
+
+static json_t *table(void)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < PS_METRICS; i++) {
+        json_t *o = json_object();
+        put_text(o, "name", ps_metric_table[i].name);
+        put_text(o, "unit", ps_metric_table[i].unit);
+        put_text(o, "help", ps_metric_table[i].help);
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+ps_err ps_job_picture_json(const ps_job_picture *p, char **out)
+{
+    json_t *o = json_object(), *members = json_array();
+    for (int i = 0; i < p->n_members; i++)
+        json_array_append_new(members, member_of(p, &p->members[i]));
+    json_object_set_new(o, "job", job_of(p));
+    json_object_set_new(o, "waits_for", waits_for(p));
+    json_object_set_new(o, "curve", curve_of(p));
+    json_object_set_new(o, "members", members);
+    json_object_set_new(o, "metrics", table());
+    *out = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    json_decref(o);
+    return *out ? PS_OK : ps_err_set(PS_ERR_NOMEM, "the status");
+}

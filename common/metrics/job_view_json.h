@@ -1,0 +1,25 @@
+/* /status.json: the view as the page and `psrun --top` read it. Keys may be added; those
+ * that are there keep their meaning.
+ *
+ *   {"job": {"name", "version", "state", "reason", "seconds", "step", "steps", "epoch",
+ *            "epochs", "loss", "samples_per_second", "seconds_left", "restarts"},
+ *    "waits_for": {"who": "nobody" | "worker" | "exchange" | "unknown", "rank", "text"},
+ *    "curve": {"seconds": [...], "step": [...], "loss": [...], "samples_per_second":
+ * [...]}, "members": [{"role", "rank", "host", "address", "silent_seconds", "step_ms":
+ * {"compute", "load", "wait", "encode", "send", "sum", "apply"}, "sent_per_second",
+ * "received_per_second", "cpu", "values": {...}}], "metrics": [{"name", "unit", "help"},
+ * ...]}
+ *
+ * What is not known is null. values: by the names of the table of metrics. step_ms: means
+ * over the last few seconds; encode, send, sum and apply are made beside the others. cpu:
+ * processors in use.
+ */
+#ifndef PS_JOB_VIEW_JSON_H
+#define PS_JOB_VIEW_JSON_H
+
+#include "job_view.h"
+
+/* *out is owned by the caller (free()). NOMEM. */
+ps_err ps_job_picture_json(const ps_job_picture *picture, char **out);
+
+#endif

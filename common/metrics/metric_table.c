@@ -1,0 +1,39 @@
+#include "metric_table.h"
+
+#include <math.h>
+#include <string.h>
+
+const ps_metric_entry ps_metric_table[PS_METRICS] = {
+#define PS_METRIC_ENTRY(id, name, export, factor, kind, unit, help)                      \
+    {name, "pstrain_" export, factor, PS_METRIC_##kind, unit, help},
+    PS_METRIC_MAP(PS_METRIC_ENTRY)
+#undef PS_METRIC_ENTRY
+};
+
+void ps_metric_values_init(ps_metric_values *values)
+{
+    for (int i = 0; i < PS_METRICS; i++)
+        ps_metric_set(values, (ps_metric)i, NAN);
+}
+
+void ps_metric_set(ps_metric_values *values, ps_metric metric, double value)
+{
+    uint64_t bits;
+    if (!values) return;
+    memcpy(&bits, &value, sizeof bits);
+    atomic_store_explicit(&values->bits[metric], bits, memory_order_relaxed);
+}
+
+double ps_metric_get(const ps_metric_values *values, ps_metric metric)
+{
+    double value;
+    uint64_t bits = atomic_load_explicit(&values->bits[metric], memory_order_relaxed);
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+void ps_metric_copy(const ps_metric_values *values, double out[PS_METRICS])
+{
+    for (int i = 0; i < PS_METRICS; i++)
+        out[i] = ps_metric_get(values, (ps_metric)i);
+}

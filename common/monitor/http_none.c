@@ -1,0 +1,22 @@
+/* The HTTP server of a build without libmicrohttpd. */
+#include "http_server.h"
+
+ps_err ps_http_server_start(const ps_http_options *options, ps_http_server **out)
+{
+    (void)options;
+    *out = NULL;
+    return ps_err_set(PS_ERR_UNSUPPORTED,
+                      "this build has no page and no /metrics: install "
+                      "libmicrohttpd-dev (deploy/packages build) and build again");
+}
+
+int ps_http_server_port(const ps_http_server *server)
+{
+    (void)server;
+    return 0;
+}
+
+void ps_http_server_stop(ps_http_server **server)
+{
+    *server = NULL;
+}

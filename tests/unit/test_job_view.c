@@ -1,0 +1,136 @@
+/* What the coordinator's process knows of all members, and its JSON. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "job_view_json.h"
+
+static void take(ps_job_view *view, int rank, double step, double loss)
+{
+    double values[PS_METRICS];
+    for (int i = 0; i < PS_METRICS; i++)
+        values[i] = NAN;
+    values[PS_METRIC_STEP] = step;
+    values[PS_METRIC_LOSS] = loss;
+    ps_job_view_take(view, PS_ROLE_WORKER, rank, "127.0.0.1:1", values, PS_METRICS);
+}
+
+static ps_job_view *make_view(int workers)
+{
+    ps_job_view *view;
+    assert_int_equal(ps_job_view_create("job", &view), PS_OK);
+    ps_job_view_begin(view);
+    ps_job_view_add(view, PS_ROLE_WORKER, 1, "b");
+    ps_job_view_add(view, PS_ROLE_WORKER, 0, "a");
+    ps_job_view_add(view, PS_ROLE_SERVER, 0, "s");
+    for (int rank = 2; rank < workers; rank++)
+        ps_job_view_add(view, PS_ROLE_WORKER, rank, "c");
+    ps_job_view_set_state(view, PS_VIEW_RUNNING, "");
+    return view;
+}
+
+static void a_curve_keeps_its_ends(void **state)
+{
+    (void)state;
+    ps_job_view *view = make_view(2);
+    ps_job_picture picture;
+    for (int step = 1; step <= 100000; step++)
+        take(view, 0, step, 1.0 / step);
+    assert_int_equal(ps_job_view_copy(view, &picture), PS_OK);
+    assert_in_range(picture.n_points, PS_VIEW_POINTS / 2, PS_VIEW_POINTS);
+    assert_true(picture.points[0].step < 1000);
+    assert_true(picture.points[picture.n_points - 1].step > 99000);
+    for (int i = 1; i < picture.n_points; i++)
+        assert_true(picture.points[i].step > picture.points[i - 1].step);
+    ps_job_picture_fini(&picture);
+    // A checkpoint is behind: the steps that are made again replace the others.
+    take(view, 0, 50000, 2);
+    for (int step = 50001; step < 51000; step++)
+        take(view, 0, step, 2);
+    assert_int_equal(ps_job_view_copy(view, &picture), PS_OK);
+    assert_true(picture.points[picture.n_points - 1].step < 51000);
+    ps_job_picture_fini(&picture);
+    ps_job_view_destroy(&view);
+}
+
+static ps_view_wait waits(int n, const double *wait_ms)
+{
+    ps_view_member members[8] = {{.role = PS_ROLE_SERVER}};
+    for (int i = 0; i < n; i++) {
+        ps_view_member *m = &members[i + 1];
+        *m = (ps_view_member){.role = PS_ROLE_WORKER, .rank = i};
+        m->now[PS_METRIC_STEP] = 10;
+        m->now[PS_METRIC_STEP_SECONDS] = 1; // 100 ms a step
+        m->now[PS_METRIC_WAIT_SECONDS] = wait_ms[i] * 10 / 1e3;
+    }
+    const ps_job_picture picture = {.members = members, .n_members = n + 1};
+    return ps_job_picture_wait(&picture);
+}
+
+static void the_one_who_waits_least_is_waited_for(void **state)
+{
+    (void)state;
+    const ps_view_wait slow = waits(3, (const double[]){60, 2, 58});
+    assert_int_equal(slow.who, PS_VIEW_WORKER);
+    assert_int_equal(slow.rank, 1);
+    assert_true(fabs(slow.others_ms - 59) < 1e-6 && fabs(slow.step_ms - 100) < 1e-6);
+    assert_int_equal(waits(3, (const double[]){60, 55, 58}).who, PS_VIEW_EXCHANGE);
+    assert_int_equal(waits(3, (const double[]){6, 1, 3}).who, PS_VIEW_NOBODY);
+    assert_int_equal(waits(1, (const double[]){60}).who, PS_VIEW_EXCHANGE);
+    assert_int_equal(waits(0, NULL).who, PS_VIEW_UNKNOWN);
+}
+
+/* Values and texts that no honest member sends. */
+static void lies_make_no_bad_json(void **state)
+{
+    (void)state;
+    ps_job_view *view = make_view(3);
+    ps_job_picture picture;
+    char *text;
+    double values[3] = {INFINITY, -1e308, NAN};
+    ps_job_view_take(view, PS_ROLE_WORKER, 0, "\xff\xfe\"</script>", values, 3);
+    ps_job_view_take(view, PS_ROLE_WORKER, 1, "", values, 0);
+    ps_job_view_take(view, PS_ROLE_WORKER, 77, "", values, 3); // not a member
+    assert_int_equal(ps_job_view_copy(view, &picture), PS_OK);
+    assert_int_equal(ps_job_picture_json(&picture, &text), PS_OK);
+    json_t *o = json_loads(text, 0, NULL);
+    assert_non_null(o);
+    json_t *members = json_object_get(o, "members");
+    assert_int_equal(json_array_size(members), 4);
+    json_t *first = json_array_get(members, 0);
+    assert_string_equal(json_string_value(json_object_get(first, "role")), "server");
+    assert_true(json_is_null(json_object_get(first, "silent_seconds")));
+    json_decref(o);
+    free(text);
+    ps_job_picture_fini(&picture);
+    ps_job_view_destroy(&view);
+}
+
+static void nothing_is_needed(void **state)
+{
+    (void)state;
+    ps_job_view_begin(NULL);
+    ps_job_view_add(NULL, PS_ROLE_WORKER, 0, "a");
+    ps_job_view_set_state(NULL, PS_VIEW_ENDED, "");
+    ps_job_view_take(NULL, PS_ROLE_WORKER, 0, "", NULL, 0);
+    ps_job_view *view = NULL;
+    ps_job_view_destroy(&view);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_curve_keeps_its_ends),
+        cmocka_unit_test(the_one_who_waits_least_is_waited_for),
+        cmocka_unit_test(lies_make_no_bad_json),
+        cmocka_unit_test(nothing_is_needed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
