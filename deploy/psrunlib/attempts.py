@@ -2,7 +2,7 @@
 torchrun does. The program goes on from what it has saved itself."""
 import time
 
-from . import job as jobs
+from . import ports
 from .restarts import MOST_DELAY_S, can_mend
 from .supervise import INTERRUPTED
 
@@ -34,5 +34,5 @@ def run(job, screen, supervise):
                    + (f", in {delay_s} s)" if delay_s else ")"))
         time.sleep(delay_s)
         if not job.hosts:  # the old ports may be taken for a while
-            job.master_port, job.store_port = jobs.free_port(), jobs.free_port()
+            job.master_port, job.store_port = ports.free_port(), ports.free_port()
     return supervisor, code

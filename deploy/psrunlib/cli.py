@@ -8,7 +8,8 @@ import time
 
 from . import hosts as hostfile
 from . import job as jobs
-from . import attempts, doctor, elastic, jobfile, keys, local, ports, remote, report, restarts, shares, verify
+from . import attempts, doctor, elastic, jobfile, keys, local, ports, remote, report, restarts, shares
+from . import top, verify
 from .errors import JobError
 from .out import Out
 from .screen import Screen
@@ -69,6 +70,11 @@ def parser():
                    help="no job: the model as a table of layers, with shapes, parameters, memory and operations")
     p.add_argument("--export-torch", action="store_true", help="no job: the model as PyTorch source, on stdout")
     p.add_argument("--init", metavar="FILE", help="weights to begin with: safetensors (train.init)")
+    p.add_argument("--tensorboard", action="store_true",
+                   help="write events for TensorBoard into the run's folder (tensorboard --logdir runs)")
+    p.add_argument("--top", metavar="ADDRESS",
+                   help="watch a running job in the terminal: the address or port of its page (metrics.port), or "
+                        "the folder of a run on this host")
     p.add_argument("--curve", metavar="DIR",
                    help="encrypt all connections, with the job's keys in that folder; makes them if "
                         "there are none (SECURITY.md)")
@@ -109,7 +115,7 @@ def make_job(args, build_dir, name=None):
     for setting in args.overrides:
         if "=" not in setting:
             raise JobError(f"'{setting}' is no key=value")
-    overrides = args.overrides + ["net.insecure=true"] * args.insecure
+    overrides = args.overrides + ["net.insecure=true"] * args.insecure + ["train.tensorboard=true"] * args.tensorboard
     folder = keys.take_folder(args, overrides)
     facts = jobs.describe(build_dir, args.config, overrides + numbers(args))
     folder = folder or facts["net.curve"]
@@ -153,6 +159,7 @@ OF_OUR_WORKERS = {
     "resume": "the program itself loads what it has saved",
     "verify": "it compares the modes of our own workers",
     "doctor": "it checks the jobs of our own workers",
+    "tensorboard": "the program itself writes its records",
 }
 
 
@@ -354,6 +361,10 @@ def become_worker(args, words, dashes):
 
 def run_command(args, dashes, program):
     try:
+        if args.top:
+            if args.config or dashes:
+                raise JobError("--top watches a job that is running: give nothing else")
+            return top.top(args.top)
         if args.join:
             return elastic.join(args, plan_job)
         if args.replay_membership:

@@ -15,7 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__
 
 DEFAULT_PORT = 29500  # torchrun's; for other hosts, where psrun cannot look for a free port
 
-OF_SERVERS = ("job.", "net.", "server.")
+OF_SERVERS = ("job.", "net.", "server.", "metrics.")
 
 LIBRARY = "lib/libpstrain.so.0"  # in the build folder
 # The default of recovery.wait_ms; and how long the others wait where nobody is started again: until

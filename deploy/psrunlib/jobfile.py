@@ -12,7 +12,7 @@ def remember(job):
     known = {"config": os.path.abspath(job.config), "overrides": job.overrides, "mode": job.mode,
              "servers": job.servers, "workers": job.workers, "elastic": job.elastic,
              "curve": os.path.abspath(job.curve) if job.curve else "",
-             "master": [job.master_addr, job.master_port]}
+             "master": [job.master_addr, job.master_port], "metrics_port": job.facts["metrics.port"]}
     try:
         with open(os.path.join(job.out, JOB_FILE), "w", encoding="utf-8") as f:
             json.dump(known, f, indent=1)

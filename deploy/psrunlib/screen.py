@@ -8,6 +8,8 @@ import sys
 PIECE = 1000  # characters that a pipe or terminal takes at once when it is writable
 
 LEVEL = re.compile(r"^\s*[\d.]+ \S+ (DEBUG|INFO |WARN |ERROR) ")
+# The coordinator's, of any part: where people can watch the job.
+PAGE = re.compile(r"^\s*[\d.]+ \S+ INFO  page at=\S+$")
 COLOURS = {"WARN ": "33", "ERROR": "31"}
 
 
@@ -36,8 +38,9 @@ class Screen:
         return shutil.get_terminal_size((100, 24)).columns
 
     def line(self, part, text):
-        """Shows a log line; without --verbose, only warnings and errors of parts except worker 0."""
-        quiet = part.name != "worker 0" and level_of(text) not in ("WARN", "ERROR")
+        """Shows a log line; without --verbose, of parts except worker 0 only warnings, errors and
+        the page's address."""
+        quiet = part.name != "worker 0" and level_of(text) not in ("WARN", "ERROR") and not PAGE.match(text)
         if quiet and not self.verbose:
             return
         self.say(self._coloured(f"[{part.name}] ", text))

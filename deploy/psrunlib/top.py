@@ -1,0 +1,219 @@
+"""psrun --top: a terminal view of a running job, from the /status.json of its page."""
+import curses
+import json
+import os
+import re
+import sys
+import time
+import urllib.error
+import urllib.request
+
+from .errors import JobError
+from .jobfile import JOB_FILE
+
+EVERY_S = 1.0
+ANSWER_S = 5.0
+ANSWER_MOST = 64 << 20  # bytes
+BAR_CELLS = 24
+PARTS = {"worker": (("compute", "#"), ("load", "."), ("wait", "-")), "server": (("sum", "+"), ("apply", "#"))}
+
+
+# ---- where the job is ----
+
+def find(where):
+    """The URL of status.json: of a port, of host:port, of a page's URL, or of a run's folder."""
+    if os.path.isdir(where):
+        return f"http://127.0.0.1:{port_of_run(where)}/status.json"
+    if re.fullmatch("[0-9]{1,5}", where):
+        where = f"127.0.0.1:{where}"
+    if not re.match("https?://", where):
+        where = f"http://{where}"
+    if not re.fullmatch(r"https?://(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:[0-9]{1,5})?(/.*)?", where):
+        raise JobError(f"--top {where}: give the page's address (127.0.0.1:9100), its port, or the run's folder")
+    return re.sub("^(https?://[^/]*).*$", r"\1/status.json", where)
+
+
+def port_of_run(folder):
+    path = os.path.join(folder, JOB_FILE)
+    try:
+        with open(path, encoding="utf-8") as f:
+            port = json.load(f).get("metrics_port", 0)
+    except (OSError, ValueError, AttributeError) as error:
+        raise JobError(f"--top {folder}: cannot read {path}: {error}") from error
+    if not isinstance(port, int) or port == 0:
+        raise JobError(f"--top {folder}: that run has no page: start it with metrics.port=9100, or another port")
+    return port
+
+
+def read(url):
+    # No proxy: it cannot know this host's own addresses.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=ANSWER_S) as answer:
+            status = json.loads(answer.read(ANSWER_MOST))
+        lines(status, 80)  # that it has the form of a status
+        return status
+    except (urllib.error.URLError, OSError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise JobError(f"no answer from {url}: {reason}: is the job running, with metrics.port?") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise JobError(f"{url} is not the page of a job") from error
+
+
+# ---- what is shown ----
+
+def known(value):
+    return isinstance(value, (int, float))
+
+
+def count(value):
+    return f"{value:,.0f}" if known(value) else "-"
+
+
+def fixed(value, digits):
+    return f"{value:.{digits}f}" if known(value) else "-"
+
+
+def size(value):
+    if not known(value):
+        return "-"
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+        value /= 1000
+
+
+def span(seconds):
+    if not known(seconds) or seconds > 360000:
+        return "-:--"
+    s = round(seconds)
+    return f"{s // 3600}:{s // 60 % 60:02}:{s % 60:02}" if s >= 3600 else f"{s // 60}:{s % 60:02}"
+
+
+def plain(text):
+    """Without anything that a terminal could take for a command."""
+    return "".join(c if c.isprintable() else "?" for c in str(text))
+
+
+def progress(job, width):
+    share = job["step"] / job["steps"] if known(job["step"]) and job["steps"] else 0
+    cells = max(10, min(width - 60, 60))
+    bar = "#" * int(share * cells)
+    return f"[{bar:<{cells}}] {share:4.0%}  step {count(job['step'])}/{count(job['steps'])}  {span(job['seconds_left'])} left"
+
+
+def split_bar(member, most):
+    """Characters in the ratio of the parts' times."""
+    text = ""
+    for part, character in PARTS[member["role"]]:
+        ms = member["step_ms"][part] or 0
+        text += character * round(ms / most * BAR_CELLS)
+    return f"{text[:BAR_CELLS]:<{BAR_CELLS}}"
+
+
+def step_ms(member):
+    return sum(member["step_ms"][part] or 0 for part, _ in PARTS[member["role"]])
+
+
+def member_line(m, most):
+    silent = m["silent_seconds"]
+    heard = "not yet" if not known(silent) else "now" if silent < 2 else f"{span(silent)} ago"
+    v = m["values"]
+    again = (v.get("restarts") or 0) + (v.get("rejoins") or 0)
+    return (f"{m['role'] + ' ' + str(m['rank']):<11} {plain(m['host'])[:14]:<14} {heard:<9} {count(v.get('step')):>9} "
+            f"{fixed(step_ms(m) or None, 2):>8} {split_bar(m, most)} {size(m['sent_per_second']):>8}/s "
+            f"{size(m['received_per_second']):>8}/s {size(v.get('rss_bytes')):>8} {fixed(m['cpu'], 2):>5} {count(again):>4}")
+
+
+def lines(status, width):
+    """[(text, style)]: style is "", "title", "head" or "bad"."""
+    job, members = status["job"], status["members"]
+    workers = [m for m in members if m["role"] == "worker"]
+    accuracy = workers[0]["values"].get("test_accuracy") if workers else None
+    out = [(f"{plain(job['name'])}  {plain(job['state'])}", "title"), (progress(job, width), "")]
+    out.append((f"epoch {count((job['epoch'] or 0) + 1)}/{count(job['epochs'])}  loss {fixed(job['loss'], 4)}  "
+                f"{count(job['samples_per_second'])} samples/s  test accuracy {fixed(accuracy, 4)}  "
+                f"restarts {count(job['restarts'])}", ""))
+    if job["reason"]:
+        out.append((plain(job["reason"]), "bad"))
+    waits = status["waits_for"]
+    out += [(f"everybody waits for: {plain(waits['text'])}", "bad" if waits["who"] == "worker" else ""), ("", "")]
+    head = (f"{'member':<11} {'host':<14} {'heard':<9} {'step':>9} {'step ms':>8} {'# compute . data - wait':<{BAR_CELLS}} "
+            f"{'sent':>10} {'received':>10} {'memory':>8} {'cpu':>5} {'again':>4}")
+    out.append((head, "head"))
+    most = max([step_ms(m) for m in members] + [1e-9])
+    for m in members:
+        silent = known(m["silent_seconds"]) and m["silent_seconds"] >= 2
+        out.append((member_line(m, most), "bad" if silent else ""))
+    return out + [("", ""), ("servers: + sum, # apply (or both in one pass)", "")]
+
+
+# ---- the terminal ----
+
+class View:
+    def __init__(self, window, url):
+        self.window, self.url = window, url
+        self.top = 0  # the first line that is shown
+        self.text, self.problem = [], ""
+
+    def update(self):
+        try:
+            self.text, self.problem = lines(read(self.url), self.window.getmaxyx()[1]), ""
+        except JobError as error:
+            self.problem = str(error)
+
+    def draw(self):
+        height, width = self.window.getmaxyx()
+        styles = {"": 0, "title": curses.A_BOLD, "head": curses.A_REVERSE, "bad": curses.A_BOLD | self.red}
+        self.top = max(0, min(self.top, len(self.text) - (height - 1)))
+        self.window.erase()
+        for y, (text, style) in enumerate(self.text[self.top:self.top + height - 1]):
+            self._put(y, text, styles[style], width)
+        end = f"{self.problem}  " if self.problem else ""
+        self._put(height - 1, end + "q: quit, arrows: scroll", styles["bad" if self.problem else ""], width)
+        self.window.refresh()
+
+    def _put(self, y, text, style, width):
+        try:
+            self.window.addnstr(y, 0, text, max(width - 1, 1), style)
+        except curses.error:
+            pass  # the terminal has become smaller
+
+    def run(self):
+        curses.use_default_colors()
+        self.red = curses.color_pair(0)
+        if curses.has_colors():
+            curses.init_pair(1, curses.COLOR_RED, -1)
+            self.red = curses.color_pair(1)
+        try:
+            curses.curs_set(0)
+        except curses.error:
+            pass  # a terminal that cannot hide it
+        self.window.timeout(100)
+        due = 0.0
+        while True:
+            if time.monotonic() >= due:
+                self.update()
+                due = time.monotonic() + EVERY_S
+            self.draw()
+            key = self.window.getch()
+            if key in (ord("q"), 27):
+                return
+            self.top += {curses.KEY_DOWN: 1, curses.KEY_UP: -1, curses.KEY_NPAGE: 10, curses.KEY_PPAGE: -10}.get(key, 0)
+
+
+def top(where):
+    """Shows the job until `q`; once, as plain text, where the output is not a terminal."""
+    url = find(where)
+    status = read(url)
+    if not sys.stdout.isatty():
+        for text, _ in lines(status, 120):
+            print(text.rstrip())
+        return 0
+    os.environ.setdefault("ESCDELAY", "25")
+    try:
+        curses.wrapper(lambda window: View(window, url).run())
+    except curses.error as error:
+        raise JobError(f"--top: this terminal ({os.environ.get('TERM', 'no TERM')}) cannot show it: {error}; "
+                       "its text: psrun --top ... | cat") from error
+    return 0

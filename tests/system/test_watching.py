@@ -1,0 +1,304 @@
+#!/usr/bin/env python3
+"""Watching a job: the page, /metrics, psrun --top, TensorBoard's events, deploy/show-runs."""
+import http.client
+import json
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+import unittest
+import urllib.request
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+from jobs import DIGITS, LONG, PSRUN, ROOT, JobTest, free_port
+
+SAMPLE = re.compile(r'(?P<name>pstrain_[a-z_]+)\{job_name="(?P<job>[^"]*)",role="(?P<role>\w+)",rank="(?P<rank>\d+)"\} '
+                    r"(?P<value>\S+)")
+UNBUILT = "this build has no page"
+
+
+def get(port, path, **headers):
+    """(status, body, headers) of an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request(headers.pop("method", "GET"), path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(), answer.headers
+    finally:
+        connection.close()
+
+
+def samples(text):
+    """{name: (role, rank, value)} of Prometheus' text; each has its HELP and TYPE."""
+    found, described = {}, set()
+    for line in text.splitlines():
+        if line.startswith("# "):
+            described.add(tuple(line.split()[1:3]))
+            continue
+        m = SAMPLE.fullmatch(line)
+        assert m, line
+        assert {("HELP", m["name"]), ("TYPE", m["name"])} <= described, line
+        assert m["name"] not in found, line
+        found[m["name"]] = (m["role"], int(m["rank"]), float(m["value"]))
+    return found
+
+
+class Watched(JobTest):
+    def start(self, *args):
+        """A job that runs until the test ends it; returns the page's port, once it shows steps."""
+        port = free_port()
+        job = subprocess.Popen(self.psrun_argv(*args, DIGITS, *LONG, f"metrics.port={port}"), stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(self.end, job)
+        self.job = job
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                if self.all_step(json.loads(get(port, "/status.json")[1])):
+                    return port
+            except OSError:
+                pass
+            if job.poll() is not None:
+                break
+            time.sleep(0.1)
+        job.terminate()
+        said = job.communicate()[0]
+        if UNBUILT in said:
+            self.skipTest("built without libmicrohttpd (deploy/packages build)")
+        self.fail(said)
+
+    @staticmethod
+    def all_step(status):
+        members = status["members"]
+        return members and all((m["values"].get("step") or 0) > 0 and m["values"].get("rss_bytes") for m in members)
+
+    def end(self, job):
+        if job.poll() is None:
+            job.send_signal(signal.SIGINT)
+        said = job.communicate(timeout=60)[0]
+        self.assertEqual(job.returncode, 130, said)
+
+
+class Page(Watched):
+    def test_servers_and_workers(self):
+        port = self.start("-s", "2", "-w", "2")
+        status = json.loads(get(port, "/status.json")[1])
+        self.assertEqual([(m["role"], m["rank"]) for m in status["members"]],
+                         [("server", 0), ("server", 1), ("worker", 0), ("worker", 1)])
+        self.assertEqual(status["job"]["state"], "running")
+        self.assertEqual(status["job"]["name"], "digits-basicnet")
+        self.assertGreater(status["job"]["steps"], status["job"]["step"])
+        self.assertGreater(len(status["curve"]["step"]), 0)
+        self.assertIn(status["waits_for"]["who"], ("nobody", "worker", "exchange", "unknown"))
+        targets = [t for group in json.loads(get(port, "/targets.json")[1]) for t in group["targets"]]
+        self.assertEqual(len(targets), 4)
+        seen = []
+        for target in targets:
+            status, text, headers = get(int(target.rpartition(":")[2]), "/metrics")
+            self.assertEqual(status, 200)
+            self.assertIn("version=0.0.4", headers["Content-Type"])
+            found = samples(text)
+            who = found["pstrain_info"][:2]
+            seen.append(who)
+            self.assertTrue(all(s[:2] == who for s in found.values()))
+            self.assertGreater(found["pstrain_steps_total"][2], 0)
+            self.assertGreater(found["pstrain_resident_memory_bytes"][2], 1e6)
+            mine = {"server": "pstrain_apply_seconds_total", "worker": "pstrain_step_seconds_total"}[who[0]]
+            self.assertGreater(found[mine][2], 0)
+            self.assertNotEqual("pstrain_loss" in found, who[0] == "server")
+        self.assertEqual(sorted(seen), [("server", 0), ("server", 1), ("worker", 0), ("worker", 1)])
+        self.check_promtool(targets)
+        self.check_top(port)
+        self.check_door(port)
+
+    def check_promtool(self, targets):
+        if not shutil.which("promtool"):
+            print("no promtool (Debian: prometheus): the text is checked by this test alone")
+            return
+        for target in targets:
+            text = urllib.request.urlopen(f"http://{target}/metrics", timeout=10).read()
+            done = subprocess.run(["promtool", "check", "metrics"], input=text, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT)
+            self.assertEqual((done.returncode, done.stdout), (0, b""))
+
+    def check_top(self, port):
+        for where in (str(port), f"localhost:{port}", f"http://127.0.0.1:{port}/", self.path("out")):
+            done = subprocess.run([PSRUN, "--top", where], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            for name in ("server 0", "server 1", "worker 0", "worker 1", "everybody waits for: "):
+                self.assertIn(f"\n{name}", done.stdout)
+
+    def check_door(self, port):
+        """It can be read only, by this host only, and silent connections do no harm."""
+        self.assertEqual(get(port, "/", method="POST")[0], 405)
+        self.assertEqual(get(port, "/", method="DELETE")[0], 405)
+        self.assertEqual(get(port, "/nothing")[0], 404)
+        self.assertEqual(get(port, "/../../etc/passwd")[0], 404)
+        self.assertEqual(get(port, "/", method="HEAD")[:2], (200, ""))
+        for host, code in (("elsewhere.example", 403), ("127.0.0.1.elsewhere.example", 403), ("localhost", 200),
+                           (f"[::1]:{port}", 200), (f"127.0.0.1:{port}", 200)):
+            self.assertEqual(get(port, "/status.json", Host=host)[0], code, host)
+        _, page, headers = get(port, "/")
+        self.assertIn("default-src 'none'", headers["Content-Security-Policy"])
+        self.assertIn("<html lang=", page)
+        silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(40)]
+        silent[0].sendall(b"GET / HTTP/1.1\r\nX: " + b"y" * 100000)
+        before = self.records()[-1]["step"]
+        deadline = time.monotonic() + 30
+        while self.records()[-1]["step"] == before:
+            self.assertLess(time.monotonic(), deadline, "the job stands still")
+            time.sleep(0.1)
+        for s in silent:
+            s.close()
+
+    def test_without_servers(self):
+        """All-reduce: the coordinator is in worker 0; alone there is none."""
+        for args, names in ((("-m", "allreduce", "-w", "2"), ["worker 0", "worker 1"]), (("-m", "single"), ["worker 0"])):
+            with self.subTest(args):
+                port = self.start(*args, "--overwrite")
+                status = json.loads(get(port, "/status.json")[1])
+                self.assertEqual([f"{m['role']} {m['rank']}" for m in status["members"]], names)
+                self.assertIn('rank="0"', get(port, "/metrics")[1])
+                self.end(self.job)
+
+
+class NoPage(JobTest):
+    def test_a_busy_port_does_not_end_the_job(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            said = self.psrun("-s", "1", "-w", "1", DIGITS, "train.epochs=1", f"metrics.port={taken.getsockname()[1]}")
+        self.assertIn("nobody can watch this process", said)
+        self.assertRegex(said, "Address already in use|no page and no /metrics")
+
+    def test_a_wrong_address_is_said(self):
+        said = self.psrun("-m", "single", DIGITS, "train.epochs=1", "metrics.port=1", "metrics.bind=nowhere")
+        self.assertRegex(said, "metrics.bind: nowhere is not an address|no page and no /metrics")
+        self.assertIn("metrics.port", self.psrun("-m", "single", DIGITS, "metrics.port=65536", code=1))
+
+    def test_top_without_a_job(self):
+        port = free_port()
+        Path(self.path("job.json")).write_text('{"metrics_port": 0}', encoding="utf-8")
+        for where, says in ((str(port), "is the job running, with metrics.port"), (self.path(), "that run has no page"),
+                            ("a b", "give the page's address"), (self.path("none", "x"), "give the page's address")):
+            done = subprocess.run([PSRUN, "--top", where], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(says, done.stdout)
+            self.assertEqual(done.stdout.count("\n"), 1, done.stdout)
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def masked(data):
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def fields(data):
+    """[(field, value)] of a protocol buffer."""
+    at, out = 0, []
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(data):
+        key = varint()
+        size = {0: None, 1: 8, 5: 4}[key & 7] if key & 7 != 2 else varint()
+        if size is None:
+            out.append((key >> 3, varint()))
+            continue
+        out.append((key >> 3, data[at:at + size]))
+        at += size
+    assert at == len(data)
+    return out
+
+
+def scalars(path):
+    """{tag: [(step, value)]} of an event file."""
+    raw, at, found, events = Path(path).read_bytes(), 0, {}, []
+    while at < len(raw):
+        length, crc = struct.unpack_from("<QI", raw, at)
+        assert crc == masked(raw[at:at + 8])
+        record = raw[at + 12:at + 12 + length]
+        assert struct.unpack_from("<I", raw, at + 12 + length)[0] == masked(record)
+        events.append(dict(fields(record)))
+        at += 16 + length
+    assert events[0][3] == b"brain.Event:2"
+    for event in events:
+        for _, value in fields(event.get(5, b"")):
+            scalar = dict(fields(value))
+            found.setdefault(scalar[1].decode(), []).append((event[2], struct.unpack("<f", scalar[2])[0]))
+    return found
+
+
+class Files(JobTest):
+    def test_crc(self):
+        self.assertEqual(crc32c(bytes(32)), 0x8A9136AA)  # RFC 3720, B.4
+
+    def test_tensorboard_and_show_runs(self):
+        for k, args in enumerate((("-s", "1", "-w", "2"), ("-m", "single", "--overwrite"))):
+            self.psrun(*args, "--tensorboard", DIGITS, "train.epochs=2", "train.log_every=5", out=f"run {k}")
+            found = self.read_events(self.path(f"run {k}"))
+            steps = [r for r in self.records(f"run {k}") if "loss_mean" in r]
+            self.assertEqual([step for step, _ in found["train/loss"]], [r["step"] for r in steps])
+            for (_, value), record in zip(found["train/loss"], steps):
+                self.assertAlmostEqual(value, record["loss_mean"], delta=1e-6 * abs(value))
+            self.assertAlmostEqual(found["test/accuracy"][-1][1], self.summary(f"run {k}")["test_accuracy"], places=6)
+        self.psrun("-m", "single", "--overwrite", DIGITS, "train.epochs=1", out="run 1")
+        self.assertEqual(list(Path(self.path("run 1")).glob("events*")), [], "--overwrite keeps an old run's events")
+        self.check_show_runs()
+
+    def read_events(self, folder):
+        (path,) = Path(folder).glob("events.out.tfevents.*")
+        found = scalars(path)
+        try:
+            from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        except ImportError:
+            print("no tensorboard: its file is read by this test alone")
+            return found
+        reader = EventAccumulator(str(folder))
+        reader.Reload()
+        self.assertEqual(sorted(reader.Tags()["scalars"]), sorted(found))
+        return {tag: [(e.step, e.value) for e in reader.Scalars(tag)] for tag in found}
+
+    def check_show_runs(self):
+        runs, plot = [self.path("run 0"), self.path("run 1")], self.path("losses.svg")
+        show = [str(ROOT / "deploy/show-runs"), "--plot", plot]
+        done = subprocess.run([*show, *runs], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        table = done.stdout.splitlines()
+        self.assertIn("1.00x  " + runs[0], table[1])
+        self.assertIn(runs[1], table[2])
+        svg = ET.parse(plot).getroot()
+        lines = svg.findall("{http://www.w3.org/2000/svg}polyline")
+        self.assertEqual([len(line.get("points").split()) for line in lines],
+                         [sum("loss_mean" in r for r in self.records(f"run {k}")) for k in range(2)])
+        self.assertIn(runs[0], [t.text for t in svg.findall("{http://www.w3.org/2000/svg}text")])
+        for args, says in ((["--plot", plot], "name the folders"), (["--what"], "no such option"),
+                           (["--plot", "/none/x", runs[0]], "cannot")):
+            done = subprocess.run([show[0], *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(says, done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
