@@ -355,7 +355,6 @@ void ps_server_sample(void *server, ps_metric_values *v)
 {
     const ps_server *s = server;
     ps_shard_stats stats;
-    if (!s->member || s->idle) return; // its shards have not started
     ps_server_get_stats(s, &stats);
     ps_metric_set(v, PS_METRIC_STEP, (double)stats.steps);
     ps_metric_set(v, PS_METRIC_SUM_SECONDS, (double)stats.sum_ns * 1e-9);

@@ -57,6 +57,7 @@ struct ps_trainer {
     double seconds_a_step; // smoothed, for progress and time left
     double waited;         // of the exchange, at the last step's end
     double loaded;         // seconds that it has waited for batches
+    double agreed;         // seconds that it has waited for all ranks to agree
     double owed_seconds;   // of agreeing after a step: booked with the next
     float loss_scale;      // of the step; 1 without; 0: not known yet
     ps_trainer_result *result;
@@ -376,7 +377,8 @@ static void show_values(const ps_trainer *t, const ps_exchange_stats *e)
     ps_metric_set(v, PS_METRIC_SKIPPED_STEPS, (double)r->skipped_steps);
     ps_metric_set(v, PS_METRIC_STEP_SECONDS, r->seconds);
     ps_metric_set(v, PS_METRIC_LOAD_SECONDS, t->loaded);
-    ps_metric_set(v, PS_METRIC_WAIT_SECONDS, e->wait_seconds);
+    // Long steps end with an agreement: the fast ranks wait for the slow ones there.
+    ps_metric_set(v, PS_METRIC_WAIT_SECONDS, e->wait_seconds + t->agreed);
     ps_metric_set(v, PS_METRIC_ENCODE_SECONDS, e->encode_seconds);
     ps_metric_set(v, PS_METRIC_SEND_SECONDS, e->send_seconds);
     ps_metric_set(v, PS_METRIC_BYTES_SENT, (double)e->bytes_sent);
@@ -505,6 +507,7 @@ static ps_err agree(ps_trainer *t, bool record, bool *stop)
     }
     ps_trace_add(t->o.trace, "agree", begin, t->step);
     t->owed_seconds = seconds_since(begin);
+    t->agreed += t->owed_seconds;
     t->next_check = t->step + (uint64_t)values[3];
     *stop = values[2] > 0;
     t->late = (ps_checkpoint_place)values[4];

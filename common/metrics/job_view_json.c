@@ -180,6 +180,7 @@ static json_t *table(void)
     for (int i = 0; i < PS_METRICS; i++) {
         json_t *o = json_object();
         put_text(o, "name", ps_metric_table[i].name);
+        put_text(o, "export", ps_metric_table[i].export_name);
         put_text(o, "unit", ps_metric_table[i].unit);
         put_text(o, "help", ps_metric_table[i].help);
         json_array_append_new(list, o);

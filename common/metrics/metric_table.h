@@ -38,7 +38,7 @@ typedef enum ps_metric_kind {
     X(SKIPPED_STEPS, "skipped_steps", "skipped_steps_total", 1, COUNTER, "steps", "steps whose gradient overflowed") \
     X(STEP_SECONDS, "step_seconds", "step_seconds_total", 1, COUNTER, "s", "time of all steps") \
     X(LOAD_SECONDS, "load_seconds", "load_seconds_total", 1, COUNTER, "s", "part of it in which this worker waited for its data") \
-    X(WAIT_SECONDS, "wait_seconds", "wait_seconds_total", 1, COUNTER, "s", "part of it in which this worker waited for the exchange") \
+    X(WAIT_SECONDS, "wait_seconds", "wait_seconds_total", 1, COUNTER, "s", "part of it in which this worker waited for the exchange, or for the others after a step") \
     X(ENCODE_SECONDS, "encode_seconds", "encode_seconds_total", 1, COUNTER, "s", "time for compressing gradients, beside the arithmetic") \
     X(SEND_SECONDS, "send_seconds", "send_seconds_total", 1, COUNTER, "s", "time for handing messages to the sockets") \
     X(SUM_SECONDS, "sum_seconds", "sum_seconds_total", 1, COUNTER, "s", "a server's time for adding gradients, where that is a pass of its own") \

@@ -1,11 +1,11 @@
 """psrun --top: a terminal view of a running job, from the /status.json of its page."""
 import curses
+import http.client
 import json
 import os
 import re
 import sys
 import time
-import urllib.error
 import urllib.request
 
 from .errors import JobError
@@ -53,10 +53,10 @@ def read(url):
             status = json.loads(answer.read(ANSWER_MOST))
         lines(status, 80)  # that it has the form of a status
         return status
-    except (urllib.error.URLError, OSError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise JobError(f"no answer from {url}: {reason}: is the job running, with metrics.port?") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error or type(error).__name__
+        raise JobError(f"no answer from {url}: {plain(reason)}: is the job running, with metrics.port?") from error
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise JobError(f"{url} is not the page of a job") from error
 
 
@@ -92,7 +92,7 @@ def span(seconds):
 
 def plain(text):
     """Without anything that a terminal could take for a command."""
-    return "".join(c if c.isprintable() else "?" for c in str(text))
+    return "".join(c if c.isprintable() else "?" for c in str(text).strip())
 
 
 def progress(job, width):

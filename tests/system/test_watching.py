@@ -111,9 +111,16 @@ class Page(Watched):
             self.assertGreater(found[mine][2], 0)
             self.assertNotEqual("pstrain_loss" in found, who[0] == "server")
         self.assertEqual(sorted(seen), [("server", 0), ("server", 1), ("worker", 0), ("worker", 1)])
+        self.check_document(json.loads(get(port, "/status.json")[1])["metrics"])
         self.check_promtool(targets)
         self.check_top(port)
         self.check_door(port)
+
+    def check_document(self, metrics):
+        """docs/watching.md lists all figures, and no others."""
+        text = (ROOT / "docs/watching.md").read_text(encoding="utf-8")
+        rows = [f"| `{m['name']}` | `{m['export']}` | {m['unit']} | {m['help']} |" for m in metrics]
+        self.assertEqual([line for line in text.splitlines() if "| `pstrain_" in line], rows)
 
     def check_promtool(self, targets):
         if not shutil.which("promtool"):

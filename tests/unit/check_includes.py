@@ -17,7 +17,7 @@ from pathlib import Path
 
 FOLDERS = ("common", "server", "worker")
 MAY_USE = {"common": {"common"}, "server": {"server", "common"}, "worker": {"worker", "common"}}
-NO_SOCKETS = ("base", "config", "model", "update", "codec")
+NO_SOCKETS = ("base", "config", "model", "update", "codec", "metrics")
 SOCKETS = re.compile(r"<(zmq|netdb|sys/socket|sys/un|arpa/inet|netinet/\w+)\.h>")
 SOURCES = (".c", ".cc", ".cpp", ".cu")
 HEADERS = (".h", ".hpp", ".cuh")
