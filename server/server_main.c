@@ -14,6 +14,7 @@
 #include "rejoin.h"
 #include "server.h"
 #include "signal_watch.h"
+#include "trace_of_job.h"
 
 static const ps_cli_program program = {
     .name = "ps-server",
@@ -104,7 +105,9 @@ static ps_err join_and_serve(ps_server *server, service *s)
     ps_log_set_role(role);
     ps_metric_set(ps_monitor_values(s->monitor), PS_METRIC_REJOINS, (double)s->rejoins);
     ps_monitor_attach(s->monitor, member, ps_server_sample, server);
-    ps_err err = ps_server_start(server, member);
+    ps_err err =
+        ps_trace_of_job(cfg, cli->out, cli->incarnation, PS_ROLE_SERVER, rank, member);
+    if (err == PS_OK) err = ps_server_start(server, member);
     if (err == PS_OK) err = ps_server_wait(server);
     if (err == PS_OK)
         print_summary(server, rank, start);
@@ -177,6 +180,9 @@ static ps_err run(const ps_cli *cli, int *signal)
     start_monitor(&s);
     err = serve(&s);
     ps_monitor_stop(&s.monitor);
+    const ps_err_saved end = ps_err_save(err);
+    ps_trace_of_job_ended();
+    err = ps_err_restore(&end);
     *signal = s.signal;
 out:
     if (err != PS_OK) PS_ERROR("failed", "%s: %s", ps_err_name(err), ps_err_message());

@@ -6,6 +6,7 @@
 #include "finite.h"
 #include "gradnorm.h"
 #include "shard_reply.h"
+#include "trace.h"
 
 static int shared_copies(ps_shard *s, const ps_shard_chunk *c)
 {
@@ -101,6 +102,7 @@ static ps_err apply_once(ps_shard *s, ps_shard_chunk *c)
 {
     ps_aggregate_step step;
     const float *sum = s->sum;
+    const uint64_t number = (uint64_t)c->policy.version, begin_ns = ps_trace_now();
     if (!c->coded.coded) {
         step = step_by_pushes(s, c);
     } else {
@@ -109,6 +111,7 @@ static ps_err apply_once(ps_shard *s, ps_shard_chunk *c)
     }
     PS_TRY(apply(s, c, &step));
     end_step(s, c);
+    ps_trace_add_chunk(PS_TRACE_APPLY, begin_ns, number, c->index, PS_TRACE_NONE);
     PS_TRY(ps_shard_reply_weights(s, c));
     release_pushes(s, c); // after the replies: freeing large buffers takes a while
     take_early(s, c);
@@ -161,6 +164,7 @@ static void judge_sum(ps_shard *s, const ps_shard_chunk *c)
 
 static ps_err sum_now(ps_shard *s, ps_shard_chunk *c)
 {
+    const uint64_t step_number = (uint64_t)c->policy.version, begin_ns = ps_trace_now();
     if (!c->coded.coded) {
         ps_aggregate_step step = step_by_pushes(s, c);
         const uint64_t begin_ns = ps_clock_ns();
@@ -172,6 +176,8 @@ static ps_err sum_now(ps_shard *s, ps_shard_chunk *c)
     release_pushes(s, c);
     ps_step_rule_unscale(&s->rule, c->chunk->count, c->memory.sum);
     judge_sum(s, c);
+    ps_trace_add_chunk(PS_TRACE_SUM, begin_ns, step_number, c->index, PS_TRACE_NONE);
+    s->summed_ns = ps_trace_now();
     if (++s->n_summed < s->n_chunks) return PS_OK;
     return ask_for_norm(s, (uint64_t)c->policy.version);
 }
@@ -196,11 +202,15 @@ static ps_err apply_sums(ps_shard *s, double norm)
 {
     ps_step_decision decision;
     PS_TRY(ps_step_rule_decide(&s->rule, isfinite(norm), norm, &decision));
+    const uint64_t number = (uint64_t)s->chunks[0].policy.version;
+    ps_trace_add(PS_TRACE_NORM, s->summed_ns, number);
     s->n_summed = 0;
     for (uint32_t i = s->n_chunks; i-- > 0;) {
         ps_shard_chunk *c = &s->chunks[i];
+        const uint64_t begin_ns = ps_trace_now();
         if (decision.make) PS_TRY(apply_sum(s, c, decision.grad_scale));
         end_step(s, c);
+        ps_trace_add_chunk(PS_TRACE_APPLY, begin_ns, number, c->index, PS_TRACE_NONE);
         PS_TRY(ps_shard_reply_weights(s, c));
         take_early(s, c);
     }

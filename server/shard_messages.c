@@ -7,6 +7,7 @@
 #include "shard_apply.h"
 #include "shard_reply.h"
 #include "shard_snapshot.h"
+#include "trace.h"
 
 /* Whether gradients come through rings is agreed on like the path of payloads. */
 static ps_err take_rings(ps_shard *s, ps_shard_peer *p, const ps_wire_header *h)
@@ -120,16 +121,19 @@ static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
                           " before that step's weights",
                           h->chunk, h->step);
     p->owed += zmq_msg_size(&f->payload);
+    const uint64_t begin_ns = ps_trace_now();
     switch (verdict) {
     case PS_VERDICT_TAKE:
         ps_counter_add(&s->pushes, 1);
         p->n_pending += p->rings.bell != NULL;
         zmq_msg_move(&c->pushes[h->rank], &f->payload);
+        ps_trace_add_chunk(PS_TRACE_RECEIVE, begin_ns, h->step, h->chunk, h->rank);
         if (ps_policy_complete(&c->policy)) PS_TRY(ps_shard_apply_pushes(s, c));
         break;
     case PS_VERDICT_KEEP:
         ps_counter_add(&s->pushes, 1);
         zmq_msg_move(&c->early[h->rank], &f->payload);
+        ps_trace_add_chunk(PS_TRACE_RECEIVE, begin_ns, h->step, h->chunk, h->rank);
         break;
     case PS_VERDICT_ANSWER:
         ps_counter_add(&s->repeated, 1);

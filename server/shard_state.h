@@ -69,6 +69,7 @@ struct ps_shard {
     // is known, or, without clipping, whether the whole gradient is finite.
     bool clip, waits;
     uint32_t n_summed;
+    uint64_t summed_ns; // the last of them, for the trace; 0: there is none
     ps_coord_link *link;
     uint64_t *run_first, *run_counts; // by chunk, in the order of the arena
     double *block_sums;

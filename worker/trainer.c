@@ -9,6 +9,7 @@
 #include "interrupt.h"
 #include "log.h"
 #include "safetensors.h"
+#include "trace.h"
 
 /* Sums since the last record, this rank's. */
 typedef struct window {
@@ -288,7 +289,7 @@ static ps_err next_micro_batch(ps_trainer *t, ps_loaded **out)
     t->next = NULL;
     if (!*out) PS_TRY(ps_loader_next(t->loader, step_deadline(t), out));
     t->loaded += seconds_since(begin);
-    ps_trace_add(t->o.trace, "batch", begin, t->step);
+    ps_trace_add(PS_TRACE_BATCH, begin, t->step);
     if (!*out)
         return ps_err_set(PS_ERR_INTERNAL, "the epoch ended before its last batch");
     log_samples(t, *out);
@@ -303,7 +304,7 @@ static ps_err prefetch(ps_trainer *t)
     PS_TRY(ps_loader_next(t->loader, step_deadline(t), &t->next));
     ps_batch batch = batch_of(t->next);
     PS_TRY(ps_program_prefetch(t->program, &batch));
-    ps_trace_add(t->o.trace, "prefetch", begin, t->step);
+    ps_trace_add(PS_TRACE_PREFETCH, begin, t->step);
     return PS_OK;
 }
 
@@ -326,14 +327,14 @@ static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t gr
     uint64_t begin = ps_clock_ns();
     PS_TRY(ps_program_forward(t->program, &batch, &pass, NULL));
     t->owed[t->n_owed++] = (owed_loss){.samples = loaded->n, .last = last};
-    ps_trace_add(t->o.trace, "forward", begin, t->step);
+    ps_trace_add(PS_TRACE_FORWARD, begin, t->step);
     PS_TRY(prefetch(t));
     if (first) PS_TRY(renew_loss_scale(t));
     pass.grad_scale =
         (float)((double)loaded->n / (double)group_n * (double)t->loss_scale);
     begin = ps_clock_ns();
     PS_TRY(ps_program_backward(t->program, &batch, &pass));
-    ps_trace_add(t->o.trace, "backward", begin, t->step);
+    ps_trace_add(PS_TRACE_BACKWARD, begin, t->step);
     return PS_OK;
 }
 
@@ -505,7 +506,7 @@ static ps_err agree(ps_trainer *t, bool record, bool *stop)
         snprintf(name, sizeof name, "step/%" PRIu64, t->step);
         PS_TRY(ps_member_reduce(t->member, name, values, 7, step_deadline(t)));
     }
-    ps_trace_add(t->o.trace, "agree", begin, t->step);
+    ps_trace_add(PS_TRACE_AGREE, begin, t->step);
     t->owed_seconds = seconds_since(begin);
     t->agreed += t->owed_seconds;
     t->next_check = t->step + (uint64_t)values[3];
@@ -530,7 +531,7 @@ static ps_err drain(ps_trainer *t)
     if (t->program) PS_TRY(ps_program_fetch_buffers(t->program));
     PS_TRY(ps_session_drain(t->o.session));
     PS_TRY(ps_session_sync_buffers(t->o.session));
-    ps_trace_add(t->o.trace, "drain", begin, t->step);
+    ps_trace_add(PS_TRACE_DRAIN, begin, t->step);
     return PS_OK;
 }
 
@@ -547,7 +548,7 @@ static ps_err write_weights(ps_trainer *t, const char *name)
     uint64_t begin = ps_clock_ns();
     PS_TRY(ps_st_save_model(path, &t->o.spec->table, ps_session_params(t->o.session),
                             ps_session_buffers(t->o.session), metadata, 5));
-    ps_trace_add(t->o.trace, "save", begin, t->step);
+    ps_trace_add(PS_TRACE_SAVE, begin, t->step);
     PS_DEBUG("saved", "path=%s", path);
     return PS_OK;
 }
@@ -606,7 +607,7 @@ static ps_err keep(ps_trainer *t, ps_checkpoint_place place, bool must)
     if (place == PS_CHECKPOINT_DISK) t->kept = t->step;
     t->late = PS_CHECKPOINT_NOWHERE;
     t->owed_seconds += seconds_since(begin_ns);
-    ps_trace_add(t->o.trace, "checkpoint", begin_ns, t->step);
+    ps_trace_add(PS_TRACE_CHECKPOINT, begin_ns, t->step);
     return err;
 }
 
@@ -629,7 +630,7 @@ static ps_err evaluate(ps_trainer *t, int64_t epochs_done)
     ps_evaluation *e = &t->result->evaluation;
     uint64_t begin = ps_clock_ns();
     PS_TRY(ps_evaluate(t->o.evaluator, name, e));
-    ps_trace_add(t->o.trace, "evaluate", begin, t->step);
+    ps_trace_add(PS_TRACE_EVALUATE, begin, t->step);
     if (e->interrupted) {
         t->result->interrupted = true;
         *e = (ps_evaluation){0};
@@ -681,7 +682,7 @@ static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
         group_n += t->global_n[i];
     uint64_t begin = ps_clock_ns();
     PS_TRY(run_group(t, first, count, group_n));
-    ps_trace_add(t->o.trace, "step", begin, t->step);
+    ps_trace_add(PS_TRACE_STEP, begin, t->step);
     t->step++;
     t->position += group_n;
     bool epoch_ends = first + count == t->n_batches;

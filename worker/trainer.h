@@ -17,7 +17,6 @@
 #include "progress.h"
 #include "run_dir.h"
 #include "session.h"
-#include "trace.h"
 
 typedef struct ps_trainer_options { // all borrowed for the trainer's life
     const ps_config *config;
@@ -35,7 +34,6 @@ typedef struct ps_trainer_options { // all borrowed for the trainer's life
     ps_run_dir *run_dir;              // rank 0's; NULL: writes nothing
     ps_metrics *metrics;              // not open: writes nothing
     ps_progress *progress;            // without a file: shows nothing
-    ps_trace *trace;                  // not open: records nothing
     ps_metric_values *values;         // what others watch; NULL: nobody does
 } ps_trainer_options;
 

@@ -18,6 +18,7 @@
 #include "safetensors.h"
 #include "session.h"
 #include "summary.h"
+#include "trace_of_job.h"
 
 typedef struct job {
     const ps_config *config;
@@ -48,7 +49,6 @@ typedef struct job {
     bool has_run_dir, claimed;
     ps_metrics metrics;
     ps_progress progress;
-    ps_trace trace;
     ps_monitor *monitor; // NULL: nobody can watch
     ps_summary summary;
 } job;
@@ -228,17 +228,13 @@ static ps_err start_session(job *j)
 
 static ps_err open_folder(job *j)
 {
-    char path[PATH_MAX], name[48] = "trace.json";
     const bool first = j->rank == 0;
     if (j->has_run_dir || (!first && !(j->cli->out && j->cli->out[0]))) return PS_OK;
     PS_TRY(ps_run_dir_init(&j->run_dir, j->cli->out, j->config->job.name));
     j->has_run_dir = true;
     if (first) PS_TRY(ps_resume_claim(&j->resume, &j->run_dir));
     j->claimed = first;
-    if (!j->cli->trace && !j->config->train.trace) return PS_OK;
-    if (!first) snprintf(name, sizeof name, "trace-worker-%d.json", j->rank);
-    PS_TRY(ps_run_dir_path(&j->run_dir, name, path));
-    return ps_trace_open(&j->trace, path, j->rank);
+    return PS_OK;
 }
 
 static ps_err note_membership(const job *j)
@@ -259,6 +255,9 @@ static ps_err note_membership(const job *j)
 static ps_err open_outputs(job *j)
 {
     PS_TRY(open_folder(j));
+    if (j->has_run_dir)
+        PS_TRY(ps_trace_of_job(j->config, j->run_dir.path, j->cli->incarnation,
+                               PS_ROLE_WORKER, j->rank, j->member));
     ps_progress_init(&j->progress, j->rank == 0 ? stderr : NULL, j->cli->bar_columns);
     if (j->rank != 0) return PS_OK;
     PS_TRY(ps_file_announce_folder(j->member, &j->run_dir, step_deadline(j)));
@@ -270,9 +269,7 @@ static ps_err open_outputs(job *j)
 
 static ps_err close_outputs(job *j)
 {
-    ps_err err = ps_metrics_close(&j->metrics);
-    ps_err trace = ps_trace_close(&j->trace);
-    return err != PS_OK ? err : trace;
+    return ps_metrics_close(&j->metrics);
 }
 
 /* Bytes of the tensors that travel together, and that are one graph of launches on a GPU:
@@ -319,7 +316,6 @@ static ps_err make_trainer(job *j)
                                         .run_dir = j->rank == 0 ? &j->run_dir : NULL,
                                         .metrics = &j->metrics,
                                         .progress = &j->progress,
-                                        .trace = &j->trace,
                                         .values = ps_monitor_values(j->monitor)};
     return ps_trainer_create(&options, &j->trainer);
 }
@@ -532,7 +528,7 @@ static void clean_up(job *j)
     leave_session(j);
     ps_checkpointer_destroy(&j->checkpointer);
     ps_device_close(&j->device);
-    ps_trace_close(&j->trace);
+    ps_trace_of_job_ended(); // its threads have ended
     ps_monitor_stop(&j->monitor);
     if (j->has_run_dir) ps_run_dir_fini(&j->run_dir);
     ps_dataset_fini(&j->train);

@@ -62,7 +62,7 @@ typedef struct ps_config_train {
     int64_t log_every;       // optimizer steps
     int64_t eval_every;      // epochs; 0: only at the end
     int64_t warmup_steps;    // left out of samples_per_second
-    bool trace;              // write trace.json
+    bool trace;              // record what each process did when (ps_config_trace)
     bool tensorboard;        // write events for TensorBoard
 } ps_config_train;
 
@@ -165,6 +165,10 @@ typedef struct ps_config_metrics {
     int64_t port; // of the coordinator's process, for the page and /metrics; 0: none
     char *bind;   // the address of these ports
 } ps_config_metrics;
+typedef struct ps_config_trace {
+    int64_t first, steps; // that are recorded; steps 0: all from the first
+    int64_t limit;        // bytes of each process's file
+} ps_config_trace;
 
 typedef struct ps_config_recovery {
     int64_t rejoins; // how often this process joins again after another one's failure
@@ -187,6 +191,7 @@ typedef struct ps_config {
     ps_config_net net;
     ps_config_recovery recovery;
     ps_config_metrics metrics;
+    ps_config_trace trace;
     struct {
         ps_int_list input; // model.input: C, H, W (or one number: features)
         bool dropout;      // false: every dropout layer passes its input through

@@ -94,7 +94,7 @@ const ps_config_key ps_config_keys[] = {
     INT("train.warmup_steps", train.warmup_steps, LOCAL, 0, MANY, "10",
         "first optimizer steps that samples_per_second does not count"),
     BOOL("train.trace", train.trace, LOCAL, "false",
-         "write trace.json: what a worker did when, for Perfetto"),
+         "record what each process did when; psrun makes trace.json of it, for Perfetto"),
     BOOL("train.tensorboard", train.tensorboard, LOCAL, "false",
          "write events for TensorBoard into the run's folder (--tensorboard)"),
 
@@ -257,6 +257,12 @@ const ps_config_key ps_config_keys[] = {
         "take free ports, which the page lists. 0: none"),
     STRING("metrics.bind", metrics.bind, LOCAL, "127.0.0.1",
            "address that these ports are bound to; whoever can reach it can read them"),
+    INT("trace.first", trace.first, LOCAL, 0, MANY, "0",
+        "train.trace: the first optimizer step that is recorded, counted from 0"),
+    INT("trace.steps", trace.steps, LOCAL, 0, MANY, "0",
+        "train.trace: how many steps are recorded; 0: all from the first on"),
+    BYTES("trace.limit", trace.limit, LOCAL, 4096, "16MiB",
+        "train.trace: bytes that a process may write; then it records no more"),
 };
 // clang-format on
 const int ps_config_n_keys = sizeof ps_config_keys / sizeof *ps_config_keys;

@@ -60,7 +60,8 @@ static const struct {
                      "go on from the newest checkpoint of that folder; auto: of\n"
                      "--out's, or begin anew where it has none"},
     [FLAG_TRACE] = {"--trace", NULL,
-                    "write trace.json (Chrome trace, opens in Perfetto)"},
+                    "record what this process did when, into trace/ of\n"
+                    "--out (train.trace); deploy/trace-report reads it"},
     [FLAG_LOG_LEVEL] = {"--log-level", "LEVEL",
                         "debug, info, warn or error; default info"},
     [FLAG_CHECK_DATA] = {"--check-data", NULL,

@@ -33,6 +33,7 @@
  *   member -> coordinator
  *   HERE       the first message. Repeated every heartbeat until WELCOME
  *   HEARTBEAT
+ *   CLOCK      its time; answered at once with CLOCK_IS (clock_sync.h)
  *   ABORT      error code, workers of the next job at this address (0: as many as now);
  *              text: why; the job is over for everybody
  *   GATHER     timeout ms; name; value: doubles. A barrier is one of no doubles
@@ -51,6 +52,7 @@
  *   WELCOME    member epoch, rank; value: the roster, for servers with the workers'
  *              secrets
  *   HEARTBEAT
+ *   CLOCK_IS   the time that CLOCK said, the coordinator's time; ns of CLOCK_MONOTONIC
  *   ABORT      as above; the job is over
  *   INTERRUPT  to workers: end in order
  *   DONE       value: the answer
@@ -66,7 +68,7 @@
 #include "zsock.h"
 
 enum {
-    PS_CONTROL_VERSION = 3,
+    PS_CONTROL_VERSION = 4,
     PS_CONTROL_ID_BYTES = PS_SECRET_BYTES + 2,
     PS_CONTROL_NUMBERS = 5,
     PS_CONTROL_NAME_MAX = 256,
@@ -90,6 +92,7 @@ enum {
     X(INTERRUPT, 10, 0, 0, 0, 0)                                                         \
     X(HERE, 11, 0, 0, 0, 0)                                                              \
     X(STATUS, 12, 0, 0, 1, 1)                                                            \
+    X(CLOCK, 13, 1, 0, 0, 0)                                                             \
     X(WAIT, 32, 0, 0, 1, 0)                                                              \
     X(REFUSE, 33, 1, 0, 1, 0)                                                            \
     X(WELCOME, 34, 2, 0, 0, 1)                                                           \
@@ -98,7 +101,8 @@ enum {
     X(NORM_SUM, 37, 2, 0, 0, 0)                                                          \
     X(END, 38, 0, 0, 0, 0)                                                               \
     X(ADMIT, 39, 1, 0, 0, 1)                                                             \
-    X(NEWCOMERS, 40, 1, 0, 0, 0)
+    X(NEWCOMERS, 40, 1, 0, 0, 0)                                                         \
+    X(CLOCK_IS, 41, 2, 0, 0, 0)
 
 typedef enum ps_control_kind {
 #define PS_CONTROL_ENUM(name, number, numbers, has_name, has_text, has_value)            \

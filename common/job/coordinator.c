@@ -13,6 +13,7 @@
 #include "log.h"
 #include "mem.h"
 #include "thread.h"
+#include "trace.h"
 
 enum {
     MESSAGES_PER_ROUND = 256,
@@ -52,12 +53,31 @@ static void on_abort(ps_coordinator *c, ps_coord_peer *p, const ps_control *m)
     ps_coord_abort(c, ps_control_error(m), reason);
 }
 
+static void on_clock(ps_coordinator *c, const ps_coord_sender *from, const ps_control *m)
+{
+    ps_control a = {.kind = PS_CONTROL_CLOCK_IS};
+    a.number[0] = m->number[0];
+    a.number[1] = ps_clock_ns();
+    ps_coord_send_to(c, from, &a);
+}
+
+/* Shows in the trace what the board was asked, until it has taken it. */
+static void trace_request(uint64_t begin_ns, const ps_control *m, int rank)
+{
+    const ps_trace_kind kind = m->kind == PS_CONTROL_GATHER ? PS_TRACE_GATHER
+                               : m->kind == PS_CONTROL_NORM ? PS_TRACE_ADD_NORM
+                                                            : PS_TRACE_BOARD;
+    ps_trace_add_peer(kind, begin_ns, (uint32_t)rank);
+}
+
 static void on_request(ps_coordinator *c, const ps_coord_sender *from,
                        const ps_control *m)
 {
     const ps_roster_entry *e = &from->member->entry;
     const ps_coord_asker asker = {.id = from->id, .role = e->role, .rank = e->rank};
+    const uint64_t begin_ns = ps_trace_now();
     ps_coord_board_request(c->board, &asker, m);
+    trace_request(begin_ns, m, e->rank);
 }
 
 /* What a member tells about itself, for the page. */
@@ -92,6 +112,9 @@ static void on_running(ps_coordinator *c, const ps_coord_sender *from,
     case PS_CONTROL_STATUS:
         on_status(c, from->member, m);
         break;
+    case PS_CONTROL_CLOCK:
+        on_clock(c, from, m);
+        break;
     case PS_CONTROL_LEAVE:
         ps_coord_on_leave(c, from->member, m);
         break;
@@ -118,7 +141,7 @@ static void on_running(ps_coordinator *c, const ps_coord_sender *from,
 static void on_joining(ps_coordinator *c, const ps_coord_sender *from,
                        const ps_control *m)
 {
-    if (m->kind == PS_CONTROL_HEARTBEAT) return;
+    if (m->kind == PS_CONTROL_HEARTBEAT || m->kind == PS_CONTROL_CLOCK) return;
     ps_coord_complain(c, from, m->request,
                       ps_err_set(PS_ERR_PROTOCOL, "%s before the job runs",
                                  ps_control_kind_name((int)m->kind)));

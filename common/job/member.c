@@ -8,12 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock_sync.h"
 #include "event.h"
 #include "interrupt.h"
 #include "job_view.h"
 #include "log.h"
 #include "mem.h"
 #include "thread.h"
+#include "trace.h"
 
 enum {
     ANSWER_GRACE_MS = 500, // the coordinator's own answer to a timeout may be on its way
@@ -43,7 +45,8 @@ struct ps_member {
     // Owned by the thread:
     uint64_t heard_ns, lost_ns, next_beat_ns, last_round_ns;
     bool was_connected;
-    bool aborts, interrupts;  // has told the coordinator to
+    bool aborts, interrupts; // has told the coordinator to
+    ps_clock_sync clock;
     _Atomic uint64_t down_ns; // since when its connection is down; 0: it is up
 
     pthread_t thread;
@@ -515,6 +518,23 @@ static void on_end(ps_member *m)
     ps_event_set(&m->end);
 }
 
+static void ask_for_time(ps_member *m)
+{
+    ps_control c = {.kind = PS_CONTROL_CLOCK, .nonce = m->joined.roster.nonce};
+    c.number[0] = m->clock.asked_ns;
+    if (ps_control_send(m->joined.dealer, &c) != PS_OK)
+        PS_DEBUG("send", "error=\"%s\"", ps_err_message());
+}
+
+static void on_time(ps_member *m, const ps_control *c)
+{
+    bool ended;
+    ps_clock_sync *s = &m->clock;
+    if (ps_clock_sync_answer(s, c->number[0], c->number[1], ps_clock_ns(), &ended))
+        ask_for_time(m);
+    if (ended) ps_trace_clock(s->at_ns, s->ahead_ns, s->best_ns / 2);
+}
+
 static void on_message(ps_member *m, const ps_control *c)
 {
     char reason[PS_CONTROL_TEXT_MAX];
@@ -542,6 +562,9 @@ static void on_message(ps_member *m, const ps_control *c)
         break;
     case PS_CONTROL_END:
         on_end(m);
+        break;
+    case PS_CONTROL_CLOCK_IS:
+        on_time(m, c);
         break;
     default: // HEARTBEAT, a late WAIT or WELCOME
         break;
@@ -628,8 +651,11 @@ static void beat(ps_member *m)
     uint64_t now = ps_clock_awake_ns();
     if (now < m->next_beat_ns) return;
     m->next_beat_ns = now + m->heartbeat_ms * 1000000u;
-    if (!m->said_bye)
-        send_kind(m, PS_CONTROL_HEARTBEAT, PS_OK, ""); // written by this thread
+    if (m->said_bye) return;
+    send_kind(m, PS_CONTROL_HEARTBEAT, PS_OK, ""); // written by this thread
+    if (!ps_trace_on()) return;
+    ps_clock_sync_begin(&m->clock, ps_clock_ns());
+    ask_for_time(m);
 }
 
 static bool should_stop(ps_member *m)

@@ -9,7 +9,7 @@ import time
 from . import hosts as hostfile
 from . import job as jobs
 from . import attempts, doctor, elastic, jobfile, keys, local, ports, remote, report, restarts, shares
-from . import top, verify
+from . import top, trace, verify
 from .errors import JobError
 from .out import Out
 from .screen import Screen
@@ -250,6 +250,8 @@ def supervise(job, screen, env, logs):
         if not remote.fetch(host, path, path, started) and code == 0:
             raise JobError(f"cannot read {path} on host {host.name}")
     add_events(job, supervisor, code, started)
+    if job.facts.get("train.trace"):
+        merge_traces(job, screen, started)
     if code == 0:
         report.show(job.out, screen)
     elif supervisor.signal or code != 1:
@@ -268,6 +270,16 @@ def add_events(job, supervisor, code, started):
     if code != 1 and (again or any(facts.values())):
         listed = {"restarts": [d.facts() for d in again.deaths]} if again else {}
         report.add_to_summary(job.out, {**listed, "recovery": facts}, started)
+def merge_traces(job, screen, started):
+    """Makes trace.json of the parts' traces. The job is over: a fault is only said."""
+    try:
+        if job.hosts:
+            remote.fetch_all(job.hosts, os.path.join(job.out, trace.FOLDER, "*"), started)
+        trace.write(trace.merge(trace.load(job.out)), os.path.join(job.out, "trace.json"))
+    except JobError as error:
+        screen.say(f"psrun: no trace.json: {error}")
+    except OSError as error:
+        screen.say(f"psrun: no trace.json: {error.filename or job.out}: {error.strerror}")
 
 
 def end_of_program(job, screen, supervisor, code):

@@ -134,6 +134,8 @@ class Job:
             argv += ["--out", self.out] + ["--overwrite"] * self.overwrite
             if self.resume:
                 argv += ["--resume", self.resume]
+        elif self.facts.get("train.trace"):
+            argv += ["--out", self.out]
         part = Part(role, rank, argv, self._env(role, rank), host)
         if self.curve and host:
             part.key = keys.line(self.curve, role)

@@ -12,7 +12,7 @@ RESULTS = ("metrics.jsonl", "summary.json", "model.safetensors", "trace.json", "
            "checkpoints")
 # The other files of a run.
 LOGS = ("logs/server-*.log", "logs/worker-*.log")
-TRACES = ("trace-worker-*.json", "events.out.tfevents.*")
+TRACES = ("trace/*.trace", "events.out.tfevents.*")
 JOB = "job.json"  # removed if the job wrote no results
 
 

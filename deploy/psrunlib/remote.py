@@ -199,6 +199,15 @@ def stat(host, patterns):
     return done.stdout
 
 
+def fetch_all(hosts, pattern, since):
+    """Copies the files that match (a * at the end is any) from each host, as fetch does."""
+    for host in hosts:
+        for line in stat(host, [pattern]).splitlines():
+            path = line.partition(" ")[2]
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            fetch(host, path, path, since)
+
+
 def command_line(part, host):
     """For --dry-run: the command, quoted for a shell."""
     return shlex.join(ssh_argv(host, f"exec sh -c {shlex.quote(wrapped(part, host, {}))}"))

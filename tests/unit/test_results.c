@@ -1,4 +1,4 @@
-/* The files of a run: metrics, summary, trace and progress, read back by jansson. */
+/* The files of a run: metrics, summary and progress, read back by jansson. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,6 @@
 #include "progress.h"
 #include "run_dir.h"
 #include "summary.h"
-#include "trace.h"
 
 static ps_run_dir dir;
 
@@ -132,28 +131,6 @@ static void a_full_disk_is_an_error(void **state)
     assert_int_equal(ps_metrics_step(&metrics, &step), PS_ERR_IO);
     assert_non_null(strstr(ps_err_message(), "No space left"));
     ps_metrics_close(&metrics);
-    ps_trace trace;
-    assert_int_equal(ps_trace_open(&trace, "/dev/full", 0), PS_OK);
-    ps_trace_add(&trace, "step", trace.start_ns, 0);
-    assert_int_equal(ps_trace_close(&trace), PS_ERR_IO);
-}
-
-static void a_trace_is_an_array_of_complete_events(void **state)
-{
-    (void)state;
-    char path[PATH_MAX];
-    ps_trace trace;
-    assert_int_equal(ps_run_dir_path(&dir, "deep/er/trace.json", path), PS_OK);
-    assert_int_equal(ps_trace_open(&trace, path, 3), PS_OK);
-    ps_trace_add(&trace, "forward", trace.start_ns, 7);
-    assert_int_equal(ps_trace_close(&trace), PS_OK);
-    json_t *events = read_json(path, NULL);
-    assert_int_equal(json_array_size(events), 2);
-    json_t *event = json_array_get(events, 1);
-    assert_string_equal(json_string_value(json_object_get(event, "ph")), "X");
-    assert_int_equal(json_integer_value(json_object_get(event, "pid")), 3);
-    assert_true(json_real_value(json_object_get(event, "ts")) == 0);
-    json_decref(events);
 }
 
 /* Returns what a progress display of that width writes for a state. */
@@ -226,7 +203,6 @@ int main(void)
         cmocka_unit_test(the_summary_holds_the_servers_accounts),
         cmocka_unit_test(an_account_that_is_no_json_does_no_harm),
         cmocka_unit_test(a_full_disk_is_an_error),
-        cmocka_unit_test(a_trace_is_an_array_of_complete_events),
         cmocka_unit_test(progress_fits_its_width),
         cmocka_unit_test(a_folder_that_is_a_file_is_an_error),
         cmocka_unit_test(a_folder_belongs_to_one_run),

@@ -8,6 +8,7 @@
 #include "job_keys.h"
 #include "mem.h"
 #include "ps_comm_snapshot.h"
+#include "trace.h"
 
 typedef struct exchange_ps {
     ps_exchange base;
@@ -101,6 +102,7 @@ static ps_err wait_for(exchange_ps *e, uint32_t first, uint32_t last, int64_t ve
         err = ps_comm_wait(e->comm, c, version);
     }
     if (start) e->wait_ns += ps_clock_ns() - start;
+    if (start) ps_trace_add(PS_TRACE_WAIT, start, e->step);
     return err;
 }
 

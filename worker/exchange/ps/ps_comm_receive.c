@@ -9,6 +9,7 @@
 #include "ps_comm_mend.h"
 #include "ps_comm_send.h"
 #include "ps_comm_snapshot.h"
+#include "trace.h"
 
 enum { MESSAGES_PER_SOCKET = 32 }; // before other sockets are looked at
 
@@ -96,6 +97,7 @@ static ps_err take_weights(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
         return ps_err_set(PS_ERR_PROTOCOL,
                           "version %" PRIu64 " of chunk %u after version %" PRId64,
                           h->step, h->chunk, have);
+    const uint64_t begin_ns = state->command.kind == PS_MSG_PUSH ? ps_trace_now() : 0;
     PS_TRY(take_scale(c, h));
     const ps_chunk *chunk = &c->plan->chunks[h->chunk];
     float *params = (float *)c->o.params->base + chunk->offset;
@@ -111,6 +113,7 @@ static ps_err take_weights(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
         ps_counter_add(&c->shm_received, chunk->count * sizeof(float));
     state->unanswered = false;
     ps_comm_send_no_more(c, h->chunk);
+    ps_trace_add_chunk(PS_TRACE_DECODE, begin_ns, h->step - 1, h->chunk, chunk->shard);
     ps_comm_set_version(c, h->chunk, have + 1);
     return PS_OK;
 }

@@ -1,6 +1,7 @@
 #include "ps_comm_send.h"
 
 #include "param_groups.h"
+#include "trace.h"
 
 static ps_err send_header(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
                           const void *payload, size_t bytes)
@@ -72,6 +73,7 @@ static const void *payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
     ps_chunk_codec_encode(&c->codec, plan, codec, grad, kept,
                           ps_codec_draw_key(h->rank, h->step), c->encoded[chunk]);
     ps_counter_add_since(&c->encode_ns, begin_ns);
+    ps_trace_add_chunk(PS_TRACE_ENCODE, begin_ns, h->step, chunk, plan->shard);
     return c->encoded[chunk];
 }
 
@@ -194,7 +196,10 @@ static ps_err send_one(ps_comm *c, ps_comm_link *l, bool *any)
         return PS_OK;
     *any = true;
     if (what.kind == PS_MSG_PUSH) PS_TRY(ps_comm_send_groups(c, l));
+    const uint64_t begin_ns = what.kind == PS_MSG_PUSH ? ps_trace_now() : 0;
     PS_TRY(send_order(c, l, &what));
+    ps_trace_add_chunk(PS_TRACE_SEND, begin_ns, what.step, what.chunk,
+                       (uint32_t)(l - c->links));
     note_sent(c, &what);
     return PS_OK;
 }

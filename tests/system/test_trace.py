@@ -1,0 +1,177 @@
+"""The merged trace of a job's processes, and the report on it."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from jobs import DIGITS, LONG, ROOT, JobTest, Part, free_port
+
+sys.dont_write_bytecode = True
+sys.path[:0] = [str(ROOT / "deploy"), str(ROOT / "bench")]
+
+from benchlib import netns  # noqa: E402
+from psrunlib import trace, trace_report  # noqa: E402
+
+REASON = netns.why_not()
+
+
+def report(*words, code=0):
+    done = subprocess.run([str(ROOT / "deploy/trace-report"), *words], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True)
+    if done.returncode != code:
+        raise AssertionError(f"exit code {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+class Trace(JobTest):
+    def events(self, out="out"):
+        with open(self.path(out, "trace.json"), encoding="utf-8") as f:
+            return json.load(f)["traceEvents"]
+
+    def spans(self, events):
+        """By (process's name, track): (begin, end, event) in order."""
+        names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+        tracks = {}
+        for e in events:
+            if e["ph"] == "X":
+                tracks.setdefault((names[e["pid"]], e["tid"]), []).append(e)
+        return names, tracks
+
+    def check_tracks(self, tracks):
+        """Times begin at 0 and grow; spans of a track lie in each other or after each other."""
+        self.assertEqual(min(t[0]["ts"] for t in tracks.values()), 0)
+        for name, track in tracks.items():
+            ends = []
+            for e in track:
+                begin, end = e["ts"], e["ts"] + e["dur"]
+                while ends and ends[-1] <= begin + 0.002:
+                    ends.pop()
+                self.assertTrue(not ends or end <= ends[-1] + 0.002, (name, e))
+                ends.append(end)
+            begins = [e["ts"] for e in track]
+            self.assertEqual(begins, sorted(begins), name)
+
+    def check_arrows(self, events, n):
+        """Every arrow leads from a worker over its shard's three spans and back, later each time."""
+        arrows = {}
+        for e in events:
+            if e["ph"] in "stf":
+                arrows.setdefault(e["id"], []).append(e)
+        self.assertEqual(len(arrows), n)
+        begins = {(e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] == "X"}
+        for way in arrows.values():
+            self.assertEqual("".join(e["ph"] for e in way), "stttf")
+            self.assertEqual(way[0]["pid"], way[4]["pid"])
+            self.assertEqual(len({e["pid"] for e in way[1:4]}), 1)
+            times = [e["ts"] for e in way]
+            self.assertEqual(times, sorted(times))
+            for e in way:
+                self.assertIn((e["pid"], e["tid"], e["ts"]), begins)
+
+    def test_one_trace_of_all_processes(self):
+        self.psrun("-s", 2, "-w", 2, DIGITS, "train.trace=true", "train.steps=20")
+        events = self.events()
+        names, tracks = self.spans(events)
+        self.assertEqual(set(names.values()), {"worker 0", "worker 1", "server 0", "server 1",
+                                               "coordinator"})
+        self.check_tracks(tracks)
+        pushed = [e for e in events if e["name"] == "send"]
+        self.assertEqual({e["args"]["step"] for e in pushed}, set(range(20)))
+        self.check_arrows(events, len(pushed))
+        kinds = {e["name"] for e in events if e["ph"] == "X"}
+        self.assertLessEqual({"step", "batch", "forward", "backward", "send", "decode", "receive",
+                              "apply", "reply"}, kinds)
+        text = report(self.path("out"))
+        for words in ("critical path, medians over 19 steps", "most of it: ", "worker 1, server 1",
+                      "clocks: one host"):
+            self.assertIn(words, text)
+
+    def test_only_the_steps_asked_for(self):
+        self.psrun("-s", 1, "-w", 1, DIGITS, "train.trace=true", "train.steps=20", "trace.first=10",
+                   "trace.steps=5")
+        steps = {e["args"]["step"] for e in self.events() if e["ph"] == "X"}
+        self.assertEqual(steps, set(range(10, 15)))
+
+    def test_codecs_and_norms_are_seen(self):
+        self.psrun("-s", 1, "-w", 2, DIGITS, "train.trace=true", "train.steps=5",
+                   "exchange.codec=int8", "exchange.codec_warmup=0", "optimizer.clip_norm=1")
+        events = self.events()
+        _, tracks = self.spans(events)
+        self.check_tracks(tracks)
+        self.assertLessEqual({"encode", "sum", "norm", "add norm"}, {e["name"] for e in events})
+
+    def test_all_reduce_has_a_report_too(self):
+        self.psrun("-m", "allreduce", "-w", 2, DIGITS, "train.trace=true", "train.steps=5")
+        self.assertIn("no way of a gradient through a server", report(self.path("out")))
+
+    def test_a_killed_worker_leaves_its_trace(self):
+        job = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 2, DIGITS, *LONG, "train.trace=true"),
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        path = self.path("out", "trace", "worker-1.trace")
+        end = time.monotonic() + 60
+        while not os.path.exists(path) or os.path.getsize(path) < 100_000:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        mark = b"RANK=1"
+        for pid in subprocess.run(["pgrep", "-P", str(job.pid)], stdout=subprocess.PIPE, text=True,
+                                  check=True).stdout.split():
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                if mark in f.read().split(b"\0"):
+                    os.kill(int(pid), signal.SIGKILL)
+        self.assertEqual(job.wait(60), 1)
+        self.assertIn("critical path", report(self.path("out")))
+
+    def test_a_full_file_stops_the_trace_and_not_the_job(self):
+        shown = self.psrun("-s", 1, "-w", 1, DIGITS, "train.trace=true", "train.steps=200",
+                           "trace.limit=100000")
+        self.assertIn("key=trace.limit", shown)
+        for name in os.listdir(self.path("out", "trace")):
+            self.assertLessEqual(os.path.getsize(self.path("out", "trace", name)), 100_000)
+        self.assertIn("worker 0 has reached trace.limit", report(self.path("out")))
+
+    def test_without_a_trace_there_is_one_error(self):
+        os.mkdir(self.path("empty"))
+        self.assertIn("has no trace: run the job with train.trace=true",
+                      report(self.path("empty"), code=1))
+        self.assertEqual(len(report(self.path("nowhere"), code=1).splitlines()), 1)
+        os.mkdir(self.path("empty", "trace"))
+        with open(self.path("empty", "trace", "worker-0.trace"), "wb") as f:
+            f.write(b"\xff\x00 no trace")
+        self.assertIn("is no trace of this version", report(self.path("empty"), code=1))
+
+    @unittest.skipIf(REASON, f"{REASON}")
+    def test_clocks_between_hosts(self):
+        """Emulated hosts have one clock: the measured difference is no larger than its error."""
+        with netns.Hosts(1000, {"server": 1, "worker": 2}) as hosts:
+            env = {"PS_SERVERS": "1", "WORLD_SIZE": "2"}
+            args = ["--config", DIGITS, "--out", self.path("out"), "--init-method",
+                    f"tcp://{hosts.hosts['server', 0]}:{free_port()}"]
+            for key in ("train.trace=true", "net.insecure=true", "train.epochs=10",
+                        "net.heartbeat_ms=50"):
+                args += ["--set", key]
+            parts = {}
+            for role, rank in hosts.hosts:
+                name = {"server": "PS_SERVER_RANK", "worker": "RANK"}[role]
+                part = Part(role, rank, args, dict(env, **{name: str(rank)}), hosts.prefix(role, rank))
+                parts[part.name] = part
+                self.addCleanup(self._end, part)
+            self.assertEqual(set(self.wait_all(parts, 120).values()), {0})
+        processes = trace.load(self.path("out"))
+        for p in processes:
+            self.assertTrue(p.clocks, p.name)
+            for _, ahead, error in p.clocks:
+                self.assertLessEqual(abs(ahead), error)
+            p.boot = p.name  # as if they were on hosts of their own
+        trace.merge(processes)
+        self.assertIn("wrong by", "\n".join(trace_report.lines(processes)))
+        trace.write(processes, self.path("trace.json"))
+        print("".join(f"{p.name}: clock wrong by {min(c[2] for c in p.clocks) / 1000:.0f} us at "
+                      f"most, is {min(p.clocks, key=lambda c: c[2])[1] / 1000:.0f} us\n"
+                      for p in processes), end="", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
