@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 #include "finite.h"
 #include "gradnorm.h"
@@ -90,8 +91,29 @@ static ps_err apply(ps_shard *s, ps_shard_chunk *c, const ps_aggregate_step *ste
     return err;
 }
 
+/* The chunk's weights are about to be sent; with the last one the step is told. */
+static void tell_pace(ps_shard *s, uint64_t step)
+{
+    const uint32_t n = s->rules.n_workers;
+    double *last = s->paced.figures, *sums = last + n + 1;
+    const uint64_t now_ns = ps_clock_ns();
+    if (!ps_member_tells_pace(s->member)) return;
+    if (s->paced.step != step) s->paced.n_applied = 0;
+    s->paced.step = step;
+    last[n] = ps_member_time_ns(s->member, now_ns);
+    sums[n] += last[n];
+    if (++s->paced.n_applied < s->n_chunks) return;
+    for (uint32_t i = 0; i <= n; i++)
+        sums[i] /= s->n_chunks;
+    if (ps_pace_step(&s->paced.pace, step, now_ns))
+        ps_member_pace(s->member, step, s->index + 1, s->paced.figures,
+                       ps_pace_of_shard((int)n));
+    memset(sums, 0, (n + 1) * sizeof *sums);
+}
+
 static void end_step(ps_shard *s, ps_shard_chunk *c)
 {
+    tell_pace(s, (uint64_t)c->policy.version);
     ps_policy_applied(&c->policy);
     if (c->coded.coded)
         ps_coded_chunk_reply(&c->coded, c->memory.weights, (uint64_t)c->policy.version);

@@ -108,6 +108,14 @@ static bool has_groups(const ps_shard *s, const ps_wire_header *h)
     return n > 0 && s->groups.from[(n - 1) % PS_GROUP_SETS] + 1 >= h->credit;
 }
 
+static void note_arrival(ps_shard *s, uint32_t rank)
+{
+    double *last = s->paced.figures, *sums = last + s->rules.n_workers + 1;
+    if (!ps_member_tells_pace(s->member)) return;
+    last[rank] = ps_member_time_ns(s->member, ps_clock_ns());
+    sums[rank] += last[rank];
+}
+
 static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h,
                           ps_wire_frames *f)
 {
@@ -126,6 +134,7 @@ static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
     case PS_VERDICT_TAKE:
         ps_counter_add(&s->pushes, 1);
         p->n_pending += p->rings.bell != NULL;
+        note_arrival(s, h->rank);
         zmq_msg_move(&c->pushes[h->rank], &f->payload);
         ps_trace_add_chunk(PS_TRACE_RECEIVE, begin_ns, h->step, h->chunk, h->rank);
         if (ps_policy_complete(&c->policy)) PS_TRY(ps_shard_apply_pushes(s, c));

@@ -34,6 +34,8 @@ static ps_err alloc_arrays(ps_shard *s)
         PS_TRY(ps_mem_zalloc_aligned(&s->sum, bytes, "a decoded chunk"));
         PS_TRY(ps_mem_zalloc_aligned(&s->decoded, bytes, "a decoded chunk"));
     }
+    PS_TRY(ps_mem_zalloc(&s->paced.figures, ps_pace_of_shard(s->o.n_workers),
+                         sizeof *s->paced.figures, "steps"));
     PS_TRY(ps_mem_zalloc(&s->unsent, s->n_chunks, sizeof *s->unsent, "answers"));
     PS_TRY(ps_mem_zalloc(&s->run_first, s->n_chunks, sizeof *s->run_first, "norm runs"));
     return ps_mem_zalloc(&s->run_counts, s->n_chunks, sizeof *s->run_counts, "norm runs");
@@ -115,6 +117,7 @@ void ps_shard_memory_fini(ps_shard *s)
     free(s->grads);
     free(s->copies);
     free(s->unsent);
+    free(s->paced.figures);
     free(s->payloads);
     free(s->sum);
     free(s->decoded);

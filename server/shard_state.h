@@ -11,6 +11,7 @@
 #include "counter.h"
 #include "credit.h"
 #include "frame_check.h"
+#include "pace.h"
 #include "param_groups.h"
 #include "policy.h"
 #include "shard.h"
@@ -69,6 +70,12 @@ struct ps_shard {
     // is known, or, without clipping, whether the whole gradient is finite.
     bool clip, waits;
     uint32_t n_summed;
+    struct {
+        ps_pace pace;
+        double *figures;    // as pace.h's parts of shards; the means are sums until told
+        uint64_t step;      // which is applied now
+        uint32_t n_applied; // chunks of it
+    } paced;
     uint64_t summed_ns; // the last of them, for the trace; 0: there is none
     ps_coord_link *link;
     uint64_t *run_first, *run_counts; // by chunk, in the order of the arena

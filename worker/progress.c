@@ -39,6 +39,15 @@ static void format_left(double seconds, char *out, size_t bytes)
         snprintf(out, bytes, "%ld:%02ld", s / 60, s % 60);
 }
 
+/* "  waits for worker 1: slow compute", or "". */
+static const char *format_wait(const ps_progress_state *s, char *out, size_t bytes)
+{
+    out[0] = '\0';
+    if (s->waits_for && s->waits_for[0])
+        snprintf(out, bytes, "  waits for %s", s->waits_for);
+    return out;
+}
+
 /* A filled cell counts 8 eighths: U+2588, and U+258F .. U+2589 for the last one's part.
  */
 static void format_bar(double share, char *out)
@@ -55,17 +64,18 @@ static void format_bar(double share, char *out)
 
 static void draw_bar(const ps_progress *p, const ps_progress_state *s)
 {
-    char bar[BAR_CELLS * 4 + 1], left[32], text[512], steps[48];
+    char bar[BAR_CELLS * 4 + 1], left[32], text[512], steps[48], wait[96];
     double share = s->steps ? (double)s->step / (double)s->steps : 1;
     format_bar(share, bar);
     format_left(s->seconds_left, left, sizeof left);
     snprintf(steps, sizeof steps, "%llu/%llu", (unsigned long long)s->step,
              (unsigned long long)s->steps);
-    int cells = snprintf(text, sizeof text,
-                         " %3.0f%%  epoch %lld/%lld  step %s  loss %.4f  %.0f samples/s  "
-                         "%s left",
-                         share * 100, (long long)s->epoch, (long long)s->epochs, steps,
-                         s->loss, s->samples_per_second, left);
+    int cells =
+        snprintf(text, sizeof text,
+                 " %3.0f%%  epoch %lld/%lld  step %s  loss %.4f  %.0f samples/s  "
+                 "%s left%s",
+                 share * 100, (long long)s->epoch, (long long)s->epochs, steps, s->loss,
+                 s->samples_per_second, left, format_wait(s, wait, sizeof wait));
     // A narrow terminal gets the figures without the bar: a line that wraps cannot be
     // drawn over.
     bool room = cells + BAR_CELLS + 2 < p->columns;
@@ -79,12 +89,13 @@ static void draw_bar(const ps_progress *p, const ps_progress_state *s)
 
 static void write_line(const ps_progress *p, const ps_progress_state *s)
 {
-    char left[32];
+    char left[32], wait[96];
     format_left(s->seconds_left, left, sizeof left);
     fprintf(p->out,
-            "epoch %lld/%lld  step %llu/%llu  loss %.4f  %.0f samples/s  %s left\n",
+            "epoch %lld/%lld  step %llu/%llu  loss %.4f  %.0f samples/s  %s left%s\n",
             (long long)s->epoch, (long long)s->epochs, (unsigned long long)s->step,
-            (unsigned long long)s->steps, s->loss, s->samples_per_second, left);
+            (unsigned long long)s->steps, s->loss, s->samples_per_second, left,
+            format_wait(s, wait, sizeof wait));
     fflush(p->out);
 }
 

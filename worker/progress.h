@@ -21,6 +21,7 @@ typedef struct ps_progress_state {
     double loss;
     double samples_per_second;
     double seconds_left;
+    const char *waits_for; // the member that all others wait for; "" or NULL: nobody
 } ps_progress_state;
 
 /* A bar when out is a terminal, or when bar_columns is not 0: the width of a terminal on

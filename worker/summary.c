@@ -189,6 +189,24 @@ static void put_servers(json_t *o, const ps_summary *s)
     json_object_set_new(o, "server_stats", list);
 }
 
+/* Whom all others waited for, and in which steps. */
+static void put_stragglers(json_t *o, const ps_straggler_log *log)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < log->n; i++) {
+        const ps_straggler_entry *e = &log->entries[i];
+        char who[32];
+        snprintf(who, sizeof who, "%s %d", ps_role_name(e->who.role), e->who.rank);
+        json_t *one = json_object();
+        put_text(one, "who", who);
+        put_text(one, "cause", ps_straggler_cause_name(e->who.cause));
+        put_count(one, "first_step", e->first_step);
+        put_count(one, "last_step", e->last_step);
+        json_array_append_new(list, one);
+    }
+    json_object_set_new(o, "stragglers", list);
+}
+
 static ps_err write_object(const json_t *o, const char *path)
 {
     char temporary[PATH_MAX + 8];
@@ -220,6 +238,7 @@ ps_err ps_summary_write(const ps_summary *s, const char *path)
     put_count(o, "peak_rss_bytes", s->peak_rss_bytes);
     put_text(o, "version", PS_VERSION);
     put_servers(o, s);
+    put_stragglers(o, &s->result->stragglers);
     ps_err err = write_object(o, path);
     json_decref(o);
     return err;

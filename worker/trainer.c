@@ -419,7 +419,10 @@ static void book_step(ps_trainer *t, double seconds, int64_t group_n)
 
 static void show_progress(ps_trainer *t, double loss, bool now)
 {
+    char waits_for[64];
     ps_progress_state state = {
+        .waits_for =
+            ps_straggler_text(&t->result->stragglers.now, waits_for, sizeof waits_for),
         .epoch = t->epoch + 1,
         .epochs = t->epochs,
         .step = t->step,
@@ -689,6 +692,8 @@ static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
     // The last step of a stretch is done when its weights are here.
     if (epoch_ends || t->step == t->total_steps) PS_TRY(ps_session_drain(t->o.session));
     book_step(t, seconds_since(begin) + t->owed_seconds, group_n);
+    if (t->rank == 0)
+        ps_straggler_log_step(&t->result->stragglers, t->member, t->step - 1);
     t->owed_seconds = 0;
     bool record = record_due(t, epoch_ends);
     if (record) PS_TRY(take_losses(t, 0));

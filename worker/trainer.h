@@ -17,6 +17,7 @@
 #include "progress.h"
 #include "run_dir.h"
 #include "session.h"
+#include "straggler_log.h"
 
 typedef struct ps_trainer_options { // all borrowed for the trainer's life
     const ps_config *config;
@@ -53,6 +54,7 @@ typedef struct ps_trainer_result {
     ps_evaluation evaluation; // the last; samples 0: there was none
     ps_duration_stats step_time, wait_time; // after train.warmup_steps, this rank's
     ps_exchange_stats traffic;              // of the steps, this rank's
+    ps_straggler_log stragglers;            // worker 0's
 } ps_trainer_result;
 
 typedef struct ps_trainer ps_trainer;

@@ -167,6 +167,7 @@ typedef struct ps_config_metrics {
 } ps_config_metrics;
 typedef struct ps_config_trace {
     int64_t first, steps; // that are recorded; steps 0: all from the first
+    bool straggler;       // name the member that all wait for
     int64_t limit;        // bytes of each process's file
 } ps_config_trace;
 

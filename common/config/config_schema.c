@@ -257,6 +257,9 @@ const ps_config_key ps_config_keys[] = {
         "take free ports, which the page lists. 0: none"),
     STRING("metrics.bind", metrics.bind, LOCAL, "127.0.0.1",
            "address that these ports are bound to; whoever can reach it can read them"),
+    BOOL("trace.straggler", trace.straggler, LOCAL, "true",
+         "find out which worker, server or link all others wait for, and name it; on all "
+         "members alike"),
     INT("trace.first", trace.first, LOCAL, 0, MANY, "0",
         "train.trace: the first optimizer step that is recorded, counted from 0"),
     INT("trace.steps", trace.steps, LOCAL, 0, MANY, "0",

@@ -34,6 +34,7 @@
  *   HERE       the first message. Repeated every heartbeat until WELCOME
  *   HEARTBEAT
  *   CLOCK      its time; answered at once with CLOCK_IS (clock_sync.h)
+ *   PACE       of a step: pace.h; no answer
  *   ABORT      error code, workers of the next job at this address (0: as many as now);
  *              text: why; the job is over for everybody
  *   GATHER     timeout ms; name; value: doubles. A barrier is one of no doubles
@@ -59,6 +60,7 @@
  *   FAIL       error code; text
  *   NORM_SUM   step, bits of the double
  *   END        all workers have left
+ *   STRAGGLER  to worker 0: the cause (straggler.h), role and rank
  *   NEWCOMERS  to worker 0 of an elastic job: how many processes wait to join
  */
 #ifndef PS_CONTROL_H
@@ -93,6 +95,7 @@ enum {
     X(HERE, 11, 0, 0, 0, 0)                                                              \
     X(STATUS, 12, 0, 0, 1, 1)                                                            \
     X(CLOCK, 13, 1, 0, 0, 0)                                                             \
+    X(PACE, 14, 3, 0, 0, 1)                                                              \
     X(WAIT, 32, 0, 0, 1, 0)                                                              \
     X(REFUSE, 33, 1, 0, 1, 0)                                                            \
     X(WELCOME, 34, 2, 0, 0, 1)                                                           \
@@ -102,7 +105,8 @@ enum {
     X(END, 38, 0, 0, 0, 0)                                                               \
     X(ADMIT, 39, 1, 0, 0, 1)                                                             \
     X(NEWCOMERS, 40, 1, 0, 0, 0)                                                         \
-    X(CLOCK_IS, 41, 2, 0, 0, 0)
+    X(CLOCK_IS, 41, 2, 0, 0, 0)                                                          \
+    X(STRAGGLER, 42, 3, 0, 0, 0)
 
 typedef enum ps_control_kind {
 #define PS_CONTROL_ENUM(name, number, numbers, has_name, has_text, has_value)            \

@@ -10,6 +10,8 @@
 #include "event.h"
 #include "gate.h"
 
+typedef struct ps_coord_pace ps_coord_pace; // coord_pace.h
+
 typedef enum ps_coord_state {
     PS_COORD_JOINING,
     PS_COORD_RUNNING,
@@ -82,6 +84,7 @@ struct ps_coordinator {
     ps_coord_peer *peers; // room for all members
     int n_peers;
     ps_coord_board *board;
+    ps_coord_pace *pace; // NULL: no member has told of its steps
     uint64_t next_beat_ns, last_round_ns;
 };
 

@@ -9,6 +9,7 @@
 #include "coord_admission.h"
 #include "coord_alive.h"
 #include "coord_end.h"
+#include "coord_pace.h"
 #include "job_view.h"
 #include "log.h"
 #include "mem.h"
@@ -111,6 +112,9 @@ static void on_running(ps_coordinator *c, const ps_coord_sender *from,
         break;
     case PS_CONTROL_STATUS:
         on_status(c, from->member, m);
+        break;
+    case PS_CONTROL_PACE:
+        ps_coord_pace_take(c, from->member, m);
         break;
     case PS_CONTROL_CLOCK:
         on_clock(c, from, m);
@@ -324,6 +328,7 @@ static void *run(void *arg)
         ps_coord_start_if_ready(c);
         ps_coord_beat(c);
         ps_coord_check_alive(c);
+        ps_coord_pace_check_silence(c);
     }
     if (c->state < PS_COORD_ENDED) end_unfinished_job(c);
     return NULL;
@@ -519,6 +524,7 @@ void ps_coordinator_destroy(ps_coordinator **coordinator, const char *reason)
     for (int i = 0; i < c->n_peers; i++)
         ps_roster_entry_fini(&c->peers[i].entry);
     ps_coord_board_destroy(&c->board);
+    ps_coord_pace_destroy(&c->pace);
     free(c->peers);
     free(c->job);
     free(c->where);

@@ -14,10 +14,13 @@
 #include "job_view.h"
 #include "log.h"
 #include "mem.h"
+#include "pace.h"
 #include "thread.h"
 #include "trace.h"
 
 enum {
+    MOST_PACES = 64, // that wait to be told
+    SILENT_MS = 200, // of the coordinator, beyond two heartbeats, until it is missed
     ANSWER_GRACE_MS = 500, // the coordinator's own answer to a timeout may be on its way
     LINGER_MS = 1000,      // at the end: time for sending an abort or a goodbye
     REJOIN_LINGER_MS =
@@ -36,7 +39,17 @@ typedef struct request {
     size_t bytes;
 } request;
 
+/* A step that the coordinator is to be told of. */
+typedef struct pace {
+    struct pace *next;
+    uint64_t step;
+    unsigned part;
+    size_t n;
+    double values[];
+} pace;
+
 struct ps_member {
+    bool names_straggler;
     uint64_t heartbeat_ms, dead_after_ms;
     bool recovers;
     void *zmq_context;
@@ -47,6 +60,10 @@ struct ps_member {
     bool was_connected;
     bool aborts, interrupts; // has told the coordinator to
     ps_clock_sync clock;
+    ps_stall stall;
+    bool misses_coordinator;
+    atomic_bool knows_clock;
+    _Atomic int64_t ahead_ns; // of the coordinator's clock
     _Atomic uint64_t down_ns; // since when its connection is down; 0: it is up
 
     pthread_t thread;
@@ -60,6 +77,9 @@ struct ps_member {
     pthread_cond_t changed;
     // Under the lock:
     request *requests;
+    pace *paces, **last_pace;
+    int n_paces;
+    ps_straggler straggler;
     uint64_t last_number;
     bool stop, ended, left;
     bool deserted; // the coordinator ended while this member was leaving
@@ -369,6 +389,92 @@ ps_err ps_member_wait_end(ps_member *m)
     return ended ? PS_OK : ps_member_check(m);
 }
 
+/* ---- the pace of steps ---- */
+
+bool ps_member_tells_pace(const ps_member *m)
+{
+    return m && m->names_straggler && atomic_load(&m->knows_clock);
+}
+
+double ps_member_time_ns(const ps_member *m, uint64_t now_ns)
+{
+    return (double)((int64_t)now_ns + atomic_load(&m->ahead_ns));
+}
+
+void ps_member_pace(ps_member *m, uint64_t step, unsigned part, const double *values,
+                    size_t n)
+{
+    pace *p = malloc(sizeof *p + n * sizeof *values);
+    if (!p) return;
+    p->next = NULL;
+    p->step = step;
+    p->part = part;
+    p->n = n;
+    memcpy(p->values, values, n * sizeof *values);
+    pthread_mutex_lock(&m->lock);
+    const bool room = m->n_paces < MOST_PACES;
+    if (room) {
+        *m->last_pace = p;
+        m->last_pace = &p->next;
+        m->n_paces++;
+    }
+    pthread_mutex_unlock(&m->lock);
+    if (room)
+        ps_event_set(&m->wake);
+    else
+        free(p);
+}
+
+static pace *take_paces(ps_member *m)
+{
+    pthread_mutex_lock(&m->lock);
+    pace *first = m->paces;
+    m->paces = NULL;
+    m->last_pace = &m->paces;
+    m->n_paces = 0;
+    pthread_mutex_unlock(&m->lock);
+    return first;
+}
+
+/* Those that cannot be sent now are forgotten. */
+static void send_paces(ps_member *m)
+{
+    for (pace *p = take_paces(m), *next; p; p = next) {
+        ps_control c = {.kind = PS_CONTROL_PACE,
+                        .nonce = m->joined.roster.nonce,
+                        .value = p->values,
+                        .bytes = p->n * sizeof *p->values};
+        c.number[0] = p->step;
+        c.number[1] = p->part;
+        c.number[2] = ps_stall_share(&m->stall, ps_clock_ns());
+        if (atomic_load(&m->down_ns) == 0 &&
+            ps_control_send(m->joined.dealer, &c) != PS_OK)
+            PS_DEBUG("send", "error=\"%s\"", ps_err_message());
+        next = p->next;
+        free(p);
+    }
+}
+
+ps_straggler ps_member_straggler(ps_member *m)
+{
+    ps_straggler s = {.cause = PS_STRAGGLER_NONE};
+    if (!m) return s;
+    pthread_mutex_lock(&m->lock);
+    s = m->straggler;
+    pthread_mutex_unlock(&m->lock);
+    return s;
+}
+
+static void set_straggler(ps_member *m, uint64_t cause, uint64_t role, uint64_t rank)
+{
+    if (cause >= PS_STRAGGLER_CAUSES || role >= PS_ROLE_COUNT || rank > PS_MAX_RANKS)
+        return;
+    pthread_mutex_lock(&m->lock);
+    m->straggler = (ps_straggler){
+        .cause = (ps_straggler_cause)cause, .role = (ps_role)role, .rank = (int)rank};
+    pthread_mutex_unlock(&m->lock);
+}
+
 /* ---- the control thread ---- */
 
 /* cause: of an ABORT. */
@@ -532,7 +638,10 @@ static void on_time(ps_member *m, const ps_control *c)
     ps_clock_sync *s = &m->clock;
     if (ps_clock_sync_answer(s, c->number[0], c->number[1], ps_clock_ns(), &ended))
         ask_for_time(m);
-    if (ended) ps_trace_clock(s->at_ns, s->ahead_ns, s->best_ns / 2);
+    if (!ended) return;
+    ps_trace_clock(s->at_ns, s->ahead_ns, s->best_ns / 2);
+    atomic_store(&m->ahead_ns, s->known_ahead_ns);
+    atomic_store(&m->knows_clock, true);
 }
 
 static void on_message(ps_member *m, const ps_control *c)
@@ -562,6 +671,9 @@ static void on_message(ps_member *m, const ps_control *c)
         break;
     case PS_CONTROL_END:
         on_end(m);
+        break;
+    case PS_CONTROL_STRAGGLER:
+        set_straggler(m, c->number[0], c->number[1], c->number[2]);
         break;
     case PS_CONTROL_CLOCK_IS:
         on_time(m, c);
@@ -615,6 +727,16 @@ static void set_deserted(ps_member *m)
     pthread_mutex_unlock(&m->lock);
 }
 
+/* Nobody else can name the coordinator's process. */
+static void note_silence(ps_member *m, uint64_t silent_ms)
+{
+    const bool silent = silent_ms > 2 * m->heartbeat_ms + SILENT_MS;
+    if (!m->names_straggler || silent == m->misses_coordinator) return;
+    m->misses_coordinator = silent;
+    set_straggler(m, silent ? PS_STRAGGLER_STOPPED : PS_STRAGGLER_NONE, PS_ROLE_SERVER,
+                  0);
+}
+
 /* Ends the job here when the coordinator is gone. */
 static void check_coordinator(ps_member *m)
 {
@@ -624,6 +746,7 @@ static void check_coordinator(ps_member *m)
     if (now - m->last_round_ns > m->dead_after_ms * 1000000u / 2) m->heard_ns = now;
     m->last_round_ns = now;
     uint64_t silent_ms = now > m->heard_ns ? (now - m->heard_ns) / 1000000u : 0;
+    note_silence(m, silent_ms);
     bool lost = m->lost_ns && now - m->lost_ns > grace_ms * 1000000u;
     if ((!lost && silent_ms <= m->dead_after_ms) || is_over(m)) return;
     if (atomic_load(&m->leaving) && !m->recovers) {
@@ -639,11 +762,14 @@ static void check_coordinator(ps_member *m)
     set_aborted(m, PS_ERR_PEER, reason, false);
 }
 
-static int poll_ms(const ps_member *m)
+static int poll_ms(ps_member *m)
 {
     uint64_t now = ps_clock_awake_ns();
     int ms = m->next_beat_ns > now ? (int)((m->next_beat_ns - now) / 1000000u) + 1 : 0;
-    return m->lost_ns && ms > 50 ? 50 : ms;
+    if (m->lost_ns && ms > 50) ms = 50;
+    if (!ps_member_tells_pace(m)) return ms;
+    const int stall_ms = ps_stall_awake(&m->stall, ps_clock_ns());
+    return stall_ms < ms ? stall_ms : ms;
 }
 
 static void beat(ps_member *m)
@@ -653,7 +779,7 @@ static void beat(ps_member *m)
     m->next_beat_ns = now + m->heartbeat_ms * 1000000u;
     if (m->said_bye) return;
     send_kind(m, PS_CONTROL_HEARTBEAT, PS_OK, ""); // written by this thread
-    if (!ps_trace_on()) return;
+    if (!ps_trace_on() && !m->names_straggler) return;
     ps_clock_sync_begin(&m->clock, ps_clock_ns());
     ask_for_time(m);
 }
@@ -697,6 +823,7 @@ static void *run(void *arg)
         send_status(m);
         say_goodbye(m, stop);
         if (stop) break;
+        send_paces(m);
         beat(m);
         check_coordinator(m);
     }
@@ -740,6 +867,8 @@ ps_err ps_member_join(const ps_member_options *options, ps_member **out)
     m->heartbeat_ms = (uint64_t)options->config->net.heartbeat_ms;
     m->dead_after_ms = (uint64_t)options->config->net.dead_after_ms;
     m->recovers = options->config->recovery.rejoins > 0;
+    m->names_straggler = options->config->trace.straggler && options->n_servers > 0;
+    m->last_pace = &m->paces;
     ps_err err = set_up(m, options);
     if (err != PS_OK) {
         set_aborted(m, err, ps_err_message(),
@@ -776,6 +905,10 @@ void ps_member_destroy(ps_member **member)
     ps_event_fini(&m->wake);
     ps_event_fini(&m->abort);
     ps_event_fini(&m->end);
+    for (pace *p = take_paces(m), *next; p; p = next) {
+        next = p->next;
+        free(p);
+    }
     pthread_cond_destroy(&m->changed);
     pthread_mutex_destroy(&m->lock);
     free(m);

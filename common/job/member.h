@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "joining.h"
+#include "straggler.h"
 
 typedef struct ps_member ps_member;
 
@@ -82,6 +83,18 @@ ps_err ps_member_barrier(ps_member *m, const char *name, ps_deadline deadline);
  * worker calls it with the same name and n. */
 ps_err ps_member_reduce(ps_member *m, const char *name, double *values, size_t n,
                         ps_deadline deadline);
+
+/* Tells the coordinator of a step (pace.h): n values, copied. Never blocks; when too much
+ * waits already, the step is left out. */
+void ps_member_pace(ps_member *m, uint64_t step, unsigned part, const double *values,
+                    size_t n);
+/* Whether steps are to be told: trace.straggler, once the coordinator's clock is known.
+ */
+bool ps_member_tells_pace(const ps_member *m);
+/* The coordinator's clock at ps_clock_ns() now_ns. */
+double ps_member_time_ns(const ps_member *m, uint64_t now_ns);
+/* Worker 0: the member that all wait for, if there is one. Never blocks. NULL: nobody. */
+ps_straggler ps_member_straggler(ps_member *m);
 
 /* A key-value store kept by the coordinator; a value is at most 64 MiB. get waits until
  * the key is set; *value is owned by the caller (free()). */

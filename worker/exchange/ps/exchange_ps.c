@@ -22,6 +22,7 @@ typedef struct exchange_ps {
     int64_t newest; // version that follows the last step whose gradients are all in
     uint64_t n_buffer_syncs;
     uint64_t wait_ns;
+    uint64_t begin_ns, begin_wait_ns; // when the step began
 } exchange_ps;
 
 static exchange_ps *self(ps_exchange *x)
@@ -180,6 +181,8 @@ static ps_err ps_ops_begin(ps_exchange *x, uint64_t step)
                           step, e->newest);
     e->step = step;
     e->n_pushed = 0;
+    e->begin_ns = ps_clock_ns();
+    e->begin_wait_ns = e->wait_ns;
     for (uint32_t c = 0; c < e->o.plan->n_chunks; c++) {
         const ps_chunk *chunk = &e->o.plan->chunks[c];
         e->missing[c] = chunk->last_tensor - chunk->first_tensor + 1;
@@ -217,6 +220,9 @@ static ps_err ps_ops_grads_ready(ps_exchange *x, int first, int n)
             if (--e->missing[c] == 0) e->batch[ready++] = c;
         }
     e->n_pushed += ready;
+    if (e->n_pushed == e->o.plan->n_chunks)
+        ps_comm_computed(e->comm, e->step,
+                         ps_clock_ns() - e->begin_ns - (e->wait_ns - e->begin_wait_ns));
     return ps_comm_submit(e->comm, PS_COMM_PUSH, e->step, e->batch, ready);
 }
 

@@ -50,6 +50,12 @@ bool ps_comm_has(const ps_comm *c, uint32_t chunk, int64_t version)
     return atomic_load_explicit(&c->versions[chunk], memory_order_acquire) >= version;
 }
 
+void ps_comm_computed(ps_comm *c, uint64_t step, uint64_t ns)
+{
+    atomic_store(&c->computed_ns, ns);
+    atomic_store(&c->computed_step, step + 1);
+}
+
 bool ps_comm_scales(const ps_comm *c)
 {
     return c->scales;

@@ -50,6 +50,9 @@ bool ps_comm_scales(const ps_comm *c);
  * reached the same. */
 float ps_comm_loss_scale(const ps_comm *c);
 
+/* The main thread has computed for that long in the step. */
+void ps_comm_computed(ps_comm *c, uint64_t step, uint64_t ns);
+
 typedef struct ps_comm_stats {
     uint64_t bytes_sent, bytes_received;
     uint64_t raw_bytes;              // what bytes_sent would be without a codec

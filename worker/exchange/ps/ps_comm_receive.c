@@ -114,6 +114,8 @@ static ps_err take_weights(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
     state->unanswered = false;
     ps_comm_send_no_more(c, h->chunk);
     ps_trace_add_chunk(PS_TRACE_DECODE, begin_ns, h->step - 1, h->chunk, chunk->shard);
+    if (state->command.kind == PS_MSG_PUSH)
+        ps_comm_pace_had(c, chunk->shard, h->step - 1);
     ps_comm_set_version(c, h->chunk, have + 1);
     return PS_OK;
 }
@@ -203,6 +205,7 @@ ps_err ps_comm_receive(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
 static ps_err handle_ring(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
 {
     ps_wire_header h;
+    const uint64_t begin_ns = ps_trace_now();
     PS_TRY(ps_wire_decode(zmq_msg_data(&f->header), zmq_msg_size(&f->header), &h));
     ps_counter_add(&c->bytes_received, zmq_msg_size(&f->header));
     if (h.nonce != c->nonce)
@@ -220,6 +223,9 @@ static ps_err handle_ring(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
                           h.step, h.chunk, have);
     PS_TRY(take_scale(c, &h));
     ps_counter_add(&c->shm_received, h.count * sizeof(float));
+    const uint32_t shard = c->plan->chunks[h.chunk].shard;
+    ps_trace_add_chunk(PS_TRACE_DECODE, begin_ns, h.step - 1, h.chunk, shard);
+    if (ps_comm_is_paced(c)) ps_comm_pace_had(c, shard, h.step - 1);
     atomic_store_explicit(&c->versions[h.chunk], have + 1, memory_order_release);
     return PS_OK;
 }

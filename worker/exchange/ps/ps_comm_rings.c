@@ -4,6 +4,7 @@
 #include "ps_comm_receive.h"
 #include "ps_comm_send.h"
 #include "shm_pass.h"
+#include "trace.h"
 
 static int n_groups(const ps_comm *c)
 {
@@ -50,6 +51,8 @@ static ps_err push(ps_comm *c, uint32_t chunk, uint64_t step)
     const ps_chunk *plan = &c->plan->chunks[chunk];
     ps_comm_link *l = &c->links[plan->shard];
     PS_TRY(ps_comm_send_groups(c, l));
+    const uint64_t begin_ns = ps_trace_now();
+    if (ps_comm_is_paced(c)) ps_comm_pace_given(c, plan->shard);
     ps_wire_header h = ps_comm_header(c, PS_MSG_PUSH);
     h.step = step;
     h.chunk = chunk;
@@ -63,6 +66,8 @@ static ps_err push(ps_comm *c, uint32_t chunk, uint64_t step)
     ps_counter_add(&c->bytes_sent, sent);
     ps_counter_add(&c->raw_bytes, sent);
     ps_counter_add(&c->shm_sent, plan->count * sizeof(float));
+    ps_trace_add_chunk(PS_TRACE_SEND, begin_ns, step, chunk, plan->shard);
+    if (ps_comm_is_paced(c)) ps_comm_pace_sent(c, plan->shard, step);
     return PS_OK;
 }
 

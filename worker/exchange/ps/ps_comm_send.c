@@ -147,6 +147,8 @@ void ps_comm_send_later(ps_comm *c, const ps_command *what)
     ps_comm_chunk *s = &c->chunks[what->chunk];
     s->command = *what;
     s->unanswered = what->kind != PS_MSG_INIT; // what answers that is in `first`
+    if (what->kind == PS_MSG_PUSH)
+        ps_comm_pace_given(c, c->plan->chunks[what->chunk].shard);
     ps_comm_send_soon(c, what->chunk);
 }
 
@@ -198,6 +200,8 @@ static ps_err send_one(ps_comm *c, ps_comm_link *l, bool *any)
     if (what.kind == PS_MSG_PUSH) PS_TRY(ps_comm_send_groups(c, l));
     const uint64_t begin_ns = what.kind == PS_MSG_PUSH ? ps_trace_now() : 0;
     PS_TRY(send_order(c, l, &what));
+    if (what.kind == PS_MSG_PUSH)
+        ps_comm_pace_sent(c, (uint32_t)(l - c->links), what.step);
     ps_trace_add_chunk(PS_TRACE_SEND, begin_ns, what.step, what.chunk,
                        (uint32_t)(l - c->links));
     note_sent(c, &what);

@@ -17,6 +17,9 @@ static ps_err alloc_arrays(ps_comm *c)
     PS_TRY(ps_mem_zalloc(&c->versions, n, sizeof *c->versions, "versions"));
     PS_TRY(ps_mem_zalloc(&c->links, c->n_links, sizeof *c->links, "links"));
     PS_TRY(ps_mem_zalloc(&c->items, 2 * c->n_links + 2, sizeof *c->items, "links"));
+    PS_TRY(ps_mem_zalloc(&c->paced.figures, ps_pace_of_worker((int)c->n_links),
+                         sizeof *c->paced.figures, "steps"));
+    PS_TRY(ps_mem_zalloc(&c->paced.n_sent, c->n_links, sizeof *c->paced.n_sent, "steps"));
     for (size_t i = 0; i < n; i++)
         atomic_init(&c->versions[i], (int64_t)c->o.first_step - 1);
     return PS_OK;
@@ -74,6 +77,8 @@ void ps_comm_memory_fini(ps_comm *c)
         free(c->encoded[i]);
     free(c->encoded);
     free(c->residual);
+    free(c->paced.figures);
+    free(c->paced.n_sent);
 }
 
 void ps_comm_progress(ps_comm *c, uint32_t wait_id)
@@ -98,6 +103,61 @@ ps_wire_header ps_comm_header(const ps_comm *c, int kind)
         .epoch = c->epoch,
         .rank = (uint32_t)c->o.rank,
     };
+}
+
+void ps_comm_pace_given(ps_comm *c, uint32_t shard)
+{
+    if (ps_member_tells_pace(c->o.member))
+        c->paced.figures[1 + shard] = ps_member_time_ns(c->o.member, ps_clock_ns());
+}
+
+void ps_comm_pace_sent(ps_comm *c, uint32_t shard, uint64_t step)
+{
+    const uint32_t n = c->n_links;
+    double *sums = c->paced.figures + 1 + 2 * n;
+    if (!ps_member_tells_pace(c->o.member)) return;
+    if (c->paced.sent_step != step) {
+        memset(sums, 0, n * sizeof *sums);
+        memset(c->paced.n_sent, 0, n * sizeof *c->paced.n_sent);
+    }
+    c->paced.sent_step = step;
+    c->paced.n_sent[shard]++;
+    sums[shard] += ps_member_time_ns(c->o.member, ps_clock_ns());
+}
+
+/* All chunks that were sent to a shard have come back from it. */
+static void tell_pace(ps_comm *c, uint64_t step)
+{
+    const uint32_t n = c->n_links;
+    double *f = c->paced.figures, *means = f + 1 + 2 * n;
+    // A program without steps of its own computes nobody knows how long.
+    if (c->paced.sent_step != step || atomic_load(&c->computed_step) != step + 1) return;
+    f[0] = (double)atomic_load(&c->computed_ns);
+    for (uint32_t i = 0; i < n; i++) {
+        if (c->paced.n_sent[i] == 0) return;
+        means[i] /= c->paced.n_sent[i];
+        means[n + i] /= c->paced.n_sent[i];
+    }
+    ps_member_pace(c->o.member, step, 0, f, ps_pace_of_worker((int)n));
+    c->paced.sent_step = 0; // the sums are no sums any more
+}
+
+void ps_comm_pace_had(ps_comm *c, uint32_t shard, uint64_t step)
+{
+    const uint32_t n = c->n_links;
+    double *last = c->paced.figures + 1 + n, *sums = last + 2 * n;
+    if (!ps_member_tells_pace(c->o.member)) return;
+    if (c->paced.step != step) {
+        c->paced.n_had = 0;
+        memset(sums, 0, n * sizeof *sums);
+    }
+    c->paced.step = step;
+    const uint64_t now_ns = ps_clock_ns();
+    last[shard] = ps_member_time_ns(c->o.member, now_ns);
+    sums[shard] += last[shard];
+    if (++c->paced.n_had == c->plan->n_chunks &&
+        ps_pace_step(&c->paced.pace, step, now_ns))
+        tell_pace(c, step);
 }
 
 const char *ps_comm_lost_text(const ps_comm_link *l, char *text, size_t cap)

@@ -22,6 +22,7 @@
 #include "command_queue.h"
 #include "counter.h"
 #include "credit.h"
+#include "pace.h"
 #include "ps_comm.h"
 #include "wire_rings.h"
 
@@ -99,8 +100,16 @@ struct ps_comm {
     ps_deadline bye_deadline;
     uint32_t n_left;        // links that have answered the BYE
     uint64_t scale_version; // the newest of any chunk
+    struct {
+        ps_pace pace;
+        double *figures;          // as pace.h's part 0; the means are sums until told
+        uint32_t *n_sent;         // (shards) gradients in the sums
+        uint64_t sent_step, step; // whose gradients were sent, whose weights come
+        uint32_t n_had;           // chunks of it
+    } paced;
 
     // Results
+    _Atomic uint64_t computed_step, computed_ns;
     bool scales;                 // the loss
     _Atomic uint32_t scale_bits; // of scale_version
     _Atomic int64_t *versions;
@@ -128,6 +137,18 @@ void ps_comm_set_version(ps_comm *c, uint32_t chunk, int64_t version);
 const char *ps_comm_lost_text(const ps_comm_link *l, char *text, size_t cap);
 /* The thread ends with the present error message. */
 void ps_comm_fail(ps_comm *c, ps_err err);
+
+/* The thread's steps (pace.h): the main thread has given a gradient; it was sent; weights
+ * are here. */
+void ps_comm_pace_given(ps_comm *c, uint32_t shard);
+/* Rings are read and written by the thread that computes, if one computes at all: programs
+ * may push and wait in two threads, which then share nothing of this. */
+static inline bool ps_comm_is_paced(const ps_comm *c)
+{
+    return atomic_load_explicit(&c->computed_step, memory_order_relaxed) > 0;
+}
+void ps_comm_pace_sent(ps_comm *c, uint32_t shard, uint64_t step);
+void ps_comm_pace_had(ps_comm *c, uint32_t shard, uint64_t step);
 
 /* From the main thread: the thread's failure, if it has failed. */
 ps_err ps_comm_check(const ps_comm *c);

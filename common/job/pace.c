@@ -1,0 +1,43 @@
+#include "pace.h"
+
+enum { NS_PER_MS = 1000000, MOST_STRIDE = 1 << 20, STALL_MS = 150 };
+
+bool ps_pace_step(ps_pace *p, uint64_t step, uint64_t now_ns)
+{
+    const uint64_t wanted_ns = PS_PACE_MS * UINT64_C(1000000);
+    if (p->stride == 0) p->stride = 1;
+    if (p->last_ns > 0 && step > p->last_step) {
+        const double ns = (double)(now_ns - p->last_ns) / (double)(step - p->last_step);
+        p->step_ns += (p->step_ns > 0 ? 0.1 : 1.0) * (ns - p->step_ns);
+    }
+    p->last_step = step;
+    p->last_ns = now_ns;
+    while (p->step_ns > 0 && p->stride < MOST_STRIDE &&
+           p->step_ns * (double)p->stride < (double)wanted_ns)
+        p->stride *= 2;
+    while (p->stride > 1 && p->step_ns * (double)p->stride > 4 * (double)wanted_ns)
+        p->stride /= 2;
+    return step % p->stride == 0;
+}
+
+int ps_stall_awake(ps_stall *s, uint64_t now_ns)
+{
+    const uint64_t every_ns = PS_PACE_MS * UINT64_C(1000000), grace_ns = NS_PER_MS;
+    if (s->due_ns == 0) s->since_ns = now_ns;
+    if (s->due_ns > 0 && now_ns > s->due_ns + grace_ns) s->late_ns += now_ns - s->due_ns;
+    if (now_ns >= s->due_ns) s->due_ns = now_ns + every_ns;
+    return (int)((s->due_ns - now_ns) / NS_PER_MS) + 1;
+}
+
+uint64_t ps_stall_share(ps_stall *s, uint64_t now_ns)
+{
+    const uint64_t span_ns = now_ns - s->since_ns;
+    const uint64_t late_ns = s->late_ns < span_ns ? s->late_ns : span_ns;
+    const uint64_t share =
+        span_ns > 0 ? (uint64_t)(1e6 * (double)late_ns / (double)span_ns) : 0;
+    if (span_ns > STALL_MS * UINT64_C(1000000)) { // old times count half
+        s->late_ns = late_ns / 2;
+        s->since_ns = now_ns - span_ns / 2;
+    }
+    return share;
+}

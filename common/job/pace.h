@@ -1,0 +1,54 @@
+/* What members tell the coordinator of the pace of their steps, so that it can name a
+ * straggler (straggler.h). The control message PACE carries it: number 0: the step, 1:
+ * the part, 2: the share of the time, in millionths, in which the process did not get the
+ * processor; value: doubles, whose times are nanoseconds of the coordinator's clock.
+ *
+ *   part 0, a worker   ns that it computed; by shard: when it gave its last gradient;
+ * when it had its last weights; when it sent its gradients, the mean over the chunks;
+ * when it had the weights, the mean part 1 + shard     by rank: when it had the worker's
+ * last gradient; when it sent its last weights; by rank: when it had the gradients, the
+ * mean; when it sent the weights, the mean
+ *
+ * The last ones say how long the ways are; the means, how long a message travels.
+ *
+ * Members do not tell every step: a report costs a message. They tell those steps whose
+ * number is a multiple of their stride, a power of two that grows until PS_PACE_MS pass
+ * between two of them. So the steps of the slowest teller are steps of all others. */
+#ifndef PS_PACE_H
+#define PS_PACE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PS_PACE_MS = 20 };
+
+static inline size_t ps_pace_of_worker(int n_shards)
+{
+    return 1 + 4 * (size_t)n_shards;
+}
+
+static inline size_t ps_pace_of_shard(int n_workers)
+{
+    return 2 * ((size_t)n_workers + 1);
+}
+
+typedef struct ps_pace {
+    uint64_t stride, last_step, last_ns;
+    double step_ns; // smoothed
+} ps_pace;
+
+/* A step has ended; returns whether it is to be told. */
+bool ps_pace_step(ps_pace *p, uint64_t step, uint64_t now_ns);
+
+/* How much of the time a thread that wants to wake every PS_PACE_MS was late. */
+typedef struct ps_stall {
+    uint64_t due_ns, since_ns, late_ns;
+} ps_stall;
+
+/* The thread is awake. Returns in how many milliseconds it wants to be, at most. */
+int ps_stall_awake(ps_stall *s, uint64_t now_ns);
+/* The share, in millionths, of the last tenths of a second. */
+uint64_t ps_stall_share(ps_stall *s, uint64_t now_ns);
+
+#endif

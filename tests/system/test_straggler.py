@@ -1,0 +1,121 @@
+"""The member that all others wait for is named while the job runs: in the log, on the progress line
+and in summary.json. How often the right one is named is measured by bench/straggler."""
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+from jobs import BIN, LONG, ROOT, JobTest, descendants
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "bench"))
+
+from benchlib import netns, slowdowns  # noqa: E402
+
+REASON = netns.why_not()
+
+
+class TurnTaking:
+    """A process gets a tenth of its time, until the end of a `with`."""
+
+    def __init__(self, pid):
+        self.pid, self.over = pid, threading.Event()
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        while not self.over.is_set():
+            os.kill(self.pid, signal.SIGSTOP)
+            time.sleep(0.18)
+            os.kill(self.pid, signal.SIGCONT)
+            time.sleep(0.02)
+
+    def __enter__(self):
+        self.thread.start()
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+
+
+class Straggler(JobTest):
+    def start(self, *settings):
+        with open(self.path("output"), "w", encoding="utf-8") as output:
+            job = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 3, self.wide_model(1024), *LONG,
+                                                   "data.samples=1000000", "data.batch=64", *settings),
+                                   stdout=output, stderr=subprocess.STDOUT)
+        self.addCleanup(self._stop, job)
+        self.wait_for_steps("out", 2)
+        return job, sorted(pid for name, pid in descendants(job.pid) if name == "ps-worker")
+
+    @staticmethod
+    def _stop(job):
+        if job.poll() is None:
+            job.kill()
+        job.wait()
+
+    def log(self, name="logs/server-0.log"):
+        with open(self.path("out", name), encoding="utf-8") as f:
+            return f.read()
+
+    def wait_for(self, pattern, name="logs/server-0.log", seconds=90):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            found = re.search(pattern, self.log(name))
+            if found:
+                return found
+            time.sleep(0.05)
+        raise AssertionError(f"nobody said {pattern!r}:\n{self.log()}\n{self.log('logs/worker-0.log')}")
+
+    def test_a_slow_worker_is_named(self):
+        job, workers = self.start()
+        with TurnTaking(workers[1]):
+            self.wait_for(r'WARN +straggler who="worker 1 [^"]*" cause="slow compute"')
+            self.wait_for(r"left  waits for worker 1: slow compute", "logs/worker-0.log")
+        self.wait_for("straggler-gone|straggler who=.worker [02]")
+        job.send_signal(signal.SIGINT)
+        self.assertIn(job.wait(60), (130, 75))
+        found = [(s["who"], s["cause"]) for s in self.summary()["stragglers"]]
+        self.assertIn(("worker 1", "slow compute"), found)
+        with open(self.path("output"), encoding="utf-8") as f:
+            self.assertIn("straggler", f.read())  # psrun shows it
+
+    def test_a_stopped_worker_is_named(self):
+        job, workers = self.start()
+        os.kill(workers[2], signal.SIGSTOP)
+        self.wait_for(r'straggler who="worker 2 [^"]*" cause="stopped"')
+        os.kill(workers[2], signal.SIGCONT)
+        self.wait_for("straggler-gone")
+        job.send_signal(signal.SIGINT)
+        self.assertIn(job.wait(60), (130, 75))
+
+    def test_it_can_be_switched_off(self):
+        job, workers = self.start("trace.straggler=false")
+        os.kill(workers[2], signal.SIGSTOP)
+        time.sleep(2)
+        os.kill(workers[2], signal.SIGCONT)
+        job.send_signal(signal.SIGINT)
+        self.assertIn(job.wait(60), (130, 75))
+        self.assertNotIn("straggler", self.log())
+
+    @unittest.skipIf(REASON, f"{REASON}")
+    def test_a_slow_link_is_named(self):
+        with tempfile.TemporaryDirectory(prefix="pstrain-test-") as folder:
+            with slowdowns.Job(str(BIN.parent), folder) as job:
+                job.go_on(10)
+                for inward, cause in ((True, "slow link in"), (False, "slow link out")):
+                    start = len(job.log)
+                    job.rate("worker", 2, inward, job.mbit / 16)
+                    found = job.wait(re.compile(f'straggler who="worker 2 [^"]*" cause="{cause}"'),
+                                     start, 90)
+                    job.rate("worker", 2, inward, job.mbit)
+                    self.assertTrue(found, "".join(line for _, line in job.log[start:]))
+                    job.wait(slowdowns.GONE, start, 60)
+
+
+if __name__ == "__main__":
+    unittest.main()
