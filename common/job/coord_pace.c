@@ -9,7 +9,6 @@
 #include "log.h"
 #include "mem.h"
 #include "pace.h"
-#include "straggler.h"
 
 #define NS_PER_MS 1e6
 
@@ -106,6 +105,11 @@ static ps_coord_pace *pace_of(ps_coordinator *c)
     p->all = p->n_servers * shards;
     if (set_up(p) != PS_OK) ps_coord_pace_destroy(&p);
     return c->pace = p;
+}
+
+ps_straggler ps_coord_pace_named(const ps_coordinator *c)
+{
+    return c->pace ? c->pace->watch.named : (ps_straggler){.cause = PS_STRAGGLER_NONE};
 }
 
 /* ---- steps ---- */
@@ -311,20 +315,42 @@ void ps_coord_pace_take(ps_coordinator *c, const ps_coord_peer *from, const ps_c
 
 /* ---- silence ---- */
 
+static uint64_t silence_of(const ps_coord_peer *p, uint64_t now)
+{
+    return p->gone || p->left || now < p->heard_ns ? 0 : now - p->heard_ns;
+}
+
+/* The member that is silent for the longest time. *next_ns: how long the next one is. */
+static const ps_coord_peer *most_silent(const ps_coordinator *c, uint64_t now,
+                                        uint64_t *next_ns)
+{
+    const ps_coord_peer *most = &c->peers[0];
+    *next_ns = 0;
+    for (int i = 1; i < c->n_peers; i++) {
+        const uint64_t ns = silence_of(&c->peers[i], now), before = silence_of(most, now);
+        const uint64_t less = ns < before ? ns : before;
+        if (less > *next_ns) *next_ns = less;
+        if (ns > before) most = &c->peers[i];
+    }
+    return most;
+}
+
+/* Where several are silent, the machine or the network may just be busy: that needs
+ * longer. */
 void ps_coord_pace_check_silence(ps_coordinator *c)
 {
     ps_coord_pace *p = c->pace;
-    const ps_coord_peer *silent = NULL;
-    const uint64_t now = ps_clock_awake_ns();
-    const uint64_t least_ns = (2 * c->o.heartbeat_ms + SILENT_MS) * UINT64_C(1000000);
+    const uint64_t now = ps_clock_awake_ns(),
+                   beat_ns = c->o.heartbeat_ms * UINT64_C(1000000);
+    const uint64_t least_ns = 2 * beat_ns + SILENT_MS * UINT64_C(1000000);
+    uint64_t next_ns;
     if (!p || !p->any || c->state != PS_COORD_RUNNING) return;
     if ((double)(now - p->at_ns) < 5 * p->step_ms * NS_PER_MS) return;
-    for (int i = 0; i < c->n_peers; i++) {
-        const ps_coord_peer *peer = &c->peers[i];
-        if (peer->gone || peer->left || now < peer->heard_ns + least_ns) continue;
-        if (!silent || peer->heard_ns < silent->heard_ns) silent = peer;
-    }
-    if (silent && ps_straggler_stopped(&p->watch, silent->entry.role, silent->entry.rank,
-                                       (double)(now - silent->heard_ns) / NS_PER_MS))
+    const ps_coord_peer *most = most_silent(c, now, &next_ns);
+    const uint64_t silent_ns = silence_of(most, now);
+    const bool alone = 2 * next_ns < 3 * beat_ns;
+    if (silent_ns < (alone ? least_ns : 3 * least_ns)) return;
+    if (ps_straggler_stopped(&p->watch, most->entry.role, most->entry.rank,
+                             (double)silent_ns / NS_PER_MS))
         say(c);
 }

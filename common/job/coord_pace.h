@@ -4,6 +4,7 @@
 #define PS_COORD_PACE_H
 
 #include "coord_state.h"
+#include "straggler.h"
 
 /* Takes a PACE of a member of a running job. Figures that make no sense are ignored: they
  * may cost the straggler's name, and nothing else. */
@@ -11,6 +12,8 @@ void ps_coord_pace_take(ps_coordinator *c, const ps_coord_peer *from,
                         const ps_control *m);
 /* Names a member that is silent while no step is made. */
 void ps_coord_pace_check_silence(ps_coordinator *c);
+/* Who is named now; cause NONE: nobody. */
+ps_straggler ps_coord_pace_named(const ps_coordinator *c);
 void ps_coord_pace_destroy(ps_coord_pace **pace);
 
 #endif
