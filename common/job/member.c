@@ -19,7 +19,9 @@
 #include "trace.h"
 
 enum {
-    MOST_PACES = 64, // that wait to be told
+    MOST_PACES = 64,      // that wait to be told
+    BEATS_PER_BURST = 20, // without a trace: of them, the first few measure the clock
+    FIRST_BURSTS = 3,
     SILENT_MS = 200, // of the coordinator, beyond two heartbeats, until it is missed
     ANSWER_GRACE_MS = 500, // the coordinator's own answer to a timeout may be on its way
     LINGER_MS = 1000,      // at the end: time for sending an abort or a goodbye
@@ -60,6 +62,7 @@ struct ps_member {
     bool was_connected;
     bool aborts, interrupts; // has told the coordinator to
     ps_clock_sync clock;
+    uint64_t n_bursts;
     ps_stall stall;
     bool misses_coordinator;
     atomic_bool knows_clock;
@@ -780,6 +783,8 @@ static void beat(ps_member *m)
     if (m->said_bye) return;
     send_kind(m, PS_CONTROL_HEARTBEAT, PS_OK, ""); // written by this thread
     if (!ps_trace_on() && !m->names_straggler) return;
+    // Drifting clocks are good enough for the pace, not for a trace.
+    if (!ps_trace_on() && m->n_bursts++ % BEATS_PER_BURST >= FIRST_BURSTS) return;
     ps_clock_sync_begin(&m->clock, ps_clock_ns());
     ask_for_time(m);
 }

@@ -2,22 +2,25 @@
 
 enum { NS_PER_MS = 1000000, MOST_STRIDE = 1 << 20, STALL_MS = 150 };
 
+/* The least power of two of steps that take long enough. */
+static uint64_t stride_of(double step_ns)
+{
+    uint64_t stride = 1;
+    if (step_ns >= PS_PACE_MS * 1e6) return 1;
+    while (stride < MOST_STRIDE && step_ns * (double)stride < PS_PACE_FAST_MS * 1e6)
+        stride *= 2;
+    return stride;
+}
+
 bool ps_pace_step(ps_pace *p, uint64_t step, uint64_t now_ns)
 {
-    const uint64_t wanted_ns = PS_PACE_MS * UINT64_C(1000000);
-    if (p->stride == 0) p->stride = 1;
     if (p->last_ns > 0 && step > p->last_step) {
         const double ns = (double)(now_ns - p->last_ns) / (double)(step - p->last_step);
         p->step_ns += (p->step_ns > 0 ? 0.1 : 1.0) * (ns - p->step_ns);
     }
     p->last_step = step;
     p->last_ns = now_ns;
-    while (p->step_ns > 0 && p->stride < MOST_STRIDE &&
-           p->step_ns * (double)p->stride < (double)wanted_ns)
-        p->stride *= 2;
-    while (p->stride > 1 && p->step_ns * (double)p->stride > 4 * (double)wanted_ns)
-        p->stride /= 2;
-    return step % p->stride == 0;
+    return p->step_ns > 0 && step % stride_of(p->step_ns) == 0;
 }
 
 int ps_stall_awake(ps_stall *s, uint64_t now_ns)

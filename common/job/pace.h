@@ -11,9 +11,10 @@
  *
  * The last ones say how long the ways are; the means, how long a message travels.
  *
- * Members do not tell every step: a report costs a message. They tell those steps whose
- * number is a multiple of their stride, a power of two that grows until PS_PACE_MS pass
- * between two of them. So the steps of the slowest teller are steps of all others. */
+ * A report costs a message, so that of fast steps (below PS_PACE_MS) not every one is
+ * told, but those whose number is a multiple of a member's stride. That is a power of
+ * two, which grows until PS_PACE_FAST_MS pass between two of them. So the steps of the
+ * slowest teller are steps of all others. */
 #ifndef PS_PACE_H
 #define PS_PACE_H
 
@@ -21,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PS_PACE_MS = 20 };
+enum { PS_PACE_MS = 20, PS_PACE_FAST_MS = 200 };
 
 static inline size_t ps_pace_of_worker(int n_shards)
 {
@@ -34,7 +35,7 @@ static inline size_t ps_pace_of_shard(int n_workers)
 }
 
 typedef struct ps_pace {
-    uint64_t stride, last_step, last_ns;
+    uint64_t last_step, last_ns;
     double step_ns; // smoothed
 } ps_pace;
 

@@ -21,7 +21,7 @@
 #include "err.h"
 #include "role.h"
 
-enum { PS_STRAGGLER_ROUNDS = 3, PS_STRAGGLER_CALM = 5 };
+enum { PS_STRAGGLER_ROUNDS = 4, PS_STRAGGLER_CALM = 5 };
 
 typedef enum ps_straggler_cause {
     PS_STRAGGLER_NONE,

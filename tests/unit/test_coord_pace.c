@@ -147,12 +147,12 @@ static void each_cause_is_named_and_forgotten(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const double usual = *rows[i].ms;
         *rows[i].ms += 50;
-        now = steps(r, step, 3, now);
+        now = steps(r, step, PS_STRAGGLER_ROUNDS, now);
         is_named(r, rows[i].cause, rows[i].role, rows[i].rank);
         *rows[i].ms = usual;
-        now = steps(r, step + 3, 5, now);
+        now = steps(r, step + PS_STRAGGLER_ROUNDS, PS_STRAGGLER_CALM, now);
         is_named(r, PS_STRAGGLER_NONE, PS_ROLE_WORKER, 0);
-        step += 8;
+        step += PS_STRAGGLER_ROUNDS + PS_STRAGGLER_CALM;
     }
 }
 
@@ -176,7 +176,8 @@ static void nonsense_does_no_harm(void **state)
     tell_worker(r, 0, 3, 0, 0); // one that is past
     is_named(r, PS_STRAGGLER_NONE, PS_ROLE_WORKER, 0);
     r->busy_ms[1] += 50;
-    steps(r, 11, 4, now); // the first has a longer time since the step before
+    steps(r, 11, PS_STRAGGLER_ROUNDS + 1,
+          now); // the first has a longer time since the step before
     is_named(r, PS_STRAGGLER_COMPUTE, PS_ROLE_WORKER, 1);
 }
 

@@ -261,8 +261,8 @@ static void the_cause_of_most_steps_counts(void **state)
     even(&starved, 3, 2, 1);
     slow(&starved, PS_STRAGGLER_COMPUTE, PS_ROLE_WORKER, 1, 40);
     assert_int_equal(ps_straggler_init(&w, 3, 2), PS_OK);
-    take(&w, &starved);
-    take(&w, &starved);
+    for (int i = 1; i < PS_STRAGGLER_ROUNDS; i++)
+        assert_false(take(&w, &starved));
     assert_true(take(&w, &link));
     assert_int_equal(w.named.cause, PS_STRAGGLER_COMPUTE);
     ps_straggler_fini(&w);
@@ -278,7 +278,9 @@ static void who_is_alone_is_compared_with_before(void **state)
     even(&bad, 1, 1, 1);
     slow(&bad, PS_STRAGGLER_SERVER, PS_ROLE_SERVER, 0, 40);
     assert_int_equal(ps_straggler_init(&w, 1, 1), PS_OK);
-    assert_false(take(&w, &bad) || take(&w, &bad) || take(&w, &bad)); // no before yet
+    for (int i = 0; i < 10; i++)
+        assert_false(take(&w, &bad)); // no before yet
+    w.n_steps = 0;                    // it has learnt that
     for (int i = 0; i < 20; i++)
         assert_false(take(&w, &calm));
     bool named = false;
@@ -312,19 +314,21 @@ static void fast_steps_are_told_seldom_and_in_step(void **state)
     (void)state;
     for (uint64_t step_ns = 100000; step_ns < 100000000; step_ns *= 7) {
         ps_pace a = {0}, b = {0};
-        uint64_t told = 0, both = 0, last = 0;
-        for (uint64_t s = 0; s < 4000; s++) {
+        uint64_t told = 0, others = 0, both = 0, last = 0;
+        for (uint64_t s = 0; s < 12000; s++) {
             const bool one = ps_pace_step(&a, s, 1 + s * step_ns);
             const bool two = ps_pace_step(&b, s, 1 + s * step_ns * 3 / 4);
             if (s < 2000) continue;
             told += one;
+            others += two;
             both += one && two;
             if (one && last > 0)
-                assert_true((s - last) * step_ns >= PS_PACE_MS * UINT64_C(1000000) ||
+                assert_true((s - last) * step_ns >= PS_PACE_FAST_MS * UINT64_C(1000000) ||
                             s - last == 1);
             if (one) last = s;
         }
-        assert_true(told > 0 && (both == told || both * 2 == told || both * 4 == told));
+        assert_true(told > 0 && others > 0);
+        assert_true(both == (told < others ? told : others));
     }
 }
 
