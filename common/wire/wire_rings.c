@@ -65,6 +65,16 @@ ps_err ps_wire_ring_put(ps_shm_ring *ring, const ps_wire_header *h, const void *
     return PS_OK;
 }
 
+/* The worker sets n_asked, then `wanted`, and then looks at the rings once more; here the
+ * message is in the ring before either is read. */
+bool ps_wire_rings_wanted(const ps_wire_rings *rings, uint32_t chunk)
+{
+    const uint32_t n = atomic_fetch_add(&rings->bell->n_put, 1) + 1;
+    const uint32_t wanted = atomic_load(&rings->bell->bell.wanted);
+    if (wanted != PS_WIRE_WANTED_ALL) return wanted == chunk + 1;
+    return n == atomic_load(&rings->bell->n_asked);
+}
+
 static ps_err renew(zmq_msg_t *msg, size_t bytes)
 {
     zmq_msg_close(msg);

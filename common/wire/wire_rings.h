@@ -22,9 +22,19 @@
 /* n_groups: parameter groups of the job; 0: none. Pure; the same on both sides. */
 uint64_t ps_wire_rings_bytes(const ps_plan *plan, int n_groups);
 
+/* `wanted` of the bell: all weights that are on the way. Else: those of chunk wanted - 1.
+ */
+#define PS_WIRE_WANTED_ALL (UINT32_MAX - 1)
+
+typedef struct ps_wire_bell {
+    ps_bell bell;
+    _Atomic uint32_t n_put;   // WEIGHTS ever, of all shards; modulo 2^32
+    _Atomic uint32_t n_asked; // PUSHes ever, when the worker wants all weights
+} ps_wire_bell;
+
 /* One end's view of the rings of a shard. */
 typedef struct ps_wire_rings {
-    ps_bell *bell; // borrowed, like the rings' memory
+    ps_wire_bell *bell; // borrowed, like the rings' memory
     ps_shm_ring to_shard, to_worker;
 } ps_wire_rings;
 
@@ -35,6 +45,10 @@ ps_wire_rings ps_wire_rings_at(void *base, const ps_plan *plan, int n_groups,
 /* Puts a message; *sent grows by its bytes. PROTOCOL as ps_shm_ring_put. */
 ps_err ps_wire_ring_put(ps_shm_ring *ring, const ps_wire_header *h, const void *payload,
                         size_t bytes, uint64_t *sent);
+
+/* The shard, after it has put the WEIGHTS of a chunk: whether the worker waits for just
+ * these. */
+bool ps_wire_rings_wanted(const ps_wire_rings *rings, uint32_t chunk);
 
 /* Takes one message if there is one: *got. Fills f as ps_wire_recv does. id: frame 0;
  * NULL on the worker's side. PROTOCOL when the ring's contents are not possible. */

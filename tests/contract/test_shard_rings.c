@@ -144,10 +144,10 @@ static bool await_weights(ring_worker *w, int ms)
     const ps_deadline deadline = ps_deadline_in_ms((uint64_t)ms);
     uint32_t bytes = 0;
     while (bytes == 0 && !ps_deadline_passed(deadline)) {
-        const uint32_t sequence = ps_bell_sequence(w->rings.bell);
+        const uint32_t sequence = ps_bell_sequence(&w->rings.bell->bell);
         assert_int_equal(ps_shm_ring_next(&w->rings.to_worker, &bytes), PS_OK);
         if (bytes == 0)
-            ps_bell_sleep(w->rings.bell, sequence, ps_deadline_left_ms(deadline));
+            ps_bell_sleep(&w->rings.bell->bell, sequence, ps_deadline_left_ms(deadline));
     }
     return bytes > 0;
 }
@@ -157,8 +157,10 @@ static void expect_weights(ring_worker *w, uint64_t version, float value)
 {
     ps_wire_frames f;
     ps_wire_frames_open(&f);
-    for (uint32_t left = w->b->plan.n_chunks; left > 0; left--) {
-        atomic_store(&w->rings.bell->wanted, left); // chunk left - 1
+    const uint32_t n_chunks = w->b->plan.n_chunks;
+    atomic_store(&w->rings.bell->n_asked, n_chunks * (uint32_t)version);
+    atomic_store(&w->rings.bell->bell.wanted, PS_WIRE_WANTED_ALL);
+    for (uint32_t left = n_chunks; left > 0; left--) {
         if (!await_weights(w, WAIT_MS))
             fail_msg("no weights of version %d", (int)version);
         bool got;

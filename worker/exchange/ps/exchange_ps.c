@@ -91,19 +91,21 @@ static ps_deadline join_deadline(const exchange_ps *e)
     return ps_deadline_in_ms((uint64_t)e->o.config->net.join_timeout_ms);
 }
 
-/* Waits for a version of chunks first .. last. Begins with the chunk that arrives last
- * (the lowest index), so that it seldom sleeps twice. */
+/* Waits for a version of chunks first .. last; for all together where it can. Begins with
+ * the chunk that arrives last (the lowest index), so that it seldom sleeps twice. */
 static ps_err wait_for(exchange_ps *e, uint32_t first, uint32_t last, int64_t version)
 {
-    uint64_t start = 0;
-    ps_err err = PS_OK;
-    for (uint32_t c = first; c <= last && err == PS_OK; c++) {
-        if (ps_comm_has(e->comm, c, version)) continue;
-        if (!start) start = ps_clock_ns();
+    const bool all = first == 0 && last == e->o.plan->n_chunks - 1;
+    uint32_t c = first;
+    while (c <= last && ps_comm_has(e->comm, c, version))
+        c++;
+    if (c > last) return PS_OK;
+    const uint64_t start = ps_clock_ns();
+    ps_err err = all ? ps_comm_wait_all(e->comm, version) : PS_OK;
+    for (; c <= last && err == PS_OK; c++)
         err = ps_comm_wait(e->comm, c, version);
-    }
-    if (start) e->wait_ns += ps_clock_ns() - start;
-    if (start) ps_trace_add(PS_TRACE_WAIT, start, e->step);
+    e->wait_ns += ps_clock_ns() - start;
+    ps_trace_add(PS_TRACE_WAIT, start, e->step);
     return err;
 }
 

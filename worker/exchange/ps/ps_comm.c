@@ -103,13 +103,14 @@ static void sleep_for(ps_comm *c, uint32_t sequence, uint64_t start_ns,
             ps_deadline_left_ms_max(ps_interrupt_slice(deadline), WAIT_SLICE_MS));
 }
 
-ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version)
+/* wanted: what the bell is to be rung for, which the chunk's version comes with. */
+static ps_err wait_until(ps_comm *c, uint32_t chunk, int64_t version, uint32_t wanted)
 {
     if (ps_comm_has(c, chunk, version)) return PS_OK;
     uint64_t start = ps_clock_awake_ns(), since = start;
     uint64_t timeout_ms = (uint64_t)c->o.config->net.step_timeout_ms;
     ps_err err = PS_OK;
-    atomic_store(&c->bell->wanted, chunk + 1);
+    atomic_store(&c->bell->wanted, wanted);
     for (bool late = false;;) {
         uint32_t sequence = ps_bell_sequence(c->bell);
         if ((err = ps_comm_look(c)) != PS_OK) break;
@@ -121,6 +122,21 @@ ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version)
     }
     atomic_store(&c->bell->wanted, PS_COMM_WAIT_NONE);
     return err;
+}
+
+ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version)
+{
+    return wait_until(c, chunk, version, chunk + 1);
+}
+
+ps_err ps_comm_wait_all(ps_comm *c, int64_t version)
+{
+    for (uint32_t i = 0; i < c->plan->n_chunks; i++) {
+        if (ps_comm_has(c, i, version)) continue;
+        const bool all = ps_comm_rings_want_all(c);
+        PS_TRY(wait_until(c, i, version, all ? PS_WIRE_WANTED_ALL : i + 1));
+    }
+    return PS_OK;
 }
 
 static ps_err ready_timeout(const ps_comm *c)

@@ -43,6 +43,8 @@ bool ps_comm_has(const ps_comm *c, uint32_t chunk, int64_t version);
 /* Blocks until the chunk has reached the version. TIMEOUT when nothing at all has arrived
  * for net.step_timeout_ms, naming chunk, shard and server; else the thread's failure. */
 ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version);
+/* The same for all chunks, with fewer wake-ups. */
+ps_err ps_comm_wait_all(ps_comm *c, int64_t version);
 
 /* Whether the job scales its losses. */
 bool ps_comm_scales(const ps_comm *c);

@@ -222,6 +222,7 @@ static ps_err handle_ring(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
                           "version %" PRIu64 " of chunk %u after version %" PRId64,
                           h.step, h.chunk, have);
     PS_TRY(take_scale(c, &h));
+    c->n_taken++;
     ps_counter_add(&c->shm_received, h.count * sizeof(float));
     const uint32_t shard = c->plan->chunks[h.chunk].shard;
     ps_trace_add_chunk(PS_TRACE_DECODE, begin_ns, h.step - 1, h.chunk, shard);

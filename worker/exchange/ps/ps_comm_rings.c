@@ -62,6 +62,7 @@ static ps_err push(ps_comm *c, uint32_t chunk, uint64_t step)
     h.credit = ps_comm_groups_sent(c, l);
     uint64_t sent = 0;
     atomic_store(&c->chunks[chunk].in_ring, true); // before weights can be here
+    atomic_fetch_add(&c->n_pushed, 1);
     PS_TRY(ps_wire_ring_put(&l->rings.to_shard, &h, NULL, 0, &sent));
     ps_counter_add(&c->bytes_sent, sent);
     ps_counter_add(&c->raw_bytes, sent);
@@ -79,6 +80,15 @@ ps_err ps_comm_rings_push(ps_comm *c, uint64_t step, const uint32_t *chunks, uin
         if (ps_shm_ring_must_wake(&c->links[i].rings.to_shard))
             ps_event_set(&c->links[i].wake);
     return PS_OK;
+}
+
+bool ps_comm_rings_want_all(ps_comm *c)
+{
+    const uint32_t n = atomic_load(&c->n_pushed);
+    if (!c->rings || n == c->n_taken) return false;
+    ps_wire_bell *bell = c->ring_memory.base;
+    atomic_store(&bell->n_asked, n);
+    return true;
 }
 
 ps_err ps_comm_rings_take(ps_comm *c)

@@ -74,6 +74,8 @@ struct ps_comm {
     bool running;
     ps_command_queue commands;  // kinds: ps_msg_kind, or PS_COMM_QUIT
     ps_shared_mem ring_memory;  // without base: no rings
+    _Atomic uint32_t n_pushed;  // through rings, ever
+    uint32_t n_taken;           // weights from rings, ever; of the thread that waits
     bool rings;                 // all links have them; constant while the thread runs
     ps_wire_frames ring_frames; // the main thread's
 
