@@ -41,6 +41,19 @@ static void cut_segments(ps_aggregate *a, const ps_tensor_table *table,
     }
 }
 
+/* Gaps hold zeros, of which every optimizer makes zeros. */
+static void join_runs(ps_aggregate *a)
+{
+    for (int i = 0; i < a->n_segments; i++) {
+        const ps_segment *s = &a->segments[i];
+        ps_segment *last = a->n_runs > 0 ? &a->runs[a->n_runs - 1] : NULL;
+        if (last && last->group == s->group && last->weight_decay == s->weight_decay)
+            last->count = s->offset + s->count - last->offset;
+        else
+            a->runs[a->n_runs++] = *s;
+    }
+}
+
 ps_err ps_aggregate_init(ps_aggregate *a, const ps_tensor_table *table,
                          const ps_chunk *chunk, const ps_optimizer *opt, bool keep_sum,
                          float *slab)
@@ -48,7 +61,9 @@ ps_err ps_aggregate_init(ps_aggregate *a, const ps_tensor_table *table,
     *a = (ps_aggregate){.count = chunk->count};
     size_t n = (size_t)(chunk->last_tensor - chunk->first_tensor + 1);
     PS_TRY(ps_mem_zalloc(&a->segments, n, sizeof *a->segments, "a chunk's segments"));
+    PS_TRY(ps_mem_zalloc(&a->runs, n, sizeof *a->runs, "a chunk's segments"));
     cut_segments(a, table, chunk, opt);
+    join_runs(a);
     uint64_t stride = aligned_count(chunk->count);
     a->weights = slab;
     for (int i = 0; i < opt->n_states; i++)
@@ -60,6 +75,7 @@ ps_err ps_aggregate_init(ps_aggregate *a, const ps_tensor_table *table,
 void ps_aggregate_fini(ps_aggregate *a)
 {
     free(a->segments);
+    free(a->runs);
     *a = (ps_aggregate){0};
 }
 
@@ -135,14 +151,31 @@ static void ask_ahead(const ps_aggregate *a, const ps_aggregate_step *s, uint64_
         ask_for(a->states[i] + from, n);
 }
 
+/* Refuses a block of a run whose sum is not finite, and names the tensor. A gap between
+ * tensors does not count. */
+static ps_err check_block(const ps_aggregate *a, const ps_aggregate_step *s,
+                          const float *sum, uint64_t at, uint64_t n)
+{
+    if (!refuses(s) || ps_finite_all(sum, n)) return PS_OK;
+    for (int i = 0; i < a->n_segments; i++) {
+        const ps_segment *segment = &a->segments[i];
+        const uint64_t end = segment->offset + segment->count;
+        const uint64_t from = segment->offset > at ? segment->offset : at;
+        const uint64_t to = end < at + n ? end : at + n;
+        if (from < to && !ps_finite_all(sum + (from - at), to - from))
+            return bad_sum(s, segment, from, to - from);
+    }
+    return PS_OK;
+}
+
 static ps_err apply_block(ps_aggregate *a, const ps_aggregate_step *s,
-                          const ps_segment *segment, const ps_optimizer_scalars *scalars,
+                          const ps_segment *run, const ps_optimizer_scalars *scalars,
                           uint64_t at, uint64_t n)
 {
     _Alignas(64) float scratch[BLOCK];
     ask_ahead(a, s, at);
     const float *sum = sum_block(scratch, s, at, n);
-    if (refuses(s) && !ps_finite_all(sum, n)) return bad_sum(s, segment, at, n);
+    PS_TRY(check_block(a, s, sum, at, n));
     float *states[PS_OPTIMIZER_MAX_STATES] = {0};
     for (int i = 0; i < s->rule->optimizer.n_states; i++)
         states[i] = a->states[i] + at;
@@ -166,10 +199,12 @@ static ps_err sum_into(ps_aggregate *a, const ps_aggregate_step *s,
 typedef ps_err (*block_fn)(ps_aggregate *, const ps_aggregate_step *, const ps_segment *,
                            const ps_optimizer_scalars *, uint64_t, uint64_t);
 
-static ps_err for_blocks(ps_aggregate *a, const ps_aggregate_step *s, block_fn fn)
+/* segments: those of the aggregate, or its runs. */
+static ps_err for_blocks(ps_aggregate *a, const ps_aggregate_step *s,
+                         const ps_segment *segments, int n_segments, block_fn fn)
 {
-    for (int i = 0; i < a->n_segments; i++) {
-        const ps_segment *segment = &a->segments[i];
+    for (int i = 0; i < n_segments; i++) {
+        const ps_segment *segment = &segments[i];
         const ps_optimizer_scalars scalars = ps_optimizer_scalars_in(
             &s->rule->optimizer, &s->now, segment->group, segment->weight_decay);
         uint64_t end = segment->offset + segment->count;
@@ -181,12 +216,12 @@ static ps_err for_blocks(ps_aggregate *a, const ps_aggregate_step *s, block_fn f
 
 ps_err ps_aggregate_apply(ps_aggregate *a, const ps_aggregate_step *s)
 {
-    ps_err err = for_blocks(a, s, apply_block);
+    ps_err err = for_blocks(a, s, a->runs, a->n_runs, apply_block);
     if (s->stream) ps_nontemporal_copy_done();
     return err;
 }
 
 ps_err ps_aggregate_sum(ps_aggregate *a, const ps_aggregate_step *s)
 {
-    return for_blocks(a, s, sum_into);
+    return for_blocks(a, s, a->segments, a->n_segments, sum_into);
 }

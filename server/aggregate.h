@@ -2,9 +2,9 @@
  * one pass over memory.
  *
  * Block by block (256 elements, so that sum, weights and state stay in the first-level
- * caches): the gradients are added in rank order whatever the order of arrival, the sum
- * is checked for numbers that are not finite, the optimizer updates the weights, and the
- * new weights are copied to workers that share memory.
+ * caches; small tensors together): the gradients are added in rank order whatever the
+ * order of arrival, the sum is checked for numbers that are not finite, the optimizer
+ * updates the weights, and the new weights are copied to workers that share memory.
  */
 #ifndef PS_AGGREGATE_H
 #define PS_AGGREGATE_H
@@ -23,8 +23,10 @@ typedef struct ps_segment {
 /* A chunk's memory in its shard. */
 typedef struct ps_aggregate {
     uint64_t count;
-    int n_segments;
+    int n_segments, n_runs;
     ps_segment *segments; // owned
+    // Segments that are stepped alike, in one; the gaps between them belong to it, too.
+    ps_segment *runs; // owned
     // Borrowed from the shard's slab, 64-byte aligned, count elements each.
     float *weights;
     float *states[PS_OPTIMIZER_MAX_STATES];
