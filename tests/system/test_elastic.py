@@ -120,7 +120,7 @@ class ElasticTest(RestartTest):
 
 
 class Schedules(ElasticTest):
-    STEPS = 2000
+    STEPS = 3000
 
     def disturb(self, psrun, out, chance):
         """Lets workers come and go; returns what it did, so that a failure can be repeated."""
@@ -195,7 +195,7 @@ class Workers(ElasticTest):
         self.assertIn("psrun: worker 1 was ended by SIGKILL; the job goes on without it\n", self.text("out"))
 
     def test_the_dead_are_started_again(self):
-        psrun = self.start_elastic("out", self.KIND, 2000, "--restarts", "3")
+        psrun = self.start_elastic("out", self.KIND, 4000, "--restarts", "3")
         self.wait_for_lines(psrun, "out", 5)
         self.join("out")
         self.assertTrue(self.wait_for_size(psrun, "out", 3, 1))
@@ -206,8 +206,8 @@ class Workers(ElasticTest):
             self.assertTrue(self.wait_for_size(psrun, "out", 3, changes))
         self.assertEqual(self.end_all(psrun, "out"), [0])
         self.assertEqual(len(self.summary("out")["restarts"]), 2)
-        self.check_samples("out", 2000)
-        self.check_replay("out", self.KIND, 2000)
+        self.check_samples("out", 4000)
+        self.check_replay("out", self.KIND, 4000)
 
     def test_a_full_job_takes_nobody(self):
         psrun = self.start("out", self.KIND, settings=[*SETTINGS, "job.workers=1..2", "net.join_timeout_ms=3000"])
@@ -245,7 +245,7 @@ class Workers(ElasticTest):
 
     def test_the_global_batch_stays(self):
         for batch in (120, 100):  # 100: as 4 micro-batches of 13 and 12, then 2 of 17, 17 and 16
-            settings = [*SETTINGS, f"data.global_batch={batch}", "train.steps=2000"]
+            settings = [*SETTINGS, f"data.global_batch={batch}", "train.steps=4000"]
             psrun = self.start("out", self.KIND, "--build-dir", self.path("build"), settings=settings)
             self.wait_for_lines(psrun, "out", 5)
             self.join("out")
@@ -256,7 +256,7 @@ class Workers(ElasticTest):
             change = self.stretches("out")[1]
             steps_an_epoch = -(-SAMPLES // batch)
             self.assertEqual(change["step"], change["epoch"] * steps_an_epoch - (-change["position"] // batch))
-            self.check_samples("out", 2000)
+            self.check_samples("out", 4000)
             self.joiners = []
             shutil.rmtree(self.path("out"))
 
