@@ -235,8 +235,27 @@ static double wait_ms(const ps_view_member *m)
     return ps_view_growth(m, PS_METRIC_WAIT_SECONDS) * 1e3 / steps;
 }
 
+/* The member that has told nothing for the longest time, if any is silent. */
+static bool find_silent(const ps_job_picture *p, ps_view_wait *out)
+{
+    *out = (ps_view_wait){.who = PS_VIEW_SILENT};
+    for (int i = 0; i < p->n_members && p->state == PS_VIEW_RUNNING; i++) {
+        const ps_view_member *m = &p->members[i];
+        const double seconds = (double)(p->now_ns - m->heard_ns) * 1e-9;
+        if (m->heard_ns == 0 || seconds * 1e3 < PS_VIEW_SILENT_MS ||
+            seconds <= out->silent_seconds)
+            continue;
+        out->silent_seconds = seconds;
+        out->role = m->role;
+        out->rank = m->rank;
+    }
+    return out->silent_seconds > 0;
+}
+
 ps_view_wait ps_job_picture_wait(const ps_job_picture *p)
 {
+    ps_view_wait silent;
+    if (find_silent(p, &silent)) return silent;
     ps_view_wait w = {.who = PS_VIEW_UNKNOWN, .rank = -1, .least_ms = INFINITY};
     double sum = 0, seconds = 0, steps = 0;
     int n = 0;

@@ -85,14 +85,19 @@ typedef enum ps_view_slow {
     PS_VIEW_NOBODY,   // known: no wait is worth a name
     PS_VIEW_WORKER,   // that worker: the others wait much longer than it does
     PS_VIEW_EXCHANGE, // all workers wait alike: servers or links
+    PS_VIEW_SILENT,   // that member: it has told nothing for PS_VIEW_SILENT_MS or longer
     PS_VIEW_UNKNOWN
 } ps_view_slow;
 
+enum { PS_VIEW_SILENT_MS = 2000 };
+
 typedef struct ps_view_wait {
     ps_view_slow who;
-    int rank;         // of PS_VIEW_WORKER
-    double others_ms; // that the other workers (or all) wait in a step, on average
-    double least_ms;  // that the one that waits the least waits
+    ps_role role;          // of PS_VIEW_SILENT
+    double silent_seconds; // likewise
+    int rank;              // of PS_VIEW_WORKER and PS_VIEW_SILENT
+    double others_ms;      // that the other workers (or all) wait in a step, on average
+    double least_ms;       // that the one that waits the least waits
     double step_ms;
 } ps_view_wait;
 

@@ -75,6 +75,10 @@ static void write_wait_text(const ps_view_wait *w, char *out, size_t cap)
                  "%.1f ms",
                  w->others_ms, w->step_ms);
         break;
+    case PS_VIEW_SILENT:
+        snprintf(out, cap, "%s %d: it has told nothing for %.1f s", ps_role_name(w->role),
+                 w->rank, w->silent_seconds);
+        break;
     case PS_VIEW_NOBODY:
         snprintf(out, cap, "nobody");
         break;
@@ -88,6 +92,7 @@ static json_t *waits_for(const ps_job_picture *p)
     static const char *const who[] = {[PS_VIEW_NOBODY] = "nobody",
                                       [PS_VIEW_WORKER] = "worker",
                                       [PS_VIEW_EXCHANGE] = "exchange",
+                                      [PS_VIEW_SILENT] = "silent",
                                       [PS_VIEW_UNKNOWN] = "unknown"};
     const ps_view_wait w = ps_job_picture_wait(p);
     char text[160];

@@ -137,7 +137,7 @@ def lines(status, width):
     if job["reason"]:
         out.append((plain(job["reason"]), "bad"))
     waits = status["waits_for"]
-    out += [(f"everybody waits for: {plain(waits['text'])}", "bad" if waits["who"] == "worker" else ""), ("", "")]
+    out += [(f"everybody waits for: {plain(waits['text'])}", "bad" if waits["who"] in ("worker", "silent") else ""), ("", "")]
     head = (f"{'member':<11} {'host':<14} {'heard':<9} {'step':>9} {'step ms':>8} {'# compute . data - wait':<{BAR_CELLS}} "
             f"{'sent':>10} {'received':>10} {'memory':>8} {'cpu':>5} {'again':>4}")
     out.append((head, "head"))

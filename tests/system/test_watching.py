@@ -93,7 +93,7 @@ class Page(Watched):
         self.assertEqual(status["job"]["name"], "digits-basicnet")
         self.assertGreater(status["job"]["steps"], status["job"]["step"])
         self.assertGreater(len(status["curve"]["step"]), 0)
-        self.assertIn(status["waits_for"]["who"], ("nobody", "worker", "exchange", "unknown"))
+        self.assertIn(status["waits_for"]["who"], ("nobody", "worker", "exchange", "silent", "unknown"))
         targets = [t for group in json.loads(get(port, "/targets.json")[1]) for t in group["targets"]]
         self.assertEqual(len(targets), 4)
         seen = []

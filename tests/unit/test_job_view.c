@@ -87,6 +87,27 @@ static void the_one_who_waits_least_is_waited_for(void **state)
     assert_int_equal(waits(0, NULL).who, PS_VIEW_UNKNOWN);
 }
 
+static void a_silent_member_is_named(void **state)
+{
+    (void)state;
+    const uint64_t second = 1000000000u;
+    ps_view_member members[] = {
+        {.role = PS_ROLE_SERVER, .rank = 1, .heard_ns = 95 * second},
+        {.role = PS_ROLE_WORKER, .rank = 0, .heard_ns = 97 * second},
+        {.role = PS_ROLE_WORKER, .rank = 1}}; // it has not come yet
+    ps_job_picture picture = {.members = members,
+                              .n_members = 3,
+                              .now_ns = 100 * second,
+                              .state = PS_VIEW_RUNNING};
+    const ps_view_wait w = ps_job_picture_wait(&picture);
+    assert_int_equal(w.who, PS_VIEW_SILENT);
+    assert_int_equal(w.role, PS_ROLE_SERVER);
+    assert_int_equal(w.rank, 1);
+    assert_true(fabs(w.silent_seconds - 5) < 1e-6);
+    members[0].heard_ns = members[1].heard_ns = 99 * second;
+    assert_int_not_equal(ps_job_picture_wait(&picture).who, PS_VIEW_SILENT);
+}
+
 /* Values and texts that no honest member sends. */
 static void lies_make_no_bad_json(void **state)
 {
@@ -129,6 +150,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_curve_keeps_its_ends),
         cmocka_unit_test(the_one_who_waits_least_is_waited_for),
+        cmocka_unit_test(a_silent_member_is_named),
         cmocka_unit_test(lies_make_no_bad_json),
         cmocka_unit_test(nothing_is_needed),
     };
