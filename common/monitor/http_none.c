@@ -1,6 +1,8 @@
 /* The HTTP server of a build without libmicrohttpd. */
 #include "http_server.h"
 
+#include <stddef.h>
+
 ps_err ps_http_server_start(const ps_http_options *options, ps_http_server **out)
 {
     (void)options;
