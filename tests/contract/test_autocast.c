@@ -8,17 +8,13 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 
 #include <cmocka.h>
 
-#include "device.h"
-#include "mem.h"
-#include "model_spec.h"
+#include "basicnet_rig.h"
 
-enum { STEPS = 4, BATCH = 8, PIXELS = 784 };
+enum { STEPS = 4, BATCH = 8 };
 
 /* One way of making the step: its loss, and its gradient in an arena. */
 typedef struct way {
@@ -27,72 +23,14 @@ typedef struct way {
 } way;
 
 typedef struct pupil {
-    ps_config cfg;
-    ps_model_spec spec;
-    ps_device *device;
-    ps_program *program;
-    float *params, *x;
-    void *buffers;
-    int32_t labels[BATCH];
-    way ours, float32, autocast;
+    basicnet_rig rig;
+    way ours, float32, autocast; // ours.grads: the rig's
 } pupil;
-
-static void pupil_init(pupil *p)
-{
-    const char *const overrides[] = {"model.dropout=false"};
-    if (ps_config_load(&p->cfg, "configs/mnist-basicnet.yaml", overrides, 1) != PS_OK ||
-        ps_model_spec_init(&p->spec, &p->cfg) != PS_OK)
-        fail_msg("%s", ps_err_message());
-    size_t arena = sizeof(float) * p->spec.table.arena_count;
-    float **arenas[] = {&p->params, &p->ours.grads, &p->float32.grads,
-                        &p->autocast.grads};
-    for (int i = 0; i < 4; i++)
-        assert_int_equal(ps_mem_zalloc_aligned(arenas[i], arena, "arena"), PS_OK);
-    assert_int_equal(
-        ps_mem_zalloc_aligned(&p->buffers, p->spec.table.buffer_bytes + 64, "b"), PS_OK);
-    assert_int_equal(ps_mem_zalloc_aligned(&p->x, sizeof(float) * BATCH * PIXELS, "x"),
-                     PS_OK);
-    const ps_device_options device = {
-        .index = -1, .local_rank = -1, .threads = 1, .precision = PS_PRECISION_BF16};
-    const ps_program_options program = {.spec = &p->spec,
-                                        .max_batch = BATCH,
-                                        .training = true,
-                                        .params = p->params,
-                                        .grads = p->ours.grads,
-                                        .buffers = p->buffers};
-    if (ps_device_open(PS_DEVICE_CUDA, &device, &p->device) != PS_OK ||
-        ps_program_create(p->device, &program, &p->program) != PS_OK)
-        fail_msg("%s", ps_err_message());
-}
-
-static void pupil_fini(pupil *p)
-{
-    ps_program_destroy(&p->program);
-    ps_device_close(&p->device);
-    ps_model_spec_fini(&p->spec);
-    ps_config_fini(&p->cfg);
-    free(p->params), free(p->buffers), free(p->x);
-    free(p->ours.grads), free(p->float32.grads), free(p->autocast.grads);
-}
-
-static bool read_all(FILE *f, void *out, size_t bytes)
-{
-    return fread(out, 1, bytes, f) == bytes;
-}
-
-static bool read_tensors(const pupil *p, FILE *f, float *arena)
-{
-    for (int t = 0; t < p->spec.table.n_tensors; t++) {
-        const ps_tensor *tensor = &p->spec.table.tensors[t];
-        if (!read_all(f, arena + tensor->offset, sizeof(float) * tensor->count))
-            return false;
-    }
-    return true;
-}
 
 static bool read_way(const pupil *p, FILE *f, way *w)
 {
-    return read_all(f, &w->loss, sizeof w->loss) && read_tensors(p, f, w->grads);
+    return teacher_read(f, &w->loss, sizeof w->loss) &&
+           teacher_read_arena(f, &p->rig, w->grads);
 }
 
 /* The largest difference over the largest element, and the difference's length over the
@@ -104,7 +42,7 @@ typedef struct distance {
 static distance between(const pupil *p, const way *a, const way *b)
 {
     double worst = 0, largest = 0, off = 0, whole = 0;
-    for (uint64_t i = 0; i < p->spec.table.arena_count; i++) {
+    for (uint64_t i = 0; i < p->rig.spec.table.arena_count; i++) {
         double d = fabs((double)a->grads[i] - b->grads[i]);
         worst = fmax(worst, d);
         largest = fmax(largest, fabs((double)b->grads[i]));
@@ -133,18 +71,10 @@ static void compare(const pupil *p)
 /* false: the teacher has no lessons, or no more. */
 static bool lesson(pupil *p, FILE *teacher)
 {
-    const uint32_t positions[BATCH] = {0};
-    const ps_batch batch = {BATCH, p->x, p->labels, positions};
-    const ps_pass pass = {.training = true, .grad_scale = 1.0f};
-    ps_pass_result result;
-    if (!read_tensors(p, teacher, p->params) ||
-        !read_all(teacher, p->x, sizeof(float) * BATCH * PIXELS) ||
-        !read_all(teacher, p->labels, sizeof p->labels) ||
-        !read_way(p, teacher, &p->float32) || !read_way(p, teacher, &p->autocast))
+    if (!teacher_read_batch(teacher, &p->rig) || !read_way(p, teacher, &p->float32) ||
+        !read_way(p, teacher, &p->autocast))
         return false;
-    assert_int_equal(ps_program_forward(p->program, &batch, &pass, &result), PS_OK);
-    assert_int_equal(ps_program_backward(p->program, &batch, &pass), PS_OK);
-    p->ours.loss = (float)(result.loss_sum / BATCH);
+    p->ours.loss = (float)basicnet_step(&p->rig);
     compare(p);
     return true;
 }
@@ -152,23 +82,20 @@ static bool lesson(pupil *p, FILE *teacher)
 static void test_bf16_is_as_near_as_autocast(void **state)
 {
     pupil p = {0};
-    char command[64];
     int steps = 0;
-    snprintf(command, sizeof command, "/usr/bin/python3 tests/contract/autocast.py %d",
-             STEPS);
-    FILE *teacher = popen(command, "r");
-    assert_non_null(teacher);
-    pupil_init(&p);
+    const ps_device_options device = {
+        .index = -1, .local_rank = -1, .threads = 1, .precision = PS_PRECISION_BF16};
+    FILE *teacher = teacher_start("/usr/bin/python3", "autocast.py", STEPS);
+    basicnet_init(&p.rig, PS_DEVICE_CUDA, &device, BATCH);
+    p.ours.grads = p.rig.grads;
+    p.float32.grads = basicnet_arena(&p.rig);
+    p.autocast.grads = basicnet_arena(&p.rig);
     while (lesson(&p, teacher))
         steps++;
-    int status = pclose(teacher);
-    pupil_fini(&p);
-    if (WIFEXITED(status) && (WEXITSTATUS(status) == 77 || WEXITSTATUS(status) == 127)) {
-        print_message(
-            "skipped: /usr/bin/python3 has no PyTorch >= 1.10 (python3-torch)\n");
-        skip();
-    }
-    assert_int_equal(status, 0);
+    free(p.float32.grads);
+    free(p.autocast.grads);
+    basicnet_fini(&p.rig);
+    teacher_end(teacher);
     assert_int_equal(steps, STEPS);
 }
 
