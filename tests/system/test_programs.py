@@ -48,7 +48,9 @@ class Programs(JobTest):
         self.assertNotIn("started again", self.run_program("exit 127", "--restarts", 1, workers=1))
 
     def test_ctrl_c(self):
-        run = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 2, "--verbose", "--", "sh", "-c", "echo up; sleep 100"),
+        # exec: while a shell starts a child, it catches SIGINT, and may live on without a word.
+        program = ["sh", "-c", "echo up; exec sleep 100"]
+        run = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 2, "--verbose", "--", *program),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(run.stdout.close)
         while "up" not in run.stdout.readline():

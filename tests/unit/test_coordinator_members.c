@@ -186,7 +186,10 @@ static void disagreeing_sums_fail_for_all(void **state)
     c.value = values;
     c.bytes = 16;
     peer_send(sockets[1], &c);
-    usleep(50000);
+    // The answer to a later message says that this one has been read.
+    ps_control put = {.kind = PS_CONTROL_PUT, .nonce = nonce, .request = 2, .name = "y"};
+    peer_send(sockets[1], &put);
+    peer_await(sockets[1], PS_CONTROL_DONE);
     c.bytes = 24;
     peer_send(sockets[2], &c);
     peer_assert_says(peer_await(sockets[2], PS_CONTROL_FAIL).text,
@@ -205,13 +208,11 @@ static void a_closed_connection_aborts_the_job(void **state)
     void *sockets[3];
     uint64_t nonce;
     peer_join_three(sockets, &nonce);
-    uint64_t before = ps_clock_ns();
     ps_zsock_close(&sockets[2]);
     const ps_control beat = {.kind = PS_CONTROL_HEARTBEAT, .nonce = nonce};
     peer_send(sockets[0], &beat);
     ps_control end = peer_await(sockets[0], PS_CONTROL_ABORT);
     peer_assert_says(end.text, "worker 1 (host b) is dead: its connection closed");
-    assert_true(ps_clock_ns() - before < 1900000000u); // before its heartbeat's deadline
     ps_zsock_close(&sockets[0]);
     ps_zsock_close(&sockets[1]);
 }
