@@ -1,4 +1,4 @@
-#include "member.h"
+#include "member_state.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -10,7 +10,6 @@
 
 #include "clock_sync.h"
 #include "event.h"
-#include "interrupt.h"
 #include "job_view.h"
 #include "log.h"
 #include "mem.h"
@@ -19,82 +18,13 @@
 #include "trace.h"
 
 enum {
-    MOST_PACES = 64,      // that wait to be told
     BEATS_PER_BURST = 20, // without a trace: of them, the first few measure the clock
     FIRST_BURSTS = 3,
-    SILENT_MS = 200, // of the coordinator, beyond two heartbeats, until it is missed
-    ANSWER_GRACE_MS = 500, // the coordinator's own answer to a timeout may be on its way
-    LINGER_MS = 1000,      // at the end: time for sending an abort or a goodbye
+    MOST_PACES = 64,  // that wait to be told
+    SILENT_MS = 200,  // of the coordinator, beyond two heartbeats, until it is missed
+    LINGER_MS = 1000, // at the end: time for sending an abort or a goodbye
     REJOIN_LINGER_MS =
         100 // the same, before it joins again: a lost connection says it too
-};
-
-/* A call that waits for its answer. In the list until the caller takes it out. */
-typedef struct request {
-    struct request *next;
-    uint64_t number;
-    zmq_msg_t message;   // kept, to be sent again over a new connection
-    bool sent, answered; // sent: over the present connection
-    ps_err code;
-    char text[PS_CONTROL_TEXT_MAX];
-    void *value; // owned
-    size_t bytes;
-} request;
-
-/* A step that the coordinator is to be told of. */
-typedef struct pace {
-    struct pace *next;
-    uint64_t step;
-    unsigned part;
-    size_t n;
-    double values[];
-} pace;
-
-struct ps_member {
-    bool names_straggler;
-    uint64_t heartbeat_ms, dead_after_ms;
-    bool recovers;
-    void *zmq_context;
-    ps_joining joined; // constant once the thread has started, which owns its sockets
-    ps_zsock_pulse pulse;
-    // Owned by the thread:
-    uint64_t heard_ns, lost_ns, next_beat_ns, last_round_ns;
-    bool was_connected;
-    bool aborts, interrupts; // has told the coordinator to
-    ps_clock_sync clock;
-    uint64_t n_bursts;
-    ps_stall stall;
-    bool misses_coordinator;
-    atomic_bool knows_clock;
-    _Atomic int64_t ahead_ns; // of the coordinator's clock
-    _Atomic uint64_t down_ns; // since when its connection is down; 0: it is up
-
-    pthread_t thread;
-    bool thread_started;
-    ps_event wake, abort, end;
-    atomic_bool aborted; // set after reason is written
-    atomic_bool interrupted;
-    atomic_int newcomers;
-    atomic_bool leaving;  // the work is done and LEAVE is on its way
-    pthread_mutex_t lock; // never held across I/O
-    pthread_cond_t changed;
-    // Under the lock:
-    request *requests;
-    pace *paces, **last_pace;
-    int n_paces;
-    ps_straggler straggler;
-    uint64_t last_number;
-    bool stop, ended, left;
-    bool deserted; // the coordinator ended while this member was leaving
-    bool said_bye;
-    bool tell_abort; // the coordinator must be told the reason
-    bool tell_interrupt;
-    int n_told; // values to be told; 0: none are new
-    double told[PS_METRICS];
-    char told_address[PS_VIEW_ADDRESS_MAX];
-    char reason[PS_CONTROL_TEXT_MAX];
-    ps_err cause;
-    int next_workers; // 0: as many as now
 };
 
 /* ---- the state that threads share ---- */
@@ -229,169 +159,6 @@ ps_zsock_pulse ps_member_pulse(const ps_member *m)
     return m->pulse;
 }
 
-/* ---- calls ---- */
-
-static void remove_request(ps_member *m, const request *r)
-{
-    request **at = &m->requests;
-    while (*at && *at != r)
-        at = &(*at)->next;
-    if (*at) *at = r->next;
-}
-
-static void append_request(ps_member *m, request *r)
-{
-    request **at = &m->requests;
-    while (*at)
-        at = &(*at)->next;
-    *at = r;
-}
-
-static uint64_t next_number(ps_member *m)
-{
-    pthread_mutex_lock(&m->lock);
-    uint64_t number = ++m->last_number;
-    pthread_mutex_unlock(&m->lock);
-    return number;
-}
-
-/* Hands r to the control thread and waits for its answer. */
-static ps_err exchange(ps_member *m, request *r, ps_deadline deadline)
-{
-    pthread_mutex_lock(&m->lock);
-    append_request(m, r);
-    pthread_mutex_unlock(&m->lock);
-    ps_event_set(&m->wake);
-    pthread_mutex_lock(&m->lock);
-    ps_err interrupted = PS_OK;
-    while (!r->answered && !m->aborted && !m->deserted && interrupted == PS_OK &&
-           !ps_deadline_passed(deadline)) {
-        ps_cond_wait(&m->changed, &m->lock, ps_interrupt_slice(deadline));
-        pthread_mutex_unlock(&m->lock);
-        interrupted = ps_interrupt_ask_hook(); // which may abort the job
-        pthread_mutex_lock(&m->lock);
-    }
-    remove_request(m, r);
-    pthread_mutex_unlock(&m->lock);
-    if (interrupted != PS_OK) return interrupted;
-    if (r->answered) return r->code == PS_OK ? PS_OK : ps_err_set(r->code, "%s", r->text);
-    PS_TRY(ps_member_check(m));
-    uint64_t down_ns = atomic_load(&m->down_ns);
-    if (down_ns == 0)
-        return ps_err_set(PS_ERR_TIMEOUT, "the coordinator (%s) did not answer",
-                          m->joined.coordinator_endpoint);
-    return ps_err_set(PS_ERR_TIMEOUT,
-                      "the connection to the coordinator (%s) was lost %.1f s ago and "
-                      "could not be made again",
-                      m->joined.coordinator_endpoint,
-                      (double)(ps_clock_awake_ns() - down_ns) * 1e-9);
-}
-
-/* Sends c and waits; *value (may be NULL) is owned by the caller. *answered (may be
- * NULL): whether the coordinator has answered, with DONE or FAIL. */
-static ps_err call(ps_member *m, ps_control *c, ps_deadline deadline, void **value,
-                   size_t *bytes, bool *answered)
-{
-    PS_TRY(ps_member_check(m));
-    request r = {.number = next_number(m)};
-    c->nonce = m->joined.roster.nonce;
-    c->request = r.number;
-    ps_err err = ps_control_frame(&r.message, c);
-    ps_deadline patience = deadline;
-    const uint64_t grace_ns = ANSWER_GRACE_MS * UINT64_C(1000000);
-    if (deadline.at_ns < UINT64_MAX - grace_ns) patience.at_ns += grace_ns;
-    if (err == PS_OK) err = exchange(m, &r, patience);
-    if (answered) *answered = r.answered;
-    zmq_msg_close(&r.message);
-    if (err == PS_OK && value) {
-        *value = r.value;
-        *bytes = r.bytes;
-    } else {
-        free(r.value);
-    }
-    return err;
-}
-
-static uint64_t left_ms(ps_deadline deadline)
-{
-    return (uint64_t)ps_deadline_left_ms(deadline);
-}
-
-ps_err ps_member_reduce(ps_member *m, const char *name, double *values, size_t n,
-                        ps_deadline deadline)
-{
-    if (n > 65536) return ps_err_set(PS_ERR_ARG, "%s: more than 65,536 values", name);
-    ps_control c = {
-        .kind = PS_CONTROL_GATHER, .value = values, .bytes = n * sizeof *values};
-    PS_TRY(ps_control_set_name(&c, name));
-    c.number[0] = left_ms(deadline);
-    void *sum;
-    size_t bytes;
-    PS_TRY(call(m, &c, deadline, &sum, &bytes, NULL));
-    bool fits = bytes == n * sizeof *values;
-    if (fits && n > 0) memcpy(values, sum, bytes);
-    free(sum);
-    return fits ? PS_OK : ps_err_set(PS_ERR_PROTOCOL, "%s: a sum of another size", name);
-}
-
-ps_err ps_member_barrier(ps_member *m, const char *name, ps_deadline deadline)
-{
-    return ps_member_reduce(m, name, NULL, 0, deadline);
-}
-
-ps_err ps_member_put(ps_member *m, const char *key, const void *value, size_t bytes,
-                     ps_deadline deadline)
-{
-    if (bytes > PS_CONTROL_VALUE_MAX)
-        return ps_err_set(PS_ERR_ARG, "%s: a value of more than %d bytes", key,
-                          PS_CONTROL_VALUE_MAX);
-    ps_control c = {.kind = PS_CONTROL_PUT, .value = value, .bytes = bytes};
-    PS_TRY(ps_control_set_name(&c, key));
-    return call(m, &c, deadline, NULL, NULL, NULL);
-}
-
-ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
-                     ps_deadline deadline)
-{
-    ps_control c = {.kind = PS_CONTROL_GET};
-    PS_TRY(ps_control_set_name(&c, key));
-    c.number[0] = left_ms(deadline);
-    return call(m, &c, deadline, value, bytes, NULL);
-}
-
-ps_err ps_member_leave(ps_member *m, ps_deadline deadline)
-{
-    ps_control c = {.kind = PS_CONTROL_LEAVE};
-    c.number[0] = left_ms(deadline);
-    PS_TRY(ps_member_check(m));
-    atomic_store(&m->leaving, true);
-    bool answered = false;
-    ps_err err = call(m, &c, deadline, NULL, NULL, &answered);
-    // A member that leaves has done its work: a lost answer does not undo it.
-    if (err == PS_ERR_TIMEOUT && !answered)
-        PS_WARN("leaving", "reason=\"%s\" note=\"all was done before\"",
-                ps_err_message());
-    else if (err != PS_OK)
-        return err;
-    pthread_mutex_lock(&m->lock);
-    m->left = true;
-    pthread_mutex_unlock(&m->lock);
-    ps_event_set(&m->wake); // the thread says BYE, so that nobody waits while this
-                            // process cleans up
-    return PS_OK;
-}
-
-ps_err ps_member_wait_end(ps_member *m)
-{
-    const ps_deadline never = {UINT64_MAX};
-    pthread_mutex_lock(&m->lock);
-    while (!m->ended && !m->aborted)
-        ps_cond_wait(&m->changed, &m->lock, never);
-    bool ended = m->ended;
-    pthread_mutex_unlock(&m->lock);
-    return ended ? PS_OK : ps_member_check(m);
-}
-
 /* ---- the pace of steps ---- */
 
 bool ps_member_tells_pace(const ps_member *m)
@@ -407,7 +174,7 @@ double ps_member_time_ns(const ps_member *m, uint64_t now_ns)
 void ps_member_pace(ps_member *m, uint64_t step, unsigned part, const double *values,
                     size_t n)
 {
-    pace *p = malloc(sizeof *p + n * sizeof *values);
+    ps_member_pace_note *p = malloc(sizeof *p + n * sizeof *values);
     if (!p) return;
     p->next = NULL;
     p->step = step;
@@ -428,10 +195,10 @@ void ps_member_pace(ps_member *m, uint64_t step, unsigned part, const double *va
         free(p);
 }
 
-static pace *take_paces(ps_member *m)
+static ps_member_pace_note *take_paces(ps_member *m)
 {
     pthread_mutex_lock(&m->lock);
-    pace *first = m->paces;
+    ps_member_pace_note *first = m->paces;
     m->paces = NULL;
     m->last_pace = &m->paces;
     m->n_paces = 0;
@@ -442,7 +209,7 @@ static pace *take_paces(ps_member *m)
 /* Those that cannot be sent now are forgotten. */
 static void send_paces(ps_member *m)
 {
-    for (pace *p = take_paces(m), *next; p; p = next) {
+    for (ps_member_pace_note *p = take_paces(m), *next; p; p = next) {
         ps_control c = {.kind = PS_CONTROL_PACE,
                         .nonce = m->joined.roster.nonce,
                         .value = p->values,
@@ -497,7 +264,7 @@ static bool take_unsent(ps_member *m, zmq_msg_t *out)
 {
     bool found = false;
     pthread_mutex_lock(&m->lock);
-    for (request *r = m->requests; r && !found; r = r->next) {
+    for (ps_member_request *r = m->requests; r && !found; r = r->next) {
         if (r->sent || r->answered) continue;
         found = zmq_msg_copy(out, &r->message) == 0;
         r->sent = true;
@@ -524,7 +291,7 @@ static void send_requests(ps_member *m)
 static void say_again(ps_member *m)
 {
     pthread_mutex_lock(&m->lock);
-    for (request *r = m->requests; r; r = r->next)
+    for (ps_member_request *r = m->requests; r; r = r->next)
         r->sent = false;
     m->tell_interrupt |= m->interrupts;
     m->tell_abort |= m->aborts;
@@ -603,7 +370,7 @@ static void on_answer(ps_member *m, const ps_control *c)
         code = ps_mem_zalloc(&value, c->bytes, 1, "an answer");
     if (value && c->bytes > 0) memcpy(value, c->value, c->bytes);
     pthread_mutex_lock(&m->lock);
-    request *r = m->requests;
+    ps_member_request *r = m->requests;
     while (r && (r->number != c->request || r->answered))
         r = r->next;
     if (r) {
@@ -910,7 +677,7 @@ void ps_member_destroy(ps_member **member)
     ps_event_fini(&m->wake);
     ps_event_fini(&m->abort);
     ps_event_fini(&m->end);
-    for (pace *p = take_paces(m), *next; p; p = next) {
+    for (ps_member_pace_note *p = take_paces(m), *next; p; p = next) {
         next = p->next;
         free(p);
     }
