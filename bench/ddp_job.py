@@ -5,7 +5,7 @@ bench/parity, bench/compare and bench/network start it once per rank, with torch
 variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). It reads the JSON that
 ps-config-json prints, starts from a safetensors file that pstrain wrote, takes its samples
 by torch's own DistributedSampler, and writes what ps-worker writes: summary.json and
-metrics.jsonl. Samples are in memory, normalised once: nothing but the training is timed.
+metrics.jsonl. Samples are in memory, normalised once: only the training is timed.
 """
 import argparse
 import json

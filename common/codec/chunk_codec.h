@@ -30,7 +30,7 @@ typedef struct ps_chunk_codec {
     double topk;
     uint64_t min_bytes;
     /* fp16: values that are too large become infinite instead of 65504. Loss scaling
-     * needs this for gradients: otherwise the scale would grow for ever, and nothing
+     * needs this for gradients: otherwise the scale would grow without end, and nothing
      * would show that values are cut off. */
     bool overflow;
     uint64_t warmup, cooldown;    // steps

@@ -25,10 +25,10 @@ static ps_err check_optimizer(ps_config *cfg)
         !ps_yaml_path(cfg->tree, "optimizer.weight_decay"))
         o->weight_decay = 0.01;
     if (o->betas.n != 2 || o->betas.v[0] >= 1 || o->betas.v[1] >= 1)
-        return key_error(cfg, "optimizer.betas", "two numbers below 1 are wanted");
+        return key_error(cfg, "optimizer.betas", "has to be two numbers below 1");
     if (o->nesterov && (o->momentum == 0 || o->dampening != 0))
         return key_error(cfg, "optimizer.nesterov",
-                         "wants a momentum above 0 and no dampening");
+                         "needs a momentum above 0 and no dampening");
     return PS_OK;
 }
 
@@ -66,8 +66,8 @@ static ps_err check_global_batch(const ps_config *cfg)
     if (cfg->data.global_batch == 0) return PS_OK;
     if (cfg->train.accumulate != 1)
         return key_error(cfg, KEY,
-                         "it decides how much is accumulated: leave "
-                         "train.accumulate away");
+                         "decides how much is accumulated: remove "
+                         "train.accumulate");
     if (cfg->data.batch.n != 1)
         return key_error(cfg, KEY, "data.batch has to be one value");
     for (int64_t w = cfg->job.workers; w <= cfg->job.most_workers; w++)
@@ -85,23 +85,23 @@ static ps_err check_global_batch(const ps_config *cfg)
 static ps_err check_data(const ps_config *cfg)
 {
     const ps_config_data *d = &cfg->data;
-    if (d->batch.n == 0) return key_error(cfg, "data.batch", "empty");
+    if (d->batch.n == 0) return key_error(cfg, "data.batch", "is empty");
     if (d->batch.n != 1 && ps_config_elastic(cfg))
         return key_error(cfg, "data.batch",
-                         "one value is wanted where job.workers is a range");
+                         "has to be one value where job.workers is a range");
     if (d->batch.n != 1 && d->batch.n != cfg->job.workers)
         return key_error(cfg, "data.batch", "%d values for %lld workers", d->batch.n,
                          (long long)cfg->job.workers);
     if (d->resize.n != 0 && d->resize.n != 2)
-        return key_error(cfg, "data.resize", "[H, W] is wanted");
+        return key_error(cfg, "data.resize", "has to be [H, W]");
     int half = d->normalize.n / 2;
     if (d->normalize.n % 2)
         return key_error(cfg, "data.normalize",
-                         "as many standard deviations as means are wanted");
+                         "needs as many standard deviations as means");
     for (int i = half; i < d->normalize.n; i++)
         if (d->normalize.v[i] <= 0)
             return key_error(cfg, "data.normalize",
-                             "a standard deviation has to be above 0");
+                             "standard deviations have to be above 0");
     return PS_OK;
 }
 
@@ -125,7 +125,7 @@ static ps_err check_workers(ps_config *cfg)
 static ps_err check_rest(const ps_config *cfg)
 {
     if (cfg->model.input.n != 0 && cfg->model.input.n != 1 && cfg->model.input.n != 3)
-        return key_error(cfg, "model.input", "[C, H, W] or [features] is wanted");
+        return key_error(cfg, "model.input", "has to be [C, H, W] or [features]");
     if (cfg->net.dead_after_ms <= cfg->net.heartbeat_ms)
         return key_error(cfg, "net.dead_after_ms",
                          "has to be above net.heartbeat_ms (%lld)",

@@ -15,10 +15,10 @@ static ps_err wrong_type(const ps_config_key *key, const ps_yaml *at)
 {
     const char *want = ps_key_type_text(key->type);
     if (at->kind != PS_YAML_SCALAR)
-        return ps_yaml_error(at, "%s: a %s where %s is wanted", key->path,
-                             at->kind == PS_YAML_LIST ? "list" : "map", want);
+        return ps_yaml_error(at, "%s: has to be %s, not a %s", key->path, want,
+                             at->kind == PS_YAML_LIST ? "list" : "map");
     if (at->text[0] == '\0')
-        return ps_yaml_error(at, "%s: empty; %s is wanted", key->path, want);
+        return ps_yaml_error(at, "%s: is empty; it has to be %s", key->path, want);
     return ps_yaml_error(at, "%s: '%.60s' is not %s", key->path, at->text, want);
 }
 

@@ -521,8 +521,8 @@ static ps_err wrong(const ps_yaml *at, const char *wanted)
 {
     if (at->kind == PS_YAML_SCALAR)
         return ps_yaml_error(at, "%s: '%.60s' is not %s", label(at), at->text, wanted);
-    return ps_yaml_error(at, "%s: a %s where %s is wanted", label(at),
-                         at->kind == PS_YAML_LIST ? "list" : "map", wanted);
+    return ps_yaml_error(at, "%s: has to be %s, not a %s", label(at), wanted,
+                         at->kind == PS_YAML_LIST ? "list" : "map");
 }
 
 ps_err ps_yaml_int(const ps_yaml *at, long long min, long long max, long long *out)

@@ -410,7 +410,7 @@ static uint64_t patience_ns(const ps_coordinator *c)
     return (c->o.expected_workers > 0 ? c->o.wait_ms : SETTLE_MS) * UINT64_C(1000000);
 }
 
-/* Whether all who are there are all that the job needs. */
+/* Whether the job has all members that it needs. */
 static bool is_ready(ps_coordinator *c)
 {
     const int workers = count_here(c, PS_ROLE_WORKER);

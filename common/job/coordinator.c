@@ -141,7 +141,7 @@ static void on_running(ps_coordinator *c, const ps_coord_sender *from,
     }
 }
 
-/* Until the job runs, members send nothing but heartbeats. */
+/* Until the job runs, members send only heartbeats. */
 static void on_joining(ps_coordinator *c, const ps_coord_sender *from,
                        const ps_control *m)
 {

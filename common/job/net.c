@@ -123,8 +123,8 @@ ps_err ps_net_interface_address(const char *interface, char out[PS_ADDRESS_MAX])
     ps_err err = PS_OK;
     if (strcspn(interface, "*?[") < prefix) {
         err = ps_err_set(PS_ERR_NET,
-                         "net.interface: \"%s\": a name, a prefix (eth*) or an address "
-                         "is wanted",
+                         "net.interface: \"%s\" is not a name, a prefix (eth*) or an "
+                         "address",
                          interface);
     } else if (best_interface(all, interface, prefix, out) == 0) {
         char names[512];

@@ -30,7 +30,7 @@ static const char *written_name(ps_layer_kind kind)
 static ps_err read_name(const ps_yaml *at, ps_layer_settings *s)
 {
     if (at->kind != PS_YAML_SCALAR || !at->text || !at->text[0])
-        return ps_yaml_error(at, "name: a text is wanted");
+        return ps_yaml_error(at, "name: has to be a text");
     if (strlen(at->text) > MAX_NAME)
         return ps_yaml_error(at, "name: longer than %d bytes", MAX_NAME);
     for (const char *c = at->text; *c; c++)
@@ -54,7 +54,7 @@ static ps_err read_out(const ps_yaml *at, ps_layer_settings *s)
 static ps_err read_pair(const ps_yaml *at, int min, int out[2])
 {
     if (at->kind == PS_YAML_LIST && at->n_items != 2)
-        return ps_yaml_error(at, "%s: one number or [height, width] is wanted",
+        return ps_yaml_error(at, "%s: has to be one number or [height, width]",
                              at->key ? at->key : "kernel");
     for (int i = 0; i < 2; i++) {
         long long v = 0;
@@ -114,7 +114,7 @@ static ps_err read_momentum(const ps_yaml *at, ps_layer_settings *s)
 static ps_err read_layers(const ps_yaml *at, ps_layer_settings *s)
 {
     if (at->kind != PS_YAML_LIST)
-        return ps_yaml_error(at, "%s: a list of layers is wanted", at->key);
+        return ps_yaml_error(at, "%s: has to be a list of layers", at->key);
     *(strcmp(at->key, "body") == 0 ? &s->body : &s->shortcut) = at;
     return PS_OK;
 }
@@ -197,7 +197,7 @@ static ps_err read_alone(const ps_yaml *at, ps_layer_settings *s)
 {
     for (int i = 0; i < N_SETTINGS; i++)
         if (settings[i].alone & (1u << s->kind)) return settings[i].read(at, s);
-    return ps_yaml_error(at, "%s: settings {key: value, ...} are wanted, not a value",
+    return ps_yaml_error(at, "%s: has to have settings {key: value, ...}, not a value",
                          written_name(s->kind));
 }
 

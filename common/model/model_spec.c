@@ -96,7 +96,7 @@ static ps_err want_image(const ps_layer *layer, const ps_yaml *at)
 {
     char text[PS_DIMS_TEXT];
     if (layer->in.n == 3) return PS_OK;
-    return layer_error(layer, at, "input is %s, (channels, height, width) is wanted",
+    return layer_error(layer, at, "input is %s; it has to be (channels, height, width)",
                        ps_dims_text(&layer->in, text));
 }
 
@@ -368,8 +368,8 @@ static ps_err set_input(builder *b)
     ps_dims *dims = &b->spec->input;
     if (input->n != 1 && input->n != 3)
         return ps_err_set(PS_ERR_CONFIG,
-                          "%s: [channels, height, width] or [features] is wanted, %d "
-                          "numbers are given",
+                          "%s: has to be [channels, height, width] or [features], not "
+                          "%d numbers",
                           place_of(b, "model.input", place), input->n);
     dims->n = input->n;
     memcpy(dims->d, input->v, (size_t)input->n * sizeof dims->d[0]);
@@ -392,8 +392,8 @@ static ps_err set_loss(builder *b, const flow *last)
     place_of(b, "model.loss", place);
     if (last->dims.n != 1)
         return ps_err_set(PS_ERR_SHAPE,
-                          "%s: the last layer's output is %s, (classes) is wanted: end "
-                          "with flatten or linear",
+                          "%s: the last layer's output is %s; it has to be (classes): "
+                          "end with flatten or linear",
                           place, ps_dims_text(&last->dims, text));
     bool logs = spec->layers[last->from].kind == PS_LAYER_LOG_SOFTMAX;
     if (spec->loss == PS_LOSS_NLL && !logs)
@@ -426,7 +426,7 @@ static ps_err build(builder *b)
         b->cfg->tree ? ps_yaml_path(b->cfg->tree, "model.layers") : NULL;
     PS_TRY(set_input(b));
     if (!layers || layers->kind != PS_YAML_LIST || layers->n_items == 0)
-        return ps_err_set(PS_ERR_CONFIG, "%s: a list of layers is wanted",
+        return ps_err_set(PS_ERR_CONFIG, "%s: has to be a list of layers",
                           place_of(b, "model.layers", place));
     flow last = {PS_INPUT, b->spec->input};
     PS_TRY(add_list(b, layers, "", 0, &last));

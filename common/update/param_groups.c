@@ -77,8 +77,8 @@ ps_group_numbers ps_param_groups_numbers(const ps_optimizer *opt)
 
 static ps_err bad(int group, const char *name, double value, const char *wanted)
 {
-    return ps_err_set(PS_ERR_CONFIG, "parameter group %d: %s %g; %s is wanted", group,
-                      name, value, wanted);
+    return ps_err_set(PS_ERR_CONFIG, "parameter group %d: %s is %g; it has to be %s",
+                      group, name, value, wanted);
 }
 
 static ps_err check_sgd(const ps_optimizer *opt, const ps_group_numbers *n, int group)
@@ -93,7 +93,7 @@ static ps_err check_sgd(const ps_optimizer *opt, const ps_group_numbers *n, int 
         return bad(group, "dampening", n->dampening, "a finite number");
     if (n->nesterov != 0 && (n->momentum == 0 || n->dampening != 0))
         return bad(group, "nesterov", n->nesterov,
-                   "with it a momentum above 0 and no dampening");
+                   "0 without a momentum above 0, or with dampening");
     return PS_OK;
 }
 

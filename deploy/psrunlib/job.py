@@ -19,7 +19,7 @@ OF_SERVERS = ("job.", "net.", "server.", "metrics.")
 
 LIBRARY = "lib/libpstrain.so.0"  # in the build folder
 # The default of recovery.wait_ms; and how long the others wait where nobody is started again: until
-# all who are left have joined.
+# all members that are left have joined.
 WAIT_MS, WAIT_FOR_NOBODY_MS = 10000, 2000
 
 # The value of exchange.name for each mode.

@@ -88,7 +88,7 @@ class Session:
         self.library = c.load()
         self.pid = os.getpid()
         self.rank = -1
-        self.failed = False  # nothing but abort may follow
+        self.failed = False  # only abort may follow
         self._s = c.c_void_p()
         self._caller: "_Caller | None" = None
         self._interrupted = 0

@@ -444,7 +444,7 @@ static int use_badly(rig_worker *w)
     rig_refused(pstrain_reduce_begin(s, NULL, 0, &ticket), PSTRAIN_ERR_ARG,
                 "pstrain_open_reducer");
     rig_refused(pstrain_set_groups(s, NULL, 3, 8), PSTRAIN_ERR_ARG, "the table has");
-    rig_refused(pstrain_set_lr(s, NAN), PSTRAIN_ERR_ARG, "lr nan");
+    rig_refused(pstrain_set_lr(s, NAN), PSTRAIN_ERR_ARG, "lr is nan");
     RIG_TRY(pstrain_begin(s, NULL));
     rig_refused(pstrain_begin(s, NULL), PSTRAIN_ERR_ARG, "step 0 is not finished yet");
     rig_refused(pstrain_wait(s, 1, 3), PSTRAIN_ERR_ARG, "but there are 3");

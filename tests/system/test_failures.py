@@ -457,7 +457,7 @@ class BadInput(JobTest):
         self.refused(r"bad\.yaml:6: linear: the name .l1. is that of the layer of line 5 already",
                      config=self.config(layers % "flatten" + "    - linear: {name: l1, out: 4}\n"
                                         "    - linear: {name: l1, out: 4}\n"))
-        self.refused(r"the last layer.s output is \(1, 8, 8\), \(classes\) is wanted", "model.layers=[relu]")
+        self.refused(r"the last layer.s output is \(1, 8, 8\); it has to be \(classes\)", "model.layers=[relu]")
         self.refused(r"no layer has parameters to train", "model.layers=[relu]", "model.input=[10]",
                      "data.kind=synthetic", "model.loss=cross_entropy")
 

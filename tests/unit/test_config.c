@@ -126,11 +126,11 @@ static void overrides_are_checked(void **state)
     assert_refused("", "optimizer.lr", "not key=value");
     assert_refused("", "=1", "not key=value");
     assert_refused("", "optimizer.lrr=1", "--set: optimizer.lrr: unknown key");
-    assert_refused("", "optimizer.lr=", "optimizer.lr: empty");
+    assert_refused("", "optimizer.lr=", "optimizer.lr: is empty");
     assert_refused("", "optimizer.lr=nan", "'nan' is not a number");
     assert_refused("", "optimizer.lr=1e999", "is not a number");
     assert_refused("", "optimizer.lr=0x1", "is not a number");
-    assert_refused("", "optimizer.lr.x=1", "optimizer.lr: a map where a number");
+    assert_refused("", "optimizer.lr.x=1", "optimizer.lr: has to be a number, not a map");
     assert_refused("", "train.epochs=1.5", "'1.5' is not a whole number");
     assert_refused("", "train.epochs=9999999999999999999", "is not a whole number");
     assert_refused("", "train.seed=-1", "train.seed: '-1'");
@@ -180,13 +180,13 @@ static void winograd_is_a_word(void **state)
 static void combinations_are_checked(void **state)
 {
     assert_refused("", "data.batch=[64, 32]", "2 values for 1 workers");
-    assert_refused("", "data.batch=[]", "data.batch: empty");
+    assert_refused("", "data.batch=[]", "data.batch: is empty");
     assert_refused("", "optimizer.betas=[0.9]", "two numbers below 1");
     assert_refused("", "optimizer.betas=[0.9, 1]", "two numbers below 1");
-    assert_refused("", "optimizer.nesterov=true", "wants a momentum");
+    assert_refused("", "optimizer.nesterov=true", "needs a momentum");
     assert_refused("", "data.normalize=[0.5]", "as many standard deviations");
     assert_refused("", "data.normalize=[0.5, 0]", "above 0");
-    assert_refused("", "data.resize=[8]", "[H, W] is wanted");
+    assert_refused("", "data.resize=[8]", "has to be [H, W]");
     assert_refused("", "model.input=[1, 2]", "[C, H, W]");
     assert_refused("", "train.device=gpu", "train.device: 'gpu'");
     assert_refused("", "net.heartbeat_ms=20000", "above net.heartbeat_ms");
@@ -304,7 +304,7 @@ static void workers_may_be_a_range(void **state)
     assert_refused("job:\n  workers: 2..4\n", "job.workers=5",
                    "job.start_workers: 5 is not within 2..4");
     assert_refused("job:\n  workers: 2..4\n", "data.batch=[1, 2]",
-                   "data.batch: one value");
+                   "data.batch: has to be one value");
     assert_refused("job:\n  workers: 2..4\n", "exchange.name=none", "one worker alone");
 }
 
@@ -330,7 +330,7 @@ static void a_global_batch_is_cut_evenly(void **state)
     assert_refused("job:\n  workers: 2..3\ndata:\n  batch: 2\n", "data.global_batch=7",
                    "data.global_batch: 7 samples cannot be cut");
     assert_refused("train:\n  accumulate: 2\n", "data.global_batch=64",
-                   "leave train.accumulate away");
+                   "remove train.accumulate");
 }
 
 /* Every key has a unique path, a help text, and a default that its own parser accepts. */

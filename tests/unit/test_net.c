@@ -78,7 +78,7 @@ static void prefixes_may_mean_the_loopback(void **state)
     assert_int_equal(ps_net_interface_address("lo*", address), PS_OK);
     assert_string_equal(address, "127.0.0.1");
     assert_int_equal(ps_net_interface_address("l*o", address), PS_ERR_NET);
-    assert_non_null(strstr(ps_err_message(), "\"l*o\": a name, a prefix (eth*)"));
+    assert_non_null(strstr(ps_err_message(), "\"l*o\" is not a name, a prefix (eth*)"));
 }
 
 static void unknown_interface_lists_those_there_are(void **state)

@@ -70,16 +70,16 @@ static void test_check(void **state)
     assert_int_equal(ps_param_groups_check(&sgd, &good, 0), PS_OK);
     assert_int_equal(ps_param_groups_check(&adam, &good, 0), PS_OK);
     n.lr = NAN;
-    refused(&sgd, n, "parameter group 5: lr nan");
+    refused(&sgd, n, "parameter group 5: lr is nan");
     n = good;
     n.momentum = 0.5;
-    refused(&sgd, n, "momentum 0.5");
+    refused(&sgd, n, "momentum is 0.5");
     n = good;
     n.beta2 = 1;
-    refused(&adam, n, "beta2 1");
+    refused(&adam, n, "beta2 is 1");
     n = good;
     n.eps = -1;
-    refused(&adam, n, "eps -1");
+    refused(&adam, n, "eps is -1");
 }
 
 int main(void)

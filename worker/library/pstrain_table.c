@@ -78,9 +78,9 @@ static ps_err check_tensor(const pstrain_session *s, const pstrain_tensor *t, in
     if (t->n_dims < 0 || t->n_dims > DIMS_MAX || (t->n_dims > 0 && !t->shape))
         return bad_tensor(t, index, "0 to 16 dimensions are possible");
     if (t->kind < PSTRAIN_PARAM || t->kind > PSTRAIN_BUFFER_INT64)
-        return bad_tensor(t, index, "its kind is none of pstrain_tensor_kind");
+        return bad_tensor(t, index, "its kind is not one of pstrain_tensor_kind");
     if (t->group < 0 || t->group >= s->own.n_groups)
-        return bad_tensor(t, index, "its group is none of the table's");
+        return bad_tensor(t, index, "its group is not in the table");
     return PS_OK;
 }
 

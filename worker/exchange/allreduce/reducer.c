@@ -261,7 +261,7 @@ ps_err ps_reducer_complete(ps_reducer *r, bool wait, bool *done)
     return t ? nan_error(r, tensor, t - 1) : PS_OK;
 }
 
-/* With loss scaling the step's outcome is wanted for the next one. */
+/* With loss scaling the next step needs the outcome of this one. */
 static ps_err queue_bucket(ps_reducer *r, int bucket, uint64_t step, bool *applied)
 {
     bool done;
