@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""One process of the same job in PyTorch DistributedDataParallel, over Gloo.
+"""One process of the same job in PyTorch: by DistributedDataParallel over Gloo, or by the Python
+package's Optimizer (--package).
 
-bench/parity, bench/compare and bench/network start it once per rank, with torchrun's
+bench/parity, bench/compare, bench/network and bench/pytorch start it once per rank, with torchrun's
 variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). It reads the JSON that
 ps-config-json prints, starts from a safetensors file that pstrain wrote, takes its samples
 by torch's own DistributedSampler, and writes what ps-worker writes: summary.json and
@@ -25,7 +26,7 @@ from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
 from benchlib import safetensors, torch_data, torch_hooks  # noqa: E402
 from benchlib.job_config import BenchError, JobConfig  # noqa: E402
-from benchlib.torch_model import Model, loss_of, optimizer_of, scaler_of  # noqa: E402
+from benchlib.torch_model import Model, loss_of, optimizer_of, package_optimizer, scaler_of  # noqa: E402
 
 
 def shuffled(batch):
@@ -46,6 +47,10 @@ def arguments():
                    help="order of the samples within a batch: the same mean, other roundings")
     p.add_argument("--hook", default="none",
                    help="PyTorch's communication hook: none, fp16, powersgd1, powersgd2, ...")
+    p.add_argument("--package", metavar="CODEC",
+                   help="no DDP: pstrain.Optimizer with this codec; its job is PS_INIT_METHOD's")
+    p.add_argument("--marks", action="store_true",
+                   help="rank 0 prints a line and waits for one before and after the timed steps")
     p.add_argument("--states", help="write every step's loss, weights and summed gradient here")
     return p.parse_args()
 
@@ -141,10 +146,8 @@ class Job:
             self.model.load_state_dict(state, strict=True)
         # As for DDP users, dropout has another random stream on every rank.
         torch.manual_seed(config["train.seed"] * 1000 + self.rank)
-        self.ddp = DistributedDataParallel(self.model, **torch_hooks.buckets(args.hook, config))
-        torch_hooks.register(self.ddp, args.hook, config)
+        self.ddp, self.optimizer = self.exchange()
         self.loss = loss_of(config)
-        self.optimizer = optimizer_of(config, self.model)
         self.scaler = scaler_of(config)
         self.sampler = DistributedSampler(
             range(len(self.x)), self.world, self.rank, shuffle=config["data.shuffle"],
@@ -163,6 +166,28 @@ class Job:
         self.traffic = Traffic(os.environ.get("GLOO_SOCKET_IFNAME"))
         self.since_record = [0.0, 0]  # this rank's loss sum and samples
         self.epoch_sums = [0.0, 0]    # all ranks'
+
+    def exchange(self):
+        """(the model to call, the optimizer)"""
+        if self.args.package:
+            if self.config["train.accumulate"] > 1:
+                raise BenchError("--package is written for train.accumulate=1")
+            return self.model, package_optimizer(self.config, self.model, self.args.package)
+        ddp = DistributedDataParallel(self.model, **torch_hooks.buckets(self.args.hook, self.config))
+        torch_hooks.register(ddp, self.args.hook, self.config)
+        return ddp, optimizer_of(self.config, self.model)
+
+    def mark(self):
+        """All ranks wait for each other; with --marks also for whoever reads the output."""
+        if not self.args.marks:
+            return
+        if self.args.package:
+            self.optimizer.synchronize()
+        dist.barrier()
+        if self.rank == 0:
+            print("mark", flush=True)
+            sys.stdin.readline()
+        dist.barrier()
 
     def groups(self, epoch):
         """Yields for each optimizer step the indices of its micro-batches."""
@@ -195,7 +220,7 @@ class Job:
         if self.states:
             sums = self.over_ranks([loss * n, n])
             self.states.step(sums[0] / sums[1])
-        if self.config["optimizer.clip_norm"] > 0:
+        if self.config["optimizer.clip_norm"] > 0 and not self.args.package:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(),
                                            self.config["optimizer.clip_norm"])
         self.scaler.step(self.optimizer)
@@ -225,12 +250,15 @@ class Job:
         self.traffic.begin()
         warmup, timed, timed_samples = self.config["train.warmup_steps"], 0.0, 0
         self.ddp.train()
+        if warmup == 0:
+            self.mark()
         while number < self.total:
             mark, before, self.epoch_sums = time.perf_counter(), self.samples, [0.0, 0]
             for group in self.groups(epoch):
                 self.step(group, number)
                 number += 1
                 if number == warmup:
+                    self.mark()
                     mark, before = time.perf_counter(), self.samples
                     self.traffic.begin()
                 if number % every == 0:
@@ -243,6 +271,7 @@ class Job:
             if self.over_ranks([self.since_record[1]])[0]:
                 self.record(metrics, number, epoch)
             epoch += 1
+        self.mark()
         return timed, timed_samples
 
     def evaluate(self):
@@ -275,7 +304,7 @@ def summary(job, seconds, timed, timed_samples, traffic, test):
     # The bytes of a ring, if nothing counts them.
     sent, received = traffic or [ring_bytes(config, job.world)] * 2
     return {
-        "mode": "ddp", "model": config["job.name"], "dataset": config["data.kind"],
+        "mode": f"package {job.args.package}" if job.args.package else "ddp", "model": config["job.name"], "dataset": config["data.kind"],
         "device": "cpu", "precision": "float32", "servers": 0, "shards": 0,
         "workers": job.world, "params": config.n_params, "epochs": config["train.epochs"],
         "steps": len(job.step_ms), "skipped_steps": job.skipped,
@@ -292,6 +321,8 @@ def summary(job, seconds, timed, timed_samples, traffic, test):
 
 
 def save(job):
+    if job.args.package:
+        job.optimizer.synchronize()
     state = {k: v.detach().numpy() for k, v in job.model.state_dict().items()}
     safetensors.save(os.path.join(job.args.out, "model.safetensors"), state)
 
@@ -324,6 +355,9 @@ def main():
         with open(os.path.join(args.out, "summary.json"), "w") as f:
             json.dump(summary(job, seconds, timed, n, traffic, test), f, indent=2)
     dist.barrier()
+    if args.package:
+        import pstrain
+        pstrain.shutdown()
     # Everything is written. The orderly end of a process group has been seen to hang on a
     # loaded machine (torch 1.13), and nothing is left for it to do.
     sys.stdout.flush()

@@ -94,6 +94,8 @@ class Hosts:
     """kinds: {"worker": 4, "server": 4}: a host for each, all on one switch. guests: who shares
     another's host: {("server", 3): ("worker", 0)}."""
 
+    interface = "eth0"
+
     def __init__(self, mbit, kinds, guests=None):
         self.mbit, self.kinds, self.guests = mbit, kinds, guests or {}
         self.owner = os.getpid()

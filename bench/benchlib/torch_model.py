@@ -139,8 +139,8 @@ def loss_of(config):
     return lambda out, labels: F.mse_loss(out, F.one_hot(labels, out.shape[1]).to(out.dtype))
 
 
-def optimizer_of(config, model, **extra):
-    """With weight decay on the tensors that pstrain decays; extra: of its class."""
+def _groups(config, model):
+    """Parameter groups with weight decay on the tensors that pstrain decays."""
     decay = config["optimizer.weight_decay"]
     roles = {t["name"]: t["role"] for t in config.tensors}
     spared = {n for n, role in roles.items()
@@ -151,15 +151,33 @@ def optimizer_of(config, model, **extra):
         {"params": [p for n, p in model.named_parameters() if n in spared],
          "weight_decay": 0.0},
     ]
-    groups = [g for g in groups if g["params"]]
-    lr = config["optimizer.lr"]
+    return [g for g in groups if g["params"]]
+
+
+def _options(config):
+    """Of the optimizer, by PyTorch's names."""
+    options = {"lr": config["optimizer.lr"]}
     if config["optimizer.name"] == "sgd":
-        return torch.optim.SGD(groups, lr=lr, momentum=config["optimizer.momentum"],
-                               dampening=config["optimizer.dampening"],
-                               nesterov=config["optimizer.nesterov"], **extra)
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config["optimizer.name"]]
-    return kind(groups, lr=lr, betas=tuple(config["optimizer.betas"]),
-                eps=config["optimizer.eps"], **extra)
+        names = ("momentum", "dampening", "nesterov")
+    else:
+        names = ("betas", "eps")
+        options["betas"] = tuple(config["optimizer.betas"])
+    return {**{name: config[f"optimizer.{name}"] for name in names}, **options}
+
+
+def optimizer_of(config, model, **extra):
+    """PyTorch's; extra: of its class."""
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    return kind[config["optimizer.name"]](_groups(config, model), **_options(config), **extra)
+
+
+def package_optimizer(config, model, codec):
+    """The Python package's, in the job of PS_INIT_METHOD."""
+    import pstrain
+
+    pstrain.init()
+    return pstrain.Optimizer(_groups(config, model), config["optimizer.name"], codec=codec,
+                             clip_norm=config["optimizer.clip_norm"], **_options(config))
 
 
 class Unscaled:

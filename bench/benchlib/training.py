@@ -4,6 +4,7 @@ import os
 import shutil
 
 from . import peers, runs
+from .exchange_job import Marks
 from .job_config import ROOT, BenchError, JobConfig
 from .processes import Group
 from .stats import spread
@@ -16,6 +17,26 @@ KEYS = ("samples_per_second", "step_ms_p50", "step_ms_p99", "exchange_wait_ms_p5
 # A step's limits, of our own modes.
 LIMITS = ("alone_ms", "line_ms", "beside_tcp_ms", "step_to_alone", "beside_tcp_to_alone",
           "step_to_limit")
+
+
+def package_env(build_dir):
+    """The Python package of this checkout, with a build's library."""
+    library = os.path.join(build_dir, "lib", "libpstrain.so.0")
+    if not os.path.exists(library):
+        raise BenchError(f"no {library}: build the target pstrain")
+    return {"PSTRAIN_LIBRARY": library, "PYTHONPATH": os.path.join(ROOT, "python"),
+            "PYTHONDONTWRITEBYTECODE": "1", "PS_SETTINGS": '["net.insecure=true"]'}
+
+
+def start_servers(group, build_dir, where, workers, servers):
+    """Servers without a model; returns what the workers of the Python package need to know."""
+    init = where.init_method("server")
+    for s in range(servers):
+        group.start(f"server {s}", [
+            *where.prefix("server", s), os.path.join(build_dir, "bin", "ps-server"), "--rank", str(s),
+            "--world-size", str(workers), "--servers", str(servers), "--init-method", init,
+            "--set", "net.insecure=true"])
+    return {"PS_INIT_METHOD": init, "PS_SERVERS": str(servers), **package_env(build_dir)}
 
 
 def ps_name(codec):
@@ -86,23 +107,37 @@ class Training:
                          "train.epochs or data.samples")
 
     def ddp(self, python, hook):
-        out = os.path.join(self.out, f"ddp-{hook}")
+        with Group(TIMEOUT_S) as group:
+            return self._pytorch(group, python, f"ddp-{hook}", {}, "--hook", hook)
+
+    def package(self, python, codec):
+        """PyTorch's arithmetic and the Python package's Optimizer, whose step the servers make."""
+        with Group(TIMEOUT_S) as group:
+            env = start_servers(group, self.build_dir, self.where, self.workers, self.servers)
+            return self._pytorch(group, python, f"package-{codec}", env, "--package", codec)
+
+    def _pytorch(self, group, python, name, env, *words):
+        """Adds bench/ddp_job.py's ranks to the group, and waits for its end. Gives rank 0's
+        summary, with the processor time of all parts in a step."""
+        out = os.path.join(self.out, name)
         os.makedirs(out, exist_ok=True)
         described = os.path.join(out, "config.json")
         self.job.write(described)
         host, port = self.where.address("worker", 0)
         env = {"MASTER_ADDR": host, "MASTER_PORT": str(port), "WORLD_SIZE": str(self.workers),
-               "GLOO_SOCKET_IFNAME": "eth0",
-               "OMP_NUM_THREADS": str(max(1, self.job["train.threads"]))}
+               "GLOO_SOCKET_IFNAME": self.where.interface,
+               "OMP_NUM_THREADS": str(max(1, self.job["train.threads"])), **env}
         script = os.path.join(ROOT, "bench", "ddp_job.py")
-        with Group(TIMEOUT_S) as group:
-            for r in range(self.workers):
-                group.start(f"DDP rank {r}", [
-                    *self.where.prefix("worker", r), shutil.which(python), script, "--config",
-                    described, "--hook", hook, "--out", out],
-                    dict(env, RANK=str(r), LOCAL_RANK=str(r)))
-            group.finish()
-        return runs.read_summary(out)
+        for r in range(self.workers):
+            group.start(f"PyTorch rank {r}", [
+                *self.where.prefix("worker", r), shutil.which(python), script, "--config",
+                described, "--marks", "--out", out, *words],
+                dict(env, RANK=str(r), LOCAL_RANK=str(r)))
+        marks = Marks(group)
+        group.finish(marks)
+        summary = runs.read_summary(out)
+        steps = summary["steps"] - self.job["train.warmup_steps"]
+        return dict(self._timed(summary), cpu_ms_per_step=marks.seconds() * 1e3 / steps)
 
     def _beside_tcp(self, summary, servers):
         """A step alone while plain TCP carries a run's bytes at its pace between the same
