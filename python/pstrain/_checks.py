@@ -9,26 +9,39 @@ if typing.TYPE_CHECKING:
     import torch
 
 
-def check(tensor: "torch.Tensor", what: str, rank: int, dtypes: "tuple[torch.dtype, ...]") -> None:
+def check(tensor: "torch.Tensor", what: str, rank: int, dtypes: "tuple[torch.dtype, ...]",
+          any_format: bool = False, gpu: bool = False) -> None:
     """Raises InputError unless the tensor is dense, contiguous, on the CPU and of one of the
-    dtypes. what: its name in the message, as "parameter 'fc.weight'"."""
-    fault = why_not(tensor, dtypes)
+    dtypes. what: its name in the message, as "parameter 'fc.weight'". any_format: channels_last
+    is taken, too. gpu: a GPU's as well."""
+    fault = why_not(tensor, dtypes, any_format, gpu)
     if fault:
         raise InputError(f"rank {rank}: {what} {fault}")
 
 
-def why_not(tensor: "torch.Tensor", dtypes: "tuple[torch.dtype, ...]") -> str:
+def channels_last(tensor: "torch.Tensor") -> bool:
+    """Whether its memory has another order than its shape: (N, H, W, C), or (N, D, H, W, C)."""
+    import torch
+
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return (tensor.dim() in formats and not tensor.is_contiguous()
+            and tensor.is_contiguous(memory_format=formats[tensor.dim()]))
+
+
+def why_not(tensor: "torch.Tensor", dtypes: "tuple[torch.dtype, ...]", any_format: bool = False,
+            gpu: bool = False) -> str:
     import torch
 
     if tensor.layout != torch.strided:
         return f"is sparse ({tensor.layout}): use .to_dense(), or sparse=False where it is made"
     if tensor.is_complex():
         return f"is complex ({tensor.dtype}): give its real view, torch.view_as_real"
-    if tensor.device.type != "cpu":
-        return f"is on {tensor.device}: this version works with tensors on the CPU"
+    if tensor.device.type not in (("cpu", "cuda") if gpu else ("cpu",)):
+        where = "the CPU or a GPU (cuda)" if gpu else "the CPU"
+        return f"is on {tensor.device}: this works with tensors on {where}"
     if tensor.dtype not in dtypes:
         names = ", ".join(str(d).removeprefix("torch.") for d in dtypes)
         return f"is {str(tensor.dtype).removeprefix('torch.')}: it has to be one of {names}"
-    if not tensor.is_contiguous():
+    if not tensor.is_contiguous() and not (any_format and channels_last(tensor)):
         return f"of shape {tuple(tensor.shape)} is not contiguous: use .contiguous()"
     return ""

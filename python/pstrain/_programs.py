@@ -24,10 +24,15 @@ def find(name: str) -> "str | None":
 
 
 def server() -> None:
-    """`pstrain-server`: the program ps-server, in this process."""
+    """`pstrain-server`: the program ps-server, in this process. With --store HOST:PORT its address
+    goes through torchrun's store."""
     path = find("ps-server")
     if path is None:
         sys.exit("pstrain-server: there is no ps-server: build it, or name its folder with PS_BUILD_DIR")
+    if any(word.split("=")[0] == "--store" for word in sys.argv[1:]):
+        from . import _store
+
+        _store.main(path)
     os.execv(path, [path, *sys.argv[1:]])
 
 

@@ -121,11 +121,11 @@ def trial() -> Result:
                                text=True)
     try:
         done = subprocess.run([sys.executable, "-c", TRIAL], env=env, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=90)
+                              stderr=subprocess.STDOUT, text=True, timeout=180)
         if done.returncode == 0:
             serving.wait(30)
     except subprocess.TimeoutExpired:
-        return "failed", "a job of one server and one worker did not end in time"
+        return "failed", "a job of one server and one worker did not end within 3 minutes"
     finally:
         serving.kill()
         words, _ = serving.communicate()

@@ -10,7 +10,7 @@ import sys
 import types
 import typing
 
-from . import _checks, _library, errors
+from . import _checks, _library, _store, errors
 from ._reducer import Reducer
 from ._session import Session
 
@@ -115,8 +115,8 @@ def init(init_method: "str | None" = None, *, rank: "int | None" = None,
     """Joins the job, and waits until all its workers and servers have joined.
 
     init_method: where server 0 is: "tcp://host:port", "file:///path" on a file system that all
-    see, or "env://" (MASTER_ADDR and PS_PORT or MASTER_PORT). Not given: as psrun says, else
-    env://. rank, world_size, servers: not given: RANK, WORLD_SIZE and PS_SERVERS. settings: keys
+    see, or "env://" (MASTER_ADDR and PS_PORT or MASTER_PORT). Not given: as psrun says; under
+    torchrun what `pstrain-server --store` has said in its store; else env://. rank, world_size, servers: not given: RANK, WORLD_SIZE and PS_SERVERS. settings: keys
     of docs/configuration.md, as {"exchange.codec": "int8"} or ["exchange.codec=int8"]; the same
     on every rank.
 
@@ -128,8 +128,10 @@ def init(init_method: "str | None" = None, *, rank: "int | None" = None,
         raise errors.InputError(f"rank {_job.rank}: pstrain.init was called twice: a process is "
                                 "in one job; pstrain.shutdown() leaves it")
     words = json.loads(os.environ.get("PS_SETTINGS") or "[]") + as_words(settings)
-    session = Session(init_method or os.environ.get("PS_INIT_METHOD"), rank, world_size, servers,
-                      words)
+    init_method = init_method or os.environ.get("PS_INIT_METHOD")
+    if init_method is None and servers != 0 and _store.is_torchruns(os.environ):
+        init_method, servers = _store.find(os.environ, _join_seconds(words))
+    session = Session(init_method, rank, world_size, servers, words)
     try:
         session.join()
     except BaseException:
@@ -139,6 +141,14 @@ def init(init_method: "str | None" = None, *, rank: "int | None" = None,
     _watch_exceptions()
     _register_backend()
     return _job
+
+
+def _join_seconds(words: "list[str]") -> float:
+    for word in reversed(words):
+        key, _, value = word.partition("=")
+        if key == "net.join_timeout_ms" and value.isdigit():
+            return int(value) / 1000
+    return _store.JOIN_SECONDS
 
 
 def _register_backend() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import typing
+import warnings
 import weakref
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from . import _checks, _library, job as jobs
+from . import _checks, _library, _staging, job as jobs
 from ._session import Session
 from .errors import InputError
 
@@ -22,6 +23,9 @@ DEFAULTS: "dict[str, dict[str, typing.Any]]" = {
 }
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 TORCH = tuple(int(n) for n in torch.__version__.split(".")[:2] if n.isdigit())
+# True while torch.compile reads the program.
+_is_compiling: "typing.Callable[[], bool]" = getattr(
+    getattr(torch, "compiler", None), "is_compiling", lambda: False)
 _increment_version = getattr(getattr(torch.autograd, "graph", None), "increment_version", None)
 
 
@@ -50,8 +54,8 @@ class Optimizer(torch.optim.Optimizer):
     """SGD, Adam or AdamW on the servers, with PyTorch's formulas.
 
     params: `model.named_parameters()`, parameters, or groups of them as for torch.optim. They are
-    float32 (or bfloat16 or float16, with float32 weights on the servers), dense, contiguous, on
-    the CPU; each rank has the same. Those that do not require a gradient are left alone.
+    float32 (or bfloat16 or float16, with float32 weights on the servers), dense, contiguous or
+    channels_last, all on the CPU or all on one GPU; each rank has the same. Those that do not require a gradient are left alone.
     name: "sgd", "adam" or "adamw".
     codec: none, fp16, bf16, int8, onebit or topk: how gradients travel (exchange.codec).
     clip_norm: the norm to which the mean gradient is clipped, over all parameters.
@@ -93,6 +97,8 @@ class Optimizer(torch.optim.Optimizer):
         self._slots: "dict[int, _Slot]" = {}  # by id of the parameter, in the table's order
         self._frozen: "list[tuple[str, torch.nn.Parameter]]" = []
         self._list_parameters()
+        self._device = self._find_device()
+        self._staging: "_staging.Staging | None" = None
         job.claim("a pstrain.Optimizer")
         self._opened = False
         self._begun = False  # a step has begun
@@ -120,7 +126,7 @@ class Optimizer(torch.optim.Optimizer):
                 if not param.requires_grad:
                     self._frozen.append((name, param))
                     continue
-                _checks.check(param, f"parameter '{name}'", rank, DTYPES)
+                self._check_parameter(name, param)
                 if param.numel() == 0:
                     raise InputError(f"rank {rank}: parameter '{name}' has no elements")
                 self._slots[id(param)] = _Slot(name, param)
@@ -129,12 +135,29 @@ class Optimizer(torch.optim.Optimizer):
         for index, slot in enumerate(self._slots.values()):
             slot.index = index
 
+    def _check_parameter(self, name: str, param: torch.Tensor) -> None:
+        _checks.check(param, f"parameter '{name}'", self._job.rank, DTYPES, any_format=True, gpu=True)
+
+    def _find_device(self) -> typing.Any:
+        """The GPU where the parameters are; None: they are on the CPU."""
+        slots = list(self._slots.values())
+        for slot in slots:
+            if slot.param.device != slots[0].param.device:
+                raise InputError(f"rank {self._job.rank}: parameter '{slot.name}' is on {slot.param.device}, "
+                                 f"'{slots[0].name}' on {slots[0].param.device}: a model has to be on one")
+        device = slots[0].param.device
+        return None if device.type == "cpu" else _staging.Cuda(device)
+
     def _tensors(self) -> "typing.Any":
         n = len(self._slots)
         tensors = (_library.Tensor * n)()
         group_of = {id(p): g for g, group in enumerate(self.param_groups) for p in group["params"]}
         for tensor, slot in zip(tensors, self._slots.values()):
+            # Since it was checked the program may have changed it: model.to(memory_format=...).
+            self._check_parameter(slot.name, slot.param)
             shape = tuple(slot.param.shape)
+            if _checks.channels_last(slot.param):  # as in memory: the ranks have to agree
+                shape = (shape[0], *shape[2:], shape[1])
             dims = (ctypes.c_int64 * len(shape))(*shape)
             tensor.name, tensor.shape, tensor.n_dims = slot.name.encode(), dims, len(shape)
             tensor.group = group_of[id(slot.param)]
@@ -182,18 +205,22 @@ class Optimizer(torch.optim.Optimizer):
         n = session.arena_count()
         params, grads = (_arena(session, at, n) for at in (session.params(), session.grads()))
         for slot in self._slots.values():
-            at, count = session.tensor_offset(slot.index), slot.param.numel()
-            slot.weights = params[at:at + count].view(slot.param.shape)
-            slot.grads = grads[at:at + count].view(slot.param.shape)
+            at = session.tensor_offset(slot.index)
+            slot.weights = _place_of(slot.param, params, at)
+            slot.grads = _place_of(slot.param, grads, at)
             slot.weights.copy_(slot.param.detach())
-            if slot.param.dtype == torch.float32:
+            if slot.param.dtype == torch.float32 and self._device is None:
                 slot.param.data = slot.weights
             slot.address = slot.param.data_ptr()
+        if self._device is not None:
+            self._staging = _staging.Staging(self._device, session.push, [params, grads])
 
     def _take(self, slot: _Slot) -> None:
         """Its weights have arrived."""
         slot.fresh = True
-        if slot.param.dtype != torch.float32:
+        if self._staging is not None:
+            self._staging.take(slot)
+        elif slot.param.dtype != torch.float32:
             with torch.no_grad():
                 slot.param.copy_(slot.weights)
         slot.version = slot.param._version
@@ -204,10 +231,14 @@ class Optimizer(torch.optim.Optimizer):
         this = weakref.ref(self)
 
         def before_forward(module: torch.nn.Module, _: typing.Any) -> None:
+            if _is_compiling():
+                return  # the compiled module itself is called, and waits for all within it
             optimizer = this()
             if optimizer is not None:
                 optimizer._before_forward(module)
 
+        # A compiled module calls it once more, for itself: this is wanted.
+        warnings.filterwarnings("ignore", "Using `torch.compile\\(module\\)` when there are global hooks")
         self._hooks.append(register_module_forward_pre_hook(before_forward))
         for slot in self._slots.values():
             self._add_grad_hook(slot, this)
@@ -242,6 +273,9 @@ class Optimizer(torch.optim.Optimizer):
                 slot.param.data = slot.weights.clone()
             elif not slot.fresh:
                 self._take(slot)
+        if self._staging is not None:
+            self._staging.end()
+        for slot in self._slots.values():
             del slot.weights, slot.grads
         self._opened = False
 
@@ -262,9 +296,14 @@ class Optimizer(torch.optim.Optimizer):
                 self._wait(slot)
 
     def _find_slots(self, module: torch.nn.Module) -> "tuple[list[_Slot], bool]":
-        own = [self._slots[id(p)] for p in module._parameters.values()
-               if p is not None and id(p) in self._slots]
-        return own, any(id(p) in self._slots for p in module.parameters())
+        # What torch.compile gives does not call the hooks of the modules within it.
+        compiled = hasattr(module, "_orig_mod")
+        params = module.parameters() if compiled else module._parameters.values()
+        own = [self._slots[id(p)] for p in params if p is not None and id(p) in self._slots]
+        any_within = any(id(p) in self._slots for p in module.parameters())
+        if any_within and hasattr(module, "register_state_dict_pre_hook"):  # PyTorch 2
+            self._hooks.append(module.register_state_dict_pre_hook(_BeforeReading(self)))
+        return own, any_within
 
     def _begin(self) -> None:
         """The next step, where none has begun."""
@@ -296,7 +335,9 @@ class Optimizer(torch.optim.Optimizer):
                 f"rank {self._job.rank}: parameter '{slot.name}' got a gradient twice in one step: "
                 "put `with optimizer.no_sync():` around all backward passes but the last")
         self._look(slot)
-        self._push(slot)
+        self._fill(slot)
+        if self._staging is None:
+            self._job.session.push(slot.index)
 
     def _look(self, slot: _Slot) -> None:
         """Learns which parameters are used without a call of their module."""
@@ -304,39 +345,61 @@ class Optimizer(torch.optim.Optimizer):
             if not self._opened:
                 raise InputError(
                     f"rank {self._job.rank}: parameter '{slot.name}' is used, but no module that "
-                    "owns it was called: call optimizer.start() before the first forward pass")
+                    "owns it was called: call optimizer.start() before the first forward pass "
+                    "(a module's compile() hides its calls: use torch.compile(model))")
             if slot.seen:
                 raise InputError(
                     f"rank {self._job.rank}: parameter '{slot.name}' got a gradient without a forward "
                     "pass since the last step(): its graph is of older weights")
+            self._refuse_stale(slot)
             self._begin()
         if slot.seen or slot.early:
             return
+        self._refuse_stale(slot)
+        slot.early = True
+
+    def _refuse_stale(self, slot: _Slot) -> None:
         if not slot.fresh:
             raise InputError(
                 f"rank {self._job.rank}: parameter '{slot.name}' was used without a call of its "
                 "module, while its weights were on the way: call optimizer.synchronize() after "
                 "each step")
-        slot.early = True
 
-    def _push(self, slot: _Slot) -> None:
+    def _fill(self, slot: _Slot) -> None:
+        """Its gradient goes into the arena; a GPU's is pushed by the staging."""
         grad = slot.param.grad
         if not slot.fresh:
             self._wait(slot)  # its gradient arena is still being sent
-        if grad is None:
-            slot.grads.zero_()
-        else:
+        if grad is not None:
             fault = "" if grad.layout == torch.strided else _checks.why_not(grad, DTYPES)
             if fault:
                 raise InputError(f"rank {self._job.rank}: the gradient of parameter '{slot.name}' "
                                  f"{fault}")
-            if grad.dtype == torch.float32:
-                torch.mul(grad.detach(), self.share, out=slot.grads)
-            else:
-                slot.grads.copy_(grad.detach()).mul_(self.share)
             slot.pushed_version = grad._version
-        slot.pushed = grad if grad is not None else slot.grads
-        self._job.session.push(slot.index)
+            grad = grad.detach()
+        if self._staging is not None:
+            self._staging.send(slot, grad, self.share)
+        elif grad is None:
+            slot.grads.zero_()
+        elif grad.dtype == torch.float32:
+            torch.mul(grad, self.share, out=slot.grads)
+        else:
+            slot.grads.copy_(grad).mul_(self.share)
+        slot.pushed = slot.grads if grad is None else slot.param.grad
+
+    def _push_rest(self) -> None:
+        """What the backward pass has not pushed; neighbours together."""
+        rest = [slot for slot in self._slots.values() if slot.pushed is None]
+        for slot in rest:
+            self._fill(slot)
+        if self._staging is not None:
+            self._staging.finish()
+            return
+        first = 0
+        for at in range(1, len(rest) + 1):
+            if at == len(rest) or rest[at].index != rest[at - 1].index + 1:
+                self._job.session.push(rest[first].index, at - first)
+                first = at
 
     # ---- the step ----
 
@@ -354,9 +417,7 @@ class Optimizer(torch.optim.Optimizer):
         self._refuse_scaler(grad_scaler)
         self._begin()
         self._check()
-        for slot in self._slots.values():
-            if slot.pushed is None:
-                self._push(slot)
+        self._push_rest()
         self._job.session.finish()
         self._begun = False
         self._steps += 1
@@ -412,7 +473,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def synchronize(self) -> None:
         """Blocks until the weights are those after all steps. Must be called before weights are
-        read otherwise than by a module's forward pass: saving, averaging, printing."""
+        read otherwise than by a module's forward pass or, with PyTorch 2, its state_dict():
+        averaging, printing."""
         if not self._opened or all(slot.fresh for slot in self._slots.values()):
             return
         if self._begun:
@@ -511,7 +573,7 @@ class Optimizer(torch.optim.Optimizer):
             own: "dict[str, typing.Any]" = {} if self._name == "sgd" else {
                 "step": torch.tensor(float(step))}
             for name, array in arrays.items():
-                own[name] = array[at:at + param.numel()].clone().view(param.shape)
+                own[name] = _place_of(param, array, at).clone()
             state[place] = own
         return state
 
@@ -549,7 +611,7 @@ class Optimizer(torch.optim.Optimizer):
             if self._has_codec():
                 weights = torch.zeros(n)
                 for slot, at in zip(self._slots.values(), offsets):
-                    weights[at:at + slot.param.numel()] = slot.param.detach().flatten()
+                    _place_of(slot.param, weights, at).copy_(slot.param.detach())
                 keep.append(weights)
                 state.weights = weights.data_ptr()
         if "feedback" in ours:
@@ -578,8 +640,7 @@ class Optimizer(torch.optim.Optimizer):
                 raise InputError(
                     f"rank {self._job.rank}: the state's {name} of parameter '{slot.name}' is "
                     f"{tuple(own[name].shape)}, the parameter {tuple(param.shape)}")
-            at = offsets[slot.index]
-            array[at:at + param.numel()] = own[name].detach().float().flatten()
+            _place_of(param, array, offsets[slot.index]).copy_(own[name].detach())
         return array
 
     def _has_codec(self) -> bool:
@@ -592,6 +653,23 @@ class Optimizer(torch.optim.Optimizer):
             raise InputError(f"rank {self._job.rank}: parameter groups cannot be added later: give "
                              "them all when the Optimizer is made")
         super().add_param_group(param_group)
+
+
+class _BeforeReading:
+    """A module's hook: its state_dict() waits for its weights."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = weakref.ref(optimizer)
+
+    def __call__(self, *_: typing.Any) -> None:
+        optimizer = self._optimizer()
+        if optimizer is not None:
+            optimizer.synchronize()
+
+    def __reduce__(self) -> typing.Any:
+        # A copy of the model, or one from a file, has weights of its own. It gets a hook that does
+        # nothing and needs no pstrain: the class slice, which takes as many arguments.
+        return type, (slice(None),)
 
 
 # ---- arguments ----
@@ -657,6 +735,11 @@ def _param(entry: typing.Any, names: "dict[int, str]") -> torch.Tensor:
     name, param = entry if isinstance(entry, tuple) else (f"{len(names)}", entry)
     names.setdefault(id(param), name)
     return param
+
+
+def _place_of(param: torch.Tensor, array: torch.Tensor, at: int) -> torch.Tensor:
+    """Its numbers within an array of the arena's form: of its shape, and its order in memory."""
+    return array.as_strided(param.shape, param.stride(), array.storage_offset() + at)
 
 
 def _arena(session: Session, address: int, n: int) -> torch.Tensor:

@@ -10,6 +10,7 @@ all-gather, reduce, gather, scatter and barrier, on the CPU.
 """
 from __future__ import annotations
 
+import threading
 import typing
 
 import torch
@@ -53,15 +54,16 @@ class ProcessGroup(dist.ProcessGroup):
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         op = self._op(opts, "all_reduce")
         promise = Promise(tensors)
-        todo = [len(tensors)]
+        left, failed, lock = len(tensors), False, threading.Lock()  # done: by two threads
 
         def done(error: "BaseException | None") -> None:
-            todo[0] -= 1
-            if error is not None and todo[0] >= 0:
-                todo[0] = -1
+            nonlocal left, failed
+            with lock:
+                left -= 1
+                keep = not failed and (error is not None or left == 0)
+                failed = failed or error is not None
+            if keep:
                 promise.keep(error)
-            elif todo[0] == 0:
-                promise.keep()
 
         for tensor in tensors:
             self._reduce(tensor, op, "all_reduce", done)

@@ -1,0 +1,131 @@
+"""Servers beside torchrun: their address goes through torchrun's own store.
+
+torchrun's agent holds MASTER_PORT, so server 0 cannot listen there. It takes a free port, and
+says under a key of that store where it is and how many servers there are. A restart of the
+workers by torchrun needs servers of a new job: each attempt has a key of its own.
+"""
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import typing
+
+from . import errors
+
+JOIN_SECONDS = 60  # net.join_timeout_ms, where it is not set
+
+
+def _key(attempt: int) -> str:
+    return f"pstrain/{attempt}/server-0"
+
+
+def _connect(host: str, port: int, seconds: float) -> typing.Any:
+    from torch.distributed import TCPStore
+
+    return TCPStore(host, port, None, False, datetime.timedelta(seconds=seconds))
+
+
+def is_torchruns(env: "typing.Mapping[str, str]") -> bool:
+    """Whether torchrun has started this process, and nothing else names the servers."""
+    return (env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and "MASTER_PORT" in env
+            and not any(name in env for name in ("PS_INIT_METHOD", "PS_PORT")))
+
+
+def find(env: "typing.Mapping[str, str]", seconds: float = JOIN_SECONDS) -> "tuple[str, int]":
+    """(the address of server 0, the number of servers), when a server has said it. TimeoutError
+    otherwise."""
+    host, port = env.get("MASTER_ADDR", "127.0.0.1"), int(env["MASTER_PORT"])
+    try:
+        store = _connect(host, port, seconds)
+        said = json.loads(store.get(_key(int(env.get("TORCHELASTIC_RESTART_COUNT", "0")))))
+    except RuntimeError as error:  # PyTorch's error for a time that is over is one
+        raise errors.TimeoutError(
+            f"no server has said in torchrun's store at {host}:{port} where it is, within "
+            f"{seconds:g} s: start `pstrain-server --store {host}:{port} --world-size "
+            f"{env.get('WORLD_SIZE', 'N')}` beside torchrun, or set PS_INIT_METHOD ({_first(error)})"
+        ) from None
+    return said["init_method"], said["servers"]
+
+
+def _first(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def publish(host: str, port: int, attempt: int, servers: int) -> str:
+    """Server 0's part: chooses a free port; returns its address."""
+    with socket.create_connection((host, port), timeout=JOIN_SECONDS) as s:
+        own = s.getsockname()[0]  # by which the workers' hosts see this one
+    bare = f"[{own}]" if ":" in own else own
+    with socket.socket(socket.AF_INET6 if ":" in own else socket.AF_INET) as s:
+        s.bind((own, 0))
+        init_method = f"tcp://{bare}:{s.getsockname()[1]}"
+    said = json.dumps({"init_method": init_method, "servers": servers})
+    _connect(host, port, JOIN_SECONDS).set(_key(attempt), said)
+    return init_method
+
+
+# ---- pstrain-server --store ----
+
+def _arguments(argv: "list[str]") -> "tuple[argparse.Namespace, list[str]]":
+    p = argparse.ArgumentParser("pstrain-server", add_help=False, allow_abbrev=False)
+    p.add_argument("--store", required=True)
+    p.add_argument("--max-restarts", type=int, default=0)
+    p.add_argument("--rank", type=int, default=0)
+    p.add_argument("--servers", type=int, default=1)
+    return p.parse_known_args(argv)
+
+
+def serve(program: str, argv: "list[str]") -> int:
+    """`pstrain-server --store HOST:PORT [--max-restarts N] ...`: ps-server in each attempt of
+    torchrun, which has the store there. Returns the last one's exit code."""
+    args, rest = _arguments(argv)
+    host, colon, port = args.store.rpartition(":")
+    if not (colon and port.isdigit()):
+        raise errors.InputError(f"--store {args.store}: give torchrun's --master_addr and "
+                                "--master_port as HOST:PORT")
+    code = 1
+    for attempt in range(args.max_restarts + 1):
+        init_method = _address(args, host.strip("[]"), int(port), attempt)
+        code = _run([program, "--init-method", init_method, "--rank", str(args.rank), "--servers",
+                     str(args.servers), *rest])
+        if code in (0, -signal.SIGTERM, -signal.SIGINT):
+            break
+    return code if code >= 0 else 128 - code
+
+
+def _address(args: argparse.Namespace, host: str, port: int, attempt: int) -> str:
+    try:
+        _connect(host, port, JOIN_SECONDS)  # waits for torchrun
+        if args.rank == 0:
+            return publish(host, port, attempt, args.servers)
+        env = {"MASTER_ADDR": host, "MASTER_PORT": str(port), "TORCHELASTIC_RESTART_COUNT": str(attempt)}
+        return find(env)[0]
+    except (RuntimeError, OSError) as error:
+        raise errors.TimeoutError(f"torchrun's store does not answer at {args.store}: start torchrun with "
+                                  f"--master_addr and --master_port ({_first(error)})") from None
+
+
+def _run(argv: "list[str]") -> int:
+    """Signals to this process reach the program, which ends in order."""
+    child = subprocess.Popen(argv)
+    before = {number: signal.signal(number, lambda n, _: child.send_signal(n))
+              for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        return child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def main(program: str) -> typing.NoReturn:
+    os.environ.setdefault("USE_LIBUV", "0")
+    try:
+        sys.exit(serve(program, sys.argv[1:]))
+    except errors.Error as error:
+        sys.exit(f"pstrain-server: {error}")
