@@ -1,4 +1,4 @@
-"""What both examples need: the data, the network, and its accuracy.
+"""What the examples with images need: the data, the network, and its accuracy.
 
 The images are those of configs/digits, or of a folder with MNIST's files. Where only MNIST's
 test files (t10k) are there, images 0 to 7,999 are for training and 8,000 to 9,999 for the test.
@@ -15,12 +15,14 @@ from torch.nn import functional as F
 DIGITS = pathlib.Path(__file__).resolve().parents[2] / "configs" / "digits"
 
 
-def arguments():
+def arguments(epochs=10, lr=1e-3, saves=False):
     p = argparse.ArgumentParser()
     p.add_argument("--data", default=DIGITS, type=pathlib.Path, help="folder with the files of MNIST's form")
-    p.add_argument("--epochs", type=int, default=10)
+    p.add_argument("--epochs", type=int, default=epochs)
     p.add_argument("--batch", type=int, default=32, help="of each worker")
-    p.add_argument("--lr", type=float, default=1e-3)
+    p.add_argument("--lr", type=float, default=lr)
+    if saves:
+        p.add_argument("--save", help="write the weights into this file")
     return p.parse_args()
 
 
