@@ -96,6 +96,13 @@ def read_safetensors(path):
     return tensors, metadata
 
 
+def npy(descr, shape, body):
+    """The bytes of a .npy file. npy("<f4", "(2, 3)", bytes(24))"""
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + body
+
+
 class Part:
     """One process of a job, started by hand."""
 

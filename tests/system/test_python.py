@@ -2,6 +2,7 @@
 
 PS_PYTHON names another interpreter, with another PyTorch.
 """
+import json
 import os
 import re
 import signal
@@ -9,13 +10,16 @@ import subprocess
 import sys
 import time
 import unittest
+from array import array
+from pathlib import Path
 
-from jobs import BIN, ROOT, JobTest, Part, alive, free_port
+from jobs import BIN, DIGITS, ROOT, JobTest, Part, alive, free_port, npy, read_safetensors
 
 PYTHON = os.environ.get("PS_PYTHON", sys.executable)
 WORKER = str(ROOT / "tests/system/python/worker.py")
 LIBRARY = next((str(p) for p in BIN.parent.glob("**/libpstrain.so.0")), "")
-FAST = ["net.join_timeout_ms=30000", "net.step_timeout_ms=20000"]
+# Importing PyTorch alone takes half a minute where many tests run at the same time.
+FAST = ["net.join_timeout_ms=120000", "net.step_timeout_ms=60000"]
 
 
 def works(code, *words):
@@ -91,6 +95,37 @@ class Bits(PythonTest):
                 self.assertEqual(len(set(said)), 1, "the ranks have other weights")
                 self.assertLessEqual(float(said[0].split()[0]), most)
 
+    def test_same_bits_as_ps_worker(self):
+        # A sample is a power of two: all its gradients are exact, whoever computes them.
+        samples = [((-1) ** (i // 3) * 2.0 ** (i % 4 - 2), i * 7 % 64) for i in range(60)]
+        for name, body in (("x", npy("<f4", "(60, 1)", array("f", [x for x, _ in samples]).tobytes())),
+                           ("y", npy("<i8", "(60,)", array("q", [y for _, y in samples]).tobytes()))):
+            Path(self.path(f"{name}.npy")).write_bytes(body)
+        config = self.path("linear.yaml")
+        Path(config).write_text("model: {input: [1], loss: mse, layers: [linear: {name: fc, out: 64}]}\n"
+                                f"data: {{kind: npy, path: {self.folder}, train: 'x.npy,y.npy', batch: 1, "
+                                "test: 'x.npy,y.npy', shuffle: false}\n", encoding="utf-8")
+        subprocess.run([BIN / "ps-init-weights", self.path("init"), config], check=True)
+        first = read_safetensors(self.path("init"))[0]
+        for keys, options in (
+                ({"name": "sgd", "momentum": 0.9, "weight_decay": 0.01, "clip_norm": 0.01}, {}),
+                ({"name": "adamw"}, {}),
+                ({"name": "adam"}, {"codec": "int8", "settings": ["exchange.codec_min=0"]})):
+            with self.subTest(**keys, **options):
+                self._same_bits(config, samples, first, dict(keys, lr=0.03), options)
+
+    def _same_bits(self, config, samples, first, keys, options):
+        text = self.job("ps_worker", json.dumps({
+            "outputs": 64, "samples": samples, "optimizer": {**keys, **options},
+            "weights": [list(first[f"fc.{kind}"][2]) for kind in ("weight", "bias")]}))
+        words = [f"optimizer.{key}={value}" for key, value in keys.items()]
+        words += [f"exchange.codec={options['codec']}", *options["settings"]] if options else []
+        self.psrun("-s", 2, "-w", 2, "--overwrite", config, f"train.init={self.path('init')}", *words, out="theirs")
+        last = read_safetensors(self.path("theirs/model.safetensors"))[0]
+        wanted = " ".join(last[f"fc.{kind}"][2].tobytes().hex() for kind in ("weight", "bias"))
+        self.assertNotEqual(last["fc.bias"][2], first["fc.bias"][2])
+        self.assertEqual(self.said(text, "weights"), [wanted, wanted])
+
     def test_three_ranks(self):
         said = self.said(self.job("same_step", "sgd", workers=3, servers=1), "ulps", 3)
         self.assertEqual([s.split()[0] for s in said], ["0.0"] * 3)
@@ -110,8 +145,8 @@ class Bits(PythonTest):
 
 
 class Uses(PythonTest):
-    def fine(self, *case):
-        text = self.job(*case)
+    def fine(self, *case, **how):
+        text = self.job(*case, **how)
         self.assertEqual(text.count(": fine"), 2, text)
 
     def test_collectives(self):
@@ -137,10 +172,29 @@ class Uses(PythonTest):
         text = self.job("attention")
         self.assertEqual(len(set(self.said(text, "fine"))), 1, text)
 
+    def test_channels_last(self):
+        self.fine("channels_last", servers=1)
+
+    def test_copies_to_and_from_a_device(self):
+        self.fine("staged")
+
+    def test_compiled(self):
+        if not works("import torch, sys; sys.exit(not hasattr(torch.nn.Module, 'compile'))"):
+            self.skipTest(f"the PyTorch of {PYTHON} has no torch.compile for modules")
+        text = self.job("compiled", code=1, servers=1)  # it ends its job after the refusal
+        self.assertEqual(text.count(": fine"), 2, text)
+
     def test_example(self):
         example = str(ROOT / "python/examples/mnist.py")
         text = self.job("--epochs", "2", program=(PYTHON, example))
         self.assertRegex(text, r"epoch 2: loss \S+, test accuracy 0\.[5-9]")
+
+    def test_example_resnet18(self):
+        saved = self.path("model.pt")
+        text = self.job("--epochs", "1", "--batch", "64", "--save", saved, timeout=500,
+                        program=(PYTHON, str(ROOT / "python/examples/resnet18.py")))
+        self.assertRegex(text, r"epoch 1: loss \S+, test accuracy 0\.\d+")
+        self.assertTrue(works("import torch, sys; s = torch.load(sys.argv[1]); assert s['optimizer']['state']", saved))
 
     def test_example_differs_in_few_lines(self):
         plain, ours = (set((ROOT / "python/examples" / n).read_text(encoding="utf-8").split("import pstrain")[-1]
@@ -155,23 +209,99 @@ class Uses(PythonTest):
         self.assertIn("nothing to mend", done.stdout)
 
 
+class HuggingFace(PythonTest):
+    """The examples with transformers and accelerate; PS_HF_PYTHON names a Python that has them."""
+
+    def example(self, name, *words):
+        python = os.environ.get("PS_HF_PYTHON", PYTHON)
+        if subprocess.run([python, "-c", "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, "
+                           "('torch', 'transformers', 'accelerate'))))"]).returncode != 0:
+            self.skipTest(f"{python} has no transformers and accelerate (pip); PS_HF_PYTHON names another")
+        example = str(ROOT / "python/examples" / name)
+        return self.job(*words, program=(python, example), servers=1, timeout=500)
+
+    def test_trainer(self):
+        text = self.example("gpt_trainer.py", "--steps", "4", "--out", self.path("gpt"))
+        self.assertRegex(text, r"loss \d\.\d+, 2 workers by pstrain")
+
+    def test_accelerate(self):
+        text = self.example("gpt_accelerate.py", "--epochs", "2")
+        first, second = re.findall(r"epoch \d: loss (\S+), [\d,]+ tokens/s", text)
+        self.assertLess(float(second), float(first))
+
+
+class Bench(PythonTest):
+    def test_package_beside_ddp(self):
+        done = subprocess.run(
+            [sys.executable, ROOT / "bench/pytorch", "--build-dir", BIN.parent, "--torch", PYTHON, "--rounds", "1",
+             "--bytes", "100000", "--steps", "3", "--out", self.path("out"), DIGITS, "train.steps=6",
+             "train.warmup_steps=2", "train.threads=1", "model.dropout=false", "net.join_timeout_ms=120000"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        report = json.loads(Path(self.path("out/pytorch.json")).read_text(encoding="utf-8"))
+        plain, ours = report["figures"]
+        self.assertEqual((plain["mode"], ours["mode"]), ("DDP", "Optimizer"))
+        self.assertEqual(ours["test_accuracy"], plain["test_accuracy"])
+        self.assertGreater(ours["cpu_ms_per_step_to_ddp"]["median"], 0)
+        self.assertGreater(report["overhead"]["processor_time"]["median"], 0)
+
+
 class Torchrun(PythonTest):
     """Servers beside it, as the package's README says."""
 
-    def test_servers_beside_it(self):
-        env = dict(environment(), PS_INIT_METHOD=f"tcp://127.0.0.1:{free_port()}", PS_SERVERS="1")
-        torchrun = [PYTHON, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-        if subprocess.run([*torchrun, "--standalone", "--no_python", "true"], stdout=subprocess.DEVNULL,
+    def torchrun(self, *words, **env):
+        command = [PYTHON, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+        if subprocess.run([*command, "--standalone", "--no_python", "true"], stdout=subprocess.DEVNULL,
                           stderr=subprocess.DEVNULL).returncode != 0:
             self.skipTest("no torchrun here that starts programs: it comes with PyTorch 2")
-        server = Part("server", 0, ["--init-method", env["PS_INIT_METHOD"], "--rank", "0", "--world-size", "2"],
-                      {"PS_SERVERS": "1"})
+        run = subprocess.Popen([*command, *words], env=dict(environment(), **env), stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(run.stdout.close)
+        self.addCleanup(run.kill)
+        return run
+
+    def pstrain_server(self, *words):
+        code = "import sys, pstrain._programs as p; sys.exit(p.server())"
+        server = subprocess.Popen([PYTHON, "-c", code, *words], env=dict(environment(), PS_BUILD_DIR=str(BIN.parent)),
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(server.stdout.close)
+        self.addCleanup(server.kill)
+        return server
+
+    def test_servers_beside_it(self):
+        init = f"tcp://127.0.0.1:{free_port()}"
+        run = self.torchrun(WORKER, "same_step", "sgd", PS_INIT_METHOD=init, PS_SERVERS="1")
+        server = Part("server", 0, ["--init-method", init, "--rank", "0", "--world-size", "2"], {"PS_SERVERS": "1"})
         self.addCleanup(self._end, server)
-        done = subprocess.run([*torchrun, WORKER, "same_step", "sgd"], env=env, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=120)
-        self.assertEqual(done.returncode, 0, done.stdout)
-        self.said(done.stdout, "ulps")
-        self.assertEqual(self.wait_all({"server 0": server}, 20), {"server 0": 0})
+        text, _ = run.communicate(timeout=240)
+        self.assertEqual(run.returncode, 0, text)
+        self.said(text, "ulps")
+        self.assertEqual(self.wait_all({"server 0": server}, 60), {"server 0": 0})
+
+    def test_their_address_by_torchruns_store(self):
+        store = f"127.0.0.1:{free_port()}"
+        words = ["--store", store, "--world-size", "2", "--servers", "2", "--max-restarts", "1"]
+        servers = [self.pstrain_server(*words, "--rank", str(rank)) for rank in range(2)]
+        # Its rank 1 fails in the first attempt; the servers follow it into the second.
+        run = self.torchrun("--master_addr=127.0.0.1", f"--master_port={store[10:]}", "--max_restarts=1", WORKER,
+                            "once_more")
+        text, _ = run.communicate(timeout=400)
+        self.assertEqual(run.returncode, 0, text)
+        self.assertEqual(text.count(": fine"), 2, text)
+        for server in servers:
+            said, _ = server.communicate(timeout=60)
+            self.assertEqual(server.returncode, 0, said)
+
+    def test_nobody_has_said_the_address(self):
+        text, _ = self.torchrun(WORKER, "endless_join",
+                                PS_SETTINGS='["net.join_timeout_ms=2000"]').communicate(timeout=240)
+        self.assertRegex(text, r"pstrain-server --store \S+:\d+ --world-size 2")
+
+    def test_no_torchrun_there(self):
+        server = self.pstrain_server("--store", "nothing", "--world-size", "1")
+        said, _ = server.communicate(timeout=240)
+        self.assertEqual(server.returncode, 1, said)
+        self.assertIn("HOST:PORT", said)
 
 
 class Refusals(PythonTest):
@@ -187,13 +317,29 @@ class Refusals(PythonTest):
             with self.subTest(what=what):
                 self.refused("misuse", what)
 
+    def test_state_dict_of_the_model_waits(self):
+        if not works("import torch, sys; sys.exit(not hasattr(torch.nn.Module, 'register_state_dict_pre_hook'))"):
+            self.skipTest(f"the modules of {PYTHON}'s PyTorch do not say that they are read")
+        self.refused("misuse", "unread")
+
     def test_tensors_outlive_the_job(self):
         self.assertEqual(self.job("misuse", "alias").count(": fine"), 2)
 
     def test_other_model(self):
-        for error in self.said(self.job("other_model", code=1), "PeerError"):
-            self.assertIn("1.weight", error)
-            self.assertIn("worker 1", error)
+        for case, parameter in (("other_model", "1.weight"), ("other_order", "conv.weight")):
+            with self.subTest(case=case):
+                for error in self.said(self.job(case, code=1, servers=1), "PeerError"):
+                    self.assertIn(parameter, error)
+                    self.assertIn("worker 1", error)
+
+
+    def test_other_model_in_ddp(self):
+        text = self.job("other_model_in_ddp", code=1, servers=1)
+        self.assertRegex(text, r"\[worker 1\] .*Error: ")
+        self.assertRegex(text, r"\[worker 0\] .*(PeerError: .*worker 1|params)")
+
+    def test_hook_of_other_dtype(self):
+        self.assertEqual(self.job("hook_of_other_dtype", servers=1).count(": fine"), 2)
 
 
 class Deaths(PythonTest):

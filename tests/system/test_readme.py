@@ -7,7 +7,7 @@ import subprocess
 import sys
 import unittest
 
-from jobs import BIN, ROOT, JobTest
+from jobs import BIN, ROOT, JobTest, npy
 
 README = ROOT / "README.md"
 CONFIGURATION = ROOT / "docs/configuration.md"
@@ -25,12 +25,6 @@ KEYS = re.compile(r"(<!-- keys: begin .*? -->\n)(.*?)(<!-- keys: end -->)", re.S
 def keys_table():
     return subprocess.run([BIN / "ps-worker", "--keys"], stdout=subprocess.PIPE, text=True,
                           check=True).stdout
-
-
-def npy(descr, shape, body):
-    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
-    header += " " * (-(len(header) + 11) % 64) + "\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + body
 
 
 class Readme(JobTest):

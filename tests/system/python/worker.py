@@ -1,6 +1,9 @@
 """A rank of the jobs of test_python.py: python3 worker.py CASE. Prints what the test reads."""
+import copy
 import hashlib
+import json
 import os
+import pickle
 import signal
 import sys
 import time
@@ -246,6 +249,89 @@ def same_step():
     say("ulps", most, digest(model))
 
 
+class Late:
+    """Stands in for a GPU: a copy is made when it is waited for, or looked at often enough."""
+
+    def __init__(self):
+        self.n_copies, self.left, self.pinned = 0, 0, 0
+
+    def pin(self, arena):
+        self.pinned += 1
+
+    def unpin(self, arena):
+        self.pinned -= 1
+
+    def copy(self, out, values, factor=1.0):
+        self.n_copies += 1
+        self.left += 1
+        return LateCopy(self, out, values.clone(), factor)
+
+    def follow(self, copied):
+        copied.synchronize()
+
+
+class LateCopy:
+    def __init__(self, device, *what):
+        self.device, self.what, self.looks = device, what, 0
+
+    def query(self):
+        self.looks += 1
+        if self.looks > 2:
+            self.synchronize()
+        return self.what is None
+
+    def synchronize(self):
+        if self.what is None:
+            return
+        out, values, factor = self.what
+        with torch.no_grad():
+            out.copy_(values * factor)
+        self.what = None
+        self.device.left -= 1
+
+
+class Staged(pstrain.Optimizer):
+    def _find_device(self):
+        return Late()
+
+
+@case
+def staged():
+    """Weights outside of the arenas, as a GPU's: the steps of an optimizer without that."""
+    model, other = Given(), Given()
+    unused = nn.Linear(2, 2)
+    with pstrain.init():
+        optimizer = Staged([*model.named_parameters(), *unused.named_parameters()], "sgd", lr=0.1)
+        for step, _ in zip(range(8), reference("sgd", {"lr": 0.1}, other, constant)):
+            steps_of_ours(model, optimizer, 1, step)
+        optimizer.synchronize()
+        assert digest(model) == digest(other), "other weights"
+        device = optimizer._device
+        assert device.pinned == 2 and device.n_copies >= 8 * 2 * len(SHAPES), device.n_copies
+    assert device.pinned == 0 and device.left == 0
+    say("fine")
+
+
+@case
+def ps_worker():
+    """The job of test_same_bits_as_ps_worker: one linear layer, one sample a rank and step. Each
+    number of a gradient is one product: PyTorch's and ps-worker's are equal."""
+    settings = json.loads(sys.argv[2])
+    model = nn.Linear(1, settings["outputs"])
+    with torch.no_grad():
+        for p, values in zip(model.parameters(), settings["weights"]):
+            p.copy_(torch.tensor(values).view(p.shape))
+    with pstrain.init():
+        optimizer = pstrain.Optimizer(model.named_parameters(), **settings["optimizer"])
+        for x, label in settings["samples"][RANK::SIZE]:
+            optimizer.zero_grad()
+            wanted = nn.functional.one_hot(torch.tensor([label]), settings["outputs"]).float()
+            nn.functional.mse_loss(model(torch.tensor([[x]])), wanted).backward()
+            optimizer.step()
+        optimizer.state_dict()  # the exact weights, also with a codec
+    say("weights", *(p.detach().numpy().tobytes().hex() for p in model.parameters()))
+
+
 @case
 def groups():
     """Two groups with their own rates, frozen and unused parameters, tied weights."""
@@ -486,6 +572,101 @@ def attention():
     say("fine", digest(model))
 
 
+class Images(nn.Module):
+    """Its weights have exact gradients: small integers in, sums below 2 ** 24."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 2, bias=False)
+        with torch.no_grad():
+            self.conv.weight.copy_(torch.arange(48).view(4, 3, 2, 2) - 20)
+
+    def forward(self, x):
+        return self.conv(x).sum()
+
+
+@case
+def channels_last():
+    """Weights whose memory has another order: the same steps, and the same form of the state."""
+    plain, ours = Images(), Images().to(memory_format=torch.channels_last)
+    other = torch.optim.SGD(plain.parameters(), lr=0.5, momentum=0.5)
+    with pstrain.init():
+        optimizer = pstrain.Optimizer(ours.named_parameters(), "sgd", lr=0.5, momentum=0.5)
+        for step in range(4):
+            x = torch.arange(96).float().view(2, 3, 4, 4) % 7 + step
+            optimizer.zero_grad()
+            ours((x + 2 * RANK).to(memory_format=torch.channels_last)).backward()
+            optimizer.step()
+            other.zero_grad()
+            sum(plain(x + 2 * r) / SIZE for r in range(SIZE)).backward()
+            other.step()
+        optimizer.synchronize()
+        assert ours.conv.weight.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(ours.conv.weight, plain.conv.weight)
+        state = optimizer.state_dict()["state"]
+        if RANK == 0:
+            assert torch.equal(state[0]["momentum_buffer"], other.state_dict()["state"][0]["momentum_buffer"])
+    say("fine")
+
+
+@case
+def other_order():
+    """channels_last on one rank only."""
+    pstrain.init()
+    model = Images()
+    if RANK == 1:
+        model = model.to(memory_format=torch.channels_last)
+    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+    try:
+        optimizer.start()
+    except pstrain.PeerError as error:
+        say("PeerError", error)
+        return
+    raise AssertionError("it was taken")
+
+
+@case
+def compiled():
+    """torch.compile(model): the weights of the same model without it."""
+    def net():
+        torch.manual_seed(4)
+        return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Sequential(nn.Linear(5, 1)))
+
+    def train(call, x):
+        call(x).pow(2).sum().backward()
+
+    plain, ours = net(), net()
+    other = torch.optim.SGD(plain.parameters(), lr=0.1)
+    call = torch.compile(ours, backend="eager")
+    hidden = nn.Linear(3, 3)
+    with pstrain.init():
+        optimizer = pstrain.Optimizer([*ours.named_parameters(), *hidden.named_parameters(prefix="hidden")],
+                                      "sgd", lr=0.1)
+        for step in range(5):
+            xs = [torch.full((2, 3), (step + r) / 4) for r in range(SIZE)]
+            optimizer.zero_grad()
+            train(call, xs[RANK])
+            optimizer.step()
+            parts = []
+            for x in xs:
+                other.zero_grad()
+                train(plain, x)
+                parts.append([p.grad.clone() * (1 / SIZE) for p in plain.parameters()])
+            for i, p in enumerate(plain.parameters()):
+                p.grad = sum_in_order([part[i] for part in parts])
+            other.step()
+        optimizer.synchronize()
+        for a, b in zip(ours.parameters(), plain.parameters()):
+            assert torch.equal(a, b), (a, b)
+        hidden.compile(backend="eager")  # its own calls are seen by nobody: its weights are late
+        train(call, xs[RANK])
+        optimizer.step()
+        refused(pstrain.InputError, ["'hidden.", "synchronize()"], lambda: train(hidden, torch.ones(2, 3)))
+        pstrain.barrier()
+        pstrain.abort("done")
+    say("fine")
+
+
 # ---- refusals ----
 
 def refused(kind, words, call):
@@ -559,7 +740,16 @@ def misuse():
         forward().backward()
         optimizer.step()
 
-    if what == "sparse":
+    if what == "unread":
+        for _ in range(20):
+            whole()
+            saved = {name: value.clone() for name, value in model.state_dict().items()}
+            assert all(slot.fresh for slot in optimizer._slots.values())
+        optimizer.synchronize()
+        assert all(torch.equal(value, saved[name]) for name, value in model.state_dict().items())
+        copied = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+        assert copied.state_dict().keys() == saved.keys()
+    elif what == "sparse":
         refused(wrong, ["'0.weight'", "sparse"], lambda: forward().backward())
     elif what == "scaler":
         forward().backward()
@@ -593,11 +783,42 @@ def misuse():
         kept = model.state_dict()
         pstrain.shutdown()
         assert torch.equal(kept["1.weight"], model[1].weight)
+        forward()
+        refused(wrong, ["shut down"], optimizer.step)
+        for call in (pstrain.rank, pstrain.barrier, pstrain.shutdown, optimizer_of_ours(model)):
+            refused(wrong, ["pstrain.init()"], call)
         say("fine")
         return
     pstrain.barrier()
     pstrain.abort("done")
     say("fine")
+
+
+def optimizer_of_ours(model):
+    return lambda: pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+
+
+@case
+def other_model_in_ddp():
+    """Rank 1 has another one, in DistributedDataParallel over the back end: no rank waits."""
+    dist.init_process_group("pstrain")
+    DDP(nn.Linear(4, 5 if RANK == 1 else 6))(torch.ones(1, 4)).sum().backward()
+
+
+@case
+def hook_of_other_dtype():
+    """float64 gradients in the hook: an exception on every rank."""
+    pstrain.init()
+    dist.init_process_group("gloo")
+    model = DDP(nn.Linear(4, 4).double())
+    model.register_comm_hook(None, pstrain.comm_hook)
+    try:
+        model(torch.ones(1, 4).double()).sum().backward()
+    except RuntimeError as error:  # the exception passes through PyTorch
+        assert f"rank {RANK}" in str(error) and "bucket 0" in str(error) and "float64" in str(error), error
+        say("fine")
+    pstrain.shutdown()
+    os._exit(0)  # the process group has a step that does not end
 
 
 @case
@@ -613,6 +834,23 @@ def other_model():
         say("PeerError", error)
         return
     raise AssertionError("it was taken")
+
+
+@case
+def once_more():
+    """Fails in torchrun's first attempt."""
+    with pstrain.init() as job:
+        assert job.session.servers == 2
+        pstrain.barrier()
+        if RANK == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            raise ValueError("a mistake of the program")
+        pstrain.barrier()
+    say("fine")
+
+
+@case
+def endless_join():
+    pstrain.init()
 
 
 # ---- what goes wrong ----
