@@ -10,19 +10,11 @@ import weakref
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from . import _checks, _library, _staging, job as jobs
+from . import _arguments, _checks, _library, _staging, job as jobs
 from ._session import Session
 from .errors import InputError
 
-NAMES = ("sgd", "adam", "adamw")
-# As PyTorch's.
-DEFAULTS: "dict[str, dict[str, typing.Any]]" = {
-    "sgd": {"lr": 1e-3, "momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False},
-    "adam": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0},
-    "adamw": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2},
-}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-TORCH = tuple(int(n) for n in torch.__version__.split(".")[:2] if n.isdigit())
 # True while torch.compile reads the program.
 _is_compiling: "typing.Callable[[], bool]" = getattr(
     getattr(torch, "compiler", None), "is_compiling", lambda: False)
@@ -84,14 +76,14 @@ class Optimizer(torch.optim.Optimizer):
                  **options: typing.Any) -> None:
         self._job = job = jobs.current()
         self._name = name
-        defaults = _defaults(name, options, job.rank)
+        defaults = _arguments.defaults(name, options, job.rank)
         if push not in ("backward", "step"):
             raise InputError(f"rank {job.rank}: push={push!r} is not 'backward' or 'step'")
-        groups, self._names = _groups(params, job.rank)
+        groups, self._names = _arguments.groups(params, job.rank)
         super().__init__(groups, defaults)
         if clip_norm < 0:
             raise InputError(f"rank {job.rank}: clip_norm={clip_norm} is below 0")
-        self._settings = _settings(name, codec, clip_norm, loss_scale) + jobs.as_words(settings)
+        self._settings = _arguments.settings(name, codec, clip_norm, loss_scale) + jobs.as_words(settings)
         self._scales = loss_scale not in (None, False)
         self._push_early = push == "backward"
         self._slots: "dict[int, _Slot]" = {}  # by id of the parameter, in the table's order
@@ -164,7 +156,7 @@ class Optimizer(torch.optim.Optimizer):
         return tensors
 
     def _groups_now(self) -> "list[tuple[float, ...]]":
-        return [_numbers(group) for group in self.param_groups]
+        return [_arguments.numbers(group) for group in self.param_groups]
 
     @staticmethod
     def _as_c(numbers: "list[tuple[float, ...]]") -> typing.Any:
@@ -605,7 +597,7 @@ class Optimizer(torch.optim.Optimizer):
         offsets, n = self._offsets()
         keep = []
         if self._job.rank == 0:
-            for i, name in enumerate(_state_names(self._name, self.param_groups)):
+            for i, name in enumerate(_arguments.state_names(self._name, self.param_groups)):
                 keep.append(self._arena_of(name, loaded, offsets, n))
                 state.arrays[i] = keep[-1].data_ptr()
             if self._has_codec():
@@ -670,71 +662,6 @@ class _BeforeReading:
         # A copy of the model, or one from a file, has weights of its own. It gets a hook that does
         # nothing and needs no pstrain: the class slice, which takes as many arguments.
         return type, (slice(None),)
-
-
-# ---- arguments ----
-
-def _defaults(name: str, options: "dict[str, typing.Any]", rank: int) -> "dict[str, typing.Any]":
-    if name not in DEFAULTS:
-        raise InputError(f"rank {rank}: there is no optimizer {name!r} on the servers: use one of "
-                         f"{', '.join(NAMES)}, or pstrain.comm_hook with any of PyTorch's")
-    known = DEFAULTS[name]
-    for key in options:
-        if key not in known:
-            raise InputError(f"rank {rank}: {name} has no option {key!r} here; it has "
-                             f"{', '.join(known)}")
-    return {**known, **options}
-
-
-def _settings(name: str, codec: "str | None", clip_norm: float,
-              loss_scale: "bool | float | None") -> "list[str]":
-    words = [f"optimizer.name={name}", f"optimizer.pytorch={1 if TORCH < (2,) else 2}"]
-    if codec is not None:
-        words.append(f"exchange.codec={codec}")
-    if clip_norm:
-        words.append(f"optimizer.clip_norm={clip_norm!r}")
-    words.append(f"loss_scale.use={'on' if loss_scale not in (None, False) else 'off'}")
-    if loss_scale is not None and not isinstance(loss_scale, bool):
-        words.append(f"loss_scale.init={float(loss_scale)!r}")
-    return words
-
-
-def _numbers(group: "dict[str, typing.Any]") -> "tuple[float, ...]":
-    """As pstrain_group has them."""
-    beta1, beta2 = group.get("betas", (0.0, 0.0))
-    return (float(group["lr"]), float(group.get("momentum", 0)), float(group.get("dampening", 0)),
-            float(beta1), float(beta2), float(group.get("eps", 0)), float(group["weight_decay"]),
-            float(group.get("nesterov", False)))
-
-
-def _state_names(name: str, groups: "list[dict[str, typing.Any]]") -> "list[str]":
-    if name == "sgd":
-        return ["momentum_buffer"] if any(g["momentum"] for g in groups) else []
-    return ["exp_avg", "exp_avg_sq"]
-
-
-def _groups(params: typing.Any, rank: int) -> "tuple[list[dict[str, typing.Any]], dict[int, str]]":
-    """(groups of bare parameters, their names by id)"""
-    if isinstance(params, torch.nn.Module):
-        params = params.named_parameters()
-    if isinstance(params, torch.Tensor):
-        raise InputError(f"rank {rank}: params has to be model.named_parameters(), not one tensor")
-    given = list(params)
-    if not given:
-        raise InputError(f"rank {rank}: there are no parameters")
-    groups = [dict(g) for g in given] if isinstance(given[0], dict) else [{"params": given}]
-    names: "dict[int, str]" = {}
-    for group in groups:
-        own = group["params"]
-        own = [own] if isinstance(own, torch.Tensor) else list(own)
-        group["params"] = [_param(entry, names) for entry in own]
-    return groups, names
-
-
-def _param(entry: typing.Any, names: "dict[int, str]") -> torch.Tensor:
-    name, param = entry if isinstance(entry, tuple) else (f"{len(names)}", entry)
-    names.setdefault(id(param), name)
-    return param
 
 
 def _place_of(param: torch.Tensor, array: torch.Tensor, at: int) -> torch.Tensor:

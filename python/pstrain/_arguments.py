@@ -1,0 +1,82 @@
+"""The arguments of an Optimizer: what they may be, and their form for the servers."""
+from __future__ import annotations
+
+import typing
+
+import torch
+
+from .errors import InputError
+
+NAMES = ("sgd", "adam", "adamw")
+# As PyTorch's.
+DEFAULTS: "dict[str, dict[str, typing.Any]]" = {
+    "sgd": {"lr": 1e-3, "momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False},
+    "adam": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0},
+    "adamw": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2},
+}
+TORCH = tuple(int(n) for n in torch.__version__.split(".")[:2] if n.isdigit())
+
+
+def defaults(name: str, options: "dict[str, typing.Any]", rank: int) -> "dict[str, typing.Any]":
+    """A group's options where the group has none of its own."""
+    if name not in DEFAULTS:
+        raise InputError(f"rank {rank}: there is no optimizer {name!r} on the servers: use one of "
+                         f"{', '.join(NAMES)}, or pstrain.comm_hook with any of PyTorch's")
+    known = DEFAULTS[name]
+    for key in options:
+        if key not in known:
+            raise InputError(f"rank {rank}: {name} has no option {key!r} here; it has "
+                             f"{', '.join(known)}")
+    return {**known, **options}
+
+
+def settings(name: str, codec: "str | None", clip_norm: float,
+             loss_scale: "bool | float | None") -> "list[str]":
+    """As keys of docs/configuration.md."""
+    words = [f"optimizer.name={name}", f"optimizer.pytorch={1 if TORCH < (2,) else 2}"]
+    if codec is not None:
+        words.append(f"exchange.codec={codec}")
+    if clip_norm:
+        words.append(f"optimizer.clip_norm={clip_norm!r}")
+    words.append(f"loss_scale.use={'on' if loss_scale not in (None, False) else 'off'}")
+    if loss_scale is not None and not isinstance(loss_scale, bool):
+        words.append(f"loss_scale.init={float(loss_scale)!r}")
+    return words
+
+
+def numbers(group: "dict[str, typing.Any]") -> "tuple[float, ...]":
+    """As pstrain_group has them."""
+    beta1, beta2 = group.get("betas", (0.0, 0.0))
+    return (float(group["lr"]), float(group.get("momentum", 0)), float(group.get("dampening", 0)),
+            float(beta1), float(beta2), float(group.get("eps", 0)), float(group["weight_decay"]),
+            float(group.get("nesterov", False)))
+
+
+def state_names(name: str, groups: "list[dict[str, typing.Any]]") -> "list[str]":
+    if name == "sgd":
+        return ["momentum_buffer"] if any(g["momentum"] for g in groups) else []
+    return ["exp_avg", "exp_avg_sq"]
+
+
+def groups(params: typing.Any, rank: int) -> "tuple[list[dict[str, typing.Any]], dict[int, str]]":
+    """(groups of bare parameters, their names by id)"""
+    if isinstance(params, torch.nn.Module):
+        params = params.named_parameters()
+    if isinstance(params, torch.Tensor):
+        raise InputError(f"rank {rank}: params has to be model.named_parameters(), not one tensor")
+    given = list(params)
+    if not given:
+        raise InputError(f"rank {rank}: there are no parameters")
+    groups = [dict(g) for g in given] if isinstance(given[0], dict) else [{"params": given}]
+    names: "dict[int, str]" = {}
+    for group in groups:
+        own = group["params"]
+        own = [own] if isinstance(own, torch.Tensor) else list(own)
+        group["params"] = [_param(entry, names) for entry in own]
+    return groups, names
+
+
+def _param(entry: typing.Any, names: "dict[int, str]") -> torch.Tensor:
+    name, param = entry if isinstance(entry, tuple) else (f"{len(names)}", entry)
+    names.setdefault(id(param), name)
+    return param
