@@ -522,7 +522,7 @@ class Optimizer(torch.optim.Optimizer):
         for slot in self._slots.values():
             self._take(slot)
         state, arrays, feedback = self._save()
-        out["pstrain"] = {"step": state.step, "rule": bytes(state.rule[:state.rule_bytes])}
+        out["pstrain"] = {"step": state.step, "rule": list(state.rule[:state.rule_bytes])}
         if feedback is not None:
             out["pstrain"]["feedback"] = feedback
         if self._job.rank == 0:
@@ -591,7 +591,7 @@ class Optimizer(torch.optim.Optimizer):
         steps = [int(s["step"]) for s in loaded.values() if "step" in s]
         self._steps = int(ours.get("step", max(steps, default=1 if loaded else 0)))
         state = _library.State(struct_size=ctypes.sizeof(_library.State), step=self._steps)
-        rule = ours.get("rule", b"")
+        rule = bytes(ours.get("rule", ()))
         state.rule_bytes = len(rule)
         state.rule[:len(rule)] = rule
         offsets, n = self._offsets()
