@@ -2,6 +2,7 @@
 
 errors     the one exception that ends psrun with a message
 ports      ports that nobody listens on
+places     where the programs are; the version
 job        a job, and the processes ("parts") that it consists of
 hosts      the hostfile, and which part runs on which host
 shares     which part of the parameters each server holds

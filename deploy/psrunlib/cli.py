@@ -8,8 +8,8 @@ import time
 
 from . import hosts as hostfile
 from . import job as jobs
-from . import attempts, doctor, elastic, jobfile, keys, local, ports, remote, report, restarts, shares
-from . import top, trace, verify
+from . import attempts, doctor, elastic, jobfile, keys, local, places, ports, remote, report, restarts
+from . import shares, top, trace, verify
 from .errors import JobError
 from .out import Out
 from .screen import Screen
@@ -89,6 +89,7 @@ def parser():
                    help="run a few steps in ps and in all-reduce mode and compare the weights")
     p.add_argument("--verbose", action="store_true",
                    help="show all parts' logs, not only worker 0's and the others' warnings and errors")
+    p.add_argument("--version", action="version", version=f"psrun {places.version()}")
     p.add_argument("config", metavar="CONFIG", nargs="?", help="the job's file, such as configs/digits-basicnet.yaml")
     p.add_argument("overrides", metavar="key=value", nargs="*", help="keys that override the file's")
     return p

@@ -8,10 +8,8 @@ import time
 from dataclasses import dataclass, field
 
 from . import hosts as hostfile
-from . import keys
+from . import keys, places
 from .errors import JobError
-
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 DEFAULT_PORT = 29500  # torchrun's; for other hosts, where psrun cannot look for a free port
 
@@ -191,7 +189,7 @@ class Job:
 
     def _package_env(self):
         """Of a checkout: Python finds its package, which finds the library that was built."""
-        package, library = os.path.join(ROOT, "python"), os.path.join(self.build_dir, LIBRARY)
+        package, library = os.path.join(places.ROOT, "python"), os.path.join(self.build_dir, LIBRARY)
         if not os.path.isdir(os.path.join(package, "pstrain")) or not os.path.exists(library):
             return {}
         paths = [os.environ.get("PYTHONPATH", ""), package]
@@ -212,18 +210,23 @@ def count_workers(facts):
 
 
 def find_build_dir(given, needs="ps-worker"):
-    path = given or os.environ.get("PS_BUILD_DIR") or os.path.join(ROOT, "build/release")
+    path = given or os.environ.get("PS_BUILD_DIR") or places.default_build_dir()
     if os.path.exists(os.path.join(path, "bin", needs)):
         return os.path.abspath(path)
     raise JobError(
-        f"no {needs} in {os.path.join(path, 'bin')}: build it "
-        "(cmake --preset release && cmake --build --preset release), "
+        f"no {needs} in {os.path.join(path, 'bin')}: {how_to_get(needs)}, "
         "or name the build folder with --build-dir"
     )
 
 
+def how_to_get(name):
+    if places.prefix():
+        return f"install it (in Debian's packages: p{name.replace('ps-', 'strain-')})"
+    return "build it (cmake --preset release && cmake --build --preset release)"
+
+
 def program(build_dir, name):
-    return os.path.join(build_dir, "bin", name)
+    return places.program(build_dir, name)
 
 
 def versions(build_dir, names=("ps-server", "ps-worker")):
