@@ -66,7 +66,7 @@ file(WRITE ${PROJECT_BINARY_DIR}/debian/copyright
 Upstream-Name: pstrain
 
 Files: *
-Copyright: the authors of pstrain
+Copyright: 2026 the authors of pstrain
 License: Apache-2.0
 
 Files: /usr/share/pstrain/configs/digits/*
