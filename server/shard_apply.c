@@ -189,9 +189,9 @@ static ps_err sum_now(ps_shard *s, ps_shard_chunk *c)
     const uint64_t step_number = (uint64_t)c->policy.version, begin_ns = ps_trace_now();
     if (!c->coded.coded) {
         ps_aggregate_step step = step_by_pushes(s, c);
-        const uint64_t begin_ns = ps_clock_ns();
+        const uint64_t since_ns = ps_clock_ns();
         PS_TRY(ps_aggregate_sum(&c->memory, &step));
-        ps_counter_add_since(&s->sum_ns, begin_ns);
+        ps_counter_add_since(&s->sum_ns, since_ns);
     } else {
         PS_TRY(sum_coded(s, c, c->memory.sum));
     }
