@@ -328,8 +328,8 @@ ps_err ps_server_wait(ps_server *s)
     // told everybody about the end.
     if (put_stats(s) != PS_OK) PS_WARN("stats", "reason=\"%s\"", ps_err_message());
     PS_TRY(ps_member_wait_end(s->member));
-    // The coordinator lives in server 0's process. It stays until all others know the end:
-    // to a member whose connection was just lost it has to be told again.
+    // The coordinator lives in server 0's process. It stays until all others know the
+    // end: to a member whose connection was just lost it has to be told again.
     if (ps_member_rank(s->member) != 0) return PS_OK;
     return ps_member_leave(s->member, ps_deadline_in_ms(GOODBYE_MS));
 }

@@ -136,6 +136,7 @@ void world_settle_shard(ps_shard *s)
 {
     s->bytes_received = s->bytes_sent = s->pushes = s->repeated = s->strangers =
         s->steps = 0;
+    s->sum_ns = s->apply_ns = 0;
     for (uint32_t r = 0; r < WORKERS; r++) {
         settle_message(&s->chunks[0].pushes[r]);
         settle_message(&s->chunks[0].early[r]);
@@ -149,7 +150,7 @@ static void settle_comm(ps_comm *c)
 {
     c->bytes_sent = c->bytes_received = c->raw_bytes = c->most_on_the_way = 0;
     c->shm_sent = c->shm_received = 0;
-    c->progress_ns = 0;
+    c->progress_ns = c->encode_ns = c->send_ns = 0;
     c->own_bell.sequence = 0;
     for (uint32_t s = 0; s < SHARDS; s++) {
         ps_comm_link *l = &c->links[s];

@@ -107,7 +107,8 @@ static ps_err read_line(cursor *c, char *line, ps_dataset *out)
     double value;
     if (count_fields(c, line) != columns + 1)
         return ps_err_set(PS_ERR_FORMAT,
-                          "%s:%" PRId64 ": %" PRId64 " fields; the first line has %" PRId64,
+                          "%s:%" PRId64 ": %" PRId64
+                          " fields; the first line has %" PRId64,
                           c->path, c->line, count_fields(c, line), columns + 1);
     for (; c->column <= columns; c->column++) {
         field = next_field(c, &rest);
@@ -152,8 +153,8 @@ static ps_err read_lines(cursor *c, ps_dataset *out)
                           c->path, c->line);
     if (out->n > 0 && columns != out->dims.d[0])
         return ps_err_set(PS_ERR_FORMAT,
-                          "%s: %" PRId64 " columns; the file before has %" PRId64, c->path,
-                          columns + 1, out->dims.d[0] + 1);
+                          "%s: %" PRId64 " columns; the file before has %" PRId64,
+                          c->path, columns + 1, out->dims.d[0] + 1);
     PS_TRY(grow(c, 1 + count_lines(c), columns, out));
     PS_TRY(is_header(c, line, &header));
     for (line = header ? next_line(c) : line; line; line = next_line(c))

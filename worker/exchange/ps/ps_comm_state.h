@@ -143,8 +143,8 @@ void ps_comm_fail(ps_comm *c, ps_err err);
 /* The thread's steps (pace.h): the main thread has given a gradient; it was sent; weights
  * are here. */
 void ps_comm_pace_given(ps_comm *c, uint32_t shard);
-/* Rings are read and written by the thread that computes, if one computes at all: programs
- * may push and wait in two threads, which then share nothing of this. */
+/* Rings are read and written by the thread that computes, if one computes at all:
+ * programs may push and wait in two threads, which then share nothing of this. */
 static inline bool ps_comm_is_paced(const ps_comm *c)
 {
     return atomic_load_explicit(&c->computed_step, memory_order_relaxed) > 0;
