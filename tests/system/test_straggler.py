@@ -30,9 +30,9 @@ class TurnTaking:
     def _run(self):
         while not self.over.is_set():
             os.kill(self.pid, signal.SIGSTOP)
-            time.sleep(0.18)
+            time.sleep(0.018)  # each of its steps takes several turns
             os.kill(self.pid, signal.SIGCONT)
-            time.sleep(0.02)
+            time.sleep(0.002)
 
     def __enter__(self):
         self.thread.start()
@@ -50,6 +50,7 @@ class Straggler(JobTest):
                                    stdout=output, stderr=subprocess.STDOUT)
         self.addCleanup(self._stop, job)
         self.wait_for_steps("out", 2)
+        time.sleep(2)  # nobody is named before some steps are known whole
         return job, sorted(pid for name, pid in descendants(job.pid) if name == "ps-worker")
 
     @staticmethod
