@@ -33,7 +33,7 @@ def arguments():
     p.add_argument("--after", type=int, default=0)
     p.add_argument("--steps", type=int, default=0)
     p.add_argument("--from", dest="checkpoints", nargs="+", default=[])
-    p.set_defaults(order="given", hook="none", states=None)
+    p.set_defaults(order="given", hook="none", package=None, states=None)
     return p.parse_args()
 
 

@@ -121,6 +121,9 @@ class Bits(PythonTest):
             "outputs": 64, "samples": samples, "optimizer": {**keys, **options},
             "weights": [list(first[f"fc.{kind}"][2]) for kind in ("weight", "bias")]}))
         words = [f"optimizer.{key}={value}" for key, value in keys.items()]
+        # Last bits of Adam differ between PyTorch 1 and 2; the package takes those of its PyTorch.
+        new = works("import torch; assert torch.__version__[0] != '1'")
+        words.append(f"optimizer.pytorch={2 if new else 1}")
         words += [f"exchange.codec={options['codec']}", *options["settings"]] if options else []
         self.psrun("-s", 2, "-w", 2, "--overwrite", config, f"train.init={self.path('init')}", *words, out="theirs")
         last = read_safetensors(self.path("theirs/model.safetensors"))[0]

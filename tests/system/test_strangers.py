@@ -2,6 +2,7 @@
 no bit, and costs a bounded amount of memory. Raw sockets that speak ZMTP 3.0
 (rfc.zeromq.org/spec/23). PS_STRANGERS: connections at a time to each port."""
 import os
+import re
 import resource
 import socket
 import struct
@@ -10,7 +11,7 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import JobTest, listening_ports, resident_bytes
+from jobs import ROOT, JobTest, listening_ports, resident_bytes
 
 # Long enough for every attack to meet a job that runs.
 SETTINGS = ["train.epochs=100", "data.batch=8", "train.threads=1", "exchange.shm=off",
@@ -51,8 +52,12 @@ def text(s):
     return b"\xd9" + bytes([len(s)]) + s.encode()
 
 
+# The control plane's, so that strangers are not just told that theirs is another.
+VERSION = int(re.search(r"PS_CONTROL_VERSION = (\d+)", (ROOT / "common/job/control.h").read_text())[1])
+
+
 def control(kind, *items, nonce=0, request=1):
-    parts = [uint(3), uint(kind), uint(nonce), uint(request), *items]
+    parts = [uint(VERSION), uint(kind), uint(nonce), uint(request), *items]
     return bytes([0x90 + len(parts)]) + b"".join(parts)
 
 
