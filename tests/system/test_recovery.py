@@ -84,12 +84,13 @@ class ToldToEnd(RestartTest):
 
     def test_while_the_others_join_again(self):
         """What worker 0 has in memory goes to the disk."""
-        psrun = self.start_with("exec sleep 1000", IN_MEMORY)
+        settings = [*IN_MEMORY, "train.steps=1500"]  # it must not be over when worker 1 is killed
+        psrun = self.start_with("exec sleep 1000", settings)
         self.kill(psrun, "worker", 1)
         self.assertTrue(self.wait_until(psrun, lambda: self.text("out").count("joined role=worker rank=0") > 1
                                         or "[worker 0]" in self.text("out").partition("WARN  rejoin ")[2]))
         self.assertEqual(self.listdir("out", "checkpoints"), [])
-        self.tell(psrun, IN_MEMORY)
+        self.tell(psrun, settings)
 
     def test_while_worker_0_waits_for_its_start(self):
         psrun = self.start_with("kill -SEGV $$", [*SETTINGS, "train.log_every=1"])
