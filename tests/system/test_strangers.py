@@ -142,7 +142,7 @@ class Attack(threading.Thread):
 
     def old_routing_id(self, port):
         # HELLO, PUSH of chunk 0, BYE, as an older program has them; rank and secret that are guessed.
-        wire = [b"\x9c" + b"".join(uint(n) for n in (3, kind, 0, 1, 0, 0, 0, 0, 8, 0, 0, 0))
+        wire = [b"\x9c" + b"".join(uint(n) for n in (VERSION, kind, 0, 1, 0, 0, 0, 0, 8, 0, 0, 0))
                 for kind in (1, 3, 5)]
         for identity in (b"w\0\0\0\0", b"w\0\0\0\1", b"\0\0\0\0" + b"\0" * 16):
             self.say(port, *[frame(w) for w in wire], identity=identity)
