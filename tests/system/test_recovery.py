@@ -81,6 +81,7 @@ class ToldToEnd(RestartTest):
         self.run_job("whole", *self.KIND, *settings)
         self.run_job("out", *self.KIND, *settings, args=["--resume", "auto"])
         self.check_same("whole", "out")
+        self.check_nothing_left("out")
 
     def test_while_the_others_join_again(self):
         """What worker 0 has in memory goes to the disk."""
