@@ -16,7 +16,7 @@ SETTINGS = [f"train.steps={STEPS}", "data.batch=20", "train.log_every=4", "data.
             "checkpoint.every=5", "checkpoint.keep=100"]
 # Of the time, of this process alone, or of how much travelled.
 OWN = ("seconds", "samples_per_second", "step_ms", "exchange_wait_ms", "bytes", "rss", "in_flight",
-       "server_stats", "compression_ratio", "servers", "shards", "warmup", "rejoins")
+       "server_stats", "compression_ratio", "servers", "shards", "warmup", "rejoins", "stragglers")
 
 
 def copy_until(run, to, step):
