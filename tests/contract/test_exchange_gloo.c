@@ -118,6 +118,7 @@ static void test_gloo_names_the_rank_that_is_gone(void **state)
 {
     allreduce_check_gone("exchange.name=gloo", 2, allreduce_ways[1]);
     allreduce_check_gone("exchange.name=gloo", 4, allreduce_ways[0]);
+    allreduce_check_gone("exchange.name=gloo", 4, allreduce_ways[1]);
 }
 
 /* Where in a step the last rank goes away, or stands still. */
@@ -154,7 +155,7 @@ broken:
     return ps_err_set(PS_ERR_IO, "gone");
 }
 
-static void check_broken_step(moment at, bool stops)
+static void check_broken_step(moment at, bool stops, const char *way)
 {
     allreduce_job j;
     when = at;
@@ -164,7 +165,7 @@ static void check_broken_step(moment at, bool stops)
     allreduce_set(
         &j, "model.layers=[{linear: {name: a, out: 1024}}, relu, {linear: {name: b, "
             "out: 1024}}, log_softmax]");
-    allreduce_set(&j, allreduce_ways[0]);
+    allreduce_set(&j, way);
     allreduce_set(&j, "net.heartbeat_ms=100");
     allreduce_set(&j, "net.dead_after_ms=2000");
     allreduce_set(&j, "net.step_timeout_ms=1000");
@@ -184,17 +185,20 @@ static void check_broken_step(moment at, bool stops)
 
 static void test_gloo_survives_a_death_among_the_sums(void **state)
 {
-    check_broken_step(BEFORE_THE_LAST_SUMS, false);
+    check_broken_step(BEFORE_THE_LAST_SUMS, false, allreduce_ways[0]);
+    check_broken_step(BEFORE_THE_LAST_SUMS, false, allreduce_ways[1]);
 }
 
 static void test_gloo_survives_a_death_among_the_weights(void **state)
 {
-    check_broken_step(AMONG_THE_WEIGHTS, false);
+    check_broken_step(AMONG_THE_WEIGHTS, false, allreduce_ways[0]);
+    check_broken_step(AMONG_THE_WEIGHTS, false, allreduce_ways[1]);
 }
 
 static void test_gloo_waits_no_longer_than_it_may(void **state)
 {
-    check_broken_step(BEFORE_THE_LAST_SUMS, true);
+    check_broken_step(BEFORE_THE_LAST_SUMS, true, allreduce_ways[0]);
+    check_broken_step(BEFORE_THE_LAST_SUMS, true, allreduce_ways[1]);
 }
 
 /* Sums that depend on the order of their terms, in a model of many segments, parts and

@@ -37,6 +37,7 @@ typedef struct allreduce {
     double wait_seconds;
     pthread_t thread;
     bool has_thread, stopped;
+    uint64_t taken; // of the collective's thread, which may be the main one: buckets
 
     /* Shared, under lock; changed is signalled at every change. No call to the collective
      * is made with the lock held. */
@@ -203,11 +204,12 @@ static bool wait_for_work(allreduce *x, uint64_t taken, wanted *what, bool *idle
 static void *run(void *arg)
 {
     allreduce *x = arg;
-    uint64_t taken = 0;
     wanted what;
     bool idle;
-    while (wait_for_work(x, taken, &what, &idle)) {
-        ps_err err = idle ? watch(x) : what ? serve(x, what) : reduce_bucket(x, taken++);
+    while (wait_for_work(x, x->taken, &what, &idle)) {
+        ps_err err = idle   ? watch(x)
+                     : what ? serve(x, what)
+                            : reduce_bucket(x, x->taken++);
         if (err != PS_OK) {
             fail(x, err);
             break;
@@ -223,6 +225,16 @@ static void *run(void *arg)
 static bool arrived(const allreduce *x, const uint64_t *count, uint64_t target)
 {
     return *count >= target && x->wanted == WANT_NOTHING;
+}
+
+/* What the communication thread does, where there is none. */
+static void work_off(allreduce *x)
+{
+    ps_err err = x->failed.code;
+    while (err == PS_OK && x->taken < x->given)
+        err = reduce_bucket(x, x->taken++);
+    if (err == PS_OK && x->wanted != WANT_NOTHING) err = serve(x, x->wanted);
+    if (err != PS_OK && x->failed.code == PS_OK) fail(x, err);
 }
 
 /* Releases the lock and waits for a change, for a moment at most. */
@@ -273,6 +285,7 @@ static ps_err wait_for(allreduce *x, const uint64_t *count, uint64_t target)
 {
     bool late;
     const uint64_t begun_ns = ps_clock_ns();
+    if (!x->has_thread && !arrived(x, count, target)) work_off(x);
     pthread_mutex_lock(&x->lock);
     ps_err err = wait_rounds(x, count, target, &late);
     pthread_mutex_unlock(&x->lock);
@@ -293,8 +306,10 @@ static ps_err request(allreduce *x, wanted what)
 ps_err ps_allreduce_start(ps_exchange *base)
 {
     allreduce *x = of(base);
-    PS_TRY(ps_thread_start(&x->thread, base->ops->name, run, x));
-    x->has_thread = true;
+    if (!x->collective->by_caller) {
+        PS_TRY(ps_thread_start(&x->thread, base->ops->name, run, x));
+        x->has_thread = true;
+    }
     return request(x, WANT_ALL);
 }
 
@@ -334,6 +349,7 @@ ps_err ps_allreduce_params_needed(ps_exchange *base, int first, int n)
 ps_err ps_allreduce_params_ready(ps_exchange *base, int first, int n, bool *ready)
 {
     allreduce *x = of(base);
+    if (!x->has_thread) work_off(x); // nobody else will
     pthread_mutex_lock(&x->lock);
     *ready = x->applied >= buckets_before(x, first, n);
     pthread_mutex_unlock(&x->lock);

@@ -81,6 +81,8 @@ typedef struct ps_collective_ops {
 
 struct ps_collective {
     const ps_collective_ops *ops;
+    /* The calls are so short that the thread that waits for their results makes them. */
+    bool by_caller;
     /* Payload since connecting, as computed: sent (and as much received), and what ranks
      * read from each other's memory instead. Of the thread that makes the calls. */
     uint64_t bytes, shm_bytes;

@@ -4,7 +4,7 @@ extern "C" {
 #include "exchange_gloo.h"
 #include "floats.h"
 #include "send_queue.h"
-#include "shm_peers.h"
+#include "shm_collective.h"
 #include "thread.h"
 }
 
@@ -51,7 +51,6 @@ struct GlooCollective {
     ps_collective base;
     ps_exchange_options at;
     int rank, world_size;
-    ps_shm_peers *memory; // the peers' arenas, or NULL: they are not all here
     std::shared_ptr<gloo::transport::Device> device;
     std::shared_ptr<gloo::Context> context; // NULL until all are connected
     std::vector<Link> links;                // the next rank first
@@ -173,13 +172,11 @@ gloo::transport::Buffer &buffer_of(GlooCollective *c, const ps_send &m)
     return *(m.weights ? link.weights_out[m.bucket] : link.grads_out);
 }
 
-/* Returns at once. Where the peers read our arenas, a message without content says that
- * they may. */
+/* Returns at once. */
 void post(GlooCollective *c, const ps_send &m)
 {
     const ps_scatter *s = c->layout.scatter;
     gloo::transport::Buffer &buffer = buffer_of(c, m);
-    if (c->memory) return buffer.send(0, 0, 0);
     const ps_chunk segment =
         ps_scatter_segment(s, m.bucket, m.weights ? c->rank : m.peer, m.segment);
     const size_t bytes = bytes_of(segment.count), at = bytes_of(m.segment * s->segment);
@@ -238,21 +235,12 @@ extern "C" void *gloo_sender_main(void *arg)
     return nullptr;
 }
 
-/* There are more elements to send. The lock is held: messages without content need no
- * thread of their own. */
+/* There are more elements to send. The lock is held. */
 void send_more(GlooCollective *c, uint64_t elements)
 {
-    ps_send m;
-    if (!c->memory) {
-        c->bytes += bytes_of(elements);
-        c->idle = false;
-        c->changed.notify_all();
-        return;
-    }
-    while (ps_send_queue_next(&c->queue, &m)) {
-        post(c, m);
-        ps_send_queue_sent(&c->queue, m.peer);
-    }
+    c->bytes += bytes_of(elements);
+    c->idle = false;
+    c->changed.notify_all();
 }
 
 void offer(ps_collective *base)
@@ -266,8 +254,7 @@ void offer(ps_collective *base)
     for (const Link &link : c->links)
         elements += ps_scatter_part(s, bucket, link.peer)->count;
     ps_send_queue_offer(&c->queue);
-    if (guarded("offering gradients", [&] { send_more(c, elements); }) != PS_OK)
-        c->failed = ps_err_message();
+    send_more(c, elements);
 }
 
 ps_err share(ps_collective *base, int bucket, uint64_t segment)
@@ -277,7 +264,8 @@ ps_err share(ps_collective *base, int bucket, uint64_t segment)
     std::lock_guard<std::mutex> guard(c->lock);
     const ps_chunk s = ps_scatter_segment(c->layout.scatter, bucket, c->rank, segment);
     ps_send_queue_share(&c->queue, bucket);
-    return guarded("sharing weights", [&] { send_more(c, s.count * c->links.size()); });
+    send_more(c, s.count * c->links.size());
+    return PS_OK;
 }
 
 ps_err flush(ps_collective *base)
@@ -293,11 +281,9 @@ ps_err flush(ps_collective *base)
 /* ------------------------------------------------------------------ sums and weights */
 
 /* Where a peer's gradients of a segment of this rank's are, once they are there. */
-const float *grads_from(GlooCollective *c, size_t i, int bucket, uint64_t segment,
-                        uint64_t offset)
+const float *grads_from(GlooCollective *c, size_t i, int bucket, uint64_t segment)
 {
     const ps_scatter *s = c->layout.scatter;
-    if (c->memory) return ps_shm_peers_grads(c->memory, c->links[i].peer) + offset;
     return c->staging + i * c->own + ps_scatter_before(s, bucket, c->rank) +
            segment * s->segment;
 }
@@ -313,20 +299,10 @@ ps_err sum(ps_collective *base, int bucket, uint64_t segment)
         c->from[c->rank] = own;
         for (size_t i = 0; i < c->links.size(); i++) {
             c->links[i].grads_in->waitRecv();
-            c->from[c->links[i].peer] = grads_from(c, i, bucket, segment, s.offset);
+            c->from[c->links[i].peer] = grads_from(c, i, bucket, segment);
         }
         sum_in_order(own, c->from, s.count);
-        if (c->memory) base->shm_bytes += bytes_of(s.count) * c->links.size();
     });
-}
-
-/* Copies a peer's weights of a bucket from its arena. They are written again only when
- * the gradients of the next step are summed, for which this rank is waited for. */
-void copy_from_memory(GlooCollective *c, int peer, const ps_chunk &part)
-{
-    memcpy(c->layout.params + part.offset,
-           ps_shm_peers_params(c->memory, peer) + part.offset, bytes_of(part.count));
-    c->base.shm_bytes += bytes_of(part.count);
 }
 
 /* Called by the thread that makes the calls. */
@@ -347,8 +323,6 @@ ps_err gather(ps_collective *base, int bucket)
             uint64_t n = ps_scatter_segments(s, bucket, link.peer);
             for (; n > 0; n--)
                 link.weights_in[bucket]->waitRecv();
-            if (c->memory)
-                copy_from_memory(c, link.peer, *ps_scatter_part(s, bucket, link.peer));
         }
         count_bytes(c);
     });
@@ -443,11 +417,10 @@ void bind_links(GlooCollective *c)
     for (size_t i = 0; i < c->links.size(); i++) {
         Link &link = c->links[i];
         auto &pair = c->context->getPair(link.peer);
-        float *in = c->memory ? nullptr : c->staging + i * c->own;
+        float *in = c->staging + i * c->own;
         link.grads_out = pair->createSendBuffer(SLOT_GRADS, c->layout.grads,
                                                 bytes_of(c->at.table->arena_count));
-        link.grads_in =
-            pair->createRecvBuffer(SLOT_GRADS, in, c->memory ? 0 : bytes_of(c->own));
+        link.grads_in = pair->createRecvBuffer(SLOT_GRADS, in, bytes_of(c->own));
         bind_arrays(c, link);
         bind_weights(c, link);
     }
@@ -455,8 +428,7 @@ void bind_links(GlooCollective *c)
 
 uint64_t segment(const ps_collective *base)
 {
-    const GlooCollective *c = reinterpret_cast<const GlooCollective *>(base);
-    return c->memory ? UINT64_MAX : PS_SEGMENT_BYTES / sizeof(float);
+    return PS_SEGMENT_BYTES / sizeof(float);
 }
 
 ps_err lay_out(ps_collective *base, const ps_collective_layout *layout)
@@ -466,15 +438,13 @@ ps_err lay_out(ps_collective *base, const ps_collective_layout *layout)
     c->layout = *layout;
     PS_TRY(ps_send_queue_init(&c->queue, layout->scatter, c->rank, ON_THE_WAY));
     c->own = ps_scatter_before(layout->scatter, layout->scatter->n_buckets, c->rank);
-    if (!c->memory)
-        PS_TRY(ps_mem_map_zeroed(&c->staging, bytes_of(c->own) * c->links.size(),
-                                 "gradients of the other workers"));
+    PS_TRY(ps_mem_map_zeroed(&c->staging, bytes_of(c->own) * c->links.size(),
+                             "gradients of the other workers"));
     PS_TRY(guarded("laying out", [c] {
         c->from.resize(c->world_size);
         c->on_the_way.reserve(c->links.size() * ON_THE_WAY);
         bind_links(c);
     }));
-    if (c->memory) return PS_OK;
     PS_TRY(ps_thread_start(&c->sender, "gloo send", gloo_sender_main, c));
     c->has_sender = true;
     return PS_OK;
@@ -564,7 +534,6 @@ void destroy(ps_collective **base)
     });
     ps_mem_unmap(c->staging, bytes_of(c->own) * (size_t)(c->world_size - 1));
     ps_send_queue_fini(&c->queue);
-    ps_shm_peers_close(&c->memory);
     delete c;
     *base = nullptr;
 }
@@ -590,6 +559,8 @@ ps_err connect(const ps_exchange_options *options, ps_device_stream *,
                ps_collective **out)
 {
     const ps_config_net *net = &options->config->net;
+    ps_err err = ps_shm_collective_open(options, out);
+    if (err != PS_OK || *out) return err;
     GlooCollective *c = new (std::nothrow) GlooCollective();
     if (!c) return ps_err_set(PS_ERR_NOMEM, "gloo: out of memory");
     c->base.ops = &gloo_ops;
@@ -598,8 +569,6 @@ ps_err connect(const ps_exchange_options *options, ps_device_stream *,
     c->world_size = options->world_size;
     *out = &c->base;
     if (c->world_size == 1) return PS_OK;
-    ps_err err = ps_shm_peers_open(options, &c->memory);
-    if (err != PS_OK) return err;
     return guarded("connecting the workers", [&] {
         gloo::transport::tcp::attr attr(ps_member_address(options->member));
         c->device = gloo::transport::tcp::CreateDevice(attr);

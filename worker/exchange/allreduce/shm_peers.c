@@ -11,6 +11,8 @@
 
 struct ps_shm_peers {
     ps_shm_door *door;
+    ps_shared_mem board; // this rank's
+    int rank;
 };
 
 static ps_deadline join_deadline(const ps_exchange_options *o)
@@ -39,9 +41,10 @@ static ps_err agree(const ps_exchange_options *o, const char *on, bool mine, boo
 static ps_err open_door(const ps_exchange_options *o, ps_shm_peers *p)
 {
     const ps_job_key key = ps_job_key_shm(PS_ROLE_WORKER, o->rank);
+    const ps_shm_door_rings boards = {.bytes = p->board.bytes};
     ps_err err =
         ps_shm_door_create(ps_member_roster(o->member)->nonce, (uint32_t)o->world_size,
-                           o->params->bytes, NULL, &p->door);
+                           o->params->bytes, &boards, &p->door);
     // an empty name spares the others the wait
     const char *name = err == PS_OK ? ps_shm_door_name(p->door) : "";
     PS_TRY(ps_member_put(o->member, key.text, name, strlen(name), join_deadline(o)));
@@ -50,10 +53,11 @@ static ps_err open_door(const ps_exchange_options *o, ps_shm_peers *p)
 
 static ps_err exchange_arenas(const ps_exchange_options *o, ps_shm_peers *p)
 {
+    const ps_shm_offer_rings board = {.memory = &p->board};
     PS_TRY(open_door(o, p));
     for (int r = 0; r < o->world_size; r++) {
         const ps_job_key key = ps_job_key_shm(PS_ROLE_WORKER, r);
-        ps_err err = r == o->rank ? PS_OK : ps_shm_offer_at(o, key.text, NULL);
+        ps_err err = r == o->rank ? PS_OK : ps_shm_offer_at(o, key.text, &board);
         if (err == PS_OK) continue;
         ps_err_prefix(err, "shared memory with worker %d", r);
         return err;
@@ -69,7 +73,8 @@ static ps_err without(const ps_exchange_options *o, const char *reason)
     return PS_OK;
 }
 
-ps_err ps_shm_peers_open(const ps_exchange_options *o, ps_shm_peers **out)
+ps_err ps_shm_peers_open(const ps_exchange_options *o, uint64_t board_bytes,
+                         ps_shm_peers **out)
 {
     *out = NULL;
     if (o->world_size == 1 || o->stream) return PS_OK;
@@ -82,7 +87,9 @@ ps_err ps_shm_peers_open(const ps_exchange_options *o, ps_shm_peers **out)
                                  "namespace");
     ps_shm_peers *p;
     PS_TRY(ps_mem_zalloc(&p, 1, sizeof *p, "shared memory"));
-    ps_err err = exchange_arenas(o, p);
+    p->rank = o->rank;
+    ps_err err = ps_shared_mem_init(&p->board, board_bytes, "a board");
+    if (err == PS_OK) err = exchange_arenas(o, p);
     if (err != PS_OK) PS_WARN("shm", "reason=\"%s\" instead=tcp", ps_err_message());
     bool ok = err == PS_OK;
     err = agree(o, "shm/mapped", ok, &mapped);
@@ -105,10 +112,17 @@ const float *ps_shm_peers_params(const ps_shm_peers *p, int rank)
     return ps_shm_door_params(p->door, (uint32_t)rank);
 }
 
+void *ps_shm_peers_board(const ps_shm_peers *p, int rank)
+{
+    return rank == p->rank ? p->board.base
+                           : ps_shm_door_rings_of(p->door, (uint32_t)rank);
+}
+
 void ps_shm_peers_close(ps_shm_peers **p)
 {
     if (!*p) return;
     ps_shm_door_destroy(&(*p)->door);
+    ps_shared_mem_fini(&(*p)->board);
     free(*p);
     *p = NULL;
 }

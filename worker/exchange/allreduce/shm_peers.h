@@ -1,6 +1,6 @@
 /* Shared memory among the workers of a job that are all on one host: each maps the arenas
  * of all others, so that gradients are summed, and weights copied, from where they
- * are. */
+ * are. Each also has a board, which the others may read and write. */
 #ifndef PS_SHM_PEERS_H
 #define PS_SHM_PEERS_H
 
@@ -11,12 +11,16 @@ typedef struct ps_shm_peers ps_shm_peers;
 /* *out stays NULL unless every worker has mapped the arenas of every other. exchange.shm
  * decides. off: never. auto: when all are on one host and network namespace; a failure is
  * a warning. on: a failure is an error that says why. All workers of the job call it at
- * the same time. */
-ps_err ps_shm_peers_open(const ps_exchange_options *options, ps_shm_peers **out);
+ * the same time, with the same board_bytes. */
+ps_err ps_shm_peers_open(const ps_exchange_options *options, uint64_t board_bytes,
+                         ps_shm_peers **out);
 /* Another worker's arenas; borrowed until the close. The callers agree on who may use
  * which range when. */
 const float *ps_shm_peers_grads(const ps_shm_peers *p, int rank);
 const float *ps_shm_peers_params(const ps_shm_peers *p, int rank);
+/* The board of a worker, or the own one: zeroed at the start. Borrowed until the close.
+ */
+void *ps_shm_peers_board(const ps_shm_peers *p, int rank);
 void ps_shm_peers_close(ps_shm_peers **p);
 
 #endif

@@ -1,0 +1,340 @@
+#include "shm_collective.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "floats.h"
+#include "interrupt.h"
+#include "procstat.h"
+#include "shm_board.h"
+#include "shm_peers.h"
+
+/* Longer than waking a thread takes, and shorter than anybody would notice. */
+enum { SPIN_NS = 50000 };
+
+/* A model this small is exchanged faster than another thread is woken for it. */
+enum { SMALL_BYTES = 1 << 20 };
+
+/* A piece of memory of one rank's. */
+typedef struct span {
+    char *at;
+    uint64_t bytes;
+} span;
+
+typedef struct shm_collective {
+    ps_collective base;
+    ps_exchange_options at;
+    int rank, world_size;
+    ps_shm_peers *peers;
+    ps_shm_board **boards; // (world_size)
+    ps_collective_layout layout;
+    const float **from; // (world_size) what is summed now
+    span *spans;        // (world_size, n_arrays) of the layout's arrays
+    uint64_t summed;    // the index of the next bucket to be summed, since the start
+    uint64_t *gathered; // (n_buckets) how often
+    uint64_t rounds;
+    uint64_t spin_ns;
+    _Atomic bool aborted;
+
+    /* The wait that goes on. */
+    ps_deadline deadline;
+    int peer;
+    const char *what;
+} shm_collective;
+
+static shm_collective *of(const ps_collective *c)
+{
+    return (shm_collective *)(uintptr_t)c;
+}
+
+/* ------------------------------------------------------------------------- waiting */
+
+static ps_err check(void *ctx)
+{
+    const shm_collective *c = ctx;
+    if (atomic_load(&c->aborted)) return ps_err_set(PS_ERR_NET, "the exchange was ended");
+    PS_TRY(ps_member_check(c->at.member));
+    PS_TRY(ps_interrupt_ask_hook());
+    if (!ps_deadline_passed(c->deadline)) return PS_OK;
+    return ps_err_set(PS_ERR_TIMEOUT,
+                      "worker %d gave no %s for %lld ms (net.step_timeout_ms)", c->peer,
+                      c->what, (long long)c->at.config->net.step_timeout_ms);
+}
+
+static ps_err wait_for(shm_collective *c, int peer, const _Atomic uint64_t *count,
+                       uint64_t target, const char *what)
+{
+    if (atomic_load(count) >= target) return PS_OK;
+    c->deadline = ps_deadline_in_ms((uint64_t)c->at.config->net.step_timeout_ms);
+    c->peer = peer;
+    c->what = what;
+    return ps_shm_board_wait(c->boards[c->rank], peer, count, target, c->spin_ns, check,
+                             c);
+}
+
+static void post(shm_collective *c, _Atomic uint64_t *count)
+{
+    ps_shm_board_post(c->boards, c->world_size, c->rank, count);
+}
+
+/* ------------------------------------------------------------------ sums and weights */
+
+static uint64_t segment(const ps_collective *base)
+{
+    return UINT64_MAX;
+}
+
+static void offer(ps_collective *base)
+{
+    shm_collective *c = of(base);
+    post(c, &c->boards[c->rank]->offered);
+}
+
+/* out = ((from[0] + from[1]) + from[2]) + ..., n floats each; out may be one of them. */
+static void sum_in_order(float *out, const float *const *from, int n_from, uint64_t n)
+{
+    enum { BLOCK = 2048 }; // stays in the first cache
+    float partial[BLOCK];
+    for (uint64_t at = 0; at < n; at += BLOCK) {
+        const uint64_t count = n - at < BLOCK ? n - at : BLOCK;
+        const float *a = from[0] + at;
+        for (int r = 1; r < n_from; r++) {
+            float *to = r + 1 == n_from ? out + at : partial;
+            ps_floats_sum(to, a, from[r] + at, count);
+            a = to;
+        }
+    }
+}
+
+/* Ranks without a part of a bucket do not sum it. */
+static uint64_t next_of(uint64_t summed, int bucket, int n_buckets)
+{
+    const uint64_t n = (uint64_t)n_buckets;
+    return summed + ((uint64_t)bucket + n - summed % n) % n;
+}
+
+static ps_err sum(ps_collective *base, int bucket, uint64_t i)
+{
+    shm_collective *c = of(base);
+    const ps_scatter *scatter = c->layout.scatter;
+    const ps_chunk s = ps_scatter_segment(scatter, bucket, c->rank, i);
+    float *own = c->layout.grads + s.offset;
+    c->summed = next_of(c->summed, bucket, scatter->n_buckets) + 1;
+    for (int r = 0; r < c->world_size; r++) {
+        c->from[r] = own;
+        if (r == c->rank) continue;
+        PS_TRY(wait_for(c, r, &c->boards[r]->offered, c->summed, "gradients"));
+        c->from[r] = ps_shm_peers_grads(c->peers, r) + s.offset;
+    }
+    sum_in_order(own, c->from, c->world_size, s.count);
+    base->shm_bytes += s.count * sizeof(float) * (uint64_t)(c->world_size - 1);
+    return PS_OK;
+}
+
+static ps_err share(ps_collective *base, int bucket, uint64_t i)
+{
+    shm_collective *c = of(base);
+    post(c, &c->boards[c->rank]->shared[bucket]);
+    return PS_OK;
+}
+
+/* A peer writes its weights again only when the gradients of the next step are summed,
+ * for which it waits for this rank. */
+static ps_err gather(ps_collective *base, int bucket)
+{
+    shm_collective *c = of(base);
+    const ps_scatter *scatter = c->layout.scatter;
+    const uint64_t target = ++c->gathered[bucket];
+    for (int k = 1; k < c->world_size; k++) {
+        const int r = (c->rank + k) % c->world_size;
+        const ps_chunk *part = ps_scatter_part(scatter, bucket, r);
+        if (part->count == 0) continue;
+        PS_TRY(wait_for(c, r, &c->boards[r]->shared[bucket], target, "weights"));
+        memcpy(c->layout.params + part->offset,
+               ps_shm_peers_params(c->peers, r) + part->offset,
+               part->count * sizeof(float));
+        base->shm_bytes += part->count * sizeof(float);
+    }
+    return PS_OK;
+}
+
+static ps_err flush(ps_collective *base)
+{
+    return PS_OK; // the others keep the memory in which it stands
+}
+
+/* -------------------------------------------------------------------------- rounds */
+
+static uint64_t bytes_of(const span *spans, int n)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < n; i++)
+        bytes += spans[i].bytes;
+    return bytes;
+}
+
+/* Copies the piece that begins at byte `from` of the spans: into `piece`, or out of it.
+ */
+static uint64_t copy_piece(const span *spans, int n, uint64_t from, uint8_t *piece,
+                           bool into)
+{
+    uint64_t done = 0;
+    for (int i = 0; i < n && done < PS_SHM_BOARD_PIECE; i++) {
+        if (from >= spans[i].bytes) {
+            from -= spans[i].bytes;
+            continue;
+        }
+        const uint64_t left = spans[i].bytes - from, room = PS_SHM_BOARD_PIECE - done;
+        const uint64_t bytes = left < room ? left : room;
+        char *at = spans[i].at + from;
+        memcpy(into ? (char *)piece + done : at, into ? at : (char *)piece + done, bytes);
+        done += bytes;
+        from = 0;
+    }
+    return done;
+}
+
+/* Every rank puts its next piece, and takes those of all others. A piece is overwritten
+ * two rounds later: for the round between, its readers were waited for. spans
+ * (world_size, n): of each rank. */
+static ps_err make_round(shm_collective *c, const span *spans, int n, uint64_t from)
+{
+    const int place = (int)(c->rounds++ % 2);
+    ps_shm_board *own = c->boards[c->rank];
+    copy_piece(spans + c->rank * n, n, from, own->pieces[place], true);
+    post(c, &own->rounds);
+    for (int k = 1; k < c->world_size; k++) {
+        const int r = (c->rank + k) % c->world_size;
+        PS_TRY(wait_for(c, r, &c->boards[r]->rounds, c->rounds, "word"));
+        c->base.shm_bytes +=
+            copy_piece(spans + r * n, n, from, c->boards[r]->pieces[place], false);
+    }
+    return PS_OK;
+}
+
+/* Every rank's spans become everybody's; of a rank they have the same sizes everywhere.
+ */
+static ps_err exchange_spans(shm_collective *c, const span *spans, int n)
+{
+    uint64_t most = 0;
+    for (int r = 0; r < c->world_size; r++) {
+        const uint64_t bytes = bytes_of(spans + r * n, n);
+        if (bytes > most) most = bytes;
+    }
+    for (uint64_t from = 0; from < most; from += PS_SHM_BOARD_PIECE)
+        PS_TRY(make_round(c, spans, n, from));
+    return PS_OK;
+}
+
+static ps_err all_gather(ps_collective *base)
+{
+    shm_collective *c = of(base);
+    return exchange_spans(c, c->spans, c->layout.n_arrays);
+}
+
+static ps_err broadcast(ps_collective *base, const ps_collective_range *ranges, int n)
+{
+    shm_collective *c = of(base);
+    span *spans;
+    PS_TRY(ps_mem_zalloc(&spans, (size_t)n * (size_t)c->world_size, sizeof *spans,
+                         "a broadcast"));
+    for (int i = 0; i < n; i++)
+        spans[i] = (span){ranges[i].bytes, ranges[i].n_bytes};
+    ps_err err = exchange_spans(c, spans, n);
+    free(spans);
+    return err;
+}
+
+/* --------------------------------------------------------------------- start and end */
+
+static ps_err lay_out(ps_collective *base, const ps_collective_layout *layout)
+{
+    shm_collective *c = of(base);
+    const size_t n = (size_t)layout->n_arrays;
+    c->layout = *layout;
+    PS_TRY(ps_mem_zalloc(&c->gathered, (size_t)layout->scatter->n_buckets,
+                         sizeof *c->gathered, "buckets"));
+    PS_TRY(
+        ps_mem_zalloc(&c->spans, n * (size_t)c->world_size, sizeof *c->spans, "arrays"));
+    for (int r = 0; r < c->world_size; r++)
+        for (size_t k = 0; k < n; k++) {
+            const ps_collective_parts *a = &layout->arrays[k];
+            c->spans[(size_t)r * n + k] =
+                (span){(char *)a->base + a->cuts[r] * a->element_bytes,
+                       (a->cuts[r + 1] - a->cuts[r]) * a->element_bytes};
+        }
+    return PS_OK;
+}
+
+static void abort_calls(ps_collective *base)
+{
+    shm_collective *c = of(base);
+    atomic_store(&c->aborted, true);
+    ps_bell_ring(&c->boards[c->rank]->bell);
+}
+
+static void destroy(ps_collective **base)
+{
+    shm_collective *c = of(*base);
+    if (!c) return;
+    ps_shm_peers_close(&c->peers);
+    free(c->boards);
+    free((void *)c->from);
+    free(c->spans);
+    free(c->gathered);
+    free(c);
+    *base = NULL;
+}
+
+static const ps_collective_ops shm_ops = {
+    .name = "shm",
+    .segment = segment,
+    .lay_out = lay_out,
+    .offer = offer,
+    .sum = sum,
+    .share = share,
+    .all_gather = all_gather,
+    .gather = gather,
+    .flush = flush,
+    .broadcast = broadcast,
+    .abort = abort_calls,
+    .destroy = destroy,
+};
+
+static ps_err prepare(shm_collective *c)
+{
+    const size_t n = (size_t)c->world_size;
+    PS_TRY(ps_mem_zalloc(&c->boards, n, sizeof *c->boards, "boards"));
+    PS_TRY(ps_mem_zalloc(&c->from, n, sizeof *c->from, "gradients"));
+    for (int r = 0; r < c->world_size; r++)
+        c->boards[r] = ps_shm_peers_board(c->peers, r);
+    c->base.by_caller = c->at.params->bytes <= SMALL_BYTES;
+    ps_host host;
+    ps_host_find(&host);
+    const int64_t set = c->at.config->train.threads;
+    const int64_t threads = (set > 0 ? set : host.cores) + !c->base.by_caller;
+    if (c->world_size * threads <= host.cores) c->spin_ns = SPIN_NS;
+    return PS_OK;
+}
+
+ps_err ps_shm_collective_open(const ps_exchange_options *options, ps_collective **out)
+{
+    ps_shm_peers *peers;
+    *out = NULL;
+    PS_TRY(ps_shm_peers_open(options, ps_shm_board_bytes(options->table->n_tensors),
+                             &peers));
+    if (!peers) return PS_OK;
+    shm_collective *c;
+    ps_err err = ps_mem_zalloc(&c, 1, sizeof *c, "shared memory");
+    if (err != PS_OK) {
+        ps_shm_peers_close(&peers);
+        return err;
+    }
+    *c = (shm_collective){.base.ops = &shm_ops,
+                          .at = *options,
+                          .rank = options->rank,
+                          .world_size = options->world_size,
+                          .peers = peers};
+    *out = &c->base;
+    return prepare(c);
+}
