@@ -59,6 +59,7 @@ static ps_err serve(ps_shard *s, ps_wire_frames *f)
          .events = ZMQ_POLLIN},
     };
     for (;;) {
+        ps_shard_rings_look(s);
         const bool nothing = ps_shard_rings_sleep(s);
         int rc = zmq_poll(items, s->waits ? 6 : 4, nothing ? -1 : 0);
         int reason = zmq_errno();
@@ -200,6 +201,8 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     }
     ps_chunk_codec_end(&s->codec, job->total_steps);
     s->door = job->door;
+    s->spin_ns = ps_roster_spin_ns(roster, &roster->servers[ps_member_rank(job->member)],
+                                   s->o.config->train.threads);
     s->changed = job->changed;
     PS_TRY(ps_shard_memory_init(s));
     s->rules = (ps_frame_rules){

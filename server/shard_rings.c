@@ -1,5 +1,9 @@
 #include "shard_rings.h"
 
+#include <sched.h>
+
+#include "clock.h"
+
 bool ps_shard_rings_in_use(const ps_shard *s)
 {
     return s->n_rings > 0 && s->n_first == s->n_chunks;
@@ -18,6 +22,28 @@ static uint32_t find_needed(const ps_shard *s)
     for (uint32_t r = n; r-- > 0;)
         if (has_ring(s, r) && s->peers[r].n_pending == 0) return r;
     return n;
+}
+
+static bool has_sent(const ps_shard *s, uint32_t rank)
+{
+    return has_ring(s, rank) && !ps_shm_ring_is_empty(&s->peers[rank].rings.to_shard);
+}
+
+static bool is_anything_there(const ps_shard *s)
+{
+    const uint32_t n = s->rules.n_workers, needed = find_needed(s);
+    if (needed < n) return has_sent(s, needed);
+    for (uint32_t r = 0; r < n; r++)
+        if (has_sent(s, r)) return true;
+    return false;
+}
+
+void ps_shard_rings_look(const ps_shard *s)
+{
+    if (s->spin_ns == 0 || !ps_shard_rings_in_use(s)) return;
+    const uint64_t end_ns = ps_clock_ns() + s->spin_ns;
+    while (!is_anything_there(s) && ps_clock_ns() < end_ns)
+        sched_yield(); // others may need the core
 }
 
 bool ps_shard_rings_sleep(ps_shard *s)

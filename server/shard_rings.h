@@ -12,8 +12,10 @@ bool ps_shard_rings_in_use(const ps_shard *s);
 /* Takes one message from a worker's ring if there is one: *got. PROTOCOL names it. */
 ps_err ps_shard_rings_next(ps_shard *s, uint32_t rank, ps_wire_frames *f, bool *got);
 
-/* Before the shard sleeps: asks workers to wake it, false when one of them has sent
- * something already. */
+/* Before the shard sleeps: returns when a worker that it may have to wait for has sent
+ * something, or after a moment, where the host has cores to spare. */
+void ps_shard_rings_look(const ps_shard *s);
+/* Then: asks workers to wake it, false when one of them has sent something already. */
 bool ps_shard_rings_sleep(ps_shard *s);
 /* Afterwards; woken: `wake` is set. */
 void ps_shard_rings_awake(ps_shard *s, bool woken);

@@ -88,6 +88,7 @@ struct ps_shard {
     ps_event stop;
     ps_event wake;           // workers with rings set it while the shard sleeps
     uint32_t n_rings;        // workers with rings
+    uint64_t spin_ns;        // with rings: how long it looks before it sleeps
     uint32_t n_first;        // chunks that have first weights
     const ps_event *changed; // set when `state` changes; may be NULL
     atomic_int state;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "mem.h"
+#include "procstat.h"
 
 enum { ROSTER_ITEMS = 3, ENTRY_ITEMS = 6, ENDPOINT_BYTES = 256 };
 
@@ -60,6 +61,22 @@ bool ps_roster_same_host(const ps_roster_entry *a, const ps_roster_entry *b)
 {
     return a->boot_id[0] && a->net_ns[0] && strcmp(a->boot_id, b->boot_id) == 0 &&
            strcmp(a->net_ns, b->net_ns) == 0;
+}
+
+uint64_t ps_roster_spin_ns(const ps_roster *r, const ps_roster_entry *here,
+                           int64_t threads)
+{
+    enum { SPIN_NS = 50000 }; // about the time in which an idle core wakes up
+    ps_host host;
+    ps_host_find(&host);
+    int64_t running = 0;
+    for (int i = 0; i < r->n_workers; i++)
+        if (ps_roster_same_host(here, &r->workers[i]))
+            running += threads > 0 ? threads : host.cores;
+    for (int i = 0; i < r->n_servers; i++)
+        if (ps_roster_same_host(here, &r->servers[i]))
+            running += r->servers[i].n_endpoints;
+    return running <= host.cores ? SPIN_NS : 0;
 }
 
 ps_err ps_roster_init(ps_roster *r, int n_servers, int n_workers)

@@ -53,6 +53,13 @@ void ps_roster_entry_fini(ps_roster_entry *e);
 /* Whether both can share memory and abstract sockets: same boot, same namespace. */
 bool ps_roster_same_host(const ps_roster_entry *a, const ps_roster_entry *b);
 
+/* How long a member of the host of `here` may look for what it waits for before it
+ * sleeps, in ns. Looking is faster than being woken, but only where every thread of the
+ * job's members on the host has a core of its own; else 0. threads: of a worker; 0: one
+ * per core. A shard has one. */
+uint64_t ps_roster_spin_ns(const ps_roster *r, const ps_roster_entry *here,
+                           int64_t threads);
+
 /* A zeroed roster of that many members. fini is safe after a failure. */
 ps_err ps_roster_init(ps_roster *r, int n_servers, int n_workers);
 void ps_roster_fini(ps_roster *r);

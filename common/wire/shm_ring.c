@@ -98,10 +98,15 @@ void ps_shm_ring_drop(ps_shm_ring *r, uint32_t bytes)
     atomic_store_explicit(&r->memory->head, r->at, memory_order_release);
 }
 
+bool ps_shm_ring_is_empty(const ps_shm_ring *r)
+{
+    return atomic_load(&r->memory->tail) == r->at;
+}
+
 bool ps_shm_ring_sleep(const ps_shm_ring *r)
 {
     atomic_store(&r->memory->asleep, 1); // before `tail` is read
-    return atomic_load(&r->memory->tail) == r->at;
+    return ps_shm_ring_is_empty(r);
 }
 
 void ps_shm_ring_awake(const ps_shm_ring *r)

@@ -57,6 +57,7 @@ void ps_shm_ring_copy(const ps_shm_ring *ring, uint32_t from, void *out, uint32_
 /* Takes the message that was found, of that length. */
 void ps_shm_ring_drop(ps_shm_ring *ring, uint32_t bytes);
 
+bool ps_shm_ring_is_empty(const ps_shm_ring *ring);
 /* Before the reader sleeps: asks to be woken; false when there is a message already. */
 bool ps_shm_ring_sleep(const ps_shm_ring *ring);
 void ps_shm_ring_awake(const ps_shm_ring *ring);

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "procstat.h"
 #include "shm_offer.h"
 
 typedef struct cluster {
@@ -63,12 +64,37 @@ static void what_is_demanded_is_tried(void **state)
     assert_true(possible(false, PS_CODEC_NONE, PS_SWITCH_ON, 1, 1));
 }
 
+/* threads: of each of two workers; the server has a shard. */
+static bool spins(int worker, int server, int64_t threads)
+{
+    cluster c = cluster_of(true, PS_CODEC_NONE, PS_SWITCH_AUTO, worker, server);
+    c.roster.servers[0].n_endpoints = 1;
+    const uint64_t ns = ps_roster_spin_ns(&c.roster, &c.roster.workers[0], threads);
+    c.roster.servers[0].n_endpoints = 0; // there are no texts to free
+    ps_roster_fini(&c.roster);
+    return ns > 0;
+}
+
+static void nobody_spins_where_cores_are_short(void **state)
+{
+    ps_host host;
+    ps_host_find(&host);
+    const int64_t cores = host.cores;
+    assert_true(spins(1, 1, cores)); // worker 0 is alone here
+    assert_false(spins(1, 1, cores + 1));
+    assert_false(spins(1, 0, cores)); // with a shard
+    assert_false(spins(0, 1, cores)); // with another worker
+    assert_true(spins(1, 1, 0));      // a thread per core
+    assert_false(spins(1, 0, 0));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_server_of_this_host_maps_them),
         cmocka_unit_test(another_worker_of_this_host_maps_them),
         cmocka_unit_test(what_is_demanded_is_tried),
+        cmocka_unit_test(nobody_spins_where_cores_are_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,12 +5,8 @@
 
 #include "floats.h"
 #include "interrupt.h"
-#include "procstat.h"
 #include "shm_board.h"
 #include "shm_peers.h"
-
-/* Longer than waking a thread takes, and shorter than anybody would notice. */
-enum { SPIN_NS = 50000 };
 
 /* A model this small is exchanged faster than another thread is woken for it. */
 enum { SMALL_BYTES = 1 << 20 };
@@ -309,11 +305,10 @@ static ps_err prepare(shm_collective *c)
     for (int r = 0; r < c->world_size; r++)
         c->boards[r] = ps_shm_peers_board(c->peers, r);
     c->base.by_caller = c->at.params->bytes <= SMALL_BYTES;
-    ps_host host;
-    ps_host_find(&host);
-    const int64_t set = c->at.config->train.threads;
-    const int64_t threads = (set > 0 ? set : host.cores) + !c->base.by_caller;
-    if (c->world_size * threads <= host.cores) c->spin_ns = SPIN_NS;
+    const ps_roster *roster = ps_member_roster(c->at.member);
+    const int64_t threads = c->at.config->train.threads;
+    c->spin_ns = ps_roster_spin_ns(roster, &roster->workers[c->rank],
+                                   threads ? threads + !c->base.by_caller : 0);
     return PS_OK;
 }
 

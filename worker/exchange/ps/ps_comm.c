@@ -1,6 +1,7 @@
 #include "ps_comm.h"
 
 #include <inttypes.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,9 +104,23 @@ static void sleep_for(ps_comm *c, uint32_t sequence, uint64_t start_ns,
             ps_deadline_left_ms_max(ps_interrupt_slice(deadline), WAIT_SLICE_MS));
 }
 
+/* Looks for a moment, and gives the core to others between looks. */
+static ps_err spin(ps_comm *c, uint32_t chunk, int64_t version)
+{
+    if (c->spin_ns == 0) return PS_OK;
+    const uint64_t end_ns = ps_clock_ns() + c->spin_ns;
+    while (!ps_comm_has(c, chunk, version) && ps_clock_ns() < end_ns) {
+        PS_TRY(ps_comm_look(c));
+        sched_yield();
+    }
+    return PS_OK;
+}
+
 /* wanted: what the bell is to be rung for, which the chunk's version comes with. */
 static ps_err wait_until(ps_comm *c, uint32_t chunk, int64_t version, uint32_t wanted)
 {
+    if (ps_comm_has(c, chunk, version)) return PS_OK;
+    PS_TRY(spin(c, chunk, version));
     if (ps_comm_has(c, chunk, version)) return PS_OK;
     uint64_t start = ps_clock_awake_ns(), since = start;
     uint64_t timeout_ms = (uint64_t)c->o.config->net.step_timeout_ms;

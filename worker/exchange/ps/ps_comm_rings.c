@@ -43,7 +43,11 @@ void ps_comm_rings_agree(ps_comm *c)
     c->rings = c->ring_memory.base != NULL;
     for (uint32_t i = 0; i < c->n_links; i++)
         c->rings = c->rings && c->links[i].shm;
-    if (c->rings) c->bell = c->ring_memory.base;
+    if (!c->rings) return;
+    const ps_roster *roster = ps_member_roster(c->o.member);
+    c->bell = c->ring_memory.base;
+    c->spin_ns = ps_roster_spin_ns(roster, &roster->workers[c->o.rank],
+                                   c->o.config->train.threads);
 }
 
 static ps_err push(ps_comm *c, uint32_t chunk, uint64_t step)
