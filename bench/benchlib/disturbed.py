@@ -33,17 +33,20 @@ class Stall:
 class Job:
     """A job that is running. Its output is read as it comes."""
 
-    def __init__(self, build_dir, config, out, shape, settings):
-        """shape: (mode, servers, workers)."""
+    def __init__(self, build_dir, config, out, shape, settings, restarts=RESTARTS, hosts=([], {})):
+        """shape: (mode, servers, workers). hosts: psrun's options and environment."""
         mode, servers, workers = shape
         self.out, self.lines = out, []
         self.first_step = threading.Event()
         self.went_on = threading.Condition()
         self.on_again = []  # (when, the step it goes on from, steps lost)
-        argv = [sys.executable, PSRUN, "--restarts", str(RESTARTS), "-m", mode, "-s", str(servers),
-                "-w", str(workers), "--build-dir", build_dir, "--out", out, "--overwrite", config, *settings]
+        options, env = hosts
+        argv = [sys.executable, PSRUN, "--restarts", str(restarts), "-m", mode, "-s", str(servers),
+                "-w", str(workers), "--build-dir", build_dir, "--out", out, "--overwrite", *options, config,
+                *settings]
         self.popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                      stderr=subprocess.STDOUT, text=True, start_new_session=True)
+                                      stderr=subprocess.STDOUT, text=True, start_new_session=True,
+                                      env=dict(os.environ, **env))
         self.reader = threading.Thread(target=self._read)
         self.reader.start()
 
@@ -51,13 +54,7 @@ class Job:
         return self
 
     def __exit__(self, *_):
-        for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
-            if self.popen.poll() is None:
-                os.killpg(self.popen.pid, number)
-                try:
-                    self.popen.wait(patience)
-                except subprocess.TimeoutExpired:
-                    continue
+        processes.stop_session(self.popen)
         self.reader.join()
         self.popen.stdout.close()
 
@@ -82,24 +79,13 @@ class Job:
             if self.popen.poll() is not None or time.monotonic() > end:
                 raise self.explain("the job makes no step")
 
-    def _find(self, role, rank):
-        """The process of a part; None while it is being started."""
-        key = "PS_SERVER_RANK" if role == "server" else "RANK"
-        try:
-            for name, pid in processes.descendants(self.popen.pid):
-                if name == f"ps-{role}" and processes.environment(pid).get(key) == str(rank):
-                    return pid
-        except OSError:
-            pass  # one has just ended
-        return None
-
     def kill(self, role, rank):
         """Kills a part, and waits until the job makes steps again."""
         end = time.monotonic() + MEND_S
-        pid = self._find(role, rank)
+        pid = processes.find_part(self.popen.pid, role, rank)
         while pid is None and self.popen.poll() is None and time.monotonic() < end:
             time.sleep(0.01)
-            pid = self._find(role, rank)
+            pid = processes.find_part(self.popen.pid, role, rank)
         if pid is None:
             raise self.explain(f"there is no {role} {rank}")
         known, at = len(self.on_again), time.monotonic()

@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 import signal
+import stat
 import subprocess
 
 from .job_config import BenchError
@@ -170,6 +171,21 @@ class Hosts:
         kind, rank = self.home(kind, rank)
         return ["ip", "netns", "exec", f"{self.prefix_name}-{kind[0]}{rank}", "taskset", "-c",
                 str(cpus[rank % len(cpus)])]
+
+    def for_psrun(self, folder, bin_dir, keys=("server", "worker")):
+        """(psrun's options, its environment) so that it starts the parts of these kinds here, as over
+        ssh. Writes a hostfile, and an ssh that needs no network, into the folder."""
+        ssh, hostfile = os.path.join(folder, "ssh"), os.path.join(folder, f"hosts-{'-'.join(keys)}")
+        with open(ssh, "w", encoding="utf-8") as f:
+            f.write('#!/bin/sh\nwhile [ "$1" != -- ]; do host=$1; shift; done\n'
+                    f'exec ip netns exec "{self.prefix_name}-$host" sh -c "$2"\n')
+        os.chmod(ssh, os.stat(ssh).st_mode | stat.S_IXUSR)
+        with open(hostfile, "w", encoding="utf-8") as f:
+            for (kind, rank), address in self.hosts.items():
+                other = {"server": "workers", "worker": "servers"}[kind]
+                if kind in keys:
+                    f.write(f"{kind[0]}{rank} addr={address} {kind}s=1 {other}=0 bin={bin_dir}\n")
+        return ["-H", hostfile, "--insecure"], {"PS_SSH": ssh}
 
     def address(self, kind, rank):
         self.next_port += 1

@@ -52,6 +52,29 @@ def environment(pid):
     return dict(pairs)
 
 
+def find_part(psrun_pid, role, rank):
+    """The process of a part of psrun's job; None while there is none."""
+    key = "PS_SERVER_RANK" if role == "server" else "RANK"
+    try:
+        for name, pid in descendants(psrun_pid):
+            if name == f"ps-{role}" and environment(pid).get(key) == str(rank):
+                return pid
+    except OSError:
+        pass  # one has just ended
+    return None
+
+
+def stop_session(popen):
+    """Ends a process that leads a session: first by SIGTERM, on which psrun ends its parts."""
+    for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+        if popen.poll() is None:
+            os.killpg(popen.pid, number)
+            try:
+                popen.wait(patience)
+            except subprocess.TimeoutExpired:
+                continue
+
+
 class Part:
     """A process with its output kept; stdin and stdout are pipes."""
 

@@ -3,12 +3,12 @@ import datetime
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 
 from .job_config import ROOT, BenchError
+from .processes import stop_session
 
 sys.path.append(os.path.join(ROOT, "deploy"))
 from psrunlib.ports import free_port  # noqa: E402
@@ -36,14 +36,7 @@ class Started:
                                           start_new_session=True)
 
     def stop(self):
-        """Ends the process: first by SIGTERM, on which psrun ends its parts."""
-        for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
-            if self.popen.poll() is None:
-                os.killpg(self.popen.pid, number)
-                try:
-                    self.popen.wait(patience)
-                except subprocess.TimeoutExpired:
-                    continue
+        stop_session(self.popen)
 
 
 def finish(processes, timeout_s):

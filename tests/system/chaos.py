@@ -2,7 +2,6 @@
 import os
 import random
 import signal
-import stat
 import sys
 import threading
 from dataclasses import dataclass
@@ -97,8 +96,7 @@ def continue_process(pid, folder):
 
 
 class Hosts:
-    """A host for each part, and what psrun needs to start parts there: a hostfile, and an ssh
-    that needs no network."""
+    """A host for each part, on which psrun starts it."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -106,25 +104,14 @@ class Hosts:
 
     def __enter__(self):
         self.made.__enter__()
-        ssh = Path(self.folder, "ssh")
-        ssh.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do host=$1; shift; done\n'
-                       f'exec ip netns exec "{self.made.prefix_name}-$host" sh -c "$2"\n',
-                       encoding="utf-8")
-        ssh.chmod(ssh.stat().st_mode | stat.S_IXUSR)
-        self.env = {"PS_SSH": str(ssh)}
         return self
 
     def __exit__(self, *args):
         self.made.__exit__(*args)
 
-    def args(self, kind):
-        """psrun's, for a job of that kind."""
-        path = Path(self.folder, f"hosts-{kind.mode}")
-        path.write_text("".join(
-            f"{role[0]}{rank} addr={address} {role}s=1 {other}s=0 bin={BIN}\n"
-            for (role, rank), address in self.made.hosts.items() if role == "worker" or kind.servers
-            for other in ({"server", "worker"} - {role})), encoding="utf-8")
-        return ["-H", str(path), "--insecure"]
+    def for_psrun(self, kind):
+        """psrun's options and environment for a job of that kind."""
+        return self.made.for_psrun(self.folder, BIN, ("server", "worker") if kind.servers else ("worker",))
 
     def cut(self, role, rank):
         self.made.plug(role, rank, False)

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "bench"), str(ROOT / "deploy")]
 
-from benchlib.processes import children, descendants, environment  # noqa: E402,F401
+from benchlib.processes import children, descendants, environment, find_part  # noqa: E402,F401
 from psrunlib.ports import free_port  # noqa: E402
 
 BIN = Path(os.environ.get("PS_BIN", ROOT / "build/release/bin"))

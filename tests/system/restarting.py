@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 
-from jobs import DIGITS, alive, descendants, environment
+from jobs import DIGITS, alive, find_part
 from test_checkpoints import CheckpointTest, comparable
 
 SETTINGS = ["train.steps=60", "train.epochs=100", "data.batch=20", "data.train=0-239", "train.log_every=4",
@@ -64,14 +64,7 @@ class RestartTest(CheckpointTest):
     @staticmethod
     def find(psrun, role, rank):
         """The process of a part, or None."""
-        key = "PS_SERVER_RANK" if role == "server" else "RANK"
-        try:
-            for name, pid in descendants(psrun.pid):
-                if name == f"ps-{role}" and environment(pid).get(key) == str(rank):
-                    return pid
-        except OSError:
-            pass  # it has just ended
-        return None
+        return find_part(psrun.pid, role, rank)
 
     def wait_until(self, psrun, true):
         """Whether it came before the job's end."""

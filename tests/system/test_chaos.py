@@ -80,10 +80,10 @@ class Chaos(RestartTest):
         return [*SETTINGS, *DATA[kind.config]]
 
     def start_job(self, out, kind):
-        on_hosts = self.hosts.args(kind) if kind.hosts and self.hosts else []
+        on_hosts, env = self.hosts.for_psrun(kind) if kind.hosts and self.hosts else ([], None)
         return self.start(out, kind.job, "--restarts", RESTARTS, "--verbose", *on_hosts,
                           settings=self.settings(kind), config=self.path(kind.config + ".yaml"),
-                          env=self.hosts.env if on_hosts else None)
+                          env=env)
 
     def make_whole(self, kind):
         """The same job, left alone, on one host."""
