@@ -19,7 +19,7 @@ typedef struct ps_survivor {
     int n_ranks;   // of that snapshot
     uint64_t made; // the steps that it has seen made
     /* Grows whenever the job begins or goes on; this process's when it was last in it. 0:
-     * it was not. Who has missed one has the memory of steps that were made in vain. */
+     * it was not. A process that has missed one remembers steps that were made in vain. */
     uint64_t generation;
 } ps_survivor;
 

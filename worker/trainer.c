@@ -239,7 +239,7 @@ static ps_err renew_loss_scale(ps_trainer *t)
     return PS_OK;
 }
 
-/* Losses that the device owes, but for the newest `keep`. Where it computes behind the
+/* Losses that the device owes, except the newest `keep`. Where it computes behind the
  * caller, asking for the newest would leave it without work until the next step is
  * queued: it is asked when the next micro-batch is. */
 static ps_err take_losses(ps_trainer *t, int keep)

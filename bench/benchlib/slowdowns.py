@@ -102,7 +102,7 @@ class Job:
         return -1
 
     def go_on(self, steps, seconds=60):
-        """Waits for so many more steps."""
+        """Waits for that many more steps."""
         goal, end = self.step() + steps, time.monotonic() + seconds
         while self.step() < goal:
             if time.monotonic() > end:

@@ -12,7 +12,7 @@ void ps_coord_pace_take(ps_coordinator *c, const ps_coord_peer *from,
                         const ps_control *m);
 /* Names a member that is silent while no step is made. */
 void ps_coord_pace_check_silence(ps_coordinator *c);
-/* Who is named now; cause NONE: nobody. */
+/* The straggler that is named now; cause NONE: there is none. */
 ps_straggler ps_coord_pace_named(const ps_coordinator *c);
 void ps_coord_pace_destroy(ps_coord_pace **pace);
 

@@ -48,7 +48,7 @@ class ElasticTest(RestartTest):
         return [int(n) for n, _ in WORKERS_LINE.findall(self.text(out))]
 
     def wait_for_size(self, psrun, out, n, after):
-        """After so many earlier changes."""
+        """After that many earlier changes."""
         return self.wait_until(psrun, lambda: n in self.sizes(out)[after:])
 
     def wait_for_lines(self, psrun, out, more):
