@@ -104,6 +104,7 @@ static ps_err make_plan(ps_server *s, const ps_tensor_table *table)
     s->table = table;
     PS_TRY(ps_plan_init_servers(&s->plan, table, size, (uint32_t)s->o.n_servers,
                                 &s->config.server));
+    s->n_shards = (int)(s->plan.n_shards / (uint32_t)s->o.n_servers);
     PS_TRY(ps_step_rule_init(&s->rule, &s->config));
     return check_descriptors(s);
 }
@@ -138,7 +139,8 @@ ps_err ps_server_create(const ps_server_options *options, ps_server **out)
     PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a server"));
     s->o = *options;
     s->config = *options->config;
-    s->n_shards = (int)options->config->server.shards;
+    s->n_shards =
+        options->config->server.shards ? (int)options->config->server.shards : 1;
     ps_err err;
     PS_TRY_GOTO(options->table ? make_plan(s, options->table) : make_join_config(s), err,
                 out);

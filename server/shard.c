@@ -221,7 +221,7 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     ps_chunk_codec_step_bytes(&s->codec, plan, s->index, &total, &largest);
     s->credit =
         ps_credit_of_shard((uint64_t)s->o.config->exchange.credit, total, largest);
-    const unsigned link = s->index % (unsigned)s->o.config->server.shards + 1;
+    const unsigned link = s->index % (plan->n_shards / (unsigned)roster->n_servers) + 1;
     if (s->waits)
         PS_TRY(ps_coord_link_create(s->o.zmq_context, s->member, link, &s->link));
     char name[16];

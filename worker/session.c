@@ -74,9 +74,10 @@ static ps_err check_descriptors(const ps_session *s)
 {
     const ps_config *c = s->o.config;
     const bool first = s->o.rank == 0 || s->world_size == 1;
+    const uint64_t servers = (uint64_t)s->n_servers;
     const ps_fd_job job = {.workers = (uint64_t)s->world_size,
-                           .servers = (uint64_t)s->n_servers,
-                           .shards = (uint64_t)c->server.shards,
+                           .servers = servers,
+                           .shards = servers ? s->plan.n_shards / servers : 0,
                            .io_threads = (uint64_t)c->net.io_threads,
                            .gradnorm_links = ps_step_rule_waits(&s->rule),
                            .hosts = first && s->n_servers == 0,

@@ -22,7 +22,7 @@ INPUTS = 63  # and a bias: 64 numbers for each output
 class Exchange:
     """The exchange to measure. nbytes: size of a worker's gradient. Without servers: all-reduce."""
 
-    def __init__(self, nbytes, workers, servers, shards=1, codec="none", shm="auto",
+    def __init__(self, nbytes, workers, servers, shards="auto", codec="none", shm="auto",
                  chunk="auto", steps=20, warmup=3, extra=()):
         self.outputs = max(1, round(nbytes / 4 / (INPUTS + 1)))
         self.nbytes = 4 * self.outputs * (INPUTS + 1)

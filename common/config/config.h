@@ -142,7 +142,7 @@ typedef struct ps_config_exchange {
 } ps_config_exchange;
 
 typedef struct ps_config_server {
-    int64_t shards;      // shard threads per server process
+    int64_t shards;      // shard threads per server process; 0: automatic
     ps_float_list share; // each server's part of the parameters; empty: equal parts
 } ps_config_server;
 

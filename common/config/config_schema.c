@@ -216,8 +216,9 @@ const ps_config_key ps_config_keys[] = {
     WORD("exchange.nan", exchange.nan, JOB, ps_nan_words, "error",
          "a gradient with a NaN or an infinity: error ends the job, allow applies it"),
 
-    INT("server.shards", server.shards, JOB, 1, 256, "1",
-        "shard threads per server process"),
+    INT("server.shards", server.shards, JOB, 0, 256, "auto",
+        "shard threads per server process; auto: on one host (MASTER_ADDR 127.0.0.1) one for "
+        "each 8 MiB, as far as the cores suffice, else 1"),
     DOUBLES("server.share", server.share, JOB, 1e-6, 1e6, "[]",
             "a number per server: their parts of the parameters are in this ratio; empty: "
             "equal parts"),

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "hash.h"
 #include "mem.h"
@@ -340,9 +341,23 @@ ps_err ps_plan_init(ps_plan *plan, const ps_tensor_table *table, ps_chunk_size s
     return make_for(plan, table, size, &equal);
 }
 
+uint32_t ps_plan_shards_per_server(const ps_config_server *config,
+                                   const ps_tensor_table *table, ps_chunk_size size,
+                                   uint32_t n_servers)
+{
+    enum { SHARD_BYTES = 8 << 20, MOST = 16 };
+    if (config->shards > 0) return (uint32_t)config->shards;
+    if (!size.one_host || n_servers == 0) return 1;
+    // of the machine: processes that are bound to some of its cores must agree
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN) / (long)n_servers;
+    const uint64_t parts = table->arena_count * 4 / n_servers / SHARD_BYTES;
+    const uint64_t n = parts < (uint64_t)cores ? parts : (uint64_t)cores;
+    return n < 1 ? 1 : n > MOST ? MOST : (uint32_t)n;
+}
+
 /* Whole numbers in the ratio of the shares, at least 1, for each shard of each server. */
 static ps_err make_weights(const ps_config_server *config, uint32_t n_servers,
-                           uint32_t **weights)
+                           uint32_t shards, uint32_t **weights)
 {
     const ps_float_list *share = &config->share;
     if ((uint32_t)share->n != n_servers)
@@ -350,7 +365,6 @@ static ps_err make_weights(const ps_config_server *config, uint32_t n_servers,
                           "server.share has %d numbers, but there are %u servers: give "
                           "one for each, or none",
                           share->n, n_servers);
-    const uint32_t shards = (uint32_t)config->shards;
     double total = 0;
     for (int i = 0; i < share->n; i++)
         total += share->v[i];
@@ -366,8 +380,9 @@ ps_err ps_plan_init_servers(ps_plan *plan, const ps_tensor_table *table,
 {
     *plan = (ps_plan){0};
     uint32_t *weights = NULL;
-    if (config->share.n > 0) PS_TRY(make_weights(config, n_servers, &weights));
-    const spread to = {.n = n_servers * (uint32_t)config->shards, .weights = weights};
+    const uint32_t shards = ps_plan_shards_per_server(config, table, size, n_servers);
+    if (config->share.n > 0) PS_TRY(make_weights(config, n_servers, shards, &weights));
+    const spread to = {.n = n_servers * shards, .weights = weights};
     const ps_err err = make_for(plan, table, size, &to);
     free(weights);
     return err;

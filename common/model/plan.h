@@ -49,7 +49,14 @@ bool ps_chunk_size_is_coarse(ps_chunk_size size);
  * chunks; NOMEM. plan is safe for fini after a failure. */
 ps_err ps_plan_init(ps_plan *plan, const ps_tensor_table *table, ps_chunk_size size,
                     uint32_t n_shards);
-/* The same for n_servers servers of config->shards shards each, which hold parts of the
+/* Shards of each of n_servers servers: config->shards, or where that is 0 as many as pay:
+ * on one host one for each 8 MiB of a server's parameters, and no more than each can have
+ * a core of the machine; else 1. The same for all processes of a job. */
+uint32_t ps_plan_shards_per_server(const ps_config_server *config,
+                                   const ps_tensor_table *table, ps_chunk_size size,
+                                   uint32_t n_servers);
+
+/* The same for n_servers servers with that many shards each, which hold parts of the
  * parameters in the ratio of config->share. CONFIG when share has another length. */
 ps_err ps_plan_init_servers(ps_plan *plan, const ps_tensor_table *table,
                             ps_chunk_size size, uint32_t n_servers,

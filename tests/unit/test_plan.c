@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -172,6 +173,22 @@ static void equal_shares_change_nothing(void **state)
     }
 }
 
+static void shards_follow_size_and_cores(void **state)
+{
+    enum { MIB = 1 << 20 };
+    const ps_chunk_size here = {.one_host = true}, far = {0};
+    const uint32_t cores = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    const ps_config_server automatic = {.shards = 0}, three = {.shards = 3};
+    const ps_tensor_table small = {.arena_count = 4 * MIB / 4},
+                          large = {.arena_count = 4096ull * MIB / 4};
+    assert_int_equal(ps_plan_shards_per_server(&three, &large, here, 1), 3);
+    assert_int_equal(ps_plan_shards_per_server(&automatic, &large, far, 1), 1);
+    assert_int_equal(ps_plan_shards_per_server(&automatic, &small, here, 1), 1);
+    assert_int_equal(ps_plan_shards_per_server(&automatic, &large, here, 1),
+                     cores < 16 ? cores : 16);
+    assert_int_equal(ps_plan_shards_per_server(&automatic, &large, here, cores), 1);
+}
+
 static void a_share_is_wanted_of_each_server(void **state)
 {
     fake f;
@@ -328,6 +345,7 @@ int main(void)
         cmocka_unit_test(random_models_are_covered_and_balanced),
         cmocka_unit_test(servers_hold_their_shares),
         cmocka_unit_test(equal_shares_change_nothing),
+        cmocka_unit_test(shards_follow_size_and_cores),
         cmocka_unit_test(a_share_is_wanted_of_each_server),
         cmocka_unit_test(shipped_models_balance_within_five_percent),
         cmocka_unit_test(the_hash_tells_plans_apart),
