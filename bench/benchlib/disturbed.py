@@ -46,7 +46,7 @@ class Job:
                 *settings]
         self.popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                       stderr=subprocess.STDOUT, text=True, start_new_session=True,
-                                      env=dict(os.environ, **env))
+                                      env=dict(os.environ, **env), preexec_fn=processes.end_with_parent)
         self.reader = threading.Thread(target=self._read)
         self.reader.start()
 

@@ -19,6 +19,11 @@ def _die_with_parent():
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def end_with_parent():
+    """For preexec_fn: SIGTERM when the benchmark dies, on which psrun ends its parts."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def cpu_seconds(pid):
     """CPU time of all threads of a process, as the scheduler counts it."""
     total = 0

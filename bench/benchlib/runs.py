@@ -8,7 +8,7 @@ import sys
 import time
 
 from .job_config import ROOT, BenchError
-from .processes import stop_session
+from .processes import end_with_parent, stop_session
 
 sys.path.append(os.path.join(ROOT, "deploy"))
 from psrunlib.ports import free_port  # noqa: E402
@@ -33,7 +33,7 @@ class Started:
         with open(log, "w") as f:
             self.popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=f, stderr=f,
                                           env=dict(os.environ, **(env or {})),
-                                          start_new_session=True)
+                                          start_new_session=True, preexec_fn=end_with_parent)
 
     def stop(self):
         stop_session(self.popen)
