@@ -43,7 +43,7 @@ static void print_summary(const ps_server *server, int rank, uint64_t start_ns)
             "peak_rss=%.1fMB seconds=%.1f",
             rank, stats.steps, stats.pushes, (double)stats.bytes_received * 1e-6,
             (double)stats.bytes_sent * 1e-6, (double)ps_procstat_peak_rss() * 1e-6,
-            (double)(ps_clock_ns() - start_ns) * 1e-9);
+            ps_clock_seconds_since(start_ns));
 }
 
 /* What a server process does until its end. */

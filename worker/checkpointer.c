@@ -216,20 +216,15 @@ bool ps_checkpointer_due(const ps_checkpointer *c, uint64_t step)
     return every > 0 && step % every == 0;
 }
 
-static double seconds_since(uint64_t ns)
-{
-    return (double)(ps_clock_ns() - ns) * 1e-9;
-}
-
 ps_checkpoint_place ps_checkpointer_late(const ps_checkpointer *c)
 {
     if (!c) return PS_CHECKPOINT_NOWHERE;
     const ps_config *config = c->o.config;
     const double minutes = config->checkpoint.minutes;
-    if (minutes > 0 && seconds_since(c->last_ns) >= minutes * 60)
+    if (minutes > 0 && ps_clock_seconds_since(c->last_ns) >= minutes * 60)
         return PS_CHECKPOINT_DISK;
     if (!recovers(c)) return PS_CHECKPOINT_NOWHERE;
-    const double may_cost = seconds_since(c->memory_ns) * config->recovery.share;
+    const double may_cost = ps_clock_seconds_since(c->memory_ns) * config->recovery.share;
     const bool due = c->memory_ns == 0 || may_cost >= fmax(c->cost, c->holder_cost);
     return due ? PS_CHECKPOINT_MEMORY : PS_CHECKPOINT_NOWHERE;
 }

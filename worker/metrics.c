@@ -62,7 +62,7 @@ ps_err ps_metrics_add_events(ps_metrics *metrics, const char *folder, uint64_t f
 static ps_err write_line(ps_metrics *metrics, json_t *line)
 {
     if (!line) return ps_err_set(PS_ERR_NOMEM, "a metrics line");
-    double seconds = (double)(ps_clock_ns() - metrics->start_ns) * 1e-9;
+    double seconds = ps_clock_seconds_since(metrics->start_ns);
     json_object_set_new(line, "seconds", number(seconds));
     int failed = json_dumpf(line, metrics->file, JSON_COMPACT);
     json_decref(line);

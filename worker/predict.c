@@ -256,7 +256,7 @@ static ps_err predict_all(predictor *p)
 
 static void report(const predictor *p, uint64_t begun_ns)
 {
-    const double seconds = (double)(ps_clock_ns() - begun_ns) * 1e-9;
+    const double seconds = ps_clock_seconds_since(begun_ns);
     const ps_confusion *c = &p->confusion;
     char accuracy[64] = "";
     if (p->labelled)

@@ -18,6 +18,11 @@ uint64_t ps_clock_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+double ps_clock_seconds_since(uint64_t begin_ns)
+{
+    return (double)(ps_clock_ns() - begin_ns) * 1e-9;
+}
+
 /* The first thread that looks after a stop notices the stop before it gets the time. */
 uint64_t ps_clock_awake_ns(void)
 {

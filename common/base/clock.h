@@ -7,6 +7,8 @@
 
 /* Nanoseconds of CLOCK_MONOTONIC. Use it for measurements. */
 uint64_t ps_clock_ns(void);
+/* Seconds since then, by ps_clock_ns. */
+double ps_clock_seconds_since(uint64_t begin_ns);
 
 /* The same, less the time in which this whole process was stopped (Ctrl-Z, SIGSTOP). Use
  * it for deadlines: a process that was stopped cannot tell whether its peers were silent.

@@ -32,7 +32,7 @@ static void to_stderr(void *ctx, ps_log_level level, const char *text)
     pthread_mutex_lock(&logger.lock);
     memcpy(role, logger.role, sizeof role);
     pthread_mutex_unlock(&logger.lock);
-    const double seconds = (double)(ps_clock_ns() - logger.start_ns) * 1e-9;
+    const double seconds = ps_clock_seconds_since(logger.start_ns);
     const int used =
         snprintf(line, sizeof line, "%.3f %s %s %s\n", seconds, role, names[level], text);
     // One write per line, so that lines of several processes in one file stay whole.

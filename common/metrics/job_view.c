@@ -136,7 +136,7 @@ static void add_point(ps_job_view *v, const double *values)
     while (v->n_points && v->points[v->n_points - 1].step >= step)
         v->n_points--;
     v->points[v->n_points++] =
-        (ps_view_point){.seconds = (double)(ps_clock_ns() - v->begin_ns) * 1e-9,
+        (ps_view_point){.seconds = ps_clock_seconds_since(v->begin_ns),
                         .step = step,
                         .loss = values[PS_METRIC_LOSS],
                         .samples_per_second = values[PS_METRIC_SAMPLES_PER_SECOND]};

@@ -289,7 +289,7 @@ static ps_err wait_for(allreduce *x, const uint64_t *count, uint64_t target)
     pthread_mutex_lock(&x->lock);
     ps_err err = wait_rounds(x, count, target, &late);
     pthread_mutex_unlock(&x->lock);
-    x->wait_seconds += (double)(ps_clock_ns() - begun_ns) * 1e-9;
+    x->wait_seconds += ps_clock_seconds_since(begun_ns);
     return err == PS_OK && late ? late_error(x) : err;
 }
 
