@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compiles every header by itself, twice over: each includes what it needs, each is guarded.
 
-Flags are those of the header's own source, else of its folder, from compile_commands.json.
+Flags are those of the header's own source (x.c for x_state.h too), else of its folder, from
+compile_commands.json.
 A header whose source exists but is not part of this build (CUDA, NCCL, Gloo) is skipped.
 
 Usage: check_headers.py ROOT BUILD
@@ -32,7 +33,8 @@ def commands(build):
 
 def command_for(header, root, known):
     """The command to check a header with; None when it is not part of this build."""
-    siblings = [header.with_suffix(s) for s in (".c", ".cc", ".cpp", ".cu")]
+    stem = header.with_name(header.stem.removesuffix("_state"))
+    siblings = [own.with_suffix(s) for own in (header, stem) for s in (".c", ".cc", ".cpp", ".cu")]
     if any(s.exists() for s in siblings) and not any(s in known for s in siblings):
         return None
     for sibling in siblings:

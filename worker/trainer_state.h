@@ -1,0 +1,101 @@
+/* What the step loop holds. Only for trainer.c and its parts:
+ *
+ *     trainer              create, agree, evaluate, the loops
+ *     trainer_step         one optimizer step: batches, passes, losses
+ *     trainer_figures      what is measured, shown and recorded
+ *     trainer_checkpoint   taking checkpoints, and going on from one
+ */
+#ifndef PS_TRAINER_STATE_H
+#define PS_TRAINER_STATE_H
+
+#include "clock.h"
+#include "trainer.h"
+
+/* Sums since the last record, this rank's. */
+typedef struct ps_trainer_window {
+    double loss_sum;
+    int64_t samples, global_samples;
+    uint64_t steps;
+    double seconds, wait_seconds;
+} ps_trainer_window;
+
+/* A micro-batch whose loss the device has not given yet. */
+typedef struct ps_trainer_owed_loss {
+    int64_t samples;
+    bool last; // of its step
+} ps_trainer_owed_loss;
+
+struct ps_trainer {
+    ps_trainer_options o;
+    ps_member *member; // the session's; NULL: alone
+    int rank;
+    uint64_t total_steps;
+    ps_program *program;
+    ps_loader *loader;
+    ps_loaded *next; // taken before its turn, for ps_program_prefetch; NULL: none
+    int64_t n_batches;
+    int64_t epochs;           // that total_steps begin
+    int64_t *global_n;        // (n_batches) samples of each micro-batch over all ranks
+    int64_t sized_for;        // the epoch of these sizes; -1: any whole one
+    int64_t position;         // samples of the epoch's permutation that have been seen
+    bool goes_on;             // in the first epoch of a job that goes on from a snapshot
+    double best;              // of the evaluations, as checkpoint.best means it
+    uint64_t kept;            // the step of the last checkpoint
+    ps_checkpoint_place late; // which one is due by time, as the ranks have agreed
+    uint64_t step;            // optimizer steps done
+    int64_t epoch;
+    uint64_t next_check; // the step after which the ranks agree on whether to go on
+    ps_trainer_window since_record;
+    ps_trainer_owed_loss owed[PS_RESULTS_KEPT]; // in order
+    int n_owed;
+    ps_trainer_window group; // losses known of the step that is not known whole
+    double step_loss;        // mean of the last known step's samples, this rank's
+    double epoch_loss_sum;   // over all ranks, as far as reduced
+    double epoch_samples;    // likewise
+    double warm_seconds;     // after train.warmup_steps
+    uint64_t warm_samples;   // likewise
+    double samples_a_step;   // of all ranks, smoothed, for the progress
+    double seconds_a_step;   // smoothed, for progress and time left
+    double waited;           // of the exchange, at the last step's end
+    double loaded;           // seconds that it has waited for batches
+    double agreed;           // seconds that it has waited for all ranks to agree
+    double owed_seconds;     // of agreeing after a step: booked with the next
+    float loss_scale;        // of the step; 1 without; 0: not known yet
+    ps_trainer_result *result;
+};
+
+/* For one step's waits: net.step_timeout_ms from now. */
+ps_deadline ps_trainer_step_deadline(const ps_trainer *t);
+
+/* The passes of one optimizer step: micro-batches [first, first + count) of the epoch,
+ * which have group_n samples over all ranks. */
+ps_err ps_trainer_run_group(ps_trainer *t, int64_t first, int64_t count, int64_t group_n);
+/* Books the losses that the device owes, except the newest `keep`. Where it computes
+ * behind the caller, asking for the newest would leave it without work until the next
+ * step is queued: so that loss is taken after the next micro-batch. */
+ps_err ps_trainer_take_losses(ps_trainer *t, int keep);
+/* Learns the loss scale after the last step. It falls if that step was skipped, and only
+ * then. */
+ps_err ps_trainer_renew_loss_scale(ps_trainer *t);
+
+/* Books a step that took `seconds`, after t->step has counted it. */
+void ps_trainer_book_step(ps_trainer *t, double seconds, int64_t group_n);
+/* now: even if the last line was shown a moment ago. */
+void ps_trainer_show_progress(ps_trainer *t, double loss, bool now);
+/* Writes the window's record. loss_mean: of all ranks. */
+ps_err ps_trainer_write_record(ps_trainer *t, double loss_mean);
+/* Bytes and waiting of the steps alone: takes away what the start had sent. */
+void ps_trainer_book_traffic(ps_trainer *t, const ps_exchange_stats *before);
+void ps_trainer_book_speed(ps_trainer *t);
+
+/* Takes over where a job goes on. s NULL: a new job, does nothing. */
+void ps_trainer_start_from(ps_trainer *t, const ps_trainer_snapshot *s);
+/* All ranks, between two steps, after everything of the step except an evaluation. */
+ps_err ps_trainer_checkpoint_if_due(ps_trainer *t, bool stop);
+/* To the disk, unless this step's checkpoint is there. */
+ps_err ps_trainer_checkpoint_once(ps_trainer *t);
+/* After an evaluation: its checkpoint may be the best so far. */
+void ps_trainer_mark_if_best(ps_trainer *t);
+ps_err ps_trainer_finish_checkpoints(ps_trainer *t);
+
+#endif

@@ -1,0 +1,151 @@
+#include "trainer_state.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "log.h"
+#include "trace.h"
+
+ps_deadline ps_trainer_step_deadline(const ps_trainer *t)
+{
+    return ps_deadline_in_ms((uint64_t)t->o.config->net.step_timeout_ms);
+}
+
+static ps_err on_params_needed(void *ctx, int first, int n)
+{
+    ps_trainer *t = ctx;
+    return ps_session_wait(t->o.session, first, n);
+}
+
+static ps_err on_grads_ready(void *ctx, int first, int n)
+{
+    ps_trainer *t = ctx;
+    return ps_session_push(t->o.session, first, n);
+}
+
+ps_err ps_trainer_renew_loss_scale(ps_trainer *t)
+{
+    float before = t->loss_scale;
+    PS_TRY(ps_session_loss_scale(t->o.session, &t->loss_scale));
+    t->result->loss_scale = t->loss_scale;
+    if (t->loss_scale >= before) return PS_OK;
+    t->result->skipped_steps++;
+    if (t->rank == 0)
+        PS_INFO("step-skipped", "step=%" PRIu64 " loss_scale=%g", t->step - 1,
+                (double)t->loss_scale);
+    return PS_OK;
+}
+
+ps_err ps_trainer_take_losses(ps_trainer *t, int keep)
+{
+    while (t->n_owed > keep) {
+        ps_pass_result result;
+        PS_TRY(ps_program_result(t->program, &result));
+        ps_trainer_owed_loss owed = t->owed[0];
+        memmove(t->owed, t->owed + 1, sizeof *t->owed * (size_t)--t->n_owed);
+        t->since_record.loss_sum += result.loss_sum;
+        t->since_record.samples += owed.samples;
+        t->group.loss_sum += result.loss_sum;
+        t->group.samples += owed.samples;
+        if (!owed.last) continue;
+        t->step_loss = t->group.loss_sum / (double)t->group.samples;
+        t->group = (ps_trainer_window){0};
+    }
+    return PS_OK;
+}
+
+static ps_batch batch_of(const ps_loaded *loaded)
+{
+    return (ps_batch){.n = (int)loaded->n,
+                      .x = loaded->x,
+                      .labels = loaded->labels,
+                      .positions = loaded->positions};
+}
+
+/* For tests that count how often a sample is seen. positions: in the permutation. */
+static void log_samples(const ps_trainer *t, const ps_loaded *b)
+{
+    char text[1600] = "";
+    if (!ps_log_shows(PS_LOG_DEBUG)) return;
+    for (int64_t i = 0, used = 0; i < b->n && used < (int64_t)sizeof text - 16; i++)
+        used += snprintf(text + used, sizeof text - (size_t)used, "%s%u", i ? "," : "",
+                         b->positions[i]);
+    PS_DEBUG("samples",
+             "job=%016" PRIx64 " step=%" PRIu64 " epoch=%" PRId64 " positions=%s",
+             t->member ? ps_member_roster(t->member)->nonce : UINT64_C(0), t->step,
+             t->epoch, text);
+}
+
+static ps_err next_micro_batch(ps_trainer *t, ps_loaded **out)
+{
+    uint64_t begin = ps_clock_ns();
+    *out = t->next;
+    t->next = NULL;
+    if (!*out) PS_TRY(ps_loader_next(t->loader, ps_trainer_step_deadline(t), out));
+    t->loaded += ps_clock_seconds_since(begin);
+    ps_trace_add(PS_TRACE_BATCH, begin, t->step);
+    if (!*out)
+        return ps_err_set(PS_ERR_INTERNAL, "the epoch ended before its last batch");
+    log_samples(t, *out);
+    return PS_OK;
+}
+
+/* Sends the batch after this one on its way, if it is prepared: nothing waits for it. */
+static ps_err prefetch(ps_trainer *t)
+{
+    if (!ps_program_prefetches(t->program) || !ps_loader_ready(t->loader)) return PS_OK;
+    uint64_t begin = ps_clock_ns();
+    PS_TRY(ps_loader_next(t->loader, ps_trainer_step_deadline(t), &t->next));
+    ps_batch batch = batch_of(t->next);
+    PS_TRY(ps_program_prefetch(t->program, &batch));
+    ps_trace_add(PS_TRACE_PREFETCH, begin, t->step);
+    return PS_OK;
+}
+
+/* Forward and backward of a micro-batch; first and last of its group. The first forward
+ * pass has waited for every weight, so that the loss scale is known before the backward
+ * pass needs it, at no further wait. */
+static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t group_n,
+                              bool first, bool last)
+{
+    ps_batch batch = batch_of(loaded);
+    ps_pass_hooks hooks = {.ctx = t,
+                           .params_needed = first ? on_params_needed : NULL,
+                           .grads_ready = last ? on_grads_ready : NULL};
+    ps_pass pass = {
+        .training = true,
+        .accumulate = !first,
+        .loss_later = true,
+        .dropout = {.seed = t->o.config->train.seed, .epoch = (uint32_t)t->epoch},
+        .hooks = &hooks};
+    uint64_t begin = ps_clock_ns();
+    PS_TRY(ps_program_forward(t->program, &batch, &pass, NULL));
+    t->owed[t->n_owed++] = (ps_trainer_owed_loss){.samples = loaded->n, .last = last};
+    ps_trace_add(PS_TRACE_FORWARD, begin, t->step);
+    PS_TRY(prefetch(t));
+    if (first) PS_TRY(ps_trainer_renew_loss_scale(t));
+    pass.grad_scale =
+        (float)((double)loaded->n / (double)group_n * (double)t->loss_scale);
+    begin = ps_clock_ns();
+    PS_TRY(ps_program_backward(t->program, &batch, &pass));
+    ps_trace_add(PS_TRACE_BACKWARD, begin, t->step);
+    return PS_OK;
+}
+
+/* The group of micro-batches [first, first + count). */
+ps_err ps_trainer_run_group(ps_trainer *t, int64_t first, int64_t count, int64_t group_n)
+{
+    // the first loss is there when it is shown
+    int behind = ps_program_prefetches(t->program) && t->step > 0 ? 1 : 0;
+    PS_TRY(ps_session_begin(t->o.session, t->step));
+    for (int64_t m = 0; m < count; m++) {
+        ps_loaded *loaded;
+        PS_TRY(next_micro_batch(t, &loaded));
+        ps_err err = run_micro_batch(t, loaded, group_n, m == 0, m == count - 1);
+        ps_loader_release(t->loader, loaded);
+        PS_TRY(err);
+        PS_TRY(ps_trainer_take_losses(t, behind));
+    }
+    return ps_session_finish(t->o.session);
+}
