@@ -58,7 +58,7 @@ def environment(pid):
 
 
 def find_part(psrun_pid, role, rank):
-    """The process of a part of psrun's job; None while there is none."""
+    """The process id of a part of psrun's job; None while it is being started."""
     key = "PS_SERVER_RANK" if role == "server" else "RANK"
     try:
         for name, pid in descendants(psrun_pid):
@@ -70,7 +70,8 @@ def find_part(psrun_pid, role, rank):
 
 
 def stop_session(popen):
-    """Ends a process that leads a session: first by SIGTERM, on which psrun ends its parts."""
+    """Ends a process that leads a session, and the session: first by SIGTERM, on which psrun ends its
+    parts."""
     for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
         if popen.poll() is None:
             os.killpg(popen.pid, number)

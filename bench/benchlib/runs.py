@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 
+from . import processes
 from .job_config import ROOT, BenchError
-from .processes import end_with_parent, stop_session
 
 sys.path.append(os.path.join(ROOT, "deploy"))
 from psrunlib.ports import free_port  # noqa: E402
@@ -33,17 +33,17 @@ class Started:
         with open(log, "w") as f:
             self.popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=f, stderr=f,
                                           env=dict(os.environ, **(env or {})),
-                                          start_new_session=True, preexec_fn=end_with_parent)
+                                          start_new_session=True, preexec_fn=processes.end_with_parent)
 
     def stop(self):
-        stop_session(self.popen)
+        processes.stop_session(self.popen)
 
 
-def finish(processes, timeout_s):
+def finish(started, timeout_s):
     """Waits for all; the first failure or the time limit ends them all."""
     end = time.monotonic() + timeout_s
     try:
-        left = list(processes)
+        left = list(started)
         while left:
             for p in [p for p in left if p.popen.poll() is not None]:
                 if p.popen.returncode != 0:
@@ -54,7 +54,7 @@ def finish(processes, timeout_s):
                                  f"{left[0].log}")
             time.sleep(0.02)
     finally:
-        for p in processes:
+        for p in started:
             p.stop()
 
 
