@@ -20,7 +20,6 @@
 enum {
     BEATS_PER_BURST = 20, // without a trace: of them, the first few measure the clock
     FIRST_BURSTS = 3,
-    MOST_PACES = 64,  // that wait to be told
     SILENT_MS = 200,  // of the coordinator, beyond two heartbeats, until it is missed
     LINGER_MS = 1000, // at the end: time for sending an abort or a goodbye
     REJOIN_LINGER_MS =
@@ -157,92 +156,6 @@ const ps_curve *ps_member_curve(const ps_member *m)
 ps_zsock_pulse ps_member_pulse(const ps_member *m)
 {
     return m->pulse;
-}
-
-/* ---- the pace of steps ---- */
-
-bool ps_member_tells_pace(const ps_member *m)
-{
-    return m && m->names_straggler && atomic_load(&m->knows_clock);
-}
-
-double ps_member_time_ns(const ps_member *m, uint64_t now_ns)
-{
-    return (double)((int64_t)now_ns + atomic_load(&m->ahead_ns));
-}
-
-void ps_member_pace(ps_member *m, uint64_t step, unsigned part, const double *values,
-                    size_t n)
-{
-    ps_member_pace_note *p = malloc(sizeof *p + n * sizeof *values);
-    if (!p) return;
-    p->next = NULL;
-    p->step = step;
-    p->part = part;
-    p->n = n;
-    memcpy(p->values, values, n * sizeof *values);
-    pthread_mutex_lock(&m->lock);
-    const bool room = m->n_paces < MOST_PACES;
-    if (room) {
-        *m->last_pace = p;
-        m->last_pace = &p->next;
-        m->n_paces++;
-    }
-    pthread_mutex_unlock(&m->lock);
-    if (room)
-        ps_event_set(&m->wake);
-    else
-        free(p);
-}
-
-static ps_member_pace_note *take_paces(ps_member *m)
-{
-    pthread_mutex_lock(&m->lock);
-    ps_member_pace_note *first = m->paces;
-    m->paces = NULL;
-    m->last_pace = &m->paces;
-    m->n_paces = 0;
-    pthread_mutex_unlock(&m->lock);
-    return first;
-}
-
-/* Those that cannot be sent now are forgotten. */
-static void send_paces(ps_member *m)
-{
-    for (ps_member_pace_note *p = take_paces(m), *next; p; p = next) {
-        ps_control c = {.kind = PS_CONTROL_PACE,
-                        .nonce = m->joined.roster.nonce,
-                        .value = p->values,
-                        .bytes = p->n * sizeof *p->values};
-        c.number[0] = p->step;
-        c.number[1] = p->part;
-        c.number[2] = ps_stall_share(&m->stall, ps_clock_ns());
-        if (atomic_load(&m->down_ns) == 0 &&
-            ps_control_send(m->joined.dealer, &c) != PS_OK)
-            PS_DEBUG("send", "error=\"%s\"", ps_err_message());
-        next = p->next;
-        free(p);
-    }
-}
-
-ps_straggler ps_member_straggler(ps_member *m)
-{
-    ps_straggler s = {.cause = PS_STRAGGLER_NONE};
-    if (!m) return s;
-    pthread_mutex_lock(&m->lock);
-    s = m->straggler;
-    pthread_mutex_unlock(&m->lock);
-    return s;
-}
-
-static void set_straggler(ps_member *m, uint64_t cause, uint64_t role, uint64_t rank)
-{
-    if (cause >= PS_STRAGGLER_CAUSES || role >= PS_ROLE_COUNT || rank > PS_MAX_RANKS)
-        return;
-    pthread_mutex_lock(&m->lock);
-    m->straggler = (ps_straggler){
-        .cause = (ps_straggler_cause)cause, .role = (ps_role)role, .rank = (int)rank};
-    pthread_mutex_unlock(&m->lock);
 }
 
 /* ---- the control thread ---- */
@@ -443,7 +356,7 @@ static void on_message(ps_member *m, const ps_control *c)
         on_end(m);
         break;
     case PS_CONTROL_STRAGGLER:
-        set_straggler(m, c->number[0], c->number[1], c->number[2]);
+        ps_member_set_straggler(m, c->number[0], c->number[1], c->number[2]);
         break;
     case PS_CONTROL_CLOCK_IS:
         on_time(m, c);
@@ -503,8 +416,8 @@ static void note_silence(ps_member *m, uint64_t silent_ms)
     const bool silent = silent_ms > 2 * m->heartbeat_ms + SILENT_MS;
     if (!m->names_straggler || silent == m->misses_coordinator) return;
     m->misses_coordinator = silent;
-    set_straggler(m, silent ? PS_STRAGGLER_STOPPED : PS_STRAGGLER_NONE, PS_ROLE_SERVER,
-                  0);
+    ps_member_set_straggler(m, silent ? PS_STRAGGLER_STOPPED : PS_STRAGGLER_NONE,
+                            PS_ROLE_SERVER, 0);
 }
 
 /* Ends the job here when the coordinator is gone. */
@@ -595,7 +508,7 @@ static void *run(void *arg)
         send_status(m);
         say_goodbye(m, stop);
         if (stop) break;
-        send_paces(m);
+        ps_member_pace_send(m);
         beat(m);
         check_coordinator(m);
     }
@@ -677,10 +590,7 @@ void ps_member_destroy(ps_member **member)
     ps_event_fini(&m->wake);
     ps_event_fini(&m->abort);
     ps_event_fini(&m->end);
-    for (ps_member_pace_note *p = take_paces(m), *next; p; p = next) {
-        next = p->next;
-        free(p);
-    }
+    ps_member_pace_fini(m);
     pthread_cond_destroy(&m->changed);
     pthread_mutex_destroy(&m->lock);
     free(m);

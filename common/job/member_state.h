@@ -1,5 +1,5 @@
-/* What a member's threads share: callers (member_calls.c) and its control thread
- * (member.c). */
+/* What a member's threads share: callers (member_calls.c, member_pace.c) and its control
+ * thread (member.c). */
 #ifndef PS_MEMBER_STATE_H
 #define PS_MEMBER_STATE_H
 
@@ -79,5 +79,12 @@ struct ps_member {
     ps_err cause;
     int next_workers; // 0: as many as now
 };
+
+/* The control thread: sends the steps that wait to be told; those that cannot be sent now
+ * are forgotten. */
+void ps_member_pace_send(ps_member *m);
+/* As the coordinator has sent them; numbers out of range are ignored. */
+void ps_member_set_straggler(ps_member *m, uint64_t cause, uint64_t role, uint64_t rank);
+void ps_member_pace_fini(ps_member *m);
 
 #endif
