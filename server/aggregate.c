@@ -122,9 +122,9 @@ ps_err ps_aggregate_check(const ps_aggregate *a, const float *grad, int rank,
     return PS_OK;
 }
 
-static void copy_out(float *to, const float *from, uint64_t n, bool stream)
+static void copy_out(float *to, const float *from, uint64_t n, bool bypass_caches)
 {
-    if (stream)
+    if (bypass_caches)
         ps_nontemporal_copy(to, from, n);
     else
         memcpy(to, from, n * sizeof *from);
@@ -182,7 +182,7 @@ static ps_err apply_block(ps_aggregate *a, const ps_aggregate_step *s,
     float *weights = a->weights + at;
     ps_optimizer_apply_by(&s->rule->optimizer, scalars, n, weights, sum, states);
     for (int i = 0; i < s->n_copies; i++)
-        copy_out(s->copies[i] + at, weights, n, s->stream);
+        copy_out(s->copies[i] + at, weights, n, s->bypass_caches);
     return PS_OK;
 }
 
@@ -217,7 +217,7 @@ static ps_err for_blocks(ps_aggregate *a, const ps_aggregate_step *s,
 ps_err ps_aggregate_apply(ps_aggregate *a, const ps_aggregate_step *s)
 {
     ps_err err = for_blocks(a, s, a->runs, a->n_runs, apply_block);
-    if (s->stream) ps_nontemporal_copy_done();
+    if (s->bypass_caches) ps_nontemporal_copy_done();
     return err;
 }
 

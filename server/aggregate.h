@@ -61,9 +61,9 @@ typedef struct ps_aggregate_step {
     /* The new weights are also copied here: to the chunk's place in n_copies arenas. */
     float *const *copies;
     int n_copies;
-    bool stream; // copies bypass the caches, which do not hold all weights
-    bool summed; // the one gradient is a sum already
-    bool check;  // obeys the rule's `refuses`: NUMERIC names rank, tensor and step
+    bool bypass_caches; // for the copies: caches do not hold all weights
+    bool summed;        // the one gradient is a sum already
+    bool check;         // obeys the rule's `refuses`: NUMERIC names rank, tensor and step
 } ps_aggregate_step;
 
 /* NUMERIC, naming rank, tensor and step, when the gradient is not finite. */

@@ -28,7 +28,7 @@ static ps_aggregate_step step_of(ps_shard *s, ps_shard_chunk *c, double grad_sca
         .check = true,
         .copies = s->copies,
         .n_copies = shared_copies(s, c),
-        .stream = s->stream,
+        .bypass_caches = s->bypass_caches,
     };
 }
 

@@ -19,7 +19,7 @@ static ps_err alloc_arrays(ps_shard *s)
 {
     const ps_plan *plan = s->o.plan;
     size_t workers = (size_t)s->o.n_workers;
-    s->stream =
+    s->bypass_caches =
         ps_nontemporal_copy_pays(s->o.table->arena_count * sizeof(float) * workers);
     s->n_chunks = count_chunks(plan, s->index);
     PS_TRY(ps_mem_zalloc(&s->chunks, s->n_chunks, sizeof *s->chunks, "a shard's chunks"));
@@ -37,8 +37,10 @@ static ps_err alloc_arrays(ps_shard *s)
     PS_TRY(ps_mem_zalloc(&s->paced.figures, ps_pace_of_shard(s->o.n_workers),
                          sizeof *s->paced.figures, "steps"));
     PS_TRY(ps_mem_zalloc(&s->unsent, s->n_chunks, sizeof *s->unsent, "answers"));
-    PS_TRY(ps_mem_zalloc(&s->run_first, s->n_chunks, sizeof *s->run_first, "norm runs"));
-    return ps_mem_zalloc(&s->run_counts, s->n_chunks, sizeof *s->run_counts, "norm runs");
+    PS_TRY(ps_mem_zalloc(&s->run_first, s->n_chunks, sizeof *s->run_first,
+                         "gradient norm runs"));
+    return ps_mem_zalloc(&s->run_counts, s->n_chunks, sizeof *s->run_counts,
+                         "gradient norm runs");
 }
 
 static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
@@ -84,7 +86,8 @@ static ps_err alloc_chunks(ps_shard *s)
         slab +=
             ps_aggregate_slab_count(&plan->chunks[i], &s->o.rule->optimizer, s->waits);
     }
-    return ps_mem_zalloc(&s->block_sums, blocks, sizeof *s->block_sums, "norm sums");
+    return ps_mem_zalloc(&s->block_sums, blocks, sizeof *s->block_sums,
+                         "gradient norm sums");
 }
 
 ps_err ps_shard_memory_init(ps_shard *s)

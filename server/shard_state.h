@@ -55,7 +55,7 @@ struct ps_shard {
     const void **payloads; // scratch: by rank
     float *sum, *decoded;  // scratch of the largest chunk; NULL without a codec
     float *slab;
-    bool stream; // new weights bypass the caches on their way to shared arenas
+    bool bypass_caches; // new weights do, on their way to shared arenas
     uint32_t n_chunks;
     ps_shard_chunk *chunks;
     uint32_t *chunk_of; // plan index -> index in chunks

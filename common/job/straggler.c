@@ -254,13 +254,13 @@ static void count(ps_straggler_watch *w, const ps_straggler *now)
     const bool member = now->role == w->suspect.role && now->rank == w->suspect.rank;
     if (now->cause == PS_STRAGGLER_NONE || w->suspect.cause == PS_STRAGGLER_NONE ||
         !member) {
-        memset(w->votes, 0, sizeof w->votes);
+        memset(w->by_cause, 0, sizeof w->by_cause);
         w->rounds = 0;
     }
     w->suspect = *now;
     if (now->cause == PS_STRAGGLER_NONE) return;
     w->rounds++;
-    w->votes[now->cause]++;
+    w->by_cause[now->cause]++;
 }
 
 /* The suspect, with the cause that most of its steps have shown. */
@@ -268,7 +268,8 @@ static ps_straggler verdict(const ps_straggler_watch *w)
 {
     ps_straggler s = w->suspect;
     for (int cause = 0; cause < PS_STRAGGLER_CAUSES; cause++)
-        if (w->votes[cause] > w->votes[s.cause]) s.cause = (ps_straggler_cause)cause;
+        if (w->by_cause[cause] > w->by_cause[s.cause])
+            s.cause = (ps_straggler_cause)cause;
     return s;
 }
 

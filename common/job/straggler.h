@@ -1,4 +1,5 @@
-/* Who all others wait for, and why. Pure: figures of steps go in, a name comes out.
+/* Which member all others wait for, and why. Pure: figures of steps go in, a name comes
+ * out.
  *
  * A step of a synchronous job is as long as its slowest way: a worker computes, its
  * gradients travel to the shards, these apply them, and the weights travel back. Every
@@ -60,8 +61,8 @@ typedef struct ps_straggler_step {
 typedef struct ps_straggler_watch {
     ps_straggler suspect, named;
     int rounds, calm; // steps in a row with the suspect; without the named one
-    int votes[PS_STRAGGLER_CAUSES]; // of those rounds
-    double *usual;                  // by part, while nobody is suspected
+    int by_cause[PS_STRAGGLER_CAUSES]; // of those rounds
+    double *usual;                     // by part, while nobody is suspected
     int n_usual, n_steps;
 } ps_straggler_watch;
 

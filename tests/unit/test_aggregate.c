@@ -101,7 +101,7 @@ static void run_chunks(const fixture *f, uint64_t chunk_bytes, int ranks, int st
                                .n_grads = ranks,
                                .copies = copies,
                                .n_copies = 1,
-                               .stream = ranks % 2,
+                               .bypass_caches = ranks % 2,
                                .check = true};
         for (int t = 1; t <= steps; t++) {
             s.step = (uint64_t)t - 1;

@@ -213,7 +213,7 @@ ps_err ps_comm_create(const ps_exchange_options *options, ps_comm **out)
     c->nonce = roster->nonce;
     c->epoch = roster->epoch;
     c->n_links = options->plan->n_shards;
-    c->stream =
+    c->bypass_caches =
         ps_nontemporal_copy_pays(options->params->bytes * 2); // and as many gradients
     ps_err err;
     PS_TRY_GOTO(ps_comm_memory_init(c), err, out);

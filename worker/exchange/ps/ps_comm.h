@@ -28,16 +28,15 @@ typedef enum ps_comm_command {
     PS_COMM_RESTORE
 } ps_comm_command;
 
-/* Gives the same order for n chunks. step: the version or step. INIT and PUSH send from
+/* Gives the same command for n chunks. step: the version or step. INIT and PUSH send from
  * the arenas, which may be changed again when the next version of the chunk is here. When
- * an INIT has been sent, the chunk counts as having that version here too. After a
- * EXACT, FETCH or RESTORE the chunk counts as one version older until the answer is
- * here. */
+ * an INIT has been sent, the chunk counts as having that version here too. After a EXACT,
+ * FETCH or RESTORE the chunk counts as one version older until the answer is here. */
 ps_err ps_comm_submit(ps_comm *c, ps_comm_command command, uint64_t step,
                       const uint32_t *chunks, uint32_t n);
 
-/* Takes what has arrived, without waiting: call it before ps_comm_has where nothing
- * waits. */
+/* Takes what has arrived, without waiting. Call it before ps_comm_has if no thread waits.
+ */
 ps_err ps_comm_look(ps_comm *c);
 bool ps_comm_has(const ps_comm *c, uint32_t chunk, int64_t version);
 /* Blocks until the chunk has reached the version. TIMEOUT when nothing at all has arrived

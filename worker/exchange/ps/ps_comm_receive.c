@@ -45,7 +45,7 @@ static ps_err check_weights(const ps_comm *c, const ps_comm_link *l,
 
 static void copy_weights(const ps_comm *c, float *to, const float *from, uint64_t n)
 {
-    if (c->stream) {
+    if (c->bypass_caches) {
         ps_nontemporal_copy(to, from, n);
         ps_nontemporal_copy_done();
     } else {

@@ -47,10 +47,10 @@ static size_t payload_bytes(const ps_comm *c, const ps_comm_link *l,
                             const ps_command *what)
 {
     if (!has_payload(what->kind) || in_shared_memory(l, what->kind)) return 0;
-    const ps_chunk *plan = &c->plan->chunks[what->chunk];
+    const ps_chunk *range = &c->plan->chunks[what->chunk];
     if (what->kind != PS_MSG_PUSH || !c->encoded[what->chunk])
-        return plan->count * sizeof(float);
-    return ps_chunk_codec_bytes(&c->codec, plan, gradient_codec(c, plan, what->step));
+        return range->count * sizeof(float);
+    return ps_chunk_codec_bytes(&c->codec, range, gradient_codec(c, range, what->step));
 }
 
 /* Returns the payload of an INIT or PUSH. A gradient that travels encoded is encoded
@@ -58,22 +58,22 @@ static size_t payload_bytes(const ps_comm *c, const ps_comm_link *l,
  * residual, and a repetition must be the same bytes. */
 static const void *payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
 {
-    const ps_chunk *plan = &c->plan->chunks[chunk];
-    if (h->kind == PS_MSG_RESTORE) return c->snapshot.arena + plan->offset;
-    if (h->kind == PS_MSG_INIT) return (const float *)c->o.params->base + plan->offset;
-    const float *grad = (const float *)c->o.grads->base + plan->offset;
+    const ps_chunk *range = &c->plan->chunks[chunk];
+    if (h->kind == PS_MSG_RESTORE) return c->snapshot.arena + range->offset;
+    if (h->kind == PS_MSG_INIT) return (const float *)c->o.params->base + range->offset;
+    const float *grad = (const float *)c->o.grads->base + range->offset;
     if (!c->encoded[chunk]) return grad;
-    const ps_codec codec = gradient_codec(c, plan, h->step);
+    const ps_codec codec = gradient_codec(c, range, h->step);
     h->codec = (uint8_t)codec;
     if (c->chunks[chunk].encoded_step == h->step + 1) return c->encoded[chunk];
     c->chunks[chunk].encoded_step = h->step + 1;
     float *kept =
-        ps_chunk_codec_keeps(&c->codec, h->step) ? c->residual + plan->offset : NULL;
+        ps_chunk_codec_keeps(&c->codec, h->step) ? c->residual + range->offset : NULL;
     const uint64_t begin_ns = ps_clock_ns();
-    ps_chunk_codec_encode(&c->codec, plan, codec, grad, kept,
+    ps_chunk_codec_encode(&c->codec, range, codec, grad, kept,
                           ps_codec_draw_key(h->rank, h->step), c->encoded[chunk]);
     ps_counter_add_since(&c->encode_ns, begin_ns);
-    ps_trace_add_chunk(PS_TRACE_ENCODE, begin_ns, h->step, chunk, plan->shard);
+    ps_trace_add_chunk(PS_TRACE_ENCODE, begin_ns, h->step, chunk, range->shard);
     return c->encoded[chunk];
 }
 
@@ -115,22 +115,22 @@ uint64_t ps_comm_groups_sent(const ps_comm *c, const ps_comm_link *l)
     return from + 1;
 }
 
-static ps_err send_order(ps_comm *c, ps_comm_link *l, const ps_command *what)
+static ps_err send_command(ps_comm *c, ps_comm_link *l, const ps_command *what)
 {
     const uint32_t chunk = what->chunk;
-    const ps_chunk *plan = &c->plan->chunks[chunk];
+    const ps_chunk *range = &c->plan->chunks[chunk];
     ps_wire_header h = ps_comm_header(c, what->kind);
     h.step = what->step;
     h.chunk = chunk;
     if (what->kind == PS_MSG_FETCH || what->kind == PS_MSG_RESTORE)
         h.place = c->snapshot.array;
     if (!has_payload(what->kind)) return send_header(c, l, &h, NULL, 0);
-    h.count = plan->count;
+    h.count = range->count;
     if (what->kind == PS_MSG_PUSH) h.credit = ps_comm_groups_sent(c, l);
     if (in_shared_memory(l, what->kind)) {
         h.codec = PS_CODEC_SHM;
-        h.place = plan->offset;
-        ps_counter_add(&c->shm_sent, plan->count * sizeof(float));
+        h.place = range->offset;
+        ps_counter_add(&c->shm_sent, range->count * sizeof(float));
         return send_header(c, l, &h, NULL, 0);
     }
     size_t bytes = payload_bytes(c, l, what);
@@ -138,7 +138,7 @@ static ps_err send_order(ps_comm *c, ps_comm_link *l, const ps_command *what)
     l->on_the_way += bytes;
     if (l->on_the_way > ps_counter_get(&c->most_on_the_way))
         ps_counter_set(&c->most_on_the_way, l->on_the_way);
-    ps_counter_add(&c->raw_bytes, plan->count * sizeof(float) - bytes);
+    ps_counter_add(&c->raw_bytes, range->count * sizeof(float) - bytes);
     return send_header(c, l, &h, payload, bytes);
 }
 
@@ -199,7 +199,7 @@ static ps_err send_one(ps_comm *c, ps_comm_link *l, bool *any)
     *any = true;
     if (what.kind == PS_MSG_PUSH) PS_TRY(ps_comm_send_groups(c, l));
     const uint64_t begin_ns = what.kind == PS_MSG_PUSH ? ps_trace_now() : 0;
-    PS_TRY(send_order(c, l, &what));
+    PS_TRY(send_command(c, l, &what));
     if (what.kind == PS_MSG_PUSH)
         ps_comm_pace_sent(c, (uint32_t)(l - c->links), what.step);
     ps_trace_add_chunk(PS_TRACE_SEND, begin_ns, what.step, what.chunk,

@@ -7,7 +7,8 @@
 
 /* ---- the main thread ---- */
 
-/* Commands it of the first n chunks; they are at `version` again when all is answered. */
+/* Gives the command for the first n chunks; they are at `version` again when all is
+ * answered. */
 static ps_err ask(ps_comm *c, ps_comm_command command, int64_t version, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)

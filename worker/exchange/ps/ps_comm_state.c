@@ -130,7 +130,7 @@ static void tell_pace(ps_comm *c, uint64_t step)
 {
     const uint32_t n = c->n_links;
     double *f = c->paced.figures, *means = f + 1 + 2 * n;
-    // A program without steps of its own computes nobody knows how long.
+    // How long a program without steps of its own computes is not known.
     if (c->paced.sent_step != step || atomic_load(&c->computed_step) != step + 1) return;
     f[0] = (double)atomic_load(&c->computed_ns);
     for (uint32_t i = 0; i < n; i++) {
@@ -139,7 +139,7 @@ static void tell_pace(ps_comm *c, uint64_t step)
         means[n + i] /= c->paced.n_sent[i];
     }
     ps_member_pace(c->o.member, step, 0, f, ps_pace_of_worker((int)n));
-    c->paced.sent_step = 0; // the sums are no sums any more
+    c->paced.sent_step = 0; // the sums are means now
 }
 
 void ps_comm_pace_had(ps_comm *c, uint32_t shard, uint64_t step)

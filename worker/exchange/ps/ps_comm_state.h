@@ -55,7 +55,7 @@ typedef struct ps_comm_link {
     ps_event wake;       // of the shard
 } ps_comm_link;
 
-/* The last order of a chunk: to be sent while its bit in `waiting` is set. */
+/* The last command of a chunk: to be sent while its bit in `waiting` is set. */
 typedef struct ps_comm_chunk {
     ps_command command;
     bool unanswered;
@@ -86,7 +86,7 @@ struct ps_comm {
     ps_comm_link *links; // by shard
     zmq_pollitem_t *items;
     uint32_t n_words;
-    bool stream; // weights bypass the caches on their way to the arena
+    bool bypass_caches; // weights do, on their way to the arena
     ps_chunk_codec codec;
     uint8_t **encoded; // by chunk: its gradient, encoded, until the reply is here; NULL
                        // where it travels as float32

@@ -7,7 +7,7 @@
 #include "ps_comm_receive.h"
 #include "ps_comm_send.h"
 
-static void take_orders(ps_comm *c)
+static void take_commands(ps_comm *c)
 {
     const uint32_t n = ps_command_queue_count(&c->commands);
     for (uint32_t i = 0; i < n; i++) {
@@ -60,7 +60,7 @@ static ps_err run(ps_comm *c, ps_wire_frames *f)
     for (uint32_t i = 0; i < n; i++)
         PS_TRY(ps_comm_mend_news(c, &c->links[i])); // before the first poll
     for (;;) {
-        take_orders(c);
+        take_commands(c);
         if (c->quit) return PS_OK;
         PS_TRY(ps_comm_send_allowed(c));
         if (c->bye && c->n_left == n) return PS_OK;
