@@ -10,7 +10,7 @@ _Static_assert((int)PS_AGGREGATE_WEIGHTS == (int)PS_WIRE_STATE_WEIGHTS, "one num
 static ps_err check_rank(const ps_wire_header *h)
 {
     if (h->rank == 0) return PS_OK;
-    return ps_err_set(PS_ERR_PROTOCOL, "%s, which is for worker 0 alone",
+    return ps_err_set(PS_ERR_PROTOCOL, "%s, which is only for worker 0",
                       ps_wire_kind_name(h->kind));
 }
 

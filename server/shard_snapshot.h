@@ -1,6 +1,6 @@
-/* What a checkpoint wants of a shard, and gives it when a job goes on: FETCH and RESTORE
- * (wire.h). A worker asks between two steps: it has not pushed the next one's gradients,
- * so that no array of the chunk changes until it has the answer. */
+/* What a checkpoint takes from a shard, and gives back to it when a job goes on: FETCH
+ * and RESTORE (wire.h). A worker asks between two steps: it has not pushed the next one's
+ * gradients, so that no array of the chunk changes until it has the answer. */
 #ifndef PS_SHARD_SNAPSHOT_H
 #define PS_SHARD_SNAPSHOT_H
 

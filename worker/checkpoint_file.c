@@ -379,7 +379,8 @@ static ps_err read_rule(const json_t *manifest, ps_exchange_state *x)
         x->rule_bytes = i + 1;
     }
     if (n > 0 && x->rule_bytes == n) return PS_OK;
-    return ps_err_set(PS_ERR_FORMAT, "manifest.json: step_rule is no step rule's state");
+    return ps_err_set(PS_ERR_FORMAT,
+                      "manifest.json: step_rule is not a step rule's state");
 }
 
 ps_err ps_checkpoint_read(const char *folder, const json_t *manifest,

@@ -28,13 +28,14 @@ ps_err ps_checkpoint_folder_list(const ps_checkpoint_folder *f, uint64_t **steps
  * earlier job has left unfinished is removed. IO. */
 ps_err ps_checkpoint_folder_begin(const ps_checkpoint_folder *f, uint64_t step,
                                   char out[PATH_MAX]);
-/* Its files are written: it gets its name, in place of an earlier one of that step. IO.
+/* Its files are written: gives it its name, in place of an earlier one of that step. IO.
  */
 ps_err ps_checkpoint_folder_commit(const ps_checkpoint_folder *f, uint64_t step);
-/* It failed. */
+/* Writing it failed: removes what there is of it. */
 void ps_checkpoint_folder_abandon(const ps_checkpoint_folder *f, uint64_t step);
 
-/* Not whole: it gets the name step-N.damaged, and is no checkpoint any more. */
+/* For a checkpoint that is not whole: renames it to step-N.damaged, so that it is not a
+ * checkpoint any more. */
 void ps_checkpoint_folder_set_aside(const ps_checkpoint_folder *f, uint64_t step);
 
 /* best becomes the checkpoint of that step. IO. */

@@ -2,8 +2,8 @@
  *
  * When one is due is a function of the step, or of what the ranks agree on after a step:
  * so all take part at the same border between two steps. The state is copied to rank 0,
- * and a thread there writes it (checkpoint_file.h) while the next steps are made. A disk
- * that is not done with the one before makes the job skip one; a disk that fails is an
+ * and a thread there writes it (checkpoint_file.h) while the next steps are made. If the
+ * disk is not done with the checkpoint before, the job skips one. A disk that fails is an
  * error in the log, and the job goes on.
  *
  * Where processes join again after a failure (recovery.rejoins), a second worker gets the
@@ -38,19 +38,22 @@ void ps_checkpointer_destroy(ps_checkpointer **c); // NULL inside: nothing
 /* The session, which has joined, whose checkpoints it takes from now on; borrowed. Takes
  * memory for what the rank holds and, on rank 0, starts the thread. */
 ps_err ps_checkpointer_attach(ps_checkpointer *c, ps_session *session);
-/* None, until the process has joined again; the disk goes on. c NULL: nothing. */
+/* Takes no checkpoints until the process has joined again; the thread goes on writing. c
+ * NULL: nothing. */
 void ps_checkpointer_detach(ps_checkpointer *c);
 
-/* The newest one that this process holds in memory; NULL: it holds none, or c is NULL. It
- * stays as it is until the next is taken. */
+/* The newest snapshot that this process holds in memory; NULL: it holds none, or c is
+ * NULL. It stays unchanged until the next one is taken. */
 const ps_snapshot *ps_checkpointer_newest(const ps_checkpointer *c);
-/* Without a session: writes the newest one in memory to the disk unless it is there, and
- * waits (train.file_timeout_ms). Returns whether the job has written any; false where c
- * is NULL, and on other ranks than 0. */
+/* Without a session: writes the newest snapshot in memory to the disk unless it is there
+ * already, and waits (train.file_timeout_ms). Returns whether the job has written any;
+ * false where c is NULL, and on other ranks than 0. */
 bool ps_checkpointer_secure(ps_checkpointer *c);
-/* Those of later steps in memory are not of the job as it goes on. c NULL: nothing. */
+/* Forgets the snapshots in memory of later steps: the job goes on without them. c NULL:
+ * nothing. */
 void ps_checkpointer_forget_after(ps_checkpointer *c, uint64_t step);
-/* Rank 0: whether it has written one. Waits for the disk (train.file_timeout_ms). */
+/* Rank 0: whether it has written a checkpoint. Waits for the disk
+ * (train.file_timeout_ms). */
 bool ps_checkpointer_has_written(ps_checkpointer *c);
 
 /* Where a checkpoint goes. One in memory serves processes that join again. */
@@ -60,10 +63,11 @@ typedef enum ps_checkpoint_place {
     PS_CHECKPOINT_DISK
 } ps_checkpoint_place;
 
-/* Whether the step's number says so. c NULL: never. */
+/* Whether a checkpoint is due by the step's number. c NULL: never. */
 bool ps_checkpointer_due(const ps_checkpointer *c, uint64_t step);
-/* Rank 0's to say to the others: which one is due by time, if any: checkpoint.minutes
- * have passed, or the last ones took less than recovery.share of the time since then. */
+/* Rank 0: which checkpoint is due by time, if any: checkpoint.minutes have passed, or the
+ * last one took less than recovery.share of the time since then. The others learn it from
+ * rank 0. */
 ps_checkpoint_place ps_checkpointer_late(const ps_checkpointer *c);
 /* Whether a test loss or accuracy is better than the best so far, by checkpoint.best. */
 bool ps_checkpointer_is_best(const ps_checkpointer *c, double best, double loss,
@@ -71,14 +75,15 @@ bool ps_checkpointer_is_best(const ps_checkpointer *c, double best, double loss,
 
 /* All ranks, at the same border between two steps, with the exchange drained and the
  * buffers fetched, which began at begin_ns (ps_clock_ns). state: loss_sums and
- * loss_samples have this rank's own. must: it waits for the disk where it is not done
- * with the one before, instead of skipping this one. */
+ * loss_samples have this rank's own. must: if the disk is not done with the checkpoint
+ * before, waits for it instead of skipping this one. */
 ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state,
                             ps_checkpoint_place place, bool must, uint64_t begin_ns);
 
 /* Whether an evaluation may make the step's checkpoint the best: it is taken before. */
 bool ps_checkpointer_keeps_best(const ps_checkpointer *c);
-/* The last one taken, of that step, is the best. Only rank 0 does something. */
+/* Makes the last checkpoint taken, of that step, the best. Does nothing on other ranks.
+ */
 void ps_checkpointer_mark_best(ps_checkpointer *c, uint64_t step);
 
 /* All ranks: waits until the disk is done (train.file_timeout_ms). *saved: the last

@@ -9,7 +9,7 @@
  *
  *   Event    1: wall_time (double)  2: step (varint)  3: file_version (text)
  *            5: Summary             7: SessionLog
- *   Summary  1: Value, again and again;  Value  1: tag (text)  2: simple_value (float)
+ *   Summary  1: Value, repeated;  Value  1: tag (text)  2: simple_value (float)
  */
 #ifndef PS_EVENT_FILE_H
 #define PS_EVENT_FILE_H

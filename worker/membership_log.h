@@ -20,8 +20,8 @@ typedef struct ps_membership {
 } ps_membership;
 
 /* Adds a line to the file at path. Lines of the same step and of later ones go: the job
- * has gone back behind them. Whoever reads the file sees the old one or the new one. IO,
- * or FORMAT when a line is not as above. */
+ * has gone back behind them. A reader sees the old file or the new one. IO, or FORMAT
+ * when a line is not as above. */
 ps_err ps_membership_log_add(const char *path, const ps_membership *m);
 
 #endif

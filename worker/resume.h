@@ -19,7 +19,7 @@ typedef struct ps_resume_options { // borrowed for its life
     int rank, world_size;
     int64_t accumulate; // micro-batches per step
     /* Rank 0 of a process that joins again: where its results are, and its checkpoints.
-     * NULL: it begins. */
+     * NULL: a process that has just begun. */
     const char *own_dir;
     ps_checkpointer *checkpointer; // NULL: none
     /* Of the job when this process was last in it (survivors.h); 0: it was not. */

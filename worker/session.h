@@ -126,7 +126,7 @@ ps_member *ps_session_member(const ps_session *s); // borrowed; NULL: no other p
 uint64_t ps_session_total_steps(const ps_session *s);
 double ps_session_lr(const ps_session *s, uint64_t step);
 /* The arenas: table->arena_count float32 each, and table->buffer_bytes bytes. Zeroed, and
- * shared with processes of this host if they want it. Borrowed. */
+ * shared with processes of this host that ask for them. Borrowed. */
 float *ps_session_params(const ps_session *s);
 float *ps_session_grads(const ps_session *s);
 void *ps_session_buffers(const ps_session *s);

@@ -40,7 +40,7 @@ void ps_snapshot_drop_arrays(ps_snapshot *s);
 ps_err ps_snapshot_fold_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
                                  ps_snapshot *out);
 
-/* Who moves parts of snapshots. */
+/* The ranks between which parts of snapshots move. */
 typedef struct ps_snapshot_ranks {
     ps_member *member; // NULL: alone
     int rank, world_size;

@@ -1,5 +1,5 @@
-/* Two snapshots in memory, of which at most one is being overwritten. So whoever holds a
- * whole one goes on to hold it while the next is taken. */
+/* Two snapshots in memory, of which at most one is being overwritten. So a process that
+ * holds a whole one still holds it while the next is taken. */
 #ifndef PS_SNAPSHOT_PAIR_H
 #define PS_SNAPSHOT_PAIR_H
 

@@ -1,5 +1,5 @@
-/* Whom the job has waited for, as worker 0 is told (straggler.h): for the progress line
- * and the summary. */
+/* Which members the job has waited for, as worker 0 is told (straggler.h): for the
+ * progress line and the summary. */
 #ifndef PS_STRAGGLER_LOG_H
 #define PS_STRAGGLER_LOG_H
 

@@ -189,7 +189,7 @@ static void put_servers(json_t *o, const ps_summary *s)
     json_object_set_new(o, "server_stats", list);
 }
 
-/* Whom all others waited for, and in which steps. */
+/* The members that all others waited for, and in which steps. */
 static void put_stragglers(json_t *o, const ps_straggler_log *log)
 {
     json_t *list = json_array();

@@ -19,7 +19,8 @@ typedef struct ps_survivor {
     int n_ranks;   // of that snapshot
     uint64_t made; // the steps that it has seen made
     /* Grows whenever the job begins or goes on; this process's when it was last in it. 0:
-     * it was not. A process that has missed one remembers steps that were made in vain. */
+     * it was not. A process that missed one holds snapshots that are no longer of the
+     * job. */
     uint64_t generation;
 } ps_survivor;
 

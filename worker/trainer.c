@@ -16,7 +16,8 @@ static int64_t groups_per_epoch(int64_t n_batches, int64_t accumulate)
     return (n_batches + accumulate - 1) / accumulate;
 }
 
-/* Of the whole epochs behind the one that the job goes on with, and the rest of that. */
+/* The steps in the rest of the epoch that the job goes on with, and in the whole epochs
+ * after it. */
 static uint64_t steps_left(const ps_config *config, const ps_sampler_options *sampler,
                            int64_t accumulate)
 {
@@ -40,8 +41,8 @@ uint64_t ps_trainer_total_steps(const ps_config *config,
     return all > done ? all : done;
 }
 
-/* The sizes of the epoch's global micro-batches: the same in every epoch, except of the
- * one that the job goes on with. */
+/* The sizes of the epoch's global micro-batches. They are the same in every epoch, except
+ * the one that the job goes on with: of that only the rest is left. */
 static ps_err find_batch_sizes(ps_trainer *t)
 {
     const ps_sampler_start *start = &t->o.sampler->start;
@@ -62,7 +63,7 @@ static ps_err find_batch_sizes(ps_trainer *t)
     return err;
 }
 
-/* As many epochs as the job's steps begin. */
+/* The number of epochs that the job's steps begin. */
 static int64_t count_epochs(const ps_trainer *t)
 {
     const ps_sampler_options *sampler = t->o.sampler;
@@ -127,16 +128,16 @@ void ps_trainer_destroy(ps_trainer **trainer)
 
 /* --- agreeing ------------------------------------------------------------------- */
 
-/* Steps until the ranks agree again on whether somebody was interrupted: about half a
- * second's, as rank 0 sees it. */
+/* Steps until the ranks agree again on whether one of them was interrupted: about half a
+ * second's, by rank 0's clock. */
 static double steps_until_check(const ps_trainer *t)
 {
     double steps = 0.5 / (t->seconds_a_step > 1e-6 ? t->seconds_a_step : 1e-6);
     return steps < 1 ? 1 : floor(steps < 1e5 ? steps : 1e5);
 }
 
-/* The job regroups after this step where workers leave, or others wait to join. Below
- * the fewest workers it ends instead. leaves: this one does. */
+/* The job regroups after this step if workers leave or others wait to join. If too few
+ * workers would remain, it ends instead. leaves: whether this worker leaves. */
 static void agree_on_workers(ps_trainer *t, int leaving, int newcomers, bool leaves,
                              bool *stop)
 {
@@ -152,9 +153,9 @@ static void agree_on_workers(ps_trainer *t, int leaving, int newcomers, bool lea
     *stop = true;
 }
 
-/* All ranks call it after the same steps: at records, at an epoch's end, and where a
- * former call said so. Sums the losses; *stop when any rank was interrupted, or the job
- * regroups. */
+/* All ranks call it after the same steps: at records, at an epoch's end, and after the
+ * step that the call before has named. Sums the losses. Sets *stop when any rank was
+ * interrupted, or the job regroups. */
 static ps_err agree(ps_trainer *t, bool record, bool *stop)
 {
     ps_trainer_window *w = &t->since_record;
@@ -191,7 +192,7 @@ static ps_err agree(ps_trainer *t, bool record, bool *stop)
 
 /* --- weights and evaluation ------------------------------------------------------ */
 
-/* After it the arenas hold the newest weights and rank 0's buffers on every rank. */
+/* Afterwards the arenas hold the newest weights and rank 0's buffers on every rank. */
 static ps_err drain(ps_trainer *t)
 {
     uint64_t begin = ps_clock_ns();
@@ -220,7 +221,7 @@ static ps_err write_weights(ps_trainer *t, const char *name)
     return PS_OK;
 }
 
-/* All ranks; the file is there when it returns. */
+/* Called by all ranks. The file is complete on return. */
 static ps_err save(ps_trainer *t, const char *name)
 {
     PS_TRY(write_weights(t, name));
@@ -304,7 +305,7 @@ static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
             t->step == (uint64_t)t->o.config->train.stop_after;
     if (record || t->step >= t->next_check || *stop) PS_TRY(agree(t, record, stop));
     ps_trainer_show_progress(t, t->step_loss, epoch_ends);
-    // One that goes on has made the file, and what that makes of the weights.
+    // The same as in a job that is not interrupted: with a codec, saving changes weights.
     if (save_due(t) && (!*stop || t->o.checkpointer)) PS_TRY(save_checkpoint(t));
     return ps_trainer_checkpoint_if_due(t, *stop);
 }
@@ -327,10 +328,10 @@ static ps_err run_epoch(ps_trainer *t, bool *stop)
     return PS_OK;
 }
 
-/* Behind an epoch that is not the last. */
+/* After an epoch that is not the last. */
 static ps_err evaluate_epoch(ps_trainer *t)
 {
-    // The evaluation is done again where the job goes on from here.
+    // A job that goes on from this checkpoint evaluates again.
     if (ps_checkpointer_keeps_best(t->o.checkpointer))
         PS_TRY(ps_trainer_checkpoint_once(t));
     PS_TRY(drain(t));

@@ -1,9 +1,10 @@
 /* The step loop of a worker.
  *
- * An optimizer step is a group of `accumulate` micro-batches (the epoch's last group
- * may be short). Every micro-batch's mean gradient is multiplied by n / N, n its samples
- * and N those of the group over all ranks: the sum of all that is sent is the mean over
- * the group's samples, DDP's 1/W where batches are equal.
+ * An optimizer step is a group of `accumulate` micro-batches (the epoch's last group may
+ * be short). Every micro-batch's mean gradient is multiplied by n / N, where n is its
+ * number of samples and N that of the group over all ranks. So the sum of all ranks'
+ * gradients is the mean over the group's samples. With equal batches the factor is DDP's
+ * 1/W.
  */
 #ifndef PS_TRAINER_H
 #define PS_TRAINER_H
@@ -38,7 +39,7 @@ typedef struct ps_trainer_options { // all borrowed for the trainer's life
     ps_metric_values *values;         // what others watch; NULL: nobody does
 } ps_trainer_options;
 
-/* What became of the run; of the summary's figures those that the loop knows. */
+/* How the run ended, and those figures of the summary that the loop knows. */
 typedef struct ps_trainer_result {
     uint64_t steps, samples; // samples of all ranks; of the whole job
     uint64_t first_step;     // where this process began
@@ -68,12 +69,12 @@ uint64_t ps_trainer_total_steps(const ps_config *config,
 ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out);
 void ps_trainer_destroy(ps_trainer **trainer);
 
-/* Trains and evaluates as configured, with the session started before. On an interrupt
- * of any rank all end after the same step (result->interrupted). In an elastic job
- * they also do where workers come or go: all have taken part in a checkpoint of that step
- * then (result->next_workers). In the end weights and
- * buffers are the newest, and rank 0 has written model.safetensors.
- * *result is filled as far as it got, also on failure. */
+/* Trains and evaluates as configured, with the session started before. When any rank is
+ * interrupted, all end after the same step (result->interrupted). In an elastic job they
+ * also end when workers come or go, after a checkpoint of that step in which all have
+ * taken part (result->next_workers). In the end weights and buffers are the newest, and
+ * rank 0 has written model.safetensors. *result is filled as far as it got, also on
+ * failure. */
 ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result);
 
 #endif

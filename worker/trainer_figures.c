@@ -7,7 +7,7 @@ static bool past_warmup(const ps_trainer *t)
     return t->step > (uint64_t)t->o.config->train.warmup_steps;
 }
 
-/* For those who watch. */
+/* For the monitor. */
 static void show_values(const ps_trainer *t, const ps_exchange_stats *e)
 {
     const ps_trainer_result *r = t->result;
@@ -54,7 +54,7 @@ void ps_trainer_book_step(ps_trainer *t, double seconds, int64_t group_n)
         t->warm_seconds += seconds;
         t->warm_samples += (uint64_t)group_n;
     }
-    // The first step, in which everything warms up, counts as long as it is the only one.
+    // The first step, in which everything warms up, counts only until there is another.
     double weight = t->step < 2 ? 1 : t->step < 21 ? 1 / (double)(t->step - 1) : 0.05;
     t->seconds_a_step += weight * (seconds - t->seconds_a_step);
     t->samples_a_step += weight * ((double)group_n - t->samples_a_step);

@@ -1,5 +1,5 @@
-/* Where the step loop stands between two steps: what a job that goes on has to know
- * beside weights and what lies in the exchange. */
+/* Where the step loop stands between two steps: what a job needs to go on, besides the
+ * weights and the exchange's state. */
 #ifndef PS_TRAINER_SNAPSHOT_H
 #define PS_TRAINER_SNAPSHOT_H
 

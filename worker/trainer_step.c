@@ -91,7 +91,7 @@ static ps_err next_micro_batch(ps_trainer *t, ps_loaded **out)
     return PS_OK;
 }
 
-/* Sends the batch after this one on its way, if it is prepared: nothing waits for it. */
+/* Starts copying the next batch to the device if it is ready. Waits for nothing. */
 static ps_err prefetch(ps_trainer *t)
 {
     if (!ps_program_prefetches(t->program) || !ps_loader_ready(t->loader)) return PS_OK;
@@ -104,8 +104,8 @@ static ps_err prefetch(ps_trainer *t)
 }
 
 /* Forward and backward of a micro-batch; first and last of its group. The first forward
- * pass has waited for every weight, so that the loss scale is known before the backward
- * pass needs it, at no further wait. */
+ * pass has waited for every weight. So the loss scale, which the backward pass needs, is
+ * known without another wait. */
 static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t group_n,
                               bool first, bool last)
 {
@@ -136,7 +136,7 @@ static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t gr
 /* The group of micro-batches [first, first + count). */
 ps_err ps_trainer_run_group(ps_trainer *t, int64_t first, int64_t count, int64_t group_n)
 {
-    // the first loss is there when it is shown
+    // the first step's loss is shown at once, so it does not stay behind
     int behind = ps_program_prefetches(t->program) && t->step > 0 ? 1 : 0;
     PS_TRY(ps_session_begin(t->o.session, t->step));
     for (int64_t m = 0; m < count; m++) {

@@ -18,9 +18,9 @@
  * All levels give the same bits: -ffp-contract=off, ps_fused where a fused multiply-add
  * is meant, and sums over lanes of our own. test_cpu_level compares them.
  *
- * Not target_clones: the bodies of `omp parallel` loops would stay at the lowest level,
- * an #ifdef of the instructions would not see the level, and ifunc's resolvers run before
- * sanitizers and the environment are there.
+ * target_clones was rejected: the bodies of `omp parallel` loops would stay at the lowest
+ * level, an #ifdef of the instructions would not see the level, and ifunc's resolvers run
+ * before sanitizers and the environment are there.
  */
 #ifndef PS_CPU_LEVEL_H
 #define PS_CPU_LEVEL_H

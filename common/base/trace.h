@@ -11,7 +11,7 @@
  *   u64 begin, u64 duration (nanoseconds of CLOCK_MONOTONIC), u32 step, u32 chunk,
  *   u32 peer, u8 kind, u8 lane, u16 zero
  *
- * Records that are no spans (their names begin with #) use the fields in other ways:
+ * Records that are not spans (their names begin with #) use the fields in other ways:
  *
  *   #lane    a thread's name: 16 bytes in place of begin and duration
  *   #job     begin: the nonce of a job that the process has joined

@@ -116,7 +116,7 @@ static ps_err check_workers(ps_config *cfg)
                          (long long)j->start_workers, (long long)j->workers,
                          (long long)j->most_workers);
     if (ps_config_elastic(cfg) && cfg->exchange.name == PS_EXCHANGE_NONE)
-        return key_error(cfg, "job.workers", "exchange.name none is one worker alone");
+        return key_error(cfg, "job.workers", "exchange.name none is for one worker");
     if (ps_config_elastic(cfg) && !ps_yaml_path(cfg->tree, "recovery.rejoins"))
         cfg->recovery.rejoins = ELASTIC_REJOINS;
     return PS_OK;

@@ -49,7 +49,7 @@
  *   BYE        the last message; no answer
  *
  *   coordinator -> member
- *   WAIT       text: who has not joined yet
+ *   WAIT       text: which members have not joined yet
  *   WELCOME    member epoch, rank; value: the roster, for servers with the workers'
  *              secrets
  *   HEARTBEAT

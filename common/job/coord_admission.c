@@ -445,7 +445,7 @@ void ps_coord_on_here(ps_coordinator *c, ps_coord_peer *p)
     p->here = true;
     for (int i = 0; i < c->n_peers; i++)
         n += c->peers[i].here;
-    if (first && c->o.expected_workers == 0) c->waiting_ns = 0; // it settles anew
+    if (first && c->o.expected_workers == 0) c->waiting_ns = 0; // waits for more again
     if (first)
         PS_INFO("joined", "role=%s rank=%d host=%s members=%d/%d", ps_role_name(e->role),
                 p->asked_rank, e->host, n, all);

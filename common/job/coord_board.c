@@ -57,7 +57,7 @@ struct ps_coord_board {
     bool *left; // by worker
     bool *scratch;
     ps_gradnorm_sum norms[NORMS]; // by step modulo NORMS
-    ps_control_id *askers[NORMS]; // who sent a part: n_parts of each
+    ps_control_id *askers[NORMS]; // the senders of parts: n_parts of each
     ps_control norm_sums[NORMS];  // the last answers; kind 0: none yet
     kept_sum sums[SUMS];
     uint64_t n_sums; // ever

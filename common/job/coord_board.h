@@ -39,7 +39,8 @@ void ps_coord_board_worker_left(ps_coord_board *b, int rank);
 /* Forgets the waiting requests of a member that is gone. */
 void ps_coord_board_forget(ps_coord_board *b, const ps_secret *member);
 
-/* Answers the requests whose deadline has passed, naming whom they waited for. */
+/* Answers the requests whose deadline has passed, naming the members that they waited
+ * for. */
 void ps_coord_board_expire(ps_coord_board *b);
 /* The earliest deadline of the waiting requests. */
 ps_deadline ps_coord_board_next_deadline(const ps_coord_board *b);

@@ -190,7 +190,7 @@ static void compare(const ps_coord_pace *p, const slot *s, size_t w, size_t k,
     in[w * all + k] = (mean_had[k] - *mean_replied) / NS_PER_MS;
 }
 
-/* The step in milliseconds, as straggler.h wants it. */
+/* The step in milliseconds, as straggler.h takes it. */
 static ps_straggler_step figures_of(ps_coord_pace *p, const slot *s)
 {
     const size_t workers = (size_t)p->n_workers, all = (size_t)p->all;

@@ -1,5 +1,5 @@
-/* What the coordinator knows of the pace of the members' steps (pace.h), and whom it
- * names as a straggler (straggler.h). It names in the log, and tells worker 0. */
+/* What the coordinator knows of the pace of the members' steps (pace.h), and which member
+ * it names as a straggler (straggler.h): in the log, and to worker 0. */
 #ifndef PS_COORD_PACE_H
 #define PS_COORD_PACE_H
 
@@ -12,7 +12,7 @@ void ps_coord_pace_take(ps_coordinator *c, const ps_coord_peer *from,
                         const ps_control *m);
 /* Names a member that is silent while no step is made. */
 void ps_coord_pace_check_silence(ps_coordinator *c);
-/* The straggler that is named now; cause NONE: there is none. */
+/* The member that is named now; cause NONE: there is none. */
 ps_straggler ps_coord_pace_named(const ps_coordinator *c);
 void ps_coord_pace_destroy(ps_coord_pace **pace);
 

@@ -491,7 +491,7 @@ const char *ps_coordinator_endpoint(const ps_coordinator *c)
 
 static void stop_thread(ps_coordinator *c, const char *reason)
 {
-    if (reason) c->last_reason = strdup(reason); // NULL is as good as none
+    if (reason) c->last_reason = strdup(reason); // without memory: no reason
     ps_event_set(&c->stop);
     pthread_join(c->thread, NULL);
 }

@@ -505,7 +505,7 @@ static ps_err join_all(ps_joining *j)
     if (hosts_coordinator(&j->o)) PS_TRY(start_coordinator(j));
     while (!j->joined && !ps_deadline_passed(j->deadline)) {
         PS_TRY(ps_interrupt_check());
-        j->waiting_for[0] = '\0'; // the coordinator that said it is gone
+        j->waiting_for[0] = '\0'; // the coordinator that gave it is gone
         ps_err err = find_coordinator(j);
         if (err == PS_OK) {
             PS_TRY(ask_or_look_again(j));

@@ -55,19 +55,19 @@ typedef struct ps_joining {
     ps_deadline silence;  // once passed without an answer, the address is looked up again
     ps_control_id door_id;
     void *door; // the connection to the door; NULL once admitted
-    char waiting_for[PS_CONTROL_TEXT_MAX]; // who has not joined
+    char waiting_for[PS_CONTROL_TEXT_MAX]; // the members that have not joined
     bool refused_for_now;                  // it asks again soon
     int refusals;                          // of that kind
     char refusal[PS_CONTROL_TEXT_MAX];
 } ps_joining;
 
 /* The address of this process that other members can reach. That is the address of
- * net.interface when it is not empty, else the source address of the route to
- * the coordinator. When there is no such route (a file, or NULL: no init method), or the
- * host is a name that resolves to this host's loopback, it is the source address of the
- * default route; but the loopback's in a job that stays on this host, which has neither
- * keys (net.curve) nor net.insecure. Waits until the deadline for a host that does not
- * resolve yet. ARG, NET, TIMEOUT, INTERRUPTED. */
+ * net.interface when it is not empty, else the source address of the route to the
+ * coordinator. When there is no such route (a file, or NULL: no init method), or the host
+ * is a name that resolves to this host's loopback, it is the source address of the
+ * default route. A job with neither keys (net.curve) nor net.insecure stays on this host:
+ * then it is the loopback's. Waits until the deadline for a host that does not resolve
+ * yet. ARG, NET, TIMEOUT, INTERRUPTED. */
 ps_err ps_joining_address(const ps_config *config, const char *init_method,
                           ps_deadline deadline, char out[PS_ADDRESS_MAX]);
 

@@ -38,7 +38,7 @@ void ps_open_job_fini(ps_open_job *job); // safe for a zeroed one
 
 /* The settings with which members join: local's own values of what may differ between
  * members, the defaults of all else, for a job of that size. A view (ps_config_view) of
- * local and *defaults, which the caller finis after it. */
+ * local and *defaults, on which the caller must call fini afterwards. */
 ps_err ps_open_job_config(const ps_config *local, ps_config *defaults, ps_config *view);
 
 /* Worker 0. */

@@ -9,12 +9,13 @@
  * last gradient; when it sent its last weights; by rank: when it had the gradients, the
  * mean; when it sent the weights, the mean
  *
- * The last ones say how long the ways are; the means, how long a message travels.
+ * The times of the last messages say how long the ways are; the means say how long a
+ * message travels.
  *
- * A report costs a message, so that of fast steps (below PS_PACE_MS) not every one is
- * told, but those whose number is a multiple of a member's stride. That is a power of
- * two, which grows until PS_PACE_FAST_MS pass between two of them. So the steps of the
- * slowest teller are steps of all others. */
+ * A report costs a message. So of fast steps (below PS_PACE_MS) a member reports only
+ * those whose number is a multiple of its stride. The stride is a power of two, and grows
+ * until PS_PACE_FAST_MS pass between two reports. So all members report the steps that
+ * the slowest one reports. */
 #ifndef PS_PACE_H
 #define PS_PACE_H
 

@@ -1,4 +1,4 @@
-/* The trace of a process of a job, as its configuration wants it. For programs. */
+/* The trace of a process of a job, as its configuration asks for it. For programs. */
 #ifndef PS_TRACE_OF_JOB_H
 #define PS_TRACE_OF_JOB_H
 

@@ -79,8 +79,8 @@ void ps_job_picture_fini(ps_job_picture *picture);
 /* How much a counter has grown over the last few seconds; NAN: not known. */
 double ps_view_growth(const ps_view_member *m, ps_metric counter);
 
-/* Who keeps the others waiting, judged by how long each worker waits for the exchange: in
- * a synchronous step the slowest one waits the least. */
+/* Which member keeps the others waiting, judged by how long each worker waits for the
+ * exchange: in a synchronous step the slowest one waits the least. */
 typedef enum ps_view_slow {
     PS_VIEW_NOBODY,   // known: no wait is worth a name
     PS_VIEW_WORKER,   // that worker: the others wait much longer than it does

@@ -39,7 +39,7 @@ static uint64_t total_weight(const spread *s)
     return total;
 }
 
-/* So many equal shards would each hold what the smallest one holds. */
+/* The number of equal shards that would each hold what the smallest one holds. */
 static uint32_t equal_shards(const spread *s)
 {
     uint64_t least = UINT64_MAX;

@@ -35,7 +35,7 @@ typedef struct ps_plan {
 
 /* What decides the size of chunks. */
 typedef struct ps_chunk_size {
-    uint64_t bytes; // of float32: the largest wanted, in whole blocks; 0: automatic
+    uint64_t bytes; // of float32: the largest allowed, in whole blocks; 0: automatic
     bool one_host;  // no network between workers and servers
     float travels;  // the share of those bytes that travels; 0: all
 } ps_chunk_size;

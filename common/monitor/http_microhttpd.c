@@ -21,11 +21,11 @@ struct ps_http_server {
     struct MHD_Daemon *daemon;
     ps_http_get *get;
     void *ctx;
-    bool loopback; // bound to this host's own addresses alone
+    bool loopback; // bound only to this host's own addresses
     int port;
 };
 
-/* "localhost:9100", "127.0.0.1:9100", "[::1]:9100": a name of this host alone. */
+/* "localhost:9100", "127.0.0.1:9100", "[::1]:9100": a name of only this host. */
 static bool is_own_name(const char *host)
 {
     char name[PS_LOOPBACK_HOST_MAX];
@@ -105,7 +105,7 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
     const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
     if (s->loopback && host && !is_own_name(host))
         return refuse(c, MHD_HTTP_FORBIDDEN,
-                      "ask for localhost: this page is for its own host alone\n");
+                      "ask for localhost: this page is only for its own host\n");
     if (s->get(s->ctx, path, &a) != PS_OK) return fail(c);
     if (!a.type)
         return refuse(c, MHD_HTTP_NOT_FOUND,

@@ -8,10 +8,10 @@
  * exchange.nan allows it. A gradient whose norm is above clip_norm is scaled down to it
  * (gradnorm.h). Then the optimizer applies it (optimizer.h).
  *
- * Who holds which part of the gradient, and how the norm is gathered, is up to the
- * exchange: shards, all-reduce workers, a lone worker, a GPU's queue. All decisions are
- * made here. Every shard, and in all-reduce mode every rank, keeps a rule of its own. The
- * rules stay equal because all are told the same outcome of every step.
+ * Which process holds which part of the gradient, and how the norm is gathered, is up to
+ * the exchange: shards, all-reduce workers, a lone worker, a GPU's queue. All decisions
+ * are made here. Every shard, and in all-reduce mode every rank, keeps a rule of its own.
+ * The rules stay equal because all are told the same outcome of every step.
  */
 #ifndef PS_STEP_RULE_H
 #define PS_STEP_RULE_H

@@ -67,7 +67,7 @@ ps_err ps_curve_check_endpoint(const ps_curve *curve, const char *endpoint)
         "%s is not this host's loopback, and the job has no keys: give it "
         "some (psrun --curve DIR, or --curve DIR everywhere; SECURITY.md), "
         "or say --insecure (net.insecure=true) where everybody on the "
-        "network is trusted; a job of this host alone: MASTER_ADDR=127.0.0.1",
+        "network is trusted; a job on this host only: MASTER_ADDR=127.0.0.1",
         endpoint);
 }
 

@@ -11,10 +11,10 @@
  *   ROLE: server or worker. SECRET: that role's secret key. SERVERS, WORKERS: the roles'
  *   public keys. Keys are 64 hexadecimal digits.
  *
- * A socket that is bound proves its process's role. The coordinator's door lets in who
- * proves one of the two roles. Everything behind it lets in members alone: a member's
- * secret (secret.h), which the coordinator draws for it in every run, is its secret key
- * there (gate.h).
+ * A socket that is bound proves its process's role. The coordinator's door lets in a
+ * process that proves one of the two roles. Everything behind it lets in only members: a
+ * member's secret (secret.h), which the coordinator draws for it in every run, is its
+ * secret key there (gate.h).
  */
 #ifndef PS_CURVE_H
 #define PS_CURVE_H
@@ -32,8 +32,8 @@ typedef struct ps_curve_key {
     uint8_t bytes[PS_CURVE_KEY_BYTES];
 } ps_curve_key;
 
-/* How the connections of a process are protected. All zero: plain, and the loopback
- * alone. */
+/* How the connections of a process are protected. All zero: plain, and only over the
+ * loopback. */
 typedef struct ps_curve {
     bool on;       // there are keys
     bool insecure; // plain connections may leave this host
@@ -66,7 +66,7 @@ bool ps_curve_find_role(const ps_curve *curve, const void *key, size_t bytes,
                         ps_role *out);
 
 /* Whether an endpoint ("tcp://10.0.0.7:5000") may be bound or connected to: any with keys
- * or with net.insecure, else those of this host alone. curve may be NULL: neither. ARG
+ * or with net.insecure, else only those of this host. curve may be NULL: neither. ARG
  * says both ways out. */
 ps_err ps_curve_check_endpoint(const ps_curve *curve, const char *endpoint);
 

@@ -10,7 +10,7 @@
  *                     + fds: params, grads, and with ring_bytes > 0 the rings
  *   server -> worker: {magic u32, accepted u32, text[248]}
  *                     + fds: to a worker with rings, an eventfd of each shard, which
- *                     wakes it
+ * wakes it
  */
 #ifndef PS_SHM_PASS_H
 #define PS_SHM_PASS_H
@@ -52,7 +52,8 @@ ps_err ps_shm_offer_recv(int fd, ps_deadline deadline, ps_shm_offer *offer,
 /* refusal NULL: accepted, with n wakes, PS_SHM_WAKES_MAX at most. */
 ps_err ps_shm_answer_send(int fd, const char *refusal, const int *wakes, int n);
 /* PEER with the refusal's text when refused, and when end_fd (-1: none) becomes readable
- * before the answer is there. Exactly n wakes must come; they are owned by the caller on PS_OK.
+ * before the answer is there. The answer must bring exactly n wakes; the caller owns them
+ * on PS_OK.
  */
 ps_err ps_shm_answer_recv(int fd, int end_fd, ps_deadline deadline, int *wakes, int n);
 

@@ -35,7 +35,7 @@ typedef struct ps_shm_ring {
     uint32_t at;                // this end's position
 } ps_shm_ring;
 
-/* The least capacity for n messages of that many bytes each. */
+/* The least capacity that has room for n messages of that many bytes each. */
 uint32_t ps_shm_ring_capacity(uint64_t n, uint64_t bytes);
 /* What a ring of a capacity takes; a multiple of 64. */
 uint64_t ps_shm_ring_bytes(uint32_t capacity);

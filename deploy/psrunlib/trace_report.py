@@ -1,5 +1,5 @@
-"""Where a step's time goes, from the traces of a run: the critical path of each step, and
-what is on it. The path is followed backwards. It ends where the last worker has the last weights of the step,
+"""Where a step's time goes, from the traces of a run: the critical path of each step, and the
+processes on it. The path is followed backwards. It ends where the last worker has the last weights of the step,
 and begins where the worker whose gradient these weights waited for had all weights before it."""
 from collections import Counter
 from statistics import median
@@ -8,7 +8,7 @@ from . import trace
 
 MS = 1e-6
 PARTS = ("compute", "send", "link out", "server", "link in", "receive")
-EVEN = 1.5  # a part that is on the path at most this much more often than by chance is no culprit
+EVEN = 1.5  # a process that is on the path at most this much more often than by chance is not the cause
 
 
 def _steps(processes):

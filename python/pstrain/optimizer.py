@@ -229,7 +229,7 @@ class Optimizer(torch.optim.Optimizer):
             if optimizer is not None:
                 optimizer._before_forward(module)
 
-        # A compiled module calls it once more, for itself. We need that call.
+        # A compiled module calls it once more, for itself: that is intended.
         warnings.filterwarnings("ignore", "Using `torch.compile\\(module\\)` when there are global hooks")
         self._hooks.append(register_module_forward_pre_hook(before_forward))
         for slot in self._slots.values():

@@ -305,7 +305,7 @@ static void workers_may_be_a_range(void **state)
                    "job.start_workers: 5 is not within 2..4");
     assert_refused("job:\n  workers: 2..4\n", "data.batch=[1, 2]",
                    "data.batch: has to be one value");
-    assert_refused("job:\n  workers: 2..4\n", "exchange.name=none", "one worker alone");
+    assert_refused("job:\n  workers: 2..4\n", "exchange.name=none", "is for one worker");
 }
 
 static void a_global_batch_is_cut_evenly(void **state)

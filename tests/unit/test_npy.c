@@ -79,7 +79,7 @@ static void what_is_not_read_is_said(void **state)
     check_bad("empty.npy", y, PS_ERR_FORMAT, "no samples");
     check_bad("huge_shape.npy", y, PS_ERR_FORMAT, "can address");
     check_bad("huge_size.npy", y, PS_ERR_FORMAT, "too large");
-    check_bad("no_end.npy", y, PS_ERR_FORMAT, "no list of sizes");
+    check_bad("no_end.npy", y, PS_ERR_FORMAT, "not a list of sizes");
     check_bad("twice.npy", y, PS_ERR_FORMAT, "twice");
     check_bad("lacks.npy", y, PS_ERR_FORMAT, "lacks descr");
     check_bad("nine_dims.npy", y, PS_ERR_FORMAT, "too many dimensions");

@@ -148,7 +148,7 @@ static ps_err read_lines(cursor *c, ps_dataset *out)
     const int64_t columns = count_fields(c, line) - 1;
     if (columns < 1)
         return ps_err_set(PS_ERR_FORMAT,
-                          "%s:%" PRId64 ": one column; a class behind the numbers is "
+                          "%s:%" PRId64 ": one column; a class after the numbers is "
                           "needed",
                           c->path, c->line);
     if (out->n > 0 && columns != out->dims.d[0])

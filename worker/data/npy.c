@@ -74,12 +74,13 @@ static ps_err read_size(cursor *c, int64_t *out)
         v = v * 10 + (uint64_t)(*c->at - '0');
     }
     *out = (int64_t)v;
-    return c->at > start ? PS_OK : bad_header(c, "has a shape that is no list of sizes");
+    return c->at > start ? PS_OK
+                         : bad_header(c, "has a shape that is not a list of sizes");
 }
 
 static ps_err read_shape(cursor *c, ps_npy_header *header)
 {
-    if (!accept(c, '(')) return bad_header(c, "has a shape that is no tuple");
+    if (!accept(c, '(')) return bad_header(c, "has a shape that is not a tuple");
     while (!accept(c, ')')) {
         if (header->n_dims == PS_NPY_MAX_DIMS)
             return bad_header(c, "has too many dimensions");
@@ -146,7 +147,7 @@ static ps_err parse_header(cursor *c, ps_npy_header *header)
         break;
     }
     skip_space(c);
-    if (c->at != c->end) return bad_header(c, "has something behind its end");
+    if (c->at != c->end) return bad_header(c, "has something after its end");
     return seen == 7 ? PS_OK : bad_header(c, "lacks descr, fortran_order or shape");
 }
 

@@ -327,7 +327,7 @@ PSTRAIN_API int pstrain_sync(pstrain_session *s);
 PSTRAIN_API int pstrain_state_arrays(const pstrain_session *s);
 /* PyTorch's word for array i: "momentum_buffer", "exp_avg", "exp_avg_sq"; NULL: none. */
 PSTRAIN_API const char *pstrain_state_name(const pstrain_session *s, int i);
-/* Whether every rank has to give pstrain_state.feedback. */
+/* Whether pstrain_state.feedback is needed from every rank. */
 PSTRAIN_API int pstrain_state_has_feedback(const pstrain_session *s);
 /* Fills the arrays that are given (struct_size and pointers set by the caller; on ranks
  * other than 0 only feedback), step and rule. All ranks call it between the same two

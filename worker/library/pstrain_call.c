@@ -23,7 +23,7 @@ static const char *stage_text(pstrain_stage stage)
     return texts[stage];
 }
 
-/* For a stage that comes after those that the call wants, "already" is what is wrong. */
+/* A call that comes too late is told what has happened "already". */
 static ps_err wrong_stage(const pstrain_session *s, pstrain_stage stage, unsigned stages,
                           const char *call)
 {

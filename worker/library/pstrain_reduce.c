@@ -11,9 +11,9 @@
  *
  *   retired <= piece < begun     piece p is in slot p % n_slots
  *
- * One thread begins, under `submit`, another ends, under `retire`; whoever finds no free
- * slot, or waits for a sum, retires the oldest piece. The last element of a slot is the
- * number of elements in use, so that its sum shows whether the ranks agree. */
+ * One thread begins, under `submit`, another ends, under `retire`; a thread that finds no
+ * free slot, or waits for a sum, retires the oldest piece. The last element of a slot is
+ * the number of elements in use, so that its sum shows whether the ranks agree. */
 enum { SLOT = 65536, SLOT_BYTES = SLOT * sizeof(float), FEWEST_SLOTS = 8 };
 static const uint64_t DEFAULT_BYTES = 64 << 20;
 

@@ -62,7 +62,7 @@ static allreduce *of(const ps_exchange *x)
 /* ------------------------------------------------------------ communication thread */
 
 /* Publishes what was done: buckets applied, whether everything is completed, and a
- * broadcast or flush that was wanted. */
+ * broadcast or flush that was requested. */
 static void publish(allreduce *x, uint64_t applied, bool completed, wanted done)
 {
     pthread_mutex_lock(&x->lock);
@@ -220,8 +220,8 @@ static void *run(void *arg)
 
 /* -------------------------------------------------------------------- main thread */
 
-/* Whether `target` buckets are counted (*count is x->applied or x->completed) and nothing
- * is wanted. The lock is held. */
+/* Whether `target` buckets are counted (*count is x->applied or x->completed) and the
+ * last request is done. The lock is held. */
 static bool arrived(const allreduce *x, const uint64_t *count, uint64_t target)
 {
     return *count >= target && x->wanted == WANT_NOTHING;

@@ -100,7 +100,7 @@ constexpr size_t BROADCAST_PIECE = 256 << 10; // bytes
 
 /* Segments to one peer that Gloo has and the kernel has not yet taken. The kernel takes
  * about one more (Gloo makes its buffer as large as the largest message), so that a link
- * does not wait for the next, and no switch holds more than that of anybody's. */
+ * does not wait for the next, and no switch has to hold more of one rank. */
 constexpr int ON_THE_WAY = 1;
 
 constexpr size_t bytes_of(uint64_t floats)
