@@ -92,8 +92,8 @@ def sweep():
 
 
 class Hosts:
-    """kinds: {"worker": 4, "server": 4}: a host for each, all on one switch. guests: who shares
-    another's host: {("server", 3): ("worker", 0)}."""
+    """kinds: {"worker": 4, "server": 4}: a host for each, all on one switch. guests: which
+    shares another's host: {("server", 3): ("worker", 0)}."""
 
     interface = "eth0"
 

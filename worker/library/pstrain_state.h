@@ -60,7 +60,6 @@ struct pstrain_session {
     // From join on
     int rank;
     ps_member *member; // NULL: no other process
-    uint64_t n_collectives;
 
     // From open on
     bool reduces;    // a reducer session
