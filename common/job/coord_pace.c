@@ -233,21 +233,21 @@ static ps_coord_peer *peer_of(ps_coordinator *c, ps_role role, int rank)
 static void say(ps_coordinator *c)
 {
     const ps_coord_pace *p = c->pace;
-    const ps_straggler *s = &p->watch.named;
+    const ps_straggler s = ps_coord_pace_named(c);
     ps_coord_peer *first = peer_of(c, PS_ROLE_WORKER, 0);
-    const ps_coord_peer *slow = peer_of(c, s->role, s->rank);
+    const ps_coord_peer *slow = peer_of(c, s.role, s.rank);
     char who[128] = "";
     if (slow) ps_coord_describe(slow, who, sizeof who);
-    if (s->cause == PS_STRAGGLER_NONE)
+    if (s.cause == PS_STRAGGLER_NONE)
         PS_INFO("straggler-gone", "step=%" PRIu64, p->step);
     else
         PS_WARN("straggler",
                 "who=\"%s\" cause=\"%s\" step=%" PRIu64 " ms=%.1f usual=%.1f", who,
-                ps_straggler_cause_name(s->cause), p->step, s->ms, s->usual_ms);
+                ps_straggler_cause_name(s.cause), p->step, s.ms, s.usual_ms);
     ps_control m = {.kind = PS_CONTROL_STRAGGLER};
-    m.number[0] = (uint64_t)s->cause;
-    m.number[1] = (uint64_t)s->role;
-    m.number[2] = (uint64_t)s->rank;
+    m.number[0] = (uint64_t)s.cause;
+    m.number[1] = (uint64_t)s.role;
+    m.number[2] = (uint64_t)s.rank;
     if (first && !first->gone) ps_coord_send(c, first, &m);
 }
 
