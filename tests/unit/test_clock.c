@@ -15,7 +15,7 @@
 #include "clock_watch.h"
 #include "thread.h"
 
-enum { THREADS = 4, LIMIT_MS = 1500, STOP_MS = 2000, SLACK_MS = 700, MOST_MS = 20000 };
+enum { THREADS = 4, LIMIT_MS = 5000, STOP_MS = 2000, SLACK_MS = 700, MOST_MS = 60000 };
 
 static void sleep_ms(long ms)
 {
