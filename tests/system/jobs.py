@@ -24,6 +24,9 @@ from psrunlib.ports import free_port  # noqa: E402
 BIN = Path(os.environ.get("PS_BIN", ROOT / "build/release/bin"))
 PSRUN = ROOT / "deploy/psrun"
 DIGITS = str(ROOT / "configs/digits-basicnet.yaml")
+# For what has to come: more than a busy machine needs, and less than the defaults of
+# net.join_timeout_ms and net.step_timeout_ms, so that what only those end is found out.
+PATIENCE_S = 50
 LONG = ["train.epochs=100000", "schedule.name=constant", "train.log_every=50"]
 
 
@@ -118,7 +121,7 @@ class Part:
         self.log.seek(0)
         return self.log.read()
 
-    def wait_for(self, pattern, seconds=20):
+    def wait_for(self, pattern, seconds=PATIENCE_S):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if re.search(pattern, self.text()):
@@ -127,6 +130,27 @@ class Part:
                 break
             time.sleep(0.02)
         raise AssertionError(f"{self.name} never said {pattern!r}:\n{self.text()}")
+
+
+class SlowDisk:
+    """A disk on which named files are not read or written until they are let go."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        os.makedirs(folder, exist_ok=True)
+
+    @property
+    def prefix(self):
+        """Of the command lines of the processes that have that disk."""
+        return ["env", f"LD_PRELOAD={BIN}/libslow_disk.so", f"PS_SLOW_DISK={self.folder}",
+                "ASAN_OPTIONS=verify_asan_link_order=0"]
+
+    def hold(self, name):
+        with open(os.path.join(self.folder, name), "w", encoding="ascii"):
+            pass
+
+    def let_go(self, name):
+        os.unlink(os.path.join(self.folder, name))
 
 
 class JobTest(unittest.TestCase):
@@ -151,7 +175,14 @@ class JobTest(unittest.TestCase):
         return [str(PSRUN), "--build-dir", str(BIN.parent), "--out",
                 os.path.join(self.folder, out), *map(str, args)]
 
-    def psrun(self, *args, out="out", code=0, timeout=120):
+    def patient_psrun(self, *args, out="out"):
+        """The command line of a psrun that leaves parts more than PATIENCE_S to end by themselves."""
+        program = ("import sys; from psrunlib import cli, supervise;"
+                   f"supervise.GRACE_S = supervise.KILL_S = {4 * PATIENCE_S}; sys.exit(cli.main(sys.argv[1:]))")
+        return [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'deploy')!r}); {program}",
+                *self.psrun_argv(*args, out=out)[1:]]
+
+    def psrun(self, *args, out="out", code=0, timeout=300):
         """Runs psrun to its end and checks its exit code; returns its output."""
         done = subprocess.run(self.psrun_argv(*args, out=out), stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=timeout)
@@ -184,7 +215,7 @@ class JobTest(unittest.TestCase):
     def wait_for_steps(self, out, records=1):
         """Waits until metrics.jsonl has that many lines."""
         path = self.path(out, "metrics.jsonl")
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE_S
         while not os.path.exists(path) or len(Path(path).read_bytes().splitlines()) < records:
             self.assertLess(time.monotonic(), end, "too few steps were made")
             time.sleep(0.05)
@@ -228,7 +259,7 @@ class JobTest(unittest.TestCase):
         part.popen.wait()
         part.log.close()
 
-    def wait_all(self, parts, seconds):
+    def wait_all(self, parts, seconds=PATIENCE_S):
         """Waits for the end of every part; returns {name: exit code}."""
         end = time.monotonic() + seconds
         codes = {}

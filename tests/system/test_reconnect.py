@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 
 import cuts
-from jobs import ROOT, JobTest, listening_ports
+from jobs import ROOT, JobTest, SlowDisk, listening_ports
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "bench"))
@@ -20,7 +20,10 @@ from benchlib import netns  # noqa: E402
 
 CUTS = int(os.environ.get("PS_CUTS", "20"))
 SEED = int(os.environ.get("PS_CUT_SEED", "1"))
-SHORT = ["train.epochs=8", "train.eval_every=2", "data.train=0-1199", "net.step_timeout_ms=20000"]
+SHORT = ["train.epochs=8", "train.eval_every=2", "data.train=0-1199", "net.step_timeout_ms=20000",
+         "train.save_every=60"]
+# Saved before the end of the shortest job: a job waits there until it has been disturbed.
+WAITS_AT = "step-60.safetensors.tmp"
 # servers, workers, settings: every codec, the two global decisions, several shards, and
 # shared memory, where the headers alone travel.
 JOBS = [
@@ -64,6 +67,7 @@ class CutTest(JobTest):
         reason = cuts.why_not()
         if reason:
             self.skipTest(reason)
+        self.disk = SlowDisk(self.path("held"))
 
     def cut_one(self, parts, draw, which):
         """Cuts one connection of one part; False when there is none."""
@@ -87,21 +91,33 @@ class CutTest(JobTest):
         return self.weights(out)
 
     def run_job(self, out, n_cuts, draw, job, which=any_of):
-        """Returns the weights, and how many connections were cut."""
+        """Returns the weights, after n_cuts cuts of connections."""
+        def cut(parts):
+            return self.cut_one(parts, draw, which)
+        parts = self.disturbed(job, n_cuts, draw, cut)
+        return self.end_well(parts, out, job[2]) + self.last_checkpoint(out)
+
+    def disturbed(self, job, n, draw, disturb, *more):
+        """Starts a job, which has been disturbed n times before it may end. disturb(parts) returns
+        whether it did so."""
         servers, workers, settings = job
-        parts = self.start_job(servers, workers, *SHORT, *settings)
+        if n:
+            self.disk.hold(WAITS_AT)
+        parts = self.start_job(servers, workers, *SHORT, *settings, *more, prefix=self.disk.prefix)
         done, given_up = 0, time.monotonic() + 100
-        while done < n_cuts and time.monotonic() < given_up:
-            if any(p.popen.poll() is not None for p in parts.values()):
-                break
+        while done < n:
+            self.assertLess(time.monotonic(), given_up, f"disturbed {done} times only: {job}")
+            ended = [f"{name}:\n{p.text()}" for name, p in parts.items() if p.popen.poll() is not None]
+            self.assertEqual(ended, [], "\n".join(ended))
             time.sleep(draw.random() * 0.06)
-            done += self.cut_one(parts, draw, which)
-        weights = self.end_well(parts, out, settings)
-        return weights + self.last_checkpoint(out), done
+            done += disturb(parts)
+        if n:
+            self.disk.let_go(WAITS_AT)
+        return parts
 
     def last_checkpoint(self, out):
         """The files of servers and workers in it; none where the job makes no checkpoints."""
-        folders = sorted(Path(self.path(out)).glob("checkpoints/step-*"))
+        folders = sorted(f for f in Path(self.path(out)).glob("checkpoints/step-*") if f.is_dir())
         return b"".join(f.read_bytes() for folder in folders[-1:]
                         for f in sorted(folder.glob("*.safetensors")))
 
@@ -113,12 +129,12 @@ class Cuts(CutTest):
         while done < CUTS:
             i = rounds % len(JOBS)
             if i not in expected:
-                expected[i], _ = self.run_job(f"calm-{i}", 0, draw, JOBS[i])
-            weights, n = self.run_job(f"cut-{rounds}", min(8, CUTS - done), draw, JOBS[i])
+                expected[i] = self.run_job(f"calm-{i}", 0, draw, JOBS[i])
+            n = min(8, CUTS - done)
+            weights = self.run_job(f"cut-{rounds}", n, draw, JOBS[i])
             self.assertEqual(weights, expected[i], f"seed {SEED}, round {rounds}: {JOBS[i]}")
             done += n
             rounds += 1
-            self.assertLess(rounds, 4 * CUTS, "the jobs end before they are cut")
         print(f"{done} cuts in {rounds} jobs, seed {SEED}")
 
 
@@ -126,14 +142,9 @@ class Decisions(CutTest):
     def test_decisions_about_the_whole_gradient_outlive_cuts(self):
         draw = random.Random(SEED)
         for i, job in enumerate(NORM_JOBS):
-            calm, _ = self.run_job(f"calm-{i}", 0, draw, job)
-            done = 0
-            for again in range(5):  # a short job may end before it is cut
-                weights, done = self.run_job(f"cut-{i}-{again}", 6, draw, job, to_coordinator)
-                self.assertEqual(weights, calm, f"seed {SEED}: {job}")
-                if done > 0:
-                    break
-            self.assertGreater(done, 0, job)
+            calm = self.run_job(f"calm-{i}", 0, draw, job)
+            weights = self.run_job(f"cut-{i}", 6, draw, job, to_coordinator)
+            self.assertEqual(weights, calm, f"seed {SEED}: {job}")
 
 
 class Silences(CutTest):
@@ -155,16 +166,10 @@ class Silences(CutTest):
         return True
 
     def run_silenced(self, out, draw, job):
-        servers, workers, settings = job
-        parts = self.start_job(servers, workers, *SHORT, *settings, *SILENCE)
-        done, given_up = 0, time.monotonic() + 60
-        while done < 3 and time.monotonic() < given_up:
-            if any(p.popen.poll() is not None for p in parts.values()):
-                break
-            time.sleep(draw.random() * 0.06)
-            done += self.silence_one(parts, draw)
-        weights = self.end_well(parts, out, settings)
-        self.assertGreater(done, 0, "the job ended before a connection fell silent")
+        def silence(parts):
+            return self.silence_one(parts, draw)
+        parts = self.disturbed(job, 3, draw, silence, *SILENCE)
+        weights = self.end_well(parts, out, job[2])
         mended = [line for p in parts.values() for line in p.text().splitlines()
                   if "connection-mended" in line]
         self.assertTrue(mended, "nobody noticed")
@@ -173,7 +178,7 @@ class Silences(CutTest):
     def test_a_connection_that_nobody_closed_is_made_again(self):
         draw = random.Random(SEED)
         for i in (0, 1, 3):
-            calm, _ = self.run_job(f"calm-{i}", 0, draw, JOBS[i])
+            calm = self.run_job(f"calm-{i}", 0, draw, JOBS[i])
             weights = self.run_silenced(f"silent-{i}", draw, JOBS[i])
             self.assertEqual(weights, calm, f"seed {SEED}: {JOBS[i]}")
 
@@ -234,7 +239,7 @@ class Outages(CutTest):
                                   "train.eval_every=0", "net.heartbeat_ms=200",
                                   "net.dead_after_ms=3000", "net.step_timeout_ms=60000")
             hosts.plug("worker", 1, False)
-            codes = self.wait_all(parts, 30)
+            codes = self.wait_all(parts)
         self.assertNotIn(0, codes.values())
         for name, part in parts.items():
             says = ("the coordinator (server 0 at " if name == "worker 1" else "worker 1 (host ")

@@ -4,9 +4,9 @@ import os
 import time
 import unittest
 
-from jobs import BIN, DIGITS, JobTest
+from jobs import DIGITS, PATIENCE_S, JobTest, SlowDisk
 
-STEP_TIMEOUT_S = 1.5
+STEP_TIMEOUT_S = 3
 SETTINGS = ["train.steps=8", "train.save_every=4", "data.train=0-255",
             f"net.step_timeout_ms={int(STEP_TIMEOUT_S * 1000)}"]
 MODES = (("ps", 1, "exchange.name=ps"), ("allreduce", 0, "exchange.name=allreduce"))
@@ -14,22 +14,14 @@ CHECKPOINT = "step-4.safetensors"
 FIRST = "first.safetensors"
 
 
-class SlowDisk(JobTest):
+class SlowFiles(JobTest):
     def setUp(self):
         super().setUp()
-        os.mkdir(self.path("held"))
+        self.disk = SlowDisk(self.path("held"))
+        self.hold, self.let_go = self.disk.hold, self.disk.let_go
 
     def start(self, servers, *settings):
-        disk = ["env", f"LD_PRELOAD={BIN}/libslow_disk.so", f"PS_SLOW_DISK={self.path('held')}",
-                "ASAN_OPTIONS=verify_asan_link_order=0"]
-        return self.start_job(servers, 2, *SETTINGS, *settings, prefix=disk)
-
-    def hold(self, name):
-        with open(self.path("held", name), "w", encoding="ascii"):
-            pass
-
-    def let_go(self, name):
-        os.unlink(self.path("held", name))
+        return self.start_job(servers, 2, *SETTINGS, *settings, prefix=self.disk.prefix)
 
     def first_weights(self):
         """A file of first weights, which is slow to read."""
@@ -39,19 +31,19 @@ class SlowDisk(JobTest):
         return f"train.init={self.path(FIRST)}"
 
     def check_done(self, parts):
-        codes = self.wait_all(parts, 20)
+        codes = self.wait_all(parts)
         logs = "\n".join(p.text() for p in parts.values())
         self.assertEqual(set(codes.values()), {0}, logs)
         self.assertEqual(self.summary("worker-0")["steps"], 8)
 
     def check_all_said(self, parts, said):
-        codes = self.wait_all(parts, 20)
+        codes = self.wait_all(parts)
         for name, part in parts.items():
             self.assertEqual(codes[name], 1, name)
             self.assertRegex(part.text(), said)  # the same words for everybody
 
     def wait_for_file(self, name):
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE_S
         while not os.path.exists(self.path("worker-0", name)):
             self.assertLess(time.monotonic(), end, f"{name} was never begun")
             time.sleep(0.02)
@@ -65,7 +57,7 @@ class SlowDisk(JobTest):
                     self.hold(held)
                     parts = self.start(servers, exchange)
                     self.wait_for_file(begun)
-                    time.sleep(2.5 * STEP_TIMEOUT_S)
+                    time.sleep(1.5 * STEP_TIMEOUT_S)
                     self.let_go(held)
                     self.check_done(parts)
                     os.rename(self.path("worker-0"), self.path(f"{mode}-{held}"))
@@ -88,7 +80,7 @@ class SlowDisk(JobTest):
                 init = self.first_weights()
                 parts = self.start(servers, exchange, init)
                 self.wait_for_file("metrics.jsonl")
-                time.sleep(2.5 * STEP_TIMEOUT_S)
+                time.sleep(1.5 * STEP_TIMEOUT_S)
                 self.assertEqual(self.records("worker-0"), [])
                 self.let_go(FIRST)
                 self.check_done(parts)
