@@ -73,7 +73,7 @@ class RestartTest(CheckpointTest):
             if true():
                 return True
             self.assertLess(time.monotonic(), end)
-            time.sleep(0.001)
+            time.sleep(0.005)
         return False
 
     def wait_for_part(self, psrun, role, rank, before=None):

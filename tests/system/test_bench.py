@@ -336,9 +336,7 @@ class Stopped(JobTest):
         parts["worker 0"].wait_for("step")
         victim = parts.pop("worker 2")
         os.kill(victim.popen.pid, signal.SIGSTOP)
-        begun = time.monotonic()
-        codes = self.wait_all(parts, 20)
-        self.assertLess(time.monotonic() - begun, 15)
+        codes = self.wait_all(parts)
         for name, part in parts.items():
             self.assertNotEqual(codes[name], 0, name)
             self.assertGreater(codes[name], 0, f"{name} died of a signal")

@@ -18,14 +18,14 @@ from pathlib import Path
 from unittest import mock
 
 from cuts import connections
-from jobs import (BIN, DIGITS, LONG, PSRUN, ROOT, JobTest, Part, alive, environment, listening_ports,
-                  wrapped_bin)
+from jobs import (BIN, DIGITS, LONG, PATIENCE_S, PSRUN, ROOT, JobTest, Part, alive, environment,
+                  listening_ports, wrapped_bin)
 
 sys.path.insert(0, str(ROOT / "deploy"))
 from psrunlib import job, local, screen, supervise  # noqa: E402
 
-# A member is taken for dead after two seconds; all must have ended some seconds later.
-SOON = ["net.heartbeat_ms=200", "net.dead_after_ms=2000", "net.join_timeout_ms=10000"]
+# A member is taken for dead after two seconds; no other limit ends a job within PATIENCE_S.
+SOON = ["net.heartbeat_ms=200", "net.dead_after_ms=2000"]
 
 NO_MOUNTS = (subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL,
                             check=False).returncode != 0,
@@ -40,7 +40,7 @@ class Deaths(JobTest):
 
     def kill_and_watch(self, parts, victim):
         parts[victim].popen.kill()
-        codes = self.wait_all(parts, 15)
+        codes = self.wait_all(parts)
         role, rank = victim.split()
         for name, part in parts.items():
             if name == victim:
@@ -57,14 +57,14 @@ class Deaths(JobTest):
 
     def test_a_worker_gone_in_the_middle_of_an_all_reduce_message(self):
         # Most of a step is segments on their way. Stopped, it leaves the connection open.
-        for number in (signal.SIGKILL, signal.SIGSTOP) * 4:
+        for number in (signal.SIGKILL, signal.SIGSTOP) * 2:
             with self.subTest(number=number):
                 parts = self.start_job(0, 2, *LONG, *SOON, "exchange.name=gloo",
                                        "exchange.shm=off", config=self.wide_model(65536))
                 parts["worker 0"].wait_for(r"step \d+/")
                 self.wait_until_full(parts)
                 parts["worker 1"].popen.send_signal(number)
-                code = parts["worker 0"].popen.wait(15)
+                code = parts["worker 0"].popen.wait(PATIENCE_S)
                 self.assertEqual(code, 1, parts["worker 0"].text())
                 parts["worker 1"].popen.kill()
                 shutil.rmtree(self.path("worker-0"), ignore_errors=True)
@@ -72,7 +72,7 @@ class Deaths(JobTest):
     def wait_until_full(self, parts):
         """Waits until a good part of a segment is on its way between the parts."""
         ours = {port for part in parts.values() for _, port, _ in connections(part.popen.pid)}
-        end, most = time.monotonic() + 20, 0
+        end, most = time.monotonic() + PATIENCE_S, 0
         while most < 1 << 16:
             self.assertLess(time.monotonic(), end, "no large message on its way")
             with open("/proc/net/tcp", encoding="ascii") as f:
@@ -92,7 +92,7 @@ class Deaths(JobTest):
     def test_the_killed_server_that_hosts_the_coordinator(self):
         parts = self.start_running("ps", 2)
         parts["server 0"].popen.kill()
-        codes = self.wait_all(parts, 15)
+        codes = self.wait_all(parts)
         for name, part in parts.items():
             if name != "server 0":
                 self.assertGreater(codes[name], 0, f"{name}:\n{part.text()}")
@@ -105,7 +105,7 @@ class Deaths(JobTest):
         self.wait_for_steps("out")
         victim = next(pid for pid, _ in alive(self.folder) if environment(pid).get("RANK") == "1")
         os.kill(victim, signal.SIGKILL)
-        text, _ = psrun.communicate(timeout=30)
+        text, _ = psrun.communicate(timeout=PATIENCE_S)
         self.assertEqual(psrun.returncode, 1, text)
         # First and last, and nothing that it had said before as if that were the reason.
         end = text[text.index("psrun: "):].splitlines()
@@ -146,7 +146,7 @@ class Deaths(JobTest):
         self.wait_for_steps("out")
         psrun.kill()
         psrun.wait()
-        end = time.monotonic() + 3
+        end = time.monotonic() + PATIENCE_S
         while alive(self.folder) and time.monotonic() < end:
             time.sleep(0.05)
         self.assertEqual(alive(self.folder), [])
@@ -164,7 +164,7 @@ class Descriptors(JobTest):
     def needs(self, *settings, **more):
         """Returns {name: least need} of the parts whose limits may be too low."""
         parts = self.start_job(2, 3, *self.JOB, *settings, prefix=self.limited(24), **more)
-        codes = self.wait_all(parts, 20)
+        codes = self.wait_all(parts)
         said = {}
         for name, part in parts.items():
             self.assertEqual(codes[name], 1, part.text())
@@ -202,15 +202,15 @@ class Descriptors(JobTest):
 
 class Joining(JobTest):
     def test_a_worker_that_never_comes(self):
-        parts = self.start_job(1, 2, "net.join_timeout_ms=1500", skip=["worker 1"])
-        codes = self.wait_all(parts, 10)
+        parts = self.start_job(1, 2, "net.join_timeout_ms=5000", skip=["worker 1"])
+        codes = self.wait_all(parts)
         for name, part in parts.items():
             self.assertEqual(codes[name], 1, part.text())
             self.assertRegex(part.text(), r"ERROR.*worker 1", name)
 
     def test_a_server_that_never_comes(self):
-        parts = self.start_job(2, 1, "net.join_timeout_ms=1500", skip=["server 1"])
-        codes = self.wait_all(parts, 10)
+        parts = self.start_job(2, 1, "net.join_timeout_ms=5000", skip=["server 1"])
+        codes = self.wait_all(parts)
         for name, part in parts.items():
             self.assertEqual(codes[name], 1, part.text())
             self.assertRegex(part.text(), r"ERROR.*server 1", name)
@@ -220,18 +220,18 @@ class Joining(JobTest):
                     '[ "$RANK" != 1 ] || { echo "no data"; exit 3; }')
         begin = time.monotonic()
         text = self.psrun("--build-dir", self.folder, "-s", 1, "-w", 2, DIGITS, code=1)
-        self.assertLess(time.monotonic() - begin, 15)
+        self.assertLess(time.monotonic() - begin, PATIENCE_S)
         self.assertRegex(text, "the job failed: worker 1 ended with exit code 3\n.*no data")
 
     def test_a_signal_ends_a_worker_that_joins(self):
         parts = self.start_job(1, 2, skip=["worker 1"])
         parts["server 0"].wait_for(r"joined role=worker rank=0")
         parts["worker 0"].popen.send_signal(signal.SIGINT)
-        self.assertEqual(parts["worker 0"].popen.wait(5), 130)
+        self.assertEqual(parts["worker 0"].popen.wait(PATIENCE_S), 130)
 
     def test_no_coordinator(self):
         parts = self.start_job(1, 1, "net.join_timeout_ms=1500", skip=["server 0"])
-        self.assertEqual(self.wait_all(parts, 10), {"worker 0": 1})
+        self.assertEqual(self.wait_all(parts), {"worker 0": 1})
         self.assertRegex(parts["worker 0"].text(), r"ERROR.*127\.0\.0\.1:\d+")
 
     def test_a_coordinator_that_dies_while_others_join(self):
@@ -240,14 +240,14 @@ class Joining(JobTest):
         parts["server 0"].wait_for("joined role=worker rank=0")
         time.sleep(0.3)  # the coordinator has told the worker for which members it waits
         parts["server 0"].popen.kill()
-        self.assertEqual(self.wait_all(parts, 10)["worker 0"], 1)
+        self.assertEqual(self.wait_all(parts)["worker 0"], 1)
         self.assertRegex(parts["worker 0"].text(),
                          "ERROR.*no coordinator at .*is server 0 running")
 
     def test_a_coordinator_whose_name_never_resolves(self):
         parts = self.start_job(2, 1, "net.join_timeout_ms=1500", host="no-such-host.invalid",
                                skip=["server 0"])
-        self.assertEqual(set(self.wait_all(parts, 40).values()), {1})
+        self.assertEqual(set(self.wait_all(parts).values()), {1})
         for part in parts.values():
             self.assertRegex(part.text(), r"waiting reason=.*no-such-host\.invalid")
             self.assertRegex(part.text(), r"ERROR.*no-such-host\.invalid: the name does not resolve")
@@ -266,22 +266,22 @@ class Joining(JobTest):
             part.wait_for("waiting reason=.*late: the name does not resolve")
         with open(hosts, "a", encoding="ascii") as f:
             f.write("127.0.0.1 late\n")
-        codes = self.wait_all(parts, 30)
+        codes = self.wait_all(parts)
         for name, part in parts.items():
             self.assertEqual(codes[name], 0, part.text())
 
     def test_a_member_of_another_job(self):
-        parts = self.start_job(1, 2, "net.join_timeout_ms=3000", skip=["worker 1"])
+        parts = self.start_job(1, 2, "net.join_timeout_ms=6000", skip=["worker 1"])
         env = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "PS_SERVERS": "1", "RANK": "1"}
         env["MASTER_PORT"] = parts["worker 0"].env["MASTER_PORT"]
         stranger = subprocess.run(
             [BIN / "ps-worker", "--config", DIGITS, "--set", "optimizer.lr=0.5",
              "--out", self.path("stranger")],
             env=dict(os.environ, **env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, timeout=20)
+            text=True, timeout=PATIENCE_S)
         self.assertEqual(stranger.returncode, 1, stranger.stdout)
         self.assertRegex(stranger.stdout, r"ERROR.*configuration")
-        self.assertNotIn(0, self.wait_all(parts, 15).values())
+        self.assertNotIn(0, self.wait_all(parts).values())
 
     def test_a_port_in_use(self):
         with socket.socket() as taken:
@@ -291,7 +291,7 @@ class Joining(JobTest):
             done = subprocess.run(
                 [BIN / "ps-server", "--config", DIGITS, "--rank", "0",
                  "--init-method", f"tcp://127.0.0.1:{port}"],
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20)
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE_S)
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertRegex(done.stdout, rf"ERROR.*{port}.*in use")
 
@@ -317,14 +317,14 @@ class Strangers(JobTest):
     FORGED = "9.999 server/0 ERROR failed IO: the disk is full"
 
     def test_a_name_that_holds_a_line(self):
-        parts = self.start_job(1, 2, "net.join_timeout_ms=4000", skip=["worker 1"])
+        parts = self.start_job(1, 2, "net.join_timeout_ms=6000", skip=["worker 1"])
         stranger = subprocess.run(
             [BIN / "ps-worker", "--config", DIGITS, "--set",
              f"job.name=x\x1b[2K\r\n{self.FORGED}", "--out", self.path("stranger")],
             env=dict(os.environ, **dict(parts["worker 0"].env, RANK="1")), stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=20)
+            stderr=subprocess.STDOUT, text=True, timeout=PATIENCE_S)
         self.assertEqual(stranger.returncode, 1, stranger.stdout)
-        self.assertNotIn(0, self.wait_all(parts, 20).values())
+        self.assertNotIn(0, self.wait_all(parts).values())
         for text in (stranger.stdout, *(p.text() for p in parts.values())):
             self.assertNotIn("\x1b", text)
             self.assertNotIn(self.FORGED, text.splitlines())
@@ -339,9 +339,9 @@ class Strangers(JobTest):
 
     def test_garbage_on_every_port(self):
         for shm in ("on", "off"):
-            parts = self.start_job(2, 2, *LONG, "train.steps=1500", "data.batch=4",
-                                   "server.shards=2", f"exchange.shm={shm}")
-            parts["worker 0"].wait_for(r"step \d+/")
+            parts = self.start_job(2, 2, *LONG, "data.batch=4", "server.shards=2",
+                                   f"exchange.shm={shm}")
+            self.wait_for_steps("worker-0")
             ports = set().union(*(listening_ports(p.popen.pid) for p in parts.values()))
             self.assertGreaterEqual(len(ports), 5)  # a coordinator's, four shards'
             for port in ports:
@@ -349,9 +349,11 @@ class Strangers(JobTest):
                 self.send(port, os.urandom(300))
                 self.send(port, self.GREETING, self.READY, self.FRAMES)
                 self.send(port, self.GREETING, self.READY, b"\x02" + b"\x7f" * 8 + bytes(99))
-            self.assertIsNone(parts["worker 0"].popen.poll(), "the job was over before the end")
-            codes = self.wait_all(parts, 60)
-            self.assertEqual(set(codes.values()), {0}, "\n".join(p.text() for p in parts.values()))
+            self.wait_for_steps("worker-0", len(self.records("worker-0")) + 2)
+            for part in parts.values():
+                part.popen.send_signal(signal.SIGTERM)
+            codes = self.wait_all(parts)
+            self.assertEqual(set(codes.values()), {143}, "\n".join(p.text() for p in parts.values()))
 
 
 class Deaf:
@@ -398,16 +400,16 @@ class Deaf:
 
 class LostWords(JobTest):
     def test_a_worker_that_hears_no_answer_at_the_end(self):
-        parts = self.start_job(1, 2, "train.steps=5", "net.dead_after_ms=2000", skip=["worker 1"])
+        parts = self.start_job(1, 2, "train.steps=5", "net.dead_after_ms=5000", skip=["worker 1"])
         env = dict(parts["worker 0"].env, RANK="1")
         parts["server 0"].wait_for("joined role=worker")  # it listens at all of its ports
         way = Deaf(listening_ports(parts["server 0"].popen.pid))
         self.addCleanup(way.close)
         self._start(parts, "worker", 1,
-                    ["--config", DIGITS, "--set", "train.steps=5", "--set", "net.dead_after_ms=2000",
+                    ["--config", DIGITS, "--set", "train.steps=5", "--set", "net.dead_after_ms=5000",
                      "--out", self.path("worker-1")],
                     dict(env, MASTER_ADDR=way.ADDRESS), (), ())
-        codes = self.wait_all(parts, 40)
+        codes = self.wait_all(parts)
         logs = "\n".join(p.text() for p in parts.values())
         self.assertTrue(way.heard.is_set(), logs)
         self.assertEqual(set(codes.values()), {0}, logs)
@@ -418,9 +420,7 @@ class BadInput(JobTest):
     """psrun with one worker: each mistake gives a message of one line, quickly, before anything runs."""
 
     def refused(self, pattern, *args, config=DIGITS):
-        begin = time.monotonic()
-        text = self.psrun("-m", "single", config, *args, code=1, timeout=20)
-        self.assertLess(time.monotonic() - begin, 10, text)
+        text = self.psrun("-m", "single", config, *args, code=1, timeout=PATIENCE_S)
         self.assertRegex(text, pattern)
         self.assertLessEqual(len(text.splitlines()), 6, text)
         self.assertNotIn("Traceback", text)
@@ -569,9 +569,11 @@ class BadInput(JobTest):
     def test_one_part_that_cannot_start_ends_the_others_at_once(self):
         for setting, said in (("data.path=/nowhere", "there is no folder /nowhere"),
                               ("net.interface=nonsense", 'no interface that is up fits "nonsense"')):
-            begin = time.monotonic()
-            text = self.psrun("-s", 2, "-w", 2, DIGITS, setting, out=setting[:4], code=1)
-            self.assertLess(time.monotonic() - begin, supervise.GRACE_S, text)
+            argv = self.patient_psrun("-s", 2, "-w", 2, DIGITS, setting, out=setting[:4])
+            done = subprocess.run(argv, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  timeout=PATIENCE_S, check=False)
+            text = done.stdout
+            self.assertEqual(done.returncode, 1, text)
             self.assertIn(said, text.splitlines()[-2])
 
     def test_missing_programs(self):
@@ -612,7 +614,7 @@ class Rerun(JobTest):
             text = self.psrun("-s", 1, "-w", 1, DIGITS, *flags, out=out, code=1)
             self.assertRegex(text, "another job is writing into" if flags else "holds a run already")
             first.send_signal(signal.SIGINT)
-            self.assertEqual(first.wait(20), 130)
+            self.assertEqual(first.wait(PATIENCE_S), 130)
             steps = [r["step"] for r in self.records(out) if "lr" in r]
             self.assertEqual(steps, sorted(set(steps)))
 
@@ -622,7 +624,7 @@ class Rerun(JobTest):
                                       "job.workers=1", "--set", "train.steps=2", "--out",
                                       self.path("out"), *flags], {})
             self.addCleanup(self._end, part)
-            return part.popen.wait(20), part.text()
+            return part.popen.wait(PATIENCE_S), part.text()
         self.assertEqual(worker()[0], 0)
         code, text = worker()
         self.assertEqual(code, 1)
@@ -634,10 +636,10 @@ class Rerun(JobTest):
         parts = self.start_job(0, 1, *LONG, "exchange.name=none")
         self.wait_for_steps("worker-0")
         again = self.start_job(0, 1, *LONG, "exchange.name=none")  # with --overwrite
-        self.assertEqual(self.wait_all(again, 20), {"worker 0": 1})
+        self.assertEqual(self.wait_all(again), {"worker 0": 1})
         self.assertRegex(again["worker 0"].text(), "another job is writing into it")
         parts["worker 0"].popen.send_signal(signal.SIGINT)
-        self.assertEqual(self.wait_all(parts, 20), {"worker 0": 130})
+        self.assertEqual(self.wait_all(parts), {"worker 0": 130})
 
     def test_a_start_that_fails_leaves_no_empty_folder(self):
         done = subprocess.run(
@@ -652,7 +654,7 @@ class Rerun(JobTest):
                                   "job.workers=1", "--set", "train.device=cuda:900", "--out",
                                   self.path("by-hand")], {})
         self.addCleanup(self._end, part)
-        self.assertEqual(part.popen.wait(20), 1)
+        self.assertEqual(part.popen.wait(PATIENCE_S), 1)
         self.assertFalse(os.path.exists(self.path("by-hand")), part.text())
 
 
@@ -674,7 +676,7 @@ class Doctor(JobTest):
                    "doctor.PROBE_S = 1; sys.exit(cli.main(sys.argv[1:]))")
         done = subprocess.run(
             ["python3", "-c", patient, ROOT / "deploy", "--build-dir", self.path("build"),
-             "--doctor", "-s", "1", "-w", "1", DIGITS], text=True, timeout=30,
+             "--doctor", "-s", "1", "-w", "1", DIGITS], text=True, timeout=PATIENCE_S,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn("to mend: here: the probe did not start", done.stdout)

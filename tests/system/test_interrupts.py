@@ -4,16 +4,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 import unittest
 from pathlib import Path
 
-from jobs import (DIGITS, LONG, ROOT, JobTest, alive, children, environment, read_safetensors,
+from jobs import (DIGITS, LONG, PATIENCE_S, JobTest, alive, children, environment, read_safetensors,
                   wrapped_bin)
-
-sys.path.insert(0, str(ROOT / "deploy"))
-from psrunlib import supervise  # noqa: E402
 
 MODES = (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1))
 
@@ -39,9 +35,9 @@ class SlowEvaluation(JobTest):
 
 
 class Interrupts(SlowEvaluation):
-    def start(self, mode, servers, workers, *settings, out, config=DIGITS):
+    def start(self, mode, servers, workers, *settings, out, config=DIGITS, argv=None):
         psrun = subprocess.Popen(
-            self.psrun_argv("-m", mode, "-s", servers, "-w", workers, config, *settings, out=out),
+            (argv or self.psrun_argv)("-m", mode, "-s", servers, "-w", workers, config, *settings, out=out),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(psrun.stdout.close)
         self.addCleanup(psrun.kill)
@@ -52,7 +48,7 @@ class Interrupts(SlowEvaluation):
                     if "ps-worker" in line and environment(pid).get("RANK") == str(rank))
 
     def finish(self, psrun, code=130):
-        text, _ = psrun.communicate(timeout=20)
+        text, _ = psrun.communicate(timeout=PATIENCE_S)
         self.assertEqual(psrun.returncode, code, text)
         return text
 
@@ -96,18 +92,20 @@ class Interrupts(SlowEvaluation):
                 os.kill(pid, signal.SIGTERM)
             self.interrupt(psrun, mode, signal.SIGTERM)
 
+    def wait_until_told(self, psrun):
+        """Until psrun has taken the signal and passed it on."""
+        while "keeping the weights" not in psrun.stdout.readline():
+            self.assertIsNone(psrun.poll())
+
     def test_a_second_one_ends_all_at_once(self):
         for number in (signal.SIGINT, signal.SIGTERM):
-            psrun = self.start("ps", 2, 2, *LONG, out=number.name)
+            psrun = self.start("ps", 2, 2, *LONG, out=number.name, argv=self.patient_psrun)
             self.wait_for_steps(number.name)
             os.kill(self.worker(1), signal.SIGSTOP)  # nobody can end in order
             psrun.send_signal(number)
-            while "keeping the weights" not in psrun.stdout.readline():
-                self.assertIsNone(psrun.poll())
+            self.wait_until_told(psrun)
             psrun.send_signal(signal.SIGTERM)
-            begin = time.monotonic()
             self.assertIn("no weights were written", self.finish(psrun, code=128 + number))
-            self.assertLess(time.monotonic() - begin, supervise.KILL_S)
 
     def test_nohup(self):
         psrun = subprocess.Popen(
@@ -142,7 +140,7 @@ class Interrupts(SlowEvaluation):
             while not os.path.exists(self.path(mode, "model.safetensors")):
                 self.assertIsNone(psrun.poll())
             psrun.send_signal(signal.SIGINT)
-            text, _ = psrun.communicate(timeout=20)
+            text, _ = psrun.communicate(timeout=PATIENCE_S)
             self.assertIn(psrun.returncode, (0, 130), text)
             self.assertEqual(self.summary(mode)["steps"], 2)
 
@@ -180,7 +178,7 @@ class Interrupts(SlowEvaluation):
             psrun = self.start("single", 0, 1, *LONG, out=f"after-{ms}")
             time.sleep(ms / 1000)
             psrun.send_signal(signal.SIGINT)
-            text, _ = psrun.communicate(timeout=20)
+            text, _ = psrun.communicate(timeout=PATIENCE_S)
             self.assertIn(psrun.returncode, (130, -signal.SIGINT), text)  # -: it was still sh
             self.assertNotIn("Traceback", text)
             self.assertNotIn("Error", text)
@@ -242,7 +240,7 @@ class Interrupts(SlowEvaluation):
         self.wait_for_steps("out")
         psrun.stdout.close()
         psrun.send_signal(signal.SIGINT)
-        self.assertEqual(psrun.wait(20), 130)
+        self.assertEqual(psrun.wait(PATIENCE_S), 130)
         self.check_kept("out")
 
     def test_when_nobody_reads_along(self):
@@ -251,7 +249,7 @@ class Interrupts(SlowEvaluation):
                            "train.eval_every=1", out="out")
         fcntl.fcntl(psrun.stdout, fcntl.F_SETPIPE_SZ, 4096)
         self.wait_for_steps("out")
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE_S
         with open(self.path("out/metrics.jsonl"), encoding="utf-8") as metrics:
             while sum(1 for _ in metrics) < 200:
                 metrics.seek(0)
@@ -272,7 +270,7 @@ class Interrupts(SlowEvaluation):
         victim = self.worker(1)
         os.kill(victim, signal.SIGSTOP)
         psrun.send_signal(signal.SIGINT)
-        time.sleep(0.3)
+        self.wait_until_told(psrun)
         os.kill(victim, signal.SIGKILL)
         text = self.finish(psrun, code=1)
         self.assertIn("the job failed: worker 1 was ended by SIGKILL", text)
@@ -309,7 +307,7 @@ class ByHand(SlowEvaluation):
     def test_all_at_once(self):
         parts = self.start()
         self.tell(parts, *parts)  # the servers first
-        codes = self.wait_all(parts, 20)
+        codes = self.wait_all(parts)
         for name, part in parts.items():
             self.assertEqual(codes[name], 130, f"{name}:\n{part.text()}")
             self.assertNotIn("ERROR", part.text(), name)
@@ -322,7 +320,7 @@ class ByHand(SlowEvaluation):
         for told in ("server 0", "server 1"):
             parts = self.start()
             self.tell(parts, told)
-            codes = self.wait_all(parts, 20)
+            codes = self.wait_all(parts)
             for name, part in parts.items():
                 other_server = name.startswith("server") and name != told
                 self.assertEqual(codes[name], 0 if other_server else 130, f"{name}:\n{part.text()}")
@@ -336,14 +334,14 @@ class ByHand(SlowEvaluation):
         parts = self.start_job(1, 2, *LONG, config=config)
         self.wait_for_steps("worker-0")
         self.tell(parts, "server 0")
-        self.assertEqual(set(self.wait_all(parts, 20).values()), {130})
+        self.assertEqual(set(self.wait_all(parts).values()), {130})
         self.assertIsNone(self.summary("worker-0")["test_loss"])  # not waited for
 
     def check_ended_by_server_1(self, parts, reason):
         said = rf"(?m)ERROR.*server 1 was told to stop {reason}"
         parts["server 0"].wait_for(said)
         parts["worker 0"].popen.send_signal(signal.SIGCONT)
-        codes = self.wait_all(parts, 20)
+        codes = self.wait_all(parts)
         for name, part in parts.items():
             self.assertEqual(codes[name], 1, f"{name}:\n{part.text()}")
             self.assertRegex(part.text(), said)
@@ -363,15 +361,15 @@ class ByHand(SlowEvaluation):
         self.check_ended_by_server_1(parts, r"at once \(SIGINT\)$")
 
     def test_a_server_until_the_limit(self):
-        parts = self.start_stuck("net.step_timeout_ms=1000", "train.file_timeout_ms=500")
+        parts = self.start_stuck("net.step_timeout_ms=4000", "train.file_timeout_ms=500")
         self.check_ended_by_server_1(parts,
-                                     r"\(SIGINT\), and the workers had not ended 1\.5 s later")
+                                     r"\(SIGINT\), and the workers had not ended 4\.5 s later")
 
     def test_sigterm(self):
         parts = self.start()
         for part in parts.values():
             part.popen.send_signal(signal.SIGTERM)
-        self.assertEqual(set(self.wait_all(parts, 20).values()), {143})
+        self.assertEqual(set(self.wait_all(parts).values()), {143})
         self.assertTrue(self.summary("worker-0")["interrupted"])
         self.assertTrue(os.path.exists(self.path("worker-0", "model.safetensors")))
 

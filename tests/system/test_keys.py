@@ -67,7 +67,7 @@ class WithKeys(JobTest):
                                    "tcp://192.0.2.1:1", "--world-size", "1", "--servers", str(int(role == "server")),
                                    "--set", SOON, "--set", f"exchange.name={'ps' if role == 'server' else 'gloo'}",
                                    "--out", self.path("never")],
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30)
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
             self.assertEqual(done.returncode, 1)
             self.assertIn("--insecure (net.insecure=true)", done.stdout)
 
@@ -102,7 +102,7 @@ class Intruders(JobTest):
 
     def assert_kept_out(self, parts):
         for what, (part, words) in parts.items():
-            self.assertEqual(part.popen.wait(30), 1, f"{what}: {part.text()}")
+            self.assertEqual(part.popen.wait(60), 1, f"{what}: {part.text()}")
             self.assertRegex(part.text(), words, what)
 
     def test_get_no_place_and_change_nothing(self):

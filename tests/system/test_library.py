@@ -96,7 +96,7 @@ class Library(JobTest):
             self.addCleanup(parts[name].end)
         return parts
 
-    def wait(self, parts, seconds=30):
+    def wait(self, parts, seconds=60):
         return {name: part.popen.wait(seconds) for name, part in parts.items()}
 
     def check_result(self, text):
@@ -138,7 +138,7 @@ class Library(JobTest):
         with self.assertRaises(subprocess.TimeoutExpired):
             parts["worker 0"].popen.wait(1)
         parts[victim].popen.kill()
-        for name, code in self.wait(parts, 20).items():
+        for name, code in self.wait(parts).items():
             if name != victim:
                 self.assertEqual(code, 1, f"{name}: {parts[name].text()}")
                 self.assertRegex(parts[name].text(), victim, name)
@@ -174,14 +174,14 @@ class Library(JobTest):
     def test_a_model_on_one_side_only(self):
         short = ["--set", "net.join_timeout_ms=3000", "--set", "job.name=job"]
         parts = self.start(1, 1, self.program, ["--config", DIGITS, *short])
-        self.assertEqual(parts["worker 0"].popen.wait(20), 1)
+        self.assertEqual(parts["worker 0"].popen.wait(60), 1)
         self.assertRegex(parts["worker 0"].text(), "has no model.*but the job has one")
-        self.assertEqual(parts["server 0"].popen.wait(20), 1)
+        self.assertEqual(parts["server 0"].popen.wait(60), 1)
         worker = [BIN / "ps-worker", "--config", DIGITS, "--out", self.path("out"), "--set", "job.name=job"]
         parts = self.start(1, 1, worker, short)
-        self.assertEqual(parts["worker 0"].popen.wait(20), 1)
+        self.assertEqual(parts["worker 0"].popen.wait(60), 1)
         self.assertRegex(parts["worker 0"].text(), "the job has no model")
-        self.assertEqual(parts["server 0"].popen.wait(20), 1)
+        self.assertEqual(parts["server 0"].popen.wait(60), 1)
 
 
 if __name__ == "__main__":

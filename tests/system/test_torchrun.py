@@ -77,7 +77,7 @@ class Torchrun(JobTest):
         self.addCleanup(self._end, server)
         run = self.torchrun("--master_addr=127.0.0.1", f"--master_port={store}", exchange="ps", env=env)
         self.check(run, mode="ps")
-        self.assertEqual(self.wait_all({"server 0": server}, 20), {"server 0": 0})
+        self.assertEqual(self.wait_all({"server 0": server}), {"server 0": 0})
 
     def test_sigterm_keeps_the_weights(self):
         run = self.torchrun(f"--master_port={free_port()}", settings=LONG)
