@@ -341,7 +341,7 @@ class Strangers(JobTest):
         for shm in ("on", "off"):
             parts = self.start_job(2, 2, *LONG, "data.batch=4", "server.shards=2",
                                    f"exchange.shm={shm}")
-            self.wait_for_steps("worker-0")
+            parts["worker 0"].wait_for(r"step \d+/")  # its files are those of this job
             ports = set().union(*(listening_ports(p.popen.pid) for p in parts.values()))
             self.assertGreaterEqual(len(ports), 5)  # a coordinator's, four shards'
             for port in ports:
