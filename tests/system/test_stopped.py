@@ -9,7 +9,7 @@ import sys
 import time
 import unittest
 
-from jobs import (DIGITS, LONG, ROOT, JobTest, children, listening_ports, resident_bytes,
+from jobs import (DIGITS, LONG, PATIENCE_S, ROOT, JobTest, children, listening_ports, resident_bytes,
                   stands_still)
 
 sys.path.insert(0, str(ROOT / "deploy"))
@@ -105,39 +105,43 @@ class StoppedServer(JobTest):
 class UnderPsrun(JobTest):
     def start(self, mode, *settings, workers=1):
         """Starts psrun as a shell starts a job. Returns it and its parts' process ids."""
-        self.out = f"{mode}-{len(os.listdir(self.folder))}"
+        out = f"{mode}-{len(os.listdir(self.folder))}"
         psrun = subprocess.Popen(
             self.psrun_argv("-m", mode, "-s", 1, "-w", workers, DIGITS, *LONG, *settings,
-                            out=self.out),
+                            out=out),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=os.setpgrp)
         self.addCleanup(psrun.stdout.close)
         self.addCleanup(psrun.kill)
-        self.wait_for_steps(self.out)
+        psrun.out = out
+        self.wait_for_steps(out)
         return psrun, dict(children(psrun.pid))
 
     def wait_for(self, condition, what):
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE_S
         while not condition():
             self.assertLess(time.monotonic(), end, what)
             time.sleep(0.05)
 
     def goes_on_and_ends(self, psrun):
-        records = len(self.records(self.out))
-        self.wait_for(lambda: len(self.records(self.out)) >= records + 2, "the job does not go on")
+        records = len(self.records(psrun.out))
+        self.wait_for(lambda: len(self.records(psrun.out)) >= records + 2, "the job does not go on")
         psrun.send_signal(signal.SIGINT)
-        text, _ = psrun.communicate(timeout=20)
+        text, _ = psrun.communicate(timeout=PATIENCE_S)
         self.assertEqual(psrun.returncode, 130, text)
 
 
 class StoppedForGood(UnderPsrun):
     def test_is_named_by_psrun(self):
+        stopped = []  # all at once: they only wait
         for mode, victims in (("ps", ["server"]), ("ps", ["worker"]), ("ps", ["server", "worker"]),
                               ("allreduce", ["worker"]), ("single", ["worker"])):
+            psrun, pids = self.start(mode, "net.dead_after_ms=4000")
+            for victim in victims:
+                os.kill(pids[f"ps-{victim}"], signal.SIGSTOP)
+            stopped.append((mode, victims, psrun))
+        for mode, victims, psrun in stopped:
             with self.subTest(mode=mode, victims=victims):
-                psrun, pids = self.start(mode, "net.dead_after_ms=1500")
-                for victim in victims:
-                    os.kill(pids[f"ps-{victim}"], signal.SIGSTOP)
-                text, _ = psrun.communicate(timeout=20)
+                text, _ = psrun.communicate(timeout=PATIENCE_S)
                 self.assertEqual(psrun.returncode, 1, text)
                 self.assertRegex(text.splitlines()[-2],
                                  rf"the job failed: ({'|'.join(victims)}) 0 was stopped by "
@@ -151,40 +155,42 @@ class StoppedForGood(UnderPsrun):
         self.assertEqual(part.poll(), 0)
 
     def test_after_a_ctrl_c(self):
-        psrun, pids = self.start("ps", "net.dead_after_ms=1500")
+        psrun, pids = self.start("ps", "net.dead_after_ms=3000")
         os.kill(pids["ps-worker"], signal.SIGSTOP)
         psrun.send_signal(signal.SIGINT)
-        text, _ = psrun.communicate(timeout=20)
+        text, _ = psrun.communicate(timeout=PATIENCE_S)
         self.assertEqual(psrun.returncode, 1, text)
         self.assertRegex(text, "the job failed: worker 0 was stopped by SIGSTOP")
 
     def test_not_who_is_continued_in_time(self):
-        for mode in ("ps", "single"):
-            psrun, pids = self.start(mode, "net.dead_after_ms=4000")
-            for _ in range(3):  # together longer than one may be
-                for pid in pids.values():
-                    os.kill(pid, signal.SIGSTOP)
-                time.sleep(1.6)
-                for pid in pids.values():
-                    os.kill(pid, signal.SIGCONT)
-                time.sleep(0.3)
+        jobs = [self.start(mode, "net.dead_after_ms=8000") for mode in ("ps", "single")]
+        for _ in range(3):  # together longer than one may be
+            for number, seconds in ((signal.SIGSTOP, 3), (signal.SIGCONT, 0.3)):
+                for _, pids in jobs:
+                    for pid in pids.values():
+                        os.kill(pid, number)
+                time.sleep(seconds)
+        for psrun, _ in jobs:
             self.goes_on_and_ends(psrun)
 
 
 class CtrlZ(UnderPsrun):
     def test_stops_all_until_fg(self):
-        for mode in ("ps", "allreduce", "single"):
-            with self.subTest(mode=mode):
-                psrun, _ = self.start(mode, "net.dead_after_ms=1500", "net.step_timeout_ms=1500",
-                                      workers=1 if mode == "single" else 2)
-                parts = [pid for _, pid in children(psrun.pid)]
-                for _ in range(3):
-                    psrun.send_signal(signal.SIGTSTP)
-                    self.wait_for(lambda: all(map(stands_still, [psrun.pid, *parts])),
-                                  "somebody does not stop")
-                    time.sleep(3)  # nobody is dead for that, or late
-                    psrun.send_signal(signal.SIGCONT)
-                    self.wait_for(lambda: not any(map(stands_still, parts)), "somebody stays stopped")
+        jobs = [self.start(mode, "net.dead_after_ms=4000", "net.step_timeout_ms=4000",
+                           workers=1 if mode == "single" else 2)[0]
+                for mode in ("ps", "allreduce", "single")]
+        parts = [pid for psrun in jobs for _, pid in children(psrun.pid)]
+        for _ in range(2):
+            for psrun in jobs:
+                psrun.send_signal(signal.SIGTSTP)
+            self.wait_for(lambda: all(map(stands_still, [*(psrun.pid for psrun in jobs), *parts])),
+                          "somebody does not stop")
+            time.sleep(5)  # nobody is dead for that, or late
+            for psrun in jobs:
+                psrun.send_signal(signal.SIGCONT)
+            self.wait_for(lambda: not any(map(stands_still, parts)), "somebody stays stopped")
+        for psrun in jobs:
+            with self.subTest(job=psrun.out):
                 self.goes_on_and_ends(psrun)
 
     def test_where_it_is_ignored(self):
