@@ -14,6 +14,7 @@
 #include "init_method.h"
 #include "job_keys.h"
 #include "job_start.h"
+#include "local_steps.h"
 #include "log.h"
 #include "mem.h"
 #include "open_job.h"
@@ -138,7 +139,7 @@ ps_err ps_server_create(const ps_server_options *options, ps_server **out)
     ps_server *s;
     PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a server"));
     s->o = *options;
-    s->config = *options->config;
+    ps_local_steps_outer(&s->config, options->config);
     s->n_shards =
         options->config->server.shards ? (int)options->config->server.shards : 1;
     ps_err err;
@@ -257,6 +258,7 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
     ps_server_gate_open(s->gate, roster->secrets, roster->n_workers);
     PS_TRY(open_door(s, deadline));
     PS_TRY(ps_job_start_get(member, &start, start_deadline(s)));
+    start = ps_job_start_of_exchange(&start, s->o.config);
     PS_TRY(ps_job_start_rule(&start, &s->config, &s->rule));
     for (int i = 0; i < s->n_shards; i++) {
         const ps_shard_job job = {

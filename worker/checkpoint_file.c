@@ -30,6 +30,11 @@ static void feedback_name(int rank, char out[48])
     snprintf(out, 48, "feedback-%d.safetensors", rank);
 }
 
+static void local_name(int rank, char out[48])
+{
+    snprintf(out, 48, "local-%d.safetensors", rank);
+}
+
 /* Size and CRC-32 of a file. */
 static ps_err sum_file(const char *path, uint64_t *bytes, uint32_t *crc)
 {
@@ -138,6 +143,29 @@ static ps_err write_optimizer(const writing *w)
     return err;
 }
 
+/* Of the inner optimizer, after the weights. */
+static const char *local_word(const ps_snapshot_shape *shape, int i)
+{
+    return i == 0 ? "weights" : ps_optimizer_state_name(&shape->inner, i - 1);
+}
+
+/* What a rank has of its own, except the end: that is in the manifest. */
+static ps_err write_local(const writing *w, int rank)
+{
+    const ps_snapshot_shape *shape = w->shape;
+    char name[48];
+    ps_state_tensors list = {0};
+    ps_err err = PS_OK;
+    local_name(rank, name);
+    for (int i = 0; i <= shape->inner.n_states && err == PS_OK; i++)
+        err = ps_state_tensors_add_arena(
+            &list, shape->table, local_word(shape, i),
+            ps_exchange_local_arena(shape->table, w->snapshot->local[rank], i));
+    if (err == PS_OK) err = write_tensors(w, name, &list);
+    ps_state_tensors_fini(&list);
+    return err;
+}
+
 static ps_err write_arrays(const writing *w)
 {
     PS_TRY(write_model(w));
@@ -148,6 +176,8 @@ static ps_err write_arrays(const writing *w)
         feedback_name(r, name);
         PS_TRY(write_array(w, name, "feedback", w->snapshot->feedback[r]));
     }
+    for (int r = 0; r < w->snapshot->n_ranks && w->shape->local; r++)
+        PS_TRY(write_local(w, r));
     return PS_OK;
 }
 
@@ -182,12 +212,29 @@ static json_t *sections_json(const ps_config *cfg)
     return o;
 }
 
-static json_t *rule_json(const ps_exchange_state *x)
+static json_t *rule_json(const uint8_t *rule, size_t bytes)
 {
     char hex[2 * PS_STEP_RULE_STATE_BYTES + 1] = "";
-    for (size_t i = 0; i < x->rule_bytes; i++)
-        snprintf(hex + 2 * i, 3, "%02x", x->rule[i]);
+    for (size_t i = 0; i < bytes; i++)
+        snprintf(hex + 2 * i, 3, "%02x", rule[i]);
     return json_string(hex);
+}
+
+/* Of each rank: the samples of its round so far, and its step rule. */
+static json_t *local_json(const writing *w)
+{
+    json_t *list = json_array();
+    for (int r = 0; r < w->snapshot->n_ranks; r++) {
+        ps_exchange_local_end end;
+        memcpy(&end,
+               ps_exchange_local_end_of(w->shape->table, &w->shape->inner,
+                                        w->snapshot->local[r]),
+               sizeof end);
+        json_array_append_new(list, json_pack("{s:I, s:o}", "samples",
+                                              (json_int_t)end.samples, "step_rule",
+                                              rule_json(end.rule, end.rule_bytes)));
+    }
+    return list;
 }
 
 static ps_err write_text(const char *path, const char *text)
@@ -210,13 +257,15 @@ static ps_err write_text(const char *path, const char *text)
 /* Takes files and state. */
 static ps_err write_manifest(const writing *w, const ps_config *cfg, json_t *state)
 {
+    const ps_exchange_state *x = &w->snapshot->exchange;
     char path[PATH_MAX], *text = NULL;
     uint32_t crc;
     json_t *m =
         json_pack("{s:s, s:s, s:o, s:o, s:o, s:O}", "format", FORMAT, "program",
                   PS_VERSION, "config", sections_json(cfg), "state", state, "step_rule",
-                  rule_json(&w->snapshot->exchange), "files", w->files);
+                  rule_json(x->rule, x->rule_bytes), "files", w->files);
     if (!m) return ps_err_set(PS_ERR_NOMEM, "no memory for a manifest");
+    if (w->shape->local) json_object_set_new(m, "local", local_json(w));
     ps_err err = manifest_sum(m, &crc);
     if (err == PS_OK) json_object_set_new(m, "crc32", json_integer(crc));
     if (err == PS_OK) err = manifest_text(m, &text);
@@ -365,22 +414,66 @@ static ps_err read_feedback(const char *folder, const json_t *manifest,
 }
 
 /* None: the rule is that of a job that begins. */
-static ps_err read_rule(const json_t *manifest, ps_exchange_state *x)
+static ps_err read_rule(const json_t *rule, uint8_t out[PS_STEP_RULE_STATE_BYTES],
+                        size_t *bytes)
 {
-    const json_t *rule = json_object_get(manifest, "step_rule");
     const char *hex = json_string_value(rule);
     const size_t n = hex ? strlen(hex) / 2 : 0;
-    x->rule_bytes = 0;
+    *bytes = 0;
     if (!rule) return PS_OK;
-    for (size_t i = 0; i < n && n <= sizeof x->rule; i++) {
+    for (size_t i = 0; i < n && n <= PS_STEP_RULE_STATE_BYTES; i++) {
         unsigned byte;
         if (sscanf(hex + 2 * i, "%2x", &byte) != 1) break;
-        x->rule[i] = (uint8_t)byte;
-        x->rule_bytes = i + 1;
+        out[i] = (uint8_t)byte;
+        *bytes = i + 1;
     }
-    if (n > 0 && x->rule_bytes == n) return PS_OK;
+    if (n > 0 && *bytes == n) return PS_OK;
     return ps_err_set(PS_ERR_FORMAT,
                       "manifest.json: step_rule is not a step rule's state");
+}
+
+static ps_err read_local(const char *folder, const json_t *own, const char *name,
+                         const ps_snapshot_shape *shape, void *local)
+{
+    ps_exchange_local_end end = {
+        .samples = (uint64_t)json_integer_value(json_object_get(own, "samples"))};
+    size_t bytes;
+    for (int i = 0; i <= shape->inner.n_states; i++)
+        PS_TRY(read_array(folder, name, local_word(shape, i), shape->table,
+                          ps_exchange_local_arena(shape->table, local, i)));
+    PS_TRY(read_rule(json_object_get(own, "step_rule"), end.rule, &bytes));
+    end.rule_bytes = bytes;
+    memcpy(ps_exchange_local_end_of(shape->table, &shape->inner, local), &end,
+           sizeof end);
+    return PS_OK;
+}
+
+/* Each rank's own; with another number of ranks, those of its number modulo theirs. */
+static ps_err read_locals(const char *folder, const json_t *manifest,
+                          const ps_snapshot_shape *shape, ps_snapshot *s)
+{
+    const json_t *all = json_object_get(manifest, "local");
+    const size_t n = json_array_size(all);
+    for (int r = 0; r < s->n_ranks; r++) {
+        const int from = r % (int)n;
+        char name[48];
+        local_name(from, name);
+        PS_TRY(read_local(folder, json_array_get(all, (size_t)from), name, shape,
+                          s->local[r]));
+    }
+    ps_snapshot_even_shares(s, shape);
+    return PS_OK;
+}
+
+/* The optimizers' states are other ones, with the same names. */
+static ps_err check_policy(const json_t *manifest, const ps_snapshot_shape *shape)
+{
+    const bool local = json_array_size(json_object_get(manifest, "local")) > 0;
+    if (local == shape->local) return PS_OK;
+    return ps_err_set(PS_ERR_CONFIG,
+                      "sync.policy: the checkpoint is of a job with %s; go on with that, "
+                      "or begin a new job from its weights (train.init)",
+                      local ? "local" : "bsp");
 }
 
 ps_err ps_checkpoint_read(const char *folder, const json_t *manifest,
@@ -388,9 +481,12 @@ ps_err ps_checkpoint_read(const char *folder, const json_t *manifest,
 {
     PS_TRY(
         ps_trainer_snapshot_from_json(json_object_get(manifest, "state"), &s->trainer));
-    PS_TRY(read_rule(manifest, &s->exchange));
+    PS_TRY(check_policy(manifest, shape));
+    PS_TRY(read_rule(json_object_get(manifest, "step_rule"), s->exchange.rule,
+                     &s->exchange.rule_bytes));
     PS_TRY(read_weights(folder, manifest, shape, s));
     PS_TRY(read_optimizer(folder, shape, &s->exchange));
+    if (shape->local) PS_TRY(read_locals(folder, manifest, shape, s));
     if (!shape->feedback) return PS_OK;
     float *one;
     PS_TRY(ps_mem_zalloc(&one, shape->table->arena_count, sizeof *one, "feedback"));
@@ -402,8 +498,8 @@ ps_err ps_checkpoint_read(const char *folder, const json_t *manifest,
 /* Others say where and how it is computed, or may be changed. */
 static bool matters(const char *section)
 {
-    static const char *const names[] = {"model",    "data",       "optimizer",
-                                        "schedule", "loss_scale", "exchange"};
+    static const char *const names[] = {"model",      "data",     "optimizer", "schedule",
+                                        "loss_scale", "exchange", "sync"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(names[i], section) == 0) return true;
     return false;

@@ -5,6 +5,8 @@
  *                           ".step": the steps that the optimizer has made
  *   told.safetensors        with a codec in ps mode: "<tensor>.told", the weights that
  *                           the workers have
+ *   local-R.safetensors  with the policy local: "<tensor>.weights" of worker R, and its
+ *                       optimizer's state; optimizer.safetensors is the outer one's
  *   feedback-R.safetensors  with onebit and topk: "<tensor>.feedback", what worker R has
  *                           not sent yet
  *   manifest.json           written last: size and CRC-32 of every other file, the place

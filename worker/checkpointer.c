@@ -357,7 +357,7 @@ static ps_err copy_arrays(ps_checkpointer *c)
     if (s->params && c->rank == 0)
         memcpy(s->buffers, ps_session_buffers(c->session), table->buffer_bytes);
     PS_TRY(ps_snapshot_share_buffers(s, &c->shape, &ranks));
-    PS_TRY(ps_snapshot_gather_feedback(s, &c->shape, &ranks));
+    PS_TRY(ps_snapshot_gather(s, &c->shape, &ranks));
     if (s->params) ps_snapshot_pair_commit(&c->pair);
     c->taken = true;
     return PS_OK;

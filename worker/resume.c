@@ -180,7 +180,7 @@ static ps_err take_arrays(ps_resume *r, const ps_snapshot *from)
 {
     char text[48];
     snprintf(text, sizeof text, "memory of worker %d", r->choice.source);
-    PS_TRY(ps_snapshot_fold_feedback(from, &r->shape, &r->snapshot));
+    PS_TRY(ps_snapshot_fold(from, &r->shape, &r->snapshot));
     PS_TRY(ps_trainer_snapshot_copy(&r->snapshot.trainer, &from->trainer));
     r->arrays = from;
     r->run_dir = r->o.own_dir ? r->o.own_dir : r->o.cli->out;
@@ -364,13 +364,14 @@ ps_err ps_resume_exchange(ps_resume *r, const ps_exchange_state **out)
     if (!r->goes_on) return PS_OK;
     r->exchange = r->arrays->exchange;
     r->exchange.feedback = r->snapshot.exchange.feedback;
+    r->exchange.local = r->snapshot.exchange.local;
     *out = &r->exchange;
     const ps_snapshot_ranks ranks = {.member = r->o.member,
                                      .rank = r->o.rank,
                                      .world_size = r->o.world_size,
                                      .timeout_ms =
                                          (uint64_t)r->o.config->net.step_timeout_ms};
-    return ps_snapshot_scatter_feedback(&r->snapshot, &r->shape, &ranks);
+    return ps_snapshot_scatter(&r->snapshot, &r->shape, &ranks);
 }
 
 void ps_resume_drop_arrays(ps_resume *r)

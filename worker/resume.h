@@ -36,7 +36,7 @@ typedef struct ps_resume {
     ps_survivors_choice choice;
     ps_snapshot snapshot;       // what it goes on from; the trainer's state on every rank
     ps_snapshot moved;          // rank 0's: from another worker's memory
-    const ps_snapshot *arrays;  // the arrays are of this one, except the feedback
+    const ps_snapshot *arrays;  // the arrays are of this one, except the ranks' own
     ps_exchange_state exchange; // borrows from both
     ps_job_start start;
 } ps_resume;

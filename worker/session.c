@@ -7,9 +7,11 @@
 
 #include "chunk_codec.h"
 #include "device_stream.h"
+#include "exchange_local.h"
 #include "fd_limit.h"
 #include "init_method.h"
 #include "interrupt.h"
+#include "local_steps.h"
 #include "shm_offer.h"
 
 enum { BUFFERS_MIN = 64 }; // bytes: an arena even where there are no buffers
@@ -24,7 +26,9 @@ struct ps_session {
     const ps_exchange_ops *ops; // of the exchange
     ps_plan plan;
     ps_step_rule rule;
-    ps_member *member; // NULL: no other process
+    ps_config exchange_config;  // the policy local: that of the outer optimizer
+    ps_step_rule exchange_rule; // likewise
+    ps_member *member;          // NULL: no other process
     ps_shared_mem params, grads;
     void *buffers;
     ps_device_stream *stream; // where the weights stay on a GPU
@@ -52,6 +56,20 @@ static ps_err reach(ps_session *s, stage next, ps_err err)
 
 /* --- create ------------------------------------------------------------------------ */
 
+static ps_err make_rules(ps_session *s)
+{
+    const ps_config *c = s->o.config;
+    ps_local_steps_outer(&s->exchange_config, c);
+    if (ps_local_steps_on(c) && !s->o.counts)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "sync.policy: local is for models that ps-worker "
+                          "trains, not for programs that use libpstrain");
+    PS_TRY(ps_step_rule_init(&s->rule, c));
+    PS_TRY(ps_step_rule_init(&s->exchange_rule, &s->exchange_config));
+    s->rule.optimizer.groups = s->exchange_rule.optimizer.groups = s->o.groups;
+    return PS_OK;
+}
+
 static ps_err make_plan(ps_session *s)
 {
     const ps_config *c = s->o.config;
@@ -65,8 +83,7 @@ static ps_err make_plan(ps_session *s)
     PS_TRY(s->ops->servers ? ps_plan_init_servers(&s->plan, s->o.table, size,
                                                   (uint32_t)s->n_servers, &c->server)
                            : ps_plan_init(&s->plan, s->o.table, size, 1));
-    PS_TRY(ps_step_rule_init(&s->rule, c));
-    s->rule.optimizer.groups = s->o.groups;
+    PS_TRY(make_rules(s));
     return PS_OK;
 }
 
@@ -79,7 +96,7 @@ static ps_err check_descriptors(const ps_session *s)
                            .servers = servers,
                            .shards = servers ? s->plan.n_shards / servers : 0,
                            .io_threads = (uint64_t)c->net.io_threads,
-                           .gradnorm_links = ps_step_rule_waits(&s->rule),
+                           .gradnorm_links = ps_step_rule_waits(&s->exchange_rule),
                            .hosts = first && s->n_servers == 0,
                            .shm = c->exchange.shm != PS_SWITCH_OFF};
     const ps_fd_need need = ps_fd_need_of_worker(&job);
@@ -150,7 +167,9 @@ static ps_err set_start(ps_session *s, const ps_job_start *start)
 {
     s->total_steps = start->total_steps;
     s->first_step = s->next_step = start->step;
+    const ps_job_start outer = ps_job_start_of_exchange(start, s->o.config);
     PS_TRY(ps_job_start_rule(start, s->o.config, &s->rule));
+    PS_TRY(ps_job_start_rule(&outer, &s->exchange_config, &s->exchange_rule));
     return make_arenas(s);
 }
 
@@ -185,6 +204,7 @@ ps_err ps_session_join(ps_session *s, uint64_t total_steps)
  * host's. */
 static ps_err open_stream(ps_session *s, ps_device *device)
 {
+    if (ps_local_steps_on(s->o.config)) return PS_OK; // steps in the host's memory
     if (!s->ops->on_device || !device || !device->ops->stream_create) return PS_OK;
     const ps_host_stream_options options = {.table = s->o.table,
                                             .optimizer = &s->rule.optimizer,
@@ -197,6 +217,7 @@ static ps_err open_stream(ps_session *s, ps_device *device)
 static ps_err start(ps_session *s, ps_device *device, const ps_exchange_state *state)
 {
     PS_TRY(open_stream(s, device));
+    const bool local = ps_local_steps_on(s->o.config);
     const ps_exchange_options options = {.config = s->o.config,
                                          .table = s->o.table,
                                          .plan = &s->plan,
@@ -210,7 +231,10 @@ static ps_err start(ps_session *s, ps_device *device, const ps_exchange_state *s
                                          .grads = &s->grads,
                                          .buffers = s->buffers,
                                          .stream = s->stream};
-    PS_TRY(s->ops->create(&options, &s->exchange));
+    const ps_exchange_local_options outer = {
+        .ops = s->ops, .config = &s->exchange_config, .rule = &s->exchange_rule};
+    PS_TRY(local ? ps_exchange_local_create(&options, &outer, &s->exchange)
+                 : s->ops->create(&options, &s->exchange));
     if (state) PS_TRY(ps_exchange_load(s->exchange, state));
     return ps_exchange_start(s->exchange);
 }
@@ -282,6 +306,18 @@ ps_err ps_session_push(ps_session *s, int first, int n)
 {
     PS_TRY(check_range(s, first, n, "ps_session_push"));
     return ps_exchange_grads_ready(s->exchange, first, n);
+}
+
+bool ps_session_counts(const ps_session *s)
+{
+    return ps_local_steps_on(s->o.config);
+}
+
+ps_err ps_session_count(ps_session *s, uint64_t mine, uint64_t all)
+{
+    PS_TRY(expect(s, STARTED, "ps_session_count"));
+    if (s->exchange->ops->count) s->exchange->ops->count(s->exchange, mine, all);
+    return PS_OK;
 }
 
 ps_err ps_session_finish(ps_session *s)
@@ -427,7 +463,7 @@ void *ps_session_buffers(const ps_session *s)
 
 const ps_optimizer *ps_session_optimizer(const ps_session *s)
 {
-    return &s->rule.optimizer;
+    return &s->exchange_rule.optimizer;
 }
 
 const ps_exchange_ops *ps_session_ops(const ps_session *s)

@@ -51,6 +51,7 @@ typedef struct ps_session_options { // all borrowed for the session's life
     const struct ps_param_groups *groups; // param_groups.h; NULL: none
     int expected_workers;                 // elastic jobs: as in ps_member_options
     ps_job_view *view;                    // as in ps_member_options
+    bool counts; // the caller calls ps_session_count; otherwise no sync.policy local
 } ps_session_options;
 
 /* *out is owned by the caller. CONFIG: settings that contradict each other, or more
@@ -84,6 +85,12 @@ ps_err ps_session_ready(ps_session *s, int first, int n, bool *ready);
  * (and by the loss scale). Gradients and weights belong to the session until the next
  * wait for them. */
 ps_err ps_session_push(ps_session *s, int first, int n);
+/* Whether the exchange wants each rank's own mean gradients, which are not multiplied by
+ * its share (sync.policy local). Then count has to be called in every step before finish,
+ * with the samples of the step: this rank's, and all ranks'. Otherwise count is ignored.
+ */
+bool ps_session_counts(const ps_session *s);
+ps_err ps_session_count(ps_session *s, uint64_t mine, uint64_t all);
 /* Every tensor of the step has been pushed. May return before the step is made. */
 ps_err ps_session_finish(ps_session *s);
 
@@ -117,6 +124,7 @@ void ps_session_destroy(ps_session **s);
 /* From create on. */
 const ps_plan *ps_session_plan(const ps_session *s);
 const ps_exchange_ops *ps_session_ops(const ps_session *s); // what the exchange can do
+/* The exchange's: with the policy local the outer one. */
 const ps_optimizer *ps_session_optimizer(const ps_session *s);
 int ps_session_servers(const ps_session *s); // processes; 0: the exchange has none
 /* From join on. */

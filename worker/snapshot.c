@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "chunk_codec.h"
+#include "local_steps.h"
 #include "rank_pieces.h"
 
 ps_snapshot_shape ps_snapshot_shape_of(const ps_config *cfg, const ps_tensor_table *table,
@@ -13,35 +14,66 @@ ps_snapshot_shape ps_snapshot_shape_of(const ps_config *cfg, const ps_tensor_tab
     ps_chunk_codec codec = {0};
     const bool coded = ps && ps_chunk_codec_init(&codec, cfg, table) == PS_OK &&
                        codec.codec != PS_CODEC_NONE;
-    return (ps_snapshot_shape){.table = table,
+    ps_snapshot_shape shape = {.table = table,
                                .optimizer = optimizer,
                                .n_ranks = n_ranks,
                                .told = coded,
-                               .feedback = coded && ps_codec_feeds_back(codec.codec)};
+                               .feedback = coded && ps_codec_feeds_back(codec.codec),
+                               .local = ps_local_steps_on(cfg)};
+    if (shape.local) ps_optimizer_init(&shape.inner, cfg);
+    return shape;
+}
+
+static size_t arena_bytes(const ps_snapshot_shape *shape)
+{
+    return shape->table->arena_count * sizeof(float);
 }
 
 static ps_err arena(const ps_snapshot_shape *shape, float **out)
 {
-    return ps_mem_zalloc_large(out, shape->table->arena_count * sizeof(float),
-                               "a checkpoint");
+    return ps_mem_zalloc_large(out, arena_bytes(shape), "a checkpoint");
 }
 
-static ps_err init_feedback(ps_snapshot *s, const ps_snapshot_shape *shape, int rank,
-                            bool all)
+static size_t local_bytes(const ps_snapshot_shape *shape)
 {
-    PS_TRY(ps_mem_zalloc(&s->feedback, (size_t)shape->n_ranks, sizeof *s->feedback,
-                         "a checkpoint"));
+    return ps_exchange_local_bytes(shape->table, &shape->inner);
+}
+
+/* Memory of all ranks, or of this one alone. */
+static ps_err init_ranks(const ps_snapshot_shape *shape, int rank, bool all, size_t bytes,
+                         void ***out)
+{
+    PS_TRY(ps_mem_zalloc(out, (size_t)shape->n_ranks, sizeof **out, "a checkpoint"));
     for (int r = 0; r < shape->n_ranks; r++)
-        if (all || r == rank) PS_TRY(arena(shape, &s->feedback[r]));
-    s->exchange.feedback = s->feedback[rank];
+        if (all || r == rank)
+            PS_TRY(ps_mem_zalloc_large(&(*out)[r], bytes, "a checkpoint"));
     return PS_OK;
 }
 
-ps_err ps_snapshot_init(ps_snapshot *s, const ps_snapshot_shape *shape, int rank,
-                        bool all)
+static void free_ranks(void **of, int n_ranks)
+{
+    for (int r = 0; of && r < n_ranks; r++)
+        free(of[r]);
+    free(of);
+}
+
+static ps_err init_own(ps_snapshot *s, const ps_snapshot_shape *shape, int rank, bool all)
 {
     *s = (ps_snapshot){.n_ranks = shape->n_ranks};
-    if (shape->feedback) PS_TRY(init_feedback(s, shape, rank, all));
+    if (shape->feedback) {
+        PS_TRY(init_ranks(shape, rank, all, arena_bytes(shape), &s->feedback));
+        s->exchange.feedback = s->feedback[rank];
+    }
+    if (shape->local) {
+        PS_TRY(init_ranks(shape, rank, all, local_bytes(shape), &s->local));
+        s->exchange.local = s->local[rank];
+    }
+    return PS_OK;
+}
+
+ps_err ps_snapshot_init(ps_snapshot *s, const ps_snapshot_shape *shape, int rank, bool all)
+{
+    PS_TRY(init_own(s, shape, rank, all));
     if (!all) return PS_OK;
     PS_TRY(arena(shape, &s->params));
     PS_TRY(ps_mem_zalloc(&s->buffers, shape->table->buffer_bytes + 1, 1, "a checkpoint"));
@@ -52,9 +84,8 @@ ps_err ps_snapshot_init(ps_snapshot *s, const ps_snapshot_shape *shape, int rank
 
 void ps_snapshot_drop_arrays(ps_snapshot *s)
 {
-    for (int r = 0; s->feedback && r < s->n_ranks; r++)
-        free(s->feedback[r]);
-    free(s->feedback);
+    free_ranks(s->feedback, s->n_ranks);
+    free_ranks(s->local, s->n_ranks);
     for (int i = 0; i < PS_OPTIMIZER_MAX_STATES; i++)
         free(s->exchange.states[i]);
     free(s->exchange.weights);
@@ -69,18 +100,45 @@ void ps_snapshot_fini(ps_snapshot *s)
     ps_trainer_snapshot_fini(&s->trainer);
 }
 
-ps_err ps_snapshot_fold_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
-                                 ps_snapshot *out)
+static void fold_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
+                          ps_snapshot *out)
 {
-    *out = (ps_snapshot){.n_ranks = shape->n_ranks};
-    if (!shape->feedback) return PS_OK;
-    PS_TRY(init_feedback(out, shape, 0, true));
     for (int r = 0; r < s->n_ranks; r++) {
         float *to = out->feedback[r % out->n_ranks];
         const float *from = s->feedback[r];
         for (size_t i = 0; i < shape->table->arena_count; i++)
             to[i] = r < out->n_ranks ? from[i] : to[i] + from[i];
     }
+}
+
+static void *end_of(const ps_snapshot *s, const ps_snapshot_shape *shape, int rank)
+{
+    return ps_exchange_local_end_of(shape->table, &shape->inner, s->local[rank]);
+}
+
+void ps_snapshot_even_shares(ps_snapshot *s, const ps_snapshot_shape *shape)
+{
+    ps_exchange_local_end end;
+    uint64_t all = 0;
+    for (int r = 0; shape->local && r < s->n_ranks; r++) {
+        memcpy(&end, end_of(s, shape, r), sizeof end);
+        all += end.samples;
+    }
+    for (int r = 0; shape->local && r < s->n_ranks; r++) {
+        memcpy(&end, end_of(s, shape, r), sizeof end);
+        end.all_samples = all;
+        memcpy(end_of(s, shape, r), &end, sizeof end);
+    }
+}
+
+ps_err ps_snapshot_fold(const ps_snapshot *s, const ps_snapshot_shape *shape,
+                        ps_snapshot *out)
+{
+    PS_TRY(init_own(out, shape, 0, true));
+    if (shape->feedback) fold_feedback(s, shape, out);
+    for (int r = 0; shape->local && r < out->n_ranks; r++)
+        memcpy(out->local[r], s->local[r % s->n_ranks], local_bytes(shape));
+    ps_snapshot_even_shares(out, shape);
     return PS_OK;
 }
 
@@ -100,30 +158,38 @@ static ps_rank_pieces pieces_of(const ps_snapshot_ranks *ranks, const size_t *by
                             .memory = memory};
 }
 
-static ps_err move_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
-                            const ps_snapshot_ranks *ranks, transfer fn)
+/* A piece of every rank's memory after the other. */
+static ps_err move_ranks(const ps_snapshot_ranks *ranks, size_t each, void *const *memory,
+                         transfer fn)
 {
     size_t *bytes;
-    if (!shape->feedback) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&bytes, (size_t)s->n_ranks, sizeof *bytes, "a checkpoint"));
-    for (int r = 0; r < s->n_ranks; r++)
-        bytes[r] = shape->table->arena_count * sizeof(float);
-    const ps_rank_pieces pieces = pieces_of(ranks, bytes, (void *const *)s->feedback);
+    if (!memory) return PS_OK;
+    PS_TRY(ps_mem_zalloc(&bytes, (size_t)ranks->world_size, sizeof *bytes, "a checkpoint"));
+    for (int r = 0; r < ranks->world_size; r++)
+        bytes[r] = each;
+    const ps_rank_pieces pieces = pieces_of(ranks, bytes, memory);
     ps_err err = fn(&pieces);
     free(bytes);
     return err;
 }
 
-ps_err ps_snapshot_gather_feedback(ps_snapshot *s, const ps_snapshot_shape *shape,
-                                   const ps_snapshot_ranks *ranks)
+static ps_err move_own(const ps_snapshot *s, const ps_snapshot_shape *shape,
+                       const ps_snapshot_ranks *ranks, transfer fn)
 {
-    return move_feedback(s, shape, ranks, ps_rank_pieces_gather);
+    PS_TRY(move_ranks(ranks, arena_bytes(shape), s->feedback, fn));
+    return move_ranks(ranks, shape->local ? local_bytes(shape) : 0, s->local, fn);
 }
 
-ps_err ps_snapshot_scatter_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
-                                    const ps_snapshot_ranks *ranks)
+ps_err ps_snapshot_gather(ps_snapshot *s, const ps_snapshot_shape *shape,
+                          const ps_snapshot_ranks *ranks)
 {
-    return move_feedback(s, shape, ranks, ps_rank_pieces_scatter);
+    return move_own(s, shape, ranks, ps_rank_pieces_gather);
+}
+
+ps_err ps_snapshot_scatter(const ps_snapshot *s, const ps_snapshot_shape *shape,
+                           const ps_snapshot_ranks *ranks)
+{
+    return move_own(s, shape, ranks, ps_rank_pieces_scatter);
 }
 
 /* All ranks: n bytes of one rank to rank 0 and the holder. memory: of those three. */
@@ -203,7 +269,7 @@ ps_err ps_snapshot_move(ps_snapshot *s, const ps_snapshot_shape *shape,
                         const ps_snapshot_ranks *ranks, int from)
 {
     const ps_tensor_table *table = shape->table;
-    const size_t bytes = table->arena_count * sizeof(float);
+    const size_t bytes = arena_bytes(shape);
     PS_TRY(move_head(s, shape, ranks, from));
     PS_TRY(move_bytes(ranks, from, s ? s->params : NULL, bytes));
     PS_TRY(move_bytes(ranks, from, s ? s->buffers : NULL, table->buffer_bytes));
@@ -213,5 +279,7 @@ ps_err ps_snapshot_move(ps_snapshot *s, const ps_snapshot_shape *shape,
         PS_TRY(move_bytes(ranks, from, s ? s->exchange.weights : NULL, bytes));
     for (int r = 0; shape->feedback && r < shape->n_ranks; r++)
         PS_TRY(move_bytes(ranks, from, s ? s->feedback[r] : NULL, bytes));
+    for (int r = 0; shape->local && r < shape->n_ranks; r++)
+        PS_TRY(move_bytes(ranks, from, s ? s->local[r] : NULL, local_bytes(shape)));
     return PS_OK;
 }

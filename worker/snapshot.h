@@ -3,16 +3,18 @@
 #ifndef PS_SNAPSHOT_H
 #define PS_SNAPSHOT_H
 
-#include "exchange.h"
+#include "exchange_local.h"
 #include "trainer_snapshot.h"
 
 /* What a job's snapshots have. */
 typedef struct ps_snapshot_shape {
     const ps_tensor_table *table;
-    const ps_optimizer *optimizer;
+    const ps_optimizer *optimizer; // the exchange's
     int n_ranks;
-    bool told;     // the workers' weights are not the servers': a codec lies between
-    bool feedback; // the workers' codec keeps what it has not sent
+    bool told;          // the workers' weights are not the servers': a codec lies between
+    bool feedback;      // the workers' codec keeps what it has not sent
+    bool local;         // the policy local: workers have weights and state of their own
+    ps_optimizer inner; // then: their optimizer
 } ps_snapshot_shape;
 
 ps_snapshot_shape ps_snapshot_shape_of(const ps_config *cfg, const ps_tensor_table *table,
@@ -20,25 +22,32 @@ ps_snapshot_shape ps_snapshot_shape_of(const ps_config *cfg, const ps_tensor_tab
 
 typedef struct ps_snapshot {
     ps_trainer_snapshot trainer;
-    ps_exchange_state exchange; // feedback: rank's own
+    ps_exchange_state exchange; // feedback and local: rank's own
     float *params;              // the workers'
     void *buffers;
     int n_ranks;
-    float **feedback; // by rank: of all where all is held, else its own alone; or NULL
+    /* By rank: of all where all is held, else its own alone; or NULL. */
+    void **feedback; // arenas
+    void **local;    // ps_exchange_local_bytes each
 } ps_snapshot;
 
-/* Memory for what the rank holds: all of it, or its own feedback alone. The trainer's
- * state stays empty. NOMEM; safe for fini in every case. */
+/* Memory for what the rank holds: all of it, or its own alone. The trainer's state stays
+ * empty. NOMEM; safe for fini in every case. */
 ps_err ps_snapshot_init(ps_snapshot *s, const ps_snapshot_shape *shape, int rank,
                         bool all);
 void ps_snapshot_fini(ps_snapshot *s);
 /* Frees the arrays; the trainer's state stays. */
 void ps_snapshot_drop_arrays(ps_snapshot *s);
 
-/* s's feedback for a job of shape->n_ranks: each goes to its rank modulo that
- * number. Without feedback: nothing. out is safe for fini in every case. */
-ps_err ps_snapshot_fold_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
-                                 ps_snapshot *out);
+/* What s's ranks have of their own, for a job of shape->n_ranks. Feedback of rank r goes
+ * to r modulo that number; rank r's own weights and state are those of r modulo s's
+ * number. Nothing else. out is safe for fini in every case. */
+ps_err ps_snapshot_fold(const ps_snapshot *s, const ps_snapshot_shape *shape,
+                        ps_snapshot *out);
+
+/* After the ranks' own were set one by one, for another number of ranks maybe: their
+ * shares of the round add up to 1. */
+void ps_snapshot_even_shares(ps_snapshot *s, const ps_snapshot_shape *shape);
 
 /* The ranks between which parts of snapshots move. */
 typedef struct ps_snapshot_ranks {
@@ -48,12 +57,12 @@ typedef struct ps_snapshot_ranks {
     uint64_t timeout_ms; // for a piece
 } ps_snapshot_ranks;
 
-/* All ranks: every rank's feedback to rank 0's snapshot and the holder's, or, without a
- * holder, from rank 0's to each. */
-ps_err ps_snapshot_gather_feedback(ps_snapshot *s, const ps_snapshot_shape *shape,
-                                   const ps_snapshot_ranks *ranks);
-ps_err ps_snapshot_scatter_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
-                                    const ps_snapshot_ranks *ranks);
+/* All ranks: what every rank has of its own to rank 0's snapshot and the holder's, or,
+ * without a holder, from rank 0's to each. */
+ps_err ps_snapshot_gather(ps_snapshot *s, const ps_snapshot_shape *shape,
+                          const ps_snapshot_ranks *ranks);
+ps_err ps_snapshot_scatter(const ps_snapshot *s, const ps_snapshot_shape *shape,
+                           const ps_snapshot_ranks *ranks);
 /* All ranks: rank 0's buffers to the holder's snapshot. Without a holder: nothing. */
 ps_err ps_snapshot_share_buffers(ps_snapshot *s, const ps_snapshot_shape *shape,
                                  const ps_snapshot_ranks *ranks);

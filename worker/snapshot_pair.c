@@ -23,12 +23,12 @@ const ps_snapshot *ps_snapshot_pair_newest(const ps_snapshot_pair *p)
     return i < 0 ? NULL : &p->of[i];
 }
 
-/* Only the feedback depends on the ranks. */
+/* Only what ranks have of their own depends on them. */
 static bool fits(const ps_snapshot_pair *p, int i, const ps_snapshot_shape *shape,
                  int rank, bool all)
 {
     return p->is[i].made && p->is[i].all == all &&
-           (!shape->feedback ||
+           ((!shape->feedback && !shape->local) ||
             (p->is[i].rank == rank && p->of[i].n_ranks == shape->n_ranks));
 }
 

@@ -51,14 +51,20 @@ static ps_err find_batch_sizes(ps_trainer *t)
     ps_epoch epoch;
     if (t->global_n && t->sized_for == of) return PS_OK;
     free(t->global_n);
-    t->global_n = NULL;
+    free(t->own_n);
+    t->global_n = t->own_n = NULL;
     t->sized_for = of;
     PS_TRY(ps_epoch_init(&epoch, t->o.sampler, (uint64_t)t->epoch));
     t->n_batches = epoch.n_batches;
     ps_err err = ps_mem_zalloc(&t->global_n, (size_t)epoch.n_batches, sizeof *t->global_n,
                                "the batch sizes");
-    for (int64_t i = 0; err == PS_OK && i < epoch.n_batches; i++)
+    if (err == PS_OK)
+        err = ps_mem_zalloc(&t->own_n, (size_t)epoch.n_batches, sizeof *t->own_n,
+                            "the batch sizes");
+    for (int64_t i = 0; err == PS_OK && i < epoch.n_batches; i++) {
         t->global_n[i] = epoch.batches[i].global_n;
+        t->own_n[i] = epoch.batches[i].n;
+    }
     ps_epoch_fini(&epoch);
     return err;
 }
@@ -122,6 +128,7 @@ void ps_trainer_destroy(ps_trainer **trainer)
     ps_loader_destroy(&t->loader);
     ps_program_destroy(&t->program);
     free(t->global_n);
+    free(t->own_n);
     free(t);
     *trainer = NULL;
 }
@@ -284,9 +291,7 @@ static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
 {
     t->late = PS_CHECKPOINT_NOWHERE;
     if (t->member) PS_TRY(ps_member_check(t->member));
-    int64_t group_n = 0;
-    for (int64_t i = first; i < first + count; i++)
-        group_n += t->global_n[i];
+    const int64_t group_n = ps_trainer_samples(t->global_n, first, count);
     uint64_t begin = ps_clock_ns();
     PS_TRY(ps_trainer_run_group(t, first, count, group_n));
     ps_trace_add(PS_TRACE_STEP, begin, t->step);

@@ -36,6 +36,7 @@ struct ps_trainer {
     int64_t n_batches;
     int64_t epochs;           // that total_steps begin
     int64_t *global_n;        // (n_batches) samples of each micro-batch over all ranks
+    int64_t *own_n;           // (n_batches) of this rank
     int64_t sized_for;        // the epoch of these sizes; -1: any whole one
     int64_t position;         // samples of the epoch's permutation that have been seen
     bool goes_on;             // in the first epoch of a job that goes on from a snapshot
@@ -67,6 +68,8 @@ struct ps_trainer {
 /* For one step's waits: net.step_timeout_ms from now. */
 ps_deadline ps_trainer_step_deadline(const ps_trainer *t);
 
+/* Of the micro-batches [first, first + count): n is t->global_n or t->own_n. */
+int64_t ps_trainer_samples(const int64_t *n, int64_t first, int64_t count);
 /* The passes of one optimizer step: micro-batches [first, first + count) of the epoch,
  * which have group_n samples over all ranks. */
 ps_err ps_trainer_run_group(ps_trainer *t, int64_t first, int64_t count, int64_t group_n);

@@ -133,19 +133,29 @@ static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t gr
     return PS_OK;
 }
 
-/* The group of micro-batches [first, first + count). */
+int64_t ps_trainer_samples(const int64_t *n, int64_t first, int64_t count)
+{
+    int64_t sum = 0;
+    for (int64_t i = first; i < first + count; i++)
+        sum += n[i];
+    return sum;
+}
+
 ps_err ps_trainer_run_group(ps_trainer *t, int64_t first, int64_t count, int64_t group_n)
 {
+    const int64_t own_n = ps_trainer_samples(t->own_n, first, count);
+    const int64_t mean_of = ps_session_counts(t->o.session) ? own_n : group_n;
     // the first step's loss is shown at once, so it does not stay behind
     int behind = ps_program_prefetches(t->program) && t->step > 0 ? 1 : 0;
     PS_TRY(ps_session_begin(t->o.session, t->step));
     for (int64_t m = 0; m < count; m++) {
         ps_loaded *loaded;
         PS_TRY(next_micro_batch(t, &loaded));
-        ps_err err = run_micro_batch(t, loaded, group_n, m == 0, m == count - 1);
+        ps_err err = run_micro_batch(t, loaded, mean_of, m == 0, m == count - 1);
         ps_loader_release(t->loader, loaded);
         PS_TRY(err);
         PS_TRY(ps_trainer_take_losses(t, behind));
     }
+    PS_TRY(ps_session_count(t->o.session, (uint64_t)own_n, (uint64_t)group_n));
     return ps_session_finish(t->o.session);
 }

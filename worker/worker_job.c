@@ -83,6 +83,7 @@ static ps_err make_session(job *j)
                                         .rank = rank_to_ask_for(j),
                                         .expected_workers = j->expected_workers,
                                         .view = ps_monitor_view(j->monitor),
+                                        .counts = true,
                                         .local_rank = j->cli->local_rank,
                                         .incarnation = (uint64_t)j->cli->incarnation};
     return ps_session_create(&options, &j->session);

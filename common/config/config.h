@@ -148,6 +148,12 @@ typedef struct ps_config_server {
 
 typedef struct ps_config_sync {
     ps_policy_kind policy;
+    /* Of the policy local: */
+    int64_t local_steps;     // from one synchronisation to the next
+    int64_t local_after;     // the first steps, each of which is synchronised
+    ps_optimizer_kind outer; // the servers' optimizer
+    double outer_lr, outer_momentum;
+    bool outer_nesterov;
 } ps_config_sync;
 
 typedef struct ps_config_net {

@@ -58,6 +58,45 @@ static ps_err check_sums(const ps_config *cfg)
     return PS_OK;
 }
 
+/* Keys that another policy would ignore without a word. */
+static ps_err check_policy_keys(const ps_config *cfg)
+{
+    static const char *const keys[] = {"sync.local_steps",    "sync.local_after",
+                                       "sync.outer",          "sync.outer_lr",
+                                       "sync.outer_momentum", "sync.outer_nesterov"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (ps_yaml_path(cfg->tree, keys[i]))
+            return key_error(cfg, keys[i], "needs sync.policy local");
+    return PS_OK;
+}
+
+static ps_err check_sync(const ps_config *cfg)
+{
+    const ps_config_sync *s = &cfg->sync;
+    const ps_optimizer_kind inner = cfg->optimizer.name;
+    const ps_exchange_kind exchange = cfg->exchange.name;
+    if (s->policy != PS_POLICY_LOCAL) return check_policy_keys(cfg);
+    if (exchange == PS_EXCHANGE_NONE)
+        return key_error(cfg, "sync.policy",
+                         "local needs other workers to synchronise with: exchange.name "
+                         "ps or allreduce, not none");
+    if (exchange == PS_EXCHANGE_NCCL)
+        return key_error(cfg, "sync.policy",
+                         "local does not work with exchange.name nccl yet: use ps, or "
+                         "gloo");
+    if (inner == PS_OPTIMIZER_SUM || inner == PS_OPTIMIZER_MEAN)
+        return key_error(cfg, "sync.policy",
+                         "local needs an optimizer in the workers: optimizer.name sgd, "
+                         "adam or adamw");
+    if (s->outer == PS_OPTIMIZER_SUM || s->outer == PS_OPTIMIZER_MEAN)
+        return key_error(cfg, "sync.outer", "sum and mean make no step: use sgd");
+    if (s->outer != PS_OPTIMIZER_SGD && (s->outer_momentum != 0 || s->outer_nesterov))
+        return key_error(cfg, "sync.outer", "only sgd has a momentum");
+    if (s->outer_nesterov && s->outer_momentum == 0)
+        return key_error(cfg, "sync.outer_nesterov", "needs sync.outer_momentum above 0");
+    return PS_OK;
+}
+
 /* For every number of workers that the job may have. */
 static ps_err check_global_batch(const ps_config *cfg)
 {
@@ -140,6 +179,7 @@ ps_err ps_config_check(ps_config *cfg)
     PS_TRY(check_workers(cfg));
     PS_TRY(check_optimizer(cfg));
     PS_TRY(check_sums(cfg));
+    PS_TRY(check_sync(cfg));
     PS_TRY(check_data(cfg));
     PS_TRY(check_global_batch(cfg));
     return check_rest(cfg);

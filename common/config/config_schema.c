@@ -223,7 +223,21 @@ const ps_config_key ps_config_keys[] = {
             "a number per server: their parts of the parameters are in this ratio; empty: "
             "equal parts"),
     WORD("sync.policy", sync.policy, JOB, ps_policy_words, "bsp",
-         "when a shard updates its weights; bsp: once it has every worker's gradient"),
+         "when workers synchronise; bsp: in every step, a shard updates its weights once it has "
+         "every worker's gradient; local: every sync.local_steps steps"),
+    INT("sync.local_steps", sync.local_steps, JOB, 1, MANY, "8",
+        "local: steps that a worker makes by itself; then the mean change goes to the outer "
+        "optimizer"),
+    INT("sync.local_after", sync.local_after, JOB, 0, MANY, "0",
+        "local: synchronise each of this many first steps (post-local SGD)"),
+    WORD("sync.outer", sync.outer, JOB, ps_optimizer_words, "sgd",
+         "local: the outer optimizer, whose gradient is the mean change; not sum or mean"),
+    DOUBLE("sync.outer_lr", sync.outer_lr, JOB, 0, 1e9, "1",
+           "local: its learning rate; 1 without momentum: the workers' weights are averaged"),
+    DOUBLE("sync.outer_momentum", sync.outer_momentum, JOB, 0, 1, "0",
+           "local: its momentum, for sgd; DiLoCo: 0.9 with sync.outer_lr 0.7"),
+    BOOL("sync.outer_nesterov", sync.outer_nesterov, JOB, "false",
+         "local: Nesterov momentum, for sgd, as in DiLoCo"),
 
     STRING("net.interface", net.interface, LOCAL, "",
            "network interface, or a prefix (eth*); not given: that of the route to the "

@@ -69,7 +69,8 @@ const ps_word ps_best_words[] = {{"none", PS_BEST_NONE},
                                  {"accuracy", PS_BEST_ACCURACY},
                                  {NULL, 0}};
 
-const ps_word ps_policy_words[] = {{"bsp", PS_POLICY_BSP}, {NULL, 0}};
+const ps_word ps_policy_words[] = {
+    {"bsp", PS_POLICY_BSP}, {"local", PS_POLICY_LOCAL}, {NULL, 0}};
 
 bool ps_device_choice_parse(const char *text, ps_device_choice *out)
 {

@@ -118,7 +118,7 @@ typedef enum ps_nan_rule { PS_NAN_ERROR, PS_NAN_ALLOW } ps_nan_rule;
 extern const ps_word ps_nan_words[];
 
 /* sync.policy */
-typedef enum ps_policy_kind { PS_POLICY_BSP } ps_policy_kind;
+typedef enum ps_policy_kind { PS_POLICY_BSP, PS_POLICY_LOCAL } ps_policy_kind;
 extern const ps_word ps_policy_words[];
 
 #endif

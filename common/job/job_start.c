@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "job_keys.h"
+#include "local_steps.h"
 
 /* u64 total steps; for a resumed job also u64 step and the rule's state. */
 enum { NEW_BYTES = 8, HEAD_BYTES = 16 };
@@ -44,6 +45,13 @@ ps_err ps_job_start_get(ps_member *m, ps_job_start *start, ps_deadline deadline)
     err = read_value(value, bytes, start);
     free(value);
     return err;
+}
+
+ps_job_start ps_job_start_of_exchange(const ps_job_start *start, const ps_config *cfg)
+{
+    if (!ps_local_steps_on(cfg)) return *start;
+    return (ps_job_start){.total_steps = ps_local_steps_rounds(cfg, start->total_steps),
+                          .step = ps_local_steps_round(cfg, start->step)};
 }
 
 ps_err ps_job_start_rule(const ps_job_start *start, const ps_config *cfg,

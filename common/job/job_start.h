@@ -19,6 +19,10 @@ ps_err ps_job_start_put(ps_member *member, const ps_job_start *start,
 /* Waits until worker 0 has set it. */
 ps_err ps_job_start_get(ps_member *member, ps_job_start *start, ps_deadline deadline);
 
+/* The same as the exchange sees it: in rounds, where workers make steps by themselves
+ * between two of them (local_steps.h). Its rule has no state: it scales no loss. */
+ps_job_start ps_job_start_of_exchange(const ps_job_start *start, const ps_config *cfg);
+
 /* Begins the rule with the job's steps and, where it goes on, its state. */
 ps_err ps_job_start_rule(const ps_job_start *start, const ps_config *cfg,
                          ps_step_rule *rule);

@@ -154,6 +154,25 @@ static void overrides_are_checked(void **state)
     assert_refused("", "data.batch=[1, 0]", "data.batch: 0 is below 1");
 }
 
+static void local_steps_are_checked(void **state)
+{
+    static const char POLICY[] = "sync: {policy: local}\n";
+    assert_refused("", "sync.policy=ssp", "'ssp' is not one of bsp | local");
+    assert_refused("", "sync.local_steps=4", "sync.local_steps: needs sync.policy local");
+    assert_refused("", "sync.outer_lr=1", "sync.outer_lr: needs sync.policy local");
+    assert_refused(POLICY, "sync.local_steps=0", "sync.local_steps: 0 is below 1");
+    assert_refused(POLICY, "sync.local_after=-1", "sync.local_after: -1 is below 0");
+    assert_refused(POLICY, "exchange.name=none",
+                   "sync.policy: local needs other workers");
+    assert_refused(POLICY, "exchange.name=nccl", "sync.policy: local does not work with");
+    assert_refused(POLICY, "optimizer.name=mean",
+                   "sync.policy: local needs an optimizer");
+    assert_refused(POLICY, "sync.outer=sum", "sync.outer: sum and mean make no step");
+    assert_refused(POLICY, "sync.outer_nesterov=true", "sync.outer_nesterov: wants");
+    assert_refused(POLICY, "sync={outer: adam, outer_momentum: 0.9, policy: local}",
+                   "sync.outer: only sgd has a momentum");
+}
+
 static ps_winograd winograd_of(const char *set)
 {
     ps_config c;
@@ -371,6 +390,7 @@ int main(void)
         cmocka_unit_test(one_value_is_a_list_of_one),
         cmocka_unit_test(errors_name_file_line_and_key),
         cmocka_unit_test(overrides_are_checked),
+        cmocka_unit_test(local_steps_are_checked),
         cmocka_unit_test(winograd_is_a_word),
         cmocka_unit_test(combinations_are_checked),
         cmocka_unit_test(missing_file_is_io),

@@ -53,6 +53,9 @@ typedef struct ps_exchange_state {
     /* The servers' exact weights; with a codec the workers have others. */
     float *weights;
     float *feedback; // what this rank's codec has not sent yet
+    /* With the policy local: what this rank has of its own (exchange_local.h), in
+     * ps_exchange_local_bytes. */
+    void *local;
     size_t rule_bytes;
     uint8_t rule[PS_STEP_RULE_STATE_BYTES]; // ps_step_rule_save's
 } ps_exchange_state;
@@ -100,6 +103,10 @@ typedef struct ps_exchange_ops {
      * exchange cannot. */
     ps_err (*push_chunk)(ps_exchange *x, uint32_t chunk, uint64_t step);
     ps_err (*wait_chunk)(ps_exchange *x, uint32_t chunk, uint64_t version);
+    /* Of an exchange that wants each rank's own mean gradients, not multiplied by its
+     * share: in each step, before finish, the samples that they are of, this rank's and
+     * all ranks'. NULL: the gradients come multiplied. */
+    void (*count)(ps_exchange *x, uint64_t mine, uint64_t all);
     void (*stats)(const ps_exchange *x, ps_exchange_stats *out);
     /* Orderly end of the connections; after a failure only destroy may be called. */
     ps_err (*stop)(ps_exchange *x);

@@ -1,0 +1,56 @@
+#include "local_steps.h"
+
+/* Of the round: its first step, and the one after its last if the job does not end. */
+static void bounds(const ps_config *cfg, uint64_t step, uint64_t *first, uint64_t *end)
+{
+    const uint64_t alone = (uint64_t)cfg->sync.local_after;
+    const uint64_t n = step < alone ? 1 : (uint64_t)cfg->sync.local_steps;
+    const uint64_t from = step < alone ? 0 : alone;
+    *first = step - (step - from) % n;
+    *end = *first + n;
+}
+
+uint64_t ps_local_steps_round(const ps_config *cfg, uint64_t step)
+{
+    const uint64_t alone = (uint64_t)cfg->sync.local_after;
+    if (step < alone) return step;
+    return alone + (step - alone) / (uint64_t)cfg->sync.local_steps;
+}
+
+bool ps_local_steps_begins(const ps_config *cfg, uint64_t step)
+{
+    uint64_t first, end;
+    bounds(cfg, step, &first, &end);
+    return step == first;
+}
+
+bool ps_local_steps_ends(const ps_config *cfg, uint64_t step, uint64_t total_steps)
+{
+    uint64_t first, end;
+    bounds(cfg, step, &first, &end);
+    return step + 1 == end || step + 1 == total_steps;
+}
+
+uint64_t ps_local_steps_rounds(const ps_config *cfg, uint64_t total_steps)
+{
+    return total_steps == 0 ? 0 : ps_local_steps_round(cfg, total_steps - 1) + 1;
+}
+
+void ps_local_steps_outer(ps_config *out, const ps_config *cfg)
+{
+    const ps_config_sync *s = &cfg->sync;
+    *out = *cfg;
+    if (!ps_local_steps_on(cfg)) return;
+    const ps_config_optimizer outer = {.name = s->outer,
+                                       .lr = s->outer_lr,
+                                       .momentum = s->outer_momentum,
+                                       .nesterov = s->outer_nesterov,
+                                       .betas = {2, {0.9, 0.999}},
+                                       .eps = 1e-8,
+                                       .decay_bias_norm = true,
+                                       .pytorch = 2};
+    out->optimizer = outer;
+    out->schedule = (ps_config_schedule){.name = PS_SCHEDULE_CONSTANT, .gamma = 1};
+    out->loss_scale.use = PS_SWITCH_OFF;
+    out->sync = (ps_config_sync){.policy = PS_POLICY_BSP, .local_steps = 1};
+}

@@ -1,0 +1,194 @@
+"""sync.policy local: workers make steps by themselves, and the outer optimizer takes the mean change."""
+import shutil
+import subprocess
+import unittest
+
+from jobs import BIN, DIGITS, ROOT, read_safetensors
+from restarting import RestartTest
+from test_checkpoints import CheckpointTest
+from test_bench import TORCH, needs_torch
+
+SETTINGS = ["train.epochs=2", "train.seed=3", "data.batch=20", "data.train=0-239", "train.eval_every=0",
+            "train.log_every=4"]
+LOCAL = ["sync.policy=local", "sync.local_steps=4"]
+NESTEROV = ["sync.outer_lr=0.7", "sync.outer_momentum=0.9", "sync.outer_nesterov=true"]
+ADAMW = ["optimizer.name=adamw", "optimizer.lr=0.002"]
+SGD = ["optimizer={name: sgd, lr: 0.05, weight_decay: 0}", "schedule.name=constant", "model.dropout=false"]
+
+
+class LocalTest(CheckpointTest):
+    def train(self, out, mode, servers, workers, *settings, **more):
+        return self.run_job(out, mode, servers, workers, *SETTINGS, *settings, **more)
+
+    def model(self, out, name="model.safetensors"):
+        return read_safetensors(self.path(out, name))[0]
+
+    def distance(self, a, b):
+        """The largest difference of two models' weights."""
+        self.assertEqual(a.keys(), b.keys())
+        return max(abs(x - y) for name in a for x, y in zip(a[name][2], b[name][2]))
+
+
+class ClosedForms(LocalTest):
+    def test_one_local_step_of_sgd_is_a_step_of_bsp(self):
+        self.train("bsp", "ps", 2, 2, *SGD)
+        self.train("local", "ps", 2, 2, *SGD, "sync.policy=local", "sync.local_steps=1")
+        self.assertLess(self.distance(self.model("bsp"), self.model("local")), 1e-5)
+
+    def test_unequal_shares_of_a_step_count_by_their_samples(self):
+        batches = "data.batch=[10, 30]"
+        self.train("bsp", "ps", 1, 2, *SGD, batches)
+        self.train("local", "ps", 1, 2, *SGD, batches, "sync.policy=local", "sync.local_steps=1")
+        self.assertLess(self.distance(self.model("bsp"), self.model("local")), 1e-5)
+
+    def test_with_momentum_too_where_each_step_is_synchronised(self):
+        """The mean of the momentum buffers is bsp's, because SGD is linear in the gradient."""
+        momentum = ["optimizer={name: sgd, lr: 0.02, momentum: 0.9}", "schedule.name=constant", "model.dropout=false"]
+        self.train("bsp", "ps", 1, 3, *momentum)
+        self.train("local", "ps", 1, 3, *momentum, *LOCAL, "sync.local_after=1000")
+        self.assertLess(self.distance(self.model("bsp"), self.model("local")), 1e-4)
+
+    def test_a_worker_alone_trains_as_without_servers(self):
+        for more in ([*SGD], [*ADAMW, "optimizer.clip_norm=0.5", "train.accumulate=2"]):
+            self.train("alone", "single", 0, 1, *more)
+            self.train("local", "ps", 2, 1, *more, *LOCAL)
+            # AdamW makes more of a last bit where a gradient is small.
+            bound = 1e-6 if more == SGD else 1e-4
+            self.assertLess(self.distance(self.model("alone"), self.model("local")), bound)
+            shutil.rmtree(self.path("alone"))
+            shutil.rmtree(self.path("local"))
+
+    @needs_torch
+    def test_pytorch_by_hand(self):
+        for workers, more in ((2, [*SGD]), (3, [*SGD, *NESTEROV]),
+                              (2, ["optimizer={name: sgd, lr: 0.02, momentum: 0.9}", "sync.local_after=3",
+                                   "optimizer.clip_norm=1"])):
+            # As the samples are distributed: 240 of 2 or 3 ranks, in batches of 20.
+            keys = [*SETTINGS, "schedule.name=constant", "model.dropout=false", *LOCAL, *more,
+                    f"job.workers={workers}"]
+            with self.subTest(workers=workers, more=more):
+                self.run_job("local", "ps", 2, workers, *keys)
+                self.by_hand(keys)
+                ours, theirs = self.model("local"), read_safetensors(self.path("by-hand.safetensors"))[0]
+                self.assertLess(self.distance(ours, theirs), 1e-5)
+            shutil.rmtree(self.path("local"))
+
+    def by_hand(self, keys):
+        run = lambda *argv: subprocess.run(list(map(str, argv)), check=True, stdout=subprocess.PIPE, text=True).stdout
+        with open(self.path("job.json"), "w", encoding="utf-8") as f:
+            f.write(run(BIN / "ps-config-json", DIGITS, *keys))
+        run(BIN / "ps-init-weights", self.path("init.safetensors"), DIGITS, *keys)
+        run(TORCH, ROOT / "tests/system/local_by_hand.py", self.path("job.json"), self.path("init.safetensors"),
+            self.path("by-hand.safetensors"))
+
+
+class SameBits(LocalTest):
+    def test_servers_shards_chunks_and_all_reduce(self):
+        job = [*ADAMW, *LOCAL, *NESTEROV]
+        self.train("out", "ps", 1, 3, *job)
+        for i, (mode, servers, *more) in enumerate((
+                ("ps", 1), ("ps", 3, "server.shards=2", "exchange.chunk=16384"), ("ps", 2, "exchange.shm=off"),
+                ("allreduce", 0))):
+            self.train(str(i), mode, servers, 3, *job, *more)
+            self.assertEqual(self.weights("out"), self.weights(str(i)), (mode, servers, more))
+
+    def test_evaluation_changes_nothing(self):
+        self.train("out", "ps", 1, 2, *ADAMW, *LOCAL, "sync.local_steps=5")
+        self.train("eval", "ps", 1, 2, *ADAMW, *LOCAL, "sync.local_steps=5", "train.eval_every=1", "train.save_every=3")
+        self.assertEqual(self.model("out"), self.model("eval"))
+
+    def test_files_have_the_weights_of_the_last_synchronisation(self):
+        self.train("out", "ps", 1, 2, *ADAMW, *LOCAL, "train.save_every=1", "train.steps=10")
+        at = [None] + [self.model("out", f"checkpoints/step-{i}.safetensors") for i in range(1, 11)]
+        for same in ((1, 2, 3), (4, 5, 6, 7), (8, 9)):
+            for step in same:
+                self.assertEqual(at[same[0]], at[step], step)
+        self.assertNotEqual(at[3], at[4])
+        self.assertNotEqual(at[9], at[10])  # the end synchronises
+        self.assertEqual(at[10], self.model("out"))
+
+    def test_bytes_fall_by_the_number_of_steps(self):
+        long = ["exchange.shm=off", "train.steps=32", "train.epochs=10"]
+        self.train("bsp", "ps", 2, 2, *long)
+        self.train("local", "ps", 2, 2, *long, *LOCAL, "sync.local_steps=16")
+        for key in ("bytes_sent_per_step", "bytes_received_per_step"):
+            self.assertAlmostEqual(self.summary("bsp")[key] / self.summary("local")[key], 16, delta=0.5)
+
+    def test_codecs_learn(self):
+        job = ["data.train=", "train.epochs=4", "train.eval_every=4", *ADAMW, "sync.policy=local", "sync.local_steps=4",
+               "exchange.codec_warmup=2", "exchange.codec_cooldown=2"]
+        for codec in ("none", "int8", "onebit"):
+            self.train(codec, "ps", 2, 2, *job, f"exchange.codec={codec}")
+        none = self.summary("none")["test_loss"]
+        for codec in ("int8", "onebit"):
+            self.assertLess(self.summary(codec)["test_loss"], 1.15 * none, codec)
+
+
+class Checkpoints(LocalTest):
+    """Steps 5 and 10 of rounds of 4 are within a round, 24 is the end."""
+
+    def test_momenta_of_both_optimizers(self):
+        self.check_resume("ps", 2, 3, *ADAMW, *LOCAL, *NESTEROV, steps=[10, 20], others=((1, 3),))
+
+    def test_all_reduce_clipping_and_the_first_round(self):
+        self.check_resume("allreduce", 0, 2, *LOCAL, "sync.local_steps=7", "optimizer.clip_norm=0.5", *NESTEROV,
+                          steps=[5])
+
+    def test_codecs_with_feedback(self):
+        self.check_resume("ps", 2, 2, *LOCAL, "sync.local_steps=2", "exchange.codec=onebit",
+                          "exchange.codec_warmup=2", "exchange.codec_cooldown=2", steps=[15])
+
+    def test_loss_scale_and_unequal_batches(self):
+        self.check_resume("ps", 2, 2, *LOCAL, "loss_scale={use: on, init: 1e38, interval: 3}", "data.batch=[5, 20]",
+                          steps=[10])
+
+    def test_another_policy_is_refused(self):
+        keep = ["checkpoint.every=5", "train.steps=10"]
+        self.train("bsp", "ps", 1, 2, *keep)
+        self.train("local", "ps", 1, 2, *keep, *LOCAL)
+        said = self.train("1", "ps", 1, 2, *keep, *LOCAL, args=["--resume", self.path("bsp")], code=1)
+        self.assertIn("sync.policy: the checkpoint is of a job with bsp", said)
+        said = self.train("2", "ps", 1, 2, *keep, args=["--resume", self.path("local")], code=1)
+        self.assertIn("sync.policy: the checkpoint is of a job with local", said)
+
+    def test_another_number_of_workers_goes_on(self):
+        keep = ["checkpoint.every=10", "train.steps=30", "train.epochs=10"]
+        self.train("two", "ps", 1, 2, *keep, *ADAMW, *LOCAL, "train.stop_after=10", code=75)
+        for workers in (1, 3):
+            said = self.train(f"w{workers}", "ps", 1, workers, *keep, *ADAMW, *LOCAL,
+                              args=["--resume", self.path("two")])
+            self.assertIn("resume step=10 ", said)
+            self.assertLess(self.summary(f"w{workers}")["train_loss"], 2.3)
+
+
+class Killed(RestartTest):
+    def test_a_worker_and_a_server(self):
+        kind = ("ps", 2, 2, "optimizer.name=adamw", "sync.policy=local", "sync.local_steps=7", *NESTEROV)
+        settings = ["train.steps=60", "train.epochs=100", "data.batch=20", "data.train=0-239", "train.log_every=4",
+                    "checkpoint.every=5"]
+        self.run_job("whole", *kind[:3], *settings, *kind[3:])
+        psrun = self.start("out", kind, "--restarts", "4", settings=settings)
+        for role in ("worker", "server"):
+            lines = self.lines("out")
+            if self.wait_until(psrun, lambda: self.lines("out") > lines):
+                self.kill(psrun, role, 1)
+        self.end(psrun, "out")
+        self.check_restarted("whole", "out")
+
+
+class BadInput(LocalTest):
+    def test_one_error_each(self):
+        for keys, wanted in ((["sync.policy=local", "sync.local_steps=0"], "sync.local_steps: 0 is below 1"),
+                             (["sync.local_steps=4"], "sync.local_steps: needs sync.policy local"),
+                             ([*LOCAL, "sync.outer=mean"], "sync.outer: sum and mean make no step")):
+            said = self.train("out", "ps", 1, 2, *keys, code=1)
+            self.assertIn(wanted, said)
+            self.assertEqual(said.count("sync."), wanted.count("sync."), said)
+
+    def test_one_worker_alone(self):
+        said = self.train("out", "single", 0, 1, *LOCAL, code=1)
+        self.assertIn("local needs other workers to synchronise with", said)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,364 @@
+#include "exchange_local.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "exchange_none.h"
+#include "local_steps.h"
+#include "shm_offer.h"
+
+typedef struct exchange_local {
+    ps_exchange base;
+    ps_exchange_ops ops; // with the outer exchange's name
+    ps_exchange_options o;
+    ps_exchange_options outer_options;
+    ps_step_rule rule; // the inner one at the start
+    ps_shared_mem anchor;
+    ps_exchange *steps, *outer;
+    uint64_t next;                 // the step that begins next
+    uint64_t samples, all_samples; // of the round so far
+    bool pending;                  // a round was pushed; its result is not taken yet
+    bool swapped; // the weights are in the anchor's arena, and the anchor in theirs
+    const void *resumed; // what `local` held; until start
+} exchange_local;
+
+static exchange_local *self(ps_exchange *x)
+{
+    return (exchange_local *)x;
+}
+
+static float *weights_of(const exchange_local *e)
+{
+    return e->o.params->base;
+}
+
+static float *anchor_of(const exchange_local *e)
+{
+    return e->anchor.base;
+}
+
+/* --- what a rank has of its own ------------------------------------------------------
+ */
+
+static size_t arenas_bytes(const ps_tensor_table *table, const ps_optimizer *inner)
+{
+    return (size_t)(1 + inner->n_states) * table->arena_count * sizeof(float);
+}
+
+size_t ps_exchange_local_bytes(const ps_tensor_table *table, const ps_optimizer *inner)
+{
+    return arenas_bytes(table, inner) + sizeof(ps_exchange_local_end);
+}
+
+float *ps_exchange_local_arena(const ps_tensor_table *table, void *local, int i)
+{
+    return (float *)local + (size_t)i * table->arena_count;
+}
+
+void *ps_exchange_local_end_of(const ps_tensor_table *table, const ps_optimizer *inner,
+                               void *local)
+{
+    return (char *)local + arenas_bytes(table, inner);
+}
+
+/* --- life ----------------------------------------------------------------------------
+ */
+
+static void local_destroy(ps_exchange **x)
+{
+    exchange_local *e = self(*x);
+    ps_exchange_destroy(&e->steps);
+    ps_exchange_destroy(&e->outer);
+    ps_shared_mem_fini(&e->anchor);
+    free(e);
+    *x = NULL;
+}
+
+/* The servers read changes from the gradient arena, and write the anchor. */
+static ps_err make_outer(exchange_local *e, const ps_exchange_local_options *outer)
+{
+    const ps_exchange_options *o = &e->o;
+    const bool shared =
+        ps_shm_offer_possible(outer->config, ps_member_roster(o->member), o->rank);
+    PS_TRY((shared ? ps_shared_mem_init : ps_shared_mem_init_private)(
+        &e->anchor, o->params->bytes, "the anchor"));
+    e->outer_options = *o;
+    e->outer_options.config = outer->config;
+    e->outer_options.rule = outer->rule;
+    e->outer_options.total_steps = ps_local_steps_rounds(o->config, o->total_steps);
+    e->outer_options.first_step = ps_local_steps_round(o->config, o->first_step);
+    e->outer_options.params = &e->anchor;
+    return outer->ops->create(&e->outer_options, &e->outer);
+}
+
+/* To the steps this worker is alone. */
+static ps_err make_steps(exchange_local *e)
+{
+    ps_exchange_options alone = e->o;
+    if (e->steps) return PS_OK;
+    alone.rule = &e->rule;
+    alone.member = NULL;
+    alone.world_size = 1;
+    return ps_exchange_none_ops.create(&alone, &e->steps);
+}
+
+static const ps_exchange_ops local_ops;
+
+ps_err ps_exchange_local_create(const ps_exchange_options *options,
+                                const ps_exchange_local_options *outer, ps_exchange **out)
+{
+    exchange_local *e;
+    *out = NULL;
+    PS_TRY(ps_mem_zalloc(&e, 1, sizeof *e, "the exchange"));
+    e->o = *options;
+    e->rule = *options->rule;
+    e->next = options->first_step;
+    e->ops = local_ops;
+    e->base.ops = &e->ops;
+    ps_exchange *x = &e->base;
+    ps_err err = make_outer(e, outer);
+    if (err == PS_OK) {
+        e->ops.name = e->outer->ops->name;
+        e->ops.mode = e->outer->ops->mode;
+        e->ops.servers = e->outer->ops->servers;
+        *out = x;
+    } else {
+        local_destroy(&x);
+    }
+    return err;
+}
+
+static ps_err local_start(ps_exchange *x)
+{
+    exchange_local *e = self(x);
+    const size_t bytes = e->o.params->bytes;
+    PS_TRY(make_steps(e));
+    memcpy(anchor_of(e), weights_of(e), bytes);
+    PS_TRY(ps_exchange_start(e->outer));
+    memcpy(weights_of(e), e->resumed ? e->resumed : anchor_of(e), bytes);
+    e->resumed = NULL;
+    return ps_exchange_start(e->steps);
+}
+
+/* --- rounds --------------------------------------------------------------------------
+ */
+
+/* Pushes this rank's share of the mean change, as a gradient that points away from it. */
+static ps_err push_round(exchange_local *e)
+{
+    const float share = (float)((double)e->samples / (double)e->all_samples);
+    const uint64_t n = e->o.table->arena_count;
+    const float *anchor = anchor_of(e), *weights = weights_of(e);
+    float *change = e->o.grads->base;
+    for (uint64_t i = 0; i < n; i++)
+        change[i] = (anchor[i] - weights[i]) * share;
+    PS_TRY(ps_exchange_begin(e->outer, ps_local_steps_round(e->o.config, e->next - 1)));
+    PS_TRY(ps_exchange_grads_ready(e->outer, 0, e->o.table->n_tensors));
+    PS_TRY(ps_exchange_finish(e->outer));
+    e->samples = e->all_samples = 0;
+    e->pending = true;
+    return PS_OK;
+}
+
+/* Waits for the anchor that the round leads to; the workers go on from it. */
+static ps_err take_round(exchange_local *e)
+{
+    if (!e->pending) return PS_OK;
+    PS_TRY(ps_exchange_drain(e->outer));
+    memcpy(weights_of(e), anchor_of(e), e->o.params->bytes);
+    e->pending = false;
+    return PS_OK;
+}
+
+/* Whether the weights may differ from the anchor. */
+static bool within_round(const exchange_local *e)
+{
+    return !ps_local_steps_begins(e->o.config, e->next) && e->next != e->o.total_steps;
+}
+
+static void swap(exchange_local *e)
+{
+    float *a = weights_of(e), *b = anchor_of(e);
+    for (uint64_t i = 0; i < e->o.table->arena_count; i++) {
+        const float weight = a[i];
+        a[i] = b[i];
+        b[i] = weight;
+    }
+    e->swapped = !e->swapped;
+}
+
+/* Leaves the anchor in the session's arena. */
+static void show_anchor(exchange_local *e)
+{
+    if (within_round(e))
+        swap(e);
+    else
+        memcpy(weights_of(e), anchor_of(e), e->o.params->bytes);
+}
+
+static void show_weights(exchange_local *e)
+{
+    if (e->swapped) swap(e);
+}
+
+/* --- steps ---------------------------------------------------------------------------
+ */
+
+static ps_err local_begin(ps_exchange *x, uint64_t step)
+{
+    exchange_local *e = self(x);
+    PS_TRY(take_round(e));
+    show_weights(e);
+    return ps_exchange_begin(e->steps, step);
+}
+
+static ps_err local_params_needed(ps_exchange *x, int first, int n)
+{
+    return ps_exchange_params_needed(self(x)->steps, first, n);
+}
+
+static ps_err local_params_ready(ps_exchange *x, int first, int n, bool *ready)
+{
+    return ps_exchange_params_ready(self(x)->steps, first, n, ready);
+}
+
+static ps_err local_grads_ready(ps_exchange *x, int first, int n)
+{
+    return ps_exchange_grads_ready(self(x)->steps, first, n);
+}
+
+static void local_count(ps_exchange *x, uint64_t mine, uint64_t all)
+{
+    exchange_local *e = self(x);
+    e->samples += mine;
+    e->all_samples += all;
+}
+
+static ps_err local_finish(ps_exchange *x)
+{
+    exchange_local *e = self(x);
+    PS_TRY(ps_exchange_finish(e->steps));
+    if (e->all_samples == 0)
+        return ps_err_set(PS_ERR_ARG, "a step ends, but its samples were not counted");
+    const uint64_t step = e->next++;
+    if (!ps_local_steps_ends(e->o.config, step, e->o.total_steps)) return PS_OK;
+    return push_round(e);
+}
+
+static ps_err local_drain(ps_exchange *x)
+{
+    exchange_local *e = self(x);
+    PS_TRY(take_round(e));
+    show_weights(e);
+    return ps_exchange_drain(e->steps);
+}
+
+static ps_err local_loss_scale(ps_exchange *x, float *scale)
+{
+    return ps_exchange_loss_scale(self(x)->steps, scale);
+}
+
+static ps_err local_sync_buffers(ps_exchange *x)
+{
+    exchange_local *e = self(x);
+    PS_TRY(local_drain(x));
+    PS_TRY(ps_exchange_sync_buffers(e->outer));
+    show_anchor(e);
+    return PS_OK;
+}
+
+/* --- checkpoints ---------------------------------------------------------------------
+ */
+
+/* Points the optimizer's state to the arenas that follow the weights. */
+static ps_exchange_state inner_state(const exchange_local *e, void *local)
+{
+    ps_exchange_state s = {0};
+    for (int i = 0; i < e->rule.optimizer.n_states; i++)
+        s.states[i] = ps_exchange_local_arena(e->o.table, local, 1 + i);
+    return s;
+}
+
+static ps_err save_own(exchange_local *e, void *local)
+{
+    const ps_optimizer *inner = &e->rule.optimizer;
+    ps_exchange_local_end end = {.samples = e->samples, .all_samples = e->all_samples};
+    ps_exchange_state s = inner_state(e, local);
+    memcpy(local, weights_of(e), e->o.params->bytes);
+    PS_TRY(ps_exchange_save(e->steps, &s));
+    end.rule_bytes = s.rule_bytes;
+    memcpy(end.rule, s.rule, s.rule_bytes);
+    memcpy(ps_exchange_local_end_of(e->o.table, inner, local), &end, sizeof end);
+    return PS_OK;
+}
+
+/* The rule is rank 0's inner one. */
+static ps_err local_save(ps_exchange *x, ps_exchange_state *out)
+{
+    exchange_local *e = self(x);
+    ps_exchange_local_end end;
+    PS_TRY(local_drain(x));
+    PS_TRY(ps_exchange_save(e->outer, out));
+    PS_TRY(save_own(e, out->local));
+    memcpy(&end, ps_exchange_local_end_of(e->o.table, &e->rule.optimizer, out->local),
+           sizeof end);
+    out->rule_bytes = end.rule_bytes;
+    memcpy(out->rule, end.rule, end.rule_bytes);
+    show_anchor(e);
+    return PS_OK;
+}
+
+/* In the first round the outer exchange is as in a new job: there is nothing to load. */
+static ps_err local_load(ps_exchange *x, const ps_exchange_state *in)
+{
+    exchange_local *e = self(x);
+    ps_exchange_local_end end;
+    memcpy(&end, ps_exchange_local_end_of(e->o.table, &e->rule.optimizer, in->local),
+           sizeof end);
+    if (end.rule_bytes > sizeof end.rule)
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "the state of a worker's own steps is damaged");
+    if (end.rule_bytes > 0) PS_TRY(ps_step_rule_load(&e->rule, end.rule, end.rule_bytes));
+    e->samples = end.samples;
+    e->all_samples = end.all_samples;
+    e->resumed = in->local;
+    if (e->outer_options.first_step > 0) PS_TRY(ps_exchange_load(e->outer, in));
+    PS_TRY(make_steps(e));
+    const ps_exchange_state own = inner_state(e, in->local);
+    return ps_exchange_load(e->steps, &own);
+}
+
+/* --- the end -------------------------------------------------------------------------
+ */
+
+static void local_stats(const ps_exchange *x, ps_exchange_stats *out)
+{
+    ps_exchange_stats_get(((const exchange_local *)x)->outer, out);
+}
+
+static ps_err local_stop(ps_exchange *x)
+{
+    exchange_local *e = self(x);
+    PS_TRY(local_drain(x));
+    PS_TRY(ps_exchange_stop(e->steps));
+    return ps_exchange_stop(e->outer);
+}
+
+static const ps_exchange_ops local_ops = {
+    .create = NULL, // ps_exchange_local_create
+    .start = local_start,
+    .begin = local_begin,
+    .params_needed = local_params_needed,
+    .params_ready = local_params_ready,
+    .grads_ready = local_grads_ready,
+    .finish = local_finish,
+    .drain = local_drain,
+    .loss_scale = local_loss_scale,
+    .sync_buffers = local_sync_buffers,
+    .save = local_save,
+    .load = local_load,
+    .count = local_count,
+    .stats = local_stats,
+    .stop = local_stop,
+    .destroy = local_destroy,
+};
