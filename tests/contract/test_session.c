@@ -305,6 +305,16 @@ static void a_schedule_says_that_it_needs_an_end(void **state)
     lone_fini(&l);
 }
 
+static void local_steps_need_the_samples_counted(void **state)
+{
+    const char *const sets[] = {"exchange.name=ps", "job.servers=1", "sync.policy=local"};
+    lone l;
+    lone_init(&l, sets, 3);
+    assert_int_equal(join(&l.worker), PS_ERR_CONFIG);
+    assert_non_null(strstr(ps_err_message(), "sync.policy: local is for models that"));
+    lone_fini(&l);
+}
+
 static void assert_misuse(ps_err err, const char *want)
 {
     assert_int_equal(err, PS_ERR_ARG);
@@ -461,6 +471,7 @@ int main(void)
         cmocka_unit_test(servers_may_be_missing),
         cmocka_unit_test(a_job_may_have_no_known_end),
         cmocka_unit_test(a_schedule_says_that_it_needs_an_end),
+        cmocka_unit_test(local_steps_need_the_samples_counted),
         cmocka_unit_test(calls_at_the_wrong_time_are_told),
         cmocka_unit_test(another_world_size_is_refused),
         cmocka_unit_test(another_table_is_refused),
