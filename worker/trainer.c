@@ -7,6 +7,7 @@
 
 #include "file_wait.h"
 #include "interrupt.h"
+#include "local_steps.h"
 #include "log.h"
 #include "safetensors.h"
 #include "trace.h"
@@ -235,13 +236,30 @@ static ps_err save(ps_trainer *t, const char *name)
     return ps_file_wait_written(t->member, t->o.config, name);
 }
 
-/* Evaluates the weights after all steps so far. */
+/* Once: with the policy local, the newest weights are every worker's own. */
+static void warn_of_older_weights(ps_trainer *t)
+{
+    const ps_config *c = t->o.config;
+    if (!ps_local_steps_on(c) || t->rank != 0 || t->warned || t->step == t->total_steps ||
+        ps_local_steps_begins(c, t->step))
+        return;
+    t->warned = true;
+    PS_WARN("evaluation",
+            "step=%" PRIu64 " note=\"within a round: the weights are those of the last "
+            "synchronisation; a sync.local_steps that divides an epoch's steps, or "
+            "another train.eval_every, would evaluate the newest\"",
+            t->step);
+}
+
+/* Evaluates the weights after all steps so far; with the policy local, those of the last
+ * synchronisation. */
 static ps_err evaluate(ps_trainer *t, int64_t epochs_done)
 {
     if (t->o.evaluator->n_samples == 0) return PS_OK;
     char name[48];
     snprintf(name, sizeof name, "evaluate/%" PRIu64, t->step);
     ps_evaluation *e = &t->result->evaluation;
+    warn_of_older_weights(t);
     uint64_t begin = ps_clock_ns();
     PS_TRY(ps_evaluate(t->o.evaluator, name, e));
     ps_trace_add(PS_TRACE_EVALUATE, begin, t->step);

@@ -62,6 +62,7 @@ struct ps_trainer {
     double agreed;           // seconds that it has waited for all ranks to agree
     double owed_seconds;     // of agreeing after a step: booked with the next
     float loss_scale;        // of the step; 1 without; 0: not known yet
+    bool warned;             // that an evaluation came within a round
     ps_trainer_result *result;
 };
 

@@ -96,7 +96,9 @@ class SameBits(LocalTest):
 
     def test_evaluation_changes_nothing(self):
         self.train("out", "ps", 1, 2, *ADAMW, *LOCAL, "sync.local_steps=5")
-        self.train("eval", "ps", 1, 2, *ADAMW, *LOCAL, "sync.local_steps=5", "train.eval_every=1", "train.save_every=3")
+        said = self.train("eval", "ps", 1, 2, *ADAMW, *LOCAL, "sync.local_steps=5", "train.eval_every=1",
+                          "train.save_every=3")
+        self.assertEqual(said.count("evaluation step=6 note=\"within a round: "), 1, said)
         self.assertEqual(self.model("out"), self.model("eval"))
 
     def test_files_have_the_weights_of_the_last_synchronisation(self):
