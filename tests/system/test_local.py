@@ -15,6 +15,10 @@ SETTINGS = ["train.epochs=2", "train.seed=3", "data.batch=20", "data.train=0-239
 LOCAL = ["sync.policy=local", "sync.local_steps=4"]
 NESTEROV = ["sync.outer_lr=0.7", "sync.outer_momentum=0.9", "sync.outer_nesterov=true"]
 ADAMW = ["optimizer.name=adamw", "optimizer.lr=0.002"]
+# Nothing is on the disk before the last step; memory gets a checkpoint as often as it may.
+IN_MEMORY = [*SETTINGS, "train.steps=400", "train.epochs=100", "train.log_every=1", "checkpoint.every=1000000",
+             "recovery.share=0.5"]
+ROUNDS = ["sync.policy=local", "sync.local_steps=7", *NESTEROV]
 SGD = ["optimizer={name: sgd, lr: 0.05, weight_decay: 0}", "schedule.name=constant", "model.dropout=false"]
 
 
@@ -168,18 +172,39 @@ class Checkpoints(LocalTest):
 
 
 class Killed(RestartTest):
-    def test_a_worker_and_a_server(self):
-        kind = ("ps", 2, 2, "optimizer.name=adamw", "sync.policy=local", "sync.local_steps=7", *NESTEROV)
-        settings = ["train.steps=60", "train.epochs=100", "data.batch=20", "data.train=0-239", "train.log_every=4",
-                    "checkpoint.every=5"]
+    """Kills in the middle of rounds; the job goes on from memory, or from the disk."""
+
+    def check_kills(self, kind, settings, *parts):
+        """Kills different parts (role, rank), one after the other. Returns psrun's words."""
         self.run_job("whole", *kind[:3], *settings, *kind[3:])
-        psrun = self.start("out", kind, "--restarts", "4", settings=settings)
-        for role in ("worker", "server"):
-            lines = self.lines("out")
-            if self.wait_until(psrun, lambda: self.lines("out") > lines):
-                self.kill(psrun, role, 1)
-        self.end(psrun, "out")
-        self.check_restarted("whole", "out")
+        psrun = self.start("out", kind, "--restarts", len(parts), settings=settings)
+        for role, rank in parts:
+            self.assertTrue(self.wait_for_part(psrun, role, rank))
+            seen = self.last_step("out")
+            self.assertTrue(self.wait_until(psrun, lambda n=seen: self.last_step("out") > n + 8))
+            self.kill(psrun, role, rank)
+        text = self.end(psrun, "out")
+        self.assertEqual(len(self.check_restarted("whole", "out")), len(parts))
+        return text
+
+    def test_a_worker_and_a_server(self):
+        settings = [*SETTINGS, "train.steps=200", "train.epochs=100", "checkpoint.every=15", "train.log_every=1"]
+        self.check_kills(("ps", 2, 2, *ADAMW, *ROUNDS), settings, ("worker", 1), ("server", 1))
+
+    def test_from_the_memory_of_another_worker(self):
+        """Of three workers: rank 0 moves what worker 1 holds of all of them."""
+        text = self.check_kills(("ps", 1, 3, *ADAMW, *ROUNDS), IN_MEMORY, ("worker", 0))
+        self.assertIn('from="memory of worker 1"', text)
+
+    def test_a_server_from_memory(self):
+        self.check_kills(("ps", 1, 2, *ADAMW, *ROUNDS), IN_MEMORY, ("server", 0))
+
+    def test_all_reduce(self):
+        self.check_kills(("allreduce", 0, 3, *ADAMW, *ROUNDS), IN_MEMORY, ("worker", 2))
+
+    def test_onebit(self):
+        codec = ["exchange.codec=onebit", "exchange.codec_warmup=4", "exchange.codec_cooldown=2"]
+        self.check_kills(("ps", 2, 2, *ROUNDS, *codec), IN_MEMORY, ("worker", 0))
 
 
 class Bench(LocalTest):
