@@ -71,7 +71,8 @@ static ps_err init_own(ps_snapshot *s, const ps_snapshot_shape *shape, int rank,
     return PS_OK;
 }
 
-ps_err ps_snapshot_init(ps_snapshot *s, const ps_snapshot_shape *shape, int rank, bool all)
+ps_err ps_snapshot_init(ps_snapshot *s, const ps_snapshot_shape *shape, int rank,
+                        bool all)
 {
     PS_TRY(init_own(s, shape, rank, all));
     if (!all) return PS_OK;
@@ -164,7 +165,8 @@ static ps_err move_ranks(const ps_snapshot_ranks *ranks, size_t each, void *cons
 {
     size_t *bytes;
     if (!memory) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&bytes, (size_t)ranks->world_size, sizeof *bytes, "a checkpoint"));
+    PS_TRY(
+        ps_mem_zalloc(&bytes, (size_t)ranks->world_size, sizeof *bytes, "a checkpoint"));
     for (int r = 0; r < ranks->world_size; r++)
         bytes[r] = each;
     const ps_rank_pieces pieces = pieces_of(ranks, bytes, memory);
