@@ -168,7 +168,7 @@ static void local_steps_are_checked(void **state)
     assert_refused(POLICY, "optimizer.name=mean",
                    "sync.policy: local needs an optimizer");
     assert_refused(POLICY, "sync.outer=sum", "sync.outer: sum and mean make no step");
-    assert_refused(POLICY, "sync.outer_nesterov=true", "sync.outer_nesterov: wants");
+    assert_refused(POLICY, "sync.outer_nesterov=true", "sync.outer_nesterov: needs");
     assert_refused(POLICY, "sync={outer: adam, outer_momentum: 0.9, policy: local}",
                    "sync.outer: only sgd has a momentum");
 }
