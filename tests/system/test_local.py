@@ -9,6 +9,7 @@ from jobs import BIN, DIGITS, ROOT, read_safetensors
 from restarting import RestartTest
 from test_checkpoints import CheckpointTest
 from test_bench import TORCH, needs_torch
+from test_elastic import ElasticTest
 
 SETTINGS = ["train.epochs=2", "train.seed=3", "data.batch=20", "data.train=0-239", "train.eval_every=0",
             "train.log_every=4"]
@@ -205,6 +206,16 @@ class Killed(RestartTest):
     def test_onebit(self):
         codec = ["exchange.codec=onebit", "exchange.codec_warmup=4", "exchange.codec_cooldown=2"]
         self.check_kills(("ps", 2, 2, *ROUNDS, *codec), IN_MEMORY, ("worker", 0))
+
+
+class Elastic(ElasticTest):
+    def test_one_comes(self):
+        psrun = self.start_elastic("out", ("ps", 1, 2, *ADAMW, *ROUNDS), 4000)
+        self.wait_for_lines(psrun, "out", 5)
+        self.join("out")
+        self.assertTrue(self.wait_for_size(psrun, "out", 3, 1))
+        self.end_all(psrun, "out")
+        self.check_samples("out", 4000)
 
 
 class Bench(LocalTest):
