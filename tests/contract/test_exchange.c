@@ -137,7 +137,7 @@ static void a_stopped_worker_is_noticed(void **state)
         .servers = 1,
         .workers = 2,
         .fault = TEST_FAULT_STOPPED,
-        SETS("exchange.shm=off", "net.step_timeout_ms=700")};
+        SETS("exchange.shm=off", "net.step_timeout_ms=4000")};
     test_run_result result;
     test_run(&options, &result);
     assert_int_equal(result.rank[0].err, PS_ERR_TIMEOUT);

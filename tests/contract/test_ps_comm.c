@@ -168,7 +168,7 @@ static void a_stopped_server_costs_a_window(void **state)
 {
     enum { WINDOW = 40000 };
     const char *const sets[] = {"exchange.credit=40000", "exchange.shm=off",
-                                "net.step_timeout_ms=600"};
+                                "net.step_timeout_ms=3000"};
     rig r;
     rig_init(&r, sets, 3, NULL);
     assert_true(r.params.bytes > 3 * WINDOW);

@@ -108,19 +108,19 @@ void peer_send_bytes(void *socket, const void *bytes, size_t n)
 {
     zmq_msg_t part;
     assert_int_equal(ps_zsock_msg_copy(&part, bytes, n), PS_OK);
-    assert_int_equal(ps_zsock_send(socket, ps_deadline_in_ms(2000), &part, 1), PS_OK);
+    assert_int_equal(ps_zsock_send(socket, ps_deadline_in_ms(20000), &part, 1), PS_OK);
 }
 
 void peer_send(void *socket, const ps_control *c)
 {
     zmq_msg_t part;
     assert_int_equal(ps_control_frame(&part, c), PS_OK);
-    assert_int_equal(ps_zsock_send(socket, ps_deadline_in_ms(2000), &part, 1), PS_OK);
+    assert_int_equal(ps_zsock_send(socket, ps_deadline_in_ms(20000), &part, 1), PS_OK);
 }
 
 ps_control peer_await(void *socket, ps_control_kind kind)
 {
-    ps_deadline deadline = ps_deadline_in_ms(5000);
+    ps_deadline deadline = ps_deadline_in_ms(20000);
     for (;;) {
         zmq_msg_t part;
         int n;
@@ -177,7 +177,7 @@ peer_admission peer_ask_to_join(void *door, ps_role role, int rank)
     int n;
     ps_control c;
     peer_admission a;
-    assert_int_equal(ps_zsock_recv(door, ps_deadline_in_ms(5000), &part, 1, &n), PS_OK);
+    assert_int_equal(ps_zsock_recv(door, ps_deadline_in_ms(20000), &part, 1, &n), PS_OK);
     assert_int_equal(n, 1);
     assert_int_equal(ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL),
                      PS_OK);

@@ -108,7 +108,7 @@ static void a_half_open_joiner_makes_room(void **state)
 {
     void *first = peer_dial(1), *second = peer_dial(2);
     (void)peer_ask_to_join(first, PS_ROLE_WORKER, 1);
-    ps_deadline deadline = ps_deadline_in_ms(15000);
+    ps_deadline deadline = ps_deadline_in_ms(60000);
     peer_send_join(second, peer_join_message(), PS_ROLE_WORKER, 1);
     peer_assert_says(peer_await(second, PS_CONTROL_REFUSE).text, "its rank is taken");
     ps_control c = {.kind = PS_CONTROL_REFUSE};
@@ -117,7 +117,7 @@ static void a_half_open_joiner_makes_room(void **state)
         int n;
         usleep(100000);
         peer_send_join(second, peer_join_message(), PS_ROLE_WORKER, 1);
-        assert_int_equal(ps_zsock_recv(second, ps_deadline_in_ms(2000), &part, 1, &n),
+        assert_int_equal(ps_zsock_recv(second, ps_deadline_in_ms(20000), &part, 1, &n),
                          PS_OK);
         assert_int_equal(
             ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL), PS_OK);
@@ -216,7 +216,8 @@ static void frames_too_many_and_foreign_ids_are_stood(void **state)
     zmq_msg_t parts[4];
     for (int i = 0; i < 4; i++)
         assert_int_equal(ps_zsock_msg_copy(&parts[i], "x", 1), PS_OK);
-    assert_int_equal(ps_zsock_send(sockets[0], ps_deadline_in_ms(2000), parts, 4), PS_OK);
+    assert_int_equal(ps_zsock_send(sockets[0], ps_deadline_in_ms(20000), parts, 4),
+                     PS_OK);
     // A REQ socket: an id of ZeroMQ's own and an empty frame first.
     const ps_zsock_options o = {.type = ZMQ_REQ};
     assert_int_equal(ps_zsock_open(peer_context, &o, &request), PS_OK);

@@ -134,7 +134,7 @@ static void *dial_with(place *p, const ps_curve *keys, const char *at,
     assert_int_equal(ps_zsock_connect(socket, NULL, at), PS_OK);
     zmq_msg_t part;
     assert_int_equal(ps_zsock_msg_copy(&part, "hello", 5), PS_OK);
-    assert_int_equal(ps_zsock_send(socket, ps_deadline_in_ms(2000), &part, 1), PS_OK);
+    assert_int_equal(ps_zsock_send(socket, ps_deadline_in_ms(20000), &part, 1), PS_OK);
     return socket;
 }
 
@@ -171,7 +171,7 @@ static void only_members_get_through(void **state)
     ps_zsock_close(&bare);
     ps_zsock_close(&member);
     ps_zsock_close(&stranger);
-    const ps_deadline deadline = ps_deadline_in_ms(5000); // for the gate to see it
+    const ps_deadline deadline = ps_deadline_in_ms(20000); // for the gate to see it
     while (atomic_load(&p.n_closed) == 0 && !ps_deadline_passed(deadline))
         poll(NULL, 0, 10);
     close_place(&p);
@@ -269,7 +269,7 @@ static void a_door_tells_the_role(void **state)
         zmq_msg_t parts[2];
         int n;
         ps_role role = PS_ROLE_COUNT;
-        assert_int_equal(ps_zsock_recv(p.door, ps_deadline_in_ms(5000), parts, 2, &n),
+        assert_int_equal(ps_zsock_recv(p.door, ps_deadline_in_ms(20000), parts, 2, &n),
                          PS_OK);
         assert_int_equal(n, 2);
         assert_true(ps_gate_role(&parts[1], &role));
@@ -432,7 +432,8 @@ static void a_message_without_an_end_is_cut_off(void **state)
         zmq_msg_t part;
         zmq_msg_init_size(&part, 100000);
         memset(zmq_msg_data(&part), 0, 100000);
-        assert_int_equal(ps_zsock_send(member, ps_deadline_in_ms(2000), &part, 1), PS_OK);
+        assert_int_equal(ps_zsock_send(member, ps_deadline_in_ms(20000), &part, 1),
+                         PS_OK);
     }
     for (int i = 0; i < 100; i++)
         assert_true(hears_from(p.members, "id", 5000));
@@ -454,7 +455,7 @@ static void who_says_nothing_has_to_go(void **state)
     assert_true(is_closed(at_the_door, 8000));
     zmq_msg_t part;
     assert_int_equal(ps_zsock_msg_copy(&part, "hello", 5), PS_OK);
-    assert_int_equal(ps_zsock_send(member, ps_deadline_in_ms(2000), &part, 1), PS_OK);
+    assert_int_equal(ps_zsock_send(member, ps_deadline_in_ms(20000), &part, 1), PS_OK);
     assert_true(hears_from(p.members, "id", 5000));
     ps_zsock_close(&member);
     close(silent), close(half), close(at_the_door);
@@ -476,7 +477,7 @@ static void many_strangers_leave_room(void **state)
     assert_true(hears_from(p.door, "joiner", 5000));
     // Which of those at two sockets came first nobody knows exactly.
     int n_closed = 0;
-    ps_deadline deadline = ps_deadline_in_ms(10000);
+    ps_deadline deadline = ps_deadline_in_ms(20000);
     while (n_closed < MANY - PS_GATE_STRANGERS - 1 && !ps_deadline_passed(deadline))
         for (int i = 0; i < MANY; i++)
             if (fds[i] >= 0 && is_closed(fds[i], 0)) {

@@ -24,7 +24,7 @@ static const ps_deadline now = {0};
 
 static ps_deadline soon(void)
 {
-    return ps_deadline_in_ms(20000);
+    return ps_deadline_in_ms(60000);
 }
 
 /* A name that its host's DNS learns while we ask, and one whose name servers are down. */
@@ -138,7 +138,7 @@ static void name_servers_that_are_down_hold_nobody(void **state)
 {
     char address[PS_ADDRESS_MAX], found[4][PS_ADDRESS_MAX];
     int n, fd;
-    const ps_deadline limit = ps_deadline_in_ms(10000);
+    const ps_deadline limit = ps_deadline_in_ms(30000);
     assert_int_equal(
         ps_net_route_address("never-answered", ps_deadline_in_ms(150), address),
         PS_ERR_TIMEOUT);
@@ -168,7 +168,7 @@ static void a_signal_ends_looking_up_and_connecting(void **state)
     char remote[PS_ADDRESS_MAX], local[PS_ADDRESS_MAX];
     pthread_t thread;
     assert_int_equal(ps_interrupt_init(), PS_OK);
-    const ps_deadline limit = ps_deadline_in_ms(10000);
+    const ps_deadline limit = ps_deadline_in_ms(30000);
     assert_int_equal(pthread_create(&thread, NULL, interrupt_soon, NULL), 0);
     assert_int_equal(ps_net_dial("never-answered", 1, soon(), remote, local),
                      PS_ERR_INTERRUPTED);
@@ -236,7 +236,7 @@ static void dials_what_listens_and_gives_up_on_what_does_not(void **state)
     assert_int_equal(strncmp(endpoint, "tcp://127.0.0.1:", 16), 0); // and no mapped one
     int port = port_of(endpoint);
     assert_int_equal(
-        ps_net_dial("127.0.0.1", port, ps_deadline_in_ms(2000), remote, local), PS_OK);
+        ps_net_dial("127.0.0.1", port, ps_deadline_in_ms(20000), remote, local), PS_OK);
     assert_string_equal(remote, "127.0.0.1");
     assert_string_equal(local, "127.0.0.1");
 
@@ -256,7 +256,7 @@ static void dials_what_listens_and_gives_up_on_what_does_not(void **state)
     assert_int_equal(
         ps_net_dial("127.0.0.1", port, ps_deadline_in_ms(250), remote, local),
         PS_ERR_TIMEOUT);
-    assert_true(ps_clock_ns() - before < 2000000000u);
+    assert_true(ps_clock_ns() - before < 20000000000u);
     assert_non_null(strstr(ps_err_message(), "refused"));
 }
 
@@ -275,7 +275,7 @@ static void messages_within_bounds(void **state)
     zmq_msg_t parts[5];
     for (int i = 0; i < 5; i++)
         assert_int_equal(ps_zsock_msg_copy(&parts[i], "abc", 3), PS_OK);
-    ps_deadline soon = ps_deadline_in_ms(2000);
+    ps_deadline soon = ps_deadline_in_ms(20000);
     assert_int_equal(ps_zsock_send(dealer, soon, parts, 5), PS_OK);
     int n;
     assert_int_equal(ps_zsock_recv(router, soon, parts, 3, &n), PS_ERR_PROTOCOL);

@@ -24,7 +24,7 @@ static const uint64_t nonce = 0x1122334455667788u;
 
 static ps_deadline soon(void)
 {
-    return ps_deadline_in_ms(5000);
+    return ps_deadline_in_ms(20000);
 }
 
 static int plain_memfd(size_t bytes)
