@@ -9,7 +9,6 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 import unittest
 
 from jobs import BIN, DIGITS, ROOT, JobTest
