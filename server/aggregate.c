@@ -85,12 +85,22 @@ float *ps_aggregate_array(const ps_aggregate *a, uint64_t array)
     return array < PS_OPTIMIZER_MAX_STATES ? a->states[array] : NULL;
 }
 
+static const float *scaled_sum_block(float *out, const ps_aggregate_step *s, uint64_t at,
+                                     uint64_t n)
+{
+    ps_floats_scaled_sum(out, s->grads[0] + at, s->grads[1] + at, s->factor, n);
+    for (int r = 2; r < s->n_grads; r++)
+        ps_floats_add_scaled(out, s->grads[r] + at, s->factor, n);
+    return out;
+}
+
 /* Sums elements [at, at + n) in rank order into out. With one rank it returns that rank's
  * gradient in place. */
 static const float *sum_block(float *out, const ps_aggregate_step *s, uint64_t at,
                               uint64_t n)
 {
     if (s->n_grads == 1) return s->grads[0] + at;
+    if (s->factor != 1) return scaled_sum_block(out, s, at, n);
     ps_floats_sum(out, s->grads[0] + at, s->grads[1] + at, n);
     for (int r = 2; r < s->n_grads; r++)
         ps_floats_add(out, s->grads[r] + at, n);

@@ -58,6 +58,7 @@ typedef struct ps_aggregate_step {
      * only. */
     const float *const *grads;
     int n_grads;
+    float factor; // each of several gradients is multiplied by it; 1: it is not
     /* The new weights are also copied here: to the chunk's place in n_copies arenas. */
     float *const *copies;
     int n_copies;

@@ -267,6 +267,7 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
             .n_workers = roster->n_workers,
             .total_steps = start.total_steps,
             .first_step = start.step,
+            .mean = s->tensors.mean,
             .n_groups = s->tensors.n_groups,
             .door = s->door,
             .changed = &s->changed,

@@ -22,6 +22,7 @@ static ps_aggregate_step step_of(ps_shard *s, ps_shard_chunk *c, double grad_sca
 {
     const uint64_t step = (uint64_t)c->policy.version;
     return (ps_aggregate_step){
+        .factor = s->mean ? (float)(1.0 / s->o.n_workers) : 1,
         .rule = &s->rule,
         .step = step,
         .now = ps_step_rule_optimizer_step(&s->rule, step, grad_scale),

@@ -17,6 +17,23 @@ PS_PER_LEVEL(void, ps_floats_add, (float *x, const float *a, uint64_t n), (x, a,
         x[i] += a[i];
 }
 
+PS_PER_LEVEL(void, ps_floats_scaled_sum,
+             (float *out, const float *a, const float *b, float factor, uint64_t n),
+             (out, a, b, factor, n))
+{
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = a[i] * factor + b[i] * factor;
+}
+
+PS_PER_LEVEL(void, ps_floats_add_scaled,
+             (float *x, const float *a, float factor, uint64_t n), (x, a, factor, n))
+{
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++)
+        x[i] += a[i] * factor;
+}
+
 PS_PER_LEVEL(void, ps_floats_scale, (float *x, float factor, uint64_t n), (x, factor, n))
 {
 #pragma omp simd

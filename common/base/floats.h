@@ -10,6 +10,12 @@ void ps_floats_sum(float *out, const float *a, const float *b, uint64_t n);
 /* x += a */
 void ps_floats_add(float *x, const float *a, uint64_t n);
 
+/* As the two above; a and b are multiplied by factor and rounded before they are added.
+ */
+void ps_floats_scaled_sum(float *out, const float *a, const float *b, float factor,
+                          uint64_t n);
+void ps_floats_add_scaled(float *x, const float *a, float factor, uint64_t n);
+
 /* x *= factor */
 void ps_floats_scale(float *x, float factor, uint64_t n);
 

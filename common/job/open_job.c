@@ -9,8 +9,8 @@
 #include "mem.h"
 
 enum {
-    VERSION = 1,
-    N_ITEMS = 7,
+    VERSION = 2,
+    N_ITEMS = 8,
     TENSOR_ITEMS = 3, // before the dimensions
     MAX_SETTINGS = 1024,
     SETTING_BYTES = 4096,
@@ -63,6 +63,7 @@ ps_err ps_open_job_write(const ps_open_job *job, ps_mp_writer *w)
     ps_mp_write_array(w, (size_t)job->n_settings);
     for (int i = 0; i < job->n_settings; i++)
         ps_mp_write_str(w, job->settings[i]);
+    ps_mp_write_uint(w, job->mean);
     ps_mp_write_uint(w, (uint64_t)job->n_groups);
     ps_mp_write_bin(w, job->numbers,
                     job->numbers ? (size_t)job->n_groups * sizeof *job->numbers : 0);
@@ -134,6 +135,7 @@ static ps_err read_all(ps_mp_reader *r, ps_open_job *job)
         return malformed();
     job->plan_hash = ps_mp_read_uint(r, UINT64_MAX);
     PS_TRY(read_settings(r, job));
+    job->mean = ps_mp_read_uint(r, 1) == 1;
     PS_TRY(read_groups(r, job));
     for (int buffer = 0; buffer < 2; buffer++) {
         const size_t n = ps_mp_read_array(r, MAX_TENSORS);
@@ -254,6 +256,10 @@ ps_err ps_open_job_compare(const ps_open_job *of_0, const ps_open_job *own, int 
                           "worker %d has %d parameter groups, worker 0 has %d", rank,
                           own->n_groups, of_0->n_groups);
     PS_TRY(compare_settings(of_0, own, rank));
+    if (own->mean != of_0->mean)
+        return ps_err_set(PS_ERR_PEER,
+                          "worker %d wants the %s of the gradients, worker 0 the %s",
+                          rank, own->mean ? "mean" : "sum", of_0->mean ? "mean" : "sum");
     PS_TRY(compare_numbers(of_0, own, rank));
     if (own->plan_hash == of_0->plan_hash) return PS_OK;
     return ps_err_set(PS_ERR_PEER,

@@ -8,12 +8,13 @@
  *
  * The message is a msgpack array:
  *
- *   [version, plan hash, [setting, ...], number of groups, numbers (bin) of the first
- * step,
+ *   [version, plan hash, [setting, ...], mean, number of groups,
+ *    numbers (bin) of the first step,
  *    [[name, role, group, dimension, ...], ...] parameters, the same of buffers]
  *
  * A setting is "key=value"; those of scope LOCAL are ignored by everybody else. numbers:
- * ps_group_numbers of each group, or nothing.
+ * ps_group_numbers of each group, or nothing. mean: the servers multiply gradients by
+ * 1 / workers.
  */
 #ifndef PS_OPEN_JOB_H
 #define PS_OPEN_JOB_H
@@ -29,6 +30,7 @@ typedef struct ps_open_job {
     uint64_t plan_hash;
     char **settings; // owned
     int n_settings;
+    bool mean;
     int n_groups;
     ps_group_numbers *numbers; // owned: n_groups of them, or NULL
     ps_tensor_table table;     // owned

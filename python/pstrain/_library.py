@@ -51,7 +51,7 @@ class Table(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("tensors", POINTER(Tensor)), ("n_tensors", c_int),
                 ("tensor_size", c_size_t), ("groups", POINTER(Group)), ("n_groups", c_int),
                 ("group_size", c_size_t), ("settings", POINTER(c_char_p)), ("n_settings", c_int),
-                ("total_steps", c_uint64), ("resume", POINTER(State))]
+                ("total_steps", c_uint64), ("resume", POINTER(State)), ("mean", c_int)]
 
 
 class Reducer(ctypes.Structure):

@@ -5,6 +5,7 @@ import os
 import queue
 import threading
 import typing
+import weakref
 
 from . import _library as c
 from . import errors
@@ -65,6 +66,23 @@ class _Caller:
             self._thread.join()
 
 
+def _answers(session: "weakref.ref[Session]") -> "typing.Generator[int, typing.Any, None]":
+    """Answers the library's questions whether the call that waits is to end. A generator, because
+    Python runs the handlers of signals when it goes on, inside the try: in a function they could
+    run before the function's first line, and what they raise would be lost."""
+    answer = 0
+    while True:
+        try:
+            yield answer
+            mine = session()
+            answer = mine.interrupted() if mine is not None else 0
+        except GeneratorExit:
+            return
+        except BaseException as raised:  # the program's own thread gets it
+            mine = session()
+            answer = mine.interrupted(raised) if mine is not None else 0
+
+
 class _Memory:
     """Destroys the library's session when nothing needs it any more."""
 
@@ -93,7 +111,10 @@ class Session:
         self._caller: "_Caller | None" = None
         self._interrupted = 0
         # Asked about every 100 ms by the thread that waits in the library.
-        self._ask_interrupted = c.INTERRUPTED_FN(lambda _: self._interrupted)
+        self._raised: "BaseException | None" = None  # by a signal's handler during a wait
+        answers = _answers(weakref.ref(self))
+        next(answers)
+        self._ask_interrupted = c.INTERRUPTED_FN(answers.send)
         words = c.texts(settings)
         options = c.Options(
             struct_size=c.ctypes.sizeof(c.Options),
@@ -134,6 +155,23 @@ class Session:
         """A call that waits for others. After Ctrl-C the job is ended for everybody."""
         self.check_open()
         self._caller.ask(lambda: self.call(name, *arguments), self._give_up)
+
+    def wait_here(self, name: str, *arguments: typing.Any) -> None:
+        """As block, in the thread that asks: for calls of each step, where a change of threads
+        would cost more than the call. Ctrl-C is noticed when the library asks about it."""
+        self.check_open()
+        status = getattr(self.library, name)(self._s, *arguments)
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            self._give_up()
+            raise raised
+        if status != c.OK:
+            raise self.error(status)
+
+    def interrupted(self, raised: "BaseException | None" = None) -> int:
+        """Whether the call that waits is to end; raised: why."""
+        self._raised = raised or self._raised
+        return int(self._interrupted or self._raised is not None)
 
     def _give_up(self) -> None:
         self._interrupted = 1
@@ -219,16 +257,13 @@ class Session:
         self.call("pstrain_push", first, n)
 
     def wait(self, first: int, n: int = 1) -> None:
-        """Another thread is asked only where the call would block."""
-        here = c.c_int()
-        self.call("pstrain_ready", first, n, c.byref(here))
-        (self.call if here.value else self.block)("pstrain_wait", first, n)
+        self.wait_here("pstrain_wait", first, n)
 
     def finish(self) -> None:
         self.call("pstrain_finish")
 
     def drain(self) -> None:
-        self.block("pstrain_drain")
+        self.wait_here("pstrain_drain")
 
     def sync(self) -> None:
         self.block("pstrain_sync")

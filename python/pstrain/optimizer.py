@@ -56,6 +56,10 @@ class Optimizer(torch.optim.Optimizer):
     push: "backward": a gradient leaves as soon as it is there; "step": in step(), so that it may
     be changed before (torch.nn.utils.clip_grad_norm_ of the rank's own gradient).
     settings: further keys of docs/configuration.md.
+    gradient_as_arena_view: from its first push on, `.grad` of a float32 parameter on the CPU is the
+    memory from which it is sent. Gradients then exist once, and what is computed in this memory is
+    not copied. zero_grad(set_to_none=False) waits for the step; with a codec `.grad` is divided by
+    the number of ranks.
     options: lr, momentum, dampening, nesterov, betas, eps, weight_decay, with PyTorch's defaults.
 
     The job is opened by the first forward pass with gradients: rank 0's weights become
@@ -72,7 +76,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def __init__(self, params: typing.Any, name: str = "adamw", *, codec: "str | None" = None,
                  clip_norm: float = 0.0, loss_scale: "bool | float | None" = None,
-                 push: str = "backward", settings: jobs.Settings = None,
+                 push: str = "backward", gradient_as_arena_view: bool = False,
+                 settings: jobs.Settings = None,
                  **options: typing.Any) -> None:
         self._job = job = jobs.current()
         self._name = name
@@ -86,6 +91,7 @@ class Optimizer(torch.optim.Optimizer):
         self._settings = _arguments.settings(name, codec, clip_norm, loss_scale) + jobs.as_words(settings)
         self._scales = loss_scale not in (None, False)
         self._push_early = push == "backward"
+        self._views = gradient_as_arena_view
         self._slots: "dict[int, _Slot]" = {}  # by id of the parameter, in the table's order
         self._frozen: "list[tuple[str, torch.nn.Parameter]]" = []
         self._list_parameters()
@@ -98,6 +104,7 @@ class Optimizer(torch.optim.Optimizer):
         self._numbers: "list[tuple[float, ...]]" = []  # of the groups, as the servers have them
         self._resume: "dict[str, typing.Any] | None" = None
         self._steps = 0  # made so far
+        self._mean = False  # the servers multiply by 1 / size
         self.share = 1.0 / job.size  #: by which gradients are multiplied; n_r / sum of all n
         # its own parameters, and whether it or a module within it has any
         self._by_module: "weakref.WeakKeyDictionary[torch.nn.Module, tuple[list[_Slot], bool]]" = \
@@ -180,6 +187,8 @@ class Optimizer(torch.optim.Optimizer):
             struct_size=ctypes.sizeof(_library.Table), tensors=tensors, n_tensors=len(tensors),
             tensor_size=ctypes.sizeof(_library.Tensor), groups=groups, n_groups=len(groups),
             group_size=ctypes.sizeof(_library.Group), settings=words, n_settings=len(self._settings))
+        self._mean = session.servers > 0 and not self._has_codec()
+        table.mean = int(self._mean)
         resume, arrays = self._resume_state()
         if resume is not None:
             table.resume = ctypes.pointer(resume)
@@ -199,17 +208,20 @@ class Optimizer(torch.optim.Optimizer):
         for slot in self._slots.values():
             at = session.tensor_offset(slot.index)
             slot.weights = _place_of(slot.param, params, at)
-            slot.grads = _place_of(slot.param, grads, at)
+            slot.grads = _place_of(slot.param, grads, at).data  # with a version of its own
             slot.weights.copy_(slot.param.detach())
             if slot.param.dtype == torch.float32 and self._device is None:
                 slot.param.data = slot.weights
             slot.address = slot.param.data_ptr()
         if self._device is not None:
+            self._views = False
             self._staging = _staging.Staging(self._device, session.push, [params, grads])
 
     def _take(self, slot: _Slot) -> None:
         """Its weights have arrived."""
         slot.fresh = True
+        if self._views:
+            self._check_sent(slot)
         if self._staging is not None:
             self._staging.take(slot)
         elif slot.param.dtype != torch.float32:
@@ -370,14 +382,19 @@ class Optimizer(torch.optim.Optimizer):
             slot.pushed_version = grad._version
             grad = grad.detach()
         if self._staging is not None:
-            self._staging.send(slot, grad, self.share)
-        elif grad is None:
-            slot.grads.zero_()
-        elif grad.dtype == torch.float32:
-            torch.mul(grad, self.share, out=slot.grads)
+            self._staging.send(slot, grad, self._factor())
         else:
-            slot.grads.copy_(grad).mul_(self.share)
+            _write(slot.grads, grad, self._factor())
+        if self._views and grad is not None and slot.param.dtype == torch.float32:
+            slot.param.grad = slot.grads
+            slot.pushed_version = slot.grads._version
         slot.pushed = slot.grads if grad is None else slot.param.grad
+
+    def _factor(self) -> float:
+        """By which this rank multiplies its gradients before it pushes them."""
+        if not self._mean:
+            return self.share
+        return 1.0 if self.share == 1.0 / self._job.size else self.share * self._job.size
 
     def _push_rest(self) -> None:
         """What the backward pass has not pushed; neighbours together."""
@@ -450,6 +467,19 @@ class Optimizer(torch.optim.Optimizer):
             if param.requires_grad and param.grad is not None:
                 raise InputError(f"rank {rank}: parameter '{name}' was frozen when the Optimizer was "
                                  "made, and has a gradient now: unfreeze it before")
+
+    def _check_sent(self, slot: _Slot) -> None:
+        if slot.param.grad is slot.grads and slot.grads._version != slot.pushed_version:
+            raise InputError(
+                f"rank {self._job.rank}: the gradient of parameter '{slot.name}' was changed while it "
+                "was on the way to the servers (gradient_as_arena_view): call optimizer.synchronize() "
+                "before, or optimizer.zero_grad()")
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch.optim's."""
+        if self._views and not set_to_none:
+            self.synchronize()  # until then gradients are being sent
+        super().zero_grad(set_to_none)
 
     def _check_weights(self) -> None:
         for slot in self._slots.values():
@@ -662,6 +692,21 @@ class _BeforeReading:
         # A copy of the model, or one from a file, has weights of its own. It gets a hook that does
         # nothing and needs no pstrain: the class slice, which takes as many arguments.
         return type, (slice(None),)
+
+
+def _write(out: torch.Tensor, grad: "torch.Tensor | None", factor: float) -> None:
+    """A gradient, times factor, goes to its place in the arena."""
+    if grad is None:
+        out.zero_()
+    elif grad.data_ptr() == out.data_ptr():
+        if factor != 1.0:
+            out.mul_(factor)
+    elif grad.dtype == torch.float32 and factor != 1.0:
+        torch.mul(grad, factor, out=out)
+    else:
+        out.copy_(grad)
+        if factor != 1.0:
+            out.mul_(factor)
 
 
 def _place_of(param: torch.Tensor, array: torch.Tensor, at: int) -> torch.Tensor:

@@ -498,7 +498,8 @@ static void refuse_table(const pstrain_tensor *list, int n, const char *setting,
                              .n_tensors = n,
                              .tensor_size = sizeof *list,
                              .settings = &setting,
-                             .n_settings = setting != NULL};
+                             .n_settings = setting != NULL,
+                             .mean = true};
     rig_refused(pstrain_open(s, &t), PSTRAIN_ERR_CONFIG, text);
     rig_refused(pstrain_start(s), PSTRAIN_ERR_ARG, "has failed before");
     rig_refused(pstrain_close(s), PSTRAIN_ERR_ARG, "has failed before");
@@ -523,6 +524,8 @@ static void test_bad_options(void **state)
     refuse_options(
         (pstrain_options){.struct_size = size, .settings = word, .n_settings = 1},
         PSTRAIN_ERR_CONFIG, "exchange.codec: 'zip' is not one of");
+    refuse_table((pstrain_tensor[]){{.name = "x"}}, 1, "exchange.codec=int8",
+                 "mean goes with exchange.codec none");
     const int64_t none[] = {0};
     refuse_table((pstrain_tensor[]){{.name = "x"}, {.name = "x"}}, 2, NULL,
                  "two tensors have the name x");

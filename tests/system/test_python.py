@@ -164,6 +164,12 @@ class Uses(PythonTest):
         text = self.job("accumulate", code=1)  # it ends its job after the refusal
         self.assertEqual(text.count(": fine"), 2, text)
 
+    def test_gradients_in_the_arena(self):
+        own, view, kept = (self.said(self.job("views", how), "views") for how in ("own", "view", "kept"))
+        self.assertEqual(own, view)
+        self.assertEqual(own, kept)
+        self.fine("views", "late", code=1)
+
     def test_local_clipping(self):
         self.fine("push_at_step")
 

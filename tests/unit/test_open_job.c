@@ -26,7 +26,7 @@ static void set(ps_open_job *job, int i, const char *text)
 
 static ps_open_job example(void)
 {
-    ps_open_job job = {.plan_hash = 77, .n_settings = 2, .n_groups = 2};
+    ps_open_job job = {.plan_hash = 77, .mean = true, .n_settings = 2, .n_groups = 2};
     int i;
     job.settings = calloc(2, sizeof *job.settings);
     set(&job, 0, "optimizer.name=adam");
@@ -84,6 +84,9 @@ static void test_compare(void **state)
     b.numbers[1].lr = 0.25;
     differs(&a, &b, "parameter group 1 (lr 0.125 there, 0.25 here)");
     b.numbers[1].lr = 0.125;
+    b.mean = false;
+    differs(&a, &b, "worker 3 wants the sum of the gradients, worker 0 the mean");
+    b.mean = true;
     b.plan_hash++;
     differs(&a, &b, "other chunks");
     b.plan_hash--;

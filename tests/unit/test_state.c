@@ -77,6 +77,7 @@ static void step_aggregate(const fixture *f, ps_aggregate *a, uint64_t step)
     draw(a->count, (uint32_t)step + 1, grad);
     const float *grads[] = {grad};
     const ps_aggregate_step s = {.rule = &f->rule,
+                                 .factor = 1,
                                  .step = step,
                                  .now = ps_step_rule_optimizer_step(&f->rule, step, 1),
                                  .grads = grads,

@@ -247,6 +247,11 @@ typedef struct pstrain_table {
      * other than 0 may pass NULL if there is no feedback. The weights go into
      * pstrain_params as for a new job. */
     const pstrain_state *resume;
+    /* 1: the servers multiply each worker's gradient by 1 / world_size before they add
+     * it, with the bits of a worker that does so before its push. pstrain_push says what
+     * is to be pushed. Not with exchange.codec. 0: they do not. The same on every rank.
+     */
+    int mean;
 } pstrain_table;
 
 /* Checks that all ranks have the same table, groups and settings, tells the servers, and
@@ -298,10 +303,11 @@ PSTRAIN_API int pstrain_wait(pstrain_session *s, int first, int n);
 PSTRAIN_API int pstrain_ready(pstrain_session *s, int first, int n, int *here);
 
 /* The gradients of these parameters are final. Each rank has multiplied its own by its
- * share: 1 / world_size for equal batches, n_r / (sum of all n) for others; and by the
- * loss scale where loss_scale.use is on. Each parameter is pushed once per step; one
- * without a gradient is pushed as zeros. Gradients and weights then belong to the library
- * until the next pstrain_wait for them. Does not block. */
+ * share: 1 / world_size for equal batches, n_r / (sum of all n) for others (with
+ * pstrain_table.mean: by world_size times its share, so not at all for equal batches);
+ * and by the loss scale where loss_scale.use is on. Each parameter is pushed once per
+ * step; one without a gradient is pushed as zeros. Gradients and weights then belong to
+ * the library until the next pstrain_wait for them. Does not block. */
 PSTRAIN_API int pstrain_push(pstrain_session *s, int first, int n);
 
 /* Every parameter of the step has been pushed. May return before the step is made. ARG

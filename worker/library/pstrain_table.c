@@ -203,6 +203,17 @@ static ps_err check_groups(const pstrain_session *s, const ps_group_numbers *num
     return PS_OK;
 }
 
+static ps_err take_mean(pstrain_session *s, const pstrain_table *t)
+{
+    s->own.mean = t->mean != 0;
+    if (!s->own.mean) return PS_OK;
+    if (s->full->exchange.codec != PS_CODEC_NONE)
+        return ps_err_set(PS_ERR_ARG, "pstrain_open: mean goes with exchange.codec none; "
+                                      "with a codec the workers divide");
+    if (s->full->job.servers > 0 || s->full->job.workers == 1) return PS_OK;
+    return ps_err_set(PS_ERR_ARG, "pstrain_open: mean needs servers");
+}
+
 /* --- agreeing ---------------------------------------------------------------------- */
 
 static ps_err compare_with_worker_0(pstrain_session *s)
@@ -319,6 +330,7 @@ static ps_err open_tensors(pstrain_session *s, const pstrain_table *t)
     PS_TRY(take_groups(s, t));
     if (t->n_groups > 0) PS_TRY(add_momentum(s));
     PS_TRY(pstrain_load_settings(s));
+    PS_TRY(take_mean(s, t));
     PS_TRY(add_tensors(s, t));
     PS_TRY(pstrain_agree(s, t->total_steps, t->resume));
     s->resume = t->resume;

@@ -410,6 +410,35 @@ def accumulate():
 
 
 @case
+def views():
+    """The weights after some steps, with gradients of their own ("own") or in the arena ("view",
+    "kept": zero_grad keeps them); "late": a gradient is changed while it is sent."""
+    how = sys.argv[2]
+    with pstrain.init():
+        model = net()
+        optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1, momentum=0.9,
+                                      gradient_as_arena_view=how != "own")
+        for step in range(5):
+            images, labels = batch(step)
+            optimizer.zero_grad(set_to_none=how != "kept")
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        if how == "late":
+            slot = list(optimizer._slots.values())[2]
+            slot.param.grad.zero_()
+            refused(pstrain.InputError, [f"'{slot.name}'", "gradient_as_arena_view"], lambda: model(images))
+            pstrain.barrier()
+            pstrain.abort("done")
+        else:
+            optimizer.synchronize()
+            at = [(p.grad is s.grads, p.grad.abs().sum() > 0)
+                  for p, s in zip(model.parameters(), optimizer._slots.values())]
+            assert all(a == (how != "own", True) for a in at), at
+            say("views", digest(model, False))
+    say("fine")
+
+
+@case
 def push_at_step():
     """The rank's own clipping counts where gradients leave in step()."""
     with pstrain.init():
