@@ -1,5 +1,6 @@
 """Whole training on given hosts: through servers and each codec, by all-reduce, through
 PyTorch DDP with its communication hooks, and without exchange."""
+import json
 import os
 import shutil
 
@@ -10,6 +11,8 @@ from .processes import Group
 from .stats import spread
 
 TIMEOUT_S = 1800
+# Of emulated hosts, where several interpreters load PyTorch at once.
+PACKAGE_SETTINGS = ["net.insecure=true", "net.join_timeout_ms=300000"]
 ALONE_STEPS = 100  # of the workers alone: their steps are all equal
 KEYS = ("samples_per_second", "step_ms_p50", "step_ms_p99", "exchange_wait_ms_p50",
         "test_accuracy", "train_loss", "bytes_sent_per_step", "bytes_received_per_step",
@@ -25,7 +28,7 @@ def package_env(build_dir):
     if not os.path.exists(library):
         raise BenchError(f"no {library}: build the target pstrain")
     return {"PSTRAIN_LIBRARY": library, "PYTHONPATH": os.path.join(ROOT, "python"),
-            "PYTHONDONTWRITEBYTECODE": "1", "PS_SETTINGS": '["net.insecure=true"]'}
+            "PYTHONDONTWRITEBYTECODE": "1", "PS_SETTINGS": json.dumps(PACKAGE_SETTINGS)}
 
 
 def start_servers(group, build_dir, where, workers, servers):
@@ -35,7 +38,7 @@ def start_servers(group, build_dir, where, workers, servers):
         group.start(f"server {s}", [
             *where.prefix("server", s), os.path.join(build_dir, "bin", "ps-server"), "--rank", str(s),
             "--world-size", str(workers), "--servers", str(servers), "--init-method", init,
-            "--set", "net.insecure=true"])
+            *(word for key in PACKAGE_SETTINGS for word in ("--set", key))])
     return {"PS_INIT_METHOD": init, "PS_SERVERS": str(servers), **package_env(build_dir)}
 
 

@@ -168,7 +168,7 @@ class Uses(PythonTest):
         own, view, kept = (self.said(self.job("views", how), "views") for how in ("own", "view", "kept"))
         self.assertEqual(own, view)
         self.assertEqual(own, kept)
-        self.fine("views", "late", code=1)
+        self.assertEqual(self.job("views", "late", code=1).count(": refused"), 2)
 
     def test_local_clipping(self):
         self.fine("push_at_step")
@@ -398,6 +398,10 @@ class Deaths(PythonTest):
                 run.send_signal(signal.SIGINT)
                 rest, _ = run.communicate(timeout=45)
                 self.assertEqual(run.returncode, 130, text + rest)
+
+    def test_ctrl_c_while_it_waits(self):
+        text = self.job("interrupted", code=1, timeout=60)
+        self.assertIn("[worker 0] interrupted while it waited", text)
 
     def test_server_killed(self):
         run = self.start("dies", "wait", "optimizer")

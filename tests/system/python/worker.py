@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
 
 import torch
@@ -427,6 +428,7 @@ def views():
             slot = list(optimizer._slots.values())[2]
             slot.param.grad.zero_()
             refused(pstrain.InputError, [f"'{slot.name}'", "gradient_as_arena_view"], lambda: model(images))
+            say("refused")
             pstrain.barrier()
             pstrain.abort("done")
         else:
@@ -435,7 +437,6 @@ def views():
                   for p, s in zip(model.parameters(), optimizer._slots.values())]
             assert all(a == (how != "own", True) for a in at), at
             say("views", digest(model, False))
-    say("fine")
 
 
 @case
@@ -911,6 +912,25 @@ def endless(how):
         step += 1
         if step == 5:
             say("training")
+
+
+@case
+def interrupted():
+    """Ctrl-C reaches rank 0 while it waits for a step that rank 1 does not make."""
+    pstrain.init()
+    model = Given()
+    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+    optimizer.start()
+    try:
+        if RANK == 1:
+            time.sleep(600)
+        model(gradients(0, RANK)).backward()
+        threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        optimizer.step()
+        optimizer.synchronize()
+    except KeyboardInterrupt:
+        say("interrupted while it waited")
+        raise
 
 
 @case
