@@ -401,7 +401,7 @@ class Deaths(PythonTest):
 
     def test_ctrl_c_while_it_waits(self):
         text = self.job("interrupted", code=1, timeout=60)
-        self.assertIn("[worker 0] interrupted while it waited", text)
+        self.assertIn("rank 0: interrupted while it waited", text)
 
     def test_server_killed(self):
         run = self.start("dies", "wait", "optimizer")
