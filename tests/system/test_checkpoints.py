@@ -1,6 +1,7 @@
 """Checkpoints of the whole job: a job that was ended and goes on does the same as a job that was never ended."""
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 from jobs import DIGITS, ROOT, JobTest, alive, environment, read_safetensors
 
 STEPS = 24
+RANDOM_STEPS = int(os.environ.get("PS_RESUME_STEPS", "2"))
+SEED = int(os.environ.get("PS_RESUME_SEED", "20"))
 SETTINGS = [f"train.steps={STEPS}", "data.batch=20", "train.log_every=4", "data.train=0-239",
             "checkpoint.every=5", "checkpoint.keep=100"]
 # Of the time, of this process alone, or of how much travelled.
@@ -68,19 +71,24 @@ class CheckpointTest(JobTest):
                      steps=None):
         """Compares an unbroken run with runs that go on from each of its checkpoints."""
         steps = steps or [5, 10, 15, 20, 24]
-        self.run_whole(steps, mode, servers, workers, *SETTINGS, *settings, config=config)
+        job = (mode, servers, workers, *SETTINGS, *settings)
+        self.run_whole(steps, *job, config=config)
+        self.check_from(steps, job, others, config)
+        shutil.rmtree(self.path("whole"))
+
+    def check_from(self, steps, job, others, config=DIGITS):
+        mode, servers, workers, *settings = job
         for step in steps:
             for n_servers, shards in others:
                 out = f"from-{step}-{n_servers}"
                 copy_until(self.path("whole"), self.path(out), step)
                 more = [f"server.shards={shards}"] if shards else []
-                said = self.run_job(out, mode, n_servers or servers, workers, *SETTINGS, *settings,
+                said = self.run_job(out, mode, n_servers or servers, workers, *settings,
                                     *more, config=config, args=["--resume", self.path(out)])
                 self.assertIn(f"resume step={step} ", said)
                 with self.subTest(mode=mode, settings=settings, step=step, servers=n_servers):
                     self.check_same("whole", out)
                 shutil.rmtree(self.path(out))
-        shutil.rmtree(self.path("whole"))
 
 
 class SameBits(CheckpointTest):
@@ -90,6 +98,15 @@ class SameBits(CheckpointTest):
     def test_other_servers(self):
         self.check_resume("ps", 3, 2, "optimizer={name: sgd, momentum: 0.9}", steps=[5, 15],
                           others=((1, 1), (5, 1), (2, 2)))
+
+    def test_random_steps(self):
+        """The steps are drawn from those with a checkpoint: a busy machine skips some."""
+        job = ("ps", 3, 2, *SETTINGS, "optimizer.name=adamw", "checkpoint.every=1")
+        self.run_job("whole", *job)
+        steps = [s for s in self.steps_of("whole") if s < STEPS]
+        drawn = random.Random(SEED).sample(steps, min(RANDOM_STEPS, len(steps)))
+        print(f"steps {drawn} of {len(steps)}, seed {SEED}")
+        self.check_from(drawn, job, ((3, None), (1, None), (5, None)))
 
     def test_codecs(self):
         for codec in ("fp16", "int8", "onebit", "topk"):
