@@ -8,7 +8,7 @@ import subprocess
 import sys
 import unittest
 
-from jobs import BIN, DIGITS, ROOT, wrapped_bin
+from jobs import BIN, DIGITS, ROOT, JobTest, Part, wrapped_bin
 from restarting import SETTINGS, RestartTest
 from test_chaos import NORMS
 
@@ -98,6 +98,51 @@ class ToldToEnd(RestartTest):
         self.kill(psrun, "worker", 0)
         self.assertTrue(self.wait_until(psrun, lambda: "in 2 s: it came no further" in self.text("out")))
         self.tell(psrun, [*SETTINGS, "train.log_every=1"])
+
+
+class ByHand(JobTest):
+    """No psrun, and no PS_INCARNATION: who starts the dead again does not count."""
+
+    SETTINGS = ["train.epochs=80", "train.eval_every=0", "schedule.name=constant", "train.log_every=5",
+                "checkpoint.every=20", "recovery.rejoins=10"]
+
+    def start_again(self, part, *more):
+        """The same command in the same environment, in another terminal."""
+        role, rank = part.name.split()
+        argv = [a for a in part.popen.args[1:] if a != "--overwrite" or more]
+        return Part(role, int(rank), argv + ([] if more or role == "server" else ["--resume", "auto"]) + list(more),
+                    part.env)
+
+    def end_well(self, parts):
+        codes = self.wait_all(parts, 100)
+        logs = "\n".join(f"--- {n}\n{p.text()}" for n, p in parts.items())
+        self.assertEqual(set(codes.values()), {0}, logs)
+        return self.weights("worker-0")
+
+    def test_the_dead_are_started_again(self):
+        expected = self.end_well(self.start_job(2, 2, *self.SETTINGS))
+        parts = self.start_job(2, 2, *self.SETTINGS)
+        for name in ("worker 1", "server 1", "server 0", "worker 0"):
+            parts["worker 0"].wait_for(r" checkpoint step=")
+            parts[name].popen.kill()
+            parts[name].popen.wait()
+            seen = parts["worker 0"].text().count(" resume step=")
+            parts[name] = self.start_again(parts[name])
+            self.addCleanup(self._end, parts[name])
+            parts["worker 0"].wait_for("(?s)" + r" resume step=.*" * (1 if name == "worker 0" else seen + 1))
+        self.assertEqual(self.end_well(parts), expected)
+
+    def test_two_of_one_rank(self):
+        """The second one is refused, and does no harm."""
+        parts = self.start_job(2, 2, *self.SETTINGS)
+        parts["worker 0"].wait_for(r" checkpoint step=")
+        second = self.start_again(parts["worker 1"], "--out", self.path("second"),
+                                  "--set", "net.join_timeout_ms=1000")
+        self.addCleanup(self._end, second)
+        self.assertNotEqual(second.popen.wait(20), 0, second.text())
+        self.assertRegex(second.text(), "TIMEOUT: joining job .*: the job is running and has all its members")
+        self.assertNotIn(" rejoin ", parts["worker 0"].text())
+        self.end_well(parts)
 
 
 class Bench(RestartTest):
