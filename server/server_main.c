@@ -7,6 +7,7 @@
 #include "clock.h"
 #include "clock_watch.h"
 #include "fd_limit.h"
+#include "job_keys.h"
 #include "mem.h"
 #include "model_spec.h"
 #include "monitor.h"
@@ -74,6 +75,14 @@ static void start_monitor(service *s)
                   (double)s->cli->incarnation);
 }
 
+/* A worker 0 that is new asks it (resume.c). */
+static ps_err say_again(const service *s, ps_member *member)
+{
+    if (s->rank != 0 || !s->table) return PS_OK;
+    return ps_member_put(member, PS_JOB_KEY_AGAIN, "1", s->rejoins > 0,
+                         ps_deadline_in_ms((uint64_t)s->cfg->net.step_timeout_ms));
+}
+
 static ps_err join_and_serve(ps_server *server, service *s)
 {
     const ps_config *cfg = s->cfg;
@@ -107,6 +116,7 @@ static ps_err join_and_serve(ps_server *server, service *s)
     ps_monitor_attach(s->monitor, member, ps_server_sample, server);
     ps_err err =
         ps_trace_of_job(cfg, cli->out, cli->incarnation, PS_ROLE_SERVER, rank, member);
+    if (err == PS_OK) err = say_again(s, member);
     if (err == PS_OK) err = ps_server_start(server, member);
     if (err == PS_OK) err = ps_server_wait(server);
     if (err == PS_OK)

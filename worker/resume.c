@@ -159,16 +159,32 @@ static ps_err find_disk_step(const ps_resume *r, uint64_t *out)
     return PS_OK;
 }
 
-/* Rank 0 trusts the others' memory where it has been in the job itself, or was started
- * again (PS_INCARNATION): else they may be left over from another job. */
+/* Rank 0 trusts the others' memory where the job goes on: it has been in it itself, was
+ * started again (PS_INCARNATION), or server 0 has been in it, whose process everybody
+ * joins. Else they may be left over from another job. */
+static ps_err is_job_old(const ps_resume *r, bool *old)
+{
+    void *value = NULL;
+    size_t bytes = 0;
+    *old = is_back(r) || r->o.cli->incarnation > 0;
+    if (*old || r->o.rank != 0 || ps_member_roster(r->o.member)->n_servers == 0)
+        return PS_OK;
+    PS_TRY(
+        ps_member_get(r->o.member, PS_JOB_KEY_AGAIN, &value, &bytes, step_deadline(r)));
+    *old = bytes > 0;
+    free(value);
+    return PS_OK;
+}
+
 static ps_err meet(ps_resume *r)
 {
     const ps_snapshot *newest = ps_checkpointer_newest(r->o.checkpointer);
-    const bool trusted = is_back(r) || r->o.cli->incarnation > 0;
     ps_survivor own = {.made = r->o.made, .generation = r->o.generation};
     uint64_t disk_step;
+    bool trusted;
     r->choice = (ps_survivors_choice){.source = -1};
     if (!r->o.member) return PS_OK;
+    PS_TRY(is_job_old(r, &trusted));
     if (newest) own.step = newest->trainer.step;
     if (newest) own.n_ranks = newest->n_ranks;
     PS_TRY(find_disk_step(r, &disk_step));

@@ -9,6 +9,7 @@
  *   file/init/read        nothing: it has been read                           worker 0
  *   buffers/<n>           the buffer arena, the n-th time it is shared        worker 0
  *   nccl/id               NCCL's unique id                                    worker 0
+ *   server/0/again        a byte if its process has been in the job before    server 0
  *   server/<rank>/shm     name of its door to shared memory, or nothing       that server
  *   server/<rank>/stats   JSON, its account of the job                        that server
  *   worker/<rank>/shm     as a server's                                       that worker
@@ -28,6 +29,7 @@
 #define PS_JOB_KEY_FOLDER      "file/folder"
 #define PS_JOB_KEY_INIT        "file/init"
 #define PS_JOB_KEY_INIT_READ   "file/init/read"
+#define PS_JOB_KEY_AGAIN       "server/0/again"
 #define PS_JOB_KEY_NCCL_ID     "nccl/id"
 #define PS_JOB_KEY_GLOO        "gloo/"
 

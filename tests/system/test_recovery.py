@@ -132,6 +132,18 @@ class ByHand(JobTest):
             parts["worker 0"].wait_for("(?s)" + r" resume step=.*" * (1 if name == "worker 0" else seen + 1))
         self.assertEqual(self.end_well(parts), expected)
 
+    def test_worker_0_goes_on_from_the_memory_of_another(self):
+        settings = [*self.SETTINGS, "train.epochs=150", "checkpoint.every=100000", "recovery.share=0.5"]
+        expected = self.end_well(self.start_job(1, 2, *settings))
+        parts = self.start_job(1, 2, *settings)
+        parts["worker 0"].wait_for(r"step \d\d\d+/")
+        parts["worker 0"].popen.kill()
+        parts["worker 0"].popen.wait()
+        parts["worker 0"] = self.start_again(parts["worker 0"])
+        self.addCleanup(self._end, parts["worker 0"])
+        self.assertEqual(self.end_well(parts), expected)
+        self.assertRegex(parts["worker 0"].text(), r'resume step=\d+ .*from="memory of worker 1"')
+
     def test_two_of_one_rank(self):
         """The second one is refused, and does no harm."""
         parts = self.start_job(2, 2, *self.SETTINGS)
