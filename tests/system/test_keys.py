@@ -1,6 +1,7 @@
 """Jobs with keys (--curve): the same bits as without, and nobody in them without the right key."""
 import os
 import re
+import signal
 import stat
 import subprocess
 import time
@@ -95,8 +96,7 @@ class Intruders(JobTest):
         return part
 
     def start_keyed(self, skip):
-        # The number of steps gives intruders the time to fail.
-        self.settings = ["train.epochs=60", "exchange.shm=off", "net.dead_after_ms=20000"]
+        self.settings = ["train.epochs=60", "exchange.shm=off", "net.dead_after_ms=200000"]
         parts = self.start_job(2, 2, *self.settings, f"net.curve={self.keys()}", skip=skip)
         return parts, int(parts["server 0"].env["MASTER_PORT"])
 
@@ -122,10 +122,13 @@ class Intruders(JobTest):
             "a worker's key, as a server": (self.intrude(port, "server", ours, "worker"), silent)})
         rest = self.start_rest(parts, port)
         parts["worker 0"].wait_for(r"step \d+/", 60)
+        # The job cannot end before the intruders have failed.
+        parts["worker 0"].popen.send_signal(signal.SIGSTOP)
         running = {"no key": (self.intrude(port, "worker", None), silent),
                    "another job's key": (self.intrude(port, "worker", others), silent),
                    "a right key, too late": (self.intrude(port, "worker", ours), "has all its members")}
         self.assert_kept_out(running)
+        parts["worker 0"].popen.send_signal(signal.SIGCONT)
         self.assertEqual(set(self.wait_all({**parts, **rest}, 200).values()), {0}, parts["server 0"].text())
         self.assertEqual(Path(self.path("worker-0", "model.safetensors")).read_bytes(), expected)
 
