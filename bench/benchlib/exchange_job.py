@@ -1,5 +1,6 @@
 """One exchange without arithmetic: real servers, ps-bench-exchange as workers."""
 import os
+import subprocess
 import tempfile
 
 from . import runs
@@ -20,15 +21,16 @@ INPUTS = 63  # and a bias: 64 numbers for each output
 
 
 class Exchange:
-    """The exchange to measure. nbytes: size of a worker's gradient. Without servers: all-reduce."""
+    """The exchange to measure. nbytes: size of a worker's gradient. Without servers: all-reduce.
+    curve: with keys, which run makes."""
 
     def __init__(self, nbytes, workers, servers, shards="auto", codec="none", shm="auto",
-                 chunk="auto", steps=20, warmup=3, extra=()):
+                 chunk="auto", steps=20, warmup=3, extra=(), curve=False):
         self.outputs = max(1, round(nbytes / 4 / (INPUTS + 1)))
         self.nbytes = 4 * self.outputs * (INPUTS + 1)
         self.workers, self.servers, self.shards = workers, servers, shards
         self.codec, self.shm, self.chunk = codec, shm, chunk
-        self.steps, self.warmup, self.extra = steps, warmup, list(extra)
+        self.steps, self.warmup, self.extra, self.curve = steps, warmup, list(extra), curve
 
     def write(self, path):
         with open(path, "w", encoding="utf-8") as f:
@@ -80,9 +82,9 @@ class Marks:
         return self.seen[1] - self.seen[0]
 
 
-def _start(group, exchange, build_dir, config, where):
+def _start(group, exchange, build_dir, config, where, keys):
     init = where.init_method("server" if exchange.servers else "worker")
-    sets = exchange.sets()
+    sets = exchange.sets() + [word for key in keys for word in ("--set", key)]
     for s in range(exchange.servers):
         group.start(f"server {s}", [
             *where.prefix("server", s), os.path.join(build_dir, "bin", "ps-server"),
@@ -93,13 +95,24 @@ def _start(group, exchange, build_dir, config, where):
         for r in range(exchange.workers)]
 
 
+def make_keys(build_dir, folder):
+    """Makes the keys of a job in folder/keys. Returns the configuration that uses them."""
+    keys = os.path.join(folder, "keys")
+    done = subprocess.run([os.path.join(build_dir, "bin", "ps-server"), "--make-keys", keys], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if done.returncode != 0:
+        raise BenchError(f"ps-server --make-keys: {done.stdout.strip()}")
+    return [f"net.curve={keys}"]
+
+
 def run(exchange, build_dir, where=None, timeout_s=300):
     """Runs one job. Returns times (milliseconds, of all workers' steps), bytes and CPU time."""
     with tempfile.TemporaryDirectory(prefix="pstrain-exchange-") as folder:
         config = os.path.join(folder, "exchange.yaml")
         exchange.write(config)
+        keys = make_keys(build_dir, folder) if exchange.curve else []
         with Group(timeout_s) as group:
-            workers = _start(group, exchange, build_dir, config, where or Local())
+            workers = _start(group, exchange, build_dir, config, where or Local(), keys)
             marks = Marks(group)
             group.finish(marks)
             results = [w.result() for w in workers]
