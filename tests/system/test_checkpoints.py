@@ -379,7 +379,7 @@ class Kept(CheckpointTest):
         self.assertLessEqual(len(self.steps_of()), 3)
 
     def test_by_time(self):
-        self.run_job("out", "ps", 1, 2, "checkpoint.minutes=0.005", "train.epochs=20", "checkpoint.keep=50")
+        self.run_job("out", "ps", 1, 2, "checkpoint.minutes=0.002", "train.epochs=100", "checkpoint.keep=500")
         self.assertGreater(len(self.steps_of()), 2)
 
     def test_pytorch_names(self):
