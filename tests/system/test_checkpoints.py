@@ -274,7 +274,7 @@ class Damage(CheckpointTest):
 
 
 class Interrupted(CheckpointTest):
-    LONG = ["train.epochs=40", "data.train=0-239", "data.batch=20", "checkpoint.every=1000000",
+    LONG = ["train.epochs=300", "data.train=0-239", "data.batch=20", "checkpoint.every=1000000",
             "schedule.name=constant", "train.log_every=20"]
 
     def start(self, mode, servers, workers, *settings, args=(), out="out", config=DIGITS):
@@ -348,8 +348,8 @@ class Interrupted(CheckpointTest):
         self.assertIn("holds a run already", text)
 
     def test_killed_between(self):
-        self.run_job("whole", "ps", 2, 2, *SETTINGS, "train.steps=200", "train.epochs=50")
-        psrun = self.start("ps", 2, 2, *SETTINGS, "train.steps=200", "train.epochs=50")
+        self.run_job("whole", "ps", 2, 2, *SETTINGS, "train.steps=1000", "train.epochs=200")
+        psrun = self.start("ps", 2, 2, *SETTINGS, "train.steps=1000", "train.epochs=200")
         end = time.monotonic() + 30
         while not os.path.isdir(self.path("out/checkpoints")) or not self.steps_of():
             self.assertLess(time.monotonic(), end)
