@@ -123,13 +123,13 @@ class Part:
 
     def wait_for(self, pattern, seconds=PATIENCE_S):
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if re.search(pattern, self.text()):
-                return
-            if self.popen.poll() is not None:
-                break
+        last_look = False
+        while not re.search(pattern, self.text()):
+            if last_look:
+                raise AssertionError(f"{self.name} never said {pattern!r}:\n{self.text()}")
+            # What a process says last may come between the look at its text and its end.
+            last_look = self.popen.poll() is not None or time.monotonic() >= end
             time.sleep(0.02)
-        raise AssertionError(f"{self.name} never said {pattern!r}:\n{self.text()}")
 
 
 class SlowDisk:
