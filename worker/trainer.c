@@ -113,7 +113,7 @@ ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
     t->member = ps_session_member(options->session);
     t->rank = ps_session_rank(options->session);
     t->total_steps = ps_session_total_steps(options->session);
-    t->best = NAN;
+    t->best = t->patience.best = NAN;
     ps_trainer_start_from(t, options->start);
     t->next_check = t->step + 1;
     ps_err err = t->total_steps > 0 ? prepare_training(t) : PS_OK;
@@ -351,6 +351,20 @@ static ps_err run_epoch(ps_trainer *t, bool *stop)
     return PS_OK;
 }
 
+/* All ranks have the same figures, so all end, or none. A job that goes on from a
+ * checkpoint of this step evaluates again, so that this result is not in it. */
+static void stop_early(ps_trainer *t)
+{
+    ps_patience patience = t->patience;
+    if (t->result->interrupted) return;
+    t->result->stopped_early =
+        ps_patience_is_over(&patience, t->o.config, &t->result->evaluation);
+    if (!t->result->stopped_early) t->patience = patience;
+    if (t->result->stopped_early && t->rank == 0)
+        PS_INFO("early-stop", "epoch=%" PRId64 " evaluations_without_a_better=%" PRId64,
+                t->epoch + 1, patience.in_row);
+}
+
 /* After an epoch that is not the last. */
 static ps_err evaluate_epoch(ps_trainer *t)
 {
@@ -360,7 +374,10 @@ static ps_err evaluate_epoch(ps_trainer *t)
     PS_TRY(drain(t));
     PS_TRY(evaluate(t, t->epoch + 1));
     ps_trainer_mark_if_best(t);
-    return t->result->interrupted ? ps_trainer_checkpoint_once(t) : PS_OK;
+    stop_early(t);
+    return t->result->interrupted || t->result->stopped_early
+               ? ps_trainer_checkpoint_once(t)
+               : PS_OK;
 }
 
 static ps_err train(ps_trainer *t)
@@ -376,10 +393,11 @@ static ps_err train(ps_trainer *t)
         if (last) PS_TRY(ps_trainer_checkpoint_once(t));
         if (!last && c->eval_every > 0 && (t->epoch + 1) % c->eval_every == 0)
             PS_TRY(evaluate_epoch(t));
-        stop = t->result->interrupted;
+        stop = t->result->interrupted || t->result->stopped_early;
         t->epoch++;
     }
-    t->result->interrupted = stop && t->result->next_workers == 0;
+    t->result->interrupted =
+        stop && !t->result->stopped_early && t->result->next_workers == 0;
     return PS_OK;
 }
 
@@ -410,7 +428,7 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     PS_TRY(ps_trainer_renew_loss_scale(t));
     // The weights first: an evaluation may take long, and may be what is interrupted.
     if (t->total_steps > 0) PS_TRY(save(t, "model.safetensors"));
-    if (!result->interrupted) PS_TRY(evaluate(t, t->epoch));
+    if (!result->interrupted && !result->stopped_early) PS_TRY(evaluate(t, t->epoch));
     ps_trainer_mark_if_best(t);
     PS_TRY(ps_trainer_finish_checkpoints(t));
     ps_progress_end(t->o.progress);

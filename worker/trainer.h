@@ -45,6 +45,7 @@ typedef struct ps_trainer_result {
     uint64_t first_step;     // where this process began
     int64_t epochs;          // begun
     bool interrupted;
+    bool stopped_early;     // train.patience
     int next_workers;       // the job goes on with that many; 0: it has not regrouped
     bool leaves;            // then: this worker is not among them
     bool resumable;         // interrupted, and the last checkpoint is of the last step

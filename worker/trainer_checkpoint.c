@@ -15,6 +15,7 @@ void ps_trainer_start_from(ps_trainer *t, const ps_trainer_snapshot *s)
     t->epoch_loss_sum = s->epoch_loss_sum;
     t->epoch_samples = s->epoch_samples;
     t->best = s->best;
+    t->patience = (ps_patience){s->patience_best, s->patience_in_row};
     *w = (ps_trainer_window){.global_samples = s->window_samples,
                              .steps = s->window_steps,
                              .seconds = s->window_seconds,
@@ -47,7 +48,9 @@ static void fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
                                .loss_sums = sums,
                                .loss_samples = samples,
                                .metrics_bytes = ps_metrics_bytes(t->o.metrics),
-                               .best = t->best};
+                               .best = t->best,
+                               .patience_best = t->patience.best,
+                               .patience_in_row = t->patience.in_row};
 }
 
 /* All ranks, between two steps. */

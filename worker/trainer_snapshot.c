@@ -38,13 +38,16 @@ static const struct {
     FIELD(REAL, window_wait_seconds),
     FIELD(WHOLE, metrics_bytes),
     FIELD(REAL, best),
+    FIELD(REAL, patience_best),
+    FIELD(WHOLE, patience_in_row),
 };
 /* The first ones say where the job stands: those a state has to have. */
 enum { N_FIELDS = sizeof fields / sizeof *fields, N_NEEDED = 3 };
 
 ps_err ps_trainer_snapshot_init(ps_trainer_snapshot *s, int n_ranks)
 {
-    *s = (ps_trainer_snapshot){.n_ranks = n_ranks, .step_loss = NAN, .best = NAN};
+    *s = (ps_trainer_snapshot){
+        .n_ranks = n_ranks, .step_loss = NAN, .best = NAN, .patience_best = NAN};
     const size_t n = (size_t)n_ranks;
     PS_TRY(ps_mem_zalloc(&s->loss_sums, n, sizeof *s->loss_sums, "the loss"));
     return ps_mem_zalloc(&s->loss_samples, n, sizeof *s->loss_samples, "the loss");

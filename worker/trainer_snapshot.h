@@ -26,6 +26,8 @@ typedef struct ps_trainer_snapshot {
     double *loss_sums, *loss_samples; // (n_ranks); owned
     int64_t metrics_bytes;            // of metrics.jsonl
     double best;                      // of the evaluations; NAN: there was none
+    double patience_best;             // ps_patience
+    int64_t patience_in_row;
 } ps_trainer_snapshot;
 
 /* loss_sums and loss_samples of n_ranks zeros. NOMEM; safe for fini in every case. */

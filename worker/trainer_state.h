@@ -9,6 +9,7 @@
 #define PS_TRAINER_STATE_H
 
 #include "clock.h"
+#include "patience.h"
 #include "trainer.h"
 
 /* Sums since the last record, this rank's. */
@@ -41,6 +42,7 @@ struct ps_trainer {
     int64_t position;         // samples of the epoch's permutation that have been seen
     bool goes_on;             // in the first epoch of a job that goes on from a snapshot
     double best;              // of the evaluations, as checkpoint.best means it
+    ps_patience patience;     // as of the evaluations that training went on after
     uint64_t kept;            // the step of the last checkpoint
     ps_checkpoint_place late; // which one is due by time, as the ranks have agreed
     uint64_t step;            // optimizer steps done

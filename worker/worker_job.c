@@ -115,6 +115,11 @@ static ps_err load_data(job *j)
         return ps_err_set(PS_ERR_CONFIG,
                           "data.test: there is no test set, and train.epochs=0 does "
                           "nothing but evaluate");
+    if (c->train.patience > 0 && j->test.n == 0)
+        return ps_err_set(
+            PS_ERR_CONFIG,
+            "train.patience: there is no test set to judge by: set data.test, "
+            "or train.patience=0");
     const int workers = (int)c->job.most_workers;
     PS_TRY(ps_mem_zalloc(&j->batches, (size_t)workers, sizeof *j->batches,
                          "the batch sizes"));

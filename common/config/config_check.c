@@ -169,6 +169,10 @@ static ps_err check_rest(const ps_config *cfg)
         return key_error(cfg, "net.dead_after_ms",
                          "has to be above net.heartbeat_ms (%lld)",
                          (long long)cfg->net.heartbeat_ms);
+    if (cfg->train.patience > 0 && cfg->train.eval_every == 0)
+        return key_error(
+            cfg, "train.patience",
+            "counts evaluations, and train.eval_every is 0: set it to 1 or more");
     if (cfg->exchange.name == PS_EXCHANGE_PS && cfg->job.servers < 1)
         return key_error(cfg, "job.servers", "exchange.name ps needs a server");
     return PS_OK;

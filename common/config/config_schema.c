@@ -91,6 +91,9 @@ const ps_config_key ps_config_keys[] = {
         "optimizer steps per line of metrics.jsonl"),
     INT("train.eval_every", train.eval_every, JOB, 0, MANY, "1",
         "epochs between evaluations; 0: only at the end"),
+    INT("train.patience", train.patience, JOB, 0, MANY, "0",
+        "early stopping: end after this many evaluations in a row without a better test loss "
+        "(checkpoint.best accuracy: accuracy); 0: do not"),
     INT("train.warmup_steps", train.warmup_steps, LOCAL, 0, MANY, "10",
         "first optimizer steps that samples_per_second does not count"),
     BOOL("train.trace", train.trace, LOCAL, "false",

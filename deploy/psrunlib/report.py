@@ -77,7 +77,8 @@ def rows(s):
     yield "mode", f"{s['mode']}, {who}"
     yield "model", f"{s['model']}, {s['params']:,} parameters"
     if s["steps"]:
-        yield "trained", f"{s['steps']:,} steps, {s['samples']:,} samples, {s['seconds']:.1f} s"
+        early = f"; stopped early, after epoch {s['epochs']}" if s.get("stopped_early") else ""
+        yield "trained", f"{s['steps']:,} steps, {s['samples']:,} samples, {s['seconds']:.1f} s{early}"
         yield "throughput", f"{s['samples_per_second']:,.0f} samples/s"
         if s["step_ms_p50"]:  # 0 if all steps were warm-up
             yield "step", (f"{s['step_ms_p50']:.2f} ms (p99 {s['step_ms_p99']:.2f}), "

@@ -39,9 +39,14 @@ def _established(pid):
 
 
 def connections(pid):
-    """[(descriptor, own port, the peer's port)] of a process's TCP connections."""
-    found, tcp = [], _established(pid)
-    for name in os.listdir(f"/proc/{pid}/fd"):
+    """[(descriptor, own port, the peer's port)] of a process's TCP connections; of one that has
+    just ended: []."""
+    found = []
+    try:
+        tcp, names = _established(pid), os.listdir(f"/proc/{pid}/fd")
+    except (FileNotFoundError, ProcessLookupError):
+        return found
+    for name in names:
         try:
             link = os.readlink(f"/proc/{pid}/fd/{name}")
         except OSError:

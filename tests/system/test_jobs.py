@@ -1,4 +1,5 @@
 """Whole jobs: their results, the files that they leave, and that a repetition gives the same bits."""
+import math
 import os
 import random
 import re
@@ -136,6 +137,52 @@ class Results(JobTest):
             self.assertEqual(s["test_accuracy"], trained["test_accuracy"])
             self.assertAlmostEqual(s["test_loss"], trained["test_loss"], delta=1e-6)
             self.assertEqual((s["steps"], s["train_loss"]), (0, None))
+
+
+class EarlyStop(JobTest):
+    # The rate is so high that results get worse at times.
+    SETTINGS = (DIGITS, "train.epochs=40", "train.eval_every=1", "train.patience=2", "optimizer.lr=0.02")
+
+    def check_ended(self, out):
+        """By the results: the job ends with the first two in a row that are not better."""
+        losses = [r["test_loss"] for r in self.records(out) if "test_loss" in r]
+        in_row, best = 0, math.inf
+        for i, loss in enumerate(losses):
+            in_row, best = (0, loss) if loss < best else (in_row + 1, best)
+            self.assertEqual(in_row == 2, i == len(losses) - 1, losses)
+        s = self.summary(out)
+        self.assertEqual((s["stopped_early"], s["interrupted"], s["epochs"], s["test_loss"]),
+                         (True, False, len(losses), losses[-1]))
+        self.assertLess(len(losses), 40)
+
+    def test_in_every_mode(self):
+        for mode in ("ps", "allreduce", "single"):
+            shown = self.psrun("-m", mode, "-w", 1 if mode == "single" else 2, *self.SETTINGS, out=mode)
+            self.assertIn("; stopped early, after epoch ", shown)
+            self.check_ended(mode)
+        self.assertEqual(self.weights("ps"), self.weights("allreduce"))
+
+    def test_a_job_that_goes_on_ends_at_the_same_place(self):
+        settings = ("-m", "ps", "-s", 1, "-w", 2, *self.SETTINGS, "checkpoint.every=7")
+        self.psrun(*settings, out="whole")
+        self.psrun(*settings, "train.stop_after=20", out="ended", code=75)
+        self.psrun("--resume", self.path("ended"), *settings, out="ended")
+        self.check_ended("ended")
+        self.assertEqual(self.weights("whole"), self.weights("ended"))
+
+    def test_more_patience_goes_on(self):
+        settings = ("-m", "ps", "-s", 1, "-w", 2, *self.SETTINGS, "checkpoint.every=1000")
+        self.psrun(*settings)
+        first = self.summary()["epochs"]
+        self.psrun("--resume", self.path("out"), *settings, "train.patience=0", f"train.epochs={first + 2}")
+        s = self.summary()
+        self.assertEqual((s["stopped_early"], s["epochs"]), (False, first + 2))
+
+    def test_without_results_it_is_refused(self):
+        for settings, said in ((["train.eval_every=0"], r"train\.patience: counts evaluations"),
+                               (["data.kind=synthetic", "data.samples=64", "data.test_samples=0"],
+                                "train.patience: there is no test set to judge by")):
+            self.assertRegex(self.psrun("-m", "single", *self.SETTINGS, *settings, code=1), said)
 
 
 class AutoWorkers(JobTest):

@@ -22,6 +22,8 @@ static json_t *state_json(ps_trainer_snapshot *s)
     s->epoch_loss_sum = 1.0 / 3;
     s->step_loss = NAN;
     s->best = -INFINITY;
+    s->patience_best = -0.1;
+    s->patience_in_row = 3;
     s->window_samples = 12;
     s->metrics_bytes = 4096;
     for (int r = 0; r < 3; r++) {
@@ -48,6 +50,7 @@ static void every_bit_survives(void **state)
     assert_int_equal(a.metrics_bytes, b.metrics_bytes);
     assert_true(a.seconds == b.seconds && a.epoch_loss_sum == b.epoch_loss_sum);
     assert_true(isnan(b.step_loss) && b.best == -INFINITY);
+    assert_true(b.patience_best == -0.1 && b.patience_in_row == 3);
     assert_int_equal(b.n_ranks, 3);
     assert_memory_equal(a.loss_sums, b.loss_sums, 3 * sizeof(double));
     assert_memory_equal(a.loss_samples, b.loss_samples, 3 * sizeof(double));
