@@ -7,8 +7,8 @@
 #include "config.h"
 #include "init_weights.h"
 #include "mem.h"
+#include "model_file.h"
 #include "model_spec.h"
-#include "safetensors.h"
 
 static ps_err write_weights(const ps_config *cfg, const ps_model_spec *spec,
                             const char *path)
@@ -20,11 +20,11 @@ static ps_err write_weights(const ps_config *cfg, const ps_model_spec *spec,
     if (err == PS_OK)
         err = ps_mem_zalloc_aligned(&buffers, spec->table.buffer_bytes + 64, "buffers");
     if (err == PS_OK && cfg->train.init[0])
-        err = ps_st_load_model(cfg->train.init, &spec->table, params, buffers);
+        err = ps_model_file_load(cfg->train.init, &spec->table, true, params, buffers);
     else if (err == PS_OK)
         ps_init_weights(spec, cfg->train.seed, 1, params, buffers);
     if (err == PS_OK)
-        err = ps_st_save_model(path, &spec->table, params, buffers, NULL, 0);
+        err = ps_model_file_save(path, &spec->table, params, buffers, NULL, 0);
     free(params);
     free(buffers);
     return err;

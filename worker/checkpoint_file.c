@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include "model_file.h"
 #include "new_file.h"
 #include "state_tensors.h"
 
@@ -104,9 +105,9 @@ static ps_err write_model(const writing *w)
     static const char *const metadata[] = {"format", "pt", "pstrain", PS_VERSION};
     const ps_snapshot *s = w->snapshot;
     char path[PATH_MAX];
-    PS_TRY(ps_st_save_model(path_of(w->folder, MODEL, path), w->shape->table,
-                            s->exchange.weights ? s->exchange.weights : s->params,
-                            s->buffers, metadata, 2));
+    PS_TRY(ps_model_file_save(path_of(w->folder, MODEL, path), w->shape->table,
+                              s->exchange.weights ? s->exchange.weights : s->params,
+                              s->buffers, metadata, 2));
     return note_file(w->folder, MODEL, w->files);
 }
 
@@ -389,8 +390,8 @@ static ps_err read_weights(const char *folder, const json_t *manifest,
 {
     char path[PATH_MAX];
     const bool told = shape->told && has(manifest, TOLD);
-    PS_TRY(ps_st_load_model(path_of(folder, MODEL, path), shape->table, s->params,
-                            s->buffers));
+    PS_TRY(ps_model_file_load(path_of(folder, MODEL, path), shape->table, true, s->params,
+                              s->buffers));
     if (told) {
         memcpy(s->exchange.weights, s->params, shape->table->arena_count * sizeof(float));
         return read_array(folder, TOLD, "told", shape->table, s->params);

@@ -13,10 +13,10 @@
 #include "loader.h"
 #include "log.h"
 #include "mem.h"
+#include "model_file.h"
 #include "new_file.h"
 #include "npy.h"
 #include "run_dir.h"
-#include "safetensors.h"
 
 enum { NPY_HEADER = 128, LOADER_MS = 60000 };
 
@@ -80,7 +80,7 @@ static ps_err read_weights(predictor *p)
     PS_TRY(ps_shared_mem_init_private(&p->params, table->arena_count * sizeof(float),
                                       "the weights"));
     PS_TRY(ps_mem_zalloc_aligned(&p->buffers, table->buffer_bytes, "the buffers"));
-    return ps_st_load_model(path, table, p->params.base, p->buffers);
+    return ps_model_file_load(path, table, true, p->params.base, p->buffers);
 }
 
 /* --- what comes out ---------------------------------------------------------------- */

@@ -9,7 +9,7 @@
 #include "interrupt.h"
 #include "local_steps.h"
 #include "log.h"
-#include "safetensors.h"
+#include "model_file.h"
 #include "trace.h"
 
 static int64_t groups_per_epoch(int64_t n_batches, int64_t accumulate)
@@ -222,8 +222,8 @@ static ps_err write_weights(ps_trainer *t, const char *name)
     const char *metadata[] = {"format", "pt",    "pstrain", PS_VERSION, "step",
                               step,     "epoch", epoch,     "seed",     seed};
     uint64_t begin = ps_clock_ns();
-    PS_TRY(ps_st_save_model(path, &t->o.spec->table, ps_session_params(t->o.session),
-                            ps_session_buffers(t->o.session), metadata, 5));
+    PS_TRY(ps_model_file_save(path, &t->o.spec->table, ps_session_params(t->o.session),
+                              ps_session_buffers(t->o.session), metadata, 5));
     ps_trace_add(PS_TRACE_SAVE, begin, t->step);
     PS_DEBUG("saved", "path=%s", path);
     return PS_OK;

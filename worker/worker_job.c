@@ -15,7 +15,7 @@
 #include "procstat.h"
 #include "rejoin.h"
 #include "resume.h"
-#include "safetensors.h"
+#include "model_file.h"
 #include "session.h"
 #include "summary.h"
 #include "trace_of_job.h"
@@ -212,11 +212,13 @@ static ps_err first_weights(job *j)
         ps_resume_weights(&j->resume, params, buffers);
         return PS_OK;
     }
-    if (init[0] != '\0' && j->rank == 0) {
-        PS_TRY(ps_st_load_model(init, &j->spec.table, params, buffers));
+    const bool strict = j->config->train.init_strict, reads = init[0] && j->rank == 0;
+    if (!reads || !strict)
+        ps_init_weights(&j->spec, j->config->train.seed, 1, params, buffers);
+    if (reads) {
+        PS_TRY(ps_model_file_load(init, &j->spec.table, strict, params, buffers));
         return ps_file_init_is_read(j->member, step_deadline(j));
     }
-    ps_init_weights(&j->spec, j->config->train.seed, 1, params, buffers);
     return j->rank == 0 ? PS_OK : ps_file_wait_init(j->member, j->config);
 }
 

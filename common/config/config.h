@@ -57,6 +57,7 @@ typedef struct ps_config_train {
     int64_t threads;         // of arithmetic in a worker; 0: all cores
     int64_t accumulate;      // micro-batches per optimizer step
     char *init;              // a safetensors file, or ""
+    bool init_strict;        // the file has to have exactly the model's tensors
     int64_t save_every;      // optimizer steps; 0: only at the end
     int64_t file_timeout_ms; // rank 0 may take that long for a file; longer is an error
     int64_t log_every;       // optimizer steps

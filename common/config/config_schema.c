@@ -83,6 +83,9 @@ const ps_config_key ps_config_keys[] = {
         "micro-batches per optimizer step"),
     STRING("train.init", train.init, LOCAL, "",
            "start from this safetensors file; not given: PyTorch's default weights"),
+    BOOL("train.init_strict", train.init_strict, LOCAL, "true",
+         "the file has to have exactly the model's tensors; false: take those that fit in name "
+         "and shape, and say which do not"),
     INT("train.save_every", train.save_every, JOB, 0, MANY, "0",
         "also write the weights every this many optimizer steps; 0: only at the end"),
     INT("train.file_timeout_ms", train.file_timeout_ms, LOCAL, 1, LONG_MS, "600000",

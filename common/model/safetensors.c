@@ -11,7 +11,6 @@
 
 #include <jansson.h>
 
-#include "finite.h"
 #include "mem.h"
 #include "new_file.h"
 
@@ -228,6 +227,19 @@ static ps_err open_file(const char *path, int *fd, uint64_t *bytes)
     return PS_OK;
 }
 
+/* What torch.save writes: a zip archive; before PyTorch 1.6 a pickle. */
+static ps_err refuse_pickle(const char *path, const unsigned char *begin)
+{
+    if (memcmp(begin, "PK\003\004", 4) != 0 && memcmp(begin, "\200\002", 2) != 0)
+        return PS_OK;
+    return ps_err_set(
+        PS_ERR_FORMAT,
+        "%s: a file of torch.save, not of safetensors; in Python: "
+        "safetensors.torch.save_file(torch.load(\"%s\", weights_only=True), "
+        "\"FILE.safetensors\")",
+        path, path);
+}
+
 /* Reads the header of an open file. Its tensors' data are still offsets. */
 static ps_err open_header(const char *path, int fd, uint64_t bytes, ps_st_file *out)
 {
@@ -235,6 +247,7 @@ static ps_err open_header(const char *path, int fd, uint64_t bytes, ps_st_file *
     uint64_t n = 0;
     char *text = NULL;
     PS_TRY(read_all(fd, path, length, LENGTH_BYTES));
+    PS_TRY(refuse_pickle(path, length));
     PS_TRY(header_length(path, length, bytes, &n));
     PS_TRY(ps_mem_zalloc(&text, n, 1, path));
     ps_err err = read_all(fd, path, text, n);
@@ -260,10 +273,8 @@ static ps_err read_data(const char *path, int fd, ps_st_file *file)
     return PS_OK;
 }
 
-typedef ps_err (*header_check)(const char *path, const ps_st_file *file, const void *ctx);
-
-/* check sees names, dtypes and shapes before memory for the data is taken. */
-static ps_err load(const char *path, header_check check, const void *ctx, ps_st_file *out)
+ps_err ps_st_load_checked(const char *path, ps_st_check *check, const void *ctx,
+                          ps_st_file *out)
 {
     int fd = -1;
     uint64_t bytes = 0;
@@ -279,7 +290,7 @@ static ps_err load(const char *path, header_check check, const void *ctx, ps_st_
 
 ps_err ps_st_load(const char *path, ps_st_file *out)
 {
-    return load(path, NULL, NULL, out);
+    return ps_st_load_checked(path, NULL, NULL, out);
 }
 
 static ps_err parse(const char *name, const unsigned char *bytes, uint64_t n_bytes,
@@ -319,75 +330,6 @@ const ps_st_tensor *ps_st_find(const ps_st_file *file, const char *name)
     for (int i = 0; i < file->n; i++)
         if (strcmp(file->tensors[i].name, name) == 0) return &file->tensors[i];
     return NULL;
-}
-
-/* ---- a model's tensors ---- */
-
-static const char *dtype_of(const ps_tensor *t)
-{
-    return t->role == PS_TENSOR_COUNTER ? "I64" : "F32";
-}
-
-static uint64_t bytes_of(const ps_tensor *t)
-{
-    return t->count * (t->role == PS_TENSOR_COUNTER ? 8 : 4);
-}
-
-static ps_err check_tensor(const char *path, const ps_st_file *file, const ps_tensor *t)
-{
-    char is[PS_DIMS_TEXT], wanted[PS_DIMS_TEXT];
-    const ps_st_tensor *found = ps_st_find(file, t->name);
-    if (!found) return bad(path, t->name, "missing, the model has it");
-    if (strcmp(found->dtype, dtype_of(t)) != 0)
-        return bad(path, t->name, "dtype is %s, the model's is %s", found->dtype,
-                   dtype_of(t));
-    if (!ps_dims_equal(&found->dims, &t->dims))
-        return bad(path, t->name, "shape is %s, the model's is %s",
-                   ps_dims_text(&found->dims, is), ps_dims_text(&t->dims, wanted));
-    return PS_OK;
-}
-
-static ps_err check_model(const char *path, const ps_st_file *file, const void *ctx)
-{
-    const ps_tensor_table *table = ctx;
-    for (int i = 0; i < table->n_tensors; i++)
-        PS_TRY(check_tensor(path, file, &table->tensors[i]));
-    for (int i = 0; i < table->n_buffers; i++)
-        PS_TRY(check_tensor(path, file, &table->buffers[i]));
-    for (int i = 0; i < file->n; i++)
-        if (!ps_tensor_table_find(table, file->tensors[i].name))
-            return bad(path, file->tensors[i].name, "the model has no such tensor");
-    return PS_OK;
-}
-
-static ps_err check_finite(const char *path, const ps_tensor *t, const float *values)
-{
-    if (ps_finite_all(values, t->count)) return PS_OK;
-    uint64_t i = 0;
-    while (ps_finite_all(values + i, 1))
-        i++;
-    return bad(path, t->name, "element %" PRIu64 " is %g: training cannot start from it",
-               i, (double)values[i]);
-}
-
-ps_err ps_st_load_model(const char *path, const ps_tensor_table *table, float *params,
-                        void *buffers)
-{
-    ps_st_file file;
-    PS_TRY(load(path, check_model, table, &file));
-    ps_err err = PS_OK;
-    for (int i = 0; i < table->n_tensors && err == PS_OK; i++) {
-        const ps_tensor *t = &table->tensors[i];
-        memcpy(params + t->offset, ps_st_find(&file, t->name)->data, bytes_of(t));
-        err = check_finite(path, t, params + t->offset);
-    }
-    for (int i = 0; i < table->n_buffers; i++) {
-        const ps_tensor *t = &table->buffers[i];
-        memcpy((char *)buffers + t->offset, ps_st_find(&file, t->name)->data,
-               bytes_of(t));
-    }
-    ps_st_fini(&file);
-    return err;
 }
 
 /* ---- writing ---- */
@@ -533,40 +475,19 @@ ps_err ps_st_save(const char *path, const ps_st_tensor *tensors, int n,
     return err;
 }
 
-/* The model's tensors in the order of the file: counters first, so that all data is
- * aligned to its elements. Returns how many. */
-static int list_model(const ps_tensor_table *table, const float *params,
-                      const void *buffers, ps_st_tensor *out)
+/* ---- a model's tensors ---- */
+
+const char *ps_st_dtype_of(const ps_tensor *t)
 {
-    int n = 0;
-    for (int pass = 0; pass < 2; pass++)
-        for (int i = 0; i < table->n_buffers; i++) {
-            const ps_tensor *t = &table->buffers[i];
-            if ((t->role == PS_TENSOR_COUNTER) == (pass == 0))
-                out[n++] = ps_st_tensor_of(t, (const char *)buffers + t->offset);
-        }
-    for (int i = 0; i < table->n_tensors; i++)
-        out[n++] = ps_st_tensor_of(&table->tensors[i], params + table->tensors[i].offset);
-    return n;
+    return t->role == PS_TENSOR_COUNTER ? "I64" : "F32";
 }
 
 ps_st_tensor ps_st_tensor_of(const ps_tensor *t, const void *values)
 {
-    ps_st_tensor out = {
-        .name = t->name, .dims = t->dims, .data = values, .bytes = bytes_of(t)};
-    snprintf(out.dtype, sizeof out.dtype, "%s", dtype_of(t));
+    ps_st_tensor out = {.name = t->name,
+                        .dims = t->dims,
+                        .data = values,
+                        .bytes = t->count * dtype_size(ps_st_dtype_of(t))};
+    snprintf(out.dtype, sizeof out.dtype, "%s", ps_st_dtype_of(t));
     return out;
-}
-
-ps_err ps_st_save_model(const char *path, const ps_tensor_table *table,
-                        const float *params, const void *buffers,
-                        const char *const *metadata, int n_meta)
-{
-    ps_st_tensor *list;
-    PS_TRY(ps_mem_zalloc(&list, (size_t)(table->n_tensors + table->n_buffers),
-                         sizeof *list, path));
-    int n = list_model(table, params, buffers, list);
-    ps_err err = ps_st_save(path, list, n, metadata, n_meta);
-    free(list);
-    return err;
 }

@@ -33,12 +33,19 @@ typedef struct ps_st_file {
 } ps_st_file;
 
 ps_err ps_st_load(const char *path, ps_st_file *out);
+/* check sees names, dtypes and shapes before memory for the data is taken; its failure is
+ * the result. */
+typedef ps_err ps_st_check(const char *path, const ps_st_file *file, const void *ctx);
+ps_err ps_st_load_checked(const char *path, ps_st_check *check, const void *ctx,
+                          ps_st_file *out);
 /* The same from memory; copies the bytes. For tests and fuzzing; name stands for the
  * path. */
 ps_err ps_st_parse(const char *name, const void *bytes, size_t n_bytes, ps_st_file *out);
 void ps_st_fini(ps_st_file *file);
 const ps_st_tensor *ps_st_find(const ps_st_file *file, const char *name);
 
+/* Of a tensor in a model's memory. */
+const char *ps_st_dtype_of(const ps_tensor *tensor);
 /* A tensor of a model (or of its shape) with its values, for ps_st_save; borrows both. */
 ps_st_tensor ps_st_tensor_of(const ps_tensor *tensor, const void *values);
 
@@ -47,16 +54,5 @@ ps_st_tensor ps_st_tensor_of(const ps_tensor *tensor, const void *values);
  * leaves the old file. metadata: n_meta pairs key, value. */
 ps_err ps_st_save(const char *path, const ps_st_tensor *tensors, int n,
                   const char *const *metadata, int n_meta);
-
-/* Writes params (the arena) and buffers (the buffer arena) under PyTorch's names, as
- * ps_st_save does. */
-ps_err ps_st_save_model(const char *path, const ps_tensor_table *table,
-                        const float *params, const void *buffers,
-                        const char *const *metadata, int n_meta);
-
-/* Fills params and buffers from the file; every tensor of the model must be there with
- * its shape and dtype, and no other (FORMAT names the first that does not fit). */
-ps_err ps_st_load_model(const char *path, const ps_tensor_table *table, float *params,
-                        void *buffers);
 
 #endif

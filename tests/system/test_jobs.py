@@ -139,6 +139,19 @@ class Results(JobTest):
             self.assertEqual((s["steps"], s["train_loss"]), (0, None))
 
 
+    def test_weights_that_fit_in_part(self):
+        self.psrun("-m", "single", DIGITS, *SHORT)
+        model = self.path("out/model.safetensors")
+        fewer = self.path("fewer.yaml")
+        text = Path(DIGITS).read_text(encoding="utf-8").replace("out: 10}", "out: 11}")
+        Path(fewer).write_text(text, encoding="utf-8")
+        settings = ("-w", 2, fewer, *SHORT, "data.path=" + str(ROOT / "configs/digits"), f"train.init={model}")
+        self.assertRegex(self.psrun(*settings, out="strict", code=1), r"shape is \(10, \d+\), the model's is \(11")
+        shown = self.psrun(*settings, "train.init_strict=false", "train.log_every=1", out="tuned")
+        self.assertRegex(shown, r"taken=6 of=8")
+        self.assertEqual(shown.count("starts_from="), 2)
+
+
 class EarlyStop(JobTest):
     # The rate is so high that results get worse at times.
     SETTINGS = (DIGITS, "train.epochs=40", "train.eval_every=1", "train.patience=2", "optimizer.lr=0.02")

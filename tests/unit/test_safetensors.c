@@ -1,6 +1,6 @@
 /* safetensors: with the Python package in both directions, and files that lie. */
+#include "model_file.h"
 #include "model_spec.h"
-#include "safetensors.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -78,7 +78,8 @@ static void tear(model *m)
 static ps_err save(const model *m)
 {
     const char *metadata[] = {"format", "pt", "step", "12 \"quoted\""};
-    return ps_st_save_model(m->path, &m->spec.table, m->params, m->buffers, metadata, 2);
+    return ps_model_file_save(m->path, &m->spec.table, m->params, m->buffers, metadata,
+                              2);
 }
 
 /* Loads into zeroed arenas and compares them with the model's, gaps included. */
@@ -86,7 +87,7 @@ static void assert_loads_equal(const model *m)
 {
     float *params = calloc(m->spec.table.arena_count, 4);
     void *buffers = calloc(m->spec.table.buffer_bytes, 1);
-    ps_err err = ps_st_load_model(m->path, &m->spec.table, params, buffers);
+    ps_err err = ps_model_file_load(m->path, &m->spec.table, true, params, buffers);
     if (err != PS_OK) fail_msg("%s", ps_err_message());
     assert_memory_equal(params, m->params, m->spec.table.arena_count * 4);
     assert_memory_equal(buffers, m->buffers, m->spec.table.buffer_bytes);
@@ -222,9 +223,9 @@ static void a_missing_folder_is_named(void **state)
     snprintf(m.path, sizeof m.path, "%s/none/m.safetensors", m.folder);
     assert_int_equal(save(&m), PS_ERR_IO);
     assert_non_null(strstr(ps_err_message(), "No such file"));
-    assert_int_equal(ps_st_load_model(m.path, &m.spec.table, m.params, m.buffers),
+    assert_int_equal(ps_model_file_load(m.path, &m.spec.table, true, m.params, m.buffers),
                      PS_ERR_IO);
-    assert_int_equal(ps_st_load_model("/tmp", &m.spec.table, m.params, m.buffers),
+    assert_int_equal(ps_model_file_load("/tmp", &m.spec.table, true, m.params, m.buffers),
                      PS_ERR_IO);
     assert_non_null(strstr(ps_err_message(), "not a regular file"));
     memcpy(m.path, kept, sizeof kept);
@@ -332,7 +333,7 @@ static void every_truncation_is_refused(void **state)
     assert_int_equal(stat(m.path, &st), 0);
     for (off_t n = st.st_size - 1; n >= 0; n -= n > 600 ? 97 : 13) {
         assert_int_equal(truncate(m.path, n), 0);
-        ps_err err = ps_st_load_model(m.path, &m.spec.table, m.params, m.buffers);
+        ps_err err = ps_model_file_load(m.path, &m.spec.table, true, m.params, m.buffers);
         assert_int_equal(err, PS_ERR_FORMAT);
         assert_non_null(strstr(ps_err_message(), m.path));
     }
@@ -347,8 +348,9 @@ static void assert_other_model_refused(model *m, const char *const *set,
     assert_int_equal(ps_model_spec_init(&other.spec, &other.cfg), PS_OK);
     float *params = calloc(other.spec.table.arena_count, 4);
     void *buffers = calloc(other.spec.table.buffer_bytes + 1, 1);
-    assert_int_equal(ps_st_load_model(m->path, &other.spec.table, params, buffers),
-                     PS_ERR_FORMAT);
+    assert_int_equal(
+        ps_model_file_load(m->path, &other.spec.table, true, params, buffers),
+        PS_ERR_FORMAT);
     if (!strstr(ps_err_message(), message))
         fail_msg("'%s' lacks '%s'", ps_err_message(), message);
     free(params);

@@ -1,0 +1,235 @@
+#include "model_file.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "finite.h"
+#include "float16.h"
+#include "log.h"
+#include "mem.h"
+
+enum { MAX_NAME = 128, MAX_REASON = 256, MAX_SAID = 40 };
+static const char WRAPPED[] = "module."; // DistributedDataParallel's names begin with it
+
+/* What a file is to fill. */
+typedef struct target {
+    const ps_tensor_table *table;
+    bool strict;
+} target;
+
+static ps_err bad(const char *path, const char *tensor, const char *reason)
+{
+    return ps_err_set(PS_ERR_FORMAT, "%s: %.*s: %s", path, MAX_NAME, tensor, reason);
+}
+
+static int n_all(const ps_tensor_table *table)
+{
+    return table->n_tensors + table->n_buffers;
+}
+
+static const ps_tensor *tensor_at(const ps_tensor_table *table, int i)
+{
+    return i < table->n_tensors ? &table->tensors[i]
+                                : &table->buffers[i - table->n_tensors];
+}
+
+/* --- what fits --------------------------------------------------------------------- */
+
+static bool is_float16(const ps_st_tensor *t)
+{
+    return strcmp(t->dtype, "F16") == 0 || strcmp(t->dtype, "BF16") == 0;
+}
+
+static bool dtype_fits(const ps_st_tensor *found, const ps_tensor *t)
+{
+    const char *wanted = ps_st_dtype_of(t);
+    return strcmp(found->dtype, wanted) == 0 ||
+           (strcmp(wanted, "F32") == 0 && is_float16(found));
+}
+
+/* NULL, and the reason, where the file has nothing for the tensor. */
+static const ps_st_tensor *find_fitting(const ps_st_file *file, const ps_tensor *t,
+                                        char reason[MAX_REASON])
+{
+    char is[PS_DIMS_TEXT], wanted[PS_DIMS_TEXT];
+    const ps_st_tensor *found = ps_st_find(file, t->name);
+    if (!found)
+        snprintf(reason, MAX_REASON, "missing, the model has it");
+    else if (!dtype_fits(found, t))
+        snprintf(reason, MAX_REASON, "dtype is %s, the model's is %s", found->dtype,
+                 ps_st_dtype_of(t));
+    else if (!ps_dims_equal(&found->dims, &t->dims))
+        snprintf(reason, MAX_REASON, "shape is %s, the model's is %s",
+                 ps_dims_text(&found->dims, is), ps_dims_text(&t->dims, wanted));
+    else
+        return found;
+    return NULL;
+}
+
+static ps_err check_wrapped(const char *path, const ps_st_file *file,
+                            const ps_tensor_table *table)
+{
+    const size_t n = sizeof WRAPPED - 1;
+    for (int i = 0; i < file->n; i++) {
+        const char *name = file->tensors[i].name;
+        if (strncmp(name, WRAPPED, n) == 0 && ps_tensor_table_find(table, name + n))
+            return bad(
+                path, name,
+                "the names begin with \"module.\", as DistributedDataParallel's do: "
+                "save model.module.state_dict()");
+    }
+    return PS_OK;
+}
+
+static ps_err check_all(const char *path, const ps_st_file *file,
+                        const ps_tensor_table *table)
+{
+    char reason[MAX_REASON];
+    for (int i = 0; i < n_all(table); i++)
+        if (!find_fitting(file, tensor_at(table, i), reason))
+            return bad(path, tensor_at(table, i)->name, reason);
+    for (int i = 0; i < file->n; i++)
+        if (!ps_tensor_table_find(table, file->tensors[i].name))
+            return bad(path, file->tensors[i].name, "the model has no such tensor");
+    return PS_OK;
+}
+
+static ps_err check_some(const char *path, const ps_st_file *file,
+                         const ps_tensor_table *table)
+{
+    char reason[MAX_REASON];
+    for (int i = 0; i < n_all(table); i++)
+        if (find_fitting(file, tensor_at(table, i), reason)) return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s: no tensor of the file has the name and shape of one of the "
+                      "model's",
+                      path);
+}
+
+static ps_err check(const char *path, const ps_st_file *file, const void *ctx)
+{
+    const target *t = ctx;
+    PS_TRY(check_wrapped(path, file, t->table));
+    return t->strict ? check_all(path, file, t->table) : check_some(path, file, t->table);
+}
+
+/* --- taking it --------------------------------------------------------------------- */
+
+static ps_err check_finite(const char *path, const ps_tensor *t, const float *values)
+{
+    char reason[MAX_REASON];
+    if (ps_finite_all(values, t->count)) return PS_OK;
+    uint64_t i = 0;
+    while (ps_finite_all(values + i, 1))
+        i++;
+    snprintf(reason, sizeof reason,
+             "element %" PRIu64 " is %g: training cannot start from it", i,
+             (double)values[i]);
+    return bad(path, t->name, reason);
+}
+
+static void widen(const ps_st_tensor *from, uint64_t count, float *out)
+{
+    const bool bf16 = strcmp(from->dtype, "BF16") == 0;
+    for (uint64_t i = 0; i < count; i++) {
+        uint16_t h;
+        memcpy(&h, (const char *)from->data + 2 * i, sizeof h);
+        out[i] = bf16 ? ps_float_of_bf16(h) : ps_float_of_fp16(h);
+    }
+}
+
+static void take(const ps_st_tensor *from, const ps_tensor *t, void *out)
+{
+    if (is_float16(from))
+        widen(from, t->count, out);
+    else
+        memcpy(out, from->data, from->bytes);
+}
+
+/* One line for each, up to MAX_SAID of them. */
+static void say_one(int *said, const char *name, const char *what)
+{
+    if (++*said <= MAX_SAID) PS_INFO("init", "tensor=%.*s %s", MAX_NAME, name, what);
+}
+
+static void say_what_was_taken(const char *path, const ps_st_file *file,
+                               const ps_tensor_table *table)
+{
+    char reason[MAX_REASON], text[MAX_REASON + 64];
+    int said = 0, kept = 0;
+    for (int i = 0; i < n_all(table); i++) {
+        const ps_tensor *t = tensor_at(table, i);
+        if (find_fitting(file, t, reason)) continue;
+        snprintf(text, sizeof text, "starts_from=\"initial values\" reason=\"%s\"",
+                 ps_st_find(file, t->name) ? reason : "not in the file");
+        say_one(&said, t->name, text);
+        kept++;
+    }
+    for (int i = 0; i < file->n; i++)
+        if (!ps_tensor_table_find(table, file->tensors[i].name))
+            say_one(&said, file->tensors[i].name,
+                    "ignored=\"the model has no such tensor\"");
+    if (said > MAX_SAID) PS_INFO("init", "tensors_more=%d", said - MAX_SAID);
+    PS_INFO("init", "path=%s taken=%d of=%d", path, n_all(table) - kept, n_all(table));
+}
+
+static ps_err take_fitting(const char *path, const ps_st_file *file,
+                           const ps_tensor_table *table, float *params, void *buffers)
+{
+    char reason[MAX_REASON];
+    for (int i = 0; i < n_all(table); i++) {
+        const ps_tensor *t = tensor_at(table, i);
+        const ps_st_tensor *from = find_fitting(file, t, reason);
+        if (!from) continue;
+        const bool param = i < table->n_tensors;
+        take(from, t, param ? (void *)(params + t->offset) : (char *)buffers + t->offset);
+        if (param) PS_TRY(check_finite(path, t, params + t->offset));
+    }
+    return PS_OK;
+}
+
+ps_err ps_model_file_load(const char *path, const ps_tensor_table *table, bool strict,
+                          float *params, void *buffers)
+{
+    const target to = {table, strict};
+    ps_st_file file;
+    PS_TRY(ps_st_load_checked(path, check, &to, &file));
+    if (!strict) say_what_was_taken(path, &file, table);
+    ps_err err = take_fitting(path, &file, table, params, buffers);
+    ps_st_fini(&file);
+    return err;
+}
+
+/* --- writing ----------------------------------------------------------------------- */
+
+/* The model's tensors in the order of the file: counters first, so that all data is
+ * aligned to its elements. Returns how many. */
+static int list_model(const ps_tensor_table *table, const float *params,
+                      const void *buffers, ps_st_tensor *out)
+{
+    int n = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < table->n_buffers; i++) {
+            const ps_tensor *t = &table->buffers[i];
+            if ((t->role == PS_TENSOR_COUNTER) == (pass == 0))
+                out[n++] = ps_st_tensor_of(t, (const char *)buffers + t->offset);
+        }
+    for (int i = 0; i < table->n_tensors; i++)
+        out[n++] = ps_st_tensor_of(&table->tensors[i], params + table->tensors[i].offset);
+    return n;
+}
+
+ps_err ps_model_file_save(const char *path, const ps_tensor_table *table,
+                          const float *params, const void *buffers,
+                          const char *const *metadata, int n_meta)
+{
+    ps_st_tensor *list;
+    PS_TRY(ps_mem_zalloc(&list, (size_t)(table->n_tensors + table->n_buffers),
+                         sizeof *list, path));
+    int n = list_model(table, params, buffers, list);
+    ps_err err = ps_st_save(path, list, n, metadata, n_meta);
+    free(list);
+    return err;
+}

@@ -1,0 +1,19 @@
+/* A model's weights and buffers as a safetensors file, under PyTorch's names. */
+#ifndef PS_MODEL_FILE_H
+#define PS_MODEL_FILE_H
+
+#include "safetensors.h"
+
+/* Writes params (the arena) and buffers (the buffer arena) as ps_st_save does. */
+ps_err ps_model_file_save(const char *path, const ps_tensor_table *table,
+                          const float *params, const void *buffers,
+                          const char *const *metadata, int n_meta);
+
+/* Fills params and buffers from the file. F16 and BF16 become float32, exactly.
+ * strict: every tensor of the model has to be there with its shape, and no other; FORMAT
+ * names the first that does not fit. Else what fits is taken, everything else keeps its
+ * value, and the log says which tensors that are; FORMAT if nothing fits. */
+ps_err ps_model_file_load(const char *path, const ps_tensor_table *table, bool strict,
+                          float *params, void *buffers);
+
+#endif

@@ -1,0 +1,162 @@
+/* Weights to begin with: what fits in part, 16-bit floats, files of other programs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../support/half.h"
+#include "model_file.h"
+
+enum { ROWS = 2, COLUMNS = 3, N = ROWS * COLUMNS };
+
+typedef struct fixture {
+    char path[64];
+    ps_tensor_table table; // fc.weight (2, 3), fc.bias (2)
+    float params[64];
+} fixture;
+
+static ps_dims dims_of(int n, int64_t a, int64_t b)
+{
+    return (ps_dims){.n = n, .d = {a, b}};
+}
+
+static int make(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    int index;
+    snprintf(f->path, sizeof f->path, "/tmp/pstrain-test-XXXXXX");
+    const int fd = mkstemp(f->path);
+    *state = f;
+    for (int i = 0; i < 64; i++)
+        f->params[i] = -1;
+    return fd < 0 || close(fd) != 0 ||
+           ps_tensor_table_add(&f->table, "fc.weight", dims_of(2, ROWS, COLUMNS),
+                               PS_TENSOR_WEIGHT, COLUMNS, &index) != PS_OK ||
+           ps_tensor_table_add(&f->table, "fc.bias", dims_of(1, ROWS, 0), PS_TENSOR_BIAS,
+                               COLUMNS, &index) != PS_OK;
+}
+
+static int tear(void **state)
+{
+    fixture *f = *state;
+    unlink(f->path);
+    ps_tensor_table_fini(&f->table);
+    free(f);
+    return 0;
+}
+
+static ps_st_tensor entry(char *name, const char *dtype, ps_dims dims, const void *data,
+                          uint64_t bytes)
+{
+    ps_st_tensor t = {.name = name, .dims = dims, .data = data, .bytes = bytes};
+    snprintf(t.dtype, sizeof t.dtype, "%s", dtype);
+    return t;
+}
+
+static ps_err load(fixture *f, bool strict)
+{
+    return ps_model_file_load(f->path, &f->table, strict, f->params, NULL);
+}
+
+static void expect_refused(fixture *f, bool strict, const char *message)
+{
+    assert_int_equal(load(f, strict), PS_ERR_FORMAT);
+    if (!strstr(ps_err_message(), message))
+        fail_msg("'%s' lacks '%s'", ps_err_message(), message);
+}
+
+static void sixteen_bits_become_float32(void **state)
+{
+    fixture *f = *state;
+    const uint16_t fp16[N] = {0x3C00, 0xC000, 0x0001, 0x7BFF, 0x8000, 0x3555};
+    const uint16_t bf16[ROWS] = {0x3F80, 0xC2F7};
+    const ps_st_tensor tensors[] = {
+        entry("fc.weight", "F16", dims_of(2, ROWS, COLUMNS), fp16, sizeof fp16),
+        entry("fc.bias", "BF16", dims_of(1, ROWS, 0), bf16, sizeof bf16)};
+    assert_int_equal(ps_st_save(f->path, tensors, 2, NULL, 0), PS_OK);
+    assert_int_equal(load(f, true), PS_OK);
+    for (int i = 0; i < N; i++)
+        assert_true(f->params[f->table.tensors[0].offset + (uint64_t)i] ==
+                    (float)half_value(fp16[i]));
+    const float *bias = f->params + f->table.tensors[1].offset;
+    assert_true(bias[0] == 1.0f && bias[1] == -123.5f);
+}
+
+static void infinite_ones_are_refused(void **state)
+{
+    fixture *f = *state;
+    const uint16_t fp16[N] = {0, 0, 0, 0, 0x7C00, 0}, bias[ROWS] = {0};
+    const ps_st_tensor tensors[] = {
+        entry("fc.weight", "F16", dims_of(2, ROWS, COLUMNS), fp16, sizeof fp16),
+        entry("fc.bias", "F16", dims_of(1, ROWS, 0), bias, sizeof bias)};
+    assert_int_equal(ps_st_save(f->path, tensors, 2, NULL, 0), PS_OK);
+    expect_refused(f, true, "fc.weight: element 4 is inf");
+}
+
+static void what_fits_is_taken_when_asked(void **state)
+{
+    fixture *f = *state;
+    const float weight[5 * COLUMNS] = {0}, bias[ROWS] = {7, 8};
+    const ps_st_tensor tensors[] = {
+        entry("fc.weight", "F32", dims_of(2, 5, COLUMNS), weight, sizeof weight),
+        entry("fc.bias", "F32", dims_of(1, ROWS, 0), bias, sizeof bias),
+        entry("head.bias", "F32", dims_of(1, ROWS, 0), bias, sizeof bias)};
+    assert_int_equal(ps_st_save(f->path, tensors, 3, NULL, 0), PS_OK);
+    expect_refused(f, true, "fc.weight: shape is (5, 3), the model's is (2, 3)");
+    assert_int_equal(load(f, false), PS_OK);
+    assert_true(f->params[f->table.tensors[0].offset] == -1); // as it was
+    assert_true(f->params[f->table.tensors[1].offset + 1] == 8);
+}
+
+static void nothing_that_fits_is_refused(void **state)
+{
+    fixture *f = *state;
+    const float bias[ROWS] = {7, 8};
+    const ps_st_tensor other =
+        entry("head.bias", "F32", dims_of(1, ROWS, 0), bias, sizeof bias);
+    assert_int_equal(ps_st_save(f->path, &other, 1, NULL, 0), PS_OK);
+    expect_refused(f, false, "no tensor of the file has the name and shape");
+}
+
+static void the_names_of_a_wrapped_model_are_explained(void **state)
+{
+    fixture *f = *state;
+    const float bias[ROWS] = {7, 8};
+    const ps_st_tensor other =
+        entry("module.fc.bias", "F32", dims_of(1, ROWS, 0), bias, sizeof bias);
+    assert_int_equal(ps_st_save(f->path, &other, 1, NULL, 0), PS_OK);
+    expect_refused(f, true, "save model.module.state_dict()");
+    expect_refused(f, false, "save model.module.state_dict()");
+}
+
+static void a_file_of_torch_save_is_explained(void **state)
+{
+    static const char *const begins[] = {"PK\003\004 and more of a zip",
+                                         "\200\002 and more of a pickle"};
+    fixture *f = *state;
+    for (int i = 0; i < 2; i++) {
+        FILE *file = fopen(f->path, "wb");
+        assert_true(file && fputs(begins[i], file) >= 0 && fclose(file) == 0);
+        expect_refused(f, true, "a file of torch.save, not of safetensors");
+    }
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make, tear)
+    const struct CMUnitTest tests[] = {
+        TEST(sixteen_bits_become_float32),
+        TEST(infinite_ones_are_refused),
+        TEST(what_fits_is_taken_when_asked),
+        TEST(nothing_that_fits_is_refused),
+        TEST(the_names_of_a_wrapped_model_are_explained),
+        TEST(a_file_of_torch_save_is_explained),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
