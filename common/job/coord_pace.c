@@ -230,14 +230,21 @@ static ps_coord_peer *peer_of(ps_coordinator *c, ps_role role, int rank)
     return NULL;
 }
 
+ps_straggler ps_coord_pace_describe(ps_coordinator *c, char *who, size_t cap)
+{
+    const ps_straggler s = ps_coord_pace_named(c);
+    const ps_coord_peer *slow = peer_of(c, s.role, s.rank);
+    who[0] = '\0';
+    if (slow) ps_coord_describe(slow, who, cap);
+    return s;
+}
+
 static void say(ps_coordinator *c)
 {
     const ps_coord_pace *p = c->pace;
-    const ps_straggler s = ps_coord_pace_named(c);
+    char who[128];
+    const ps_straggler s = ps_coord_pace_describe(c, who, sizeof who);
     ps_coord_peer *first = peer_of(c, PS_ROLE_WORKER, 0);
-    const ps_coord_peer *slow = peer_of(c, s.role, s.rank);
-    char who[128] = "";
-    if (slow) ps_coord_describe(slow, who, sizeof who);
     if (s.cause == PS_STRAGGLER_NONE)
         PS_INFO("straggler-gone", "step=%" PRIu64, p->step);
     else

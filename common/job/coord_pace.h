@@ -14,6 +14,8 @@ void ps_coord_pace_take(ps_coordinator *c, const ps_coord_peer *from,
 void ps_coord_pace_check_silence(ps_coordinator *c);
 /* The member that is named now; cause NONE: there is none. */
 ps_straggler ps_coord_pace_named(const ps_coordinator *c);
+/* The same; who: "worker 1 (host a)", or "". */
+ps_straggler ps_coord_pace_describe(ps_coordinator *c, char *who, size_t cap);
 void ps_coord_pace_destroy(ps_coord_pace **pace);
 
 #endif

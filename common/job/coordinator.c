@@ -43,13 +43,18 @@ static bool find_member(const ps_coordinator *c, zmq_msg_t *id, ps_coord_sender 
 
 static void on_abort(ps_coordinator *c, ps_coord_peer *p, const ps_control *m)
 {
-    char who[128], reason[PS_CONTROL_TEXT_MAX];
+    char who[128], slow[128], reason[PS_CONTROL_TEXT_MAX];
     if (c->state == PS_COORD_JOINING) { // it belongs to no running job that it could end
         ps_coord_drop_peer(c, p, m->text);
         return;
     }
     ps_coord_describe(p, who, sizeof who);
-    snprintf(reason, sizeof reason, "%s: %.600s", who, m->text);
+    const ps_straggler s = ps_coord_pace_describe(c, slow, sizeof slow);
+    if (ps_control_error(m) == PS_ERR_TIMEOUT && s.cause != PS_STRAGGLER_NONE)
+        snprintf(reason, sizeof reason, "%s: %.400s; the job has waited for %s: %s", who,
+                 m->text, slow, ps_straggler_cause_name(s.cause));
+    else
+        snprintf(reason, sizeof reason, "%s: %.600s", who, m->text);
     if (m->number[1] <= (uint64_t)c->o.n_workers) c->next_workers = (int)m->number[1];
     ps_coord_abort(c, ps_control_error(m), reason);
 }

@@ -200,29 +200,33 @@ static void send_requests(ps_member *m)
 }
 
 /* Over a new connection, sends again all that is unanswered. The coordinator counts each
- * request once (coord_board.h) and answers again. */
-static void say_again(ps_member *m)
+ * request once (coord_board.h) and answers again. Returns how many are repeated. */
+static uint32_t say_again(ps_member *m)
 {
+    uint32_t n = 0;
     pthread_mutex_lock(&m->lock);
-    for (ps_member_request *r = m->requests; r; r = r->next)
+    for (ps_member_request *r = m->requests; r; r = r->next) {
+        n += r->sent && !r->answered;
         r->sent = false;
+    }
     m->tell_interrupt |= m->interrupts;
     m->tell_abort |= m->aborts;
     pthread_mutex_unlock(&m->lock);
     m->next_beat_ns = 0; // the coordinator hears of this member at once, and answers
     if (m->said_bye) send_kind(m, PS_CONTROL_BYE, PS_OK, ""); // it has no answer
+    return n;
 }
 
 static void on_connected(ps_member *m)
 {
     uint64_t down_ns = atomic_exchange(&m->down_ns, 0);
+    const uint32_t repeated = say_again(m);
     if (m->was_connected)
-        PS_WARN("connection-mended", "to=coordinator at=%s after_ms=%.0f",
+        PS_WARN("connection-mended", "to=coordinator at=%s after_ms=%.0f repeated=%u",
                 m->joined.coordinator_endpoint,
-                (double)(ps_clock_awake_ns() - down_ns) * 1e-6);
+                (double)(ps_clock_awake_ns() - down_ns) * 1e-6, repeated);
     m->was_connected = true;
     m->lost_ns = 0;
-    say_again(m);
 }
 
 /* A connection that closes after a silence is ignored here: the silence has a deadline of

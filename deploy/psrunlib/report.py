@@ -63,7 +63,8 @@ def others(recovery):
     found = [f"{recovery[key]} {one if recovery[key] == 1 else many}"
              for key, one, many in (("joins", "worker joined", "workers joined"),
                                     ("leaves", "worker left", "workers left"),
-                                    ("mended_connections", "lost connection mended", "lost connections mended"))
+                                    ("mended_connections", "lost connection mended", "lost connections mended"),
+                                    ("repeated_messages", "message sent again", "messages sent again"))
              if recovery.get(key)]
     return ", ".join(found)
 

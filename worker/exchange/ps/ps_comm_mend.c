@@ -16,15 +16,19 @@ ps_err ps_comm_mend_news(ps_comm *c, ps_comm_link *l)
     return last == PS_ZSOCK_CONNECTED ? ps_comm_send_hello(c, l) : PS_OK;
 }
 
-/* All that the shard has not answered waits again. */
-static void repeat_unanswered(ps_comm *c, ps_comm_link *l)
+/* All that the shard has not answered waits again. Returns of how many chunks. */
+static uint32_t repeat_unanswered(ps_comm *c, ps_comm_link *l)
 {
+    uint32_t n = 0;
     for (uint32_t i = 0; i < c->plan->n_chunks; i++) {
         ps_comm_chunk *chunk = &c->chunks[i];
         if (&c->links[c->plan->chunks[i].shard] != l) continue;
         chunk->init_due = chunk->first;
-        if (chunk->first || chunk->unanswered) ps_comm_send_soon(c, i);
+        if (!chunk->first && !chunk->unanswered) continue;
+        ps_comm_send_soon(c, i);
+        n++;
     }
+    return n;
 }
 
 ps_err ps_comm_mend_ready(ps_comm *c, ps_comm_link *l, uint64_t number)
@@ -40,10 +44,10 @@ ps_err ps_comm_mend_ready(ps_comm *c, ps_comm_link *l, uint64_t number)
         ps_comm_progress(c, PS_COMM_WAIT_ANY);
         return PS_OK;
     }
-    PS_WARN("connection-mended", "to=shard-%u at=%s after_ms=%.0f",
+    const uint32_t repeated = repeat_unanswered(c, l);
+    PS_WARN("connection-mended", "to=shard-%u at=%s after_ms=%.0f repeated=%u",
             (uint32_t)(l - c->links), l->endpoint,
-            (double)(ps_clock_awake_ns() - lost_ns) * 1e-6);
-    repeat_unanswered(c, l);
+            (double)(ps_clock_awake_ns() - lost_ns) * 1e-6, repeated);
     l->said_bye = l->left;
     return PS_OK;
 }

@@ -1,0 +1,51 @@
+"""A part that reads slowly: it has small receive buffers, and it runs for a short time only, again
+and again. The sockets to it fill."""
+import os
+import signal
+import socket
+import threading
+
+import cuts
+
+SMALL_BYTES, USUAL_BYTES = 16 << 10, 4 << 20
+
+
+def set_buffers(pid, size):
+    for fd, *_ in cuts.connections(pid):
+        try:
+            with socket.socket(fileno=cuts.duplicate(pid, fd)) as ours:
+                ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+        except OSError:
+            pass  # it has just been closed
+
+
+class SlowReader:
+    """with SlowReader(pid): the process reads slowly."""
+
+    def __init__(self, pid, runs_s=0.03, stands_s=0.17):
+        self.pid, self.runs_s, self.stands_s = pid, runs_s, stands_s
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._slow_down)
+
+    def __enter__(self):
+        set_buffers(self.pid, SMALL_BYTES)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+        try:
+            set_buffers(self.pid, USUAL_BYTES)
+        except FileNotFoundError:
+            pass  # it has ended
+
+    def _slow_down(self):
+        try:
+            while not self.over.is_set():
+                os.kill(self.pid, signal.SIGSTOP)
+                self.over.wait(self.stands_s)
+                os.kill(self.pid, signal.SIGCONT)
+                self.over.wait(self.runs_s)
+        except ProcessLookupError:
+            pass  # it has ended

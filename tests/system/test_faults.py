@@ -1,0 +1,199 @@
+"""Faults that a job outlives without a death: a part that reads slowly, a host without a network, a
+process that is stopped, connections that are half open. The job goes on with the same bits, or
+ends and names who was too slow.
+
+PS_FAULTS=long: those that last as long as a switch that starts again, or a laptop that sleeps.
+"""
+import os
+import re
+import signal
+import threading
+import time
+import unittest
+
+import cuts
+from chaos import netns
+from jobs import DIGITS, JobTest, listening_ports
+from restarting import RestartTest
+from slow_reader import SlowReader
+
+LONG = os.environ.get("PS_FAULTS") == "long"
+OUTAGE_S, STOP_S = 10, 30
+NO_CUTS, NO_HOSTS = cuts.why_not(), netns.why_not()
+MENDED = re.compile(r"WARN  connection-mended .* repeated=(\d+)$", re.M)
+
+
+@unittest.skipIf(NO_CUTS, f"{NO_CUTS}")
+class SlowReaders(RestartTest):
+    SETTINGS = ["exchange.shm=off", "train.log_every=1", "data.samples=512", "train.epochs=3"]
+    STEPS, SLOW_S = 4, 5  # it reads slowly until that many are made, but not longer
+
+    def check(self, kind, role, rank):
+        config = self.wide_model(2048)
+        self.run_job("whole", *kind[:3], *self.SETTINGS, *kind[3:], config=config)
+        psrun = self.start("out", kind, settings=self.SETTINGS, config=config)
+        self.assertTrue(self.wait_until(psrun, lambda: self.lines("out") > 2))
+        with SlowReader(self.find(psrun, role, rank)):
+            lines, end = self.lines("out"), time.monotonic() + self.SLOW_S
+            self.wait_until(psrun, lambda: self.lines("out") >= lines + self.STEPS or time.monotonic() > end)
+        self.end(psrun, "out")
+        self.check_same("whole", "out")
+
+    def test_a_worker(self):
+        self.check(("ps", 2, 2), "worker", 1)
+
+    def test_a_server_of_a_job_with_a_codec(self):
+        self.check(("ps", 2, 2, "exchange.codec=onebit", "exchange.codec_warmup=4"), "server", 1)
+
+    def test_the_coordinator(self):
+        self.check(("ps", 2, 2, "optimizer.clip_norm=0.5"), "server", 0)
+
+    def test_all_reduce(self):
+        self.check(("allreduce", 0, 3), "worker", 1)
+
+
+@unittest.skipIf(NO_CUTS, f"{NO_CUTS}")
+class TooSlow(JobTest):
+    def check(self, role, rank):
+        parts = self.start_job(2, 3, "train.epochs=100000", "exchange.shm=off", "train.log_every=20",
+                               "net.step_timeout_ms=4000", "net.dead_after_ms=100000", config=self.wide_model(4096))
+        self.wait_for_steps("worker-0", 3)
+        with SlowReader(parts[f"{role} {rank}"].popen.pid, runs_s=0.001, stands_s=3):
+            parts["server 0"].wait_for("ERROR failed")
+        self.assertNotIn(0, self.wait_all(parts).values())
+        named = rf"{role} {rank} \(host [^)]*\)"
+        self.assertRegex(parts["server 0"].text(), f'WARN  straggler who="{named}" cause="stopped"')
+        self.assertRegex(parts["server 0"].text(), f"ERROR failed PEER: .*; the job has waited for {named}: stopped")
+
+    def test_a_worker_is_named(self):
+        self.check("worker", 1)
+
+    def test_a_server_is_named(self):
+        self.check("server", 1)
+
+
+@unittest.skipIf(NO_CUTS, f"{NO_CUTS}")
+class Told(RestartTest):
+    def test_lost_connections_and_what_was_sent_again(self):
+        settings = ["exchange.shm=off", "train.epochs=1000", "train.steps=400", "train.log_every=4"]
+        self.run_job("whole", "ps", 1, 2, *settings)
+        psrun = self.start("out", ("ps", 1, 2), settings=settings)
+        self.assertTrue(self.wait_until(psrun, lambda: self.lines("out") > 2))
+        server, worker = self.find(psrun, "server", 0), self.find(psrun, "worker", 1)
+        listens = listening_ports(server)
+        os.kill(server, signal.SIGSTOP)
+        time.sleep(0.5)  # by then the worker waits for an answer
+        for fd, _, peer in cuts.connections(worker):
+            if peer in listens:
+                cuts.cut(worker, fd, hard=True)
+        os.kill(server, signal.SIGCONT)
+        text = self.end(psrun, "out")
+        self.assertEqual(self.weights("whole"), self.weights("out"))
+        repeated = [int(n) for n in MENDED.findall(text)]
+        recovery = self.summary()["recovery"]
+        self.assertGreaterEqual(sum(repeated), 1, text)
+        self.assertEqual((recovery["mended_connections"], recovery["repeated_messages"]),
+                         (len(repeated), sum(repeated)))
+        self.assertRegex(text, rf"events +{len(repeated)} lost connections? mended, {sum(repeated)} messages? sent again\n")
+
+
+@unittest.skipUnless(LONG, "they last for minutes: PS_FAULTS=long")
+class Long(RestartTest):
+    """With the defaults of all deadlines. The jobs of a test are disturbed at the same time: they
+    only wait."""
+
+    SETTINGS = ["train.epochs=100000", "train.steps=4000", "train.eval_every=0", "schedule.name=cosine",
+                "train.log_every=20", "checkpoint.every=400"]
+    PARTS = [("server", 0), ("server", 1), ("worker", 0), ("worker", 1)]
+    KINDS = {"ps": ("ps", 2, 2), "codec": ("ps", 2, 2, "exchange.codec=onebit", "exchange.codec_warmup=20",
+                                            "optimizer.clip_norm=0.5"), "allreduce": ("allreduce", 0, 2)}
+
+    def setUp(self):
+        super().setUp()
+        self.whole = set()
+
+    def expected(self, kind):
+        name = f"whole-{kind}"
+        if name not in self.whole:
+            self.run_job(name, *self.KINDS[kind][:3], *self.SETTINGS, *self.KINDS[kind][3:])
+            self.whole.add(name)
+        return name
+
+    def parts_of(self, kind):
+        return [p for p in self.PARTS if self.KINDS[kind][1] or p[0] == "worker"]
+
+    def check_end(self, psrun, out, kind, restarts=None):
+        text = self.end(psrun, out)
+        self.assertEqual(self.weights(self.expected(kind)), self.weights(out), text)
+        if restarts is not None:
+            self.assertEqual(self.summary(out)["recovery"]["deaths"], restarts, text)
+        return text
+
+    def disturb_each(self, kinds, disturb, *args, seconds, settings=(), restarts=None):
+        """A job for each kind and part. disturb(psrun, role, rank) returns what ends it."""
+        jobs = []
+        for kind in kinds:
+            self.expected(kind)
+            for role, rank in self.parts_of(kind):
+                out = f"{kind}-{role}-{rank}"
+                psrun = self.start(out, self.KINDS[kind], *args, settings=[*self.SETTINGS, *settings])
+                self.assertTrue(self.wait_until(psrun, lambda name=out: self.lines(name) > 4))
+                timer = threading.Timer(seconds, disturb(psrun, role, rank))
+                timer.start()
+                jobs.append((psrun, out, kind, timer))
+        for psrun, out, kind, timer in jobs:
+            timer.join()
+            with self.subTest(job=out):
+                self.check_end(psrun, out, kind, restarts)
+
+    def stop(self, psrun, role, rank):
+        pid = self.signal(psrun, role, rank, signal.SIGSTOP)
+
+        def go_on():
+            if self.find(psrun, role, rank) == pid:
+                os.kill(pid, signal.SIGCONT)
+        return go_on
+
+    def test_a_process_is_stopped_and_nobody_may_die(self):
+        self.disturb_each(self.KINDS, self.stop, seconds=STOP_S,
+                          settings=["net.dead_after_ms=60000"])
+
+    def test_a_process_is_stopped_longer_than_it_may(self):
+        self.disturb_each(self.KINDS, self.stop, "--restarts", 9, seconds=STOP_S, restarts=1)
+
+    def deafen(self, psrun, role, rank):
+        """Nothing reaches the part on any connection that it has now; the others see nothing of that."""
+        pid = self.find(psrun, role, rank)
+        for fd, *_ in cuts.connections(pid):
+            try:
+                cuts.deafen(pid, fd)
+            except OSError:
+                pass  # it has just been closed
+        return lambda: None
+
+    @unittest.skipIf(NO_CUTS, f"{NO_CUTS}")
+    def test_connections_are_half_open(self):
+        self.disturb_each(self.KINDS, self.deafen, "--restarts", 9, seconds=0,
+                          settings=["exchange.shm=off"])
+
+    @unittest.skipIf(NO_HOSTS, f"{NO_HOSTS}")
+    def test_a_link_is_down(self):
+        for kind, (mode, servers, workers, *_) in self.KINDS.items():
+            self.expected(kind)
+            with netns.Hosts(1000, {"server": max(servers, 1), "worker": workers}) as hosts:
+                on_hosts, env = hosts.for_psrun(self.folder, os.environ["PS_BIN"],
+                                                ("server", "worker") if servers else ("worker",))
+                for i, (role, rank) in enumerate(self.parts_of(kind)):
+                    out = f"{kind}-{role}-{rank}"
+                    psrun = self.start(out, self.KINDS[kind], "--restarts", 9, *on_hosts,
+                                       settings=self.SETTINGS, env=env)
+                    self.assertTrue(self.wait_until(psrun, lambda name=out: self.lines(name) > 4))
+                    hosts.plug(role, rank, False)
+                    time.sleep(OUTAGE_S)
+                    hosts.plug(role, rank, True)
+                    with self.subTest(job=out):
+                        self.check_end(psrun, out, kind)
+
+
+if __name__ == "__main__":
+    unittest.main()
