@@ -181,9 +181,10 @@ class Bench(RestartTest):
         self.assertIsNone(report["throughput"])
 
     def test_throughput(self):
-        text = self.bench("--kills", 0, "--minutes", 0.1, "--rounds", 1, "--fault-every", 5, "-m", "allreduce")
+        text = self.bench("--kills", 0, "--minutes", 0.1, "--alone", 0.05, "--rounds", 1, "--fault-every", 5,
+                          "-m", "allreduce")
         report = self.report()["throughput"]
-        self.assertEqual(report["faults"], 1)
+        self.assertEqual((report["faults"], report["seconds"], report["alone_seconds"]), (1, 6, 3))
         self.assertGreater(report["alone"]["median"], 0)
         self.assertGreater(report["faulty"]["median"], 0)
         self.assertRegex(text, r"1 fault in 6 s, one per 5 s: [\d,]+ useful samples/s, [\d,]+ alone: [\d.]+ %")
@@ -191,6 +192,7 @@ class Bench(RestartTest):
     def test_what_makes_no_sense(self):
         self.assertIn("the job has none of them", self.bench("--parts", "worker 7", "--kills", 1, code=1))
         self.assertIn("no fault each 29 s fits in", self.bench("--minutes", 0.1, "--kills", 0, code=1))
+        self.assertIn("--alone 0: minutes, above 0", self.bench("--alone", 0, "--kills", 0, code=1))
 
 
 if __name__ == "__main__":
