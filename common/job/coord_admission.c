@@ -236,10 +236,8 @@ static bool check_key(const ps_coordinator *c, const ps_role *proven,
 }
 
 static bool check_join(ps_coordinator *c, const ps_control_id *from, const ps_control *m,
-                       const ps_config_sections *sections, const ps_roster_entry *e,
-                       refusal *r)
+                       const ps_roster_entry *e, refusal *r)
 {
-    if (!check_job(c, m, sections, r)) return false;
     if (c->state == PS_COORD_ABORTED) return refuse_for_now(c, r, "the job was aborted");
     if (c->state == PS_COORD_RUNNING && is_named(c, e->role) && !find_rank(c, e)) {
         ps_coord_note_newcomer(c, from, e->host);
@@ -493,11 +491,12 @@ void ps_coord_on_join(ps_coordinator *c, const ps_control_id *from, const ps_rol
     refusal r = {.for_now = false};
     const uint64_t incarnation = m->number[4];
     ps_err err = read_join(m, &e, &sections);
-    if (err == PS_OK && check_job(c, m, &sections, &r))
-        drop_predecessor(c, &e, incarnation);
+    const bool belongs =
+        err == PS_OK && check_key(c, proven, &e, &r) && check_job(c, m, &sections, &r);
+    if (belongs) drop_predecessor(c, &e, incarnation);
     if (err != PS_OK)
         ps_coord_drop_stranger(ps_err_message());
-    else if (!check_key(c, proven, &e, &r) || !check_join(c, from, m, &sections, &e, &r))
+    else if (!belongs || !check_join(c, from, m, &e, &r))
         refuse(c, from, &e, &r);
     else if (admit(c, from, &e, incarnation) == PS_OK)
         return; // the entry is the peer's now

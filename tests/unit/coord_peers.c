@@ -33,6 +33,7 @@ ps_coordinator *peer_start_coordinator(int n_servers, int n_workers)
         .sections = {.n = 2, .names = {"model", "train"}, .hashes = {1, 2}},
         .heartbeat_ms = heartbeat_ms,
         .dead_after_ms = dead_after_ms,
+        .recovers = job_keys != NULL,
         .curve = job_keys};
     ps_coordinator *c;
     assert_int_equal(ps_coordinator_create(&o, &c), PS_OK);

@@ -19,7 +19,7 @@ extern ps_curve peer_keys[PS_ROLE_COUNT];
     cmocka_unit_test_setup_teardown(test, peer_open_patient, peer_close)
 int peer_open(void **state);
 int peer_open_patient(void **state);
-int peer_open_with_keys(void **state); // those of peer_keys
+int peer_open_with_keys(void **state); // those of peer_keys; members may join again
 int peer_close(void **state);
 /* Another coordinator; owned by the caller. */
 ps_coordinator *peer_start_coordinator(int n_servers, int n_workers);

@@ -59,16 +59,21 @@ static void who_does_not_fit_is_refused(void **state)
     refused_with(peer_join_message(), PS_ROLE_WORKER, 2, "no such rank");
 }
 
+static void *dial_with_key(uint8_t number, ps_role key)
+{
+    const uint8_t id[PS_CONTROL_ID_BYTES] = {0xee, number};
+    return peer_connect(ps_coordinator_endpoint(peer_coordinator),
+                        (ps_zsock_options){.routing_id = id,
+                                           .routing_id_bytes = sizeof id,
+                                           .curve = &peer_keys[key]});
+}
+
 /* A member's own key, and the role that it says it has. */
 static void a_key_joins_as_its_role_alone(void **state)
 {
     for (int key = 0; key < PS_ROLE_COUNT; key++)
         for (int role = 0; role < PS_ROLE_COUNT; role++) {
-            const uint8_t id[PS_CONTROL_ID_BYTES] = {0xee, (uint8_t)(10 * key + role)};
-            const ps_zsock_options o = {.routing_id = id,
-                                        .routing_id_bytes = sizeof id,
-                                        .curve = &peer_keys[key]};
-            void *socket = peer_connect(ps_coordinator_endpoint(peer_coordinator), o);
+            void *socket = dial_with_key((uint8_t)(10 * key + role), (ps_role)key);
             peer_send_join(socket, peer_join_message(), (ps_role)role, -1);
             if (key == role) {
                 peer_await(socket, PS_CONTROL_ADMIT);
@@ -78,6 +83,27 @@ static void a_key_joins_as_its_role_alone(void **state)
             }
             ps_zsock_close(&socket);
         }
+}
+
+/* Only who has the key of a role may say that a member of it was started again. */
+static void a_key_of_another_role_takes_no_place(void **state)
+{
+    void *server = dial_with_key(1, PS_ROLE_SERVER);
+    const peer_admission first = peer_ask_to_join(server, PS_ROLE_SERVER, 0);
+    void *worker = dial_with_key(2, PS_ROLE_WORKER);
+    ps_control later = peer_join_message();
+    later.number[4] = 7; // incarnation
+    peer_send_join(worker, later, PS_ROLE_SERVER, 0);
+    peer_assert_says(peer_await(worker, PS_CONTROL_REFUSE).text,
+                     "its key is not that of its role");
+    const peer_admission again = peer_ask_to_join(server, PS_ROLE_SERVER, 0);
+    assert_memory_equal(&again.secret, &first.secret, sizeof first.secret);
+    void *successor = dial_with_key(3, PS_ROLE_SERVER);
+    peer_send_join(successor, later, PS_ROLE_SERVER, 0);
+    peer_await(successor, PS_CONTROL_ADMIT);
+    ps_zsock_close(&server);
+    ps_zsock_close(&worker);
+    ps_zsock_close(&successor);
 }
 
 static void a_rank_is_given_once(void **state)
@@ -263,6 +289,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         PEER_TEST(who_does_not_fit_is_refused),
         cmocka_unit_test_setup_teardown(a_key_joins_as_its_role_alone,
+                                        peer_open_with_keys, peer_close),
+        cmocka_unit_test_setup_teardown(a_key_of_another_role_takes_no_place,
                                         peer_open_with_keys, peer_close),
         PEER_TEST(a_rank_is_given_once),
         PEER_TEST(a_half_open_joiner_makes_room),
