@@ -51,20 +51,20 @@ class Fault:
         return f"{self.what} {self.role} {self.rank}{lasts} ({self.moment})"
 
 
-def draw_fault(chance, kind):
+def draw_fault(chance, kind, moments):
     role = chance.choice(["server", "worker"] if kind.servers else ["worker"])
     rank = chance.choice([0, chance.randrange(SERVERS if role == "server" else WORKERS)])
     what = chance.choice(["kill", "kill", "stop", "freeze"] + ["cut"] * 4 * kind.hosts)
     # Short ones are as likely as long ones: as many between 0.1 and 0.9 s as between 0.9 and 8 s.
     seconds = SHORTEST_S * (LONGEST_S / SHORTEST_S) ** chance.random()
-    return Fault(what, role, rank, chance.choice(MOMENTS), seconds)
+    return Fault(what, role, rank, chance.choice(moments), seconds)
 
 
-def draw_schedule(seed, kinds):
+def draw_schedule(seed, kinds, moments=MOMENTS):
     """The kind of job, its faults, and what further choices are drawn from."""
     chance = random.Random(seed)
     kind = kinds[seed % len(kinds)]
-    return kind, [draw_fault(chance, kind) for _ in range(chance.randint(1, 3))], chance
+    return kind, [draw_fault(chance, kind, moments) for _ in range(chance.randint(1, 3))], chance
 
 
 class Later:

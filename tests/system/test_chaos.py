@@ -53,11 +53,28 @@ KINDS = [
     Kind("ps", ("exchange.codec=onebit", "exchange.codec_warmup=5", "optimizer.clip_norm=0.5"),
          hosts=True),
 ]
+# Of local steps. Schedules with them have moments of their own.
+OUTER = ("sync.policy=local", "sync.local_steps=7", "sync.outer_lr=0.7", "sync.outer_momentum=0.9")
+LOCAL_KINDS = [
+    Kind("ps", (*OUTER, "exchange.codec=onebit", "exchange.codec_warmup=4", "exchange.codec_cooldown=2")),
+    Kind("ps", (*OUTER, "loss_scale={use: on, init: 1e38, interval: 3}", "optimizer.clip_norm=0.5"), hosts=True),
+    Kind("allreduce", (*OUTER, "optimizer.name=adamw", "optimizer.clip_norm=0.5")),
+    Kind("ps", (*OUTER, "exchange.codec=int8", "optimizer.name=adamw"), "norms"),
+    # And every step, with everything at once.
+    Kind("ps", ("exchange.codec=fp16", "loss_scale={use: on, init: 1e38, interval: 3}", "optimizer.clip_norm=0.5",
+                "train.accumulate=2"), "norms"),
+    Kind("ps", ("exchange.codec=topk", "exchange.codec_warmup=10", "optimizer.clip_norm=0.5", "optimizer.name=adamw",
+                "checkpoint.best=loss"), hosts=True),
+]
+AGAIN_MOMENTS = ("started again", "joins again", "goes on", "end", "checkpoint", "at once")
+SAID = {"started again": "; it is started again (restart ", "joins again": " WARN  rejoin ", "goes on": " resume step="}
 RESTARTS = 40  # far more than there are faults: a fault may cost several
 NO_HOSTS = netns.why_not()
 
 
 class Chaos(RestartTest):
+    KINDS, MOMENTS, N_JOBS = KINDS, chaos.MOMENTS, JOBS
+
     def setUp(self):
         super().setUp()
         # In the test's folder: whoever of the job is left over has its path in its command line.
@@ -87,7 +104,7 @@ class Chaos(RestartTest):
 
     def make_whole(self, kind):
         """The same job, left alone, on one host."""
-        name = f"whole-{KINDS.index(kind)}"
+        name = f"whole-{self.KINDS.index(kind)}"
         if name not in self.whole:
             self.run_job(name, kind.mode, kind.servers, chaos.WORKERS, *self.settings(kind),
                          *kind.settings, config=self.path(kind.config + ".yaml"))
@@ -95,6 +112,9 @@ class Chaos(RestartTest):
         return name
 
     def moment(self, what, out, chance):
+        if what in SAID:  # once more, or, where nobody has died yet, a little later
+            seen, end = self.text(out).count(SAID[what]), time.monotonic() + 0.4
+            return lambda: self.text(out).count(SAID[what]) > seen or time.monotonic() > end
         return (lambda: True) if what == "at once" else super().moment(what, out, chance)
 
     def strike(self, fault, psrun):
@@ -121,11 +141,11 @@ class Chaos(RestartTest):
         return done
 
     def run_schedule(self, seed):
-        kind, faults, chance = chaos.draw_schedule(seed, KINDS if self.hosts else
-                                                   [k for k in KINDS if not k.hosts])
+        kind, faults, chance = chaos.draw_schedule(
+            seed, self.KINDS if self.hosts else [k for k in self.KINDS if not k.hosts], self.MOMENTS)
         whole = self.make_whole(kind)
         with self.subTest(seed=seed, kind=kind, faults=[str(f) for f in faults],
-                          repeat=f"PS_CHAOS_SEED={seed} PS_CHAOS_JOBS=1 {__file__}"):
+                          repeat=f"PS_CHAOS_SEED={seed} PS_CHAOS_JOBS=1 {__file__} {type(self).__name__}"):
             began = time.monotonic()
             psrun = self.start_job("out", kind)
             try:
@@ -164,9 +184,9 @@ class Chaos(RestartTest):
               f"{seconds:.1f} s", flush=True)
 
     def run_schedules(self):
-        for seed in range(SEED, SEED + JOBS):
+        for seed in range(SEED, SEED + self.N_JOBS):
             self.run_schedule(seed)
-        print(f"{JOBS} jobs from seed {SEED}: {dict(self.counts)}")
+        print(f"{self.N_JOBS} jobs from seed {SEED}: {dict(self.counts)}")
         if self.stalls:
             print(f"after a kill: {statistics.median(self.stalls):.2f} s to the next step (median of "
                   f"{len(self.stalls)}), {max(self.stalls):.2f} s at most")
@@ -178,6 +198,12 @@ class Chaos(RestartTest):
         with chaos.Hosts(self.folder) as self.hosts:
             self.run_schedules()
         self.assertNotIn(os.getpid(), [pid for _, pid in netns.ours()])
+
+
+class Again(Chaos):
+    """Local steps, and faults that follow each other while the job recovers."""
+
+    KINDS, MOMENTS, N_JOBS = LOCAL_KINDS, AGAIN_MOMENTS, -(-JOBS // 4)
 
 
 if __name__ == "__main__":

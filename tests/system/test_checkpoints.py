@@ -212,7 +212,7 @@ class OtherJobs(CheckpointTest):
 class Damage(CheckpointTest):
     def setUp(self):
         super().setUp()
-        self.run_whole([20, 24], "single", 0, 1, *SETTINGS)
+        self.run_whole([5, 20, 24], "single", 0, 1, *SETTINGS)
         self.steps = self.steps_of("whole")
 
     def resume(self, out, code=0):
@@ -234,6 +234,8 @@ class Damage(CheckpointTest):
             (d / "model.safetensors").read_bytes() + b"x")
         yield "flip", "its checksum is", lambda d: self.flip(d / "optimizer.safetensors", -3)
         yield "header", "its checksum is", lambda d: self.flip(d / "model.safetensors", 40)
+        yield "other", "its checksum is", lambda d: shutil.copy(
+            d.parent / "step-5" / "model.safetensors", d / "model.safetensors")  # of another checkpoint
         yield "missing", "optimizer.safetensors", lambda d: (d / "optimizer.safetensors").unlink()
         yield "manifest", "manifest.json: ", lambda d: os.truncate(d / "manifest.json", 700)
         yield "digit", "manifest.json: ", lambda d: self.flip(d / "manifest.json", 60)
@@ -406,15 +408,18 @@ class Disks(CheckpointTest):
     def test_a_folder_that_cannot_be_made(self):
         self.check_goes_on("/proc/no/such/folder", "cannot make the folder")  # not even by root
 
-    def mount(self, kib):
+    def mount(self, kib, *options):
         folder = self.path(f"disk-{kib}")
         os.mkdir(folder)
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", folder],
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", ",".join([f"size={kib}k", *options]), "tmpfs", folder],
                                  stderr=subprocess.DEVNULL, check=False).returncode == 0
         if not mounted:
             self.skipTest("only root may mount a small disk")
         self.addCleanup(subprocess.run, ["umount", folder], check=True)
         return folder
+
+    def test_a_folder_that_can_only_be_read(self):
+        self.check_goes_on(self.mount(4000, "ro"), "Read-only file system")
 
     def test_a_full_disk(self):
         folder = self.mount(400)  # a checkpoint has 640 KB

@@ -62,6 +62,45 @@ class Memory(RestartTest):
         self.check_kills(("ps", 1, 2), "worker", [0], args=["--overwrite"])
 
 
+class AtOnce(RestartTest):
+    """Several parts are killed at the same time. Those that live keep their processes."""
+
+    ON_DISK = [*IN_MEMORY, "checkpoint.every=10", "train.steps=300"]
+
+    def check(self, kind, *victims, settings=IN_MEMORY):
+        """Returns psrun's words."""
+        self.run_job("whole", *kind[:3], *settings, *kind[3:])
+        psrun = self.start("out", kind, "--restarts", len(victims), settings=settings)
+        parts = [("server", r) for r in range(kind[1])] + [("worker", r) for r in range(kind[2])]
+        self.assertTrue(self.wait_until(psrun, lambda: self.last_step("out") > 20))
+        before = {part: self.find(psrun, *part) for part in parts}
+        for part in victims:
+            os.kill(before[part], signal.SIGSTOP)  # so that none hears of another's death
+        for part in victims:
+            os.kill(before[part], signal.SIGKILL)
+        self.assertTrue(self.wait_until(psrun, lambda: "psrun: the job goes on from step" in self.text("out")))
+        now = {part: self.find(psrun, *part) for part in parts}
+        text = self.end(psrun, "out")
+        self.assertEqual({part for part in parts if before[part] != now[part]}, set(victims), text)
+        deaths = self.check_restarted("whole", "out")
+        self.assertEqual({d["part"] for d in deaths}, {f"{role} {rank}" for role, rank in victims})
+        self.assertGreater(min(d["from_step"] for d in deaths), 0, text)
+        return text
+
+    def test_all_servers(self):
+        self.check(("ps", 3, 2, "optimizer.name=adamw"), ("server", 0), ("server", 1), ("server", 2))
+
+    def test_all_workers(self):
+        self.check(("ps", 2, 2, "optimizer.name=adamw"), ("worker", 0), ("worker", 1), settings=self.ON_DISK)
+
+    def test_the_coordinator_and_worker_0(self):
+        self.check(("ps", 2, 3, "exchange.codec=onebit", "exchange.codec_warmup=4", "optimizer.clip_norm=0.5"),
+                   ("server", 0), ("worker", 0), settings=self.ON_DISK)
+
+    def test_all_reduce_with_one_survivor(self):
+        self.check(("allreduce", 0, 3, "optimizer.name=adamw"), ("worker", 0), ("worker", 2), settings=self.ON_DISK)
+
+
 class ToldToEnd(RestartTest):
     """SIGTERM while parts are missing: the job can go on from where it was, and psrun says so."""
 
