@@ -2,12 +2,14 @@
 """Watching a job: the page, /metrics, psrun --top, TensorBoard's events, deploy/show-runs."""
 import http.client
 import json
+import os
 import re
 import shutil
 import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 import unittest
 import urllib.request
@@ -112,7 +114,6 @@ class Page(Watched):
             self.assertNotEqual("pstrain_loss" in found, who[0] == "server")
         self.assertEqual(sorted(seen), [("server", 0), ("server", 1), ("worker", 0), ("worker", 1)])
         self.check_document(json.loads(get(port, "/status.json")[1])["metrics"])
-        self.check_promtool(targets)
         self.check_top(port)
         self.check_door(port)
 
@@ -121,16 +122,6 @@ class Page(Watched):
         text = (ROOT / "docs/watching.md").read_text(encoding="utf-8")
         rows = [f"| `{m['name']}` | `{m['export']}` | {m['unit']} | {m['help']} |" for m in metrics]
         self.assertEqual([line for line in text.splitlines() if "| `pstrain_" in line], rows)
-
-    def check_promtool(self, targets):
-        if not shutil.which("promtool"):
-            print("no promtool (Debian: prometheus): the text is checked by this test alone")
-            return
-        for target in targets:
-            text = urllib.request.urlopen(f"http://{target}/metrics", timeout=10).read()
-            done = subprocess.run(["promtool", "check", "metrics"], input=text, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT)
-            self.assertEqual((done.returncode, done.stdout), (0, b""))
 
     def check_top(self, port):
         for where in (str(port), f"localhost:{port}", f"http://127.0.0.1:{port}/", self.path("out")):
@@ -171,6 +162,18 @@ class Page(Watched):
                 self.assertEqual([f"{m['role']} {m['rank']}" for m in status["members"]], names)
                 self.assertIn('rank="0"', get(port, "/metrics")[1])
                 self.end(self.job)
+
+
+@unittest.skipUnless(shutil.which("promtool"), "no promtool (Debian: prometheus)")
+class Promtool(Watched):
+    def test_it_finds_no_fault(self):
+        port = self.start("-s", "1", "-w", "1")
+        for group in json.loads(get(port, "/targets.json")[1]):
+            for target in group["targets"]:
+                text = urllib.request.urlopen(f"http://{target}/metrics", timeout=10).read()
+                done = subprocess.run(["promtool", "check", "metrics"], input=text, stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, check=False)
+                self.assertEqual((done.returncode, done.stdout), (0, b""))
 
 
 class NoPage(JobTest):
@@ -274,18 +277,10 @@ class Files(JobTest):
         self.assertEqual(list(Path(self.path("run 1")).glob("events*")), [], "--overwrite keeps an old run's events")
         self.check_show_runs()
 
-    def read_events(self, folder):
+    @staticmethod
+    def read_events(folder):
         (path,) = Path(folder).glob("events.out.tfevents.*")
-        found = scalars(path)
-        try:
-            from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-        except ImportError:
-            print("no tensorboard: its file is read by this test alone")
-            return found
-        reader = EventAccumulator(str(folder))
-        reader.Reload()
-        self.assertEqual(sorted(reader.Tags()["scalars"]), sorted(found))
-        return {tag: [(e.step, e.value) for e in reader.Scalars(tag)] for tag in found}
+        return scalars(path)
 
     def check_show_runs(self):
         runs, plot = [self.path("run 0"), self.path("run 1")], self.path("losses.svg")
@@ -305,6 +300,32 @@ class Files(JobTest):
             done = subprocess.run([show[0], *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(says, done.stdout)
+
+
+TENSORBOARD = """
+import json, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+reader = EventAccumulator(sys.argv[1])
+reader.Reload()
+print(json.dumps({tag: [(e.step, e.value) for e in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}))
+"""
+
+
+class TensorBoard(JobTest):
+    """PS_TENSORBOARD_PYTHON names an interpreter with tensorboard; not given: this one."""
+
+    def test_it_reads_the_same(self):
+        python = os.environ.get("PS_TENSORBOARD_PYTHON", sys.executable)
+        if subprocess.run([python, "-c", "import tensorboard"], stderr=subprocess.DEVNULL, check=False).returncode:
+            self.skipTest(f"{python} has no tensorboard (PyPI: tensorboard; PS_TENSORBOARD_PYTHON)")
+        self.psrun("-s", "1", "-w", "2", "--tensorboard", DIGITS, "train.epochs=1", "train.log_every=5")
+        done = subprocess.run([python, "-c", TENSORBOARD, self.path("out")], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        theirs = {tag: [tuple(e) for e in events] for tag, events in json.loads(done.stdout).items()}
+        ours = Files.read_events(self.path("out"))
+        self.assertGreater(len(ours["train/loss"]), 3)
+        self.assertEqual(theirs, ours)
 
 
 if __name__ == "__main__":
