@@ -2,13 +2,17 @@
 import os
 import re
 import signal
+import socket
 import stat
+import struct
 import subprocess
+import threading
 import time
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, LONG, JobTest, Part, children, free_port
+from jobs import BIN, DIGITS, LONG, JobTest, Part, children, free_port, listening_ports
+from test_strangers import Stranger
 
 JOB = ["train.epochs=2"]
 SOON = "net.join_timeout_ms=4000"
@@ -71,6 +75,102 @@ class WithKeys(JobTest):
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
             self.assertEqual(done.returncode, 1)
             self.assertIn("--insecure (net.insecure=true)", done.stdout)
+
+
+GREETING_BYTES, WELCOME_BYTES = 64, 2 + 168  # rfc.zeromq.org/spec/23 and /26
+
+
+class Recorder(threading.Thread):
+    """Passes connections on to a port of this host, and keeps what the ends that connect say."""
+
+    def __init__(self, port):
+        super().__init__(daemon=True)
+        self.to, self.recordings = port, []
+        self.door = socket.create_server(("127.0.0.1", 0))
+        self.port = self.door.getsockname()[1]
+        self.start()
+
+    def run(self):
+        while True:
+            try:
+                near, _ = self.door.accept()
+                far = socket.create_connection(("127.0.0.1", self.to), timeout=60)
+            except OSError:
+                return  # closed
+            self.recordings.append(bytearray())
+            for ends in ((near, far, self.recordings[-1]), (far, near, None)):
+                threading.Thread(target=self.copy, args=ends, daemon=True).start()
+
+    @staticmethod
+    def copy(source, sink, recording):
+        try:
+            while some := source.recv(65536):
+                if recording is not None:
+                    recording += some
+                sink.sendall(some)
+        except OSError:
+            pass  # the other end is gone
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+        source.close()  # the other thread closes the other one
+
+
+class Replays(JobTest):
+    """Somebody on the way of a member's connections says again what it said."""
+
+    def start_recorded(self):
+        """A job that runs; everything that worker 1 told the coordinator's door is recorded."""
+        settings = [*LONG, f"net.curve={self.keys()}"]
+        parts = self.start_job(1, 2, *settings, skip=("worker 1",))
+        recorder = Recorder(int(parts["server 0"].env["MASTER_PORT"]))
+        self.addCleanup(recorder.door.close)
+        env = {k: v for k, v in parts["server 0"].env.items() if k != "PS_SERVER_RANK"}
+        args = [word for s in settings for word in ("--set", s)]
+        worker = Part("worker", 1, ["--config", DIGITS, *args, "--out", self.path("worker-1")],
+                      dict(env, RANK="1", MASTER_PORT=str(recorder.port)))
+        self.addCleanup(self._end, worker)
+        parts["server 0"].wait_for("joined role=worker rank=1")
+        parts["worker 0"].wait_for(r"step \d+/")
+        return parts, [bytes(r) for r in recorder.recordings]
+
+    @staticmethod
+    def parts_of(recording):
+        """The greeting, HELLO, INITIATE, and the rest."""
+        hello, initiate = recording.index(b"\x05HELLO") - 2, recording.index(b"\x08INITIATE")
+        (size,) = struct.unpack_from(">Q", recording, initiate - 8)
+        cuts = [0, hello, initiate - 9, initiate + size, len(recording)]
+        return [recording[begin:end] for begin, end in zip(cuts, cuts[1:])]
+
+    @staticmethod
+    def replay(port, parts):
+        """What the server says to it. Each part waits for what the server says to the one before."""
+        s = Stranger(port)
+        heard = b""
+        for part in parts:
+            s.send(part)
+            heard += s.hear(0.5)
+        s.close()
+        return heard
+
+    def test_get_nothing(self):
+        parts, recordings = self.start_recorded()
+        whole = [r for r in recordings if b"INITIATE" in r and b"MESSAGE" in r]  # names are not encrypted
+        self.assertTrue(whole, "no handshake was recorded")
+        ports = listening_ports(parts["server 0"].popen.pid)
+        self.assertEqual(len(ports), 3, "a door, a ROUTER of members and a shard")
+        for port in sorted(ports):
+            heard = self.replay(port, self.parts_of(whole[0]))
+            self.assertIn(b"\x07WELCOME", heard, "the replay was not even heard")
+            self.assertLessEqual(len(heard), GREETING_BYTES + WELCOME_BYTES, heard)
+            at_once = self.replay(port, [whole[0]])
+            self.assertLessEqual(len(at_once), GREETING_BYTES + WELCOME_BYTES, at_once)
+        said = parts["server 0"].text()
+        self.assertEqual(said.count("joined role=worker rank=1"), 1, said)
+        seen = len(parts["worker 0"].text())
+        parts["worker 0"].wait_for(rf"(?s)^.{{{seen}}}.*step \d+/")  # the job goes on
 
 
 class Intruders(JobTest):
