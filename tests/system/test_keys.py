@@ -94,9 +94,13 @@ class Recorder(threading.Thread):
         while True:
             try:
                 near, _ = self.door.accept()
-                far = socket.create_connection(("127.0.0.1", self.to), timeout=60)
             except OSError:
                 return  # closed
+            try:
+                far = socket.create_connection(("127.0.0.1", self.to), timeout=60)
+            except OSError:  # not there yet
+                near.close()
+                continue
             self.recordings.append(bytearray())
             for ends in ((near, far, self.recordings[-1]), (far, near, None)):
                 threading.Thread(target=self.copy, args=ends, daemon=True).start()
