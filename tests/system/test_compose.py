@@ -3,12 +3,16 @@
 Its base image is pulled, or, where nothing can be pulled, made with debootstrap. Skips, and
 says why, where that cannot be done.
 """
+import http.client
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 import unittest
+import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,6 +175,42 @@ class ComposeDemo(unittest.TestCase):
         self.assertGreaterEqual(sum(map(int, restarts.stdout.split())), 3)
         self.assertEqual(len(self.weights(project).split()), 4)
         self.assertEqual(self.weights(project), self.weights(undisturbed))
+
+    def wait_for_server(self, project, demo):
+        """(process id of server 0, the figures of its page) once the job makes steps."""
+        end = time.monotonic() + DEMO_S
+        while time.monotonic() < end and demo.poll() is None:
+            where = run("docker", "port", f"{project}-server-1", "9100").stdout or run(
+                "docker", "port", f"{project}_server_1", "9100").stdout
+            try:
+                with urllib.request.urlopen(f"http://{where.strip()}/status.json", timeout=5) as answer:
+                    status = json.load(answer)
+                if status["job"]["step"] > 0:
+                    return self.pid_of(project, "server", 1), status
+            except (OSError, ValueError, http.client.HTTPException):
+                time.sleep(0.2)
+        self.fail("no page" if demo.poll() is None else demo.communicate()[0])
+
+    def test_a_server_is_confined_and_has_a_page(self):
+        demo, project = self.start_demo("train.epochs=100000", "metrics.port=9100", "metrics.bind=0.0.0.0")
+        try:
+            pid, status = self.wait_for_server(project, demo)
+            self.assertEqual([f"{m['role']} {m['rank']}" for m in status["members"]],
+                             ["server 0", "server 1", "worker 0", "worker 1"])
+            own = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+                       if ":\t" in line)
+            self.assertEqual(own["Name"], "ps-server")
+            self.assertEqual(set(own["Uid"].split() + own["Gid"].split()), {"65534"})
+            for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+                self.assertEqual(int(own[name], 16), 0, name)
+            self.assertEqual(own["NoNewPrivs"], "1")
+            root = Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8").splitlines()
+            options = [line.split()[5] for line in root if line.split()[4] == "/"]
+            self.assertEqual([o.split(",")[0] for o in options], ["ro"])
+            self.assertNotIn(b"pstrain-key", Path(f"/proc/{pid}/cmdline").read_bytes())
+        finally:
+            demo.send_signal(signal.SIGTERM)
+            demo.communicate(timeout=60)
 
     def test_a_failed_node_is_shown(self):
         done = self.demo("optimizer.lr=-1")

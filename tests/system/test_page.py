@@ -2,6 +2,7 @@
 """The page in a real browser (headless Chromium), and a job watched by a real Prometheus. Each is
 skipped where the program is not installed."""
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,11 +12,11 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+from browser import BROWSER, Browser
 from jobs import ROOT, free_port
 from test_watching import Watched
 
 PAGE = ROOT / "common/monitor/page.html"
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def luminance(colour):
@@ -51,25 +52,120 @@ class Colours(unittest.TestCase):
         self.assertNotRegex(page, r"<(script|img|iframe|link)[^>]+(src|href)=\"(?!data:)")
 
 
+FOCUSABLE = "'a[href], button, input:not([disabled]), summary, [tabindex=\"0\"]'"
+# What has the focus: its place among all that can have it, and whether a user sees that it has.
+FOCUS = """(() => {
+  const e = document.activeElement, style = getComputedStyle(e), box = e.getBoundingClientRect();
+  const all = [...document.querySelectorAll(%s)].filter(x => x.checkVisibility());
+  return {place: all.indexOf(e), of: all.length, what: e.outerHTML.slice(0, 80),
+    seen: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2 && box.bottom > 0 && box.top < innerHeight};
+})()""" % FOCUSABLE
+# [[text, colour, background]] of everything that is written, as it is drawn.
+WRITTEN = """(() => {
+  const found = {}, walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const clear = c => c === "rgba(0, 0, 0, 0)" || c === "transparent";
+  for (let n = walk.nextNode(); n; n = walk.nextNode()) {
+    const e = n.parentElement;
+    if (!n.data.trim() || /SCRIPT|STYLE/.test(e.tagName) || !e.checkVisibility()) continue;
+    let at = e;
+    while (at && clear(getComputedStyle(at).backgroundColor)) at = at.parentElement;
+    const style = getComputedStyle(e), row = [n.data.trim().slice(0, 30),
+      e instanceof SVGElement ? style.fill : style.color, getComputedStyle(at || document.body).backgroundColor];
+    found[row[1] + row[2]] = row;
+  }
+  return Object.values(found);
+})()"""
+
+
+def hexadecimal(colour):
+    return "#" + "".join(f"{int(n):02x}" for n in re.fullmatch(r"rgb\((\d+), (\d+), (\d+)\)", colour).groups())
+
+
 @unittest.skipUnless(BROWSER, "no chromium (Debian: chromium)")
-class Browser(Watched):
+class Page(Watched):
+    """PS_PAGE_PICTURES names a folder for pictures of it."""
+
     def test_page(self):
-        port = self.start("-s", "1", "-w", "2")
+        url = f"http://localhost:{self.start('-s', '1', '-w', '2')}/"
+        browser = Browser(self.path("browser"))
+        self.addCleanup(browser.close)
         for width in (390, 1280):
             for dark in (False, True):
                 with self.subTest(width=width, dark=dark):
-                    self.check(port, width, dark)
+                    browser.look_at(url, width, 900, dark)
+                    browser.wait_for("document.querySelectorAll('#members tr').length === 3 && "
+                                     "!document.getElementById('look').disabled")
+                    self.check_content(browser)
+                    self.check_keyboard(browser)
+                    self.check_sight(browser, width)
+                    self.keep_picture(browser, width, dark)
+        self.assertEqual(browser.faults, [])
 
-    def check(self, port, width, dark):
-        argv = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},1000",
-                f"--user-data-dir={self.path('browser')}", "--enable-logging=stderr", "--virtual-time-budget=4000",
-                *["--blink-settings=preferredColorScheme=0"] * dark, "--dump-dom", f"http://localhost:{port}/"]
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
-        self.assertEqual([line for line in done.stderr.splitlines() if "CONSOLE" in line], [])
+    def check_content(self, browser):
+        text = browser.run("document.documentElement.outerHTML")
         for part in ('<th scope="row">server 0</th>', '<th scope="row">worker 1</th>', 'class="state good"',
                      'aria-label="Loss by step', "<polyline"):
-            self.assertIn(part, done.stdout)
-        self.assertRegex(done.stdout, r'aria-label="compute [0-9.]+ ms')
+            self.assertIn(part, text)
+        self.assertRegex(text, r'aria-label="compute [0-9.]+ ms')
+        unnamed = browser.run("""[...document.querySelectorAll('a, button, input, [role=img], [role=region], progress')].filter(
+            e => !(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length ||
+                   e.getAttribute('aria-labelledby'))).map(e => e.outerHTML)""")
+        self.assertEqual(unnamed, [])
+
+    def tab_through(self, browser):
+        """Every control once, in the order in which they stand, and each is seen."""
+        self.focus(browser, "#pause")  # the first
+        places = []
+        while len(places) < 100:
+            focus = browser.run(FOCUS)
+            if focus["place"] < 0 or focus["place"] in places:
+                break
+            self.assertTrue(focus["seen"], focus["what"])
+            places.append(focus["place"])
+            browser.press("Tab")
+        self.assertEqual(places, list(range(len(places))))
+        self.assertEqual(len(places), browser.run(FOCUS)["of"])
+        return len(places)
+
+    def check_keyboard(self, browser):
+        closed = self.tab_through(browser)
+        self.focus(browser, "#pause")
+        browser.press(" ")
+        self.assertEqual(browser.run("document.activeElement.ariaPressed"), "true")
+        self.focus(browser, "#look")
+        browser.press("Home")
+        first = browser.run("document.getElementById('look-text').textContent")
+        browser.press("End")
+        self.assertNotEqual(browser.run("document.getElementById('look-text').textContent"), first)
+        self.assertEqual(browser.run("document.getElementById('look').ariaValueText"),
+                         browser.run("document.getElementById('look-text').textContent"))
+        self.focus(browser, "summary")
+        browser.press("Enter")
+        browser.wait_for("document.querySelector('details').open && document.querySelectorAll('#figures tr').length > 10")
+        self.assertEqual(self.tab_through(browser), closed + 1)
+        self.focus(browser, "#pause")
+        browser.press("Enter")
+        self.assertEqual(browser.run("document.activeElement.ariaPressed"), "false")
+
+    def focus(self, browser, selector):
+        """By the Tab key alone."""
+        for _ in range(100):
+            if browser.run(f"document.activeElement.matches('{selector}')"):
+                return
+            browser.press("Tab")
+        self.fail(f"no Tab leads to {selector}")
+
+    def check_sight(self, browser, width):
+        self.assertLessEqual(browser.run("document.documentElement.scrollWidth"), width, "it is to be moved sideways")
+        for text, colour, behind in browser.run(WRITTEN):
+            self.assertGreaterEqual(contrast(hexadecimal(colour), hexadecimal(behind)), 4.5, text)
+
+    def keep_picture(self, browser, width, dark):
+        if folder := os.environ.get("PS_PAGE_PICTURES"):
+            browser.run("document.querySelector('details').open = false, document.activeElement.blur(), "
+                        "document.querySelectorAll('.scroll').forEach(e => e.scrollLeft = 0), scrollTo(0, 0)")
+            time.sleep(2)  # until it is drawn so
+            browser.picture(Path(folder, f"page-{width}-{'dark' if dark else 'light'}.png"))
 
 
 @unittest.skipUnless(shutil.which("prometheus"), "no prometheus (Debian: prometheus)")

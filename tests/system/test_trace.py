@@ -16,6 +16,7 @@ from benchlib import netns  # noqa: E402
 from psrunlib import trace, trace_report  # noqa: E402
 
 REASON = netns.why_not()
+CLOCK_NS = 100_000  # what a clock may be wrong by
 
 
 def report(*words, code=0):
@@ -164,6 +165,8 @@ class Trace(JobTest):
             self.assertTrue(p.clocks, p.name)
             for _, ahead, error in p.clocks:
                 self.assertLessEqual(abs(ahead), error)
+            _, ahead, _ = min(p.clocks, key=lambda clock: clock[2])  # the one that a trace uses
+            self.assertLessEqual(abs(ahead), CLOCK_NS, p.name)
             p.boot = p.name  # as if they were on hosts of their own
         trace.merge(processes)
         self.assertIn("wrong by", "\n".join(trace_report.lines(processes)))
