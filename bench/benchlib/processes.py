@@ -2,6 +2,7 @@
 import ctypes
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -55,6 +56,28 @@ def environment(pid):
     with open(f"/proc/{pid}/environ", "rb") as f:
         pairs = [p.decode().split("=", 1) for p in f.read().split(b"\0") if b"=" in p]
     return dict(pairs)
+
+
+def listening_ports(pid):
+    """The TCP ports on which a process listens."""
+    inodes = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            link = os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+        inodes.add(link[len("socket:["):-1])
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/{pid}/net/{table}", encoding="ascii") as f:
+            rows = [line.split() for line in f.readlines()[1:]]
+        ports |= {int(r[1].split(":")[1], 16) for r in rows if r[3] == "0A" and r[9] in inodes}
+    return ports
+
+
+def resident_bytes(pid):
+    with open(f"/proc/{pid}/status", encoding="utf-8") as f:
+        return int(re.search(r"VmRSS:\s+(\d+) kB", f.read()).group(1)) * 1024
 
 
 def find_part(psrun_pid, role, rank):

@@ -12,6 +12,7 @@
 
 enum {
     TURN_MS = 20, // while a connection is unproven
+    CROWD = 32,   // connections that are unproven, besides those of members
     /* What a server sends before it has taken a secret: the greeting of ZMTP 3
      * (rfc.zeromq.org/spec/23). The next is PLAIN's WELCOME. */
     GREETING_BYTES = 64,
@@ -56,7 +57,8 @@ struct ps_gate {
     int n_sockets;
     connection *connections;
     size_t n_connections, cap;
-    known *members; // n_known of them
+    uint64_t judged_ns; // when all connections were judged last
+    known *members;     // n_known of them
     int n_known;
 };
 
@@ -207,35 +209,47 @@ static void drop(ps_gate *g, connection *c, const char *why)
     forget(g, c);
 }
 
-static void drop_oldest(ps_gate *g)
+static void judge_one(ps_gate *g, connection *c, uint64_t now)
+{
+    switch (judge(g, c, now)) {
+    case KEEP:
+        break;
+    case PROVEN:
+        forget(g, c);
+        break;
+    case TOO_MUCH:
+        drop(g, c, "that sent too much without proof of membership");
+        break;
+    case TOO_LONG:
+        drop(g, c, "without proof of membership for too long");
+        break;
+    }
+}
+
+/* Takes the oldest connection off the list: dropped, unless it is proven. */
+static void drop_oldest(ps_gate *g, uint64_t now)
 {
     connection *oldest = g->connections;
     for (size_t i = 1; i < g->n_connections; i++)
         if (g->connections[i].since_ns < oldest->since_ns) oldest = &g->connections[i];
-    drop(g, oldest, "too many, without proof of membership");
+    size_t before = g->n_connections;
+    judge_one(g, oldest, now);
+    if (g->n_connections == before)
+        drop(g, oldest, "too many, without proof of membership");
 }
 
+/* Asking the kernel about each connection takes longer than anything else here. Somebody
+ * who connects a thousand times a second must not make that a thousand times as many
+ * questions, so all are judged together, every TURN_MS. */
 static void judge_all(ps_gate *g)
 {
     uint64_t now = ps_clock_awake_ns();
-    for (size_t i = g->n_connections; i-- > 0;) {
-        connection *c = &g->connections[i];
-        switch (judge(g, c, now)) {
-        case KEEP:
-            break;
-        case PROVEN:
-            forget(g, c);
-            break;
-        case TOO_MUCH:
-            drop(g, c, "that sent too much without proof of membership");
-            break;
-        case TOO_LONG:
-            drop(g, c, "without proof of membership for too long");
-            break;
-        }
-    }
     while (g->n_connections > (size_t)(PS_GATE_STRANGERS + g->o.n_members))
-        drop_oldest(g);
+        drop_oldest(g, now);
+    if (now - g->judged_ns < TURN_MS * UINT64_C(1000000)) return;
+    g->judged_ns = now;
+    for (size_t i = g->n_connections; i-- > 0;)
+        judge_one(g, &g->connections[i], now);
 }
 
 /* ---- secrets ---- */
@@ -366,11 +380,14 @@ int ps_gate_n_items(const ps_gate *g)
     return g->n_sockets + 1;
 }
 
+/* In a crowd, connections that come and go wake nobody: a turn takes what has come since
+ * the one before. */
 void ps_gate_items(const ps_gate *g, zmq_pollitem_t *items)
 {
+    const bool crowded = g->n_connections > (size_t)(CROWD + g->o.n_members);
     for (int i = 0; i < g->n_sockets; i++)
-        items[i] =
-            (zmq_pollitem_t){.socket = g->sockets[i].monitor, .events = ZMQ_POLLIN};
+        items[i] = (zmq_pollitem_t){.socket = g->sockets[i].monitor,
+                                    .events = crowded ? 0 : ZMQ_POLLIN};
     items[g->n_sockets] =
         (zmq_pollitem_t){.socket = g->zap, .events = g->open ? ZMQ_POLLIN : 0};
 }

@@ -12,7 +12,8 @@ import unittest
 from pathlib import Path
 
 from jobs import BIN, DIGITS, LONG, JobTest, Part, children, free_port, listening_ports
-from test_strangers import Stranger
+
+from benchlib.strangers import Stranger
 
 JOB = ["train.epochs=2"]
 SOON = "net.join_timeout_ms=4000"

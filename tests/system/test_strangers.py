@@ -4,7 +4,6 @@ no bit, and costs a bounded amount of memory. Raw sockets that speak ZMTP 3.0
 import os
 import re
 import resource
-import socket
 import struct
 import threading
 import time
@@ -13,35 +12,17 @@ from pathlib import Path
 
 from jobs import ROOT, JobTest, listening_ports, resident_bytes
 
+from benchlib.strangers import Stranger, command, frame, greeting
+
 # Long enough for every attack to meet a job that runs.
 SETTINGS = ["train.epochs=100", "data.batch=8", "train.threads=1", "exchange.shm=off",
             "net.heartbeat_ms=500", "net.dead_after_ms=20000", "train.log_every=50"]
-GROWTH = 300 << 20  # of one process, under all attacks together
+GROWTH = 50_000_000  # bytes of one process, under all attacks together
 _, MOST_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
 CONNECTIONS = int(os.environ.get("PS_STRANGERS", 2000))  # to each port
 if MOST_FILES >= 0:
     CONNECTIONS = min(CONNECTIONS, (MOST_FILES - 200) // 4)
 NONE, PUT, GET, NORM, ABORT, JOIN = 0, 5, 6, 7, 3, 1
-
-
-def greeting(mechanism):
-    return (b"\xff" + b"\0" * 8 + b"\x7f\x03\x00" + mechanism.ljust(20, b"\0") + b"\0").ljust(64, b"\0")
-
-
-def command(name, body=b""):
-    body = bytes([len(name)]) + name + body
-    return b"\x04" + bytes([len(body)]) + body if len(body) < 256 else (
-        b"\x06" + struct.pack(">Q", len(body)) + body)
-
-
-def prop(name, value):
-    return bytes([len(name)]) + name + struct.pack(">I", len(value)) + value
-
-
-def frame(body, more=False):
-    if len(body) < 256:
-        return bytes([1 if more else 0, len(body)]) + body
-    return bytes([3 if more else 2]) + struct.pack(">Q", len(body)) + body
 
 
 def uint(n):
@@ -63,41 +44,6 @@ def control(kind, *items, nonce=0, request=1):
 
 def value(b):
     return b"\xc6" + struct.pack(">I", len(b)) + b
-
-
-class Stranger:
-    """Sends on a connection until the peer closes it."""
-
-    def __init__(self, port, timeout=2):
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
-
-    def close(self):
-        self.socket.close()
-
-    def send(self, data):
-        try:
-            self.socket.sendall(data)
-        except OSError:
-            return False
-        return True
-
-    def shake_hands(self, identity, mechanism=b"NULL"):
-        self.send(greeting(mechanism))
-        if mechanism == b"PLAIN":
-            self.send(command(b"HELLO", b"\x06member" + bytes([16]) + os.urandom(16)))
-        else:
-            self.send(command(b"READY", prop(b"Socket-Type", b"DEALER") + prop(b"Identity", identity)))
-
-    def hear(self, seconds=0.15):
-        """Returns everything that comes until the other end closes or is silent for a while."""
-        got = b""
-        self.socket.settimeout(seconds)
-        try:
-            while more := self.socket.recv(65536):
-                got += more
-        except OSError:
-            pass  # nothing more for a while, or it was cut off
-        return got
 
 
 def what_was_said(heard):
