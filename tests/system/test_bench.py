@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import unittest
+from pathlib import Path
 
 from jobs import BIN, DIGITS, ROOT, JobTest
 
@@ -166,6 +167,25 @@ class Network(BenchTest):
         from benchlib.job_config import BenchError
         with self.assertRaisesRegex(BenchError, "powersgdN"):
             self.ddp("topk", "train.steps=2", *SHORT)
+
+
+class Security(JobTest):
+    def test_what_keys_cost_a_byte(self):
+        done = subprocess.run([sys.executable, ROOT / "bench/curve", "--sizes", "65536", "--mbytes", "1", "--rounds", "1",
+                               "--out", self.path("curve.json")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        (row,) = json.loads(Path(self.path("curve.json")).read_text(encoding="utf-8"))
+        self.assertGreater(row["arithmetic"], 0)
+
+    @unittest.skipUnless(len(os.sched_getaffinity(0)) > 1, "strangers need a processor of their own")
+    def test_what_strangers_cost(self):
+        done = subprocess.run([sys.executable, ROOT / "bench/attacked", "--rounds", "1", "--seconds", "1", "--connections", "300",
+                               "--build-dir", BIN.parent, "--out", self.path("attacked.json")], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        (pair,) = json.loads(Path(self.path("attacked.json")).read_text(encoding="utf-8"))["pairs"]
+        self.assertGreater(pair["attacked"]["per_second"], 0)
 
 
 class Step(BenchTest):
