@@ -74,6 +74,10 @@ def fixed(value, digits):
     return f"{value:.{digits}f}" if known(value) else "-"
 
 
+def short(value):
+    return f"{value:.3g}" if known(value) else "-"
+
+
 def size(value):
     if not known(value):
         return "-"
@@ -102,27 +106,47 @@ def progress(job, width):
     return f"[{bar:<{cells}}] {share:4.0%}  step {count(job['step'])}/{count(job['steps'])}  {span(job['seconds_left'])} left"
 
 
-def split_bar(member, most):
+def split_bar(member, most, cells):
     """Characters in the ratio of the parts' times."""
     text = ""
     for part, character in PARTS[member["role"]]:
         ms = member["step_ms"][part] or 0
-        text += character * round(ms / most * BAR_CELLS)
-    return f"{text[:BAR_CELLS]:<{BAR_CELLS}}"
+        text += character * round(ms / most * cells)
+    return f"{text[:cells]:<{cells}}"
 
 
 def step_ms(member):
     return sum(member["step_ms"][part] or 0 for part, _ in PARTS[member["role"]])
 
 
-def member_line(m, most):
-    silent = m["silent_seconds"]
-    heard = "not yet" if not known(silent) else "now" if silent < 2 else f"{span(silent)} ago"
-    v = m["values"]
-    again = (v.get("restarts") or 0) + (v.get("rejoins") or 0)
-    return (f"{m['role'] + ' ' + str(m['rank']):<11} {plain(m['host'])[:14]:<14} {heard:<9} {count(v.get('step')):>9} "
-            f"{fixed(step_ms(m) or None, 2):>8} {split_bar(m, most)} {size(m['sent_per_second']):>8}/s "
-            f"{size(m['received_per_second']):>8}/s {size(v.get('rss_bytes')):>8} {fixed(m['cpu'], 2):>5} {count(again):>4}")
+def heard(member):
+    silent = member["silent_seconds"]
+    return "not yet" if not known(silent) else "now" if silent < 2 else f"{span(silent)} ago"
+
+
+COLUMNS = (  # title, to which side, text of a member; the bar stands before "sent/s"
+    ("member", "<", lambda m: f"{m['role']} {m['rank']}"),
+    ("host", "<", lambda m: plain(m["host"])[:14]),
+    ("heard", "<", heard),
+    ("step", ">", lambda m: count(m["values"].get("step"))),
+    ("step ms", ">", lambda m: fixed(step_ms(m) or None, 2)),
+    ("sent/s", ">", lambda m: size(m["sent_per_second"])),
+    ("received/s", ">", lambda m: size(m["received_per_second"])),
+    ("memory", ">", lambda m: size(m["values"].get("rss_bytes"))),
+    ("cpu", ">", lambda m: fixed(m["cpu"], 2)),
+    ("again", ">", lambda m: count((m["values"].get("restarts") or 0) + (m["values"].get("rejoins") or 0))))
+BAR_AT, BAR_TITLE = 5, "its parts"
+
+
+def table(members, width):
+    """The head, and a line for each member. The bar takes what the columns leave."""
+    columns = [[title, *map(text, members)] for title, _, text in COLUMNS]
+    widths = [max(map(len, column)) for column in columns]
+    cells = max(len(BAR_TITLE), min(BAR_CELLS, width - 1 - sum(widths) - len(COLUMNS)))
+    most = max([step_ms(m) for m in members] + [1e-9])
+    bars = [f"{BAR_TITLE:<{cells}}"] + [split_bar(m, most, cells) for m in members]
+    columns = [[f"{cell:{side}{w}}" for cell in column] for column, (_, side, _), w in zip(columns, COLUMNS, widths)]
+    return [" ".join(row) for row in zip(*columns[:BAR_AT], bars, *columns[BAR_AT:])]
 
 
 def lines(status, width):
@@ -131,21 +155,20 @@ def lines(status, width):
     workers = [m for m in members if m["role"] == "worker"]
     accuracy = workers[0]["values"].get("test_accuracy") if workers else None
     out = [(f"{plain(job['name'])}  {plain(job['state'])}", "title"), (progress(job, width), "")]
-    out.append((f"epoch {count((job['epoch'] or 0) + 1)}/{count(job['epochs'])}  loss {fixed(job['loss'], 4)}  "
+    out.append((f"epoch {count((job['epoch'] or 0) + 1)}/{count(job['epochs'])}  loss {short(job['loss'])}  "
                 f"{count(job['samples_per_second'])} samples/s  test accuracy {fixed(accuracy, 4)}  "
                 f"restarts {count(job['restarts'])}", ""))
     if job["reason"]:
         out.append((plain(job["reason"]), "bad"))
     waits = status["waits_for"]
     out += [(f"everybody waits for: {plain(waits['text'])}", "bad" if waits["who"] in ("worker", "silent") else ""), ("", "")]
-    head = (f"{'member':<11} {'host':<14} {'heard':<9} {'step':>9} {'step ms':>8} {'# compute . data - wait':<{BAR_CELLS}} "
-            f"{'sent':>10} {'received':>10} {'memory':>8} {'cpu':>5} {'again':>4}")
+    head, *rows = table(members, width)
     out.append((head, "head"))
-    most = max([step_ms(m) for m in members] + [1e-9])
-    for m in members:
+    for m, row in zip(members, rows):
         silent = known(m["silent_seconds"]) and m["silent_seconds"] >= 2
-        out.append((member_line(m, most), "bad" if silent else ""))
-    return out + [("", ""), ("servers: + sum, # apply (or both in one pass)", "")]
+        out.append((row, "bad" if silent else ""))
+    return out + [("", ""), ("workers: # compute, . wait for data, - wait for the exchange", ""),
+                  ("servers: + sum, # apply (or both in one pass)", "")]
 
 
 # ---- the terminal ----
