@@ -1,6 +1,7 @@
 """Jobs with keys (--curve): the same bits as without, and nobody in them without the right key."""
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -44,6 +45,26 @@ class WithKeys(JobTest):
             said = self.psrun("--curve", keys, "-s", 1, "-w", 1, DIGITS, out="third", code=1)
             self.assertIn(f"chmod {good:o} {path}", said)
             os.chmod(path, good)
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "becoming another user needs root and setpriv")
+    def test_a_secret_that_root_mounts_for_a_group(self):
+        """As Kubernetes does it (fsGroup): the file is root's, and its group may read it."""
+        keys, user = Path(self.keys()), 10001
+        os.chmod(self.folder, 0o755)
+        program, config = shutil.copy(BIN / "ps-worker", self.folder), shutil.copy(DIGITS, self.folder)  # that user's to read
+        os.chown(keys, 0, user)
+        keys.chmod(0o3777)
+        os.chown(keys / "worker.key", 0, user)
+        for mode, says in ((0o440, "no answer|Connection refused|not there"), (0o444, "other users may read")):
+            (keys / "worker.key").chmod(mode)
+            done = subprocess.run(
+                ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", program, "--config", config,
+                 "--set", "net.join_timeout_ms=300"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                timeout=60, check=False, cwd="/", env={
+                    "PS_CURVE_DIR": str(keys), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+                    "RANK": "0", "WORLD_SIZE": "1", "PS_SERVERS": "1", "HOME": "/", "PATH": os.environ["PATH"]})
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stdout, says)
 
     def test_no_command_line_shows_a_key(self):
         secret = re.compile("[0-9a-f]{64}")

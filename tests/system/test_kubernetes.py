@@ -11,6 +11,11 @@ from pathlib import Path
 
 from jobs import ROOT
 
+try:
+    import yaml
+except ImportError:
+    yaml = None
+
 VARIANTS = {"k8s": "pstrain-worker:latest", "k8s/gpu": "pstrain-worker-cuda:latest"}
 
 
@@ -60,6 +65,24 @@ class Manifests(unittest.TestCase):
                     self.assertEqual("nvidia.com/gpu: 1" in text, variant == "k8s/gpu")
                     for kind in ("StatefulSet", "Job", "Service", "ConfigMap"):
                         self.assertIn(f"\nkind: {kind}\n", text)
+
+    @unittest.skipUnless(yaml, "no python3-yaml")
+    def test_pods_are_confined_and_have_their_own_key_alone(self):
+        for variant in VARIANTS:
+            made = list(yaml.safe_load_all(self.made(self.kubectls[0], variant)))
+            self.assertEqual([m for m in made if m["kind"] == "Secret"], [], "a key in a manifest")
+            for kind, role in (("StatefulSet", "server"), ("Job", "worker")):
+                (pod,) = [m["spec"]["template"]["spec"] for m in made if m["kind"] == kind]
+                (secret,) = [v["secret"] for v in pod["volumes"] if "secret" in v]
+                self.assertEqual([i["key"] for i in secret["items"]], [f"{role}.key"])
+                self.assertEqual(secret["defaultMode"], 0o440)
+                self.assertTrue(pod["securityContext"]["runAsNonRoot"])
+                self.assertGreater(pod["securityContext"]["runAsUser"], 0)
+                (container,) = pod["containers"]
+                limits = container["securityContext"]
+                self.assertEqual(limits["capabilities"], {"drop": ["ALL"]})
+                self.assertFalse(limits["allowPrivilegeEscalation"])
+                self.assertEqual(limits.get("readOnlyRootFilesystem", False), role == "server")
 
     def test_kubernetes_takes_them(self):
         python = Path(self.folder, "venv/bin/python")
