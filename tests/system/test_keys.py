@@ -51,18 +51,18 @@ class WithKeys(JobTest):
         """As Kubernetes does it (fsGroup): the file is root's, and its group may read it."""
         keys, user = Path(self.keys()), 10001
         os.chmod(self.folder, 0o755)
-        program, config = shutil.copy(BIN / "ps-worker", self.folder), shutil.copy(DIGITS, self.folder)  # that user's to read
+        program, config = shutil.copy(BIN / "ps-server", self.folder), shutil.copy(DIGITS, self.folder)  # that user's to read
         os.chown(keys, 0, user)
         keys.chmod(0o3777)
-        os.chown(keys / "worker.key", 0, user)
+        os.chown(keys / "server.key", 0, user)
         for mode, says in ((0o440, "no answer|Connection refused|not there"), (0o444, "other users may read")):
-            (keys / "worker.key").chmod(mode)
+            (keys / "server.key").chmod(mode)
             done = subprocess.run(
                 ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", program, "--config", config,
                  "--set", "net.join_timeout_ms=300"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                 timeout=60, check=False, cwd="/", env={
                     "PS_CURVE_DIR": str(keys), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
-                    "RANK": "0", "WORLD_SIZE": "1", "PS_SERVERS": "1", "HOME": "/", "PATH": os.environ["PATH"]})
+                    "PS_SERVER_RANK": "1", "WORLD_SIZE": "1", "PS_SERVERS": "2", "HOME": "/", "PATH": os.environ["PATH"]})
             self.assertEqual(done.returncode, 1)
             self.assertRegex(done.stdout, says)
 

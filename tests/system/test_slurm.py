@@ -3,6 +3,7 @@ import os
 import signal
 import tempfile
 import unittest
+from pathlib import Path
 
 from jobs import BIN, DIGITS, LONG, ROOT, JobTest, alive
 from slurm import Slurm, missing
@@ -47,6 +48,9 @@ class OnSlurm(JobTest):
             self.assertEqual(self.ends(mode, number), "COMPLETED", self.said(mode))
         self.assertEqual(self.summary("ps")["servers"], 2)
         self.assertEqual(self.weights("ps"), self.weights("allreduce"))
+        keys = Path(self.path("ps.keys"))
+        modes = {p.name: oct(p.stat().st_mode & 0o777) for p in (keys, *keys.iterdir())}
+        self.assertEqual(modes, {"ps.keys": "0o700", "server.key": "0o600", "worker.key": "0o600"})
 
     def test_scancel_keeps_the_weights(self):
         for mode in ("ps", "allreduce"):
