@@ -70,6 +70,7 @@ class Packages:
                                                           stdout=subprocess.PIPE).stdout for deb in debs}
         self.assertNotRegex(depends["pstrain-server"], "gloo|cuda|nccl|dnnl")
         self.assertRegex(depends["pstrain-server"], r"libc6 \(>=.*libzmq5")
+        self.assertRegex(depends["pstrain-server"], "libmicrohttpd")
         self.assertRegex(depends["pstrain-worker"], "libdnnl")
         self.assertRegex(depends["pstrain"], r"pstrain-server \(= .*pstrain-worker \(= ")
 
@@ -102,6 +103,9 @@ class Packages:
         fresh.must("apt-get -q update && apt-get install -y --no-install-recommends /debs/pstrain-server_*.deb")
         self.assertIn("ps-server", fresh.must("ps-server --version && ! command -v ps-worker"))
         fresh.must("apt-get install -y --no-install-recommends /debs/*.deb && ldconfig -p | grep -q libpstrain.so.0")
+        for program in ("psrun", "ps-server", "ps-worker"):
+            fresh.must(f"cd /usr/share && test -s man/man1/{program}.1.gz && test -s bash-completion/completions/{program} && "
+                       f"find zsh -name _{program} | grep -q .")
         fresh.add_user()
         text = fresh.must(RUN, user=USER, timeout=300)
         self.assertRegex(text, r"test +accuracy 0\.\d+")
