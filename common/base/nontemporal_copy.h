@@ -21,6 +21,9 @@ static inline bool ps_nontemporal_copy_pays(uint64_t bytes)
 /* to[0 .. n) = from[0 .. n). */
 void ps_nontemporal_copy(float *to, const float *from, uint64_t n);
 
+/* As this, each number times factor. */
+void ps_nontemporal_scaled_copy(float *to, const float *from, float factor, uint64_t n);
+
 /* Streaming stores are weakly ordered: call this before another thread or process is told
  * of the data. */
 void ps_nontemporal_copy_done(void);

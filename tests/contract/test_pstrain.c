@@ -55,6 +55,18 @@ static float *param(pstrain_session *s, int i)
     return pstrain_params(s) + pstrain_tensor_offset(s, entry[i]);
 }
 
+/* As pushing this gradient, halved by the copy. */
+static int push_double(rig_worker *w, int t, uint64_t step)
+{
+    float *from = malloc(counts[t] * sizeof *from);
+    if (!from) return PSTRAIN_ERR_NOMEM;
+    for (uint64_t i = 0; i < counts[t]; i++)
+        from[i] = 2 * gradient(w->rank, step, i);
+    const int status = pstrain_push_copy(w->s, t, from, 0.5f);
+    free(from);
+    return status;
+}
+
 static void fill_gradients(rig_worker *w, uint64_t step)
 {
     for (int t = 0; t < N_PARAMS; t++) {
@@ -107,6 +119,11 @@ static int one_step(rig_worker *w, uint64_t step)
     RIG_TRY(pstrain_ready(w->s, 0, N_PARAMS, &here));
     if (!here) return PSTRAIN_ERR_INTERNAL;
     RIG_TRY(check_weights(w, step));
+    if (step % 2) {
+        for (int t = 0; t < N_PARAMS; t++)
+            RIG_TRY(push_double(w, t, step));
+        return pstrain_finish(w->s);
+    }
     fill_gradients(w, step);
     RIG_TRY(pstrain_push(w->s, 2, 1));
     RIG_TRY(pstrain_push(w->s, 0, 2));
@@ -451,6 +468,9 @@ static int use_badly(rig_worker *w)
     RIG_TRY(pstrain_wait(s, 0, N_PARAMS));
     RIG_TRY(pstrain_push(s, 0, 2));
     rig_refused(pstrain_push(s, 1, 2), PSTRAIN_ERR_ARG, "b has been pushed in step 0");
+    rig_refused(pstrain_push_copy(s, 1, pstrain_params(s), 1), PSTRAIN_ERR_ARG,
+                "b has been pushed in step 0");
+    rig_refused(pstrain_push_copy(s, 2, NULL, 1), PSTRAIN_ERR_ARG, "c is NULL");
     rig_refused(pstrain_finish(s), PSTRAIN_ERR_ARG, "c was not pushed in step 0");
     rig_refused(pstrain_drain(s), PSTRAIN_ERR_ARG, "step 0 is not finished yet");
     RIG_TRY(pstrain_push(s, 2, 1));

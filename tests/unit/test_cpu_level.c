@@ -165,6 +165,10 @@ static void compute_sums(output *o)
             ps_nontemporal_copy(out + shift, a, n);
             ps_nontemporal_copy_done();
             put(o, out + shift, n * sizeof *out);
+            ps_nontemporal_scaled_copy(out + shift, a, 0.7f, n);
+            ps_nontemporal_copy_done();
+            for (uint64_t at = 0; at < n; at++)
+                assert_true(out[shift + at] == a[at] * 0.7f);
         }
         for (uint64_t at = 0; at < n; at += 13) {
             const float kept = b[at];

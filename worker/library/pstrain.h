@@ -80,7 +80,7 @@ extern "C" {
 /* Of this header. A library of the same major number (libpstrain.so.0) and the same or a
  * higher minor number fits. */
 #define PSTRAIN_API_MAJOR 0
-#define PSTRAIN_API_MINOR 1
+#define PSTRAIN_API_MINOR 2
 
 /* --- status ------------------------------------------------------------------------ */
 
@@ -309,6 +309,13 @@ PSTRAIN_API int pstrain_ready(pstrain_session *s, int first, int n, int *here);
  * step; one without a gradient is pushed as zeros. Gradients and weights then belong to
  * the library until the next pstrain_wait for them. Does not block. */
 PSTRAIN_API int pstrain_push(pstrain_session *s, int first, int n);
+
+/* As pstrain_push of one parameter, whose gradient is elsewhere: from[0 .. its elements),
+ * each times factor, is copied to its place in pstrain_grads before. Large models bypass
+ * the processor's caches. `from` may be written again afterwards; it is not the place
+ * itself. Since 0.2. */
+PSTRAIN_API int pstrain_push_copy(pstrain_session *s, int index, const float *from,
+                                  float factor);
 
 /* Every parameter of the step has been pushed. May return before the step is made. ARG
  * names the first parameter that was not pushed; the step then goes on. */

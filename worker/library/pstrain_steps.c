@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "codec.h"
+#include "nontemporal_copy.h"
 #include "pstrain_state.h"
 
 /* Enters a call of a started session with tensors. */
@@ -163,6 +164,40 @@ int pstrain_push(pstrain_session *s, int first, int n)
 {
     const ps_err err = enter_steps(s, "pstrain_push");
     return err == PS_OK ? leave(s, push(s, first, n)) : (int)err;
+}
+
+static void copy_gradient(pstrain_session *s, int index, const float *from, float factor)
+{
+    const ps_tensor *t = &s->own.table.tensors[index];
+    float *to = ps_session_grads(s->session) + t->offset;
+    const uint64_t bytes = s->own.table.arena_count * sizeof *to;
+    const bool bypass = ps_nontemporal_copy_pays(2 * bytes); // and as many weights
+    if (bypass && factor == 1)
+        ps_nontemporal_copy(to, from, t->count);
+    else if (bypass)
+        ps_nontemporal_scaled_copy(to, from, factor, t->count);
+    else if (factor == 1)
+        memcpy(to, from, t->count * sizeof *to);
+    else
+        for (uint64_t i = 0; i < t->count; i++)
+            to[i] = from[i] * factor;
+    if (bypass) ps_nontemporal_copy_done();
+}
+
+static ps_err push_copy(pstrain_session *s, int index, const float *from, float factor)
+{
+    PS_TRY(check_range(s, index, 1, "pstrain_push_copy"));
+    if (!from)
+        return ps_err_set(PS_ERR_ARG, "pstrain_push_copy: the gradient of %s is NULL",
+                          s->own.table.tensors[index].name);
+    if (!s->pushed[index]) copy_gradient(s, index, from, factor);
+    return push(s, index, 1);
+}
+
+int pstrain_push_copy(pstrain_session *s, int index, const float *from, float factor)
+{
+    const ps_err err = enter_steps(s, "pstrain_push_copy");
+    return err == PS_OK ? leave(s, push_copy(s, index, from, factor)) : (int)err;
 }
 
 static ps_err finish(pstrain_session *s)
