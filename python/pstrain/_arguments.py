@@ -1,10 +1,12 @@
 """The arguments of an Optimizer: what they may be, and their form for the servers."""
 from __future__ import annotations
 
+import ctypes
 import typing
 
 import torch
 
+from . import _library
 from .errors import InputError
 
 NAMES = ("sgd", "adam", "adamw")
@@ -52,6 +54,16 @@ def numbers(group: "dict[str, typing.Any]") -> "tuple[float, ...]":
             float(group.get("nesterov", False)))
 
 
+def as_c(groups: "list[tuple[float, ...]]") -> "ctypes.Array[_library.Group]":
+    """Groups of numbers() for the library."""
+    out = (_library.Group * len(groups))()
+    for group, values in zip(out, groups):
+        (group.lr, group.momentum, group.dampening, group.beta1, group.beta2, group.eps,
+         group.weight_decay) = values[:7]
+        group.nesterov = int(values[7])
+    return out
+
+
 def state_names(name: str, groups: "list[dict[str, typing.Any]]") -> "list[str]":
     if name == "sgd":
         return ["momentum_buffer"] if any(g["momentum"] for g in groups) else []
@@ -77,6 +89,8 @@ def groups(params: typing.Any, rank: int) -> "tuple[list[dict[str, typing.Any]],
 
 
 def _param(entry: typing.Any, names: "dict[int, str]") -> torch.Tensor:
+    name: str
+    param: torch.Tensor
     name, param = entry if isinstance(entry, tuple) else (f"{len(names)}", entry)
     names.setdefault(id(param), name)
     return param

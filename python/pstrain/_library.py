@@ -11,7 +11,7 @@ from ctypes import (POINTER, byref, c_char_p, c_double, c_float, c_int, c_int64,
 
 from . import errors
 
-API_MAJOR, API_MINOR = 0, 1
+API_MAJOR, API_MINOR = 0, 2
 SONAME = f"libpstrain.so.{API_MAJOR}"
 PACKAGE = pathlib.Path(__file__).resolve().parent
 
@@ -88,6 +88,7 @@ _PROTOTYPES: "dict[str, tuple[typing.Any, list[typing.Any]]]" = {
     "pstrain_wait": (c_int, [_S, c_int, c_int]),
     "pstrain_ready": (c_int, [_S, c_int, c_int, POINTER(c_int)]),
     "pstrain_push": (c_int, [_S, c_int, c_int]),
+    "pstrain_push_copy": (c_int, [_S, c_int, c_void_p, c_float]),
     "pstrain_finish": (c_int, [_S]),
     "pstrain_drain": (c_int, [_S]),
     "pstrain_loss_scale": (c_int, [_S, POINTER(c_float), POINTER(c_uint64)]),

@@ -1,9 +1,11 @@
 """The programs that the package brings: psrun and ps-server."""
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sys
+import typing
 
 from . import errors
 from ._library import PACKAGE
@@ -47,6 +49,5 @@ def psrun() -> "int":
     path = find("ps-server")
     if path is not None:
         os.environ.setdefault("PS_BUILD_DIR", os.path.dirname(os.path.dirname(path)))
-    from psrunlib.cli import main
-
-    return main(sys.argv[1:])
+    cli: typing.Any = importlib.import_module("psrunlib.cli")
+    return int(cli.main(sys.argv[1:]))

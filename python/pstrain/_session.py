@@ -1,6 +1,7 @@
 """A session of the library: its calls as methods that raise, and waits that Ctrl-C ends."""
 from __future__ import annotations
 
+import ctypes
 import os
 import queue
 import threading
@@ -117,12 +118,12 @@ class Session:
         self._ask_interrupted = c.INTERRUPTED_FN(answers.send)
         words = c.texts(settings)
         options = c.Options(
-            struct_size=c.ctypes.sizeof(c.Options),
+            struct_size=ctypes.sizeof(c.Options),
             init_method=init_method.encode() if init_method else None,
             rank_plus_1=0 if rank is None else rank + 1, world_size=world_size or 0,
             servers_plus_1=0 if servers is None else servers + 1, settings=words,
             n_settings=len(settings),
-            interrupted=c.ctypes.cast(self._ask_interrupted, c.c_void_p))
+            interrupted=ctypes.cast(self._ask_interrupted, c.c_void_p))
         self.check(self.library.pstrain_create(c.byref(options), c.byref(self._s)))
         self._memory: "_Memory | None" = _Memory(self)
         self._caller = _Caller()
@@ -140,9 +141,10 @@ class Session:
         kind = c.EXCEPTIONS.get(status, errors.Error)
         return kind(f"rank {self.rank}: {text}" if self.rank >= 0 else text)
 
-    def check_open(self) -> None:
+    def check_open(self) -> "_Caller":
         if not self._s or self._caller is None:
             raise errors.InputError(f"rank {self.rank}: this job has been shut down")
+        return self._caller
 
     def call(self, name: str, *arguments: typing.Any) -> None:
         """A call that does not block, or only shortly."""
@@ -153,8 +155,7 @@ class Session:
 
     def block(self, name: str, *arguments: typing.Any) -> None:
         """A call that waits for others. After Ctrl-C the job is ended for everybody."""
-        self.check_open()
-        self._caller.ask(lambda: self.call(name, *arguments), self._give_up)
+        self.check_open().ask(lambda: self.call(name, *arguments), self._give_up)
 
     def wait_here(self, name: str, *arguments: typing.Any) -> None:
         """As block, in the thread that asks: for calls of each step, where a change of threads
@@ -180,8 +181,7 @@ class Session:
     def later(self, call: "typing.Callable[[], None]",
               done: "typing.Callable[[BaseException | None], None]") -> None:
         """Makes a call of this session in the thread of the blocking ones, in order."""
-        self.check_open()
-        self._caller.submit(call, done)
+        self.check_open().submit(call, done)
 
     # ---- life ----
 
@@ -191,11 +191,11 @@ class Session:
 
     @property
     def world_size(self) -> int:
-        return self.library.pstrain_world_size(self._s)
+        return int(self.library.pstrain_world_size(self._s))
 
     @property
     def servers(self) -> int:
-        return self.library.pstrain_servers(self._s)
+        return int(self.library.pstrain_servers(self._s))
 
     def close(self) -> None:
         self.block("pstrain_close")
@@ -223,7 +223,7 @@ class Session:
         return bool(self.library.pstrain_should_stop(self._s))
 
     def stats(self) -> c.Stats:
-        out = c.Stats(struct_size=c.ctypes.sizeof(c.Stats))
+        out = c.Stats(struct_size=ctypes.sizeof(c.Stats))
         self.call("pstrain_stats_get", c.byref(out))
         return out
 
@@ -236,25 +236,28 @@ class Session:
         self.block("pstrain_start")
 
     def params(self) -> int:
-        return self.library.pstrain_params(self._s)
+        return int(self.library.pstrain_params(self._s))
 
     def grads(self) -> int:
-        return self.library.pstrain_grads(self._s)
+        return int(self.library.pstrain_grads(self._s))
 
     def arena_count(self) -> int:
-        return self.library.pstrain_arena_count(self._s)
+        return int(self.library.pstrain_arena_count(self._s))
 
     def tensor_offset(self, index: int) -> int:
-        return self.library.pstrain_tensor_offset(self._s, index)
+        return int(self.library.pstrain_tensor_offset(self._s, index))
 
     def set_groups(self, groups: "typing.Any", n: int) -> None:
-        self.call("pstrain_set_groups", groups, n, c.ctypes.sizeof(c.Group))
+        self.call("pstrain_set_groups", groups, n, ctypes.sizeof(c.Group))
 
     def begin(self) -> None:
         self.call("pstrain_begin", None)
 
     def push(self, first: int, n: int = 1) -> None:
         self.call("pstrain_push", first, n)
+
+    def push_copy(self, index: int, address: int, factor: float) -> None:
+        self.call("pstrain_push_copy", index, address, factor)
 
     def wait(self, first: int, n: int = 1) -> None:
         self.wait_here("pstrain_wait", first, n)
@@ -288,7 +291,7 @@ class Session:
 
     def open_reducer(self, n_bytes: int, settings: "list[str]") -> None:
         words = c.texts(settings)
-        options = c.Reducer(struct_size=c.ctypes.sizeof(c.Reducer), bytes=n_bytes, settings=words,
+        options = c.Reducer(struct_size=ctypes.sizeof(c.Reducer), bytes=n_bytes, settings=words,
                             n_settings=len(settings))
         self.block("pstrain_open_reducer", c.byref(options))
         self.start()

@@ -12,7 +12,7 @@ import typing
 import torch
 
 if typing.TYPE_CHECKING:
-    from .optimizer import _Slot
+    from ._slots import Slot
 
 
 class Cuda:
@@ -20,15 +20,17 @@ class Cuda:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device)
+        cuda: typing.Any = torch.cuda  # not all of its functions have types
+        self.stream = cuda.Stream(device)
+        self._runtime = cuda.cudart()
 
     def pin(self, arena: torch.Tensor) -> None:
         """Copies from and to pinned memory do not hold up the program. A refusal only makes them
         slower."""
-        torch.cuda.cudart().cudaHostRegister(arena.data_ptr(), arena.numel() * arena.element_size(), 0)
+        self._runtime.cudaHostRegister(arena.data_ptr(), arena.numel() * arena.element_size(), 0)
 
     def unpin(self, arena: torch.Tensor) -> None:
-        torch.cuda.cudart().cudaHostUnregister(arena.data_ptr())
+        self._runtime.cudaHostUnregister(arena.data_ptr())
 
     def copy(self, out: torch.Tensor, values: torch.Tensor, factor: float = 1.0) -> typing.Any:
         """out becomes values times factor, on the side stream, after what the program has asked
@@ -57,7 +59,7 @@ class Staging:
         for arena in arenas:
             device.pin(arena)
 
-    def send(self, slot: "_Slot", grad: "torch.Tensor | None", factor: float) -> None:
+    def send(self, slot: "Slot", grad: "torch.Tensor | None", factor: float) -> None:
         """Begins the copy of a gradient; pushes those that have arrived."""
         if grad is None:
             self.arrived(slot.index)  # the push lets the servers write its weights
@@ -76,7 +78,7 @@ class Staging:
                 copied.synchronize()
             self._push(index, 1)
 
-    def take(self, slot: "_Slot") -> None:
+    def take(self, slot: "Slot") -> None:
         """Its new weights go to the device, before whatever the program does next there."""
         with torch.no_grad():
             copied = self._device.copy(slot.param, slot.weights)

@@ -26,9 +26,10 @@ def _key(attempt: int) -> str:
 
 
 def _connect(host: str, port: int, seconds: float) -> typing.Any:
-    from torch.distributed import TCPStore
+    import torch.distributed
 
-    return TCPStore(host, port, None, False, datetime.timedelta(seconds=seconds))
+    make: typing.Any = getattr(torch.distributed, "TCPStore")
+    return make(host, port, None, False, datetime.timedelta(seconds=seconds))
 
 
 def is_torchruns(env: "typing.Mapping[str, str]") -> bool:

@@ -8,10 +8,15 @@ import torch.distributed as dist
 from . import _checks, job as jobs
 from ._futures import Promise
 
+if typing.TYPE_CHECKING:
+    GradBucket = typing.Any  # PyTorch's types lack it
+else:
+    GradBucket = dist.GradBucket
+
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def comm_hook(state: typing.Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def comm_hook(state: typing.Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """For `ddp.register_comm_hook(state, pstrain.comm_hook)`.
 
     state: the codec by which gradients travel: "none", "fp16", "bf16" or "int8"; None: as the

@@ -324,12 +324,14 @@ def _at_exit() -> None:
 
 # ---- the library's words ----
 
-@_library.LOG_FN
 def _on_log(_: object, level: int, line: bytes) -> None:
     log.log(_LEVELS[level], "pstrain: %s", line.decode(errors="replace"))
+
+
+_on_log_c = _library.LOG_FN(_on_log)  # the library calls it as long as it is loaded
 
 
 def listen(level: int = 2) -> None:
     """The library's log goes to Python's logger "pstrain". level: 0 debug, 1, 2, 3 error.
     Called before there is a job."""
-    _library.load().pstrain_set_log(_on_log, ctypes.c_void_p(), level)
+    _library.load().pstrain_set_log(_on_log_c, ctypes.c_void_p(), level)

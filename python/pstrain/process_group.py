@@ -29,7 +29,11 @@ if hasattr(dist.ReduceOp, "AVG"):
 _work = torch._C._distributed_c10d._create_work_from_future
 
 
-class ProcessGroup(dist.ProcessGroup):
+# Its type differs between the versions of PyTorch.
+_Base: typing.Any = dist.ProcessGroup
+
+
+class ProcessGroup(_Base):  # type: ignore[misc]
     """All workers of the job. Its calls return at once with a Work, which waits."""
 
     def __init__(self, job: jobs.Job) -> None:

@@ -1,0 +1,91 @@
+"""Where PyTorch tells an Optimizer what the program does: forward passes, gradients, reading."""
+from __future__ import annotations
+
+import typing
+import warnings
+import weakref
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from ._slots import Slot
+
+if typing.TYPE_CHECKING:
+    from .optimizer import Optimizer
+
+# True while torch.compile reads the program.
+_is_compiling: "typing.Callable[[], bool]" = getattr(
+    getattr(torch, "compiler", None), "is_compiling", lambda: False)
+
+
+class Hooks:
+    """All hooks of one optimizer, which they do not keep alive. Calls its before_forward(module)
+    and on_gradient(slot)."""
+
+    def __init__(self, optimizer: "Optimizer", slots: "typing.Iterable[Slot]") -> None:
+        self._optimizer = weakref.ref(optimizer)
+        self._added: "list[typing.Any]" = []
+        self._keep: "list[typing.Any]" = []  # what hooks need to stay alive
+        # A compiled module calls it once more, for itself: that is intended.
+        warnings.filterwarnings("ignore", "Using `torch.compile\\(module\\)` when there are global hooks")
+        self._added.append(register_module_forward_pre_hook(_before_forward(self._optimizer)))
+        for slot in slots:
+            self._add_to_gradient(slot)
+
+    def _add_to_gradient(self, slot: Slot) -> None:
+        this, own = self._optimizer, weakref.ref(slot)
+
+        def ready(*_: typing.Any) -> None:
+            optimizer, mine = this(), own()
+            if optimizer is not None and mine is not None:
+                optimizer.on_gradient(mine)
+
+        add = getattr(slot.param, "register_post_accumulate_grad_hook", None)
+        if add is not None:
+            self._added.append(add(ready))
+            return
+        # PyTorch 1: the node that accumulates the gradient, which lives while it is kept.
+        function: typing.Any = slot.param.expand_as(slot.param).grad_fn
+        node = function.next_functions[0][0]
+        self._keep.append(node)
+        self._added.append(node.register_hook(ready))
+
+    def add_to_reading(self, module: torch.nn.Module) -> None:
+        """The module's state_dict() waits for its weights (PyTorch 2)."""
+        add = getattr(module, "register_state_dict_pre_hook", None)
+        if add is not None:
+            self._added.append(add(_BeforeReading(self._optimizer)))
+
+    def remove(self) -> None:
+        for hook in self._added:
+            hook.remove()
+        self._added.clear()
+        self._keep.clear()
+
+
+def _before_forward(this: "weakref.ref[Optimizer]") -> "typing.Callable[[torch.nn.Module, typing.Any], None]":
+    def before_forward(module: torch.nn.Module, _: typing.Any) -> None:
+        if _is_compiling():
+            return  # the compiled module itself is called, and waits for all within it
+        optimizer = this()
+        if optimizer is not None:
+            optimizer.before_forward(module)
+
+    return before_forward
+
+
+class _BeforeReading:
+    """A module's hook: its state_dict() waits for its weights."""
+
+    def __init__(self, optimizer: "weakref.ref[Optimizer]") -> None:
+        self._optimizer = optimizer
+
+    def __call__(self, *_: typing.Any) -> None:
+        optimizer = self._optimizer()
+        if optimizer is not None:
+            optimizer.synchronize()
+
+    def __reduce__(self) -> typing.Any:
+        # A copy of the model, or one from a file, has weights of its own. It gets a hook that does
+        # nothing and needs no pstrain: the class slice, which takes as many arguments.
+        return type, (slice(None),)

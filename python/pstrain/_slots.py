@@ -1,0 +1,105 @@
+"""The parameters of an Optimizer, and their places in the library's arenas."""
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from ._session import Session
+from .errors import InputError
+
+
+class Slot:
+    """One trained parameter: its place in the arenas, and what this step has done with it."""
+
+    __slots__ = ("index", "name", "param", "weights", "grads", "address", "version", "fresh",
+                 "pushed", "pushed_version", "seen", "early", "__weakref__")
+
+    def __init__(self, name: str, param: torch.Tensor) -> None:
+        self.index = -1
+        self.name = name
+        self.param = param
+        self.weights: torch.Tensor  # views of the arenas, of the parameter's shape
+        self.grads: torch.Tensor
+        self.address = 0  # of the parameter's own memory
+        self.version = 0  # the parameter's, when only this optimizer has written it
+        self.fresh = True  # its weights are those of this step
+        self.pushed: "torch.Tensor | None" = None  # the gradient that was sent
+        self.pushed_version = 0
+        self.seen = False  # a module that owns it has been called since the start
+        self.early = False  # it is used without its module: wait for it first of all
+
+
+def check_weights(slot: Slot, rank: int) -> None:
+    """InputError where somebody else has written the parameter."""
+    if slot.param.data_ptr() != slot.address:
+        what = "was replaced (.to(), .half(), load_state_dict(assign=True))"
+    elif slot.param._version != slot.version:
+        what = "was changed by the program (load_state_dict, an in-place operation)"
+    else:
+        return
+    raise InputError(
+        f"rank {rank}: parameter '{slot.name}' {what}, which the servers do not "
+        "see: do this before the first step, or make a new job")
+
+
+def check_sent(slot: Slot, rank: int) -> None:
+    """InputError where the program has written a gradient in the arena while it was sent."""
+    if slot.param.grad is slot.grads and slot.grads._version != slot.pushed_version:
+        raise InputError(
+            f"rank {rank}: the gradient of parameter '{slot.name}' was changed while it "
+            "was on the way to the servers (gradient_as_arena_view): call optimizer.synchronize() "
+            "before, or optimizer.zero_grad()")
+
+
+def check_pushed(slot: Slot, rank: int) -> None:
+    """InputError where the program has changed a gradient between its push and step()."""
+    grad = slot.param.grad
+    if slot.pushed is not None and grad is slot.pushed and grad._version != slot.pushed_version:
+        raise InputError(
+            f"rank {rank}: the gradient of parameter '{slot.name}' was changed after it had "
+            "left for the servers (clip_grad_norm_, GradScaler.unscale_): use clip_norm= or "
+            "loss_scale= of pstrain.Optimizer, or push='step'")
+
+
+def check_fresh(slot: Slot, rank: int) -> None:
+    """InputError where weights were used before they had arrived."""
+    if not slot.fresh:
+        raise InputError(
+            f"rank {rank}: parameter '{slot.name}' was used without a call of its "
+            "module, while its weights were on the way: call optimizer.synchronize() after "
+            "each step")
+
+
+def arena(session: Session, address: int, n: int) -> torch.Tensor:
+    """The library's memory (n float32) as a tensor. The memory lives as long as a tensor in it:
+    state_dict() of a model has such tensors."""
+    memory = (ctypes.c_float * n).from_address(address)
+    setattr(memory, "session", session.memory())
+    return torch.frombuffer(memory, dtype=torch.float32)
+
+
+def place_of(param: torch.Tensor, array: torch.Tensor, at: int) -> torch.Tensor:
+    """Its numbers within an array of the arena's form: of its shape, and its order in memory."""
+    return array.as_strided(param.shape, param.stride(), int(array.storage_offset()) + at)
+
+
+def has_form_of(grad: torch.Tensor, out: torch.Tensor) -> bool:
+    """Whether grad is other memory with the same order of the same numbers."""
+    return (grad.dtype == torch.float32 and grad.stride() == out.stride()
+            and grad.data_ptr() != out.data_ptr())
+
+
+def write(out: torch.Tensor, grad: "torch.Tensor | None", factor: float) -> None:
+    """A gradient, times factor, goes to its place in the arena."""
+    if grad is None:
+        out.zero_()
+    elif grad.data_ptr() == out.data_ptr():
+        if factor != 1.0:
+            out.mul_(factor)
+    elif grad.dtype == torch.float32 and factor != 1.0:
+        torch.mul(grad, factor, out=out)
+    else:
+        out.copy_(grad)
+        if factor != 1.0:
+            out.mul_(factor)
