@@ -1,0 +1,143 @@
+"""What the cases of worker.py share: models, batches, PyTorch's own steps, and words for the test."""
+import hashlib
+import os
+
+import torch
+from torch import nn
+
+import pstrain
+
+CASES = {}
+RANK = int(os.environ["RANK"])
+SIZE = int(os.environ["WORLD_SIZE"])
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def say(*words):
+    print(f"rank {RANK}:", *words, flush=True)
+
+
+def digest(model, buffers=True):
+    h = hashlib.sha256()
+    for name, value in model.state_dict().items() if buffers else model.named_parameters():
+        h.update(name.encode())
+        h.update(value.detach().contiguous().numpy().tobytes())
+    return h.hexdigest()[:16]
+
+
+class Net(nn.Module):
+    """Convolution, batch norm (with an integer buffer), and more than one DDP bucket."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8)
+        self.wide, self.out = nn.Linear(8 * 36, 64), nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = torch.relu(self.norm(self.conv(x))).flatten(1)
+        return self.out(torch.relu(self.wide(x)))
+
+
+def batch(step):
+    g = torch.Generator().manual_seed(1000 * step + RANK)
+    return torch.rand(4, 1, 8, 8, generator=g), torch.randint(10, (4,), generator=g)
+
+
+def net():
+    torch.manual_seed(7)
+    return Net()
+
+
+def optimizer_of(name, params):
+    if name == "sgd":
+        return torch.optim.SGD(params, lr=0.05, momentum=0.9)
+    return torch.optim.AdamW(params, lr=1e-3)
+
+
+def train(model, optimizer, steps):
+    for step in range(steps):
+        images, labels = batch(step)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+SHAPES = ((16, 33), (16,), (3, 3, 5), ())
+
+
+class Given(nn.Module):
+    """Its gradients are the tensors that forward gets, and do not depend on its weights."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.weights = nn.ParameterList([nn.Parameter(torch.randn(s)) for s in SHAPES])
+
+    def forward(self, gradients):
+        return sum((w * g).sum() for w, g in zip(self.weights, gradients))
+
+
+def gradients(step, rank):
+    g = torch.Generator().manual_seed(17 * step + rank)
+    return [torch.randn(s, generator=g) for s in SHAPES]
+
+
+def ulps(a, b, least=0.0):
+    """The largest distance in units in the last place, of numbers not below least."""
+    size = torch.maximum(a.detach().abs(), b.detach().abs()).clamp(min=max(least, 1e-30))
+    unit = torch.finfo(torch.float32).eps * 2 ** torch.floor(torch.log2(size))
+    return float(((a - b).detach().abs() / unit).max())
+
+
+OPTIMIZERS = {
+    "sgd": ("sgd", {"lr": 0.1}), "momentum": ("sgd", {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-2}),
+    "nesterov": ("sgd", {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    "adam": ("adam", {"lr": 1e-2}), "adamw": ("adamw", {"lr": 1e-2, "betas": (0.8, 0.99)}),
+}
+CLASSES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
+def reference(name, options, model, schedule):
+    """PyTorch's optimizer, given the mean gradients, at each of 30 steps."""
+    optimizer = CLASSES[name](model.parameters(), **options)
+    scheduler = schedule(optimizer)
+    for step in range(30):
+        for i, w in enumerate(model.weights):
+            total = sum_in_order([gradients(step, r)[i] * (1 / SIZE) for r in range(SIZE)])
+            w.grad = total
+        optimizer.step()
+        scheduler.step()
+        yield model, optimizer
+
+
+def sum_in_order(parts):
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def steps_of_ours(model, optimizer, n, first=0):
+    for step in range(first, first + n):
+        optimizer.zero_grad()
+        model(gradients(step, RANK)).backward()
+        optimizer.step()
+
+
+def constant(optimizer):
+    return torch.optim.lr_scheduler.StepLR(optimizer, 1000)
+
+
+def refused(kind, words, call):
+    try:
+        call()
+    except kind as error:
+        text = str(error)
+        assert all(w in text for w in words), (words, text)
+        assert f"rank {RANK}" in text or not pstrain.is_initialized(), text
+        return
+    raise AssertionError(f"not refused: {words}")

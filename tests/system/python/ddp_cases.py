@@ -1,0 +1,120 @@
+"""Cases of worker.py: DistributedDataParallel with the hook, and over the back end."""
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import pstrain
+from cases import RANK, SIZE, case, digest, net, optimizer_of, say, train
+
+
+def train_ddp(name, steps, group=None, hook=None, buffers=True):
+    model = DDP(net(), process_group=group, bucket_cap_mb=0.05)
+    if hook is not None:
+        model.register_comm_hook(*hook)
+    train(model, optimizer_of(name, model.parameters()), steps)
+    return digest(model.module, buffers)
+
+
+# ---- the same bits as Gloo's ----
+
+@case
+def ddp():
+    """DDP over Gloo, with the hook, and over the back end."""
+    pstrain.init()
+    dist.init_process_group("pstrain")
+    gloo = dist.new_group(backend="gloo")
+    for name in ("sgd", "adamw"):
+        say(name, train_ddp(name, 200, gloo), train_ddp(name, 200, gloo, (None, pstrain.comm_hook)),
+            train_ddp(name, 200))
+    pstrain.shutdown()
+
+
+@case
+def codec():
+    """int8 makes other weights, the same ones on both ranks."""
+    pstrain.init()
+    dist.init_process_group("gloo")
+    say("weights", train_ddp("sgd", 5, None, ("int8", pstrain.comm_hook), buffers=False),
+        train_ddp("sgd", 5, buffers=False))
+    pstrain.shutdown()
+
+
+@case
+def collectives():
+    """Through the back end, compared with Gloo's."""
+    dist.init_process_group("pstrain")
+    gloo = dist.new_group(backend="gloo")
+    dtypes = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8]
+    if hasattr(dist.ReduceOp, "AVG"):
+        x = torch.full((2000,), RANK + 1.0)
+        dist.all_reduce(x, op=dist.ReduceOp.AVG)
+        assert (x == sum(range(1, SIZE + 1)) / SIZE).all()
+    for dtype in dtypes:
+        for n in (1, 3000):
+            for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.MIN):
+                a = (torch.arange(n) * 3 % 50 + 2 * RANK).to(dtype)
+                if dtype == torch.int64:
+                    a += 2 ** 55  # beyond what float64 holds
+                b = a.clone()
+                dist.all_reduce(a, op=op)
+                dist.all_reduce(b, op=op, group=gloo)
+                assert torch.equal(a, b), (dtype, n, op, a, b)
+    for dtype in (torch.float16, torch.bfloat16):
+        x = torch.full((5,), 1.5 + RANK, dtype=dtype)
+        dist.all_reduce(x)
+        assert (x == sum(1.5 + r for r in range(SIZE))).all(), x
+    x = torch.full((7,), float(RANK))
+    dist.broadcast(x, 1)
+    assert (x == 1).all()
+    got = [torch.empty(3, dtype=torch.int64) for _ in range(SIZE)]
+    dist.all_gather(got, torch.full((3,), RANK))
+    assert [int(t[0]) for t in got] == list(range(SIZE)), got
+    x = torch.tensor([RANK + 1])
+    dist.reduce(x, 1)
+    assert x.item() == (SIZE * (SIZE + 1) // 2 if RANK == 1 else RANK + 1), x
+    objects = [None] * SIZE
+    dist.all_gather_object(objects, {"rank": RANK})
+    assert objects == [{"rank": r} for r in range(SIZE)], objects
+    thing = [{"from": RANK}]
+    dist.broadcast_object_list(thing, 0)
+    assert thing == [{"from": 0}], thing
+    dist.barrier()
+    work = dist.all_reduce(torch.ones(5000), async_op=True)
+    work.wait()
+    for wrong in (torch.ones(3, 4).t(), torch.ones(2, dtype=torch.complex64),
+                  torch.ones(2, 2).to_sparse(), torch.ones(2, device="meta")):
+        try:
+            dist.group.WORLD.allreduce([wrong])
+            raise AssertionError(f"{wrong} was taken")
+        except Exception as error:  # the exception passes through PyTorch
+            assert f"rank {RANK}" in str(error) and "all_reduce" in str(error), error
+    say("fine")
+    pstrain.shutdown()
+
+
+# ---- refusals ----
+
+@case
+def other_model_in_ddp():
+    """Rank 1 has another one, in DistributedDataParallel over the back end: no rank waits."""
+    dist.init_process_group("pstrain")
+    DDP(nn.Linear(4, 5 if RANK == 1 else 6))(torch.ones(1, 4)).sum().backward()
+
+
+@case
+def hook_of_other_dtype():
+    """float64 gradients in the hook: an exception on every rank."""
+    pstrain.init()
+    dist.init_process_group("gloo")
+    model = DDP(nn.Linear(4, 4).double())
+    model.register_comm_hook(None, pstrain.comm_hook)
+    try:
+        model(torch.ones(1, 4).double()).sum().backward()
+    except RuntimeError as error:  # the exception passes through PyTorch
+        assert f"rank {RANK}" in str(error) and "bucket 0" in str(error) and "float64" in str(error), error
+        say("fine")
+    pstrain.shutdown()
+    os._exit(0)  # the process group has a step that does not end

@@ -1,0 +1,196 @@
+"""Cases of worker.py: parameters and gradients in other places and orders, and other callers."""
+import sys
+
+import torch
+from torch import nn
+
+import pstrain
+from cases import (RANK, SHAPES, SIZE, Given, batch, case, constant, digest, net, reference, refused, say,
+                   steps_of_ours, sum_in_order)
+
+
+class Late:
+    """Stands in for a GPU: a copy is made when it is waited for, or looked at often enough."""
+
+    def __init__(self):
+        self.n_copies, self.left, self.pinned = 0, 0, 0
+
+    def pin(self, arena):
+        self.pinned += 1
+
+    def unpin(self, arena):
+        self.pinned -= 1
+
+    def copy(self, out, values, factor=1.0):
+        self.n_copies += 1
+        self.left += 1
+        return LateCopy(self, out, values.clone(), factor)
+
+    def follow(self, copied):
+        copied.synchronize()
+
+
+class LateCopy:
+    def __init__(self, device, *what):
+        self.device, self.what, self.looks = device, what, 0
+
+    def query(self):
+        self.looks += 1
+        if self.looks > 2:
+            self.synchronize()
+        return self.what is None
+
+    def synchronize(self):
+        if self.what is None:
+            return
+        out, values, factor = self.what
+        with torch.no_grad():
+            out.copy_(values * factor)
+        self.what = None
+        self.device.left -= 1
+
+
+class Staged(pstrain.Optimizer):
+    def _find_device(self):
+        return Late()
+
+
+@case
+def staged():
+    """Weights outside of the arenas, as a GPU's: the steps of an optimizer without that."""
+    model, other = Given(), Given()
+    unused = nn.Linear(2, 2)
+    with pstrain.init():
+        optimizer = Staged([*model.named_parameters(), *unused.named_parameters()], "sgd", lr=0.1)
+        for step, _ in zip(range(8), reference("sgd", {"lr": 0.1}, other, constant)):
+            steps_of_ours(model, optimizer, 1, step)
+        optimizer.synchronize()
+        assert digest(model) == digest(other), "other weights"
+        device = optimizer._device
+        assert device.pinned == 2 and device.n_copies >= 8 * 2 * len(SHAPES), device.n_copies
+    assert device.pinned == 0 and device.left == 0
+    say("fine")
+
+
+@case
+def views():
+    """The weights after some steps, with gradients of their own ("own") or in the arena ("view",
+    "kept": zero_grad keeps them); "late": a gradient is changed while it is sent."""
+    how = sys.argv[2]
+    with pstrain.init():
+        model = net()
+        optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1, momentum=0.9,
+                                      gradient_as_arena_view=how != "own")
+        for step in range(5):
+            images, labels = batch(step)
+            optimizer.zero_grad(set_to_none=how != "kept")
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        if how == "late":
+            slot = list(optimizer._slots.values())[2]
+            slot.param.grad.zero_()
+            refused(pstrain.InputError, [f"'{slot.name}'", "gradient_as_arena_view"], lambda: model(images))
+            say("refused")
+            pstrain.barrier()
+            pstrain.abort("done")
+        else:
+            optimizer.synchronize()
+            at = [(p.grad is s.grads, p.grad.abs().sum() > 0)
+                  for p, s in zip(model.parameters(), optimizer._slots.values())]
+            assert all(a == (how != "own", True) for a in at), at
+            say("views", digest(model, False))
+
+
+class Images(nn.Module):
+    """Its weights have exact gradients: small integers in, sums below 2 ** 24."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 2, bias=False)
+        with torch.no_grad():
+            self.conv.weight.copy_(torch.arange(48).view(4, 3, 2, 2) - 20)
+
+    def forward(self, x):
+        return self.conv(x).sum()
+
+
+@case
+def channels_last():
+    """Weights whose memory has another order: the same steps, and the same form of the state."""
+    plain, ours = Images(), Images().to(memory_format=torch.channels_last)
+    other = torch.optim.SGD(plain.parameters(), lr=0.5, momentum=0.5)
+    with pstrain.init():
+        optimizer = pstrain.Optimizer(ours.named_parameters(), "sgd", lr=0.5, momentum=0.5)
+        for step in range(4):
+            x = torch.arange(96).float().view(2, 3, 4, 4) % 7 + step
+            optimizer.zero_grad()
+            ours((x + 2 * RANK).to(memory_format=torch.channels_last)).backward()
+            optimizer.step()
+            other.zero_grad()
+            sum(plain(x + 2 * r) / SIZE for r in range(SIZE)).backward()
+            other.step()
+        optimizer.synchronize()
+        assert ours.conv.weight.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(ours.conv.weight, plain.conv.weight)
+        state = optimizer.state_dict()["state"]
+        if RANK == 0:
+            assert torch.equal(state[0]["momentum_buffer"], other.state_dict()["state"][0]["momentum_buffer"])
+    say("fine")
+
+
+@case
+def other_order():
+    """channels_last on one rank only."""
+    pstrain.init()
+    model = Images()
+    if RANK == 1:
+        model = model.to(memory_format=torch.channels_last)
+    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+    try:
+        optimizer.start()
+    except pstrain.PeerError as error:
+        say("PeerError", error)
+        return
+    raise AssertionError("it was taken")
+
+
+@case
+def compiled():
+    """torch.compile(model): the weights of the same model without it."""
+    def net():
+        torch.manual_seed(4)
+        return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Sequential(nn.Linear(5, 1)))
+
+    def train(call, x):
+        call(x).pow(2).sum().backward()
+
+    plain, ours = net(), net()
+    other = torch.optim.SGD(plain.parameters(), lr=0.1)
+    call = torch.compile(ours, backend="eager")
+    hidden = nn.Linear(3, 3)
+    with pstrain.init():
+        optimizer = pstrain.Optimizer([*ours.named_parameters(), *hidden.named_parameters(prefix="hidden")],
+                                      "sgd", lr=0.1)
+        for step in range(5):
+            xs = [torch.full((2, 3), (step + r) / 4) for r in range(SIZE)]
+            optimizer.zero_grad()
+            train(call, xs[RANK])
+            optimizer.step()
+            parts = []
+            for x in xs:
+                other.zero_grad()
+                train(plain, x)
+                parts.append([p.grad.clone() * (1 / SIZE) for p in plain.parameters()])
+            for i, p in enumerate(plain.parameters()):
+                p.grad = sum_in_order([part[i] for part in parts])
+            other.step()
+        optimizer.synchronize()
+        for a, b in zip(ours.parameters(), plain.parameters()):
+            assert torch.equal(a, b), (a, b)
+        hidden.compile(backend="eager")  # its own calls are seen by nobody: its weights are late
+        train(call, xs[RANK])
+        optimizer.step()
+        refused(pstrain.InputError, ["'hidden.", "synchronize()"], lambda: train(hidden, torch.ones(2, 3)))
+        pstrain.barrier()
+        pstrain.abort("done")
+    say("fine")

@@ -1,0 +1,233 @@
+"""Cases of worker.py: misuse, and ranks that end."""
+import copy
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import pstrain
+from cases import RANK, SIZE, Given, batch, case, gradients, net, optimizer_of, refused, say
+
+
+# ---- refusals ----
+
+@case
+def refusals():
+    wrong = pstrain.InputError
+    layer = nn.Linear(4, 4)
+
+    def optimizer(*args, **kwargs):
+        return lambda: pstrain.Optimizer(*args, **kwargs)
+
+    refused(wrong, ["pstrain.init()"], pstrain.rank)
+    refused(wrong, ["pstrain.init()"], optimizer(layer.named_parameters()))
+    refused(wrong, ["no.such"], lambda: pstrain.init(settings={"no.such": 1}))
+    pstrain.init()
+    refused(wrong, ["twice"], pstrain.init)
+    turned = nn.Module()
+    turned.weight = nn.Parameter(torch.rand(3, 4).t())
+    odd = nn.Module()
+    for kind, value in {"complex": torch.rand(2, dtype=torch.complex64), "float64": torch.rand(2).double(),
+                        "meta": torch.rand(2, device="meta"), "sparse": torch.eye(2).to_sparse()}.items():
+        odd.weight = nn.Parameter(value)
+        refused(wrong, ["'weight'", kind], optimizer(odd.named_parameters()))
+    refused(wrong, ["'weight'", "not contiguous"], optimizer(turned.named_parameters()))
+    refused(wrong, ["rmsprop", "comm_hook"], optimizer(layer.named_parameters(), "rmsprop"))
+    refused(wrong, ["amsgrad"], optimizer(layer.named_parameters(), amsgrad=True))
+    refused(wrong, ["no parameters"], optimizer([]))
+    refused(wrong, ["requires a gradient"], optimizer([p.detach() for p in layer.parameters()]))
+    for tensor, word in ((torch.ones(3, 2).t(), "contiguous"), (torch.ones(2).half(), "float16"),
+                         (torch.ones(2, dtype=torch.complex64), "complex")):
+        refused(wrong, ["all_reduce", word], lambda t=tensor: pstrain.all_reduce(t))
+    refused(wrong, ["root 7"], lambda: pstrain.broadcast(torch.ones(2), 7))
+    assert pstrain.all_reduce(torch.tensor([RANK + 1])).item() == SIZE * (SIZE + 1) // 2
+    mine = pstrain.Optimizer(nn.ModuleList([layer, nn.Embedding(4, 4, sparse=True)]).named_parameters(), "sgd")
+    refused(wrong, ["Optimizer", "job of its own"], optimizer(layer.named_parameters()))
+    refused(wrong, ["'0.weight'", "start()"], lambda: layer.weight.sum().backward())
+    layer(torch.ones(1, 4)).sum().backward()
+    nn.utils.clip_grad_norm_(layer.parameters(), 0.1)
+    refused(wrong, ["'0.weight'", "clip_norm="], mine.step)
+    pstrain.barrier()
+    pstrain.abort("done")
+    refused(wrong, ["pstrain.init()"], pstrain.barrier)
+    refused(wrong, ["shut down"], mine.step)
+    say("fine")
+
+
+@case
+def misuse():
+    """What an Optimizer refuses while it works; each of sys.argv[2] in a job of its own."""
+    what = sys.argv[2]
+    wrong = pstrain.InputError
+    model = nn.Sequential(nn.Embedding(4, 4, sparse=what == "sparse"), nn.Linear(4, 4))
+    pstrain.init()
+    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+
+    def forward():
+        return model(torch.tensor([1, 2])).sum()
+
+    def whole():
+        optimizer.zero_grad()
+        forward().backward()
+        optimizer.step()
+
+    if what == "unread":
+        for _ in range(20):
+            whole()
+            saved = {name: value.clone() for name, value in model.state_dict().items()}
+            assert all(slot.fresh for slot in optimizer._slots.values())
+        optimizer.synchronize()
+        assert all(torch.equal(value, saved[name]) for name, value in model.state_dict().items())
+        copied = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+        assert copied.state_dict().keys() == saved.keys()
+    elif what == "sparse":
+        refused(wrong, ["'0.weight'", "sparse"], lambda: forward().backward())
+    elif what == "scaler":
+        forward().backward()
+        optimizer.grad_scale = torch.tensor(2.0)
+        refused(wrong, ["GradScaler", "loss_scale"], optimizer.step)
+    elif what == "replaced":
+        whole()
+        model[1].weight.data = torch.zeros(4, 4)
+        refused(wrong, ["'1.weight'", "replaced"], forward)
+    elif what == "changed":
+        whole()
+        optimizer.synchronize()
+        model.load_state_dict(model.state_dict())
+        refused(wrong, ["'0.weight'", "load_state_dict"], forward)
+    elif what == "late":
+        forward().backward()
+        optimizer.param_groups[0]["lr"] = 1.0
+        refused(wrong, ["scheduler.step()"], optimizer.step)
+    elif what == "old":
+        whole()
+        loss = forward()
+        loss.backward(retain_graph=True)
+        optimizer.step()
+        try:
+            loss.backward()
+            raise AssertionError("old weights were used")
+        except RuntimeError as error:
+            assert "modified by an inplace operation" in str(error) or "rank" in str(error), error
+    elif what == "alias":
+        whole()
+        kept = model.state_dict()
+        pstrain.shutdown()
+        assert torch.equal(kept["1.weight"], model[1].weight)
+        forward()
+        refused(wrong, ["shut down"], optimizer.step)
+        for call in (pstrain.rank, pstrain.barrier, pstrain.shutdown, optimizer_of_ours(model)):
+            refused(wrong, ["pstrain.init()"], call)
+        say("fine")
+        return
+    pstrain.barrier()
+    pstrain.abort("done")
+    say("fine")
+
+
+def optimizer_of_ours(model):
+    return lambda: pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+
+
+@case
+def other_model():
+    """Rank 1 has another one: each rank gets one exception with the parameter's name."""
+    pstrain.init()
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 5 if RANK == 1 else 6))
+    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+    try:
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+    except pstrain.PeerError as error:
+        say("PeerError", error)
+        return
+    raise AssertionError("it was taken")
+
+
+@case
+def once_more():
+    """Fails in torchrun's first attempt."""
+    with pstrain.init() as job:
+        assert job.session.servers == 2
+        pstrain.barrier()
+        if RANK == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            raise ValueError("a mistake of the program")
+        pstrain.barrier()
+    say("fine")
+
+
+@case
+def endless_join():
+    pstrain.init()
+
+
+# ---- what goes wrong ----
+
+def endless(how):
+    """Trains until something happens."""
+    if how == "optimizer":
+        pstrain.init()
+        model = net()
+        optimizer = pstrain.Optimizer(model.named_parameters(), "adamw", lr=1e-3)
+    else:
+        if how == "backend":
+            dist.init_process_group("pstrain")
+        else:
+            pstrain.init()
+            dist.init_process_group("gloo")
+        model = DDP(net())
+        if how == "hook":
+            model.register_comm_hook(None, pstrain.comm_hook)
+        optimizer = optimizer_of("sgd", model.parameters())
+    step = 0
+    while True:
+        images, labels = batch(step)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        yield step
+        loss.backward()
+        optimizer.step()
+        step += 1
+        if step == 5:
+            say("training")
+
+
+@case
+def interrupted():
+    """Ctrl-C reaches rank 0 while it waits for a step that rank 1 does not make."""
+    pstrain.init()
+    model = Given()
+    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+    optimizer.start()
+    try:
+        if RANK == 1:
+            time.sleep(600)
+        model(gradients(0, RANK)).backward()
+        threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        optimizer.step()
+        optimizer.synchronize()
+    except KeyboardInterrupt:
+        say("interrupted while it waited")
+        raise
+
+
+@case
+def dies():
+    """Rank 1 ends in the way sys.argv[2] says; sys.argv[3]: how the job trains."""
+    for step in endless(sys.argv[3]):
+        if step == 10 and RANK == 1:
+            if sys.argv[2] == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif sys.argv[2] == "raise":
+                raise ValueError("a mistake of the program")
+            elif sys.argv[2] == "stop":
+                sys.exit(3)
+        if sys.argv[2] == "wait":
+            time.sleep(0.01)

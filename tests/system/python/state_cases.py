@@ -1,0 +1,70 @@
+"""Cases of worker.py: state_dict and going on from one."""
+import sys
+
+import torch
+
+import pstrain
+from cases import OPTIMIZERS, RANK, Given, case, constant, digest, reference, say, steps_of_ours, ulps
+
+
+@case
+def save():
+    """10 steps, a state_dict, and its form; torch.optim can load it."""
+    name, options = OPTIMIZERS[sys.argv[2]]
+    folder = sys.argv[3]
+    model = Given()
+    with pstrain.init():
+        optimizer = pstrain.Optimizer(model.named_parameters(), name, **options)
+        steps_of_ours(model, optimizer, 10)
+        state = optimizer.state_dict()
+        if RANK == 0:
+            torch.save({"model": model.state_dict(), "optimizer": state}, f"{folder}/half.pt")
+            other = Given()
+            last = None
+            for step, (_, theirs) in zip(range(10), reference(name, options, other, constant)):
+                last = theirs
+            wanted = last.state_dict()["state"]
+            assert wanted.keys() == state["state"].keys(), (wanted.keys(), state["state"].keys())
+            for i, own in wanted.items():
+                assert {k for k, v in own.items() if v is not None} == set(state["state"][i]), own.keys()
+                for key, value in own.items():
+                    assert key == "step" or value is None or ulps(value, state["state"][i][key]) <= 2, key
+            last.load_state_dict(state)
+        steps_of_ours(model, optimizer, 10, 10)
+        optimizer.synchronize()
+    say("whole", digest(model))
+
+
+@case
+def load():
+    """The other 10 steps from the saved state."""
+    name, options = OPTIMIZERS[sys.argv[2]]
+    saved = torch.load(f"{sys.argv[3]}/half.pt")
+    model = Given()
+    with pstrain.init():
+        optimizer = pstrain.Optimizer(model.named_parameters(), name, **options)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        steps_of_ours(model, optimizer, 10, 10)
+        optimizer.synchronize()
+    say("whole", digest(model))
+
+
+@case
+def resume_coded():
+    """With topk, which keeps on every rank what it has not sent: sys.argv[3]: save or load."""
+    half = f"{sys.argv[2]}/coded-{RANK}.pt"
+    model = Given()
+    with pstrain.init(settings={"exchange.codec_min": 0, "exchange.codec_warmup": 0}):
+        optimizer = pstrain.Optimizer(model.named_parameters(), "adamw", lr=1e-2, codec="topk")
+        if sys.argv[3] == "save":
+            steps_of_ours(model, optimizer, 6)
+            state = optimizer.state_dict()
+            torch.save({"model": model.state_dict(), "optimizer": state}, half)
+        else:
+            saved = torch.load(half)
+            model.load_state_dict(saved["model"])
+            optimizer.load_state_dict(saved["optimizer"])
+        steps_of_ours(model, optimizer, 6, 6)
+        optimizer.state_dict()  # the exact weights
+    say("whole", digest(model))

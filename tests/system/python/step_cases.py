@@ -1,0 +1,229 @@
+"""Cases of worker.py: the steps of pstrain.Optimizer against PyTorch's."""
+import json
+import sys
+
+import torch
+from torch import nn
+
+import pstrain
+from cases import (OPTIMIZERS, RANK, SIZE, Given, case, digest, gradients, reference, say,
+                   steps_of_ours, sum_in_order, ulps)
+
+
+@case
+def same_step():
+    """One of OPTIMIZERS against PyTorch's, with a schedule, in units in the last place."""
+    name, options = OPTIMIZERS[sys.argv[2]]
+
+    def halve(optimizer):
+        return torch.optim.lr_scheduler.StepLR(optimizer, 10, gamma=0.5)
+
+    model, other = Given(), Given()
+    with pstrain.init():
+        with torch.no_grad():
+            for w in model.parameters():
+                w.add_(RANK)  # rank 0's weights count
+        optimizer = pstrain.Optimizer(model.named_parameters(), name, **options)
+        scheduler = halve(optimizer)
+        most = 0.0
+        for step, (theirs, _) in enumerate(reference(name, options, other, halve)):
+            steps_of_ours(model, optimizer, 1, step)
+            scheduler.step()
+            optimizer.synchronize()
+            for a, b in zip(model.weights, theirs.weights):
+                most = max(most, ulps(a, b, options["lr"]))
+                b.data.copy_(a)  # each step on its own
+    say("ulps", most, digest(model))
+
+
+@case
+def ps_worker():
+    """The job of test_same_bits_as_ps_worker: one linear layer, one sample a rank and step. Each
+    number of a gradient is one product: PyTorch's and ps-worker's are equal."""
+    settings = json.loads(sys.argv[2])
+    model = nn.Linear(1, settings["outputs"])
+    with torch.no_grad():
+        for p, values in zip(model.parameters(), settings["weights"]):
+            p.copy_(torch.tensor(values).view(p.shape))
+    with pstrain.init():
+        optimizer = pstrain.Optimizer(model.named_parameters(), **settings["optimizer"])
+        for x, label in settings["samples"][RANK::SIZE]:
+            optimizer.zero_grad()
+            wanted = nn.functional.one_hot(torch.tensor([label]), settings["outputs"]).float()
+            nn.functional.mse_loss(model(torch.tensor([[x]])), wanted).backward()
+            optimizer.step()
+        optimizer.state_dict()  # the exact weights, also with a codec
+    say("weights", *(p.detach().numpy().tobytes().hex() for p in model.parameters()))
+
+
+@case
+def groups():
+    """Two groups with their own rates, frozen and unused parameters, tied weights."""
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(5)
+            self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+            self.second.weight = self.first.weight
+            self.frozen, self.unused = nn.Linear(6, 6), nn.Linear(6, 2)
+            for p in self.frozen.parameters():
+                p.requires_grad_(False)
+
+        def forward(self, x):
+            return self.frozen(self.second(torch.relu(self.first(x))))
+
+    def grouped(model):
+        biases = [p for n, p in model.named_parameters() if n.endswith("bias")]
+        rest = [p for n, p in model.named_parameters() if not n.endswith("bias")]
+        return [{"params": rest, "lr": 0.1}, {"params": biases, "lr": 0.02, "weight_decay": 0.1}]
+
+    ours, theirs = Tied(), Tied()
+    with pstrain.init():
+        optimizer = pstrain.Optimizer(grouped(ours), "sgd", lr=1.0, momentum=0.5)
+        other = torch.optim.SGD(grouped(theirs), lr=1.0, momentum=0.5)
+        for p in theirs.unused.parameters():
+            p.grad = torch.zeros_like(p)  # without a gradient means zero on the servers
+        for step in range(10):
+            xs = [torch.rand(3, 6, generator=torch.Generator().manual_seed(step * 10 + r)) for r in range(SIZE)]
+            optimizer.zero_grad()
+            ours(xs[RANK]).sum().backward()
+            optimizer.step()
+            parts = []
+            for x in xs:
+                for p in theirs.parameters():
+                    p.grad = None
+                theirs(x).sum().backward()
+                parts.append({n: p.grad / SIZE for n, p in theirs.named_parameters() if p.grad is not None})
+            for n, p in theirs.named_parameters():
+                if p.requires_grad:
+                    p.grad = sum_in_order([part[n] for part in parts]) if n in parts[0] else torch.zeros_like(p)
+            other.step()
+        optimizer.synchronize()
+        assert digest(ours) == digest(theirs), "other weights than torch.optim.SGD's"
+    say("fine")
+
+
+@case
+def accumulate():
+    """Two backward passes are one step's gradient, also with push='step' and local clipping."""
+    with pstrain.init():
+        a, b = Given(), Given()
+        optimizer = pstrain.Optimizer(a.named_parameters(), "sgd", lr=0.1)
+        for step in range(3):
+            optimizer.zero_grad()
+            with optimizer.no_sync():
+                a(gradients(step, RANK)).backward()
+            a(gradients(step + 50, RANK)).backward()
+            optimizer.step()
+        optimizer.synchronize()
+        for step in range(3):
+            for i, w in enumerate(b.weights):
+                parts = [(gradients(step, r)[i] + gradients(step + 50, r)[i]) * (1 / SIZE) for r in range(SIZE)]
+                w.data.add_(sum_in_order(parts), alpha=-0.1)
+        assert max(ulps(x, y) for x, y in zip(a.weights, b.weights)) == 0
+        optimizer.zero_grad()
+        a(gradients(0, RANK)).backward()
+        try:
+            a(gradients(1, RANK)).backward()
+            raise AssertionError("the second backward pass was taken")
+        except pstrain.InputError as error:
+            assert "no_sync" in str(error) and "'weights." in str(error), error
+        pstrain.barrier()
+        pstrain.abort("done")
+    say("fine")
+
+
+@case
+def push_at_step():
+    """The rank's own clipping counts where gradients leave in step()."""
+    with pstrain.init():
+        a, b = Given(), Given()
+        optimizer = pstrain.Optimizer(a.named_parameters(), "sgd", lr=0.1, push="step")
+        a(gradients(0, RANK)).backward()
+        nn.utils.clip_grad_norm_(a.parameters(), 0.5)
+        optimizer.step()
+        optimizer.synchronize()
+        clipped = []
+        for r in range(SIZE):
+            b.zero_grad()
+            b(gradients(0, r)).backward()
+            nn.utils.clip_grad_norm_(b.parameters(), 0.5)
+            clipped.append([w.grad.clone() * (1 / SIZE) for w in b.weights])
+        for i, w in enumerate(b.weights):
+            w.data.add_(sum_in_order([c[i] for c in clipped]), alpha=-0.1)
+        assert max(ulps(x, y) for x, y in zip(a.weights, b.weights)) == 0
+    say("fine")
+
+
+@case
+def on_the_servers():
+    """clip_norm and loss_scale: the norm of the mean gradient, and steps that overflow."""
+    with pstrain.init():
+        a, b = Given(), Given()
+        optimizer = pstrain.Optimizer(a.named_parameters(), "sgd", lr=0.1, clip_norm=0.5, loss_scale=1024.0)
+        optimizer.scale(a(gradients(0, RANK))).backward()
+        optimizer.step()
+        assert optimizer.loss_scale == 1024 and optimizer.skipped_steps == 0
+        for i, w in enumerate(b.weights):
+            w.grad = sum_in_order([gradients(0, r)[i] * (1 / SIZE) for r in range(SIZE)])
+        nn.utils.clip_grad_norm_(b.parameters(), 0.5)
+        for w in b.weights:
+            w.data.add_(w.grad, alpha=-0.1)
+        optimizer.synchronize()
+        for x, y in zip(a.weights, b.weights):
+            assert torch.allclose(x, y, rtol=1e-5, atol=1e-7), (x, y)
+        before = digest(a)
+        optimizer.zero_grad()
+        bad = gradients(1, RANK)
+        if RANK == 1:
+            bad[0][0, 0] = float("inf")
+        optimizer.scale(a(bad)).backward()
+        optimizer.step()
+        assert optimizer.skipped_steps == 1 and optimizer.loss_scale == 512, optimizer.loss_scale
+        optimizer.synchronize()
+        assert digest(a) == before
+    say("fine")
+
+
+@case
+def bfloat16():
+    """Parameters of bfloat16: the servers keep float32."""
+    with pstrain.init():
+        a, b = Given().to(torch.bfloat16), Given().to(torch.bfloat16)
+        optimizer = pstrain.Optimizer(a.named_parameters(), "sgd", lr=0.1)
+        exact = [w.detach().float() for w in b.weights]
+        for step in range(5):
+            optimizer.zero_grad()
+            a([g.bfloat16() for g in gradients(step, RANK)]).backward()
+            optimizer.step()
+            for i, w in enumerate(exact):
+                parts = [gradients(step, r)[i].bfloat16().float() * (1 / SIZE) for r in range(SIZE)]
+                w.add_(sum_in_order(parts), alpha=-0.1)
+        optimizer.synchronize()
+        for x, y in zip(a.weights, exact):
+            assert torch.equal(x, y.bfloat16()), (x, y)
+    say("fine")
+
+
+@case
+def attention():
+    """A module that uses another's weights without calling it (out_proj), and evaluation."""
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(8, 8), nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True))
+    with pstrain.init():
+        optimizer = pstrain.Optimizer(model.named_parameters(), "adamw", lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        for step in range(6):
+            x = torch.rand(2, 3, 8, generator=torch.Generator().manual_seed(step + 100 * RANK))
+            optimizer.zero_grad()
+            model(x).pow(2).sum().backward()
+            optimizer.step()
+            with torch.no_grad():
+                model(x)
+            scheduler.step(float(step))
+        optimizer.synchronize()
+        mine = torch.cat([p.detach().flatten() for p in model.parameters()])
+        first = mine.clone()
+        pstrain.broadcast(first, 0)
+        assert torch.equal(mine, first), "the ranks have other weights"
+    say("fine", digest(model))
