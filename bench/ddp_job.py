@@ -146,7 +146,6 @@ class Job:
             self.model.load_state_dict(state, strict=True)
         # As for DDP users, dropout has another random stream on every rank.
         torch.manual_seed(config["train.seed"] * 1000 + self.rank)
-        self.ddp, self.optimizer = self.exchange()
         self.loss = loss_of(config)
         self.scaler = scaler_of(config)
         self.sampler = DistributedSampler(
@@ -159,6 +158,7 @@ class Job:
         limit = config["train.steps"] or 1 << 60
         self.total = min(limit, per_epoch * config["train.epochs"])
         self.schedule = Schedule(config, self.total)
+        self.ddp, self.optimizer = self.exchange()
         self.states = None
         if args.states:
             self.states = States(args.states if self.rank == 0 else os.devnull, self.model)
@@ -172,7 +172,8 @@ class Job:
         if self.args.package:
             if self.config["train.accumulate"] > 1:
                 raise BenchError("--package is written for train.accumulate=1")
-            return self.model, package_optimizer(self.config, self.model, self.args.package)
+            return self.model, package_optimizer(self.config, self.model, self.args.package,
+                                                 self.total)
         ddp = DistributedDataParallel(self.model, **torch_hooks.buckets(self.args.hook, self.config))
         torch_hooks.register(ddp, self.args.hook, self.config)
         return ddp, optimizer_of(self.config, self.model)

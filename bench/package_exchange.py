@@ -2,13 +2,12 @@
 """One worker of the Python package that computes nothing: bench/exchange's step through
 pstrain.Optimizer. bench/pytorch starts it.
 
-  package_exchange.py NUMBERS TENSORS STEPS WARMUP
+  package_exchange.py NUMBERS TENSORS STEPS WARMUP PLACE
 
 The NUMBERS (float32) of the gradient are cut into that many TENSORS. They are there already when
-a step begins, at the place from which they are sent, as in bench/exchange. Rank 0 prints "mark" and
-waits for a line before and after the timed steps; the last line is {"step_ns": [...],
-"copy_cpu_ns": N}: the latter is the processor time of copying the gradients to that place, once,
-alone, which a backward pass adds that leaves them elsewhere.
+a step begins. PLACE "arena": where they are sent from, as in bench/exchange. "own": in memory of
+their own, where a backward pass leaves them; step() copies them. Rank 0 prints "mark" and waits
+for a line before and after the timed steps; the last line is {"step_ns": [...]}.
 """
 import json
 import sys
@@ -45,12 +44,12 @@ def mark():
     pstrain.barrier()
 
 
-def main(numbers, n_tensors, steps, warmup):
+def main(numbers, n_tensors, steps, warmup, place):
     torch.set_num_threads(1)
     pstrain.init()
     model = Tensors(numbers, n_tensors)
     optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=1.0,
-                                  gradient_as_arena_view=True)
+                                  gradient_as_arena_view=place == "arena")
     for i, p in enumerate(model.parameters()):
         p.grad = torch.full_like(p, float(i % 7 + pstrain.rank()))
 
@@ -67,17 +66,9 @@ def main(numbers, n_tensors, steps, warmup):
     for i, p in enumerate(model.parameters()):
         wanted = -total * sum((i % 7 + r) / size for r in range(size))
         assert torch.allclose(p, torch.full_like(p, wanted)), (i, p, wanted)
-    grads, out = [p.grad for p in model.parameters()], torch.empty(numbers)
-    parts = out.split(len(grads[0]))
-
-    begun = time.process_time_ns()
-    for _ in range(10):
-        for grad, part in zip(grads, parts):
-            part.copy_(grad)
-    each = (time.process_time_ns() - begun) // 10
-    print(json.dumps({"step_ns": took, "copy_cpu_ns": each}), flush=True)
+    print(json.dumps({"step_ns": took}), flush=True)
     pstrain.shutdown()
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:5]))
+    main(*map(int, sys.argv[1:5]), sys.argv[5])

@@ -171,13 +171,16 @@ def optimizer_of(config, model, **extra):
     return kind[config["optimizer.name"]](_groups(config, model), **_options(config), **extra)
 
 
-def package_optimizer(config, model, codec):
+def package_optimizer(config, model, codec, total_steps):
     """The Python package's, in the job of PS_INIT_METHOD."""
     import pstrain
 
     pstrain.init()
+    settings = {f"exchange.{key}": config[f"exchange.{key}"]
+                for key in ("codec_min", "codec_warmup", "codec_cooldown")}
     return pstrain.Optimizer(_groups(config, model), config["optimizer.name"], codec=codec,
-                             clip_norm=config["optimizer.clip_norm"], **_options(config))
+                             clip_norm=config["optimizer.clip_norm"], total_steps=total_steps,
+                             settings=settings, **_options(config))
 
 
 class Unscaled:
