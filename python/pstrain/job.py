@@ -116,9 +116,10 @@ def init(init_method: "str | None" = None, *, rank: "int | None" = None,
 
     init_method: where server 0 is: "tcp://host:port", "file:///path" on a file system that all
     see, or "env://" (MASTER_ADDR and PS_PORT or MASTER_PORT). Not given: as psrun says; under
-    torchrun what `pstrain-server --store` has said in its store; else env://. rank, world_size, servers: not given: RANK, WORLD_SIZE and PS_SERVERS. settings: keys
-    of docs/configuration.md, as {"exchange.codec": "int8"} or ["exchange.codec=int8"]; the same
-    on every rank.
+    torchrun what `pstrain-server --store` has said in its store; else env://.
+    rank, world_size, servers: not given: RANK, WORLD_SIZE and PS_SERVERS.
+    settings: keys of docs/configuration.md, as {"exchange.codec": "int8"} or
+    ["exchange.codec=int8"]; the same on every rank.
 
     Raises InputError (a bad argument, or a second call), TimeoutError (names who is missing
     after net.join_timeout_ms), PeerError (this worker was refused, with the reason).

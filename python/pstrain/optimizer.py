@@ -23,7 +23,8 @@ class Optimizer(torch.optim.Optimizer):
 
     params: `model.named_parameters()`, parameters, or groups of them as for torch.optim. They are
     float32 (or bfloat16 or float16, with float32 weights on the servers), dense, contiguous or
-    channels_last, all on the CPU or all on one GPU; each rank has the same. Those that do not require a gradient are left alone.
+    channels_last, all on the CPU or all on one GPU; each rank has the same. Those that do not
+    require a gradient are left alone.
     name: "sgd", "adam" or "adamw".
     codec: none, fp16, bf16, int8, onebit or topk: how gradients travel (exchange.codec).
     clip_norm: the norm to which the mean gradient is clipped, over all parameters.

@@ -1,4 +1,5 @@
 """psrun with a program of the user's as workers: what it gets, and how the job ends."""
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from jobs import ROOT, JobTest, free_port
 sys.path.insert(0, str(ROOT / "deploy"))
 from psrunlib.traceback import Traceback  # noqa: E402
 
+PYTHON = os.environ.get("PS_PYTHON", sys.executable)
 SAY = 'echo "$RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT $PS_INIT_METHOD"'
 
 
@@ -31,7 +33,7 @@ class Programs(JobTest):
         self.assertLess(time.monotonic() - begin, 30)
 
     def test_names_a_python_programs_error(self):
-        text = self.psrun("-s", 1, "-w", 1, "--", sys.executable, "-c", "raise ValueError('no such thing')", code=1)
+        text = self.psrun("-s", 1, "-w", 1, "--", PYTHON, "-c", "raise ValueError('no such thing')", code=1)
         self.assertIn("psrun: the job failed: worker 0 ended with exit code 1\n"
                       "psrun:   ValueError: no such thing\n", text)
 

@@ -1,4 +1,7 @@
-"""torchrun starts workers, as the README says. Its own store already uses MASTER_PORT."""
+"""torchrun starts workers, as the README says. Its own store already uses MASTER_PORT.
+
+PS_PYTHON names another interpreter, with another PyTorch.
+"""
 import os
 import shutil
 import signal
@@ -11,17 +14,18 @@ from jobs import BIN, DIGITS, LONG, ROOT, JobTest, Part, free_port
 sys.path.insert(0, str(ROOT / "bench"))
 from benchlib import netns  # noqa: E402
 
-MODULE = [sys.executable, "-m", "torch.distributed.run"]
+NAMED = os.environ.get("PS_PYTHON")
+MODULE = [NAMED or sys.executable, "-m", "torch.distributed.run"]
 
 
 def find_torchrun():
     """The command of a torchrun that works (PyTorch 1.13's does not on Python 3.11), or None."""
-    found = shutil.which("torchrun")
+    found = None if NAMED else shutil.which("torchrun")
     for words in ([[found]] if found else []) + [MODULE]:
         try:
             subprocess.run([*words, "--standalone", "--no_python", "--nproc_per_node=1", "true"],
                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                           stderr=subprocess.DEVNULL, check=True, timeout=30)
+                           stderr=subprocess.DEVNULL, check=True, timeout=300)
             return words
         except subprocess.SubprocessError:
             continue

@@ -68,7 +68,7 @@ def misuse():
     wrong = pstrain.InputError
     model = nn.Sequential(nn.Embedding(4, 4, sparse=what == "sparse"), nn.Linear(4, 4))
     pstrain.init()
-    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1, total_steps=int(what == "total"))
 
     def forward():
         return model(torch.tensor([1, 2])).sum()
@@ -106,6 +106,9 @@ def misuse():
         forward().backward()
         optimizer.param_groups[0]["lr"] = 1.0
         refused(wrong, ["scheduler.step()"], optimizer.step)
+    elif what == "total":
+        whole()
+        refused(wrong, ["the job has 1 step"], forward)
     elif what == "old":
         whole()
         loss = forward()
