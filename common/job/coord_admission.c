@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "coord_end.h"
+#include "coord_index.h"
 #include "coord_newcomers.h"
 #include "job_view.h"
 #include "log.h"
@@ -328,11 +329,15 @@ static void welcome(ps_coordinator *c, ps_role role, const ps_coord_peer *only)
     ps_mp_writer_fini(&w);
 }
 
-void ps_coord_send_wait(ps_coordinator *c, ps_coord_peer *p)
+void ps_coord_send_wait(ps_coordinator *c, ps_coord_peer *only)
 {
     char text[PS_CONTROL_TEXT_MAX];
     missing_text(c, text, sizeof text);
-    ps_coord_send_text(c, p, PS_CONTROL_WAIT, text);
+    for (int i = 0; i < c->n_peers; i++) {
+        ps_coord_peer *p = &c->peers[i];
+        if (p == only || (!only && p->here))
+            ps_coord_send_text(c, p, PS_CONTROL_WAIT, text);
+    }
 }
 
 /* Answers a process that was admitted, also when it asks again. */
@@ -361,6 +366,7 @@ static ps_err admit(ps_coordinator *c, const ps_control_id *from,
     PS_TRY(ps_secret_draw(&p->secret));
     ps_control_id_make(&p->id, &p->secret, 0);
     c->n_peers++;
+    ps_coord_index_renew(c);
     send_admission(c, p);
     return PS_OK;
 }
@@ -509,4 +515,5 @@ void ps_coord_drop_peer(ps_coordinator *c, ps_coord_peer *p, const char *why)
             ps_role_name(p->entry.role), p->entry.rank, p->entry.host, why);
     ps_roster_entry_fini(&p->entry);
     *p = c->peers[--c->n_peers];
+    ps_coord_index_renew(c);
 }

@@ -16,8 +16,8 @@ void ps_coord_on_here(ps_coordinator *c, ps_coord_peer *p);
 /* Elastic jobs: runs the job with fewer workers than expected once the rest has been
  * waited for. */
 void ps_coord_start_if_ready(ps_coordinator *c);
-/* Tells the member which other members have not joined. */
-void ps_coord_send_wait(ps_coordinator *c, ps_coord_peer *p);
+/* Tells the member which other members have not joined. NULL: tells all that are here. */
+void ps_coord_send_wait(ps_coordinator *c, ps_coord_peer *only);
 /* Forgets a member that is gone before the job runs. Its place is free again. */
 void ps_coord_drop_peer(ps_coordinator *c, ps_coord_peer *p, const char *why);
 

@@ -93,9 +93,9 @@ static int shards_of_servers(const ps_coordinator *c)
 /* The job's, made with its first PACE; NULL where there is none. */
 static ps_coord_pace *pace_of(ps_coordinator *c)
 {
+    if (c->pace) return c->pace;
     const int shards = shards_of_servers(c);
     ps_coord_pace *p;
-    if (c->pace) return c->pace;
     if (shards < 1 || (int64_t)c->n_workers * c->o.n_servers * shards > MOST_PAIRS)
         return NULL;
     if (ps_mem_zalloc(&p, 1, sizeof *p, "steps") != PS_OK) return NULL;

@@ -51,6 +51,12 @@ typedef struct ps_coord_newcomer {
     uint64_t heard_ns;
 } ps_coord_newcomer;
 
+/* coord_index.h */
+typedef struct ps_coord_index {
+    int *places; // a member's number in peers, and 1; 0: empty
+    size_t n;    // a power of two, and at least twice the members
+} ps_coord_index;
+
 enum { PS_COORD_NEWCOMERS = 64 };
 
 /* What may be on its way to one member: two values of the largest size. */
@@ -83,6 +89,7 @@ struct ps_coordinator {
     int n_newcomers;
     ps_coord_peer *peers; // room for all members
     int n_peers;
+    ps_coord_index index; // of peers
     ps_coord_board *board;
     ps_coord_pace *pace; // NULL: no member has told of its steps
     uint64_t next_beat_ns, last_round_ns;

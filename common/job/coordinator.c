@@ -9,6 +9,7 @@
 #include "coord_admission.h"
 #include "coord_alive.h"
 #include "coord_end.h"
+#include "coord_index.h"
 #include "coord_pace.h"
 #include "job_view.h"
 #include "log.h"
@@ -30,14 +31,11 @@ enum {
 
 /* ---- members' messages ---- */
 
-static bool find_member(const ps_coordinator *c, zmq_msg_t *id, ps_coord_sender *out)
+static bool find_member(ps_coordinator *c, zmq_msg_t *id, ps_coord_sender *out)
 {
     if (zmq_msg_size(id) != sizeof out->id.bytes) return false;
     memcpy(out->id.bytes, zmq_msg_data(id), sizeof out->id.bytes);
-    out->member = NULL;
-    for (int i = 0; i < c->n_peers; i++)
-        if (ps_control_id_is_of(&out->id, &c->peers[i].secret))
-            out->member = &c->peers[i];
+    out->member = ps_coord_index_find(c, &out->id);
     return out->member;
 }
 
@@ -347,20 +345,17 @@ static void answer(void *owner, const ps_control_id *to, const ps_control *a)
 {
     ps_coordinator *c = owner;
     ps_control m = *a;
-    for (int i = 0; i < c->n_peers; i++) {
-        const ps_coord_sender peer = {.id = *to, .member = &c->peers[i]};
-        if (!ps_control_id_is_of(to, &c->peers[i].secret)) continue;
-        uint64_t backlog = ps_coord_backlog(peer.member);
-        if (backlog > 0 && a->bytes > 0 && backlog + a->bytes > PS_COORD_BACKLOG_MAX)
-            ps_coord_send_fail(c, &peer, a->request,
-                               ps_err_set(PS_ERR_PEER,
-                                          "too many values at once: %llu bytes are on "
-                                          "their way already",
-                                          (unsigned long long)backlog));
-        else
-            ps_coord_send_to(c, &peer, &m);
-        return;
-    }
+    const ps_coord_sender peer = {.id = *to, .member = ps_coord_index_find(c, to)};
+    if (!peer.member) return;
+    uint64_t backlog = ps_coord_backlog(peer.member);
+    if (backlog > 0 && a->bytes > 0 && backlog + a->bytes > PS_COORD_BACKLOG_MAX)
+        ps_coord_send_fail(c, &peer, a->request,
+                           ps_err_set(PS_ERR_PEER,
+                                      "too many values at once: %llu bytes are on "
+                                      "their way already",
+                                      (unsigned long long)backlog));
+    else
+        ps_coord_send_to(c, &peer, &m);
 }
 
 /* ---- the gate's questions ---- */
@@ -463,6 +458,7 @@ static ps_err set_up(ps_coordinator *c)
     PS_TRY(ps_mem_strdup(&c->job, c->o.job));
     PS_TRY(ps_mem_strdup(&c->where, c->o.where));
     PS_TRY(ps_mem_zalloc(&c->peers, (size_t)n, sizeof *c->peers, "coordinator"));
+    PS_TRY(ps_coord_index_init(&c->index, n));
     PS_TRY(ps_coord_board_create(c->o.n_workers, answer, c, &c->board));
     PS_TRY(draw_nonce(&c->nonce));
     PS_TRY(ps_event_init(&c->stop));
@@ -530,6 +526,7 @@ void ps_coordinator_destroy(ps_coordinator **coordinator, const char *reason)
         ps_roster_entry_fini(&c->peers[i].entry);
     ps_coord_board_destroy(&c->board);
     ps_coord_pace_destroy(&c->pace);
+    ps_coord_index_fini(&c->index);
     free(c->peers);
     free(c->job);
     free(c->where);
