@@ -82,7 +82,7 @@ class Marks:
         return self.seen[1] - self.seen[0]
 
 
-def _start(group, exchange, build_dir, config, where, keys):
+def start(group, exchange, build_dir, config, where, keys):
     init = where.init_method("server" if exchange.servers else "worker")
     sets = exchange.sets() + [word for key in keys for word in ("--set", key)]
     for s in range(exchange.servers):
@@ -112,7 +112,7 @@ def run(exchange, build_dir, where=None, timeout_s=300):
         exchange.write(config)
         keys = make_keys(build_dir, folder) if exchange.curve else []
         with Group(timeout_s) as group:
-            workers = _start(group, exchange, build_dir, config, where or Local(), keys)
+            workers = start(group, exchange, build_dir, config, where or Local(), keys)
             marks = Marks(group)
             group.finish(marks)
             results = [w.result() for w in workers]

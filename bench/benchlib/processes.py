@@ -156,9 +156,12 @@ class Group:
 
     def _read(self, waiting, on_line):
         """Reads one line of each part that has one; removes parts at their end from waiting."""
-        ready, _, _ = select.select([p.popen.stdout for p in waiting], [], [], 0.5)
+        poll = select.poll()  # select() takes no descriptor above 1023
+        for part in waiting:
+            poll.register(part.popen.stdout, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(500)}
         for part in list(waiting):
-            if part.popen.stdout not in ready:
+            if part.popen.stdout.fileno() not in ready:
                 continue
             line = part.popen.stdout.readline()
             if not line:
