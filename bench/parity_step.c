@@ -134,9 +134,9 @@ static difference compare(const ps_model_spec *spec, const float *arena, float s
     return d;
 }
 
-static ps_err give_grads(void *ctx, int first, int n)
+static ps_err give_grads(void *ctx, uint64_t begin, uint64_t end)
 {
-    return ps_session_push(ctx, first, n);
+    return ps_session_push_range(ctx, begin, end);
 }
 
 /* Computes DDP's weights after the step from its weights before and our summed gradient,

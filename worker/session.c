@@ -260,26 +260,49 @@ ps_err ps_session_begin(ps_session *s, uint64_t step)
     return ps_exchange_begin(s->exchange, step);
 }
 
-/* Checks that the session runs and that [first, first + n) are tensors. */
-static ps_err check_range(const ps_session *s, int first, int n, const char *call)
+/* The range of tensors [first, first + n), of a session that runs. */
+static ps_err range_of(const ps_session *s, int first, int n, const char *call,
+                       uint64_t *begin, uint64_t *end)
 {
     PS_TRY(expect(s, STARTED, call));
     const int all = s->o.table->n_tensors;
-    if (first >= 0 && n > 0 && n <= all - first) return PS_OK;
-    return ps_err_set(PS_ERR_ARG, "%s: tensors %d to %d, but there are %d", call, first,
-                      first + n - 1, all);
+    if (first < 0 || n <= 0 || n > all - first)
+        return ps_err_set(PS_ERR_ARG, "%s: tensors %d to %d, but there are %d", call,
+                          first, first + n - 1, all);
+    ps_tensor_table_range(s->o.table, first, n, begin, end);
+    return PS_OK;
+}
+
+/* Checks that the session runs and that [begin, end) are elements of the arena. */
+static ps_err check_range(const ps_session *s, uint64_t begin, uint64_t end,
+                          const char *call)
+{
+    PS_TRY(expect(s, STARTED, call));
+    const uint64_t all = s->o.table->arena_count;
+    if (begin < end && end <= all) return PS_OK;
+    return ps_err_set(PS_ERR_ARG,
+                      "%s: elements %" PRIu64 " to %" PRIu64 ", but there are %" PRIu64,
+                      call, begin, end, all);
 }
 
 ps_err ps_session_wait(ps_session *s, int first, int n)
 {
-    PS_TRY(check_range(s, first, n, "ps_session_wait"));
-    return ps_exchange_params_needed(s->exchange, first, n);
+    uint64_t begin, end;
+    PS_TRY(range_of(s, first, n, "ps_session_wait", &begin, &end));
+    return ps_exchange_params_needed(s->exchange, begin, end);
+}
+
+ps_err ps_session_wait_range(ps_session *s, uint64_t begin, uint64_t end)
+{
+    PS_TRY(check_range(s, begin, end, "ps_session_wait_range"));
+    return ps_exchange_params_needed(s->exchange, begin, end);
 }
 
 ps_err ps_session_ready(ps_session *s, int first, int n, bool *ready)
 {
-    PS_TRY(check_range(s, first, n, "ps_session_ready"));
-    return ps_exchange_params_ready(s->exchange, first, n, ready);
+    uint64_t begin, end;
+    PS_TRY(range_of(s, first, n, "ps_session_ready", &begin, &end));
+    return ps_exchange_params_ready(s->exchange, begin, end, ready);
 }
 
 static ps_err check_chunks(const ps_session *s, const char *call)
@@ -304,8 +327,15 @@ ps_err ps_session_wait_chunk(ps_session *s, uint32_t chunk, uint64_t version)
 
 ps_err ps_session_push(ps_session *s, int first, int n)
 {
-    PS_TRY(check_range(s, first, n, "ps_session_push"));
-    return ps_exchange_grads_ready(s->exchange, first, n);
+    uint64_t begin, end;
+    PS_TRY(range_of(s, first, n, "ps_session_push", &begin, &end));
+    return ps_exchange_grads_ready(s->exchange, begin, end);
+}
+
+ps_err ps_session_push_range(ps_session *s, uint64_t begin, uint64_t end)
+{
+    PS_TRY(check_range(s, begin, end, "ps_session_push_range"));
+    return ps_exchange_grads_ready(s->exchange, begin, end);
 }
 
 bool ps_session_counts(const ps_session *s)

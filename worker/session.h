@@ -79,12 +79,17 @@ ps_err ps_session_start(ps_session *s, ps_device *device, const ps_exchange_stat
 ps_err ps_session_begin(ps_session *s, uint64_t step);
 /* Blocks until the weights of tensors [first, first + n) are those of the step. */
 ps_err ps_session_wait(ps_session *s, int first, int n);
+/* The same for elements [begin, end) of the arena. */
+ps_err ps_session_wait_range(ps_session *s, uint64_t begin, uint64_t end);
 /* *ready: whether that would return at once. */
 ps_err ps_session_ready(ps_session *s, int first, int n, bool *ready);
 /* The gradients of these tensors are final, multiplied by the rank's share n_r / sum n
  * (and by the loss scale). Gradients and weights belong to the session until the next
- * wait for them. */
+ * wait for them. ARG when one is pushed twice. */
 ps_err ps_session_push(ps_session *s, int first, int n);
+/* The same for elements [begin, end) of the arena. The gap after a tensor comes with the
+ * tensor's end. */
+ps_err ps_session_push_range(ps_session *s, uint64_t begin, uint64_t end);
 /* Whether the exchange wants each rank's own mean gradients, which are not multiplied by
  * its share (sync.policy local). Then count has to be called in every step before finish,
  * with the samples of the step: this rank's, and all ranks'. Otherwise count is ignored.

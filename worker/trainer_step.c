@@ -12,16 +12,16 @@ ps_deadline ps_trainer_step_deadline(const ps_trainer *t)
     return ps_deadline_in_ms((uint64_t)t->o.config->net.step_timeout_ms);
 }
 
-static ps_err on_params_needed(void *ctx, int first, int n)
+static ps_err on_params_needed(void *ctx, uint64_t begin, uint64_t end)
 {
     ps_trainer *t = ctx;
-    return ps_session_wait(t->o.session, first, n);
+    return ps_session_wait_range(t->o.session, begin, end);
 }
 
-static ps_err on_grads_ready(void *ctx, int first, int n)
+static ps_err on_grads_ready(void *ctx, uint64_t begin, uint64_t end)
 {
     ps_trainer *t = ctx;
-    return ps_session_push(t->o.session, first, n);
+    return ps_session_push_range(t->o.session, begin, end);
 }
 
 ps_err ps_trainer_renew_loss_scale(ps_trainer *t)

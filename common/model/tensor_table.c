@@ -69,6 +69,14 @@ void ps_tensor_table_fini(ps_tensor_table *table)
     *table = (ps_tensor_table){0};
 }
 
+void ps_tensor_table_range(const ps_tensor_table *table, int first, int n,
+                           uint64_t *begin, uint64_t *end)
+{
+    const ps_tensor *last = &table->tensors[first + n - 1];
+    *begin = table->tensors[first].offset;
+    *end = last->offset + last->count;
+}
+
 const ps_tensor *ps_tensor_table_find(const ps_tensor_table *table, const char *name)
 {
     for (int i = 0; i < table->n_tensors; i++)

@@ -32,6 +32,11 @@ ps_err ps_tensor_table_add_buffer(ps_tensor_table *table, const char *name, ps_d
 /* Safe for a zeroed table. */
 void ps_tensor_table_fini(ps_tensor_table *table);
 
+/* The elements [*begin, *end) of the arena from parameter `first` to the end of the last
+ * of n; n is at least 1. */
+void ps_tensor_table_range(const ps_tensor_table *table, int first, int n,
+                           uint64_t *begin, uint64_t *end);
+
 /* The parameter or buffer of that name, or NULL. */
 const ps_tensor *ps_tensor_table_find(const ps_tensor_table *table, const char *name);
 

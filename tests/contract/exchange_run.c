@@ -53,6 +53,27 @@ static ps_err forward(const test_rank *r, rank_state *s)
     return PS_OK;
 }
 
+/* Pushes all gradients in ranges that begin and end anywhere, in any order. Every rank
+ * has ranges of its own. */
+static ps_err push_pieces(const test_rank *r, rank_state *s, uint64_t step)
+{
+    enum { PIECES = 12 };
+    const uint64_t all = s->spec->table.arena_count;
+    unsigned seed = r->run->pieces + (unsigned)r->rank * 100 + (unsigned)step;
+    uint64_t cuts[PIECES + 1] = {0};
+    for (int i = 1; i < PIECES; i++)
+        cuts[i] = cuts[i - 1] + (all - cuts[i - 1]) / (unsigned)(PIECES - i + 1) +
+                  (unsigned)rand_r(&seed) % 7 - 3;
+    cuts[PIECES] = all;
+    const int first = rand_r(&seed) % PIECES;
+    for (int i = 0; i < PIECES; i++) {
+        const int piece = (first + i * 5) % PIECES;
+        pause_a_little(r, s);
+        PS_TRY(ps_session_push_range(s->session, cuts[piece], cuts[piece + 1]));
+    }
+    return PS_OK;
+}
+
 static ps_err backward(const test_rank *r, rank_state *s, uint64_t step)
 {
     const float scale = r->scales[step < TEST_STEPS_MAX ? step : TEST_STEPS_MAX];
@@ -71,9 +92,9 @@ static ps_err backward(const test_rank *r, rank_state *s, uint64_t step)
             while (ps_member_check(ps_session_member(s->session)) == PS_OK)
                 usleep(10000);
         pause_a_little(r, s);
-        PS_TRY(ps_session_push(s->session, t, 1));
+        if (!r->run->pieces) PS_TRY(ps_session_push(s->session, t, 1));
     }
-    return PS_OK;
+    return r->run->pieces ? push_pieces(r, s, step) : PS_OK;
 }
 
 static bool buffers_are(const rank_state *s, uint8_t value)

@@ -23,6 +23,7 @@ typedef struct test_run_options {
     unsigned sleeps; // seed of random pauses; 0: none
     int fault;       // of the last rank, in step 2
     uint64_t steps;  // 0: TEST_STEPS
+    unsigned pieces; // seed of ranges that are pushed in any order; 0: tensor by tensor
     bool quadratic;  // the loss is a worker's distance from its goal, squared
     test_overflows overflows;
 } test_run_options;

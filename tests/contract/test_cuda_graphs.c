@@ -112,36 +112,19 @@ static void rig_fini(rig *r)
 
 /* ------------------------------------------------------------------------- exchange */
 
-typedef struct exchange {
-    const ps_model_spec *spec;
-    side *s;
-} exchange;
-
-/* From the first tensor's start to the last one's end. */
-static void range_of(const ps_model_spec *spec, int first, int n, size_t *at, size_t *len)
+static ps_err on_needed(void *ctx, uint64_t begin, uint64_t end)
 {
-    const ps_tensor *last = &spec->table.tensors[first + n - 1];
-    *at = spec->table.tensors[first].offset;
-    *len = last->offset + last->count - *at;
-}
-
-static ps_err on_needed(void *ctx, int first, int n)
-{
-    const exchange *x = ctx;
-    size_t at, len;
-    range_of(x->spec, first, n, &at, &len);
-    memcpy(x->s->params + at, x->s->weights + at, len * sizeof(float));
+    const side *s = ctx;
+    memcpy(s->params + begin, s->weights + begin, (end - begin) * sizeof(float));
     return PS_OK;
 }
 
-static ps_err on_ready(void *ctx, int first, int n)
+static ps_err on_ready(void *ctx, uint64_t begin, uint64_t end)
 {
-    const exchange *x = ctx;
-    size_t at, len;
-    range_of(x->spec, first, n, &at, &len);
-    memcpy(x->s->sums + at, x->s->grads + at, len * sizeof(float));
-    for (size_t i = at; i < at + len; i++)
-        x->s->params[i] = x->s->grads[i] = NAN;
+    const side *s = ctx;
+    memcpy(s->sums + begin, s->grads + begin, (end - begin) * sizeof(float));
+    for (uint64_t i = begin; i < end; i++)
+        s->params[i] = s->grads[i] = NAN;
     return PS_OK;
 }
 
@@ -178,9 +161,8 @@ typedef struct micro_batch {
 
 static void train_pass(rig *r, side *s, const micro_batch *m)
 {
-    exchange x = {&r->spec, s};
     int number = s->n_passes++;
-    ps_pass_hooks hooks = {.ctx = &x,
+    ps_pass_hooks hooks = {.ctx = s,
                            .params_needed = m->first ? on_needed : NULL,
                            .grads_ready = m->last ? on_ready : NULL};
     ps_pass pass = {.training = true,

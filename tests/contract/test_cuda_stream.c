@@ -128,14 +128,14 @@ static void rig_fini(rig *r)
     ps_config_fini(&r->cfg);
 }
 
-static ps_err on_params(void *ctx, int first, int n)
+static ps_err on_params(void *ctx, uint64_t begin, uint64_t end)
 {
-    return ps_exchange_params_needed(ctx, first, n);
+    return ps_exchange_params_needed(ctx, begin, end);
 }
 
-static ps_err on_grads(void *ctx, int first, int n)
+static ps_err on_grads(void *ctx, uint64_t begin, uint64_t end)
 {
-    return ps_exchange_grads_ready(ctx, first, n);
+    return ps_exchange_grads_ready(ctx, begin, end);
 }
 
 /* A step of two micro-batches: the second adds to the first one's gradients. */

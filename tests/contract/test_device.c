@@ -203,16 +203,17 @@ static void test_same_bits(void **state)
 }
 
 typedef struct hook_log {
-    int n, first[64], count[64];
+    int n;
+    uint64_t begin[64], end[64];
     int fail_at;
 } hook_log;
 
-static ps_err note(void *ctx, int first, int n)
+static ps_err note(void *ctx, uint64_t begin, uint64_t end)
 {
     hook_log *log = ctx;
     if (log->n == log->fail_at) return ps_err_set(PS_ERR_TIMEOUT, "told to fail");
-    log->first[log->n] = first;
-    log->count[log->n++] = n;
+    log->begin[log->n] = begin;
+    log->end[log->n++] = end;
     return PS_OK;
 }
 
@@ -231,10 +232,12 @@ static void test_hooks(void **state)
     assert_int_equal(needed.n, 4);
     assert_int_equal(ready.n, 4);
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(needed.first[i], 2 * i);
-        assert_int_equal(ready.first[i], 6 - 2 * i);
-        assert_int_equal(needed.count[i], 2);
-        assert_int_equal(ready.count[i], 2);
+        uint64_t begin, end; // of the layer's weight and bias
+        ps_tensor_table_range(&r.spec.table, 2 * i, 2, &begin, &end);
+        assert_int_equal(needed.begin[i], begin);
+        assert_int_equal(needed.end[i], end);
+        assert_int_equal(ready.begin[3 - i], begin);
+        assert_int_equal(ready.end[3 - i], end);
     }
     hook_log failing = {.fail_at = 1};
     hooks = (ps_pass_hooks){.ctx = &failing, .params_needed = note};

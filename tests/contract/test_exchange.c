@@ -58,6 +58,29 @@ static void clipping(void **state)
     }
 }
 
+static void ranges_of_gradients(void **state)
+{
+    static const char *const shm[] = {"exchange.shm=off", "exchange.shm=on"};
+    static const char *const clip[] = {"optimizer.clip_norm=0",
+                                       "optimizer.clip_norm=1.5"};
+    for (int i = 0; i < 4; i++) {
+        const test_run_options options = {.exchange = PS_EXCHANGE_PS,
+                                          .servers = 2,
+                                          .workers = 1 + i,
+                                          .sleeps = i % 2 ? 5 : 0,
+                                          .pieces = 1 + (unsigned)i,
+                                          SETS(shm[i % 2], clip[i / 2],
+                                               "exchange.chunk=16384",
+                                               "optimizer.name=adamw")};
+        test_run_check_bits(&options);
+    }
+    const test_run_options alone = {.exchange = PS_EXCHANGE_NONE,
+                                    .workers = 1,
+                                    .pieces = 7,
+                                    SETS("optimizer.name=adam", "schedule.name=linear")};
+    test_run_check_bits(&alone);
+}
+
 static void shared_memory(void **state)
 {
     for (int workers = 1; workers <= 4; workers++) {
@@ -166,6 +189,7 @@ int main(void)
         cmocka_unit_test(tcp_any_size),
         cmocka_unit_test(tcp_several_shards_a_server),
         cmocka_unit_test(clipping),
+        cmocka_unit_test(ranges_of_gradients),
         cmocka_unit_test(shared_memory),
         cmocka_unit_test(small_credits),
         cmocka_unit_test(a_nan_ends_the_job_and_is_named),

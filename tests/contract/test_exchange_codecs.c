@@ -205,6 +205,7 @@ static void codecs_any_servers(void **state)
                 .servers = servers,
                 .workers = 2 + (int)i % 2,
                 .sleeps = (unsigned)servers * 7,
+                .pieces = servers == 3 ? 5 : 0,
                 SETS(sets[i], servers == 2 ? "server.shards=2" : "server.shards=1",
                      chunks[servers - 1], "exchange.codec_warmup=2",
                      "exchange.codec_cooldown=2", "exchange.codec_min=1024",

@@ -195,6 +195,19 @@ static void fill_gradients(const worker *w, uint64_t step)
         grads[i] = gradient(w->rank, step, i);
 }
 
+/* Pushes all gradients: the last tensor, the others' second half, then the first, which
+ * begins and ends where no chunk and no row does. */
+static ps_err push_ranges(const worker *w)
+{
+    const int n = w->table->n_tensors;
+    uint64_t begin, end;
+    ps_tensor_table_range(w->table, 0, n - 1, &begin, &end);
+    const uint64_t middle = (begin + end) / 2 + 1;
+    PS_TRY(ps_session_push(w->session, n - 1, 1));
+    PS_TRY(ps_session_push_range(w->session, middle, end));
+    return ps_session_push_range(w->session, begin, middle);
+}
+
 /* Weights tensor by tensor; gradients as ranges, too. */
 static ps_err one_step(worker *w, uint64_t step)
 {
@@ -205,8 +218,7 @@ static ps_err one_step(worker *w, uint64_t step)
         PS_TRY(check_weights(w, t, step));
     }
     fill_gradients(w, step);
-    PS_TRY(ps_session_push(w->session, n - 1, 1));
-    PS_TRY(ps_session_push(w->session, 0, n - 1));
+    PS_TRY(push_ranges(w));
     return ps_session_finish(w->session);
 }
 
@@ -338,6 +350,8 @@ static void calls_at_the_wrong_time_are_told(void **state)
     assert_misuse(ps_session_begin(s, 1), "step 1 begins when 0 is due");
     assert_misuse(ps_session_wait(s, 3, 2), "tensors 3 to 4, but there are 4");
     assert_misuse(ps_session_push(s, -1, 1), "ps_session_push: ");
+    assert_misuse(ps_session_push_range(s, 5, 5), "elements 5 to 5, but there are");
+    assert_misuse(ps_session_wait_range(s, 0, UINT64_MAX), "ps_session_wait_range: ");
     for (uint64_t step = 0; step < STEPS; step++)
         assert_int_equal(one_step(w, step), PS_OK);
     assert_misuse(ps_session_begin(s, STEPS), "the job has 3 steps");

@@ -30,18 +30,18 @@ ps_device_options ps_device_options_of(const ps_config_train *train, int local_r
                                        int threads);
 
 /* Forward and backward call these on the calling thread. When a hook fails, the pass ends
- * with its error. Tensor indices are those of the tensor table. A hook that is NULL is
- * not called. */
+ * with its error. Ranges are elements [begin, end) of the arenas, without the gap after
+ * the last tensor in them. A hook that is NULL is not called. */
 typedef struct ps_pass_hooks {
     void *ctx;
-    /* Called before this pass first reads tensors [first, first + n) of the parameter
-     * arena. Returns when the host arena holds the weights for this pass. */
-    ps_err (*params_needed)(void *ctx, int first, int n);
-    /* The gradients of tensors [first, first + n) are final in the host arena. This
-     * step's passes do not read those parameters again, so they may be overwritten. NULL
-     * in hooks that are given: another pass will add to the gradients first, so they need
-     * not be in the host arena yet. */
-    ps_err (*grads_ready)(void *ctx, int first, int n);
+    /* Called before this pass first reads the range of the parameter arena. Returns when
+     * the host arena holds the weights for this pass. */
+    ps_err (*params_needed)(void *ctx, uint64_t begin, uint64_t end);
+    /* The gradients of the range are final in the host arena; each is announced once.
+     * This step's passes do not read those parameters again, so they may be overwritten.
+     * NULL in hooks that are given: another pass will add to the gradients first, so they
+     * need not be in the host arena yet. */
+    ps_err (*grads_ready)(void *ctx, uint64_t begin, uint64_t end);
 } ps_pass_hooks;
 
 typedef struct ps_batch {

@@ -72,13 +72,16 @@ typedef struct ps_exchange_ops {
     ps_err (*start)(ps_exchange *x);
     /* Optimizer step `step` (from 0) begins. */
     ps_err (*begin)(ps_exchange *x, uint64_t step);
-    /* Blocks until params of tensors [first, first + n) are at version `step`. */
-    ps_err (*params_needed)(ps_exchange *x, int first, int n);
+    /* Blocks until params [begin, end) of the arena are at version `step`. */
+    ps_err (*params_needed)(ps_exchange *x, uint64_t begin, uint64_t end);
     /* *ready: whether params_needed would return at once. */
-    ps_err (*params_ready)(ps_exchange *x, int first, int n, bool *ready);
-    /* The gradients of the tensors are final (already multiplied by n_r / sum n); they
-     * and the parameters belong to the exchange until the next params_needed of them. */
-    ps_err (*grads_ready)(ps_exchange *x, int first, int n);
+    ps_err (*params_ready)(ps_exchange *x, uint64_t begin, uint64_t end, bool *ready);
+    /* Gradients [begin, end) of the arena are final (already multiplied by n_r / sum n);
+     * they and the parameters belong to the exchange until the next params_needed of
+     * them. A range may begin and end anywhere, and ranges may come in any order; the gap
+     * after a tensor comes with the tensor's end. ARG when an element comes twice in a
+     * step. */
+    ps_err (*grads_ready)(ps_exchange *x, uint64_t begin, uint64_t end);
     /* All gradients of the step have been given. May return before they are applied. */
     ps_err (*finish)(ps_exchange *x);
     /* Blocks until the whole parameter arena is at the newest version. */
@@ -132,18 +135,19 @@ static inline ps_err ps_exchange_begin(ps_exchange *x, uint64_t step)
 {
     return x->ops->begin(x, step);
 }
-static inline ps_err ps_exchange_params_needed(ps_exchange *x, int first, int n)
+static inline ps_err ps_exchange_params_needed(ps_exchange *x, uint64_t begin,
+                                               uint64_t end)
 {
-    return x->ops->params_needed(x, first, n);
+    return x->ops->params_needed(x, begin, end);
 }
-static inline ps_err ps_exchange_params_ready(ps_exchange *x, int first, int n,
-                                              bool *ready)
+static inline ps_err ps_exchange_params_ready(ps_exchange *x, uint64_t begin,
+                                              uint64_t end, bool *ready)
 {
-    return x->ops->params_ready(x, first, n, ready);
+    return x->ops->params_ready(x, begin, end, ready);
 }
-static inline ps_err ps_exchange_grads_ready(ps_exchange *x, int first, int n)
+static inline ps_err ps_exchange_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
 {
-    return x->ops->grads_ready(x, first, n);
+    return x->ops->grads_ready(x, begin, end);
 }
 static inline ps_err ps_exchange_finish(ps_exchange *x)
 {

@@ -153,7 +153,7 @@ static ps_err push_round(exchange_local *e)
     for (uint64_t i = 0; i < n; i++)
         change[i] = (anchor[i] - weights[i]) * share;
     PS_TRY(ps_exchange_begin(e->outer, ps_local_steps_round(e->o.config, e->next - 1)));
-    PS_TRY(ps_exchange_grads_ready(e->outer, 0, e->o.table->n_tensors));
+    PS_TRY(ps_exchange_grads_ready(e->outer, 0, n));
     PS_TRY(ps_exchange_finish(e->outer));
     e->samples = e->all_samples = 0;
     e->pending = true;
@@ -212,19 +212,20 @@ static ps_err local_begin(ps_exchange *x, uint64_t step)
     return ps_exchange_begin(e->steps, step);
 }
 
-static ps_err local_params_needed(ps_exchange *x, int first, int n)
+static ps_err local_params_needed(ps_exchange *x, uint64_t begin, uint64_t end)
 {
-    return ps_exchange_params_needed(self(x)->steps, first, n);
+    return ps_exchange_params_needed(self(x)->steps, begin, end);
 }
 
-static ps_err local_params_ready(ps_exchange *x, int first, int n, bool *ready)
+static ps_err local_params_ready(ps_exchange *x, uint64_t begin, uint64_t end,
+                                 bool *ready)
 {
-    return ps_exchange_params_ready(self(x)->steps, first, n, ready);
+    return ps_exchange_params_ready(self(x)->steps, begin, end, ready);
 }
 
-static ps_err local_grads_ready(ps_exchange *x, int first, int n)
+static ps_err local_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
 {
-    return ps_exchange_grads_ready(self(x)->steps, first, n);
+    return ps_exchange_grads_ready(self(x)->steps, begin, end);
 }
 
 static void local_count(ps_exchange *x, uint64_t mine, uint64_t all)

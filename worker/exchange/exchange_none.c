@@ -4,6 +4,7 @@
 
 #include "gradnorm.h"
 #include "mem.h"
+#include "ready_ranges.h"
 #include "stream_step.h"
 
 /* One worker alone: its gradient is the sum. */
@@ -16,7 +17,9 @@ typedef struct exchange_none {
     uint64_t at;    // the step that was begun
     bool queues;    // the stream makes whole steps, behind the gradients
     bool waits;     // otherwise: a step is applied when all of its gradients are here
-    ps_chunk whole; // the arena as one chunk
+    ps_ready_ranges ready;    // this step's gradients, by tensor, the last one first
+    uint32_t *complete;       // scratch: tensors of a range
+    ps_chunk whole;           // the arena as one chunk
     double *gradnorm_sums;    // of its blocks; NULL without clipping
     ps_stream_step on_stream; // of a stream that queues
 } exchange_none;
@@ -30,6 +33,8 @@ static void none_destroy(ps_exchange **x)
 {
     exchange_none *e = self(*x);
     if (e->owns_stream && e->stream) e->stream->ops->destroy(&e->stream);
+    ps_ready_ranges_fini(&e->ready);
+    free(e->complete);
     free(e->gradnorm_sums);
     free(e);
     *x = NULL;
@@ -50,6 +55,20 @@ static ps_err open_stream(exchange_none *e)
     return e->stream ? PS_OK : ps_host_stream_create(&options, &e->stream);
 }
 
+static ps_err map_tensors(exchange_none *e)
+{
+    const ps_tensor_table *table = e->o.table;
+    const size_t n = (size_t)table->n_tensors;
+    uint64_t *begins = NULL;
+    PS_TRY(ps_mem_zalloc(&e->complete, n, sizeof *e->complete, "tensors"));
+    PS_TRY(ps_mem_zalloc(&begins, n, sizeof *begins, "tensors"));
+    for (size_t i = 0; i < n; i++)
+        begins[i] = table->tensors[n - 1 - i].offset;
+    const ps_err err = ps_ready_ranges_init(&e->ready, table, begins, (uint32_t)n);
+    free(begins);
+    return err;
+}
+
 static ps_err prepare(exchange_none *e)
 {
     const ps_tensor_table *table = e->o.table;
@@ -57,6 +76,7 @@ static ps_err prepare(exchange_none *e)
     e->whole =
         (ps_chunk){.count = table->arena_count, .last_tensor = table->n_tensors - 1};
     PS_TRY(open_stream(e));
+    PS_TRY(map_tensors(e));
     e->queues = e->stream->ops->step != NULL;
     e->waits = ps_step_rule_waits(&e->rule);
     e->on_stream = ps_stream_step_of(&e->rule, e->stream);
@@ -115,6 +135,7 @@ static ps_err none_start(ps_exchange *x)
 static ps_err none_begin(ps_exchange *x, uint64_t step)
 {
     self(x)->at = step;
+    ps_ready_ranges_restart(&self(x)->ready);
     return PS_OK;
 }
 
@@ -134,12 +155,12 @@ static ps_err none_drain(ps_exchange *x)
     return e->stream->ops->to_host(e->stream, PS_STREAM_PARAMS);
 }
 
-static ps_err none_params_needed(ps_exchange *x, int first, int n)
+static ps_err none_params_needed(ps_exchange *x, uint64_t begin, uint64_t end)
 {
     return PS_OK;
 }
 
-static ps_err none_params_ready(ps_exchange *x, int first, int n, bool *ready)
+static ps_err none_params_ready(ps_exchange *x, uint64_t begin, uint64_t end, bool *ready)
 {
     *ready = true;
     return PS_OK;
@@ -163,11 +184,15 @@ static ps_err apply(exchange_none *e, const ps_chunk *chunk, double grad_scale)
 
 /* Where a step does not wait for its whole gradient, a tensor is stepped while its
  * gradient is still in the caches. */
-static ps_err none_grads_ready(ps_exchange *x, int first, int n)
+static ps_err none_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
 {
     exchange_none *e = self(x);
+    const int n_tensors = e->o.table->n_tensors;
+    uint32_t n = 0;
+    PS_TRY(ps_ready_ranges_add(&e->ready, begin, end, e->complete, &n));
     if (e->queues) return PS_OK; // all at once, in finish
-    for (int i = first; i < first + n; i++) {
+    while (n-- > 0) {            // from the first tensor to the last
+        const int i = n_tensors - 1 - (int)e->complete[n];
         const ps_tensor *t = &e->o.table->tensors[i];
         const ps_chunk chunk = {
             .offset = t->offset, .count = t->count, .first_tensor = i, .last_tensor = i};

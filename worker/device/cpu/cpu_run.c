@@ -39,13 +39,16 @@ static float *gradient(const ps_cpu_run *run, int tensor)
 }
 
 /* Calls the hook once for a layer's weight and bias, which are consecutive tensors. */
-static ps_err call_hook(ps_err (*hook)(void *, int, int), void *ctx, const ps_layer *l)
+static ps_err call_hook(const ps_cpu_run *run, ps_err (*hook)(void *, uint64_t, uint64_t),
+                        void *ctx, const ps_layer *l)
 {
     if (!hook || (l->weight == PS_NONE && l->bias == PS_NONE)) return PS_OK;
-    if (l->weight == PS_NONE || l->bias == PS_NONE)
-        return hook(ctx, l->weight == PS_NONE ? l->bias : l->weight, 1);
+    const bool both = l->weight != PS_NONE && l->bias != PS_NONE;
     int first = l->weight < l->bias ? l->weight : l->bias;
-    return hook(ctx, first, 2);
+    if (!both) first = l->weight == PS_NONE ? l->bias : l->weight;
+    uint64_t begin, end;
+    ps_tensor_table_range(&run->options->spec->table, first, both ? 2 : 1, &begin, &end);
+    return hook(ctx, begin, end);
 }
 
 static ps_err forward_conv(ps_cpu_run *run, ps_cpu_step *s)
@@ -183,7 +186,8 @@ ps_err ps_cpu_run_forward(ps_cpu_run *run, const ps_batch *batch, const ps_pass 
     set_input(run, batch->x);
     for (int i = 0; i < run->graph->n_nodes; i++) {
         ps_cpu_step *s = &run->steps[i];
-        if (hooks) PS_TRY(call_hook(hooks->params_needed, hooks->ctx, s->node->layer));
+        if (hooks)
+            PS_TRY(call_hook(run, hooks->params_needed, hooks->ctx, s->node->layer));
         hidden_nan = hidden_nan || ps_cpu_nan_is_hidden(run, s, pass);
         PS_TRY(forward_step(run, s, batch, pass));
     }
@@ -347,7 +351,7 @@ ps_err ps_cpu_run_backward(ps_cpu_run *run, const ps_batch *batch, const ps_pass
         ps_cpu_step *s = &run->steps[i];
         if (!run->graph->edges[s->node->out].needs_grad) continue;
         if (!s->node->with_loss) PS_TRY(backward_step(run, s, pass->accumulate));
-        if (hooks) PS_TRY(call_hook(hooks->grads_ready, hooks->ctx, s->node->layer));
+        if (hooks) PS_TRY(call_hook(run, hooks->grads_ready, hooks->ctx, s->node->layer));
     }
     return PS_OK;
 }

@@ -8,6 +8,7 @@
 
 #include "clock.h"
 #include "interrupt.h"
+#include "ready_ranges.h"
 #include "reducer_snapshot.h"
 #include "thread.h"
 
@@ -32,7 +33,8 @@ typedef struct allreduce {
 
     /* The main thread's. */
     uint64_t first_step, steps; // steps begun
-    int *missing;               // (buckets.n) gradients of the step still to be given
+    ps_ready_ranges ready;      // the step's gradients, by bucket
+    uint32_t *batch;            // scratch: buckets that a range completes
     int next_bucket;            // of the step, the first that is not complete
     double wait_seconds;
     pthread_t thread;
@@ -324,45 +326,46 @@ ps_err ps_allreduce_begin(ps_exchange *base, uint64_t step)
                           (unsigned long long)x->first_step);
     x->steps++;
     x->next_bucket = 0;
-    for (int i = 0; i < x->reducer.buckets.n; i++)
-        x->missing[i] = x->reducer.buckets.list[i].n_tensors;
+    ps_ready_ranges_restart(&x->ready);
     return PS_OK;
 }
 
-/* Buckets that are applied when the tensors' weights are those of the step. */
-static uint64_t buckets_before(const allreduce *x, int first, int n)
+/* Buckets that are applied when the weights of the range are those of the step. */
+static uint64_t buckets_before(const allreduce *x, uint64_t begin, uint64_t end)
 {
-    if (x->steps < 2 || n == 0) return 0;
+    if (x->steps < 2) return 0;
     /* Weights come from the last bucket to the first, which holds the last tensors. */
-    const ps_buckets *b = &x->reducer.buckets;
-    uint64_t n_buckets = (uint64_t)(b->n - b->of_tensor[first + n - 1]);
-    return (x->steps - 2) * (uint64_t)b->n + n_buckets;
+    const uint64_t n = (uint64_t)x->reducer.buckets.n;
+    uint32_t first, last;
+    ps_ready_ranges_touched(&x->ready, begin, end, &first, &last);
+    return (x->steps - 2) * n + n - first;
 }
 
-ps_err ps_allreduce_params_needed(ps_exchange *base, int first, int n)
+ps_err ps_allreduce_params_needed(ps_exchange *base, uint64_t begin, uint64_t end)
 {
     allreduce *x = of(base);
-    const uint64_t target = buckets_before(x, first, n);
+    const uint64_t target = buckets_before(x, begin, end);
     return target ? wait_for(x, &x->applied, target) : PS_OK;
 }
 
-ps_err ps_allreduce_params_ready(ps_exchange *base, int first, int n, bool *ready)
+ps_err ps_allreduce_params_ready(ps_exchange *base, uint64_t begin, uint64_t end,
+                                 bool *ready)
 {
     allreduce *x = of(base);
     if (!x->has_thread) work_off(x); // nobody else will
     pthread_mutex_lock(&x->lock);
-    *ready = x->applied >= buckets_before(x, first, n);
+    *ready = x->applied >= buckets_before(x, begin, end);
     pthread_mutex_unlock(&x->lock);
     return PS_OK;
 }
 
-ps_err ps_allreduce_grads_ready(ps_exchange *base, int first, int n)
+ps_err ps_allreduce_grads_ready(ps_exchange *base, uint64_t begin, uint64_t end)
 {
     allreduce *x = of(base);
-    for (int i = first; i < first + n; i++)
-        x->missing[x->reducer.buckets.of_tensor[i]]--;
-    uint64_t complete = 0;
-    while (x->next_bucket < x->reducer.buckets.n && x->missing[x->next_bucket] <= 0) {
+    uint32_t n = 0;
+    PS_TRY(ps_ready_ranges_add(&x->ready, begin, end, x->batch, &n));
+    uint64_t complete = 0; // buckets, in their order
+    while (x->next_bucket < x->reducer.buckets.n && x->ready.left[x->next_bucket] == 0) {
         x->next_bucket++;
         complete++;
         if (x->collective->ops->offer) x->collective->ops->offer(x->collective);
@@ -470,7 +473,8 @@ void ps_allreduce_destroy(ps_exchange **base)
     if (x->collective) x->collective->ops->destroy(&x->collective);
     if (x->owns_stream && x->stream) x->stream->ops->destroy(&x->stream);
     ps_reducer_fini(&x->reducer);
-    free(x->missing);
+    ps_ready_ranges_fini(&x->ready);
+    free(x->batch);
     pthread_cond_destroy(&x->changed);
     pthread_mutex_destroy(&x->lock);
     free(x);
@@ -492,6 +496,20 @@ static ps_err host_stream(allreduce *x)
     return ps_host_stream_create(&options, &x->stream);
 }
 
+static ps_err map_buckets(allreduce *x)
+{
+    const ps_buckets *b = &x->reducer.buckets;
+    const size_t n = (size_t)b->n;
+    uint64_t *begins = NULL;
+    PS_TRY(ps_mem_zalloc(&x->batch, n, sizeof *x->batch, "buckets"));
+    PS_TRY(ps_mem_zalloc(&begins, n, sizeof *begins, "buckets"));
+    for (size_t i = 0; i < n; i++)
+        begins[i] = b->list[i].offset;
+    const ps_err err = ps_ready_ranges_init(&x->ready, x->at.table, begins, (uint32_t)n);
+    free(begins);
+    return err;
+}
+
 static ps_err prepare(allreduce *x, ps_allreduce_connect *connect)
 {
     x->stream = x->at.stream;
@@ -500,8 +518,7 @@ static ps_err prepare(allreduce *x, ps_allreduce_connect *connect)
     if (err != PS_OK) return real_error(x, err);
     PS_TRY(ps_reducer_init(&x->reducer, &x->at, x->stream, x->collective));
     x->next_scale = x->reducer.rule.scale.scale;
-    size_t n = (size_t)x->reducer.buckets.n;
-    return ps_mem_zalloc(&x->missing, n, sizeof *x->missing, "buckets");
+    return map_buckets(x);
 }
 
 ps_err ps_allreduce_create(const ps_exchange_ops *ops, const ps_exchange_options *options,

@@ -29,9 +29,10 @@ ps_err ps_allreduce_create(const ps_exchange_ops *ops, const ps_exchange_options
 
 ps_err ps_allreduce_start(ps_exchange *x);
 ps_err ps_allreduce_begin(ps_exchange *x, uint64_t step);
-ps_err ps_allreduce_params_needed(ps_exchange *x, int first, int n);
-ps_err ps_allreduce_params_ready(ps_exchange *x, int first, int n, bool *ready);
-ps_err ps_allreduce_grads_ready(ps_exchange *x, int first, int n);
+ps_err ps_allreduce_params_needed(ps_exchange *x, uint64_t begin, uint64_t end);
+ps_err ps_allreduce_params_ready(ps_exchange *x, uint64_t begin, uint64_t end,
+                                 bool *ready);
+ps_err ps_allreduce_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end);
 ps_err ps_allreduce_finish(ps_exchange *x);
 ps_err ps_allreduce_drain(ps_exchange *x);
 ps_err ps_allreduce_loss_scale(ps_exchange *x, float *scale);

@@ -10,13 +10,11 @@ ps_err ps_buckets_init(ps_buckets *buckets, const ps_tensor_table *table,
     *buckets = (ps_buckets){0};
     size_t n = (size_t)table->n_tensors;
     PS_TRY(ps_mem_zalloc(&buckets->list, n, sizeof *buckets->list, "buckets"));
-    PS_TRY(ps_mem_zalloc(&buckets->of_tensor, n, sizeof *buckets->of_tensor, "buckets"));
 
     uint64_t limit = first_bytes, taken = 0;
     int last = table->n_tensors - 1; // of the bucket that is being filled
     for (int i = last; i >= 0; i--) {
         const ps_tensor *t = &table->tensors[i];
-        buckets->of_tensor[i] = buckets->n;
         taken += t->count * sizeof(float);
         if (taken < limit && i > 0) continue;
         const ps_tensor *end = &table->tensors[last];
@@ -36,7 +34,6 @@ ps_err ps_buckets_init(ps_buckets *buckets, const ps_tensor_table *table,
 void ps_buckets_fini(ps_buckets *buckets)
 {
     free(buckets->list);
-    free(buckets->of_tensor);
     *buckets = (ps_buckets){0};
 }
 

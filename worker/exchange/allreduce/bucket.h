@@ -19,7 +19,6 @@ typedef struct ps_bucket {
 typedef struct ps_buckets {
     int n;
     ps_bucket *list; // bucket 0 holds the last tensor
-    int *of_tensor;  // (n_tensors) the bucket that a tensor is in
 } ps_buckets;
 
 /* first_bytes, then bytes, are the sizes at which a bucket is closed. NOMEM; safe for

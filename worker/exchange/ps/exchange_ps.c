@@ -8,16 +8,15 @@
 #include "job_keys.h"
 #include "mem.h"
 #include "ps_comm_snapshot.h"
+#include "ready_ranges.h"
 #include "trace.h"
 
 typedef struct exchange_ps {
     ps_exchange base;
     ps_exchange_options o;
     ps_comm *comm;
-    uint32_t *first_chunk, *last_chunk; // by tensor: the chunks that hold parts of it
-    int *missing;                       // by chunk: tensors that are not final yet
-    uint32_t *batch;                    // scratch: chunks to submit together
-    uint32_t n_pushed;                  // chunks of this step
+    ps_ready_ranges ready; // this step's gradients, by chunk
+    uint32_t *batch;       // scratch: chunks to submit together
     uint64_t step;
     int64_t newest; // version that follows the last step whose gradients are all in
     uint64_t n_buffer_syncs;
@@ -34,30 +33,24 @@ static void ps_ops_destroy(ps_exchange **x)
 {
     exchange_ps *e = self(*x);
     ps_comm_destroy(&e->comm);
-    free(e->first_chunk);
-    free(e->last_chunk);
-    free(e->missing);
+    ps_ready_ranges_fini(&e->ready);
     free(e->batch);
     free(e);
     *x = NULL;
 }
 
-static ps_err map_tensors(exchange_ps *e)
+static ps_err map_chunks(exchange_ps *e)
 {
     const ps_plan *plan = e->o.plan;
-    size_t tensors = (size_t)e->o.table->n_tensors, chunks = plan->n_chunks;
-    PS_TRY(ps_mem_zalloc(&e->first_chunk, tensors, sizeof(uint32_t), "chunk map"));
-    PS_TRY(ps_mem_zalloc(&e->last_chunk, tensors, sizeof(uint32_t), "chunk map"));
-    PS_TRY(ps_mem_zalloc(&e->missing, chunks, sizeof(int), "chunk map"));
-    PS_TRY(ps_mem_zalloc(&e->batch, chunks, sizeof(uint32_t), "chunk map"));
-    // From the last chunk to the first, so that the lowest index is written last.
-    for (uint32_t c = plan->n_chunks; c-- > 0;)
-        for (int t = plan->chunks[c].first_tensor; t <= plan->chunks[c].last_tensor; t++)
-            e->first_chunk[t] = c;
-    for (uint32_t c = 0; c < plan->n_chunks; c++)
-        for (int t = plan->chunks[c].first_tensor; t <= plan->chunks[c].last_tensor; t++)
-            e->last_chunk[t] = c;
-    return PS_OK;
+    const uint32_t n = plan->n_chunks;
+    uint64_t *begins = NULL;
+    PS_TRY(ps_mem_zalloc(&e->batch, n, sizeof *e->batch, "chunk map"));
+    PS_TRY(ps_mem_zalloc(&begins, n, sizeof *begins, "chunk map"));
+    for (uint32_t c = 0; c < n; c++)
+        begins[c] = plan->chunks[c].offset;
+    const ps_err err = ps_ready_ranges_init(&e->ready, e->o.table, begins, n);
+    free(begins);
+    return err;
 }
 
 static ps_err check_options(const ps_exchange_options *o)
@@ -77,7 +70,7 @@ static ps_err ps_ops_create(const ps_exchange_options *options, ps_exchange **ou
     e->o = *options;
     e->newest = (int64_t)options->first_step;
     ps_exchange *x = &e->base;
-    ps_err err = map_tensors(e);
+    ps_err err = map_chunks(e);
     if (err == PS_OK) err = ps_comm_create(options, &e->comm);
     if (err == PS_OK)
         *out = x;
@@ -182,58 +175,50 @@ static ps_err ps_ops_begin(ps_exchange *x, uint64_t step)
         return ps_err_set(PS_ERR_ARG, "step %" PRIu64 " begins when %" PRId64 " is due",
                           step, e->newest);
     e->step = step;
-    e->n_pushed = 0;
     e->begin_ns = ps_clock_ns();
     e->begin_wait_ns = e->wait_ns;
-    for (uint32_t c = 0; c < e->o.plan->n_chunks; c++) {
-        const ps_chunk *chunk = &e->o.plan->chunks[c];
-        e->missing[c] = chunk->last_tensor - chunk->first_tensor + 1;
-    }
+    ps_ready_ranges_restart(&e->ready);
     return PS_OK;
 }
 
-static ps_err ps_ops_params_needed(ps_exchange *x, int first, int n)
+static ps_err ps_ops_params_needed(ps_exchange *x, uint64_t begin, uint64_t end)
 {
     exchange_ps *e = self(x);
-    // Chunks go from the arena's end to its start: a later tensor has lower indices.
-    return wait_for(e, e->first_chunk[first + n - 1], e->last_chunk[first],
-                    (int64_t)e->step);
+    uint32_t first, last;
+    ps_ready_ranges_touched(&e->ready, begin, end, &first, &last);
+    return wait_for(e, first, last, (int64_t)e->step);
 }
 
-static ps_err ps_ops_params_ready(ps_exchange *x, int first, int n, bool *ready)
+static ps_err ps_ops_params_ready(ps_exchange *x, uint64_t begin, uint64_t end,
+                                  bool *ready)
 {
     exchange_ps *e = self(x);
+    uint32_t first, last;
+    ps_ready_ranges_touched(&e->ready, begin, end, &first, &last);
     *ready = true;
     PS_TRY(ps_comm_look(e->comm));
-    for (uint32_t c = e->first_chunk[first + n - 1]; c <= e->last_chunk[first]; c++)
+    for (uint32_t c = first; c <= last; c++)
         *ready = *ready && ps_comm_has(e->comm, c, (int64_t)e->step);
     return PS_OK;
 }
 
-static ps_err ps_ops_grads_ready(ps_exchange *x, int first, int n)
+static ps_err ps_ops_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
 {
     exchange_ps *e = self(x);
-    uint32_t ready = 0;
-    for (int t = first + n - 1; t >= first; t--)
-        for (uint32_t c = e->first_chunk[t]; c <= e->last_chunk[t]; c++) {
-            if (e->missing[c] == 0)
-                return ps_err_set(PS_ERR_ARG, "the gradient of %s is ready twice",
-                                  e->o.table->tensors[t].name);
-            if (--e->missing[c] == 0) e->batch[ready++] = c;
-        }
-    e->n_pushed += ready;
-    if (e->n_pushed == e->o.plan->n_chunks)
+    uint32_t n = 0;
+    PS_TRY(ps_ready_ranges_add(&e->ready, begin, end, e->batch, &n));
+    if (ps_ready_ranges_all(&e->ready))
         ps_comm_computed(e->comm, e->step,
                          ps_clock_ns() - e->begin_ns - (e->wait_ns - e->begin_wait_ns));
-    return ps_comm_submit(e->comm, PS_COMM_PUSH, e->step, e->batch, ready);
+    return n ? ps_comm_submit(e->comm, PS_COMM_PUSH, e->step, e->batch, n) : PS_OK;
 }
 
 static ps_err ps_ops_finish(ps_exchange *x)
 {
     exchange_ps *e = self(x);
-    if (e->n_pushed != e->o.plan->n_chunks)
+    if (!ps_ready_ranges_all(&e->ready))
         return ps_err_set(PS_ERR_ARG, "%u of %u chunks have gradients in step %" PRIu64,
-                          e->n_pushed, e->o.plan->n_chunks, e->step);
+                          e->ready.n_complete, e->o.plan->n_chunks, e->step);
     e->newest = (int64_t)e->step + 1;
     return PS_OK;
 }
