@@ -94,11 +94,29 @@ static const float *scaled_sum_block(float *out, const ps_aggregate_step *s, uin
     return out;
 }
 
+static bool has_factors(const ps_aggregate_step *s)
+{
+    for (int i = 0; s->factors && i < s->n_grads; i++)
+        if (s->factors[i] != 1) return true;
+    return false;
+}
+
+static const float *weighted_sum_block(float *out, const ps_aggregate_step *s,
+                                       uint64_t at, uint64_t n)
+{
+    memcpy(out, s->grads[0] + at, n * sizeof *out);
+    ps_floats_scale(out, s->factors[0], n);
+    for (int r = 1; r < s->n_grads; r++)
+        ps_floats_add_scaled(out, s->grads[r] + at, s->factors[r], n);
+    return out;
+}
+
 /* Sums elements [at, at + n) in rank order into out. With one rank it returns that rank's
  * gradient in place. */
 static const float *sum_block(float *out, const ps_aggregate_step *s, uint64_t at,
                               uint64_t n)
 {
+    if (has_factors(s)) return weighted_sum_block(out, s, at, n);
     if (s->n_grads == 1) return s->grads[0] + at;
     if (s->factor != 1) return scaled_sum_block(out, s, at, n);
     ps_floats_sum(out, s->grads[0] + at, s->grads[1] + at, n);
@@ -118,7 +136,8 @@ static ps_err bad_sum(const ps_aggregate_step *s, const ps_segment *segment, uin
 {
     for (int r = 0; r < s->n_grads && !s->summed; r++)
         if (!ps_finite_all(s->grads[r] + at, n))
-            return ps_step_rule_not_finite(r, segment->tensor, s->step);
+            return ps_step_rule_not_finite(s->ranks ? (int)s->ranks[r] : r,
+                                           segment->tensor, s->step);
     return ps_step_rule_not_finite(s->summed ? PS_STEP_RULE_SUM : PS_STEP_RULE_OVERFLOW,
                                    segment->tensor, s->step);
 }

@@ -2,11 +2,6 @@
 
 #include <string.h>
 
-static void add(ps_rank_set *set, uint32_t rank)
-{
-    set->words[rank / 64] |= UINT64_C(1) << (rank % 64);
-}
-
 void ps_policy_chunk_init(ps_policy_chunk *c, uint32_t n_workers)
 {
     *c = (ps_policy_chunk){.version = -1, .n_workers = n_workers};
@@ -27,13 +22,13 @@ ps_verdict ps_policy_push(ps_policy_chunk *c, uint32_t rank, uint64_t step)
     if (c->version < 0 || step > (uint64_t)c->version + 1) return PS_VERDICT_REFUSE;
     if (step > (uint64_t)c->version) {
         if (ps_rank_set_has(&c->early, rank)) return PS_VERDICT_DROP;
-        add(&c->early, rank);
+        ps_rank_set_add(&c->early, rank);
         c->n_early++;
         return PS_VERDICT_KEEP;
     }
     if (step < (uint64_t)c->version) return PS_VERDICT_ANSWER;
     if (ps_rank_set_has(&c->arrived, rank)) return PS_VERDICT_DROP;
-    add(&c->arrived, rank);
+    ps_rank_set_add(&c->arrived, rank);
     c->n_arrived++;
     return PS_VERDICT_TAKE;
 }
@@ -61,7 +56,7 @@ ps_verdict ps_policy_pull(ps_policy_chunk *c, uint32_t rank, uint64_t version)
     if (c->version >= 0 && version <= (uint64_t)c->version) return PS_VERDICT_ANSWER;
     const int64_t next = c->version < 0 ? c->first : c->version + 1;
     if (version != (uint64_t)next) return PS_VERDICT_REFUSE;
-    add(&c->waiting, rank);
+    ps_rank_set_add(&c->waiting, rank);
     return PS_VERDICT_WAIT;
 }
 
@@ -74,7 +69,7 @@ ps_verdict ps_policy_exact(ps_policy_chunk *c, uint32_t rank, uint64_t version)
     // one.
     if (ps_rank_set_has(&c->arrived, rank)) return PS_VERDICT_REFUSE;
     if (ps_rank_set_has(&c->settling, rank)) return PS_VERDICT_WAIT;
-    add(&c->settling, rank);
+    ps_rank_set_add(&c->settling, rank);
     if (++c->n_settling < c->n_workers) return PS_VERDICT_WAIT;
     c->exact_sent = true;
     return PS_VERDICT_ALL;

@@ -1,4 +1,5 @@
 /* When a shard applies what it has: pure functions over a chunk's state, without sockets.
+ * (Where workers go on at their own pace, the coordinator decides: shard_orders.h.)
  *
  * BSP: version v of a chunk is followed by v + 1 once every worker's push of step v is
  * in.
@@ -22,6 +23,16 @@ typedef struct ps_rank_set {
 static inline bool ps_rank_set_has(const ps_rank_set *set, uint32_t rank)
 {
     return set->words[rank / 64] >> (rank % 64) & 1;
+}
+
+static inline void ps_rank_set_add(ps_rank_set *set, uint32_t rank)
+{
+    set->words[rank / 64] |= UINT64_C(1) << (rank % 64);
+}
+
+static inline void ps_rank_set_remove(ps_rank_set *set, uint32_t rank)
+{
+    set->words[rank / 64] &= ~(UINT64_C(1) << (rank % 64));
 }
 
 typedef struct ps_policy_chunk {

@@ -58,7 +58,8 @@ static ps_err check_descriptors(const ps_server *s)
                            .servers = (uint64_t)s->o.n_servers,
                            .shards = (uint64_t)s->n_shards,
                            .io_threads = (uint64_t)c->net.io_threads,
-                           .gradnorm_links = ps_step_rule_waits(&s->rule),
+                           .gradnorm_links = ps_step_rule_waits(&s->rule) ||
+                                             ps_config_own_pace(&s->config),
                            .hosts = s->o.hosts_coordinator,
                            .shm = c->exchange.shm != PS_SWITCH_OFF};
     const ps_fd_need need = ps_fd_need_of_server(&job);

@@ -8,6 +8,7 @@
 #include "net.h"
 #include "shard_apply.h"
 #include "shard_messages.h"
+#include "shard_orders.h"
 #include "shard_reply.h"
 #include "shard_rings.h"
 #include "thread.h"
@@ -54,22 +55,22 @@ static ps_err serve(ps_shard *s, ps_wire_frames *f)
         {.fd = ps_event_fd(&s->stop), .events = ZMQ_POLLIN},
         {.fd = ps_member_abort_fd(s->member), .events = ZMQ_POLLIN},
         {.fd = ps_event_fd(&s->wake), .events = ZMQ_POLLIN},
-        {.socket = s->waits ? ps_coord_link_socket(s->link) : NULL, .events = ZMQ_POLLIN},
-        {.socket = s->waits ? ps_coord_link_monitor(s->link) : NULL,
-         .events = ZMQ_POLLIN},
+        {.socket = s->link ? ps_coord_link_socket(s->link) : NULL, .events = ZMQ_POLLIN},
+        {.socket = s->link ? ps_coord_link_monitor(s->link) : NULL, .events = ZMQ_POLLIN},
     };
     for (;;) {
         ps_shard_rings_look(s);
         const bool nothing = ps_shard_rings_sleep(s);
-        int rc = zmq_poll(items, s->waits ? 6 : 4, nothing ? -1 : 0);
+        int rc = zmq_poll(items, s->link ? 6 : 4, nothing ? -1 : 0);
         int reason = zmq_errno();
         ps_shard_rings_awake(s, rc > 0 && items[3].revents);
         if (rc < 0 && reason != EINTR)
             return ps_err_set(PS_ERR_NET, "polling: %s", zmq_strerror(reason));
         if (items[1].revents) return PS_OK;
         if (items[2].revents) return ps_member_check(s->member);
-        if (s->waits && items[5].revents) PS_TRY(ps_coord_link_mend(s->link));
-        if (s->waits && items[4].revents) PS_TRY(ps_shard_apply_norm(s));
+        if (s->link && items[5].revents) PS_TRY(ps_coord_link_mend(s->link));
+        if (s->link && items[4].revents)
+            PS_TRY(s->own_pace ? ps_shard_orders_obey(s) : ps_shard_apply_norm(s));
         if (items[0].revents) PS_TRY(handle_messages(s, f));
         PS_TRY(handle_rings(s, f));
     }
@@ -216,6 +217,9 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
         .secrets = roster->secrets,
         .n_groups = job->n_groups,
     };
+    s->own_pace = ps_config_own_pace(s->o.config);
+    for (uint32_t r = 0; r < s->rules.n_workers; r++)
+        s->peers[r].clock = s->first_step;
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
         ps_wire_id(r, &roster->secrets[r], s->peers[r].id);
     uint64_t total, largest;
@@ -223,7 +227,7 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     s->credit =
         ps_credit_of_shard((uint64_t)s->o.config->exchange.credit, total, largest);
     const unsigned link = s->index % (plan->n_shards / (unsigned)roster->n_servers) + 1;
-    if (s->waits)
+    if (s->waits || s->own_pace)
         PS_TRY(ps_coord_link_create(s->o.zmq_context, s->member, link, &s->link));
     char name[16];
     snprintf(name, sizeof name, "shard %u", s->index);

@@ -5,6 +5,7 @@
 
 #include "log.h"
 #include "shard_apply.h"
+#include "shard_orders.h"
 #include "shard_reply.h"
 #include "shard_snapshot.h"
 #include "trace.h"
@@ -121,7 +122,8 @@ static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
 {
     ps_shard_peer *p = &s->peers[h->rank];
     if (!has_groups(s, h)) return PS_OK; // both come again, after a HELLO
-    ps_verdict verdict = ps_policy_push(&c->policy, h->rank, h->step);
+    ps_verdict verdict = s->own_pace ? ps_shard_orders_push(s, c, h->rank, h->step)
+                                     : ps_policy_push(&c->policy, h->rank, h->step);
     // In shared memory there is room for the gradient of one step.
     if (verdict == PS_VERDICT_REFUSE || (verdict == PS_VERDICT_KEEP && p->shm))
         return ps_err_set(PS_ERR_PROTOCOL,
@@ -137,7 +139,10 @@ static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
         note_arrival(s, h->rank);
         zmq_msg_move(&c->pushes[h->rank], &f->payload);
         ps_trace_add_chunk(PS_TRACE_RECEIVE, begin_ns, h->step, h->chunk, h->rank);
-        if (ps_policy_complete(&c->policy)) PS_TRY(ps_shard_apply_pushes(s, c));
+        if (s->own_pace)
+            PS_TRY(ps_shard_orders_taken(s, h->rank));
+        else if (ps_policy_complete(&c->policy))
+            PS_TRY(ps_shard_apply_pushes(s, c));
         break;
     case PS_VERDICT_KEEP:
         ps_counter_add(&s->pushes, 1);
@@ -146,7 +151,7 @@ static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
         break;
     case PS_VERDICT_ANSWER:
         ps_counter_add(&s->repeated, 1);
-        return ps_shard_reply_out_of_turn(s, c, h->rank, PS_MSG_WEIGHTS);
+        return ps_shard_reply_again(s, c, h->rank);
     default:
         ps_counter_add(&s->repeated, 1);
     }

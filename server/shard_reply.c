@@ -67,7 +67,8 @@ static ps_err send_answer(ps_shard *s, ps_shard_chunk *c, uint32_t rank, ps_msg_
                           ps_wire_pass pass)
 {
     ps_wire_header h = header_for(s, kind, rank);
-    h.step = (uint64_t)c->policy.version;
+    h.step = s->own_pace ? s->peers[rank].clock : (uint64_t)c->policy.version;
+    if (s->own_pace) h.scale = s->peers[rank].rest;
     if (s->rule.scale.on) memcpy(&h.scale, &s->rule.scale.scale, sizeof h.scale);
     h.chunk = c->index;
     h.count = c->chunk->count;
@@ -100,6 +101,25 @@ ps_err ps_shard_reply_out_of_turn(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
         memcpy(p->params + c->chunk->offset, c->memory.weights,
                c->chunk->count * sizeof(float));
     return send_weights(s, c, rank, kind, PS_WIRE_COPY);
+}
+
+ps_err ps_shard_reply_again(ps_shard *s, ps_shard_chunk *c, uint32_t rank)
+{
+    if (s->own_pace && s->peers[rank].shm)
+        return send_weights(s, c, rank, PS_MSG_WEIGHTS, PS_WIRE_COPY);
+    return ps_shard_reply_out_of_turn(s, c, rank, PS_MSG_WEIGHTS);
+}
+
+/* Copied: the next order may come while these are still on their way. */
+ps_err ps_shard_reply_ordered(ps_shard *s, ps_shard_chunk *c, uint32_t rank, bool written)
+{
+    const ps_shard_peer *p = &s->peers[rank];
+    if (p->shm && !written)
+        memcpy(p->params + c->chunk->offset, c->memory.weights,
+               c->chunk->count * sizeof(float));
+    // In a ring there is no payload, and BORROW leads to the ring.
+    return send_weights(s, c, rank, PS_MSG_WEIGHTS,
+                        p->rings.bell ? PS_WIRE_BORROW : PS_WIRE_COPY);
 }
 
 /* Workers in shared memory have the new weights already. One flush tells them about

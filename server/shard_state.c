@@ -28,6 +28,9 @@ static ps_err alloc_arrays(ps_shard *s)
     PS_TRY(ps_mem_zalloc(&s->peers, workers, sizeof *s->peers, "a shard's peers"));
     PS_TRY(ps_mem_zalloc(&s->grads, workers, sizeof *s->grads, "a shard's peers"));
     PS_TRY(ps_mem_zalloc(&s->copies, workers, sizeof *s->copies, "a shard's peers"));
+    PS_TRY(ps_mem_zalloc(&s->entries, workers, sizeof *s->entries, "a shard's peers"));
+    PS_TRY(ps_mem_zalloc(&s->factors, workers, sizeof *s->factors, "a shard's peers"));
+    PS_TRY(ps_mem_zalloc(&s->ranks, workers, sizeof *s->ranks, "a shard's peers"));
     PS_TRY(ps_mem_zalloc(&s->payloads, workers, sizeof *s->payloads, "a shard's peers"));
     if (s->codec.codec != PS_CODEC_NONE) {
         size_t bytes = plan->max_chunk_count * sizeof(float);
@@ -119,6 +122,9 @@ void ps_shard_memory_fini(ps_shard *s)
     free(s->peers);
     free(s->grads);
     free(s->copies);
+    free(s->entries);
+    free(s->factors);
+    free(s->ranks);
     free(s->unsent);
     free(s->paced.figures);
     free(s->payloads);

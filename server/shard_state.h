@@ -15,6 +15,7 @@
 #include "param_groups.h"
 #include "policy.h"
 #include "shard.h"
+#include "sync_policy.h"
 #include "wire_rings.h"
 
 typedef struct ps_shard_chunk {
@@ -39,6 +40,10 @@ typedef struct ps_shard_peer {
     ps_wire_rings rings;
     uint32_t n_pending; // pushes from its ring that wait for those of other workers
     bool told;          // has weights in its ring that it waits for: ring its bell
+    /* Where workers go on at their own pace: */
+    uint64_t clock; // number of its next push: its own version of the weights
+    uint32_t n_in;  // chunks of that push that are here
+    uint32_t rest;  // what the last answer said about rests (wire.h)
 } ps_shard_peer;
 
 struct ps_shard {
@@ -64,8 +69,12 @@ struct ps_shard {
     uint32_t n_left;
     ps_shard_chunk **unsent; // applied; workers in shared memory are not told yet
     uint32_t n_unsent;
-    uint64_t unsent_count; // elements
-    const float **grads;   // scratch: by rank
+    uint64_t unsent_count;  // elements
+    const float **grads;    // scratch: by rank
+    bool own_pace;          // the coordinator decides: shard_orders.h
+    ps_sync_entry *entries; // scratch: by rank
+    float *factors;         // likewise
+    uint32_t *ranks;        // likewise
     float **copies;
     // waits (clipping, loss scaling): the sums of a step are kept until the global norm
     // is known, or, without clipping, whether the whole gradient is finite.

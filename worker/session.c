@@ -60,10 +60,11 @@ static ps_err make_rules(ps_session *s)
 {
     const ps_config *c = s->o.config;
     ps_local_steps_outer(&s->exchange_config, c);
-    if (ps_local_steps_on(c) && !s->o.counts)
+    if (c->sync.policy != PS_POLICY_BSP && !s->o.counts)
         return ps_err_set(PS_ERR_CONFIG,
-                          "sync.policy: local is for models that ps-worker "
-                          "trains, not for programs that use libpstrain");
+                          "sync.policy: %s is for models that ps-worker "
+                          "trains, not for programs that use libpstrain",
+                          ps_word_name(ps_policy_words, (int)c->sync.policy));
     PS_TRY(ps_step_rule_init(&s->rule, c));
     PS_TRY(ps_step_rule_init(&s->exchange_rule, &s->exchange_config));
     s->rule.optimizer.groups = s->exchange_rule.optimizer.groups = s->o.groups;
@@ -96,7 +97,8 @@ static ps_err check_descriptors(const ps_session *s)
                            .servers = servers,
                            .shards = servers ? s->plan.n_shards / servers : 0,
                            .io_threads = (uint64_t)c->net.io_threads,
-                           .gradnorm_links = ps_step_rule_waits(&s->exchange_rule),
+                           .gradnorm_links = ps_step_rule_waits(&s->exchange_rule) ||
+                                             ps_config_own_pace(c),
                            .hosts = first && s->n_servers == 0,
                            .shm = c->exchange.shm != PS_SWITCH_OFF};
     const ps_fd_need need = ps_fd_need_of_worker(&job);
@@ -253,7 +255,7 @@ ps_err ps_session_begin(ps_session *s, uint64_t step)
     if (step != s->next_step)
         return ps_err_set(PS_ERR_ARG, "step %" PRIu64 " begins when %" PRIu64 " is due",
                           step, s->next_step);
-    if (step >= s->total_steps)
+    if (step >= s->total_steps && !ps_config_own_pace(s->o.config))
         return ps_err_set(PS_ERR_ARG,
                           "step %" PRIu64 " begins, but the job has %" PRIu64 " steps",
                           step, s->total_steps);
@@ -348,6 +350,15 @@ ps_err ps_session_count(ps_session *s, uint64_t mine, uint64_t all)
     PS_TRY(expect(s, STARTED, "ps_session_count"));
     if (s->exchange->ops->count) s->exchange->ops->count(s->exchange, mine, all);
     return PS_OK;
+}
+
+ps_err ps_session_rest(ps_session *s, bool *rests, bool *over)
+{
+    PS_TRY(expect(s, STARTED, "ps_session_rest"));
+    if (!s->exchange->ops->rest)
+        return ps_err_set(PS_ERR_UNSUPPORTED, "the exchange %s has only steps of all",
+                          s->exchange->ops->name);
+    return s->exchange->ops->rest(s->exchange, rests, over);
 }
 
 ps_err ps_session_finish(ps_session *s)

@@ -98,6 +98,8 @@ bool ps_session_counts(const ps_session *s);
 ps_err ps_session_count(ps_session *s, uint64_t mine, uint64_t all);
 /* Every tensor of the step has been pushed. May return before the step is made. */
 ps_err ps_session_finish(ps_session *s);
+/* Where workers go on at their own pace, after finish: as in exchange.h. */
+ps_err ps_session_rest(ps_session *s, bool *rests, bool *over);
 
 /* Instead of steps: chunks of the plan that go on by themselves (exchange.h). One thread
  * may push while another waits. UNSUPPORTED: the exchange cannot. */

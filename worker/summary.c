@@ -208,6 +208,13 @@ static void put_stragglers(json_t *o, const ps_straggler_log *log)
     json_object_set_new(o, "stragglers", list);
 }
 
+/* Which gradients counted, where workers go on at their own pace. */
+static void put_policy(json_t *o, const ps_trainer_result *r)
+{
+    json_t *policy = r->policy ? json_loads(r->policy, 0, NULL) : NULL;
+    if (policy) json_object_set_new(o, "policy", policy);
+}
+
 static ps_err write_object(const json_t *o, const char *path)
 {
     char temporary[PATH_MAX + 8];
@@ -240,6 +247,7 @@ ps_err ps_summary_write(const ps_summary *s, const char *path)
     put_text(o, "version", PS_VERSION);
     put_servers(o, s);
     put_stragglers(o, &s->result->stragglers);
+    put_policy(o, s->result);
     ps_err err = write_object(o, path);
     json_decref(o);
     return err;

@@ -11,6 +11,7 @@
 #include "log.h"
 #include "model_file.h"
 #include "trace.h"
+#include "trainer_stretch.h"
 
 static int64_t groups_per_epoch(int64_t n_batches, int64_t accumulate)
 {
@@ -130,6 +131,7 @@ void ps_trainer_destroy(ps_trainer **trainer)
     ps_program_destroy(&t->program);
     free(t->global_n);
     free(t->own_n);
+    free(t->figures);
     free(t);
     *trainer = NULL;
 }
@@ -161,10 +163,7 @@ static void agree_on_workers(ps_trainer *t, int leaving, int newcomers, bool lea
     *stop = true;
 }
 
-/* All ranks call it after the same steps: at records, at an epoch's end, and after the
- * step that the call before has named. Sums the losses. Sets *stop when any rank was
- * interrupted, or the job regroups. */
-static ps_err agree(ps_trainer *t, bool record, bool *stop)
+ps_err ps_trainer_agree(ps_trainer *t, bool record, bool *stop)
 {
     ps_trainer_window *w = &t->since_record;
     const bool first = t->rank == 0;
@@ -308,6 +307,8 @@ static ps_err save_checkpoint(ps_trainer *t)
 static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
 {
     t->late = PS_CHECKPOINT_NOWHERE;
+    t->clock = t->step;
+    t->pass = (uint64_t)t->epoch;
     if (t->member) PS_TRY(ps_member_check(t->member));
     const int64_t group_n = ps_trainer_samples(t->global_n, first, count);
     uint64_t begin = ps_clock_ns();
@@ -326,7 +327,8 @@ static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
     if (record) PS_TRY(ps_trainer_take_losses(t, 0));
     *stop = (!t->member && ps_interrupted()) ||
             t->step == (uint64_t)t->o.config->train.stop_after;
-    if (record || t->step >= t->next_check || *stop) PS_TRY(agree(t, record, stop));
+    if (record || t->step >= t->next_check || *stop)
+        PS_TRY(ps_trainer_agree(t, record, stop));
     ps_trainer_show_progress(t, t->step_loss, epoch_ends);
     // The same as in a job that is not interrupted: with a codec, saving changes weights.
     if (save_due(t) && (!*stop || t->o.checkpointer)) PS_TRY(save_checkpoint(t));
@@ -386,7 +388,8 @@ static ps_err train(ps_trainer *t)
     bool stop = false;
     while ((t->step < t->total_steps || t->goes_on) && !stop) {
         t->result->epochs = t->epoch + 1;
-        PS_TRY(run_epoch(t, &stop));
+        PS_TRY(ps_config_own_pace(t->o.config) ? ps_trainer_stretch(t, &stop)
+                                               : run_epoch(t, &stop));
         if (stop) break;
         const bool last = t->step == t->total_steps;
         // A job that goes on from memory may have no step left to make.
@@ -418,11 +421,13 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     ps_exchange_stats before;
     ps_session_stats(t->o.session, &before);
     t->waited = before.wait_seconds;
+    PS_TRY(ps_trainer_stretch_start(t));
     if (t->total_steps > 0) {
         PS_TRY(train(t));
         ps_trainer_book_traffic(t, &before);
     }
     if (result->next_workers > 0) return PS_OK;
+    result->policy = ps_trainer_stretch_figures(t);
     ps_trainer_book_speed(t);
     PS_TRY(drain(t));
     PS_TRY(ps_trainer_renew_loss_scale(t));

@@ -3,6 +3,7 @@
  *     trainer              create, agree, evaluate, the loops
  *     trainer_step         one optimizer step: batches, passes, losses
  *     trainer_figures      what is measured, shown and recorded
+ *     trainer_stretch      an epoch in which workers go on at their own pace
  *     trainer_checkpoint   taking checkpoints, and going on from one
  */
 #ifndef PS_TRAINER_STATE_H
@@ -64,12 +65,24 @@ struct ps_trainer {
     double agreed;           // seconds that it has waited for all ranks to agree
     double owed_seconds;     // of agreeing after a step: booked with the next
     float loss_scale;        // of the step; 1 without; 0: not known yet
-    bool warned;             // that an evaluation came within a round
+    /* Where workers go on at their own pace (trainer_stretch.h): */
+    uint64_t clock;     // pushes of this rank; otherwise as `step`
+    uint64_t pass;      // whose order the samples have; otherwise the epoch
+    uint64_t own_steps; // in this epoch, for the progress
+    uint64_t n_rests;
+    bool told_end; // it has told the servers that it was told to end
+    char *figures; // JSON, owned; NULL: none yet
+    bool warned;   // that an evaluation came within a round
     ps_trainer_result *result;
 };
 
 /* For one step's waits: net.step_timeout_ms from now. */
 ps_deadline ps_trainer_step_deadline(const ps_trainer *t);
+
+/* All ranks call it after the same steps: at records, at an epoch's end, and after the
+ * step that the call before has named. Sums the losses. Sets *stop when any rank was
+ * interrupted, or the job regroups. */
+ps_err ps_trainer_agree(ps_trainer *t, bool record, bool *stop);
 
 /* Of the micro-batches [first, first + count): n is t->global_n or t->own_n. */
 int64_t ps_trainer_samples(const int64_t *n, int64_t first, int64_t count);

@@ -117,7 +117,7 @@ static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t gr
         .training = true,
         .accumulate = !first,
         .loss_later = true,
-        .dropout = {.seed = t->o.config->train.seed, .epoch = (uint32_t)t->epoch},
+        .dropout = {.seed = t->o.config->train.seed, .epoch = (uint32_t)t->pass},
         .hooks = &hooks};
     uint64_t begin = ps_clock_ns();
     PS_TRY(ps_program_forward(t->program, &batch, &pass, NULL));
@@ -147,7 +147,7 @@ ps_err ps_trainer_run_group(ps_trainer *t, int64_t first, int64_t count, int64_t
     const int64_t mean_of = ps_session_counts(t->o.session) ? own_n : group_n;
     // the first step's loss is shown at once, so it does not stay behind
     int behind = ps_program_prefetches(t->program) && t->step > 0 ? 1 : 0;
-    PS_TRY(ps_session_begin(t->o.session, t->step));
+    PS_TRY(ps_session_begin(t->o.session, t->clock));
     for (int64_t m = 0; m < count; m++) {
         ps_loaded *loaded;
         PS_TRY(next_micro_batch(t, &loaded));

@@ -132,6 +132,13 @@ bool ps_config_elastic(const ps_config *cfg)
     return cfg->job.most_workers > cfg->job.workers;
 }
 
+bool ps_config_own_pace(const ps_config *cfg)
+{
+    const ps_policy_kind policy = cfg->sync.policy;
+    return policy == PS_POLICY_BACKUP || policy == PS_POLICY_SSP ||
+           policy == PS_POLICY_ASP;
+}
+
 int64_t ps_config_batch(const ps_config *cfg, int rank)
 {
     const ps_int_list *batch = &cfg->data.batch;

@@ -156,6 +156,12 @@ typedef struct ps_config_sync {
     ps_optimizer_kind outer; // the servers' optimizer
     double outer_lr, outer_momentum;
     bool outer_nesterov;
+    /* Of the policies in which workers go on at their own pace (sync_policy.h): */
+    int64_t backup;    // backup: pushes that a step does not wait for
+    ps_late_rule late; // backup
+    int64_t staleness; // ssp
+    ps_correction correction;
+    char *replay; // a policy.log to repeat; "": none
 } ps_config_sync;
 
 typedef struct ps_config_net {
@@ -223,6 +229,8 @@ void ps_config_fini(ps_config *cfg);
 bool ps_config_has_model(const ps_config *cfg);
 /* Whether workers may join and leave while the job runs. */
 bool ps_config_elastic(const ps_config *cfg);
+/* Whether workers go on at their own pace: sync.policy backup, ssp or asp. */
+bool ps_config_own_pace(const ps_config *cfg);
 
 /* The batch size of a rank. With data.global_batch, the largest that it may be. */
 int64_t ps_config_batch(const ps_config *cfg, int rank);

@@ -61,12 +61,82 @@ static ps_err check_sums(const ps_config *cfg)
 /* Keys that another policy would ignore without a word. */
 static ps_err check_policy_keys(const ps_config *cfg)
 {
-    static const char *const keys[] = {"sync.local_steps",    "sync.local_after",
-                                       "sync.outer",          "sync.outer_lr",
-                                       "sync.outer_momentum", "sync.outer_nesterov"};
+    static const struct {
+        const char *key;
+        ps_policy_kind policy;
+    } keys[] = {
+        {"sync.local_steps", PS_POLICY_LOCAL},
+        {"sync.local_after", PS_POLICY_LOCAL},
+        {"sync.outer", PS_POLICY_LOCAL},
+        {"sync.outer_lr", PS_POLICY_LOCAL},
+        {"sync.outer_momentum", PS_POLICY_LOCAL},
+        {"sync.outer_nesterov", PS_POLICY_LOCAL},
+        {"sync.backup", PS_POLICY_BACKUP},
+        {"sync.late", PS_POLICY_BACKUP},
+        {"sync.staleness", PS_POLICY_SSP},
+    };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (ps_yaml_path(cfg->tree, keys[i]))
-            return key_error(cfg, keys[i], "needs sync.policy local");
+        if (ps_yaml_path(cfg->tree, keys[i].key) && cfg->sync.policy != keys[i].policy)
+            return key_error(cfg, keys[i].key, "needs sync.policy %s",
+                             ps_word_name(ps_policy_words, (int)keys[i].policy));
+    return PS_OK;
+}
+
+static ps_err check_correction(const ps_config *cfg)
+{
+    static const char KEY[] = "sync.correction";
+    const ps_config_sync *s = &cfg->sync;
+    if (s->correction == PS_CORRECTION_NONE) return PS_OK;
+    if (!ps_config_own_pace(cfg) ||
+        (s->policy == PS_POLICY_BACKUP && s->late == PS_LATE_DROP))
+        return key_error(cfg, KEY,
+                         "needs a policy that applies stale gradients: ssp, asp, or "
+                         "backup with sync.late add");
+    if (cfg->optimizer.name != PS_OPTIMIZER_SGD)
+        return key_error(cfg, KEY,
+                         "needs optimizer.name sgd: Adam's steps do not shrink with the "
+                         "gradient");
+    return PS_OK;
+}
+
+/* What the policies in which workers go on at their own pace do not define yet. */
+static ps_err check_own_pace(const ps_config *cfg)
+{
+    const struct {
+        bool wrong;
+        const char *key, *mend;
+    } cases[] = {
+        {cfg->exchange.name != PS_EXCHANGE_PS, "exchange.name",
+         "has to be ps: only servers can apply some workers' gradients"},
+        {cfg->optimizer.name == PS_OPTIMIZER_SUM ||
+             cfg->optimizer.name == PS_OPTIMIZER_MEAN,
+         "optimizer.name", "has to make the step on the servers: sgd, adam or adamw"},
+        {cfg->optimizer.clip_norm > 0, "optimizer.clip_norm",
+         "has to be 0: clipping takes the norm of all workers' gradients together"},
+        {cfg->loss_scale.use == PS_SWITCH_ON, "loss_scale.use",
+         "has to be off: all workers would need the scale of the same step"},
+        {cfg->exchange.codec != PS_CODEC_NONE, "exchange.codec",
+         "has to be none: codecs send changes of weights that all workers share"},
+        {ps_config_elastic(cfg), "job.workers",
+         "has to be one number: workers cannot come and go with this policy yet"},
+        {cfg->recovery.rejoins > 0, "recovery.rejoins",
+         "has to be 0: this policy has no checkpoints yet"},
+        {cfg->checkpoint.every > 0, "checkpoint.every",
+         "has to be 0: this policy has no checkpoints yet"},
+        {cfg->checkpoint.minutes > 0, "checkpoint.minutes",
+         "has to be 0: this policy has no checkpoints yet"},
+        {cfg->checkpoint.best != PS_BEST_NONE, "checkpoint.best",
+         "has to be none: this policy has no checkpoints yet"},
+        {cfg->train.save_every > 0, "train.save_every",
+         "has to be 0: workers have the same weights only between epochs"},
+        {cfg->sync.policy == PS_POLICY_BACKUP && cfg->sync.backup >= cfg->job.workers,
+         "sync.backup", "has to be below the number of workers"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (cases[i].wrong)
+            return key_error(cfg, cases[i].key, "with sync.policy %s it %s",
+                             ps_word_name(ps_policy_words, (int)cfg->sync.policy),
+                             cases[i].mend);
     return PS_OK;
 }
 
@@ -75,7 +145,10 @@ static ps_err check_sync(const ps_config *cfg)
     const ps_config_sync *s = &cfg->sync;
     const ps_optimizer_kind inner = cfg->optimizer.name;
     const ps_exchange_kind exchange = cfg->exchange.name;
-    if (s->policy != PS_POLICY_LOCAL) return check_policy_keys(cfg);
+    PS_TRY(check_policy_keys(cfg));
+    PS_TRY(check_correction(cfg));
+    if (ps_config_own_pace(cfg)) return check_own_pace(cfg);
+    if (s->policy != PS_POLICY_LOCAL) return PS_OK;
     if (exchange == PS_EXCHANGE_NONE)
         return key_error(cfg, "sync.policy",
                          "local needs other workers to synchronise with: exchange.name "

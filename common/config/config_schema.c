@@ -230,7 +230,22 @@ const ps_config_key ps_config_keys[] = {
             "equal parts"),
     WORD("sync.policy", sync.policy, JOB, ps_policy_words, "bsp",
          "when workers synchronise; bsp: in every step, a shard updates its weights once it has "
-         "every worker's gradient; local: every sync.local_steps steps"),
+         "every worker's gradient; backup: a step does not wait for the last sync.backup; ssp: "
+         "workers are at most sync.staleness steps apart; asp: never within an epoch; local: "
+         "every sync.local_steps steps"),
+    INT("sync.backup", sync.backup, JOB, 1, PS_MAX_RANKS - 1, "1",
+        "backup: gradients that a step does not wait for"),
+    WORD("sync.late", sync.late, JOB, ps_late_words, "drop",
+         "backup: what happens to a gradient that comes too late for its step; add: it counts in "
+         "the next one"),
+    INT("sync.staleness", sync.staleness, JOB, 0, MANY, "2",
+        "ssp: steps by which a worker may be ahead of the slowest one; 0 is bsp"),
+    WORD("sync.correction", sync.correction, JOB, ps_correction_words, "none",
+         "backup with add, ssp, asp, for sgd; staleness: a gradient that is t > 1 versions old "
+         "counts 1/t"),
+    STRING("sync.replay", sync.replay, LOCAL, "",
+           "backup, ssp, asp: a run's policy.log, read by worker 0; the job repeats its decisions "
+           "(--replay)"),
     INT("sync.local_steps", sync.local_steps, JOB, 1, MANY, "8",
         "local: steps that a worker makes by itself; then the mean change goes to the outer "
         "optimizer"),

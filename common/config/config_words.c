@@ -70,7 +70,13 @@ const ps_word ps_best_words[] = {{"none", PS_BEST_NONE},
                                  {NULL, 0}};
 
 const ps_word ps_policy_words[] = {
-    {"bsp", PS_POLICY_BSP}, {"local", PS_POLICY_LOCAL}, {NULL, 0}};
+    {"bsp", PS_POLICY_BSP}, {"backup", PS_POLICY_BACKUP}, {"ssp", PS_POLICY_SSP},
+    {"asp", PS_POLICY_ASP}, {"local", PS_POLICY_LOCAL},   {NULL, 0}};
+
+const ps_word ps_late_words[] = {{"drop", PS_LATE_DROP}, {"add", PS_LATE_ADD}, {NULL, 0}};
+
+const ps_word ps_correction_words[] = {
+    {"none", PS_CORRECTION_NONE}, {"staleness", PS_CORRECTION_STALENESS}, {NULL, 0}};
 
 bool ps_device_choice_parse(const char *text, ps_device_choice *out)
 {

@@ -118,7 +118,21 @@ typedef enum ps_nan_rule { PS_NAN_ERROR, PS_NAN_ALLOW } ps_nan_rule;
 extern const ps_word ps_nan_words[];
 
 /* sync.policy */
-typedef enum ps_policy_kind { PS_POLICY_BSP, PS_POLICY_LOCAL } ps_policy_kind;
+typedef enum ps_policy_kind {
+    PS_POLICY_BSP,
+    PS_POLICY_LOCAL,
+    PS_POLICY_BACKUP,
+    PS_POLICY_SSP,
+    PS_POLICY_ASP
+} ps_policy_kind;
 extern const ps_word ps_policy_words[];
+
+/* sync.late */
+typedef enum ps_late_rule { PS_LATE_DROP, PS_LATE_ADD } ps_late_rule;
+extern const ps_word ps_late_words[];
+
+/* sync.correction */
+typedef enum ps_correction { PS_CORRECTION_NONE, PS_CORRECTION_STALENESS } ps_correction;
+extern const ps_word ps_correction_words[];
 
 #endif

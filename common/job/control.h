@@ -42,6 +42,9 @@
  *   NORM       of a server, by a link of each shard: step, shards, total blocks; value:
  *              as in gradnorm_sum.h; answered with NORM_SUM. For loss scaling alone: one
  *              block per shard, 0, or NaN when the step must be skipped
+ *   PUSHED     of a server, by a link of each shard, where workers go on at their own
+ *              pace (coord_orders.h): all chunks of a worker's push are in. Worker,
+ * number of its push, shards; 0, or over a new connection the next ORDER's number
  *   INTERRUPT  the workers are to end in order, as by a Ctrl-C
  *   LEAVE      timeout ms; DONE when this member may go
  *   STATUS     text: the address of its /metrics; value: doubles, in the order of the
@@ -59,6 +62,8 @@
  *   DONE       value: the answer
  *   FAIL       error code; text
  *   NORM_SUM   step, bits of the double
+ *   ORDER      to shards: number, version before it, step, flags; value: of each worker
+ *              that it concerns rank, flags and factor (coord_orders.h)
  *   END        all workers have left
  *   STRAGGLER  to worker 0: the cause (straggler.h), role and rank
  *   NEWCOMERS  to worker 0 of an elastic job: how many processes wait to join
@@ -96,6 +101,7 @@ enum {
     X(STATUS, 12, 0, 0, 1, 1)                                                            \
     X(CLOCK, 13, 1, 0, 0, 0)                                                             \
     X(PACE, 14, 3, 0, 0, 1)                                                              \
+    X(PUSHED, 15, 4, 0, 0, 0)                                                            \
     X(WAIT, 32, 0, 0, 1, 0)                                                              \
     X(REFUSE, 33, 1, 0, 1, 0)                                                            \
     X(WELCOME, 34, 2, 0, 0, 1)                                                           \
@@ -106,7 +112,8 @@ enum {
     X(ADMIT, 39, 1, 0, 0, 1)                                                             \
     X(NEWCOMERS, 40, 1, 0, 0, 0)                                                         \
     X(CLOCK_IS, 41, 2, 0, 0, 0)                                                          \
-    X(STRAGGLER, 42, 3, 0, 0, 0)
+    X(STRAGGLER, 42, 3, 0, 0, 0)                                                         \
+    X(ORDER, 43, 4, 0, 0, 1)
 
 typedef enum ps_control_kind {
 #define PS_CONTROL_ENUM(name, number, numbers, has_name, has_text, has_value)            \

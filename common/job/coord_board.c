@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coord_orders.h"
 #include "gradnorm_sum.h"
 #include "hash.h"
 #include "job_keys.h"
@@ -60,7 +61,8 @@ struct ps_coord_board {
     ps_control_id *askers[NORMS]; // the senders of parts: n_parts of each
     ps_control norm_sums[NORMS];  // the last answers; kind 0: none yet
     kept_sum sums[SUMS];
-    uint64_t n_sums; // ever
+    uint64_t n_sums;         // ever
+    ps_coord_orders *orders; // NULL: not with this policy, or no push has come yet
 };
 
 ps_err ps_coord_board_create(int n_workers, ps_coord_board_answer answer, void *owner,
@@ -117,6 +119,7 @@ void ps_coord_board_destroy(ps_coord_board **board)
         free(b->sums[i].requests);
         free(b->sums[i].values);
     }
+    ps_coord_orders_destroy(&b->orders);
     free(b->left);
     free(b->scratch);
     free(b);
@@ -399,33 +402,42 @@ static ps_err add_entry(ps_coord_board *b, const char *key, entry **out)
     return PS_OK;
 }
 
+/* Sets a key, and answers those who wait for it. */
+static ps_err set_key(ps_coord_board *b, const char *key, const void *from, size_t bytes)
+{
+    entry *e = find_entry(b, key);
+    size_t others = b->store_bytes - (e ? e->bytes : 0);
+    if (bytes > STORE_BYTES_MAX - others)
+        return ps_err_set(PS_ERR_PEER, "%s: the coordinator's store is full (%zu bytes)",
+                          key, STORE_BYTES_MAX);
+    void *value;
+    PS_TRY(ps_mem_zalloc(&value, bytes, 1, "a value"));
+    if (!e) {
+        ps_err err = add_entry(b, key, &e);
+        if (err != PS_OK) {
+            free(value);
+            return err;
+        }
+    }
+    if (bytes > 0) memcpy(value, from, bytes);
+    free(e->value);
+    e->value = value;
+    e->bytes = bytes;
+    b->store_bytes = others + bytes;
+    release(b, PS_CONTROL_GET, key, PS_OK, e->value, e->bytes);
+    return PS_OK;
+}
+
 static ps_err request_put(ps_coord_board *b, const ps_coord_asker *from,
                           const ps_control *c)
 {
     if (!ps_job_key_may_set(c->name, from->role, from->rank))
         return ps_err_set(PS_ERR_PEER, "%s: %s %d may not set this key", c->name,
                           ps_role_name(from->role), from->rank);
-    entry *e = find_entry(b, c->name);
-    size_t others = b->store_bytes - (e ? e->bytes : 0);
-    if (c->bytes > STORE_BYTES_MAX - others)
-        return ps_err_set(PS_ERR_PEER, "%s: the coordinator's store is full (%zu bytes)",
-                          c->name, STORE_BYTES_MAX);
-    void *value;
-    PS_TRY(ps_mem_zalloc(&value, c->bytes, 1, "a value"));
-    if (!e) {
-        ps_err err = add_entry(b, c->name, &e);
-        if (err != PS_OK) {
-            free(value);
-            return err;
-        }
-    }
-    if (c->bytes > 0) memcpy(value, c->value, c->bytes);
-    free(e->value);
-    e->value = value;
-    e->bytes = c->bytes;
-    b->store_bytes = others + c->bytes;
+    PS_TRY(set_key(b, c->name, c->value, c->bytes));
     answer_done(b, &from->id, c->request, NULL, 0);
-    release(b, PS_CONTROL_GET, c->name, PS_OK, e->value, e->bytes);
+    if (b->orders && strcmp(c->name, PS_COORD_ORDERS_END) == 0)
+        return ps_coord_orders_end(b->orders);
     return PS_OK;
 }
 
@@ -510,6 +522,39 @@ static ps_err request_norm(ps_coord_board *b, const ps_coord_asker *from,
     return PS_OK;
 }
 
+/* ---- orders, where workers go on at their own pace ---- */
+
+static void send_order(void *owner, const ps_control_id *to, const ps_control *order)
+{
+    ps_coord_board *b = owner;
+    b->answer(b->owner, to, order);
+}
+
+static ps_err store_record(void *owner, const char *key, const void *value, size_t bytes)
+{
+    return set_key(owner, key, value, bytes);
+}
+
+static ps_err make_orders(ps_coord_board *b)
+{
+    const ps_coord_orders_hooks hooks = {
+        .owner = b, .send = send_order, .store = store_record};
+    const entry *e = find_entry(b, PS_COORD_ORDERS_RULES);
+    if (!e)
+        return ps_err_set(PS_ERR_PROTOCOL, "a push before worker 0 has set the policy");
+    PS_TRY(ps_coord_orders_create(&hooks, e->value, e->bytes, &b->orders));
+    return find_entry(b, PS_COORD_ORDERS_END) ? ps_coord_orders_end(b->orders) : PS_OK;
+}
+
+static ps_err request_pushed(ps_coord_board *b, const ps_coord_asker *from,
+                             const ps_control *c)
+{
+    if (from->role != PS_ROLE_SERVER)
+        return ps_err_set(PS_ERR_PEER, "a PUSHED of a worker");
+    if (!b->orders) PS_TRY(make_orders(b));
+    return ps_coord_orders_pushed(b->orders, &from->id, c);
+}
+
 /* ---- all of them ---- */
 
 void ps_coord_board_request(ps_coord_board *b, const ps_coord_asker *from,
@@ -528,6 +573,9 @@ void ps_coord_board_request(ps_coord_board *b, const ps_coord_asker *from,
         break;
     case PS_CONTROL_NORM:
         err = request_norm(b, from, c);
+        break;
+    case PS_CONTROL_PUSHED:
+        err = request_pushed(b, from, c);
         break;
     default:
         err = ps_err_set(PS_ERR_PROTOCOL, "%s is not a request",

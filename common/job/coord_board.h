@@ -1,5 +1,6 @@
 /* What the coordinator keeps for the members: sums that wait for all workers (barriers
- * are sums of nothing), a key-value store, and gradient norms. It has no socket and no
+ * are sums of nothing), a key-value store, gradient norms, and
+ * orders (coord_orders.h). It has no socket and no
  * thread: the owner passes requests in, calls ps_coord_board_expire in time, and gets the
  * answers through a function. */
 #ifndef PS_COORD_BOARD_H
@@ -28,9 +29,10 @@ void ps_coord_board_set_workers(ps_coord_board *b, int n_workers);
 void ps_coord_board_destroy(ps_coord_board **board);
 
 /* Takes a GATHER of a worker, a PUT (of a key that the sender may set), a GET, or a NORM
- * of a server. Every failure is answered, and nothing that a member sends is an error of
- * the board. A request that is repeated because a connection was lost counts once and is
- * answered again. It is recognised by its sender's request number, a NORM by its step. */
+ * or PUSHED of a server. Every failure is answered, and nothing that a member sends is an
+ * error of the board. A request that is repeated because a connection was lost counts
+ * once and is answered again. It is recognised by its sender's request number, a NORM by
+ * its step. */
 void ps_coord_board_request(ps_coord_board *b, const ps_coord_asker *from,
                             const ps_control *c);
 

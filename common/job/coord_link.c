@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "control.h"
+#include "coord_orders.h"
 #include "gradnorm_sum.h"
 #include "mem.h"
 
@@ -13,6 +14,10 @@ struct ps_coord_link {
     bool asked;      // and not answered yet:
     uint64_t step;   // for the norm of this step,
     zmq_msg_t parts; // with this message
+    /* Orders. The last push of each worker is told again over a new connection. */
+    uint64_t *told; // (n_told) its number + 1; 0: none yet
+    uint32_t n_told, n_shards;
+    uint64_t n_orders; // taken
 };
 
 static ps_err set_up(ps_coord_link *link, void *zmq_context, const ps_member *m,
@@ -51,6 +56,7 @@ void ps_coord_link_destroy(ps_coord_link **link)
     ps_zsock_close(&(*link)->monitor);
     ps_zsock_close(&(*link)->socket);
     zmq_msg_close(&(*link)->parts);
+    free((*link)->told);
     free(*link);
     *link = NULL;
 }
@@ -76,12 +82,34 @@ static ps_err send_parts(ps_coord_link *link)
     return ps_zsock_send(link->socket, now, &frame, 1);
 }
 
+static ps_err tell_push(ps_coord_link *link, uint32_t rank, uint64_t next_order)
+{
+    ps_control c = {.kind = PS_CONTROL_PUSHED, .nonce = link->nonce};
+    zmq_msg_t frame;
+    c.number[0] = rank;
+    c.number[1] = link->told[rank] - 1;
+    c.number[2] = link->n_shards;
+    c.number[3] = next_order;
+    PS_TRY(ps_control_frame(&frame, &c));
+    const ps_deadline now = {0};
+    return ps_zsock_send(link->socket, now, &frame, 1);
+}
+
+/* Before its first push a shard misses no order. */
+static ps_err tell_again(ps_coord_link *link)
+{
+    for (uint32_t r = 0; r < link->n_told; r++)
+        if (link->told[r] > 0) PS_TRY(tell_push(link, r, link->n_orders + 1));
+    return PS_OK;
+}
+
 ps_err ps_coord_link_mend(ps_coord_link *link)
 {
     ps_zsock_event event;
     bool again = false;
     while ((event = ps_zsock_monitor_read(link->monitor, NULL)) != PS_ZSOCK_NOTHING)
         again = event == PS_ZSOCK_CONNECTED;
+    if (again) PS_TRY(tell_again(link));
     return again && link->asked ? send_parts(link) : PS_OK;
 }
 
@@ -108,26 +136,81 @@ ps_err ps_coord_link_gradnorm_send(ps_coord_link *link, uint64_t step, uint32_t 
     return send_parts(link);
 }
 
+/* Takes one message of that kind, if there is one. c borrows from frame, which the caller
+ * closes when *got is 1. */
+static ps_err take(ps_coord_link *link, ps_control_kind kind, zmq_msg_t *frame,
+                   ps_control *c, int *got)
+{
+    const ps_deadline now = {0};
+    PS_TRY(ps_zsock_recv(link->socket, now, frame, 1, got));
+    if (!*got) return PS_OK;
+    ps_err err = ps_control_read(zmq_msg_data(frame), zmq_msg_size(frame), c, NULL);
+    if (err == PS_OK && (c->kind == PS_CONTROL_FAIL || c->kind == PS_CONTROL_ABORT))
+        err = ps_err_set(PS_ERR_PEER, "the coordinator says: %s", c->text);
+    else if (err == PS_OK && (c->kind != kind || c->nonce != link->nonce))
+        err = ps_err_set(PS_ERR_PROTOCOL, "the coordinator sent %s to a shard",
+                         ps_control_kind_name((int)c->kind));
+    if (err == PS_OK) return PS_OK;
+    zmq_msg_close(frame);
+    *got = 0;
+    return err;
+}
+
 ps_err ps_coord_link_gradnorm_recv(ps_coord_link *link, int *got, uint64_t *step,
                                    double *norm)
 {
     zmq_msg_t frame;
-    const ps_deadline now = {0};
-    PS_TRY(ps_zsock_recv(link->socket, now, &frame, 1, got));
-    if (!*got) return PS_OK;
     ps_control c;
-    ps_err err = ps_control_read(zmq_msg_data(&frame), zmq_msg_size(&frame), &c, NULL);
+    PS_TRY(take(link, PS_CONTROL_NORM_SUM, &frame, &c, got));
+    if (!*got) return PS_OK;
     zmq_msg_close(&frame); // what is used below was copied
-    *got = 0;
-    PS_TRY(err);
-    if (c.kind == PS_CONTROL_FAIL || c.kind == PS_CONTROL_ABORT)
-        return ps_err_set(PS_ERR_PEER, "the coordinator says: %s", c.text);
-    if (c.kind != PS_CONTROL_NORM_SUM || c.nonce != link->nonce)
-        return ps_err_set(PS_ERR_PROTOCOL, "the coordinator sent %s to a shard",
-                          ps_control_kind_name((int)c.kind));
     *step = c.number[0];
     memcpy(norm, &c.number[1], sizeof *norm);
     *got = link->asked && *step == link->step; // else it is the answer to a repetition
     if (*got) link->asked = false;
+    return PS_OK;
+}
+
+/* --- orders ---------------------------------------------------------------------------
+ */
+
+static ps_err make_room(ps_coord_link *link, uint32_t n)
+{
+    if (n <= link->n_told) return PS_OK;
+    uint64_t *larger = realloc(link->told, n * sizeof *larger);
+    if (!larger) return ps_err_set(PS_ERR_NOMEM, "no memory for a push");
+    memset(larger + link->n_told, 0, (n - link->n_told) * sizeof *larger);
+    link->told = larger;
+    link->n_told = n;
+    return PS_OK;
+}
+
+ps_err ps_coord_link_pushed(ps_coord_link *link, uint32_t rank, uint64_t number,
+                            uint32_t n_shards)
+{
+    PS_TRY(make_room(link, rank + 1));
+    link->told[rank] = number + 1;
+    link->n_shards = n_shards;
+    return tell_push(link, rank, 0);
+}
+
+/* An order that does not follow is a repetition; or orders before it were lost with a
+ * connection, and come again with it. */
+ps_err ps_coord_link_order(ps_coord_link *link, ps_sync_entry *entries,
+                           uint32_t n_workers, ps_sync_order *out, bool *got)
+{
+    for (*got = false; !*got;) {
+        zmq_msg_t frame;
+        ps_control c;
+        int any;
+        PS_TRY(take(link, PS_CONTROL_ORDER, &frame, &c, &any));
+        if (!any) return PS_OK;
+        ps_err err = PS_OK;
+        *got = c.number[0] == link->n_orders + 1;
+        if (*got) err = ps_coord_orders_read(&c, entries, n_workers, out);
+        zmq_msg_close(&frame);
+        PS_TRY(err);
+        link->n_orders += *got;
+    }
     return PS_OK;
 }

@@ -1,9 +1,11 @@
 /* A connection of one thread to the coordinator, beside the member's own: a shard uses it
- * for the global gradient norm, without blocking on it. Not thread-safe. */
+ * for the global gradient norm, or for orders (coord_orders.h), without blocking on it.
+ * Not thread-safe. */
 #ifndef PS_COORD_LINK_H
 #define PS_COORD_LINK_H
 
 #include "member.h"
+#include "sync_policy.h"
 
 typedef struct ps_coord_link ps_coord_link;
 
@@ -31,5 +33,13 @@ ps_err ps_coord_link_gradnorm_send(ps_coord_link *link, uint64_t step, uint32_t 
  * are skipped. */
 ps_err ps_coord_link_gradnorm_recv(ps_coord_link *link, int *got, uint64_t *step,
                                    double *norm);
+
+/* All of this shard's chunks of a worker's push are here. number: the worker's own. */
+ps_err ps_coord_link_pushed(ps_coord_link *link, uint32_t rank, uint64_t number,
+                            uint32_t n_shards);
+/* Takes the next order if there is one: *got. entries: (n_workers), where out's are then.
+ * Never blocks. Orders come in sequence, each once. */
+ps_err ps_coord_link_order(ps_coord_link *link, ps_sync_entry *entries,
+                           uint32_t n_workers, ps_sync_order *out, bool *got);
 
 #endif

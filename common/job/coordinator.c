@@ -95,13 +95,14 @@ static void on_status(const ps_coordinator *c, const ps_coord_peer *p,
     ps_job_view_take(c->o.view, p->entry.role, p->entry.rank, m->text, values, (int)n);
 }
 
-/* Only a server's shards have links, for gradient norms. */
+/* Only a server's shards have links, for gradient norms and orders. */
 static ps_err check_link(const ps_coord_sender *from, const ps_control *m)
 {
     const unsigned link = ps_control_id_link(&from->id);
     const ps_roster_entry *e = &from->member->entry;
+    const bool of_link = m->kind == PS_CONTROL_NORM || m->kind == PS_CONTROL_PUSHED;
     const unsigned links = e->role == PS_ROLE_SERVER ? (unsigned)e->n_endpoints : 0;
-    if (link <= links && (link == 0) == (m->kind != PS_CONTROL_NORM)) return PS_OK;
+    if (link <= links && (link > 0) == of_link) return PS_OK;
     return ps_err_set(PS_ERR_PROTOCOL, "%s by link %u",
                       ps_control_kind_name((int)m->kind), link);
 }
@@ -135,6 +136,7 @@ static void on_running(ps_coordinator *c, const ps_coord_sender *from,
     case PS_CONTROL_PUT:
     case PS_CONTROL_GET:
     case PS_CONTROL_NORM:
+    case PS_CONTROL_PUSHED:
         on_request(c, from, m);
         break;
     default:

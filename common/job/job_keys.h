@@ -3,6 +3,9 @@
  *
  *   job/total_steps       where the job begins and ends (job_start.c)         worker 0
  *   job/tensors           of a job without a model: open_job.h            worker 0
+ *   job/policy            coord_orders.h                                      worker 0
+ *   policy/end            the same                                          any worker
+ *   policy/<n>            the same                                     the coordinator
  *   job/trainer           JSON, the step loop's state where a job goes on     worker 0
  *   file/folder           where worker 0 writes                               worker 0
  *   file/init             the file of first weights, or nothing               worker 0

@@ -57,13 +57,16 @@
  *
  * scale, in WEIGHTS: the bits of the float32 loss scale of step `step` (loss_scale.h),
  * the same in all chunks of a version; smaller than that of the version before when the
- * step between them was skipped. 0 without loss scaling.
+ * step between them was skipped. 0 without loss scaling. Where workers go on at their own
+ * pace (sync_policy.h): PS_WIRE_REST and PS_WIRE_OVER.
  *
  * WEIGHTS of codec NONE are the weights; of another codec they are the encoded change
  * since version step - 1, to be added. EXACT_WEIGHTS is never encoded.
  *
  * Version v of the weights is their state after v optimizer steps: a PUSH of step s (from
  * 0) is answered with WEIGHTS of step s + 1. A push's identity is (step, rank, chunk).
+ * Where workers go on at their own pace, each counts its own pushes: step is the number
+ * of a worker's push, and of the answer, and says nothing of the others.
  */
 #ifndef PS_WIRE_H
 #define PS_WIRE_H
@@ -81,6 +84,10 @@ enum { PS_WIRE_VERSION = 2, PS_WIRE_HEADER_MAX = 80 };
  * answer its PUSHes, travel through rings in shared memory (wire_rings.h). They outlive a
  * lost connection, so nothing of them is sent again. */
 enum { PS_WIRE_HELLO_RINGS = 1 };
+
+/* `scale` in WEIGHTS, where workers go on at their own pace: with these weights all
+ * workers rest; and the job is over. */
+enum { PS_WIRE_REST = 1, PS_WIRE_OVER = 2 };
 
 /* `place` in FETCH, RESTORE and STATE. */
 enum { PS_WIRE_STATE_WEIGHTS = 2, PS_WIRE_STATE_RULE = 255 };

@@ -63,6 +63,9 @@ def parser():
                         "(its job.workers is a range); Ctrl-C makes it leave")
     p.add_argument("--replay-membership", metavar="LOG",
                    help="repeat a run whose workers changed, bit for bit: its membership.jsonl")
+    p.add_argument("--replay", metavar="LOG",
+                   help="repeat a run whose workers went on at their own pace (sync.policy backup, ssp, asp), bit "
+                        "for bit: its policy.log")
     p.add_argument("--predict", metavar="FILE",
                    help="no job: what the model says of the samples in that .npy file, or of the test set "
                         "(test), with the weights of --init; into --out's predictions.npy and .csv")
@@ -382,6 +385,8 @@ def run_command(args, dashes, program):
             return elastic.join(args, plan_job)
         if args.replay_membership:
             return elastic.replay(args, plan_job, run)
+        if args.replay:
+            jobfile.recall_replayed(args)
         if args.resume and not dashes:
             jobfile.recall(args)
         if not args.config and not dashes:

@@ -43,3 +43,17 @@ def recall(args):
     if args.servers is None and args.mode == "ps":
         args.servers = known["servers"]
     return known
+
+
+def recall_replayed(args):
+    """The job of --replay's log: that of its folder, where the command line does not give all."""
+    log = os.path.abspath(args.replay)
+    try:
+        with open(log, encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise JobError(f"--replay {args.replay}: cannot read it: {error.strerror}") from error
+    args.resume = os.path.dirname(log)
+    recall(args)
+    args.resume = None
+    args.overrides = [*args.overrides, f"sync.replay={log}"]

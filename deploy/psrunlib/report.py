@@ -69,6 +69,18 @@ def others(recovery):
     return ", ".join(found)
 
 
+def policy(p):
+    """Which gradients counted, where workers go on at their own pace."""
+    text = f"{p['policy']}, {p['counted']:,} gradients counted in {p['versions']:,} updates"
+    if p["dropped"]:
+        text += f", {p['dropped']:,} dropped"
+    if len(p["staleness"]) > 1:
+        mean = sum(i * n for i, n in enumerate(p["staleness"])) / p["counted"]
+        text += f"; staleness {mean:.1f} (at most {len(p['staleness']) - 1})"
+    shares = ", ".join(f"{100 * n / max(1, p['counted']):.0f}" for n in p["counted_by_worker"][:16])
+    return f"{text}; workers' shares {shares}{', ...' if len(p['counted_by_worker']) > 16 else ''} %"
+
+
 def rows(s):
     who = f"{s['workers']} worker{'s' if s['workers'] > 1 else ''}"
     if s["servers"]:
@@ -81,6 +93,8 @@ def rows(s):
         early = f"; stopped early, after epoch {s['epochs']}" if s.get("stopped_early") else ""
         yield "trained", f"{s['steps']:,} steps, {s['samples']:,} samples, {s['seconds']:.1f} s{early}"
         yield "throughput", f"{s['samples_per_second']:,.0f} samples/s"
+        if s.get("policy"):
+            yield "policy", policy(s["policy"])
         if s["step_ms_p50"]:  # 0 if all steps were warm-up
             yield "step", (f"{s['step_ms_p50']:.2f} ms (p99 {s['step_ms_p99']:.2f}), "
                            f"{s['exchange_wait_ms_p50']:.2f} ms of it waiting for the exchange")

@@ -110,6 +110,10 @@ typedef struct ps_exchange_ops {
      * share: in each step, before finish, the samples that they are of, this rank's and
      * all ranks'. NULL: the gradients come multiplied. */
     void (*count)(ps_exchange *x, uint64_t mine, uint64_t all);
+    /* Where workers go on at their own pace (sync_policy.h), after finish: blocks until
+     * the push is answered. *rests: all ranks have the same weights now; *over: and no
+     * step follows. NULL: the exchange cannot. */
+    ps_err (*rest)(ps_exchange *x, bool *rests, bool *over);
     void (*stats)(const ps_exchange *x, ps_exchange_stats *out);
     /* Orderly end of the connections; after a failure only destroy may be called. */
     ps_err (*stop)(ps_exchange *x);

@@ -239,6 +239,14 @@ static ps_err ps_ops_loss_scale(ps_exchange *x, float *scale)
     return PS_OK;
 }
 
+static ps_err ps_ops_rest(ps_exchange *x, bool *rests, bool *over)
+{
+    exchange_ps *e = self(x);
+    PS_TRY(ps_ops_drain(x));
+    ps_comm_rest(e->comm, rests, over);
+    return PS_OK;
+}
+
 /* The servers' arrays, one after the other. */
 static ps_err fetch_arrays(exchange_ps *e, ps_exchange_state *out)
 {
@@ -343,6 +351,7 @@ const ps_exchange_ops ps_exchange_ps_ops = {
     .load = ps_ops_load,
     .push_chunk = ps_ops_push_chunk,
     .wait_chunk = ps_ops_wait_chunk,
+    .rest = ps_ops_rest,
     .stats = ps_ops_stats,
     .stop = ps_ops_stop,
     .destroy = ps_ops_destroy,

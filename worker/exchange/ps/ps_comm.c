@@ -62,6 +62,13 @@ bool ps_comm_scales(const ps_comm *c)
     return c->scales;
 }
 
+void ps_comm_rest(const ps_comm *c, bool *rests, bool *over)
+{
+    const uint32_t rest = atomic_load_explicit(&c->rest, memory_order_relaxed);
+    *rests = (rest & PS_WIRE_REST) != 0;
+    *over = (rest & PS_WIRE_OVER) != 0;
+}
+
 float ps_comm_loss_scale(const ps_comm *c)
 {
     uint32_t bits = atomic_load_explicit(&c->scale_bits, memory_order_relaxed);

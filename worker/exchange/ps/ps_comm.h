@@ -51,6 +51,10 @@ bool ps_comm_scales(const ps_comm *c);
  * reached the same. */
 float ps_comm_loss_scale(const ps_comm *c);
 
+/* Where workers go on at their own pace: what the newest weights came with (exchange.h).
+ * Ask when all chunks have reached the same version. */
+void ps_comm_rest(const ps_comm *c, bool *rests, bool *over);
+
 /* The main thread has computed for that long in the step. */
 void ps_comm_computed(ps_comm *c, uint64_t step, uint64_t ns);
 

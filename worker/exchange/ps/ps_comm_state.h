@@ -115,6 +115,7 @@ struct ps_comm {
     _Atomic uint64_t computed_step, computed_ns;
     bool scales;                 // the loss
     _Atomic uint32_t scale_bits; // of scale_version
+    _Atomic uint32_t rest;       // what the newest weights came with (wire.h)
     _Atomic int64_t *versions;
     _Atomic uint32_t n_ready;
     ps_bell *bell; // the main thread's: own_bell, or the rings'; `wanted`: see above

@@ -1,0 +1,52 @@
+/* The coordinator's part in the policies in which workers go on at their own pace: it
+ * gathers from the shards which pushes are in, lets sync_policy.h decide, and gives all
+ * shards the same orders. No socket and no thread: it belongs to the board (coord_board),
+ * which passes messages in and sends what comes out.
+ *
+ *   worker 0 -> PUT "job/policy"    the rules: ps_coord_orders_rules
+ *   shard    -> PUSHED              all chunks of a worker's push are here
+ *            <- ORDER               to every shard, once all shards have the push
+ *   worker   -> PUT "policy/end"    the workers are to rest soon
+ *   worker 0 -> GET "policy/<n>"    set when the workers rest for the n-th time: the
+ *                                   figures so far as JSON, in one line; then the
+ *                                   record's lines since the rest before
+ */
+#ifndef PS_COORD_ORDERS_H
+#define PS_COORD_ORDERS_H
+
+#include "control.h"
+#include "sync_policy.h"
+
+#define PS_COORD_ORDERS_RULES "job/policy"
+#define PS_COORD_ORDERS_END   "policy/end"
+
+typedef struct ps_coord_orders ps_coord_orders;
+
+typedef struct ps_coord_orders_hooks {
+    void *owner;
+    /* Sends a message; it is borrowed during the call. */
+    void (*send)(void *owner, const ps_control_id *to, const ps_control *message);
+    /* Sets a key of the board. */
+    ps_err (*store)(void *owner, const char *key, const void *value, size_t bytes);
+} ps_coord_orders_hooks;
+
+/* The value of "job/policy"; owned by the caller (free()). batches: (n_workers). */
+ps_err ps_coord_orders_rules(const ps_sync_rules *rules, const uint64_t *batches,
+                             void **value, size_t *bytes);
+
+/* value: of "job/policy". PROTOCOL for one that ps_coord_orders_rules did not make. */
+ps_err ps_coord_orders_create(const ps_coord_orders_hooks *hooks, const void *value,
+                              size_t bytes, ps_coord_orders **out);
+void ps_coord_orders_destroy(ps_coord_orders **orders);
+
+/* Takes a PUSHED of a shard. PROTOCOL, or FORMAT of a script. */
+ps_err ps_coord_orders_pushed(ps_coord_orders *orders, const ps_control_id *from,
+                              const ps_control *c);
+ps_err ps_coord_orders_end(ps_coord_orders *orders);
+
+/* An ORDER's numbers and value, for shards. Returns PROTOCOL for another value. n is at
+ * most `room`. */
+ps_err ps_coord_orders_read(const ps_control *c, ps_sync_entry *entries, uint32_t room,
+                            ps_sync_order *out);
+
+#endif

@@ -1,0 +1,111 @@
+/* The policies in which workers go on at their own pace (sync.policy: backup, ssp, asp),
+ * as data: a pure state machine without sockets and threads. The coordinator keeps one
+ * for the job, and tells it when a whole push of a worker has reached all shards. It says
+ * which pushes are applied together, and which workers get the new weights. All shards
+ * obey the same orders in the same sequence, so every push counts in the same version in
+ * every chunk, and every worker computes on the weights of one version.
+ *
+ *   backup  A version needs the pushes of N - b workers. A push that was computed on an
+ *           older version is late. It is dropped and its worker goes on with the present
+ *           weights (Chen et al. 2016), or it counts in the next version like any other
+ *           (`add`; K-async SGD, Dutta et al. 2018).
+ *   ssp     A worker goes on if it has made at most s more pushes than the slowest one
+ *           (Ho et al. 2013). All pushes that are in are applied when the next worker
+ *           goes on: nobody sees weights in between. With s = 0 this is bsp.
+ *   asp     ssp without a bound: a push is applied when it arrives, and its worker goes
+ *           on at once.
+ *
+ * A stretch is an epoch of the job. At its end all workers rest: they have the same
+ * weights, and no push is on its way, as between two steps in bsp. A stretch of n steps
+ * has n versions with backup, and n * N pushes with ssp and asp, whoever makes them.
+ *
+ * Every push of a worker has one answer. The record of an order is a line of text:
+ *
+ *   APPLIED ANSWERED [rest|end]     "0,2-3 0,2-3", "- 1", "1 0-3 rest"; the lists are
+ *                                   ranks; end: rest, and the job is over
+ *
+ * A worker that is answered without having been applied had its push dropped. From the
+ * lines follows on which version each worker computed. */
+#ifndef PS_SYNC_POLICY_H
+#define PS_SYNC_POLICY_H
+
+#include "config.h"
+
+enum { PS_SYNC_BINS = 32 }; // of the histogram; the last one also has what is above
+
+typedef struct ps_sync_rules {
+    ps_policy_kind kind; // BACKUP, SSP or ASP
+    uint32_t n_workers;
+    uint32_t backups;   // b < n_workers
+    bool add;           // late pushes count in the next version
+    uint64_t staleness; // s
+    bool corrects;      // a push of staleness t > 1 counts 1 / t
+    uint64_t first;     // step at which the job begins
+    uint64_t total;     // steps of the job, above first
+    uint64_t stretch;   // steps of an epoch
+    const char *script; // lines to repeat first, borrowed; NULL: none
+} ps_sync_rules;
+
+typedef enum ps_sync_place {
+    PS_SYNC_COMPUTES, // has weights, has not pushed
+    PS_SYNC_GIVEN,    // its push is in
+    PS_SYNC_APPLIED   // and was applied; it waits for weights
+} ps_sync_place;
+
+typedef struct ps_sync_worker {
+    ps_sync_place place;
+    uint64_t batch;            // samples of its batches
+    uint64_t clock;            // pushes in this stretch
+    uint64_t base;             // the version that it computes or has computed on
+    uint64_t counted, dropped; // pushes of the job
+    bool taken, answered;      // by the order that is being made
+} ps_sync_worker;
+
+typedef struct ps_sync_entry {
+    uint32_t rank;
+    bool applied, answered;
+    float factor; // its gradient is multiplied by it
+} ps_sync_entry;
+
+typedef struct ps_sync_order {
+    uint64_t version; // before the order; it becomes one more if pushes are applied
+    uint64_t step;    // of the job, for the learning rate
+    bool applies;
+    bool rest;              // the stretch is over: all workers are answered
+    bool over;              // and so is the job, or it was told to end
+    uint32_t n;             // entries
+    ps_sync_entry *entries; // by rank; borrowed until the next order
+} ps_sync_order;
+
+typedef struct ps_sync {
+    ps_sync_rules rules;
+    ps_sync_worker *workers; // owned, by rank
+    ps_sync_entry *entries;  // owned
+    uint64_t version;        // of the job: updates made
+    uint64_t done;           // steps before this stretch
+    uint64_t versions;       // in this stretch
+    uint64_t counted;        // pushes in this stretch
+    uint64_t allowed;        // pushes that workers may make in it, as far as answered
+    uint32_t n_computing;
+    bool ends;                        // the stretch ends as soon as all pushes are in
+    uint64_t histogram[PS_SYNC_BINS]; // of counted pushes, by staleness in versions
+} ps_sync;
+
+/* batches: (n_workers) samples of each worker's batch, above 0. ARG names what is wrong;
+ * NOMEM. s is safe for fini in every case. */
+ps_err ps_sync_init(ps_sync *s, const ps_sync_rules *rules, const uint64_t *batches);
+void ps_sync_fini(ps_sync *s);
+
+/* The next push of the worker is in. PROTOCOL when it may not push. */
+ps_err ps_sync_push(ps_sync *s, uint32_t rank);
+/* The workers are to rest soon: nobody goes on before. */
+void ps_sync_end(ps_sync *s);
+/* The next order, if there is one: *any. Call it until there is none. FORMAT when the
+ * script's next line is not such a line, or cannot follow. */
+ps_err ps_sync_decide(ps_sync *s, ps_sync_order *out, bool *any);
+
+/* Writes the record's line with its newline; *bytes of it, 0 if it does not fit into n.
+ */
+void ps_sync_line(const ps_sync_order *order, char *text, size_t n, size_t *bytes);
+
+#endif

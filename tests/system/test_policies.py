@@ -1,0 +1,150 @@
+"""sync.policy backup, ssp and asp: workers go on at their own pace; what counted is recorded and repeated."""
+import shutil
+import signal
+import subprocess
+import unittest
+from pathlib import Path
+
+from jobs import BIN, DIGITS, ROOT, JobTest, read_safetensors
+from test_bench import TORCH, needs_torch
+
+# Of three workers: four steps an epoch.
+SETTINGS = ["train.epochs=2", "train.seed=3", "data.batch=20", "data.train=0-239", "train.eval_every=0"]
+SGD = ["optimizer={name: sgd, lr: 0.05, momentum: 0.5, weight_decay: 0}", "schedule.name=constant",
+       "model.dropout=false"]
+ADAMW = ["optimizer={name: adamw, lr: 0.002}"]
+HEAD = '{"policy":"%s","workers":3,"first":0,"total":8,"stretch":4}\n'
+# Worker 0 goes over its samples again, worker 2's first push is five versions old.
+STALE = ["0 0", "0 0", "1 1", "0 0", "0 0", "2 2", "0 0", "1 -", "0,2 -", "- 0-2 rest",
+         "1-2 1-2", "0 0", "1 1", "2 2", "2 2", "2 2", "1 -", "0,2 0-2 end"]
+LATE = ["0-1 0-1", "0-1 0-1", "- 2", "1-2 1-2", "- 0", "0,2 -", "- 0-2 rest",
+        "0,2 0,2", "0,2 0,2", "0,2 0,2", "- 1", "0-1 -", "- 0-2 end"]
+ADDED = ["0-1 0-1", "0-1 0-1", "0,2 0,2", "0,2 -", "- 0-2 rest", "0,2 0,2", "0-1 0-1", "1-2 1-2", "0,2 -", "- 0-2 end"]
+
+
+class PolicyTest(JobTest):
+    def train(self, out, servers, workers, *settings, code=0, args=(), base=SETTINGS):
+        return self.psrun("-s", servers, "-w", workers, *args, DIGITS, *base, *settings, out=out, code=code)
+
+    def log(self, out="out"):
+        return Path(self.path(out, "policy.log")).read_text(encoding="utf-8")
+
+    def write_log(self, policy, lines):
+        path = self.path("given.log")
+        Path(path).write_text(HEAD % policy + "".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return path
+
+    def model(self, out):
+        return read_safetensors(self.path(out, "model.safetensors"))[0]
+
+    def policy(self, out="out"):
+        return self.summary(out)["policy"]
+
+
+class ClosedForms(PolicyTest):
+    def test_ssp_without_staleness_is_bsp(self):
+        for optimizer in (SGD, ADAMW):
+            self.train("bsp", 1, 3, *optimizer, "data.batch=[20, 30, 10]")
+            for shm in ("auto", "off"):
+                self.train("ssp", 2, 3, *optimizer, "data.batch=[20, 30, 10]", "sync.policy=ssp", "sync.staleness=0",
+                           f"exchange.shm={shm}")
+                self.assertEqual(self.weights("bsp"), self.weights("ssp"))
+                shutil.rmtree(self.path("ssp"))
+            shutil.rmtree(self.path("bsp"))
+
+    @needs_torch
+    def test_pytorch_by_hand(self):
+        for policy, lines, more in (("asp", STALE, []), ("ssp", STALE, ["sync.correction=staleness"]),
+                                    ("backup", LATE, []), ("backup", ADDED, ["sync.late=add"])):
+            keys = [*SETTINGS, *SGD, f"sync.policy={policy}", *more, "job.workers=3",
+                    f"sync.replay={self.write_log(policy, lines)}"]
+            with self.subTest(policy=policy, more=more):
+                self.train("out", 2, 3, *keys, base=())
+                self.assertEqual(self.log().splitlines()[1:], lines)
+                self.by_hand(keys)
+                ours, theirs = self.model("out"), read_safetensors(self.path("by-hand.safetensors"))[0]
+                self.assertEqual(ours.keys(), theirs.keys())
+                self.assertLess(max(abs(a - b) for k in ours for a, b in zip(ours[k][2], theirs[k][2])), 1e-5)
+            shutil.rmtree(self.path("out"))
+
+    def by_hand(self, keys):
+        run = lambda *argv: subprocess.run(list(map(str, argv)), check=True, stdout=subprocess.PIPE, text=True).stdout
+        with open(self.path("job.json"), "w", encoding="utf-8") as f:
+            f.write(run(BIN / "ps-config-json", DIGITS, *keys))
+        run(BIN / "ps-init-weights", self.path("init.safetensors"), DIGITS, *keys)
+        run(TORCH, ROOT / "tests/system/policies_by_hand.py", self.path("job.json"), self.path("init.safetensors"),
+            self.path("given.log"), self.path("by-hand.safetensors"))
+
+
+class Figures(PolicyTest):
+    def test_what_counted_is_told(self):
+        self.train("out", 1, 3, "sync.policy=backup", f"sync.replay={self.write_log('backup', LATE)}")
+        self.assertEqual(self.policy(), {
+            "policy": "backup", "versions": 8, "counted": 16, "dropped": 5, "counted_by_worker": [7, 4, 5],
+            "dropped_by_worker": [1, 2, 2], "staleness": [16]})
+        said = self.train("asp", 1, 3, *SGD, "sync.policy=asp", f"sync.replay={self.write_log('asp', STALE)}")
+        self.assertEqual(self.policy("asp")["counted"], 20)
+        self.assertEqual(self.policy("asp")["counted_by_worker"], [8, 5, 7])
+        self.assertIn("asp, 20 gradients counted", said)
+
+    def test_all_samples_are_counted(self):
+        self.train("out", 2, 3, *SGD, "sync.policy=asp")
+        summary = self.summary()
+        self.assertEqual((summary["steps"], summary["samples"], summary["policy"]["counted"]), (8, 480, 24))
+        self.assertEqual([r["step"] for r in self.records() if "loss_mean" in r], [4, 8])
+
+
+class Replays(PolicyTest):
+    def test_every_policy_with_other_servers(self):
+        for i, job in enumerate((["sync.policy=asp"], ["sync.policy=ssp", "sync.staleness=1", *ADAMW],
+                                 ["sync.policy=backup"], ["sync.policy=backup", "sync.late=add", "sync.backup=2"])):
+            self.train(f"{i}", 2, 3, *job)
+            for j, (servers, *more) in enumerate(((1,), (3, "server.shards=2", "exchange.chunk=16384"),
+                                                  (2, "exchange.shm=off"))):
+                again = f"{i}-{j}"
+                self.psrun("--replay", self.path(f"{i}", "policy.log"), "-s", servers, *more, out=again)
+                self.assertEqual(self.log(f"{i}"), self.log(again))
+                self.assertEqual(self.weights(f"{i}"), self.weights(again), (job, servers, more))
+
+    def test_a_run_that_was_told_to_end(self):
+        settings = [*SETTINGS, "train.epochs=100000", "sync.policy=asp", *SGD]
+        psrun = subprocess.Popen(self.psrun_argv("-s", 2, "-w", 3, DIGITS, *settings), stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True)
+        self.wait_for_steps("out", 3)
+        psrun.send_signal(signal.SIGINT)
+        text = psrun.communicate(timeout=60)[0]
+        self.assertEqual(psrun.returncode, 130, text)
+        self.assertTrue(self.log().endswith(" end\n"))
+        self.psrun("--replay", self.path("out", "policy.log"), out="again", code=130)
+        self.assertEqual(self.weights("out"), self.weights("again"))
+
+    def test_a_log_of_another_job_is_refused(self):
+        log = self.write_log("asp", STALE)
+        said = self.train("out", 1, 2, "sync.policy=asp", f"sync.replay={log}", code=1)
+        self.assertIn("given.log is of another job", said)
+        log = self.write_log("asp", ["0 0", "nonsense"])
+        said = self.train("out", 1, 3, "sync.policy=asp", f"sync.replay={log}", code=1)
+        self.assertIn("the record's line 'nonsense' does not fit this job", said)
+        said = self.psrun("--replay", self.path("none"), code=1)
+        self.assertIn("cannot read it", said)
+
+
+class Refused(PolicyTest):
+    def test_what_is_not_defined(self):
+        for key, words in (("optimizer.clip_norm=1", "optimizer.clip_norm: with sync.policy asp it has to be 0"),
+                           ("loss_scale.use=on", "loss_scale.use: with sync.policy asp it has to be off"),
+                           ("exchange.codec=int8", "exchange.codec: with sync.policy asp it has to be none"),
+                           ("job.workers=2..3", "job.workers: with sync.policy asp it has to be one number"),
+                           ("checkpoint.every=3", "checkpoint.every: with sync.policy asp it has to be 0"),
+                           ("train.save_every=3", "train.save_every: with sync.policy asp it has to be 0"),
+                           ("sync.staleness=3", "sync.staleness: needs sync.policy ssp"),
+                           ("sync.late=add", "sync.late: needs sync.policy backup"),
+                           ("sync.correction=staleness", "sync.correction: needs optimizer.name sgd")):
+            done = subprocess.run([BIN / "ps-config-json", DIGITS, "sync.policy=asp", *ADAMW, key], text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+            self.assertNotEqual(done.returncode, 0, key)
+            self.assertIn(words, done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,355 @@
+/* The policies backup, ssp and asp in every order in which the pushes of a few workers
+ * can come, against a model that only counts. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "sync_policy.h"
+
+enum { MOST = 3, CHOICES = 64, RECORD = 4096 };
+
+/* One order of arrival: at each push, which of the workers that compute is next. */
+typedef struct path {
+    int choice[CHOICES], among[CHOICES], n;
+} path;
+
+/* The workers as the orders leave them. */
+typedef struct world {
+    ps_sync sync;
+    ps_sync_rules rules;
+    bool computes[MOST], waits[MOST]; // waits: its push is not applied
+    uint64_t base[MOST], clock[MOST];
+    uint64_t version, pushes, counted, dropped, in_stretch, rests;
+    bool over;
+    char record[RECORD];
+    size_t bytes;
+} world;
+
+static const uint64_t BATCHES[MOST] = {8, 8, 8};
+
+static void begin(world *w, const ps_sync_rules *rules)
+{
+    *w = (world){.rules = *rules, .version = rules->first};
+    assert_int_equal(ps_sync_init(&w->sync, rules, BATCHES), PS_OK);
+    for (uint32_t r = 0; r < rules->n_workers; r++) {
+        w->computes[r] = true;
+        w->base[r] = rules->first;
+    }
+}
+
+static uint64_t slowest(const world *w)
+{
+    uint64_t least = UINT64_MAX;
+    for (uint32_t r = 0; r < w->rules.n_workers; r++)
+        if (w->clock[r] < least) least = w->clock[r];
+    return least;
+}
+
+static void check_applied(world *w, const ps_sync_order *o, uint32_t applied)
+{
+    const ps_sync_rules *rules = &w->rules;
+    if (rules->kind == PS_POLICY_BACKUP && applied > 0)
+        assert_int_equal(applied, rules->n_workers - rules->backups);
+    if (rules->kind == PS_POLICY_SSP && rules->staleness == 0)
+        assert_int_equal(applied, rules->n_workers);
+    // The last ones of a stretch are applied together.
+    if (rules->kind == PS_POLICY_ASP && !o->rest) assert_int_equal(applied, 1);
+    w->version += applied > 0;
+    assert_int_equal(o->applies, applied > 0);
+}
+
+static void apply(world *w, const ps_sync_order *o)
+{
+    uint32_t applied = 0;
+    assert_int_equal(o->version, w->version);
+    for (uint32_t i = 0; i < o->n; i++) {
+        const ps_sync_entry *e = &o->entries[i];
+        if (!e->applied) continue;
+        assert_true(w->waits[e->rank]); // its push is in, and was not applied before
+        w->waits[e->rank] = false;
+        if (w->rules.kind == PS_POLICY_BACKUP && !w->rules.add)
+            assert_int_equal(w->base[e->rank], w->version);
+        if (w->rules.kind == PS_POLICY_SSP)
+            assert_true(w->version - w->base[e->rank] <=
+                        (w->rules.n_workers - 1) * (2 * w->rules.staleness + 1));
+        applied++;
+    }
+    w->counted += applied;
+    w->in_stretch += applied;
+    check_applied(w, o, applied);
+}
+
+static void answer(world *w, const ps_sync_order *o)
+{
+    uint32_t answered = 0;
+    for (uint32_t i = 0; i < o->n; i++) {
+        const ps_sync_entry *e = &o->entries[i];
+        if (!e->answered) continue;
+        assert_false(w->computes[e->rank]);
+        if (w->rules.kind == PS_POLICY_SSP && !o->rest)
+            assert_true(w->clock[e->rank] - slowest(w) <= w->rules.staleness);
+        w->dropped += w->waits[e->rank];
+        w->waits[e->rank] = false;
+        w->computes[e->rank] = true;
+        w->base[e->rank] = w->version;
+        answered++;
+    }
+    if (!o->rest) return;
+    assert_int_equal(answered, w->rules.n_workers);
+    memset(w->clock, 0, sizeof w->clock);
+    w->in_stretch = 0;
+    w->rests++;
+    w->over = o->over;
+}
+
+static void obey(world *w)
+{
+    ps_sync_order order;
+    for (;;) {
+        bool any;
+        size_t bytes;
+        assert_int_equal(ps_sync_decide(&w->sync, &order, &any), PS_OK);
+        if (!any) return;
+        ps_sync_line(&order, w->record + w->bytes, sizeof w->record - w->bytes, &bytes);
+        assert_true(bytes > 0);
+        w->bytes += bytes;
+        apply(w, &order);
+        answer(w, &order);
+        if (w->over) return;
+    }
+}
+
+/* Runs the job along a path, and lengthens it by first choices where it ends too soon. */
+static void run(world *w, path *p)
+{
+    int at = 0;
+    while (!w->over) {
+        int among = 0, pick;
+        for (uint32_t r = 0; r < w->rules.n_workers; r++)
+            among += w->computes[r];
+        assert_true(among > 0); // progress
+        assert_true(at < CHOICES);
+        if (at == p->n) p->choice[p->n++] = 0;
+        p->among[at] = among;
+        pick = p->choice[at++];
+        uint32_t rank = 0;
+        while (!w->computes[rank] || pick-- > 0)
+            rank++;
+        w->computes[rank] = false;
+        w->waits[rank] = true;
+        w->clock[rank]++;
+        w->pushes++;
+        assert_int_equal(ps_sync_push(&w->sync, rank), PS_OK);
+        obey(w);
+    }
+}
+
+/* The next path in order; false after the last one. */
+static bool next_path(path *p)
+{
+    while (p->n > 0 && p->choice[p->n - 1] + 1 == p->among[p->n - 1])
+        p->n--;
+    if (p->n == 0) return false;
+    p->choice[p->n - 1]++;
+    return true;
+}
+
+static void check_end(const world *w)
+{
+    const ps_sync_rules *r = &w->rules;
+    const uint64_t steps = r->total - r->first;
+    uint64_t counted = 0, dropped = 0, staleness = 0;
+    assert_int_equal(w->pushes, w->counted + w->dropped); // none lost, none twice
+    assert_int_equal(w->rests, (steps + r->stretch - 1) / r->stretch);
+    if (r->kind == PS_POLICY_BACKUP)
+        assert_int_equal(w->version, r->total);
+    else
+        assert_int_equal(w->counted, steps * r->n_workers);
+    if (r->kind != PS_POLICY_BACKUP) assert_int_equal(w->dropped, 0);
+    for (uint32_t i = 0; i < r->n_workers; i++) {
+        counted += w->sync.workers[i].counted;
+        dropped += w->sync.workers[i].dropped;
+    }
+    for (int i = 0; i < PS_SYNC_BINS; i++)
+        staleness += w->sync.histogram[i];
+    assert_int_equal(counted, w->counted);
+    assert_int_equal(dropped, w->dropped);
+    assert_int_equal(staleness, w->counted);
+}
+
+/* The record leads to itself, whatever the order in which the pushes come then. */
+static void check_replay(const world *first, bool backwards)
+{
+    ps_sync_rules rules = first->rules;
+    static world again;
+    rules.script = first->record;
+    begin(&again, &rules);
+    while (!again.over) {
+        const uint32_t n = rules.n_workers;
+        uint32_t r = backwards ? n - 1 : 0;
+        while (!again.computes[r])
+            r = (backwards ? r + n - 1 : r + 1) % n;
+        again.computes[r] = false;
+        again.waits[r] = true;
+        again.clock[r]++;
+        again.pushes++;
+        assert_int_equal(ps_sync_push(&again.sync, r), PS_OK);
+        // In a script the order of arrival does not matter: only what is applied with
+        // what is checked here.
+        again.rules.kind = PS_POLICY_LOCAL;
+        obey(&again);
+    }
+    assert_string_equal(again.record, first->record);
+    ps_sync_fini(&again.sync);
+}
+
+static long in_every_order(const ps_sync_rules *rules)
+{
+    path p = {0};
+    static world w;
+    long n = 0;
+    do {
+        begin(&w, rules);
+        run(&w, &p);
+        check_end(&w);
+        if (n % 7 == 0) check_replay(&w, n % 2);
+        ps_sync_fini(&w.sync);
+        n++;
+    } while (next_path(&p));
+    return n;
+}
+
+static void stale_pushes_count_once_in_every_order(void **state)
+{
+    for (uint64_t s = 0; s <= 3; s++)
+        for (uint32_t n = 1; n <= MOST; n++) {
+            const ps_sync_rules rules = {.kind = s == 3 ? PS_POLICY_ASP : PS_POLICY_SSP,
+                                         .n_workers = n,
+                                         .staleness = s,
+                                         .first = 5,
+                                         .total = n == 3 ? 8 : 9,
+                                         .stretch = n == 3 ? 2 : 3};
+            const long runs = in_every_order(&rules);
+            assert_true(n == 1 ? runs == 1 : runs > 10);
+        }
+}
+
+static void backup_steps_have_enough_pushes_in_every_order(void **state)
+{
+    for (uint32_t n = 2; n <= MOST; n++)
+        for (uint32_t b = 0; b < n; b++)
+            for (int add = 0; add < 2; add++) {
+                const ps_sync_rules rules = {.kind = PS_POLICY_BACKUP,
+                                             .n_workers = n,
+                                             .backups = b,
+                                             .add = add,
+                                             .total = n == 3 ? 3 : 4,
+                                             .stretch = n == 3 ? 2 : 3};
+                in_every_order(&rules);
+            }
+}
+
+/* What a push weighs: the mean over the samples that count; 1 / staleness. */
+static void pushes_are_weighed(void **state)
+{
+    const uint64_t batches[] = {8, 16, 8};
+    ps_sync_rules rules = {
+        .kind = PS_POLICY_BACKUP, .n_workers = 3, .backups = 1, .total = 5, .stretch = 5};
+    ps_sync s;
+    ps_sync_order order;
+    bool any;
+    assert_int_equal(ps_sync_init(&s, &rules, batches), PS_OK);
+    ps_sync_push(&s, 2);
+    ps_sync_decide(&s, &order, &any);
+    assert_false(any);
+    ps_sync_push(&s, 1);
+    ps_sync_decide(&s, &order, &any);
+    assert_int_equal(order.n, 2);
+    assert_true(order.entries[0].factor == 32.0F / 24 &&
+                order.entries[1].factor == 32.0F / 24);
+    ps_sync_fini(&s);
+
+    rules = (ps_sync_rules){.kind = PS_POLICY_ASP,
+                            .n_workers = 2,
+                            .corrects = true,
+                            .total = 9,
+                            .stretch = 9};
+    assert_int_equal(ps_sync_init(&s, &rules, batches), PS_OK);
+    for (int i = 0; i < 3; i++) {
+        ps_sync_push(&s, 0);
+        ps_sync_decide(&s, &order, &any);
+        assert_true(any && order.n == 1 && order.entries[0].factor == 1);
+    }
+    ps_sync_push(&s, 1); // three versions old
+    ps_sync_decide(&s, &order, &any);
+    assert_true(any && order.entries[0].factor == 1.0F / 3);
+    assert_int_equal(order.step, 1); // three pushes of two workers
+    ps_sync_fini(&s);
+}
+
+static void a_job_that_is_told_to_end_rests_soon(void **state)
+{
+    const ps_sync_rules rules = {.kind = PS_POLICY_SSP,
+                                 .n_workers = 2,
+                                 .staleness = 2,
+                                 .total = 90,
+                                 .stretch = 30};
+    ps_sync s;
+    ps_sync_order order;
+    bool any;
+    assert_int_equal(ps_sync_init(&s, &rules, BATCHES), PS_OK);
+    ps_sync_push(&s, 0);
+    ps_sync_decide(&s, &order, &any);
+    assert_true(any && !order.rest);
+    ps_sync_end(&s);
+    ps_sync_push(&s, 0);
+    ps_sync_decide(&s, &order, &any);
+    assert_false(any);
+    ps_sync_push(&s, 1);
+    ps_sync_decide(&s, &order, &any);
+    assert_true(any && order.rest && order.over && order.applies && order.n == 2);
+    ps_sync_fini(&s);
+}
+
+static void bad_pushes_and_records_are_refused(void **state)
+{
+    static const char *const lines[] = {"0 0",     "x 0\n",  "0,9 0\n", "0 0 nap\n",
+                                        "1-0 -\n", "0- 0\n", " \n"};
+    ps_sync_rules rules = {
+        .kind = PS_POLICY_ASP, .n_workers = 2, .total = 3, .stretch = 3};
+    ps_sync s;
+    ps_sync_order order;
+    bool any;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        rules.script = lines[i];
+        assert_int_equal(ps_sync_init(&s, &rules, BATCHES), PS_OK);
+        assert_int_equal(ps_sync_decide(&s, &order, &any), PS_ERR_FORMAT);
+        ps_sync_fini(&s);
+    }
+    rules.script = NULL;
+    assert_int_equal(ps_sync_init(&s, &rules, BATCHES), PS_OK);
+    assert_int_equal(ps_sync_push(&s, 2), PS_ERR_PROTOCOL);
+    assert_int_equal(ps_sync_push(&s, 1), PS_OK);
+    assert_int_equal(ps_sync_push(&s, 1), PS_ERR_PROTOCOL);
+    ps_sync_fini(&s);
+    rules.backups = 2;
+    assert_int_equal(ps_sync_init(&s, &rules, BATCHES), PS_ERR_ARG);
+    ps_sync_fini(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stale_pushes_count_once_in_every_order),
+        cmocka_unit_test(backup_steps_have_enough_pushes_in_every_order),
+        cmocka_unit_test(pushes_are_weighed),
+        cmocka_unit_test(a_job_that_is_told_to_end_rests_soon),
+        cmocka_unit_test(bad_pushes_and_records_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

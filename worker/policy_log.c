@@ -1,0 +1,96 @@
+#include "policy_log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "mem.h"
+
+static const char NAME[] = "policy.log";
+
+enum { HEAD_BYTES = 512, FILE_BYTES_MAX = 60 << 20 };
+
+static void write_head(const ps_sync_rules *r, char head[HEAD_BYTES])
+{
+    snprintf(head, HEAD_BYTES,
+             "{\"policy\":\"%s\",\"workers\":%u,\"first\":%" PRIu64 ",\"total\":%" PRIu64
+             ",\"stretch\":%" PRIu64 "}\n",
+             ps_word_name(ps_policy_words, (int)r->kind), r->n_workers, r->first,
+             r->total, r->stretch);
+}
+
+static ps_err write_text(const ps_run_dir *dir, const char *mode, const char *text)
+{
+    char path[PATH_MAX];
+    PS_TRY(ps_run_dir_path(dir, NAME, path));
+    FILE *file = fopen(path, mode);
+    if (!file) return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
+    const bool bad = fputs(text, file) == EOF;
+    if ((fclose(file) != 0) | bad)
+        return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
+    return PS_OK;
+}
+
+ps_err ps_policy_log_begin(const ps_run_dir *dir, const ps_sync_rules *rules)
+{
+    char head[HEAD_BYTES];
+    write_head(rules, head);
+    return write_text(dir, "we", head);
+}
+
+ps_err ps_policy_log_add(const ps_run_dir *dir, const char *lines)
+{
+    return write_text(dir, "ae", lines);
+}
+
+static ps_err read_file(const char *path, char **text)
+{
+    FILE *file = fopen(path, "re");
+    if (!file) return ps_err_errno(PS_ERR_IO, "cannot read %s", path);
+    long bytes = -1;
+    if (fseek(file, 0, SEEK_END) == 0) bytes = ftell(file);
+    ps_err err = PS_OK;
+    if (bytes < 0 || bytes > FILE_BYTES_MAX || fseek(file, 0, SEEK_SET) != 0)
+        err = ps_err_set(PS_ERR_FORMAT, "%s is not a policy.log", path);
+    if (err == PS_OK) err = ps_mem_zalloc(text, (size_t)bytes + 1, 1, "the record");
+    if (err == PS_OK && fread(*text, 1, (size_t)bytes, file) != (size_t)bytes)
+        err = ps_err_errno(PS_ERR_IO, "cannot read %s", path);
+    fclose(file);
+    return err;
+}
+
+/* Leaves the lines after the first one. The last line may be torn: then it is dropped. */
+static ps_err cut_head(const char *path, const ps_sync_rules *rules, char *text)
+{
+    char head[HEAD_BYTES];
+    write_head(rules, head);
+    const size_t n = strcspn(text, "\n");
+    if (strncmp(text, head, n + 1) != 0) {
+        head[strlen(head) - 1] = '\0';
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s is of another job: its first line is %.*s, this job's "
+                          "would be %s",
+                          path, (int)(n < 200 ? n : 200), text, head);
+    }
+    char *lines = text + n + 1;
+    char *end = strrchr(lines, '\n');
+    if (end)
+        end[1] = '\0';
+    else
+        *lines = '\0';
+    memmove(text, lines, strlen(lines) + 1);
+    return PS_OK;
+}
+
+ps_err ps_policy_log_read(const char *path, const ps_sync_rules *rules, char **lines)
+{
+    *lines = NULL;
+    ps_err err = read_file(path, lines);
+    if (err == PS_OK) err = cut_head(path, rules, *lines);
+    if (err == PS_OK) return PS_OK;
+    free(*lines);
+    *lines = NULL;
+    return err;
+}

@@ -1,0 +1,246 @@
+#include "trainer_stretch.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coord_orders.h"
+#include "log.h"
+#include "policy_log.h"
+#include "trace.h"
+
+static int64_t steps_per_epoch(const ps_trainer *t)
+{
+    return (t->n_batches + t->o.accumulate - 1) / t->o.accumulate;
+}
+
+static ps_sync_rules rules_of(const ps_trainer *t)
+{
+    const ps_config_sync *s = &t->o.config->sync;
+    return (ps_sync_rules){
+        .kind = s->policy,
+        .n_workers = (uint32_t)ps_session_world_size(t->o.session),
+        .backups = s->policy == PS_POLICY_BACKUP ? (uint32_t)s->backup : 0,
+        .add = s->late == PS_LATE_ADD,
+        .staleness = (uint64_t)s->staleness,
+        .corrects = s->correction == PS_CORRECTION_STALENESS,
+        .first = t->step,
+        .total = t->total_steps,
+        .stretch = (uint64_t)steps_per_epoch(t),
+    };
+}
+
+static ps_err put_rules(ps_trainer *t)
+{
+    const char *path = t->o.config->sync.replay;
+    ps_sync_rules rules = rules_of(t);
+    uint64_t batches[PS_MAX_RANKS];
+    char *lines = NULL;
+    void *value = NULL;
+    size_t bytes;
+    for (uint32_t r = 0; r < rules.n_workers; r++)
+        batches[r] = (uint64_t)t->o.sampler->batch[r];
+    if (*path) PS_TRY(ps_policy_log_read(path, &rules, &lines));
+    rules.script = lines;
+    ps_err err = ps_coord_orders_rules(&rules, batches, &value, &bytes);
+    if (err == PS_OK)
+        err = ps_member_put(t->member, PS_COORD_ORDERS_RULES, value, bytes,
+                            ps_trainer_step_deadline(t));
+    free(value);
+    free(lines);
+    PS_TRY(err);
+    return t->o.run_dir ? ps_policy_log_begin(t->o.run_dir, &rules) : PS_OK;
+}
+
+/* What is known to go wrong. */
+static void warn(const ps_trainer *t)
+{
+    const ps_config *c = t->o.config;
+    const bool stale = c->sync.policy != PS_POLICY_BACKUP || c->sync.late == PS_LATE_ADD;
+    if (!stale || (c->sync.policy == PS_POLICY_SSP && c->sync.staleness == 0)) return;
+    if (c->optimizer.name != PS_OPTIMIZER_SGD)
+        PS_WARN("policy",
+                "optimizer=%s note=\"each worker's gradient is a whole step of "
+                "Adam: divide optimizer.lr by about the number of workers\"",
+                ps_word_name(ps_optimizer_words, (int)c->optimizer.name));
+    else if (c->optimizer.momentum > 0)
+        PS_WARN("policy",
+                "momentum=%g note=\"stale gradients act like more momentum "
+                "(Mitliagkas et al. 2016): a smaller one may do better\"",
+                c->optimizer.momentum);
+    if (t->o.spec->table.buffer_bytes > 0)
+        PS_WARN("policy", "note=\"batch norm's running statistics are worker 0's: if it "
+                          "is slow, they come from few of the steps\"");
+}
+
+ps_err ps_trainer_stretch_start(ps_trainer *t)
+{
+    if (!ps_config_own_pace(t->o.config) || t->total_steps == 0) return PS_OK;
+    t->clock = t->step;
+    if (t->rank == 0) warn(t);
+    if (t->rank == 0) PS_TRY(put_rules(t));
+    return ps_member_barrier(t->member, "policy/start", ps_trainer_step_deadline(t));
+}
+
+/* --- steps -------------------------------------------------------------------------- */
+
+/* Others learn of it through the servers, which bring all to rest. */
+static ps_err tell_end(ps_trainer *t)
+{
+    if (t->told_end || !ps_session_told_to_end(t->o.session)) return PS_OK;
+    t->told_end = true;
+    return ps_member_put(t->member, PS_COORD_ORDERS_END, "", 0,
+                         ps_trainer_step_deadline(t));
+}
+
+static void show(ps_trainer *t, double seconds, int64_t group_n)
+{
+    const uint64_t all = (uint64_t)steps_per_epoch(t);
+    if (t->own_steps < all) t->own_steps++;
+    ps_duration_add(&t->result->step_time, seconds);
+    // Until the first rest, as if all ranks were as fast as this one.
+    if (t->samples_a_step == 0) t->samples_a_step = (double)group_n;
+    if (t->seconds_a_step == 0) t->seconds_a_step = seconds;
+    ps_trainer_show_progress(t, t->step_loss, false);
+}
+
+static ps_err own_step(ps_trainer *t, int64_t first, int64_t count, bool *rests,
+                       bool *over)
+{
+    PS_TRY(ps_member_check(t->member));
+    PS_TRY(tell_end(t));
+    const int64_t group_n = ps_trainer_samples(t->global_n, first, count);
+    const uint64_t begin = ps_clock_ns();
+    PS_TRY(ps_trainer_run_group(t, first, count, group_n));
+    PS_TRY(ps_session_rest(t->o.session, rests, over));
+    ps_trace_add(PS_TRACE_STEP, begin, t->clock);
+    t->clock++;
+    show(t, ps_clock_seconds_since(begin), group_n);
+    return PS_OK;
+}
+
+static ps_err run_until_rest(ps_trainer *t, bool *over)
+{
+    bool rests = false;
+    t->pass = (uint64_t)t->epoch;
+    t->own_steps = 0;
+    for (;;) {
+        PS_TRY(ps_loader_epoch(t->loader, t->pass, 0));
+        for (int64_t i = 0; i < t->n_batches && !rests; i += t->o.accumulate) {
+            const int64_t left = t->n_batches - i;
+            PS_TRY(own_step(t, i, left < t->o.accumulate ? left : t->o.accumulate, &rests,
+                            over));
+        }
+        if (rests) return ps_trainer_take_losses(t, 0);
+        t->pass += (uint64_t)t->epochs; // no epoch's order
+    }
+}
+
+/* --- at rest ------------------------------------------------------------------------ */
+
+/* The figures are one line, the record's lines follow. */
+static ps_err split_record(ps_trainer *t, const char *text, char **lines)
+{
+    const size_t n = strcspn(text, "\n");
+    if (text[n] == '\0') return ps_err_set(PS_ERR_PROTOCOL, "a record without figures");
+    PS_TRY(ps_mem_strdup(lines, text + n + 1));
+    free(t->figures);
+    t->figures = NULL;
+    PS_TRY(ps_mem_strdup(&t->figures, text));
+    t->figures[n] = '\0';
+    return PS_OK;
+}
+
+/* Rank 0 gets the record of the epoch; the coordinator need not keep it. *lines is owned
+ * by the caller (free()). */
+static ps_err fetch_record(ps_trainer *t, char **lines)
+{
+    char key[48], *text = NULL;
+    void *value;
+    size_t bytes;
+    snprintf(key, sizeof key, "policy/%" PRIu64, t->n_rests++);
+    if (t->rank != 0) return PS_OK;
+    const ps_deadline deadline = ps_trainer_step_deadline(t);
+    PS_TRY(ps_member_get(t->member, key, &value, &bytes, deadline));
+    ps_err err = ps_mem_zalloc(&text, bytes + 1, 1, "the record");
+    if (err == PS_OK) {
+        memcpy(text, value, bytes);
+        err = split_record(t, text, lines);
+    }
+    free(text);
+    free(value);
+    PS_TRY(err);
+    return ps_member_put(t->member, key, "", 0, deadline);
+}
+
+/* last: the workers end here, which the servers may not know. */
+static ps_err write_record(const ps_trainer *t, char *lines, bool last)
+{
+    static const char REST[] = " rest\n", END[] = " end\n";
+    if (!t->o.run_dir || !lines) return PS_OK;
+    const size_t n = strlen(lines), rest = sizeof REST - 1;
+    if (last && n >= rest && strcmp(lines + n - rest, REST) == 0)
+        memcpy(lines + n - rest, END, sizeof END);
+    return ps_policy_log_add(t->o.run_dir, lines);
+}
+
+/* Books the epoch; the ranks' samples and steps are added up. */
+static ps_err book(ps_trainer *t, double seconds, uint64_t pushes, bool over)
+{
+    char name[48];
+    ps_trainer_window *w = &t->since_record;
+    ps_trainer_result *r = t->result;
+    const uint64_t left = t->total_steps - t->step;
+    uint64_t steps = (uint64_t)steps_per_epoch(t);
+    double sums[2] = {(double)w->samples, (double)pushes};
+    if (steps > left) steps = left;
+    snprintf(name, sizeof name, "rest/%" PRIu64, t->n_rests);
+    PS_TRY(ps_member_reduce(t->member, name, sums, 2, ps_trainer_step_deadline(t)));
+    if (over && steps < left) // it was told to end
+        steps = (uint64_t)(sums[1] / ps_session_world_size(t->o.session));
+    t->step += steps;
+    t->own_steps = 0;
+    r->steps = t->step;
+    r->samples += (uint64_t)sums[0];
+    r->seconds += seconds;
+    w->steps += steps > 0 ? steps : 1;
+    w->global_samples += (int64_t)sums[0];
+    w->seconds += seconds;
+    t->samples_a_step = sums[0] / (double)w->steps;
+    t->seconds_a_step = seconds / (double)w->steps;
+    return PS_OK;
+}
+
+/* The ranks agree on whether to go on. */
+static ps_err agree(ps_trainer *t, bool over, bool *stop)
+{
+    const uint64_t stop_after = (uint64_t)t->o.config->train.stop_after;
+    const bool more = t->step < t->total_steps;
+    *stop = more && (over || (stop_after > 0 && t->step >= stop_after));
+    return ps_trainer_agree(t, t->since_record.samples > 0, stop);
+}
+
+ps_err ps_trainer_stretch(ps_trainer *t, bool *stop)
+{
+    const uint64_t begin = ps_clock_ns(), clock = t->clock;
+    char *lines = NULL;
+    bool over = false;
+    t->epoch_loss_sum = t->epoch_samples = 0;
+    PS_TRY(run_until_rest(t, &over));
+    PS_TRY(book(t, ps_clock_seconds_since(begin), t->clock - clock, over));
+    ps_err err = fetch_record(t, &lines);
+    if (err == PS_OK) err = agree(t, over, stop);
+    if (err == PS_OK) err = write_record(t, lines, *stop);
+    free(lines);
+    PS_TRY(err);
+    ps_trainer_show_progress(t, t->step_loss, true);
+    if (t->epoch_samples > 0)
+        t->result->train_loss = t->epoch_loss_sum / t->epoch_samples;
+    return PS_OK;
+}
+
+const char *ps_trainer_stretch_figures(const ps_trainer *t)
+{
+    return t->figures;
+}
