@@ -157,9 +157,10 @@ static void overrides_are_checked(void **state)
 static void local_steps_are_checked(void **state)
 {
     static const char POLICY[] = "sync: {policy: local}\n";
-    assert_refused("", "sync.policy=ssp", "'ssp' is not one of bsp | local");
+    assert_refused("", "sync.policy=sps", "'sps' is not one of bsp | backup | ssp");
     assert_refused("", "sync.local_steps=4", "sync.local_steps: needs sync.policy local");
     assert_refused("", "sync.outer_lr=1", "sync.outer_lr: needs sync.policy local");
+    assert_refused(POLICY, "sync.backup=1", "sync.backup: needs sync.policy backup");
     assert_refused(POLICY, "sync.local_steps=0", "sync.local_steps: 0 is below 1");
     assert_refused(POLICY, "sync.local_after=-1", "sync.local_after: -1 is below 0");
     assert_refused(POLICY, "exchange.name=none",
