@@ -208,7 +208,7 @@ static ps_err bench_main(const ps_cli *cli, bool marks)
     ps_err err = ps_cli_load_config(cli, &program, &cfg);
     if (err == PS_OK) err = run(&b);
     if (err != PS_OK) {
-        PS_ERROR("failed", "reason=\"%s\"", ps_err_message());
+        ps_log_failure("failed", err);
         ps_session_abort(b.session, err, ps_err_message());
     }
     ps_session_destroy(&b.session);
@@ -231,7 +231,7 @@ int main(int argc, char **argv)
     ps_cli cli;
     ps_err err = ps_cli_parse(&cli, &program, argc, argv, stdout);
     if (err != PS_OK)
-        PS_ERROR("failed", "reason=\"%s\"", ps_err_message());
+        ps_log_failure("failed", err);
     else if (!cli.done)
         err = bench_main(&cli, marks);
     ps_cli_fini(&cli);

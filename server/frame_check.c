@@ -65,8 +65,7 @@ static ps_frame_class check_chunk(const ps_frame_rules *rules, const ps_frame_vi
         return bad(PS_FRAME_BAD, "a chunk of another shard", h);
     if (h->kind == PS_MSG_RESTORE && h->codec == PS_CODEC_SHM)
         return bad(PS_FRAME_BAD, "state in shared memory", h);
-    if (h->kind == PS_MSG_PULL || h->kind == PS_MSG_EXACT || h->kind == PS_MSG_FETCH)
-        return PS_FRAME_GOOD;
+    if (!ps_wire_kind_has_payload(h->kind)) return PS_FRAME_GOOD;
     return check_payload(rules, v, h, chunk);
 }
 

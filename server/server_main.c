@@ -83,7 +83,7 @@ static ps_err say_again(const service *s, ps_member *member)
                          ps_deadline_in_ms((uint64_t)s->cfg->net.step_timeout_ms));
 }
 
-static ps_err join_and_serve(ps_server *server, service *s)
+static ps_member_options member_options(const ps_server *server, const service *s)
 {
     const ps_config *cfg = s->cfg;
     const ps_cli *cli = s->cli;
@@ -102,6 +102,13 @@ static ps_err join_and_serve(ps_server *server, service *s)
         .view = ps_monitor_view(s->monitor),
     };
     options.endpoints = ps_server_endpoints(server, &options.n_endpoints);
+    return options;
+}
+
+static ps_err join_and_serve(ps_server *server, service *s)
+{
+    const ps_config *cfg = s->cfg;
+    const ps_member_options options = member_options(server, s);
     uint64_t start = ps_clock_ns();
     ps_member *member = NULL;
     PS_TRY(ps_member_join(&options, &member));
@@ -114,8 +121,8 @@ static ps_err join_and_serve(ps_server *server, service *s)
     ps_log_set_role(role);
     ps_metric_set(ps_monitor_values(s->monitor), PS_METRIC_REJOINS, (double)s->rejoins);
     ps_monitor_attach(s->monitor, member, ps_server_sample, server);
-    ps_err err =
-        ps_trace_of_job(cfg, cli->out, cli->incarnation, PS_ROLE_SERVER, rank, member);
+    ps_err err = ps_trace_of_job(cfg, s->cli->out, s->cli->incarnation, PS_ROLE_SERVER,
+                                 rank, member);
     if (err == PS_OK) err = say_again(s, member);
     if (err == PS_OK) err = ps_server_start(server, member);
     if (err == PS_OK) err = ps_server_wait(server);
@@ -195,7 +202,7 @@ static ps_err run(const ps_cli *cli, int *signal)
     err = ps_err_restore(&end);
     *signal = s.signal;
 out:
-    if (err != PS_OK) PS_ERROR("failed", "%s: %s", ps_err_name(err), ps_err_message());
+    if (err != PS_OK) ps_log_failure("failed", err);
     if (watching) ps_signal_watch_stop(&watch);
     ps_model_spec_fini(&spec);
     ps_config_fini(&cfg);
@@ -211,7 +218,7 @@ int main(int argc, char **argv)
     int signal = 0; // the one that told it to end
     ps_err err = ps_cli_parse(&cli, &program, argc, argv, stdout);
     if (err != PS_OK)
-        PS_ERROR("failed", "%s: %s", ps_err_name(err), ps_err_message());
+        ps_log_failure("failed", err);
     else if (!cli.done) {
         ps_log_init("server", cli.log_level);
         err = run(&cli, &signal);

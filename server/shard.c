@@ -84,8 +84,7 @@ static void fail_job(ps_shard *s, ps_err err)
     if (ps_member_check(s->member) == PS_OK) { // the failure is this shard's own
         ps_err_restore(&failure);
         failure = ps_err_save(ps_err_prefix(PS_ERR_PEER, "shard %u", s->index));
-        PS_ERROR("shard-failed", "kind=%s reason=\"%s\"", ps_err_name(err),
-                 failure.message);
+        ps_log_failure("shard-failed", err);
     }
     for (uint32_t r = 0; r < s->rules.n_workers; r++) {
         if (!s->peers[r].left) ps_shard_reply_error(s, r, failure.message);

@@ -37,7 +37,7 @@ static const ps_cli_program program = {
 
 static int fail(ps_err err)
 {
-    PS_ERROR("failed", "%s: %s", ps_err_name(err), ps_err_message());
+    ps_log_failure("failed", err);
     return err == PS_ERR_INTERRUPTED ? exit_interrupted() : 1;
 }
 

@@ -85,6 +85,12 @@ void ps_log_write(ps_log_level level, const char *event, const char *fmt, ...)
     va_end(args);
 }
 
+void ps_log_failure(const char *event, ps_err code)
+{
+    PS_ERROR(event, "kind=%s passing=%s reason=\"%s\"", ps_err_name(code),
+             ps_err_is_passing(code) ? "true" : "false", ps_err_message());
+}
+
 /* Whether one more line may be written; *left_out: how many were dropped since the last
  * one. */
 static bool take_line(ps_log_quota *q, uint64_t *left_out)

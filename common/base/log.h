@@ -5,13 +5,16 @@
  *
  * An event is logged once, where it is handled; kernels never log. It stays one line
  * whatever a peer puts into a host name or a reason: characters that are not printable
- * are escaped (printable.h), and text that is too long is cut.
+ * are escaped (printable.h), and text that is too long is cut. psrun reads some of the
+ * events (deploy/psrunlib/log_line.py). So a field whose text others choose comes last.
  */
 #ifndef PS_LOG_H
 #define PS_LOG_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "err.h"
 
 typedef enum ps_log_level {
     PS_LOG_DEBUG,
@@ -40,6 +43,10 @@ bool ps_log_shows(ps_log_level level);
 
 void ps_log_write(ps_log_level level, const char *event, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Logs this thread's last failure as an ERROR: kind=PEER passing=true reason="...". psrun
+ * decides by kind and passing (ps_err_is_passing) whether to start the process again. */
+void ps_log_failure(const char *event, ps_err code);
 
 #define PS_DEBUG(event, ...) ps_log_write(PS_LOG_DEBUG, event, __VA_ARGS__)
 #define PS_INFO(event, ...)  ps_log_write(PS_LOG_INFO, event, __VA_ARGS__)

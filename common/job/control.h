@@ -23,7 +23,7 @@
  *   JOIN       config hash, plan hash, world size, servers, incarnation (how often the
  *              process was started before); name: job; text: program version; value: a
  *              roster entry and the hashes of the configuration's sections. Repeated
- * until it is answered
+ *              until it is answered
  *
  *   door -> process
  *   ADMIT      port of the members' ROUTER; value: the secret

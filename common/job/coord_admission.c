@@ -451,8 +451,8 @@ void ps_coord_on_here(ps_coordinator *c, ps_coord_peer *p)
         n += c->peers[i].here;
     if (first && c->o.expected_workers == 0) c->waiting_ns = 0; // waits for more again
     if (first)
-        PS_INFO("joined", "role=%s rank=%d host=%s members=%d/%d", ps_role_name(e->role),
-                p->asked_rank, e->host, n, all);
+        PS_INFO("joined", "role=%s rank=%d members=%d/%d host=%s", ps_role_name(e->role),
+                p->asked_rank, n, all, e->host);
     if (is_ready(c))
         start_job(c);
     else

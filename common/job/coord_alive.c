@@ -4,6 +4,7 @@
 
 #include "coord_admission.h"
 #include "coord_end.h"
+#include "log.h"
 
 enum {
     HALF_OPEN_MS = 5000 // for an admitted process to come
@@ -24,33 +25,44 @@ void ps_coord_note_closed(ps_coordinator *c, int fd)
     }
 }
 
-/* Why the peer is dead, or NULL when it is alive. */
-static const char *death_of(const ps_coordinator *c, const ps_coord_peer *p, uint64_t now,
-                            char *out, size_t cap)
+typedef struct death {
+    char why[128];
+    bool silent; // it may be stopped, and come back
+} death;
+
+/* Returns whether the peer is dead. */
+static bool is_dead(const ps_coordinator *c, const ps_coord_peer *p, uint64_t now,
+                    death *d)
 {
     const uint64_t grace_ms = ps_coordinator_grace_ms(c->o.heartbeat_ms, c->o.recovers);
     uint64_t silent_ms = now > p->heard_ns ? (now - p->heard_ns) / 1000000u : 0;
+    d->silent = false;
     if (p->lost_ns && now > p->lost_ns && now - p->lost_ns > grace_ms * 1000000u)
-        snprintf(out, cap, "its connection closed and it did not say goodbye");
+        snprintf(d->why, sizeof d->why,
+                 "its connection closed and it did not say goodbye");
     else if (!p->here && silent_ms > HALF_OPEN_MS)
-        snprintf(out, cap, "it was admitted and did not come");
-    else if (silent_ms > c->o.dead_after_ms)
-        snprintf(out, cap, "no sign of life for %.1f s", (double)silent_ms * 1e-3);
+        snprintf(d->why, sizeof d->why, "it was admitted and did not come");
+    else if ((d->silent = silent_ms > c->o.dead_after_ms))
+        snprintf(d->why, sizeof d->why, "no sign of life for %.1f s",
+                 (double)silent_ms * 1e-3);
     else
-        return NULL;
-    return out;
+        return false;
+    return true;
 }
 
-static void on_death(ps_coordinator *c, ps_coord_peer *p, const char *why)
+static void on_death(ps_coordinator *c, ps_coord_peer *p, const death *d)
 {
     char who[128], reason[PS_CONTROL_TEXT_MAX];
-    if (c->state == PS_COORD_RUNNING && !p->left) {
+    const bool needed = c->state == PS_COORD_RUNNING && !p->left;
+    if (d->silent && (needed || c->state == PS_COORD_JOINING))
+        PS_INFO("silent", "role=%s rank=%d", ps_role_name(p->entry.role), p->entry.rank);
+    if (needed) {
         ps_coord_describe(p, who, sizeof who);
-        snprintf(reason, sizeof reason, "%s is dead: %s", who, why);
+        snprintf(reason, sizeof reason, "%s is dead: %s", who, d->why);
         p->gone = true;
         ps_coord_abort(c, PS_ERR_PEER, reason);
     } else if (c->state == PS_COORD_JOINING) {
-        ps_coord_drop_peer(c, p, why);
+        ps_coord_drop_peer(c, p, d->why);
     } else {
         ps_coord_set_gone(c, p);
     }
@@ -64,9 +76,9 @@ void ps_coord_check_alive(ps_coordinator *c)
     c->last_round_ns = now;
     for (int i = c->n_peers - 1; i >= 0; i--) {
         ps_coord_peer *p = &c->peers[i];
-        char why[128];
+        death d;
         if (paused) p->heard_ns = now;
-        if (!p->gone && death_of(c, p, now, why, sizeof why)) on_death(c, p, why);
+        if (!p->gone && is_dead(c, p, now, &d)) on_death(c, p, &d);
     }
 }
 

@@ -436,23 +436,26 @@ static ps_err ask_to_join(ps_joining *j)
 static ps_err join_timeout(const ps_joining *j)
 {
     const ps_member_options *o = &j->o;
+    const char *host = ps_role_name(coordinators_role(o));
     double seconds = (double)o->config->net.join_timeout_ms * 1e-3;
-    if (j->waiting_for[0])
+    if (j->waiting_for[0]) {
+        PS_INFO("missing", "parts=\"%s\"", j->waiting_for);
         return ps_err_set(PS_ERR_TIMEOUT,
                           "%s: not joined after %.1f s (net.join_timeout_ms)",
                           j->waiting_for, seconds);
+    }
     if (j->refused_for_now)
         return ps_err_set(PS_ERR_TIMEOUT,
                           "%s: not joined after %.1f s (net.join_timeout_ms)", j->refusal,
                           seconds);
+    PS_INFO("missing", "parts=\"%s 0\"", host);
     const bool hint =
         stays_here(o->config) && !ps_init_method_is_loopback(o->init_method);
     return ps_err_set(
         PS_ERR_TIMEOUT,
-        "no coordinator at %s after %.1f s (%s): is %s running, and is its "
+        "no coordinator at %s after %.1f s (%s): is %s 0 running, and is its "
         "port open?%s",
-        j->init.is_file ? j->init.path : o->init_method, seconds, ps_err_message(),
-        o->n_servers > 0 ? "server 0" : "worker 0",
+        j->init.is_file ? j->init.path : o->init_method, seconds, ps_err_message(), host,
         hint ? " A job without keys (--curve) or --insecure stays on its host." : "");
 }
 
@@ -483,8 +486,7 @@ static ps_err ask_or_look_again(ps_joining *j)
 static void tell_unanswered(const ps_joining *j)
 {
     if (j->joined || j->refused_for_now || j->dealer || j->waiting_for[0]) return;
-    PS_INFO("unanswered", "by=\"%s 0\" at=%s",
-            ps_role_name(j->o.n_servers > 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER),
+    PS_INFO("unanswered", "role=%s rank=0 at=%s", ps_role_name(coordinators_role(&j->o)),
             j->coordinator_endpoint);
 }
 

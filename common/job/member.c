@@ -440,11 +440,13 @@ static void check_coordinator(ps_member *m)
         set_deserted(m);
         return;
     }
-    const char *host = m->joined.roster.n_servers > 0 ? "server 0" : "worker 0";
+    const char *host = m->joined.roster.n_servers > 0 ? "server" : "worker";
     char reason[PS_CONTROL_TEXT_MAX], why[64] = "its connection closed";
-    if (!lost)
+    if (!lost) {
+        PS_INFO("silent", "role=%s rank=0", host);
         snprintf(why, sizeof why, "no sign of life for %.1f s", (double)silent_ms * 1e-3);
-    snprintf(reason, sizeof reason, "the coordinator (%s at %s) is dead: %s", host,
+    }
+    snprintf(reason, sizeof reason, "the coordinator (%s 0 at %s) is dead: %s", host,
              m->joined.coordinator_endpoint, why);
     set_aborted(m, PS_ERR_PEER, reason, false);
 }

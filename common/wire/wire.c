@@ -79,10 +79,15 @@ ps_err ps_wire_decode(const void *frame, size_t bytes, ps_wire_header *h)
     return PS_OK;
 }
 
+bool ps_wire_kind_has_payload(int kind)
+{
+    const kind_rule *rule = rule_of(kind);
+    return rule && rule->payload;
+}
+
 bool ps_wire_has_payload(const ps_wire_header *h)
 {
-    const kind_rule *rule = rule_of(h->kind);
-    return h->codec != PS_CODEC_SHM && rule && rule->payload;
+    return h->codec != PS_CODEC_SHM && ps_wire_kind_has_payload(h->kind);
 }
 
 bool ps_wire_from_worker(int kind)

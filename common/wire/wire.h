@@ -142,6 +142,8 @@ void ps_wire_encode(const ps_wire_header *h, uint8_t out[PS_WIRE_HEADER_MAX],
  * an unknown kind or codec. Does not allocate. */
 ps_err ps_wire_decode(const void *frame, size_t bytes, ps_wire_header *h);
 
+/* Whether messages of the kind carry a payload. */
+bool ps_wire_kind_has_payload(int kind);
 /* Whether the message has a second frame. A payload in shared memory is not a frame. */
 bool ps_wire_has_payload(const ps_wire_header *h);
 /* Whether workers send the kind; otherwise shards do, or it is unknown. */

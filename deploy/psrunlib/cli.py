@@ -37,65 +37,85 @@ def parser():
         usage="psrun [options] CONFIG [key=value ...]\n"
               "       psrun [options] [key=value ...] -- PROGRAM [ARGUMENT ...]",
         epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_job(p.add_argument_group("the job"))
+    add_runs(p.add_argument_group("its folder, and going on"))
+    add_network(p.add_argument_group("the network"))
+    add_instead(p.add_argument_group("instead of starting a job"))
+    add_output(p.add_argument_group("output"))
+    p.add_argument("config", metavar="CONFIG", nargs="?", help="the job's file, such as configs/digits-basicnet.yaml")
+    p.add_argument("overrides", metavar="key=value", nargs="*", help="keys that override those of the file")
+    return p
+
+
+def add_job(p):
     p.add_argument("-s", "--servers", type=int, metavar="SERVERS",
-                   help="server processes (ignored in all-reduce mode)")
+                   help="number of server processes (ignored in all-reduce mode)")
     p.add_argument("-w", "--workers", metavar="WORKERS",
-                   help="worker processes, or auto: one per visible GPU, else per core")
+                   help="number of worker processes, or auto: one per visible GPU; without GPUs one per core")
     p.add_argument("-m", "--mode", choices=sorted(jobs.MODES),
                    help="ps: parameter servers; allreduce: Gloo or NCCL; single: one worker, no exchange")
     p.add_argument("-H", "--hostfile", metavar="HOSTFILE",
-                   help="run over ssh on the hosts of this file, one a line: node1 servers=1 workers=2; "
-                        "also slots= dir= bin= addr= image=, or node9 spare (deploy/psrunlib/hosts.py)")
-    p.add_argument("--port", type=port, default=0, metavar="PORT",
-                   help="port of the coordinator (default: a free one; with -H 29500)")
-    p.add_argument("--out", metavar="DIR", help="results and logs (default: runs/<job>-<time>)")
+                   help="run over ssh on the hosts of this file, one per line: node1 servers=1 workers=2; "
+                        "also slots= dir= bin= addr= image=, or node9 spare (docs/machines.md)")
+    p.add_argument("--init", metavar="FILE", help="begin with the weights of this safetensors file (train.init)")
+    p.add_argument("--build-dir", metavar="DIR",
+                   help="folder of the programs (default: PS_BUILD_DIR, else build/release)")
+
+
+def add_runs(p):
+    p.add_argument("--out", metavar="DIR", help="folder for results and logs (default: runs/<job>-<time>)")
     p.add_argument("--overwrite", action="store_true",
-                   help="replace the run that --out holds already (its files, and no others)")
+                   help="replace the run that --out holds already; other files stay")
     p.add_argument("--resume", metavar="RUN",
-                   help="go on with the run in that folder from its newest checkpoint (checkpoint.*); "
-                        "auto: with the run in --out, or begin one there")
+                   help="continue the run in that folder from its newest checkpoint (checkpoint.*); "
+                        "auto: continue the run in --out, or begin one there")
     p.add_argument("--restarts", type=count, default=0, metavar="N",
-                   help="when a part dies, start it again; the job goes on from its newest checkpoint; at most "
-                        "N times (needs checkpoint.every, .minutes or .best; default: 0). With a program of your own: "
+                   help="start a part again when it dies, at most N times (default: 0); the job goes on from its newest "
+                        "checkpoint (needs checkpoint.every, .minutes or .best). With a program of your own: "
                         "all parts are started again, and the program loads what it has saved")
     p.add_argument("--join", metavar="RUN",
-                   help="start one more worker for the job that is running in that folder "
-                        "(its job.workers is a range); Ctrl-C makes it leave")
+                   help="add one worker to the job that is running in that folder "
+                        "(its job.workers must be a range); Ctrl-C makes the worker leave")
     p.add_argument("--replay-membership", metavar="LOG",
-                   help="repeat a run whose workers changed, bit for bit: its membership.jsonl")
+                   help="repeat a run whose number of workers changed, bit for bit; LOG is its membership.jsonl")
     p.add_argument("--replay", metavar="LOG",
                    help="repeat a run whose workers went on at their own pace (sync.policy backup, ssp, asp), bit "
-                        "for bit: its policy.log")
-    p.add_argument("--predict", metavar="FILE",
-                   help="no job: what the model says of the samples in that .npy file, or of the test set "
-                        "(test), with the weights of --init; into --out's predictions.npy and .csv")
-    p.add_argument("--describe", action="store_true",
-                   help="no job: the model as a table of layers, with shapes, parameters, memory and operations")
-    p.add_argument("--export-torch", action="store_true", help="no job: the model as PyTorch source, on stdout")
-    p.add_argument("--init", metavar="FILE", help="weights to begin with: safetensors (train.init)")
-    p.add_argument("--tensorboard", action="store_true",
-                   help="write events for TensorBoard into the run's folder (tensorboard --logdir runs)")
+                        "for bit; LOG is its policy.log")
+
+
+def add_network(p):
+    p.add_argument("--port", type=port, default=0, metavar="PORT",
+                   help="port of the coordinator (default: a free one; with -H 29500)")
+    p.add_argument("--curve", metavar="DIR",
+                   help="encrypt all connections, with the job's keys in that folder; they are made if "
+                        "there are none (SECURITY.md)")
+    p.add_argument("--insecure", action="store_true",
+                   help="allow connections to other hosts that are not encrypted: without --curve, or in all-reduce mode")
+
+
+def add_instead(p):
+    p.add_argument("--doctor", action="store_true",
+                   help="check hosts, ports, rates, versions, data and GPUs")
+    p.add_argument("--dry-run", action="store_true", help="print the commands")
+    p.add_argument("--verify", action="store_true",
+                   help="run a few steps in ps and in all-reduce mode, and compare the weights")
     p.add_argument("--top", metavar="ADDRESS",
                    help="watch a running job in the terminal: the address or port of its page (metrics.port), or "
                         "the folder of a run on this host")
-    p.add_argument("--curve", metavar="DIR",
-                   help="encrypt all connections, with the job's keys in that folder; makes them if "
-                        "there are none (SECURITY.md)")
-    p.add_argument("--insecure", action="store_true",
-                   help="let what is not encrypted leave this host: without --curve, or in all-reduce mode")
-    p.add_argument("--build-dir", metavar="DIR",
-                   help="where the programs are (default: PS_BUILD_DIR, else build/release)")
-    p.add_argument("--doctor", action="store_true",
-                   help="check hosts, ports, rates, versions, data and GPUs; start nothing")
-    p.add_argument("--dry-run", action="store_true", help="print the commands and start nothing")
-    p.add_argument("--verify", action="store_true",
-                   help="run a few steps in ps and in all-reduce mode and compare the weights")
+    p.add_argument("--predict", metavar="FILE",
+                   help="apply the model with the weights of --init to the samples of that .npy file, or to the test "
+                        "set (test); writes predictions.npy and predictions.csv into --out")
+    p.add_argument("--describe", action="store_true",
+                   help="print the model as a table of layers: shapes, parameters, memory and operations")
+    p.add_argument("--export-torch", action="store_true", help="print the model as PyTorch source")
+    p.add_argument("--version", action="version", version=f"psrun {places.version()}", help="print the version")
+
+
+def add_output(p):
     p.add_argument("--verbose", action="store_true",
-                   help="show all parts' logs, not only worker 0's and the others' warnings and errors")
-    p.add_argument("--version", action="version", version=f"psrun {places.version()}")
-    p.add_argument("config", metavar="CONFIG", nargs="?", help="the job's file, such as configs/digits-basicnet.yaml")
-    p.add_argument("overrides", metavar="key=value", nargs="*", help="keys that override the file's")
-    return p
+                   help="show the logs of all parts; otherwise worker 0's, and warnings and errors of the others")
+    p.add_argument("--tensorboard", action="store_true",
+                   help="write events for TensorBoard into the run's folder (tensorboard --logdir runs)")
 
 
 def port(text):

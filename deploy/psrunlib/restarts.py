@@ -17,9 +17,6 @@ STEP = re.compile(r"step-(\d+)")
 REJOIN_LINE = re.compile(r"^\s*[\d.]+ \S+ WARN  rejoin ")
 RESUME_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  resume step=(?P<step>\d+) (?:.* steps_lost=(?P<lost>\d+)$)?")
 SAVED_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  checkpoint step=\d+ ")
-# What a part says of a failure that may be gone the next time.
-PASSING = ("PEER", "NET", "TIMEOUT", "PROTOCOL", "INTERNAL", "NOMEM")
-KIND = re.compile(r"^(?:kind=(?P<shard>[A-Z]+) |(?P<part>[A-Z]+): )")  # a shard's failure, its part's
 CANNOT_BE_RUN = (126, 127)  # sh: no such folder or program
 
 
@@ -28,8 +25,7 @@ def can_mend(watched):
     configuration, a number that is not finite, or a full disk."""
     if watched.fault or watched.code < 0:
         return True
-    kinds = {found["shard"] or found["part"] for found in map(KIND.match, watched.errors) if found}
-    return kinds <= set(PASSING) and watched.code not in CANNOT_BE_RUN
+    return all(error.passing for error in watched.errors) and watched.code not in CANNOT_BE_RUN
 
 
 def check(job):

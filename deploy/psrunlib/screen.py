@@ -1,21 +1,14 @@
 """The terminal: prefixed lines, and rank 0's progress bar below them."""
 import os
-import re
 import select
 import shutil
 import sys
 
+from .log_line import parse
+
 PIECE = 1000  # characters that a pipe or terminal takes at once when it is writable
 
-LEVEL = re.compile(r"^\s*[\d.]+ \S+ (DEBUG|INFO |WARN |ERROR) ")
-# The coordinator's, of any part: where people can watch the job.
-PAGE = re.compile(r"^\s*[\d.]+ \S+ INFO  page at=\S+$")
-COLOURS = {"WARN ": "33", "ERROR": "31"}
-
-
-def level_of(line):
-    found = LEVEL.match(line)
-    return found.group(1).strip() if found else ""
+COLOURS = {"WARN": "33", "ERROR": "31"}
 
 
 def to_nowhere(stream):
@@ -40,10 +33,10 @@ class Screen:
     def line(self, part, text):
         """Shows a log line; without --verbose, of parts except worker 0 only warnings, errors and
         the page's address."""
-        quiet = part.name != "worker 0" and level_of(text) not in ("WARN", "ERROR") and not PAGE.match(text)
-        if quiet and not self.verbose:
-            return
-        self.say(self._coloured(f"[{part.name}] ", text))
+        said = parse(text)
+        told = said and (said.level in COLOURS or said.event == "page")
+        if told or part.name == "worker 0" or self.verbose:
+            self.say(self._coloured(f"[{part.name}] ", text, said))
 
     def say(self, text=""):
         self._show(text + "\n", self.bar)
@@ -64,9 +57,8 @@ class Screen:
     def red(self, text):
         return f"\x1b[31m{text}\x1b[0m" if self.terminal else text
 
-    def _coloured(self, prefix, text):
-        found = LEVEL.match(text)
-        colour = COLOURS.get(found.group(1)) if found and self.terminal else None
+    def _coloured(self, prefix, text, said):
+        colour = COLOURS.get(said.level) if said and self.terminal else None
         body = f"\x1b[{colour}m{text}\x1b[0m" if colour else text
         return (f"\x1b[2m{prefix}\x1b[0m" if self.terminal else prefix) + body
 

@@ -7,7 +7,7 @@ import time
 
 from .errors import JobError
 from .events import Events
-from .screen import level_of
+from .log_line import Failure, failure, parse, part_names
 from .traceback import Traceback
 
 # When a part has failed, the coordinator tells the others. Those that have not ended GRACE_S
@@ -29,48 +29,14 @@ INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM, RESUMABLE)
 # and no part is late because of that.
 ROUND_MOST_S = 1.0
 
-# The level comes before any text that a part or its peer chooses.
-ERROR_LINE = re.compile(r"^\s*[\d.]+ \S+ ERROR \S+ (?P<what>.*)$")
-OTHERS_FAULT = re.compile(r"^PEER: ")
-TIMED_OUT = re.compile(r"^TIMEOUT: ")
-# Logged by the coordinator when the last member has joined.
-JOINED_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  joined .* members=(?P<n>\d+)/(?P=n)$")
 # Worker 0's, as a line or as the bar: the first one after the first step, at once.
 STEP_LINE = re.compile(r"\bepoch \d+/\d+  step (?P<step>\d+)/")
-# The coordinator's, while the job runs and while members join; the members' of the coordinator.
-SILENT_LINES = (
-    re.compile(r"^\s*[\d.]+ \S+ INFO  unanswered by=\"(?P<role>server|worker) (?P<rank>0)\" "),
-    re.compile(r'^\s*[\d.]+ \S+ WARN  rejoin n=\S+ reason="the job is over: the coordinator '
-               r"\((?P<role>server|worker) (?P<rank>0) at \S+\) is dead: no sign of life"),
-    re.compile(r'^\s*[\d.]+ \S+ INFO  abort reason="(?P<role>server|worker) (?P<rank>\d+) \(host [^)]*\) '
-               "is dead: no sign of life"),
-    re.compile(r"^\s*[\d.]+ \S+ WARN  unjoined role=(?P<role>server|worker) rank=(?P<rank>\d+) host=\S* "
-               'reason="no sign of life'))
-# Names the parts that have not joined in time: "servers 1, 3-5 of 8, worker 0 of 3: not joined after 60.0 s".
-MISSING_LINE = re.compile(r"(?P<who>[a-z0-9 ,-]+): not joined after [\d.]+ s \(net\.join_timeout_ms\)")
-NO_COORDINATOR_LINE = re.compile(r"no coordinator at .*: is (?P<who>(?:server|worker) 0) running, and is its port open")
-MISSING_RANKS = re.compile(r"(?P<role>server|worker)s? (?P<ranks>\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*) of \d+")
-TOLD_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  interrupted signal=(?P<signal>SIG[A-Z]+) ")
-
-
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def listens_to(number):
     """False for a SIGHUP that nohup has set to be ignored."""
     return number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
-
-
-def missing_parts(line):
-    """The names of the parts that, as the line says, have not joined in time."""
-    absent = NO_COORDINATOR_LINE.search(line)
-    if absent:
-        yield absent["who"]
-    found = MISSING_LINE.search(line)
-    for role in MISSING_RANKS.finditer(found["who"] if found else ""):
-        for span in role["ranks"].split(", "):
-            first, _, last = span.partition("-")
-            yield from (f"{role['role']} {rank}" for rank in range(int(first), int(last or first) + 1))
 
 
 class Watched:
@@ -82,7 +48,7 @@ class Watched:
         self.log = log  # None: writing it has failed
         self.rest = ""
         self.open = True
-        self.errors = []
+        self.errors = []  # log_line.Failure
         self.traceback = Traceback()
         self.told = None  # the signal that it has logged
         self.spoke = False  # the part itself has said something; else ssh may have
@@ -95,23 +61,29 @@ class Watched:
         self.silent_at = None  # when the coordinator missed it; None: it has said something since
         self.fault = ""  # why psrun ended it
         self.left = False  # it has ended, and an elastic job goes on without it
+        self.missed_others = False  # it has logged that others had not joined in time
 
     def take(self, text, screen, heard):
         """Lines end with a line feed; a progress bar's states with a carriage return. heard: is
-        called with each."""
+        called with each, and with what parse makes of it."""
         pieces = re.split(r"([\r\n])", self.rest + text)
         self.rest = pieces.pop()
         for line, end in zip(pieces[0::2], pieces[1::2]):
             self._count_step(line)
-            heard(self, line)
+            said = parse(line)
+            heard(self, line, said)
             if end == "\r":
                 screen.progress(line)
             elif line:
-                self._line(line, screen)
+                self._line(line, said, screen)
 
     def _count_step(self, line):
         found = STEP_LINE.search(line)
         self.step = int(found["step"]) if found else self.step
+
+    @property
+    def last_error(self):
+        return self.errors[-1] if self.errors else Failure("")
 
     @property
     def how(self):
@@ -122,19 +94,25 @@ class Watched:
             return f"was ended by {signal.Signals(-self.code).name}"
         return f"ended with exit code {self.code}"
 
-    def _line(self, line, screen):
+    def _line(self, line, said, screen):
         self._keep(line, screen)
         self.last_line = line
-        self.spoke = self.spoke or bool(level_of(line))
-        found = ERROR_LINE.match(line)
-        error = found.group("what") if found else self.traceback.take(line)
+        error = failure(said) if said else self.traceback.take(line)
         if error:
             self.errors.append(error)
-        self.all_joined = self.all_joined or bool(JOINED_LINE.match(line))
-        told = TOLD_LINE.match(line)
-        if told:
-            self.told = signal.Signals[told.group("signal")]
+        if said:
+            self._note(said)
         screen.line(self.part, line)
+
+    def _note(self, said):
+        self.spoke = True
+        if said.event == "joined":  # the coordinator's
+            here, _, all_of_them = said.fields.get("members", "").partition("/")
+            self.all_joined = self.all_joined or bool(here) and here == all_of_them
+        elif said.event == "missing":
+            self.missed_others = True
+        elif said.event == "interrupted":
+            self.told = getattr(signal, said.fields.get("signal", ""), self.told)
 
     def _keep(self, line, screen):
         """Writes a line to the log. A full disk ends the log, not the job."""
@@ -168,7 +146,7 @@ class Watched:
 
     def close(self, screen):
         if self.rest:
-            self._line(self.rest, screen)
+            self._line(self.rest, parse(self.rest), screen)
             self.rest = ""
         self.open = False
         self._close_log()
@@ -272,20 +250,26 @@ class Supervisor:
                 self.selector.unregister(key.fileobj)
                 watched.close(self.screen)
 
-    def _hear(self, watched, line):
+    def _hear(self, watched, line, said):
         self.events.line(watched.part, line)
         if self.elastic:
             self.elastic.line(watched.part, line)
         if not self.restarts:
             return
         watched.silent_at = None
-        for missing in missing_parts(line):
-            self._mark_silent(missing, self.now - self.dead_after_s)
-        for found in filter(None, (pattern.match(line) for pattern in SILENT_LINES)):
-            self._mark_silent(f"{found['role']} {found['rank']}", self.now)
+        if said:
+            self._find_silent(said)
         self.restarts.line(watched.part, line)
         if STEP_LINE.search(line):
             self.restarts.step_made()
+
+    def _find_silent(self, said):
+        """Notes which parts a member, or the coordinator, waits for in vain."""
+        if said.event == "missing":  # it has waited long enough already
+            for name in part_names(said.fields.get("parts", "")):
+                self._mark_silent(name, self.now - self.dead_after_s)
+        elif said.event in ("silent", "unanswered"):
+            self._mark_silent(f"{said.fields.get('role')} {said.fields.get('rank')}", self.now)
 
     def _mark_silent(self, name, since):
         for watched in self.watched:
@@ -353,8 +337,8 @@ class Supervisor:
             if len(item) == 3:
                 self._start(item[2], instead_of=item[1])
                 continue
-            waited = item[1].errors and any(missing_parts(item[1].errors[-1]))
-            part, delay_s = self.restarts.replace(item[1], max(w.step for w in self.watched), not waited)
+            step, counts = max(w.step for w in self.watched), not item[1].missed_others
+            part, delay_s = self.restarts.replace(item[1], step, counts)
             self.waiting.append((self.now + delay_s, item[1], part))
 
     def _end_silent(self):
@@ -521,13 +505,13 @@ class Supervisor:
         """True if our signals ended it, or if its error says that others had ended."""
         if watched.fault:
             return False
-        return self._ended_by_us(watched) or bool(watched.errors and OTHERS_FAULT.match(watched.errors[-1]))
+        return self._ended_by_us(watched) or watched.last_error.kind == "PEER"
 
     def _say_why(self, failed):
         """Shows the first cause last, since nobody scrolls up."""
         cause = self._cause(failed)
         self.screen.say(self.screen.red(f"psrun: the job failed: {self._how(cause)}"))
-        what = cause.errors[-1] if cause.errors else cause.last_line
+        what = cause.last_error.text or cause.last_line
         # A part's last words do not say why a signal ended it.
         if what and not cause.fault and cause.code > 0:
             self.screen.say(self.screen.red(f"psrun:   {what}"))
@@ -541,9 +525,8 @@ class Supervisor:
         theirs = [w for w in failed if not self._ended_by_us(w)] or failed
         signalled = [w for w in theirs if w.code < 0 and not w.fault]
         stood = [w for w in theirs if w.fault]
-        own = [w for w in theirs if w.errors and not OTHERS_FAULT.match(w.errors[-1])
-               and not w.fault]
-        at_once = [w for w in own if not TIMED_OUT.match(w.errors[-1])]
+        own = [w for w in theirs if w.errors and w.last_error.kind != "PEER" and not w.fault]
+        at_once = [w for w in own if w.last_error.kind != "TIMEOUT"]
         return (signalled or at_once or stood or own or theirs)[0]
 
     @staticmethod

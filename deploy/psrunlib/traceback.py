@@ -1,6 +1,8 @@
 """The error that a Python program ends with, from the lines that it prints."""
 import re
 
+from .log_line import Failure
+
 PREFIX = re.compile(r"^\[rank\d+\]: ?")  # PyTorch's
 BEGIN = "Traceback (most recent call last):"
 # The exception's own line is the first that is not indented.
@@ -21,7 +23,7 @@ class Traceback:
         self.inside = False
 
     def take(self, line):
-        """The error, in the words of our own workers, when this line ends a traceback."""
+        """The Failure, when this line ends a traceback; else None."""
         line = PREFIX.sub("", line)
         if line == BEGIN:
             self.inside = True
@@ -36,9 +38,9 @@ class Traceback:
         if not found or found["kind"] in TOLD:
             return None
         if others := OTHERS.search(line):
-            return f"PEER: {others['text'] or others['gone']}"
+            return Failure(f"PEER: {others['text'] or others['gone']}", "PEER")
         if INTERRUPTED.match(line):
-            return f"PEER: {line}"
+            return Failure(f"PEER: {line}", "PEER")
         if late := TIMED_OUT.search(line):
-            return f"TIMEOUT: {late['text']}"
-        return line
+            return Failure(f"TIMEOUT: {late['text']}", "TIMEOUT")
+        return Failure(line)

@@ -168,7 +168,7 @@ class Descriptors(JobTest):
         said = {}
         for name, part in parts.items():
             self.assertEqual(codes[name], 1, part.text())
-            found = re.search(r"ERROR failed UNSUPPORTED: .* needs up to (\d+) open files and "
+            found = re.search(r"ERROR failed kind=UNSUPPORTED passing=false reason=\".* needs up to (\d+) open files and "
                               r"connections here, and the limit is 24: raise it \(ulimit -n (\d+)",
                               part.text())
             self.assertIsNotNone(found, part.text())
@@ -314,7 +314,7 @@ class Strangers(JobTest):
                 except OSError:
                     pass  # refused, or not answered
 
-    FORGED = "9.999 server/0 ERROR failed IO: the disk is full"
+    FORGED = '9.999 server/0 ERROR failed kind=IO passing=false reason="the disk is full"'
 
     def test_a_name_that_holds_a_line(self):
         parts = self.start_job(1, 2, "net.join_timeout_ms=6000", skip=["worker 1"])
@@ -628,7 +628,7 @@ class Rerun(JobTest):
         self.assertEqual(worker()[0], 0)
         code, text = worker()
         self.assertEqual(code, 1)
-        self.assertRegex(text, r"ERROR failed IO: \S+/out holds a run already \(summary.json\): ")
+        self.assertRegex(text, r'ERROR failed kind=IO passing=false reason="\S+/out holds a run already \(summary.json\): ')
         self.assertEqual(worker("--overwrite")[0], 0)
         self.assertEqual(len([r for r in self.records() if "lr" in r]), 1)
 

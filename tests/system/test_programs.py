@@ -1,5 +1,6 @@
 """psrun with a program of the user's as workers: what it gets, and how the job ends."""
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import unittest
 from jobs import ROOT, JobTest, free_port
 
 sys.path.insert(0, str(ROOT / "deploy"))
+from psrunlib.log_line import Failure  # noqa: E402
 from psrunlib.traceback import Traceback  # noqa: E402
 
 PYTHON = os.environ.get("PS_PYTHON", sys.executable)
@@ -83,7 +85,7 @@ class Programs(JobTest):
 
 class Tracebacks(unittest.TestCase):
     """The errors that psrun reads from a Python program's output. Those that name another part
-    begin with PEER, as our own workers' do: they are not the cause."""
+    are of the kind PEER, as our own workers' are: they are not the cause."""
 
     def read(self, *lines):
         traceback = Traceback()
@@ -105,11 +107,14 @@ class Tracebacks(unittest.TestCase):
                             ("pstrain.errors.TimeoutError: rank 0: no worker 1", "TIMEOUT: rank 0: no worker 1"),
                             ("TimeoutError: of the program's own", "TimeoutError: of the program's own"),
                             ("KeyboardInterrupt", None)):
-            self.assertEqual(self.after(line), error)
+            found = self.after(line)
+            self.assertEqual(found and found.text, error)
+            if found:
+                self.assertEqual(found.kind, re.match("(?:(PEER|TIMEOUT): )?", error)[1] or "")
 
     def test_with_pytorchs_prefix(self):
         lines = ("Traceback (most recent call last):", '  File "x.py", line 1', "ValueError: 3")
-        self.assertEqual(self.read(*(f"[rank1]: {line}" for line in lines)), ["ValueError: 3"])
+        self.assertEqual(self.read(*(f"[rank1]: {line}" for line in lines)), [Failure("ValueError: 3")])
 
     def test_other_lines(self):
         self.assertEqual(self.read("ValueError: printed by hand", "epoch 1: loss 3"), [])

@@ -191,7 +191,7 @@ class ByHand(JobTest):
                                   "--set", "net.join_timeout_ms=1000")
         self.addCleanup(self._end, second)
         self.assertNotEqual(second.popen.wait(20), 0, second.text())
-        self.assertRegex(second.text(), "TIMEOUT: joining job .*: the job is running and has all its members")
+        self.assertRegex(second.text(), "kind=TIMEOUT .*joining job .*: the job is running and has all its members")
         self.assertNotIn(" rejoin ", parts["worker 0"].text())
         self.end_well(parts)
 

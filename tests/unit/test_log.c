@@ -108,7 +108,7 @@ static void nobody_forges_a_line(void **state)
     ps_log_init("server/0", PS_LOG_INFO);
     begin();
     PS_INFO("joined", "host=%s",
-            "b\x1b[31m\n9.999 server/0 ERROR failed IO: the disk is full\r");
+            "b\x1b[31m\n9.999 server/0 ERROR failed kind=IO passing=false\r");
     const char *text = end();
     assert_int_equal(count(text, "\n"), 1);
     assert_null(strchr(text, '\x1b'));

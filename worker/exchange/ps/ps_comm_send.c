@@ -19,11 +19,6 @@ static ps_err send_header(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
     return err;
 }
 
-static bool has_payload(int kind)
-{
-    return kind == PS_MSG_INIT || kind == PS_MSG_PUSH || kind == PS_MSG_RESTORE;
-}
-
 static bool in_shared_memory(const ps_comm_link *l, int kind)
 {
     return l->shm && kind != PS_MSG_RESTORE;
@@ -46,7 +41,8 @@ static ps_command next_of(const ps_comm *c, uint32_t chunk)
 static size_t payload_bytes(const ps_comm *c, const ps_comm_link *l,
                             const ps_command *what)
 {
-    if (!has_payload(what->kind) || in_shared_memory(l, what->kind)) return 0;
+    if (!ps_wire_kind_has_payload(what->kind) || in_shared_memory(l, what->kind))
+        return 0;
     const ps_chunk *range = &c->plan->chunks[what->chunk];
     if (what->kind != PS_MSG_PUSH || !c->encoded[what->chunk])
         return range->count * sizeof(float);
@@ -124,7 +120,7 @@ static ps_err send_command(ps_comm *c, ps_comm_link *l, const ps_command *what)
     h.chunk = chunk;
     if (what->kind == PS_MSG_FETCH || what->kind == PS_MSG_RESTORE)
         h.place = c->snapshot.array;
-    if (!has_payload(what->kind)) return send_header(c, l, &h, NULL, 0);
+    if (!ps_wire_kind_has_payload(what->kind)) return send_header(c, l, &h, NULL, 0);
     h.count = range->count;
     if (what->kind == PS_MSG_PUSH) h.credit = ps_comm_groups_sent(c, l);
     if (in_shared_memory(l, what->kind)) {

@@ -1,0 +1,71 @@
+"""What psrun reads of the log of its parts: the events and fields by which it decides."""
+import subprocess
+import sys
+import unittest
+
+from jobs import BIN, DIGITS, ROOT
+
+sys.path.insert(0, str(ROOT / "deploy"))
+from psrunlib.log_line import Failure, failure, parse, part_names  # noqa: E402
+from psrunlib.restarts import can_mend  # noqa: E402
+
+
+class Ended:
+    """As much of supervise.Watched as can_mend reads."""
+
+    def __init__(self, errors, code=1, fault=""):
+        self.errors, self.code, self.fault = errors, code, fault
+
+
+class LogLines(unittest.TestCase):
+    def test_a_line(self):
+        said = parse('  12.345 worker/0 WARN  rejoin n=1/5 reason="worker 1 (host b) is dead" host=c')
+        self.assertEqual((said.level, said.event), ("WARN", "rejoin"))
+        self.assertEqual(said.fields, {"n": "1/5", "reason": "worker 1 (host b) is dead", "host": "c"})
+        self.assertEqual(parse("0.001 server/1 INFO  end").fields, {})
+        for line in ("", "epoch 1/2  step 3/9", "1.0 worker/0 LOUD  failed kind=IO", "Traceback: ERROR failed"):
+            self.assertIsNone(parse(line))
+
+    def test_what_a_peer_says_counts_not(self):
+        said = parse('1.0 server/0 INFO  joined role=worker rank=1 members=2/3 host=a rank=0 members=3/3')
+        self.assertEqual((said.fields["rank"], said.fields["members"]), ("1", "2/3"))
+        said = parse('1.0 server/0 INFO  abort reason="x role=server rank=0" role=worker')
+        self.assertEqual((said.fields["role"], "rank" in said.fields), ("worker", False))
+        self.assertIsNone(failure(parse('1.0 server/0 WARN  refused host=b ERROR failed kind=IO passing=false reason="x"')))
+
+    def test_failures(self):
+        start = "1.0 worker/0 ERROR "
+        for line, wanted in (
+                ('failed kind=IO passing=false reason="a "b" passing=true reason="c"', Failure('IO: a "b" passing=true reason="c', "IO", False)),
+                ('failed kind=PEER passing=true reason="it was cut', Failure("PEER: it was cut", "PEER", True)),
+                ('checkpoint step=3 reason="disk full"', Failure('step=3 reason="disk full"')),
+                ('answer kind=DONE error="x"', Failure('kind=DONE error="x"'))):
+            self.assertEqual(failure(parse(start + line)), wanted)
+
+    def test_names_of_parts(self):
+        for text, names in (("servers 1, 3-4 of 8, worker 0 of 3", ["server 1", "server 3", "server 4", "worker 0"]),
+                            ("server 0", ["server 0"]), ("2 of 4 servers, 1 of 3 workers", []), ("", [])):
+            self.assertEqual(list(part_names(text)), names)
+
+    def test_what_can_be_mended(self):
+        passing, lasting = Failure("PEER: x", "PEER", True), Failure("IO: x", "IO", False)
+        self.assertTrue(can_mend(Ended([passing])) and can_mend(Ended([])) and can_mend(Ended([Failure("KeyError: 1")])))
+        self.assertTrue(can_mend(Ended([lasting], -9)) and can_mend(Ended([lasting], fault="was stopped")))
+        self.assertFalse(can_mend(Ended([lasting])) or can_mend(Ended([passing, lasting])) or can_mend(Ended([], 127)))
+
+    def test_the_programs_say_so(self):
+        for program, settings, wanted in (
+                ("ps-worker", ["train.step=1"], ("CONFIG", False)), ("ps-server", ["train.step=1"], ("CONFIG", False)),
+                ("ps-worker", ["net.join_timeout_ms=1000"], ("TIMEOUT", True))):
+            done = subprocess.run(
+                [BIN / program, "--config", DIGITS, "--set", *settings, "--init-method", "tcp://127.0.0.1:9", "--rank", "1"],
+                stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, check=False)
+            lines = [parse(line) for line in done.stderr.splitlines()]
+            last = failure(lines[-1])
+            self.assertEqual((done.returncode, last.kind, last.passing), (1, *wanted), done.stderr)
+            missing = [line.fields["parts"] for line in lines if line.event == "missing"]
+            self.assertEqual(missing, ["server 0"] if wanted[0] == "TIMEOUT" else [])
+
+
+if __name__ == "__main__":
+    unittest.main()
