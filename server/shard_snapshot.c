@@ -18,7 +18,8 @@ static ps_err find_array(const ps_shard_chunk *c, const ps_wire_header *h, float
 {
     *out = ps_aggregate_array(&c->memory, h->place);
     if (*out) return PS_OK;
-    return ps_err_set(PS_ERR_PROTOCOL, "%s of array %" PRIu64 ", which chunk %u has not",
+    return ps_err_set(PS_ERR_PROTOCOL,
+                      "%s of array %" PRIu64 ", which chunk %u does not have",
                       ps_wire_kind_name(h->kind), h->place, h->chunk);
 }
 

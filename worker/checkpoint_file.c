@@ -303,14 +303,15 @@ static ps_err check_manifest(const char *path, json_t *m)
 {
     const char *format = json_string_value(json_object_get(m, "format"));
     if (!format || strcmp(format, FORMAT) != 0)
-        return ps_err_set(PS_ERR_FORMAT, "%s: not a manifest of a %s", path, FORMAT);
+        return ps_err_set(PS_ERR_FORMAT, "%s: is not the manifest of a %s", path, FORMAT);
     uint32_t crc;
     const json_int_t said = json_integer_value(json_object_get(m, "crc32"));
     json_object_del(m, "crc32");
     PS_TRY(manifest_sum(m, &crc));
     if (said == crc) return PS_OK;
-    return ps_err_set(PS_ERR_FORMAT, "%s: its checksum is %08x, not %08x as it says",
-                      path, crc, (unsigned)said);
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s: is damaged: its checksum is %08x, not %08x as it says", path,
+                      crc, (unsigned)said);
 }
 
 static ps_err check_file(const char *folder, const char *name, const json_t *entry)
@@ -321,13 +322,18 @@ static ps_err check_file(const char *folder, const char *name, const json_t *ent
     const json_int_t size = json_integer_value(json_object_get(entry, "bytes"));
     const json_int_t sum = json_integer_value(json_object_get(entry, "crc32"));
     if (strchr(name, '/'))
-        return ps_err_set(PS_ERR_FORMAT, "%s: a manifest that names %s", folder, name);
+        return ps_err_set(
+            PS_ERR_FORMAT,
+            "%s: its manifest names the file %s, which is outside the folder", folder,
+            name);
     PS_TRY(sum_file(path_of(folder, name, path), &bytes, &crc));
     if (bytes != (uint64_t)size)
-        return ps_err_set(PS_ERR_FORMAT, "%s: %" PRIu64 " bytes, its manifest has %lld",
-                          path, bytes, (long long)size);
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s: has %" PRIu64 " bytes, but the manifest says %lld", path,
+                          bytes, (long long)size);
     if (crc == sum) return PS_OK;
-    return ps_err_set(PS_ERR_FORMAT, "%s: its checksum is %08x, its manifest has %08x",
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s: is damaged: its checksum is %08x, but the manifest says %08x",
                       path, crc, (unsigned)sum);
 }
 

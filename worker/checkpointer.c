@@ -374,8 +374,8 @@ ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state
         c->memory_ns = ps_clock_ns(); // not at once again
         if (c->rank == 0 && disk)
             PS_WARN("checkpoint",
-                    "step=%" PRIu64 " note=\"skipped: the disk is not done with the one "
-                    "before\"",
+                    "step=%" PRIu64 " note=\"skipped: the checkpoint before is still "
+                    "being written\"",
                     state->step);
         return PS_OK;
     }

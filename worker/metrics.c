@@ -61,7 +61,7 @@ ps_err ps_metrics_add_events(ps_metrics *metrics, const char *folder, uint64_t f
  * noticed when it happens. */
 static ps_err write_line(ps_metrics *metrics, json_t *line)
 {
-    if (!line) return ps_err_set(PS_ERR_NOMEM, "a metrics line");
+    if (!line) return ps_err_set(PS_ERR_NOMEM, "no memory for a line of metrics.jsonl");
     double seconds = ps_clock_seconds_since(metrics->start_ns);
     json_object_set_new(line, "seconds", number(seconds));
     int failed = json_dumpf(line, metrics->file, JSON_COMPACT);

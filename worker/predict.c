@@ -53,7 +53,7 @@ static ps_err read_file(const char *path, ps_dataset *set)
     if (err == PS_OK) err = ps_source_end(&source);
     ps_source_fini(&source);
     if (err == PS_OK && set->n == 0)
-        err = ps_err_set(PS_ERR_FORMAT, "%s: no sample", path);
+        err = ps_err_set(PS_ERR_FORMAT, "%s: holds no sample", path);
     if (err == PS_OK)
         err = ps_mem_zalloc(&set->labels, (size_t)set->n, sizeof *set->labels, "labels");
     if (err == PS_OK) err = ps_dataset_check(set, 0, 0);

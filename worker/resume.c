@@ -141,7 +141,7 @@ static ps_err choose_run_dir(ps_resume *r)
     if (!cli->resume || !cli->resume[0]) return PS_OK;
     r->run_dir = is_auto(r) ? cli->out : cli->resume;
     if (r->run_dir && r->run_dir[0]) return PS_OK;
-    return ps_err_set(PS_ERR_ARG, "--resume auto: --out says where the run is");
+    return ps_err_set(PS_ERR_ARG, "--resume auto needs --out, the folder of the run");
 }
 
 /* Rank 0: the step of the newest checkpoint on disk; 0: there is none. */

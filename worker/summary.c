@@ -238,7 +238,7 @@ static ps_err write_object(const json_t *o, const char *path)
 ps_err ps_summary_write(const ps_summary *s, const char *path)
 {
     json_t *o = json_object();
-    if (!o) return ps_err_set(PS_ERR_NOMEM, "the summary");
+    if (!o) return ps_err_set(PS_ERR_NOMEM, "no memory for the summary");
     put_job(o, s);
     put_speed(o, s->result);
     put_traffic(o, s);

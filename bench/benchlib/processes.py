@@ -38,11 +38,19 @@ def cpu_seconds(pid):
 
 
 def children(pid):
-    """(name of the program, process id) of each."""
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
-        for child in f.read().split():
-            with open(f"/proc/{child}/comm", encoding="utf-8") as name:
-                yield name.read().strip(), int(child)
+    """(name of the program, process id) of each. Those that have just ended are left out."""
+    for child in _read(f"/proc/{pid}/task/{pid}/children").split():
+        name = _read(f"/proc/{child.decode()}/comm").decode().strip()
+        if name:
+            yield name, int(child)
+
+
+def _read(path):
+    try:
+        with open(path, "rb") as f:
+            return f.read()
+    except OSError:
+        return b""
 
 
 def descendants(pid):
@@ -53,9 +61,7 @@ def descendants(pid):
 
 
 def environment(pid):
-    with open(f"/proc/{pid}/environ", "rb") as f:
-        pairs = [p.decode().split("=", 1) for p in f.read().split(b"\0") if b"=" in p]
-    return dict(pairs)
+    return dict(p.decode().split("=", 1) for p in _read(f"/proc/{pid}/environ").split(b"\0") if b"=" in p)
 
 
 def listening_ports(pid):
@@ -83,13 +89,8 @@ def resident_bytes(pid):
 def find_part(psrun_pid, role, rank):
     """The process id of a part of psrun's job; None while it is being started."""
     key = "PS_SERVER_RANK" if role == "server" else "RANK"
-    try:
-        for name, pid in descendants(psrun_pid):
-            if name == f"ps-{role}" and environment(pid).get(key) == str(rank):
-                return pid
-    except OSError:
-        pass  # one has just ended
-    return None
+    return next((pid for name, pid in descendants(psrun_pid)
+                 if name == f"ps-{role}" and environment(pid).get(key) == str(rank)), None)
 
 
 def stop_session(popen):

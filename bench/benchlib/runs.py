@@ -11,6 +11,8 @@ from . import processes
 from .job_config import ROOT, BenchError
 
 sys.path.append(os.path.join(ROOT, "deploy"))
+from psrunlib import report  # noqa: E402
+from psrunlib.errors import JobError  # noqa: E402
 from psrunlib.ports import free_port  # noqa: E402
 
 PSRUN = os.path.join(ROOT, "deploy", "psrun")
@@ -59,12 +61,10 @@ def finish(started, timeout_s):
 
 
 def read_summary(out):
-    path = os.path.join(out, "summary.json")
     try:
-        with open(path, encoding="utf-8") as f:
-            return json.load(f)
-    except (OSError, ValueError) as error:
-        raise BenchError(f"no summary in {path}: {error}") from error
+        return report.read_summary(out)
+    except JobError as error:
+        raise BenchError(str(error)) from error
 
 
 def read_losses(out):

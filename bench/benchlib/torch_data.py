@@ -161,7 +161,7 @@ def load(config, split):
             images = images[limits[0]:limits[1] + 1]
             labels = labels[limits[0]:limits[1] + 1]
     else:
-        raise BenchError(f"data.kind {kind}: not known to the PyTorch side")
+        raise BenchError(f"data.kind {kind}: the PyTorch side does not have it")
     x = torch.from_numpy(_normalised(config, images))
     x = x.reshape(len(x), *config["model.input"])
     return x, torch.from_numpy(np.array(labels, dtype=np.int64).reshape(-1))

@@ -102,7 +102,7 @@ class Model(nn.Module):
             elif kind in LAYERS:
                 layer = LAYERS[kind](settings, tuple(probe.shape[1:]), dropout=self.dropout)
             else:
-                raise BenchError(f"layer {kind}: not known to the PyTorch side")
+                raise BenchError(f"layer {kind}: the PyTorch side does not have it")
             if kind != "residual":
                 # Those without weights too: train() and eval() have to reach dropout.
                 named = any(True for _ in layer.parameters())

@@ -8,7 +8,7 @@ ps_err ps_event_init(ps_event *event)
 {
     int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     *event = (ps_event){.fd_plus_1 = fd + 1};
-    return fd < 0 ? ps_err_errno(PS_ERR_IO, "eventfd") : PS_OK;
+    return fd < 0 ? ps_err_errno(PS_ERR_IO, "cannot make an eventfd") : PS_OK;
 }
 
 ps_event ps_event_of(int fd)

@@ -16,7 +16,8 @@ ps_err ps_thread_start(pthread_t *thread, const char *name, void *(*main)(void *
     int code = pthread_create(thread, NULL, main, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code != 0)
-        return ps_err_set(PS_ERR_NOMEM, "no thread for %s: %s", name, strerror(code));
+        return ps_err_set(PS_ERR_NOMEM, "cannot start the thread \"%s\": %s", name,
+                          strerror(code));
     char short_name[NAME_BYTES];
     snprintf(short_name, sizeof short_name, "%s", name);
     (void)pthread_setname_np(*thread, short_name); // works without a name too

@@ -376,7 +376,7 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
     cli->predict = args->value[FLAG_PREDICT];
     for (flag_id f = FLAG_CHECK_DATA; f <= FLAG_PREDICT && program->is_server; f++)
         if (args->value[f])
-            return ps_err_set(PS_ERR_ARG, "%s is a worker's: ask ps-worker",
+            return ps_err_set(PS_ERR_ARG, "%s: only ps-worker has this flag",
                               flags[f].name);
     PS_TRY(add_size(cli, "job.workers", cli->world_size));
     PS_TRY(add_size(cli, "job.servers", cli->servers));

@@ -195,7 +195,7 @@ static bool check_place(const ps_coordinator *c, const ps_roster_entry *e,
         return refuse_as(r, "the job has no such rank");
     const ps_coord_peer *holder = find_rank(c, e);
     if (holder && holder->incarnation > incarnation)
-        return refuse_as(r, "a later start of this process has its rank");
+        return refuse_as(r, "its rank belongs to a later start of this process");
     if (holder) {
         refuse_for_now(c, r,
                        "its rank is taken: give each process a rank of its own, or none");

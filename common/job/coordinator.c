@@ -450,7 +450,7 @@ static ps_err set_up(ps_coordinator *c)
     int n = c->o.n_servers + c->o.n_workers;
     if (c->o.n_workers < 1 || c->o.n_servers < 0 || c->o.n_workers > PS_MAX_RANKS ||
         c->o.n_servers > PS_MAX_RANKS)
-        return ps_err_set(PS_ERR_ARG, "a job of %d servers and %d workers",
+        return ps_err_set(PS_ERR_ARG, "a job cannot have %d servers and %d workers",
                           c->o.n_servers, c->o.n_workers);
     c->n_workers = c->o.n_workers;
     if (ps_coord_is_elastic(c) && c->o.expected_workers > 0)

@@ -87,7 +87,8 @@ static ps_err find_address(const ps_config *config, const ps_init_method *i,
     bool named = !i->is_file && !is_wildcard(i->host);
     ps_err err = named ? ps_net_route_address(i->host, deadline, local) : PS_OK;
     if (err == PS_ERR_TIMEOUT)
-        return ps_err_prefix(err, "no way to the coordinator until net.join_timeout_ms");
+        return ps_err_prefix(
+            err, "the coordinator was not reached within net.join_timeout_ms");
     PS_TRY(err);
     return choose_address(config, i->host, local, out);
 }
@@ -533,11 +534,11 @@ static ps_err check_options(const ps_member_options *o)
                                          : o->world_size;
     if (o->world_size < 1 || o->world_size > PS_MAX_RANKS || o->n_servers < 0 ||
         o->n_servers > PS_MAX_RANKS)
-        return ps_err_set(PS_ERR_ARG, "a job of %d servers and %d workers", o->n_servers,
-                          o->world_size);
+        return ps_err_set(PS_ERR_ARG, "a job cannot have %d servers and %d workers",
+                          o->n_servers, o->world_size);
     if (o->rank < -1 || o->rank >= size)
-        return ps_err_set(PS_ERR_ARG, "%s %d: the job has %d", ps_role_name(o->role),
-                          o->rank, size);
+        return ps_err_set(PS_ERR_ARG, "%s %d does not exist: the job has %d",
+                          ps_role_name(o->role), o->rank, size);
     if (o->n_endpoints < 0 || o->n_endpoints > PS_ROSTER_ENDPOINTS_MAX)
         return ps_err_set(PS_ERR_ARG, "%d shards in one server, at most %d fit",
                           o->n_endpoints, PS_ROSTER_ENDPOINTS_MAX);

@@ -134,8 +134,8 @@ static ps_err await_answer(void *dealer, ps_deadline deadline)
     ps_zsock_close_parts(&part, n);
     if (n > 0) return PS_OK;
     return ps_err_set(PS_ERR_TIMEOUT, "the other end takes connections but does not "
-                                      "answer: is it a probe, with the same keys "
-                                      "(--curve) or none as this one?");
+                                      "answer: does a probe run there, and are its keys "
+                                      "(--curve) those of this one?");
 }
 
 static int ascending(const void *a, const void *b)

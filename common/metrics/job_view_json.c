@@ -205,5 +205,5 @@ ps_err ps_job_picture_json(const ps_job_picture *p, char **out)
     json_object_set_new(o, "metrics", table());
     *out = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);
-    return *out ? PS_OK : ps_err_set(PS_ERR_NOMEM, "the status");
+    return *out ? PS_OK : ps_err_set(PS_ERR_NOMEM, "no memory for the status");
 }

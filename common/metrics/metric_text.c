@@ -47,7 +47,7 @@ ps_err ps_metric_text(const double values[PS_METRICS], const ps_metric_labels *l
     size_t bytes;
     *out = NULL;
     FILE *f = open_memstream(out, &bytes);
-    if (!f) return ps_err_set(PS_ERR_NOMEM, "the metrics");
+    if (!f) return ps_err_set(PS_ERR_NOMEM, "no memory for the metrics");
     write_metric(f, &info, 1, labels);
     for (int i = 0; i < PS_METRICS; i++)
         if (!isnan(values[i])) write_metric(f, &ps_metric_table[i], values[i], labels);
@@ -55,5 +55,5 @@ ps_err ps_metric_text(const double values[PS_METRICS], const ps_metric_labels *l
     if (fclose(f) == 0 && !failed) return PS_OK;
     free(*out);
     *out = NULL;
-    return ps_err_set(PS_ERR_NOMEM, "the metrics");
+    return ps_err_set(PS_ERR_NOMEM, "no memory for the metrics");
 }

@@ -168,7 +168,9 @@ static ps_err find_target(const ps_tensor_table *table, uint64_t chunk_bytes,
                           table->n_params, *n, n_shards);
     if (*n > UINT32_MAX / 2)
         return ps_err_set(PS_ERR_CONFIG,
-                          "exchange.chunk: %" PRIu64 " chunks are too many", *n);
+                          "exchange.chunk: %" PRIu64
+                          " chunks are too many; larger chunks are fewer",
+                          *n);
     return PS_OK;
 }
 

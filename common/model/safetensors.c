@@ -107,7 +107,7 @@ static ps_err check_metadata(const char *file, const json_t *metadata)
 {
     const char *key;
     const json_t *value;
-    if (!json_is_object(metadata)) return bad(file, "__metadata__", "no map");
+    if (!json_is_object(metadata)) return bad(file, "__metadata__", "is not a map");
     json_object_foreach(
         (json_t *)(uintptr_t)metadata, key,
         value) if (!json_is_string(value)) return bad(file, "__metadata__",
@@ -298,7 +298,8 @@ static ps_err parse(const char *name, const unsigned char *bytes, uint64_t n_byt
 {
     uint64_t n = 0;
     if (n_bytes < LENGTH_BYTES)
-        return bad(name, "", "%" PRIu64 " bytes are too few", n_bytes);
+        return bad(name, "", "%" PRIu64 " bytes are too few for a safetensors file",
+                   n_bytes);
     PS_TRY(header_length(name, bytes, n_bytes, &n));
     uint64_t left = n_bytes - LENGTH_BYTES - n;
     PS_TRY(read_header(name, (const char *)bytes + LENGTH_BYTES, n, left, out));

@@ -64,7 +64,7 @@ static ps_err targets_of(const ps_job_picture *p, char **out)
     }
     *out = json_dumps(list, JSON_COMPACT);
     json_decref(list);
-    return *out ? PS_OK : ps_err_set(PS_ERR_NOMEM, "the targets");
+    return *out ? PS_OK : ps_err_set(PS_ERR_NOMEM, "no memory for the list of targets");
 }
 
 static ps_err get_json(ps_monitor *m, ps_err (*write)(const ps_job_picture *, char **),

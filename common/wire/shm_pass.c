@@ -218,11 +218,12 @@ ps_err ps_shm_answer_recv(int fd, int end_fd, ps_deadline deadline, int *wakes, 
     ps_err err = PS_OK;
     answer.text[sizeof answer.text - 1] = '\0';
     if (bytes != (ssize_t)sizeof answer || answer.magic != ANSWER_MAGIC)
-        err = ps_err_set(PS_ERR_PEER, "the other end broke off the opening");
+        err = ps_err_set(PS_ERR_PEER,
+                         "the other end closed the connection before memory was shared");
     else if (!answer.accepted)
         err = ps_err_set(PS_ERR_PEER, "refused: %s", answer.text);
     else if (got != n)
-        err = ps_err_set(PS_ERR_PEER, "the other end has not %d shards", n);
+        err = ps_err_set(PS_ERR_PEER, "the other end does not have %d shards", n);
     if (err != PS_OK) close_fds(wakes, n);
     return err;
 }

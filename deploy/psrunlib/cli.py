@@ -70,8 +70,8 @@ def add_runs(p):
                    help="continue the run in that folder from its newest checkpoint (checkpoint.*); "
                         "auto: continue the run in --out, or begin one there")
     p.add_argument("--restarts", type=count, default=0, metavar="N",
-                   help="start a part again when it dies, at most N times (default: 0); the job goes on from its newest "
-                        "checkpoint (needs checkpoint.every, .minutes or .best). With a program of your own: "
+                   help="start a part again when it dies, at most N times (default: 0); the job goes on from its "
+                        "newest checkpoint (needs checkpoint.every, .minutes or .best). With a program of your own: "
                         "all parts are started again, and the program loads what it has saved")
     p.add_argument("--join", metavar="RUN",
                    help="add one worker to the job that is running in that folder "
@@ -90,7 +90,8 @@ def add_network(p):
                    help="encrypt all connections, with the job's keys in that folder; they are made if "
                         "there are none (SECURITY.md)")
     p.add_argument("--insecure", action="store_true",
-                   help="allow connections to other hosts that are not encrypted: without --curve, or in all-reduce mode")
+                   help="allow connections to other hosts that are not encrypted: without --curve, or in "
+                        "all-reduce mode")
 
 
 def add_instead(p):
@@ -138,7 +139,7 @@ def make_job(args, build_dir, name=None):
     """name: of the job; None: the configuration's."""
     for setting in args.overrides:
         if "=" not in setting:
-            raise JobError(f"'{setting}' is no key=value")
+            raise JobError(f"'{setting}' is not key=value")
     overrides = args.overrides + ["net.insecure=true"] * args.insecure + ["train.tensorboard=true"] * args.tensorboard
     folder = keys.take_folder(args, overrides)
     facts = jobs.describe(build_dir, args.config, overrides + numbers(args))
@@ -147,7 +148,7 @@ def make_job(args, build_dir, name=None):
     workers, fewest = jobs.count_workers(facts)
     workers = 1 if mode == "single" and args.workers is None else workers
     if mode == "single" and workers > 1:
-        raise JobError(f"mode single is one worker, not {workers}")
+        raise JobError(f"mode single has one worker, not {workers}")
     servers = facts["job.servers"]
     if mode != "ps":
         servers = 0
@@ -222,7 +223,7 @@ def numbers(args):
         settings.append(f"job.workers={jobs.count_devices()}")
     elif args.workers is not None:
         if not re.fullmatch("[1-9][0-9]*", args.workers):
-            raise JobError(f"-w {args.workers}: not a number from 1, or auto")
+            raise JobError(f"-w {args.workers}: give a number from 1, or auto")
         settings.append(f"job.workers={args.workers}")
     elif args.mode == "single":
         settings.append("job.workers=1")

@@ -15,6 +15,7 @@ import time
 
 from . import hosts as hostfile
 from . import keys, remote
+from .log_line import why
 
 PROBE_S = 30
 LOOPBACK = "127.0.0.1"
@@ -130,18 +131,14 @@ def _find_facts(job, nodes):
     for node, process in started:
         out, err = _finish(process, deadline)
         if node.host and process.returncode == remote.SSH_FAILED:
-            node.facts["ssh"] = last_line(err, "no reason given")
+            node.facts["ssh"] = why(err, "no reason given")
             continue
         for line in out.splitlines():
             key, _, value = line.partition("=")
             if key == "version":
                 node.versions.append(value)
             else:
-                node.facts[key] = value
-
-
-def last_line(text, otherwise):
-    return (text.strip().splitlines() or [otherwise])[-1]
+                node.facts[key] = why(value, "")
 
 
 def _finish(process, deadline):
@@ -162,7 +159,7 @@ def _probe(target, port, nodes):
         first = serving.stdout.readline()
         patience.cancel()
         if "serving" not in first:
-            reason = last_line(serving.stderr.read(), "the probe did not start")
+            reason = why(serving.stderr.read(), "the probe did not start")
             target.faults.append(f"{reason} (choose another port with --port)")
             return
         for node in nodes:
@@ -184,7 +181,7 @@ def _measure(node, target, port):
     try:
         node.probes[target.name] = json.loads(out)
     except ValueError:
-        node.faults.append(f"cannot reach {target.name} at {where}: {last_line(err, 'no answer')} "
+        node.faults.append(f"cannot reach {target.name} at {where}: {why(err, 'no answer')} "
                            "(look for a firewall, or give another address with addr= in the hostfile)")
 
 

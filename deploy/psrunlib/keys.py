@@ -9,6 +9,7 @@ import os
 import subprocess
 
 from .errors import JobError
+from .log_line import why
 
 SETTING = "net.curve="
 
@@ -28,8 +29,7 @@ def make(folder, program):
     done = subprocess.run([program, "--make-keys", folder], stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
-        last = (done.stdout.strip().splitlines() or ["no reason given"])[-1]
-        raise JobError(f"--curve: {last.partition(' failed ')[2] or last}")
+        raise JobError(f"--curve: {why(done.stdout, 'no reason given')}")
 
 
 def line(folder, role):

@@ -46,6 +46,14 @@ def failure(said):
     return Failure(f"{kind}: {reason['text']}", kind, said.fields["passing"] == "true")
 
 
+def why(output, otherwise):
+    """Why a program has failed, from its output."""
+    last = (output.strip().splitlines() or [otherwise])[-1]
+    said = parse(last)
+    error = said and failure(said)
+    return error.text if error else last
+
+
 def part_names(text):
     """"servers 1, 3-4 of 8, worker 0" → server 1, server 3, server 4, worker 0."""
     for role in RANKS.finditer(text):

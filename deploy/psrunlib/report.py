@@ -11,7 +11,7 @@ def read_summary(out):
         with open(path, encoding="utf-8") as f:
             return json.load(f)
     except (OSError, ValueError) as error:
-        raise JobError(f"no summary in {path}: {error}") from error
+        raise JobError(f"cannot read the summary {path}: {error}") from error
 
 
 def add_to_summary(out, facts, since):

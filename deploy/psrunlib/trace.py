@@ -58,7 +58,7 @@ def read(path):
             raise ValueError("another format")
         process, kinds = Process(about["role"], about["rank"], about["boot"]), about["kinds"]
     except (ValueError, KeyError, TypeError) as error:
-        raise JobError(f"{path} is no trace of this version: {error}") from error
+        raise JobError(f"{path} is not a trace of this version: {error}") from error
     lanes = {}
     for record in RECORD.iter_unpack(body[:len(body) // RECORD.size * RECORD.size]):
         begin, duration, step, chunk, peer, kind, lane, _ = record

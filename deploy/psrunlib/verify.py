@@ -24,7 +24,7 @@ def read_weights(path):
         with open(path, "rb") as f:
             raw = f.read()
     except OSError as error:
-        raise JobError(f"no weights in {path}: {error.strerror}") from error
+        raise JobError(f"cannot read the weights {path}: {error.strerror}") from error
     n, = struct.unpack_from("<Q", raw)
     entries = json.loads(raw[8:8 + n])
     entries.pop("__metadata__", None)

@@ -1,13 +1,13 @@
 /* A GPU made of the host (cuda_gpu.h): the CUDA device's own kernels and everything above
  * them run where there is no GPU. Only cuda_gpu.cu is left out.
  *
- * Work is queued as on a GPU. PS_HOST_GPU_EAGER says when it runs: a bit for each queue
- * whose work runs as soon as it is queued, after what it awaits; that of the others only
- * when somebody waits for it. An event too few shows as a wrong result in one of the
- * orders, and so does host memory that is touched too early. Who asks often enough
- * whether an event has passed waits for it, too. Pointers to host memory in a kernel's
- * arguments end the test, and so does anything but a launch in a capture. Threads may
- * share it, as those of a worker do. */
+ * Work is queued as on a GPU. PS_HOST_GPU_EAGER says when it runs. It has a bit for each
+ * queue whose work runs as soon as it is queued, after what it awaits. The work of the
+ * other queues runs only when a caller waits for it. A missing event gives a wrong result
+ * in one of the orders, and so does host memory that is touched too early. Asking often
+ * enough whether an event has passed counts as waiting. Pointers to host memory in a
+ * kernel's arguments end the test, and so does anything except a launch in a capture.
+ * Several threads may use it, as those of a worker do. */
 #include "host_gpu.h"
 
 #include <pthread.h>

@@ -545,7 +545,7 @@ static void test_bad_options(void **state)
         (pstrain_options){.struct_size = size, .settings = word, .n_settings = 1},
         PSTRAIN_ERR_CONFIG, "exchange.codec: 'zip' is not one of");
     refuse_table((pstrain_tensor[]){{.name = "x"}}, 1, "exchange.codec=int8",
-                 "mean goes with exchange.codec none");
+                 "mean needs exchange.codec none");
     const int64_t none[] = {0};
     refuse_table((pstrain_tensor[]){{.name = "x"}, {.name = "x"}}, 2, NULL,
                  "two tensors have the name x");

@@ -159,8 +159,9 @@ void world_notice(uint32_t member)
     if (member < WORKERS) memset(&W.workers[member], 0, sizeof W.workers[member]);
 }
 
-/* Whoever is taken for dead, and is not, goes on sending: it makes its connections again,
- * is answered by shards that are of its job still, and repeats what is unanswered. */
+/* A worker that is wrongly taken for dead goes on sending: it makes its connections
+ * again, is answered by shards that are still in its job, and repeats what is unanswered.
+ */
 static void send_as_zombie(uint32_t rank)
 {
     ps_comm *c = world_comm(rank);

@@ -109,7 +109,7 @@ static void list_actions(place *p)
     if (W.on_disk.version != W.newest.version) add(p, (action){ACT_DISK, 0, 0, 0, 0});
 }
 
-/* Returns whom it touched, as a bit set. */
+/* Returns the members that it touched, as a bit set. */
 static uint32_t act(const action *a)
 {
     uint32_t touched = 1u << a->a;

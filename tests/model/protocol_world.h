@@ -126,7 +126,7 @@ typedef struct scenario {
 } scenario;
 
 extern world W;
-/* Whose code runs, and allocates; MEMBERS: nobody's. */
+/* The member whose code runs and allocates; MEMBERS: none. */
 extern uint32_t world_owner;
 /* The incarnation of the message that a shard is given. */
 extern uint32_t world_giving;

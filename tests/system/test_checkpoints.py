@@ -229,8 +229,8 @@ class Damage(CheckpointTest):
         path.write_bytes(data)
 
     def spoilers(self):
-        yield "size", "bytes, its manifest has", lambda d: os.truncate(d / "model.safetensors", 5000)
-        yield "tail", "bytes, its manifest has", lambda d: (d / "model.safetensors").write_bytes(
+        yield "size", "bytes, but the manifest says", lambda d: os.truncate(d / "model.safetensors", 5000)
+        yield "tail", "bytes, but the manifest says", lambda d: (d / "model.safetensors").write_bytes(
             (d / "model.safetensors").read_bytes() + b"x")
         yield "flip", "its checksum is", lambda d: self.flip(d / "optimizer.safetensors", -3)
         yield "header", "its checksum is", lambda d: self.flip(d / "model.safetensors", 40)
@@ -240,7 +240,7 @@ class Damage(CheckpointTest):
         yield "manifest", "manifest.json: ", lambda d: os.truncate(d / "manifest.json", 700)
         yield "digit", "manifest.json: ", lambda d: self.flip(d / "manifest.json", 60)
         yield "none", "manifest.json", lambda d: (d / "manifest.json").unlink()
-        yield "foreign", "not a manifest", lambda d: (d / "manifest.json").write_text('{"step": 4}')
+        yield "foreign", "is not the manifest", lambda d: (d / "manifest.json").write_text('{"step": 4}')
         yield "empty", "manifest.json", lambda d: [f.unlink() for f in d.iterdir()]
 
     def test_the_one_before_is_used(self):

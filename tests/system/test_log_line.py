@@ -6,7 +6,7 @@ import unittest
 from jobs import BIN, DIGITS, ROOT
 
 sys.path.insert(0, str(ROOT / "deploy"))
-from psrunlib.log_line import Failure, failure, parse, part_names  # noqa: E402
+from psrunlib.log_line import Failure, failure, parse, part_names, why  # noqa: E402
 from psrunlib.restarts import can_mend  # noqa: E402
 
 
@@ -41,6 +41,10 @@ class LogLines(unittest.TestCase):
                 ('checkpoint step=3 reason="disk full"', Failure('step=3 reason="disk full"')),
                 ('answer kind=DONE error="x"', Failure('kind=DONE error="x"'))):
             self.assertEqual(failure(parse(start + line)), wanted)
+
+    def test_why_a_program_failed(self):
+        self.assertEqual(why('x\n1.0 worker ERROR failed kind=IO passing=false reason="no disk"\n', "-"), "IO: no disk")
+        self.assertEqual((why("sh: no\nsh: such program\n", "-"), why(" \n", "-")), ("sh: such program", "-"))
 
     def test_names_of_parts(self):
         for text, names in (("servers 1, 3-4 of 8, worker 0 of 3", ["server 1", "server 3", "server 4", "worker 0"]),

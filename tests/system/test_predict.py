@@ -176,7 +176,7 @@ class Predict(JobTest):
     def test_servers_predict_nothing(self):
         done = subprocess.run([BIN / "ps-server", "--config", DIGITS, "--predict", "test"],
                               stderr=subprocess.PIPE, text=True)
-        self.assertIn("--predict is a worker's: ask ps-worker", done.stderr)
+        self.assertIn("--predict: only ps-worker has this flag", done.stderr)
         self.assertEqual(done.returncode, 1)
 
     def test_a_program_of_ones_own_predicts_by_itself(self):

@@ -140,7 +140,7 @@ class ToldToEnd(RestartTest):
 
 
 class ByHand(JobTest):
-    """No psrun, and no PS_INCARNATION: who starts the dead again does not count."""
+    """Without psrun and PS_INCARNATION: whatever starts the dead part again does not count starts."""
 
     SETTINGS = ["train.epochs=80", "train.eval_every=0", "schedule.name=constant", "train.log_every=5",
                 "checkpoint.every=20", "recovery.rejoins=10"]

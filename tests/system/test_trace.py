@@ -141,7 +141,7 @@ class Trace(JobTest):
         os.mkdir(self.path("empty", "trace"))
         with open(self.path("empty", "trace", "worker-0.trace"), "wb") as f:
             f.write(b"\xff\x00 no trace")
-        self.assertIn("is no trace of this version", report(self.path("empty"), code=1))
+        self.assertIn("is not a trace of this version", report(self.path("empty"), code=1))
 
     @unittest.skipIf(REASON, f"{REASON}")
     def test_clocks_between_hosts(self):

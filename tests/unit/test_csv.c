@@ -62,9 +62,9 @@ static void check_bad(const char *text, const char *says)
 
 static void mistakes_are_named(void **state)
 {
-    check_bad("", "t.csv: no line");
-    check_bad("\n \n", "no line");
-    check_bad("1\n2\n", "t.csv:1: one column");
+    check_bad("", "t.csv: the file is empty");
+    check_bad("\n \n", "the file is empty");
+    check_bad("1\n2\n", "t.csv:1: only one column");
     check_bad("1,2,0\n1,2\n", "t.csv:2: 2 fields; the first line has 3");
     check_bad("1,2,0\n1,2,3,0\n", "t.csv:2: 4 fields");
     check_bad("a,b,c\n\n1,x,0\n", "t.csv:3: column 2: \"x\" is not a number");

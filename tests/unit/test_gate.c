@@ -368,7 +368,7 @@ static size_t relay(int from, int to, int ms, uint8_t *kept, size_t cap)
     return n;
 }
 
-/* All that a member said, said again by one who listened on the way. */
+/* A stranger that has listened repeats everything that a member said. */
 static void a_repeated_handshake_is_not_let_in(void **state)
 {
     place p;
@@ -475,7 +475,7 @@ static void many_strangers_leave_room(void **state)
     void *joiner = dial(&p, p.door_at, NULL, "joiner");
     assert_true(hears_from(p.members, "id", 5000));
     assert_true(hears_from(p.door, "joiner", 5000));
-    // Which of those at two sockets came first nobody knows exactly.
+    // The order of messages at two sockets is not defined.
     int n_closed = 0;
     ps_deadline deadline = ps_deadline_in_ms(20000);
     while (n_closed < MANY - PS_GATE_STRANGERS - 1 && !ps_deadline_passed(deadline))

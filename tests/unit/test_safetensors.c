@@ -287,7 +287,7 @@ static void headers_that_lie_are_refused(void **state)
     assert_non_null(strstr(ps_err_message(), "at most 100000000"));
     assert_int_equal(parse_padded("{}", UINT64_MAX, 4), PS_ERR_FORMAT);
     assert_bad("{\"__metadata__\":{\"a\":1}}", 0, "\"a\" is not a text");
-    assert_bad("{\"__metadata__\":[]}", 0, "no map");
+    assert_bad("{\"__metadata__\":[]}", 0, "is not a map");
     ps_st_file file;
     assert_int_equal(ps_st_parse("bad.st", "\2\0\0", 3, &file), PS_ERR_FORMAT);
 }

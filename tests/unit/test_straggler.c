@@ -1,5 +1,5 @@
-/* Who all others wait for: every member and cause, one at a time, in jobs of several
- * sizes; and what is no straggler. */
+/* The member that all others wait for is named: every member and every cause, one at a
+ * time, in jobs of several sizes. Other delays name nobody. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -268,7 +268,7 @@ static void the_cause_of_most_steps_counts(void **state)
     ps_straggler_fini(&w);
 }
 
-/* One server, one worker: nobody to compare with except itself, before. */
+/* With one server and one worker, each is compared with its own earlier steps alone. */
 static void who_is_alone_is_compared_with_before(void **state)
 {
     (void)state;

@@ -143,13 +143,13 @@ static ps_err read_lines(cursor *c, ps_dataset *out)
 {
     char *line = next_line(c);
     bool header;
-    if (!line) return ps_err_set(PS_ERR_FORMAT, "%s: no line", c->path);
+    if (!line) return ps_err_set(PS_ERR_FORMAT, "%s: the file is empty", c->path);
     c->separator = separator_of(line);
     const int64_t columns = count_fields(c, line) - 1;
     if (columns < 1)
         return ps_err_set(PS_ERR_FORMAT,
-                          "%s:%" PRId64 ": one column; a class after the numbers is "
-                          "needed",
+                          "%s:%" PRId64 ": only one column; a line has numbers, then "
+                          "a class",
                           c->path, c->line);
     if (out->n > 0 && columns != out->dims.d[0])
         return ps_err_set(PS_ERR_FORMAT,
@@ -167,7 +167,7 @@ ps_err ps_csv_parse(const char *path, char *text, uint64_t bytes, ps_dataset *ou
     cursor c = {.path = path, .at = text, .end = text + bytes};
     const char *zero = memchr(text, '\0', bytes);
     if (zero)
-        return ps_err_set(PS_ERR_FORMAT, "%s: not a text: byte %zu is 0", path,
+        return ps_err_set(PS_ERR_FORMAT, "%s: is not a text file: byte %zu is 0", path,
                           (size_t)(zero - text));
     if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) c.at += 3; // a mark of UTF-8
     return read_lines(&c, out);
@@ -204,5 +204,5 @@ ps_err ps_csv_read(char *const *paths, int n_paths, ps_dataset *out)
     }
     if (out->n > 0) return PS_OK;
     ps_dataset_fini(out);
-    return ps_err_set(PS_ERR_FORMAT, "%s: no sample", n_paths ? paths[0] : "csv");
+    return ps_err_set(PS_ERR_FORMAT, "%s: holds no sample", n_paths ? paths[0] : "csv");
 }

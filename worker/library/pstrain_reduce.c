@@ -232,7 +232,7 @@ static ps_err begin(pstrain_session *s, float *values, uint64_t n, uint64_t *tic
     reducing *r = s->reducing;
     ps_err err = PS_OK;
     if (!ticket || (!values && n > 0))
-        return ps_err_set(PS_ERR_ARG, "pstrain_reduce_begin: NULL");
+        return ps_err_set(PS_ERR_ARG, "pstrain_reduce_begin: values or ticket is NULL");
     pthread_mutex_lock(&r->submit);
     const uint64_t number = atomic_load(&r->tickets) + 1;
     for (uint64_t at = 0; at < n && err == PS_OK && s->member; at += r->room)

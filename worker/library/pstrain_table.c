@@ -27,8 +27,8 @@ static ps_err check_shards(const pstrain_session *s)
         if (s->full->server.shards != n)
             return ps_err_set(PS_ERR_CONFIG,
                               "server.shards is %" PRId64 ", but server %d was started "
-                              "with %d: give every ps-server the same, and the program "
-                              "none",
+                              "with %d: start every ps-server with the same number, and "
+                              "give the program none",
                               s->full->server.shards, i, n);
     }
     return PS_OK;
@@ -40,7 +40,8 @@ ps_err pstrain_load_settings(pstrain_session *s)
     PS_TRY(
         ps_config_load(s->full, NULL, (const char *const *)s->settings, s->n_settings));
     if (s->full->job.workers != s->world_size || s->full->job.servers != s->servers)
-        return ps_err_set(PS_ERR_CONFIG, "the size of the job has changed");
+        return ps_err_set(PS_ERR_CONFIG,
+                          "the settings must not change job.workers or job.servers");
     return check_shards(s);
 }
 
@@ -208,8 +209,9 @@ static ps_err take_mean(pstrain_session *s, const pstrain_table *t)
     s->own.mean = t->mean != 0;
     if (!s->own.mean) return PS_OK;
     if (s->full->exchange.codec != PS_CODEC_NONE)
-        return ps_err_set(PS_ERR_ARG, "pstrain_open: mean goes with exchange.codec none; "
-                                      "with a codec the workers divide");
+        return ps_err_set(PS_ERR_ARG,
+                          "pstrain_open: mean needs exchange.codec none; with a "
+                          "codec each worker divides its own gradients");
     if (s->full->job.servers > 0 || s->full->job.workers == 1) return PS_OK;
     return ps_err_set(PS_ERR_ARG, "pstrain_open: mean needs servers");
 }

@@ -187,7 +187,7 @@ def compiled():
         optimizer.synchronize()
         for a, b in zip(ours.parameters(), plain.parameters()):
             assert torch.equal(a, b), (a, b)
-        hidden.compile(backend="eager")  # its own calls are seen by nobody: its weights are late
+        hidden.compile(backend="eager")  # hooks do not see its calls: its weights are late
         train(call, xs[RANK])
         optimizer.step()
         refused(pstrain.InputError, ["'hidden.", "synchronize()"], lambda: train(hidden, torch.ones(2, 3)))

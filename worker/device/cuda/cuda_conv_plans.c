@@ -77,7 +77,9 @@ static ps_err append(ps_cuda_conv_plans *p, conv_entry e)
     if (p->n_entries == p->capacity) {
         int capacity = p->capacity ? p->capacity * 2 : 64;
         conv_entry *more = realloc(p->entries, (size_t)capacity * sizeof *more);
-        if (!more) return ps_err_set(PS_ERR_NOMEM, "convolutions: %d plans", capacity);
+        if (!more)
+            return ps_err_set(PS_ERR_NOMEM, "no memory for %d plans of convolutions",
+                              capacity);
         p->entries = more;
         p->capacity = capacity;
     }
