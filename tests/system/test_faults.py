@@ -16,6 +16,7 @@ from chaos import netns
 from jobs import DIGITS, JobTest, listening_ports
 from restarting import RestartTest
 from slow_reader import SlowReader
+from test_elastic import SETTINGS as ELASTIC_SETTINGS, ElasticTest
 
 LONG = os.environ.get("PS_FAULTS") == "long"
 OUTAGE_S, STOP_S = 10, 30
@@ -193,6 +194,30 @@ class Long(RestartTest):
                     hosts.plug(role, rank, True)
                     with self.subTest(job=out):
                         self.check_end(psrun, out, kind)
+
+
+@unittest.skipUnless(LONG, "it lasts for a minute: PS_FAULTS=long")
+@unittest.skipIf(NO_HOSTS, f"{NO_HOSTS}")
+class LongElastic(ElasticTest):
+    """An elastic job goes on without a worker that has no network. It comes back later."""
+
+    KIND, STEPS = ("ps", 2, 3, "optimizer.name=adamw"), 6000
+
+    def test_a_link_is_down(self):
+        with netns.Hosts(1000, {"server": 2, "worker": 3}) as hosts:
+            on_hosts, env = hosts.for_psrun(self.folder, self.path("build", "bin"))
+            psrun = self.start("out", self.KIND, *on_hosts, env=env,
+                               settings=[*ELASTIC_SETTINGS, f"train.steps={self.STEPS}", "net.dead_after_ms=2000"])
+            self.assertTrue(self.wait_until(psrun, lambda: self.lines("out") > 8))
+            hosts.plug("worker", 1, False)
+            self.assertTrue(self.wait_for_size(psrun, "out", 2, 1))
+            hosts.plug("worker", 1, True)
+            self.assertTrue(self.wait_for_size(psrun, "out", 3, 2))
+            self.end_all(psrun, "out")
+        recovery = self.summary()["recovery"]
+        self.assertEqual((recovery["leaves"], recovery["joins"], recovery["deaths"]), (1, 1, 0))
+        self.check_samples("out", self.STEPS)
+        self.check_replay("out", self.KIND, self.STEPS)
 
 
 if __name__ == "__main__":
