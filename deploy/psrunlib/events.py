@@ -35,4 +35,5 @@ class Events:
         return {"deaths": len(again) + self.without, "restarts": len(again),
                 "steps_lost": restarts.steps_lost if restarts else 0,
                 "seconds_lost": round(restarts.seconds_lost, 3) if restarts else 0,
-                "mended_connections": self.mended, "repeated_messages": self.repeated, "joins": self.joins, "leaves": self.leaves}
+                "mended_connections": self.mended, "repeated_messages": self.repeated,
+                "joins": self.joins, "leaves": self.leaves}

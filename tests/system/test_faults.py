@@ -13,7 +13,7 @@ import unittest
 
 import cuts
 from chaos import netns
-from jobs import DIGITS, JobTest, listening_ports
+from jobs import BIN, JobTest, listening_ports
 from restarting import RestartTest
 from slow_reader import SlowReader
 from test_elastic import SETTINGS as ELASTIC_SETTINGS, ElasticTest
@@ -29,16 +29,18 @@ class SlowReaders(RestartTest):
     SETTINGS = ["exchange.shm=off", "train.log_every=1", "data.samples=512", "train.epochs=3"]
     STEPS, SLOW_S = 4, 5  # it reads slowly until that many are made, but not longer
 
-    def check(self, kind, role, rank):
-        config = self.wide_model(2048)
-        self.run_job("whole", *kind[:3], *self.SETTINGS, *kind[3:], config=config)
-        psrun = self.start("out", kind, settings=self.SETTINGS, config=config)
+    def check(self, kind, role, rank, *args, stands_s=0.17, settings=()):
+        """Returns psrun's words."""
+        config, settings = self.wide_model(2048), [*self.SETTINGS, *settings]
+        self.run_job("whole", *kind[:3], *settings, *kind[3:], config=config)
+        psrun = self.start("out", kind, *args, settings=settings, config=config)
         self.assertTrue(self.wait_until(psrun, lambda: self.lines("out") > 2))
-        with SlowReader(self.find(psrun, role, rank)):
+        with SlowReader(self.find(psrun, role, rank), stands_s=stands_s):
             lines, end = self.lines("out"), time.monotonic() + self.SLOW_S
             self.wait_until(psrun, lambda: self.lines("out") >= lines + self.STEPS or time.monotonic() > end)
-        self.end(psrun, "out")
-        self.check_same("whole", "out")
+        text = self.end(psrun, "out")
+        self.assertEqual(self.weights("whole"), self.weights("out"))
+        return text
 
     def test_a_worker(self):
         self.check(("ps", 2, 2), "worker", 1)
@@ -51,6 +53,13 @@ class SlowReaders(RestartTest):
 
     def test_all_reduce(self):
         self.check(("allreduce", 0, 3), "worker", 1)
+
+    def test_one_that_is_too_slow_for_a_while(self):
+        """All join again, and make the step once more."""
+        text = self.check(("ps", 2, 2), "server", 1, "--restarts", 9, stands_s=5,
+                          settings=["net.step_timeout_ms=2500", "checkpoint.every=5"])
+        self.assertRegex(text, 'WARN  rejoin n=1/.*net.step_timeout_ms')
+        self.assertEqual(self.summary()["recovery"]["deaths"], 0, text)
 
 
 @unittest.skipIf(NO_CUTS, f"{NO_CUTS}")
@@ -95,7 +104,8 @@ class Told(RestartTest):
         self.assertGreaterEqual(sum(repeated), 1, text)
         self.assertEqual((recovery["mended_connections"], recovery["repeated_messages"]),
                          (len(repeated), sum(repeated)))
-        self.assertRegex(text, rf"events +{len(repeated)} lost connections? mended, {sum(repeated)} messages? sent again\n")
+        self.assertRegex(text, rf"events +{len(repeated)} lost connections? mended, "
+                               rf"{sum(repeated)} messages? sent again\n")
 
 
 @unittest.skipUnless(LONG, "they last for minutes: PS_FAULTS=long")
@@ -182,9 +192,8 @@ class Long(RestartTest):
         for kind, (mode, servers, workers, *_) in self.KINDS.items():
             self.expected(kind)
             with netns.Hosts(1000, {"server": max(servers, 1), "worker": workers}) as hosts:
-                on_hosts, env = hosts.for_psrun(self.folder, os.environ["PS_BIN"],
-                                                ("server", "worker") if servers else ("worker",))
-                for i, (role, rank) in enumerate(self.parts_of(kind)):
+                on_hosts, env = hosts.for_psrun(self.folder, BIN, ("server", "worker") if servers else ("worker",))
+                for role, rank in self.parts_of(kind):
                     out = f"{kind}-{role}-{rank}"
                     psrun = self.start(out, self.KINDS[kind], "--restarts", 9, *on_hosts,
                                        settings=self.SETTINGS, env=env)
