@@ -121,10 +121,10 @@ class Crowd:
         self.poll.close()
 
 
-def crowd_process(pipe, cpu):
+def crowd_process(pipe):
     """Runs in a process of its own: for each (ports, most, per_second, seconds) that comes, a crowd;
     answers (connections made in a second, cut). None ends it."""
-    os.sched_setaffinity(0, {cpu})
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     while order := pipe.recv():

@@ -178,14 +178,13 @@ class Security(JobTest):
         (row,) = json.loads(Path(self.path("curve.json")).read_text(encoding="utf-8"))
         self.assertGreater(row["arithmetic"], 0)
 
-    @unittest.skipUnless(len(os.sched_getaffinity(0)) > 1, "strangers need a processor of their own")
     def test_what_strangers_cost(self):
         done = subprocess.run([sys.executable, ROOT / "bench/attacked", "--rounds", "1", "--seconds", "1", "--connections", "300",
                                "--build-dir", BIN.parent, "--out", self.path("attacked.json")], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
         self.assertEqual(done.returncode, 0, done.stdout)
         (pair,) = json.loads(Path(self.path("attacked.json")).read_text(encoding="utf-8"))["pairs"]
-        self.assertGreater(pair["attacked"]["per_second"], 0)
+        self.assertGreater(pair["ratio"], 0)  # strangers who got no processor time made no connection
 
 
 class Step(BenchTest):
