@@ -185,7 +185,7 @@ class ComposeDemo(unittest.TestCase):
             try:
                 with urllib.request.urlopen(f"http://{where.strip()}/status.json", timeout=5) as answer:
                     status = json.load(answer)
-                if status["job"]["step"] > 0:
+                if (status["job"]["step"] or 0) > 0:
                     return self.pid_of(project, "server", 1), status
             except (OSError, ValueError, http.client.HTTPException):
                 time.sleep(0.2)
