@@ -5,7 +5,7 @@ import shutil
 
 from . import training
 from .exchange_job import Marks
-from .job_config import ROOT
+from .job_config import ROOT, BenchError
 from .processes import Group
 from .stats import percentile
 
@@ -19,10 +19,15 @@ class Gpt:
 
     seed = 0
 
-    def __init__(self, build_dir, where, workers, servers, steps=STEPS, warmup=WARMUP):
+    def __init__(self, build_dir, keys, where, workers, servers):
         self.build_dir, self.where = build_dir, where
         self.workers, self.servers = workers, servers
-        self.steps, self.warmup = steps, min(warmup, steps // 2)
+        given = dict(key.split("=", 1) for key in keys)
+        self.steps = int(given.get("train.steps", STEPS))
+        self.warmup = int(given.get("train.warmup_steps", min(WARMUP, self.steps // 2)))
+        if not 0 < self.warmup < self.steps:
+            raise BenchError(f"{NAME}: train.warmup_steps={self.warmup} of train.steps={self.steps}: "
+                             "some have to be timed, and at least one not")
 
     def ddp(self, python, hook):
         with Group(training.TIMEOUT_S) as group:
