@@ -54,7 +54,7 @@ def exchange(args, model):
         pstrain.init()
         return model, pstrain.Optimizer(
             model.named_parameters(), "adamw", lr=1e-3, codec=args.package,
-            total_steps=args.steps, settings={"exchange.codec_warmup": args.warmup})
+            settings={"exchange.codec_warmup": args.warmup})
     needs = Needs(model, args.warmup)
     ddp = DistributedDataParallel(model, **torch_hooks.buckets(args.hook, needs))
     torch_hooks.register(ddp, args.hook, needs)

@@ -11,7 +11,7 @@ from .stats import percentile
 
 NAME = "gpt"  # where bench/pytorch takes a configuration
 CONTEXT = 64  # tokens of a sequence
-BATCH, STEPS, WARMUP = 8, 60, 32
+BATCH, STEPS, WARMUP = 8, 60, 10
 
 
 class Gpt:
