@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+import runpy
 import shutil
 import signal
 import struct
@@ -224,6 +225,27 @@ class Step(BenchTest):
         self.assertGreaterEqual(len(names), 60)
         for config in (ROOT / "configs").glob("*.yaml"):
             self.assertTrue(any(name.split()[0] == config.stem for name in names), config)
+
+
+class Scale(BenchTest):
+    def test_every_figure_of_a_small_job(self):
+        text = self.bench("scale", "--cases", "2x2,4x2", "--steps", "2", "--idle", "0.2")
+        self.assertIn("idle, CPU us/s: coordinator", text)
+        rows = self.report("scale")["figures"]
+        self.assertEqual([(r["workers"], r["servers"], r["chunks"]) for r in rows], [(2, 2, 2), (4, 2, 2)])
+        for row in rows:
+            self.assertGreater(row["startup_cpu_us"]["all"], 0)
+            self.assertGreater(row["memory_bytes"]["worker"], 100_000)
+            self.assertGreater(row["descriptors"]["server"], 10)
+
+    def test_a_case_that_cannot_be_is_refused(self):
+        text = self.bench("scale", "--cases", "4by2", code=2)
+        self.assertIn("'4by2' is not WORKERSxSERVERS", text)
+
+    def test_growth_is_the_slope_of_logarithms(self):
+        scale = runpy.run_path(str(ROOT / "bench" / "scale"))
+        self.assertAlmostEqual(scale["exponent"]([(n, 3 * n ** 2) for n in (16, 64, 256)]), 2)
+        self.assertIsNone(scale["exponent"]([(16, 3)]))
 
 
 class Parity(BenchTest):
