@@ -18,15 +18,15 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Costs:
     """rate: bytes per second and direction of a link, as TCP fills it. latency: seconds of a message
-    on the way. message: processor seconds of sending or taking a message. sum: processor seconds per
-    byte of adding a gradient, in a server and in a worker. local: the same of a worker's gradient
-    through its host's memory."""
+    on the way. message, byte: processor seconds of sending or taking a message, and for each of its
+    bytes; taking includes the sum. local: seconds per byte of a gradient that goes through its host's
+    memory. Measured on 2 cores: message by bench/scale, byte and local by bench/exchange."""
 
     rate: float
     latency: float = 100e-6
     message: float = 30e-6
-    sum: float = 0.15e-9
-    local: float = 0.3e-9
+    byte: float = 0.22e-9
+    local: float = 0.15e-9
 
 
 BLOCK = 16384  # bytes: chunks are whole blocks
@@ -72,7 +72,7 @@ class Host:
     def __init__(self, engine, costs):
         self.out = Queue(engine, 1 / costs.rate)
         self.into = Queue(engine, 1 / costs.rate)
-        self.processor = Queue(engine, costs.sum, costs.message)
+        self.processor = Queue(engine, costs.byte, costs.message)
 
 
 def _spread(n, i, k):
@@ -97,7 +97,8 @@ class Servers:
     def seconds(self):
         for r in range(self.rounds):
             for i in range(self.k):
-                self.worker.out.put(self.part, lambda r=r, i=i: self.leave(r, i), self.costs.latency)
+                self.worker.processor.put(self.part, lambda r=r, i=i: self.worker.out.put(
+                    self.part, lambda: self.leave(r, i), self.costs.latency))
         return self.engine.run()
 
     def leave(self, r, i):
@@ -111,12 +112,13 @@ class Servers:
         if self.arrived[r] < self.n:
             return
         for j in range(self.n):
-            self.server.out.put(self.part, lambda j=j: self.reply(j), self.costs.latency)
+            self.server.processor.put(self.part, lambda j=j: self.server.out.put(
+                self.part, lambda: self.reply(j), self.costs.latency))
 
     def reply(self, j):
         """The server's j-th reply leaves, and those of the others: this many are the worker's."""
         for _ in range(_spread(self.k, j, self.n)):
-            self.worker.into.put(self.part, lambda: self.worker.processor.put(0, lambda: None))
+            self.worker.into.put(self.part, lambda: self.worker.processor.put(self.part, lambda: None))
 
 
 class Ring:
@@ -124,7 +126,6 @@ class Ring:
 
     def __init__(self, n, nbytes, costs):
         self.turns, self.costs, self.part = 2 * (n - 1), costs, nbytes / n
-        self.adds = n - 1
         self.engine = Engine()
         self.host = Host(self.engine, costs)
 
@@ -138,7 +139,7 @@ class Ring:
             self.host.out.put(self.part, lambda: self.got(i), self.costs.latency)
 
     def got(self, i):
-        self.host.processor.put(self.part if i < self.adds else 0, lambda: self.turn(i + 1))
+        self.host.processor.put(2 * self.part, lambda: self.turn(i + 1))  # taken, and sent on
 
 
 class Tree:
@@ -170,15 +171,15 @@ class Tree:
         if level > 0:
             below = self.hosts[level - 1]
             self.hosts[level].out.put(2 * self.part, lambda: below.into.put(self.part, lambda: (
-                below.processor.put(0, lambda: self.down(level - 1)))), self.costs.latency)
+                below.processor.put(self.part, lambda: self.down(level - 1)))), self.costs.latency)
 
 
 def two_levels(n, per_host, servers, nbytes, costs):
     """The workers of a host add in its memory, each its own part, before and copy after the exchange
     among the hosts."""
     hosts = -(-n // per_host)
-    inside = 2 * costs.message + min(n, per_host) * nbytes * costs.local / min(n, per_host)
-    return 2 * inside + Servers(hosts, max(1, servers), nbytes, costs).seconds()
+    inside = 2 * (2 * costs.message + nbytes * costs.local)
+    return inside + (Servers(hosts, max(1, servers), nbytes, costs).seconds() if hosts > 1 else 0)
 
 
 def seconds(arrangement, n, nbytes, costs, servers=None, per_host=8):

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 from benchlib import simulator, stats  # noqa: E402
 
 G, RATE = 25e6, 1e8
-LINKS = simulator.Costs(rate=RATE, latency=0, message=0, sum=0, local=0)  # nothing else costs
+LINKS = simulator.Costs(rate=RATE, latency=0, message=0, byte=0, local=0)  # nothing else costs
 
 
 def seconds(arrangement, n, servers=None, costs=LINKS):
@@ -43,12 +43,12 @@ class Formulas(unittest.TestCase):
         self.assertAlmostEqual(seconds("two levels", 64, 8), seconds("ps", 8, 8))
 
     def test_latency_counts_in_every_turn_of_a_ring_and_once_each_way_with_servers(self):
-        slow = simulator.Costs(rate=RATE, latency=1e-3, message=0, sum=0)
+        slow = simulator.Costs(rate=RATE, latency=1e-3, message=0, byte=0)
         self.assertAlmostEqual(seconds("ring", 8, costs=slow) - seconds("ring", 8), 14e-3)
         self.assertAlmostEqual(seconds("ps", 8, 8, slow) - seconds("ps", 8, 8), 2e-3, 4)
 
     def test_a_message_costs_a_server_time_for_every_worker(self):
-        busy = simulator.Costs(rate=1e15, latency=0, message=1e-3, sum=0)
+        busy = simulator.Costs(rate=1e15, latency=0, message=1e-3, byte=0)
         self.assertGreater(simulator.seconds("ps", 64, 1000, busy, 1), 64e-3)
 
     def test_one_worker_exchanges_nothing(self):
