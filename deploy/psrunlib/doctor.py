@@ -18,6 +18,7 @@ from . import keys, remote
 from .log_line import why
 
 PROBE_S = 30
+UNEQUAL = 1.25  # links whose rates differ by less are alike
 LOOPBACK = "127.0.0.1"
 HEADER = ["host", "to", "from address", "round trip", "rate", "version", "data", "cores", "gpu"]
 
@@ -95,7 +96,28 @@ def run(job):
         print(f"to mend: {fault}")
     if not faults:
         print("nothing to mend")
+    if job.mode == "ps":
+        for line in link_advice(job, nodes):
+            print(line)
     return 1 if faults else 0
+
+
+def link_advice(job, nodes):
+    """Lines that say which link= the hostfile should have; none where the links are alike, or the
+    hostfile has rates already. A host's link is at least as fast as its fastest probe."""
+    if len({h.name for h in job.server_hosts}) < 2 or any(h.link or h.share for h in job.hosts):
+        return []
+    rates = {}
+    for node in nodes:
+        for other, probe in node.probes.items():
+            if other == node.name:
+                continue
+            for name in (node.name, other):
+                rates[name] = max(rates.get(name, 0), probe["mbit_s"])
+    if len(rates) < len(nodes) or max(rates.values()) < UNEQUAL * min(rates.values()):
+        return []
+    return ["links differ: with these words in the hostfile, servers hold parts that suit their links:",
+            *(f"  {name}  link={max(rate, 1):.0f}" for name, rate in rates.items())]
 
 
 def _nodes(job):

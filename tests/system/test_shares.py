@@ -1,10 +1,16 @@
 """Servers that hold unequal parts of the parameters."""
 import re
 import subprocess
+import sys
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 
-from jobs import BIN, DIGITS, PSRUN, JobTest
+from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest
+
+sys.path.insert(0, str(ROOT / "deploy"))
+from psrunlib import doctor  # noqa: E402
+from psrunlib.hosts import Host  # noqa: E402
 
 
 class Shares(JobTest):
@@ -27,6 +33,28 @@ class Shares(JobTest):
     def test_another_number_of_shares_than_servers(self):
         printed = self.psrun("-s", 2, "-w", 1, DIGITS, "server.share=[1,2,3]", code=1)
         self.assertIn("server.share has 3 numbers, but there are 2 servers", printed)
+
+
+class Doctor(unittest.TestCase):
+    def advice(self, probes, link=0, servers=3):
+        """probes: {(from, to): Mbit/s} among the hosts a, b and c."""
+        hosts = [Host(name, name, link=link) for name in "abc"]
+        nodes = [SimpleNamespace(name=h.name, probes={to: {"mbit_s": rate} for (at, to), rate in
+                                                      probes.items() if at == h.name}) for h in hosts]
+        return doctor.link_advice(SimpleNamespace(hosts=hosts, server_hosts=hosts[:servers]), nodes)
+
+    # b has the slow link. A host reaches itself through memory.
+    SLOW_B = {("a", "a"): 40000, ("a", "b"): 101, ("b", "a"): 99, ("a", "c"): 940, ("c", "b"): 100}
+
+    def test_unequal_links_are_named(self):
+        words = " ".join(self.advice(self.SLOW_B)[1:]).split()
+        self.assertEqual(words, ["a", "link=940", "b", "link=101", "c", "link=940"])
+
+    def test_nothing_is_said_where_it_would_change_nothing(self):
+        self.assertEqual(self.advice({(x, y): 940 for x in "abc" for y in "abc"}), [])
+        self.assertEqual(self.advice(self.SLOW_B, link=5), [])
+        self.assertEqual(self.advice(self.SLOW_B, servers=1), [])
+        self.assertEqual(self.advice({("a", "b"): 100}), [])  # c was not measured
 
 
 class Hostfile(JobTest):
