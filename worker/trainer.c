@@ -102,7 +102,8 @@ static ps_err prepare_training(ps_trainer *t)
                                   .params = ps_session_params(o->session),
                                   .grads = ps_session_grads(o->session),
                                   .buffers = ps_session_buffers(o->session),
-                                  .group_bytes = o->group_bytes};
+                                  .group_bytes = o->group_bytes,
+                                  .row_bytes = o->row_bytes};
     return ps_program_create(o->device, &program, &t->program);
 }
 

@@ -30,6 +30,7 @@ typedef struct ps_trainer_options { // all borrowed for the trainer's life
     ps_session *session; // started, with ps_trainer_total_steps
     ps_evaluator *evaluator;
     size_t group_bytes; // of the exchange's chunks or buckets (ps_program_options)
+    size_t row_bytes;   // ps_program_options
     const ps_trainer_snapshot *start; // where the job goes on; NULL: a new one
     bool start_is_saved;              // it is on the disk, for sure
     ps_checkpointer *checkpointer;    // NULL: no checkpoints

@@ -9,6 +9,7 @@
 #include "file_wait.h"
 #include "init_weights.h"
 #include "interrupt.h"
+#include "local_steps.h"
 #include "log.h"
 #include "membership_log.h"
 #include "monitor.h"
@@ -294,6 +295,16 @@ static size_t group_bytes(const job *j)
     return ops_of(j)->alone ? SIZE_MAX : (size_t)j->config->exchange.bucket;
 }
 
+/* Bytes of a layer's rows that go to the servers while its next ones are computed:
+ * several chunks, as each block costs sgemm some time. Buckets hold whole tensors. */
+static size_t row_bytes(const job *j)
+{
+    enum { LEAST = 512 << 10 };
+    const size_t chunk = group_bytes(j);
+    if (!ops_of(j)->servers || ps_local_steps_on(j->config)) return 0;
+    return chunk > LEAST ? chunk : LEAST;
+}
+
 static ps_err make_checkpointer(job *j)
 {
     if (!ps_checkpointer_wanted(j->config) || j->total_steps == 0) return PS_OK;
@@ -326,6 +337,7 @@ static ps_err make_trainer(job *j)
                                         .start_is_saved = j->resume.choice.source < 0,
                                         .checkpointer = j->checkpointer,
                                         .group_bytes = group_bytes(j),
+                                        .row_bytes = row_bytes(j),
                                         .run_dir = j->rank == 0 ? &j->run_dir : NULL,
                                         .metrics = &j->metrics,
                                         .progress = &j->progress,

@@ -245,6 +245,87 @@ static void test_hooks(void **state)
     rig_fini(&r);
 }
 
+/* An exchange that has weights only where they were waited for, and takes them and the
+ * gradients away where they were announced. */
+typedef struct taker {
+    rig *r;
+    float *weights, *sums; // arenas
+    int n;
+} taker;
+
+static ps_err bring(void *ctx, uint64_t begin, uint64_t end)
+{
+    taker *t = ctx;
+    t->n++;
+    memcpy(t->r->params + begin, t->weights + begin, (end - begin) * sizeof(float));
+    return PS_OK;
+}
+
+static ps_err take(void *ctx, uint64_t begin, uint64_t end)
+{
+    taker *t = ctx;
+    t->n++;
+    memcpy(t->sums + begin, t->r->grads + begin, (end - begin) * sizeof(float));
+    for (uint64_t i = begin; i < end; i++)
+        t->r->params[i] = t->r->grads[i] = NAN;
+    return PS_OK;
+}
+
+/* A step whose hooks get blocks of rows, of two micro-batches or of one. */
+static void step_by_rows(taker *t, ps_program *program, const ps_batch *batch, int micro)
+{
+    for (int m = 0; m < micro; m++) {
+        const ps_pass_hooks hooks = {.ctx = t,
+                                     .params_needed = m == 0 ? bring : NULL,
+                                     .grads_ready = m == micro - 1 ? take : NULL};
+        ps_pass pass = plain_pass;
+        pass.accumulate = m > 0;
+        pass.hooks = &hooks;
+        assert_int_equal(ps_program_forward(program, batch, &pass, NULL), PS_OK);
+        assert_int_equal(ps_program_backward(program, batch, &pass), PS_OK);
+    }
+}
+
+static void test_rows(void **state)
+{
+    enum { CALLS = 8 }; // of four layers, if each is announced at once
+    rig r;
+    ps_program *program;
+    rig_init(&r, &on, "[1, 28, 28]", "nll", basicnet, 4);
+    const size_t count = r.spec.table.arena_count, bytes = count * sizeof(float);
+    taker whole = {.r = &r}, rows = {.r = &r};
+    taker *const takers[] = {&whole, &rows};
+    const ps_program_options options = {.spec = &r.spec,
+                                        .max_batch = 4,
+                                        .training = true,
+                                        .params = r.params,
+                                        .grads = r.grads,
+                                        .buffers = r.buffers,
+                                        .row_bytes = 256 << 10};
+    assert_int_equal(ps_program_create(r.device, &options, &program), PS_OK);
+    float *weights = malloc(bytes);
+    memcpy(weights, r.params, bytes);
+    ps_batch batch = rig_batch(&r, 4);
+    for (int micro = 1; micro <= 2; micro++) {
+        for (int i = 0; i < 2; i++) {
+            takers[i]->n = 0;
+            takers[i]->weights = weights;
+            takers[i]->sums = calloc(count, sizeof(float));
+            for (size_t k = 0; k < count; k++)
+                r.params[k] = NAN;
+            step_by_rows(takers[i], i ? program : r.program, &batch, micro);
+        }
+        assert_int_equal(whole.n, CALLS);
+        assert_true(rows.n >= CALLS);
+        assert_memory_equal(whole.sums, rows.sums, bytes);
+        free(whole.sums);
+        free(rows.sums);
+    }
+    free(weights);
+    ps_program_destroy(&program);
+    rig_fini(&r);
+}
+
 /* A step of two micro-batches with different samples: the gradients of both are added.
  * The device may still work on the first one when it gets the second. */
 static void test_micro_batches(void **state)
@@ -486,19 +567,13 @@ int main(int argc, char **argv)
         return EXIT_SKIPPED;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_models),
-        cmocka_unit_test(test_without_winograd),
-        cmocka_unit_test(test_narrow_models),
-        cmocka_unit_test(test_narrow_factors),
-        cmocka_unit_test(test_narrow_values),
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_hooks),
-        cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_correct),
-        cmocka_unit_test(test_nan_is_kept),
-        cmocka_unit_test(test_divergence_shows),
-        cmocka_unit_test(test_counts_batches),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_models),         cmocka_unit_test(test_without_winograd),
+        cmocka_unit_test(test_narrow_models),  cmocka_unit_test(test_narrow_factors),
+        cmocka_unit_test(test_narrow_values),  cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_hooks),          cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_dropout),        cmocka_unit_test(test_correct),
+        cmocka_unit_test(test_nan_is_kept),    cmocka_unit_test(test_divergence_shows),
+        cmocka_unit_test(test_counts_batches), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_micro_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -82,6 +82,10 @@ typedef struct ps_program_options {
     /* A device with memory of its own calls hooks and copies ranges for groups of layers
      * with at least this many bytes of parameters. 0: layer by layer. */
     size_t group_bytes;
+    /* A device without memory of its own calls hooks for blocks of rows of at least this
+     * many bytes of a large layer's weight, where that changes no bit. 0: for whole
+     * layers. */
+    size_t row_bytes;
 } ps_program_options;
 
 typedef struct ps_device_ops {

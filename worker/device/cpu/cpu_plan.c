@@ -118,6 +118,17 @@ static void init_dropout(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in
     s->dropout = dropout_of(s->node->layer, in);
 }
 
+static ps_err init_linear(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in,
+                          const ps_cpu_shape *out)
+{
+    const ps_layer *l = s->node->layer;
+    s->linear = (ps_cpu_linear){.name = l->name, .n = run->n, .in = in->c, .out = out->c};
+    // a block's range ends with the bias
+    const bool together = l->bias == PS_NONE || l->bias == l->weight + 1;
+    if (!run->options->training || !together) return PS_OK;
+    return ps_cpu_linear_rows_choose(&s->linear, run->options->row_bytes);
+}
+
 /* Sets up the layer and its primitives. out has the layer's usual layout; some layers
  * change it. */
 static ps_err init_layer(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in,
@@ -137,8 +148,7 @@ static ps_err init_layer(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in
         init_dropout(run, s, in);
         return PS_OK;
     case PS_LAYER_LINEAR:
-        s->linear = (ps_cpu_linear){l->name, run->n, in->c, out->c, NULL};
-        return PS_OK;
+        return init_linear(run, s, in, out);
     case PS_LAYER_FLATTEN:
         s->view = ps_cpu_shape_is_plain(in);
         return PS_OK;

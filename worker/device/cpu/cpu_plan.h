@@ -5,7 +5,7 @@
 
 #include "cpu_batchnorm.h"
 #include "cpu_conv.h"
-#include "cpu_linear.h"
+#include "cpu_linear_rows.h"
 #include "cpu_pool_rows.h"
 #include "device.h"
 #include "model_graph.h"

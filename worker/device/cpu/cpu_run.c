@@ -112,12 +112,34 @@ static void forward_add(ps_cpu_run *run, ps_cpu_step *s)
     ps_cpu_sum_forward(ps_cpu_shape_count(&y->shape), a->at, other, y->at, s->node->relu);
 }
 
-static ps_err forward_linear(ps_cpu_run *run, ps_cpu_step *s)
+static ps_cpu_linear_place place_of(const ps_cpu_run *run, const ps_layer *l)
+{
+    ps_cpu_linear_place p;
+    ps_tensor_table_range(&run->options->spec->table, l->weight,
+                          l->bias == PS_NONE ? 1 : 2, &p.weight, &p.end);
+    return p;
+}
+
+/* Whether the step's forward pass itself calls params_needed: block by block. */
+static bool brings_rows(const ps_cpu_step *s, const ps_pass *pass)
+{
+    // ps_cpu_nan_is_hidden reads the weights first
+    return s->linear.forward_rows && !s->before_library_relu && pass->hooks &&
+           pass->hooks->params_needed;
+}
+
+static ps_err forward_linear(ps_cpu_run *run, ps_cpu_step *s, const ps_pass *pass)
 {
     const ps_layer *l = s->node->layer;
-    return ps_cpu_linear_forward(
-        &s->linear, run->values[s->node->in[0]].at, ps_cpu_parameter(run, l->weight),
-        ps_cpu_parameter(run, l->bias), run->values[s->node->out].at, s->node->relu);
+    const float *x = run->values[s->node->in[0]].at;
+    const float *weight = ps_cpu_parameter(run, l->weight);
+    const float *bias = ps_cpu_parameter(run, l->bias);
+    float *y = run->values[s->node->out].at;
+    if (!brings_rows(s, pass))
+        return ps_cpu_linear_forward(&s->linear, x, weight, bias, y, s->node->relu);
+    const ps_cpu_linear_place place = place_of(run, l);
+    return ps_cpu_linear_rows_forward(&s->linear, pass->hooks, &place, x, weight, bias, y,
+                                      s->node->relu);
 }
 
 /* Layers without parameters. */
@@ -161,7 +183,7 @@ static ps_err forward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_batch *batc
     const ps_layer_kind kind = s->node->layer->kind;
     if (s->view) return PS_OK;
     if (kind == PS_LAYER_CONV2D) return forward_conv(run, s);
-    if (kind == PS_LAYER_LINEAR) return forward_linear(run, s);
+    if (kind == PS_LAYER_LINEAR) return forward_linear(run, s, pass);
     if (kind == PS_LAYER_BATCH_NORM2D) return forward_norm(run, s, pass->training);
     return forward_plain(run, s, draw_mask(s, batch, pass));
 }
@@ -186,7 +208,7 @@ ps_err ps_cpu_run_forward(ps_cpu_run *run, const ps_batch *batch, const ps_pass 
     set_input(run, batch->x);
     for (int i = 0; i < run->graph->n_nodes; i++) {
         ps_cpu_step *s = &run->steps[i];
-        if (hooks)
+        if (hooks && !brings_rows(s, pass))
             PS_TRY(call_hook(run, hooks->params_needed, hooks->ctx, s->node->layer));
         hidden_nan = hidden_nan || ps_cpu_nan_is_hidden(run, s, pass);
         PS_TRY(forward_step(run, s, batch, pass));
@@ -238,14 +260,37 @@ static ps_err backward_conv(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
     return PS_OK;
 }
 
-static ps_err backward_linear(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
+/* Whether the step's backward pass itself calls grads_ready: block by block. */
+static bool announces_rows(const ps_cpu_step *s, const ps_pass *pass)
+{
+    return s->linear.backward_rows && pass->hooks && pass->hooks->grads_ready;
+}
+
+/* The input's gradient first: it reads the weights, and they may be overwritten as soon
+ * as the first block is announced. */
+static ps_err backward_linear_rows(ps_cpu_run *run, ps_cpu_step *s, const ps_pass *pass)
 {
     const ps_layer *l = s->node->layer;
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const float *dy = run->values[s->node->out].grad;
+    const ps_cpu_linear_place place = place_of(run, l);
+    if (in->grad)
+        PS_TRY(ps_cpu_linear_backward_data(&s->linear, ps_cpu_parameter(run, l->weight),
+                                           dy, in->grad, s->add[0]));
+    return ps_cpu_linear_rows_backward(&s->linear, pass->hooks, &place, in->at, dy,
+                                       gradient(run, l->weight), gradient(run, l->bias),
+                                       pass->accumulate);
+}
+
+static ps_err backward_linear(ps_cpu_run *run, ps_cpu_step *s, const ps_pass *pass)
+{
+    const ps_layer *l = s->node->layer;
+    if (announces_rows(s, pass)) return backward_linear_rows(run, s, pass);
+    const ps_cpu_value *in = &run->values[s->node->in[0]];
+    const float *dy = run->values[s->node->out].grad;
     PS_TRY(ps_cpu_linear_backward_weights(&s->linear, in->at, dy,
                                           gradient(run, l->weight),
-                                          gradient(run, l->bias), accumulate));
+                                          gradient(run, l->bias), pass->accumulate));
     if (!in->grad) return PS_OK;
     return ps_cpu_linear_backward_data(&s->linear, ps_cpu_parameter(run, l->weight), dy,
                                        in->grad, s->add[0]);
@@ -323,8 +368,9 @@ static ps_err backward_plain(ps_cpu_run *run, ps_cpu_step *s)
     }
 }
 
-static ps_err backward_step(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
+static ps_err backward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_pass *pass)
 {
+    const bool accumulate = pass->accumulate;
     const ps_model_node *node = s->node;
     const ps_cpu_value *out = &run->values[node->out];
     ps_layer_kind kind = node->layer->kind;
@@ -337,7 +383,7 @@ static ps_err backward_step(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
         ps_cpu_activation_backward(PS_LAYER_RELU, ps_cpu_shape_count(&out->shape),
                                    out->at, out->grad, out->grad, false);
     if (kind == PS_LAYER_CONV2D) return backward_conv(run, s, accumulate);
-    if (kind == PS_LAYER_LINEAR) return backward_linear(run, s, accumulate);
+    if (kind == PS_LAYER_LINEAR) return backward_linear(run, s, pass);
     if (kind == PS_LAYER_BATCH_NORM2D) return backward_norm(run, s, accumulate);
     return backward_plain(run, s);
 }
@@ -350,8 +396,9 @@ ps_err ps_cpu_run_backward(ps_cpu_run *run, const ps_batch *batch, const ps_pass
     for (int i = run->graph->n_nodes - 1; i >= 0; i--) {
         ps_cpu_step *s = &run->steps[i];
         if (!run->graph->edges[s->node->out].needs_grad) continue;
-        if (!s->node->with_loss) PS_TRY(backward_step(run, s, pass->accumulate));
-        if (hooks) PS_TRY(call_hook(run, hooks->grads_ready, hooks->ctx, s->node->layer));
+        if (!s->node->with_loss) PS_TRY(backward_step(run, s, pass));
+        if (hooks && !announces_rows(s, pass))
+            PS_TRY(call_hook(run, hooks->grads_ready, hooks->ctx, s->node->layer));
     }
     return PS_OK;
 }
