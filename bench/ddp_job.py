@@ -51,6 +51,7 @@ def arguments():
                    help="no DDP: pstrain.Optimizer with this codec; its job is PS_INIT_METHOD's")
     p.add_argument("--marks", action="store_true",
                    help="rank 0 prints a line and waits for one before and after the timed steps")
+    p.add_argument("--evaluate", action="store_true", help="after every epoch")
     p.add_argument("--states", help="write every step's loss, weights and summed gradient here")
     return p.parse_args()
 
@@ -271,6 +272,9 @@ class Job:
                 timed_samples += self.samples - before
             if self.over_ranks([self.since_record[1]])[0]:
                 self.record(metrics, number, epoch)
+            if self.evaluates:
+                metrics({"step": number, "epoch": epoch, "test_accuracy": self.evaluate()[1]})
+                self.ddp.train()
             epoch += 1
         self.mark()
         return timed, timed_samples
@@ -344,7 +348,9 @@ def main():
     os.makedirs(args.out, exist_ok=True)
     log = open(os.path.join(args.out, "metrics.jsonl"), "w") if lead else None
     begun = time.perf_counter()
-    timed, n = job.train(lambda line: lead and log.write(json.dumps(line) + "\n"))
+    job.evaluates = args.evaluate
+    timed, n = job.train(lambda line: lead and log.write(
+        json.dumps({**line, "seconds": time.perf_counter() - begun}) + "\n"))
     seconds = time.perf_counter() - begun
     traffic = job.traffic.per_step(len(job.step_ms) - config["train.warmup_steps"])
     if job.states:

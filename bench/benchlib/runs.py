@@ -91,6 +91,16 @@ class Runner:
                 *(["--resume", resume] if resume else []), self.config, *overrides]
         return Started(argv, os.path.join(out, "psrun.log"))
 
+    def path(self, name):
+        """The folder of the results; emptied of what a run before has written there."""
+        out = os.path.join(self.out, name)
+        shutil.rmtree(out, ignore_errors=True)
+        return out
+
+    def start(self, mode, name, overrides):
+        """As psrun, without waiting."""
+        return self._psrun(mode, os.path.join(self.out, name), overrides, self.workers)
+
     def psrun(self, mode, name, overrides, workers=None, resume=None):
         """mode: ps, allreduce or single. resume: a run; the job goes on from its newest
         checkpoint. Returns the folder of the results."""
@@ -107,6 +117,12 @@ class Runner:
 
     def ddp(self, python, name, job, init, extra=(), program=DDP_JOB):
         """job: a JobConfig. extra: options of the program."""
+        out, ranks = self.start_ddp(python, name, job, init, extra, program)
+        finish(ranks, self.timeout_s)
+        return out
+
+    def start_ddp(self, python, name, job, init, extra=(), program=DDP_JOB):
+        """As ddp, without waiting: the folder, and the ranks."""
         out = os.path.join(self.out, name)
         os.makedirs(out, exist_ok=True)
         described = os.path.join(out, "config.json")
@@ -118,8 +134,7 @@ class Runner:
         ranks = [Started(argv, os.path.join(out, f"rank{r}.log"),
                          dict(env, RANK=str(r), LOCAL_RANK=str(r)))
                  for r in range(self.workers)]
-        finish(ranks, self.timeout_s)
-        return out
+        return out, ranks
 
     def initial_weights(self, overrides):
         """The job's first weights, as a safetensors file: what every mode starts from."""
