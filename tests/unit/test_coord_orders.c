@@ -1,0 +1,156 @@
+/* Orders as shards get them: once all of them have a push, in one sequence, and again
+ * after a lost connection. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "coord_orders.h"
+
+enum { SHARDS = 2, WORKERS = 2, MOST = 64 };
+
+typedef struct outbox {
+    ps_coord_orders *orders;
+    uint64_t got[SHARDS][MOST]; // the numbers of the orders, by shard
+    int n[SHARDS];
+    ps_sync_order last;
+    ps_sync_entry entries[WORKERS];
+    char key[64], value[512];
+} outbox;
+
+static ps_control_id shard_id(int shard)
+{
+    ps_control_id id = {0};
+    id.bytes[0] = (uint8_t)(shard + 1);
+    return id;
+}
+
+static void take(void *owner, const ps_control_id *to, const ps_control *c)
+{
+    outbox *o = owner;
+    const int shard = to->bytes[0] - 1;
+    assert_int_equal(c->kind, PS_CONTROL_ORDER);
+    o->got[shard][o->n[shard]++] = c->number[0];
+    assert_int_equal(ps_coord_orders_read(c, o->entries, WORKERS, &o->last), PS_OK);
+}
+
+static ps_err keep(void *owner, const char *key, const void *value, size_t bytes)
+{
+    outbox *o = owner;
+    assert_true(bytes < sizeof o->value);
+    strcpy(o->key, key);
+    memcpy(o->value, value, bytes);
+    o->value[bytes] = '\0';
+    return PS_OK;
+}
+
+static void begin(outbox *o, ps_policy_kind kind)
+{
+    const ps_sync_rules rules = {
+        .kind = kind, .n_workers = WORKERS, .first = 3, .total = 5, .stretch = 1};
+    const uint64_t batches[WORKERS] = {4, 4};
+    const ps_coord_orders_hooks hooks = {.owner = o, .send = take, .store = keep};
+    void *value;
+    size_t bytes;
+    *o = (outbox){0};
+    assert_int_equal(ps_coord_orders_rules(&rules, batches, &value, &bytes), PS_OK);
+    assert_int_equal(ps_coord_orders_create(&hooks, value, bytes, &o->orders), PS_OK);
+    assert_int_equal(ps_coord_orders_create(&hooks, value, bytes / 2, &o->orders),
+                     PS_ERR_PROTOCOL);
+    assert_null(o->orders);
+    assert_int_equal(ps_coord_orders_create(&hooks, value, bytes, &o->orders), PS_OK);
+    free(value);
+}
+
+static ps_err tell(outbox *o, int shard, uint64_t rank, uint64_t number, uint64_t next)
+{
+    const ps_control_id id = shard_id(shard);
+    const ps_control c = {.kind = PS_CONTROL_PUSHED,
+                          .number = {rank, number, SHARDS, next}};
+    return ps_coord_orders_pushed(o->orders, &id, &c);
+}
+
+static void an_order_waits_for_all_shards(void **state)
+{
+    outbox o;
+    begin(&o, PS_POLICY_ASP);
+    assert_int_equal(tell(&o, 0, 0, 3, 0), PS_OK);
+    assert_int_equal(tell(&o, 0, 0, 3, 0), PS_OK); // a repetition does not count
+    assert_int_equal(o.n[0] + o.n[1], 0);
+    assert_int_equal(tell(&o, 1, 1, 3, 0), PS_OK); // the shards' sequences may differ
+    assert_int_equal(tell(&o, 1, 0, 3, 0), PS_OK);
+    assert_int_equal(tell(&o, 0, 1, 3, 0), PS_OK);
+    assert_true(o.n[0] == o.n[1] && o.n[0] > 0);
+    assert_true(o.last.rest && !o.last.over);
+    assert_string_equal(o.key, "policy/0");
+    assert_non_null(strstr(o.value, "\"counted\":2"));
+    assert_non_null(strstr(o.value, "0-1 0-1 rest\n"));
+    ps_coord_orders_destroy(&o.orders);
+}
+
+static void lost_orders_come_again(void **state)
+{
+    outbox o;
+    begin(&o, PS_POLICY_ASP);
+    for (uint64_t number = 3; number < 5; number++)
+        for (int i = 0; i < SHARDS * WORKERS; i++)
+            assert_int_equal(tell(&o, i % 2, (uint64_t)i / 2, number, 0), PS_OK);
+    assert_true(o.last.over);
+    const int n = o.n[0];
+    assert_int_equal(n, 2);
+    assert_int_equal(tell(&o, 1, 0, 4, 2), PS_OK); // it has the first one
+    assert_int_equal(o.n[0], n);
+    assert_int_equal(o.n[1], n + 1);
+    assert_int_equal(o.got[1][n], 2);
+    assert_int_equal(tell(&o, 1, 0, 4, 1000), PS_OK);
+    assert_int_equal(o.n[1], n + 1);
+    ps_coord_orders_destroy(&o.orders);
+}
+
+static void bad_pushes_are_refused(void **state)
+{
+    outbox o;
+    begin(&o, PS_POLICY_BACKUP);
+    assert_int_equal(tell(&o, 0, WORKERS, 3, 0), PS_ERR_PROTOCOL);
+    assert_int_equal(tell(&o, 0, 0, 5, 0), PS_ERR_PROTOCOL); // before push 3
+    assert_int_equal(tell(&o, 1, 0, 3, 0), PS_OK);
+    assert_int_equal(tell(&o, 2, 0, 3, 0), PS_ERR_PROTOCOL); // a third shard
+    const ps_control_id id = shard_id(0);
+    const ps_control c = {.kind = PS_CONTROL_PUSHED, .number = {0, 3, SHARDS + 1, 0}};
+    assert_int_equal(ps_coord_orders_pushed(o.orders, &id, &c), PS_ERR_PROTOCOL);
+    ps_coord_orders_destroy(&o.orders);
+}
+
+static void bad_orders_are_refused(void **state)
+{
+    ps_sync_entry entries[WORKERS];
+    ps_sync_order order;
+    uint8_t value[12 * (WORKERS + 1)] = {0};
+    ps_control c = {.kind = PS_CONTROL_ORDER, .value = value};
+    const struct {
+        size_t bytes;
+        uint8_t first, second;
+    } cases[] = {{11, 0, 0}, {36, 0, 1}, {24, 0, WORKERS}, {24, 1, 1}, {24, 1, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        c.bytes = cases[i].bytes;
+        value[0] = cases[i].first;
+        value[12] = cases[i].second;
+        assert_int_equal(ps_coord_orders_read(&c, entries, WORKERS, &order),
+                         PS_ERR_PROTOCOL);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_order_waits_for_all_shards),
+        cmocka_unit_test(lost_orders_come_again),
+        cmocka_unit_test(bad_pushes_are_refused),
+        cmocka_unit_test(bad_orders_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
