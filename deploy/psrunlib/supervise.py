@@ -112,7 +112,7 @@ class Watched:
         elif said.event == "missing":
             self.missed_others = True
         elif said.event == "interrupted":
-            self.told = getattr(signal, said.fields.get("signal", ""), self.told)
+            self.told = signal.Signals.__members__.get(said.fields.get("signal"), self.told)
 
     def _keep(self, line, screen):
         """Writes a line to the log. A full disk ends the log, not the job."""

@@ -358,7 +358,7 @@ class ByHand(SlowEvaluation):
         parts = self.start_stuck()
         parts["server 1"].wait_for("interrupted")
         self.tell(parts, "server 1")
-        self.check_ended_by_server_1(parts, r"at once \(SIGINT\)$")
+        self.check_ended_by_server_1(parts, r'at once \(SIGINT\)"$')
 
     def test_a_server_until_the_limit(self):
         parts = self.start_stuck("net.step_timeout_ms=4000", "train.file_timeout_ms=500")
