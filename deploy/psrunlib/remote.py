@@ -1,9 +1,10 @@
 """Parts of a job as processes of other hosts, over ssh.
 
 On the host, a small sh wrapper starts the program and reads its standard input, which is the
-ssh connection to psrun. In a job with keys the first line is the part's key (keys.py). Each other line is the name of a signal to pass on. The end of the input
-means that psrun or the connection is gone: the wrapper ends the program with SIGTERM, and 3 s
-later with SIGKILL. So nothing is left running, whatever dies.
+ssh connection to psrun. In a job with keys the first line is the part's key (keys.py). Each
+other line is the name of a signal to pass on. The end of the input means that psrun or the
+connection is gone: the wrapper ends the program with SIGTERM, and 3 s later with SIGKILL. So
+nothing is left running, whatever dies.
 """
 import os
 import shlex

@@ -13,10 +13,6 @@ from .out import RESULTS
 
 MOST_DELAY_S = 30
 STEP = re.compile(r"step-(\d+)")
-# Worker 0's: it joins again; it goes on from a checkpoint; it has written one.
-REJOIN_LINE = re.compile(r"^\s*[\d.]+ \S+ WARN  rejoin ")
-RESUME_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  resume step=(?P<step>\d+) (?:.* steps_lost=(?P<lost>\d+)$)?")
-SAVED_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  checkpoint step=\d+ ")
 CANNOT_BE_RUN = (126, 127)  # sh: no such folder or program
 
 
@@ -166,20 +162,20 @@ class Restarts:
         new.env["PS_INCARNATION"] = str(self.started[part.name])
         return new
 
-    def line(self, part, line):
-        """What worker 0 says of where the job goes on."""
+    def hear(self, part, said):
+        """What worker 0 says of where the job goes on. said: a LogLine."""
         if part.name != "worker 0":
             return
-        if SAVED_LINE.match(line):
+        if (said.level, said.event) == ("INFO", "checkpoint"):  # it has written one
             self.in_vain.clear()
-        if REJOIN_LINE.match(line):
+        elif said.event == "rejoin":
             self.back = True
             self._goes_on_from(0, None)
-        found = RESUME_LINE.match(line)
-        if found:
-            self._goes_on_from(int(found["step"]), int(found["lost"]) if found["lost"] else None)
-            if int(found["step"]) > self.furthest:
-                self.furthest = int(found["step"])
+        elif said.event == "resume" and "step" in said.fields:
+            step, lost = int(said.fields["step"]), said.fields.get("steps_lost")
+            self._goes_on_from(step, int(lost) if lost else None)
+            if step > self.furthest:
+                self.furthest = step
                 self.in_vain.clear()
 
     def _open_deaths(self):

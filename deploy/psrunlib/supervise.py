@@ -259,7 +259,7 @@ class Supervisor:
         watched.silent_at = None
         if said:
             self._find_silent(said)
-        self.restarts.line(watched.part, line)
+            self.restarts.hear(watched.part, said)
         if STEP_LINE.search(line):
             self.restarts.step_made()
 
