@@ -20,7 +20,6 @@
 enum {
     BEATS_PER_BURST = 20, // without a trace: of them, the first few measure the clock
     FIRST_BURSTS = 3,
-    SILENT_MS = 200,  // of the coordinator, beyond two heartbeats, until it is missed
     LINGER_MS = 1000, // at the end: time for sending an abort or a goodbye
     REJOIN_LINGER_MS =
         100 // the same, before it joins again: a lost connection says it too
@@ -414,16 +413,6 @@ static void set_deserted(ps_member *m)
     pthread_mutex_unlock(&m->lock);
 }
 
-/* Nobody else can name the coordinator's process. */
-static void note_silence(ps_member *m, uint64_t silent_ms)
-{
-    const bool silent = silent_ms > 2 * m->heartbeat_ms + SILENT_MS;
-    if (!m->names_straggler || silent == m->misses_coordinator) return;
-    m->misses_coordinator = silent;
-    ps_member_set_straggler(m, silent ? PS_STRAGGLER_STOPPED : PS_STRAGGLER_NONE,
-                            PS_ROLE_SERVER, 0);
-}
-
 /* Ends the job here when the coordinator is gone. */
 static void check_coordinator(ps_member *m)
 {
@@ -433,7 +422,7 @@ static void check_coordinator(ps_member *m)
     if (now - m->last_round_ns > m->dead_after_ms * 1000000u / 2) m->heard_ns = now;
     m->last_round_ns = now;
     uint64_t silent_ms = now > m->heard_ns ? (now - m->heard_ns) / 1000000u : 0;
-    note_silence(m, silent_ms);
+    ps_member_note_silence(m, silent_ms);
     bool lost = m->lost_ns && now - m->lost_ns > grace_ms * 1000000u;
     if ((!lost && silent_ms <= m->dead_after_ms) || is_over(m)) return;
     if (atomic_load(&m->leaving) && !m->recovers) {

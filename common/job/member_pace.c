@@ -7,7 +7,10 @@
 
 #include "log.h"
 
-enum { MOST_PACES = 64 }; // that wait to be told
+enum {
+    MOST_PACES = 64, // that wait to be told
+    SILENT_MS = 200  // of the coordinator, beyond two heartbeats, until it is missed
+};
 
 bool ps_member_tells_pace(const ps_member *m)
 {
@@ -98,4 +101,13 @@ void ps_member_pace_fini(ps_member *m)
         next = p->next;
         free(p);
     }
+}
+
+void ps_member_note_silence(ps_member *m, uint64_t silent_ms)
+{
+    const bool silent = silent_ms > 2 * m->heartbeat_ms + SILENT_MS;
+    if (!m->names_straggler || silent == m->misses_coordinator) return;
+    m->misses_coordinator = silent;
+    ps_member_set_straggler(m, silent ? PS_STRAGGLER_STOPPED : PS_STRAGGLER_NONE,
+                            PS_ROLE_SERVER, 0);
 }

@@ -85,6 +85,9 @@ struct ps_member {
 void ps_member_pace_send(ps_member *m);
 /* As the coordinator has sent them; numbers out of range are ignored. */
 void ps_member_set_straggler(ps_member *m, uint64_t cause, uint64_t role, uint64_t rank);
+/* Names the coordinator's process, which nobody else can, once it has been silent for
+ * that long, and until it is heard again. */
+void ps_member_note_silence(ps_member *m, uint64_t silent_ms);
 void ps_member_pace_fini(ps_member *m);
 
 #endif
