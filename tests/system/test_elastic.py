@@ -110,6 +110,14 @@ class ElasticTest(RestartTest):
             self.assertLessEqual(set(seen[epoch].values()), {1})
         self.assertEqual(set(seen[max(seen)].values()), {1})
 
+    def clear(self):
+        """For the next job."""
+        self.joiners = []
+        for name in os.listdir(self.folder):
+            if name.startswith(("out", "replay")):
+                path = self.path(name)
+                shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+
     def check_replay(self, out, kind, steps):
         mode, servers, _, *more = kind
         self.psrun("-m", mode, "-s", servers, "--replay-membership", self.path(out, "membership.jsonl"),
@@ -155,12 +163,47 @@ class Schedules(ElasticTest):
                 changes += len(self.sizes("out")) - 1
                 self.check_samples("out", self.STEPS)
                 self.check_replay("out", kind, self.STEPS)
-            self.joiners = []
-            for name in os.listdir(self.folder):
-                if name.startswith(("out", "replay")):
-                    path = self.path(name)
-                    shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+            self.clear()
         self.assertGreater(changes, JOBS)  # the disturbances do hit
+
+
+class WithRestarts(ElasticTest):
+    """Workers come and go while parts are killed and started again, without a pause to settle."""
+
+    STEPS, N_JOBS = 2000, -(-JOBS // 3)
+    PAUSES_S = (0, 0.02, 0.1, 0.4, 1.0)
+
+    def disturb_once(self, psrun, out, kind, chance):
+        what = chance.choice(["join", "leave", "kill", "kill"])
+        if what == "join":
+            self.join(out)
+            return what
+        if what == "leave":
+            pids = self.workers(psrun)
+            if len(pids) > 1:  # the last ones would end the job
+                try:
+                    os.kill(chance.choice(pids), signal.SIGTERM)
+                except ProcessLookupError:
+                    pass
+            return what
+        victim = chance.choice(["server", "worker"] if kind[1] else ["worker"]), chance.choice([0, 1])
+        return what, *victim, self.kill(psrun, *victim)
+
+    def test_seeded(self):
+        for seed in range(SEED, SEED + self.N_JOBS):
+            chance, kind = random.Random(seed), KINDS[seed % len(KINDS)]
+            psrun = self.start_elastic("out", kind, self.STEPS, "--restarts", "30")
+            self.wait_until(psrun, lambda: self.sizes("out"))
+            self.wait_for_lines(psrun, "out", 3)
+            done = []
+            for _ in range(chance.randint(2, 4)):
+                done.append(self.disturb_once(psrun, "out", kind, chance))
+                time.sleep(chance.choice(self.PAUSES_S))
+            with self.subTest(seed=seed, kind=kind, done=done):
+                self.end_all(psrun, "out")
+                self.check_samples("out", self.STEPS)
+                self.check_replay("out", kind, self.STEPS)
+            self.clear()
 
 
 class Workers(ElasticTest):
