@@ -104,8 +104,9 @@ class Packages:
         self.assertIn("ps-server", fresh.must("ps-server --version && ! command -v ps-worker"))
         fresh.must("apt-get install -y --no-install-recommends /debs/*.deb && ldconfig -p | grep -q libpstrain.so.0")
         for program in ("psrun", "ps-server", "ps-worker"):
-            fresh.must(f"cd /usr/share && test -s man/man1/{program}.1.gz && test -s bash-completion/completions/{program} && "
-                       f"find zsh -name _{program} | grep -q .")
+            for file in (f"man/man1/{program}.1.gz", f"bash-completion/completions/{program}",
+                         f"zsh/vendor-completions/_{program}"):
+                fresh.must(f"test -s /usr/share/{file}")
         fresh.add_user()
         text = fresh.must(RUN, user=USER, timeout=300)
         self.assertRegex(text, r"test +accuracy 0\.\d+")
