@@ -52,7 +52,7 @@ class Torchrun(JobTest):
         return run
 
     def check(self, *runs, workers=2, mode="allreduce"):
-        texts = [run.communicate(timeout=60)[0] for run in runs]
+        texts = [run.communicate(timeout=300)[0] for run in runs]
         for run, text in zip(runs, texts):
             self.assertEqual(run.returncode, 0, "\n".join(texts))
         self.assertEqual(self.summary()["workers"], workers)
@@ -87,7 +87,7 @@ class Torchrun(JobTest):
         run = self.torchrun(f"--master_port={free_port()}", settings=LONG)
         self.wait_for_steps("out")
         run.send_signal(signal.SIGTERM)
-        text, _ = run.communicate(timeout=60)
+        text, _ = run.communicate(timeout=300)
         self.assertNotEqual(run.returncode, 0)
         self.assertTrue(self.summary()["interrupted"], text)
         self.assertTrue(os.path.exists(self.path("out", "model.safetensors")), text)
