@@ -102,6 +102,8 @@ enum {
     CONNECT_MS = 2000,       // a route that drops packets may work by then
     SILENCE_BEATS = 10,
     SILENCE_LEAST_MS = 1000,
+    FEW_CONNECTIONS = 16,
+    BEATS_OF_MANY = 3,        // at least, in a silence
     KEEPALIVE_MOST_S = 32767, // Linux's own bound
     SLOWEST_BYTES_A_MS = 100
 };
@@ -114,6 +116,18 @@ ps_zsock_pulse ps_zsock_pulse_of(uint64_t heartbeat_ms, uint64_t dead_after_ms,
     if (ms < SILENCE_LEAST_MS) ms = SILENCE_LEAST_MS;
     return (ps_zsock_pulse){.heartbeat_ms = heartbeat_ms,
                             .silence_ms = ms + frame_bytes / SLOWEST_BYTES_A_MS};
+}
+
+ps_zsock_pulse ps_zsock_pulse_among(ps_zsock_pulse p, int n_connections)
+{
+    const uint64_t most = p.silence_ms / BEATS_OF_MANY;
+    uint64_t beat = p.heartbeat_ms;
+    if (n_connections > FEW_CONNECTIONS)
+        beat = beat * (uint64_t)n_connections / FEW_CONNECTIONS;
+    if (beat > most) beat = most;
+    if (beat <= p.heartbeat_ms) return p;
+    return (ps_zsock_pulse){.heartbeat_ms = beat,
+                            .silence_ms = p.silence_ms + beat - p.heartbeat_ms};
 }
 
 static int option_ms(uint64_t ms)

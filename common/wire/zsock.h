@@ -41,6 +41,12 @@ typedef struct ps_zsock_pulse {
 ps_zsock_pulse ps_zsock_pulse_of(uint64_t heartbeat_ms, uint64_t dead_after_ms,
                                  uint64_t frame_bytes);
 
+/* The pulse of a process that has so many connections of one kind. With more than 16 it
+ * asks each one less often, up to three times in silence_ms: of n workers and k servers
+ * all together have nk connections. silence_ms grows by as much as the time between two
+ * signs of life. Pure. */
+ps_zsock_pulse ps_zsock_pulse_among(ps_zsock_pulse pulse, int n_connections);
+
 typedef struct ps_zsock_options {
     int type; // ZMQ_ROUTER, ZMQ_DEALER, ...
     ps_zsock_pulse pulse;
