@@ -253,7 +253,7 @@ class Bench(PythonTest):
             [sys.executable, ROOT / "bench/pytorch", "--build-dir", BIN.parent, "--torch", PYTHON, "--rounds", "1",
              "--bytes", "100000", "--steps", "3", "--out", self.path("out"), DIGITS, "train.steps=6",
              "train.warmup_steps=2", "train.threads=1", "model.dropout=false", "net.join_timeout_ms=120000"],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400)
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
         self.assertEqual(done.returncode, 0, done.stdout)
         report = json.loads(Path(self.path("out/pytorch.json")).read_text(encoding="utf-8"))
         plain, ours = report["figures"]
