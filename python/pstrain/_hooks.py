@@ -8,6 +8,7 @@ import weakref
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from ._arguments import TORCH
 from ._slots import Slot
 
 if typing.TYPE_CHECKING:
@@ -28,7 +29,11 @@ class Hooks:
         self._keep: "list[typing.Any]" = []  # what hooks need to stay alive
         # A compiled module calls it once more, for itself: that is intended.
         warnings.filterwarnings("ignore", "Using `torch.compile\\(module\\)` when there are global hooks")
-        self._added.append(register_module_forward_pre_hook(_before_forward(self._optimizer)))
+        hook = _before_forward(self._optimizer)
+        if (2, 0) <= TORCH < (2, 4):  # its compiler would compile the hooks of a compiled module
+            compiler: typing.Any = __import__("torch._dynamo")._dynamo
+            hook = compiler.disable(hook)
+        self._added.append(register_module_forward_pre_hook(hook))
         for slot in slots:
             self._add_to_gradient(slot)
 

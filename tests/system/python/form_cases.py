@@ -190,7 +190,10 @@ def compiled():
         hidden.compile(backend="eager")  # hooks do not see its calls: its weights are late
         train(call, xs[RANK])
         optimizer.step()
-        refused(pstrain.InputError, ["'hidden.", "synchronize()"], lambda: train(hidden, torch.ones(2, 3)))
+        if torch.__version__.startswith("2.2"):
+            train(hidden, torch.ones(2, 3))  # this version calls the hooks
+        else:
+            refused(pstrain.InputError, ["'hidden.", "synchronize()"], lambda: train(hidden, torch.ones(2, 3)))
         pstrain.barrier()
         pstrain.abort("done")
     say("fine")
