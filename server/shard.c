@@ -186,6 +186,25 @@ int ps_shard_wake_fd(const ps_shard *s)
     return ps_event_fd(&s->wake);
 }
 
+/* What their frames look like, and where each of them stands. */
+static void expect_workers(ps_shard *s, const ps_roster *roster, int n_groups)
+{
+    s->rules = (ps_frame_rules){
+        .plan = s->o.plan,
+        .codec = &s->codec,
+        .shard = s->index,
+        .nonce = roster->nonce,
+        .epoch = roster->epoch,
+        .n_workers = (uint32_t)s->o.n_workers,
+        .secrets = roster->secrets,
+        .n_groups = n_groups,
+    };
+    for (uint32_t r = 0; r < s->rules.n_workers; r++) {
+        s->peers[r].clock = s->first_step;
+        ps_wire_id(r, &roster->secrets[r], s->peers[r].id);
+    }
+}
+
 ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
 {
     const ps_roster *roster = ps_member_roster(job->member);
@@ -207,21 +226,8 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
                                    s->o.config->train.threads);
     s->changed = job->changed;
     PS_TRY(ps_shard_memory_init(s));
-    s->rules = (ps_frame_rules){
-        .plan = plan,
-        .codec = &s->codec,
-        .shard = s->index,
-        .nonce = roster->nonce,
-        .epoch = roster->epoch,
-        .n_workers = (uint32_t)s->o.n_workers,
-        .secrets = roster->secrets,
-        .n_groups = job->n_groups,
-    };
+    expect_workers(s, roster, job->n_groups);
     s->own_pace = ps_config_own_pace(s->o.config);
-    for (uint32_t r = 0; r < s->rules.n_workers; r++)
-        s->peers[r].clock = s->first_step;
-    for (uint32_t r = 0; r < s->rules.n_workers; r++)
-        ps_wire_id(r, &roster->secrets[r], s->peers[r].id);
     uint64_t total, largest;
     ps_chunk_codec_step_bytes(&s->codec, plan, s->index, &total, &largest);
     s->credit =

@@ -3,20 +3,19 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
+#include "core_check.h"
 #include "file_wait.h"
 #include "init_weights.h"
 #include "interrupt.h"
 #include "local_steps.h"
 #include "log.h"
 #include "membership_log.h"
+#include "model_file.h"
 #include "monitor.h"
 #include "procstat.h"
 #include "rejoin.h"
 #include "resume.h"
-#include "model_file.h"
 #include "session.h"
 #include "summary.h"
 #include "trace_of_job.h"
@@ -345,35 +344,6 @@ static ps_err make_trainer(job *j)
     return ps_trainer_create(&options, &j->trainer);
 }
 
-/* How many workers share this process's cores; 0 when another of them gives the
- * warning. */
-static int workers_here(const job *j, const ps_host *host)
-{
-    // Bound to some of the cores: other workers may be bound to others.
-    if (!j->member || host->cores < (int)sysconf(_SC_NPROCESSORS_ONLN)) return 1;
-    const ps_roster *roster = ps_member_roster(j->member);
-    int n = 0;
-    for (int r = 0; r < roster->n_workers; r++) {
-        if (strcmp(roster->workers[r].boot_id, host->boot_id) != 0) continue;
-        if (n++ == 0 && r != j->rank) return 0;
-    }
-    return n;
-}
-
-static void check_cores(const job *j)
-{
-    if (!j->device->ops->uses_cores) return;
-    ps_host host;
-    ps_host_find(&host);
-    int n = workers_here(j, &host);
-    if (n * j->threads <= host.cores) return;
-    PS_WARN("cores",
-            "%d worker%s of %d thread%s on %d core%s: they wait for each other; fewer "
-            "workers, or train.threads, would be faster",
-            n, n > 1 ? "s" : "", j->threads, j->threads > 1 ? "s" : "", host.cores,
-            host.cores > 1 ? "s" : "");
-}
-
 static void announce(job *j)
 {
     if (ps_config_elastic(j->config) && j->rank == 0)
@@ -381,7 +351,7 @@ static void announce(job *j)
                 (unsigned long long)j->resume.start.step);
     if (j->announced) return;
     j->announced = true;
-    check_cores(j);
+    if (j->device->ops->uses_cores) ps_core_check(j->member, j->rank, j->threads);
     if (j->rank != 0) return;
     PS_INFO("job", "name=%s mode=%s workers=%d servers=%d params=%llu steps=%llu",
             j->config->job.name, ops_of(j)->mode, ps_session_world_size(j->session),

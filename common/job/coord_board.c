@@ -5,27 +5,17 @@
 #include <string.h>
 
 #include "coord_orders.h"
+#include "coord_store.h"
 #include "gradnorm_sum.h"
-#include "hash.h"
 #include "job_keys.h"
 #include "mem.h"
 
 enum {
-    BUCKETS = 4096,
-    MAX_KEYS = 1 << 20,
     MAX_WAITERS = 64, // of a member; each of its threads waits for one at most
     GATHER_BYTES_MAX = 65536 * sizeof(double),
     NORMS = 4, // steps in flight; older ones are dropped
     SUMS = 8   // gathers whose results are kept: more than a worker asks for at once
 };
-static const size_t STORE_BYTES_MAX = (size_t)1 << 30;
-
-typedef struct entry {
-    struct entry *next;
-    char *key;
-    void *value;
-    size_t bytes;
-} entry;
 
 typedef struct waiter {
     struct waiter *next;
@@ -52,8 +42,7 @@ struct ps_coord_board {
     int n_workers;
     ps_coord_board_answer answer;
     void *owner;
-    entry *buckets[BUCKETS];
-    size_t n_keys, store_bytes;
+    ps_coord_store store;
     waiter *waiters;
     bool *left; // by worker
     bool *scratch;
@@ -91,22 +80,11 @@ static void free_waiter(waiter *w)
     free(w);
 }
 
-static void free_store(ps_coord_board *b)
-{
-    for (int i = 0; i < BUCKETS; i++)
-        for (entry *e = b->buckets[i], *next; e; e = next) {
-            next = e->next;
-            free(e->key);
-            free(e->value);
-            free(e);
-        }
-}
-
 void ps_coord_board_destroy(ps_coord_board **board)
 {
     ps_coord_board *b = *board;
     if (!b) return;
-    free_store(b);
+    ps_coord_store_fini(&b->store);
     for (waiter *w = b->waiters, *next; w; w = next) {
         next = w->next;
         free_waiter(w);
@@ -368,63 +346,13 @@ void ps_coord_board_forget(ps_coord_board *b, const ps_secret *member)
 
 /* ---- key-value store ---- */
 
-static entry **bucket_of(ps_coord_board *b, const char *key)
-{
-    ps_hash h;
-    ps_hash_init(&h);
-    ps_hash_string(&h, key);
-    return &b->buckets[ps_hash_value(&h) % BUCKETS];
-}
-
-static entry *find_entry(ps_coord_board *b, const char *key)
-{
-    for (entry *e = *bucket_of(b, key); e; e = e->next)
-        if (strcmp(e->key, key) == 0) return e;
-    return NULL;
-}
-
-static ps_err add_entry(ps_coord_board *b, const char *key, entry **out)
-{
-    if (b->n_keys >= MAX_KEYS)
-        return ps_err_set(PS_ERR_PEER, "%s: the coordinator holds too many keys", key);
-    entry *e;
-    PS_TRY(ps_mem_zalloc(&e, 1, sizeof *e, "a key"));
-    ps_err err = ps_mem_strdup(&e->key, key);
-    if (err != PS_OK) {
-        free(e);
-        return err;
-    }
-    entry **bucket = bucket_of(b, key);
-    e->next = *bucket;
-    *bucket = e;
-    b->n_keys++;
-    *out = e;
-    return PS_OK;
-}
-
 /* Sets a key, and answers those who wait for it. */
 static ps_err set_key(ps_coord_board *b, const char *key, const void *from, size_t bytes)
 {
-    entry *e = find_entry(b, key);
-    size_t others = b->store_bytes - (e ? e->bytes : 0);
-    if (bytes > STORE_BYTES_MAX - others)
-        return ps_err_set(PS_ERR_PEER, "%s: the coordinator's store is full (%zu bytes)",
-                          key, STORE_BYTES_MAX);
-    void *value;
-    PS_TRY(ps_mem_zalloc(&value, bytes, 1, "a value"));
-    if (!e) {
-        ps_err err = add_entry(b, key, &e);
-        if (err != PS_OK) {
-            free(value);
-            return err;
-        }
-    }
-    if (bytes > 0) memcpy(value, from, bytes);
-    free(e->value);
-    e->value = value;
-    e->bytes = bytes;
-    b->store_bytes = others + bytes;
-    release(b, PS_CONTROL_GET, key, PS_OK, e->value, e->bytes);
+    const void *value;
+    PS_TRY(ps_coord_store_set(&b->store, key, from, bytes));
+    ps_coord_store_get(&b->store, key, &value, &bytes);
+    release(b, PS_CONTROL_GET, key, PS_OK, value, bytes);
     return PS_OK;
 }
 
@@ -455,9 +383,10 @@ static void drop_get(ps_coord_board *b, const ps_control_id *from, uint64_t requ
 static ps_err request_get(ps_coord_board *b, const ps_control_id *from,
                           const ps_control *c)
 {
-    const entry *e = find_entry(b, c->name);
-    if (e) {
-        answer_done(b, from, c->request, e->value, e->bytes);
+    const void *value;
+    size_t bytes;
+    if (ps_coord_store_get(&b->store, c->name, &value, &bytes)) {
+        answer_done(b, from, c->request, value, bytes);
         return PS_OK;
     }
     waiter *w;
@@ -539,11 +468,14 @@ static ps_err make_orders(ps_coord_board *b)
 {
     const ps_coord_orders_hooks hooks = {
         .owner = b, .send = send_order, .store = store_record};
-    const entry *e = find_entry(b, PS_COORD_ORDERS_RULES);
-    if (!e)
+    const void *rules;
+    size_t bytes;
+    if (!ps_coord_store_get(&b->store, PS_COORD_ORDERS_RULES, &rules, &bytes))
         return ps_err_set(PS_ERR_PROTOCOL, "a push before worker 0 has set the policy");
-    PS_TRY(ps_coord_orders_create(&hooks, e->value, e->bytes, &b->orders));
-    return find_entry(b, PS_COORD_ORDERS_END) ? ps_coord_orders_end(b->orders) : PS_OK;
+    PS_TRY(ps_coord_orders_create(&hooks, rules, bytes, &b->orders));
+    return ps_coord_store_get(&b->store, PS_COORD_ORDERS_END, &rules, &bytes)
+               ? ps_coord_orders_end(b->orders)
+               : PS_OK;
 }
 
 static ps_err request_pushed(ps_coord_board *b, const ps_coord_asker *from,
