@@ -20,7 +20,8 @@ class Costs:
     """rate: bytes per second and direction of a link, as TCP fills it. latency: seconds of a message
     on the way. message, byte: processor seconds of sending or taking a message, and for each of its
     bytes; taking includes the sum. local: seconds per byte of a gradient that goes through its host's
-    memory. Measured on 2 cores: message by bench/scale, byte and local by bench/exchange."""
+    memory. On 2 cores: message is rounded from bench/scale, byte from bench/exchange; latency and
+    local are assumed."""
 
     rate: float
     latency: float = 100e-6
