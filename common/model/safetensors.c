@@ -172,12 +172,26 @@ static ps_err read_header(const char *file, const char *text, size_t n,
     return err;
 }
 
+/* Whether a file begins as torch.save's do: a zip archive; before PyTorch 1.6 a pickle.
+ */
+static bool is_of_torch_save(const unsigned char *begin)
+{
+    return memcmp(begin, "PK\003\004", 4) == 0 || memcmp(begin, "\200\002", 2) == 0;
+}
+
 static ps_err header_length(const char *file, const unsigned char *length, uint64_t bytes,
                             uint64_t *out)
 {
     *out = 0;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--)
         *out = *out << 8 | length[i];
+    // A header of 640 bytes begins with the bytes of a pickle, too.
+    if (*out > MAX_HEADER && is_of_torch_save(length))
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s: a file of torch.save, not of safetensors; in Python: "
+                          "safetensors.torch.save_file(torch.load(\"%s\", "
+                          "weights_only=True), \"FILE.safetensors\")",
+                          file, file);
     if (*out > MAX_HEADER)
         return bad(file, "",
                    "a header of %" PRIu64 " bytes, at most %" PRIu64
@@ -227,19 +241,6 @@ static ps_err open_file(const char *path, int *fd, uint64_t *bytes)
     return PS_OK;
 }
 
-/* What torch.save writes: a zip archive; before PyTorch 1.6 a pickle. */
-static ps_err refuse_pickle(const char *path, const unsigned char *begin)
-{
-    if (memcmp(begin, "PK\003\004", 4) != 0 && memcmp(begin, "\200\002", 2) != 0)
-        return PS_OK;
-    return ps_err_set(
-        PS_ERR_FORMAT,
-        "%s: a file of torch.save, not of safetensors; in Python: "
-        "safetensors.torch.save_file(torch.load(\"%s\", weights_only=True), "
-        "\"FILE.safetensors\")",
-        path, path);
-}
-
 /* Reads the header of an open file. Its tensors' data are still offsets. */
 static ps_err open_header(const char *path, int fd, uint64_t bytes, ps_st_file *out)
 {
@@ -247,7 +248,6 @@ static ps_err open_header(const char *path, int fd, uint64_t bytes, ps_st_file *
     uint64_t n = 0;
     char *text = NULL;
     PS_TRY(read_all(fd, path, length, LENGTH_BYTES));
-    PS_TRY(refuse_pickle(path, length));
     PS_TRY(header_length(path, length, bytes, &n));
     PS_TRY(ps_mem_zalloc(&text, n, 1, path));
     ps_err err = read_all(fd, path, text, n);

@@ -147,6 +147,25 @@ static void a_file_of_torch_save_is_explained(void **state)
     }
 }
 
+/* The length of a header begins with the same bytes as a pickle for 640 of them. */
+static void headers_of_every_length_are_read(void **state)
+{
+    fixture *f = *state;
+    char text[1024];
+    memset(text, 'x', sizeof text);
+    for (int n = 300; n < 600; n += 8) {
+        const float weight[N] = {1}, bias[ROWS] = {2};
+        const ps_st_tensor tensors[] = {
+            entry("fc.weight", "F32", dims_of(2, ROWS, COLUMNS), weight, sizeof weight),
+            entry("fc.bias", "F32", dims_of(1, ROWS, 0), bias, sizeof bias)};
+        text[n] = '\0';
+        const char *metadata[] = {"note", text};
+        assert_int_equal(ps_st_save(f->path, tensors, 2, metadata, 1), PS_OK);
+        assert_int_equal(load(f, true), PS_OK);
+        text[n] = 'x';
+    }
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make, tear)
@@ -157,6 +176,7 @@ int main(void)
         TEST(nothing_that_fits_is_refused),
         TEST(the_names_of_a_wrapped_model_are_explained),
         TEST(a_file_of_torch_save_is_explained),
+        TEST(headers_of_every_length_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

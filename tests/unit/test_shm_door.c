@@ -112,7 +112,7 @@ static void rings_come_with_the_shards_events(void **state)
     assert_int_equal(ps_shared_mem_init(&r, RING_BYTES, "r"), PS_OK);
     ps_shm_offer o = {.nonce = nonce, .bytes = BYTES, .ring_bytes = 2 * RING_BYTES};
     const int fds[PS_SHM_FDS] = {p.fd, g.fd, r.fd};
-    static const char *const says[] = {"another size", "not 3 shards", NULL};
+    static const char *const says[] = {"another size", "does not have 3 shards", NULL};
     for (int i = 0; i < 3; i++) {
         const int n = i == 1 ? SHARDS + 1 : SHARDS;
         int more[SHARDS + 1];
