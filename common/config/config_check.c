@@ -113,7 +113,10 @@ static ps_err check_own_pace(const ps_config *cfg)
          "optimizer.name", "has to make the step on the servers: sgd, adam or adamw"},
         {cfg->optimizer.clip_norm > 0, "optimizer.clip_norm",
          "has to be 0: clipping takes the norm of all workers' gradients together"},
-        {cfg->loss_scale.use == PS_SWITCH_ON, "loss_scale.use",
+        {cfg->loss_scale.use == PS_SWITCH_ON ||
+             (cfg->loss_scale.use == PS_SWITCH_AUTO &&
+              cfg->train.precision == PS_PRECISION_FP16),
+         "loss_scale.use",
          "has to be off: all workers would need the scale of the same step"},
         {cfg->exchange.codec != PS_CODEC_NONE, "exchange.codec",
          "has to be none: codecs send changes of weights that all workers share"},
