@@ -42,7 +42,7 @@ ps_err ps_cpu_linear_rows_backward(const ps_cpu_linear *l, const ps_pass_hooks *
 {
     const int64_t rows = l->backward_rows;
     if (dbias) ps_cpu_linear_backward_bias(l, dy, dbias, accumulate);
-    for (int64_t row = (l->out - 1) / rows * rows; row >= 0; row -= rows) {
+    for (int64_t row = 0; row < l->out; row += rows) {
         const int64_t end = block_end(l, row, rows);
         PS_TRY(
             ps_cpu_linear_backward_rows(l, x, dy, row, end - row, dweight, accumulate));

@@ -24,8 +24,9 @@ ps_err ps_cpu_linear_rows_forward(const ps_cpu_linear *linear, const ps_pass_hoo
                                   const ps_cpu_linear_place *place, const float *x,
                                   const float *weight, const float *bias, float *y,
                                   bool relu);
-/* As ps_cpu_linear_backward_weights, with hooks->grads_ready after each block, from the
- * last to the first. The pass must not need W any more. */
+/* As ps_cpu_linear_backward_weights, with hooks->grads_ready after each block, in the
+ * order in which the next forward pass waits for them. The pass must not need W any
+ * more. */
 ps_err ps_cpu_linear_rows_backward(const ps_cpu_linear *linear,
                                    const ps_pass_hooks *hooks,
                                    const ps_cpu_linear_place *place, const float *x,
