@@ -53,10 +53,9 @@ static void layer_fini(layer *l)
         free(all[i]);
 }
 
-/* The ranges follow each other, upwards or downwards. */
+/* The ranges follow each other. */
 typedef struct ranges {
-    uint64_t first, next; // upwards: next is the end of the last one
-    bool down;
+    uint64_t next; // the end of the last one
     int n;
 } ranges;
 
@@ -64,8 +63,8 @@ static ps_err note(void *ctx, uint64_t begin, uint64_t end)
 {
     ranges *r = ctx;
     assert_true(begin < end);
-    assert_int_equal(r->down ? end : begin, r->next);
-    r->next = r->down ? begin : end;
+    assert_int_equal(begin, r->next);
+    r->next = end;
     r->n++;
     return PS_OK;
 }
@@ -78,23 +77,23 @@ static void assert_same(const float *a, const float *b, int64_t count)
 static void forward_twice(layer *l)
 {
     ps_cpu_linear *n = &l->linear;
-    ranges up = {.next = l->place.weight};
-    const ps_pass_hooks hooks = {.ctx = &up, .params_needed = note};
+    ranges r = {.next = l->place.weight};
+    const ps_pass_hooks hooks = {.ctx = &r, .params_needed = note};
     assert_int_equal(ps_cpu_linear_forward(n, l->x, l->weight, l->bias, l->y[0], true),
                      PS_OK);
     assert_int_equal(ps_cpu_linear_rows_forward(n, &hooks, &l->place, l->x, l->weight,
                                                 l->bias, l->y[1], true),
                      PS_OK);
     assert_same(l->y[0], l->y[1], n->n * n->out);
-    assert_int_equal(up.next, l->place.end);
-    assert_int_equal(up.n, (n->out + n->forward_rows - 1) / n->forward_rows);
+    assert_int_equal(r.next, l->place.end);
+    assert_int_equal(r.n, (n->out + n->forward_rows - 1) / n->forward_rows);
 }
 
 static void backward_twice(layer *l, bool accumulate)
 {
     ps_cpu_linear *n = &l->linear;
-    ranges down = {.next = l->place.end, .down = true};
-    const ps_pass_hooks hooks = {.ctx = &down, .grads_ready = note};
+    ranges r = {.next = l->place.weight};
+    const ps_pass_hooks hooks = {.ctx = &r, .grads_ready = note};
     assert_int_equal(ps_cpu_linear_backward_weights(n, l->x, l->dy, l->dweight[0],
                                                     l->dbias[0], accumulate),
                      PS_OK);
@@ -103,8 +102,8 @@ static void backward_twice(layer *l, bool accumulate)
                      PS_OK);
     assert_same(l->dweight[0], l->dweight[1], n->in * n->out);
     assert_same(l->dbias[0], l->dbias[1], n->out);
-    assert_int_equal(down.next, l->place.weight);
-    assert_int_equal(down.n, (n->out + n->backward_rows - 1) / n->backward_rows);
+    assert_int_equal(r.next, l->place.end);
+    assert_int_equal(r.n, (n->out + n->backward_rows - 1) / n->backward_rows);
 }
 
 static void blocks_have_the_bits_of_the_layer(void **state)
