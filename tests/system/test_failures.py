@@ -438,13 +438,13 @@ class BadInput(JobTest):
         self.refused(r"optimizer\.lrr.*optimizer\.lr", "optimizer.lrr=1")
         self.refused(r"optimizer\.lr.*-1", "optimizer.lr=-1")
         self.refused(r"data\.batch", "data.batch=many")
-        self.refused(r"single is one worker", "-w", 2)
+        self.refused(r"mode single has one worker, not 2", "-w", 2)
         self.refused(r"job\.workers.*2000", "-w", 2000)
         self.refused(r"bad\.yaml:2: .*epoch", config=self.config("train:\n  epoch: 3\n"))
         self.refused(r"bad\.yaml:3", config=self.config("train:\n  epochs: 3\n  seed: x\n"))
         self.refused(r"bad\.yaml", config=self.config("train: [\n"))
         self.refused(r"nowhere\.yaml.*No such file", config=self.path("nowhere.yaml"))
-        self.refused(r"no key=value", "train.epochs")
+        self.refused(r"is not key=value", "train.epochs")
 
     def test_models_that_do_not_fit(self):
         layers = "model:\n  input: [1, 8, 8]\n  layers:\n    - %s\n"

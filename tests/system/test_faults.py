@@ -73,7 +73,7 @@ class TooSlow(JobTest):
         self.assertNotIn(0, self.wait_all(parts).values())
         named = rf"{role} {rank} \(host [^)]*\)"
         self.assertRegex(parts["server 0"].text(), f'WARN  straggler who="{named}" cause="stopped"')
-        self.assertRegex(parts["server 0"].text(), f"ERROR failed PEER: .*; the job has waited for {named}: stopped")
+        self.assertRegex(parts["server 0"].text(), f"ERROR failed kind=PEER .*; the job has waited for {named}: stopped")
 
     def test_a_worker_is_named(self):
         self.check("worker", 1)
