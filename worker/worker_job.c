@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "core_check.h"
+#include "data_sets.h"
 #include "file_wait.h"
 #include "init_weights.h"
 #include "interrupt.h"
@@ -33,7 +34,7 @@ typedef struct job {
     int expected_workers; // when it joins again
     bool announced;
     bool left; // the others go on without it
-    ps_dataset train, test;
+    ps_data_sets data;
     int64_t *batches; // (most workers)
     ps_sampler_options sampler;
     int64_t accumulate; // micro-batches per step
@@ -95,7 +96,7 @@ static void set_workers(job *j, int workers)
 {
     const ps_config_data *d = &j->config->data;
     j->accumulate = ps_config_split(j->config, workers, j->batches);
-    j->sampler = (ps_sampler_options){.n_samples = j->train.n,
+    j->sampler = (ps_sampler_options){.n_samples = j->data.train.n,
                                       .world_size = workers,
                                       .shuffle = d->shuffle,
                                       .drop_last = d->drop_last,
@@ -104,35 +105,42 @@ static void set_workers(job *j, int workers)
                                       .batch = j->batches};
 }
 
-static ps_err load_data(job *j)
+/* Splits what was read among as many workers as the job may have. */
+static ps_err split_data(job *j)
 {
     const ps_config *c = j->config;
-    const ps_dims *want = &j->spec.input;
-    if (j->config->train.epochs > 0)
-        PS_TRY(ps_dataset_load(c, PS_SPLIT_TRAIN, want, j->spec.n_outputs, &j->train));
-    PS_TRY(ps_dataset_load(c, PS_SPLIT_TEST, want, j->spec.n_outputs, &j->test));
-    if (c->train.epochs == 0 && j->test.n == 0)
-        return ps_err_set(PS_ERR_CONFIG,
-                          "data.test: there is no test set, and train.epochs=0 does "
-                          "nothing but evaluate");
-    if (c->train.patience > 0 && j->test.n == 0)
-        return ps_err_set(
-            PS_ERR_CONFIG,
-            "train.patience: there is no test set to judge by: set data.test, "
-            "or train.patience=0");
     const int workers = (int)c->job.most_workers;
     PS_TRY(ps_mem_zalloc(&j->batches, (size_t)workers, sizeof *j->batches,
                          "the batch sizes"));
     set_workers(j, workers);
-    j->total_steps = ps_trainer_total_steps(j->config, &j->sampler, j->accumulate, 0);
-    if (j->config->train.epochs > 0 && j->total_steps == 0)
+    j->total_steps = ps_trainer_total_steps(c, &j->sampler, j->accumulate, 0);
+    if (c->train.epochs > 0 && j->total_steps == 0)
         return ps_err_set(PS_ERR_CONFIG,
                           "data.train: %lld samples make no step for %d workers%s",
-                          (long long)j->train.n, workers,
+                          (long long)j->data.train.n, workers,
                           c->data.drop_last_batch ? " without a short batch "
                                                     "(data.drop_last_batch)"
                                                   : "");
     return PS_OK;
+}
+
+/* A process that was started again has read its data before, and others wait for it: it
+ * reads while they get ready to join again. Any other one reads before it joins, so that
+ * what is wrong is found before anybody waits. */
+static ps_err begin_data(job *j)
+{
+    if (j->cli->incarnation > 0 && !j->cli->check_data)
+        return ps_data_sets_begin(&j->data, j->config, &j->spec);
+    PS_TRY(ps_data_sets_read(&j->data, j->config, &j->spec));
+    return split_data(j);
+}
+
+/* Once it has joined. */
+static ps_err end_data(job *j)
+{
+    if (j->batches) return PS_OK;
+    PS_TRY(ps_data_sets_end(&j->data));
+    return split_data(j);
 }
 
 /* --- the others -------------------------------------------------------------------- */
@@ -154,6 +162,7 @@ static ps_err join(job *j)
 {
     PS_TRY(ps_session_join_members(j->session));
     j->member = ps_session_member(j->session);
+    PS_TRY(end_data(j));
     ps_metric_set(ps_monitor_values(j->monitor), PS_METRIC_REJOINS, (double)j->rejoins);
     ps_monitor_attach(j->monitor, j->member, NULL, NULL);
     set_workers(j, ps_session_world_size(j->session));
@@ -318,7 +327,7 @@ static ps_err make_trainer(job *j)
     PS_TRY(make_checkpointer(j));
     const ps_evaluator_options evaluator = {.config = j->config,
                                             .spec = &j->spec,
-                                            .dataset = &j->test,
+                                            .dataset = &j->data.test,
                                             .device = j->device,
                                             .session = j->session};
     PS_TRY(ps_evaluator_init(&j->evaluator, &evaluator));
@@ -326,7 +335,7 @@ static ps_err make_trainer(job *j)
         j->resume.goes_on ? &j->resume.snapshot.trainer : NULL;
     const ps_trainer_options options = {.config = j->config,
                                         .spec = &j->spec,
-                                        .train = &j->train,
+                                        .train = &j->data.train,
                                         .sampler = &j->sampler,
                                         .accumulate = j->accumulate,
                                         .device = j->device,
@@ -359,9 +368,9 @@ static void announce(job *j)
             (unsigned long long)j->total_steps);
     PS_INFO("device", "%s", j->device_name);
     PS_INFO("data", "kind=%s train=%lld test=%lld",
-            ps_word_name(ps_data_words, (int)j->config->data.kind), (long long)j->train.n,
-            (long long)j->test.n);
-    if (j->test.n == 0 && j->config->data.kind != PS_DATA_SYNTHETIC)
+            ps_word_name(ps_data_words, (int)j->config->data.kind),
+            (long long)j->data.train.n, (long long)j->data.test.n);
+    if (j->data.test.n == 0 && j->config->data.kind != PS_DATA_SYNTHETIC)
         PS_WARN("data", "no test set: data.test is not given, and data.path has no files "
                         "of the usual names; nothing is evaluated");
 }
@@ -437,7 +446,7 @@ static ps_err judge(const job *j)
 static void print_data(const job *j)
 {
     printf("%" PRId64 " training and %" PRId64 " test samples, %" PRIu64 " steps\n",
-           j->train.n, j->test.n, j->total_steps);
+           j->data.train.n, j->data.test.n, j->total_steps);
 }
 
 /* All have taken part in the checkpoint; worker 0 has it and ends the job for now. */
@@ -502,7 +511,7 @@ static ps_err run(job *j)
     PS_TRY(ps_model_spec_init(&j->spec, j->config));
     if (!j->cli->check_data) start_monitor(j);
     PS_TRY(make_session(j));
-    PS_TRY(load_data(j));
+    PS_TRY(begin_data(j));
     if (j->cli->check_data) {
         print_data(j);
         return PS_OK;
@@ -526,8 +535,7 @@ static void clean_up(job *j)
     ps_trace_of_job_ended(); // its threads have ended
     ps_monitor_stop(&j->monitor);
     if (j->has_run_dir) ps_run_dir_fini(&j->run_dir);
-    ps_dataset_fini(&j->train);
-    ps_dataset_fini(&j->test);
+    ps_data_sets_fini(&j->data);
     free(j->batches);
     ps_model_spec_fini(&j->spec);
 }

@@ -1,0 +1,59 @@
+#include "data_sets.h"
+
+#include "thread.h"
+
+ps_err ps_data_sets_read(ps_data_sets *d, const ps_config *config,
+                         const ps_model_spec *spec)
+{
+    const bool trains = config->train.epochs > 0;
+    const ps_dims *want = &spec->input;
+    if (trains)
+        PS_TRY(ps_dataset_load(config, PS_SPLIT_TRAIN, want, spec->n_outputs, &d->train));
+    PS_TRY(ps_dataset_load(config, PS_SPLIT_TEST, want, spec->n_outputs, &d->test));
+    if (!trains && d->test.n == 0)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "data.test: there is no test set, and train.epochs=0 does "
+                          "nothing but evaluate");
+    if (config->train.patience > 0 && d->test.n == 0)
+        return ps_err_set(
+            PS_ERR_CONFIG,
+            "train.patience: there is no test set to judge by: set data.test, "
+            "or train.patience=0");
+    return PS_OK;
+}
+
+static void *read_beside(void *arg)
+{
+    ps_data_sets *d = arg;
+    d->result = ps_err_save(ps_data_sets_read(d, d->config, d->spec));
+    return NULL;
+}
+
+ps_err ps_data_sets_begin(ps_data_sets *d, const ps_config *config,
+                          const ps_model_spec *spec)
+{
+    d->config = config;
+    d->spec = spec;
+    PS_TRY(ps_thread_start(&d->thread, "data", read_beside, d));
+    d->under_way = true;
+    return PS_OK;
+}
+
+static void wait_for_thread(ps_data_sets *d)
+{
+    if (d->under_way) pthread_join(d->thread, NULL);
+    d->under_way = false;
+}
+
+ps_err ps_data_sets_end(ps_data_sets *d)
+{
+    wait_for_thread(d);
+    return ps_err_restore(&d->result);
+}
+
+void ps_data_sets_fini(ps_data_sets *d)
+{
+    wait_for_thread(d);
+    ps_dataset_fini(&d->train);
+    ps_dataset_fini(&d->test);
+}
