@@ -16,6 +16,7 @@
 
 enum {
     LINGER_MS = 2000,          // for the last messages (errors) to leave
+    REJOIN_LINGER_MS = 100,    // where the coordinator's news make all join again
     UNPLANNED_BYTES = 4 << 20, // of a message, while the plan is not known
     MESSAGES_PER_POLL = 64     // before other sources are looked at
 };
@@ -148,7 +149,7 @@ static ps_err bind_router(ps_shard *s)
     };
     PS_TRY(ps_zsock_open(s->o.zmq_context, &options, &s->router));
     PS_TRY(ps_gate_watch(s->o.gate, s->router, PS_GATE_MEMBERS));
-    const int linger = LINGER_MS;
+    const int linger = config->recovery.rejoins > 0 ? REJOIN_LINGER_MS : LINGER_MS;
     zmq_setsockopt(s->router, ZMQ_LINGER, &linger, sizeof linger);
     char where[PS_ENDPOINT_MAX];
     ps_net_endpoint(s->o.address, 0, where, sizeof where);

@@ -16,6 +16,7 @@
 enum {
     UNANSWERED_MS = 3000,  // after that the address is looked up again
     SOON_MS = 50,          // to the next question at the door, where members join again
+    DEAF_MS = 300,         // there; then over a new connection, and after twice as long
     REFUSED_PAUSE_MS = 25, // after a refusal for now
     MANY_REFUSALS = 40,    // after that many the pause is longer
     LONG_PAUSE_MS = 250
@@ -396,6 +397,11 @@ static ps_err take_answer(ps_joining *j, ps_deadline deadline, int *got)
     return err;
 }
 
+static bool is_impatient(const ps_joining *j)
+{
+    return !j->dealer && j->o.config->recovery.rejoins > 0;
+}
+
 /* Asks once and reads answers until the next heartbeat. After an admission the next
  * question differs and is sent at once. */
 static ps_err ask_once(ps_joining *j)
@@ -403,7 +409,7 @@ static ps_err ask_once(ps_joining *j)
     const bool at_door = !j->dealer;
     const uint64_t beat_ms = (uint64_t)j->o.config->net.heartbeat_ms;
     // A coordinator that was just ending takes a question and never answers it.
-    const bool soon = at_door && j->o.config->recovery.rejoins > 0 && beat_ms > SOON_MS;
+    const bool soon = is_impatient(j) && beat_ms > SOON_MS;
     const ps_deadline next =
         earlier(ps_deadline_in_ms(soon ? SOON_MS : beat_ms), j->deadline);
     int got = 1;
@@ -419,7 +425,9 @@ static ps_err ask_once(ps_joining *j)
  * it was refused for now. */
 static ps_err ask_to_join(ps_joining *j)
 {
+    uint64_t deaf_ms = DEAF_MS;
     PS_TRY(go_to_door(j));
+    ps_deadline deaf = ps_deadline_in_ms(deaf_ms);
     j->silence = ps_deadline_in_ms(UNANSWERED_MS);
     j->refused_for_now = false;
     while (!j->joined && !j->refused_for_now &&
@@ -429,8 +437,15 @@ static ps_err ask_to_join(ps_joining *j)
         // none, or the other way round. It may be another job, which ends.
         if (err == PS_ERR_TIMEOUT) break;
         PS_TRY(err);
+        // The end of one coordinator and the start of the next, in one process, may leave
+        // a connection that nobody reads.
+        if (!is_impatient(j) || !ps_deadline_passed(deaf)) continue;
+        PS_TRY(go_to_door(j));
+        deaf = ps_deadline_in_ms(deaf_ms *= 2);
     }
-    if (!j->joined && !j->refused_for_now) pause_ms(50);
+    if (j->joined || j->refused_for_now) return PS_OK;
+    if (!ps_deadline_passed(j->deadline)) j->refusal[0] = '\0'; // it was another one's
+    pause_ms(50);
     return PS_OK;
 }
 
@@ -445,7 +460,7 @@ static ps_err join_timeout(const ps_joining *j)
                           "%s: not joined after %.1f s (net.join_timeout_ms)",
                           j->waiting_for, seconds);
     }
-    if (j->refused_for_now)
+    if (j->refusal[0])
         return ps_err_set(PS_ERR_TIMEOUT,
                           "%s: not joined after %.1f s (net.join_timeout_ms)", j->refusal,
                           seconds);
@@ -486,7 +501,7 @@ static ps_err ask_or_look_again(ps_joining *j)
 /* A launcher that reads this can end a coordinator that stands still. */
 static void tell_unanswered(const ps_joining *j)
 {
-    if (j->joined || j->refused_for_now || j->dealer || j->waiting_for[0]) return;
+    if (j->joined || j->refusal[0] || j->dealer || j->waiting_for[0]) return;
     PS_INFO("unanswered", "role=%s rank=0 at=%s", ps_role_name(coordinators_role(&j->o)),
             j->coordinator_endpoint);
 }
@@ -494,7 +509,7 @@ static void tell_unanswered(const ps_joining *j)
 /* The reason why it has not joined so far, for join_timeout. */
 static void set_unanswered(const ps_joining *j)
 {
-    if (j->refused_for_now)
+    if (j->refusal[0])
         ps_err_set(PS_ERR_TIMEOUT, "%s %s", j->coordinator_endpoint, j->refusal);
     else
         ps_err_set(PS_ERR_TIMEOUT, "%s takes connections but does not answer; %s",
