@@ -25,8 +25,8 @@ struct ps_checkpointer {
     ps_checkpoint_folder folder;
     uint64_t last_ns;   // when the last one for the disk was taken, or the job began
     uint64_t memory_ns; // when the last one of both kinds was taken; 0: never
-    double cost;        // the seconds that it took here
-    double holder_cost; // and the one before on the holder
+    double cost;        // the seconds that one takes here: a running mean; 0: not known
+    double holder_cost; // and on the holder, before the last one
     ps_snapshot_pair pair;
     ps_snapshot *snapshot; // of the pair: the last one taken; NULL: none
 
@@ -184,7 +184,7 @@ static ps_err start_thread(ps_checkpointer *c)
     return PS_OK;
 }
 
-/* Nobody knows yet how much time the next one takes. */
+/* The first one is taken at once. */
 ps_err ps_checkpointer_attach(ps_checkpointer *c, ps_session *session)
 {
     c->session = session;
@@ -363,6 +363,13 @@ static ps_err copy_arrays(ps_checkpointer *c)
     return PS_OK;
 }
 
+/* One that had to wait for the processor says little of the next one. */
+static void note_cost(ps_checkpointer *c, double seconds)
+{
+    const double weight = 0.25;
+    c->cost += c->cost > 0 ? weight * (seconds - c->cost) : seconds;
+}
+
 ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state,
                             ps_checkpoint_place place, bool must, uint64_t begin_ns)
 {
@@ -381,7 +388,7 @@ ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state
     }
     PS_TRY(copy_arrays(c));
     c->memory_ns = ps_clock_ns();
-    c->cost = (double)(c->memory_ns - begin_ns) * 1e-9;
+    note_cost(c, (double)(c->memory_ns - begin_ns) * 1e-9);
     if (!disk) return PS_OK;
     c->last_ns = c->memory_ns;
     hand_over(c);
