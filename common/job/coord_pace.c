@@ -33,6 +33,7 @@ struct ps_coord_pace {
     slot slots[SLOTS];
     uint64_t n_taken;
     double *figures, *stalls; // (workers + servers)
+    bool *linked;             // (workers + servers), as straggler.h has it
     ps_straggler_watch watch;
     bool any; // a step is known whole; the rest is of the last one
     uint64_t step, at_ns;
@@ -59,6 +60,8 @@ static ps_err set_up(ps_coord_pace *p)
     PS_TRY(ps_mem_zalloc(&p->figures, w + 3 * w * k + k, sizeof *p->figures, "steps"));
     PS_TRY(
         ps_mem_zalloc(&p->stalls, w + (size_t)p->n_servers, sizeof *p->stalls, "steps"));
+    PS_TRY(
+        ps_mem_zalloc(&p->linked, w + (size_t)p->n_servers, sizeof *p->linked, "steps"));
     return ps_straggler_init(&p->watch, p->n_workers, p->n_servers);
 }
 
@@ -73,6 +76,7 @@ void ps_coord_pace_destroy(ps_coord_pace **pace)
     }
     free(p->figures);
     free(p->stalls);
+    free(p->linked);
     ps_straggler_fini(&p->watch);
     free(p);
     *pace = NULL;
@@ -90,6 +94,20 @@ static int shards_of_servers(const ps_coordinator *c)
     return shards;
 }
 
+static void find_links(const ps_coordinator *c, ps_coord_pace *p)
+{
+    for (int i = 0; i < c->n_peers; i++) {
+        const ps_roster_entry *a = &c->peers[i].entry;
+        const bool is_worker = a->role == PS_ROLE_WORKER;
+        if (a->rank < 0 || a->rank >= (is_worker ? p->n_workers : p->n_servers)) continue;
+        bool *linked = &p->linked[is_worker ? a->rank : p->n_workers + a->rank];
+        for (int k = 0; k < c->n_peers && !*linked; k++) {
+            const ps_roster_entry *b = &c->peers[k].entry;
+            *linked = a->role != b->role && !ps_roster_same_host(a, b);
+        }
+    }
+}
+
 /* The job's, made with its first PACE; NULL where there is none. */
 static ps_coord_pace *pace_of(ps_coordinator *c)
 {
@@ -103,7 +121,10 @@ static ps_coord_pace *pace_of(ps_coordinator *c)
     p->n_servers = c->o.n_servers;
     p->shards = shards;
     p->all = p->n_servers * shards;
-    if (set_up(p) != PS_OK) ps_coord_pace_destroy(&p);
+    if (set_up(p) != PS_OK)
+        ps_coord_pace_destroy(&p);
+    else
+        find_links(c, p);
     return c->pace = p;
 }
 
@@ -217,7 +238,9 @@ static ps_straggler_step figures_of(ps_coord_pace *p, const slot *s)
                                .in = in,
                                .apply = apply,
                                .worker_stall = p->stalls,
-                               .server_stall = p->stalls + p->n_workers};
+                               .server_stall = p->stalls + p->n_workers,
+                               .worker_linked = p->linked,
+                               .server_linked = p->linked + p->n_workers};
 }
 
 /* ---- naming ---- */

@@ -157,11 +157,18 @@ static bool is_stalled(const ps_straggler_step *s, ps_role role, int rank)
     return own[rank] >= STALLED && own[rank] >= 2 * mean;
 }
 
+static bool has_link(const ps_straggler_step *s, ps_role role, int rank)
+{
+    const bool *linked = role == PS_ROLE_SERVER ? s->server_linked : s->worker_linked;
+    return !linked || linked[rank];
+}
+
 static ps_straggler name_part(const ps_straggler_step *s, part_kind kind, int rank)
 {
     ps_straggler out = {.role = is_of_worker(kind) ? PS_ROLE_WORKER : PS_ROLE_SERVER,
                         .rank = rank};
-    if (kind == BUSY || kind == APPLY || is_stalled(s, out.role, rank))
+    if (kind == BUSY || kind == APPLY || is_stalled(s, out.role, rank) ||
+        !has_link(s, out.role, rank))
         out.cause =
             out.role == PS_ROLE_SERVER ? PS_STRAGGLER_SERVER : PS_STRAGGLER_COMPUTE;
     else

@@ -8,7 +8,8 @@
  * are known in pairs (worker, shard); a slow link of a worker slows its ways to all
  * shards, and a slow link of a server the ways of all workers to it. Both directions of a
  * way wait for each other; messages travel longer in the direction that is slow. A
- * process that does not get the processor is slow itself, whatever its links seem to be.
+ * process that does not get the processor is slow itself, whatever its links seem to be;
+ * so is one that has no link, as all whom it exchanges with are on its host.
  *
  * One slow step is chance. A suspect is named after PS_STRAGGLER_ROUNDS steps in a row,
  * and is forgotten after PS_STRAGGLER_CALM steps without it.
@@ -56,6 +57,8 @@ typedef struct ps_straggler_step {
     /* (workers), (servers): share of the time in which the process did not get the
      * processor. */
     const double *worker_stall, *server_stall;
+    /* (workers), (servers): whether it exchanges with another host. NULL: all do. */
+    const bool *worker_linked, *server_linked;
 } ps_straggler_step;
 
 typedef struct ps_straggler_watch {

@@ -196,6 +196,22 @@ static void who_lacks_the_processor_is_slow_itself(void **state)
     }
 }
 
+/* On one host there is no link that could be slow. */
+static void who_has_no_link_is_slow_itself(void **state)
+{
+    (void)state;
+    const bool none[MOST] = {false};
+    for (int role = PS_ROLE_SERVER; role <= PS_ROLE_WORKER; role++) {
+        job j;
+        even(&j, 3, 2, 1);
+        j.s.worker_linked = j.s.server_linked = none;
+        slow_link(&j, (ps_role)role, 1, false, 60);
+        assert_int_equal(judge(&j).rank, 1);
+        assert_int_equal(judge(&j).cause, role == PS_ROLE_SERVER ? PS_STRAGGLER_SERVER
+                                                                 : PS_STRAGGLER_COMPUTE);
+    }
+}
+
 static void what_is_not_known_is_left_out(void **state)
 {
     (void)state;
@@ -354,6 +370,7 @@ int main(void)
         cmocka_unit_test(a_network_that_is_slow_for_all_is_none),
         cmocka_unit_test(the_worst_of_two_is_named),
         cmocka_unit_test(who_lacks_the_processor_is_slow_itself),
+        cmocka_unit_test(who_has_no_link_is_slow_itself),
         cmocka_unit_test(what_is_not_known_is_left_out),
         cmocka_unit_test(one_slow_step_is_chance),
         cmocka_unit_test(it_is_named_in_time_once_and_forgotten),
