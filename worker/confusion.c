@@ -2,22 +2,47 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "mem.h"
 
 enum { TOP = 5, MAX_WITH_TEXT = 20, MARGIN = 56, WHOLE = 560, LEAST_CELL = 3 };
 
-ps_err ps_confusion_init(ps_confusion *c, int64_t n_classes)
+enum { LABELLED, TAKEN, FOUND, PARTS }; // rows of counts without the matrix
+
+ps_err ps_confusion_init(ps_confusion *c, int64_t n_classes, bool matrix)
 {
-    *c = (ps_confusion){.n = n_classes};
-    const size_t n = (size_t)n_classes;
-    return ps_mem_zalloc(&c->counts, n * n, sizeof *c->counts, "the confusion matrix");
+    *c = (ps_confusion){.n = n_classes, .has_matrix = matrix};
+    return ps_mem_zalloc(&c->counts, (size_t)ps_confusion_size(c), sizeof *c->counts,
+                         "the confusion matrix");
+}
+
+int64_t ps_confusion_size(const ps_confusion *c)
+{
+    return c->n * (c->has_matrix ? c->n : PARTS);
+}
+
+void ps_confusion_clear(ps_confusion *c)
+{
+    memset(c->counts, 0, (size_t)ps_confusion_size(c) * sizeof *c->counts);
+    c->samples = c->top1 = c->top5 = 0;
 }
 
 void ps_confusion_fini(ps_confusion *c)
 {
     free(c->counts);
     *c = (ps_confusion){0};
+}
+
+static void count(ps_confusion *c, int32_t label, int64_t class)
+{
+    if (c->has_matrix) {
+        c->counts[label * c->n + class]++;
+        return;
+    }
+    c->counts[LABELLED * c->n + label]++;
+    c->counts[TAKEN * c->n + class]++;
+    if (label == class) c->counts[FOUND * c->n + label]++;
 }
 
 void ps_confusion_add(ps_confusion *c, int32_t label, const float *outputs)
@@ -27,7 +52,7 @@ void ps_confusion_add(ps_confusion *c, int32_t label, const float *outputs)
         if (outputs[i] > outputs[best]) best = i;
         larger += outputs[i] > outputs[label];
     }
-    c->counts[label * c->n + best]++;
+    count(c, label, best);
     c->samples++;
     c->top1 += best == label;
     c->top5 += larger < TOP;
@@ -36,6 +61,7 @@ void ps_confusion_add(ps_confusion *c, int32_t label, const float *outputs)
 static int64_t with_label(const ps_confusion *c, int64_t label)
 {
     int64_t sum = 0;
+    if (!c->has_matrix) return c->counts[LABELLED * c->n + label];
     for (int64_t i = 0; i < c->n; i++)
         sum += c->counts[label * c->n + i];
     return sum;
@@ -44,9 +70,15 @@ static int64_t with_label(const ps_confusion *c, int64_t label)
 static int64_t taken_for(const ps_confusion *c, int64_t class)
 {
     int64_t sum = 0;
+    if (!c->has_matrix) return c->counts[TAKEN * c->n + class];
     for (int64_t i = 0; i < c->n; i++)
         sum += c->counts[i * c->n + class];
     return sum;
+}
+
+static int64_t found(const ps_confusion *c, int64_t class)
+{
+    return c->counts[(c->has_matrix ? class : FOUND) * c->n + class];
 }
 
 static void write_part(FILE *out, const char *name, int64_t part, int64_t all)
@@ -57,6 +89,18 @@ static void write_part(FILE *out, const char *name, int64_t part, int64_t all)
         fprintf(out, "\"%s\": null", name);
 }
 
+static void write_matrix(const ps_confusion *c, FILE *out)
+{
+    fputs(",\n\"matrix\": [", out);
+    for (int64_t i = 0; i < c->n; i++) {
+        fputs(i ? ",\n  [" : "\n  [", out);
+        for (int64_t k = 0; k < c->n; k++)
+            fprintf(out, "%s%" PRId64, k ? ", " : "", c->counts[i * c->n + k]);
+        fputc(']', out);
+    }
+    fputs("]", out);
+}
+
 void ps_confusion_write_json(const ps_confusion *c, FILE *out)
 {
     fprintf(out, "{\"samples\": %" PRId64 ", ", c->samples);
@@ -65,24 +109,18 @@ void ps_confusion_write_json(const ps_confusion *c, FILE *out)
     write_part(out, "top5_accuracy", c->top5, c->samples);
     fputs(",\n\"classes\": [", out);
     for (int64_t i = 0; i < c->n; i++) {
-        const int64_t found = c->counts[i * c->n + i], samples = with_label(c, i);
+        const int64_t samples = with_label(c, i);
         fprintf(out, "%s\n  {\"class\": %" PRId64 ", \"samples\": %" PRId64 ", ",
                 i ? "," : "", i, samples);
-        write_part(out, "recall", found, samples);
+        write_part(out, "recall", found(c, i), samples);
         fputs(", ", out);
-        write_part(out, "precision", found, taken_for(c, i));
+        write_part(out, "precision", found(c, i), taken_for(c, i));
         fputc('}', out);
     }
-    fputs("],\n\"matrix\": [", out);
-    for (int64_t i = 0; i < c->n; i++) {
-        fputs(i ? ",\n  [" : "\n  [", out);
-        for (int64_t k = 0; k < c->n; k++)
-            fprintf(out, "%s%" PRId64, k ? ", " : "", c->counts[i * c->n + k]);
-        fputc(']', out);
-    }
-    fputs("]}\n", out);
+    fputs("]", out);
+    if (c->has_matrix) write_matrix(c, out);
+    fputs("}\n", out);
 }
-
 /* One cell, and with few classes its count. */
 static void write_cell(const ps_confusion *c, int64_t label, int64_t class, double size,
                        FILE *out)

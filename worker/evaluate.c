@@ -1,5 +1,14 @@
 #include "evaluate.h"
 
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "loss_terms.h"
+#include "mem.h"
+
+enum { MATRIX_MAX = 128, CLASSES_MAX = 16384, TOP = 5 };
+
 /* A rank may take this many step timeouts longer than the fastest one for its slice.
  * Missing heartbeats show its death sooner. */
 enum { SLOWEST_RANK = 10 };
@@ -19,18 +28,36 @@ static ps_err create_loader(ps_evaluator *e, const ps_evaluator_options *o)
     return ps_loader_create(&options, &e->loader);
 }
 
+enum { LOSS, WEIGHT, CORRECT, COUNTED, SAMPLES, INTERRUPTED, TOP5, SUMS };
+
+/* What follows the sums in values: counts of classes, if there are classes. */
+static ps_err init_counts(ps_evaluator *e, const ps_evaluator_options *o)
+{
+    const int64_t n = o->spec->n_outputs;
+    const bool classes = o->dataset->labels != NULL && n <= CLASSES_MAX;
+    if (classes) {
+        const size_t outputs = (size_t)(o->config->data.eval_batch * n);
+        PS_TRY(ps_confusion_init(&e->confusion, n, n <= MATRIX_MAX));
+        PS_TRY(ps_mem_zalloc(&e->outputs, outputs, sizeof *e->outputs, "the outputs"));
+    }
+    const size_t counts = SUMS + (size_t)ps_confusion_size(&e->confusion);
+    return ps_mem_zalloc(&e->values, counts, sizeof *e->values, "the evaluation");
+}
+
 ps_err ps_evaluator_init(ps_evaluator *e, const ps_evaluator_options *o)
 {
     *e = (ps_evaluator){.session = o->session,
                         .member = ps_session_member(o->session),
                         .timeout_ms =
                             (uint64_t)o->config->net.step_timeout_ms * SLOWEST_RANK,
-                        .n_samples = o->dataset->n};
+                        .n_samples = o->dataset->n,
+                        .spec = o->spec};
     ps_program_options program = {.spec = o->spec,
                                   .max_batch = (int)o->config->data.eval_batch,
                                   .params = ps_session_params(o->session),
                                   .buffers = ps_session_buffers(o->session)};
     PS_TRY(ps_program_create(o->device, &program, &e->program));
+    PS_TRY(init_counts(e, o));
     return create_loader(e, o);
 }
 
@@ -38,13 +65,43 @@ void ps_evaluator_fini(ps_evaluator *e)
 {
     ps_loader_destroy(&e->loader);
     ps_program_destroy(&e->program);
+    ps_confusion_fini(&e->confusion);
+    free(e->outputs);
+    free(e->values);
+    *e = (ps_evaluator){0};
 }
 
-typedef struct sums {
-    double loss, correct, samples, interrupted;
-} sums;
+static ps_err count_classes(ps_evaluator *e, const ps_batch *b)
+{
+    const int64_t n = e->spec->n_outputs;
+    const bool all = PS_LOSS_OF_NUMBERS(e->spec->loss);
+    if (e->confusion.n == 0) return PS_OK;
+    PS_TRY(ps_program_outputs(e->program, e->outputs, (size_t)(b->n * n)));
+    for (int i = 0; i < b->n; i++)
+        if (all || b->labels[i] != e->spec->ignore_index)
+            ps_confusion_add(&e->confusion, b->labels[i], e->outputs + i * n);
+    return PS_OK;
+}
 
-static ps_err evaluate_slice(ps_evaluator *e, sums *s)
+static ps_err evaluate_batch(ps_evaluator *e, const ps_loaded *b, const ps_pass *pass)
+{
+    const ps_batch batch = {.n = (int)b->n,
+                            .x = b->x,
+                            .labels = b->labels,
+                            .targets = b->targets,
+                            .positions = b->positions};
+    ps_pass_result result;
+    PS_TRY(ps_program_forward(e->program, &batch, pass, &result));
+    const ps_batch_weight w = ps_batch_weigh(e->spec, &batch);
+    e->values[LOSS] += result.loss_sum;
+    e->values[WEIGHT] += w.weight;
+    e->values[CORRECT] += (double)result.correct;
+    e->values[COUNTED] += (double)w.counted;
+    e->values[SAMPLES] += (double)batch.n;
+    return count_classes(e, &batch);
+}
+
+static ps_err evaluate_slice(ps_evaluator *e)
 {
     if (!e->loader) return PS_OK;
     PS_TRY(ps_loader_epoch(e->loader, 0, 0));
@@ -53,33 +110,46 @@ static ps_err evaluate_slice(ps_evaluator *e, sums *s)
         ps_loaded *b;
         PS_TRY(ps_loader_next(e->loader, ps_deadline_in_ms(e->timeout_ms), &b));
         if (!b) return PS_OK;
-        ps_batch batch = {
-            .n = (int)b->n, .x = b->x, .labels = b->labels, .positions = b->positions};
-        ps_pass_result result;
-        ps_err err = ps_program_forward(e->program, &batch, &pass, &result);
+        ps_err err = evaluate_batch(e, b, &pass);
         ps_loader_release(e->loader, b);
         PS_TRY(err);
         pass.same_weights = true; // as the first batch
-        s->loss += result.loss_sum;
-        s->correct += (double)result.correct;
-        s->samples += (double)batch.n;
     }
-    s->interrupted = 1;
+    e->values[INTERRUPTED] = 1;
+    return PS_OK;
+}
+
+/* Adds up the sums and the counts of all ranks. */
+static ps_err reduce(ps_evaluator *e, const char *name)
+{
+    ps_confusion *c = &e->confusion;
+    const int64_t n = ps_confusion_size(c);
+    e->values[TOP5] = (double)c->top5;
+    for (int64_t i = 0; i < n; i++)
+        e->values[SUMS + i] = (double)c->counts[i];
+    if (e->member)
+        PS_TRY(ps_member_reduce(e->member, name, e->values, SUMS + (size_t)n,
+                                ps_deadline_in_ms(e->timeout_ms)));
+    for (int64_t i = 0; i < n; i++)
+        c->counts[i] = (int64_t)e->values[SUMS + i];
+    c->samples = (int64_t)e->values[COUNTED];
+    c->top1 = (int64_t)e->values[CORRECT];
+    c->top5 = (int64_t)e->values[TOP5];
     return PS_OK;
 }
 
 ps_err ps_evaluate(ps_evaluator *e, const char *name, ps_evaluation *out)
 {
-    sums s = {0};
-    PS_TRY(evaluate_slice(e, &s));
-    double values[4] = {s.loss, s.correct, s.samples, s.interrupted};
-    if (e->member)
-        PS_TRY(ps_member_reduce(e->member, name, values, 4,
-                                ps_deadline_in_ms(e->timeout_ms)));
-    double n = values[2] > 0 ? values[2] : 1;
-    *out = (ps_evaluation){.loss = values[0] / n,
-                           .accuracy = values[1] / n,
-                           .samples = (int64_t)values[2],
-                           .interrupted = values[3] > 0};
+    double *v = e->values;
+    memset(v, 0, SUMS * sizeof *v);
+    if (e->confusion.n > 0) ps_confusion_clear(&e->confusion);
+    PS_TRY(evaluate_slice(e));
+    PS_TRY(reduce(e, name));
+    const bool many = e->confusion.n > TOP && v[COUNTED] > 0;
+    *out = (ps_evaluation){.loss = v[WEIGHT] > 0 ? v[LOSS] / v[WEIGHT] : 0,
+                           .accuracy = v[COUNTED] > 0 ? v[CORRECT] / v[COUNTED] : NAN,
+                           .top5 = many ? v[TOP5] / v[COUNTED] : NAN,
+                           .samples = (int64_t)v[SAMPLES],
+                           .interrupted = v[INTERRUPTED] > 0};
     return PS_OK;
 }

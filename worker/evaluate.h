@@ -1,8 +1,10 @@
 /* Evaluation: every rank evaluates its own slice of the test split; exact counts and sums
- * are reduced over the ranks. */
+ * are reduced over the ranks. Where samples are compared with numbers, the loss is the
+ * only result. */
 #ifndef PS_EVALUATE_H
 #define PS_EVALUATE_H
 
+#include "confusion.h"
 #include "device.h"
 #include "loader.h"
 #include "model_spec.h"
@@ -14,7 +16,11 @@ typedef struct ps_evaluator {
     ps_loader *loader;         // NULL: this rank has no sample of the test split
     ps_member *member;         // borrowed; NULL: alone
     uint64_t timeout_ms;
-    int64_t n_samples; // of all ranks
+    int64_t n_samples;         // of all ranks
+    const ps_model_spec *spec; // borrowed
+    ps_confusion confusion;    // of all ranks, after an evaluation; n 0: no classes
+    float *outputs;            // (data.eval_batch, classes)
+    double *values;            // what is reduced
 } ps_evaluator;
 
 typedef struct ps_evaluator_options { // borrowed for the evaluator's life
@@ -26,7 +32,8 @@ typedef struct ps_evaluator_options { // borrowed for the evaluator's life
 } ps_evaluator_options;
 
 typedef struct ps_evaluation {
-    double loss, accuracy; // means over all samples of the split
+    double loss;           // mean over all samples of the split
+    double accuracy, top5; // NAN: no classes; top5: also NAN for five or fewer
     int64_t samples;
     bool interrupted; // by a signal; the figures cover a part of the split
 } ps_evaluation;

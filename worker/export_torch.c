@@ -36,7 +36,11 @@ static const char ADD[] = "\n"
 
 static const char *const LOSSES[] = {[PS_LOSS_NLL] = "F.nll_loss",
                                      [PS_LOSS_CROSS_ENTROPY] = "F.cross_entropy",
-                                     [PS_LOSS_MSE] = "F.mse_loss"};
+                                     [PS_LOSS_MSE] = "F.mse_loss",
+                                     [PS_LOSS_L1] = "F.l1_loss",
+                                     [PS_LOSS_SMOOTH_L1] = "F.smooth_l1_loss",
+                                     [PS_LOSS_BCE_WITH_LOGITS] =
+                                         "F.binary_cross_entropy_with_logits"};
 
 static bool is_keyword(const char *name)
 {

@@ -103,12 +103,14 @@ ps_err ps_metrics_eval(ps_metrics *metrics, const ps_eval_record *r)
     put(line, PS_METRIC_STEP, integer((int64_t)r->step));
     put(line, PS_METRIC_EPOCH, integer(r->epoch));
     put(line, PS_METRIC_TEST_LOSS, number(r->loss));
-    put(line, PS_METRIC_TEST_ACCURACY, number(r->accuracy));
+    if (!isnan(r->accuracy)) put(line, PS_METRIC_TEST_ACCURACY, number(r->accuracy));
+    if (!isnan(r->top5)) put(line, PS_METRIC_TEST_TOP5_ACCURACY, number(r->top5));
     put(line, PS_METRIC_TEST_SAMPLES, integer(r->samples));
     PS_TRY(write_line(metrics, line));
     const ps_event_scalar scalars[] = {{"test/loss", r->loss},
                                        {"test/accuracy", r->accuracy}};
-    return ps_event_file_add(&metrics->events, r->step, scalars, 2);
+    return ps_event_file_add(&metrics->events, r->step, scalars,
+                             isnan(r->accuracy) ? 1 : 2);
 }
 
 ps_err ps_metrics_close(ps_metrics *metrics)

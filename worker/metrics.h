@@ -31,8 +31,8 @@ typedef struct ps_step_record {
 
 typedef struct ps_eval_record {
     uint64_t step;
-    int64_t epoch; // epochs done
-    double loss, accuracy;
+    int64_t epoch;               // epochs done
+    double loss, accuracy, top5; // NAN: there is none
     int64_t samples;
 } ps_eval_record;
 

@@ -5,40 +5,35 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "confusion.h"
 #include "device.h"
 #include "interrupt.h"
 #include "loader.h"
 #include "log.h"
+#include "loss_terms.h"
 #include "mem.h"
 #include "model_file.h"
-#include "new_file.h"
 #include "npy.h"
-#include "run_dir.h"
+#include "out_file.h"
 
 enum { NPY_HEADER = 128, LOADER_MS = 60000 };
-
-/* A file that has its own name only once it is whole. */
-typedef struct output {
-    char path[PATH_MAX], temporary[PATH_MAX];
-    FILE *file;
-} output;
 
 typedef struct predictor {
     const ps_config *config;
     const ps_cli *cli;
     ps_model_spec spec;
     ps_dataset set;
-    bool labelled;
+    bool tested;         // the samples are the test set's
+    bool labelled;       // and they have classes
+    double loss, weight; // of the test set
     ps_shared_mem params;
     void *buffers;
     ps_device *device;
     ps_program *program;
     ps_loader *loader;
-    float *rows;                // (data.eval_batch, outputs)
-    output npy, csv, json, svg; // json, svg: where there are labels
+    float *rows;                     // (data.eval_batch, outputs)
+    ps_out_file npy, csv, json, svg; // json, svg: of classes, where they are known
     int64_t done;
     ps_confusion confusion;
 } predictor;
@@ -47,6 +42,7 @@ typedef struct predictor {
 
 static ps_err read_file(const char *path, ps_dataset *set)
 {
+    const ps_wanted any = {0};
     ps_source source = {0};
     ps_err err = ps_source_init(&source, path);
     if (err == PS_OK) err = ps_npy_read_values(&source, set);
@@ -56,16 +52,17 @@ static ps_err read_file(const char *path, ps_dataset *set)
         err = ps_err_set(PS_ERR_FORMAT, "%s: holds no sample", path);
     if (err == PS_OK)
         err = ps_mem_zalloc(&set->labels, (size_t)set->n, sizeof *set->labels, "labels");
-    if (err == PS_OK) err = ps_dataset_check(set, 0, 0);
+    if (err == PS_OK) err = ps_dataset_check(set, 0, &any);
     return err;
 }
 
 static ps_err read_samples(predictor *p)
 {
-    p->labelled = strcmp(p->cli->predict, "test") == 0;
-    if (!p->labelled) return read_file(p->cli->predict, &p->set);
+    p->tested = strcmp(p->cli->predict, "test") == 0;
+    if (!p->tested) return read_file(p->cli->predict, &p->set);
     PS_TRY(ps_dataset_load(p->config, PS_SPLIT_TEST, &p->spec.input, p->spec.n_outputs,
                            &p->set));
+    p->labelled = p->set.labels != NULL;
     if (p->set.n > 0) return PS_OK;
     return ps_err_set(PS_ERR_CONFIG,
                       "--predict test: there is no test set (data.test); name a file");
@@ -85,46 +82,6 @@ static ps_err read_weights(predictor *p)
 
 /* --- what comes out ---------------------------------------------------------------- */
 
-static ps_err open_output(output *o, const ps_run_dir *dir, const char *name,
-                          bool overwrite)
-{
-    PS_TRY(ps_run_dir_path(dir, name, o->path));
-    if (!overwrite && access(o->path, F_OK) == 0)
-        return ps_err_set(PS_ERR_IO,
-                          "%s is there already: give --overwrite, or another "
-                          "--out",
-                          o->path);
-    if ((size_t)snprintf(o->temporary, sizeof o->temporary, "%s.tmp", o->path) >=
-        sizeof o->temporary)
-        return ps_err_set(PS_ERR_IO, "%s: the name is too long", o->path);
-    int fd;
-    PS_TRY(ps_new_file_open(o->temporary, &fd));
-    o->file = fdopen(fd, "wb");
-    if (o->file) return PS_OK;
-    close(fd);
-    return ps_err_errno(PS_ERR_IO, "%s", o->temporary);
-}
-
-/* Gives the file its name. */
-static ps_err keep_output(output *o)
-{
-    FILE *file = o->file;
-    o->file = NULL;
-    bool failed = ferror(file) != 0;
-    failed |= fclose(file) != 0;
-    if (!failed && rename(o->temporary, o->path) == 0) return PS_OK;
-    ps_err err = ps_err_errno(PS_ERR_IO, "writing %s", o->path);
-    unlink(o->temporary);
-    return err;
-}
-
-static void drop_output(output *o)
-{
-    if (!o->file) return;
-    fclose(o->file);
-    unlink(o->temporary);
-}
-
 /* Version 1.0 of the format, padded so that the values begin at a multiple of 64. */
 static void write_npy_header(FILE *file, int64_t rows, int64_t columns)
 {
@@ -142,23 +99,43 @@ static void write_npy_header(FILE *file, int64_t rows, int64_t columns)
 
 static bool gives_probabilities(const predictor *p)
 {
-    return p->spec.loss != PS_LOSS_MSE;
+    return !PS_LOSS_OF_NUMBERS(p->spec.loss) || p->spec.loss == PS_LOSS_BCE_WITH_LOGITS;
+}
+
+/* Whether a sample's prediction is one class; else it is all outputs. */
+static bool gives_class(const predictor *p)
+{
+    if (!PS_LOSS_OF_NUMBERS(p->spec.loss) || p->labelled) return true;
+    return p->spec.loss == PS_LOSS_MSE && p->spec.n_outputs > 1 && !p->tested;
+}
+
+static void write_csv_header(const predictor *p)
+{
+    const char *what = gives_probabilities(p) ? "probability" : "output";
+    FILE *file = p->csv.file;
+    if (gives_class(p)) {
+        fprintf(file, "index,class,%s\n", what);
+        return;
+    }
+    fputs("index", file);
+    for (int64_t i = 0; i < p->spec.n_outputs; i++)
+        fprintf(file, ",%s_%" PRId64, what, i);
+    fputc('\n', file);
 }
 
 static ps_err open_outputs(predictor *p)
 {
     ps_run_dir dir;
     PS_TRY(ps_run_dir_init(&dir, p->cli->out, p->config->job.name));
-    PS_TRY(open_output(&p->npy, &dir, "predictions.npy", p->cli->overwrite));
-    PS_TRY(open_output(&p->csv, &dir, "predictions.csv", p->cli->overwrite));
+    PS_TRY(ps_out_file_open(&p->npy, &dir, "predictions.npy", p->cli->overwrite));
+    PS_TRY(ps_out_file_open(&p->csv, &dir, "predictions.csv", p->cli->overwrite));
     if (p->labelled) {
-        PS_TRY(open_output(&p->json, &dir, "confusion.json", p->cli->overwrite));
-        PS_TRY(open_output(&p->svg, &dir, "confusion.svg", p->cli->overwrite));
-        PS_TRY(ps_confusion_init(&p->confusion, p->spec.n_outputs));
+        PS_TRY(ps_out_file_open(&p->json, &dir, "confusion.json", p->cli->overwrite));
+        PS_TRY(ps_out_file_open(&p->svg, &dir, "confusion.svg", p->cli->overwrite));
+        PS_TRY(ps_confusion_init(&p->confusion, p->spec.n_outputs, true));
     }
     write_npy_header(p->npy.file, p->set.n, p->spec.n_outputs);
-    fprintf(p->csv.file, "index,class,%s\n",
-            gives_probabilities(p) ? "probability" : "output");
+    write_csv_header(p);
     return PS_OK;
 }
 
@@ -171,7 +148,7 @@ static int64_t largest(const float *row, int64_t n)
 }
 
 /* The softmax of cross_entropy's outputs; nll's outputs are its logarithm already. */
-static void make_probabilities(const predictor *p, float *row)
+static void make_softmax(const predictor *p, float *row)
 {
     const int64_t n = p->spec.n_outputs;
     const bool logits = p->spec.loss == PS_LOSS_CROSS_ENTROPY;
@@ -183,16 +160,41 @@ static void make_probabilities(const predictor *p, float *row)
         row[i] = (float)(row[i] / sum);
 }
 
+static void make_probabilities(const predictor *p, float *row)
+{
+    if (!PS_LOSS_OF_NUMBERS(p->spec.loss)) make_softmax(p, row);
+    if (p->spec.loss != PS_LOSS_BCE_WITH_LOGITS) return;
+    for (int64_t i = 0; i < p->spec.n_outputs; i++)
+        row[i] = ps_sigmoid(row[i]);
+}
+
+static void write_csv_row(const predictor *p, int64_t index, const float *row)
+{
+    const int64_t n = p->spec.n_outputs, class = largest(row, n);
+    FILE *file = p->csv.file;
+    fprintf(file, "%" PRId64, index);
+    if (gives_class(p)) fprintf(file, ",%" PRId64 ",%.9g", class, (double)row[class]);
+    for (int64_t i = 0; i < n && !gives_class(p); i++)
+        fprintf(file, ",%.9g", (double)row[i]);
+    fputc('\n', file);
+}
+
+/* A label that may be ignored is not counted. */
+static void count_class(predictor *p, int32_t label, const float *row)
+{
+    const bool all = PS_LOSS_OF_NUMBERS(p->spec.loss);
+    if (p->labelled && (all || label != p->spec.ignore_index))
+        ps_confusion_add(&p->confusion, label, row);
+}
+
 static ps_err write_rows(predictor *p, int64_t n, const int32_t *labels)
 {
     const int64_t columns = p->spec.n_outputs;
     for (int64_t i = 0; i < n; i++) {
         float *row = p->rows + i * columns;
-        if (p->labelled) ps_confusion_add(&p->confusion, labels[i], row);
-        if (gives_probabilities(p)) make_probabilities(p, row);
-        const int64_t class = largest(row, columns);
-        fprintf(p->csv.file, "%" PRId64 ",%" PRId64 ",%.9g\n", p->done + i, class,
-                (double)row[class]);
+        if (labels) count_class(p, labels[i], row);
+        make_probabilities(p, row);
+        write_csv_row(p, p->done + i, row);
     }
     fwrite(p->rows, sizeof(float), (size_t)(n * columns), p->npy.file);
     p->done += n;
@@ -226,9 +228,15 @@ static ps_err open_program(predictor *p, int threads)
 static ps_err predict_batch(predictor *p, const ps_loaded *b)
 {
     const ps_pass pass = {.grad_scale = 1, .same_weights = p->done > 0};
-    const ps_batch batch = {
-        .n = (int)b->n, .x = b->x, .labels = b->labels, .positions = b->positions};
-    PS_TRY(ps_program_forward(p->program, &batch, &pass, NULL));
+    const ps_batch batch = {.n = (int)b->n,
+                            .x = b->x,
+                            .labels = b->labels,
+                            .targets = b->targets,
+                            .positions = b->positions};
+    ps_pass_result result = {0};
+    PS_TRY(ps_program_forward(p->program, &batch, &pass, p->tested ? &result : NULL));
+    p->loss += result.loss_sum;
+    if (p->tested) p->weight += ps_batch_weigh(&p->spec, &batch).weight;
     PS_TRY(ps_program_outputs(p->program, p->rows, (size_t)(b->n * p->spec.n_outputs)));
     return write_rows(p, b->n, b->labels);
 }
@@ -245,25 +253,27 @@ static ps_err predict_all(predictor *p)
         ps_loader_release(p->loader, b);
         PS_TRY(err);
     }
-    PS_TRY(keep_output(&p->npy));
-    PS_TRY(keep_output(&p->csv));
+    PS_TRY(ps_out_file_keep(&p->npy));
+    PS_TRY(ps_out_file_keep(&p->csv));
     if (!p->labelled) return PS_OK;
     ps_confusion_write_json(&p->confusion, p->json.file);
     ps_confusion_write_svg(&p->confusion, p->svg.file);
-    PS_TRY(keep_output(&p->json));
-    return keep_output(&p->svg);
+    PS_TRY(ps_out_file_keep(&p->json));
+    return ps_out_file_keep(&p->svg);
 }
 
 static void report(const predictor *p, uint64_t begun_ns)
 {
     const double seconds = ps_clock_seconds_since(begun_ns);
     const ps_confusion *c = &p->confusion;
-    char accuracy[64] = "";
-    if (p->labelled)
+    char accuracy[64] = "", loss[32] = "";
+    if (c->samples > 0)
         snprintf(accuracy, sizeof accuracy, " accuracy=%.4f top5_accuracy=%.4f",
-                 (double)c->top1 / (double)p->done, (double)c->top5 / (double)p->done);
-    PS_INFO("predicted", "samples=%" PRId64 "%s samples_per_second=%.0f to=%s", p->done,
-            accuracy, (double)p->done / seconds, p->npy.path);
+                 (double)c->top1 / (double)c->samples,
+                 (double)c->top5 / (double)c->samples);
+    if (p->weight > 0) snprintf(loss, sizeof loss, " loss=%.6g", p->loss / p->weight);
+    PS_INFO("predicted", "samples=%" PRId64 "%s%s samples_per_second=%.0f to=%s", p->done,
+            accuracy, loss, (double)p->done / seconds, p->npy.path);
 }
 
 static ps_err run(predictor *p, int threads)
@@ -287,10 +297,10 @@ ps_err ps_predict(const ps_cli *cli, const ps_config *config, int threads)
     p->cli = cli;
     const ps_err err = run(p, threads);
     const ps_err_saved end = ps_err_save(err);
-    drop_output(&p->npy);
-    drop_output(&p->csv);
-    drop_output(&p->json);
-    drop_output(&p->svg);
+    ps_out_file_drop(&p->npy);
+    ps_out_file_drop(&p->csv);
+    ps_out_file_drop(&p->json);
+    ps_out_file_drop(&p->svg);
     ps_confusion_fini(&p->confusion);
     ps_loader_destroy(&p->loader);
     ps_program_destroy(&p->program);

@@ -9,13 +9,13 @@
  * Writes into the folder --out (predictions of another run are kept without
  * --overwrite: IO):
  *
- *   predictions.npy  (samples, outputs) float32: the classes' probabilities where the
- *                    loss is cross_entropy or nll; with mse the outputs
+ *   predictions.npy  (samples, outputs) float32: probabilities where the loss is
+ *                    cross_entropy, nll or bce_with_logits; else the outputs
  *   predictions.csv  index of the sample, class (the largest output), its probability or
- *                    output
+ *                    output; where the model is trained on numbers, all outputs
  *
- *   confusion.json   of the test set: the matrix of labels and classes, and what follows
- *   confusion.svg    from it (confusion.h); the same as a picture
+ *   confusion.json   of a test set with classes: the matrix of labels and classes, and
+ * what follows confusion.svg    from it (confusion.h); the same as a picture
  *
  * Nothing is left of predictions that fail or are interrupted. */
 ps_err ps_predict(const ps_cli *cli, const ps_config *config, int threads);

@@ -165,6 +165,7 @@ static void put_losses(json_t *o, const ps_trainer_result *r)
     put_number(o, "train_loss", r->train_loss);
     put_number(o, "test_loss", tested ? r->evaluation.loss : NAN);
     put_number(o, "test_accuracy", tested ? r->evaluation.accuracy : NAN);
+    put_number(o, "test_top5_accuracy", tested ? r->evaluation.top5 : NAN);
     put_count(o, "test_samples", (uint64_t)r->evaluation.samples);
     json_object_set_new(o, "interrupted", json_boolean(r->interrupted));
     json_object_set_new(o, "stopped_early", json_boolean(r->stopped_early));

@@ -272,13 +272,17 @@ static ps_err evaluate(ps_trainer *t, int64_t epochs_done)
                              .epoch = epochs_done,
                              .loss = e->loss,
                              .accuracy = e->accuracy,
+                             .top5 = e->top5,
                              .samples = e->samples};
     ps_metric_set(t->o.values, PS_METRIC_TEST_LOSS, e->loss);
     ps_metric_set(t->o.values, PS_METRIC_TEST_ACCURACY, e->accuracy);
+    ps_metric_set(t->o.values, PS_METRIC_TEST_TOP5_ACCURACY, e->top5);
     ps_metric_set(t->o.values, PS_METRIC_TEST_SAMPLES, (double)e->samples);
-    ps_progress_line(t->o.progress,
-                     "epoch %" PRId64 "/%" PRId64 "  test loss %.4f  test accuracy %.4f",
-                     epochs_done, t->epochs, e->loss, e->accuracy);
+    char accuracy[48] = "";
+    if (!isnan(e->accuracy))
+        snprintf(accuracy, sizeof accuracy, "  test accuracy %.4f", e->accuracy);
+    ps_progress_line(t->o.progress, "epoch %" PRId64 "/%" PRId64 "  test loss %.4f%s",
+                     epochs_done, t->epochs, e->loss, accuracy);
     return ps_metrics_eval(t->o.metrics, &record);
 }
 

@@ -24,7 +24,8 @@ typedef struct ps_trainer_window {
 /* A micro-batch whose loss the device has not given yet. */
 typedef struct ps_trainer_owed_loss {
     int64_t samples;
-    bool last; // of its step
+    double weight; // ps_batch_weigh
+    bool last;     // of its step
 } ps_trainer_owed_loss;
 
 struct ps_trainer {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "log.h"
+#include "loss_terms.h"
 #include "trace.h"
 
 ps_deadline ps_trainer_step_deadline(const ps_trainer *t)
@@ -37,6 +38,13 @@ ps_err ps_trainer_renew_loss_scale(ps_trainer *t)
     return PS_OK;
 }
 
+/* The micro-batch's loss times its samples: so ranks and micro-batches count by their
+ * samples, as their gradients do. */
+static double as_samples(double loss_sum, const ps_trainer_owed_loss *owed)
+{
+    return owed->weight > 0 ? loss_sum * ((double)owed->samples / owed->weight) : 0;
+}
+
 ps_err ps_trainer_take_losses(ps_trainer *t, int keep)
 {
     while (t->n_owed > keep) {
@@ -44,9 +52,10 @@ ps_err ps_trainer_take_losses(ps_trainer *t, int keep)
         PS_TRY(ps_program_result(t->program, &result));
         ps_trainer_owed_loss owed = t->owed[0];
         memmove(t->owed, t->owed + 1, sizeof *t->owed * (size_t)--t->n_owed);
-        t->since_record.loss_sum += result.loss_sum;
+        const double loss_sum = as_samples(result.loss_sum, &owed);
+        t->since_record.loss_sum += loss_sum;
         t->since_record.samples += owed.samples;
-        t->group.loss_sum += result.loss_sum;
+        t->group.loss_sum += loss_sum;
         t->group.samples += owed.samples;
         if (!owed.last) continue;
         t->step_loss = t->group.loss_sum / (double)t->group.samples;
@@ -60,6 +69,7 @@ static ps_batch batch_of(const ps_loaded *loaded)
     return (ps_batch){.n = (int)loaded->n,
                       .x = loaded->x,
                       .labels = loaded->labels,
+                      .targets = loaded->targets,
                       .positions = loaded->positions};
 }
 
@@ -121,7 +131,10 @@ static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t gr
         .hooks = &hooks};
     uint64_t begin = ps_clock_ns();
     PS_TRY(ps_program_forward(t->program, &batch, &pass, NULL));
-    t->owed[t->n_owed++] = (ps_trainer_owed_loss){.samples = loaded->n, .last = last};
+    t->owed[t->n_owed++] =
+        (ps_trainer_owed_loss){.samples = loaded->n,
+                               .weight = ps_batch_weigh(t->o.spec, &batch).weight,
+                               .last = last};
     ps_trace_add(PS_TRACE_FORWARD, begin, t->step);
     PS_TRY(prefetch(t));
     if (first) PS_TRY(ps_trainer_renew_loss_scale(t));

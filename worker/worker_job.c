@@ -6,6 +6,7 @@
 
 #include "core_check.h"
 #include "data_sets.h"
+#include "evaluation_files.h"
 #include "file_wait.h"
 #include "init_weights.h"
 #include "interrupt.h"
@@ -416,6 +417,8 @@ static ps_err finish(job *j)
     begin_summary(j);
     PS_TRY(ps_summary_gather_workers(&j->summary, j->session));
     PS_TRY(ps_session_stop(j->session));
+    if (j->rank == 0 && j->result.evaluation.samples > 0)
+        PS_TRY(ps_evaluation_write(&j->evaluator, &j->run_dir));
     if (j->rank == 0) PS_TRY(write_summary(j));
     PS_TRY(close_outputs(j));
     PS_TRY(ps_file_wait_written(j->member, j->config, "summary.json"));

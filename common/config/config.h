@@ -16,7 +16,7 @@
 #include "err.h"
 #include "yaml_tree.h"
 
-enum { PS_MAX_RANKS = 1024, PS_CONFIG_LIST_MAX = 64 };
+enum { PS_MAX_RANKS = 1024, PS_CONFIG_LIST_MAX = 128 };
 
 typedef struct ps_float_list {
     int n;
@@ -54,11 +54,14 @@ typedef struct ps_config_train {
     ps_switch cudnn;
     ps_winograd winograd;
     bool graphs;
-    int64_t threads;         // of arithmetic in a worker; 0: all cores
-    int64_t accumulate;      // micro-batches per optimizer step
-    char *init;              // a safetensors file, or ""
-    bool init_strict;        // the file has to have exactly the model's tensors
-    int64_t save_every;      // optimizer steps; 0: only at the end
+    int64_t threads;             // of arithmetic in a worker; 0: all cores
+    int64_t accumulate;          // micro-batches per optimizer step
+    double label_smoothing;      // of nll and cross_entropy, like the next two
+    ps_float_list class_weights; // one for each class; none: all 1
+    int64_t ignore_index;        // samples with this label do not count
+    char *init;                  // a safetensors file, or ""
+    bool init_strict;            // the file has to have exactly the model's tensors
+    int64_t save_every;          // optimizer steps; 0: only at the end
     int64_t file_timeout_ms; // rank 0 may take that long for a file; longer is an error
     int64_t log_every;       // optimizer steps
     int64_t eval_every;      // epochs; 0: only at the end

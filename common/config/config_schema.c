@@ -53,7 +53,8 @@ const ps_config_key ps_config_keys[] = {
     BOOL("model.dropout", model.dropout, JOB, "true",
          "false: every dropout layer passes its input through"),
     WORD("model.loss", model.loss, JOB, ps_loss_words, "cross_entropy",
-         "the loss; nll needs log_softmax as the last layer"),
+         "the loss, as in PyTorch; nll needs log_softmax as the last layer; the losses after "
+         "cross_entropy compare with numbers (docs/losses.md)"),
 
     INT("train.epochs", train.epochs, JOB, 0, MANY, "1",
         "passes over the training data; 0: evaluate only"),
@@ -81,6 +82,13 @@ const ps_config_key ps_config_keys[] = {
         "compute threads of a worker; 0: one per core"),
     INT("train.accumulate", train.accumulate, JOB, 1, 1 << 20, "1",
         "micro-batches per optimizer step"),
+    DOUBLE("train.label_smoothing", train.label_smoothing, JOB, 0, 1, "0",
+           "cross_entropy, nll: this part of each label is spread over all classes"),
+    DOUBLES("train.class_weights", train.class_weights, JOB, 0, 1e9, "[]",
+            "cross_entropy, nll: a weight for each class; not given: all 1"),
+    INT("train.ignore_index", train.ignore_index, JOB, -2147483648.0, 2147483647, "-100",
+        "cross_entropy, nll: samples with this label count neither in the loss nor in the "
+        "accuracy"),
     STRING("train.init", train.init, LOCAL, "",
            "start from this safetensors file; not given: PyTorch's default weights"),
     BOOL("train.init_strict", train.init_strict, LOCAL, "true",

@@ -17,6 +17,9 @@ const ps_word ps_winograd_words[] = {
 const ps_word ps_loss_words[] = {{"nll", PS_LOSS_NLL},
                                  {"cross_entropy", PS_LOSS_CROSS_ENTROPY},
                                  {"mse", PS_LOSS_MSE},
+                                 {"l1", PS_LOSS_L1},
+                                 {"smooth_l1", PS_LOSS_SMOOTH_L1},
+                                 {"bce_with_logits", PS_LOSS_BCE_WITH_LOGITS},
                                  {NULL, 0}};
 
 const ps_word ps_device_words[] = {{"auto", PS_DEVICE_AUTO},

@@ -22,9 +22,16 @@ extern const ps_word ps_winograd_words[];
 typedef enum ps_loss_kind {
     PS_LOSS_NLL,           // input: log-probabilities (N, classes); labels int32
     PS_LOSS_CROSS_ENTROPY, // input: logits (N, classes); labels int32
-    PS_LOSS_MSE // input: (N, classes); target: one-hot of the label; mean over N*classes
+    // Of numbers: input and target (N, outputs), mean over both; a label is one-hot.
+    PS_LOSS_MSE,
+    PS_LOSS_L1,
+    PS_LOSS_SMOOTH_L1,      // beta 1
+    PS_LOSS_BCE_WITH_LOGITS // targets 0 to 1
 } ps_loss_kind;
 extern const ps_word ps_loss_words[];
+
+/* Whether the targets may be numbers; if not, they are classes. */
+#define PS_LOSS_OF_NUMBERS(kind) ((kind) >= PS_LOSS_MSE)
 
 /* train.device */
 typedef enum ps_device_kind {

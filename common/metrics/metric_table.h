@@ -33,6 +33,7 @@ typedef enum ps_metric_kind {
     X(EXCHANGE_WAIT_MS, "exchange_wait_ms", "step_wait_seconds", 1e-3, GAUGE, "ms", "part of it in which this worker waited for the exchange") \
     X(TEST_LOSS, "test_loss", "test_loss", 1, GAUGE, "", "loss of the last evaluation")   \
     X(TEST_ACCURACY, "test_accuracy", "test_accuracy_ratio", 1, GAUGE, "", "accuracy of the last evaluation, 0 to 1") \
+    X(TEST_TOP5_ACCURACY, "test_top5_accuracy", "test_top5_accuracy_ratio", 1, GAUGE, "", "of the last evaluation, with more than five classes: samples whose label is among the five largest outputs, 0 to 1") \
     X(TEST_SAMPLES, "test_samples", "test_samples", 1, GAUGE, "samples", "samples of the last evaluation") \
     X(SAMPLES, "samples", "samples_total", 1, COUNTER, "samples", "samples of all workers that have been trained on") \
     X(SKIPPED_STEPS, "skipped_steps", "skipped_steps_total", 1, COUNTER, "steps", "steps whose gradient overflowed") \

@@ -383,6 +383,43 @@ static ps_err set_input(builder *b)
     return PS_OK;
 }
 
+static ps_err set_class_weights(builder *b)
+{
+    const ps_float_list *list = &b->cfg->train.class_weights;
+    ps_model_spec *spec = b->spec;
+    char place[256];
+    double sum = 0;
+    if (list->n == 0) return PS_OK;
+    if (list->n != spec->n_outputs)
+        return ps_err_set(
+            PS_ERR_CONFIG, "%s: %d weights; the model has %" PRId64 " classes",
+            place_of(b, "train.class_weights", place), list->n, spec->n_outputs);
+    PS_TRY(ps_mem_zalloc(&spec->class_weights, (size_t)list->n,
+                         sizeof *spec->class_weights, "train.class_weights"));
+    for (int i = 0; i < list->n; i++)
+        sum += spec->class_weights[i] = (float)list->v[i];
+    if (sum > 0) return PS_OK;
+    return ps_err_set(PS_ERR_CONFIG, "%s: all weights are 0",
+                      place_of(b, "train.class_weights", place));
+}
+
+/* What only losses of classes have. */
+static ps_err set_classes(builder *b)
+{
+    const ps_config_train *t = &b->cfg->train;
+    ps_model_spec *spec = b->spec;
+    const bool numbers = PS_LOSS_OF_NUMBERS(spec->loss);
+    char place[256];
+    spec->label_smoothing = (float)t->label_smoothing;
+    spec->ignore_index = (int32_t)t->ignore_index;
+    if (!numbers) return set_class_weights(b);
+    if (t->label_smoothing == 0 && t->class_weights.n == 0) return PS_OK;
+    const char *key =
+        t->class_weights.n ? "train.class_weights" : "train.label_smoothing";
+    return ps_err_set(PS_ERR_CONFIG, "%s: is for the losses cross_entropy and nll",
+                      place_of(b, key, place));
+}
+
 /* Checks that the last layer's output is what the loss reads. */
 static ps_err set_loss(builder *b, const flow *last)
 {
@@ -406,8 +443,12 @@ static ps_err set_loss(builder *b, const flow *last)
                           "%s: cross_entropy reads logits: leave log_softmax out, or "
                           "take nll",
                           place);
+    if (spec->loss == PS_LOSS_BCE_WITH_LOGITS &&
+        spec->layers[last->from].kind == PS_LAYER_SIGMOID)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "%s: bce_with_logits reads logits: leave sigmoid out", place);
     spec->n_outputs = last->dims.d[0];
-    return PS_OK;
+    return set_classes(b);
 }
 
 static void count_consumers(ps_model_spec *spec)
@@ -450,6 +491,7 @@ void ps_model_spec_fini(ps_model_spec *spec)
     for (int i = 0; i < spec->n_layers; i++)
         free(spec->layers[i].name);
     free(spec->layers);
+    free(spec->class_weights);
     ps_tensor_table_fini(&spec->table);
     *spec = (ps_model_spec){0};
 }

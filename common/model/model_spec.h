@@ -5,7 +5,7 @@
  *
  *   model:
  *     input: [1, 28, 28]          # C, H, W; or [features]
- *     loss: nll                   # nll | cross_entropy | mse
+ *     loss: nll                   # nll | cross_entropy | mse | l1 | ... (config_words.h)
  *     layers:
  *       - conv2d: {name: conv1, out: 32, kernel: 3}   # stride 1, padding 0,
  *                                                        # bias true
@@ -55,8 +55,11 @@ typedef struct ps_layer {
 
 typedef struct ps_model_spec {
     ps_dims input;     // one sample's
-    int64_t n_outputs; // classes
+    int64_t n_outputs; // classes, or numbers
     ps_loss_kind loss;
+    float label_smoothing; // like the next two: of nll and cross_entropy
+    float *class_weights;  // (n_outputs); owned; NULL: all 1
+    int32_t ignore_index;  // samples with this label do not count
     int n_layers;
     ps_layer *layers;
     ps_tensor_table table; // of the layers' parameters and buffers

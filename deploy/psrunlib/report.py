@@ -81,6 +81,16 @@ def policy(p):
     return f"{text}; workers' shares {shares}{', ...' if len(p['counted_by_worker']) > 16 else ''} %"
 
 
+def test_figures(s):
+    # Not finite: JSON has no such number, and the summary holds null.
+    loss = "not finite" if s["test_loss"] is None else f"{s['test_loss']:.4f}"
+    if s["test_accuracy"] is not None:  # null where samples are compared with numbers
+        yield f"accuracy {s['test_accuracy']:.4f}"
+    yield f"loss {loss}"
+    if s.get("test_top5_accuracy") is not None:
+        yield f"top-5 {s['test_top5_accuracy']:.4f}"
+
+
 def rows(s):
     who = f"{s['workers']} worker{'s' if s['workers'] > 1 else ''}"
     if s["servers"]:
@@ -101,10 +111,8 @@ def rows(s):
         yield "traffic", traffic(s)
         if s["train_loss"] is not None:
             yield "train loss", f"{s['train_loss']:.4f}"
-    if s["test_accuracy"] is not None:
-        # Not finite: JSON has no such number, and the summary holds null.
-        loss = "not finite" if s["test_loss"] is None else f"{s['test_loss']:.4f}"
-        yield "test", f"accuracy {s['test_accuracy']:.4f}, loss {loss}"
+    if s["test_accuracy"] is not None or s["test_loss"] is not None:
+        yield "test", ", ".join(test_figures(s))
     if s.get("restarts"):
         yield "restarts", restarts(s["restarts"], s["recovery"])
     if others(s.get("recovery", {})):

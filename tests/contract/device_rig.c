@@ -34,6 +34,9 @@ static void rig_data(rig *r)
         r->labels[i] = (int32_t)((unsigned)(i * 7 + 3) % (unsigned)r->spec.n_outputs);
         r->positions[i] = (uint32_t)(i * 31 + 5);
     }
+    for (int64_t i = 0; r->targets && i < r->max_batch * r->spec.n_outputs; i++)
+        r->targets[i] = r->spec.loss == PS_LOSS_BCE_WITH_LOGITS ? 0.5f * (noise() + 1.0f)
+                                                                : 2.0f * noise();
     for (int t = 0; t < r->spec.table.n_tensors;
          t++) { // not the symmetric initial values
         const ps_tensor *tensor = &r->spec.table.tensors[t];
@@ -48,18 +51,35 @@ static void rig_data(rig *r)
     }
 }
 
-void rig_init(rig *r, const rig_device *on, const char *input, const char *loss,
-              const char *layers, int max_batch)
+/* Returns whether samples are compared with numbers. */
+static bool load_model(rig *r, const char *input, const char *loss, const char *layers)
 {
-    char a[256], b[64], c[4096];
+    enum { KEYS = 6 };
+    char a[256], b[256], c[4096], *rest = NULL;
+    const char *overrides[KEYS] = {a, b, c};
+    int n = 3;
+    bool numbers = false;
     snprintf(a, sizeof a, "model.input=%s", input);
     snprintf(b, sizeof b, "model.loss=%s", loss);
     snprintf(c, sizeof c, "model.layers=[%s]", layers);
-    const char *overrides[] = {a, b, c};
-    memset(r, 0, sizeof *r);
-    if (ps_config_load(&r->cfg, NULL, overrides, 3) != PS_OK ||
+    strtok_r(b, " ", &rest);
+    for (char *key; (key = strtok_r(NULL, " ", &rest));) {
+        if (strcmp(key, "numbers") == 0)
+            numbers = true;
+        else if (n < KEYS)
+            overrides[n++] = key;
+    }
+    if (ps_config_load(&r->cfg, NULL, overrides, n) != PS_OK ||
         ps_model_spec_init(&r->spec, &r->cfg) != PS_OK)
         fail_msg("%s", ps_err_message());
+    return numbers;
+}
+
+void rig_init(rig *r, const rig_device *on, const char *input, const char *loss,
+              const char *layers, int max_batch)
+{
+    memset(r, 0, sizeof *r);
+    const bool numbers = load_model(r, input, loss, layers);
     r->max_batch = max_batch;
     r->rounding = on->rounding;
     size_t n = (size_t)max_batch, arena = sizeof(float) * r->spec.table.arena_count;
@@ -71,6 +91,10 @@ void rig_init(rig *r, const rig_device *on, const char *input, const char *loss,
     assert_int_equal(ps_mem_zalloc_aligned(&r->x, n * features * 4, "x"), PS_OK);
     assert_int_equal(ps_mem_zalloc_aligned(&r->labels, n * 4, "l"), PS_OK);
     assert_int_equal(ps_mem_zalloc_aligned(&r->positions, n * 4, "q"), PS_OK);
+    if (numbers)
+        assert_int_equal(
+            ps_mem_zalloc_aligned(&r->targets, n * (size_t)r->spec.n_outputs * 4, "t"),
+            PS_OK);
     noise_state = 42;
     ps_init_weights(&r->spec, 3, 1, r->params, r->buffers);
     rig_data(r);
@@ -101,12 +125,17 @@ void rig_fini(rig *r)
     free(r->buffers);
     free(r->x);
     free(r->labels);
+    free(r->targets);
     free(r->positions);
 }
 
 ps_batch rig_batch(const rig *r, int n)
 {
-    return (ps_batch){n, r->x, r->labels, r->positions};
+    return (ps_batch){.n = n,
+                      .x = r->x,
+                      .labels = r->targets ? NULL : r->labels,
+                      .targets = r->targets,
+                      .positions = r->positions};
 }
 
 /* max |a - b| <= bound * max |b|, over a tensor. The largest counts as at least 0.05:

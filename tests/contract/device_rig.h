@@ -35,13 +35,15 @@ typedef struct rig {
     float *params, *grads, *x;
     void *buffers;
     int32_t *labels;
+    float *targets; // NULL: the labels
     uint32_t *positions;
     ps_device *device;
     ps_program *program;
     double worst; // largest difference so far, relative to its bound
 } rig;
 
-/* input, loss and layers are those of a configuration's model. */
+/* input, loss and layers are those of a configuration's model. After the loss, and parted
+ * by blanks, there may be more keys, and "numbers": samples are compared with numbers. */
 void rig_init(rig *r, const rig_device *on, const char *input, const char *loss,
               const char *layers, int max_batch);
 void rig_fini(rig *r);

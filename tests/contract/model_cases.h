@@ -6,7 +6,8 @@
 #include <stddef.h>
 
 typedef struct model_case {
-    const char *what, *input, *loss, *layers; // as in a configuration, except what
+    const char *what, *input, *loss, *layers; // as in a configuration, except what;
+                                              // loss: more keys may follow (rig_init)
 } model_case;
 
 extern const model_case model_cases[];

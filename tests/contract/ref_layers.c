@@ -435,37 +435,89 @@ static void backward_layer(ref_model *m, int i, const ps_batch *batch,
     }
 }
 
-/* One sample's loss; d (classes), if not NULL, its gradient. */
-static double loss(ps_loss_kind kind, int64_t classes, const double *out, int32_t label,
-                   double *d)
+/* One sample's loss of classes, from the softmax; d (classes), if not NULL, its gradient.
+ * PyTorch's cross_entropy of the probabilities q: the label's, partly spread over all
+ * classes. Returns the class's weight in *weight. */
+static double class_loss(const ps_model_spec *spec, const double *out, int32_t label,
+                         double *d, double *weight)
 {
-    double sum = 0, mse = 0, lse;
-    for (int64_t c = 0; c < classes; c++) {
-        sum += exp(out[c]);
-        mse += pow(out[c] - (c == label), 2) / (double)classes;
+    const int64_t n = spec->n_outputs;
+    const bool logits = spec->loss == PS_LOSS_CROSS_ENTROPY;
+    const double s = (double)spec->label_smoothing;
+    const float *w = spec->class_weights;
+    double sum = 0, loss = 0, all = 0;
+    for (int64_t c = 0; c < n; c++) {
+        sum += logits ? exp(out[c]) : 0;
+        if (d) d[c] = 0;
     }
-    lse = log(sum);
-    for (int64_t c = 0; c < classes && d; c++) {
-        if (kind == PS_LOSS_NLL) d[c] = c == label ? -1 : 0;
-        if (kind == PS_LOSS_CROSS_ENTROPY) d[c] = exp(out[c] - lse) - (c == label);
-        if (kind == PS_LOSS_MSE) d[c] = 2 * (out[c] - (c == label)) / (double)classes;
+    *weight = 0;
+    if (label == spec->ignore_index) return 0;
+    *weight = w ? (double)w[label] : 1;
+    for (int64_t c = 0; c < n; c++) {
+        const double q = s / (double)n + (c == label ? 1 - s : 0);
+        const double part = q * (w ? (double)w[c] : 1);
+        loss -= part * (out[c] - (logits ? log(sum) : 0));
+        all += part;
+        if (d) d[c] = -part;
     }
-    if (kind == PS_LOSS_MSE) return mse;
-    return (kind == PS_LOSS_CROSS_ENTROPY ? lse : 0) - out[label];
+    for (int64_t c = 0; c < n && d && logits; c++)
+        d[c] += all * exp(out[c]) / sum;
+    return loss;
+}
+
+/* One number's loss; *d its gradient. */
+static double number_loss(ps_loss_kind kind, double x, double t, double *d)
+{
+    const double off = x - t, sign = off > 0 ? 1 : off < 0 ? -1 : 0;
+    switch (kind) {
+    case PS_LOSS_L1:
+        *d = sign;
+        return sign * off;
+    case PS_LOSS_SMOOTH_L1:
+        *d = sign * off < 1 ? off : sign;
+        return sign * off < 1 ? off * off / 2 : sign * off - 0.5;
+    case PS_LOSS_BCE_WITH_LOGITS:
+        *d = 1 / (1 + exp(-x)) - t;
+        return -t * log(1 / (1 + exp(-x))) - (1 - t) * log(1 / (1 + exp(x)));
+    default:
+        *d = 2 * off;
+        return off * off;
+    }
+}
+
+/* Sample i's loss; d (outputs), if not NULL, its gradient; *weight is its part in the
+ * mean. */
+static double loss(const ref_model *m, const ps_batch *batch, int64_t i, double *d,
+                   double *weight)
+{
+    const int64_t n = m->spec->n_outputs;
+    const double *out = ref_outputs(m) + i * n;
+    double sum = 0, one;
+    if (m->spec->loss == PS_LOSS_NLL || m->spec->loss == PS_LOSS_CROSS_ENTROPY)
+        return class_loss(m->spec, out, batch->labels[i], d, weight);
+    *weight = 1;
+    for (int64_t c = 0; c < n; c++) {
+        const double t =
+            batch->targets ? (double)batch->targets[i * n + c] : c == batch->labels[i];
+        sum += number_loss(m->spec->loss, out[c], t, &one) / (double)n;
+        if (d) d[c] = one / (double)n;
+    }
+    return sum;
 }
 
 double ref_forward(ref_model *m, const ps_batch *batch, const ps_pass *pass)
 {
-    int64_t classes = m->spec->n_outputs;
-    double sum = 0;
+    double sum = 0, weight;
     for (int64_t i = 0; i < m->n * ps_dims_count(&m->spec->input); i++)
         m->input[i] = batch->x[i];
     store(m, PS_INPUT, m->input);
     for (int i = 0; i < m->spec->n_layers; i++)
         forward_layer(m, i, batch, pass);
-    for (int64_t n = 0; n < m->n; n++)
-        sum += loss(m->spec->loss, classes, ref_outputs(m) + n * classes,
-                    batch->labels[n], NULL);
+    m->weight = 0;
+    for (int64_t n = 0; n < m->n; n++) {
+        sum += loss(m, batch, n, NULL, &weight);
+        m->weight += weight;
+    }
     return sum;
 }
 
@@ -473,14 +525,15 @@ void ref_backward(ref_model *m, const ps_batch *batch, const ps_pass *pass)
 {
     int last = m->spec->n_layers - 1;
     int64_t classes = m->spec->n_outputs;
+    double unused;
     for (int i = 0; i <= last; i++)
         memset(m->gradient[i], 0,
                sizeof(double) * (size_t)(m->n * ps_dims_count(&m->spec->layers[i].out)));
     for (int64_t n = 0; n < m->n; n++) {
         double *d = m->gradient[last] + n * classes;
-        loss(m->spec->loss, classes, ref_outputs(m) + n * classes, batch->labels[n], d);
+        loss(m, batch, n, d, &unused);
         for (int64_t c = 0; c < classes; c++)
-            d[c] *= (double)pass->grad_scale / m->n;
+            d[c] *= (double)pass->grad_scale / m->weight;
     }
     for (int i = last; i >= 0; i--) {
         const ps_layer *l = &m->spec->layers[i];

@@ -334,7 +334,8 @@ static void test_micro_batches(void **state)
     ref_model first, second;
     rig_init(&r, &on, "[16]", "cross_entropy",
              "{linear: {name: a, out: 16}}, tanh, {linear: {name: b, out: 4}}", 6);
-    ps_batch a = rig_batch(&r, 3), b = {3, r.x + 3 * 16, r.labels + 3, r.positions + 3};
+    ps_batch a = rig_batch(&r, 3), b = a;
+    b.x += 3 * 16, b.labels += 3, b.positions += 3;
     ps_pass_hooks none = {.ctx = NULL};
     ps_pass begin = plain_pass, end = plain_pass;
     begin.hooks = &none;

@@ -25,7 +25,7 @@ static double central_difference(ref_model *ref, const ps_batch *batch, double *
     *p = at - h;
     double below = ref_forward(ref, batch, &training);
     *p = at;
-    return (above - below) / (2 * h * batch->n);
+    return (above - below) / (2 * h * ref->weight);
 }
 
 /* The first, the middle and the last element of each tensor. */

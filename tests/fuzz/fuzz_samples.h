@@ -27,12 +27,13 @@ static void fuzz_samples(const uint8_t *data, size_t size, fuzz_read_values read
                          fuzz_read_labels read_labels)
 {
     ps_source source;
+    const ps_wanted any = {0};
     ps_dataset set = {0};
     fuzz_open_bytes(data, size, &source);
     if (read_values(&source, &set) == PS_OK) {
         set.labels = calloc((size_t)set.n, sizeof *set.labels);
         if (set.labels == NULL) abort();
-        if (ps_dataset_check(&set, 0, 0) == PS_OK &&
+        if (ps_dataset_check(&set, 0, &any) == PS_OK &&
             ps_dataset_slice(&set, 0, 0) != PS_OK)
             abort();
     }

@@ -10,12 +10,14 @@
 
 #include "csv.h"
 
-static ps_err parse(const char *text, ps_dataset *out)
+static const ps_wanted classes = {0};
+
+static ps_err parse(const char *text, const ps_wanted *wanted, ps_dataset *out)
 {
     char *copy = strdup(text); // of its own size, so that a sanitizer sees its end
     *out = (ps_dataset){0};
     assert_non_null(copy);
-    ps_err err = ps_csv_parse("t.csv", copy, strlen(text), out);
+    ps_err err = ps_csv_parse("t.csv", copy, strlen(text), wanted, out);
     free(copy);
     return err;
 }
@@ -23,7 +25,7 @@ static ps_err parse(const char *text, ps_dataset *out)
 static void check(const char *text, int64_t n, const float *values, const int32_t *labels)
 {
     ps_dataset set;
-    if (parse(text, &set) != PS_OK) fail_msg("%s: %s", text, ps_err_message());
+    if (parse(text, &classes, &set) != PS_OK) fail_msg("%s: %s", text, ps_err_message());
     assert_int_equal(set.n, n);
     assert_int_equal(set.dims.n, 1);
     assert_int_equal(set.dims.d[0], 2);
@@ -55,8 +57,37 @@ static void blanks_and_quotes(void **state)
 static void check_bad(const char *text, const char *says)
 {
     ps_dataset set;
-    assert_int_equal(parse(text, &set), PS_ERR_FORMAT);
+    assert_int_equal(parse(text, &classes, &set), PS_ERR_FORMAT);
     if (!strstr(ps_err_message(), says)) fail_msg("%s: %s", text, ps_err_message());
+    ps_dataset_fini(&set);
+}
+
+static void the_last_column_may_be_a_number(void **state)
+{
+    const ps_wanted number = {.numbers = true, .n = 1};
+    const ps_wanted unit = {.numbers = true, .n = 1, .unit = true};
+    ps_dataset set;
+    assert_int_equal(parse("x,y\n1,-0.5\n2,1e3\n", &number, &set), PS_OK);
+    assert_int_equal(set.n, 2);
+    assert_null(set.labels);
+    assert_true(set.targets[0] == -0.5f && set.targets[1] == 1e3f);
+    assert_int_equal(ps_dataset_slice(&set, 1, 1), PS_OK);
+    assert_true(set.targets[0] == 1e3f);
+    ps_dataset_fini(&set);
+    assert_int_equal(parse("1,0\n2,1.5\n", &unit, &set), PS_ERR_FORMAT);
+    assert_non_null(strstr(ps_err_message(), "t.csv:2: column 2: \"1.5\" is not from 0"));
+    ps_dataset_fini(&set);
+    assert_int_equal(parse("1,0\n2,nan\n", &number, &set), PS_ERR_FORMAT);
+    ps_dataset_fini(&set);
+}
+
+static void labels_may_be_ignored(void **state)
+{
+    const ps_wanted ignoring = {.n = 3, .may_be_ignored = true, .ignore_index = -100};
+    ps_dataset set;
+    assert_int_equal(parse("1,0\n2,-100\n", &ignoring, &set), PS_OK);
+    assert_int_equal(ps_dataset_check(&set, 0, &ignoring), PS_OK);
+    assert_int_equal(set.labels[1], -100);
     ps_dataset_fini(&set);
 }
 
@@ -89,7 +120,7 @@ static void files_are_joined(void **state)
         fclose(f);
     }
     ps_dataset set;
-    assert_int_equal(ps_csv_read(paths, 2, &set), PS_OK);
+    assert_int_equal(ps_csv_read(paths, 2, &classes, &set), PS_OK);
     assert_int_equal(set.n, 3);
     for (int i = 0; i < 3; i++)
         assert_true(((float *)set.values)[i] == (float)(i + 1));
@@ -98,12 +129,12 @@ static void files_are_joined(void **state)
     assert_non_null(f);
     fputs("1,2,0\n", f);
     fclose(f);
-    assert_int_equal(ps_csv_read(paths, 2, &set), PS_ERR_FORMAT);
+    assert_int_equal(ps_csv_read(paths, 2, &classes, &set), PS_ERR_FORMAT);
     assert_non_null(strstr(ps_err_message(), "3 columns; the file before has 2"));
     assert_null(set.values);
     remove(name[0]);
     remove(name[1]);
-    assert_int_equal(ps_csv_read(paths, 1, &set), PS_ERR_IO);
+    assert_int_equal(ps_csv_read(paths, 1, &classes, &set), PS_ERR_IO);
 }
 
 int main(void)
@@ -111,6 +142,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_and_a_class),
         cmocka_unit_test(blanks_and_quotes),
+        cmocka_unit_test(the_last_column_may_be_a_number),
+        cmocka_unit_test(labels_may_be_ignored),
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(files_are_joined),
     };

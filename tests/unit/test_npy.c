@@ -9,13 +9,15 @@
 
 #include "npy.h"
 
+static const ps_wanted classes = {0};
+
 static ps_err read_pair(const char *x, const char *y, ps_dataset *set)
 {
     char a[256], b[256];
     snprintf(a, sizeof a, "tests/fuzz/corpus/npy/%s", x);
     snprintf(b, sizeof b, "tests/fuzz/corpus/npy/%s", y);
     char *paths[] = {a, b};
-    return ps_npy_read(paths, 2, set);
+    return ps_npy_read(paths, 2, &classes, set);
 }
 
 static void check_good(const char *x, const char *y, int n_dims, bool is_float)
@@ -53,7 +55,7 @@ static void values_are_numpys(void **state)
     assert_int_equal(set.labels[0], 1);
     ps_dataset_fini(&set);
     assert_int_equal(read_pair("nan.npy", "i8_2.npy", &set), PS_OK);
-    assert_int_equal(ps_dataset_check(&set, 10, 0), PS_ERR_NUMERIC);
+    assert_int_equal(ps_dataset_check(&set, 10, &classes), PS_ERR_NUMERIC);
     assert_non_null(strstr(ps_err_message(), "sample 10: value 1"));
     ps_dataset_fini(&set);
 }

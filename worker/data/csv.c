@@ -16,6 +16,7 @@ typedef struct cursor {
     char *at, *end;
     int64_t line, column; // of the next field, from 1
     char separator;
+    const ps_wanted *wanted;
 } cursor;
 
 static ps_err bad_field(const cursor *c, const char *text, const char *what)
@@ -99,6 +100,32 @@ static ps_err is_header(const cursor *c, const char *line, bool *out)
     return PS_OK;
 }
 
+static bool wants_number(const ps_wanted *wanted)
+{
+    return wanted->numbers && wanted->n == 1;
+}
+
+/* The last field of a line. */
+static ps_err read_answer(const cursor *c, const char *field, ps_dataset *out)
+{
+    const ps_wanted *w = c->wanted;
+    double value;
+    if (wants_number(w)) {
+        if (!is_number(field, &value) || !isfinite((float)value))
+            return bad_field(c, field, "a number");
+        if (w->unit && (value < 0 || value > 1))
+            return bad_field(c, field, "from 0 to 1, as bce_with_logits takes it");
+        out->targets[out->n++] = (float)value;
+        return PS_OK;
+    }
+    const bool number = is_number(field, &value);
+    const bool ignored = number && w->may_be_ignored && value == w->ignore_index;
+    if (!ignored && (!number || value < 0 || value > INT32_MAX || value != floor(value)))
+        return bad_field(c, field, "a class (a whole number from 0)");
+    out->labels[out->n++] = (int32_t)value;
+    return PS_OK;
+}
+
 static ps_err read_line(cursor *c, char *line, ps_dataset *out)
 {
     const int64_t columns = out->dims.d[0];
@@ -115,12 +142,20 @@ static ps_err read_line(cursor *c, char *line, ps_dataset *out)
         if (!is_number(field, &value)) return bad_field(c, field, "a number");
         values[c->column - 1] = (float)value;
     }
-    field = next_field(c, &rest);
-    if (!is_number(field, &value) || value < 0 || value > INT32_MAX ||
-        value != floor(value))
-        return bad_field(c, field, "a class (a whole number from 0)");
-    out->labels[out->n++] = (int32_t)value;
-    return PS_OK;
+    return read_answer(c, next_field(c, &rest), out);
+}
+
+static bool grow_answers(const cursor *c, size_t n, ps_dataset *out)
+{
+    if (wants_number(c->wanted)) {
+        void *targets = realloc(out->targets, n * sizeof *out->targets);
+        if (targets) out->targets = targets;
+        out->n_targets = 1;
+        return targets != NULL;
+    }
+    void *labels = realloc(out->labels, n * sizeof *out->labels);
+    if (labels) out->labels = labels;
+    return labels != NULL;
 }
 
 /* Room for that many more samples of `columns` numbers. */
@@ -132,9 +167,7 @@ static ps_err grow(const cursor *c, int64_t more, int64_t columns, ps_dataset *o
     PS_TRY(ps_dataset_bytes(c->path, out->n + more, &out->dims, true, &bytes));
     void *values = realloc(out->values, bytes);
     if (values) out->values = values;
-    void *labels = realloc(out->labels, (size_t)(out->n + more) * sizeof *out->labels);
-    if (labels) out->labels = labels;
-    if (values && labels) return PS_OK;
+    if (values && grow_answers(c, (size_t)(out->n + more), out)) return PS_OK;
     return ps_err_set(PS_ERR_NOMEM, "%s: no memory for %" PRId64 " samples", c->path,
                       out->n + more);
 }
@@ -162,9 +195,10 @@ static ps_err read_lines(cursor *c, ps_dataset *out)
     return PS_OK;
 }
 
-ps_err ps_csv_parse(const char *path, char *text, uint64_t bytes, ps_dataset *out)
+ps_err ps_csv_parse(const char *path, char *text, uint64_t bytes, const ps_wanted *wanted,
+                    ps_dataset *out)
 {
-    cursor c = {.path = path, .at = text, .end = text + bytes};
+    cursor c = {.path = path, .at = text, .end = text + bytes, .wanted = wanted};
     const char *zero = memchr(text, '\0', bytes);
     if (zero)
         return ps_err_set(PS_ERR_FORMAT, "%s: is not a text file: byte %zu is 0", path,
@@ -173,7 +207,7 @@ ps_err ps_csv_parse(const char *path, char *text, uint64_t bytes, ps_dataset *ou
     return read_lines(&c, out);
 }
 
-static ps_err read_file(const char *path, ps_dataset *out)
+static ps_err read_file(const char *path, const ps_wanted *wanted, ps_dataset *out)
 {
     ps_source source;
     void *text = NULL;
@@ -185,7 +219,7 @@ static ps_err read_file(const char *path, ps_dataset *out)
     char *room = realloc(text, bytes + 1);
     if (room) {
         room[bytes] = '\0';
-        err = ps_csv_parse(path, room, bytes, out);
+        err = ps_csv_parse(path, room, bytes, wanted, out);
     } else {
         err = ps_err_set(PS_ERR_NOMEM, "%s: no memory", path);
     }
@@ -193,11 +227,12 @@ static ps_err read_file(const char *path, ps_dataset *out)
     return err;
 }
 
-ps_err ps_csv_read(char *const *paths, int n_paths, ps_dataset *out)
+ps_err ps_csv_read(char *const *paths, int n_paths, const ps_wanted *wanted,
+                   ps_dataset *out)
 {
     *out = (ps_dataset){0};
     for (int i = 0; i < n_paths; i++) {
-        ps_err err = read_file(paths[i], out);
+        ps_err err = read_file(paths[i], wanted, out);
         if (err == PS_OK) continue;
         ps_dataset_fini(out);
         return err;

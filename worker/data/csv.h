@@ -1,7 +1,8 @@
 /* Tables of numbers as text, plain or gzip: a sample per line.
  *
  *   sepal_length,sepal_width,class      a first line that is not all numbers: names
- *   5.1,3.5,0                           numbers, and the class from 0 in the last column
+ *   5.1,3.5,0                           numbers, and the class from 0 in the last column;
+ *                                       or the number, where the model has one output
  *
  * Fields are separated by commas, semicolons or tabs, whichever the first line has first;
  * blanks around a field, and double quotes around a whole one, are taken off. Lines end
@@ -14,9 +15,11 @@
 /* The samples of all files, one after the other: vectors of float32. Every line of every
  * file has the same number of fields, at least two. FORMAT names file, line and column.
  * out is zeroed on failure. */
-ps_err ps_csv_read(char *const *paths, int n_paths, ps_dataset *out);
+ps_err ps_csv_read(char *const *paths, int n_paths, const ps_wanted *wanted,
+                   ps_dataset *out);
 
 /* The same of a text in memory, which is changed. path: for messages. */
-ps_err ps_csv_parse(const char *path, char *text, uint64_t bytes, ps_dataset *out);
+ps_err ps_csv_parse(const char *path, char *text, uint64_t bytes, const ps_wanted *wanted,
+                    ps_dataset *out);
 
 #endif

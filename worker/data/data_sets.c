@@ -19,6 +19,10 @@ ps_err ps_data_sets_read(ps_data_sets *d, const ps_config *config,
             PS_ERR_CONFIG,
             "train.patience: there is no test set to judge by: set data.test, "
             "or train.patience=0");
+    if (config->checkpoint.best == PS_BEST_ACCURACY && d->test.targets)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "checkpoint.best: accuracy is of classes, and the test set has "
+                          "numbers: take loss");
     return PS_OK;
 }
 

@@ -19,6 +19,8 @@ enum { MAX_DEFAULT_SETS = 3 };
  * default files when the configuration names none (each may end in .gz). */
 typedef struct reader {
     ps_err (*read)(char *const *paths, int n_paths, ps_dataset *out);
+    ps_err (*read_wanted)(char *const *paths, int n_paths, const ps_wanted *wanted,
+                          ps_dataset *out); // instead, of labels or numbers
     int n_files;
     const char *train[MAX_DEFAULT_SETS];
     const char *test[MAX_DEFAULT_SETS];
@@ -42,11 +44,13 @@ static const reader readers[PS_DATA_KINDS] = {
                        .n_files = 2,
                        .train = {"train_X.bin,train_y.bin"},
                        .test = {"test_X.bin,test_y.bin"}},
-    [PS_DATA_NPY] = {.read = ps_npy_read,
+    [PS_DATA_NPY] = {.read_wanted = ps_npy_read,
                      .n_files = 2,
                      .train = {"train_x.npy,train_y.npy"},
                      .test = {"test_x.npy,test_y.npy"}},
-    [PS_DATA_CSV] = {.read = ps_csv_read, .train = {"train.csv"}, .test = {"test.csv"}},
+    [PS_DATA_CSV] = {.read_wanted = ps_csv_read,
+                     .train = {"train.csv"},
+                     .test = {"test.csv"}},
 };
 
 static const char *word_of(const reader *r)
@@ -151,8 +155,15 @@ static ps_err find_files(const reader *kind, const ps_data_spec *spec, ps_split 
                       folder, word_of(kind), own[0]);
 }
 
+static ps_err read_paths(const reader *kind, const path_list *list,
+                         const ps_wanted *wanted, ps_dataset *out)
+{
+    if (kind->read_wanted) return kind->read_wanted(list->paths, list->n, wanted, out);
+    return kind->read(list->paths, list->n, out);
+}
+
 static ps_err read_files(const ps_config *cfg, const ps_data_spec *spec, ps_split split,
-                         ps_dataset *out)
+                         const ps_wanted *wanted, ps_dataset *out)
 {
     const reader *kind = &readers[cfg->data.kind];
     path_list list = {0};
@@ -168,7 +179,9 @@ static ps_err read_files(const ps_config *cfg, const ps_data_spec *spec, ps_spli
                                "%s data needs %d files; the configuration names %d",
                                word_of(kind), kind->n_files, list.n),
                     err, out);
-    PS_TRY_GOTO(kind->read(list.paths, list.n, out), err, out);
+    PS_TRY_GOTO(read_paths(kind, &list, wanted, out), err, out);
+    if (wanted->numbers && wanted->n == 1 && out->labels)
+        err = ps_dataset_labels_to_targets(out);
 out:
     path_list_fini(&list);
     free(folder);
@@ -190,11 +203,22 @@ static ps_err make_synthetic(const ps_config *cfg, const ps_data_spec *spec,
                              n_classes, out);
 }
 
+static ps_wanted wanted_of(const ps_config *cfg, int64_t n)
+{
+    const bool numbers = PS_LOSS_OF_NUMBERS(cfg->model.loss);
+    return (ps_wanted){.numbers = numbers,
+                       .n = n,
+                       .may_be_ignored = !numbers,
+                       .ignore_index = (int32_t)cfg->train.ignore_index,
+                       .unit = cfg->model.loss == PS_LOSS_BCE_WITH_LOGITS};
+}
+
 ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want,
                        int64_t n_classes, ps_dataset *out)
 {
     memset(out, 0, sizeof *out);
     const char *key = split == PS_SPLIT_TRAIN ? "data.train" : "data.test";
+    const ps_wanted wanted = wanted_of(cfg, n_classes);
     ps_data_spec spec;
     ps_err err = PS_OK;
     PS_TRY_GOTO(
@@ -203,11 +227,11 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
         err, out);
     err = cfg->data.kind == PS_DATA_SYNTHETIC
               ? make_synthetic(cfg, &spec, split, want, n_classes, out)
-              : read_files(cfg, &spec, split, out);
+              : read_files(cfg, &spec, split, &wanted, out);
     if (err == PS_OK && spec.has_range)
         err = ps_dataset_slice(out, spec.first, spec.last);
     if (err == PS_OK)
-        err = ps_dataset_check(out, spec.has_range ? spec.first : 0, n_classes);
+        err = ps_dataset_check(out, spec.has_range ? spec.first : 0, &wanted);
     if (err != PS_OK) {
         ps_dataset_fini(out);
         ps_err_prefix(err, "%s", key);

@@ -74,6 +74,16 @@ static ps_err lay_out_epoch(ps_loader *l, uint64_t number)
                                 : init_evaluation(&l->epoch, &l->o);
 }
 
+static void copy_answer(const ps_dataset *set, int64_t index, ps_loaded *to, int64_t i)
+{
+    const int64_t n = set->n_targets;
+    if (set->targets)
+        memcpy(to->targets + i * n, set->targets + index * n,
+               (size_t)n * sizeof *to->targets);
+    else
+        to->labels[i] = set->labels[index];
+}
+
 static void fill_slot(ps_loader *l, slot *s, int64_t number)
 {
     const ps_dataset *set = l->o.dataset;
@@ -85,7 +95,7 @@ static void fill_slot(ps_loader *l, slot *s, int64_t number)
         int64_t index = l->epoch.indices[batch->begin + i];
         key.position = l->epoch.positions[batch->begin + i];
         s->loaded.positions[i] = key.position;
-        s->loaded.labels[i] = set->labels[index];
+        copy_answer(set, index, &s->loaded, i);
         ps_transform_apply(&l->transform,
                            (const char *)set->values + index * l->sample_bytes, key,
                            s->loaded.x + i * l->input_count);
@@ -164,6 +174,16 @@ static ps_err start_thread(ps_loader *l)
     return PS_OK;
 }
 
+static ps_err init_answers(const ps_loader *l, ps_loaded *loaded)
+{
+    const ps_dataset *set = l->o.dataset;
+    const size_t n = (size_t)l->o.max_batch;
+    if (!set->targets)
+        return ps_mem_zalloc(&loaded->labels, n, sizeof *loaded->labels, "labels");
+    return ps_mem_zalloc(&loaded->targets, n * (size_t)set->n_targets,
+                         sizeof *loaded->targets, "targets");
+}
+
 static ps_err init_slots(ps_loader *l)
 {
     size_t n = (size_t)l->o.max_batch, x_bytes;
@@ -174,7 +194,7 @@ static ps_err init_slots(ps_loader *l)
     for (int i = 0; i < l->n_slots; i++) {
         ps_loaded *loaded = &l->slots[i].loaded;
         PS_TRY(ps_mem_zalloc_aligned(&loaded->x, x_bytes, "a batch"));
-        PS_TRY(ps_mem_zalloc(&loaded->labels, n, sizeof *loaded->labels, "labels"));
+        PS_TRY(init_answers(l, loaded));
         PS_TRY(
             ps_mem_zalloc(&loaded->positions, n, sizeof *loaded->positions, "positions"));
     }
@@ -325,6 +345,7 @@ void ps_loader_destroy(ps_loader **loader)
     for (int i = 0; i < l->n_slots && l->slots != NULL; i++) {
         free(l->slots[i].loaded.x);
         free(l->slots[i].loaded.labels);
+        free(l->slots[i].loaded.targets);
         free(l->slots[i].loaded.positions);
     }
     free(l->slots);

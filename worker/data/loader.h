@@ -14,7 +14,8 @@ typedef struct ps_loader ps_loader;
 typedef struct ps_loaded {
     int64_t n, global_n; // global_n: over all ranks; n in evaluation
     float *x;            // (n, input), 64-byte aligned
-    int32_t *labels;     // (n)
+    int32_t *labels;     // (n); NULL: targets
+    float *targets;      // (n, the data set's n_targets); NULL: labels
     uint32_t *positions; // (n)
 } ps_loaded;
 

@@ -265,15 +265,20 @@ static int64_t integer_at(const char *items, int64_t i, char type, int bytes)
     return type == 'i' ? (int64_t)(v << unused) >> unused : (int64_t)v;
 }
 
+static bool is_whole(const ps_npy_header *header)
+{
+    return header->type == 'u' || header->type == 'i';
+}
+
 static ps_err check_labels(const ps_source *source, const ps_npy_header *header)
 {
     PS_TRY(check_layout(source, header));
     int size = header->item_bytes;
     bool known = size == 1 || size == 2 || size == 4 || size == 8;
-    if ((header->type != 'u' && header->type != 'i') || !known)
+    if (!is_whole(header) || !known)
         return ps_err_set(PS_ERR_UNSUPPORTED,
                           "%s: labels are integers, these are of type %c%d; save them "
-                          "with astype('int64')",
+                          "with astype('int64'), or take a loss of numbers (model.loss)",
                           source->path, header->type, size);
     if (header->n_dims == 1 || (header->n_dims == 2 && header->shape[1] == 1))
         return PS_OK;
@@ -292,39 +297,135 @@ static ps_err bad_label(const ps_source *source, char type, int64_t i, int64_t v
                       source->path, i, value, INT32_MAX);
 }
 
-ps_err ps_npy_read_labels(ps_source *source, int32_t **labels, int64_t *n)
+/* All items after the header; owned by the caller. */
+static ps_err read_items(ps_source *source, const ps_npy_header *header, int64_t columns,
+                         void **items)
 {
-    *labels = NULL;
-    ps_npy_header header;
-    PS_TRY(ps_npy_read_header(source, &header));
-    PS_TRY(check_labels(source, &header));
-    int64_t count = header.shape[0];
     uint64_t bytes = 0;
-    if (__builtin_mul_overflow((uint64_t)count, (uint64_t)header.item_bytes, &bytes))
+    if (__builtin_mul_overflow((uint64_t)header->shape[0], (uint64_t)header->item_bytes,
+                               &bytes) ||
+        __builtin_mul_overflow(bytes, (uint64_t)columns, &bytes))
         return ps_err_set(PS_ERR_FORMAT, "%s: is too large", source->path);
-    void *items = NULL;
-    PS_TRY(ps_source_read_alloc(source, bytes, "labels", &items));
-    ps_err err = PS_OK;
-    PS_TRY_GOTO(ps_source_end(source), err, out);
-    PS_TRY_GOTO(ps_mem_zalloc(labels, (size_t)count, sizeof **labels, "labels"), err,
-                out);
-    for (int64_t i = 0; i < count; i++) {
-        int64_t v = integer_at(items, i, header.type, header.item_bytes);
-        if (v < 0 || v > INT32_MAX)
-            PS_TRY_GOTO(bad_label(source, header.type, i, v), err, out);
-        (*labels)[i] = (int32_t)v;
-    }
-    *n = count;
-out:
-    free(items);
-    if (err != PS_OK) {
-        free(*labels);
-        *labels = NULL;
-    }
+    PS_TRY(ps_source_read_alloc(source, bytes, "labels", items));
+    ps_err err = ps_source_end(source);
+    if (err == PS_OK) return PS_OK;
+    free(*items);
+    *items = NULL;
     return err;
 }
 
-ps_err ps_npy_read(char *const *paths, int n_paths, ps_dataset *out)
+static ps_err read_labels(ps_source *source, const ps_npy_header *header,
+                          const ps_wanted *wanted, int32_t **labels)
+{
+    void *items = NULL;
+    const int64_t n = header->shape[0];
+    PS_TRY(check_labels(source, header));
+    PS_TRY(read_items(source, header, 1, &items));
+    ps_err err = ps_mem_zalloc(labels, (size_t)n, sizeof **labels, "labels");
+    for (int64_t i = 0; i < n && err == PS_OK; i++) {
+        const int64_t v = integer_at(items, i, header->type, header->item_bytes);
+        const bool ignored = wanted->may_be_ignored && v == wanted->ignore_index;
+        if ((v < 0 || v > INT32_MAX) && !ignored)
+            err = bad_label(source, header->type, i, v);
+        (*labels)[i] = (int32_t)v;
+    }
+    free(items);
+    if (err == PS_OK) return PS_OK;
+    free(*labels);
+    *labels = NULL;
+    return err;
+}
+
+ps_err ps_npy_read_labels(ps_source *source, int32_t **labels, int64_t *n)
+{
+    const ps_wanted any = {0};
+    ps_npy_header header;
+    *labels = NULL;
+    PS_TRY(ps_npy_read_header(source, &header));
+    PS_TRY(check_layout(source, &header));
+    PS_TRY(read_labels(source, &header, &any, labels));
+    *n = header.shape[0];
+    return PS_OK;
+}
+
+/* Numbers that a sample is compared with: (N) or (N, K). */
+static ps_err check_targets(const ps_source *source, const ps_npy_header *header,
+                            const ps_wanted *wanted)
+{
+    const int size = header->item_bytes;
+    const bool real = header->type == 'f' && (size == 4 || size == 8);
+    const bool known = size == 1 || size == 2 || size == 4 || size == 8;
+    const int64_t columns = header->n_dims == 2 ? header->shape[1] : 1;
+    if (!real && !(is_whole(header) && known) && header->type != 'b')
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "%s: numbers to compare with of type %c%d are not supported; "
+                          "save them with astype('float32')",
+                          source->path, header->type, size);
+    if (header->n_dims > 2)
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s: has %d dimensions; numbers to compare with have the shape "
+                          "(samples) or (samples, outputs)",
+                          source->path, header->n_dims);
+    if (wanted->n == 0 || columns == wanted->n) return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s: has %" PRId64
+                      " numbers for each sample; the model has %" PRId64 " outputs",
+                      source->path, columns, wanted->n);
+}
+
+static double number_at(const char *items, int64_t i, const ps_npy_header *header)
+{
+    float single;
+    double wide;
+    if (header->type == 'b') return items[i] != 0;
+    if (header->type == 'u')
+        return (double)(uint64_t)integer_at(items, i, 'u', header->item_bytes);
+    if (header->type == 'i') return (double)integer_at(items, i, 'i', header->item_bytes);
+    if (header->item_bytes == 8) {
+        memcpy(&wide, items + i * 8, sizeof wide);
+        return wide;
+    }
+    memcpy(&single, items + i * 4, sizeof single);
+    return single;
+}
+
+static ps_err read_targets(ps_source *source, const ps_npy_header *header,
+                           const ps_wanted *wanted, ps_dataset *set)
+{
+    void *items = NULL;
+    PS_TRY(check_targets(source, header, wanted));
+    const int64_t columns = header->n_dims == 2 ? header->shape[1] : 1;
+    PS_TRY(read_items(source, header, columns, &items));
+    const int64_t count = header->shape[0] * columns;
+    ps_err err = ps_mem_zalloc(&set->targets, (size_t)count, sizeof *set->targets,
+                               "numbers to compare with");
+    set->n_targets = columns;
+    for (int64_t i = 0; i < count && err == PS_OK; i++) {
+        const double v = number_at(items, i, header);
+        set->targets[i] = (float)v;
+        err = ps_target_check(source->path, i / columns, i % columns, v, wanted);
+    }
+    free(items);
+    return err;
+}
+
+ps_err ps_npy_read_answers(ps_source *source, const ps_wanted *wanted, ps_dataset *set,
+                           int64_t *n)
+{
+    ps_npy_header header;
+    PS_TRY(ps_npy_read_header(source, &header));
+    PS_TRY(check_layout(source, &header));
+    *n = header.shape[0];
+    const bool column =
+        header.n_dims == 1 || (header.n_dims == 2 && header.shape[1] == 1);
+    const bool classes = is_whole(&header) && column && wanted->n != 1;
+    if (!wanted->numbers || classes)
+        return read_labels(source, &header, wanted, &set->labels);
+    return read_targets(source, &header, wanted, set);
+}
+
+ps_err ps_npy_read(char *const *paths, int n_paths, const ps_wanted *wanted,
+                   ps_dataset *out)
 {
     memset(out, 0, sizeof *out);
     ps_source source;
@@ -335,7 +436,7 @@ ps_err ps_npy_read(char *const *paths, int n_paths, ps_dataset *out)
 
     int64_t n = 0;
     err = ps_source_init(&source, paths[1]);
-    if (err == PS_OK) err = ps_npy_read_labels(&source, &out->labels, &n);
+    if (err == PS_OK) err = ps_npy_read_answers(&source, wanted, out, &n);
     ps_source_fini(&source);
     if (err != PS_OK) goto fail;
     if (n == out->n) return PS_OK;

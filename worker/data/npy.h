@@ -35,7 +35,15 @@ ps_err ps_npy_read_values(ps_source *source, ps_dataset *set);
 /* Labels: integers of any size, shape (N) or (N, 1), each within int32. */
 ps_err ps_npy_read_labels(ps_source *source, int32_t **labels, int64_t *n);
 
+/* What samples are compared with, into set->labels or set->targets: labels as above, or
+ * where numbers are wanted, <f4, <f8, |b1 or integers, shape (N) or (N, wanted->n). Of
+ * several numbers, integers of shape (N) are labels. *n: how many. FORMAT, UNSUPPORTED,
+ * NUMERIC name the file and the sample. */
+ps_err ps_npy_read_answers(ps_source *source, const ps_wanted *wanted, ps_dataset *set,
+                           int64_t *n);
+
 /* paths[0]: x, paths[1]: y, the same number of each. out is zeroed on failure. */
-ps_err ps_npy_read(char *const *paths, int n_paths, ps_dataset *out);
+ps_err ps_npy_read(char *const *paths, int n_paths, const ps_wanted *wanted,
+                   ps_dataset *out);
 
 #endif

@@ -5,10 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mem.h"
+
 void ps_dataset_fini(ps_dataset *set)
 {
     free(set->values);
     free(set->labels);
+    free(set->targets);
     memset(set, 0, sizeof *set);
 }
 
@@ -30,6 +33,22 @@ ps_err ps_dataset_bytes(const char *name, int64_t n, const ps_dims *dims, bool i
     return PS_OK;
 }
 
+static void slice_answers(ps_dataset *set, int64_t first, size_t n)
+{
+    if (set->labels) {
+        memmove(set->labels, set->labels + first, n * sizeof *set->labels);
+        int32_t *labels = realloc(set->labels, n * sizeof *labels);
+        if (labels) set->labels = labels;
+    }
+    if (set->targets) {
+        const size_t count = (size_t)set->n_targets;
+        memmove(set->targets, set->targets + (size_t)first * count,
+                n * count * sizeof *set->targets);
+        float *targets = realloc(set->targets, n * count * sizeof *targets);
+        if (targets) set->targets = targets;
+    }
+}
+
 ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last)
 {
     if (first < 0 || last < first || last >= set->n)
@@ -41,13 +60,11 @@ ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last)
     size_t sample = (size_t)ps_dims_count(&set->dims) * element;
     size_t n = (size_t)(last - first + 1);
     memmove(set->values, (char *)set->values + (size_t)first * sample, n * sample);
-    memmove(set->labels, set->labels + first, n * sizeof *set->labels);
+    slice_answers(set, first, n);
     set->n = (int64_t)n;
     // Shrinking may fail; then the larger allocation stays.
     void *values = realloc(set->values, n * sample);
     if (values != NULL) set->values = values;
-    int32_t *labels = realloc(set->labels, n * sizeof *labels);
-    if (labels != NULL) set->labels = labels;
     return PS_OK;
 }
 
@@ -64,23 +81,57 @@ static ps_err check_finite(const ps_dataset *set, int64_t first)
     return PS_OK;
 }
 
-ps_err ps_dataset_check(ps_dataset *set, int64_t first, int64_t limit)
+static ps_err check_labels(ps_dataset *set, int64_t first, const ps_wanted *wanted)
 {
     int32_t largest = 0;
     for (int64_t i = 0; i < set->n; i++) {
         int32_t label = set->labels[i];
+        if (wanted->may_be_ignored && label == wanted->ignore_index) continue;
         if (label < 0)
             return ps_err_set(PS_ERR_FORMAT,
                               "sample %" PRId64 " has the label %" PRId32
                               "; labels start at 0",
                               first + i, label);
-        if (limit > 0 && label >= limit)
+        if (wanted->n > 0 && label >= wanted->n)
             return ps_err_set(PS_ERR_FORMAT,
                               "sample %" PRId64 " has the label %" PRId32
                               "; the model's %" PRId64 " classes are 0 to %" PRId64,
-                              first + i, label, limit, limit - 1);
+                              first + i, label, wanted->n, wanted->n - 1);
         if (label > largest) largest = label;
     }
     set->n_classes = (int64_t)largest + 1;
+    return PS_OK;
+}
+
+ps_err ps_dataset_check(ps_dataset *set, int64_t first, const ps_wanted *wanted)
+{
+    if (set->labels) PS_TRY(check_labels(set, first, wanted));
     return set->is_float ? check_finite(set, first) : PS_OK;
+}
+
+ps_err ps_dataset_labels_to_targets(ps_dataset *set)
+{
+    PS_TRY(ps_mem_zalloc(&set->targets, (size_t)set->n, sizeof *set->targets, "targets"));
+    for (int64_t i = 0; i < set->n; i++)
+        set->targets[i] = (float)set->labels[i];
+    set->n_targets = 1;
+    free(set->labels);
+    set->labels = NULL;
+    return PS_OK;
+}
+
+ps_err ps_target_check(const char *path, int64_t sample, int64_t column, double value,
+                       const ps_wanted *wanted)
+{
+    if (!isfinite((float)value))
+        return ps_err_set(PS_ERR_NUMERIC,
+                          "%s: sample %" PRId64 ": number %" PRId64
+                          " to compare with is %g",
+                          path, sample, column, value);
+    if (wanted->unit && (value < 0 || value > 1))
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s: sample %" PRId64 ": number %" PRId64
+                          " to compare with is %g; bce_with_logits takes 0 to 1",
+                          path, sample, column, value);
+    return PS_OK;
 }

@@ -1,4 +1,4 @@
-/* Samples in memory: images or feature vectors, each with an integer label. */
+/* Samples in memory: images or feature vectors, each with a class or with numbers. */
 #ifndef PS_SAMPLES_H
 #define PS_SAMPLES_H
 
@@ -10,9 +10,20 @@ typedef struct ps_dataset {
     ps_dims dims;      // one sample's: (C, H, W) or (F)
     bool is_float;     // float32 values, else uint8 pixels
     void *values;      // (n, dims), row-major; owned
-    int32_t *labels;   // (n), 0 .. n_classes - 1; owned
+    int32_t *labels;   // (n), 0 .. n_classes - 1, or ignored; owned; NULL: targets
     int64_t n_classes; // 1 + the largest label
+    float *targets;    // (n, n_targets); owned; NULL: labels
+    int64_t n_targets;
 } ps_dataset;
+
+/* What the model's outputs are compared with. */
+typedef struct ps_wanted {
+    bool numbers;        // else classes
+    int64_t n;           // classes, or numbers of a sample; 0: any
+    bool may_be_ignored; // a label may be ignore_index, which need not be a class
+    int32_t ignore_index;
+    bool unit; // numbers are 0 to 1
+} ps_wanted;
 
 void ps_dataset_fini(ps_dataset *set); // safe on a zeroed set, or after a failure
 
@@ -24,9 +35,16 @@ ps_err ps_dataset_bytes(const char *name, int64_t n, const ps_dims *dims, bool i
 /* Keeps only the samples first .. last (inclusive). FORMAT when last does not exist. */
 ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last);
 
-/* Sets n_classes from the labels. FORMAT when one is negative or not below limit (0: no
- * limit), naming the sample by its index in the file (first: of the slice). NUMERIC when
- * a float value is not finite. */
-ps_err ps_dataset_check(ps_dataset *set, int64_t first, int64_t limit);
+/* Sets n_classes from the labels. FORMAT when a label is not a class as wanted, naming
+ * the sample by its index in the file (first: of the slice). NUMERIC when a float value
+ * is not finite. Readers check targets. */
+ps_err ps_dataset_check(ps_dataset *set, int64_t first, const ps_wanted *wanted);
+
+/* Takes labels for the one number that is wanted. NOMEM. */
+ps_err ps_dataset_labels_to_targets(ps_dataset *set);
+
+/* FORMAT, NUMERIC when value is not finite, or not within wanted's range. */
+ps_err ps_target_check(const char *path, int64_t sample, int64_t column, double value,
+                       const ps_wanted *wanted);
 
 #endif

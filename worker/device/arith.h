@@ -91,17 +91,6 @@ PS_ARITH int64_t ps_argmax(int64_t classes, const float *x)
     return best;
 }
 
-/* One sample's mean squared difference from the one-hot label. */
-PS_ARITH double ps_mse_one_hot(int64_t classes, const float *x, int32_t label)
-{
-    double sum = 0.0;
-    for (int64_t c = 0; c < classes; c++) {
-        double d = x[c] - (c == label ? 1.0 : 0.0);
-        sum += d * d;
-    }
-    return sum / (double)classes;
-}
-
 /* Batch norm's output and the gradient of its input. inv: 1 / sqrt(var + eps); mean_dy
  * and mean_dot: means over the channel of dy and of dy times the normalised input. */
 PS_ARITH float ps_batchnorm_value(float x, float mean, float inv, float weight,
@@ -119,13 +108,6 @@ PS_ARITH float ps_batchnorm_grad(float x, float dy, float mean, float inv, float
 PS_ARITH float ps_batchnorm_running(float old, float now, float momentum)
 {
     return (1.0f - momentum) * old + momentum * now;
-}
-
-/* Gradient of the mean negative log-likelihood through log_softmax, for one class:
- * scale * (softmax - [class is the label]). */
-PS_ARITH float ps_nll_softmax_grad(float log_prob, bool is_label, float scale)
-{
-    return scale * (expf(log_prob) - (is_label ? 1.0f : 0.0f));
 }
 
 #endif

@@ -50,6 +50,7 @@ typedef struct ps_batch {
     const int32_t *labels; // (n)
     // (n) positions in the epoch's permutation, for dropout's draws
     const uint32_t *positions;
+    const float *targets; // (n, outputs), of a loss of numbers; NULL: the labels
 } ps_batch;
 
 typedef struct ps_pass {
@@ -65,8 +66,8 @@ typedef struct ps_pass {
 } ps_pass;
 
 typedef struct ps_pass_result {
-    double loss_sum; // sum of the samples' losses (mse: mean over outputs)
-    int64_t correct; // samples whose largest output is the label's
+    double loss_sum; // sum of the samples' losses, weighted (of numbers: mean over them)
+    int64_t correct; // samples whose largest output is the label's; of labels only
 } ps_pass_result;
 
 /* The most results that may be outstanding (loss_later). */

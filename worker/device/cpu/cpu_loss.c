@@ -1,18 +1,6 @@
 #include "cpu_loss.h"
 
-#include "arith.h"
-
-ps_err ps_cpu_labels_check(int64_t n, int64_t classes, const int32_t *labels)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (labels[i] < 0 || labels[i] >= classes)
-            return ps_err_set(PS_ERR_ARG,
-                              "sample %lld of the batch has label %d; the model has %lld "
-                              "outputs",
-                              (long long)i, labels[i], (long long)classes);
-    }
-    return PS_OK;
-}
+#include "loss_terms.h"
 
 void ps_cpu_log_softmax_forward(int64_t n, int64_t classes, const float *x, float *y)
 {
@@ -37,48 +25,37 @@ void ps_cpu_log_softmax_backward(int64_t n, int64_t classes, const float *y,
     }
 }
 
-static double sample_loss(ps_loss_kind kind, int64_t classes, const float *x,
-                          int32_t label)
+void ps_cpu_loss_forward(const ps_model_spec *spec, const ps_batch *batch,
+                         const float *out, ps_pass_result *result)
 {
-    if (kind == PS_LOSS_NLL) return -x[label];
-    if (kind == PS_LOSS_CROSS_ENTROPY) return ps_log_sum_exp(classes, x) - x[label];
-    return ps_mse_one_hot(classes, x, label);
-}
-
-void ps_cpu_loss_forward(ps_loss_kind kind, int64_t n, int64_t classes, const float *out,
-                         const int32_t *labels, ps_pass_result *result)
-{
+    const ps_loss_terms t = ps_loss_terms_of(spec, spec->class_weights);
+    const int64_t outputs = spec->n_outputs;
     *result = (ps_pass_result){0};
-    for (int64_t i = 0; i < n; i++, out += classes) {
-        result->loss_sum += sample_loss(kind, classes, out, labels[i]);
-        result->correct += ps_argmax(classes, out) == labels[i];
+    for (int64_t i = 0; i < batch->n; i++, out += outputs) {
+        const ps_answer a = ps_answer_of(batch->labels, batch->targets, outputs, i);
+        result->loss_sum += ps_sample_loss(&t, outputs, out, a);
+        result->correct += ps_sample_is_right(&t, outputs, out, a);
     }
 }
 
-void ps_cpu_loss_backward(ps_loss_kind kind, int64_t n, int64_t classes, const float *out,
-                          const int32_t *labels, float scale, float *dout)
+void ps_cpu_loss_backward(const ps_model_spec *spec, const ps_batch *batch,
+                          const float *out, float scale, float *dout)
 {
-    float share = scale / (float)n;
-    for (int64_t i = 0; i < n; i++, out += classes, dout += classes) {
-        float lse = kind == PS_LOSS_CROSS_ENTROPY ? ps_log_sum_exp(classes, out) : 0.0f;
-        for (int64_t c = 0; c < classes; c++) {
-            bool hit = c == labels[i];
-            if (kind == PS_LOSS_NLL)
-                dout[c] = hit ? -share : 0.0f;
-            else if (kind == PS_LOSS_CROSS_ENTROPY)
-                dout[c] = ps_nll_softmax_grad(out[c] - lse, hit, share);
-            else
-                dout[c] = 2.0f * (out[c] - (float)hit) * (share / (float)classes);
-        }
-    }
+    const ps_loss_terms t = ps_loss_terms_of(spec, spec->class_weights);
+    const int64_t outputs = spec->n_outputs;
+    const float share = ps_batch_share(spec, batch, scale);
+    for (int64_t i = 0; i < batch->n; i++, out += outputs, dout += outputs)
+        ps_sample_grad(&t, outputs, out,
+                       ps_answer_of(batch->labels, batch->targets, outputs, i), share,
+                       dout);
 }
 
-void ps_cpu_nll_log_softmax_backward(int64_t n, int64_t classes, const float *out,
-                                     const int32_t *labels, float scale, float *dx)
+void ps_cpu_nll_log_softmax_backward(const ps_model_spec *spec, const ps_batch *batch,
+                                     const float *out, float scale, float *dx)
 {
-    float share = scale / (float)n;
-    for (int64_t i = 0; i < n; i++, out += classes, dx += classes) {
-        for (int64_t c = 0; c < classes; c++)
-            dx[c] = ps_nll_softmax_grad(out[c], c == labels[i], share);
-    }
+    const ps_loss_terms t = ps_loss_terms_of(spec, spec->class_weights);
+    const int64_t classes = spec->n_outputs;
+    const float share = ps_batch_share(spec, batch, scale);
+    for (int64_t i = 0; i < batch->n; i++, out += classes, dx += classes)
+        ps_logits_grad(&t, classes, out, 0.0f, batch->labels[i], share, dx);
 }

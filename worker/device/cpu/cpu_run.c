@@ -5,6 +5,7 @@
 #include "cpu_loss.h"
 #include "cpu_nan.h"
 #include "cpu_pointwise.h"
+#include "loss_terms.h"
 #include "mem.h"
 #include "model_spec.h"
 
@@ -202,8 +203,7 @@ ps_err ps_cpu_run_forward(ps_cpu_run *run, const ps_batch *batch, const ps_pass 
 {
     const ps_model_spec *spec = run->options->spec;
     const ps_pass_hooks *hooks = pass->hooks;
-    if (batch->labels)
-        PS_TRY(ps_cpu_labels_check(run->n, spec->n_outputs, batch->labels));
+    PS_TRY(ps_answers_check(spec, batch));
     bool hidden_nan = false;
     set_input(run, batch->x);
     for (int i = 0; i < run->graph->n_nodes; i++) {
@@ -215,8 +215,7 @@ ps_err ps_cpu_run_forward(ps_cpu_run *run, const ps_batch *batch, const ps_pass 
     }
     if (hidden_nan) ps_cpu_nan_show(run);
     if (result)
-        ps_cpu_loss_forward(spec->loss, run->n, spec->n_outputs,
-                            run->values[run->graph->output].at, batch->labels, result);
+        ps_cpu_loss_forward(spec, batch, run->values[run->graph->output].at, result);
     return PS_OK;
 }
 
@@ -229,11 +228,9 @@ static void backward_loss(ps_cpu_run *run, const ps_batch *batch, const ps_pass 
     if (producer != PS_NONE && g->nodes[producer].with_loss) {
         float *dx = run->values[g->nodes[producer].in[0]].grad;
         if (dx)
-            ps_cpu_nll_log_softmax_backward(run->n, spec->n_outputs, out->at,
-                                            batch->labels, pass->grad_scale, dx);
+            ps_cpu_nll_log_softmax_backward(spec, batch, out->at, pass->grad_scale, dx);
     } else if (out->grad) {
-        ps_cpu_loss_backward(spec->loss, run->n, spec->n_outputs, out->at, batch->labels,
-                             pass->grad_scale, out->grad);
+        ps_cpu_loss_backward(spec, batch, out->at, pass->grad_scale, out->grad);
     }
 }
 

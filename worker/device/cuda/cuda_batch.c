@@ -4,13 +4,16 @@
 
 static const char who[] = "the batch";
 
-ps_err ps_cuda_batch_init(ps_cuda_batch *b, ps_gpu *gpu, int max_batch, int64_t features)
+ps_err ps_cuda_batch_init(ps_cuda_batch *b, ps_gpu *gpu, int max_batch, int64_t features,
+                          int64_t outputs)
 {
     size_t n = (size_t)max_batch;
-    *b = (ps_cuda_batch){.gpu = gpu, .features = features};
+    *b = (ps_cuda_batch){.gpu = gpu, .features = features, .outputs = outputs};
     b->positions_at = n * sizeof(int32_t);
     b->x_at = (b->positions_at + n * sizeof(uint32_t) + 255) / 256 * 256;
-    size_t bytes = b->x_at + n * (size_t)features * sizeof(float);
+    b->targets_at = b->x_at + n * (size_t)features * sizeof(float);
+    const size_t targets = n * (size_t)outputs * sizeof(float);
+    const size_t bytes = b->targets_at + targets;
     for (int i = 0; i < PS_CUDA_STAGES; i++) {
         PS_TRY(ps_gpu_take_pinned(gpu, bytes, who, &b->staging[i]));
         PS_TRY(ps_gpu_event_create(gpu, &b->uploaded[i]));
@@ -19,12 +22,13 @@ ps_err ps_cuda_batch_init(ps_cuda_batch *b, ps_gpu *gpu, int max_batch, int64_t 
     PS_TRY(ps_gpu_take(gpu, bytes, who, &b->incoming));
     PS_TRY(ps_gpu_take(gpu, n * sizeof *b->labels, who, &b->labels));
     PS_TRY(ps_gpu_take(gpu, n * sizeof *b->positions, who, &b->positions));
+    if (targets) PS_TRY(ps_gpu_take(gpu, targets, who, &b->targets));
     return ps_gpu_take(gpu, sizeof *b->key, who, &b->key);
 }
 
 void ps_cuda_batch_fini(ps_cuda_batch *b)
 {
-    void *const taken[] = {b->incoming, b->labels, b->positions, b->key};
+    void *const taken[] = {b->incoming, b->labels, b->positions, b->targets, b->key};
     for (size_t i = 0; b->gpu && i < sizeof taken / sizeof *taken; i++)
         ps_gpu_give(b->gpu, taken[i]);
     for (int i = 0; b->gpu && i < PS_CUDA_STAGES; i++) {
@@ -42,7 +46,10 @@ static size_t fill(const ps_cuda_batch *b, const ps_batch *batch, char *to)
     if (batch->positions)
         memcpy(to + b->positions_at, batch->positions, n * sizeof(uint32_t));
     memcpy(to + b->x_at, batch->x, x);
-    return b->x_at + x;
+    if (!batch->targets) return b->x_at + x;
+    const size_t targets = n * (size_t)b->outputs * sizeof(float);
+    memcpy(to + b->targets_at, batch->targets, targets);
+    return b->targets_at + targets;
 }
 
 /* There are two staging buffers: one is filled while the copy from the other may still
@@ -70,7 +77,7 @@ static bool is_waiting(const ps_cuda_batch *b, const ps_batch *batch)
 {
     const ps_batch *w = &b->waiting;
     return w->n == batch->n && w->x == batch->x && w->labels == batch->labels &&
-           w->positions == batch->positions;
+           w->positions == batch->positions && w->targets == batch->targets;
 }
 
 /* One launch also copies the labels: every sample has at least one value. */
@@ -85,6 +92,13 @@ static ps_err take(ps_cuda_batch *b, int64_t n, ps_values x, ps_dropout_key key)
         .value = {{(uint32_t)key.seed, (uint32_t)(key.seed >> 32)}, key.epoch});
 }
 
+static ps_err take_targets(ps_cuda_batch *b, int64_t n)
+{
+    return PS_LAUNCH(b->gpu, pass, n * b->outputs, who,
+                     .x = {b->incoming + b->targets_at, PS_FORMAT_FP32},
+                     .y = {b->targets, PS_FORMAT_FP32});
+}
+
 ps_err ps_cuda_batch_take(ps_cuda_batch *b, const ps_batch *batch, ps_values x,
                           ps_dropout_key key)
 {
@@ -92,5 +106,6 @@ ps_err ps_cuda_batch_take(ps_cuda_batch *b, const ps_batch *batch, ps_values x,
     b->waiting.n = 0;
     PS_TRY(ps_gpu_await(b->gpu, PS_GPU_COMPUTE, b->uploaded[b->stage]));
     PS_TRY(take(b, batch->n, x, key));
+    if (batch->targets) PS_TRY(take_targets(b, batch->n));
     return ps_gpu_record(b->gpu, b->taken, PS_GPU_COMPUTE);
 }

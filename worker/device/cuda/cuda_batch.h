@@ -2,9 +2,10 @@
  *
  *   host      staging[k % 2], pinned     copied when the pass, or prefetch, is called
  *   upload       └──▶ incoming           beside the pass before
- *   compute              └──▶ labels, positions, x, key     when the pass before is done
+ *   compute              └──▶ labels, positions, x, targets, key     when the pass before
+ * is done
  *
- * Passes read the last four. Their addresses never change, so passes can be captured in
+ * Passes read the last five. Their addresses never change, so passes can be captured in
  * graphs. */
 #ifndef PS_CUDA_BATCH_H
 #define PS_CUDA_BATCH_H
@@ -17,20 +18,23 @@ enum { PS_CUDA_STAGES = 2 };
 typedef struct ps_cuda_batch {
     ps_gpu *gpu;                            // borrowed
     int64_t features;                       // of a sample
-    size_t positions_at, x_at;              // offsets in bytes in staging and incoming
+    int64_t outputs;                        // numbers that it is compared with; 0: none
+    size_t positions_at, x_at, targets_at;  // offsets in bytes in staging and incoming
     char *staging[PS_CUDA_STAGES];          // pinned
     ps_gpu_event *uploaded[PS_CUDA_STAGES]; // the copy out of this staging buffer is done
     int stage;                              // the last one used
     char *incoming;                         // on the GPU
     ps_gpu_event *taken;                    // incoming may be written to again
     ps_batch waiting;                       // the prefetched batch in incoming; n 0: none
-    int32_t *labels;                        // (n); like the next two, on the GPU
+    int32_t *labels;                        // (n); like the next three, on the GPU
+    float *targets;                         // (n, outputs); NULL: outputs is 0
     uint32_t *positions;                    // (n)
     ps_dropout_words *key;
 } ps_cuda_batch;
 
 /* b is safe for fini after a failure; fini is also safe on a zeroed one. */
-ps_err ps_cuda_batch_init(ps_cuda_batch *b, ps_gpu *gpu, int max_batch, int64_t features);
+ps_err ps_cuda_batch_init(ps_cuda_batch *b, ps_gpu *gpu, int max_batch, int64_t features,
+                          int64_t outputs);
 void ps_cuda_batch_fini(ps_cuda_batch *b);
 
 /* Copies the batch to staging now and queues its copy to the GPU, for the next take. */

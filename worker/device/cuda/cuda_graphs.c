@@ -23,7 +23,7 @@ void ps_cuda_graphs_fini(ps_cuda_graphs *g)
 static bool same(ps_cuda_kind a, ps_cuda_kind b)
 {
     return a.n == b.n && a.training == b.training && a.accumulate == b.accumulate &&
-           a.loss == b.loss;
+           a.loss == b.loss && a.targets == b.targets;
 }
 
 ps_err ps_cuda_graphs_find(ps_cuda_graphs *g, ps_cuda_kind kind, ps_cuda_set **out)

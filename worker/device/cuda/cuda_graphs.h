@@ -14,7 +14,7 @@
 /* What captured launches depend on, besides the program. */
 typedef struct ps_cuda_kind {
     int n; // samples: a short last batch is another kind
-    bool training, accumulate, loss;
+    bool training, accumulate, loss, targets;
 } ps_cuda_kind;
 
 typedef struct ps_cuda_segment {

@@ -2,6 +2,7 @@
 
 #include "cuda_conv.h"
 #include "cuda_products.h"
+#include "loss_terms.h"
 
 /* ------------------------------------------------------------------- batch_norm2d */
 
@@ -252,10 +253,9 @@ ps_err ps_cuda_layer_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 
 /* --------------------------------------------------------------------------- loss */
 
-static ps_cuda_loss loss_kind(ps_loss_kind kind)
+static ps_loss_terms terms_of(const ps_cuda_plan *p)
 {
-    if (kind == PS_LOSS_NLL) return PS_CUDA_NLL;
-    return kind == PS_LOSS_MSE ? PS_CUDA_MSE : PS_CUDA_CROSS_ENTROPY;
+    return ps_loss_terms_of(p->options->spec, p->class_weights);
 }
 
 ps_err ps_cuda_loss_forward(const ps_cuda_pass *r)
@@ -265,13 +265,13 @@ ps_err ps_cuda_loss_forward(const ps_cuda_pass *r)
     int producer = p->graph->edges[p->graph->output].producer;
     bool folded = producer != PS_NONE && p->graph->nodes[producer].with_loss;
     const ps_cuda_value *in = folded ? &p->values[p->graph->nodes[producer].in[0]] : NULL;
-    return PS_LAUNCH(
-        p->gpu, loss, 1, "loss", .x = out->at.at, .logits = in ? in->at.at : NULL,
-        .labels = r->labels, .total = p->total, .n = (uint32_t)r->n,
-        .classes = (uint32_t)out->features, .kind = loss_kind(p->options->spec->loss));
+    return PS_LAUNCH(p->gpu, loss, 1, "loss", .x = out->at.at,
+                     .logits = in ? in->at.at : NULL, .labels = r->labels,
+                     .targets = r->targets, .total = p->total, .n = (uint32_t)r->n,
+                     .outputs = (uint32_t)out->features, .terms = terms_of(p));
 }
 
-ps_err ps_cuda_loss_backward(const ps_cuda_pass *r, float grad_scale)
+ps_err ps_cuda_loss_backward(const ps_cuda_pass *r, float share)
 {
     const ps_cuda_plan *p = r->plan;
     const ps_model_graph *g = p->graph;
@@ -281,8 +281,7 @@ ps_err ps_cuda_loss_backward(const ps_cuda_pass *r, float grad_scale)
     float *dx = folded ? p->values[g->nodes[producer].in[0]].grad.at : out->grad.at;
     if (!dx) return PS_OK;
     return PS_LAUNCH(p->gpu, loss_grad, r->n, "loss", .x = out->at.at,
-                     .labels = r->labels, .dx = dx, .classes = (uint32_t)out->features,
-                     .kind =
-                         folded ? PS_CUDA_NLL_LOGITS : loss_kind(p->options->spec->loss),
-                     .share = grad_scale / (float)r->n);
+                     .labels = r->labels, .targets = r->targets, .dx = dx,
+                     .outputs = (uint32_t)out->features, .terms = terms_of(p),
+                     .folded = folded, .share = share);
 }

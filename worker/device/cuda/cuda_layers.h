@@ -12,7 +12,7 @@ ps_err ps_cuda_layer_backward(const ps_cuda_pass *r, const ps_cuda_step *s);
 
 /* Writes the loss and the number of correct samples to plan->total. */
 ps_err ps_cuda_loss_forward(const ps_cuda_pass *r);
-/* Computes the gradient of the value that the loss reads; grad_scale: as in ps_pass. */
-ps_err ps_cuda_loss_backward(const ps_cuda_pass *r, float grad_scale);
+/* Computes the gradient of the value that the loss reads; share: ps_batch_share. */
+ps_err ps_cuda_loss_backward(const ps_cuda_pass *r, float share);
 
 #endif

@@ -11,7 +11,8 @@ typedef struct ps_cuda_pass {
     int64_t n; // samples
     bool training, accumulate;
     bool loss;             // the forward pass computes the loss
-    const int32_t *labels; // on the GPU, like the next two
+    const int32_t *labels; // on the GPU, like the next three
+    const float *targets;  // NULL: the labels
     const uint32_t *positions;
     const ps_dropout_words *key;
 } ps_cuda_pass;

@@ -395,6 +395,18 @@ static ps_err create_events(ps_cuda_plan *p)
     return PS_OK;
 }
 
+/* Passes wait for later uploads of the same queue. */
+static ps_err bring_class_weights(ps_cuda_plan *p)
+{
+    static const char what[] = "train.class_weights";
+    const ps_model_spec *spec = p->options->spec;
+    const size_t bytes = (size_t)spec->n_outputs * sizeof(float);
+    if (!spec->class_weights) return PS_OK;
+    PS_TRY(ps_gpu_take(p->gpu, bytes, what, &p->class_weights));
+    return ps_gpu_copy_in(p->gpu, PS_GPU_UPLOAD, p->class_weights, spec->class_weights,
+                          bytes, what);
+}
+
 ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, ps_conv_library *library,
                          const ps_program_options *options, const ps_model_graph *graph,
                          const ps_cuda_resident *resident)
@@ -413,6 +425,7 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, ps_conv_library *library,
     PS_TRY(allocate_scratch(p));
     PS_TRY(allocate_factors(p));
     PS_TRY(ps_gpu_take(gpu, sizeof *p->total, "losses", &p->total));
+    PS_TRY(bring_class_weights(p));
     PS_TRY(form_groups(p));
     return create_events(p);
 }
@@ -420,11 +433,14 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, ps_conv_library *library,
 void ps_cuda_plan_fini(ps_cuda_plan *p)
 {
     if (p->resident) p->params = p->grads = NULL; // the stream owns them
-    void *const taken[] = {p->params,       p->grads,           p->buffers,
-                           p->base,         p->scratch,         p->swapped.at,
-                           p->parts,        p->mean_dy,         p->mean_dot,
-                           p->total,        p->input16.at,      p->grad16.at,
-                           p->weights16.at, p->weight_grad16.at};
+    void *const taken[] = {p->params,       p->grads,
+                           p->buffers,      p->base,
+                           p->scratch,      p->swapped.at,
+                           p->parts,        p->mean_dy,
+                           p->mean_dot,     p->total,
+                           p->input16.at,   p->grad16.at,
+                           p->weights16.at, p->weight_grad16.at,
+                           p->class_weights};
     for (size_t i = 0; p->gpu && i < sizeof taken / sizeof *taken; i++)
         ps_gpu_give(p->gpu, taken[i]);
     for (int i = 0; i < p->n_groups; i++) {

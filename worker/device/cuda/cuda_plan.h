@@ -75,6 +75,7 @@ typedef struct ps_cuda_plan {
     ps_sums *parts;          // partial sums of rows of images
     float *mean_dy, *mean_dot; // (channels)
     ps_sums *total;            // loss
+    float *class_weights;      // (outputs); NULL: all 1
 } ps_cuda_plan;
 
 /* Borrows all arguments. library and resident may be NULL; resident must hold the

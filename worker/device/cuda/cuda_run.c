@@ -1,6 +1,6 @@
 #include "cuda_run.h"
 
-#include "cpu_loss.h"
+#include "loss_terms.h"
 #include "model_spec.h"
 
 /* -------------------------------------------------------------------------- results */
@@ -60,11 +60,13 @@ ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, ps_conv_library *library,
                         const ps_program_options *options, const ps_model_graph *graph,
                         const ps_cuda_resident *resident, bool no_graphs)
 {
-    size_t arena = options->spec->table.arena_count * sizeof(float);
+    const ps_model_spec *spec = options->spec;
+    size_t arena = spec->table.arena_count * sizeof(float);
     *run = (ps_cuda_run){0};
     PS_TRY(ps_cuda_plan_init(&run->plan, gpu, library, options, graph, resident));
     PS_TRY(ps_cuda_batch_init(&run->batch, gpu, options->max_batch,
-                              run->plan.values[0].features));
+                              run->plan.values[0].features,
+                              PS_LOSS_OF_NUMBERS(spec->loss) ? spec->n_outputs : 0));
     ps_cuda_graphs_init(&run->graphs, gpu, run->plan.n_groups, no_graphs);
     PS_TRY(init_results(&run->results, gpu));
     PS_TRY(ps_gpu_event_create(gpu, &run->uploaded));
@@ -194,13 +196,12 @@ static ps_err check_batch(const ps_cuda_run *run, const ps_batch *batch,
     if (batch->n < 1 || batch->n > o->max_batch)
         return ps_err_set(PS_ERR_ARG, "a batch of %d samples; the program takes 1 to %d",
                           batch->n, o->max_batch);
-    if ((loss || pass->training) && !batch->labels)
+    if ((loss || pass->training) && !batch->labels && !batch->targets)
         return ps_err_set(PS_ERR_ARG, "the loss needs labels");
     if (loss && run->results.n == PS_RESULTS_KEPT)
         return ps_err_set(PS_ERR_ARG, "%d results are outstanding; fetch one first",
                           PS_RESULTS_KEPT);
-    if (!batch->labels) return PS_OK;
-    return ps_cpu_labels_check(batch->n, o->spec->n_outputs, batch->labels);
+    return ps_answers_check(o->spec, batch);
 }
 
 static ps_err begin_pass(ps_cuda_run *run, const ps_batch *batch, const ps_pass *pass,
@@ -209,13 +210,15 @@ static ps_err begin_pass(ps_cuda_run *run, const ps_batch *batch, const ps_pass 
     const ps_cuda_kind kind = {.n = batch->n,
                                .training = pass->training,
                                .accumulate = pass->training && pass->accumulate,
-                               .loss = loss};
+                               .loss = loss,
+                               .targets = batch->targets != NULL};
     run->pass = (ps_cuda_pass){.plan = &run->plan,
                                .n = kind.n,
                                .training = kind.training,
                                .accumulate = kind.accumulate,
                                .loss = kind.loss,
                                .labels = run->batch.labels,
+                               .targets = kind.targets ? run->batch.targets : NULL,
                                .positions = run->batch.positions,
                                .key = run->batch.key};
     run->trained = pass->training;
@@ -338,7 +341,8 @@ ps_err ps_cuda_run_backward(ps_cuda_run *run, const ps_batch *batch, const ps_pa
     // hooks without grads_ready: later micro-batches add to these gradients
     bool wanted = !hooks || hooks->grads_ready;
     int next = p->n_groups - 1;
-    PS_TRY(ps_cuda_loss_backward(&run->pass, pass->grad_scale));
+    PS_TRY(ps_cuda_loss_backward(
+        &run->pass, ps_batch_share(p->options->spec, batch, pass->grad_scale)));
     for (int g = p->n_groups - 1; g >= 0; g--) {
         PS_TRY(ps_cuda_segment_run(p->gpu, run->set ? &run->set->backward[g] : NULL,
                                    queue_backward, run, g));

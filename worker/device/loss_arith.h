@@ -1,0 +1,161 @@
+/* Arithmetic of the losses, written once for every device (arith.h). Source: PyTorch's
+ * cross_entropy, nll_loss, mse_loss, l1_loss, smooth_l1_loss (beta 1) and
+ * binary_cross_entropy_with_logits, reduction "mean".
+ *
+ * Losses of classes: with s the label smoothing, C classes, w their weights, p the
+ * log-probabilities and y the label, a sample's loss is
+ *
+ *   (1 - s) w[y] (-p[y])  +  s / C  sum over c of w[c] (-p[c])
+ *
+ * and the batch's mean is the sum of these, divided by the sum of w[y]. A sample whose
+ * label is ignore_index is in neither sum. */
+#ifndef PS_LOSS_ARITH_H
+#define PS_LOSS_ARITH_H
+
+#include "arith.h"
+#include "config_words.h"
+
+typedef struct ps_loss_terms {
+    ps_loss_kind kind;
+    int32_t ignore_index;
+    float smoothing;
+    const float *weights; // (classes), in the device's memory; NULL: all 1
+    float weight_sum;     // of all classes
+} ps_loss_terms;
+
+/* What one sample is compared with. */
+typedef struct ps_answer {
+    int32_t label;       // if target is NULL
+    const float *target; // (outputs)
+} ps_answer;
+
+PS_ARITH ps_answer ps_answer_of(const int32_t *labels, const float *targets,
+                                int64_t outputs, int64_t sample)
+{
+    ps_answer a;
+    a.target = targets ? targets + sample * outputs : 0;
+    a.label = targets ? -1 : labels[sample];
+    return a;
+}
+
+/* A label is one-hot. */
+PS_ARITH float ps_answer_at(const ps_answer *a, int64_t c)
+{
+    if (a->target) return a->target[c];
+    return c == a->label ? 1.0f : 0.0f;
+}
+
+/* --- numbers ----------------------------------------------------------------------- */
+
+PS_ARITH double ps_number_loss(ps_loss_kind kind, double x, double target)
+{
+    const double d = x - target, far = fabs(d);
+    if (kind == PS_LOSS_L1) return far;
+    if (kind == PS_LOSS_SMOOTH_L1) return far < 1.0 ? 0.5 * d * d : far - 0.5;
+    if (kind == PS_LOSS_MSE) return d * d;
+    return (x < 0.0 ? 0.0 : x) - x * target + log1p(exp(-fabs(x)));
+}
+
+PS_ARITH float ps_number_grad(ps_loss_kind kind, float x, float target)
+{
+    const float d = x - target;
+    if (kind == PS_LOSS_MSE) return 2.0f * d;
+    if (kind == PS_LOSS_BCE_WITH_LOGITS) return ps_sigmoid(x) - target;
+    if (kind == PS_LOSS_SMOOTH_L1 && !(d <= -1.0f) && !(d >= 1.0f)) return d;
+    return d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d; // NaN stays NaN
+}
+
+/* --- classes ----------------------------------------------------------------------- */
+
+PS_ARITH float ps_class_weight(const ps_loss_terms *t, int64_t c)
+{
+    return t->weights ? t->weights[c] : 1.0f;
+}
+
+/* lse: 0 where x are log-probabilities, their log_sum_exp where they are logits. */
+PS_ARITH double ps_class_loss(const ps_loss_terms *t, int64_t classes, const float *x,
+                              float lse, int32_t label)
+{
+    if (label == t->ignore_index) return 0.0;
+    double own = ps_class_weight(t, label) * (lse - x[label]), all = 0.0;
+    if (t->smoothing == 0.0f) return own;
+    for (int64_t c = 0; c < classes; c++)
+        all += ps_class_weight(t, c) * (lse - x[c]);
+    return (1.0f - t->smoothing) * own + t->smoothing / (float)classes * all;
+}
+
+/* The factor of -p[c] in the sample's loss. */
+PS_ARITH float ps_class_part(const ps_loss_terms *t, int64_t classes, int64_t c,
+                             int32_t label)
+{
+    float part = 0.0f;
+    if (label == t->ignore_index) return part;
+    if (c == label) part = (1.0f - t->smoothing) * ps_class_weight(t, c);
+    if (t->smoothing == 0.0f) return part;
+    return part + t->smoothing / (float)classes * ps_class_weight(t, c);
+}
+
+/* The sum of these factors. */
+PS_ARITH float ps_class_parts(const ps_loss_terms *t, int64_t classes, int32_t label)
+{
+    if (label == t->ignore_index) return 0.0f;
+    const float own = (1.0f - t->smoothing) * ps_class_weight(t, label);
+    if (t->smoothing == 0.0f) return own;
+    return own + t->smoothing / (float)classes * t->weight_sum;
+}
+
+/* --- one sample -------------------------------------------------------------------- */
+
+/* The sample's loss; x (outputs) are the model's. */
+PS_ARITH double ps_sample_loss(const ps_loss_terms *t, int64_t outputs, const float *x,
+                               ps_answer a)
+{
+    double sum = 0.0;
+    if (t->kind == PS_LOSS_NLL) return ps_class_loss(t, outputs, x, 0.0f, a.label);
+    if (t->kind == PS_LOSS_CROSS_ENTROPY)
+        return ps_class_loss(t, outputs, x, ps_log_sum_exp(outputs, x), a.label);
+    for (int64_t c = 0; c < outputs; c++)
+        sum += ps_number_loss(t->kind, x[c], ps_answer_at(&a, c));
+    return sum / (double)outputs;
+}
+
+/* Whether the largest output is the label's. */
+PS_ARITH bool ps_sample_is_right(const ps_loss_terms *t, int64_t outputs, const float *x,
+                                 ps_answer a)
+{
+    if (a.target || ps_argmax(outputs, x) != a.label) return false;
+    return PS_LOSS_OF_NUMBERS(t->kind) || a.label != t->ignore_index;
+}
+
+/* The gradient of logits; x - lse are the log-probabilities. share: what the sample's
+ * loss is multiplied by. */
+PS_ARITH void ps_logits_grad(const ps_loss_terms *t, int64_t classes, const float *x,
+                             float lse, int32_t label, float share, float *dx)
+{
+    const float parts = ps_class_parts(t, classes, label);
+    for (int64_t c = 0; c < classes; c++) {
+        const float part = ps_class_part(t, classes, c, label);
+        dx[c] = share * (parts * expf(x[c] - lse) - part);
+    }
+}
+
+/* The gradient of the model's outputs. */
+PS_ARITH void ps_sample_grad(const ps_loss_terms *t, int64_t outputs, const float *x,
+                             ps_answer a, float share, float *dx)
+{
+    if (t->kind == PS_LOSS_CROSS_ENTROPY) {
+        ps_logits_grad(t, outputs, x, ps_log_sum_exp(outputs, x), a.label, share, dx);
+        return;
+    }
+    for (int64_t c = 0; c < outputs; c++) {
+        if (t->kind == PS_LOSS_NLL) {
+            const float part = ps_class_part(t, outputs, c, a.label);
+            dx[c] = part != 0.0f ? -share * part : 0.0f;
+        } else {
+            dx[c] = ps_number_grad(t->kind, x[c], ps_answer_at(&a, c)) *
+                    (share / (float)outputs);
+        }
+    }
+}
+
+#endif

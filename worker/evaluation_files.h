@@ -1,0 +1,15 @@
+/* The last evaluation in the run's folder, where samples have classes:
+ *
+ *   evaluation.json  accuracy of each class, and up to 128 classes the matrix of labels
+ *                    and predicted classes (confusion.h)
+ *   evaluation.svg   the matrix as a picture */
+#ifndef PS_EVALUATION_FILES_H
+#define PS_EVALUATION_FILES_H
+
+#include "evaluate.h"
+#include "run_dir.h"
+
+/* Writes nothing where there was no evaluation. IO. */
+ps_err ps_evaluation_write(const ps_evaluator *e, const ps_run_dir *dir);
+
+#endif
