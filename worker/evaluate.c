@@ -146,7 +146,7 @@ ps_err ps_evaluate(ps_evaluator *e, const char *name, ps_evaluation *out)
     PS_TRY(evaluate_slice(e));
     PS_TRY(reduce(e, name));
     const bool many = e->confusion.n > TOP && v[COUNTED] > 0;
-    *out = (ps_evaluation){.loss = v[WEIGHT] > 0 ? v[LOSS] / v[WEIGHT] : 0,
+    *out = (ps_evaluation){.loss = v[WEIGHT] > 0 ? v[LOSS] / v[WEIGHT] : NAN,
                            .accuracy = v[COUNTED] > 0 ? v[CORRECT] / v[COUNTED] : NAN,
                            .top5 = many ? v[TOP5] / v[COUNTED] : NAN,
                            .samples = (int64_t)v[SAMPLES],

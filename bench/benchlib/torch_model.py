@@ -132,11 +132,16 @@ class Model(nn.Module):
 def loss_of(config):
     """loss(outputs, labels): the mean over the batch."""
     kind = config["model.loss"]
+    weight = torch.tensor(config["train.class_weights"]) if config["train.class_weights"] else None
+    ignore, smoothing = config["train.ignore_index"], config["train.label_smoothing"]
+    if kind == "cross_entropy" or kind == "nll" and smoothing:  # log_softmax twice is once
+        return lambda out, labels: F.cross_entropy(out, labels, weight, ignore_index=ignore,
+                                                   label_smoothing=smoothing)
     if kind == "nll":
-        return F.nll_loss
-    if kind == "cross_entropy":
-        return F.cross_entropy
-    return lambda out, labels: F.mse_loss(out, F.one_hot(labels, out.shape[1]).to(out.dtype))
+        return lambda out, labels: F.nll_loss(out, labels, weight, ignore_index=ignore)
+    of_numbers = {"mse": F.mse_loss, "l1": F.l1_loss, "smooth_l1": F.smooth_l1_loss,
+                  "bce_with_logits": F.binary_cross_entropy_with_logits}[kind]
+    return lambda out, labels: of_numbers(out, F.one_hot(labels, out.shape[1]).to(out.dtype))
 
 
 def _groups(config, model):

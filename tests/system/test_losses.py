@@ -173,6 +173,8 @@ class Numbers(JobTest):
                 ("bce_with_logits", 1, 1, good, {}, "bce_with_logits takes 0 to 1"),
                 ("cross_entropy", 2, 0, good, {}, "labels are integers, these are of type f4"),
                 ("l1", 1, 0, good, {"descr": "<c8"}, "of type c8"),
+                ("cross_entropy", 2, 0, [-100] * 64, {"descr": "<i4", "kind": "i"}, "all samples have the label -100"),
+                ("cross_entropy", 2, 0, [-1] * 64, {"descr": "<i4", "kind": "i"}, "label 0 is -1"),
                 ("mse", 4, 0, [7] * 64, {"descr": "<i4", "kind": "i"}, "the model's 4 classes are 0 to 3")):
             self.targets(values, columns, **options)
             self.assertIn(says, self.job(loss, outputs, "--overwrite", code=1))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jobs import DIGITS, LONG, PSRUN, ROOT, JobTest, free_port
 
-SAMPLE = re.compile(r'(?P<name>pstrain_[a-z_]+)\{job_name="(?P<job>[^"]*)",role="(?P<role>\w+)",rank="(?P<rank>\d+)"\} '
+SAMPLE = re.compile(r'(?P<name>pstrain_[a-z0-9_]+)\{job_name="(?P<job>[^"]*)",role="(?P<role>\w+)",rank="(?P<rank>\d+)"\} '
                     r"(?P<value>\S+)")
 UNBUILT = "this build has no page"
 

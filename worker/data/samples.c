@@ -84,9 +84,13 @@ static ps_err check_finite(const ps_dataset *set, int64_t first)
 static ps_err check_labels(ps_dataset *set, int64_t first, const ps_wanted *wanted)
 {
     int32_t largest = 0;
+    int64_t ignored = 0;
     for (int64_t i = 0; i < set->n; i++) {
         int32_t label = set->labels[i];
-        if (wanted->may_be_ignored && label == wanted->ignore_index) continue;
+        if (wanted->may_be_ignored && label == wanted->ignore_index) {
+            ignored++;
+            continue;
+        }
         if (label < 0)
             return ps_err_set(PS_ERR_FORMAT,
                               "sample %" PRId64 " has the label %" PRId32
@@ -100,7 +104,11 @@ static ps_err check_labels(ps_dataset *set, int64_t first, const ps_wanted *want
         if (label > largest) largest = label;
     }
     set->n_classes = (int64_t)largest + 1;
-    return PS_OK;
+    if (ignored == 0 || ignored < set->n) return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT,
+                      "all samples have the label %" PRId32 ", which train.ignore_index "
+                      "leaves out",
+                      wanted->ignore_index);
 }
 
 ps_err ps_dataset_check(ps_dataset *set, int64_t first, const ps_wanted *wanted)
