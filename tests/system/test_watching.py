@@ -293,7 +293,8 @@ class Files(JobTest):
         svg = ET.parse(plot).getroot()
         lines = svg.findall("{http://www.w3.org/2000/svg}polyline")
         self.assertEqual([len(line.get("points").split()) for line in lines],
-                         [sum("loss_mean" in r for r in self.records(f"run {k}")) for k in range(2)])
+                         [sum(figure in r for r in self.records(f"run {k}"))
+                          for k in range(2) for figure in ("loss_mean", "test_accuracy")])
         self.assertIn(runs[0], [t.text for t in svg.findall("{http://www.w3.org/2000/svg}text")])
         for args, says in ((["--plot", plot], "name the folders"), (["--what"], "no such option"),
                            (["--plot", "/none/x", runs[0]], "cannot")):
