@@ -9,7 +9,7 @@ from .errors import JobError
 
 # The files that worker 0 writes, and replaces with --overwrite, as in worker/run_dir.h.
 RESULTS = ("metrics.jsonl", "summary.json", "model.safetensors", "trace.json", "membership.jsonl",
-           "checkpoints")
+           "evaluation.json", "evaluation.svg", "checkpoints")
 # The other files of a run.
 LOGS = ("logs/server-*.log", "logs/worker-*.log")
 TRACES = ("trace/*.trace", "events.out.tfevents.*")

@@ -86,6 +86,9 @@ class Classes(JobTest):
         self.assertAlmostEqual(found["top5_accuracy"], s["test_top5_accuracy"], 5)
         self.assertEqual(self.records()[-1]["test_top5_accuracy"], s["test_top5_accuracy"])
         ElementTree.parse(self.path("out", "evaluation.svg"))
+        # A run without an evaluation leaves none of the run before it.
+        self.psrun("-m", "single", self.wide_model(64), "train.steps=1", "data.test_samples=0", "--overwrite")
+        self.assertFalse(os.path.exists(self.path("out", "evaluation.json")))
 
     def test_mistakes_are_named(self):
         for setting, says in (("train.class_weights=[1,2]", "2 weights; the model has 10 classes"),
