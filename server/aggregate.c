@@ -94,29 +94,47 @@ static const float *scaled_sum_block(float *out, const ps_aggregate_step *s, uin
     return out;
 }
 
+static bool compensates(const ps_aggregate_step *s, int i)
+{
+    return s->compensations && s->compensations[i] != 0;
+}
+
 static bool has_factors(const ps_aggregate_step *s)
 {
     for (int i = 0; s->factors && i < s->n_grads; i++)
-        if (s->factors[i] != 1) return true;
+        if (s->factors[i] != 1 || compensates(s, i)) return true;
     return false;
 }
 
-static const float *weighted_sum_block(float *out, const ps_aggregate_step *s,
-                                       uint64_t at, uint64_t n)
+static const float *compensated_block(const ps_aggregate *a, const ps_aggregate_step *s,
+                                      int i, uint64_t at, uint64_t n,
+                                      float scratch[BLOCK])
 {
-    memcpy(out, s->grads[0] + at, n * sizeof *out);
+    if (!compensates(s, i)) return s->grads[i] + at;
+    ps_floats_compensate(scratch, s->grads[i] + at, a->weights + at, s->bases[i] + at,
+                         s->compensations[i], n);
+    return scratch;
+}
+
+static const float *weighted_sum_block(const ps_aggregate *a, float *out,
+                                       const ps_aggregate_step *s, uint64_t at,
+                                       uint64_t n)
+{
+    _Alignas(64) float scratch[BLOCK];
+    memcpy(out, compensated_block(a, s, 0, at, n, scratch), n * sizeof *out);
     ps_floats_scale(out, s->factors[0], n);
     for (int r = 1; r < s->n_grads; r++)
-        ps_floats_add_scaled(out, s->grads[r] + at, s->factors[r], n);
+        ps_floats_add_scaled(out, compensated_block(a, s, r, at, n, scratch),
+                             s->factors[r], n);
     return out;
 }
 
 /* Sums elements [at, at + n) in rank order into out. With one rank it returns that rank's
  * gradient in place. */
-static const float *sum_block(float *out, const ps_aggregate_step *s, uint64_t at,
-                              uint64_t n)
+static const float *sum_block(const ps_aggregate *a, float *out,
+                              const ps_aggregate_step *s, uint64_t at, uint64_t n)
 {
-    if (has_factors(s)) return weighted_sum_block(out, s, at, n);
+    if (has_factors(s)) return weighted_sum_block(a, out, s, at, n);
     if (s->n_grads == 1) return s->grads[0] + at;
     if (s->factor != 1) return scaled_sum_block(out, s, at, n);
     ps_floats_sum(out, s->grads[0] + at, s->grads[1] + at, n);
@@ -203,7 +221,7 @@ static ps_err apply_block(ps_aggregate *a, const ps_aggregate_step *s,
 {
     _Alignas(64) float scratch[BLOCK];
     ask_ahead(a, s, at);
-    const float *sum = sum_block(scratch, s, at, n);
+    const float *sum = sum_block(a, scratch, s, at, n);
     PS_TRY(check_block(a, s, sum, at, n));
     float *states[PS_OPTIMIZER_MAX_STATES] = {0};
     for (int i = 0; i < s->rule->optimizer.n_states; i++)
@@ -219,7 +237,7 @@ static ps_err sum_into(ps_aggregate *a, const ps_aggregate_step *s,
                        const ps_segment *segment, const ps_optimizer_scalars *scalars,
                        uint64_t at, uint64_t n)
 {
-    const float *sum = sum_block(a->sum + at, s, at, n);
+    const float *sum = sum_block(a, a->sum + at, s, at, n);
     if (refuses(s) && !ps_finite_all(sum, n)) return bad_sum(s, segment, at, n);
     if (sum != a->sum + at) memcpy(a->sum + at, sum, n * sizeof *sum);
     return PS_OK;

@@ -58,9 +58,13 @@ typedef struct ps_aggregate_step {
      * only. */
     const float *const *grads;
     int n_grads;
-    float factor;          // each of several gradients is multiplied by it; 1: it is not
-    const float *factors;  // (n_grads) a factor for each instead; NULL: none
-    const uint32_t *ranks; // (n_grads) whose they are, for errors; NULL: 0, 1, ...
+    float factor;         // each of several gradients is multiplied by it; 1: it is not
+    const float *factors; // (n_grads) a factor for each instead; NULL: none
+    /* (n_grads) NULL, or: where not 0, gradient i becomes g + compensations[i] * g * g *
+     * (weights - bases[i]) first. */
+    const float *compensations;
+    const float *const *bases; // (n_grads) count elements each
+    const uint32_t *ranks;     // (n_grads) whose they are, for errors; NULL: 0, 1, ...
     /* The new weights are also copied here: to the chunk's place in n_copies arenas. */
     float *const *copies;
     int n_copies;

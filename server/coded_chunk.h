@@ -5,8 +5,9 @@
  * last told. `told` is what every worker has, bit for bit, because both sides add the
  * same decoded change; what the codec loses stays in weights - told and goes into the
  * next change. So the weights that the optimizer steps never drift, and a worker that
- * joins late gets `told`. Where the optimizer only adds up (optimizer.h), the reply is
- * the encoded sum itself: a change from the zeros that both sides begin with. */
+ * joins late gets `told`. Where workers go on at their own pace each has weights of its
+ * own, and so a `told` of its own. Where the optimizer only adds up (optimizer.h), the
+ * reply is the encoded sum itself: a change from the zeros that both sides begin with. */
 #ifndef PS_CODED_CHUNK_H
 #define PS_CODED_CHUNK_H
 
@@ -18,31 +19,52 @@ typedef struct ps_coded_chunk {
     const ps_chunk *chunk;       // borrowed
     bool coded;                  // false: the chunk travels as float32
     bool adds_up;                // the optimizer does: a reply is a sum, not a change
-    float *told;                 // owned, count
+    uint32_t n_told;             // 1, or one of each worker
+    uint64_t stride;             // elements from one to the next
+    float *told;                 // owned, (n_told, stride): count elements each
     uint8_t *reply;              // owned: the last change, encoded
     ps_codec reply_codec;
     uint64_t reply_bytes;
 } ps_coded_chunk;
 
-/* NOMEM; c is safe for fini in every case. Allocates nothing for a chunk
- * that is not coded. */
+/* n_told: 1, or the number of workers. keeps: notes what workers were told in a chunk
+ * that is not coded, too. NOMEM; c is safe for fini in every case. Allocates nothing for
+ * a chunk that is not coded, unless keeps. */
 ps_err ps_coded_chunk_init(ps_coded_chunk *c, const ps_chunk_codec *codec,
-                           const ps_chunk *chunk, bool adds_up);
+                           const ps_chunk *chunk, bool adds_up, uint32_t n_told,
+                           bool keeps);
 void ps_coded_chunk_fini(ps_coded_chunk *c);
 
-/* Sets `told` to the first weights, or to exact ones. All workers get them unencoded,
- * and none pushes before it has them. */
+/* What the worker has; all have the same where n_told is 1. */
+static inline float *ps_coded_chunk_told(const ps_coded_chunk *c, uint32_t rank)
+{
+    return c->told + (c->n_told > 1 ? rank * c->stride : 0);
+}
+
+/* Sets every `told` to the first weights, or to exact ones. All workers get them
+ * unencoded, and none pushes before it has them. */
 void ps_coded_chunk_start(ps_coded_chunk *c, const float *weights);
 
-/* sum = decoded payloads[0] + payloads[1] + ... in rank order (sum and scratch: count
+typedef struct ps_coded_pushes { // in rank order
+    const void *const *payloads;
+    int n;
+    uint64_t step;           // of the job
+    const uint64_t *numbers; // (n) of the pushes; NULL: each is `step`
+    /* As ps_aggregate_step's; NULL: none. bases is what the worker was told. */
+    const float *factors, *compensations;
+    const uint32_t *ranks;
+    bool check;
+} ps_coded_pushes;
+
+/* sum = decoded payloads[0] + payloads[1] + ... in order (sum and scratch: count
  * elements). PEER names the worker whose payload cannot be decoded, NUMERIC (with check)
  * the one whose gradient is not finite. */
 ps_err ps_coded_chunk_sum(const ps_coded_chunk *c, const ps_aggregate *a,
-                          const void *const *payloads, int n, uint64_t step, bool check,
-                          float *sum, float *scratch);
+                          const ps_coded_pushes *p, float *sum, float *scratch);
 
-/* New weights of a version (from 1): encodes their change into c->reply and updates
- * c->told. */
-void ps_coded_chunk_reply(ps_coded_chunk *c, const float *weights, uint64_t version);
+/* New weights of a version (from 1): encodes their change for the worker (or for all)
+ * into c->reply and updates its `told`. */
+void ps_coded_chunk_reply(ps_coded_chunk *c, uint32_t rank, const float *weights,
+                          uint64_t version);
 
 #endif

@@ -38,17 +38,22 @@ bool ps_policy_complete(const ps_policy_chunk *c)
     return c->n_arrived == c->n_workers;
 }
 
-void ps_policy_applied(ps_policy_chunk *c)
+void ps_policy_moved(ps_policy_chunk *c)
 {
     c->version++;
-    c->arrived = c->early;
-    c->n_arrived = c->n_early;
-    memset(&c->early, 0, sizeof c->early);
-    c->n_early = 0;
     memset(&c->waiting, 0, sizeof c->waiting);
     c->n_settling = 0;
     memset(&c->settling, 0, sizeof c->settling);
     c->exact_sent = false;
+}
+
+void ps_policy_applied(ps_policy_chunk *c)
+{
+    ps_policy_moved(c);
+    c->arrived = c->early;
+    c->n_arrived = c->n_early;
+    memset(&c->early, 0, sizeof c->early);
+    c->n_early = 0;
 }
 
 ps_verdict ps_policy_pull(ps_policy_chunk *c, uint32_t rank, uint64_t version)

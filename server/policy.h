@@ -71,6 +71,8 @@ bool ps_policy_complete(const ps_policy_chunk *c);
 /* The step was applied: the version goes up, early pushes count as arrived, and no rank
  * waits. */
 void ps_policy_applied(ps_policy_chunk *c);
+/* The same where an order says which pushes those are: `arrived` stays. */
+void ps_policy_moved(ps_policy_chunk *c);
 /* A request for the weights of a version. On WAIT the rank is marked as waiting. ANSWER
  * also when an old request is repeated after a lost connection. */
 ps_verdict ps_policy_pull(ps_policy_chunk *c, uint32_t rank, uint64_t version);

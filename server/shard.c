@@ -226,9 +226,9 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     s->spin_ns = ps_roster_spin_ns(roster, &roster->servers[ps_member_rank(job->member)],
                                    s->o.config->train.threads);
     s->changed = job->changed;
+    s->own_pace = ps_config_own_pace(s->o.config);
     PS_TRY(ps_shard_memory_init(s));
     expect_workers(s, roster, job->n_groups);
-    s->own_pace = ps_config_own_pace(s->o.config);
     uint64_t total, largest;
     ps_chunk_codec_step_bytes(&s->codec, plan, s->index, &total, &largest);
     s->credit =

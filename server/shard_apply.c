@@ -67,9 +67,11 @@ static ps_err sum_coded(ps_shard *s, ps_shard_chunk *c, float *sum)
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
         s->payloads[r] = zmq_msg_data(&c->pushes[r]);
     const uint64_t begin_ns = ps_clock_ns();
-    ps_err err =
-        ps_coded_chunk_sum(&c->coded, &c->memory, s->payloads, (int)s->rules.n_workers,
-                           (uint64_t)c->policy.version, s->rule.refuses, sum, s->decoded);
+    const ps_coded_pushes pushes = {.payloads = s->payloads,
+                                    .n = (int)s->rules.n_workers,
+                                    .step = (uint64_t)c->policy.version,
+                                    .check = s->rule.refuses};
+    ps_err err = ps_coded_chunk_sum(&c->coded, &c->memory, &pushes, sum, s->decoded);
     ps_counter_add_since(&s->sum_ns, begin_ns);
     return err;
 }
@@ -117,7 +119,8 @@ static void end_step(ps_shard *s, ps_shard_chunk *c)
     tell_pace(s, (uint64_t)c->policy.version);
     ps_policy_applied(&c->policy);
     if (c->coded.coded)
-        ps_coded_chunk_reply(&c->coded, c->memory.weights, (uint64_t)c->policy.version);
+        ps_coded_chunk_reply(&c->coded, 0, c->memory.weights,
+                             (uint64_t)c->policy.version);
     if (c == s->chunks) ps_counter_set(&s->steps, (uint64_t)c->policy.version);
 }
 
@@ -151,7 +154,7 @@ static ps_err apply_now(ps_shard *s, ps_shard_chunk *c)
 /* Sends the sums of squares of all of the shard's blocks to the coordinator. Without
  * clipping one number per shard, 0 or NaN, is enough: their norm says whether the
  * gradient is finite. */
-static ps_err ask_for_norm(ps_shard *s, uint64_t step)
+ps_err ps_shard_apply_ask_norm(ps_shard *s, uint64_t step)
 {
     const uint32_t n_shards = s->o.plan->n_shards;
     if (s->clip)
@@ -176,7 +179,7 @@ static double *chunk_sums(const ps_shard *s, uint32_t i)
 /* With clipping, stores the sums of squares of the blocks; none overflows in double, so
  * the norm is finite if the sum is. Without clipping, notes only whether the sum is
  * finite. */
-static void judge_sum(ps_shard *s, const ps_shard_chunk *c)
+void ps_shard_apply_judge(ps_shard *s, const ps_shard_chunk *c)
 {
     if (s->clip)
         ps_gradnorm_chunk(s->o.table, c->chunk, c->memory.sum,
@@ -198,11 +201,11 @@ static ps_err sum_now(ps_shard *s, ps_shard_chunk *c)
     }
     release_pushes(s, c);
     ps_step_rule_unscale(&s->rule, c->chunk->count, c->memory.sum);
-    judge_sum(s, c);
+    ps_shard_apply_judge(s, c);
     ps_trace_add_chunk(PS_TRACE_SUM, begin_ns, step_number, c->index, PS_TRACE_NONE);
     s->summed_ns = ps_trace_now();
     if (++s->n_summed < s->n_chunks) return PS_OK;
-    return ask_for_norm(s, (uint64_t)c->policy.version);
+    return ps_shard_apply_ask_norm(s, (uint64_t)c->policy.version);
 }
 
 ps_err ps_shard_apply_pushes(ps_shard *s, ps_shard_chunk *c)

@@ -14,4 +14,9 @@ ps_err ps_shard_apply_pushes(ps_shard *s, ps_shard_chunk *c);
  * chunks and replies with them. */
 ps_err ps_shard_apply_norm(ps_shard *s);
 
+/* Parts of it, where an order says what is summed: notes the sum of a chunk for the norm;
+ * asks the coordinator for the norm when the last chunk of the step is summed. */
+void ps_shard_apply_judge(ps_shard *s, const ps_shard_chunk *c);
+ps_err ps_shard_apply_ask_norm(ps_shard *s, uint64_t step);
+
 #endif

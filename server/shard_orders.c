@@ -1,8 +1,10 @@
 #include "shard_orders.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
+#include "shard_apply.h"
 #include "shard_reply.h"
 #include "trace.h"
 
@@ -22,51 +24,142 @@ ps_err ps_shard_orders_taken(ps_shard *s, uint32_t rank)
     ps_shard_peer *p = &s->peers[rank];
     if (++p->n_in < s->n_chunks) return PS_OK;
     p->n_in = 0;
+    p->number = p->clock;
     return ps_coord_link_pushed(s->link, rank, p->clock, s->o.plan->n_shards);
 }
 
-/* The gradients that the order applies, and whose arenas get the new weights. */
+/* --- what an order applies ------------------------------------------------------------
+ */
+
+/* The pushes, in rank order, in the shard's scratch arrays. Returns their number. */
+static int list_pushes(ps_shard *s, const ps_shard_chunk *c, const ps_sync_order *o)
+{
+    int n = 0;
+    for (uint32_t i = 0; i < o->n; i++) {
+        const ps_sync_entry *e = &o->entries[i];
+        const ps_shard_peer *p = &s->peers[e->rank];
+        if (!e->applied) continue;
+        s->payloads[n] = p->shm ? (const void *)(p->grads + c->chunk->offset)
+                                : zmq_msg_data(&c->pushes[e->rank]);
+        s->grads[n] = s->payloads[n];
+        s->factors[n] = e->factor;
+        s->compensations[n] = c->coded.told ? e->compensation : 0;
+        s->bases[n] = c->coded.told ? ps_coded_chunk_told(&c->coded, e->rank) : NULL;
+        s->numbers[n] = p->number;
+        s->ranks[n++] = e->rank;
+    }
+    return n;
+}
+
+/* The arenas that get the new weights. */
+static int list_copies(ps_shard *s, const ps_shard_chunk *c, const ps_sync_order *o)
+{
+    int n = 0;
+    for (uint32_t i = 0; i < o->n; i++) {
+        const ps_shard_peer *p = &s->peers[o->entries[i].rank];
+        if (o->entries[i].answered && p->shm)
+            s->copies[n++] = p->params + c->chunk->offset;
+    }
+    return n;
+}
+
 static ps_aggregate_step step_of(ps_shard *s, const ps_shard_chunk *c,
-                                 const ps_sync_order *o)
+                                 const ps_sync_order *o, double grad_scale)
 {
     ps_aggregate_step step = {
         .factor = 1,
         .rule = &s->rule,
         .step = o->step,
-        .now = ps_step_rule_optimizer_step(&s->rule, o->step, 1.0),
+        .now = ps_step_rule_optimizer_step(&s->rule, o->step, grad_scale),
         .check = true,
-        .grads = s->grads,
-        .factors = s->factors,
-        .ranks = s->ranks,
         .copies = s->copies,
+        .n_copies = list_copies(s, c, o),
         .bypass_caches = s->bypass_caches,
     };
     step.now.t = o->version + 1; // updates, which may be more than steps
-    for (uint32_t i = 0; i < o->n; i++) {
-        const ps_sync_entry *e = &o->entries[i];
-        const ps_shard_peer *p = &s->peers[e->rank];
-        if (e->answered && p->shm)
-            s->copies[step.n_copies++] = p->params + c->chunk->offset;
-        if (!e->applied) continue;
-        s->grads[step.n_grads] =
-            p->shm ? p->grads + c->chunk->offset : zmq_msg_data(&c->pushes[e->rank]);
-        s->factors[step.n_grads] = e->factor;
-        s->ranks[step.n_grads++] = e->rank;
-    }
     return step;
 }
 
-static ps_err apply(ps_shard *s, ps_shard_chunk *c, const ps_sync_order *o)
+static void add_pushes(ps_shard *s, ps_aggregate_step *step, int n)
+{
+    step->grads = s->grads;
+    step->n_grads = n;
+    step->factors = s->factors;
+    step->compensations = s->compensations;
+    step->bases = s->bases;
+    step->ranks = s->ranks;
+}
+
+static void add_sum(ps_aggregate_step *step, const float *const *sum)
+{
+    step->grads = sum;
+    step->n_grads = 1;
+    step->summed = true;
+}
+
+static ps_err sum_coded(ps_shard *s, ps_shard_chunk *c, const ps_sync_order *o, int n,
+                        float *sum)
+{
+    const uint64_t since_ns = ps_clock_ns();
+    const ps_coded_pushes pushes = {.payloads = s->payloads,
+                                    .n = n,
+                                    .step = o->step,
+                                    .numbers = s->numbers,
+                                    .factors = s->factors,
+                                    .compensations = s->compensations,
+                                    .ranks = s->ranks,
+                                    .check = s->rule.refuses};
+    ps_err err = ps_coded_chunk_sum(&c->coded, &c->memory, &pushes, sum, s->decoded);
+    ps_counter_add_since(&s->sum_ns, since_ns);
+    return err;
+}
+
+/* With clipping: the sum is kept until the norm of all chunks is known. */
+static ps_err sum_chunk(ps_shard *s, ps_shard_chunk *c, const ps_sync_order *o)
 {
     const uint64_t begin_ns = ps_trace_now(), since_ns = ps_clock_ns();
-    const ps_aggregate_step step = step_of(s, c, o);
-    if (step.n_grads == 0) return ps_err_set(PS_ERR_PROTOCOL, "an order without pushes");
+    const int n = list_pushes(s, c, o);
+    if (c->coded.coded) {
+        PS_TRY(sum_coded(s, c, o, n, c->memory.sum));
+    } else {
+        ps_aggregate_step step = step_of(s, c, o, 1.0);
+        add_pushes(s, &step, n);
+        PS_TRY(ps_aggregate_sum(&c->memory, &step));
+        ps_counter_add_since(&s->sum_ns, since_ns);
+    }
+    ps_shard_apply_judge(s, c);
+    ps_trace_add_chunk(PS_TRACE_SUM, begin_ns, o->version, c->index, PS_TRACE_NONE);
+    return PS_OK;
+}
+
+/* The new weights. grad_scale: of the sum that is kept; without clipping 1. */
+static ps_err apply(ps_shard *s, ps_shard_chunk *c, const ps_sync_order *o,
+                    double grad_scale)
+{
+    const uint64_t begin_ns = ps_trace_now();
+    const float *sum = s->clip ? c->memory.sum : s->sum;
+    ps_aggregate_step step = step_of(s, c, o, grad_scale);
+    if (s->clip) {
+        add_sum(&step, &sum);
+        step.check = false; // done when it was summed
+    } else {
+        const int n = list_pushes(s, c, o);
+        if (c->coded.coded) PS_TRY(sum_coded(s, c, o, n, s->sum));
+        if (c->coded.coded)
+            add_sum(&step, &sum);
+        else
+            add_pushes(s, &step, n);
+    }
+    const uint64_t since_ns = ps_clock_ns();
     PS_TRY(ps_aggregate_apply(&c->memory, &step));
     ps_counter_add_since(&s->apply_ns, since_ns);
     ps_trace_add_chunk(PS_TRACE_APPLY, begin_ns, o->version, c->index, PS_TRACE_NONE);
-    c->policy.version = (int64_t)o->version + 1;
+    ps_policy_moved(&c->policy);
     return PS_OK;
 }
+
+/* --- orders ---------------------------------------------------------------------------
+ */
 
 static void release(ps_shard_chunk *c, uint32_t rank)
 {
@@ -74,9 +167,10 @@ static void release(ps_shard_chunk *c, uint32_t rank)
     zmq_msg_init(&c->pushes[rank]);
 }
 
-static ps_err obey_in_chunk(ps_shard *s, ps_shard_chunk *c, const ps_sync_order *o)
+static ps_err obey_in_chunk(ps_shard *s, ps_shard_chunk *c, const ps_sync_order *o,
+                            double grad_scale)
 {
-    if (o->applies) PS_TRY(apply(s, c, o));
+    if (o->applies) PS_TRY(apply(s, c, o, grad_scale));
     for (uint32_t i = 0; i < o->n; i++) {
         const ps_sync_entry *e = &o->entries[i];
         if (e->answered) ps_rank_set_remove(&c->policy.arrived, e->rank);
@@ -89,30 +183,70 @@ static ps_err obey_in_chunk(ps_shard *s, ps_shard_chunk *c, const ps_sync_order 
 /* Whether all pushes are here that the order speaks of. */
 static ps_err check_order(const ps_shard *s, const ps_sync_order *o)
 {
+    uint32_t n_applied = 0;
     for (uint32_t i = 0; i < o->n; i++) {
         const uint32_t rank = o->entries[i].rank;
+        n_applied += o->entries[i].applied;
         for (uint32_t k = 0; k < s->n_chunks; k++)
             if (!ps_rank_set_has(&s->chunks[k].policy.arrived, rank))
                 return ps_err_set(PS_ERR_PROTOCOL,
                                   "an order for a push of worker %u that is not here",
                                   rank);
     }
+    if (o->applies && (n_applied == 0 || o->share == 0))
+        return ps_err_set(PS_ERR_PROTOCOL, "an order without pushes");
     return PS_OK;
 }
 
-static ps_err obey(ps_shard *s, const ps_sync_order *o)
+/* Pushes that an earlier order has applied count: they wait for their answer. */
+static uint32_t flags_of(const ps_shard_peer *p, const ps_sync_order *o,
+                         const ps_sync_entry *e)
 {
-    PS_TRY(check_order(s, o));
+    const bool dropped = !e->applied && !p->applied;
+    return (o->rest ? PS_WIRE_REST : 0u) | (o->over ? PS_WIRE_OVER : 0u) |
+           (dropped ? PS_WIRE_DROPPED : 0u);
+}
+
+/* Makes the new weights and answers. grad_scale: as apply's. */
+static ps_err carry_out(ps_shard *s, const ps_sync_order *o, double grad_scale)
+{
     for (uint32_t i = 0; i < o->n; i++) {
-        ps_shard_peer *p = &s->peers[o->entries[i].rank];
-        if (!o->entries[i].answered) continue;
-        p->clock++;
-        p->rest = (o->rest ? PS_WIRE_REST : 0u) | (o->over ? PS_WIRE_OVER : 0u);
+        const ps_sync_entry *e = &o->entries[i];
+        ps_shard_peer *p = &s->peers[e->rank];
+        if (e->answered) p->rest = flags_of(p, o, e);
+        if (e->answered) p->clock++;
+        p->applied = e->applied && !e->answered;
     }
     for (uint32_t i = s->n_chunks; i-- > 0;)
-        PS_TRY(obey_in_chunk(s, &s->chunks[i], o));
+        PS_TRY(obey_in_chunk(s, &s->chunks[i], o, grad_scale));
     ps_counter_set(&s->steps, o->step);
     return ps_shard_reply_flush(s);
+}
+
+static ps_err begin_order(ps_shard *s, const ps_sync_order *o)
+{
+    PS_TRY(check_order(s, o));
+    if (!o->applies || !s->clip) return carry_out(s, o, 1.0);
+    for (uint32_t i = s->n_chunks; i-- > 0;)
+        PS_TRY(sum_chunk(s, &s->chunks[i], o));
+    s->order = *o;
+    s->order_waits = true;
+    return ps_shard_apply_ask_norm(s, o->version);
+}
+
+/* The limit holds for the mean gradient of the samples that the pushes stand for. */
+static ps_err take_norm(ps_shard *s)
+{
+    int got;
+    uint64_t version;
+    double norm;
+    ps_step_decision decision;
+    PS_TRY(ps_coord_link_gradnorm_recv(s->link, &got, &version, &norm));
+    if (!got) return PS_OK;
+    PS_TRY(
+        ps_step_rule_decide(&s->rule, isfinite(norm), norm / s->order.share, &decision));
+    s->order_waits = false;
+    return carry_out(s, &s->order, decision.grad_scale);
 }
 
 ps_err ps_shard_orders_obey(ps_shard *s)
@@ -120,9 +254,11 @@ ps_err ps_shard_orders_obey(ps_shard *s)
     for (;;) {
         ps_sync_order order;
         bool got;
+        if (s->order_waits) PS_TRY(take_norm(s));
+        if (s->order_waits) return PS_OK;
         PS_TRY(
             ps_coord_link_order(s->link, s->entries, s->rules.n_workers, &order, &got));
         if (!got) return PS_OK;
-        PS_TRY(obey(s, &order));
+        PS_TRY(begin_order(s, &order));
     }
 }

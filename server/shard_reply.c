@@ -46,15 +46,18 @@ ps_err ps_shard_reply_credit(ps_shard *s, uint32_t rank)
     return ps_shard_reply_short(s, PS_MSG_CREDIT, rank, 0);
 }
 
-/* Sends the encoded change in turn, or, out of turn, a copy of what all other workers
- * have. */
+/* Sends the encoded change in turn, or, out of turn, a copy of what the worker has or, in
+ * bsp, what all other workers have. */
 static ps_err send_coded(ps_shard *s, ps_shard_chunk *c, ps_wire_header *h, uint32_t rank,
                          ps_wire_pass pass)
 {
     if (pass == PS_WIRE_COPY)
-        return send_to(s, rank, h, c->coded.told, c->chunk->count * sizeof(float), pass);
+        return send_to(s, rank, h, ps_coded_chunk_told(&c->coded, rank),
+                       c->chunk->count * sizeof(float), pass);
     h->codec = (uint8_t)c->coded.reply_codec;
-    return send_to(s, rank, h, c->coded.reply, c->coded.reply_bytes, pass);
+    // At their own pace, the reply to another worker takes this one's place.
+    return send_to(s, rank, h, c->coded.reply, c->coded.reply_bytes,
+                   s->own_pace ? PS_WIRE_COPY : pass);
 }
 
 /* Sends a chunk's weights without a copy: libzmq reads them where the next step will
@@ -73,9 +76,10 @@ static ps_err send_answer(ps_shard *s, ps_shard_chunk *c, uint32_t rank, ps_msg_
     h.chunk = c->index;
     h.count = c->chunk->count;
     if (c->coded.coded) return send_coded(s, c, &h, rank, pass);
+    const float *weights =
+        c->coded.told ? ps_coded_chunk_told(&c->coded, rank) : c->memory.weights;
     if (!s->peers[rank].shm)
-        return send_to(s, rank, &h, c->memory.weights, c->chunk->count * sizeof(float),
-                       pass);
+        return send_to(s, rank, &h, weights, c->chunk->count * sizeof(float), pass);
     h.codec = PS_CODEC_SHM;
     h.place = c->chunk->offset;
     if (s->peers[rank].rings.bell && pass == PS_WIRE_BORROW)
@@ -117,9 +121,15 @@ ps_err ps_shard_reply_ordered(ps_shard *s, ps_shard_chunk *c, uint32_t rank, boo
     if (p->shm && !written)
         memcpy(p->params + c->chunk->offset, c->memory.weights,
                c->chunk->count * sizeof(float));
-    // In a ring there is no payload, and BORROW leads to the ring.
+    if (c->coded.coded)
+        ps_coded_chunk_reply(&c->coded, rank, c->memory.weights, s->peers[rank].clock);
+    else if (c->coded.told)
+        memcpy(ps_coded_chunk_told(&c->coded, rank), c->memory.weights,
+               c->chunk->count * sizeof(float));
+    // BORROW means in turn. It leads to the ring, in which there is no payload, and a
+    // change is copied anyway.
     return send_weights(s, c, rank, PS_MSG_WEIGHTS,
-                        p->rings.bell ? PS_WIRE_BORROW : PS_WIRE_COPY);
+                        p->rings.bell || c->coded.coded ? PS_WIRE_BORROW : PS_WIRE_COPY);
 }
 
 /* Workers in shared memory have the new weights already. One flush tells them about

@@ -31,6 +31,10 @@ static ps_err alloc_arrays(ps_shard *s)
     PS_TRY(ps_mem_zalloc(&s->entries, workers, sizeof *s->entries, "a shard's peers"));
     PS_TRY(ps_mem_zalloc(&s->factors, workers, sizeof *s->factors, "a shard's peers"));
     PS_TRY(ps_mem_zalloc(&s->ranks, workers, sizeof *s->ranks, "a shard's peers"));
+    PS_TRY(ps_mem_zalloc(&s->compensations, workers, sizeof *s->compensations,
+                         "a shard's peers"));
+    PS_TRY(ps_mem_zalloc(&s->bases, workers, sizeof *s->bases, "a shard's peers"));
+    PS_TRY(ps_mem_zalloc(&s->numbers, workers, sizeof *s->numbers, "a shard's peers"));
     PS_TRY(ps_mem_zalloc(&s->payloads, workers, sizeof *s->payloads, "a shard's peers"));
     if (s->codec.codec != PS_CODEC_NONE) {
         size_t bytes = plan->max_chunk_count * sizeof(float);
@@ -46,6 +50,14 @@ static ps_err alloc_arrays(ps_shard *s)
                          "gradient norm runs");
 }
 
+/* At their own pace: for compensations; and with a codec, so that repeated answers are
+ * the same in every chunk. */
+static bool notes_told(const ps_shard *s)
+{
+    return s->own_pace && (s->codec.codec != PS_CODEC_NONE ||
+                           s->o.config->sync.correction == PS_CORRECTION_DELAY);
+}
+
 static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
 {
     ps_shard_chunk *c = &s->chunks[i];
@@ -56,8 +68,9 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
     c->policy.first = (int64_t)s->first_step;
     PS_TRY(ps_aggregate_init(&c->memory, s->o.table, c->chunk, &s->o.rule->optimizer,
                              s->waits, slab));
-    PS_TRY(ps_coded_chunk_init(&c->coded, &s->codec, c->chunk,
-                               ps_optimizer_adds_up(&s->o.rule->optimizer)));
+    PS_TRY(ps_coded_chunk_init(
+        &c->coded, &s->codec, c->chunk, ps_optimizer_adds_up(&s->o.rule->optimizer),
+        s->own_pace ? (uint32_t)s->o.n_workers : 1, notes_told(s)));
     PS_TRY(ps_mem_zalloc(&c->pushes, (size_t)s->o.n_workers, sizeof *c->pushes,
                          "a chunk's pushes"));
     PS_TRY(ps_mem_zalloc(&c->early, (size_t)s->o.n_workers, sizeof *c->early,
@@ -125,6 +138,9 @@ void ps_shard_memory_fini(ps_shard *s)
     free(s->entries);
     free(s->factors);
     free(s->ranks);
+    free(s->compensations);
+    free(s->bases);
+    free(s->numbers);
     free(s->unsent);
     free(s->paced.figures);
     free(s->payloads);

@@ -1,5 +1,5 @@
 /* What a shard holds: its chunks, its workers, and the scratch memory of a step. Only for
- * shard.c and its parts: shard_reply, shard_apply, shard_messages. */
+ * shard.c and its parts: shard_reply, shard_apply, shard_orders, shard_messages. */
 #ifndef PS_SHARD_STATE_H
 #define PS_SHARD_STATE_H
 
@@ -41,9 +41,11 @@ typedef struct ps_shard_peer {
     uint32_t n_pending; // pushes from its ring that wait for those of other workers
     bool told;          // has weights in its ring that it waits for: ring its bell
     /* Where workers go on at their own pace: */
-    uint64_t clock; // number of its next push: its own version of the weights
-    uint32_t n_in;  // chunks of that push that are here
-    uint32_t rest;  // what the last answer said about rests (wire.h)
+    uint64_t clock;  // number of its next push: its own version of the weights
+    uint32_t n_in;   // chunks of that push that are here
+    uint64_t number; // of the last push that is here whole
+    bool applied;    // and was applied, by an order that did not answer it
+    uint32_t rest;   // what the last answer said of it and about rests (wire.h)
 } ps_shard_peer;
 
 struct ps_shard {
@@ -75,6 +77,11 @@ struct ps_shard {
     ps_sync_entry *entries; // scratch: by rank
     float *factors;         // likewise
     uint32_t *ranks;        // likewise
+    float *compensations;   // likewise
+    const float **bases;    // likewise
+    uint64_t *numbers;      // likewise
+    ps_sync_order order;    // with clipping: it is summed, and waits for the norm
+    bool order_waits;
     float **copies;
     // waits (clipping, loss scaling): the sums of a step are kept until the global norm
     // is known, or, without clipping, whether the whole gradient is finite.

@@ -41,6 +41,16 @@ PS_PER_LEVEL(void, ps_floats_scale, (float *x, float factor, uint64_t n), (x, fa
         x[i] *= factor;
 }
 
+PS_PER_LEVEL(void, ps_floats_compensate,
+             (float *out, const float *g, const float *now, const float *then,
+              float factor, uint64_t n),
+             (out, g, now, then, factor, n))
+{
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = g[i] + factor * g[i] * g[i] * (now[i] - then[i]);
+}
+
 enum { LANES = 16 };
 
 PS_PER_LEVEL(double, ps_floats_square_sum, (const float *x, uint64_t n), (x, n))

@@ -19,6 +19,10 @@ void ps_floats_add_scaled(float *x, const float *a, float factor, uint64_t n);
 /* x *= factor */
 void ps_floats_scale(float *x, float factor, uint64_t n);
 
+/* out = g + factor * g * g * (now - then); out may be g. */
+void ps_floats_compensate(float *out, const float *g, const float *now, const float *then,
+                          float factor, uint64_t n);
+
 /* The sum of squares in double, added in a fixed order, so that every build and vector
  * width gives the same bits. */
 double ps_floats_square_sum(const float *x, uint64_t n);

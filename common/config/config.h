@@ -164,7 +164,8 @@ typedef struct ps_config_sync {
     ps_late_rule late; // backup
     int64_t staleness; // ssp
     ps_correction correction;
-    char *replay; // a policy.log to repeat; "": none
+    double delay_strength; // of the correction delay
+    char *replay;          // a policy.log to repeat; "": none
 } ps_config_sync;
 
 typedef struct ps_config_net {

@@ -86,16 +86,19 @@ static ps_err check_correction(const ps_config *cfg)
 {
     static const char KEY[] = "sync.correction";
     const ps_config_sync *s = &cfg->sync;
+    if (s->correction != PS_CORRECTION_DELAY &&
+        ps_yaml_path(cfg->tree, "sync.delay_strength"))
+        return key_error(cfg, "sync.delay_strength", "needs sync.correction delay");
     if (s->correction == PS_CORRECTION_NONE) return PS_OK;
     if (!ps_config_own_pace(cfg) ||
         (s->policy == PS_POLICY_BACKUP && s->late == PS_LATE_DROP))
         return key_error(cfg, KEY,
                          "needs a policy that applies stale gradients: ssp, asp, or "
                          "backup with sync.late add");
-    if (cfg->optimizer.name != PS_OPTIMIZER_SGD)
+    if (s->correction == PS_CORRECTION_LR && cfg->optimizer.name != PS_OPTIMIZER_SGD)
         return key_error(cfg, KEY,
-                         "needs optimizer.name sgd: Adam's steps do not shrink with the "
-                         "gradient");
+                         "lr needs optimizer.name sgd: Adam's steps do not shrink with "
+                         "the gradient");
     return PS_OK;
 }
 
@@ -111,15 +114,11 @@ static ps_err check_own_pace(const ps_config *cfg)
         {cfg->optimizer.name == PS_OPTIMIZER_SUM ||
              cfg->optimizer.name == PS_OPTIMIZER_MEAN,
          "optimizer.name", "has to make the step on the servers: sgd, adam or adamw"},
-        {cfg->optimizer.clip_norm > 0, "optimizer.clip_norm",
-         "has to be 0: clipping takes the norm of all workers' gradients together"},
         {cfg->loss_scale.use == PS_SWITCH_ON ||
              (cfg->loss_scale.use == PS_SWITCH_AUTO &&
               cfg->train.precision == PS_PRECISION_FP16),
          "loss_scale.use",
          "has to be off: all workers would need the scale of the same step"},
-        {cfg->exchange.codec != PS_CODEC_NONE, "exchange.codec",
-         "has to be none: codecs send changes of weights that all workers share"},
         {ps_config_elastic(cfg), "job.workers",
          "has to be one number: workers cannot come and go with this policy yet"},
         {cfg->recovery.rejoins > 0, "recovery.rejoins",

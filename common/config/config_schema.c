@@ -249,8 +249,11 @@ const ps_config_key ps_config_keys[] = {
     INT("sync.staleness", sync.staleness, JOB, 0, MANY, "2",
         "ssp: steps by which a worker may be ahead of the slowest one; 0 is bsp"),
     WORD("sync.correction", sync.correction, JOB, ps_correction_words, "none",
-         "backup with add, ssp, asp, for sgd; staleness: a gradient that is t > 1 versions old "
-         "counts 1/t"),
+         "backup with add, ssp, asp; lr: the learning rate of a gradient that is t > 1 versions "
+         "old is divided by t (for sgd); delay: a gradient g becomes g + sync.delay_strength * g * "
+         "g * (how far the weights have moved since it was computed)"),
+    DOUBLE("sync.delay_strength", sync.delay_strength, JOB, 0, 1e6, "0.04",
+         "sync.correction delay: its factor"),
     STRING("sync.replay", sync.replay, LOCAL, "",
            "backup, ssp, asp: a run's policy.log, read by worker 0; the job repeats its decisions "
            "(--replay)"),

@@ -78,8 +78,10 @@ const ps_word ps_policy_words[] = {
 
 const ps_word ps_late_words[] = {{"drop", PS_LATE_DROP}, {"add", PS_LATE_ADD}, {NULL, 0}};
 
-const ps_word ps_correction_words[] = {
-    {"none", PS_CORRECTION_NONE}, {"staleness", PS_CORRECTION_STALENESS}, {NULL, 0}};
+const ps_word ps_correction_words[] = {{"none", PS_CORRECTION_NONE},
+                                       {"lr", PS_CORRECTION_LR},
+                                       {"delay", PS_CORRECTION_DELAY},
+                                       {NULL, 0}};
 
 bool ps_device_choice_parse(const char *text, ps_device_choice *out)
 {

@@ -139,7 +139,11 @@ typedef enum ps_late_rule { PS_LATE_DROP, PS_LATE_ADD } ps_late_rule;
 extern const ps_word ps_late_words[];
 
 /* sync.correction */
-typedef enum ps_correction { PS_CORRECTION_NONE, PS_CORRECTION_STALENESS } ps_correction;
+typedef enum ps_correction {
+    PS_CORRECTION_NONE,
+    PS_CORRECTION_LR,
+    PS_CORRECTION_DELAY
+} ps_correction;
 extern const ps_word ps_correction_words[];
 
 #endif

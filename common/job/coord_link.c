@@ -14,10 +14,14 @@ struct ps_coord_link {
     bool asked;      // and not answered yet:
     uint64_t step;   // for the norm of this step,
     zmq_msg_t parts; // with this message
+    bool answered;   // and not taken yet: it is `norm`
+    double norm;
     /* Orders. The last push of each worker is told again over a new connection. */
     uint64_t *told; // (n_told) its number + 1; 0: none yet
     uint32_t n_told, n_shards;
-    uint64_t n_orders; // taken
+    uint64_t n_orders; // received
+    zmq_msg_t *orders; // those that are not taken yet, in [first, end)
+    uint32_t first, end, room;
 };
 
 static ps_err set_up(ps_coord_link *link, void *zmq_context, const ps_member *m,
@@ -56,6 +60,9 @@ void ps_coord_link_destroy(ps_coord_link **link)
     ps_zsock_close(&(*link)->monitor);
     ps_zsock_close(&(*link)->socket);
     zmq_msg_close(&(*link)->parts);
+    for (uint32_t i = (*link)->first; i < (*link)->end; i++)
+        zmq_msg_close(&(*link)->orders[i]);
+    free((*link)->orders);
     free((*link)->told);
     free(*link);
     *link = NULL;
@@ -132,42 +139,87 @@ ps_err ps_coord_link_gradnorm_send(ps_coord_link *link, uint64_t step, uint32_t 
     free(part);
     PS_TRY(err);
     link->asked = true;
+    link->answered = false;
     link->step = step;
     return send_parts(link);
 }
 
-/* Takes one message of that kind, if there is one. c borrows from frame, which the caller
- * closes when *got is 1. */
-static ps_err take(ps_coord_link *link, ps_control_kind kind, zmq_msg_t *frame,
-                   ps_control *c, int *got)
+/* --- what the coordinator says --------------------------------------------------------
+ */
+
+static void take_norm(ps_coord_link *link, const ps_control *c)
 {
-    const ps_deadline now = {0};
-    PS_TRY(ps_zsock_recv(link->socket, now, frame, 1, got));
-    if (!*got) return PS_OK;
-    ps_err err = ps_control_read(zmq_msg_data(frame), zmq_msg_size(frame), c, NULL);
-    if (err == PS_OK && (c->kind == PS_CONTROL_FAIL || c->kind == PS_CONTROL_ABORT))
-        err = ps_err_set(PS_ERR_PEER, "the coordinator says: %s", c->text);
-    else if (err == PS_OK && (c->kind != kind || c->nonce != link->nonce))
-        err = ps_err_set(PS_ERR_PROTOCOL, "the coordinator sent %s to a shard",
-                         ps_control_kind_name((int)c->kind));
-    if (err == PS_OK) return PS_OK;
-    zmq_msg_close(frame);
-    *got = 0;
-    return err;
+    if (!link->asked || c->number[0] != link->step) return; // answers a repetition
+    memcpy(&link->norm, &c->number[1], sizeof link->norm);
+    link->asked = false;
+    link->answered = true;
+}
+
+static ps_err make_room_for_order(ps_coord_link *link)
+{
+    if (link->first == link->end) link->first = link->end = 0;
+    if (link->end < link->room) return PS_OK;
+    const uint32_t room = 2 * link->room + 8;
+    zmq_msg_t *larger = realloc(link->orders, room * sizeof *larger);
+    if (!larger) return ps_err_set(PS_ERR_NOMEM, "no memory for an order");
+    link->orders = larger;
+    link->room = room;
+    return PS_OK;
+}
+
+/* An order that does not follow is a repetition; or orders before it were lost with a
+ * connection, and come again with it. */
+static ps_err take_order(ps_coord_link *link, const ps_control *c, zmq_msg_t *frame)
+{
+    if (c->number[0] != link->n_orders + 1) return PS_OK;
+    PS_TRY(make_room_for_order(link));
+    zmq_msg_init(&link->orders[link->end]);
+    zmq_msg_move(&link->orders[link->end++], frame);
+    link->n_orders++;
+    return PS_OK;
+}
+
+static ps_err take(ps_coord_link *link, zmq_msg_t *frame)
+{
+    ps_control c;
+    PS_TRY(ps_control_read(zmq_msg_data(frame), zmq_msg_size(frame), &c, NULL));
+    if (c.kind == PS_CONTROL_FAIL || c.kind == PS_CONTROL_ABORT)
+        return ps_err_set(PS_ERR_PEER, "the coordinator says: %s", c.text);
+    const bool known = c.kind == PS_CONTROL_NORM_SUM || c.kind == PS_CONTROL_ORDER;
+    if (!known || c.nonce != link->nonce)
+        return ps_err_set(PS_ERR_PROTOCOL, "the coordinator sent %s to a shard",
+                          ps_control_kind_name((int)c.kind));
+    if (c.kind == PS_CONTROL_ORDER) return take_order(link, &c, frame);
+    take_norm(link, &c);
+    return PS_OK;
+}
+
+/* Takes what has come, without waiting: orders may come before the norm that the order
+ * before them needs. */
+static ps_err take_all(ps_coord_link *link)
+{
+    for (;;) {
+        zmq_msg_t frame;
+        int got;
+        const ps_deadline now = {0};
+        PS_TRY(ps_zsock_recv(link->socket, now, &frame, 1, &got));
+        if (!got) return PS_OK;
+        ps_err err = take(link, &frame);
+        zmq_msg_close(&frame);
+        PS_TRY(err);
+    }
 }
 
 ps_err ps_coord_link_gradnorm_recv(ps_coord_link *link, int *got, uint64_t *step,
                                    double *norm)
 {
-    zmq_msg_t frame;
-    ps_control c;
-    PS_TRY(take(link, PS_CONTROL_NORM_SUM, &frame, &c, got));
-    if (!*got) return PS_OK;
-    zmq_msg_close(&frame); // what is used below was copied
-    *step = c.number[0];
-    memcpy(norm, &c.number[1], sizeof *norm);
-    *got = link->asked && *step == link->step; // else it is the answer to a repetition
-    if (*got) link->asked = false;
+    *got = 0;
+    PS_TRY(take_all(link));
+    if (!link->answered) return PS_OK;
+    link->answered = false;
+    *got = 1;
+    *step = link->step;
+    *norm = link->norm;
     return PS_OK;
 }
 
@@ -194,23 +246,16 @@ ps_err ps_coord_link_pushed(ps_coord_link *link, uint32_t rank, uint64_t number,
     return tell_push(link, rank, 0);
 }
 
-/* An order that does not follow is a repetition; or orders before it were lost with a
- * connection, and come again with it. */
 ps_err ps_coord_link_order(ps_coord_link *link, ps_sync_entry *entries,
                            uint32_t n_workers, ps_sync_order *out, bool *got)
 {
-    for (*got = false; !*got;) {
-        zmq_msg_t frame;
-        ps_control c;
-        int any;
-        PS_TRY(take(link, PS_CONTROL_ORDER, &frame, &c, &any));
-        if (!any) return PS_OK;
-        ps_err err = PS_OK;
-        *got = c.number[0] == link->n_orders + 1;
-        if (*got) err = ps_coord_orders_read(&c, entries, n_workers, out);
-        zmq_msg_close(&frame);
-        PS_TRY(err);
-        link->n_orders += *got;
-    }
-    return PS_OK;
+    ps_control c;
+    PS_TRY(take_all(link));
+    *got = link->first < link->end;
+    if (!*got) return PS_OK;
+    zmq_msg_t *frame = &link->orders[link->first++];
+    ps_err err = ps_control_read(zmq_msg_data(frame), zmq_msg_size(frame), &c, NULL);
+    if (err == PS_OK) err = ps_coord_orders_read(&c, entries, n_workers, out);
+    zmq_msg_close(frame);
+    return err;
 }

@@ -1,5 +1,5 @@
 /* A connection of one thread to the coordinator, beside the member's own: a shard uses it
- * for the global gradient norm, or for orders (coord_orders.h), without blocking on it.
+ * for the global gradient norm and for orders (coord_orders.h), without blocking on it.
  * Not thread-safe. */
 #ifndef PS_COORD_LINK_H
 #define PS_COORD_LINK_H
@@ -29,7 +29,7 @@ ps_err ps_coord_link_gradnorm_send(ps_coord_link *link, uint64_t step, uint32_t 
                                    uint64_t total_blocks, uint32_t n,
                                    const uint64_t *first, const uint64_t *counts,
                                    const double *sums);
-/* Takes one answer if there is one: *got, *step, *norm. Never blocks. Repeated answers
+/* Takes the answer if it is here: *got, *step, *norm. Never blocks. Repeated answers
  * are skipped. */
 ps_err ps_coord_link_gradnorm_recv(ps_coord_link *link, int *got, uint64_t *step,
                                    double *norm);

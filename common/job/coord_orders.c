@@ -8,7 +8,7 @@
 #include "mem.h"
 
 /* Of a rules value: numbers before the batches. Flags of an ORDER and of its entries. */
-enum { RULES = 9, ENTRY_BYTES = 12 };
+enum { RULES = 10, HEAD_BYTES = 8, ENTRY_BYTES = 16 };
 enum { APPLIES = 1, RESTS = 2, OVER = 4, APPLIED = 1, ANSWERED = 2 };
 
 typedef struct kept_order {
@@ -43,9 +43,10 @@ struct ps_coord_orders {
 ps_err ps_coord_orders_rules(const ps_sync_rules *r, const uint64_t *batches,
                              void **value, size_t *bytes)
 {
-    const uint64_t numbers[RULES] = {
-        (uint64_t)r->kind, r->n_workers, r->backups, r->add,    r->staleness,
-        r->corrects,       r->first,     r->total,   r->stretch};
+    uint64_t numbers[RULES] = {(uint64_t)r->kind, r->n_workers, r->backups,
+                               r->add,            r->staleness, (uint64_t)r->correction,
+                               r->first,          r->total,     r->stretch};
+    memcpy(&numbers[RULES - 1], &r->delay_strength, sizeof r->delay_strength);
     const size_t script = r->script ? strlen(r->script) + 1 : 0;
     const size_t batch_bytes = r->n_workers * sizeof *batches;
     *bytes = sizeof numbers + batch_bytes + script;
@@ -74,16 +75,17 @@ static ps_err read_rules(ps_coord_orders *o, const void *value, size_t bytes)
         PS_TRY(ps_mem_zalloc(&o->script, bytes - head + 1, 1, "the record"));
         memcpy(o->script, (const char *)value + head, bytes - head);
     }
-    const ps_sync_rules rules = {.kind = (ps_policy_kind)n[0],
-                                 .n_workers = (uint32_t)n[1],
-                                 .backups = (uint32_t)n[2],
-                                 .add = n[3] != 0,
-                                 .staleness = n[4],
-                                 .corrects = n[5] != 0,
-                                 .first = n[6],
-                                 .total = n[7],
-                                 .stretch = n[8],
-                                 .script = o->script};
+    ps_sync_rules rules = {.kind = (ps_policy_kind)n[0],
+                           .n_workers = (uint32_t)n[1],
+                           .backups = (uint32_t)n[2],
+                           .add = n[3] != 0,
+                           .staleness = n[4],
+                           .correction = (ps_correction)n[5],
+                           .first = n[6],
+                           .total = n[7],
+                           .stretch = n[8],
+                           .script = o->script};
+    memcpy(&rules.delay_strength, &n[RULES - 1], sizeof rules.delay_strength);
     return ps_sync_init(&o->sync, &rules, batches);
 }
 
@@ -139,21 +141,23 @@ static ps_err keep_order(ps_coord_orders *o, const ps_sync_order *order, kept_or
 {
     kept_order *k = &o->kept[++o->n_orders % o->n_kept];
     free(k->value);
-    k->bytes = (size_t)order->n * ENTRY_BYTES;
+    k->bytes = HEAD_BYTES + (size_t)order->n * ENTRY_BYTES;
     PS_TRY(ps_mem_zalloc(&k->value, k->bytes, 1, "an order"));
     k->numbers[0] = o->n_orders;
     k->numbers[1] = order->version;
     k->numbers[2] = order->step;
     k->numbers[3] = (order->applies ? APPLIES : 0u) | (order->rest ? RESTS : 0u) |
                     (order->over ? OVER : 0u);
+    memcpy(k->value, &order->share, HEAD_BYTES);
     for (uint32_t i = 0; i < order->n; i++) {
         const ps_sync_entry *e = &order->entries[i];
         const uint32_t flags =
             (e->applied ? APPLIED : 0u) | (e->answered ? ANSWERED : 0u);
-        char *at = (char *)k->value + (size_t)i * ENTRY_BYTES;
+        char *at = (char *)k->value + HEAD_BYTES + (size_t)i * ENTRY_BYTES;
         memcpy(at, &e->rank, 4);
         memcpy(at + 4, &flags, 4);
         memcpy(at + 8, &e->factor, 4);
+        memcpy(at + 12, &e->compensation, 4);
     }
     *out = k;
     return PS_OK;
@@ -163,14 +167,19 @@ ps_err ps_coord_orders_read(const ps_control *c, ps_sync_entry *entries, uint32_
                             ps_sync_order *out)
 {
     const size_t n = c->bytes / ENTRY_BYTES;
-    if (c->bytes % ENTRY_BYTES != 0 || n > room)
+    double share = 0;
+    if (c->bytes % ENTRY_BYTES != HEAD_BYTES || n > room)
         return ps_err_set(PS_ERR_PROTOCOL, "an order of %zu bytes", c->bytes);
+    memcpy(&share, c->value, HEAD_BYTES);
+    if (!(share >= 0 && share <= 1))
+        return ps_err_set(PS_ERR_PROTOCOL, "an order for %g of a step", share);
     for (size_t i = 0; i < n; i++) {
-        const char *at = (const char *)c->value + i * ENTRY_BYTES;
+        const char *at = (const char *)c->value + HEAD_BYTES + i * ENTRY_BYTES;
         uint32_t flags;
         memcpy(&entries[i].rank, at, 4);
         memcpy(&flags, at + 4, 4);
         memcpy(&entries[i].factor, at + 8, 4);
+        memcpy(&entries[i].compensation, at + 12, 4);
         entries[i].applied = (flags & APPLIED) != 0;
         entries[i].answered = (flags & ANSWERED) != 0;
         if (entries[i].rank >= room || (i > 0 && entries[i].rank <= entries[i - 1].rank))
@@ -178,6 +187,7 @@ ps_err ps_coord_orders_read(const ps_control *c, ps_sync_entry *entries, uint32_
     }
     *out = (ps_sync_order){.version = c->number[1],
                            .step = c->number[2],
+                           .share = share,
                            .applies = (c->number[3] & APPLIES) != 0,
                            .rest = (c->number[3] & RESTS) != 0,
                            .over = (c->number[3] & OVER) != 0,

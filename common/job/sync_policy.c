@@ -149,25 +149,36 @@ static bool decide_stale(ps_sync *s)
 /* --- the order ------------------------------------------------------------------------
  */
 
-static float factor_of(const ps_sync *s, const ps_sync_worker *w, uint64_t taken)
+static float factor_of(const ps_sync *s, const ps_sync_worker *w, uint64_t all,
+                       uint64_t taken)
 {
     const uint64_t staleness = s->version - w->base;
-    uint64_t all = 0;
     double factor = 1;
-    for (uint32_t r = 0; r < s->rules.n_workers; r++)
-        all += s->workers[r].batch;
     if (s->rules.kind == PS_POLICY_BACKUP) factor = (double)all / (double)taken;
-    if (s->rules.corrects && staleness > 1) factor /= (double)staleness;
+    if (s->rules.correction == PS_CORRECTION_LR && staleness > 1)
+        factor /= (double)staleness;
     return (float)factor;
+}
+
+/* A worker pushes its share of the mean gradient: of all of it the compensation is
+ * square. */
+static float compensation_of(const ps_sync *s, const ps_sync_worker *w, uint64_t all)
+{
+    if (s->rules.correction != PS_CORRECTION_DELAY || s->version == w->base) return 0;
+    return (float)(s->rules.delay_strength * (double)all / (double)w->batch);
 }
 
 static void list_entries(ps_sync *s, ps_sync_order *out)
 {
-    uint64_t taken = 0;
+    uint64_t taken = 0, all = 0;
     out->entries = s->entries;
     out->n = 0;
-    for (uint32_t r = 0; r < s->rules.n_workers; r++)
+    for (uint32_t r = 0; r < s->rules.n_workers; r++) {
         taken += s->workers[r].taken ? s->workers[r].batch : 0;
+        all += s->workers[r].batch;
+    }
+    out->share =
+        s->rules.kind == PS_POLICY_BACKUP ? 1 : (double)taken / (double)all;
     for (uint32_t r = 0; r < s->rules.n_workers; r++) {
         const ps_sync_worker *w = &s->workers[r];
         if (!w->taken && !w->answered) continue;
@@ -175,7 +186,8 @@ static void list_entries(ps_sync *s, ps_sync_order *out)
             .rank = r,
             .applied = w->taken,
             .answered = w->answered,
-            .factor = w->taken ? factor_of(s, w, taken) : 0,
+            .factor = w->taken ? factor_of(s, w, all, taken) : 0,
+            .compensation = w->taken ? compensation_of(s, w, all) : 0,
         };
     }
 }

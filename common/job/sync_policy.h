@@ -15,6 +15,12 @@
  *   asp     ssp without a bound: a push is applied when it arrives, and its worker goes
  *           on at once.
  *
+ * Corrections of stale pushes: `lr` divides the learning rate of a push by its staleness in
+ * versions (Zhang et al. 2016, "Staleness-aware async-SGD"); `delay` adds the first term of
+ * the change that the gradient itself has made since then, with g * g for the Hessian's
+ * diagonal (Zheng et al. 2017, "Asynchronous stochastic gradient descent with delay
+ * compensation", DC-ASGD-c).
+ *
  * A stretch is an epoch of the job. At its end all workers rest: they have the same
  * weights, and no push is on its way, as between two steps in bsp. A stretch of n steps
  * has n versions with backup, and n * N pushes with ssp and asp, whoever makes them.
@@ -39,7 +45,8 @@ typedef struct ps_sync_rules {
     uint32_t backups;   // b < n_workers
     bool add;           // late pushes count in the next version
     uint64_t staleness; // s
-    bool corrects;      // a push of staleness t > 1 counts 1 / t
+    ps_correction correction;
+    double delay_strength; // of the correction delay
     uint64_t first;     // step at which the job begins
     uint64_t total;     // steps of the job, above first
     uint64_t stretch;   // steps of an epoch
@@ -65,12 +72,16 @@ typedef struct ps_sync_entry {
     uint32_t rank;
     bool applied, answered;
     float factor; // its gradient is multiplied by it
+    /* Not 0: before that, the pushed gradient g becomes g + compensation * g * g * d; d is
+     * how far the weights have moved since the worker got them. */
+    float compensation;
 } ps_sync_entry;
 
 typedef struct ps_sync_order {
     uint64_t version; // before the order; it becomes one more if pushes are applied
     uint64_t step;    // of the job, for the learning rate
     bool applies;
+    double share; // of a step's samples that the applied pushes stand for; backup: 1
     bool rest;              // the stretch is over: all workers are answered
     bool over;              // and so is the job, or it was told to end
     uint32_t n;             // entries

@@ -86,8 +86,8 @@ enum { PS_WIRE_VERSION = 2, PS_WIRE_HEADER_MAX = 80 };
 enum { PS_WIRE_HELLO_RINGS = 1 };
 
 /* `scale` in WEIGHTS, where workers go on at their own pace: with these weights all
- * workers rest; and the job is over. */
-enum { PS_WIRE_REST = 1, PS_WIRE_OVER = 2 };
+ * workers rest; and the job is over; the gradient that they answer did not count. */
+enum { PS_WIRE_REST = 1, PS_WIRE_OVER = 2, PS_WIRE_DROPPED = 4 };
 
 /* `place` in FETCH, RESTORE and STATE. */
 enum { PS_WIRE_STATE_WEIGHTS = 2, PS_WIRE_STATE_RULE = 255 };

@@ -42,22 +42,32 @@ class Servers:
         self.config, self.model, self.version = config, Model(config), 0
         self.model.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in safetensors.load(init).items()})
         self.optimizer = optimizer_of(config, self.model)
+        self.names = [name for name, _ in self.model.named_parameters()]
 
     def weights(self):
         return self.version, {k: v.clone() for k, v in self.model.state_dict().items()}
 
-    def factor(self, base, n_pushes):
-        factor = 1 / self.config["job.workers"]
-        if self.config["sync.policy"] == "backup":
-            factor = 1 / n_pushes
-        if self.config["sync.correction"] == "staleness":
-            factor /= max(1, self.version - base)
-        return factor
+    def share(self, n_pushes):
+        """Of a step's samples that the pushes stand for."""
+        return 1 if self.config["sync.policy"] == "backup" else n_pushes / self.config["job.workers"]
+
+    def corrected(self, i, p, base, grad):
+        """Gradient of parameter i, computed on the weights of base: (version, weights)."""
+        version, weights = base
+        if self.config["sync.correction"] == "lr":
+            return grad / max(1, self.version - version)
+        if self.config["sync.correction"] == "delay":
+            then = weights[self.names[i]]
+            return grad + self.config["sync.delay_strength"] * grad * grad * (p.detach() - then)
+        return grad
 
     def apply(self, pushes):
-        """pushes: (version it was computed on, gradients) of each."""
+        """pushes: (version and weights it was computed on, gradients) of each."""
+        share = self.share(len(pushes))
         for i, p in enumerate(self.model.parameters()):
-            p.grad = sum(self.factor(base, len(pushes)) * grads[i] for base, grads in pushes)
+            p.grad = sum(self.corrected(i, p, base, grads[i]) for base, grads in pushes) * (share / len(pushes))
+        if self.config["optimizer.clip_norm"] > 0:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config["optimizer.clip_norm"] * share)
         self.optimizer.step()
         self.version += 1
 
@@ -86,7 +96,7 @@ def main(config_path, init, log, out):
         applied, answered = ranks(applied), ranks(answered)
         for r in {*applied, *answered} - given.keys():
             indices = samples[r].take()
-            given[r] = base[r][0], gradients(config, base[r][1], x[indices], y[indices])
+            given[r] = base[r], gradients(config, base[r][1], x[indices], y[indices])
         if applied:
             servers.apply([given[r] for r in applied])
         for r in answered:
@@ -96,8 +106,7 @@ def main(config_path, init, log, out):
             epoch += 1
             for s in samples:
                 s.begin(epoch)
-    names = [name for name, _ in servers.model.named_parameters()]
-    safetensors.save(out, {k: p.detach().numpy() for k, p in zip(names, servers.model.parameters())})
+    safetensors.save(out, {k: p.detach().numpy() for k, p in zip(servers.names, servers.model.parameters())})
 
 
 if __name__ == "__main__":

@@ -192,6 +192,50 @@ static ps_err apply_whole(const fixture *f, bool check, int ranks)
     return err;
 }
 
+/* Zheng et al. 2017, in double: g + c g^2 (w - w0). */
+static void compensates_for_delay(void **state)
+{
+    const char *const extra[] = {"optimizer.name=sgd"};
+    fixture f;
+    setup(&f, extra, 1);
+    const uint64_t count = f.spec.table.arena_count;
+    const ps_chunk chunk = {.count = count, .last_tensor = f.spec.table.n_tensors - 1};
+    const float factors[] = {1, 0.5f, 0.25f}, compensations[] = {0, 3, 0.7f};
+    const float *const bases[] = {NULL, f.grads[0], f.grads[1]}; // any numbers serve
+    for (int keep = 0; keep < 2; keep++) {
+        float *slab = calloc(ps_aggregate_slab_count(&chunk, &f.rule.optimizer, keep), 4);
+        ps_aggregate a;
+        assert_int_equal(
+            ps_aggregate_init(&a, &f.spec.table, &chunk, &f.rule.optimizer, keep, slab),
+            PS_OK);
+        memcpy(a.weights, f.start, count * sizeof *slab);
+        ps_aggregate_step s = {.factor = 1,
+                               .rule = &f.rule,
+                               .now = {.lr = 0.1, .t = 1, .grad_scale = 1},
+                               .grads = (const float *const *)f.grads,
+                               .n_grads = 3,
+                               .factors = factors,
+                               .compensations = compensations,
+                               .bases = bases};
+        if (keep) assert_int_equal(ps_aggregate_sum(&a, &s), PS_OK);
+        if (keep) s.grads = (const float *const *)&a.sum, s.n_grads = 1;
+        if (keep) s.factors = s.compensations = NULL;
+        assert_int_equal(ps_aggregate_apply(&a, &s), PS_OK);
+        for (uint64_t i = 0; i < count; i++) {
+            double sum = f.grads[0][i];
+            for (int r = 1; r < 3; r++) {
+                const double g = f.grads[r][i];
+                sum += factors[r] *
+                       (g + compensations[r] * g * g * (f.start[i] - bases[r][i]));
+            }
+            assert_true(fabs(a.weights[i] - (f.start[i] - 0.1 * sum)) < 1e-5);
+        }
+        ps_aggregate_fini(&a);
+        free(slab);
+    }
+    teardown(&f);
+}
+
 static void names_rank_tensor_and_step_of_a_nan(void **state)
 {
     const char *const extra[] = {"optimizer.name=sgd"};
@@ -214,6 +258,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_a_serial_loop_whatever_the_cut),
+        cmocka_unit_test(compensates_for_delay),
         cmocka_unit_test(names_rank_tensor_and_step_of_a_nan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

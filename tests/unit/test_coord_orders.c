@@ -1,5 +1,6 @@
 /* Orders as shards get them: once all of them have a push, in one sequence, and again
  * after a lost connection. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -128,16 +129,25 @@ static void bad_orders_are_refused(void **state)
 {
     ps_sync_entry entries[WORKERS];
     ps_sync_order order;
-    uint8_t value[12 * (WORKERS + 1)] = {0};
+    uint8_t value[8 + 16 * (WORKERS + 1)] = {0};
     ps_control c = {.kind = PS_CONTROL_ORDER, .value = value};
     const struct {
         size_t bytes;
         uint8_t first, second;
-    } cases[] = {{11, 0, 0}, {36, 0, 1}, {24, 0, WORKERS}, {24, 1, 1}, {24, 1, 0}};
+    } cases[] = {{0, 0, 0},        {16, 0, 0}, {39, 0, 0}, {56, 0, 1},
+                 {40, 0, WORKERS}, {40, 1, 1}, {40, 1, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         c.bytes = cases[i].bytes;
-        value[0] = cases[i].first;
-        value[12] = cases[i].second;
+        value[8] = cases[i].first;
+        value[24] = cases[i].second;
+        assert_int_equal(ps_coord_orders_read(&c, entries, WORKERS, &order),
+                         PS_ERR_PROTOCOL);
+    }
+    const double shares[] = {-0.5, 1.5, NAN};
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+        memset(value, 0, sizeof value);
+        memcpy(value, &shares[i], sizeof *shares);
+        c.bytes = 24;
         assert_int_equal(ps_coord_orders_read(&c, entries, WORKERS, &order),
                          PS_ERR_PROTOCOL);
     }

@@ -160,6 +160,7 @@ static void compute_sums(output *o)
         ps_floats_sum(out, a, b, n);
         ps_floats_add(out, b, n);
         ps_floats_scale(out, 0.7f, n);
+        ps_floats_compensate(out, out, a, b, 0.3f, n);
         put(o, out, n * sizeof *out);
         for (int shift = 0; shift < 16; shift += 5) {
             ps_nontemporal_copy(out + shift, a, n);

@@ -164,17 +164,17 @@ static void check_shard(const ps_chunk_codec *codec, const ps_chunk *c)
 {
     ps_coded_chunk a, b;
     float *weights = calloc(c->count, 4), *change = calloc(c->count, 4);
-    assert_int_equal(ps_coded_chunk_init(&a, codec, c, false), PS_OK);
-    assert_int_equal(ps_coded_chunk_init(&b, codec, c, false), PS_OK);
+    assert_int_equal(ps_coded_chunk_init(&a, codec, c, false, 1, false), PS_OK);
+    assert_int_equal(ps_coded_chunk_init(&b, codec, c, false, 1, false), PS_OK);
     ps_coded_chunk_start(&a, weights);
     for (uint64_t s = 0; s < STEPS && a.coded; s++) {
         if (s == CUT) ps_coded_chunk_start(&b, a.told);
         draw(c->count, (uint32_t)s + 5, change);
         for (uint64_t i = 0; i < c->count; i++)
             weights[i] += change[i] * 0.01f;
-        ps_coded_chunk_reply(&a, weights, s + 1);
+        ps_coded_chunk_reply(&a, 0, weights, s + 1);
         if (s < CUT) continue;
-        ps_coded_chunk_reply(&b, weights, s + 1);
+        ps_coded_chunk_reply(&b, 0, weights, s + 1);
         assert_int_equal(a.reply_bytes, b.reply_bytes);
         assert_memory_equal(a.reply, b.reply, a.reply_bytes);
         assert_memory_equal(a.told, b.told, c->count * 4);

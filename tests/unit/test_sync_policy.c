@@ -25,7 +25,7 @@ typedef struct world {
     bool computes[MOST], waits[MOST]; // waits: its push is not applied
     uint64_t base[MOST], clock[MOST];
     uint64_t version, pushes, counted, dropped, in_stretch, rests;
-    bool over;
+    bool over, replays;
     char record[RECORD];
     size_t bytes;
 } world;
@@ -50,6 +50,22 @@ static uint64_t slowest(const world *w)
     return least;
 }
 
+/* All batches are equal, so N pushes are a step. */
+static void check_weight(const world *w, const ps_sync_order *o, const ps_sync_entry *e,
+                         uint32_t applied)
+{
+    const ps_sync_rules *rules = &w->rules;
+    const uint64_t staleness = w->version - w->base[e->rank];
+    const bool backup = rules->kind == PS_POLICY_BACKUP;
+    double factor = backup ? (double)rules->n_workers / applied : 1, compensation = 0;
+    if (rules->correction == PS_CORRECTION_LR && staleness > 1) factor /= (double)staleness;
+    if (rules->correction == PS_CORRECTION_DELAY && staleness > 0)
+        compensation = rules->delay_strength * rules->n_workers;
+    assert_true(e->factor == (float)factor);
+    assert_true(e->compensation == (float)compensation);
+    assert_true(o->share == (backup ? 1 : (double)applied / rules->n_workers));
+}
+
 static void check_applied(world *w, const ps_sync_order *o, uint32_t applied)
 {
     const ps_sync_rules *rules = &w->rules;
@@ -65,12 +81,15 @@ static void check_applied(world *w, const ps_sync_order *o, uint32_t applied)
 
 static void apply(world *w, const ps_sync_order *o)
 {
-    uint32_t applied = 0;
+    uint32_t applied = 0, all = 0;
     assert_int_equal(o->version, w->version);
+    for (uint32_t i = 0; i < o->n; i++)
+        all += o->entries[i].applied;
     for (uint32_t i = 0; i < o->n; i++) {
         const ps_sync_entry *e = &o->entries[i];
         if (!e->applied) continue;
         assert_true(w->waits[e->rank]); // its push is in, and was not applied before
+        if (!w->replays) check_weight(w, o, e, all);
         w->waits[e->rank] = false;
         if (w->rules.kind == PS_POLICY_BACKUP && !w->rules.add)
             assert_int_equal(w->base[e->rank], w->version);
@@ -189,6 +208,7 @@ static void check_replay(const world *first, bool backwards)
     static world again;
     rules.script = first->record;
     begin(&again, &rules);
+    again.replays = true;
     while (!again.over) {
         const uint32_t n = rules.n_workers;
         uint32_t r = backwards ? n - 1 : 0;
@@ -231,6 +251,8 @@ static void stale_pushes_count_once_in_every_order(void **state)
             const ps_sync_rules rules = {.kind = s == 3 ? PS_POLICY_ASP : PS_POLICY_SSP,
                                          .n_workers = n,
                                          .staleness = s,
+                                         .correction = (ps_correction)(s % 3),
+                                         .delay_strength = 0.5,
                                          .first = 5,
                                          .total = n == 3 ? 8 : 9,
                                          .stretch = n == 3 ? 2 : 3};
@@ -248,6 +270,10 @@ static void backup_steps_have_enough_pushes_in_every_order(void **state)
                                              .n_workers = n,
                                              .backups = b,
                                              .add = add,
+                                             .correction = add && b < 2
+                                                               ? PS_CORRECTION_DELAY
+                                                               : PS_CORRECTION_NONE,
+                                             .delay_strength = 0.25,
                                              .total = n == 3 ? 3 : 4,
                                              .stretch = n == 3 ? 2 : 3};
                 in_every_order(&rules);
@@ -276,7 +302,7 @@ static void pushes_are_weighed(void **state)
 
     rules = (ps_sync_rules){.kind = PS_POLICY_ASP,
                             .n_workers = 2,
-                            .corrects = true,
+                            .correction = PS_CORRECTION_LR,
                             .total = 9,
                             .stretch = 9};
     assert_int_equal(ps_sync_init(&s, &rules, batches), PS_OK);

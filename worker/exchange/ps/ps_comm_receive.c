@@ -87,6 +87,20 @@ static bool is_awaited(const ps_comm *c, const ps_wire_header *h, int64_t have)
            (s->command.kind == PS_MSG_EXACT) == (h->kind == PS_MSG_EXACT_WEIGHTS);
 }
 
+/* The gradient that these weights answer did not count. */
+static void forget_dropped(ps_comm *c, const ps_wire_header *h)
+{
+    const ps_chunk *chunk = &c->plan->chunks[h->chunk];
+    const bool dropped = ps_config_own_pace(c->o.config) &&
+                         c->chunks[h->chunk].command.kind == PS_MSG_PUSH &&
+                         (h->scale & PS_WIRE_DROPPED) != 0;
+    if (!dropped || !c->residual_before || !c->encoded[h->chunk] ||
+        !ps_chunk_codec_keeps(&c->codec, h->step - 1))
+        return;
+    memcpy(c->residual + chunk->offset, c->residual_before + chunk->offset,
+           chunk->count * sizeof *c->residual);
+}
+
 static ps_err take_weights(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
                            ps_wire_frames *f)
 {
@@ -101,6 +115,7 @@ static ps_err take_weights(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
                           h->step, h->chunk, have);
     const uint64_t begin_ns = state->command.kind == PS_MSG_PUSH ? ps_trace_now() : 0;
     PS_TRY(take_scale(c, h));
+    forget_dropped(c, h);
     const ps_chunk *chunk = &c->plan->chunks[h->chunk];
     float *params = (float *)c->o.params->base + chunk->offset;
     if (is_change(c, h) && ps_optimizer_adds_up(&c->o.rule->optimizer))

@@ -1,5 +1,7 @@
 #include "ps_comm_send.h"
 
+#include <string.h>
+
 #include "param_groups.h"
 #include "trace.h"
 
@@ -66,6 +68,8 @@ static const void *payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
     float *kept =
         ps_chunk_codec_keeps(&c->codec, h->step) ? c->residual + range->offset : NULL;
     const uint64_t begin_ns = ps_clock_ns();
+    if (kept && c->residual_before)
+        memcpy(c->residual_before + range->offset, kept, range->count * sizeof *kept);
     ps_chunk_codec_encode(&c->codec, range, codec, grad, kept,
                           ps_codec_draw_key(h->rank, h->step), c->encoded[chunk]);
     ps_counter_add_since(&c->encode_ns, begin_ns);

@@ -39,9 +39,12 @@ static ps_err init_codec(ps_comm *c)
         uint64_t bytes = ps_chunk_codec_most_bytes(&c->codec, chunk, PS_CODED_GRADIENT);
         PS_TRY(ps_mem_zalloc_aligned(&c->encoded[i], bytes, "a payload"));
     }
-    if (ps_codec_feeds_back(c->codec.codec))
-        PS_TRY(ps_mem_zalloc_large(&c->residual, c->o.grads->bytes, "residuals"));
-    return PS_OK;
+    if (!ps_codec_feeds_back(c->codec.codec)) return PS_OK;
+    PS_TRY(ps_mem_zalloc_large(&c->residual, c->o.grads->bytes, "residuals"));
+    if (c->o.config->sync.policy != PS_POLICY_BACKUP ||
+        c->o.config->sync.late != PS_LATE_DROP)
+        return PS_OK;
+    return ps_mem_zalloc_large(&c->residual_before, c->o.grads->bytes, "residuals");
 }
 
 static void init_scale(ps_comm *c)
@@ -77,6 +80,7 @@ void ps_comm_memory_fini(ps_comm *c)
         free(c->encoded[i]);
     free(c->encoded);
     free(c->residual);
+    free(c->residual_before);
     free(c->paced.figures);
     free(c->paced.n_sent);
 }

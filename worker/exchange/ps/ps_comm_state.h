@@ -91,6 +91,10 @@ struct ps_comm {
     uint8_t **encoded; // by chunk: its gradient, encoded, until the reply is here; NULL
                        // where it travels as float32
     float *residual;   // an arena: what the codec has not sent yet, or NULL
+    /* Where gradients may be dropped: the residual without the last one. A dropped one
+     * leaves nothing behind, neither what was sent of it nor what was kept; and what
+     * others before it have left waits again. NULL elsewhere. */
+    float *residual_before;
     /* What FETCH and RESTORE are about; the main thread's until the command is put. */
     struct {
         uint64_t array;
