@@ -74,8 +74,8 @@ bool ps_checkpointer_is_best(const ps_checkpointer *c, double best, double loss,
                              double accuracy, double *value);
 
 /* All ranks, at the same border between two steps, with the exchange drained and the
- * buffers fetched, which began at begin_ns (ps_clock_ns). state: loss_sums and
- * loss_samples have this rank's own. must: if the disk is not done with the checkpoint
+ * buffers fetched, which began at begin_ns (ps_clock_ns). state: its lists have this
+ * rank's own. must: if the disk is not done with the checkpoint
  * before, waits for it instead of skipping this one. */
 ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state,
                             ps_checkpoint_place place, bool must, uint64_t begin_ns);

@@ -8,9 +8,7 @@
 
 #include "mem.h"
 
-static const char NAME[] = "policy.log";
-
-enum { HEAD_BYTES = 512, FILE_BYTES_MAX = 60 << 20 };
+enum { NAME_BYTES = 48, HEAD_BYTES = 512, FILE_BYTES_MAX = 60 << 20 };
 
 static void write_head(const ps_sync_rules *r, char head[HEAD_BYTES])
 {
@@ -21,10 +19,12 @@ static void write_head(const ps_sync_rules *r, char head[HEAD_BYTES])
              r->total, r->stretch);
 }
 
-static ps_err write_text(const ps_run_dir *dir, const char *mode, const char *text)
+static ps_err write_text(const ps_run_dir *dir, uint64_t first, const char *mode,
+                         const char *text)
 {
-    char path[PATH_MAX];
-    PS_TRY(ps_run_dir_path(dir, NAME, path));
+    char path[PATH_MAX], name[NAME_BYTES] = "policy.log";
+    if (first > 0) snprintf(name, sizeof name, "policy-%" PRIu64 ".log", first);
+    PS_TRY(ps_run_dir_path(dir, name, path));
     FILE *file = fopen(path, mode);
     if (!file) return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
     const bool bad = fputs(text, file) == EOF;
@@ -37,12 +37,12 @@ ps_err ps_policy_log_begin(const ps_run_dir *dir, const ps_sync_rules *rules)
 {
     char head[HEAD_BYTES];
     write_head(rules, head);
-    return write_text(dir, "we", head);
+    return write_text(dir, rules->first, "we", head);
 }
 
-ps_err ps_policy_log_add(const ps_run_dir *dir, const char *lines)
+ps_err ps_policy_log_add(const ps_run_dir *dir, uint64_t first, const char *lines)
 {
-    return write_text(dir, "ae", lines);
+    return write_text(dir, first, "ae", lines);
 }
 
 static ps_err read_file(const char *path, char **text)

@@ -1,7 +1,8 @@
 /* policy.log in the folder of a job whose workers go on at their own pace
  * (sync_policy.h): which push counted in which version, so that the job can be repeated
  * bit for bit. The first line is JSON and says of what job it is; the others are the
- * record's lines. Written whenever the workers rest.
+ * record's lines. Written whenever the workers rest. A job that goes on from the
+ * checkpoint of step N begins policy-N.log.
  *
  *   {"policy":"asp","workers":3,"first":0,"total":96,"stretch":32}
  *   1 1
@@ -16,8 +17,8 @@
 
 /* Begins the file anew. IO. */
 ps_err ps_policy_log_begin(const ps_run_dir *dir, const ps_sync_rules *rules);
-/* Appends lines. IO. */
-ps_err ps_policy_log_add(const ps_run_dir *dir, const char *lines);
+/* Appends lines; first: the rules'. IO. */
+ps_err ps_policy_log_add(const ps_run_dir *dir, uint64_t first, const char *lines);
 
 /* Reads the lines of a log that was written for a job like this one; *lines is owned by
  * the caller (free()). IO; FORMAT names what differs. */

@@ -281,7 +281,8 @@ static void set_sampler(const ps_resume *r, ps_sampler_options *sampler)
 {
     const ps_trainer_snapshot *s = &r->snapshot.trainer;
     sampler->start = (ps_sampler_start){0};
-    if (r->goes_on) sampler->start = (ps_sampler_start){(uint64_t)s->epoch, s->position};
+    if (r->goes_on && !ps_config_own_pace(r->o.config))
+        sampler->start = (ps_sampler_start){(uint64_t)s->epoch, s->position};
 }
 
 /* Rank 0, and a worker that is alone. */
@@ -290,8 +291,10 @@ static ps_err tell(ps_resume *r, ps_sampler_options *sampler)
     const ps_exchange_state *x = &r->arrays->exchange;
     set_sampler(r, sampler);
     r->start.step = r->goes_on ? r->snapshot.trainer.step : 0;
+    // At their own pace workers keep their places in the epoch themselves.
     r->start.total_steps =
-        ps_trainer_total_steps(r->o.config, sampler, r->o.accumulate, r->start.step);
+        ps_trainer_total_steps(r->o.config, sampler, r->o.accumulate,
+                               ps_config_own_pace(r->o.config) ? 0 : r->start.step);
     r->start.rule_bytes = r->goes_on ? x->rule_bytes : 0;
     memcpy(r->start.rule, x->rule, r->start.rule_bytes);
     if (!r->o.member) return PS_OK;

@@ -79,7 +79,8 @@ static int64_t count_epochs(const ps_trainer *t)
         (uint64_t)groups_per_epoch(ps_sampler_n_batches(sampler), t->o.accumulate);
     const uint64_t rest = (uint64_t)groups_per_epoch(
         ps_sampler_epoch_batches(sampler, sampler->start.epoch), t->o.accumulate);
-    const uint64_t steps = t->total_steps - t->step;
+    const bool begins = sampler->start.epoch == 0 && sampler->start.position == 0;
+    const uint64_t steps = t->total_steps - (begins ? 0 : t->step);
     const uint64_t behind = steps > rest ? steps - rest : 0;
     return (int64_t)(sampler->start.epoch + 1 + (behind + whole - 1) / whole);
 }

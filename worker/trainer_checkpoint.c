@@ -28,9 +28,10 @@ static void fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
 {
     const ps_trainer_window *w = &t->since_record;
     const ps_trainer_result *r = t->result;
-    double *sums = s->loss_sums, *samples = s->loss_samples;
+    double *sums = s->loss_sums, *samples = s->loss_samples, *own_steps = s->own_steps;
     sums[t->rank] = w->loss_sum;
     samples[t->rank] = (double)w->samples;
+    own_steps[t->rank] = (double)t->own_steps;
     *s = (ps_trainer_snapshot){.step = t->step,
                                .epoch = t->epoch,
                                .position = t->position,
@@ -47,6 +48,8 @@ static void fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
                                .n_ranks = s->n_ranks,
                                .loss_sums = sums,
                                .loss_samples = samples,
+                               .version = t->version,
+                               .own_steps = own_steps,
                                .metrics_bytes = ps_metrics_bytes(t->o.metrics),
                                .best = t->best,
                                .patience_best = t->patience.best,
@@ -61,6 +64,8 @@ static ps_err take_checkpoint(ps_trainer *t, ps_checkpoint_place place, bool mus
     PS_TRY(ps_trainer_take_losses(t, 0));
     if (t->program) PS_TRY(ps_program_fetch_buffers(t->program));
     PS_TRY(ps_session_drain(t->o.session));
+    // With a codec each worker has other weights until all have the exact ones.
+    if (ps_config_own_pace(t->o.config)) PS_TRY(ps_session_sync_buffers(t->o.session));
     PS_TRY(ps_trainer_renew_loss_scale(
         t)); // learns of the last step: whether it was skipped
     ps_err err = ps_trainer_snapshot_init(&state, ps_session_world_size(t->o.session));

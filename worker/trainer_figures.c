@@ -69,7 +69,7 @@ void ps_trainer_show_progress(ps_trainer *t, double loss, bool now)
             ps_straggler_text(&t->result->stragglers.now, waits_for, sizeof waits_for),
         .epoch = t->epoch + 1,
         .epochs = t->epochs,
-        .step = t->step + t->own_steps,
+        .step = t->step + t->shown,
         .steps = t->total_steps,
         .loss = loss,
         .samples_per_second = t->samples_a_step / t->seconds_a_step,

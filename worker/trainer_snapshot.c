@@ -40,35 +40,54 @@ static const struct {
     FIELD(REAL, best),
     FIELD(REAL, patience_best),
     FIELD(WHOLE, patience_in_row),
+    FIELD(WHOLE, version),
 };
+/* One number for each rank. */
+static const struct {
+    const char *name;
+    size_t offset;
+} lists[] = {{"loss_sums", offsetof(ps_trainer_snapshot, loss_sums)},
+             {"loss_samples", offsetof(ps_trainer_snapshot, loss_samples)},
+             {"own_steps", offsetof(ps_trainer_snapshot, own_steps)}};
+
 /* The first ones say where the job stands: those a state has to have. */
-enum { N_FIELDS = sizeof fields / sizeof *fields, N_NEEDED = 3 };
+enum {
+    N_FIELDS = sizeof fields / sizeof *fields,
+    N_LISTS = sizeof lists / sizeof *lists,
+    N_NEEDED = 3
+};
+
+static double **list_of(const ps_trainer_snapshot *s, int i)
+{
+    return (double **)((char *)s + lists[i].offset);
+}
 
 ps_err ps_trainer_snapshot_init(ps_trainer_snapshot *s, int n_ranks)
 {
     *s = (ps_trainer_snapshot){
         .n_ranks = n_ranks, .step_loss = NAN, .best = NAN, .patience_best = NAN};
     const size_t n = (size_t)n_ranks;
-    PS_TRY(ps_mem_zalloc(&s->loss_sums, n, sizeof *s->loss_sums, "the loss"));
-    return ps_mem_zalloc(&s->loss_samples, n, sizeof *s->loss_samples, "the loss");
+    for (int i = 0; i < N_LISTS; i++)
+        PS_TRY(ps_mem_zalloc(list_of(s, i), n, sizeof(double), "the loss"));
+    return PS_OK;
 }
 
 void ps_trainer_snapshot_fini(ps_trainer_snapshot *s)
 {
-    free(s->loss_sums);
-    free(s->loss_samples);
+    for (int i = 0; i < N_LISTS; i++)
+        free(*list_of(s, i));
     *s = (ps_trainer_snapshot){0};
 }
 
 ps_err ps_trainer_snapshot_copy(ps_trainer_snapshot *out, const ps_trainer_snapshot *s)
 {
     PS_TRY(ps_trainer_snapshot_init(out, s->n_ranks));
-    double *sums = out->loss_sums, *samples = out->loss_samples;
+    const ps_trainer_snapshot own = *out;
     *out = *s;
-    out->loss_sums = sums;
-    out->loss_samples = samples;
-    memcpy(sums, s->loss_sums, (size_t)s->n_ranks * sizeof *sums);
-    memcpy(samples, s->loss_samples, (size_t)s->n_ranks * sizeof *samples);
+    for (int i = 0; i < N_LISTS; i++) {
+        *list_of(out, i) = *list_of(&own, i);
+        memcpy(*list_of(out, i), *list_of(s, i), (size_t)s->n_ranks * sizeof(double));
+    }
     return PS_OK;
 }
 
@@ -108,14 +127,15 @@ ps_err ps_trainer_snapshot_to_json(const ps_trainer_snapshot *s, json_t **out)
                             fields[i].kind == WHOLE ? json_integer(*(const int64_t *)at)
                                                     : real_json(*(const double *)at));
     }
-    json_object_set_new(o, "loss_sums", reals_json(s->loss_sums, s->n_ranks));
-    if (json_object_set_new(o, "loss_samples", reals_json(s->loss_samples, s->n_ranks)) !=
-        0) {
-        json_decref(o);
-        return ps_err_set(PS_ERR_NOMEM, "no memory for the state of training");
-    }
+    bool good = true;
+    for (int i = 0; i < N_LISTS; i++)
+        good = json_object_set_new(o, lists[i].name,
+                                   reals_json(*list_of(s, i), s->n_ranks)) == 0 &&
+               good;
     *out = o;
-    return PS_OK;
+    if (good) return PS_OK;
+    json_decref(o);
+    return ps_err_set(PS_ERR_NOMEM, "no memory for the state of training");
 }
 
 static bool read_field(const json_t *json, int i, ps_trainer_snapshot *s)
@@ -149,15 +169,16 @@ ps_err ps_trainer_snapshot_from_json(const json_t *json, ps_trainer_snapshot *s)
         if (!read_field(json, i, s))
             return ps_err_set(PS_ERR_FORMAT, "%s is missing, or of another kind",
                               fields[i].name);
-    if (read_reals(sums, s->loss_sums, (int)n) &&
-        read_reals(json_object_get(json, "loss_samples"), s->loss_samples, (int)n))
-        return PS_OK;
-    return ps_err_set(PS_ERR_FORMAT, "loss_sums and loss_samples do not fit");
+    for (int i = 0; i < N_LISTS; i++)
+        if (!read_reals(json_object_get(json, lists[i].name), *list_of(s, i), (int)n))
+            return ps_err_set(PS_ERR_FORMAT, "loss_sums and %s do not fit",
+                              lists[i].name);
+    return PS_OK;
 }
 
 size_t ps_trainer_snapshot_n_values(int n_ranks)
 {
-    return N_FIELDS + 2 * (size_t)n_ranks;
+    return N_FIELDS + N_LISTS * (size_t)n_ranks;
 }
 
 void ps_trainer_snapshot_to_values(const ps_trainer_snapshot *s, double *values)
@@ -168,8 +189,8 @@ void ps_trainer_snapshot_to_values(const ps_trainer_snapshot *s, double *values)
         values[i] =
             fields[i].kind == WHOLE ? (double)*(const int64_t *)at : *(const double *)at;
     }
-    memcpy(values + N_FIELDS, s->loss_sums, bytes);
-    memcpy(values + N_FIELDS + s->n_ranks, s->loss_samples, bytes);
+    for (int i = 0; i < N_LISTS; i++)
+        memcpy(values + N_FIELDS + i * s->n_ranks, *list_of(s, i), bytes);
 }
 
 void ps_trainer_snapshot_from_values(const double *values, ps_trainer_snapshot *s)
@@ -182,8 +203,8 @@ void ps_trainer_snapshot_from_values(const double *values, ps_trainer_snapshot *
         else
             *(double *)at = values[i];
     }
-    memcpy(s->loss_sums, values + N_FIELDS, bytes);
-    memcpy(s->loss_samples, values + N_FIELDS + s->n_ranks, bytes);
+    for (int i = 0; i < N_LISTS; i++)
+        memcpy(*list_of(s, i), values + N_FIELDS + i * s->n_ranks, bytes);
 }
 
 void ps_trainer_snapshot_share(const ps_trainer_snapshot *s, int rank, int world_size,

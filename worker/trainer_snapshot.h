@@ -24,13 +24,17 @@ typedef struct ps_trainer_snapshot {
     double window_seconds, window_wait_seconds;
     int n_ranks;
     double *loss_sums, *loss_samples; // (n_ranks); owned
-    int64_t metrics_bytes;            // of metrics.jsonl
-    double best;                      // of the evaluations; NAN: there was none
-    double patience_best;             // ps_patience
+    /* Where workers go on at their own pace: updates made, 0: not known; and the steps
+     * that each has made of its own in the epoch. */
+    uint64_t version;
+    double *own_steps;     // (n_ranks); owned
+    int64_t metrics_bytes; // of metrics.jsonl
+    double best;           // of the evaluations; NAN: there was none
+    double patience_best;  // ps_patience
     int64_t patience_in_row;
 } ps_trainer_snapshot;
 
-/* loss_sums and loss_samples of n_ranks zeros. NOMEM; safe for fini in every case. */
+/* Lists of n_ranks zeros. NOMEM; safe for fini in every case. */
 ps_err ps_trainer_snapshot_init(ps_trainer_snapshot *s, int n_ranks);
 void ps_trainer_snapshot_fini(ps_trainer_snapshot *s);
 /* out: as after init in every case. NOMEM. */

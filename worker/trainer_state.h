@@ -69,7 +69,10 @@ struct ps_trainer {
     /* Where workers go on at their own pace (trainer_stretch.h): */
     uint64_t clock;     // pushes of this rank; otherwise as `step`
     uint64_t pass;      // whose order the samples have; otherwise the epoch
-    uint64_t own_steps; // in this epoch, for the progress
+    bool loads;         // the loader is in that pass
+    uint64_t own_steps; // of this rank in this epoch
+    uint64_t shown;     // steps since the last rest, for the progress
+    uint64_t version;   // updates made, at the last rest
     uint64_t n_rests;
     bool told_end; // it has told the servers that it was told to end
     char *figures; // JSON, owned; NULL: none yet

@@ -27,8 +27,11 @@ static ps_sync_rules rules_of(const ps_trainer *t)
         .correction = s->correction,
         .delay_strength = s->delay_strength,
         .first = t->step,
+        .version = t->version,
         .total = t->total_steps,
         .stretch = (uint64_t)steps_per_epoch(t),
+        .pause = (uint64_t)t->o.config->checkpoint.every,
+        .stop = (uint64_t)t->o.config->train.stop_after,
     };
 }
 
@@ -75,9 +78,21 @@ static void warn(const ps_trainer *t)
                           "is slow, they come from few of the steps\"");
 }
 
+/* Where the job goes on, in the middle of an epoch perhaps. The checkpoint of another
+ * policy does not know the steps of each rank: all have made as many. */
+static void find_start(ps_trainer *t)
+{
+    const ps_trainer_snapshot *s = t->o.start;
+    if (!s) return;
+    const uint64_t epochs = (uint64_t)(s->epoch * steps_per_epoch(t));
+    t->version = s->version > 0 ? s->version : s->step;
+    t->own_steps = s->version > 0 ? (uint64_t)s->own_steps[t->rank] : s->step - epochs;
+}
+
 ps_err ps_trainer_stretch_start(ps_trainer *t)
 {
-    if (!ps_config_own_pace(t->o.config) || t->total_steps == 0) return PS_OK;
+    if (!ps_config_own_pace(t->o.config) || t->step >= t->total_steps) return PS_OK;
+    find_start(t);
     t->clock = t->step;
     if (t->rank == 0) warn(t);
     if (t->rank == 0) PS_TRY(put_rules(t));
@@ -98,7 +113,7 @@ static ps_err tell_end(ps_trainer *t)
 static void show(ps_trainer *t, double seconds, int64_t group_n)
 {
     const uint64_t all = (uint64_t)steps_per_epoch(t);
-    if (t->own_steps < all) t->own_steps++;
+    if (t->shown < all) t->shown++;
     ps_duration_add(&t->result->step_time, seconds);
     // Until the first rest, as if all ranks were as fast as this one.
     if (t->samples_a_step == 0) t->samples_a_step = (double)group_n;
@@ -117,35 +132,46 @@ static ps_err own_step(ps_trainer *t, int64_t first, int64_t count, bool *rests,
     PS_TRY(ps_session_rest(t->o.session, rests, over));
     ps_trace_add(PS_TRACE_STEP, begin, t->clock);
     t->clock++;
+    t->own_steps++;
     show(t, ps_clock_seconds_since(begin), group_n);
     return PS_OK;
 }
 
+/* The pass and the micro-batch at which this rank's next step begins. */
+static ps_err find_place(ps_trainer *t, int64_t *first)
+{
+    const uint64_t steps = (uint64_t)steps_per_epoch(t), passes = t->own_steps / steps;
+    *first = (int64_t)(t->own_steps % steps) * t->o.accumulate;
+    if (t->loads && *first > 0) return PS_OK;
+    t->pass =
+        (uint64_t)t->epoch + passes * (uint64_t)t->epochs; // later: no epoch's order
+    t->loads = true;
+    return ps_loader_epoch(t->loader, t->pass, *first);
+}
+
 static ps_err run_until_rest(ps_trainer *t, bool *over)
 {
-    bool rests = false;
-    t->pass = (uint64_t)t->epoch;
-    t->own_steps = 0;
-    for (;;) {
-        PS_TRY(ps_loader_epoch(t->loader, t->pass, 0));
-        for (int64_t i = 0; i < t->n_batches && !rests; i += t->o.accumulate) {
-            const int64_t left = t->n_batches - i;
-            PS_TRY(own_step(t, i, left < t->o.accumulate ? left : t->o.accumulate, &rests,
-                            over));
-        }
-        if (rests) return ps_trainer_take_losses(t, 0);
-        t->pass += (uint64_t)t->epochs; // no epoch's order
+    for (bool rests = false; !rests;) {
+        int64_t first;
+        PS_TRY(find_place(t, &first));
+        const int64_t left = t->n_batches - first;
+        PS_TRY(own_step(t, first, left < t->o.accumulate ? left : t->o.accumulate, &rests,
+                        over));
     }
+    return ps_trainer_take_losses(t, 0);
 }
 
 /* --- at rest ------------------------------------------------------------------------ */
 
-/* The figures are one line, the record's lines follow. */
-static ps_err split_record(ps_trainer *t, const char *text, char **lines)
+/* The figures are a line, step and version are one; the record's lines follow. */
+static ps_err split_record(ps_trainer *t, const char *text, char **lines, double place[2])
 {
     const size_t n = strcspn(text, "\n");
-    if (text[n] == '\0') return ps_err_set(PS_ERR_PROTOCOL, "a record without figures");
-    PS_TRY(ps_mem_strdup(lines, text + n + 1));
+    const char *at = text[n] ? text + n + 1 : "";
+    const size_t m = strcspn(at, "\n");
+    if (at[m] == '\0' || sscanf(at, "%lf %lf", &place[0], &place[1]) != 2)
+        return ps_err_set(PS_ERR_PROTOCOL, "a record without figures");
+    PS_TRY(ps_mem_strdup(lines, at + m + 1));
     free(t->figures);
     t->figures = NULL;
     PS_TRY(ps_mem_strdup(&t->figures, text));
@@ -153,9 +179,9 @@ static ps_err split_record(ps_trainer *t, const char *text, char **lines)
     return PS_OK;
 }
 
-/* Rank 0 gets the record of the epoch; the coordinator need not keep it. *lines is owned
- * by the caller (free()). */
-static ps_err fetch_record(ps_trainer *t, char **lines)
+/* Rank 0 gets the record since the last rest, and where the job stands: step and version;
+ * the coordinator need not keep it. *lines is owned by the caller (free()). */
+static ps_err fetch_record(ps_trainer *t, char **lines, double place[2])
 {
     char key[48], *text = NULL;
     void *value;
@@ -167,7 +193,7 @@ static ps_err fetch_record(ps_trainer *t, char **lines)
     ps_err err = ps_mem_zalloc(&text, bytes + 1, 1, "the record");
     if (err == PS_OK) {
         memcpy(text, value, bytes);
-        err = split_record(t, text, lines);
+        err = split_record(t, text, lines, place);
     }
     free(text);
     free(value);
@@ -183,25 +209,33 @@ static ps_err write_record(const ps_trainer *t, char *lines, bool last)
     const size_t n = strlen(lines), rest = sizeof REST - 1;
     if (last && n >= rest && strcmp(lines + n - rest, REST) == 0)
         memcpy(lines + n - rest, END, sizeof END);
-    return ps_policy_log_add(t->o.run_dir, lines);
+    return ps_policy_log_add(t->o.run_dir, t->result->first_step, lines);
 }
 
-/* Books the epoch; the ranks' samples and steps are added up. */
-static ps_err book(ps_trainer *t, double seconds, uint64_t pushes, bool over)
+/* Samples of the epoch's permutation that bsp would have seen after as many steps. */
+static int64_t seen_in_epoch(const ps_trainer *t)
+{
+    const int64_t steps = (int64_t)t->step - t->epoch * steps_per_epoch(t);
+    const int64_t batches = steps * t->o.accumulate;
+    return ps_trainer_samples(t->global_n, 0,
+                              batches < t->n_batches ? batches : t->n_batches);
+}
+
+/* Books the steps since the last rest; the ranks' samples are added up. place: rank 0's
+ * step and version. */
+static ps_err book(ps_trainer *t, double seconds, const double place[2])
 {
     char name[48];
     ps_trainer_window *w = &t->since_record;
     ps_trainer_result *r = t->result;
-    const uint64_t left = t->total_steps - t->step;
-    uint64_t steps = (uint64_t)steps_per_epoch(t);
-    double sums[2] = {(double)w->samples, (double)pushes};
-    if (steps > left) steps = left;
+    double sums[] = {(double)w->samples, place[0], place[1]};
     snprintf(name, sizeof name, "rest/%" PRIu64, t->n_rests);
-    PS_TRY(ps_member_reduce(t->member, name, sums, 2, ps_trainer_step_deadline(t)));
-    if (over && steps < left) // it was told to end
-        steps = (uint64_t)(sums[1] / ps_session_world_size(t->o.session));
+    PS_TRY(ps_member_reduce(t->member, name, sums, 3, ps_trainer_step_deadline(t)));
+    const uint64_t steps = (uint64_t)sums[1] - t->step;
     t->step += steps;
-    t->own_steps = 0;
+    t->version = (uint64_t)sums[2];
+    t->position = seen_in_epoch(t);
+    t->shown = 0;
     r->steps = t->step;
     r->samples += (uint64_t)sums[0];
     r->seconds += seconds;
@@ -222,20 +256,32 @@ static ps_err agree(ps_trainer *t, bool over, bool *stop)
     return ps_trainer_agree(t, t->since_record.samples > 0, stop);
 }
 
-ps_err ps_trainer_stretch(ps_trainer *t, bool *stop)
+/* From one rest to the next: the whole epoch, or a part of it. */
+static ps_err run_stretch(ps_trainer *t, bool *stop)
 {
-    const uint64_t begin = ps_clock_ns(), clock = t->clock;
+    const uint64_t begin = ps_clock_ns();
     char *lines = NULL;
     bool over = false;
-    t->epoch_loss_sum = t->epoch_samples = 0;
+    double place[2] = {0};
     PS_TRY(run_until_rest(t, &over));
-    PS_TRY(book(t, ps_clock_seconds_since(begin), t->clock - clock, over));
-    ps_err err = fetch_record(t, &lines);
+    ps_err err = fetch_record(t, &lines, place);
+    if (err == PS_OK) err = book(t, ps_clock_seconds_since(begin), place);
     if (err == PS_OK) err = agree(t, over, stop);
     if (err == PS_OK) err = write_record(t, lines, *stop);
     free(lines);
     PS_TRY(err);
     ps_trainer_show_progress(t, t->step_loss, true);
+    return ps_trainer_checkpoint_if_due(t, *stop);
+}
+
+ps_err ps_trainer_stretch(ps_trainer *t, bool *stop)
+{
+    const uint64_t end = (uint64_t)((t->epoch + 1) * steps_per_epoch(t));
+    if (!t->goes_on) t->epoch_loss_sum = t->epoch_samples = 0;
+    if (!t->goes_on) t->own_steps = 0;
+    t->goes_on = t->loads = false;
+    while (t->step < end && t->step < t->total_steps && !*stop)
+        PS_TRY(run_stretch(t, stop));
     if (t->epoch_samples > 0)
         t->result->train_loss = t->epoch_loss_sum / t->epoch_samples;
     return PS_OK;

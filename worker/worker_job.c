@@ -190,11 +190,14 @@ static ps_err find_start(job *j)
                                        .generation = j->generation,
                                        .made = j->result.steps};
     PS_TRY(ps_resume_init(&j->resume, &options, ps_session_optimizer(j->session)));
-    if (j->resume.goes_on && ps_config_own_pace(j->config))
-        return ps_err_set(PS_ERR_CONFIG,
-                          "sync.policy: %s cannot go on from a checkpoint "
-                          "yet; train.init begins with its weights",
-                          ps_word_name(ps_policy_words, (int)j->config->sync.policy));
+    const int had = j->resume.snapshot.trainer.n_ranks;
+    if (j->resume.goes_on && ps_config_own_pace(j->config) &&
+        had != j->sampler.world_size)
+        return ps_err_set(
+            PS_ERR_CONFIG,
+            "sync.policy: %s goes on from a checkpoint with as many workers "
+            "as it had, %d; train.init begins with its weights",
+            ps_word_name(ps_policy_words, (int)j->config->sync.policy), had);
     PS_TRY(ps_resume_tell(&j->resume, &j->sampler));
     j->generation = j->resume.choice.generation;
     PS_TRY(ps_session_set_start(j->session, &j->resume.start));

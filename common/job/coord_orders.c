@@ -8,7 +8,7 @@
 #include "mem.h"
 
 /* Of a rules value: numbers before the batches. Flags of an ORDER and of its entries. */
-enum { RULES = 10, HEAD_BYTES = 8, ENTRY_BYTES = 16 };
+enum { RULES = 13, HEAD_BYTES = 8, ENTRY_BYTES = 16 };
 enum { APPLIES = 1, RESTS = 2, OVER = 4, APPLIED = 1, ANSWERED = 2 };
 
 typedef struct kept_order {
@@ -43,9 +43,12 @@ struct ps_coord_orders {
 ps_err ps_coord_orders_rules(const ps_sync_rules *r, const uint64_t *batches,
                              void **value, size_t *bytes)
 {
-    uint64_t numbers[RULES] = {(uint64_t)r->kind, r->n_workers, r->backups,
-                               r->add,            r->staleness, (uint64_t)r->correction,
-                               r->first,          r->total,     r->stretch};
+    uint64_t numbers[RULES] = {(uint64_t)r->kind, r->n_workers,
+                               r->backups,        r->add,
+                               r->staleness,      (uint64_t)r->correction,
+                               r->first,          r->version,
+                               r->total,          r->stretch,
+                               r->pause,          r->stop};
     memcpy(&numbers[RULES - 1], &r->delay_strength, sizeof r->delay_strength);
     const size_t script = r->script ? strlen(r->script) + 1 : 0;
     const size_t batch_bytes = r->n_workers * sizeof *batches;
@@ -82,8 +85,11 @@ static ps_err read_rules(ps_coord_orders *o, const void *value, size_t bytes)
                            .staleness = n[4],
                            .correction = (ps_correction)n[5],
                            .first = n[6],
-                           .total = n[7],
-                           .stretch = n[8],
+                           .version = n[7],
+                           .total = n[8],
+                           .stretch = n[9],
+                           .pause = n[10],
+                           .stop = n[11],
                            .script = o->script};
     memcpy(&rules.delay_strength, &n[RULES - 1], sizeof rules.delay_strength);
     return ps_sync_init(&o->sync, &rules, batches);
@@ -262,19 +268,20 @@ static ps_err figures(const ps_sync *s, char *out, size_t n, size_t *bytes)
                                  "{\"policy\":\"%s\",\"versions\":%" PRIu64
                                  ",\"counted\":%" PRIu64 ",\"dropped\":%" PRIu64,
                                  ps_word_name(ps_policy_words, (int)s->rules.kind),
-                                 s->version - s->rules.first, counted, dropped);
+                                 s->version - s->rules.version, counted, dropped);
     const uint32_t w = s->rules.n_workers;
     PS_TRY(numbers_json(out, n, &at, "counted_by_worker", s, counted_of, w));
     PS_TRY(numbers_json(out, n, &at, "dropped_by_worker", s, dropped_of, w));
     PS_TRY(numbers_json(out, n, &at, "staleness", s, bin_of, bins));
-    at += (size_t)snprintf(out + at, n - at, "}\n");
+    at += (size_t)snprintf(out + at, n - at, "}\n%" PRIu64 " %" PRIu64 "\n", s->done,
+                           s->version);
     *bytes = at;
-    return PS_OK;
+    return at < n ? PS_OK : ps_err_set(PS_ERR_INTERNAL, "the policy's figures");
 }
 
 static ps_err publish(ps_coord_orders *o)
 {
-    char text[64 + 48 * PS_MAX_RANKS], key[48];
+    char text[256 + 48 * PS_MAX_RANKS], key[48];
     size_t bytes;
     void *value;
     PS_TRY(figures(&o->sync, text, sizeof text, &bytes));

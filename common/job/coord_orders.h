@@ -8,8 +8,9 @@
  *            <- ORDER               to every shard, once all shards have the push
  *   worker   -> PUT "policy/end"    the workers are to rest soon
  *   worker 0 -> GET "policy/<n>"    set when the workers rest for the n-th time: the
- *                                   figures so far as JSON, in one line; then the
- *                                   record's lines since the rest before
+ *                                   figures so far as JSON, in one line; "STEP VERSION",
+ *                                   where the job stands; then the record's lines since
+ *                                   the rest before
  */
 #ifndef PS_COORD_ORDERS_H
 #define PS_COORD_ORDERS_H

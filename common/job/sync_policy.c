@@ -19,10 +19,25 @@ static ps_err check_rules(const ps_sync_rules *r, const uint64_t *batches)
     return PS_OK;
 }
 
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
 static uint64_t stretch_steps(const ps_sync *s)
 {
-    const uint64_t left = s->rules.total - s->done;
-    return left < s->rules.stretch ? left : s->rules.stretch;
+    const ps_sync_rules *r = &s->rules;
+    uint64_t end = (s->done / r->stretch + 1) * r->stretch;
+    if (r->pause > 0) end = least(end, (s->done / r->pause + 1) * r->pause);
+    if (r->stop > s->done) end = least(end, r->stop);
+    return least(end, r->total) - s->done;
+}
+
+/* Whole steps of this stretch, with that many pushes and versions. */
+static uint64_t steps_made(const ps_sync *s, uint64_t counted, uint64_t versions)
+{
+    const bool backup = s->rules.kind == PS_POLICY_BACKUP;
+    return backup ? versions : counted / s->rules.n_workers;
 }
 
 static void begin_stretch(ps_sync *s)
@@ -47,7 +62,8 @@ ps_err ps_sync_init(ps_sync *s, const ps_sync_rules *rules, const uint64_t *batc
     PS_TRY(ps_mem_zalloc(&s->entries, n, sizeof *s->entries, "the policy"));
     for (size_t r = 0; r < n; r++)
         s->workers[r].batch = batches[r];
-    s->version = s->done = rules->first;
+    s->version = rules->version;
+    s->done = rules->first;
     begin_stretch(s);
     return PS_OK;
 }
@@ -177,8 +193,7 @@ static void list_entries(ps_sync *s, ps_sync_order *out)
         taken += s->workers[r].taken ? s->workers[r].batch : 0;
         all += s->workers[r].batch;
     }
-    out->share =
-        s->rules.kind == PS_POLICY_BACKUP ? 1 : (double)taken / (double)all;
+    out->share = s->rules.kind == PS_POLICY_BACKUP ? 1 : (double)taken / (double)all;
     for (uint32_t r = 0; r < s->rules.n_workers; r++) {
         const ps_sync_worker *w = &s->workers[r];
         if (!w->taken && !w->answered) continue;
@@ -190,6 +205,14 @@ static void list_entries(ps_sync *s, ps_sync_order *out)
             .compensation = w->taken ? compensation_of(s, w, all) : 0,
         };
     }
+}
+
+static uint64_t count_applied(const ps_sync_order *o)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < o->n; i++)
+        n += o->entries[i].applied;
+    return n;
 }
 
 static void count_push(ps_sync *s, ps_sync_worker *w)
@@ -216,7 +239,7 @@ static void carry_out(ps_sync *s, const ps_sync_order *order)
         s->n_computing++;
     }
     if (!order->rest) return;
-    s->done += stretch_steps(s);
+    s->done += steps_made(s, s->counted, s->versions);
     if (!order->over) begin_stretch(s);
 }
 
@@ -317,10 +340,11 @@ ps_err ps_sync_decide(ps_sync *s, ps_sync_order *out, bool *any)
         PS_TRY(decide_by_script(s, out));
     else
         decide_now(s, out);
-    out->step =
-        o->kind == PS_POLICY_BACKUP ? s->version : s->done + s->counted / o->n_workers;
-    out->over |= out->rest && (s->ends || s->done + stretch_steps(s) >= o->total);
     list_entries(s, out);
+    out->step = s->done + steps_made(s, s->counted, s->versions);
+    const uint64_t step = s->done + steps_made(s, s->counted + count_applied(out),
+                                               s->versions + out->applies);
+    out->over |= out->rest && (s->ends || step >= o->total);
     *any = out->n > 0;
     if (*any) carry_out(s, out);
     return PS_OK;

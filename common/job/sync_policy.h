@@ -15,15 +15,17 @@
  *   asp     ssp without a bound: a push is applied when it arrives, and its worker goes
  *           on at once.
  *
- * Corrections of stale pushes: `lr` divides the learning rate of a push by its staleness in
- * versions (Zhang et al. 2016, "Staleness-aware async-SGD"); `delay` adds the first term of
- * the change that the gradient itself has made since then, with g * g for the Hessian's
- * diagonal (Zheng et al. 2017, "Asynchronous stochastic gradient descent with delay
- * compensation", DC-ASGD-c).
+ * Corrections of stale pushes: `lr` divides the learning rate of a push by its staleness
+ * in versions (Zhang et al. 2016, "Staleness-aware async-SGD"); `delay` adds the first
+ * term of the change that the gradient itself has made since then, with g * g for the
+ * Hessian's diagonal (Zheng et al. 2017, "Asynchronous stochastic gradient descent with
+ * delay compensation", DC-ASGD-c).
  *
- * A stretch is an epoch of the job. At its end all workers rest: they have the same
- * weights, and no push is on its way, as between two steps in bsp. A stretch of n steps
- * has n versions with backup, and n * N pushes with ssp and asp, whoever makes them.
+ * A stretch is an epoch of the job, or a part of it. At its end all workers rest: they
+ * have the same weights, and no push is on its way, as between two steps in bsp. There
+ * checkpoints are taken, so the job can be given steps at which a stretch ends within the
+ * epoch. A stretch of n steps has n versions with backup, and n * N pushes with ssp and
+ * asp, whoever makes them. One that is told to end before has the steps that are whole.
  *
  * Every push of a worker has one answer. The record of an order is a line of text:
  *
@@ -47,10 +49,13 @@ typedef struct ps_sync_rules {
     uint64_t staleness; // s
     ps_correction correction;
     double delay_strength; // of the correction delay
-    uint64_t first;     // step at which the job begins
-    uint64_t total;     // steps of the job, above first
-    uint64_t stretch;   // steps of an epoch
-    const char *script; // lines to repeat first, borrowed; NULL: none
+    uint64_t first;        // step at which the job begins, or goes on
+    uint64_t version;      // updates before it
+    uint64_t total;        // steps of the job, above first
+    uint64_t stretch;      // steps of an epoch; the first one begins at 0
+    uint64_t pause;        // workers also rest at multiples of this step; 0: not
+    uint64_t stop;         // and at this step; 0: not
+    const char *script;    // lines to repeat first, borrowed; NULL: none
 } ps_sync_rules;
 
 typedef enum ps_sync_place {
@@ -72,8 +77,8 @@ typedef struct ps_sync_entry {
     uint32_t rank;
     bool applied, answered;
     float factor; // its gradient is multiplied by it
-    /* Not 0: before that, the pushed gradient g becomes g + compensation * g * g * d; d is
-     * how far the weights have moved since the worker got them. */
+    /* Not 0: before that, the pushed gradient g becomes g + compensation * g * g * d; d
+     * is how far the weights have moved since the worker got them. */
     float compensation;
 } ps_sync_entry;
 
@@ -82,9 +87,9 @@ typedef struct ps_sync_order {
     uint64_t step;    // of the job, for the learning rate
     bool applies;
     double share; // of a step's samples that the applied pushes stand for; backup: 1
-    bool rest;              // the stretch is over: all workers are answered
-    bool over;              // and so is the job, or it was told to end
-    uint32_t n;             // entries
+    bool rest;    // the stretch is over: all workers are answered
+    bool over;    // and so is the job, or it was told to end
+    uint32_t n;   // entries
     ps_sync_entry *entries; // by rank; borrowed until the next order
 } ps_sync_order;
 

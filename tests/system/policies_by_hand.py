@@ -86,11 +86,12 @@ def main(config_path, init, log, out):
     n = config["job.workers"]
     servers, samples, epoch = Servers(config, init), [Samples(config, len(x), r) for r in range(n)], 0
     base = [servers.weights()] * n
-    given = {}  # by rank: the push that is in
+    given, step, counted = {}, 0, 0  # given: by rank, the push that is in
     for s in samples:
         s.begin(0)
     with open(log, encoding="utf-8") as f:
-        assert json.loads(f.readline())["workers"] == n
+        head = json.loads(f.readline())
+        assert head["workers"] == n
         lines = [line.split() for line in f]
     for applied, answered, *rest in lines:
         applied, answered = ranks(applied), ranks(answered)
@@ -99,10 +100,14 @@ def main(config_path, init, log, out):
             given[r] = base[r], gradients(config, base[r][1], x[indices], y[indices])
         if applied:
             servers.apply([given[r] for r in applied])
+            counted += len(applied)
         for r in answered:
             del given[r]
             base[r] = servers.weights()
         if rest:
+            step += servers.version - step if config["sync.policy"] == "backup" else counted // n
+            counted = 0
+        if rest and step % head["stretch"] == 0:
             epoch += 1
             for s in samples:
                 s.begin(epoch)

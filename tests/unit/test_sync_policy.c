@@ -24,7 +24,7 @@ typedef struct world {
     ps_sync_rules rules;
     bool computes[MOST], waits[MOST]; // waits: its push is not applied
     uint64_t base[MOST], clock[MOST];
-    uint64_t version, pushes, counted, dropped, in_stretch, rests;
+    uint64_t version, rested, step, pushes, counted, dropped, in_stretch, rests;
     bool over, replays;
     char record[RECORD];
     size_t bytes;
@@ -34,12 +34,38 @@ static const uint64_t BATCHES[MOST] = {8, 8, 8};
 
 static void begin(world *w, const ps_sync_rules *rules)
 {
-    *w = (world){.rules = *rules, .version = rules->first};
+    *w = (world){.rules = *rules,
+                 .version = rules->version,
+                 .rested = rules->version,
+                 .step = rules->first};
     assert_int_equal(ps_sync_init(&w->sync, rules, BATCHES), PS_OK);
     for (uint32_t r = 0; r < rules->n_workers; r++) {
         w->computes[r] = true;
-        w->base[r] = rules->first;
+        w->base[r] = rules->version;
     }
+}
+
+/* Whether all workers rest after that step. */
+static bool is_border(const ps_sync_rules *r, uint64_t step)
+{
+    return step == r->total || step % r->stretch == 0 || step == r->stop ||
+           (r->pause > 0 && step % r->pause == 0);
+}
+
+/* At a rest the steps since the last one are whole, and no border is passed. */
+static void check_rest(world *w, const ps_sync_order *o)
+{
+    const ps_sync_rules *r = &w->rules;
+    const bool backup = r->kind == PS_POLICY_BACKUP;
+    const uint64_t steps = backup ? w->version - w->rested : w->in_stretch / r->n_workers;
+    if (!backup) assert_int_equal(w->in_stretch % r->n_workers, 0);
+    assert_true(steps > 0);
+    for (uint64_t i = 1; i <= steps; i++)
+        assert_int_equal(is_border(r, w->step + i), i == steps);
+    w->step += steps;
+    w->rested = w->version;
+    assert_int_equal(w->sync.done, w->step);
+    assert_int_equal(o->over, w->step == r->total);
 }
 
 static uint64_t slowest(const world *w)
@@ -58,7 +84,8 @@ static void check_weight(const world *w, const ps_sync_order *o, const ps_sync_e
     const uint64_t staleness = w->version - w->base[e->rank];
     const bool backup = rules->kind == PS_POLICY_BACKUP;
     double factor = backup ? (double)rules->n_workers / applied : 1, compensation = 0;
-    if (rules->correction == PS_CORRECTION_LR && staleness > 1) factor /= (double)staleness;
+    if (rules->correction == PS_CORRECTION_LR && staleness > 1)
+        factor /= (double)staleness;
     if (rules->correction == PS_CORRECTION_DELAY && staleness > 0)
         compensation = rules->delay_strength * rules->n_workers;
     assert_true(e->factor == (float)factor);
@@ -120,6 +147,7 @@ static void answer(world *w, const ps_sync_order *o)
     }
     if (!o->rest) return;
     assert_int_equal(answered, w->rules.n_workers);
+    if (!w->replays) check_rest(w, o);
     memset(w->clock, 0, sizeof w->clock);
     w->in_stretch = 0;
     w->rests++;
@@ -182,11 +210,13 @@ static void check_end(const world *w)
 {
     const ps_sync_rules *r = &w->rules;
     const uint64_t steps = r->total - r->first;
-    uint64_t counted = 0, dropped = 0, staleness = 0;
+    uint64_t rests = 0, counted = 0, dropped = 0, staleness = 0;
     assert_int_equal(w->pushes, w->counted + w->dropped); // none lost, none twice
-    assert_int_equal(w->rests, (steps + r->stretch - 1) / r->stretch);
+    for (uint64_t step = r->first + 1; step <= r->total; step++)
+        rests += is_border(r, step);
+    assert_int_equal(w->rests, rests);
     if (r->kind == PS_POLICY_BACKUP)
-        assert_int_equal(w->version, r->total);
+        assert_int_equal(w->version, r->version + steps);
     else
         assert_int_equal(w->counted, steps * r->n_workers);
     if (r->kind != PS_POLICY_BACKUP) assert_int_equal(w->dropped, 0);
@@ -261,21 +291,41 @@ static void stale_pushes_count_once_in_every_order(void **state)
         }
 }
 
+/* Borders within epochs, where checkpoints are taken. */
+static void workers_rest_at_every_border_in_every_order(void **state)
+{
+    const ps_policy_kind kinds[] = {PS_POLICY_BACKUP, PS_POLICY_SSP, PS_POLICY_ASP};
+    for (int k = 0; k < 3; k++)
+        for (uint64_t first = 4; first < 7; first++)
+            for (uint64_t pause = 2; pause <= 3; pause++) {
+                const ps_sync_rules rules = {.kind = kinds[k],
+                                             .n_workers = 2,
+                                             .backups = k == 0,
+                                             .staleness = 1,
+                                             .first = first,
+                                             .version = 2 * first,
+                                             .total = first + 4,
+                                             .stretch = 4,
+                                             .pause = pause,
+                                             .stop = 7};
+                assert_true(in_every_order(&rules) > 10);
+            }
+}
+
 static void backup_steps_have_enough_pushes_in_every_order(void **state)
 {
     for (uint32_t n = 2; n <= MOST; n++)
         for (uint32_t b = 0; b < n; b++)
             for (int add = 0; add < 2; add++) {
-                const ps_sync_rules rules = {.kind = PS_POLICY_BACKUP,
-                                             .n_workers = n,
-                                             .backups = b,
-                                             .add = add,
-                                             .correction = add && b < 2
-                                                               ? PS_CORRECTION_DELAY
-                                                               : PS_CORRECTION_NONE,
-                                             .delay_strength = 0.25,
-                                             .total = n == 3 ? 3 : 4,
-                                             .stretch = n == 3 ? 2 : 3};
+                const ps_sync_rules rules = {
+                    .kind = PS_POLICY_BACKUP,
+                    .n_workers = n,
+                    .backups = b,
+                    .add = add,
+                    .correction = add && b < 2 ? PS_CORRECTION_DELAY : PS_CORRECTION_NONE,
+                    .delay_strength = 0.25,
+                    .total = n == 3 ? 3 : 4,
+                    .stretch = n == 3 ? 2 : 3};
                 in_every_order(&rules);
             }
 }
@@ -372,6 +422,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stale_pushes_count_once_in_every_order),
+        cmocka_unit_test(workers_rest_at_every_border_in_every_order),
         cmocka_unit_test(backup_steps_have_enough_pushes_in_every_order),
         cmocka_unit_test(pushes_are_weighed),
         cmocka_unit_test(a_job_that_is_told_to_end_rests_soon),

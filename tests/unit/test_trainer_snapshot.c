@@ -26,9 +26,11 @@ static json_t *state_json(ps_trainer_snapshot *s)
     s->patience_in_row = 3;
     s->window_samples = 12;
     s->metrics_bytes = 4096;
+    s->version = 77;
     for (int r = 0; r < 3; r++) {
         s->loss_sums[r] = 1e-300 / (r + 1);
         s->loss_samples[r] = 10 + r;
+        s->own_steps[r] = 3 * r;
     }
     assert_int_equal(ps_trainer_snapshot_to_json(s, &json), PS_OK);
     char *text = json_dumps(json, 0);
@@ -54,6 +56,8 @@ static void every_bit_survives(void **state)
     assert_int_equal(b.n_ranks, 3);
     assert_memory_equal(a.loss_sums, b.loss_sums, 3 * sizeof(double));
     assert_memory_equal(a.loss_samples, b.loss_samples, 3 * sizeof(double));
+    assert_memory_equal(a.own_steps, b.own_steps, 3 * sizeof(double));
+    assert_int_equal(b.version, 77);
     json_decref(json);
     ps_trainer_snapshot_fini(&a);
     ps_trainer_snapshot_fini(&b);
@@ -78,6 +82,8 @@ static void as_numbers(void **state)
     assert_true(isnan(b.step_loss) && b.best == -INFINITY);
     assert_memory_equal(a.loss_sums, b.loss_sums, 3 * sizeof(double));
     assert_memory_equal(a.loss_samples, b.loss_samples, 3 * sizeof(double));
+    assert_memory_equal(a.own_steps, b.own_steps, 3 * sizeof(double));
+    assert_int_equal(b.version, 77);
     ps_trainer_snapshot_fini(&a);
     ps_trainer_snapshot_fini(&b);
 }
