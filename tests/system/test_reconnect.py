@@ -46,6 +46,11 @@ NORM_JOBS = [
     (3, 2, ["exchange.codec=onebit", "exchange.codec_warmup=2", "optimizer.clip_norm=0.5"]),
     (2, 3, ["exchange.codec=topk", "exchange.codec_warmup=2", "optimizer.clip_norm=0.5"]),
 ]
+OWN_PACE = [
+    ["sync.policy=asp", "exchange.codec=int8", "optimizer.clip_norm=0.5"],
+    ["sync.policy=backup", "exchange.codec=onebit"],
+    ["sync.policy=ssp", "sync.correction=delay", "exchange.shm=off"],
+]
 SILENCE = ["net.heartbeat_ms=100", "exchange.shm=off"]  # is noticed after a second
 
 
@@ -145,6 +150,24 @@ class Decisions(CutTest):
             calm = self.run_job(f"calm-{i}", 0, draw, job)
             weights = self.run_job(f"cut-{i}", 6, draw, job, to_coordinator)
             self.assertEqual(weights, calm, f"seed {SEED}: {job}")
+
+
+class OwnPace(CutTest):
+    """What a worker gets again is what it had been told: a log leads to the same bits."""
+
+    def test_runs_with_cuts_are_repeated_exactly(self):
+        draw = random.Random(SEED)
+        for i, job in enumerate(OWN_PACE):
+            job = ["train.epochs=10", "train.eval_every=0", "data.train=0-1199", "data.batch=40",
+                   "net.step_timeout_ms=20000", *job]
+            parts, cut = self.start_job(2, 3, *job), 0
+            while cut < 10 and all(p.popen.poll() is None for p in parts.values()):
+                time.sleep(draw.random() * 0.03)
+                cut += self.cut_one(parts, draw, any_of)
+            weights = self.end_well(parts, f"cut-{i}", job)
+            log = self.path(f"cut-{i}", "policy.log")
+            again = self.start_job(2, 3, *job, f"sync.replay={log}")
+            self.assertEqual(weights, self.end_well(again, f"again-{i}", job), f"seed {SEED}: {job}")
 
 
 class Silences(CutTest):

@@ -189,13 +189,21 @@ static void note_sent(ps_comm *c, const ps_command *what)
     ps_comm_set_version(c, what->chunk, (int64_t)c->o.first_step);
 }
 
+/* An INIT that is sent again does not wait for credit. The shard takes it over at once,
+ * and may answer gradients of other chunks, with their credit, only when it has the one
+ * that follows the INIT. */
+static bool may_go(const ps_comm *c, const ps_comm_link *l, const ps_command *what)
+{
+    if (what->kind == PS_MSG_INIT && c->chunks[what->chunk].init_due) return true;
+    return ps_credit_allows(&l->credit, l->on_the_way, payload_bytes(c, l, what));
+}
+
 /* The most urgent chunk of a link; *any: there was one that may go. */
 static ps_err send_one(ps_comm *c, ps_comm_link *l, bool *any)
 {
     if (l->n_waiting == 0 || !l->open) return PS_OK;
     const ps_command what = next_of(c, most_urgent(c, l));
-    if (!ps_credit_allows(&l->credit, l->on_the_way, payload_bytes(c, l, &what)))
-        return PS_OK;
+    if (!may_go(c, l, &what)) return PS_OK;
     *any = true;
     if (what.kind == PS_MSG_PUSH) PS_TRY(ps_comm_send_groups(c, l));
     const uint64_t begin_ns = what.kind == PS_MSG_PUSH ? ps_trace_now() : 0;
