@@ -71,7 +71,8 @@ static ps_err cut_head(const char *path, const ps_sync_rules *rules, char *text)
         head[strlen(head) - 1] = '\0';
         return ps_err_set(PS_ERR_FORMAT,
                           "%s is of another job: its first line is %.*s, this job's "
-                          "would be %s",
+                          "would be %s (with another \"first\", go on from the "
+                          "checkpoint of that step: --resume RUN sync.replay=LOG)",
                           path, (int)(n < 200 ? n : 200), text, head);
     }
     char *lines = text + n + 1;
