@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "layer_precision.h"
 #include "mem.h"
 #include "model_spec.h"
 
@@ -40,17 +41,9 @@ float *ps_cuda_buffer(const ps_cuda_plan *p, int buffer)
     return (float *)(void *)(p->buffers + p->options->spec->table.buffers[buffer].offset);
 }
 
-/* float32 for values that the loss or a log_softmax reads or writes. */
 static ps_format format_of(const ps_cuda_plan *p, int edge)
 {
-    const ps_model_graph *g = p->graph;
-    bool wide = edge == g->output;
-    for (int i = 0; i < g->n_nodes; i++) {
-        const ps_model_node *node = &g->nodes[i];
-        bool near = node->out == edge || node->in[0] == edge;
-        wide = wide || (near && node->layer->kind == PS_LAYER_LOG_SOFTMAX);
-    }
-    return wide ? PS_FORMAT_FP32 : ps_gpu_format(p->gpu);
+    return ps_edge_stays_float32(p->graph, edge) ? PS_FORMAT_FP32 : ps_gpu_format(p->gpu);
 }
 
 static ps_err plan_value(ps_cuda_plan *p, int edge)
@@ -295,7 +288,7 @@ static ps_err allocate_factors(ps_cuda_plan *p)
     for (int i = 0; i < p->graph->n_nodes; i++) {
         const ps_model_node *node = &p->graph->nodes[i];
         ps_layer_kind kind = node->layer->kind;
-        if (kind != PS_LAYER_CONV2D && kind != PS_LAYER_LINEAR) continue;
+        if (ps_layer_precision_of(kind) != PS_MULTIPLIES_NARROW) continue;
         size_t window = p->options->spec->table.tensors[node->layer->weight].count;
         if (kind == PS_LAYER_CONV2D && window > weight) weight = window;
         if (kind == PS_LAYER_CONV2D) continue; // a convolution copies its factors anyway

@@ -3,9 +3,8 @@
  * (memory_plan.h).
  *
  * With train.precision bf16 or fp16, values between layers and their gradients have 16
- * bits, as matrix products read and write them. What the loss reads, and what a
- * log_softmax reads and writes, stays float32: these are few values for each sample, and
- * they need the precision. */
+ * bits, as matrix products read and write them, except those that stay float32
+ * (layer_precision.h). */
 #ifndef PS_CUDA_PLAN_H
 #define PS_CUDA_PLAN_H
 
