@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "device.h"
+#include "layer_precision.h"
 #include "model_spec.h"
 
 typedef struct counts {
@@ -80,6 +82,42 @@ static void print_layers(const ps_model_spec *spec, FILE *out, counts *total)
     print_line(out, "(all)", "", "", total);
 }
 
+/* The kinds of layers in the model whose factors have 16 bits. */
+static void print_narrow_kinds(const ps_model_spec *spec, FILE *out)
+{
+    bool seen[PS_LAYER_KIND_COUNT] = {false};
+    const char *between = "";
+    for (int i = 0; i < spec->n_layers; i++) {
+        const ps_layer_kind kind = spec->layers[i].kind;
+        if (seen[kind] || ps_layer_precision_of(kind) != PS_MULTIPLIES_NARROW) continue;
+        seen[kind] = true;
+        fprintf(out, "%s%s", between, ps_layer_kind_name(kind));
+        between = ", ";
+    }
+}
+
+/* What train.precision does, and how this machine computes it, or why it cannot. */
+static void print_precision(const ps_config *config, const ps_model_spec *spec, FILE *out)
+{
+    const ps_config_train *train = &config->train;
+    const ps_device_options options = ps_device_options_of(train, -1, 1);
+    ps_device *device = NULL;
+    char text[200];
+    if (train->precision == PS_PRECISION_FLOAT32) return;
+    fprintf(out, "\nIn %s: the factors of products (",
+            ps_word_name(ps_precision_words, (int)train->precision));
+    print_narrow_kinds(spec, out);
+    fputs("). Sums, losses, logits and the\nweights that are stepped are float32.\n",
+          out);
+    if (ps_device_open(train->device.kind, &options, &device) != PS_OK) {
+        fprintf(out, "Not on this machine: %s\n", ps_err_message());
+        return;
+    }
+    ps_device_describe(device, text, sizeof text);
+    fprintf(out, "On this machine: %s\n", text);
+    ps_device_close(&device);
+}
+
 ps_err ps_describe(const ps_config *config, FILE *out)
 {
     ps_model_spec spec;
@@ -98,6 +136,7 @@ ps_err ps_describe(const ps_config *config, FILE *out)
             "gradients. A step of a worker\nsends %s and receives as many bytes, "
             "without a codec.\n",
             weights, batch, outputs, weights);
+        print_precision(config, &spec, out);
     }
     ps_model_spec_fini(&spec);
     return err;

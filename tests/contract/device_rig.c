@@ -82,6 +82,7 @@ void rig_init(rig *r, const rig_device *on, const char *input, const char *loss,
     const bool numbers = load_model(r, input, loss, layers);
     r->max_batch = max_batch;
     r->rounding = on->rounding;
+    r->whole_values = on->kind == PS_DEVICE_CPU; // only products read 16 bits
     size_t n = (size_t)max_batch, arena = sizeof(float) * r->spec.table.arena_count;
     size_t features = (size_t)ps_dims_count(&r->spec.input);
     assert_int_equal(ps_mem_map_zeroed(&r->params, arena, "p"), PS_OK); // these are
@@ -188,6 +189,7 @@ void rig_compare(rig *r, int n, const ps_pass *pass)
     ref_init(&ref, &r->spec, n, r->params, r->buffers);
     ref.digits = r->rounding->digits;
     ref.least = r->rounding->least;
+    ref.whole_values = r->whole_values;
     if (pass->accumulate) {
         for (uint64_t i = 0; i < r->spec.table.arena_count; i++)
             ref.grads[i] = r->grads[i];

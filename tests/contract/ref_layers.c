@@ -127,7 +127,7 @@ static bool is_wide(const ref_model *m, int i)
 static void store(const ref_model *m, int i, double *x)
 {
     const ps_dims *d = i == PS_INPUT ? &m->spec->input : &m->spec->layers[i].out;
-    if (!is_wide(m, i)) round_all(m, x, m->n * ps_dims_count(d));
+    if (!m->whole_values && !is_wide(m, i)) round_all(m, x, m->n * ps_dims_count(d));
 }
 
 /* A product is stored before its bias is added. */
@@ -157,7 +157,8 @@ static void conv(ref_model *m, const ps_layer *l, const double *x, double *y,
         for (int64_t o = 0; o < O; o++) {
             int64_t out = (n * O + o) * H2 * W2;
             for (int64_t p = 0; p < H2 * W2; p++) {
-                if (dy && db) db[o] += dy[out + p];
+                // the gradient that is stored, or the factor
+                if (dy && db) db[o] += (m->whole_values ? dyr : dy)[out + p];
             }
             for (int64_t c = 0; c < C; c++) {
                 EACH_WINDOW({

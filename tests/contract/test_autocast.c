@@ -1,20 +1,23 @@
 /* train.precision bf16 against torch.autocast: BasicNet without dropout, each step from
  * PyTorch's weights.
  *
- * Both round the factors of products and what lies between layers to bfloat16, and sum in
- * float32. Autocast rounds the logits too, and the gradients of weights; here these stay
- * float32. So the two differ by some units of bfloat16 (2^-8), 8 in a gradient at the
- * most, and both are as far from the float32 step (a tenth). */
+ * Both round the factors of products to bfloat16, on the GPU also what lies between
+ * layers, and sum in float32. Autocast rounds the logits too, and the gradients of
+ * weights; here these stay float32. So the two differ by some units of bfloat16 (2^-8), 8
+ * in a gradient at the most, and both are as far from the float32 step (a tenth). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
 #include "basicnet_rig.h"
 
 enum { STEPS = 4, BATCH = 8 };
+
+static ps_device_kind kind = PS_DEVICE_CUDA;
 
 /* One way of making the step: its loss, and its gradient in an arena. */
 typedef struct way {
@@ -86,7 +89,7 @@ static void test_bf16_is_as_near_as_autocast(void **state)
     const ps_device_options device = {
         .index = -1, .local_rank = -1, .threads = 1, .precision = PS_PRECISION_BF16};
     FILE *teacher = teacher_start("/usr/bin/python3", "autocast.py", STEPS);
-    basicnet_init(&p.rig, PS_DEVICE_CUDA, &device, BATCH);
+    basicnet_init(&p.rig, kind, &device, BATCH);
     p.ours.grads = p.rig.grads;
     p.float32.grads = basicnet_arena(&p.rig);
     p.autocast.grads = basicnet_arena(&p.rig);
@@ -99,8 +102,10 @@ static void test_bf16_is_as_near_as_autocast(void **state)
     assert_int_equal(steps, STEPS);
 }
 
-int main(void)
+/* cpu: on that device; else on the GPU. */
+int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "cpu") == 0) kind = PS_DEVICE_CPU;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bf16_is_as_near_as_autocast)};
     return cmocka_run_group_tests(tests, NULL, NULL);

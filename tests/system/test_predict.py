@@ -195,6 +195,13 @@ class Describe(JobTest):
         self.assertEqual(lines["(all)"][1], "1199882")
         self.assertIn("a batch of 10", printed)
 
+    def test_the_precision(self):
+        printed = self.psrun("--describe", DIGITS, "train.precision=bf16", "train.device=cpu")
+        self.assertIn("In bf16: the factors of products (conv2d, linear).", printed)
+        self.assertRegex(printed, "products in bf16: (amx_bf16|avx512_bf16|emulated)")
+        printed = self.psrun("--describe", DIGITS, "train.precision=fp16", "train.device=cpu")
+        self.assertRegex(printed, r"Not on this machine: .*\(train.precision=(bf16|float32)\)")
+
     def test_a_mistake_in_the_model_is_named(self):
         printed = self.psrun("--describe", DIGITS, "model.input=[1,2,2]", code=1)
         self.assertRegex(printed, r"digits-basicnet.yaml:\d+")

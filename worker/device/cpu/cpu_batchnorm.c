@@ -72,7 +72,7 @@ ps_err ps_cpu_batchnorm_init(ps_cpu_batchnorm *n, dnnl_engine_t engine,
         .engine = engine, .who = layer->name, .eps = (float)layer->eps};
     ps_dnnl_md *md = NULL;
     ps_err err;
-    PS_TRY_GOTO(ps_cpu_shape_md(shape, layer->name, &md), err, out);
+    PS_TRY_GOTO(ps_cpu_shape_md(shape, layer->name, dnnl_f32, &md), err, out);
     PS_TRY_GOTO(ps_dnnl_attr_create(layer->name, false,
                                     (dnnl_primitive_attr_t *)(void *)&desc.attr),
                 err, out);

@@ -16,9 +16,33 @@ static ps_err make_order(dnnl_engine_t engine, const char *who, const ps_dnnl_md
     return err == PS_OK ? ps_cpu_op_create(op, who, &pd) : err;
 }
 
-/* plain: the descriptor of the weights in PyTorch's order. */
+/* The weights in PyTorch's order, as factors, and their gradient. */
+typedef struct plain_mds {
+    ps_dnnl_md *weights, *gradient;
+} plain_mds;
+
+static ps_err plain_init(plain_mds *plain, const ps_cpu_conv *c)
+{
+    const bool linear = c->layer->kind == PS_LAYER_LINEAR;
+    const int n_dims = linear ? 2 : 4;
+    const dnnl_format_tag_t tag = linear ? dnnl_oi : dnnl_oihw;
+    const dnnl_data_type_t type = c->factors == PS_CPU_BF16 ? dnnl_bf16 : dnnl_f32;
+    const dnnl_dims_t dims = {c->out.c, c->in.c, c->layer->kernel[0],
+                              c->layer->kernel[1]};
+    *plain = (plain_mds){0};
+    PS_TRY(
+        ps_dnnl_md_create_as(c->layer->name, n_dims, dims, type, tag, &plain->weights));
+    return ps_dnnl_md_create(c->layer->name, n_dims, dims, tag, &plain->gradient);
+}
+
+static void plain_fini(plain_mds *plain)
+{
+    ps_dnnl_md_destroy(&plain->weights);
+    ps_dnnl_md_destroy(&plain->gradient);
+}
+
 static ps_err make_backward(ps_cpu_conv *c, dnnl_engine_t engine,
-                            ps_cpu_conv_choice *choice, const ps_dnnl_md *plain)
+                            ps_cpu_conv_choice *choice, const plain_mds *plain)
 {
     const char *who = c->layer->name;
     if (choice->backward_data) {
@@ -28,30 +52,29 @@ static ps_err make_backward(ps_cpu_conv *c, dnnl_engine_t engine,
         c->own_weights_back = !dnnl_memory_desc_equal(
             wanted, ps_cpu_op_md(&c->forward, dnnl_query_weights_md, 0));
         if (c->own_weights_back)
-            PS_TRY(make_order(engine, who, plain, wanted, &c->order_weights_back));
+            PS_TRY(
+                make_order(engine, who, plain->weights, wanted, &c->order_weights_back));
     }
     PS_TRY(ps_cpu_op_create(&c->backward_weights, who, &choice->backward_weights));
     return make_order(engine, who,
                       ps_cpu_op_md(&c->backward_weights, dnnl_query_diff_weights_md, 0),
-                      plain, &c->order_gradient);
+                      plain->gradient, &c->order_gradient);
 }
 
 static ps_err make_primitives(ps_cpu_conv *c, dnnl_engine_t engine,
                               ps_cpu_conv_choice *choice)
 {
     const char *who = c->layer->name;
-    const dnnl_dims_t dims = {c->out.c, c->in.c, c->layer->kernel[0],
-                              c->layer->kernel[1]};
-    ps_dnnl_md *plain = NULL;
-    PS_TRY(ps_dnnl_md_create(who, 4, dims, dnnl_oihw, &plain));
-    ps_err err = ps_cpu_op_create(&c->forward, who, &choice->forward);
+    plain_mds plain;
+    ps_err err = plain_init(&plain, c);
+    if (err == PS_OK) err = ps_cpu_op_create(&c->forward, who, &choice->forward);
     if (err == PS_OK)
-        err = make_order(engine, who, plain,
+        err = make_order(engine, who, plain.weights,
                          ps_cpu_op_md(&c->forward, dnnl_query_weights_md, 0),
                          &c->order_weights);
     if (err == PS_OK && choice->backward_weights)
-        err = make_backward(c, engine, choice, plain);
-    ps_dnnl_md_destroy(&plain);
+        err = make_backward(c, engine, choice, &plain);
+    plain_fini(&plain);
     return err;
 }
 
@@ -67,16 +90,56 @@ static void set_layouts(ps_cpu_conv *c, const ps_cpu_conv_choice *choice)
     c->in.w = w;
 }
 
+/* Products of bf16, or of rounded float32 where the library has better code for that. */
+static ps_err choose_narrow(ps_cpu_conv *c, dnnl_engine_t engine, const ps_cpu_shape *in,
+                            const ps_cpu_conv_use *use, ps_cpu_conv_choice *choice)
+{
+    ps_cpu_conv_choice rounded;
+    ps_cpu_conv_use with = *use;
+    with.winograd = PS_WINOGRAD_OFF; // the library has it for float32 alone
+    ps_err err = ps_cpu_conv_choose(choice, engine, c->layer, in, &with);
+    if (err != PS_OK && err != PS_ERR_UNSUPPORTED) return err;
+    with = *use;
+    with.factors = PS_CPU_ROUNDED;
+    ps_err other = ps_cpu_conv_choose(&rounded, engine, c->layer, in, &with);
+    if (other == PS_OK && (err != PS_OK || rounded.grade > choice->grade)) {
+        const ps_cpu_conv_choice swapped = *choice;
+        *choice = rounded;
+        rounded = swapped;
+        c->factors = PS_CPU_ROUNDED;
+        err = PS_OK;
+    }
+    ps_cpu_conv_choice_fini(&rounded);
+    return err;
+}
+
+static ps_err choose(ps_cpu_conv *c, dnnl_engine_t engine, const ps_cpu_shape *in,
+                     const ps_cpu_conv_use *use, ps_cpu_conv_choice *choice)
+{
+    if (c->layer->kind == PS_LAYER_LINEAR)
+        return ps_cpu_product_choose(choice, engine, c->layer, in, use);
+    if (use->factors == PS_CPU_BF16) return choose_narrow(c, engine, in, use, choice);
+    return ps_cpu_conv_choose(choice, engine, c->layer, in, use);
+}
+
+static void count_parameters(ps_cpu_conv *c)
+{
+    const ps_layer *l = c->layer;
+    const bool linear = l->kind == PS_LAYER_LINEAR;
+    const int64_t window = linear ? 1 : l->kernel[0] * l->kernel[1];
+    c->n_bias = linear || l->bias == PS_NONE ? 0 : c->out.c;
+    c->n_weights = c->out.c * c->in.c * window;
+}
+
 ps_err ps_cpu_conv_init(ps_cpu_conv *c, dnnl_engine_t engine, const ps_layer *layer,
                         const ps_cpu_shape *in, const ps_cpu_conv_use *use)
 {
-    ps_cpu_conv_choice choice;
-    *c = (ps_cpu_conv){.layer = layer, .in = *in};
-    ps_err err = ps_cpu_conv_choose(&choice, engine, layer, in, use);
+    ps_cpu_conv_choice choice = {0};
+    *c = (ps_cpu_conv){.layer = layer, .in = *in, .factors = use->factors};
+    ps_err err = choose(c, engine, in, use, &choice);
     if (err == PS_OK) {
         set_layouts(c, &choice);
-        c->n_bias = layer->bias == PS_NONE ? 0 : c->out.c;
-        c->n_weights = c->out.c * c->in.c * layer->kernel[0] * layer->kernel[1];
+        count_parameters(c);
         err = make_primitives(c, engine, &choice);
     }
     ps_cpu_conv_choice_fini(&choice);
@@ -98,8 +161,15 @@ static size_t bordered_bytes(const ps_cpu_conv *c)
     return sizeof(float) * (size_t)ps_cpu_shape_count(&c->bordered);
 }
 
+static size_t rounded_bytes(const ps_cpu_conv *c)
+{
+    if (c->factors == PS_CPU_FLOAT32) return 0;
+    return ps_cpu_factor_bytes(c->factors) * (size_t)c->n_weights;
+}
+
 ps_err ps_cpu_conv_plan_forward(ps_cpu_conv *c, ps_memory_plan *memory, bool training)
 {
+    PS_TRY(ps_memory_plan_take(memory, rounded_bytes(c), &c->slot.rounded));
     PS_TRY(ps_memory_plan_take(memory, bordered_bytes(c), &c->slot.bordered));
     PS_TRY(ps_memory_plan_take(
         memory, ps_cpu_op_bytes(&c->order_weights, dnnl_query_dst_md), &c->slot.weights));
@@ -107,6 +177,7 @@ ps_err ps_cpu_conv_plan_forward(ps_cpu_conv *c, ps_memory_plan *memory, bool tra
                                &c->slot.scratch));
     ps_memory_plan_give(memory, c->slot.scratch);
     if (!training) ps_memory_plan_give(memory, c->slot.bordered);
+    if (!training) ps_memory_plan_give(memory, c->slot.rounded);
     bool kept = training && c->backward_data.primitive && !c->own_weights_back;
     if (!kept) ps_memory_plan_give(memory, c->slot.weights);
     return PS_OK;
@@ -138,6 +209,7 @@ ps_err ps_cpu_conv_plan_backward(ps_cpu_conv *c, ps_memory_plan *memory)
     ps_memory_plan_give(memory, c->slot.bias_gradient);
     ps_memory_plan_give(memory, c->slot.bordered_dx);
     ps_memory_plan_give(memory, c->slot.bordered);
+    ps_memory_plan_give(memory, c->slot.rounded);
     if (c->backward_data.primitive && !c->own_weights_back)
         ps_memory_plan_give(memory, c->slot.weights);
     return PS_OK;
@@ -145,8 +217,8 @@ ps_err ps_cpu_conv_plan_backward(ps_cpu_conv *c, ps_memory_plan *memory)
 
 /* Binds a reorder from PyTorch's layout to a slot; *where: where the weights are
  * afterwards. */
-static ps_err bind_order(ps_cpu_op *op, const char *who, float *weight, float *ordered,
-                         float **where)
+static ps_err bind_order(ps_cpu_op *op, const char *who, void *weight, void *ordered,
+                         void **where)
 {
     *where = op->primitive ? ordered : weight;
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_FROM,
@@ -158,11 +230,13 @@ static ps_err bind_order(ps_cpu_op *op, const char *who, float *weight, float *o
 }
 
 static ps_err bind_forward(ps_cpu_conv *c, const ps_memory_plan *memory,
-                           const ps_cpu_conv_arrays *p, float **weights)
+                           const ps_cpu_conv_arrays *p, void **weights)
 {
     const char *who = c->layer->name;
     ps_cpu_op *op = &c->forward;
-    PS_TRY(bind_order(&c->order_weights, who, p->weight,
+    c->weight = p->weight;
+    c->rounded = ps_memory_plan_at(memory, c->slot.rounded);
+    PS_TRY(bind_order(&c->order_weights, who, c->rounded ? c->rounded : p->weight,
                       ps_memory_plan_at(memory, c->slot.weights), weights));
     c->bordered_x = ps_memory_plan_at(memory, c->slot.bordered);
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SRC, ps_cpu_op_md(op, dnnl_query_src_md, 0),
@@ -178,13 +252,14 @@ static ps_err bind_forward(ps_cpu_conv *c, const ps_memory_plan *memory,
 }
 
 static ps_err bind_backward_data(ps_cpu_conv *c, const ps_memory_plan *memory,
-                                 const ps_cpu_conv_arrays *p, float *weights)
+                                 const ps_cpu_conv_arrays *p, void *weights)
 {
     const char *who = c->layer->name;
     ps_cpu_op *op = &c->backward_data;
     if (!op->primitive) return PS_OK;
     if (c->own_weights_back)
-        PS_TRY(bind_order(&c->order_weights_back, who, p->weight,
+        PS_TRY(bind_order(&c->order_weights_back, who,
+                          c->rounded ? c->rounded : p->weight,
                           ps_memory_plan_at(memory, c->slot.weights_back), &weights));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_WEIGHTS,
                           ps_cpu_op_md(op, dnnl_query_weights_md, 0), weights));
@@ -228,7 +303,7 @@ static ps_err bind_backward_weights(ps_cpu_conv *c, const ps_memory_plan *memory
 ps_err ps_cpu_conv_bind(ps_cpu_conv *c, const ps_memory_plan *memory,
                         const ps_cpu_conv_arrays *p)
 {
-    float *weights = NULL;
+    void *weights = NULL;
     PS_TRY(bind_forward(c, memory, p, &weights));
     if (!p->dy) return PS_OK;
     c->plain_gradient = ps_memory_plan_at(memory, c->slot.plain_gradient);
@@ -237,9 +312,10 @@ ps_err ps_cpu_conv_bind(ps_cpu_conv *c, const ps_memory_plan *memory,
     return bind_backward_weights(c, memory, p);
 }
 
-ps_err ps_cpu_conv_forward(ps_cpu_conv *c, dnnl_stream_t stream, const float *x)
+ps_err ps_cpu_conv_forward(ps_cpu_conv *c, dnnl_stream_t stream, const void *x)
 {
     const char *who = c->layer->name;
+    if (c->rounded) ps_cpu_narrow(c->factors, c->n_weights, c->weight, c->rounded);
     PS_TRY(ps_cpu_op_run(&c->order_weights, who, stream));
     if (c->bordered_x)
         ps_cpu_border_add(&c->in, x, &c->bordered, c->bordered_x);
@@ -248,7 +324,7 @@ ps_err ps_cpu_conv_forward(ps_cpu_conv *c, dnnl_stream_t stream, const float *x)
     return ps_cpu_op_run(&c->forward, who, stream);
 }
 
-ps_err ps_cpu_conv_backward(ps_cpu_conv *c, dnnl_stream_t stream, const float *x,
+ps_err ps_cpu_conv_backward(ps_cpu_conv *c, dnnl_stream_t stream, const void *x,
                             float *dweight, float *dbias, bool accumulate)
 {
     const char *who = c->layer->name;

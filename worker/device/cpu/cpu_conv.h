@@ -1,15 +1,21 @@
 /* conv2d through oneDNN, in layouts for which the library has fast code in all the passes
- * that are needed. */
+ * that are needed. Also linear, without its bias, where the factors have 16 bits.
+ *
+ * The input and the gradient of the output are the factors of products, with the
+ * weights: float32, bf16, or float32 rounded to bf16. The caller rounds the first two.
+ * The weights are rounded in the forward pass; what is computed is float32. */
 #ifndef PS_CPU_CONV_H
 #define PS_CPU_CONV_H
 
 #include "cpu_conv_choice.h"
 #include "cpu_op.h"
+#include "cpu_product_choice.h"
 #include "memory_plan.h"
 
 typedef struct ps_cpu_conv {
     const ps_layer *layer;
-    ps_cpu_shape in, out;  // the layouts it reads and writes
+    ps_cpu_factors factors; // BF16 that was asked for is ROUNDED where that is better
+    ps_cpu_shape in, out;   // the layouts it reads and writes
     ps_cpu_shape bordered; // in with the layer's padding around it; n = 0: not needed
     ps_cpu_op order_weights, forward;            // PyTorch's order -> the library's
     ps_cpu_op order_weights_back, backward_data; // the first: if the order differs
@@ -20,7 +26,10 @@ typedef struct ps_cpu_conv {
         int weights, weights_back, gradient, plain_gradient, bias_gradient;
         int scratch, scratch_data, scratch_weights;
         int bordered, bordered_dx;
+        int rounded;
     } slot;
+    const float *weight; // in the parameter arena
+    void *rounded;       // the same as factors, in PyTorch's order; NULL for FLOAT32
     float *plain_gradient, *bias_gradient;
     float *bordered_x, *bordered_dx; // NULL where there is no border
     float *dx;
@@ -28,7 +37,8 @@ typedef struct ps_cpu_conv {
 } ps_cpu_conv;
 
 /* in: the input's shape in its present layout; conv->in is the layout that the library
- * wants. conv is safe for fini after a failure. */
+ * wants. conv is safe for fini after a failure. UNSUPPORTED also when bf16 products of a
+ * linear layer have no fast code. */
 ps_err ps_cpu_conv_init(ps_cpu_conv *conv, dnnl_engine_t engine, const ps_layer *layer,
                         const ps_cpu_shape *in, const ps_cpu_conv_use *use);
 void ps_cpu_conv_fini(ps_cpu_conv *conv);
@@ -41,7 +51,10 @@ ps_err ps_cpu_conv_plan_backward(ps_cpu_conv *conv, ps_memory_plan *memory);
 /* Where everything lies. dy and dx are NULL when not training; dx also when it is not
  * needed. */
 typedef struct ps_cpu_conv_arrays {
-    float *x, *y, *dy, *dx;
+    void *x; // factors
+    float *y;
+    void *dy; // factors
+    float *dx;
     float *weight, *bias; // in the parameter arena; bias may be NULL
 } ps_cpu_conv_arrays;
 
@@ -49,9 +62,9 @@ ps_err ps_cpu_conv_bind(ps_cpu_conv *conv, const ps_memory_plan *memory,
                         const ps_cpu_conv_arrays *arrays);
 
 /* x: where the input lies in this pass. */
-ps_err ps_cpu_conv_forward(ps_cpu_conv *conv, dnnl_stream_t stream, const float *x);
+ps_err ps_cpu_conv_forward(ps_cpu_conv *conv, dnnl_stream_t stream, const void *x);
 /* dweight, dbias: in the gradient arena; accumulate: added to what stands there. */
-ps_err ps_cpu_conv_backward(ps_cpu_conv *conv, dnnl_stream_t stream, const float *x,
+ps_err ps_cpu_conv_backward(ps_cpu_conv *conv, dnnl_stream_t stream, const void *x,
                             float *dweight, float *dbias, bool accumulate);
 
 #endif

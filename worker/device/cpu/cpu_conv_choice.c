@@ -21,7 +21,7 @@ typedef enum grade { GRADE_REFERENCE, GRADE_PRODUCTS, GRADE_KERNEL } grade;
 /* The passes of a layer in one layout. */
 typedef struct plan {
     ps_cpu_conv_choice choice;
-    ps_dnnl_md *src, *dst;
+    ps_dnnl_md *src, *dst, *src_grad, *dst_grad;
     grade worst;
     int sum;          // of the grades; the forward pass counts twice
     bool fills_lanes; // no lanes of the blocks are wasted on padding
@@ -34,7 +34,8 @@ typedef struct maker {
     const ps_cpu_conv_use *use;
     ps_cpu_shape in, out; // in PyTorch's order; in: with its border, if there is one
     bool border;
-    ps_dnnl_md *any_src, *any_dst, *any_weights, *bias;
+    dnnl_data_type_t factor; // of the input, the weights and the output's gradient
+    ps_dnnl_md *any_src, *any_dst, *any_weights, *any_weights_grad, *bias;
     dnnl_primitive_attr_t attr, attr_back;
 } maker;
 
@@ -55,6 +56,8 @@ static void plan_fini(plan *p)
 {
     ps_dnnl_md_destroy(&p->src);
     ps_dnnl_md_destroy(&p->dst);
+    ps_dnnl_md_destroy(&p->src_grad);
+    ps_dnnl_md_destroy(&p->dst_grad);
     ps_cpu_conv_choice_fini(&p->choice);
 }
 
@@ -63,6 +66,7 @@ static void maker_fini(maker *m)
     ps_dnnl_md_destroy(&m->any_src);
     ps_dnnl_md_destroy(&m->any_dst);
     ps_dnnl_md_destroy(&m->any_weights);
+    ps_dnnl_md_destroy(&m->any_weights_grad);
     ps_dnnl_md_destroy(&m->bias);
     if (m->attr) dnnl_primitive_attr_destroy(m->attr);
     if (m->attr_back) dnnl_primitive_attr_destroy(m->attr_back);
@@ -123,9 +127,11 @@ static ps_err make_descriptors(maker *m)
     const dnnl_dims_t bias = {m->out.c};
     const dnnl_dims_t src = {m->in.n, m->in.c, m->in.h, m->in.w};
     const dnnl_dims_t dst = {m->out.n, m->out.c, m->out.h, m->out.w};
-    PS_TRY(ps_dnnl_md_create(who, 4, src, dnnl_format_tag_any, &m->any_src));
-    PS_TRY(ps_dnnl_md_create(who, 4, dst, dnnl_format_tag_any, &m->any_dst));
-    PS_TRY(ps_dnnl_md_create(who, 4, weights, dnnl_format_tag_any, &m->any_weights));
+    const dnnl_format_tag_t any = dnnl_format_tag_any;
+    PS_TRY(ps_dnnl_md_create_as(who, 4, src, m->factor, any, &m->any_src));
+    PS_TRY(ps_dnnl_md_create(who, 4, dst, any, &m->any_dst));
+    PS_TRY(ps_dnnl_md_create_as(who, 4, weights, m->factor, any, &m->any_weights));
+    PS_TRY(ps_dnnl_md_create(who, 4, weights, any, &m->any_weights_grad));
     if (l->bias != PS_NONE) PS_TRY(ps_dnnl_md_create(who, 1, bias, dnnl_x, &m->bias));
     PS_TRY(ps_dnnl_attr_create(who, m->use->relu, &m->attr));
     // only the forward primitive applies the relu
@@ -138,6 +144,7 @@ static ps_err maker_init(maker *m, dnnl_engine_t engine, const ps_layer *l,
 {
     *m = (maker){.layer = l, .use = use, .in = *in, .border = border};
     m->out = ps_cpu_shape_make(in->n, &l->out, 1);
+    m->factor = use->factors == PS_CPU_BF16 ? dnnl_bf16 : dnnl_f32;
     if (border) {
         m->in.h += 2 * l->padding[0];
         m->in.w += 2 * l->padding[1];
@@ -146,7 +153,6 @@ static ps_err maker_init(maker *m, dnnl_engine_t engine, const ps_layer *l,
     m->conv.engine = engine;
     m->conv.alg = dnnl_convolution_direct;
     m->conv.who = l->name;
-    m->conv.weights = m->any_weights;
     m->conv.bias = m->bias;
     for (int i = 0; i < 2; i++) {
         m->conv.stride[i] = l->stride[i];
@@ -161,6 +167,7 @@ static ps_err make_forward(maker *m, const ps_dnnl_md *src, const ps_dnnl_md *ds
     m->conv.attr = m->attr;
     m->conv.src = src;
     m->conv.dst = dst;
+    m->conv.weights = m->any_weights;
     // for evaluations the library does not always have one of its own with the same sums
     const bool training = m->use->training || m->conv.alg == dnnl_convolution_winograd;
     return ps_dnnl_conv_forward(&m->conv, training, out);
@@ -200,10 +207,10 @@ static ps_err read_lanes(maker *m, plan *p, bool *known)
     bool in_known = false, out_known = false;
     dnnl_primitive_desc_t pd = NULL;
     PS_TRY(make_by(m, p, is_forward_winograd(m), make_any_forward, &pd));
-    ps_err err = ps_cpu_shape_read_md(&c->in, m->conv.who,
+    ps_err err = ps_cpu_shape_read_md(&c->in, m->conv.who, m->factor,
                                       ps_dnnl_pd_md(pd, dnnl_query_src_md, 0), &in_known);
     if (err == PS_OK)
-        err = ps_cpu_shape_read_md(&c->out, m->conv.who,
+        err = ps_cpu_shape_read_md(&c->out, m->conv.who, dnnl_f32,
                                    ps_dnnl_pd_md(pd, dnnl_query_dst_md, 0), &out_known);
     destroy_pd(&pd);
     *known = in_known && out_known;
@@ -212,12 +219,26 @@ static ps_err read_lanes(maker *m, plan *p, bool *known)
 
 /* With 8 or 16 channels, channels-last and blocked layouts are the same, but the library
  * recognises only the channels-last tag. */
-static ps_err set_lanes(ps_cpu_shape *s, const char *who, order by, ps_dnnl_md **md)
+static ps_err make_md(const ps_cpu_shape *s, const char *who, dnnl_data_type_t type,
+                      order by, ps_dnnl_md **md)
 {
     const dnnl_dims_t dims = {s->n, s->c, s->h, s->w};
-    s->blocks = (s->c + s->lanes - 1) / s->lanes;
-    if (by == ORDER_CHANNELS_LAST) return ps_dnnl_md_create(who, 4, dims, dnnl_nhwc, md);
-    return ps_cpu_shape_md(s, who, md);
+    if (by == ORDER_CHANNELS_LAST)
+        return ps_dnnl_md_create_as(who, 4, dims, type, dnnl_nhwc, md);
+    return ps_cpu_shape_md(s, who, type, md);
+}
+
+/* The descriptors of the input, the output and their gradients, with the lanes chosen. */
+static ps_err make_layouts(const maker *m, plan *p, order by)
+{
+    const char *who = m->conv.who;
+    ps_cpu_shape *in = &p->choice.in, *out = &p->choice.out;
+    in->blocks = (in->c + in->lanes - 1) / in->lanes;
+    out->blocks = (out->c + out->lanes - 1) / out->lanes;
+    PS_TRY(make_md(in, who, m->factor, by, &p->src));
+    PS_TRY(make_md(out, who, dnnl_f32, by, &p->dst));
+    PS_TRY(make_md(in, who, dnnl_f32, by, &p->src_grad));
+    return make_md(out, who, m->factor, by, &p->dst_grad);
 }
 
 /* "ref:any" takes a hundred times what a kernel takes; matrix products of rearranged
@@ -245,11 +266,17 @@ static void read_grades(plan *p)
 
 static ps_err make_backward_data(maker *m, const plan *p, dnnl_primitive_desc_t *out)
 {
+    m->conv.src = p->src_grad;
+    m->conv.dst = p->dst_grad;
+    m->conv.weights = m->any_weights;
     return ps_dnnl_conv_backward_data(&m->conv, p->choice.forward, out);
 }
 
 static ps_err make_backward_weights(maker *m, const plan *p, dnnl_primitive_desc_t *out)
 {
+    m->conv.src = p->src;
+    m->conv.dst = p->dst_grad;
+    m->conv.weights = m->any_weights_grad;
     return ps_dnnl_conv_backward_weights(&m->conv, p->choice.forward, out);
 }
 
@@ -282,12 +309,12 @@ static ps_err plan_init(plan *p, maker *m, order by, bool *known)
     c->out.lanes = lanes_of(by, &c->out);
     if (by == ORDER_ANY) PS_TRY(read_lanes(m, p, known));
     if (!*known) return PS_OK;
-    PS_TRY(set_lanes(&c->in, m->conv.who, by, &p->src));
-    PS_TRY(set_lanes(&c->out, m->conv.who, by, &p->dst));
+    PS_TRY(make_layouts(m, p, by));
     ps_err err = make_pds(m, p);
     *known = err == PS_OK;
     read_grades(p);
     c->slow = p->worst == GRADE_REFERENCE;
+    c->grade = (int)p->worst;
     p->fills_lanes = fills_lanes(&c->in) && fills_lanes(&c->out);
     return err == PS_ERR_UNSUPPORTED ? PS_OK : err;
 }
@@ -329,7 +356,9 @@ ps_err ps_cpu_conv_choose(ps_cpu_conv_choice *choice, dnnl_engine_t engine,
                           const ps_layer *layer, const ps_cpu_shape *in,
                           const ps_cpu_conv_use *use)
 {
-    const bool pads = layer->padding[0] > 0 || layer->padding[1] > 0;
+    // a border is added to float32
+    const bool pads =
+        (layer->padding[0] > 0 || layer->padding[1] > 0) && use->factors != PS_CPU_BF16;
     plan best = {0};
     bool found = false;
     ps_err err = PS_OK;

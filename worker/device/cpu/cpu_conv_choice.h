@@ -2,6 +2,7 @@
 #ifndef PS_CPU_CONV_CHOICE_H
 #define PS_CPU_CONV_CHOICE_H
 
+#include "cpu_factors.h"
 #include "cpu_shape.h"
 #include "model_spec.h"
 
@@ -10,18 +11,23 @@ typedef struct ps_cpu_conv_use {
     bool training;
     bool data_gradient;   // the backward pass computes dx
     ps_winograd winograd; // which passes of 3 x 3 windows may use the algorithm
+    /* BF16: the input, the weights and the gradient of the output have 16 bits; what is
+     * computed of them is float32. */
+    ps_cpu_factors factors;
 } ps_cpu_conv_use;
 
 typedef struct ps_cpu_conv_choice {
     ps_cpu_shape in, out; // the layouts; in: with its border
     bool border;          // the layer's padding is part of the input, as zeros
     bool slow;            // one of the passes has only reference code
+    int grade;            // of the worst pass; kernels have the highest
     // owned; the last two are NULL where they are not needed
     dnnl_primitive_desc_t forward, backward_data, backward_weights;
 } ps_cpu_conv_choice;
 
 /* in: the input's shape without a border; its layout is ignored. choice is safe for fini
- * after a failure. UNSUPPORTED when oneDNN cannot compute the layer. */
+ * after a failure. UNSUPPORTED when oneDNN cannot compute the layer with these factors.
+ */
 ps_err ps_cpu_conv_choose(ps_cpu_conv_choice *choice, dnnl_engine_t engine,
                           const ps_layer *layer, const ps_cpu_shape *in,
                           const ps_cpu_conv_use *use);

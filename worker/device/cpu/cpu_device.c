@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cpu_run.h"
+#include "log.h"
 #include "mem.h"
 
 typedef struct cpu_device {
@@ -35,18 +36,25 @@ static void cpu_close(ps_device **device)
     *device = NULL;
 }
 
+static void warn_of_emulation(void)
+{
+    PS_WARN("emulated bf16",
+            "train.precision=bf16 reason=\"this processor has no bf16 instructions, so "
+            "factors are rounded and multiplied in float32, which takes longer than "
+            "float32 alone\" hint=\"train.precision=float32\"");
+}
+
 static ps_err cpu_open(const ps_device_options *options, ps_device **out)
 {
     cpu_device *d = NULL;
     *out = NULL;
-    if (options->precision != PS_PRECISION_FLOAT32)
-        return ps_err_set(PS_ERR_UNSUPPORTED,
-                          "device cpu computes in float32; train.precision is %s, which "
-                          "NVIDIA GPUs compute in (train.device=cuda)",
-                          ps_word_name(ps_precision_words, (int)options->precision));
+    ps_cpu_factors factors;
+    PS_TRY(ps_cpu_factors_choose(options->precision, &factors));
     PS_TRY(ps_mem_zalloc(&d, 1, sizeof *d, "device"));
     d->base.ops = &ps_cpu_device_ops;
     d->library.winograd = options->winograd;
+    d->library.factors = factors;
+    if (factors == PS_CPU_ROUNDED) warn_of_emulation();
     d->threads = options->threads > 0 ? options->threads : omp_get_num_procs();
     *out = &d->base;
     ps_err err = ps_dnnl_check(dnnl_engine_create(&d->library.engine, dnnl_cpu, 0),
@@ -102,10 +110,12 @@ static void cpu_describe(const ps_device *device, char *out, size_t bytes)
 {
     const cpu_device *d = (const cpu_device *)(const void *)device;
     const dnnl_version_t *v = dnnl_version();
+    const bool narrow = d->library.factors != PS_CPU_FLOAT32;
     char name[128];
     processor_name(name, sizeof name);
-    snprintf(out, bytes, "cpu: %s, %d thread%s, oneDNN %d.%d.%d %s", name, d->threads,
-             d->threads == 1 ? "" : "s", v->major, v->minor, v->patch, isa_name());
+    snprintf(out, bytes, "cpu: %s, %d thread%s, oneDNN %d.%d.%d %s%s%s", name, d->threads,
+             d->threads == 1 ? "" : "s", v->major, v->minor, v->patch, isa_name(),
+             narrow ? ", products in bf16: " : "", narrow ? ps_cpu_bf16_name() : "");
 }
 
 static void cpu_program_destroy(ps_program **program)

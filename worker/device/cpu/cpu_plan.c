@@ -1,5 +1,6 @@
 #include "cpu_plan.h"
 
+#include "cpu_narrow.h"
 #include "log.h"
 
 static size_t value_bytes(const ps_cpu_shape *s)
@@ -89,8 +90,10 @@ static ps_err init_conv(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in,
         .training = run->options->training,
         .data_gradient = run->graph->edges[s->node->in[0]].needs_grad,
         .winograd = run->library->winograd,
+        .factors = s->factors,
     };
     PS_TRY(ps_cpu_conv_init(&s->conv, run->library->engine, s->node->layer, in, &use));
+    s->factors = s->conv.factors;
     *out = s->conv.out;
     return PS_OK;
 }
@@ -118,11 +121,29 @@ static void init_dropout(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in
     s->dropout = dropout_of(s->node->layer, in);
 }
 
+/* Makes primitives for products of bf16, where the library has fast ones; elsewhere
+ * float32's products take rounded factors. */
+static ps_err init_narrow_linear(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in)
+{
+    const ps_cpu_conv_use use = {
+        .training = run->options->training,
+        .data_gradient = run->graph->edges[s->node->in[0]].needs_grad,
+        .factors = s->factors,
+    };
+    if (s->factors == PS_CPU_ROUNDED) return PS_OK;
+    ps_err err =
+        ps_cpu_conv_init(&s->conv, run->library->engine, s->node->layer, in, &use);
+    if (err != PS_ERR_UNSUPPORTED) return err;
+    s->factors = PS_CPU_ROUNDED;
+    return PS_OK;
+}
+
 static ps_err init_linear(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in,
                           const ps_cpu_shape *out)
 {
     const ps_layer *l = s->node->layer;
     s->linear = (ps_cpu_linear){.name = l->name, .n = run->n, .in = in->c, .out = out->c};
+    if (s->factors != PS_CPU_FLOAT32) return init_narrow_linear(run, s, in);
     // a block's range ends with the bias
     const bool together = l->bias == PS_NONE || l->bias == l->weight + 1;
     if (!run->options->training || !together) return PS_OK;
@@ -165,6 +186,7 @@ static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s)
     ps_cpu_shape *out = &run->values[s->node->out].shape;
     const bool rows = l->kind == PS_LAYER_FLATTEN || l->kind == PS_LAYER_LINEAR;
     *out = ps_cpu_shape_make(run->n, &l->out, rows ? 1 : in->lanes);
+    s->factors = ps_cpu_narrow_factors(run, s->node);
     PS_TRY(init_layer(run, s, in, out));
     s->in_place = ps_model_graph_in_place(run->graph, s->node) && same_lanes(in, out);
     return PS_OK;
@@ -182,23 +204,54 @@ static ps_err take_output(ps_cpu_run *run, ps_cpu_step *s)
     return PS_OK;
 }
 
+/* Whether oneDNN's primitives compute the step's products. */
+static bool has_primitives(const ps_cpu_step *s)
+{
+    const ps_layer_kind kind = s->node->layer->kind;
+    return kind == PS_LAYER_CONV2D ||
+           (kind == PS_LAYER_LINEAR && s->factors == PS_CPU_BF16);
+}
+
+static ps_err take_turned(ps_cpu_run *run, ps_cpu_step *s)
+{
+    PS_TRY(ps_memory_plan_take(&run->memory, ps_cpu_linear_turned_bytes(&s->linear),
+                               &s->slot_turned));
+    ps_memory_plan_give(&run->memory, s->slot_turned);
+    return PS_OK;
+}
+
+static ps_err take_rounded_weights(ps_cpu_run *run, ps_cpu_step *s)
+{
+    const size_t bytes = sizeof(float) * (size_t)(s->linear.in * s->linear.out);
+    PS_TRY(ps_memory_plan_take(&run->memory, bytes, &s->slot_weights));
+    PS_TRY(take_turned(run, s));
+    if (!run->options->training) ps_memory_plan_give(&run->memory, s->slot_weights);
+    return PS_OK;
+}
+
+/* A CONV2D, or a LINEAR of narrow factors. */
+static ps_err take_products(ps_cpu_run *run, ps_cpu_step *s)
+{
+    const bool own = has_primitives(s), training = run->options->training;
+    const ps_cpu_shape *in = &run->values[s->node->in[0]].shape;
+    PS_TRY(ps_cpu_narrow_plan_input(run, s, own ? &s->conv.in : in));
+    PS_TRY(own ? ps_cpu_conv_plan_forward(&s->conv, &run->memory, training)
+               : take_rounded_weights(run, s));
+    if (!training) ps_memory_plan_give(&run->memory, s->slot_x);
+    return PS_OK;
+}
+
 static ps_err take_forward(ps_cpu_run *run, ps_cpu_step *s)
 {
     ps_memory_plan *m = &run->memory;
     bool training = run->options->training;
-    const ps_cpu_shape *in = &run->values[s->node->in[0]].shape;
     ps_layer_kind kind = s->node->layer->kind;
-    if (kind == PS_LAYER_CONV2D) {
-        if (!same_lanes(in, &s->conv.in))
-            PS_TRY(ps_memory_plan_take(m, value_bytes(&s->conv.in), &s->slot_x));
-        PS_TRY(ps_cpu_conv_plan_forward(&s->conv, m, training));
-        if (!training) ps_memory_plan_give(m, s->slot_x);
+    if (kind == PS_LAYER_CONV2D || s->factors != PS_CPU_FLOAT32) {
+        PS_TRY(take_products(run, s));
     } else if (kind == PS_LAYER_BATCH_NORM2D) {
         PS_TRY(ps_cpu_batchnorm_plan_forward(&s->batchnorm, m, training));
     } else if (kind == PS_LAYER_LINEAR) {
-        PS_TRY(ps_memory_plan_take(m, ps_cpu_linear_turned_bytes(&s->linear),
-                                   &s->slot_turned));
-        ps_memory_plan_give(m, s->slot_turned);
+        PS_TRY(take_turned(run, s));
     } else if (kind == PS_LAYER_MAX_POOL2D) {
         PS_TRY(
             ps_memory_plan_take(m, ps_cpu_pool_argmax_bytes(&s->pool), &s->slot_argmax));
@@ -245,11 +298,11 @@ static ps_err take_library_gradient(ps_cpu_run *run, ps_cpu_step *s)
 {
     const ps_cpu_shape *in = &run->values[s->node->in[0]].shape, *wanted = in;
     ps_layer_kind kind = s->node->layer->kind;
-    if (kind == PS_LAYER_CONV2D) wanted = &s->conv.in;
-    if (kind != PS_LAYER_CONV2D && kind != PS_LAYER_BATCH_NORM2D) return PS_OK;
+    if (has_primitives(s)) wanted = &s->conv.in;
+    if (!has_primitives(s) && kind != PS_LAYER_BATCH_NORM2D) return PS_OK;
     if (kind == PS_LAYER_BATCH_NORM2D && s->batchnorm.own) return PS_OK;
     bool needed = run->graph->edges[s->node->in[0]].needs_grad;
-    if (!needed && kind == PS_LAYER_CONV2D) return PS_OK;
+    if (!needed && has_primitives(s)) return PS_OK;
     if (needed && !s->add[0] && same_lanes(in, wanted)) return PS_OK;
     return ps_memory_plan_take(&run->memory, value_bytes(wanted), &s->slot_dx);
 }
@@ -273,8 +326,12 @@ static ps_err take_gradients(ps_cpu_run *run, ps_cpu_step *s)
             ps_memory_plan_take(&run->memory, value_bytes(&in->shape), &in->grad_slot));
     }
     PS_TRY(take_library_gradient(run, s));
-    if (s->node->layer->kind == PS_LAYER_CONV2D)
-        PS_TRY(ps_cpu_conv_plan_backward(&s->conv, &run->memory));
+    if (s->factors != PS_CPU_FLOAT32)
+        PS_TRY(ps_memory_plan_take(&run->memory,
+                                   (size_t)ps_cpu_shape_count(&out->shape) *
+                                       ps_cpu_factor_bytes(s->factors),
+                                   &s->slot_dy));
+    if (has_primitives(s)) PS_TRY(ps_cpu_conv_plan_backward(&s->conv, &run->memory));
     if (s->node->layer->kind == PS_LAYER_BATCH_NORM2D)
         PS_TRY(ps_cpu_batchnorm_plan_backward(&s->batchnorm, &run->memory));
     if (!taken_over) ps_memory_plan_give(&run->memory, out->grad_slot);
@@ -288,6 +345,8 @@ static void give_step(ps_cpu_run *run, ps_cpu_step *s)
     const ps_cpu_value *last = &run->values[run->graph->output];
     ps_memory_plan_give(m, s->slot_dx);
     ps_memory_plan_give(m, s->slot_x);
+    ps_memory_plan_give(m, s->slot_dy);
+    ps_memory_plan_give(m, s->slot_weights);
     ps_memory_plan_give(m, s->slot_mask);
     ps_memory_plan_give(m, s->slot_argmax);
     if (out->root == s->node->out && out->root != last->root)
@@ -325,7 +384,8 @@ static ps_err plan_passes(ps_cpu_run *run)
     for (int i = 0; i < g->n_nodes; i++) {
         ps_cpu_step *s = &run->steps[i];
         s->node = &g->nodes[i];
-        s->slot_x = s->slot_dx = PS_NO_SLOT;
+        s->slot_x = s->slot_dx = s->slot_dy = PS_NO_SLOT;
+        s->slot_turned_x = s->slot_weights = PS_NO_SLOT;
         s->slot_mask = s->slot_argmax = s->slot_turned = PS_NO_SLOT;
         PS_TRY(init_step(run, s));
         PS_TRY(take_output(run, s));
@@ -360,18 +420,21 @@ static ps_err bind_step(ps_cpu_run *run, ps_cpu_step *s)
     s->mask = ps_memory_plan_at(m, s->slot_mask);
     s->argmax = ps_memory_plan_at(m, s->slot_argmax);
     s->linear.turned = ps_memory_plan_at(m, s->slot_turned);
-    float *x = s->x ? s->x : in->at, *dx = s->dx ? s->dx : in->grad;
-    if (l->kind == PS_LAYER_CONV2D) {
-        const ps_cpu_conv_arrays arrays = {x,
+    s->dy = ps_memory_plan_at(m, s->slot_dy);
+    s->weights = ps_memory_plan_at(m, s->slot_weights);
+    float *dx = s->dx ? s->dx : in->grad;
+    if (has_primitives(s)) {
+        const bool conv = l->kind == PS_LAYER_CONV2D;
+        const ps_cpu_conv_arrays arrays = {s->x ? s->x : in->at,
                                            out->at,
-                                           out->grad,
+                                           s->dy ? s->dy : out->grad,
                                            dx,
                                            ps_cpu_parameter(run, l->weight),
-                                           ps_cpu_parameter(run, l->bias)};
+                                           conv ? ps_cpu_parameter(run, l->bias) : NULL};
         return ps_cpu_conv_bind(&s->conv, m, &arrays);
     }
     if (l->kind != PS_LAYER_BATCH_NORM2D) return PS_OK;
-    s->batchnorm_arrays = (ps_cpu_batchnorm_arrays){x,
+    s->batchnorm_arrays = (ps_cpu_batchnorm_arrays){in->at,
                                                     out->at,
                                                     out->grad,
                                                     dx,

@@ -32,11 +32,17 @@ typedef struct ps_cpu_step {
     bool rows;                // MAX_POOL2D: the output is row-major
     bool drops;          // DROPOUT, or a MAX_POOL2D that also does the dropout after it
     bool add[2];         // add to the input's gradient: another reader has written it
-    int slot_x, slot_dx; // CONV2D: input in its layout; CONV2D, BATCH_NORM2D: dx to add
+    /* slot_x: the input in the layout, or as the factors, that the products read;
+     * slot_dx: dx of CONV2D, BATCH_NORM2D and LINEAR, to be added. */
+    int slot_x, slot_dx;
     int slot_mask;       // DROPOUT
     int slot_turned;     // LINEAR
     int slot_argmax;     // MAX_POOL2D
-    float *x, *dx;       // NULL: the values' own memory
+    ps_cpu_factors factors;    // of the products of a CONV2D or LINEAR
+    int slot_turned_x;         // the input in another layout, before it is narrowed
+    int slot_dy, slot_weights; // narrow: dy; the weights of a LINEAR
+    void *x, *dy;              // NULL: the values' own memory
+    float *dx, *weights;       // dx: as x
     uint8_t *mask;
     uint32_t *argmax;
 } ps_cpu_step;
@@ -46,6 +52,7 @@ typedef struct ps_cpu_library {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     ps_winograd winograd; // train.winograd
+    ps_cpu_factors factors;
 } ps_cpu_library;
 
 typedef struct ps_cpu_run {

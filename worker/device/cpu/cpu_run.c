@@ -4,6 +4,7 @@
 
 #include "cpu_loss.h"
 #include "cpu_nan.h"
+#include "cpu_narrow.h"
 #include "cpu_pointwise.h"
 #include "loss_terms.h"
 #include "mem.h"
@@ -54,9 +55,8 @@ static ps_err call_hook(const ps_cpu_run *run, ps_err (*hook)(void *, uint64_t, 
 
 static ps_err forward_conv(ps_cpu_run *run, ps_cpu_step *s)
 {
-    const ps_cpu_value *in = &run->values[s->node->in[0]];
-    if (s->x) ps_cpu_convert(&in->shape, in->at, &s->conv.in, s->x, false);
-    return ps_cpu_conv_forward(&s->conv, run->library->stream, s->x ? s->x : in->at);
+    return ps_cpu_conv_forward(&s->conv, run->library->stream,
+                               ps_cpu_narrow_input(run, s, &s->conv.in));
 }
 
 static ps_err forward_norm(ps_cpu_run *run, ps_cpu_step *s, bool training)
@@ -136,6 +136,7 @@ static ps_err forward_linear(ps_cpu_run *run, ps_cpu_step *s, const ps_pass *pas
     const float *weight = ps_cpu_parameter(run, l->weight);
     const float *bias = ps_cpu_parameter(run, l->bias);
     float *y = run->values[s->node->out].at;
+    if (s->factors != PS_CPU_FLOAT32) return ps_cpu_narrow_linear_forward(run, s);
     if (!brings_rows(s, pass))
         return ps_cpu_linear_forward(&s->linear, x, weight, bias, y, s->node->relu);
     const ps_cpu_linear_place place = place_of(run, l);
@@ -249,7 +250,8 @@ static void finish_gradient(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape 
 static ps_err backward_conv(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
 {
     const ps_layer *l = s->node->layer;
-    const float *x = s->x ? s->x : run->values[s->node->in[0]].at;
+    const void *x = s->x ? s->x : run->values[s->node->in[0]].at;
+    ps_cpu_narrow_gradient(run, s);
     PS_TRY(ps_cpu_conv_backward(&s->conv, run->library->stream, x,
                                 gradient(run, l->weight), gradient(run, l->bias),
                                 accumulate));
@@ -279,9 +281,20 @@ static ps_err backward_linear_rows(ps_cpu_run *run, ps_cpu_step *s, const ps_pas
                                        pass->accumulate);
 }
 
+static ps_err backward_narrow_linear(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
+{
+    const ps_layer *l = s->node->layer;
+    PS_TRY(ps_cpu_narrow_linear_backward(run, s, gradient(run, l->weight),
+                                         gradient(run, l->bias), accumulate));
+    finish_gradient(run, s, &s->conv.in);
+    return PS_OK;
+}
+
 static ps_err backward_linear(ps_cpu_run *run, ps_cpu_step *s, const ps_pass *pass)
 {
     const ps_layer *l = s->node->layer;
+    if (s->factors != PS_CPU_FLOAT32)
+        return backward_narrow_linear(run, s, pass->accumulate);
     if (announces_rows(s, pass)) return backward_linear_rows(run, s, pass);
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const float *dy = run->values[s->node->out].grad;

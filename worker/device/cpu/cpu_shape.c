@@ -24,15 +24,18 @@ static dnnl_format_tag_t tag_of(const ps_cpu_shape *s)
 }
 
 PS_PER_LEVEL(ps_err, ps_cpu_shape_md,
-             (const ps_cpu_shape *s, const char *who, ps_dnnl_md **out), (s, who, out))
+             (const ps_cpu_shape *s, const char *who, dnnl_data_type_t type,
+              ps_dnnl_md **out),
+             (s, who, type, out))
 {
     const dnnl_dims_t dims = {s->n, s->c, s->h, s->w};
-    return ps_dnnl_md_create(who, 4, dims, tag_of(s), out);
+    return ps_dnnl_md_create_as(who, 4, dims, type, tag_of(s), out);
 }
 
 PS_PER_LEVEL(ps_err, ps_cpu_shape_read_md,
-             (ps_cpu_shape * shape, const char *who, const ps_dnnl_md *md, bool *known),
-             (shape, who, md, known))
+             (ps_cpu_shape * shape, const char *who, dnnl_data_type_t type,
+              const ps_dnnl_md *md, bool *known),
+             (shape, who, type, md, known))
 {
     const int64_t candidates[] = {16, 8, 1, shape->c};
     *known = false;
@@ -40,7 +43,7 @@ PS_PER_LEVEL(ps_err, ps_cpu_shape_read_md,
         ps_dnnl_md *candidate = NULL;
         shape->lanes = candidates[i];
         shape->blocks = (shape->c + shape->lanes - 1) / shape->lanes;
-        PS_TRY(ps_cpu_shape_md(shape, who, &candidate));
+        PS_TRY(ps_cpu_shape_md(shape, who, type, &candidate));
         *known = dnnl_memory_desc_equal(candidate, md) != 0;
         ps_dnnl_md_destroy(&candidate);
     }

@@ -42,13 +42,14 @@ static inline bool ps_cpu_shape_is_plain(const ps_cpu_shape *s)
     return s->lanes == 1 || (s->h * s->w == 1 && s->c % s->lanes == 0);
 }
 
-/* The library's descriptor; *out is owned by the caller. */
-ps_err ps_cpu_shape_md(const ps_cpu_shape *shape, const char *who, ps_dnnl_md **out);
+/* The library's descriptor; *out is owned by the caller. type: of an element. */
+ps_err ps_cpu_shape_md(const ps_cpu_shape *shape, const char *who, dnnl_data_type_t type,
+                       ps_dnnl_md **out);
 
-/* Sets shape's lanes from md, which describes the same (n, c, h, w). *known false: md has
- * none of these layouts. */
-ps_err ps_cpu_shape_read_md(ps_cpu_shape *shape, const char *who, const ps_dnnl_md *md,
-                            bool *known);
+/* Sets shape's lanes from md, which describes the same (n, c, h, w) of that type. *known
+ * false: md has none of these layouts. */
+ps_err ps_cpu_shape_read_md(ps_cpu_shape *shape, const char *who, dnnl_data_type_t type,
+                            const ps_dnnl_md *md, bool *known);
 
 /* Copies x, laid out as from, to y, laid out as to; same (n, c, h, w). add: y += x. */
 void ps_cpu_convert(const ps_cpu_shape *from, const float *x, const ps_cpu_shape *to,

@@ -59,14 +59,20 @@ ps_err ps_dnnl_reorder(dnnl_engine_t engine, const char *who, const ps_dnnl_md *
         "reorder");
 }
 
-#if DNNL_VERSION_MAJOR >= 3
-
 ps_err ps_dnnl_md_create(const char *who, int n_dims, const dnnl_dims_t dims,
                          dnnl_format_tag_t tag, ps_dnnl_md **out)
 {
-    return ps_dnnl_check(
-        dnnl_memory_desc_create_with_tag(out, n_dims, dims, dnnl_f32, tag), who,
-        "memory descriptor");
+    return ps_dnnl_md_create_as(who, n_dims, dims, dnnl_f32, tag, out);
+}
+
+#if DNNL_VERSION_MAJOR >= 3
+
+ps_err ps_dnnl_md_create_as(const char *who, int n_dims, const dnnl_dims_t dims,
+                            dnnl_data_type_t type, dnnl_format_tag_t tag,
+                            ps_dnnl_md **out)
+{
+    return ps_dnnl_check(dnnl_memory_desc_create_with_tag(out, n_dims, dims, type, tag),
+                         who, "memory descriptor");
 }
 
 void ps_dnnl_md_destroy(ps_dnnl_md **md)
@@ -115,6 +121,35 @@ ps_err ps_dnnl_conv_backward_weights(const ps_dnnl_conv *c,
                          c->who, "convolution backward weights");
 }
 
+ps_err ps_dnnl_product_forward(const ps_dnnl_product *p, bool training,
+                               dnnl_primitive_desc_t *out)
+{
+    return ps_dnnl_check(dnnl_inner_product_forward_primitive_desc_create(
+                             out, p->engine, forward_kind(training), p->src, p->weights,
+                             NULL, p->dst, p->attr),
+                         p->who, "inner product");
+}
+
+ps_err ps_dnnl_product_backward_data(const ps_dnnl_product *p,
+                                     const_dnnl_primitive_desc_t forward,
+                                     dnnl_primitive_desc_t *out)
+{
+    return ps_dnnl_check(
+        dnnl_inner_product_backward_data_primitive_desc_create(
+            out, p->engine, p->src, p->weights, p->dst, forward, p->attr),
+        p->who, "inner product backward data");
+}
+
+ps_err ps_dnnl_product_backward_weights(const ps_dnnl_product *p,
+                                        const_dnnl_primitive_desc_t forward,
+                                        dnnl_primitive_desc_t *out)
+{
+    return ps_dnnl_check(
+        dnnl_inner_product_backward_weights_primitive_desc_create(
+            out, p->engine, p->src, p->weights, NULL, p->dst, forward, p->attr),
+        p->who, "inner product backward weights");
+}
+
 ps_err ps_dnnl_batchnorm_forward(const ps_dnnl_batchnorm *n, bool training,
                                  dnnl_primitive_desc_t *out)
 {
@@ -136,11 +171,12 @@ ps_err ps_dnnl_batchnorm_backward(const ps_dnnl_batchnorm *n,
 
 #else
 
-ps_err ps_dnnl_md_create(const char *who, int n_dims, const dnnl_dims_t dims,
-                         dnnl_format_tag_t tag, ps_dnnl_md **out)
+ps_err ps_dnnl_md_create_as(const char *who, int n_dims, const dnnl_dims_t dims,
+                            dnnl_data_type_t type, dnnl_format_tag_t tag,
+                            ps_dnnl_md **out)
 {
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, who));
-    dnnl_status_t s = dnnl_memory_desc_init_by_tag(*out, n_dims, dims, dnnl_f32, tag);
+    dnnl_status_t s = dnnl_memory_desc_init_by_tag(*out, n_dims, dims, type, tag);
     if (s != dnnl_success) ps_dnnl_md_destroy(out);
     return ps_dnnl_check(s, who, "memory descriptor");
 }
@@ -198,6 +234,37 @@ ps_err ps_dnnl_conv_backward_weights(const ps_dnnl_conv *c,
         &d, c->alg, c->src, c->weights, c->bias, c->dst, c->stride, c->padding,
         c->padding);
     return pd_create(s, &d, c->engine, c->who, "convolution backward weights", c->attr,
+                     forward, out);
+}
+
+ps_err ps_dnnl_product_forward(const ps_dnnl_product *p, bool training,
+                               dnnl_primitive_desc_t *out)
+{
+    dnnl_inner_product_desc_t d;
+    dnnl_status_t s = dnnl_inner_product_forward_desc_init(
+        &d, forward_kind(training), p->src, p->weights, NULL, p->dst);
+    return pd_create(s, &d, p->engine, p->who, "inner product", p->attr, NULL, out);
+}
+
+ps_err ps_dnnl_product_backward_data(const ps_dnnl_product *p,
+                                     const_dnnl_primitive_desc_t forward,
+                                     dnnl_primitive_desc_t *out)
+{
+    dnnl_inner_product_desc_t d;
+    dnnl_status_t s =
+        dnnl_inner_product_backward_data_desc_init(&d, p->src, p->weights, p->dst);
+    return pd_create(s, &d, p->engine, p->who, "inner product backward data", p->attr,
+                     forward, out);
+}
+
+ps_err ps_dnnl_product_backward_weights(const ps_dnnl_product *p,
+                                        const_dnnl_primitive_desc_t forward,
+                                        dnnl_primitive_desc_t *out)
+{
+    dnnl_inner_product_desc_t d;
+    dnnl_status_t s = dnnl_inner_product_backward_weights_desc_init(
+        &d, p->src, p->weights, NULL, p->dst);
+    return pd_create(s, &d, p->engine, p->who, "inner product backward weights", p->attr,
                      forward, out);
 }
 

@@ -48,6 +48,10 @@ ps_err ps_dnnl_check(dnnl_status_t status, const char *who, const char *call);
 /* A descriptor of a float32 array; *out is owned by the caller. */
 ps_err ps_dnnl_md_create(const char *who, int n_dims, const dnnl_dims_t dims,
                          dnnl_format_tag_t tag, ps_dnnl_md **out);
+/* Of an array of another type. */
+ps_err ps_dnnl_md_create_as(const char *who, int n_dims, const dnnl_dims_t dims,
+                            dnnl_data_type_t type, dnnl_format_tag_t tag,
+                            ps_dnnl_md **out);
 void ps_dnnl_md_destroy(ps_dnnl_md **md);
 /* The descriptor of an argument (dnnl_query_src_md, ...); borrowed from pd. */
 const ps_dnnl_md *ps_dnnl_pd_md(const_dnnl_primitive_desc_t pd, dnnl_query_t what,
@@ -82,6 +86,24 @@ ps_err ps_dnnl_conv_backward_data(const ps_dnnl_conv *conv,
 ps_err ps_dnnl_conv_backward_weights(const ps_dnnl_conv *conv,
                                      const_dnnl_primitive_desc_t forward,
                                      dnnl_primitive_desc_t *out);
+
+/* dst (n, out) = src (n, in) weights (out, in)^T, without a bias. */
+typedef struct ps_dnnl_product {
+    dnnl_engine_t engine;
+    const char *who;
+    const ps_dnnl_md *src, *weights, *dst;
+    const_dnnl_primitive_attr_t attr;
+} ps_dnnl_product;
+
+/* As the convolution's. */
+ps_err ps_dnnl_product_forward(const ps_dnnl_product *product, bool training,
+                               dnnl_primitive_desc_t *out);
+ps_err ps_dnnl_product_backward_data(const ps_dnnl_product *product,
+                                     const_dnnl_primitive_desc_t forward,
+                                     dnnl_primitive_desc_t *out);
+ps_err ps_dnnl_product_backward_weights(const ps_dnnl_product *product,
+                                        const_dnnl_primitive_desc_t forward,
+                                        dnnl_primitive_desc_t *out);
 
 /* Batch normalisation over (N, C, H, W); source, destination and their gradients share
  * one descriptor. flags: PS_DNNL_USE_SCALE_SHIFT, dnnl_use_global_stats and so on. */

@@ -1,0 +1,90 @@
+#include "cpu_narrow.h"
+
+#include "layer_precision.h"
+
+ps_cpu_factors ps_cpu_narrow_factors(const ps_cpu_run *run, const ps_model_node *node)
+{
+    const bool narrow = ps_layer_precision_of(node->layer->kind) == PS_MULTIPLIES_NARROW;
+    return narrow ? run->library->factors : PS_CPU_FLOAT32;
+}
+
+static bool same_lanes(const ps_cpu_shape *a, const ps_cpu_shape *b)
+{
+    return a->lanes == b->lanes || (ps_cpu_shape_is_plain(a) && ps_cpu_shape_is_plain(b));
+}
+
+ps_err ps_cpu_narrow_plan_input(ps_cpu_run *run, ps_cpu_step *s,
+                                const ps_cpu_shape *wanted)
+{
+    const ps_cpu_shape *in = &run->values[s->node->in[0]].shape;
+    const size_t count = (size_t)ps_cpu_shape_count(wanted);
+    const bool same = same_lanes(in, wanted), narrow = s->factors != PS_CPU_FLOAT32;
+    if (same && !narrow) return PS_OK;
+    PS_TRY(ps_memory_plan_take(&run->memory, count * ps_cpu_factor_bytes(s->factors),
+                               &s->slot_x));
+    if (same || !narrow) return PS_OK;
+    PS_TRY(ps_memory_plan_take(&run->memory, count * sizeof(float), &s->slot_turned_x));
+    ps_memory_plan_give(&run->memory, s->slot_turned_x);
+    return PS_OK;
+}
+
+const void *ps_cpu_narrow_input(const ps_cpu_run *run, const ps_cpu_step *s,
+                                const ps_cpu_shape *wanted)
+{
+    const ps_cpu_value *in = &run->values[s->node->in[0]];
+    const float *x = in->at;
+    if (!s->x) return x;
+    float *turned = s->factors == PS_CPU_FLOAT32
+                        ? s->x
+                        : ps_memory_plan_at(&run->memory, s->slot_turned_x);
+    if (turned) {
+        ps_cpu_convert(&in->shape, x, wanted, turned, false);
+        x = turned;
+    }
+    if (s->factors != PS_CPU_FLOAT32)
+        ps_cpu_narrow(s->factors, ps_cpu_shape_count(wanted), x, s->x);
+    return s->x;
+}
+
+const void *ps_cpu_narrow_gradient(const ps_cpu_run *run, const ps_cpu_step *s)
+{
+    const ps_cpu_value *out = &run->values[s->node->out];
+    if (!s->dy) return out->grad;
+    ps_cpu_narrow(s->factors, ps_cpu_shape_count(&out->shape), out->grad, s->dy);
+    return s->dy;
+}
+
+ps_err ps_cpu_narrow_linear_forward(const ps_cpu_run *run, ps_cpu_step *s)
+{
+    const ps_layer *l = s->node->layer;
+    const ps_cpu_value *in = &run->values[s->node->in[0]];
+    const float *weight = ps_cpu_parameter(run, l->weight);
+    const float *bias = ps_cpu_parameter(run, l->bias);
+    float *y = run->values[s->node->out].at;
+    const void *x = ps_cpu_narrow_input(run, s, &in->shape);
+    if (s->factors == PS_CPU_ROUNDED) {
+        ps_cpu_narrow(s->factors, s->linear.out * s->linear.in, weight, s->weights);
+        return ps_cpu_linear_forward(&s->linear, x, s->weights, bias, y, s->node->relu);
+    }
+    PS_TRY(ps_cpu_conv_forward(&s->conv, run->library->stream, x));
+    // the library's relu would turn NaN into 0
+    ps_cpu_linear_forward_end(&s->linear, bias, y, s->node->relu);
+    return PS_OK;
+}
+
+ps_err ps_cpu_narrow_linear_backward(const ps_cpu_run *run, ps_cpu_step *s,
+                                     float *dweight, float *dbias, bool accumulate)
+{
+    const ps_cpu_value *in = &run->values[s->node->in[0]];
+    const void *dy = ps_cpu_narrow_gradient(run, s);
+    if (dbias)
+        ps_cpu_linear_backward_bias(&s->linear, run->values[s->node->out].grad, dbias,
+                                    accumulate);
+    if (s->factors == PS_CPU_BF16)
+        return ps_cpu_conv_backward(&s->conv, run->library->stream, s->x, dweight, NULL,
+                                    accumulate);
+    PS_TRY(
+        ps_cpu_linear_backward_weights(&s->linear, s->x, dy, dweight, NULL, accumulate));
+    if (!in->grad) return PS_OK;
+    return ps_cpu_linear_backward_data(&s->linear, s->weights, dy, in->grad, s->add[0]);
+}
