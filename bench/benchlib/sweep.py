@@ -31,8 +31,17 @@ class Sweep:
         return run_on(self.core, argv, self.threads)
 
     def _case(self, case, torch):
-        """The case's row: every way in turn, several rounds."""
+        """The case's row, with --bf16 also of bf16 on both sides."""
         overrides = [*case.overrides, *self.overrides]
+        row = self._compare(case, torch, overrides)
+        if self.args.bf16:
+            narrow = self._compare(case, torch, [*overrides, "train.precision=bf16"])
+            narrow["gain"] = row["cpu_ms"] / narrow["cpu_ms"]
+            row["bf16"] = narrow
+        return row
+
+    def _compare(self, case, torch, overrides):
+        """Every way in turn, several rounds."""
         job = os.path.join(self.folder, "job.json")
         config = JobConfig.load(self.build, case.write(self.folder), overrides)
         config.write(job)
@@ -54,6 +63,7 @@ class Sweep:
         return {"case": case.name, "batch": config.batch(0), "step_ms": stats.spread(our),
                 "torch_ms": {way: stats.spread(ms) for way, ms in median.items()},
                 "best": best, "ratio": stats.paired_ratio(median[best], our),
+                "cpu_ms": statistics.median(our_cpu),
                 "cpu_ratio": stats.paired_ratio(cpu, our_cpu), "warnings": warnings}
 
     def run(self, python, version):
@@ -76,19 +86,32 @@ class Sweep:
                 "below_1": below, "shapes": self.rows}
 
 
+def _narrow_columns(row):
+    if not row:
+        return ""
+    return (f"{row['step_ms']['median']:>10.3f}{row['ratio']['median']:>11.2f}"
+            f"{row['cpu_ratio']['median']:>13.2f}{row['gain']:>6.2f}")
+
+
 def table(result):
+    narrow = any("bf16" in row for row in result["shapes"])
     lines = [f"{len(result['shapes'])} shapes, {result['threads']} thread(s), against "
              f"PyTorch {result['torch']}, the faster of plain and channels_last, fused "
              f"optimizer; medians of {result['rounds']} rounds",
              f"{'':44}{'step ms':>10}{'plain':>10}{'ch. last':>10}{'faster by':>22}"
-             f"{'in cpu time':>13}"]
+             f"{'in cpu time':>13}" + (f"{'bf16 ms':>10}{'faster by':>11}{'in cpu time':>13}"
+                                       f"{'gain':>6}" if narrow else "")]
     for row in result["shapes"]:
         r = row["ratio"]
         torch = "".join(f"{ms['median']:>10.3f}" for ms in row["torch_ms"].values())
         span = f"{r['median']:.2f} ({r['min']:.2f}-{r['max']:.2f})"
         lines.append(f"{row['case']:44}{row['step_ms']['median']:>10.3f}{torch}{span:>22}"
-                     f"{row['cpu_ratio']['median']:>13.2f}")
+                     f"{row['cpu_ratio']['median']:>13.2f}"
+                     + _narrow_columns(row.get("bf16")))
         lines += [f"    {line}" for line in row["warnings"]]
+    if narrow:
+        lines.append("bf16: train.precision=bf16 against torch.autocast; gain: processor time "
+                     "of our float32 over that of our bf16")
     lines.append(f"{result['below_1']} shapes are slower than PyTorch. cpu time: of the "
                  "whole process, all threads")
     return "\n".join(lines)
