@@ -102,6 +102,24 @@ static void test_narrow_models(void **state)
     }
 }
 
+/* A convolution that the cpu device computes by Winograd's algorithm, of rounded factors,
+ * where its processor has no faster products of bf16. */
+static void test_narrow_winograd(void **state)
+{
+    rig r;
+    rig_device device;
+    if (on.kind != PS_DEVICE_CPU || !narrow(0, &device)) return;
+    device.winograd = PS_WINOGRAD_GRADIENTS;
+    rig_init(
+        &r, &device, "[64, 19, 19]", "cross_entropy",
+        "{batch_norm2d: {name: bn}}, {conv2d: {name: a, out: 64, kernel: 3, padding: "
+        "1}}, relu, {avg_pool2d: global}, flatten, {linear: {name: b, out: 3}}",
+        6);
+    rig_compare(&r, 6, &plain_pass);
+    print_message("%.2g of the bounds\n", r.worst);
+    rig_fini(&r);
+}
+
 /* Sums of 3 equal inputs times 1: the inputs are rounded to nearest, ties to even, and
  * what 16 bits cannot hold is infinite; sums are not rounded to 16 bits. */
 static void test_narrow_factors(void **state)
@@ -571,13 +589,21 @@ int main(int argc, char **argv)
         return EXIT_SKIPPED;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_models),         cmocka_unit_test(test_without_winograd),
-        cmocka_unit_test(test_narrow_models),  cmocka_unit_test(test_narrow_factors),
-        cmocka_unit_test(test_narrow_values),  cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_hooks),          cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_dropout),        cmocka_unit_test(test_correct),
-        cmocka_unit_test(test_nan_is_kept),    cmocka_unit_test(test_divergence_shows),
-        cmocka_unit_test(test_counts_batches), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_models),
+        cmocka_unit_test(test_without_winograd),
+        cmocka_unit_test(test_narrow_models),
+        cmocka_unit_test(test_narrow_factors),
+        cmocka_unit_test(test_narrow_values),
+        cmocka_unit_test(test_narrow_winograd),
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_hooks),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_correct),
+        cmocka_unit_test(test_nan_is_kept),
+        cmocka_unit_test(test_divergence_shows),
+        cmocka_unit_test(test_counts_batches),
+        cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_micro_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -90,6 +90,23 @@ static void set_layouts(ps_cpu_conv *c, const ps_cpu_conv_choice *choice)
     c->in.w = w;
 }
 
+/* From so many channels, positions of an output, and positions of a batch, Winograd's
+ * algorithm in float32 took less time in all passes than AVX-512's products of bf16. */
+enum { WINOGRAD_CHANNELS = 64, WINOGRAD_PLANE = 64, WINOGRAD_POSITIONS = 2048 };
+
+/* AMX's products are faster still. Of factors of 8 bits, the algorithm's own rounding
+ * errors, in float32, are not seen; so it computes the forward pass, too. */
+static bool prefers_winograd(const ps_cpu_conv *c, const ps_cpu_conv_use *use)
+{
+    const ps_layer *l = c->layer;
+    const int64_t plane = l->out.d[1] * l->out.d[2];
+    return use->winograd != PS_WINOGRAD_OFF && !ps_cpu_has_amx() && l->kernel[0] == 3 &&
+           l->kernel[1] == 3 && l->stride[0] == 1 && l->stride[1] == 1 &&
+           c->in.c >= WINOGRAD_CHANNELS && l->out.d[0] >= WINOGRAD_CHANNELS &&
+           c->in.c % 16 == 0 && l->out.d[0] % 16 == 0 && plane >= WINOGRAD_PLANE &&
+           c->in.n * plane >= WINOGRAD_POSITIONS;
+}
+
 /* Products of bf16, or of rounded float32 where the library has better code for that. */
 static ps_err choose_narrow(ps_cpu_conv *c, dnnl_engine_t engine, const ps_cpu_shape *in,
                             const ps_cpu_conv_use *use, ps_cpu_conv_choice *choice)
@@ -101,8 +118,10 @@ static ps_err choose_narrow(ps_cpu_conv *c, dnnl_engine_t engine, const ps_cpu_s
     if (err != PS_OK && err != PS_ERR_UNSUPPORTED) return err;
     with = *use;
     with.factors = PS_CPU_ROUNDED;
+    const bool faster = prefers_winograd(c, use);
+    if (faster) with.winograd = PS_WINOGRAD_ALL;
     ps_err other = ps_cpu_conv_choose(&rounded, engine, c->layer, in, &with);
-    if (other == PS_OK && (err != PS_OK || rounded.grade > choice->grade)) {
+    if (other == PS_OK && (err != PS_OK || faster || rounded.grade > choice->grade)) {
         const ps_cpu_conv_choice swapped = *choice;
         *choice = rounded;
         rounded = swapped;

@@ -10,6 +10,11 @@ static bool has(unsigned level)
     return ((unsigned)dnnl_get_effective_cpu_isa() & level) == level;
 }
 
+PS_PER_LEVEL(bool, ps_cpu_has_amx, (void), ())
+{
+    return has(dnnl_cpu_isa_avx512_core_amx);
+}
+
 PS_PER_LEVEL(const char *, ps_cpu_bf16_name, (void), ())
 {
     if (has(dnnl_cpu_isa_avx512_core_amx)) return "amx_bf16";

@@ -3,6 +3,7 @@
 #ifndef PS_CPU_FACTORS_H
 #define PS_CPU_FACTORS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,6 +21,7 @@ typedef enum ps_cpu_factors {
  * the processor offers. */
 ps_err ps_cpu_factors_choose(ps_precision precision, ps_cpu_factors *out);
 
+bool ps_cpu_has_amx(void);
 /* "amx_bf16", "avx512_bf16", or "emulated". */
 const char *ps_cpu_bf16_name(void);
 
