@@ -583,6 +583,7 @@ int main(int argc, char **argv)
     bool known = true;
     if (argc > 1) known = ps_word_find(ps_device_words, argv[1], (int *)&on.kind);
     if (argc > 2) known &= ps_word_find(ps_switch_words, argv[2], (int *)&on.cudnn);
+    if (argc > 3 && strcmp(argv[3], "bf16") == 0) on.rounding = &rig_sixteen_bits[0];
     if (!known) return 2;
     if (!opens(&on)) {
         printf("skipped: %s\n", ps_err_message());
