@@ -310,7 +310,7 @@ def summary(job, seconds, timed, timed_samples, traffic, test):
     sent, received = traffic or [ring_bytes(config, job.world)] * 2
     return {
         "mode": f"package {job.args.package}" if job.args.package else "ddp", "model": config["job.name"], "dataset": config["data.kind"],
-        "device": "cpu", "precision": "float32", "servers": 0, "shards": 0,
+        "device": "cpu", "precision": "bf16" if job.model.narrow else "float32", "servers": 0, "shards": 0,
         "workers": job.world, "params": config.n_params, "epochs": config["train.epochs"],
         "steps": len(job.step_ms), "skipped_steps": job.skipped,
         "loss_scale": job.scaler.get_scale(), "samples": job.samples * job.world, "seconds": seconds,

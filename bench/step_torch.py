@@ -7,7 +7,7 @@ Prints one JSON object like ps-bench-step's; of REQUESTS one for each line
 {"job": JOB.json, "steps": S, "warmup": W, "seconds": T, "words": [fused, ...]}: S steps,
 or fewer (3 at least) when T seconds are over. fused: the optimizer's fused form, where it
 exists. channels_last: the memory format of weights and images. With train.precision=bf16
-the model runs under torch.autocast, the loss in float32.
+the model runs under torch.autocast.
 """
 import json
 import os
@@ -51,16 +51,13 @@ def run(job, steps, warmup, seconds=float("inf"), words=()):
     with torch.no_grad():
         classes = model(x).shape[1]
     labels = torch.randint(0, classes, (n,))
-    narrow = config["train.precision"] == "bf16"
     step_ms, cpu_ms, end = [], [], None
     for i in range(warmup + steps):
         start, cpu = time.perf_counter(), time.process_time()
         if i == warmup:
             end = start + seconds
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=narrow):
-            y = model(x)
-        loss = loss_of(y.float(), labels)
+        loss = loss_of(model(x), labels)
         loss.backward()
         optimizer.step()
         value = loss.item()

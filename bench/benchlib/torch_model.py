@@ -79,10 +79,12 @@ LAYERS = {
 
 
 class Model(nn.Module):
-    """forward runs the layers of the configuration in order."""
+    """forward runs the layers of the configuration in order, with train.precision=bf16 under
+    torch.autocast; the outputs are float32."""
 
     def __init__(self, config):
         super().__init__()
+        self.narrow = config["train.precision"] == "bf16"
         self.dropout = config["model.dropout"]
         # Shapes are found by running a sample of zeros through what has been built so far.
         with torch.no_grad():
@@ -126,7 +128,10 @@ class Model(nn.Module):
         at.add_module(name, layer)
 
     def forward(self, x):
-        return run(self.program, x)
+        if not self.narrow:
+            return run(self.program, x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return run(self.program, x).float()
 
 
 def loss_of(config):
