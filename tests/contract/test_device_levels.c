@@ -9,6 +9,7 @@
 
 #include "../support/levels.h"
 #include "cpu_batchnorm_loops.h"
+#include "cpu_factors.h"
 #include "cpu_linear.h"
 #include "cpu_pointwise.h"
 #include "cpu_pool_rows.h"
@@ -56,6 +57,22 @@ static void pointwise(void **state)
 {
     (void)state;
     same_at_every_level(compute_pointwise);
+}
+
+static void compute_narrow(output *o)
+{
+    static uint16_t half[MOST];
+    fill(1, MOST, x);
+    ps_cpu_narrow(PS_CPU_BF16, MOST - 3, x, half);
+    put(o, half, (MOST - 3) * sizeof *half);
+    ps_cpu_narrow(PS_CPU_ROUNDED, MOST - 3, x, y);
+    put(o, y, (MOST - 3) * sizeof *y);
+}
+
+static void narrow(void **state)
+{
+    (void)state;
+    same_at_every_level(compute_narrow);
 }
 
 static void put_pool(output *o, int64_t lanes, int64_t kernel, int64_t stride,
@@ -255,10 +272,10 @@ static void linear(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pointwise), cmocka_unit_test(pools),
-        cmocka_unit_test(dropouts),  cmocka_unit_test(layouts),
-        cmocka_unit_test(linear),    cmocka_unit_test(pools_in_rows),
-        cmocka_unit_test(norms),
+        cmocka_unit_test(pointwise),     cmocka_unit_test(narrow),
+        cmocka_unit_test(pools),         cmocka_unit_test(dropouts),
+        cmocka_unit_test(layouts),       cmocka_unit_test(linear),
+        cmocka_unit_test(pools_in_rows), cmocka_unit_test(norms),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
