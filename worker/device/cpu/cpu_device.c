@@ -40,7 +40,7 @@ static void warn_of_emulation(void)
 {
     PS_WARN("emulated bf16",
             "train.precision=bf16 reason=\"this processor has no bf16 instructions, so "
-            "factors are rounded and multiplied in float32, which takes longer than "
+            "factors are rounded and multiplied in float32: no faster, often slower than "
             "float32 alone\" hint=\"train.precision=float32\"");
 }
 
