@@ -16,7 +16,6 @@
 
 enum {
     LINGER_MS = 2000,          // for the last messages (errors) to leave
-    REJOIN_LINGER_MS = 100,    // where the coordinator's news make all join again
     UNPLANNED_BYTES = 4 << 20, // of a message, while the plan is not known
     MESSAGES_PER_POLL = 64     // before other sources are looked at
 };
@@ -149,7 +148,8 @@ static ps_err bind_router(ps_shard *s)
     };
     PS_TRY(ps_zsock_open(s->o.zmq_context, &options, &s->router));
     PS_TRY(ps_gate_watch(s->o.gate, s->router, PS_GATE_MEMBERS));
-    const int linger = config->recovery.rejoins > 0 ? REJOIN_LINGER_MS : LINGER_MS;
+    const int linger =
+        config->recovery.rejoins > 0 ? PS_ZSOCK_REJOIN_LINGER_MS : LINGER_MS;
     zmq_setsockopt(s->router, ZMQ_LINGER, &linger, sizeof linger);
     char where[PS_ENDPOINT_MAX];
     ps_net_endpoint(s->o.address, 0, where, sizeof where);

@@ -21,8 +21,6 @@ enum {
     MESSAGES_PER_ROUND = 256,
     LAST_WORDS_MS = 250, // at the end: waits for an abort that is on its way
     LINGER_MS = 1000,    // at the end: time for sending the news
-    REJOIN_LINGER_MS =
-        100,             // the same, where members learn of it by the lost connection too
     GATE_ITEMS = 3,      // of two ROUTERs, and its own
     GATE_PER_MEMBER = 4, // connections: door, ROUTER, repeated ones, links
     DOOR_MESSAGES = 16,  // of one connection at a time
@@ -502,7 +500,7 @@ static void stop_thread(ps_coordinator *c, const char *reason)
 static void close_router(const ps_coordinator *c, void **router)
 {
     const bool again = c->o.recovers && c->state == PS_COORD_ABORTED;
-    const int linger_ms = again ? REJOIN_LINGER_MS : LINGER_MS;
+    const int linger_ms = again ? PS_ZSOCK_REJOIN_LINGER_MS : LINGER_MS;
     if (!*router) return;
     ps_gate_unwatch(*router);
     zmq_setsockopt(*router, ZMQ_LINGER, &linger_ms, sizeof linger_ms);

@@ -21,8 +21,6 @@ enum {
     BEATS_PER_BURST = 20, // without a trace: of them, the first few measure the clock
     FIRST_BURSTS = 3,
     LINGER_MS = 1000, // at the end: time for sending an abort or a goodbye
-    REJOIN_LINGER_MS =
-        100 // the same, before it joins again: a lost connection says it too
 };
 
 /* ---- the state that threads share ---- */
@@ -547,8 +545,8 @@ ps_err ps_member_join(const ps_member_options *options, ps_member **out)
     m->heartbeat_ms = (uint64_t)options->config->net.heartbeat_ms;
     m->dead_after_ms = (uint64_t)options->config->net.dead_after_ms;
     m->recovers = options->config->recovery.rejoins > 0;
-    m->names_straggler = options->config->trace.straggler &&
-                         options->n_servers > 0 && !ps_config_own_pace(options->config);
+    m->names_straggler = options->config->trace.straggler && options->n_servers > 0 &&
+                         !ps_config_own_pace(options->config);
     m->last_pace = &m->paces;
     ps_err err = set_up(m, options);
     if (err != PS_OK) {
@@ -579,7 +577,8 @@ void ps_member_destroy(ps_member **member)
     bool joined = m->thread_started;
     if (joined) stop_thread(m);
     // Nothing can be sent to a coordinator that is gone.
-    const int linger_ms = m->recovers && m->aborted ? REJOIN_LINGER_MS : LINGER_MS;
+    const int linger_ms =
+        m->recovers && m->aborted ? PS_ZSOCK_REJOIN_LINGER_MS : LINGER_MS;
     ps_joining_close(&m->joined, m->lost_ns && m->aborted ? 0 : linger_ms);
     if (m->zmq_context) zmq_ctx_term(m->zmq_context);
     ps_joining_fini(&m->joined, joined || !m->aborted ? NULL : m->reason);

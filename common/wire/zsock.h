@@ -11,6 +11,10 @@
 #include "err.h"
 #include "secret.h"
 
+/* How long (ZMQ_LINGER) sockets stay for their last messages where members join again: a
+ * lost connection, and the coordinator's news, tell the same. */
+enum { PS_ZSOCK_REJOIN_LINGER_MS = 100 };
+
 enum { PS_ENDPOINT_MAX = 128 };
 
 /* Where libzmq asks about handshakes (rfc.zeromq.org/spec/27), and the domains that it

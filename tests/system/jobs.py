@@ -161,6 +161,17 @@ class JobTest(unittest.TestCase):
         return [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'deploy')!r}); {program}",
                 *self.psrun_argv(*args, out=out)[1:]]
 
+    def train_by_hand(self, python, script, keys, *given):
+        """tests/system/SCRIPT trains the digits in PyTorch: given job, first weights and *given, it writes
+        by-hand.safetensors."""
+        run = lambda *argv: subprocess.run(list(map(str, argv)), check=True, stdout=subprocess.PIPE, text=True).stdout
+        job, init, result = (os.path.join(self.folder, name)
+                             for name in ("job.json", "init.safetensors", "by-hand.safetensors"))
+        with open(job, "w", encoding="utf-8") as f:
+            f.write(run(BIN / "ps-config-json", DIGITS, *keys))
+        run(BIN / "ps-init-weights", init, DIGITS, *keys)
+        run(python, ROOT / "tests/system" / script, job, init, *given, result)
+
     def psrun(self, *args, out="out", code=0, timeout=300):
         """Runs psrun to its end and checks its exit code; returns its output."""
         done = subprocess.run(self.psrun_argv(*args, out=out), stdout=subprocess.PIPE,

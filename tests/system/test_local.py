@@ -83,12 +83,7 @@ class ClosedForms(LocalTest):
             shutil.rmtree(self.path("local"))
 
     def by_hand(self, keys):
-        run = lambda *argv: subprocess.run(list(map(str, argv)), check=True, stdout=subprocess.PIPE, text=True).stdout
-        with open(self.path("job.json"), "w", encoding="utf-8") as f:
-            f.write(run(BIN / "ps-config-json", DIGITS, *keys))
-        run(BIN / "ps-init-weights", self.path("init.safetensors"), DIGITS, *keys)
-        run(TORCH, ROOT / "tests/system/local_by_hand.py", self.path("job.json"), self.path("init.safetensors"),
-            self.path("by-hand.safetensors"))
+        self.train_by_hand(TORCH, "local_by_hand.py", keys)
 
 
 class SameBits(LocalTest):

@@ -5,7 +5,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, ROOT, JobTest, read_safetensors
+from jobs import BIN, DIGITS, JobTest, read_safetensors
 from test_bench import TORCH, needs_torch
 
 # Of three workers: four steps an epoch.
@@ -43,13 +43,19 @@ class PolicyTest(JobTest):
     def policy(self, out="out"):
         return self.summary(out)["policy"]
 
+    def run_until_told(self, *more):
+        """A job in `out` that gets Ctrl-C after a few steps; returns its output."""
+        settings = [*SETTINGS, "train.epochs=100000", "sync.policy=asp", *SGD, *more]
+        psrun = subprocess.Popen(self.psrun_argv("-s", 2, "-w", 3, DIGITS, *settings), stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True)
+        self.wait_for_steps("out", 3)
+        psrun.send_signal(signal.SIGINT)
+        text = psrun.communicate(timeout=60)[0]
+        self.assertEqual(psrun.returncode, 130, text)
+        return text
+
     def by_hand(self, keys):
-        run = lambda *argv: subprocess.run(list(map(str, argv)), check=True, stdout=subprocess.PIPE, text=True).stdout
-        with open(self.path("job.json"), "w", encoding="utf-8") as f:
-            f.write(run(BIN / "ps-config-json", DIGITS, *keys))
-        run(BIN / "ps-init-weights", self.path("init.safetensors"), DIGITS, *keys)
-        run(TORCH, ROOT / "tests/system/policies_by_hand.py", self.path("job.json"), self.path("init.safetensors"),
-            self.path("given.log"), self.path("by-hand.safetensors"))
+        self.train_by_hand(TORCH, "policies_by_hand.py", keys, self.path("given.log"))
 
     def assert_close(self, out):
         """To the weights that by_hand has made."""
@@ -152,13 +158,7 @@ class Replays(PolicyTest):
             self.assertEqual(self.weights(f"{i}"), self.weights(f"{i}-again"), job)
 
     def test_a_run_that_was_told_to_end(self):
-        settings = [*SETTINGS, "train.epochs=100000", "sync.policy=asp", *SGD]
-        psrun = subprocess.Popen(self.psrun_argv("-s", 2, "-w", 3, DIGITS, *settings), stdout=subprocess.PIPE,
-                                 stderr=subprocess.STDOUT, text=True)
-        self.wait_for_steps("out", 3)
-        psrun.send_signal(signal.SIGINT)
-        text = psrun.communicate(timeout=60)[0]
-        self.assertEqual(psrun.returncode, 130, text)
+        self.run_until_told()
         self.assertTrue(self.log().endswith(" end\n"))
         self.psrun("--replay", self.path("out", "policy.log"), out="again", code=130)
         self.assertEqual(self.weights("out"), self.weights("again"))

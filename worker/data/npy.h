@@ -36,9 +36,9 @@ ps_err ps_npy_read_values(ps_source *source, ps_dataset *set);
 ps_err ps_npy_read_labels(ps_source *source, int32_t **labels, int64_t *n);
 
 /* What samples are compared with, into set->labels or set->targets: labels as above, or
- * where numbers are wanted, <f4, <f8, |b1 or integers, shape (N) or (N, wanted->n). Of
- * several numbers, integers of shape (N) are labels. *n: how many. FORMAT, UNSUPPORTED,
- * NUMERIC name the file and the sample. */
+ * numbers (wanted->numbers): <f4, <f8, |b1 or integers, shape (N) or (N, wanted->n). For
+ * a model with several outputs, integers of shape (N) are labels. *n: the number of
+ * samples. FORMAT, UNSUPPORTED, NUMERIC name the file and the sample. */
 ps_err ps_npy_read_answers(ps_source *source, const ps_wanted *wanted, ps_dataset *set,
                            int64_t *n);
 

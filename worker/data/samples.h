@@ -40,7 +40,7 @@ ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last);
  * is not finite. Readers check targets. */
 ps_err ps_dataset_check(ps_dataset *set, int64_t first, const ps_wanted *wanted);
 
-/* Takes labels for the one number that is wanted. NOMEM. */
+/* For a model with one output: each label becomes its sample's target. NOMEM. */
 ps_err ps_dataset_labels_to_targets(ps_dataset *set);
 
 /* FORMAT, NUMERIC when value is not finite, or not within wanted's range. */

@@ -90,8 +90,9 @@ static void set_layouts(ps_cpu_conv *c, const ps_cpu_conv_choice *choice)
     c->in.w = w;
 }
 
-/* From so many channels, positions of an output, and positions of a batch, Winograd's
- * algorithm in float32 took less time in all passes than AVX-512's products of bf16. */
+/* The least channels, positions of an output, and positions of a batch for which
+ * Winograd's algorithm in float32 took less time in all passes than AVX-512's products of
+ * bf16. */
 enum { WINOGRAD_CHANNELS = 64, WINOGRAD_PLANE = 64, WINOGRAD_POSITIONS = 2048 };
 
 /* AMX's products are faster still. Of factors of 8 bits, the algorithm's own rounding
