@@ -125,7 +125,7 @@ ps_err ps_describe(const ps_config *config, FILE *out)
     if (err == PS_OK) {
         counts total = {0};
         char weights[32], outputs[32];
-        const uint64_t batch = (uint64_t)config->data.batch.v[0];
+        const uint64_t batch = (uint64_t)ps_config_batch(config, 0);
         print_layers(&spec, out, &total);
         bytes_text(total.params * sizeof(float), weights);
         bytes_text(total.outputs * batch * sizeof(float), outputs);

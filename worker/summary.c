@@ -209,6 +209,16 @@ static void put_stragglers(json_t *o, const ps_straggler_log *log)
     json_object_set_new(o, "stragglers", list);
 }
 
+/* Samples of each worker in a step, where they follow its speed. */
+static void put_batches(json_t *o, const ps_summary *s)
+{
+    if (!s->result->batches) return;
+    json_t *list = json_array();
+    for (int r = 0; r < s->workers; r++)
+        json_array_append_new(list, json_integer((json_int_t)s->result->batches[r]));
+    json_object_set_new(o, "batches", list);
+}
+
 /* Which gradients counted, where workers go on at their own pace. */
 static void put_policy(json_t *o, const ps_trainer_result *r)
 {
@@ -249,6 +259,7 @@ ps_err ps_summary_write(const ps_summary *s, const char *path)
     put_servers(o, s);
     put_stragglers(o, &s->result->stragglers);
     put_policy(o, s->result);
+    put_batches(o, s);
     ps_err err = write_object(o, path);
     json_decref(o);
     return err;

@@ -11,6 +11,7 @@
 #include "log.h"
 #include "model_file.h"
 #include "trace.h"
+#include "trainer_balance.h"
 #include "trainer_stretch.h"
 
 static int64_t groups_per_epoch(int64_t n_batches, int64_t accumulate)
@@ -90,7 +91,7 @@ static ps_err prepare_training(ps_trainer *t)
     const ps_trainer_options *o = &t->o;
     PS_TRY(find_batch_sizes(t));
     t->epochs = count_epochs(t);
-    int64_t max_batch = o->sampler->batch[t->rank];
+    int64_t max_batch = ps_trainer_balance_most(t);
     ps_loader_options loader = {.config = o->config,
                                 .dataset = o->train,
                                 .input = &o->spec->input,
@@ -119,7 +120,8 @@ ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
     t->best = t->patience.best = NAN;
     ps_trainer_start_from(t, options->start);
     t->next_check = t->step + 1;
-    ps_err err = t->total_steps > 0 ? prepare_training(t) : PS_OK;
+    ps_err err = ps_trainer_balance_init(t);
+    if (err == PS_OK && t->total_steps > 0) err = prepare_training(t);
     if (err != PS_OK) ps_trainer_destroy(&t);
     *out = t;
     return err;
@@ -134,6 +136,7 @@ void ps_trainer_destroy(ps_trainer **trainer)
     free(t->global_n);
     free(t->own_n);
     free(t->figures);
+    free(t->batches);
     free(t);
     *trainer = NULL;
 }
@@ -403,6 +406,7 @@ static ps_err train(ps_trainer *t)
         if (!last && c->eval_every > 0 && (t->epoch + 1) % c->eval_every == 0)
             PS_TRY(evaluate_epoch(t));
         stop = t->result->interrupted || t->result->stopped_early;
+        if (!last && !stop) PS_TRY(ps_trainer_balance(t));
         t->epoch++;
     }
     t->result->interrupted =
@@ -434,6 +438,7 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     }
     if (result->next_workers > 0) return PS_OK;
     result->policy = ps_trainer_stretch_figures(t);
+    result->batches = t->batches;
     ps_trainer_book_speed(t);
     PS_TRY(drain(t));
     PS_TRY(ps_trainer_renew_loss_scale(t));

@@ -58,7 +58,9 @@ typedef struct ps_trainer_result {
     ps_duration_stats step_time, wait_time; // after train.warmup_steps, this rank's
     ps_exchange_stats traffic;              // of the steps, this rank's
     ps_straggler_log stragglers;            // worker 0's
-    const char *policy; // JSON, of workers at their own pace; worker 0's; the trainer's
+    /* The trainer's: */
+    const int64_t *batches; // of each worker in the last epoch; NULL: they never change
+    const char *policy;     // JSON, of workers at their own pace; worker 0's
 } ps_trainer_result;
 
 typedef struct ps_trainer ps_trainer;

@@ -39,6 +39,7 @@ void ps_trainer_book_step(ps_trainer *t, double seconds, int64_t group_n)
     ps_session_stats(t->o.session, &stats);
     double waited = stats.wait_seconds - t->waited;
     t->waited = stats.wait_seconds;
+    t->busy_seconds += seconds - t->owed_seconds - waited;
     ps_trainer_result *r = t->result;
     r->steps = t->step;
     r->samples += (uint64_t)group_n;

@@ -37,11 +37,15 @@ struct ps_trainer {
     ps_loader *loader;
     ps_loaded *next; // taken before its turn, for ps_program_prefetch; NULL: none
     int64_t n_batches;
-    int64_t epochs;           // that total_steps begin
-    int64_t *global_n;        // (n_batches) samples of each micro-batch over all ranks
-    int64_t *own_n;           // (n_batches) of this rank
-    int64_t sized_for;        // the epoch of these sizes; -1: any whole one
-    int64_t position;         // samples of the epoch's permutation that have been seen
+    int64_t epochs;    // that total_steps begin
+    int64_t *global_n; // (n_batches) samples of each micro-batch over all ranks
+    int64_t *own_n;    // (n_batches) of this rank
+    int64_t sized_for; // the epoch of these sizes; -1: any whole one
+    /* With data.batch auto (trainer_balance.h); otherwise NULL: */
+    int64_t *batches;           // (ranks) of the epoch
+    ps_sampler_options sampler; // o.sampler, with these
+    double busy_seconds;        // of the epoch's steps, without waiting for others
+    int64_t position;           // samples of the epoch's permutation that have been seen
     bool goes_on;             // in the first epoch of a job that goes on from a snapshot
     double best;              // of the evaluations, as checkpoint.best means it
     ps_patience patience;     // as of the evaluations that training went on after
@@ -79,6 +83,8 @@ struct ps_trainer {
     bool warned;   // that an evaluation came within a round
     ps_trainer_result *result;
 };
+
+enum { PS_TRAINER_NOT_SIZED = -2 }; // sized_for: the sizes have changed
 
 /* For one step's waits: net.step_timeout_ms from now. */
 ps_deadline ps_trainer_step_deadline(const ps_trainer *t);

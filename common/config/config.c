@@ -7,7 +7,7 @@
 #include "config_read.h"
 #include "mem.h"
 
-enum { PATH_BYTES = 256 };
+enum { PATH_BYTES = 256, AUTO_BATCH = 64 };
 
 static const char WORKERS[] = "job.workers";
 
@@ -142,7 +142,20 @@ bool ps_config_own_pace(const ps_config *cfg)
 int64_t ps_config_batch(const ps_config *cfg, int rank)
 {
     const ps_int_list *batch = &cfg->data.batch;
+    if (ps_config_balances(cfg)) return AUTO_BATCH;
     return batch->v[rank < batch->n ? rank : batch->n - 1];
+}
+
+bool ps_config_balances(const ps_config *cfg)
+{
+    return cfg->data.batch.n == 1 && cfg->data.batch.v[0] == 0;
+}
+
+/* As equal as they can be. */
+static void divide(int64_t all, int n, int64_t *sizes)
+{
+    for (int r = 0; r < n; r++)
+        sizes[r] = all / n + (r < all % n);
 }
 
 int64_t ps_config_split(const ps_config *cfg, int workers, int64_t *sizes)
@@ -150,13 +163,13 @@ int64_t ps_config_split(const ps_config *cfg, int workers, int64_t *sizes)
     const int64_t all = cfg->data.global_batch, n = workers;
     for (int r = 0; r < workers; r++)
         sizes[r] = ps_config_batch(cfg, r);
-    if (all == 0) return cfg->train.accumulate;
+    if (all > 0 && ps_config_balances(cfg)) divide(all, workers, sizes);
+    if (all == 0 || ps_config_balances(cfg)) return cfg->train.accumulate;
     const int64_t most = n * sizes[0];
     for (int64_t parts = (all + most - 1) / most; all / parts >= n; parts++) {
         const int64_t micro = all / parts;
         if (all % parts != 0) continue;
-        for (int r = 0; r < workers; r++)
-            sizes[r] = micro / n + (r < micro % n);
+        divide(micro, workers, sizes);
         return parts;
     }
     return 0;

@@ -85,7 +85,7 @@ typedef struct ps_config_data {
     char *train; // files (comma-separated) and/or a range: "", "0-7999", "a.gz,b.gz",
                  // "a,b@0-99"
     char *test;
-    ps_int_list batch;    // per rank: one value for all, or one per rank
+    ps_int_list batch;    // per rank: one value for all, or one per rank; 0: auto
     int64_t global_batch; // samples of a step, for any number of workers; 0: not fixed
     int64_t eval_batch;
     bool shuffle;
@@ -239,6 +239,9 @@ bool ps_config_own_pace(const ps_config *cfg);
 /* The batch size of a rank. With data.global_batch, the largest that it may be. */
 int64_t ps_config_batch(const ps_config *cfg, int rank);
 
+/* data.batch is auto: after each epoch the ranks' batches follow their speeds. */
+bool ps_config_balances(const ps_config *cfg);
+
 /* out is local with job's values of all keys that are the same on every member (the model
  * included). It borrows from both and must not be given to fini. */
 void ps_config_view(ps_config *out, const ps_config *local, const ps_config *job);
@@ -250,7 +253,8 @@ const char *ps_config_difference(const ps_config *a, const ps_config *b);
  * each rank. Returns the micro-batches per step. With data.global_batch every step has
  * that many samples, and no micro-batch more than data.batch of a rank: as few
  * micro-batches as divide it, and ranks that differ by one sample at most. 0: no number
- * of micro-batches does. */
+ * of micro-batches does. With ps_config_balances, these are the sizes of the first epoch:
+ * one micro-batch (or train.accumulate) of data.global_batch, or of 64 per rank. */
 int64_t ps_config_split(const ps_config *cfg, int workers, int64_t *sizes);
 
 /* A hash of all settings that must be equal on every member of the job, the model

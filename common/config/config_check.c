@@ -171,7 +171,7 @@ static ps_err check_global_batch(const ps_config *cfg)
 {
     static const char KEY[] = "data.global_batch";
     int64_t sizes[PS_MAX_RANKS];
-    if (cfg->data.global_batch == 0) return PS_OK;
+    if (cfg->data.global_batch == 0 || ps_config_balances(cfg)) return PS_OK;
     if (cfg->train.accumulate != 1)
         return key_error(cfg, KEY,
                          "decides how much is accumulated: remove "
@@ -190,6 +190,34 @@ static ps_err check_global_batch(const ps_config *cfg)
     return PS_OK;
 }
 
+/* The batches of a job that goes on would not be known. */
+static ps_err check_balance(const ps_config *cfg)
+{
+    const ps_config_checkpoint *c = &cfg->checkpoint;
+    static const char KEY[] = "data.batch";
+    if (!ps_config_balances(cfg)) return PS_OK;
+    if (ps_config_own_pace(cfg))
+        return key_error(cfg, KEY,
+                         "auto needs sync.policy bsp or local: with %s fast workers make "
+                         "more steps already",
+                         ps_word_name(ps_policy_words, (int)cfg->sync.policy));
+    if (ps_config_elastic(cfg))
+        return key_error(cfg, KEY,
+                         "auto needs a fixed number of workers, and job.workers is a "
+                         "range: give a number");
+    if (cfg->data.global_batch > 0 && cfg->data.global_batch < cfg->job.workers)
+        return key_error(cfg, KEY,
+                         "auto: data.global_batch has no sample for some of %lld "
+                         "workers",
+                         (long long)cfg->job.workers);
+    if (c->every > 0 || c->minutes > 0 || c->best != PS_BEST_NONE ||
+        cfg->recovery.rejoins > 0)
+        return key_error(cfg, KEY,
+                         "auto cannot be with checkpoints yet: remove checkpoint.* and "
+                         "recovery.rejoins, or give a number");
+    return PS_OK;
+}
+
 static ps_err check_data(const ps_config *cfg)
 {
     const ps_config_data *d = &cfg->data;
@@ -200,6 +228,10 @@ static ps_err check_data(const ps_config *cfg)
     if (d->batch.n != 1 && d->batch.n != cfg->job.workers)
         return key_error(cfg, "data.batch", "%d values for %lld workers", d->batch.n,
                          (long long)cfg->job.workers);
+    for (int i = 0; i < d->batch.n && d->batch.n > 1; i++)
+        if (d->batch.v[i] == 0)
+            return key_error(cfg, "data.batch",
+                             "auto (or 0) is for all ranks: give it alone");
     if (d->resize.n != 0 && d->resize.n != 2)
         return key_error(cfg, "data.resize", "has to be [H, W]");
     int half = d->normalize.n / 2;
@@ -255,5 +287,6 @@ ps_err ps_config_check(ps_config *cfg)
     PS_TRY(check_sync(cfg));
     PS_TRY(check_data(cfg));
     PS_TRY(check_global_batch(cfg));
+    PS_TRY(check_balance(cfg));
     return check_rest(cfg);
 }

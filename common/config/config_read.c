@@ -36,7 +36,9 @@ static ps_err read_int(const ps_config_key *key, const ps_yaml *at, int64_t *out
 {
     bool ok = false;
     if (at->kind != PS_YAML_SCALAR) return wrong_type(key, at);
-    const bool automatic = key->min == 0 && strcmp(key->text, "auto") == 0;
+    // Of the lists, one alone may be 0.
+    const bool automatic =
+        key->min == 0 && (key->type == PS_KEY_INT_LIST || strcmp(key->text, "auto") == 0);
     if (automatic && strcmp(at->text, "auto") == 0) {
         *out = 0;
         return PS_OK;

@@ -131,8 +131,10 @@ const ps_config_key ps_config_keys[] = {
     STRING("data.train", data.train, JOB, "",
            "training samples: files, a range, or both: 0-7999, a.gz,b.gz, a,b@0-99"),
     STRING("data.test", data.test, JOB, "", "test samples, in the same form as data.train"),
-    INTS("data.batch", data.batch, JOB, 1, 1 << 24, "[64]",
-         "samples per micro-batch of a worker: one number for all, or one per rank"),
+    INTS("data.batch", data.batch, JOB, 0, 1 << 24, "[64]",
+         "samples per micro-batch of a worker: one number for all, or one per rank; auto (or 0): "
+         "data.global_batch, or 64 per worker, divided after each epoch by the workers' measured "
+         "speeds, at most four times the mean each"),
     INT("data.global_batch", data.global_batch, JOB, 0, 1LL << 40, "0",
         "samples of an optimizer step, whatever the number of workers is: the workers accumulate "
         "micro-batches of at most data.batch; 0: data.batch times workers times train.accumulate"),

@@ -105,6 +105,9 @@ def rows(s):
         yield "throughput", f"{s['samples_per_second']:,.0f} samples/s"
         if s.get("policy"):
             yield "policy", policy(s["policy"])
+        if s.get("batches"):  # data.batch auto
+            shown = ", ".join(f"{n:,}" for n in s["batches"][:16])
+            yield "batches", f"{shown}{', ...' if len(s['batches']) > 16 else ''} samples of the workers in a step"
         if s["step_ms_p50"]:  # 0 if all steps were warm-up
             yield "step", (f"{s['step_ms_p50']:.2f} ms (p99 {s['step_ms_p99']:.2f}), "
                            f"{s['exchange_wait_ms_p50']:.2f} ms of it waiting for the exchange")

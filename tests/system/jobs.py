@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 from array import array
@@ -109,6 +110,28 @@ class Part:
             # What a process says last may come between the look at its text and its end.
             last_look = self.popen.poll() is not None or time.monotonic() >= end
             time.sleep(0.02)
+
+
+class TurnTaking:
+    """A process gets a tenth of its time, until the end of a `with`."""
+
+    def __init__(self, pid):
+        self.pid, self.over = pid, threading.Event()
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        while not self.over.is_set():
+            os.kill(self.pid, signal.SIGSTOP)
+            time.sleep(0.018)  # each of its steps takes several turns
+            os.kill(self.pid, signal.SIGCONT)
+            time.sleep(0.002)
+
+    def __enter__(self):
+        self.thread.start()
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
 
 
 class SlowDisk:

@@ -6,11 +6,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import unittest
 
-from jobs import BIN, LONG, ROOT, JobTest, descendants
+from jobs import BIN, LONG, ROOT, JobTest, TurnTaking, descendants
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "bench"))
@@ -18,28 +17,6 @@ sys.path.insert(0, str(ROOT / "bench"))
 from benchlib import netns, slowdowns  # noqa: E402
 
 REASON = netns.why_not()
-
-
-class TurnTaking:
-    """A process gets a tenth of its time, until the end of a `with`."""
-
-    def __init__(self, pid):
-        self.pid, self.over = pid, threading.Event()
-        self.thread = threading.Thread(target=self._run)
-
-    def _run(self):
-        while not self.over.is_set():
-            os.kill(self.pid, signal.SIGSTOP)
-            time.sleep(0.018)  # each of its steps takes several turns
-            os.kill(self.pid, signal.SIGCONT)
-            time.sleep(0.002)
-
-    def __enter__(self):
-        self.thread.start()
-
-    def __exit__(self, *_):
-        self.over.set()
-        self.thread.join()
 
 
 class Straggler(JobTest):

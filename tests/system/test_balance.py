@@ -1,0 +1,77 @@
+"""data.batch=auto: after each epoch the workers' batches follow their speeds."""
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from jobs import DIGITS, LONG, JobTest, TurnTaking, descendants
+
+GLOBAL_BATCH = 192
+
+
+class Balance(JobTest):
+    def start(self, *settings):
+        job = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 3, self.wide_model(1024), *LONG, "data.batch=auto",
+                                               "data.samples=2000", *settings),
+                               stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        self.addCleanup(self._stop, job)
+        self.wait_for_steps("out", 2)
+        return job, sorted(pid for name, pid in descendants(job.pid) if name == "ps-worker")
+
+    @staticmethod
+    def _stop(job):
+        if job.poll() is None:
+            job.kill()
+        job.wait()
+
+    def sizes(self):
+        """The workers' batches in each epoch after the first."""
+        with open(self.path("out", "logs", "worker-0.log"), encoding="utf-8") as f:
+            found = re.findall(r"batches epoch=\d+ sizes=([0-9,]+)", f.read())
+        return [[int(n) for n in sizes.split(",")] for sizes in found]
+
+    def wait_for(self, holds, seconds=90):
+        """Waits until that holds for the batches of an epoch that has not begun yet."""
+        seen, end = len(self.sizes()), time.monotonic() + seconds
+        while not any(map(holds, self.sizes()[seen:])):
+            self.assertLess(time.monotonic(), end, self.sizes()[-5:])
+            time.sleep(0.05)
+
+    def test_a_slow_worker_gets_fewer_samples(self):
+        job, workers = self.start()
+        with TurnTaking(workers[1]):
+            self.wait_for(lambda n: 2 * n[1] < min(n[0], n[2]))
+        self.wait_for(lambda n: 3 * n[1] > 2 * min(n[0], n[2]))
+        job.send_signal(signal.SIGINT)
+        self.assertIn(job.wait(60), (130, 75))
+        for n in [*self.sizes(), self.summary()["batches"]]:
+            self.assertEqual(sum(n), GLOBAL_BATCH)
+            self.assertGreaterEqual(min(n), 1)
+            self.assertLessEqual(max(n), 4 * GLOBAL_BATCH // 3)
+
+    def test_epochs_have_as_many_steps_and_samples(self):
+        for batch in ("auto", "64"):
+            self.psrun("-s", 1, "-w", 3, DIGITS, f"data.batch={batch}", "train.epochs=3", out=batch)
+        one, other = self.summary("auto"), self.summary("64")
+        self.assertEqual(one["steps"], other["steps"])
+        self.assertEqual(one["samples"], other["samples"])
+        self.assertEqual(sum(one["batches"]), GLOBAL_BATCH)
+        self.assertNotIn("batches", other)
+
+    def test_a_global_batch_is_divided(self):
+        self.psrun("-m", "allreduce", "-w", 2, DIGITS, "data.batch=auto", "data.global_batch=63", "train.epochs=2")
+        self.assertEqual(sum(self.summary()["batches"]), 63)
+
+    def test_mistakes_are_named(self):
+        for settings, says in ((["data.batch=[auto,64]"], "give it alone"),
+                               (["data.global_batch=1"], "no sample for some of 2 workers"),
+                               (["sync.policy=asp"], "auto needs sync.policy bsp or local"),
+                               (["job.workers=1..2"], "auto needs a fixed number of workers"),
+                               (["checkpoint.every=5"], "cannot be with checkpoints yet")):
+            workers = [] if "job.workers" in settings[0] else ["-w", 2]
+            self.assertIn(says, self.psrun(*workers, DIGITS, "data.batch=auto", *settings, code=1))
+
+
+if __name__ == "__main__":
+    unittest.main()

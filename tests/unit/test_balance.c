@@ -1,0 +1,44 @@
+/* Batches by speed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "balance.h"
+
+static void check(const double *speeds, int n, int64_t total, int64_t most,
+                  const int64_t *wanted)
+{
+    int64_t sizes[8], sum = 0;
+    ps_balance(speeds, n, total, most, sizes);
+    for (int r = 0; r < n; r++) {
+        assert_int_equal(sizes[r], wanted[r]);
+        sum += sizes[r];
+    }
+    assert_int_equal(sum, total);
+}
+
+static void batches_are_in_proportion(void **state)
+{
+    check((double[]){100, 100, 100, 100}, 4, 256, 256, (int64_t[]){64, 64, 64, 64});
+    check((double[]){4, 4, 4, 1}, 4, 130, 160, (int64_t[]){40, 40, 40, 10});
+    check((double[]){1, 1, 1}, 3, 100, 100, (int64_t[]){34, 33, 33});
+}
+
+static void every_worker_has_a_sample_and_none_too_many(void **state)
+{
+    check((double[]){1000, 1, 1}, 3, 12, 12, (int64_t[]){10, 1, 1});
+    check((double[]){1000, 1, 1}, 3, 12, 6, (int64_t[]){6, 3, 3});
+    check((double[]){1e-9, 1}, 2, 2, 2, (int64_t[]){1, 1});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batches_are_in_proportion),
+        cmocka_unit_test(every_worker_has_a_sample_and_none_too_many),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,16 @@
+/* Workers of unequal speed: each gets a share of the global batch by its measured speed,
+ * so that all need the same time for a step. */
+#ifndef PS_BALANCE_H
+#define PS_BALANCE_H
+
+#include <stdint.h>
+
+/* How often the first share fits into the largest that a worker can get. */
+enum { PS_BALANCE_MOST = 4 };
+
+/* Divides total samples in proportion to speeds (n, above 0): at least 1 and at most
+ * `most` each, exactly total together; n <= total <= n * most. The same on every rank
+ * that has the same speeds. out (n). */
+void ps_balance(const double *speeds, int n, int64_t total, int64_t most, int64_t *out);
+
+#endif
