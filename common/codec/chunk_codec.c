@@ -25,14 +25,27 @@ static piece piece_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec c
                    .draw = {.key = key + (uint64_t)t, .first = begin}};
 }
 
+static uint64_t phase(int64_t steps)
+{
+    return steps == PS_CONFIG_AUTO ? PS_CHUNK_CODEC_AUTO : (uint64_t)steps;
+}
+
+/* Of 64 steps by onebit, 8 and 8 instead of 32 and 16 cost no accuracy that eight paired
+ * seeds could show; with topk they did (docs/codecs.md). */
+static uint64_t auto_phase(const ps_chunk_codec *c, uint64_t most)
+{
+    const bool shrinks = c->codec == PS_CODEC_ONEBIT && c->total_steps > 0;
+    return shrinks && c->total_steps / 8 < most ? c->total_steps / 8 : most;
+}
+
 ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
                            const ps_tensor_table *table)
 {
     *c = (ps_chunk_codec){.codec = cfg->exchange.codec,
                           .topk = cfg->exchange.topk,
                           .min_bytes = (uint64_t)cfg->exchange.codec_min,
-                          .warmup = (uint64_t)cfg->exchange.codec_warmup,
-                          .cooldown = (uint64_t)cfg->exchange.codec_cooldown,
+                          .warmup = phase(cfg->exchange.codec_warmup),
+                          .cooldown = phase(cfg->exchange.codec_cooldown),
                           .table = table};
     return PS_OK;
 }
@@ -49,6 +62,8 @@ ps_chunk_size ps_chunk_size_wanted(const ps_config *cfg, bool one_host)
 void ps_chunk_codec_end(ps_chunk_codec *c, uint64_t total_steps)
 {
     c->total_steps = total_steps == PS_STEPS_UNKNOWN ? 0 : total_steps;
+    if (c->warmup == PS_CHUNK_CODEC_AUTO) c->warmup = auto_phase(c, 32);
+    if (c->cooldown == PS_CHUNK_CODEC_AUTO) c->cooldown = auto_phase(c, 16);
 }
 
 bool ps_chunk_codec_keeps(const ps_chunk_codec *c, uint64_t step)

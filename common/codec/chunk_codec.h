@@ -25,6 +25,9 @@ typedef enum ps_coded {
     PS_CODED_CHANGE // of the weights since the shard's last reply
 } ps_coded;
 
+/* Until ps_chunk_codec_end: the length follows from the job's number of steps. */
+#define PS_CHUNK_CODEC_AUTO UINT64_MAX
+
 typedef struct ps_chunk_codec {
     ps_codec codec;
     double topk;
@@ -33,7 +36,7 @@ typedef struct ps_chunk_codec {
      * needs this for gradients: otherwise the scale would grow without end, and nothing
      * would show that values are cut off. */
     bool overflow;
-    uint64_t warmup, cooldown;    // steps
+    uint64_t warmup, cooldown;    // steps, or PS_CHUNK_CODEC_AUTO
     uint64_t total_steps;         // of the job; 0: no cooldown
     const ps_tensor_table *table; // borrowed
 } ps_chunk_codec;
@@ -42,7 +45,7 @@ ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
                            const ps_tensor_table *table);
 
 /* Sets the job's number of steps, from whose end the cooldown counts (PS_STEPS_UNKNOWN:
- * no cooldown). Must be called before any function that takes a step. */
+ * no cooldown), and the lengths that follow from it. Must be called before any function that takes a step. */
 void ps_chunk_codec_end(ps_chunk_codec *c, uint64_t total_steps);
 
 /* True when the quantization error of a step's gradients is fed back:

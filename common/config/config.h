@@ -18,6 +18,9 @@
 
 enum { PS_MAX_RANKS = 1024, PS_CONFIG_LIST_MAX = 128 };
 
+/* The value of "auto" where 0 means 0. */
+enum { PS_CONFIG_AUTO = -1 };
+
 typedef struct ps_float_list {
     int n;
     double v[PS_CONFIG_LIST_MAX];
@@ -138,8 +141,9 @@ typedef struct ps_config_exchange {
     ps_codec codec;
     int64_t codec_min;      // tensors of fewer bytes travel uncoded
     double topk;            // share of elements that topk sends
-    int64_t codec_warmup;   // first steps that travel by int8 instead of onebit or topk
-    int64_t codec_cooldown; // last steps, likewise
+    /* First and last steps that travel by int8 instead of onebit or topk, or
+     * PS_CONFIG_AUTO. */
+    int64_t codec_warmup, codec_cooldown;
     ps_switch shm;
     int64_t credit; // bytes in flight to a shard; 0: auto
     int64_t bucket; // bytes of an all-reduce bucket

@@ -36,11 +36,11 @@ static ps_err read_int(const ps_config_key *key, const ps_yaml *at, int64_t *out
 {
     bool ok = false;
     if (at->kind != PS_YAML_SCALAR) return wrong_type(key, at);
-    // Of the lists, one alone may be 0.
+    // auto is the key's least value: 0, or PS_CONFIG_AUTO. Of the lists, one alone may be 0.
     const bool automatic =
-        key->min == 0 && (key->type == PS_KEY_INT_LIST || strcmp(key->text, "auto") == 0);
+        key->min <= 0 && (key->type == PS_KEY_INT_LIST || strcmp(key->text, "auto") == 0);
     if (automatic && strcmp(at->text, "auto") == 0) {
-        *out = 0;
+        *out = (int64_t)key->min;
         return PS_OK;
     }
     if (key->type == PS_KEY_BYTES) ok = ps_parse_bytes(at->text, out);

@@ -219,10 +219,12 @@ const ps_config_key ps_config_keys[] = {
           "tensors of fewer bytes travel without compression"),
     DOUBLE("exchange.topk", exchange.topk, JOB, 1e-9, 1, "0.125",
            "topk: share of the elements that it sends"),
-    INT("exchange.codec_warmup", exchange.codec_warmup, JOB, 0, MANY, "32",
-        "onebit, topk: this many first steps use int8 instead"),
-    INT("exchange.codec_cooldown", exchange.codec_cooldown, JOB, 0, MANY, "16",
-        "onebit, topk: this many last steps use int8, and send what has been kept back"),
+    INT("exchange.codec_warmup", exchange.codec_warmup, JOB, PS_CONFIG_AUTO, MANY, "auto",
+        "onebit, topk: this many first steps use int8 instead; auto (or -1): 32, with onebit at "
+        "most an eighth of the job"),
+    INT("exchange.codec_cooldown", exchange.codec_cooldown, JOB, PS_CONFIG_AUTO, MANY, "auto",
+        "onebit, topk: this many last steps use int8, and send what has been kept back; auto (or "
+        "-1): 16, with onebit at most an eighth of the job"),
     WORD("exchange.shm", exchange.shm, LOCAL, ps_switch_words, "auto",
          "shared memory between processes of one host; on: fail if it cannot be used"),
     BYTES("exchange.credit", exchange.credit, JOB, 0, "auto",
@@ -305,7 +307,7 @@ const ps_config_key ps_config_keys[] = {
         "port of the coordinator's process for the page and /metrics; the other processes "
         "take free ports, which the page lists. 0: none"),
     STRING("metrics.bind", metrics.bind, LOCAL, "127.0.0.1",
-           "address that these ports are bound to; whoever can reach it can read them"),
+           "address that these ports are bound to; everybody who can reach it can read them"),
     BOOL("trace.straggler", trace.straggler, LOCAL, "true",
          "find out which worker, server or link all others wait for, and name it; on all "
          "members alike"),

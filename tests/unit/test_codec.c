@@ -524,6 +524,31 @@ static void test_warmup_and_cooldown(void **state)
     }
 }
 
+static void assert_phases(const char *codec, uint64_t total_steps, uint64_t warmup,
+                          uint64_t cooldown)
+{
+    ps_config cfg;
+    ps_chunk_codec c;
+    assert_int_equal(ps_config_load(&cfg, NULL, &codec, 1), PS_OK);
+    assert_int_equal(ps_chunk_codec_init(&c, &cfg, NULL), PS_OK);
+    ps_chunk_codec_end(&c, total_steps);
+    assert_int_equal(c.warmup, warmup);
+    assert_int_equal(c.cooldown, cooldown);
+    ps_config_fini(&cfg);
+}
+
+/* By default the phases of onebit shrink with the job. */
+static void test_automatic_phases(void **state)
+{
+    (void)state;
+    assert_phases("exchange.codec=onebit", 64, 8, 8);
+    assert_phases("exchange.codec=onebit", 7, 0, 0);
+    assert_phases("exchange.codec=onebit", 160, 20, 16);
+    assert_phases("exchange.codec=onebit", 10000, 32, 16);
+    assert_phases("exchange.codec=onebit", PS_STEPS_UNKNOWN, 32, 16);
+    assert_phases("exchange.codec=topk", 64, 32, 16);
+}
+
 /* The sizes that the coarse codecs are made for. */
 static void test_coarse_codecs_are_small(void **state)
 {
@@ -552,6 +577,7 @@ int main(void)
         cmocka_unit_test(test_wrong_sizes_and_indices_are_refused),
         cmocka_unit_test(test_chunk_codes_large_tensors_alone),
         cmocka_unit_test(test_warmup_and_cooldown),
+        cmocka_unit_test(test_automatic_phases),
         cmocka_unit_test(test_coarse_codecs_are_small),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

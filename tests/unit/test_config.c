@@ -151,7 +151,7 @@ static void overrides_are_checked(void **state)
     assert_refused("model:\n  layers: [relu]\n", "optimizer.name=sum",
                    "optimizer.name: sum and mean make no step");
     assert_refused("", "data.batch=[1, x]", "data.batch: 'x'");
-    assert_refused("", "data.batch=[1, 0]", "data.batch: 0 is below 1");
+    assert_refused("", "data.batch=[1, -1]", "data.batch: -1 is below 0");
 }
 
 static void local_steps_are_checked(void **state)
