@@ -8,7 +8,7 @@ import time
 
 from . import hosts as hostfile
 from . import job as jobs
-from . import attempts, doctor, elastic, jobfile, keys, local, places, ports, remote, report, restarts
+from . import attempts, doctor, elastic, find_lr, jobfile, keys, local, places, ports, remote, report, restarts
 from . import shares, top, trace, verify
 from .errors import JobError
 from .out import Out
@@ -100,6 +100,9 @@ def add_instead(p):
     p.add_argument("--dry-run", action="store_true", help="print the commands")
     p.add_argument("--verify", action="store_true",
                    help="run a few steps in ps and in all-reduce mode, and compare the weights")
+    p.add_argument("--find-lr", action="store_true",
+                   help="run some steps with a growing learning rate; print the losses as a table, draw them as "
+                        "find-lr.svg, and suggest a rate (optimizer.lr: the first one; train.steps: how many)")
     p.add_argument("--top", metavar="ADDRESS",
                    help="watch a running job in the terminal: the address or port of its page (metrics.port), or "
                         "the folder of a run on this host")
@@ -183,6 +186,7 @@ def make_job(args, build_dir, name=None):
 OF_OUR_WORKERS = {
     "resume": "the program itself loads what it has saved",
     "verify": "it compares the modes of our own workers",
+    "find_lr": "it sets the learning rate of our own workers",
     "doctor": "it checks the jobs of our own workers",
     "tensorboard": "the program itself writes its records",
 }
@@ -197,7 +201,7 @@ def plan_program(args, program):
                        "its own; the program's settings are key=value before --")
     for option, why in OF_OUR_WORKERS.items():
         if getattr(args, option):
-            raise JobError(f"--{option} is not for a program of your own: {why}")
+            raise JobError(f"--{option.replace('_', '-')} is not for a program of your own: {why}")
     if args.mode not in (None, "ps"):
         raise JobError(f"-m {args.mode}: a program of your own works with servers (-m ps)")
     args.overrides, args.config = [args.config] * bool(args.config) + args.overrides, ""
@@ -420,6 +424,8 @@ def run_command(args, dashes, program):
             become_worker(args, alone, dashes)
         if args.verify and not dashes:
             return verify.verify(args, plan_job, run)
+        if args.find_lr and not dashes:
+            return find_lr.find_lr(args, plan_job, run)
         job = plan_program(args, program) if dashes else plan_job(args)
         if args.doctor:
             return doctor.run(job)

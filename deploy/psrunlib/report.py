@@ -15,7 +15,7 @@ def read_summary(out):
 
 
 def add_to_summary(out, facts, since):
-    """Adds the facts to a summary that was written since. Whoever reads the file sees the old one
+    """Adds the facts to a summary that was written since. A reader of the file sees the old one
     or the new one."""
     path = os.path.join(out, "summary.json")
     try:

@@ -1,0 +1,161 @@
+"""psrun --find-lr: the learning rate range test (Smith 2017, arXiv 1506.01186).
+
+A short job whose learning rate grows from LOWEST to HIGHEST by the same factor in each step. The
+loss is smoothed as fastai's finder does it: a moving average whose start is corrected for its
+bias. The suggestion is the rate at which the smoothed loss falls fastest, as in Lightning's
+tuner; training diverges at about ten times of that. The job's own servers, codecs and workers
+are used, so the rate fits its global batch.
+"""
+import argparse
+import json
+import math
+import os
+
+from .errors import JobError
+
+LOWEST, HIGHEST, STEPS = 1e-6, 10.0, 140  # 20 steps for each factor of ten
+SMOOTHING = 0.9
+DIVERGED = 4.0  # times the lowest loss so far: the end of the curve
+SKIPPED = 5  # first steps, whose mean is of few losses
+FEWEST = 20  # steps on which a suggestion can rest
+ROWS = 14  # of the table
+
+
+def smooth(losses):
+    """The corrected moving average of each step, up to where training diverges."""
+    mean, lowest, out = 0.0, math.inf, []
+    for n, loss in enumerate(losses, 1):
+        if loss is None or not math.isfinite(loss):
+            break
+        mean = SMOOTHING * mean + (1 - SMOOTHING) * loss
+        out.append(mean / (1 - SMOOTHING ** n))
+        lowest = min(lowest, out[-1])
+        if n > SKIPPED and out[-1] > lowest + (DIVERGED - 1) * abs(lowest):
+            break
+    return out
+
+
+def steepest(smoothed):
+    """The step around which the smoothed loss falls fastest; None if it falls nowhere."""
+    slopes = {i: smoothed[i + 1] - smoothed[i - 1] for i in range(SKIPPED, len(smoothed) - 1)}
+    best = min(slopes, key=slopes.get, default=None)
+    return best if best is not None and slopes[best] < 0 else None
+
+
+def read_losses(path):
+    """The mean loss of all workers in each step; None: it is not finite."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            records = [json.loads(line) for line in f]
+    except (OSError, ValueError) as error:
+        raise JobError(f"cannot read the losses {path}: {error}") from error
+    return [r["loss_mean"] for r in records if "loss_mean" in r]
+
+
+def settings(args):
+    """(settings of the job, the rate of each step)."""
+    given = dict(o.split("=", 1) for o in args.overrides if "=" in o)
+    lowest, steps = number(given, "optimizer.lr", LOWEST, float), number(given, "train.steps", STEPS, int)
+    if not 0 < lowest < HIGHEST:
+        raise JobError(f"--find-lr begins with optimizer.lr={lowest:g}: give one between 0 and {HIGHEST:g}")
+    if steps < FEWEST:
+        raise JobError(f"--find-lr with train.steps={steps}: give at least {FEWEST} steps")
+    factor = (HIGHEST / lowest) ** (1 / (steps - 1))
+    extra = {"optimizer.lr": lowest, "train.steps": steps, "train.epochs": 100000, "train.log_every": 1,
+             "train.eval_every": 0, "train.save_every": 0, "train.patience": 0, "checkpoint.every": 0,
+             "checkpoint.best": "none", "checkpoint.minutes": 0, "schedule.name": "step", "schedule.step_size": 1,
+             "schedule.gamma": repr(factor), "schedule.warmup": 0, "exchange.nan": "allow"}
+    return [f"{key}={value}" for key, value in extra.items()], [lowest * factor ** i for i in range(steps)]
+
+
+def number(given, key, default, kind):
+    try:
+        return kind(given.get(key, default))
+    except ValueError:
+        raise JobError(f"{key}={given[key]}: --find-lr needs a number") from None
+
+
+def table(rates, losses, smoothed, best):
+    """Lines: some steps from first to last, the suggestion's among them."""
+    n = len(smoothed)
+    shown = sorted({round(i * (n - 1) / (ROWS - 1)) for i in range(ROWS)} | ({best} if best else set()))
+    yield f"{'step':>6}  {'learning rate':>13}  {'loss':>10}  {'smoothed':>10}"
+    for i in shown:
+        note = "  <- the loss falls fastest" if i == best else ""
+        yield f"{i:6}  {rates[i]:13.3g}  {losses[i]:10.4f}  {smoothed[i]:10.4f}{note}"
+    if n < len(losses):
+        yield f"{n:6}  {rates[n]:13.3g}  training has diverged"
+
+
+def draw(rates, losses, smoothed, best):
+    """An SVG: losses as dots, the smoothed loss as a line, the suggestion as an upright line."""
+    n = len(smoothed)
+    width, left, top, floor = 860, 64, 16, 356
+    low, high = min(smoothed), max(smoothed[:SKIPPED] + [min(smoothed) * 1.1 + 1e-9])
+    low, high = low - 0.05 * (high - low), high + 0.15 * (high - low)
+    first, last = math.log10(rates[0]), math.log10(rates[-1])
+
+    def x(rate):
+        return left + (math.log10(rate) - first) / (last - first) * (width - left - 20)
+
+    def y(loss):
+        return floor - (max(low, min(high, loss)) - low) / (high - low) * (floor - top)
+
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} 410" role="img" '
+             'aria-label="loss by learning rate">',
+             "<style>text{font:13px sans-serif;fill:#454d5c}.r{stroke:#d5dae2}.b{fill:#fff}.l{stroke:#1756c4}"
+             ".d{fill:#1756c4;opacity:.45}.s{stroke:#c2500b}@media(prefers-color-scheme:dark){text{fill:#b4bccb}"
+             ".r{stroke:#343c4a}.b{fill:#12151b}.l{stroke:#86b3ff}.d{fill:#86b3ff}.s{stroke:#f0a15f}}</style>",
+             f'<rect class="b" width="{width}" height="410"/>']
+    for i in range(5):
+        loss = low + (high - low) * i / 4
+        lines.append(f'<path class="r" d="M{left} {y(loss):.1f}H{width - 20}"/><text x="{left - 8}" '
+                     f'y="{y(loss) + 4:.1f}" text-anchor="end">{loss:.3g}</text>')
+    for power in range(math.ceil(first - 1e-9), math.floor(last + 1e-9) + 1):
+        lines.append(f'<text x="{x(10.0 ** power):.1f}" y="374" text-anchor="middle">{10.0 ** power:g}</text>')
+    title = "learning rate (dots: mean loss of all workers; line: smoothed)"
+    lines.append(f'<text x="{(left + width) / 2}" y="396" text-anchor="middle">{title}</text>')
+    lines += [f'<circle class="d" r="2.5" cx="{x(rates[i]):.1f}" cy="{y(losses[i]):.1f}"/>' for i in range(n)]
+    points = " ".join(f"{x(rates[i]):.1f},{y(smoothed[i]):.1f}" for i in range(n))
+    lines.append(f'<polyline class="l" fill="none" stroke-width="2" points="{points}"/>')
+    if best is not None:
+        side, anchor = (8, "start") if x(rates[best]) < width / 2 else (-8, "end")
+        at = x(rates[best])
+        lines.append(f'<path class="s" stroke-width="2" stroke-dasharray="6 4" d="M{at:.1f} {top}V{floor}"/>'
+                     f'<text x="{at + side:.1f}" y="{top + 14}" text-anchor="{anchor}">'
+                     f'optimizer.lr={rates[best]:.2g}</text>')
+    return "\n".join(lines + ["</svg>"]) + "\n"
+
+
+def write(path, text):
+    try:
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+    except OSError as error:
+        raise JobError(f"cannot write {path}: {error.strerror}") from error
+
+
+def find_lr(args, plan_job, run):
+    """args: psrun's arguments. plan_job, run: the functions of cli.py. Returns the exit code."""
+    changed = argparse.Namespace(**vars(args))
+    extra, rates = settings(args)
+    changed.overrides = [*args.overrides, *extra]
+    job = plan_job(changed)
+    if job.facts["sync.policy"] not in ("bsp", "local"):
+        raise JobError(f"--find-lr: with sync.policy={job.facts['sync.policy']} losses have no common step; "
+                       "add sync.policy=bsp")
+    code = run(job, args.verbose)
+    if code != 0:
+        return code
+    losses = read_losses(os.path.join(job.out, "metrics.jsonl"))
+    smoothed = smooth(losses)
+    if len(smoothed) < FEWEST:
+        raise JobError(f"--find-lr: training diverged after {len(smoothed)} steps; begin with a lower "
+                       f"optimizer.lr than {rates[0]:g}")
+    best = steepest(smoothed)
+    print("\n".join(table(rates, losses, smoothed, best)))
+    plot = os.path.join(job.out, "find-lr.svg")
+    write(plot, draw(rates, losses, smoothed, best))
+    said = f"optimizer.lr={rates[best]:.2g}" if best is not None else "no rate: the loss falls nowhere"
+    print(f"psrun: suggested: {said}; the plot is {plot}")
+    return 0

@@ -1,0 +1,68 @@
+"""psrun --find-lr: the learning rate range test, its table, its plot, and what it refuses."""
+import math
+import sys
+import unittest
+from pathlib import Path
+from xml.etree import ElementTree
+
+from jobs import DIGITS, ROOT, JobTest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "deploy"))
+
+from psrunlib import find_lr  # noqa: E402
+
+
+class Curves(unittest.TestCase):
+    def test_the_average_of_a_constant_is_the_constant(self):
+        for value in find_lr.smooth([3.0] * 50):
+            self.assertAlmostEqual(value, 3.0, 12)
+
+    def test_the_steepest_step_of_a_known_curve(self):
+        self.assertEqual(find_lr.steepest([1 / (1 + math.exp((i - 40) / 3)) for i in range(80)]), 40)
+        self.assertIsNone(find_lr.steepest([float(i) for i in range(80)]))
+        self.assertIsNone(find_lr.steepest([1.0] * 3))
+
+    def test_the_curve_ends_where_training_diverges(self):
+        self.assertEqual(len(find_lr.smooth([2.0] * 30 + [1e30] + [2.0] * 30)), 31)
+        self.assertEqual(len(find_lr.smooth([2.0] * 30 + [None, 2.0])), 30)
+        self.assertEqual(len(find_lr.smooth([2.0] * 30 + [math.nan, 2.0])), 30)
+        # Losses may be negative.
+        self.assertEqual(len(find_lr.smooth([-2.0 - i for i in range(30)])), 30)
+
+
+class Jobs(JobTest):
+    def find(self, *args, **options):
+        return self.psrun("--find-lr", DIGITS, "train.steps=60", *args, **options)
+
+    def suggested(self, text):
+        line = text.strip().splitlines()[-1]
+        self.assertIn("suggested: optimizer.lr=", line)
+        return float(line.split("optimizer.lr=")[1].split(";")[0])
+
+    def test_a_rate_is_suggested_and_drawn(self):
+        text = self.find("-s", 1, "-w", 2, "optimizer.lr=1e-5")
+        rate = self.suggested(text)
+        self.assertTrue(1e-5 < rate < 1, rate)
+        self.assertIn("learning rate", text)
+        drawn = ElementTree.parse(self.path("out", "find-lr.svg"))
+        self.assertEqual(drawn.getroot().get("aria-label"), "loss by learning rate")
+        # The next run in the folder is another one.
+        self.psrun("-m", "single", DIGITS, "train.steps=1", "--overwrite")
+        self.assertFalse(Path(self.path("out", "find-lr.svg")).exists())
+
+    def test_each_step_has_its_rate(self):
+        self.find("-m", "single", "optimizer.lr=0.001", "train.steps=41")
+        rates = [r["lr"] for r in self.records() if "lr" in r]
+        for i, rate in enumerate(rates):
+            self.assertAlmostEqual(rate / (0.001 * 10 ** (i / 10)), 1, 6)
+
+    def test_mistakes_are_named(self):
+        for setting, says in (("optimizer.lr=20", "between 0 and 10"), ("optimizer.lr=x", "needs a number"),
+                              ("train.steps=5", "at least 20 steps"), ("sync.policy=asp", "sync.policy=bsp")):
+            self.assertIn(says, self.find("-s", 1, "-w", 2, setting, code=1))
+        self.assertIn("--find-lr is not for a program", self.psrun("--find-lr", "--", "true", code=1))
+
+
+if __name__ == "__main__":
+    unittest.main()
