@@ -12,13 +12,6 @@
 #include "log.h"
 #include "trainer.h"
 
-static const char AUTO[] = "auto";
-
-static bool is_auto(const ps_resume *r)
-{
-    return strcmp(r->o.cli->resume, AUTO) == 0;
-}
-
 static ps_deadline step_deadline(const ps_resume *r)
 {
     return ps_deadline_in_ms((uint64_t)r->o.config->net.step_timeout_ms);
@@ -43,7 +36,7 @@ static bool has_ended(const char *run_dir)
 
 static ps_err none_found(ps_resume *r, const ps_checkpoint_folder *f)
 {
-    if (!is_auto(r))
+    if (!r->o.cli->resume_auto)
         return ps_err_set(PS_ERR_IO, "--resume: there is no checkpoint in %s", f->path);
     r->overwrites = !has_ended(r->run_dir);
     return PS_OK;
@@ -139,7 +132,7 @@ static ps_err choose_run_dir(ps_resume *r)
         return PS_OK;
     }
     if (!cli->resume || !cli->resume[0]) return PS_OK;
-    r->run_dir = is_auto(r) ? cli->out : cli->resume;
+    r->run_dir = r->o.cli->resume_auto ? cli->out : cli->resume;
     if (r->run_dir && r->run_dir[0]) return PS_OK;
     return ps_err_set(PS_ERR_ARG, "--resume auto needs --out, the folder of the run");
 }

@@ -367,8 +367,8 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
     cli->out = args->value[FLAG_OUT];
     cli->overwrite = args->value[FLAG_OVERWRITE] != NULL;
     cli->resume = args->value[FLAG_RESUME];
-    if (!cli->out && cli->resume && strcmp(cli->resume, "auto") != 0)
-        cli->out = cli->resume;
+    cli->resume_auto = cli->resume && strcmp(cli->resume, "auto") == 0;
+    if (!cli->out && !cli->resume_auto) cli->out = cli->resume;
     cli->trace = args->value[FLAG_TRACE] != NULL;
     cli->check_data = args->value[FLAG_CHECK_DATA] != NULL;
     cli->describe = args->value[FLAG_DESCRIBE] != NULL;

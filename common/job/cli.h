@@ -33,6 +33,7 @@ typedef struct ps_cli {
     const char *out; // borrowed from argv; NULL when not given
     bool overwrite;  // a run that is in `out` may be overwritten
     const char *resume;  // a run's folder, or "auto"; borrowed; NULL when not given
+    bool resume_auto;    // go on with the run in `out`, or begin one there
     bool check_data;     // read the data, run no job
     bool describe;       // print the model, run no job
     bool export_torch;   // print the model as PyTorch source, run no job
