@@ -180,7 +180,7 @@ class Job:
         return ddp, optimizer_of(self.config, self.model)
 
     def mark(self):
-        """All ranks wait for each other; with --marks also for whoever reads the output."""
+        """All ranks wait for each other; with --marks also for the reader of the output."""
         if not self.args.marks:
             return
         if self.args.package:

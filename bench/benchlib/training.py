@@ -144,7 +144,7 @@ class Training:
 
     def _beside_tcp(self, summary, servers):
         """A step alone while plain TCP carries a run's bytes at its pace between the same
-        hosts: what moving them takes from the arithmetic, whoever moves them."""
+        hosts: the processor time that moving them takes from the arithmetic, in any process."""
         period_ms = summary["step_ms_p50"]
         enough = int(TIMEOUT_S * 1000 / period_ms)  # it is ended before
         with Group(TIMEOUT_S) as group:

@@ -25,7 +25,7 @@
  * have the same weights, and no push is on its way, as between two steps in bsp. There
  * checkpoints are taken, so the job can be given steps at which a stretch ends within the
  * epoch. A stretch of n steps has n versions with backup, and n * N pushes with ssp and
- * asp, whoever makes them. One that is told to end before has the steps that are whole.
+ * asp, by any workers. One that is told to end before has the steps that are whole.
  *
  * Every push of a worker has one answer. The record of an order is a line of text:
  *

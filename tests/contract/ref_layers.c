@@ -78,7 +78,7 @@ static double *tensor_of(const ref_model *m, double *arena, int t)
     const int64_t C = l->in.d[0], H = l->in.d[1], W = l->in.d[2], H2 = l->out.d[1],      \
                   W2 = l->out.d[2]
 
-/* To nearest, ties to even. */
+/* Rounds to nearest, ties to even. */
 static void round_all(const ref_model *m, double *x, int64_t n)
 {
     for (int64_t i = 0; i < n && m->digits; i++) {

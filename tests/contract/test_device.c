@@ -431,7 +431,7 @@ static void test_correct(void **state)
     rig_fini(&r);
 }
 
-/* As in torch: a NaN anywhere in a window is the window's maximum, and a relu before the
+/* Like torch: a NaN anywhere in a window is the window's maximum, and a relu before the
  * pool keeps it. */
 static void test_nan_is_kept(void **state)
 {

@@ -286,7 +286,7 @@ int main(void)
         cmocka_unit_test(test_gloo_waits_no_longer_than_it_may),
         cmocka_unit_test(test_gloo_adds_every_element_in_rank_order),
     };
-    // As ps-worker does: Gloo writes to connections that a dead rank has closed.
+    // ps-worker does the same: Gloo writes to connections that a dead rank has closed.
     signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,7 +55,7 @@ static float *param(pstrain_session *s, int i)
     return pstrain_params(s) + pstrain_tensor_offset(s, entry[i]);
 }
 
-/* As pushing this gradient, halved by the copy. */
+/* The same as pushing this gradient, halved by the copy. */
 static int push_double(rig_worker *w, int t, uint64_t step)
 {
     float *from = malloc(counts[t] * sizeof *from);

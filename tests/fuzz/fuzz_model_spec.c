@@ -10,7 +10,7 @@ static void check_plan(const ps_model_spec *spec)
 {
     ps_plan plan;
     uint64_t end = spec->table.arena_count;
-    /* Of some thousand chunks, so that a huge model costs no more than a small one. */
+    /* Some thousand chunks, so that a huge model costs no more than a small one. */
     if (ps_plan_init(&plan, &spec->table, (ps_chunk_size){.bytes = end / 1024 + 1}, 3) ==
         PS_OK) {
         for (uint32_t i = 0; i < plan.n_chunks; i++) {

@@ -5,7 +5,7 @@
 #include "protocol_world.h"
 #include "ps_comm_send.h"
 
-/* Of this incarnation; a newer snapshot, or an older one, is for the next. */
+/* The first step of this incarnation; a newer or older snapshot is for the next one. */
 static uint64_t first_step(uint32_t rank)
 {
     return world_comm(rank)->o.first_step;

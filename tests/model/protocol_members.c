@@ -16,7 +16,7 @@ void world_secret(uint32_t incarnation, uint32_t rank, ps_secret *out)
     out->bytes[1] = (uint8_t)rank;
 }
 
-/* As ps_shard_create and ps_shard_start do, without sockets and threads. */
+/* Does what ps_shard_create and ps_shard_start do, without sockets and threads. */
 static void begin_shard(uint32_t index)
 {
     static ps_shard_options options;
@@ -71,7 +71,7 @@ static void begin_link(ps_comm *c, uint32_t rank, uint32_t shard)
     world_must(ps_comm_mend_news(c, l), "worker", rank);
 }
 
-/* As ps_comm_create does. */
+/* Does what ps_comm_create does. */
 static void begin_worker(uint32_t rank)
 {
     worker *w = &W.workers[rank];
@@ -107,7 +107,7 @@ static void begin_worker(uint32_t rank)
     world_owner = MEMBERS;
 }
 
-/* Whatever the workers had sent may still come, to whoever listens then. */
+/* What the workers had sent may still arrive, at any process that listens then. */
 static void keep_as_old(uint32_t rank, uint32_t shard)
 {
     queue *q = &W.up[rank][shard];
@@ -197,7 +197,7 @@ static bool lowers_version(uint8_t kind)
     return kind == PS_MSG_EXACT || kind == PS_MSG_FETCH || kind == PS_MSG_RESTORE;
 }
 
-/* As ps_comm_submit does. Until the communication takes orders that lower a version,
+/* Does what ps_comm_submit does. Until the communication takes orders that lower a version,
  * other messages may come. */
 void world_order(uint32_t rank, uint8_t kind, uint64_t step, uint32_t n)
 {

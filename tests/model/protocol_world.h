@@ -86,7 +86,7 @@ typedef struct world {
     uint32_t incarnation;    // 0: nobody has joined yet
     uint32_t deaths, losses; // that may still come
     bool joining[MEMBERS];
-    bool broken; // somebody has died: whoever notices goes back to joining
+    bool broken; // somebody has died: members that notice it go back to joining
     snapshot newest, on_disk;
     worker workers[WORKERS];
     queue up[WORKERS][SHARDS], down[WORKERS][SHARDS];

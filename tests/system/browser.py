@@ -13,7 +13,7 @@ KEYS = {"Tab": 9, "Enter": 13, "End": 35, "Home": 36, "ArrowRight": 39, " ": 32}
 
 
 class Browser:
-    """One page. faults: what its console and its log said of errors and warnings."""
+    """One page. faults: the errors and warnings of its console and its log."""
 
     def __init__(self, profile):
         self.faults, self.sent, self.rest, self.session = [], 0, b"", None
@@ -97,7 +97,7 @@ class Browser:
                       windowsVirtualKeyCode=KEYS[key], **(more if kind == "keyDown" else {}))
 
     def picture(self, path):
-        """Of the whole page."""
+        """A PNG of the whole page."""
         data = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
         with open(path, "wb") as f:
             f.write(base64.b64decode(data))

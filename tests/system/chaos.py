@@ -55,7 +55,7 @@ def draw_fault(chance, kind, moments):
     role = chance.choice(["server", "worker"] if kind.servers else ["worker"])
     rank = chance.choice([0, chance.randrange(SERVERS if role == "server" else WORKERS)])
     what = chance.choice(["kill", "kill", "stop", "freeze"] + ["cut"] * 4 * kind.hosts)
-    # Short ones are as likely as long ones: as many between 0.1 and 0.9 s as between 0.9 and 8 s.
+    # Log-uniform: as many last 0.1 to 0.9 s as 0.9 to 8 s.
     seconds = SHORTEST_S * (LONGEST_S / SHORTEST_S) ** chance.random()
     return Fault(what, role, rank, chance.choice(moments), seconds)
 
@@ -68,7 +68,7 @@ def draw_schedule(seed, kinds, moments=MOMENTS):
 
 
 class Later:
-    """What is to be done after some seconds, or at the end of the job at the latest."""
+    """Actions that are due after some seconds, and at the end of the job at the latest."""
 
     def __init__(self):
         self.timers = []
@@ -87,7 +87,7 @@ class Later:
 
 
 def continue_process(pid, folder):
-    """Nothing if it has ended, and its number is another's by now."""
+    """Does nothing if the process has ended: its number may be another process's by now."""
     try:
         if folder.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGCONT)

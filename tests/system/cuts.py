@@ -6,8 +6,8 @@ import os
 import socket
 import struct
 
-PIDFD_OPEN, PIDFD_GETFD = 434, 438  # of every architecture
-SO_ATTACH_FILTER = 26  # of Linux; Python has no name for it
+PIDFD_OPEN, PIDFD_GETFD = 434, 438  # the same number on every architecture
+SO_ATTACH_FILTER = 26  # Linux has it; Python has no name for it
 ESTABLISHED = "01"
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -107,7 +107,7 @@ class Part:
         while not re.search(pattern, self.text()):
             if last_look:
                 raise AssertionError(f"{self.name} never said {pattern!r}:\n{self.text()}")
-            # What a process says last may come between the look at its text and its end.
+            # A process may print its last words after its text was read and before it ended.
             last_look = self.popen.poll() is not None or time.monotonic() >= end
             time.sleep(0.02)
 
@@ -135,7 +135,7 @@ class TurnTaking:
 
 
 class SlowDisk:
-    """A disk on which named files are not read or written until they are let go."""
+    """A disk on which reads and writes of named files wait until the test lets them go."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -143,7 +143,7 @@ class SlowDisk:
 
     @property
     def prefix(self):
-        """Of the command lines of the processes that have that disk."""
+        """The prefix of the command lines of processes that use this disk."""
         return ["env", f"LD_PRELOAD={BIN}/libslow_disk.so", f"PS_SLOW_DISK={self.folder}",
                 "ASAN_OPTIONS=verify_asan_link_order=0"]
 

@@ -48,7 +48,7 @@ class Servers:
         return self.version, {k: v.clone() for k, v in self.model.state_dict().items()}
 
     def share(self, n_pushes):
-        """Of a step's samples that the pushes stand for."""
+        """The share of a step's samples that the pushes stand for."""
         return 1 if self.config["sync.policy"] == "backup" else n_pushes / self.config["job.workers"]
 
     def corrected(self, i, p, base, grad):

@@ -67,7 +67,7 @@ class RestartTest(CheckpointTest):
         return find_part(psrun.pid, role, rank)
 
     def wait_until(self, psrun, true):
-        """Whether it came before the job's end."""
+        """Returns whether it came true before the job ended."""
         end = time.monotonic() + WAIT_S
         while psrun.poll() is None:
             if true():
@@ -120,7 +120,7 @@ class RestartTest(CheckpointTest):
         return lambda: time.monotonic() >= at
 
     def last_step(self, out):
-        """Of the last whole record; -1 where there is none."""
+        """The step of the last whole record; -1 where there is none."""
         found = re.search(r'"step":(\d+)[^\n]*\n\Z', self.read(out))
         return int(found[1]) if found else -1
 

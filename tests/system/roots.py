@@ -16,7 +16,7 @@ KEYRINGS = {DEBIAN: "/usr/share/keyrings/debian-archive-keyring.gpg",
 UBUNTU_KEYS = UBUNTU + "/pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb"
 UBUNTU_KEYS_SHA256 = "36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8"
 SCRIPTS = Path("/usr/share/debootstrap/scripts")
-USER = 1000  # of the ordinary user in the folder
+USER = 1000  # user id of the ordinary user in the folder
 
 
 def skip(why):

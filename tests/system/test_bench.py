@@ -121,7 +121,7 @@ class Network(BenchTest):
     def test_all_reduce_alone_checks_its_sums_after_every_step(self):
         from benchlib import exchange_job
         e = exchange_job.Exchange(1 << 20, workers=3, servers=0, shm="off", steps=4, warmup=2)
-        found = exchange_job.run(e, str(BIN.parent))  # fails where a weight is not exact
+        found = exchange_job.run(e, str(BIN.parent))  # it fails if a weight is not exact
         # 2 (n - 1) / n of the gradient, and the votes.
         self.assertAlmostEqual(found["bytes_sent_per_step"] / (4 / 3 * e.nbytes), 1, delta=0.01)
 
@@ -154,7 +154,7 @@ class Network(BenchTest):
         keys = ("train.steps=20", "train.warmup_steps=4", "model.dropout=false", *SHORT)
         plain = self.ddp("none", *keys)["train_loss"]
         half = self.ddp("fp16", *keys)["train_loss"]
-        # Halves have 11 bits: the same steps nearly, but not the same.
+        # Halves have 11 significant bits: the steps are nearly the same.
         self.assertAlmostEqual(half, plain, delta=0.01 * plain)
         self.assertNotEqual(half, plain)
         # The first four steps are DDP's own; then an approximation of rank 1.

@@ -60,7 +60,7 @@ LOCAL_KINDS = [
     Kind("ps", (*OUTER, "loss_scale={use: on, init: 1e38, interval: 3}", "optimizer.clip_norm=0.5"), hosts=True),
     Kind("allreduce", (*OUTER, "optimizer.name=adamw", "optimizer.clip_norm=0.5")),
     Kind("ps", (*OUTER, "exchange.codec=int8", "optimizer.name=adamw"), "norms"),
-    # And every step, with everything at once.
+    # Every step is a moment, and all faults happen at once.
     Kind("ps", ("exchange.codec=fp16", "loss_scale={use: on, init: 1e38, interval: 3}", "optimizer.clip_norm=0.5",
                 "train.accumulate=2"), "norms"),
     Kind("ps", ("exchange.codec=topk", "exchange.codec_warmup=10", "optimizer.clip_norm=0.5", "optimizer.name=adamw",
@@ -77,7 +77,7 @@ class Chaos(RestartTest):
 
     def setUp(self):
         super().setUp()
-        # In the test's folder: whoever of the job is left over has its path in its command line.
+        # In the test's folder: processes that are left over have its path in their command lines.
         for name, text in (("digits", self.digits()), ("norms", NORMS)):
             with open(self.path(name + ".yaml"), "w", encoding="utf-8") as f:
                 f.write(text)
@@ -118,7 +118,7 @@ class Chaos(RestartTest):
         return (lambda: True) if what == "at once" else super().moment(what, out, chance)
 
     def strike(self, fault, psrun):
-        """Whether it hit somebody."""
+        """Returns whether it hit a part."""
         if fault.what == "cut":
             self.hosts.cut(fault.role, fault.rank)
             self.later.add(fault.seconds, self.hosts.mend, fault.role, fault.rank)
@@ -129,7 +129,7 @@ class Chaos(RestartTest):
         return pid is not None
 
     def disturb(self, psrun, out, faults, chance):
-        """What was done to the job, until its end."""
+        """Disturbs the job until its end; returns what was done."""
         done = []
         for fault in faults:
             if not self.wait_until(psrun, self.moment(fault.moment, out, chance)):
@@ -161,7 +161,7 @@ class Chaos(RestartTest):
         shutil.rmtree(self.path("out"), ignore_errors=True)
 
     def give_up(self, psrun):
-        """So that a job that has failed is not there during the next one."""
+        """Ends a job that has failed, so that it does not run beside the next one."""
         self.later.finish()
         psrun.kill()
         psrun.wait()

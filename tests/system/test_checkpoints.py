@@ -17,7 +17,7 @@ RANDOM_STEPS = int(os.environ.get("PS_RESUME_STEPS", "2"))
 SEED = int(os.environ.get("PS_RESUME_SEED", "20"))
 SETTINGS = [f"train.steps={STEPS}", "data.batch=20", "train.log_every=4", "data.train=0-239",
             "checkpoint.every=5", "checkpoint.keep=100"]
-# Of the time, of this process alone, or of how much travelled.
+# Fields that depend on the time, on one process, or on how much travelled.
 OWN = ("seconds", "samples_per_second", "step_ms", "exchange_wait_ms", "bytes", "rss", "in_flight",
        "server_stats", "compression_ratio", "servers", "shards", "warmup", "rejoins", "stragglers")
 
@@ -235,7 +235,7 @@ class Damage(CheckpointTest):
         yield "flip", "its checksum is", lambda d: self.flip(d / "optimizer.safetensors", -3)
         yield "header", "its checksum is", lambda d: self.flip(d / "model.safetensors", 40)
         yield "other", "its checksum is", lambda d: shutil.copy(
-            d.parent / "step-5" / "model.safetensors", d / "model.safetensors")  # of another checkpoint
+            d.parent / "step-5" / "model.safetensors", d / "model.safetensors")  # belongs to another checkpoint
         yield "missing", "optimizer.safetensors", lambda d: (d / "optimizer.safetensors").unlink()
         yield "manifest", "manifest.json: ", lambda d: os.truncate(d / "manifest.json", 700)
         yield "digit", "manifest.json: ", lambda d: self.flip(d / "manifest.json", 60)
@@ -360,7 +360,7 @@ class Interrupted(CheckpointTest):
             if "ps-worker" in line or "ps-server" in line:
                 os.kill(pid, signal.SIGKILL)
         psrun.communicate(timeout=60)
-        self.psrun("--resume", self.path("out"))  # the rest it knows
+        self.psrun("--resume", self.path("out"))  # it knows the others
         self.check_same("whole", "out")
 
     def test_without_checkpoints_it_is_as_before(self):

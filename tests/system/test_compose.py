@@ -138,7 +138,7 @@ class ComposeDemo(unittest.TestCase):
 
     @staticmethod
     def pid_of(project, service, number):
-        """The process of a container that runs; 0: none does."""
+        """The process id of a container; 0 if it does not run."""
         ids = run("docker", "ps", "-q", *(f"--filter=label=com.docker.compose.{key}={value}" for key, value in (
             ("project", project), ("service", service), ("container-number", number)))).stdout.split()
         return int(run("docker", "inspect", "-f", "{{.State.Pid}}", ids[0]).stdout or 0) if ids else 0

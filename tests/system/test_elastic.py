@@ -48,7 +48,7 @@ class ElasticTest(RestartTest):
         return [int(n) for n, _ in WORKERS_LINE.findall(self.text(out))]
 
     def wait_for_size(self, psrun, out, n, after):
-        """After that many earlier changes."""
+        """Waits for a size of the job, after that many earlier changes."""
         return self.wait_until(psrun, lambda: n in self.sizes(out)[after:])
 
     def wait_for_lines(self, psrun, out, more):
@@ -111,7 +111,7 @@ class ElasticTest(RestartTest):
         self.assertEqual(set(seen[max(seen)].values()), {1})
 
     def clear(self):
-        """For the next job."""
+        """Prepares the folder for the next job."""
         self.joiners = []
         for name in os.listdir(self.folder):
             if name.startswith(("out", "replay")):
@@ -164,7 +164,7 @@ class Schedules(ElasticTest):
                 self.check_samples("out", self.STEPS)
                 self.check_replay("out", kind, self.STEPS)
             self.clear()
-        self.assertGreater(changes, JOBS)  # the disturbances do hit
+        self.assertGreater(changes, JOBS)  # so the disturbances did hit
 
 
 class WithRestarts(ElasticTest):

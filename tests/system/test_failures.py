@@ -56,7 +56,7 @@ class Deaths(JobTest):
         self.kill_and_watch(self.start_running("allreduce", 0), "worker 2")
 
     def test_a_worker_gone_in_the_middle_of_an_all_reduce_message(self):
-        # Most of a step is segments on their way. Stopped, it leaves the connection open.
+        # For most of a step, segments are on their way. A stopped process leaves its connections open.
         for number in (signal.SIGKILL, signal.SIGSTOP) * 2:
             with self.subTest(number=number):
                 parts = self.start_job(0, 2, *LONG, *SOON, "exchange.name=gloo",
@@ -107,14 +107,14 @@ class Deaths(JobTest):
         os.kill(victim, signal.SIGKILL)
         text, _ = psrun.communicate(timeout=PATIENCE_S)
         self.assertEqual(psrun.returncode, 1, text)
-        # First and last, and nothing that it had said before as if that were the reason.
+        # It is said first and last; nothing that was said before counts as the reason.
         end = text[text.index("psrun: "):].splitlines()
         self.assertEqual(end[0], "psrun: worker 1 was ended by SIGKILL; ending the job")
         self.assertEqual(end[-2:], ["psrun: the job failed: worker 1 was ended by SIGKILL",
                                     f"psrun: logs are in {self.path('out/logs')}"])
 
     def test_psrun_does_not_wait_for_who_cannot_be_ended(self):
-        class Hanging:  # as a process that waits for a dead file server
+        class Hanging:  # like a process that waits for a dead file server
             def __init__(self, part):
                 self.part = part
                 read, self.other_end = os.pipe()

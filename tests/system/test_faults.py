@@ -27,7 +27,7 @@ MENDED = re.compile(r"WARN  connection-mended .* repeated=(\d+)$", re.M)
 @unittest.skipIf(NO_CUTS, f"{NO_CUTS}")
 class SlowReaders(RestartTest):
     SETTINGS = ["exchange.shm=off", "train.log_every=1", "data.samples=512", "train.epochs=3"]
-    STEPS, SLOW_S = 4, 5  # it reads slowly until that many are made, but not longer
+    STEPS, SLOW_S = 4, 5  # it reads slowly until that many steps are made
 
     def check(self, kind, role, rank, *args, stands_s=0.17, settings=()):
         """Returns psrun's words."""
@@ -55,7 +55,7 @@ class SlowReaders(RestartTest):
         self.check(("allreduce", 0, 3), "worker", 1)
 
     def test_one_that_is_too_slow_for_a_while(self):
-        """All join again, and make the step once more."""
+        """All parts join again, and make the step once more."""
         text = self.check(("ps", 2, 2), "server", 1, "--restarts", 9, stands_s=5,
                           settings=["net.step_timeout_ms=2500", "checkpoint.every=5"])
         self.assertRegex(text, 'WARN  rejoin n=1/.*net.step_timeout_ms')
@@ -173,7 +173,7 @@ class Long(RestartTest):
         self.disturb_each(self.KINDS, self.stop, "--restarts", 9, seconds=STOP_S, restarts=1)
 
     def deafen(self, psrun, role, rank):
-        """Nothing reaches the part on any connection that it has now; the others see nothing of that."""
+        """Nothing reaches the part on its present connections; its peers do not notice."""
         pid = self.find(psrun, role, rank)
         for fd, *_ in cuts.connections(pid):
             try:

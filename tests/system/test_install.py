@@ -33,7 +33,7 @@ def names_of_options(name):
 
 
 class Install(JobTest):
-    """In /opt/x, staged by DESTDIR: where the programs are found is not where they were built for."""
+    """Installed for /opt/x, but staged by DESTDIR: the programs run from another place than they were built for."""
 
     @classmethod
     def setUpClass(cls):

@@ -101,7 +101,7 @@ class Interrupts(SlowEvaluation):
         for number in (signal.SIGINT, signal.SIGTERM):
             psrun = self.start("ps", 2, 2, *LONG, out=number.name, argv=self.patient_psrun)
             self.wait_for_steps(number.name)
-            os.kill(self.worker(1), signal.SIGSTOP)  # nobody can end in order
+            os.kill(self.worker(1), signal.SIGSTOP)  # no part can end in order
             psrun.send_signal(number)
             self.wait_until_told(psrun)
             psrun.send_signal(signal.SIGTERM)

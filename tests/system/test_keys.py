@@ -51,7 +51,7 @@ class WithKeys(JobTest):
         """As Kubernetes does it (fsGroup): the file is root's, and its group may read it."""
         keys, user = Path(self.keys()), 10001
         os.chmod(self.folder, 0o755)
-        program, config = shutil.copy(BIN / "ps-server", self.folder), shutil.copy(DIGITS, self.folder)  # that user's to read
+        program, config = shutil.copy(BIN / "ps-server", self.folder), shutil.copy(DIGITS, self.folder)  # that user may read it
         os.chown(keys, 0, user)
         keys.chmod(0o3777)
         os.chown(keys / "server.key", 0, user)
@@ -145,7 +145,7 @@ class Recorder(threading.Thread):
 
 
 class Replays(JobTest):
-    """Somebody on the way of a member's connections says again what it said."""
+    """A stranger on the path of a member's connections repeats what the member said."""
 
     def start_recorded(self):
         """A job that runs; everything that worker 1 told the coordinator's door is recorded."""
@@ -172,7 +172,7 @@ class Replays(JobTest):
 
     @staticmethod
     def replay(port, parts):
-        """What the server says to it. Each part waits for what the server says to the one before."""
+        """Returns the server's answers. Each part waits for the answer to the one before."""
         s = Stranger(port)
         heard = b""
         for part in parts:

@@ -1,4 +1,4 @@
-"""libpstrain as its users have it: installed, with a program of their own and servers without a model."""
+"""libpstrain as users have it: installed, with their own program and servers without a model."""
 import os
 import re
 import shutil
@@ -35,7 +35,7 @@ def run(*command, **more):
 
 
 class Process(Part):
-    """Any program as a part of a job."""
+    """Any program that is a part of a job."""
 
     def __init__(self, name, argv, env):  # pylint: disable=super-init-not-called
         self.name = name

@@ -72,7 +72,7 @@ class ClosedForms(LocalTest):
         for workers, more in ((2, [*SGD]), (3, [*SGD, *NESTEROV]), (2, diloco),
                               (2, ["optimizer={name: sgd, lr: 0.02, momentum: 0.9}", "sync.local_after=3",
                                    "optimizer.clip_norm=1"])):
-            # As the samples are distributed: 240 of 2 or 3 ranks, in batches of 20.
+            # How 240 samples are distributed to 2 or 3 ranks, in batches of 20.
             keys = [*SETTINGS, "schedule.name=constant", "model.dropout=false", *LOCAL, *more,
                     f"job.workers={workers}"]
             with self.subTest(workers=workers, more=more):

@@ -11,7 +11,7 @@ from psrunlib.restarts import can_mend  # noqa: E402
 
 
 class Ended:
-    """As much of supervise.Watched as can_mend reads."""
+    """The part of supervise.Watched that can_mend reads."""
 
     def __init__(self, errors, code=1, fault=""):
         self.errors, self.code, self.fault = errors, code, fault

@@ -22,7 +22,7 @@ def softmax(logits):
 
 
 def micro_batch_gradient(weight, bias, samples, smoothing, ignore):
-    """Of PyTorch's weighted mean, for logits x W' + b: [d/dW rows, d/db]."""
+    """The gradient of PyTorch's weighted mean, for logits x W' + b: [d/dW rows, d/db]."""
     rows = [[0.0] * FEATURES for _ in range(CLASSES)]
     column, total = [0.0] * CLASSES, 0.0
     for x, label in samples:

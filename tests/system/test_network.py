@@ -114,7 +114,7 @@ class Refusal(unittest.TestCase):
     @unittest.skipIf(os.geteuid() != 0, "only root can become somebody else")
     def test_without_root_the_reason_is_given(self):
         with tempfile.TemporaryDirectory(prefix="pstrain-test-") as folder:
-            # A copy: the checkout may lie where nobody else may look.
+            # A copy: other users may not be allowed to read the checkout.
             subprocess.run(["cp", "-r", ROOT / "bench", folder], check=True)
             subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
             done = subprocess.run(["/usr/bin/env", "python3", f"{folder}/bench/network"], user=65534,

@@ -58,7 +58,7 @@ class PolicyTest(JobTest):
         self.train_by_hand(TORCH, "policies_by_hand.py", keys, self.path("given.log"))
 
     def assert_close(self, out):
-        """To the weights that by_hand has made."""
+        """Compares with the weights that by_hand has made."""
         ours, theirs = self.model(out), read_safetensors(self.path("by-hand.safetensors"))[0]
         self.assertEqual(ours.keys(), theirs.keys())
         self.assertLess(max(abs(a - b) for k in ours for a, b in zip(ours[k][2], theirs[k][2])), 1e-5)

@@ -24,7 +24,7 @@ class Resume(PolicyTest):
         return path
 
     def check_same_bits(self, name, *settings):
-        """A whole run; one that ends at step 6, by the same log; and the rest of it."""
+        """A whole run has the same bits as one by the same log that ends at step 6 and goes on."""
         part = f"{name}-part"
         self.train(name, 2, 3, *settings, EVERY)
         log = self.log(name)

@@ -98,7 +98,7 @@ class Bits(PythonTest):
                 self.assertLessEqual(float(said[0].split()[0]), most)
 
     def test_same_bits_as_ps_worker(self):
-        # A sample is a power of two: all its gradients are exact, whoever computes them.
+        # A sample is a power of two: all its gradients are exact in every program.
         samples = [((-1) ** (i // 3) * 2.0 ** (i % 4 - 2), i * 7 % 64) for i in range(60)]
         for name, body in (("x", npy("<f4", "(60, 1)", array("f", [x for x, _ in samples]).tobytes())),
                            ("y", npy("<i8", "(60,)", array("q", [y for _, y in samples]).tobytes()))):
@@ -363,7 +363,7 @@ class Refusals(PythonTest):
 
 
 class Deaths(PythonTest):
-    """Whatever happens to a rank: the job ends soon, and psrun names the rank and the reason."""
+    """However a rank ends, the job ends soon, and psrun names the rank and the reason."""
 
     def ends(self, *case, code=1):
         begin = time.monotonic()

@@ -12,7 +12,7 @@ from jobs import BIN, ROOT, JobTest, npy
 README = ROOT / "README.md"
 CONFIGURATION = ROOT / "docs/configuration.md"
 RESULTS = ROOT / "bench/results"
-# What has been released may name what is gone.
+# A released version's notes may name things that are gone.
 PAGES = [page for folder in (ROOT, ROOT / "docs", RESULTS) for page in sorted(folder.glob("*.md"))
          if page.name != "CHANGELOG.md"]
 FOLDERS = ("bench", "common", "configs", "deploy", "docs", "server", "tests", "worker")

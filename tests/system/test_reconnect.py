@@ -51,7 +51,7 @@ OWN_PACE = [
     ["sync.policy=backup", "exchange.codec=onebit"],
     ["sync.policy=ssp", "sync.correction=delay", "exchange.shm=off"],
 ]
-SILENCE = ["net.heartbeat_ms=100", "exchange.shm=off"]  # is noticed after a second
+SILENCE = ["net.heartbeat_ms=100", "exchange.shm=off"]  # silence is noticed after a second
 
 
 def any_of(part, found):
@@ -240,7 +240,7 @@ class Outages(CutTest):
     def test_a_job_goes_on_with_the_same_bits(self):
         common = ["train.epochs=12", "data.train=0-1199", "train.eval_every=4",
                   "train.log_every=5", "net.step_timeout_ms=30000"]
-        # TCP's own patience, and a second's, after which connections are made again.
+        # Shorter than TCP's own patience; longer than the second after which connections are made again.
         patient, impatient = "net.heartbeat_ms=500", "net.heartbeat_ms=100"
         for i, (victims, settings, again) in enumerate((
                 ([("worker", 1)], [patient], False),

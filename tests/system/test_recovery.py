@@ -33,7 +33,7 @@ class Memory(RestartTest):
         self.assertEqual(len(deaths), len(ranks))
         steps = [d["from_step"] for d in deaths]
         self.assertGreater(steps[0], 0, text)
-        self.assertEqual(steps, sorted(set(steps)), text)  # each time further
+        self.assertEqual(steps, sorted(set(steps)), text)  # each time at a later step
         return text
 
     def test_worker_0(self):
@@ -76,7 +76,7 @@ class AtOnce(RestartTest):
         self.assertTrue(self.wait_until(psrun, lambda: self.last_step("out") > 20))
         before = {part: self.find(psrun, *part) for part in parts}
         for part in victims:
-            os.kill(before[part], signal.SIGSTOP)  # so that none hears of another's death
+            os.kill(before[part], signal.SIGSTOP)  # so that no part hears of another's death
         for part in victims:
             os.kill(before[part], signal.SIGKILL)
         self.assertTrue(self.wait_until(psrun, lambda: "psrun: the job goes on from step" in self.text("out")))

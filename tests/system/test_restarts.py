@@ -1,4 +1,4 @@
-"""psrun --restarts: parts of a job are killed, and it does what one does that was left alone.
+"""psrun --restarts: a job of which parts are killed has the results of a job that was left alone.
 
 PS_RESTART_JOBS: how many seeded jobs (10); PS_RESTART_SEED: the first one's seed (1).
 """
@@ -51,7 +51,7 @@ class Kills(RestartTest):
                 self.assertEqual(len(restarts), text.count("; it is started again (restart "))
                 deaths += len(restarts)
             shutil.rmtree(self.path("out"), ignore_errors=True)
-        self.assertGreater(deaths, JOBS // 2)  # the kills do hit
+        self.assertGreater(deaths, JOBS // 2)  # so the kills did hit
 
 
 class Ends(RestartTest):
@@ -142,7 +142,7 @@ class Ends(RestartTest):
 
 
 class Folders(RestartTest):
-    """The restart goes on with the job's own checkpoints, and with no others."""
+    """A restarted part goes on with its own job's checkpoints, never with another's."""
 
     KIND = ("ps", 1, 2)
 

@@ -34,7 +34,7 @@ def missing():
 
 
 def no_namespaces(name):
-    """Why none can be made; None: they can. Entering one takes more than making it: `ip`
+    """The reason why none can be made, or None. Entering one takes more than making it: `ip`
     mounts /sys anew, which a bare root does not have."""
     for command in (["netns", "add", name], ["-n", name, "link", "set", "lo", "up"]):
         probe = subprocess.run(["ip", *command], capture_output=True, text=True)

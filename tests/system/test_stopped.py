@@ -20,8 +20,8 @@ SETTINGS = ["train.steps=60", "train.log_every=1", "exchange.chunk=64KiB",
             f"exchange.credit={CREDIT >> 10}KiB", "net.dead_after_ms=120000",
             "net.step_timeout_ms=120000"]
 SETTLED_S = 0.5  # then all that was received has been acknowledged, too: counted once
-HEADERS = 64 << 10  # of all messages that are on the way, with room to spare
-GROWTH = 2 << 20    # heaps breathe a little
+HEADERS = 64 << 10  # limit for all messages that are on the way, with room to spare
+GROWTH = 2 << 20    # heaps vary a little
 # AddressSanitizer keeps what is freed, up to 256 MB of it, to find uses of it: with every
 # message on the way a part would grow, which has nothing to do with what it holds.
 NO_QUARANTINE = ("quarantine_size_mb=0", "thread_local_quarantine_size_kb=0")
@@ -185,7 +185,7 @@ class CtrlZ(UnderPsrun):
                 psrun.send_signal(signal.SIGTSTP)
             self.wait_for(lambda: all(map(stands_still, [*(psrun.pid for psrun in jobs), *parts])),
                           "somebody does not stop")
-            time.sleep(5)  # nobody is dead for that, or late
+            time.sleep(5)  # that makes no part dead or late
             for psrun in jobs:
                 psrun.send_signal(signal.SIGCONT)
             self.wait_for(lambda: not any(map(stands_still, parts)), "somebody stays stopped")

@@ -27,7 +27,7 @@ class Straggler(JobTest):
                                    stdout=output, stderr=subprocess.STDOUT)
         self.addCleanup(self._stop, job)
         self.wait_for_steps("out", 2)
-        time.sleep(2)  # nobody is named before some steps are known whole
+        time.sleep(2)  # nobody is named before some steps are fully known
         return job, sorted(pid for name, pid in descendants(job.pid) if name == "ps-worker")
 
     @staticmethod

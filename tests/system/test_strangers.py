@@ -17,9 +17,9 @@ from benchlib.strangers import Stranger, command, frame, greeting
 # Long enough for every attack to meet a job that runs.
 SETTINGS = ["train.epochs=100", "data.batch=8", "train.threads=1", "exchange.shm=off",
             "net.heartbeat_ms=500", "net.dead_after_ms=20000", "train.log_every=50"]
-GROWTH = 50_000_000  # bytes of one process, under all attacks together
+GROWTH = 50_000_000  # how many bytes one process may grow by, under all attacks together
 _, MOST_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
-CONNECTIONS = int(os.environ.get("PS_STRANGERS", 2000))  # to each port
+CONNECTIONS = int(os.environ.get("PS_STRANGERS", 2000))  # connections to each port
 if MOST_FILES >= 0:
     CONNECTIONS = min(CONNECTIONS, (MOST_FILES - 200) // 4)
 NONE, PUT, GET, NORM, ABORT, JOIN = 0, 5, 6, 7, 3, 1
@@ -33,7 +33,7 @@ def text(s):
     return b"\xd9" + bytes([len(s)]) + s.encode()
 
 
-# The control plane's, so that strangers are not just told that theirs is another.
+# The version of the control plane: with another one, strangers would only be told so.
 VERSION = int(re.search(r"PS_CONTROL_VERSION = (\d+)", (ROOT / "common/job/control.h").read_text())[1])
 
 

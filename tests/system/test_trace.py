@@ -16,7 +16,7 @@ from benchlib import netns  # noqa: E402
 from psrunlib import trace, trace_report  # noqa: E402
 
 REASON = netns.why_not()
-CLOCK_NS = 100_000  # what a clock may be wrong by
+CLOCK_NS = 100_000  # the largest error of a clock
 
 
 def report(*words, code=0):
@@ -33,7 +33,7 @@ class Trace(JobTest):
             return json.load(f)["traceEvents"]
 
     def spans(self, events):
-        """By (process's name, track): (begin, end, event) in order."""
+        """{(process's name, track): [(begin, end, event)]}, in order."""
         names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
         tracks = {}
         for e in events:

@@ -24,7 +24,7 @@ UNBUILT = "this build has no page"
 
 
 def get(port, path, **headers):
-    """(status, body, headers) of an answer."""
+    """Returns (status, body, headers) of an answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         connection.request(headers.pop("method", "GET"), path, headers=headers)

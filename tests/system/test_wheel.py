@@ -1,4 +1,4 @@
-"""The wheel: what its tag promises, and an empty virtual environment in fresh folders of releases.
+"""The wheel keeps its tag's promise, and works in empty virtual environments of fresh releases.
 
 PS_WHEEL_RELEASES names the releases, PS_ROOTS a folder of their roots (roots.py), PS_WHEEL a wheel
 that was built before. PS_WHEEL_TWICE=1 builds it in two folders and compares the bytes.

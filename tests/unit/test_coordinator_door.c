@@ -85,7 +85,7 @@ static void a_key_joins_as_its_role_alone(void **state)
         }
 }
 
-/* Only who has the key of a role may say that a member of it was started again. */
+/* Only the owner of a role's key may say that a member of this role was started again. */
 static void a_key_of_another_role_takes_no_place(void **state)
 {
     void *server = dial_with_key(1, PS_ROLE_SERVER);

@@ -151,7 +151,7 @@ static void name_servers_that_are_down_hold_nobody(void **state)
         ps_net_connect("never-answered", 1, ps_deadline_in_ms(50), &fd, NULL),
         PS_ERR_TIMEOUT);
     assert_false(ps_deadline_passed(limit));
-    for (int i = 0; i < 8; i++) // whoever still asks is let go
+    for (int i = 0; i < 8; i++) // serves clients that still ask
         sem_post(&name_servers);
 }
 

@@ -70,7 +70,7 @@ static void metrics_are_lines_of_json(void **state)
     json_decref(second);
 }
 
-/* Of a run with two servers. */
+/* The summary of a run with two servers. */
 static void write_summary(char **stats, const char *path)
 {
     static ps_trainer_result result = {.steps = 5,

@@ -183,7 +183,7 @@ static void a_wait_for_an_answer_can_be_ended(void **state)
         close(ends[i]), close(news[i]);
 }
 
-/* As if the process had as many descriptors open as its limit allows. */
+/* This many calls of accept4 fail as if the process had no descriptor left. */
 static atomic_int accepts_to_fail;
 
 int accept4(int fd, struct sockaddr *restrict address, socklen_t *restrict bytes,

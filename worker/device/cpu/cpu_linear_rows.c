@@ -5,7 +5,7 @@
 
 #include "mem.h"
 
-/* sgemm's kernels work on so many rows at a time, or on divisors: with AVX-512, and with
+/* sgemm's kernels work on this many rows at a time, or on divisors: with AVX-512, and with
  * AVX2. */
 static const int64_t units[] = {16, 48};
 

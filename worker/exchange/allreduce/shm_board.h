@@ -29,7 +29,7 @@ typedef struct ps_shm_board { // all zero at the start
 
 uint64_t ps_shm_board_bytes(int n_buckets_max);
 
-/* The rank's own: raises a count, and wakes whoever waits for this rank. boards (n): of
+/* The rank's own: raises a count, and wakes the ranks that wait for this one. boards (n): of
  * all ranks. */
 void ps_shm_board_post(ps_shm_board *const *boards, int n, int rank,
                        _Atomic uint64_t *count);
