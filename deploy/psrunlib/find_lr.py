@@ -91,7 +91,8 @@ def draw(rates, losses, smoothed, best):
     """An SVG: losses as dots, the smoothed loss as a line, the suggestion as an upright line."""
     n = len(smoothed)
     width, left, top, floor = 860, 64, 16, 356
-    low, high = min(smoothed), max(smoothed[:SKIPPED] + [min(smoothed) * 1.1 + 1e-9])
+    low = min(losses[:n])
+    high = max([*smoothed[:SKIPPED], low + 1e-9])
     low, high = low - 0.05 * (high - low), high + 0.15 * (high - low)
     first, last = math.log10(rates[0]), math.log10(rates[-1])
 
