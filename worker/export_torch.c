@@ -79,9 +79,13 @@ static void print_module(const ps_layer *l, FILE *out)
     case PS_LAYER_CONV2D:
         fprintf(out,
                 "nn.Conv2d(%" PRId64 ", %" PRId64
-                ", (%d, %d), stride=(%d, %d), padding=(%d, %d)%s)",
+                ", (%d, %d), stride=(%d, %d), padding=(%d, %d)",
                 l->in.d[0], l->out.d[0], l->kernel[0], l->kernel[1], l->stride[0],
-                l->stride[1], l->padding[0], l->padding[1], bias);
+                l->stride[1], l->padding[0], l->padding[1]);
+        if (l->dilation[0] > 1 || l->dilation[1] > 1)
+            fprintf(out, ", dilation=(%d, %d)", l->dilation[0], l->dilation[1]);
+        if (l->groups > 1) fprintf(out, ", groups=%" PRId64, l->groups);
+        fprintf(out, "%s)", bias);
         break;
     case PS_LAYER_LINEAR:
         fprintf(out, "nn.Linear(%" PRId64 ", %" PRId64 "%s)", l->in.d[0], l->out.d[0],
@@ -132,6 +136,42 @@ static void print_pool(const ps_layer *l, const char *kind, const char *x, FILE 
             l->padding[1]);
 }
 
+/* False for another kind of layer. */
+static bool print_activation(const ps_layer *l, const char *x, FILE *out)
+{
+    switch (l->kind) {
+    case PS_LAYER_RELU:
+        fprintf(out, "torch.relu(%s)", x);
+        return true;
+    case PS_LAYER_TANH:
+        fprintf(out, "torch.tanh(%s)", x);
+        return true;
+    case PS_LAYER_SIGMOID:
+        fprintf(out, "torch.sigmoid(%s)", x);
+        return true;
+    case PS_LAYER_RELU6:
+        fprintf(out, "F.relu6(%s)", x);
+        return true;
+    case PS_LAYER_LEAKY_RELU:
+        fprintf(out, "F.leaky_relu(%s, %.9g)", x, l->alpha);
+        return true;
+    case PS_LAYER_ELU:
+        fprintf(out, "F.elu(%s, %.9g)", x, l->alpha);
+        return true;
+    case PS_LAYER_SILU:
+        fprintf(out, "F.silu(%s)", x);
+        return true;
+    case PS_LAYER_GELU:
+        fprintf(out, "F.gelu(%s)", x);
+        return true;
+    case PS_LAYER_GELU_TANH:
+        fprintf(out, "F.gelu(%s, approximate=\"tanh\")", x);
+        return true;
+    default:
+        return false;
+    }
+}
+
 static void print_call(const ps_layer *l, const char *x, const char *y, FILE *out)
 {
     if (is_module(l)) {
@@ -140,16 +180,8 @@ static void print_call(const ps_layer *l, const char *x, const char *y, FILE *ou
                 l->name, x);
         return;
     }
+    if (print_activation(l, x, out)) return;
     switch (l->kind) {
-    case PS_LAYER_RELU:
-        fprintf(out, "torch.relu(%s)", x);
-        break;
-    case PS_LAYER_TANH:
-        fprintf(out, "torch.tanh(%s)", x);
-        break;
-    case PS_LAYER_SIGMOID:
-        fprintf(out, "torch.sigmoid(%s)", x);
-        break;
     case PS_LAYER_MAX_POOL2D:
         print_pool(l, "max_pool2d", x, out);
         break;

@@ -33,6 +33,13 @@ FIRST = [
     (8, 16, 3, 1, 1, 32, 32), (10, 32, 5, 1, 2, 20, 32), (13, 7, 3, 1, 1, 20, 32),
     (64, 64, 3, 1, 1, 14, 16), (1, 8, 14, 1, 0, 28, 32), (1, 8, 15, 3, 0, 64, 32),
 ]
+# Channels in and out, kernel, stride, padding, dilation, groups, side, batch.
+GROUPED = [(32, 32, 3, 1, 1, 1, 32, 56, 8), (96, 96, 3, 2, 1, 1, 96, 56, 8), (144, 144, 3, 1, 1, 1, 144, 28, 16),
+           (576, 576, 3, 1, 1, 1, 576, 14, 16), (960, 960, 3, 1, 1, 1, 960, 7, 32), (20, 20, 5, 1, 2, 1, 20, 28, 16),
+           (64, 64, 3, 1, 1, 1, 4, 28, 16), (128, 128, 3, 1, 1, 1, 32, 28, 8), (24, 48, 3, 1, 1, 1, 3, 28, 16),
+           (64, 64, 3, 1, 2, 2, 1, 28, 16), (32, 64, 3, 2, 4, 4, 1, 28, 16)]
+ACTIVATIONS = [(kind, c, side, n) for kind in ("relu6", "leaky_relu", "elu", "silu", "gelu", "gelu_tanh")
+               for c, side, n in ((64, 28, 16), (20, 14, 32))]
 LINEAR = [(64, 10, 64), (784, 128, 64), (1024, 1024, 32), (4096, 1000, 16), (300, 7, 1),
           (9216, 128, 64), (512, 512, 128), (33, 65, 17)]  # in, out, batch
 NORM = [(6, 28, 64), (16, 32, 32), (20, 7, 32), (64, 32, 32), (512, 4, 32), (64, 112, 2)]
@@ -42,8 +49,8 @@ POOL = [("max_pool2d", 6, 2, 2, 0, 28, 64), ("max_pool2d", 32, 2, 2, 0, 32, 32),
         ("max_pool2d", 3, 2, 2, 0, 64, 32)]  # kind, channels, kernel, stride, padding, ...
 RESIDUAL = [(8, 32, 16), (16, 32, 32), (20, 16, 32), (64, 16, 16), (64, 56, 2), (256, 8, 8)]
 # Batch sizes of the sweep: those of published figures, or such that a step takes less than 1 s.
-CONFIG_BATCH = {"resnet18-cifar10": 32, "resnet18-stl10": 4, "vgg11-cifar10": 32,
-                "vgg11-stl10": 4}
+CONFIG_BATCH = {"resnet18-cifar10": 32, "resnet18-stl10": 4, "synthetic-mobilenetv2": 8,
+                "synthetic-resnet50": 2, "vgg11-cifar10": 32, "vgg11-stl10": 4}
 
 
 class Case:
@@ -76,9 +83,9 @@ optimizer: {{name: sgd, lr: 0.001, momentum: 0.9}}
 END = ["avg_pool2d: global", "flatten", "linear: {name: end, out: 10}"]
 
 
-def _conv(name, out, kernel, stride=1, padding=0):
+def _conv(name, out, kernel, stride=1, padding=0, more=""):
     return (f"conv2d: {{name: {name}, out: {out}, kernel: {kernel}, stride: {stride}, "
-            f"padding: {padding}}}")
+            f"padding: {padding}{more}}}")
 
 
 def _convolutions():
@@ -89,6 +96,20 @@ def _convolutions():
             before = [] if first else [_conv("before", c, 1), "relu"]
             yield _model(name, (c if first else 1, side, side), n,
                          [*before, _conv("a", out, k, s, p), "relu", *END])
+
+
+def _grouped():
+    for c, out, k, s, p, d, g, side, n in GROUPED:
+        name = f"conv {c}->{out} k{k} s{s} p{p} d{d} g{g} {side}x{side} b{n}"
+        yield _model(name, (1, side, side), n,
+                     [_conv("before", c, 1), "relu",
+                      _conv("a", out, k, s, p, f", dilation: {d}, groups: {g}"), "relu", *END])
+
+
+def _activations():
+    for kind, c, side, n in ACTIVATIONS:
+        yield _model(f"{kind} {c} {side}x{side} b{n}", (1, side, side), n,
+                     [_conv("before", c, 1), kind, *END])
 
 
 def _others():
@@ -124,5 +145,5 @@ def _configurations():
 
 def cases(only=None):
     """All cases of the sweep, or those whose names contain one of the texts in `only`."""
-    every = [*_convolutions(), *_others(), *_configurations()]
+    every = [*_convolutions(), *_grouped(), *_activations(), *_others(), *_configurations()]
     return [c for c in every if not only or any(text in c.name for text in only)]

@@ -19,7 +19,8 @@ def _settings(item):
     (kind, value), = item.items()
     if isinstance(value, dict):
         return kind, value
-    alone = {"linear": "out", "max_pool2d": "kernel", "avg_pool2d": "kernel", "dropout": "p"}
+    alone = {"linear": "out", "max_pool2d": "kernel", "avg_pool2d": "kernel", "dropout": "p",
+             "leaky_relu": "negative_slope", "elu": "alpha"}
     return kind, {} if value is None else {alone[kind]: value}
 
 
@@ -43,7 +44,8 @@ def run(layers, x):
 
 def _conv2d(s, shape, **_):
     return nn.Conv2d(shape[0], int(s["out"]), _pair(s["kernel"]), _pair(s.get("stride", 1)),
-                     _pair(s.get("padding", 0)), bias=s.get("bias", "true") == "true")
+                     _pair(s.get("padding", 0)), _pair(s.get("dilation", 1)), int(s.get("groups", 1)),
+                     bias=s.get("bias", "true") == "true")
 
 
 def _linear(s, shape, **_):
@@ -73,6 +75,11 @@ LAYERS = {
     "conv2d": _conv2d, "linear": _linear, "batch_norm2d": _batch_norm2d, "dropout": _dropout,
     "max_pool2d": _pool(nn.MaxPool2d), "avg_pool2d": _pool(nn.AvgPool2d),
     "relu": lambda s, shape, **_: nn.ReLU(), "tanh": lambda s, shape, **_: nn.Tanh(),
+    "relu6": lambda s, shape, **_: nn.ReLU6(), "silu": lambda s, shape, **_: nn.SiLU(),
+    "leaky_relu": lambda s, shape, **_: nn.LeakyReLU(float(s.get("negative_slope", 0.01))),
+    "elu": lambda s, shape, **_: nn.ELU(float(s.get("alpha", 1.0))),
+    "gelu": lambda s, shape, **_: nn.GELU(),
+    "gelu_tanh": lambda s, shape, **_: nn.GELU(approximate="tanh"),
     "sigmoid": lambda s, shape, **_: nn.Sigmoid(), "flatten": lambda s, shape, **_: nn.Flatten(),
     "log_softmax": lambda s, shape, **_: nn.LogSoftmax(dim=1),
 }

@@ -1,5 +1,6 @@
 #include "layer_settings.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,6 +10,7 @@ enum {
     MAX_OUT = 1 << 24,
     MAX_KERNEL = 4096,
     MAX_NAME = 128,
+    MAX_ALPHA = 1000,
 };
 
 const char *ps_layer_kind_name(ps_layer_kind kind)
@@ -82,6 +84,28 @@ static ps_err read_padding(const ps_yaml *at, ps_layer_settings *s)
     return read_pair(at, 0, s->padding);
 }
 
+static ps_err read_dilation(const ps_yaml *at, ps_layer_settings *s)
+{
+    return read_pair(at, 1, s->dilation);
+}
+
+static ps_err read_groups(const ps_yaml *at, ps_layer_settings *s)
+{
+    long long groups = 0;
+    PS_TRY(ps_yaml_int(at, 1, MAX_OUT, &groups));
+    s->groups = groups;
+    return PS_OK;
+}
+
+/* Below 0 the sign of the output would not tell the sign of the input. */
+static ps_err read_alpha(const ps_yaml *at, ps_layer_settings *s)
+{
+    PS_TRY(ps_yaml_double(at, &s->alpha));
+    if (s->alpha >= 0.0 && s->alpha <= MAX_ALPHA) return PS_OK;
+    return ps_yaml_error(at, "%s: %g is not in [0, %d]", at->key ? at->key : "value",
+                         s->alpha, MAX_ALPHA);
+}
+
 static ps_err read_bias(const ps_yaml *at, ps_layer_settings *s)
 {
     int bias = 0;
@@ -136,7 +160,11 @@ static const struct setting {
     {"kernel", KIND(CONV2D) | POOLS, KIND(CONV2D) | POOLS, POOLS, read_kernel},
     {"stride", KIND(CONV2D) | POOLS, 0, 0, read_stride},
     {"padding", KIND(CONV2D) | POOLS, 0, 0, read_padding},
+    {"dilation", KIND(CONV2D), 0, 0, read_dilation},
+    {"groups", KIND(CONV2D), 0, 0, read_groups},
     {"bias", KIND(CONV2D) | KIND(LINEAR), 0, 0, read_bias},
+    {"negative_slope", KIND(LEAKY_RELU), 0, KIND(LEAKY_RELU), read_alpha},
+    {"alpha", KIND(ELU), 0, KIND(ELU), read_alpha},
     {"p", KIND(DROPOUT), 0, KIND(DROPOUT), read_p},
     {"eps", KIND(BATCH_NORM2D), 0, 0, read_eps},
     {"momentum", KIND(BATCH_NORM2D), 0, 0, read_momentum},
@@ -218,8 +246,14 @@ static ps_err check_required(const ps_layer_settings *s)
 
 ps_err ps_layer_settings_read(const ps_yaml *item, ps_layer_settings *out)
 {
-    *out = (ps_layer_settings){
-        .at = item, .bias = true, .p = 0.5, .eps = 1e-5, .momentum = 0.1};
+    *out = (ps_layer_settings){.at = item,
+                               .dilation = {1, 1},
+                               .groups = 1,
+                               .bias = true,
+                               .p = 0.5,
+                               .eps = 1e-5,
+                               .momentum = 0.1,
+                               .alpha = NAN};
     if (item->kind == PS_YAML_SCALAR && item->text) {
         PS_TRY(find_kind(item, item->text, &out->kind));
         return check_required(out);

@@ -19,6 +19,12 @@
     X(RELU, "relu")                                                                      \
     X(TANH, "tanh")                                                                      \
     X(SIGMOID, "sigmoid")                                                                \
+    X(RELU6, "relu6")                                                                    \
+    X(LEAKY_RELU, "leaky_relu")                                                          \
+    X(ELU, "elu")                                                                        \
+    X(SILU, "silu")                                                                      \
+    X(GELU, "gelu")                                                                      \
+    X(GELU_TANH, "gelu_tanh")                                                            \
     X(MAX_POOL2D, "max_pool2d")                                                          \
     X(AVG_POOL2D, "avg_pool2d")                                                          \
     X(DROPOUT, "dropout")                                                                \
@@ -42,9 +48,12 @@ typedef struct ps_layer_settings {
     const char *name;                     // borrowed from the tree; NULL when not given
     int64_t out;                          // CONV2D: channels; LINEAR: features
     int kernel[2], stride[2], padding[2]; // stride 0: not given
+    int dilation[2];                      // CONV2D
+    int64_t groups;                       // CONV2D
     bool global;                          // AVG_POOL2D over the whole image
     bool bias;
     double p, eps, momentum;
+    double alpha;                   // ELU; LEAKY_RELU: negative_slope; NaN: not given
     const ps_yaml *body, *shortcut; // of a residual block; shortcut may be NULL
 } ps_layer_settings;
 

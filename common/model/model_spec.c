@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,7 +109,13 @@ static ps_err want_features(const ps_layer *layer, const ps_yaml *at)
                        ps_dims_text(&layer->in, text));
 }
 
-/* out[1..2] = floor((in + 2 padding - kernel) / stride) + 1, as PyTorch. */
+/* How many positions a window covers along an axis. */
+static int64_t window_of(const ps_layer *layer, int axis)
+{
+    return (int64_t)(layer->kernel[axis] - 1) * layer->dilation[axis] + 1;
+}
+
+/* out[1..2] = floor((in + 2 padding - window) / stride) + 1, as PyTorch. */
 static ps_err slide(ps_layer *layer, const ps_yaml *at, int64_t channels)
 {
     char text[PS_DIMS_TEXT];
@@ -116,14 +123,15 @@ static ps_err slide(ps_layer *layer, const ps_yaml *at, int64_t channels)
     layer->out = (ps_dims){3, {channels, 0, 0}};
     for (int i = 0; i < 2; i++) {
         int64_t padded = layer->in.d[1 + i] + 2 * (int64_t)layer->padding[i];
-        if (layer->kernel[i] > padded)
-            return layer_error(layer, at,
-                               "kernel (%d, %d) is larger than the input %s with "
-                               "padding (%d, %d)",
-                               layer->kernel[0], layer->kernel[1],
-                               ps_dims_text(&layer->in, text), layer->padding[0],
-                               layer->padding[1]);
-        layer->out.d[1 + i] = (padded - layer->kernel[i]) / layer->stride[i] + 1;
+        if (window_of(layer, i) > padded)
+            return layer_error(
+                layer, at,
+                "kernel (%d, %d)%s is larger than the input %s with "
+                "padding (%d, %d)",
+                layer->kernel[0], layer->kernel[1],
+                window_of(layer, i) > layer->kernel[i] ? " with dilation" : "",
+                ps_dims_text(&layer->in, text), layer->padding[0], layer->padding[1]);
+        layer->out.d[1 + i] = (padded - window_of(layer, i)) / layer->stride[i] + 1;
     }
     return PS_OK;
 }
@@ -136,14 +144,31 @@ static void take_window(ps_layer *layer, const ps_layer_settings *s)
         layer->stride[i] = s->stride[i];
         if (!s->stride[i]) layer->stride[i] = pool ? layer->kernel[i] : 1;
         layer->padding[i] = s->padding[i];
+        layer->dilation[i] = s->dilation[i];
     }
+}
+
+static ps_err check_groups(const ps_layer *layer, const ps_layer_settings *s)
+{
+    const int64_t channels[] = {layer->in.d[0], s->out};
+    static const char *const whose[] = {"input", "output"};
+    for (int i = 0; i < 2; i++)
+        if (channels[i] % s->groups != 0)
+            return layer_error(layer, s->at,
+                               "groups %" PRId64 " does not divide the %" PRId64
+                               " channels of the %s",
+                               s->groups, channels[i], whose[i]);
+    return PS_OK;
 }
 
 static ps_err infer_conv2d(builder *b, const ps_layer_settings *s, ps_layer *layer)
 {
     take_window(layer, s);
     PS_TRY(slide(layer, s->at, s->out));
-    int64_t in = layer->in.d[0], kh = layer->kernel[0], kw = layer->kernel[1];
+    PS_TRY(check_groups(layer, s));
+    layer->groups = s->groups;
+    int64_t in = layer->in.d[0] / s->groups;
+    int64_t kh = layer->kernel[0], kw = layer->kernel[1];
     ps_dims weight = {4, {s->out, in, kh, kw}}, bias = {1, {s->out}};
     int64_t fan_in = ps_dims_count_max(&(ps_dims){3, {in, kh, kw}}, MAX_COUNT);
     PS_TRY(add_tensor(b, layer, s->at, "weight", PS_TENSOR_WEIGHT, weight, fan_in,
@@ -220,6 +245,18 @@ static ps_err infer_same(builder *b, const ps_layer_settings *s, ps_layer *layer
     return PS_OK;
 }
 
+static ps_err infer_leaky_relu(builder *b, const ps_layer_settings *s, ps_layer *layer)
+{
+    layer->alpha = isnan(s->alpha) ? 0.01 : s->alpha;
+    return PS_OK;
+}
+
+static ps_err infer_elu(builder *b, const ps_layer_settings *s, ps_layer *layer)
+{
+    layer->alpha = isnan(s->alpha) ? 1.0 : s->alpha;
+    return PS_OK;
+}
+
 /* Sets the layer's settings, tensors and output. On entry, the output holds the input. */
 static ps_err (*const infer[PS_LAYER_KIND_COUNT])(builder *, const ps_layer_settings *,
                                                   ps_layer *) = {
@@ -229,6 +266,12 @@ static ps_err (*const infer[PS_LAYER_KIND_COUNT])(builder *, const ps_layer_sett
     [PS_LAYER_RELU] = infer_same,
     [PS_LAYER_TANH] = infer_same,
     [PS_LAYER_SIGMOID] = infer_same,
+    [PS_LAYER_RELU6] = infer_same,
+    [PS_LAYER_LEAKY_RELU] = infer_leaky_relu,
+    [PS_LAYER_ELU] = infer_elu,
+    [PS_LAYER_SILU] = infer_same,
+    [PS_LAYER_GELU] = infer_same,
+    [PS_LAYER_GELU_TANH] = infer_same,
     [PS_LAYER_MAX_POOL2D] = infer_pool,
     [PS_LAYER_AVG_POOL2D] = infer_pool,
     [PS_LAYER_DROPOUT] = infer_dropout,

@@ -8,8 +8,11 @@
  *     loss: nll                   # nll | cross_entropy | mse | l1 | ... (config_words.h)
  *     layers:
  *       - conv2d: {name: conv1, out: 32, kernel: 3}   # stride 1, padding 0,
- *                                                        # bias true
- *       - relu
+ *                                                        # bias true, dilation 1,
+ *                                                        # groups 1
+ *       - relu                                           # tanh, sigmoid, relu6, silu,
+ *                                                        # gelu, gelu_tanh
+ *       - leaky_relu: 0.01                               # negative_slope; elu: alpha
  *       - max_pool2d: 2                                    # kernel; stride the same
  *       - dropout: 0.25
  *       - flatten
@@ -46,6 +49,9 @@ typedef struct ps_layer {
     ps_dims in, out; // one sample's: (C, H, W) or (F)
     /* Settings; those that the kind does not have are 0. */
     int kernel[2], stride[2], padding[2]; // h, w: CONV2D, MAX_POOL2D, AVG_POOL2D
+    int dilation[2];                      // h, w: CONV2D
+    int64_t groups;                       // CONV2D
+    double alpha;                         // ELU; LEAKY_RELU: the slope below 0
     double p;                             // DROPOUT (0 when model.dropout is false)
     double eps, momentum;                 // BATCH_NORM2D
     int dropout_id;   // DROPOUT: 0, 1, ... : the layer's stream of draws

@@ -59,7 +59,7 @@ static int64_t count(const ps_conv_shape *s, const int64_t size[3])
 
 static int64_t weights(const ps_conv_shape *s)
 {
-    return s->out[0] * s->in[0] * s->kernel[0] * s->kernel[1];
+    return s->out[0] * s->in[0] / s->groups * s->kernel[0] * s->kernel[1];
 }
 
 ps_err ps_conv_plan_create(ps_conv_library *library, const ps_conv_shape *shape,
@@ -98,15 +98,18 @@ add_products(const ps_conv_shape *s, double *x_values, double *w_values, double 
              int64_t o, int64_t i)
 {
     int64_t H = s->in[1], W = s->in[2], H2 = s->out[1], W2 = s->out[2];
+    int64_t in = s->in[0] / s->groups; // channels of a group
     for (int64_t place = 0; place < s->n * H2 * W2; place++) {
         int64_t n = place / (H2 * W2), oh = place / W2 % H2, ow = place % W2;
         for (int64_t k = 0; k < s->kernel[0] * s->kernel[1]; k++) {
-            int64_t h = oh * s->stride[0] - s->padding[0] + k / s->kernel[1];
-            int64_t w = ow * s->stride[1] - s->padding[1] + k % s->kernel[1];
+            int64_t h =
+                oh * s->stride[0] - s->padding[0] + k / s->kernel[1] * s->dilation[0];
+            int64_t w =
+                ow * s->stride[1] - s->padding[1] + k % s->kernel[1] * s->dilation[1];
             if (h < 0 || h >= H || w < 0 || w >= W) continue;
             size_t x = (size_t)(((n * s->in[0] + i) * H + h) * W + w);
             size_t y = (size_t)((n * s->out[0] + o) * H2 * W2 + place % (H2 * W2));
-            size_t t = (size_t)((o * s->in[0] + i) * s->kernel[0] * s->kernel[1] + k);
+            size_t t = (size_t)((o * in + i % in) * s->kernel[0] * s->kernel[1] + k);
             if (s->kind == PS_CONV_FORWARD)
                 y_values[y] += x_values[x] * w_values[t];
             else if (s->kind == PS_CONV_BACKWARD_DATA)
@@ -142,7 +145,8 @@ static void run(const void *args)
     memset(c->scratch, 0xA5, c->bytes);
     for (int64_t o = 0; o < s->out[0]; o++) {
         for (int64_t i = 0; i < s->in[0]; i++)
-            add_products(s, values[0], values[1], values[2], o, i);
+            if (i / (s->in[0] / s->groups) == o / (s->out[0] / s->groups))
+                add_products(s, values[0], values[1], values[2], o, i);
     }
     for (int64_t i = 0; i < counts[made]; i++)
         ps_set(tensors[made], (size_t)i, (float)values[made][i], s->add);

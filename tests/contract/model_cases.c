@@ -32,6 +32,55 @@ const model_case model_cases[] = {
     {"tanh, sigmoid, relu in a row", "[9]", "cross_entropy",
      "{linear: {name: a, out: 20}}, tanh, sigmoid, relu, tanh, {linear: {name: b, out: "
      "4}}"},
+    {"relu6, leaky_relu, elu in a row", "[9]", "cross_entropy",
+     "{linear: {name: a, out: 20}}, relu6, {linear: {name: b, out: 20}}, leaky_relu, "
+     "{elu: 0.5}, {linear: {name: c, out: 20}}, {leaky_relu: {negative_slope: 0.2}}, "
+     "relu6, elu, {linear: {name: d, out: 4}}"},
+    {"silu, gelu, gelu_tanh in a row", "[9]", "cross_entropy",
+     "{linear: {name: a, out: 20}}, silu, gelu, gelu_tanh, {linear: {name: b, out: 20}}, "
+     "tanh, gelu, sigmoid, {dropout: 0.3}, silu, relu, {linear: {name: c, out: 4}}"},
+    {"activations of channels that fill no vector", "[3, 8, 7]", "cross_entropy",
+     "{conv2d: {name: a, out: 21, kernel: 3}}, silu, {conv2d: {name: b, out: 20, kernel: "
+     "1}}, {batch_norm2d: {name: n}}, gelu, {conv2d: {name: c, out: 18, kernel: 1}}, "
+     "gelu_tanh, {dropout: 0.2}, {conv2d: {name: d, out: 17, kernel: 1}}, elu, "
+     "{avg_pool2d: 2}, silu, {avg_pool2d: global}, flatten, {linear: {name: fc, out: "
+     "5}}"},
+    {"1 x 1 windows of odd numbers of channels", "[3, 8, 7]", "cross_entropy",
+     "{conv2d: {name: a, out: 16, kernel: 3}}, tanh, {conv2d: {name: b, out: 17, kernel: "
+     "1}}, tanh, {conv2d: {name: c, out: 33, kernel: 1}}, tanh, {conv2d: {name: d, out: "
+     "5, "
+     "kernel: 1}}, {avg_pool2d: global}, flatten, {linear: {name: fc, out: 5}}"},
+    {"silu of a value with two readers", "[6, 6, 6]", "cross_entropy",
+     "{conv2d: {name: a, out: 6, kernel: 1}}, {residual: {name: r, body: [silu, {conv2d: "
+     "{name: b, out: 6, kernel: 3, padding: 1}}, gelu], shortcut: [relu6]}}, flatten, "
+     "{linear: {name: fc, out: 5}}"},
+    {"groups", "[6, 9, 8]", "cross_entropy",
+     "{conv2d: {name: a, out: 12, kernel: 3, groups: 3}}, relu, {conv2d: {name: b, out: "
+     "8, "
+     "kernel: 3, padding: 1, stride: 2, groups: 2, bias: false}}, {batch_norm2d: {name: "
+     "n}}, relu, {conv2d: {name: c, out: 32, kernel: 1, groups: 4}}, flatten, {linear: "
+     "{name: fc, out: 5}}"},
+    {"groups of 16 and of 24 channels", "[3, 7, 7]", "cross_entropy",
+     "{conv2d: {name: a, out: 64, kernel: 1}}, relu, {conv2d: {name: b, out: 96, kernel: "
+     "3, padding: 1, groups: 4}}, relu, {conv2d: {name: c, out: 24, kernel: 3, groups: "
+     "4}}, {avg_pool2d: global}, flatten, {linear: {name: fc, out: 5}}"},
+    {"depthwise", "[5, 8, 9]", "cross_entropy",
+     "{conv2d: {name: a, out: 5, kernel: 3, padding: 1, groups: 5}}, {conv2d: {name: b, "
+     "out: 20, kernel: 1}}, {batch_norm2d: {name: n}}, relu6, {conv2d: {name: c, out: "
+     "20, "
+     "kernel: 3, stride: 2, padding: 1, groups: 20, bias: false}}, {batch_norm2d: {name: "
+     "m}}, relu6, {conv2d: {name: d, out: 40, kernel: 5, padding: 2, groups: 20}}, "
+     "{avg_pool2d: global}, flatten, {linear: {name: fc, out: 5}}"},
+    {"depthwise of 16 channels", "[16, 8, 9]", "cross_entropy",
+     "{conv2d: {name: a, out: 16, kernel: 3, padding: 1, groups: 16}}, relu, {conv2d: "
+     "{name: b, out: 16, kernel: 3, padding: 2, dilation: 2, groups: 16}}, relu, "
+     "{max_pool2d: 2}, flatten, {linear: {name: fc, out: 5}}"},
+    {"dilation", "[3, 11, 12]", "cross_entropy",
+     "{conv2d: {name: a, out: 16, kernel: 3, dilation: 2}}, relu, {conv2d: {name: b, "
+     "out: "
+     "16, kernel: 3, padding: 2, dilation: 2}}, relu, {conv2d: {name: c, out: 7, kernel: "
+     "[2, 3], stride: 2, padding: [1, 3], dilation: [3, 2]}}, flatten, {linear: {name: "
+     "fc, out: 5}}"},
     {"relu then sigmoid", "[9]", "cross_entropy",
      "{linear: {name: a, out: 20}}, relu, sigmoid, {linear: {name: b, out: 4}}"},
     {"convolutions of 3x3", "[1, 9, 9]", "cross_entropy",

@@ -69,8 +69,8 @@ static double *tensor_of(const ref_model *m, double *arena, int t)
         for (int64_t ow = 0; ow < W2; ow++)                                              \
             for (int64_t kh = 0; kh < l->kernel[0]; kh++)                                \
                 for (int64_t kw = 0; kw < l->kernel[1]; kw++) {                          \
-                    int64_t h = oh * l->stride[0] - l->padding[0] + kh;                  \
-                    int64_t w = ow * l->stride[1] - l->padding[1] + kw;                  \
+                    int64_t h = oh * l->stride[0] - l->padding[0] + kh * l->dilation[0]; \
+                    int64_t w = ow * l->stride[1] - l->padding[1] + kw * l->dilation[1]; \
                     if (h < 0 || h >= H || w < 0 || w >= W) continue;                    \
                     __VA_ARGS__                                                          \
                 }
@@ -148,7 +148,8 @@ static void conv(ref_model *m, const ps_layer *l, const double *x, double *y,
 {
     PLANES;
     int64_t O = l->out.d[0], K = l->kernel[0] * l->kernel[1];
-    double *weight = rounded(m, tensor_of(m, m->params, l->weight), O * C * K);
+    int64_t I = C / l->groups; // channels of a group
+    double *weight = rounded(m, tensor_of(m, m->params, l->weight), O * I * K);
     double *xr = rounded(m, x, m->n * C * H * W);
     double *dyr = rounded(m, dy, m->n * O * H2 * W2);
     double *dw = tensor_of(m, m->grads, l->weight);
@@ -160,10 +161,11 @@ static void conv(ref_model *m, const ps_layer *l, const double *x, double *y,
                 // the gradient that is stored, or the factor
                 if (dy && db) db[o] += (m->whole_values ? dyr : dy)[out + p];
             }
-            for (int64_t c = 0; c < C; c++) {
+            int64_t first = o / (O / l->groups) * I;
+            for (int64_t c = first; c < first + I; c++) {
                 EACH_WINDOW({
                     int64_t i = ((n * C + c) * H + h) * W + w, j = out + oh * W2 + ow;
-                    int64_t k = (o * C + c) * K + kh * l->kernel[1] + kw;
+                    int64_t k = (o * I + c - first) * K + kh * l->kernel[1] + kw;
                     if (!dy) {
                         y[j] += weight[k] * xr[i];
                     } else {
@@ -339,16 +341,65 @@ static void log_softmax(ref_model *m, const ps_layer *l, const double *x, double
     }
 }
 
-static double activation(ps_layer_kind kind, double x)
+/* tanh's argument in gelu_tanh; *slope: its derivative. */
+static double gelu_inner(double x, double *slope)
 {
-    if (kind == PS_LAYER_RELU) return x > 0 ? x : 0;
-    return kind == PS_LAYER_TANH ? tanh(x) : 1 / (1 + exp(-x));
+    const double a = sqrt(2 / acos(-1));
+    *slope = a * (1 + 3 * 0.044715 * x * x);
+    return a * (x + 0.044715 * x * x * x);
 }
 
-static double slope(ps_layer_kind kind, double y)
+static double activation(const ps_layer *l, double x)
 {
-    if (kind == PS_LAYER_RELU) return y > 0;
-    return kind == PS_LAYER_TANH ? 1 - y * y : y * (1 - y);
+    double unused;
+    switch (l->kind) {
+    case PS_LAYER_RELU:
+        return x > 0 ? x : 0;
+    case PS_LAYER_TANH:
+        return tanh(x);
+    case PS_LAYER_RELU6:
+        return fmin(fmax(x, 0), 6);
+    case PS_LAYER_LEAKY_RELU:
+        return x > 0 ? x : l->alpha * x;
+    case PS_LAYER_ELU:
+        return x > 0 ? x : l->alpha * expm1(x);
+    case PS_LAYER_SILU:
+        return x / (1 + exp(-x));
+    case PS_LAYER_GELU:
+        return x * erfc(-x / sqrt(2)) / 2;
+    case PS_LAYER_GELU_TANH:
+        return x / 2 * (1 + tanh(gelu_inner(x, &unused)));
+    default:
+        return 1 / (1 + exp(-x));
+    }
+}
+
+/* From the input; of relu and its like from the output, which decides for a device. */
+static double slope(const ps_layer *l, double x, double y)
+{
+    const double s = 1 / (1 + exp(-x));
+    double inner, t;
+    switch (l->kind) {
+    case PS_LAYER_RELU:
+        return y > 0;
+    case PS_LAYER_TANH:
+        return 1 - y * y;
+    case PS_LAYER_RELU6:
+        return y > 0 && y < 6;
+    case PS_LAYER_LEAKY_RELU:
+        return y > 0 ? 1 : l->alpha;
+    case PS_LAYER_ELU:
+        return y > 0 ? 1 : y + l->alpha;
+    case PS_LAYER_SILU:
+        return s * (1 + x * (1 - s));
+    case PS_LAYER_GELU:
+        return erfc(-x / sqrt(2)) / 2 + x * exp(-x * x / 2) / sqrt(2 * acos(-1));
+    case PS_LAYER_GELU_TANH:
+        t = tanh(gelu_inner(x, &inner));
+        return (1 + t + x * (1 - t * t) * inner) / 2;
+    default:
+        return y * (1 - y);
+    }
 }
 
 static const double *input_of(const ref_model *m, int layer)
@@ -392,7 +443,7 @@ static void forward_layer(ref_model *m, int i, const ps_batch *batch, const ps_p
         break;
     default:
         for (int64_t e = 0; e < count; e++)
-            y[e] = activation(l->kind, x[e]);
+            y[e] = activation(l, x[e]);
     }
     store(m, i, y);
 }
@@ -431,7 +482,7 @@ static void backward_layer(ref_model *m, int i, const ps_batch *batch,
             }
         } else {
             for (int64_t e = 0; e < count; e++)
-                dx[e] += dy[e] * slope(l->kind, m->value[i][e]);
+                dx[e] += dy[e] * slope(l, x[e], m->value[i][e]);
         }
     }
 }

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "../support/levels.h"
+#include "cpu_activation.h"
 #include "cpu_batchnorm_loops.h"
 #include "cpu_factors.h"
 #include "cpu_linear.h"
@@ -33,16 +34,20 @@ static void put_shape(output *o, const ps_cpu_shape *s, const float *values)
 
 static void compute_pointwise(output *o)
 {
-    static const ps_layer_kind kinds[] = {PS_LAYER_RELU, PS_LAYER_TANH, PS_LAYER_SIGMOID};
+    static const ps_layer_kind kinds[] = {
+        PS_LAYER_RELU,  PS_LAYER_TANH,       PS_LAYER_SIGMOID,
+        PS_LAYER_RELU6, PS_LAYER_LEAKY_RELU, PS_LAYER_ELU,
+        PS_LAYER_SILU,  PS_LAYER_GELU,       PS_LAYER_GELU_TANH};
     const ps_cpu_shape s = shape_of(3, 21, 9, 7, 16);
     const int64_t count = ps_cpu_shape_count(&s);
     fill(1, MOST, x);
     fill(2, MOST, dy);
     fill(3, MOST, dx);
-    for (int k = 0; k < 3; k++) {
-        ps_cpu_activation_forward(kinds[k], &s, x, y);
+    for (int k = 0; k < 9; k++) {
+        const ps_layer layer = {.kind = kinds[k], .alpha = 0.3};
+        ps_cpu_activation_forward(&layer, &s, x, y);
         put_shape(o, &s, y);
-        ps_cpu_activation_backward(kinds[k], count, y, dy, dx, k % 2);
+        ps_cpu_activation_backward(&layer, count, y, dy, dx, k % 2);
         put_shape(o, &s, dx);
     }
     for (int relu = 0; relu < 2; relu++) {

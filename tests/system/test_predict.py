@@ -52,6 +52,28 @@ with torch.no_grad():
 """
 
 
+# The layers that no configuration of ours has.
+EVERY_LAYER = """
+model:
+  input: [3, 12, 12]
+  loss: cross_entropy
+  layers:
+    - conv2d: {name: a, out: 8, kernel: 3, padding: 1}
+    - silu
+    - conv2d: {name: b, out: 8, kernel: 3, padding: 2, dilation: 2, groups: 4, bias: false}
+    - gelu
+    - conv2d: {name: c, out: 8, kernel: 1, groups: 8}
+    - gelu_tanh
+    - leaky_relu: 0.1
+    - flatten
+    - linear: {name: d, out: 20}
+    - elu: 0.7
+    - leaky_relu
+    - elu
+    - linear: {name: e, out: 5}
+"""
+
+
 def torch_python():
     return next((p for p in ("/usr/bin/python3", sys.executable) if runs.torch_version(p)[0]), None)
 
@@ -210,7 +232,9 @@ class Describe(JobTest):
         python, source = torch_python(), self.path("model.py")
         if not python:
             self.skipTest("no PyTorch (python3-torch)")
-        for config in sorted((ROOT / "configs").glob("*.yaml")):
+        every = self.path("every.yaml")
+        Path(every).write_text(EVERY_LAYER, encoding="ascii")
+        for config in [*sorted((ROOT / "configs").glob("*.yaml")), every]:
             with open(source, "w", encoding="utf-8") as f:
                 subprocess.run([PSRUN, "--build-dir", BIN.parent, "--export-torch", config], stdout=f, check=True)
             done = subprocess.run([python, "-c", EXPORTED, ROOT / "bench", BIN.parent, config, source],

@@ -266,6 +266,48 @@ static void errors_name_line_layer_and_shapes(void **state)
                    "output (16777216, 28, 28) has more than");
 }
 
+static void groups_and_dilation_are_checked(void **state)
+{
+    const char *wide = "    - conv2d: {name: c, out: 6, kernel: 3, dilation: 14}\n";
+    const char *uneven = "    - conv2d: {name: a, out: 6, kernel: 1}\n"
+                         "    - conv2d: {name: c, out: 8, kernel: 1, groups: 4}\n";
+    assert_refused(wide, "mse", PS_ERR_SHAPE,
+                   "a.yaml:3: conv2d c: kernel (3, 3) with dilation is larger than");
+    assert_refused(uneven, "mse", PS_ERR_SHAPE,
+                   "a.yaml:4: conv2d c: groups 4 does not divide the 6 channels of the "
+                   "input");
+    assert_refused("    - conv2d: {name: a, out: 6, kernel: 1}\n"
+                   "    - conv2d: {name: c, out: 8, kernel: 1, groups: 3}\n",
+                   "mse", PS_ERR_SHAPE, "the 8 channels of the output");
+    assert_refused("    - conv2d: {out: 6, kernel: 1, groups: 0}\n", "mse", PS_ERR_CONFIG,
+                   "groups");
+    assert_refused("    - conv2d: {out: 6, kernel: 1, dilation: 0}\n", "mse",
+                   PS_ERR_CONFIG, "dilation");
+    assert_refused("    - conv2d: {out: 6, kernel: 4096, dilation: 4096}\n", "mse",
+                   PS_ERR_SHAPE, "with dilation");
+    assert_refused("    - max_pool2d: {kernel: 2, dilation: 2}\n", "mse", PS_ERR_CONFIG,
+                   "setting of max_pool2d \"dilation\" is not known");
+    assert_refused("    - leaky_relu: -0.1\n", "mse", PS_ERR_CONFIG, "-0.1 is not in");
+    assert_refused("    - elu: {alpha: nan}\n", "mse", PS_ERR_CONFIG, "alpha");
+    assert_refused("    - gelu: 1\n", "mse", PS_ERR_CONFIG, "not a value");
+}
+
+/* torchvision's mobilenet_v2 and resnet50. */
+static void models_of_torchvision(void **state)
+{
+    fixture f;
+    load(&f, "configs/synthetic-mobilenetv2.yaml");
+    assert_int_equal(f.spec.table.n_params, 3504872);
+    assert_int_equal(f.spec.table.n_tensors, 158);
+    assert_int_equal(f.spec.table.n_buffers, 3 * 52);
+    tear(&f);
+    load(&f, "configs/synthetic-resnet50.yaml");
+    assert_int_equal(f.spec.table.n_params, 25557032);
+    assert_int_equal(f.spec.table.n_tensors, 161);
+    assert_int_equal(f.spec.table.n_buffers, 3 * 53);
+    tear(&f);
+}
+
 static void unknown_layers_and_settings_get_a_hint(void **state)
 {
     assert_refused("    - conv2: {out: 3, kernel: 3}\n", "mse", PS_ERR_CONFIG,
@@ -364,6 +406,8 @@ int main(void)
         cmocka_unit_test(windows_follow_pytorchs_arithmetic),
         cmocka_unit_test(features_need_no_image),
         cmocka_unit_test(errors_name_line_layer_and_shapes),
+        cmocka_unit_test(groups_and_dilation_are_checked),
+        cmocka_unit_test(models_of_torchvision),
         cmocka_unit_test(unknown_layers_and_settings_get_a_hint),
         cmocka_unit_test(names_are_unique),
         cmocka_unit_test(the_loss_fits_the_last_layer),

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "cpu_pointwise.h"
+#include "cpu_activation.h"
 
 enum { N = 4096 };
 
@@ -25,7 +25,7 @@ static void check(ps_layer_kind kind, double (*exact)(double), double x, double 
     const ps_cpu_shape shape = {.n = N, .c = 1, .h = 1, .w = 1, .lanes = 1, .blocks = 1};
     for (int i = 0; i < N; i++)
         in[i] = (float)(x + i * step);
-    ps_cpu_activation_forward(kind, &shape, in, out);
+    ps_cpu_activation_forward(&(ps_layer){.kind = kind, .alpha = 1}, &shape, in, out);
     for (int i = 0; i < N; i++) {
         double want = exact((double)in[i]), unit = FLT_EPSILON / 2 * fabs(want);
         if (fabs(out[i] - want) > units * 2 * unit + (double)FLT_MIN)
@@ -46,22 +46,54 @@ static void test_sigmoid(void **state)
     check(PS_LAYER_SIGMOID, sigmoid, -2, 4.0 / N, 3);
 }
 
+static double silu(double x)
+{
+    return x * sigmoid(x);
+}
+
+static double gelu(double x)
+{
+    return x * erfc(-x / sqrt(2)) / 2;
+}
+
+/* Far below 0 the result is a difference of nearly equal numbers. */
+static void test_gelu_and_its_like(void **state)
+{
+    check(PS_LAYER_ELU, expm1, -86, 86.0 / N, 3);
+    check(PS_LAYER_ELU, expm1, -1e-3, 1e-3 / N, 3);
+    check(PS_LAYER_SILU, silu, -80, 160.0 / N, 4);
+    check(PS_LAYER_GELU, gelu, -1, 3.0 / N, 4);
+    check(PS_LAYER_GELU, gelu, 1, 20.0 / N, 4);
+    check(PS_LAYER_GELU, gelu, -5, 4.0 / N, 24);
+}
+
 static void test_what_is_no_usual_number(void **state)
 {
     float x[] = {NAN, INFINITY, -INFINITY, -0.0f, 0x1p-140f, 200.0f, -200.0f}, y[7];
     const ps_cpu_shape shape = {.n = 7, .c = 1, .h = 1, .w = 1, .lanes = 1, .blocks = 1};
-    ps_cpu_activation_forward(PS_LAYER_TANH, &shape, x, y);
+    ps_cpu_activation_forward(&(ps_layer){.kind = PS_LAYER_TANH}, &shape, x, y);
     assert_true(isnan(y[0]) && y[1] == 1 && y[2] == -1 && y[3] == 0 && signbit(y[3]));
     assert_true(y[4] == 0x1p-140f && y[5] == 1 && y[6] == -1);
-    ps_cpu_activation_forward(PS_LAYER_SIGMOID, &shape, x, y);
+    ps_cpu_activation_forward(&(ps_layer){.kind = PS_LAYER_SIGMOID}, &shape, x, y);
     assert_true(isnan(y[0]) && y[1] == 1 && y[2] < 1e-37f && y[3] == 0.5f);
     assert_true(y[4] == 0.5f && y[5] == 1 && y[6] < 1e-37f);
+    static const ps_layer_kind others[] = {PS_LAYER_ELU, PS_LAYER_GELU,
+                                           PS_LAYER_GELU_TANH, PS_LAYER_SILU,
+                                           PS_LAYER_LEAKY_RELU};
+    for (int k = 0; k < 5; k++) {
+        ps_cpu_activation_forward(&(ps_layer){.kind = others[k], .alpha = 1}, &shape, x,
+                                  y);
+        assert_true(isnan(y[0]) && isinf(y[1]) && y[3] == 0 && y[5] == 200.0f);
+        const float most = others[k] == PS_LAYER_LEAKY_RELU ? 200.0f : 1.0f;
+        assert_true(fabsf(y[6]) <= most && fabsf(y[4]) <= 0x1p-140f);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_tanh),
                                        cmocka_unit_test(test_sigmoid),
+                                       cmocka_unit_test(test_gelu_and_its_like),
                                        cmocka_unit_test(test_what_is_no_usual_number)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,19 @@ PS_ARITH float ps_relu(float x)
 {
     return x < 0.0f ? 0.0f : x;
 }
+PS_ARITH float ps_relu6(float x)
+{
+    return x < 0.0f ? 0.0f : x > 6.0f ? 6.0f : x;
+}
+PS_ARITH float ps_leaky_relu(float x, float slope)
+{
+    return x > 0.0f ? x : slope * x;
+}
+/* The argument of tanh in gelu_tanh (Hendrycks and Gimpel 2016). */
+PS_ARITH float ps_gelu_inner(float x)
+{
+    return 0.797884561f * (x + 0.044715f * x * x * x);
+}
 /* In all gradients below, y is the forward pass's output. As in torch, a NaN in y lets
  * the gradient pass. */
 PS_ARITH float ps_relu_grad(float y, float dy)
@@ -35,6 +48,35 @@ PS_ARITH float ps_sigmoid(float x)
 PS_ARITH float ps_sigmoid_grad(float y, float dy)
 {
     return dy * (1.0f - y) * y;
+}
+
+PS_ARITH float ps_relu6_grad(float y, float dy)
+{
+    return y <= 0.0f || y >= 6.0f ? 0.0f : dy;
+}
+PS_ARITH float ps_leaky_relu_grad(float y, float slope, float dy)
+{
+    return y > 0.0f ? dy : slope * dy;
+}
+PS_ARITH float ps_elu_grad(float y, float alpha, float dy)
+{
+    return y <= 0.0f ? dy * (y + alpha) : dy;
+}
+/* These take the input x: silu's, with s: the sigmoid of x. */
+PS_ARITH float ps_silu_grad(float x, float s, float dy)
+{
+    return dy * s * (1.0f + x * (1.0f - s));
+}
+/* With the normal distribution function of x, and e^(-x^2 / 2). */
+PS_ARITH float ps_gelu_grad(float x, float normal, float bell, float dy)
+{
+    return dy * (normal + x * 0.398942280f * bell);
+}
+/* With t: the tanh of ps_gelu_inner(x). */
+PS_ARITH float ps_gelu_tanh_grad(float x, float t, float dy)
+{
+    const float inner = 0.797884561f * (1.0f + 3.0f * 0.044715f * x * x);
+    return dy * 0.5f * (1.0f + t + x * (1.0f - t * t) * inner);
 }
 
 /* Dropout (rng.h): an element is kept when its 16-bit draw is >= the threshold. */

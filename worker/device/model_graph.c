@@ -170,20 +170,34 @@ static const ps_model_node *writer_of(const ps_model_graph *g, int edge, bool *a
     return NULL;
 }
 
+bool ps_model_grad_reads_input(ps_layer_kind kind)
+{
+    return kind == PS_LAYER_SILU || kind == PS_LAYER_GELU || kind == PS_LAYER_GELU_TANH;
+}
+
+bool ps_model_is_activation(ps_layer_kind kind)
+{
+    return kind == PS_LAYER_RELU || kind == PS_LAYER_TANH || kind == PS_LAYER_SIGMOID ||
+           kind == PS_LAYER_RELU6 || kind == PS_LAYER_LEAKY_RELU ||
+           kind == PS_LAYER_ELU || ps_model_grad_reads_input(kind);
+}
+
+static bool grad_reads_output(ps_layer_kind kind)
+{
+    return kind == PS_LAYER_LOG_SOFTMAX ||
+           (ps_model_is_activation(kind) && !ps_model_grad_reads_input(kind));
+}
+
 bool ps_model_graph_in_place(const ps_model_graph *g, const ps_model_node *node)
 {
-    ps_layer_kind k = node->layer->kind;
-    if (k != PS_LAYER_RELU && k != PS_LAYER_TANH && k != PS_LAYER_SIGMOID &&
-        k != PS_LAYER_DROPOUT)
-        return false;
+    const ps_layer_kind k = node->layer->kind;
+    if (k != PS_LAYER_DROPOUT && !ps_model_is_activation(k)) return false;
+    if (ps_model_grad_reads_input(k)) return false;
     bool alone;
     const ps_model_node *writer = writer_of(g, node->in[0], &alone);
     if (!writer || !alone) return false;
-    // the gradients of these read their own output
-    ps_layer_kind w = writer->layer->kind;
-    if (w == PS_LAYER_TANH || w == PS_LAYER_SIGMOID || w == PS_LAYER_LOG_SOFTMAX ||
-        w == PS_LAYER_RELU)
-        return false;
+    const ps_layer_kind w = writer->layer->kind;
+    if (grad_reads_output(w)) return false;
     // relu's gradient asks whether its output is positive, which sigmoid alone changes
     return k != PS_LAYER_SIGMOID || !(writer->relu || w == PS_LAYER_MAX_POOL2D);
 }

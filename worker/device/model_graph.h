@@ -37,6 +37,12 @@ typedef struct ps_model_graph {
 ps_err ps_model_graph_init(ps_model_graph *graph, const ps_model_spec *spec);
 void ps_model_graph_fini(ps_model_graph *graph); // safe on a zeroed one
 
+/* relu, gelu and so on: an elementwise function without parameters or draws. */
+bool ps_model_is_activation(ps_layer_kind kind);
+/* Whether an activation's gradient is computed from its input; the others' from their
+ * output. */
+bool ps_model_grad_reads_input(ps_layer_kind kind);
+
 /* Whether the node may write its output over its input: nothing reads the input
  * afterwards, neither in the forward nor in the backward pass. */
 bool ps_model_graph_in_place(const ps_model_graph *graph, const ps_model_node *node);

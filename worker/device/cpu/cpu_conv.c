@@ -23,12 +23,13 @@ typedef struct plain_mds {
 
 static ps_err plain_init(plain_mds *plain, const ps_cpu_conv *c)
 {
-    const bool linear = c->layer->kind == PS_LAYER_LINEAR;
-    const int n_dims = linear ? 2 : 4;
-    const dnnl_format_tag_t tag = linear ? dnnl_oi : dnnl_oihw;
+    static const dnnl_format_tag_t tags[] = {
+        [2] = dnnl_oi, [4] = dnnl_oihw, [5] = dnnl_goihw};
     const dnnl_data_type_t type = c->factors == PS_CPU_BF16 ? dnnl_bf16 : dnnl_f32;
-    const dnnl_dims_t dims = {c->out.c, c->in.c, c->layer->kernel[0],
-                              c->layer->kernel[1]};
+    dnnl_dims_t dims = {c->out.c, c->in.c};
+    const bool linear = c->layer->kind == PS_LAYER_LINEAR;
+    const int n_dims = linear ? 2 : ps_cpu_conv_weight_dims(c->layer, dims);
+    const dnnl_format_tag_t tag = tags[n_dims];
     *plain = (plain_mds){0};
     PS_TRY(
         ps_dnnl_md_create_as(c->layer->name, n_dims, dims, type, tag, &plain->weights));
@@ -103,6 +104,7 @@ static bool prefers_winograd(const ps_cpu_conv *c, const ps_cpu_conv_use *use)
     const int64_t plane = l->out.d[1] * l->out.d[2];
     return use->winograd != PS_WINOGRAD_OFF && !ps_cpu_has_amx() && l->kernel[0] == 3 &&
            l->kernel[1] == 3 && l->stride[0] == 1 && l->stride[1] == 1 &&
+           l->dilation[0] == 1 && l->dilation[1] == 1 && l->groups == 1 &&
            c->in.c >= WINOGRAD_CHANNELS && l->out.d[0] >= WINOGRAD_CHANNELS &&
            c->in.c % 16 == 0 && l->out.d[0] % 16 == 0 && plane >= WINOGRAD_PLANE &&
            c->in.n * plane >= WINOGRAD_POSITIONS;
@@ -146,9 +148,10 @@ static void count_parameters(ps_cpu_conv *c)
 {
     const ps_layer *l = c->layer;
     const bool linear = l->kind == PS_LAYER_LINEAR;
-    const int64_t window = linear ? 1 : l->kernel[0] * l->kernel[1];
+    const int64_t window = l->kernel[0] * l->kernel[1];
     c->n_bias = linear || l->bias == PS_NONE ? 0 : c->out.c;
-    c->n_weights = c->out.c * c->in.c * window;
+    c->n_weights = c->out.c * c->in.c;
+    if (!linear) c->n_weights = c->n_weights / l->groups * window;
 }
 
 ps_err ps_cpu_conv_init(ps_cpu_conv *c, dnnl_engine_t engine, const ps_layer *layer,

@@ -16,7 +16,7 @@ typedef struct ps_cpu_conv {
     const ps_layer *layer;
     ps_cpu_factors factors; // BF16 that was asked for is ROUNDED where that is better
     ps_cpu_shape in, out;   // the layouts it reads and writes
-    ps_cpu_shape bordered; // in with the layer's padding around it; n = 0: not needed
+    ps_cpu_shape bordered;  // in with the layer's padding around it; n = 0: not needed
     ps_cpu_op order_weights, forward;            // PyTorch's order -> the library's
     ps_cpu_op order_weights_back, backward_data; // the first: if the order differs
     ps_cpu_op backward_weights, order_gradient;  // the library's order -> PyTorch's

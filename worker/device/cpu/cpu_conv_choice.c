@@ -84,7 +84,8 @@ static bool can_be_winograd(const maker *m)
 {
     const ps_layer *l = m->layer;
     return l->kernel[0] == 3 && l->kernel[1] == 3 && l->stride[0] == 1 &&
-           l->stride[1] == 1 && m->in.c % 16 == 0 && m->out.c % 16 == 0;
+           l->stride[1] == 1 && l->dilation[0] == 1 && l->dilation[1] == 1 &&
+           l->groups == 1 && m->in.c % 16 == 0 && m->out.c % 16 == 0;
 }
 
 /* Whether Winograd's algorithm is faster than direct convolution. The unit of cost is one
@@ -119,19 +120,31 @@ static bool is_forward_winograd(const maker *m)
     return m->use->winograd == PS_WINOGRAD_ALL && pays_for_activations(m);
 }
 
+int ps_cpu_conv_weight_dims(const ps_layer *l, dnnl_dims_t dims)
+{
+    int n = 0;
+    if (l->groups > 1) dims[n++] = l->groups;
+    dims[n++] = l->out.d[0] / l->groups;
+    dims[n++] = l->in.d[0] / l->groups;
+    dims[n++] = l->kernel[0];
+    dims[n++] = l->kernel[1];
+    return n;
+}
+
 static ps_err make_descriptors(maker *m)
 {
     const ps_layer *l = m->layer;
     const char *who = l->name;
-    const dnnl_dims_t weights = {m->out.c, m->in.c, l->kernel[0], l->kernel[1]};
+    dnnl_dims_t weights;
+    const int n_dims = ps_cpu_conv_weight_dims(l, weights);
     const dnnl_dims_t bias = {m->out.c};
     const dnnl_dims_t src = {m->in.n, m->in.c, m->in.h, m->in.w};
     const dnnl_dims_t dst = {m->out.n, m->out.c, m->out.h, m->out.w};
     const dnnl_format_tag_t any = dnnl_format_tag_any;
     PS_TRY(ps_dnnl_md_create_as(who, 4, src, m->factor, any, &m->any_src));
     PS_TRY(ps_dnnl_md_create(who, 4, dst, any, &m->any_dst));
-    PS_TRY(ps_dnnl_md_create_as(who, 4, weights, m->factor, any, &m->any_weights));
-    PS_TRY(ps_dnnl_md_create(who, 4, weights, any, &m->any_weights_grad));
+    PS_TRY(ps_dnnl_md_create_as(who, n_dims, weights, m->factor, any, &m->any_weights));
+    PS_TRY(ps_dnnl_md_create(who, n_dims, weights, any, &m->any_weights_grad));
     if (l->bias != PS_NONE) PS_TRY(ps_dnnl_md_create(who, 1, bias, dnnl_x, &m->bias));
     PS_TRY(ps_dnnl_attr_create(who, m->use->relu, &m->attr));
     // only the forward primitive applies the relu
@@ -156,6 +169,7 @@ static ps_err maker_init(maker *m, dnnl_engine_t engine, const ps_layer *l,
     m->conv.bias = m->bias;
     for (int i = 0; i < 2; i++) {
         m->conv.stride[i] = l->stride[i];
+        m->conv.dilation[i] = l->dilation[i] - 1;
         m->conv.padding[i] = border ? 0 : l->padding[i];
     }
     return PS_OK;
@@ -299,6 +313,15 @@ static bool fills_lanes(const ps_cpu_shape *s)
     return s->c % s->lanes == 0;
 }
 
+/* Of channels-last gradients with an odd number of channels, oneDNN 2.6's kernel of 1 x 1
+ * windows for AVX-512 BF16 computes wrong data gradients. */
+static bool is_miscomputed(const maker *m, const plan *p)
+{
+    const ps_cpu_shape *out = &p->choice.out;
+    return m->factor == dnnl_bf16 && m->use->training && m->use->data_gradient &&
+           out->lanes == out->c && out->c % 2 == 1;
+}
+
 /* p is safe for fini, also after a failure. *known: whether there is such a plan. */
 static ps_err plan_init(plan *p, maker *m, order by, bool *known)
 {
@@ -308,6 +331,7 @@ static ps_err plan_init(plan *p, maker *m, order by, bool *known)
     c->in.lanes = lanes_of(by, &c->in);
     c->out.lanes = lanes_of(by, &c->out);
     if (by == ORDER_ANY) PS_TRY(read_lanes(m, p, known));
+    *known = *known && !is_miscomputed(m, p);
     if (!*known) return PS_OK;
     PS_TRY(make_layouts(m, p, by));
     ps_err err = make_pds(m, p);

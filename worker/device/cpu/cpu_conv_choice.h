@@ -25,6 +25,10 @@ typedef struct ps_cpu_conv_choice {
     dnnl_primitive_desc_t forward, backward_data, backward_weights;
 } ps_cpu_conv_choice;
 
+/* The dimensions of a CONV2D's weights, and their number: (out, in, h, w), or (groups,
+ * out / groups, in / groups, h, w). */
+int ps_cpu_conv_weight_dims(const ps_layer *layer, dnnl_dims_t dims);
+
 /* in: the input's shape without a border; its layout is ignored. choice is safe for fini
  * after a failure. UNSUPPORTED when oneDNN cannot compute the layer with these factors.
  */

@@ -124,7 +124,8 @@ static ps_err try_backward(const ps_cpu_linear *l, const trial *t, int64_t rows,
         end = block_end(l, row, rows);
         const float *dy = t->dy + row; // the block's first column, as if it were row 0's
         for (int i = 0; i < times; i++)
-            PS_TRY(ps_cpu_linear_backward_rows(l, t->x, dy, 0, end - row, t->block, i > 0));
+            PS_TRY(
+                ps_cpu_linear_backward_rows(l, t->x, dy, 0, end - row, t->block, i > 0));
         *same = memcmp(t->block, t->weight + row * l->in,
                        (size_t)((end - row) * l->in) * sizeof *t->block) == 0;
     }

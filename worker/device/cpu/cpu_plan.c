@@ -277,11 +277,10 @@ static bool gradient_in_place(const ps_cpu_run *run, const ps_cpu_step *s, int k
 {
     const ps_cpu_shape *in = &run->values[s->node->in[k]].shape;
     const ps_cpu_shape *out = &run->values[s->node->out].shape;
+    const ps_layer_kind kind = s->node->layer->kind;
     if (s->view) return true;
-    switch (s->node->layer->kind) {
-    case PS_LAYER_RELU:
-    case PS_LAYER_TANH:
-    case PS_LAYER_SIGMOID:
+    if (ps_model_is_activation(kind)) return same_lanes(in, out);
+    switch (kind) {
     case PS_LAYER_DROPOUT:
     case PS_LAYER_LOG_SOFTMAX:
     case PS_LAYER_BATCH_NORM2D:

@@ -30,14 +30,14 @@ typedef struct ps_cpu_step {
     bool before_library_relu; // this step or a later one uses oneDNN's relu
     bool view;                // the output shares the input's memory: nothing to do
     bool rows;                // MAX_POOL2D: the output is row-major
-    bool drops;          // DROPOUT, or a MAX_POOL2D that also does the dropout after it
-    bool add[2];         // add to the input's gradient: another reader has written it
+    bool drops;  // DROPOUT, or a MAX_POOL2D that also does the dropout after it
+    bool add[2]; // add to the input's gradient: another reader has written it
     /* slot_x: the input in the layout, or as the factors, that the products read;
      * slot_dx: dx of CONV2D, BATCH_NORM2D and LINEAR, to be added. */
     int slot_x, slot_dx;
-    int slot_mask;       // DROPOUT
-    int slot_turned;     // LINEAR
-    int slot_argmax;     // MAX_POOL2D
+    int slot_mask;             // DROPOUT
+    int slot_turned;           // LINEAR
+    int slot_argmax;           // MAX_POOL2D
     ps_cpu_factors factors;    // of the products of a CONV2D or LINEAR
     int slot_turned_x;         // the input in another layout, before it is narrowed
     int slot_dy, slot_weights; // narrow: dy; the weights of a LINEAR

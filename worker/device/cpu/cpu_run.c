@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "cpu_activation.h"
 #include "cpu_loss.h"
 #include "cpu_nan.h"
 #include "cpu_narrow.h"
@@ -33,6 +34,9 @@ void ps_cpu_run_fini(ps_cpu_run *run)
     free(run->values);
     *run = (ps_cpu_run){0};
 }
+
+/* For a relu that is folded into another step. */
+static const ps_layer RELU = {.kind = PS_LAYER_RELU};
 
 static float *gradient(const ps_cpu_run *run, int tensor)
 {
@@ -150,12 +154,11 @@ static ps_err forward_plain(ps_cpu_run *run, ps_cpu_step *s, const uint8_t *mask
     const ps_layer *l = s->node->layer;
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const ps_cpu_value *out = &run->values[s->node->out];
-    switch (l->kind) {
-    case PS_LAYER_RELU:
-    case PS_LAYER_TANH:
-    case PS_LAYER_SIGMOID:
-        ps_cpu_activation_forward(l->kind, &in->shape, in->at, out->at);
+    if (ps_model_is_activation(l->kind)) {
+        ps_cpu_activation_forward(l, &in->shape, in->at, out->at);
         return PS_OK;
+    }
+    switch (l->kind) {
     case PS_LAYER_MAX_POOL2D:
         forward_max_pool(run, s, mask);
         return PS_OK;
@@ -349,13 +352,12 @@ static ps_err backward_plain(ps_cpu_run *run, ps_cpu_step *s)
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const ps_cpu_value *out = &run->values[s->node->out];
     int64_t count = ps_cpu_shape_count(&out->shape);
-    switch (l->kind) {
-    case PS_LAYER_RELU:
-    case PS_LAYER_TANH:
-    case PS_LAYER_SIGMOID:
-        ps_cpu_activation_backward(l->kind, count, out->at, out->grad, in->grad,
-                                   s->add[0]);
+    if (ps_model_is_activation(l->kind)) {
+        const float *v = ps_model_grad_reads_input(l->kind) ? in->at : out->at;
+        ps_cpu_activation_backward(l, count, v, out->grad, in->grad, s->add[0]);
         return PS_OK;
+    }
+    switch (l->kind) {
     case PS_LAYER_MAX_POOL2D:
         backward_max_pool(run, s);
         return PS_OK;
@@ -390,8 +392,8 @@ static ps_err backward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_pass *pass
     }
     // batch norm does its relu's gradient too
     if (node->relu && !node->relu_by_pool && kind != PS_LAYER_BATCH_NORM2D)
-        ps_cpu_activation_backward(PS_LAYER_RELU, ps_cpu_shape_count(&out->shape),
-                                   out->at, out->grad, out->grad, false);
+        ps_cpu_activation_backward(&RELU, ps_cpu_shape_count(&out->shape), out->at,
+                                   out->grad, out->grad, false);
     if (kind == PS_LAYER_CONV2D) return backward_conv(run, s, accumulate);
     if (kind == PS_LAYER_LINEAR) return backward_linear(run, s, pass);
     if (kind == PS_LAYER_BATCH_NORM2D) return backward_norm(run, s, accumulate);

@@ -87,14 +87,12 @@ const ps_dnnl_md *ps_dnnl_pd_md(const_dnnl_primitive_desc_t pd, dnnl_query_t wha
     return dnnl_primitive_desc_query_md(pd, what, index);
 }
 
-static const dnnl_dims_t no_dilation = {0};
-
 ps_err ps_dnnl_conv_forward(const ps_dnnl_conv *c, bool training,
                             dnnl_primitive_desc_t *out)
 {
     return ps_dnnl_check(dnnl_convolution_forward_primitive_desc_create(
                              out, c->engine, forward_kind(training), c->alg, c->src,
-                             c->weights, c->bias, c->dst, c->stride, no_dilation,
+                             c->weights, c->bias, c->dst, c->stride, c->dilation,
                              c->padding, c->padding, c->attr),
                          c->who, "convolution");
 }
@@ -105,7 +103,7 @@ ps_err ps_dnnl_conv_backward_data(const ps_dnnl_conv *c,
 {
     return ps_dnnl_check(dnnl_convolution_backward_data_primitive_desc_create(
                              out, c->engine, c->alg, c->src, c->weights, c->dst,
-                             c->stride, no_dilation, c->padding, c->padding, forward,
+                             c->stride, c->dilation, c->padding, c->padding, forward,
                              c->attr),
                          c->who, "convolution backward data");
 }
@@ -116,7 +114,7 @@ ps_err ps_dnnl_conv_backward_weights(const ps_dnnl_conv *c,
 {
     return ps_dnnl_check(dnnl_convolution_backward_weights_primitive_desc_create(
                              out, c->engine, c->alg, c->src, c->weights, c->bias, c->dst,
-                             c->stride, no_dilation, c->padding, c->padding, forward,
+                             c->stride, c->dilation, c->padding, c->padding, forward,
                              c->attr),
                          c->who, "convolution backward weights");
 }
@@ -208,9 +206,9 @@ ps_err ps_dnnl_conv_forward(const ps_dnnl_conv *c, bool training,
                             dnnl_primitive_desc_t *out)
 {
     dnnl_convolution_desc_t d;
-    dnnl_status_t s = dnnl_convolution_forward_desc_init(
+    dnnl_status_t s = dnnl_dilated_convolution_forward_desc_init(
         &d, forward_kind(training), c->alg, c->src, c->weights, c->bias, c->dst,
-        c->stride, c->padding, c->padding);
+        c->stride, c->dilation, c->padding, c->padding);
     return pd_create(s, &d, c->engine, c->who, "convolution", c->attr, NULL, out);
 }
 
@@ -219,8 +217,9 @@ ps_err ps_dnnl_conv_backward_data(const ps_dnnl_conv *c,
                                   dnnl_primitive_desc_t *out)
 {
     dnnl_convolution_desc_t d;
-    dnnl_status_t s = dnnl_convolution_backward_data_desc_init(
-        &d, c->alg, c->src, c->weights, c->dst, c->stride, c->padding, c->padding);
+    dnnl_status_t s = dnnl_dilated_convolution_backward_data_desc_init(
+        &d, c->alg, c->src, c->weights, c->dst, c->stride, c->dilation, c->padding,
+        c->padding);
     return pd_create(s, &d, c->engine, c->who, "convolution backward data", c->attr,
                      forward, out);
 }
@@ -230,9 +229,9 @@ ps_err ps_dnnl_conv_backward_weights(const ps_dnnl_conv *c,
                                      dnnl_primitive_desc_t *out)
 {
     dnnl_convolution_desc_t d;
-    dnnl_status_t s = dnnl_convolution_backward_weights_desc_init(
-        &d, c->alg, c->src, c->weights, c->bias, c->dst, c->stride, c->padding,
-        c->padding);
+    dnnl_status_t s = dnnl_dilated_convolution_backward_weights_desc_init(
+        &d, c->alg, c->src, c->weights, c->bias, c->dst, c->stride, c->dilation,
+        c->padding, c->padding);
     return pd_create(s, &d, c->engine, c->who, "convolution backward weights", c->attr,
                      forward, out);
 }

@@ -64,15 +64,16 @@ const char *ps_dnnl_pd_name(const_dnnl_primitive_desc_t pd);
  * turns NaN into 0 (cpu_nan.h). */
 ps_err ps_dnnl_attr_create(const char *who, bool relu, dnnl_primitive_attr_t *out);
 
-/* A convolution over (N, C, H, W) with weights (O, I, KH, KW). Descriptors of format
- * "any" let the library choose the layout. A gradient has the same descriptor as the
- * tensor that it belongs to. */
+/* A convolution over (N, C, H, W) with weights (O, I, KH, KW), or (G, O/G, I/G, KH, KW)
+ * with G groups. dilation counts the positions that are left out: 0: none. Descriptors of
+ * format "any" let the library choose the layout. A gradient has the same descriptor as
+ * the tensor that it belongs to. */
 typedef struct ps_dnnl_conv {
     dnnl_engine_t engine;
     const char *who;
     dnnl_alg_kind_t alg;
     const ps_dnnl_md *src, *weights, *bias, *dst; // bias may be NULL
-    dnnl_dims_t stride, padding;                  // h, w
+    dnnl_dims_t stride, dilation, padding;        // h, w
     const_dnnl_primitive_attr_t attr;
 } ps_dnnl_conv;
 

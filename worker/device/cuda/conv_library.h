@@ -35,14 +35,15 @@ typedef enum ps_conv_kind {
     PS_CONV_KINDS
 } ps_conv_kind;
 
-/* Images x (n, C, H, W) and y (n, C', H', W'), weights w (C', C, kh, kw), row-major; all
- * have one format; sums are float32. */
+/* Images x (n, C, H, W) and y (n, C', H', W'), weights w (C', C / groups, kh, kw),
+ * row-major; all have one format; sums are float32. */
 typedef struct ps_conv_shape {
     ps_conv_kind kind;
     ps_format format;
     bool add; // += instead of =
     int64_t n, in[3], out[3];
-    int kernel[2], stride[2], padding[2];
+    int kernel[2], stride[2], padding[2], dilation[2];
+    int64_t groups;
 } ps_conv_shape;
 
 /* UNSUPPORTED says what is missing. *out is owned by the caller. */

@@ -2,14 +2,15 @@
 
 #include "cuda_products.h"
 
-/* The shapes of a convolution as a product, for `samples` of the n samples at a time: y
- * (out, columns) = weight (out, window) columns (window, columns). */
+/* The shapes of a convolution as products, for `samples` of the n samples at a time: for
+ * each group, y (out, columns) = weight (out, window) columns (window, columns). */
 typedef struct conv_slice {
     int64_t first, samples;
     int64_t columns;     // samples * P
-    int64_t window, out; // rows
-    int64_t count;       // out * columns
-    size_t at;           // index in y of the first sample
+    int64_t window, out; // rows of a group
+    int64_t groups;
+    int64_t count; // out * columns
+    size_t at;     // index in y of the first sample
 } conv_slice;
 
 static conv_slice slice_at(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t first)
@@ -19,11 +20,28 @@ static conv_slice slice_at(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t
     int64_t left = r->n - first;
     conv_slice c = {.first = first, .samples = left < s->slice ? left : s->slice};
     c.columns = c.samples * out->plane;
-    c.window = l->in.d[0] * l->kernel[0] * l->kernel[1];
-    c.out = out->channels;
-    c.count = c.out * c.columns;
+    c.groups = l->groups;
+    c.window = l->in.d[0] / c.groups * l->kernel[0] * l->kernel[1];
+    c.out = out->channels / c.groups;
+    c.count = out->channels * c.columns;
     c.at = (size_t)(first * out->features);
     return c;
+}
+
+/* Where a group's rows begin. */
+static ps_values weights_of(const conv_slice *c, ps_values weights, int64_t group)
+{
+    return ps_values_from(weights, (size_t)(group * c->out * c->window));
+}
+
+static ps_values columns_of(const conv_slice *c, ps_values columns, int64_t group)
+{
+    return ps_values_from(columns, (size_t)(group * c->window * c->columns));
+}
+
+static ps_values outputs_of(const conv_slice *c, ps_values outputs, int64_t group)
+{
+    return ps_values_from(outputs, (size_t)(group * c->out * c->columns));
 }
 
 static ps_err make_columns(const ps_cuda_pass *r, const ps_cuda_step *s,
@@ -45,7 +63,8 @@ static ps_err put_outputs(const ps_cuda_pass *r, const ps_cuda_step *s,
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
     return PS_LAUNCH(r->plan->gpu, swap, c->count, PS_CUDA_NAME(s), .x = r->plan->swapped,
                      .y = ps_values_from(out->at, c->at), .b = (uint32_t)c->samples,
-                     .a = ps_divisor_of(c->out), .inner = ps_divisor_of(out->plane));
+                     .a = ps_divisor_of(c->groups * c->out),
+                     .inner = ps_divisor_of(out->plane));
 }
 
 /* Converts the outputs' gradient to the order that products read. */
@@ -55,7 +74,7 @@ static ps_err get_gradient(const ps_cuda_pass *r, const ps_cuda_step *s,
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
     return PS_LAUNCH(r->plan->gpu, swap, c->count, PS_CUDA_NAME(s),
                      .x = ps_values_from(out->grad, c->at), .y = r->plan->swapped,
-                     .b = (uint32_t)c->out, .a = ps_divisor_of(c->samples),
+                     .b = (uint32_t)(c->groups * c->out), .a = ps_divisor_of(c->samples),
                      .inner = ps_divisor_of(out->plane));
 }
 
@@ -77,16 +96,18 @@ static ps_err multiply_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
         conv_slice c = slice_at(r, s, first);
         ps_values columns;
         PS_TRY(make_columns(r, s, &c, &columns));
-        PS_TRY(ps_cuda_multiply(r, PS_CUDA_NAME(s),
-                                (ps_gpu_gemm){.m = c.out,
-                                              .n = c.columns,
-                                              .k = c.window,
-                                              .a = ps_cuda_weight(r, s),
-                                              .lda = c.window,
-                                              .b = columns,
-                                              .ldb = c.columns,
-                                              .c = r->plan->swapped,
-                                              .ldc = c.columns}));
+        for (int64_t g = 0; g < c.groups; g++)
+            PS_TRY(ps_cuda_multiply(
+                r, PS_CUDA_NAME(s),
+                (ps_gpu_gemm){.m = c.out,
+                              .n = c.columns,
+                              .k = c.window,
+                              .a = weights_of(&c, ps_cuda_weight(r, s), g),
+                              .lda = c.window,
+                              .b = columns_of(&c, columns, g),
+                              .ldb = c.columns,
+                              .c = outputs_of(&c, r->plan->swapped, g),
+                              .ldc = c.columns}));
         PS_TRY(put_outputs(r, s, &c));
     }
     return PS_OK;
@@ -109,24 +130,27 @@ ps_err ps_cuda_conv_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
 
 static ps_err multiply_backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
+    const ps_values gradient = ps_floats(ps_cuda_grad(r->plan, s->node->layer->weight));
+    const bool add = r->accumulate;
     for (int64_t first = 0; first < r->n; first += s->slice) {
         conv_slice c = slice_at(r, s, first);
         ps_values columns;
         PS_TRY(make_columns(r, s, &c, &columns));
         PS_TRY(get_gradient(r, s, &c));
-        PS_TRY(ps_cuda_multiply(
-            r, PS_CUDA_NAME(s),
-            (ps_gpu_gemm){.tb = true,
-                          .m = c.out,
-                          .n = c.window,
-                          .k = c.columns,
-                          .a = r->plan->swapped,
-                          .lda = c.columns,
-                          .b = columns,
-                          .ldb = c.columns,
-                          .beta = r->accumulate || first > 0 ? 1.0f : 0.0f,
-                          .c = ps_floats(ps_cuda_grad(r->plan, s->node->layer->weight)),
-                          .ldc = c.window}));
+        for (int64_t g = 0; g < c.groups; g++)
+            PS_TRY(
+                ps_cuda_multiply(r, PS_CUDA_NAME(s),
+                                 (ps_gpu_gemm){.tb = true,
+                                               .m = c.out,
+                                               .n = c.window,
+                                               .k = c.columns,
+                                               .a = outputs_of(&c, r->plan->swapped, g),
+                                               .lda = c.columns,
+                                               .b = columns_of(&c, columns, g),
+                                               .ldb = c.columns,
+                                               .beta = add || first > 0 ? 1.0f : 0.0f,
+                                               .c = weights_of(&c, gradient, g),
+                                               .ldc = c.window}));
     }
     return PS_OK;
 }
@@ -151,17 +175,19 @@ static ps_err multiply_backward_input(const ps_cuda_pass *r, const ps_cuda_step 
         conv_slice c = slice_at(r, s, first);
         int64_t inputs = c.samples * in->plane;
         PS_TRY(get_gradient(r, s, &c));
-        PS_TRY(ps_cuda_multiply(r, PS_CUDA_NAME(s),
-                                (ps_gpu_gemm){.ta = true,
-                                              .m = c.window,
-                                              .n = c.columns,
-                                              .k = c.out,
-                                              .a = ps_cuda_weight(r, s),
-                                              .lda = c.window,
-                                              .b = r->plan->swapped,
-                                              .ldb = c.columns,
-                                              .c = ps_floats(r->plan->scratch),
-                                              .ldc = c.columns}));
+        for (int64_t g = 0; g < c.groups; g++)
+            PS_TRY(ps_cuda_multiply(
+                r, PS_CUDA_NAME(s),
+                (ps_gpu_gemm){.ta = true,
+                              .m = c.window,
+                              .n = c.columns,
+                              .k = c.out,
+                              .a = weights_of(&c, ps_cuda_weight(r, s), g),
+                              .lda = c.window,
+                              .b = outputs_of(&c, r->plan->swapped, g),
+                              .ldb = c.columns,
+                              .c = columns_of(&c, ps_floats(r->plan->scratch), g),
+                              .ldc = c.columns}));
         PS_TRY(PS_LAUNCH(r->plan->gpu, col2im, in->channels * inputs, PS_CUDA_NAME(s),
                          .col = r->plan->scratch, .dx = in->grad,
                          .channels = (uint32_t)in->channels, .n_first = (uint32_t)first,

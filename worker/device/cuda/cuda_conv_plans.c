@@ -69,7 +69,9 @@ static ps_conv_shape shape_of(const ps_cuda_conv_plans *p, const conv_entry *e)
                            .out = {l->out.d[0], l->out.d[1], l->out.d[2]},
                            .kernel = {l->kernel[0], l->kernel[1]},
                            .stride = {l->stride[0], l->stride[1]},
-                           .padding = {l->padding[0], l->padding[1]}};
+                           .padding = {l->padding[0], l->padding[1]},
+                           .dilation = {l->dilation[0], l->dilation[1]},
+                           .groups = l->groups};
 }
 
 static ps_err append(ps_cuda_conv_plans *p, conv_entry e)

@@ -69,8 +69,45 @@ static ps_err norm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 
 static ps_act_kind act_kind(ps_layer_kind kind)
 {
-    if (kind == PS_LAYER_RELU) return PS_ACT_RELU;
-    return kind == PS_LAYER_TANH ? PS_ACT_TANH : PS_ACT_SIGMOID;
+    switch (kind) {
+    case PS_LAYER_RELU:
+        return PS_ACT_RELU;
+    case PS_LAYER_TANH:
+        return PS_ACT_TANH;
+    case PS_LAYER_RELU6:
+        return PS_ACT_RELU6;
+    case PS_LAYER_LEAKY_RELU:
+        return PS_ACT_LEAKY_RELU;
+    case PS_LAYER_ELU:
+        return PS_ACT_ELU;
+    case PS_LAYER_SILU:
+        return PS_ACT_SILU;
+    case PS_LAYER_GELU:
+        return PS_ACT_GELU;
+    case PS_LAYER_GELU_TANH:
+        return PS_ACT_GELU_TANH;
+    default:
+        return PS_ACT_SIGMOID;
+    }
+}
+
+static ps_err activate(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_layer *l = s->node->layer;
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    return PS_LAUNCH(r->plan->gpu, act, ps_cuda_count(r, in), PS_CUDA_NAME(s),
+                     .x = in->at, .y = out->at, .kind = act_kind(l->kind),
+                     .alpha = (float)l->alpha);
+}
+
+static ps_err activate_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_layer *l = s->node->layer;
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    return PS_LAUNCH(r->plan->gpu, act_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s),
+                     .v = ps_model_grad_reads_input(l->kind) ? in->at : out->at,
+                     .dy = out->grad, .dx = in->grad, .kind = act_kind(l->kind),
+                     .alpha = (float)l->alpha, .add = s->add[0]);
 }
 
 static ps_err move(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t n, ps_values x,
@@ -131,6 +168,7 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
     ps_gpu *gpu = r->plan->gpu;
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    if (ps_model_is_activation(l->kind)) return activate(r, s);
     switch (l->kind) {
     case PS_LAYER_CONV2D:
         return ps_cuda_conv_forward(r, s);
@@ -138,11 +176,6 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
         return ps_cuda_linear_forward(r, s);
     case PS_LAYER_BATCH_NORM2D:
         return norm_forward(r, s);
-    case PS_LAYER_RELU:
-    case PS_LAYER_TANH:
-    case PS_LAYER_SIGMOID:
-        return PS_LAUNCH(gpu, act, ps_cuda_count(r, in), PS_CUDA_NAME(s), .x = in->at,
-                         .y = out->at, .kind = act_kind(l->kind));
     case PS_LAYER_MAX_POOL2D:
         return max_pool(r, s);
     case PS_LAYER_AVG_POOL2D:
@@ -161,7 +194,7 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
         if (s->node->with_loss && r->loss) return PS_OK; // the loss computes both
         return PS_LAUNCH(gpu, log_softmax, r->n, PS_CUDA_NAME(s), .x = in->at.at,
                          .y = out->at.at, .classes = (uint32_t)in->features);
-    case PS_LAYER_KIND_COUNT:
+    default:
         break;
     }
     return ps_err_set(PS_ERR_INTERNAL, "%s: unknown kind of layer", l->name);
@@ -203,13 +236,8 @@ static ps_err plain_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     ps_gpu *gpu = r->plan->gpu;
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    if (ps_model_is_activation(l->kind)) return activate_backward(r, s);
     switch (l->kind) {
-    case PS_LAYER_RELU:
-    case PS_LAYER_TANH:
-    case PS_LAYER_SIGMOID:
-        return PS_LAUNCH(gpu, act_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s),
-                         .y = out->at, .dy = out->grad, .dx = in->grad,
-                         .kind = act_kind(l->kind), .add = s->add[0]);
     case PS_LAYER_MAX_POOL2D:
         return PS_LAUNCH(
             gpu, max_pool_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s), .dy = out->grad,
@@ -242,7 +270,7 @@ ps_err ps_cuda_layer_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     bool by_reader = s->node->relu_by_pool || relu_by_dropout(r->plan->graph, s->node);
     if (s->node->relu && !by_reader && !own)
         PS_TRY(PS_LAUNCH(r->plan->gpu, act_grad, ps_cuda_count(r, out), PS_CUDA_NAME(s),
-                         .y = out->at, .dy = out->grad, .dx = out->grad,
+                         .v = out->at, .dy = out->grad, .dx = out->grad,
                          .kind = PS_ACT_RELU));
     if (kind == PS_LAYER_CONV2D) return ps_cuda_conv_backward(r, s);
     if (kind == PS_LAYER_LINEAR) return ps_cuda_linear_backward(r, s);

@@ -106,7 +106,8 @@ static ps_err plan_step(ps_cuda_plan *p, int node)
     default:
         return PS_OK;
     }
-    s->planes = ps_planes_of(&l->in.d[1], &l->out.d[1], l->kernel, l->stride, l->padding);
+    s->planes = ps_planes_of(&l->in.d[1], &l->out.d[1], l->kernel, l->stride, l->padding,
+                             l->dilation);
     return PS_OK;
 }
 

@@ -20,37 +20,96 @@ PS_ARITH void ps_k_bias_at(const ps_k_bias *k, uint32_t i)
     ps_set(k->y, i, k->relu ? ps_relu(v) : v, false);
 }
 
-typedef enum ps_act_kind { PS_ACT_RELU, PS_ACT_TANH, PS_ACT_SIGMOID } ps_act_kind;
+typedef enum ps_act_kind {
+    PS_ACT_RELU,
+    PS_ACT_TANH,
+    PS_ACT_SIGMOID,
+    PS_ACT_RELU6,
+    PS_ACT_LEAKY_RELU,
+    PS_ACT_ELU,
+    PS_ACT_SILU,
+    PS_ACT_GELU,
+    PS_ACT_GELU_TANH
+} ps_act_kind;
 
+/* alpha: of elu; the slope of leaky_relu. */
 typedef struct ps_k_act {
     ps_values x, y;
     ps_act_kind kind;
+    float alpha;
 } ps_k_act;
+
+/* The normal distribution function. */
+PS_ARITH float ps_normal(float x)
+{
+    return 0.5f * erfcf(-0.707106781f * x);
+}
+
+PS_ARITH float ps_act(ps_act_kind kind, float alpha, float x)
+{
+    switch (kind) {
+    case PS_ACT_RELU:
+        return ps_relu(x);
+    case PS_ACT_TANH:
+        return tanhf(x);
+    case PS_ACT_RELU6:
+        return ps_relu6(x);
+    case PS_ACT_LEAKY_RELU:
+        return ps_leaky_relu(x, alpha);
+    case PS_ACT_ELU:
+        return x > 0.0f ? x : alpha * expm1f(x);
+    case PS_ACT_SILU:
+        return x * ps_sigmoid(x);
+    case PS_ACT_GELU:
+        return x * ps_normal(x);
+    case PS_ACT_GELU_TANH:
+        return 0.5f * x * (1.0f + tanhf(ps_gelu_inner(x)));
+    default:
+        return ps_sigmoid(x);
+    }
+}
 
 PS_ARITH void ps_k_act_at(const ps_k_act *k, uint32_t i)
 {
-    float x = ps_get(k->x, i), y;
-    if (k->kind == PS_ACT_RELU)
-        y = ps_relu(x);
-    else
-        y = k->kind == PS_ACT_TANH ? tanhf(x) : ps_sigmoid(x);
-    ps_set(k->y, i, y, false);
+    ps_set(k->y, i, ps_act(k->kind, k->alpha, ps_get(k->x, i)), false);
 }
 
-/* dx = or += the gradient of the input; y: the outputs. dx may be dy. */
+/* dx = or += the gradient of the input; v: the outputs, or the inputs where the gradient
+ * reads these (ps_model_grad_reads_input). dx may be dy. */
 typedef struct ps_k_act_grad {
-    ps_values y, dy, dx;
+    ps_values v, dy, dx;
     ps_act_kind kind;
+    float alpha;
     bool add;
 } ps_k_act_grad;
 
+PS_ARITH float ps_act_grad(ps_act_kind kind, float alpha, float v, float dy)
+{
+    switch (kind) {
+    case PS_ACT_RELU:
+        return ps_relu_grad(v, dy);
+    case PS_ACT_TANH:
+        return ps_tanh_grad(v, dy);
+    case PS_ACT_RELU6:
+        return ps_relu6_grad(v, dy);
+    case PS_ACT_LEAKY_RELU:
+        return ps_leaky_relu_grad(v, alpha, dy);
+    case PS_ACT_ELU:
+        return ps_elu_grad(v, alpha, dy);
+    case PS_ACT_SILU:
+        return ps_silu_grad(v, ps_sigmoid(v), dy);
+    case PS_ACT_GELU:
+        return ps_gelu_grad(v, ps_normal(v), expf(-0.5f * v * v), dy);
+    case PS_ACT_GELU_TANH:
+        return ps_gelu_tanh_grad(v, tanhf(ps_gelu_inner(v)), dy);
+    default:
+        return ps_sigmoid_grad(v, dy);
+    }
+}
+
 PS_ARITH void ps_k_act_grad_at(const ps_k_act_grad *k, uint32_t i)
 {
-    float y = ps_get(k->y, i), dy = ps_get(k->dy, i), g;
-    if (k->kind == PS_ACT_RELU)
-        g = ps_relu_grad(y, dy);
-    else
-        g = k->kind == PS_ACT_TANH ? ps_tanh_grad(y, dy) : ps_sigmoid_grad(y, dy);
+    float g = ps_act_grad(k->kind, k->alpha, ps_get(k->v, i), ps_get(k->dy, i));
     ps_set(k->dx, i, g, k->add);
 }
 

@@ -7,7 +7,7 @@
 /* Windows over planes: of a pooling layer or a convolution. */
 typedef struct ps_planes {
     int32_t in_h, in_w, out_h, out_w;
-    int32_t kernel[2], stride[2], padding[2];
+    int32_t kernel[2], stride[2], padding[2], dilation[2];
     ps_divisor by_stride[2];       // stride
     ps_divisor in_row, in_plane;   // in_w, in_h * in_w
     ps_divisor out_row, out_plane; // out_w, out_h * out_w
@@ -15,7 +15,7 @@ typedef struct ps_planes {
 
 PS_ARITH ps_planes ps_planes_of(const int64_t in[2], const int64_t out[2],
                                 const int kernel[2], const int stride[2],
-                                const int padding[2])
+                                const int padding[2], const int dilation[2])
 {
     ps_planes p;
     p.in_h = (int32_t)in[0];
@@ -27,6 +27,7 @@ PS_ARITH ps_planes ps_planes_of(const int64_t in[2], const int64_t out[2],
         p.stride[i] = stride[i];
         p.by_stride[i] = ps_divisor_of(stride[i]);
         p.padding[i] = padding[i];
+        p.dilation[i] = dilation[i];
     }
     p.in_row = ps_divisor_of(in[1]);
     p.in_plane = ps_divisor_of(in[0] * in[1]);
@@ -71,8 +72,8 @@ PS_ARITH ps_reach ps_reach_of(int32_t at, int32_t kernel, ps_divisor stride,
 PS_ARITH ps_reach ps_reach_at(const ps_planes *p, int axis, int32_t at)
 {
     int32_t n_windows = axis == 0 ? p->out_h : p->out_w;
-    return ps_reach_of(at, p->kernel[axis], p->by_stride[axis], p->padding[axis],
-                       n_windows);
+    int32_t size = (p->kernel[axis] - 1) * p->dilation[axis] + 1;
+    return ps_reach_of(at, size, p->by_stride[axis], p->padding[axis], n_windows);
 }
 
 /* Each output is its window's maximum; place is the maximum's position in the window.
@@ -203,7 +204,7 @@ PS_ARITH void ps_k_im2col_at(const ps_k_im2col *k, uint32_t i)
     size_t to = row * k->columns.by + c.r;
     for (int32_t a = 0; a < p->kernel[0]; a++) {
         for (int32_t b = 0; b < p->kernel[1]; b++, to += k->columns.by) {
-            int32_t h = top + a, w = left + b;
+            int32_t h = top + a * p->dilation[0], w = left + b * p->dilation[1];
             bool inside = h >= 0 && h < p->in_h && w >= 0 && w < p->in_w;
             ps_set(k->col, to, inside ? ps_get(x, (size_t)(h * p->in_w + w)) : 0.0f,
                    false);
@@ -233,9 +234,11 @@ PS_ARITH void ps_k_col2im_at(const ps_k_col2im *k, uint32_t i)
     const float *col = k->col + row * k->columns + (size_t)s.plane * p->out_plane.by;
     float g = 0.0f;
     for (int32_t a = rh.begin; a < rh.end; a++) {
-        int32_t kh = s.h + p->padding[0] - a * p->stride[0];
+        int32_t y = s.h + p->padding[0] - a * p->stride[0];
         for (int32_t b = rw.begin; b < rw.end; b++) {
-            int32_t kw = s.w + p->padding[1] - b * p->stride[1];
+            int32_t x = s.w + p->padding[1] - b * p->stride[1];
+            if (y % p->dilation[0] != 0 || x % p->dilation[1] != 0) continue;
+            int32_t kh = y / p->dilation[0], kw = x / p->dilation[1];
             g += col[(size_t)(kh * p->kernel[1] + kw) * k->columns +
                      (size_t)(a * p->out_w + b)];
         }

@@ -197,8 +197,9 @@ static ps_err make_weights(ps_conv_plan *p, int64_t id, const ps_conv_shape *s,
                            descriptor *out)
 {
     const int64_t window = (int64_t)s->kernel[0] * s->kernel[1];
-    const int64_t dims[4] = {s->out[0], s->in[0], s->kernel[0], s->kernel[1]};
-    const int64_t strides[4] = {s->in[0] * window, window, s->kernel[1], 1};
+    const int64_t in = s->in[0] / s->groups; // cuDNN finds the groups by it
+    const int64_t dims[4] = {s->out[0], in, s->kernel[0], s->kernel[1]};
+    const int64_t strides[4] = {in * window, window, s->kernel[1], 1};
     return make_tensor(p, id, type_of(s->format), dims, strides, out);
 }
 
@@ -206,7 +207,7 @@ static ps_err make_convolution(ps_conv_plan *p, const ps_conv_shape *s, descript
 {
     const cudnnDataType_t sums = CUDNN_DATA_FLOAT;
     const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION; // torch's
-    const int64_t n = 2, dilation[2] = {1, 1};
+    const int64_t n = 2, dilation[2] = {s->dilation[0], s->dilation[1]};
     const int64_t padding[2] = {s->padding[0], s->padding[1]};
     const int64_t stride[2] = {s->stride[0], s->stride[1]};
     PS_TRY(make(p, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, out));

@@ -1,0 +1,17 @@
+/* Activations: elementwise, over arrays of any layout. */
+#ifndef PS_CPU_ACTIVATION_H
+#define PS_CPU_ACTIVATION_H
+
+#include "cpu_shape.h"
+#include "model_spec.h"
+
+/* layer: of a kind of ps_model_is_activation. y may be x, except where the backward pass
+ * reads the input (ps_model_grad_reads_input). */
+void ps_cpu_activation_forward(const ps_layer *layer, const ps_cpu_shape *shape,
+                               const float *x, float *y);
+/* v: the forward's output, or its input with ps_model_grad_reads_input. dx may be dy.
+ * add: the result is added to dx, where other readers of the same value have written. */
+void ps_cpu_activation_backward(const ps_layer *layer, int64_t count, const float *v,
+                                const float *dy, float *dx, bool add);
+
+#endif
