@@ -67,7 +67,8 @@ static bool is_attribute(const char *name)
 static bool is_module(const ps_layer *l)
 {
     return l->kind == PS_LAYER_CONV2D || l->kind == PS_LAYER_LINEAR ||
-           l->kind == PS_LAYER_BATCH_NORM2D;
+           l->kind == PS_LAYER_BATCH_NORM2D || l->kind == PS_LAYER_GROUP_NORM ||
+           l->kind == PS_LAYER_LAYER_NORM;
 }
 
 /* --- __init__ ---------------------------------------------------------------------- */
@@ -90,6 +91,13 @@ static void print_module(const ps_layer *l, FILE *out)
     case PS_LAYER_LINEAR:
         fprintf(out, "nn.Linear(%" PRId64 ", %" PRId64 "%s)", l->in.d[0], l->out.d[0],
                 bias);
+        break;
+    case PS_LAYER_GROUP_NORM:
+        fprintf(out, "nn.GroupNorm(%" PRId64 ", %" PRId64 ", eps=%.9g)", l->groups,
+                l->in.d[0], l->eps);
+        break;
+    case PS_LAYER_LAYER_NORM:
+        fprintf(out, "nn.LayerNorm(%" PRId64 ", eps=%.9g)", l->in.d[0], l->eps);
         break;
     default:
         fprintf(out, "nn.BatchNorm2d(%" PRId64 ", eps=%.9g, momentum=%.9g)", l->in.d[0],

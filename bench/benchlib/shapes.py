@@ -43,6 +43,8 @@ ACTIVATIONS = [(kind, c, side, n) for kind in ("relu6", "leaky_relu", "elu", "si
 LINEAR = [(64, 10, 64), (784, 128, 64), (1024, 1024, 32), (4096, 1000, 16), (300, 7, 1),
           (9216, 128, 64), (512, 512, 128), (33, 65, 17)]  # in, out, batch
 NORM = [(6, 28, 64), (16, 32, 32), (20, 7, 32), (64, 32, 32), (512, 4, 32), (64, 112, 2)]
+GROUP_NORM = [(32, 64, 32, 16), (32, 64, 56, 4), (1, 64, 28, 16), (5, 20, 14, 32)]  # groups, channels, side, batch
+LAYER_NORM = [(512, 64), (2048, 32), (100, 16)]  # features, batch
 POOL = [("max_pool2d", 6, 2, 2, 0, 28, 64), ("max_pool2d", 32, 2, 2, 0, 32, 32),
         ("max_pool2d", 64, 3, 2, 1, 112, 2), ("max_pool2d", 20, 3, 1, 1, 14, 32),
         ("avg_pool2d", 10, 2, 2, 0, 28, 32), ("avg_pool2d", 64, 3, 2, 1, 28, 16),
@@ -121,6 +123,13 @@ def _others():
     for c, side, n in NORM:
         yield _model(f"norm {c} {side}x{side} b{n}", (1, side, side), n,
                      [_conv("before", c, 1), "batch_norm2d: {name: bn}", "relu", *END])
+    for g, c, side, n in GROUP_NORM:
+        yield _model(f"group norm {c} g{g} {side}x{side} b{n}", (1, side, side), n,
+                     [_conv("before", c, 1), f"group_norm: {{name: gn, groups: {g}}}", "relu", *END])
+    for features, n in LAYER_NORM:
+        yield _model(f"layer norm {features} b{n}", [features], n,
+                     [f"linear: {{name: a, out: {features}}}", "layer_norm: {name: ln}", "gelu",
+                      "linear: {name: b, out: 10}"])
     for kind, c, k, s, p, side, n in POOL:
         yield _model(f"{kind[:3]} pool {c} k{k} s{s} p{p} {side}x{side} b{n}",
                      (1, side, side), n,

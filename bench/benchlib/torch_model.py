@@ -20,7 +20,7 @@ def _settings(item):
     if isinstance(value, dict):
         return kind, value
     alone = {"linear": "out", "max_pool2d": "kernel", "avg_pool2d": "kernel", "dropout": "p",
-             "leaky_relu": "negative_slope", "elu": "alpha"}
+             "leaky_relu": "negative_slope", "elu": "alpha", "group_norm": "groups"}
     return kind, {} if value is None else {alone[kind]: value}
 
 
@@ -57,6 +57,14 @@ def _batch_norm2d(s, shape, **_):
                           momentum=float(s.get("momentum", 0.1)))
 
 
+def _group_norm(s, shape, **_):
+    return nn.GroupNorm(int(s["groups"]), shape[0], eps=float(s.get("eps", 1e-5)))
+
+
+def _layer_norm(s, shape, **_):
+    return nn.LayerNorm(shape[0], eps=float(s.get("eps", 1e-5)))
+
+
 def _pool(kind):
     def make(s, shape, **_):
         if s["kernel"] == "global":
@@ -73,6 +81,7 @@ def _dropout(s, shape, dropout, **_):
 
 LAYERS = {
     "conv2d": _conv2d, "linear": _linear, "batch_norm2d": _batch_norm2d, "dropout": _dropout,
+    "group_norm": _group_norm, "layer_norm": _layer_norm,
     "max_pool2d": _pool(nn.MaxPool2d), "avg_pool2d": _pool(nn.AvgPool2d),
     "relu": lambda s, shape, **_: nn.ReLU(), "tanh": lambda s, shape, **_: nn.Tanh(),
     "relu6": lambda s, shape, **_: nn.ReLU6(), "silu": lambda s, shape, **_: nn.SiLU(),

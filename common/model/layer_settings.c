@@ -161,12 +161,13 @@ static const struct setting {
     {"stride", KIND(CONV2D) | POOLS, 0, 0, read_stride},
     {"padding", KIND(CONV2D) | POOLS, 0, 0, read_padding},
     {"dilation", KIND(CONV2D), 0, 0, read_dilation},
-    {"groups", KIND(CONV2D), 0, 0, read_groups},
+    {"groups", KIND(CONV2D) | KIND(GROUP_NORM), KIND(GROUP_NORM), KIND(GROUP_NORM),
+     read_groups},
     {"bias", KIND(CONV2D) | KIND(LINEAR), 0, 0, read_bias},
     {"negative_slope", KIND(LEAKY_RELU), 0, KIND(LEAKY_RELU), read_alpha},
     {"alpha", KIND(ELU), 0, KIND(ELU), read_alpha},
     {"p", KIND(DROPOUT), 0, KIND(DROPOUT), read_p},
-    {"eps", KIND(BATCH_NORM2D), 0, 0, read_eps},
+    {"eps", KIND(BATCH_NORM2D) | KIND(GROUP_NORM) | KIND(LAYER_NORM), 0, 0, read_eps},
     {"momentum", KIND(BATCH_NORM2D), 0, 0, read_momentum},
     {"body", KIND(ADD), KIND(ADD), 0, read_layers},
     {"shortcut", KIND(ADD), 0, 0, read_layers},
@@ -231,10 +232,11 @@ static ps_err read_alone(const ps_yaml *at, ps_layer_settings *s)
 
 static ps_err check_required(const ps_layer_settings *s)
 {
-    const bool given[] = {s->out > 0, s->kernel[0] > 0 || s->global, s->body != NULL};
-    const char *const keys[] = {"out", "kernel", "body"};
+    const bool given[] = {s->out > 0, s->kernel[0] > 0 || s->global, s->body != NULL,
+                          s->groups > 0};
+    const char *const keys[] = {"out", "kernel", "body", "groups"};
     for (int i = 0; i < N_SETTINGS; i++)
-        for (int k = 0; k < 3; k++)
+        for (int k = 0; k < 4; k++)
             if ((settings[i].required & (1u << s->kind)) && !given[k] &&
                 strcmp(settings[i].key, keys[k]) == 0)
                 return ps_yaml_error(s->at, "%s: \"%s\" is missing",
@@ -248,7 +250,6 @@ ps_err ps_layer_settings_read(const ps_yaml *item, ps_layer_settings *out)
 {
     *out = (ps_layer_settings){.at = item,
                                .dilation = {1, 1},
-                               .groups = 1,
                                .bias = true,
                                .p = 0.5,
                                .eps = 1e-5,

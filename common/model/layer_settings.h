@@ -16,6 +16,8 @@
     X(CONV2D, "conv2d")                                                                  \
     X(LINEAR, "linear")                                                                  \
     X(BATCH_NORM2D, "batch_norm2d")                                                      \
+    X(GROUP_NORM, "group_norm")                                                          \
+    X(LAYER_NORM, "layer_norm")                                                          \
     X(RELU, "relu")                                                                      \
     X(TANH, "tanh")                                                                      \
     X(SIGMOID, "sigmoid")                                                                \
@@ -49,7 +51,7 @@ typedef struct ps_layer_settings {
     int64_t out;                          // CONV2D: channels; LINEAR: features
     int kernel[2], stride[2], padding[2]; // stride 0: not given
     int dilation[2];                      // CONV2D
-    int64_t groups;                       // CONV2D
+    int64_t groups;                       // CONV2D, GROUP_NORM; 0: not given
     bool global;                          // AVG_POOL2D over the whole image
     bool bias;
     double p, eps, momentum;

@@ -148,16 +148,18 @@ static void take_window(ps_layer *layer, const ps_layer_settings *s)
     }
 }
 
-static ps_err check_groups(const ps_layer *layer, const ps_layer_settings *s)
+/* Sets the groups, 1 where they are not given. out: channels of the output. */
+static ps_err take_groups(ps_layer *layer, const ps_layer_settings *s, int64_t out)
 {
-    const int64_t channels[] = {layer->in.d[0], s->out};
+    const int64_t channels[] = {layer->in.d[0], out};
     static const char *const whose[] = {"input", "output"};
+    layer->groups = s->groups ? s->groups : 1;
     for (int i = 0; i < 2; i++)
-        if (channels[i] % s->groups != 0)
+        if (channels[i] % layer->groups != 0)
             return layer_error(layer, s->at,
                                "groups %" PRId64 " does not divide the %" PRId64
                                " channels of the %s",
-                               s->groups, channels[i], whose[i]);
+                               layer->groups, channels[i], whose[i]);
     return PS_OK;
 }
 
@@ -165,9 +167,8 @@ static ps_err infer_conv2d(builder *b, const ps_layer_settings *s, ps_layer *lay
 {
     take_window(layer, s);
     PS_TRY(slide(layer, s->at, s->out));
-    PS_TRY(check_groups(layer, s));
-    layer->groups = s->groups;
-    int64_t in = layer->in.d[0] / s->groups;
+    PS_TRY(take_groups(layer, s, s->out));
+    int64_t in = layer->in.d[0] / layer->groups;
     int64_t kh = layer->kernel[0], kw = layer->kernel[1];
     ps_dims weight = {4, {s->out, in, kh, kw}}, bias = {1, {s->out}};
     int64_t fan_in = ps_dims_count_max(&(ps_dims){3, {in, kh, kw}}, MAX_COUNT);
@@ -190,16 +191,37 @@ static ps_err infer_linear(builder *b, const ps_layer_settings *s, ps_layer *lay
     return add_tensor(b, layer, s->at, "bias", PS_TENSOR_BIAS, bias, in, &layer->bias);
 }
 
+/* weight and bias, one of each for a channel or a feature. */
+static ps_err add_scales(builder *b, const ps_layer_settings *s, ps_layer *layer)
+{
+    const ps_dims channels = {1, {layer->in.d[0]}};
+    layer->eps = s->eps;
+    PS_TRY(add_tensor(b, layer, s->at, "weight", PS_TENSOR_BATCHNORM, channels, 0,
+                      &layer->weight));
+    return add_tensor(b, layer, s->at, "bias", PS_TENSOR_BATCHNORM, channels, 0,
+                      &layer->bias);
+}
+
+static ps_err infer_group_norm(builder *b, const ps_layer_settings *s, ps_layer *layer)
+{
+    PS_TRY(want_image(layer, s->at));
+    PS_TRY(take_groups(layer, s, layer->in.d[0]));
+    return add_scales(b, s, layer);
+}
+
+static ps_err infer_layer_norm(builder *b, const ps_layer_settings *s, ps_layer *layer)
+{
+    PS_TRY(want_features(layer, s->at));
+    layer->groups = 1;
+    return add_scales(b, s, layer);
+}
+
 static ps_err infer_batch_norm2d(builder *b, const ps_layer_settings *s, ps_layer *layer)
 {
     PS_TRY(want_image(layer, s->at));
-    layer->eps = s->eps;
     layer->momentum = s->momentum;
     ps_dims channels = {1, {layer->in.d[0]}}, scalar = {0, {0}};
-    PS_TRY(add_tensor(b, layer, s->at, "weight", PS_TENSOR_BATCHNORM, channels, 0,
-                      &layer->weight));
-    PS_TRY(add_tensor(b, layer, s->at, "bias", PS_TENSOR_BATCHNORM, channels, 0,
-                      &layer->bias));
+    PS_TRY(add_scales(b, s, layer));
     PS_TRY(add_buffer(b, layer, "running_mean", PS_TENSOR_BUFFER, channels,
                       &layer->running_mean));
     PS_TRY(add_buffer(b, layer, "running_var", PS_TENSOR_BUFFER, channels,
@@ -263,6 +285,8 @@ static ps_err (*const infer[PS_LAYER_KIND_COUNT])(builder *, const ps_layer_sett
     [PS_LAYER_CONV2D] = infer_conv2d,
     [PS_LAYER_LINEAR] = infer_linear,
     [PS_LAYER_BATCH_NORM2D] = infer_batch_norm2d,
+    [PS_LAYER_GROUP_NORM] = infer_group_norm,
+    [PS_LAYER_LAYER_NORM] = infer_layer_norm,
     [PS_LAYER_RELU] = infer_same,
     [PS_LAYER_TANH] = infer_same,
     [PS_LAYER_SIGMOID] = infer_same,
@@ -374,7 +398,8 @@ static ps_err add_item(builder *b, const ps_yaml *item, const char *prefix, int 
     char path[MAX_PATH];
     PS_TRY(ps_layer_settings_read(item, &s));
     bool has_tensors = s.kind == PS_LAYER_CONV2D || s.kind == PS_LAYER_LINEAR ||
-                       s.kind == PS_LAYER_BATCH_NORM2D;
+                       s.kind == PS_LAYER_BATCH_NORM2D || s.kind == PS_LAYER_GROUP_NORM ||
+                       s.kind == PS_LAYER_LAYER_NORM;
     PS_TRY(path_of(&s, prefix, index, has_tensors || s.kind == PS_LAYER_ADD, path));
     if (s.kind == PS_LAYER_ADD) return add_residual(b, &s, path, depth, at);
     if (path[0]) {

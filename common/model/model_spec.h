@@ -18,6 +18,8 @@
  *       - flatten
  *       - linear: {name: fc1, out: 128}
  *       - batch_norm2d: {name: bn1}                        # eps 1e-5, momentum 0.1
+ *       - group_norm: {name: gn1, groups: 8}               # eps 1e-5
+ *       - layer_norm: {name: ln1}                          # of features; eps 1e-5
  *       - avg_pool2d: global                               # or kernel/stride
  *       - residual:                                        # out = body(x) + shortcut(x)
  *           name: layer1.0                                 # prefix of the names inside
@@ -50,10 +52,10 @@ typedef struct ps_layer {
     /* Settings; those that the kind does not have are 0. */
     int kernel[2], stride[2], padding[2]; // h, w: CONV2D, MAX_POOL2D, AVG_POOL2D
     int dilation[2];                      // h, w: CONV2D
-    int64_t groups;                       // CONV2D
+    int64_t groups;                       // CONV2D, GROUP_NORM; LAYER_NORM: 1
     double alpha;                         // ELU; LEAKY_RELU: the slope below 0
     double p;                             // DROPOUT (0 when model.dropout is false)
-    double eps, momentum;                 // BATCH_NORM2D
+    double eps, momentum;                 // of norms; BATCH_NORM2D
     int dropout_id;   // DROPOUT: 0, 1, ... : the layer's stream of draws
     int weight, bias; // indices into tensors, or PS_NONE
     int running_mean, running_var, num_batches; // indices into buffers, or PS_NONE

@@ -54,6 +54,23 @@ const model_case model_cases[] = {
      "{conv2d: {name: a, out: 6, kernel: 1}}, {residual: {name: r, body: [silu, {conv2d: "
      "{name: b, out: 6, kernel: 3, padding: 1}}, gelu], shortcut: [relu6]}}, flatten, "
      "{linear: {name: fc, out: 5}}"},
+    {"layer_norm", "[9]", "cross_entropy",
+     "{layer_norm: {name: l}}, {linear: {name: a, out: 37}}, {layer_norm: {name: m, eps: "
+     "0.01}}, gelu, {residual: {name: r, body: [{layer_norm: {name: n}}, {linear: {name: "
+     "b, out: 37}}, tanh]}}, {layer_norm: {name: o}}, {linear: {name: c, out: 4}}"},
+    {"group_norm", "[6, 9, 8]", "cross_entropy",
+     "{group_norm: {name: i, groups: 3}}, {conv2d: {name: a, out: 24, kernel: 3}}, "
+     "{group_norm: {name: g, groups: 4}}, relu, {conv2d: {name: b, out: 10, kernel: 1}}, "
+     "{group_norm: {name: h, groups: 5, eps: 0.001}}, silu, {avg_pool2d: global}, "
+     "flatten, {linear: {name: fc, out: 5}}"},
+    {"group_norm of all channels, and of each", "[3, 8, 7]", "cross_entropy",
+     "{conv2d: {name: a, out: 32, kernel: 3, padding: 1}}, {group_norm: {name: g, "
+     "groups: "
+     "1}}, {residual: {name: r, body: [{conv2d: {name: b, out: 32, kernel: 3, padding: "
+     "1}}, {group_norm: {name: h, groups: 32}}, tanh]}}, {conv2d: {name: c, out: 21, "
+     "kernel: 1}}, {group_norm: {name: j, groups: 7}}, {avg_pool2d: 2}, flatten, "
+     "{linear: "
+     "{name: fc, out: 5}}"},
     {"groups", "[6, 9, 8]", "cross_entropy",
      "{conv2d: {name: a, out: 12, kernel: 3, groups: 3}}, relu, {conv2d: {name: b, out: "
      "8, "

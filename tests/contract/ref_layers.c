@@ -272,6 +272,44 @@ static void norm(ref_model *m, const ps_layer *l, const double *x, double *y,
     }
 }
 
+/* One group of a sample: its first channel is `first` of all samples' channels. */
+static void norm_group(ref_model *m, const ps_layer *l, int64_t first, const double *x,
+                       double *y, const double *dy, double *dx)
+{
+    const int64_t C = l->in.d[0], n = C / l->groups, P = ps_dims_count(&l->in) / C;
+    const double *weight = tensor_of(m, m->params, l->weight);
+    const double *bias = tensor_of(m, m->params, l->bias);
+    double *dw = tensor_of(m, m->grads, l->weight);
+    double *db = tensor_of(m, m->grads, l->bias);
+    double mean = 0, var = 0, sum = 0, dot = 0;
+    const int64_t begin = first * P, end = (first + n) * P, count = n * P;
+    for (int64_t i = begin; i < end; i++)
+        mean += x[i] / (double)count;
+    for (int64_t i = begin; i < end; i++)
+        var += pow(x[i] - mean, 2) / (double)count;
+    const double inv = 1 / sqrt(var + l->eps);
+    for (int64_t i = begin; i < end; i++) {
+        const double hat = (x[i] - mean) * inv;
+        const int64_t c = i / P % C;
+        if (!dy) y[i] = hat * weight[c] + bias[c];
+        if (!dy) continue;
+        dw[c] += dy[i] * hat;
+        db[c] += dy[i];
+        sum += weight[c] * dy[i] / (double)count;
+        dot += weight[c] * dy[i] * hat / (double)count;
+    }
+    for (int64_t i = begin; i < end && dx; i++)
+        dx[i] += inv * (weight[i / P % C] * dy[i] - sum - (x[i] - mean) * inv * dot);
+}
+
+static void groupnorm(ref_model *m, const ps_layer *l, const double *x, double *y,
+                      const double *dy, double *dx)
+{
+    const int64_t C = l->in.d[0];
+    for (int64_t first = 0; first < m->n * C; first += C / l->groups)
+        norm_group(m, l, first, x, y, dy, dx);
+}
+
 static void pool(ref_model *m, const ps_layer *l, const double *x, double *y,
                  const double *dy, double *dx)
 {
@@ -424,6 +462,10 @@ static void forward_layer(ref_model *m, int i, const ps_batch *batch, const ps_p
     case PS_LAYER_BATCH_NORM2D:
         norm(m, l, x, y, NULL, NULL, pass->training);
         break;
+    case PS_LAYER_GROUP_NORM:
+    case PS_LAYER_LAYER_NORM:
+        groupnorm(m, l, x, y, NULL, NULL);
+        break;
     case PS_LAYER_MAX_POOL2D:
     case PS_LAYER_AVG_POOL2D:
         pool(m, l, x, y, NULL, NULL);
@@ -464,6 +506,10 @@ static void backward_layer(ref_model *m, int i, const ps_batch *batch,
         break;
     case PS_LAYER_BATCH_NORM2D:
         norm(m, l, x, NULL, dy, dx, true);
+        break;
+    case PS_LAYER_GROUP_NORM:
+    case PS_LAYER_LAYER_NORM:
+        groupnorm(m, l, x, NULL, dy, dx);
         break;
     case PS_LAYER_LOG_SOFTMAX:
         log_softmax(m, l, x, NULL, dy, dx);

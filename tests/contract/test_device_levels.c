@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -11,6 +12,7 @@
 #include "cpu_activation.h"
 #include "cpu_batchnorm_loops.h"
 #include "cpu_factors.h"
+#include "cpu_groupnorm.h"
 #include "cpu_linear.h"
 #include "cpu_pointwise.h"
 #include "cpu_pool_rows.h"
@@ -49,6 +51,20 @@ static void compute_pointwise(output *o)
         put_shape(o, &s, y);
         ps_cpu_activation_backward(&layer, count, y, dy, dx, k % 2);
         put_shape(o, &s, dx);
+    }
+    for (int lanes = 1; lanes <= 16; lanes += 15) {
+        const ps_cpu_shape image = shape_of(3, 21, 9, 7, lanes);
+        const ps_layer layer = {.kind = PS_LAYER_GROUP_NORM, .groups = 7, .eps = 1e-5};
+        ps_cpu_groupnorm g = ps_cpu_groupnorm_of(&layer, &image);
+        float dweight[21], dbias[21];
+        g.channels = calloc(1, ps_cpu_groupnorm_channel_bytes(&g));
+        g.sums = calloc(1, ps_cpu_groupnorm_sum_bytes(&g));
+        ps_cpu_groupnorm_forward(&g, x, dy, dy + 50, y);
+        put_shape(o, &image, y);
+        ps_cpu_groupnorm_backward(&g, x, dy, dy + 20, dweight, dbias, false, dx, false);
+        put_shape(o, &image, dx);
+        put(o, dweight, sizeof dweight);
+        free(g.channels), free(g.sums);
     }
     for (int relu = 0; relu < 2; relu++) {
         ps_cpu_sum_forward(count - 3, x, dy, y, relu);

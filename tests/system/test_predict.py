@@ -64,8 +64,10 @@ model:
     - gelu
     - conv2d: {name: c, out: 8, kernel: 1, groups: 8}
     - gelu_tanh
+    - group_norm: {name: g, groups: 4}
     - leaky_relu: 0.1
     - flatten
+    - layer_norm: {name: n, eps: 0.001}
     - linear: {name: d, out: 20}
     - elu: 0.7
     - leaky_relu

@@ -287,6 +287,13 @@ static void groups_and_dilation_are_checked(void **state)
                    PS_ERR_SHAPE, "with dilation");
     assert_refused("    - max_pool2d: {kernel: 2, dilation: 2}\n", "mse", PS_ERR_CONFIG,
                    "setting of max_pool2d \"dilation\" is not known");
+    assert_refused("    - conv2d: {name: a, out: 6, kernel: 1}\n"
+                   "    - group_norm: {name: g, groups: 4}\n",
+                   "mse", PS_ERR_SHAPE,
+                   "a.yaml:4: group_norm g: groups 4 does not divide the 6 channels");
+    assert_refused("    - group_norm\n", "mse", PS_ERR_CONFIG,
+                   "group_norm: \"groups\" is missing");
+    assert_refused("    - layer_norm\n", "mse", PS_ERR_SHAPE, "put a flatten before it");
     assert_refused("    - leaky_relu: -0.1\n", "mse", PS_ERR_CONFIG, "-0.1 is not in");
     assert_refused("    - elu: {alpha: nan}\n", "mse", PS_ERR_CONFIG, "alpha");
     assert_refused("    - gelu: 1\n", "mse", PS_ERR_CONFIG, "not a value");

@@ -14,8 +14,10 @@ static ps_err refuse(const ps_layer *l, const char *why)
 static ps_err check_layer(const ps_layer *l)
 {
     bool pool = l->kind == PS_LAYER_MAX_POOL2D || l->kind == PS_LAYER_AVG_POOL2D;
-    bool plane = pool || l->kind == PS_LAYER_CONV2D || l->kind == PS_LAYER_BATCH_NORM2D;
-    bool row = l->kind == PS_LAYER_LINEAR || l->kind == PS_LAYER_LOG_SOFTMAX;
+    bool plane = pool || l->kind == PS_LAYER_CONV2D || l->kind == PS_LAYER_BATCH_NORM2D ||
+                 l->kind == PS_LAYER_GROUP_NORM;
+    bool row = l->kind == PS_LAYER_LINEAR || l->kind == PS_LAYER_LOG_SOFTMAX ||
+               l->kind == PS_LAYER_LAYER_NORM;
     if (plane && l->in.n != 3) return refuse(l, "its input has to be (C, H, W)");
     if (row && l->in.n != 1) return refuse(l, "its input has to be flat; use flatten");
     if (l->kind == PS_LAYER_MAX_POOL2D && l->kernel[0] * l->kernel[1] > 256)

@@ -5,8 +5,8 @@
 
 #include "mem.h"
 
-/* sgemm's kernels work on this many rows at a time, or on divisors: with AVX-512, and with
- * AVX2. */
+/* sgemm's kernels work on this many rows at a time, or on divisors: with AVX-512, and
+ * with AVX2. */
 static const int64_t units[] = {16, 48};
 
 /* The end of a block that begins at a row. */

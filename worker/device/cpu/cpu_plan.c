@@ -161,6 +161,10 @@ static ps_err init_layer(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in
         return init_conv(run, s, in, out);
     case PS_LAYER_BATCH_NORM2D:
         return init_norm(run, s, in);
+    case PS_LAYER_GROUP_NORM:
+    case PS_LAYER_LAYER_NORM:
+        s->groupnorm = ps_cpu_groupnorm_of(l, in);
+        return PS_OK;
     case PS_LAYER_MAX_POOL2D:
     case PS_LAYER_AVG_POOL2D:
         init_pool(run, s, in, out);
@@ -212,6 +216,12 @@ static bool has_primitives(const ps_cpu_step *s)
            (kind == PS_LAYER_LINEAR && s->factors == PS_CPU_BF16);
 }
 
+static bool has_groups(const ps_cpu_step *s)
+{
+    const ps_layer_kind kind = s->node->layer->kind;
+    return kind == PS_LAYER_GROUP_NORM || kind == PS_LAYER_LAYER_NORM;
+}
+
 static ps_err take_turned(ps_cpu_run *run, ps_cpu_step *s)
 {
     PS_TRY(ps_memory_plan_take(&run->memory, ps_cpu_linear_turned_bytes(&s->linear),
@@ -241,6 +251,22 @@ static ps_err take_products(ps_cpu_run *run, ps_cpu_step *s)
     return PS_OK;
 }
 
+static void give_groupnorm(ps_memory_plan *m, ps_cpu_step *s)
+{
+    if (!has_groups(s)) return;
+    ps_memory_plan_give(m, s->groupnorm.slot_channels);
+    ps_memory_plan_give(m, s->groupnorm.slot_sums);
+}
+
+static ps_err take_groupnorm(ps_memory_plan *m, ps_cpu_step *s, bool training)
+{
+    ps_cpu_groupnorm *g = &s->groupnorm;
+    PS_TRY(ps_memory_plan_take(m, ps_cpu_groupnorm_channel_bytes(g), &g->slot_channels));
+    PS_TRY(ps_memory_plan_take(m, ps_cpu_groupnorm_sum_bytes(g), &g->slot_sums));
+    if (!training) give_groupnorm(m, s);
+    return PS_OK;
+}
+
 static ps_err take_forward(ps_cpu_run *run, ps_cpu_step *s)
 {
     ps_memory_plan *m = &run->memory;
@@ -250,6 +276,8 @@ static ps_err take_forward(ps_cpu_run *run, ps_cpu_step *s)
         PS_TRY(take_products(run, s));
     } else if (kind == PS_LAYER_BATCH_NORM2D) {
         PS_TRY(ps_cpu_batchnorm_plan_forward(&s->batchnorm, m, training));
+    } else if (has_groups(s)) {
+        PS_TRY(take_groupnorm(m, s, training));
     } else if (kind == PS_LAYER_LINEAR) {
         PS_TRY(take_turned(run, s));
     } else if (kind == PS_LAYER_MAX_POOL2D) {
@@ -284,6 +312,8 @@ static bool gradient_in_place(const ps_cpu_run *run, const ps_cpu_step *s, int k
     case PS_LAYER_DROPOUT:
     case PS_LAYER_LOG_SOFTMAX:
     case PS_LAYER_BATCH_NORM2D:
+    case PS_LAYER_GROUP_NORM:
+    case PS_LAYER_LAYER_NORM:
     case PS_LAYER_ADD:
         return same_lanes(in, out);
     default:
@@ -348,6 +378,7 @@ static void give_step(ps_cpu_run *run, ps_cpu_step *s)
     ps_memory_plan_give(m, s->slot_weights);
     ps_memory_plan_give(m, s->slot_mask);
     ps_memory_plan_give(m, s->slot_argmax);
+    give_groupnorm(m, s);
     if (out->root == s->node->out && out->root != last->root)
         ps_memory_plan_give(m, out->slot);
 }
@@ -421,6 +452,10 @@ static ps_err bind_step(ps_cpu_run *run, ps_cpu_step *s)
     s->linear.turned = ps_memory_plan_at(m, s->slot_turned);
     s->dy = ps_memory_plan_at(m, s->slot_dy);
     s->weights = ps_memory_plan_at(m, s->slot_weights);
+    if (has_groups(s)) {
+        s->groupnorm.channels = ps_memory_plan_at(m, s->groupnorm.slot_channels);
+        s->groupnorm.sums = ps_memory_plan_at(m, s->groupnorm.slot_sums);
+    }
     float *dx = s->dx ? s->dx : in->grad;
     if (has_primitives(s)) {
         const bool conv = l->kind == PS_LAYER_CONV2D;

@@ -5,6 +5,7 @@
 
 #include "cpu_batchnorm.h"
 #include "cpu_conv.h"
+#include "cpu_groupnorm.h"
 #include "cpu_linear_rows.h"
 #include "cpu_pool_rows.h"
 #include "device.h"
@@ -23,6 +24,7 @@ typedef struct ps_cpu_step {
     ps_cpu_conv conv;
     ps_cpu_batchnorm batchnorm;
     ps_cpu_batchnorm_arrays batchnorm_arrays;
+    ps_cpu_groupnorm groupnorm; // GROUP_NORM, LAYER_NORM
     ps_cpu_pool pool;
     ps_cpu_dropout dropout;
     ps_cpu_linear linear;

@@ -75,6 +75,14 @@ static ps_err forward_norm(ps_cpu_run *run, ps_cpu_step *s, bool training)
                                     run->values[s->node->in[0]].at, training, batches);
 }
 
+static void forward_groupnorm(ps_cpu_run *run, ps_cpu_step *s)
+{
+    const ps_layer *l = s->node->layer;
+    ps_cpu_groupnorm_forward(
+        &s->groupnorm, run->values[s->node->in[0]].at, ps_cpu_parameter(run, l->weight),
+        ps_cpu_parameter(run, l->bias), run->values[s->node->out].at);
+}
+
 /* Draws this pass's mask; NULL: nothing is dropped. */
 static const uint8_t *draw_mask(ps_cpu_step *s, const ps_batch *batch,
                                 const ps_pass *pass)
@@ -190,6 +198,10 @@ static ps_err forward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_batch *batc
     if (kind == PS_LAYER_CONV2D) return forward_conv(run, s);
     if (kind == PS_LAYER_LINEAR) return forward_linear(run, s, pass);
     if (kind == PS_LAYER_BATCH_NORM2D) return forward_norm(run, s, pass->training);
+    if (kind == PS_LAYER_GROUP_NORM || kind == PS_LAYER_LAYER_NORM) {
+        forward_groupnorm(run, s);
+        return PS_OK;
+    }
     return forward_plain(run, s, draw_mask(s, batch, pass));
 }
 
@@ -319,6 +331,15 @@ static ps_err backward_norm(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
     return PS_OK;
 }
 
+static void backward_groupnorm(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
+{
+    const ps_layer *l = s->node->layer;
+    const ps_cpu_value *in = &run->values[s->node->in[0]];
+    ps_cpu_groupnorm_backward(&s->groupnorm, in->at, run->values[s->node->out].grad,
+                              ps_cpu_parameter(run, l->weight), gradient(run, l->weight),
+                              gradient(run, l->bias), accumulate, in->grad, s->add[0]);
+}
+
 /* Passes the gradient to every input of an ADD, or through a flatten in the layout of its
  * input. */
 static void backward_pass_on(ps_cpu_run *run, ps_cpu_step *s)
@@ -397,6 +418,10 @@ static ps_err backward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_pass *pass
     if (kind == PS_LAYER_CONV2D) return backward_conv(run, s, accumulate);
     if (kind == PS_LAYER_LINEAR) return backward_linear(run, s, pass);
     if (kind == PS_LAYER_BATCH_NORM2D) return backward_norm(run, s, accumulate);
+    if (kind == PS_LAYER_GROUP_NORM || kind == PS_LAYER_LAYER_NORM) {
+        backward_groupnorm(run, s, accumulate);
+        return PS_OK;
+    }
     return backward_plain(run, s);
 }
 

@@ -10,6 +10,7 @@ set(PS_CUDA_SOURCES
     device/cuda/cuda_window_kernels.h
     device/cuda/cuda_sum_kernels.h
     device/cuda/cuda_batchnorm_kernels.h
+    device/cuda/cuda_groupnorm_kernels.h
     device/cuda/cuda_loss_kernels.h
     device/cuda/cuda_optimizer_kernels.h
     device/cuda/cuda_kernels.h

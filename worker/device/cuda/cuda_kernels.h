@@ -16,6 +16,7 @@
 #define PS_CUDA_KERNELS_H
 
 #include "cuda_batchnorm_kernels.h"
+#include "cuda_groupnorm_kernels.h"
 #include "cuda_loss_kernels.h"
 #include "cuda_moving_kernels.h"
 #include "cuda_optimizer_kernels.h"
@@ -42,6 +43,11 @@
     X(batchnorm)                                                                         \
     X(batchnorm_grad_sums)                                                               \
     X(batchnorm_grad)                                                                    \
+    X(groupnorm_stats)                                                                   \
+    X(groupnorm)                                                                         \
+    X(groupnorm_means)                                                                   \
+    X(groupnorm_scales)                                                                  \
+    X(groupnorm_grad)                                                                    \
     X(row_total)                                                                         \
     X(column_total)                                                                      \
     X(log_softmax)                                                                       \
@@ -56,6 +62,7 @@
 #define PS_SUM_KERNELS(X)                                                                \
     X(batchnorm_sums)                                                                    \
     X(batchnorm_dots)                                                                    \
+    X(groupnorm_dots)                                                                    \
     X(row_sums)                                                                          \
     X(loss)                                                                              \
     X(bad_values)                                                                        \

@@ -65,6 +65,57 @@ static ps_err norm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
                      .channels = ps_divisor_of(in->channels), .add = s->add[0]);
 }
 
+/* -------------------------------------------------------- group_norm, layer_norm */
+
+static ps_err groupnorm_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_cuda_plan *p = r->plan;
+    const ps_layer *l = s->node->layer;
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    const int64_t groups = r->n * l->groups, group = in->features / l->groups;
+    const ps_rows rows = ps_rows_of(1, groups, group);
+    PS_TRY(PS_LAUNCH(p->gpu, batchnorm_sums, groups * rows.parts.by, PS_CUDA_NAME(s),
+                     .x = in->at, .parts = p->parts, .rows = rows));
+    PS_TRY(PS_LAUNCH(p->gpu, groupnorm_stats, groups, PS_CUDA_NAME(s), .x = in->at,
+                     .parts = p->parts, .mean = s->mean, .inv = s->inv, .rows = rows,
+                     .eps = l->eps));
+    return PS_LAUNCH(p->gpu, groupnorm, ps_cuda_count(r, in), PS_CUDA_NAME(s),
+                     .x = in->at, .y = out->at, .mean = s->mean, .inv = s->inv,
+                     .weight = ps_cuda_param(p, l->weight),
+                     .bias = ps_cuda_param(p, l->bias), .plane = ps_divisor_of(in->plane),
+                     .channels = ps_divisor_of(in->channels),
+                     .group = ps_divisor_of(group));
+}
+
+static ps_err groupnorm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_cuda_plan *p = r->plan;
+    const ps_layer *l = s->node->layer;
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    const ps_rows rows = ps_rows_of(1, r->n * in->channels, in->plane);
+    const int64_t in_group = in->channels / l->groups;
+    PS_TRY(PS_LAUNCH(p->gpu, groupnorm_dots, r->n * in->channels * rows.parts.by,
+                     PS_CUDA_NAME(s), .x = in->at, .dy = out->grad, .mean = s->mean,
+                     .inv = s->inv, .parts = p->parts, .rows = rows,
+                     .in_group = ps_divisor_of(in_group)));
+    PS_TRY(PS_LAUNCH(p->gpu, groupnorm_scales, in->channels, PS_CUDA_NAME(s),
+                     .parts = p->parts, .dweight = ps_cuda_grad(p, l->weight),
+                     .dbias = ps_cuda_grad(p, l->bias), .rows = rows, .n = (uint32_t)r->n,
+                     .channels = (uint32_t)in->channels, .add = r->accumulate));
+    if (!in->grad.at) return PS_OK;
+    PS_TRY(PS_LAUNCH(p->gpu, groupnorm_means, r->n * l->groups, PS_CUDA_NAME(s),
+                     .parts = p->parts, .weight = ps_cuda_param(p, l->weight),
+                     .mean_dy = p->mean_dy, .mean_dot = p->mean_dot, .rows = rows,
+                     .in_group = (uint32_t)in_group, .groups = ps_divisor_of(l->groups)));
+    return PS_LAUNCH(p->gpu, groupnorm_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s),
+                     .x = in->at, .dy = out->grad, .dx = in->grad, .mean = s->mean,
+                     .inv = s->inv, .weight = ps_cuda_param(p, l->weight),
+                     .mean_dy = p->mean_dy, .mean_dot = p->mean_dot,
+                     .plane = ps_divisor_of(in->plane),
+                     .channels = ps_divisor_of(in->channels),
+                     .group = ps_divisor_of(in_group * in->plane), .add = s->add[0]);
+}
+
 /* ----------------------------------------------------------- layers without weights */
 
 static ps_act_kind act_kind(ps_layer_kind kind)
@@ -176,6 +227,9 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
         return ps_cuda_linear_forward(r, s);
     case PS_LAYER_BATCH_NORM2D:
         return norm_forward(r, s);
+    case PS_LAYER_GROUP_NORM:
+    case PS_LAYER_LAYER_NORM:
+        return groupnorm_forward(r, s);
     case PS_LAYER_MAX_POOL2D:
         return max_pool(r, s);
     case PS_LAYER_AVG_POOL2D:
@@ -275,6 +329,8 @@ ps_err ps_cuda_layer_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     if (kind == PS_LAYER_CONV2D) return ps_cuda_conv_backward(r, s);
     if (kind == PS_LAYER_LINEAR) return ps_cuda_linear_backward(r, s);
     if (kind == PS_LAYER_BATCH_NORM2D) return norm_backward(r, s);
+    if (kind == PS_LAYER_GROUP_NORM || kind == PS_LAYER_LAYER_NORM)
+        return groupnorm_backward(r, s);
     if (kind == PS_LAYER_ADD) return add_backward(r, s);
     return plain_backward(r, s);
 }

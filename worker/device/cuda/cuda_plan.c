@@ -84,7 +84,7 @@ static ps_err plan_step(ps_cuda_plan *p, int node)
 {
     ps_cuda_step *s = &p->steps[node];
     const ps_layer *l = p->graph->nodes[node].layer;
-    size_t channels = sizeof(float) * (size_t)l->in.d[0];
+    size_t channels = sizeof(float) * (size_t)l->in.d[0], groups;
     s->node = &p->graph->nodes[node];
     s->slot[0] = s->slot[1] = PS_NO_SLOT;
     switch (l->kind) {
@@ -101,6 +101,11 @@ static ps_err plan_step(ps_cuda_plan *p, int node)
     case PS_LAYER_BATCH_NORM2D:
         PS_TRY(ps_memory_plan_take(&p->memory, channels, &s->slot[0]));
         return ps_memory_plan_take(&p->memory, channels, &s->slot[1]);
+    case PS_LAYER_GROUP_NORM:
+    case PS_LAYER_LAYER_NORM:
+        groups = sizeof(float) * (size_t)(p->options->max_batch * l->groups);
+        PS_TRY(ps_memory_plan_take(&p->memory, groups, &s->slot[0]));
+        return ps_memory_plan_take(&p->memory, groups, &s->slot[1]);
     case PS_LAYER_AVG_POOL2D:
         break;
     default:
@@ -244,22 +249,45 @@ static ps_err take_factors(ps_cuda_plan *p, size_t n, const char *what, ps_value
     return ps_gpu_take(p->gpu, n * ps_format_bytes(out->format), what, &out->at);
 }
 
+/* Parts of a row of sums. */
+static int64_t parts_of(int64_t row)
+{
+    const int64_t parts = (row + PS_ROW_PART - 1) / PS_ROW_PART;
+    return parts > PS_ROW_PARTS_MAX ? PS_ROW_PARTS_MAX : parts;
+}
+
+/* What a step needs for its sums: partial ones, and means. Of a group_norm or layer_norm
+ * each sample has its own. */
+static void count_sums(const ps_cuda_plan *p, int node, int64_t *parts, int64_t *means)
+{
+    const ps_layer *l = p->graph->nodes[node].layer;
+    const ps_cuda_value *out = &p->values[p->graph->nodes[node].out];
+    const int64_t n = p->options->max_batch;
+    *parts = *means = 0;
+    if (l->kind == PS_LAYER_GROUP_NORM || l->kind == PS_LAYER_LAYER_NORM) {
+        const int64_t by_group = n * l->groups * parts_of(out->features / l->groups);
+        const int64_t by_channel = n * out->channels * parts_of(out->plane);
+        *parts = by_group > by_channel ? by_group : by_channel;
+        *means = n * l->groups;
+    } else if (l->kind == PS_LAYER_CONV2D || l->kind == PS_LAYER_BATCH_NORM2D) {
+        *parts = out->channels * parts_of(n * out->plane);
+        *means = out->channels;
+    }
+}
+
 /* Allocates the scratch for columns and sums: the largest that any step needs. */
 static ps_err allocate_scratch(ps_cuda_plan *p)
 {
-    int64_t columns = 0, parts = 0, channels = 0, outputs = 0;
+    int64_t columns = 0, parts = 0, means = 0, outputs = 0;
     for (int i = 0; i < p->graph->n_nodes; i++) {
         const ps_layer *l = p->graph->nodes[i].layer;
         const ps_cuda_value *out = &p->values[p->graph->nodes[i].out];
         const ps_cuda_step *s = &p->steps[i];
-        bool conv = l->kind == PS_LAYER_CONV2D;
-        if (!conv && l->kind != PS_LAYER_BATCH_NORM2D) continue;
-        int64_t row = p->options->max_batch * out->plane;
-        int64_t row_parts = (row + PS_ROW_PART - 1) / PS_ROW_PART;
-        if (row_parts > PS_ROW_PARTS_MAX) row_parts = PS_ROW_PARTS_MAX;
-        if (out->channels * row_parts > parts) parts = out->channels * row_parts;
-        if (out->channels > channels) channels = out->channels;
-        if (!conv) continue;
+        int64_t own_parts, own_means;
+        count_sums(p, i, &own_parts, &own_means);
+        if (own_parts > parts) parts = own_parts;
+        if (own_means > means) means = own_means;
+        if (l->kind != PS_LAYER_CONV2D) continue;
         int64_t count = window_size(l) * s->slice * out->plane;
         if (count > PS_INDEX_MAX)
             return ps_err_set(PS_ERR_UNSUPPORTED,
@@ -275,8 +303,8 @@ static ps_err allocate_scratch(ps_cuda_plan *p)
     PS_TRY(ps_gpu_take(p->gpu, scratch, "the columns of a convolution", &p->scratch));
     PS_TRY(take_factors(p, (size_t)outputs, "the outputs of a convolution", &p->swapped));
     PS_TRY(ps_gpu_take(p->gpu, (size_t)parts * sizeof(ps_sums), "sums", &p->parts));
-    PS_TRY(ps_gpu_take(p->gpu, (size_t)channels * sizeof(float), "sums", &p->mean_dy));
-    return ps_gpu_take(p->gpu, (size_t)channels * sizeof(float), "sums", &p->mean_dot);
+    PS_TRY(ps_gpu_take(p->gpu, (size_t)means * sizeof(float), "sums", &p->mean_dy));
+    return ps_gpu_take(p->gpu, (size_t)means * sizeof(float), "sums", &p->mean_dot);
 }
 
 /* Allocates memory for products in 16 bits: the weights, and copies of float32 factors.

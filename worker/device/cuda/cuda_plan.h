@@ -28,7 +28,7 @@ typedef struct ps_cuda_step {
     int64_t slice;     // CONV2D: samples whose columns are made at a time
     ps_planes planes;  // CONV2D and pooling
     uint8_t *place;    // MAX_POOL2D
-    float *mean, *inv; // BATCH_NORM2D: of the last forward pass
+    float *mean, *inv; // of norms: of the last forward pass
     int slot[2];       // slots of place, or of mean and inv
 } ps_cuda_step;
 
@@ -72,7 +72,7 @@ typedef struct ps_cuda_plan {
     ps_values weights16, input16, grad16;
     ps_values weight_grad16; // a convolution's weight gradient, as the library writes it
     ps_sums *parts;          // partial sums of rows of images
-    float *mean_dy, *mean_dot; // (channels)
+    float *mean_dy, *mean_dot; // (channels, or samples * groups)
     ps_sums *total;            // loss
     float *class_weights;      // (outputs); NULL: all 1
 } ps_cuda_plan;
