@@ -16,8 +16,17 @@ OPTIMIZERS = {
     "sgd": ["optimizer.name=sgd", "optimizer.lr=0.05", "optimizer.momentum=0.9"],
     "adam": ["optimizer.name=adam", "optimizer.lr=0.001"],
     "adamw": ["optimizer.name=adamw", "optimizer.lr=0.001"],
+    "rmsprop": ["optimizer.name=rmsprop", "optimizer.lr=0.001", "optimizer.momentum=0.9",
+                "optimizer.centered=true", "optimizer.alpha=0.9"],
+    "adagrad": ["optimizer.name=adagrad", "optimizer.initial_accumulator_value=0.001"],
 }
-MOMENTS = ("momentum_buffer", "exp_avg")
+# The state to which a step adds the gradient (adagrad: its square), and its decay.
+MOMENTS = {"sgd": ("momentum_buffer", lambda job: job["optimizer.momentum"]),
+           "adam": ("exp_avg", lambda job: job["optimizer.betas"][0]),
+           "adamw": ("exp_avg", lambda job: job["optimizer.betas"][0]),
+           "rmsprop": ("grad_avg", lambda job: job["optimizer.alpha"]),
+           "adagrad": ("sum", lambda job: 1.0)}
+SECOND_MOMENTS = ("exp_avg_sq", "square_avg", "sum")
 LAST_STEP_ALONE = "checkpoint.every=1000000000"  # one is kept after the last step
 
 
@@ -92,14 +101,18 @@ def _ending(states, key):
     return {name: v for name, v in states.items() if name.endswith("." + key)}
 
 
-def _gradient_error(start, ours, theirs, decay):
+def _gradient_error(start, ours, theirs, job):
     """The error of the gradient that the step added to the first moment, relative to its largest
     element."""
-    for key in MOMENTS:
-        a, b, before = (_ending(s, key) for s in (ours, theirs, start))
-        if b:
-            return _largest(a, b) / _largest(b, before, decay)
-    return float("inf")
+    key, decay = MOMENTS[job["optimizer.name"]]
+    a, b, before = (_ending(s, key) for s in (ours, theirs, start))
+    return _largest(a, b) / _largest(b, before, decay(job)) if b else float("inf")
+
+
+def _second_moment_error(states, other_states):
+    """Of whichever the optimizer has."""
+    return max(_of_largest(_ending(states, key), _ending(other_states, key))
+               for key in SECOND_MOMENTS)
 
 
 def _of_largest(ours, theirs):
@@ -107,8 +120,10 @@ def _of_largest(ours, theirs):
     return _largest(ours, theirs) / size if size else 0.0
 
 
-def _adam_steps(states, name, job):
+def _steps_by_moments(states, name, job):
     """The amount that the step has subtracted from each element, without the decay."""
+    if job["optimizer.name"] == "rmsprop":
+        return [job["optimizer.lr"] * b for b in states[name + ".momentum_buffer"]]
     (beta1, beta2), t = job["optimizer.betas"], states[name + ".step"][0]
     size = job["optimizer.lr"] / (1 - beta1**t)
     root, eps = (1 - beta2**t) ** 0.5, job["optimizer.eps"]
@@ -117,12 +132,12 @@ def _adam_steps(states, name, job):
 
 
 def _beyond_moments(weights, others, states, other_states, job):
-    """Adam divides by the root of the second moment: where that is tiny, so is the gradient,
+    """Adam and RMSprop divide by the root of the second moment: where that is tiny, so is the gradient,
     and its last bits make a visible step. Largest difference of a weight that the difference
     of the moments, which have their own bound, does not explain."""
     worst = 0.0
     for name, ours in weights.items():
-        steps, other_steps = (_adam_steps(s, name, job) for s in (states, other_states))
+        steps, other_steps = (_steps_by_moments(s, name, job) for s in (states, other_states))
         error = max(abs((a + u) - (b + v))
                     for a, u, b, v in zip(ours, steps, others[name], other_steps))
         worst = error if error != error else max(worst, error)
@@ -131,8 +146,7 @@ def _beyond_moments(weights, others, states, other_states, job):
 
 def step_errors(start, ours, theirs, job):
     """Compares a step, by the folders of the checkpoint before it and of both sides' after it."""
-    adam = job["optimizer.name"] != "sgd"
-    decay = job["optimizer.betas"][0] if adam else job["optimizer.momentum"]
+    divides = job["optimizer.name"] in ("adam", "adamw", "rmsprop")
     before, (model, states), (other_model, other_states) = map(_read, (start, ours, theirs))
     if model.keys() != other_model.keys() or states.keys() != other_states.keys():
         raise BenchError(f"{ours} and {theirs} have different tensors")
@@ -140,12 +154,11 @@ def step_errors(start, ours, theirs, job):
     buffers = {n: v for n, v in model.items() if n not in weights}
     steps = _ending(states, "step")
     return {
-        "gradient": _gradient_error(before[1], states, other_states, decay),
-        "weight": (_beyond_moments(weights, other_model, states, other_states, job) if adam
+        "gradient": _gradient_error(before[1], states, other_states, job),
+        "weight": (_beyond_moments(weights, other_model, states, other_states, job) if divides
                    else _largest(weights, other_model)),
         "weight_in_all": _largest(weights, other_model),
-        "second_moment": _of_largest(_ending(states, "exp_avg_sq"),
-                                     _ending(other_states, "exp_avg_sq")),
+        "second_moment": _second_moment_error(states, other_states),
         "buffer": max((_of_largest({n: v}, {n: other_model[n]}) for n, v in buffers.items()),
                       default=0.0),
         "step_count": _largest(steps, other_states),

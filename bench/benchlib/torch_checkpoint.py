@@ -10,7 +10,7 @@ from . import safetensors
 
 MODEL, OPTIMIZER, MANIFEST = "model.safetensors", "optimizer.safetensors", "manifest.json"
 FORMAT = "pstrain checkpoint 1"
-STATES = ("momentum_buffer", "exp_avg", "exp_avg_sq")
+STATES = ("momentum_buffer", "exp_avg", "exp_avg_sq", "square_avg", "grad_avg", "sum")
 
 
 def _tensors(folder, name):
@@ -36,7 +36,7 @@ def _optimizer_arrays(model, optimizer, step):
             if state.get(key) is not None:
                 yield f"{name}.{key}", state[key].numpy()
         # SGD does not count.
-        yield f"{name}.step", np.array(state["step"] if "exp_avg" in state else step, np.float32)
+        yield f"{name}.step", np.array(state.get("step", step), np.float32)
 
 
 def _noted(path):

@@ -180,20 +180,31 @@ def _groups(config, model):
     return [g for g in groups if g["params"]]
 
 
+OPTIONS = {
+    "sgd": ("momentum", "dampening", "nesterov"),
+    "adam": ("betas", "eps"),
+    "adamw": ("betas", "eps"),
+    "rmsprop": ("momentum", "alpha", "centered", "eps"),
+    "adagrad": ("lr_decay", "initial_accumulator_value", "eps"),
+    "lion": ("betas",),
+}
+
+
 def _options(config):
     """Of the optimizer, by PyTorch's names."""
-    options = {"lr": config["optimizer.lr"]}
-    if config["optimizer.name"] == "sgd":
-        names = ("momentum", "dampening", "nesterov")
-    else:
-        names = ("betas", "eps")
-        options["betas"] = tuple(config["optimizer.betas"])
-    return {**{name: config[f"optimizer.{name}"] for name in names}, **options}
+    values = {name: config[f"optimizer.{name}"]
+              for name in ("lr", *OPTIONS[config["optimizer.name"]])}
+    if "betas" in values:
+        values["betas"] = tuple(values["betas"])
+    return values
 
 
 def optimizer_of(config, model, **extra):
     """PyTorch's; extra: of its class."""
-    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW,
+            "rmsprop": torch.optim.RMSprop, "adagrad": torch.optim.Adagrad}
+    if config["optimizer.name"] not in kind:
+        raise BenchError(f"PyTorch has no optimizer {config['optimizer.name']}")
     return kind[config["optimizer.name"]](_groups(config, model), **_options(config), **extra)
 
 

@@ -110,9 +110,12 @@ typedef struct ps_config_optimizer {
     double lr;
     double momentum, dampening;
     bool nesterov;
-    ps_float_list betas;
-    double eps;
-    double weight_decay;  // default 0, adamw 0.01
+    ps_float_list betas;                  // default 0.9, 0.999; lion 0.9, 0.99
+    double alpha;                         // rmsprop
+    bool centered;                        // rmsprop
+    double eps;                           // default 1e-8, adagrad 1e-10
+    double lr_decay, initial_accumulator; // adagrad
+    double weight_decay;                  // default 0, adamw 0.01
     bool decay_bias_norm; // false: no weight decay on biases and norm layers
     double clip_norm;     // 0: no clipping
     int64_t pytorch; // adam, adamw: version (1 or 2) whose rounding of the first moment

@@ -18,12 +18,33 @@ key_error(const ps_config *cfg, const char *path, const char *fmt, ...)
     return ps_yaml_error(at ? at : cfg->tree, "%s: %s", path, text);
 }
 
-static ps_err check_optimizer(ps_config *cfg)
+/* The defaults of an optimizer that are not the keys' own; PyTorch's, and for lion the
+ * paper's. */
+static void take_defaults(ps_config *cfg)
 {
     ps_config_optimizer *o = &cfg->optimizer;
-    if (o->name == PS_OPTIMIZER_ADAMW &&
-        !ps_yaml_path(cfg->tree, "optimizer.weight_decay"))
-        o->weight_decay = 0.01;
+    const struct {
+        ps_optimizer_kind kind;
+        const char *key;
+        double *field, value;
+    } defaults[] = {
+        {PS_OPTIMIZER_ADAMW, "optimizer.weight_decay", &o->weight_decay, 0.01},
+        {PS_OPTIMIZER_RMSPROP, "optimizer.lr", &o->lr, 0.01},
+        {PS_OPTIMIZER_ADAGRAD, "optimizer.lr", &o->lr, 0.01},
+        {PS_OPTIMIZER_ADAGRAD, "optimizer.eps", &o->eps, 1e-10},
+        {PS_OPTIMIZER_LION, "optimizer.lr", &o->lr, 1e-4},
+        {PS_OPTIMIZER_LION, "optimizer.betas", &o->betas.v[1], 0.99},
+    };
+    for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
+        if (o->name == defaults[i].kind && !ps_yaml_path(cfg->tree, defaults[i].key))
+            *defaults[i].field = defaults[i].value;
+}
+
+static ps_err check_optimizer(ps_config *cfg)
+{
+    const ps_config_optimizer *o = &cfg->optimizer;
+    take_defaults(cfg);
+    if (o->alpha >= 1) return key_error(cfg, "optimizer.alpha", "has to be below 1");
     if (o->betas.n != 2 || o->betas.v[0] >= 1 || o->betas.v[1] >= 1)
         return key_error(cfg, "optimizer.betas", "has to be two numbers below 1");
     if (o->nesterov && (o->momentum == 0 || o->dampening != 0))
@@ -113,7 +134,8 @@ static ps_err check_own_pace(const ps_config *cfg)
          "has to be ps: only servers can apply some workers' gradients"},
         {cfg->optimizer.name == PS_OPTIMIZER_SUM ||
              cfg->optimizer.name == PS_OPTIMIZER_MEAN,
-         "optimizer.name", "has to make the step on the servers: sgd, adam or adamw"},
+         "optimizer.name",
+         "has to be one that makes the step on the servers, not sum or mean"},
         {cfg->loss_scale.use == PS_SWITCH_ON ||
              (cfg->loss_scale.use == PS_SWITCH_AUTO &&
               cfg->train.precision == PS_PRECISION_FP16),
@@ -155,10 +177,12 @@ static ps_err check_sync(const ps_config *cfg)
                          "gloo");
     if (inner == PS_OPTIMIZER_SUM || inner == PS_OPTIMIZER_MEAN)
         return key_error(cfg, "sync.policy",
-                         "local needs an optimizer in the workers: optimizer.name sgd, "
-                         "adam or adamw");
+                         "local needs an optimizer in the workers: optimizer.name sum "
+                         "and mean make no step");
     if (s->outer == PS_OPTIMIZER_SUM || s->outer == PS_OPTIMIZER_MEAN)
         return key_error(cfg, "sync.outer", "sum and mean make no step: use sgd");
+    if (s->outer > PS_OPTIMIZER_ADAMW)
+        return key_error(cfg, "sync.outer", "has to be sgd, adam or adamw");
     if (s->outer != PS_OPTIMIZER_SGD && (s->outer_momentum != 0 || s->outer_nesterov))
         return key_error(cfg, "sync.outer", "only sgd has a momentum");
     if (s->outer_nesterov && s->outer_momentum == 0)

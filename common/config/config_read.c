@@ -7,7 +7,7 @@
 #include "nearest_name.h"
 #include "parse_text.h"
 
-enum { PATH_BYTES = 256, MAX_KEYS = 128, MAX_SECTIONS = 32, SECTION_BYTES = 32 };
+enum { PATH_BYTES = 256, MAX_KEYS = 256, MAX_SECTIONS = 32, SECTION_BYTES = 32 };
 
 /* ---- values ---- */
 

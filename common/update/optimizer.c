@@ -7,11 +7,46 @@
 
 typedef ps_optimizer_scalars scalars;
 
+static bool decouples(const ps_optimizer *opt)
+{
+    return opt->kind == PS_OPTIMIZER_ADAMW || opt->kind == PS_OPTIMIZER_LION;
+}
+
+/* What the kinds with moments use. */
+static void take_moments(scalars *k, const ps_optimizer *opt,
+                         const ps_optimizer_step *step)
+{
+    const double t = (double)step->t;
+    k->pytorch1 = opt->pytorch1;
+    k->beta1 = (float)opt->beta1;
+    k->lerp = (float)(1.0 - opt->beta1);
+    k->beta2 = (float)opt->beta2;
+    k->one_minus_beta2 = (float)(1.0 - opt->beta2);
+    k->root_correction = (float)sqrt(1.0 - pow(opt->beta2, t));
+    k->eps = (float)opt->eps;
+    k->step_size_neg = (float)-(step->lr / (1.0 - pow(opt->beta1, t)));
+}
+
+static void take_rmsprop(scalars *k, const ps_optimizer *opt)
+{
+    k->beta1 = k->beta2;
+    k->lerp = k->one_minus_beta2;
+    k->centered = opt->centered;
+    k->has_momentum = opt->momentum != 0.0;
+}
+
+static void take_adagrad(scalars *k, const ps_optimizer *opt,
+                         const ps_optimizer_step *step)
+{
+    const double before = (double)(step->t - 1);
+    k->accumulator = (float)opt->initial_accumulator;
+    k->lr_neg = (float)-(step->lr / (1.0 + before * opt->lr_decay));
+}
+
 ps_optimizer_scalars ps_optimizer_scalars_of(const ps_optimizer *opt,
                                              const ps_optimizer_step *step,
                                              double weight_decay)
 {
-    double t = (double)step->t;
     scalars k = {.scale = (float)step->grad_scale,
                  .decay = (float)weight_decay,
                  .lr_neg = (float)-step->lr,
@@ -24,15 +59,10 @@ ps_optimizer_scalars ps_optimizer_scalars_of(const ps_optimizer *opt,
         k.scale = (float)(step->grad_scale * opt->share);
         return k;
     }
-    k.pytorch1 = opt->pytorch1;
-    k.beta1 = (float)opt->beta1;
-    k.lerp = (float)(1.0 - opt->beta1);
-    k.beta2 = (float)opt->beta2;
-    k.one_minus_beta2 = (float)(1.0 - opt->beta2);
-    k.root_correction = (float)sqrt(1.0 - pow(opt->beta2, t));
-    k.eps = (float)opt->eps;
-    k.step_size_neg = (float)-(step->lr / (1.0 - pow(opt->beta1, t)));
-    if (opt->kind == PS_OPTIMIZER_ADAMW) k.decay = (float)(1.0 - step->lr * weight_decay);
+    take_moments(&k, opt, step);
+    if (opt->kind == PS_OPTIMIZER_RMSPROP) take_rmsprop(&k, opt);
+    if (opt->kind == PS_OPTIMIZER_ADAGRAD) take_adagrad(&k, opt, step);
+    if (decouples(opt)) k.decay = (float)(1.0 - step->lr * weight_decay);
     return k;
 }
 
@@ -60,7 +90,7 @@ void ps_optimizer_apply_by(const ps_optimizer *opt, const ps_optimizer_scalars *
                            uint64_t n, float *param, const float *grad,
                            float *const *states)
 {
-    float *mine[PS_OPTIMIZER_MAX_STATES] = {NULL, NULL};
+    float *mine[PS_OPTIMIZER_MAX_STATES] = {NULL};
     for (int i = 0; i < opt->n_states; i++)
         mine[i] = states[i];
     ps_optimizer_loops(opt->kind, k, n, param, grad, mine);
@@ -68,8 +98,38 @@ void ps_optimizer_apply_by(const ps_optimizer *opt, const ps_optimizer_scalars *
 
 const char *ps_optimizer_state_name(const ps_optimizer *opt, int i)
 {
-    if (opt->kind == PS_OPTIMIZER_SGD) return "momentum_buffer";
-    return i == 0 ? "exp_avg" : "exp_avg_sq";
+    static const char *const adam[] = {"exp_avg", "exp_avg_sq"};
+    const int buffer = opt->momentum != 0.0 ? 1 : 0; // RMSprop's second, if any
+    switch (opt->kind) {
+    case PS_OPTIMIZER_SGD:
+        return "momentum_buffer";
+    case PS_OPTIMIZER_RMSPROP:
+        if (i == 0) return "square_avg";
+        return i == buffer ? "momentum_buffer" : "grad_avg";
+    case PS_OPTIMIZER_ADAGRAD:
+        return "sum";
+    default:
+        return adam[i != 0];
+    }
+}
+
+static int count_states(const ps_optimizer *opt)
+{
+    const int momentum = opt->momentum != 0.0;
+    switch (opt->kind) {
+    case PS_OPTIMIZER_SGD:
+        return momentum;
+    case PS_OPTIMIZER_ADAM:
+    case PS_OPTIMIZER_ADAMW:
+        return 2;
+    case PS_OPTIMIZER_RMSPROP:
+        return 1 + momentum + opt->centered;
+    case PS_OPTIMIZER_ADAGRAD:
+    case PS_OPTIMIZER_LION:
+        return 1;
+    default:
+        return 0;
+    }
 }
 
 ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
@@ -82,14 +142,17 @@ ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
                           .beta1 = c->betas.v[0],
                           .beta2 = c->betas.v[1],
                           .eps = c->eps,
+                          .lr_decay = c->lr_decay,
+                          .initial_accumulator = c->initial_accumulator,
+                          .centered = c->centered,
                           .weight_decay = c->weight_decay,
                           .nesterov = c->nesterov,
                           .decay_bias_norm = c->decay_bias_norm,
                           .pytorch1 = c->pytorch == 1,
                           .share = 1};
-    opt->n_states = ps_optimizer_adds_up(opt) ? 0 : 2;
+    if (opt->kind == PS_OPTIMIZER_RMSPROP) opt->beta2 = c->alpha;
     if (opt->kind == PS_OPTIMIZER_MEAN) opt->share = 1.0 / (double)cfg->job.workers;
-    if (opt->kind == PS_OPTIMIZER_SGD) opt->n_states = opt->momentum != 0.0;
+    opt->n_states = count_states(opt);
     return PS_OK;
 }
 

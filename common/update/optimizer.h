@@ -1,13 +1,19 @@
 /* Optimizers: one implementation, used by shards and, in all-reduce mode, by workers.
  *
  * Formulas, defaults and roundings are those of PyTorch's single-tensor CPU optimizers
- * (torch/optim/{sgd,adam,adamw}.py): scalars in double, tensors in float32.
+ * (torch/optim): scalars in double, tensors in float32.
  *
  *   SGD    d = g + wd*p; t = 1: buf = d, else buf = mu*buf + (1-damp)*d
  *          nesterov: d + mu*buf, else buf (mu = 0: d); p -= lr*d
  *   Adam   g += wd*p; AdamW: p *= 1 - lr*wd
  *          m += (1-b1)(g-m); PyTorch 1: m = b1*m + (1-b1)g; v = b2*v + (1-b2)g*g
  *          p -= lr/(1-b1^t) * m / (sqrt(v)/sqrt(1-b2^t) + eps)
+ *   RMSprop  g += wd*p; v = a*v + (1-a)g*g; centered: c += (1-a)(g-c), s = v - c*c, else
+ *          s = v; momentum: buf = mu*buf + g/(sqrt(s)+eps), p -= lr*buf; without:
+ *          p -= lr * g / (sqrt(s)+eps)
+ *   Adagrad  g += wd*p; sum += g*g; p -= lr/(1+(t-1)*lr_decay) * g / (sqrt(sum)+eps)
+ *   Lion   p *= 1 - lr*wd; p -= lr * sign(b1*m + (1-b1)g); m = b2*m + (1-b2)g
+ *          (Chen et al. 2023, arXiv 2302.06675, algorithm 2)
  *
  * Two kinds make no step, for optimizers that run in the workers: g is the sum of the
  * workers' gradients in rank order, and "new weights" are
@@ -21,15 +27,20 @@
 #include "config.h"
 #include "tensor.h"
 
-enum { PS_OPTIMIZER_MAX_STATES = 2 };
+enum { PS_OPTIMIZER_MAX_STATES = 4 };
 
 typedef struct ps_optimizer {
     ps_optimizer_kind kind;
-    double lr, momentum, dampening, beta1, beta2, eps, weight_decay;
+    double lr, momentum, dampening, beta1, beta2, eps,
+        weight_decay;                     // RMSprop: a is beta2
+    double lr_decay, initial_accumulator; // Adagrad
     bool nesterov, decay_bias_norm;
-    bool pytorch1; // Adam(W): m as PyTorch 1 computed it
+    bool centered; // RMSprop
+    bool pytorch1; // Adam(W), RMSprop: m, c as PyTorch 1 computed them
     double share;  // mean: 1/W; sum: 1
-    int n_states;  // arrays of state per parameter: SGD 0, with momentum 1, Adam(W) 2
+    // Arrays of state per parameter: SGD 0, with momentum 1; Adam(W) 2; RMSprop 1, with
+    // momentum and centered one more each; Adagrad, Lion 1.
+    int n_states;
     const struct ps_param_groups *groups; // borrowed; NULL: all parameters are alike
 } ps_optimizer;
 
@@ -42,7 +53,8 @@ typedef struct ps_optimizer_step {
     uint64_t step;     // of the job, from 0: skipped ones count
 } ps_optimizer_step;
 
-/* PyTorch's word for state array i: "momentum_buffer", "exp_avg", "exp_avg_sq". */
+/* PyTorch's word for state array i: "momentum_buffer", "exp_avg", "exp_avg_sq",
+ * "square_avg", "grad_avg", "sum". */
 const char *ps_optimizer_state_name(const ps_optimizer *opt, int i);
 
 ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg);
@@ -63,7 +75,9 @@ typedef struct ps_optimizer_scalars {
     float lr_neg, momentum, damp;              // SGD: -lr, mu, 1 - dampening
     float beta1, lerp, beta2, one_minus_beta2; // Adam; lerp: 1 - beta1
     float root_correction, eps, step_size_neg; // Adam: sqrt(1-b2^t), eps, -lr/(1-b1^t)
+    float accumulator;                         // Adagrad: what the sums begin with
     bool first, nesterov, pytorch1;
+    bool centered, has_momentum; // RMSprop
 } ps_optimizer_scalars;
 
 ps_optimizer_scalars ps_optimizer_scalars_of(const ps_optimizer *opt,

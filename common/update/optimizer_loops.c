@@ -43,6 +43,21 @@ KERNEL sgd_momentum(scalars k, uint64_t n, float *restrict p, const float *restr
 /* How the first moment is rounded: at::lerp starts from the nearer end. */
 typedef enum moment_form { LERP_FROM_M, LERP_FROM_G, SUM } moment_form;
 
+/* A moment that is lerped towards g. The form is a constant where this is inlined. */
+static inline __attribute__((always_inline)) float lerped(float m, float g, float lerp,
+                                                          float keep, moment_form form)
+{
+    if (form == SUM) return ps_fused(lerp, g, keep * m);
+    if (form == LERP_FROM_M) return ps_fused(lerp, g - m, m);
+    return ps_fused(lerp - 1.0f, g - m, g);
+}
+
+static inline moment_form form_of(const scalars *k)
+{
+    if (k->pytorch1) return SUM;
+    return k->lerp < 0.5f ? LERP_FROM_M : LERP_FROM_G;
+}
+
 /* decoupled: AdamW decays the weight, Adam adds the decay to the gradient. decoupled and
  * the form are constants where this is inlined. */
 KERNEL adam_update(scalars k, bool decoupled, moment_form form, uint64_t n,
@@ -51,17 +66,12 @@ KERNEL adam_update(scalars k, bool decoupled, moment_form form, uint64_t n,
 {
 #pragma omp simd
     for (uint64_t i = 0; i < n; i++) {
-        float g = k.scale * grad[i], w = p[i], mean;
+        float g = k.scale * grad[i], w = p[i];
         if (decoupled)
             w *= k.decay;
         else
             g = ps_fused(k.decay, w, g);
-        if (form == SUM)
-            mean = ps_fused(k.lerp, g, k.beta1 * m[i]);
-        else if (form == LERP_FROM_M)
-            mean = ps_fused(k.lerp, g - m[i], m[i]);
-        else
-            mean = ps_fused(k.lerp - 1.0f, g - m[i], g);
+        float mean = lerped(m[i], g, k.lerp, k.beta1, form);
         float square = ps_fused(k.one_minus_beta2 * g, g, k.beta2 * v[i]);
         float root = sqrtf(square) / k.root_correction + k.eps;
         m[i] = mean;
@@ -73,12 +83,101 @@ KERNEL adam_update(scalars k, bool decoupled, moment_form form, uint64_t n,
 KERNEL adam_form(const scalars *k, bool decoupled, uint64_t n, float *p,
                  const float *grad, float *const *states)
 {
-    if (k->pytorch1)
+    switch (form_of(k)) {
+    case SUM:
         adam_update(*k, decoupled, SUM, n, p, grad, states[0], states[1]);
-    else if (k->lerp < 0.5f)
+        break;
+    case LERP_FROM_M:
         adam_update(*k, decoupled, LERP_FROM_M, n, p, grad, states[0], states[1]);
-    else
+        break;
+    case LERP_FROM_G:
         adam_update(*k, decoupled, LERP_FROM_G, n, p, grad, states[0], states[1]);
+        break;
+    }
+}
+
+/* buf and mean: not used without momentum, and without centered. The rest are constants
+ * where this is inlined. */
+KERNEL rmsprop_update(scalars k, bool momentum, bool centered, moment_form form,
+                      uint64_t n, float *restrict p, const float *restrict grad,
+                      float *restrict v, float *restrict buf, float *restrict mean)
+{
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++) {
+        float g = ps_fused(k.decay, p[i], k.scale * grad[i]);
+        float square = ps_fused(k.one_minus_beta2 * g, g, k.beta2 * v[i]),
+              spread = square;
+        if (centered) {
+            float m = lerped(mean[i], g, k.lerp, k.beta1, form);
+            mean[i] = m;
+            spread = ps_fused(-m, m, square);
+        }
+        float root = sqrtf(spread) + k.eps;
+        v[i] = square;
+        if (momentum) {
+            float b = k.momentum * buf[i] + g / root;
+            buf[i] = b;
+            p[i] = ps_fused(k.lr_neg, b, p[i]);
+        } else {
+            p[i] = p[i] + k.lr_neg * g / root;
+        }
+    }
+}
+
+/* form as above; with and without the other two arrays. */
+KERNEL rmsprop_form(const scalars *k, moment_form form, uint64_t n, float *p,
+                    const float *grad, float *const *states)
+{
+    if (k->has_momentum && k->centered)
+        rmsprop_update(*k, true, true, form, n, p, grad, states[0], states[1], states[2]);
+    else if (k->has_momentum)
+        rmsprop_update(*k, true, false, SUM, n, p, grad, states[0], states[1], NULL);
+    else if (k->centered)
+        rmsprop_update(*k, false, true, form, n, p, grad, states[0], NULL, states[1]);
+    else
+        rmsprop_update(*k, false, false, SUM, n, p, grad, states[0], NULL, NULL);
+}
+
+KERNEL rmsprop(const scalars *k, uint64_t n, float *p, const float *grad,
+               float *const *states)
+{
+    switch (form_of(k)) {
+    case SUM:
+        rmsprop_form(k, SUM, n, p, grad, states);
+        break;
+    case LERP_FROM_M:
+        rmsprop_form(k, LERP_FROM_M, n, p, grad, states);
+        break;
+    case LERP_FROM_G:
+        rmsprop_form(k, LERP_FROM_G, n, p, grad, states);
+        break;
+    }
+}
+
+KERNEL adagrad(scalars k, uint64_t n, float *restrict p, const float *restrict grad,
+               float *restrict sum)
+{
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++) {
+        float g = ps_fused(k.decay, p[i], k.scale * grad[i]);
+        float square = ps_fused(g, g, k.first ? k.accumulator : sum[i]);
+        sum[i] = square;
+        p[i] = p[i] + k.lr_neg * g / (sqrtf(square) + k.eps);
+    }
+}
+
+/* A direction that is not a number stays so. */
+KERNEL lion(scalars k, uint64_t n, float *restrict p, const float *restrict grad,
+            float *restrict m)
+{
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++) {
+        float g = k.scale * grad[i], w = p[i] * k.decay;
+        float to = ps_fused(k.lerp, g, k.beta1 * m[i]);
+        float sign = to > 0.0f ? 1.0f : to < 0.0f ? -1.0f : to;
+        m[i] = ps_fused(k.one_minus_beta2, g, k.beta2 * m[i]);
+        p[i] = ps_fused(k.lr_neg, sign, w);
+    }
 }
 
 KERNEL take_sum(scalars k, uint64_t n, float *restrict p, const float *restrict grad)
@@ -91,14 +190,31 @@ KERNEL take_sum(scalars k, uint64_t n, float *restrict p, const float *restrict 
 KERNEL apply_kind(ps_optimizer_kind kind, const scalars *k, uint64_t n, float *p,
                   const float *grad, float *const *states)
 {
-    if (kind == PS_OPTIMIZER_SGD && !states[0])
-        sgd_plain(*k, n, p, grad);
-    else if (kind == PS_OPTIMIZER_SGD)
-        sgd_momentum(*k, n, p, grad, states[0]);
-    else if (kind == PS_OPTIMIZER_SUM || kind == PS_OPTIMIZER_MEAN)
-        take_sum(*k, n, p, grad);
-    else
+    switch (kind) {
+    case PS_OPTIMIZER_SGD:
+        if (states[0])
+            sgd_momentum(*k, n, p, grad, states[0]);
+        else
+            sgd_plain(*k, n, p, grad);
+        break;
+    case PS_OPTIMIZER_ADAM:
+    case PS_OPTIMIZER_ADAMW:
         adam_form(k, kind == PS_OPTIMIZER_ADAMW, n, p, grad, states);
+        break;
+    case PS_OPTIMIZER_RMSPROP:
+        rmsprop(k, n, p, grad, states);
+        break;
+    case PS_OPTIMIZER_ADAGRAD:
+        adagrad(*k, n, p, grad, states[0]);
+        break;
+    case PS_OPTIMIZER_LION:
+        lion(*k, n, p, grad, states[0]);
+        break;
+    case PS_OPTIMIZER_SUM:
+    case PS_OPTIMIZER_MEAN:
+        take_sum(*k, n, p, grad);
+        break;
+    }
 }
 
 /* Elements of a block, and how far ahead of it memory is prefetched: the four arrays are
@@ -110,8 +226,8 @@ KERNEL prefetch_block(const float *p, const float *grad, float *const *states)
     for (int i = AHEAD; i < AHEAD + BLOCK; i += LINE) {
         __builtin_prefetch(p + i, 1);
         __builtin_prefetch(grad + i);
-        if (states[0]) __builtin_prefetch(states[0] + i, 1);
-        if (states[1]) __builtin_prefetch(states[1] + i, 1);
+        for (int s = 0; s < PS_OPTIMIZER_MAX_STATES; s++)
+            if (states[s]) __builtin_prefetch(states[s] + i, 1);
     }
 }
 
@@ -121,8 +237,9 @@ PS_PER_LEVEL(void, ps_optimizer_loops,
              (kind, k, n, p, grad, states))
 {
     for (uint64_t at = 0; at < n; at += BLOCK) {
-        float *const here[] = {states[0] ? states[0] + at : NULL,
-                               states[1] ? states[1] + at : NULL};
+        float *here[PS_OPTIMIZER_MAX_STATES];
+        for (int s = 0; s < PS_OPTIMIZER_MAX_STATES; s++)
+            here[s] = states[s] ? states[s] + at : NULL;
         uint64_t count = n - at < BLOCK ? n - at : BLOCK;
         if (n - at >= AHEAD + BLOCK) prefetch_block(p + at, grad + at, here);
         apply_kind(kind, k, count, p + at, grad + at, here);

@@ -81,14 +81,22 @@ static ps_err bad(int group, const char *name, double value, const char *wanted)
                       group, name, value, wanted);
 }
 
-static ps_err check_sgd(const ps_optimizer *opt, const ps_group_numbers *n, int group)
+/* Each group has the same arrays of state. */
+static ps_err check_momentum(const ps_optimizer *opt, const ps_group_numbers *n,
+                             int group)
 {
     static const char same[] =
         "a momentum in all groups, from the first step on, or in none";
     if (!(n->momentum >= 0 && isfinite(n->momentum)))
         return bad(group, "momentum", n->momentum, "a number from 0 on");
-    if ((n->momentum != 0) != (opt->n_states > 0))
+    if ((n->momentum != 0) != (opt->momentum != 0))
         return bad(group, "momentum", n->momentum, same);
+    return PS_OK;
+}
+
+static ps_err check_sgd(const ps_optimizer *opt, const ps_group_numbers *n, int group)
+{
+    PS_TRY(check_momentum(opt, n, group));
     if (!isfinite(n->dampening))
         return bad(group, "dampening", n->dampening, "a finite number");
     if (n->nesterov != 0 && (n->momentum == 0 || n->dampening != 0))
@@ -104,7 +112,8 @@ ps_err ps_param_groups_check(const ps_optimizer *opt, const ps_group_numbers *n,
     if (!isfinite(n->weight_decay))
         return bad(group, "weight_decay", n->weight_decay, "a finite number");
     if (opt->kind == PS_OPTIMIZER_SGD) return check_sgd(opt, n, group);
-    if (opt->n_states == 0) return PS_OK;
+    if (ps_optimizer_adds_up(opt)) return PS_OK;
+    if (opt->kind == PS_OPTIMIZER_RMSPROP) PS_TRY(check_momentum(opt, n, group));
     if (!(n->beta1 >= 0 && n->beta1 < 1))
         return bad(group, "beta1", n->beta1, "a number from 0 to below 1");
     if (!(n->beta2 >= 0 && n->beta2 < 1))

@@ -43,11 +43,11 @@
  * none). Without these the shard drops it: they were lost with a connection, and both
  * come again.
  *
- * FETCH and RESTORE are for checkpoints. The arrays are the optimizer's states (0, 1) and
- * the weights (2), always as float32 in the message, whatever the codec and with shared
- * memory too. For a chunk whose weights were restored, INIT carries the weights that the
- * workers last received. Array 255 is the shard's step rule (step_rule.h), which is only
- * fetched. The INIT of a resumed job carries the job's step.
+ * FETCH and RESTORE are for checkpoints. The arrays are the optimizer's states (0 to 3)
+ * and the weights (4), always as float32 in the message, whatever the codec and with
+ * shared memory too. For a chunk whose weights were restored, INIT carries the weights
+ * that the workers last received. Array 255 is the shard's step rule (step_rule.h), which
+ * is only fetched. The INIT of a resumed job carries the job's step.
  *
  * What a worker has sent is answered by READY (HELLO), WEIGHTS (INIT, PUSH, PULL),
  * EXACT_WEIGHTS, STATE, RESTORED and LEFT. Over a new connection the worker sends HELLO,
@@ -78,7 +78,7 @@
 #include "codec.h"
 #include "err.h"
 
-enum { PS_WIRE_VERSION = 2, PS_WIRE_HEADER_MAX = 80 };
+enum { PS_WIRE_VERSION = 3, PS_WIRE_HEADER_MAX = 80 };
 
 /* `place` in HELLO: from now on the PUSHes and GROUPS of the worker, and the WEIGHTS that
  * answer its PUSHes, travel through rings in shared memory (wire_rings.h). They outlive a
@@ -90,7 +90,7 @@ enum { PS_WIRE_HELLO_RINGS = 1 };
 enum { PS_WIRE_REST = 1, PS_WIRE_OVER = 2, PS_WIRE_DROPPED = 4 };
 
 /* `place` in FETCH, RESTORE and STATE. */
-enum { PS_WIRE_STATE_WEIGHTS = 2, PS_WIRE_STATE_RULE = 255 };
+enum { PS_WIRE_STATE_WEIGHTS = 4, PS_WIRE_STATE_RULE = 255 };
 
 /* name, number, sender, has a payload */
 #define PS_MSG_MAP(X)                                                                    \

@@ -9,13 +9,18 @@ import torch
 from . import _library
 from .errors import InputError
 
-NAMES = ("sgd", "adam", "adamw")
-# As PyTorch's.
+NAMES = ("sgd", "adam", "adamw", "rmsprop", "adagrad", "lion")
+# As PyTorch's; lion's are its paper's.
 DEFAULTS: "dict[str, dict[str, typing.Any]]" = {
     "sgd": {"lr": 1e-3, "momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False},
     "adam": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0},
     "adamw": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2},
+    "rmsprop": {"lr": 1e-2, "alpha": 0.99, "eps": 1e-8, "weight_decay": 0.0, "momentum": 0.0, "centered": False},
+    "adagrad": {"lr": 1e-2, "lr_decay": 0.0, "weight_decay": 0.0, "initial_accumulator_value": 0.0, "eps": 1e-10},
+    "lion": {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0},
 }
+# Options that all groups share, as keys of docs/configuration.md.
+SHARED = {"rmsprop": ("centered",), "adagrad": ("lr_decay", "initial_accumulator_value")}
 TORCH = tuple(int(n) for n in torch.__version__.split(".")[:2] if n.isdigit())
 
 
@@ -30,6 +35,17 @@ def defaults(name: str, options: "dict[str, typing.Any]", rank: int) -> "dict[st
             raise InputError(f"rank {rank}: {name} has no option {key!r} here; it has "
                              f"{', '.join(known)}")
     return {**known, **options}
+
+
+def shared(name: str, groups: "list[dict[str, typing.Any]]", rank: int) -> "list[str]":
+    """The options that all groups have to share, as settings."""
+    words = []
+    for key in SHARED.get(name, ()):
+        if any(group[key] != groups[0][key] for group in groups):
+            raise InputError(f"rank {rank}: {key} of {name} has to be the same in all parameter groups")
+        value = groups[0][key]
+        words.append(f"optimizer.{key}={str(value).lower() if isinstance(value, bool) else repr(float(value))}")
+    return words
 
 
 def settings(name: str, codec: "str | None", clip_norm: float,
@@ -48,7 +64,7 @@ def settings(name: str, codec: "str | None", clip_norm: float,
 
 def numbers(group: "dict[str, typing.Any]") -> "tuple[float, ...]":
     """As pstrain_group has them."""
-    beta1, beta2 = group.get("betas", (0.0, 0.0))
+    beta1, beta2 = group.get("betas", (0.0, group.get("alpha", 0.0)))
     return (float(group["lr"]), float(group.get("momentum", 0)), float(group.get("dampening", 0)),
             float(beta1), float(beta2), float(group.get("eps", 0)), float(group["weight_decay"]),
             float(group.get("nesterov", False)))
@@ -65,9 +81,10 @@ def as_c(groups: "list[tuple[float, ...]]") -> "ctypes.Array[_library.Group]":
 
 
 def state_names(name: str, groups: "list[dict[str, typing.Any]]") -> "list[str]":
-    if name == "sgd":
-        return ["momentum_buffer"] if any(g["momentum"] for g in groups) else []
-    return ["exp_avg", "exp_avg_sq"]
+    momentum = ["momentum_buffer"] if any(g.get("momentum") for g in groups) else []
+    return {"sgd": momentum, "adagrad": ["sum"], "lion": ["exp_avg"],
+            "rmsprop": ["square_avg", *momentum, *(["grad_avg"] if groups[0].get("centered") else [])],
+            }.get(name, ["exp_avg", "exp_avg_sq"])
 
 
 def groups(params: typing.Any, rank: int) -> "tuple[list[dict[str, typing.Any]], dict[int, str]]":

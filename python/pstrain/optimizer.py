@@ -19,13 +19,13 @@ _increment_version = getattr(getattr(torch.autograd, "graph", None), "increment_
 
 
 class Optimizer(torch.optim.Optimizer):
-    """SGD, Adam or AdamW on the servers, with PyTorch's formulas.
+    """SGD, Adam, AdamW, RMSprop, Adagrad or Lion on the servers, with PyTorch's formulas.
 
     params: `model.named_parameters()`, parameters, or groups of them as for torch.optim. They are
     float32 (or bfloat16 or float16, with float32 weights on the servers), dense, contiguous or
     channels_last, all on the CPU or all on one GPU; each rank has the same. Those that do not
     require a gradient are left alone.
-    name: "sgd", "adam" or "adamw".
+    name: "sgd", "adam", "adamw", "rmsprop", "adagrad" or "lion".
     codec: none, fp16, bf16, int8, onebit or topk: how gradients travel (exchange.codec).
     clip_norm: the norm to which the mean gradient is clipped, over all parameters.
     loss_scale: None; True: dynamic, as torch.amp.GradScaler's; or the first scale. Multiply the
@@ -39,7 +39,9 @@ class Optimizer(torch.optim.Optimizer):
     memory from which it is sent. Gradients then exist once, and what is computed in this memory is
     not copied. zero_grad(set_to_none=False) waits for the step; with a codec `.grad` is divided by
     the number of ranks.
-    options: lr, momentum, dampening, nesterov, betas, eps, weight_decay, with PyTorch's defaults.
+    options: lr, momentum, dampening, nesterov, betas, alpha, centered, eps, lr_decay,
+    initial_accumulator_value, weight_decay: those that PyTorch's optimizer of that name has, with its
+    defaults (lion: its paper's).
 
     The job is opened by the first forward pass with gradients: rank 0's weights become
     everybody's, and a model that differs between ranks raises PeerError on all of them, with the
@@ -69,7 +71,8 @@ class Optimizer(torch.optim.Optimizer):
             if value < 0:
                 raise InputError(f"rank {job.rank}: {key}={value} is below 0")
         self._total_steps = total_steps
-        self._settings = _arguments.settings(name, codec, clip_norm, loss_scale) + jobs.as_words(settings)
+        self._settings = (_arguments.settings(name, codec, clip_norm, loss_scale)
+                          + _arguments.shared(name, self.param_groups, job.rank) + jobs.as_words(settings))
         self._scales = loss_scale not in (None, False)
         self._push_early = push == "backward"
         self._views = gradient_as_arena_view

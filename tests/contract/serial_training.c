@@ -75,7 +75,7 @@ typedef struct serial {
     ps_optimizer opt;
     ps_schedule schedule;
     scaler scaler;
-    float *params, *sum, *one, *states[2];
+    float *params, *sum, *one, *states[3];
     double *blocks;
 } serial;
 
@@ -120,7 +120,7 @@ static void serial_step(serial *s, uint64_t step)
     if (s->scaler.on && !finite) return;
     for (int t = 0; t < s->spec.table.n_tensors; t++) {
         uint64_t at = s->spec.table.tensors[t].offset;
-        float *const state[2] = {s->states[0] + at, s->states[1] + at};
+        float *const state[] = {s->states[0] + at, s->states[1] + at, s->states[2] + at};
         ps_optimizer_apply(
             &s->opt, &o, ps_optimizer_decay(&s->opt, s->spec.table.tensors[t].role),
             s->spec.table.tensors[t].count, s->params + at, s->sum + at, state);
@@ -136,14 +136,17 @@ float *test_serial_weights(const ps_config *cfg, int workers,
     assert_int_equal(ps_model_spec_init(&s.spec, cfg), PS_OK);
     assert_int_equal(ps_optimizer_init(&s.opt, cfg), PS_OK);
     assert_int_equal(ps_schedule_init(&s.schedule, cfg, TEST_STEPS), PS_OK);
-    float **arenas[] = {&s.params, &s.sum, &s.one, &s.states[0], &s.states[1]};
-    for (int i = 0; i < 5; i++)
+    float **arenas[] = {&s.params,    &s.sum,       &s.one,
+                        &s.states[0], &s.states[1], &s.states[2]};
+    for (size_t i = 0; i < sizeof arenas / sizeof *arenas; i++)
         *arenas[i] = calloc(s.spec.table.arena_count, sizeof(float));
     s.blocks = calloc(ps_gradnorm_blocks(&s.spec.table), sizeof *s.blocks);
     test_first_weights(&s.spec, s.params);
     for (uint64_t step = 0; step < TEST_STEPS; step++)
         serial_step(&s, step);
-    free(s.sum), free(s.one), free(s.states[0]), free(s.states[1]), free(s.blocks);
+    free(s.sum), free(s.one), free(s.blocks);
+    for (int i = 0; i < 3; i++)
+        free(s.states[i]);
     ps_model_spec_fini(&s.spec);
     return s.params;
 }

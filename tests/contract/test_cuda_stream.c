@@ -235,6 +235,14 @@ static void test_optimizers(void **state)
     assert_same_training("optimizer={name: adam, betas: [0.3, 0.9]}",
                          "optimizer.pytorch=2");
     assert_same_training("optimizer.name=adamw", "optimizer.pytorch=1");
+    assert_same_training("optimizer={name: rmsprop, weight_decay: 0.01}",
+                         "optimizer.clip_norm=0.3");
+    assert_same_training("optimizer={name: rmsprop, momentum: 0.9, centered: true}",
+                         "optimizer.eps=0.01");
+    assert_same_training("optimizer={name: adagrad, lr_decay: 0.1}",
+                         "optimizer.initial_accumulator_value=0.1");
+    assert_same_training("optimizer={name: lion, weight_decay: 0.1}",
+                         "optimizer.decay_bias_norm=false");
 }
 
 /* The first scale is so large that gradients overflow, on both sides alike. */

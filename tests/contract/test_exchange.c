@@ -43,6 +43,24 @@ static void tcp_several_shards_a_server(void **state)
     }
 }
 
+/* The optimizers whose state is another one than Adam's. */
+static void every_optimizer(void **state)
+{
+    static const char *const names[] = {
+        "optimizer={name: rmsprop, momentum: 0.9, centered: true, eps: 0.01}",
+        "optimizer={name: adagrad, initial_accumulator_value: 0.1, lr_decay: 0.1}",
+        "optimizer={name: lion, weight_decay: 0.1, lr: 0.01}"};
+    for (int i = 0; i < 6; i++) {
+        const bool alone = i % 2;
+        const test_run_options options = {.exchange =
+                                              alone ? PS_EXCHANGE_NONE : PS_EXCHANGE_PS,
+                                          .servers = alone ? 0 : 2,
+                                          .workers = alone ? 1 : 3,
+                                          SETS("exchange.chunk=16384", names[i / 2])};
+        test_run_check_bits(&options);
+    }
+}
+
 static void clipping(void **state)
 {
     static const char *const shm[] = {"exchange.shm=off", "exchange.shm=on"};
@@ -188,6 +206,7 @@ int main(void)
         cmocka_unit_test(without_exchange),
         cmocka_unit_test(tcp_any_size),
         cmocka_unit_test(tcp_several_shards_a_server),
+        cmocka_unit_test(every_optimizer),
         cmocka_unit_test(clipping),
         cmocka_unit_test(ranges_of_gradients),
         cmocka_unit_test(shared_memory),

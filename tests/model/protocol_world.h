@@ -76,7 +76,7 @@ typedef struct worker {
 typedef struct snapshot {
     uint64_t version;
     float params[ARENA];
-    float arrays[PS_OPTIMIZER_MAX_STATES + 1][ARENA]; // [2]: the servers' weights
+    float arrays[PS_OPTIMIZER_MAX_STATES + 1][ARENA]; // the last: the servers' weights
     float feedback[WORKERS][ARENA];
     uint32_t rule_bytes;
     uint8_t rule[PS_STEP_RULE_STATE_BYTES];

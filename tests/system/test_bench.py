@@ -322,7 +322,7 @@ class Continue(BenchTest):
     @needs_torch
     def test_every_optimizer(self):
         results = self.check_both_directions(["--modes", "ps"])
-        self.assertEqual(len(results), 6)
+        self.assertEqual(len(results), 10)
         self.assertTrue(all(r["steps"] == 2 for r in results.values()))
 
     @needs_torch

@@ -91,7 +91,8 @@ class Bits(PythonTest):
         self.assertNotEqual(coded, plain)
 
     def test_same_steps_as_pytorch(self):
-        for name, most in (("sgd", 0), ("momentum", 0), ("nesterov", 0), ("adam", 2), ("adamw", 2)):
+        for name, most in (("sgd", 0), ("momentum", 0), ("nesterov", 0), ("adam", 2), ("adamw", 2),
+                           ("rmsprop", 2), ("adagrad", 2)):
             with self.subTest(name=name):
                 said = self.said(self.job("same_step", name), "ulps")
                 self.assertEqual(len(set(said)), 1, "the ranks have other weights")
@@ -139,7 +140,7 @@ class Bits(PythonTest):
         self.assertEqual(self.job("collectives", workers=4, servers=1).count(": fine"), 4)
 
     def test_save_and_load(self):
-        for name in ("momentum", "adamw"):
+        for name in ("momentum", "adamw", "rmsprop", "adagrad"):
             with self.subTest(name=name):
                 whole = self.said(self.job("save", name, self.folder), "whole")
                 self.assertEqual(self.said(self.job("load", name, self.folder), "whole"), whole)

@@ -90,10 +90,11 @@ static void infinite_numbers(void **state)
 
 static void put_steps(output *o, const ps_optimizer *opt, uint64_t n)
 {
-    static float param[MOST], grad[MOST], first[MOST], second[MOST];
-    float *const states[] = {first, second};
+    static float param[MOST], grad[MOST], first[MOST], second[MOST], third[MOST];
+    float *const states[] = {first, second, third};
     memset(first, 0, sizeof first);
     memset(second, 0, sizeof second);
+    memset(third, 0, sizeof third);
     fill(1, n, param);
     for (uint64_t t = 1; t <= 3; t++) {
         const ps_optimizer_step step = {
@@ -103,6 +104,7 @@ static void put_steps(output *o, const ps_optimizer *opt, uint64_t n)
         put(o, param, n * sizeof *param);
         put(o, first, n * sizeof *first);
         put(o, second, n * sizeof *second);
+        put(o, third, n * sizeof *third);
     }
 }
 
@@ -135,6 +137,24 @@ static void compute_steps(output *o)
          .eps = 1e-8,
          .pytorch1 = true,
          .n_states = 2},
+        {.kind = PS_OPTIMIZER_RMSPROP, .beta2 = 0.99, .eps = 1e-8, .n_states = 1},
+        {.kind = PS_OPTIMIZER_RMSPROP,
+         .beta2 = 0.9,
+         .eps = 1e-2,
+         .weight_decay = 1e-2,
+         .momentum = 0.9,
+         .centered = true,
+         .n_states = 3},
+        {.kind = PS_OPTIMIZER_ADAGRAD,
+         .eps = 1e-10,
+         .lr_decay = 0.1,
+         .initial_accumulator = 0.1,
+         .n_states = 1},
+        {.kind = PS_OPTIMIZER_LION,
+         .beta1 = 0.9,
+         .beta2 = 0.99,
+         .weight_decay = 1e-2,
+         .n_states = 1},
     };
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         for (int i = 0; i < N_COUNTS; i++)

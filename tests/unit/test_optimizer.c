@@ -16,7 +16,7 @@
 #include "../support/python.h"
 #include "../vectors/optimizer_vectors.h"
 
-enum { MAX_N = 512, RECORD = 12, N_VECTORS = sizeof vectors / sizeof vectors[0] };
+enum { MAX_N = 512, RECORD = 15, N_VECTORS = sizeof vectors / sizeof vectors[0] };
 
 static ps_optimizer optimizer_of(const double record[RECORD])
 {
@@ -30,8 +30,15 @@ static ps_optimizer optimizer_of(const double record[RECORD])
                         .beta2 = record[7],
                         .eps = record[8],
                         .pytorch1 = record[11] < 2,
-                        .n_states = 2};
-    if (opt.kind == PS_OPTIMIZER_SGD) opt.n_states = opt.momentum != 0;
+                        .centered = record[12] != 0,
+                        .lr_decay = record[13],
+                        .initial_accumulator = record[14]};
+    static const int n_states[] = {[PS_OPTIMIZER_ADAM] = 2,
+                                   [PS_OPTIMIZER_ADAMW] = 2,
+                                   [PS_OPTIMIZER_RMSPROP] = 1,
+                                   [PS_OPTIMIZER_ADAGRAD] = 1,
+                                   [PS_OPTIMIZER_LION] = 1};
+    opt.n_states = n_states[opt.kind] + (opt.momentum != 0) + opt.centered;
     return opt;
 }
 
@@ -43,9 +50,11 @@ static double ulps(float got, float reference, float scale)
     return fabs((double)got - (double)reference) / (double)unit;
 }
 
-/* The largest distances seen: of weights and of both states. */
+/* The largest distances seen: of weights and of the states. */
+enum { N_STATES = 3, N_ARRAYS = 1 + N_STATES };
+
 typedef struct distance {
-    double worst[3];
+    double worst[N_ARRAYS];
 } distance;
 
 static void measure(distance *d, int what, int n, const float *got, const float *wanted,
@@ -57,29 +66,36 @@ static void measure(distance *d, int what, int n, const float *got, const float 
     }
 }
 
-/* One step of ours from before to beside PyTorch's after; each is weight, state, state.
- * sums: weights are measured in units of the larger of old and new: the square root of
- * pip's PyTorch 2 is MKL's, often one unit off, which a weight that the step brings close
- * to zero shows enlarged; the division and the sum add theirs. */
-static void compare_step(const ps_optimizer *opt, uint64_t t, int n, const float *grad,
-                         float *const before[3], float *const after[3], bool sums,
-                         distance *d)
+/* Divides by a root. */
+static bool divides(const ps_optimizer *opt)
 {
-    float p[MAX_N], s1[MAX_N], s2[MAX_N];
-    float *states[2] = {s1, s2};
-    memcpy(p, before[0], (size_t)n * sizeof *p);
-    memcpy(s1, before[1], (size_t)n * sizeof *p);
-    memcpy(s2, before[2], (size_t)n * sizeof *p);
+    return opt->kind != PS_OPTIMIZER_SGD && opt->kind != PS_OPTIMIZER_LION;
+}
+
+/* One step of ours from before to beside PyTorch's after; each is the weight, then the
+ * states. sums: weights are measured in units of the larger of old and new: the square
+ * root of pip's PyTorch 2 is MKL's, often one unit off, which a weight that the step
+ * brings close to zero shows enlarged; the division and the sum add theirs. RMSprop's
+ * momentum is such a sum, too. */
+static void compare_step(const ps_optimizer *opt, uint64_t t, int n, const float *grad,
+                         float *const before[N_ARRAYS], float *const after[N_ARRAYS],
+                         bool sums, distance *d)
+{
+    float x[N_ARRAYS][MAX_N];
+    float *const states[N_STATES] = {x[1], x[2], x[3]};
+    for (int k = 0; k < N_ARRAYS; k++)
+        memcpy(x[k], before[k], (size_t)n * sizeof *x[k]);
     ps_optimizer_step step = {.lr = opt->lr, .t = t, .grad_scale = 1.0};
-    ps_optimizer_apply(opt, &step, opt->weight_decay, (uint64_t)n, p, grad, states);
-    measure(d, 0, n, p, after[0], sums ? before[0] : NULL);
-    if (opt->n_states > 0) measure(d, 1, n, s1, after[1], NULL);
-    if (opt->n_states > 1) measure(d, 2, n, s2, after[2], NULL);
+    ps_optimizer_apply(opt, &step, opt->weight_decay, (uint64_t)n, x[0], grad, states);
+    measure(d, 0, n, x[0], after[0], sums ? before[0] : NULL);
+    for (int k = 1; k <= opt->n_states; k++)
+        measure(d, k, n, x[k], after[k],
+                sums && opt->kind == PS_OPTIMIZER_RMSPROP ? before[k] : NULL);
 }
 
 static void assert_within(const distance *d, double ulp, int number)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < N_ARRAYS; i++)
         if (!(d->worst[i] <= ulp))
             fail_msg("case %d: %s is %g ulp from PyTorch's", number,
                      i ? "a state" : "a weight", d->worst[i]);
@@ -92,13 +108,14 @@ static void stored_steps_of_pytorch_are_met(void **state)
         int n = (int)vectors[c].record[9], steps = (int)vectors[c].record[10];
         float zero[MAX_N] = {0};
         distance d = {{0}};
-        float *before[3] = {(float *)(uintptr_t)vectors[c].start, zero, zero};
+        float *before[N_ARRAYS] = {(float *)(uintptr_t)vectors[c].start, zero, zero,
+                                   zero};
         for (int t = 0; t < steps; t++) {
-            float *after[3];
-            for (int k = 0; k < 3; k++)
+            float *after[N_ARRAYS];
+            for (int k = 0; k < N_ARRAYS; k++)
                 after[k] = (float *)(uintptr_t)vectors[c].steps[t][k + 1];
             compare_step(&opt, (uint64_t)t + 1, n, vectors[c].steps[t][0], before, after,
-                         false, &d);
+                         divides(&opt), &d);
             memcpy(before, after, sizeof before);
         }
         assert_within(&d, 2.0, c);
@@ -112,28 +129,29 @@ static bool read_floats(FILE *in, int n, float *out)
 
 static void run_case(FILE *in, const double *record, int number)
 {
-    static float buffers[2][3][MAX_N], grad[MAX_N];
+    static float buffers[2][N_ARRAYS][MAX_N], grad[MAX_N];
     ps_optimizer opt = optimizer_of(record);
     int n = (int)record[9], steps = (int)record[10];
-    bool sums = record[11] >= 2 && opt.kind != PS_OPTIMIZER_SGD;
+    bool sums = record[11] >= 2 && divides(&opt);
     distance d = {{0}};
     memset(buffers, 0, sizeof buffers);
     assert_in_range(n, 1, MAX_N);
     assert_true(read_floats(in, n, buffers[0][0]));
     for (int t = 0; t < steps; t++) {
-        float *before[3], *after[3];
-        for (int k = 0; k < 3; k++) {
+        float *before[N_ARRAYS], *after[N_ARRAYS];
+        for (int k = 0; k < N_ARRAYS; k++) {
             before[k] = buffers[t % 2][k];
             after[k] = buffers[(t + 1) % 2][k];
         }
         assert_true(read_floats(in, n, grad));
-        for (int k = 0; k < 3; k++)
+        for (int k = 0; k < N_ARRAYS; k++)
             assert_true(read_floats(in, n, after[k]));
         compare_step(&opt, (uint64_t)t + 1, n, grad, before, after, sums, &d);
     }
-    print_message("case %d: weights %.2g ulp, states %.2g and %.2g\n", number, d.worst[0],
-                  d.worst[1], d.worst[2]);
-    assert_within(&d, sums ? 4.0 : 2.0, number);
+    print_message("case %d: weights %.2g ulp, states %.2g, %.2g and %.2g\n", number,
+                  d.worst[0], d.worst[1], d.worst[2], d.worst[3]);
+    const bool buffered = opt.kind == PS_OPTIMIZER_RMSPROP && opt.momentum != 0;
+    assert_within(&d, !sums ? 2.0 : buffered ? 8.0 : 4.0, number);
 }
 
 static void a_hundred_steps_of_the_installed_pytorch_are_met(void **state)
@@ -171,20 +189,20 @@ static void cuts_do_not_change_a_bit(void **state)
 {
     enum { N = 1000 };
     uint32_t seed = 1;
-    float start[4][N], whole[4][N], cut[4][N];
+    float start[5][N], whole[5][N], cut[5][N];
     for (int c = 0; c < N_VECTORS; c++) {
         ps_optimizer opt = optimizer_of(vectors[c].record);
         ps_optimizer_step step = {.lr = opt.lr, .t = 3, .grad_scale = 0.37};
-        for (int i = 0; i < 4 * N; i++)
+        for (int i = 0; i < 5 * N; i++)
             start[i / N][i % N] = (float)draw(&seed) / 0x1p24f - (i < 3 * N ? 0.5f : 0);
         memcpy(whole, start, sizeof whole);
         memcpy(cut, start, sizeof cut);
-        float *states[2] = {whole[2], whole[3]};
+        float *const states[] = {whole[2], whole[3], whole[4]};
         ps_optimizer_apply(&opt, &step, 0.01, N, whole[0], whole[1], states);
         for (int at = 0; at < N;) {
             int n = 1 + (int)(draw(&seed) % 77);
             if (n > N - at) n = N - at;
-            float *part[2] = {cut[2] + at, cut[3] + at};
+            float *const part[] = {cut[2] + at, cut[3] + at, cut[4] + at};
             ps_optimizer_apply(&opt, &step, 0.01, (uint64_t)n, cut[0] + at, cut[1] + at,
                                part);
             at += n;
@@ -198,9 +216,9 @@ static void the_gradient_is_scaled_first(void **state)
 {
     for (int c = 0; c < N_VECTORS; c++) {
         ps_optimizer opt = optimizer_of(vectors[c].record);
-        float p[2][6], s1[2][6] = {{0}}, s2[2][6] = {{0}}, grad[6];
+        float p[2][6], s[2][N_STATES][6] = {{{0}}}, grad[6];
         for (int k = 0; k < 2; k++) {
-            float *states[2] = {s1[k], s2[k]};
+            float *const states[] = {s[k][0], s[k][1], s[k][2]};
             double scale = k ? 1.0 : 0.3;
             ps_optimizer_step step = {.lr = opt.lr, .t = 2, .grad_scale = scale};
             memcpy(p[k], vectors[c].start, sizeof p[k]);
@@ -211,7 +229,7 @@ static void the_gradient_is_scaled_first(void **state)
             ps_optimizer_apply(&opt, &step, 0.01, 6, p[k], grad, states);
         }
         assert_memory_equal(p[0], p[1], sizeof p[0]);
-        assert_memory_equal(s1[0], s1[1], sizeof s1[0]);
+        assert_memory_equal(s[0], s[1], sizeof s[0]);
     }
 }
 
@@ -241,6 +259,38 @@ static void defaults_are_pytorchs(void **state)
     const char *momentum[] = {"optimizer.name=sgd", "optimizer.momentum=0.9"};
     assert_int_equal(init_from(&opt, momentum, 2), PS_OK);
     assert_int_equal(opt.n_states, 1);
+    const char *rmsprop[] = {"optimizer.name=rmsprop"};
+    assert_int_equal(init_from(&opt, rmsprop, 1), PS_OK);
+    assert_true(opt.lr == 1e-2 && opt.beta2 == 0.99 && opt.eps == 1e-8);
+    assert_true(opt.n_states == 1 && !opt.centered);
+    const char *adagrad[] = {"optimizer.name=adagrad"};
+    assert_int_equal(init_from(&opt, adagrad, 1), PS_OK);
+    assert_true(opt.lr == 1e-2 && opt.eps == 1e-10 && opt.n_states == 1);
+    const char *lion[] = {"optimizer.name=lion"};
+    assert_int_equal(init_from(&opt, lion, 1), PS_OK);
+    assert_true(opt.lr == 1e-4 && opt.beta1 == 0.9 && opt.beta2 == 0.99);
+}
+
+/* As in PyTorch's state_dict: checkpoints have them. */
+static void states_have_pytorchs_names(void **state)
+{
+    ps_optimizer opt;
+    const char *rmsprop[] = {"optimizer.name=rmsprop", "optimizer.centered=true",
+                             "optimizer.momentum=0.9"};
+    static const char *const names[] = {"square_avg", "momentum_buffer", "grad_avg"};
+    assert_int_equal(init_from(&opt, rmsprop, 3), PS_OK);
+    assert_int_equal(opt.n_states, 3);
+    for (int i = 0; i < 3; i++)
+        assert_string_equal(ps_optimizer_state_name(&opt, i), names[i]);
+    assert_int_equal(init_from(&opt, rmsprop, 2), PS_OK);
+    assert_int_equal(opt.n_states, 2);
+    assert_string_equal(ps_optimizer_state_name(&opt, 1), "grad_avg");
+    const char *adagrad[] = {"optimizer.name=adagrad"};
+    assert_int_equal(init_from(&opt, adagrad, 1), PS_OK);
+    assert_string_equal(ps_optimizer_state_name(&opt, 0), "sum");
+    const char *lion[] = {"optimizer.name=lion"};
+    assert_int_equal(init_from(&opt, lion, 1), PS_OK);
+    assert_string_equal(ps_optimizer_state_name(&opt, 0), "exp_avg");
 }
 
 static void what_pytorch_refuses_is_refused(void **state)
@@ -251,6 +301,9 @@ static void what_pytorch_refuses_is_refused(void **state)
     assert_non_null(strstr(ps_err_message(), "nesterov"));
     const char *betas[] = {"optimizer.name=adam", "optimizer.betas=[0.9, 1]"};
     assert_int_equal(init_from(&opt, betas, 2), PS_ERR_CONFIG);
+    const char *alpha[] = {"optimizer.name=rmsprop", "optimizer.alpha=1"};
+    assert_int_equal(init_from(&opt, alpha, 2), PS_ERR_CONFIG);
+    assert_non_null(strstr(ps_err_message(), "optimizer.alpha: has to be below 1"));
 }
 
 static void biases_and_norms_can_be_spared_from_decay(void **state)
@@ -273,6 +326,7 @@ int main(void)
         cmocka_unit_test(cuts_do_not_change_a_bit),
         cmocka_unit_test(the_gradient_is_scaled_first),
         cmocka_unit_test(defaults_are_pytorchs),
+        cmocka_unit_test(states_have_pytorchs_names),
         cmocka_unit_test(what_pytorch_refuses_is_refused),
         cmocka_unit_test(biases_and_norms_can_be_spared_from_decay),
     };

@@ -64,7 +64,8 @@ static void refused(const ps_optimizer *opt, ps_group_numbers n, const char *tex
 static void test_check(void **state)
 {
     const ps_optimizer sgd = {.kind = PS_OPTIMIZER_SGD},
-                       adam = {.kind = PS_OPTIMIZER_ADAM, .n_states = 2};
+                       adam = {.kind = PS_OPTIMIZER_ADAM, .n_states = 2},
+                       rmsprop = {.kind = PS_OPTIMIZER_RMSPROP, .n_states = 1};
     const ps_group_numbers good = {.lr = 1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
     ps_group_numbers n = good;
     assert_int_equal(ps_param_groups_check(&sgd, &good, 0), PS_OK);
@@ -74,6 +75,7 @@ static void test_check(void **state)
     n = good;
     n.momentum = 0.5;
     refused(&sgd, n, "momentum is 0.5");
+    refused(&rmsprop, n, "momentum is 0.5");
     n = good;
     n.beta2 = 1;
     refused(&adam, n, "beta2 is 1");

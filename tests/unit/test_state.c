@@ -122,12 +122,17 @@ static void check_aggregate(const fixture *f, const ps_chunk *chunk)
 }
 
 static const char *const optimizers[] = {
-    "optimizer={name: sgd}", "optimizer={name: sgd, momentum: 0.9, dampening: 0.1}",
-    "optimizer={name: adam}", "optimizer={name: adamw}"};
+    "optimizer={name: sgd}",
+    "optimizer={name: sgd, momentum: 0.9, dampening: 0.1}",
+    "optimizer={name: adam}",
+    "optimizer={name: adamw}",
+    "optimizer={name: rmsprop, momentum: 0.9, centered: true}",
+    "optimizer={name: adagrad, initial_accumulator_value: 0.1}",
+    "optimizer={name: lion}"};
 
 static void an_aggregate_goes_on(void **state)
 {
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++) {
         fixture f;
         setup(&f, optimizers[i], "exchange.codec=none");
         for (uint32_t c = 0; c < f.plan.n_chunks; c++)

@@ -3,10 +3,10 @@
     optimizer_vectors.py binary FILE     # 100 steps of every case, at test time
     optimizer_vectors.py header FILE     # a few steps: tests/vectors/optimizer_vectors.h
 
-Binary, little-endian float64 and float32: for each case a record of 12 doubles (kind, lr,
-momentum, dampening, nesterov, weight_decay, beta1, beta2, eps, n, steps, major version of
-torch), then n initial weights, then for each step n gradients, weights, first and second
-state.
+Binary, little-endian float64 and float32: for each case a record of 15 doubles (kind, lr,
+momentum, dampening, nesterov, weight_decay, beta1, beta2 or alpha, eps, n, steps, major version
+of torch, centered, lr_decay, initial_accumulator_value), then n initial weights, then for each
+step n gradients, weights and three states.
 """
 import struct
 import sys
@@ -17,7 +17,25 @@ except ImportError:
     print("skipped: no module torch")
     sys.exit(77)
 
-KINDS = {"sgd": 0, "adam": 1, "adamw": 2}
+
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of arXiv 2302.06675, as plainly as it stands there."""
+
+    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0):
+        super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            (b1, b2), lr = group["betas"], group["lr"]
+            for p in group["params"]:
+                m = self.state[p].get("exp_avg", torch.zeros_like(p))
+                direction = m.mul(b1).add(p.grad, alpha=1 - b1).sign()
+                p.mul_(1 - lr * group["weight_decay"]).sub_(direction, alpha=lr)
+                self.state[p]["exp_avg"] = m.mul(b2).add(p.grad, alpha=1 - b2)
+
+
+KINDS = {"sgd": 0, "adam": 1, "adamw": 2, "rmsprop": 3, "adagrad": 4, "lion": 5}
 CASES = [
     ("sgd", dict(lr=0.1)),
     ("sgd", dict(lr=0.05, weight_decay=0.01)),
@@ -31,15 +49,31 @@ CASES = [
     ("adamw", dict()),
     ("adamw", dict(lr=2e-3, weight_decay=0.1, betas=(0.8, 0.99))),
     ("adamw", dict(lr=1e-3, betas=(0.3, 0.9), weight_decay=0.0)),
+    ("rmsprop", dict()),
+    ("rmsprop", dict(lr=3e-3, alpha=0.9, eps=1e-6, weight_decay=0.02)),
+    ("rmsprop", dict(lr=1e-3, momentum=0.9)),
+    ("rmsprop", dict(lr=1e-3, centered=True, eps=1e-4)),
+    ("rmsprop", dict(lr=1e-3, momentum=0.8, centered=True, alpha=0.4, eps=1e-4)),
+    ("adagrad", dict()),
+    ("adagrad", dict(lr=0.02, lr_decay=0.1, initial_accumulator_value=0.1, weight_decay=0.01)),
+    ("lion", dict()),
+    ("lion", dict(lr=1e-3, betas=(0.8, 0.95), weight_decay=0.1)),
 ]
-MAKE = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+MAKE = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW,
+        "rmsprop": torch.optim.RMSprop, "adagrad": torch.optim.Adagrad, "lion": Lion}
+# Of the optimizers, in the order in which the programs have them.
+STATES = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq"),
+          "adamw": ("exp_avg", "exp_avg_sq"), "rmsprop": ("square_avg", "momentum_buffer", "grad_avg"),
+          "adagrad": ("sum",), "lion": ("exp_avg",)}
 
 
 def record(kind, group, n, steps):
-    beta1, beta2 = group.get("betas", (0.9, 0.999))
+    beta1, beta2 = group.get("betas", (0.9, group.get("alpha", 0.999)))
     return [KINDS[kind], group["lr"], group.get("momentum", 0), group.get("dampening", 0),
             float(group.get("nesterov", False)), group["weight_decay"], beta1, beta2,
-            group.get("eps", 1e-8), n, steps, int(torch.__version__.split(".")[0])]
+            group.get("eps", 1e-8), n, steps, int(torch.__version__.split(".")[0]),
+            float(group.get("centered", False)), group.get("lr_decay", 0),
+            group.get("initial_accumulator_value", 0)]
 
 
 def gradient(generator, n, step):
@@ -51,7 +85,7 @@ def gradient(generator, n, step):
 
 
 def run(kind, options, n, steps, seed):
-    """Yields the record, the initial weights, then (gradient, weight, state, state)."""
+    """Yields the record, the initial weights, then (gradient, weight, and three states)."""
     generator = torch.Generator().manual_seed(seed)
     p = torch.nn.Parameter(torch.randn(n, generator=generator) * 0.1)
     optimizer = MAKE[kind]([p], **options)
@@ -62,19 +96,17 @@ def run(kind, options, n, steps, seed):
         p.grad = gradient(generator, n, step)
         g = p.grad.clone()
         optimizer.step()
-        state = optimizer.state[p]
-        first = state.get("momentum_buffer", state.get("exp_avg", zero))
-        if first is None:
-            first = zero
-        second = state.get("exp_avg_sq", zero)
-        yield [x.detach().clone() for x in (g, p, first, second)]
+        states = [optimizer.state[p].get(name) for name in STATES[kind]]
+        states = [x for x in states if x is not None]
+        states += [zero] * (3 - len(states))
+        yield [x.detach().clone() for x in (g, p, *states)]
 
 
 def write_binary(path):
     with open(path, "wb") as out:
         for seed, (kind, options) in enumerate(CASES):
             steps = run(kind, options, 259, 100, seed)
-            out.write(struct.pack("<12d", *next(steps)))
+            out.write(struct.pack("<15d", *next(steps)))
             out.write(next(steps).numpy().tobytes())
             for tensors in steps:
                 for x in tensors:
@@ -91,8 +123,8 @@ def write_header(path):
         out.write("/* Made by optimizer_vectors.py header, with torch %s. */\n"
                   % torch.__version__)
         out.write("// clang-format off\n")
-        out.write("static const struct {\n    double record[12];\n    float start[%d];\n"
-                  "    float steps[%d][4][%d]; // gradient, weight, states\n"
+        out.write("static const struct {\n    double record[15];\n    float start[%d];\n"
+                  "    float steps[%d][5][%d]; // gradient, weight, states\n"
                   "} vectors[] = {\n" % (n, steps, n))
         for seed, (kind, options) in enumerate(CASES):
             rows = run(kind, options, n, steps, 100 + seed)

@@ -199,8 +199,8 @@ typedef struct pstrain_tensor {
  * are ignored. Formulas and roundings are PyTorch's. */
 typedef struct pstrain_group {
     double lr;
-    double momentum, dampening; /* sgd */
-    double beta1, beta2, eps;   /* adam, adamw */
+    double momentum, dampening; /* sgd; rmsprop: momentum */
+    double beta1, beta2, eps;   /* adam, adamw; rmsprop: beta2 is alpha; lion: betas */
     double weight_decay;
     int nesterov; /* sgd */
     int reserved; /* 0 */
@@ -335,10 +335,10 @@ PSTRAIN_API int pstrain_sync(pstrain_session *s);
 
 /* --- state_dict -------------------------------------------------------------------- */
 
-/* Arrays of optimizer state per parameter: sgd 0, with momentum 1, adam and adamw 2, mean
- * and sum 0. */
+/* Arrays of optimizer state per parameter: sgd 0, with momentum 1, adam and adamw 2,
+ * rmsprop 1 to 3, adagrad and lion 1, mean and sum 0. */
 PSTRAIN_API int pstrain_state_arrays(const pstrain_session *s);
-/* PyTorch's word for array i: "momentum_buffer", "exp_avg", "exp_avg_sq"; NULL: none. */
+/* PyTorch's word for array i, such as "momentum_buffer" or "exp_avg_sq"; NULL: none. */
 PSTRAIN_API const char *pstrain_state_name(const pstrain_session *s, int i);
 /* Whether pstrain_state.feedback is needed from every rank. */
 PSTRAIN_API int pstrain_state_has_feedback(const pstrain_session *s);

@@ -97,8 +97,11 @@ OPTIMIZERS = {
     "sgd": ("sgd", {"lr": 0.1}), "momentum": ("sgd", {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-2}),
     "nesterov": ("sgd", {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
     "adam": ("adam", {"lr": 1e-2}), "adamw": ("adamw", {"lr": 1e-2, "betas": (0.8, 0.99)}),
+    "rmsprop": ("rmsprop", {"lr": 1e-2, "centered": True, "eps": 1e-2}),
+    "adagrad": ("adagrad", {"lr": 1e-2, "lr_decay": 0.1, "initial_accumulator_value": 0.1}),
 }
-CLASSES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+CLASSES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW,
+           "rmsprop": torch.optim.RMSprop, "adagrad": torch.optim.Adagrad}
 
 
 def reference(name, options, model, schedule):

@@ -2,6 +2,7 @@
 #ifndef PS_CUDA_OPTIMIZER_KERNELS_H
 #define PS_CUDA_OPTIMIZER_KERNELS_H
 
+#include "config_words.h"
 #include "cuda_sum_kernels.h"
 
 /* The result of checking a step's gradients. It lies in the GPU's memory, so that the
@@ -17,13 +18,15 @@ typedef struct ps_k_optimizer {
     const ps_verdict *verdict; // NULL: the step is always applied
     float *p;
     const float *g;
-    float *s0, *s1;            // states; NULL where the optimizer has none
+    float *s0, *s1, *s2;       // states; NULL where the optimizer has none
     const uint32_t *starts;    // (n_tensors) offsets of the arena's tensors, ascending
     const uint8_t *undecayed;  // (n_tensors) whether the tensor uses decay[1]
     uint32_t n_tensors, first; // elements: first + i
-    bool adam, decoupled, first_step, nesterov, pytorch1;
+    int kind;                  // ps_optimizer_kind
+    bool first_step, nesterov, pytorch1, centered, has_momentum;
     float scale, decay[2], lr_neg, momentum, damp;
     float beta1, lerp, beta2, one_minus_beta2, root_correction, eps, step_size_neg;
+    float accumulator;
 } ps_k_optimizer;
 
 /* The tensor that holds element i of the arena; an element of a gap belongs to the tensor
@@ -52,24 +55,67 @@ PS_ARITH void ps_sgd_element(const ps_k_optimizer *k, float scale, float decay, 
     k->p[i] = fmaf(k->lr_neg, up, p);
 }
 
+/* A moment m that is lerped towards g. */
+PS_ARITH float ps_lerped(const ps_k_optimizer *k, float m, float g)
+{
+    if (k->pytorch1) return fmaf(k->lerp, g, k->beta1 * m);
+    if (k->lerp < 0.5f) return fmaf(k->lerp, g - m, m);
+    return fmaf(k->lerp - 1.0f, g - m, g);
+}
+
 PS_ARITH void ps_adam_element(const ps_k_optimizer *k, float scale, float decay, size_t i)
 {
-    float g = scale * k->g[i], w = k->p[i], m = k->s0[i], mean;
-    if (k->decoupled)
+    float g = scale * k->g[i], w = k->p[i];
+    if (k->kind == PS_OPTIMIZER_ADAMW)
         w *= decay;
     else
         g = fmaf(decay, w, g);
-    if (k->pytorch1)
-        mean = fmaf(k->lerp, g, k->beta1 * m);
-    else if (k->lerp < 0.5f)
-        mean = fmaf(k->lerp, g - m, m);
-    else
-        mean = fmaf(k->lerp - 1.0f, g - m, g);
+    float mean = ps_lerped(k, k->s0[i], g);
     float square = fmaf(k->one_minus_beta2 * g, g, k->beta2 * k->s1[i]);
     float root = sqrtf(square) / k->root_correction + k->eps;
     k->s0[i] = mean;
     k->s1[i] = square;
     k->p[i] = w + k->step_size_neg * mean / root;
+}
+
+PS_ARITH void ps_rmsprop_element(const ps_k_optimizer *k, float scale, float decay,
+                                 size_t i)
+{
+    float p = k->p[i], g = fmaf(decay, p, scale * k->g[i]);
+    float square = fmaf(k->one_minus_beta2 * g, g, k->beta2 * k->s0[i]), spread = square;
+    if (k->centered) {
+        float *means = k->has_momentum ? k->s2 : k->s1;
+        float m = ps_lerped(k, means[i], g);
+        means[i] = m;
+        spread = fmaf(-m, m, square);
+    }
+    float root = sqrtf(spread) + k->eps;
+    k->s0[i] = square;
+    if (k->has_momentum) {
+        float b = k->momentum * k->s1[i] + g / root;
+        k->s1[i] = b;
+        k->p[i] = fmaf(k->lr_neg, b, p);
+    } else {
+        k->p[i] = p + k->lr_neg * g / root;
+    }
+}
+
+PS_ARITH void ps_adagrad_element(const ps_k_optimizer *k, float scale, float decay,
+                                 size_t i)
+{
+    float p = k->p[i], g = fmaf(decay, p, scale * k->g[i]);
+    float sum = fmaf(g, g, k->first_step ? k->accumulator : k->s0[i]);
+    k->s0[i] = sum;
+    k->p[i] = p + k->lr_neg * g / (sqrtf(sum) + k->eps);
+}
+
+PS_ARITH void ps_lion_element(const ps_k_optimizer *k, float scale, float decay, size_t i)
+{
+    float g = scale * k->g[i], w = k->p[i] * decay, m = k->s0[i];
+    float to = fmaf(k->lerp, g, k->beta1 * m);
+    float sign = to > 0.0f ? 1.0f : to < 0.0f ? -1.0f : to;
+    k->s0[i] = fmaf(k->one_minus_beta2, g, k->beta2 * m);
+    k->p[i] = fmaf(k->lr_neg, sign, w);
 }
 
 /* A step over a range of the arena. Gaps are included and stay zero. Rounds exactly as
@@ -82,10 +128,16 @@ PS_ARITH void ps_k_optimizer_at(const ps_k_optimizer *k, uint32_t i)
     float decay = spared ? k->decay[1] : k->decay[0];
     float scale = k->verdict ? k->verdict->scale : k->scale;
     if (k->verdict && k->verdict->refused) return;
-    if (k->adam)
-        ps_adam_element(k, scale, decay, at);
-    else
+    if (k->kind == PS_OPTIMIZER_SGD)
         ps_sgd_element(k, scale, decay, at);
+    else if (k->kind == PS_OPTIMIZER_RMSPROP)
+        ps_rmsprop_element(k, scale, decay, at);
+    else if (k->kind == PS_OPTIMIZER_ADAGRAD)
+        ps_adagrad_element(k, scale, decay, at);
+    else if (k->kind == PS_OPTIMIZER_LION)
+        ps_lion_element(k, scale, decay, at);
+    else
+        ps_adam_element(k, scale, decay, at);
 }
 
 typedef struct ps_k_unscale {

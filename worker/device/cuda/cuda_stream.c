@@ -218,11 +218,11 @@ static ps_err queue_optimizer(cuda_stream *s, const ps_optimizer_step *step,
     return PS_LAUNCH_ON(
         s->gpu, PS_GPU_EXCHANGE, optimizer, (int64_t)count, who, .verdict = verdict,
         .p = s->resident.params, .g = s->resident.grads, .s0 = s->states[0],
-        .s1 = s->states[1], .starts = s->starts, .undecayed = s->undecayed,
-        .n_tensors = (uint32_t)s->at.table->n_tensors, .first = (uint32_t)first,
-        .adam = opt->kind != PS_OPTIMIZER_SGD,
-        .decoupled = opt->kind == PS_OPTIMIZER_ADAMW, .first_step = k.first,
-        .nesterov = k.nesterov, .pytorch1 = k.pytorch1, .scale = k.scale,
+        .s1 = s->states[1], .s2 = s->states[2], .starts = s->starts,
+        .undecayed = s->undecayed, .n_tensors = (uint32_t)s->at.table->n_tensors,
+        .first = (uint32_t)first, .kind = (int)opt->kind, .first_step = k.first,
+        .nesterov = k.nesterov, .pytorch1 = k.pytorch1, .centered = k.centered,
+        .has_momentum = k.has_momentum, .accumulator = k.accumulator, .scale = k.scale,
         .decay = {k.decay, spared.decay}, .lr_neg = k.lr_neg, .momentum = k.momentum,
         .damp = k.damp, .beta1 = k.beta1, .lerp = k.lerp, .beta2 = k.beta2,
         .one_minus_beta2 = k.one_minus_beta2, .root_correction = k.root_correction,
@@ -319,14 +319,16 @@ static ps_err stream_refused(ps_device_stream *base, bool wait, uint64_t *t, int
 static void stream_destroy(ps_device_stream **base)
 {
     cuda_stream *s = of(*base);
-    void *const taken[] = {
-        s->resident.params, s->resident.grads, s->states[0], s->states[1],
-        s->buffers,         s->starts,         s->undecayed, s->bad,
-        s->lanes,           s->sums,           s->ranges,    s->verdict};
+    void *const taken[] = {s->resident.params, s->resident.grads, s->buffers,
+                           s->starts,          s->undecayed,      s->bad,
+                           s->lanes,           s->sums,           s->ranges,
+                           s->verdict};
     ps_gpu_enter(s->gpu);
     ps_gpu_drain(s->gpu);
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
         ps_gpu_give(s->gpu, taken[i]);
+    for (int k = 0; k < PS_OPTIMIZER_MAX_STATES; k++)
+        ps_gpu_give(s->gpu, s->states[k]);
     ps_gpu_give_pinned(s->gpu, s->bad_home);
     ps_gpu_give_pinned(s->gpu, s->sums_home);
     ps_gpu_give_pinned(s->gpu, s->verdict_home);
