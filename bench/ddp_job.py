@@ -9,6 +9,7 @@ by torch's own DistributedSampler, and writes what ps-worker writes: summary.jso
 metrics.jsonl. Samples are in memory, normalised once: only the training is timed.
 """
 import argparse
+import functools
 import json
 import math
 import os
@@ -57,27 +58,55 @@ def arguments():
 
 
 class Schedule:
-    """The factor of the learning rate at a step, in the closed forms of pstrain."""
+    """The learning rate at a step, in the closed forms of pstrain."""
 
     def __init__(self, config, total):
         self.c = {k.split(".")[1]: v for k, v in config.keys.items() if k.startswith("schedule.")}
-        self.lr = config["optimizer.lr"]
         self.total = self.c["total"] or total
 
-    def __call__(self, step):
+    def __call__(self, step, lr):
+        """lr: of the parameter group."""
         c, warmup = self.c, self.c["warmup"]
         if step < warmup:
             start = c["warmup_start"]
-            return self.lr * (start + (1 - start) * step / warmup)
+            return lr * (start + (1 - start) * step / warmup)
         at, span = step - warmup, max(1, self.total - warmup)
         if c["name"] == "step":
-            return self.lr * c["gamma"] ** (at // c["step_size"])
+            return lr * c["gamma"] ** (at // c["step_size"])
         if c["name"] == "cosine":
-            return c["min_lr"] + (self.lr - c["min_lr"]) * (
-                1 + math.cos(math.pi * min(at, span) / span)) / 2
+            return self._cosine(lr, c["min_lr"], min(at, span) / span)
         if c["name"] == "linear":
-            return self.lr + (c["min_lr"] - self.lr) * min(at, span) / span
-        return self.lr
+            return lr + (c["min_lr"] - lr) * min(at, span) / span
+        if c["name"] == "polynomial":
+            return c["min_lr"] + (lr - c["min_lr"]) * (1 - min(at, span) / span) ** c["power"]
+        if c["name"] in ("cosine_restarts", "onecycle"):
+            return self.by_pytorch(lr)[min(at, span - 1)]
+        return lr
+
+    @staticmethod
+    def _cosine(begin, end, done):
+        return end + (begin - end) * (1 + math.cos(math.pi * done)) / 2
+
+    @functools.lru_cache(maxsize=None)
+    def by_pytorch(self, lr):
+        """The rates of all steps after the warm-up."""
+        c, steps = self.c, self.total - self.c["warmup"]
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+        if c["name"] == "onecycle":
+            scheduler = torch.optim.lr_scheduler.OneCycleLR(
+                optimizer, lr, steps, pct_start=c["pct_start"], anneal_strategy=c["anneal"],
+                cycle_momentum=False, div_factor=c["div_factor"],
+                final_div_factor=c["final_div_factor"], three_phase=c["three_phase"])
+        else:
+            scheduler = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(
+                optimizer, c["t_0"], c["t_mult"], c["min_lr"])
+        rates = []
+        for step in range(steps):
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            if step + 1 < steps:
+                scheduler.step()
+        return rates
 
 
 class States:
@@ -215,7 +244,7 @@ class Job:
     def step(self, group, number):
         begun = time.perf_counter()
         for g in self.optimizer.param_groups:
-            g["lr"] = self.schedule(number)
+            g["lr"] = self.schedule(number, g.setdefault("first_lr", g["lr"]))
         self.optimizer.zero_grad()
         loss, n = self.backward(group)
         self.scaler.unscale_(self.optimizer)

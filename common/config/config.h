@@ -128,8 +128,13 @@ typedef struct ps_config_schedule {
     double warmup_start; // factor of lr at step 0 of the warm-up
     int64_t step_size;   // of "step", in optimizer steps
     double gamma;
-    int64_t total; // of cosine and linear; 0: the whole job
+    int64_t total; // of cosine, linear, polynomial, onecycle; 0: the whole job
     double min_lr;
+    int64_t t_0, t_mult;                            // cosine_restarts
+    double power;                                   // polynomial
+    double pct_start, div_factor, final_div_factor; // onecycle
+    ps_anneal anneal;                               // onecycle
+    bool three_phase;                               // onecycle
 } ps_config_schedule;
 
 typedef struct ps_config_loss_scale {

@@ -286,6 +286,22 @@ static ps_err check_workers(ps_config *cfg)
     return PS_OK;
 }
 
+/* onecycle begins with a rise of its own. */
+static ps_err check_schedule(const ps_config *cfg)
+{
+    const ps_config_schedule *s = &cfg->schedule;
+    if (s->name != PS_SCHEDULE_ONECYCLE) return PS_OK;
+    if (s->warmup > 0)
+        return key_error(cfg, "schedule.warmup",
+                         "has to be 0 with schedule.name onecycle, which begins with a "
+                         "rise of its own: schedule.pct_start says how long it is");
+    if (s->three_phase && s->pct_start > 0.5)
+        return key_error(cfg, "schedule.pct_start",
+                         "has to be at most 0.5 with schedule.three_phase: the rise and "
+                         "the first fall take that part of the steps each");
+    return PS_OK;
+}
+
 static ps_err check_rest(const ps_config *cfg)
 {
     if (cfg->model.input.n != 0 && cfg->model.input.n != 1 && cfg->model.input.n != 3)
@@ -308,6 +324,7 @@ ps_err ps_config_check(ps_config *cfg)
     PS_TRY(check_workers(cfg));
     PS_TRY(check_optimizer(cfg));
     PS_TRY(check_sums(cfg));
+    PS_TRY(check_schedule(cfg));
     PS_TRY(check_sync(cfg));
     PS_TRY(check_data(cfg));
     PS_TRY(check_global_batch(cfg));

@@ -91,9 +91,16 @@ typedef enum ps_schedule_kind {
     PS_SCHEDULE_CONSTANT,
     PS_SCHEDULE_STEP,
     PS_SCHEDULE_COSINE,
-    PS_SCHEDULE_LINEAR
+    PS_SCHEDULE_COSINE_RESTARTS,
+    PS_SCHEDULE_LINEAR,
+    PS_SCHEDULE_POLYNOMIAL,
+    PS_SCHEDULE_ONECYCLE
 } ps_schedule_kind;
 extern const ps_word ps_schedule_words[];
+
+/* schedule.anneal */
+typedef enum ps_anneal { PS_ANNEAL_COS, PS_ANNEAL_LINEAR } ps_anneal;
+extern const ps_word ps_anneal_words[];
 
 /* exchange.name */
 typedef enum ps_exchange_kind {

@@ -1,6 +1,8 @@
-/* Learning rate per optimizer step: constant, step, cosine, linear, each after a linear
- * warm-up. PyTorch's StepLR, CosineAnnealingLR and LinearLR (factor 1 to min_lr/lr), in
- * closed form, stepped once per optimizer step. */
+/* Learning rate per optimizer step: constant, step, cosine, cosine with restarts, linear,
+ * polynomial, each after a linear warm-up; and one cycle. PyTorch's StepLR,
+ * CosineAnnealingLR, CosineAnnealingWarmRestarts, LinearLR (factor 1 to min_lr/lr),
+ * PolynomialLR (down to min_lr; PyTorch's is 0) and OneCycleLR (max_lr is optimizer.lr;
+ * without cycle_momentum), in closed form, stepped once per optimizer step. */
 #ifndef PS_SCHEDULE_H
 #define PS_SCHEDULE_H
 
@@ -8,8 +10,11 @@
 
 typedef struct ps_schedule {
     ps_schedule_kind kind;
-    double lr, warmup_start, gamma, min_lr;
-    uint64_t warmup, step_size, total;
+    double lr, warmup_start, gamma, min_lr, power;
+    double pct_start, div_factor, final_div_factor; // onecycle
+    ps_anneal anneal;
+    bool three_phase;
+    uint64_t warmup, step_size, total, t_0, t_mult;
 } ps_schedule;
 
 /* The number of steps of a job that ends when its workers do. */

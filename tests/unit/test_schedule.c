@@ -34,12 +34,43 @@ static const char *const warm[] = {"optimizer.lr=0.1", "schedule.name=cosine",
                                    "schedule.total=100", "schedule.warmup=20",
                                    "schedule.warmup_start=0.25"};
 
+static const char *const polynomial[] = {"optimizer.lr=0.1", "schedule.name=polynomial",
+                                         "schedule.total=250", "schedule.power=2.5"};
+static const char *const restarts[] = {"optimizer.lr=0.1",
+                                       "schedule.name=cosine_restarts", "schedule.t_0=30",
+                                       "schedule.t_mult=2", "schedule.min_lr=0.002"};
+static const char *const even_restarts[] = {
+    "optimizer.lr=0.1", "schedule.name=cosine_restarts", "schedule.t_0=45"};
+static const char *const warm_restarts[] = {
+    "optimizer.lr=0.1", "schedule.name=cosine_restarts", "schedule.t_0=40",
+    "schedule.t_mult=3", "schedule.warmup=25"};
+static const char *const warm_polynomial[] = {
+    "optimizer.lr=0.1",   "schedule.name=polynomial", "schedule.power=0.5",
+    "schedule.total=290", "schedule.warmup=40",       "schedule.warmup_start=0.1"};
+static const char *const one_cycle[] = {"optimizer.lr=0.1", "schedule.name=onecycle",
+                                        "schedule.total=300"};
+static const char *const linear_cycle[] = {"optimizer.lr=0.1",
+                                           "schedule.name=onecycle",
+                                           "schedule.total=300",
+                                           "schedule.pct_start=0.17",
+                                           "schedule.anneal=linear",
+                                           "schedule.div_factor=10",
+                                           "schedule.final_div_factor=100"};
+static const char *const three_phases[] = {"optimizer.lr=0.1", "schedule.name=onecycle",
+                                           "schedule.total=300", "schedule.pct_start=0.4",
+                                           "schedule.three_phase=true"};
+static const char *const fall_alone[] = {"optimizer.lr=0.1", "schedule.name=onecycle",
+                                         "schedule.total=300", "schedule.pct_start=0"};
+
 /* In the order of schedule_vectors.py. */
 static const struct {
     const char *const *set;
     int n;
-} cases[] = {{constant, 1}, {steps, 4}, {cosine, 4}, {linear, 4}, {warm, 5}};
-enum { N_CASES = sizeof cases / sizeof cases[0], N_STEPS = 100 };
+} cases[] = {{constant, 1},      {steps, 4},           {cosine, 4},    {linear, 4},
+             {warm, 5},          {polynomial, 4},      {restarts, 5},  {even_restarts, 3},
+             {warm_restarts, 5}, {warm_polynomial, 6}, {one_cycle, 3}, {linear_cycle, 7},
+             {three_phases, 5},  {fall_alone, 4}};
+enum { N_CASES = sizeof cases / sizeof cases[0], N_STEPS = 300 };
 
 static void rates_are_pytorchs(void **state)
 {
@@ -60,7 +91,9 @@ static void rates_are_pytorchs(void **state)
     for (int c = 0; c < N_CASES; c++) {
         ps_schedule s;
         assert_int_equal(schedule(&s, cases[c].set, cases[c].n, 0), PS_OK);
-        for (int t = 0; t < N_STEPS; t++) {
+        // PyTorch's cosine rises again after its end; here the last rate stays
+        const int n = cases[c].set == cosine || cases[c].set == warm ? 100 : N_STEPS;
+        for (int t = 0; t < n; t++) {
             double rate = ps_schedule_lr(&s, (uint64_t)t);
             if (!(fabs(rate - wanted[c][t]) <= 1e-12 * wanted[c][t] + 1e-16))
                 fail_msg("case %d step %d: %.17g, PyTorch %.17g", c, t, rate,
@@ -69,7 +102,6 @@ static void rates_are_pytorchs(void **state)
     }
 }
 
-/* PyTorch's cosine would rise again; here the last rate stays. */
 static void the_last_rate_stays(void **state)
 {
     ps_schedule s;
@@ -80,6 +112,47 @@ static void the_last_rate_stays(void **state)
     assert_int_equal(schedule(&s, linear, 4, 0), PS_OK);
     assert_float_equal(ps_schedule_lr(&s, 40), 0.06, 1e-15);
     assert_float_equal(ps_schedule_lr(&s, 81), 0.02, 1e-15);
+}
+
+static void past_its_end_one_cycle_stays_at_the_last_rate(void **state)
+{
+    ps_schedule s;
+    assert_int_equal(schedule(&s, one_cycle, 3, 0), PS_OK);
+    assert_float_equal(ps_schedule_lr(&s, 299), 0.1 / 25 / 1e4, 1e-18);
+    assert_float_equal(ps_schedule_lr(&s, 5000), 0.1 / 25 / 1e4, 1e-18);
+    const char *set[] = {"schedule.name=onecycle"};
+    for (uint64_t total = 0; total < 4; total++) { // jobs that are over at once
+        assert_int_equal(schedule(&s, set, 1, total), PS_OK);
+        assert_true(isfinite(ps_schedule_lr(&s, 0)) && isfinite(ps_schedule_lr(&s, 1)));
+    }
+}
+
+static void restarts_go_on_for_ever(void **state)
+{
+    ps_schedule s;
+    assert_int_equal(schedule(&s, restarts, 5, PS_STEPS_UNKNOWN), PS_OK);
+    assert_float_equal(ps_schedule_lr(&s, 30 + 60), 0.1, 0);
+    assert_float_equal(ps_schedule_lr(&s, 30 + 60 + 120), 0.1, 0);
+    assert_true(isfinite(ps_schedule_lr(&s, UINT64_MAX)));
+}
+
+static void what_makes_no_sense_is_refused(void **state)
+{
+    static const struct {
+        const char *set, *text;
+    } bad[] = {
+        {"schedule={name: onecycle, warmup: 5}", "schedule.warmup: has to be 0"},
+        {"schedule={name: onecycle, three_phase: true, pct_start: 0.6}",
+         "schedule.pct_start: has to be at most 0.5"},
+        {"schedule.t_0=0", "schedule.t_0: 0 is below 1"},
+        {"schedule.anneal=cosine", "schedule.anneal"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ps_config cfg;
+        assert_int_equal(ps_config_load(&cfg, NULL, &bad[i].set, 1), PS_ERR_CONFIG);
+        if (!strstr(ps_err_message(), bad[i].text)) fail_msg("%s", ps_err_message());
+        ps_config_fini(&cfg);
+    }
 }
 
 static void the_whole_job_is_the_default_length(void **state)
@@ -119,6 +192,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rates_are_pytorchs),
         cmocka_unit_test(the_last_rate_stays),
+        cmocka_unit_test(past_its_end_one_cycle_stays_at_the_last_rate),
+        cmocka_unit_test(restarts_go_on_for_ever),
+        cmocka_unit_test(what_makes_no_sense_is_refused),
         cmocka_unit_test(the_whole_job_is_the_default_length),
         cmocka_unit_test(a_schedule_that_needs_an_end_says_so),
         cmocka_unit_test(a_warm_up_longer_than_the_job_is_refused),
