@@ -15,9 +15,9 @@
 /* Rank 0's files. METRICS exists as long as the run does. The other workers' traces are
  * not among them. */
 static const char METRICS[] = "metrics.jsonl", CHECKPOINTS[] = "checkpoints";
-static const char *const results[] = {"summary.json",    "model.safetensors",
-                                      "trace.json",      "membership.jsonl",
-                                      "evaluation.json", "evaluation.svg"};
+static const char *const results[] = {
+    "summary.json",     "model.safetensors", "ema.safetensors", "trace.json",
+    "membership.jsonl", "evaluation.json",   "evaluation.svg"};
 
 /* mkdir -p of everything before the last slash, and of all of it when whole. made (may be
  * NULL): whether the last one is new. */

@@ -10,6 +10,7 @@
 #include "local_steps.h"
 #include "log.h"
 #include "model_file.h"
+#include "snapshot.h"
 #include "trace.h"
 #include "trainer_balance.h"
 #include "trainer_stretch.h"
@@ -233,6 +234,38 @@ static ps_err write_weights(ps_trainer *t, const char *name)
     return PS_OK;
 }
 
+/* Fetches the weights' average into a snapshot, and writes it with the buffers. */
+static ps_err write_average(ps_trainer *t, const ps_optimizer *optimizer,
+                            const char *name)
+{
+    ps_snapshot s;
+    char path[PATH_MAX];
+    const ps_snapshot_shape shape = ps_snapshot_shape_of(
+        t->o.config, &t->o.spec->table, optimizer, ps_session_world_size(t->o.session));
+    ps_err err = ps_snapshot_init(&s, &shape, t->rank, t->rank == 0);
+    if (err == PS_OK) err = ps_session_save(t->o.session, &s.exchange);
+    if (err == PS_OK && t->o.run_dir) {
+        static const char *const metadata[] = {"format", "pt", "pstrain", PS_VERSION};
+        err = ps_run_dir_path(t->o.run_dir, name, path);
+        if (err == PS_OK)
+            err = ps_model_file_save(path, &t->o.spec->table,
+                                     s.exchange.states[optimizer->n_states - 1],
+                                     ps_session_buffers(t->o.session), metadata, 2);
+    }
+    ps_snapshot_fini(&s);
+    return err;
+}
+
+/* All ranks, at the end. Before the first step there is no average. */
+static ps_err save_average(ps_trainer *t)
+{
+    static const char name[] = "ema.safetensors";
+    const ps_optimizer *optimizer = ps_session_optimizer(t->o.session);
+    if (optimizer->ema == 0 || t->step == t->result->skipped_steps) return PS_OK;
+    PS_TRY(write_average(t, optimizer, name));
+    return ps_file_wait_written(t->member, t->o.config, name);
+}
+
 /* Called by all ranks. The file is complete on return. */
 static ps_err save(ps_trainer *t, const char *name)
 {
@@ -444,6 +477,7 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     PS_TRY(ps_trainer_renew_loss_scale(t));
     // The weights first: an evaluation may take long, and may be what is interrupted.
     if (t->total_steps > 0) PS_TRY(save(t, "model.safetensors"));
+    if (t->total_steps > 0) PS_TRY(save_average(t));
     if (!result->interrupted && !result->stopped_early) PS_TRY(evaluate(t, t->epoch));
     ps_trainer_mark_if_best(t);
     PS_TRY(ps_trainer_finish_checkpoints(t));

@@ -68,6 +68,7 @@ typedef struct ps_config_train {
     int64_t file_timeout_ms; // rank 0 may take that long for a file; longer is an error
     int64_t log_every;       // optimizer steps
     int64_t eval_every;      // epochs; 0: only at the end
+    double ema;              // decay of the weights' moving average; 0: none
     int64_t patience;        // evaluations without a better one; 0: no early stopping
     int64_t warmup_steps;    // left out of samples_per_second
     bool trace;              // record what each process did when (ps_config_trace)

@@ -286,6 +286,21 @@ static ps_err check_workers(ps_config *cfg)
     return PS_OK;
 }
 
+static ps_err check_ema(const ps_config *cfg)
+{
+    static const char KEY[] = "train.ema";
+    if (cfg->train.ema == 0) return PS_OK;
+    if (cfg->train.ema >= 1) return key_error(cfg, KEY, "has to be below 1");
+    if (!ps_config_has_model(cfg))
+        return key_error(cfg, KEY,
+                         "is for models that ps-worker trains; in your program use "
+                         "torch.optim.swa_utils.AveragedModel");
+    if (cfg->sync.policy == PS_POLICY_LOCAL)
+        return key_error(cfg, KEY,
+                         "does not work with sync.policy local yet: remove one of them");
+    return PS_OK;
+}
+
 /* onecycle begins with a rise of its own. */
 static ps_err check_schedule(const ps_config *cfg)
 {
@@ -326,6 +341,7 @@ ps_err ps_config_check(ps_config *cfg)
     PS_TRY(check_sums(cfg));
     PS_TRY(check_schedule(cfg));
     PS_TRY(check_sync(cfg));
+    PS_TRY(check_ema(cfg));
     PS_TRY(check_data(cfg));
     PS_TRY(check_global_batch(cfg));
     PS_TRY(check_balance(cfg));

@@ -105,6 +105,9 @@ const ps_config_key ps_config_keys[] = {
     INT("train.patience", train.patience, JOB, 0, MANY, "0",
         "early stopping: end after this many evaluations in a row without a better test loss "
         "(checkpoint.best accuracy: accuracy); 0: do not"),
+    DOUBLE("train.ema", train.ema, JOB, 0, 1, "0",
+           "keep an exponential moving average of the weights with this decay, such as 0.999, and "
+           "write it to ema.safetensors; 0: do not"),
     INT("train.warmup_steps", train.warmup_steps, LOCAL, 0, MANY, "10",
         "first optimizer steps that samples_per_second does not count"),
     BOOL("train.trace", train.trace, LOCAL, "false",

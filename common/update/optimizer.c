@@ -52,6 +52,7 @@ ps_optimizer_scalars ps_optimizer_scalars_of(const ps_optimizer *opt,
                  .lr_neg = (float)-step->lr,
                  .momentum = (float)opt->momentum,
                  .damp = (float)(1.0 - opt->dampening),
+                 .ema_lerp = (float)(1.0 - opt->ema),
                  .first = step->t == 1,
                  .nesterov = opt->nesterov};
     if (opt->kind == PS_OPTIMIZER_SGD) return k;
@@ -86,20 +87,29 @@ void ps_optimizer_apply(const ps_optimizer *opt, const ps_optimizer_step *step,
     ps_optimizer_apply_by(opt, &k, n, param, grad, states);
 }
 
+/* Without the average. */
+static int own_states(const ps_optimizer *opt)
+{
+    return opt->n_states - (opt->ema > 0);
+}
+
 void ps_optimizer_apply_by(const ps_optimizer *opt, const ps_optimizer_scalars *k,
                            uint64_t n, float *param, const float *grad,
                            float *const *states)
 {
     float *mine[PS_OPTIMIZER_MAX_STATES] = {NULL};
-    for (int i = 0; i < opt->n_states; i++)
+    const int own = own_states(opt);
+    for (int i = 0; i < own; i++)
         mine[i] = states[i];
-    ps_optimizer_loops(opt->kind, k, n, param, grad, mine);
+    ps_optimizer_loops(opt->kind, k, n, param, grad, mine,
+                       own < opt->n_states ? states[own] : NULL);
 }
 
 const char *ps_optimizer_state_name(const ps_optimizer *opt, int i)
 {
     static const char *const adam[] = {"exp_avg", "exp_avg_sq"};
     const int buffer = opt->momentum != 0.0 ? 1 : 0; // RMSprop's second, if any
+    if (i == own_states(opt)) return "ema";
     switch (opt->kind) {
     case PS_OPTIMIZER_SGD:
         return "momentum_buffer";
@@ -149,10 +159,11 @@ ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
                           .nesterov = c->nesterov,
                           .decay_bias_norm = c->decay_bias_norm,
                           .pytorch1 = c->pytorch == 1,
-                          .share = 1};
+                          .share = 1,
+                          .ema = cfg->train.ema};
     if (opt->kind == PS_OPTIMIZER_RMSPROP) opt->beta2 = c->alpha;
     if (opt->kind == PS_OPTIMIZER_MEAN) opt->share = 1.0 / (double)cfg->job.workers;
-    opt->n_states = count_states(opt);
+    opt->n_states = count_states(opt) + (opt->ema > 0);
     return PS_OK;
 }
 

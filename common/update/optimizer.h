@@ -15,6 +15,10 @@
  *   Lion   p *= 1 - lr*wd; p -= lr * sign(b1*m + (1-b1)g); m = b2*m + (1-b2)g
  *          (Chen et al. 2023, arXiv 2302.06675, algorithm 2)
  *
+ * With ema, a last array of state is the moving average of p after each step, as
+ * torch.optim.swa_utils' AveragedModel with get_ema_multi_avg_fn(ema) has it: p after the
+ * first step, then lerp(average, p, 1 - ema).
+ *
  * Two kinds make no step, for optimizers that run in the workers: g is the sum of the
  * workers' gradients in rank order, and "new weights" are
  *
@@ -38,8 +42,9 @@ typedef struct ps_optimizer {
     bool centered; // RMSprop
     bool pytorch1; // Adam(W), RMSprop: m, c as PyTorch 1 computed them
     double share;  // mean: 1/W; sum: 1
+    double ema;    // of the weights; 0: none
     // Arrays of state per parameter: SGD 0, with momentum 1; Adam(W) 2; RMSprop 1, with
-    // momentum and centered one more each; Adagrad, Lion 1.
+    // momentum and centered one more each; Adagrad, Lion 1. With ema one more.
     int n_states;
     const struct ps_param_groups *groups; // borrowed; NULL: all parameters are alike
 } ps_optimizer;
@@ -54,7 +59,7 @@ typedef struct ps_optimizer_step {
 } ps_optimizer_step;
 
 /* PyTorch's word for state array i: "momentum_buffer", "exp_avg", "exp_avg_sq",
- * "square_avg", "grad_avg", "sum". */
+ * "square_avg", "grad_avg", "sum"; ours: "ema", always the last. */
 const char *ps_optimizer_state_name(const ps_optimizer *opt, int i);
 
 ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg);
@@ -76,6 +81,7 @@ typedef struct ps_optimizer_scalars {
     float beta1, lerp, beta2, one_minus_beta2; // Adam; lerp: 1 - beta1
     float root_correction, eps, step_size_neg; // Adam: sqrt(1-b2^t), eps, -lr/(1-b1^t)
     float accumulator;                         // Adagrad: what the sums begin with
+    float ema_lerp;                            // 1 - ema
     bool first, nesterov, pytorch1;
     bool centered, has_momentum; // RMSprop
 } ps_optimizer_scalars;

@@ -187,6 +187,19 @@ KERNEL take_sum(scalars k, uint64_t n, float *restrict p, const float *restrict 
         p[i] = k.scale * grad[i];
 }
 
+/* at::lerp's roundings. */
+KERNEL average(scalars k, uint64_t n, const float *restrict p, float *restrict ema)
+{
+    const bool near = k.ema_lerp < 0.5f;
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++) {
+        float away = p[i] - ema[i];
+        float next = near ? ps_fused(k.ema_lerp, away, ema[i])
+                          : ps_fused(k.ema_lerp - 1.0f, away, p[i]);
+        ema[i] = k.first ? p[i] : next;
+    }
+}
+
 KERNEL apply_kind(ps_optimizer_kind kind, const scalars *k, uint64_t n, float *p,
                   const float *grad, float *const *states)
 {
@@ -221,27 +234,31 @@ KERNEL apply_kind(ps_optimizer_kind kind, const scalars *k, uint64_t n, float *p
  * larger than a cache, and the processor's own prefetching stops at every page. */
 enum { BLOCK = 256, AHEAD = 2 * BLOCK, LINE = 16 };
 
-KERNEL prefetch_block(const float *p, const float *grad, float *const *states)
+KERNEL prefetch_block(const float *p, const float *grad, float *const *states,
+                      const float *ema)
 {
     for (int i = AHEAD; i < AHEAD + BLOCK; i += LINE) {
         __builtin_prefetch(p + i, 1);
         __builtin_prefetch(grad + i);
         for (int s = 0; s < PS_OPTIMIZER_MAX_STATES; s++)
             if (states[s]) __builtin_prefetch(states[s] + i, 1);
+        if (ema) __builtin_prefetch(ema + i, 1);
     }
 }
 
 PS_PER_LEVEL(void, ps_optimizer_loops,
              (ps_optimizer_kind kind, const scalars *k, uint64_t n, float *p,
-              const float *grad, float *const *states),
-             (kind, k, n, p, grad, states))
+              const float *grad, float *const *states, float *ema),
+             (kind, k, n, p, grad, states, ema))
 {
     for (uint64_t at = 0; at < n; at += BLOCK) {
         float *here[PS_OPTIMIZER_MAX_STATES];
         for (int s = 0; s < PS_OPTIMIZER_MAX_STATES; s++)
             here[s] = states[s] ? states[s] + at : NULL;
         uint64_t count = n - at < BLOCK ? n - at : BLOCK;
-        if (n - at >= AHEAD + BLOCK) prefetch_block(p + at, grad + at, here);
+        if (n - at >= AHEAD + BLOCK)
+            prefetch_block(p + at, grad + at, here, ema ? ema + at : NULL);
         apply_kind(kind, k, count, p + at, grad + at, here);
+        if (ema) average(*k, count, p + at, ema + at);
     }
 }

@@ -6,8 +6,9 @@
 #include "optimizer.h"
 
 /* One step over n elements by k; states: PS_OPTIMIZER_MAX_STATES pointers, NULL where the
- * optimizer has none. */
+ * optimizer has none. ema (n): the weights' average; NULL: none. */
 void ps_optimizer_loops(ps_optimizer_kind kind, const ps_optimizer_scalars *k, uint64_t n,
-                        float *param, const float *grad, float *const *states);
+                        float *param, const float *grad, float *const *states,
+                        float *ema);
 
 #endif

@@ -16,7 +16,7 @@
 #include "../support/python.h"
 #include "../vectors/optimizer_vectors.h"
 
-enum { MAX_N = 512, RECORD = 15, N_VECTORS = sizeof vectors / sizeof vectors[0] };
+enum { MAX_N = 512, RECORD = 16, N_VECTORS = sizeof vectors / sizeof vectors[0] };
 
 static ps_optimizer optimizer_of(const double record[RECORD])
 {
@@ -32,13 +32,15 @@ static ps_optimizer optimizer_of(const double record[RECORD])
                         .pytorch1 = record[11] < 2,
                         .centered = record[12] != 0,
                         .lr_decay = record[13],
-                        .initial_accumulator = record[14]};
+                        .initial_accumulator = record[14],
+                        .ema = record[15]};
     static const int n_states[] = {[PS_OPTIMIZER_ADAM] = 2,
                                    [PS_OPTIMIZER_ADAMW] = 2,
                                    [PS_OPTIMIZER_RMSPROP] = 1,
                                    [PS_OPTIMIZER_ADAGRAD] = 1,
                                    [PS_OPTIMIZER_LION] = 1};
-    opt.n_states = n_states[opt.kind] + (opt.momentum != 0) + opt.centered;
+    opt.n_states =
+        n_states[opt.kind] + (opt.momentum != 0) + opt.centered + (opt.ema > 0);
     return opt;
 }
 

@@ -134,7 +134,7 @@ static void an_aggregate_goes_on(void **state)
 {
     for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++) {
         fixture f;
-        setup(&f, optimizers[i], "exchange.codec=none");
+        setup(&f, optimizers[i], i % 2 ? "train.ema=0.9" : "train.ema=0");
         for (uint32_t c = 0; c < f.plan.n_chunks; c++)
             check_aggregate(&f, &f.plan.chunks[c]);
         teardown(&f);

@@ -3,9 +3,9 @@
     optimizer_vectors.py binary FILE     # 100 steps of every case, at test time
     optimizer_vectors.py header FILE     # a few steps: tests/vectors/optimizer_vectors.h
 
-Binary, little-endian float64 and float32: for each case a record of 15 doubles (kind, lr,
+Binary, little-endian float64 and float32: for each case a record of 16 doubles (kind, lr,
 momentum, dampening, nesterov, weight_decay, beta1, beta2 or alpha, eps, n, steps, major version
-of torch, centered, lr_decay, initial_accumulator_value), then n initial weights, then for each
+of torch, centered, lr_decay, initial_accumulator_value, decay of the weights' average), then n initial weights, then for each
 step n gradients, weights and three states.
 """
 import struct
@@ -58,6 +58,9 @@ CASES = [
     ("adagrad", dict(lr=0.02, lr_decay=0.1, initial_accumulator_value=0.1, weight_decay=0.01)),
     ("lion", dict()),
     ("lion", dict(lr=1e-3, betas=(0.8, 0.95), weight_decay=0.1)),
+    ("sgd", dict(lr=0.1, ema=0.9)),
+    ("adamw", dict(ema=0.999)),
+    ("sgd", dict(lr=0.05, momentum=0.9, ema=0.3)),
 ]
 MAKE = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW,
         "rmsprop": torch.optim.RMSprop, "adagrad": torch.optim.Adagrad, "lion": Lion}
@@ -73,7 +76,18 @@ def record(kind, group, n, steps):
             float(group.get("nesterov", False)), group["weight_decay"], beta1, beta2,
             group.get("eps", 1e-8), n, steps, int(torch.__version__.split(".")[0]),
             float(group.get("centered", False)), group.get("lr_decay", 0),
-            group.get("initial_accumulator_value", 0)]
+            group.get("initial_accumulator_value", 0), group.get("ema", 0)]
+
+
+def average(before, p, decay):
+    """As torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn(decay) does after a step."""
+    if before is None:
+        return p.detach().clone()
+    try:
+        torch.optim.swa_utils.get_ema_multi_avg_fn(decay)([before], [p.detach()], 1)
+        return before
+    except AttributeError:  # before PyTorch 2.1
+        return before.lerp_(p.detach(), 1 - decay)
 
 
 def gradient(generator, n, step):
@@ -88,7 +102,9 @@ def run(kind, options, n, steps, seed):
     """Yields the record, the initial weights, then (gradient, weight, and three states)."""
     generator = torch.Generator().manual_seed(seed)
     p = torch.nn.Parameter(torch.randn(n, generator=generator) * 0.1)
-    optimizer = MAKE[kind]([p], **options)
+    decay, ema = options.get("ema", 0), None
+    optimizer = MAKE[kind]([p], **{k: v for k, v in options.items() if k != "ema"})
+    optimizer.param_groups[0]["ema"] = decay
     yield record(kind, optimizer.param_groups[0], n, steps)
     yield p.detach().clone()
     zero = torch.zeros(n)
@@ -98,6 +114,9 @@ def run(kind, options, n, steps, seed):
         optimizer.step()
         states = [optimizer.state[p].get(name) for name in STATES[kind]]
         states = [x for x in states if x is not None]
+        if decay:
+            ema = average(ema, p, decay)
+            states.append(ema)
         states += [zero] * (3 - len(states))
         yield [x.detach().clone() for x in (g, p, *states)]
 
@@ -106,7 +125,7 @@ def write_binary(path):
     with open(path, "wb") as out:
         for seed, (kind, options) in enumerate(CASES):
             steps = run(kind, options, 259, 100, seed)
-            out.write(struct.pack("<15d", *next(steps)))
+            out.write(struct.pack("<16d", *next(steps)))
             out.write(next(steps).numpy().tobytes())
             for tensors in steps:
                 for x in tensors:
@@ -123,7 +142,7 @@ def write_header(path):
         out.write("/* Made by optimizer_vectors.py header, with torch %s. */\n"
                   % torch.__version__)
         out.write("// clang-format off\n")
-        out.write("static const struct {\n    double record[15];\n    float start[%d];\n"
+        out.write("static const struct {\n    double record[16];\n    float start[%d];\n"
                   "    float steps[%d][5][%d]; // gradient, weight, states\n"
                   "} vectors[] = {\n" % (n, steps, n))
         for seed, (kind, options) in enumerate(CASES):

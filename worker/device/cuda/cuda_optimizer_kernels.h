@@ -19,6 +19,7 @@ typedef struct ps_k_optimizer {
     float *p;
     const float *g;
     float *s0, *s1, *s2;       // states; NULL where the optimizer has none
+    float *ema;                // the weights' average; NULL: none
     const uint32_t *starts;    // (n_tensors) offsets of the arena's tensors, ascending
     const uint8_t *undecayed;  // (n_tensors) whether the tensor uses decay[1]
     uint32_t n_tensors, first; // elements: first + i
@@ -26,7 +27,7 @@ typedef struct ps_k_optimizer {
     bool first_step, nesterov, pytorch1, centered, has_momentum;
     float scale, decay[2], lr_neg, momentum, damp;
     float beta1, lerp, beta2, one_minus_beta2, root_correction, eps, step_size_neg;
-    float accumulator;
+    float accumulator, ema_lerp;
 } ps_k_optimizer;
 
 /* The tensor that holds element i of the arena; an element of a gap belongs to the tensor
@@ -118,6 +119,15 @@ PS_ARITH void ps_lion_element(const ps_k_optimizer *k, float scale, float decay,
     k->p[i] = fmaf(k->lr_neg, sign, w);
 }
 
+/* Of a weight that the step has changed. */
+PS_ARITH void ps_average_element(const ps_k_optimizer *k, size_t i)
+{
+    float p = k->p[i], e = k->ema[i], away = p - e;
+    float next = k->ema_lerp < 0.5f ? fmaf(k->ema_lerp, away, e)
+                                    : fmaf(k->ema_lerp - 1.0f, away, p);
+    k->ema[i] = k->first_step ? p : next;
+}
+
 /* A step over a range of the arena. Gaps are included and stay zero. Rounds exactly as
  * optimizer.c does. */
 PS_ARITH void ps_k_optimizer_at(const ps_k_optimizer *k, uint32_t i)
@@ -138,6 +148,7 @@ PS_ARITH void ps_k_optimizer_at(const ps_k_optimizer *k, uint32_t i)
         ps_lion_element(k, scale, decay, at);
     else
         ps_adam_element(k, scale, decay, at);
+    if (k->ema) ps_average_element(k, at);
 }
 
 typedef struct ps_k_unscale {

@@ -214,19 +214,23 @@ static ps_err queue_optimizer(cuda_stream *s, const ps_optimizer_step *step,
     ps_optimizer_scalars k = ps_optimizer_scalars_of(opt, step, opt->weight_decay);
     ps_optimizer_scalars spared =
         ps_optimizer_scalars_of(opt, step, ps_optimizer_decay(opt, PS_TENSOR_BIAS));
+    const int own = opt->n_states - (opt->ema > 0);
+    float *const state[] = {own > 0 ? s->states[0] : NULL, own > 1 ? s->states[1] : NULL,
+                            own > 2 ? s->states[2] : NULL};
     if (count == 0) return PS_OK;
     return PS_LAUNCH_ON(
         s->gpu, PS_GPU_EXCHANGE, optimizer, (int64_t)count, who, .verdict = verdict,
-        .p = s->resident.params, .g = s->resident.grads, .s0 = s->states[0],
-        .s1 = s->states[1], .s2 = s->states[2], .starts = s->starts,
-        .undecayed = s->undecayed, .n_tensors = (uint32_t)s->at.table->n_tensors,
-        .first = (uint32_t)first, .kind = (int)opt->kind, .first_step = k.first,
-        .nesterov = k.nesterov, .pytorch1 = k.pytorch1, .centered = k.centered,
-        .has_momentum = k.has_momentum, .accumulator = k.accumulator, .scale = k.scale,
-        .decay = {k.decay, spared.decay}, .lr_neg = k.lr_neg, .momentum = k.momentum,
-        .damp = k.damp, .beta1 = k.beta1, .lerp = k.lerp, .beta2 = k.beta2,
-        .one_minus_beta2 = k.one_minus_beta2, .root_correction = k.root_correction,
-        .eps = k.eps, .step_size_neg = k.step_size_neg);
+        .p = s->resident.params, .g = s->resident.grads, .s0 = state[0], .s1 = state[1],
+        .s2 = state[2], .ema = own < opt->n_states ? s->states[own] : NULL,
+        .ema_lerp = k.ema_lerp, .starts = s->starts, .undecayed = s->undecayed,
+        .n_tensors = (uint32_t)s->at.table->n_tensors, .first = (uint32_t)first,
+        .kind = (int)opt->kind, .first_step = k.first, .nesterov = k.nesterov,
+        .pytorch1 = k.pytorch1, .centered = k.centered, .has_momentum = k.has_momentum,
+        .accumulator = k.accumulator, .scale = k.scale, .decay = {k.decay, spared.decay},
+        .lr_neg = k.lr_neg, .momentum = k.momentum, .damp = k.damp, .beta1 = k.beta1,
+        .lerp = k.lerp, .beta2 = k.beta2, .one_minus_beta2 = k.one_minus_beta2,
+        .root_correction = k.root_correction, .eps = k.eps,
+        .step_size_neg = k.step_size_neg);
 }
 
 static ps_err stream_apply(ps_device_stream *base, const ps_optimizer_step *step,
