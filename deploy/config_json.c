@@ -10,8 +10,10 @@
  * CONFIG "" is a job without a file and without a model: it has only the keys.
  */
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "config_schema.h"
 #include "model_spec.h"
@@ -37,6 +39,32 @@ static json_t *range_json(const ps_int_range *range)
 {
     if (range->min == range->max) return json_integer(range->min);
     return json_pack("[I, I]", (json_int_t)range->min, (json_int_t)range->max);
+}
+
+static json_t *patterns_json(const char *lines)
+{
+    json_t *out = json_array();
+    for (const char *at = lines; *at; at = strchr(at, '\n') + 1)
+        json_array_append_new(out, json_stringn(at, strcspn(at, "\n")));
+    return out;
+}
+
+static json_t *number_json(double value)
+{
+    return isnan(value) ? json_null() : json_real(value);
+}
+
+static json_t *groups_json(const ps_group_list *groups)
+{
+    json_t *out = json_array();
+    for (int i = 0; i < groups->n; i++) {
+        const ps_group_setting *g = &groups->v[i];
+        json_array_append_new(out,
+                              json_pack("{s:o, s:o, s:o}", "match",
+                                        patterns_json(g->match), "lr", number_json(g->lr),
+                                        "weight_decay", number_json(g->weight_decay)));
+    }
+    return out;
 }
 
 static json_t *value_json(const ps_config *cfg, const ps_config_key *key)
@@ -65,6 +93,10 @@ static json_t *value_json(const ps_config *cfg, const ps_config_key *key)
         return ints_json(at);
     case PS_KEY_DOUBLE_LIST:
         return doubles_json(at);
+    case PS_KEY_PATTERNS:
+        return patterns_json(*(const ps_patterns *)at);
+    case PS_KEY_GROUPS:
+        return groups_json(at);
     }
     return json_null();
 }

@@ -13,7 +13,7 @@ typedef struct counts {
 
 static uint64_t elements_of(const ps_model_spec *spec, int tensor)
 {
-    return tensor == PS_NONE ? 0 : spec->table.tensors[tensor].count;
+    return tensor == PS_NONE ? 0 : ps_tensor_table_at(&spec->table, tensor)->count;
 }
 
 /* Each element of an output is a sum of products with one output's weights. */
@@ -124,18 +124,20 @@ ps_err ps_describe(const ps_config *config, FILE *out)
     ps_err err = ps_model_spec_init(&spec, config);
     if (err == PS_OK) {
         counts total = {0};
-        char weights[32], outputs[32];
+        char weights[32], trained[32], outputs[32];
         const uint64_t batch = (uint64_t)ps_config_batch(config, 0);
         print_layers(&spec, out, &total);
         bytes_text(total.params * sizeof(float), weights);
+        bytes_text(spec.table.n_params * sizeof(float), trained);
         bytes_text(total.outputs * batch * sizeof(float), outputs);
-        fprintf(
-            out,
-            "\nA worker holds the weights (%s), as many bytes of gradients, and for a "
-            "batch of %" PRIu64 " at\nmost %s of outputs and as many bytes of their "
-            "gradients. A step of a worker\nsends %s and receives as many bytes, "
-            "without a codec.\n",
-            weights, batch, outputs, weights);
+        fprintf(out,
+                "\nA worker holds the weights (%s), %s%s of gradients, and for a "
+                "batch of %" PRIu64 " at\nmost %s of outputs and as many bytes of their "
+                "gradients. A step of a worker\nsends %s and receives as many bytes, "
+                "without a codec.\n",
+                weights, spec.table.n_frozen ? trained : "as many bytes",
+                spec.table.n_frozen ? " of them trained and as much" : "", batch, outputs,
+                trained);
         print_precision(config, &spec, out);
     }
     ps_model_spec_fini(&spec);

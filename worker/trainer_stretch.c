@@ -73,7 +73,7 @@ static void warn(const ps_trainer *t)
                 "momentum=%g note=\"stale gradients act like more momentum "
                 "(Mitliagkas et al. 2016): a smaller one may do better\"",
                 c->optimizer.momentum);
-    if (t->o.spec->table.buffer_bytes > 0)
+    if (t->o.spec->table.buffer_bytes > t->o.spec->table.frozen_bytes)
         PS_WARN("policy", "note=\"batch norm's running statistics are worker 0's: if it "
                           "is slow, they come from few of the steps\"");
 }

@@ -31,6 +31,8 @@ def load(folder, model, optimizer):
 
 def _optimizer_arrays(model, optimizer, step):
     for name, param in model.named_parameters():
+        if not param.requires_grad:
+            continue
         state = optimizer.state[param]
         for key in STATES:
             if state.get(key) is not None:

@@ -1,4 +1,6 @@
 """The model of model.layers, built in PyTorch with the names that pstrain gives."""
+import fnmatch
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -109,6 +111,8 @@ class Model(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.reset_running_stats()
+        for name, param in self.named_parameters():
+            param.requires_grad_(not matches(config["train.freeze"], name))
 
     def _list(self, items, prefix, probe):
         layers = []
@@ -165,19 +169,29 @@ def loss_of(config):
     return lambda out, labels: of_numbers(out, F.one_hot(labels, out.shape[1]).to(out.dtype))
 
 
+def matches(patterns, name):
+    return any(fnmatch.fnmatchcase(name, p) for p in patterns)
+
+
 def _groups(config, model):
-    """Parameter groups with weight decay on the tensors that pstrain decays."""
-    decay = config["optimizer.weight_decay"]
+    """Parameter groups with the learning rates and weight decays of optimizer.groups, and weight
+    decay on the other tensors that pstrain decays."""
     roles = {t["name"]: t["role"] for t in config.tensors}
     spared = {n for n, role in roles.items()
               if role in ("bias", "norm") and not config["optimizer.decay_bias_norm"]}
-    groups = [
-        {"params": [p for n, p in model.named_parameters() if n not in spared],
-         "weight_decay": decay},
-        {"params": [p for n, p in model.named_parameters() if n in spared],
-         "weight_decay": 0.0},
-    ]
-    return [g for g in groups if g["params"]]
+    groups = {}
+    for name, param in model.named_parameters():
+        if not param.requires_grad:
+            continue
+        own = next((g for g in config["optimizer.groups"] if matches(g["match"], name)), {})
+        lr, decay = own.get("lr"), own.get("weight_decay")
+        if lr is None:
+            lr = config["optimizer.lr"]
+        if decay is None:
+            decay = 0.0 if name in spared else config["optimizer.weight_decay"]
+        group = groups.setdefault((lr, decay), {"params": [], "lr": lr, "weight_decay": decay})
+        group["params"].append(param)
+    return list(groups.values())
 
 
 OPTIONS = {

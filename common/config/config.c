@@ -113,8 +113,11 @@ void ps_config_fini(ps_config *cfg)
 {
     for (int i = 0; i < ps_config_n_keys; i++) {
         const ps_config_key *key = &ps_config_keys[i];
-        if (key->type == PS_KEY_STRING) free(*(char **)ps_config_field(cfg, key));
+        if (key->type == PS_KEY_STRING || key->type == PS_KEY_PATTERNS)
+            free(*(char **)ps_config_field(cfg, key));
     }
+    for (int i = 0; i < cfg->optimizer.groups.n; i++)
+        free(cfg->optimizer.groups.v[i].match);
     ps_yaml_destroy(&cfg->tree);
     free(cfg->file);
     *cfg = (ps_config){0};

@@ -31,6 +31,22 @@ typedef struct ps_int_list {
     int64_t v[PS_CONFIG_LIST_MAX];
 } ps_int_list;
 
+/* Patterns of parameter names (fnmatch), each on a line of its own. Owned. */
+typedef char *ps_patterns;
+
+/* Parameters with numbers of their own; NAN: the optimizer's. */
+typedef struct ps_group_setting {
+    ps_patterns match;
+    double lr, weight_decay;
+} ps_group_setting;
+
+enum { PS_CONFIG_GROUPS_MAX = 16 };
+
+typedef struct ps_group_list {
+    int n;
+    ps_group_setting v[PS_CONFIG_GROUPS_MAX];
+} ps_group_list;
+
 typedef struct ps_int_range {
     int64_t min, max;
 } ps_int_range;
@@ -64,6 +80,7 @@ typedef struct ps_config_train {
     int64_t ignore_index;        // samples with this label do not count
     char *init;                  // a safetensors file, or ""
     bool init_strict;            // the file has to have exactly the model's tensors
+    ps_patterns freeze;          // parameters that are not trained
     int64_t save_every;          // optimizer steps; 0: only at the end
     int64_t file_timeout_ms; // rank 0 may take that long for a file; longer is an error
     int64_t log_every;       // optimizer steps
@@ -117,6 +134,7 @@ typedef struct ps_config_optimizer {
     double eps;                           // default 1e-8, adagrad 1e-10
     double lr_decay, initial_accumulator; // adagrad
     double weight_decay;                  // default 0, adamw 0.01
+    ps_group_list groups;                 // the first that matches counts
     bool decay_bias_norm; // false: no weight decay on biases and norm layers
     double clip_norm;     // 0: no clipping
     int64_t pytorch; // adam, adamw: version (1 or 2) whose rounding of the first moment

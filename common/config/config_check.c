@@ -286,6 +286,20 @@ static ps_err check_workers(ps_config *cfg)
     return PS_OK;
 }
 
+static ps_err check_patterns(const ps_config *cfg)
+{
+    if (ps_config_has_model(cfg)) return PS_OK;
+    if (cfg->train.freeze[0])
+        return key_error(cfg, "train.freeze",
+                         "is for models that ps-worker trains; in your program leave "
+                         "such parameters out");
+    if (cfg->optimizer.groups.n > 0)
+        return key_error(cfg, "optimizer.groups",
+                         "is for models that ps-worker trains; your program gives each "
+                         "tensor its group");
+    return PS_OK;
+}
+
 static ps_err check_ema(const ps_config *cfg)
 {
     static const char KEY[] = "train.ema";
@@ -341,6 +355,7 @@ ps_err ps_config_check(ps_config *cfg)
     PS_TRY(check_sums(cfg));
     PS_TRY(check_schedule(cfg));
     PS_TRY(check_sync(cfg));
+    PS_TRY(check_patterns(cfg));
     PS_TRY(check_ema(cfg));
     PS_TRY(check_data(cfg));
     PS_TRY(check_global_batch(cfg));

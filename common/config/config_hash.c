@@ -1,10 +1,22 @@
 /* What the members of a job compare: the hashes of a configuration's keys. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "config_schema.h"
 #include "hash.h"
 #include "parse_text.h"
+
+static void hash_groups(ps_hash *h, const ps_group_list *groups)
+{
+    ps_hash_u64(h, (uint64_t)groups->n);
+    for (int i = 0; i < groups->n; i++) {
+        const ps_group_setting *g = &groups->v[i];
+        ps_hash_string(h, g->match);
+        ps_hash_double(h, isnan(g->lr) ? -1 : g->lr); // neither is below 0
+        ps_hash_double(h, isnan(g->weight_decay) ? -1 : g->weight_decay);
+    }
+}
 
 static void hash_value(ps_hash *h, const ps_config *cfg, const ps_config_key *key)
 {
@@ -29,6 +41,7 @@ static void hash_value(ps_hash *h, const ps_config *cfg, const ps_config_key *ke
         ps_hash_double(h, *(const double *)value);
         break;
     case PS_KEY_STRING:
+    case PS_KEY_PATTERNS:
         ps_hash_string(h, *(char *const *)value);
         break;
     case PS_KEY_WORD:
@@ -45,6 +58,9 @@ static void hash_value(ps_hash *h, const ps_config *cfg, const ps_config_key *ke
         ps_hash_u64(h, (uint64_t)floats->n);
         for (int i = 0; i < floats->n; i++)
             ps_hash_double(h, floats->v[i]);
+        break;
+    case PS_KEY_GROUPS:
+        hash_groups(h, value);
         break;
     }
 }
@@ -98,7 +114,9 @@ static size_t value_bytes(const ps_config_key *key)
                                    [PS_KEY_WORD] = sizeof(int),
                                    [PS_KEY_DEVICE] = sizeof(ps_device_choice),
                                    [PS_KEY_INT_LIST] = sizeof(ps_int_list),
-                                   [PS_KEY_DOUBLE_LIST] = sizeof(ps_float_list)};
+                                   [PS_KEY_GROUPS] = sizeof(ps_group_list),
+                                   [PS_KEY_DOUBLE_LIST] = sizeof(ps_float_list),
+                                   [PS_KEY_PATTERNS] = sizeof(ps_patterns)};
     return bytes[key->type];
 }
 

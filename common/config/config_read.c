@@ -1,5 +1,6 @@
 #include "config_read.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -110,6 +111,78 @@ static ps_err read_list(const ps_config_key *key, const ps_yaml *at, void *out)
     return PS_OK;
 }
 
+/* One pattern, or a list of them. */
+static ps_err read_patterns(const char *path, const ps_yaml *at, ps_patterns *out)
+{
+    const int n = at->kind == PS_YAML_LIST ? at->n_items : 1;
+    size_t bytes = 1;
+    for (int i = 0; i < n; i++) {
+        const ps_yaml *item = at->kind == PS_YAML_LIST ? at->items[i] : at;
+        if (item->kind != PS_YAML_SCALAR || !item->text[0] || strchr(item->text, '\n'))
+            return ps_yaml_error(item,
+                                 "%s: has to be patterns of parameter names, such as "
+                                 "[conv1.*, '*.bias']",
+                                 path);
+        bytes += strlen(item->text) + 1;
+    }
+    PS_TRY(ps_mem_zalloc(out, bytes, 1, "patterns"));
+    for (int i = 0; i < n; i++) {
+        const ps_yaml *item = at->kind == PS_YAML_LIST ? at->items[i] : at;
+        strcat(strcat(*out, item->text), "\n");
+    }
+    return PS_OK;
+}
+
+/* A number of a group, from 0 on. */
+static ps_err read_group_number(const char *path, const ps_yaml *at, double *out)
+{
+    char name[PATH_BYTES];
+    snprintf(name, sizeof name, "%s: %s", path, at->key);
+    const ps_config_key key = {.path = name, .type = PS_KEY_DOUBLE, .max = 1e9};
+    return read_double(&key, at, out);
+}
+
+static ps_err read_group(const char *path, const ps_yaml *at, ps_group_setting *out)
+{
+    static const char form[] = "{match: ['*.bias'], weight_decay: 0}";
+    if (at->kind != PS_YAML_MAP)
+        return ps_yaml_error(at, "%s: a group looks like %s", path, form);
+    out->lr = out->weight_decay = NAN;
+    for (int i = 0; i < at->n_items; i++) {
+        const ps_yaml *item = at->items[i];
+        if (strcmp(item->key, "match") == 0)
+            PS_TRY(read_patterns(path, item, &out->match));
+        else if (strcmp(item->key, "lr") == 0)
+            PS_TRY(read_group_number(path, item, &out->lr));
+        else if (strcmp(item->key, "weight_decay") == 0)
+            PS_TRY(read_group_number(path, item, &out->weight_decay));
+        else
+            return ps_yaml_error(item,
+                                 "%s: a group has no '%.60s'; it has match, lr and "
+                                 "weight_decay",
+                                 path, item->key);
+    }
+    if (!out->match || !out->match[0])
+        return ps_yaml_error(at, "%s: a group needs match, as in %s", path, form);
+    if (isnan(out->lr) && isnan(out->weight_decay))
+        return ps_yaml_error(at, "%s: a group needs lr or weight_decay, as in %s", path,
+                             form);
+    return PS_OK;
+}
+
+static ps_err read_groups(const ps_config_key *key, const ps_yaml *at, ps_group_list *out)
+{
+    if (at->kind != PS_YAML_LIST) return wrong_type(key, at);
+    if (at->n_items > PS_CONFIG_GROUPS_MAX)
+        return ps_yaml_error(at, "%s: more than %d groups", key->path,
+                             PS_CONFIG_GROUPS_MAX);
+    while (out->n < at->n_items) {
+        const int i = out->n++; // counted first: what it has is freed in any case
+        PS_TRY(read_group(key->path, at->items[i], &out->v[i]));
+    }
+    return PS_OK;
+}
+
 ps_err ps_config_read_value(ps_config *cfg, const ps_config_key *key, const ps_yaml *at)
 {
     void *out = ps_config_field(cfg, key);
@@ -134,6 +207,10 @@ ps_err ps_config_read_value(ps_config *cfg, const ps_config_key *key, const ps_y
     case PS_KEY_INT_LIST:
     case PS_KEY_DOUBLE_LIST:
         return read_list(key, at, out);
+    case PS_KEY_PATTERNS:
+        return read_patterns(key->path, at, out);
+    case PS_KEY_GROUPS:
+        return read_groups(key, at, out);
     }
     return PS_OK;
 }

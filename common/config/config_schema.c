@@ -32,6 +32,10 @@
     KEY(path, DEVICE, scope, field, 0, 0, NULL, text, help)
 #define INTS(path, field, scope, min, max, text, help)                                   \
     KEY(path, INT_LIST, scope, field, min, max, NULL, text, help)
+#define PATTERNS(path, field, scope, text, help)                                         \
+    KEY(path, PATTERNS, scope, field, 0, 0, NULL, text, help)
+#define GROUPS(path, field, scope, text, help)                                           \
+    KEY(path, GROUPS, scope, field, 0, 0, NULL, text, help)
 #define DOUBLES(path, field, scope, min, max, text, help)                                \
     KEY(path, DOUBLE_LIST, scope, field, min, max, NULL, text, help)
 
@@ -94,6 +98,9 @@ const ps_config_key ps_config_keys[] = {
     BOOL("train.init_strict", train.init_strict, LOCAL, "true",
          "the file has to have exactly the model's tensors; false: take those that fit in name "
          "and shape, and say which do not"),
+    PATTERNS("train.freeze", train.freeze, JOB, "[]",
+             "parameters that keep their first values, by patterns of their names: [conv*, "
+             "'*.bias']; their gradients are neither computed nor sent (docs/optimizers.md)"),
     INT("train.save_every", train.save_every, JOB, 0, MANY, "0",
         "also write the weights every this many optimizer steps; 0: only at the end"),
     INT("train.file_timeout_ms", train.file_timeout_ms, LOCAL, 1, LONG_MS, "600000",
@@ -192,6 +199,9 @@ const ps_config_key ps_config_keys[] = {
     DOUBLE("optimizer.weight_decay", optimizer.weight_decay, JOB, 0, 1e9, "0",
            "the weight decay; adamw's default is 0.01; adamw and lion decay the weights, the others "
            "add it to the gradient"),
+    GROUPS("optimizer.groups", optimizer.groups, JOB, "[]",
+           "parameters with an lr or weight_decay of their own: [{match: ['*.bias'], weight_decay: "
+           "0}, {match: [conv*], lr: 0.01}]; the first match counts"),
     BOOL("optimizer.decay_bias_norm", optimizer.decay_bias_norm, JOB, "true",
          "false: no weight decay on biases and normalisation layers"),
     DOUBLE("optimizer.clip_norm", optimizer.clip_norm, JOB, 0, 1e30, "0",
@@ -374,6 +384,8 @@ const char *ps_key_type_text(ps_key_type type)
         [PS_KEY_DEVICE] = "a word",
         [PS_KEY_INT_LIST] = "whole numbers",
         [PS_KEY_DOUBLE_LIST] = "numbers",
+        [PS_KEY_PATTERNS] = "patterns of names",
+        [PS_KEY_GROUPS] = "a list of groups",
     };
     return texts[type];
 }

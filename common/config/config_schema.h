@@ -6,17 +6,19 @@
 #include "config.h"
 
 typedef enum ps_key_type {
-    PS_KEY_BOOL,       // bool
-    PS_KEY_INT,        // int64_t
-    PS_KEY_RANGE,      // ps_int_range
-    PS_KEY_UINT64,     // uint64_t
-    PS_KEY_DOUBLE,     // double
-    PS_KEY_BYTES,      // int64_t; K, MiB, ...; "auto" is 0 where min is 0
-    PS_KEY_STRING,     // char *
-    PS_KEY_WORD,       // an enum of config_words.h
-    PS_KEY_DEVICE,     // ps_device_choice
-    PS_KEY_INT_LIST,   // ps_int_list
-    PS_KEY_DOUBLE_LIST // ps_float_list
+    PS_KEY_BOOL,        // bool
+    PS_KEY_INT,         // int64_t
+    PS_KEY_RANGE,       // ps_int_range
+    PS_KEY_UINT64,      // uint64_t
+    PS_KEY_DOUBLE,      // double
+    PS_KEY_BYTES,       // int64_t; K, MiB, ...; "auto" is 0 where min is 0
+    PS_KEY_STRING,      // char *
+    PS_KEY_WORD,        // an enum of config_words.h
+    PS_KEY_DEVICE,      // ps_device_choice
+    PS_KEY_INT_LIST,    // ps_int_list
+    PS_KEY_DOUBLE_LIST, // ps_float_list
+    PS_KEY_PATTERNS,    // ps_patterns
+    PS_KEY_GROUPS       // ps_group_list
 } ps_key_type;
 
 /* PS_SCOPE_JOB: the value is the same on every member, and part of the hash.

@@ -29,12 +29,6 @@ static int n_all(const ps_tensor_table *table)
     return table->n_tensors + table->n_buffers;
 }
 
-static const ps_tensor *tensor_at(const ps_tensor_table *table, int i)
-{
-    return i < table->n_tensors ? &table->tensors[i]
-                                : &table->buffers[i - table->n_tensors];
-}
-
 /* --- what fits --------------------------------------------------------------------- */
 
 static bool is_float16(const ps_st_tensor *t)
@@ -88,8 +82,8 @@ static ps_err check_all(const char *path, const ps_st_file *file,
 {
     char reason[MAX_REASON];
     for (int i = 0; i < n_all(table); i++)
-        if (!find_fitting(file, tensor_at(table, i), reason))
-            return bad(path, tensor_at(table, i)->name, reason);
+        if (!find_fitting(file, ps_tensor_table_at(table, i), reason))
+            return bad(path, ps_tensor_table_at(table, i)->name, reason);
     for (int i = 0; i < file->n; i++)
         if (!ps_tensor_table_find(table, file->tensors[i].name))
             return bad(path, file->tensors[i].name, "the model has no such tensor");
@@ -101,7 +95,7 @@ static ps_err check_some(const char *path, const ps_st_file *file,
 {
     char reason[MAX_REASON];
     for (int i = 0; i < n_all(table); i++)
-        if (find_fitting(file, tensor_at(table, i), reason)) return PS_OK;
+        if (find_fitting(file, ps_tensor_table_at(table, i), reason)) return PS_OK;
     return ps_err_set(PS_ERR_FORMAT,
                       "%s: no tensor of the file has the name and shape of one of the "
                       "model's",
@@ -160,7 +154,7 @@ static void say_what_was_taken(const char *path, const ps_st_file *file,
     char reason[MAX_REASON], text[MAX_REASON + 64];
     int said = 0, kept = 0;
     for (int i = 0; i < n_all(table); i++) {
-        const ps_tensor *t = tensor_at(table, i);
+        const ps_tensor *t = ps_tensor_table_at(table, i);
         if (find_fitting(file, t, reason)) continue;
         snprintf(text, sizeof text, "starts_from=\"initial values\" reason=\"%s\"",
                  ps_st_find(file, t->name) ? reason : "not in the file");
@@ -180,7 +174,7 @@ static ps_err take_fitting(const char *path, const ps_st_file *file,
 {
     char reason[MAX_REASON];
     for (int i = 0; i < n_all(table); i++) {
-        const ps_tensor *t = tensor_at(table, i);
+        const ps_tensor *t = ps_tensor_table_at(table, i);
         const ps_st_tensor *from = find_fitting(file, t, reason);
         if (!from) continue;
         const bool param = i < table->n_tensors;

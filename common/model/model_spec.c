@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "mem.h"
+#include "param_patterns.h"
 
 enum {
     MAX_LAYERS = 4096,
@@ -528,6 +529,22 @@ static void count_consumers(ps_model_spec *spec)
     spec->layers[spec->n_layers - 1].n_consumers++; // the loss
 }
 
+static ps_err freeze(builder *b)
+{
+    ps_model_spec *spec = b->spec;
+    int *map = NULL;
+    if (!b->cfg->train.freeze || !b->cfg->train.freeze[0]) return PS_OK;
+    PS_TRY(ps_mem_zalloc(&map, (size_t)spec->table.n_tensors, sizeof *map, "model"));
+    ps_err err = ps_patterns_freeze(b->cfg, &spec->table, map);
+    for (int i = 0; i < spec->n_layers && err == PS_OK; i++) {
+        ps_layer *l = &spec->layers[i];
+        if (l->weight != PS_NONE) l->weight = map[l->weight];
+        if (l->bias != PS_NONE) l->bias = map[l->bias];
+    }
+    free(map);
+    return err;
+}
+
 static ps_err build(builder *b)
 {
     char place[256];
@@ -544,7 +561,8 @@ static ps_err build(builder *b)
         return ps_err_set(PS_ERR_CONFIG, "%s: no layer has parameters to train",
                           place_of(b, "model.layers", place));
     count_consumers(b->spec);
-    return PS_OK;
+    PS_TRY(freeze(b));
+    return ps_patterns_group(b->cfg, &b->spec->table);
 }
 
 ps_err ps_model_spec_init(ps_model_spec *spec, const ps_config *cfg)

@@ -57,7 +57,7 @@ typedef struct ps_layer {
     double p;                             // DROPOUT (0 when model.dropout is false)
     double eps, momentum;                 // of norms; BATCH_NORM2D
     int dropout_id;   // DROPOUT: 0, 1, ... : the layer's stream of draws
-    int weight, bias; // indices into tensors, or PS_NONE
+    int weight, bias; // of ps_tensor_table_at, or PS_NONE
     int running_mean, running_var, num_batches; // indices into buffers, or PS_NONE
 } ps_layer;
 

@@ -46,7 +46,7 @@ typedef struct ps_tensor {
     char *name; // PyTorch's: "layer1.0.conv1.weight"; owned by the model
     ps_dims dims;
     ps_tensor_role role;
-    int group; // of parameters with numbers of their own (param_groups.h); 0: the first
+    int group;      // of parameters with numbers of their own (optimizer.h); 0: the first
     int64_t fan_in; // of the layer (initialisation)
     /* Parameters: elements from the start of the parameter (or gradient) arena, a
      * multiple of PS_TENSOR_ALIGN. Buffers and counters: bytes from the start of the

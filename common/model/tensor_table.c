@@ -77,6 +77,12 @@ void ps_tensor_table_range(const ps_tensor_table *table, int first, int n,
     *end = last->offset + last->count;
 }
 
+const ps_tensor *ps_tensor_table_at(const ps_tensor_table *table, int i)
+{
+    return i < table->n_tensors ? &table->tensors[i]
+                                : &table->buffers[i - table->n_tensors];
+}
+
 const ps_tensor *ps_tensor_table_find(const ps_tensor_table *table, const char *name)
 {
     for (int i = 0; i < table->n_tensors; i++)

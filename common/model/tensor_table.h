@@ -19,6 +19,10 @@ typedef struct ps_tensor_table {
     int n_buffers;
     ps_tensor *buffers;    // owned
     uint64_t buffer_bytes; // of the buffer arena
+    /* The last n_frozen buffers are parameters that are not trained. They take the last
+     * frozen_bytes of the buffer arena, and never change after a job's start. */
+    int n_frozen;
+    uint64_t frozen_bytes;
     int cap_tensors, cap_buffers;
 } ps_tensor_table;
 
@@ -36,6 +40,15 @@ void ps_tensor_table_fini(ps_tensor_table *table);
  * of n; n is at least 1. */
 void ps_tensor_table_range(const ps_tensor_table *table, int first, int n,
                            uint64_t *begin, uint64_t *end);
+
+/* Entry i of the parameters and, after these, the buffers. */
+const ps_tensor *ps_tensor_table_at(const ps_tensor_table *table, int i);
+/* Whether entry i, of that order, is a parameter that is trained; false for one below 0.
+ */
+static inline bool ps_tensor_table_trains(const ps_tensor_table *table, int i)
+{
+    return i >= 0 && i < table->n_tensors;
+}
 
 /* The parameter or buffer of that name, or NULL. */
 const ps_tensor *ps_tensor_table_find(const ps_tensor_table *table, const char *name);

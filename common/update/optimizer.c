@@ -67,12 +67,24 @@ ps_optimizer_scalars ps_optimizer_scalars_of(const ps_optimizer *opt,
     return k;
 }
 
+/* i below 0: no group. */
+static scalars scalars_of_fixed(const ps_optimizer *opt, const ps_optimizer_step *step,
+                                int i, double weight_decay)
+{
+    if (i < 0 || i >= opt->n_fixed)
+        return ps_optimizer_scalars_of(opt, step, weight_decay);
+    ps_optimizer_step now = *step;
+    now.lr = step->fixed_lr[i];
+    const double decay = opt->fixed[i].weight_decay;
+    return ps_optimizer_scalars_of(opt, &now, isnan(decay) ? weight_decay : decay);
+}
+
 scalars ps_optimizer_scalars_in(const ps_optimizer *opt, const ps_optimizer_step *step,
                                 int group, double weight_decay)
 {
     const ps_group_numbers *numbers =
         opt->groups ? ps_param_groups_at(opt->groups, step->step) : NULL;
-    if (!numbers) return ps_optimizer_scalars_of(opt, step, weight_decay);
+    if (!numbers) return scalars_of_fixed(opt, step, group - 1, weight_decay);
     const ps_optimizer of_group = ps_param_groups_optimizer(opt, &numbers[group]);
     ps_optimizer_step now = *step;
     now.lr = of_group.lr;
@@ -164,6 +176,11 @@ ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
     if (opt->kind == PS_OPTIMIZER_RMSPROP) opt->beta2 = c->alpha;
     if (opt->kind == PS_OPTIMIZER_MEAN) opt->share = 1.0 / (double)cfg->job.workers;
     opt->n_states = count_states(opt) + (opt->ema > 0);
+    opt->n_fixed = c->groups.n;
+    for (int i = 0; i < c->groups.n; i++) {
+        opt->fixed[i].lr = c->groups.v[i].lr;
+        opt->fixed[i].weight_decay = c->groups.v[i].weight_decay;
+    }
     return PS_OK;
 }
 

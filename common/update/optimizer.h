@@ -46,7 +46,12 @@ typedef struct ps_optimizer {
     // Arrays of state per parameter: SGD 0, with momentum 1; Adam(W) 2; RMSprop 1, with
     // momentum and centered one more each; Adagrad, Lion 1. With ema one more.
     int n_states;
-    const struct ps_param_groups *groups; // borrowed; NULL: all parameters are alike
+    const struct ps_param_groups *groups; // borrowed; NULL: none that a program sets
+    /* Of optimizer.groups: tensors of group i + 1. NAN: as the others. */
+    int n_fixed;
+    struct {
+        double lr, weight_decay;
+    } fixed[PS_CONFIG_GROUPS_MAX];
 } ps_optimizer;
 
 /* What changes from step to step. */
@@ -56,6 +61,7 @@ typedef struct ps_optimizer_step {
     double grad_scale; // the gradient is multiplied by it first (clipping, loss scale);
                        // 1: not at all
     uint64_t step;     // of the job, from 0: skipped ones count
+    double fixed_lr[PS_CONFIG_GROUPS_MAX]; // of the optimizer's n_fixed groups
 } ps_optimizer_step;
 
 /* PyTorch's word for state array i: "momentum_buffer", "exp_avg", "exp_avg_sq",
@@ -90,9 +96,9 @@ ps_optimizer_scalars ps_optimizer_scalars_of(const ps_optimizer *opt,
                                              const ps_optimizer_step *step,
                                              double weight_decay);
 
-/* The same for the parameters of a group (param_groups.h): with its numbers, where the
- * optimizer has groups and the step finds some; else with lr and weight_decay as given.
- */
+/* The same for the parameters of a group: with its numbers, where the optimizer has
+ * groups (param_groups.h) and the step finds some, or has fixed ones; else with lr and
+ * weight_decay as given. */
 ps_optimizer_scalars ps_optimizer_scalars_in(const ps_optimizer *opt,
                                              const ps_optimizer_step *step, int group,
                                              double weight_decay);

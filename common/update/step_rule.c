@@ -31,10 +31,17 @@ bool ps_step_rule_waits(const ps_step_rule *r)
 ps_optimizer_step ps_step_rule_optimizer_step(const ps_step_rule *r, uint64_t step,
                                               double grad_scale)
 {
-    return (ps_optimizer_step){.lr = ps_schedule_lr(&r->schedule, step),
-                               .t = step + 1 - r->scale.skipped,
-                               .grad_scale = grad_scale,
-                               .step = step};
+    const ps_optimizer *opt = &r->optimizer;
+    ps_optimizer_step now = {.lr = ps_schedule_lr(&r->schedule, step),
+                             .t = step + 1 - r->scale.skipped,
+                             .grad_scale = grad_scale,
+                             .step = step};
+    for (int i = 0; i < opt->n_fixed; i++) {
+        ps_schedule of_group = r->schedule;
+        if (!isnan(opt->fixed[i].lr)) of_group.lr = opt->fixed[i].lr;
+        now.fixed_lr[i] = ps_schedule_lr(&of_group, step);
+    }
+    return now;
 }
 
 void ps_step_rule_unscale(const ps_step_rule *r, uint64_t n, float *sum)

@@ -243,6 +243,10 @@ static void test_optimizers(void **state)
                          "optimizer.initial_accumulator_value=0.1");
     assert_same_training("optimizer={name: lion, weight_decay: 0.1}",
                          "optimizer.decay_bias_norm=false");
+    assert_same_training("optimizer.name=sgd", "train.ema=0.9");
+    assert_same_training("optimizer={name: adamw, groups: [{match: ['*.bias', n.*], "
+                         "weight_decay: 0}, {match: fc.*, lr: 0.02}]}",
+                         "train.ema=0.4");
 }
 
 /* The first scale is so large that gradients overflow, on both sides alike. */

@@ -332,6 +332,14 @@ class Continue(BenchTest):
         self.assertTrue(all(0 < r["buffer"] < 1e-5 for r in results.values()))
 
     @needs_torch
+    def test_frozen_and_grouped_parameters(self):
+        groups = "[{match: ['*.bias', norm.weight], weight_decay: 0}, {match: fc.*, lr: 0.003}]"
+        results = self.check_both_directions(["--modes", "ps", "--optimizers", "adamw"],
+                                             [self.NORMS, "train.freeze=[conv.*, norm.bias]",
+                                              f"optimizer.groups={groups}"])
+        self.assertTrue(all(0 < r["buffer"] < 1e-5 for r in results.values()))
+
+    @needs_torch
     def test_the_lines_of_the_documentation(self):
         self.psrun("-m", "single", DIGITS, "train.steps=3", "checkpoint.every=3", *SHORT)
         page = (ROOT / "docs/checkpoints.md").read_text(encoding="utf-8")

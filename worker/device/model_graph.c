@@ -43,14 +43,17 @@ static bool folds_relu(const ps_model_graph *g, const built *in)
            k == PS_LAYER_ADD;
 }
 
-static int add_node(ps_model_graph *g, const ps_layer *l, const built *in)
+/* table: of the model. */
+static int add_node(ps_model_graph *g, const ps_tensor_table *table, const ps_layer *l,
+                    const built *in)
 {
     int out = g->n_edges++, id = g->n_nodes++;
     ps_model_node *node = &g->nodes[id];
     ps_model_edge *edge = &g->edges[out];
     *node = (ps_model_node){.layer = l, .n_in = l->n_inputs, .out = out};
     *edge = (ps_model_edge){.dims = l->out, .producer = id, .last_reader = PS_NONE};
-    edge->needs_grad = l->weight != PS_NONE || l->bias != PS_NONE;
+    edge->needs_grad = ps_tensor_table_trains(table, l->weight) ||
+                       ps_tensor_table_trains(table, l->bias);
     for (int i = 0; i < l->n_inputs; i++) {
         node->in[i] = in[i].edge;
         edge->needs_grad |= g->edges[in[i].edge].needs_grad;
@@ -121,7 +124,7 @@ static ps_err build(ps_model_graph *g, const ps_model_spec *spec, built *layers)
         else if (l->kind == PS_LAYER_DROPOUT && l->p == 0.0)
             out->shared |= in[0].shared;
         else
-            out->edge = add_node(g, l, in);
+            out->edge = add_node(g, &spec->table, l, in);
     }
     g->output = layers[spec->n_layers].edge;
     return PS_OK;

@@ -20,35 +20,53 @@ static float bias_bound(int64_t fan_in)
     return (float)(1.0 / sqrt((double)fan_in));
 }
 
-static void init_norm(const ps_model_spec *spec, const ps_layer *layer, float *params)
+/* Where a parameter's values are: frozen ones are buffers. */
+static float *values_of(const ps_model_spec *spec, int tensor, float *params,
+                        void *buffers)
 {
-    const ps_tensor *weight = &spec->table.tensors[layer->weight];
-    for (uint64_t i = 0; i < weight->count; i++)
-        params[weight->offset + i] = 1.0f;
+    const uint64_t offset = ps_tensor_table_at(&spec->table, tensor)->offset;
+    if (ps_tensor_table_trains(&spec->table, tensor)) return params + offset;
+    return (float *)(void *)((char *)buffers + offset);
+}
+
+/* Biases of normalisation layers stay 0. */
+static void init_norm(const ps_model_spec *spec, const ps_layer *layer, float *params,
+                      void *buffers)
+{
+    float *weight = values_of(spec, layer->weight, params, buffers);
+    const uint64_t count = ps_tensor_table_at(&spec->table, layer->weight)->count;
+    for (uint64_t i = 0; i < count; i++)
+        weight[i] = 1.0f;
+}
+
+static void draw(const ps_model_spec *spec, int tensor, ps_mt19937 *g, int fused,
+                 float *params, void *buffers)
+{
+    if (tensor == PS_NONE) return;
+    const ps_tensor *t = ps_tensor_table_at(&spec->table, tensor);
+    if (t->role == PS_TENSOR_BATCHNORM) return;
+    bool weight = t->role == PS_TENSOR_WEIGHT;
+    float bound = weight ? weight_bound(t->fan_in) : bias_bound(t->fan_in);
+    ps_uniform(g, -bound, bound, fused, t->count,
+               values_of(spec, tensor, params, buffers));
 }
 
 /* Draws in the order in which PyTorch constructs and registers the layers. */
 static void init_params(const ps_model_spec *spec, uint64_t seed, int fused,
-                        float *params)
+                        float *params, void *buffers)
 {
     ps_mt19937 g;
     ps_mt19937_seed(&g, seed);
-    memset(params, 0, spec->table.arena_count * sizeof *params);
-    for (int i = 0; i < spec->n_layers; i++)
-        if (spec->layers[i].kind == PS_LAYER_BATCH_NORM2D)
-            init_norm(spec, &spec->layers[i], params);
-    for (int i = 0; i < spec->table.n_tensors; i++) {
-        const ps_tensor *t = &spec->table.tensors[i];
-        if (t->role == PS_TENSOR_BATCHNORM) continue;
-        bool weight = t->role == PS_TENSOR_WEIGHT;
-        float bound = weight ? weight_bound(t->fan_in) : bias_bound(t->fan_in);
-        ps_uniform(&g, -bound, bound, fused, t->count, params + t->offset);
+    for (int i = 0; i < spec->n_layers; i++) {
+        const ps_layer *l = &spec->layers[i];
+        if (l->kind == PS_LAYER_BATCH_NORM2D) init_norm(spec, l, params, buffers);
+        draw(spec, l->weight, &g, fused, params, buffers);
+        draw(spec, l->bias, &g, fused, params, buffers);
     }
 }
 
-static void init_buffers(const ps_model_spec *spec, unsigned char *buffers)
+static void init_statistics(const ps_model_spec *spec, unsigned char *buffers)
 {
-    memset(buffers, 0, spec->table.buffer_bytes);
     for (int i = 0; i < spec->n_layers; i++) {
         if (spec->layers[i].running_var == PS_NONE) continue;
         const ps_tensor *var = &spec->table.buffers[spec->layers[i].running_var];
@@ -61,6 +79,8 @@ static void init_buffers(const ps_model_spec *spec, unsigned char *buffers)
 void ps_init_weights(const ps_model_spec *spec, uint64_t seed, int fused, float *params,
                      void *buffers)
 {
-    init_params(spec, seed, fused, params);
-    if (spec->table.n_buffers) init_buffers(spec, buffers);
+    memset(params, 0, spec->table.arena_count * sizeof *params);
+    if (spec->table.n_buffers) memset(buffers, 0, spec->table.buffer_bytes);
+    init_params(spec, seed, fused, params, buffers);
+    if (spec->table.n_buffers) init_statistics(spec, buffers);
 }

@@ -272,7 +272,7 @@ ps_err ps_cpu_batchnorm_bind(ps_cpu_batchnorm *n, const ps_memory_plan *memory,
     PS_TRY_GOTO(bind_forward(n, &n->train, memory, p, channels, n->mean, n->variance),
                 err, out);
     PS_TRY_GOTO(bind_workspace(n, &n->train, memory), err, out);
-    err = bind_backward(n, memory, p, channels);
+    if (p->dy) err = bind_backward(n, memory, p, channels);
 out:
     ps_dnnl_md_destroy(&channels);
     return err;
@@ -345,8 +345,8 @@ static void put_gradients(const ps_cpu_batchnorm *n, float *dweight, float *dbia
                           bool accumulate)
 {
     if (!n->affine) return;
-    ps_cpu_pass(n->shape.c, n->scale_gradient, dweight, accumulate);
-    ps_cpu_pass(n->shape.c, n->shift_gradient, dbias, accumulate);
+    if (dweight) ps_cpu_pass(n->shape.c, n->scale_gradient, dweight, accumulate);
+    if (dbias) ps_cpu_pass(n->shape.c, n->shift_gradient, dbias, accumulate);
 }
 
 static void backward_own(ps_cpu_batchnorm *n, const float *x, float *dweight,

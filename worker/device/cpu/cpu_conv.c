@@ -347,24 +347,34 @@ ps_err ps_cpu_conv_forward(ps_cpu_conv *c, dnnl_stream_t stream, const void *x)
     return ps_cpu_op_run(&c->forward, who, stream);
 }
 
-ps_err ps_cpu_conv_backward(ps_cpu_conv *c, dnnl_stream_t stream, const void *x,
-                            float *dweight, float *dbias, bool accumulate)
+/* One of the two that is not needed is computed beside the other, and dropped. */
+static ps_err backward_weights(ps_cpu_conv *c, dnnl_stream_t stream, const void *x,
+                               float *dweight, float *dbias, bool accumulate)
 {
     const char *who = c->layer->name;
     ps_cpu_op *last =
         c->order_gradient.primitive ? &c->order_gradient : &c->backward_weights;
     int arg = c->order_gradient.primitive ? DNNL_ARG_TO : DNNL_ARG_DIFF_WEIGHTS;
-    PS_TRY(ps_cpu_op_rebind(last, who, arg, accumulate ? c->plain_gradient : dweight));
+    PS_TRY(ps_cpu_op_rebind(last, who, arg,
+                            accumulate || !dweight ? c->plain_gradient : dweight));
     PS_TRY(ps_cpu_op_rebind(&c->backward_weights, who, DNNL_ARG_DIFF_BIAS,
-                            accumulate ? c->bias_gradient : dbias));
+                            accumulate || !dbias ? c->bias_gradient : dbias));
     if (!c->bordered_x) // else the forward pass has filled it
         PS_TRY(ps_cpu_op_rebind(&c->backward_weights, who, DNNL_ARG_SRC, x));
     PS_TRY(ps_cpu_op_run(&c->backward_weights, who, stream));
     PS_TRY(ps_cpu_op_run(&c->order_gradient, who, stream));
-    if (accumulate) {
+    if (accumulate && dweight)
         ps_cpu_pass(c->n_weights, c->plain_gradient, dweight, true);
-        ps_cpu_pass(c->n_bias, c->bias_gradient, dbias, true);
-    }
+    if (accumulate && dbias) ps_cpu_pass(c->n_bias, c->bias_gradient, dbias, true);
+    return PS_OK;
+}
+
+ps_err ps_cpu_conv_backward(ps_cpu_conv *c, dnnl_stream_t stream, const void *x,
+                            float *dweight, float *dbias, bool accumulate)
+{
+    const char *who = c->layer->name;
+    if (dweight || dbias)
+        PS_TRY(backward_weights(c, stream, x, dweight, dbias, accumulate));
     PS_TRY(ps_cpu_op_run(&c->order_weights_back, who, stream));
     PS_TRY(ps_cpu_op_run(&c->backward_data, who, stream));
     if (c->bordered_dx) ps_cpu_border_remove(&c->bordered, c->bordered_dx, &c->in, c->dx);

@@ -63,7 +63,8 @@ ps_err ps_cpu_conv_bind(ps_cpu_conv *conv, const ps_memory_plan *memory,
 
 /* x: where the input lies in this pass. */
 ps_err ps_cpu_conv_forward(ps_cpu_conv *conv, dnnl_stream_t stream, const void *x);
-/* dweight, dbias: in the gradient arena; accumulate: added to what stands there. */
+/* dweight, dbias: in the gradient arena; NULL: not needed. accumulate: added to what
+ * stands there. */
 ps_err ps_cpu_conv_backward(ps_cpu_conv *conv, dnnl_stream_t stream, const void *x,
                             float *dweight, float *dbias, bool accumulate);
 

@@ -85,7 +85,8 @@ PS_PER_LEVEL(ps_err, ps_cpu_linear_backward_weights,
               float *dbias, bool accumulate),
              (l, x, dy, dweight, dbias, accumulate))
 {
-    PS_TRY(ps_cpu_linear_backward_rows(l, x, dy, 0, l->out, dweight, accumulate));
+    if (dweight)
+        PS_TRY(ps_cpu_linear_backward_rows(l, x, dy, 0, l->out, dweight, accumulate));
     if (dbias) ps_cpu_linear_backward_bias(l, dy, dbias, accumulate);
     return PS_OK;
 }

@@ -7,8 +7,8 @@
 static bool is_finite(const ps_cpu_run *run, int tensor)
 {
     if (tensor == PS_NONE) return true;
-    const ps_tensor *t = &run->options->spec->table.tensors[tensor];
-    return ps_finite_all(run->options->params + t->offset, t->count);
+    const ps_tensor *t = ps_tensor_table_at(&run->options->spec->table, tensor);
+    return ps_finite_all(ps_cpu_parameter(run, tensor), t->count);
 }
 
 static bool has_finite_statistics(const ps_cpu_step *s)

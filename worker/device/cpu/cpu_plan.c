@@ -82,12 +82,18 @@ static void mark_library_relus(ps_cpu_run *run)
     }
 }
 
+/* Whether the step has a backward pass. */
+static bool goes_back(const ps_cpu_run *run, const ps_cpu_step *s)
+{
+    return run->options->training && run->graph->edges[s->node->out].needs_grad;
+}
+
 static ps_err init_conv(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in,
                         ps_cpu_shape *out)
 {
     const ps_cpu_conv_use use = {
         .relu = has_library_relu(s->node),
-        .training = run->options->training,
+        .training = goes_back(run, s),
         .data_gradient = run->graph->edges[s->node->in[0]].needs_grad,
         .winograd = run->library->winograd,
         .factors = s->factors,
@@ -126,7 +132,7 @@ static void init_dropout(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in
 static ps_err init_narrow_linear(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in)
 {
     const ps_cpu_conv_use use = {
-        .training = run->options->training,
+        .training = goes_back(run, s),
         .data_gradient = run->graph->edges[s->node->in[0]].needs_grad,
         .factors = s->factors,
     };
@@ -145,8 +151,11 @@ static ps_err init_linear(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *i
     s->linear = (ps_cpu_linear){.name = l->name, .n = run->n, .in = in->c, .out = out->c};
     if (s->factors != PS_CPU_FLOAT32) return init_narrow_linear(run, s, in);
     // a block's range ends with the bias
+    const ps_tensor_table *table = &run->options->spec->table;
     const bool together = l->bias == PS_NONE || l->bias == l->weight + 1;
-    if (!run->options->training || !together) return PS_OK;
+    const bool trains = ps_tensor_table_trains(table, l->weight) &&
+                        (l->bias == PS_NONE || ps_tensor_table_trains(table, l->bias));
+    if (!run->options->training || !together || !trains) return PS_OK;
     return ps_cpu_linear_rows_choose(&s->linear, run->options->row_bytes);
 }
 
@@ -235,14 +244,14 @@ static ps_err take_rounded_weights(ps_cpu_run *run, ps_cpu_step *s)
     const size_t bytes = sizeof(float) * (size_t)(s->linear.in * s->linear.out);
     PS_TRY(ps_memory_plan_take(&run->memory, bytes, &s->slot_weights));
     PS_TRY(take_turned(run, s));
-    if (!run->options->training) ps_memory_plan_give(&run->memory, s->slot_weights);
+    if (!goes_back(run, s)) ps_memory_plan_give(&run->memory, s->slot_weights);
     return PS_OK;
 }
 
 /* A CONV2D, or a LINEAR of narrow factors. */
 static ps_err take_products(ps_cpu_run *run, ps_cpu_step *s)
 {
-    const bool own = has_primitives(s), training = run->options->training;
+    const bool own = has_primitives(s), training = goes_back(run, s);
     const ps_cpu_shape *in = &run->values[s->node->in[0]].shape;
     PS_TRY(ps_cpu_narrow_plan_input(run, s, own ? &s->conv.in : in));
     PS_TRY(own ? ps_cpu_conv_plan_forward(&s->conv, &run->memory, training)
@@ -428,8 +437,11 @@ static ps_err plan_passes(ps_cpu_run *run)
 
 float *ps_cpu_parameter(const ps_cpu_run *run, int tensor)
 {
+    const ps_tensor_table *table = &run->options->spec->table;
     if (tensor == PS_NONE) return NULL;
-    return run->options->params + run->options->spec->table.tensors[tensor].offset;
+    const uint64_t offset = ps_tensor_table_at(table, tensor)->offset;
+    if (ps_tensor_table_trains(table, tensor)) return run->options->params + offset;
+    return (float *)(void *)((char *)run->options->buffers + offset);
 }
 
 static float *buffer(const ps_cpu_run *run, int tensor)

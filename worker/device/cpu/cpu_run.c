@@ -40,20 +40,24 @@ static const ps_layer RELU = {.kind = PS_LAYER_RELU};
 
 static float *gradient(const ps_cpu_run *run, int tensor)
 {
-    if (tensor == PS_NONE) return NULL;
-    return run->options->grads + run->options->spec->table.tensors[tensor].offset;
+    const ps_tensor_table *table = &run->options->spec->table;
+    if (!ps_tensor_table_trains(table, tensor)) return NULL;
+    return run->options->grads + table->tensors[tensor].offset;
 }
 
-/* Calls the hook once for a layer's weight and bias, which are consecutive tensors. */
+/* Calls the hook once for a layer's weight and bias, which are consecutive tensors; not
+ * for one that is frozen. */
 static ps_err call_hook(const ps_cpu_run *run, ps_err (*hook)(void *, uint64_t, uint64_t),
                         void *ctx, const ps_layer *l)
 {
-    if (!hook || (l->weight == PS_NONE && l->bias == PS_NONE)) return PS_OK;
-    const bool both = l->weight != PS_NONE && l->bias != PS_NONE;
+    const ps_tensor_table *table = &run->options->spec->table;
+    const bool weight = ps_tensor_table_trains(table, l->weight),
+               bias = ps_tensor_table_trains(table, l->bias), both = weight && bias;
     int first = l->weight < l->bias ? l->weight : l->bias;
-    if (!both) first = l->weight == PS_NONE ? l->bias : l->weight;
+    if (!hook || (!weight && !bias)) return PS_OK;
+    if (!both) first = weight ? l->weight : l->bias;
     uint64_t begin, end;
-    ps_tensor_table_range(&run->options->spec->table, first, both ? 2 : 1, &begin, &end);
+    ps_tensor_table_range(table, first, both ? 2 : 1, &begin, &end);
     return hook(ctx, begin, end);
 }
 

@@ -21,9 +21,10 @@ typedef struct ps_k_optimizer {
     float *s0, *s1, *s2;       // states; NULL where the optimizer has none
     float *ema;                // the weights' average; NULL: none
     const uint32_t *starts;    // (n_tensors) offsets of the arena's tensors, ascending
-    const uint8_t *undecayed;  // (n_tensors) whether the tensor uses decay[1]
+    const uint8_t *groups;     // (n_tensors) 2 * its group, + 1 if it uses decay[1]
     uint32_t n_tensors, first; // elements: first + i
     int kind;                  // ps_optimizer_kind
+    uint32_t group;            // whose tensors are stepped
     bool first_step, nesterov, pytorch1, centered, has_momentum;
     float scale, decay[2], lr_neg, momentum, damp;
     float beta1, lerp, beta2, one_minus_beta2, root_correction, eps, step_size_neg;
@@ -133,11 +134,12 @@ PS_ARITH void ps_average_element(const ps_k_optimizer *k, size_t i)
 PS_ARITH void ps_k_optimizer_at(const ps_k_optimizer *k, uint32_t i)
 {
     uint32_t at = k->first + i;
-    bool spared = k->undecayed[ps_tensor_of(k->starts, k->n_tensors, at)];
+    uint32_t group = k->groups[ps_tensor_of(k->starts, k->n_tensors, at)];
+    bool spared = group & 1;
     // indexing decay with a run-time value would make each thread copy all arguments
     float decay = spared ? k->decay[1] : k->decay[0];
     float scale = k->verdict ? k->verdict->scale : k->scale;
-    if (k->verdict && k->verdict->refused) return;
+    if (group / 2 != k->group || (k->verdict && k->verdict->refused)) return;
     if (k->kind == PS_OPTIMIZER_SGD)
         ps_sgd_element(k, scale, decay, at);
     else if (k->kind == PS_OPTIMIZER_RMSPROP)

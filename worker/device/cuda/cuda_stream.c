@@ -16,7 +16,7 @@ typedef struct cuda_stream {
     float *states[PS_OPTIMIZER_MAX_STATES];
     char *buffers;
     uint32_t *starts;                 // (n_tensors), on the GPU
-    uint8_t *undecayed;               // (n_tensors), on the GPU
+    uint8_t *groups;                  // (n_tensors), on the GPU
     ps_sums *bad;                     // a check's partial counts, on the GPU
     ps_sums *bad_home;                // their pinned copy on the host
     double *lanes, *sums, *sums_home; // sums of the gradient norm's blocks
@@ -206,31 +206,40 @@ static ps_err stream_norm_sums(ps_device_stream *base, const ps_chunk *chunk,
     return PS_OK;
 }
 
-/* One launch for the whole range: what PyTorch's optimizers call fused. */
-static ps_err queue_optimizer(cuda_stream *s, const ps_optimizer_step *step,
-                              const ps_verdict *verdict, uint64_t first, uint64_t count)
+/* The tensors of a group in one launch for the whole range. */
+static ps_err queue_group(cuda_stream *s, const ps_optimizer_step *step, int group,
+                          const ps_verdict *verdict, uint64_t first, uint64_t count)
 {
     const ps_optimizer *opt = s->at.optimizer;
-    ps_optimizer_scalars k = ps_optimizer_scalars_of(opt, step, opt->weight_decay);
-    ps_optimizer_scalars spared =
-        ps_optimizer_scalars_of(opt, step, ps_optimizer_decay(opt, PS_TENSOR_BIAS));
+    ps_optimizer_scalars k = ps_optimizer_scalars_in(opt, step, group, opt->weight_decay);
+    ps_optimizer_scalars spared = ps_optimizer_scalars_in(
+        opt, step, group, ps_optimizer_decay(opt, PS_TENSOR_BIAS));
     const int own = opt->n_states - (opt->ema > 0);
     float *const state[] = {own > 0 ? s->states[0] : NULL, own > 1 ? s->states[1] : NULL,
                             own > 2 ? s->states[2] : NULL};
-    if (count == 0) return PS_OK;
     return PS_LAUNCH_ON(
         s->gpu, PS_GPU_EXCHANGE, optimizer, (int64_t)count, who, .verdict = verdict,
         .p = s->resident.params, .g = s->resident.grads, .s0 = state[0], .s1 = state[1],
         .s2 = state[2], .ema = own < opt->n_states ? s->states[own] : NULL,
-        .ema_lerp = k.ema_lerp, .starts = s->starts, .undecayed = s->undecayed,
-        .n_tensors = (uint32_t)s->at.table->n_tensors, .first = (uint32_t)first,
-        .kind = (int)opt->kind, .first_step = k.first, .nesterov = k.nesterov,
-        .pytorch1 = k.pytorch1, .centered = k.centered, .has_momentum = k.has_momentum,
-        .accumulator = k.accumulator, .scale = k.scale, .decay = {k.decay, spared.decay},
-        .lr_neg = k.lr_neg, .momentum = k.momentum, .damp = k.damp, .beta1 = k.beta1,
-        .lerp = k.lerp, .beta2 = k.beta2, .one_minus_beta2 = k.one_minus_beta2,
-        .root_correction = k.root_correction, .eps = k.eps,
-        .step_size_neg = k.step_size_neg);
+        .ema_lerp = k.ema_lerp, .starts = s->starts, .groups = s->groups,
+        .group = (uint32_t)group, .n_tensors = (uint32_t)s->at.table->n_tensors,
+        .first = (uint32_t)first, .kind = (int)opt->kind, .first_step = k.first,
+        .nesterov = k.nesterov, .pytorch1 = k.pytorch1, .centered = k.centered,
+        .has_momentum = k.has_momentum, .accumulator = k.accumulator, .scale = k.scale,
+        .decay = {k.decay, spared.decay}, .lr_neg = k.lr_neg, .momentum = k.momentum,
+        .damp = k.damp, .beta1 = k.beta1, .lerp = k.lerp, .beta2 = k.beta2,
+        .one_minus_beta2 = k.one_minus_beta2, .root_correction = k.root_correction,
+        .eps = k.eps, .step_size_neg = k.step_size_neg);
+}
+
+/* One launch for all, as PyTorch's fused optimizers do; with groups, one for each. */
+static ps_err queue_optimizer(cuda_stream *s, const ps_optimizer_step *step,
+                              const ps_verdict *verdict, uint64_t first, uint64_t count)
+{
+    if (count == 0) return PS_OK;
+    for (int group = 0; group <= s->at.optimizer->n_fixed; group++)
+        PS_TRY(queue_group(s, step, group, verdict, first, count));
+    return PS_OK;
 }
 
 static ps_err stream_apply(ps_device_stream *base, const ps_optimizer_step *step,
@@ -323,10 +332,9 @@ static ps_err stream_refused(ps_device_stream *base, bool wait, uint64_t *t, int
 static void stream_destroy(ps_device_stream **base)
 {
     cuda_stream *s = of(*base);
-    void *const taken[] = {s->resident.params, s->resident.grads, s->buffers,
-                           s->starts,          s->undecayed,      s->bad,
-                           s->lanes,           s->sums,           s->ranges,
-                           s->verdict};
+    void *const taken[] = {
+        s->resident.params, s->resident.grads, s->buffers, s->starts, s->groups, s->bad,
+        s->lanes,           s->sums,           s->ranges,  s->verdict};
     ps_gpu_enter(s->gpu);
     ps_gpu_drain(s->gpu);
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
@@ -372,23 +380,25 @@ static const ps_device_stream_ops cuda_stream_ops = {
     .destroy = stream_destroy,
 };
 
-/* Uploads where each tensor starts, and which tensors have the second weight decay. */
+/* Uploads where each tensor starts, its group, and whether it has the second weight
+ * decay. */
 static ps_err fill_tables(cuda_stream *s)
 {
     const ps_tensor_table *table = s->at.table;
     size_t n = (size_t)table->n_tensors;
     uint32_t *starts = NULL;
     PS_TRY(ps_mem_zalloc(&starts, n, sizeof *starts + 1, "exchange"));
-    uint8_t *undecayed = (uint8_t *)(starts + n);
+    uint8_t *groups = (uint8_t *)(starts + n);
     for (size_t i = 0; i < n; i++) {
         ps_tensor_role role = table->tensors[i].role;
         starts[i] = (uint32_t)table->tensors[i].offset;
-        undecayed[i] = role == PS_TENSOR_BIAS || role == PS_TENSOR_BATCHNORM;
+        const bool spared = role == PS_TENSOR_BIAS || role == PS_TENSOR_BATCHNORM;
+        groups[i] = (uint8_t)(2 * table->tensors[i].group + spared);
     }
     ps_err err = ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->starts, starts,
                                 n * sizeof *starts, who);
     if (err == PS_OK)
-        err = ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->undecayed, undecayed, n, who);
+        err = ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->groups, groups, n, who);
     if (err == PS_OK) err = wait_queue(s);
     free(starts);
     return err;
@@ -436,7 +446,7 @@ static ps_err allocate(cuda_stream *s)
         PS_TRY(ps_gpu_take(gpu, bytes, "the optimizer's states", &s->states[k]));
     PS_TRY(ps_gpu_take(gpu, table->buffer_bytes, "the buffers", &s->buffers));
     PS_TRY(ps_gpu_take(gpu, n * sizeof *s->starts, who, &s->starts));
-    PS_TRY(ps_gpu_take(gpu, n, who, &s->undecayed));
+    PS_TRY(ps_gpu_take(gpu, n, who, &s->groups));
     PS_TRY(ps_gpu_take(gpu, bad, who, &s->bad));
     PS_TRY(ps_gpu_take_pinned(gpu, bad, who, &s->bad_home));
     PS_TRY(ps_gpu_take(gpu, blocks * PS_GRADNORM_LANES, who, &s->lanes));

@@ -166,8 +166,10 @@ static ps_err flush(allreduce *x)
 static ps_err broadcast(allreduce *x, wanted what)
 {
     ps_device_stream *s = x->stream;
+    // frozen parameters, the last buffers, do not change after the start
+    const uint64_t still = what == WANT_ALL ? 0 : x->at.table->frozen_bytes;
     ps_collective_range ranges[2] = {
-        {s->ops->buffers(s), x->at.table->buffer_bytes},
+        {s->ops->buffers(s), x->at.table->buffer_bytes - still},
         {s->ops->params(s), x->at.table->arena_count * sizeof(float)},
     };
     int n = what == WANT_ALL ? 2 : 1;
@@ -401,7 +403,8 @@ ps_err ps_allreduce_drain(ps_exchange *base)
 ps_err ps_allreduce_sync_buffers(ps_exchange *base)
 {
     allreduce *x = of(base);
-    return x->at.table->buffer_bytes ? request(x, WANT_BUFFERS) : PS_OK;
+    const ps_tensor_table *table = x->at.table;
+    return table->buffer_bytes > table->frozen_bytes ? request(x, WANT_BUFFERS) : PS_OK;
 }
 
 ps_err ps_allreduce_loss_scale(ps_exchange *base, float *scale)
