@@ -355,7 +355,7 @@ static ps_err copy_arrays(ps_checkpointer *c)
     if (s->params)
         memcpy(s->params, ps_session_params(c->session),
                table->arena_count * sizeof(float));
-    if (s->params && c->rank == 0)
+    if (s->params) // of the holder's, only frozen parameters are rank 0's by now
         memcpy(s->buffers, ps_session_buffers(c->session), table->buffer_bytes);
     PS_TRY(ps_snapshot_share_buffers(s, &c->shape, &ranks));
     PS_TRY(ps_snapshot_gather(s, &c->shape, &ranks));

@@ -220,7 +220,8 @@ ps_err ps_snapshot_share_buffers(ps_snapshot *s, const ps_snapshot_shape *shape,
                                  const ps_snapshot_ranks *ranks)
 {
     if (!ranks->holder) return PS_OK;
-    return move_bytes(ranks, 0, s->buffers, shape->table->buffer_bytes);
+    const ps_tensor_table *table = shape->table;
+    return move_bytes(ranks, 0, s->buffers, table->buffer_bytes - table->frozen_bytes);
 }
 
 /* What is no array: the trainer's numbers, and the rule's bytes behind their number. */

@@ -63,7 +63,8 @@ ps_err ps_snapshot_gather(ps_snapshot *s, const ps_snapshot_shape *shape,
                           const ps_snapshot_ranks *ranks);
 ps_err ps_snapshot_scatter(const ps_snapshot *s, const ps_snapshot_shape *shape,
                            const ps_snapshot_ranks *ranks);
-/* All ranks: rank 0's buffers to the holder's snapshot. Without a holder: nothing. */
+/* All ranks: rank 0's buffers, without frozen parameters, to the holder's snapshot.
+ * Without a holder: nothing. */
 ps_err ps_snapshot_share_buffers(ps_snapshot *s, const ps_snapshot_shape *shape,
                                  const ps_snapshot_ranks *ranks);
 /* All ranks, without a holder: copies all of rank `from`'s snapshot to rank 0's, which

@@ -102,14 +102,14 @@ static ps_err wait_for(exchange_ps *e, uint32_t first, uint32_t last, int64_t ve
     return err;
 }
 
-static ps_err fetch_buffers(exchange_ps *e, const char *key, uint64_t wanted)
+static ps_err fetch_buffers(exchange_ps *e, const char *key, char *at, uint64_t wanted)
 {
     void *value = NULL;
     size_t bytes = 0;
     PS_TRY(ps_member_get(e->o.member, key, &value, &bytes, join_deadline(e)));
     ps_err err = PS_OK;
     if (bytes == wanted)
-        memcpy(e->o.buffers, value, bytes);
+        memcpy(at, value, bytes);
     else
         err = ps_err_set(PS_ERR_PROTOCOL, "%s has %zu bytes, the model %" PRIu64, key,
                          bytes, wanted);
@@ -117,22 +117,30 @@ static ps_err fetch_buffers(exchange_ps *e, const char *key, uint64_t wanted)
     return err;
 }
 
-/* The first time all of them; frozen parameters, the last ones, do not change later. */
-static ps_err sync_buffers(exchange_ps *e)
+static ps_err sync_piece(exchange_ps *e, char *at, uint64_t bytes)
 {
-    const uint64_t still = e->n_buffer_syncs > 0 ? e->o.table->frozen_bytes : 0;
-    const uint64_t bytes = e->o.table->buffer_bytes - still;
-    if (bytes == 0 || e->o.world_size == 1) return PS_OK;
     const ps_job_key made = ps_job_key_buffers(e->n_buffer_syncs++);
     const char *key = made.text;
     if (e->o.rank == 0)
-        PS_TRY(ps_member_put(e->o.member, key, e->o.buffers, bytes, join_deadline(e)));
+        PS_TRY(ps_member_put(e->o.member, key, at, bytes, join_deadline(e)));
     else
-        PS_TRY(fetch_buffers(e, key, bytes));
+        PS_TRY(fetch_buffers(e, key, at, bytes));
     // Everybody has them: the coordinator need not keep them any longer.
     PS_TRY(ps_member_barrier(e->o.member, key, join_deadline(e)));
     if (e->o.rank != 0) return PS_OK;
     return ps_member_put(e->o.member, key, "", 0, join_deadline(e));
+}
+
+/* The first time all of them; frozen parameters, the last ones, do not change later. */
+static ps_err sync_buffers(exchange_ps *e)
+{
+    enum { PIECE = 32 << 20 }; // the coordinator keeps no larger values than 64 MiB
+    const uint64_t still = e->n_buffer_syncs > 0 ? e->o.table->frozen_bytes : 0;
+    const uint64_t bytes = e->o.table->buffer_bytes - still;
+    for (uint64_t at = 0; at < bytes && e->o.world_size > 1; at += PIECE)
+        PS_TRY(sync_piece(e, (char *)e->o.buffers + at,
+                          bytes - at < PIECE ? bytes - at : PIECE));
+    return PS_OK;
 }
 
 /* With a codec the workers' weights lack what the last encodings lost. Evaluation and
