@@ -268,8 +268,8 @@ PS_PER_LEVEL(void, ps_cpu_groupnorm_backward,
             sum += g->sums[n * 2 * s->c + c];
             dot += g->sums[(n * 2 + 1) * s->c + c];
         }
-        dbias[c] = accumulate ? dbias[c] + (float)sum : (float)sum;
-        dweight[c] = accumulate ? dweight[c] + (float)dot : (float)dot;
+        if (dbias) dbias[c] = accumulate ? dbias[c] + (float)sum : (float)sum;
+        if (dweight) dweight[c] = accumulate ? dweight[c] + (float)dot : (float)dot;
     }
 }
 

@@ -28,8 +28,8 @@ size_t ps_cpu_groupnorm_sum_bytes(const ps_cpu_groupnorm *norm);
 /* weight, bias (channels). */
 void ps_cpu_groupnorm_forward(const ps_cpu_groupnorm *norm, const float *x,
                               const float *weight, const float *bias, float *y);
-/* After the forward pass. dx may be dy, or NULL where it is not needed; add: it is added
- * to. accumulate: the same for dweight and dbias. */
+/* After the forward pass. dx may be dy; add: it is added to. accumulate: the same for
+ * dweight and dbias. What is not needed is NULL. */
 void ps_cpu_groupnorm_backward(const ps_cpu_groupnorm *norm, const float *x,
                                const float *dy, const float *weight, float *dweight,
                                float *dbias, bool accumulate, float *dx, bool add);
