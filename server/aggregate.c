@@ -129,13 +129,23 @@ static const float *weighted_sum_block(const ps_aggregate *a, float *out,
     return out;
 }
 
-/* Sums elements [at, at + n) in rank order into out. With one rank it returns that rank's
- * gradient in place. */
+/* Of one gradient, which may be the sum of a host's. */
+static const float *scaled_block(float *out, const ps_aggregate_step *s, uint64_t at,
+                                 uint64_t n)
+{
+    memcpy(out, s->grads[0] + at, n * sizeof *out);
+    ps_floats_scale(out, s->factor, n);
+    return out;
+}
+
+/* Sums elements [at, at + n) in rank order into out. One gradient that is not scaled is
+ * returned in place. */
 static const float *sum_block(const ps_aggregate *a, float *out,
                               const ps_aggregate_step *s, uint64_t at, uint64_t n)
 {
     if (has_factors(s)) return weighted_sum_block(a, out, s, at, n);
-    if (s->n_grads == 1) return s->grads[0] + at;
+    if (s->n_grads == 1 && (s->summed || s->factor == 1)) return s->grads[0] + at;
+    if (s->n_grads == 1) return scaled_block(out, s, at, n);
     if (s->factor != 1) return scaled_sum_block(out, s, at, n);
     ps_floats_sum(out, s->grads[0] + at, s->grads[1] + at, n);
     for (int r = 2; r < s->n_grads; r++)

@@ -58,7 +58,7 @@ typedef struct ps_aggregate_step {
      * only. */
     const float *const *grads;
     int n_grads;
-    float factor;         // each of several gradients is multiplied by it; 1: it is not
+    float factor; // each gradient that is no sum is multiplied by it; 1: it is not
     const float *factors; // (n_grads) a factor for each instead; NULL: none
     /* (n_grads) NULL, or: where not 0, gradient i becomes g + compensations[i] * g * g *
      * (weights - bases[i]) first. */

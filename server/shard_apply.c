@@ -35,18 +35,22 @@ static ps_aggregate_step step_of(ps_shard *s, ps_shard_chunk *c, double grad_sca
 
 static ps_aggregate_step step_by_pushes(ps_shard *s, ps_shard_chunk *c)
 {
-    for (uint32_t r = 0; r < s->rules.n_workers; r++)
-        s->grads[r] = s->peers[r].shm ? s->peers[r].grads + c->chunk->offset
+    for (uint32_t i = 0; i < s->n_senders; i++) {
+        const uint32_t r = s->senders[i];
+        s->grads[i] = s->peers[r].shm ? s->peers[r].grads + c->chunk->offset
                                       : zmq_msg_data(&c->pushes[r]);
+    }
     ps_aggregate_step step = step_of(s, c, 1.0);
     step.grads = s->grads;
-    step.n_grads = (int)s->rules.n_workers;
+    step.n_grads = (int)s->n_senders;
+    step.ranks = s->senders;
     return step;
 }
 
 static void release_pushes(ps_shard *s, ps_shard_chunk *c)
 {
-    for (uint32_t r = 0; r < s->rules.n_workers; r++) {
+    for (uint32_t i = 0; i < s->n_senders; i++) {
+        const uint32_t r = s->senders[i];
         s->peers[r].n_pending -= s->peers[r].rings.bell != NULL;
         zmq_msg_close(&c->pushes[r]);
         zmq_msg_init(&c->pushes[r]);
@@ -56,19 +60,22 @@ static void release_pushes(ps_shard *s, ps_shard_chunk *c)
 /* Early pushes belong to the present step now. */
 static void take_early(ps_shard *s, ps_shard_chunk *c)
 {
-    for (uint32_t r = 0; r < s->rules.n_workers && c->policy.n_arrived > 0; r++)
+    for (uint32_t i = 0; i < s->n_senders && c->policy.n_arrived > 0; i++) {
+        const uint32_t r = s->senders[i];
         if (ps_rank_set_has(&c->policy.arrived, r))
             zmq_msg_move(&c->pushes[r], &c->early[r]);
+    }
 }
 
 /* Sums the pushes of an encoded chunk into sum. */
 static ps_err sum_coded(ps_shard *s, ps_shard_chunk *c, float *sum)
 {
-    for (uint32_t r = 0; r < s->rules.n_workers; r++)
-        s->payloads[r] = zmq_msg_data(&c->pushes[r]);
+    for (uint32_t i = 0; i < s->n_senders; i++)
+        s->payloads[i] = zmq_msg_data(&c->pushes[s->senders[i]]);
     const uint64_t begin_ns = ps_clock_ns();
     const ps_coded_pushes pushes = {.payloads = s->payloads,
-                                    .n = (int)s->rules.n_workers,
+                                    .n = (int)s->n_senders,
+                                    .ranks = s->senders,
                                     .step = (uint64_t)c->policy.version,
                                     .check = s->rule.refuses};
     ps_err err = ps_coded_chunk_sum(&c->coded, &c->memory, &pushes, sum, s->decoded);

@@ -184,8 +184,8 @@ static ps_err handle_pull(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
 static ps_err send_all_exact(ps_shard *s, ps_shard_chunk *c)
 {
     ps_coded_chunk_start(&c->coded, c->memory.weights);
-    for (uint32_t r = 0; r < s->rules.n_workers; r++)
-        PS_TRY(ps_shard_reply_out_of_turn(s, c, r, PS_MSG_EXACT_WEIGHTS));
+    for (uint32_t i = 0; i < s->n_senders; i++)
+        PS_TRY(ps_shard_reply_out_of_turn(s, c, s->senders[i], PS_MSG_EXACT_WEIGHTS));
     return PS_OK;
 }
 
@@ -236,13 +236,18 @@ static ps_err handle_bye(ps_shard *s, uint32_t rank)
     bool again = s->peers[rank].left;
     s->peers[rank].left = true;
     PS_TRY(ps_shard_reply_short(s, PS_MSG_LEFT, rank, 0));
-    if (!again && ++s->n_left == s->rules.n_workers) ps_shard_set_state(s, PS_SHARD_DONE);
+    if (!again && ++s->n_left == s->n_senders) ps_shard_set_state(s, PS_SHARD_DONE);
     return PS_OK;
 }
 
 static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *f)
 {
     const ps_shard_peer *p = &s->peers[h->rank];
+    if (!s->sends[h->rank])
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "%s, but its host's lowest rank speaks for it (exchange.levels "
+                          "2)",
+                          ps_wire_kind_name(h->kind));
     if (h->kind == PS_MSG_HELLO) return handle_hello(s, h);
     if (!p->joined)
         return ps_err_set(PS_ERR_PROTOCOL, "%s before HELLO", ps_wire_kind_name(h->kind));

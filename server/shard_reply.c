@@ -149,7 +149,8 @@ ps_err ps_shard_reply_flush(ps_shard *s)
 ps_err ps_shard_reply_weights(ps_shard *s, ps_shard_chunk *c)
 {
     bool shared = false;
-    for (uint32_t r = 0; r < s->rules.n_workers; r++) {
+    for (uint32_t i = 0; i < s->n_senders; i++) {
+        const uint32_t r = s->senders[i];
         shared = shared || s->peers[r].shm;
         if (!s->peers[r].shm)
             PS_TRY(send_weights(s, c, r, PS_MSG_WEIGHTS, PS_WIRE_BORROW));

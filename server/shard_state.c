@@ -15,6 +15,16 @@ static uint32_t count_chunks(const ps_plan *plan, uint32_t shard)
     return n;
 }
 
+static void list_senders(ps_shard *s)
+{
+    const ps_roster *roster = ps_member_roster(s->member);
+    const bool leaders = ps_config_two_levels(s->o.config);
+    for (int r = 0; r < s->o.n_workers; r++) {
+        s->sends[r] = !leaders || ps_roster_leader(roster, r) == r;
+        if (s->sends[r]) s->senders[s->n_senders++] = (uint32_t)r;
+    }
+}
+
 static ps_err alloc_arrays(ps_shard *s)
 {
     const ps_plan *plan = s->o.plan;
@@ -26,6 +36,9 @@ static ps_err alloc_arrays(ps_shard *s)
     PS_TRY(ps_mem_zalloc(&s->chunk_of, plan->n_chunks, sizeof *s->chunk_of,
                          "a shard's chunks"));
     PS_TRY(ps_mem_zalloc(&s->peers, workers, sizeof *s->peers, "a shard's peers"));
+    PS_TRY(ps_mem_zalloc(&s->senders, workers, sizeof *s->senders, "a shard's peers"));
+    PS_TRY(ps_mem_zalloc(&s->sends, workers, sizeof *s->sends, "a shard's peers"));
+    list_senders(s);
     PS_TRY(ps_mem_zalloc(&s->grads, workers, sizeof *s->grads, "a shard's peers"));
     PS_TRY(ps_mem_zalloc(&s->copies, workers, sizeof *s->copies, "a shard's peers"));
     PS_TRY(ps_mem_zalloc(&s->entries, workers, sizeof *s->entries, "a shard's peers"));
@@ -64,7 +77,7 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
     c->index = index;
     c->chunk = &s->o.plan->chunks[index];
     s->chunk_of[index] = i;
-    ps_policy_chunk_init(&c->policy, (uint32_t)s->o.n_workers);
+    ps_policy_chunk_init(&c->policy, s->n_senders);
     c->policy.first = (int64_t)s->first_step;
     PS_TRY(ps_aggregate_init(&c->memory, s->o.table, c->chunk, &s->o.rule->optimizer,
                              s->waits, slab));
@@ -133,6 +146,8 @@ void ps_shard_memory_fini(ps_shard *s)
     free_chunks(s);
     free(s->chunk_of);
     free(s->peers);
+    free(s->senders);
+    free(s->sends);
     free(s->grads);
     free(s->copies);
     free(s->entries);

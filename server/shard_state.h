@@ -58,6 +58,11 @@ struct ps_shard {
     ps_frame_rules rules;
     ps_step_rule rule;
     ps_param_groups groups; // without any: n 0
+    /* The workers that push and are answered, in rank order: all, or with exchange.levels
+     * 2 the leaders of the hosts. */
+    uint32_t *senders; // (n_senders) ranks
+    uint32_t n_senders;
+    bool *sends; // by rank
     ps_credit credit;
     ps_chunk_codec codec;
     const void **payloads; // scratch: by rank

@@ -100,7 +100,8 @@ static ps_err check_descriptors(const ps_session *s)
                            .gradnorm_links = ps_step_rule_waits(&s->exchange_rule) ||
                                              ps_config_own_pace(c),
                            .hosts = first && s->n_servers == 0,
-                           .shm = c->exchange.shm != PS_SWITCH_OFF};
+                           .shm = c->exchange.shm != PS_SWITCH_OFF,
+                           .levels = ps_config_two_levels(c)};
     const ps_fd_need need = ps_fd_need_of_worker(&job);
     return ps_fd_limit_check(&need);
 }
@@ -216,8 +217,20 @@ static ps_err open_stream(ps_session *s, ps_device *device)
     return device->ops->stream_create(device, &options, &s->stream);
 }
 
+/* train.device auto may have found a GPU. */
+static ps_err check_levels(const ps_session *s, const ps_device *device)
+{
+    if (!ps_config_two_levels(s->o.config) || !device || !device->ops->stream_create)
+        return PS_OK;
+    return ps_err_set(
+        PS_ERR_UNSUPPORTED,
+        "exchange.levels 2 does not work on GPUs yet: take train.device cpu, "
+        "or exchange.levels 1");
+}
+
 static ps_err start(ps_session *s, ps_device *device, const ps_exchange_state *state)
 {
+    PS_TRY(check_levels(s, device));
     PS_TRY(open_stream(s, device));
     const bool local = ps_local_steps_on(s->o.config);
     const ps_exchange_options options = {.config = s->o.config,

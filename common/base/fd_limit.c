@@ -44,7 +44,8 @@ ps_fd_need ps_fd_need_of_worker(const ps_fd_job *j)
 {
     const uint64_t others = j->servers ? 0 : j->workers - 1;
     uint64_t least = need_of_member(j) + OF_LINK * j->servers * j->shards + others;
-    const uint64_t shm = DOOR + ARENAS + ARENAS * others + j->servers * j->shards;
+    const uint64_t peers = j->levels ? j->workers - 1 : others;
+    const uint64_t shm = DOOR + ARENAS + ARENAS * peers + j->servers * j->shards;
     return (ps_fd_need){least, least + (j->shm ? shm : 0)};
 }
 

@@ -18,6 +18,7 @@ typedef struct ps_fd_job {
     bool gradnorm_links; // each shard asks the coordinator for gradient norms
     bool hosts;          // the coordinator is in this process
     bool shm;            // arenas may be shared
+    bool levels;         // also among workers where there are servers
 } ps_fd_job;
 
 /* Descriptors of one process. */

@@ -142,6 +142,11 @@ bool ps_config_own_pace(const ps_config *cfg)
            policy == PS_POLICY_ASP;
 }
 
+bool ps_config_two_levels(const ps_config *cfg)
+{
+    return cfg->exchange.levels == 2;
+}
+
 int64_t ps_config_batch(const ps_config *cfg, int rank)
 {
     const ps_int_list *batch = &cfg->data.batch;

@@ -175,6 +175,7 @@ typedef struct ps_config_exchange {
     int64_t credit; // bytes in flight to a shard; 0: auto
     int64_t bucket; // bytes of an all-reduce bucket
     ps_nan_rule nan;
+    int64_t levels; // of summation: 2: within a host first
 } ps_config_exchange;
 
 typedef struct ps_config_server {
@@ -200,6 +201,7 @@ typedef struct ps_config_sync {
 } ps_config_sync;
 
 typedef struct ps_config_net {
+    char *host;      // a part of this machine that is a host of its own; "": all of it
     char *interface; // name, prefix (eth*) or "": the route to the coordinator
     int64_t join_timeout_ms;
     int64_t heartbeat_ms;
@@ -266,6 +268,8 @@ bool ps_config_has_model(const ps_config *cfg);
 bool ps_config_elastic(const ps_config *cfg);
 /* Whether workers go on at their own pace: sync.policy backup, ssp or asp. */
 bool ps_config_own_pace(const ps_config *cfg);
+/* Whether workers of one host are summed there first: exchange.levels 2. */
+bool ps_config_two_levels(const ps_config *cfg);
 
 /* The batch size of a rank. With data.global_batch, the largest that it may be. */
 int64_t ps_config_batch(const ps_config *cfg, int rank);

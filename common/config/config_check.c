@@ -190,6 +190,33 @@ static ps_err check_sync(const ps_config *cfg)
     return PS_OK;
 }
 
+/* What a sum on each host does not define yet. */
+static ps_err check_levels(const ps_config *cfg)
+{
+    const struct {
+        bool wrong;
+        const char *key, *mend;
+    } cases[] = {
+        {cfg->exchange.name != PS_EXCHANGE_PS, "exchange.name",
+         "has to be ps: only servers take the sums of hosts"},
+        {cfg->sync.policy != PS_POLICY_BSP, "sync.policy",
+         "has to be bsp: with another policy workers go on alone"},
+        {ps_config_elastic(cfg), "job.workers",
+         "has to be one number: workers cannot come and go yet"},
+        {cfg->recovery.rejoins > 0, "recovery.rejoins",
+         "has to be 0: only --resume goes on after a failure"},
+        {cfg->exchange.shm == PS_SWITCH_OFF, "exchange.shm",
+         "has to be auto or on: a host is summed in shared memory"},
+        {cfg->train.device.kind == PS_DEVICE_CUDA, "train.device",
+         "has to be cpu: gradients on GPUs are not summed on their host yet"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (ps_config_two_levels(cfg) && cases[i].wrong)
+            return key_error(cfg, cases[i].key, "with exchange.levels 2 it %s",
+                             cases[i].mend);
+    return PS_OK;
+}
+
 /* For every number of workers that the job may have. */
 static ps_err check_global_batch(const ps_config *cfg)
 {
@@ -355,6 +382,7 @@ ps_err ps_config_check(ps_config *cfg)
     PS_TRY(check_sums(cfg));
     PS_TRY(check_schedule(cfg));
     PS_TRY(check_sync(cfg));
+    PS_TRY(check_levels(cfg));
     PS_TRY(check_patterns(cfg));
     PS_TRY(check_ema(cfg));
     PS_TRY(check_data(cfg));

@@ -273,6 +273,8 @@ const ps_config_key ps_config_keys[] = {
           "bytes that a worker may have on the way to a shard"),
     BYTES("exchange.bucket", exchange.bucket, JOB, 1, "25MiB",
           "bytes of a bucket in all-reduce"),
+    INT("exchange.levels", exchange.levels, JOB, 1, 2, "1",
+        "2: workers of one host are summed there first, and cross the network once per host"),
     WORD("exchange.nan", exchange.nan, JOB, ps_nan_words, "error",
          "a gradient with a NaN or an infinity: error ends the job, allow applies it"),
 
@@ -317,6 +319,9 @@ const ps_config_key ps_config_keys[] = {
     BOOL("sync.outer_nesterov", sync.outer_nesterov, JOB, "false",
          "local: Nesterov momentum, for sgd, as in DiLoCo"),
 
+    STRING("net.host", net.host, LOCAL, "",
+           "a name for a part of a machine, as one of its NUMA nodes: processes with other "
+           "names count as on other hosts"),
     STRING("net.interface", net.interface, LOCAL, "",
            "network interface, or a prefix (eth*); not given: that of the route to the "
            "coordinator"),

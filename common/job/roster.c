@@ -1,9 +1,11 @@
 #include "roster.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "hash.h"
 #include "mem.h"
 #include "procstat.h"
 
@@ -20,6 +22,17 @@ void ps_roster_entry_write(ps_mp_writer *w, const ps_roster_entry *e)
     ps_mp_write_array(w, (size_t)e->n_endpoints);
     for (int i = 0; i < e->n_endpoints; i++)
         ps_mp_write_str(w, e->endpoints[i]);
+}
+
+void ps_roster_entry_set_part(ps_roster_entry *e, const char *part)
+{
+    const size_t used = strlen(e->net_ns);
+    ps_hash h;
+    if (!part[0] || used == 0) return;
+    ps_hash_init(&h);
+    ps_hash_string(&h, part);
+    snprintf(e->net_ns + used, sizeof e->net_ns - used, "/%016" PRIx64,
+             ps_hash_value(&h));
 }
 
 static ps_err read_endpoints(ps_mp_reader *r, ps_roster_entry *e)
@@ -61,6 +74,13 @@ bool ps_roster_same_host(const ps_roster_entry *a, const ps_roster_entry *b)
 {
     return a->boot_id[0] && a->net_ns[0] && strcmp(a->boot_id, b->boot_id) == 0 &&
            strcmp(a->net_ns, b->net_ns) == 0;
+}
+
+int ps_roster_leader(const ps_roster *r, int rank)
+{
+    for (int w = 0; w < rank; w++)
+        if (ps_roster_same_host(&r->workers[w], &r->workers[rank])) return w;
+    return rank;
 }
 
 uint64_t ps_roster_spin_ns(const ps_roster *r, const ps_roster_entry *here,

@@ -33,7 +33,7 @@ typedef struct ps_roster_entry {
     int rank;
     char host[64];    // host name
     char boot_id[40]; // with net_ns: tells whether two members share a host
-    char net_ns[40];
+    char net_ns[40];  // "net:[4026531840]", with net.host and "/" and its hash
     char **endpoints; // n_endpoints; of a server, one per shard
     int n_endpoints;
 } ps_roster_entry;
@@ -47,11 +47,18 @@ typedef struct ps_roster {
 } ps_roster;
 
 void ps_roster_entry_write(ps_mp_writer *w, const ps_roster_entry *e);
+/* Members with other names for their part of the machine (net.host) share no memory, as
+ * if they were in other network namespaces. "": the whole machine. Called once. */
+void ps_roster_entry_set_part(ps_roster_entry *e, const char *part);
 /* The entry owns its endpoints; call fini in every case. PROTOCOL or NOMEM. */
 ps_err ps_roster_entry_read(ps_mp_reader *r, ps_roster_entry *e);
 void ps_roster_entry_fini(ps_roster_entry *e);
 /* Whether both can share memory and abstract sockets: same boot, same namespace. */
 bool ps_roster_same_host(const ps_roster_entry *a, const ps_roster_entry *b);
+
+/* The lowest rank among the workers of the rank's host: with exchange.levels 2 it sums
+ * their gradients and alone talks with the servers. */
+int ps_roster_leader(const ps_roster *r, int rank);
 
 /* How long a member of the host of `here` may look for what it waits for before it
  * sleeps, in ns. Looking is faster than being woken, but only where every thread of the

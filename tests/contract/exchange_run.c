@@ -27,6 +27,8 @@ static float way_to_goal(int rank, int workers, uint64_t i, float param)
 }
 
 typedef struct rank_state {
+    ps_config config; // the job's, except the host
+    char host[16];
     const ps_model_spec *spec;
     ps_session *session;
     float *params, *grads;
@@ -146,7 +148,10 @@ static ps_err train(test_rank *r, rank_state *s)
 static ps_err run_rank(test_rank *r, rank_state *s)
 {
     const test_job *job = r->job;
-    const ps_session_options options = {.config = &job->cfg,
+    if (r->run->hosts) snprintf(s->host, sizeof s->host, "%d", r->run->hosts[r->rank]);
+    s->config = job->cfg;
+    s->config.net.host = s->host;
+    const ps_session_options options = {.config = &s->config,
                                         .table = job->table,
                                         .init_method = job->init_method,
                                         .rank = r->rank,
@@ -190,7 +195,8 @@ void test_run(const test_run_options *options, test_run_result *out)
     }
     for (int r = 0; r < options->workers; r++)
         pthread_join(out->rank[r].thread, NULL);
-    out->want = test_serial_weights(&job.cfg, options->workers, &options->overflows);
+    out->want = test_serial_weights(&job.cfg, options->workers, options->hosts,
+                                    &options->overflows);
     out->bytes = job.table->arena_count * sizeof(float);
     test_job_end(&job);
     memcpy(out->server, job.server, sizeof out->server);

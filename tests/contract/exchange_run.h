@@ -26,6 +26,9 @@ typedef struct test_run_options {
     unsigned pieces; // seed of ranges that are pushed in any order; 0: tensor by tensor
     bool quadratic;  // the loss is a worker's distance from its goal, squared
     test_overflows overflows;
+    /* By rank: the number of the host that it says it is on, and that is summed first
+     * (exchange.levels 2). NULL: all are on this one, and summed in rank order. */
+    const int *hosts;
 } test_run_options;
 
 typedef struct test_rank {
@@ -52,6 +55,12 @@ typedef struct test_run_result {
 #define SETS(...)                                                                        \
     .sets = (const char *const[]){__VA_ARGS__},                                          \
     .n_sets = sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)
+
+#define HOSTS(...)                                                                       \
+    .hosts = (const int[])                                                               \
+    {                                                                                    \
+        __VA_ARGS__                                                                      \
+    }
 
 #define OVERFLOWS(some) .overflows = {(some), sizeof(some) / sizeof *(some)}
 

@@ -69,29 +69,53 @@ static void scaler_update(scaler *s, const ps_config_loss_scale *cfg, bool finit
 
 typedef struct serial {
     int workers;
+    const int *hosts;
     const test_overflows *overflows;
     const ps_config *cfg;
     ps_model_spec spec;
     ps_optimizer opt;
     ps_schedule schedule;
     scaler scaler;
-    float *params, *sum, *one, *states[3];
+    float *params, *sum, *host, *one, *states[3];
     double *blocks;
 } serial;
 
-/* Sums all ranks' gradients in the order of the ranks. Returns whether the sum is
- * finite. */
+static void add(float *sum, const float *x, uint64_t n, bool first)
+{
+    for (uint64_t i = 0; i < n; i++)
+        sum[i] = first ? x[i] : sum[i] + x[i];
+}
+
+static bool leads(const serial *s, int rank)
+{
+    for (int r = 0; r < rank; r++)
+        if (s->hosts && s->hosts[r] == s->hosts[rank]) return false;
+    return true;
+}
+
+/* Sums the gradients of the ranks of a host in their order. */
+static void serial_host_sum(serial *s, int leader, uint64_t step)
+{
+    const uint64_t n = s->spec.table.arena_count;
+    for (int r = leader; r < s->workers; r++) {
+        if (r != leader && (!s->hosts || s->hosts[r] != s->hosts[leader])) continue;
+        for (uint64_t i = 0; i < n; i++)
+            s->one[i] = test_gradient(r, step, i, s->params[i]) * s->scaler.scale;
+        test_overflow_some(s->overflows, &s->spec, r, step, s->one);
+        add(s->host, s->one, n, r == leader);
+    }
+}
+
+/* Sums all ranks' gradients: the hosts in the order of their first ranks. Returns whether
+ * the sum is finite. */
 static bool serial_sum(serial *s, uint64_t step)
 {
     const float inverse = (float)(1.0 / (double)s->scaler.scale);
     bool finite = true;
-    memset(s->sum, 0, s->spec.table.arena_count * sizeof(float));
     for (int r = 0; r < s->workers; r++) {
-        for (uint64_t i = 0; i < s->spec.table.arena_count; i++)
-            s->one[i] = test_gradient(r, step, i, s->params[i]) * s->scaler.scale;
-        test_overflow_some(s->overflows, &s->spec, r, step, s->one);
-        for (uint64_t i = 0; i < s->spec.table.arena_count; i++)
-            s->sum[i] = r == 0 ? s->one[i] : s->sum[i] + s->one[i];
+        if (!leads(s, r)) continue;
+        serial_host_sum(s, r, step);
+        add(s->sum, s->host, s->spec.table.arena_count, r == 0);
     }
     for (uint64_t i = 0; i < s->spec.table.arena_count; i++) {
         s->sum[i] *= inverse;
@@ -127,16 +151,16 @@ static void serial_step(serial *s, uint64_t step)
     }
 }
 
-float *test_serial_weights(const ps_config *cfg, int workers,
+float *test_serial_weights(const ps_config *cfg, int workers, const int *hosts,
                            const test_overflows *overflows)
 {
-    serial s = {.workers = workers, .overflows = overflows, .cfg = cfg};
+    serial s = {.workers = workers, .hosts = hosts, .overflows = overflows, .cfg = cfg};
     s.scaler.on = cfg->loss_scale.use == PS_SWITCH_ON;
     s.scaler.scale = s.scaler.on ? (float)cfg->loss_scale.init : 1;
     assert_int_equal(ps_model_spec_init(&s.spec, cfg), PS_OK);
     assert_int_equal(ps_optimizer_init(&s.opt, cfg), PS_OK);
     assert_int_equal(ps_schedule_init(&s.schedule, cfg, TEST_STEPS), PS_OK);
-    float **arenas[] = {&s.params,    &s.sum,       &s.one,
+    float **arenas[] = {&s.params,    &s.sum,       &s.host,     &s.one,
                         &s.states[0], &s.states[1], &s.states[2]};
     for (size_t i = 0; i < sizeof arenas / sizeof *arenas; i++)
         *arenas[i] = calloc(s.spec.table.arena_count, sizeof(float));
@@ -144,7 +168,7 @@ float *test_serial_weights(const ps_config *cfg, int workers,
     test_first_weights(&s.spec, s.params);
     for (uint64_t step = 0; step < TEST_STEPS; step++)
         serial_step(&s, step);
-    free(s.sum), free(s.one), free(s.blocks);
+    free(s.sum), free(s.host), free(s.one), free(s.blocks);
     for (int i = 0; i < 3; i++)
         free(s.states[i]);
     ps_model_spec_fini(&s.spec);

@@ -29,8 +29,9 @@ void test_overflow_some(const test_overflows *overflows, const ps_model_spec *sp
                         int rank, uint64_t step, float *grads);
 void test_first_weights(const ps_model_spec *spec, float *params);
 
-/* The weights after TEST_STEPS; owned by the caller. */
-float *test_serial_weights(const ps_config *cfg, int workers,
+/* The weights after TEST_STEPS; owned by the caller. hosts: by rank, the number of its
+ * host, whose ranks are summed first; NULL: every rank is a host of its own. */
+float *test_serial_weights(const ps_config *cfg, int workers, const int *hosts,
                            const test_overflows *overflows);
 
 #endif

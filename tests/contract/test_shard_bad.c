@@ -439,6 +439,29 @@ static void coded_frames_that_lie_are_refused(void **state)
     }
 }
 
+/* exchange.levels 2: the workers are on one host, so worker 0's gradient is both
+ * workers', and worker 1 says nothing. */
+static void only_the_leader_of_a_host_may_speak(void **state)
+{
+    bare_job b;
+    float weight;
+    bare_open_with(&b, 2, (const char *const[]){"exchange.levels=2"}, 1);
+    bare_hello(&b, 0);
+    for (uint32_t c = 0; c < b.plan.n_chunks; c++) {
+        bare_send_chunk(&b, PS_MSG_INIT, 0, c, 0, 1.0f);
+        assert_int_equal(bare_answer(b.socket[0], &weight, 0).kind, PS_MSG_CREDIT);
+    }
+    bare_send_chunk(&b, PS_MSG_PUSH, 0, 3, 0, 2.0f);
+    const ps_wire_header got = bare_answer(b.socket[0], &weight, sizeof weight);
+    assert_true(got.kind == PS_MSG_WEIGHTS && got.step == 1 && weight == 0.0f);
+    const ps_wire_header h = bare_header(&b, PS_MSG_HELLO, 1, 0);
+    bare_send(b.socket[1], &h, NULL, 0);
+    expect_error(b.socket[1], "worker 1 sent");
+    wait_for_the_news(&b);
+    bare_close(&b);
+    assert_int_not_equal(b.job.server[0].err, PS_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -448,6 +471,7 @@ int main(void)
         cmocka_unit_test(another_epoch_is_told_the_present_one),
         cmocka_unit_test(members_that_break_the_rules_end_the_job),
         cmocka_unit_test(coded_frames_that_lie_are_refused),
+        cmocka_unit_test(only_the_leader_of_a_host_may_speak),
         cmocka_unit_test(a_push_before_hello_and_too_many_frames),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

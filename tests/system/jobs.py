@@ -241,21 +241,24 @@ class JobTest(unittest.TestCase):
 
     def start_job(self, servers, workers, *settings, config=DIGITS, skip=(), host="127.0.0.1",
                   prefix=()):
-        """Parts by hand: {name: Part}; those in skip never come. host: the coordinator's;
-        prefix: of their command lines, or a function of role and rank that gives it."""
+        """Parts by hand: {name: Part}; those in skip never come. host: the coordinator's; prefix: of
+        their command lines. A setting and the prefix may be functions of role and rank that give it."""
         env = {"MASTER_ADDR": host, "MASTER_PORT": str(free_port()),
                "WORLD_SIZE": str(workers), "PS_SERVERS": str(servers)}
         args = ["--config", config]
-        for setting in settings:
-            args += ["--set", setting]
         parts = {}
+
+        def of(role, rank):
+            given = [s(role, rank) if callable(s) else s for s in settings]
+            return [word for setting in given for word in ("--set", setting)]
+
         for rank in range(servers):
-            self._start(parts, "server", rank, args, dict(env, PS_SERVER_RANK=str(rank)), skip,
-                        prefix)
+            self._start(parts, "server", rank, args + of("server", rank),
+                        dict(env, PS_SERVER_RANK=str(rank)), skip, prefix)
         for rank in range(workers):
             out = ["--out", self.path(f"worker-{rank}"), "--overwrite"]  # an earlier job of the test
-            self._start(parts, "worker", rank, args + out, dict(env, RANK=str(rank)), skip,
-                        prefix)
+            self._start(parts, "worker", rank, args + of("worker", rank) + out,
+                        dict(env, RANK=str(rank)), skip, prefix)
         return parts
 
     def _start(self, parts, role, rank, args, env, skip, prefix):

@@ -109,9 +109,9 @@ static void run_chunks(const fixture *f, uint64_t chunk_bytes, int ranks, int st
             s.step = (uint64_t)t - 1;
             s.now = ps_step_rule_optimizer_step(&f->rule, s.step, 1);
             if (keep_sum) {
-                s.grads = grads, s.n_grads = ranks;
+                s.grads = grads, s.n_grads = ranks, s.summed = false;
                 assert_int_equal(ps_aggregate_sum(&a, &s), PS_OK);
-                s.grads = (const float *const *)&a.sum, s.n_grads = 1;
+                s.grads = (const float *const *)&a.sum, s.n_grads = 1, s.summed = true;
             }
             assert_int_equal(ps_aggregate_apply(&a, &s), PS_OK);
         }
@@ -133,7 +133,7 @@ static void sgd_by_hand(const fixture *f, int ranks, int steps, float *params)
         for (uint64_t i = tensor->offset; i < tensor->offset + tensor->count; i++) {
             float p = params[i], buf = 0;
             for (int t = 1; t <= steps; t++) {
-                float g = f->grads[0][i] * (ranks > 1 ? f->factor : 1);
+                float g = f->grads[0][i] * f->factor;
                 for (int r = 1; r < ranks; r++)
                     g = g + f->grads[r][i] * f->factor;
                 g = g + wd * p;

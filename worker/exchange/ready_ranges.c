@@ -21,6 +21,18 @@ ps_err ps_ready_ranges_init(ps_ready_ranges *r, const ps_tensor_table *table,
     return PS_OK;
 }
 
+ps_err ps_ready_ranges_init_chunks(ps_ready_ranges *r, const ps_tensor_table *table,
+                                   const ps_plan *plan)
+{
+    uint64_t *begins;
+    PS_TRY(ps_mem_zalloc(&begins, plan->n_chunks, sizeof *begins, "ready gradients"));
+    for (uint32_t c = 0; c < plan->n_chunks; c++)
+        begins[c] = plan->chunks[c].offset;
+    const ps_err err = ps_ready_ranges_init(r, table, begins, plan->n_chunks);
+    free(begins);
+    return err;
+}
+
 void ps_ready_ranges_fini(ps_ready_ranges *r)
 {
     free(r->begins);
@@ -164,4 +176,11 @@ ps_err ps_ready_ranges_add(ps_ready_ranges *r, uint64_t begin, uint64_t end,
 bool ps_ready_ranges_all(const ps_ready_ranges *r)
 {
     return r->n_complete == r->n_parts;
+}
+
+ps_err ps_ready_ranges_check_all(const ps_ready_ranges *r, uint64_t step)
+{
+    if (ps_ready_ranges_all(r)) return PS_OK;
+    return ps_err_set(PS_ERR_ARG, "%u of %u chunks have gradients in step %" PRIu64,
+                      r->n_complete, r->n_parts, step);
 }

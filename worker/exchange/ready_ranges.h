@@ -3,6 +3,7 @@
 #ifndef PS_READY_RANGES_H
 #define PS_READY_RANGES_H
 
+#include "plan.h"
 #include "tensor_table.h"
 
 typedef struct ps_ready_range {
@@ -25,6 +26,9 @@ typedef struct ps_ready_ranges {
  * arena begins with the last part. NOMEM; r is safe for fini then. */
 ps_err ps_ready_ranges_init(ps_ready_ranges *r, const ps_tensor_table *table,
                             const uint64_t *begins, uint32_t n_parts);
+/* The same with the chunks of a plan as parts. */
+ps_err ps_ready_ranges_init_chunks(ps_ready_ranges *r, const ps_tensor_table *table,
+                                   const ps_plan *plan);
 void ps_ready_ranges_fini(ps_ready_ranges *r);
 
 /* A step begins: nothing is final. */
@@ -43,5 +47,7 @@ void ps_ready_ranges_touched(const ps_ready_ranges *r, uint64_t begin, uint64_t 
 
 /* Whether every element is final. */
 bool ps_ready_ranges_all(const ps_ready_ranges *r);
+/* ARG when that is not so at the end of a step. */
+ps_err ps_ready_ranges_check_all(const ps_ready_ranges *r, uint64_t step);
 
 #endif

@@ -52,12 +52,13 @@ bool ps_shm_offer_possible(const ps_config *config, const ps_roster *roster, int
 {
     const ps_config_exchange *x = &config->exchange;
     if (x->shm != PS_SWITCH_AUTO) return x->shm == PS_SWITCH_ON;
-    bool ps = roster->n_servers > 0;
-    if (ps && x->codec != PS_CODEC_NONE) return false;
+    const bool ps = roster->n_servers > 0;
+    const bool servers = ps && x->codec == PS_CODEC_NONE;
+    const bool workers = !ps || ps_config_two_levels(config);
     const ps_roster_entry *here = &roster->workers[rank];
-    for (int s = 0; ps && s < roster->n_servers; s++)
+    for (int s = 0; servers && s < roster->n_servers; s++)
         if (ps_roster_same_host(here, &roster->servers[s])) return true;
-    for (int r = 0; !ps && r < roster->n_workers; r++)
+    for (int r = 0; workers && r < roster->n_workers; r++)
         if (r != rank && ps_roster_same_host(here, &roster->workers[r])) return true;
     return false;
 }

@@ -128,6 +128,10 @@ static ps_err open_reducer(pstrain_session *s, const pstrain_reducer *o)
     PS_TRY(add_settings(s, o));
     PS_TRY(ps_param_groups_init(&s->groups, 1));
     PS_TRY(pstrain_load_settings(s));
+    if (ps_config_two_levels(s->full))
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "pstrain_open_reducer: exchange.levels 2 sums whole steps, not "
+                          "arrays: take exchange.levels 1");
     const uint64_t n = s->servers ? slots_wanted(s, o->bytes) : 1;
     PS_TRY(make_reducing(s, n));
     PS_TRY(add_slots(s, n));

@@ -1,4 +1,5 @@
-/* What a worker tells the others of its host in all-reduce mode: one rank writes its
+/* What a worker tells the others of its host in all-reduce mode, and with exchange.levels
+ * 2 (two_levels.h says what the counts mean there): one rank writes its
  * board and all read it. Counters never fall, so that a reader who comes late misses
  * nothing. What the counters allow to be read is written before them.
  *
@@ -24,6 +25,7 @@ typedef struct ps_shm_board { // all zero at the start
     _Alignas(64) _Atomic uint64_t offered; // buckets whose gradients are final
     _Alignas(64) _Atomic uint64_t rounds;  // pieces that it has put
     _Alignas(64) uint8_t pieces[2][PS_SHM_BOARD_PIECE]; // in turn
+    _Atomic uint32_t scale_bits; // of a leader (two_levels.h): the newest loss scale
     _Atomic uint64_t shared[]; // of each bucket: how often its part has new weights
 } ps_shm_board;
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "floats.h"
 #include "interrupt.h"
+#include "ordered_sum.h"
 #include "shm_board.h"
 #include "shm_peers.h"
 
@@ -86,22 +86,6 @@ static void offer(ps_collective *base)
     post(c, &c->boards[c->rank]->offered);
 }
 
-/* out = ((from[0] + from[1]) + from[2]) + ..., n floats each; out may be one of them. */
-static void sum_in_order(float *out, const float *const *from, int n_from, uint64_t n)
-{
-    enum { BLOCK = 2048 }; // stays in the first cache
-    float partial[BLOCK];
-    for (uint64_t at = 0; at < n; at += BLOCK) {
-        const uint64_t count = n - at < BLOCK ? n - at : BLOCK;
-        const float *a = from[0] + at;
-        for (int r = 1; r < n_from; r++) {
-            float *to = r + 1 == n_from ? out + at : partial;
-            ps_floats_sum(to, a, from[r] + at, count);
-            a = to;
-        }
-    }
-}
-
 /* Ranks without a part of a bucket do not sum it. */
 static uint64_t next_of(uint64_t summed, int bucket, int n_buckets)
 {
@@ -122,7 +106,7 @@ static ps_err sum(ps_collective *base, int bucket, uint64_t i)
         PS_TRY(wait_for(c, r, &c->boards[r]->offered, c->summed, "gradients"));
         c->from[r] = ps_shm_peers_grads(c->peers, r) + s.offset;
     }
-    sum_in_order(own, c->from, c->world_size, s.count);
+    ps_ordered_sum(own, c->from, c->world_size, 0, s.count);
     base->shm_bytes += s.count * sizeof(float) * (uint64_t)(c->world_size - 1);
     return PS_OK;
 }

@@ -20,13 +20,18 @@ static ps_deadline join_deadline(const ps_exchange_options *o)
     return ps_deadline_in_ms((uint64_t)o->config->net.join_timeout_ms);
 }
 
-static bool all_on_one_host(const ps_exchange_options *o)
+static bool is_here(const ps_exchange_options *o, int rank)
 {
     const ps_roster *roster = ps_member_roster(o->member);
+    return ps_roster_same_host(&roster->workers[o->rank], &roster->workers[rank]);
+}
+
+static int count_here(const ps_exchange_options *o)
+{
+    int n = 0;
     for (int r = 0; r < o->world_size; r++)
-        if (!ps_roster_same_host(&roster->workers[o->rank], &roster->workers[r]))
-            return false;
-    return true;
+        n += is_here(o, r);
+    return n;
 }
 
 /* Whether all workers say yes. */
@@ -51,13 +56,15 @@ static ps_err open_door(const ps_exchange_options *o, ps_shm_peers *p)
     return err;
 }
 
+/* With all workers of this host. */
 static ps_err exchange_arenas(const ps_exchange_options *o, ps_shm_peers *p)
 {
     const ps_shm_offer_rings board = {.memory = &p->board};
     PS_TRY(open_door(o, p));
     for (int r = 0; r < o->world_size; r++) {
         const ps_job_key key = ps_job_key_shm(PS_ROLE_WORKER, r);
-        ps_err err = r == o->rank ? PS_OK : ps_shm_offer_at(o, key.text, &board);
+        if (r == o->rank || !is_here(o, r)) continue;
+        ps_err err = ps_shm_offer_at(o, key.text, &board);
         if (err == PS_OK) continue;
         ps_err_prefix(err, "shared memory with worker %d", r);
         return err;
@@ -73,12 +80,39 @@ static ps_err without(const ps_exchange_options *o, const char *reason)
     return PS_OK;
 }
 
+/* *out is to be closed in every case. */
+static ps_err open_peers(const ps_exchange_options *o, uint64_t board_bytes,
+                         ps_shm_peers **out)
+{
+    ps_shm_peers *p;
+    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "shared memory"));
+    p = *out;
+    p->rank = o->rank;
+    PS_TRY(ps_shared_mem_init(&p->board, board_bytes, "a board"));
+    return exchange_arenas(o, p);
+}
+
+ps_err ps_shm_peers_open_host(const ps_exchange_options *o, uint64_t board_bytes,
+                              ps_shm_peers **out)
+{
+    ps_shm_peers *p = NULL;
+    *out = NULL;
+    ps_err err = count_here(o) > 1 ? open_peers(o, board_bytes, &p) : PS_OK;
+    if (err == PS_OK) err = ps_member_barrier(o->member, "shm/host", join_deadline(o));
+    if (err == PS_OK)
+        *out = p;
+    else
+        ps_shm_peers_close(&p);
+    return err;
+}
+
 ps_err ps_shm_peers_open(const ps_exchange_options *o, uint64_t board_bytes,
                          ps_shm_peers **out)
 {
     *out = NULL;
     if (o->world_size == 1 || o->stream) return PS_OK;
-    bool wanted = o->config->exchange.shm != PS_SWITCH_OFF, here = all_on_one_host(o);
+    bool wanted = o->config->exchange.shm != PS_SWITCH_OFF;
+    bool here = count_here(o) == o->world_size;
     bool all, mapped;
     PS_TRY(agree(o, "shm/wanted", wanted && here, &all));
     if (!all)
@@ -86,10 +120,7 @@ ps_err ps_shm_peers_open(const ps_exchange_options *o, uint64_t board_bytes,
                                : "the workers are not all on one host and network "
                                  "namespace");
     ps_shm_peers *p;
-    PS_TRY(ps_mem_zalloc(&p, 1, sizeof *p, "shared memory"));
-    p->rank = o->rank;
-    ps_err err = ps_shared_mem_init(&p->board, board_bytes, "a board");
-    if (err == PS_OK) err = exchange_arenas(o, p);
+    ps_err err = open_peers(o, board_bytes, &p);
     if (err != PS_OK) PS_WARN("shm", "reason=\"%s\" instead=tcp", ps_err_message());
     bool ok = err == PS_OK;
     err = agree(o, "shm/mapped", ok, &mapped);

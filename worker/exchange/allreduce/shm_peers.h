@@ -1,5 +1,5 @@
-/* Shared memory among the workers of a job that are all on one host: each maps the arenas
- * of all others, so that gradients are summed, and weights copied, from where they
+/* Shared memory among the workers of a job that are on one host: each maps the arenas of
+ * all others there, so that gradients are summed, and weights copied, from where they
  * are. Each also has a board, which the others may read and write. */
 #ifndef PS_SHM_PEERS_H
 #define PS_SHM_PEERS_H
@@ -14,6 +14,11 @@ typedef struct ps_shm_peers ps_shm_peers;
  * the same time, with the same board_bytes. */
 ps_err ps_shm_peers_open(const ps_exchange_options *options, uint64_t board_bytes,
                          ps_shm_peers **out);
+/* The same among the workers of each host: *out stays NULL where there is only one. An
+ * obstacle is an error. All workers of the job call it at the same time, with the same
+ * board_bytes. */
+ps_err ps_shm_peers_open_host(const ps_exchange_options *options, uint64_t board_bytes,
+                              ps_shm_peers **out);
 /* Another worker's arenas; borrowed until the close. The callers agree on who may use
  * which range when. */
 const float *ps_shm_peers_grads(const ps_shm_peers *p, int rank);

@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "buffer_sync.h"
+#include "exchange_follower.h"
 #include "job_keys.h"
+#include "levels_leader.h"
 #include "mem.h"
 #include "ps_comm_snapshot.h"
 #include "ready_ranges.h"
@@ -15,6 +18,9 @@ typedef struct exchange_ps {
     ps_exchange base;
     ps_exchange_options o;
     ps_comm *comm;
+    // With others on this host that are summed here; else NULL
+    ps_levels *levels;
+    ps_levels_leader *leader;
     ps_ready_ranges ready; // this step's gradients, by chunk
     uint32_t *batch;       // scratch: chunks to submit together
     uint64_t step;
@@ -32,7 +38,10 @@ static exchange_ps *self(ps_exchange *x)
 static void ps_ops_destroy(ps_exchange **x)
 {
     exchange_ps *e = self(*x);
+    if (e->leader) ps_levels_leader_stop(e->leader);
     ps_comm_destroy(&e->comm);
+    ps_levels_leader_destroy(&e->leader);
+    ps_levels_close(&e->levels);
     ps_ready_ranges_fini(&e->ready);
     free(e->batch);
     free(e);
@@ -41,16 +50,8 @@ static void ps_ops_destroy(ps_exchange **x)
 
 static ps_err map_chunks(exchange_ps *e)
 {
-    const ps_plan *plan = e->o.plan;
-    const uint32_t n = plan->n_chunks;
-    uint64_t *begins = NULL;
-    PS_TRY(ps_mem_zalloc(&e->batch, n, sizeof *e->batch, "chunk map"));
-    PS_TRY(ps_mem_zalloc(&begins, n, sizeof *begins, "chunk map"));
-    for (uint32_t c = 0; c < n; c++)
-        begins[c] = plan->chunks[c].offset;
-    const ps_err err = ps_ready_ranges_init(&e->ready, e->o.table, begins, n);
-    free(begins);
-    return err;
+    PS_TRY(ps_mem_zalloc(&e->batch, e->o.plan->n_chunks, sizeof *e->batch, "chunk map"));
+    return ps_ready_ranges_init_chunks(&e->ready, e->o.table, e->o.plan);
 }
 
 static ps_err check_options(const ps_exchange_options *o)
@@ -60,18 +61,25 @@ static ps_err check_options(const ps_exchange_options *o)
     return PS_OK;
 }
 
-static ps_err ps_ops_create(const ps_exchange_options *options, ps_exchange **out)
+/* Takes levels over, in case of an error too. */
+static ps_err create(const ps_exchange_options *options, ps_levels *levels,
+                     ps_exchange **out)
 {
-    *out = NULL;
-    PS_TRY(check_options(options));
     exchange_ps *e;
-    PS_TRY(ps_mem_zalloc(&e, 1, sizeof *e, "the ps exchange"));
+    ps_err err = ps_mem_zalloc(&e, 1, sizeof *e, "the ps exchange");
+    if (err != PS_OK) {
+        ps_levels_close(&levels);
+        return err;
+    }
     e->base.ops = &ps_exchange_ps_ops;
     e->o = *options;
+    e->levels = levels;
     e->newest = (int64_t)options->first_step;
     ps_exchange *x = &e->base;
-    ps_err err = map_chunks(e);
+    err = map_chunks(e);
     if (err == PS_OK) err = ps_comm_create(options, &e->comm);
+    if (err == PS_OK && levels)
+        err = ps_levels_leader_create(levels, e->comm, &e->leader);
     if (err == PS_OK)
         *out = x;
     else
@@ -79,9 +87,15 @@ static ps_err ps_ops_create(const ps_exchange_options *options, ps_exchange **ou
     return err;
 }
 
-static ps_deadline join_deadline(const exchange_ps *e)
+static ps_err ps_ops_create(const ps_exchange_options *options, ps_exchange **out)
 {
-    return ps_deadline_in_ms((uint64_t)e->o.config->net.join_timeout_ms);
+    ps_levels *levels = NULL;
+    *out = NULL;
+    PS_TRY(check_options(options));
+    if (ps_config_two_levels(options->config)) PS_TRY(ps_levels_open(options, &levels));
+    if (levels && !ps_levels_leads(levels))
+        return ps_exchange_follower_create(levels, out);
+    return create(options, levels, out);
 }
 
 /* Waits for a version of chunks first .. last; for all together where it can. Begins with
@@ -99,48 +113,7 @@ static ps_err wait_for(exchange_ps *e, uint32_t first, uint32_t last, int64_t ve
         err = ps_comm_wait(e->comm, c, version);
     e->wait_ns += ps_clock_ns() - start;
     ps_trace_add(PS_TRACE_WAIT, start, e->step);
-    return err;
-}
-
-static ps_err fetch_buffers(exchange_ps *e, const char *key, char *at, uint64_t wanted)
-{
-    void *value = NULL;
-    size_t bytes = 0;
-    PS_TRY(ps_member_get(e->o.member, key, &value, &bytes, join_deadline(e)));
-    ps_err err = PS_OK;
-    if (bytes == wanted)
-        memcpy(at, value, bytes);
-    else
-        err = ps_err_set(PS_ERR_PROTOCOL, "%s has %zu bytes, the model %" PRIu64, key,
-                         bytes, wanted);
-    free(value);
-    return err;
-}
-
-static ps_err sync_piece(exchange_ps *e, char *at, uint64_t bytes)
-{
-    const ps_job_key made = ps_job_key_buffers(e->n_buffer_syncs++);
-    const char *key = made.text;
-    if (e->o.rank == 0)
-        PS_TRY(ps_member_put(e->o.member, key, at, bytes, join_deadline(e)));
-    else
-        PS_TRY(fetch_buffers(e, key, at, bytes));
-    // Everybody has them: the coordinator need not keep them any longer.
-    PS_TRY(ps_member_barrier(e->o.member, key, join_deadline(e)));
-    if (e->o.rank != 0) return PS_OK;
-    return ps_member_put(e->o.member, key, "", 0, join_deadline(e));
-}
-
-/* The first time all of them; frozen parameters, the last ones, do not change later. */
-static ps_err sync_buffers(exchange_ps *e)
-{
-    enum { PIECE = 32 << 20 }; // the coordinator keeps no larger values than 64 MiB
-    const uint64_t still = e->n_buffer_syncs > 0 ? e->o.table->frozen_bytes : 0;
-    const uint64_t bytes = e->o.table->buffer_bytes - still;
-    for (uint64_t at = 0; at < bytes && e->o.world_size > 1; at += PIECE)
-        PS_TRY(sync_piece(e, (char *)e->o.buffers + at,
-                          bytes - at < PIECE ? bytes - at : PIECE));
-    return PS_OK;
+    return e->leader ? ps_levels_leader_blame(e->leader, err) : err;
 }
 
 /* With a codec the workers' weights lack what the last encodings lost. Evaluation and
@@ -160,8 +133,11 @@ static ps_err fetch_exact(exchange_ps *e)
 static ps_err ps_ops_sync_buffers(ps_exchange *x)
 {
     exchange_ps *e = self(x);
-    if (e->o.config->exchange.codec != PS_CODEC_NONE) PS_TRY(fetch_exact(e));
-    return sync_buffers(e);
+    if (e->o.config->exchange.codec != PS_CODEC_NONE) {
+        PS_TRY(fetch_exact(e));
+        if (e->leader) ps_levels_leader_exact(e->leader);
+    }
+    return ps_buffer_sync(&e->o, &e->n_buffer_syncs);
 }
 
 static ps_err ps_ops_start(ps_exchange *x)
@@ -175,7 +151,7 @@ static ps_err ps_ops_start(ps_exchange *x)
     PS_TRY(ps_comm_submit(e->comm, command, (uint64_t)e->newest, e->batch, n));
     PS_TRY(wait_for(e, 0, n - 1, e->newest));
     e->wait_ns = 0; // the start is not counted
-    return sync_buffers(e);
+    return ps_buffer_sync(&e->o, &e->n_buffer_syncs);
 }
 
 static ps_err ps_ops_begin(ps_exchange *x, uint64_t step)
@@ -220,15 +196,18 @@ static ps_err ps_ops_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
     if (ps_ready_ranges_all(&e->ready))
         ps_comm_computed(e->comm, e->step,
                          ps_clock_ns() - e->begin_ns - (e->wait_ns - e->begin_wait_ns));
-    return n ? ps_comm_submit(e->comm, PS_COMM_PUSH, e->step, e->batch, n) : PS_OK;
+    if (n == 0) return PS_OK;
+    if (!e->leader) return ps_comm_submit(e->comm, PS_COMM_PUSH, e->step, e->batch, n);
+    for (uint32_t i = 0; i < n; i++) // as the leader asks for
+        PS_TRY(wait_for(e, e->batch[i], e->batch[i], (int64_t)e->step));
+    ps_levels_leader_give(e->leader, e->batch, n);
+    return PS_OK;
 }
 
 static ps_err ps_ops_finish(ps_exchange *x)
 {
     exchange_ps *e = self(x);
-    if (!ps_ready_ranges_all(&e->ready))
-        return ps_err_set(PS_ERR_ARG, "%u of %u chunks have gradients in step %" PRIu64,
-                          e->ready.n_complete, e->o.plan->n_chunks, e->step);
+    PS_TRY(ps_ready_ranges_check_all(&e->ready, e->step));
     e->newest = (int64_t)e->step + 1;
     return PS_OK;
 }
@@ -291,6 +270,9 @@ static ps_err ps_ops_load(ps_exchange *x, const ps_exchange_state *in)
 
 static ps_err ps_ops_push_chunk(ps_exchange *x, uint32_t chunk, uint64_t step)
 {
+    if (ps_config_two_levels(self(x)->o.config))
+        return ps_err_set(PS_ERR_UNSUPPORTED, "exchange.levels 2 has only whole steps: "
+                                              "take exchange.levels 1");
     return ps_comm_submit(self(x)->comm, PS_COMM_PUSH, step, &chunk, 1);
 }
 

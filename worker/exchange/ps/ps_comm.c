@@ -57,6 +57,17 @@ void ps_comm_computed(ps_comm *c, uint64_t step, uint64_t ns)
     atomic_store(&c->computed_step, step + 1);
 }
 
+void ps_comm_tell(ps_comm *c, ps_comm_told *told, void *ctx)
+{
+    c->told = told;
+    c->told_ctx = ctx;
+}
+
+void ps_comm_give_up(ps_comm *c, ps_err err)
+{
+    ps_comm_fail(c, err);
+}
+
 bool ps_comm_scales(const ps_comm *c)
 {
     return c->scales;

@@ -16,6 +16,12 @@ typedef struct ps_comm ps_comm;
  * caller. */
 ps_err ps_comm_create(const ps_exchange_options *options, ps_comm **out);
 
+/* Called by the thread: a chunk has the version. */
+typedef void ps_comm_told(void *ctx, uint32_t chunk, int64_t version);
+/* From the first command on, tells of each version that a chunk reaches, again when it
+ * reaches one again. Not with rings. */
+void ps_comm_tell(ps_comm *c, ps_comm_told *told, void *ctx);
+
 /* Waits until every shard has answered. TIMEOUT names those that have not. */
 ps_err ps_comm_wait_ready(ps_comm *c);
 
@@ -44,6 +50,10 @@ bool ps_comm_has(const ps_comm *c, uint32_t chunk, int64_t version);
 ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version);
 /* The same for all chunks, with fewer wake-ups. */
 ps_err ps_comm_wait_all(ps_comm *c, int64_t version);
+
+/* Another thread that pushes has failed, with the present error message: waits end with
+ * it, unless the communication thread has failed before. */
+void ps_comm_give_up(ps_comm *c, ps_err err);
 
 /* Whether the job scales its losses. */
 bool ps_comm_scales(const ps_comm *c);

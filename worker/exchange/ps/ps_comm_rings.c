@@ -20,6 +20,8 @@ static bool possible(const ps_comm *c)
     const ps_config_exchange *x = &c->o.config->exchange;
     if (x->shm == PS_SWITCH_OFF || x->codec != PS_CODEC_NONE || c->o.params->fd < 0)
         return false;
+    // A leader's gradients are pushed, and its weights awaited, while it computes.
+    if (ps_config_two_levels(c->o.config)) return false;
     for (int s = 0; s < roster->n_servers; s++)
         if (roster->servers[s].n_endpoints > PS_SHM_WAKES_MAX ||
             !ps_roster_same_host(&roster->workers[c->o.rank], &roster->servers[s]))

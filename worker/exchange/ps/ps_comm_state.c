@@ -95,6 +95,7 @@ void ps_comm_progress(ps_comm *c, uint32_t wait_id)
 void ps_comm_set_version(ps_comm *c, uint32_t chunk, int64_t version)
 {
     atomic_store(&c->versions[chunk], version);
+    if (c->told) c->told(c->told_ctx, chunk, version);
     ps_comm_progress(c, chunk + 1);
 }
 
@@ -176,6 +177,7 @@ const char *ps_comm_lost_text(const ps_comm_link *l, char *text, size_t cap)
 
 void ps_comm_fail(ps_comm *c, ps_err err)
 {
+    if (atomic_exchange(&c->failing, true)) return;
     c->failure = ps_err_save(err);
     atomic_store(&c->failed, true);
     ps_bell_ring(c->bell);

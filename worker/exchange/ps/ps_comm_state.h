@@ -126,7 +126,9 @@ struct ps_comm {
     ps_bell own_bell;
     _Atomic uint64_t progress_ns;
     ps_err_saved failure;
-    atomic_bool failed; // set after failure
+    atomic_bool failing, failed; // set before and after failure is written
+    ps_comm_told *told;          // NULL: nobody is
+    void *told_ctx;
     ps_counter bytes_sent, bytes_received, raw_bytes, most_on_the_way;
     ps_counter shm_sent, shm_received;
     ps_counter encode_ns, send_ns;

@@ -1,0 +1,163 @@
+"""exchange.levels 2: workers of one host are summed there, and cross the network once per host.
+
+Hosts are emulated: by net.host, which divides this machine, or by network namespaces.
+"""
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+from jobs import BIN, DIGITS, PATIENCE_S, ROOT, JobTest, wrapped_bin
+
+sys.path.insert(0, str(ROOT / "bench"))
+from benchlib import netns  # noqa: E402
+
+REASON = netns.why_not()
+LEVELS = "exchange.levels=2"
+JOB = ["train.epochs=1", "data.train=0-1023", "data.test=0-127", "train.threads=1", "train.eval_every=0",
+       "model.dropout=false", "optimizer.name=adamw", LEVELS]
+FOREVER = ["train.epochs=100000", "schedule.name=constant", "net.step_timeout_ms=6000",
+           "net.dead_after_ms=4000", "net.heartbeat_ms=500"]
+
+
+class LevelsTest(JobTest):
+    def start(self, hosts, servers, *settings):
+        """A worker per letter of hosts, on the host of that name; servers are on one of their own."""
+        def host_of(role, rank):
+            return f"net.host={hosts[rank] if role == 'worker' else 'servers'}"
+        return self.start_job(servers, len(hosts), *JOB, *settings, host_of)
+
+    def train(self, hosts, servers, *settings):
+        """The weights, and worker 0's summary."""
+        parts = self.start(hosts, servers, *settings)
+        codes = self.wait_all(parts, 2 * PATIENCE_S)
+        self.assertEqual(set(codes.values()), {0}, "\n".join(p.text() for p in parts.values()))
+        return self.weights("worker-0"), self.summary("worker-0")
+
+
+class Bits(LevelsTest):
+    def test_servers_shards_and_chunks_change_nothing(self):
+        first, summary = self.train("aabb", 1, "exchange.chunk=64KiB")
+        for servers, *keys in ((3, "exchange.chunk=16KiB"), (2, "server.shards=2")):
+            self.assertEqual(self.train("aabb", servers, *keys)[0], first, keys)
+        self.assertNotEqual(self.train("abab", 1)[0], first)
+        self.assertEqual(summary["workers"], 4)
+
+    def test_with_a_worker_a_host_the_bits_are_those_of_one_level(self):
+        flat = self.train("abcd", 1, "exchange.levels=1")[0]
+        for hosts in ("abcd", "aaaa", "aaab"):  # ((r0 + r1) + r2) + r3 each
+            self.assertEqual(self.train(hosts, 2)[0], flat, hosts)
+
+    def test_what_a_job_may_have(self):
+        for keys in (["exchange.codec=int8"],
+                     ["exchange.codec=onebit", "exchange.codec_warmup=2", "exchange.codec_cooldown=2"],
+                     ["optimizer.clip_norm=0.5", "train.accumulate=2"], ["loss_scale.use=on"]):
+            first = self.train("aab", 1, *keys)[0]
+            self.assertEqual(self.train("aab", 2, *keys)[0], first, keys)
+
+    def psrun_on(self, hosts, *args, out="out", code=0):
+        """The same through psrun."""
+        build = self.path(f"build-{hosts}")
+        if not os.path.isdir(build):
+            os.mkdir(build)
+            wrapped_bin(os.path.join(build, "bin"), "ps-worker",
+                        f'set -- "$@" --set net.host=$(echo {hosts} | cut -c$((RANK + 1)))')
+        return self.psrun("--build-dir", build, "-s", 1, "-w", len(hosts), *args, out=out, code=code)
+
+    def test_resuming(self):
+        job = [DIGITS, *JOB, "checkpoint.every=2", "exchange.codec=topk", "exchange.codec_warmup=1",
+               "exchange.codec_cooldown=1"]
+        self.psrun_on("aab", *job)
+        whole = self.weights()
+        folders = Path(self.path("out", "checkpoints"))
+        newest = sorted(folders.iterdir())[-1]  # of the last step
+        shutil.rmtree(newest)
+        shutil.copytree(self.path("out"), self.path("other"), symlinks=True)
+        self.assertIn("resume step=", self.psrun_on("aab", *job, "--resume", self.path("out")))
+        self.assertEqual(self.weights(), whole)
+        # Worker 2 has kept gradients back, and worker 0 would send for it now.
+        said = self.psrun_on("aaa", *job, "--resume", self.path("other"), out="other", code=1)
+        self.assertIn("exchange.levels: the checkpoint has gradients that worker 2 kept back", said)
+
+
+class Deaths(LevelsTest):
+    """Whoever dies ends the job, with its name and within the deadlines."""
+
+    def check_end(self, number, name, seconds=PATIENCE_S):
+        parts = self.start("aabb", 2, *FOREVER)
+        parts["worker 0"].wait_for(r"step \d")
+        time.sleep(random.Random(f"{number} {name}").uniform(0, 0.3))
+        parts[name].popen.send_signal(number)
+        others = {n: p for n, p in parts.items() if n != name}
+        codes = self.wait_all(others, seconds)
+        self.assertNotIn(0, codes.values())
+        return "\n".join(p.text() for p in others.values())
+
+    def test_killed(self):
+        for name in ("worker 0", "worker 1", "worker 2", "worker 3", "server 1"):
+            self.assertIn(name, self.check_end(signal.SIGKILL, name), name)
+
+    def test_stopped(self):
+        for name in ("worker 2", "worker 3"):
+            self.assertIn(name, self.check_end(signal.SIGSTOP, name), name)
+
+
+@unittest.skipIf(REASON, f"{REASON}")
+class Links(LevelsTest):
+    """Two hosts for workers and one for a server, each a network namespace."""
+
+    def bytes_of(self, hosts, rank):
+        words = hosts.prefix("worker", rank)[:4]
+        return sum(int(subprocess.run([*words, "cat", f"/sys/class/net/eth0/statistics/{way}_bytes"],
+                                      stdout=subprocess.PIPE, text=True, check=True).stdout)
+                   for way in ("rx", "tx"))
+
+    def train_on(self, workers_per_host, *settings):
+        """The weights, and the bytes over the link of each host with workers."""
+        ranks = [(0, 0), (1, 2)] if workers_per_host == 2 else [(0, 0), (1, 1)]
+        n = 2 * workers_per_host
+        guests = {("worker", r): ("worker", r - 1) for r in (1, 3)} if workers_per_host == 2 else {}
+        with netns.Hosts(1000, {"server": 1, "worker": n}, guests) as hosts:
+            parts = self.start_job(1, n, *settings, f"data.samples={512 * n}", "data.test_samples=32", "net.insecure=true",
+                                   config=self.wide_model(4096), host=hosts.address("server", 0)[0],
+                                   prefix=lambda role, rank: hosts.prefix(role, rank))
+            codes = self.wait_all(parts, 2 * PATIENCE_S)
+            self.assertEqual(set(codes.values()), {0}, "\n".join(p.text() for p in parts.values()))
+            return self.weights("worker-0"), [self.bytes_of(hosts, rank) for _, rank in ranks]
+
+    def test_each_host_crosses_its_link_once(self):
+        job = ["train.epochs=1", "train.threads=1",
+               "train.eval_every=0", "data.batch=32"]
+        _, lone = self.train_on(1, *job)
+        weights, two = self.train_on(2, *job, LEVELS)
+        flat, many = self.train_on(2, *job)
+        for host in range(2):
+            self.assertAlmostEqual(two[host] / lone[host], 1, delta=0.02, msg=(lone, two))
+            self.assertAlmostEqual(many[host] / lone[host], 2, delta=0.05, msg=(lone, many))
+        self.assertNotEqual(weights, flat)
+        self.assertEqual(self.train_on(2, *job, LEVELS, "exchange.chunk=16KiB")[0], weights)
+
+
+class Refused(unittest.TestCase):
+    def test_what_is_not_defined(self):
+        for key, words in (("exchange.name=allreduce", "exchange.name: with exchange.levels 2 it has to be ps"),
+                           ("sync.policy=asp", "sync.policy: with exchange.levels 2 it has to be bsp"),
+                           ("sync.policy=local", "sync.policy: with exchange.levels 2 it has to be bsp"),
+                           ("job.workers=2..3", "job.workers: with exchange.levels 2 it has to be one number"),
+                           ("recovery.rejoins=3", "recovery.rejoins: with exchange.levels 2 it has to be 0"),
+                           ("exchange.shm=off", "exchange.shm: with exchange.levels 2 it has to be auto"),
+                           ("train.device=cuda", "train.device: with exchange.levels 2 it has to be cpu"),
+                           ("exchange.levels=3", "exchange.levels")):
+            done = subprocess.run([BIN / "ps-config-json", DIGITS, LEVELS, key], text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+            self.assertNotEqual(done.returncode, 0, key)
+            self.assertIn(words, done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

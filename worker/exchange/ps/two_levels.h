@@ -1,0 +1,75 @@
+/* Two levels of summation (exchange.levels 2): the workers of a host are summed there, in
+ * shared memory, so that one gradient of each host crosses the network, and one copy of
+ * the new weights comes back.
+ *
+ *   others of the host         leader, its lowest rank           servers
+ *   gradients of a chunk ----> sums, in rank order
+ *                              pushes the sum -----------------> sum of the leaders, in
+ *   copy new weights <-------- new weights of the chunk <------- rank order; step
+ *
+ * So with hosts {0, 1} and {2, 3} a sum is (r0 + r1) + (r2 + r3): the same in every run,
+ * with any servers, shards and chunks, but not ((r0 + r1) + r2) + r3.
+ *
+ * On its board (shm_board.h) a worker counts:
+ *
+ *   shared[chunk]  leader: versions of the chunk since the first weights, these included.
+ *                  Others: gradients of the chunk.
+ *   rounds         leader: how often the exact weights have taken the arena's place
+ *   offered        anything at all: while it rises, nobody's wait is too long
+ *
+ * A leader has the next version of a chunk only after everybody's gradient of it, and
+ * that is given after the present version was copied. So nobody writes what another still
+ * reads.
+ */
+#ifndef PS_TWO_LEVELS_H
+#define PS_TWO_LEVELS_H
+
+#include "exchange.h"
+#include "shm_board.h"
+
+typedef struct ps_shm_peers ps_shm_peers;
+
+/* The workers of this host. Places are theirs in rank order; the leader's is 0. */
+typedef struct ps_levels {
+    ps_exchange_options o;
+    int n, own; // workers of the host; this one's place
+    int *ranks; // (n)
+    ps_shm_peers *peers;
+    ps_shm_board **boards; // (n)
+    uint64_t spin_ns;
+} ps_levels;
+
+/* Meets the others of the host. *out stays NULL when there are none; the caller owns it.
+ * All workers of the job call it at the same time. The log says that sums have an order
+ * of their own. */
+ps_err ps_levels_open(const ps_exchange_options *options, ps_levels **out);
+void ps_levels_close(ps_levels **l);
+
+static inline bool ps_levels_leads(const ps_levels *l)
+{
+    return l->own == 0;
+}
+
+/* Raises a count of the own board. */
+void ps_levels_post(ps_levels *l, _Atomic uint64_t *count);
+
+/* A wait of one thread. */
+typedef struct ps_levels_wait {
+    ps_levels *levels;
+    int place;                       // of whom is waited for
+    uint64_t timeout_ms;             // without any progress of that worker; 0: none
+    const char *what;                // "gradients"
+    ps_err (*also)(const void *ctx); // asked too; NULL: nothing
+    const void *ctx;
+    ps_deadline deadline; // the wait's own, as progress
+    uint64_t progress;
+} ps_levels_wait;
+
+/* TIMEOUT, naming the worker. */
+ps_err ps_levels_late(const ps_levels_wait *w);
+
+/* Blocks until the count has reached the target. TIMEOUT names the worker; PEER when the
+ * job is over. */
+ps_err ps_levels_await(ps_levels_wait *w, const _Atomic uint64_t *count, uint64_t target);
+
+#endif
