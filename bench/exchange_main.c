@@ -35,7 +35,7 @@ typedef struct bench {
     ps_model_spec spec;
     ps_session *session;
     ps_member *member;  // owned by the session
-    float *first_grads; // all-reduce overwrites gradients with sums; NULL in ps mode
+    float *first_grads; // where sums overwrite gradients: all-reduce, two levels; else NULL
     size_t arena_bytes;
     uint64_t n_warmup, n_steps;
     uint64_t *step_ns;
@@ -86,7 +86,7 @@ static ps_err fill_gradients(bench *b)
             uint64_t i = b->spec.table.tensors[t].offset + k;
             grads[i] = gradient(rank, i);
         }
-    if (is_ps(b)) return PS_OK;
+    if (is_ps(b) && !ps_config_two_levels(b->cfg)) return PS_OK;
     PS_TRY(ps_mem_zalloc_aligned(&b->first_grads, b->arena_bytes, "the first gradients"));
     memcpy(b->first_grads, grads, b->arena_bytes);
     return PS_OK;
