@@ -21,8 +21,8 @@ REASON = netns.why_not()
 LEVELS = "exchange.levels=2"
 JOB = ["train.epochs=1", "data.train=0-1023", "data.test=0-127", "train.threads=1", "train.eval_every=0",
        "model.dropout=false", "optimizer.name=adamw", LEVELS]
-FOREVER = ["train.epochs=100000", "schedule.name=constant", "net.step_timeout_ms=6000",
-           "net.dead_after_ms=4000", "net.heartbeat_ms=500"]
+FOREVER = ["train.epochs=100000", "schedule.name=constant", "net.step_timeout_ms=30000",
+           "net.dead_after_ms=6000", "net.heartbeat_ms=500"]
 
 
 class LevelsTest(JobTest):
@@ -111,6 +111,12 @@ class Deaths(LevelsTest):
 class Links(LevelsTest):
     """Two hosts for workers and one for a server, each a network namespace."""
 
+    @staticmethod
+    def hosts(workers_per_host):
+        kinds = {"server": 1, "worker": 2 * workers_per_host}
+        return netns.Hosts(1000, kinds, {("worker", r): ("worker", r - r % workers_per_host)
+                                         for r in range(2 * workers_per_host) if r % workers_per_host})
+
     def bytes_of(self, hosts, rank):
         words = hosts.prefix("worker", rank)[:4]
         return sum(int(subprocess.run([*words, "cat", f"/sys/class/net/eth0/statistics/{way}_bytes"],
@@ -119,16 +125,14 @@ class Links(LevelsTest):
 
     def train_on(self, workers_per_host, *settings):
         """The weights, and the bytes over the link of each host with workers."""
-        ranks = [(0, 0), (1, 2)] if workers_per_host == 2 else [(0, 0), (1, 1)]
         n = 2 * workers_per_host
-        guests = {("worker", r): ("worker", r - 1) for r in (1, 3)} if workers_per_host == 2 else {}
-        with netns.Hosts(1000, {"server": 1, "worker": n}, guests) as hosts:
+        with self.hosts(workers_per_host) as hosts:
             parts = self.start_job(1, n, *settings, f"data.samples={512 * n}", "data.test_samples=32", "net.insecure=true",
                                    config=self.wide_model(4096), host=hosts.address("server", 0)[0],
                                    prefix=lambda role, rank: hosts.prefix(role, rank))
             codes = self.wait_all(parts, 2 * PATIENCE_S)
             self.assertEqual(set(codes.values()), {0}, "\n".join(p.text() for p in parts.values()))
-            return self.weights("worker-0"), [self.bytes_of(hosts, rank) for _, rank in ranks]
+            return self.weights("worker-0"), [self.bytes_of(hosts, rank) for rank in (0, n // 2)]
 
     def test_each_host_crosses_its_link_once(self):
         job = ["train.epochs=1", "train.threads=1",
@@ -141,6 +145,42 @@ class Links(LevelsTest):
             self.assertAlmostEqual(many[host] / lone[host], 2, delta=0.05, msg=(lone, many))
         self.assertNotEqual(weights, flat)
         self.assertEqual(self.train_on(2, *job, LEVELS, "exchange.chunk=16KiB")[0], weights)
+
+
+@unittest.skipIf(REASON, f"{REASON}")
+class Outages(LevelsTest):
+    """The second host's cable is pulled."""
+
+    def start_on(self, hosts, *settings):
+        shutil.rmtree(self.path("worker-0"), ignore_errors=True)  # of the job before
+        parts = self.start_job(1, 4, *JOB, "train.log_every=5", "net.insecure=true", *settings,
+                               host=hosts.address("server", 0)[0], prefix=hosts.prefix)
+        self.wait_for_steps("worker-0", 3)
+        hosts.plug("worker", 2, False)
+        return parts
+
+    def test_a_job_goes_on_with_the_same_bits(self):
+        job = ["train.epochs=120", "exchange.codec=onebit", "exchange.codec_warmup=8", "net.heartbeat_ms=100",
+               "net.dead_after_ms=20000"]
+        expected = self.train("aabb", 1, *job)[0]
+        with Links.hosts(2) as hosts:
+            parts = self.start_on(hosts, *job)
+            time.sleep(3)
+            hosts.plug("worker", 2, True)
+            codes = self.wait_all(parts, 2 * PATIENCE_S)
+        text = "\n".join(p.text() for p in parts.values())
+        self.assertEqual(set(codes.values()), {0}, text)
+        self.assertIn("connection-mended", text)
+        self.assertEqual(self.weights("worker-0"), expected)
+
+    def test_who_has_vanished_is_named(self):
+        with Links.hosts(2) as hosts:
+            parts = self.start_on(hosts, "train.epochs=100000", "schedule.name=constant", "net.heartbeat_ms=200",
+                                  "net.dead_after_ms=3000", "net.step_timeout_ms=60000")
+            codes = self.wait_all(parts)
+        self.assertNotIn(0, codes.values())
+        for rank in (0, 1):
+            self.assertRegex(parts[f"worker {rank}"].text(), r"worker [23] \(host .*is dead: no sign of life for")
 
 
 class Refused(unittest.TestCase):
