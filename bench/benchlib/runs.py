@@ -86,9 +86,11 @@ class Runner:
         self.servers, self.workers, self.timeout_s = servers, workers, timeout_s
 
     def _psrun(self, mode, out, overrides, workers, resume=None):
+        one_level = [] if mode == "ps" else ["exchange.levels=1"]  # only servers have two
         argv = [PSRUN, "-m", mode, "-s", str(self.servers), "-w", str(workers),
                 "--build-dir", self.build_dir, "--out", out, "--overwrite",
-                *(["--resume", resume] if resume else []), self.config, *overrides]
+                *(["--resume", resume] if resume else []), self.config, *overrides,
+                *one_level]
         return Started(argv, os.path.join(out, "psrun.log"))
 
     def path(self, name):

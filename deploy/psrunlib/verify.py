@@ -48,12 +48,13 @@ def compare(one, other):
     return differ, (distance / norm) ** 0.5 if norm else 0.0
 
 
-def settings(args):
-    """The settings that make the runs short, without evaluation and saving."""
+def settings(args, mode):
+    """The settings that make the runs of a mode short, without evaluation and saving."""
     given = {o.split("=", 1)[0] for o in args.overrides}
     extra = {"train.steps": STEPS, "train.epochs": 1000, "train.eval_every": 0,
              "train.save_every": 0}
-    return [f"{key}={value}" for key, value in extra.items() if key not in given]
+    one_level = [] if mode == "ps" else ["exchange.levels=1"]  # all-reduce has no other
+    return [f"{key}={value}" for key, value in extra.items() if key not in given] + one_level
 
 
 def verdict(workers, steps, differ, distance):
@@ -76,7 +77,7 @@ def verify(args, plan_job, run):
     for mode in MODES:
         changed = argparse.Namespace(**vars(args))
         changed.mode = mode
-        changed.overrides = [*args.overrides, *settings(args)]
+        changed.overrides = [*args.overrides, *settings(args, mode)]
         job = plan_job(changed)
         if job.workers == 1 and args.workers is None:
             changed.workers = "2"
