@@ -76,6 +76,8 @@ static void fill_gradients(rig_worker *w, uint64_t step)
     }
 }
 
+static const char *const two_levels[] = {"exchange.levels=2"}; // of one host here
+
 /* --- steps by groups --------------------------------------------------------------- */
 
 /* The rate of a group in a step: it changes in some steps, and not in others. */
@@ -166,7 +168,7 @@ static int train_by_groups(rig_worker *w)
 }
 
 /* Every group's rate counts from its step on, with servers and without, in shared memory
- * and over sockets. */
+ * and over sockets, and where one worker of the host speaks for all. */
 static void test_groups(void **state)
 {
     static const char *const no_shm[] = {"exchange.shm=off"};
@@ -176,6 +178,11 @@ static void test_groups(void **state)
                    .workers = 3,
                    .run = train_by_groups,
                    .settings = no_shm,
+                   .n_settings = 1});
+    rig_run(&(rig){.servers = 2,
+                   .workers = 3,
+                   .run = train_by_groups,
+                   .settings = two_levels,
                    .n_settings = 1});
     rig_run(&(rig){.servers = 0, .workers = 1, .run = train_by_groups});
 #if PS_WITH_GLOO
@@ -238,6 +245,14 @@ static void test_sums(void **state)
     rig_run(&(rig){.servers = 0, .workers = 1, .run = add_up, .ctx = &exact});
     rig_run(&(rig){.servers = 1, .workers = 3, .run = add_up, .ctx = &fp16});
     rig_run(&(rig){.servers = 1, .workers = 2, .run = add_up, .ctx = &int8});
+    sums *const levels[] = {&exact, &half, &int8};
+    for (int i = 0; i < 3; i++)
+        rig_run(&(rig){.servers = 2,
+                       .workers = 2,
+                       .run = add_up,
+                       .ctx = levels[i],
+                       .settings = two_levels,
+                       .n_settings = 1});
 #if PS_WITH_GLOO
     rig_run(&(rig){.servers = 0, .workers = 2, .run = add_up, .ctx = &exact});
     rig_run(&(rig){.servers = 0, .workers = 2, .run = add_up, .ctx = &half});

@@ -299,6 +299,11 @@ static int feeds_back(rig_worker *w)
     return open_reducer(w, "exchange.codec=topk");
 }
 
+static int by_hosts(rig_worker *w)
+{
+    return open_reducer(w, "exchange.levels=2");
+}
+
 static void test_reducer_errors(void **state)
 {
     rig r = {.servers = 1, .workers = 2, .run = sizes_differ, .fails = true};
@@ -314,6 +319,10 @@ static void test_reducer_errors(void **state)
     rig_run(&r);
     assert_int_equal(r.worker[0].status, PSTRAIN_ERR_CONFIG);
     assert_non_null(strstr(r.worker[0].text, "topk needs an optimizer"));
+    r = (rig){.servers = 1, .workers = 2, .run = by_hosts, .fails = true};
+    rig_run(&r);
+    for (int i = 0; i < 2; i++)
+        assert_non_null(strstr(r.worker[i].text, "exchange.levels 2 sums whole steps"));
 }
 
 int main(void)
