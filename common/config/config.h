@@ -114,11 +114,13 @@ typedef struct ps_config_data {
     uint64_t seed;           // the sampler's
     double scale;            // uint8 pixels are multiplied by it (1/255)
     ps_float_list normalize; // means of the channels, then their standard deviations
-    ps_int_list resize;      // [H, W], bilinear, before crop
+    ps_int_list resize; // [H, W], bilinear, before crop; pictures: also [shorter side]
+    ps_int_list crop;   // pictures: [H, W] or [side] of a sample; empty: model.input's
     int64_t
         crop_padding; // random crop of the input's size out of the padded image; 0: none
     bool flip;        // random horizontal flip
     int64_t prefetch; // batches prepared ahead
+    int64_t threads;  // that prepare them; 0: one, or for pictures train.threads
     int64_t samples;  // synthetic: training samples
     int64_t test_samples; // synthetic: test samples
 } ps_config_data;

@@ -283,8 +283,13 @@ static ps_err check_data(const ps_config *cfg)
         if (d->batch.v[i] == 0)
             return key_error(cfg, "data.batch",
                              "auto (or 0) is for all ranks: give it alone");
-    if (d->resize.n != 0 && d->resize.n != 2)
-        return key_error(cfg, "data.resize", "has to be [H, W]");
+    const bool pictures = d->kind == PS_DATA_IMAGE_FOLDER;
+    if (d->resize.n > 2 || (d->resize.n == 1 && !pictures))
+        return key_error(cfg, "data.resize", "has to be [H, W]%s",
+                         pictures ? ", or [N] for the shorter side" : "");
+    if (d->crop.n > 2) return key_error(cfg, "data.crop", "has to be [H, W] or [N]");
+    if (d->crop.n > 0 && !pictures)
+        return key_error(cfg, "data.crop", "is for data.kind image_folder");
     int half = d->normalize.n / 2;
     if (d->normalize.n % 2)
         return key_error(cfg, "data.normalize",

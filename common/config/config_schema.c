@@ -162,11 +162,18 @@ const ps_config_key ps_config_keys[] = {
     DOUBLES("data.normalize", data.normalize, JOB, -1e9, 1e9, "[]",
             "the channels' means, then their standard deviations: [0.1307, 0.3081]"),
     INTS("data.resize", data.resize, JOB, 1, 65536, "[]",
-         "[H, W]: resize images to it (bilinear) before the crop"),
+         "[H, W]: resize images to it (bilinear) before the crop; image_folder: with "
+         "antialiasing, and one number is the shorter side's"),
+    INTS("data.crop", data.crop, JOB, 1, 65500, "[]",
+         "image_folder: take the middle of this size, [H, W] or one number for both; not "
+         "given: the size of model.input"),
     INT("data.crop_padding", data.crop_padding, JOB, 0, 4096, "0",
         "pad images by this many pixels and crop the input's size at random; 0: do not"),
     BOOL("data.flip", data.flip, JOB, "false", "random horizontal flip in training"),
     INT("data.prefetch", data.prefetch, LOCAL, 1, 64, "2", "batches that a worker prepares in advance"),
+    INT("data.threads", data.threads, LOCAL, 0, 256, "0",
+        "threads of a worker that prepare batches; 0: for image_folder as many as "
+        "train.threads, else one"),
     INT("data.samples", data.samples, JOB, 1, MANY, "8192",
         "synthetic: training samples"),
     INT("data.test_samples", data.test_samples, JOB, 0, MANY, "2048",

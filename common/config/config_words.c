@@ -38,6 +38,7 @@ const ps_word ps_data_words[] = {{"idx", PS_DATA_IDX},
                                  {"stl10", PS_DATA_STL10},
                                  {"npy", PS_DATA_NPY},
                                  {"csv", PS_DATA_CSV},
+                                 {"image_folder", PS_DATA_IMAGE_FOLDER},
                                  {"synthetic", PS_DATA_SYNTHETIC},
                                  {NULL, 0}};
 

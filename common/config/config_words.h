@@ -68,6 +68,7 @@ typedef enum ps_data_kind {
     PS_DATA_STL10,
     PS_DATA_NPY,
     PS_DATA_CSV,
+    PS_DATA_IMAGE_FOLDER,
     PS_DATA_SYNTHETIC, // made, not read
     PS_DATA_KINDS
 } ps_data_kind;

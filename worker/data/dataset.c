@@ -9,7 +9,9 @@
 #include "csv.h"
 #include "data_files.h"
 #include "idx.h"
+#include "image_folder.h"
 #include "npy.h"
+#include "picture.h"
 #include "stl10.h"
 #include "synthetic.h"
 
@@ -203,6 +205,106 @@ static ps_err make_synthetic(const ps_config *cfg, const ps_data_spec *spec,
                              n_classes, out);
 }
 
+/* --- pictures ------------------------------------------------------------------------
+ */
+
+/* A picture's size when it is a sample: data.crop, else the model's input. */
+static ps_err set_picture_dims(const ps_config *cfg, const ps_dims *want, ps_dims *out)
+{
+    const ps_int_list *crop = &cfg->data.crop;
+    *out = want->n == 3 ? *want : (ps_dims){3, {3, 0, 0}};
+    if (out->d[0] != 1 && out->d[0] != 3)
+        return ps_err_set(PS_ERR_SHAPE,
+                          "pictures have 3 channels, or 1 as gray; model.input has %lld",
+                          (long long)out->d[0]);
+    if (crop->n > 0) {
+        out->d[1] = crop->v[0];
+        out->d[2] = crop->v[crop->n > 1 ? 1 : 0];
+    }
+    if (out->d[1] > 0) return PS_OK;
+    return ps_err_set(PS_ERR_CONFIG, "pictures need a size: set data.crop, or a "
+                                     "model.input of [C, H, W]");
+}
+
+/* Whether folder/name exists; *out is then owned by the caller, else NULL. */
+static ps_err find_folder(const char *folder, const char *name, char **out)
+{
+    PS_TRY(ps_data_path(folder, name, out));
+    if (access(*out, F_OK) == 0) return PS_OK;
+    free(*out);
+    *out = NULL;
+    return PS_OK;
+}
+
+/* The folder of a split: what is named, else train; test or val. NULL: no test set. */
+static ps_err find_split(const ps_data_spec *spec, ps_split split, const char *folder,
+                         char **out)
+{
+    const bool train = split == PS_SPLIT_TRAIN;
+    *out = NULL;
+    if (spec->n_files > 1)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "image_folder data is one folder, and %d are "
+                          "named",
+                          spec->n_files);
+    if (spec->n_files == 1) return ps_data_path(folder, spec->files[0], out);
+    PS_TRY(find_folder(folder, train ? "train" : "test", out));
+    if (*out == NULL && !train) PS_TRY(find_folder(folder, "val", out));
+    if (*out != NULL || (!train && !spec->has_range)) return PS_OK;
+    return ps_err_set(PS_ERR_IO, "%s has no folder %s; name the folder, or set data.path",
+                      folder, train ? "train" : "test or val");
+}
+
+/* The classes of the test split are the training split's, where there is one. */
+static ps_err list_split(const ps_config *cfg, const char *folder, const char *path,
+                         ps_split split, ps_dataset *out)
+{
+    ps_data_spec train;
+    char *classes = NULL;
+    if (split == PS_SPLIT_TRAIN) return ps_image_folder_list(path, path, out);
+    ps_err err = ps_data_spec_init(&train, "data.train", cfg->data.train);
+    if (err == PS_OK)
+        err =
+            find_folder(folder, train.n_files == 1 ? train.files[0] : "train", &classes);
+    if (err == PS_OK) err = ps_image_folder_list(path, classes ? classes : path, out);
+    free(classes);
+    ps_data_spec_fini(&train);
+    return err;
+}
+
+static ps_err list_pictures(const ps_config *cfg, const ps_data_spec *spec,
+                            ps_split split, const ps_dims *want, const ps_wanted *wanted,
+                            ps_dataset *out)
+{
+    char *folder = NULL, *path = NULL;
+    ps_dims dims;
+    ps_err err = ps_picture_check_build();
+    if (err == PS_OK) err = set_picture_dims(cfg, want, &dims);
+    if (err == PS_OK)
+        err = ps_data_folder(cfg->data.path, cfg->file != NULL ? cfg->file : "", &folder);
+    if (err == PS_OK) err = find_split(spec, split, folder, &path);
+    if (err == PS_OK && path != NULL) err = list_split(cfg, folder, path, split, out);
+    if (err == PS_OK && out->n > 0) out->dims = dims;
+    if (err == PS_OK && out->n > 0 && wanted->numbers && wanted->n == 1)
+        err = ps_dataset_labels_to_targets(out);
+    free(path);
+    free(folder);
+    return err;
+}
+
+/* --- all -----------------------------------------------------------------------------
+ */
+
+static ps_err read_split(const ps_config *cfg, const ps_data_spec *spec, ps_split split,
+                         const ps_dims *want, const ps_wanted *wanted, ps_dataset *out)
+{
+    if (cfg->data.kind == PS_DATA_SYNTHETIC)
+        return make_synthetic(cfg, spec, split, want, wanted->n, out);
+    if (cfg->data.kind == PS_DATA_IMAGE_FOLDER)
+        return list_pictures(cfg, spec, split, want, wanted, out);
+    return read_files(cfg, spec, split, wanted, out);
+}
+
 static ps_wanted wanted_of(const ps_config *cfg, int64_t n)
 {
     const bool numbers = PS_LOSS_OF_NUMBERS(cfg->model.loss);
@@ -225,9 +327,7 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
         ps_data_spec_init(&spec, key,
                           split == PS_SPLIT_TRAIN ? cfg->data.train : cfg->data.test),
         err, out);
-    err = cfg->data.kind == PS_DATA_SYNTHETIC
-              ? make_synthetic(cfg, &spec, split, want, n_classes, out)
-              : read_files(cfg, &spec, split, &wanted, out);
+    err = read_split(cfg, &spec, split, want, &wanted, out);
     if (err == PS_OK && spec.has_range)
         err = ps_dataset_slice(out, spec.first, spec.last);
     if (err == PS_OK)

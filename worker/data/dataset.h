@@ -10,9 +10,10 @@ typedef enum ps_split { PS_SPLIT_TRAIN, PS_SPLIT_TEST } ps_split;
 /* Reads a split as data.* of the configuration says: data.kind names the reader;
  * data.path, data.train and data.test name the files (grammar: data_files.h). Sizes in
  * headers are checked against the files before anything is allocated. want: the model's
- * input, which synthetic data takes as its shape (others ignore it); n_classes: the
- * model's classes, which bound the labels (0: unknown). IO, FORMAT, NUMERIC or CONFIG on
- * failure, naming file and field; out is then zeroed. */
+ * input, which synthetic data and pictures take as their shape (others ignore it);
+ * n_classes: the model's classes, which bound the labels (0: unknown). Of pictures only
+ * the files are listed. IO, FORMAT, NUMERIC or CONFIG on failure, naming file and field;
+ * out is then zeroed. */
 ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want,
                        int64_t n_classes, ps_dataset *out);
 

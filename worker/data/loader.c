@@ -4,13 +4,18 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "mem.h"
+#include "picture_reader.h"
 #include "thread.h"
 #include "transform.h"
 
-/* A slot's states: FREE -> FILLING -> READY -> HELD -> FREE. Only the thread takes FREE
- * slots and touches the content of FILLING ones; only the caller takes READY ones. */
+enum { AUTO_THREADS_MAX = 64 };
+
+/* A slot's states: FREE -> FILLING -> READY -> HELD -> FREE. Only the threads take FREE
+ * slots, and only the thread that took a slot touches its content while it is FILLING;
+ * only the caller takes READY ones. */
 typedef enum slot_state { FREE, FILLING, READY, HELD } slot_state;
 
 typedef struct slot {
@@ -20,29 +25,41 @@ typedef struct slot {
     int64_t number;   // of the batch in its epoch
 } slot;
 
+/* A thread and what only it uses. */
+typedef struct filler {
+    ps_loader *loader;
+    ps_transform transform;
+    ps_picture_reader reader;
+    uint8_t *sample; // a picture; NULL: the samples are in memory
+    bool has_thread;
+    pthread_t thread;
+} filler;
+
 struct ps_loader {
     ps_loader_options o;
     int64_t sample_bytes, input_count;
-    int n_slots;
+    int n_slots, n_fillers;
     slot *slots;
+    filler *fillers;
 
     pthread_mutex_t lock; // guards what follows, and the slots' states
-    pthread_cond_t work;  // signals the thread: a request, a free slot, or stop
+    pthread_cond_t work;  // signals the threads: a request, a free slot, or stop
     pthread_cond_t ready; // signals the caller: a batch, the end, or an error
     bool stop;
     uint64_t request; // counts ps_loader_epoch's calls; 0: none yet
     uint64_t epoch_number;
     int64_t first, next; // first batch of the request; the caller's next batch
-    int64_t n_batches;   // -1 until the thread has laid out the epoch
+    int64_t n_batches;   // -1 until a thread has laid out the epoch
     ps_err_saved failed;
+    uint64_t laid_out; // the request whose epoch is below; 0: none
+    bool laying_out;   // a thread writes the epoch
+    int n_filling;     // threads that read the epoch, without the lock
+    int64_t number;    // of the batch that a thread takes next
 
-    // Used only by the thread.
-    ps_transform transform;
     ps_epoch epoch;
     uint64_t epoch_of;
 
-    bool has_sync, has_thread;
-    pthread_t thread;
+    bool has_sync;
 };
 
 /* Evaluation takes the samples in stored order, in batches of max_batch. */
@@ -84,22 +101,33 @@ static void copy_answer(const ps_dataset *set, int64_t index, ps_loaded *to, int
         to->labels[i] = set->labels[index];
 }
 
-static void fill_slot(ps_loader *l, slot *s, int64_t number)
+/* A stored sample: in memory, or read from its file. */
+static ps_err stored_sample(filler *f, int64_t index, const void **out)
 {
-    const ps_dataset *set = l->o.dataset;
+    const ps_dataset *set = f->loader->o.dataset;
+    *out = f->sample;
+    if (set->files) return ps_picture_read(&f->reader, set->files[index], f->sample);
+    *out = (const char *)set->values + index * f->loader->sample_bytes;
+    return PS_OK;
+}
+
+static ps_err fill_slot(filler *f, slot *s, int64_t number)
+{
+    ps_loader *l = f->loader;
     const ps_sampler_batch *batch = &l->epoch.batches[number];
     ps_draw_key key = {l->o.config->train.seed, (uint32_t)l->epoch_of, 0};
+    const void *sample;
     s->loaded.n = batch->n;
     s->loaded.global_n = batch->global_n;
     for (int64_t i = 0; i < batch->n; i++) {
         int64_t index = l->epoch.indices[batch->begin + i];
         key.position = l->epoch.positions[batch->begin + i];
         s->loaded.positions[i] = key.position;
-        copy_answer(set, index, &s->loaded, i);
-        ps_transform_apply(&l->transform,
-                           (const char *)set->values + index * l->sample_bytes, key,
-                           s->loaded.x + i * l->input_count);
+        copy_answer(l->o.dataset, index, &s->loaded, i);
+        PS_TRY(stored_sample(f, index, &sample));
+        ps_transform_apply(&f->transform, sample, key, s->loaded.x + i * l->input_count);
     }
+    return PS_OK;
 }
 
 static slot *find_free(ps_loader *l)
@@ -110,48 +138,65 @@ static slot *find_free(ps_loader *l)
 }
 
 /* Starts a request: lays out the epoch without the lock. Called and left with the lock
- * held. */
-static void take_request(ps_loader *l, uint64_t *mine, int64_t *number)
+ * held, while no thread fills a slot. */
+static void take_request(ps_loader *l)
 {
-    *mine = l->request;
-    *number = l->first;
-    uint64_t epoch = l->epoch_number;
+    const uint64_t mine = l->request, epoch = l->epoch_number;
+    l->number = l->first;
+    l->laying_out = true;
     pthread_mutex_unlock(&l->lock);
     l->epoch_of = epoch;
     ps_err err = lay_out_epoch(l, epoch);
     pthread_mutex_lock(&l->lock);
-    if (l->request == *mine) {
+    l->laying_out = false;
+    l->laid_out = mine;
+    if (l->request == mine) {
         l->failed = ps_err_save(err);
         l->n_batches = l->epoch.n_batches; // 0 after a failure
         pthread_cond_broadcast(&l->ready);
     }
+    pthread_cond_broadcast(&l->work);
 }
 
 /* Fills one batch without the lock. Called and left with the lock held. */
-static void prepare(ps_loader *l, slot *s, uint64_t mine, int64_t number)
+static void prepare(filler *f, slot *s)
 {
+    ps_loader *l = f->loader;
+    const uint64_t mine = l->laid_out;
+    const int64_t number = l->number++;
     s->state = FILLING;
     s->request = mine;
     s->number = number;
+    l->n_filling++;
     pthread_mutex_unlock(&l->lock);
-    fill_slot(l, s, number);
+    const ps_err err = fill_slot(f, s, number);
     pthread_mutex_lock(&l->lock);
-    s->state = mine == l->request ? READY : FREE;
+    l->n_filling--;
+    const bool wanted = mine == l->request;
+    s->state = wanted && err == PS_OK ? READY : FREE;
+    if (wanted && err != PS_OK && l->failed.code == PS_OK) l->failed = ps_err_save(err);
     pthread_cond_broadcast(&l->ready);
 }
 
-static void *loader_thread(void *arg)
+/* Whether there is a batch to fill, of the epoch that is laid out. */
+static bool has_batch(const ps_loader *l)
 {
-    ps_loader *l = arg;
-    uint64_t mine = 0;
-    int64_t number = 0;
+    return l->laid_out != 0 && l->laid_out == l->request && l->failed.code == PS_OK &&
+           l->number < l->epoch.n_batches;
+}
+
+static void *filler_thread(void *arg)
+{
+    filler *f = arg;
+    ps_loader *l = f->loader;
     pthread_mutex_lock(&l->lock);
     while (!l->stop) {
         slot *s = find_free(l);
-        if (mine != l->request)
-            take_request(l, &mine, &number);
-        else if (mine != 0 && number < l->epoch.n_batches && s != NULL)
-            prepare(l, s, mine, number++);
+        const bool requested = l->laid_out != l->request;
+        if (requested && !l->laying_out && l->n_filling == 0)
+            take_request(l);
+        else if (!l->laying_out && has_batch(l) && s != NULL)
+            prepare(f, s);
         else
             pthread_cond_wait(&l->work, &l->lock); // destroy ends this wait at the latest
     }
@@ -167,10 +212,39 @@ static void init_sync(ps_loader *l)
     l->has_sync = true;
 }
 
-static ps_err start_thread(ps_loader *l)
+/* Pictures are decoded by as many threads as the worker computes with. */
+static int count_threads(const ps_loader_options *o)
 {
-    PS_TRY(ps_thread_start(&l->thread, "loader", loader_thread, l));
-    l->has_thread = true;
+    const int64_t wanted = o->config->data.threads, train = o->config->train.threads;
+    if (wanted > 0) return (int)wanted;
+    if (o->dataset->files == NULL) return 1;
+    const int64_t cores = train > 0 ? train : sysconf(_SC_NPROCESSORS_ONLN);
+    return cores < 1 ? 1 : cores > AUTO_THREADS_MAX ? AUTO_THREADS_MAX : (int)cores;
+}
+
+static ps_err start_filler(ps_loader *l, filler *f)
+{
+    const ps_dataset *set = l->o.dataset;
+    ps_config_data config = l->o.config->data;
+    f->loader = l;
+    if (set->files != NULL) {
+        config.resize.n = 0; // ps_picture_reader does it
+        ps_picture_reader_init(&f->reader, &l->o.config->data, &set->dims);
+        PS_TRY(ps_mem_zalloc(&f->sample, (size_t)l->sample_bytes, 1, "a picture"));
+    }
+    PS_TRY(ps_transform_init(&f->transform, &config, &set->dims, set->is_float,
+                             l->o.input, l->o.sampler != NULL));
+    PS_TRY(ps_thread_start(&f->thread, "loader", filler_thread, f));
+    f->has_thread = true;
+    return PS_OK;
+}
+
+static ps_err start_fillers(ps_loader *l)
+{
+    PS_TRY(
+        ps_mem_zalloc(&l->fillers, (size_t)l->n_fillers, sizeof *l->fillers, "threads"));
+    for (int i = 0; i < l->n_fillers; i++)
+        PS_TRY(start_filler(l, &l->fillers[i]));
     return PS_OK;
 }
 
@@ -229,13 +303,12 @@ ps_err ps_loader_create(const ps_loader_options *o, ps_loader **out)
         ps_dims_count(&set->dims) * (set->is_float ? (int64_t)sizeof(float) : 1);
     int64_t prefetch = o->config->data.prefetch;
     l->n_slots = prefetch < 1 ? 2 : prefetch > 1024 ? 1025 : (int)prefetch + 1;
+    l->n_fillers = count_threads(o);
+    if (l->n_slots <= l->n_fillers) l->n_slots = l->n_fillers + 1;
     ps_err err = PS_OK;
-    PS_TRY_GOTO(ps_transform_init(&l->transform, &o->config->data, &set->dims,
-                                  set->is_float, o->input, o->sampler != NULL),
-                err, fail);
-    PS_TRY_GOTO(init_slots(l), err, fail);
     init_sync(l);
-    PS_TRY_GOTO(start_thread(l), err, fail);
+    PS_TRY_GOTO(init_slots(l), err, fail);
+    PS_TRY_GOTO(start_fillers(l), err, fail);
     *out = l;
     return PS_OK;
 fail:
@@ -322,13 +395,20 @@ void ps_loader_release(ps_loader *l, ps_loaded *batch)
     pthread_mutex_unlock(&l->lock);
 }
 
-static void stop_thread(ps_loader *l)
+static void stop_fillers(ps_loader *l)
 {
     pthread_mutex_lock(&l->lock);
     l->stop = true;
-    pthread_cond_signal(&l->work);
+    pthread_cond_broadcast(&l->work);
     pthread_mutex_unlock(&l->lock);
-    pthread_join(l->thread, NULL);
+    for (int i = 0; i < l->n_fillers; i++) {
+        filler *f = &l->fillers[i];
+        if (f->has_thread) pthread_join(f->thread, NULL);
+        ps_transform_fini(&f->transform);
+        ps_picture_reader_fini(&f->reader);
+        free(f->sample);
+    }
+    free(l->fillers);
 }
 
 void ps_loader_destroy(ps_loader **loader)
@@ -336,7 +416,7 @@ void ps_loader_destroy(ps_loader **loader)
     ps_loader *l = *loader;
     if (l == NULL) return;
     *loader = NULL;
-    if (l->has_thread) stop_thread(l);
+    if (l->fillers != NULL) stop_fillers(l);
     if (l->has_sync) {
         pthread_cond_destroy(&l->ready);
         pthread_cond_destroy(&l->work);
@@ -350,6 +430,5 @@ void ps_loader_destroy(ps_loader **loader)
     }
     free(l->slots);
     ps_epoch_fini(&l->epoch);
-    ps_transform_fini(&l->transform);
     free(l);
 }

@@ -1,5 +1,6 @@
-/* A thread that prepares batches in advance: it gathers, augments and normalises samples.
- */
+/* Threads that prepare batches in advance: they gather or decode samples, augment and
+ * normalise them. Each prepares a batch of its own, and the caller gets them in order;
+ * what is in a batch does not depend on the number of threads (data.threads). */
 #ifndef PS_LOADER_H
 #define PS_LOADER_H
 
@@ -28,8 +29,9 @@ typedef struct ps_loader_options { // borrowed for the loader's life
     int64_t max_batch; // batch size of evaluation; in training at least the rank's batch
 } ps_loader_options;
 
-/* The thread prepares data.prefetch batches ahead of the one in use. SHAPE when the
- * dataset's samples cannot become the model's input; CONFIG, ARG, NOMEM. */
+/* The threads prepare data.prefetch batches ahead of the one in use, and at least one
+ * each. SHAPE when the dataset's samples cannot become the model's input; CONFIG, ARG,
+ * NOMEM. */
 ps_err ps_loader_create(const ps_loader_options *options, ps_loader **out);
 
 /* Starts preparing that epoch's batches, from batch `first` on. Prepared batches of
@@ -38,7 +40,7 @@ ps_err ps_loader_epoch(ps_loader *loader, uint64_t epoch, int64_t first);
 
 /* The next batch; *out NULL at the end of the epoch. TIMEOUT at the deadline, for example
  * because the caller holds data.prefetch + 1 batches; else the error of the epoch's
- * preparation. The loader stays usable. */
+ * preparation, such as a picture that cannot be read. The loader stays usable. */
 ps_err ps_loader_next(ps_loader *loader, ps_deadline deadline, ps_loaded **out);
 
 /* Whether ps_loader_next would give a batch at once. */
@@ -47,7 +49,7 @@ bool ps_loader_ready(ps_loader *loader);
 /* Gives back a batch of ps_loader_next, in any order; batch may be NULL. */
 void ps_loader_release(ps_loader *loader, ps_loaded *batch);
 
-/* Stops the thread at once; clears the caller's pointer. */
+/* Stops the threads at once; clears the caller's pointer. */
 void ps_loader_destroy(ps_loader **loader);
 
 #endif

@@ -9,6 +9,9 @@
 
 void ps_dataset_fini(ps_dataset *set)
 {
+    for (int64_t i = 0; i < set->n && set->files != NULL; i++)
+        free(set->files[i]);
+    free(set->files);
     free(set->values);
     free(set->labels);
     free(set->targets);
@@ -49,6 +52,23 @@ static void slice_answers(ps_dataset *set, int64_t first, size_t n)
     }
 }
 
+static void slice_values(ps_dataset *set, int64_t first, size_t n)
+{
+    size_t element = set->is_float ? sizeof(float) : 1;
+    size_t sample = (size_t)ps_dims_count(&set->dims) * element;
+    memmove(set->values, (char *)set->values + (size_t)first * sample, n * sample);
+    // Shrinking may fail; then the larger allocation stays.
+    void *values = realloc(set->values, n * sample);
+    if (values != NULL) set->values = values;
+}
+
+static void slice_files(ps_dataset *set, int64_t first, size_t n)
+{
+    for (int64_t i = 0; i < set->n; i++)
+        if (i < first || i >= first + (int64_t)n) free(set->files[i]);
+    memmove(set->files, set->files + first, n * sizeof *set->files);
+}
+
 ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last)
 {
     if (first < 0 || last < first || last >= set->n)
@@ -56,15 +76,13 @@ ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last)
                           "range %" PRId64 "-%" PRId64 ": there are %" PRId64
                           " samples, the last is number %" PRId64,
                           first, last, set->n, set->n - 1);
-    size_t element = set->is_float ? sizeof(float) : 1;
-    size_t sample = (size_t)ps_dims_count(&set->dims) * element;
-    size_t n = (size_t)(last - first + 1);
-    memmove(set->values, (char *)set->values + (size_t)first * sample, n * sample);
+    const size_t n = (size_t)(last - first + 1);
+    if (set->files)
+        slice_files(set, first, n);
+    else
+        slice_values(set, first, n);
     slice_answers(set, first, n);
     set->n = (int64_t)n;
-    // Shrinking may fail; then the larger allocation stays.
-    void *values = realloc(set->values, n * sample);
-    if (values != NULL) set->values = values;
     return PS_OK;
 }
 

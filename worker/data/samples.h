@@ -1,4 +1,5 @@
-/* Samples in memory: images or feature vectors, each with a class or with numbers. */
+/* Samples: images or feature vectors, in memory or as files of pictures, each with a
+ * class or with numbers. */
 #ifndef PS_SAMPLES_H
 #define PS_SAMPLES_H
 
@@ -6,11 +7,12 @@
 #include "tensor.h"
 
 typedef struct ps_dataset {
-    int64_t n;         // samples
-    ps_dims dims;      // one sample's: (C, H, W) or (F)
-    bool is_float;     // float32 values, else uint8 pixels
-    void *values;      // (n, dims), row-major; owned
-    int32_t *labels;   // (n), 0 .. n_classes - 1, or ignored; owned; NULL: targets
+    int64_t n;       // samples
+    ps_dims dims;    // one sample's: (C, H, W) or (F)
+    bool is_float;   // float32 values, else uint8 pixels
+    void *values;    // (n, dims), row-major; owned; NULL: files
+    char **files;    // (n) pictures, read when they are needed (picture_reader.h); owned
+    int32_t *labels; // (n), 0 .. n_classes - 1, or ignored; owned; NULL: targets
     int64_t n_classes; // 1 + the largest label
     float *targets;    // (n, n_targets); owned; NULL: labels
     int64_t n_targets;

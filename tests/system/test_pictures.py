@@ -1,0 +1,283 @@
+"""data.kind image_folder: PNG and JPEG pictures, as Pillow decodes and resizes them."""
+import io
+import os
+import struct
+import subprocess
+import unittest
+import zlib
+from pathlib import Path
+
+from jobs import BIN, JobTest, read_safetensors
+
+try:
+    import numpy
+    from PIL import Image
+except ImportError:
+    numpy = Image = None
+
+HAS_BOTH = subprocess.run([BIN / "show_picture"], stderr=subprocess.DEVNULL).returncode == 0
+ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+
+
+def chunk(kind, content):
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png(width, height, depth, color, rows, extra=b"", interlaced=0):
+    """rows: the bytes of each row, of every pass."""
+    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, interlaced)
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + extra
+            + chunk(b"IDAT", zlib.compress(b"".join(b"\0" + row for row in rows))) + chunk(b"IEND", b""))
+
+
+def random_png(width, height, depth, color, extra=b""):
+    samples = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color]
+    size = (width * samples * depth + 7) // 8
+    return png(width, height, depth, color, [os.urandom(size) for _ in range(height)], extra)
+
+
+def interlaced_png(width, height):
+    """RGB of random pixels in Adam7's seven passes."""
+    pixels = numpy.random.default_rng(1).integers(0, 256, (height, width, 3), dtype=numpy.uint8)
+    rows = [row.tobytes() for x, y, dx, dy in ADAM7 for row in pixels[y::dy, x::dx] if row.size]
+    return png(width, height, 8, 2, rows, interlaced=1)
+
+
+def picture(width, height, seed=0):
+    """Smooth, with noise and edges."""
+    rng = numpy.random.default_rng(seed)
+    coarse = Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=numpy.uint8))
+    smooth = numpy.asarray(coarse.resize((width, height), Image.BICUBIC)).astype(int)
+    smooth[height // 3:height // 2] = 255 - smooth[height // 3:height // 2]
+    return Image.fromarray((smooth + rng.integers(-9, 10, smooth.shape)).clip(0, 255).astype(numpy.uint8))
+
+
+def resized(image, size):
+    """torchvision's Resize(size) of a picture."""
+    if isinstance(size, tuple):
+        return image.resize((size[1], size[0]), Image.BILINEAR)
+    w, h = image.size
+    new = (size, int(size * h / w)) if w <= h else (int(size * w / h), size)
+    return image.resize(new, Image.BILINEAR)
+
+
+def cropped(image, height, width):
+    """torchvision's CenterCrop((height, width)) of a picture that is large enough."""
+    left, top = round((image.width - width) / 2), round((image.height - height) / 2)
+    return image.crop((left, top, left + width, top + height))
+
+
+@unittest.skipUnless(HAS_BOTH, "built without libpng or libjpeg-turbo")
+@unittest.skipIf(Image is None, "needs Pillow and NumPy for python3 (python3-pil, python3-numpy)")
+class Pictures(JobTest):
+    def show(self, path, height, width, resize="0", channels=3):
+        run = subprocess.run([BIN / "show_picture", str(channels), str(height), str(width), resize, path],
+                             capture_output=True)
+        self.assertEqual(run.returncode, 0, run.stderr.decode())
+        planes = numpy.frombuffer(run.stdout, numpy.uint8).reshape(channels, height, width)
+        return planes.transpose(1, 2, 0).astype(int)
+
+    def write(self, name, content):
+        path = self.path(name)
+        Path(path).write_bytes(content)
+        return path
+
+    def saved(self, image, name, **options):
+        file = io.BytesIO()
+        image.save(file, name.rpartition(".")[2], **options)
+        return self.write(name, file.getvalue())
+
+    def same_as_pillow(self, path):
+        want = numpy.asarray(Image.open(path).convert("RGB")).astype(int)
+        self.assertTrue((self.show(path, *want.shape[:2]) == want).all(), path)
+
+    def test_png_of_every_kind(self):
+        palette = chunk(b"PLTE", os.urandom(3 * 256))
+        for color, depths in ((0, (1, 2, 4, 8, 16)), (2, (8, 16)), (3, (8,)), (4, (8, 16)), (6, (8, 16))):
+            for depth in depths:
+                for width in (1, 13, 32):
+                    extra = palette if color == 3 else b""
+                    name = f"{color}-{depth}-{width}.png"
+                    self.same_as_pillow(self.write(name, random_png(width, 9, depth, color, extra)))
+        for bits in (1, 2, 4):
+            small = chunk(b"PLTE", os.urandom(3 << bits))
+            self.same_as_pillow(self.write(f"p{bits}.png", random_png(11, 5, bits, 3, small)))
+
+    def test_png_transparency_is_left_out(self):
+        extra = chunk(b"PLTE", os.urandom(3 * 256)) + chunk(b"tRNS", bytes(range(256)))
+        self.same_as_pillow(self.write("p.png", random_png(20, 20, 8, 3, extra)))
+        self.same_as_pillow(self.write("g.png", random_png(20, 20, 8, 0, chunk(b"tRNS", b"\0\7"))))
+
+    def test_png_gamma_is_left_out(self):
+        extra = chunk(b"gAMA", struct.pack(">I", 100000))
+        self.same_as_pillow(self.write("g.png", random_png(20, 20, 8, 2, extra)))
+
+    def test_png_interlaced(self):
+        for size in ((1, 1), (5, 3), (20, 17)):
+            self.same_as_pillow(self.write("i.png", interlaced_png(*size)))
+
+    def close(self, path, want, *arguments, **options):
+        off = abs(self.show(path, want.height, want.width, *arguments, **options)
+                  - numpy.asarray(want).astype(int).reshape(want.height, want.width, -1))
+        self.assertGreaterEqual((off <= 1).mean(), 0.999, path)
+        return off
+
+    def test_jpeg_of_every_kind(self):
+        image = picture(83, 61)
+        for i, options in enumerate((dict(quality=95), dict(quality=60, subsampling=2), dict(progressive=True),
+                                     dict(subsampling=0), dict(optimize=True, subsampling=1))):
+            path = self.saved(image, f"{i}.jpeg", **options)
+            self.close(path, Image.open(path).convert("RGB"))
+        for mode in ("L", "CMYK"):
+            path = self.saved(image.convert(mode), f"{mode}.jpeg")
+            self.close(path, Image.open(path).convert("RGB"))
+
+    def test_resize_and_crop(self):
+        for width, height in ((200, 150), (150, 200), (64, 64), (40, 90), (500, 75)):
+            image = picture(width, height)
+            path = self.saved(image, "r.png")
+            for size in (64, 65, 100, (64, 64), (70, 81), (200, 64)):
+                text = f"{size[0]}x{size[1]}" if isinstance(size, tuple) else str(size)
+                want = cropped(resized(image, size), 64, 64)
+                with self.subTest(picture=image.size, size=size):
+                    self.assertEqual(self.close(path, want, text).max(), 0)
+
+    def test_jpeg_resized(self):
+        path = self.saved(picture(333, 217), "r.jpeg", quality=85)
+        want = cropped(resized(Image.open(path).convert("RGB"), 72), 64, 64)
+        self.close(path, want, "72")
+
+    def test_gray(self):
+        image = picture(50, 40)
+        path = self.saved(image, "g.png")
+        self.assertEqual(self.close(path, image.convert("L"), channels=1).max(), 0)
+        self.assertEqual(self.close(path, cropped(resized(image.convert("L"), 30), 28, 28), "30", channels=1).max(), 0)
+
+    # --- what cannot be read ---
+
+    def refused(self, path, says, *arguments):
+        run = subprocess.run([BIN / "show_picture", *(arguments or ("3", "8", "8", "0")), path], text=True,
+                             capture_output=True)
+        self.assertEqual(run.returncode, 1, path)
+        self.assertIn(str(path), run.stderr)
+        self.assertIn(says, run.stderr)
+        self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
+
+    def test_bad_files_are_named(self):
+        whole = random_png(8, 8, 8, 2)
+        for cut in (9, 20, 40, len(whole) - 20, len(whole) - 1):
+            self.refused(self.write("cut.png", whole[:cut]), "truncated")
+        self.refused(self.write("crc.png", whole[:60] + bytes([whole[60] ^ 1]) + whole[61:]), "not a whole PNG")
+        jpeg = Path(self.saved(picture(80, 80), "w.jpeg")).read_bytes()
+        for cut in (4, 100, 700, len(jpeg) // 2):
+            self.refused(self.write("cut.jpeg", jpeg[:cut]), "not a whole JPEG")
+        self.refused(self.write("none.png", b""), "is empty")
+        self.refused(self.write("text.jpg", b"a letter"), "is neither a PNG nor a JPEG")
+        self.refused(self.path("missing.png"), "No such file")
+        os.mkdir(self.path("folder.png"))
+        self.refused(self.path("folder.png"), "is not a regular file")
+        os.mkfifo(self.path("fifo.png"))
+        self.refused(self.path("fifo.png"), "is not a regular file")
+
+    def test_huge_sizes_take_no_memory(self):
+        for width, height, says in ((60000, 60000, "cannot hold them"), (2**31 - 1, 1, "cannot hold them"),
+                                    (2**31 - 1, 2**31 - 1, "cannot hold them"), (0, 5, "not a whole PNG")):
+            self.refused(self.write("h.png", png(width, height, 8, 2, [b"\0"])), says)
+        self.refused(self.write("w.png", random_png(66000, 1, 8, 2)), "a picture of 66000 x 1 pixels; at most")
+        jpeg = bytearray(Path(self.saved(picture(16, 16), "h.jpeg")).read_bytes())
+        at = jpeg.index(b"\xff\xc0") + 5
+        jpeg[at:at + 4] = struct.pack(">HH", 65000, 65000)
+        self.refused(self.write("huge.jpeg", bytes(jpeg)), "65000 x 65000")
+
+    def test_other_sizes_are_named(self):
+        path = self.saved(picture(20, 10), "s.png")
+        self.refused(path, "10 x 20 (height x width), but 8 x 8 are wanted: set data.resize")
+        self.refused(path, "12 x 24 (height x width) after data.resize, smaller than the 16 x 16",
+                     "3", "16", "16", "12")
+
+
+MODEL = """
+model:
+  input: [3, 16, 16]
+  loss: cross_entropy
+  layers: [flatten, {linear: {name: fc, out: 3}}]
+train: {epochs: 2, seed: 1, threads: 1}
+data: {kind: image_folder, path: FOLDER, batch: 8, flip: true, crop_padding: 2}
+optimizer: {name: sgd, lr: 0.1}
+job: {servers: 1, workers: 1}
+"""
+
+
+@unittest.skipUnless(HAS_BOTH, "built without libpng or libjpeg-turbo")
+@unittest.skipIf(Image is None, "needs Pillow and NumPy for python3 (python3-pil, python3-numpy)")
+class Jobs(JobTest):
+    """Three classes, whose names' order is that of bytes: capitals come first."""
+
+    def setUp(self):
+        super().setUp()
+        self.config = self.path("model.yaml")
+        Path(self.config).write_text(MODEL.replace("FOLDER", self.path("set")), encoding="utf-8")
+        for split, n in (("train", 10), ("test", 4)):
+            for label, name in enumerate(("Zebra", "ant", "b/er")):
+                self.fill(split, label, name, n)
+
+    def fill(self, split, label, name, n):
+        folder = Path(self.path("set"), split, name)
+        folder.mkdir(parents=True)
+        for i in range(n):
+            picture(16, 16, seed=100 * label + i + 1000 * (split == "test")).save(folder / f"{i}.PNG")
+
+    def arrays(self):
+        """The same samples in ImageFolder's order, as npy."""
+        os.mkdir(self.path("npy"))
+        for split in ("train", "test"):
+            root = Path(self.path("set"), split)
+            pairs = [(path, label) for label, name in enumerate(sorted(os.listdir(root)))
+                     for path in sorted((root / name).rglob("*.PNG"))]
+            x = numpy.stack([numpy.asarray(Image.open(path)).transpose(2, 0, 1) for path, _ in pairs])
+            numpy.save(self.path("npy", f"{split}_x.npy"), numpy.ascontiguousarray(x))
+            numpy.save(self.path("npy", f"{split}_y.npy"), numpy.array([label for _, label in pairs]))
+
+    def out(self):
+        self.runs = getattr(self, "runs", 0) + 1
+        return f"out{self.runs}"
+
+    def weights(self, *arguments):
+        out = self.out()
+        self.psrun("-m", "single", self.config, *arguments, out=out)
+        return {name: values for name, (_, _, values) in
+                read_safetensors(self.path(out, "model.safetensors"))[0].items()}
+
+    def test_trains_as_on_the_same_arrays(self):
+        self.arrays()
+        values = self.weights("data.kind=npy", "data.path=" + self.path("npy"))
+        self.assertEqual(self.weights(), values)
+        for threads in (2, 5):
+            self.assertEqual(self.weights(f"data.threads={threads}"), values)
+
+    def fails(self, says, *arguments):
+        run = subprocess.run(self.psrun_argv("-m", "single", self.config, *arguments, out=self.out()), text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn(says, run.stdout)
+
+    def test_a_bad_picture_ends_the_job(self):
+        path = Path(self.path("set"), "train", "ant", "3.PNG")
+        path.write_bytes(path.read_bytes()[:200])
+        self.fails(f"{path}: not a whole PNG: the file is truncated")
+
+    def test_folders(self):
+        root = Path(self.path("set"))
+        (root / "test" / "cat").mkdir()
+        self.fails("a class of this name is not in")
+        (root / "test" / "cat").rmdir()
+        (root / "train" / "empty").mkdir()
+        self.fails("has no pictures (.png, .jpg, .jpeg)")
+        (root / "train" / "empty").rmdir()
+        self.fails("has no folder train", f"data.path={root / 'train'}")
+        os.rename(root / "test", root / "val")
+        self.weights()
+
+
+if __name__ == "__main__":
+    unittest.main()

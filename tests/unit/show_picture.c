@@ -1,0 +1,32 @@
+/* For test_pictures.py: writes a picture's pixels as a data set has them, (C, H, W) of 8
+ * bits, to the standard output; the error to the standard error.
+ *
+ *   show_picture                                       can this build read PNG and JPEG?
+ *   show_picture CHANNELS HEIGHT WIDTH RESIZE FILE     RESIZE: 0, N, or HxW */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "picture_reader.h"
+
+int main(int argc, char **argv)
+{
+    if (argc == 1) return ps_picture_check_build() != PS_OK;
+    if (argc != 6) return 2;
+    ps_config_data config = {.crop = {1, {1}}};
+    const ps_dims dims = {3, {atoi(argv[1]), atoi(argv[2]), atoi(argv[3])}};
+    config.resize.n =
+        sscanf(argv[4], "%ldx%ld", &config.resize.v[0], &config.resize.v[1]);
+    if (config.resize.v[0] == 0) config.resize.n = config.crop.n = 0;
+    const size_t n = (size_t)ps_dims_count(&dims);
+    ps_picture_reader reader;
+    uint8_t *out = malloc(n);
+    ps_picture_reader_init(&reader, &config, &dims);
+    const ps_err err = ps_picture_read(&reader, argv[5], out);
+    if (err == PS_OK)
+        fwrite(out, 1, n, stdout);
+    else
+        fprintf(stderr, "%s: %s\n", ps_err_name(err), ps_err_message());
+    ps_picture_reader_fini(&reader);
+    free(out);
+    return err != PS_OK;
+}

@@ -1,0 +1,246 @@
+#include "image_folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+#include "mem.h"
+
+enum { MAX_DEPTH = 32 }; // of folders within a class; a link may lead in a circle
+
+typedef struct name_list {
+    size_t n, room;
+    char **names; // owned, each of its own
+} name_list;
+
+static void name_list_fini(name_list *list)
+{
+    for (size_t i = 0; i < list->n; i++)
+        free(list->names[i]);
+    free(list->names);
+    memset(list, 0, sizeof *list);
+}
+
+/* Takes name. */
+static ps_err add_name(name_list *list, char *name)
+{
+    if (list->n == list->room) {
+        const size_t room = list->room > 0 ? list->room * 2 : 64;
+        char **names = realloc(list->names, room * sizeof *names);
+        if (names == NULL) {
+            free(name);
+            return ps_err_set(PS_ERR_NOMEM, "no memory for the list of pictures");
+        }
+        list->names = names;
+        list->room = room;
+    }
+    list->names[list->n++] = name;
+    return PS_OK;
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void sort_names(const name_list *list)
+{
+    if (list->n > 1) qsort(list->names, list->n, sizeof *list->names, by_bytes);
+}
+
+static ps_err join(const char *folder, const char *name, char **out)
+{
+    if (asprintf(out, "%s/%s", folder, name) >= 0) return PS_OK;
+    *out = NULL;
+    return ps_err_set(PS_ERR_NOMEM, "%s: no memory", folder);
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static bool is_picture(const char *name)
+{
+    const char *ending = strrchr(name, '.');
+    return ending != NULL &&
+           (strcasecmp(ending, ".png") == 0 || strcasecmp(ending, ".jpg") == 0 ||
+            strcasecmp(ending, ".jpeg") == 0);
+}
+
+/* Sorts what is in a folder by kind: names of folders, and of pictures. */
+static ps_err list_entry(const char *folder, const struct dirent *e, name_list *folders,
+                         name_list *pictures)
+{
+    char *path = NULL, *name = NULL;
+    if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) return PS_OK;
+    PS_TRY(join(folder, e->d_name, &path));
+    name_list *list = is_folder(path) ? folders : is_picture(e->d_name) ? pictures : NULL;
+    free(path);
+    if (list == NULL) return PS_OK;
+    PS_TRY(ps_mem_strdup(&name, e->d_name));
+    return add_name(list, name);
+}
+
+static ps_err list_folder(const char *folder, name_list *folders, name_list *pictures)
+{
+    DIR *dir = opendir(folder);
+    ps_err err = PS_OK;
+    if (dir == NULL) return ps_err_errno(PS_ERR_IO, "%s", folder);
+    while (err == PS_OK) {
+        errno = 0;
+        const struct dirent *e = readdir(dir);
+        if (e == NULL && errno != 0) err = ps_err_errno(PS_ERR_IO, "%s", folder);
+        if (e == NULL) break;
+        err = list_entry(folder, e, folders, pictures);
+    }
+    closedir(dir);
+    sort_names(folders);
+    sort_names(pictures);
+    return err;
+}
+
+/* Adds the folder and all folders within it. */
+static ps_err add_tree(const char *folder, int depth, name_list *tree)
+{
+    name_list inner = {0}, pictures = {0};
+    char *path = NULL;
+    if (depth > MAX_DEPTH)
+        return ps_err_set(PS_ERR_IO,
+                          "%s: folders within %d folders; does a link lead in a circle?",
+                          folder, MAX_DEPTH);
+    PS_TRY(ps_mem_strdup(&path, folder));
+    PS_TRY(add_name(tree, path));
+    ps_err err = list_folder(folder, &inner, &pictures);
+    for (size_t i = 0; i < inner.n && err == PS_OK; i++) {
+        err = join(folder, inner.names[i], &path);
+        if (err == PS_OK) err = add_tree(path, depth + 1, tree);
+        free(path);
+    }
+    name_list_fini(&inner);
+    name_list_fini(&pictures);
+    return err;
+}
+
+static ps_err add_pictures(const char *folder, name_list *files)
+{
+    name_list folders = {0}, pictures = {0};
+    char *path = NULL;
+    ps_err err = list_folder(folder, &folders, &pictures);
+    for (size_t i = 0; i < pictures.n && err == PS_OK; i++) {
+        err = join(folder, pictures.names[i], &path);
+        if (err == PS_OK) err = add_name(files, path);
+    }
+    name_list_fini(&folders);
+    name_list_fini(&pictures);
+    return err;
+}
+
+/* Adds the pictures of a folder and of all folders within it; FORMAT when it has none. */
+static ps_err add_class(const char *folder, name_list *files)
+{
+    const size_t before = files->n;
+    name_list tree = {0};
+    ps_err err = add_tree(folder, 0, &tree);
+    sort_names(&tree);
+    for (size_t i = 0; i < tree.n && err == PS_OK; i++)
+        err = add_pictures(tree.names[i], files);
+    name_list_fini(&tree);
+    if (err == PS_OK && files->n == before)
+        return ps_err_set(PS_ERR_FORMAT, "%s has no pictures (.png, .jpg, .jpeg)",
+                          folder);
+    return err;
+}
+
+static ps_err set_labels(ps_dataset *out, size_t first, size_t n, int32_t label)
+{
+    int32_t *labels = realloc(out->labels, (first + n) * sizeof *labels);
+    if (labels == NULL)
+        return ps_err_set(PS_ERR_NOMEM, "no memory for the labels of %zu pictures",
+                          first + n);
+    out->labels = labels;
+    for (size_t i = first; i < first + n; i++)
+        labels[i] = label;
+    return PS_OK;
+}
+
+/* The number of the class called name in the folder classes. */
+static ps_err find_class(const char *split, const char *classes, const name_list *known,
+                         const char *name, int32_t *label)
+{
+    char **found = bsearch(&name, known->names, known->n, sizeof *known->names, by_bytes);
+    if (found == NULL)
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s/%s: a class of this name is not in %s; give it the same "
+                          "folders",
+                          split, name, classes);
+    *label = (int32_t)(found - known->names);
+    return PS_OK;
+}
+
+static ps_err list_class(const char *split, const char *name, int32_t label,
+                         name_list *files, ps_dataset *out)
+{
+    const size_t before = files->n;
+    char *path = NULL;
+    PS_TRY(join(split, name, &path));
+    ps_err err = add_class(path, files);
+    free(path);
+    if (err == PS_OK) err = set_labels(out, before, files->n - before, label);
+    return err;
+}
+
+static ps_err list_classes(const char *split, const char *classes, name_list *files,
+                           ps_dataset *out)
+{
+    name_list names = {0}, known = {0}, loose = {0};
+    int32_t label = 0;
+    ps_err err = PS_OK;
+    PS_TRY_GOTO(list_folder(classes, &known, &loose), err, out);
+    name_list_fini(&loose);
+    PS_TRY_GOTO(list_folder(split, &names, &loose), err, out);
+    if (names.n == 0 || known.n == 0)
+        err = ps_err_set(PS_ERR_FORMAT,
+                         "%s has no folders: the pictures of a class stand in a folder "
+                         "of the class's name",
+                         names.n == 0 ? split : classes);
+    for (size_t i = 0; i < names.n && err == PS_OK; i++) {
+        err = find_class(split, classes, &known, names.names[i], &label);
+        if (err == PS_OK) err = list_class(split, names.names[i], label, files, out);
+    }
+out:
+    name_list_fini(&names);
+    name_list_fini(&known);
+    name_list_fini(&loose);
+    return err;
+}
+
+static ps_err give_files(ps_err err, name_list *files, ps_dataset *out)
+{
+    out->files = files->names;
+    out->n = (int64_t)files->n;
+    if (err != PS_OK) ps_dataset_fini(out);
+    return err;
+}
+
+ps_err ps_image_folder_list(const char *split, const char *classes, ps_dataset *out)
+{
+    name_list files = {0};
+    memset(out, 0, sizeof *out);
+    const ps_err err = list_classes(split, classes, &files, out);
+    return give_files(err, &files, out);
+}
+
+ps_err ps_image_folder_list_all(const char *folder, ps_dataset *out)
+{
+    name_list files = {0};
+    memset(out, 0, sizeof *out);
+    ps_err err = add_class(folder, &files);
+    if (err == PS_OK) err = set_labels(out, 0, files.n, 0);
+    return give_files(err, &files, out);
+}

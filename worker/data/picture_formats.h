@@ -1,0 +1,11 @@
+/* The decoders behind ps_picture_decode, whose contract they keep: each stands in a file
+ * of its own, which is built where its library is. */
+#ifndef PS_PICTURE_FORMATS_H
+#define PS_PICTURE_FORMATS_H
+
+#include "picture.h"
+
+ps_err ps_png_decode(const char *name, const void *bytes, size_t n, ps_picture *out);
+ps_err ps_jpeg_decode(const char *name, const void *bytes, size_t n, ps_picture *out);
+
+#endif
