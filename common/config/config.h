@@ -116,6 +116,8 @@ typedef struct ps_config_data {
     ps_float_list normalize; // means of the channels, then their standard deviations
     ps_int_list resize; // [H, W], bilinear, before crop; pictures: also [shorter side]
     ps_int_list crop;   // pictures: [H, W] or [side] of a sample; empty: model.input's
+    ps_float_list crop_scale; // pictures: parts of the area of a random crop; empty: none
+    ps_float_list crop_ratio; // and its width / height
     int64_t
         crop_padding; // random crop of the input's size out of the padded image; 0: none
     bool flip;        // random horizontal flip

@@ -167,6 +167,11 @@ const ps_config_key ps_config_keys[] = {
     INTS("data.crop", data.crop, JOB, 1, 65500, "[]",
          "image_folder: take the middle of this size, [H, W] or one number for both; not "
          "given: the size of model.input"),
+    DOUBLES("data.crop_scale", data.crop_scale, JOB, 0, 1, "[]",
+            "image_folder, in training instead of data.resize: take a random part of the "
+            "picture, of [least, most] of its area, as RandomResizedCrop does: [0.08, 1]"),
+    DOUBLES("data.crop_ratio", data.crop_ratio, JOB, 0, 1e3, "[3/4, 4/3]",
+            "data.crop_scale: the part's [least, most] width / height"),
     INT("data.crop_padding", data.crop_padding, JOB, 0, 4096, "0",
         "pad images by this many pixels and crop the input's size at random; 0: do not"),
     BOOL("data.flip", data.flip, JOB, "false", "random horizontal flip in training"),

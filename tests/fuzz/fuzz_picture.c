@@ -34,9 +34,11 @@ static void decode(const uint8_t *data, size_t size)
     ps_picture picture = {0};
     ps_resampler resampler = {0};
     uint8_t out[3 * SIDE * SIDE];
-    const ps_resample_size part = {SIDE + 1, SIDE, 1, 0, SIDE, SIDE};
+    ps_resample_size part = {0, 0, 0, 0, SIDE + 1, SIDE, 1, 0, SIDE, SIDE};
     if (ps_picture_decode("fuzz", data, size, &picture) == PS_OK) {
         if (picture.width * picture.height > PS_PICTURE_MAX_PIXELS) abort();
+        part.from_width = picture.width;
+        part.from_height = picture.height;
         if (ps_resample(&resampler, &picture, &part, out) != PS_OK) abort();
         ps_picture_to_gray(&picture);
         if (ps_resample(&resampler, &picture, &part, out) != PS_OK) abort();

@@ -142,6 +142,20 @@ class Pictures(JobTest):
                 with self.subTest(picture=image.size, size=size):
                     self.assertEqual(self.close(path, want, text).max(), 0)
 
+    def test_random_resized_crop(self):
+        image = picture(120, 90)
+        path = self.saved(image, "c.png")
+        boxes = set()
+        for position in range(20):
+            run = subprocess.run([BIN / "show_picture", "3", "32", "40", "0", path, str(position)],
+                                 capture_output=True, check=True)
+            left, top, width, height = map(int, run.stderr.split())
+            boxes.add((left, top, width, height))
+            want = numpy.asarray(image.crop((left, top, left + width, top + height)).resize((40, 32), Image.BILINEAR))
+            ours = numpy.frombuffer(run.stdout, numpy.uint8).reshape(3, 32, 40).transpose(1, 2, 0)
+            self.assertTrue((ours == want).all(), boxes)
+        self.assertEqual(len(boxes), 20)
+
     def test_jpeg_resized(self):
         path = self.saved(picture(333, 217), "r.jpeg", quality=85)
         want = cropped(resized(Image.open(path).convert("RGB"), 72), 64, 64)
@@ -260,6 +274,12 @@ class Jobs(JobTest):
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
         self.assertNotEqual(run.returncode, 0)
         self.assertIn(says, run.stdout)
+
+    def test_random_crops_do_not_depend_on_threads(self):
+        crops = "data.crop_scale=[0.2,1]"
+        values = self.weights(crops)
+        self.assertNotEqual(values, self.weights())
+        self.assertEqual(self.weights(crops, "data.threads=4"), values)
 
     def test_a_bad_picture_ends_the_job(self):
         path = Path(self.path("set"), "train", "ant", "3.PNG")

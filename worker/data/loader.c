@@ -102,11 +102,11 @@ static void copy_answer(const ps_dataset *set, int64_t index, ps_loaded *to, int
 }
 
 /* A stored sample: in memory, or read from its file. */
-static ps_err stored_sample(filler *f, int64_t index, const void **out)
+static ps_err stored_sample(filler *f, int64_t index, ps_draw_key key, const void **out)
 {
     const ps_dataset *set = f->loader->o.dataset;
     *out = f->sample;
-    if (set->files) return ps_picture_read(&f->reader, set->files[index], f->sample);
+    if (set->files) return ps_picture_read(&f->reader, set->files[index], key, f->sample);
     *out = (const char *)set->values + index * f->loader->sample_bytes;
     return PS_OK;
 }
@@ -124,7 +124,7 @@ static ps_err fill_slot(filler *f, slot *s, int64_t number)
         key.position = l->epoch.positions[batch->begin + i];
         s->loaded.positions[i] = key.position;
         copy_answer(l->o.dataset, index, &s->loaded, i);
-        PS_TRY(stored_sample(f, index, &sample));
+        PS_TRY(stored_sample(f, index, key, &sample));
         ps_transform_apply(&f->transform, sample, key, s->loaded.x + i * l->input_count);
     }
     return PS_OK;
@@ -229,7 +229,8 @@ static ps_err start_filler(ps_loader *l, filler *f)
     f->loader = l;
     if (set->files != NULL) {
         config.resize.n = 0; // ps_picture_reader does it
-        ps_picture_reader_init(&f->reader, &l->o.config->data, &set->dims);
+        ps_picture_reader_init(&f->reader, &l->o.config->data, &set->dims,
+                               l->o.sampler != NULL);
         PS_TRY(ps_mem_zalloc(&f->sample, (size_t)l->sample_bytes, 1, "a picture"));
     }
     PS_TRY(ps_transform_init(&f->transform, &config, &set->dims, set->is_float,

@@ -12,10 +12,11 @@
 #include "mem.h"
 
 void ps_picture_reader_init(ps_picture_reader *r, const ps_config_data *config,
-                            const ps_dims *dims)
+                            const ps_dims *dims, bool augment)
 {
     memset(r, 0, sizeof *r);
     r->config = config;
+    r->augment = augment;
     r->channels = dims->d[0];
     r->height = dims->d[1];
     r->width = dims->d[2];
@@ -106,17 +107,43 @@ static ps_err check_size(const ps_picture_reader *r, const char *path,
                       given ? "that are cropped from it" : "are wanted");
 }
 
-ps_err ps_picture_read(ps_picture_reader *r, const char *path, uint8_t *out)
+/* Evaluation, and training without data.crop_scale. */
+static ps_err fit_middle(ps_picture_reader *r, const char *path, ps_resample_size *size)
 {
-    size_t n;
+    set_size(r->config, &r->picture, size);
+    PS_TRY(check_size(r, path, size));
+    size->from_width = r->picture.width;
+    size->from_height = r->picture.height;
+    // CenterCrop rounds half to even, as Python does.
+    size->left = lrint((double)(size->width - r->width) / 2);
+    size->top = lrint((double)(size->height - r->height) / 2);
+    return PS_OK;
+}
+
+static void fit_random(const ps_picture_reader *r, ps_draw_key key,
+                       ps_resample_size *size)
+{
+    const ps_box box = ps_random_box(r->config->crop_scale.v, r->config->crop_ratio.v,
+                                     r->picture.width, r->picture.height, key);
+    size->from_left = box.left;
+    size->from_top = box.top;
+    size->from_width = box.width;
+    size->from_height = box.height;
+    size->width = r->width;
+    size->height = r->height;
+}
+
+ps_err ps_picture_read(ps_picture_reader *r, const char *path, ps_draw_key key,
+                       uint8_t *out)
+{
+    size_t n = 0;
     ps_resample_size size = {.crop_width = r->width, .crop_height = r->height};
     PS_TRY(read_file(r, path, &n));
     PS_TRY(ps_picture_decode(path, r->file, n, &r->picture));
     if (r->channels == 1) ps_picture_to_gray(&r->picture);
-    set_size(r->config, &r->picture, &size);
-    PS_TRY(check_size(r, path, &size));
-    // CenterCrop rounds half to even, as Python does.
-    size.left = lrint((double)(size.width - r->width) / 2);
-    size.top = lrint((double)(size.height - r->height) / 2);
+    if (r->augment && r->config->crop_scale.n > 0)
+        fit_random(r, key, &size);
+    else
+        PS_TRY(fit_middle(r, path, &size));
     return ps_resample(&r->resampler, &r->picture, &size, out);
 }

@@ -85,14 +85,20 @@ static void resize_row(const ps_resample_axis *x, int channels,
     }
 }
 
-/* Resizes the rows that the wanted outputs need: first .. first + height - 1. */
-static ps_err resize_rows(ps_resampler *r, const ps_picture *p, int64_t first,
-                          int64_t height)
+static const uint8_t *pixel_at(const ps_picture *p, int64_t x, int64_t y)
 {
-    const int64_t stride = p->width * p->channels, to = r->x.n * p->channels;
+    return p->pixels + (y * p->width + x) * p->channels;
+}
+
+/* Resizes the rows that the wanted outputs need: first .. first + height - 1 of the part.
+ */
+static ps_err resize_rows(ps_resampler *r, const ps_picture *p, const ps_resample_size *s,
+                          int64_t first, int64_t height)
+{
+    const int64_t to = r->x.n * p->channels;
     PS_TRY(ps_picture_reserve(&r->rows, "resizing", r->x.n, height, p->channels));
     for (int64_t y = 0; y < height; y++)
-        resize_row(&r->x, p->channels, p->pixels + (first + y) * stride,
+        resize_row(&r->x, p->channels, pixel_at(p, s->from_left, s->from_top + first + y),
                    r->rows.pixels + y * to);
     return PS_OK;
 }
@@ -128,7 +134,7 @@ static void copy_part(const ps_picture *p, const ps_resample_size *s, uint8_t *o
     for (int c = 0; c < p->channels; c++)
         for (int64_t y = 0; y < s->crop_height; y++) {
             const uint8_t *in =
-                p->pixels + ((s->top + y) * p->width + s->left) * p->channels + c;
+                pixel_at(p, s->from_left + s->left, s->from_top + s->top + y) + c;
             for (int64_t x = 0; x < s->crop_width; x++)
                 *out++ = in[x * p->channels];
         }
@@ -148,16 +154,16 @@ static ps_err reserve_sums(ps_resampler *r, int64_t n)
 ps_err ps_resample(ps_resampler *r, const ps_picture *p, const ps_resample_size *s,
                    uint8_t *out)
 {
-    if (s->width == p->width && s->height == p->height) {
+    if (s->width == s->from_width && s->height == s->from_height) {
         copy_part(p, s, out);
         return PS_OK;
     }
-    PS_TRY(plan_axis(&r->x, p->width, s->width, s->left, s->crop_width));
-    PS_TRY(plan_axis(&r->y, p->height, s->height, s->top, s->crop_height));
+    PS_TRY(plan_axis(&r->x, s->from_width, s->width, s->left, s->crop_width));
+    PS_TRY(plan_axis(&r->y, s->from_height, s->height, s->top, s->crop_height));
     PS_TRY(reserve_sums(r, r->x.n * p->channels));
     const int64_t last = r->y.n - 1, first = r->y.first[0];
     const int64_t end = r->y.first[last] + r->y.count[last];
-    PS_TRY(resize_rows(r, p, first, end - first));
+    PS_TRY(resize_rows(r, p, s, first, end - first));
     for (int64_t y = 0; y < r->y.n; y++)
         resize_column(r, first, y, out);
     return PS_OK;

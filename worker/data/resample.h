@@ -11,8 +11,10 @@
 
 #include "picture.h"
 
-typedef struct ps_resample_size { // of the resized picture, and the part that is wanted
-    int64_t width, height;
+typedef struct ps_resample_size {
+    int64_t from_left, from_top; // the part of the picture that is resized ...
+    int64_t from_width, from_height;
+    int64_t width, height; // ... to this size, and the part of it that is wanted
     int64_t left, top, crop_width, crop_height;
 } ps_resample_size;
 
@@ -31,8 +33,9 @@ typedef struct ps_resampler { // buffers, used again; zeroed at first
     int64_t n_sums;
 } ps_resampler;
 
-/* The wanted part of the picture resized to size: out (channels, crop_height,
- * crop_width). The part must lie within the resized picture. NOMEM. */
+/* The wanted part of the resized part of the picture: out (channels, crop_height,
+ * crop_width). Pixels around the resized part do not matter. Both parts must lie within
+ * what they are parts of. NOMEM. */
 ps_err ps_resample(ps_resampler *r, const ps_picture *picture,
                    const ps_resample_size *size, uint8_t *out);
 
