@@ -12,7 +12,7 @@ OTHERS = re.compile(r"(?:^|[ .])PeerError: (?P<text>.*)$|"
                     r"^RuntimeError: .*(?P<gone>Connection (?:closed|reset) by peer.*)$")
 TIMED_OUT = re.compile(r"(?:^pstrain\.[\w.]*|^RuntimeError: .*)TimeoutError: (?P<text>.*)$")
 # A Ctrl-C in a callback of PyTorch's, as PyTorch passes it on.
-INTERRUPTED = re.compile(r"^RuntimeError: KeyboardInterrupt\b")
+INTERRUPTED = re.compile(r"^RuntimeError: (?:Cannot extract .*: )?KeyboardInterrupt\b")
 TOLD = ("KeyboardInterrupt", "SystemExit")
 
 

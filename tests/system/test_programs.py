@@ -106,6 +106,10 @@ class Tracebacks(unittest.TestCase):
                              "PEER: Connection closed by peer [::1]:5"),
                             ("pstrain.errors.TimeoutError: rank 0: no worker 1", "TIMEOUT: rank 0: no worker 1"),
                             ("TimeoutError: of the program's own", "TimeoutError: of the program's own"),
+                            ("RuntimeError: KeyboardInterrupt: <EMPTY>",
+                             "PEER: RuntimeError: KeyboardInterrupt: <EMPTY>"),
+                            ("RuntimeError: Cannot extract tensors from value: KeyboardInterrupt: <EMPTY>",
+                             "PEER: RuntimeError: Cannot extract tensors from value: KeyboardInterrupt: <EMPTY>"),
                             ("KeyboardInterrupt", None)):
             found = self.after(line)
             self.assertEqual(found and found.text, error)
