@@ -35,7 +35,7 @@ typedef struct bench {
     ps_model_spec spec;
     ps_session *session;
     ps_member *member;  // owned by the session
-    float *first_grads; // where sums overwrite gradients: all-reduce, two levels; else NULL
+    float *first_grads; // NULL where sums do not overwrite gradients: ps with one level
     size_t arena_bytes;
     uint64_t n_warmup, n_steps;
     uint64_t *step_ns;
