@@ -29,6 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     cfg.model.dropout = true;
     cfg.model.loss = (ps_loss_kind)(n % 3);
     cfg.model.input = (ps_int_list){3, {3, 32, 32}};
+    cfg.train.freeze = n % 5 == 0 ? (char[]){"*.bias\nc?nv*\n"} : NULL;
     if (ps_yaml_parse("fuzz", (const char *)bytes, n, &cfg.tree) != PS_OK) return 0;
     if (ps_model_spec_init(&spec, &cfg) == PS_OK) check_plan(&spec);
     ps_model_spec_fini(&spec);
