@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "confusion.h"
+#include "dataset.h"
 #include "device.h"
 #include "interrupt.h"
 #include "loader.h"
@@ -40,6 +42,12 @@ typedef struct predictor {
 
 /* --- what goes in ------------------------------------------------------------------ */
 
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 static ps_err read_file(const char *path, ps_dataset *set)
 {
     const ps_wanted any = {0};
@@ -59,6 +67,8 @@ static ps_err read_file(const char *path, ps_dataset *set)
 static ps_err read_samples(predictor *p)
 {
     p->tested = strcmp(p->cli->predict, "test") == 0;
+    if (!p->tested && is_folder(p->cli->predict))
+        return ps_dataset_of_folder(p->config, p->cli->predict, &p->spec.input, &p->set);
     if (!p->tested) return read_file(p->cli->predict, &p->set);
     PS_TRY(ps_dataset_load(p->config, PS_SPLIT_TEST, &p->spec.input, p->spec.n_outputs,
                            &p->set));
@@ -113,14 +123,11 @@ static void write_csv_header(const predictor *p)
 {
     const char *what = gives_probabilities(p) ? "probability" : "output";
     FILE *file = p->csv.file;
-    if (gives_class(p)) {
-        fprintf(file, "index,class,%s\n", what);
-        return;
-    }
     fputs("index", file);
-    for (int64_t i = 0; i < p->spec.n_outputs; i++)
+    if (gives_class(p)) fprintf(file, ",class,%s", what);
+    for (int64_t i = 0; i < p->spec.n_outputs && !gives_class(p); i++)
         fprintf(file, ",%s_%" PRId64, what, i);
-    fputc('\n', file);
+    fputs(p->set.files ? ",file\n" : "\n", file);
 }
 
 static ps_err open_outputs(predictor *p)
@@ -168,6 +175,17 @@ static void make_probabilities(const predictor *p, float *row)
         row[i] = ps_sigmoid(row[i]);
 }
 
+/* In double quotes, where a double quote is written twice (RFC 4180). */
+static void write_csv_text(FILE *file, const char *text)
+{
+    fputs(",\"", file);
+    for (; *text != '\0'; text++) {
+        if (*text == '"') fputc('"', file);
+        fputc(*text, file);
+    }
+    fputc('"', file);
+}
+
 static void write_csv_row(const predictor *p, int64_t index, const float *row)
 {
     const int64_t n = p->spec.n_outputs, class = largest(row, n);
@@ -176,6 +194,7 @@ static void write_csv_row(const predictor *p, int64_t index, const float *row)
     if (gives_class(p)) fprintf(file, ",%" PRId64 ",%.9g", class, (double)row[class]);
     for (int64_t i = 0; i < n && !gives_class(p); i++)
         fprintf(file, ",%.9g", (double)row[i]);
+    if (p->set.files) write_csv_text(file, p->set.files[index]);
     fputc('\n', file);
 }
 

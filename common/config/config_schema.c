@@ -178,7 +178,7 @@ const ps_config_key ps_config_keys[] = {
     INT("data.prefetch", data.prefetch, LOCAL, 1, 64, "2", "batches that a worker prepares in advance"),
     INT("data.threads", data.threads, LOCAL, 0, 256, "0",
         "threads of a worker that prepare batches; 0: for image_folder as many as "
-        "train.threads, else one"),
+        "train.threads, up to 8, else one"),
     INT("data.samples", data.samples, JOB, 1, MANY, "8192",
         "synthetic: training samples"),
     INT("data.test_samples", data.test_samples, JOB, 0, MANY, "2048",

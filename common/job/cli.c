@@ -74,8 +74,9 @@ static const struct {
     [FLAG_INIT] = {"--init", "FILE", "weights to begin with, safetensors (train.init)"},
     [FLAG_PREDICT] = {"--predict", "FILE",
                       "no job: what the model with the weights of --init says of the\n"
-                      "samples in that .npy file, or of the test set (test); into\n"
-                      "--out's predictions.npy and predictions.csv"},
+                      "samples in that .npy file, of the pictures in that folder,\n"
+                      "or of the test set (test); into --out's predictions.npy and\n"
+                      "predictions.csv"},
     [FLAG_CURVE] = {"--curve", "DIR",
                     "encrypt, with the job's keys in that folder (net.curve)"},
     [FLAG_INSECURE] = {"--insecure", NULL,

@@ -107,8 +107,8 @@ def add_instead(p):
                    help="watch a running job in the terminal: the address or port of its page (metrics.port), or "
                         "the folder of a run on this host")
     p.add_argument("--predict", metavar="FILE",
-                   help="apply the model with the weights of --init to the samples of that .npy file, or to the test "
-                        "set (test); writes predictions.npy and predictions.csv into --out")
+                   help="apply the model with the weights of --init to the samples of that .npy file, to the pictures "
+                        "in that folder, or to the test set (test); writes predictions.npy and predictions.csv into --out")
     p.add_argument("--describe", action="store_true",
                    help="print the model as a table of layers: shapes, parameters, memory and operations")
     p.add_argument("--export-torch", action="store_true", help="print the model as PyTorch source")

@@ -1,4 +1,5 @@
 """data.kind image_folder: PNG and JPEG pictures, as Pillow decodes and resizes them."""
+import csv
 import io
 import os
 import struct
@@ -268,6 +269,31 @@ class Jobs(JobTest):
         self.assertEqual(self.weights(), values)
         for threads in (2, 5):
             self.assertEqual(self.weights(f"data.threads={threads}"), values)
+
+    def test_predict_a_folder(self):
+        out = self.out()
+        self.psrun("-m", "single", self.config, out=out)
+        weights = ("--init", self.path(out, "model.safetensors"))
+        said = {}
+        os.rename(self.path("set", "test", "b", "er"), self.path("set", "test", "b", 'e"r, x'))
+        for what in ("test", self.path("set", "test")):
+            self.psrun("--predict", what, *weights, self.config, "data.eval_batch=5", out=self.out())
+            with open(self.path(f"out{self.runs}", "predictions.csv"), encoding="utf-8") as f:
+                said[what] = list(csv.DictReader(f))
+        found = said.pop("test")
+        self.assertEqual(list(said.values()), [found])
+        self.assertEqual([line["file"] for line in found], sorted(line["file"] for line in found))
+        self.assertEqual({line["file"] for line in found}, set(map(str, Path(self.path("set", "test")).rglob("*.PNG"))))
+
+    def test_predict_names_a_bad_picture_and_leaves_nothing(self):
+        out = self.out()
+        self.psrun("-m", "single", self.config, out=out)
+        bad = Path(self.path("set"), "test", "ant", "2.PNG")
+        bad.write_bytes(b"no picture")
+        said = self.psrun("--predict", self.path("set", "test"), "--init", self.path(out, "model.safetensors"),
+                          self.config, out="said", code=1)
+        self.assertIn(f"{bad}: is neither a PNG nor a JPEG picture", said)
+        self.assertFalse(os.path.exists(self.path("said", "predictions.csv")))
 
     def fails(self, says, *arguments):
         run = subprocess.run(self.psrun_argv("-m", "single", self.config, *arguments, out=self.out()), text=True,

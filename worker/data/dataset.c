@@ -292,6 +292,18 @@ static ps_err list_pictures(const ps_config *cfg, const ps_data_spec *spec,
     return err;
 }
 
+ps_err ps_dataset_of_folder(const ps_config *cfg, const char *folder, const ps_dims *want,
+                            ps_dataset *out)
+{
+    ps_dims dims;
+    memset(out, 0, sizeof *out);
+    PS_TRY(ps_picture_check_build());
+    PS_TRY(set_picture_dims(cfg, want, &dims));
+    PS_TRY(ps_image_folder_list_all(folder, out));
+    out->dims = dims;
+    return PS_OK;
+}
+
 /* --- all -----------------------------------------------------------------------------
  */
 

@@ -17,4 +17,10 @@ typedef enum ps_split { PS_SPLIT_TRAIN, PS_SPLIT_TEST } ps_split;
 ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want,
                        int64_t n_classes, ps_dataset *out);
 
+/* The pictures of a folder and of folders within it, in the order of image_folder.h, each
+ * with the label 0. They become samples as those of data.kind image_folder do in an
+ * evaluation. Errors as above. */
+ps_err ps_dataset_of_folder(const ps_config *cfg, const char *folder, const ps_dims *want,
+                            ps_dataset *out);
+
 #endif

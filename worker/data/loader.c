@@ -11,7 +11,7 @@
 #include "thread.h"
 #include "transform.h"
 
-enum { AUTO_THREADS_MAX = 64 };
+enum { AUTO_THREADS_MAX = 8 }; // each has a batch of its own in memory
 
 /* A slot's states: FREE -> FILLING -> READY -> HELD -> FREE. Only the threads take FREE
  * slots, and only the thread that took a slot touches its content while it is FILLING;
@@ -305,6 +305,9 @@ ps_err ps_loader_create(const ps_loader_options *o, ps_loader **out)
     int64_t prefetch = o->config->data.prefetch;
     l->n_slots = prefetch < 1 ? 2 : prefetch > 1024 ? 1025 : (int)prefetch + 1;
     l->n_fillers = count_threads(o);
+    const int64_t n_batches = (o->n + o->max_batch - 1) / o->max_batch;
+    if (o->sampler == NULL && l->n_fillers > n_batches)
+        l->n_fillers = n_batches > 0 ? (int)n_batches : 1;
     if (l->n_slots <= l->n_fillers) l->n_slots = l->n_fillers + 1;
     ps_err err = PS_OK;
     init_sync(l);
