@@ -274,13 +274,18 @@ static bool is_range(const ps_float_list *list)
     return list->n == 2 && list->v[0] > 0 && list->v[0] <= list->v[1];
 }
 
-static ps_err check_random_crop(const ps_config *cfg)
+static ps_err check_augmentation(const ps_config *cfg)
 {
     const ps_config_data *d = &cfg->data;
     if (d->crop_scale.n > 0 && d->kind != PS_DATA_IMAGE_FOLDER)
         return key_error(cfg, "data.crop_scale", "is for data.kind image_folder");
     if (d->crop_scale.n > 0 && !is_range(&d->crop_scale))
         return key_error(cfg, "data.crop_scale", "has to be [least, most], above 0");
+    if (d->color_jitter.n > 0 && d->kind != PS_DATA_IMAGE_FOLDER)
+        return key_error(cfg, "data.color_jitter", "is for data.kind image_folder");
+    if (d->color_jitter.n > 3)
+        return key_error(cfg, "data.color_jitter",
+                         "has to be [brightness, contrast, saturation]");
     if (!is_range(&d->crop_ratio))
         return key_error(cfg, "data.crop_ratio", "has to be [least, most], above 0");
     return PS_OK;
@@ -307,7 +312,7 @@ static ps_err check_data(const ps_config *cfg)
     if (d->crop.n > 2) return key_error(cfg, "data.crop", "has to be [H, W] or [N]");
     if (d->crop.n > 0 && !pictures)
         return key_error(cfg, "data.crop", "is for data.kind image_folder");
-    PS_TRY(check_random_crop(cfg));
+    PS_TRY(check_augmentation(cfg));
     int half = d->normalize.n / 2;
     if (d->normalize.n % 2)
         return key_error(cfg, "data.normalize",

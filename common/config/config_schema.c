@@ -175,6 +175,9 @@ const ps_config_key ps_config_keys[] = {
     INT("data.crop_padding", data.crop_padding, JOB, 0, 4096, "0",
         "pad images by this many pixels and crop the input's size at random; 0: do not"),
     BOOL("data.flip", data.flip, JOB, "false", "random horizontal flip in training"),
+    DOUBLES("data.color_jitter", data.color_jitter, JOB, 0, 100, "[]",
+            "image_folder, in training: random changes of up to [brightness, contrast, "
+            "saturation], as ColorJitter's: [0.4, 0.4, 0.4]"),
     INT("data.prefetch", data.prefetch, LOCAL, 1, 64, "2", "batches that a worker prepares in advance"),
     INT("data.threads", data.threads, LOCAL, 0, 256, "0",
         "threads of a worker that prepare batches; 0: for image_folder as many as "

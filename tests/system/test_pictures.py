@@ -12,7 +12,7 @@ from jobs import BIN, JobTest, read_safetensors
 
 try:
     import numpy
-    from PIL import Image
+    from PIL import Image, ImageEnhance
 except ImportError:
     numpy = Image = None
 
@@ -156,6 +156,21 @@ class Pictures(JobTest):
             ours = numpy.frombuffer(run.stdout, numpy.uint8).reshape(3, 32, 40).transpose(1, 2, 0)
             self.assertTrue((ours == want).all(), boxes)
         self.assertEqual(len(boxes), 20)
+
+    def test_color_jitter(self):
+        image = picture(40, 30)
+        path = self.saved(image, "j.png")
+        changes = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+        for order, factors in (("012", (0.5, 1.3, 0.2)), ("120", (1.7, 0.6, 1.9)), ("201", (1, 0, 2.5)),
+                               ("210", (0.93, 1.01, 1)), ("102", (0, 1, 1)), ("021", (1.4, 2.2, 0))):
+            for channels, want in ((3, image), (1, image.convert("L"))):
+                run = subprocess.run([BIN / "show_picture", str(channels), "30", "40", "0", path, "-",
+                                      *map(str, factors), order], stdout=subprocess.PIPE, check=True,
+                                     stderr=subprocess.DEVNULL)
+                for i in map(int, order):
+                    want = changes[i](want).enhance(factors[i])
+                ours = numpy.frombuffer(run.stdout, numpy.uint8).reshape(channels, 30, 40).transpose(1, 2, 0)
+                self.assertTrue((ours == numpy.asarray(want).reshape(ours.shape)).all(), (order, channels))
 
     def test_jpeg_resized(self):
         path = self.saved(picture(333, 217), "r.jpeg", quality=85)
@@ -301,11 +316,12 @@ class Jobs(JobTest):
         self.assertNotEqual(run.returncode, 0)
         self.assertIn(says, run.stdout)
 
-    def test_random_crops_do_not_depend_on_threads(self):
-        crops = "data.crop_scale=[0.2,1]"
-        values = self.weights(crops)
-        self.assertNotEqual(values, self.weights())
-        self.assertEqual(self.weights(crops, "data.threads=4"), values)
+    def test_augmentations_do_not_depend_on_threads(self):
+        crops, colors = "data.crop_scale=[0.2,1]", "data.color_jitter=[0.4,0.4]"
+        values = [self.weights(), self.weights(crops), self.weights(crops, colors)]
+        self.assertNotEqual(values[0], values[1])
+        self.assertNotEqual(values[1], values[2])
+        self.assertEqual(self.weights(crops, colors, "data.threads=4"), values[2])
 
     def test_a_bad_picture_ends_the_job(self):
         path = Path(self.path("set"), "train", "ant", "3.PNG")

@@ -3,18 +3,30 @@
  *
  *   show_picture                                       can this build read PNG and JPEG?
  *   show_picture CHANNELS HEIGHT WIDTH RESIZE FILE [POSITION]
+ *   show_picture CHANNELS HEIGHT WIDTH RESIZE FILE - BRIGHTNESS CONTRAST SATURATION ORDER
  *
  * RESIZE: 0, N, or HxW. With a position: as in training with data.crop_scale [0.08, 1];
- * the standard error then has the part of the picture: left, top, width, height. */
+ * the standard error then has the part of the picture: left, top, width, height. The
+ * second form changes the colours by these factors, ORDER 120 for contrast first. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "picture_reader.h"
 
+static void change_colors(char **argv, const ps_dims *dims, uint8_t *pixels)
+{
+    ps_color_jitter jitter;
+    for (int i = 0; i < PS_COLOR_JITTERS; i++) {
+        jitter.factor[i] = (float)atof(argv[i]);
+        jitter.order[i] = argv[PS_COLOR_JITTERS][i] - '0';
+    }
+    ps_color_jitter_apply(&jitter, pixels, (int)dims->d[0], dims->d[1] * dims->d[2]);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 1) return ps_picture_check_build() != PS_OK;
-    if (argc != 6 && argc != 7) return 2;
+    if (argc != 6 && argc != 7 && argc != 11) return 2;
     ps_config_data config = {.crop = {1, {1}},
                              .crop_scale = {2, {0.08, 1}},
                              .crop_ratio = {2, {3.0 / 4, 4.0 / 3}}};
@@ -28,6 +40,7 @@ int main(int argc, char **argv)
     uint8_t *out = malloc(n);
     ps_picture_reader_init(&reader, &config, &dims, argc == 7);
     const ps_err err = ps_picture_read(&reader, argv[5], key, out);
+    if (err == PS_OK && argc == 11) change_colors(argv + 7, &dims, out);
     if (err == PS_OK) {
         const ps_box b = ps_random_box(config.crop_scale.v, config.crop_ratio.v,
                                        reader.picture.width, reader.picture.height, key);

@@ -192,6 +192,12 @@ static void errors_come_from_next_or_create(void **state)
     ps_loader_destroy(&loader);
 }
 
+static int begin_with_two_threads(void **state)
+{
+    config.data.threads = 2;
+    return begin(state);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -203,5 +209,6 @@ int main(void)
         cmocka_unit_test(destroyed_at_any_moment),
         cmocka_unit_test(errors_come_from_next_or_create),
     };
-    return cmocka_run_group_tests(tests, begin, NULL);
+    const int failed = cmocka_run_group_tests(tests, begin, NULL);
+    return failed + cmocka_run_group_tests(tests, begin_with_two_threads, NULL);
 }

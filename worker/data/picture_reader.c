@@ -145,5 +145,11 @@ ps_err ps_picture_read(ps_picture_reader *r, const char *path, ps_draw_key key,
         fit_random(r, key, &size);
     else
         PS_TRY(fit_middle(r, path, &size));
-    return ps_resample(&r->resampler, &r->picture, &size, out);
+    PS_TRY(ps_resample(&r->resampler, &r->picture, &size, out));
+    if (r->augment && r->config->color_jitter.n > 0) {
+        const ps_color_jitter jitter =
+            ps_color_jitter_draw(&r->config->color_jitter, key);
+        ps_color_jitter_apply(&jitter, out, (int)r->channels, r->height * r->width);
+    }
+    return PS_OK;
 }

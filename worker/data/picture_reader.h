@@ -6,10 +6,13 @@
  * In training with data.crop_scale instead of both:
  *   a random part (random_box.h), resized to the set's size (RandomResizedCrop)
  *
+ * In training, last: data.color_jitter (color_jitter.h).
+ *
  * A set of one channel gets gray, which is made before resizing. */
 #ifndef PS_PICTURE_READER_H
 #define PS_PICTURE_READER_H
 
+#include "color_jitter.h"
 #include "random_box.h"
 #include "resample.h"
 

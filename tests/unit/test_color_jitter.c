@@ -1,0 +1,60 @@
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "color_jitter.h"
+
+/* What the factors do to pixels is compared with Pillow in system/test_pictures.py. */
+
+enum { DRAWS = 20000 };
+
+static void near(double value, double want, double tolerance)
+{
+    if (!(fabs(value - want) <= tolerance)) fail_msg("%g instead of %g", value, want);
+}
+
+/* Means of the uniform distributions, within five standard errors; every order as often.
+ */
+static void draws_are_uniform(void **state)
+{
+    const ps_float_list amount = {2, {0.4, 1.5}};
+    double mean[2] = {0, 0}, first[3] = {0, 0, 0};
+    for (uint32_t i = 0; i < DRAWS; i++) {
+        const ps_color_jitter j = ps_color_jitter_draw(&amount, (ps_draw_key){1, 2, i});
+        assert_true(j.factor[0] >= 0.6f && j.factor[0] <= 1.4f);
+        assert_true(j.factor[1] >= 0 && j.factor[1] <= 2.5f);
+        assert_true(j.factor[2] == 1);
+        assert_int_equal(1 << j.order[0] | 1 << j.order[1] | 1 << j.order[2], 7);
+        for (int k = 0; k < 2; k++)
+            mean[k] += (double)j.factor[k] / DRAWS;
+        first[j.order[0]] += 1.0 / DRAWS;
+    }
+    near(mean[0], 1, 5 * 0.8 / sqrt(12.0 * DRAWS));
+    near(mean[1], 1.25, 5 * 2.5 / sqrt(12.0 * DRAWS));
+    for (int k = 0; k < 3; k++)
+        near(first[k], 1.0 / 3, 5 * sqrt(2.0 / 9 / DRAWS));
+}
+
+static void factors_of_one_change_nothing(void **state)
+{
+    const ps_float_list none = {3, {0, 0, 0}};
+    uint8_t pixels[3 * 64], before[3 * 64];
+    for (int i = 0; i < 3 * 64; i++)
+        pixels[i] = before[i] = (uint8_t)(i * 37);
+    const ps_color_jitter j = ps_color_jitter_draw(&none, (ps_draw_key){1, 2, 3});
+    ps_color_jitter_apply(&j, pixels, 3, 64);
+    assert_memory_equal(pixels, before, sizeof pixels);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(draws_are_uniform),
+        cmocka_unit_test(factors_of_one_change_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
