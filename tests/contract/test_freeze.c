@@ -18,8 +18,9 @@ static const char LAYERS[] =
     "conv2d: {name: a, out: 8, kernel: 3, padding: 1}, batch_norm2d: {name: n}, relu, "
     "max_pool2d: 2, residual: {name: r, body: [conv2d: {name: c, out: 8, kernel: 3, "
     "padding: 1, bias: false}, batch_norm2d: {name: m}], shortcut: [conv2d: {name: s, "
-    "out: 8, kernel: 1}]}, relu, flatten, linear: {name: f, out: 12}, tanh, linear: "
-    "{name: g, out: 5}";
+    "out: 8, kernel: 1}]}, relu, conv2d: {name: d, out: 8, kernel: 3, groups: 4}, "
+    "group_norm: {name: o, groups: 2}, silu, flatten, linear: {name: f, out: 12}, "
+    "layer_norm: {name: l}, tanh, linear: {name: g, out: 5}";
 
 /* Where a parameter or buffer of the rig is. */
 static float *values_of(const rig *r, const ps_tensor *t)
@@ -142,9 +143,11 @@ static void same_gradients(void **state)
                  {"[a.*,n.*,r.*,f.*]", 11},
                  {"[r.*]", 5},
                  {"[g.*]", 2},
-                 {"['*.bias']", 6},
-                 {"['*.weight']", 7},
+                 {"['*.bias']", 9},
+                 {"['*.weight']", 10},
                  {"[n.*,r.m.*]", 4},
+                 {"[d.*,o.*,l.*]", 6},
+                 {"[o.weight,l.bias]", 2},
                  {"[r.c.*,r.m.*,a.weight,f.weight]", 5},
                  {"[r.s.weight,n.bias,g.bias]", 3}};
     const rig_device on = {.kind = PS_DEVICE_CPU, .rounding = &rig_float32};
@@ -156,7 +159,7 @@ static void in_bf16(void **state)
 {
     const rig_device on = {.kind = PS_DEVICE_CPU, .rounding = &rig_sixteen_bits[0]};
     check(&on, "[a.*,n.*]", 4);
-    check(&on, "['*.weight']", 7);
+    check(&on, "['*.weight']", 10);
     check(&on, "[f.*]", 2);
 }
 

@@ -121,7 +121,9 @@ static void weights_of_the_installed_pytorch_are_met_bit_for_bit(void **state)
 {
     const char *small[] = {"model.input=[3, 8, 6]", "model.loss=mse",
                            "model.layers=[{conv2d: {out: 5, kernel: [3, 2], bias: "
-                           "false}}, batch_norm2d, flatten, {linear: 7}]"};
+                           "false}}, batch_norm2d, {conv2d: {out: 10, kernel: 1, "
+                           "groups: 5}}, {group_norm: 2}, flatten, layer_norm, {linear: "
+                           "7}]"};
     char path[] = "/tmp/pstrain-init-XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);

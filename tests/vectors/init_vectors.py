@@ -2,8 +2,8 @@
 
     init_vectors.py FILE
 
-float32: BasicNet with seed 7, its state_dict in order; then conv, batch norm, linear of a
-small network with seed 3.
+float32: BasicNet with seed 7, its state_dict in order; then a small network of
+convolutions, norms and a linear layer with seed 3.
 """
 import sys
 
@@ -28,4 +28,5 @@ if __name__ == "__main__":
                    nn.Linear(128, 10)])
         torch.manual_seed(3)
         dump(out, [nn.Conv2d(3, 5, (3, 2), bias=False), nn.BatchNorm2d(5),
-                   nn.Linear(150, 7)])
+                   nn.Conv2d(5, 10, 1, groups=5), nn.GroupNorm(2, 10), nn.LayerNorm(300),
+                   nn.Linear(300, 7)])

@@ -29,6 +29,12 @@ static float *values_of(const ps_model_spec *spec, int tensor, float *params,
     return (float *)(void *)((char *)buffers + offset);
 }
 
+static bool is_norm(const ps_model_spec *spec, const ps_layer *layer)
+{
+    return layer->weight != PS_NONE &&
+           ps_tensor_table_at(&spec->table, layer->weight)->role == PS_TENSOR_BATCHNORM;
+}
+
 /* Biases of normalisation layers stay 0. */
 static void init_norm(const ps_model_spec *spec, const ps_layer *layer, float *params,
                       void *buffers)
@@ -59,7 +65,7 @@ static void init_params(const ps_model_spec *spec, uint64_t seed, int fused,
     ps_mt19937_seed(&g, seed);
     for (int i = 0; i < spec->n_layers; i++) {
         const ps_layer *l = &spec->layers[i];
-        if (l->kind == PS_LAYER_BATCH_NORM2D) init_norm(spec, l, params, buffers);
+        if (is_norm(spec, l)) init_norm(spec, l, params, buffers);
         draw(spec, l->weight, &g, fused, params, buffers);
         draw(spec, l->bias, &g, fused, params, buffers);
     }

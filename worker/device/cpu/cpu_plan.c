@@ -267,12 +267,12 @@ static void give_groupnorm(ps_memory_plan *m, ps_cpu_step *s)
     ps_memory_plan_give(m, s->groupnorm.slot_sums);
 }
 
-static ps_err take_groupnorm(ps_memory_plan *m, ps_cpu_step *s, bool training)
+static ps_err take_groupnorm(ps_memory_plan *m, ps_cpu_step *s, bool back)
 {
     ps_cpu_groupnorm *g = &s->groupnorm;
     PS_TRY(ps_memory_plan_take(m, ps_cpu_groupnorm_channel_bytes(g), &g->slot_channels));
     PS_TRY(ps_memory_plan_take(m, ps_cpu_groupnorm_sum_bytes(g), &g->slot_sums));
-    if (!training) give_groupnorm(m, s);
+    if (!back) give_groupnorm(m, s);
     return PS_OK;
 }
 
@@ -286,7 +286,7 @@ static ps_err take_forward(ps_cpu_run *run, ps_cpu_step *s)
     } else if (kind == PS_LAYER_BATCH_NORM2D) {
         PS_TRY(ps_cpu_batchnorm_plan_forward(&s->batchnorm, m, training));
     } else if (has_groups(s)) {
-        PS_TRY(take_groupnorm(m, s, training));
+        PS_TRY(take_groupnorm(m, s, goes_back(run, s)));
     } else if (kind == PS_LAYER_LINEAR) {
         PS_TRY(take_turned(run, s));
     } else if (kind == PS_LAYER_MAX_POOL2D) {
@@ -387,7 +387,7 @@ static void give_step(ps_cpu_run *run, ps_cpu_step *s)
     ps_memory_plan_give(m, s->slot_weights);
     ps_memory_plan_give(m, s->slot_mask);
     ps_memory_plan_give(m, s->slot_argmax);
-    give_groupnorm(m, s);
+    if (goes_back(run, s)) give_groupnorm(m, s);
     if (out->root == s->node->out && out->root != last->root)
         ps_memory_plan_give(m, out->slot);
 }
