@@ -37,8 +37,9 @@ def _optimizer_arrays(model, optimizer, step):
         for key in STATES:
             if state.get(key) is not None:
                 yield f"{name}.{key}", state[key].numpy()
-        # SGD does not count.
-        yield f"{name}.step", np.array(state.get("step", step), np.float32)
+        # SGD does not count: what it may have comes from a file.
+        counts = type(optimizer).__name__ != "SGD"
+        yield f"{name}.step", np.array(state["step"] if counts else step, np.float32)
 
 
 def _noted(path):

@@ -58,7 +58,9 @@ static ps_conv_shape shape_of(const layer *l, const way *w, ps_conv_kind kind, b
                            .out = {l->out, size, size},
                            .kernel = {l->kernel, l->kernel},
                            .stride = {l->stride, l->stride},
-                           .padding = {l->padding, l->padding}};
+                           .padding = {l->padding, l->padding},
+                           .dilation = {1, 1},
+                           .groups = 1};
 }
 
 /* Skips where there is no cuDNN. */

@@ -55,9 +55,8 @@ static void open_job(job *j, int n_servers, int n_workers)
     static int number;
     const char *const set[] = {"job.name=test", "net.heartbeat_ms=50",
                                "net.dead_after_ms=5000", "net.join_timeout_ms=20000"};
+    *j = (job){.n_servers = n_servers, .n_workers = n_workers};
     assert_int_equal(ps_config_load(&j->config, NULL, set, 4), PS_OK);
-    j->n_servers = n_servers;
-    j->n_workers = n_workers;
     snprintf(j->init, sizeof j->init, "file:///tmp/pstrain-test-member-%d-%d",
              (int)getpid(), number++);
     unlink(j->init + 7);

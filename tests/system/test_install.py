@@ -99,7 +99,8 @@ class Manuals(unittest.TestCase):
         for name in PROGRAMS:
             self.assertEqual(set(self.complete(name, "-")), names_of_options(name), name)
         self.assertEqual(self.complete("psrun", "-m", "a"), ["allreduce"])
-        self.assertEqual(self.complete("psrun", "configs/digits-basicnet.yaml", "optimizer.l"), ["optimizer.lr="])
+        self.assertEqual(self.complete("psrun", "configs/digits-basicnet.yaml", "optimizer.lr"),
+                         ["optimizer.lr=", "optimizer.lr_decay="])
         self.assertEqual(self.complete("psrun", "configs/digits-b"), ["configs/digits-basicnet.yaml"])
         self.assertEqual(self.complete("ps-worker", "--set", "train.epo"), ["train.epochs="])
         self.assertEqual(self.complete("ps-server", "--curve", "configs/dig"), ["configs/digits"])

@@ -307,12 +307,12 @@ static void models_of_torchvision(void **state)
     assert_int_equal(f.spec.table.n_params, 3504872);
     assert_int_equal(f.spec.table.n_tensors, 158);
     assert_int_equal(f.spec.table.n_buffers, 3 * 52);
-    tear(&f);
+    unload(&f);
     load(&f, "configs/synthetic-resnet50.yaml");
     assert_int_equal(f.spec.table.n_params, 25557032);
     assert_int_equal(f.spec.table.n_tensors, 161);
     assert_int_equal(f.spec.table.n_buffers, 3 * 53);
-    tear(&f);
+    unload(&f);
 }
 
 static void unknown_layers_and_settings_get_a_hint(void **state)
