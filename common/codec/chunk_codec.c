@@ -25,11 +25,6 @@ static piece piece_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec c
                    .draw = {.key = key + (uint64_t)t, .first = begin}};
 }
 
-static uint64_t phase(int64_t steps)
-{
-    return steps == PS_CONFIG_AUTO ? PS_CHUNK_CODEC_AUTO : (uint64_t)steps;
-}
-
 /* Of 64 steps by onebit, 8 and 8 instead of 32 and 16 cost no accuracy that eight paired
  * seeds could show; with topk they did (docs/codecs.md). */
 static uint64_t auto_phase(const ps_chunk_codec *c, uint64_t most)
@@ -44,8 +39,8 @@ ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
     *c = (ps_chunk_codec){.codec = cfg->exchange.codec,
                           .topk = cfg->exchange.topk,
                           .min_bytes = (uint64_t)cfg->exchange.codec_min,
-                          .warmup = phase(cfg->exchange.codec_warmup),
-                          .cooldown = phase(cfg->exchange.codec_cooldown),
+                          .warmup = (uint64_t)cfg->exchange.codec_warmup,
+                          .cooldown = (uint64_t)cfg->exchange.codec_cooldown,
                           .table = table};
     return PS_OK;
 }

@@ -26,7 +26,7 @@ typedef enum ps_coded {
 } ps_coded;
 
 /* Until ps_chunk_codec_end: the length follows from the job's number of steps. */
-#define PS_CHUNK_CODEC_AUTO UINT64_MAX
+#define PS_CHUNK_CODEC_AUTO ((uint64_t)PS_CONFIG_AUTO)
 
 typedef struct ps_chunk_codec {
     ps_codec codec;
@@ -45,7 +45,8 @@ ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
                            const ps_tensor_table *table);
 
 /* Sets the job's number of steps, from whose end the cooldown counts (PS_STEPS_UNKNOWN:
- * no cooldown), and the lengths that follow from it. Must be called before any function that takes a step. */
+ * no cooldown), and the lengths that follow from it. Must be called before any function
+ * that takes a step. */
 void ps_chunk_codec_end(ps_chunk_codec *c, uint64_t total_steps);
 
 /* True when the quantization error of a step's gradients is fed back:

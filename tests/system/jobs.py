@@ -112,6 +112,13 @@ class Part:
             time.sleep(0.02)
 
 
+def kill(process):
+    """Kills a process if it runs, and waits for its end."""
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
 class TurnTaking:
     """A process gets a tenth of its time, until the end of a `with`."""
 

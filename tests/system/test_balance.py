@@ -5,7 +5,7 @@ import subprocess
 import time
 import unittest
 
-from jobs import DIGITS, LONG, JobTest, TurnTaking, descendants
+from jobs import DIGITS, LONG, JobTest, TurnTaking, descendants, kill
 
 GLOBAL_BATCH = 192
 
@@ -15,15 +15,9 @@ class Balance(JobTest):
         job = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 3, self.wide_model(1024), *LONG, "data.batch=auto",
                                                "data.samples=2000", *settings),
                                stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
-        self.addCleanup(self._stop, job)
+        self.addCleanup(kill, job)
         self.wait_for_steps("out", 2)
         return job, sorted(pid for name, pid in descendants(job.pid) if name == "ps-worker")
-
-    @staticmethod
-    def _stop(job):
-        if job.poll() is None:
-            job.kill()
-        job.wait()
 
     def sizes(self):
         """The workers' batches in each epoch after the first."""

@@ -221,7 +221,7 @@ class Pictures(JobTest):
 
     def test_other_sizes_are_named(self):
         path = self.saved(picture(20, 10), "s.png")
-        self.refused(path, "10 x 20 (height x width), but 8 x 8 are wanted: set data.resize")
+        self.refused(path, "10 x 20 (height x width), but 8 x 8 are expected: set data.resize")
         self.refused(path, "12 x 24 (height x width) after data.resize, smaller than the 16 x 16",
                      "3", "16", "16", "12")
 

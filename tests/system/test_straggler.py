@@ -9,7 +9,7 @@ import tempfile
 import time
 import unittest
 
-from jobs import BIN, LONG, ROOT, JobTest, TurnTaking, descendants
+from jobs import BIN, LONG, ROOT, JobTest, TurnTaking, descendants, kill
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "bench"))
@@ -25,16 +25,10 @@ class Straggler(JobTest):
             job = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 3, self.wide_model(1024), *LONG,
                                                    "data.samples=1000000", "data.batch=64", *settings),
                                    stdout=output, stderr=subprocess.STDOUT)
-        self.addCleanup(self._stop, job)
+        self.addCleanup(kill, job)
         self.wait_for_steps("out", 2)
         time.sleep(2)  # nobody is named before some steps are fully known
         return job, sorted(pid for name, pid in descendants(job.pid) if name == "ps-worker")
-
-    @staticmethod
-    def _stop(job):
-        if job.poll() is None:
-            job.kill()
-        job.wait()
 
     def log(self, name="logs/server-0.log"):
         with open(self.path("out", name), encoding="utf-8") as f:

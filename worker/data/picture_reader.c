@@ -104,7 +104,7 @@ static ps_err check_size(const ps_picture_reader *r, const char *path,
                       path, size->height, size->width,
                       r->config->resize.n > 0 ? " after data.resize" : "",
                       given ? "smaller than the" : "but", r->height, r->width,
-                      given ? "that are cropped from it" : "are wanted");
+                      given ? "that are cropped from it" : "are expected");
 }
 
 /* Evaluation, and training without data.crop_scale. */

@@ -128,7 +128,7 @@ static void resize_column(ps_resampler *r, int64_t first, int64_t y, uint8_t *ou
             out[c * plane + y * r->rows.width + x] = clip8(r->sums[x * channels + c]);
 }
 
-/* Without resizing: only the part that is wanted, plane by plane. */
+/* Without resizing: copies the part, plane by plane. */
 static void copy_part(const ps_picture *p, const ps_resample_size *s, uint8_t *out)
 {
     for (int c = 0; c < p->channels; c++)

@@ -14,7 +14,7 @@
 typedef struct ps_resample_size {
     int64_t from_left, from_top; // the part of the picture that is resized ...
     int64_t from_width, from_height;
-    int64_t width, height; // ... to this size, and the part of it that is wanted
+    int64_t width, height; // ... to this size, of which a part is returned
     int64_t left, top, crop_width, crop_height;
 } ps_resample_size;
 

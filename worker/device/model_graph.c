@@ -180,6 +180,11 @@ bool ps_model_grad_reads_input(ps_layer_kind kind)
     return kind == PS_LAYER_SILU || kind == PS_LAYER_GELU || kind == PS_LAYER_GELU_TANH;
 }
 
+bool ps_model_is_group_norm(ps_layer_kind kind)
+{
+    return kind == PS_LAYER_GROUP_NORM || kind == PS_LAYER_LAYER_NORM;
+}
+
 bool ps_model_is_activation(ps_layer_kind kind)
 {
     return kind == PS_LAYER_RELU || kind == PS_LAYER_TANH || kind == PS_LAYER_SIGMOID ||

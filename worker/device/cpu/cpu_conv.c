@@ -102,11 +102,9 @@ static bool prefers_winograd(const ps_cpu_conv *c, const ps_cpu_conv_use *use)
 {
     const ps_layer *l = c->layer;
     const int64_t plane = l->out.d[1] * l->out.d[2];
-    return use->winograd != PS_WINOGRAD_OFF && !ps_cpu_has_amx() && l->kernel[0] == 3 &&
-           l->kernel[1] == 3 && l->stride[0] == 1 && l->stride[1] == 1 &&
-           l->dilation[0] == 1 && l->dilation[1] == 1 && l->groups == 1 &&
-           c->in.c >= WINOGRAD_CHANNELS && l->out.d[0] >= WINOGRAD_CHANNELS &&
-           c->in.c % 16 == 0 && l->out.d[0] % 16 == 0 && plane >= WINOGRAD_PLANE &&
+    return use->winograd != PS_WINOGRAD_OFF && !ps_cpu_has_amx() &&
+           ps_cpu_conv_can_be_winograd(l) && c->in.c >= WINOGRAD_CHANNELS &&
+           l->out.d[0] >= WINOGRAD_CHANNELS && plane >= WINOGRAD_PLANE &&
            c->in.n * plane >= WINOGRAD_POSITIONS;
 }
 

@@ -80,12 +80,11 @@ static void maker_fini(maker *m)
  * in 9 to 17 steps of 100; without it, in 0 or 1. In the backward pass rounding errors
  * have no such effect. With fewer channels than a vector has lanes, the algorithm pads to
  * whole vectors and has no fast gradient. */
-static bool can_be_winograd(const maker *m)
+bool ps_cpu_conv_can_be_winograd(const ps_layer *l)
 {
-    const ps_layer *l = m->layer;
     return l->kernel[0] == 3 && l->kernel[1] == 3 && l->stride[0] == 1 &&
            l->stride[1] == 1 && l->dilation[0] == 1 && l->dilation[1] == 1 &&
-           l->groups == 1 && m->in.c % 16 == 0 && m->out.c % 16 == 0;
+           l->groups == 1 && l->in.d[0] % 16 == 0 && l->out.d[0] % 16 == 0;
 }
 
 /* Whether Winograd's algorithm is faster than direct convolution. The unit of cost is one
@@ -106,13 +105,13 @@ static bool is_cheaper(const maker *m, int64_t fixed)
 /* The outputs and the gradient of data, which are the same sums the other way round. */
 static bool pays_for_activations(const maker *m)
 {
-    return can_be_winograd(m) && ps_cpu_shape_plane(&m->out) >= LEAST_PLANE_DATA &&
-           is_cheaper(m, FIXED_DATA);
+    return ps_cpu_conv_can_be_winograd(m->layer) &&
+           ps_cpu_shape_plane(&m->out) >= LEAST_PLANE_DATA && is_cheaper(m, FIXED_DATA);
 }
 
 static bool pays_for_weights(const maker *m)
 {
-    return can_be_winograd(m) && is_cheaper(m, FIXED_WEIGHTS);
+    return ps_cpu_conv_can_be_winograd(m->layer) && is_cheaper(m, FIXED_WEIGHTS);
 }
 
 static bool is_forward_winograd(const maker *m)

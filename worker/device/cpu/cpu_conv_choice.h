@@ -29,6 +29,9 @@ typedef struct ps_cpu_conv_choice {
  * out / groups, in / groups, h, w). */
 int ps_cpu_conv_weight_dims(const ps_layer *layer, dnnl_dims_t dims);
 
+/* Whether Winograd's algorithm F(4x4, 3x3) computes the layer, in whole vectors. */
+bool ps_cpu_conv_can_be_winograd(const ps_layer *layer);
+
 /* in: the input's shape without a border; its layout is ignored. choice is safe for fini
  * after a failure. UNSUPPORTED when oneDNN cannot compute the layer with these factors.
  */

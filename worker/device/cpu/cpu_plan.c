@@ -225,12 +225,6 @@ static bool has_primitives(const ps_cpu_step *s)
            (kind == PS_LAYER_LINEAR && s->factors == PS_CPU_BF16);
 }
 
-static bool has_groups(const ps_cpu_step *s)
-{
-    const ps_layer_kind kind = s->node->layer->kind;
-    return kind == PS_LAYER_GROUP_NORM || kind == PS_LAYER_LAYER_NORM;
-}
-
 static ps_err take_turned(ps_cpu_run *run, ps_cpu_step *s)
 {
     PS_TRY(ps_memory_plan_take(&run->memory, ps_cpu_linear_turned_bytes(&s->linear),
@@ -262,7 +256,7 @@ static ps_err take_products(ps_cpu_run *run, ps_cpu_step *s)
 
 static void give_groupnorm(ps_memory_plan *m, ps_cpu_step *s)
 {
-    if (!has_groups(s)) return;
+    if (!ps_model_is_group_norm(s->node->layer->kind)) return;
     ps_memory_plan_give(m, s->groupnorm.slot_channels);
     ps_memory_plan_give(m, s->groupnorm.slot_sums);
 }
@@ -285,7 +279,7 @@ static ps_err take_forward(ps_cpu_run *run, ps_cpu_step *s)
         PS_TRY(take_products(run, s));
     } else if (kind == PS_LAYER_BATCH_NORM2D) {
         PS_TRY(ps_cpu_batchnorm_plan_forward(&s->batchnorm, m, training));
-    } else if (has_groups(s)) {
+    } else if (ps_model_is_group_norm(s->node->layer->kind)) {
         PS_TRY(take_groupnorm(m, s, goes_back(run, s)));
     } else if (kind == PS_LAYER_LINEAR) {
         PS_TRY(take_turned(run, s));
@@ -464,7 +458,7 @@ static ps_err bind_step(ps_cpu_run *run, ps_cpu_step *s)
     s->linear.turned = ps_memory_plan_at(m, s->slot_turned);
     s->dy = ps_memory_plan_at(m, s->slot_dy);
     s->weights = ps_memory_plan_at(m, s->slot_weights);
-    if (has_groups(s)) {
+    if (ps_model_is_group_norm(s->node->layer->kind)) {
         s->groupnorm.channels = ps_memory_plan_at(m, s->groupnorm.slot_channels);
         s->groupnorm.sums = ps_memory_plan_at(m, s->groupnorm.slot_sums);
     }

@@ -202,7 +202,7 @@ static ps_err forward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_batch *batc
     if (kind == PS_LAYER_CONV2D) return forward_conv(run, s);
     if (kind == PS_LAYER_LINEAR) return forward_linear(run, s, pass);
     if (kind == PS_LAYER_BATCH_NORM2D) return forward_norm(run, s, pass->training);
-    if (kind == PS_LAYER_GROUP_NORM || kind == PS_LAYER_LAYER_NORM) {
+    if (ps_model_is_group_norm(kind)) {
         forward_groupnorm(run, s);
         return PS_OK;
     }
@@ -422,7 +422,7 @@ static ps_err backward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_pass *pass
     if (kind == PS_LAYER_CONV2D) return backward_conv(run, s, accumulate);
     if (kind == PS_LAYER_LINEAR) return backward_linear(run, s, pass);
     if (kind == PS_LAYER_BATCH_NORM2D) return backward_norm(run, s, accumulate);
-    if (kind == PS_LAYER_GROUP_NORM || kind == PS_LAYER_LAYER_NORM) {
+    if (ps_model_is_group_norm(kind)) {
         backward_groupnorm(run, s, accumulate);
         return PS_OK;
     }

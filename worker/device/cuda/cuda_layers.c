@@ -329,8 +329,7 @@ ps_err ps_cuda_layer_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     if (kind == PS_LAYER_CONV2D) return ps_cuda_conv_backward(r, s);
     if (kind == PS_LAYER_LINEAR) return ps_cuda_linear_backward(r, s);
     if (kind == PS_LAYER_BATCH_NORM2D) return norm_backward(r, s);
-    if (kind == PS_LAYER_GROUP_NORM || kind == PS_LAYER_LAYER_NORM)
-        return groupnorm_backward(r, s);
+    if (ps_model_is_group_norm(kind)) return groupnorm_backward(r, s);
     if (kind == PS_LAYER_ADD) return add_backward(r, s);
     return plain_backward(r, s);
 }

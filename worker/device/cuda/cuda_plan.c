@@ -264,7 +264,7 @@ static void count_sums(const ps_cuda_plan *p, int node, int64_t *parts, int64_t 
     const ps_cuda_value *out = &p->values[p->graph->nodes[node].out];
     const int64_t n = p->options->max_batch;
     *parts = *means = 0;
-    if (l->kind == PS_LAYER_GROUP_NORM || l->kind == PS_LAYER_LAYER_NORM) {
+    if (ps_model_is_group_norm(l->kind)) {
         const int64_t by_group = n * l->groups * parts_of(out->features / l->groups);
         const int64_t by_channel = n * out->channels * parts_of(out->plane);
         *parts = by_group > by_channel ? by_group : by_channel;
