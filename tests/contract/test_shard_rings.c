@@ -114,6 +114,20 @@ static void init_all(const ring_worker *w)
     }
 }
 
+/* Takes the first weights through the socket, as a worker without rings does. Before the
+ * shard has sent them, it refuses that worker's gradients. */
+static void pull_first(const bare_job *b, int rank)
+{
+    for (uint32_t c = 0; c < b->plan.n_chunks; c++) {
+        const ps_wire_header h = bare_header(b, PS_MSG_PULL, rank, c);
+        bare_send(b->socket[rank], &h, NULL, 0);
+        float value = 0;
+        assert_int_equal(bare_answer(b->socket[rank], &value, sizeof value).kind,
+                         PS_MSG_WEIGHTS);
+        assert_true(value == 1.0f);
+    }
+}
+
 static void put(ring_worker *w, const ps_wire_header *h)
 {
     uint64_t sent = 0;
@@ -229,6 +243,7 @@ static void workers_with_and_without_rings_share_a_shard(void **state)
     hello(&w);
     bare_hello(&b, 1);
     init_all(&w);
+    pull_first(&b, 1);
     for (uint64_t step = 0; step < 4; step++) {
         if (step % 2) push(&w, ALL, step, 1.0f);
         for (uint32_t c = 0; c < b.plan.n_chunks; c++)

@@ -135,13 +135,14 @@ class SameBits(CheckpointTest):
         self.check_resume("ps", 2, 3, "data.batch=[5, 20, 10]", steps=[5, 15])
 
     def test_bytes_a_step_are_of_the_steps_that_were_made(self):
-        job = ("ps", 2, 2, *SETTINGS)
+        # By TCP: the gradients are nearly all of what is sent. What is received depends
+        # on how many checkpoints are made, and a slow disk makes a job skip some.
+        job = ("ps", 2, 2, *SETTINGS, "exchange.shm=off")
         self.run_whole([15], *job)
         copy_until(self.path("whole"), self.path("rest"), 15)
         self.run_job("rest", *job, args=["--resume", self.path("rest")])
-        for key in ("bytes_sent_per_step", "bytes_received_per_step"):
-            whole, rest = (self.summary(run)[key] for run in ("whole", "rest"))
-            self.assertAlmostEqual(rest / whole, 1, delta=0.2, msg=key)
+        whole, rest = (self.summary(run)["bytes_sent_per_step"] for run in ("whole", "rest"))
+        self.assertAlmostEqual(rest / whole, 1, delta=0.2)
 
     def test_all_reduce(self):
         self.check_resume("allreduce", 0, 3, "optimizer.name=adamw", "exchange.bucket=64KiB")
