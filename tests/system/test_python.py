@@ -15,7 +15,7 @@ import unittest
 from array import array
 from pathlib import Path
 
-from jobs import BIN, DIGITS, ROOT, JobTest, Part, alive, free_port, npy, read_safetensors
+from jobs import BIN, DIGITS, ROOT, JobTest, Part, find_part, free_port, npy, read_safetensors
 
 PYTHON = os.environ.get("PS_PYTHON", sys.executable)
 WORKER = str(ROOT / "tests/system/python/worker.py")
@@ -414,11 +414,10 @@ class Deaths(PythonTest):
         for line in run.stdout:
             if "training" in line:
                 break
-        pids = [pid for pid, line in alive("ps-server") if f"--set {FAST[0]}" in line]
-        os.kill(max(pids), signal.SIGKILL)
+        os.kill(find_part(run.pid, "server", 1), signal.SIGKILL)
         text, _ = run.communicate(timeout=60)
         self.assertEqual(run.returncode, 1, text)
-        self.assertRegex(text, r"the job failed: server \d was ended by SIGKILL")
+        self.assertRegex(text, "the job failed: server 1 was ended by SIGKILL")
 
 
 if __name__ == "__main__":
