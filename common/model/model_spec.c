@@ -1,13 +1,11 @@
 #include "model_spec.h"
 
 #include <inttypes.h>
-#include <limits.h>
-#include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "layer_shapes.h"
 #include "mem.h"
 #include "param_patterns.h"
 
@@ -16,13 +14,10 @@ enum {
     MAX_DEPTH = 16, // of nested residual blocks
     MAX_PATH = 512,
 };
-/* Elements of a tensor, and of one sample's activation: they fit an int everywhere. */
-#define MAX_COUNT ((int64_t)INT_MAX)
-
 typedef struct builder {
     ps_model_spec *spec;
     const ps_config *cfg;
-    int cap_layers, n_dropouts;
+    int cap_layers;
 } builder;
 
 /* Where the next layer takes its input from. */
@@ -30,21 +25,6 @@ typedef struct flow {
     int from; // a layer's index, or PS_INPUT
     ps_dims dims;
 } flow;
-
-/* "file:line: kind name: <message>". */
-__attribute__((format(printf, 3, 4))) static ps_err
-layer_error(const ps_layer *layer, const ps_yaml *at, const char *fmt, ...)
-{
-    char text[512];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    const char *kind = ps_layer_kind_name(layer->kind);
-    if (layer->kind == PS_LAYER_ADD) kind = "residual";
-    return ps_err_set(PS_ERR_SHAPE, "%s:%d: %s%s%s: %s", at->file, at->line, kind,
-                      layer->name[0] ? " " : "", layer->name, text);
-}
 
 /* Room for one more element of size bytes, zeroed; capacities double. */
 static ps_err grow(void *array, int n, int *cap, size_t size)
@@ -60,250 +40,6 @@ static ps_err grow(void *array, int n, int *cap, size_t size)
     *cap = wanted;
     return PS_OK;
 }
-
-/* The name "<layer>.<suffix>"; owned by the caller. */
-static ps_err tensor_name(const ps_layer *layer, const char *suffix, char **out)
-{
-    size_t bytes = strlen(layer->name) + strlen(suffix) + 2;
-    PS_TRY(ps_mem_zalloc(out, bytes, 1, "tensor name"));
-    snprintf(*out, bytes, "%s.%s", layer->name, suffix);
-    return PS_OK;
-}
-
-static ps_err add_tensor(builder *b, const ps_layer *layer, const ps_yaml *at,
-                         const char *suffix, ps_tensor_role role, ps_dims dims,
-                         int64_t fan_in, int *index)
-{
-    char text[PS_DIMS_TEXT], *name = NULL;
-    if (ps_dims_count_max(&dims, MAX_COUNT) < 1)
-        return layer_error(layer, at, "%s %s has more than %" PRId64 " elements", suffix,
-                           ps_dims_text(&dims, text), MAX_COUNT);
-    PS_TRY(tensor_name(layer, suffix, &name));
-    ps_err err = ps_tensor_table_add(&b->spec->table, name, dims, role, fan_in, index);
-    free(name);
-    return err;
-}
-
-static ps_err add_buffer(builder *b, const ps_layer *layer, const char *suffix,
-                         ps_tensor_role role, ps_dims dims, int *index)
-{
-    char *name = NULL;
-    PS_TRY(tensor_name(layer, suffix, &name));
-    ps_err err = ps_tensor_table_add_buffer(&b->spec->table, name, dims, role, index);
-    free(name);
-    return err;
-}
-
-static ps_err want_image(const ps_layer *layer, const ps_yaml *at)
-{
-    char text[PS_DIMS_TEXT];
-    if (layer->in.n == 3) return PS_OK;
-    return layer_error(layer, at, "input is %s; it has to be (channels, height, width)",
-                       ps_dims_text(&layer->in, text));
-}
-
-static ps_err want_features(const ps_layer *layer, const ps_yaml *at)
-{
-    char text[PS_DIMS_TEXT];
-    if (layer->in.n == 1) return PS_OK;
-    return layer_error(layer, at, "input is %s, put a flatten before it",
-                       ps_dims_text(&layer->in, text));
-}
-
-/* How many positions a window covers along an axis. */
-static int64_t window_of(const ps_layer *layer, int axis)
-{
-    return (int64_t)(layer->kernel[axis] - 1) * layer->dilation[axis] + 1;
-}
-
-/* out[1..2] = floor((in + 2 padding - window) / stride) + 1, as PyTorch. */
-static ps_err slide(ps_layer *layer, const ps_yaml *at, int64_t channels)
-{
-    char text[PS_DIMS_TEXT];
-    PS_TRY(want_image(layer, at));
-    layer->out = (ps_dims){3, {channels, 0, 0}};
-    for (int i = 0; i < 2; i++) {
-        int64_t padded = layer->in.d[1 + i] + 2 * (int64_t)layer->padding[i];
-        if (window_of(layer, i) > padded)
-            return layer_error(
-                layer, at,
-                "kernel (%d, %d)%s is larger than the input %s with "
-                "padding (%d, %d)",
-                layer->kernel[0], layer->kernel[1],
-                window_of(layer, i) > layer->kernel[i] ? " with dilation" : "",
-                ps_dims_text(&layer->in, text), layer->padding[0], layer->padding[1]);
-        layer->out.d[1 + i] = (padded - window_of(layer, i)) / layer->stride[i] + 1;
-    }
-    return PS_OK;
-}
-
-static void take_window(ps_layer *layer, const ps_layer_settings *s)
-{
-    bool pool = s->kind != PS_LAYER_CONV2D;
-    for (int i = 0; i < 2; i++) {
-        layer->kernel[i] = s->global ? (int)layer->in.d[1 + i] : s->kernel[i];
-        layer->stride[i] = s->stride[i];
-        if (!s->stride[i]) layer->stride[i] = pool ? layer->kernel[i] : 1;
-        layer->padding[i] = s->padding[i];
-        layer->dilation[i] = s->dilation[i];
-    }
-}
-
-/* Sets the groups, 1 where they are not given. out: channels of the output. */
-static ps_err take_groups(ps_layer *layer, const ps_layer_settings *s, int64_t out)
-{
-    const int64_t channels[] = {layer->in.d[0], out};
-    static const char *const whose[] = {"input", "output"};
-    layer->groups = s->groups ? s->groups : 1;
-    for (int i = 0; i < 2; i++)
-        if (channels[i] % layer->groups != 0)
-            return layer_error(layer, s->at,
-                               "groups %" PRId64 " does not divide the %" PRId64
-                               " channels of the %s",
-                               layer->groups, channels[i], whose[i]);
-    return PS_OK;
-}
-
-static ps_err infer_conv2d(builder *b, const ps_layer_settings *s, ps_layer *layer)
-{
-    take_window(layer, s);
-    PS_TRY(slide(layer, s->at, s->out));
-    PS_TRY(take_groups(layer, s, s->out));
-    int64_t in = layer->in.d[0] / layer->groups;
-    int64_t kh = layer->kernel[0], kw = layer->kernel[1];
-    ps_dims weight = {4, {s->out, in, kh, kw}}, bias = {1, {s->out}};
-    int64_t fan_in = ps_dims_count_max(&(ps_dims){3, {in, kh, kw}}, MAX_COUNT);
-    PS_TRY(add_tensor(b, layer, s->at, "weight", PS_TENSOR_WEIGHT, weight, fan_in,
-                      &layer->weight));
-    if (!s->bias) return PS_OK;
-    return add_tensor(b, layer, s->at, "bias", PS_TENSOR_BIAS, bias, fan_in,
-                      &layer->bias);
-}
-
-static ps_err infer_linear(builder *b, const ps_layer_settings *s, ps_layer *layer)
-{
-    PS_TRY(want_features(layer, s->at));
-    int64_t in = layer->in.d[0];
-    layer->out = (ps_dims){1, {s->out}};
-    ps_dims weight = {2, {s->out, in}}, bias = {1, {s->out}};
-    PS_TRY(add_tensor(b, layer, s->at, "weight", PS_TENSOR_WEIGHT, weight, in,
-                      &layer->weight));
-    if (!s->bias) return PS_OK;
-    return add_tensor(b, layer, s->at, "bias", PS_TENSOR_BIAS, bias, in, &layer->bias);
-}
-
-/* weight and bias, one of each for a channel or a feature. */
-static ps_err add_scales(builder *b, const ps_layer_settings *s, ps_layer *layer)
-{
-    const ps_dims channels = {1, {layer->in.d[0]}};
-    layer->eps = s->eps;
-    PS_TRY(add_tensor(b, layer, s->at, "weight", PS_TENSOR_BATCHNORM, channels, 0,
-                      &layer->weight));
-    return add_tensor(b, layer, s->at, "bias", PS_TENSOR_BATCHNORM, channels, 0,
-                      &layer->bias);
-}
-
-static ps_err infer_group_norm(builder *b, const ps_layer_settings *s, ps_layer *layer)
-{
-    PS_TRY(want_image(layer, s->at));
-    PS_TRY(take_groups(layer, s, layer->in.d[0]));
-    return add_scales(b, s, layer);
-}
-
-static ps_err infer_layer_norm(builder *b, const ps_layer_settings *s, ps_layer *layer)
-{
-    PS_TRY(want_features(layer, s->at));
-    layer->groups = 1;
-    return add_scales(b, s, layer);
-}
-
-static ps_err infer_batch_norm2d(builder *b, const ps_layer_settings *s, ps_layer *layer)
-{
-    PS_TRY(want_image(layer, s->at));
-    layer->momentum = s->momentum;
-    ps_dims channels = {1, {layer->in.d[0]}}, scalar = {0, {0}};
-    PS_TRY(add_scales(b, s, layer));
-    PS_TRY(add_buffer(b, layer, "running_mean", PS_TENSOR_BUFFER, channels,
-                      &layer->running_mean));
-    PS_TRY(add_buffer(b, layer, "running_var", PS_TENSOR_BUFFER, channels,
-                      &layer->running_var));
-    return add_buffer(b, layer, "num_batches_tracked", PS_TENSOR_COUNTER, scalar,
-                      &layer->num_batches);
-}
-
-static ps_err infer_pool(builder *b, const ps_layer_settings *s, ps_layer *layer)
-{
-    PS_TRY(want_image(layer, s->at));
-    if (s->global && (layer->in.d[1] > INT_MAX || layer->in.d[2] > INT_MAX))
-        return layer_error(layer, s->at, "the input is too large");
-    take_window(layer, s);
-    for (int i = 0; i < 2; i++)
-        if (layer->padding[i] > layer->kernel[i] / 2)
-            return layer_error(layer, s->at,
-                               "padding %d is more than half of the kernel %d",
-                               layer->padding[i], layer->kernel[i]);
-    return slide(layer, s->at, layer->in.d[0]);
-}
-
-static ps_err infer_dropout(builder *b, const ps_layer_settings *s, ps_layer *layer)
-{
-    layer->p = b->cfg->model.dropout ? s->p : 0.0;
-    layer->dropout_id = b->n_dropouts++;
-    return PS_OK;
-}
-
-static ps_err infer_flatten(builder *b, const ps_layer_settings *s, ps_layer *layer)
-{
-    layer->out = (ps_dims){1, {ps_dims_count(&layer->in)}};
-    return PS_OK;
-}
-
-static ps_err infer_log_softmax(builder *b, const ps_layer_settings *s, ps_layer *layer)
-{
-    return want_features(layer, s->at);
-}
-
-static ps_err infer_same(builder *b, const ps_layer_settings *s, ps_layer *layer)
-{
-    return PS_OK;
-}
-
-static ps_err infer_leaky_relu(builder *b, const ps_layer_settings *s, ps_layer *layer)
-{
-    layer->alpha = isnan(s->alpha) ? 0.01 : s->alpha;
-    return PS_OK;
-}
-
-static ps_err infer_elu(builder *b, const ps_layer_settings *s, ps_layer *layer)
-{
-    layer->alpha = isnan(s->alpha) ? 1.0 : s->alpha;
-    return PS_OK;
-}
-
-/* Sets the layer's settings, tensors and output. On entry, the output holds the input. */
-static ps_err (*const infer[PS_LAYER_KIND_COUNT])(builder *, const ps_layer_settings *,
-                                                  ps_layer *) = {
-    [PS_LAYER_CONV2D] = infer_conv2d,
-    [PS_LAYER_LINEAR] = infer_linear,
-    [PS_LAYER_BATCH_NORM2D] = infer_batch_norm2d,
-    [PS_LAYER_GROUP_NORM] = infer_group_norm,
-    [PS_LAYER_LAYER_NORM] = infer_layer_norm,
-    [PS_LAYER_RELU] = infer_same,
-    [PS_LAYER_TANH] = infer_same,
-    [PS_LAYER_SIGMOID] = infer_same,
-    [PS_LAYER_RELU6] = infer_same,
-    [PS_LAYER_LEAKY_RELU] = infer_leaky_relu,
-    [PS_LAYER_ELU] = infer_elu,
-    [PS_LAYER_SILU] = infer_same,
-    [PS_LAYER_GELU] = infer_same,
-    [PS_LAYER_GELU_TANH] = infer_same,
-    [PS_LAYER_MAX_POOL2D] = infer_pool,
-    [PS_LAYER_AVG_POOL2D] = infer_pool,
-    [PS_LAYER_DROPOUT] = infer_dropout,
-    [PS_LAYER_FLATTEN] = infer_flatten,
-    [PS_LAYER_ADD] = infer_same,
-    [PS_LAYER_LOG_SOFTMAX] = infer_log_softmax,
-};
 
 /* Two layers with the same name would have tensors with the same name. */
 static ps_err check_unique(const builder *b, const ps_layer *layer, const ps_yaml *at)
@@ -358,11 +94,8 @@ static ps_err add_layer(builder *b, const ps_layer_settings *s, const char *path
                         .num_batches = PS_NONE};
     PS_TRY(ps_mem_strdup(&layer->name, path));
     spec->n_layers++; // its name is freed from here on
-    PS_TRY(infer[s->kind](b, s, layer));
-    char text[PS_DIMS_TEXT];
-    if (ps_dims_count_max(&layer->out, MAX_COUNT) < 1)
-        return layer_error(layer, s->at, "output %s has more than %" PRId64 " elements",
-                           ps_dims_text(&layer->out, text), MAX_COUNT);
+    PS_TRY(ps_layer_infer(spec, s, layer));
+    if (!b->cfg->model.dropout) layer->p = 0.0;
     *out = (flow){spec->n_layers - 1, layer->out};
     return PS_OK;
 }
@@ -446,9 +179,9 @@ static ps_err set_input(builder *b)
         if (dims->d[i] < 1)
             return ps_err_set(PS_ERR_CONFIG, "%s: %" PRId64 " is below 1",
                               place_of(b, "model.input", place), dims->d[i]);
-    if (ps_dims_count_max(dims, MAX_COUNT) < 1)
+    if (ps_dims_count_max(dims, PS_LAYER_COUNT_MAX) < 1)
         return ps_err_set(PS_ERR_CONFIG, "%s: more than %" PRId64 " values a sample",
-                          place_of(b, "model.input", place), MAX_COUNT);
+                          place_of(b, "model.input", place), PS_LAYER_COUNT_MAX);
     return PS_OK;
 }
 
