@@ -73,7 +73,7 @@ static void print_layers(const ps_model_spec *spec, FILE *out, counts *total)
     for (int i = 0; i < spec->n_layers; i++) {
         const ps_layer *l = &spec->layers[i];
         const counts c = counts_of(spec, l);
-        print_line(out, l->name, ps_layer_kind_name(l->kind), shape_text(&l->out, shape),
+        print_line(out, l->name, ps_layer_kind_name(l->written), shape_text(&l->out, shape),
                    &c);
         total->params += c.params;
         total->outputs += c.outputs;
@@ -85,11 +85,13 @@ static void print_layers(const ps_model_spec *spec, FILE *out, counts *total)
 /* The kinds of layers in the model whose factors have 16 bits. */
 static void print_narrow_kinds(const ps_model_spec *spec, FILE *out)
 {
-    bool seen[PS_LAYER_KIND_COUNT] = {false};
+    bool seen[PS_LAYER_WRITTEN_COUNT] = {false};
     const char *between = "";
     for (int i = 0; i < spec->n_layers; i++) {
-        const ps_layer_kind kind = spec->layers[i].kind;
-        if (seen[kind] || ps_layer_precision_of(kind) != PS_MULTIPLIES_NARROW) continue;
+        const ps_layer *l = &spec->layers[i];
+        const ps_layer_kind kind = l->written;
+        if (seen[kind] || ps_layer_precision_of(l->kind) != PS_MULTIPLIES_NARROW)
+            continue;
         seen[kind] = true;
         fprintf(out, "%s%s", between, ps_layer_kind_name(kind));
         between = ", ";

@@ -42,6 +42,8 @@ static const char *const LOSSES[] = {[PS_LOSS_NLL] = "F.nll_loss",
                                      [PS_LOSS_BCE_WITH_LOGITS] =
                                          "F.binary_cross_entropy_with_logits"};
 
+enum { SIZES_TEXT = 32 };
+
 static bool is_keyword(const char *name)
 {
     static const char *const words[] = {
@@ -64,29 +66,42 @@ static bool is_attribute(const char *name)
     return !is_keyword(name);
 }
 
-static bool is_module(const ps_layer *l)
+/* Sizes along the axes of PyTorch's layer: "(3, 3)", or "3" of a sequence. */
+static const char *sizes(const ps_model_spec *spec, const int v[2], char out[SIZES_TEXT])
 {
-    return l->kind == PS_LAYER_CONV2D || l->kind == PS_LAYER_LINEAR ||
-           l->kind == PS_LAYER_BATCH_NORM2D || l->kind == PS_LAYER_GROUP_NORM ||
-           l->kind == PS_LAYER_LAYER_NORM;
+    if (spec->sequences)
+        snprintf(out, SIZES_TEXT, "%d", v[1]);
+    else
+        snprintf(out, SIZES_TEXT, "(%d, %d)", v[0], v[1]);
+    return out;
+}
+
+/* Of a layer's or function's name: conv2d, conv1d. */
+static int axes_of(const ps_model_spec *spec)
+{
+    return spec->sequences ? 1 : 2;
 }
 
 /* --- __init__ ---------------------------------------------------------------------- */
 
-static void print_module(const ps_layer *l, FILE *out)
+static void print_conv(const ps_model_spec *spec, const ps_layer *l, FILE *out)
+{
+    char kernel[SIZES_TEXT], stride[SIZES_TEXT], padding[SIZES_TEXT], text[SIZES_TEXT];
+    fprintf(out, "nn.Conv%dd(%" PRId64 ", %" PRId64 ", %s, stride=%s, padding=%s",
+            axes_of(spec), l->in.d[0], l->out.d[0], sizes(spec, l->kernel, kernel),
+            sizes(spec, l->stride, stride), sizes(spec, l->padding, padding));
+    if (l->dilation[0] > 1 || l->dilation[1] > 1)
+        fprintf(out, ", dilation=%s", sizes(spec, l->dilation, text));
+    if (l->groups > 1) fprintf(out, ", groups=%" PRId64, l->groups);
+    fprintf(out, "%s)", l->bias == PS_NONE ? ", bias=False" : "");
+}
+
+static void print_module(const ps_model_spec *spec, const ps_layer *l, FILE *out)
 {
     const char *bias = l->bias == PS_NONE ? ", bias=False" : "";
     switch (l->kind) {
     case PS_LAYER_CONV2D:
-        fprintf(out,
-                "nn.Conv2d(%" PRId64 ", %" PRId64
-                ", (%d, %d), stride=(%d, %d), padding=(%d, %d)",
-                l->in.d[0], l->out.d[0], l->kernel[0], l->kernel[1], l->stride[0],
-                l->stride[1], l->padding[0], l->padding[1]);
-        if (l->dilation[0] > 1 || l->dilation[1] > 1)
-            fprintf(out, ", dilation=(%d, %d)", l->dilation[0], l->dilation[1]);
-        if (l->groups > 1) fprintf(out, ", groups=%" PRId64, l->groups);
-        fprintf(out, "%s)", bias);
+        print_conv(spec, l, out);
         break;
     case PS_LAYER_LINEAR:
         fprintf(out, "nn.Linear(%" PRId64 ", %" PRId64 "%s)", l->in.d[0], l->out.d[0],
@@ -100,8 +115,9 @@ static void print_module(const ps_layer *l, FILE *out)
         fprintf(out, "nn.LayerNorm(%" PRId64 ", eps=%.9g)", l->in.d[0], l->eps);
         break;
     default:
-        fprintf(out, "nn.BatchNorm2d(%" PRId64 ", eps=%.9g, momentum=%.9g)", l->in.d[0],
-                l->eps, l->momentum);
+        fprintf(out, "nn.BatchNorm%dd(%" PRId64 ", eps=%.9g, momentum=%.9g)",
+                l->written == PS_LAYER_BATCH_NORM1D ? 1 : 2, l->in.d[0], l->eps,
+                l->momentum);
     }
 }
 
@@ -110,12 +126,12 @@ static void print_init(const ps_model_spec *spec, FILE *out)
     bool adds = false;
     for (int i = 0; i < spec->n_layers; i++) {
         const ps_layer *l = &spec->layers[i];
-        if (!is_module(l)) continue;
+        if (!ps_layer_kind_has_tensors(l->kind)) continue;
         const bool attribute = is_attribute(l->name);
         adds |= !attribute;
         fprintf(out, attribute ? "        self.%s = " : "        self._add(\"%s\", ",
                 l->name);
-        print_module(l, out);
+        print_module(spec, l, out);
         fputs(attribute ? "\n" : ")\n", out);
     }
     if (adds) fputs(ADD, out);
@@ -137,11 +153,26 @@ static const char *value_of(const ps_model_spec *spec, int layer, char out[VALUE
     return out;
 }
 
-static void print_pool(const ps_layer *l, const char *kind, const char *x, FILE *out)
+static void print_pool(const ps_model_spec *spec, const ps_layer *l, const char *kind,
+                       const char *x, FILE *out)
 {
-    fprintf(out, "F.%s(%s, (%d, %d), stride=(%d, %d), padding=(%d, %d))", kind, x,
-            l->kernel[0], l->kernel[1], l->stride[0], l->stride[1], l->padding[0],
-            l->padding[1]);
+    char kernel[SIZES_TEXT], stride[SIZES_TEXT], padding[SIZES_TEXT];
+    fprintf(out, "F.%s%dd(%s, %s, stride=%s, padding=%s)", kind, axes_of(spec), x,
+            sizes(spec, l->kernel, kernel), sizes(spec, l->stride, stride),
+            sizes(spec, l->padding, padding));
+}
+
+static void print_interpolate(const ps_model_spec *spec, const ps_layer *l, const char *x,
+                              FILE *out)
+{
+    const int size[2] = {(int)l->out.d[1], (int)l->out.d[2]};
+    char text[SIZES_TEXT];
+    if (l->mode == PS_INTERPOLATE_MEAN)
+        fprintf(out, "F.adaptive_avg_pool%dd(%s, %s)", axes_of(spec), x,
+                sizes(spec, size, text));
+    else
+        fprintf(out, "F.interpolate(%s, %s, mode=\"%s\")", x, sizes(spec, size, text),
+                l->mode == PS_INTERPOLATE_BILINEAR ? "bilinear" : "nearest");
 }
 
 /* False for another kind of layer. */
@@ -180,9 +211,10 @@ static bool print_activation(const ps_layer *l, const char *x, FILE *out)
     }
 }
 
-static void print_call(const ps_layer *l, const char *x, const char *y, FILE *out)
+static void print_call(const ps_model_spec *spec, const ps_layer *l, const char *x,
+                       const char *y, FILE *out)
 {
-    if (is_module(l)) {
+    if (ps_layer_kind_has_tensors(l->kind)) {
         fprintf(out,
                 is_attribute(l->name) ? "self.%s(%s)" : "self.get_submodule(\"%s\")(%s)",
                 l->name, x);
@@ -191,10 +223,17 @@ static void print_call(const ps_layer *l, const char *x, const char *y, FILE *ou
     if (print_activation(l, x, out)) return;
     switch (l->kind) {
     case PS_LAYER_MAX_POOL2D:
-        print_pool(l, "max_pool2d", x, out);
+        print_pool(spec, l, "max_pool", x, out);
         break;
     case PS_LAYER_AVG_POOL2D:
-        print_pool(l, "avg_pool2d", x, out);
+        print_pool(spec, l, "avg_pool", x, out);
+        break;
+    case PS_LAYER_ADAPTIVE_AVG_POOL2D:
+    case PS_LAYER_UPSAMPLE:
+        print_interpolate(spec, l, x, out);
+        break;
+    case PS_LAYER_CONCAT:
+        fprintf(out, "torch.cat((%s, %s), dim=1)", x, y);
         break;
     case PS_LAYER_DROPOUT:
         fprintf(out, "F.dropout(%s, %.9g, self.training)", x, l->p);
@@ -220,7 +259,7 @@ static void print_forward(const ps_model_spec *spec, FILE *out)
     for (int i = 0; i < spec->n_layers; i++) {
         const ps_layer *l = &spec->layers[i];
         fprintf(out, "        %s = ", value_of(spec, i, result));
-        print_call(l, value_of(spec, l->input[0], x),
+        print_call(spec, l, value_of(spec, l->input[0], x),
                    l->n_inputs > 1 ? value_of(spec, l->input[1], y) : "", out);
         fputc('\n', out);
     }
@@ -233,9 +272,11 @@ ps_err ps_export_torch(const ps_config *config, FILE *out)
     ps_err err = ps_model_spec_init(&spec, config);
     if (err == PS_OK) {
         char shape[PS_DIMS_TEXT] = "";
-        for (int i = 0; i < spec.input.n; i++)
+        for (int i = 0; i < spec.input.n; i++) {
+            if (spec.sequences && i == 1) continue;
             snprintf(shape + strlen(shape), sizeof shape - strlen(shape), ", %" PRId64,
                      spec.input.d[i]);
+        }
         fprintf(out, HEADER, config->job.name, PS_VERSION, shape, spec.n_outputs,
                 LOSSES[spec.loss]);
         print_init(&spec, out);

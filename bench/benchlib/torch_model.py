@@ -22,7 +22,9 @@ def _settings(item):
     if isinstance(value, dict):
         return kind, value
     alone = {"linear": "out", "max_pool2d": "kernel", "avg_pool2d": "kernel", "dropout": "p",
-             "leaky_relu": "negative_slope", "elu": "alpha", "group_norm": "groups"}
+             "leaky_relu": "negative_slope", "elu": "alpha", "group_norm": "groups",
+             "upsample": "scale", "concat": "branches", "max_pool1d": "kernel", "avg_pool1d": "kernel",
+             "adaptive_avg_pool2d": "size", "adaptive_max_pool2d": "size", "adaptive_avg_pool1d": "size"}
     return kind, {} if value is None else {alone[kind]: value}
 
 
@@ -38,25 +40,39 @@ class Residual(nn.Module):
         return run(body, x) + (run(shortcut, x) if shortcut else x)
 
 
+class Concat(nn.Module):
+    """The outputs of the branches behind each other, along the channels."""
+
+    def __init__(self, branches):
+        super().__init__()
+        self.parts = branches  # as Residual's
+
+    def forward(self, x):
+        return torch.cat([run(branch, x) for branch in self.parts], dim=1)
+
+
 def run(layers, x):
     for layer in layers:
         x = layer(x)
     return x
 
 
-def _conv2d(s, shape, **_):
-    return nn.Conv2d(shape[0], int(s["out"]), _pair(s["kernel"]), _pair(s.get("stride", 1)),
-                     _pair(s.get("padding", 0)), _pair(s.get("dilation", 1)), int(s.get("groups", 1)),
-                     bias=s.get("bias", "true") == "true")
+def _conv(kind, sizes):
+    """sizes: of the numbers of a setting, int or _pair."""
+    def make(s, shape, **_):
+        return kind(shape[0], int(s["out"]), sizes(s["kernel"]), sizes(s.get("stride", 1)),
+                    sizes(s.get("padding", 0)), sizes(s.get("dilation", 1)), int(s.get("groups", 1)),
+                    bias=s.get("bias", "true") == "true")
+    return make
 
 
 def _linear(s, shape, **_):
     return nn.Linear(shape[0], int(s["out"]), bias=s.get("bias", "true") == "true")
 
 
-def _batch_norm2d(s, shape, **_):
-    return nn.BatchNorm2d(shape[0], eps=float(s.get("eps", 1e-5)),
-                          momentum=float(s.get("momentum", 0.1)))
+def _batch_norm(kind):
+    return lambda s, shape, **_: kind(shape[0], eps=float(s.get("eps", 1e-5)),
+                                      momentum=float(s.get("momentum", 0.1)))
 
 
 def _group_norm(s, shape, **_):
@@ -67,14 +83,20 @@ def _layer_norm(s, shape, **_):
     return nn.LayerNorm(shape[0], eps=float(s.get("eps", 1e-5)))
 
 
-def _pool(kind):
+def _pool(kind, sizes, whole=None):
+    """whole: the layer for "global"."""
     def make(s, shape, **_):
         if s["kernel"] == "global":
-            return nn.AdaptiveAvgPool2d(1)
-        kernel = _pair(s["kernel"])
-        stride = _pair(s["stride"]) if "stride" in s else kernel
-        return kind(kernel, stride, _pair(s.get("padding", 0)))
+            return whole(1)
+        kernel = sizes(s["kernel"])
+        stride = sizes(s["stride"]) if "stride" in s else kernel
+        return kind(kernel, stride, sizes(s.get("padding", 0)))
     return make
+
+
+def _upsample(s, shape, **_):
+    where = {"size": _pair(s["size"])} if "size" in s else {"scale_factor": _pair(s["scale"])}
+    return nn.Upsample(**where, mode=s.get("mode", "nearest"))
 
 
 def _dropout(s, shape, dropout, **_):
@@ -82,9 +104,16 @@ def _dropout(s, shape, dropout, **_):
 
 
 LAYERS = {
-    "conv2d": _conv2d, "linear": _linear, "batch_norm2d": _batch_norm2d, "dropout": _dropout,
+    "conv2d": _conv(nn.Conv2d, _pair), "conv1d": _conv(nn.Conv1d, int), "linear": _linear,
+    "batch_norm2d": _batch_norm(nn.BatchNorm2d), "batch_norm1d": _batch_norm(nn.BatchNorm1d),
+    "dropout": _dropout,
     "group_norm": _group_norm, "layer_norm": _layer_norm,
-    "max_pool2d": _pool(nn.MaxPool2d), "avg_pool2d": _pool(nn.AvgPool2d),
+    "max_pool2d": _pool(nn.MaxPool2d, _pair), "max_pool1d": _pool(nn.MaxPool1d, int),
+    "avg_pool2d": _pool(nn.AvgPool2d, _pair, nn.AdaptiveAvgPool2d),
+    "avg_pool1d": _pool(nn.AvgPool1d, int, nn.AdaptiveAvgPool1d), "upsample": _upsample,
+    "adaptive_avg_pool2d": lambda s, shape, **_: nn.AdaptiveAvgPool2d(_pair(s["size"])),
+    "adaptive_max_pool2d": lambda s, shape, **_: nn.AdaptiveMaxPool2d(_pair(s["size"])),
+    "adaptive_avg_pool1d": lambda s, shape, **_: nn.AdaptiveAvgPool1d(int(s["size"])),
     "relu": lambda s, shape, **_: nn.ReLU(), "tanh": lambda s, shape, **_: nn.Tanh(),
     "relu6": lambda s, shape, **_: nn.ReLU6(), "silu": lambda s, shape, **_: nn.SiLU(),
     "leaky_relu": lambda s, shape, **_: nn.LeakyReLU(float(s.get("negative_slope", 0.01))),
@@ -109,7 +138,7 @@ class Model(nn.Module):
             probe = torch.zeros(2, *config["model.input"])
             self.program = tuple(self._list(config.layers, "", probe)[0])
         for module in self.modules():
-            if isinstance(module, nn.BatchNorm2d):
+            if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
                 module.reset_running_stats()
         for name, param in self.named_parameters():
             param.requires_grad_(not matches(config["train.freeze"], name))
@@ -121,11 +150,14 @@ class Model(nn.Module):
             path = ".".join(filter(None, (prefix, settings.get("name", str(index)))))
             if kind == "residual":
                 layer = self._residual(settings, path, probe)
+            elif kind == "concat":
+                layer = Concat(tuple(tuple(self._list(branch, path, probe)[0])
+                                     for branch in settings["branches"]))
             elif kind in LAYERS:
                 layer = LAYERS[kind](settings, tuple(probe.shape[1:]), dropout=self.dropout)
             else:
                 raise BenchError(f"layer {kind}: the PyTorch side does not have it")
-            if kind != "residual":
+            if kind not in ("residual", "concat"):
                 # Those without weights too: train() and eval() have to reach dropout.
                 named = any(True for _ in layer.parameters())
                 self._register(path if named else f"{kind}_{len(self._modules)}_{path}", layer)

@@ -388,8 +388,9 @@ static ps_err check_schedule(const ps_config *cfg)
 
 static ps_err check_rest(const ps_config *cfg)
 {
-    if (cfg->model.input.n != 0 && cfg->model.input.n != 1 && cfg->model.input.n != 3)
-        return key_error(cfg, "model.input", "has to be [C, H, W] or [features]");
+    if (cfg->model.input.n > 3)
+        return key_error(cfg, "model.input",
+                         "has to be [C, H, W], [C, length] or [features]");
     if (cfg->net.dead_after_ms <= cfg->net.heartbeat_ms)
         return key_error(cfg, "net.dead_after_ms",
                          "has to be above net.heartbeat_ms (%lld)",

@@ -53,7 +53,7 @@ const ps_config_key ps_config_keys[] = {
         "it, too. 0: as many as have joined when nobody has come for a second"),
 
     INTS("model.input", model.input, JOB, 1, 1 << 24, "[]",
-         "shape of a sample: [C, H, W] or [features]"),
+         "shape of a sample: [C, H, W], [C, length] or [features]"),
     BOOL("model.dropout", model.dropout, JOB, "true",
          "false: every dropout layer passes its input through"),
     WORD("model.loss", model.loss, JOB, ps_loss_words, "cross_entropy",

@@ -13,20 +13,46 @@ enum {
     MAX_ALPHA = 1000,
 };
 
+#define KIND(name) ((uint64_t)1 << PS_LAYER_##name)
+#define CONVS      (KIND(CONV2D) | KIND(CONV1D))
+#define BATCHNORMS (KIND(BATCH_NORM2D) | KIND(BATCH_NORM1D))
+#define POOLS      (KIND(MAX_POOL2D) | KIND(AVG_POOL2D) | KIND(MAX_POOL1D) | KIND(AVG_POOL1D))
+#define ADAPTIVE                                                                         \
+    (KIND(ADAPTIVE_AVG_POOL2D) | KIND(ADAPTIVE_MAX_POOL2D) | KIND(ADAPTIVE_AVG_POOL1D))
+#define ANY_KIND (((uint64_t)1 << PS_LAYER_WRITTEN_COUNT) - 1)
+
+/* For sequences, and for images. */
+#define ONE_AXIS                                                                         \
+    (KIND(CONV1D) | KIND(BATCH_NORM1D) | KIND(MAX_POOL1D) | KIND(AVG_POOL1D) |           \
+     KIND(ADAPTIVE_AVG_POOL1D))
+#define TWO_AXES                                                                         \
+    (KIND(CONV2D) | KIND(BATCH_NORM2D) | KIND(MAX_POOL2D) | KIND(AVG_POOL2D) |           \
+     KIND(ADAPTIVE_AVG_POOL2D) | KIND(ADAPTIVE_MAX_POOL2D) | KIND(UPSAMPLE))
+
+static bool is_one_of(ps_layer_kind kind, uint64_t kinds)
+{
+    return (kinds >> kind & 1) != 0;
+}
+
 const char *ps_layer_kind_name(ps_layer_kind kind)
 {
     static const char *const names[] = {
-#define PS_LAYER_NAME(name, text) text,
-        PS_LAYER_MAP(PS_LAYER_NAME)
+#define PS_LAYER_NAME(name, text) [PS_LAYER_##name] = text,
+        PS_LAYER_MAP(PS_LAYER_NAME) PS_LAYER_ALIAS_MAP(PS_LAYER_NAME)
 #undef PS_LAYER_NAME
     };
-    return (unsigned)kind < PS_LAYER_KIND_COUNT ? names[kind] : "unknown";
+    return (unsigned)kind < PS_LAYER_WRITTEN_COUNT ? names[kind] : "unknown";
 }
 
-/* The kind as a person writes it: an addition is written as the block that it ends. */
-static const char *written_name(ps_layer_kind kind)
+bool ps_layer_kind_has_tensors(ps_layer_kind kind)
 {
-    return kind == PS_LAYER_ADD ? "residual" : ps_layer_kind_name(kind);
+    return is_one_of(kind, CONVS | BATCHNORMS | KIND(LINEAR) | KIND(GROUP_NORM) |
+                               KIND(LAYER_NORM));
+}
+
+int ps_layer_kind_axes(ps_layer_kind kind)
+{
+    return is_one_of(kind, ONE_AXIS) ? 1 : is_one_of(kind, TWO_AXES) ? 2 : 0;
 }
 
 static ps_err read_name(const ps_yaml *at, ps_layer_settings *s)
@@ -52,9 +78,15 @@ static ps_err read_out(const ps_yaml *at, ps_layer_settings *s)
     return PS_OK;
 }
 
-/* One number for both, or [height, width]. */
-static ps_err read_pair(const ps_yaml *at, int min, int out[2])
+/* One number for both, or [height, width]. For sequences one number: of the width; the
+ * height gets the minimum, which changes nothing. */
+static ps_err read_pair(const ps_yaml *at, const ps_layer_settings *s, int min,
+                        int out[2])
 {
+    const bool one = is_one_of(s->kind, ONE_AXIS);
+    if (one && at->kind == PS_YAML_LIST)
+        return ps_yaml_error(at, "%s: has to be one number",
+                             at->key ? at->key : "kernel");
     if (at->kind == PS_YAML_LIST && at->n_items != 2)
         return ps_yaml_error(at, "%s: has to be one number or [height, width]",
                              at->key ? at->key : "kernel");
@@ -62,31 +94,52 @@ static ps_err read_pair(const ps_yaml *at, int min, int out[2])
         long long v = 0;
         const ps_yaml *from = at->kind == PS_YAML_LIST ? at->items[i] : at;
         PS_TRY(ps_yaml_int(from, min, MAX_KERNEL, &v));
-        out[i] = (int)v;
+        out[i] = one && i == 0 ? min : (int)v;
     }
     return PS_OK;
 }
 
 static ps_err read_kernel(const ps_yaml *at, ps_layer_settings *s)
 {
-    s->global = s->kind == PS_LAYER_AVG_POOL2D && at->kind == PS_YAML_SCALAR &&
-                at->text && strcmp(at->text, "global") == 0;
-    return s->global ? PS_OK : read_pair(at, 1, s->kernel);
+    s->global = is_one_of(s->kind, KIND(AVG_POOL2D) | KIND(AVG_POOL1D)) &&
+                at->kind == PS_YAML_SCALAR && at->text && strcmp(at->text, "global") == 0;
+    return s->global ? PS_OK : read_pair(at, s, 1, s->kernel);
 }
 
 static ps_err read_stride(const ps_yaml *at, ps_layer_settings *s)
 {
-    return read_pair(at, 1, s->stride);
+    return read_pair(at, s, 1, s->stride);
 }
 
 static ps_err read_padding(const ps_yaml *at, ps_layer_settings *s)
 {
-    return read_pair(at, 0, s->padding);
+    return read_pair(at, s, 0, s->padding);
 }
 
 static ps_err read_dilation(const ps_yaml *at, ps_layer_settings *s)
 {
-    return read_pair(at, 1, s->dilation);
+    return read_pair(at, s, 1, s->dilation);
+}
+
+static ps_err read_size(const ps_yaml *at, ps_layer_settings *s)
+{
+    return read_pair(at, s, 1, s->size);
+}
+
+static ps_err read_scale(const ps_yaml *at, ps_layer_settings *s)
+{
+    return read_pair(at, s, 1, s->scale);
+}
+
+static ps_err read_mode(const ps_yaml *at, ps_layer_settings *s)
+{
+    static const char *const modes[] = {
+        [PS_INTERPOLATE_NEAREST] = "nearest", [PS_INTERPOLATE_BILINEAR] = "bilinear"};
+    for (int i = 0; i < 2 && at->kind == PS_YAML_SCALAR && at->text; i++) {
+        s->mode = (ps_interpolation)i;
+        if (strcmp(at->text, modes[i]) == 0) return PS_OK;
+    }
+    return ps_yaml_error(at, "mode: has to be nearest or bilinear");
 }
 
 static ps_err read_groups(const ps_yaml *at, ps_layer_settings *s)
@@ -143,34 +196,45 @@ static ps_err read_layers(const ps_yaml *at, ps_layer_settings *s)
     return PS_OK;
 }
 
-#define KIND(name) (1u << PS_LAYER_##name)
-#define POOLS      (KIND(MAX_POOL2D) | KIND(AVG_POOL2D))
-#define ANY_KIND   ((1u << PS_LAYER_KIND_COUNT) - 1)
+static ps_err read_branches(const ps_yaml *at, ps_layer_settings *s)
+{
+    if (at->kind != PS_YAML_LIST || at->n_items < 2)
+        return ps_yaml_error(at, "branches: has to be a list of two or more branches");
+    for (int i = 0; i < at->n_items; i++)
+        if (at->items[i]->kind != PS_YAML_LIST)
+            return ps_yaml_error(at->items[i],
+                                 "branches: each branch is a list of layers; [] passes "
+                                 "the input on");
+    s->branches = at;
+    return PS_OK;
+}
 
 /* The kinds that take a setting, those that require it, and those for which a value alone
  * means this setting ("dropout: 0.25"). */
 static const struct setting {
     const char *key;
-    unsigned kinds, required, alone;
+    uint64_t kinds, required, alone;
     ps_err (*read)(const ps_yaml *at, ps_layer_settings *s);
 } settings[] = {
     {"name", ANY_KIND, 0, 0, read_name},
-    {"out", KIND(CONV2D) | KIND(LINEAR), KIND(CONV2D) | KIND(LINEAR), KIND(LINEAR),
-     read_out},
-    {"kernel", KIND(CONV2D) | POOLS, KIND(CONV2D) | POOLS, POOLS, read_kernel},
-    {"stride", KIND(CONV2D) | POOLS, 0, 0, read_stride},
-    {"padding", KIND(CONV2D) | POOLS, 0, 0, read_padding},
-    {"dilation", KIND(CONV2D), 0, 0, read_dilation},
-    {"groups", KIND(CONV2D) | KIND(GROUP_NORM), KIND(GROUP_NORM), KIND(GROUP_NORM),
-     read_groups},
-    {"bias", KIND(CONV2D) | KIND(LINEAR), 0, 0, read_bias},
+    {"out", CONVS | KIND(LINEAR), CONVS | KIND(LINEAR), KIND(LINEAR), read_out},
+    {"kernel", CONVS | POOLS, CONVS | POOLS, POOLS, read_kernel},
+    {"stride", CONVS | POOLS, 0, 0, read_stride},
+    {"padding", CONVS | POOLS, 0, 0, read_padding},
+    {"dilation", CONVS, 0, 0, read_dilation},
+    {"size", ADAPTIVE | KIND(UPSAMPLE), ADAPTIVE, ADAPTIVE, read_size},
+    {"scale", KIND(UPSAMPLE), 0, KIND(UPSAMPLE), read_scale},
+    {"mode", KIND(UPSAMPLE), 0, 0, read_mode},
+    {"groups", CONVS | KIND(GROUP_NORM), KIND(GROUP_NORM), KIND(GROUP_NORM), read_groups},
+    {"bias", CONVS | KIND(LINEAR), 0, 0, read_bias},
     {"negative_slope", KIND(LEAKY_RELU), 0, KIND(LEAKY_RELU), read_alpha},
     {"alpha", KIND(ELU), 0, KIND(ELU), read_alpha},
     {"p", KIND(DROPOUT), 0, KIND(DROPOUT), read_p},
-    {"eps", KIND(BATCH_NORM2D) | KIND(GROUP_NORM) | KIND(LAYER_NORM), 0, 0, read_eps},
-    {"momentum", KIND(BATCH_NORM2D), 0, 0, read_momentum},
+    {"eps", BATCHNORMS | KIND(GROUP_NORM) | KIND(LAYER_NORM), 0, 0, read_eps},
+    {"momentum", BATCHNORMS, 0, 0, read_momentum},
     {"body", KIND(ADD), KIND(ADD), 0, read_layers},
     {"shortcut", KIND(ADD), 0, 0, read_layers},
+    {"branches", KIND(CONCAT), KIND(CONCAT), KIND(CONCAT), read_branches},
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 
@@ -178,7 +242,7 @@ static ps_err unknown(const ps_yaml *at, const char *what, const char *name,
                       const char *const *known, int n)
 {
     const char *near = ps_nearest_name(name, known, n);
-    char all[512] = "";
+    char all[640] = "";
     for (int i = 0; i < n; i++) {
         size_t used = strlen(all);
         snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", known[i]);
@@ -191,13 +255,13 @@ static ps_err unknown(const ps_yaml *at, const char *what, const char *name,
 
 static ps_err find_kind(const ps_yaml *at, const char *name, ps_layer_kind *out)
 {
-    const char *known[PS_LAYER_KIND_COUNT];
-    for (int k = 0; k < PS_LAYER_KIND_COUNT; k++) {
-        known[k] = written_name((ps_layer_kind)k);
+    const char *known[PS_LAYER_WRITTEN_COUNT];
+    for (int k = 0; k < PS_LAYER_WRITTEN_COUNT; k++) {
+        known[k] = ps_layer_kind_name((ps_layer_kind)k);
         *out = (ps_layer_kind)k;
         if (strcmp(known[k], name) == 0) return PS_OK;
     }
-    return unknown(at, "layer", name, known, PS_LAYER_KIND_COUNT);
+    return unknown(at, "layer", name, known, PS_LAYER_WRITTEN_COUNT);
 }
 
 static ps_err read_member(const ps_yaml *at, ps_layer_settings *s)
@@ -205,12 +269,12 @@ static ps_err read_member(const ps_yaml *at, ps_layer_settings *s)
     const char *known[N_SETTINGS];
     int n = 0;
     for (int i = 0; i < N_SETTINGS; i++) {
-        if (!(settings[i].kinds & (1u << s->kind))) continue;
+        if (!is_one_of(s->kind, settings[i].kinds)) continue;
         if (strcmp(settings[i].key, at->key) == 0) return settings[i].read(at, s);
         known[n++] = settings[i].key;
     }
     char what[64] = "setting of ";
-    strcat(what, written_name(s->kind)); // the names are ours and short
+    strcat(what, ps_layer_kind_name(s->kind)); // the names are ours and short
     return unknown(at, what, at->key, known, n);
 }
 
@@ -225,24 +289,29 @@ static bool is_null(const ps_yaml *at)
 static ps_err read_alone(const ps_yaml *at, ps_layer_settings *s)
 {
     for (int i = 0; i < N_SETTINGS; i++)
-        if (settings[i].alone & (1u << s->kind)) return settings[i].read(at, s);
+        if (is_one_of(s->kind, settings[i].alone)) return settings[i].read(at, s);
     return ps_yaml_error(at, "%s: has to have settings {key: value, ...}, not a value",
-                         written_name(s->kind));
+                         ps_layer_kind_name(s->kind));
 }
 
 static ps_err check_required(const ps_layer_settings *s)
 {
-    const bool given[] = {s->out > 0, s->kernel[0] > 0 || s->global, s->body != NULL,
-                          s->groups > 0};
-    const char *const keys[] = {"out", "kernel", "body", "groups"};
+    const bool given[] = {s->out > 0,      s->kernel[0] > 0 || s->global,
+                          s->body != NULL, s->groups > 0,
+                          s->size[0] > 0,  s->branches != NULL};
+    static const char *const keys[] = {"out",    "kernel", "body",
+                                       "groups", "size",   "branches"};
     for (int i = 0; i < N_SETTINGS; i++)
-        for (int k = 0; k < 4; k++)
-            if ((settings[i].required & (1u << s->kind)) && !given[k] &&
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+            if (is_one_of(s->kind, settings[i].required) && !given[k] &&
                 strcmp(settings[i].key, keys[k]) == 0)
                 return ps_yaml_error(s->at, "%s: \"%s\" is missing",
-                                     written_name(s->kind), keys[k]);
+                                     ps_layer_kind_name(s->kind), keys[k]);
     if (s->global && (s->stride[0] || s->padding[0] || s->padding[1]))
-        return ps_yaml_error(s->at, "avg_pool2d: global takes no stride or padding");
+        return ps_yaml_error(s->at, "%s: global takes no stride or padding",
+                             ps_layer_kind_name(s->kind));
+    if (s->kind == PS_LAYER_UPSAMPLE && !s->size[0] == !s->scale[0])
+        return ps_yaml_error(s->at, "upsample: takes either a size or a scale");
     return PS_OK;
 }
 

@@ -12,6 +12,7 @@
 #include "err.h"
 #include "yaml_tree.h"
 
+/* Kinds that devices compute. */
 #define PS_LAYER_MAP(X)                                                                  \
     X(CONV2D, "conv2d")                                                                  \
     X(LINEAR, "linear")                                                                  \
@@ -29,23 +30,51 @@
     X(GELU_TANH, "gelu_tanh")                                                            \
     X(MAX_POOL2D, "max_pool2d")                                                          \
     X(AVG_POOL2D, "avg_pool2d")                                                          \
+    X(ADAPTIVE_AVG_POOL2D, "adaptive_avg_pool2d")                                        \
+    X(UPSAMPLE, "upsample")                                                              \
     X(DROPOUT, "dropout")                                                                \
     X(FLATTEN, "flatten")                                                                \
-    X(ADD, "add")                                                                        \
+    X(ADD, "residual")                                                                   \
+    X(CONCAT, "concat")                                                                  \
     X(LOG_SOFTMAX, "log_softmax")
+
+/* Kinds that a file may name, which become one of the others. */
+#define PS_LAYER_ALIAS_MAP(X)                                                            \
+    X(CONV1D, "conv1d")                                                                  \
+    X(BATCH_NORM1D, "batch_norm1d")                                                      \
+    X(MAX_POOL1D, "max_pool1d")                                                          \
+    X(AVG_POOL1D, "avg_pool1d")                                                          \
+    X(ADAPTIVE_AVG_POOL1D, "adaptive_avg_pool1d")                                        \
+    X(ADAPTIVE_MAX_POOL2D, "adaptive_max_pool2d")
 
 typedef enum ps_layer_kind {
 #define PS_LAYER_ENUM(name, text) PS_LAYER_##name,
-    PS_LAYER_MAP(PS_LAYER_ENUM)
+    PS_LAYER_MAP(PS_LAYER_ENUM) PS_LAYER_KIND_COUNT, // of those that devices compute
+    PS_LAYER_BEFORE_ALIASES = PS_LAYER_KIND_COUNT - 1,
+    PS_LAYER_ALIAS_MAP(PS_LAYER_ENUM)
 #undef PS_LAYER_ENUM
-        PS_LAYER_KIND_COUNT
+        PS_LAYER_WRITTEN_COUNT
 } ps_layer_kind;
 
-/* "conv2d". */
+/* "conv2d": as a file names it. */
 const char *ps_layer_kind_name(ps_layer_kind kind);
 
+/* Whether layers of this kind have parameters, and so need a name. */
+bool ps_layer_kind_has_tensors(ps_layer_kind kind);
+
+/* 2: the kind is for images, (channels, height, width); 1: for sequences, (channels, 1,
+ * length); 0: for any input. */
+int ps_layer_kind_axes(ps_layer_kind kind);
+
+/* How UPSAMPLE and ADAPTIVE_AVG_POOL2D compute a position of their output. */
+typedef enum ps_interpolation {
+    PS_INTERPOLATE_NEAREST,
+    PS_INTERPOLATE_BILINEAR, // PyTorch's with align_corners=False
+    PS_INTERPOLATE_MEAN      // of a window; windows differ by at most 1 in size
+} ps_interpolation;
+
 typedef struct ps_layer_settings {
-    ps_layer_kind kind;                   // PS_LAYER_ADD: a residual block
+    ps_layer_kind kind;                   // as written; PS_LAYER_ADD: a residual block
     const ps_yaml *at;                    // the list's item, for messages
     const char *name;                     // borrowed from the tree; NULL when not given
     int64_t out;                          // CONV2D: channels; LINEAR: features
@@ -53,10 +82,13 @@ typedef struct ps_layer_settings {
     int dilation[2];                      // CONV2D
     int64_t groups;                       // CONV2D, GROUP_NORM; 0: not given
     bool global;                          // AVG_POOL2D over the whole image
+    int size[2], scale[2];                // of the output: adaptive pools, UPSAMPLE
+    ps_interpolation mode;                // UPSAMPLE
     bool bias;
     double p, eps, momentum;
     double alpha;                   // ELU; LEAKY_RELU: negative_slope; NaN: not given
     const ps_yaml *body, *shortcut; // of a residual block; shortcut may be NULL
+    const ps_yaml *branches;        // CONCAT: lists of layers
 } ps_layer_settings;
 
 /* Reads one item of a list of layers. CONFIG on failure, naming file, line and setting:

@@ -16,8 +16,7 @@ ps_err ps_layer_error(const ps_layer *layer, const ps_yaml *at, const char *fmt,
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    const char *kind = ps_layer_kind_name(layer->kind);
-    if (layer->kind == PS_LAYER_ADD) kind = "residual";
+    const char *kind = ps_layer_kind_name(layer->written);
     return ps_err_set(PS_ERR_SHAPE, "%s:%d: %s%s%s: %s", at->file, at->line, kind,
                       layer->name[0] ? " " : "", layer->name, text);
 }
@@ -101,7 +100,7 @@ static ps_err slide(ps_layer *layer, const ps_yaml *at, int64_t channels)
 
 static void take_window(ps_layer *layer, const ps_layer_settings *s)
 {
-    bool pool = s->kind != PS_LAYER_CONV2D;
+    bool pool = layer->kind != PS_LAYER_CONV2D;
     for (int i = 0; i < 2; i++) {
         layer->kernel[i] = s->global ? (int)layer->in.d[1 + i] : s->kernel[i];
         layer->stride[i] = s->stride[i];
@@ -135,6 +134,7 @@ static ps_err infer_conv2d(ps_model_spec *spec, const ps_layer_settings *s,
     int64_t in = layer->in.d[0] / layer->groups;
     int64_t kh = layer->kernel[0], kw = layer->kernel[1];
     ps_dims weight = {4, {s->out, in, kh, kw}}, bias = {1, {s->out}};
+    if (s->kind == PS_LAYER_CONV1D) weight = (ps_dims){3, {s->out, in, kw}};
     int64_t fan_in = ps_dims_count_max(&(ps_dims){3, {in, kh, kw}}, PS_LAYER_COUNT_MAX);
     PS_TRY(add_tensor(spec, layer, s->at, "weight", PS_TENSOR_WEIGHT, weight, fan_in,
                       &layer->weight));
@@ -186,7 +186,8 @@ static ps_err infer_layer_norm(ps_model_spec *spec, const ps_layer_settings *s,
 static ps_err infer_batch_norm2d(ps_model_spec *spec, const ps_layer_settings *s,
                                  ps_layer *layer)
 {
-    PS_TRY(want_image(layer, s->at));
+    if (s->kind == PS_LAYER_BATCH_NORM2D || layer->in.n != 1)
+        PS_TRY(want_image(layer, s->at));
     layer->momentum = s->momentum;
     ps_dims channels = {1, {layer->in.d[0]}}, scalar = {0, {0}};
     PS_TRY(add_scales(spec, s, layer));
@@ -210,6 +211,77 @@ static ps_err infer_pool(ps_model_spec *spec, const ps_layer_settings *s, ps_lay
                                   "padding %d is more than half of the kernel %d",
                                   layer->padding[i], layer->kernel[i]);
     return slide(layer, s->at, layer->in.d[0]);
+}
+
+/* The output's size, which divides the input's: windows that do not overlap. */
+static ps_err cover_evenly(ps_layer *layer, const ps_layer_settings *s)
+{
+    for (int i = 0; i < 2; i++) {
+        layer->kernel[i] = layer->stride[i] = (int)(layer->in.d[1 + i] / s->size[i]);
+        layer->padding[i] = 0;
+        layer->dilation[i] = 1;
+    }
+    return slide(layer, s->at, layer->in.d[0]);
+}
+
+static bool divides(const ps_layer *layer, const ps_layer_settings *s)
+{
+    return layer->in.d[1] % s->size[0] == 0 && layer->in.d[2] % s->size[1] == 0;
+}
+
+static ps_err infer_adaptive_max(ps_model_spec *spec, const ps_layer_settings *s,
+                                 ps_layer *layer)
+{
+    char text[PS_DIMS_TEXT];
+    PS_TRY(want_image(layer, s->at));
+    if (!divides(layer, s))
+        return ps_layer_error(layer, s->at,
+                              "size (%d, %d) does not divide the input %s; "
+                              "adaptive_avg_pool2d takes any size",
+                              s->size[0], s->size[1], ps_dims_text(&layer->in, text));
+    return cover_evenly(layer, s);
+}
+
+static ps_err infer_adaptive_avg(ps_model_spec *spec, const ps_layer_settings *s,
+                                 ps_layer *layer)
+{
+    PS_TRY(want_image(layer, s->at));
+    if (divides(layer, s)) {
+        layer->kind = PS_LAYER_AVG_POOL2D;
+        return cover_evenly(layer, s);
+    }
+    layer->mode = PS_INTERPOLATE_MEAN;
+    layer->out = (ps_dims){3, {layer->in.d[0], s->size[0], s->size[1]}};
+    return PS_OK;
+}
+
+static ps_err infer_upsample(ps_model_spec *spec, const ps_layer_settings *s,
+                             ps_layer *layer)
+{
+    PS_TRY(want_image(layer, s->at));
+    layer->mode = s->mode;
+    for (int i = 1; i < 3; i++)
+        layer->out.d[i] =
+            s->size[i - 1] ? s->size[i - 1] : layer->in.d[i] * s->scale[i - 1];
+    return PS_OK;
+}
+
+static ps_err infer_concat(ps_model_spec *spec, const ps_layer_settings *s,
+                           ps_layer *layer)
+{
+    const int second = layer->input[1];
+    const ps_dims *other = second == PS_INPUT ? &spec->input : &spec->layers[second].out;
+    ps_dims rest = layer->in;
+    rest.d[0] = other->d[0];
+    if (!ps_dims_equal(&rest, other)) {
+        char a[PS_DIMS_TEXT], b[PS_DIMS_TEXT];
+        return ps_layer_error(layer, s->at,
+                              "branches give %s and %s: they may differ in the first "
+                              "dimension only",
+                              ps_dims_text(&layer->in, a), ps_dims_text(other, b));
+    }
+    layer->out.d[0] = layer->in.d[0] + other->d[0];
+    return PS_OK;
 }
 
 static ps_err infer_dropout(ps_model_spec *spec, const ps_layer_settings *s,
@@ -255,9 +327,9 @@ static ps_err infer_elu(ps_model_spec *spec, const ps_layer_settings *s, ps_laye
 }
 
 /* Sets the layer's settings, tensors and output. On entry, the output holds the input. */
-static ps_err (*const infer[PS_LAYER_KIND_COUNT])(ps_model_spec *,
-                                                  const ps_layer_settings *,
-                                                  ps_layer *) = {
+static ps_err (*const infer[PS_LAYER_WRITTEN_COUNT])(ps_model_spec *,
+                                                     const ps_layer_settings *,
+                                                     ps_layer *) = {
     [PS_LAYER_CONV2D] = infer_conv2d,
     [PS_LAYER_LINEAR] = infer_linear,
     [PS_LAYER_BATCH_NORM2D] = infer_batch_norm2d,
@@ -274,15 +346,67 @@ static ps_err (*const infer[PS_LAYER_KIND_COUNT])(ps_model_spec *,
     [PS_LAYER_GELU_TANH] = infer_same,
     [PS_LAYER_MAX_POOL2D] = infer_pool,
     [PS_LAYER_AVG_POOL2D] = infer_pool,
+    [PS_LAYER_ADAPTIVE_AVG_POOL2D] = infer_adaptive_avg,
+    [PS_LAYER_UPSAMPLE] = infer_upsample,
     [PS_LAYER_DROPOUT] = infer_dropout,
     [PS_LAYER_FLATTEN] = infer_flatten,
     [PS_LAYER_ADD] = infer_same,
+    [PS_LAYER_CONCAT] = infer_concat,
     [PS_LAYER_LOG_SOFTMAX] = infer_log_softmax,
+    [PS_LAYER_CONV1D] = infer_conv2d,
+    [PS_LAYER_BATCH_NORM1D] = infer_batch_norm2d,
+    [PS_LAYER_MAX_POOL1D] = infer_pool,
+    [PS_LAYER_AVG_POOL1D] = infer_pool,
+    [PS_LAYER_ADAPTIVE_AVG_POOL1D] = infer_adaptive_avg,
+    [PS_LAYER_ADAPTIVE_MAX_POOL2D] = infer_adaptive_max,
 };
+
+/* What devices compute. */
+static ps_layer_kind kind_of(ps_layer_kind written)
+{
+    switch (written) {
+    case PS_LAYER_CONV1D:
+        return PS_LAYER_CONV2D;
+    case PS_LAYER_BATCH_NORM1D:
+        return PS_LAYER_BATCH_NORM2D;
+    case PS_LAYER_MAX_POOL1D:
+    case PS_LAYER_ADAPTIVE_MAX_POOL2D:
+        return PS_LAYER_MAX_POOL2D;
+    case PS_LAYER_AVG_POOL1D:
+        return PS_LAYER_AVG_POOL2D;
+    case PS_LAYER_ADAPTIVE_AVG_POOL1D:
+        return PS_LAYER_ADAPTIVE_AVG_POOL2D;
+    default:
+        return written;
+    }
+}
+
+/* Layers for images and layers for sequences do not mix: PyTorch's model would need
+ * other shapes between them. */
+static ps_err check_axes(const ps_model_spec *spec, const ps_layer_settings *s,
+                         const ps_layer *layer)
+{
+    const int axes = ps_layer_kind_axes(s->kind);
+    char text[PS_DIMS_TEXT];
+    if (axes == 2 && spec->sequences)
+        return ps_layer_error(layer, s->at,
+                              "is for images; the model's input is [channels, length]: "
+                              "take conv1d, batch_norm1d, max_pool1d, avg_pool1d or "
+                              "adaptive_avg_pool1d");
+    if (axes == 1 && !spec->sequences && layer->in.n != 1)
+        return ps_layer_error(layer, s->at,
+                              "input is %s; it is for models whose model.input is "
+                              "[channels, length]",
+                              ps_dims_text(&layer->in, text));
+    return PS_OK;
+}
 
 ps_err ps_layer_infer(ps_model_spec *spec, const ps_layer_settings *s, ps_layer *layer)
 {
     char text[PS_DIMS_TEXT];
+    layer->written = s->kind;
+    layer->kind = kind_of(s->kind);
+    PS_TRY(check_axes(spec, s, layer));
     PS_TRY(infer[s->kind](spec, s, layer));
     if (ps_dims_count_max(&layer->out, PS_LAYER_COUNT_MAX) >= 1) return PS_OK;
     return ps_layer_error(layer, s->at, "output %s has more than %" PRId64 " elements",

@@ -11,7 +11,7 @@
  */
 #define PS_LAYER_COUNT_MAX ((int64_t)INT_MAX)
 
-/* Sets the output's shape and the settings of the layer, whose kind, name and inputs are
+/* Sets the output's shape and the settings of the layer, whose name and inputs are
  * set and whose output has the shape of its input, and adds its parameters and buffers to
  * the model's table. CONFIG or SHAPE on failure, naming file, line, layer and shapes. */
 ps_err ps_layer_infer(ps_model_spec *spec, const ps_layer_settings *s, ps_layer *layer);

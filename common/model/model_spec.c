@@ -11,7 +11,7 @@
 
 enum {
     MAX_LAYERS = 4096,
-    MAX_DEPTH = 16, // of nested residual blocks
+    MAX_DEPTH = 16, // of nested blocks
     MAX_PATH = 512,
 };
 typedef struct builder {
@@ -41,16 +41,22 @@ static ps_err grow(void *array, int n, int *cap, size_t size)
     return PS_OK;
 }
 
+/* Whether the layer's name is the prefix of the names inside. */
+static bool is_block(ps_layer_kind kind)
+{
+    return kind == PS_LAYER_ADD || kind == PS_LAYER_CONCAT;
+}
+
 /* Two layers with the same name would have tensors with the same name. */
 static ps_err check_unique(const builder *b, const ps_layer *layer, const ps_yaml *at)
 {
     for (int i = 0; i < b->spec->n_layers; i++) {
         const ps_layer *other = &b->spec->layers[i];
-        if (other->kind != PS_LAYER_ADD && strcmp(other->name, layer->name) == 0)
+        if (!is_block(other->kind) && strcmp(other->name, layer->name) == 0)
             return ps_err_set(PS_ERR_CONFIG,
                               "%s:%d: %s: the name \"%s\" is that of the layer of line "
                               "%d already",
-                              at->file, at->line, ps_layer_kind_name(layer->kind),
+                              at->file, at->line, ps_layer_kind_name(layer->written),
                               layer->name, other->line);
     }
     return PS_OK;
@@ -81,7 +87,7 @@ static ps_err add_layer(builder *b, const ps_layer_settings *s, const char *path
         return ps_yaml_error(s->at, "more than %d layers", MAX_LAYERS);
     PS_TRY(grow(&spec->layers, spec->n_layers, &b->cap_layers, sizeof(ps_layer)));
     ps_layer *layer = &spec->layers[spec->n_layers];
-    *layer = (ps_layer){.kind = s->kind,
+    *layer = (ps_layer){.written = s->kind,
                         .line = s->at->line,
                         .input = {first->from, second ? second->from : PS_NONE},
                         .n_inputs = second ? 2 : 1,
@@ -107,8 +113,6 @@ static ps_err add_residual(builder *b, const ps_layer_settings *s, const char *p
                            int depth, flow *at)
 {
     flow body = *at, shortcut = *at;
-    if (depth == MAX_DEPTH)
-        return ps_yaml_error(s->at, "residual: more than %d nested blocks", MAX_DEPTH);
     if (s->body->n_items == 0) return ps_yaml_error(s->at, "residual: body is empty");
     PS_TRY(add_list(b, s->body, path, depth + 1, &body));
     if (s->shortcut) PS_TRY(add_list(b, s->shortcut, path, depth + 1, &shortcut));
@@ -125,19 +129,37 @@ static ps_err add_residual(builder *b, const ps_layer_settings *s, const char *p
     return add_layer(b, s, path, &body, &shortcut, at);
 }
 
+/* Appends a layer for the second branch, and for each that follows: it puts the branch's
+ * channels behind those of the branches before. */
+static ps_err add_concat(builder *b, const ps_layer_settings *s, const char *path,
+                         int depth, flow *at)
+{
+    flow sum = *at;
+    PS_TRY(add_list(b, s->branches->items[0], path, depth + 1, &sum));
+    for (int i = 1; i < s->branches->n_items; i++) {
+        flow branch = *at;
+        PS_TRY(add_list(b, s->branches->items[i], path, depth + 1, &branch));
+        PS_TRY(add_layer(b, s, path, &sum, &branch, &sum));
+    }
+    *at = sum;
+    return PS_OK;
+}
+
 static ps_err add_item(builder *b, const ps_yaml *item, const char *prefix, int index,
                        int depth, flow *at)
 {
     ps_layer_settings s;
     char path[MAX_PATH];
     PS_TRY(ps_layer_settings_read(item, &s));
-    bool has_tensors = s.kind == PS_LAYER_CONV2D || s.kind == PS_LAYER_LINEAR ||
-                       s.kind == PS_LAYER_BATCH_NORM2D || s.kind == PS_LAYER_GROUP_NORM ||
-                       s.kind == PS_LAYER_LAYER_NORM;
-    PS_TRY(path_of(&s, prefix, index, has_tensors || s.kind == PS_LAYER_ADD, path));
+    const bool needed = ps_layer_kind_has_tensors(s.kind) || is_block(s.kind);
+    PS_TRY(path_of(&s, prefix, index, needed, path));
+    if (is_block(s.kind) && depth == MAX_DEPTH)
+        return ps_yaml_error(item, "%s: more than %d nested blocks",
+                             ps_layer_kind_name(s.kind), MAX_DEPTH);
     if (s.kind == PS_LAYER_ADD) return add_residual(b, &s, path, depth, at);
+    if (s.kind == PS_LAYER_CONCAT) return add_concat(b, &s, path, depth, at);
     if (path[0]) {
-        ps_layer named = {.kind = s.kind, .name = path};
+        ps_layer named = {.written = s.kind, .name = path};
         PS_TRY(check_unique(b, &named, item));
     }
     return add_layer(b, &s, path, at, NULL, at);
@@ -168,10 +190,10 @@ static ps_err set_input(builder *b)
     const ps_int_list *input = &b->cfg->model.input;
     char place[256];
     ps_dims *dims = &b->spec->input;
-    if (input->n != 1 && input->n != 3)
+    if (input->n < 1 || input->n > 3)
         return ps_err_set(PS_ERR_CONFIG,
-                          "%s: has to be [channels, height, width] or [features], not "
-                          "%d numbers",
+                          "%s: has to be [channels, height, width], [channels, length] "
+                          "or [features], not %d numbers",
                           place_of(b, "model.input", place), input->n);
     dims->n = input->n;
     memcpy(dims->d, input->v, (size_t)input->n * sizeof dims->d[0]);
@@ -179,6 +201,8 @@ static ps_err set_input(builder *b)
         if (dims->d[i] < 1)
             return ps_err_set(PS_ERR_CONFIG, "%s: %" PRId64 " is below 1",
                               place_of(b, "model.input", place), dims->d[i]);
+    b->spec->sequences = input->n == 2;
+    if (input->n == 2) *dims = (ps_dims){3, {dims->d[0], 1, dims->d[1]}};
     if (ps_dims_count_max(dims, PS_LAYER_COUNT_MAX) < 1)
         return ps_err_set(PS_ERR_CONFIG, "%s: more than %" PRId64 " values a sample",
                           place_of(b, "model.input", place), PS_LAYER_COUNT_MAX);

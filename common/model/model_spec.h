@@ -4,7 +4,7 @@
  * alone or with its settings:
  *
  *   model:
- *     input: [1, 28, 28]          # C, H, W; or [features]
+ *     input: [1, 28, 28]          # C, H, W; or [C, length]; or [features]
  *     loss: nll                   # nll | cross_entropy | mse | l1 | ... (config_words.h)
  *     layers:
  *       - conv2d: {name: conv1, out: 32, kernel: 3}   # stride 1, padding 0,
@@ -21,15 +21,26 @@
  *       - group_norm: {name: gn1, groups: 8}               # eps 1e-5
  *       - layer_norm: {name: ln1}                          # of features; eps 1e-5
  *       - avg_pool2d: global                               # or kernel/stride
+ *       - adaptive_avg_pool2d: 7                           # size of the output;
+ *                                                        # adaptive_max_pool2d, too
+ *       - upsample: {scale: 2, mode: bilinear}             # or size; mode nearest
+ *       - concat:                                          # along the channels
+ *           name: mixed                                    # prefix of the names inside
+ *           branches: [[ ... layers ... ], [ ... ]]        # []: the input itself
  *       - residual:                                        # out = body(x) + shortcut(x)
  *           name: layer1.0                                 # prefix of the names inside
  *           body: [ ... layers ... ]
  *           shortcut: [ ... ]                              # absent: the identity
  *       - log_softmax
  *
+ * For sequences, whose input is [channels, length]: conv1d, batch_norm1d, max_pool1d,
+ * avg_pool1d and adaptive_avg_pool1d, with one number where images have two. Devices
+ * compute them as images of height 1; weights have PyTorch's shapes. batch_norm1d also
+ * takes features.
+ *
  * A layer may have a name. A layer that has parameters and no name is named by its index
- * in its list, as torch.nn.Sequential does. Names inside a residual block are prefixed
- * with the block's.
+ * in its list, as torch.nn.Sequential does. Names inside a residual block or a concat are
+ * prefixed with its name.
  */
 #ifndef PS_MODEL_SPEC_H
 #define PS_MODEL_SPEC_H
@@ -41,17 +52,18 @@
 enum { PS_INPUT = -1, PS_NONE = -1 };
 
 typedef struct ps_layer {
-    ps_layer_kind kind;
-    char *name;      // PyTorch path; may be "" for a layer without parameters
-    int line;        // in the configuration file
-    int input[2];    // indices of the producing layers; PS_INPUT: the model's input. ADD:
-                     // both
-    int n_inputs;    // 1, ADD 2 (body, shortcut)
-    int n_consumers; // layers (and the loss) that read this one's output
-    ps_dims in, out; // one sample's: (C, H, W) or (F)
+    ps_layer_kind kind;    // what devices compute
+    ps_layer_kind written; // what the file says: CONV1D becomes CONV2D
+    char *name;            // PyTorch path; may be "" for a layer without parameters
+    int line;              // in the configuration file
+    int input[2];          // indices of the producing layers; PS_INPUT: the model's input
+    int n_inputs;          // 1; ADD (body, shortcut) and CONCAT: 2
+    int n_consumers;       // layers (and the loss) that read this one's output
+    ps_dims in, out;       // one sample's: (C, H, W) or (F)
     /* Settings; those that the kind does not have are 0. */
     int kernel[2], stride[2], padding[2]; // h, w: CONV2D, MAX_POOL2D, AVG_POOL2D
     int dilation[2];                      // h, w: CONV2D
+    ps_interpolation mode;                // UPSAMPLE, ADAPTIVE_AVG_POOL2D
     int64_t groups;                       // CONV2D, GROUP_NORM; LAYER_NORM: 1
     double alpha;                         // ELU; LEAKY_RELU: the slope below 0
     double p;                             // DROPOUT (0 when model.dropout is false)
@@ -63,6 +75,7 @@ typedef struct ps_layer {
 
 typedef struct ps_model_spec {
     ps_dims input;     // one sample's
+    bool sequences;    // model.input is [channels, length]; values are (C, 1, length)
     int64_t n_outputs; // classes, or numbers
     ps_loss_kind loss;
     float label_smoothing; // like the next two: of nll and cross_entropy

@@ -239,6 +239,46 @@ const model_case model_cases[] = {
      "{residual: {name: r, body: [{linear: {name: a, out: 12}}, tanh]}}, {residual: "
      "{name: s, body: [sigmoid, {linear: {name: a, out: 12}}], shortcut: [tanh]}}, "
      "{linear: {name: fc, out: 5}}"},
+    {"upsample, nearest", "[3, 5, 4]", "cross_entropy",
+     "{conv2d: {name: a, out: 16, kernel: 3, padding: 1}}, relu, {upsample: 2}, {conv2d: "
+     "{name: b, out: 8, kernel: 3}}, tanh, {upsample: {size: [7, 13]}}, {conv2d: {name: "
+     "c, out: 5, kernel: 3}}, {upsample: {scale: [1, 3]}}, {avg_pool2d: global}, "
+     "flatten, {linear: {name: fc, out: 5}}"},
+    {"upsample, bilinear", "[3, 5, 4]", "cross_entropy",
+     "{upsample: {scale: 2, mode: bilinear}}, {conv2d: {name: a, out: 20, kernel: 3}}, "
+     "tanh, {upsample: {scale: [2, 4], mode: bilinear}}, {conv2d: {name: b, out: 16, "
+     "kernel: 3, stride: 2}}, tanh, {residual: {name: r, body: [{conv2d: {name: c, out: "
+     "16, kernel: 3, padding: 1}}], shortcut: [{upsample: 1}]}}, {avg_pool2d: global}, "
+     "flatten, {linear: {name: fc, out: 5}}"},
+    {"adaptive pools that divide", "[3, 12, 16]", "cross_entropy",
+     "{conv2d: {name: a, out: 21, kernel: 1}}, tanh, {adaptive_avg_pool2d: [6, 8]}, "
+     "{adaptive_max_pool2d: [3, 2]}, {conv2d: {name: c, out: 6, kernel: 1}}, tanh, "
+     "{adaptive_avg_pool2d: 1}, flatten, {linear: {name: fc, out: 5}}"},
+    {"concat of blocks", "[3, 8, 7]", "cross_entropy",
+     "{conv2d: {name: a, out: 16, kernel: 1}}, relu, {concat: {name: f, branches: "
+     "[[{conv2d: {name: b, out: 32, kernel: 1}}, relu], [{conv2d: {name: c, out: 16, "
+     "kernel: 3, padding: 1}}, relu], []]}}, {conv2d: {name: d, out: 16, kernel: 3}}, "
+     "relu, {concat: [[], [tanh], [{max_pool2d: {kernel: 3, stride: 1, padding: 1}}]]}, "
+     "{avg_pool2d: global}, flatten, {linear: {name: fc, out: 5}}"},
+    {"concat of channels that fill no block", "[3, 8, 7]", "cross_entropy",
+     "{concat: [[], [{conv2d: {name: a, out: 5, kernel: 1}}, tanh], [{conv2d: {name: b, "
+     "out: 16, kernel: 1}}, tanh]]}, {conv2d: {name: c, out: 16, kernel: 1}}, relu, "
+     "{concat: {name: g, branches: [[{conv2d: {name: d, out: 16, kernel: 1}}], [{conv2d: "
+     "{name: e, out: 21, kernel: 1}}], [{conv2d: {name: f, out: 7, kernel: 1}}]]}}, "
+     "{batch_norm2d: {name: n}}, relu, {dropout: 0.3}, {conv2d: {name: h, out: 8, "
+     "kernel: 3}}, flatten, {linear: {name: fc, out: 5}}"},
+    {"concat of features", "[9]", "nll",
+     "{concat: [[{linear: {name: a, out: 7}}, relu], [{linear: {name: b, out: 4}}], "
+     "[]]}, {batch_norm1d: {name: n}}, relu, {linear: {name: c, out: 16}}, "
+     "{batch_norm1d: {name: m}}, {linear: {name: d, out: 5}}, " NLL},
+    {"sequences", "[3, 40]", "cross_entropy",
+     "{conv1d: {name: a, out: 8, kernel: 5, padding: 2}}, {batch_norm1d: {name: n}}, "
+     "relu, {max_pool1d: 2}, {conv1d: {name: b, out: 16, kernel: 3, stride: 2, dilation: "
+     "2, padding: 1, groups: 2, bias: false}}, {group_norm: {name: g, groups: 4}}, gelu, "
+     "{residual: {name: r, body: [{conv1d: {name: c, out: 16, kernel: 3, padding: 1}}, "
+     "tanh]}}, {avg_pool1d: {kernel: 3, stride: 1, padding: 1}}, {adaptive_avg_pool1d: "
+     "4}, {concat: [[], [{avg_pool1d: {kernel: 3, stride: 1, padding: 1}}]]}, flatten, "
+     "{linear: {name: fc, out: 5}}"},
 };
 
 const size_t model_n_cases = sizeof model_cases / sizeof *model_cases;

@@ -208,7 +208,7 @@ static void linear(ref_model *m, const ps_layer *l, const double *x, double *y,
 
 static void statistics(ref_model *m, const ps_layer *l, const double *x, bool training)
 {
-    const int64_t C = l->in.d[0], P = l->in.d[1] * l->in.d[2];
+    const int64_t C = l->in.d[0], P = ps_dims_count(&l->in) / C;
     double count = (double)(m->n * P);
     double *rm = m->statistics + m->spec->table.buffers[l->running_mean].offset / 4;
     double *rv = m->statistics + m->spec->table.buffers[l->running_var].offset / 4;
@@ -234,7 +234,7 @@ static void statistics(ref_model *m, const ps_layer *l, const double *x, bool tr
 static void norm(ref_model *m, const ps_layer *l, const double *x, double *y,
                  const double *dy, double *dx, bool training)
 {
-    const int64_t C = l->in.d[0], P = l->in.d[1] * l->in.d[2];
+    const int64_t C = l->in.d[0], P = ps_dims_count(&l->in) / C;
     const double *weight = tensor_of(m, m->params, l->weight);
     const double *bias = tensor_of(m, m->params, l->bias);
     double *dw = tensor_of(m, m->grads, l->weight);
@@ -337,6 +337,59 @@ static void pool(ref_model *m, const ps_layer *l, const double *x, double *y,
         }
     }
     free(best);
+}
+
+/* How much position i of the input adds to position o of the output, along one axis: the
+ * formulas of torch.nn.Upsample and AdaptiveAvgPool2d. */
+static double axis_weight(ps_interpolation mode, int64_t in, int64_t out, int64_t o,
+                          int64_t i)
+{
+    const double ratio = (double)in / (double)out, at = ((double)o + 0.5) * ratio - 0.5;
+    const double centre = fmin(fmax(at, 0), (double)(in - 1));
+    const int64_t begin = o * in / out, end = ((o + 1) * in + out - 1) / out;
+    switch (mode) {
+    case PS_INTERPOLATE_NEAREST:
+        return i == begin;
+    case PS_INTERPOLATE_BILINEAR:
+        return fmax(0, 1 - fabs(centre - (double)i));
+    default:
+        return i >= begin && i < end ? 1.0 / (double)(end - begin) : 0;
+    }
+}
+
+/* dy NULL: the forward pass. */
+static void interpolate(ref_model *m, const ps_layer *l, const double *x, double *y,
+                        const double *dy, double *dx)
+{
+    PLANES;
+    for (int64_t k = 0; k < H2 * W2 * H * W; k++) {
+        const int64_t ow = k % W2, oh = k / W2 % H2, w = k / W2 / H2 % W,
+                      h = k / W2 / H2 / W;
+        const double weight =
+            axis_weight(l->mode, H, H2, oh, h) * axis_weight(l->mode, W, W2, ow, w);
+        for (int64_t o = 0; o < m->n * C && weight != 0; o++) {
+            const int64_t i = (o * H + h) * W + w, j = (o * H2 + oh) * W2 + ow;
+            if (dy)
+                dx[i] += weight * dy[j];
+            else
+                y[j] += weight * x[i];
+        }
+    }
+}
+
+/* Copies or adds the k-th input's part of a concatenation. */
+static void concat_part(ref_model *m, const ps_layer *l, int k, const double *x,
+                        double *y, const double *dy, double *dx)
+{
+    const int64_t whole = ps_dims_count(&l->out), first = ps_dims_count(&l->in);
+    const int64_t begin = k ? first : 0, count = k ? whole - first : first;
+    for (int64_t e = 0; e < m->n * count; e++) {
+        const int64_t at = e / count * whole + begin + e % count;
+        if (dy)
+            dx[e] += dy[at];
+        else
+            y[at] = x[e];
+    }
 }
 
 static void dropout(ref_model *m, const ps_layer *l, const double *x, double *y,
@@ -470,6 +523,14 @@ static void forward_layer(ref_model *m, int i, const ps_batch *batch, const ps_p
     case PS_LAYER_AVG_POOL2D:
         pool(m, l, x, y, NULL, NULL);
         break;
+    case PS_LAYER_ADAPTIVE_AVG_POOL2D:
+    case PS_LAYER_UPSAMPLE:
+        interpolate(m, l, x, y, NULL, NULL);
+        break;
+    case PS_LAYER_CONCAT:
+        concat_part(m, l, 0, x, y, NULL, NULL);
+        concat_part(m, l, 1, input_of(m, l->input[1]), y, NULL, NULL);
+        break;
     case PS_LAYER_DROPOUT:
         dropout(m, l, x, y, batch, pass);
         break;
@@ -514,10 +575,18 @@ static void backward_layer(ref_model *m, int i, const ps_batch *batch,
     case PS_LAYER_LOG_SOFTMAX:
         log_softmax(m, l, x, NULL, dy, dx);
         break;
+    case PS_LAYER_CONCAT:
+        for (int k = 0; k < 2; k++)
+            if (l->input[k] != PS_INPUT)
+                concat_part(m, l, k, NULL, NULL, dy, m->gradient[l->input[k]]);
+        break;
     default:
         if (!dx && l->kind != PS_LAYER_ADD) break;
         if (l->kind == PS_LAYER_MAX_POOL2D || l->kind == PS_LAYER_AVG_POOL2D) {
             pool(m, l, x, NULL, dy, dx);
+        } else if (l->kind == PS_LAYER_ADAPTIVE_AVG_POOL2D ||
+                   l->kind == PS_LAYER_UPSAMPLE) {
+            interpolate(m, l, x, NULL, dy, dx);
         } else if (l->kind == PS_LAYER_DROPOUT) {
             dropout(m, l, dy, dx, batch, pass);
         } else if (l->kind == PS_LAYER_FLATTEN || l->kind == PS_LAYER_ADD) {

@@ -207,7 +207,7 @@ static void combinations_are_checked(void **state)
     assert_refused("", "data.normalize=[0.5]", "as many standard deviations");
     assert_refused("", "data.normalize=[0.5, 0]", "above 0");
     assert_refused("", "data.resize=[8]", "has to be [H, W]");
-    assert_refused("", "model.input=[1, 2]", "[C, H, W]");
+    assert_refused("", "model.input=[1, 2, 3, 4]", "[C, H, W]");
     assert_refused("", "train.device=gpu", "train.device: 'gpu'");
     assert_refused("", "net.heartbeat_ms=20000", "above net.heartbeat_ms");
     assert_refused("", "job.servers=0", "needs a server");

@@ -363,10 +363,10 @@ static void the_loss_fits_the_last_layer(void **state)
 
 static void the_input_is_checked(void **state)
 {
-    const int64_t two[] = {28, 28}, zero[] = {1, 0, 28}, huge[] = {1 << 24, 1 << 24, 3};
+    const int64_t four[] = {1, 2, 28, 28}, zero[] = {1, 0, 28}, huge[] = {1 << 24, 1 << 24, 3};
     const char *layers = "    - flatten\n    - linear: 10\n";
     fixture f;
-    assert_int_equal(build(&f, layers, 2, two, "mse"), PS_ERR_CONFIG);
+    assert_int_equal(build(&f, layers, 4, four, "mse"), PS_ERR_CONFIG);
     tear(&f);
     assert_int_equal(build(&f, layers, 3, zero, "mse"), PS_ERR_CONFIG);
     tear(&f);

@@ -88,7 +88,7 @@ static ps_err check(int64_t n, const ps_dims *dims, int64_t n_classes)
     if (dims->n != 1 && dims->n != 3)
         return ps_err_set(
             PS_ERR_CONFIG,
-            "synthetic data: model.input has to be [C, H, W] or [features]");
+            "synthetic data: model.input has to be [C, H, W], [C, length] or [features]");
     return PS_OK;
 }
 

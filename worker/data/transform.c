@@ -38,11 +38,20 @@ static bool same_size(ps_image_size a, ps_image_size b)
     return a.c == b.c && a.h == b.h && a.w == b.w;
 }
 
+/* Whether data of (channels, length), which readers take for an image of one channel, is
+ * read by a model of sequences: as (channels, 1, length). */
+static bool are_sequences(const ps_dims *from, const ps_dims *to)
+{
+    return from->n == 3 && to->n == 3 && from->d[0] == 1 && to->d[1] == 1 &&
+           from->d[1] == to->d[0] && from->d[2] == to->d[2];
+}
+
 /* Sets resized and to. Images need (C, H, W); the model's input may be the flattened form
  * of it. */
 static ps_err fit(ps_transform *t, const ps_config_data *config, const ps_dims *from,
                   const ps_dims *to)
 {
+    if (are_sequences(from, to)) from = to;
     t->from = t->resized = image_size(from);
     if (config->resize.n > 0) {
         t->resized.h = config->resize.v[0];

@@ -1,5 +1,6 @@
 #include "cpu_plan.h"
 
+#include "cpu_concat.h"
 #include "cpu_narrow.h"
 #include "log.h"
 
@@ -177,6 +178,13 @@ static ps_err init_layer(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in
     case PS_LAYER_MAX_POOL2D:
     case PS_LAYER_AVG_POOL2D:
         init_pool(run, s, in, out);
+        return PS_OK;
+    case PS_LAYER_ADAPTIVE_AVG_POOL2D:
+    case PS_LAYER_UPSAMPLE:
+        s->interpolate = (ps_cpu_interpolate){*in, *out, l->mode};
+        return PS_OK;
+    case PS_LAYER_CONCAT:
+        *out = ps_cpu_shape_make(run->n, &l->out, ps_cpu_concat_lanes(in));
         return PS_OK;
     case PS_LAYER_DROPOUT:
         init_dropout(run, s, in);

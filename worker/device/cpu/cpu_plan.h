@@ -6,6 +6,7 @@
 #include "cpu_batchnorm.h"
 #include "cpu_conv.h"
 #include "cpu_groupnorm.h"
+#include "cpu_interpolate.h"
 #include "cpu_linear_rows.h"
 #include "cpu_pool_rows.h"
 #include "device.h"
@@ -26,6 +27,7 @@ typedef struct ps_cpu_step {
     ps_cpu_batchnorm_arrays batchnorm_arrays;
     ps_cpu_groupnorm groupnorm; // GROUP_NORM, LAYER_NORM
     ps_cpu_pool pool;
+    ps_cpu_interpolate interpolate; // UPSAMPLE, ADAPTIVE_AVG_POOL2D
     ps_cpu_dropout dropout;
     ps_cpu_linear linear;
     bool in_place;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cpu_activation.h"
+#include "cpu_concat.h"
 #include "cpu_loss.h"
 #include "cpu_nan.h"
 #include "cpu_narrow.h"
@@ -129,6 +130,28 @@ static void forward_add(ps_cpu_run *run, ps_cpu_step *s)
     ps_cpu_sum_forward(ps_cpu_shape_count(&y->shape), a->at, other, y->at, s->node->relu);
 }
 
+static void forward_concat(ps_cpu_run *run, ps_cpu_step *s)
+{
+    const ps_cpu_value *a = &run->values[s->node->in[0]];
+    const ps_cpu_value *b = &run->values[s->node->in[1]];
+    const ps_cpu_value *y = &run->values[s->node->out];
+    ps_cpu_concat_forward(&a->shape, a->at, &y->shape, 0, y->at);
+    ps_cpu_concat_forward(&b->shape, b->at, &y->shape, a->shape.c, y->at);
+}
+
+static void backward_concat(ps_cpu_run *run, ps_cpu_step *s)
+{
+    const ps_cpu_value *out = &run->values[s->node->out];
+    int64_t first = 0;
+    for (int k = 0; k < 2; k++) {
+        const ps_cpu_value *in = &run->values[s->node->in[k]];
+        if (in->grad)
+            ps_cpu_concat_backward(&out->shape, first, out->grad, &in->shape, in->grad,
+                                   s->add[k]);
+        first += in->shape.c;
+    }
+}
+
 static ps_cpu_linear_place place_of(const ps_cpu_run *run, const ps_layer *l)
 {
     ps_cpu_linear_place p;
@@ -176,6 +199,13 @@ static ps_err forward_plain(ps_cpu_run *run, ps_cpu_step *s, const uint8_t *mask
         return PS_OK;
     case PS_LAYER_AVG_POOL2D:
         ps_cpu_avg_pool_forward(&s->pool, in->at, out->at);
+        return PS_OK;
+    case PS_LAYER_ADAPTIVE_AVG_POOL2D:
+    case PS_LAYER_UPSAMPLE:
+        ps_cpu_interpolate_forward(&s->interpolate, in->at, out->at);
+        return PS_OK;
+    case PS_LAYER_CONCAT:
+        forward_concat(run, s);
         return PS_OK;
     case PS_LAYER_DROPOUT:
         forward_dropout(run, s, mask);
@@ -388,6 +418,13 @@ static ps_err backward_plain(ps_cpu_run *run, ps_cpu_step *s)
         return PS_OK;
     case PS_LAYER_AVG_POOL2D:
         ps_cpu_avg_pool_backward(&s->pool, out->grad, in->grad, s->add[0]);
+        return PS_OK;
+    case PS_LAYER_ADAPTIVE_AVG_POOL2D:
+    case PS_LAYER_UPSAMPLE:
+        ps_cpu_interpolate_backward(&s->interpolate, out->grad, in->grad, s->add[0]);
+        return PS_OK;
+    case PS_LAYER_CONCAT:
+        backward_concat(run, s);
         return PS_OK;
     case PS_LAYER_DROPOUT:
         ps_cpu_dropout_backward(&s->dropout, s->mask, out->grad, in->grad, s->add[0]);

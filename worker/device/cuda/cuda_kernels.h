@@ -27,6 +27,7 @@
     X(take)                                                                              \
     X(swap)                                                                              \
     X(pass)                                                                              \
+    X(slice)                                                                             \
     X(bias)                                                                              \
     X(act)                                                                               \
     X(act_grad)                                                                          \
@@ -36,6 +37,8 @@
     X(max_pool_grad)                                                                     \
     X(avg_pool)                                                                          \
     X(avg_pool_grad)                                                                     \
+    X(interpolate)                                                                       \
+    X(interpolate_grad)                                                                  \
     X(im2col)                                                                            \
     X(col2im)                                                                            \
     X(dropout)                                                                           \

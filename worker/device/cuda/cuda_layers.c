@@ -167,6 +167,69 @@ static ps_err move(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t n, ps_v
     return PS_LAUNCH(r->plan->gpu, pass, n, PS_CUDA_NAME(s), .x = x, .y = y, .add = add);
 }
 
+/* x's part of a concatenation, whose parts before it have `first` elements of a sample.
+ */
+static ps_err join(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t first,
+                   const ps_cuda_value *part, const ps_cuda_value *whole)
+{
+    return PS_LAUNCH(r->plan->gpu, slice, ps_cuda_count(r, part), PS_CUDA_NAME(s),
+                     .x = part->at, .y = whole->at,
+                     .inner = ps_divisor_of(part->features),
+                     .x_pitch = (uint32_t)part->features,
+                     .y_pitch = (uint32_t)whole->features, .y_first = (uint32_t)first);
+}
+
+static ps_err concat(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_cuda_value *a = ps_cuda_input_of(r, s, 0), *b = ps_cuda_input_of(r, s, 1);
+    const ps_cuda_value *out = ps_cuda_output_of(r, s);
+    PS_TRY(join(r, s, 0, a, out));
+    return join(r, s, a->features, b, out);
+}
+
+static ps_err concat_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_cuda_value *out = ps_cuda_output_of(r, s);
+    int64_t first = 0;
+    for (int k = 0; k < 2; k++) {
+        const ps_cuda_value *in = ps_cuda_input_of(r, s, k);
+        if (in->grad.at)
+            PS_TRY(PS_LAUNCH(
+                r->plan->gpu, slice, ps_cuda_count(r, in), PS_CUDA_NAME(s),
+                .x = out->grad, .y = in->grad, .inner = ps_divisor_of(in->features),
+                .x_pitch = (uint32_t)out->features, .x_first = (uint32_t)first,
+                .y_pitch = (uint32_t)in->features, .add = s->add[k]));
+        first += in->features;
+    }
+    return PS_OK;
+}
+
+static ps_axis axis_of(const ps_layer *l, int dim)
+{
+    return (ps_axis){(int32_t)l->in.d[dim], (int32_t)l->out.d[dim], l->mode};
+}
+
+static ps_err interpolate(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_layer *l = s->node->layer;
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    return PS_LAUNCH(r->plan->gpu, interpolate, ps_cuda_count(r, out), PS_CUDA_NAME(s),
+                     .x = in->at, .y = out->at, .rows = axis_of(l, 1),
+                     .columns = axis_of(l, 2), .out_row = ps_divisor_of(l->out.d[2]),
+                     .out_plane = ps_divisor_of(out->plane));
+}
+
+static ps_err interpolate_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_layer *l = s->node->layer;
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    return PS_LAUNCH(r->plan->gpu, interpolate_grad, ps_cuda_count(r, in),
+                     PS_CUDA_NAME(s), .dy = out->grad, .dx = in->grad,
+                     .rows = axis_of(l, 1), .columns = axis_of(l, 2),
+                     .in_row = ps_divisor_of(l->in.d[2]),
+                     .in_plane = ps_divisor_of(in->plane), .add = s->add[0]);
+}
+
 /* relu: also applies the gradient of a relu with these outputs. */
 static ps_err drop(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x, ps_values y,
                    ps_values relu, bool add)
@@ -235,6 +298,11 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
     case PS_LAYER_AVG_POOL2D:
         return PS_LAUNCH(gpu, avg_pool, ps_cuda_count(r, out), PS_CUDA_NAME(s),
                          .x = in->at, .y = out->at, .at = s->planes);
+    case PS_LAYER_ADAPTIVE_AVG_POOL2D:
+    case PS_LAYER_UPSAMPLE:
+        return interpolate(r, s);
+    case PS_LAYER_CONCAT:
+        return concat(r, s);
     case PS_LAYER_DROPOUT:
         if (r->training) return drop(r, s, in->at, out->at, (ps_values){0}, false);
         return move(r, s, ps_cuda_count(r, in), in->at, out->at, false);
@@ -301,6 +369,11 @@ static ps_err plain_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
         return PS_LAUNCH(gpu, avg_pool_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s),
                          .dy = out->grad, .dx = in->grad, .at = s->planes,
                          .add = s->add[0]);
+    case PS_LAYER_ADAPTIVE_AVG_POOL2D:
+    case PS_LAYER_UPSAMPLE:
+        return interpolate_backward(r, s);
+    case PS_LAYER_CONCAT:
+        return concat_backward(r, s);
     case PS_LAYER_DROPOUT:
         return drop(r, s, out->grad, in->grad, drops_relu(r, s) ? in->at : (ps_values){0},
                     s->add[0]);

@@ -1,5 +1,5 @@
 /* Kernels (cuda_kernels.h) that move values without changing them: taking a batch,
- * changing a layout, copying. */
+ * changing a layout, copying, concatenating. */
 #ifndef PS_CUDA_MOVING_KERNELS_H
 #define PS_CUDA_MOVING_KERNELS_H
 
@@ -56,6 +56,23 @@ typedef struct ps_k_pass {
 PS_ARITH void ps_k_pass_at(const ps_k_pass *k, uint32_t i)
 {
     ps_set(k->y, i, ps_get(k->x, i), k->add);
+}
+
+/* Copies or adds a part of each sample: `inner` elements from x_first on of its x_pitch
+ * to y_first of its y_pitch. Count: samples * inner. */
+typedef struct ps_k_slice {
+    ps_values x, y;
+    ps_divisor inner;
+    uint32_t x_pitch, x_first, y_pitch, y_first;
+    bool add;
+} ps_k_slice;
+
+PS_ARITH void ps_k_slice_at(const ps_k_slice *k, uint32_t i)
+{
+    const ps_divided at = ps_divide(i, k->inner);
+    const size_t from = (size_t)at.q * k->x_pitch + k->x_first + at.r;
+    const size_t to = (size_t)at.q * k->y_pitch + k->y_first + at.r;
+    ps_set(k->y, to, ps_get(k->x, from), k->add);
 }
 
 #endif

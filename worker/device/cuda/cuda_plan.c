@@ -13,7 +13,7 @@
 
 const char *ps_cuda_layer_name(const ps_layer *layer)
 {
-    return layer->name[0] ? layer->name : ps_layer_kind_name(layer->kind);
+    return layer->name[0] ? layer->name : ps_layer_kind_name(layer->written);
 }
 
 void ps_cuda_layer_tensors(const ps_layer *l, int *first, int *n)

@@ -1,8 +1,10 @@
-/* Kernels (cuda_kernels.h) over windows of planes: pooling, im2col and col2im. */
+/* Kernels (cuda_kernels.h) over windows of planes: pooling, interpolation, im2col and
+ * col2im. */
 #ifndef PS_CUDA_WINDOW_KERNELS_H
 #define PS_CUDA_WINDOW_KERNELS_H
 
 #include "cuda_values.h"
+#include "interpolate.h"
 
 /* Windows over planes: of a pooling layer or a convolution. */
 typedef struct ps_planes {
@@ -180,6 +182,58 @@ PS_ARITH void ps_k_avg_pool_grad_at(const ps_k_avg_pool_grad *k, uint32_t i)
             g += ps_get(dy, (size_t)(a * p->out_w + b));
     }
     ps_set(k->dx, i, g / (float)(p->kernel[0] * p->kernel[1]), k->add);
+}
+
+/* y is interpolated from x (interpolate.h). Count: outputs. */
+typedef struct ps_k_interpolate {
+    ps_values x, y;
+    ps_axis rows, columns;
+    ps_divisor out_row, out_plane;
+} ps_k_interpolate;
+
+PS_ARITH void ps_k_interpolate_at(const ps_k_interpolate *k, uint32_t i)
+{
+    ps_spot s = ps_spot_at(i, k->out_plane, k->out_row);
+    ps_taps h = ps_taps_at(&k->rows, s.h), w = ps_taps_at(&k->columns, s.w);
+    const size_t plane = (size_t)k->rows.in * (uint32_t)k->columns.in;
+    const ps_values x = ps_values_from(k->x, s.plane * plane);
+    float sum = 0.0f;
+    for (int32_t a = h.begin; a < h.end; a++) {
+        for (int32_t b = w.begin; b < w.end; b++)
+            sum += ps_tap_weight(&h, a) * ps_tap_weight(&w, b) *
+                   ps_get(x, (size_t)(a * k->columns.in + b));
+    }
+    ps_set(k->y, i, sum, false);
+}
+
+/* Each input's gradient sums over the outputs that read it. Count: inputs. */
+typedef struct ps_k_interpolate_grad {
+    ps_values dy, dx;
+    ps_axis rows, columns;
+    ps_divisor in_row, in_plane;
+    bool add;
+} ps_k_interpolate_grad;
+
+PS_ARITH void ps_k_interpolate_grad_at(const ps_k_interpolate_grad *k, uint32_t i)
+{
+    ps_spot s = ps_spot_at(i, k->in_plane, k->in_row);
+    const size_t plane = (size_t)k->rows.out * (uint32_t)k->columns.out;
+    const ps_values dy = ps_values_from(k->dy, s.plane * plane);
+    int32_t top, bottom, left, right;
+    float g = 0.0f;
+    ps_taps_readers(&k->rows, s.h, &top, &bottom);
+    ps_taps_readers(&k->columns, s.w, &left, &right);
+    for (int32_t a = top; a < bottom; a++) {
+        const ps_taps h = ps_taps_at(&k->rows, a);
+        const float up = ps_tap_weight(&h, s.h);
+        for (int32_t b = left; b < right && up != 0.0f; b++) {
+            const ps_taps w = ps_taps_at(&k->columns, b);
+            const float weight = up * ps_tap_weight(&w, s.w);
+            if (weight != 0.0f)
+                g += weight * ps_get(dy, (size_t)(a * k->columns.out + b));
+        }
+    }
+    ps_set(k->dx, i, g, k->add);
 }
 
 /* col (C * kh * kw, samples * out plane) of the samples from n_first on, of x (n, C,

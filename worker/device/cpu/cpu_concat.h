@@ -1,0 +1,19 @@
+/* Copies between a value and the part of a concatenation that it is. */
+#ifndef PS_CPU_CONCAT_H
+#define PS_CPU_CONCAT_H
+
+#include "cpu_shape.h"
+
+/* The layout of a's channels followed by others: a's, where the second begin a block. */
+int64_t ps_cpu_concat_lanes(const ps_cpu_shape *a);
+
+/* Copies all channels of x to the channels from `first` on of y. */
+void ps_cpu_concat_forward(const ps_cpu_shape *from, const float *x,
+                           const ps_cpu_shape *to, int64_t first, float *y);
+
+/* Copies the channels from `first` on of dy, which is laid out as `from`, to dx, which
+ * has fewer channels. add: adds. */
+void ps_cpu_concat_backward(const ps_cpu_shape *from, int64_t first, const float *dy,
+                            const ps_cpu_shape *to, float *dx, bool add);
+
+#endif

@@ -1,0 +1,128 @@
+#include "cpu_interpolate.h"
+
+#include <string.h>
+
+#include "cpu_level.h"
+#include "interpolate.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum {
+    LANES_MAX = 16,
+    COLUMNS = 64, // whose taps are computed once for all rows
+};
+
+static ps_axis axis_of(const ps_cpu_interpolate *op, bool height)
+{
+    return (ps_axis){.in = (int32_t)(height ? op->in.h : op->in.w),
+                     .out = (int32_t)(height ? op->out.h : op->out.w),
+                     .mode = op->mode};
+}
+
+/* One position of the output: y = the weighted sum of the taps. lanes: of this group of
+ * at most LANES_MAX channels, which stand pitch elements from the next position's. */
+INLINE void gather(const ps_taps *h, const ps_taps *w, int64_t in_w, int64_t pitch,
+                   int lanes, const float *restrict x, float *restrict y)
+{
+    float sum[LANES_MAX] = {0};
+    for (int64_t a = h->begin; a < h->end; a++) {
+        const float up = a == h->begin ? h->first : h->last;
+        const float *at = x + (a * in_w + w->begin) * pitch;
+        for (int64_t b = w->begin; b < w->end; b++, at += pitch) {
+            const float weight = up * (b == w->begin ? w->first : w->last);
+#pragma omp simd simdlen(16)
+            for (int l = 0; l < lanes; l++)
+                sum[l] += weight * at[l];
+        }
+    }
+#pragma omp simd simdlen(16)
+    for (int l = 0; l < lanes; l++)
+        y[l] = sum[l];
+}
+
+INLINE void spread(const ps_taps *h, const ps_taps *w, int64_t in_w, int64_t pitch,
+                   int lanes, const float *restrict dy, float *restrict dx)
+{
+    for (int64_t a = h->begin; a < h->end; a++) {
+        const float up = a == h->begin ? h->first : h->last;
+        float *at = dx + (a * in_w + w->begin) * pitch;
+        for (int64_t b = w->begin; b < w->end; b++, at += pitch) {
+            const float weight = up * (b == w->begin ? w->first : w->last);
+#pragma omp simd simdlen(16)
+            for (int l = 0; l < lanes; l++)
+                at[l] += weight * dy[l];
+        }
+    }
+}
+
+/* The columns [first, end) of all rows, for a group of channels of one block. */
+INLINE void some_columns(const ps_cpu_interpolate *op, bool back, int lanes,
+                         const ps_taps *taps, int32_t first, int32_t end,
+                         const float *restrict from, float *restrict to)
+{
+    const ps_axis rows = axis_of(op, true);
+    const int64_t pitch = op->in.lanes;
+    for (int32_t oh = 0; oh < rows.out; oh++) {
+        const ps_taps h = ps_taps_at(&rows, oh);
+        for (int32_t ow = first; ow < end; ow++) {
+            const int64_t out = ((int64_t)oh * op->out.w + ow) * pitch;
+            if (back)
+                spread(&h, &taps[ow - first], op->in.w, pitch, lanes, from + out, to);
+            else
+                gather(&h, &taps[ow - first], op->in.w, pitch, lanes, from, to + out);
+        }
+    }
+}
+
+INLINE void each_position(const ps_cpu_interpolate *op, bool back, int lanes,
+                          const float *restrict from, float *restrict to)
+{
+    const ps_axis columns = axis_of(op, false);
+    ps_taps taps[COLUMNS];
+    for (int32_t first = 0; first < columns.out; first += COLUMNS) {
+        int32_t end = first + COLUMNS < columns.out ? first + COLUMNS : columns.out;
+        for (int32_t ow = first; ow < end; ow++)
+            taps[ow - first] = ps_taps_at(&columns, ow);
+        some_columns(op, back, lanes, taps, first, end, from, to);
+    }
+}
+
+/* Lanes are a constant in hot loops. */
+INLINE void each_group(const ps_cpu_interpolate *op, bool back,
+                       const float *restrict from, float *restrict to)
+{
+    for (int64_t l = 0; l < op->in.lanes; l += LANES_MAX) {
+        const int64_t rest = op->in.lanes - l;
+        if (rest >= LANES_MAX)
+            each_position(op, back, LANES_MAX, from + l, to + l);
+        else if (rest == 8)
+            each_position(op, back, 8, from + l, to + l);
+        else if (rest == 1)
+            each_position(op, back, 1, from + l, to + l);
+        else
+            each_position(op, back, (int)rest, from + l, to + l);
+    }
+}
+
+PS_PER_LEVEL(void, ps_cpu_interpolate_forward,
+             (const ps_cpu_interpolate *op, const float *x, float *y), (op, x, y))
+{
+    const int64_t in = ps_cpu_shape_plane(&op->in) * op->in.lanes;
+    const int64_t out = ps_cpu_shape_plane(&op->out) * op->out.lanes;
+#pragma omp parallel for
+    for (int64_t o = 0; o < ps_cpu_shape_outer(&op->in); o++)
+        each_group(op, false, x + o * in, y + o * out);
+}
+
+PS_PER_LEVEL(void, ps_cpu_interpolate_backward,
+             (const ps_cpu_interpolate *op, const float *dy, float *dx, bool add),
+             (op, dy, dx, add))
+{
+    const int64_t in = ps_cpu_shape_plane(&op->in) * op->in.lanes;
+    const int64_t out = ps_cpu_shape_plane(&op->out) * op->out.lanes;
+#pragma omp parallel for
+    for (int64_t o = 0; o < ps_cpu_shape_outer(&op->in); o++) {
+        if (!add) memset(dx + o * in, 0, sizeof *dx * (size_t)in);
+        each_group(op, true, dy + o * out, dx + o * in);
+    }
+}
