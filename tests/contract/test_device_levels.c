@@ -11,8 +11,10 @@
 #include "../support/levels.h"
 #include "cpu_activation.h"
 #include "cpu_batchnorm_loops.h"
+#include "cpu_concat.h"
 #include "cpu_factors.h"
 #include "cpu_groupnorm.h"
+#include "cpu_interpolate.h"
 #include "cpu_linear.h"
 #include "cpu_pointwise.h"
 #include "cpu_pool_rows.h"
@@ -72,6 +74,68 @@ static void compute_pointwise(output *o)
         put_shape(o, &s, y);
         put_shape(o, &s, dx);
     }
+}
+
+/* Every finite x has a finite output and slope: the formulas' own, however large x is. */
+static void large_numbers(void **state)
+{
+    static const float values[] = {1e-30f, 5.0f,  13.5f, 60.0f, 88.0f, 120.0f,
+                                   1e4f,   1e10f, 1e20f, 1e30f, 3e38f, 0.0f};
+    enum { N = sizeof values / sizeof *values };
+    const ps_cpu_shape s = shape_of(1, 2 * N, 1, 1, 1);
+    const ps_layer_kind kinds[] = {PS_LAYER_SILU, PS_LAYER_GELU, PS_LAYER_GELU_TANH};
+    (void)state;
+    for (int i = 0; i < 2 * N; i++) {
+        x[i] = i % 2 ? -values[i / 2] : values[i / 2];
+        dy[i] = 1.0f;
+    }
+    for (int k = 0; k < 3; k++) {
+        const ps_layer layer = {.kind = kinds[k]};
+        ps_cpu_activation_forward(&layer, &s, x, y);
+        ps_cpu_activation_backward(&layer, 2 * N, x, dy, dx, false);
+        for (int i = 0; i < 2 * N; i++) {
+            const double v = (double)x[i];
+            double value = v / (1 + exp(-v)), slope = v < 0 ? 0 : 1;
+            if (k > 0) value = v * erfc(-v / sqrt(2)) / 2;
+            assert_true(fabs((double)y[i] - value) <= 1e-3 * fabs(value) + 1e-5);
+            if (fabs(v) > 60) assert_true(fabs((double)dx[i] - slope) < 1e-6);
+            assert_true(isfinite(dx[i]));
+        }
+    }
+}
+
+static void compute_moved(output *o)
+{
+    static const ps_interpolation modes[] = {
+        PS_INTERPOLATE_NEAREST, PS_INTERPOLATE_BILINEAR, PS_INTERPOLATE_MEAN};
+    static const int64_t lanes[] = {1, 8, 16, 21};
+    fill(1, MOST, x);
+    fill(2, MOST, dx);
+    for (int i = 0; i < 12; i++) {
+        const ps_cpu_interpolate op = {shape_of(2, 21, 7, 5, lanes[i % 4]),
+                                       shape_of(2, 21, 11, 9, lanes[i % 4]),
+                                       modes[i / 4]};
+        ps_cpu_interpolate_forward(&op, x, y);
+        put_shape(o, &op.out, y);
+        ps_cpu_interpolate_backward(&op, y, dx, i % 2);
+        put_shape(o, &op.in, dx);
+    }
+    for (int i = 0; i < 4; i++) {
+        const ps_cpu_shape a = shape_of(2, 16, 5, 4, lanes[i]);
+        const ps_cpu_shape b = shape_of(2, 21, 5, 4, lanes[(i + 1) % 4]);
+        const ps_cpu_shape both = shape_of(2, 37, 5, 4, ps_cpu_concat_lanes(&a));
+        ps_cpu_concat_forward(&a, x, &both, 0, y);
+        ps_cpu_concat_forward(&b, x, &both, a.c, y);
+        put_shape(o, &both, y);
+        ps_cpu_concat_backward(&both, a.c, y, &b, dx, i % 2);
+        put_shape(o, &b, dx);
+    }
+}
+
+static void moved(void **state)
+{
+    (void)state;
+    same_at_every_level(compute_moved);
 }
 
 static void pointwise(void **state)
@@ -293,6 +357,7 @@ static void linear(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(large_numbers), cmocka_unit_test(moved),
         cmocka_unit_test(pointwise),     cmocka_unit_test(narrow),
         cmocka_unit_test(pools),         cmocka_unit_test(dropouts),
         cmocka_unit_test(layouts),       cmocka_unit_test(linear),

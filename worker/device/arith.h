@@ -76,7 +76,8 @@ PS_ARITH float ps_gelu_grad(float x, float normal, float bell, float dy)
 PS_ARITH float ps_gelu_tanh_grad(float x, float t, float dy)
 {
     const float inner = 0.797884561f * (1.0f + 3.0f * 0.044715f * x * x);
-    return dy * 0.5f * (1.0f + t + x * (1.0f - t * t) * inner);
+    const float slope = 1.0f - t * t; // 0 for large x, whose square may be infinite
+    return dy * 0.5f * (1.0f + t + (slope > 0.0f ? x * slope * inner : 0.0f));
 }
 
 /* Dropout (rng.h): an element is kept when its 16-bit draw is >= the threshold. */

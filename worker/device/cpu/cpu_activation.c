@@ -77,6 +77,12 @@ static inline float sigmoid_lane(float x)
     return 1.0f / (1.0f + exp_lane(-y));
 }
 
+/* 0 below -87, so that its product with a large x is 0, too. */
+static inline float sigmoid_or_0_lane(float x)
+{
+    return x < -87.0f ? 0.0f : sigmoid_lane(x);
+}
+
 /* The distribution function of the normal distribution, by the polynomials of Cephes'
  * erff and erfcf. With e: e^(-x^2 / 2). */
 static inline float normal_lane(float x, float e)
@@ -113,11 +119,11 @@ static inline float normal_lane(float x, float e)
     return x > 0.0f ? 1.0f - below : below;
 }
 
-/* e^(-x^2 / 2). */
+/* e^(-x^2 / 2); 0 where that is below e^-87. */
 static inline float bell_lane(float x)
 {
     const float y = 0.5f * x * x;
-    return exp_lane(y > 87.0f ? -87.0f : -y);
+    return y > 87.0f ? 0.0f : exp_lane(y > 87.0f ? -87.0f : -y);
 }
 
 static inline float elu_lane(float x, float alpha)
@@ -127,7 +133,7 @@ static inline float elu_lane(float x, float alpha)
 
 static inline float silu_lane(float x)
 {
-    return x * sigmoid_lane(x);
+    return x * sigmoid_or_0_lane(x);
 }
 
 static inline float gelu_lane(float x)
@@ -142,7 +148,7 @@ static inline float gelu_tanh_lane(float x)
 
 static inline float silu_grad_lane(float x, float dy)
 {
-    return ps_silu_grad(x, sigmoid_lane(x), dy);
+    return ps_silu_grad(x, sigmoid_or_0_lane(x), dy);
 }
 
 static inline float gelu_grad_lane(float x, float dy)
