@@ -127,7 +127,8 @@ def _synthetic(config, split):
 
 
 def _normalised(config, images):
-    """(value * scale - mean) / std per channel, in the roundings of pstrain's reader."""
+    """(value * scale - mean) / std per channel, in the roundings of pstrain's reader; only
+    integers are scaled."""
     scale, normalize = config["data.scale"], config["data.normalize"]
     half = len(normalize) // 2
     channels = images.shape[1] if images.ndim > 2 else 1
@@ -140,7 +141,7 @@ def _normalised(config, images):
             table = ((np.arange(256) * scale).astype(np.float32) - mean) / std
             out[part] = table[images[part]]
         else:
-            out[part] = (images[part].astype(np.float32) * np.float32(scale) - mean) / std
+            out[part] = (images[part].astype(np.float32) - mean) / std
     return out
 
 

@@ -66,6 +66,16 @@ model:
     - gelu_tanh
     - group_norm: {name: g, groups: 4}
     - leaky_relu: 0.1
+    - upsample: 2
+    - adaptive_avg_pool2d: [7, 9]
+    - upsample: {scale: [2, 1], mode: bilinear}
+    - concat:
+        name: h
+        branches:
+          - [conv2d: {name: b, out: 4, kernel: 1}, adaptive_max_pool2d: [7, 3]]
+          - [adaptive_avg_pool2d: [7, 3]]
+          - [conv2d: {name: c, out: 2, kernel: 1}, upsample: {size: [7, 3]}]
+    - batch_norm2d: {name: i}
     - flatten
     - layer_norm: {name: n, eps: 0.001}
     - linear: {name: d, out: 20}
@@ -73,6 +83,24 @@ model:
     - leaky_relu
     - elu
     - linear: {name: e, out: 5}
+"""
+
+OF_SEQUENCES = """
+model:
+  input: [3, 40]
+  loss: cross_entropy
+  layers:
+    - conv1d: {name: a, out: 8, kernel: 5, padding: 2}
+    - batch_norm1d: {name: n}
+    - relu
+    - max_pool1d: 2
+    - conv1d: {name: b, out: 8, kernel: 3, stride: 2, dilation: 2, padding: 2, groups: 2, bias: false}
+    - concat: [[avg_pool1d: {kernel: 3, stride: 1, padding: 1}], []]
+    - adaptive_avg_pool1d: 4
+    - avg_pool1d: global
+    - flatten
+    - linear: {name: c, out: 5}
+    - batch_norm1d: {name: m}
 """
 
 
@@ -234,9 +262,10 @@ class Describe(JobTest):
         python, source = torch_python(), self.path("model.py")
         if not python:
             self.skipTest("no PyTorch (python3-torch)")
-        every = self.path("every.yaml")
+        every, sequence = self.path("every.yaml"), self.path("sequence.yaml")
         Path(every).write_text(EVERY_LAYER, encoding="ascii")
-        for config in [*sorted((ROOT / "configs").glob("*.yaml")), every]:
+        Path(sequence).write_text(OF_SEQUENCES, encoding="ascii")
+        for config in [*sorted((ROOT / "configs").glob("*.yaml")), every, sequence]:
             with open(source, "w", encoding="utf-8") as f:
                 subprocess.run([PSRUN, "--build-dir", BIN.parent, "--export-torch", config], stdout=f, check=True)
             done = subprocess.run([python, "-c", EXPORTED, ROOT / "bench", BIN.parent, config, source],
