@@ -49,10 +49,20 @@ POOL = [("max_pool2d", 6, 2, 2, 0, 28, 64), ("max_pool2d", 32, 2, 2, 0, 32, 32),
         ("max_pool2d", 64, 3, 2, 1, 112, 2), ("max_pool2d", 20, 3, 1, 1, 14, 32),
         ("avg_pool2d", 10, 2, 2, 0, 28, 32), ("avg_pool2d", 64, 3, 2, 1, 28, 16),
         ("max_pool2d", 3, 2, 2, 0, 64, 32)]  # kind, channels, kernel, stride, padding, ...
+# layer, channels, side, batch
+INTERPOLATE = [("upsample: 2", 64, 28, 8), ("upsample: {scale: 2, mode: bilinear}", 64, 28, 8),
+               ("upsample: {scale: 2, mode: bilinear}", 20, 14, 16), ("upsample: 2", 3, 64, 16),
+               ("upsample: {size: [40, 33], mode: bilinear}", 32, 25, 8),
+               ("adaptive_avg_pool2d: 7", 64, 31, 16), ("adaptive_avg_pool2d: [5, 3]", 20, 28, 32),
+               ("adaptive_max_pool2d: 7", 64, 28, 16)]
+CONCAT = [((64, 64), 28, 16), ((16, 24, 40), 28, 16), ((20, 7), 28, 32)]  # channels of the branches, side, batch
+# channels in, out, kernel, stride, padding, length, batch
+SEQUENCES = [(16, 32, 3, 1, 1, 1000, 16), (64, 64, 5, 1, 2, 512, 16), (1, 32, 9, 2, 4, 2000, 16),
+             (128, 128, 3, 1, 1, 128, 32), (20, 33, 7, 3, 0, 500, 16)]
 RESIDUAL = [(8, 32, 16), (16, 32, 32), (20, 16, 32), (64, 16, 16), (64, 56, 2), (256, 8, 8)]
 # Batch sizes of the sweep: those of published figures, or such that a step takes less than 1 s.
 CONFIG_BATCH = {"resnet18-cifar10": 32, "resnet18-stl10": 4, "synthetic-mobilenetv2": 8,
-                "synthetic-resnet50": 2, "vgg11-cifar10": 32, "vgg11-stl10": 4}
+                "synthetic-resnet50": 2, "synthetic-squeezenet": 8, "vgg11-cifar10": 32, "vgg11-stl10": 4}
 
 
 class Case:
@@ -135,6 +145,19 @@ def _others():
                      (1, side, side), n,
                      [_conv("before", c, 1), "tanh",
                       f"{kind}: {{kernel: {k}, stride: {s}, padding: {p}}}", *END])
+    for layer, c, side, n in INTERPOLATE:
+        name = layer.replace("{", "").replace("}", "").replace(":", "")
+        yield _model(f"{name} {c} {side}x{side} b{n}", (1, side, side), n,
+                     [_conv("before", c, 1), "tanh", layer, *END])
+    for channels, side, n in CONCAT:
+        branches = ", ".join("[{" + _conv(f"b{i}", c, 1) + "}, relu]" for i, c in enumerate(channels))
+        yield _model(f"concat {'+'.join(map(str, channels))} {side}x{side} b{n}", (1, side, side), n,
+                     [_conv("before", 16, 1), "relu", f"concat: {{name: c, branches: [{branches}]}}", *END])
+    for c, out, k, s, p, length, n in SEQUENCES:
+        yield _model(f"conv1d {c}->{out} k{k} s{s} p{p} {length} b{n}", (1, length), n,
+                     [f"conv1d: {{name: before, out: {c}, kernel: 1}}", "relu",
+                      f"conv1d: {{name: a, out: {out}, kernel: {k}, stride: {s}, padding: {p}}}",
+                      "batch_norm1d: {name: n}", "relu", "max_pool1d: 2", "avg_pool1d: global", *END[1:]])
     for c, side, n in RESIDUAL:
         body = ", ".join(["{" + _conv("b", c, 3, 1, 1) + "}", "{batch_norm2d: {name: n1}}",
                           "relu", "{" + _conv("c", c, 3, 1, 1) + "}",

@@ -263,10 +263,11 @@ const model_case model_cases[] = {
     {"concat of channels that fill no block", "[3, 8, 7]", "cross_entropy",
      "{concat: [[], [{conv2d: {name: a, out: 5, kernel: 1}}, tanh], [{conv2d: {name: b, "
      "out: 16, kernel: 1}}, tanh]]}, {conv2d: {name: c, out: 16, kernel: 1}}, relu, "
-     "{concat: {name: g, branches: [[{conv2d: {name: d, out: 16, kernel: 1}}], [{conv2d: "
-     "{name: e, out: 21, kernel: 1}}], [{conv2d: {name: f, out: 7, kernel: 1}}]]}}, "
-     "{batch_norm2d: {name: n}}, relu, {dropout: 0.3}, {conv2d: {name: h, out: 8, "
-     "kernel: 3}}, flatten, {linear: {name: fc, out: 5}}"},
+     "{concat: {name: g, branches: [[{conv2d: {name: d, out: 16, kernel: 1, bias: "
+     "false}}], [{conv2d: {name: e, out: 21, kernel: 1, bias: false}}], [{conv2d: {name: "
+     "f, out: 7, kernel: 1, bias: false}}]]}}, {batch_norm2d: {name: n}}, relu, "
+     "{dropout: 0.3}, {conv2d: {name: h, out: 8, kernel: 3}}, flatten, {linear: {name: "
+     "fc, out: 5}}"},
     {"concat of features", "[9]", "nll",
      "{concat: [[{linear: {name: a, out: 7}}, relu], [{linear: {name: b, out: 4}}], "
      "[]]}, {batch_norm1d: {name: n}}, relu, {linear: {name: c, out: 16}}, "

@@ -299,7 +299,7 @@ static void groups_and_dilation_are_checked(void **state)
     assert_refused("    - gelu: 1\n", "mse", PS_ERR_CONFIG, "not a value");
 }
 
-/* torchvision's mobilenet_v2 and resnet50. */
+/* torchvision's mobilenet_v2, squeezenet1_1 and resnet50. */
 static void models_of_torchvision(void **state)
 {
     fixture f;
@@ -307,6 +307,10 @@ static void models_of_torchvision(void **state)
     assert_int_equal(f.spec.table.n_params, 3504872);
     assert_int_equal(f.spec.table.n_tensors, 158);
     assert_int_equal(f.spec.table.n_buffers, 3 * 52);
+    unload(&f);
+    load(&f, "configs/synthetic-squeezenet.yaml");
+    assert_int_equal(f.spec.table.n_params, 1235496);
+    assert_int_equal(f.spec.table.n_tensors, 52);
     unload(&f);
     load(&f, "configs/synthetic-resnet50.yaml");
     assert_int_equal(f.spec.table.n_params, 25557032);
@@ -336,6 +340,80 @@ static void unknown_layers_and_settings_get_a_hint(void **state)
     assert_refused("    - residual: {body: []}\n", "mse", PS_ERR_CONFIG, "body is empty");
 }
 
+static void new_shapes_follow_pytorch(void **state)
+{
+    fixture f;
+    assert_int_equal(build(&f,
+                           "    - adaptive_avg_pool2d: [5, 7]\n"
+                           "    - upsample: {scale: [2, 3]}\n"
+                           "    - adaptive_max_pool2d: {size: [5, 3]}\n"
+                           "    - concat:\n"
+                           "        name: mixed\n"
+                           "        branches:\n"
+                           "          - [conv2d: {name: a, out: 4, kernel: 1}]\n"
+                           "          - []\n"
+                           "          - [conv2d: {out: 2, kernel: 3, padding: 1}]\n"
+                           "    - upsample: {size: [4, 9], mode: bilinear}\n"
+                           "    - flatten\n    - linear: {name: fc, out: 10}\n",
+                           3, COLOUR, "cross_entropy"),
+                     PS_OK);
+    assert_dims(&f.spec.layers[0].out, "(3, 5, 7)");
+    assert_dims(&f.spec.layers[1].out, "(3, 10, 21)");
+    assert_dims(&f.spec.layers[2].out, "(3, 5, 3)");
+    assert_int_equal(f.spec.layers[2].kind, PS_LAYER_MAX_POOL2D);
+    assert_string_equal(f.spec.table.tensors[0].name, "mixed.a.weight");
+    assert_string_equal(f.spec.table.tensors[2].name, "mixed.0.weight");
+    assert_dims(&f.spec.layers[6].out, "(9, 5, 3)"); // two layers join three branches
+    assert_dims(&f.spec.layers[7].out, "(9, 4, 9)");
+    tear(&f);
+}
+
+static void sequences_are_images_of_one_row(void **state)
+{
+    static const int64_t sequence[] = {3, 40};
+    const char *layers =
+        "    - conv1d: {name: a, out: 8, kernel: 5, stride: 2, groups: 1}\n"
+        "    - batch_norm1d\n    - max_pool1d: 2\n"
+        "    - adaptive_avg_pool1d: 4\n    - flatten\n"
+        "    - linear: {name: fc, out: 10}\n";
+    fixture f;
+    assert_int_equal(build(&f, layers, 2, sequence, "cross_entropy"), PS_OK);
+    assert_dims(&f.spec.table.tensors[0].dims, "(8, 3, 5)");
+    assert_dims(&f.spec.layers[0].out, "(8, 1, 18)");
+    assert_dims(&f.spec.layers[2].out, "(8, 1, 9)");
+    assert_dims(&f.spec.layers[4].out, "(32)");
+    tear(&f);
+    assert_int_equal(build(&f, "    - conv2d: {out: 8, kernel: 1}\n", 2, sequence, "mse"),
+                     PS_ERR_SHAPE);
+    assert_non_null(strstr(ps_err_message(), "a.yaml:3: conv2d 0: is for images"));
+    tear(&f);
+}
+
+static void mistakes_in_blocks_and_sizes_are_named(void **state)
+{
+    assert_refused("    - adaptive_max_pool2d: 5\n", "mse", PS_ERR_SHAPE,
+                   "size (5, 5) does not divide the input (1, 28, 28)");
+    assert_refused("    - adaptive_avg_pool2d\n", "mse", PS_ERR_CONFIG,
+                   "\"size\" is missing");
+    assert_refused("    - upsample: {size: 3, scale: 2}\n", "mse", PS_ERR_CONFIG,
+                   "either a size or a scale");
+    assert_refused("    - upsample: {scale: 2, mode: cubic}\n", "mse", PS_ERR_CONFIG,
+                   "nearest or bilinear");
+    assert_refused("    - upsample: 4096\n    - upsample: 4096\n", "mse", PS_ERR_SHAPE,
+                   "upsample: output (1, 114688, 114688) has more than");
+    assert_refused("    - concat: [[], [flatten]]\n", "mse", PS_ERR_SHAPE,
+                   "branches give (1, 28, 28) and (784)");
+    assert_refused("    - concat: [[], [max_pool2d: 2]]\n", "mse", PS_ERR_SHAPE,
+                   "(1, 28, 28) and (1, 14, 14)");
+    assert_refused("    - concat: [[relu]]\n", "mse", PS_ERR_CONFIG, "two or more");
+    assert_refused("    - concat: [relu, tanh]\n", "mse", PS_ERR_CONFIG,
+                   "each branch is a list");
+    assert_refused("    - conv1d: {out: 3, kernel: 3}\n", "mse", PS_ERR_SHAPE,
+                   "[channels, length]");
+    assert_refused("    - conv1d: {out: 3, kernel: [1, 3]}\n", "mse", PS_ERR_CONFIG,
+                   "has to be one number");
+}
+
 static void names_are_unique(void **state)
 {
     assert_refused("    - flatten\n    - linear: {name: a, out: 3}\n"
@@ -363,7 +441,8 @@ static void the_loss_fits_the_last_layer(void **state)
 
 static void the_input_is_checked(void **state)
 {
-    const int64_t four[] = {1, 2, 28, 28}, zero[] = {1, 0, 28}, huge[] = {1 << 24, 1 << 24, 3};
+    const int64_t four[] = {1, 2, 28, 28}, zero[] = {1, 0, 28},
+                  huge[] = {1 << 24, 1 << 24, 3};
     const char *layers = "    - flatten\n    - linear: 10\n";
     fixture f;
     assert_int_equal(build(&f, layers, 4, four, "mse"), PS_ERR_CONFIG);
@@ -416,6 +495,9 @@ int main(void)
         cmocka_unit_test(groups_and_dilation_are_checked),
         cmocka_unit_test(models_of_torchvision),
         cmocka_unit_test(unknown_layers_and_settings_get_a_hint),
+        cmocka_unit_test(new_shapes_follow_pytorch),
+        cmocka_unit_test(sequences_are_images_of_one_row),
+        cmocka_unit_test(mistakes_in_blocks_and_sizes_are_named),
         cmocka_unit_test(names_are_unique),
         cmocka_unit_test(the_loss_fits_the_last_layer),
         cmocka_unit_test(the_input_is_checked),

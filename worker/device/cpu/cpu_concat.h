@@ -4,7 +4,7 @@
 
 #include "cpu_shape.h"
 
-/* The layout of a's channels followed by others: a's, where the second begin a block. */
+/* The layout of a's channels followed by others: a's, if it is blocked. */
 int64_t ps_cpu_concat_lanes(const ps_cpu_shape *a);
 
 /* Copies all channels of x to the channels from `first` on of y. */

@@ -19,6 +19,23 @@ static ps_axis axis_of(const ps_cpu_interpolate *op, bool height)
                      .mode = op->mode};
 }
 
+/* Copies, or adds back, one position of each column: nearest reads a single one. */
+INLINE void copy_row(bool back, int64_t h, const ps_taps *taps, int32_t n, int64_t in_w,
+                     int64_t pitch, int lanes, const float *restrict from,
+                     float *restrict to)
+{
+    for (int32_t k = 0; k < n; k++) {
+        const int64_t in = (h * in_w + taps[k].begin) * pitch, out = k * pitch;
+#pragma omp simd simdlen(16)
+        for (int l = 0; l < lanes; l++) {
+            if (back)
+                to[in + l] += from[out + l];
+            else
+                to[out + l] = from[in + l];
+        }
+    }
+}
+
 /* One position of the output: y = the weighted sum of the taps. lanes: of this group of
  * at most LANES_MAX channels, which stand pitch elements from the next position's. */
 INLINE void gather(const ps_taps *h, const ps_taps *w, int64_t in_w, int64_t pitch,
@@ -64,6 +81,12 @@ INLINE void some_columns(const ps_cpu_interpolate *op, bool back, int lanes,
     const int64_t pitch = op->in.lanes;
     for (int32_t oh = 0; oh < rows.out; oh++) {
         const ps_taps h = ps_taps_at(&rows, oh);
+        if (op->mode == PS_INTERPOLATE_NEAREST) {
+            const int64_t row = ((int64_t)oh * op->out.w + first) * pitch;
+            copy_row(back, h.begin, taps, end - first, op->in.w, pitch, lanes,
+                     back ? from + row : from, back ? to : to + row);
+            continue;
+        }
         for (int32_t ow = first; ow < end; ow++) {
             const int64_t out = ((int64_t)oh * op->out.w + ow) * pitch;
             if (back)
