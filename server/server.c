@@ -18,6 +18,7 @@
 #include "log.h"
 #include "mem.h"
 #include "open_job.h"
+#include "plateau.h"
 #include "procstat.h"
 #include "server_gate.h"
 #include "wire_rings.h"
@@ -173,14 +174,20 @@ const char *const *ps_server_endpoints(const ps_server *s, int *n)
     return s->endpoints;
 }
 
+/* Of parameters, that worker 0 tells the numbers of. */
+static int n_groups(const ps_server *s)
+{
+    const int rates = ps_plateau_groups(&s->config);
+    return rates > 0 ? rates : s->tensors.n_groups;
+}
+
 /* For the door; none with more shards than a worker can wake. */
 static ps_shm_door_rings rings_of(ps_server *s)
 {
     if (s->n_shards > PS_SHM_WAKES_MAX) return (ps_shm_door_rings){0};
     for (int i = 0; i < s->n_shards; i++)
         s->wakes[i] = ps_shard_wake_fd(s->shards[i]);
-    return (ps_shm_door_rings){.bytes =
-                                   ps_wire_rings_bytes(&s->plan, s->tensors.n_groups),
+    return (ps_shm_door_rings){.bytes = ps_wire_rings_bytes(&s->plan, n_groups(s)),
                                .wakes = s->wakes,
                                .n_wakes = s->n_shards};
 }
@@ -269,7 +276,7 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
             .total_steps = start.total_steps,
             .first_step = start.step,
             .mean = s->tensors.mean,
-            .n_groups = s->tensors.n_groups,
+            .n_groups = n_groups(s),
             .door = s->door,
             .changed = &s->changed,
         };

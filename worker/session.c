@@ -12,6 +12,7 @@
 #include "init_method.h"
 #include "interrupt.h"
 #include "local_steps.h"
+#include "plateau.h"
 #include "shm_offer.h"
 
 enum { BUFFERS_MIN = 64 }; // bytes: an arena even where there are no buffers
@@ -28,6 +29,9 @@ struct ps_session {
     ps_step_rule rule;
     ps_config exchange_config;  // the policy local: that of the outer optimizer
     ps_step_rule exchange_rule; // likewise
+    ps_param_groups rates;      // with schedule.name plateau; else n 0
+    int64_t cuts;               // of the rates, for the next step
+    bool cut;                   // they are new
     ps_member *member;          // NULL: no other process
     ps_shared_mem params, grads;
     void *buffers;
@@ -67,7 +71,10 @@ static ps_err make_rules(ps_session *s)
                           ps_word_name(ps_policy_words, (int)c->sync.policy));
     PS_TRY(ps_step_rule_init(&s->rule, c));
     PS_TRY(ps_step_rule_init(&s->exchange_rule, &s->exchange_config));
-    s->rule.optimizer.groups = s->exchange_rule.optimizer.groups = s->o.groups;
+    const int n = ps_plateau_groups(c);
+    if (n > 0) PS_TRY(ps_param_groups_init(&s->rates, n));
+    s->rule.optimizer.groups = s->exchange_rule.optimizer.groups =
+        n > 0 ? &s->rates : s->o.groups;
     return PS_OK;
 }
 
@@ -262,6 +269,21 @@ ps_err ps_session_start(ps_session *s, ps_device *device, const ps_exchange_stat
 
 /* --- steps ------------------------------------------------------------------------- */
 
+void ps_session_set_cuts(ps_session *s, int64_t cuts)
+{
+    if (s->rates.n == 0 || cuts == s->cuts) return;
+    s->cuts = cuts;
+    s->cut = true;
+}
+
+static void set_rates(ps_session *s, uint64_t step)
+{
+    ps_group_numbers numbers[1 + PS_CONFIG_GROUPS_MAX];
+    ps_plateau_numbers(s->o.config, &s->rule.optimizer, s->cuts, numbers);
+    ps_param_groups_set(&s->rates, step, numbers);
+    s->cut = false;
+}
+
 ps_err ps_session_begin(ps_session *s, uint64_t step)
 {
     PS_TRY(expect(s, STARTED, "ps_session_begin"));
@@ -272,6 +294,7 @@ ps_err ps_session_begin(ps_session *s, uint64_t step)
         return ps_err_set(PS_ERR_ARG,
                           "step %" PRIu64 " begins, but the job has %" PRIu64 " steps",
                           step, s->total_steps);
+    if (s->cut) set_rates(s, step);
     return ps_exchange_begin(s->exchange, step);
 }
 
@@ -447,6 +470,7 @@ void ps_session_destroy(ps_session **session)
     ps_shared_mem_fini(&s->grads);
     free(s->buffers);
     ps_plan_fini(&s->plan);
+    ps_param_groups_fini(&s->rates);
     free(s);
     *session = NULL;
 }
@@ -497,7 +521,7 @@ uint64_t ps_session_total_steps(const ps_session *s)
 
 double ps_session_lr(const ps_session *s, uint64_t step)
 {
-    return ps_schedule_lr(&s->rule.schedule, step);
+    return ps_step_rule_lr(&s->rule, step, 0);
 }
 
 float *ps_session_params(const ps_session *s)

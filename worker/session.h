@@ -74,6 +74,10 @@ ps_err ps_session_set_start(ps_session *s, const ps_job_start *start);
  * ps_session_save gave after the step before the first one; NULL: a new job. */
 ps_err ps_session_start(ps_session *s, ps_device *device, const ps_exchange_state *state);
 
+/* With schedule.name plateau: from the next step on, the rates are those after that many
+ * cuts (plateau.h). All ranks call it before the same step. */
+void ps_session_set_cuts(ps_session *s, int64_t cuts);
+
 /* Begins optimizer step `step`: the first one (0 in a new job), then one more each time.
  */
 ps_err ps_session_begin(ps_session *s, uint64_t step);

@@ -90,6 +90,10 @@ static int64_t count_epochs(const ps_trainer *t)
 static ps_err prepare_training(ps_trainer *t)
 {
     const ps_trainer_options *o = &t->o;
+    if (ps_plateau_on(o->config) && o->evaluator->n_samples == 0)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "schedule.name: plateau follows the evaluations, and the test "
+                          "split has no samples: name another schedule");
     PS_TRY(find_batch_sizes(t));
     t->epochs = count_epochs(t);
     int64_t max_batch = ps_trainer_balance_most(t);
@@ -118,7 +122,7 @@ ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
     t->member = ps_session_member(options->session);
     t->rank = ps_session_rank(options->session);
     t->total_steps = ps_session_total_steps(options->session);
-    t->best = t->patience.best = NAN;
+    t->best = t->patience.best = t->plateau.best = NAN;
     ps_trainer_start_from(t, options->start);
     t->next_check = t->step + 1;
     ps_err err = ps_trainer_balance_init(t);
@@ -409,6 +413,27 @@ static void stop_early(ps_trainer *t)
                 t->epoch + 1, patience.in_row);
 }
 
+/* All ranks have the same figures. As with stop_early, this result is in no checkpoint of
+ * this step. */
+static ps_err follow_plateau(ps_trainer *t)
+{
+    const ps_config_schedule *c = &t->o.config->schedule;
+    const ps_evaluation *e = &t->result->evaluation;
+    const bool accuracy = c->metric == PS_PLATEAU_ACCURACY;
+    if (!ps_plateau_on(t->o.config) || t->result->interrupted || t->result->stopped_early)
+        return PS_OK;
+    if (accuracy && isnan(e->accuracy))
+        return ps_err_set(PS_ERR_CONFIG,
+                          "schedule.metric: the test split has no classes, so there is "
+                          "no accuracy: set it to loss");
+    if (!ps_plateau_step(&t->plateau, c, accuracy ? e->accuracy : e->loss)) return PS_OK;
+    ps_session_set_cuts(t->o.session, t->plateau.cuts);
+    if (t->rank == 0)
+        PS_INFO("plateau", "epoch=%" PRId64 " lr=%.9g", t->epoch + 1,
+                ps_plateau_rate(c, t->o.config->optimizer.lr, t->plateau.cuts));
+    return PS_OK;
+}
+
 /* After an epoch that is not the last. */
 static ps_err evaluate_epoch(ps_trainer *t)
 {
@@ -419,6 +444,7 @@ static ps_err evaluate_epoch(ps_trainer *t)
     PS_TRY(evaluate(t, t->epoch + 1));
     ps_trainer_mark_if_best(t);
     stop_early(t);
+    PS_TRY(follow_plateau(t));
     return t->result->interrupted || t->result->stopped_early
                ? ps_trainer_checkpoint_once(t)
                : PS_OK;

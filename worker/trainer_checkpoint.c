@@ -16,6 +16,9 @@ void ps_trainer_start_from(ps_trainer *t, const ps_trainer_snapshot *s)
     t->epoch_samples = s->epoch_samples;
     t->best = s->best;
     t->patience = (ps_patience){s->patience_best, s->patience_in_row};
+    t->plateau = (ps_plateau){s->plateau_best, s->plateau_bad, s->plateau_cooldown,
+                              s->plateau_cuts};
+    ps_session_set_cuts(t->o.session, t->plateau.cuts);
     *w = (ps_trainer_window){.global_samples = s->window_samples,
                              .steps = s->window_steps,
                              .seconds = s->window_seconds,
@@ -53,7 +56,11 @@ static void fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
                                .metrics_bytes = ps_metrics_bytes(t->o.metrics),
                                .best = t->best,
                                .patience_best = t->patience.best,
-                               .patience_in_row = t->patience.in_row};
+                               .patience_in_row = t->patience.in_row,
+                               .plateau_best = t->plateau.best,
+                               .plateau_bad = t->plateau.bad,
+                               .plateau_cooldown = t->plateau.cooldown,
+                               .plateau_cuts = t->plateau.cuts};
 }
 
 /* All ranks, between two steps. */

@@ -40,6 +40,10 @@ static const struct {
     FIELD(REAL, best),
     FIELD(REAL, patience_best),
     FIELD(WHOLE, patience_in_row),
+    FIELD(REAL, plateau_best),
+    FIELD(WHOLE, plateau_bad),
+    FIELD(WHOLE, plateau_cooldown),
+    FIELD(WHOLE, plateau_cuts),
     FIELD(WHOLE, version),
 };
 /* One number for each rank. */
@@ -64,8 +68,11 @@ static double **list_of(const ps_trainer_snapshot *s, int i)
 
 ps_err ps_trainer_snapshot_init(ps_trainer_snapshot *s, int n_ranks)
 {
-    *s = (ps_trainer_snapshot){
-        .n_ranks = n_ranks, .step_loss = NAN, .best = NAN, .patience_best = NAN};
+    *s = (ps_trainer_snapshot){.n_ranks = n_ranks,
+                               .step_loss = NAN,
+                               .best = NAN,
+                               .patience_best = NAN,
+                               .plateau_best = NAN};
     const size_t n = (size_t)n_ranks;
     for (int i = 0; i < N_LISTS; i++)
         PS_TRY(ps_mem_zalloc(list_of(s, i), n, sizeof(double), "the loss"));

@@ -32,6 +32,8 @@ typedef struct ps_trainer_snapshot {
     double best;           // of the evaluations; NAN: there was none
     double patience_best;  // ps_patience
     int64_t patience_in_row;
+    double plateau_best; // ps_plateau
+    int64_t plateau_bad, plateau_cooldown, plateau_cuts;
 } ps_trainer_snapshot;
 
 /* Lists of n_ranks zeros. NOMEM; safe for fini in every case. */

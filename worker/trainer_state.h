@@ -11,6 +11,7 @@
 
 #include "clock.h"
 #include "patience.h"
+#include "plateau.h"
 #include "trainer.h"
 
 /* Sums since the last record, this rank's. */
@@ -49,6 +50,7 @@ struct ps_trainer {
     bool goes_on;             // in the first epoch of a job that goes on from a snapshot
     double best;              // of the evaluations, as checkpoint.best means it
     ps_patience patience;     // as of the evaluations that training went on after
+    ps_plateau plateau;       // likewise
     uint64_t kept;            // the step of the last checkpoint
     ps_checkpoint_place late; // which one is due by time, as the ranks have agreed
     uint64_t step;            // optimizer steps done

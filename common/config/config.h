@@ -122,9 +122,9 @@ typedef struct ps_config_data {
         crop_padding; // random crop of the input's size out of the padded image; 0: none
     bool flip;        // random horizontal flip
     ps_float_list color_jitter; // pictures: of brightness, contrast, saturation
-    int64_t prefetch; // batches prepared ahead
-    int64_t threads;  // that prepare them; 0: one, or for pictures train.threads
-    int64_t samples;  // synthetic: training samples
+    int64_t prefetch;           // batches prepared ahead
+    int64_t threads;      // that prepare them; 0: one, or for pictures train.threads
+    int64_t samples;      // synthetic: training samples
     int64_t test_samples; // synthetic: test samples
 } ps_config_data;
 
@@ -159,6 +159,9 @@ typedef struct ps_config_schedule {
     double pct_start, div_factor, final_div_factor; // onecycle
     ps_anneal anneal;                               // onecycle
     bool three_phase;                               // onecycle
+    ps_plateau_metric metric;                       // plateau, with the rest
+    double factor, threshold;
+    int64_t patience, cooldown; // in evaluations
 } ps_config_schedule;
 
 typedef struct ps_config_loss_scale {
@@ -171,8 +174,8 @@ typedef struct ps_config_exchange {
     ps_exchange_kind name;
     int64_t chunk; // bytes; 0: auto
     ps_codec codec;
-    int64_t codec_min;      // tensors of fewer bytes travel uncoded
-    double topk;            // share of elements that topk sends
+    int64_t codec_min; // tensors of fewer bytes travel uncoded
+    double topk;       // share of elements that topk sends
     /* First and last steps that travel by int8 instead of onebit or topk, or
      * PS_CONFIG_AUTO. */
     int64_t codec_warmup, codec_cooldown;

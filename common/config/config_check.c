@@ -370,10 +370,32 @@ static ps_err check_ema(const ps_config *cfg)
     return PS_OK;
 }
 
+/* plateau follows the evaluations, which all workers make after the same step. */
+static ps_err check_plateau(const ps_config *cfg)
+{
+    static const char KEY[] = "schedule.name";
+    if (!ps_config_has_model(cfg))
+        return key_error(cfg, KEY,
+                         "plateau is for models that ps-worker trains; in your program "
+                         "use torch.optim.lr_scheduler.ReduceLROnPlateau");
+    if (cfg->train.eval_every == 0)
+        return key_error(cfg, KEY,
+                         "plateau follows the evaluations, and train.eval_every is 0: "
+                         "set it to 1 or more");
+    if (cfg->sync.policy != PS_POLICY_BSP)
+        return key_error(cfg, KEY,
+                         "plateau needs sync.policy bsp: with %s, name another schedule",
+                         ps_word_name(ps_policy_words, (int)cfg->sync.policy));
+    if (cfg->schedule.factor >= 1)
+        return key_error(cfg, "schedule.factor", "has to be below 1");
+    return PS_OK;
+}
+
 /* onecycle begins with a rise of its own. */
 static ps_err check_schedule(const ps_config *cfg)
 {
     const ps_config_schedule *s = &cfg->schedule;
+    if (s->name == PS_SCHEDULE_PLATEAU) return check_plateau(cfg);
     if (s->name != PS_SCHEDULE_ONECYCLE) return PS_OK;
     if (s->warmup > 0)
         return key_error(cfg, "schedule.warmup",

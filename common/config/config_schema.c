@@ -237,7 +237,7 @@ const ps_config_key ps_config_keys[] = {
         "cosine, linear, polynomial, onecycle: optimizer steps until the last learning rate; 0: "
         "the whole job"),
     DOUBLE("schedule.min_lr", schedule.min_lr, JOB, 0, 1e9, "0",
-           "cosine, cosine_restarts, linear, polynomial: the smallest learning rate"),
+           "cosine, cosine_restarts, linear, polynomial, plateau: the smallest learning rate"),
     INT("schedule.t_0", schedule.t_0, JOB, 1, MANY, "1000",
         "cosine_restarts: optimizer steps until the first restart"),
     INT("schedule.t_mult", schedule.t_mult, JOB, 1, 1 << 20, "1",
@@ -254,6 +254,16 @@ const ps_config_key ps_config_keys[] = {
     BOOL("schedule.three_phase", schedule.three_phase, JOB, "false",
          "onecycle: after the rise, fall to the first learning rate in as many steps, then to the "
          "last"),
+    WORD("schedule.metric", schedule.metric, JOB, ps_plateau_words, "loss",
+         "plateau: which of the test split's results has to get better"),
+    DOUBLE("schedule.factor", schedule.factor, JOB, 0, 1, "0.1",
+           "plateau: the factor of the learning rate, below 1"),
+    INT("schedule.patience", schedule.patience, JOB, 0, MANY, "10",
+        "plateau: evaluations in a row without a better one that change nothing yet"),
+    DOUBLE("schedule.threshold", schedule.threshold, JOB, 0, 1e9, "1e-4",
+           "plateau: better is a loss below best * (1 - this), an accuracy above best * (1 + this)"),
+    INT("schedule.cooldown", schedule.cooldown, JOB, 0, MANY, "0",
+        "plateau: evaluations after a fall that do not count"),
 
     WORD("loss_scale.use", loss_scale.use, JOB, ps_switch_words, "auto",
          "scale the loss, and skip steps that overflow; auto: with train.precision fp16"),

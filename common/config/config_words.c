@@ -52,11 +52,18 @@ const ps_word ps_optimizer_words[] = {{"sgd", PS_OPTIMIZER_SGD},
                                       {"mean", PS_OPTIMIZER_MEAN},
                                       {NULL, 0}};
 
-const ps_word ps_schedule_words[] = {
-    {"constant", PS_SCHEDULE_CONSTANT}, {"step", PS_SCHEDULE_STEP},
-    {"cosine", PS_SCHEDULE_COSINE},     {"cosine_restarts", PS_SCHEDULE_COSINE_RESTARTS},
-    {"linear", PS_SCHEDULE_LINEAR},     {"polynomial", PS_SCHEDULE_POLYNOMIAL},
-    {"onecycle", PS_SCHEDULE_ONECYCLE}, {NULL, 0}};
+const ps_word ps_schedule_words[] = {{"constant", PS_SCHEDULE_CONSTANT},
+                                     {"step", PS_SCHEDULE_STEP},
+                                     {"cosine", PS_SCHEDULE_COSINE},
+                                     {"cosine_restarts", PS_SCHEDULE_COSINE_RESTARTS},
+                                     {"linear", PS_SCHEDULE_LINEAR},
+                                     {"polynomial", PS_SCHEDULE_POLYNOMIAL},
+                                     {"onecycle", PS_SCHEDULE_ONECYCLE},
+                                     {"plateau", PS_SCHEDULE_PLATEAU},
+                                     {NULL, 0}};
+
+const ps_word ps_plateau_words[] = {
+    {"loss", PS_PLATEAU_LOSS}, {"accuracy", PS_PLATEAU_ACCURACY}, {NULL, 0}};
 
 const ps_word ps_anneal_words[] = {
     {"cos", PS_ANNEAL_COS}, {"linear", PS_ANNEAL_LINEAR}, {NULL, 0}};

@@ -95,9 +95,14 @@ typedef enum ps_schedule_kind {
     PS_SCHEDULE_COSINE_RESTARTS,
     PS_SCHEDULE_LINEAR,
     PS_SCHEDULE_POLYNOMIAL,
-    PS_SCHEDULE_ONECYCLE
+    PS_SCHEDULE_ONECYCLE,
+    PS_SCHEDULE_PLATEAU
 } ps_schedule_kind;
 extern const ps_word ps_schedule_words[];
+
+/* schedule.metric */
+typedef enum ps_plateau_metric { PS_PLATEAU_LOSS, PS_PLATEAU_ACCURACY } ps_plateau_metric;
+extern const ps_word ps_plateau_words[];
 
 /* schedule.anneal */
 typedef enum ps_anneal { PS_ANNEAL_COS, PS_ANNEAL_LINEAR } ps_anneal;

@@ -82,8 +82,9 @@ static scalars scalars_of_fixed(const ps_optimizer *opt, const ps_optimizer_step
 scalars ps_optimizer_scalars_in(const ps_optimizer *opt, const ps_optimizer_step *step,
                                 int group, double weight_decay)
 {
-    const ps_group_numbers *numbers =
-        opt->groups ? ps_param_groups_at(opt->groups, step->step) : NULL;
+    const ps_group_numbers *numbers = opt->groups && !opt->rates_only
+                                          ? ps_param_groups_at(opt->groups, step->step)
+                                          : NULL;
     if (!numbers) return scalars_of_fixed(opt, step, group - 1, weight_decay);
     const ps_optimizer of_group = ps_param_groups_optimizer(opt, &numbers[group]);
     ps_optimizer_step now = *step;
@@ -172,7 +173,8 @@ ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
                           .decay_bias_norm = c->decay_bias_norm,
                           .pytorch1 = c->pytorch == 1,
                           .share = 1,
-                          .ema = cfg->train.ema};
+                          .ema = cfg->train.ema,
+                          .rates_only = cfg->schedule.name == PS_SCHEDULE_PLATEAU};
     if (opt->kind == PS_OPTIMIZER_RMSPROP) opt->beta2 = c->alpha;
     if (opt->kind == PS_OPTIMIZER_MEAN) opt->share = 1.0 / (double)cfg->job.workers;
     opt->n_states = count_states(opt) + (opt->ema > 0);

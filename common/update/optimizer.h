@@ -47,6 +47,7 @@ typedef struct ps_optimizer {
     // momentum and centered one more each; Adagrad, Lion 1. With ema one more.
     int n_states;
     const struct ps_param_groups *groups; // borrowed; NULL: none that a program sets
+    bool rates_only; // of the groups' numbers only the rates count (plateau.h)
     /* Of optimizer.groups: tensors of group i + 1. NAN: as the others. */
     int n_fixed;
     struct {

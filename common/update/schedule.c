@@ -102,6 +102,7 @@ static double main_lr(const ps_schedule *s, uint64_t step)
     case PS_SCHEDULE_ONECYCLE:
         return one_cycle(s, (double)step);
     case PS_SCHEDULE_CONSTANT:
+    case PS_SCHEDULE_PLATEAU: // s->lr is that of the evaluations so far
         break;
     }
     return s->lr;

@@ -2,7 +2,8 @@
  * polynomial, each after a linear warm-up; and one cycle. PyTorch's StepLR,
  * CosineAnnealingLR, CosineAnnealingWarmRestarts, LinearLR (factor 1 to min_lr/lr),
  * PolynomialLR (down to min_lr; PyTorch's is 0) and OneCycleLR (max_lr is optimizer.lr;
- * without cycle_momentum), in closed form, stepped once per optimizer step. */
+ * without cycle_momentum), in closed form, stepped once per optimizer step. With plateau
+ * the main schedule is constant here: its lr is what plateau.h has made of it. */
 #ifndef PS_SCHEDULE_H
 #define PS_SCHEDULE_H
 

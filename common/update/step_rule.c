@@ -8,6 +8,7 @@
 #include "floats.h"
 #include "gradnorm.h"
 #include "mp.h"
+#include "param_groups.h"
 
 ps_err ps_step_rule_init(ps_step_rule *r, const ps_config *cfg)
 {
@@ -28,19 +29,28 @@ bool ps_step_rule_waits(const ps_step_rule *r)
     return r->clip_norm > 0 || r->scale.on;
 }
 
+double ps_step_rule_lr(const ps_step_rule *r, uint64_t step, int group)
+{
+    const ps_optimizer *opt = &r->optimizer;
+    const ps_group_numbers *told =
+        opt->groups && opt->rates_only ? ps_param_groups_at(opt->groups, step) : NULL;
+    ps_schedule of_group = r->schedule;
+    if (group > 0 && !isnan(opt->fixed[group - 1].lr))
+        of_group.lr = opt->fixed[group - 1].lr;
+    if (told) of_group.lr = told[group].lr;
+    return ps_schedule_lr(&of_group, step);
+}
+
 ps_optimizer_step ps_step_rule_optimizer_step(const ps_step_rule *r, uint64_t step,
                                               double grad_scale)
 {
     const ps_optimizer *opt = &r->optimizer;
-    ps_optimizer_step now = {.lr = ps_schedule_lr(&r->schedule, step),
+    ps_optimizer_step now = {.lr = ps_step_rule_lr(r, step, 0),
                              .t = step + 1 - r->scale.skipped,
                              .grad_scale = grad_scale,
                              .step = step};
-    for (int i = 0; i < opt->n_fixed; i++) {
-        ps_schedule of_group = r->schedule;
-        if (!isnan(opt->fixed[i].lr)) of_group.lr = opt->fixed[i].lr;
-        now.fixed_lr[i] = ps_schedule_lr(&of_group, step);
-    }
+    for (int i = 0; i < opt->n_fixed; i++)
+        now.fixed_lr[i] = ps_step_rule_lr(r, step, i + 1);
     return now;
 }
 

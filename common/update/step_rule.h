@@ -37,6 +37,10 @@ ps_err ps_step_rule_start(ps_step_rule *r, const ps_config *cfg, uint64_t total_
 /* True when no part of a step can be applied before the whole gradient is known. */
 bool ps_step_rule_waits(const ps_step_rule *r);
 
+/* The learning rate of step `step` (from 0). group: 0, or i + 1 for optimizer.groups[i].
+ */
+double ps_step_rule_lr(const ps_step_rule *r, uint64_t step, int group);
+
 /* What the optimizer needs for step `step` (from 0). Skipped steps do not count in its t.
  */
 ps_optimizer_step ps_step_rule_optimizer_step(const ps_step_rule *r, uint64_t step,

@@ -24,6 +24,10 @@ static json_t *state_json(ps_trainer_snapshot *s)
     s->best = -INFINITY;
     s->patience_best = -0.1;
     s->patience_in_row = 3;
+    s->plateau_best = 0.3;
+    s->plateau_bad = 4;
+    s->plateau_cooldown = 5;
+    s->plateau_cuts = 6;
     s->window_samples = 12;
     s->metrics_bytes = 4096;
     s->version = 77;
@@ -53,6 +57,8 @@ static void every_bit_survives(void **state)
     assert_true(a.seconds == b.seconds && a.epoch_loss_sum == b.epoch_loss_sum);
     assert_true(isnan(b.step_loss) && b.best == -INFINITY);
     assert_true(b.patience_best == -0.1 && b.patience_in_row == 3);
+    assert_true(b.plateau_best == 0.3 && b.plateau_bad == 4);
+    assert_true(b.plateau_cooldown == 5 && b.plateau_cuts == 6);
     assert_int_equal(b.n_ranks, 3);
     assert_memory_equal(a.loss_sums, b.loss_sums, 3 * sizeof(double));
     assert_memory_equal(a.loss_samples, b.loss_samples, 3 * sizeof(double));
