@@ -1,6 +1,6 @@
-/* train.freeze on the device cpu: the same model with some parameters frozen has the same
- * loss, the same gradients of the others and the same statistics, and announces these
- * gradients alone. */
+/* train.freeze on a device (argument; cpu): the same model with some parameters frozen
+ * has the same loss, the same gradients of the others and the same statistics, and
+ * announces these gradients alone. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,6 +13,8 @@
 #include "device_rig.h"
 
 enum { BATCH = 6 };
+
+static ps_device_kind kind = PS_DEVICE_CPU;
 
 static const char LAYERS[] =
     "conv2d: {name: a, out: 8, kernel: 3, padding: 1}, batch_norm2d: {name: n}, relu, "
@@ -83,6 +85,7 @@ static void run(rig *r, bool accumulate, double *loss)
     ps_pass_result result;
     assert_int_equal(ps_program_forward(r->program, &batch, &pass, &result), PS_OK);
     assert_int_equal(ps_program_backward(r->program, &batch, &pass), PS_OK);
+    assert_int_equal(ps_program_fetch_buffers(r->program), PS_OK);
     *loss = result.loss_sum;
     for (int t = 0; t < table->n_tensors; t++)
         for (uint64_t i = 0; i < table->tensors[t].count; i++)
@@ -150,21 +153,31 @@ static void same_gradients(void **state)
                  {"[o.weight,l.bias]", 2},
                  {"[r.c.*,r.m.*,a.weight,f.weight]", 5},
                  {"[r.s.weight,n.bias,g.bias]", 3}};
-    const rig_device on = {.kind = PS_DEVICE_CPU, .rounding = &rig_float32};
+    const rig_device on = {.kind = kind, .rounding = &rig_float32};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check(&on, cases[i].patterns, cases[i].n_frozen);
 }
 
 static void in_bf16(void **state)
 {
-    const rig_device on = {.kind = PS_DEVICE_CPU, .rounding = &rig_sixteen_bits[0]};
+    const rig_device on = {.kind = kind, .rounding = &rig_sixteen_bits[0]};
     check(&on, "[a.*,n.*]", 4);
     check(&on, "['*.weight']", 10);
     check(&on, "[f.*]", 2);
 }
 
-int main(void)
+enum { EXIT_SKIPPED = 77 };
+
+int main(int argc, char **argv)
 {
+    const ps_device_options options = {.index = -1, .threads = 1};
+    ps_device *device = NULL;
+    if (argc > 1 && !ps_word_find(ps_device_words, argv[1], (int *)&kind)) return 2;
+    if (ps_device_open(kind, &options, &device) != PS_OK) {
+        printf("skipped: %s\n", ps_err_message());
+        return EXIT_SKIPPED;
+    }
+    ps_device_close(&device);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_gradients),
         cmocka_unit_test(in_bf16),

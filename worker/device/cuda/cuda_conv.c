@@ -202,10 +202,12 @@ static ps_err multiply_backward_input(const ps_cuda_pass *r, const ps_cuda_step 
 static ps_err backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_plan *p = r->plan;
-    const ps_tensor *t = &p->options->spec->table.tensors[s->node->layer->weight];
+    const ps_tensor_table *table = &p->options->spec->table;
+    const ps_tensor *t = ps_tensor_table_at(table, s->node->layer->weight);
     float *dw = ps_cuda_grad(p, s->node->layer->weight);
     bool narrow = ps_gpu_format(p->gpu) != PS_FORMAT_FP32;
     ps_conv_plan *plan;
+    if (!dw) return PS_OK;
     PS_TRY(library_plan(r, s, PS_CONV_BACKWARD_WEIGHT, !narrow && r->accumulate, &plan));
     if (!plan) return multiply_backward_weight(r, s);
     PS_TRY(ps_conv_plan_run(
@@ -230,7 +232,7 @@ static ps_err backward_input(const ps_cuda_pass *r, const ps_cuda_step *s)
 
 ps_err ps_cuda_conv_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
-    bool bias = s->node->layer->bias != PS_NONE;
+    bool bias = ps_cuda_grad(r->plan, s->node->layer->bias) != NULL;
     if (bias) PS_TRY(ps_gpu_fork(r->plan->gpu));
     if (bias) PS_TRY(conv_backward_bias(r, s));
     PS_TRY(backward_weight(r, s));

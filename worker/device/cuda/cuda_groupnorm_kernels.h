@@ -113,8 +113,8 @@ PS_ARITH void ps_k_groupnorm_scales_at(const ps_k_groupnorm_scales *k, uint32_t 
         total.a += s.a;
         total.b += s.b;
     }
-    ps_store(&k->dweight[c], (float)total.b, k->add);
-    ps_store(&k->dbias[c], (float)total.a, k->add);
+    if (k->dweight) ps_store(&k->dweight[c], (float)total.b, k->add);
+    if (k->dbias) ps_store(&k->dbias[c], (float)total.a, k->add);
 }
 
 /* Count: all elements. */

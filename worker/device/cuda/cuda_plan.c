@@ -16,24 +16,42 @@ const char *ps_cuda_layer_name(const ps_layer *layer)
     return layer->name[0] ? layer->name : ps_layer_kind_name(layer->written);
 }
 
-void ps_cuda_layer_tensors(const ps_layer *l, int *first, int *n)
+static const ps_tensor_table *table_of(const ps_cuda_plan *p)
 {
-    *n = (l->weight != PS_NONE) + (l->bias != PS_NONE);
-    *first = l->weight;
-    if (l->weight == PS_NONE || (l->bias != PS_NONE && l->bias < l->weight))
-        *first = l->bias;
+    return &p->options->spec->table;
+}
+
+void ps_cuda_layer_tensors(const ps_cuda_plan *p, const ps_layer *l, int *first, int *n)
+{
+    const bool weight = ps_tensor_table_trains(table_of(p), l->weight);
+    const bool bias = ps_tensor_table_trains(table_of(p), l->bias);
+    *n = weight + bias;
+    *first = weight ? l->weight : l->bias;
+    if (weight && bias && l->bias < l->weight) *first = l->bias;
 }
 
 float *ps_cuda_param(const ps_cuda_plan *p, int tensor)
 {
-    return tensor == PS_NONE ? NULL
-                             : p->params + p->options->spec->table.tensors[tensor].offset;
+    if (tensor == PS_NONE) return NULL;
+    const uint64_t offset = ps_tensor_table_at(table_of(p), tensor)->offset;
+    if (ps_tensor_table_trains(table_of(p), tensor)) return p->params + offset;
+    return (float *)(void *)(p->buffers + offset);
 }
 
 float *ps_cuda_grad(const ps_cuda_plan *p, int tensor)
 {
-    return tensor == PS_NONE ? NULL
-                             : p->grads + p->options->spec->table.tensors[tensor].offset;
+    if (!ps_tensor_table_trains(table_of(p), tensor)) return NULL;
+    return p->grads + table_of(p)->tensors[tensor].offset;
+}
+
+/* Frozen weights follow the arena's. */
+uint64_t ps_cuda_weight16_at(const ps_cuda_plan *p, int tensor)
+{
+    const ps_tensor_table *t = table_of(p);
+    const uint64_t offset = ps_tensor_table_at(t, tensor)->offset;
+    if (ps_tensor_table_trains(t, tensor)) return offset;
+    return t->arena_count +
+           (offset - (t->buffer_bytes - t->frozen_bytes)) / sizeof(float);
 }
 
 float *ps_cuda_buffer(const ps_cuda_plan *p, int buffer)
@@ -234,8 +252,9 @@ static ps_err plan_library(ps_cuda_plan *p, ps_conv_library *library)
         if (l->kind != PS_LAYER_CONV2D) continue;
         PS_TRY(ps_cuda_conv_plans_find(p->convs, l, PS_CONV_FORWARD, n, false, &plan));
         if (!p->options->training) continue;
-        PS_TRY(ps_cuda_conv_plans_find(p->convs, l, PS_CONV_BACKWARD_WEIGHT, n, false,
-                                       &plan));
+        if (ps_cuda_grad(p, l->weight))
+            PS_TRY(ps_cuda_conv_plans_find(p->convs, l, PS_CONV_BACKWARD_WEIGHT, n, false,
+                                           &plan));
         if (!p->graph->edges[node->in[0]].needs_grad) continue;
         PS_TRY(ps_cuda_conv_plans_find(p->convs, l, PS_CONV_BACKWARD_DATA, n,
                                        p->steps[i].add[0], &plan));
@@ -318,7 +337,7 @@ static ps_err allocate_factors(ps_cuda_plan *p)
         const ps_model_node *node = &p->graph->nodes[i];
         ps_layer_kind kind = node->layer->kind;
         if (ps_layer_precision_of(kind) != PS_MULTIPLIES_NARROW) continue;
-        size_t window = p->options->spec->table.tensors[node->layer->weight].count;
+        size_t window = ps_tensor_table_at(table_of(p), node->layer->weight)->count;
         if (kind == PS_LAYER_CONV2D && window > weight) weight = window;
         if (kind == PS_LAYER_CONV2D) continue; // a convolution copies its factors anyway
         size_t in = value_count(p, node->in[0]), out = value_count(p, node->out);
@@ -328,8 +347,9 @@ static ps_err allocate_factors(ps_cuda_plan *p)
     if (p->convs && p->options->training)
         PS_TRY(
             take_factors(p, weight, "a weight's gradient in 16 bits", &p->weight_grad16));
-    PS_TRY(take_factors(p, p->options->spec->table.arena_count, "the weights in 16 bits",
-                        &p->weights16));
+    const size_t weights =
+        table_of(p)->arena_count + table_of(p)->frozen_bytes / sizeof(float);
+    PS_TRY(take_factors(p, weights, "the weights in 16 bits", &p->weights16));
     PS_TRY(take_factors(p, input, "an input in 16 bits", &p->input16));
     return take_factors(p, grad, "a gradient in 16 bits", &p->grad16);
 }
@@ -362,7 +382,7 @@ static ps_err join_group(ps_cuda_plan *p, ps_cuda_group *g, int step)
 {
     int first, n;
     const ps_layer *layer = p->graph->nodes[step].layer;
-    ps_cuda_layer_tensors(layer, &first, &n);
+    ps_cuda_layer_tensors(p, layer, &first, &n);
     g->begin = step;
     if (n == 0) return PS_OK;
     if (g->n > 0 && first + n != g->first)
@@ -378,7 +398,7 @@ static int first_with_parameters(const ps_cuda_plan *p)
 {
     int first, n = 0, i = 0;
     for (; i < p->graph->n_nodes && n == 0; i++)
-        ps_cuda_layer_tensors(p->graph->nodes[i].layer, &first, &n);
+        ps_cuda_layer_tensors(p, p->graph->nodes[i].layer, &first, &n);
     return i - 1;
 }
 

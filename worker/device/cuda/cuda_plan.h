@@ -67,8 +67,8 @@ typedef struct ps_cuda_plan {
     void *scratch; // im2col's columns, or their gradient, or the library's scratch
     /* A convolution's outputs, or their gradients, as (channels, n, plane). */
     ps_values swapped;
-    /* Only where products take 16 bits: the weights, at their offsets in the arena, and
-     * copies of a float32 input and a float32 gradient. */
+    /* Only where products take 16 bits: the weights (ps_cuda_weight16_at), and copies of
+     * a float32 input and a float32 gradient. */
     ps_values weights16, input16, grad16;
     ps_values weight_grad16; // a convolution's weight gradient, as the library writes it
     ps_sums *parts;          // partial sums of rows of images
@@ -85,13 +85,19 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *plan, ps_gpu *gpu, ps_conv_library *libra
                          const ps_cuda_resident *resident);
 void ps_cuda_plan_fini(ps_cuda_plan *plan);
 
-/* NULL for PS_NONE. */
+/* A tensor of ps_tensor_table_at. NULL for PS_NONE; the gradient's also for one that is
+ * frozen. */
 float *ps_cuda_param(const ps_cuda_plan *plan, int tensor);
 float *ps_cuda_grad(const ps_cuda_plan *plan, int tensor);
 float *ps_cuda_buffer(const ps_cuda_plan *plan, int buffer);
 
-/* A layer's tensors are consecutive: [*first, *first + *n). *n 0: it has none. */
-void ps_cuda_layer_tensors(const ps_layer *layer, int *first, int *n);
+/* Where weights16 holds the tensor: elements. */
+uint64_t ps_cuda_weight16_at(const ps_cuda_plan *plan, int tensor);
+
+/* A layer's tensors that are trained are consecutive: [*first, *first + *n). *n 0: it has
+ * none. */
+void ps_cuda_layer_tensors(const ps_cuda_plan *plan, const ps_layer *layer, int *first,
+                           int *n);
 
 /* For messages: the layer's name, or its kind if it has no name. */
 const char *ps_cuda_layer_name(const ps_layer *layer);

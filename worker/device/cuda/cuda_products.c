@@ -31,14 +31,15 @@ ps_err ps_cuda_factor(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x,
 ps_values ps_cuda_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_plan *p = r->plan;
-    const ps_tensor *t = &p->options->spec->table.tensors[s->node->layer->weight];
-    ps_values all = p->weights16.at ? p->weights16 : ps_floats(p->params);
-    return ps_values_from(all, t->offset);
+    const int weight = s->node->layer->weight;
+    if (!p->weights16.at) return ps_floats(ps_cuda_param(p, weight));
+    return ps_values_from(p->weights16, ps_cuda_weight16_at(p, weight));
 }
 
 ps_err ps_cuda_narrow_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
-    const ps_tensor *t = &r->plan->options->spec->table.tensors[s->node->layer->weight];
+    const ps_tensor *t =
+        ps_tensor_table_at(&r->plan->options->spec->table, s->node->layer->weight);
     ps_values master = ps_floats(ps_cuda_param(r->plan, s->node->layer->weight)), same;
     return ps_cuda_factor(r, s, master, (int64_t)t->count, ps_cuda_weight(r, s), &same);
 }
@@ -84,6 +85,7 @@ static ps_err linear_backward_weight(const ps_cuda_pass *r, const ps_cuda_step *
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
     float *dw = ps_cuda_grad(r->plan, s->node->layer->weight);
     ps_values x;
+    if (!dw) return PS_OK;
     PS_TRY(ps_cuda_factor(r, s, in->at, ps_cuda_count(r, in), r->plan->input16, &x));
     return ps_cuda_multiply(r, PS_CUDA_NAME(s),
                             (ps_gpu_gemm){.ta = true,
@@ -130,7 +132,7 @@ static ps_err linear_backward_input(const ps_cuda_pass *r, const ps_cuda_step *s
 ps_err ps_cuda_linear_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
-    bool bias = s->node->layer->bias != PS_NONE;
+    bool bias = ps_cuda_grad(r->plan, s->node->layer->bias) != NULL;
     ps_values dy;
     if (bias) PS_TRY(ps_gpu_fork(r->plan->gpu));
     if (bias) PS_TRY(linear_backward_bias(r, s));

@@ -63,9 +63,6 @@ ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, ps_conv_library *library,
     const ps_model_spec *spec = options->spec;
     size_t arena = spec->table.arena_count * sizeof(float);
     *run = (ps_cuda_run){0};
-    if (spec->table.n_frozen > 0)
-        return ps_err_set(PS_ERR_UNSUPPORTED,
-                          "train.freeze: not on GPUs yet: train.device=cpu");
     PS_TRY(ps_cuda_plan_init(&run->plan, gpu, library, options, graph, resident));
     PS_TRY(ps_cuda_batch_init(&run->batch, gpu, options->max_batch,
                               run->plan.values[0].features,
