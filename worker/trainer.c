@@ -502,7 +502,7 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     PS_TRY(drain(t));
     PS_TRY(ps_trainer_renew_loss_scale(t));
     // The weights first: an evaluation may take long, and may be what is interrupted.
-    if (t->total_steps > 0) PS_TRY(save(t, "model.safetensors"));
+    PS_TRY(save(t, "model.safetensors"));
     if (t->total_steps > 0) PS_TRY(save_average(t));
     if (!result->interrupted && !result->stopped_early) PS_TRY(evaluate(t, t->epoch));
     ps_trainer_mark_if_best(t);

@@ -61,7 +61,7 @@ const ps_config_key ps_config_keys[] = {
          "cross_entropy compare with numbers (docs/losses.md)"),
 
     INT("train.epochs", train.epochs, JOB, 0, MANY, "1",
-        "passes over the training data; 0: evaluate only"),
+        "passes over the training data; 0: only write the weights and evaluate"),
     INT("train.steps", train.steps, JOB, 0, MANY, "0",
         "stop after this many optimizer steps; 0: no limit"),
     INT("train.stop_after", train.stop_after, LOCAL, 0, MANY, "0",

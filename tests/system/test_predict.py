@@ -51,6 +51,21 @@ with torch.no_grad():
     print((model(x) - reference(x)).abs().max().item())
 """
 
+# train.epochs=0 leaves PyTorch's initial weights of the same seed.
+INITIAL = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from benchlib import safetensors
+from benchlib.job_config import JobConfig
+from benchlib.torch_model import Model
+config = JobConfig.load(sys.argv[2], sys.argv[3], ["model.dropout=false"])
+torch.manual_seed(config["train.seed"])
+theirs, ours = Model(config).state_dict(), safetensors.load(sys.argv[4])
+assert set(theirs) == set(ours), set(theirs) ^ set(ours)
+print([name for name in ours if not torch.equal(torch.from_numpy(ours[name].copy()), theirs[name])])
+"""
+
 
 # The layers that no configuration of ours has.
 EVERY_LAYER = """
@@ -272,6 +287,19 @@ class Describe(JobTest):
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             self.assertEqual(done.returncode, 0, f"{config}: {done.stdout}")
             self.assertLess(float(done.stdout.split()[-1]), 1e-6, config)
+
+    def test_initial_weights(self):
+        python = torch_python()
+        if not python:
+            self.skipTest("no PyTorch (python3-torch)")
+        for i, model in enumerate((EVERY_LAYER, OF_SEQUENCES)):
+            config, out = self.path(f"{i}.yaml"), f"initial{i}"
+            Path(config).write_text(model + "data: {kind: synthetic}\n", encoding="ascii")
+            self.psrun("-s", 1, "-w", 2, config, "train.epochs=0", out=out)
+            done = subprocess.run([python, "-c", INITIAL, ROOT / "bench", BIN.parent, config,
+                                   self.path(out, "model.safetensors")],
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            self.assertEqual(done.stdout.strip(), "[]")
 
 
 if __name__ == "__main__":

@@ -10,10 +10,6 @@ ps_err ps_data_sets_read(ps_data_sets *d, const ps_config *config,
     if (trains)
         PS_TRY(ps_dataset_load(config, PS_SPLIT_TRAIN, want, spec->n_outputs, &d->train));
     PS_TRY(ps_dataset_load(config, PS_SPLIT_TEST, want, spec->n_outputs, &d->test));
-    if (!trains && d->test.n == 0)
-        return ps_err_set(PS_ERR_CONFIG,
-                          "data.test: there is no test set, and train.epochs=0 does "
-                          "nothing but evaluate");
     if (config->train.patience > 0 && d->test.n == 0)
         return ps_err_set(
             PS_ERR_CONFIG,
