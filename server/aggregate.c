@@ -278,6 +278,13 @@ ps_err ps_aggregate_apply(ps_aggregate *a, const ps_aggregate_step *s)
     return err;
 }
 
+void ps_aggregate_copy(const ps_aggregate *a, const ps_aggregate_step *s)
+{
+    for (int i = 0; i < s->n_copies; i++)
+        copy_out(s->copies[i], a->weights, a->count, s->bypass_caches);
+    if (s->bypass_caches) ps_nontemporal_copy_done();
+}
+
 ps_err ps_aggregate_sum(ps_aggregate *a, const ps_aggregate_step *s)
 {
     return for_blocks(a, s, a->segments, a->n_segments, sum_into);

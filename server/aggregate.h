@@ -80,6 +80,9 @@ ps_err ps_aggregate_check(const ps_aggregate *a, const float *grad, int rank,
 /* Sums and applies. After NUMERIC a part of the chunk may have been applied. */
 ps_err ps_aggregate_apply(ps_aggregate *a, const ps_aggregate_step *s);
 
+/* Copies the weights to s->copies. */
+void ps_aggregate_copy(const ps_aggregate *a, const ps_aggregate_step *s);
+
 /* Only sums, into a->sum (s->now and copies are not used). */
 ps_err ps_aggregate_sum(ps_aggregate *a, const ps_aggregate_step *s);
 

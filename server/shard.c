@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "lamb.h"
 #include "log.h"
 #include "mem.h"
 #include "net.h"
@@ -118,6 +119,7 @@ static ps_err learn(ps_shard *s)
 {
     s->clip = s->o.rule->clip_norm > 0;
     s->waits = ps_step_rule_waits(s->o.rule);
+    s->trusts = ps_lamb_on(&s->o.rule->optimizer);
     return ps_chunk_codec_init(&s->codec, s->o.config, s->o.table);
 }
 

@@ -6,6 +6,7 @@
 
 #include "finite.h"
 #include "gradnorm.h"
+#include "lamb.h"
 #include "shard_reply.h"
 #include "trace.h"
 
@@ -195,6 +196,45 @@ void ps_shard_apply_judge(ps_shard *s, const ps_shard_chunk *c)
         s->block_sums[0] = NAN;
 }
 
+static ps_lamb_part part_of(const ps_shard *s, const ps_shard_chunk *c)
+{
+    ps_lamb_part part = {.table = s->o.table,
+                         .chunk = c->chunk,
+                         .optimizer = &s->rule.optimizer,
+                         .weights = c->memory.weights,
+                         .grads = c->memory.sum};
+    memcpy(part.states, c->memory.states, sizeof part.states);
+    return part;
+}
+
+/* LAMB's first pass. The second one needs the sums of all shards. */
+static ps_err make_updates(ps_shard *s, double grad_scale)
+{
+    const uint64_t step = (uint64_t)s->chunks[0].policy.version, begin_ns = ps_clock_ns();
+    const ps_optimizer_step now = ps_step_rule_optimizer_step(&s->rule, step, grad_scale);
+    for (uint32_t i = 0; i < s->n_chunks; i++) {
+        const ps_lamb_part part = part_of(s, &s->chunks[i]);
+        double *sums = chunk_sums(s, i);
+        ps_lamb_update(&part, &now, sums, sums + s->n_blocks);
+    }
+    s->grad_scale = grad_scale;
+    s->asked_sums = true;
+    ps_counter_add_since(&s->apply_ns, begin_ns);
+    return ps_coord_link_sums_send(s->link, step, s->o.plan->n_shards,
+                                   ps_lamb_sums(s->o.table), 2 * s->n_chunks,
+                                   s->run_first, s->run_counts, s->block_sums);
+}
+
+/* Without clipping and loss scaling LAMB's first pass waits for nobody. */
+static ps_err end_sums(ps_shard *s, uint64_t step)
+{
+    ps_step_decision decision;
+    if (!s->trusts || s->clip || s->rule.scale.on)
+        return ps_shard_apply_ask_norm(s, step);
+    PS_TRY(ps_step_rule_decide(&s->rule, true, 0, &decision));
+    return make_updates(s, decision.grad_scale);
+}
+
 static ps_err sum_now(ps_shard *s, ps_shard_chunk *c)
 {
     const uint64_t step_number = (uint64_t)c->policy.version, begin_ns = ps_trace_now();
@@ -212,7 +252,7 @@ static ps_err sum_now(ps_shard *s, ps_shard_chunk *c)
     ps_trace_add_chunk(PS_TRACE_SUM, begin_ns, step_number, c->index, PS_TRACE_NONE);
     s->summed_ns = ps_trace_now();
     if (++s->n_summed < s->n_chunks) return PS_OK;
-    return ps_shard_apply_ask_norm(s, (uint64_t)c->policy.version);
+    return end_sums(s, (uint64_t)c->policy.version);
 }
 
 ps_err ps_shard_apply_pushes(ps_shard *s, ps_shard_chunk *c)
@@ -225,23 +265,27 @@ static ps_err apply_sum(ps_shard *s, ps_shard_chunk *c, double scale)
     const float *sum = c->memory.sum;
     ps_aggregate_step step = step_by_sum(s, c, &sum, scale);
     step.check = false; // done when it was summed
-    return apply(s, c, &step);
+    if (!s->trusts) return apply(s, c, &step);
+    const ps_lamb_part part = part_of(s, c);
+    const uint64_t begin_ns = ps_clock_ns();
+    ps_lamb_apply(&part, &step.now, s->all_sums);
+    ps_aggregate_copy(&c->memory, &step);
+    ps_counter_add_since(&s->apply_ns, begin_ns);
+    return PS_OK;
 }
 
 /* Applies all chunks when the norm of the step is here, in the order in which workers
  * need them. With loss scaling and a norm that is not finite, no shard applies any chunk:
  * the next version has the same weights. */
-static ps_err apply_sums(ps_shard *s, double norm)
+static ps_err apply_sums(ps_shard *s, bool make, double grad_scale)
 {
-    ps_step_decision decision;
-    PS_TRY(ps_step_rule_decide(&s->rule, isfinite(norm), norm, &decision));
     const uint64_t number = (uint64_t)s->chunks[0].policy.version;
     ps_trace_add(PS_TRACE_NORM, s->summed_ns, number);
     s->n_summed = 0;
     for (uint32_t i = s->n_chunks; i-- > 0;) {
         ps_shard_chunk *c = &s->chunks[i];
         const uint64_t begin_ns = ps_trace_now();
-        if (decision.make) PS_TRY(apply_sum(s, c, decision.grad_scale));
+        if (make) PS_TRY(apply_sum(s, c, grad_scale));
         end_step(s, c);
         ps_trace_add_chunk(PS_TRACE_APPLY, begin_ns, number, c->index, PS_TRACE_NONE);
         PS_TRY(ps_shard_reply_weights(s, c));
@@ -252,16 +296,28 @@ static ps_err apply_sums(ps_shard *s, double norm)
     return ps_shard_reply_flush(s);
 }
 
+static ps_err take_norm(ps_shard *s, double norm)
+{
+    ps_step_decision decision;
+    PS_TRY(ps_step_rule_decide(&s->rule, isfinite(norm), norm, &decision));
+    if (s->trusts && decision.make) return make_updates(s, decision.grad_scale);
+    return apply_sums(s, decision.make, decision.grad_scale);
+}
+
 ps_err ps_shard_apply_norm(ps_shard *s)
 {
     int got;
     uint64_t step;
-    double norm;
-    PS_TRY(ps_coord_link_gradnorm_recv(s->link, &got, &step, &norm));
+    double norm = 0;
+    PS_TRY(s->asked_sums ? ps_coord_link_sums_recv(s->link, &got, &step, s->all_sums,
+                                                   ps_lamb_sums(s->o.table))
+                         : ps_coord_link_gradnorm_recv(s->link, &got, &step, &norm));
     if (!got) return PS_OK;
     if (s->n_summed != s->n_chunks || step != (uint64_t)s->chunks[0].policy.version)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "a gradient norm of step %" PRIu64 " that was not asked for",
                           step);
-    return apply_sums(s, norm);
+    if (!s->asked_sums) return take_norm(s, norm);
+    s->asked_sums = false;
+    return apply_sums(s, true, s->grad_scale);
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "gradnorm.h"
+#include "lamb.h"
 #include "log.h"
 #include "mem.h"
 #include "nontemporal_copy.h"
@@ -57,9 +58,10 @@ static ps_err alloc_arrays(ps_shard *s)
     PS_TRY(ps_mem_zalloc(&s->paced.figures, ps_pace_of_shard(s->o.n_workers),
                          sizeof *s->paced.figures, "steps"));
     PS_TRY(ps_mem_zalloc(&s->unsent, s->n_chunks, sizeof *s->unsent, "answers"));
-    PS_TRY(ps_mem_zalloc(&s->run_first, s->n_chunks, sizeof *s->run_first,
-                         "gradient norm runs"));
-    return ps_mem_zalloc(&s->run_counts, s->n_chunks, sizeof *s->run_counts,
+    const size_t runs = (size_t)s->n_chunks * (s->trusts ? 2 : 1);
+    PS_TRY(
+        ps_mem_zalloc(&s->run_first, runs, sizeof *s->run_first, "gradient norm runs"));
+    return ps_mem_zalloc(&s->run_counts, runs, sizeof *s->run_counts,
                          "gradient norm runs");
 }
 
@@ -96,10 +98,22 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
     return PS_OK;
 }
 
+/* The sums of the updates follow those of all weights. */
+static ps_err repeat_runs(ps_shard *s)
+{
+    const uint64_t n = s->n_chunks, blocks = ps_gradnorm_blocks(s->o.table);
+    for (uint64_t i = 0; i < n; i++) {
+        s->run_first[n + i] = blocks + s->run_first[i];
+        s->run_counts[n + i] = s->run_counts[i];
+    }
+    return ps_mem_zalloc(&s->all_sums, ps_lamb_sums(s->o.table), sizeof *s->all_sums,
+                         "the sums of all blocks");
+}
+
 static ps_err alloc_chunks(ps_shard *s)
 {
     const ps_plan *plan = s->o.plan;
-    uint64_t total = 0, blocks = 0;
+    uint64_t total = 0;
     for (uint32_t i = 0; i < plan->n_chunks; i++)
         if (plan->chunks[i].shard == s->index)
             total += ps_aggregate_slab_count(&plan->chunks[i], &s->o.rule->optimizer,
@@ -111,12 +125,13 @@ static ps_err alloc_chunks(ps_shard *s)
     for (uint32_t i = 0; i < plan->n_chunks; i++) {
         if (plan->chunks[i].shard != s->index) continue;
         PS_TRY(init_chunk(s, n, i, slab));
-        blocks += s->run_counts[n++];
+        s->n_blocks += s->run_counts[n++];
         slab +=
             ps_aggregate_slab_count(&plan->chunks[i], &s->o.rule->optimizer, s->waits);
     }
-    return ps_mem_zalloc(&s->block_sums, blocks, sizeof *s->block_sums,
-                         "gradient norm sums");
+    if (s->trusts) PS_TRY(repeat_runs(s));
+    return ps_mem_zalloc(&s->block_sums, s->n_blocks * (s->trusts ? 2 : 1),
+                         sizeof *s->block_sums, "gradient norm sums");
 }
 
 ps_err ps_shard_memory_init(ps_shard *s)
@@ -164,6 +179,7 @@ void ps_shard_memory_fini(ps_shard *s)
     free(s->run_first);
     free(s->run_counts);
     free(s->block_sums);
+    free(s->all_sums);
     free(s->slab);
     ps_param_groups_fini(&s->groups);
 }

@@ -91,6 +91,10 @@ struct ps_shard {
     // waits (clipping, loss scaling): the sums of a step are kept until the global norm
     // is known, or, without clipping, whether the whole gradient is finite.
     bool clip, waits;
+    // LAMB: the updates of the step are kept until the sums of all blocks are here.
+    bool trusts, asked_sums;
+    double grad_scale; // of that step
+    double *all_sums;  // (ps_lamb_sums)
     uint32_t n_summed;
     struct {
         ps_pace pace;
@@ -100,7 +104,9 @@ struct ps_shard {
     } paced;
     uint64_t summed_ns; // the last of them, for the trace; 0: there is none
     ps_coord_link *link;
-    uint64_t *run_first, *run_counts; // by chunk, in the order of the arena
+    // By chunk, in the order of the arena. With LAMB once more, for the updates' sums.
+    uint64_t *run_first, *run_counts;
+    uint64_t n_blocks; // of all chunks
     double *block_sums;
     // Life
     ps_member *member;

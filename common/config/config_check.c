@@ -32,6 +32,8 @@ static void take_defaults(ps_config *cfg)
         {PS_OPTIMIZER_RMSPROP, "optimizer.lr", &o->lr, 0.01},
         {PS_OPTIMIZER_ADAGRAD, "optimizer.lr", &o->lr, 0.01},
         {PS_OPTIMIZER_ADAGRAD, "optimizer.eps", &o->eps, 1e-10},
+        {PS_OPTIMIZER_LAMB, "optimizer.weight_decay", &o->weight_decay, 0.01},
+        {PS_OPTIMIZER_LAMB, "optimizer.eps", &o->eps, 1e-6},
         {PS_OPTIMIZER_LION, "optimizer.lr", &o->lr, 1e-4},
         {PS_OPTIMIZER_LION, "optimizer.betas", &o->betas.v[1], 0.99},
     };
@@ -164,6 +166,14 @@ static ps_err check_sync(const ps_config *cfg)
     const ps_optimizer_kind inner = cfg->optimizer.name;
     const ps_exchange_kind exchange = cfg->exchange.name;
     PS_TRY(check_policy_keys(cfg));
+    if (inner == PS_OPTIMIZER_LAMB && s->policy != PS_POLICY_BSP)
+        return key_error(cfg, "optimizer.name",
+                         "lamb needs sync.policy bsp: with %s use adamw",
+                         ps_word_name(ps_policy_words, (int)s->policy));
+    if (inner == PS_OPTIMIZER_LAMB && exchange == PS_EXCHANGE_NCCL)
+        return key_error(cfg, "optimizer.name",
+                         "lamb does not work with exchange.name nccl yet: use ps, gloo, "
+                         "or adamw");
     PS_TRY(check_correction(cfg));
     if (ps_config_own_pace(cfg)) return check_own_pace(cfg);
     if (s->policy != PS_POLICY_LOCAL) return PS_OK;

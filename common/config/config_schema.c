@@ -199,21 +199,22 @@ const ps_config_key ps_config_keys[] = {
     BOOL("optimizer.nesterov", optimizer.nesterov, JOB, "false",
          "sgd: Nesterov momentum; needs a momentum and no dampening"),
     DOUBLES("optimizer.betas", optimizer.betas, JOB, 0, 1, "[0.9, 0.999]",
-            "adam, adamw, lion: decay of the moments, each below 1; lion's default is [0.9, "
+            "adam, adamw, lamb, lion: decay of the moments, each below 1; lion's default is [0.9, "
             "0.99]"),
     DOUBLE("optimizer.alpha", optimizer.alpha, JOB, 0, 1, "0.99",
            "rmsprop: decay of the mean square, below 1"),
     BOOL("optimizer.centered", optimizer.centered, JOB, "false",
          "rmsprop: divide by an estimate of the standard deviation"),
     DOUBLE("optimizer.eps", optimizer.eps, JOB, 0, 1e9, "1e-8",
-           "adam, adamw, rmsprop, adagrad: added to the denominator; adagrad's default is 1e-10"),
+           "adam, adamw, lamb, rmsprop, adagrad: added to the denominator; adagrad's default is 1e-10, "
+           "lamb's 1e-6"),
     DOUBLE("optimizer.lr_decay", optimizer.lr_decay, JOB, 0, 1e9, "0",
            "adagrad: the learning rate of step t, from 0, is divided by 1 + t * lr_decay"),
     DOUBLE("optimizer.initial_accumulator_value", optimizer.initial_accumulator, JOB, 0, 1e9, "0",
            "adagrad: what the sums of squares begin with"),
     DOUBLE("optimizer.weight_decay", optimizer.weight_decay, JOB, 0, 1e9, "0",
-           "the weight decay; adamw's default is 0.01; adamw and lion decay the weights, the others "
-           "add it to the gradient"),
+           "the weight decay; the default of adamw and lamb is 0.01; adamw and lion decay the weights, "
+           "lamb adds it to the update, the others to the gradient"),
     GROUPS("optimizer.groups", optimizer.groups, JOB, "[]",
            "parameters with an lr or weight_decay of their own: [{match: ['*.bias'], weight_decay: "
            "0}, {match: [conv*], lr: 0.01}]; the first match counts"),

@@ -42,15 +42,12 @@ const ps_word ps_data_words[] = {{"idx", PS_DATA_IDX},
                                  {"synthetic", PS_DATA_SYNTHETIC},
                                  {NULL, 0}};
 
-const ps_word ps_optimizer_words[] = {{"sgd", PS_OPTIMIZER_SGD},
-                                      {"adam", PS_OPTIMIZER_ADAM},
-                                      {"adamw", PS_OPTIMIZER_ADAMW},
-                                      {"rmsprop", PS_OPTIMIZER_RMSPROP},
-                                      {"adagrad", PS_OPTIMIZER_ADAGRAD},
-                                      {"lion", PS_OPTIMIZER_LION},
-                                      {"sum", PS_OPTIMIZER_SUM},
-                                      {"mean", PS_OPTIMIZER_MEAN},
-                                      {NULL, 0}};
+const ps_word ps_optimizer_words[] = {
+    {"sgd", PS_OPTIMIZER_SGD},         {"adam", PS_OPTIMIZER_ADAM},
+    {"adamw", PS_OPTIMIZER_ADAMW},     {"rmsprop", PS_OPTIMIZER_RMSPROP},
+    {"adagrad", PS_OPTIMIZER_ADAGRAD}, {"lion", PS_OPTIMIZER_LION},
+    {"lamb", PS_OPTIMIZER_LAMB},       {"sum", PS_OPTIMIZER_SUM},
+    {"mean", PS_OPTIMIZER_MEAN},       {NULL, 0}};
 
 const ps_word ps_schedule_words[] = {{"constant", PS_SCHEDULE_CONSTANT},
                                      {"step", PS_SCHEDULE_STEP},

@@ -82,6 +82,7 @@ typedef enum ps_optimizer_kind {
     PS_OPTIMIZER_RMSPROP,
     PS_OPTIMIZER_ADAGRAD,
     PS_OPTIMIZER_LION,
+    PS_OPTIMIZER_LAMB,
     PS_OPTIMIZER_SUM, // no step: the "weights" are the sum of the gradients
     PS_OPTIMIZER_MEAN // likewise their mean
 } ps_optimizer_kind;

@@ -39,9 +39,10 @@
  *              text: why; the job is over for everybody
  *   GATHER     timeout ms; name; value: doubles. A barrier is one of no doubles
  *   PUT        name; value                   GET  timeout ms; name
- *   NORM       of a server, by a link of each shard: step, shards, total blocks; value:
- *              as in gradnorm_sum.h; answered with NORM_SUM. For loss scaling alone: one
- *              block per shard, 0, or NaN when the step must be skipped
+ *   NORM       of a server, by a link of each shard: step, shards, total blocks, 1 if all
+ *              sums are wanted, else 0; value: as in gradnorm_sum.h; answered with
+ *              NORM_SUM. For loss scaling alone: one block per shard, 0, or NaN when the
+ *              step must be skipped
  *   PUSHED     of a server, by a link of each shard, where workers go on at their own
  *              pace (coord_orders.h): all chunks of a worker's push are in. Worker,
  * number of its push, shards; 0, or over a new connection the next ORDER's number
@@ -61,7 +62,8 @@
  *   INTERRUPT  to workers: end in order
  *   DONE       value: the answer
  *   FAIL       error code; text
- *   NORM_SUM   step, bits of the double
+ *   NORM_SUM   step, bits of the double, 1 if all sums were wanted; value: the doubles,
+ *              in their order, if they were
  *   ORDER      to shards: number, version before it, step, flags; value: of each worker
  *              that it concerns rank, flags and factor (coord_orders.h)
  *   END        all workers have left
@@ -75,7 +77,7 @@
 #include "zsock.h"
 
 enum {
-    PS_CONTROL_VERSION = 4,
+    PS_CONTROL_VERSION = 5,
     PS_CONTROL_ID_BYTES = PS_SECRET_BYTES + 2,
     PS_CONTROL_NUMBERS = 5,
     PS_CONTROL_NAME_MAX = 256,
@@ -93,7 +95,7 @@ enum {
     X(GATHER, 4, 1, 1, 0, 1)                                                             \
     X(PUT, 5, 0, 1, 0, 1)                                                                \
     X(GET, 6, 1, 1, 0, 0)                                                                \
-    X(NORM, 7, 3, 0, 0, 1)                                                               \
+    X(NORM, 7, 4, 0, 0, 1)                                                               \
     X(LEAVE, 8, 1, 0, 0, 0)                                                              \
     X(BYE, 9, 0, 0, 0, 0)                                                                \
     X(INTERRUPT, 10, 0, 0, 0, 0)                                                         \
@@ -107,7 +109,7 @@ enum {
     X(WELCOME, 34, 2, 0, 0, 1)                                                           \
     X(DONE, 35, 0, 0, 0, 1)                                                              \
     X(FAIL, 36, 1, 0, 1, 0)                                                              \
-    X(NORM_SUM, 37, 2, 0, 0, 0)                                                          \
+    X(NORM_SUM, 37, 3, 0, 0, 1)                                                          \
     X(END, 38, 0, 0, 0, 0)                                                               \
     X(ADMIT, 39, 1, 0, 0, 1)                                                             \
     X(NEWCOMERS, 40, 1, 0, 0, 0)                                                         \

@@ -13,7 +13,7 @@
 enum {
     MAX_WAITERS = 64, // of a member; each of its threads waits for one at most
     GATHER_BYTES_MAX = 65536 * sizeof(double),
-    NORMS = 4, // steps in flight; older ones are dropped
+    NORMS = 8, // in flight, up to two of a step; older ones are dropped
     SUMS = 8   // gathers whose results are kept: more than a worker asks for at once
 };
 
@@ -46,9 +46,10 @@ struct ps_coord_board {
     waiter *waiters;
     bool *left; // by worker
     bool *scratch;
-    ps_gradnorm_sum norms[NORMS]; // by step modulo NORMS
+    ps_gradnorm_sum norms[NORMS]; // by norm_key modulo NORMS
     ps_control_id *askers[NORMS]; // the senders of parts: n_parts of each
     ps_control norm_sums[NORMS];  // the last answers; kind 0: none yet
+    double *wanted_sums[NORMS];   // their values
     kept_sum sums[SUMS];
     uint64_t n_sums;         // ever
     ps_coord_orders *orders; // NULL: not with this policy, or no push has come yet
@@ -92,6 +93,7 @@ void ps_coord_board_destroy(ps_coord_board **board)
     for (int i = 0; i < NORMS; i++) {
         ps_gradnorm_sum_fini(&b->norms[i]);
         free(b->askers[i]);
+        free(b->wanted_sums[i]);
     }
     for (int i = 0; i < SUMS; i++) {
         free(b->sums[i].requests);
@@ -396,15 +398,32 @@ static ps_err request_get(ps_coord_board *b, const ps_control_id *from,
 
 /* ---- gradient norms ---- */
 
+/* Of a request and of its answer: a step may ask for its norm, then for all sums. */
+static uint64_t norm_key(uint64_t step, uint64_t wants_sums)
+{
+    return 2 * step + (wants_sums != 0);
+}
+
+static void keep_answer(ps_coord_board *b, int slot, ps_control *c, double *sums)
+{
+    free(b->wanted_sums[slot]);
+    b->wanted_sums[slot] = sums;
+    c->value = sums;
+    if (sums) c->bytes = b->norms[slot].total_blocks * sizeof *sums;
+    b->norm_sums[slot] = *c;
+}
+
 static void answer_norm(ps_coord_board *b, int slot)
 {
     ps_gradnorm_sum *s = &b->norms[slot];
-    double norm = 0;
-    ps_err err = ps_gradnorm_sum_total(s, &norm);
+    const bool wants_sums = s->step % 2 != 0;
+    double norm = 0, *sums = NULL;
+    ps_err err = ps_gradnorm_sum_total(s, &norm, wants_sums ? &sums : NULL);
     ps_control c = {.kind = PS_CONTROL_NORM_SUM};
-    c.number[0] = s->step;
+    c.number[0] = s->step / 2;
     memcpy(&c.number[1], &norm, sizeof norm);
-    if (err == PS_OK) b->norm_sums[slot] = c;
+    c.number[2] = wants_sums;
+    if (err == PS_OK) keep_answer(b, slot, &c, sums);
     for (uint32_t i = 0; i < s->n_parts; i++) {
         if (err == PS_OK)
             b->answer(b->owner, &b->askers[slot][i], &c);
@@ -428,17 +447,19 @@ static ps_err request_norm(ps_coord_board *b, const ps_coord_asker *from,
 {
     if (from->role != PS_ROLE_SERVER)
         return ps_err_set(PS_ERR_PEER, "a gradient norm of a worker");
-    int slot = (int)(c->number[0] % NORMS);
+    const uint64_t key = norm_key(c->number[0], c->number[3]);
+    int slot = (int)(key % NORMS);
     ps_gradnorm_sum *s = &b->norms[slot];
     const ps_control *known = &b->norm_sums[slot];
-    if (known->kind == PS_CONTROL_NORM_SUM && known->number[0] == c->number[0]) {
+    if (known->kind == PS_CONTROL_NORM_SUM &&
+        norm_key(known->number[0], known->number[2]) == key) {
         b->answer(b->owner, &from->id, known);
         return PS_OK;
     }
-    if (s->n_parts > 0 && s->step > c->number[0])
+    if (s->n_parts > 0 && s->step > key)
         return ps_err_set(PS_ERR_PROTOCOL, "a gradient norm of a step that is long over");
-    if (s->step != c->number[0]) ps_gradnorm_sum_fini(s);
-    s->step = c->number[0];
+    if (s->step != key) ps_gradnorm_sum_fini(s);
+    s->step = key;
     uint32_t before = s->n_parts;
     ps_control_id *askers =
         realloc(b->askers[slot], (before + (size_t)1) * sizeof *askers);

@@ -14,8 +14,12 @@ struct ps_coord_link {
     bool asked;      // and not answered yet:
     uint64_t step;   // for the norm of this step,
     zmq_msg_t parts; // with this message
-    bool answered;   // and not taken yet: it is `norm`
+    bool wants_sums; // or for all sums
+    bool answered;   // and not taken yet: it is `norm`, or `sums`
     double norm;
+    zmq_msg_t sums; // the answer's value is at `at`
+    const void *at;
+    size_t bytes;
     /* Orders. The last push of each worker is told again over a new connection. */
     uint64_t *told; // (n_told) its number + 1; 0: none yet
     uint32_t n_told, n_shards;
@@ -48,6 +52,7 @@ ps_err ps_coord_link_create(void *zmq_context, const ps_member *m, unsigned numb
 {
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "coordinator link"));
     zmq_msg_init(&(*out)->parts);
+    zmq_msg_init(&(*out)->sums);
     ps_err err = set_up(*out, zmq_context, m, number);
     if (err != PS_OK) ps_coord_link_destroy(out);
     return err;
@@ -60,6 +65,7 @@ void ps_coord_link_destroy(ps_coord_link **link)
     ps_zsock_close(&(*link)->monitor);
     ps_zsock_close(&(*link)->socket);
     zmq_msg_close(&(*link)->parts);
+    zmq_msg_close(&(*link)->sums);
     for (uint32_t i = (*link)->first; i < (*link)->end; i++)
         zmq_msg_close(&(*link)->orders[i]);
     free((*link)->orders);
@@ -120,10 +126,9 @@ ps_err ps_coord_link_mend(ps_coord_link *link)
     return again && link->asked ? send_parts(link) : PS_OK;
 }
 
-ps_err ps_coord_link_gradnorm_send(ps_coord_link *link, uint64_t step, uint32_t n_shards,
-                                   uint64_t total_blocks, uint32_t n,
-                                   const uint64_t *first, const uint64_t *counts,
-                                   const double *sums)
+static ps_err send_sums(ps_coord_link *link, bool wants_sums, uint64_t step,
+                        uint32_t n_shards, uint64_t total_blocks, uint32_t n,
+                        const uint64_t *first, const uint64_t *counts, const double *sums)
 {
     size_t bytes = ps_gradnorm_part_bytes(n, counts);
     void *part;
@@ -134,6 +139,7 @@ ps_err ps_coord_link_gradnorm_send(ps_coord_link *link, uint64_t step, uint32_t 
     c.number[0] = step;
     c.number[1] = n_shards;
     c.number[2] = total_blocks;
+    c.number[3] = wants_sums;
     zmq_msg_close(&link->parts);
     ps_err err = ps_control_frame(&link->parts, &c);
     free(part);
@@ -141,16 +147,41 @@ ps_err ps_coord_link_gradnorm_send(ps_coord_link *link, uint64_t step, uint32_t 
     link->asked = true;
     link->answered = false;
     link->step = step;
+    link->wants_sums = wants_sums;
     return send_parts(link);
+}
+
+ps_err ps_coord_link_gradnorm_send(ps_coord_link *link, uint64_t step, uint32_t n_shards,
+                                   uint64_t total_blocks, uint32_t n,
+                                   const uint64_t *first, const uint64_t *counts,
+                                   const double *sums)
+{
+    return send_sums(link, false, step, n_shards, total_blocks, n, first, counts, sums);
+}
+
+ps_err ps_coord_link_sums_send(ps_coord_link *link, uint64_t step, uint32_t n_shards,
+                               uint64_t total_blocks, uint32_t n, const uint64_t *first,
+                               const uint64_t *counts, const double *sums)
+{
+    return send_sums(link, true, step, n_shards, total_blocks, n, first, counts, sums);
 }
 
 /* --- what the coordinator says --------------------------------------------------------
  */
 
-static void take_norm(ps_coord_link *link, const ps_control *c)
+static void take_norm(ps_coord_link *link, const ps_control *c, zmq_msg_t *frame)
 {
-    if (!link->asked || c->number[0] != link->step) return; // answers a repetition
+    const bool same =
+        c->number[0] == link->step && (c->number[2] != 0) == link->wants_sums;
+    if (!link->asked || !same) return; // answers a repetition
     memcpy(&link->norm, &c->number[1], sizeof link->norm);
+    if (link->wants_sums) {
+        const size_t place =
+            (size_t)((const char *)c->value - (char *)zmq_msg_data(frame));
+        zmq_msg_move(&link->sums, frame);
+        link->at = (const char *)zmq_msg_data(&link->sums) + place;
+        link->bytes = c->bytes;
+    }
     link->asked = false;
     link->answered = true;
 }
@@ -190,7 +221,7 @@ static ps_err take(ps_coord_link *link, zmq_msg_t *frame)
         return ps_err_set(PS_ERR_PROTOCOL, "the coordinator sent %s to a shard",
                           ps_control_kind_name((int)c.kind));
     if (c.kind == PS_CONTROL_ORDER) return take_order(link, &c, frame);
-    take_norm(link, &c);
+    take_norm(link, &c, frame);
     return PS_OK;
 }
 
@@ -220,6 +251,20 @@ ps_err ps_coord_link_gradnorm_recv(ps_coord_link *link, int *got, uint64_t *step
     *got = 1;
     *step = link->step;
     *norm = link->norm;
+    return PS_OK;
+}
+
+ps_err ps_coord_link_sums_recv(ps_coord_link *link, int *got, uint64_t *step,
+                               double *sums, uint64_t n_sums)
+{
+    double norm;
+    PS_TRY(ps_coord_link_gradnorm_recv(link, got, step, &norm));
+    if (!*got) return PS_OK;
+    if (link->bytes != n_sums * sizeof *sums)
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "the coordinator sent %zu bytes of sums instead of %llu",
+                          link->bytes, (unsigned long long)(n_sums * sizeof *sums));
+    memcpy(sums, link->at, link->bytes);
     return PS_OK;
 }
 

@@ -29,10 +29,20 @@ ps_err ps_coord_link_gradnorm_send(ps_coord_link *link, uint64_t step, uint32_t 
                                    uint64_t total_blocks, uint32_t n,
                                    const uint64_t *first, const uint64_t *counts,
                                    const double *sums);
+/* The same for blocks of any kind (lamb.h): the answer is the sums of all blocks, in
+ * their order, for ps_coord_link_sums_recv. Per step, after the norm if both are asked
+ * for. */
+ps_err ps_coord_link_sums_send(ps_coord_link *link, uint64_t step, uint32_t n_shards,
+                               uint64_t total_blocks, uint32_t n, const uint64_t *first,
+                               const uint64_t *counts, const double *sums);
 /* Takes the answer if it is here: *got, *step, *norm. Never blocks. Repeated answers
  * are skipped. */
 ps_err ps_coord_link_gradnorm_recv(ps_coord_link *link, int *got, uint64_t *step,
                                    double *norm);
+
+/* Likewise; sums (n_sums) is filled. PROTOCOL: the answer has another number of them. */
+ps_err ps_coord_link_sums_recv(ps_coord_link *link, int *got, uint64_t *step,
+                               double *sums, uint64_t n_sums);
 
 /* All of this shard's chunks of a worker's push are here. number: the worker's own. */
 ps_err ps_coord_link_pushed(ps_coord_link *link, uint32_t rank, uint64_t number,

@@ -161,8 +161,9 @@ static bool place_part(const ps_gradnorm_part *p, double *sums, bool *taken)
     return true;
 }
 
-ps_err ps_gradnorm_sum_total(const ps_gradnorm_sum *s, double *norm)
+ps_err ps_gradnorm_sum_total(const ps_gradnorm_sum *s, double *norm, double **out)
 {
+    if (out) *out = NULL;
     // There are as many places as sums: when none is taken twice, all are filled.
     if (s->blocks_in != s->total_blocks)
         return ps_err_set(
@@ -182,6 +183,10 @@ ps_err ps_gradnorm_sum_total(const ps_gradnorm_sum *s, double *norm)
     for (uint64_t b = 0; b < s->total_blocks; b++)
         sum += sums[b];
     *norm = sqrt(sum);
+    if (err == PS_OK && out) {
+        *out = sums;
+        sums = NULL;
+    }
 out:
     free(sums);
     free(taken);

@@ -20,7 +20,7 @@ enum { PS_GRADNORM_BLOCKS_MAX = 1 << 26, PS_GRADNORM_SHARDS_MAX = 1 << 16 };
 typedef struct ps_gradnorm_part ps_gradnorm_part;
 
 typedef struct ps_gradnorm_sum {
-    uint64_t step;
+    uint64_t step;                   // or any number that the caller tells sums apart by
     uint64_t n_shards, total_blocks; // 0: not in use
     uint64_t blocks_in;              // of the parts so far
     uint32_t n_parts;
@@ -40,7 +40,9 @@ void ps_gradnorm_part_write(void *out, uint32_t n, const uint64_t *first,
 ps_err ps_gradnorm_sum_add(ps_gradnorm_sum *s, uint64_t sender, uint64_t n_shards,
                            uint64_t total_blocks, const void *part, size_t bytes);
 bool ps_gradnorm_sum_complete(const ps_gradnorm_sum *s);
-/* sqrt of the sum in order. PROTOCOL when parts overlap or leave blocks out. */
-ps_err ps_gradnorm_sum_total(const ps_gradnorm_sum *s, double *norm);
+/* sqrt of the sum in order. *sums: all of them (total_blocks), owned by the caller, NULL
+ * after an error; sums NULL: not wanted. PROTOCOL when parts overlap or leave blocks out.
+ */
+ps_err ps_gradnorm_sum_total(const ps_gradnorm_sum *s, double *norm, double **sums);
 
 #endif

@@ -24,6 +24,7 @@ static void take_moments(scalars *k, const ps_optimizer *opt,
     k->one_minus_beta2 = (float)(1.0 - opt->beta2);
     k->root_correction = (float)sqrt(1.0 - pow(opt->beta2, t));
     k->eps = (float)opt->eps;
+    k->correction = (float)(1.0 - pow(opt->beta1, t));
     k->step_size_neg = (float)-(step->lr / (1.0 - pow(opt->beta1, t)));
 }
 
@@ -144,6 +145,7 @@ static int count_states(const ps_optimizer *opt)
         return momentum;
     case PS_OPTIMIZER_ADAM:
     case PS_OPTIMIZER_ADAMW:
+    case PS_OPTIMIZER_LAMB:
         return 2;
     case PS_OPTIMIZER_RMSPROP:
         return 1 + momentum + opt->centered;

@@ -14,6 +14,7 @@
  *   Adagrad  g += wd*p; sum += g*g; p -= lr/(1+(t-1)*lr_decay) * g / (sqrt(sum)+eps)
  *   Lion   p *= 1 - lr*wd; p -= lr * sign(b1*m + (1-b1)g); m = b2*m + (1-b2)g
  *          (Chen et al. 2023, arXiv 2302.06675, algorithm 2)
+ *   LAMB   lamb.h: a step has two passes, and ps_optimizer_apply makes none
  *
  * With ema, a last array of state is the moving average of p after each step, as
  * torch.optim.swa_utils' AveragedModel with get_ema_multi_avg_fn(ema) has it: p after the
@@ -44,7 +45,7 @@ typedef struct ps_optimizer {
     double share;  // mean: 1/W; sum: 1
     double ema;    // of the weights; 0: none
     // Arrays of state per parameter: SGD 0, with momentum 1; Adam(W) 2; RMSprop 1, with
-    // momentum and centered one more each; Adagrad, Lion 1. With ema one more.
+    // momentum and centered one more each; Adagrad, Lion 1; LAMB 2. With ema one more.
     int n_states;
     const struct ps_param_groups *groups; // borrowed; NULL: none that a program sets
     bool rates_only; // of the groups' numbers only the rates count (plateau.h)
@@ -87,6 +88,7 @@ typedef struct ps_optimizer_scalars {
     float lr_neg, momentum, damp;              // SGD: -lr, mu, 1 - dampening
     float beta1, lerp, beta2, one_minus_beta2; // Adam; lerp: 1 - beta1
     float root_correction, eps, step_size_neg; // Adam: sqrt(1-b2^t), eps, -lr/(1-b1^t)
+    float correction;                          // LAMB: 1 - b1^t
     float accumulator;                         // Adagrad: what the sums begin with
     float ema_lerp;                            // 1 - ema
     bool first, nesterov, pytorch1;

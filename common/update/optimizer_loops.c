@@ -227,6 +227,8 @@ KERNEL apply_kind(ps_optimizer_kind kind, const scalars *k, uint64_t n, float *p
     case PS_OPTIMIZER_MEAN:
         take_sum(*k, n, p, grad);
         break;
+    case PS_OPTIMIZER_LAMB: // in two passes, below
+        break;
     }
 }
 
@@ -261,4 +263,35 @@ PS_PER_LEVEL(void, ps_optimizer_loops,
         apply_kind(kind, k, count, p + at, grad + at, here);
         if (ema) average(*k, count, p + at, ema + at);
     }
+}
+
+/* timm's roundings. */
+PS_PER_LEVEL(void, ps_lamb_loop_update,
+             (const scalars *k, uint64_t n, const float *restrict p, float *restrict grad,
+              float *restrict m, float *restrict v),
+             (k, n, p, grad, m, v))
+{
+    const scalars s = *k;
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++) {
+        float g = s.scale * grad[i];
+        float mean = ps_fused(s.lerp, g, s.beta1 * m[i]);
+        float square = ps_fused(s.one_minus_beta2 * g, g, s.beta2 * v[i]);
+        float root = sqrtf(square) / s.root_correction + s.eps;
+        m[i] = mean;
+        v[i] = square;
+        grad[i] = ps_fused(s.decay, p[i], mean / s.correction / root);
+    }
+}
+
+PS_PER_LEVEL(void, ps_lamb_loop_apply,
+             (const scalars *k, float ratio, uint64_t n, float *restrict p,
+              const float *restrict update, float *restrict ema),
+             (k, ratio, n, p, update, ema))
+{
+    const float lr_neg = k->lr_neg;
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++)
+        p[i] = ps_fused(lr_neg, ratio * update[i], p[i]);
+    if (ema) average(*k, n, p, ema);
 }

@@ -11,4 +11,10 @@ void ps_optimizer_loops(ps_optimizer_kind kind, const ps_optimizer_scalars *k, u
                         float *param, const float *grad, float *const *states,
                         float *ema);
 
+/* The two passes of LAMB (lamb.h) over n elements. grad becomes u; ema as above. */
+void ps_lamb_loop_update(const ps_optimizer_scalars *k, uint64_t n, const float *param,
+                         float *grad, float *m, float *v);
+void ps_lamb_loop_apply(const ps_optimizer_scalars *k, float ratio, uint64_t n,
+                        float *param, const float *update, float *ema);
+
 #endif

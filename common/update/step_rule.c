@@ -7,6 +7,7 @@
 
 #include "floats.h"
 #include "gradnorm.h"
+#include "lamb.h"
 #include "mp.h"
 #include "param_groups.h"
 
@@ -26,7 +27,7 @@ ps_err ps_step_rule_start(ps_step_rule *r, const ps_config *cfg, uint64_t total_
 
 bool ps_step_rule_waits(const ps_step_rule *r)
 {
-    return r->clip_norm > 0 || r->scale.on;
+    return r->clip_norm > 0 || r->scale.on || ps_lamb_on(&r->optimizer);
 }
 
 double ps_step_rule_lr(const ps_step_rule *r, uint64_t step, int group)

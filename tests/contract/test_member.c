@@ -263,26 +263,46 @@ static void a_job_alone_needs_no_address(void **state)
 enum { BLOCKS = 7 };
 static const double BLOCK_SUMS[BLOCKS] = {1e16, 1, 1, 3, 1e-3, 7, 11};
 
-static void await_norm(part *p, ps_coord_link *link, uint64_t wanted_step, double wanted)
+/* sums NULL: the norm was asked for. */
+static void await_answer(part *p, ps_coord_link *link, uint64_t wanted_step, double *norm,
+                         double *sums)
 {
     int got = 0;
     uint64_t step = 0;
-    double norm = 0;
     for (int i = 0; i < 200 && !got && p->err == PS_OK; i++) {
         zmq_pollitem_t items[] = {
             {.socket = ps_coord_link_socket(link), .events = ZMQ_POLLIN},
             {.socket = ps_coord_link_monitor(link), .events = ZMQ_POLLIN}};
         zmq_poll(items, 2, 100);
         if (items[1].revents) note(p, ps_coord_link_mend(link));
-        note(p, ps_coord_link_gradnorm_recv(link, &got, &step, &norm));
+        note(p, sums ? ps_coord_link_sums_recv(link, &got, &step, sums, BLOCKS)
+                     : ps_coord_link_gradnorm_recv(link, &got, &step, norm));
     }
-    expect(p, got && step == wanted_step, "a norm of the step");
+    expect(p, got && step == wanted_step, "an answer for the step");
+}
+
+static void await_norm(part *p, ps_coord_link *link, uint64_t step, double wanted)
+{
+    double norm = 0;
+    await_answer(p, link, step, &norm, NULL);
     expect(p, norm == wanted, "the norm with the blocks in order");
 }
 
+static void await_sums(part *p, ps_coord_link *link, uint64_t step, double factor)
+{
+    double sums[BLOCKS] = {0};
+    await_answer(p, link, step, NULL, sums);
+    for (int i = 0; i < BLOCKS; i++)
+        expect(p, sums[i] == factor * BLOCK_SUMS[i], "all sums, in their order");
+}
+
+typedef ps_err (*send_fn)(ps_coord_link *, uint64_t, uint32_t, uint64_t, uint32_t,
+                          const uint64_t *, const uint64_t *, const double *);
+
 /* Server 0 has blocks 1-2 and 5, server 1 has blocks 0, 3-4 and 6. All sums are
  * multiplied by factor. Returns the norm. */
-static double send_norm(part *p, ps_coord_link *link, uint64_t step, double factor)
+static double send_by(send_fn send, part *p, ps_coord_link *link, uint64_t step,
+                      double factor)
 {
     static const uint64_t first[2][3] = {{5, 1, 0}, {3, 6, 0}};
     static const uint64_t counts[2][3] = {{1, 2, 0}, {2, 1, 1}};
@@ -293,9 +313,13 @@ static double send_norm(part *p, ps_coord_link *link, uint64_t step, double fact
             sums[n++] = factor * BLOCK_SUMS[first[rank][r] + b];
     for (int b = 0; b < BLOCKS; b++)
         in_order += factor * BLOCK_SUMS[b];
-    note(p, ps_coord_link_gradnorm_send(link, step, 2, BLOCKS, 3, first[rank],
-                                        counts[rank], sums));
+    note(p, send(link, step, 2, BLOCKS, 3, first[rank], counts[rank], sums));
     return sqrt(in_order);
+}
+
+static double send_norm(part *p, ps_coord_link *link, uint64_t step, double factor)
+{
+    return send_by(ps_coord_link_gradnorm_send, p, link, step, factor);
 }
 
 static void serve_norm(part *p)
@@ -306,6 +330,8 @@ static void serve_norm(part *p)
     if (p->rank == 1) usleep(30000);
     double norm = send_norm(p, link, 5, 1);
     await_norm(p, link, 5, norm);
+    (void)send_by(ps_coord_link_sums_send, p, link, 5, 3); // of the same step
+    await_sums(p, link, 5, 3);
     ps_coord_link_destroy(&link);
     zmq_ctx_term(context);
     serve_to_the_end(p);
@@ -340,10 +366,17 @@ static void serve_norms_over_cuts(part *p)
     for (uint64_t step = 0; step < CUT_STEPS && p->err == PS_OK; step++) {
         const unsigned when = (unsigned)(step + (uint64_t)p->rank * 2) % 4;
         if (when == 0) n_cut += test_cut_connections(port, &members);
-        double norm = send_norm(p, link, step, (double)(step + 1));
+        const double factor = (double)(step + 1);
+        const bool whole = step % 3 == 2;
+        double norm =
+            send_by(whole ? ps_coord_link_sums_send : ps_coord_link_gradnorm_send, p,
+                    link, step, factor);
         if (when == 2) usleep(2000);
         if (when > 0 && when < 3) n_cut += test_cut_connections(port, &members);
-        await_norm(p, link, step, norm);
+        if (whole)
+            await_sums(p, link, step, factor);
+        else
+            await_norm(p, link, step, norm);
     }
     expect(p, n_cut > CUT_STEPS / 4, "connections that were cut");
     ps_coord_link_destroy(&link);

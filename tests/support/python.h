@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 /* Runs a script of tests/vectors with the interpreter that PS_TEST_PYTHON names, else
  * /usr/bin/python3 (for Debian's python3-torch), else the first python3 on PATH. Returns
@@ -35,5 +36,24 @@ enum { PYTHON_SKIP = 77, PYTHON_MISSING = 127 };
         if (python_status_ == PYTHON_SKIP || python_status_ == PYTHON_MISSING) skip();   \
         if (python_status_ != 0) fail_msg("%s failed: %d", script, python_status_);      \
     } while (0)
+
+/* What a script writes into the file that it is given, to be read and closed by the
+ * caller; NULL: Python or a module is missing. */
+static inline FILE *python_output(const char *script)
+{
+    char path[] = "/tmp/pstrain-python-XXXXXX";
+    const int fd = mkstemp(path);
+    if (fd < 0) fail_msg("no file %s", path);
+    close(fd);
+    const int status = python_run(script, path);
+    FILE *in = fopen(path, "rb");
+    unlink(path);
+    if (!in) fail_msg("no file %s", path);
+    if (status == 0) return in;
+    fclose(in);
+    if (status != PYTHON_SKIP && status != PYTHON_MISSING)
+        fail_msg("%s failed: %d", script, status);
+    return NULL;
+}
 
 #endif

@@ -15,6 +15,7 @@
 #include "floats.h"
 #include "nontemporal_copy.h"
 #include "optimizer.h"
+#include "optimizer_loops.h"
 
 enum { MOST = 5003 };
 
@@ -108,6 +109,30 @@ static void put_steps(output *o, const ps_optimizer *opt, uint64_t n)
     }
 }
 
+static void put_lamb(output *o, uint64_t n)
+{
+    static float param[MOST], grad[MOST], mean[MOST], square[MOST], average[MOST];
+    const ps_optimizer opt = {
+        .kind = PS_OPTIMIZER_LAMB, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-6, .ema = 0.9};
+    const ps_optimizer_step step = {.lr = 1e-3, .t = 2, .grad_scale = 0.3};
+    const ps_optimizer_scalars k = ps_optimizer_scalars_of(&opt, &step, 1e-2);
+    float *const arrays[] = {param, grad, mean, square, average};
+    for (uint64_t i = 0; i < 5; i++)
+        fill(i + 1, n, arrays[i]);
+    for (uint64_t i = 0; i < n; i++)
+        square[i] *= square[i];
+    ps_lamb_loop_update(&k, n, param, grad, mean, square);
+    ps_lamb_loop_apply(&k, 0.7f, n, param, grad, average);
+    for (int i = 0; i < 5; i++)
+        put(o, arrays[i], n * sizeof *param);
+}
+
+static void compute_lamb(output *o)
+{
+    for (int i = 0; i < N_COUNTS; i++)
+        put_lamb(o, counts[i]);
+}
+
 static void compute_steps(output *o)
 {
     const ps_optimizer kinds[] = {
@@ -166,6 +191,7 @@ static void optimizer_steps(void **state)
 {
     (void)state;
     same_at_every_level(compute_steps);
+    same_at_every_level(compute_lamb);
 }
 
 static void compute_sums(output *o)

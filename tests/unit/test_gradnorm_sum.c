@@ -28,7 +28,7 @@ static void adds_in_the_order_of_the_blocks(void **state)
     assert_false(ps_gradnorm_sum_complete(&s));
     assert_int_equal(add(&s, 2, 2, 4, 0, 2, sums), PS_OK);
     assert_true(ps_gradnorm_sum_complete(&s));
-    assert_int_equal(ps_gradnorm_sum_total(&s, &norm), PS_OK);
+    assert_int_equal(ps_gradnorm_sum_total(&s, &norm, NULL), PS_OK);
     assert_true(norm == 1e8);
     ps_gradnorm_sum_fini(&s);
 }
@@ -42,7 +42,7 @@ static void a_repeated_part_counts_once(void **state)
     assert_int_equal(add(&s, 1, 2, 2, 0, 1, &nine), PS_OK);
     assert_false(ps_gradnorm_sum_complete(&s));
     assert_int_equal(add(&s, 2, 2, 2, 1, 1, &sixteen), PS_OK);
-    assert_int_equal(ps_gradnorm_sum_total(&s, &norm), PS_OK);
+    assert_int_equal(ps_gradnorm_sum_total(&s, &norm, NULL), PS_OK);
     assert_true(norm == 5);
     ps_gradnorm_sum_fini(&s);
 }
@@ -54,11 +54,11 @@ static void overlaps_and_holes_are_refused(void **state)
     double norm;
     assert_int_equal(add(&s, 1, 2, 4, 0, 2, sums), PS_OK);
     assert_int_equal(add(&s, 2, 2, 4, 1, 2, sums), PS_OK); // block 1 twice, 3 never
-    assert_int_equal(ps_gradnorm_sum_total(&s, &norm), PS_ERR_PROTOCOL);
+    assert_int_equal(ps_gradnorm_sum_total(&s, &norm, NULL), PS_ERR_PROTOCOL);
     ps_gradnorm_sum_fini(&s);
     assert_int_equal(add(&s, 1, 2, 4, 0, 2, sums), PS_OK);
     assert_int_equal(add(&s, 2, 2, 4, 2, 1, sums), PS_OK); // block 3 is missing
-    assert_int_equal(ps_gradnorm_sum_total(&s, &norm), PS_ERR_PROTOCOL);
+    assert_int_equal(ps_gradnorm_sum_total(&s, &norm, NULL), PS_ERR_PROTOCOL);
     ps_gradnorm_sum_fini(&s);
 }
 
@@ -84,7 +84,7 @@ static void claims_beyond_the_bytes_are_refused(void **state)
     assert_int_equal(add(&s, 2, 2, 4, 3, 1, sums + 3), PS_OK);
     assert_int_equal(add(&s, 3, 2, 4, 3, 0, sums), PS_ERR_PROTOCOL); // a third of two
     double norm;
-    assert_int_equal(ps_gradnorm_sum_total(&s, &norm), PS_OK);
+    assert_int_equal(ps_gradnorm_sum_total(&s, &norm, NULL), PS_OK);
     assert_true(norm == sqrt(10));
     ps_gradnorm_sum_fini(&s);
 }
@@ -95,7 +95,7 @@ static void no_blocks_have_no_norm(void **state)
     double norm = 1;
     const uint64_t none = 0;
     assert_int_equal(ps_gradnorm_sum_add(&s, 1, 1, 0, &none, sizeof none), PS_OK);
-    assert_int_equal(ps_gradnorm_sum_total(&s, &norm), PS_OK);
+    assert_int_equal(ps_gradnorm_sum_total(&s, &norm, NULL), PS_OK);
     assert_true(norm == 0);
     ps_gradnorm_sum_fini(&s);
 }

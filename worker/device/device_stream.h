@@ -58,6 +58,12 @@ typedef struct ps_device_stream_ops {
     /* Queues one optimizer step over a chunk. */
     ps_err (*apply)(ps_device_stream *s, const ps_optimizer_step *step,
                     const ps_chunk *chunk);
+    /* LAMB's two passes over a chunk (lamb.h). NULL: the stream cannot. */
+    ps_err (*lamb_update)(ps_device_stream *s, const ps_optimizer_step *step,
+                          const ps_chunk *chunk, double *weight_sums,
+                          double *update_sums);
+    ps_err (*lamb_apply)(ps_device_stream *s, const ps_optimizer_step *step,
+                         const ps_chunk *chunk, const double *sums);
     /* Queues a step over the whole arena, after every announced gradient: check that the
      * gradients are finite, clip to clip_norm (0: no clipping), apply. Does not wait.
      * When a gradient is not finite, the step is refused: neither it nor any later step

@@ -5,6 +5,7 @@
 #include "finite.h"
 #include "floats.h"
 #include "gradnorm.h"
+#include "lamb.h"
 #include "mem.h"
 
 typedef struct host_stream {
@@ -112,6 +113,36 @@ static ps_err host_apply(ps_device_stream *base, const ps_optimizer_step *step,
     return PS_OK;
 }
 
+static ps_lamb_part part_of(const host_stream *s, const ps_chunk *chunk)
+{
+    const ps_optimizer *opt = s->at.optimizer;
+    ps_lamb_part part = {.table = s->at.table,
+                         .chunk = chunk,
+                         .optimizer = opt,
+                         .weights = s->at.params + chunk->offset,
+                         .grads = s->at.grads + chunk->offset};
+    for (int k = 0; k < opt->n_states; k++)
+        part.states[k] = s->states[k] + chunk->offset;
+    return part;
+}
+
+static ps_err host_lamb_update(ps_device_stream *s, const ps_optimizer_step *step,
+                               const ps_chunk *chunk, double *weight_sums,
+                               double *update_sums)
+{
+    const ps_lamb_part part = part_of(of(s), chunk);
+    ps_lamb_update(&part, step, weight_sums, update_sums);
+    return PS_OK;
+}
+
+static ps_err host_lamb_apply(ps_device_stream *s, const ps_optimizer_step *step,
+                              const ps_chunk *chunk, const double *sums)
+{
+    const ps_lamb_part part = part_of(of(s), chunk);
+    ps_lamb_apply(&part, step, sums);
+    return PS_OK;
+}
+
 static size_t state_bytes(const host_stream *s)
 {
     return s->at.table->arena_count * sizeof(float);
@@ -147,6 +178,8 @@ static const ps_device_stream_ops host_stream_ops = {
     .save_state = host_save_state,
     .load_state = host_load_state,
     .apply = host_apply,
+    .lamb_update = host_lamb_update,
+    .lamb_apply = host_lamb_apply,
     .destroy = host_destroy,
 };
 

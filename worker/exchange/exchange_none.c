@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "gradnorm.h"
+#include "lamb.h"
 #include "mem.h"
 #include "ready_ranges.h"
 #include "stream_step.h"
@@ -14,13 +15,14 @@ typedef struct exchange_none {
     ps_device_stream *stream;
     bool owns_stream;
     ps_step_rule rule;
-    uint64_t at;    // the step that was begun
-    bool queues;    // the stream makes whole steps, behind the gradients
-    bool waits;     // otherwise: a step is applied when all of its gradients are here
+    uint64_t at; // the step that was begun
+    bool queues; // the stream makes whole steps, behind the gradients
+    bool waits;  // otherwise: a step is applied when all of its gradients are here
     ps_ready_ranges ready;    // this step's gradients, by tensor, the last one first
     uint32_t *complete;       // scratch: tensors of a range
     ps_chunk whole;           // the arena as one chunk
     double *gradnorm_sums;    // of its blocks; NULL without clipping
+    double *lamb_sums;        // (ps_lamb_sums); NULL: another optimizer
     ps_stream_step on_stream; // of a stream that queues
 } exchange_none;
 
@@ -36,6 +38,7 @@ static void none_destroy(ps_exchange **x)
     ps_ready_ranges_fini(&e->ready);
     free(e->complete);
     free(e->gradnorm_sums);
+    free(e->lamb_sums);
     free(e);
     *x = NULL;
 }
@@ -69,6 +72,13 @@ static ps_err map_tensors(exchange_none *e)
     return err;
 }
 
+static ps_err prepare_lamb(exchange_none *e)
+{
+    PS_TRY(ps_stream_step_lamb(e->stream));
+    return ps_mem_zalloc(&e->lamb_sums, ps_lamb_sums(e->o.table), sizeof *e->lamb_sums,
+                         "norm sums");
+}
+
 static ps_err prepare(exchange_none *e)
 {
     const ps_tensor_table *table = e->o.table;
@@ -80,6 +90,7 @@ static ps_err prepare(exchange_none *e)
     e->queues = e->stream->ops->step != NULL;
     e->waits = ps_step_rule_waits(&e->rule);
     e->on_stream = ps_stream_step_of(&e->rule, e->stream);
+    if (ps_lamb_on(&e->rule.optimizer)) PS_TRY(prepare_lamb(e));
     if (e->queues || e->rule.clip_norm <= 0) return PS_OK;
     return ps_mem_zalloc(&e->gradnorm_sums, ps_gradnorm_blocks(table), sizeof(double),
                          "norm sums");
@@ -182,6 +193,17 @@ static ps_err apply(exchange_none *e, const ps_chunk *chunk, double grad_scale)
     return e->stream->ops->apply(e->stream, &now, chunk);
 }
 
+static ps_err apply_whole(exchange_none *e, double grad_scale)
+{
+    const ps_device_stream_ops *ops = e->stream->ops;
+    const ps_optimizer_step now =
+        ps_step_rule_optimizer_step(&e->rule, e->at, grad_scale);
+    if (!e->lamb_sums) return ops->apply(e->stream, &now, &e->whole);
+    PS_TRY(ops->lamb_update(e->stream, &now, &e->whole, e->lamb_sums,
+                            e->lamb_sums + ps_gradnorm_blocks(e->o.table)));
+    return ops->lamb_apply(e->stream, &now, &e->whole, e->lamb_sums);
+}
+
 /* Where a step does not wait for its whole gradient, a tensor is stepped while its
  * gradient is still in the caches. */
 static ps_err none_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
@@ -226,7 +248,7 @@ static ps_err none_finish(ps_exchange *x)
         norm = ps_gradnorm_total(e->gradnorm_sums, ps_gradnorm_blocks(e->o.table));
     }
     PS_TRY(ps_step_rule_decide(&e->rule, finite, norm, &decision));
-    return decision.make ? apply(e, &e->whole, decision.grad_scale) : PS_OK;
+    return decision.make ? apply_whole(e, decision.grad_scale) : PS_OK;
 }
 
 static ps_err none_save(ps_exchange *x, ps_exchange_state *out)

@@ -5,6 +5,14 @@ ps_stream_step ps_stream_step_of(ps_step_rule *rule, ps_device_stream *stream)
     return (ps_stream_step){.rule = rule, .stream = stream};
 }
 
+ps_err ps_stream_step_lamb(const ps_device_stream *stream)
+{
+    if (stream->ops->lamb_update) return PS_OK;
+    return ps_err_set(PS_ERR_UNSUPPORTED,
+                      "optimizer.name: lamb is not made on GPUs yet: use exchange.name "
+                      "ps, whose servers make it, or adamw");
+}
+
 ps_err ps_stream_step_queue(ps_stream_step *s, uint64_t step)
 {
     const ps_device_stream_ops *ops = s->stream->ops;

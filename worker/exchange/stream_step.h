@@ -16,6 +16,9 @@ typedef struct ps_stream_step {
 /* Borrows both. */
 ps_stream_step ps_stream_step_of(ps_step_rule *rule, ps_device_stream *stream);
 
+/* Whether the stream can make LAMB's steps. UNSUPPORTED. */
+ps_err ps_stream_step_lamb(const ps_device_stream *stream);
+
 /* Queues step number `step` behind every gradient announced and all that is queued; the
  * next pass waits for it on the device. With loss scaling it first waits for the outcome
  * of the step before. */

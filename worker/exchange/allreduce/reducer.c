@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "gradnorm.h"
+#include "lamb.h"
 
 /* ------------------------------------------------------------------------- create */
 
@@ -18,13 +19,13 @@ static const ps_chunk *own_part(const ps_reducer *r, int bucket)
 
 static int n_arrays(const ps_reducer *r)
 {
-    return 1 + (r->gradnorm_sums ? r->buckets.n : 0);
+    return 1 + r->n_sums * r->buckets.n;
 }
 
 /* Index of the array of the sums of a bucket's blocks; 0 is bad_tensors. */
-static int norm_array(int bucket)
+static int sums_array(const ps_reducer *r, int kind, int bucket)
 {
-    return 1 + bucket;
+    return 1 + kind * r->buckets.n + bucket;
 }
 
 static uint64_t *cuts_of(const ps_reducer *r, int array)
@@ -42,11 +43,12 @@ static void cut_bad_tensors(ps_reducer *r)
         .base = r->bad_tensors, .element_bytes = sizeof *r->bad_tensors, .cuts = cuts};
 }
 
-/* The parts of the bucket follow each other, and so do their blocks of the norm, from
- * the block where the bucket's first tensor begins. */
-static void cut_norm_array(ps_reducer *r, int bucket)
+/* The parts of the bucket follow each other, and so do their blocks, from the block where
+ * the bucket's first tensor begins. */
+static void cut_sums_array(ps_reducer *r, int kind, int bucket)
 {
-    uint64_t *cuts = cuts_of(r, norm_array(bucket)), n;
+    const int array = sums_array(r, kind, bucket);
+    uint64_t *cuts = cuts_of(r, array), n;
     cuts[0] =
         ps_gradnorm_tensor_block(r->at->table, r->buckets.list[bucket].first_tensor);
     for (int p = 0; p < n_parts(r); p++) {
@@ -54,18 +56,31 @@ static void cut_norm_array(ps_reducer *r, int bucket)
         (void)ps_gradnorm_chunk_blocks(r->at->table, part, &n);
         cuts[p + 1] = cuts[p] + n;
     }
-    r->arrays[norm_array(bucket)] =
-        (ps_collective_parts){.base = r->gradnorm_sums,
-                              .element_bytes = sizeof *r->gradnorm_sums,
-                              .cuts = cuts};
+    r->arrays[array] = (ps_collective_parts){
+        .base = r->sums[kind], .element_bytes = sizeof *r->sums[kind], .cuts = cuts};
+}
+
+static ps_err alloc_sums(ps_reducer *r)
+{
+    const uint64_t blocks = ps_gradnorm_blocks(r->at->table);
+    if (r->rule.clip_norm > 0) {
+        PS_TRY(
+            ps_mem_zalloc(&r->gradnorm_sums, blocks, sizeof *r->gradnorm_sums, "norm"));
+        r->sums[r->n_sums++] = r->gradnorm_sums;
+    }
+    if (!ps_lamb_on(&r->rule.optimizer)) return PS_OK;
+    PS_TRY(ps_stream_step_lamb(r->stream));
+    PS_TRY(ps_mem_zalloc(&r->lamb_sums, ps_lamb_sums(r->at->table), sizeof *r->lamb_sums,
+                         "norms"));
+    r->sums[r->n_sums++] = r->lamb_sums;
+    r->sums[r->n_sums++] = r->lamb_sums + blocks;
+    return PS_OK;
 }
 
 static ps_err alloc_arrays(ps_reducer *r)
 {
     const size_t parts = (size_t)n_parts(r);
-    if (r->rule.clip_norm > 0)
-        PS_TRY(ps_mem_zalloc(&r->gradnorm_sums, ps_gradnorm_blocks(r->at->table),
-                             sizeof *r->gradnorm_sums, "norm"));
+    PS_TRY(alloc_sums(r));
     const size_t n = (size_t)n_arrays(r);
     PS_TRY(ps_mem_zalloc(&r->bad_tensors, parts, sizeof *r->bad_tensors,
                          "tensors that are not finite"));
@@ -105,8 +120,8 @@ ps_err ps_reducer_init(ps_reducer *r, const ps_exchange_options *at,
                            scatters ? ops->segment(collective) : UINT64_MAX));
     PS_TRY(alloc_arrays(r));
     cut_bad_tensors(r);
-    for (int b = 0; b < n_arrays(r) - 1; b++)
-        cut_norm_array(r, b);
+    for (int i = 0; i < n_arrays(r) - 1; i++)
+        cut_sums_array(r, i / r->buckets.n, i % r->buckets.n);
     return scatters ? lay_out(r) : PS_OK;
 }
 
@@ -118,6 +133,7 @@ void ps_reducer_fini(ps_reducer *r)
     free(r->arrays);
     free(r->cuts);
     free(r->gradnorm_sums);
+    free(r->lamb_sums);
     *r = (ps_reducer){0};
 }
 
@@ -194,7 +210,10 @@ static ps_err apply(ps_reducer *r, int bucket, uint64_t i, uint64_t step,
     const ps_collective_ops *ops = r->collective->ops;
     const ps_chunk segment = ps_scatter_segment(&r->scatter, bucket, r->own, i);
     const ps_optimizer_step now = ps_step_rule_optimizer_step(&r->rule, step, grad_scale);
-    if (!r->bad_tensors[r->own]) PS_TRY(r->stream->ops->apply(r->stream, &now, &segment));
+    if (r->lamb_sums)
+        PS_TRY(r->stream->ops->lamb_apply(r->stream, &now, &segment, r->lamb_sums));
+    else if (!r->bad_tensors[r->own])
+        PS_TRY(r->stream->ops->apply(r->stream, &now, &segment));
     return ops->share ? ops->share(r->collective, bucket, i) : PS_OK;
 }
 
@@ -209,9 +228,9 @@ static ps_err reduce_segment(ps_reducer *r, int bucket, uint64_t i, uint64_t ste
 static ps_err own_norm_sums(ps_reducer *r)
 {
     for (int b = 0; b < r->buckets.n && r->gradnorm_sums; b++)
-        PS_TRY(r->stream->ops->gradnorm_sums(r->stream, own_part(r, b),
-                                             r->gradnorm_sums +
-                                                 cuts_of(r, norm_array(b))[r->own]));
+        PS_TRY(r->stream->ops->gradnorm_sums(
+            r->stream, own_part(r, b),
+            r->gradnorm_sums + cuts_of(r, sums_array(r, 0, b))[r->own]));
     return PS_OK;
 }
 
@@ -233,6 +252,20 @@ static ps_err apply_all(ps_reducer *r, uint64_t step, double grad_scale)
     return PS_OK;
 }
 
+/* LAMB's first pass over the rank's own parts. */
+static ps_err make_updates(ps_reducer *r, uint64_t step, double grad_scale)
+{
+    const ps_optimizer_step now = ps_step_rule_optimizer_step(&r->rule, step, grad_scale);
+    const int updates = r->n_sums - 1, weights = updates - 1;
+    for (int b = 0; b < r->buckets.n; b++) {
+        const uint64_t first = cuts_of(r, sums_array(r, weights, b))[r->own];
+        PS_TRY(r->stream->ops->lamb_update(r->stream, &now, own_part(r, b),
+                                           r->sums[weights] + first,
+                                           r->sums[updates] + first));
+    }
+    return gather_arrays(r);
+}
+
 /* After the last bucket: gathers what all ranks must know, and applies what waited for
  * it. */
 static ps_err end_step(ps_reducer *r, uint64_t step)
@@ -244,7 +277,9 @@ static ps_err end_step(ps_reducer *r, uint64_t step)
     if (bad && r->rule.refuses) return nan_error(r, (int)bad - 1, step);
     PS_TRY(ps_step_rule_decide(&r->rule, !bad, total_norm(r), &decision));
     r->made = decision.make;
-    return r->waits && r->made ? apply_all(r, step, decision.grad_scale) : PS_OK;
+    if (!r->waits || !r->made) return PS_OK;
+    if (r->lamb_sums) PS_TRY(make_updates(r, step, decision.grad_scale));
+    return apply_all(r, step, decision.grad_scale);
 }
 
 ps_err ps_reducer_complete(ps_reducer *r, bool wait, bool *done)

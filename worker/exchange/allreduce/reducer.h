@@ -38,10 +38,13 @@ typedef struct ps_reducer {
     ps_stream_step on_stream; // of an engine that queues
 
     double *gradnorm_sums; // of the whole arena; NULL without clipping
+    double *lamb_sums;     // (ps_lamb_sums); NULL: another optimizer
+    double *sums[3];       // (n_sums) those of them that there are, by kind
+    int n_sums;
     /* (parts) of the step: 1 + a tensor that is not finite, or 0. */
     uint32_t *bad_tensors;
     uint64_t *cuts; // of all arrays, (parts + 1) each
-    /* What is gathered: bad_tensors and, with clipping, gradnorm_sums of every bucket. */
+    /* What is gathered: bad_tensors, and of every bucket each of `sums`. */
     ps_collective_parts *arrays;
 } ps_reducer;
 

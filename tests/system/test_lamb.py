@@ -1,0 +1,85 @@
+"""optimizer.name lamb in whole jobs: norms of whole tensors, parts of which are in several processes."""
+import shutil
+import unittest
+
+from jobs import DIGITS, read_safetensors
+from restarting import RestartTest
+
+SETTINGS = ["train.steps=24", "data.batch=20", "train.log_every=4", "data.train=0-239", "optimizer.name=lamb",
+            "optimizer.lr=0.01"]
+# One worker's bits are not two workers'; these are all of two.
+WHERE = ((("ps", 1, 2),), (("ps", 3, 2), "exchange.chunk=16KiB"), (("ps", 2, 2), "exchange.shm=off"),
+         (("ps", 2, 2), "server.shards=2"), (("ps", 1, 2), "exchange.levels=2"),
+         (("allreduce", 0, 2), "exchange.bucket=64KiB"), (("allreduce", 0, 2), "exchange.shm=off"))
+
+
+class LambTest(RestartTest):
+    def train(self, out, where, *settings, code=0):
+        mode, servers, workers = where
+        return self.psrun("-m", mode, "-s", servers, "-w", workers, "--overwrite", DIGITS, *SETTINGS, *settings,
+                          out=out, code=code)
+
+
+class SameBits(LambTest):
+    def check_everywhere(self, *settings, names=("model.safetensors",)):
+        first = None
+        for where, *more in WHERE:
+            self.train("out", where, *settings, *more)
+            bits = [read_safetensors(self.path("out", name)) for name in names]
+            first = first or bits
+            self.assertEqual(bits, first, (where, more, settings))
+
+    def test_everywhere(self):
+        self.check_everywhere()
+
+    def test_with_clipping_groups_and_an_average(self):
+        self.check_everywhere("optimizer.clip_norm=0.5", "train.ema=0.9",
+                              "optimizer.groups=[{match: ['*.bias'], weight_decay: 0, lr: 0.05}]",
+                              names=("model.safetensors", "ema.safetensors"))
+
+    def test_with_steps_that_are_skipped(self):
+        self.check_everywhere("loss_scale={use: on, init: 3e38, interval: 2}", "data.scale=10")
+        self.assertGreater(self.summary()["skipped_steps"], 0)
+
+    def test_one_worker(self):
+        for mode, servers in (("single", 0), ("ps", 3)):
+            self.train(mode, (mode, servers, 1), "exchange.chunk=16KiB")
+        self.assertEqual(self.weights("single"), self.weights("ps"))
+
+    def test_it_learns(self):
+        self.train("out", ("ps", 2, 2), "train.steps=0", "train.epochs=15", "schedule.name=linear",
+                   "data.train=0-1436")
+        self.assertGreater(self.summary()["test_accuracy"], 0.95)
+
+
+class GoesOn(LambTest):
+    def test_from_checkpoints(self):
+        for mode, servers, workers, others in (("ps", 2, 2, ((None, None), (3, 1))), ("allreduce", 0, 2, ((None, None),)),
+                                               ("single", 0, 1, ((None, None),))):
+            job = (mode, servers, workers, *SETTINGS, "checkpoint.every=5", "checkpoint.keep=100")
+            self.run_whole([5, 15], *job)
+            self.check_from([5, 15], job, others)
+            shutil.rmtree(self.path("whole"))
+
+    def test_after_deaths(self):
+        settings = [*SETTINGS, "train.steps=120", "train.epochs=100", "train.log_every=1", "checkpoint.every=1000000",
+                    "recovery.share=0.5"]
+        kind = ("ps", 2, 2, "optimizer.clip_norm=1")
+        self.run_job("whole", *kind[:3], *settings, *kind[3:])
+        psrun = self.start("out", kind, "--restarts", 1, settings=settings)
+        self.assertTrue(self.wait_for_part(psrun, "server", 1, before=None))
+        self.assertTrue(self.wait_until(psrun, lambda: self.last_step("out") > 15))
+        self.kill(psrun, "server", 1)
+        self.end(psrun, "out")
+        self.assertEqual(len(self.check_restarted("whole", "out")), 1)
+
+
+class Refusals(LambTest):
+    def test_say_what_would_mend_it(self):
+        for policy in ("{policy: local, local_steps: 2}", "{policy: asp}", "{policy: backup, backup: 1}"):
+            text = self.train("out", ("ps", 1, 2), f"sync={policy}", code=1)
+            self.assertIn("lamb needs sync.policy bsp", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
