@@ -26,6 +26,7 @@ struct ps_checkpointer {
     uint64_t last_ns;   // when the last one for the disk was taken, or the job began
     uint64_t memory_ns; // when the last one of both kinds was taken; 0: never
     double cost;        // the seconds that one takes here: a running mean; 0: not known
+    bool cost_is_known; // by one that was not the first of its membership
     double holder_cost; // and on the holder, before the last one
     ps_snapshot_pair pair;
     ps_snapshot *snapshot; // of the pair: the last one taken; NULL: none
@@ -364,11 +365,14 @@ static ps_err copy_arrays(ps_checkpointer *c)
     return PS_OK;
 }
 
-/* One that had to wait for the processor says little of the next one. */
-static void note_cost(ps_checkpointer *c, double seconds)
+/* One that had to wait for the processor says little of the next one. The first one of a
+ * membership also maps its memory: it only counts until there is another. */
+static void note_cost(ps_checkpointer *c, double seconds, bool first)
 {
-    const double weight = 0.25;
-    c->cost += c->cost > 0 ? weight * (seconds - c->cost) : seconds;
+    const double weight = c->cost_is_known ? 0.25 : 1;
+    if (first && c->cost_is_known) return;
+    c->cost += weight * (seconds - c->cost);
+    c->cost_is_known = !first;
 }
 
 ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state,
@@ -387,9 +391,10 @@ ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state
                     state->step);
         return PS_OK;
     }
+    const bool first = !c->taken;
     PS_TRY(copy_arrays(c));
     c->memory_ns = ps_clock_ns();
-    note_cost(c, (double)(c->memory_ns - begin_ns) * 1e-9);
+    note_cost(c, (double)(c->memory_ns - begin_ns) * 1e-9, first);
     if (!disk) return PS_OK;
     c->last_ns = c->memory_ns;
     hand_over(c);
