@@ -48,13 +48,14 @@ static bool is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-static ps_err read_file(const char *path, ps_dataset *set)
+static ps_err read_file(const char *path, bool stream, ps_dataset *set)
 {
     const ps_wanted any = {0};
     ps_source source = {0};
     ps_err err = ps_source_init(&source, path);
-    if (err == PS_OK) err = ps_npy_read_values(&source, set);
-    if (err == PS_OK) err = ps_source_end(&source);
+    if (err == PS_OK)
+        err =
+            stream ? ps_npy_open_values(&source, set) : ps_npy_read_values(&source, set);
     ps_source_fini(&source);
     if (err == PS_OK && set->n == 0)
         err = ps_err_set(PS_ERR_FORMAT, "%s: holds no sample", path);
@@ -69,7 +70,7 @@ static ps_err read_samples(predictor *p)
     p->tested = strcmp(p->cli->predict, "test") == 0;
     if (!p->tested && is_folder(p->cli->predict))
         return ps_dataset_of_folder(p->config, p->cli->predict, &p->spec.input, &p->set);
-    if (!p->tested) return read_file(p->cli->predict, &p->set);
+    if (!p->tested) return read_file(p->cli->predict, p->config->data.stream, &p->set);
     PS_TRY(ps_dataset_load(p->config, PS_SPLIT_TEST, &p->spec.input, p->spec.n_outputs,
                            &p->set));
     p->labelled = p->set.labels != NULL;

@@ -106,6 +106,7 @@ typedef struct ps_config_data {
     char *train; // files (comma-separated) and/or a range: "", "0-7999", "a.gz,b.gz",
                  // "a,b@0-99"
     char *test;
+    bool stream;          // npy: samples stay in their file, however large it is
     ps_int_list batch;    // per rank: one value for all, or one per rank; 0: auto
     int64_t global_batch; // samples of a step, for any number of workers; 0: not fixed
     int64_t eval_batch;

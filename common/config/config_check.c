@@ -322,6 +322,10 @@ static ps_err check_data(const ps_config *cfg)
     if (d->crop.n > 2) return key_error(cfg, "data.crop", "has to be [H, W] or [N]");
     if (d->crop.n > 0 && !pictures)
         return key_error(cfg, "data.crop", "is for data.kind image_folder");
+    if (d->stream && d->kind != PS_DATA_NPY)
+        return key_error(cfg, "data.stream",
+                         "reads samples from an .npy file: set data.kind npy, or remove "
+                         "data.stream");
     PS_TRY(check_augmentation(cfg));
     int half = d->normalize.n / 2;
     if (d->normalize.n % 2)

@@ -141,6 +141,9 @@ const ps_config_key ps_config_keys[] = {
     STRING("data.train", data.train, JOB, "",
            "training samples: files, a range, or both: 0-7999, a.gz,b.gz, a,b@0-99"),
     STRING("data.test", data.test, JOB, "", "test samples, in the same form as data.train"),
+    BOOL("data.stream", data.stream, LOCAL, "false",
+         "npy: read samples from their file when a batch needs them, so that they may be larger "
+         "than the memory; the file must not be compressed"),
     INTS("data.batch", data.batch, JOB, 0, 1 << 24, "[64]",
          "samples per micro-batch of a worker: one number for all, or one per rank; auto (or 0): "
          "data.global_batch, or 64 per worker, divided after each epoch by the workers' measured "

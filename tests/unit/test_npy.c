@@ -3,11 +3,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "npy.h"
+#include "temp_files.h"
 
 static const ps_wanted classes = {0};
 
@@ -95,12 +98,122 @@ static void what_is_not_read_is_said(void **state)
     check_bad("u1_2x2x3.npy", "empty.npy", PS_ERR_UNSUPPORTED, "labels are integers");
 }
 
+/* Every sample of a file that stays on disk is the one of a file that is read at once. */
+static void check_streamed(const char *x)
+{
+    char a[256], b[] = "tests/fuzz/corpus/npy/i8_2.npy";
+    snprintf(a, sizeof a, "tests/fuzz/corpus/npy/%s", x);
+    char *paths[] = {a, b};
+    ps_dataset whole, open;
+    assert_int_equal(ps_npy_read(paths, 2, &classes, &whole), PS_OK);
+    if (ps_npy_open(paths, 2, &classes, &open) != PS_OK) fail_msg("%s", ps_err_message());
+    assert_null(open.values);
+    assert_memory_equal(&open.dims, &whole.dims, sizeof open.dims);
+    assert_int_equal(open.is_float, whole.is_float);
+    const size_t bytes = (size_t)ps_dims_count(&open.dims) * (open.is_float ? 4 : 1);
+    void *room = malloc(ps_sample_file_room(open.stream));
+    for (int64_t i = 2; i-- > 0;) {
+        assert_int_equal(ps_sample_file_read(open.stream, i, room), PS_OK);
+        assert_memory_equal(room, (char *)whole.values + (size_t)i * bytes, bytes);
+    }
+    assert_int_equal(ps_dataset_slice(&open, 1, 1), PS_OK);
+    assert_int_equal(ps_sample_file_read(open.stream, 0, room), PS_OK);
+    assert_memory_equal(room, (char *)whole.values + bytes, bytes);
+    free(room);
+    ps_dataset_fini(&open);
+    ps_dataset_fini(&whole);
+}
+
+static void samples_may_stay_in_their_file(void **state)
+{
+    check_streamed("f4_2x3.npy");
+    check_streamed("f8_2x3_v2.npy");
+    check_streamed("u1_2x1x2x3_v3.npy");
+    check_streamed("u1_2x2x3.npy");
+}
+
+static void cannot_stream(const char *x, ps_err expected, const char *says)
+{
+    char b[] = "tests/fuzz/corpus/npy/i8_2.npy", a[256];
+    char *paths[] = {a, b};
+    ps_dataset set;
+    snprintf(a, sizeof a, "%s", x);
+    assert_int_equal(ps_npy_open(paths, 2, &classes, &set), expected);
+    if (strstr(ps_err_message(), says) == NULL) fail_msg("%s", ps_err_message());
+    assert_null(set.stream);
+}
+
+/* The file of two samples, with `bytes` of its 152 bytes. */
+static void write_cut(temp_folder *folder, size_t bytes)
+{
+    char content[256] = {0};
+    FILE *f = fopen("tests/fuzz/corpus/npy/f4_2x3.npy", "rb");
+    assert_non_null(f);
+    assert_int_equal(fread(content, 1, sizeof content, f), 152);
+    fclose(f);
+    assert_int_equal(temp_write(folder, "x.npy", content, bytes), 0);
+}
+
+static void a_file_that_cannot_be_streamed_is_refused(void **state)
+{
+    temp_folder folder;
+    cannot_stream("tests/fuzz/corpus/npy/good_gz.npy.gz", PS_ERR_UNSUPPORTED,
+                  "is compressed");
+    cannot_stream("tests/fuzz/corpus/npy/fortran.npy", PS_ERR_UNSUPPORTED, "Fortran");
+    cannot_stream("tests/fuzz/corpus/npy/empty.npy", PS_ERR_FORMAT, "no samples");
+    cannot_stream("tests/fuzz/corpus/npy/huge_shape.npy", PS_ERR_FORMAT, "can address");
+    assert_int_equal(temp_folder_init(&folder), 0);
+    write_cut(&folder, 151);
+    cannot_stream(temp_path(&folder, "x.npy"), PS_ERR_FORMAT,
+                  "has 151 bytes, and its header says 152");
+    write_cut(&folder, 153);
+    cannot_stream(temp_path(&folder, "x.npy"), PS_ERR_FORMAT,
+                  "has 153 bytes, and its header says 152");
+    temp_folder_fini(&folder);
+}
+
+static void a_file_that_becomes_shorter_names_the_sample(void **state)
+{
+    char x[384], y[] = "tests/fuzz/corpus/npy/i8_2.npy";
+    char *paths[] = {x, y};
+    float room[3];
+    ps_dataset set;
+    temp_folder folder;
+    assert_int_equal(temp_folder_init(&folder), 0);
+    write_cut(&folder, 152);
+    snprintf(x, sizeof x, "%s", temp_path(&folder, "x.npy"));
+    assert_int_equal(ps_npy_open(paths, 2, &classes, &set), PS_OK);
+    assert_int_equal(truncate(x, 151), 0);
+    assert_int_equal(ps_sample_file_read(set.stream, 0, room), PS_OK);
+    assert_int_equal(ps_sample_file_read(set.stream, 1, room), PS_ERR_FORMAT);
+    assert_non_null(strstr(ps_err_message(), "x.npy: has become shorter: sample 1 is"));
+    ps_dataset_fini(&set);
+    temp_folder_fini(&folder);
+}
+
+static void a_number_that_is_not_finite_is_found_when_it_is_read(void **state)
+{
+    char x[] = "tests/fuzz/corpus/npy/nan.npy", y[] = "tests/fuzz/corpus/npy/i8_2.npy";
+    char *paths[] = {x, y};
+    float room[3];
+    ps_dataset set;
+    assert_int_equal(ps_npy_open(paths, 2, &classes, &set), PS_OK);
+    assert_int_equal(ps_dataset_check(&set, 0, &classes), PS_OK);
+    assert_int_equal(ps_sample_file_read(set.stream, 0, room), PS_ERR_NUMERIC);
+    assert_non_null(strstr(ps_err_message(), "nan.npy: sample 0: value 1"));
+    ps_dataset_fini(&set);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_version_and_type_is_read),
         cmocka_unit_test(values_are_numpys),
         cmocka_unit_test(what_is_not_read_is_said),
+        cmocka_unit_test(samples_may_stay_in_their_file),
+        cmocka_unit_test(a_file_that_cannot_be_streamed_is_refused),
+        cmocka_unit_test(a_file_that_becomes_shorter_names_the_sample),
+        cmocka_unit_test(a_number_that_is_not_finite_is_found_when_it_is_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,6 +23,8 @@ typedef struct reader {
     ps_err (*read)(char *const *paths, int n_paths, ps_dataset *out);
     ps_err (*read_wanted)(char *const *paths, int n_paths, const ps_wanted *wanted,
                           ps_dataset *out); // instead, of labels or numbers
+    ps_err (*open_wanted)(char *const *paths, int n_paths, const ps_wanted *wanted,
+                          ps_dataset *out); // instead, with data.stream
     int n_files;
     const char *train[MAX_DEFAULT_SETS];
     const char *test[MAX_DEFAULT_SETS];
@@ -47,6 +49,7 @@ static const reader readers[PS_DATA_KINDS] = {
                        .train = {"train_X.bin,train_y.bin"},
                        .test = {"test_X.bin,test_y.bin"}},
     [PS_DATA_NPY] = {.read_wanted = ps_npy_read,
+                     .open_wanted = ps_npy_open,
                      .n_files = 2,
                      .train = {"train_x.npy,train_y.npy"},
                      .test = {"test_x.npy,test_y.npy"}},
@@ -157,9 +160,11 @@ static ps_err find_files(const reader *kind, const ps_data_spec *spec, ps_split 
                       folder, word_of(kind), own[0]);
 }
 
-static ps_err read_paths(const reader *kind, const path_list *list,
+static ps_err read_paths(const reader *kind, bool stream, const path_list *list,
                          const ps_wanted *wanted, ps_dataset *out)
 {
+    if (stream && kind->open_wanted)
+        return kind->open_wanted(list->paths, list->n, wanted, out);
     if (kind->read_wanted) return kind->read_wanted(list->paths, list->n, wanted, out);
     return kind->read(list->paths, list->n, out);
 }
@@ -181,7 +186,7 @@ static ps_err read_files(const ps_config *cfg, const ps_data_spec *spec, ps_spli
                                "%s data needs %d files; the configuration names %d",
                                word_of(kind), kind->n_files, list.n),
                     err, out);
-    PS_TRY_GOTO(read_paths(kind, &list, wanted, out), err, out);
+    PS_TRY_GOTO(read_paths(kind, cfg->data.stream, &list, wanted, out), err, out);
     if (wanted->numbers && wanted->n == 1 && out->labels)
         err = ps_dataset_labels_to_targets(out);
 out:

@@ -30,7 +30,7 @@ typedef struct filler {
     ps_loader *loader;
     ps_transform transform;
     ps_picture_reader reader;
-    uint8_t *sample; // a picture; NULL: the samples are in memory
+    uint8_t *sample; // a picture or a file's sample; NULL: the samples are in memory
     bool has_thread;
     pthread_t thread;
 } filler;
@@ -107,6 +107,7 @@ static ps_err stored_sample(filler *f, int64_t index, ps_draw_key key, const voi
     const ps_dataset *set = f->loader->o.dataset;
     *out = f->sample;
     if (set->files) return ps_picture_read(&f->reader, set->files[index], key, f->sample);
+    if (set->stream) return ps_sample_file_read(set->stream, index, f->sample);
     *out = (const char *)set->values + index * f->loader->sample_bytes;
     return PS_OK;
 }
@@ -119,6 +120,9 @@ static ps_err fill_slot(filler *f, slot *s, int64_t number)
     const void *sample;
     s->loaded.n = batch->n;
     s->loaded.global_n = batch->global_n;
+    if (l->o.dataset->stream)
+        ps_sample_file_expect(l->o.dataset->stream, l->epoch.indices + batch->begin,
+                              batch->n);
     for (int64_t i = 0; i < batch->n; i++) {
         int64_t index = l->epoch.indices[batch->begin + i];
         key.position = l->epoch.positions[batch->begin + i];
@@ -233,6 +237,9 @@ static ps_err start_filler(ps_loader *l, filler *f)
                                l->o.sampler != NULL);
         PS_TRY(ps_mem_zalloc(&f->sample, (size_t)l->sample_bytes, 1, "a picture"));
     }
+    if (set->stream != NULL)
+        PS_TRY(
+            ps_mem_zalloc(&f->sample, ps_sample_file_room(set->stream), 1, "a sample"));
     PS_TRY(ps_transform_init(&f->transform, &config, &set->dims, set->is_float,
                              l->o.input, l->o.sampler != NULL));
     PS_TRY(ps_thread_start(&f->thread, "loader", filler_thread, f));

@@ -231,21 +231,30 @@ static void double_to_float(void **values, uint64_t n)
     if (smaller != NULL) *values = smaller;
 }
 
-ps_err ps_npy_read_values(ps_source *source, ps_dataset *set)
+/* Reads the header of samples; sets dims, is_float and n. */
+static ps_err read_values_header(ps_source *source, ps_npy_header *header,
+                                 ps_dataset *set)
 {
-    ps_npy_header header;
-    PS_TRY(ps_npy_read_header(source, &header));
-    PS_TRY(check_layout(source, &header));
-    bool u8 = header.type == 'u' && header.item_bytes == 1;
-    bool f64 = header.type == 'f' && header.item_bytes == 8;
-    if (!u8 && !f64 && !(header.type == 'f' && header.item_bytes == 4))
+    PS_TRY(ps_npy_read_header(source, header));
+    PS_TRY(check_layout(source, header));
+    const bool u8 = header->type == 'u' && header->item_bytes == 1;
+    const bool f64 = header->type == 'f' && header->item_bytes == 8;
+    if (!u8 && !f64 && !(header->type == 'f' && header->item_bytes == 4))
         return ps_err_set(PS_ERR_UNSUPPORTED,
                           "%s: samples of type %c%d are not supported; save them with "
                           "astype('float32') or astype('uint8')",
-                          source->path, header.type, header.item_bytes);
-    PS_TRY(sample_dims(source, &header, &set->dims));
+                          source->path, header->type, header->item_bytes);
+    PS_TRY(sample_dims(source, header, &set->dims));
     set->is_float = !u8;
+    return PS_OK;
+}
+
+ps_err ps_npy_read_values(ps_source *source, ps_dataset *set)
+{
+    ps_npy_header header;
     uint64_t bytes = 0;
+    PS_TRY(read_values_header(source, &header, set));
+    const bool f64 = header.item_bytes == 8;
     PS_TRY(ps_dataset_bytes(source->path, header.shape[0], &set->dims, set->is_float,
                             &bytes));
     if (f64 && __builtin_mul_overflow(bytes, (uint64_t)2, &bytes))
@@ -254,6 +263,24 @@ ps_err ps_npy_read_values(ps_source *source, ps_dataset *set)
     set->n = header.shape[0];
     if (f64) double_to_float(&set->values, bytes / sizeof(double));
     return ps_source_end(source);
+}
+
+ps_err ps_npy_open_values(ps_source *source, ps_dataset *set)
+{
+    ps_npy_header header;
+    uint64_t bytes = 0;
+    if (!gzdirect(source->file))
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "%s: is compressed, and data.stream reads samples in any "
+                          "order: unpack it with gunzip, or remove data.stream",
+                          source->path);
+    PS_TRY(read_values_header(source, &header, set));
+    PS_TRY(ps_dataset_bytes(source->path, header.shape[0], &set->dims, set->is_float,
+                            &bytes));
+    set->n = header.shape[0];
+    return ps_sample_file_open(source->path, source->taken, set->n,
+                               ps_dims_count(&set->dims), header.item_bytes,
+                               &set->stream);
 }
 
 /* Item i of type u or i as int64; a uint64 above INT64_MAX becomes negative. */
@@ -424,27 +451,40 @@ ps_err ps_npy_read_answers(ps_source *source, const ps_wanted *wanted, ps_datase
     return read_targets(source, &header, wanted, set);
 }
 
+static ps_err read_pair(char *const *paths, const ps_wanted *wanted,
+                        ps_err (*take_values)(ps_source *, ps_dataset *), ps_dataset *out)
+{
+    ps_source source;
+    int64_t n = 0;
+    ps_err err = ps_source_init(&source, paths[0]);
+    if (err == PS_OK) err = take_values(&source, out);
+    ps_source_fini(&source);
+    PS_TRY(err);
+    err = ps_source_init(&source, paths[1]);
+    if (err == PS_OK) err = ps_npy_read_answers(&source, wanted, out, &n);
+    ps_source_fini(&source);
+    PS_TRY(err);
+    if (n == out->n) return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s has %" PRId64 " samples, %s has %" PRId64
+                      " labels; the numbers have to be equal",
+                      paths[0], out->n, paths[1], n);
+}
+
 ps_err ps_npy_read(char *const *paths, int n_paths, const ps_wanted *wanted,
                    ps_dataset *out)
 {
     memset(out, 0, sizeof *out);
-    ps_source source;
-    ps_err err = ps_source_init(&source, paths[0]);
-    if (err == PS_OK) err = ps_npy_read_values(&source, out);
-    ps_source_fini(&source);
-    if (err != PS_OK) goto fail;
+    const ps_err err = read_pair(paths, wanted, ps_npy_read_values, out);
+    if (err != PS_OK) ps_dataset_fini(out);
+    return err;
+}
 
-    int64_t n = 0;
-    err = ps_source_init(&source, paths[1]);
-    if (err == PS_OK) err = ps_npy_read_answers(&source, wanted, out, &n);
-    ps_source_fini(&source);
-    if (err != PS_OK) goto fail;
-    if (n == out->n) return PS_OK;
-    err = ps_err_set(PS_ERR_FORMAT,
-                     "%s has %" PRId64 " samples, %s has %" PRId64
-                     " labels; the numbers have to be equal",
-                     paths[0], out->n, paths[1], n);
-fail:
-    ps_dataset_fini(out);
+ps_err ps_npy_open(char *const *paths, int n_paths, const ps_wanted *wanted,
+                   ps_dataset *out)
+{
+    memset(out, 0, sizeof *out);
+    const ps_err err = read_pair(paths, wanted, ps_npy_open_values, out);
+    if (err != PS_OK) ps_dataset_fini(out);
     return err;
 }

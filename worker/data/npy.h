@@ -32,6 +32,10 @@ ps_err ps_npy_read_header(ps_source *source, ps_npy_header *header);
  * (N, C, H, W). Sets all but labels. FORMAT, UNSUPPORTED for another type or order. */
 ps_err ps_npy_read_values(ps_source *source, ps_dataset *set);
 
+/* The same, but the samples stay in their file: sets stream instead of values.
+ * UNSUPPORTED also when the file is compressed. */
+ps_err ps_npy_open_values(ps_source *source, ps_dataset *set);
+
 /* Labels: integers of any size, shape (N) or (N, 1), each within int32. */
 ps_err ps_npy_read_labels(ps_source *source, int32_t **labels, int64_t *n);
 
@@ -44,6 +48,10 @@ ps_err ps_npy_read_answers(ps_source *source, const ps_wanted *wanted, ps_datase
 
 /* paths[0]: x, paths[1]: y, the same number of each. out is zeroed on failure. */
 ps_err ps_npy_read(char *const *paths, int n_paths, const ps_wanted *wanted,
+                   ps_dataset *out);
+
+/* The same, but x stays in its file. */
+ps_err ps_npy_open(char *const *paths, int n_paths, const ps_wanted *wanted,
                    ps_dataset *out);
 
 #endif

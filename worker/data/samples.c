@@ -12,6 +12,7 @@ void ps_dataset_fini(ps_dataset *set)
     for (int64_t i = 0; i < set->n && set->files != NULL; i++)
         free(set->files[i]);
     free(set->files);
+    ps_sample_file_close(&set->stream);
     free(set->values);
     free(set->labels);
     free(set->targets);
@@ -79,6 +80,8 @@ ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last)
     const size_t n = (size_t)(last - first + 1);
     if (set->files)
         slice_files(set, first, n);
+    else if (set->stream)
+        ps_sample_file_skip(set->stream, first);
     else
         slice_values(set, first, n);
     slice_answers(set, first, n);
@@ -132,7 +135,7 @@ static ps_err check_labels(ps_dataset *set, int64_t first, const ps_wanted *want
 ps_err ps_dataset_check(ps_dataset *set, int64_t first, const ps_wanted *wanted)
 {
     if (set->labels) PS_TRY(check_labels(set, first, wanted));
-    return set->is_float ? check_finite(set, first) : PS_OK;
+    return set->is_float && set->values ? check_finite(set, first) : PS_OK;
 }
 
 ps_err ps_dataset_labels_to_targets(ps_dataset *set)

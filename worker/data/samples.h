@@ -1,20 +1,22 @@
-/* Samples: images or feature vectors, in memory or as files of pictures, each with a
- * class or with numbers. */
+/* Samples: images or feature vectors, in memory, in a file of theirs or as files of
+ * pictures, each with a class or with numbers. */
 #ifndef PS_SAMPLES_H
 #define PS_SAMPLES_H
 
 #include "err.h"
+#include "sample_file.h"
 #include "tensor.h"
 
 typedef struct ps_dataset {
-    int64_t n;       // samples
-    ps_dims dims;    // one sample's: (C, H, W) or (F)
-    bool is_float;   // float32 values, else uint8 pixels
-    void *values;    // (n, dims), row-major; owned; NULL: files
-    char **files;    // (n) pictures, read when they are needed (picture_reader.h); owned
-    int32_t *labels; // (n), 0 .. n_classes - 1, or ignored; owned; NULL: targets
-    int64_t n_classes; // 1 + the largest label
-    float *targets;    // (n, n_targets); owned; NULL: labels
+    int64_t n;     // samples
+    ps_dims dims;  // one sample's: (C, H, W) or (F)
+    bool is_float; // float32 values, else uint8 pixels
+    void *values;  // (n, dims), row-major; owned; NULL: files or stream
+    char **files;  // (n) pictures, read when they are needed (picture_reader.h); owned
+    ps_sample_file *stream; // (n, dims), read when they are needed; owned
+    int32_t *labels;        // (n), 0 .. n_classes - 1, or ignored; owned; NULL: targets
+    int64_t n_classes;      // 1 + the largest label
+    float *targets;         // (n, n_targets); owned; NULL: labels
     int64_t n_targets;
 } ps_dataset;
 
@@ -39,7 +41,7 @@ ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last);
 
 /* Sets n_classes from the labels. FORMAT when a label is not a class as wanted, naming
  * the sample by its index in the file (first: of the slice). NUMERIC when a float value
- * is not finite. Readers check targets. */
+ * in memory is not finite. Readers check targets. */
 ps_err ps_dataset_check(ps_dataset *set, int64_t first, const ps_wanted *wanted);
 
 /* For a model with one output: each label becomes its sample's target. NOMEM. */
