@@ -257,6 +257,7 @@ static ps_err set_up_data(rank_state *r)
         .input = &r->spec.input,
         .sampler = &r->sampler,
         .max_batch = r->batch[r->rank],
+        .classes = r->spec.n_outputs,
     };
     PS_TRY(ps_loader_create(&loader, &r->loader));
     const ps_device_options device =
@@ -266,6 +267,7 @@ static ps_err set_up_data(rank_state *r)
         .spec = &r->spec,
         .max_batch = (int)r->batch[r->rank],
         .training = true,
+        .soft_targets = cfg->data.mixup > 0,
         .params = r->teacher,
         .grads = ps_session_grads(r->session),
         .buffers = ps_session_buffers(r->session),

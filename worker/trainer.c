@@ -101,11 +101,13 @@ static ps_err prepare_training(ps_trainer *t)
                                 .dataset = o->train,
                                 .input = &o->spec->input,
                                 .sampler = o->sampler,
-                                .max_batch = max_batch};
+                                .max_batch = max_batch,
+                                .classes = o->spec->n_outputs};
     PS_TRY(ps_loader_create(&loader, &t->loader));
     ps_program_options program = {.spec = o->spec,
                                   .max_batch = (int)max_batch,
                                   .training = true,
+                                  .soft_targets = o->config->data.mixup > 0,
                                   .params = ps_session_params(o->session),
                                   .grads = ps_session_grads(o->session),
                                   .buffers = ps_session_buffers(o->session),

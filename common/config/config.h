@@ -123,6 +123,7 @@ typedef struct ps_config_data {
         crop_padding; // random crop of the input's size out of the padded image; 0: none
     bool flip;        // random horizontal flip
     ps_float_list color_jitter; // pictures: of brightness, contrast, saturation
+    double mixup;               // alpha of the mixed batches' Beta distribution; 0: none
     int64_t prefetch;           // batches prepared ahead
     int64_t threads;      // that prepare them; 0: one, or for pictures train.threads
     int64_t samples;      // synthetic: training samples

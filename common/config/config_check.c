@@ -301,6 +301,20 @@ static ps_err check_augmentation(const ps_config *cfg)
     return PS_OK;
 }
 
+/* PyTorch's rules for the cross entropy of probabilities. */
+static ps_err check_mixup(const ps_config *cfg)
+{
+    if (cfg->data.mixup == 0) return PS_OK;
+    if (cfg->model.loss != PS_LOSS_CROSS_ENTROPY)
+        return key_error(cfg, "data.mixup",
+                         "mixes classes and needs model.loss cross_entropy");
+    if (ps_yaml_path(cfg->tree, "train.ignore_index"))
+        return key_error(cfg, "train.ignore_index",
+                         "cannot be with data.mixup, which mixes every label: remove one "
+                         "of them");
+    return PS_OK;
+}
+
 static ps_err check_data(const ps_config *cfg)
 {
     const ps_config_data *d = &cfg->data;
@@ -327,6 +341,7 @@ static ps_err check_data(const ps_config *cfg)
                          "reads samples from an .npy file: set data.kind npy, or remove "
                          "data.stream");
     PS_TRY(check_augmentation(cfg));
+    PS_TRY(check_mixup(cfg));
     int half = d->normalize.n / 2;
     if (d->normalize.n % 2)
         return key_error(cfg, "data.normalize",

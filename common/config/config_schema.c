@@ -181,6 +181,9 @@ const ps_config_key ps_config_keys[] = {
     DOUBLES("data.color_jitter", data.color_jitter, JOB, 0, 100, "[]",
             "image_folder, in training: random changes of up to [brightness, contrast, "
             "saturation], as ColorJitter's: [0.4, 0.4, 0.4]"),
+    DOUBLE("data.mixup", data.mixup, JOB, 0, 1e6, "0",
+           "cross_entropy, in training: mix each batch with itself, as v2.MixUp of this alpha does: "
+           "0.2; 0: do not"),
     INT("data.prefetch", data.prefetch, LOCAL, 1, 64, "2", "batches that a worker prepares in advance"),
     INT("data.threads", data.threads, LOCAL, 0, 256, "0",
         "threads of a worker that prepare batches; 0: for image_folder as many as "

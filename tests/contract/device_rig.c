@@ -35,8 +35,10 @@ static void rig_data(rig *r)
         r->positions[i] = (uint32_t)(i * 31 + 5);
     }
     for (int64_t i = 0; r->targets && i < r->max_batch * r->spec.n_outputs; i++)
-        r->targets[i] = r->spec.loss == PS_LOSS_BCE_WITH_LOGITS ? 0.5f * (noise() + 1.0f)
-                                                                : 2.0f * noise();
+        r->targets[i] = r->spec.loss == PS_LOSS_BCE_WITH_LOGITS ||
+                                r->spec.loss == PS_LOSS_CROSS_ENTROPY
+                            ? 0.5f * (noise() + 1.0f)
+                            : 2.0f * noise();
     for (int t = 0; t < r->spec.table.n_tensors;
          t++) { // not the symmetric initial values
         const ps_tensor *tensor = &r->spec.table.tensors[t];
@@ -107,6 +109,7 @@ void rig_init(rig *r, const rig_device *on, const char *input, const char *loss,
     const ps_program_options program = {.spec = &r->spec,
                                         .max_batch = max_batch,
                                         .training = true,
+                                        .soft_targets = numbers,
                                         .params = r->params,
                                         .grads = r->grads,
                                         .buffers = r->buffers};

@@ -22,6 +22,10 @@ CLASSES = {
     "all": lambda y, t: F.cross_entropy(y, t, weight=WEIGHTS, ignore_index=2, label_smoothing=0.3),
     "nll": lambda y, t: F.nll_loss(F.log_softmax(y, 1), t, weight=WEIGHTS, ignore_index=2),
 }
+PROBABILITIES = {
+    "soft": F.cross_entropy,
+    "soft_all": lambda y, t: F.cross_entropy(y, t, weight=WEIGHTS, label_smoothing=0.3),
+}
 NUMBERS = {
     "mse": F.mse_loss,
     "l1": F.l1_loss,
@@ -45,13 +49,17 @@ def targets_of(name, x):
     y = hidden(x).detach()
     if name in CLASSES:
         return (y + torch.randn_like(y)).argmax(1)
+    if name in PROBABILITIES:  # as v2.MixUp makes them
+        own = F.one_hot((y + torch.randn_like(y)).argmax(1), 6).float()
+        share = torch.rand(1)
+        return own.roll(1, 0) * (1 - share) + own * share
     if name == "bce":
         return (y > 0).float()
     return 3 * y + torch.randn_like(y)
 
 
 name = sys.argv[1]
-loss_of = {**CLASSES, **NUMBERS}[name]
+loss_of = {**CLASSES, **PROBABILITIES, **NUMBERS}[name]
 for _ in range(int(sys.argv[2])):
     x = torch.randn(32, 7)
     t = targets_of(name, x)

@@ -17,6 +17,12 @@ const model_case model_cases[] = {
      "nll train.class_weights=[0.5,2,1,1,3,0.25] train.ignore_index=0 "
      "train.label_smoothing=0.3",
      "{linear: {name: a, out: 6}}, " NLL},
+    {"probabilities of classes", "[7]", "cross_entropy numbers",
+     "{linear: {name: a, out: 6}}"},
+    {"probabilities with weights and smoothing", "[7]",
+     "cross_entropy numbers train.class_weights=[0.5,2,0,1,3,0.25] "
+     "train.label_smoothing=0.2",
+     "{linear: {name: a, out: 6}}"},
     {"mse of numbers", "[7]", "mse numbers", "{linear: {name: a, out: 3}}"},
     {"l1 of numbers", "[7]", "l1 numbers", "{linear: {name: a, out: 3}}"},
     {"l1 of classes", "[7]", "l1", "{linear: {name: a, out: 3}}"},

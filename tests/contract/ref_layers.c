@@ -603,10 +603,11 @@ static void backward_layer(ref_model *m, int i, const ps_batch *batch,
 }
 
 /* One sample's loss of classes, from the softmax; d (classes), if not NULL, its gradient.
- * PyTorch's cross_entropy of the probabilities q: the label's, partly spread over all
- * classes. Returns the class's weight in *weight. */
+ * PyTorch's cross_entropy of the probabilities q: given, or the label's, partly spread
+ * over all classes. Returns the sample's weight in *weight: its class's, if it has a
+ * label. */
 static double class_loss(const ps_model_spec *spec, const double *out, int32_t label,
-                         double *d, double *weight)
+                         const float *given, double *d, double *weight)
 {
     const int64_t n = spec->n_outputs;
     const bool logits = spec->loss == PS_LOSS_CROSS_ENTROPY;
@@ -618,10 +619,11 @@ static double class_loss(const ps_model_spec *spec, const double *out, int32_t l
         if (d) d[c] = 0;
     }
     *weight = 0;
-    if (label == spec->ignore_index) return 0;
-    *weight = w ? (double)w[label] : 1;
+    if (!given && label == spec->ignore_index) return 0;
+    *weight = w && !given ? (double)w[label] : 1;
     for (int64_t c = 0; c < n; c++) {
-        const double q = s / (double)n + (c == label ? 1 - s : 0);
+        const double own = given ? (double)given[c] : c == label;
+        const double q = s / (double)n + (1 - s) * own;
         const double part = q * (w ? (double)w[c] : 1);
         loss -= part * (out[c] - (logits ? log(sum) : 0));
         all += part;
@@ -661,7 +663,8 @@ static double loss(const ref_model *m, const ps_batch *batch, int64_t i, double 
     const double *out = ref_outputs(m) + i * n;
     double sum = 0, one;
     if (m->spec->loss == PS_LOSS_NLL || m->spec->loss == PS_LOSS_CROSS_ENTROPY)
-        return class_loss(m->spec, out, batch->labels[i], d, weight);
+        return class_loss(m->spec, out, batch->targets ? 0 : batch->labels[i],
+                          batch->targets ? batch->targets + i * n : NULL, d, weight);
     *weight = 1;
     for (int64_t c = 0; c < n; c++) {
         const double t =

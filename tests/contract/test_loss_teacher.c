@@ -27,6 +27,8 @@ static const struct lessons {
     {"ignore", "cross_entropy train.ignore_index=2"},
     {"all", "cross_entropy " WEIGHTS " train.ignore_index=2 train.label_smoothing=0.3"},
     {"nll", "nll " WEIGHTS " train.ignore_index=2"},
+    {"soft", "cross_entropy numbers"},
+    {"soft_all", "cross_entropy numbers " WEIGHTS " train.label_smoothing=0.3"},
     {"mse", "mse numbers"},
     {"l1", "l1 numbers"},
     {"smooth_l1", "smooth_l1 numbers"},

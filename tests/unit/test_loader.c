@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "loader.h"
+#include "mixup.h"
 
 enum { SAMPLES = 103, PIXELS = 12 };
 
@@ -33,7 +34,7 @@ static int begin(void **state)
 
 static ps_loader *new_loader(const ps_sampler_options *s, int64_t from, int64_t n)
 {
-    ps_loader_options o = {&config, &dataset, &input, s, from, n, 8};
+    ps_loader_options o = {&config, &dataset, &input, s, from, n, 8, SAMPLES};
     ps_loader *loader = NULL;
     assert_int_equal(ps_loader_create(&o, &loader), PS_OK);
     return loader;
@@ -166,10 +167,56 @@ static void destroyed_at_any_moment(void **state)
     }
 }
 
+/* Mixed by one lambda, which the batch's first sample decides, as are its labels. */
+static void check_mixed(const ps_loaded *plain, const ps_loaded *mixed, uint32_t epoch)
+{
+    const float lambda =
+        ps_mixup_lambda(0.3, (ps_draw_key){5, epoch, plain->positions[0]});
+    for (int64_t i = 0; i < plain->n; i++) {
+        const int64_t before = i > 0 ? i - 1 : plain->n - 1;
+        for (int64_t k = 0; k < PIXELS; k++) {
+            const float a = plain->x[i * PIXELS + k], b = plain->x[before * PIXELS + k];
+            const float wanted = lambda * a + (1 - lambda) * b;
+            assert_float_equal(mixed->x[i * PIXELS + k], wanted, 1e-4);
+        }
+        for (int64_t c = 0; c < SAMPLES; c++) {
+            const float wanted = (c == plain->labels[i] ? lambda : 0) +
+                                 (c == plain->labels[before] ? 1 - lambda : 0);
+            assert_float_equal(mixed->targets[i * SAMPLES + c], wanted, 1e-6);
+        }
+    }
+}
+
+static void mixed_batches_do_not_depend_on_where_they_begin(void **state)
+{
+    ps_loader *plain = new_loader(&sampler, 0, 0);
+    ps_config mixes = config;
+    mixes.data.mixup = 0.3;
+    mixes.data.threads = 3;
+    ps_loader_options o = {&mixes, &dataset, &input, &sampler, 0, 0, 8, SAMPLES};
+    ps_loader *mixed = NULL;
+    assert_int_equal(ps_loader_create(&o, &mixed), PS_OK);
+    for (int64_t first = 0; first < 4; first++) {
+        ps_loaded *a, *b;
+        assert_int_equal(ps_loader_epoch(plain, 2, first), PS_OK);
+        assert_int_equal(ps_loader_epoch(mixed, 2, first), PS_OK);
+        while ((a = next(plain)) != NULL) {
+            assert_non_null(b = next(mixed));
+            assert_null(a->targets);
+            check_mixed(a, b, 2);
+            ps_loader_release(plain, a);
+            ps_loader_release(mixed, b);
+        }
+        assert_null(next(mixed));
+    }
+    ps_loader_destroy(&mixed);
+    ps_loader_destroy(&plain);
+}
+
 static void errors_come_from_next_or_create(void **state)
 {
     const ps_dims wrong = {3, {3, 32, 32}};
-    ps_loader_options o = {&config, &dataset, &wrong, &sampler, 0, 0, 8};
+    ps_loader_options o = {&config, &dataset, &wrong, &sampler, 0, 0, 8, SAMPLES};
     ps_loader *loader = NULL;
     assert_int_equal(ps_loader_create(&o, &loader), PS_ERR_SHAPE);
     assert_null(loader);
@@ -207,6 +254,7 @@ int main(void)
         cmocka_unit_test(evaluation_is_in_order),
         cmocka_unit_test(held_batches_are_bounded),
         cmocka_unit_test(destroyed_at_any_moment),
+        cmocka_unit_test(mixed_batches_do_not_depend_on_where_they_begin),
         cmocka_unit_test(errors_come_from_next_or_create),
     };
     const int failed = cmocka_run_group_tests(tests, begin, NULL);

@@ -322,12 +322,13 @@ static ps_err read_split(const ps_config *cfg, const ps_data_spec *spec, ps_spli
     return read_files(cfg, spec, split, wanted, out);
 }
 
-static ps_wanted wanted_of(const ps_config *cfg, int64_t n)
+static ps_wanted wanted_of(const ps_config *cfg, ps_split split, int64_t n)
 {
     const bool numbers = PS_LOSS_OF_NUMBERS(cfg->model.loss);
+    const bool mixed = split == PS_SPLIT_TRAIN && cfg->data.mixup > 0;
     return (ps_wanted){.numbers = numbers,
                        .n = n,
-                       .may_be_ignored = !numbers,
+                       .may_be_ignored = !numbers && !mixed,
                        .ignore_index = (int32_t)cfg->train.ignore_index,
                        .unit = cfg->model.loss == PS_LOSS_BCE_WITH_LOGITS};
 }
@@ -337,7 +338,7 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
 {
     memset(out, 0, sizeof *out);
     const char *key = split == PS_SPLIT_TRAIN ? "data.train" : "data.test";
-    const ps_wanted wanted = wanted_of(cfg, n_classes);
+    const ps_wanted wanted = wanted_of(cfg, split, n_classes);
     ps_data_spec spec;
     ps_err err = PS_OK;
     PS_TRY_GOTO(

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "mem.h"
+#include "mixup.h"
 #include "picture_reader.h"
 #include "thread.h"
 #include "transform.h"
@@ -31,6 +32,7 @@ typedef struct filler {
     ps_transform transform;
     ps_picture_reader reader;
     uint8_t *sample; // a picture or a file's sample; NULL: the samples are in memory
+    float *last;     // the last sample of a batch that is mixed
     bool has_thread;
     pthread_t thread;
 } filler;
@@ -91,10 +93,15 @@ static ps_err lay_out_epoch(ps_loader *l, uint64_t number)
                                 : init_evaluation(&l->epoch, &l->o);
 }
 
+static bool mixes(const ps_loader *l)
+{
+    return l->o.sampler != NULL && l->o.config->data.mixup > 0;
+}
+
 static void copy_answer(const ps_dataset *set, int64_t index, ps_loaded *to, int64_t i)
 {
     const int64_t n = set->n_targets;
-    if (set->targets)
+    if (set->targets != NULL)
         memcpy(to->targets + i * n, set->targets + index * n,
                (size_t)n * sizeof *to->targets);
     else
@@ -110,6 +117,16 @@ static ps_err stored_sample(filler *f, int64_t index, ps_draw_key key, const voi
     if (set->stream) return ps_sample_file_read(set->stream, index, f->sample);
     *out = (const char *)set->values + index * f->loader->sample_bytes;
     return PS_OK;
+}
+
+/* A batch is mixed by the thread that filled it. */
+static void mix_slot(filler *f, ps_loaded *loaded, ps_draw_key key)
+{
+    const ps_loader *l = f->loader;
+    key.position = loaded->positions[0];
+    const float lambda = ps_mixup_lambda(l->o.config->data.mixup, key);
+    ps_mixup_samples(lambda, loaded->n, l->input_count, loaded->x, f->last);
+    ps_mixup_targets(lambda, loaded->n, l->o.classes, loaded->labels, loaded->targets);
 }
 
 static ps_err fill_slot(filler *f, slot *s, int64_t number)
@@ -131,6 +148,7 @@ static ps_err fill_slot(filler *f, slot *s, int64_t number)
         PS_TRY(stored_sample(f, index, key, &sample));
         ps_transform_apply(&f->transform, sample, key, s->loaded.x + i * l->input_count);
     }
+    if (mixes(l) && batch->n > 0) mix_slot(f, &s->loaded, key);
     return PS_OK;
 }
 
@@ -240,6 +258,9 @@ static ps_err start_filler(ps_loader *l, filler *f)
     if (set->stream != NULL)
         PS_TRY(
             ps_mem_zalloc(&f->sample, ps_sample_file_room(set->stream), 1, "a sample"));
+    if (mixes(l))
+        PS_TRY(
+            ps_mem_zalloc(&f->last, (size_t)l->input_count, sizeof *f->last, "a sample"));
     PS_TRY(ps_transform_init(&f->transform, &config, &set->dims, set->is_float,
                              l->o.input, l->o.sampler != NULL));
     PS_TRY(ps_thread_start(&f->thread, "loader", filler_thread, f));
@@ -260,10 +281,11 @@ static ps_err init_answers(const ps_loader *l, ps_loaded *loaded)
 {
     const ps_dataset *set = l->o.dataset;
     const size_t n = (size_t)l->o.max_batch;
+    const size_t each = mixes(l) ? (size_t)l->o.classes : (size_t)set->n_targets;
     if (!set->targets)
-        return ps_mem_zalloc(&loaded->labels, n, sizeof *loaded->labels, "labels");
-    return ps_mem_zalloc(&loaded->targets, n * (size_t)set->n_targets,
-                         sizeof *loaded->targets, "targets");
+        PS_TRY(ps_mem_zalloc(&loaded->labels, n, sizeof *loaded->labels, "labels"));
+    if (!set->targets && !mixes(l)) return PS_OK;
+    return ps_mem_zalloc(&loaded->targets, n * each, sizeof *loaded->targets, "targets");
 }
 
 static ps_err init_slots(ps_loader *l)
@@ -294,6 +316,9 @@ static ps_err check(const ps_loader_options *o)
     if (o->sampler == NULL &&
         (o->begin < 0 || o->n < 0 || o->n > o->dataset->n - o->begin))
         return ps_err_set(PS_ERR_ARG, "evaluation reaches beyond the dataset");
+    if (o->sampler != NULL && o->config->data.mixup > 0 &&
+        (o->dataset->labels == NULL || o->dataset->n_classes > o->classes))
+        return ps_err_set(PS_ERR_ARG, "data.mixup needs the model's classes");
     return PS_OK;
 }
 
@@ -418,6 +443,7 @@ static void stop_fillers(ps_loader *l)
         ps_transform_fini(&f->transform);
         ps_picture_reader_fini(&f->reader);
         free(f->sample);
+        free(f->last);
     }
     free(l->fillers);
 }

@@ -16,7 +16,8 @@ typedef struct ps_loaded {
     int64_t n, global_n; // global_n: over all ranks; n in evaluation
     float *x;            // (n, input), 64-byte aligned
     int32_t *labels;     // (n); NULL: targets
-    float *targets;      // (n, the data set's n_targets); NULL: labels
+    float *targets; // (n, the data set's n_targets), with data.mixup (n, classes); NULL:
+                    // labels
     uint32_t *positions; // (n)
 } ps_loaded;
 
@@ -27,6 +28,7 @@ typedef struct ps_loader_options { // borrowed for the loader's life
     const ps_sampler_options *sampler; // training; NULL: evaluation of [begin, begin + n)
     int64_t begin, n;                  // evaluation; n may be 0
     int64_t max_batch; // batch size of evaluation; in training at least the rank's batch
+    int64_t classes;   // the model's; for data.mixup
 } ps_loader_options;
 
 /* The threads prepare data.prefetch batches ahead of the one in use, and at least one

@@ -50,7 +50,9 @@ typedef struct ps_batch {
     const int32_t *labels; // (n)
     // (n) positions in the epoch's permutation, for dropout's draws
     const uint32_t *positions;
-    const float *targets; // (n, outputs), of a loss of numbers; NULL: the labels
+    // (n, outputs): numbers, or the classes' probabilities for cross_entropy; NULL: the
+    // labels
+    const float *targets;
 } ps_batch;
 
 typedef struct ps_pass {
@@ -76,10 +78,11 @@ enum { PS_RESULTS_KEPT = 4 };
 typedef struct ps_program_options {
     const ps_model_spec *spec; // borrowed for the program's life
     int max_batch;
-    bool training; // false: forward only
-    float *params; // host arena, spec->table.arena_count elements; borrowed
-    float *grads;  // host arena; borrowed; NULL when not training
-    void *buffers; // host buffer arena (spec->table.buffer_bytes); borrowed
+    bool training;     // false: forward only
+    bool soft_targets; // batches may have targets although the loss is of classes
+    float *params;     // host arena, spec->table.arena_count elements; borrowed
+    float *grads;      // host arena; borrowed; NULL when not training
+    void *buffers;     // host buffer arena (spec->table.buffer_bytes); borrowed
     /* A device with memory of its own calls hooks and copies ranges for groups of layers
      * with at least this many bytes of parameters. 0: layer by layer. */
     size_t group_bytes;

@@ -8,7 +8,9 @@
  *   (1 - s) w[y] (-p[y])  +  s / C  sum over c of w[c] (-p[c])
  *
  * and the batch's mean is the sum of these, divided by the sum of w[y]. A sample whose
- * label is ignore_index is in neither sum. */
+ * label is ignore_index is in neither sum. With probabilities t in place of the label, a
+ * sample's loss is the sum over c of ((1 - s) t[c] + s / C) w[c] (-p[c]), and the mean is
+ * divided by the number of samples. */
 #ifndef PS_LOSS_ARITH_H
 #define PS_LOSS_ARITH_H
 
@@ -72,36 +74,49 @@ PS_ARITH float ps_class_weight(const ps_loss_terms *t, int64_t c)
     return t->weights ? t->weights[c] : 1.0f;
 }
 
-/* lse: 0 where x are log-probabilities, their log_sum_exp where they are logits. */
-PS_ARITH double ps_class_loss(const ps_loss_terms *t, int64_t classes, const float *x,
-                              float lse, int32_t label)
-{
-    if (label == t->ignore_index) return 0.0;
-    double own = ps_class_weight(t, label) * (lse - x[label]), all = 0.0;
-    if (t->smoothing == 0.0f) return own;
-    for (int64_t c = 0; c < classes; c++)
-        all += ps_class_weight(t, c) * (lse - x[c]);
-    return (1.0f - t->smoothing) * own + t->smoothing / (float)classes * all;
-}
-
 /* The factor of -p[c] in the sample's loss. */
 PS_ARITH float ps_class_part(const ps_loss_terms *t, int64_t classes, int64_t c,
-                             int32_t label)
+                             const ps_answer *a)
 {
     float part = 0.0f;
-    if (label == t->ignore_index) return part;
-    if (c == label) part = (1.0f - t->smoothing) * ps_class_weight(t, c);
+    if (a->target)
+        part = (1.0f - t->smoothing) * ps_class_weight(t, c) * a->target[c];
+    else if (a->label == t->ignore_index)
+        return part;
+    else if (c == a->label)
+        part = (1.0f - t->smoothing) * ps_class_weight(t, c);
     if (t->smoothing == 0.0f) return part;
     return part + t->smoothing / (float)classes * ps_class_weight(t, c);
 }
 
 /* The sum of these factors. */
-PS_ARITH float ps_class_parts(const ps_loss_terms *t, int64_t classes, int32_t label)
+PS_ARITH float ps_class_parts(const ps_loss_terms *t, int64_t classes, const ps_answer *a)
 {
-    if (label == t->ignore_index) return 0.0f;
-    const float own = (1.0f - t->smoothing) * ps_class_weight(t, label);
+    float sum = 0.0f;
+    if (!a->target && a->label == t->ignore_index) return 0.0f;
+    if (!a->target) sum = (1.0f - t->smoothing) * ps_class_weight(t, a->label);
+    for (int64_t c = 0; a->target && c < classes; c++)
+        sum += ps_class_part(t, classes, c, a);
+    if (a->target || t->smoothing == 0.0f) return sum;
+    return sum + t->smoothing / (float)classes * t->weight_sum;
+}
+
+/* lse: 0 where x are log-probabilities, their log_sum_exp where they are logits. */
+PS_ARITH double ps_class_loss(const ps_loss_terms *t, int64_t classes, const float *x,
+                              float lse, const ps_answer *a)
+{
+    double all = 0.0;
+    if (a->target) {
+        for (int64_t c = 0; c < classes; c++)
+            all += ps_class_part(t, classes, c, a) * (double)(lse - x[c]);
+        return all;
+    }
+    if (a->label == t->ignore_index) return 0.0;
+    double own = ps_class_weight(t, a->label) * (lse - x[a->label]);
     if (t->smoothing == 0.0f) return own;
-    return own + t->smoothing / (float)classes * t->weight_sum;
+    for (int64_t c = 0; c < classes; c++)
+        all += ps_class_weight(t, c) * (lse - x[c]);
+    return (1.0f - t->smoothing) * own + t->smoothing / (float)classes * all;
 }
 
 /* --- one sample -------------------------------------------------------------------- */
@@ -111,9 +126,9 @@ PS_ARITH double ps_sample_loss(const ps_loss_terms *t, int64_t outputs, const fl
                                ps_answer a)
 {
     double sum = 0.0;
-    if (t->kind == PS_LOSS_NLL) return ps_class_loss(t, outputs, x, 0.0f, a.label);
+    if (t->kind == PS_LOSS_NLL) return ps_class_loss(t, outputs, x, 0.0f, &a);
     if (t->kind == PS_LOSS_CROSS_ENTROPY)
-        return ps_class_loss(t, outputs, x, ps_log_sum_exp(outputs, x), a.label);
+        return ps_class_loss(t, outputs, x, ps_log_sum_exp(outputs, x), &a);
     for (int64_t c = 0; c < outputs; c++)
         sum += ps_number_loss(t->kind, x[c], ps_answer_at(&a, c));
     return sum / (double)outputs;
@@ -130,11 +145,11 @@ PS_ARITH bool ps_sample_is_right(const ps_loss_terms *t, int64_t outputs, const 
 /* The gradient of logits; x - lse are the log-probabilities. share: what the sample's
  * loss is multiplied by. */
 PS_ARITH void ps_logits_grad(const ps_loss_terms *t, int64_t classes, const float *x,
-                             float lse, int32_t label, float share, float *dx)
+                             float lse, ps_answer a, float share, float *dx)
 {
-    const float parts = ps_class_parts(t, classes, label);
+    const float parts = ps_class_parts(t, classes, &a);
     for (int64_t c = 0; c < classes; c++) {
-        const float part = ps_class_part(t, classes, c, label);
+        const float part = ps_class_part(t, classes, c, &a);
         dx[c] = share * (parts * expf(x[c] - lse) - part);
     }
 }
@@ -144,12 +159,12 @@ PS_ARITH void ps_sample_grad(const ps_loss_terms *t, int64_t outputs, const floa
                              ps_answer a, float share, float *dx)
 {
     if (t->kind == PS_LOSS_CROSS_ENTROPY) {
-        ps_logits_grad(t, outputs, x, ps_log_sum_exp(outputs, x), a.label, share, dx);
+        ps_logits_grad(t, outputs, x, ps_log_sum_exp(outputs, x), a, share, dx);
         return;
     }
     for (int64_t c = 0; c < outputs; c++) {
         if (t->kind == PS_LOSS_NLL) {
-            const float part = ps_class_part(t, outputs, c, a.label);
+            const float part = ps_class_part(t, outputs, c, &a);
             dx[c] = part != 0.0f ? -share * part : 0.0f;
         } else {
             dx[c] = ps_number_grad(t->kind, x[c], ps_answer_at(&a, c)) *

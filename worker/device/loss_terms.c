@@ -20,7 +20,7 @@ static bool is_ignored(const ps_model_spec *spec, int32_t label)
 ps_err ps_answers_check(const ps_model_spec *spec, const ps_batch *batch)
 {
     const bool numbers = PS_LOSS_OF_NUMBERS(spec->loss);
-    if (batch->targets && !numbers)
+    if (batch->targets && !numbers && spec->loss != PS_LOSS_CROSS_ENTROPY)
         return ps_err_set(PS_ERR_ARG,
                           "the loss needs classes, and the batch has numbers");
     for (int i = 0; batch->labels && !batch->targets && i < batch->n; i++) {
@@ -37,7 +37,7 @@ ps_err ps_answers_check(const ps_model_spec *spec, const ps_batch *batch)
 ps_batch_weight ps_batch_weigh(const ps_model_spec *spec, const ps_batch *batch)
 {
     ps_batch_weight w = {0};
-    if (PS_LOSS_OF_NUMBERS(spec->loss))
+    if (PS_LOSS_OF_NUMBERS(spec->loss) || batch->targets)
         return (ps_batch_weight){batch->n, batch->targets ? 0 : batch->n};
     for (int i = 0; i < batch->n; i++) {
         const int32_t label = batch->labels[i];

@@ -14,7 +14,9 @@ ps_loss_terms ps_loss_terms_of(const ps_model_spec *spec, const float *weights);
 ps_err ps_answers_check(const ps_model_spec *spec, const ps_batch *batch);
 
 typedef struct ps_batch_weight {
-    double weight; // the batch's loss is the sum of its samples' losses, divided by this
+    // The batch's loss is the sum of its samples' losses, divided by this; with targets
+    // the number of samples, even if classes have weights.
+    double weight;
     int64_t counted; // samples with a class: accuracy is the part of these
 } ps_batch_weight;
 

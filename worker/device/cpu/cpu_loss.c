@@ -57,5 +57,6 @@ void ps_cpu_nll_log_softmax_backward(const ps_model_spec *spec, const ps_batch *
     const int64_t classes = spec->n_outputs;
     const float share = ps_batch_share(spec, batch, scale);
     for (int64_t i = 0; i < batch->n; i++, out += classes, dx += classes)
-        ps_logits_grad(&t, classes, out, 0.0f, batch->labels[i], share, dx);
+        ps_logits_grad(&t, classes, out, 0.0f,
+                       ps_answer_of(batch->labels, NULL, classes, i), share, dx);
 }

@@ -95,7 +95,7 @@ PS_ARITH void ps_k_loss_grad_at(const ps_k_loss_grad *k, uint32_t n)
     float *dx = k->dx + (size_t)n * k->outputs;
     const ps_answer a = ps_answer_of(k->labels, k->targets, k->outputs, n);
     if (k->folded)
-        ps_logits_grad(&k->terms, k->outputs, x, 0.0f, a.label, k->share, dx);
+        ps_logits_grad(&k->terms, k->outputs, x, 0.0f, a, k->share, dx);
     else
         ps_sample_grad(&k->terms, k->outputs, x, a, k->share, dx);
 }
