@@ -120,9 +120,10 @@ typedef struct ps_config_data {
     ps_float_list crop_scale; // pictures: parts of the area of a random crop; empty: none
     ps_float_list crop_ratio; // and its width / height
     int64_t
-        crop_padding; // random crop of the input's size out of the padded image; 0: none
+        crop_padding; // random crop of the input's size from the padded image; 0: none
     bool flip;        // random horizontal flip
-    ps_float_list color_jitter; // pictures: of brightness, contrast, saturation
+    ps_float_list color_jitter; // pictures: of brightness, contrast, saturation, hue
+    ps_int_list rand_augment;   // pictures: [operations, magnitude]; empty: none
     double mixup;               // alpha of the mixed batches' Beta distribution; 0: none
     int64_t prefetch;           // batches prepared ahead
     int64_t threads;      // that prepare them; 0: one, or for pictures train.threads

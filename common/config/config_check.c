@@ -293,9 +293,19 @@ static ps_err check_augmentation(const ps_config *cfg)
         return key_error(cfg, "data.crop_scale", "has to be [least, most], above 0");
     if (d->color_jitter.n > 0 && d->kind != PS_DATA_IMAGE_FOLDER)
         return key_error(cfg, "data.color_jitter", "is for data.kind image_folder");
-    if (d->color_jitter.n > 3)
+    if (d->color_jitter.n > 4)
         return key_error(cfg, "data.color_jitter",
-                         "has to be [brightness, contrast, saturation]");
+                         "has to be [brightness, contrast, saturation, hue]");
+    if (d->color_jitter.n == 4 && d->color_jitter.v[3] > 0.5)
+        return key_error(cfg, "data.color_jitter",
+                         "hue is at most 0.5, half of the circle of colours");
+    if (d->rand_augment.n > 0 && d->kind != PS_DATA_IMAGE_FOLDER)
+        return key_error(cfg, "data.rand_augment", "is for data.kind image_folder");
+    if (d->rand_augment.n != 0 && (d->rand_augment.n != 2 || d->rand_augment.v[0] > 16))
+        return key_error(
+            cfg, "data.rand_augment",
+            "has to be [operations, magnitude], such as [2, 9], with up to 16 "
+            "operations");
     if (!is_range(&d->crop_ratio))
         return key_error(cfg, "data.crop_ratio", "has to be [least, most], above 0");
     return PS_OK;

@@ -180,7 +180,10 @@ const ps_config_key ps_config_keys[] = {
     BOOL("data.flip", data.flip, JOB, "false", "random horizontal flip in training"),
     DOUBLES("data.color_jitter", data.color_jitter, JOB, 0, 100, "[]",
             "image_folder, in training: random changes of up to [brightness, contrast, "
-            "saturation], as ColorJitter's: [0.4, 0.4, 0.4]"),
+            "saturation, hue], as ColorJitter's: [0.4, 0.4, 0.4, 0.1]"),
+    INTS("data.rand_augment", data.rand_augment, JOB, 0, 30, "[]",
+         "image_folder, in training: [operations, magnitude], as RandAugment's: [2, 9]; up to 16 "
+         "operations, magnitudes 0 to 30"),
     DOUBLE("data.mixup", data.mixup, JOB, 0, 1e6, "0",
            "cross_entropy, in training: mix each batch with itself, as v2.MixUp of this alpha does: "
            "0.2; 0: do not"),

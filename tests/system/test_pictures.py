@@ -165,7 +165,7 @@ class Pictures(JobTest):
                                ("210", (0.93, 1.01, 1)), ("102", (0, 1, 1)), ("021", (1.4, 2.2, 0))):
             for channels, want in ((3, image), (1, image.convert("L"))):
                 run = subprocess.run([BIN / "show_picture", str(channels), "30", "40", "0", path, "-",
-                                      *map(str, factors), order], stdout=subprocess.PIPE, check=True,
+                                      *map(str, factors), "0", order], stdout=subprocess.PIPE, check=True,
                                      stderr=subprocess.DEVNULL)
                 for i in map(int, order):
                     want = changes[i](want).enhance(factors[i])

@@ -29,6 +29,8 @@ static void draws_are_uniform(void **state)
         assert_true(j.factor[1] >= 0 && j.factor[1] <= 2.5f);
         assert_true(j.factor[2] == 1);
         assert_int_equal(1 << j.order[0] | 1 << j.order[1] | 1 << j.order[2], 7);
+        assert_int_equal(j.order[3], 3);
+        assert_false(j.turns);
         for (int k = 0; k < 2; k++)
             mean[k] += (double)j.factor[k] / DRAWS;
         first[j.order[0]] += 1.0 / DRAWS;
@@ -39,9 +41,36 @@ static void draws_are_uniform(void **state)
         near(first[k], 1.0 / 3, 5 * sqrt(2.0 / 9 / DRAWS));
 }
 
+/* The same factors as without the hue, a uniform turn, and each of 24 orders as often. */
+static void the_hue_is_turned(void **state)
+{
+    const ps_float_list amount = {4, {0.4, 1.5, 0, 0.25}};
+    const ps_float_list less = {2, {0.4, 1.5}};
+    double mean = 0, square = 0, part[256] = {0};
+    for (uint32_t i = 0; i < DRAWS; i++) {
+        const ps_color_jitter j = ps_color_jitter_draw(&amount, (ps_draw_key){1, 2, i});
+        const ps_color_jitter k = ps_color_jitter_draw(&less, (ps_draw_key){1, 2, i});
+        assert_true(j.turns && j.factor[3] >= -0.25f && j.factor[3] <= 0.25f);
+        assert_memory_equal(j.factor, k.factor, 3 * sizeof *j.factor);
+        mean += (double)j.factor[3] / DRAWS;
+        square += (double)j.factor[3] * (double)j.factor[3] / DRAWS;
+        part[j.order[0] << 6 | j.order[1] << 4 | j.order[2] << 2 | j.order[3]] +=
+            1.0 / DRAWS;
+    }
+    near(mean, 0, 5 * 0.25 / sqrt(3.0 * DRAWS));
+    near(square, 0.0625 / 3, 5 * 0.0625 * sqrt(4.0 / 45 / DRAWS));
+    int n = 0;
+    for (int i = 0; i < 256; i++)
+        if (part[i] > 0) {
+            near(part[i], 1.0 / 24, 5 * sqrt(23.0 / 24 / 24 / DRAWS));
+            n++;
+        }
+    assert_int_equal(n, 24);
+}
+
 static void factors_of_one_change_nothing(void **state)
 {
-    const ps_float_list none = {3, {0, 0, 0}};
+    const ps_float_list none = {4, {0, 0, 0, 0}};
     uint8_t pixels[3 * 64], before[3 * 64];
     for (int i = 0; i < 3 * 64; i++)
         pixels[i] = before[i] = (uint8_t)(i * 37);
@@ -54,6 +83,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(draws_are_uniform),
+        cmocka_unit_test(the_hue_is_turned),
         cmocka_unit_test(factors_of_one_change_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,6 +25,7 @@ void ps_picture_reader_init(ps_picture_reader *r, const ps_config_data *config,
 void ps_picture_reader_fini(ps_picture_reader *r)
 {
     free(r->file);
+    free(r->plane);
     ps_picture_fini(&r->picture);
     ps_resampler_fini(&r->resampler);
     memset(r, 0, sizeof *r);
@@ -133,6 +134,24 @@ static void fit_random(const ps_picture_reader *r, ps_draw_key key,
     size->height = r->height;
 }
 
+/* out is (channels, height, width). */
+static ps_err augment(ps_picture_reader *r, ps_draw_key key, uint8_t *out)
+{
+    const int64_t n = r->height * r->width, *ops = r->config->rand_augment.v;
+    if (r->config->color_jitter.n > 0) {
+        const ps_color_jitter jitter =
+            ps_color_jitter_draw(&r->config->color_jitter, key);
+        ps_color_jitter_apply(&jitter, out, (int)r->channels, n);
+    }
+    if (r->config->rand_augment.n == 0) return PS_OK;
+    if (r->plane == NULL)
+        PS_TRY(ps_mem_zalloc(&r->plane, (size_t)n, 1, "a picture's channel"));
+    for (uint32_t i = 0; i < ops[0]; i++)
+        ps_augment_apply(ps_rand_augment_draw((int)ops[1], r->height, r->width, i, key),
+                         out, (int)r->channels, r->height, r->width, r->plane);
+    return PS_OK;
+}
+
 ps_err ps_picture_read(ps_picture_reader *r, const char *path, ps_draw_key key,
                        uint8_t *out)
 {
@@ -146,10 +165,5 @@ ps_err ps_picture_read(ps_picture_reader *r, const char *path, ps_draw_key key,
     else
         PS_TRY(fit_middle(r, path, &size));
     PS_TRY(ps_resample(&r->resampler, &r->picture, &size, out));
-    if (r->augment && r->config->color_jitter.n > 0) {
-        const ps_color_jitter jitter =
-            ps_color_jitter_draw(&r->config->color_jitter, key);
-        ps_color_jitter_apply(&jitter, out, (int)r->channels, r->height * r->width);
-    }
-    return PS_OK;
+    return r->augment ? augment(r, key, out) : PS_OK;
 }

@@ -6,13 +6,15 @@
  * In training with data.crop_scale instead of both:
  *   a random part (random_box.h), resized to the set's size (RandomResizedCrop)
  *
- * In training, last: data.color_jitter (color_jitter.h).
+ * In training, last: data.color_jitter (color_jitter.h), then data.rand_augment
+ * (rand_augment.h).
  *
  * A set of one channel gets gray, which is made before resizing. */
 #ifndef PS_PICTURE_READER_H
 #define PS_PICTURE_READER_H
 
 #include "color_jitter.h"
+#include "rand_augment.h"
 #include "random_box.h"
 #include "resample.h"
 
@@ -26,6 +28,7 @@ typedef struct ps_picture_reader { // one thread's
     size_t room;
     ps_picture picture;
     ps_resampler resampler;
+    uint8_t *plane; // (height, width); NULL until data.rand_augment needs it
 } ps_picture_reader;
 
 /* dims: the set's, (1 or 3, H, W). Cannot fail. */
