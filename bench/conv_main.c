@@ -1,10 +1,12 @@
 /* ps-bench-conv: one convolution of the CPU device, with the caller's numbers.
  *
- *   ps-bench-conv WINOGRAD N C H W OUT KERNEL STRIDE PADDING < ARRAYS > RESULTS
+ *   ps-bench-conv PRECISION WINOGRAD N C H W OUT KERNEL STRIDE PADDING DILATION GROUPS
+ *                 < ARRAYS > RESULTS
  *
- * WINOGRAD is a word of train.winograd. ARRAYS are float32 in PyTorch's order: x (N, C,
- * H, W), weight (OUT, C, KERNEL, KERNEL), bias (OUT), dy (N, OUT, OH, OW). RESULTS are y,
- * dx, dweight, dbias. bench/rounding compares them with float64. */
+ * PRECISION and WINOGRAD are words of train.precision and train.winograd. ARRAYS are
+ * float32 in PyTorch's order: x (N, C, H, W), weight (OUT, C / GROUPS, KERNEL, KERNEL),
+ * bias (OUT), dy (N, OUT, OH, OW). RESULTS are y, dx, dweight, dbias. bench/rounding
+ * compares them with float64. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +15,12 @@
 #include "cpu_conv.h"
 #include "mem.h"
 
-enum { SIZES = 8, ARRAYS = 4 };
+enum { SIZES = 10, ARRAYS = 4, FIRST_SIZE = 3 };
 
 typedef struct job {
     ps_layer layer;
     ps_winograd winograd;
+    ps_cpu_factors factors;
     ps_cpu_shape in, out; // PyTorch's order
     ps_cpu_conv conv;
     ps_memory_plan memory;
@@ -26,29 +29,49 @@ typedef struct job {
     float *x, *weight, *bias, *dy;          // given
     float *y, *dx, *dweight, *dbias;        // results
     float *own_x, *own_y, *own_dy, *own_dx; // in the layouts of conv
+    void *factors_x, *factors_dy;           // likewise, as conv takes them
 } job;
+
+static ps_err read_words(job *j, char **argv)
+{
+    int precision = 0, winograd = 0;
+    if (!ps_word_find(ps_precision_words, argv[1], &precision))
+        return ps_err_set(PS_ERR_ARG, "'%s' is not a word of train.precision", argv[1]);
+    if (!ps_word_find(ps_winograd_words, argv[2], &winograd))
+        return ps_err_set(PS_ERR_ARG, "'%s' is not a word of train.winograd", argv[2]);
+    j->winograd = (ps_winograd)winograd;
+    return ps_cpu_factors_choose((ps_precision)precision, &j->factors);
+}
+
+static int64_t outputs_along(int side, int kernel, const int *size)
+{
+    const int stride = size[6], padding = size[7], dilation = size[8];
+    return (side + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1;
+}
 
 static ps_err read_arguments(job *j, char **argv)
 {
-    int size[SIZES], winograd = 0;
+    int size[SIZES];
+    PS_TRY(read_words(j, argv));
     for (int i = 0; i < SIZES; i++) {
-        size[i] = atoi(argv[2 + i]);
-        if (size[i] < (i == SIZES - 1 ? 0 : 1))
-            return ps_err_set(PS_ERR_ARG, "'%s' is not a size", argv[2 + i]);
+        size[i] = atoi(argv[FIRST_SIZE + i]);
+        if (size[i] < (i == 7 ? 0 : 1))
+            return ps_err_set(PS_ERR_ARG, "'%s' is not a size", argv[FIRST_SIZE + i]);
     }
-    if (!ps_word_find(ps_winograd_words, argv[1], &winograd))
-        return ps_err_set(PS_ERR_ARG, "'%s' is not a word of train.winograd", argv[1]);
-    const int kernel = size[5], stride = size[6], padding = size[7];
-    const int64_t oh = (size[2] + 2 * padding - kernel) / stride + 1;
-    const int64_t ow = (size[3] + 2 * padding - kernel) / stride + 1;
-    j->winograd = (ps_winograd)winograd;
+    const int kernel = size[5], groups = size[9];
+    const int64_t oh = outputs_along(size[2], kernel, size);
+    const int64_t ow = outputs_along(size[3], kernel, size);
+    if (oh < 1 || ow < 1 || size[1] % groups != 0 || size[4] % groups != 0)
+        return ps_err_set(PS_ERR_ARG, "there is no convolution of these sizes");
     j->layer = (ps_layer){.kind = PS_LAYER_CONV2D,
                           .name = "conv",
                           .in = {3, {size[1], size[2], size[3]}},
                           .out = {3, {size[4], oh, ow}},
                           .kernel = {kernel, kernel},
-                          .stride = {stride, stride},
-                          .padding = {padding, padding}};
+                          .stride = {size[6], size[6]},
+                          .padding = {size[7], size[7]},
+                          .dilation = {size[8], size[8]},
+                          .groups = groups};
     j->in = ps_cpu_shape_make(size[0], &j->layer.in, 1);
     j->out = ps_cpu_shape_make(size[0], &j->layer.out, 1);
     return PS_OK;
@@ -56,8 +79,10 @@ static ps_err read_arguments(job *j, char **argv)
 
 static ps_err make_conv(job *j)
 {
-    const ps_cpu_conv_use use = {
-        .training = true, .data_gradient = true, .winograd = j->winograd};
+    const ps_cpu_conv_use use = {.training = true,
+                                 .data_gradient = true,
+                                 .winograd = j->winograd,
+                                 .factors = j->factors};
     PS_TRY(ps_dnnl_check(dnnl_engine_create(&j->engine, dnnl_cpu, 0), "conv", "engine"));
     PS_TRY(ps_dnnl_check(
         dnnl_stream_create(&j->stream, j->engine, dnnl_stream_default_flags), "conv",
@@ -103,16 +128,32 @@ static ps_err make_arrays(job *j)
     return PS_OK;
 }
 
+/* What the products read of x (of its layout): a copy as narrow factors, or x. */
+static ps_err make_factors(const ps_cpu_conv *c, const ps_cpu_shape *shape, float *x,
+                           void **out)
+{
+    const int64_t n = ps_cpu_shape_count(shape);
+    float *room; // of at least as many bytes
+    *out = x;
+    if (c->factors == PS_CPU_FLOAT32) return PS_OK;
+    PS_TRY(make_array(&room, n));
+    ps_cpu_narrow(c->factors, n, x, room);
+    *out = room;
+    return PS_OK;
+}
+
 static ps_err run_passes(job *j)
 {
     ps_cpu_conv *c = &j->conv;
-    const ps_cpu_conv_arrays arrays = {j->own_x,  j->own_y,  j->own_dy,
-                                       j->own_dx, j->weight, j->bias};
-    PS_TRY(ps_cpu_conv_bind(c, &j->memory, &arrays));
     ps_cpu_convert(&j->in, j->x, &c->in, j->own_x, false);
     ps_cpu_convert(&j->out, j->dy, &c->out, j->own_dy, false);
-    PS_TRY(ps_cpu_conv_forward(c, j->stream, j->own_x));
-    PS_TRY(ps_cpu_conv_backward(c, j->stream, j->own_x, j->dweight, j->dbias, false));
+    PS_TRY(make_factors(c, &c->in, j->own_x, &j->factors_x));
+    PS_TRY(make_factors(c, &c->out, j->own_dy, &j->factors_dy));
+    const ps_cpu_conv_arrays arrays = {j->factors_x, j->own_y,  j->factors_dy,
+                                       j->own_dx,    j->weight, j->bias};
+    PS_TRY(ps_cpu_conv_bind(c, &j->memory, &arrays));
+    PS_TRY(ps_cpu_conv_forward(c, j->stream, j->factors_x));
+    PS_TRY(ps_cpu_conv_backward(c, j->stream, j->factors_x, j->dweight, j->dbias, false));
     ps_cpu_convert(&c->out, j->own_y, &j->out, j->y, false);
     ps_cpu_convert(&c->in, j->own_dx, &j->in, j->dx, false);
     return PS_OK;
@@ -143,9 +184,9 @@ static ps_err run(job *j, char **argv)
 int main(int argc, char **argv)
 {
     job j = {0};
-    if (argc != 2 + SIZES) {
-        fprintf(stderr, "usage: ps-bench-conv WINOGRAD N C H W OUT KERNEL STRIDE PADDING "
-                        "(bench/rounding calls it)\n");
+    if (argc != FIRST_SIZE + SIZES) {
+        fprintf(stderr, "usage: ps-bench-conv PRECISION WINOGRAD N C H W OUT KERNEL "
+                        "STRIDE PADDING DILATION GROUPS (bench/rounding calls it)\n");
         return 2;
     }
     ps_err err = run(&j, argv);

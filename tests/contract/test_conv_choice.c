@@ -17,7 +17,7 @@
 
 static struct {
     bool says_reference;
-    int n_run, n_reference, n_products, n_winograd;
+    int n_run, n_reference, n_products, n_winograd, n_bf16;
 } library;
 
 dnnl_status_t __real_dnnl_primitive_desc_query(const_dnnl_primitive_desc_t pd,
@@ -51,6 +51,7 @@ dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
     library.n_reference += strncmp(name, "ref", 3) == 0;
     library.n_products += strstr(name, "gemm:") != NULL;
     library.n_winograd += strstr(name, "wino") != NULL;
+    library.n_bf16 += strstr(name, "bf16") != NULL;
     return __real_dnnl_primitive_execute(primitive, stream, n, args);
 }
 
@@ -125,6 +126,35 @@ static void test_padded_large_windows_have_kernels(void **state)
     if (dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx2)
         assert_int_equal(library.n_products, 0);
     rig_fini(&r);
+}
+
+/* Kernels of bf16 that a step of a depthwise convolution runs. */
+static int count_bf16(int kernel)
+{
+    static const rig_device narrow = {.kind = PS_DEVICE_CPU,
+                                      .rounding = &rig_sixteen_bits[0]};
+    rig r;
+    char layers[160];
+    snprintf(layers, sizeof layers,
+             "{conv2d: {name: a, out: 32, kernel: %d, padding: %d, groups: 32}}, relu, "
+             "{avg_pool2d: global}, flatten",
+             kernel, kernel / 2);
+    rig_init(&r, &narrow, "[32, 14, 14]", "cross_entropy", layers, 2);
+    ps_batch batch = rig_batch(&r, 2);
+    library.n_bf16 = 0;
+    assert_int_equal(ps_program_forward(r.program, &batch, &training, NULL), PS_OK);
+    assert_int_equal(ps_program_backward(r.program, &batch, &training), PS_OK);
+    rig_fini(&r);
+    return library.n_bf16;
+}
+
+/* oneDNN's gradient of the weights is slow there. */
+static void test_wide_depthwise_windows_are_float32_in_bf16(void **state)
+{
+    assert_int_equal(count_bf16(5), 0);
+    assert_int_equal(count_bf16(7), 0);
+    if (dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core_bf16)
+        assert_true(count_bf16(3) > 0);
 }
 
 typedef struct winograd_passes {
@@ -297,6 +327,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_reference_code_runs),
         cmocka_unit_test(test_padded_large_windows_have_kernels),
+        cmocka_unit_test(test_wide_depthwise_windows_are_float32_in_bf16),
         cmocka_unit_test(test_winograd_is_used_where_it_pays),
         cmocka_unit_test(test_winograd_makes_the_same_outputs),
         cmocka_unit_test(test_a_layer_without_fast_code_is_named_once),

@@ -227,6 +227,40 @@ class Step(BenchTest):
             self.assertTrue(any(name.split()[0] == config.stem for name in names), config)
 
 
+class Rounding(BenchTest):
+    LAYERS = ("[conv2d: {name: a, out: 16, kernel: 3}, conv2d: {name: b, out: 16, kernel: 5, padding: 2, groups: 16}, "
+              "relu, conv2d: {name: c, out: 16, kernel: [3, 1]}, conv2d: {name: d, out: 8, kernel: 3, dilation: 2, "
+              "groups: 2}, flatten, linear: 10]")
+
+    def setUp(self):
+        super().setUp()
+        with open(self.path("convs.yaml"), "w", encoding="ascii") as f:
+            f.write(f"model: {{input: [2, 12, 12], layers: {self.LAYERS}}}\ndata: {{kind: synthetic}}\n")
+
+    def rounding(self, what, *args):
+        self.bench("rounding", what, *args, "--seeds", 2, "--batch", 3, "--torch-python", TORCH,
+                   self.path("convs.yaml"))
+        return self.report("rounding")[what]
+
+    @needs_torch
+    def test_convolutions_of_every_kind(self):
+        rows = self.rounding("layers")
+        self.assertEqual({tuple(row["conv"][:7]) for row in rows},  # square windows alone
+                         {(2, 16, 3, 1, 0, 1, 1), (16, 16, 5, 1, 2, 1, 16), (16, 8, 3, 1, 0, 2, 2)})
+        worst = max(e["median"] for row in rows for side in row["errors"].values() for e in side.values())
+        self.assertLess(worst, 1e-5)
+        errors = self.rounding("steps")[self.path("convs.yaml")]
+        self.assertLess(max(max(e) for e in errors.values()), 1e-3)
+
+    @needs_torch
+    def test_bf16_is_as_near_as_autocast(self):
+        for row in self.rounding("layers", "--bf16"):
+            for what, theirs in row["errors"]["autocast"].items():
+                ours = row["errors"]["bf16"][what]["median"]
+                self.assertLess(ours, theirs["median"], (row["conv"], what))
+                self.assertGreater(ours, 1e-4)  # it did round
+
+
 class Scale(BenchTest):
     def test_every_figure_of_a_small_job(self):
         text = self.bench("scale", "--cases", "2x2,4x2", "--steps", "2", "--idle", "0.2")

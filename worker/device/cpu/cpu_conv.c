@@ -108,6 +108,15 @@ static bool prefers_winograd(const ps_cpu_conv *c, const ps_cpu_conv_use *use)
            c->in.n * plane >= WINOGRAD_POSITIONS;
 }
 
+/* For the gradient of a depthwise convolution's weights the library has a kernel of its
+ * own up to 3 x 3 windows. For larger ones it takes that of convolutions with all
+ * channels, which takes up to three times as long in bf16 as in float32. */
+static bool is_wide_depthwise(const ps_layer *l)
+{
+    return l->groups > 1 && l->groups == l->in.d[0] && l->groups == l->out.d[0] &&
+           (l->kernel[0] > 3 || l->kernel[1] > 3);
+}
+
 /* Products of bf16, or of rounded float32 where the library has better code for that. */
 static ps_err choose_narrow(ps_cpu_conv *c, dnnl_engine_t engine, const ps_cpu_shape *in,
                             const ps_cpu_conv_use *use, ps_cpu_conv_choice *choice)
@@ -119,9 +128,11 @@ static ps_err choose_narrow(ps_cpu_conv *c, dnnl_engine_t engine, const ps_cpu_s
     if (err != PS_OK && err != PS_ERR_UNSUPPORTED) return err;
     with = *use;
     with.factors = PS_CPU_ROUNDED;
-    const bool faster = prefers_winograd(c, use);
-    if (faster) with.winograd = PS_WINOGRAD_ALL;
+    const bool winograd = prefers_winograd(c, use);
+    if (winograd) with.winograd = PS_WINOGRAD_ALL;
     ps_err other = ps_cpu_conv_choose(&rounded, engine, c->layer, in, &with);
+    const bool faster =
+        winograd || (is_wide_depthwise(c->layer) && rounded.grade >= choice->grade);
     if (other == PS_OK && (err != PS_OK || faster || rounded.grade > choice->grade)) {
         const ps_cpu_conv_choice swapped = *choice;
         *choice = rounded;
