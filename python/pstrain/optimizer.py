@@ -25,7 +25,7 @@ class Optimizer(torch.optim.Optimizer):
     float32 (or bfloat16 or float16, with float32 weights on the servers), dense, contiguous or
     channels_last, all on the CPU or all on one GPU; each rank has the same. Those that do not
     require a gradient are left alone.
-    name: "sgd", "adam", "adamw", "rmsprop", "adagrad" or "lion".
+    name: "sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb" or "lion".
     codec: none, fp16, bf16, int8, onebit or topk: how gradients travel (exchange.codec).
     clip_norm: the norm to which the mean gradient is clipped, over all parameters.
     loss_scale: None; True: dynamic, as torch.amp.GradScaler's; or the first scale. Multiply the

@@ -94,7 +94,7 @@ class Bits(PythonTest):
         # Square roots of PyPI's PyTorch 2 are MKL's, often a unit off. RMSprop's momentum adds them up.
         mkl = works("import torch; assert torch.__version__[0] != '1'")
         for name, most in (("sgd", 0), ("momentum", 0), ("nesterov", 0), ("adam", 2), ("adamw", 2),
-                           ("rmsprop", 8 if mkl else 2), ("adagrad", 2)):
+                           ("rmsprop", 8 if mkl else 2), ("adagrad", 2), ("lamb", 4 if mkl else 2)):
             with self.subTest(name=name):
                 said = self.said(self.job("same_step", name), "ulps")
                 self.assertEqual(len(set(said)), 1, "the ranks have other weights")
@@ -142,7 +142,7 @@ class Bits(PythonTest):
         self.assertEqual(self.job("collectives", workers=4, servers=1).count(": fine"), 4)
 
     def test_save_and_load(self):
-        for name in ("momentum", "adamw", "rmsprop", "adagrad"):
+        for name in ("momentum", "adamw", "rmsprop", "adagrad", "lamb"):
             with self.subTest(name=name):
                 whole = self.said(self.job("save", name, self.folder), "whole")
                 self.assertEqual(self.said(self.job("load", name, self.folder), "whole"), whole)

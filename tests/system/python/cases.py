@@ -1,5 +1,6 @@
 """What the cases of worker.py share: models, batches, PyTorch's own steps, and words for the test."""
 import hashlib
+import math
 import os
 
 import torch
@@ -93,15 +94,40 @@ def ulps(a, b, least=0.0):
     return float(((a - b).detach().abs() / unit).max())
 
 
+class Lamb(torch.optim.Optimizer):
+    """As timm's: arXiv 1904.00962 with bias correction. Norms are added up in float64."""
+
+    def __init__(self, params, lr, betas=(0.9, 0.999), eps=1e-6, weight_decay=1e-2):
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            (b1, b2), decay = group["betas"], group["weight_decay"]
+            for p in group["params"]:
+                s = self.state[p]
+                s["step"] = t = s.get("step", 0) + 1
+                m = s.setdefault("exp_avg", torch.zeros_like(p)).mul_(b1).add_(p.grad, alpha=1 - b1)
+                v = s.setdefault("exp_avg_sq", torch.zeros_like(p)).mul_(b2)
+                v.addcmul_(p.grad, p.grad, value=1 - b2)
+                update = (m / (1 - b1**t)) / ((v.sqrt() / math.sqrt(1 - b2**t)).add_(group["eps"]))
+                update.add_(p, alpha=decay)
+                sizes = p.double().norm(), update.double().norm()
+                if decay != 0 and min(sizes) > 0:
+                    update.mul_((sizes[0] / sizes[1]).float())
+                p.add_(update, alpha=-group["lr"])
+
+
 OPTIMIZERS = {
     "sgd": ("sgd", {"lr": 0.1}), "momentum": ("sgd", {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-2}),
     "nesterov": ("sgd", {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
     "adam": ("adam", {"lr": 1e-2}), "adamw": ("adamw", {"lr": 1e-2, "betas": (0.8, 0.99)}),
     "rmsprop": ("rmsprop", {"lr": 1e-2, "centered": True, "eps": 1e-2}),
     "adagrad": ("adagrad", {"lr": 1e-2, "lr_decay": 0.1, "initial_accumulator_value": 0.1}),
+    "lamb": ("lamb", {"lr": 1e-2}),
 }
 CLASSES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW,
-           "rmsprop": torch.optim.RMSprop, "adagrad": torch.optim.Adagrad}
+           "rmsprop": torch.optim.RMSprop, "adagrad": torch.optim.Adagrad, "lamb": Lamb}
 
 
 def reference(name, options, model, schedule):

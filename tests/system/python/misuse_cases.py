@@ -39,7 +39,7 @@ def refusals():
         odd.weight = nn.Parameter(value)
         refused(wrong, ["'weight'", kind], optimizer(odd.named_parameters()))
     refused(wrong, ["'weight'", "not contiguous"], optimizer(turned.named_parameters()))
-    refused(wrong, ["lamb", "comm_hook"], optimizer(layer.named_parameters(), "lamb"))
+    refused(wrong, ["adamax", "comm_hook"], optimizer(layer.named_parameters(), "adamax"))
     refused(wrong, ["amsgrad"], optimizer(layer.named_parameters(), amsgrad=True))
     refused(wrong, ["no parameters"], optimizer([]))
     refused(wrong, ["requires a gradient"], optimizer([p.detach() for p in layer.parameters()]))
