@@ -170,10 +170,6 @@ static ps_err check_sync(const ps_config *cfg)
         return key_error(cfg, "optimizer.name",
                          "lamb needs sync.policy bsp: with %s use adamw",
                          ps_word_name(ps_policy_words, (int)s->policy));
-    if (inner == PS_OPTIMIZER_LAMB && exchange == PS_EXCHANGE_NCCL)
-        return key_error(cfg, "optimizer.name",
-                         "lamb does not work with exchange.name nccl yet: use ps, gloo, "
-                         "or adamw");
     PS_TRY(check_correction(cfg));
     if (ps_config_own_pace(cfg)) return check_own_pace(cfg);
     if (s->policy != PS_POLICY_LOCAL) return PS_OK;

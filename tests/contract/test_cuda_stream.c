@@ -243,6 +243,12 @@ static void test_optimizers(void **state)
                          "optimizer.initial_accumulator_value=0.1");
     assert_same_training("optimizer={name: lion, weight_decay: 0.1}",
                          "optimizer.decay_bias_norm=false");
+    assert_same_training("optimizer={name: lamb, weight_decay: 0.1}",
+                         "optimizer.decay_bias_norm=false");
+    assert_same_training("optimizer={name: lamb, weight_decay: 0.1, clip_norm: 0.3, "
+                         "groups: [{match: ['*.bias', n.*], weight_decay: 0}, {match: "
+                         "fc.*, lr: 0.02}]}",
+                         "train.ema=0.4");
     assert_same_training("optimizer.name=sgd", "train.ema=0.9");
     assert_same_training("optimizer={name: adamw, groups: [{match: ['*.bias', n.*], "
                          "weight_decay: 0}, {match: fc.*, lr: 0.02}]}",
@@ -255,6 +261,9 @@ static void test_loss_scale(void **state)
     const float first = 0x1p120f;
     float last = assert_same_training(
         "optimizer.name=adam", "loss_scale={use: on, init: 1.3292279957849159e36}");
+    assert_true(last < first && last > 1);
+    last = assert_same_training("optimizer.name=lamb",
+                                "loss_scale={use: on, init: 1.3292279957849159e36}");
     assert_true(last < first && last > 1);
     last = assert_same_training("optimizer={name: sgd, momentum: 0.9, clip_norm: 0.3}",
                                 "loss_scale={use: on, init: 1000, interval: 2}");

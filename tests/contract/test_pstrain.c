@@ -568,8 +568,8 @@ static void test_bad_options(void **state)
                  "tensor 0 (x): a dimension below 1");
     refuse_table((pstrain_tensor[]){{.name = "x", .group = 1}}, 1, NULL, "its group");
     refuse_table((pstrain_tensor[]){{.name = "x", .kind = 1}}, 1, NULL, "no parameter");
-    refuse_table((pstrain_tensor[]){{.name = "x"}}, 1, "optimizer.name=lamb",
-                 "optimizer.name: 'lamb'");
+    refuse_table((pstrain_tensor[]){{.name = "x"}}, 1, "optimizer.name=adamax",
+                 "optimizer.name: 'adamax'");
 }
 
 /* --- ends -------------------------------------------------------------------------- */

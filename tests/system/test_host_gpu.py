@@ -73,6 +73,20 @@ class HostGpu(JobTest):
                 worst = max(abs(a - b) for a, b in zip(values, ways["cpu"][name][2]))
                 self.assertLessEqual(worst, bound, name)
 
+    def test_lamb(self):
+        mode = ["-m", "single"]
+        lamb = ["optimizer.name=lamb", "optimizer.momentum=0", "optimizer.lr=0.01", "train.steps=12",
+                "optimizer.decay_bias_norm=false", "train.log_every=1"]
+        first = self.run_job("lamb-cuda", mode, *lamb)
+        self.assertEqual(self.run_job("lamb-eager", mode, *lamb, eager=6), first)
+        self.run_job("lamb-cpu", mode, *lamb, "train.device=cpu")
+        theirs = self.losses("lamb-cpu")
+        self.assertEqual(len(theirs), 12)
+        # The weights differ more: of a bias before a norm the gradient is rounding alone, and a step
+        # goes by its sign.
+        for step, loss in self.losses("lamb-cuda").items():
+            self.assertAlmostEqual(loss, theirs[step], delta=1e-4 * theirs[step])
+
     def test_a_library_of_convolutions_changes_the_weights_within_rounding(self):
         mode = ["-m", "ps", "-s", 1, "-w", 2]
         self.run_job("without", mode, "train.cudnn=off")

@@ -90,7 +90,7 @@ static ps_err prepare(exchange_none *e)
     e->queues = e->stream->ops->step != NULL;
     e->waits = ps_step_rule_waits(&e->rule);
     e->on_stream = ps_stream_step_of(&e->rule, e->stream);
-    if (ps_lamb_on(&e->rule.optimizer)) PS_TRY(prepare_lamb(e));
+    if (ps_lamb_on(&e->rule.optimizer) && !e->queues) PS_TRY(prepare_lamb(e));
     if (e->queues || e->rule.clip_norm <= 0) return PS_OK;
     return ps_mem_zalloc(&e->gradnorm_sums, ps_gradnorm_blocks(table), sizeof(double),
                          "norm sums");

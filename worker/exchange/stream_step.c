@@ -9,8 +9,8 @@ ps_err ps_stream_step_lamb(const ps_device_stream *stream)
 {
     if (stream->ops->lamb_update) return PS_OK;
     return ps_err_set(PS_ERR_UNSUPPORTED,
-                      "optimizer.name: lamb is not made on GPUs yet: use exchange.name "
-                      "ps, whose servers make it, or adamw");
+                      "optimizer.name: on GPUs lamb needs exchange.name ps, nccl or "
+                      "none");
 }
 
 ps_err ps_stream_step_queue(ps_stream_step *s, uint64_t step)

@@ -59,6 +59,9 @@
     X(unscale)                                                                           \
     X(clip)                                                                              \
     X(optimizer)                                                                         \
+    X(lamb_update)                                                                       \
+    X(lamb_ratio)                                                                        \
+    X(lamb_apply)                                                                        \
     X(gradnorm_lane)                                                                     \
     X(gradnorm_block)
 

@@ -153,6 +153,77 @@ PS_ARITH void ps_k_optimizer_at(const ps_k_optimizer *k, uint32_t i)
     if (k->ema) ps_average_element(k, at);
 }
 
+/* LAMB (lamb.h), in three kernels. The first makes the states, and u in place of the
+ * gradients: kinds and counts as of ps_k_optimizer, whose p and g it reads. */
+typedef struct ps_k_lamb_update {
+    ps_k_optimizer step;
+    float correction;
+    float *u; // the gradients
+} ps_k_lamb_update;
+
+PS_ARITH bool ps_lamb_steps(const ps_k_optimizer *k, uint32_t tensor)
+{
+    return k->groups[tensor] / 2 == k->group && !(k->verdict && k->verdict->refused);
+}
+
+PS_ARITH float ps_lamb_decay(const ps_k_optimizer *k, uint32_t tensor)
+{
+    return k->groups[tensor] & 1 ? k->decay[1] : k->decay[0];
+}
+
+PS_ARITH void ps_k_lamb_update_at(const ps_k_lamb_update *k, uint32_t i)
+{
+    const ps_k_optimizer *s = &k->step;
+    const uint32_t at = s->first + i;
+    const uint32_t tensor = ps_tensor_of(s->starts, s->n_tensors, at);
+    if (!ps_lamb_steps(s, tensor)) return;
+    float g = (s->verdict ? s->verdict->scale : s->scale) * s->g[at];
+    float mean = fmaf(s->lerp, g, s->beta1 * s->s0[at]);
+    float square = fmaf(s->one_minus_beta2 * g, g, s->beta2 * s->s1[at]);
+    float root = sqrtf(square) / s->root_correction + s->eps;
+    s->s0[at] = mean;
+    s->s1[at] = square;
+    k->u[at] = fmaf(ps_lamb_decay(s, tensor), s->p[at], mean / k->correction / root);
+}
+
+/* Each tensor's ratio, from the sums of squares of its blocks. Count: tensors. */
+typedef struct ps_k_lamb_ratio {
+    ps_k_optimizer step;
+    const double *weights, *updates; // (blocks)
+    const uint32_t *blocks;          // (n_tensors + 1): where a tensor's begin
+    float *ratios;                   // (n_tensors)
+} ps_k_lamb_ratio;
+
+PS_ARITH void ps_k_lamb_ratio_at(const ps_k_lamb_ratio *k, uint32_t i)
+{
+    double weights = 0.0, updates = 0.0;
+    if (!ps_lamb_steps(&k->step, i)) return;
+    for (uint32_t b = k->blocks[i]; b < k->blocks[i + 1]; b++) {
+        weights += k->weights[b];
+        updates += k->updates[b];
+    }
+    weights = sqrt(weights);
+    updates = sqrt(updates);
+    bool trusts = ps_lamb_decay(&k->step, i) != 0.0f && weights > 0.0 && updates > 0.0;
+    k->ratios[i] = trusts ? (float)(weights / updates) : 1.0f;
+}
+
+/* Makes the new weights. Count: as of ps_k_optimizer, whose g is u. */
+typedef struct ps_k_lamb_apply {
+    ps_k_optimizer step;
+    const float *ratios; // (n_tensors)
+} ps_k_lamb_apply;
+
+PS_ARITH void ps_k_lamb_apply_at(const ps_k_lamb_apply *k, uint32_t i)
+{
+    const ps_k_optimizer *s = &k->step;
+    const uint32_t at = s->first + i;
+    const uint32_t tensor = ps_tensor_of(s->starts, s->n_tensors, at);
+    if (!ps_lamb_steps(s, tensor)) return;
+    s->p[at] = fmaf(s->lr_neg, k->ratios[tensor] * s->g[at], s->p[at]);
+    if (s->ema) ps_average_element(s, at);
+}
+
 typedef struct ps_k_unscale {
     float *x;
     float factor;

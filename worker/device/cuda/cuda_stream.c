@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "gradnorm.h"
+#include "lamb.h"
 #include "mem.h"
 
 static const char who[] = "the exchange";
@@ -22,6 +23,8 @@ typedef struct cuda_stream {
     double *lanes, *sums, *sums_home; // sums of the gradient norm's blocks
     ps_gradnorm_range *ranges;        // these blocks, on the GPU
     uint32_t n_blocks;
+    uint32_t *block_starts; // (n_tensors + 1), on the GPU; like ratios, of LAMB
+    float *ratios;          // (n_tensors), on the GPU
     ps_verdict *verdict, *verdict_home; // on the GPU; its pinned copy on the host
     ps_gpu_event *marked, *waited, *told;
     bool untold; // the copy of the last verdict is not queued yet
@@ -182,14 +185,20 @@ static ps_err stream_unscale(ps_device_stream *base, uint64_t offset, uint64_t c
     return stream_check_finite(base, offset, count, finite);
 }
 
-/* Queues the sums of the gradient norm's blocks [first, first + n). */
-static ps_err queue_norm(cuda_stream *s, uint64_t first, uint64_t n)
+/* Queues the sums of squares of x's blocks [first, first + n). x: an arena. */
+static ps_err queue_sums(cuda_stream *s, const float *x, uint64_t first, uint64_t n,
+                         double *sums)
 {
     PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, gradnorm_lane,
-                        (int64_t)n * PS_GRADNORM_LANES, who, .x = s->resident.grads,
+                        (int64_t)n * PS_GRADNORM_LANES, who, .x = x,
                         .ranges = s->ranges + first, .lanes = s->lanes));
     return PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, gradnorm_block, (int64_t)n, who,
-                        .lanes = s->lanes, .sums = s->sums);
+                        .lanes = s->lanes, .sums = sums);
+}
+
+static ps_err queue_norm(cuda_stream *s, uint64_t first, uint64_t n)
+{
+    return queue_sums(s, s->resident.grads, first, n, s->sums);
 }
 
 static ps_err stream_norm_sums(ps_device_stream *base, const ps_chunk *chunk,
@@ -206,9 +215,9 @@ static ps_err stream_norm_sums(ps_device_stream *base, const ps_chunk *chunk,
     return PS_OK;
 }
 
-/* The tensors of a group in one launch for the whole range. */
-static ps_err queue_group(cuda_stream *s, const ps_optimizer_step *step, int group,
-                          const ps_verdict *verdict, uint64_t first, uint64_t count)
+/* For the tensors of a group, from element `first` on. */
+static ps_k_optimizer arguments_of(cuda_stream *s, const ps_optimizer_step *step,
+                                   int group, const ps_verdict *verdict, uint64_t first)
 {
     const ps_optimizer *opt = s->at.optimizer;
     ps_optimizer_scalars k = ps_optimizer_scalars_in(opt, step, group, opt->weight_decay);
@@ -217,19 +226,64 @@ static ps_err queue_group(cuda_stream *s, const ps_optimizer_step *step, int gro
     const int own = opt->n_states - (opt->ema > 0);
     float *const state[] = {own > 0 ? s->states[0] : NULL, own > 1 ? s->states[1] : NULL,
                             own > 2 ? s->states[2] : NULL};
-    return PS_LAUNCH_ON(
-        s->gpu, PS_GPU_EXCHANGE, optimizer, (int64_t)count, who, .verdict = verdict,
-        .p = s->resident.params, .g = s->resident.grads, .s0 = state[0], .s1 = state[1],
-        .s2 = state[2], .ema = own < opt->n_states ? s->states[own] : NULL,
-        .ema_lerp = k.ema_lerp, .starts = s->starts, .groups = s->groups,
-        .group = (uint32_t)group, .n_tensors = (uint32_t)s->at.table->n_tensors,
-        .first = (uint32_t)first, .kind = (int)opt->kind, .first_step = k.first,
-        .nesterov = k.nesterov, .pytorch1 = k.pytorch1, .centered = k.centered,
-        .has_momentum = k.has_momentum, .accumulator = k.accumulator, .scale = k.scale,
-        .decay = {k.decay, spared.decay}, .lr_neg = k.lr_neg, .momentum = k.momentum,
-        .damp = k.damp, .beta1 = k.beta1, .lerp = k.lerp, .beta2 = k.beta2,
-        .one_minus_beta2 = k.one_minus_beta2, .root_correction = k.root_correction,
-        .eps = k.eps, .step_size_neg = k.step_size_neg);
+    return (ps_k_optimizer){.verdict = verdict,
+                            .p = s->resident.params,
+                            .g = s->resident.grads,
+                            .s0 = state[0],
+                            .s1 = state[1],
+                            .s2 = state[2],
+                            .ema = own < opt->n_states ? s->states[own] : NULL,
+                            .ema_lerp = k.ema_lerp,
+                            .starts = s->starts,
+                            .groups = s->groups,
+                            .group = (uint32_t)group,
+                            .n_tensors = (uint32_t)s->at.table->n_tensors,
+                            .first = (uint32_t)first,
+                            .kind = (int)opt->kind,
+                            .first_step = k.first,
+                            .nesterov = k.nesterov,
+                            .pytorch1 = k.pytorch1,
+                            .centered = k.centered,
+                            .has_momentum = k.has_momentum,
+                            .accumulator = k.accumulator,
+                            .scale = k.scale,
+                            .decay = {k.decay, spared.decay},
+                            .lr_neg = k.lr_neg,
+                            .momentum = k.momentum,
+                            .damp = k.damp,
+                            .beta1 = k.beta1,
+                            .lerp = k.lerp,
+                            .beta2 = k.beta2,
+                            .one_minus_beta2 = k.one_minus_beta2,
+                            .root_correction = k.root_correction,
+                            .eps = k.eps,
+                            .step_size_neg = k.step_size_neg};
+}
+
+/* LAMB's steps, of the whole arena: nothing waits for the host. */
+static ps_err queue_lamb(cuda_stream *s, const ps_optimizer_step *step)
+{
+    const ps_optimizer *opt = s->at.optimizer;
+    const int64_t count = (int64_t)s->at.table->arena_count;
+    double *const weights = s->sums, *const updates = s->sums + s->n_blocks;
+    PS_TRY(queue_sums(s, s->resident.params, 0, s->n_blocks, weights));
+    for (int group = 0; group <= opt->n_fixed; group++)
+        PS_TRY(PS_LAUNCH_ON(
+            s->gpu, PS_GPU_EXCHANGE, lamb_update, count, who,
+            .step = arguments_of(s, step, group, s->verdict, 0),
+            .correction =
+                ps_optimizer_scalars_in(opt, step, group, opt->weight_decay).correction,
+            .u = s->resident.grads));
+    PS_TRY(queue_sums(s, s->resident.grads, 0, s->n_blocks, updates));
+    for (int group = 0; group <= opt->n_fixed; group++) {
+        const ps_k_optimizer k = arguments_of(s, step, group, s->verdict, 0);
+        PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, lamb_ratio, s->at.table->n_tensors,
+                            who, .step = k, .weights = weights, .updates = updates,
+                            .blocks = s->block_starts, .ratios = s->ratios));
+        PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, lamb_apply, count, who, .step = k,
+                            .ratios = s->ratios));
+    }
+    return PS_OK;
 }
 
 /* One launch for all, as PyTorch's fused optimizers do; with groups, one for each. */
@@ -237,8 +291,11 @@ static ps_err queue_optimizer(cuda_stream *s, const ps_optimizer_step *step,
                               const ps_verdict *verdict, uint64_t first, uint64_t count)
 {
     if (count == 0) return PS_OK;
-    for (int group = 0; group <= s->at.optimizer->n_fixed; group++)
-        PS_TRY(queue_group(s, step, group, verdict, first, count));
+    for (int group = 0; group <= s->at.optimizer->n_fixed; group++) {
+        const ps_k_optimizer k = arguments_of(s, step, group, verdict, first);
+        PS_TRY(ps_gpu_launch(s->gpu, PS_GPU_EXCHANGE, PS_KERNEL_optimizer, &k,
+                             (int64_t)count, who));
+    }
     return PS_OK;
 }
 
@@ -268,7 +325,9 @@ static ps_err queue_step(cuda_stream *s, const ps_optimizer_step *step, double c
                             .n = s->n_blocks, .max_norm = clip_norm,
                             .verdict = s->verdict));
     }
-    PS_TRY(queue_optimizer(s, step, s->verdict, 0, s->at.table->arena_count));
+    PS_TRY(ps_lamb_on(s->at.optimizer)
+               ? queue_lamb(s, step)
+               : queue_optimizer(s, step, s->verdict, 0, s->at.table->arena_count));
     s->untold = true;
     return PS_OK;
 }
@@ -332,9 +391,10 @@ static ps_err stream_refused(ps_device_stream *base, bool wait, uint64_t *t, int
 static void stream_destroy(ps_device_stream **base)
 {
     cuda_stream *s = of(*base);
-    void *const taken[] = {
-        s->resident.params, s->resident.grads, s->buffers, s->starts, s->groups, s->bad,
-        s->lanes,           s->sums,           s->ranges,  s->verdict};
+    void *const taken[] = {s->resident.params, s->resident.grads, s->buffers,
+                           s->starts,          s->groups,         s->bad,
+                           s->lanes,           s->sums,           s->ranges,
+                           s->verdict,         s->ratios,         s->block_starts};
     ps_gpu_enter(s->gpu);
     ps_gpu_drain(s->gpu);
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
@@ -432,6 +492,24 @@ static ps_err fill_ranges(cuda_stream *s)
     return err;
 }
 
+static ps_err prepare_lamb(cuda_stream *s)
+{
+    const ps_tensor_table *table = s->at.table;
+    const size_t n = (size_t)table->n_tensors;
+    uint32_t *starts = NULL;
+    if (!ps_lamb_on(s->at.optimizer)) return PS_OK;
+    PS_TRY(ps_gpu_take(s->gpu, n * sizeof *s->ratios, who, &s->ratios));
+    PS_TRY(ps_gpu_take(s->gpu, (n + 1) * sizeof *starts, who, &s->block_starts));
+    PS_TRY(ps_mem_zalloc(&starts, n + 1, sizeof *starts, "exchange"));
+    for (size_t i = 0; i < n; i++)
+        starts[i + 1] = starts[i] + (uint32_t)blocks_of(&table->tensors[i]);
+    ps_err err = ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->block_starts, starts,
+                                (n + 1) * sizeof *starts, who);
+    if (err == PS_OK) err = wait_queue(s);
+    free(starts);
+    return err;
+}
+
 static ps_err allocate(cuda_stream *s)
 {
     const ps_tensor_table *table = s->at.table;
@@ -450,7 +528,8 @@ static ps_err allocate(cuda_stream *s)
     PS_TRY(ps_gpu_take(gpu, bad, who, &s->bad));
     PS_TRY(ps_gpu_take_pinned(gpu, bad, who, &s->bad_home));
     PS_TRY(ps_gpu_take(gpu, blocks * PS_GRADNORM_LANES, who, &s->lanes));
-    PS_TRY(ps_gpu_take(gpu, blocks, who, &s->sums));
+    // of a gradient; of LAMB's weights and updates
+    PS_TRY(ps_gpu_take(gpu, ps_lamb_sums(table) * sizeof *s->sums, who, &s->sums));
     PS_TRY(ps_gpu_take_pinned(gpu, blocks, who, &s->sums_home));
     PS_TRY(ps_gpu_take(gpu, s->n_blocks * sizeof *s->ranges, who, &s->ranges));
     PS_TRY(ps_gpu_take(gpu, sizeof *s->verdict, who, &s->verdict));
@@ -483,6 +562,7 @@ ps_err ps_cuda_stream_create(ps_gpu *gpu, const ps_host_stream_options *options,
     ps_err err = allocate(s);
     if (err == PS_OK) err = fill_tables(s);
     if (err == PS_OK) err = fill_ranges(s);
+    if (err == PS_OK) err = prepare_lamb(s);
     if (err == PS_OK)
         *out = base;
     else

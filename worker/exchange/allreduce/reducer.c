@@ -68,7 +68,7 @@ static ps_err alloc_sums(ps_reducer *r)
             ps_mem_zalloc(&r->gradnorm_sums, blocks, sizeof *r->gradnorm_sums, "norm"));
         r->sums[r->n_sums++] = r->gradnorm_sums;
     }
-    if (!ps_lamb_on(&r->rule.optimizer)) return PS_OK;
+    if (!ps_lamb_on(&r->rule.optimizer) || r->queues) return PS_OK;
     PS_TRY(ps_stream_step_lamb(r->stream));
     PS_TRY(ps_mem_zalloc(&r->lamb_sums, ps_lamb_sums(r->at->table), sizeof *r->lamb_sums,
                          "norms"));
