@@ -261,6 +261,29 @@ class Rounding(BenchTest):
                 self.assertGreater(ours, 1e-4)  # it did round
 
 
+class Trainer(BenchTest):
+    def run_trainer(self, what, *args):
+        self.bench("trainer", what, "--rounds", 1, *args)
+        return self.report("trainer")
+
+    def test_frozen_layers_are_not_sent(self):
+        found = self.run_trainer("frozen", "--steps", 14, DIGITS, "train.freeze=[fc*]")
+        self.assertLess(found["bytes_times_whole"]["median"], 0.9)
+
+    @needs_torch
+    def test_predictions_of_both_sides(self):
+        found = self.run_trainer("predict", "--samples", 200, "--torch-python", TORCH, DIGITS)
+        self.assertGreater(found["times_torch"]["median"], 0)
+
+    def test_pictures(self):
+        try:
+            import PIL  # noqa: F401
+        except ImportError:
+            self.skipTest("no Pillow (python3-pil)")
+        found = self.run_trainer("pictures", "--steps", 12, DIGITS, "model.input=[3,32,32]", "data.batch=8")
+        self.assertGreater(found["times_memory"]["median"], 0)
+
+
 class Scale(BenchTest):
     def test_every_figure_of_a_small_job(self):
         text = self.bench("scale", "--cases", "2x2,4x2", "--steps", "2", "--idle", "0.2")
