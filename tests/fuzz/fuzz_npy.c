@@ -1,4 +1,7 @@
-/* The npy reader. */
+/* The npy reader: samples at once, and left in their file. */
+#include <stdio.h>
+#include <string.h>
+
 #include "fuzz_samples.h"
 #include "npy.h"
 
@@ -16,9 +19,48 @@ static void read_numbers(const uint8_t *data, size_t size)
     ps_source_fini(&source);
 }
 
+/* Of an uncompressed file that is read, every sample is read from the open file, too. */
+static void compare_streamed(const ps_dataset *whole, const ps_dataset *open)
+{
+    const size_t bytes = (size_t)ps_dims_count(&whole->dims) * (whole->is_float ? 4 : 1);
+    void *room = malloc(ps_sample_file_room(open->stream));
+    if (room == NULL || open->n != whole->n) abort();
+    for (int64_t i = 0; i < open->n && i < 64; i++) {
+        const ps_err err = ps_sample_file_read(open->stream, i, room);
+        if (err != PS_OK && err != PS_ERR_NUMERIC) abort();
+        if (err == PS_OK &&
+            memcmp(room, (char *)whole->values + (size_t)i * bytes, bytes))
+            abort();
+    }
+    free(room);
+}
+
+static void read_streamed(const uint8_t *data, size_t size)
+{
+    char path[32];
+    ps_source source, opened;
+    ps_dataset whole = {0}, open = {0};
+    fuzz_open_bytes(data, size, &source);
+    const bool compressed = !gzdirect(source.file);
+    const int fd = memfd_create("fuzz", MFD_CLOEXEC);
+    if (fd < 0 || write(fd, data, size) != (ssize_t)size) abort();
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    if (ps_source_init(&opened, path) != PS_OK) abort();
+    const ps_err read = ps_npy_read_values(&source, &whole);
+    const ps_err err = ps_npy_open_values(&opened, &open);
+    if ((err == PS_OK) != (read == PS_OK && !compressed)) abort();
+    if (err == PS_OK) compare_streamed(&whole, &open);
+    ps_dataset_fini(&open);
+    ps_dataset_fini(&whole);
+    ps_source_fini(&opened);
+    ps_source_fini(&source);
+    close(fd);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     fuzz_samples(data, size, ps_npy_read_values, ps_npy_read_labels);
     read_numbers(data, size);
+    read_streamed(data, size);
     return 0;
 }

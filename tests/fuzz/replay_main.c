@@ -1,7 +1,8 @@
 /* Replays a corpus through a fuzz target without libFuzzer, so that every ordinary test
  * run does: each file of the folders (or file) given, then the empty input. With -n, then
  * that many inputs that are changed at random: bytes that are flipped, overwritten,
- * inserted or taken out, and pieces of other inputs.
+ * inserted or taken out, and pieces of other inputs. Fails when the process has held more
+ * than PEAK_MAX_MIB of memory: what an input claims must not be taken at once.
  *
  *   replay_NAME [-n INPUTS [-s SEED]] FOLDER ...
  */
@@ -10,12 +11,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { INPUTS_MAX = 4096, GROWTH = 256, BYTES_MAX = 1 << 16 };
+enum { INPUTS_MAX = 4096, GROWTH = 256, BYTES_MAX = 1 << 16, PEAK_MAX_MIB = 1024 };
 
 typedef struct input {
     uint8_t *bytes;
@@ -139,6 +141,14 @@ static int replay(const char *path, int *n)
     return failed;
 }
 
+static int took_too_much(void)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage) != 0) return 1;
+    printf("%ld MiB of memory at most\n", usage.ru_maxrss / 1024);
+    return usage.ru_maxrss / 1024 > PEAK_MAX_MIB;
+}
+
 int main(int argc, char **argv)
 {
     int failed = 0, n = 0;
@@ -156,5 +166,5 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < n_inputs; i++)
         free(inputs[i].bytes);
     printf("%d inputs replayed, %ld changed ones\n", n, n_changed);
-    return failed || n == 0;
+    return failed || n == 0 || took_too_much();
 }

@@ -218,6 +218,8 @@ class Pictures(JobTest):
         at = jpeg.index(b"\xff\xc0") + 5
         jpeg[at:at + 4] = struct.pack(">HH", 65000, 65000)
         self.refused(self.write("huge.jpeg", bytes(jpeg)), "65000 x 65000")
+        jpeg[at:at + 4] = struct.pack(">HH", 9000, 9000)
+        self.refused(self.write("large.jpeg", bytes(jpeg)), "claims 9000 x 9000 pixels; a file of")
 
     def test_other_sizes_are_named(self):
         path = self.saved(picture(20, 10), "s.png")

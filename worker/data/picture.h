@@ -26,9 +26,10 @@ typedef struct ps_picture {
 
 /* Decodes the n bytes of a file, whose first bytes say what it is. out is zeroed, or
  * holds an earlier picture, whose memory is used again; it has RGB afterwards. The size
- * in the header is checked against the limits above, and for PNG against n, before memory
- * is taken. FORMAT for a file that is damaged, cut off, too large or no picture,
- * UNSUPPORTED for a format that this build does not read; both begin with name. NOMEM. */
+ * in the header is checked against the limits above, and against n (of JPEG: in Huffman's
+ * code), before memory is taken. FORMAT for a file that is damaged, cut off, too large or
+ * no picture, UNSUPPORTED for a format that this build does not read; both begin with
+ * name. NOMEM. */
 ps_err ps_picture_decode(const char *name, const void *bytes, size_t n, ps_picture *out);
 
 /* Whether this build decodes both formats; else UNSUPPORTED, naming what is missing. */

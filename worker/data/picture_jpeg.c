@@ -10,7 +10,12 @@
 
 #include "picture_formats.h"
 
-enum { SCANS_MAX = 500 }; // a small file may claim millions, each as long as the picture
+enum {
+    SCANS_MAX = 500, // a small file may claim millions, each as long as the picture
+    // Huffman's codes have a bit at least for each block of 64 values. The coarsest
+    // sampling has 8 of them in 32 x 32 pixels.
+    BYTE_MAX_PIXELS = 1024,
+};
 
 typedef struct decoder {
     struct jpeg_decompress_struct jpeg;
@@ -75,6 +80,18 @@ static void read_rows(decoder *d, ps_picture *out)
     }
 }
 
+/* As for PNG: a small file's claim takes no memory. Arithmetic codes have no such bound.
+ */
+static ps_err check_claim(const decoder *d, size_t n)
+{
+    const uint64_t pixels = (uint64_t)d->jpeg.image_width * d->jpeg.image_height;
+    if (d->jpeg.arith_code || pixels / BYTE_MAX_PIXELS <= n) return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s: the header claims %u x %u pixels; a file of %zu bytes cannot "
+                      "hold them",
+                      d->name, d->jpeg.image_width, d->jpeg.image_height, n);
+}
+
 static ps_err decode(decoder *d, const void *bytes, size_t n, ps_picture *out)
 {
     if (setjmp(d->jump) != 0)
@@ -83,6 +100,7 @@ static ps_err decode(decoder *d, const void *bytes, size_t n, ps_picture *out)
     jpeg_mem_src(&d->jpeg, bytes, n);
     d->jpeg.progress = &d->progress;
     jpeg_read_header(&d->jpeg, TRUE);
+    PS_TRY(check_claim(d, n));
     PS_TRY(
         ps_picture_reserve(out, d->name, d->jpeg.image_width, d->jpeg.image_height, 3));
     d->jpeg.out_color_space = is_cmyk(d) ? JCS_CMYK : JCS_RGB;
