@@ -101,6 +101,9 @@ static void mistakes_are_named(void **state)
     check_bad("a,b,c\n\n1,x,0\n", "t.csv:3: column 2: \"x\" is not a number");
     check_bad("1,2,0\n1,,0\n", "t.csv:2: column 2: \"\" is not a number");
     check_bad("1,2,0\n1,nan,0\n", "\"nan\" is not a number");
+    check_bad("nan,2,0\n1,1,0\n", "t.csv:1: column 1: \"nan\" is not a number");
+    check_bad("1,1e999,0\n1,1,0\n", "t.csv:1: column 2: \"1e999\" is not a number");
+    check_bad("1,2,0\n1,-1e99,0\n", "t.csv:2: column 2: \"-1e99\" is not within float32");
     check_bad("1,2,0\n1,1/2,0\n", "\"1/2\" is not a number");
     check_bad("1,2,0\n1,2,-1\n", "column 3: \"-1\" is not a class");
     check_bad("1,2,0\n1,2,0.5\n", "\"0.5\" is not a class");

@@ -65,6 +65,14 @@ static bool is_number(const char *field, double *value)
     return !strchr(field, '/') && ps_parse_double(field, value);
 }
 
+/* Whether a field was meant as a number: also one that is too large, or NaN. */
+static bool is_like_number(const char *field)
+{
+    char *end;
+    (void)strtod(field, &end);
+    return end > field && *end == '\0';
+}
+
 static char separator_of(const char *line)
 {
     const size_t at = strcspn(line, ",;\t");
@@ -87,15 +95,14 @@ static int64_t count_lines(const cursor *c)
     return n;
 }
 
-/* Whether a line, which is kept, has a field that is not a number. */
+/* Whether a line, which is kept, has a field that was not meant as a number. */
 static ps_err is_header(const cursor *c, const char *line, bool *out)
 {
     char *copy = strdup(line), *rest = copy, *field;
-    double value;
     *out = false;
     if (!copy) return ps_err_set(PS_ERR_NOMEM, "%s: no memory for a line", c->path);
     while ((field = next_field(c, &rest)))
-        *out |= !is_number(field, &value);
+        *out |= !is_like_number(field);
     free(copy);
     return PS_OK;
 }
@@ -140,6 +147,8 @@ static ps_err read_line(cursor *c, char *line, ps_dataset *out)
     for (; c->column <= columns; c->column++) {
         field = next_field(c, &rest);
         if (!is_number(field, &value)) return bad_field(c, field, "a number");
+        if (!isfinite((float)value))
+            return bad_field(c, field, "within float32, which ends at 3.4e38");
         values[c->column - 1] = (float)value;
     }
     return read_answer(c, next_field(c, &rest), out);
