@@ -5,7 +5,8 @@
  * (i + 1/2) * scale, scale = input size / output size; the weights are a triangle around
  * it that reaches max(scale, 1) to both sides, normalised to a sum of 1 and rounded to
  * 22 bits after the point. Rows are resized first; their results are rounded to 8 bits
- * before columns are. */
+ * before columns are. (Pillow 13 resizes columns first where that is less work, so its
+ * pixels may then differ by 1.) */
 #ifndef PS_RESAMPLE_H
 #define PS_RESAMPLE_H
 
