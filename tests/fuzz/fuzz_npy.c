@@ -35,26 +35,37 @@ static void compare_streamed(const ps_dataset *whole, const ps_dataset *open)
     free(room);
 }
 
-static void read_streamed(const uint8_t *data, size_t size)
+/* read: what reading it at once has said. */
+static void open_streamed(const uint8_t *data, size_t size, ps_err read, bool compressed,
+                          const ps_dataset *whole)
 {
     char path[32];
-    ps_source source, opened;
-    ps_dataset whole = {0}, open = {0};
-    fuzz_open_bytes(data, size, &source);
-    const bool compressed = !gzdirect(source.file);
+    ps_source opened;
+    ps_dataset open = {0};
     const int fd = memfd_create("fuzz", MFD_CLOEXEC);
     if (fd < 0 || write(fd, data, size) != (ssize_t)size) abort();
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     if (ps_source_init(&opened, path) != PS_OK) abort();
-    const ps_err read = ps_npy_read_values(&source, &whole);
     const ps_err err = ps_npy_open_values(&opened, &open);
     if ((err == PS_OK) != (read == PS_OK && !compressed)) abort();
-    if (err == PS_OK) compare_streamed(&whole, &open);
+    if (err == PS_OK) compare_streamed(whole, &open);
     ps_dataset_fini(&open);
-    ps_dataset_fini(&whole);
     ps_source_fini(&opened);
-    ps_source_fini(&source);
     close(fd);
+}
+
+/* A file costs more than all the rest: of the inputs that are refused, a few get one. */
+static void read_streamed(const uint8_t *data, size_t size)
+{
+    ps_source source;
+    ps_dataset whole = {0};
+    fuzz_open_bytes(data, size, &source);
+    const bool compressed = !gzdirect(source.file);
+    const ps_err read = ps_npy_read_values(&source, &whole);
+    if (read == PS_OK || size % 32 == 0)
+        open_streamed(data, size, read, compressed, &whole);
+    ps_dataset_fini(&whole);
+    ps_source_fini(&source);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
