@@ -41,6 +41,13 @@ static int fail(ps_err err)
     return err == PS_ERR_INTERRUPTED ? exit_interrupted() : 1;
 }
 
+/* Without train.threads, whose default is for several workers of a host: all cores. */
+static int threads_to_predict(const ps_cli *cli, ps_config *config)
+{
+    if (!ps_yaml_path(config->tree, "train.threads")) config->train.threads = 0;
+    return ps_worker_threads(cli, config);
+}
+
 static int run_job(const ps_cli *cli)
 {
     ps_config config;
@@ -52,7 +59,7 @@ static int run_job(const ps_cli *cli)
     else if (cli->export_torch)
         err = ps_export_torch(&config, stdout);
     else if (cli->predict)
-        err = ps_predict(cli, &config, ps_worker_threads(cli, &config));
+        err = ps_predict(cli, &config, threads_to_predict(cli, &config));
     else
         err = ps_worker_job_run(cli, &config, &interrupted, &resumable);
     int code = err != PS_OK ? fail(err) : interrupted ? exit_interrupted() : 0;
