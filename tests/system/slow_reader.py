@@ -7,7 +7,9 @@ import threading
 
 import cuts
 
-SMALL_BYTES, USUAL_BYTES = 16 << 10, 4 << 20
+# Not below two segments (64 KB each on loopback): the kernel's sender waits 0.2 s before each
+# segment that is cut short, and goes on so after the buffer has become large again.
+SMALL_BYTES, USUAL_BYTES = 128 << 10, 4 << 20
 
 
 def set_buffers(pid, size):

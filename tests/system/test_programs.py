@@ -40,7 +40,10 @@ class Programs(JobTest):
                       "psrun:   ValueError: no such thing\n", text)
 
     def test_all_parts_are_started_again(self):
-        script = 'echo "attempt $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS"; [ $RANK = 1 ] && exit 3; sleep 100'
+        # Worker 1 ends when worker 0 has spoken.
+        script = f"""attempt=$TORCHELASTIC_RESTART_COUNT; echo "attempt $attempt of $TORCHELASTIC_MAX_RESTARTS"
+            [ $RANK = 0 ] && touch {self.folder}/spoke-$attempt && exec sleep 100
+            until [ -e {self.folder}/spoke-$attempt ]; do sleep 0.01; done; exit 3"""
         text = self.run_program(script, "--restarts", 2)
         for number in range(3):
             self.assertEqual(text.count(f"attempt {number} of 2\n"), 2 + 1)  # of two workers, and as the last words
