@@ -147,6 +147,12 @@ bool ps_config_two_levels(const ps_config *cfg)
     return cfg->exchange.levels == 2;
 }
 
+bool ps_config_names_straggler(const ps_config *cfg)
+{
+    // With exchange.levels 2 servers see hosts, not workers.
+    return cfg->trace.straggler && !ps_config_two_levels(cfg) && !ps_config_own_pace(cfg);
+}
+
 int64_t ps_config_batch(const ps_config *cfg, int rank)
 {
     const ps_int_list *batch = &cfg->data.batch;

@@ -281,6 +281,8 @@ bool ps_config_elastic(const ps_config *cfg);
 bool ps_config_own_pace(const ps_config *cfg);
 /* Whether workers of one host are summed there first: exchange.levels 2. */
 bool ps_config_two_levels(const ps_config *cfg);
+/* Whether the coordinator of its servers names the member that all others wait for. */
+bool ps_config_names_straggler(const ps_config *cfg);
 
 /* The batch size of a rank. With data.global_batch, the largest that it may be. */
 int64_t ps_config_batch(const ps_config *cfg, int rank);

@@ -10,7 +10,8 @@
 #include "mem.h"
 #include "pace.h"
 
-#define NS_PER_MS 1e6
+#define NS_PER_MS    1e6
+#define USUAL_WEIGHT 0.1 // of a step
 
 enum {
     SLOTS = 8,            // steps of which some members have not told
@@ -37,7 +38,7 @@ struct ps_coord_pace {
     ps_straggler_watch watch;
     bool any; // a step is known whole; the rest is of the last one
     uint64_t step, at_ns;
-    double end_ns, step_ms;
+    double end_ns, step_ms, usual_ms; // usual: while nobody is suspected
 };
 
 /* ---- life ---- */
@@ -108,10 +109,10 @@ static void find_links(const ps_coordinator *c, ps_coord_pace *p)
     }
 }
 
-/* The job's, made with its first PACE; NULL where there is none. */
+/* The job's, made when it is first needed; NULL where there is none. */
 static ps_coord_pace *pace_of(ps_coordinator *c)
 {
-    if (c->pace) return c->pace;
+    if (c->pace || !c->o.names_straggler) return c->pace;
     const int shards = shards_of_servers(c);
     ps_coord_pace *p;
     if (shards < 1 || (int64_t)c->n_workers * c->o.n_servers * shards > MOST_PAIRS)
@@ -323,6 +324,8 @@ static void judge(ps_coordinator *c, slot *s)
     const ps_straggler_step figures = figures_of(p, s);
     if (!comparable) return;
     const bool changed = ps_straggler_take(&p->watch, &figures);
+    if (p->watch.suspect.cause == PS_STRAGGLER_NONE)
+        p->usual_ms += (p->usual_ms > 0 ? USUAL_WEIGHT : 1) * (p->step_ms - p->usual_ms);
     trace_step(p, &figures);
     if (changed) say(c);
 }
@@ -369,13 +372,13 @@ static const ps_coord_peer *most_silent(const ps_coordinator *c, uint64_t now,
  * longer. */
 void ps_coord_pace_check_silence(ps_coordinator *c)
 {
-    ps_coord_pace *p = c->pace;
+    ps_coord_pace *p = c->state == PS_COORD_RUNNING ? pace_of(c) : NULL;
     const uint64_t now = ps_clock_awake_ns(),
                    beat_ns = c->o.heartbeat_ms * UINT64_C(1000000);
     const uint64_t least_ns = 2 * beat_ns + SILENT_MS * UINT64_C(1000000);
     uint64_t next_ns;
-    if (!p || !p->any || c->state != PS_COORD_RUNNING) return;
-    if ((double)(now - p->at_ns) < 5 * p->step_ms * NS_PER_MS) return;
+    if (!p) return;
+    if (p->any && (double)(now - p->at_ns) < 5 * p->usual_ms * NS_PER_MS) return;
     const ps_coord_peer *most = most_silent(c, now, &next_ns);
     const uint64_t silent_ns = silence_of(most, now);
     const bool alone = 2 * next_ns < 3 * beat_ns;

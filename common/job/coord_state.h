@@ -91,7 +91,7 @@ struct ps_coordinator {
     int n_peers;
     ps_coord_index index; // of peers
     ps_coord_board *board;
-    ps_coord_pace *pace; // NULL: no member has told of its steps
+    ps_coord_pace *pace; // NULL: not needed yet
     uint64_t next_beat_ns, last_round_ns;
 };
 

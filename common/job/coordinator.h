@@ -25,7 +25,8 @@ typedef struct ps_coordinator_options {
     uint64_t config_hash, plan_hash;
     ps_config_sections sections; // to name the one that differs
     uint64_t heartbeat_ms, dead_after_ms;
-    bool recovers;     // after a passing failure the members join again
+    bool recovers; // after a passing failure the members join again
+    bool names_straggler;
     ps_job_view *view; // what members tell; borrowed for the coordinator's life; or NULL
     const ps_curve *curve; // borrowed for the coordinator's life; NULL: plain, loopback
 } ps_coordinator_options;

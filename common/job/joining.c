@@ -178,6 +178,8 @@ static ps_err start_coordinator(ps_joining *j)
                                 .heartbeat_ms = (uint64_t)j->o.config->net.heartbeat_ms,
                                 .dead_after_ms = (uint64_t)j->o.config->net.dead_after_ms,
                                 .recovers = o->config->recovery.rejoins > 0,
+                                .names_straggler = o->n_servers > 0 &&
+                                                   ps_config_names_straggler(o->config),
                                 .view = o->view};
     ps_config_hash_sections(o->config, &c.sections);
     PS_TRY(ps_coordinator_create(&c, &j->coordinator));

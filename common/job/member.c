@@ -545,10 +545,8 @@ ps_err ps_member_join(const ps_member_options *options, ps_member **out)
     m->heartbeat_ms = (uint64_t)options->config->net.heartbeat_ms;
     m->dead_after_ms = (uint64_t)options->config->net.dead_after_ms;
     m->recovers = options->config->recovery.rejoins > 0;
-    // With exchange.levels 2 servers see hosts, not workers.
-    m->names_straggler = options->config->trace.straggler && options->n_servers > 0 &&
-                         !ps_config_two_levels(options->config) &&
-                         !ps_config_own_pace(options->config);
+    m->names_straggler =
+        options->n_servers > 0 && ps_config_names_straggler(options->config);
     m->last_pace = &m->paces;
     ps_err err = set_up(m, options);
     if (err != PS_OK) {

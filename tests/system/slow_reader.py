@@ -7,9 +7,9 @@ import threading
 
 import cuts
 
-# Not below two segments (64 KB each on loopback): the kernel's sender waits 0.2 s before each
-# segment that is cut short, and goes on so after the buffer has become large again.
-SMALL_BYTES, USUAL_BYTES = 128 << 10, 4 << 20
+# TINY_BYTES, for a part that shall never recover: below two segments (64 KB each on loopback) the
+# kernel's sender waits 0.2 s before each one, and may go on so when the buffer is large again.
+TINY_BYTES, SMALL_BYTES, USUAL_BYTES = 16 << 10, 128 << 10, 4 << 20
 
 
 def set_buffers(pid, size):
@@ -24,13 +24,13 @@ def set_buffers(pid, size):
 class SlowReader:
     """with SlowReader(pid): the process reads slowly."""
 
-    def __init__(self, pid, runs_s=0.03, stands_s=0.17):
-        self.pid, self.runs_s, self.stands_s = pid, runs_s, stands_s
+    def __init__(self, pid, runs_s=0.03, stands_s=0.17, buffer_bytes=SMALL_BYTES):
+        self.pid, self.runs_s, self.stands_s, self.buffer_bytes = pid, runs_s, stands_s, buffer_bytes
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._slow_down)
 
     def __enter__(self):
-        set_buffers(self.pid, SMALL_BYTES)
+        set_buffers(self.pid, self.buffer_bytes)
         self.thread.start()
         return self
 

@@ -29,12 +29,14 @@ static int open_rig(void **state)
 {
     rig *r = calloc(1, sizeof *r);
     if (!r) return 1;
-    r->c = (ps_coordinator){
-        .o = {.n_servers = SERVERS, .n_workers = WORKERS, .heartbeat_ms = 500},
-        .state = PS_COORD_RUNNING,
-        .n_workers = WORKERS,
-        .peers = r->peers,
-        .n_peers = SERVERS + WORKERS};
+    r->c = (ps_coordinator){.o = {.n_servers = SERVERS,
+                                  .n_workers = WORKERS,
+                                  .heartbeat_ms = 500,
+                                  .names_straggler = true},
+                            .state = PS_COORD_RUNNING,
+                            .n_workers = WORKERS,
+                            .peers = r->peers,
+                            .n_peers = SERVERS + WORKERS};
     for (int i = 0; i < SERVERS + WORKERS; i++) {
         ps_roster_entry *e = &r->peers[i].entry;
         e->role = i < SERVERS ? PS_ROLE_SERVER : PS_ROLE_WORKER;
@@ -208,6 +210,37 @@ static void a_silent_member_is_named_while_nothing_moves(void **state)
     is_named(r, PS_STRAGGLER_STOPPED, PS_ROLE_WORKER, 1);
 }
 
+static void a_member_is_silent_before_the_first_step_is_told(void **state)
+{
+    rig *r = *state;
+    r->peers[SERVERS + 2].heard_ns -= UINT64_C(2000000000);
+    ps_coord_pace_check_silence(&r->c);
+    is_named(r, PS_STRAGGLER_STOPPED, PS_ROLE_WORKER, 2);
+}
+
+/* A step that a slow member made long says nothing of how long the next one may take. */
+static void a_member_is_silent_again_after_a_long_step(void **state)
+{
+    rig *r = *state;
+    const double now = steps(r, 0, 10, 1e12);
+    r->busy_ms[1] += 10000;
+    steps(r, 10, 1, now);
+    r->peers[SERVERS + 1].heard_ns -= UINT64_C(2000000000);
+    const ps_deadline moved = ps_deadline_in_ms(300);
+    while (!ps_deadline_passed(moved))
+        ps_coord_pace_check_silence(&r->c);
+    is_named(r, PS_STRAGGLER_STOPPED, PS_ROLE_WORKER, 1);
+}
+
+static void a_job_that_names_nobody(void **state)
+{
+    rig *r = *state;
+    r->c.o.names_straggler = false;
+    r->peers[SERVERS + 1].heard_ns -= UINT64_C(2000000000);
+    ps_coord_pace_check_silence(&r->c);
+    assert_null(r->c.pace);
+}
+
 #define RIG_TEST(test) cmocka_unit_test_setup_teardown(test, open_rig, close_rig)
 
 int main(void)
@@ -217,6 +250,9 @@ int main(void)
         RIG_TEST(nonsense_does_no_harm),
         RIG_TEST(servers_that_differ_are_left_alone),
         RIG_TEST(a_silent_member_is_named_while_nothing_moves),
+        RIG_TEST(a_member_is_silent_before_the_first_step_is_told),
+        RIG_TEST(a_member_is_silent_again_after_a_long_step),
+        RIG_TEST(a_job_that_names_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
