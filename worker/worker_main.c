@@ -60,6 +60,8 @@ static int run_job(const ps_cli *cli)
         err = ps_export_torch(&config, stdout);
     else if (cli->predict)
         err = ps_predict(cli, &config, threads_to_predict(cli, &config));
+    else if (cli->join_shares > 0)
+        err = ps_predict_join(cli, &config);
     else
         err = ps_worker_job_run(cli, &config, &interrupted, &resumable);
     int code = err != PS_OK ? fail(err) : interrupted ? exit_interrupted() : 0;

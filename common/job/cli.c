@@ -29,6 +29,8 @@ typedef enum flag_id {
     FLAG_EXPORT_TORCH,
     FLAG_INIT,
     FLAG_PREDICT,
+    FLAG_SHARE,
+    FLAG_JOIN_SHARES,
     FLAG_CURVE,
     FLAG_INSECURE,
     FLAG_MAKE_KEYS,
@@ -77,6 +79,10 @@ static const struct {
                       "samples in that .npy file, of the pictures in that folder,\n"
                       "or of the test set (test); into --out's predictions.npy and\n"
                       "predictions.csv"},
+    [FLAG_SHARE] = {"--share", "R/N",
+                    "with --predict: only share R, from 0, of N of the samples"},
+    [FLAG_JOIN_SHARES] = {"--join-shares", "N",
+                          "no job: put the predictions of N shares in --out together"},
     [FLAG_CURVE] = {"--curve", "DIR",
                     "encrypt, with the job's keys in that folder (net.curve)"},
     [FLAG_INSECURE] = {"--insecure", NULL,
@@ -344,6 +350,36 @@ static ps_err find_bar(ps_cli *cli)
     return PS_OK;
 }
 
+/* "2/8": share 2 of 8. */
+static ps_err parse_share(const char *text, int *share, int *shares)
+{
+    const char *slash = strchr(text, '/');
+    char number[16] = "";
+    if (slash && (size_t)(slash - text) < sizeof number)
+        memcpy(number, text, (size_t)(slash - text));
+    int64_t i, n;
+    if (!slash || !ps_parse_int(number, &i) || !ps_parse_int(slash + 1, &n) || i < 0 ||
+        i >= n || n > PS_MAX_RANKS)
+        return ps_err_set(PS_ERR_ARG,
+                          "--share: '%.40s' is not R/N with R from 0 to N - 1, and N at "
+                          "most %d",
+                          text, PS_MAX_RANKS);
+    *share = (int)i;
+    *shares = (int)n;
+    return PS_OK;
+}
+
+static ps_err fill_prediction(ps_cli *cli, const arguments *args)
+{
+    const char *share = args->value[FLAG_SHARE], *join = args->value[FLAG_JOIN_SHARES];
+    cli->predict = args->value[FLAG_PREDICT];
+    if (share && !cli->predict)
+        return ps_err_set(PS_ERR_ARG, "--share %.40s: it needs --predict", share);
+    if (share) PS_TRY(parse_share(share, &cli->share, &cli->shares));
+    if (!join) return PS_OK;
+    return parse_count(flags[FLAG_JOIN_SHARES].name, join, 1, &cli->join_shares);
+}
+
 static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *args)
 {
     const char *rank = program->is_server ? "PS_SERVER_RANK" : "RANK";
@@ -374,8 +410,8 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
     cli->check_data = args->value[FLAG_CHECK_DATA] != NULL;
     cli->describe = args->value[FLAG_DESCRIBE] != NULL;
     cli->export_torch = args->value[FLAG_EXPORT_TORCH] != NULL;
-    cli->predict = args->value[FLAG_PREDICT];
-    for (flag_id f = FLAG_CHECK_DATA; f <= FLAG_PREDICT && program->is_server; f++)
+    PS_TRY(fill_prediction(cli, args));
+    for (flag_id f = FLAG_CHECK_DATA; f <= FLAG_JOIN_SHARES && program->is_server; f++)
         if (args->value[f])
             return ps_err_set(PS_ERR_ARG, "%s: only ps-worker has this flag",
                               flags[f].name);
@@ -439,6 +475,7 @@ ps_err ps_cli_parse(ps_cli *cli, const ps_cli_program *program, int argc, char *
                     .rank = -1,
                     .local_rank = -1,
                     .world_size = -1,
+                    .shares = 1,
                     .servers = -1,
                     .log_level = PS_LOG_INFO};
     PS_TRY(ps_mem_zalloc(&args.sets, (size_t)argc, sizeof *args.sets, "arguments"));

@@ -38,6 +38,8 @@ typedef struct ps_cli {
     bool describe;       // print the model, run no job
     bool export_torch;   // print the model as PyTorch source, run no job
     const char *predict; // a file, or "test"; borrowed; NULL: a job
+    int share, shares;   // of the samples to predict: from 0; shares 1: all
+    int join_shares;     // put that many together, run no job; 0: no
     bool trace;          // also among the overrides, as train.trace
     ps_log_level log_level;
     int default_threads; // OMP_NUM_THREADS, else 0; used when train.threads is 0

@@ -3,7 +3,7 @@ torchrun does. The program goes on from what it has saved itself."""
 import time
 
 from . import ports
-from .restarts import MOST_DELAY_S, can_mend
+from .restarts import MOST_DELAY_S, is_passing
 from .supervise import INTERRUPTED
 
 SHORT_S = 30.0  # an attempt that fails sooner, after another one, makes psrun wait
@@ -22,7 +22,7 @@ def run(job, screen, supervise):
         began = time.monotonic()
         supervisor, code = supervise(environment(job, number))
         failed = [w for w in supervisor.watched if w.code not in (0, *INTERRUPTED)]
-        if code != 1 or supervisor.signal or not all(map(can_mend, failed)):
+        if code != 1 or supervisor.signal or not all(map(is_passing, failed)):
             break
         if number == job.restarts:
             if number:

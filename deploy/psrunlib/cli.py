@@ -8,8 +8,8 @@ import time
 
 from . import hosts as hostfile
 from . import job as jobs
-from . import attempts, doctor, elastic, find_lr, jobfile, keys, local, places, ports, remote, report, restarts
-from . import shares, top, trace, verify
+from . import attempts, doctor, elastic, find_lr, jobfile, keys, local, places, ports, predict, remote, report
+from . import restarts, shares, top, trace, verify
 from .errors import JobError
 from .out import Out
 from .screen import Screen
@@ -108,7 +108,8 @@ def add_instead(p):
                         "the folder of a run on this host")
     p.add_argument("--predict", metavar="FILE",
                    help="apply the model with the weights of --init to the samples of that .npy file, to the pictures "
-                        "in that folder, or to the test set (test); writes predictions.npy and predictions.csv into --out")
+                        "in that folder, or to the test set (test); writes predictions.npy and predictions.csv into --out; "
+                        "over all cores, or over the workers of -w and -H")
     p.add_argument("--describe", action="store_true",
                    help="print the model as a table of layers: shapes, parameters, memory and operations")
     p.add_argument("--export-torch", action="store_true", help="print the model as PyTorch source")
@@ -223,15 +224,17 @@ def numbers(args):
     settings = []
     if args.servers is not None and args.mode in (None, "ps"):
         settings.append(f"job.servers={args.servers}")
-    if args.workers == "auto":
-        settings.append(f"job.workers={jobs.count_devices()}")
-    elif args.workers is not None:
-        if not re.fullmatch("[1-9][0-9]*", args.workers):
-            raise JobError(f"-w {args.workers}: give a number from 1, or auto")
-        settings.append(f"job.workers={args.workers}")
-    elif args.mode == "single":
-        settings.append("job.workers=1")
-    return settings
+    workers = workers_asked(args) or (1 if args.mode == "single" else None)
+    return settings + [f"job.workers={workers}"] * (workers is not None)
+
+
+def workers_asked(args):
+    """By -w; None: it is not given."""
+    if args.workers in (None, "auto"):
+        return jobs.count_devices() if args.workers else None
+    if not re.fullmatch("[1-9][0-9]*", args.workers):
+        raise JobError(f"-w {args.workers}: give a number from 1, or auto")
+    return int(args.workers)
 
 
 def launcher(job, env):
@@ -242,8 +245,10 @@ def launcher(job, env):
     return launch
 
 
-def command_line(part):
-    return remote.command_line(part, part.host) if part.host else local.command_line(part)
+def show(parts):
+    for part in parts:
+        print(remote.command_line(part, part.host) if part.host else local.command_line(part))
+    return 0
 
 
 def run(job, verbose):
@@ -400,6 +405,22 @@ def become_worker(args, words, dashes):
     os.execv(argv[0], argv)
 
 
+def predicts_over_workers(args):
+    return args.predict and (args.hostfile or args.workers not in (None, "1"))
+
+
+def plan_prediction(args):
+    build_dir = jobs.find_build_dir(args.build_dir)
+    facts = jobs.describe(build_dir, args.config, args.overrides)
+    workers = workers_asked(args) or jobs.count_workers(facts)[0]
+    job = jobs.Job(config=args.config, overrides=args.overrides, build_dir=build_dir, mode="single", servers=0,
+                   workers=workers, out=args.out or jobs.default_out(facts["job.name"]),
+                   overwrite=args.overwrite, facts=facts)
+    if args.hostfile:
+        job.spread(*hostfile.place(hostfile.read_hostfile(args.hostfile), 0, workers))
+    return job
+
+
 def run_command(args, dashes, program):
     try:
         if args.top:
@@ -419,6 +440,11 @@ def run_command(args, dashes, program):
                            "configs/digits-basicnet.yaml (see --help)")
         if args.init:
             args.overrides = args.overrides + [f"train.init={args.init}"]
+        if predicts_over_workers(args) and not dashes:
+            job = plan_prediction(args)
+            if args.dry_run:
+                return show(job.predicting(args.predict))
+            return predict.predict(job, args, launcher(job, {}))
         alone = what_one_worker_does(args)
         if alone:
             become_worker(args, alone, dashes)
@@ -430,9 +456,7 @@ def run_command(args, dashes, program):
         if args.doctor:
             return doctor.run(job)
         if args.dry_run:
-            for part in job.parts():
-                print(command_line(part))
-            return 0
+            return show(job.parts())
         return run(job, args.verbose)
     except JobError as error:
         print(f"psrun: {error}", file=sys.stderr)

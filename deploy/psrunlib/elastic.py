@@ -9,7 +9,7 @@ import subprocess
 from . import jobfile
 from .errors import JobError
 from .events import WORKERS_LINE
-from .restarts import can_mend
+from .restarts import is_passing
 
 RESUMABLE = 75  # a stretch has ended as it was asked to
 
@@ -37,7 +37,7 @@ class Elastic:
 
     def goes_on_without(self, watched):
         """Whether the job goes on although the part has failed. Counts it."""
-        if not self.may_go(watched.part) or not can_mend(watched) or self.workers <= self.fewest:
+        if not self.may_go(watched.part) or not is_passing(watched) or self.workers <= self.fewest:
             return False
         self.workers -= 1
         return True

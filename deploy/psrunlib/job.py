@@ -113,6 +113,21 @@ class Job:
             part.env.pop(name, None)
         return Part("worker", -1, argv, part.env)
 
+    def predicting(self, what):
+        """Workers that predict a share of the samples each."""
+        return [self._predicting(rank, what) for rank in range(self.workers)]
+
+    def _predicting(self, rank, what):
+        host = self.worker_hosts[rank] if self.worker_hosts else None
+        env = {k: v for k, v in self._env("worker", rank).items() if k in ("LOCAL_RANK", "OMP_NUM_THREADS")}
+        if "OMP_NUM_THREADS" in env and not host:
+            env["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // self.workers))
+        argv = [self._program("worker", host), "--config", self.config]
+        for setting in self.overrides:
+            argv += ["--set", setting]
+        argv += ["--predict", what, "--share", f"{rank}/{self.workers}", "--out", self.out, "--overwrite"]
+        return Part("worker", rank, argv, env, host)
+
     def _part(self, role, rank):
         placed = self.server_hosts if role == "server" else self.worker_hosts
         host = placed[rank] if placed else None

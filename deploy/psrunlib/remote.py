@@ -186,6 +186,14 @@ def fetch(host, path, to, since):
     return done.returncode == 0
 
 
+def remove(host, pattern):
+    """Removes the files of a host that match (a * at the end is any), and their folder if it is empty."""
+    quoted = shlex.quote(pattern.rstrip("*")) + "*" * pattern.endswith("*")
+    script = f"rm -f -- {quoted}; rmdir -- {shlex.quote(os.path.dirname(pattern))}"
+    subprocess.run(ssh_argv(host, f"cd {shlex.quote(hostfile.folder(host))} && {script}"), stdin=subprocess.DEVNULL,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+
+
 def stat(host, patterns):
     """A line "identity path" for each file that matches (a * at the end is any); host None: here."""
     quoted = " ".join(shlex.quote(p.rstrip("*")) + "*" * p.endswith("*") for p in patterns)

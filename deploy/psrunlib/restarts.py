@@ -16,7 +16,7 @@ STEP = re.compile(r"step-(\d+)")
 CANNOT_BE_RUN = (126, 127)  # sh: no such folder or program
 
 
-def can_mend(watched):
+def is_passing(watched):
     """Whether the job may do better when it is started again: not after a mistake in the
     configuration, a number that is not finite, or a full disk."""
     if watched.fault or watched.code < 0:
@@ -104,7 +104,9 @@ class Restarts:
         return self.job.restarts - len(self.deaths)
 
     def can_mend(self, watched):
-        return self.left > 0 and can_mend(watched)
+        return self.left > 0 and is_passing(watched)
+
+    is_passing = staticmethod(is_passing)
 
     def say_in_vain(self):
         if self.deaths:

@@ -160,6 +160,7 @@ class Supervisor:
         self.dead_after_s = dead_after_s  # how long a part may be stopped
         self.restarts = restarts  # restarts.Restarts; None: a death ends the job
         self.events = Events()
+        self.ending = "ending in order and keeping the weights"
         self.elastic = elastic  # elastic.Elastic; None: the number of workers is fixed
         self.waiting = []  # (when, the watched part that has died[, the part to start instead])
         self.watched = []
@@ -330,6 +331,9 @@ class Supervisor:
         """Starts the parts that are due. A job that has failed or was told to end starts none."""
         if self.signal:
             self.ended_by_us |= {item[1].part.name for item in self.waiting}
+        for item in [i for i in self.waiting if len(i) == 2 and not self.restarts.is_passing(i[1])]:
+            self.waiting.remove(item)  # its last words were read after its end
+            self._fail(item[1])
         if self.signal or self.failed_at is not None:
             self.waiting = []
         for item in [i for i in self.waiting if i[0] <= self.now and i[1].code is not None]:
@@ -454,7 +458,7 @@ class Supervisor:
 
     def _pass_on(self):
         if self.interrupts == 1 and not self.passed_on:
-            self.screen.say("psrun: ending in order and keeping the weights (once more: at once)")
+            self.screen.say(f"psrun: {self.ending} (once more: at once)")
             self._tell_workers()
 
     def _tell_workers(self):

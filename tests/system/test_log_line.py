@@ -2,16 +2,18 @@
 import subprocess
 import sys
 import unittest
+import unittest.mock
 
 from jobs import BIN, DIGITS, ROOT
 
 sys.path.insert(0, str(ROOT / "deploy"))
 from psrunlib.log_line import Failure, failure, parse, part_names, why  # noqa: E402
-from psrunlib.restarts import can_mend  # noqa: E402
+from psrunlib.restarts import Restarts, is_passing  # noqa: E402
+from psrunlib.supervise import Supervisor  # noqa: E402
 
 
 class Ended:
-    """The part of supervise.Watched that can_mend reads."""
+    """The part of supervise.Watched that is_passing reads."""
 
     def __init__(self, errors, code=1, fault=""):
         self.errors, self.code, self.fault = errors, code, fault
@@ -53,9 +55,23 @@ class LogLines(unittest.TestCase):
 
     def test_what_can_be_mended(self):
         passing, lasting = Failure("PEER: x", "PEER", True), Failure("IO: x", "IO", False)
-        self.assertTrue(can_mend(Ended([passing])) and can_mend(Ended([])) and can_mend(Ended([Failure("KeyError: 1")])))
-        self.assertTrue(can_mend(Ended([lasting], -9)) and can_mend(Ended([lasting], fault="was stopped")))
-        self.assertFalse(can_mend(Ended([lasting])) or can_mend(Ended([passing, lasting])) or can_mend(Ended([], 127)))
+        self.assertTrue(is_passing(Ended([passing])) and is_passing(Ended([])) and is_passing(Ended([Failure("KeyError: 1")])))
+        self.assertTrue(is_passing(Ended([lasting], -9)) and is_passing(Ended([lasting], fault="was stopped")))
+        self.assertFalse(is_passing(Ended([lasting])) or is_passing(Ended([passing, lasting])) or is_passing(Ended([], 127)))
+
+    def test_words_that_are_read_after_the_end(self):
+        """A part whose restart is due has said by then that no restart helps."""
+        for late, starts in (([], True), ([Failure("NUMERIC: x", "NUMERIC", False)], False)):
+            restarts = Restarts.__new__(Restarts)  # without a job
+            restarts.replace = lambda *_: ("part", 0)
+            supervisor = Supervisor(unittest.mock.Mock(), None, "", 1, restarts)
+            ended = unittest.mock.Mock(errors=late, code=1, fault="", step=1)
+            supervisor.watched, supervisor.waiting = [ended], [(0, ended)]
+            supervisor.restarts.job = unittest.mock.Mock(restarts=0)
+            restarts.deaths = []
+            supervisor._start_again()
+            self.assertEqual(supervisor.waiting, [(0, ended, "part")] if starts else [])
+            self.assertEqual(supervisor.failed_at is None, starts)
 
     def test_the_programs_say_so(self):
         for program, settings, wanted in (

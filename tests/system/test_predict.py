@@ -4,9 +4,12 @@ import gzip
 import json
 import math
 import os
+import re
+import signal
 import struct
 import subprocess
 import sys
+import time
 import unittest
 from array import array
 from pathlib import Path
@@ -205,10 +208,92 @@ class Predict(JobTest):
         of_the_set, _ = self.said()
         self.predict(self.samples(21), DIGITS, "data.eval_batch=8", "--overwrite")
         rows, _ = self.said()
-        self.assertEqual(len(rows), 21)
-        for row, other in zip(rows, of_the_set):
+        self.same(rows, of_the_set[:21])
+
+    def same(self, rows, others):
+        self.assertEqual(len(rows), len(others))
+        for row, other in zip(rows, others):
             for a, b in zip(row, other, strict=True):
                 self.assertAlmostEqual(a, b, 6)
+
+    def test_over_several_workers(self):
+        text = self.predict("test", DIGITS)
+        rows, lines = self.said()
+        confusion = [Path(self.path("said", "confusion" + kind)).read_bytes() for kind in (".json", ".svg")]
+        for workers in (2, 3):
+            again = self.predict("test", DIGITS, "-w", workers, "--overwrite")
+            others, other_lines = self.said()
+            self.same(rows, others)
+            self.assertEqual([(line["index"], line["class"]) for line in lines],
+                             [(line["index"], line["class"]) for line in other_lines])
+            self.assertEqual(confusion, [Path(self.path("said", "confusion" + kind)).read_bytes()
+                                         for kind in (".json", ".svg")])
+            for figure in ("samples=", "accuracy=", "top5_accuracy=", "loss="):
+                value = re.search(rf" {figure}([0-9.]+)", text)[1]
+                self.assertIn(f" {figure}{value}", again.splitlines()[-1])
+            self.assertEqual(sorted(os.listdir(self.path("said"))),
+                             ["confusion.json", "confusion.svg", "predictions.csv", "predictions.npy"])
+        for n in (1, 5):  # more workers than samples
+            self.predict(self.samples(n), DIGITS, "-w", 3, "--overwrite")
+            self.same(rows[:n], self.said()[0])
+
+    def test_a_worker_that_fails_leaves_nothing(self):
+        self.assertIn("no.npy: No such file", self.predict("no.npy", DIGITS, "-w", 2, code=1))
+        self.assertEqual(os.listdir(self.path("said")), ["predict"])
+        self.assertEqual(os.listdir(self.path("said", "predict")), ["logs"])
+        self.predict("test", DIGITS, "-w", 2)
+        self.assertIn("is there already", self.predict("test", DIGITS, "-w", 2, code=1))
+
+    def worker(self, *args):
+        done = subprocess.run([BIN / "ps-worker", "--config", DIGITS, *map(str, args), "--out", self.path("said")],
+                              stderr=subprocess.PIPE, text=True)
+        return done.returncode, done.stderr
+
+    def test_shares_by_hand(self):
+        for share in ("2", "2/2", "-1/2", "a/b", "1/", "/", "0/5000000000"):
+            self.assertIn(f"--share: '{share}' is not R/N", self.worker("--predict", "test", "--share", share)[1])
+        self.assertIn("--share 0/2: it needs --predict", self.worker("--share", "0/2")[1])
+        for share in ("0/2", "1/2"):
+            code, text = self.worker("--predict", "test", "--init", self.model, "--share", share)
+            self.assertIn(f"share={share} samples=", text)
+            self.assertEqual(code, 0)
+        self.assertIn("predict/0-of-3.counts", self.worker("--join-shares", 3)[1])
+        counts = Path(self.path("said", "predict", "1-of-2.counts"))
+        npy = Path(self.path("said", "predict", "0-of-2.npy"))
+        for path in (counts, npy):
+            whole = path.read_bytes()
+            for size in (0, 4, 60, len(whole) - 1):
+                path.write_bytes(whole[:size])
+                code, text = self.worker("--join-shares", 2)
+                self.assertRegex(text, f"{path}: it (is torn|holds no figures of a share)")
+                self.assertEqual(os.listdir(self.path("said")), ["predict"])
+            path.write_bytes(whole)
+        other = bytearray(counts.read_bytes())
+        other[8] += 1
+        counts.write_bytes(other)
+        self.assertIn("it is of another model", self.worker("--join-shares", 2)[1])
+        other[8] -= 1
+        counts.write_bytes(other)
+        self.assertEqual(self.worker("--join-shares", 2)[0], 0)
+        self.assertFalse(os.path.exists(self.path("said", "predict")))
+        rows, _ = self.said()
+        self.predict("test", DIGITS, "--overwrite")
+        self.same(rows, self.said()[0])
+
+    def test_ctrl_c_leaves_nothing(self):
+        x = self.path("many.npy")
+        write_npy(x, (200000, *self.shape[1:]), bytes(200000 * math.prod(self.shape[1:])))
+        run = subprocess.Popen(self.psrun_argv("--predict", x, "--init", self.model, "-w", 2, DIGITS, out="said"),
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(run.kill)
+        while not os.path.exists(self.path("said", "predict", "0-of-2.npy.tmp")):
+            self.assertIsNone(run.poll())
+            time.sleep(0.01)
+        run.send_signal(signal.SIGINT)
+        text, _ = run.communicate(timeout=60)
+        self.assertEqual(run.returncode, 130, text)
+        self.assertIn("ending in order; nothing is kept", text)
+        self.assertEqual(os.listdir(self.path("said", "predict")), ["logs"])
 
     def test_as_pytorch_says(self):
         python = torch_python()

@@ -218,6 +218,29 @@ class OverSsh(unittest.TestCase):
         self.assertEqual(there[8 + int.from_bytes(there[:8], "little"):],
                          here[8 + int.from_bytes(here[:8], "little"):])
 
+    def test_predictions_over_hosts(self):
+        """Each has a disk of its own."""
+        folders = [Path(self.folder, f"predicts{i}") for i in range(4)]
+        for folder in folders:
+            folder.mkdir()
+        self.hostfile.write_text("".join(f"{self.cluster.address(i)}:{PORT} dir={folders[i]}\n" for i in (1, 2, 3)))
+        config, model = ROOT / "configs/digits-basicnet.yaml", Path(self.folder, "predicting")
+        psrun, env = ["python3", ROOT / "deploy/psrun"], dict(self.env, PS_BUILD_DIR=str(BIN.parent))
+        for argv, cwd in ((["-m", "single", config, "train.epochs=1", "--out", model], ROOT),
+                          (["--predict", "test", "--init", model / "model.safetensors", config, "--out", "here"],
+                           folders[0]),
+                          (["--predict", "test", "--init", model / "model.safetensors", config, "--out", "there",
+                            "-H", self.hostfile, "-w", "3"], folders[0])):
+            run = self.cluster.run([*psrun, *argv], env=env, cwd=cwd)
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        for name in ("predictions.npy", "confusion.json"):
+            here, there = (folders[0] / out / name for out in ("here", "there"))
+            self.assertEqual(here.stat().st_size, there.stat().st_size)
+        self.assertEqual((folders[0] / "here/confusion.json").read_bytes(),
+                         (folders[0] / "there/confusion.json").read_bytes())
+        for i in (1, 2, 3):
+            self.assertEqual([p for p in folders[i].rglob("*") if p.is_file()], [])
+
     def long_job(self, out):
         """Starts psrun with a job that ends only when it is told to, or fails."""
         run = subprocess.Popen(

@@ -1,0 +1,61 @@
+"""psrun --predict over several workers: each predicts a share of the samples (ps-worker --share),
+here or on the hosts of a hostfile, and ps-worker --join-shares puts the shares together."""
+import glob
+import os
+import shutil
+import subprocess
+import time
+
+from . import job as jobs
+from . import remote
+from .errors import JobError
+from .out import Out
+from .screen import Screen
+from .supervise import Supervisor
+
+FOLDER = "predict"  # in the folder of the results, as in worker/predictions.h
+
+
+def predict(job, args, launch):
+    """job: its workers predict. launch: part -> process. Returns the exit code."""
+    taken = os.path.join(job.out, "predictions.npy")
+    if os.path.lexists(taken) and not job.overwrite:
+        raise JobError(f"{taken} is there already: give --overwrite, or another --out")
+    parts = job.predicting(args.predict)
+    if job.hosts:
+        remote.check_hosts(job.hosts, {h.name: {p.argv[0] for p in parts if p.host is h} for h in job.hosts},
+                           job.config, jobs.versions(job.build_dir, ["ps-worker"]))
+    folder, began = os.path.join(job.out, FOLDER), time.time()
+    with Out(folder, fresh=False, overwrite=True) as out:
+        remove_shares(folder)
+        try:
+            code = supervise(job, parts, args.verbose, launch, out.logs)
+            if code == 0:
+                code = join(job, folder, began)
+        finally:
+            remove_shares(folder)
+        for host in job.hosts:
+            remote.remove(host, os.path.join(folder, "*"))
+    if code == 0:
+        shutil.rmtree(folder)
+    return code
+
+
+def supervise(job, parts, verbose, launch, logs):
+    supervisor = Supervisor(Screen(verbose=verbose), launch, logs, job.facts["net.dead_after_ms"] / 1000)
+    supervisor.ending = "ending in order; nothing is kept"
+    return supervisor.run(parts)
+
+
+def join(job, folder, began):
+    if job.hosts:
+        remote.fetch_all(job.hosts, os.path.join(folder, "*"), began)
+    argv = [jobs.program(job.build_dir, "ps-worker"), "--config", job.config, "--join-shares", str(job.workers), "--out", job.out]
+    for setting in job.overrides:
+        argv += ["--set", setting]
+    return subprocess.run(argv + ["--overwrite"] * job.overwrite, check=False).returncode
+
+
+def remove_shares(folder):
+    for path in glob.glob(os.path.join(glob.escape(folder), "*-of-*")):
+        os.remove(path)
