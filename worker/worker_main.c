@@ -41,10 +41,15 @@ static int fail(ps_err err)
     return err == PS_ERR_INTERRUPTED ? exit_interrupted() : 1;
 }
 
-/* Without train.threads, whose default is for several workers of a host: all cores. */
+/* The defaults are those of training, where several workers share a host, and where each
+ * rounding counts in all later steps. Here: all cores; and where outputs become
+ * probabilities, Winograd's algorithm in the forward pass. */
 static int threads_to_predict(const ps_cli *cli, ps_config *config)
 {
+    const bool probabilities = !PS_LOSS_OF_NUMBERS(config->model.loss);
     if (!ps_yaml_path(config->tree, "train.threads")) config->train.threads = 0;
+    if (probabilities && !ps_yaml_path(config->tree, "train.winograd"))
+        config->train.winograd = PS_WINOGRAD_ALL;
     return ps_worker_threads(cli, config);
 }
 

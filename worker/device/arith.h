@@ -114,15 +114,28 @@ PS_ARITH bool ps_max_takes(float value, float best)
     return value > best || value != value;
 }
 
-/* log(sum(exp(x))) over classes, safe against overflow. */
-PS_ARITH float ps_log_sum_exp(int64_t classes, const float *x)
+/* log(sum(exp(x))) in two parts, whose sum would lose the digits of the smaller one:
+ * PyTorch subtracts them one after the other too (its issue 11752). */
+typedef struct ps_log_sum {
+    float max, log;
+} ps_log_sum;
+
+/* Over classes, safe against overflow. */
+PS_ARITH ps_log_sum ps_log_sum_exp(int64_t classes, const float *x)
 {
     float max = x[0], sum = 0.0f;
     for (int64_t c = 1; c < classes; c++)
         max = ps_max_takes(x[c], max) ? x[c] : max;
     for (int64_t c = 0; c < classes; c++)
         sum += expf(x[c] - max);
-    return max + logf(sum);
+    const ps_log_sum z = {max, logf(sum)};
+    return z;
+}
+
+/* log_softmax's output for x. */
+PS_ARITH float ps_log_prob(float x, ps_log_sum z)
+{
+    return x - z.max - z.log;
 }
 
 PS_ARITH int64_t ps_argmax(int64_t classes, const float *x)

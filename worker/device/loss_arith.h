@@ -101,21 +101,21 @@ PS_ARITH float ps_class_parts(const ps_loss_terms *t, int64_t classes, const ps_
     return sum + t->smoothing / (float)classes * t->weight_sum;
 }
 
-/* lse: 0 where x are log-probabilities, their log_sum_exp where they are logits. */
+/* z: zeros where x are log-probabilities, their log_sum_exp where they are logits. */
 PS_ARITH double ps_class_loss(const ps_loss_terms *t, int64_t classes, const float *x,
-                              float lse, const ps_answer *a)
+                              ps_log_sum z, const ps_answer *a)
 {
     double all = 0.0;
     if (a->target) {
         for (int64_t c = 0; c < classes; c++)
-            all += ps_class_part(t, classes, c, a) * (double)(lse - x[c]);
+            all += ps_class_part(t, classes, c, a) * (double)-ps_log_prob(x[c], z);
         return all;
     }
     if (a->label == t->ignore_index) return 0.0;
-    double own = ps_class_weight(t, a->label) * (lse - x[a->label]);
+    double own = ps_class_weight(t, a->label) * -ps_log_prob(x[a->label], z);
     if (t->smoothing == 0.0f) return own;
     for (int64_t c = 0; c < classes; c++)
-        all += ps_class_weight(t, c) * (lse - x[c]);
+        all += ps_class_weight(t, c) * -ps_log_prob(x[c], z);
     return (1.0f - t->smoothing) * own + t->smoothing / (float)classes * all;
 }
 
@@ -126,7 +126,8 @@ PS_ARITH double ps_sample_loss(const ps_loss_terms *t, int64_t outputs, const fl
                                ps_answer a)
 {
     double sum = 0.0;
-    if (t->kind == PS_LOSS_NLL) return ps_class_loss(t, outputs, x, 0.0f, &a);
+    const ps_log_sum none = {0.0f, 0.0f};
+    if (t->kind == PS_LOSS_NLL) return ps_class_loss(t, outputs, x, none, &a);
     if (t->kind == PS_LOSS_CROSS_ENTROPY)
         return ps_class_loss(t, outputs, x, ps_log_sum_exp(outputs, x), &a);
     for (int64_t c = 0; c < outputs; c++)
@@ -142,15 +143,15 @@ PS_ARITH bool ps_sample_is_right(const ps_loss_terms *t, int64_t outputs, const 
     return PS_LOSS_OF_NUMBERS(t->kind) || a.label != t->ignore_index;
 }
 
-/* The gradient of logits; x - lse are the log-probabilities. share: what the sample's
+/* The gradient of logits x; z: as above. share: what the sample's
  * loss is multiplied by. */
 PS_ARITH void ps_logits_grad(const ps_loss_terms *t, int64_t classes, const float *x,
-                             float lse, ps_answer a, float share, float *dx)
+                             ps_log_sum z, ps_answer a, float share, float *dx)
 {
     const float parts = ps_class_parts(t, classes, &a);
     for (int64_t c = 0; c < classes; c++) {
         const float part = ps_class_part(t, classes, c, &a);
-        dx[c] = share * (parts * expf(x[c] - lse) - part);
+        dx[c] = share * (parts * expf(ps_log_prob(x[c], z)) - part);
     }
 }
 

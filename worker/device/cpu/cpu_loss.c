@@ -5,9 +5,9 @@
 void ps_cpu_log_softmax_forward(int64_t n, int64_t classes, const float *x, float *y)
 {
     for (int64_t i = 0; i < n; i++, x += classes, y += classes) {
-        float lse = ps_log_sum_exp(classes, x);
+        const ps_log_sum z = ps_log_sum_exp(classes, x);
         for (int64_t c = 0; c < classes; c++)
-            y[c] = x[c] - lse;
+            y[c] = ps_log_prob(x[c], z);
     }
 }
 
@@ -57,6 +57,6 @@ void ps_cpu_nll_log_softmax_backward(const ps_model_spec *spec, const ps_batch *
     const int64_t classes = spec->n_outputs;
     const float share = ps_batch_share(spec, batch, scale);
     for (int64_t i = 0; i < batch->n; i++, out += classes, dx += classes)
-        ps_logits_grad(&t, classes, out, 0.0f,
+        ps_logits_grad(&t, classes, out, (ps_log_sum){0},
                        ps_answer_of(batch->labels, NULL, classes, i), share, dx);
 }

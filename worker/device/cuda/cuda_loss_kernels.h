@@ -14,9 +14,9 @@ typedef struct ps_k_log_softmax {
 
 PS_ARITH void ps_log_softmax_row(const float *x, float *y, uint32_t classes)
 {
-    float lse = ps_log_sum_exp(classes, x);
+    const ps_log_sum z = ps_log_sum_exp(classes, x);
     for (uint32_t c = 0; c < classes; c++)
-        y[c] = x[c] - lse;
+        y[c] = ps_log_prob(x[c], z);
 }
 
 PS_ARITH void ps_k_log_softmax_at(const ps_k_log_softmax *k, uint32_t row)
@@ -94,8 +94,9 @@ PS_ARITH void ps_k_loss_grad_at(const ps_k_loss_grad *k, uint32_t n)
     const float *x = k->x + (size_t)n * k->outputs;
     float *dx = k->dx + (size_t)n * k->outputs;
     const ps_answer a = ps_answer_of(k->labels, k->targets, k->outputs, n);
+    const ps_log_sum none = {0.0f, 0.0f};
     if (k->folded)
-        ps_logits_grad(&k->terms, k->outputs, x, 0.0f, a, k->share, dx);
+        ps_logits_grad(&k->terms, k->outputs, x, none, a, k->share, dx);
     else
         ps_sample_grad(&k->terms, k->outputs, x, a, k->share, dx);
 }
