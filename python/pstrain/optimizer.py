@@ -9,13 +9,24 @@ import weakref
 import torch
 
 from . import _arguments, _checks, _library, _staging, _state, job as jobs
-from ._hooks import Hooks
+from ._hooks import Hooks, as_pytorchs_step
 from ._slots import (Slot, arena, check_fresh, check_pushed, check_sent, check_weights,
                      has_form_of, place_of, write)
 from .errors import InputError
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _increment_version = getattr(getattr(torch.autograd, "graph", None), "increment_version", None)
+
+
+def _mark_changed(params: "list[torch.nn.Parameter]") -> None:
+    """A backward pass through their weights from before raises from now on (PyTorch 2)."""
+    if _increment_version is None:
+        return
+    try:
+        _increment_version(params)
+    except TypeError:  # older ones take one at a time
+        for param in params:
+            _increment_version(param)
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -309,6 +320,9 @@ class Optimizer(torch.optim.Optimizer):
         grad = slot.param.grad
         if not slot.fresh:
             self._wait(slot)  # its gradient arena is still being sent
+        if self._views and grad is slot.grads and self._factor() == 1.0:  # it is where it is sent from
+            slot.pushed, slot.pushed_version = grad, grad._version
+            return False
         if grad is not None:
             fault = "" if grad.layout == torch.strided else _checks.why_not(grad, DTYPES)
             if fault:
@@ -350,7 +364,7 @@ class Optimizer(torch.optim.Optimizer):
 
     # ---- the step ----
 
-    @torch.no_grad()
+    @as_pytorchs_step
     def step(self, closure: "typing.Callable[[], typing.Any] | None" = None, *,
              grad_scaler: typing.Any = None) -> typing.Any:
         """Hands the step to the servers and returns at once; see synchronize(). Returns what
@@ -368,15 +382,9 @@ class Optimizer(torch.optim.Optimizer):
         self._job.session.finish()
         self._begun = False
         self._steps += 1
-        changed = []
+        _mark_changed([slot.param for slot in self._slots.values()])
         for slot in self._slots.values():
-            slot.pushed, slot.fresh = None, False
-            changed.append(slot.param)
-        if _increment_version is not None:
-            for param in changed:  # a backward pass through the old weights raises then
-                _increment_version(param)
-        for slot in self._slots.values():
-            slot.version = slot.param._version
+            slot.pushed, slot.fresh, slot.version = None, False, slot.param._version
         return loss
 
     def _refuse_scaler(self, grad_scaler: typing.Any) -> None:

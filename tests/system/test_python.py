@@ -173,6 +173,9 @@ class Uses(PythonTest):
         self.assertEqual(own, kept)
         self.assertEqual(self.job("views", "late", code=1).count(": refused"), 2)
 
+    def test_seen_by_hooks_and_profiler(self):
+        self.fine("watched")
+
     def test_local_clipping(self):
         self.fine("push_at_step")
 

@@ -134,6 +134,35 @@ def accumulate():
 
 
 @case
+def watched():
+    """PyTorch's hooks of steps and its profiler see the step; gradients may have graphs of their own."""
+    with pstrain.init():
+        model, seen = Given(), []
+        optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+
+        def step():
+            optimizer.zero_grad()
+            model(gradients(0, RANK)).backward(create_graph=True)
+            optimizer.step()
+
+        step()
+        if hasattr(optimizer, "register_step_post_hook"):  # PyTorch 2
+            hooks = [optimizer.register_step_pre_hook(lambda *_: seen.append("before")),
+                     optimizer.register_step_post_hook(lambda *_: seen.append("after"))]
+            step()
+            for hook in hooks:
+                hook.remove()
+            step()
+            assert seen == ["before", "after"], seen
+        with torch.profiler.profile() as profile:
+            step()
+        names = {e.key for e in profile.key_averages()}
+        assert "Optimizer.step#Optimizer.step" in names, names
+        optimizer.synchronize()
+    say("fine")
+
+
+@case
 def push_at_step():
     """The rank's own clipping counts where gradients leave in step()."""
     with pstrain.init():
