@@ -222,6 +222,13 @@ const model_case model_cases[] = {
      "{conv2d: {name: a, out: 5, kernel: 1}}, tanh, {conv2d: {name: b, out: 7, kernel: "
      "15, "
      "padding: 1}}, relu, flatten, {linear: {name: fc, out: 5}}"},
+    {"many weights for planes of few positions", "[72, 4, 4]", "cross_entropy",
+     "{conv2d: {name: a, out: 112, kernel: 3, padding: 1}}, tanh, {conv2d: {name: b, "
+     "out: "
+     "68, kernel: 3, stride: 2, padding: 1, bias: false}}, relu, {residual: {name: r, "
+     "body: [{conv2d: {name: c, out: 112, kernel: 3, padding: 2, dilation: 2}}, relu, "
+     "{conv2d: {name: d, out: 68, kernel: 3, padding: 1}}]}}, relu, {avg_pool2d: "
+     "global}, flatten, {linear: {name: fc, out: 5}}"},
     {"3 x 3 windows of small planes", "[16, 5, 4]", "cross_entropy",
      "{conv2d: {name: a, out: 32, kernel: 3, padding: 1}}, relu, {conv2d: {name: b, out: "
      "16, kernel: 3, padding: 1}}, relu, {max_pool2d: 2}, {conv2d: {name: c, out: 16, "

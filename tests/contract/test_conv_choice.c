@@ -18,6 +18,7 @@
 static struct {
     bool says_reference;
     int n_run, n_reference, n_products, n_winograd, n_bf16;
+    int n_inner; // inner products
 } library;
 
 dnnl_status_t __real_dnnl_primitive_desc_query(const_dnnl_primitive_desc_t pd,
@@ -45,7 +46,10 @@ dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
 {
     const_dnnl_primitive_desc_t pd = NULL;
     const char *name = "";
+    dnnl_primitive_kind_t kind = dnnl_undefined_primitive;
     dnnl_primitive_get_primitive_desc(primitive, &pd);
+    dnnl_primitive_desc_query(pd, dnnl_query_primitive_kind, 0, &kind);
+    library.n_inner += kind == dnnl_inner_product;
     dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name);
     library.n_run++;
     library.n_reference += strncmp(name, "ref", 3) == 0;
@@ -155,6 +159,40 @@ static void test_wide_depthwise_windows_are_float32_in_bf16(void **state)
     assert_int_equal(count_bf16(7), 0);
     if (dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core_bf16)
         assert_true(count_bf16(3) > 0);
+}
+
+/* Passes that a step of two convolutions of that many channels makes as products. */
+static int count_products(const rig_rounding *rounding, int channels, int side)
+{
+    const rig_device device = {.kind = PS_DEVICE_CPU, .rounding = rounding};
+    rig r;
+    char input[64], layers[200];
+    snprintf(input, sizeof input, "[%d, %d, %d]", channels, side, side);
+    snprintf(layers, sizeof layers,
+             "{conv2d: {name: a, out: %d, kernel: 3, padding: 1}}, relu, {conv2d: {name: "
+             "b, out: %d, kernel: 3, padding: 1}}, relu, {avg_pool2d: global}, flatten",
+             channels, channels);
+    rig_init(&r, &device, input, "cross_entropy", layers, 2);
+    ps_batch batch = rig_batch(&r, 2);
+    library.n_inner = 0;
+    assert_int_equal(ps_program_forward(r.program, &batch, &training, NULL), PS_OK);
+    assert_int_equal(ps_program_backward(r.program, &batch, &training), PS_OK);
+    rig_fini(&r);
+    return library.n_inner;
+}
+
+/* Where the planes have few positions and the weights are many. */
+static void test_small_planes_are_products(void **state)
+{
+    assert_int_equal(count_products(&rig_float32, 96, 4), 2);
+    assert_int_equal(count_products(&rig_float32, 96, 2), 2);
+    assert_int_equal(count_products(&rig_float32, 96, 5), 0);
+    assert_int_equal(count_products(&rig_float32, 64, 4), 0);
+    if ((dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) !=
+        dnnl_cpu_isa_avx512_core_amx)
+        return;
+    assert_int_equal(count_products(&rig_sixteen_bits[0], 96, 4), 5);
+    assert_int_equal(count_products(&rig_sixteen_bits[0], 96, 5), 0);
 }
 
 typedef struct winograd_passes {
@@ -328,6 +366,7 @@ int main(void)
         cmocka_unit_test(test_no_reference_code_runs),
         cmocka_unit_test(test_padded_large_windows_have_kernels),
         cmocka_unit_test(test_wide_depthwise_windows_are_float32_in_bf16),
+        cmocka_unit_test(test_small_planes_are_products),
         cmocka_unit_test(test_winograd_is_used_where_it_pays),
         cmocka_unit_test(test_winograd_makes_the_same_outputs),
         cmocka_unit_test(test_a_layer_without_fast_code_is_named_once),

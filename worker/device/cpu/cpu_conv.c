@@ -21,19 +21,26 @@ typedef struct plain_mds {
     ps_dnnl_md *weights, *gradient;
 } plain_mds;
 
-static ps_err plain_init(plain_mds *plain, const ps_cpu_conv *c)
+/* matrix: (out, all others), as products take them. */
+static ps_err plain_md(const ps_cpu_conv *c, bool matrix, dnnl_data_type_t type,
+                       ps_dnnl_md **out)
 {
     static const dnnl_format_tag_t tags[] = {
         [2] = dnnl_oi, [4] = dnnl_oihw, [5] = dnnl_goihw};
+    dnnl_dims_t dims = {c->out.c, c->n_weights / c->out.c};
+    const int n_dims = matrix ? 2 : ps_cpu_conv_weight_dims(c->layer, dims);
+    return ps_dnnl_md_create_as(c->layer->name, n_dims, dims, type, tags[n_dims], out);
+}
+
+static ps_err plain_init(plain_mds *plain, const ps_cpu_conv *c)
+{
     const dnnl_data_type_t type = c->factors == PS_CPU_BF16 ? dnnl_bf16 : dnnl_f32;
-    dnnl_dims_t dims = {c->out.c, c->in.c};
     const bool linear = c->layer->kind == PS_LAYER_LINEAR;
-    const int n_dims = linear ? 2 : ps_cpu_conv_weight_dims(c->layer, dims);
-    const dnnl_format_tag_t tag = tags[n_dims];
     *plain = (plain_mds){0};
     PS_TRY(
-        ps_dnnl_md_create_as(c->layer->name, n_dims, dims, type, tag, &plain->weights));
-    return ps_dnnl_md_create(c->layer->name, n_dims, dims, tag, &plain->gradient);
+        plain_md(c, linear || c->products == PS_CPU_ALL_PRODUCTS, type, &plain->weights));
+    return plain_md(c, linear || c->products != PS_CPU_NO_PRODUCTS, dnnl_f32,
+                    &plain->gradient);
 }
 
 static void plain_fini(plain_mds *plain)
@@ -85,10 +92,14 @@ static void set_layouts(ps_cpu_conv *c, const ps_cpu_conv_choice *choice)
     c->in = choice->in;
     c->out = choice->out;
     c->slow = choice->slow;
-    if (!choice->border) return;
-    c->bordered = choice->in;
-    c->in.h = h;
-    c->in.w = w;
+    c->products = choice->products;
+    if (choice->border) {
+        c->bordered = choice->in;
+        c->in.h = h;
+        c->in.w = w;
+    }
+    if (c->products != PS_CPU_NO_PRODUCTS)
+        c->windows = ps_cpu_windows_of(c->layer, &c->in);
 }
 
 /* The least channels, positions of an output, and positions of a batch for which
@@ -147,10 +158,19 @@ static ps_err choose_narrow(ps_cpu_conv *c, dnnl_engine_t engine, const ps_cpu_s
 static ps_err choose(ps_cpu_conv *c, dnnl_engine_t engine, const ps_cpu_shape *in,
                      const ps_cpu_conv_use *use, ps_cpu_conv_choice *choice)
 {
-    if (c->layer->kind == PS_LAYER_LINEAR)
-        return ps_cpu_product_choose(choice, engine, c->layer, in, use);
+    const ps_layer *l = c->layer;
+    if (l->kind == PS_LAYER_LINEAR)
+        return ps_cpu_product_choose(choice, engine, l, in, use);
+    const ps_cpu_conv_products products = ps_cpu_product_of_windows(l, use);
+    if (products == PS_CPU_ALL_PRODUCTS) {
+        ps_err err = ps_cpu_product_choose_windows(choice, engine, l, in, use);
+        if (err != PS_ERR_UNSUPPORTED) return err;
+        ps_cpu_conv_choice_fini(choice);
+    }
     if (use->factors == PS_CPU_BF16) return choose_narrow(c, engine, in, use, choice);
-    return ps_cpu_conv_choose(choice, engine, c->layer, in, use);
+    PS_TRY(ps_cpu_conv_choose(choice, engine, l, in, use));
+    if (products != PS_CPU_WEIGHTS_PRODUCTS) return PS_OK;
+    return ps_cpu_product_choose_weights(choice, engine, l, in, use);
 }
 
 static void count_parameters(ps_cpu_conv *c)
@@ -168,6 +188,7 @@ ps_err ps_cpu_conv_init(ps_cpu_conv *c, dnnl_engine_t engine, const ps_layer *la
 {
     ps_cpu_conv_choice choice = {0};
     *c = (ps_cpu_conv){.layer = layer, .in = *in, .factors = use->factors};
+    c->slot.rows = PS_NO_SLOT;
     ps_err err = choose(c, engine, in, use, &choice);
     if (err == PS_OK) {
         set_layouts(c, &choice);
@@ -193,6 +214,22 @@ static size_t bordered_bytes(const ps_cpu_conv *c)
     return sizeof(float) * (size_t)ps_cpu_shape_count(&c->bordered);
 }
 
+/* Of the products' matrix of windows. */
+static size_t rows_bytes(const ps_cpu_conv *c, ps_cpu_conv_products products,
+                         size_t element)
+{
+    if (c->products != products) return 0;
+    return element * (size_t)(ps_cpu_windows_rows(&c->windows) *
+                              ps_cpu_windows_columns(&c->windows));
+}
+
+/* In channels-last order. */
+static size_t rows_dy_bytes(const ps_cpu_conv *c)
+{
+    if (c->products != PS_CPU_WEIGHTS_PRODUCTS || c->out.lanes == c->out.c) return 0;
+    return sizeof(float) * (size_t)(ps_cpu_windows_rows(&c->windows) * c->out.c);
+}
+
 static size_t rounded_bytes(const ps_cpu_conv *c)
 {
     if (c->factors == PS_CPU_FLOAT32) return 0;
@@ -204,19 +241,43 @@ ps_err ps_cpu_conv_plan_forward(ps_cpu_conv *c, ps_memory_plan *memory, bool tra
     PS_TRY(ps_memory_plan_take(memory, rounded_bytes(c), &c->slot.rounded));
     PS_TRY(ps_memory_plan_take(memory, bordered_bytes(c), &c->slot.bordered));
     PS_TRY(ps_memory_plan_take(
+        memory, rows_bytes(c, PS_CPU_ALL_PRODUCTS, ps_cpu_factor_bytes(c->factors)),
+        &c->slot.rows));
+    PS_TRY(ps_memory_plan_take(
         memory, ps_cpu_op_bytes(&c->order_weights, dnnl_query_dst_md), &c->slot.weights));
     PS_TRY(ps_memory_plan_take(memory, ps_cpu_op_scratch_bytes(&c->forward),
                                &c->slot.scratch));
     ps_memory_plan_give(memory, c->slot.scratch);
     if (!training) ps_memory_plan_give(memory, c->slot.bordered);
+    if (!training) ps_memory_plan_give(memory, c->slot.rows);
     if (!training) ps_memory_plan_give(memory, c->slot.rounded);
     bool kept = training && c->backward_data.primitive && !c->own_weights_back;
     if (!kept) ps_memory_plan_give(memory, c->slot.weights);
     return PS_OK;
 }
 
+static ps_err take_rows(ps_cpu_conv *c, ps_memory_plan *memory)
+{
+    const size_t dx = rows_bytes(c, PS_CPU_ALL_PRODUCTS, sizeof(float));
+    if (c->products == PS_CPU_WEIGHTS_PRODUCTS)
+        PS_TRY(ps_memory_plan_take(memory,
+                                   rows_bytes(c, PS_CPU_WEIGHTS_PRODUCTS, sizeof(float)),
+                                   &c->slot.rows));
+    PS_TRY(ps_memory_plan_take(memory, c->backward_data.primitive ? dx : 0,
+                               &c->slot.rows_dx));
+    return ps_memory_plan_take(memory, rows_dy_bytes(c), &c->slot.rows_dy);
+}
+
+static void give_rows(const ps_cpu_conv *c, ps_memory_plan *memory)
+{
+    ps_memory_plan_give(memory, c->slot.rows);
+    ps_memory_plan_give(memory, c->slot.rows_dx);
+    ps_memory_plan_give(memory, c->slot.rows_dy);
+}
+
 ps_err ps_cpu_conv_plan_backward(ps_cpu_conv *c, ps_memory_plan *memory)
 {
+    PS_TRY(take_rows(c, memory));
     PS_TRY(ps_memory_plan_take(memory, c->backward_data.primitive ? bordered_bytes(c) : 0,
                                &c->slot.bordered_dx));
     PS_TRY(ps_memory_plan_take(memory,
@@ -239,6 +300,7 @@ ps_err ps_cpu_conv_plan_backward(ps_cpu_conv *c, ps_memory_plan *memory)
     ps_memory_plan_give(memory, c->slot.gradient);
     ps_memory_plan_give(memory, c->slot.plain_gradient);
     ps_memory_plan_give(memory, c->slot.bias_gradient);
+    give_rows(c, memory);
     ps_memory_plan_give(memory, c->slot.bordered_dx);
     ps_memory_plan_give(memory, c->slot.bordered);
     ps_memory_plan_give(memory, c->slot.rounded);
@@ -261,6 +323,19 @@ static ps_err bind_order(ps_cpu_op *op, const char *who, void *weight, void *ord
                           ordered);
 }
 
+/* What the forward pass reads, if the input is x. */
+static void *forward_source(const ps_cpu_conv *c, void *x)
+{
+    if (c->products == PS_CPU_ALL_PRODUCTS) return c->rows;
+    return c->bordered_x ? c->bordered_x : x;
+}
+
+/* What the gradient of the weights is computed of. */
+static void *weights_source(const ps_cpu_conv *c, void *x)
+{
+    return c->rows ? c->rows : forward_source(c, x);
+}
+
 static ps_err bind_forward(ps_cpu_conv *c, const ps_memory_plan *memory,
                            const ps_cpu_conv_arrays *p, void **weights)
 {
@@ -271,8 +346,9 @@ static ps_err bind_forward(ps_cpu_conv *c, const ps_memory_plan *memory,
     PS_TRY(bind_order(&c->order_weights, who, c->rounded ? c->rounded : p->weight,
                       ps_memory_plan_at(memory, c->slot.weights), weights));
     c->bordered_x = ps_memory_plan_at(memory, c->slot.bordered);
+    c->rows = ps_memory_plan_at(memory, c->slot.rows);
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SRC, ps_cpu_op_md(op, dnnl_query_src_md, 0),
-                          c->bordered_x ? c->bordered_x : p->x));
+                          forward_source(c, p->x)));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_WEIGHTS,
                           ps_cpu_op_md(op, dnnl_query_weights_md, 0), *weights));
     if (p->bias)
@@ -299,9 +375,12 @@ static ps_err bind_backward_data(ps_cpu_conv *c, const ps_memory_plan *memory,
                           ps_cpu_op_md(op, dnnl_query_diff_dst_md, 0), p->dy));
     c->dx = p->dx;
     c->bordered_dx = ps_memory_plan_at(memory, c->slot.bordered_dx);
+    c->rows_dx = ps_memory_plan_at(memory, c->slot.rows_dx);
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_SRC,
                           ps_cpu_op_md(op, dnnl_query_diff_src_md, 0),
-                          c->bordered_dx ? c->bordered_dx : p->dx));
+                          c->bordered_dx ? c->bordered_dx
+                          : c->rows_dx   ? c->rows_dx
+                                         : p->dx));
     return ps_cpu_op_bind_scratch(op, who,
                                   ps_memory_plan_at(memory, c->slot.scratch_data));
 }
@@ -313,10 +392,13 @@ static ps_err bind_backward_weights(ps_cpu_conv *c, const ps_memory_plan *memory
     ps_cpu_op *op = &c->backward_weights, *reorder = &c->order_gradient;
     float *gradient = reorder->primitive ? ps_memory_plan_at(memory, c->slot.gradient)
                                          : c->plain_gradient;
+    c->dy = p->dy;
+    c->rows_dy = ps_memory_plan_at(memory, c->slot.rows_dy);
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SRC, ps_cpu_op_md(op, dnnl_query_src_md, 0),
-                          c->bordered_x ? c->bordered_x : p->x));
+                          weights_source(c, p->x)));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_DST,
-                          ps_cpu_op_md(op, dnnl_query_diff_dst_md, 0), p->dy));
+                          ps_cpu_op_md(op, dnnl_query_diff_dst_md, 0),
+                          c->rows_dy ? c->rows_dy : p->dy));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_WEIGHTS,
                           ps_cpu_op_md(op, dnnl_query_diff_weights_md, 0), gradient));
     if (p->bias)
@@ -349,11 +431,25 @@ ps_err ps_cpu_conv_forward(ps_cpu_conv *c, dnnl_stream_t stream, const void *x)
     const char *who = c->layer->name;
     if (c->rounded) ps_cpu_narrow(c->factors, c->n_weights, c->weight, c->rounded);
     PS_TRY(ps_cpu_op_run(&c->order_weights, who, stream));
-    if (c->bordered_x)
+    if (c->products == PS_CPU_ALL_PRODUCTS)
+        ps_cpu_windows_gather(&c->windows, ps_cpu_factor_bytes(c->factors), x, c->rows);
+    else if (c->bordered_x)
         ps_cpu_border_add(&c->in, x, &c->bordered, c->bordered_x);
     else
         PS_TRY(ps_cpu_op_rebind(&c->forward, who, DNNL_ARG_SRC, x));
     return ps_cpu_op_run(&c->forward, who, stream);
+}
+
+/* Brings what the products of a gradient read into their order. */
+static void arrange_factors(const ps_cpu_conv *c, const void *x)
+{
+    if (c->products != PS_CPU_WEIGHTS_PRODUCTS) return;
+    ps_cpu_windows_gather(&c->windows, sizeof(float), x, c->rows);
+    if (!c->rows_dy) return;
+    ps_cpu_shape last = c->out;
+    last.lanes = last.c;
+    last.blocks = 1;
+    ps_cpu_convert(&c->out, c->dy, &last, c->rows_dy, false);
 }
 
 /* One of the two that is not needed is computed beside the other, and dropped. */
@@ -368,7 +464,8 @@ static ps_err backward_weights(ps_cpu_conv *c, dnnl_stream_t stream, const void 
                             accumulate || !dweight ? c->plain_gradient : dweight));
     PS_TRY(ps_cpu_op_rebind(&c->backward_weights, who, DNNL_ARG_DIFF_BIAS,
                             accumulate || !dbias ? c->bias_gradient : dbias));
-    if (!c->bordered_x) // else the forward pass has filled it
+    arrange_factors(c, x);
+    if (!c->bordered_x && !c->rows) // else they have been filled
         PS_TRY(ps_cpu_op_rebind(&c->backward_weights, who, DNNL_ARG_SRC, x));
     PS_TRY(ps_cpu_op_run(&c->backward_weights, who, stream));
     PS_TRY(ps_cpu_op_run(&c->order_gradient, who, stream));
@@ -387,5 +484,6 @@ ps_err ps_cpu_conv_backward(ps_cpu_conv *c, dnnl_stream_t stream, const void *x,
     PS_TRY(ps_cpu_op_run(&c->order_weights_back, who, stream));
     PS_TRY(ps_cpu_op_run(&c->backward_data, who, stream));
     if (c->bordered_dx) ps_cpu_border_remove(&c->bordered, c->bordered_dx, &c->in, c->dx);
+    if (c->rows_dx) ps_cpu_windows_sum(&c->windows, c->rows_dx, c->dx);
     return PS_OK;
 }

@@ -10,6 +10,7 @@
 #include "cpu_conv_choice.h"
 #include "cpu_op.h"
 #include "cpu_product_choice.h"
+#include "cpu_windows.h"
 #include "memory_plan.h"
 
 typedef struct ps_cpu_conv {
@@ -17,6 +18,8 @@ typedef struct ps_cpu_conv {
     ps_cpu_factors factors; // BF16 that was asked for is ROUNDED where that is better
     ps_cpu_shape in, out;   // the layouts it reads and writes
     ps_cpu_shape bordered;  // in with the layer's padding around it; n = 0: not needed
+    ps_cpu_conv_products products;
+    ps_cpu_windows windows;                      // that the products read
     ps_cpu_op order_weights, forward;            // PyTorch's order -> the library's
     ps_cpu_op order_weights_back, backward_data; // the first: if the order differs
     ps_cpu_op backward_weights, order_gradient;  // the library's order -> PyTorch's
@@ -26,12 +29,18 @@ typedef struct ps_cpu_conv {
         int weights, weights_back, gradient, plain_gradient, bias_gradient;
         int scratch, scratch_data, scratch_weights;
         int bordered, bordered_dx;
+        int rows, rows_dx, rows_dy;
         int rounded;
     } slot;
     const float *weight; // in the parameter arena
     void *rounded;       // the same as factors, in PyTorch's order; NULL for FLOAT32
     float *plain_gradient, *bias_gradient;
     float *bordered_x, *bordered_dx; // NULL where there is no border
+    // products: the windows of x and of its gradient, and dy in channels-last order;
+    // NULL where they are not needed
+    void *rows;
+    float *rows_dx, *rows_dy;
+    const float *dy;
     float *dx;
     int64_t n_weights, n_bias;
 } ps_cpu_conv;

@@ -16,11 +16,19 @@ typedef struct ps_cpu_conv_use {
     ps_cpu_factors factors;
 } ps_cpu_conv_use;
 
+/* Which passes are products of matrices, whose rows are the windows (cpu_windows.h). */
+typedef enum ps_cpu_conv_products {
+    PS_CPU_NO_PRODUCTS,
+    PS_CPU_WEIGHTS_PRODUCTS, // the gradient of the weights
+    PS_CPU_ALL_PRODUCTS
+} ps_cpu_conv_products;
+
 typedef struct ps_cpu_conv_choice {
     ps_cpu_shape in, out; // the layouts; in: with its border
     bool border;          // the layer's padding is part of the input, as zeros
-    bool slow;            // one of the passes has only reference code
-    int grade;            // of the worst pass; kernels have the highest
+    ps_cpu_conv_products products;
+    bool slow; // one of the passes has only reference code
+    int grade; // of the worst pass; kernels have the highest
     // owned; the last two are NULL where they are not needed
     dnnl_primitive_desc_t forward, backward_data, backward_weights;
 } ps_cpu_conv_choice;

@@ -124,7 +124,7 @@ ps_err ps_dnnl_product_forward(const ps_dnnl_product *p, bool training,
 {
     return ps_dnnl_check(dnnl_inner_product_forward_primitive_desc_create(
                              out, p->engine, forward_kind(training), p->src, p->weights,
-                             NULL, p->dst, p->attr),
+                             p->bias, p->dst, p->attr),
                          p->who, "inner product");
 }
 
@@ -144,7 +144,7 @@ ps_err ps_dnnl_product_backward_weights(const ps_dnnl_product *p,
 {
     return ps_dnnl_check(
         dnnl_inner_product_backward_weights_primitive_desc_create(
-            out, p->engine, p->src, p->weights, NULL, p->dst, forward, p->attr),
+            out, p->engine, p->src, p->weights, p->bias, p->dst, forward, p->attr),
         p->who, "inner product backward weights");
 }
 
@@ -241,7 +241,7 @@ ps_err ps_dnnl_product_forward(const ps_dnnl_product *p, bool training,
 {
     dnnl_inner_product_desc_t d;
     dnnl_status_t s = dnnl_inner_product_forward_desc_init(
-        &d, forward_kind(training), p->src, p->weights, NULL, p->dst);
+        &d, forward_kind(training), p->src, p->weights, p->bias, p->dst);
     return pd_create(s, &d, p->engine, p->who, "inner product", p->attr, NULL, out);
 }
 
@@ -262,7 +262,7 @@ ps_err ps_dnnl_product_backward_weights(const ps_dnnl_product *p,
 {
     dnnl_inner_product_desc_t d;
     dnnl_status_t s = dnnl_inner_product_backward_weights_desc_init(
-        &d, p->src, p->weights, NULL, p->dst);
+        &d, p->src, p->weights, p->bias, p->dst);
     return pd_create(s, &d, p->engine, p->who, "inner product backward weights", p->attr,
                      forward, out);
 }

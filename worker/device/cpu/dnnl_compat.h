@@ -88,11 +88,11 @@ ps_err ps_dnnl_conv_backward_weights(const ps_dnnl_conv *conv,
                                      const_dnnl_primitive_desc_t forward,
                                      dnnl_primitive_desc_t *out);
 
-/* dst (n, out) = src (n, in) weights (out, in)^T, without a bias. */
+/* dst (n, out) = src (n, in) weights (out, in)^T + bias (out). */
 typedef struct ps_dnnl_product {
     dnnl_engine_t engine;
     const char *who;
-    const ps_dnnl_md *src, *weights, *dst;
+    const ps_dnnl_md *src, *weights, *bias, *dst; // bias may be NULL
     const_dnnl_primitive_attr_t attr;
 } ps_dnnl_product;
 
