@@ -71,7 +71,7 @@ const ps_config_key ps_config_keys[] = {
     DEVICE("train.device", train.device, LOCAL, "auto",
            "where the arithmetic runs; auto: a GPU if there is one, else the CPU"),
     WORD("train.precision", train.precision, JOB, ps_precision_words, "float32",
-         "type of the factors of products (conv2d, linear), on GPUs also of activations; "
+         "type of the factors of products (conv2d, linear), and of activations; "
          "sums, losses and the weights kept are float32; fp16: on GPUs alone"),
     BOOL("train.tf32", train.tf32, JOB, "false",
          "let NVIDIA GPUs round the factors of float32 products to 10 bits"),

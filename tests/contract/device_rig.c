@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "cpu_factors.h"
 #include "init_weights.h"
 #include "mem.h"
 #include "model_spec.h"
@@ -84,7 +85,9 @@ void rig_init(rig *r, const rig_device *on, const char *input, const char *loss,
     const bool numbers = load_model(r, input, loss, layers);
     r->max_batch = max_batch;
     r->rounding = on->rounding;
-    r->whole_values = on->kind == PS_DEVICE_CPU; // only products read 16 bits
+    r->rounds_once = on->kind == PS_DEVICE_CPU;
+    // where bf16 is emulated only products read 16 bits
+    r->whole_values = r->rounds_once && strcmp(ps_cpu_bf16_name(), "emulated") == 0;
     size_t n = (size_t)max_batch, arena = sizeof(float) * r->spec.table.arena_count;
     size_t features = (size_t)ps_dims_count(&r->spec.input);
     assert_int_equal(ps_mem_map_zeroed(&r->params, arena, "p"), PS_OK); // these are
@@ -193,6 +196,7 @@ void rig_compare(rig *r, int n, const ps_pass *pass)
     ref.digits = r->rounding->digits;
     ref.least = r->rounding->least;
     ref.whole_values = r->whole_values;
+    ref.rounds_once = r->rounds_once;
     if (pass->accumulate) {
         for (uint64_t i = 0; i < r->spec.table.arena_count; i++)
             ref.grads[i] = r->grads[i];

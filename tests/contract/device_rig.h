@@ -32,7 +32,7 @@ typedef struct rig {
     ps_model_spec spec;
     int max_batch;
     const rig_rounding *rounding;
-    bool whole_values; // as in ref_model
+    bool whole_values, rounds_once; // as in ref_model
     float *params, *grads, *x;
     void *buffers;
     int32_t *labels;

@@ -130,13 +130,13 @@ static void store(const ref_model *m, int i, double *x)
     if (!m->whole_values && !is_wide(m, i)) round_all(m, x, m->n * ps_dims_count(d));
 }
 
-/* A product is stored before its bias is added. */
+/* A product is stored before its bias is added, unless the device rounds once. */
 static void add_bias(ref_model *m, const ps_layer *l, double *y)
 {
     const double *bias = tensor_of(m, m->params, l->bias);
     int64_t O = l->out.d[0], P = ps_dims_count(&l->out) / O;
     int i = (int)(l - m->spec->layers);
-    store(m, i, y);
+    if (!m->rounds_once) store(m, i, y);
     for (int64_t k = 0; k < m->n * O * P && bias; k++)
         y[k] += bias[k / P % O];
 }
@@ -680,7 +680,7 @@ double ref_forward(ref_model *m, const ps_batch *batch, const ps_pass *pass)
     double sum = 0, weight;
     for (int64_t i = 0; i < m->n * ps_dims_count(&m->spec->input); i++)
         m->input[i] = batch->x[i];
-    store(m, PS_INPUT, m->input);
+    if (!m->rounds_once) store(m, PS_INPUT, m->input);
     for (int i = 0; i < m->spec->n_layers; i++)
         forward_layer(m, i, batch, pass);
     m->weight = 0;

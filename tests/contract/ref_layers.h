@@ -14,7 +14,9 @@ typedef struct ref_model {
      * digits (bf16: 8, fp16: 11), none below 2^least; digits 0: no rounding. What the
      * loss and log_softmax read and write is not rounded. */
     int digits, least;
-    bool whole_values;  // values between layers are not rounded, only factors
+    bool whole_values; // values between layers are not rounded, only factors
+    /* Outputs of products are rounded once, with their bias; the model's input is not. */
+    bool rounds_once;
     double *params;     // as the parameter arena
     double *grads;      // added to by every backward pass
     double *statistics; // running mean and variance, at the buffer's offset / 4

@@ -3,7 +3,7 @@
  *
  * Products take factors of 16 bits and sum them in float32: inputs, weights, and the
  * gradients of outputs are rounded first. Everything else computes in float32, of values
- * that have 16 bits between layers; a device with room for it may keep these in float32.
+ * that have 16 bits between layers; a CPU that emulates bf16 keeps these in float32.
  * What the loss or a log_softmax reads or writes is float32: these are few values for
  * each sample, and they need the precision. Weights that are stepped, their gradients,
  * batch norm's statistics and all sums are float32. */

@@ -1,19 +1,22 @@
 #include "cpu_activation.h"
 
+#include <string.h>
+
 #include "arith.h"
+#include "cpu_factors.h"
 #include "cpu_level.h"
 
-/* Zeroes the lanes after the last channel, for functions that do not map 0 to 0. */
-static void zero_padding(const ps_cpu_shape *s, float *y)
+/* Zeroes the lanes after the last channel, for functions that do not map 0 to 0. bytes:
+ * of an element. */
+static void zero_padding(const ps_cpu_shape *s, void *y, size_t bytes)
 {
-    int64_t used = s->c % s->lanes, plane = ps_cpu_shape_plane(s);
+    const int64_t used = s->c % s->lanes, plane = ps_cpu_shape_plane(s);
     if (used == 0) return;
     for (int64_t n = 0; n < s->n; n++) {
-        float *block = y + ((n + 1) * s->blocks - 1) * plane * s->lanes;
-        for (int64_t p = 0; p < plane; p++) {
-            for (int64_t l = used; l < s->lanes; l++)
-                block[p * s->lanes + l] = 0.0f;
-        }
+        const int64_t block = ((n + 1) * s->blocks - 1) * plane * s->lanes;
+        for (int64_t p = 0; p < plane; p++)
+            memset((char *)y + (size_t)(block + p * s->lanes + used) * bytes, 0,
+                   (size_t)(s->lanes - used) * bytes);
     }
 }
 
@@ -201,7 +204,7 @@ PS_PER_LEVEL(void, ps_cpu_activation_forward,
         return;
     default: // SIGMOID
         FORWARD(sigmoid_lane(x[i]));
-        zero_padding(shape, y);
+        zero_padding(shape, y, sizeof *y);
     }
 }
 
@@ -250,5 +253,47 @@ PS_PER_LEVEL(void, ps_cpu_activation_backward,
         return;
     default: // SIGMOID
         BACKWARD(ps_sigmoid_grad(v[i], dy[i]));
+    }
+}
+
+/* How many values are float32 at a time: they stay in the L2 cache, and are enough work
+ * for several threads. */
+enum { BLOCK = 1 << 15 };
+
+static int64_t block_at(int64_t first, int64_t count)
+{
+    return count - first < BLOCK ? count - first : BLOCK;
+}
+
+PS_PER_LEVEL(void, ps_cpu_activation_forward_bf16,
+             (const ps_layer *layer, const ps_cpu_shape *shape, const uint16_t *x,
+              uint16_t *y),
+             (layer, shape, x, y))
+{
+    const int64_t count = ps_cpu_shape_count(shape);
+    float v[BLOCK];
+    for (int64_t i = 0; i < count; i += BLOCK) {
+        const ps_cpu_shape block = {
+            .n = block_at(i, count), .c = 1, .h = 1, .w = 1, .lanes = 1, .blocks = 1};
+        ps_cpu_widen(block.n, x + i, v);
+        PS_AT_LEVEL(ps_cpu_activation_forward)(layer, &block, v, v);
+        ps_cpu_narrow(PS_CPU_BF16, block.n, v, y + i);
+    }
+    if (layer->kind == PS_LAYER_SIGMOID) zero_padding(shape, y, sizeof *y);
+}
+
+PS_PER_LEVEL(void, ps_cpu_activation_backward_bf16,
+             (const ps_layer *layer, int64_t count, const uint16_t *v, const uint16_t *dy,
+              uint16_t *dx, bool add),
+             (layer, count, v, dy, dx, add))
+{
+    float value[BLOCK], from[BLOCK], to[BLOCK];
+    for (int64_t i = 0; i < count; i += BLOCK) {
+        const int64_t n = block_at(i, count);
+        ps_cpu_widen(n, v + i, value);
+        ps_cpu_widen(n, dy + i, from);
+        if (add) ps_cpu_widen(n, dx + i, to);
+        PS_AT_LEVEL(ps_cpu_activation_backward)(layer, n, value, from, to, add);
+        ps_cpu_narrow(PS_CPU_BF16, n, to, dx + i);
     }
 }

@@ -49,9 +49,11 @@ static ps_err make(ps_cpu_batchnorm *n, ps_dnnl_batchnorm *desc, bool training)
 {
     offer o = {0};
     ps_err err;
-    PS_TRY_GOTO(ask(n, desc, training, &o), err, out);
-    n->own =
-        !has_vectors(o.evaluate) || !has_vectors(o.train) || !has_vectors(o.backward);
+    err = ask(n, desc, training, &o);
+    n->own = err == PS_ERR_UNSUPPORTED || !has_vectors(o.evaluate) ||
+             !has_vectors(o.train) || !has_vectors(o.backward);
+    if (err == PS_ERR_UNSUPPORTED) err = PS_OK;
+    if (err != PS_OK) goto out;
     if (n->own) goto out;
     PS_TRY_GOTO(ps_cpu_op_create(&n->evaluate, desc->who, &o.evaluate), err, out);
     if (!training) goto out;
@@ -63,21 +65,22 @@ out:
 }
 
 ps_err ps_cpu_batchnorm_init(ps_cpu_batchnorm *n, dnnl_engine_t engine,
-                             const ps_layer *layer, const ps_cpu_shape *shape, bool relu,
-                             bool training)
+                             const ps_layer *layer, const ps_cpu_shape *shape,
+                             const ps_cpu_batchnorm_use *use)
 {
-    *n = (ps_cpu_batchnorm){.layer = layer, .shape = *shape, .relu = relu};
+    const dnnl_data_type_t type = use->narrow ? dnnl_bf16 : dnnl_f32;
+    *n = (ps_cpu_batchnorm){.layer = layer, .shape = *shape, .relu = use->relu};
     n->affine = layer->weight != PS_NONE && layer->bias != PS_NONE;
     ps_dnnl_batchnorm desc = {
         .engine = engine, .who = layer->name, .eps = (float)layer->eps};
     ps_dnnl_md *md = NULL;
     ps_err err;
-    PS_TRY_GOTO(ps_cpu_shape_md(shape, layer->name, dnnl_f32, &md), err, out);
+    PS_TRY_GOTO(ps_cpu_shape_md(shape, layer->name, type, &md), err, out);
     PS_TRY_GOTO(ps_dnnl_attr_create(layer->name, false,
                                     (dnnl_primitive_attr_t *)(void *)&desc.attr),
                 err, out);
     desc.src = md;
-    err = make(n, &desc, training);
+    err = make(n, &desc, use->training);
 out:
     ps_dnnl_md_destroy(&md);
     if (desc.attr)
@@ -318,7 +321,7 @@ static void forward_own(ps_cpu_batchnorm *n, const float *x, bool training)
     ps_cpu_batchnorm_values(&n->shape, &channels, x, n->relu, p->y);
 }
 
-ps_err ps_cpu_batchnorm_forward(ps_cpu_batchnorm *n, dnnl_stream_t stream, const float *x,
+ps_err ps_cpu_batchnorm_forward(ps_cpu_batchnorm *n, dnnl_stream_t stream, const void *x,
                                 bool training, int64_t *batches)
 {
     const char *who = n->layer->name;
@@ -368,9 +371,8 @@ static void backward_own(ps_cpu_batchnorm *n, const float *x, float *dweight,
                               n->scale_gradient, p->dx, add);
 }
 
-ps_err ps_cpu_batchnorm_backward(ps_cpu_batchnorm *n, dnnl_stream_t stream,
-                                 const float *x, float *dweight, float *dbias,
-                                 bool accumulate, bool add)
+ps_err ps_cpu_batchnorm_backward(ps_cpu_batchnorm *n, dnnl_stream_t stream, const void *x,
+                                 float *dweight, float *dbias, bool accumulate, bool add)
 {
     const char *who = n->layer->name;
     if (n->own) {

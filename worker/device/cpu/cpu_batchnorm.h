@@ -10,7 +10,7 @@
 #include "model_spec.h"
 
 typedef struct ps_cpu_batchnorm_arrays {
-    float *x, *y, *dy, *dx;                 // dy, dx NULL when not training
+    void *x, *y, *dy, *dx;                  // dy, dx NULL when not training
     float *weight, *bias;                   // in the parameter arena, or NULL
     float *running_mean, *running_variance; // in the buffer arena
 } ps_cpu_batchnorm_arrays;
@@ -33,11 +33,17 @@ typedef struct ps_cpu_batchnorm {
                         // this; or NULL
 } ps_cpu_batchnorm;
 
-/* relu: y = max(0, .); the gradient accounts for it. norm is safe for fini after a
- * failure. SHAPE when training has only one value per channel. */
+typedef struct ps_cpu_batchnorm_use {
+    bool relu; // y = max(0, .); the gradient accounts for it
+    bool training;
+    bool narrow; // x, y and their gradients are bf16: our own loops don't take them
+} ps_cpu_batchnorm_use;
+
+/* norm is safe for fini after a failure. SHAPE when training has only one value per
+ * channel. */
 ps_err ps_cpu_batchnorm_init(ps_cpu_batchnorm *norm, dnnl_engine_t engine,
-                             const ps_layer *layer, const ps_cpu_shape *shape, bool relu,
-                             bool training);
+                             const ps_layer *layer, const ps_cpu_shape *shape,
+                             const ps_cpu_batchnorm_use *use);
 void ps_cpu_batchnorm_fini(ps_cpu_batchnorm *norm);
 
 ps_err ps_cpu_batchnorm_plan_forward(ps_cpu_batchnorm *norm, ps_memory_plan *memory,
@@ -50,11 +56,11 @@ ps_err ps_cpu_batchnorm_bind(ps_cpu_batchnorm *norm, const ps_memory_plan *memor
 
 /* batches: num_batches_tracked, incremented in training; may be NULL. */
 ps_err ps_cpu_batchnorm_forward(ps_cpu_batchnorm *norm, dnnl_stream_t stream,
-                                const float *x, bool training, int64_t *batches);
+                                const void *x, bool training, int64_t *batches);
 /* accumulate: add to dweight and dbias instead of overwriting them. add: the same for dx;
  * only our own loops can do this, and only they allow dx to be NULL. */
 ps_err ps_cpu_batchnorm_backward(ps_cpu_batchnorm *norm, dnnl_stream_t stream,
-                                 const float *x, float *dweight, float *dbias,
+                                 const void *x, float *dweight, float *dbias,
                                  bool accumulate, bool add);
 
 #endif

@@ -192,6 +192,9 @@ ps_err ps_cpu_conv_init(ps_cpu_conv *c, dnnl_engine_t engine, const ps_layer *la
     ps_err err = choose(c, engine, in, use, &choice);
     if (err == PS_OK) {
         set_layouts(c, &choice);
+        c->narrow_dx = use->narrow_dx && c->factors == PS_CPU_BF16 &&
+                       layer->kind == PS_LAYER_CONV2D &&
+                       choice.products == PS_CPU_NO_PRODUCTS;
         count_parameters(c);
         err = make_primitives(c, engine, &choice);
     }

@@ -3,7 +3,8 @@
  *
  * The input and the gradient of the output are the factors of products, with the
  * weights: float32, bf16, or float32 rounded to bf16. The caller rounds the first two.
- * The weights are rounded in the forward pass; what is computed is float32. */
+ * The weights are rounded in the forward pass; what is computed is float32, or stored as
+ * bf16 if the caller asks for it. */
 #ifndef PS_CPU_CONV_H
 #define PS_CPU_CONV_H
 
@@ -40,8 +41,9 @@ typedef struct ps_cpu_conv {
     // NULL where they are not needed
     void *rows;
     float *rows_dx, *rows_dy;
-    const float *dy;
-    float *dx;
+    const void *dy;
+    void *dx; // bf16 with narrow_dx, else float32
+    bool narrow_dx;
     int64_t n_weights, n_bias;
 } ps_cpu_conv;
 
@@ -60,10 +62,10 @@ ps_err ps_cpu_conv_plan_backward(ps_cpu_conv *conv, ps_memory_plan *memory);
 /* Where everything lies. dy and dx are NULL when not training; dx also when it is not
  * needed. */
 typedef struct ps_cpu_conv_arrays {
-    void *x; // factors
-    float *y;
-    void *dy; // factors
-    float *dx;
+    void *x;              // factors
+    void *y;              // bf16 if that was asked for, else float32
+    void *dy;             // factors
+    void *dx;             // bf16 with narrow_dx, else float32
     float *weight, *bias; // in the parameter arena; bias may be NULL
 } ps_cpu_conv_arrays;
 

@@ -35,6 +35,7 @@ typedef struct maker {
     ps_cpu_shape in, out; // in PyTorch's order; in: with its border, if there is one
     bool border;
     dnnl_data_type_t factor; // of the input, the weights and the output's gradient
+    dnnl_data_type_t y, dx;
     ps_dnnl_md *any_src, *any_dst, *any_weights, *any_weights_grad, *bias;
     dnnl_primitive_attr_t attr, attr_back;
 } maker;
@@ -141,7 +142,7 @@ static ps_err make_descriptors(maker *m)
     const dnnl_dims_t dst = {m->out.n, m->out.c, m->out.h, m->out.w};
     const dnnl_format_tag_t any = dnnl_format_tag_any;
     PS_TRY(ps_dnnl_md_create_as(who, 4, src, m->factor, any, &m->any_src));
-    PS_TRY(ps_dnnl_md_create(who, 4, dst, any, &m->any_dst));
+    PS_TRY(ps_dnnl_md_create_as(who, 4, dst, m->y, any, &m->any_dst));
     PS_TRY(ps_dnnl_md_create_as(who, n_dims, weights, m->factor, any, &m->any_weights));
     PS_TRY(ps_dnnl_md_create(who, n_dims, weights, any, &m->any_weights_grad));
     if (l->bias != PS_NONE) PS_TRY(ps_dnnl_md_create(who, 1, bias, dnnl_x, &m->bias));
@@ -156,7 +157,10 @@ static ps_err maker_init(maker *m, dnnl_engine_t engine, const ps_layer *l,
 {
     *m = (maker){.layer = l, .use = use, .in = *in, .border = border};
     m->out = ps_cpu_shape_make(in->n, &l->out, 1);
-    m->factor = use->factors == PS_CPU_BF16 ? dnnl_bf16 : dnnl_f32;
+    const bool bf16 = use->factors == PS_CPU_BF16;
+    m->factor = bf16 ? dnnl_bf16 : dnnl_f32;
+    m->y = bf16 && use->narrow_y ? dnnl_bf16 : dnnl_f32;
+    m->dx = bf16 && use->narrow_dx ? dnnl_bf16 : dnnl_f32;
     if (border) {
         m->in.h += 2 * l->padding[0];
         m->in.w += 2 * l->padding[1];
@@ -223,7 +227,7 @@ static ps_err read_lanes(maker *m, plan *p, bool *known)
     ps_err err = ps_cpu_shape_read_md(&c->in, m->conv.who, m->factor,
                                       ps_dnnl_pd_md(pd, dnnl_query_src_md, 0), &in_known);
     if (err == PS_OK)
-        err = ps_cpu_shape_read_md(&c->out, m->conv.who, dnnl_f32,
+        err = ps_cpu_shape_read_md(&c->out, m->conv.who, m->y,
                                    ps_dnnl_pd_md(pd, dnnl_query_dst_md, 0), &out_known);
     destroy_pd(&pd);
     *known = in_known && out_known;
@@ -249,8 +253,8 @@ static ps_err make_layouts(const maker *m, plan *p, order by)
     in->blocks = (in->c + in->lanes - 1) / in->lanes;
     out->blocks = (out->c + out->lanes - 1) / out->lanes;
     PS_TRY(make_md(in, who, m->factor, by, &p->src));
-    PS_TRY(make_md(out, who, dnnl_f32, by, &p->dst));
-    PS_TRY(make_md(in, who, dnnl_f32, by, &p->src_grad));
+    PS_TRY(make_md(out, who, m->y, by, &p->dst));
+    PS_TRY(make_md(in, who, m->dx, by, &p->src_grad));
     return make_md(out, who, m->factor, by, &p->dst_grad);
 }
 
@@ -358,10 +362,14 @@ static bool is_best(const plan *p)
  * *best is a plan. */
 static ps_err improve(plan *best, maker *m, bool *found)
 {
-    for (order by = 0; by < N_ORDERS && !(*found && is_best(best)); by++) {
+    // AMX's kernels are for channels-last; others are as fast in it, and need no reorder
+    static const order usual[] = {ORDER_ANY, ORDER_CHANNELS_LAST, ORDER_ROWS};
+    static const order amx[] = {ORDER_CHANNELS_LAST, ORDER_ANY, ORDER_ROWS};
+    const order *by = m->factor == dnnl_bf16 && ps_cpu_has_amx() ? amx : usual;
+    for (int i = 0; i < N_ORDERS && !(*found && is_best(best)); i++) {
         plan p;
         bool known;
-        ps_err err = plan_init(&p, m, by, &known);
+        ps_err err = plan_init(&p, m, by[i], &known);
         bool better = err == PS_OK && known && (!*found || is_better(&p, best));
         plan_fini(better ? best : &p);
         if (better) *best = p;

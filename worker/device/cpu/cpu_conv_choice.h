@@ -11,9 +11,11 @@ typedef struct ps_cpu_conv_use {
     bool training;
     bool data_gradient;   // the backward pass computes dx
     ps_winograd winograd; // which passes of 3 x 3 windows may use the algorithm
-    /* BF16: the input, the weights and the gradient of the output have 16 bits; what is
-     * computed of them is float32. */
+    /* BF16: the input, the weights and the gradient of the output have 16 bits. What is
+     * computed of them is float32, except the output and the input's gradient if they are
+     * to be stored as bf16. */
     ps_cpu_factors factors;
+    bool narrow_y, narrow_dx;
 } ps_cpu_conv_use;
 
 /* Which passes are products of matrices, whose rows are the windows (cpu_windows.h). */

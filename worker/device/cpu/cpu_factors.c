@@ -62,3 +62,11 @@ PS_PER_LEVEL(void, ps_cpu_narrow,
     for (int64_t i = 0; i < n; i++)
         whole[i] = ps_float_of_bf16(ps_bf16_of(x[i]));
 }
+
+PS_PER_LEVEL(void, ps_cpu_widen,
+             (int64_t n, const uint16_t *restrict x, float *restrict out), (n, x, out))
+{
+#pragma omp parallel for simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] = ps_float_of_bf16(x[i]);
+}

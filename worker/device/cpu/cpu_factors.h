@@ -31,5 +31,7 @@ size_t ps_cpu_factor_bytes(ps_cpu_factors factors);
  * overlap of x and out is allowed. */
 void ps_cpu_narrow(ps_cpu_factors factors, int64_t n, const float *restrict x,
                    void *restrict out);
+/* The reverse of BF16; exact. */
+void ps_cpu_widen(int64_t n, const uint16_t *restrict x, float *restrict out);
 
 #endif

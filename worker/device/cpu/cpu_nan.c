@@ -31,7 +31,7 @@ bool ps_cpu_nan_is_hidden(const ps_cpu_run *run, const ps_cpu_step *s,
 
 void ps_cpu_nan_show(const ps_cpu_run *run)
 {
-    const ps_cpu_value *out = &run->values[run->graph->output];
+    float *out = run->values[run->graph->output].at;
     for (int64_t i = 0; i < run->n * run->options->spec->n_outputs; i++)
-        out->at[i] = NAN;
+        out[i] = NAN;
 }

@@ -13,12 +13,72 @@ static bool same_lanes(const ps_cpu_shape *a, const ps_cpu_shape *b)
     return a->lanes == b->lanes || (ps_cpu_shape_is_plain(a) && ps_cpu_shape_is_plain(b));
 }
 
+void ps_cpu_narrow_choose(ps_cpu_run *run)
+{
+    for (int v = 1; v < run->graph->n_edges; v++)
+        run->values[v].narrow =
+            run->library->factors == PS_CPU_BF16 && !ps_edge_stays_float32(run->graph, v);
+}
+
+/* Whether all values of the step are bf16, in one layout. */
+static bool is_uniform(const ps_cpu_run *run, const ps_cpu_step *s)
+{
+    const ps_cpu_value *out = &run->values[s->node->out];
+    for (int k = 0; k < s->node->n_in; k++) {
+        const ps_cpu_value *in = &run->values[s->node->in[k]];
+        if (!in->narrow || !same_lanes(&in->shape, &out->shape)) return false;
+    }
+    return out->narrow;
+}
+
+/* Whether the step, as it was planned, has code for the bf16 values that it reads. */
+static bool takes_inputs(const ps_cpu_run *run, const ps_cpu_step *s)
+{
+    const ps_cpu_shape *in = &run->values[s->node->in[0]].shape;
+    const ps_layer_kind kind = s->node->layer->kind;
+    if (ps_model_is_activation(kind)) return is_uniform(run, s);
+    switch (kind) {
+    case PS_LAYER_CONV2D:
+        return s->factors == PS_CPU_BF16 && same_lanes(in, &s->conv.in);
+    case PS_LAYER_LINEAR:
+        return s->factors == PS_CPU_BF16 && ps_cpu_shape_is_plain(in);
+    case PS_LAYER_BATCH_NORM2D:
+        return is_uniform(run, s) && !s->batchnorm.own;
+    case PS_LAYER_ADD:
+        return is_uniform(run, s);
+    default:
+        return s->view && is_uniform(run, s);
+    }
+}
+
+void ps_cpu_narrow_lend(const ps_cpu_run *run, ps_cpu_step *s)
+{
+    const ps_layer_kind kind = s->node->layer->kind;
+    const bool takes = takes_inputs(run, s);
+    for (int k = 0; k < s->node->n_in; k++)
+        s->lends[k] = run->values[s->node->in[k]].narrow && !takes;
+    const bool out = kind == PS_LAYER_CONV2D ? s->factors == PS_CPU_BF16
+                                             : takes && kind != PS_LAYER_LINEAR;
+    s->lends_out = run->values[s->node->out].narrow && !out;
+}
+
+bool ps_cpu_narrow_in(const ps_cpu_run *run, const ps_cpu_step *s, int k)
+{
+    return run->values[s->node->in[k]].narrow && !s->lends[k];
+}
+
+bool ps_cpu_narrow_out(const ps_cpu_run *run, const ps_cpu_step *s)
+{
+    return run->values[s->node->out].narrow && !s->lends_out;
+}
+
 ps_err ps_cpu_narrow_plan_input(ps_cpu_run *run, ps_cpu_step *s,
                                 const ps_cpu_shape *wanted)
 {
     const ps_cpu_shape *in = &run->values[s->node->in[0]].shape;
     const size_t count = (size_t)ps_cpu_shape_count(wanted);
     const bool same = same_lanes(in, wanted), narrow = s->factors != PS_CPU_FLOAT32;
+    if (ps_cpu_narrow_in(run, s, 0)) return PS_OK; // they are factors already
     if (same && !narrow) return PS_OK;
     PS_TRY(ps_memory_plan_take(&run->memory, count * ps_cpu_factor_bytes(s->factors),
                                &s->slot_x));
@@ -33,7 +93,7 @@ const void *ps_cpu_narrow_input(const ps_cpu_run *run, const ps_cpu_step *s,
 {
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const float *x = in->at;
-    if (!s->x) return x;
+    if (!s->x) return in->at;
     float *turned = s->factors == PS_CPU_FLOAT32
                         ? s->x
                         : ps_memory_plan_at(&run->memory, s->slot_turned_x);
@@ -81,8 +141,8 @@ ps_err ps_cpu_narrow_linear_backward(const ps_cpu_run *run, ps_cpu_step *s,
         ps_cpu_linear_backward_bias(&s->linear, run->values[s->node->out].grad, dbias,
                                     accumulate);
     if (s->factors == PS_CPU_BF16)
-        return ps_cpu_conv_backward(&s->conv, run->library->stream, s->x, dweight, NULL,
-                                    accumulate);
+        return ps_cpu_conv_backward(&s->conv, run->library->stream, s->x ? s->x : in->at,
+                                    dweight, NULL, accumulate);
     PS_TRY(
         ps_cpu_linear_backward_weights(&s->linear, s->x, dy, dweight, NULL, accumulate));
     if (!in->grad) return PS_OK;

@@ -1,12 +1,14 @@
 #include "cpu_plan.h"
 
 #include "cpu_concat.h"
+#include "cpu_lend.h"
 #include "cpu_narrow.h"
 #include "log.h"
 
-static size_t value_bytes(const ps_cpu_shape *s)
+static size_t value_bytes(const ps_cpu_value *v)
 {
-    return sizeof(float) * (size_t)ps_cpu_shape_count(s);
+    const size_t element = v->narrow ? sizeof(uint16_t) : sizeof(float);
+    return element * (size_t)ps_cpu_shape_count(&v->shape);
 }
 
 static bool same_lanes(const ps_cpu_shape *a, const ps_cpu_shape *b)
@@ -92,12 +94,16 @@ static bool goes_back(const ps_cpu_run *run, const ps_cpu_step *s)
 static ps_err init_conv(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in,
                         ps_cpu_shape *out)
 {
+    const ps_model_edge *edge = &run->graph->edges[s->node->in[0]];
     const ps_cpu_conv_use use = {
         .relu = has_library_relu(s->node),
         .training = goes_back(run, s),
-        .data_gradient = run->graph->edges[s->node->in[0]].needs_grad,
+        .data_gradient = edge->needs_grad,
         .winograd = run->library->winograd,
         .factors = s->factors,
+        .narrow_y = ps_cpu_narrow_out(run, s),
+        // a part of a sum is not rounded before it is added
+        .narrow_dx = ps_cpu_narrow_in(run, s, 0) && edge->n_readers == 1,
     };
     PS_TRY(ps_cpu_conv_init(&s->conv, run->library->engine, s->node->layer, in, &use));
     s->factors = s->conv.factors;
@@ -107,8 +113,11 @@ static ps_err init_conv(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in,
 
 static ps_err init_norm(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in)
 {
+    const ps_cpu_batchnorm_use use = {.relu = has_library_relu(s->node),
+                                      .training = run->options->training,
+                                      .narrow = ps_cpu_narrow_in(run, s, 0)};
     return ps_cpu_batchnorm_init(&s->batchnorm, run->library->engine, s->node->layer, in,
-                                 has_library_relu(s->node), run->options->training);
+                                 &use);
 }
 
 static void init_pool(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in,
@@ -199,6 +208,19 @@ static ps_err init_layer(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in
     }
 }
 
+static bool same_type(const ps_cpu_run *run, const ps_cpu_step *s)
+{
+    return run->values[s->node->in[0]].narrow == run->values[s->node->out].narrow;
+}
+
+/* Whether the primitives were made for the types that the step will see. */
+static bool has_its_types(const ps_cpu_run *run, const ps_cpu_step *s)
+{
+    const ps_layer_kind kind = s->node->layer->kind;
+    const bool made = kind == PS_LAYER_CONV2D || kind == PS_LAYER_BATCH_NORM2D;
+    return !made || !(s->lends[0] || s->lends_out);
+}
+
 /* Decides the output's layout, and whether it takes memory of its own. */
 static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s)
 {
@@ -209,7 +231,15 @@ static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s)
     *out = ps_cpu_shape_make(run->n, &l->out, rows ? 1 : in->lanes);
     s->factors = ps_cpu_narrow_factors(run, s->node);
     PS_TRY(init_layer(run, s, in, out));
-    s->in_place = ps_model_graph_in_place(run->graph, s->node) && same_lanes(in, out);
+    ps_cpu_narrow_lend(run, s);
+    if (!has_its_types(run, s)) { // made again, for what it will be lent
+        ps_cpu_step_fini(s);
+        s->factors = ps_cpu_narrow_factors(run, s->node);
+        PS_TRY(init_layer(run, s, in, out));
+    }
+    s->view = s->view && same_type(run, s);
+    s->in_place = ps_model_graph_in_place(run->graph, s->node) && same_lanes(in, out) &&
+                  same_type(run, s);
     return PS_OK;
 }
 
@@ -218,7 +248,7 @@ static ps_err take_output(ps_cpu_run *run, ps_cpu_step *s)
     ps_cpu_value *in = &run->values[s->node->in[0]], *out = &run->values[s->node->out];
     out->root = s->node->out;
     if (!s->view && !s->in_place)
-        return ps_memory_plan_take(&run->memory, value_bytes(&out->shape), &out->slot);
+        return ps_memory_plan_take(&run->memory, value_bytes(out), &out->slot);
     out->root = in->root;
     ps_cpu_value *root = &run->values[in->root];
     if (out->last_reader > root->last_reader) root->last_reader = out->last_reader;
@@ -317,6 +347,8 @@ static bool gradient_in_place(const ps_cpu_run *run, const ps_cpu_step *s, int k
     const ps_cpu_shape *in = &run->values[s->node->in[k]].shape;
     const ps_cpu_shape *out = &run->values[s->node->out].shape;
     const ps_layer_kind kind = s->node->layer->kind;
+    if (run->values[s->node->in[k]].narrow != run->values[s->node->out].narrow)
+        return false;
     if (s->view) return true;
     if (ps_model_is_activation(kind)) return same_lanes(in, out);
     switch (kind) {
@@ -332,25 +364,30 @@ static bool gradient_in_place(const ps_cpu_run *run, const ps_cpu_step *s, int k
     }
 }
 
-/* Takes memory for dx when the primitive can't add to it or writes another layout. The
- * library's batch norm always writes dx, even when it is not needed. */
+/* Takes memory for dx when the primitive can't add to it, or writes another layout or
+ * type. The library's batch norm always writes dx, even when it is not needed. */
 static ps_err take_library_gradient(ps_cpu_run *run, ps_cpu_step *s)
 {
-    const ps_cpu_shape *in = &run->values[s->node->in[0]].shape, *wanted = in;
+    const ps_cpu_value *in = &run->values[s->node->in[0]];
+    const bool narrow = ps_cpu_narrow_in(run, s, 0);
+    ps_cpu_value wanted = {.shape = in->shape, .narrow = narrow};
     ps_layer_kind kind = s->node->layer->kind;
-    if (has_primitives(s)) wanted = &s->conv.in;
+    if (has_primitives(s)) wanted.shape = s->conv.in, wanted.narrow = s->conv.narrow_dx;
     if (!has_primitives(s) && kind != PS_LAYER_BATCH_NORM2D) return PS_OK;
     if (kind == PS_LAYER_BATCH_NORM2D && s->batchnorm.own) return PS_OK;
     bool needed = run->graph->edges[s->node->in[0]].needs_grad;
     if (!needed && has_primitives(s)) return PS_OK;
-    if (needed && !s->add[0] && same_lanes(in, wanted)) return PS_OK;
-    return ps_memory_plan_take(&run->memory, value_bytes(wanted), &s->slot_dx);
+    if (needed && !s->add[0] && same_lanes(&in->shape, &wanted.shape) &&
+        narrow == wanted.narrow)
+        return PS_OK;
+    return ps_memory_plan_take(&run->memory, value_bytes(&wanted), &s->slot_dx);
 }
 
 static ps_err take_gradients(ps_cpu_run *run, ps_cpu_step *s)
 {
     ps_cpu_value *out = &run->values[s->node->out];
     bool taken_over = false;
+    PS_TRY(ps_cpu_lend_plan_backward(run, s));
     for (int k = 0; k < s->node->n_in; k++) {
         int v = s->node->in[k];
         ps_cpu_value *in = &run->values[v];
@@ -362,11 +399,10 @@ static ps_err take_gradients(ps_cpu_run *run, ps_cpu_step *s)
             taken_over = true;
             continue;
         }
-        PS_TRY(
-            ps_memory_plan_take(&run->memory, value_bytes(&in->shape), &in->grad_slot));
+        PS_TRY(ps_memory_plan_take(&run->memory, value_bytes(in), &in->grad_slot));
     }
     PS_TRY(take_library_gradient(run, s));
-    if (s->factors != PS_CPU_FLOAT32)
+    if (s->factors != PS_CPU_FLOAT32 && !ps_cpu_narrow_out(run, s))
         PS_TRY(ps_memory_plan_take(&run->memory,
                                    (size_t)ps_cpu_shape_count(&out->shape) *
                                        ps_cpu_factor_bytes(s->factors),
@@ -403,11 +439,12 @@ static ps_err plan_backward(ps_cpu_run *run)
         first = g->nodes[producer].in[0];
     ps_cpu_value *v = &run->values[first];
     if (g->edges[first].needs_grad)
-        PS_TRY(ps_memory_plan_take(&run->memory, value_bytes(&v->shape), &v->grad_slot));
+        PS_TRY(ps_memory_plan_take(&run->memory, value_bytes(v), &v->grad_slot));
     for (int i = g->n_nodes - 1; i >= 0; i--) {
         ps_cpu_step *s = &run->steps[i];
         if (g->edges[s->node->out].needs_grad && !s->node->with_loss)
             PS_TRY(take_gradients(run, s));
+        ps_cpu_lend_give_backward(run, s);
         give_step(run, s);
     }
     return PS_OK;
@@ -430,7 +467,9 @@ static ps_err plan_passes(ps_cpu_run *run)
         s->slot_mask = s->slot_argmax = s->slot_turned = PS_NO_SLOT;
         PS_TRY(init_step(run, s));
         PS_TRY(take_output(run, s));
+        PS_TRY(ps_cpu_lend_plan_forward(run, s));
         PS_TRY(take_forward(run, s));
+        ps_cpu_lend_give_forward(run, s, goes_back(run, s));
         give_read_values(run, i);
     }
     mark_library_relus(run);
@@ -470,7 +509,7 @@ static ps_err bind_step(ps_cpu_run *run, ps_cpu_step *s)
         s->groupnorm.channels = ps_memory_plan_at(m, s->groupnorm.slot_channels);
         s->groupnorm.sums = ps_memory_plan_at(m, s->groupnorm.slot_sums);
     }
-    float *dx = s->dx ? s->dx : in->grad;
+    void *dx = s->dx ? s->dx : in->grad;
     if (has_primitives(s)) {
         const bool conv = l->kind == PS_LAYER_CONV2D;
         const ps_cpu_conv_arrays arrays = {s->x ? s->x : in->at,
@@ -506,8 +545,15 @@ static void warn_of_slow_layers(const ps_cpu_run *run)
     }
 }
 
+void ps_cpu_step_fini(ps_cpu_step *s)
+{
+    ps_cpu_conv_fini(&s->conv);
+    ps_cpu_batchnorm_fini(&s->batchnorm);
+}
+
 ps_err ps_cpu_plan(ps_cpu_run *run, const ps_cpu_run *other)
 {
+    ps_cpu_narrow_choose(run);
     PS_TRY(plan_passes(run));
     if (!other) warn_of_slow_layers(run); // warn once, not for every batch size
     PS_TRY(ps_memory_plan_layout(&run->memory, other ? &other->memory : NULL));
@@ -516,7 +562,12 @@ ps_err ps_cpu_plan(ps_cpu_run *run, const ps_cpu_run *other)
         value->at = ps_memory_plan_at(&run->memory, run->values[value->root].slot);
         value->grad = ps_memory_plan_at(&run->memory, value->grad_slot);
     }
-    for (int i = 0; i < run->graph->n_nodes; i++)
-        PS_TRY(bind_step(run, &run->steps[i]));
+    for (int i = 0; i < run->graph->n_nodes; i++) {
+        ps_cpu_step *s = &run->steps[i];
+        ps_cpu_lend_bind(run, s);
+        ps_err err = bind_step(run, s);
+        ps_cpu_lend_take_back(run, s);
+        PS_TRY(err);
+    }
     return PS_OK;
 }

@@ -16,9 +16,18 @@ typedef struct ps_cpu_value {
     ps_cpu_shape shape;
     int root;            // the value whose memory it shares; itself, if it has its own
     int slot, grad_slot; // slot: of a root only; grad_slot: of any value
-    float *at, *grad;    // at of value 0: the pass's input
+    void *at, *grad;     // at of value 0: the pass's input
     int last_reader;     // node; for a root, of all its views too
+    bool narrow;         // both are bf16, else float32 (cpu_narrow.h)
 } ps_cpu_value;
+
+enum { PS_CPU_INPUTS = 2 }; // of a step, at most
+
+typedef struct ps_cpu_loan {
+    int slot;
+    float *copy; // NULL: none
+    void *own;   // the value's memory while the copy stands in for it
+} ps_cpu_loan;
 
 typedef struct ps_cpu_step {
     const ps_model_node *node;
@@ -46,9 +55,14 @@ typedef struct ps_cpu_step {
     int slot_turned_x;         // the input in another layout, before it is narrowed
     int slot_dy, slot_weights; // narrow: dy; the weights of a LINEAR
     void *x, *dy;              // NULL: the values' own memory
-    float *dx, *weights;       // dx: as x
+    void *dx;                  // as x
+    float *weights;
     uint8_t *mask;
     uint32_t *argmax;
+    /* Values that are bf16, and float32 to this step: while it computes, their memory is
+     * that of float32 copies (cpu_lend.h). grad: of the gradients. */
+    bool lends[PS_CPU_INPUTS], lends_out;
+    ps_cpu_loan loan[PS_CPU_INPUTS], loan_out, loan_grad[PS_CPU_INPUTS], loan_out_grad;
 } ps_cpu_step;
 
 /* oneDNN, as a device has opened it. */
@@ -71,6 +85,8 @@ typedef struct ps_cpu_run {
 
 /* Where a tensor of the model lies in the parameter arena; NULL for PS_NONE. */
 float *ps_cpu_parameter(const ps_cpu_run *run, int tensor);
+
+void ps_cpu_step_fini(ps_cpu_step *step); // safe on a zeroed one
 
 /* Makes the primitives and arrays the memory of run, whose arrays exist. */
 ps_err ps_cpu_plan(ps_cpu_run *run, const ps_cpu_run *other);

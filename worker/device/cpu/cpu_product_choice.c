@@ -6,8 +6,9 @@
 
 typedef struct maker {
     ps_dnnl_product product;
-    ps_dnnl_md *x, *dy, *weights;         // factors
-    ps_dnnl_md *dx, *y, *dweights, *bias; // float32; bias may be NULL
+    ps_dnnl_md *x, *dy, *weights;     // factors
+    ps_dnnl_md *y;                    // bf16 or float32
+    ps_dnnl_md *dx, *dweights, *bias; // float32; bias may be NULL
     dnnl_primitive_attr_t attr, attr_back;
 } maker;
 
@@ -28,15 +29,18 @@ static void maker_fini(maker *m)
 }
 
 static ps_err make_descriptors(maker *m, const char *who, const sizes *s,
-                               dnnl_data_type_t factor)
+                               const ps_cpu_conv_use *use)
 {
+    const bool bf16 = use->factors == PS_CPU_BF16;
+    const dnnl_data_type_t factor = bf16 ? dnnl_bf16 : dnnl_f32;
+    const dnnl_data_type_t result = bf16 && use->narrow_y ? dnnl_bf16 : dnnl_f32;
     const dnnl_dims_t x = {s->n, s->in}, y = {s->n, s->out}, weights = {s->out, s->in};
     const dnnl_dims_t bias = {s->out};
     PS_TRY(ps_dnnl_md_create_as(who, 2, x, factor, dnnl_nc, &m->x));
     PS_TRY(ps_dnnl_md_create_as(who, 2, y, factor, dnnl_nc, &m->dy));
     PS_TRY(ps_dnnl_md_create_as(who, 2, weights, factor, dnnl_oi, &m->weights));
     PS_TRY(ps_dnnl_md_create(who, 2, x, dnnl_nc, &m->dx));
-    PS_TRY(ps_dnnl_md_create(who, 2, y, dnnl_nc, &m->y));
+    PS_TRY(ps_dnnl_md_create_as(who, 2, y, result, dnnl_nc, &m->y));
     PS_TRY(ps_dnnl_md_create(who, 2, weights, dnnl_oi, &m->dweights));
     return s->bias ? ps_dnnl_md_create(who, 1, bias, dnnl_x, &m->bias) : PS_OK;
 }
@@ -48,8 +52,7 @@ static ps_err maker_init(maker *m, dnnl_engine_t engine, const char *who, const 
                          const ps_cpu_conv_use *use)
 {
     *m = (maker){.product = {.engine = engine, .who = who}};
-    PS_TRY(
-        make_descriptors(m, who, s, use->factors == PS_CPU_BF16 ? dnnl_bf16 : dnnl_f32));
+    PS_TRY(make_descriptors(m, who, s, use));
     PS_TRY(ps_dnnl_attr_create(who, use->relu, &m->attr));
     return ps_dnnl_attr_create(who, false, &m->attr_back);
 }

@@ -4,6 +4,7 @@
 
 #include "cpu_activation.h"
 #include "cpu_concat.h"
+#include "cpu_lend.h"
 #include "cpu_loss.h"
 #include "cpu_nan.h"
 #include "cpu_narrow.h"
@@ -27,8 +28,7 @@ ps_err ps_cpu_run_init(ps_cpu_run *run, const ps_program_options *options,
 void ps_cpu_run_fini(ps_cpu_run *run)
 {
     for (int i = 0; run->steps && i < run->graph->n_nodes; i++) {
-        ps_cpu_conv_fini(&run->steps[i].conv);
-        ps_cpu_batchnorm_fini(&run->steps[i].batchnorm);
+        ps_cpu_step_fini(&run->steps[i]);
     }
     ps_memory_plan_fini(&run->memory);
     free(run->steps);
@@ -123,6 +123,11 @@ static void forward_add(ps_cpu_run *run, ps_cpu_step *s)
     const ps_cpu_value *b = &run->values[s->node->in[1]];
     const ps_cpu_value *y = &run->values[s->node->out];
     const float *other = b->at;
+    if (ps_cpu_narrow_out(run, s)) {
+        ps_cpu_sum_forward_bf16(ps_cpu_shape_count(&y->shape), a->at, b->at, y->at,
+                                s->node->relu);
+        return;
+    }
     if (a->shape.lanes != b->shape.lanes) {
         ps_cpu_convert(&b->shape, b->at, &y->shape, y->at, false);
         other = y->at;
@@ -183,6 +188,30 @@ static ps_err forward_linear(ps_cpu_run *run, ps_cpu_step *s, const ps_pass *pas
                                       s->node->relu);
 }
 
+static void forward_activation(ps_cpu_run *run, ps_cpu_step *s)
+{
+    const ps_layer *l = s->node->layer;
+    const ps_cpu_value *in = &run->values[s->node->in[0]];
+    const ps_cpu_value *out = &run->values[s->node->out];
+    if (ps_cpu_narrow_out(run, s))
+        ps_cpu_activation_forward_bf16(l, &in->shape, in->at, out->at);
+    else
+        ps_cpu_activation_forward(l, &in->shape, in->at, out->at);
+}
+
+/* Of the step's layer, or of a relu that is folded into it. v: the values that the
+ * gradient is computed of. */
+static void backward_activation(ps_cpu_run *run, ps_cpu_step *s, const ps_layer *l,
+                                const void *v, void *dx, bool add)
+{
+    const ps_cpu_value *out = &run->values[s->node->out];
+    const int64_t count = ps_cpu_shape_count(&out->shape);
+    if (ps_cpu_narrow_out(run, s))
+        ps_cpu_activation_backward_bf16(l, count, v, out->grad, dx, add);
+    else
+        ps_cpu_activation_backward(l, count, v, out->grad, dx, add);
+}
+
 /* Layers without parameters. */
 static ps_err forward_plain(ps_cpu_run *run, ps_cpu_step *s, const uint8_t *mask)
 {
@@ -190,7 +219,7 @@ static ps_err forward_plain(ps_cpu_run *run, ps_cpu_step *s, const uint8_t *mask
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const ps_cpu_value *out = &run->values[s->node->out];
     if (ps_model_is_activation(l->kind)) {
-        ps_cpu_activation_forward(l, &in->shape, in->at, out->at);
+        forward_activation(run, s);
         return PS_OK;
     }
     switch (l->kind) {
@@ -261,7 +290,10 @@ ps_err ps_cpu_run_forward(ps_cpu_run *run, const ps_batch *batch, const ps_pass 
         if (hooks && !brings_rows(s, pass))
             PS_TRY(call_hook(run, hooks->params_needed, hooks->ctx, s->node->layer));
         hidden_nan = hidden_nan || ps_cpu_nan_is_hidden(run, s, pass);
-        PS_TRY(forward_step(run, s, batch, pass));
+        ps_cpu_lend_forward(run, s);
+        ps_err err = forward_step(run, s, batch, pass);
+        ps_cpu_lend_forward_end(run, s);
+        PS_TRY(err);
     }
     if (hidden_nan) ps_cpu_nan_show(run);
     if (result)
@@ -286,11 +318,17 @@ static void backward_loss(ps_cpu_run *run, const ps_batch *batch, const ps_pass 
 
 /* Copies or adds a gradient that a primitive wrote to its own memory to where it belongs.
  */
-static void finish_gradient(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *shape)
+static void finish_gradient(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *shape,
+                            bool narrow_dx)
 {
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     if (!s->dx || !in->grad) return;
-    if (shape->lanes == in->shape.lanes)
+    const bool narrow = ps_cpu_narrow_in(run, s, 0);
+    if (narrow && narrow_dx)
+        ps_cpu_pass_bf16(ps_cpu_shape_count(shape), s->dx, in->grad, s->add[0]);
+    else if (narrow)
+        ps_cpu_pass_rounded(ps_cpu_shape_count(shape), s->dx, in->grad, s->add[0]);
+    else if (shape->lanes == in->shape.lanes)
         ps_cpu_pass(ps_cpu_shape_count(shape), s->dx, in->grad, s->add[0]);
     else
         ps_cpu_convert(shape, s->dx, &in->shape, in->grad, s->add[0]);
@@ -304,7 +342,7 @@ static ps_err backward_conv(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
     PS_TRY(ps_cpu_conv_backward(&s->conv, run->library->stream, x,
                                 gradient(run, l->weight), gradient(run, l->bias),
                                 accumulate));
-    finish_gradient(run, s, &s->conv.in);
+    finish_gradient(run, s, &s->conv.in, s->conv.narrow_dx);
     return PS_OK;
 }
 
@@ -335,7 +373,7 @@ static ps_err backward_narrow_linear(ps_cpu_run *run, ps_cpu_step *s, bool accum
     const ps_layer *l = s->node->layer;
     PS_TRY(ps_cpu_narrow_linear_backward(run, s, gradient(run, l->weight),
                                          gradient(run, l->bias), accumulate));
-    finish_gradient(run, s, &s->conv.in);
+    finish_gradient(run, s, &s->conv.in, false);
     return PS_OK;
 }
 
@@ -361,7 +399,7 @@ static ps_err backward_norm(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
     PS_TRY(ps_cpu_batchnorm_backward(
         &s->batchnorm, run->library->stream, run->values[s->node->in[0]].at,
         gradient(run, l->weight), gradient(run, l->bias), accumulate, s->add[0]));
-    finish_gradient(run, s, &s->batchnorm.shape);
+    finish_gradient(run, s, &s->batchnorm.shape, ps_cpu_narrow_in(run, s, 0));
     return PS_OK;
 }
 
@@ -382,7 +420,10 @@ static void backward_pass_on(ps_cpu_run *run, ps_cpu_step *s)
     for (int k = 0; k < s->node->n_in; k++) {
         const ps_cpu_value *in = &run->values[s->node->in[k]];
         if (!in->grad) continue;
-        if (in->shape.lanes == out->shape.lanes || s->view)
+        if (ps_cpu_narrow_in(run, s, k))
+            ps_cpu_pass_bf16(ps_cpu_shape_count(&out->shape), out->grad, in->grad,
+                             s->add[k]);
+        else if (in->shape.lanes == out->shape.lanes || s->view)
             ps_cpu_pass(ps_cpu_shape_count(&out->shape), out->grad, in->grad, s->add[k]);
         else
             ps_cpu_convert(&out->shape, out->grad, &in->shape, in->grad, s->add[k]);
@@ -406,10 +447,9 @@ static ps_err backward_plain(ps_cpu_run *run, ps_cpu_step *s)
     const ps_layer *l = s->node->layer;
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const ps_cpu_value *out = &run->values[s->node->out];
-    int64_t count = ps_cpu_shape_count(&out->shape);
     if (ps_model_is_activation(l->kind)) {
-        const float *v = ps_model_grad_reads_input(l->kind) ? in->at : out->at;
-        ps_cpu_activation_backward(l, count, v, out->grad, in->grad, s->add[0]);
+        const void *v = ps_model_grad_reads_input(l->kind) ? in->at : out->at;
+        backward_activation(run, s, l, v, in->grad, s->add[0]);
         return PS_OK;
     }
     switch (l->kind) {
@@ -454,8 +494,7 @@ static ps_err backward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_pass *pass
     }
     // batch norm does its relu's gradient too
     if (node->relu && !node->relu_by_pool && kind != PS_LAYER_BATCH_NORM2D)
-        ps_cpu_activation_backward(&RELU, ps_cpu_shape_count(&out->shape), out->at,
-                                   out->grad, out->grad, false);
+        backward_activation(run, s, &RELU, out->at, out->grad, false);
     if (kind == PS_LAYER_CONV2D) return backward_conv(run, s, accumulate);
     if (kind == PS_LAYER_LINEAR) return backward_linear(run, s, pass);
     if (kind == PS_LAYER_BATCH_NORM2D) return backward_norm(run, s, accumulate);
@@ -466,6 +505,14 @@ static ps_err backward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_pass *pass
     return backward_plain(run, s);
 }
 
+static ps_err lent_backward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_pass *pass)
+{
+    ps_cpu_lend_backward(run, s);
+    ps_err err = backward_step(run, s, pass);
+    ps_cpu_lend_backward_end(run, s);
+    return err;
+}
+
 ps_err ps_cpu_run_backward(ps_cpu_run *run, const ps_batch *batch, const ps_pass *pass)
 {
     const ps_pass_hooks *hooks = pass->hooks;
@@ -474,7 +521,7 @@ ps_err ps_cpu_run_backward(ps_cpu_run *run, const ps_batch *batch, const ps_pass
     for (int i = run->graph->n_nodes - 1; i >= 0; i--) {
         ps_cpu_step *s = &run->steps[i];
         if (!run->graph->edges[s->node->out].needs_grad) continue;
-        if (!s->node->with_loss) PS_TRY(backward_step(run, s, pass));
+        if (!s->node->with_loss) PS_TRY(lent_backward_step(run, s, pass));
         if (hooks && !announces_rows(s, pass))
             PS_TRY(call_hook(run, hooks->grads_ready, hooks->ctx, s->node->layer));
     }
