@@ -24,7 +24,7 @@ def _mark_changed(params: "list[torch.nn.Parameter]") -> None:
         return
     try:
         _increment_version(params)
-    except TypeError:  # older ones take one at a time
+    except (TypeError, RuntimeError):  # older versions take one at a time
         for param in params:
             _increment_version(param)
 
