@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import typing
 import warnings
 import weakref
@@ -20,10 +21,11 @@ _is_compiling: "typing.Callable[[], bool]" = getattr(
     getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
 
-try:
-    from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
-except ImportError:  # PyTorch 1.13
-    _global_optimizer_post_hooks = _global_optimizer_pre_hooks = {}
+# Hooks of the steps of all optimizers; PyTorch 1.13 has none.
+_all_pre_hooks, _all_post_hooks = (
+    getattr(importlib.import_module("torch.optim.optimizer"), f"_global_optimizer_{when}_hooks", {})
+    for when in ("pre", "post"))
+_profiler_enabled: "typing.Callable[[], bool]" = getattr(torch.autograd, "_profiler_enabled")
 
 Step = typing.TypeVar("Step", bound="typing.Callable[..., typing.Any]")
 
@@ -39,8 +41,7 @@ def as_pytorchs_step(step: Step) -> Step:
     @functools.wraps(step)
     def chosen(self: typing.Any, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
         looked_at = (self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
-                     or _global_optimizer_pre_hooks or _global_optimizer_post_hooks
-                     or torch.autograd._profiler_enabled())
+                     or _all_pre_hooks or _all_post_hooks or _profiler_enabled())
         return (shown if looked_at else step)(self, *args, **kwargs)
 
     setattr(chosen, "hooked", True)  # PyTorch leaves it as it is

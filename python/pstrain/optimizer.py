@@ -18,7 +18,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _increment_version = getattr(getattr(torch.autograd, "graph", None), "increment_version", None)
 
 
-def _mark_changed(params: "list[torch.nn.Parameter]") -> None:
+def _mark_changed(params: "list[torch.Tensor]") -> None:
     """A backward pass through their weights from before raises from now on (PyTorch 2)."""
     if _increment_version is None:
         return
