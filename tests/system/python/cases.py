@@ -19,7 +19,8 @@ def case(function):
 
 
 def say(*words):
-    print(f"rank {RANK}:", *words, flush=True)
+    # In one piece: torchrun's ranks write to one pipe, unbuffered.
+    print(" ".join(map(str, (f"rank {RANK}:", *words))) + "\n", end="", flush=True)
 
 
 def digest(model, buffers=True):
