@@ -155,7 +155,7 @@ class Session:
 
     def block(self, name: str, *arguments: typing.Any) -> None:
         """A call that waits for others. After Ctrl-C the job is ended for everybody."""
-        self.check_open().ask(lambda: self.call(name, *arguments), self._give_up)
+        self.check_open().ask(lambda: self.call(name, *arguments), self.give_up)
 
     def wait_here(self, name: str, *arguments: typing.Any) -> None:
         """As block, in the thread that asks: for calls of each step, where a change of threads
@@ -164,7 +164,7 @@ class Session:
         status = getattr(self.library, name)(self._s, *arguments)
         raised, self._raised = self._raised, None
         if raised is not None:
-            self._give_up()
+            self.give_up()
             raise raised
         if status != c.OK:
             raise self.error(status)
@@ -174,7 +174,8 @@ class Session:
         self._raised = raised or self._raised
         return int(self._interrupted or self._raised is not None)
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """Ends the job for everybody after a Ctrl-C: calls that wait return soon."""
         self._interrupted = 1
         self.abort("it was interrupted")
 

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from . import _checks, job as jobs
-from ._futures import Promise
+from ._futures import Promise, Work
 from .errors import InputError
 
 NAME = "pstrain"
@@ -26,7 +26,6 @@ HALVES = (torch.float16, torch.bfloat16)
 _OPS = {dist.ReduceOp.SUM: 0, dist.ReduceOp.MIN: 1, dist.ReduceOp.MAX: 2, dist.ReduceOp.PRODUCT: 3}
 if hasattr(dist.ReduceOp, "AVG"):
     _OPS[dist.ReduceOp.AVG] = -1
-_work = torch._C._distributed_c10d._create_work_from_future
 
 
 # Its type differs between the versions of PyTorch.
@@ -71,7 +70,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
         for tensor in tensors:
             self._reduce(tensor, op, "all_reduce", done)
-        return _work(promise.future)
+        return Work(promise, self._job.session.give_up)
 
     def allreduce_coalesced(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
         return self.allreduce(tensors, opts)
@@ -83,7 +82,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         values = tensor if self.rank() == root else tensor.clone()
         promise = Promise(tensors)
         self._reduce(values, self._op(opts, "reduce"), "reduce", promise.keep)
-        return _work(promise.future)
+        return Work(promise, self._job.session.give_up)
 
     def broadcast(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
@@ -184,7 +183,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def _later(self, call: "typing.Callable[[], None]", value: typing.Any) -> typing.Any:
         promise = Promise(value)
         self._job.session.later(call, promise.keep)
-        return _work(promise.future)
+        return Work(promise, self._job.session.give_up)
 
     def _gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """(size, the tensor's elements), of its dtype"""

@@ -160,6 +160,9 @@ class Uses(PythonTest):
     def test_collectives(self):
         self.fine("collectives")
 
+    def test_unused_parameters_in_ddp(self):
+        self.fine("unused")
+
     def test_groups_frozen_unused_tied(self):
         self.fine("groups")
 
@@ -364,8 +367,14 @@ class Refusals(PythonTest):
         text = self.job("other_model_in_ddp", code=1, servers=1)
         self.assertRegex(text, r"psrun: the job failed: .*\npsrun:   .*params\[0\]")
 
+    def test_other_size_in_a_collective(self):
+        self.assertEqual(self.job("other_size", code=1).count(": fine"), 2)
+
     def test_hook_of_other_dtype(self):
         self.assertEqual(self.job("hook_of_other_dtype", servers=1).count(": fine"), 2)
+
+
+HOWS = ("optimizer", "hook", "backend", "collectives")
 
 
 class Deaths(PythonTest):
@@ -378,13 +387,15 @@ class Deaths(PythonTest):
         return text
 
     def test_killed(self):
-        for how in ("optimizer", "hook", "backend"):
+        for how in HOWS:
             with self.subTest(how=how):
                 text = self.ends("kill", how)
                 self.assertIn("worker 1 was ended by SIGKILL", text.splitlines()[-3] + text.splitlines()[-2])
+                # with the hook, the model's buffers go over Gloo
+                self.assertRegex(text, r"\[worker 0\] .*(PeerError: .*worker 1|Connection (closed|reset) by peer)")
 
     def test_raises(self):
-        for how in ("optimizer", "hook", "backend"):
+        for how in HOWS:
             with self.subTest(how=how):
                 text = self.ends("raise", how)
                 self.assertRegex(text, r"the job failed: worker 1 ended with exit code 1\n"
@@ -396,7 +407,7 @@ class Deaths(PythonTest):
         self.assertRegex(text, r"\[worker 0\] .*PeerError: .*worker 1.*ended in the middle of a step")
 
     def test_ctrl_c(self):
-        for how in ("optimizer", "hook", "backend"):
+        for how in HOWS:
             with self.subTest(how=how):
                 run = self.start("dies", "wait", how)
                 text = ""
@@ -409,8 +420,10 @@ class Deaths(PythonTest):
                 self.assertEqual(run.returncode, 130, text + rest)
 
     def test_ctrl_c_while_it_waits(self):
-        text = self.job("interrupted", code=1, timeout=60)
-        self.assertIn("rank 0: interrupted while it waited", text)
+        for how in ("optimizer", "collectives"):
+            with self.subTest(how=how):
+                text = self.job("interrupted", how, code=1, timeout=60)
+                self.assertIn("rank 0: interrupted while it waited", text)
 
     def test_server_killed(self):
         run = self.start("dies", "wait", "optimizer")

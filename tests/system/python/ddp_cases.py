@@ -95,7 +95,57 @@ def collectives():
     pstrain.shutdown()
 
 
+class Branches(nn.Module):
+    """Uses one of its layers, by the step and the rank."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(9)
+        self.layers = nn.ModuleList([nn.Linear(4, 3), nn.Linear(4, 3)])
+
+    def forward(self, x, which):
+        return self.layers[which](x).pow(2).sum()
+
+
+@case
+def unused():
+    """DistributedDataParallel that finds unused parameters: it waits in C++ for a sum of flags."""
+    dist.init_process_group("pstrain")
+    gloo = dist.new_group(backend="gloo")
+    weights = []
+    for group in (gloo, None):
+        model = DDP(Branches(), process_group=group, find_unused_parameters=True)
+        optimizer = optimizer_of("sgd", model.parameters())
+        for step in range(30):
+            optimizer.zero_grad()
+            model(torch.full((2, 4), 0.1 * step + RANK), (step + RANK) // 3 % 2).backward()
+            optimizer.step()
+        weights.append(digest(model.module))
+    assert weights[0] == weights[1], "other weights than with Gloo"
+    say("fine")
+    pstrain.shutdown()
+
+
 # ---- refusals ----
+
+@case
+def other_size():
+    """Collectives that differ between the ranks: an exception on each, when it is waited for."""
+    dist.init_process_group("pstrain")
+    for n in (3, 3000):  # by the coordinator; by the servers, which end the job
+        work = dist.all_reduce(torch.ones(n + RANK), async_op=True)
+        for wait in (work.wait, lambda: work.get_future().wait()):
+            try:
+                wait()
+            except Exception as error:
+                assert f"rank {RANK}" in str(error) and "worker" in str(error), error
+            else:
+                raise AssertionError(f"{n + RANK} numbers were taken")
+        assert work.is_completed() and not work.is_success()
+    say("fine")
+    os._exit(0)  # the job has failed
+
+
 
 @case
 def other_model_in_ddp():

@@ -174,7 +174,25 @@ def endless_join():
 # ---- what goes wrong ----
 
 def endless(how):
-    """Trains until something happens."""
+    """Trains, or calls collectives, until something happens."""
+    once = collectives() if how == "collectives" else training(how)
+    for step, _ in enumerate(once):
+        yield step
+        if step == 5:
+            say("training")
+
+
+def collectives():
+    dist.init_process_group("pstrain")
+    while True:
+        yield
+        x = torch.full((2000,), RANK + 1.0)
+        dist.all_reduce(x)
+        assert (x == SIZE * (SIZE + 1) / 2).all(), x[0]
+        dist.barrier()
+
+
+def training(how):
     if how == "optimizer":
         pstrain.init()
         model = net()
@@ -194,28 +212,34 @@ def endless(how):
         images, labels = batch(step)
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(images), labels)
-        yield step
+        yield
         loss.backward()
         optimizer.step()
         step += 1
-        if step == 5:
-            say("training")
 
 
 @case
 def interrupted():
-    """Ctrl-C reaches rank 0 while it waits for a step that rank 1 does not make."""
-    pstrain.init()
-    model = Given()
-    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
-    optimizer.start()
+    """Ctrl-C reaches rank 0 while it waits for a step, or a collective, that rank 1 does not make."""
+    of_group = sys.argv[2] == "collectives"
+    if of_group:
+        dist.init_process_group("pstrain")
+        dist.barrier()
+    else:
+        pstrain.init()
+        model = Given()
+        optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+        optimizer.start()
     try:
         if RANK == 1:
             time.sleep(600)
-        model(gradients(0, RANK)).backward()
         threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
-        optimizer.step()
-        optimizer.synchronize()
+        if of_group:
+            dist.barrier()
+        else:
+            model(gradients(0, RANK)).backward()
+            optimizer.step()
+            optimizer.synchronize()
     except KeyboardInterrupt:
         say("interrupted while it waited")
         raise
