@@ -208,8 +208,11 @@ static ps_err compare_tensors(const ps_tensor *of_0, int n_0, const ps_tensor *o
                               rank, mine);
     }
     if (n == n_0) return PS_OK;
-    return ps_err_set(PS_ERR_PEER, "worker %d has %d %ss, worker 0 has %d", rank, n, word,
-                      n_0);
+    char first[320];
+    tensor_text(n > n_0 ? &own[n_0] : &of_0[n], first, sizeof first);
+    return ps_err_set(PS_ERR_PEER,
+                      "worker %d has %d %ss, worker 0 has %d: worker %d alone has %s",
+                      rank, n, word, n_0, n > n_0 ? rank : 0, first);
 }
 
 static ps_err load(const ps_open_job *job, ps_config *cfg)

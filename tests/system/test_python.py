@@ -355,9 +355,10 @@ class Refusals(PythonTest):
         self.assertEqual(self.job("misuse", "alias").count(": fine"), 2)
 
     def test_other_model(self):
-        for case, parameter in (("other_model", "1.weight"), ("other_order", "conv.weight")):
+        for case, parameter in ((["other_model"], "1.weight"), (["other_model", "more"], "2.weight"),
+                                (["other_order"], "conv.weight")):
             with self.subTest(case=case):
-                for error in self.said(self.job(case, code=1, servers=1), "PeerError"):
+                for error in self.said(self.job(*case, code=1, servers=1), "PeerError"):
                     self.assertIn(parameter, error)
                     self.assertIn("worker 1", error)
 

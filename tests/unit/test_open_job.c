@@ -91,7 +91,10 @@ static void test_compare(void **state)
     differs(&a, &b, "other chunks");
     b.plan_hash--;
     add(&b, "more", (ps_dims){.n = 1, .d = {1}}, 0);
-    differs(&a, &b, "worker 3 has 3 tensors, worker 0 has 2");
+    differs(&a, &b,
+            "worker 3 has 3 tensors, worker 0 has 2: worker 3 alone has more (1)");
+    assert_int_equal(ps_open_job_compare(&b, &a, 3), PS_ERR_PEER);
+    assert_non_null(strstr(ps_err_message(), "worker 0 alone has more (1)"));
     b.table.tensors[0].dims.d[1] = 6;
     differs(&a, &b, "tensor 0 is fc.weight (3, 6), not fc.weight (3, 5)");
     ps_open_job_fini(&a);

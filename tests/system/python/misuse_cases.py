@@ -141,9 +141,13 @@ def optimizer_of_ours(model):
 
 @case
 def other_model():
-    """Rank 1 has another one: each rank gets one exception with the parameter's name."""
+    """Rank 1 has another one, or, with "more", a layer more: each rank gets one exception with the
+    parameter's name."""
     pstrain.init()
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 5 if RANK == 1 else 6))
+    more = "more" in sys.argv
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 5 if RANK == 1 and not more else 6))
+    if RANK == 1 and more:
+        model.append(nn.Linear(6, 6))
     optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
     try:
         model(torch.ones(1, 4)).sum().backward()
