@@ -83,8 +83,9 @@ class Job:
             _job = None
         try:
             how()
-        except BaseException:
-            self.session.abort("it could not leave the job")  # no call waits any more
+        except BaseException as error:
+            # No call waits any more.
+            self.session.abort(f"it could not leave the job: {_reason(error)}")
             raise
         finally:
             if self._reducer is not None:

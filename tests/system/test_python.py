@@ -407,6 +407,11 @@ class Deaths(PythonTest):
         text = self.ends("stop", "optimizer")
         self.assertRegex(text, r"\[worker 0\] .*PeerError: .*worker 1.*ended in the middle of a step")
 
+    def test_one_step_more(self):
+        text = self.job("one_step_more", code=1, settings=[FAST[0], "net.step_timeout_ms=3000"])
+        self.assertRegex(text, r"worker \d.*: it could not leave the job: TimeoutError: rank \d: .*\n"
+                               r"psrun: logs are in")
+
     def test_ctrl_c(self):
         for how in HOWS:
             with self.subTest(how=how):

@@ -250,6 +250,18 @@ def interrupted():
 
 
 @case
+def one_step_more():
+    """Rank 1 makes a step more than rank 0, which leaves the job."""
+    pstrain.init()
+    model = Given()
+    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+    for step in range(3 + RANK):
+        optimizer.zero_grad()
+        model(gradients(step, RANK)).backward()
+        optimizer.step()
+
+
+@case
 def dies():
     """Rank 1 ends in the way sys.argv[2] says; sys.argv[3]: how the job trains."""
     for step in endless(sys.argv[3]):
