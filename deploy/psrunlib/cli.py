@@ -2,6 +2,7 @@
 import argparse
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -136,6 +137,10 @@ def count(text):
 
 
 def plan_job(args):
+    name = args.config or ""
+    if name.endswith(".py") or name and not os.path.exists(name) and shutil.which(name):
+        raise JobError(f"{name} is no configuration; if it is a program of your own, -- stands before it: "
+                       f"psrun -s 2 -w 2 -- {'python ' * name.endswith('.py')}{name}")
     return make_job(args, jobs.find_build_dir(args.build_dir))
 
 

@@ -81,6 +81,8 @@ class Programs(JobTest):
                             (["-m", "allreduce", "--", "true"], "-m allreduce"),
                             (["net.no_such=1", "--", "true"], "net.no_such"),
                             (["--"], "name the program"),
+                            (["python3", "train.py"], "-- python3"),
+                            (["train.py"], "-- python train.py"),
                             (["--", "/no/such/program"], "/no/such/program")):
             with self.subTest(words=words):
                 self.assertIn(said, self.psrun(*words, code=1))
