@@ -2,7 +2,9 @@
 
 #include "cpu_level.h"
 
-enum { BLOCK_MAX = 4096 }; // elements: two blocks fit on the stack and in the L1 cache
+/* Elements: two blocks fit on the stack, and in the L2 cache; those of blocked layouts in
+ * the L1 cache, too. */
+enum { BLOCK_MAX = 16384 };
 
 /* One block of channels in both orders. */
 typedef struct block {
