@@ -132,7 +132,8 @@ ps_cpu_conv_products ps_cpu_product_of_windows(const ps_layer *l,
 {
     const int64_t plane = l->out.d[1] * l->out.d[2];
     const int64_t weights = l->out.d[0] * l->in.d[0] * l->kernel[0] * l->kernel[1];
-    if (l->groups > 1 || plane > PRODUCTS_PLANE || weights < PRODUCTS_WEIGHTS)
+    if (l->groups > 1 || plane > PRODUCTS_PLANE || weights < PRODUCTS_WEIGHTS ||
+        l->kernel[0] * l->kernel[1] > PS_CPU_WINDOW_ELEMENTS)
         return PS_CPU_NO_PRODUCTS;
     if (use->factors == PS_CPU_BF16)
         return ps_cpu_has_amx() ? PS_CPU_ALL_PRODUCTS : PS_CPU_NO_PRODUCTS;

@@ -9,6 +9,8 @@
 #include "cpu_shape.h"
 #include "model_spec.h"
 
+enum { PS_CPU_WINDOW_ELEMENTS = 1024 }; // of one channel, at most
+
 typedef struct ps_cpu_windows {
     ps_cpu_shape in; // of any layout
     int64_t oh, ow;
@@ -21,7 +23,8 @@ ps_cpu_windows ps_cpu_windows_of(const ps_layer *layer, const ps_cpu_shape *in);
 int64_t ps_cpu_windows_rows(const ps_cpu_windows *windows);
 int64_t ps_cpu_windows_columns(const ps_cpu_windows *windows);
 
-/* Fills the matrix from x. bytes: of an element, 2 or 4. Padding is zero. */
+/* Fills the matrix from x. bytes: of an element, which is bf16 (2) or float32 (4).
+ * Padding is zero. */
 void ps_cpu_windows_gather(const ps_cpu_windows *windows, size_t bytes, const void *x,
                            void *matrix);
 /* dx (of the shape in): each element is the sum of the matrix's elements that gather
