@@ -18,6 +18,7 @@
 #include "cpu_linear.h"
 #include "cpu_pointwise.h"
 #include "cpu_pool_rows.h"
+#include "cpu_windows.h"
 
 enum { MOST = 40000 };
 
@@ -123,7 +124,8 @@ static void compute_moved(output *o)
     for (int i = 0; i < 4; i++) {
         const ps_cpu_shape a = shape_of(2, 16, 5, 4, lanes[i]);
         const ps_cpu_shape b = shape_of(2, 21, 5, 4, lanes[(i + 1) % 4]);
-        const ps_cpu_shape both = shape_of(2, 37, 5, 4, ps_cpu_concat_lanes(&a));
+        const ps_cpu_shape both =
+            shape_of(2, 37, 5, 4, ps_cpu_concat_lanes(&a, 37, i == 2));
         ps_cpu_concat_forward(&a, x, &both, 0, y);
         ps_cpu_concat_forward(&b, x, &both, a.c, y);
         put_shape(o, &both, y);
@@ -144,6 +146,40 @@ static void pointwise(void **state)
     same_at_every_level(compute_pointwise);
 }
 
+/* Layers of values stored as bf16: x, dy to y, dx. */
+static void compute_narrow_layers(output *o)
+{
+    static uint16_t hx[MOST], hdy[MOST], hy[MOST];
+    const ps_cpu_shape a = shape_of(2, 16, 5, 4, 16), b = shape_of(2, 21, 5, 4, 21);
+    const ps_cpu_shape both = shape_of(2, 37, 5, 4, 37);
+    const ps_layer conv = {.kernel = {3, 3},
+                           .stride = {1, 1},
+                           .padding = {1, 1},
+                           .dilation = {1, 1},
+                           .out = {3, {1, 5, 4}}};
+    const ps_cpu_windows w = ps_cpu_windows_of(&conv, &b);
+    const ps_layer silu = {.kind = PS_LAYER_SILU};
+    const int64_t count = ps_cpu_shape_count(&both);
+    fill(3, count, x);
+    fill(4, count, y);
+    ps_cpu_narrow(PS_CPU_BF16, count, x, hx);
+    ps_cpu_narrow(PS_CPU_BF16, count, y, hdy);
+    ps_cpu_activation_forward_bf16(&silu, &both, hx, hy);
+    put(o, hy, (size_t)count * sizeof *hy);
+    ps_cpu_activation_backward_bf16(&silu, count, hx, hdy, hy, true);
+    ps_cpu_sum_forward_bf16(count - 3, hy, hdy, hy, true);
+    ps_cpu_pass_bf16(count - 3, hdy, hy, true);
+    ps_cpu_pass_rounded(count - 5, x, hy, true);
+    ps_cpu_concat_forward_bf16(&a, hx, &both, 0, hy);
+    ps_cpu_concat_backward_bf16(&both, 16, hdy, &b, hy, true);
+    put(o, hy, (size_t)count * sizeof *hy);
+    ps_cpu_windows_gather(&w, sizeof *hx, hx, dx);
+    put(o, dx, (size_t)(ps_cpu_windows_rows(&w) * ps_cpu_windows_columns(&w)) * 2);
+    ps_cpu_windows_gather(&w, sizeof *x, x, dx);
+    ps_cpu_windows_sum(&w, dx, y);
+    put_shape(o, &b, y);
+}
+
 static void compute_narrow(output *o)
 {
     static uint16_t half[MOST];
@@ -158,6 +194,7 @@ static void narrow(void **state)
 {
     (void)state;
     same_at_every_level(compute_narrow);
+    same_at_every_level(compute_narrow_layers);
 }
 
 static void put_pool(output *o, int64_t lanes, int64_t kernel, int64_t stride,

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cpu_level.h"
+#include "float16.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -37,9 +38,11 @@ INLINE void copy_run(int64_t plane, int64_t run, const float *restrict x, int64_
 }
 
 /* The length of a run is a constant in the usual cases. */
-static void copy_any_run(int64_t plane, int64_t run, const float *x, int64_t x_pitch,
-                         float *y, int64_t y_pitch, bool add)
+static void copy_any_run(int64_t plane, int64_t run, const void *from, int64_t x_pitch,
+                         void *to, int64_t y_pitch, bool add)
 {
+    const float *x = from;
+    float *y = to;
     if (run == x_pitch && run == y_pitch)
         copy_elements(plane * run, x, y, add);
     else if (run == 16)
@@ -52,10 +55,36 @@ static void copy_any_run(int64_t plane, int64_t run, const float *x, int64_t x_p
         copy_run(plane, run, x, x_pitch, y, y_pitch, add);
 }
 
+static void copy_bf16_run(int64_t plane, int64_t run, const void *from, int64_t x_pitch,
+                          void *to, int64_t y_pitch, bool add)
+{
+    for (int64_t p = 0; p < plane; p++) {
+        const uint16_t *restrict x = (const uint16_t *)from + p * x_pitch;
+        uint16_t *restrict y = (uint16_t *)to + p * y_pitch;
+        if (!add) {
+            memcpy(y, x, (size_t)run * sizeof *y);
+            continue;
+        }
+#pragma omp simd
+        for (int64_t l = 0; l < run; l++)
+            y[l] = ps_bf16_of(ps_float_of_bf16(y[l]) + ps_float_of_bf16(x[l]));
+    }
+}
+
+/* How values are stored. */
+typedef struct storage {
+    int64_t bytes; // of an element
+    void (*copy)(int64_t plane, int64_t run, const void *x, int64_t x_pitch, void *y,
+                 int64_t y_pitch, bool add);
+} storage;
+
+static const storage whole = {sizeof(float), copy_any_run};
+static const storage narrow = {sizeof(uint16_t), copy_bf16_run};
+
 /* Copies `channels` channels of sample n. */
-static void copy_channels(const ps_cpu_shape *from, int64_t from_first, const float *x,
-                          const ps_cpu_shape *to, int64_t to_first, float *y, int64_t n,
-                          int64_t channels, bool add)
+static void copy_channels(const storage *as, const ps_cpu_shape *from, int64_t from_first,
+                          const char *x, const ps_cpu_shape *to, int64_t to_first,
+                          char *y, int64_t n, int64_t channels, bool add)
 {
     int64_t run;
     for (int64_t c = 0; c < channels; c += run) {
@@ -63,23 +92,49 @@ static void copy_channels(const ps_cpu_shape *from, int64_t from_first, const fl
         const int64_t to_rest = to->lanes - (to_first + c) % to->lanes;
         run = from_rest < to_rest ? from_rest : to_rest;
         if (run > channels - c) run = channels - c;
-        copy_any_run(from->h * from->w, run, x + channel_at(from, n, from_first + c),
-                     from->lanes, y + channel_at(to, n, to_first + c), to->lanes, add);
+        as->copy(from->h * from->w, run,
+                 x + channel_at(from, n, from_first + c) * as->bytes, from->lanes,
+                 y + channel_at(to, n, to_first + c) * as->bytes, to->lanes, add);
     }
 }
 
 /* Zeroes the lanes after the last channel. */
-static void zero_padding(const ps_cpu_shape *s, float *y, int64_t n)
+static void zero_padding(const storage *as, const ps_cpu_shape *s, char *y, int64_t n)
 {
     const int64_t used = s->c % s->lanes;
-    float *block = y + channel_at(s, n, s->c - used);
+    char *block = y + channel_at(s, n, s->c - used) * as->bytes;
     for (int64_t p = 0; p < s->h * s->w && used; p++)
-        memset(block + p * s->lanes + used, 0, sizeof *y * (size_t)(s->lanes - used));
+        memset(block + (p * s->lanes + used) * as->bytes, 0,
+               (size_t)((s->lanes - used) * as->bytes));
 }
 
-PS_PER_LEVEL(int64_t, ps_cpu_concat_lanes, (const ps_cpu_shape *a), (a))
+static void put(const storage *as, const ps_cpu_shape *from, const void *x,
+                const ps_cpu_shape *to, int64_t first, void *y)
 {
-    return a->lanes == 8 || a->lanes == 16 ? a->lanes : 1;
+#pragma omp parallel for
+    for (int64_t n = 0; n < from->n; n++) {
+        copy_channels(as, from, 0, x, to, first, y, n, from->c, false);
+        if (first + from->c == to->c) zero_padding(as, to, y, n);
+    }
+}
+
+static void take(const storage *as, const ps_cpu_shape *from, int64_t first,
+                 const void *dy, const ps_cpu_shape *to, void *dx, bool add)
+{
+#pragma omp parallel for
+    for (int64_t n = 0; n < to->n; n++) {
+        copy_channels(as, from, first, dy, to, 0, dx, n, to->c, add);
+        if (!add) zero_padding(as, to, dx, n);
+    }
+}
+
+PS_PER_LEVEL(int64_t, ps_cpu_concat_lanes,
+             (const ps_cpu_shape *a, int64_t channels, bool last), (a, channels, last))
+{
+    const bool blocked = a->lanes == 8 || a->lanes == 16;
+    const bool is_last = a->lanes > 1 && a->lanes == a->c;
+    if (is_last && (last || !blocked)) return channels;
+    return blocked ? a->lanes : 1;
 }
 
 PS_PER_LEVEL(void, ps_cpu_concat_forward,
@@ -87,11 +142,7 @@ PS_PER_LEVEL(void, ps_cpu_concat_forward,
               int64_t first, float *y),
              (from, x, to, first, y))
 {
-#pragma omp parallel for
-    for (int64_t n = 0; n < from->n; n++) {
-        copy_channels(from, 0, x, to, first, y, n, from->c, false);
-        if (first + from->c == to->c) zero_padding(to, y, n);
-    }
+    put(&whole, from, x, to, first, y);
 }
 
 PS_PER_LEVEL(void, ps_cpu_concat_backward,
@@ -99,9 +150,21 @@ PS_PER_LEVEL(void, ps_cpu_concat_backward,
               const ps_cpu_shape *to, float *dx, bool add),
              (from, first, dy, to, dx, add))
 {
-#pragma omp parallel for
-    for (int64_t n = 0; n < to->n; n++) {
-        copy_channels(from, first, dy, to, 0, dx, n, to->c, add);
-        if (!add) zero_padding(to, dx, n);
-    }
+    take(&whole, from, first, dy, to, dx, add);
+}
+
+PS_PER_LEVEL(void, ps_cpu_concat_forward_bf16,
+             (const ps_cpu_shape *from, const uint16_t *x, const ps_cpu_shape *to,
+              int64_t first, uint16_t *y),
+             (from, x, to, first, y))
+{
+    put(&narrow, from, x, to, first, y);
+}
+
+PS_PER_LEVEL(void, ps_cpu_concat_backward_bf16,
+             (const ps_cpu_shape *from, int64_t first, const uint16_t *dy,
+              const ps_cpu_shape *to, uint16_t *dx, bool add),
+             (from, first, dy, to, dx, add))
+{
+    take(&narrow, from, first, dy, to, dx, add);
 }

@@ -4,8 +4,9 @@
 
 #include "cpu_shape.h"
 
-/* The layout of a's channels followed by others: a's, if it is blocked. */
-int64_t ps_cpu_concat_lanes(const ps_cpu_shape *a);
+/* The layout of a's channels followed by others, `channels` in all: a's, if it is blocked
+ * or channels-last. Where it is both, last decides. */
+int64_t ps_cpu_concat_lanes(const ps_cpu_shape *a, int64_t channels, bool last);
 
 /* Copies all channels of x to the channels from `first` on of y. */
 void ps_cpu_concat_forward(const ps_cpu_shape *from, const float *x,
@@ -15,5 +16,12 @@ void ps_cpu_concat_forward(const ps_cpu_shape *from, const float *x,
  * has fewer channels. add: adds. */
 void ps_cpu_concat_backward(const ps_cpu_shape *from, int64_t first, const float *dy,
                             const ps_cpu_shape *to, float *dx, bool add);
+
+/* The same of values stored as bf16. */
+void ps_cpu_concat_forward_bf16(const ps_cpu_shape *from, const uint16_t *x,
+                                const ps_cpu_shape *to, int64_t first, uint16_t *y);
+void ps_cpu_concat_backward_bf16(const ps_cpu_shape *from, int64_t first,
+                                 const uint16_t *dy, const ps_cpu_shape *to, uint16_t *dx,
+                                 bool add);
 
 #endif

@@ -20,15 +20,23 @@ void ps_cpu_narrow_choose(ps_cpu_run *run)
             run->library->factors == PS_CPU_BF16 && !ps_edge_stays_float32(run->graph, v);
 }
 
-/* Whether all values of the step are bf16, in one layout. */
+/* Whether all values of the step are bf16. */
+static bool is_narrow(const ps_cpu_run *run, const ps_cpu_step *s)
+{
+    bool all = run->values[s->node->out].narrow;
+    for (int k = 0; k < s->node->n_in; k++)
+        all = all && run->values[s->node->in[k]].narrow;
+    return all;
+}
+
+/* The same, in one layout. */
 static bool is_uniform(const ps_cpu_run *run, const ps_cpu_step *s)
 {
-    const ps_cpu_value *out = &run->values[s->node->out];
-    for (int k = 0; k < s->node->n_in; k++) {
-        const ps_cpu_value *in = &run->values[s->node->in[k]];
-        if (!in->narrow || !same_lanes(&in->shape, &out->shape)) return false;
-    }
-    return out->narrow;
+    bool all = is_narrow(run, s);
+    for (int k = 0; k < s->node->n_in; k++)
+        all = all && same_lanes(&run->values[s->node->in[k]].shape,
+                                &run->values[s->node->out].shape);
+    return all;
 }
 
 /* Whether the step, as it was planned, has code for the bf16 values that it reads. */
@@ -39,11 +47,13 @@ static bool takes_inputs(const ps_cpu_run *run, const ps_cpu_step *s)
     if (ps_model_is_activation(kind)) return is_uniform(run, s);
     switch (kind) {
     case PS_LAYER_CONV2D:
-        return s->factors == PS_CPU_BF16 && same_lanes(in, &s->conv.in);
+        return same_lanes(in, &s->conv.in);
     case PS_LAYER_LINEAR:
         return s->factors == PS_CPU_BF16 && ps_cpu_shape_is_plain(in);
     case PS_LAYER_BATCH_NORM2D:
         return is_uniform(run, s) && !s->batchnorm.own;
+    case PS_LAYER_CONCAT:
+        return is_narrow(run, s);
     case PS_LAYER_ADD:
         return is_uniform(run, s);
     default:
@@ -78,7 +88,7 @@ ps_err ps_cpu_narrow_plan_input(ps_cpu_run *run, ps_cpu_step *s,
     const ps_cpu_shape *in = &run->values[s->node->in[0]].shape;
     const size_t count = (size_t)ps_cpu_shape_count(wanted);
     const bool same = same_lanes(in, wanted), narrow = s->factors != PS_CPU_FLOAT32;
-    if (ps_cpu_narrow_in(run, s, 0)) return PS_OK; // they are factors already
+    if (ps_cpu_narrow_in(run, s, 0) && s->factors == PS_CPU_BF16) return PS_OK;
     if (same && !narrow) return PS_OK;
     PS_TRY(ps_memory_plan_take(&run->memory, count * ps_cpu_factor_bytes(s->factors),
                                &s->slot_x));
@@ -94,6 +104,10 @@ const void *ps_cpu_narrow_input(const ps_cpu_run *run, const ps_cpu_step *s,
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const float *x = in->at;
     if (!s->x) return in->at;
+    if (ps_cpu_narrow_in(run, s, 0)) { // they have been rounded
+        ps_cpu_widen(ps_cpu_shape_count(wanted), in->at, s->x);
+        return s->x;
+    }
     float *turned = s->factors == PS_CPU_FLOAT32
                         ? s->x
                         : ps_memory_plan_at(&run->memory, s->slot_turned_x);

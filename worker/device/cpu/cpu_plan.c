@@ -193,7 +193,9 @@ static ps_err init_layer(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in
         s->interpolate = (ps_cpu_interpolate){*in, *out, l->mode};
         return PS_OK;
     case PS_LAYER_CONCAT:
-        *out = ps_cpu_shape_make(run->n, &l->out, ps_cpu_concat_lanes(in));
+        *out = ps_cpu_shape_make(
+            run->n, &l->out,
+            ps_cpu_concat_lanes(in, l->out.d[0], run->values[s->node->out].narrow));
         return PS_OK;
     case PS_LAYER_DROPOUT:
         init_dropout(run, s, in);
@@ -402,7 +404,9 @@ static ps_err take_gradients(ps_cpu_run *run, ps_cpu_step *s)
         PS_TRY(ps_memory_plan_take(&run->memory, value_bytes(in), &in->grad_slot));
     }
     PS_TRY(take_library_gradient(run, s));
-    if (s->factors != PS_CPU_FLOAT32 && !ps_cpu_narrow_out(run, s))
+    const bool factors =
+        ps_cpu_narrow_out(run, s) || (s->lends_out && s->factors == PS_CPU_ROUNDED);
+    if (s->factors != PS_CPU_FLOAT32 && !factors)
         PS_TRY(ps_memory_plan_take(&run->memory,
                                    (size_t)ps_cpu_shape_count(&out->shape) *
                                        ps_cpu_factor_bytes(s->factors),
@@ -444,7 +448,7 @@ static ps_err plan_backward(ps_cpu_run *run)
         ps_cpu_step *s = &run->steps[i];
         if (g->edges[s->node->out].needs_grad && !s->node->with_loss)
             PS_TRY(take_gradients(run, s));
-        ps_cpu_lend_give_backward(run, s);
+        if (goes_back(run, s)) ps_cpu_lend_give_backward(run, s);
         give_step(run, s);
     }
     return PS_OK;

@@ -140,6 +140,11 @@ static void forward_concat(ps_cpu_run *run, ps_cpu_step *s)
     const ps_cpu_value *a = &run->values[s->node->in[0]];
     const ps_cpu_value *b = &run->values[s->node->in[1]];
     const ps_cpu_value *y = &run->values[s->node->out];
+    if (ps_cpu_narrow_out(run, s)) {
+        ps_cpu_concat_forward_bf16(&a->shape, a->at, &y->shape, 0, y->at);
+        ps_cpu_concat_forward_bf16(&b->shape, b->at, &y->shape, a->shape.c, y->at);
+        return;
+    }
     ps_cpu_concat_forward(&a->shape, a->at, &y->shape, 0, y->at);
     ps_cpu_concat_forward(&b->shape, b->at, &y->shape, a->shape.c, y->at);
 }
@@ -150,7 +155,10 @@ static void backward_concat(ps_cpu_run *run, ps_cpu_step *s)
     int64_t first = 0;
     for (int k = 0; k < 2; k++) {
         const ps_cpu_value *in = &run->values[s->node->in[k]];
-        if (in->grad)
+        if (in->grad && ps_cpu_narrow_out(run, s))
+            ps_cpu_concat_backward_bf16(&out->shape, first, out->grad, &in->shape,
+                                        in->grad, s->add[k]);
+        else if (in->grad)
             ps_cpu_concat_backward(&out->shape, first, out->grad, &in->shape, in->grad,
                                    s->add[k]);
         first += in->shape.c;
