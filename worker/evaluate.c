@@ -25,7 +25,8 @@ static ps_err create_loader(ps_evaluator *e, const ps_evaluator_options *o)
                                  .begin = begin,
                                  .n = n,
                                  .max_batch = o->config->data.eval_batch};
-    return ps_loader_create(&options, &e->loader);
+    const ps_err err = ps_loader_create(&options, &e->loader);
+    return err == PS_ERR_SHAPE ? ps_err_prefix(err, "data.test") : err;
 }
 
 enum { LOSS, WEIGHT, CORRECT, COUNTED, SAMPLES, INTERRUPTED, TOP5, SUMS };

@@ -53,8 +53,9 @@ static ps_err read_file(const char *path, bool stream, ps_dataset *set)
         err = ps_err_set(PS_ERR_FORMAT, "%s: holds no sample", path);
     if (err == PS_OK)
         err = ps_mem_zalloc(&set->labels, (size_t)set->n, sizeof *set->labels, "labels");
-    if (err == PS_OK) err = ps_dataset_check(set, 0, &any);
-    return err;
+    PS_TRY(err);
+    err = ps_dataset_check(set, 0, &any);
+    return err == PS_OK ? PS_OK : ps_err_prefix(err, "%s", path);
 }
 
 static ps_err read_samples(predictor *p)
@@ -103,7 +104,8 @@ static ps_err open_program(predictor *p, int threads)
                                       .begin = p->files.first,
                                       .n = p->files.n,
                                       .max_batch = batch};
-    return ps_loader_create(&loader, &p->loader);
+    const ps_err err = ps_loader_create(&loader, &p->loader);
+    return err == PS_OK ? PS_OK : ps_err_prefix(err, "--predict %s", p->cli->predict);
 }
 
 static ps_err predict_batch(predictor *p, const ps_loaded *b)

@@ -103,7 +103,9 @@ static ps_err prepare_training(ps_trainer *t)
                                 .sampler = o->sampler,
                                 .max_batch = max_batch,
                                 .classes = o->spec->n_outputs};
-    PS_TRY(ps_loader_create(&loader, &t->loader));
+    const ps_err err = ps_loader_create(&loader, &t->loader);
+    if (err == PS_ERR_SHAPE) ps_err_prefix(err, "data.train");
+    PS_TRY(err);
     ps_program_options program = {.spec = o->spec,
                                   .max_batch = (int)max_batch,
                                   .training = true,

@@ -187,6 +187,11 @@ class Numbers(JobTest):
                       self.job("mse", 1, "train.label_smoothing=0.1", "--overwrite", code=1))
         self.write("train_y.npy", (63,), good[:63])
         self.assertIn("64 samples, ", self.job("mse", 1, "--overwrite", code=1))
+        self.targets(good, 0)
+        for split in ("test", "train"):  # the test set's shape is looked at first
+            self.assertIn(f"data.{split}: data is (2), the model's input is (3)",
+                          self.job("mse", 1, "--overwrite", "model.input=[3]", code=1))
+            self.write("test_x.npy", (64, 3), good * 3)
 
 
 if __name__ == "__main__":

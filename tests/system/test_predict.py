@@ -15,7 +15,7 @@ from array import array
 from pathlib import Path
 from xml.etree import ElementTree
 
-from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest
+from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, npy
 
 sys.path.insert(0, str(ROOT / "bench"))
 from benchlib import runs  # noqa: E402
@@ -319,6 +319,12 @@ class Predict(JobTest):
                            (cut, "holds at most"), (self.model, "not an npy")):
             self.assertIn(says, self.predict(what, DIGITS, code=1))
         self.assertIn("--predict needs weights: --init FILE", self.predict("test", DIGITS, code=1, init=False))
+        for dims in ((9,), (1, 4, 4)):
+            write_npy(wrong, (2, *dims), bytes(2 * math.prod(dims)))
+            self.assertIn(f"--predict {wrong}: data is", self.predict(wrong, DIGITS, code=1))
+        Path(wrong).write_bytes(npy("<f4", f"(1, {self.shape[2] * self.shape[3]})",
+                                    struct.pack("<f", math.nan) * math.prod(self.shape[2:])))
+        self.assertIn(f"{wrong}: sample 0: value 0 is not a finite number", self.predict(wrong, DIGITS, code=1))
         self.assertFalse(os.path.exists(self.path("said", "predictions.npy")))
         self.predict("test", DIGITS)
         self.assertIn("is there already", self.predict("test", DIGITS, code=1))
