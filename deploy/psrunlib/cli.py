@@ -2,6 +2,7 @@
 import argparse
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -55,31 +56,32 @@ def add_job(p):
                    help="number of worker processes, or auto: one per visible GPU; without GPUs one per core")
     p.add_argument("-m", "--mode", choices=sorted(jobs.MODES),
                    help="ps: parameter servers; allreduce: Gloo or NCCL; single: one worker, no exchange")
-    p.add_argument("-H", "--hostfile", metavar="HOSTFILE",
+    p.add_argument("-H", "--hostfile", type=named, metavar="HOSTFILE",
                    help="run over ssh on the hosts of this file, one per line: node1 servers=1 workers=2; "
                         "also slots= dir= bin= addr= image=, or node9 spare (docs/machines.md)")
-    p.add_argument("--init", metavar="FILE", help="begin with the weights of this safetensors file (train.init)")
+    p.add_argument("--init", type=named, metavar="FILE",
+                   help="begin with the weights of this safetensors file (train.init)")
     p.add_argument("--build-dir", metavar="DIR",
                    help="folder of the programs (default: PS_BUILD_DIR, else build/release)")
 
 
 def add_runs(p):
-    p.add_argument("--out", metavar="DIR", help="folder for results and logs (default: runs/<job>-<time>)")
+    p.add_argument("--out", type=named, metavar="DIR", help="folder for results and logs (default: runs/<job>-<time>)")
     p.add_argument("--overwrite", action="store_true",
                    help="replace the run that --out holds already; other files stay")
-    p.add_argument("--resume", metavar="RUN",
+    p.add_argument("--resume", type=named, metavar="RUN",
                    help="continue the run in that folder from its newest checkpoint (checkpoint.*); "
                         "auto: continue the run in --out, or begin one there")
     p.add_argument("--restarts", type=count, default=0, metavar="N",
                    help="start a part again when it dies, at most N times (default: 0); the job goes on from its "
                         "newest checkpoint (needs checkpoint.every, .minutes or .best). With a program of your own: "
                         "all parts are started again, and the program loads what it has saved")
-    p.add_argument("--join", metavar="RUN",
+    p.add_argument("--join", type=named, metavar="RUN",
                    help="add one worker to the job that is running in that folder "
                         "(its job.workers must be a range); Ctrl-C makes the worker leave")
-    p.add_argument("--replay-membership", metavar="LOG",
+    p.add_argument("--replay-membership", type=named, metavar="LOG",
                    help="repeat a run whose number of workers changed, bit for bit; LOG is its membership.jsonl")
-    p.add_argument("--replay", metavar="LOG",
+    p.add_argument("--replay", type=named, metavar="LOG",
                    help="repeat a run whose workers went on at their own pace (sync.policy backup, ssp, asp), bit "
                         "for bit; LOG is its policy.log")
 
@@ -87,7 +89,7 @@ def add_runs(p):
 def add_network(p):
     p.add_argument("--port", type=port, default=0, metavar="PORT",
                    help="port of the coordinator (default: a free one; with -H 29500)")
-    p.add_argument("--curve", metavar="DIR",
+    p.add_argument("--curve", type=named, metavar="DIR",
                    help="encrypt all connections, with the job's keys in that folder; they are made if "
                         "there are none (SECURITY.md)")
     p.add_argument("--insecure", action="store_true",
@@ -95,19 +97,20 @@ def add_network(p):
                         "all-reduce mode")
 
 
-def add_instead(p):
+def add_instead(group):
+    group.add_argument("--dry-run", action="store_true", help="print the commands")
+    p = group.add_mutually_exclusive_group()
     p.add_argument("--doctor", action="store_true",
                    help="check hosts, ports, rates, versions, data and GPUs")
-    p.add_argument("--dry-run", action="store_true", help="print the commands")
     p.add_argument("--verify", action="store_true",
                    help="run a few steps in ps and in all-reduce mode, and compare the weights")
     p.add_argument("--find-lr", action="store_true",
                    help="run some steps with a growing learning rate; print the losses as a table, draw them as "
                         "find-lr.svg, and suggest a rate (optimizer.lr: the first one; train.steps: how many)")
-    p.add_argument("--top", metavar="ADDRESS",
+    p.add_argument("--top", type=named, metavar="ADDRESS",
                    help="watch a running job in the terminal: the address or port of its page (metrics.port), or "
                         "the folder of a run on this host")
-    p.add_argument("--predict", metavar="FILE",
+    p.add_argument("--predict", type=named, metavar="FILE",
                    help="apply the model with the weights of --init to the samples of that .npy file, to the pictures "
                         "in that folder, or to the test set (test); writes predictions.npy and predictions.csv into --out; "
                         "over all cores, or over the workers of -w and -H")
@@ -128,6 +131,13 @@ def port(text):
     if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"'{text}' is not a port (1 .. 65535)")
     return int(text)
+
+
+def named(text):
+    """Of a file or a folder. Without this, --predict "$UNSET" would train."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty")
+    return text
 
 
 def count(text):
@@ -406,6 +416,9 @@ def become_worker(args, words, dashes):
     argv += ["--out", args.out] * bool(args.out) + ["--overwrite"] * args.overwrite
     for setting in args.overrides:
         argv += ["--set", setting]
+    if args.dry_run:
+        print(shlex.join(argv))
+        return 0
     sys.stdout.flush()
     os.execv(argv[0], argv)
 
@@ -452,7 +465,10 @@ def run_command(args, dashes, program):
             return predict.predict(job, args, launcher(job, {}))
         alone = what_one_worker_does(args)
         if alone:
-            become_worker(args, alone, dashes)
+            return become_worker(args, alone, dashes)
+        if args.dry_run and (args.verify or args.find_lr):
+            raise JobError(f"--dry-run shows the commands of a job: give it without "
+                           f"{'--verify' if args.verify else '--find-lr'}")
         if args.verify and not dashes:
             return verify.verify(args, plan_job, run)
         if args.find_lr and not dashes:

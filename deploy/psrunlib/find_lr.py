@@ -62,9 +62,10 @@ def settings(args):
         raise JobError(f"--find-lr with train.steps={steps}: give at least {FEWEST} steps")
     factor = (HIGHEST / lowest) ** (1 / (steps - 1))
     extra = {"optimizer.lr": lowest, "train.steps": steps, "train.epochs": 100000, "train.log_every": 1,
-             "train.eval_every": 0, "train.save_every": 0, "train.patience": 0, "checkpoint.every": 0,
-             "checkpoint.best": "none", "checkpoint.minutes": 0, "schedule.name": "step", "schedule.step_size": 1,
-             "schedule.gamma": repr(factor), "schedule.warmup": 0, "exchange.nan": "allow"}
+             "train.eval_every": 0, "train.save_every": 0, "train.patience": 0, "train.stop_after": 0,
+             "checkpoint.every": 0, "checkpoint.best": "none", "checkpoint.minutes": 0,
+             "schedule.name": "step", "schedule.step_size": 1, "schedule.gamma": repr(factor),
+             "schedule.warmup": 0, "exchange.nan": "allow"}
     return [f"{key}={value}" for key, value in extra.items()], [lowest * factor ** i for i in range(steps)]
 
 
@@ -145,6 +146,9 @@ def find_lr(args, plan_job, run):
     if job.facts["sync.policy"] not in ("bsp", "local"):
         raise JobError(f"--find-lr: with sync.policy={job.facts['sync.policy']} losses have no common step; "
                        "add sync.policy=bsp")
+    if any(group["lr"] is not None for group in job.facts["optimizer.groups"]):
+        raise JobError("--find-lr: optimizer.groups gives some parameters an lr of their own, which does not begin at "
+                       "the lowest rate: leave lr out of the groups, or add optimizer.groups=[]")
     code = run(job, args.verbose)
     if code != 0:
         return code

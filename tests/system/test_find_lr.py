@@ -57,10 +57,19 @@ class Jobs(JobTest):
         for i, rate in enumerate(rates):
             self.assertAlmostEqual(rate / (0.001 * 10 ** (i / 10)), 1, 6)
 
+    def test_a_job_that_would_stop_early_goes_on(self):
+        self.suggested(self.find("-m", "single", "train.stop_after=5",
+                                 "optimizer.groups=[{match: ['*.bias'], weight_decay: 0}]"))
+
     def test_mistakes_are_named(self):
         for setting, says in (("optimizer.lr=20", "between 0 and 10"), ("optimizer.lr=x", "needs a number"),
-                              ("train.steps=5", "at least 20 steps"), ("sync.policy=asp", "sync.policy=bsp")):
+                              ("train.steps=5", "at least 20 steps"), ("sync.policy=asp", "sync.policy=bsp"),
+                              ("optimizer.groups=[{match: [fc1*], lr: 0.1}]", "lr of their own")):
             self.assertIn(says, self.find("-s", 1, "-w", 2, setting, code=1))
+        for option, says in (("--dry-run", "--dry-run shows the commands of a job"),
+                             ("--describe", "not allowed with argument --find-lr")):
+            self.assertIn(says, self.find(option, code=1 if option == "--dry-run" else 2))
+        self.assertFalse(Path(self.path("out")).exists())
         self.assertIn("--find-lr is not for a program", self.psrun("--find-lr", "--", "true", code=1))
 
 

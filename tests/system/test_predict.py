@@ -325,6 +325,11 @@ class Predict(JobTest):
         Path(wrong).write_bytes(npy("<f4", f"(1, {self.shape[2] * self.shape[3]})",
                                     struct.pack("<f", math.nan) * math.prod(self.shape[2:])))
         self.assertIn(f"{wrong}: sample 0: value 0 is not a finite number", self.predict(wrong, DIGITS, code=1))
+        for option in ("--predict", "--init", "--out", "--resume"):  # as of a variable that is not set
+            self.assertIn(f"argument {option}: the name is empty", self.psrun(option, "", DIGITS, out="none", code=2))
+        self.assertFalse(os.path.exists(self.path("none")))
+        shown = self.predict("test", DIGITS, "--dry-run")
+        self.assertIn(" --predict test ", shown)
         self.assertFalse(os.path.exists(self.path("said", "predictions.npy")))
         self.predict("test", DIGITS)
         self.assertIn("is there already", self.predict("test", DIGITS, code=1))

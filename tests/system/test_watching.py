@@ -285,8 +285,11 @@ class Files(JobTest):
     def check_show_runs(self):
         runs, plot = [self.path("run 0"), self.path("run 1")], self.path("losses.svg")
         show = [str(ROOT / "deploy/show-runs"), "--plot", plot]
+        behind = subprocess.run([show[0], *runs, *show[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                text=True)
         done = subprocess.run([*show, *runs], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(behind.stdout, done.stdout)
         table = done.stdout.splitlines()
         self.assertIn("1.00x  " + runs[0], table[1])
         self.assertIn(runs[1], table[2])
