@@ -53,6 +53,8 @@ static ps_err read_file(const char *path, bool stream, ps_dataset *set)
         err = ps_err_set(PS_ERR_FORMAT, "%s: holds no sample", path);
     if (err == PS_OK)
         err = ps_mem_zalloc(&set->labels, (size_t)set->n, sizeof *set->labels, "labels");
+    if (err == PS_ERR_FORMAT && !strstr(path, ".npy"))
+        ps_err_prefix(err, "--predict takes an .npy file, a folder of pictures, or test");
     PS_TRY(err);
     err = ps_dataset_check(set, 0, &any);
     return err == PS_OK ? PS_OK : ps_err_prefix(err, "%s", path);

@@ -319,6 +319,8 @@ class Predict(JobTest):
                            (cut, "holds at most"), (self.model, "not an npy")):
             self.assertIn(says, self.predict(what, DIGITS, code=1))
         self.assertIn("--predict needs weights: --init FILE", self.predict("test", DIGITS, code=1, init=False))
+        self.assertIn("--predict takes an .npy file, a folder of pictures, or test: " + DIGITS,
+                      self.predict(DIGITS, DIGITS, code=1))
         for dims in ((9,), (1, 4, 4)):
             write_npy(wrong, (2, *dims), bytes(2 * math.prod(dims)))
             self.assertIn(f"--predict {wrong}: data is", self.predict(wrong, DIGITS, code=1))
