@@ -88,43 +88,60 @@ def table(rates, losses, smoothed, best):
         yield f"{n:6}  {rates[n]:13.3g}  training has diverged"
 
 
+def ticks(low, high):
+    """Round numbers from low to high, about five."""
+    size = 10.0 ** math.floor(math.log10((high - low) / 5))
+    by = next(m * size for m in (1, 2, 5, 10) if m * size * 5 >= high - low)
+    return [i * by for i in range(math.ceil(low / by), math.floor(high / by) + 1)]
+
+
+def bounds(losses, smoothed, best):
+    """(lowest, highest) loss of the plot: what comes while training diverges leaves it."""
+    low, until = min(losses[:len(smoothed)]), len(smoothed) if best is None else best + 1
+    high = max(*smoothed[:SKIPPED], *losses[:until])
+    room = 0.05 * (high - low) or 0.1 * abs(low) or 1
+    return low - room, high + room
+
+
 def draw(rates, losses, smoothed, best):
     """An SVG: losses as dots, the smoothed loss as a line, the suggestion as an upright line."""
     n = len(smoothed)
     width, left, top, floor = 860, 64, 16, 356
-    low = min(losses[:n])
-    high = max([*smoothed[:SKIPPED], low + 1e-9])
-    low, high = low - 0.05 * (high - low), high + 0.15 * (high - low)
+    low, high = bounds(losses, smoothed, best)
     first, last = math.log10(rates[0]), math.log10(rates[-1])
 
     def x(rate):
         return left + (math.log10(rate) - first) / (last - first) * (width - left - 20)
 
     def y(loss):
-        return floor - (max(low, min(high, loss)) - low) / (high - low) * (floor - top)
+        return floor - (min(loss, 2 * high - low) - low) / (high - low) * (floor - top)
 
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} 410" role="img" '
              'aria-label="loss by learning rate">',
              "<style>text{font:13px sans-serif;fill:#454d5c}.r{stroke:#d5dae2}.b{fill:#fff}.l{stroke:#1756c4}"
-             ".d{fill:#1756c4;opacity:.45}.s{stroke:#c2500b}@media(prefers-color-scheme:dark){text{fill:#b4bccb}"
-             ".r{stroke:#343c4a}.b{fill:#12151b}.l{stroke:#86b3ff}.d{fill:#86b3ff}.s{stroke:#f0a15f}}</style>",
-             f'<rect class="b" width="{width}" height="410"/>']
-    for i in range(5):
-        loss = low + (high - low) * i / 4
+             ".d{fill:#1756c4;opacity:.45}.s{stroke:#c2500b}.n{paint-order:stroke;stroke:#fff;stroke-width:5px}"
+             "@media(prefers-color-scheme:dark){text{fill:#b4bccb}"
+             ".r{stroke:#343c4a}.b{fill:#12151b}.l{stroke:#86b3ff}.d{fill:#86b3ff}.s{stroke:#f0a15f}.n{stroke:#12151b}}"
+             "</style>",
+             f'<rect class="b" width="{width}" height="410"/>',
+             f'<clipPath id="plot"><rect x="{left}" y="{top}" width="{width - left - 20}" '
+             f'height="{floor - top}"/></clipPath>']
+    for loss in ticks(low, high):
         lines.append(f'<path class="r" d="M{left} {y(loss):.1f}H{width - 20}"/><text x="{left - 8}" '
                      f'y="{y(loss) + 4:.1f}" text-anchor="end">{loss:.3g}</text>')
     for power in range(math.ceil(first - 1e-9), math.floor(last + 1e-9) + 1):
         lines.append(f'<text x="{x(10.0 ** power):.1f}" y="374" text-anchor="middle">{10.0 ** power:g}</text>')
     title = "learning rate (dots: mean loss of all workers; line: smoothed)"
     lines.append(f'<text x="{(left + width) / 2}" y="396" text-anchor="middle">{title}</text>')
+    lines.append('<g clip-path="url(#plot)">')
     lines += [f'<circle class="d" r="2.5" cx="{x(rates[i]):.1f}" cy="{y(losses[i]):.1f}"/>' for i in range(n)]
     points = " ".join(f"{x(rates[i]):.1f},{y(smoothed[i]):.1f}" for i in range(n))
-    lines.append(f'<polyline class="l" fill="none" stroke-width="2" points="{points}"/>')
+    lines.append(f'<polyline class="l" fill="none" stroke-width="2" points="{points}"/></g>')
     if best is not None:
         side, anchor = (8, "start") if x(rates[best]) < width / 2 else (-8, "end")
         at = x(rates[best])
         lines.append(f'<path class="s" stroke-width="2" stroke-dasharray="6 4" d="M{at:.1f} {top}V{floor}"/>'
-                     f'<text x="{at + side:.1f}" y="{top + 14}" text-anchor="{anchor}">'
+                     f'<text class="n" x="{at + side:.1f}" y="{top + 14}" text-anchor="{anchor}">'
                      f'optimizer.lr={rates[best]:.2g}</text>')
     return "\n".join(lines + ["</svg>"]) + "\n"
 

@@ -30,6 +30,19 @@ class Curves(unittest.TestCase):
         # Losses may be negative.
         self.assertEqual(len(find_lr.smooth([-2.0 - i for i in range(30)])), 30)
 
+    def test_the_plot(self):
+        self.assertEqual(find_lr.ticks(0.0269, 1.41), [0.5, 1])
+        rates, losses = [10 ** (i / 20 - 6) for i in range(140)], [1.0] * 100 + [1 - i / 50 for i in range(20)]
+        losses += [1e30] * 20  # training diverges
+        for made in (losses, [1.0] * 140, [0.0] * 140):
+            smoothed = find_lr.smooth(made)
+            best = find_lr.steepest(smoothed)
+            texts = [t.text for t in ElementTree.fromstring(find_lr.draw(rates, made, smoothed, best)).iter()
+                     if t.get("text-anchor") == "end" and not t.get("class")]
+            self.assertTrue(2 <= len(set(texts)) == len(texts) <= 7, texts)
+            low, high = find_lr.bounds(made, smoothed, best)
+            self.assertTrue(low < min(made) and high < 2, (low, high))
+
 
 class Jobs(JobTest):
     def find(self, *args, **options):
