@@ -306,6 +306,10 @@ class Scale(BenchTest):
 
 
 class Parity(BenchTest):
+    def test_synthetic_data_is_refused(self):
+        self.assertIn("name a configuration with data",
+                      self.bench("parity", "teacher", ROOT / "configs/synthetic-vgg11.yaml", code=1))
+
     @needs_torch
     def test_every_step_from_ddps_weights(self):
         self.bench("parity", "teacher", "-w", "1,2,4", "--steps", 12, "--torch-python", TORCH,
