@@ -135,6 +135,8 @@ static ps_err text_new(reader *r, const ps_yaml *at, const char *text, size_t n,
 
 /* ---- reading ---- */
 
+static const char QUOTES[] = "a text that begins with * stands in quotes: '*.bias'";
+
 static ps_err parser_error(const reader *r)
 {
     const yaml_parser_t *p = &r->parser;
@@ -145,6 +147,8 @@ static ps_err parser_error(const reader *r)
     if (p->error == YAML_READER_ERROR)
         return ps_err_set(PS_ERR_CONFIG, "%s: byte %zu: %s", r->file, p->problem_offset,
                           problem);
+    if (p->context && strstr(p->context, "alias"))
+        return ps_yaml_error(&at, "bad YAML: %s: %s", problem, QUOTES);
     if (p->context) return ps_yaml_error(&at, "bad YAML: %s (%s)", problem, p->context);
     return ps_yaml_error(&at, "bad YAML: %s", problem);
 }
@@ -212,7 +216,7 @@ static ps_err read_alias(reader *r, int depth, ps_yaml **out)
     for (int i = 0; i < r->n_anchors; i++)
         if (strcmp(r->anchors[i].name, name) == 0)
             return copy_node(r, r->anchors[i].node, depth, out);
-    return ps_yaml_error(&at, "unknown anchor *%.40s", name);
+    return ps_yaml_error(&at, "unknown anchor *%.40s: %s", name, QUOTES);
 }
 
 static ps_err read_scalar(reader *r, ps_yaml *node)

@@ -83,6 +83,12 @@ static void bad_yaml_names_the_line(void **state)
     assert_refused("a: 1\n---\nb: 1\n", "second document");
 }
 
+static void patterns_without_quotes_are_explained(void **state)
+{
+    assert_refused("a: [*.bias]\n", "a text that begins with * stands in quotes");
+    assert_refused("a: [*bias]\n", "unknown anchor *bias: a text that begins with *");
+}
+
 static void bombs_are_errors(void **state)
 {
     assert_refused("a: &a [x,x,x,x,x,x,x,x,x,x]\n"
@@ -200,6 +206,7 @@ int main(void)
         cmocka_unit_test(empty_file_is_an_empty_map),
         cmocka_unit_test(aliases_are_copies),
         cmocka_unit_test(bad_yaml_names_the_line),
+        cmocka_unit_test(patterns_without_quotes_are_explained),
         cmocka_unit_test(bombs_are_errors),
         cmocka_unit_test(too_large_a_file_is_an_error),
         cmocka_unit_test(load_reads_files),
