@@ -187,16 +187,21 @@ void rig_check_gradients(rig *r, const ref_model *ref)
     }
 }
 
+void rig_reference(rig *r, ref_model *ref, int n)
+{
+    ref_init(ref, &r->spec, n, r->params, r->buffers);
+    ref->digits = r->rounding->digits;
+    ref->least = r->rounding->least;
+    ref->whole_values = r->whole_values;
+    ref->rounds_once = r->rounds_once;
+}
+
 void rig_compare(rig *r, int n, const ps_pass *pass)
 {
     ref_model ref;
     ps_pass_result result;
     ps_batch batch = rig_batch(r, n);
-    ref_init(&ref, &r->spec, n, r->params, r->buffers);
-    ref.digits = r->rounding->digits;
-    ref.least = r->rounding->least;
-    ref.whole_values = r->whole_values;
-    ref.rounds_once = r->rounds_once;
+    rig_reference(r, &ref, n);
     if (pass->accumulate) {
         for (uint64_t i = 0; i < r->spec.table.arena_count; i++)
             ref.grads[i] = r->grads[i];

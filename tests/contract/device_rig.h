@@ -52,6 +52,9 @@ void rig_fini(rig *r);
 /* The first n samples. */
 ps_batch rig_batch(const rig *r, int n);
 
+/* Makes the reference of n samples, which rounds as the device does; the caller calls
+ * ref_fini. */
+void rig_reference(rig *r, ref_model *ref, int n);
 /* Runs forward, and in training backward, of n samples on the device and in the
  * reference, and compares loss, outputs, gradients and statistics. */
 void rig_compare(rig *r, int n, const ps_pass *pass);

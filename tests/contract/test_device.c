@@ -387,8 +387,8 @@ static void test_micro_batches(void **state)
     assert_int_equal(ps_program_backward(r.program, &a, &begin), PS_OK);
     assert_int_equal(ps_program_forward(r.program, &b, &end, NULL), PS_OK);
     assert_int_equal(ps_program_backward(r.program, &b, &end), PS_OK);
-    ref_init(&first, &r.spec, 3, r.params, r.buffers);
-    ref_init(&second, &r.spec, 3, r.params, r.buffers);
+    rig_reference(&r, &first, 3);
+    rig_reference(&r, &second, 3);
     ref_forward(&first, &a, &begin);
     ref_backward(&first, &a, &begin);
     memcpy(second.grads, first.grads, sizeof(double) * r.spec.table.arena_count);
