@@ -5,6 +5,7 @@
 
 #include "log.h"
 #include "shard_apply.h"
+#include "shard_left.h"
 #include "shard_orders.h"
 #include "shard_reply.h"
 #include "shard_snapshot.h"
@@ -143,11 +144,14 @@ static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
             PS_TRY(ps_shard_orders_taken(s, h->rank));
         else if (ps_policy_complete(&c->policy))
             PS_TRY(ps_shard_apply_pushes(s, c));
+        else
+            PS_TRY(ps_shard_left_check(s, c));
         break;
     case PS_VERDICT_KEEP:
         ps_counter_add(&s->pushes, 1);
         zmq_msg_move(&c->early[h->rank], &f->payload);
         ps_trace_add_chunk(PS_TRACE_RECEIVE, begin_ns, h->step, h->chunk, h->rank);
+        PS_TRY(ps_shard_left_check(s, c));
         break;
     case PS_VERDICT_ANSWER:
         ps_counter_add(&s->repeated, 1);
@@ -173,7 +177,7 @@ static ps_err handle_pull(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
     case PS_VERDICT_ANSWER:
         return ps_shard_reply_out_of_turn(s, c, h->rank, PS_MSG_WEIGHTS);
     case PS_VERDICT_WAIT:
-        return PS_OK;
+        return ps_shard_left_check(s, c);
     default:
         return wrong_version(c, h, "a pull of");
     }
@@ -209,7 +213,7 @@ static ps_err handle_exact(ps_shard *s, ps_shard_chunk *c, const ps_wire_header 
         return ps_shard_reply_out_of_turn(
             s, c, h->rank, present ? PS_MSG_EXACT_WEIGHTS : PS_MSG_WEIGHTS);
     case PS_VERDICT_WAIT:
-        return PS_OK;
+        return ps_shard_left_check(s, c);
     default:
         return wrong_version(c, h, "a EXACT of");
     }
@@ -236,8 +240,9 @@ static ps_err handle_bye(ps_shard *s, uint32_t rank)
     bool again = s->peers[rank].left;
     s->peers[rank].left = true;
     PS_TRY(ps_shard_reply_short(s, PS_MSG_LEFT, rank, 0));
-    if (!again && ++s->n_left == s->n_senders) ps_shard_set_state(s, PS_SHARD_DONE);
-    return PS_OK;
+    if (again) return PS_OK;
+    if (++s->n_left == s->n_senders) ps_shard_set_state(s, PS_SHARD_DONE);
+    return ps_shard_left_check_all(s);
 }
 
 static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *f)

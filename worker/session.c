@@ -235,10 +235,8 @@ static ps_err check_levels(const ps_session *s, const ps_device *device)
         "or exchange.levels 1");
 }
 
-static ps_err start(ps_session *s, ps_device *device, const ps_exchange_state *state)
+static ps_err make_exchange(ps_session *s)
 {
-    PS_TRY(check_levels(s, device));
-    PS_TRY(open_stream(s, device));
     const bool local = ps_local_steps_on(s->o.config);
     const ps_exchange_options options = {.config = s->o.config,
                                          .table = s->o.table,
@@ -255,8 +253,15 @@ static ps_err start(ps_session *s, ps_device *device, const ps_exchange_state *s
                                          .stream = s->stream};
     const ps_exchange_local_options outer = {
         .ops = s->ops, .config = &s->exchange_config, .rule = &s->exchange_rule};
-    PS_TRY(local ? ps_exchange_local_create(&options, &outer, &s->exchange)
-                 : s->ops->create(&options, &s->exchange));
+    return local ? ps_exchange_local_create(&options, &outer, &s->exchange)
+                 : s->ops->create(&options, &s->exchange);
+}
+
+static ps_err start(ps_session *s, ps_device *device, const ps_exchange_state *state)
+{
+    PS_TRY(check_levels(s, device));
+    PS_TRY(open_stream(s, device));
+    PS_TRY(make_exchange(s));
     if (state) PS_TRY(ps_exchange_load(s->exchange, state));
     return ps_exchange_start(s->exchange);
 }
@@ -449,6 +454,21 @@ ps_err ps_session_close(ps_session *s)
     if (s->stage == STARTED) PS_TRY(ps_session_stop(s));
     PS_TRY(expect(s, STOPPED, "ps_session_close"));
     return reach(s, CLOSED, leave(s));
+}
+
+static ps_err withdraw(ps_session *s)
+{
+    if (s->ops->servers && !ps_config_two_levels(s->o.config)) {
+        PS_TRY(make_exchange(s));
+        PS_TRY(ps_exchange_stop(s->exchange)); // goodbyes alone
+    }
+    return leave(s);
+}
+
+ps_err ps_session_withdraw(ps_session *s)
+{
+    PS_TRY(expect(s, JOINED, "ps_session_withdraw"));
+    return reach(s, CLOSED, withdraw(s));
 }
 
 void ps_session_abort(ps_session *s, ps_err cause, const char *reason)

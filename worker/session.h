@@ -126,6 +126,9 @@ ps_err ps_session_save(ps_session *s, ps_exchange_state *out);
 ps_err ps_session_stop(ps_session *s);
 /* Stops, and leaves the job. Waits until every worker has left. */
 ps_err ps_session_close(ps_session *s);
+/* The same instead of ps_session_start, by a worker that has nothing to do, as without
+ * data. The servers learn that none of its gradients will come. */
+ps_err ps_session_withdraw(ps_session *s);
 /* Ends the job for everybody, with the failure's code and the reason, and the exchange.
  * NULL: nothing. */
 void ps_session_abort(ps_session *s, ps_err cause, const char *reason);

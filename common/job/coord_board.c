@@ -24,7 +24,8 @@ typedef struct waiter {
     uint64_t request;
     uint64_t timeout_ms;
     ps_deadline deadline;
-    int rank; // GATHER: the worker's
+    ps_role role;
+    int rank;
     char name[PS_CONTROL_NAME_MAX];
     double *values; // GATHER: n of them, owned
     size_t n;
@@ -174,16 +175,18 @@ static int count_waiters(const ps_coord_board *b, const ps_control_id *from)
     return n;
 }
 
-static ps_err add_waiter(ps_coord_board *b, const ps_control_id *from,
+static ps_err add_waiter(ps_coord_board *b, const ps_coord_asker *from,
                          const ps_control *c, waiter **out)
 {
-    if (count_waiters(b, from) >= MAX_WAITERS)
+    if (count_waiters(b, &from->id) >= MAX_WAITERS)
         return ps_err_set(PS_ERR_PEER, "more than %d waiting requests of one member",
                           MAX_WAITERS);
     waiter *w;
     PS_TRY(ps_mem_zalloc(out, 1, sizeof *w, "a waiting request"));
     w = *out;
-    w->id = *from;
+    w->id = from->id;
+    w->role = from->role;
+    w->rank = from->rank;
     w->kind = c->kind;
     w->request = c->request;
     w->timeout_ms = c->number[0];
@@ -197,9 +200,9 @@ static ps_err add_waiter(ps_coord_board *b, const ps_control_id *from,
 /* ---- sums over the workers ---- */
 
 /* The word for a gather in messages: one without values is a barrier. */
-static const char *gather_word(const waiter *w)
+static const char *gather_word(size_t n)
 {
-    return w->n == 0 ? "barrier" : "reduction";
+    return n == 0 ? "barrier" : "reduction";
 }
 
 /* Sets present[r] to whether worker r waits in the gather. Returns how many do. */
@@ -265,6 +268,14 @@ static const kept_sum *find_sum(const ps_coord_board *b, int rank, const ps_cont
     return NULL;
 }
 
+static ps_err has_left(const char *word, const char *name, int rank)
+{
+    return ps_err_set(PS_ERR_PEER,
+                      "%s \"%s\": worker %d has left the job: every worker must make the "
+                      "same steps and calls",
+                      word, name, rank);
+}
+
 static ps_err check_gather(const ps_coord_board *b, const ps_coord_asker *from,
                            const ps_control *c)
 {
@@ -275,8 +286,7 @@ static ps_err check_gather(const ps_coord_board *b, const ps_coord_asker *from,
         return ps_err_set(PS_ERR_ARG, "%s: %zu bytes are not the values of a reduction",
                           c->name, c->bytes);
     for (int r = 0; r < b->n_workers; r++)
-        if (b->left[r])
-            return ps_err_set(PS_ERR_PEER, "%s: worker %d has left the job", c->name, r);
+        if (b->left[r]) return has_left(gather_word(c->bytes), c->name, r);
     const waiter *other = find_gather(b, c->name, -1);
     if (other && other->n != c->bytes / sizeof(double))
         return ps_err_set(PS_ERR_PEER,
@@ -310,29 +320,34 @@ static ps_err request_gather(ps_coord_board *b, const ps_coord_asker *from,
     PS_TRY(ps_mem_zalloc(&values, c->bytes, 1, "a reduction"));
     if (c->bytes > 0) memcpy(values, c->value, c->bytes);
     waiter *w;
-    ps_err err = add_waiter(b, &from->id, c, &w);
+    ps_err err = add_waiter(b, from, c, &w);
     if (err != PS_OK) {
         free(values);
         return err;
     }
-    w->rank = from->rank;
     w->values = values;
     w->n = c->bytes / sizeof(double);
     if (mark_present(b, c->name, b->scratch) == b->n_workers) finish_gather(b, c->name);
     return PS_OK;
 }
 
+/* A server waits on: it ends with the job. */
+static bool waits_in_vain(const waiter *w, int left)
+{
+    return w->kind == PS_CONTROL_GATHER ||
+           (w->role == PS_ROLE_WORKER && ps_job_key_is_of_worker(w->name, left));
+}
+
 void ps_coord_board_worker_left(ps_coord_board *b, int rank)
 {
     b->left[rank] = true;
     for (waiter **at = &b->waiters; *at;) {
-        if ((*at)->kind != PS_CONTROL_GATHER) {
+        const waiter *w = *at;
+        const char *word = w->kind == PS_CONTROL_GET ? "key" : gather_word(w->n);
+        if (waits_in_vain(w, rank))
+            fail(b, at, has_left(word, w->name, rank));
+        else
             at = &(*at)->next;
-            continue;
-        }
-        fail(b, at,
-             ps_err_set(PS_ERR_PEER, "%s \"%s\": worker %d has left the job",
-                        gather_word(*at), (*at)->name, rank));
     }
 }
 
@@ -382,17 +397,20 @@ static void drop_get(ps_coord_board *b, const ps_control_id *from, uint64_t requ
         }
 }
 
-static ps_err request_get(ps_coord_board *b, const ps_control_id *from,
+static ps_err request_get(ps_coord_board *b, const ps_coord_asker *from,
                           const ps_control *c)
 {
     const void *value;
     size_t bytes;
     if (ps_coord_store_get(&b->store, c->name, &value, &bytes)) {
-        answer_done(b, from, c->request, value, bytes);
+        answer_done(b, &from->id, c->request, value, bytes);
         return PS_OK;
     }
     waiter *w;
-    drop_get(b, from, c->request);
+    drop_get(b, &from->id, c->request);
+    for (int r = 0; r < b->n_workers && from->role == PS_ROLE_WORKER; r++)
+        if (b->left[r] && ps_job_key_is_of_worker(c->name, r))
+            return has_left("key", c->name, r);
     return add_waiter(b, from, c, &w);
 }
 
@@ -522,7 +540,7 @@ void ps_coord_board_request(ps_coord_board *b, const ps_coord_asker *from,
         err = request_put(b, from, c);
         break;
     case PS_CONTROL_GET:
-        err = request_get(b, &from->id, c);
+        err = request_get(b, from, c);
         break;
     case PS_CONTROL_NORM:
         err = request_norm(b, from, c);
@@ -548,7 +566,7 @@ static ps_err timeout_error(ps_coord_board *b, const waiter *w)
     ps_roster_missing_ranks(b->scratch, b->n_workers, missing, sizeof missing);
     return ps_err_set(PS_ERR_TIMEOUT,
                       "%s \"%s\": not all workers have come within %.1f s, missing: %s",
-                      gather_word(w), w->name, seconds, missing);
+                      gather_word(w->n), w->name, seconds, missing);
 }
 
 void ps_coord_board_expire(ps_coord_board *b)

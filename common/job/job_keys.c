@@ -55,3 +55,9 @@ bool ps_job_key_may_set(const char *key, ps_role role, int rank)
         return begins_with(key, own);
     return role == PS_ROLE_WORKER;
 }
+
+bool ps_job_key_is_of_worker(const char *key, int rank)
+{
+    return ps_job_key_may_set(key, PS_ROLE_WORKER, rank) &&
+           !ps_job_key_may_set(key, PS_ROLE_WORKER, rank == 0 ? 1 : 0);
+}

@@ -49,5 +49,7 @@ ps_job_key ps_job_key_array(int worker);
 
 /* Whether the member may set the key. Keys that are not in the list are the workers'. */
 bool ps_job_key_may_set(const char *key, ps_role role, int rank);
+/* Whether that worker may set it, and no other. */
+bool ps_job_key_is_of_worker(const char *key, int rank);
 
 #endif

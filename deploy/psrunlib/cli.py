@@ -220,6 +220,9 @@ def plan_program(args, program):
             raise JobError(f"--{option.replace('_', '-')} is not for a program of your own: {why}")
     if args.mode not in (None, "ps"):
         raise JobError(f"-m {args.mode}: a program of your own works with servers (-m ps)")
+    if program[0].endswith(".py") and not args.hostfile and not shutil.which(program[0]):
+        raise JobError(f"{program[0]} is a Python file, and no program that can be run by itself; Python starts it: "
+                       f"-- python {shlex.join(program)}")
     args.overrides, args.config = [args.config] * bool(args.config) + args.overrides, ""
     args.servers = 1 if args.servers is None else args.servers
     job = make_job(args, jobs.find_build_dir(args.build_dir, "ps-server"), name_of(program))

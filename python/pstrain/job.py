@@ -321,7 +321,17 @@ def _at_exit() -> None:
     elif _job is not None and _job.in_step():
         _job.end_at_once("it has ended in the middle of a step (sys.exit?)")
     elif _job is not None:
-        _job.leave()
+        _leave_at_exit(_job)
+
+
+def _leave_at_exit(job: Job) -> None:
+    """The others' failure is one line here: nothing of this program can handle it, and its
+    traceback would show Python's end."""
+    try:
+        job.leave()
+    except errors.Error as error:
+        print(f"{type(error).__module__}.{type(error).__qualname__}: {error}", file=sys.stderr,
+              flush=True)
 
 
 # ---- the library's words ----

@@ -83,6 +83,8 @@ class Programs(JobTest):
                             (["--"], "name the program"),
                             (["python3", "train.py"], "-- python3"),
                             (["train.py"], "-- python train.py"),
+                            (["--", "train.py", "--x=1"], "is a Python file, and no program that can be run by "
+                                                          "itself; Python starts it: -- python train.py --x=1"),
                             (["--", "/no/such/program"], "/no/such/program")):
             with self.subTest(words=words):
                 self.assertIn(said, self.psrun(*words, code=1))

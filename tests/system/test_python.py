@@ -383,14 +383,14 @@ class Deaths(PythonTest):
 
     def ends(self, *case, code=1):
         begin = time.monotonic()
-        text = self.job("dies", *case, code=code, timeout=60)
+        text = self.job(*case, code=code, timeout=60)
         self.assertLess(time.monotonic() - begin, 45)
         return text
 
     def test_killed(self):
         for how in HOWS:
             with self.subTest(how=how):
-                text = self.ends("kill", how)
+                text = self.ends("dies", "kill", how)
                 self.assertIn("worker 1 was ended by SIGKILL", text.splitlines()[-3] + text.splitlines()[-2])
                 # with the hook, the model's buffers go over Gloo
                 self.assertRegex(text, r"\[worker 0\] .*(PeerError: .*worker 1|Connection (closed|reset) by peer)")
@@ -398,19 +398,52 @@ class Deaths(PythonTest):
     def test_raises(self):
         for how in HOWS:
             with self.subTest(how=how):
-                text = self.ends("raise", how)
+                text = self.ends("dies", "raise", how)
                 self.assertRegex(text, r"the job failed: worker 1 ended with exit code 1\n"
                                        r"psrun:   ValueError: a mistake of the program")
                 self.assertRegex(text, r"\[worker 0\] .*PeerError: .*worker 1.*a mistake of the program")
 
     def test_exits(self):
-        text = self.ends("stop", "optimizer")
+        text = self.ends("dies", "stop", "optimizer")
         self.assertRegex(text, r"\[worker 0\] .*PeerError: .*worker 1.*ended in the middle of a step")
 
-    def test_one_step_more(self):
-        text = self.job("one_step_more", code=1, settings=[FAST[0], "net.step_timeout_ms=3000"])
-        self.assertRegex(text, r"worker \d.*: it could not leave the job: TimeoutError: rank \d: .*\n"
-                               r"psrun: logs are in")
+    def uneven(self, how, short):
+        """What the other rank says, and all that is said. It learns it soon, and each rank says it once."""
+        text = self.ends("uneven", how, str(short))
+        other = 1 - short
+        [seconds, error] = re.findall(rf"rank {other}: failed (\S+) s: (.*)", text)[0]
+        self.assertLess(float(seconds), 3, text)
+        self.assertNotIn("Exception ignored", text)
+        self.assertNotIn("atexit", text)
+        self.assertEqual(len(re.findall(rf"\[worker {short}\] .*Error: ", text)), 1, text)
+        return error, text
+
+    def test_a_step_less(self):
+        for how in ("sooner", "later"):
+            for short in range(2):
+                with self.subTest(how=how, short=short):
+                    error, text = self.uneven(how, short)
+                    said = (f"worker {short} has ended after 3 steps, and worker {1 - short} waits for its gradients "
+                            "of step 4: every rank must make the same number of steps")
+                    self.assertRegex(error, f"^PeerError: rank {1 - short}: .*{said}.*drop_last")
+                    self.assertIn(said, text.split("psrun: the job failed: ")[1])
+
+    def test_a_step_less_elsewhere(self):
+        # DDP's collectives; a rank without data.
+        for how in ("backend", "at once"):
+            for short in range(2):
+                with self.subTest(how=how, short=short):
+                    error, _ = self.uneven(how, short)
+                    self.assertRegex(error, rf"PeerError: .*worker {short} has (ended|left the job).*: every")
+
+    def test_ends_without_an_optimizer(self):
+        text = self.ends("without_optimizer", "end")
+        self.assertRegex(text, r"rank 0: failed \d\.\d s: PeerError: .*worker 1 has left the job")
+
+    def test_ends_well(self):
+        for how in range(4):
+            with self.subTest(how=how):
+                self.assertEqual(self.job("ends_well", str(how)).count(": fine"), 2)
 
     def test_ctrl_c(self):
         for how in HOWS:

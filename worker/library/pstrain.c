@@ -266,9 +266,11 @@ int pstrain_should_stop(const pstrain_session *s)
 
 static ps_err close_job(pstrain_session *s)
 {
-    const bool started = pstrain_stage_of(s) == PSTRAIN_STARTED;
-    if (started)
+    const pstrain_stage stage = pstrain_stage_of(s);
+    if (stage == PSTRAIN_STARTED)
         PS_TRY(s->reduces ? pstrain_reducing_stop(s) : ps_session_close(s->session));
+    else if (stage == PSTRAIN_OPEN)
+        PS_TRY(ps_session_withdraw(s->session));
     else if (s->member)
         PS_TRY(ps_member_leave(s->member, pstrain_step_deadline(s)));
     atomic_store(&s->stage, PSTRAIN_CLOSED);

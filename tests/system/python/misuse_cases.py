@@ -250,15 +250,70 @@ def interrupted():
 
 
 @case
-def one_step_more():
-    """Rank 1 makes a step more than rank 0, which leaves the job."""
+def uneven():
+    """Rank sys.argv[3] makes a step less than the other, and ends in order; sys.argv[2]: how the job
+    trains, or when the rank ends. "at once": without a step."""
+    how, short = sys.argv[2], int(sys.argv[3])
+    if how == "backend":
+        dist.init_process_group("pstrain")
+        model = DDP(nn.Linear(4, 4))
+        optimizer = optimizer_of("sgd", model.parameters())
+    else:
+        pstrain.init()
+        model = nn.Linear(4, 4)
+        optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+    try:
+        for step in range((1 if how == "at once" else 4) - (RANK == short)):
+            begin = time.monotonic()
+            optimizer.zero_grad()
+            model(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+        if RANK == short and how == "later":
+            time.sleep(0.5)  # the other waits already
+        if RANK == short:
+            sys.exit(0)
+        if how != "backend":
+            optimizer.synchronize()
+    except RuntimeError as error:  # also PyTorch's, of a callback
+        said = str(error).split("\n")[0]
+        say("failed", f"{time.monotonic() - begin:.1f} s: {type(error).__name__}: {said}")
+        raise
+
+
+@case
+def without_optimizer():
+    """Rank 1 makes no Optimizer. It calls a collective, or ends at once; sys.argv[2] says which."""
+    begin = time.monotonic()
     pstrain.init()
-    model = Given()
+    try:
+        if RANK == 0:
+            pstrain.Optimizer(nn.Linear(4, 4).named_parameters(), "sgd", lr=0.1).start()
+        elif sys.argv[2] == "end":
+            sys.exit(0)
+    except pstrain.Error as error:
+        say("failed", f"{time.monotonic() - begin:.1f} s: {type(error).__name__}: {error}")
+        raise
+
+
+@case
+def ends_well():
+    """Both ranks make the same steps, and end at different times, in different ways."""
+    how = int(sys.argv[2])
+    pstrain.init()
+    model = nn.Linear(4, 4)
     optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
-    for step in range(3 + RANK):
+    for step in range(how % 4):
         optimizer.zero_grad()
-        model(gradients(step, RANK)).backward()
+        model(torch.ones(1, 4)).sum().backward()
         optimizer.step()
+    if RANK == how % 2:
+        time.sleep(0.1 * (how % 5))
+        with torch.no_grad():
+            model(torch.ones(1, 4))
+        model.state_dict()
+    if (how + RANK) % 3 == 0:
+        pstrain.shutdown()
+    say("fine")
 
 
 @case

@@ -25,6 +25,7 @@ typedef struct exchange_ps {
     uint32_t *batch;       // scratch: chunks to submit together
     uint64_t step;
     int64_t newest; // version that follows the last step whose gradients are all in
+    bool started;
     uint64_t n_buffer_syncs;
     uint64_t wait_ns;
     uint64_t begin_ns, begin_wait_ns; // when the step began
@@ -144,6 +145,7 @@ static ps_err ps_ops_start(ps_exchange *x)
 {
     exchange_ps *e = self(x);
     uint32_t n = e->o.plan->n_chunks;
+    e->started = true;
     PS_TRY(ps_comm_wait_ready(e->comm));
     for (uint32_t c = 0; c < n; c++)
         e->batch[c] = c;
@@ -320,7 +322,7 @@ static ps_err await_server_stats(exchange_ps *e)
 static ps_err ps_ops_stop(ps_exchange *x)
 {
     exchange_ps *e = self(x);
-    PS_TRY(ps_ops_drain(x));
+    if (e->started) PS_TRY(ps_ops_drain(x));
     PS_TRY(ps_comm_stop(e->comm));
     return e->o.rank == 0 ? await_server_stats(e) : PS_OK;
 }

@@ -1,0 +1,150 @@
+/* Workers that leave in order after other numbers of steps: who still waits for them is
+ * told at once, and nobody else is disturbed. The workers are bare DEALER sockets. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "bare_job.h"
+
+enum { CHUNK = 3 };
+
+static void say_short(bare_job *b, int kind, int rank, uint32_t chunk, uint64_t step)
+{
+    ps_wire_header h = bare_header(b, kind, rank, chunk);
+    h.step = step;
+    bare_send(b->socket[rank], &h, NULL, 0);
+}
+
+static void say_bye(bare_job *b, int rank)
+{
+    say_short(b, PS_MSG_BYE, rank, 0, 0);
+    assert_int_equal(bare_answer(b->socket[rank], NULL, 0).kind, PS_MSG_LEFT);
+}
+
+static void expect_weights(bare_job *b, int rank, uint64_t version)
+{
+    const ps_wire_header h = bare_answer(b->socket[rank], NULL, 0);
+    assert_int_equal(h.kind, PS_MSG_WEIGHTS);
+    assert_int_equal(h.step, version);
+}
+
+/* Both push the chunk in that many steps. */
+static void make_steps(bare_job *b, uint64_t n)
+{
+    for (uint64_t step = 0; step < n; step++) {
+        for (int r = 0; r < 2; r++)
+            bare_send_chunk(b, PS_MSG_PUSH, r, CHUNK, step, 1.0f);
+        for (int r = 0; r < 2; r++)
+            expect_weights(b, r, step + 1);
+    }
+}
+
+static void begin(bare_job *b, uint64_t steps)
+{
+    bare_open(b, 2);
+    bare_begin(b);
+    make_steps(b, steps);
+}
+
+/* The worker gets one error, and the members learn it. The failure is not one that
+ * another try would mend. */
+static void expect_end(bare_job *b, int rank, const char *part)
+{
+    char text[600] = "";
+    const ps_wire_header h = bare_answer(b->socket[rank], text, sizeof text - 1);
+    assert_int_equal(h.kind, PS_MSG_ERROR);
+    if (!strstr(text, part)) fail_msg("\"%s\" does not say \"%s\"", text, part);
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(ps_member_cause(b->member[r], ps_deadline_in_ms(5000)),
+                         PS_ERR_ARG);
+    bare_close(b);
+}
+
+static void a_push_after_anothers_goodbye_ends_the_job(void **state)
+{
+    bare_job b;
+    begin(&b, 2);
+    say_bye(&b, 0);
+    bare_silence(b.socket[1]);
+    bare_send_chunk(&b, PS_MSG_PUSH, 1, CHUNK, 2, 1.0f);
+    expect_end(
+        &b, 1,
+        "worker 0 has ended after 2 steps, and worker 1 waits for its gradients of "
+        "step 3: every rank must make the same number of steps");
+}
+
+static void a_goodbye_after_anothers_push_ends_the_job(void **state)
+{
+    bare_job b;
+    begin(&b, 0);
+    bare_send_chunk(&b, PS_MSG_PUSH, 0, CHUNK, 0, 1.0f);
+    bare_silence(b.socket[0]);
+    say_bye(&b, 1);
+    expect_end(&b, 0, "worker 1 has ended after 0 steps, and worker 0 waits");
+}
+
+/* It may push another step before it has had its own last one's answer. */
+static void an_early_push_counts_too(void **state)
+{
+    bare_job b;
+    begin(&b, 1);
+    bare_send_chunk(&b, PS_MSG_PUSH, 0, CHUNK, 1, 1.0f);
+    bare_send_chunk(&b, PS_MSG_PUSH, 0, CHUNK, 2, 1.0f);
+    bare_send_chunk(&b, PS_MSG_PUSH, 1, CHUNK, 1, 1.0f);
+    expect_weights(&b, 0, 2);
+    expect_weights(&b, 1, 2);
+    say_bye(&b, 1);
+    expect_end(&b, 0, "after 2 steps, and worker 0 waits for its gradients of step 3");
+}
+
+static void exact_weights_are_for_all(void **state)
+{
+    for (int late = 0; late < 2; late++) {
+        bare_job b;
+        ps_chunk_codec codec;
+        bare_open_with(&b, 2, (const char *const[]){"exchange.codec=int8"}, 1);
+        bare_begin(&b);
+        const uint32_t c = bare_coded_chunk(&b, &codec);
+        if (late) say_bye(&b, 0);
+        say_short(&b, PS_MSG_EXACT, 1, c, 0);
+        if (!late) bare_silence(b.socket[1]);
+        if (!late) say_bye(&b, 0);
+        expect_end(&b, 1,
+                   "worker 0 has ended after 0 steps, and worker 1 waits for the "
+                   "exact weights");
+    }
+}
+
+/* What needs nobody else is still answered: repetitions, weights, goodbyes. */
+static void who_needs_nobody_is_not_disturbed(void **state)
+{
+    bare_job b;
+    begin(&b, 2);
+    say_bye(&b, 1);
+    say_bye(&b, 1); // its answer was lost
+    bare_send_chunk(&b, PS_MSG_PUSH, 0, CHUNK, 1, 1.0f);
+    expect_weights(&b, 0, 2);
+    say_short(&b, PS_MSG_PULL, 0, CHUNK, 2);
+    expect_weights(&b, 0, 2);
+    bare_hello(&b, 0);
+    say_bye(&b, 0);
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(ps_member_check(b.member[r]), PS_OK);
+    bare_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_push_after_anothers_goodbye_ends_the_job),
+        cmocka_unit_test(a_goodbye_after_anothers_push_ends_the_job),
+        cmocka_unit_test(an_early_push_counts_too),
+        cmocka_unit_test(exact_weights_are_for_all),
+        cmocka_unit_test(who_needs_nobody_is_not_disturbed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
