@@ -37,10 +37,9 @@ static ps_err check_step(const ps_shard *s, const ps_rank_set *pushed, uint64_t 
                           " waits for its part of a sum of gradients: " MEND,
                           gone, waits);
     return ps_err_set(PS_ERR_ARG,
-                      "worker %" PRId64 " has ended after %" PRIu64
-                      " steps, and worker %" PRId64
-                      " waits for its gradients of step %" PRIu64 ": " MEND,
-                      gone, step, waits, step + 1);
+                      "worker %" PRId64 " has ended before step %" PRIu64
+                      ", and worker %" PRId64 " waits for its gradients: " MEND,
+                      gone, step + 1, waits);
 }
 
 static ps_err check_exact(const ps_shard *s, const ps_policy_chunk *p)
@@ -49,10 +48,9 @@ static ps_err check_exact(const ps_shard *s, const ps_policy_chunk *p)
     const int64_t gone = waits < 0 || p->exact_sent ? -1 : gone_from(s, &p->settling);
     if (gone < 0) return PS_OK;
     return ps_err_set(PS_ERR_ARG,
-                      "worker %" PRId64 " has ended after %" PRId64
-                      " steps, and worker %" PRId64
+                      "worker %" PRId64 " has ended, and worker %" PRId64
                       " waits for the exact weights, which all must ask for together",
-                      gone, p->version, waits);
+                      gone, waits);
 }
 
 /* Worker 0 alone has the first weights. */

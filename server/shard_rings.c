@@ -16,11 +16,12 @@ static bool has_ring(const ps_shard *s, uint32_t rank)
 
 /* A worker all of whose gradients are applied: without another one from it, no chunk can
  * become complete. So it alone has to wake the shard. n_workers: there is no such one; or
- * any worker's gradients may be applied at once. */
+ * any worker's gradients may be applied at once; or they end the job, since a worker that
+ * has left sends no more. */
 static uint32_t find_needed(const ps_shard *s)
 {
     const uint32_t n = s->rules.n_workers;
-    if (s->own_pace) return n;
+    if (s->own_pace || s->n_left > 0) return n;
     for (uint32_t r = n; r-- > 0;)
         if (has_ring(s, r) && s->peers[r].n_pending == 0) return r;
     return n;

@@ -181,8 +181,9 @@ static void test_fewer_steps(void **state)
             if (kind == REDUCER)
                 snprintf(text, sizeof text, "worker %d has ended, and worker ", gone);
             else
-                snprintf(text, sizeof text, "worker %d has ended after %" PRIu64 " steps",
-                         gone, fewer);
+                snprintf(text, sizeof text,
+                         "worker %d has ended before step %" PRIu64 ", and worker ", gone,
+                         fewer + 1);
             expect_all_told(&r, begin_ns, text);
         }
 }

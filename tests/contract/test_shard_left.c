@@ -73,8 +73,8 @@ static void a_push_after_anothers_goodbye_ends_the_job(void **state)
     bare_send_chunk(&b, PS_MSG_PUSH, 1, CHUNK, 2, 1.0f);
     expect_end(
         &b, 1,
-        "worker 0 has ended after 2 steps, and worker 1 waits for its gradients of "
-        "step 3: every rank must make the same number of steps");
+        "worker 0 has ended before step 3, and worker 1 waits for its gradients: every "
+        "rank must make the same number of steps");
 }
 
 static void a_goodbye_after_anothers_push_ends_the_job(void **state)
@@ -84,7 +84,7 @@ static void a_goodbye_after_anothers_push_ends_the_job(void **state)
     bare_send_chunk(&b, PS_MSG_PUSH, 0, CHUNK, 0, 1.0f);
     bare_silence(b.socket[0]);
     say_bye(&b, 1);
-    expect_end(&b, 0, "worker 1 has ended after 0 steps, and worker 0 waits");
+    expect_end(&b, 0, "worker 1 has ended before step 1, and worker 0 waits");
 }
 
 /* It may push another step before it has had its own last one's answer. */
@@ -98,7 +98,7 @@ static void an_early_push_counts_too(void **state)
     expect_weights(&b, 0, 2);
     expect_weights(&b, 1, 2);
     say_bye(&b, 1);
-    expect_end(&b, 0, "after 2 steps, and worker 0 waits for its gradients of step 3");
+    expect_end(&b, 0, "before step 3, and worker 0 waits for its gradients");
 }
 
 static void exact_weights_are_for_all(void **state)
@@ -114,8 +114,7 @@ static void exact_weights_are_for_all(void **state)
         if (!late) bare_silence(b.socket[1]);
         if (!late) say_bye(&b, 0);
         expect_end(&b, 1,
-                   "worker 0 has ended after 0 steps, and worker 1 waits for the "
-                   "exact weights");
+                   "worker 0 has ended, and worker 1 waits for the exact weights");
     }
 }
 

@@ -263,17 +263,22 @@ static void workers_with_and_without_rings_share_a_shard(void **state)
     close_one(&b, &w);
 }
 
+static void open_two(bare_job *b, ring_worker w[2])
+{
+    bare_open(b, 2);
+    for (int r = 0; r < 2; r++) {
+        hand_in(&w[r], b, r, true);
+        hello(&w[r]);
+    }
+    init_all(&w[0]);
+}
+
 /* A worker is not waited for longer because another one was needed first. */
 static void any_order_of_workers_makes_steps(void **state)
 {
     bare_job b;
     ring_worker w[2];
-    bare_open(&b, 2);
-    for (int r = 0; r < 2; r++) {
-        hand_in(&w[r], &b, r, true);
-        hello(&w[r]);
-    }
-    init_all(&w[0]);
+    open_two(&b, w);
     for (uint64_t step = 0; step < 8; step++) {
         ring_worker *first = &w[step % 2], *second = &w[(step + 1) % 2];
         push(first, 1 + (uint32_t)step / 2, step, 1.0f);
@@ -288,6 +293,29 @@ static void any_order_of_workers_makes_steps(void **state)
     }
     bare_close(&b);
     leave(&w[0]), leave(&w[1]);
+}
+
+/* The shard does not sleep on the ring of a worker that pushes nothing more. */
+static void a_push_after_anothers_goodbye_is_seen(void **state)
+{
+    for (int short_one = 0; short_one < 2; short_one++) {
+        bare_job b;
+        ring_worker w[2];
+        open_two(&b, w);
+        for (int r = 0; r < 2; r++)
+            push(&w[r], ALL, 0, 1.0f);
+        for (int r = 0; r < 2; r++)
+            expect_weights(&w[r], 1, 0.0f);
+        const ps_wire_header h = bare_header(&b, PS_MSG_BYE, short_one, 0);
+        bare_send(b.socket[short_one], &h, NULL, 0);
+        char none;
+        assert_int_equal(bare_answer(b.socket[short_one], &none, 0).kind, PS_MSG_LEFT);
+        bare_silence(b.socket[1 - short_one]); // the shard sleeps
+        push(&w[1 - short_one], 1, 1, 1.0f);
+        expect_error(&w[1 - short_one], "has ended before step 2");
+        bare_close(&b);
+        leave(&w[0]), leave(&w[1]);
+    }
 }
 
 static void a_repetition_is_not_counted(void **state)
@@ -393,6 +421,7 @@ int main(void)
         cmocka_unit_test(gradients_wait_for_the_first_weights),
         cmocka_unit_test(workers_with_and_without_rings_share_a_shard),
         cmocka_unit_test(any_order_of_workers_makes_steps),
+        cmocka_unit_test(a_push_after_anothers_goodbye_is_seen),
         cmocka_unit_test(a_repetition_is_not_counted),
         cmocka_unit_test(a_new_connection_keeps_the_rings),
         cmocka_unit_test(impossible_positions_end_the_job),

@@ -423,8 +423,8 @@ class Deaths(PythonTest):
             for short in range(2):
                 with self.subTest(how=how, short=short):
                     error, text = self.uneven(how, short)
-                    said = (f"worker {short} has ended after 3 steps, and worker {1 - short} waits for its gradients "
-                            "of step 4: every rank must make the same number of steps")
+                    said = (f"worker {short} has ended before step 4, and worker {1 - short} waits for its "
+                            "gradients: every rank must make the same number of steps")
                     self.assertRegex(error, f"^PeerError: rank {1 - short}: .*{said}.*drop_last")
                     self.assertIn(said, text.split("psrun: the job failed: ")[1])
 
