@@ -1,5 +1,6 @@
 #include "mem.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
 #include <stdint.h>
@@ -10,6 +11,9 @@
 #include <unistd.h>
 
 enum { LARGE_PAGE = 2 << 20 };
+#ifndef MADV_COLLAPSE // Linux 6.1; glibc 2.37 names it
+#define MADV_COLLAPSE 25
+#endif
 
 ps_err ps_mem_zalloc(void *out, size_t count, size_t size, const char *what)
 {
@@ -34,15 +38,21 @@ ps_err ps_mem_zalloc_aligned(void *out, size_t bytes, const char *what)
     return PS_OK;
 }
 
+/* From a large page on, whole ones: the optimizer took 1.5 times as long when the end lay
+ * in small pages. 0: more than can be counted. */
+static size_t whole_pages(size_t bytes)
+{
+    if (bytes < LARGE_PAGE) return bytes ? bytes : 1;
+    const size_t n = bytes / LARGE_PAGE + (bytes % LARGE_PAGE != 0);
+    return n > SIZE_MAX / LARGE_PAGE ? 0 : n * LARGE_PAGE;
+}
+
 ps_err ps_mem_zalloc_large(void *out, size_t bytes, const char *what)
 {
     if (bytes < LARGE_PAGE) return ps_mem_zalloc_aligned(out, bytes, what);
     void *p = NULL;
-    // Whole large pages: the optimizer took 1.5 times as long when the end lay in small
-    // pages.
-    size_t whole = bytes / LARGE_PAGE * LARGE_PAGE;
-    if (whole < bytes) whole += LARGE_PAGE;
-    if (whole < bytes || posix_memalign(&p, LARGE_PAGE, whole) != 0)
+    const size_t whole = whole_pages(bytes);
+    if (whole == 0 || posix_memalign(&p, LARGE_PAGE, whole) != 0)
         return ps_err_set(PS_ERR_NOMEM, "%s: no memory for %zu bytes", what, bytes);
     (void)madvise(p, whole, MADV_HUGEPAGE); // best effort: small pages work too
     memset(p, 0, whole);
@@ -77,10 +87,33 @@ void ps_mem_keep_freed(void)
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
+/* Maps the memory where large pages can begin. MAP_FAILED: see errno. */
+static void *map_aligned(int fd, size_t bytes, int flags)
+{
+    const size_t room = bytes + LARGE_PAGE;
+    char *p = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return p;
+    const size_t before = (LARGE_PAGE - (uintptr_t)p % LARGE_PAGE) % LARGE_PAGE;
+    void *at = mmap(p + before, bytes, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_FIXED | flags, fd, 0);
+    if (at == MAP_FAILED) {
+        const int reason = errno;
+        munmap(p, room);
+        errno = reason;
+        return at;
+    }
+    if (before > 0) munmap(p, before);
+    munmap(p + before + bytes, LARGE_PAGE - before);
+    return at;
+}
+
 static ps_err map_all(ps_shared_mem *mem, int fd, size_t bytes, int flags,
                       const char *what)
 {
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, 0);
+    const size_t whole = whole_pages(bytes);
+    void *p = bytes < LARGE_PAGE
+                  ? mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, 0)
+                  : map_aligned(fd, whole, flags);
     if (p == MAP_FAILED) {
         close(fd);
         return ps_err_errno(PS_ERR_NOMEM, "%s: mapping %zu bytes", what, bytes);
@@ -92,16 +125,20 @@ static ps_err map_all(ps_shared_mem *mem, int fd, size_t bytes, int flags,
 ps_err ps_shared_mem_init(ps_shared_mem *mem, size_t bytes, const char *what)
 {
     *mem = (ps_shared_mem){.fd = -1};
-    if (bytes == 0) bytes = 1;
+    const size_t whole = whole_pages(bytes);
     int fd = memfd_create(what, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return ps_err_errno(PS_ERR_NOMEM, "%s: memfd_create", what);
-    if (ftruncate(fd, (off_t)bytes) != 0 ||
+    if (ftruncate(fd, (off_t)whole) != 0 ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
         ps_err err = ps_err_errno(PS_ERR_NOMEM, "%s: %zu bytes of memfd", what, bytes);
         close(fd);
         return err;
     }
-    return map_all(mem, fd, bytes, MAP_POPULATE, what);
+    PS_TRY(map_all(mem, fd, bytes, MAP_POPULATE, what));
+    // Best effort: this works where /sys/kernel/mm/transparent_hugepage/shmem_enabled is
+    // never, as it is by default.
+    if (bytes >= LARGE_PAGE) (void)madvise(mem->base, whole, MADV_COLLAPSE);
+    return PS_OK;
 }
 
 ps_err ps_shared_mem_attach(ps_shared_mem *mem, int fd, size_t bytes, const char *what)
@@ -115,11 +152,11 @@ ps_err ps_shared_mem_attach(ps_shared_mem *mem, int fd, size_t bytes, const char
         return ps_err_set(PS_ERR_PEER, "%s: the segment is not sealed against resizing",
                           what);
     }
-    if (st.st_size < 0 || (size_t)st.st_size != bytes) {
+    if (st.st_size < 0 || (size_t)st.st_size != whole_pages(bytes)) {
         close(fd);
         return ps_err_set(PS_ERR_PEER,
                           "%s: the segment has %lld bytes, %zu were expected", what,
-                          (long long)st.st_size, bytes);
+                          (long long)st.st_size, whole_pages(bytes));
     }
     // The pages exist already. Those that this process does not touch (a server reads
     // only its own chunks) should not count as its memory.
@@ -139,7 +176,7 @@ void ps_shared_mem_fini(ps_shared_mem *mem)
     if (mem->fd < 0 && mem->bytes >= LARGE_PAGE)
         free(mem->base);
     else
-        ps_mem_unmap(mem->base, mem->bytes);
+        munmap(mem->base, whole_pages(mem->bytes));
     if (mem->fd >= 0) close(mem->fd);
     *mem = (ps_shared_mem){.fd = -1};
 }

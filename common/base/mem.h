@@ -32,20 +32,20 @@ ps_err ps_mem_strdup(char **out, const char *text);
 void ps_mem_keep_freed(void);
 
 /* A zeroed mapping that other processes can be given: memfd, sealed against shrinking and
- * growing. Page-aligned; populated, so that no step pays for page faults. */
+ * growing. Page-aligned; populated, so that no step pays for page faults; from 2 MiB on
+ * whole large pages where the system grants them (a step reads and writes all of it, and
+ * the processor fetches ahead only within a page). */
 typedef struct ps_shared_mem {
-    void *base; // NULL when not open
-    size_t bytes;
+    void *base;   // NULL when not open
+    size_t bytes; // that were asked for
     int fd;
 } ps_shared_mem;
 
 ps_err ps_shared_mem_init(ps_shared_mem *mem, size_t bytes, const char *what);
-/* The same for memory that no other process maps: fd is -1. It also has whole pages,
- * large ones where the system grants them (a step reads and writes all of it, and the
- * processor fetches ahead only within a page). */
+/* The same for memory that no other process maps: fd is -1. */
 ps_err ps_shared_mem_init_private(ps_shared_mem *mem, size_t bytes, const char *what);
 /* Maps the memory that a peer passed. First checks the seals (F_SEAL_SHRINK and
- * F_SEAL_GROW) and that the size is exactly bytes. Takes fd in every case. */
+ * F_SEAL_GROW) and that the size is what bytes need. Takes fd in every case. */
 ps_err ps_shared_mem_attach(ps_shared_mem *mem, int fd, size_t bytes, const char *what);
 void ps_shared_mem_fini(ps_shared_mem *mem); // safe on a zeroed or failed one
 

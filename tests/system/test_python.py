@@ -91,14 +91,17 @@ class Bits(PythonTest):
         self.assertNotEqual(coded, plain)
 
     def test_same_steps_as_pytorch(self):
-        # Square roots of PyPI's PyTorch 2 are MKL's, often a unit off. RMSprop's momentum adds them up.
+        # Square roots of PyPI's PyTorch 2 are MKL's, often a unit off. Where an update is larger than the
+        # weight that it leaves, that is several units of the weight.
         mkl = works("import torch; assert torch.__version__[0] != '1'")
         for name, most in (("sgd", 0), ("momentum", 0), ("nesterov", 0), ("adam", 2), ("adamw", 2),
                            ("rmsprop", 8 if mkl else 2), ("adagrad", 2), ("lamb", 4 if mkl else 2)):
             with self.subTest(name=name):
                 said = self.said(self.job("same_step", name), "ulps")
                 self.assertEqual(len(set(said)), 1, "the ranks have other weights")
-                self.assertLessEqual(float(said[0].split()[0]), most)
+                theirs, nearest = map(float, said[0].split()[:2])
+                self.assertLessEqual(theirs, most)
+                self.assertLessEqual(nearest, min(most, 2))
 
     def test_same_bits_as_ps_worker(self):
         # A sample is a power of two: all its gradients are exact in every program.

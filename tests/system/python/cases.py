@@ -1,7 +1,9 @@
 """What the cases of worker.py share: models, batches, PyTorch's own steps, and words for the test."""
+import contextlib
 import hashlib
 import math
 import os
+from unittest import mock
 
 import torch
 from torch import nn
@@ -142,6 +144,18 @@ def reference(name, options, model, schedule):
         optimizer.step()
         scheduler.step()
         yield model, optimizer
+
+
+@contextlib.contextmanager
+def nearest_roots():
+    """PyTorch's own code, with square roots that are rounded to the nearest number. Those of PyPI's
+    PyTorch 2 are MKL's, often a unit off."""
+    def root(x):
+        return torch.sqrt(x.double()).to(x.dtype)
+
+    with mock.patch.object(torch.Tensor, "sqrt", root):
+        with mock.patch.object(torch.Tensor, "sqrt_", lambda x: x.copy_(root(x))):
+            yield
 
 
 def sum_in_order(parts):

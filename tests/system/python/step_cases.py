@@ -12,28 +12,36 @@ from cases import (OPTIMIZERS, RANK, SIZE, Given, case, digest, gradients, refer
 
 @case
 def same_step():
-    """One of OPTIMIZERS against PyTorch's, with a schedule, in units in the last place."""
+    """One of OPTIMIZERS against PyTorch's, with a schedule, in units in the last place: with PyTorch's
+    square roots, and with nearest ones."""
     name, options = OPTIMIZERS[sys.argv[2]]
 
     def halve(optimizer):
         return torch.optim.lr_scheduler.StepLR(optimizer, 10, gamma=0.5)
 
-    model, other = Given(), Given()
+    def compare(theirs):
+        most = max(ulps(a, b, options["lr"]) for a, b in zip(model.weights, theirs.weights))
+        for a, b in zip(model.weights, theirs.weights):
+            b.data.copy_(a)  # each step on its own
+        return most
+
+    model = Given()
     with pstrain.init():
         with torch.no_grad():
             for w in model.parameters():
                 w.add_(RANK)  # rank 0's weights count
         optimizer = pstrain.Optimizer(model.named_parameters(), name, **options)
         scheduler = halve(optimizer)
-        most = 0.0
-        for step, (theirs, _) in enumerate(reference(name, options, other, halve)):
+        plain, nearest = (reference(name, options, Given(), halve) for _ in range(2))
+        most = [0.0, 0.0]
+        for step, (theirs, _) in enumerate(plain):
+            with nearest_roots():
+                other, _ = next(nearest)
             steps_of_ours(model, optimizer, 1, step)
             scheduler.step()
             optimizer.synchronize()
-            for a, b in zip(model.weights, theirs.weights):
-                most = max(most, ulps(a, b, options["lr"]))
-                b.data.copy_(a)  # each step on its own
-    say("ulps", most, digest(model))
+            most = [max(most[0], compare(theirs)), max(most[1], compare(other))]
+    say("ulps", *most, digest(model))
 
 
 @case

@@ -1,0 +1,75 @@
+/* Memory that processes share: sizes around a large page, and nothing left behind. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "mem.h"
+
+enum { PAGE = 4096, LARGE = 2 << 20 };
+
+static const size_t sizes[] = {0,         1,     PAGE,      PAGE + 1,
+                               LARGE - 1, LARGE, LARGE + 1, 5 * LARGE + PAGE};
+enum { N_SIZES = sizeof sizes / sizeof *sizes };
+
+static bool is_mapped(const void *p)
+{
+    return msync((void *)((uintptr_t)p / PAGE * PAGE), PAGE, MS_ASYNC) == 0;
+}
+
+static void both_see_the_same(void **state)
+{
+    for (int i = 0; i < N_SIZES; i++) {
+        const size_t bytes = sizes[i], last = bytes > 0 ? bytes - 1 : 0;
+        ps_shared_mem mine, theirs;
+        assert_int_equal(ps_shared_mem_init(&mine, bytes, "memory"), PS_OK);
+        assert_int_equal(ps_shared_mem_attach(&theirs, dup(mine.fd), bytes, "memory"),
+                         PS_OK);
+        unsigned char *a = mine.base, *b = theirs.base;
+        assert_int_equal(mine.bytes, bytes);
+        assert_int_equal((uintptr_t)a % (bytes < LARGE ? PAGE : LARGE), 0);
+        assert_int_equal((uintptr_t)b % (bytes < LARGE ? PAGE : LARGE), 0);
+        for (size_t k = 0; k < bytes; k++)
+            if (a[k] != 0) fail_msg("byte %zu is not 0", k);
+        a[0] = 7;
+        assert_int_equal(b[0], 7);
+        b[last] = 9;
+        assert_int_equal(a[last], 9);
+        ps_shared_mem_fini(&mine);
+        assert_int_equal(b[last], 9);
+        ps_shared_mem_fini(&theirs);
+        assert_false(is_mapped(a) || is_mapped(a + last));
+        assert_false(is_mapped(b) || is_mapped(b + last));
+    }
+}
+
+static void another_size_is_refused(void **state)
+{
+    ps_shared_mem mine, theirs;
+    assert_int_equal(ps_shared_mem_init(&mine, LARGE + 1, "memory"), PS_OK);
+    static const size_t others[] = {PAGE, LARGE, 2 * LARGE + 1};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(ps_shared_mem_attach(&theirs, dup(mine.fd), others[i], "memory"),
+                         PS_ERR_PEER);
+        assert_non_null(
+            strstr(ps_err_message(), "memory: the segment has 4194304 bytes"));
+        ps_shared_mem_fini(&theirs);
+    }
+    ps_shared_mem_fini(&mine);
+    assert_int_not_equal(ps_shared_mem_init(&mine, SIZE_MAX, "memory"), PS_OK);
+    ps_shared_mem_fini(&mine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(both_see_the_same),
+        cmocka_unit_test(another_size_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
