@@ -101,7 +101,7 @@ class Bits(PythonTest):
                 self.assertEqual(len(set(said)), 1, "the ranks have other weights")
                 theirs, nearest = map(float, said[0].split()[:2])
                 self.assertLessEqual(theirs, most)
-                self.assertLessEqual(nearest, min(most, 2))
+                self.assertEqual(nearest, 0)
 
     def test_same_bits_as_ps_worker(self):
         # A sample is a power of two: all its gradients are exact in every program.

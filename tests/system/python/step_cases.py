@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import pstrain
-from cases import (OPTIMIZERS, RANK, SIZE, Given, case, digest, gradients, reference, say,
-                   steps_of_ours, sum_in_order, ulps)
+from cases import (OPTIMIZERS, RANK, SIZE, Given, case, digest, gradients, nearest_roots, reference,
+                   say, steps_of_ours, sum_in_order, ulps)
 
 
 @case
