@@ -148,7 +148,9 @@ static void forget(ps_gate *g, connection *c)
 
 static void on_event(ps_gate *g, const watched *w, ps_zsock_event event, int fd)
 {
-    if (event == PS_ZSOCK_CONNECTED) return; // the event does not tell which connection
+    if (event == PS_ZSOCK_LISTENING) ps_zsock_accept_with_data(fd);
+    if (event == PS_ZSOCK_LISTENING || event == PS_ZSOCK_CONNECTED)
+        return; // CONNECTED does not tell which connection
     connection *c = find(g, w, fd);
     if (c) forget(g, c);
     if (event == PS_ZSOCK_ACCEPTED)

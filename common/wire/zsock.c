@@ -105,6 +105,7 @@ enum {
     FEW_CONNECTIONS = 16,
     BEATS_OF_MANY = 3,        // at least, in a silence
     KEEPALIVE_MOST_S = 32767, // Linux's own bound
+    BACKLOG = 4096,           // Linux's own default bound; silent connections stay there
     SLOWEST_BYTES_A_MS = 100
 };
 
@@ -167,7 +168,7 @@ static ps_err set_options(void *socket, const ps_zsock_options *o)
         PS_TRY(set_int(socket, ZMQ_ROUTER_MANDATORY, 1));
         PS_TRY(set_int(socket, ZMQ_ROUTER_HANDOVER, 1));
         PS_TRY(set_int(socket, ZMQ_HANDSHAKE_IVL, 10000));
-        PS_TRY(set_int(socket, ZMQ_BACKLOG, 1024));
+        PS_TRY(set_int(socket, ZMQ_BACKLOG, BACKLOG));
     }
     PS_TRY(set_pulse(socket, &o->pulse));
     PS_TRY(set_proofs(socket, o));
@@ -371,6 +372,12 @@ ps_err ps_zsock_msg_copy(zmq_msg_t *msg, const void *bytes, size_t n)
     return PS_OK;
 }
 
+void ps_zsock_accept_with_data(int listener)
+{
+    const int seconds = 60; // longer than the kernel repeats its SYN-ACK: never without
+    (void)setsockopt(listener, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof seconds);
+}
+
 bool ps_zsock_is_connected(int fd)
 {
     struct sockaddr_storage peer;
@@ -398,8 +405,9 @@ ps_err ps_zsock_monitor(void *zmq_context, void *socket, const char *name, void 
     snprintf(where, sizeof where, "inproc://monitor-%s-%p", name, socket);
     *monitor = NULL;
     if (zmq_socket_monitor(socket, where,
-                           ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
-                               ZMQ_EVENT_DISCONNECTED) != 0)
+                           ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED |
+                               ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) !=
+        0)
         return zmq_failure(PS_ERR_NET, "watching connections");
     const ps_zsock_options pair = {.type = ZMQ_PAIR};
     PS_TRY(ps_zsock_open(zmq_context, &pair, monitor));
@@ -426,6 +434,7 @@ ps_zsock_event ps_zsock_monitor_read(void *monitor, int *fd)
     ps_zsock_close_parts(parts, n);
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) return PS_ZSOCK_CONNECTED;
     if (fd && value <= INT32_MAX) *fd = (int)value;
+    if (event == ZMQ_EVENT_LISTENING) return PS_ZSOCK_LISTENING;
     return event == ZMQ_EVENT_ACCEPTED ? PS_ZSOCK_ACCEPTED : PS_ZSOCK_CLOSED;
 }
 

@@ -100,12 +100,18 @@ typedef struct ps_zsock_counts {
     uint64_t received, sent, acknowledged; // acknowledged: by the peer's kernel
 } ps_zsock_counts;
 
+/* From now on the kernel accepts a connection for this listener when its first bytes have
+ * come: ZeroMQ's peers send theirs at once. Those that say nothing cost this process
+ * nothing; the kernel forgets them after half a minute. Best effort. */
+void ps_zsock_accept_with_data(int listener);
+
 bool ps_zsock_is_connected(int fd);
 /* False when fd is not a TCP connection, or the kernel does not count. */
 bool ps_zsock_count(int fd, ps_zsock_counts *out);
 
 typedef enum ps_zsock_event {
     PS_ZSOCK_NOTHING,
+    PS_ZSOCK_LISTENING, // the socket was bound
     PS_ZSOCK_ACCEPTED,  // a peer has connected; nothing has travelled yet
     PS_ZSOCK_CONNECTED, // messages can travel: what is sent from now on
     PS_ZSOCK_CLOSED     // what was on the way either way may be lost
@@ -115,9 +121,9 @@ typedef enum ps_zsock_event {
  * socket (close it before the context) for ps_zsock_monitor_read. */
 ps_err ps_zsock_monitor(void *zmq_context, void *socket, const char *name,
                         void **monitor);
-/* Returns the oldest event that was not read yet. *fd (may be NULL): for ACCEPTED and
- * CLOSED the connection's descriptor, as zmq_msg_get(ZMQ_SRCFD) gave it; else -1. Never
- * blocks. */
+/* Returns the oldest event that was not read yet. *fd (may be NULL): for LISTENING the
+ * listener's descriptor; for ACCEPTED and CLOSED the connection's, as
+ * zmq_msg_get(ZMQ_SRCFD) gave it; else -1. Never blocks. */
 ps_zsock_event ps_zsock_monitor_read(void *monitor, int *fd);
 /* A descriptor for poll, which costs less there than the socket does. It signals an event
  * only after all earlier ones were read. So read until PS_ZSOCK_NOTHING before the first

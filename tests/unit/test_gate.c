@@ -155,6 +155,15 @@ static bool hears_from(void *router, const char *id, int ms)
     return same;
 }
 
+/* Until the gate has seen that many connections of members close. */
+static void await_closed(place *p, int n)
+{
+    const ps_deadline deadline = ps_deadline_in_ms(20000);
+    while (atomic_load(&p->n_closed) < n && !ps_deadline_passed(deadline))
+        poll(NULL, 0, 10);
+    assert_true(atomic_load(&p->n_closed) >= n);
+}
+
 static void only_members_get_through(void **state)
 {
     place p;
@@ -171,11 +180,8 @@ static void only_members_get_through(void **state)
     ps_zsock_close(&bare);
     ps_zsock_close(&member);
     ps_zsock_close(&stranger);
-    const ps_deadline deadline = ps_deadline_in_ms(20000); // for the gate to see it
-    while (atomic_load(&p.n_closed) == 0 && !ps_deadline_passed(deadline))
-        poll(NULL, 0, 10);
+    await_closed(&p, 1);
     close_place(&p);
-    assert_true(atomic_load(&p.n_closed) > 0);
 }
 
 static void a_gate_that_is_not_open_lets_members_wait(void **state)
@@ -302,6 +308,14 @@ static int connect_raw(const char *at)
     const struct timeval most = {.tv_sec = 10};
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
     assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+/* The first byte of a greeting, and no more. */
+static int connect_and_stop(const char *at)
+{
+    int fd = connect_raw(at);
+    assert_int_equal(send(fd, "\xff", 1, MSG_NOSIGNAL), 1);
     return fd;
 }
 
@@ -441,12 +455,41 @@ static void a_message_without_an_end_is_cut_off(void **state)
     close_place(&p);
 }
 
-static void who_says_nothing_has_to_go(void **state)
+/* Its own ends and the kernel's are all that a silent connection takes. */
+static void who_says_nothing_is_not_accepted(void **state)
+{
+    enum { MANY = 100 };
+    place p;
+    int fds[MANY];
+    open_place(&p, 500);
+    void *member = dial(&p, p.members_at, &SECRET, "id");
+    assert_true(hears_from(p.members, "id", 5000)); // the gate has had a turn
+    for (int i = 0; i < MANY; i++)
+        fds[i] = connect_raw(i % 2 ? p.members_at : p.door_at);
+    void *joiner = dial(&p, p.door_at, NULL, "joiner");
+    assert_true(hears_from(p.door, "joiner", 5000)); // those before would be accepted
+    int closed = 0;
+    for (int i = 0; i < MANY; i++)
+        closed += is_closed(fds[i], 10);
+    assert_int_equal(closed, 0);
+    // Each is a connection as before once it speaks.
+    for (int i = 0; i < MANY; i++)
+        greet(fds[i], "OTHER");
+    for (int i = 0; i < MANY; i++)
+        assert_true(is_closed(fds[i], 8000));
+    for (int i = 0; i < MANY; i++)
+        close(fds[i]);
+    ps_zsock_close(&member);
+    ps_zsock_close(&joiner);
+    close_place(&p);
+}
+
+static void who_says_too_little_has_to_go(void **state)
 {
     place p;
     open_place(&p, 500);
-    int silent = connect_raw(p.members_at), half = connect_raw(p.members_at);
-    int at_the_door = connect_raw(p.door_at);
+    int silent = connect_and_stop(p.members_at), half = connect_raw(p.members_at);
+    int at_the_door = connect_and_stop(p.door_at);
     greet(half, mechanism("PLAIN"));
     void *member = dial(&p, p.members_at, &SECRET, "id");
     assert_true(hears_from(p.members, "id", 5000));
@@ -459,8 +502,8 @@ static void who_says_nothing_has_to_go(void **state)
     assert_true(hears_from(p.members, "id", 5000));
     ps_zsock_close(&member);
     close(silent), close(half), close(at_the_door);
+    await_closed(&p, 2);
     close_place(&p);
-    assert_true(atomic_load(&p.n_closed) >= 2);
 }
 
 static void many_strangers_leave_room(void **state)
@@ -470,7 +513,7 @@ static void many_strangers_leave_room(void **state)
     open_place(&p, PS_GATE_PATIENCE_MS);
     int *fds = calloc(MANY, sizeof *fds);
     for (int i = 0; i < MANY; i++)
-        fds[i] = connect_raw(i % 2 ? p.members_at : p.door_at);
+        fds[i] = connect_and_stop(i % 2 ? p.members_at : p.door_at);
     void *member = dial(&p, p.members_at, &SECRET, "id");
     void *joiner = dial(&p, p.door_at, NULL, "joiner");
     assert_true(hears_from(p.members, "id", 5000));
@@ -511,8 +554,10 @@ int main(void)
         KEYS(a_gate_that_is_not_open_lets_members_wait),
         PLAIN(a_message_without_an_end_is_cut_off),
         KEYS(a_message_without_an_end_is_cut_off),
-        PLAIN(who_says_nothing_has_to_go),
-        KEYS(who_says_nothing_has_to_go),
+        PLAIN(who_says_nothing_is_not_accepted),
+        KEYS(who_says_nothing_is_not_accepted),
+        PLAIN(who_says_too_little_has_to_go),
+        KEYS(who_says_too_little_has_to_go),
         PLAIN(many_strangers_leave_room),
         KEYS(many_strangers_leave_room),
     };
