@@ -16,7 +16,7 @@
 #include "err.h"
 #include "yaml_tree.h"
 
-enum { PS_MAX_RANKS = 1024, PS_CONFIG_LIST_MAX = 128 };
+enum { PS_MAX_RANKS = 1024, PS_MAX_FRAGMENTS = 64, PS_CONFIG_LIST_MAX = 128 };
 
 /* The value of "auto" where 0 means 0. */
 enum { PS_CONFIG_AUTO = -1 };

@@ -24,6 +24,7 @@ enum {
 typedef struct spread {
     uint32_t n;
     const uint32_t *weights; // of each shard; NULL: equal
+    const ps_fragments *fragments;
 } spread;
 
 static uint64_t weight_of(const spread *s, uint32_t shard)
@@ -85,23 +86,42 @@ uint64_t ps_plan_auto_chunk_bytes(uint64_t bytes, uint32_t n_shards, ps_chunk_si
 /* Chunks are cut from the arena's end to its start. */
 typedef struct cutter {
     const ps_tensor_table *table;
-    ps_chunk *chunks; // NULL: they are only counted
+    const ps_fragments *fragments;
+    uint32_t fragment; // in which the open range ends
+    ps_chunk *chunks;  // NULL: they are only counted
     uint64_t n;
     uint64_t target; // elements of a chunk: from here on a tensor is cut
     uint64_t blocks; // the same in whole blocks, at least one
     uint64_t end;    // everything from here on is in chunks already
 } cutter;
 
-/* The open range [begin, end) becomes a chunk; begin lies in tensor first. */
-static void cut_at(cutter *c, uint64_t begin, int first, int last)
+static void add_chunk(cutter *c, uint64_t begin, int first, int last)
 {
     if (c->chunks)
         c->chunks[c->n] = (ps_chunk){.offset = begin,
                                      .count = c->end - begin,
                                      .first_tensor = first,
-                                     .last_tensor = last};
+                                     .last_tensor = last,
+                                     .fragment = c->fragment};
     c->n++;
     c->end = begin;
+    if (begin == c->fragments->begins[c->fragment]) c->fragment++;
+}
+
+/* The open range [begin, end) becomes a chunk, or one of each fragment that it touches;
+ * begin lies in tensor first. */
+static void cut_at(cutter *c, uint64_t begin, int first, int last)
+{
+    const ps_tensor *tensors = c->table->tensors;
+    while (c->fragments->begins[c->fragment] > begin) {
+        const uint64_t border = c->fragments->begins[c->fragment];
+        int tensor = last;
+        while (tensors[tensor].offset > border)
+            tensor--;
+        add_chunk(c, border, tensor, last);
+        last = tensors[tensor].offset == border ? tensor - 1 : tensor;
+    }
+    add_chunk(c, begin, first, last);
 }
 
 /* Cuts the large tensor and the small open ones after it, up to `last`, into parts of
@@ -141,9 +161,13 @@ static void cut_all(cutter *c)
     if (last >= 0) cut_at(c, 0, 0, last);
 }
 
-static uint64_t count_chunks(const ps_tensor_table *table, uint64_t target)
+static uint64_t count_chunks(const ps_tensor_table *table, const ps_fragments *fragments,
+                             uint64_t target)
 {
-    cutter c = {.table = table, .target = target, .blocks = target / PS_GRADNORM_BLOCK};
+    cutter c = {.table = table,
+                .fragments = fragments,
+                .target = target,
+                .blocks = target / PS_GRADNORM_BLOCK};
     if (c.blocks == 0) c.blocks = 1;
     cut_all(&c);
     return c.n;
@@ -151,14 +175,15 @@ static uint64_t count_chunks(const ps_tensor_table *table, uint64_t target)
 
 /* The target, halved until every shard can have a chunk. */
 static ps_err find_target(const ps_tensor_table *table, uint64_t chunk_bytes,
-                          uint32_t n_shards, uint64_t *target, uint64_t *n)
+                          const spread *to, uint64_t *target, uint64_t *n)
 {
+    const uint32_t n_shards = to->n;
     uint64_t blocks = chunk_bytes / BYTES_PER_BLOCK;
     *target = (blocks ? blocks : 1) * PS_GRADNORM_BLOCK;
-    *n = count_chunks(table, *target);
+    *n = count_chunks(table, to->fragments, *target);
     while (MIN_TARGET < *target && *n < n_shards) {
         *target /= 2;
-        *n = count_chunks(table, *target);
+        *n = count_chunks(table, to->fragments, *target);
     }
     if (*n < n_shards)
         return ps_err_set(PS_ERR_CONFIG,
@@ -174,20 +199,32 @@ static ps_err find_target(const ps_tensor_table *table, uint64_t chunk_bytes,
     return PS_OK;
 }
 
+/* Fragment by fragment. */
 static int by_size(const void *a, const void *b)
 {
     const ps_chunk *x = *(const ps_chunk *const *)a, *y = *(const ps_chunk *const *)b;
+    if (x->fragment != y->fragment) return x->fragment < y->fragment ? -1 : 1;
     if (x->count != y->count) return x->count > y->count ? -1 : 1;
     return x < y ? -1 : x > y; // qsort is not stable, and processes must agree
 }
 
-/* The shard that has the fewest elements for its weight once it has `more` of them. */
-static uint32_t emptiest(const ps_plan *plan, const spread *to, uint64_t more)
+/* Whether shard a has fewer elements for its weight than b once each has `more`. */
+static bool emptier(const spread *to, const uint64_t *counts, uint32_t a, uint32_t b,
+                    uint64_t more)
+{
+    return (counts[a] + more) * weight_of(to, b) < (counts[b] + more) * weight_of(to, a);
+}
+
+/* The shard that has the fewest elements for its weight once it has `more` of them: of
+ * the fragment, and among equals of all. */
+static uint32_t emptiest(const ps_plan *plan, const spread *to,
+                         const uint64_t *of_fragment, uint64_t more)
 {
     uint32_t best = 0;
     for (uint32_t s = 1; s < plan->n_shards; s++)
-        if ((plan->shard_counts[s] + more) * weight_of(to, best) <
-            (plan->shard_counts[best] + more) * weight_of(to, s))
+        if (emptier(to, of_fragment, s, best, more) ||
+            (!emptier(to, of_fragment, best, s, more) &&
+             emptier(to, plan->shard_counts, s, best, more)))
             best = s;
     return best;
 }
@@ -200,31 +237,48 @@ static void move_chunk(ps_plan *plan, ps_chunk *chunk, uint32_t shard)
 }
 
 /* A shard whose share is smaller than any chunk gets the smallest one of a shard that has
- * several. by_size: all chunks, the largest first. */
-static void fill_empty_shards(ps_plan *plan, ps_chunk *const *by_size)
+ * several, of the last fragment that has one. order: all chunks, by_size. */
+static void fill_empty_shards(ps_plan *plan, ps_chunk *const *order)
 {
     for (uint32_t s = 0; s < plan->n_shards; s++)
         for (uint32_t i = plan->n_chunks; i-- > 0 && plan->shard_counts[s] == 0;)
-            if (plan->shard_counts[by_size[i]->shard] > by_size[i]->count)
-                move_chunk(plan, by_size[i], s);
+            if (plan->shard_counts[order[i]->shard] > order[i]->count)
+                move_chunk(plan, order[i], s);
+}
+
+/* of_fragment: scratch (n_shards), zeroed. */
+static void place_in_order(ps_plan *plan, const spread *to, ps_chunk *const *order,
+                           uint64_t *of_fragment)
+{
+    uint32_t fragment = 0;
+    for (uint32_t i = 0; i < plan->n_chunks; i++) {
+        ps_chunk *c = order[i];
+        if (c->fragment != fragment) memset(of_fragment, 0, to->n * sizeof *of_fragment);
+        fragment = c->fragment;
+        c->shard = emptiest(plan, to, of_fragment, c->count);
+        of_fragment[c->shard] += c->count;
+        plan->shard_counts[c->shard] += c->count;
+        if (c->count > plan->max_chunk_count) plan->max_chunk_count = c->count;
+    }
 }
 
 static ps_err place(ps_plan *plan, const spread *to)
 {
     ps_chunk **order = NULL;
-    PS_TRY(ps_mem_zalloc(&order, plan->n_chunks, sizeof *order, "plan"));
+    uint64_t *of_fragment = NULL;
+    ps_err err;
+    PS_TRY_GOTO(ps_mem_zalloc(&order, plan->n_chunks, sizeof *order, "plan"), err, out);
+    PS_TRY_GOTO(ps_mem_zalloc(&of_fragment, to->n, sizeof *of_fragment, "plan"), err,
+                out);
     for (uint32_t i = 0; i < plan->n_chunks; i++)
         order[i] = &plan->chunks[i];
     qsort(order, plan->n_chunks, sizeof *order, by_size);
-    for (uint32_t i = 0; i < plan->n_chunks; i++) {
-        order[i]->shard = emptiest(plan, to, order[i]->count);
-        plan->shard_counts[order[i]->shard] += order[i]->count;
-        if (order[i]->count > plan->max_chunk_count)
-            plan->max_chunk_count = order[i]->count;
-    }
+    place_in_order(plan, to, order, of_fragment);
     fill_empty_shards(plan, order);
+out:
+    free(of_fragment);
     free(order);
-    return PS_OK;
+    return err;
 }
 
 static void hash_tensors(ps_hash *h, const ps_tensor *tensors, int n)
@@ -260,11 +314,14 @@ static ps_err make(ps_plan *plan, const ps_tensor_table *table, uint64_t chunk_b
                    const spread *to)
 {
     uint64_t target = 0, n = 0;
-    *plan = (ps_plan){.n_shards = to->n};
-    PS_TRY(find_target(table, chunk_bytes, to->n, &target, &n));
+    *plan = (ps_plan){.n_shards = to->n, .fragments = *to->fragments};
+    PS_TRY(find_target(table, chunk_bytes, to, &target, &n));
     PS_TRY(ps_mem_zalloc(&plan->chunks, n, sizeof *plan->chunks, "plan"));
     PS_TRY(ps_mem_zalloc(&plan->shard_counts, to->n, sizeof(uint64_t), "plan"));
-    cutter c = {.table = table, .chunks = plan->chunks, .target = target};
+    cutter c = {.table = table,
+                .fragments = to->fragments,
+                .chunks = plan->chunks,
+                .target = target};
     c.blocks = target < PS_GRADNORM_BLOCK ? 1 : target / PS_GRADNORM_BLOCK;
     cut_all(&c);
     plan->n_chunks = (uint32_t)n;
@@ -302,8 +359,8 @@ static ps_err try_blocks(ps_plan *plan, const ps_tensor_table *table, const spre
 static ps_err make_auto(ps_plan *plan, const ps_tensor_table *table, const spread *to,
                         ps_chunk_size size)
 {
-    uint64_t bytes =
-        ps_plan_auto_chunk_bytes(table->arena_count * 4, equal_shards(to), size);
+    const uint64_t together = table->arena_count * 4 / to->fragments->n;
+    uint64_t bytes = ps_plan_auto_chunk_bytes(together, equal_shards(to), size);
     uint64_t blocks = bytes / BYTES_PER_BLOCK;
     PS_TRY(make(plan, table, bytes, to));
     for (uint64_t b = blocks - 1; b > 0 && b >= blocks / 2; b--) {
@@ -323,15 +380,18 @@ void ps_chunk_overlap(const ps_chunk *chunk, const ps_tensor *t, uint64_t *begin
 }
 
 static ps_err make_for(ps_plan *plan, const ps_tensor_table *table, ps_chunk_size size,
-                       const spread *to)
+                       spread to)
 {
+    ps_fragments fragments;
     *plan = (ps_plan){0};
-    if (to->n == 0 || table->n_tensors == 0)
+    if (to.n == 0 || table->n_tensors == 0)
         return ps_err_set(PS_ERR_ARG, "a plan needs at least one shard and one tensor");
+    PS_TRY(ps_fragments_init(&fragments, table, size.fragments ? size.fragments : 1));
+    to.fragments = &fragments;
     if (size.bytes)
-        PS_TRY(make(plan, table, size.bytes, to));
+        PS_TRY(make(plan, table, size.bytes, &to));
     else
-        PS_TRY(make_auto(plan, table, to, size));
+        PS_TRY(make_auto(plan, table, &to, size));
     plan->hash = hash_plan(plan, table);
     return PS_OK;
 }
@@ -340,7 +400,7 @@ ps_err ps_plan_init(ps_plan *plan, const ps_tensor_table *table, ps_chunk_size s
                     uint32_t n_shards)
 {
     const spread equal = {.n = n_shards};
-    return make_for(plan, table, size, &equal);
+    return make_for(plan, table, size, equal);
 }
 
 uint32_t ps_plan_shards_per_server(const ps_config_server *config,
@@ -385,7 +445,7 @@ ps_err ps_plan_init_servers(ps_plan *plan, const ps_tensor_table *table,
     const uint32_t shards = ps_plan_shards_per_server(config, table, size, n_servers);
     if (config->share.n > 0) PS_TRY(make_weights(config, n_servers, shards, &weights));
     const spread to = {.n = n_servers * shards, .weights = weights};
-    const ps_err err = make_for(plan, table, size, &to);
+    const ps_err err = make_for(plan, table, size, to);
     free(weights);
     return err;
 }

@@ -3,21 +3,31 @@
  * Chunk 0 holds the last layer's end, the first to be ready in the backward pass; the
  * last chunk starts at element 0 of the arena. Small tensors go together, large ones are
  * cut; a chunk ends at a tensor's end or at a multiple of PS_GRADNORM_BLOCK elements
- * within its tensor. Chunks are given to shards by size, the largest first, each to the
- * shard that then has the fewest bytes for its share (lowest index among equals). Every
- * shard gets at least one chunk.
+ * within its tensor. A chunk lies within one fragment (fragments.h). Chunks are given to
+ * shards by size, the largest first, each to the shard that then has the fewest bytes for
+ * its share (lowest index among equals); with several fragments, the fewest of the
+ * chunk's fragment, as these travel together. Every shard gets at least one chunk.
  */
 #ifndef PS_PLAN_H
 #define PS_PLAN_H
 
 #include "config.h"
-#include "tensor_table.h"
+#include "fragments.h"
 
 typedef struct ps_chunk {
     uint64_t offset, count; // elements of the arena, gaps between its tensors included
     int first_tensor, last_tensor; // tensors it touches, inclusive
     uint32_t shard;                // global index: server * shards per server + thread
+    uint32_t fragment;             // that it is a part of
 } ps_chunk;
+
+/* The version at which the chunk's first weights are in a job that goes on with
+ * first_step: fragments before `ahead` have made that step already. */
+static inline uint64_t ps_chunk_first_version(const ps_chunk *chunk, uint64_t first_step,
+                                              uint32_t ahead)
+{
+    return first_step + (chunk->fragment < ahead);
+}
 
 /* The part [*begin, *end) of a tensor, in its own elements, that lies in a chunk which
  * touches it. */
@@ -25,6 +35,7 @@ void ps_chunk_overlap(const ps_chunk *chunk, const ps_tensor *t, uint64_t *begin
                       uint64_t *end);
 
 typedef struct ps_plan {
+    ps_fragments fragments;
     uint32_t n_chunks;
     ps_chunk *chunks;
     uint32_t n_shards;
@@ -35,9 +46,10 @@ typedef struct ps_plan {
 
 /* What decides the size of chunks. */
 typedef struct ps_chunk_size {
-    uint64_t bytes; // of float32: the largest allowed, in whole blocks; 0: automatic
-    bool one_host;  // no network between workers and servers
-    float travels;  // the share of those bytes that travels; 0: all
+    uint64_t bytes;     // of float32: the largest allowed, in whole blocks; 0: automatic
+    bool one_host;      // no network between workers and servers
+    float travels;      // the share of those bytes that travels; 0: all
+    uint32_t fragments; // that chunks lie within; 0: one
 } ps_chunk_size;
 
 /* True when so little travels (onebit's and topk's few bits) that the processor limits an
@@ -46,7 +58,7 @@ bool ps_chunk_size_is_coarse(ps_chunk_size size);
 
 /* size.bytes 0 means ps_plan_auto_chunk_bytes, or somewhat less where that spreads the
  * bytes more evenly over the shards. CONFIG when there are more shards than possible
- * chunks; NOMEM. plan is safe for fini after a failure. */
+ * chunks, or too many fragments; NOMEM. plan is safe for fini after a failure. */
 ps_err ps_plan_init(ps_plan *plan, const ps_tensor_table *table, ps_chunk_size size,
                     uint32_t n_shards);
 /* Shards of each of n_servers servers: config->shards, or where that is 0 as many as pay:

@@ -238,6 +238,82 @@ static void shipped_models_balance_within_five_percent(void **state)
     }
 }
 
+/* The shards have about equal parts of each fragment, as these travel together. */
+static void assert_fragments(const ps_plan *plan, const ps_model_spec *spec, uint32_t n)
+{
+    uint64_t counts[16] = {0}, end = spec->table.arena_count;
+    for (uint32_t i = 0; i < plan->n_chunks; i++) {
+        const ps_chunk *c = &plan->chunks[i];
+        uint64_t begin, fragment_end;
+        ps_fragments_range(&plan->fragments, c->fragment, &begin, &fragment_end);
+        assert_true(c->fragment < n);
+        assert_true(c->offset >= begin && c->offset + c->count <= fragment_end);
+        if (end == fragment_end) memset(counts, 0, sizeof counts);
+        counts[c->shard] += c->count;
+        end = c->offset;
+        if (end != begin) continue;
+        const double mean = (double)(fragment_end - begin) / plan->n_shards;
+        for (uint32_t s = 0; s < plan->n_shards; s++)
+            assert_true((double)counts[s] <= mean + (double)plan->max_chunk_count);
+    }
+    assert_int_equal(end, 0);
+}
+
+/* Whatever chunks and shards are, fragments are the same, and as equal as blocks allow.
+ */
+static void assert_equal_parts(const ps_fragments *f, const ps_fragments *same)
+{
+    assert_memory_equal(f->begins, same->begins, f->n * sizeof *f->begins);
+    for (uint32_t i = 0; i < f->n; i++) {
+        uint64_t begin, end;
+        ps_fragments_range(f, i, &begin, &end);
+        const double off = (double)(end - begin) - (double)f->count / f->n;
+        assert_true(fabs(off) <= PS_GRADNORM_BLOCK + 2 * PS_TENSOR_ALIGN + f->n);
+    }
+}
+
+static void chunks_lie_within_fragments(void **state)
+{
+    ps_mt19937 g;
+    ps_mt19937_seed(&g, 3);
+    for (int round = 0; round < 200; round++) {
+        fake f;
+        make_random(&f, &g);
+        const uint64_t sizes[] = {0, BLOCK_BYTES, 10 * BLOCK_BYTES, 1 << 20};
+        const uint32_t n = 1 + ps_mt19937_u32(&g) % 7;
+        ps_fragments same;
+        const bool possible = ps_fragments_init(&same, &f.spec.table, n) == PS_OK;
+        for (uint32_t shards = 1; shards <= 8; shards++) {
+            ps_plan plan;
+            const ps_chunk_size size = {.bytes = sizes[(unsigned)round % 4],
+                                        .fragments = n};
+            const ps_err err = ps_plan_init(&plan, &f.spec.table, size, shards);
+            assert_true(possible || err == PS_ERR_CONFIG);
+            if (err == PS_OK) {
+                assert_covers(&plan, &f.spec);
+                assert_fragments(&plan, &f.spec, n);
+                assert_equal_parts(&plan.fragments, &same);
+            }
+            ps_plan_fini(&plan);
+        }
+    }
+}
+
+static void too_many_fragments_are_told(void **state)
+{
+    fake f;
+    ps_fragments fragments;
+    memset(&f, 0, sizeof f);
+    add(&f, 2 * PS_GRADNORM_BLOCK);
+    add(&f, 10);
+    assert_int_equal(ps_fragments_init(&fragments, &f.spec.table, 2), PS_OK);
+    assert_int_equal(fragments.begins[0], PS_GRADNORM_BLOCK);
+    assert_int_equal(ps_fragments_init(&fragments, &f.spec.table, 8), PS_ERR_CONFIG);
+    assert_non_null(strstr(ps_err_message(),
+                           "sync.fragments: the model's 8202 "
+                           "parameters cannot be cut into 8 fragments"));
+}
+
 static uint64_t hash_of(const fake *f, uint64_t chunk, uint32_t shards)
 {
     ps_plan plan;
@@ -348,6 +424,8 @@ int main(void)
         cmocka_unit_test(shards_follow_size_and_cores),
         cmocka_unit_test(a_share_is_wanted_of_each_server),
         cmocka_unit_test(shipped_models_balance_within_five_percent),
+        cmocka_unit_test(chunks_lie_within_fragments),
+        cmocka_unit_test(too_many_fragments_are_told),
         cmocka_unit_test(the_hash_tells_plans_apart),
         cmocka_unit_test(a_bias_rides_with_the_end_of_its_weight),
         cmocka_unit_test(the_automatic_size_grows_with_the_root),
