@@ -275,6 +275,7 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
             .n_workers = roster->n_workers,
             .total_steps = start.total_steps,
             .first_step = start.step,
+            .ahead = start.ahead,
             .mean = s->tensors.mean,
             .n_groups = n_groups(s),
             .door = s->door,

@@ -216,6 +216,7 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     s->member = job->member;
     s->o.n_workers = job->n_workers;
     s->first_step = job->first_step;
+    s->ahead = job->ahead;
     s->mean = job->mean;
     s->rule = *s->o.rule;
     PS_TRY(learn(s));

@@ -37,6 +37,7 @@ typedef struct ps_shard_job { // borrowed until stop
     ps_member *member;
     int n_workers; // no more than the shard was made for
     uint64_t total_steps, first_step;
+    uint32_t ahead;          // fragments that have made first_step already
     bool mean;               // a worker's gradient counts 1 / n_workers
     int n_groups;            // of parameters with numbers of their own; 0: none
     const ps_shm_door *door; // NULL: no shared memory

@@ -81,11 +81,11 @@ static ps_err handle_init(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
                           ps_wire_frames *f)
 {
     ps_shard_peer *p = &s->peers[h->rank];
-    if (h->step != s->first_step)
+    if (h->step != (uint64_t)c->policy.first)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "first weights at version %" PRIu64 ", the job begins at "
-                          "%" PRIu64,
-                          h->step, s->first_step);
+                          "%" PRId64,
+                          h->step, c->policy.first);
     const ps_verdict verdict = ps_policy_init_weights(&c->policy, h->rank);
     if (verdict == PS_VERDICT_REFUSE)
         return ps_err_set(

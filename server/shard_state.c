@@ -80,7 +80,7 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
     c->chunk = &s->o.plan->chunks[index];
     s->chunk_of[index] = i;
     ps_policy_chunk_init(&c->policy, s->n_senders);
-    c->policy.first = (int64_t)s->first_step;
+    c->policy.first = (int64_t)ps_chunk_first_version(c->chunk, s->first_step, s->ahead);
     PS_TRY(ps_aggregate_init(&c->memory, s->o.table, c->chunk, &s->o.rule->optimizer,
                              s->waits, slab));
     PS_TRY(ps_coded_chunk_init(

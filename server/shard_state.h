@@ -52,6 +52,7 @@ struct ps_shard {
     ps_shard_options o;
     uint32_t index;
     uint64_t first_step; // of the job; above 0 when it resumes
+    uint32_t ahead;      // fragments that have made it already
     bool mean;           // a worker's gradient counts 1 / n_workers
     void *router;
     char endpoint[PS_ENDPOINT_MAX];

@@ -24,6 +24,7 @@ typedef struct ps_exchange_options { // all borrowed for the exchange's life
     int rank, world_size;
     uint64_t total_steps;        // of the job, as servers read it from the coordinator
     uint64_t first_step;         // the first to make; above 0 when the job resumes
+    uint32_t ahead;              // fragments of the plan that have made it already
     const ps_shared_mem *params; // table->arena_count float32
     const ps_shared_mem *grads;
     void *buffers; // the buffer arena
@@ -102,8 +103,9 @@ typedef struct ps_exchange_ops {
     ps_err (*load)(ps_exchange *x, const ps_exchange_state *in);
     /* Instead of steps of all tensors, chunks of the plan that go on by themselves, each
      * with versions of its own: pushes a chunk's gradient of its step, and blocks until
-     * the chunk has a version. One thread may push while another waits. NULL: the
-     * exchange cannot. */
+     * the chunk has a version. One thread may push while another waits. Other slots may
+     * be called when every chunk has the version of its last push. NULL: the exchange
+     * cannot. */
     ps_err (*push_chunk)(ps_exchange *x, uint32_t chunk, uint64_t step);
     ps_err (*wait_chunk)(ps_exchange *x, uint32_t chunk, uint64_t version);
     /* Of an exchange that wants each rank's own mean gradients, not multiplied by its

@@ -124,11 +124,10 @@ static ps_err wait_for(exchange_ps *e, uint32_t first, uint32_t last, int64_t ve
  * equal, and training continues from the exact weights. */
 static ps_err fetch_exact(exchange_ps *e)
 {
-    uint32_t n = e->o.plan->n_chunks;
-    for (uint32_t c = 0; c < n; c++)
-        e->batch[c] = c;
-    PS_TRY(ps_comm_submit(e->comm, PS_COMM_EXACT, (uint64_t)e->newest, e->batch, n));
-    return wait_for(e, 0, n - 1, e->newest);
+    const uint64_t start = ps_clock_ns();
+    const ps_err err = ps_comm_ask(e->comm, PS_COMM_EXACT, e->o.plan->n_chunks);
+    e->wait_ns += ps_clock_ns() - start;
+    return e->leader ? ps_levels_leader_blame(e->leader, err) : err;
 }
 
 static ps_err ps_ops_sync_buffers(ps_exchange *x)
@@ -141,17 +140,30 @@ static ps_err ps_ops_sync_buffers(ps_exchange *x)
     return ps_buffer_sync(&e->o, &e->n_buffer_syncs);
 }
 
+/* The chunks of fragments that have made the first step already: the first ones. */
+static uint32_t chunks_ahead(const exchange_ps *e)
+{
+    uint32_t n = 0;
+    while (n < e->o.plan->n_chunks && e->o.plan->chunks[n].fragment < e->o.ahead)
+        n++;
+    return n;
+}
+
 static ps_err ps_ops_start(ps_exchange *x)
 {
     exchange_ps *e = self(x);
-    uint32_t n = e->o.plan->n_chunks;
+    const uint32_t n = e->o.plan->n_chunks, ahead = chunks_ahead(e);
+    const uint64_t first = e->o.first_step;
     e->started = true;
     PS_TRY(ps_comm_wait_ready(e->comm));
     for (uint32_t c = 0; c < n; c++)
         e->batch[c] = c;
     ps_comm_command command = e->o.rank == 0 ? PS_COMM_INIT : PS_COMM_PULL;
-    PS_TRY(ps_comm_submit(e->comm, command, (uint64_t)e->newest, e->batch, n));
-    PS_TRY(wait_for(e, 0, n - 1, e->newest));
+    PS_TRY(ps_comm_submit(e->comm, command, first + 1, e->batch, ahead));
+    PS_TRY(ps_comm_submit(e->comm, command, first, e->batch + ahead, n - ahead));
+    PS_TRY(wait_for(e, 0, n - 1, (int64_t)first));
+    for (uint32_t c = 0; c < ahead; c++)
+        PS_TRY(wait_for(e, c, c, (int64_t)first + 1));
     e->wait_ns = 0; // the start is not counted
     return ps_buffer_sync(&e->o, &e->n_buffer_syncs);
 }
@@ -242,11 +254,10 @@ static ps_err ps_ops_rest(ps_exchange *x, bool *rests, bool *over)
 static ps_err fetch_arrays(exchange_ps *e, ps_exchange_state *out)
 {
     for (int i = 0; i < e->o.rule->optimizer.n_states; i++)
-        PS_TRY(ps_comm_snapshot_fetch(e->comm, e->newest, (uint64_t)i, out->states[i]));
+        PS_TRY(ps_comm_snapshot_fetch(e->comm, (uint64_t)i, out->states[i]));
     if (out->weights)
-        PS_TRY(ps_comm_snapshot_fetch(e->comm, e->newest, PS_WIRE_STATE_WEIGHTS,
-                                      out->weights));
-    return ps_comm_snapshot_fetch_rule(e->comm, e->newest, out->rule, &out->rule_bytes);
+        PS_TRY(ps_comm_snapshot_fetch(e->comm, PS_WIRE_STATE_WEIGHTS, out->weights));
+    return ps_comm_snapshot_fetch_rule(e->comm, out->rule, &out->rule_bytes);
 }
 
 static ps_err ps_ops_save(ps_exchange *x, ps_exchange_state *out)

@@ -39,6 +39,17 @@ ps_err ps_comm_submit(ps_comm *c, ps_comm_command what, uint64_t step,
     return PS_OK;
 }
 
+ps_err ps_comm_ask(ps_comm *c, ps_comm_command command, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        c->asked[i] = atomic_load(&c->versions[i]);
+        PS_TRY(ps_comm_submit(c, command, (uint64_t)c->asked[i], &i, 1));
+    }
+    for (uint32_t i = 0; i < n; i++)
+        PS_TRY(ps_comm_wait(c, i, c->asked[i]));
+    return PS_OK;
+}
+
 /* ---- waiting ---- */
 
 ps_err ps_comm_look(ps_comm *c)

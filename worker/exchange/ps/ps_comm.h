@@ -40,6 +40,9 @@ typedef enum ps_comm_command {
  * FETCH or RESTORE the chunk counts as one version older until the answer is here. */
 ps_err ps_comm_submit(ps_comm *c, ps_comm_command command, uint64_t step,
                       const uint32_t *chunks, uint32_t n);
+/* Gives a command for the first n chunks, each at the version that it has, and blocks
+ * until all are answered. No push of them is unanswered. TIMEOUT as ps_comm_wait. */
+ps_err ps_comm_ask(ps_comm *c, ps_comm_command command, uint32_t n);
 
 /* Takes what has arrived, without waiting. Call it before ps_comm_has if no thread waits.
  */

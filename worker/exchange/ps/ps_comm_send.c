@@ -36,7 +36,7 @@ static ps_command next_of(const ps_comm *c, uint32_t chunk)
 {
     const ps_comm_chunk *s = &c->chunks[chunk];
     const ps_command init = {
-        .kind = PS_MSG_INIT, .chunk = chunk, .step = c->o.first_step};
+        .kind = PS_MSG_INIT, .chunk = chunk, .step = ps_comm_first_version(c, chunk)};
     return s->init_due ? init : s->command;
 }
 
@@ -186,7 +186,7 @@ static void note_sent(ps_comm *c, const ps_command *what)
     if (!more) ps_comm_send_no_more(c, what->chunk);
     if (what->kind != PS_MSG_INIT || s->first) return;
     s->first = true;
-    ps_comm_set_version(c, what->chunk, (int64_t)c->o.first_step);
+    ps_comm_set_version(c, what->chunk, (int64_t)ps_comm_first_version(c, what->chunk));
 }
 
 /* An INIT that is sent again does not wait for credit. The shard takes it over at once,

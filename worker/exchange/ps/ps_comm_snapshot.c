@@ -7,29 +7,18 @@
 
 /* ---- the main thread ---- */
 
-/* Gives the command for the first n chunks; they are at `version` again when all is
- * answered. */
-static ps_err ask(ps_comm *c, ps_comm_command command, int64_t version, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        PS_TRY(ps_comm_submit(c, command, (uint64_t)version, &i, 1));
-    for (uint32_t i = 0; i < n; i++)
-        PS_TRY(ps_comm_wait(c, i, version));
-    return PS_OK;
-}
-
-ps_err ps_comm_snapshot_fetch(ps_comm *c, int64_t version, uint64_t array, float *arena)
+ps_err ps_comm_snapshot_fetch(ps_comm *c, uint64_t array, float *arena)
 {
     c->snapshot.array = array;
     c->snapshot.arena = arena;
-    return ask(c, PS_COMM_FETCH, version, c->plan->n_chunks);
+    return ps_comm_ask(c, PS_COMM_FETCH, c->plan->n_chunks);
 }
 
-ps_err ps_comm_snapshot_fetch_rule(ps_comm *c, int64_t version,
-                                   uint8_t rule[PS_STEP_RULE_STATE_BYTES], size_t *bytes)
+ps_err ps_comm_snapshot_fetch_rule(ps_comm *c, uint8_t rule[PS_STEP_RULE_STATE_BYTES],
+                                   size_t *bytes)
 {
     c->snapshot.array = PS_WIRE_STATE_RULE;
-    PS_TRY(ask(c, PS_COMM_FETCH, version, 1)); // all shards have the same
+    PS_TRY(ps_comm_ask(c, PS_COMM_FETCH, 1)); // all shards have the same
     *bytes = c->snapshot.rule_bytes;
     memcpy(rule, c->snapshot.rule, *bytes);
     return PS_OK;
@@ -39,7 +28,7 @@ ps_err ps_comm_snapshot_restore(ps_comm *c, uint64_t array, const float *arena)
 {
     c->snapshot.array = array;
     c->snapshot.arena = (float *)(uintptr_t)arena; // only read
-    return ask(c, PS_COMM_RESTORE, (int64_t)c->o.first_step - 1, c->plan->n_chunks);
+    return ps_comm_ask(c, PS_COMM_RESTORE, c->plan->n_chunks);
 }
 
 float *ps_comm_snapshot_feedback(ps_comm *c)

@@ -5,12 +5,11 @@
 
 #include "ps_comm_state.h"
 
-/* From the main thread, when every chunk has the version and nothing of the next step was
- * pushed; array as in wire.h. Block until all shards have answered; TIMEOUT as
- * ps_comm_wait. Fills an arena. */
-ps_err ps_comm_snapshot_fetch(ps_comm *c, int64_t version, uint64_t array, float *arena);
-ps_err ps_comm_snapshot_fetch_rule(ps_comm *c, int64_t version,
-                                   uint8_t rule[PS_STEP_RULE_STATE_BYTES], size_t *bytes);
+/* From the main thread, when no push is unanswered; array as in wire.h. Block until all
+ * shards have answered; TIMEOUT as ps_comm_wait. Fills an arena. */
+ps_err ps_comm_snapshot_fetch(ps_comm *c, uint64_t array, float *arena);
+ps_err ps_comm_snapshot_fetch_rule(ps_comm *c, uint8_t rule[PS_STEP_RULE_STATE_BYTES],
+                                   size_t *bytes);
 /* Before the first weights. */
 ps_err ps_comm_snapshot_restore(ps_comm *c, uint64_t array, const float *arena);
 

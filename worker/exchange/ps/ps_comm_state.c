@@ -15,13 +15,14 @@ static ps_err alloc_arrays(ps_comm *c)
     c->n_words = (uint32_t)(n + 63) / 64;
     PS_TRY(ps_mem_zalloc(&c->chunks, n, sizeof *c->chunks, "commands"));
     PS_TRY(ps_mem_zalloc(&c->versions, n, sizeof *c->versions, "versions"));
+    PS_TRY(ps_mem_zalloc(&c->asked, n, sizeof *c->asked, "versions"));
     PS_TRY(ps_mem_zalloc(&c->links, c->n_links, sizeof *c->links, "links"));
     PS_TRY(ps_mem_zalloc(&c->items, 2 * c->n_links + 2, sizeof *c->items, "links"));
     PS_TRY(ps_mem_zalloc(&c->paced.figures, ps_pace_of_worker((int)c->n_links),
                          sizeof *c->paced.figures, "steps"));
     PS_TRY(ps_mem_zalloc(&c->paced.n_sent, c->n_links, sizeof *c->paced.n_sent, "steps"));
-    for (size_t i = 0; i < n; i++)
-        atomic_init(&c->versions[i], (int64_t)c->o.first_step - 1);
+    for (uint32_t i = 0; i < n; i++)
+        atomic_init(&c->versions[i], (int64_t)ps_comm_first_version(c, i) - 1);
     return PS_OK;
 }
 
@@ -76,6 +77,7 @@ void ps_comm_memory_fini(ps_comm *c)
     free(c->items);
     free(c->chunks);
     free(c->versions);
+    free(c->asked);
     for (uint32_t i = 0; c->encoded && i < c->plan->n_chunks; i++)
         free(c->encoded[i]);
     free(c->encoded);

@@ -121,6 +121,7 @@ struct ps_comm {
     _Atomic uint32_t scale_bits; // of scale_version
     _Atomic uint32_t rest;       // what the newest weights came with (wire.h)
     _Atomic int64_t *versions;
+    int64_t *asked; // scratch of the main thread: versions at which it asks
     _Atomic uint32_t n_ready;
     ps_bell *bell; // the main thread's: own_bell, or the rings'; `wanted`: see above
     ps_bell own_bell;
@@ -133,6 +134,12 @@ struct ps_comm {
     ps_counter shm_sent, shm_received;
     ps_counter encode_ns, send_ns;
 };
+
+/* Of the chunk's first weights. */
+static inline uint64_t ps_comm_first_version(const ps_comm *c, uint32_t chunk)
+{
+    return ps_chunk_first_version(&c->plan->chunks[chunk], c->o.first_step, c->o.ahead);
+}
 
 /* Allocates everything except the links' own memory, by o, plan and n_links. NOMEM, IO; c
  * is safe for fini in every case. */
