@@ -221,18 +221,40 @@ static json_t *rule_json(const uint8_t *rule, size_t bytes)
     return json_string(hex);
 }
 
-/* Of each rank: the samples of its round so far, and its step rule. */
+/* Of each fragment: the samples since its last change. */
+static json_t *samples_json(const ps_exchange_local_end *end, uint32_t n)
+{
+    if (n == 1) return json_integer((json_int_t)end->parts[0].samples);
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < n; i++)
+        json_array_append_new(list, json_integer((json_int_t)end->parts[i].samples));
+    return list;
+}
+
+/* The fragments whose last synchronisation is not used yet. */
+static json_t *awaited_json(const ps_exchange_local_end *end, uint32_t n)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < n; i++)
+        if (end->parts[i].awaited)
+            json_array_append_new(list, json_integer((json_int_t)i));
+    return list;
+}
+
+/* Of each rank: the samples of its round so far, what it awaits, and its step rule. */
 static json_t *local_json(const writing *w)
 {
     json_t *list = json_array();
+    const uint32_t n = w->shape->fragments;
     for (int r = 0; r < w->snapshot->n_ranks; r++) {
         ps_exchange_local_end end;
         memcpy(&end,
                ps_exchange_local_end_of(w->shape->table, &w->shape->inner,
                                         w->snapshot->local[r]),
                sizeof end);
-        json_array_append_new(list, json_pack("{s:I, s:o}", "samples",
-                                              (json_int_t)end.samples, "step_rule",
+        json_array_append_new(list, json_pack("{s:o, s:o, s:o}", "samples",
+                                              samples_json(&end, n), "awaited",
+                                              awaited_json(&end, n), "step_rule",
                                               rule_json(end.rule, end.rule_bytes)));
     }
     return list;
@@ -439,12 +461,44 @@ static ps_err read_rule(const json_t *rule, uint8_t out[PS_STEP_RULE_STATE_BYTES
                       "manifest.json: step_rule is not a step rule's state");
 }
 
+static ps_err read_awaited(const json_t *list, ps_exchange_local_end *end)
+{
+    const json_t *one;
+    size_t i;
+    json_array_foreach(list, i, one)
+    {
+        const json_int_t f = json_integer_value(one);
+        if (!json_is_integer(one) || f < 0 || (uint64_t)f >= end->n_parts)
+            return ps_err_set(PS_ERR_FORMAT,
+                              "manifest.json: awaited is not a list of fragments");
+        end->parts[f].awaited = 1;
+    }
+    return PS_OK;
+}
+
+static ps_err read_parts(const json_t *own, const ps_snapshot_shape *shape,
+                         ps_exchange_local_end *end)
+{
+    const json_t *samples = json_object_get(own, "samples");
+    const size_t n = json_is_array(samples) ? json_array_size(samples) : 1;
+    if (n != shape->fragments)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "sync.fragments: the checkpoint is of a job with %zu; take as "
+                          "many, or begin a new job from its weights (train.init)",
+                          n);
+    end->n_parts = n;
+    for (size_t i = 0; i < n; i++)
+        end->parts[i].samples = (uint64_t)json_integer_value(
+            json_is_array(samples) ? json_array_get(samples, i) : samples);
+    return read_awaited(json_object_get(own, "awaited"), end);
+}
+
 static ps_err read_local(const char *folder, const json_t *own, const char *name,
                          const ps_snapshot_shape *shape, void *local)
 {
-    ps_exchange_local_end end = {
-        .samples = (uint64_t)json_integer_value(json_object_get(own, "samples"))};
+    ps_exchange_local_end end = {0};
     size_t bytes;
+    PS_TRY(read_parts(own, shape, &end));
     for (int i = 0; i <= shape->inner.n_states; i++)
         PS_TRY(read_array(folder, name, local_word(shape, i), shape->table,
                           ps_exchange_local_arena(shape->table, local, i)));

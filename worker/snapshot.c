@@ -19,7 +19,8 @@ ps_snapshot_shape ps_snapshot_shape_of(const ps_config *cfg, const ps_tensor_tab
                                .n_ranks = n_ranks,
                                .told = coded,
                                .feedback = coded && ps_codec_feeds_back(codec.codec),
-                               .local = ps_local_steps_on(cfg)};
+                               .local = ps_local_steps_on(cfg),
+                               .fragments = (uint32_t)cfg->sync.fragments};
     if (shape.local) ps_optimizer_init(&shape.inner, cfg);
     return shape;
 }
@@ -120,14 +121,16 @@ static void *end_of(const ps_snapshot *s, const ps_snapshot_shape *shape, int ra
 void ps_snapshot_even_shares(ps_snapshot *s, const ps_snapshot_shape *shape)
 {
     ps_exchange_local_end end;
-    uint64_t all = 0;
+    uint64_t all[PS_MAX_FRAGMENTS] = {0};
     for (int r = 0; shape->local && r < s->n_ranks; r++) {
         memcpy(&end, end_of(s, shape, r), sizeof end);
-        all += end.samples;
+        for (uint32_t f = 0; f < shape->fragments; f++)
+            all[f] += end.parts[f].samples;
     }
     for (int r = 0; shape->local && r < s->n_ranks; r++) {
         memcpy(&end, end_of(s, shape, r), sizeof end);
-        end.all_samples = all;
+        for (uint32_t f = 0; f < shape->fragments; f++)
+            end.parts[f].all_samples = all[f];
         memcpy(end_of(s, shape, r), &end, sizeof end);
     }
 }

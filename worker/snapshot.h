@@ -15,6 +15,7 @@ typedef struct ps_snapshot_shape {
     bool feedback;      // the workers' codec keeps what it has not sent
     bool local;         // the policy local: workers have weights and state of their own
     ps_optimizer inner; // then: their optimizer
+    uint32_t fragments; // then: of the model (local_steps.h)
 } ps_snapshot_shape;
 
 ps_snapshot_shape ps_snapshot_shape_of(const ps_config *cfg, const ps_tensor_table *table,

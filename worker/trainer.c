@@ -281,19 +281,26 @@ static ps_err save(ps_trainer *t, const char *name)
     return ps_file_wait_written(t->member, t->o.config, name);
 }
 
+static bool all_fresh(const ps_trainer *t)
+{
+    const ps_config *c = t->o.config;
+    for (uint32_t f = 0; f < (uint32_t)c->sync.fragments; f++)
+        if (!ps_local_steps_fresh(c, f, t->step, t->total_steps)) return false;
+    return true;
+}
+
 /* Once: with the policy local, the newest weights are every worker's own. */
 static void warn_of_older_weights(ps_trainer *t)
 {
     const ps_config *c = t->o.config;
-    if (!ps_local_steps_on(c) || t->rank != 0 || t->warned || t->step == t->total_steps ||
-        ps_local_steps_begins(c, t->step))
-        return;
+    const bool streams = c->sync.fragments > 1 || c->sync.overlap > 0;
+    if (!ps_local_steps_on(c) || t->rank != 0 || t->warned || all_fresh(t)) return;
     t->warned = true;
-    PS_WARN("evaluation",
-            "step=%" PRIu64 " note=\"within a round: the weights are those of the last "
-            "synchronisation; a sync.local_steps that divides an epoch's steps, or "
-            "another train.eval_every, would evaluate the newest\"",
-            t->step);
+    PS_WARN("evaluation", "step=%" PRIu64 " note=\"within a round: %s\"", t->step,
+            streams ? "each fragment has the weights of its last synchronisation"
+                    : "the weights are those of the last synchronisation; a "
+                      "sync.local_steps that divides an epoch's steps, or another "
+                      "train.eval_every, would evaluate the newest");
 }
 
 /* Evaluates the weights after all steps so far; with the policy local, those of the last

@@ -51,7 +51,8 @@ ps_chunk_size ps_chunk_size_wanted(const ps_config *cfg, bool one_host)
     const uint64_t bytes = ps_codec_bytes(cfg->exchange.codec, many, cfg->exchange.topk);
     return (ps_chunk_size){.bytes = (uint64_t)cfg->exchange.chunk,
                            .one_host = one_host,
-                           .travels = (float)bytes / (float)(many * sizeof(float))};
+                           .travels = (float)bytes / (float)(many * sizeof(float)),
+                           .fragments = (uint32_t)cfg->sync.fragments};
 }
 
 void ps_chunk_codec_end(ps_chunk_codec *c, uint64_t total_steps)

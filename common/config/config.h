@@ -199,6 +199,9 @@ typedef struct ps_config_sync {
     /* Of the policy local: */
     int64_t local_steps;     // from one synchronisation to the next
     int64_t local_after;     // the first steps, each of which is synchronised
+    int64_t fragments;       // of the model, which are synchronised in turn
+    int64_t overlap;         // steps from sending a fragment's change to using the result
+    double mixing;           // what a worker then keeps of its own weights
     ps_optimizer_kind outer; // the servers' optimizer
     double outer_lr, outer_momentum;
     bool outer_nesterov;

@@ -1,5 +1,6 @@
 #include "config_check.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -90,6 +91,9 @@ static ps_err check_policy_keys(const ps_config *cfg)
     } keys[] = {
         {"sync.local_steps", PS_POLICY_LOCAL},
         {"sync.local_after", PS_POLICY_LOCAL},
+        {"sync.fragments", PS_POLICY_LOCAL},
+        {"sync.overlap", PS_POLICY_LOCAL},
+        {"sync.mixing", PS_POLICY_LOCAL},
         {"sync.outer", PS_POLICY_LOCAL},
         {"sync.outer_lr", PS_POLICY_LOCAL},
         {"sync.outer_momentum", PS_POLICY_LOCAL},
@@ -160,6 +164,29 @@ static ps_err check_own_pace(const ps_config *cfg)
     return PS_OK;
 }
 
+/* Of the policy local. Two fragments are never on their way at the same time. */
+static ps_err check_fragments(const ps_config *cfg)
+{
+    const ps_config_sync *s = &cfg->sync;
+    if (s->fragments > 1 && cfg->exchange.name != PS_EXCHANGE_PS)
+        return key_error(cfg, "sync.fragments",
+                         "needs exchange.name ps: an all-reduce is of the whole model");
+    if (s->fragments > s->local_steps)
+        return key_error(cfg, "sync.fragments",
+                         "%" PRId64 " are more than the %" PRId64
+                         " steps of sync.local_steps: a step ends with one fragment",
+                         s->fragments, s->local_steps);
+    if (s->overlap >= s->local_steps / s->fragments)
+        return key_error(cfg, "sync.overlap",
+                         "has to be below %" PRId64
+                         ", the steps from one fragment to the next "
+                         "(sync.local_steps / sync.fragments)",
+                         s->local_steps / s->fragments);
+    if (s->overlap == 0 && ps_yaml_path(cfg->tree, "sync.mixing"))
+        return key_error(cfg, "sync.mixing", "needs sync.overlap above 0");
+    return PS_OK;
+}
+
 static ps_err check_sync(const ps_config *cfg)
 {
     const ps_config_sync *s = &cfg->sync;
@@ -193,7 +220,7 @@ static ps_err check_sync(const ps_config *cfg)
         return key_error(cfg, "sync.outer", "only sgd has a momentum");
     if (s->outer_nesterov && s->outer_momentum == 0)
         return key_error(cfg, "sync.outer_nesterov", "needs sync.outer_momentum above 0");
-    return PS_OK;
+    return check_fragments(cfg);
 }
 
 /* What a sum on each host does not define yet. */

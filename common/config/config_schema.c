@@ -345,6 +345,14 @@ const ps_config_key ps_config_keys[] = {
         "optimizer"),
     INT("sync.local_after", sync.local_after, JOB, 0, MANY, "0",
         "local: synchronise each of this many first steps (post-local SGD)"),
+    INT("sync.fragments", sync.fragments, JOB, 1, PS_MAX_FRAGMENTS, "1",
+        "local: equal parts of the model that are synchronised in turn, each every "
+        "sync.local_steps steps (Streaming DiLoCo)"),
+    INT("sync.overlap", sync.overlap, JOB, 0, MANY, "0",
+        "local: steps that a worker makes while a fragment is synchronised"),
+    DOUBLE("sync.mixing", sync.mixing, JOB, 0, 1, "0.5",
+           "local with sync.overlap: the part of its own weights that a worker keeps when the "
+           "result comes, as in Streaming DiLoCo; 0: it takes the result"),
     WORD("sync.outer", sync.outer, JOB, ps_optimizer_words, "sgd",
          "local: the outer optimizer, whose gradient is the mean change; not sum or mean"),
     DOUBLE("sync.outer_lr", sync.outer_lr, JOB, 0, 1e9, "1",

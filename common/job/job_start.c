@@ -51,7 +51,9 @@ ps_job_start ps_job_start_of_exchange(const ps_job_start *start, const ps_config
 {
     if (!ps_local_steps_on(cfg)) return *start;
     return (ps_job_start){.total_steps = ps_local_steps_rounds(cfg, start->total_steps),
-                          .step = ps_local_steps_round(cfg, start->step)};
+                          .step = ps_local_steps_round(cfg, start->step),
+                          .ahead =
+                              ps_local_steps_ahead(cfg, start->step, start->total_steps)};
 }
 
 ps_err ps_job_start_rule(const ps_job_start *start, const ps_config *cfg,

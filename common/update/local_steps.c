@@ -17,23 +17,55 @@ uint64_t ps_local_steps_round(const ps_config *cfg, uint64_t step)
     return alone + (step - alone) / (uint64_t)cfg->sync.local_steps;
 }
 
-bool ps_local_steps_begins(const ps_config *cfg, uint64_t step)
-{
-    uint64_t first, end;
-    bounds(cfg, step, &first, &end);
-    return step == first;
-}
-
-bool ps_local_steps_ends(const ps_config *cfg, uint64_t step, uint64_t total_steps)
-{
-    uint64_t first, end;
-    bounds(cfg, step, &first, &end);
-    return step + 1 == end || step + 1 == total_steps;
-}
-
 uint64_t ps_local_steps_rounds(const ps_config *cfg, uint64_t total_steps)
 {
     return total_steps == 0 ? 0 : ps_local_steps_round(cfg, total_steps - 1) + 1;
+}
+
+bool ps_local_steps_sends(const ps_config *cfg, uint32_t fragment, uint64_t step,
+                          uint64_t total_steps)
+{
+    const uint64_t n = (uint64_t)cfg->sync.fragments;
+    uint64_t first, end;
+    bounds(cfg, step, &first, &end);
+    if (end >= total_steps) return step + 1 == total_steps;
+    if (end - first == 1) return true;
+    return step + 1 == first + (fragment + 1) * (end - first) / n;
+}
+
+uint64_t ps_local_steps_overlap(const ps_config *cfg, uint64_t step, uint64_t total_steps)
+{
+    uint64_t first, end;
+    bounds(cfg, step, &first, &end);
+    return end - first == 1 || end >= total_steps ? 0 : (uint64_t)cfg->sync.overlap;
+}
+
+bool ps_local_steps_awaits(const ps_config *cfg, uint32_t fragment, uint64_t step,
+                           uint64_t total_steps)
+{
+    const uint64_t most = (uint64_t)cfg->sync.overlap;
+    for (uint64_t later = 1; later <= most && later <= step; later++)
+        if (ps_local_steps_sends(cfg, fragment, step - later, total_steps))
+            return later <= ps_local_steps_overlap(cfg, step - later, total_steps);
+    return false;
+}
+
+bool ps_local_steps_fresh(const ps_config *cfg, uint32_t fragment, uint64_t step,
+                          uint64_t total_steps)
+{
+    return step == 0 || (ps_local_steps_sends(cfg, fragment, step - 1, total_steps) &&
+                         ps_local_steps_overlap(cfg, step - 1, total_steps) == 0);
+}
+
+uint32_t ps_local_steps_ahead(const ps_config *cfg, uint64_t step, uint64_t total_steps)
+{
+    uint64_t first, end;
+    uint32_t n = 0;
+    bounds(cfg, step, &first, &end);
+    for (uint64_t s = first; s < step; s++)
+        for (uint32_t f = 0; f < (uint32_t)cfg->sync.fragments; f++)
+            n += ps_local_steps_sends(cfg, f, s, total_steps);
+    return n;
 }
 
 void ps_local_steps_outer(ps_config *out, const ps_config *cfg)
@@ -52,5 +84,6 @@ void ps_local_steps_outer(ps_config *out, const ps_config *cfg)
     out->optimizer = outer;
     out->schedule = (ps_config_schedule){.name = PS_SCHEDULE_CONSTANT, .gamma = 1};
     out->loss_scale.use = PS_SWITCH_OFF;
-    out->sync = (ps_config_sync){.policy = PS_POLICY_BSP, .local_steps = 1};
+    out->sync = (ps_config_sync){
+        .policy = PS_POLICY_BSP, .local_steps = 1, .fragments = s->fragments};
 }

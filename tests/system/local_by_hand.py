@@ -42,17 +42,70 @@ def batches_of(config, n_samples, workers):
         yield from zip(*ranks)
 
 
-def synchronise(config, outer, anchor, workers):
-    """The outer optimizer's gradient is the mean of how far the workers have come, reversed."""
-    outer.zero_grad()
-    with torch.no_grad():
-        for p, *locals_ in zip(anchor, *(w.model.parameters() for w in workers)):
-            p.grad = sum(p - q for q in locals_) / len(workers)
-    outer.step()
-    with torch.no_grad():
-        for p, *locals_ in zip(anchor, *(w.model.parameters() for w in workers)):
-            for q in locals_:
-                q.copy_(p)
+ALIGN, BLOCK = 16, 4096  # elements: where tensors begin, and where a fragment may begin within one
+
+
+def fragments_of(sizes, n):
+    """Of each fragment (tensor, first element, end): equal parts, the first of them at the model's end."""
+    offsets, total = [], 0
+    for size in sizes:
+        offsets.append(total)
+        total += -(-size // ALIGN) * ALIGN
+
+    def nearest(element):
+        """The block of its tensor that begins nearest, or the next tensor."""
+        at = max(i for i, o in enumerate(offsets) if o <= element)
+        place = (element - offsets[at] + BLOCK // 2) // BLOCK * BLOCK
+        return offsets[at] + place if place < sizes[at] else (*offsets, total)[at + 1]
+
+    borders = [nearest(total // n * i) for i in range(n)] + [total]
+    return [[(t, max(begin - o, 0), min(end - o, size)) for t, (o, size) in enumerate(zip(offsets, sizes))
+             if begin < o + size and end > o] for begin, end in reversed(list(zip(borders, borders[1:])))]
+
+
+class Fragment:
+    """A part of the model, with an outer optimizer of its own."""
+
+    def __init__(self, config, parts, workers):
+        self.config, self.parts, self.workers, self.due = config, parts, workers, None
+        self.anchor = [p.detach().clone().requires_grad_() for p in self.of(workers[0])]
+        self.outer = torch.optim.SGD(self.anchor, lr=config["sync.outer_lr"], momentum=config["sync.outer_momentum"],
+                                     nesterov=config["sync.outer_nesterov"])
+
+    def of(self, worker):
+        tensors = list(worker.model.parameters())
+        return [tensors[t].data.view(-1)[begin:end] for t, begin, end in self.parts]
+
+    def synchronise(self, due):
+        """The outer optimizer's gradient is the mean of how far the workers have come, reversed."""
+        self.take()
+        for p, *locals_ in zip(self.anchor, *(self.of(w) for w in self.workers)):
+            p.grad = sum(p.detach() - q for q in locals_) / len(self.workers)
+        self.outer.step()
+        self.due = due
+
+    def take(self):
+        """Streaming DiLoCo, algorithm 2: the result of some steps ago is mixed with the weights of now."""
+        if self.due is not None:
+            self.put(self.config["sync.mixing"])
+        self.due = None
+
+    def put(self, kept):
+        for worker in self.workers:
+            for p, q in zip(self.anchor, self.of(worker)):
+                q.copy_(kept * q + (1 - kept) * p.detach())
+
+
+def sent_after(config, number, total):
+    """Which fragments are synchronised after step `number` (from 1), and whether steps are made meanwhile."""
+    n, k, after = config["sync.fragments"], config["sync.local_steps"], config["sync.local_after"]
+    past = number - after
+    if number == total or past <= 0:
+        return list(range(n)), False
+    whole_rounds, position = divmod(past - 1, k)
+    if after + (whole_rounds + 1) * k >= total:
+        return [], False
+    return [f for f in range(n) if (f + 1) * k // n == position + 1], config["sync.overlap"] > 0
 
 
 def main(config_path, init, out):
@@ -61,18 +114,21 @@ def main(config_path, init, out):
     x, y = torch_data.load(config, "train")
     state = {k: torch.from_numpy(v.copy()) for k, v in safetensors.load(init).items()}
     workers = [Worker(config, state) for _ in range(config["job.workers"])]
-    anchor = [p.detach().clone().requires_grad_() for p in workers[0].model.parameters()]
-    outer = torch.optim.SGD(anchor, lr=config["sync.outer_lr"], momentum=config["sync.outer_momentum"],
-                            nesterov=config["sync.outer_nesterov"])
+    sizes = [p.numel() for p in workers[0].model.parameters()]
+    fragments = [Fragment(config, parts, workers) for parts in fragments_of(sizes, config["sync.fragments"])]
     steps = list(batches_of(config, len(x), len(workers)))
     for number, batches in enumerate(steps, 1):
+        for fragment in fragments:
+            if fragment.due is not None and number > fragment.due:
+                fragment.take()
         for worker, indices in zip(workers, batches):
             worker.step(loss_of(config), x[indices], y[indices])
-        past = number - config["sync.local_after"]
-        if past <= 0 or past % config["sync.local_steps"] == 0 or number == len(steps):
-            synchronise(config, outer, anchor, workers)
-    names = [name for name, _ in workers[0].model.named_parameters()]
-    safetensors.save(out, {name: p.detach().numpy() for name, p in zip(names, anchor)})
+        sent, overlaps = sent_after(config, number, len(steps))
+        for f in sent:
+            fragments[f].synchronise(number + config["sync.overlap"] if overlaps else None)
+            if not overlaps:
+                fragments[f].put(0)
+    safetensors.save(out, {name: p.detach().numpy() for name, p in workers[0].model.named_parameters()})
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ ADAMW = ["optimizer.name=adamw", "optimizer.lr=0.002"]
 IN_MEMORY = [*SETTINGS, "train.steps=400", "train.epochs=100", "train.log_every=1", "checkpoint.every=1000000",
              "recovery.share=0.5"]
 ROUNDS = ["sync.policy=local", "sync.local_steps=7", *NESTEROV]
+STREAMING = ["sync.policy=local", "sync.local_steps=6", "sync.fragments=3", "sync.overlap=1"]
 SGD = ["optimizer={name: sgd, lr: 0.05, weight_decay: 0}", "schedule.name=constant", "model.dropout=false"]
 
 
@@ -72,7 +73,12 @@ class ClosedForms(LocalTest):
         diloco = [*ADAMW, "optimizer.eps=0.001", *NESTEROV]
         for workers, more in ((2, [*SGD]), (3, [*SGD, *NESTEROV]), (2, diloco),
                               (2, ["optimizer={name: sgd, lr: 0.02, momentum: 0.9}", "sync.local_after=3",
-                                   "optimizer.clip_norm=1"])):
+                                   "optimizer.clip_norm=1"]),
+                              # Streaming DiLoCo
+                              (2, [*SGD, "sync.fragments=2"]),
+                              (2, [*SGD, *NESTEROV, *STREAMING]),
+                              (3, [*diloco, *STREAMING, "sync.mixing=0.25", "sync.local_after=2"]),
+                              (2, [*SGD, "sync.overlap=3", "sync.local_steps=5"])):
             # How 240 samples are distributed to 2 or 3 ranks, in batches of 20.
             keys = [*SETTINGS, "schedule.name=constant", "model.dropout=false", *LOCAL, *more,
                     f"job.workers={workers}"]
@@ -96,6 +102,40 @@ class SameBits(LocalTest):
                 ("allreduce", 0))):
             self.train(str(i), mode, servers, 3, *job, *more)
             self.assertEqual(self.weights("out"), self.weights(str(i)), (mode, servers, more))
+
+    def test_fragments_on_servers_shards_and_chunks(self):
+        job = [*ADAMW, *STREAMING, *NESTEROV]
+        self.train("out", "ps", 1, 3, *job)
+        for i, (servers, *more) in enumerate((
+                (1, ), (3, "server.shards=2", "exchange.chunk=16384"), (2, "exchange.shm=off"),
+                (2, "train.eval_every=1", "train.save_every=1"))):
+            self.train(str(i), "ps", servers, 3, *job, *more)
+            self.assertEqual(self.model("out"), self.model(str(i)), (servers, more))
+
+    def test_an_overlap_with_all_reduce(self):
+        job = [*ADAMW, *LOCAL, *NESTEROV, "sync.overlap=2"]
+        self.train("servers", "ps", 2, 3, *job)
+        self.train("allreduce", "allreduce", 0, 3, *job)
+        self.assertEqual(self.weights("servers"), self.weights("allreduce"))
+
+    def test_fragments_are_synchronised_in_turn(self):
+        self.train("out", "ps", 1, 2, *ADAMW, *LOCAL, "sync.fragments=2", "train.save_every=1", "train.steps=10")
+        at = [self.flat(f"checkpoints/step-{i}.safetensors") for i in range(1, 11)]
+        changed = [[a != b for a, b in zip(x, y)] for x, y in zip(at, at[1:])]
+        middle = len(at[0]) / 2
+        for step, change in enumerate(changed, 2):
+            self.assertEqual(any(change), step % 2 == 0, step)
+            if step in (2, 4, 6, 8):  # fragments 0, 1, 0, 1: the model's end is fragment 0
+                first, last = change.index(True), len(change) - change[::-1].index(True)
+                self.assertTrue(first > middle - 4096 if step % 4 else last < middle + 4096, (step, first, last))
+        half = len(at[0]) // 2  # the end synchronises all
+        self.assertTrue(any(changed[-1][:half]) and any(changed[-1][half:]))
+
+    def flat(self, name):
+        """All weights, in the order of the model."""
+        model = self.model("out", name)
+        return [x for layer in ("conv1", "conv2", "fc1", "fc2") for kind in ("weight", "bias")
+                for x in model[f"{layer}.{kind}"][2]]
 
     def test_evaluation_changes_nothing(self):
         self.train("out", "ps", 1, 2, *ADAMW, *LOCAL, "sync.local_steps=5")
@@ -124,11 +164,14 @@ class SameBits(LocalTest):
     def test_codecs_learn(self):
         job = ["data.train=", "train.epochs=4", "train.eval_every=4", *ADAMW, "sync.policy=local", "sync.local_steps=4",
                "exchange.codec_warmup=2", "exchange.codec_cooldown=2"]
+        streaming = ["sync.fragments=2", "sync.overlap=1"]
         for codec in ("none", "int8", "onebit"):
             self.train(codec, "ps", 2, 2, *job, f"exchange.codec={codec}")
+            self.train(f"streaming-{codec}", "ps", 2, 2, *job, *streaming, f"exchange.codec={codec}")
         none = self.summary("none")["test_loss"]
-        for codec in ("int8", "onebit"):
-            self.assertLess(self.summary(codec)["test_loss"], 1.15 * none, codec)
+        for run, bound in (("int8", 1.15), ("onebit", 1.15), ("streaming-none", 1.3), ("streaming-int8", 1.3),
+                           ("streaming-onebit", 1.3)):
+            self.assertLess(self.summary(run)["test_loss"], bound * none, run)
 
 
 class Checkpoints(LocalTest):
@@ -148,6 +191,22 @@ class Checkpoints(LocalTest):
     def test_loss_scale_and_unequal_batches(self):
         self.check_resume("ps", 2, 2, *LOCAL, "loss_scale={use: on, init: 1e38, interval: 3}", "data.batch=[5, 20]",
                           steps=[10])
+
+    def test_fragments_on_their_way(self):
+        """Fragments go with steps 2, 4, 6, ... of rounds of 6: after step 10 two of the three are a round ahead."""
+        self.check_resume("ps", 2, 3, *ADAMW, *STREAMING, *NESTEROV, steps=[5, 10, 15, 20], others=((1, 3),))
+        self.check_resume("allreduce", 0, 2, *LOCAL, "sync.overlap=3", *NESTEROV, steps=[10, 20])
+
+    def test_fragments_with_a_codec(self):
+        self.check_resume("ps", 2, 2, *STREAMING, "exchange.codec=onebit", "exchange.codec_warmup=1",
+                          "exchange.codec_cooldown=1", steps=[10, 15])
+
+    def test_other_fragments_are_refused(self):
+        keep = ["checkpoint.every=5", "train.steps=10"]
+        self.train("three", "ps", 1, 2, *keep, *STREAMING)
+        said = self.train("two", "ps", 1, 2, *keep, *STREAMING, "sync.fragments=2",
+                          args=["--resume", self.path("three")], code=1)
+        self.assertIn("sync.fragments: the checkpoint is of a job with 3; take as many", said)
 
     def test_another_policy_is_refused(self):
         keep = ["checkpoint.every=5", "train.steps=10"]
@@ -199,6 +258,9 @@ class Killed(RestartTest):
     def test_all_reduce(self):
         self.check_kills(("allreduce", 0, 3, *ADAMW, *ROUNDS), IN_MEMORY, ("worker", 2))
 
+    def test_fragments(self):
+        self.check_kills(("ps", 2, 2, *ADAMW, *STREAMING, *NESTEROV), IN_MEMORY, ("worker", 1), ("server", 1))
+
     def test_onebit(self):
         codec = ["exchange.codec=onebit", "exchange.codec_warmup=4", "exchange.codec_cooldown=2"]
         self.check_kills(("ps", 2, 2, *ROUNDS, *codec), IN_MEMORY, ("worker", 0))
@@ -245,10 +307,17 @@ class BadInput(LocalTest):
     def test_one_error_each(self):
         for keys, wanted in ((["sync.policy=local", "sync.local_steps=0"], "sync.local_steps: 0 is below 1"),
                              (["sync.local_steps=4"], "sync.local_steps: needs sync.policy local"),
-                             ([*LOCAL, "sync.outer=mean"], "sync.outer: sum and mean make no step")):
+                             ([*LOCAL, "sync.outer=mean"], "sync.outer: sum and mean make no step"),
+                             (["sync.overlap=1"], "sync.overlap: needs sync.policy local"),
+                             ([*LOCAL, "sync.fragments=5"], "sync.fragments: 5 are more than the 4 steps of sync.")):
             said = self.train("out", "ps", 1, 2, *keys, code=1)
             self.assertIn(wanted, said)
             self.assertEqual(said.count("sync."), wanted.count("sync."), said)
+
+    def test_a_model_that_is_too_small(self):
+        said = self.train("out", "ps", 1, 2, *LOCAL, "sync.local_steps=64", "sync.fragments=50", code=1)
+        self.assertIn("psrun:   CONFIG: sync.fragments: the model's 53002 parameters cannot be cut into 50 fragments",
+                      said)
 
     def test_one_worker_alone(self):
         said = self.train("out", "single", 0, 1, *LOCAL, code=1)

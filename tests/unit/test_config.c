@@ -174,6 +174,28 @@ static void local_steps_are_checked(void **state)
                    "sync.outer: only sgd has a momentum");
 }
 
+static void fragments_are_checked(void **state)
+{
+    static const char POLICY[] = "sync: {policy: local, local_steps: 12}\n"
+                                 "exchange: {name: ps}\n";
+    assert_refused("", "sync.fragments=2", "sync.fragments: needs sync.policy local");
+    assert_refused("", "sync.overlap=1", "sync.overlap: needs sync.policy local");
+    assert_refused("", "sync.mixing=0", "sync.mixing: needs sync.policy local");
+    assert_refused(POLICY, "sync.fragments=0", "sync.fragments: 0 is below 1");
+    assert_refused(POLICY, "sync.fragments=65", "sync.fragments: 65 is above 64");
+    assert_refused(POLICY, "sync.fragments=13",
+                   "sync.fragments: 13 are more than the 12");
+    assert_refused(POLICY, "sync.overlap=12", "sync.overlap: has to be below 12");
+    assert_refused(POLICY,
+                   "sync={policy: local, local_steps: 7, fragments: 2, overlap: 3}",
+                   "sync.overlap: has to be below 3");
+    assert_refused(POLICY, "sync.mixing=0.5", "sync.mixing: needs sync.overlap");
+    assert_refused(POLICY, "sync={policy: local, overlap: 1, mixing: 1.5}",
+                   "sync.mixing: 1.5 is above 1");
+    assert_refused("sync: {policy: local, fragments: 2}\n", "exchange.name=gloo",
+                   "sync.fragments: needs exchange.name ps");
+}
+
 static ps_winograd winograd_of(const char *set)
 {
     ps_config c;
@@ -392,6 +414,7 @@ int main(void)
         cmocka_unit_test(errors_name_file_line_and_key),
         cmocka_unit_test(overrides_are_checked),
         cmocka_unit_test(local_steps_are_checked),
+        cmocka_unit_test(fragments_are_checked),
         cmocka_unit_test(winograd_is_a_word),
         cmocka_unit_test(combinations_are_checked),
         cmocka_unit_test(missing_file_is_io),

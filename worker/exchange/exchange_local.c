@@ -3,9 +3,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "exchange_none.h"
 #include "local_steps.h"
 #include "shm_offer.h"
+
+typedef struct fragment {
+    uint64_t begin, end;           // elements of the arena
+    uint64_t samples, all_samples; // since the last change was sent
+    bool awaited;                  // it was sent; its result is not used yet
+    bool mixes;                    // steps are made meanwhile
+    uint64_t version; // of the result, in an outer exchange that goes by chunks
+    bool swapped;     // the weights are in the anchor's arena, and the anchor in theirs
+} fragment;
 
 typedef struct exchange_local {
     ps_exchange base;
@@ -14,11 +24,12 @@ typedef struct exchange_local {
     ps_exchange_options outer_options;
     ps_step_rule rule; // the inner one at the start
     ps_shared_mem anchor;
+    ps_shared_mem changes; // empty: they are in the gradient arena
     ps_exchange *steps, *outer;
-    uint64_t next;                 // the step that begins next
-    uint64_t samples, all_samples; // of the round so far
-    bool pending;                  // a round was pushed; its result is not taken yet
-    bool swapped; // the weights are in the anchor's arena, and the anchor in theirs
+    uint64_t next; // the step that begins next
+    uint32_t n_fragments;
+    fragment fragments[PS_MAX_FRAGMENTS];
+    uint64_t wait_ns;    // for chunks, which the outer exchange does not count
     const void *resumed; // what `local` held; until start
 } exchange_local;
 
@@ -70,24 +81,45 @@ static void local_destroy(ps_exchange **x)
     ps_exchange_destroy(&e->steps);
     ps_exchange_destroy(&e->outer);
     ps_shared_mem_fini(&e->anchor);
+    ps_shared_mem_fini(&e->changes);
     free(e);
     *x = NULL;
 }
 
-/* The servers read changes from the gradient arena, and write the anchor. */
-static ps_err make_outer(exchange_local *e, const ps_exchange_local_options *outer)
+static void map_fragments(exchange_local *e)
+{
+    const ps_fragments *f = &e->o.plan->fragments;
+    e->n_fragments = f->n;
+    for (uint32_t i = 0; i < f->n; i++)
+        ps_fragments_range(f, i, &e->fragments[i].begin, &e->fragments[i].end);
+}
+
+/* The servers read the changes, and write the anchor. */
+static ps_err make_arenas(exchange_local *e, const ps_config *outer)
 {
     const ps_exchange_options *o = &e->o;
     const bool shared =
-        ps_shm_offer_possible(outer->config, ps_member_roster(o->member), o->rank);
-    PS_TRY((shared ? ps_shared_mem_init : ps_shared_mem_init_private)(
-        &e->anchor, o->params->bytes, "the anchor"));
+        ps_shm_offer_possible(outer, ps_member_roster(o->member), o->rank);
+    ps_err (*init)(ps_shared_mem *, size_t, const char *) =
+        shared ? ps_shared_mem_init : ps_shared_mem_init_private;
+    PS_TRY(init(&e->anchor, o->params->bytes, "the anchor"));
+    if (o->config->sync.overlap == 0) return PS_OK;
+    return init(&e->changes, o->grads->bytes, "the changes");
+}
+
+static ps_err make_outer(exchange_local *e, const ps_exchange_local_options *outer)
+{
+    const ps_exchange_options *o = &e->o;
+    PS_TRY(make_arenas(e, outer->config));
     e->outer_options = *o;
     e->outer_options.config = outer->config;
     e->outer_options.rule = outer->rule;
     e->outer_options.total_steps = ps_local_steps_rounds(o->config, o->total_steps);
     e->outer_options.first_step = ps_local_steps_round(o->config, o->first_step);
+    e->outer_options.ahead =
+        ps_local_steps_ahead(o->config, o->first_step, o->total_steps);
     e->outer_options.params = &e->anchor;
+    if (e->changes.base) e->outer_options.grads = &e->changes;
     return outer->ops->create(&e->outer_options, &e->outer);
 }
 
@@ -115,6 +147,7 @@ ps_err ps_exchange_local_create(const ps_exchange_options *options,
     e->next = options->first_step;
     e->ops = local_ops;
     e->base.ops = &e->ops;
+    map_fragments(e);
     ps_exchange *x = &e->base;
     ps_err err = make_outer(e, outer);
     if (err == PS_OK) {
@@ -140,65 +173,120 @@ static ps_err local_start(ps_exchange *x)
     return ps_exchange_start(e->steps);
 }
 
+/* --- the outer exchange --------------------------------------------------------------
+ */
+
+/* Its chunk c is a part of the fragment. */
+static bool has_chunk(const exchange_local *e, const fragment *f, uint32_t c)
+{
+    return e->o.plan->chunks[c].fragment == (uint32_t)(f - e->fragments);
+}
+
+/* Its whole step is the one fragment's: any exchange can that. */
+static ps_err send_step(exchange_local *e, uint64_t round)
+{
+    PS_TRY(ps_exchange_begin(e->outer, round));
+    PS_TRY(ps_exchange_grads_ready(e->outer, 0, e->o.table->arena_count));
+    return ps_exchange_finish(e->outer);
+}
+
+static ps_err send(exchange_local *e, fragment *f)
+{
+    const uint64_t round = ps_local_steps_round(e->o.config, e->next - 1);
+    if (e->n_fragments == 1) return send_step(e, round);
+    f->version = round + 1;
+    for (uint32_t c = 0; c < e->o.plan->n_chunks; c++)
+        if (has_chunk(e, f, c)) PS_TRY(e->outer->ops->push_chunk(e->outer, c, round));
+    return PS_OK;
+}
+
+/* Blocks until the result of what was sent is in the anchor. */
+static ps_err await(exchange_local *e, const fragment *f)
+{
+    if (e->n_fragments == 1) return ps_exchange_drain(e->outer);
+    const uint64_t start_ns = ps_clock_ns();
+    for (uint32_t c = 0; c < e->o.plan->n_chunks; c++)
+        if (has_chunk(e, f, c))
+            PS_TRY(e->outer->ops->wait_chunk(e->outer, c, f->version));
+    e->wait_ns += ps_clock_ns() - start_ns;
+    return PS_OK;
+}
+
 /* --- rounds --------------------------------------------------------------------------
  */
 
-/* Pushes this rank's share of the mean change, as a gradient that points away from it. */
-static ps_err push_round(exchange_local *e)
+static void mix(exchange_local *e, const fragment *f)
 {
-    const float share = (float)((double)e->samples / (double)e->all_samples);
-    const uint64_t n = e->o.table->arena_count;
+    const float kept = (float)e->o.config->sync.mixing, taken = 1 - kept;
+    const float *anchor = anchor_of(e);
+    float *weights = weights_of(e);
+    for (uint64_t i = f->begin; i < f->end; i++)
+        weights[i] = kept * weights[i] + taken * anchor[i];
+}
+
+static void copy_anchor(exchange_local *e, const fragment *f)
+{
+    memcpy(weights_of(e) + f->begin, anchor_of(e) + f->begin,
+           (f->end - f->begin) * sizeof(float));
+}
+
+/* Waits for the anchor that the change leads to; the worker goes on from it. */
+static ps_err take(exchange_local *e, fragment *f)
+{
+    if (!f->awaited) return PS_OK;
+    PS_TRY(await(e, f));
+    if (f->mixes)
+        mix(e, f);
+    else
+        copy_anchor(e, f);
+    f->awaited = false;
+    return PS_OK;
+}
+
+/* Pushes this rank's share of the mean change, as a gradient that points away from it. At
+ * the job's end the result of the change before may not have been used yet. */
+static ps_err push(exchange_local *e, fragment *f)
+{
+    PS_TRY(take(e, f));
+    const float share = (float)((double)f->samples / (double)f->all_samples);
     const float *anchor = anchor_of(e), *weights = weights_of(e);
-    float *change = e->o.grads->base;
-    for (uint64_t i = 0; i < n; i++)
+    float *change = e->outer_options.grads->base;
+    for (uint64_t i = f->begin; i < f->end; i++)
         change[i] = (anchor[i] - weights[i]) * share;
-    PS_TRY(ps_exchange_begin(e->outer, ps_local_steps_round(e->o.config, e->next - 1)));
-    PS_TRY(ps_exchange_grads_ready(e->outer, 0, n));
-    PS_TRY(ps_exchange_finish(e->outer));
-    e->samples = e->all_samples = 0;
-    e->pending = true;
+    PS_TRY(send(e, f));
+    f->samples = f->all_samples = 0;
+    f->awaited = true;
+    f->mixes = ps_local_steps_overlap(e->o.config, e->next - 1, e->o.total_steps) > 0;
     return PS_OK;
 }
 
-/* Waits for the anchor that the round leads to; the workers go on from it. */
-static ps_err take_round(exchange_local *e)
-{
-    if (!e->pending) return PS_OK;
-    PS_TRY(ps_exchange_drain(e->outer));
-    memcpy(weights_of(e), anchor_of(e), e->o.params->bytes);
-    e->pending = false;
-    return PS_OK;
-}
-
-/* Whether the weights may differ from the anchor. */
-static bool within_round(const exchange_local *e)
-{
-    return !ps_local_steps_begins(e->o.config, e->next) && e->next != e->o.total_steps;
-}
-
-static void swap(exchange_local *e)
+static void swap(exchange_local *e, fragment *f)
 {
     float *a = weights_of(e), *b = anchor_of(e);
-    for (uint64_t i = 0; i < e->o.table->arena_count; i++) {
+    for (uint64_t i = f->begin; i < f->end; i++) {
         const float weight = a[i];
         a[i] = b[i];
         b[i] = weight;
     }
-    e->swapped = !e->swapped;
+    f->swapped = !f->swapped;
 }
 
 /* Leaves the anchor in the session's arena. */
 static void show_anchor(exchange_local *e)
 {
-    if (within_round(e))
-        swap(e);
-    else
-        memcpy(weights_of(e), anchor_of(e), e->o.params->bytes);
+    for (uint32_t i = 0; i < e->n_fragments; i++) {
+        fragment *f = &e->fragments[i];
+        if (ps_local_steps_fresh(e->o.config, i, e->next, e->o.total_steps))
+            copy_anchor(e, f);
+        else
+            swap(e, f);
+    }
 }
 
 static void show_weights(exchange_local *e)
 {
-    if (e->swapped) swap(e);
+    for (uint32_t i = 0; i < e->n_fragments; i++)
+        if (e->fragments[i].swapped) swap(e, &e->fragments[i]);
 }
 
 /* --- steps ---------------------------------------------------------------------------
@@ -207,8 +295,10 @@ static void show_weights(exchange_local *e)
 static ps_err local_begin(ps_exchange *x, uint64_t step)
 {
     exchange_local *e = self(x);
-    PS_TRY(take_round(e));
     show_weights(e);
+    for (uint32_t i = 0; i < e->n_fragments; i++)
+        if (!ps_local_steps_awaits(e->o.config, i, step, e->o.total_steps))
+            PS_TRY(take(e, &e->fragments[i]));
     return ps_exchange_begin(e->steps, step);
 }
 
@@ -231,26 +321,33 @@ static ps_err local_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
 static void local_count(ps_exchange *x, uint64_t mine, uint64_t all)
 {
     exchange_local *e = self(x);
-    e->samples += mine;
-    e->all_samples += all;
+    for (uint32_t i = 0; i < e->n_fragments; i++) {
+        e->fragments[i].samples += mine;
+        e->fragments[i].all_samples += all;
+    }
 }
 
 static ps_err local_finish(ps_exchange *x)
 {
     exchange_local *e = self(x);
     PS_TRY(ps_exchange_finish(e->steps));
-    if (e->all_samples == 0)
+    if (e->fragments[0].all_samples == 0)
         return ps_err_set(PS_ERR_ARG, "a step ends, but its samples were not counted");
     const uint64_t step = e->next++;
-    if (!ps_local_steps_ends(e->o.config, step, e->o.total_steps)) return PS_OK;
-    return push_round(e);
+    for (uint32_t i = 0; i < e->n_fragments; i++)
+        if (ps_local_steps_sends(e->o.config, i, step, e->o.total_steps))
+            PS_TRY(push(e, &e->fragments[i]));
+    return PS_OK;
 }
 
 static ps_err local_drain(ps_exchange *x)
 {
     exchange_local *e = self(x);
-    PS_TRY(take_round(e));
     show_weights(e);
+    for (uint32_t i = 0; i < e->n_fragments; i++) {
+        fragment *f = &e->fragments[i];
+        PS_TRY(f->awaited && f->mixes ? await(e, f) : take(e, f));
+    }
     return ps_exchange_drain(e->steps);
 }
 
@@ -283,7 +380,11 @@ static ps_exchange_state inner_state(const exchange_local *e, void *local)
 static ps_err save_own(exchange_local *e, void *local)
 {
     const ps_optimizer *inner = &e->rule.optimizer;
-    ps_exchange_local_end end = {.samples = e->samples, .all_samples = e->all_samples};
+    ps_exchange_local_end end = {.n_parts = e->n_fragments};
+    for (uint32_t i = 0; i < e->n_fragments; i++) {
+        const fragment *f = &e->fragments[i];
+        end.parts[i] = (ps_exchange_local_part){f->samples, f->all_samples, f->awaited};
+    }
     ps_exchange_state s = inner_state(e, local);
     memcpy(local, weights_of(e), e->o.params->bytes);
     PS_TRY(ps_exchange_save(e->steps, &s));
@@ -309,21 +410,33 @@ static ps_err local_save(ps_exchange *x, ps_exchange_state *out)
     return PS_OK;
 }
 
-/* In the first round the outer exchange is as in a new job: there is nothing to load. */
+/* A change that is awaited has arrived in the anchor: no version of it is awaited. */
+static void load_parts(exchange_local *e, const ps_exchange_local_end *end)
+{
+    for (uint32_t i = 0; i < e->n_fragments; i++) {
+        fragment *f = &e->fragments[i];
+        f->samples = end->parts[i].samples;
+        f->all_samples = end->parts[i].all_samples;
+        f->awaited = f->mixes = end->parts[i].awaited;
+    }
+}
+
+/* Until the first synchronisation the outer exchange is as in a new job: there is nothing
+ * to load. */
 static ps_err local_load(ps_exchange *x, const ps_exchange_state *in)
 {
     exchange_local *e = self(x);
     ps_exchange_local_end end;
     memcpy(&end, ps_exchange_local_end_of(e->o.table, &e->rule.optimizer, in->local),
            sizeof end);
-    if (end.rule_bytes > sizeof end.rule)
+    if (end.rule_bytes > sizeof end.rule || end.n_parts != e->n_fragments)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "the state of a worker's own steps is damaged");
     if (end.rule_bytes > 0) PS_TRY(ps_step_rule_load(&e->rule, end.rule, end.rule_bytes));
-    e->samples = end.samples;
-    e->all_samples = end.all_samples;
+    load_parts(e, &end);
     e->resumed = in->local;
-    if (e->outer_options.first_step > 0) PS_TRY(ps_exchange_load(e->outer, in));
+    if (e->outer_options.first_step > 0 || e->outer_options.ahead > 0)
+        PS_TRY(ps_exchange_load(e->outer, in));
     PS_TRY(make_steps(e));
     const ps_exchange_state own = inner_state(e, in->local);
     return ps_exchange_load(e->steps, &own);
@@ -334,7 +447,9 @@ static ps_err local_load(ps_exchange *x, const ps_exchange_state *in)
 
 static void local_stats(const ps_exchange *x, ps_exchange_stats *out)
 {
-    ps_exchange_stats_get(((const exchange_local *)x)->outer, out);
+    const exchange_local *e = (const exchange_local *)x;
+    ps_exchange_stats_get(e->outer, out);
+    out->wait_seconds += (double)e->wait_ns * 1e-9;
 }
 
 static ps_err local_stop(ps_exchange *x)

@@ -1,14 +1,19 @@
-/* The policy local: steps that a worker makes by itself, with the exchange `none`, and
- * after each round one step of another exchange, to which the change of the weights is
- * the gradient (local_steps.h).
+/* The policy local: steps that a worker makes by itself, with the exchange `none`, and in
+ * each round one step of another exchange, to which the change of the weights is the
+ * gradient (local_steps.h). With several fragments that step is made fragment by
+ * fragment, as chunks that go on by themselves (exchange.h).
  *
  *   weights   the session's parameter arena: what the passes read and the steps change
- *   anchor    an arena of its own, which the outer exchange holds: the weights of the
- * last synchronisation. Right after one both are equal.
+ *   anchor    an arena of its own, which the outer exchange holds: of each fragment the
+ *             weights of its last synchronisation. Right after one both are equal, unless
+ *             steps were made meanwhile (sync.overlap).
+ *   changes   what the outer exchange reads: the gradient arena, or, where steps are made
+ *             while it reads, an arena of its own
  *
  * sync_buffers and save leave the anchor in the session's parameter arena, so that
  * evaluations and files have the same weights on every rank. The next begin or drain puts
- * the weights back. */
+ * the weights back. A fragment that is on its way has arrived in the anchor then, but is
+ * mixed into the weights at its step, as if nobody had looked. */
 #ifndef PS_EXCHANGE_LOCAL_H
 #define PS_EXCHANGE_LOCAL_H
 
@@ -26,10 +31,16 @@ ps_err ps_exchange_local_create(const ps_exchange_options *options,
                                 const ps_exchange_local_options *outer,
                                 ps_exchange **out);
 
+typedef struct ps_exchange_local_part { // of a fragment
+    uint64_t samples, all_samples;      // since its last change: this rank's, all ranks'
+    uint64_t awaited; // 1: a change was sent, and its result is not used yet
+} ps_exchange_local_part;
+
 /* What a rank has of its own between two steps: arenas of float32, then this. The first
  * arena is the weights, the others are the inner optimizer's state. */
 typedef struct ps_exchange_local_end {
-    uint64_t samples, all_samples; // of the round: this rank's, all ranks'
+    uint64_t n_parts; // sync.fragments
+    ps_exchange_local_part parts[PS_MAX_FRAGMENTS];
     uint64_t rule_bytes;
     uint8_t rule[PS_STEP_RULE_STATE_BYTES]; // the inner one's, ps_step_rule_save's
 } ps_exchange_local_end;
