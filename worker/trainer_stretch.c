@@ -23,6 +23,7 @@ static ps_sync_rules rules_of(const ps_trainer *t)
         .n_workers = (uint32_t)ps_session_world_size(t->o.session),
         .backups = s->policy == PS_POLICY_BACKUP ? (uint32_t)s->backup : 0,
         .add = s->late == PS_LATE_ADD,
+        .grace_ms = (uint64_t)s->grace_ms,
         .staleness = (uint64_t)s->staleness,
         .correction = s->correction,
         .delay_strength = s->delay_strength,

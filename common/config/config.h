@@ -208,6 +208,7 @@ typedef struct ps_config_sync {
     /* Of the policies in which workers go on at their own pace (sync_policy.h): */
     int64_t backup;    // backup: pushes that a step does not wait for
     ps_late_rule late; // backup
+    int64_t grace_ms;  // backup: that a complete step still waits for the others
     int64_t staleness; // ssp
     ps_correction correction;
     double delay_strength; // of the correction delay

@@ -100,6 +100,7 @@ static ps_err check_policy_keys(const ps_config *cfg)
         {"sync.outer_nesterov", PS_POLICY_LOCAL},
         {"sync.backup", PS_POLICY_BACKUP},
         {"sync.late", PS_POLICY_BACKUP},
+        {"sync.grace_ms", PS_POLICY_BACKUP},
         {"sync.staleness", PS_POLICY_SSP},
     };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)

@@ -329,6 +329,8 @@ const ps_config_key ps_config_keys[] = {
     WORD("sync.late", sync.late, JOB, ps_late_words, "drop",
          "backup: what happens to a gradient that comes too late for its step; add: it counts in "
          "the next one"),
+    INT("sync.grace_ms", sync.grace_ms, JOB, 0, LONG_MS, "0",
+        "backup: once enough gradients are in, a step waits this long for the others"),
     INT("sync.staleness", sync.staleness, JOB, 0, MANY, "2",
         "ssp: steps by which a worker may be ahead of the slowest one; 0 is bsp"),
     WORD("sync.correction", sync.correction, JOB, ps_correction_words, "none",

@@ -8,6 +8,7 @@
 #include "coord_store.h"
 #include "gradnorm_sum.h"
 #include "job_keys.h"
+#include "log.h"
 #include "mem.h"
 
 enum {
@@ -45,8 +46,8 @@ struct ps_coord_board {
     void *owner;
     ps_coord_store store;
     waiter *waiters;
-    bool *left; // by worker
-    bool *scratch;
+    bool *left;                   // by worker
+    bool *scratch;                // likewise, in the same memory
     ps_gradnorm_sum norms[NORMS]; // by norm_key modulo NORMS
     ps_control_id *askers[NORMS]; // the senders of parts: n_parts of each
     ps_control norm_sums[NORMS];  // the last answers; kind 0: none yet
@@ -63,10 +64,9 @@ ps_err ps_coord_board_create(int n_workers, ps_coord_board_answer answer, void *
     PS_TRY(ps_mem_zalloc(out, 1, sizeof *b, "coordinator"));
     b = *out;
     *b = (ps_coord_board){.n_workers = n_workers, .answer = answer, .owner = owner};
-    size_t n = (size_t)n_workers;
-    ps_err err = ps_mem_zalloc(&b->left, n, sizeof *b->left, "coordinator");
-    if (err == PS_OK)
-        err = ps_mem_zalloc(&b->scratch, n, sizeof *b->scratch, "coordinator");
+    const size_t n = (size_t)n_workers;
+    const ps_err err = ps_mem_zalloc(&b->left, 2 * n, sizeof *b->left, "coordinator");
+    b->scratch = err == PS_OK ? b->left + n : NULL;
     if (err != PS_OK) ps_coord_board_destroy(out);
     return err;
 }
@@ -102,7 +102,6 @@ void ps_coord_board_destroy(ps_coord_board **board)
     }
     ps_coord_orders_destroy(&b->orders);
     free(b->left);
-    free(b->scratch);
     free(b);
     *board = NULL;
 }
@@ -528,30 +527,29 @@ static ps_err request_pushed(ps_coord_board *b, const ps_coord_asker *from,
 
 /* ---- all of them ---- */
 
+static ps_err request(ps_coord_board *b, const ps_coord_asker *from, const ps_control *c)
+{
+    switch (c->kind) {
+    case PS_CONTROL_GATHER:
+        return request_gather(b, from, c);
+    case PS_CONTROL_PUT:
+        return request_put(b, from, c);
+    case PS_CONTROL_GET:
+        return request_get(b, from, c);
+    case PS_CONTROL_NORM:
+        return request_norm(b, from, c);
+    case PS_CONTROL_PUSHED:
+        return request_pushed(b, from, c);
+    default:
+        return ps_err_set(PS_ERR_PROTOCOL, "%s is not a request",
+                          ps_control_kind_name((int)c->kind));
+    }
+}
+
 void ps_coord_board_request(ps_coord_board *b, const ps_coord_asker *from,
                             const ps_control *c)
 {
-    ps_err err;
-    switch (c->kind) {
-    case PS_CONTROL_GATHER:
-        err = request_gather(b, from, c);
-        break;
-    case PS_CONTROL_PUT:
-        err = request_put(b, from, c);
-        break;
-    case PS_CONTROL_GET:
-        err = request_get(b, from, c);
-        break;
-    case PS_CONTROL_NORM:
-        err = request_norm(b, from, c);
-        break;
-    case PS_CONTROL_PUSHED:
-        err = request_pushed(b, from, c);
-        break;
-    default:
-        err = ps_err_set(PS_ERR_PROTOCOL, "%s is not a request",
-                         ps_control_kind_name((int)c->kind));
-    }
+    const ps_err err = request(b, from, c);
     if (err != PS_OK) answer_fail(b, &from->id, c->request, err);
 }
 
@@ -571,6 +569,8 @@ static ps_err timeout_error(ps_coord_board *b, const waiter *w)
 
 void ps_coord_board_expire(ps_coord_board *b)
 {
+    const ps_err graced = b->orders ? ps_coord_orders_expire(b->orders) : PS_OK;
+    if (graced != PS_OK) ps_log_failure("orders", graced);
     for (waiter **at = &b->waiters; *at;) {
         if (!ps_deadline_passed((*at)->deadline)) {
             at = &(*at)->next;
@@ -593,6 +593,7 @@ void ps_coord_board_expire(ps_coord_board *b)
 ps_deadline ps_coord_board_next_deadline(const ps_coord_board *b)
 {
     ps_deadline next = {UINT64_MAX};
+    if (b->orders) next = ps_coord_orders_deadline(b->orders);
     for (const waiter *w = b->waiters; w; w = w->next)
         if (w->deadline.at_ns < next.at_ns) next = w->deadline;
     return next;

@@ -8,7 +8,7 @@
 #include "mem.h"
 
 /* Of a rules value: numbers before the batches. Flags of an ORDER and of its entries. */
-enum { RULES = 13, HEAD_BYTES = 8, ENTRY_BYTES = 16 };
+enum { RULES = 14, HEAD_BYTES = 8, ENTRY_BYTES = 16 };
 enum { APPLIES = 1, RESTS = 2, OVER = 4, APPLIED = 1, ANSWERED = 2 };
 
 typedef struct kept_order {
@@ -38,6 +38,7 @@ struct ps_coord_orders {
     char *record; // since the last rest; owned
     size_t record_bytes, record_room;
     uint64_t n_rests;
+    ps_deadline grace; // of the version that could be made; at_ns UINT64_MAX: none
 };
 
 ps_err ps_coord_orders_rules(const ps_sync_rules *r, const uint64_t *batches,
@@ -48,7 +49,8 @@ ps_err ps_coord_orders_rules(const ps_sync_rules *r, const uint64_t *batches,
                                r->staleness,      (uint64_t)r->correction,
                                r->first,          r->version,
                                r->total,          r->stretch,
-                               r->pause,          r->stop};
+                               r->pause,          r->stop,
+                               r->grace_ms};
     memcpy(&numbers[RULES - 1], &r->delay_strength, sizeof r->delay_strength);
     const size_t script = r->script ? strlen(r->script) + 1 : 0;
     const size_t batch_bytes = r->n_workers * sizeof *batches;
@@ -90,6 +92,7 @@ static ps_err read_rules(ps_coord_orders *o, const void *value, size_t bytes)
                            .stretch = n[9],
                            .pause = n[10],
                            .stop = n[11],
+                           .grace_ms = n[12],
                            .script = o->script};
     memcpy(&rules.delay_strength, &n[RULES - 1], sizeof rules.delay_strength);
     return ps_sync_init(&o->sync, &rules, batches);
@@ -97,6 +100,7 @@ static ps_err read_rules(ps_coord_orders *o, const void *value, size_t bytes)
 
 static ps_err create(ps_coord_orders *o, const void *value, size_t bytes)
 {
+    o->grace.at_ns = UINT64_MAX;
     PS_TRY(read_rules(o, value, bytes));
     const size_t n = o->sync.rules.n_workers;
     PS_TRY(ps_mem_zalloc(&o->pushes, n, sizeof *o->pushes, "the policy"));
@@ -295,6 +299,15 @@ static ps_err publish(ps_coord_orders *o)
     return err;
 }
 
+/* The grace begins once, and ends with the order that it waited for. */
+static void set_grace(ps_coord_orders *o)
+{
+    if (!ps_sync_graces(&o->sync))
+        o->grace.at_ns = UINT64_MAX;
+    else if (o->grace.at_ns == UINT64_MAX)
+        o->grace = ps_deadline_in_ms(o->sync.rules.grace_ms);
+}
+
 static ps_err decide(ps_coord_orders *o)
 {
     for (;;) {
@@ -302,6 +315,7 @@ static ps_err decide(ps_coord_orders *o)
         kept_order *kept;
         bool any;
         PS_TRY(ps_sync_decide(&o->sync, &order, &any));
+        set_grace(o);
         if (!any) return PS_OK;
         PS_TRY(keep_order(o, &order, &kept));
         PS_TRY(note_order(o, &order));
@@ -315,6 +329,18 @@ static ps_err decide(ps_coord_orders *o)
 ps_err ps_coord_orders_end(ps_coord_orders *o)
 {
     ps_sync_end(&o->sync);
+    return decide(o);
+}
+
+ps_deadline ps_coord_orders_deadline(const ps_coord_orders *o)
+{
+    return o->grace;
+}
+
+ps_err ps_coord_orders_expire(ps_coord_orders *o)
+{
+    if (!ps_deadline_passed(o->grace)) return PS_OK;
+    ps_sync_grace_over(&o->sync);
     return decide(o);
 }
 

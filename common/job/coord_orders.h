@@ -15,6 +15,7 @@
 #ifndef PS_COORD_ORDERS_H
 #define PS_COORD_ORDERS_H
 
+#include "clock.h"
 #include "control.h"
 #include "sync_policy.h"
 
@@ -44,6 +45,11 @@ void ps_coord_orders_destroy(ps_coord_orders **orders);
 ps_err ps_coord_orders_pushed(ps_coord_orders *orders, const ps_control_id *from,
                               const ps_control *c);
 ps_err ps_coord_orders_end(ps_coord_orders *orders);
+
+/* When ps_coord_orders_expire has to be called; at_ns UINT64_MAX: not at all. */
+ps_deadline ps_coord_orders_deadline(const ps_coord_orders *orders);
+/* Decides what waited until now. */
+ps_err ps_coord_orders_expire(ps_coord_orders *orders);
 
 /* An ORDER's numbers and value, for shards. Returns PROTOCOL for another value. n is at
  * most `room`. */

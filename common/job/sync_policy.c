@@ -91,6 +91,11 @@ void ps_sync_end(ps_sync *s)
     s->ends = true;
 }
 
+void ps_sync_grace_over(ps_sync *s)
+{
+    s->graced = s->graces;
+}
+
 /* --- whose pushes, and who goes on ----------------------------------------------------
  */
 
@@ -114,6 +119,13 @@ static bool take_all(ps_sync *s)
     return any;
 }
 
+/* Whether a version that could be made has to wait for workers that still compute. */
+static bool must_grace(ps_sync *s)
+{
+    s->graces = s->rules.grace_ms > 0 && s->n_computing > 0 && !s->graced;
+    return s->graces;
+}
+
 /* Returns whether pushes are taken. */
 static bool decide_backup(ps_sync *s)
 {
@@ -122,7 +134,8 @@ static bool decide_backup(ps_sync *s)
     for (uint32_t r = 0; r < o->n_workers; r++)
         n += may_count(s, &s->workers[r]);
     const bool full = s->versions < stretch_steps(s) && n >= o->n_workers - o->backups;
-    const bool applies = full && take_all(s);
+    const bool applies = full && !must_grace(s) && take_all(s);
+    if (applies) s->graced = false;
     if (s->ends || s->versions + applies >= stretch_steps(s)) return applies;
     for (uint32_t r = 0; r < o->n_workers; r++) {
         ps_sync_worker *w = &s->workers[r];
@@ -333,7 +346,7 @@ ps_err ps_sync_decide(ps_sync *s, ps_sync_order *out, bool *any)
 {
     const ps_sync_rules *o = &s->rules;
     *out = (ps_sync_order){.version = s->version};
-    *any = false;
+    *any = s->graces = false;
     for (uint32_t r = 0; r < o->n_workers; r++)
         s->workers[r].taken = s->workers[r].answered = false;
     if (o->script && *o->script)

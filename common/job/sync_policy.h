@@ -8,7 +8,8 @@
  *   backup  A version needs the pushes of N - b workers. A push that was computed on an
  *           older version is late. It is dropped and its worker goes on with the present
  *           weights (Chen et al. 2016), or it counts in the next version like any other
- *           (`add`; K-async SGD, Dutta et al. 2018).
+ *           (`add`; K-async SGD, Dutta et al. 2018). With a grace a version that could be
+ *           made waits for the others until these are in, or the grace is over.
  *   ssp     A worker goes on if it has made at most s more pushes than the slowest one
  *           (Ho et al. 2013). All pushes that are in are applied when the next worker
  *           goes on: nobody sees weights in between. With s = 0 this is bsp.
@@ -46,6 +47,7 @@ typedef struct ps_sync_rules {
     uint32_t n_workers;
     uint32_t backups;   // b < n_workers
     bool add;           // late pushes count in the next version
+    uint64_t grace_ms;  // how long a version that could be made waits; 0: not
     uint64_t staleness; // s
     ps_correction correction;
     double delay_strength; // of the correction delay
@@ -104,6 +106,8 @@ typedef struct ps_sync {
     uint64_t allowed;        // pushes that workers may make in it, as far as answered
     uint32_t n_computing;
     bool ends;                        // the stretch ends as soon as all pushes are in
+    bool graces;                      // a version could be made, and its grace runs
+    bool graced;                      // and is over
     uint64_t histogram[PS_SYNC_BINS]; // of counted pushes, by staleness in versions
 } ps_sync;
 
@@ -116,6 +120,13 @@ void ps_sync_fini(ps_sync *s);
 ps_err ps_sync_push(ps_sync *s, uint32_t rank);
 /* The workers are to rest soon: nobody goes on before. */
 void ps_sync_end(ps_sync *s);
+/* Whether a grace runs: rules.grace_ms after this became true ps_sync_grace_over is to be
+ * called, unless it has become false before. Ask when there is no order. */
+static inline bool ps_sync_graces(const ps_sync *s)
+{
+    return s->graces;
+}
+void ps_sync_grace_over(ps_sync *s);
 /* The next order, if there is one: *any. Call it until there is none. FORMAT when the
  * script's next line is not such a line, or cannot follow. */
 ps_err ps_sync_decide(ps_sync *s, ps_sync_order *out, bool *any);

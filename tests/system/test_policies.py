@@ -75,6 +75,16 @@ class ClosedForms(PolicyTest):
                 shutil.rmtree(self.path("ssp"))
             shutil.rmtree(self.path("bsp"))
 
+    def test_backup_with_a_long_grace_is_bsp(self):
+        """The grace ends when all are in, long before it is over."""
+        self.train("bsp", 1, 3, *SGD)
+        for late in ("drop", "add"):
+            self.train(late, 2, 3, *SGD, "sync.policy=backup", "sync.backup=2", "sync.grace_ms=30000",
+                       f"sync.late={late}")
+            self.assertEqual(self.weights("bsp"), self.weights(late))
+            self.assertEqual(self.policy(late)["counted_by_worker"], [8, 8, 8])
+            self.assertLess(self.summary(late)["seconds"], 30)
+
     def test_ssp_without_staleness_is_bsp_with_clipping_and_codecs(self):
         jobs = [[f"exchange.codec={codec}", *CODED] for codec in ("fp16", "bf16", "int8", "onebit", "topk")]
         for i, job in enumerate([CLIPPED, [*jobs[2], *CLIPPED], *jobs]):

@@ -1,6 +1,7 @@
 /* Orders as shards get them: once all of them have a push, in one sequence, and again
  * after a lost connection. */
 #include <math.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,10 +50,8 @@ static ps_err keep(void *owner, const char *key, const void *value, size_t bytes
     return PS_OK;
 }
 
-static void begin(outbox *o, ps_policy_kind kind)
+static void begin_with(outbox *o, ps_sync_rules rules)
 {
-    const ps_sync_rules rules = {
-        .kind = kind, .n_workers = WORKERS, .first = 3, .total = 5, .stretch = 1};
     const uint64_t batches[WORKERS] = {4, 4};
     const ps_coord_orders_hooks hooks = {.owner = o, .send = take, .store = keep};
     void *value;
@@ -64,6 +63,13 @@ static void begin(outbox *o, ps_policy_kind kind)
     assert_null(o->orders);
     assert_int_equal(ps_coord_orders_create(&hooks, value, bytes, &o->orders), PS_OK);
     free(value);
+}
+
+static void begin(outbox *o, ps_policy_kind kind)
+{
+    begin_with(
+        o, (ps_sync_rules){
+               .kind = kind, .n_workers = WORKERS, .first = 3, .total = 5, .stretch = 1});
 }
 
 static ps_err tell(outbox *o, int shard, uint64_t rank, uint64_t number, uint64_t next)
@@ -89,6 +95,30 @@ static void an_order_waits_for_all_shards(void **state)
     assert_string_equal(o.key, "policy/0");
     assert_non_null(strstr(o.value, "\"counted\":2"));
     assert_non_null(strstr(o.value, "0-1 0-1 rest\n"));
+    ps_coord_orders_destroy(&o.orders);
+}
+
+/* A version that one of two workers may make waits for the other, but not for ever. */
+static void a_grace_ends(void **state)
+{
+    outbox o;
+    begin_with(&o, (ps_sync_rules){.kind = PS_POLICY_BACKUP,
+                                   .n_workers = WORKERS,
+                                   .backups = 1,
+                                   .grace_ms = 30,
+                                   .first = 3,
+                                   .total = 8,
+                                   .stretch = 4});
+    assert_true(ps_coord_orders_deadline(o.orders).at_ns == UINT64_MAX);
+    for (int shard = 0; shard < SHARDS; shard++)
+        assert_int_equal(tell(&o, shard, 0, 3, 0), PS_OK);
+    const ps_deadline grace = ps_coord_orders_deadline(o.orders);
+    assert_int_equal(ps_coord_orders_expire(o.orders), PS_OK); // too early, or just over
+    if (!ps_deadline_passed(grace)) assert_int_equal(o.n[0], 0);
+    poll(NULL, 0, ps_deadline_left_ms(grace) + 1);
+    assert_int_equal(ps_coord_orders_expire(o.orders), PS_OK);
+    assert_true(o.n[0] == 1 && o.last.applies && o.last.n == 1);
+    assert_true(ps_coord_orders_deadline(o.orders).at_ns == UINT64_MAX);
     ps_coord_orders_destroy(&o.orders);
 }
 
@@ -157,6 +187,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_order_waits_for_all_shards),
+        cmocka_unit_test(a_grace_ends),
         cmocka_unit_test(lost_orders_come_again),
         cmocka_unit_test(bad_pushes_are_refused),
         cmocka_unit_test(bad_orders_are_refused),

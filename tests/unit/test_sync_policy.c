@@ -25,7 +25,7 @@ typedef struct world {
     bool computes[MOST], waits[MOST]; // waits: its push is not applied
     uint64_t base[MOST], clock[MOST];
     uint64_t version, rested, step, pushes, counted, dropped, in_stretch, rests;
-    bool over, replays;
+    bool over, replays, grace_over;
     char record[RECORD];
     size_t bytes;
 } world;
@@ -93,11 +93,23 @@ static void check_weight(const world *w, const ps_sync_order *o, const ps_sync_e
     assert_true(o->share == (backup ? 1 : (double)applied / rules->n_workers));
 }
 
+static bool is_any_computing(const world *w)
+{
+    bool any = false;
+    for (uint32_t r = 0; r < w->rules.n_workers; r++)
+        any = any || w->computes[r];
+    return any;
+}
+
 static void check_applied(world *w, const ps_sync_order *o, uint32_t applied)
 {
     const ps_sync_rules *rules = &w->rules;
-    if (rules->kind == PS_POLICY_BACKUP && applied > 0)
-        assert_int_equal(applied, rules->n_workers - rules->backups);
+    const uint32_t enough = rules->n_workers - rules->backups;
+    if (rules->kind == PS_POLICY_BACKUP && applied > 0 && rules->grace_ms == 0)
+        assert_int_equal(applied, enough);
+    if (rules->kind == PS_POLICY_BACKUP && applied > 0 && rules->grace_ms > 0)
+        assert_true(applied >= enough && (w->grace_over || !is_any_computing(w)));
+    w->grace_over = w->grace_over && applied == 0;
     if (rules->kind == PS_POLICY_SSP && rules->staleness == 0)
         assert_int_equal(applied, rules->n_workers);
     // The last ones of a stretch are applied together.
@@ -171,27 +183,38 @@ static void obey(world *w)
     }
 }
 
-/* Runs the job along a path, and lengthens it by first choices where it ends too soon. */
+/* The next push is that of the worker that is `pick`-th of those that compute. */
+static void push(world *w, int pick)
+{
+    uint32_t rank = 0;
+    while (!w->computes[rank] || pick-- > 0)
+        rank++;
+    w->computes[rank] = false;
+    w->waits[rank] = true;
+    w->clock[rank]++;
+    w->pushes++;
+    assert_int_equal(ps_sync_push(&w->sync, rank), PS_OK);
+}
+
+/* Runs the job along a path, and lengthens it by first choices where it ends too soon. At
+ * each place a worker pushes, or a grace that runs is over. */
 static void run(world *w, path *p)
 {
     int at = 0;
     while (!w->over) {
-        int among = 0, pick;
+        int among = 0;
         for (uint32_t r = 0; r < w->rules.n_workers; r++)
             among += w->computes[r];
         assert_true(among > 0); // progress
         assert_true(at < CHOICES);
         if (at == p->n) p->choice[p->n++] = 0;
-        p->among[at] = among;
-        pick = p->choice[at++];
-        uint32_t rank = 0;
-        while (!w->computes[rank] || pick-- > 0)
-            rank++;
-        w->computes[rank] = false;
-        w->waits[rank] = true;
-        w->clock[rank]++;
-        w->pushes++;
-        assert_int_equal(ps_sync_push(&w->sync, rank), PS_OK);
+        p->among[at] = among + ps_sync_graces(&w->sync);
+        const int pick = p->choice[at++];
+        w->grace_over = w->grace_over || pick == among;
+        if (pick == among)
+            ps_sync_grace_over(&w->sync);
+        else
+            push(w, pick);
         obey(w);
     }
 }
@@ -316,16 +339,18 @@ static void backup_steps_have_enough_pushes_in_every_order(void **state)
 {
     for (uint32_t n = 2; n <= MOST; n++)
         for (uint32_t b = 0; b < n; b++)
-            for (int add = 0; add < 2; add++) {
-                const ps_sync_rules rules = {
-                    .kind = PS_POLICY_BACKUP,
-                    .n_workers = n,
-                    .backups = b,
-                    .add = add,
-                    .correction = add && b < 2 ? PS_CORRECTION_DELAY : PS_CORRECTION_NONE,
-                    .delay_strength = 0.25,
-                    .total = n == 3 ? 3 : 4,
-                    .stretch = n == 3 ? 2 : 3};
+            for (int add = 0; add < 4; add++) {
+                const ps_sync_rules rules = {.kind = PS_POLICY_BACKUP,
+                                             .n_workers = n,
+                                             .backups = b,
+                                             .add = add % 2,
+                                             .grace_ms = add / 2 ? 10 : 0,
+                                             .correction = add % 2 && b < 2
+                                                               ? PS_CORRECTION_DELAY
+                                                               : PS_CORRECTION_NONE,
+                                             .delay_strength = 0.25,
+                                             .total = n == 3 ? 3 : 4,
+                                             .stretch = n == 3 ? 2 : 3};
                 in_every_order(&rules);
             }
 }
