@@ -144,20 +144,20 @@ static ps_err make_factors(const ps_cpu_conv *c, const ps_cpu_shape *shape, floa
     return PS_OK;
 }
 
-/* What a step stores of a result: bf16, if the products took such factors. made_narrow:
- * the library has rounded it, into the first half of the array. */
+/* What a step stores of a result: 16 bits, if the products took such factors.
+ * made_narrow: the library has rounded it, into the first half of the array. */
 static ps_err store_result(const job *j, const ps_cpu_shape *shape, bool made_narrow,
                            float *array)
 {
     const int64_t n = ps_cpu_shape_count(shape);
     uint16_t *narrow;
-    if (j->factors != PS_CPU_BF16) return PS_OK;
+    if (!ps_cpu_factors_are_narrow(j->factors)) return PS_OK;
     PS_TRY(ps_mem_zalloc_aligned(&narrow, (size_t)n * sizeof *narrow, "result"));
     if (made_narrow)
         memcpy(narrow, array, (size_t)n * sizeof *narrow);
     else
-        ps_cpu_narrow(PS_CPU_BF16, n, array, narrow);
-    ps_cpu_widen(n, narrow, array);
+        ps_cpu_narrow(j->factors, n, array, narrow);
+    ps_cpu_widen(j->factors, n, narrow, array);
     free(narrow);
     return PS_OK;
 }
@@ -174,7 +174,7 @@ static ps_err run_passes(job *j)
     PS_TRY(ps_cpu_conv_bind(c, &j->memory, &arrays));
     PS_TRY(ps_cpu_conv_forward(c, j->stream, j->factors_x));
     PS_TRY(ps_cpu_conv_backward(c, j->stream, j->factors_x, j->dweight, j->dbias, false));
-    PS_TRY(store_result(j, &c->out, c->factors == PS_CPU_BF16, j->own_y));
+    PS_TRY(store_result(j, &c->out, ps_cpu_factors_are_narrow(c->factors), j->own_y));
     PS_TRY(store_result(j, &c->in, c->narrow_dx, j->own_dx));
     ps_cpu_convert(&c->out, j->own_y, &j->out, j->y, false);
     ps_cpu_convert(&c->in, j->own_dx, &j->in, j->dx, false);

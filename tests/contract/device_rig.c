@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "cpu_factors.h"
+#include "cpu_instructions.h"
 #include "init_weights.h"
 #include "mem.h"
 #include "model_spec.h"
@@ -86,8 +86,10 @@ void rig_init(rig *r, const rig_device *on, const char *input, const char *loss,
     r->max_batch = max_batch;
     r->rounding = on->rounding;
     r->rounds_once = on->kind == PS_DEVICE_CPU;
-    // where bf16 is emulated only products read 16 bits
-    r->whole_values = r->rounds_once && strcmp(ps_cpu_bf16_name(), "emulated") == 0;
+    // where the CPU emulates bf16 only products read 16 bits
+    ps_cpu_factors factors = PS_CPU_FLOAT32;
+    if (r->rounds_once) ps_cpu_factors_choose(on->rounding->precision, &factors);
+    r->whole_values = ps_cpu_factors_are_rounded(factors);
     size_t n = (size_t)max_batch, arena = sizeof(float) * r->spec.table.arena_count;
     size_t features = (size_t)ps_dims_count(&r->spec.input);
     assert_int_equal(ps_mem_map_zeroed(&r->params, arena, "p"), PS_OK); // these are

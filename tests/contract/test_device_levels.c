@@ -146,8 +146,8 @@ static void pointwise(void **state)
     same_at_every_level(compute_pointwise);
 }
 
-/* Layers of values stored as bf16: x, dy to y, dx. */
-static void compute_narrow_layers(output *o)
+/* Layers of values of 16 bits: x, dy to y, dx. */
+static void compute_layers_of(ps_cpu_factors type, output *o)
 {
     static uint16_t hx[MOST], hdy[MOST], hy[MOST];
     const ps_cpu_shape a = shape_of(2, 16, 5, 4, 16), b = shape_of(2, 21, 5, 4, 21);
@@ -162,16 +162,16 @@ static void compute_narrow_layers(output *o)
     const int64_t count = ps_cpu_shape_count(&both);
     fill(3, count, x);
     fill(4, count, y);
-    ps_cpu_narrow(PS_CPU_BF16, count, x, hx);
-    ps_cpu_narrow(PS_CPU_BF16, count, y, hdy);
-    ps_cpu_activation_forward_bf16(&silu, &both, hx, hy);
+    ps_cpu_narrow(type, count, x, hx);
+    ps_cpu_narrow(type, count, y, hdy);
+    ps_cpu_activation_forward_narrow(type, &silu, &both, hx, hy);
     put(o, hy, (size_t)count * sizeof *hy);
-    ps_cpu_activation_backward_bf16(&silu, count, hx, hdy, hy, true);
-    ps_cpu_sum_forward_bf16(count - 3, hy, hdy, hy, true);
-    ps_cpu_pass_bf16(count - 3, hdy, hy, true);
-    ps_cpu_pass_rounded(count - 5, x, hy, true);
-    ps_cpu_concat_forward_bf16(&a, hx, &both, 0, hy);
-    ps_cpu_concat_backward_bf16(&both, 16, hdy, &b, hy, true);
+    ps_cpu_activation_backward_narrow(type, &silu, count, hx, hdy, hy, true);
+    ps_cpu_sum_forward_narrow(type, count - 3, hy, hdy, hy, true);
+    ps_cpu_pass_narrow(type, count - 3, hdy, hy, true);
+    ps_cpu_pass_rounded(type, count - 5, x, hy, true);
+    ps_cpu_concat_forward_narrow(type, &a, hx, &both, 0, hy);
+    ps_cpu_concat_backward_narrow(type, &both, 16, hdy, &b, hy, true);
     put(o, hy, (size_t)count * sizeof *hy);
     ps_cpu_windows_gather(&w, sizeof *hx, hx, dx);
     put(o, dx, (size_t)(ps_cpu_windows_rows(&w) * ps_cpu_windows_columns(&w)) * 2);
@@ -180,14 +180,25 @@ static void compute_narrow_layers(output *o)
     put_shape(o, &b, y);
 }
 
+static void compute_narrow_layers(output *o)
+{
+    compute_layers_of(PS_CPU_BF16, o);
+    compute_layers_of(PS_CPU_FP16, o);
+}
+
 static void compute_narrow(output *o)
 {
+    static const ps_cpu_factors types[] = {PS_CPU_BF16, PS_CPU_FP16};
     static uint16_t half[MOST];
     fill(1, MOST, x);
-    ps_cpu_narrow(PS_CPU_BF16, MOST - 3, x, half);
-    put(o, half, (MOST - 3) * sizeof *half);
-    ps_cpu_narrow(PS_CPU_ROUNDED, MOST - 3, x, y);
-    put(o, y, (MOST - 3) * sizeof *y);
+    for (int t = 0; t < 2; t++) {
+        ps_cpu_narrow(types[t], MOST - 3, x, half);
+        put(o, half, (MOST - 3) * sizeof *half);
+        ps_cpu_widen(types[t], MOST - 3, half, dx);
+        ps_cpu_narrow(ps_cpu_factors_rounded(types[t]), MOST - 3, x, y);
+        assert_memory_equal(dx, y, (MOST - 3) * sizeof *y);
+        put(o, y, (MOST - 3) * sizeof *y);
+    }
 }
 
 static void narrow(void **state)

@@ -1,4 +1,4 @@
-/* The activations against libm's in double; in bf16, against float32's. */
+/* The activations against libm's in double; of 16 bits, against float32's. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -10,7 +10,6 @@
 #include "cpu_activation.h"
 #include "cpu_factors.h"
 #include "cpu_pointwise.h"
-#include "float16.h"
 
 enum { N = 4096 };
 
@@ -99,67 +98,78 @@ static struct {
     float wide_x[NARROW], wide_dy[NARROW], wide_dx[NARROW];
 } narrow;
 
-static void fill_narrow(void)
+static void fill_narrow(ps_cpu_factors type)
 {
     uint32_t state = 7;
     uint16_t *const all[] = {narrow.x, narrow.dy, narrow.dx};
     for (int a = 0; a < 3; a++) {
         for (int i = 0; i < NARROW; i++) {
             state = state * 1664525u + 1013904223u;
-            all[a][i] = ps_bf16_of((float)(int32_t)state * 0x1p-29f);
+            all[a][i] = ps_cpu_narrow_of(type, (float)(int32_t)state * 0x1p-29f);
         }
     }
-    ps_cpu_widen(NARROW, narrow.x, narrow.wide_x);
-    ps_cpu_widen(NARROW, narrow.dy, narrow.wide_dy);
-    ps_cpu_widen(NARROW, narrow.dx, narrow.wide_dx);
+    ps_cpu_widen(type, NARROW, narrow.x, narrow.wide_x);
+    ps_cpu_widen(type, NARROW, narrow.dy, narrow.wide_dy);
+    ps_cpu_widen(type, NARROW, narrow.dx, narrow.wide_dx);
 }
 
 /* wide: what the float32 function has made. */
-static void check_narrow(const float *wide, const uint16_t *made)
+static void check_narrow(ps_cpu_factors type, const float *wide, const uint16_t *made)
 {
-    ps_cpu_narrow(PS_CPU_BF16, NARROW, wide, narrow.want);
+    ps_cpu_narrow(type, NARROW, wide, narrow.want);
     assert_memory_equal(made, narrow.want, sizeof narrow.want);
 }
 
-static void check_narrow_activation(ps_layer_kind kind)
+static void check_narrow_activation(ps_cpu_factors type, ps_layer_kind kind)
 {
     const ps_layer layer = {.kind = kind, .alpha = 0.5};
     const ps_cpu_shape shape = {
         .n = NARROW, .c = 1, .h = 1, .w = 1, .lanes = 1, .blocks = 1};
     for (int add = 0; add < 2; add++) {
-        fill_narrow();
-        ps_cpu_activation_backward_bf16(&layer, NARROW, narrow.x, narrow.dy, narrow.dx,
-                                        add);
+        fill_narrow(type);
+        ps_cpu_activation_backward_narrow(type, &layer, NARROW, narrow.x, narrow.dy,
+                                          narrow.dx, add);
         ps_cpu_activation_backward(&layer, NARROW, narrow.wide_x, narrow.wide_dy,
                                    narrow.wide_dx, add);
-        check_narrow(narrow.wide_dx, narrow.dx);
+        check_narrow(type, narrow.wide_dx, narrow.dx);
     }
-    ps_cpu_activation_forward_bf16(&layer, &shape, narrow.x, narrow.y);
+    ps_cpu_activation_forward_narrow(type, &layer, &shape, narrow.x, narrow.y);
     ps_cpu_activation_forward(&layer, &shape, narrow.wide_x, narrow.wide_dy);
-    check_narrow(narrow.wide_dy, narrow.y);
+    check_narrow(type, narrow.wide_dy, narrow.y);
 }
 
-/* bf16 is float32's results, rounded once. */
-static void test_bf16(void **state)
+/* The results are float32's, rounded once. */
+static void check_type(ps_cpu_factors type)
 {
     static const ps_layer_kind kinds[] = {
-        PS_LAYER_RELU,    PS_LAYER_RELU6, PS_LAYER_LEAKY_RELU, PS_LAYER_ELU, PS_LAYER_TANH,
-        PS_LAYER_SIGMOID, PS_LAYER_SILU,  PS_LAYER_GELU,       PS_LAYER_GELU_TANH};
+        PS_LAYER_RELU, PS_LAYER_RELU6, PS_LAYER_LEAKY_RELU,
+        PS_LAYER_ELU,  PS_LAYER_TANH,  PS_LAYER_SIGMOID,
+        PS_LAYER_SILU, PS_LAYER_GELU,  PS_LAYER_GELU_TANH};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        check_narrow_activation(kinds[i]);
+        check_narrow_activation(type, kinds[i]);
     for (int flag = 0; flag < 2; flag++) {
-        fill_narrow();
-        ps_cpu_sum_forward_bf16(NARROW, narrow.x, narrow.dy, narrow.y, flag);
-        ps_cpu_pass_rounded(NARROW, narrow.wide_x, narrow.dx, flag);
+        fill_narrow(type);
+        ps_cpu_sum_forward_narrow(type, NARROW, narrow.x, narrow.dy, narrow.y, flag);
+        ps_cpu_pass_rounded(type, NARROW, narrow.wide_x, narrow.dx, flag);
         ps_cpu_pass(NARROW, narrow.wide_x, narrow.wide_dx, flag);
-        check_narrow(narrow.wide_dx, narrow.dx);
+        check_narrow(type, narrow.wide_dx, narrow.dx);
         ps_cpu_sum_forward(NARROW, narrow.wide_x, narrow.wide_dy, narrow.wide_dy, flag);
-        check_narrow(narrow.wide_dy, narrow.y);
-        fill_narrow();
-        ps_cpu_pass_bf16(NARROW, narrow.x, narrow.dx, flag);
+        check_narrow(type, narrow.wide_dy, narrow.y);
+        fill_narrow(type);
+        ps_cpu_pass_narrow(type, NARROW, narrow.x, narrow.dx, flag);
         ps_cpu_pass(NARROW, narrow.wide_x, narrow.wide_dx, flag);
-        check_narrow(narrow.wide_dx, narrow.dx);
+        check_narrow(type, narrow.wide_dx, narrow.dx);
     }
+}
+
+static void test_bf16(void **state)
+{
+    check_type(PS_CPU_BF16);
+}
+
+static void test_fp16(void **state)
+{
+    check_type(PS_CPU_FP16);
 }
 
 int main(void)
@@ -168,6 +178,7 @@ int main(void)
                                        cmocka_unit_test(test_sigmoid),
                                        cmocka_unit_test(test_gelu_and_its_like),
                                        cmocka_unit_test(test_what_is_no_usual_number),
-                                       cmocka_unit_test(test_bf16)};
+                                       cmocka_unit_test(test_bf16),
+                                       cmocka_unit_test(test_fp16)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

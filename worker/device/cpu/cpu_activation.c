@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "arith.h"
-#include "cpu_factors.h"
 #include "cpu_level.h"
 
 /* Zeroes the lanes after the last channel, for functions that do not map 0 to 0. bytes:
@@ -265,35 +264,35 @@ static int64_t block_at(int64_t first, int64_t count)
     return count - first < BLOCK ? count - first : BLOCK;
 }
 
-PS_PER_LEVEL(void, ps_cpu_activation_forward_bf16,
-             (const ps_layer *layer, const ps_cpu_shape *shape, const uint16_t *x,
-              uint16_t *y),
-             (layer, shape, x, y))
+PS_PER_LEVEL(void, ps_cpu_activation_forward_narrow,
+             (ps_cpu_factors type, const ps_layer *layer, const ps_cpu_shape *shape,
+              const uint16_t *x, uint16_t *y),
+             (type, layer, shape, x, y))
 {
     const int64_t count = ps_cpu_shape_count(shape);
     float v[BLOCK];
     for (int64_t i = 0; i < count; i += BLOCK) {
         const ps_cpu_shape block = {
             .n = block_at(i, count), .c = 1, .h = 1, .w = 1, .lanes = 1, .blocks = 1};
-        ps_cpu_widen(block.n, x + i, v);
+        ps_cpu_widen(type, block.n, x + i, v);
         PS_AT_LEVEL(ps_cpu_activation_forward)(layer, &block, v, v);
-        ps_cpu_narrow(PS_CPU_BF16, block.n, v, y + i);
+        ps_cpu_narrow(type, block.n, v, y + i);
     }
     if (layer->kind == PS_LAYER_SIGMOID) zero_padding(shape, y, sizeof *y);
 }
 
-PS_PER_LEVEL(void, ps_cpu_activation_backward_bf16,
-             (const ps_layer *layer, int64_t count, const uint16_t *v, const uint16_t *dy,
-              uint16_t *dx, bool add),
-             (layer, count, v, dy, dx, add))
+PS_PER_LEVEL(void, ps_cpu_activation_backward_narrow,
+             (ps_cpu_factors type, const ps_layer *layer, int64_t count,
+              const uint16_t *v, const uint16_t *dy, uint16_t *dx, bool add),
+             (type, layer, count, v, dy, dx, add))
 {
     float value[BLOCK], from[BLOCK], to[BLOCK];
     for (int64_t i = 0; i < count; i += BLOCK) {
         const int64_t n = block_at(i, count);
-        ps_cpu_widen(n, v + i, value);
-        ps_cpu_widen(n, dy + i, from);
-        if (add) ps_cpu_widen(n, dx + i, to);
+        ps_cpu_widen(type, n, v + i, value);
+        ps_cpu_widen(type, n, dy + i, from);
+        if (add) ps_cpu_widen(type, n, dx + i, to);
         PS_AT_LEVEL(ps_cpu_activation_backward)(layer, n, value, from, to, add);
-        ps_cpu_narrow(PS_CPU_BF16, n, to, dx + i);
+        ps_cpu_narrow(type, n, to, dx + i);
     }
 }

@@ -2,6 +2,7 @@
 #ifndef PS_CPU_ACTIVATION_H
 #define PS_CPU_ACTIVATION_H
 
+#include "cpu_factors.h"
 #include "cpu_shape.h"
 #include "model_spec.h"
 
@@ -14,11 +15,12 @@ void ps_cpu_activation_forward(const ps_layer *layer, const ps_cpu_shape *shape,
 void ps_cpu_activation_backward(const ps_layer *layer, int64_t count, const float *v,
                                 const float *dy, float *dx, bool add);
 
-/* The same of values stored as bf16, computed in float32. */
-void ps_cpu_activation_forward_bf16(const ps_layer *layer, const ps_cpu_shape *shape,
-                                    const uint16_t *x, uint16_t *y);
-void ps_cpu_activation_backward_bf16(const ps_layer *layer, int64_t count,
-                                     const uint16_t *v, const uint16_t *dy, uint16_t *dx,
-                                     bool add);
+/* The same of values of 16 bits, computed in float32. type: BF16 or FP16. */
+void ps_cpu_activation_forward_narrow(ps_cpu_factors type, const ps_layer *layer,
+                                      const ps_cpu_shape *shape, const uint16_t *x,
+                                      uint16_t *y);
+void ps_cpu_activation_backward_narrow(ps_cpu_factors type, const ps_layer *layer,
+                                       int64_t count, const uint16_t *v,
+                                       const uint16_t *dy, uint16_t *dx, bool add);
 
 #endif

@@ -68,7 +68,7 @@ ps_err ps_cpu_batchnorm_init(ps_cpu_batchnorm *n, dnnl_engine_t engine,
                              const ps_layer *layer, const ps_cpu_shape *shape,
                              const ps_cpu_batchnorm_use *use)
 {
-    const dnnl_data_type_t type = use->narrow ? dnnl_bf16 : dnnl_f32;
+    const dnnl_data_type_t type = ps_cpu_factor_type(use->type);
     *n = (ps_cpu_batchnorm){.layer = layer, .shape = *shape, .relu = use->relu};
     n->affine = layer->weight != PS_NONE && layer->bias != PS_NONE;
     ps_dnnl_batchnorm desc = {

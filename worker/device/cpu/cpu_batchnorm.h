@@ -36,7 +36,8 @@ typedef struct ps_cpu_batchnorm {
 typedef struct ps_cpu_batchnorm_use {
     bool relu; // y = max(0, .); the gradient accounts for it
     bool training;
-    bool narrow; // x, y and their gradients are bf16: our own loops don't take them
+    /* Of x, y and their gradients: FLOAT32, BF16 or FP16; our own loops take FLOAT32. */
+    ps_cpu_factors type;
 } ps_cpu_batchnorm_use;
 
 /* norm is safe for fini after a failure. SHAPE when training has only one value per

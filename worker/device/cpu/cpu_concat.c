@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "cpu_level.h"
-#include "float16.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -55,8 +54,9 @@ static void copy_any_run(int64_t plane, int64_t run, const void *from, int64_t x
         copy_run(plane, run, x, x_pitch, y, y_pitch, add);
 }
 
-static void copy_bf16_run(int64_t plane, int64_t run, const void *from, int64_t x_pitch,
-                          void *to, int64_t y_pitch, bool add)
+INLINE void copy_narrow_run(ps_cpu_factors type, int64_t plane, int64_t run,
+                            const void *from, int64_t x_pitch, void *to, int64_t y_pitch,
+                            bool add)
 {
     for (int64_t p = 0; p < plane; p++) {
         const uint16_t *restrict x = (const uint16_t *)from + p * x_pitch;
@@ -67,8 +67,21 @@ static void copy_bf16_run(int64_t plane, int64_t run, const void *from, int64_t 
         }
 #pragma omp simd
         for (int64_t l = 0; l < run; l++)
-            y[l] = ps_bf16_of(ps_float_of_bf16(y[l]) + ps_float_of_bf16(x[l]));
+            y[l] = ps_cpu_narrow_of(type, ps_cpu_wide_of(type, y[l]) +
+                                              ps_cpu_wide_of(type, x[l]));
     }
+}
+
+static void copy_bf16_run(int64_t plane, int64_t run, const void *from, int64_t x_pitch,
+                          void *to, int64_t y_pitch, bool add)
+{
+    copy_narrow_run(PS_CPU_BF16, plane, run, from, x_pitch, to, y_pitch, add);
+}
+
+static void copy_fp16_run(int64_t plane, int64_t run, const void *from, int64_t x_pitch,
+                          void *to, int64_t y_pitch, bool add)
+{
+    copy_narrow_run(PS_CPU_FP16, plane, run, from, x_pitch, to, y_pitch, add);
 }
 
 /* How values are stored. */
@@ -79,7 +92,13 @@ typedef struct storage {
 } storage;
 
 static const storage whole = {sizeof(float), copy_any_run};
-static const storage narrow = {sizeof(uint16_t), copy_bf16_run};
+static const storage bf16 = {sizeof(uint16_t), copy_bf16_run};
+static const storage fp16 = {sizeof(uint16_t), copy_fp16_run};
+
+static const storage *storage_of(ps_cpu_factors type)
+{
+    return type == PS_CPU_FP16 ? &fp16 : &bf16;
+}
 
 /* Copies `channels` channels of sample n. */
 static void copy_channels(const storage *as, const ps_cpu_shape *from, int64_t from_first,
@@ -153,18 +172,18 @@ PS_PER_LEVEL(void, ps_cpu_concat_backward,
     take(&whole, from, first, dy, to, dx, add);
 }
 
-PS_PER_LEVEL(void, ps_cpu_concat_forward_bf16,
-             (const ps_cpu_shape *from, const uint16_t *x, const ps_cpu_shape *to,
-              int64_t first, uint16_t *y),
-             (from, x, to, first, y))
+PS_PER_LEVEL(void, ps_cpu_concat_forward_narrow,
+             (ps_cpu_factors type, const ps_cpu_shape *from, const uint16_t *x,
+              const ps_cpu_shape *to, int64_t first, uint16_t *y),
+             (type, from, x, to, first, y))
 {
-    put(&narrow, from, x, to, first, y);
+    put(storage_of(type), from, x, to, first, y);
 }
 
-PS_PER_LEVEL(void, ps_cpu_concat_backward_bf16,
-             (const ps_cpu_shape *from, int64_t first, const uint16_t *dy,
-              const ps_cpu_shape *to, uint16_t *dx, bool add),
-             (from, first, dy, to, dx, add))
+PS_PER_LEVEL(void, ps_cpu_concat_backward_narrow,
+             (ps_cpu_factors type, const ps_cpu_shape *from, int64_t first,
+              const uint16_t *dy, const ps_cpu_shape *to, uint16_t *dx, bool add),
+             (type, from, first, dy, to, dx, add))
 {
-    take(&narrow, from, first, dy, to, dx, add);
+    take(storage_of(type), from, first, dy, to, dx, add);
 }

@@ -2,6 +2,7 @@
 #ifndef PS_CPU_CONCAT_H
 #define PS_CPU_CONCAT_H
 
+#include "cpu_factors.h"
 #include "cpu_shape.h"
 
 /* The layout of a's channels followed by others, `channels` in all: a's, if it is blocked
@@ -17,11 +18,12 @@ void ps_cpu_concat_forward(const ps_cpu_shape *from, const float *x,
 void ps_cpu_concat_backward(const ps_cpu_shape *from, int64_t first, const float *dy,
                             const ps_cpu_shape *to, float *dx, bool add);
 
-/* The same of values stored as bf16. */
-void ps_cpu_concat_forward_bf16(const ps_cpu_shape *from, const uint16_t *x,
-                                const ps_cpu_shape *to, int64_t first, uint16_t *y);
-void ps_cpu_concat_backward_bf16(const ps_cpu_shape *from, int64_t first,
-                                 const uint16_t *dy, const ps_cpu_shape *to, uint16_t *dx,
-                                 bool add);
+/* The same of values of 16 bits. type: BF16 or FP16. */
+void ps_cpu_concat_forward_narrow(ps_cpu_factors type, const ps_cpu_shape *from,
+                                  const uint16_t *x, const ps_cpu_shape *to,
+                                  int64_t first, uint16_t *y);
+void ps_cpu_concat_backward_narrow(ps_cpu_factors type, const ps_cpu_shape *from,
+                                   int64_t first, const uint16_t *dy,
+                                   const ps_cpu_shape *to, uint16_t *dx, bool add);
 
 #endif

@@ -34,7 +34,7 @@ static ps_err plain_md(const ps_cpu_conv *c, bool matrix, dnnl_data_type_t type,
 
 static ps_err plain_init(plain_mds *plain, const ps_cpu_conv *c)
 {
-    const dnnl_data_type_t type = c->factors == PS_CPU_BF16 ? dnnl_bf16 : dnnl_f32;
+    const dnnl_data_type_t type = ps_cpu_factor_type(c->factors);
     const bool linear = c->layer->kind == PS_LAYER_LINEAR;
     *plain = (plain_mds){0};
     PS_TRY(
@@ -104,16 +104,16 @@ static void set_layouts(ps_cpu_conv *c, const ps_cpu_conv_choice *choice)
 
 /* The least channels, positions of an output, and positions of a batch for which
  * Winograd's algorithm in float32 took less time in all passes than AVX-512's products of
- * bf16. */
+ * bf16. AVX-512 multiplies fp16 no faster than bf16. */
 enum { WINOGRAD_CHANNELS = 64, WINOGRAD_PLANE = 64, WINOGRAD_POSITIONS = 2048 };
 
-/* AMX's products are faster still. Of factors of 8 bits, the algorithm's own rounding
- * errors, in float32, are not seen; so it computes the forward pass, too. */
+/* AMX's products are faster still. Of factors of 8 or 11 bits, the algorithm's own
+ * rounding errors, in float32, are not seen; so it computes the forward pass, too. */
 static bool prefers_winograd(const ps_cpu_conv *c, const ps_cpu_conv_use *use)
 {
     const ps_layer *l = c->layer;
     const int64_t plane = l->out.d[1] * l->out.d[2];
-    return use->winograd != PS_WINOGRAD_OFF && !ps_cpu_has_amx() &&
+    return use->winograd != PS_WINOGRAD_OFF && !ps_cpu_has_amx(use->factors) &&
            ps_cpu_conv_can_be_winograd(l) && c->in.c >= WINOGRAD_CHANNELS &&
            l->out.d[0] >= WINOGRAD_CHANNELS && plane >= WINOGRAD_PLANE &&
            c->in.n * plane >= WINOGRAD_POSITIONS;
@@ -128,7 +128,8 @@ static bool is_wide_depthwise(const ps_layer *l)
            (l->kernel[0] > 3 || l->kernel[1] > 3);
 }
 
-/* Products of bf16, or of rounded float32 where the library has better code for that. */
+/* Products of 16 bits, or of rounded float32 where the library has better code for that.
+ */
 static ps_err choose_narrow(ps_cpu_conv *c, dnnl_engine_t engine, const ps_cpu_shape *in,
                             const ps_cpu_conv_use *use, ps_cpu_conv_choice *choice)
 {
@@ -138,7 +139,7 @@ static ps_err choose_narrow(ps_cpu_conv *c, dnnl_engine_t engine, const ps_cpu_s
     ps_err err = ps_cpu_conv_choose(choice, engine, c->layer, in, &with);
     if (err != PS_OK && err != PS_ERR_UNSUPPORTED) return err;
     with = *use;
-    with.factors = PS_CPU_ROUNDED;
+    with.factors = ps_cpu_factors_rounded(use->factors);
     const bool winograd = prefers_winograd(c, use);
     if (winograd) with.winograd = PS_WINOGRAD_ALL;
     ps_err other = ps_cpu_conv_choose(&rounded, engine, c->layer, in, &with);
@@ -148,7 +149,7 @@ static ps_err choose_narrow(ps_cpu_conv *c, dnnl_engine_t engine, const ps_cpu_s
         const ps_cpu_conv_choice swapped = *choice;
         *choice = rounded;
         rounded = swapped;
-        c->factors = PS_CPU_ROUNDED;
+        c->factors = with.factors;
         err = PS_OK;
     }
     ps_cpu_conv_choice_fini(&rounded);
@@ -167,7 +168,8 @@ static ps_err choose(ps_cpu_conv *c, dnnl_engine_t engine, const ps_cpu_shape *i
         if (err != PS_ERR_UNSUPPORTED) return err;
         ps_cpu_conv_choice_fini(choice);
     }
-    if (use->factors == PS_CPU_BF16) return choose_narrow(c, engine, in, use, choice);
+    if (ps_cpu_factors_are_narrow(use->factors))
+        return choose_narrow(c, engine, in, use, choice);
     PS_TRY(ps_cpu_conv_choose(choice, engine, l, in, use));
     if (products != PS_CPU_WEIGHTS_PRODUCTS) return PS_OK;
     return ps_cpu_product_choose_weights(choice, engine, l, in, use);
@@ -192,7 +194,7 @@ ps_err ps_cpu_conv_init(ps_cpu_conv *c, dnnl_engine_t engine, const ps_layer *la
     ps_err err = choose(c, engine, in, use, &choice);
     if (err == PS_OK) {
         set_layouts(c, &choice);
-        c->narrow_dx = use->narrow_dx && c->factors == PS_CPU_BF16 &&
+        c->narrow_dx = use->narrow_dx && ps_cpu_factors_are_narrow(c->factors) &&
                        layer->kind == PS_LAYER_CONV2D &&
                        choice.products == PS_CPU_NO_PRODUCTS;
         count_parameters(c);

@@ -2,9 +2,9 @@
  * that are needed. Also linear, without its bias, where the factors have 16 bits.
  *
  * The input and the gradient of the output are the factors of products, with the
- * weights: float32, bf16, or float32 rounded to bf16. The caller rounds the first two.
- * The weights are rounded in the forward pass; what is computed is float32, or stored as
- * bf16 if the caller asks for it. */
+ * weights: float32, 16 bits, or float32 rounded to those. The caller rounds the first
+ * two. The weights are rounded in the forward pass; what is computed is float32, or
+ * stored as 16 bits if the caller asks for it. */
 #ifndef PS_CPU_CONV_H
 #define PS_CPU_CONV_H
 
@@ -16,7 +16,7 @@
 
 typedef struct ps_cpu_conv {
     const ps_layer *layer;
-    ps_cpu_factors factors; // BF16 that was asked for is ROUNDED where that is better
+    ps_cpu_factors factors; // rounded instead of narrow where that is better
     ps_cpu_shape in, out;   // the layouts it reads and writes
     ps_cpu_shape bordered;  // in with the layer's padding around it; n = 0: not needed
     ps_cpu_conv_products products;
@@ -42,14 +42,14 @@ typedef struct ps_cpu_conv {
     void *rows;
     float *rows_dx, *rows_dy;
     const void *dy;
-    void *dx; // bf16 with narrow_dx, else float32
+    void *dx; // 16 bits with narrow_dx, else float32
     bool narrow_dx;
     int64_t n_weights, n_bias;
 } ps_cpu_conv;
 
 /* in: the input's shape in its present layout; conv->in is the layout that the library
- * wants. conv is safe for fini after a failure. UNSUPPORTED also when bf16 products of a
- * linear layer have no fast code. */
+ * wants. conv is safe for fini after a failure. UNSUPPORTED also when narrow products of
+ * a linear layer have no fast code. */
 ps_err ps_cpu_conv_init(ps_cpu_conv *conv, dnnl_engine_t engine, const ps_layer *layer,
                         const ps_cpu_shape *in, const ps_cpu_conv_use *use);
 void ps_cpu_conv_fini(ps_cpu_conv *conv);
@@ -63,9 +63,9 @@ ps_err ps_cpu_conv_plan_backward(ps_cpu_conv *conv, ps_memory_plan *memory);
  * needed. */
 typedef struct ps_cpu_conv_arrays {
     void *x;              // factors
-    void *y;              // bf16 if that was asked for, else float32
+    void *y;              // 16 bits if that was asked for, else float32
     void *dy;             // factors
-    void *dx;             // bf16 with narrow_dx, else float32
+    void *dx;             // 16 bits with narrow_dx, else float32
     float *weight, *bias; // in the parameter arena; bias may be NULL
 } ps_cpu_conv_arrays;
 

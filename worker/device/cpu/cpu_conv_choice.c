@@ -157,10 +157,9 @@ static ps_err maker_init(maker *m, dnnl_engine_t engine, const ps_layer *l,
 {
     *m = (maker){.layer = l, .use = use, .in = *in, .border = border};
     m->out = ps_cpu_shape_make(in->n, &l->out, 1);
-    const bool bf16 = use->factors == PS_CPU_BF16;
-    m->factor = bf16 ? dnnl_bf16 : dnnl_f32;
-    m->y = bf16 && use->narrow_y ? dnnl_bf16 : dnnl_f32;
-    m->dx = bf16 && use->narrow_dx ? dnnl_bf16 : dnnl_f32;
+    m->factor = ps_cpu_factor_type(use->factors);
+    m->y = use->narrow_y ? m->factor : dnnl_f32;
+    m->dx = use->narrow_dx ? m->factor : dnnl_f32;
     if (border) {
         m->in.h += 2 * l->padding[0];
         m->in.w += 2 * l->padding[1];
@@ -258,14 +257,13 @@ static ps_err make_layouts(const maker *m, plan *p, order by)
     return make_md(out, who, m->factor, by, &p->dst_grad);
 }
 
-/* "ref:any" takes a hundred times what a kernel takes; matrix products of rearranged
- * windows ("x64:gemm:jit") three to ten times. */
+/* Matrix products of rearranged windows ("x64:gemm:jit") take three to ten times what a
+ * kernel takes. */
 static grade grade_of(dnnl_primitive_desc_t pd)
 {
     if (!pd) return GRADE_KERNEL;
-    const char *name = ps_dnnl_pd_name(pd);
-    if (strstr(name, "ref")) return GRADE_REFERENCE;
-    return strstr(name, "gemm:") ? GRADE_PRODUCTS : GRADE_KERNEL;
+    if (ps_dnnl_pd_is_reference(pd)) return GRADE_REFERENCE;
+    return strstr(ps_dnnl_pd_name(pd), "gemm:") ? GRADE_PRODUCTS : GRADE_KERNEL;
 }
 
 static void read_grades(plan *p)
@@ -358,14 +356,21 @@ static bool is_best(const plan *p)
     return p->worst == GRADE_KERNEL && p->fills_lanes;
 }
 
+/* The kernels of AMX, and all of fp16, are for channels-last. */
+static bool prefers_channels_last(const ps_cpu_conv_use *use)
+{
+    return use->factors == PS_CPU_FP16 ||
+           (use->factors == PS_CPU_BF16 && ps_cpu_has_amx(use->factors));
+}
+
 /* Replaces *best by a better plan of the maker's, the first among equals. *found: whether
  * *best is a plan. */
 static ps_err improve(plan *best, maker *m, bool *found)
 {
-    // AMX's kernels are for channels-last; others are as fast in it, and need no reorder
+    // where there are kernels for channels-last, others need no reorder if they use it
     static const order usual[] = {ORDER_ANY, ORDER_CHANNELS_LAST, ORDER_ROWS};
-    static const order amx[] = {ORDER_CHANNELS_LAST, ORDER_ANY, ORDER_ROWS};
-    const order *by = m->factor == dnnl_bf16 && ps_cpu_has_amx() ? amx : usual;
+    static const order last_first[] = {ORDER_CHANNELS_LAST, ORDER_ANY, ORDER_ROWS};
+    const order *by = prefers_channels_last(m->use) ? last_first : usual;
     for (int i = 0; i < N_ORDERS && !(*found && is_best(best)); i++) {
         plan p;
         bool known;
@@ -388,8 +393,8 @@ ps_err ps_cpu_conv_choose(ps_cpu_conv_choice *choice, dnnl_engine_t engine,
                           const ps_cpu_conv_use *use)
 {
     // a border is added to float32
-    const bool pads =
-        (layer->padding[0] > 0 || layer->padding[1] > 0) && use->factors != PS_CPU_BF16;
+    const bool pads = (layer->padding[0] > 0 || layer->padding[1] > 0) &&
+                      !ps_cpu_factors_are_narrow(use->factors);
     plan best = {0};
     bool found = false;
     ps_err err = PS_OK;

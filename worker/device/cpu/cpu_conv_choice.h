@@ -2,7 +2,7 @@
 #ifndef PS_CPU_CONV_CHOICE_H
 #define PS_CPU_CONV_CHOICE_H
 
-#include "cpu_factors.h"
+#include "cpu_instructions.h"
 #include "cpu_shape.h"
 #include "model_spec.h"
 
@@ -11,9 +11,9 @@ typedef struct ps_cpu_conv_use {
     bool training;
     bool data_gradient;   // the backward pass computes dx
     ps_winograd winograd; // which passes of 3 x 3 windows may use the algorithm
-    /* BF16: the input, the weights and the gradient of the output have 16 bits. What is
-     * computed of them is float32, except the output and the input's gradient if they are
-     * to be stored as bf16. */
+    /* BF16, FP16: the input, the weights and the gradient of the output have 16 bits.
+     * What is computed of them is float32, except the output and the input's gradient if
+     * they are to be stored as 16 bits. */
     ps_cpu_factors factors;
     bool narrow_y, narrow_dx;
 } ps_cpu_conv_use;

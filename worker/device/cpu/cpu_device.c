@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cpu_processor.h"
 #include "cpu_run.h"
 #include "log.h"
 #include "mem.h"
@@ -54,7 +55,7 @@ static ps_err cpu_open(const ps_device_options *options, ps_device **out)
     d->base.ops = &ps_cpu_device_ops;
     d->library.winograd = options->winograd;
     d->library.factors = factors;
-    if (factors == PS_CPU_ROUNDED) warn_of_emulation();
+    if (ps_cpu_factors_are_rounded(factors)) warn_of_emulation();
     d->threads = options->threads > 0 ? options->threads : omp_get_num_procs();
     *out = &d->base;
     ps_err err = ps_dnnl_check(dnnl_engine_create(&d->library.engine, dnnl_cpu, 0),
@@ -67,55 +68,20 @@ static ps_err cpu_open(const ps_device_options *options, ps_device **out)
     return err;
 }
 
-/* "AMD EPYC" of /proc/cpuinfo, or "unknown processor". */
-static void processor_name(char *out, size_t bytes)
-{
-    char line[256];
-    snprintf(out, bytes, "unknown processor");
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    while (f && fgets(line, sizeof line, f)) {
-        char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
-        line[strcspn(line, "\n")] = 0;
-        snprintf(out, bytes, "%s", colon + 2);
-        break;
-    }
-    if (f) fclose(f);
-}
-
-static const char *isa_name(void)
-{
-    switch (dnnl_get_effective_cpu_isa()) {
-    case dnnl_cpu_isa_sse41:
-        return "sse41";
-    case dnnl_cpu_isa_avx:
-        return "avx";
-    case dnnl_cpu_isa_avx2:
-    case dnnl_cpu_isa_avx2_vnni:
-        return "avx2";
-    case dnnl_cpu_isa_avx512_core:
-        return "avx512_core";
-    case dnnl_cpu_isa_avx512_core_vnni:
-        return "avx512_core_vnni";
-    case dnnl_cpu_isa_avx512_core_bf16:
-        return "avx512_core_bf16";
-    case dnnl_cpu_isa_avx512_core_amx:
-        return "avx512_core_amx";
-    default:
-        return "for processors newer than avx512_core_amx";
-    }
-}
-
 static void cpu_describe(const ps_device *device, char *out, size_t bytes)
 {
     const cpu_device *d = (const cpu_device *)(const void *)device;
     const dnnl_version_t *v = dnnl_version();
-    const bool narrow = d->library.factors != PS_CPU_FLOAT32;
+    const ps_cpu_factors factors = d->library.factors;
     char name[128];
-    processor_name(name, sizeof name);
-    snprintf(out, bytes, "cpu: %s, %d thread%s, oneDNN %d.%d.%d %s%s%s", name, d->threads,
-             d->threads == 1 ? "" : "s", v->major, v->minor, v->patch, isa_name(),
-             narrow ? ", products in bf16: " : "", narrow ? ps_cpu_bf16_name() : "");
+    ps_cpu_processor_name(name, sizeof name);
+    int n = snprintf(out, bytes, "cpu: %s, %d thread%s, oneDNN %d.%d.%d %s", name,
+                     d->threads, d->threads == 1 ? "" : "s", v->major, v->minor, v->patch,
+                     ps_cpu_isa_name());
+    if (factors == PS_CPU_FLOAT32 || n < 0 || (size_t)n >= bytes) return;
+    snprintf(out + n, bytes - (size_t)n, ", products in %s: %s",
+             ps_cpu_factors_type(factors) == PS_CPU_FP16 ? "fp16" : "bf16",
+             ps_cpu_products_name(factors));
 }
 
 static void cpu_program_destroy(ps_program **program)

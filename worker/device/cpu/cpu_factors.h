@@ -1,5 +1,5 @@
-/* The factors of products: float32, or rounded to bf16 with train.precision=bf16. Sums
- * are float32 in all cases. */
+/* The factors of products: float32, or rounded to 16 bits by train.precision. Sums are
+ * float32 in all cases. */
 #ifndef PS_CPU_FACTORS_H
 #define PS_CPU_FACTORS_H
 
@@ -7,23 +7,66 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config_words.h"
-#include "err.h"
+#include "float16.h"
 
 typedef enum ps_cpu_factors {
     PS_CPU_FLOAT32,
-    PS_CPU_BF16,   // 16 bits each, for the processor's instructions
-    PS_CPU_ROUNDED // bf16's values stored as float32, where there are no such
-                   // instructions
+    PS_CPU_BF16, // 16 bits each, for the processor's instructions
+    PS_CPU_FP16,
+    PS_CPU_ROUNDED_BF16, // the same values stored as float32, where there are no such
+    PS_CPU_ROUNDED_FP16  // instructions, or where those for float32 are better
 } ps_cpu_factors;
 
-/* What this processor has for the precision. UNSUPPORTED for fp16; the message says what
- * the processor offers. */
-ps_err ps_cpu_factors_choose(ps_precision precision, ps_cpu_factors *out);
+/* Whether they have 16 bits each. */
+static inline bool ps_cpu_factors_are_narrow(ps_cpu_factors factors)
+{
+    return factors == PS_CPU_BF16 || factors == PS_CPU_FP16;
+}
 
-bool ps_cpu_has_amx(void);
-/* "amx_bf16", "avx512_bf16", or "emulated". */
-const char *ps_cpu_bf16_name(void);
+static inline bool ps_cpu_factors_are_rounded(ps_cpu_factors factors)
+{
+    return factors == PS_CPU_ROUNDED_BF16 || factors == PS_CPU_ROUNDED_FP16;
+}
+
+/* BF16 or FP16 of what is rounded. */
+static inline ps_cpu_factors ps_cpu_factors_type(ps_cpu_factors factors)
+{
+    if (factors == PS_CPU_ROUNDED_BF16) return PS_CPU_BF16;
+    return factors == PS_CPU_ROUNDED_FP16 ? PS_CPU_FP16 : factors;
+}
+
+/* The same values stored as float32. */
+static inline ps_cpu_factors ps_cpu_factors_rounded(ps_cpu_factors factors)
+{
+    if (factors == PS_CPU_BF16) return PS_CPU_ROUNDED_BF16;
+    return factors == PS_CPU_FP16 ? PS_CPU_ROUNDED_FP16 : factors;
+}
+
+/* One number of 16 bits; type: BF16 or FP16, a constant in loops. */
+static inline uint16_t ps_cpu_narrow_of(ps_cpu_factors type, float x)
+{
+    return type == PS_CPU_FP16 ? ps_fp16_of(x) : ps_bf16_of(x);
+}
+
+static inline float ps_cpu_wide_of(ps_cpu_factors type, uint16_t x)
+{
+    return type == PS_CPU_FP16 ? ps_float_of_fp16(x) : ps_float_of_bf16(x);
+}
+
+/* Does the statement for i from 0 to count - 1. In it AS is the type, as a constant: a
+ * type that is read in a parallel loop would be a branch in it. */
+#define PS_CPU_EACH(type, count, ...)                                                    \
+    do {                                                                                 \
+        if ((type) == PS_CPU_FP16) {                                                     \
+            enum { AS = PS_CPU_FP16 };                                                   \
+            _Pragma("omp parallel for simd") for (int64_t i = 0; i < (count); i++)       \
+                __VA_ARGS__;                                                             \
+        } else {                                                                         \
+            enum { AS = PS_CPU_BF16 };                                                   \
+            _Pragma("omp parallel for simd") for (int64_t i = 0; i < (count); i++)       \
+                __VA_ARGS__;                                                             \
+        }                                                                                \
+    } while (0)
 
 /* Of one factor. */
 size_t ps_cpu_factor_bytes(ps_cpu_factors factors);
@@ -31,7 +74,8 @@ size_t ps_cpu_factor_bytes(ps_cpu_factors factors);
  * overlap of x and out is allowed. */
 void ps_cpu_narrow(ps_cpu_factors factors, int64_t n, const float *restrict x,
                    void *restrict out);
-/* The reverse of BF16; exact. */
-void ps_cpu_widen(int64_t n, const uint16_t *restrict x, float *restrict out);
+/* The reverse; exact. type: BF16 or FP16. */
+void ps_cpu_widen(ps_cpu_factors type, int64_t n, const uint16_t *restrict x,
+                  float *restrict out);
 
 #endif

@@ -1,7 +1,5 @@
 #include "cpu_lend.h"
 
-#include "cpu_factors.h"
-
 /* Whether the backward pass reads the input and the output: their copies are kept for
  * it. */
 static bool keeps(const ps_cpu_step *s)
@@ -70,17 +68,19 @@ static void take_back(const ps_cpu_loan *loan, void **place)
     if (loan->copy) *place = loan->own;
 }
 
-static void fill(const ps_cpu_loan *loan, const ps_cpu_value *value)
+/* v: the value, or the value of the gradient, that was lent. */
+static void fill(const ps_cpu_run *run, const ps_cpu_loan *loan, int v)
 {
     if (loan->copy)
-        ps_cpu_widen(ps_cpu_shape_count(&value->shape), loan->own, loan->copy);
+        ps_cpu_widen(run->library->factors, ps_cpu_shape_count(&run->values[v].shape),
+                     loan->own, loan->copy);
 }
 
-static void keep(const ps_cpu_loan *loan, const ps_cpu_value *value)
+static void keep(const ps_cpu_run *run, const ps_cpu_loan *loan, int v)
 {
     if (loan->copy)
-        ps_cpu_narrow(PS_CPU_BF16, ps_cpu_shape_count(&value->shape), loan->copy,
-                      loan->own);
+        ps_cpu_narrow(run->library->factors, ps_cpu_shape_count(&run->values[v].shape),
+                      loan->copy, loan->own);
 }
 
 static void put_values(ps_cpu_run *run, ps_cpu_step *s)
@@ -135,12 +135,12 @@ void ps_cpu_lend_forward(ps_cpu_run *run, ps_cpu_step *s)
 {
     put_values(run, s);
     for (int k = 0; k < s->node->n_in; k++)
-        fill(&s->loan[k], &run->values[s->node->in[k]]);
+        fill(run, &s->loan[k], s->node->in[k]);
 }
 
 void ps_cpu_lend_forward_end(ps_cpu_run *run, ps_cpu_step *s)
 {
-    keep(&s->loan_out, &run->values[s->node->out]);
+    keep(run, &s->loan_out, s->node->out);
     take_values_back(run, s);
 }
 
@@ -148,15 +148,15 @@ void ps_cpu_lend_backward(ps_cpu_run *run, ps_cpu_step *s)
 {
     if (keeps(s)) put_values(run, s);
     put_gradients(run, s);
-    fill(&s->loan_out_grad, &run->values[s->node->out]);
+    fill(run, &s->loan_out_grad, s->node->out);
     for (int k = 0; k < s->node->n_in; k++)
-        if (s->add[k]) fill(&s->loan_grad[k], &run->values[s->node->in[k]]);
+        if (s->add[k]) fill(run, &s->loan_grad[k], s->node->in[k]);
 }
 
 void ps_cpu_lend_backward_end(ps_cpu_run *run, ps_cpu_step *s)
 {
     for (int k = 0; k < s->node->n_in; k++)
-        keep(&s->loan_grad[k], &run->values[s->node->in[k]]);
+        keep(run, &s->loan_grad[k], s->node->in[k]);
     take_gradients_back(run, s);
     if (keeps(s)) take_values_back(run, s);
 }

@@ -1,4 +1,4 @@
-/* Float32 copies of bf16 values, for steps that have no code for bf16: the copies stand
+/* Float32 copies of values of 16 bits, for steps that have no code for them: they stand
  * in for the values and their gradients while the step computes. */
 #ifndef PS_CPU_LEND_H
 #define PS_CPU_LEND_H

@@ -16,11 +16,11 @@ static bool same_lanes(const ps_cpu_shape *a, const ps_cpu_shape *b)
 void ps_cpu_narrow_choose(ps_cpu_run *run)
 {
     for (int v = 1; v < run->graph->n_edges; v++)
-        run->values[v].narrow =
-            run->library->factors == PS_CPU_BF16 && !ps_edge_stays_float32(run->graph, v);
+        run->values[v].narrow = ps_cpu_factors_are_narrow(run->library->factors) &&
+                                !ps_edge_stays_float32(run->graph, v);
 }
 
-/* Whether all values of the step are bf16. */
+/* Whether all values of the step have 16 bits. */
 static bool is_narrow(const ps_cpu_run *run, const ps_cpu_step *s)
 {
     bool all = run->values[s->node->out].narrow;
@@ -39,7 +39,7 @@ static bool is_uniform(const ps_cpu_run *run, const ps_cpu_step *s)
     return all;
 }
 
-/* Whether the step, as it was planned, has code for the bf16 values that it reads. */
+/* Whether the step, as it was planned, has code for the narrow values that it reads. */
 static bool takes_inputs(const ps_cpu_run *run, const ps_cpu_step *s)
 {
     const ps_cpu_shape *in = &run->values[s->node->in[0]].shape;
@@ -49,7 +49,7 @@ static bool takes_inputs(const ps_cpu_run *run, const ps_cpu_step *s)
     case PS_LAYER_CONV2D:
         return same_lanes(in, &s->conv.in);
     case PS_LAYER_LINEAR:
-        return s->factors == PS_CPU_BF16 && ps_cpu_shape_is_plain(in);
+        return ps_cpu_factors_are_narrow(s->factors) && ps_cpu_shape_is_plain(in);
     case PS_LAYER_BATCH_NORM2D:
         return is_uniform(run, s) && !s->batchnorm.own;
     case PS_LAYER_CONCAT:
@@ -67,7 +67,7 @@ void ps_cpu_narrow_lend(const ps_cpu_run *run, ps_cpu_step *s)
     const bool takes = takes_inputs(run, s);
     for (int k = 0; k < s->node->n_in; k++)
         s->lends[k] = run->values[s->node->in[k]].narrow && !takes;
-    const bool out = kind == PS_LAYER_CONV2D ? s->factors == PS_CPU_BF16
+    const bool out = kind == PS_LAYER_CONV2D ? ps_cpu_factors_are_narrow(s->factors)
                                              : takes && kind != PS_LAYER_LINEAR;
     s->lends_out = run->values[s->node->out].narrow && !out;
 }
@@ -88,7 +88,8 @@ ps_err ps_cpu_narrow_plan_input(ps_cpu_run *run, ps_cpu_step *s,
     const ps_cpu_shape *in = &run->values[s->node->in[0]].shape;
     const size_t count = (size_t)ps_cpu_shape_count(wanted);
     const bool same = same_lanes(in, wanted), narrow = s->factors != PS_CPU_FLOAT32;
-    if (ps_cpu_narrow_in(run, s, 0) && s->factors == PS_CPU_BF16) return PS_OK;
+    if (ps_cpu_narrow_in(run, s, 0) && ps_cpu_factors_are_narrow(s->factors))
+        return PS_OK;
     if (same && !narrow) return PS_OK;
     PS_TRY(ps_memory_plan_take(&run->memory, count * ps_cpu_factor_bytes(s->factors),
                                &s->slot_x));
@@ -105,7 +106,7 @@ const void *ps_cpu_narrow_input(const ps_cpu_run *run, const ps_cpu_step *s,
     const float *x = in->at;
     if (!s->x) return in->at;
     if (ps_cpu_narrow_in(run, s, 0)) { // they have been rounded
-        ps_cpu_widen(ps_cpu_shape_count(wanted), in->at, s->x);
+        ps_cpu_widen(run->library->factors, ps_cpu_shape_count(wanted), in->at, s->x);
         return s->x;
     }
     float *turned = s->factors == PS_CPU_FLOAT32
@@ -136,7 +137,7 @@ ps_err ps_cpu_narrow_linear_forward(const ps_cpu_run *run, ps_cpu_step *s)
     const float *bias = ps_cpu_parameter(run, l->bias);
     float *y = run->values[s->node->out].at;
     const void *x = ps_cpu_narrow_input(run, s, &in->shape);
-    if (s->factors == PS_CPU_ROUNDED) {
+    if (ps_cpu_factors_are_rounded(s->factors)) {
         ps_cpu_narrow(s->factors, s->linear.out * s->linear.in, weight, s->weights);
         return ps_cpu_linear_forward(&s->linear, x, s->weights, bias, y, s->node->relu);
     }
@@ -154,7 +155,7 @@ ps_err ps_cpu_narrow_linear_backward(const ps_cpu_run *run, ps_cpu_step *s,
     if (dbias)
         ps_cpu_linear_backward_bias(&s->linear, run->values[s->node->out].grad, dbias,
                                     accumulate);
-    if (s->factors == PS_CPU_BF16)
+    if (ps_cpu_factors_are_narrow(s->factors))
         return ps_cpu_conv_backward(&s->conv, run->library->stream, s->x ? s->x : in->at,
                                     dweight, NULL, accumulate);
     PS_TRY(

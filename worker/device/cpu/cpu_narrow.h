@@ -1,18 +1,18 @@
-/* What is rounded to bf16, by layer_precision.h: the factors of convolutions and linear
- * layers, and, where the processor multiplies bf16, the values between layers with their
- * gradients. A step without code for bf16 computes with float32 copies of them, which
- * cpu_lend.h makes. */
+/* What is rounded to 16 bits, by layer_precision.h: the factors of convolutions and
+ * linear layers, and, where the processor multiplies such factors, the values between
+ * layers with their gradients. A step without code for them computes with float32 copies
+ * of them, which cpu_lend.h makes. */
 #ifndef PS_CPU_NARROW_H
 #define PS_CPU_NARROW_H
 
 #include "cpu_plan.h"
 
-/* Chooses the values that are bf16. */
+/* Chooses the values that have 16 bits. */
 void ps_cpu_narrow_choose(ps_cpu_run *run);
-/* Sets which of its bf16 values the step, whose primitives and layouts are planned, has
+/* Sets which of its narrow values the step, whose primitives and layouts are planned, has
  * no code for. */
 void ps_cpu_narrow_lend(const ps_cpu_run *run, ps_cpu_step *step);
-/* Whether the step computes with bf16 in its input k, and in its output. */
+/* Whether the step computes with 16 bits in its input k, and in its output. */
 bool ps_cpu_narrow_in(const ps_cpu_run *run, const ps_cpu_step *step, int k);
 bool ps_cpu_narrow_out(const ps_cpu_run *run, const ps_cpu_step *step);
 

@@ -113,9 +113,10 @@ static ps_err init_conv(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in,
 
 static ps_err init_norm(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in)
 {
-    const ps_cpu_batchnorm_use use = {.relu = has_library_relu(s->node),
-                                      .training = run->options->training,
-                                      .narrow = ps_cpu_narrow_in(run, s, 0)};
+    const ps_cpu_batchnorm_use use = {
+        .relu = has_library_relu(s->node),
+        .training = run->options->training,
+        .type = ps_cpu_narrow_in(run, s, 0) ? run->library->factors : PS_CPU_FLOAT32};
     return ps_cpu_batchnorm_init(&s->batchnorm, run->library->engine, s->node->layer, in,
                                  &use);
 }
@@ -137,7 +138,7 @@ static void init_dropout(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in
     s->dropout = dropout_of(s->node->layer, in);
 }
 
-/* Makes primitives for products of bf16, where the library has fast ones; elsewhere
+/* Makes primitives for products of 16 bits, where the library has fast ones; elsewhere
  * float32's products take rounded factors. */
 static ps_err init_narrow_linear(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in)
 {
@@ -146,11 +147,11 @@ static ps_err init_narrow_linear(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_s
         .data_gradient = run->graph->edges[s->node->in[0]].needs_grad,
         .factors = s->factors,
     };
-    if (s->factors == PS_CPU_ROUNDED) return PS_OK;
+    if (ps_cpu_factors_are_rounded(s->factors)) return PS_OK;
     ps_err err =
         ps_cpu_conv_init(&s->conv, run->library->engine, s->node->layer, in, &use);
     if (err != PS_ERR_UNSUPPORTED) return err;
-    s->factors = PS_CPU_ROUNDED;
+    s->factors = ps_cpu_factors_rounded(s->factors);
     return PS_OK;
 }
 
@@ -262,7 +263,7 @@ static bool has_primitives(const ps_cpu_step *s)
 {
     const ps_layer_kind kind = s->node->layer->kind;
     return kind == PS_LAYER_CONV2D ||
-           (kind == PS_LAYER_LINEAR && s->factors == PS_CPU_BF16);
+           (kind == PS_LAYER_LINEAR && ps_cpu_factors_are_narrow(s->factors));
 }
 
 static ps_err take_turned(ps_cpu_run *run, ps_cpu_step *s)
@@ -404,8 +405,8 @@ static ps_err take_gradients(ps_cpu_run *run, ps_cpu_step *s)
         PS_TRY(ps_memory_plan_take(&run->memory, value_bytes(in), &in->grad_slot));
     }
     PS_TRY(take_library_gradient(run, s));
-    const bool factors =
-        ps_cpu_narrow_out(run, s) || (s->lends_out && s->factors == PS_CPU_ROUNDED);
+    const bool factors = ps_cpu_narrow_out(run, s) ||
+                         (s->lends_out && ps_cpu_factors_are_rounded(s->factors));
     if (s->factors != PS_CPU_FLOAT32 && !factors)
         PS_TRY(ps_memory_plan_take(&run->memory,
                                    (size_t)ps_cpu_shape_count(&out->shape) *

@@ -18,7 +18,7 @@ typedef struct ps_cpu_value {
     int slot, grad_slot; // slot: of a root only; grad_slot: of any value
     void *at, *grad;     // at of value 0: the pass's input
     int last_reader;     // node; for a root, of all its views too
-    bool narrow;         // both are bf16, else float32 (cpu_narrow.h)
+    bool narrow;         // both have 16 bits, else float32 (cpu_narrow.h)
 } ps_cpu_value;
 
 enum { PS_CPU_INPUTS = 2 }; // of a step, at most
@@ -59,7 +59,7 @@ typedef struct ps_cpu_step {
     float *weights;
     uint8_t *mask;
     uint32_t *argmax;
-    /* Values that are bf16, and float32 to this step: while it computes, their memory is
+    /* Values of 16 bits that are float32 to this step: while it computes, their memory is
      * that of float32 copies (cpu_lend.h). grad: of the gradients. */
     bool lends[PS_CPU_INPUTS], lends_out;
     ps_cpu_loan loan[PS_CPU_INPUTS], loan_out, loan_grad[PS_CPU_INPUTS], loan_out_grad;

@@ -4,7 +4,6 @@
 
 #include "arith.h"
 #include "cpu_level.h"
-#include "float16.h"
 
 PS_PER_LEVEL(void, ps_cpu_sum_forward,
              (int64_t count, const float *a, const float *b, float *y, bool relu),
@@ -33,36 +32,40 @@ PS_PER_LEVEL(void, ps_cpu_pass, (int64_t count, const float *dy, float *dx, bool
     }
 }
 
-PS_PER_LEVEL(void, ps_cpu_sum_forward_bf16,
-             (int64_t count, const uint16_t *a, const uint16_t *b, uint16_t *y,
-              bool relu),
-             (count, a, b, y, relu))
+static inline float sum_of(float a, float b, bool relu)
 {
-#pragma omp parallel for simd
-    for (int64_t i = 0; i < count; i++) {
-        const float sum = ps_float_of_bf16(a[i]) + ps_float_of_bf16(b[i]);
-        y[i] = ps_bf16_of(relu ? ps_relu(sum) : sum);
-    }
+    return relu ? ps_relu(a + b) : a + b;
 }
 
-PS_PER_LEVEL(void, ps_cpu_pass_bf16,
-             (int64_t count, const uint16_t *dy, uint16_t *dx, bool add),
-             (count, dy, dx, add))
+PS_PER_LEVEL(void, ps_cpu_sum_forward_narrow,
+             (ps_cpu_factors type, int64_t count, const uint16_t *a, const uint16_t *b,
+              uint16_t *y, bool relu),
+             (type, count, a, b, y, relu))
 {
-    if (add) {
-#pragma omp parallel for simd
-        for (int64_t i = 0; i < count; i++)
-            dx[i] = ps_bf16_of(ps_float_of_bf16(dx[i]) + ps_float_of_bf16(dy[i]));
-    } else if (dx != dy) {
+    PS_CPU_EACH(type, count,
+                y[i] = ps_cpu_narrow_of(AS, sum_of(ps_cpu_wide_of(AS, a[i]),
+                                                   ps_cpu_wide_of(AS, b[i]), relu)));
+}
+
+PS_PER_LEVEL(void, ps_cpu_pass_narrow,
+             (ps_cpu_factors type, int64_t count, const uint16_t *dy, uint16_t *dx,
+              bool add),
+             (type, count, dy, dx, add))
+{
+    if (add)
+        PS_CPU_EACH(type, count,
+                    dx[i] = ps_cpu_narrow_of(AS, ps_cpu_wide_of(AS, dx[i]) +
+                                                     ps_cpu_wide_of(AS, dy[i])));
+    else if (dx != dy)
         memcpy(dx, dy, sizeof *dx * (size_t)count);
-    }
 }
 
 PS_PER_LEVEL(void, ps_cpu_pass_rounded,
-             (int64_t count, const float *dy, uint16_t *dx, bool add),
-             (count, dy, dx, add))
+             (ps_cpu_factors type, int64_t count, const float *dy, uint16_t *dx,
+              bool add),
+             (type, count, dy, dx, add))
 {
-#pragma omp parallel for simd
-    for (int64_t i = 0; i < count; i++)
-        dx[i] = ps_bf16_of(add ? ps_float_of_bf16(dx[i]) + dy[i] : dy[i]);
+    PS_CPU_EACH(
+        type, count,
+        dx[i] = ps_cpu_narrow_of(AS, add ? ps_cpu_wide_of(AS, dx[i]) + dy[i] : dy[i]));
 }

@@ -1,13 +1,11 @@
 #include "cpu_product_choice.h"
 
-#include <string.h>
-
 #include "cpu_windows.h"
 
 typedef struct maker {
     ps_dnnl_product product;
     ps_dnnl_md *x, *dy, *weights;     // factors
-    ps_dnnl_md *y;                    // bf16 or float32
+    ps_dnnl_md *y;                    // a factor or float32
     ps_dnnl_md *dx, *dweights, *bias; // float32; bias may be NULL
     dnnl_primitive_attr_t attr, attr_back;
 } maker;
@@ -31,9 +29,8 @@ static void maker_fini(maker *m)
 static ps_err make_descriptors(maker *m, const char *who, const sizes *s,
                                const ps_cpu_conv_use *use)
 {
-    const bool bf16 = use->factors == PS_CPU_BF16;
-    const dnnl_data_type_t factor = bf16 ? dnnl_bf16 : dnnl_f32;
-    const dnnl_data_type_t result = bf16 && use->narrow_y ? dnnl_bf16 : dnnl_f32;
+    const dnnl_data_type_t factor = ps_cpu_factor_type(use->factors);
+    const dnnl_data_type_t result = use->narrow_y ? factor : dnnl_f32;
     const dnnl_dims_t x = {s->n, s->in}, y = {s->n, s->out}, weights = {s->out, s->in};
     const dnnl_dims_t bias = {s->out};
     PS_TRY(ps_dnnl_md_create_as(who, 2, x, factor, dnnl_nc, &m->x));
@@ -95,7 +92,7 @@ static ps_err make_passes(const maker *m, const ps_cpu_conv_use *use,
 
 static bool is_reference(dnnl_primitive_desc_t pd)
 {
-    return pd && strstr(ps_dnnl_pd_name(pd), "ref");
+    return pd && ps_dnnl_pd_is_reference(pd);
 }
 
 static ps_err choose(ps_cpu_conv_choice *c, dnnl_engine_t engine, const char *who,
@@ -135,8 +132,8 @@ ps_cpu_conv_products ps_cpu_product_of_windows(const ps_layer *l,
     if (l->groups > 1 || plane > PRODUCTS_PLANE || weights < PRODUCTS_WEIGHTS ||
         l->kernel[0] * l->kernel[1] > PS_CPU_WINDOW_ELEMENTS)
         return PS_CPU_NO_PRODUCTS;
-    if (use->factors == PS_CPU_BF16)
-        return ps_cpu_has_amx() ? PS_CPU_ALL_PRODUCTS : PS_CPU_NO_PRODUCTS;
+    if (ps_cpu_factors_are_narrow(use->factors))
+        return ps_cpu_has_amx(use->factors) ? PS_CPU_ALL_PRODUCTS : PS_CPU_NO_PRODUCTS;
     return use->factors == PS_CPU_FLOAT32 && use->training ? PS_CPU_WEIGHTS_PRODUCTS
                                                            : PS_CPU_NO_PRODUCTS;
 }

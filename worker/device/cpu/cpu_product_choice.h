@@ -1,5 +1,5 @@
 /* Which of oneDNN's implementations compute products of matrices: linear layers whose
- * factors are bf16, and convolutions of small planes. */
+ * factors have 16 bits, and convolutions of small planes. */
 #ifndef PS_CPU_PRODUCT_CHOICE_H
 #define PS_CPU_PRODUCT_CHOICE_H
 

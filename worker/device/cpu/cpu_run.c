@@ -124,8 +124,8 @@ static void forward_add(ps_cpu_run *run, ps_cpu_step *s)
     const ps_cpu_value *y = &run->values[s->node->out];
     const float *other = b->at;
     if (ps_cpu_narrow_out(run, s)) {
-        ps_cpu_sum_forward_bf16(ps_cpu_shape_count(&y->shape), a->at, b->at, y->at,
-                                s->node->relu);
+        ps_cpu_sum_forward_narrow(run->library->factors, ps_cpu_shape_count(&y->shape),
+                                  a->at, b->at, y->at, s->node->relu);
         return;
     }
     if (a->shape.lanes != b->shape.lanes) {
@@ -141,8 +141,10 @@ static void forward_concat(ps_cpu_run *run, ps_cpu_step *s)
     const ps_cpu_value *b = &run->values[s->node->in[1]];
     const ps_cpu_value *y = &run->values[s->node->out];
     if (ps_cpu_narrow_out(run, s)) {
-        ps_cpu_concat_forward_bf16(&a->shape, a->at, &y->shape, 0, y->at);
-        ps_cpu_concat_forward_bf16(&b->shape, b->at, &y->shape, a->shape.c, y->at);
+        ps_cpu_concat_forward_narrow(run->library->factors, &a->shape, a->at, &y->shape,
+                                     0, y->at);
+        ps_cpu_concat_forward_narrow(run->library->factors, &b->shape, b->at, &y->shape,
+                                     a->shape.c, y->at);
         return;
     }
     ps_cpu_concat_forward(&a->shape, a->at, &y->shape, 0, y->at);
@@ -156,8 +158,8 @@ static void backward_concat(ps_cpu_run *run, ps_cpu_step *s)
     for (int k = 0; k < 2; k++) {
         const ps_cpu_value *in = &run->values[s->node->in[k]];
         if (in->grad && ps_cpu_narrow_out(run, s))
-            ps_cpu_concat_backward_bf16(&out->shape, first, out->grad, &in->shape,
-                                        in->grad, s->add[k]);
+            ps_cpu_concat_backward_narrow(run->library->factors, &out->shape, first,
+                                          out->grad, &in->shape, in->grad, s->add[k]);
         else if (in->grad)
             ps_cpu_concat_backward(&out->shape, first, out->grad, &in->shape, in->grad,
                                    s->add[k]);
@@ -202,7 +204,8 @@ static void forward_activation(ps_cpu_run *run, ps_cpu_step *s)
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const ps_cpu_value *out = &run->values[s->node->out];
     if (ps_cpu_narrow_out(run, s))
-        ps_cpu_activation_forward_bf16(l, &in->shape, in->at, out->at);
+        ps_cpu_activation_forward_narrow(run->library->factors, l, &in->shape, in->at,
+                                         out->at);
     else
         ps_cpu_activation_forward(l, &in->shape, in->at, out->at);
 }
@@ -215,7 +218,8 @@ static void backward_activation(ps_cpu_run *run, ps_cpu_step *s, const ps_layer 
     const ps_cpu_value *out = &run->values[s->node->out];
     const int64_t count = ps_cpu_shape_count(&out->shape);
     if (ps_cpu_narrow_out(run, s))
-        ps_cpu_activation_backward_bf16(l, count, v, out->grad, dx, add);
+        ps_cpu_activation_backward_narrow(run->library->factors, l, count, v, out->grad,
+                                          dx, add);
     else
         ps_cpu_activation_backward(l, count, v, out->grad, dx, add);
 }
@@ -333,9 +337,11 @@ static void finish_gradient(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape 
     if (!s->dx || !in->grad) return;
     const bool narrow = ps_cpu_narrow_in(run, s, 0);
     if (narrow && narrow_dx)
-        ps_cpu_pass_bf16(ps_cpu_shape_count(shape), s->dx, in->grad, s->add[0]);
+        ps_cpu_pass_narrow(run->library->factors, ps_cpu_shape_count(shape), s->dx,
+                           in->grad, s->add[0]);
     else if (narrow)
-        ps_cpu_pass_rounded(ps_cpu_shape_count(shape), s->dx, in->grad, s->add[0]);
+        ps_cpu_pass_rounded(run->library->factors, ps_cpu_shape_count(shape), s->dx,
+                            in->grad, s->add[0]);
     else if (shape->lanes == in->shape.lanes)
         ps_cpu_pass(ps_cpu_shape_count(shape), s->dx, in->grad, s->add[0]);
     else
@@ -429,8 +435,8 @@ static void backward_pass_on(ps_cpu_run *run, ps_cpu_step *s)
         const ps_cpu_value *in = &run->values[s->node->in[k]];
         if (!in->grad) continue;
         if (ps_cpu_narrow_in(run, s, k))
-            ps_cpu_pass_bf16(ps_cpu_shape_count(&out->shape), out->grad, in->grad,
-                             s->add[k]);
+            ps_cpu_pass_narrow(run->library->factors, ps_cpu_shape_count(&out->shape),
+                               out->grad, in->grad, s->add[k]);
         else if (in->shape.lanes == out->shape.lanes || s->view)
             ps_cpu_pass(ps_cpu_shape_count(&out->shape), out->grad, in->grad, s->add[k]);
         else

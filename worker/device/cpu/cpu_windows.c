@@ -79,7 +79,8 @@ static inline int64_t run_of(const ps_cpu_windows *w, slice s, group g, int64_t 
     return lanes - c % lanes < left ? lanes - c % lanes : left;
 }
 
-/* out: n channels of the slice, as float32. bytes: of an element of x. */
+/* out: n channels of the slice, as float32. bytes: of an element of x; 16 bits of any
+ * type become the upper half, and are only moved. */
 static inline void fetch(const ps_cpu_windows *w, slice s, group g, size_t bytes,
                          const void *x, float *restrict out)
 {

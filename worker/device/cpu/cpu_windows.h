@@ -23,7 +23,7 @@ ps_cpu_windows ps_cpu_windows_of(const ps_layer *layer, const ps_cpu_shape *in);
 int64_t ps_cpu_windows_rows(const ps_cpu_windows *windows);
 int64_t ps_cpu_windows_columns(const ps_cpu_windows *windows);
 
-/* Fills the matrix from x. bytes: of an element, which is bf16 (2) or float32 (4).
+/* Fills the matrix from x. bytes: of an element, which has 16 bits (2) or is float32 (4).
  * Padding is zero. */
 void ps_cpu_windows_gather(const ps_cpu_windows *windows, size_t bytes, const void *x,
                            void *matrix);

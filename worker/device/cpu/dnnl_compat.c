@@ -3,6 +3,7 @@
 #include <oneapi/dnnl/dnnl_debug.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "mem.h"
 
@@ -20,6 +21,11 @@ const char *ps_dnnl_pd_name(const_dnnl_primitive_desc_t pd)
     const char *name = "";
     dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name);
     return name;
+}
+
+bool ps_dnnl_pd_is_reference(const_dnnl_primitive_desc_t pd)
+{
+    return strstr(ps_dnnl_pd_name(pd), "ref") != NULL;
 }
 
 ps_err ps_dnnl_attr_create(const char *who, bool relu, dnnl_primitive_attr_t *out)

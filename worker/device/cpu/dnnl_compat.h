@@ -18,9 +18,14 @@
 #if DNNL_VERSION_MAJOR >= 3
 typedef struct dnnl_memory_desc ps_dnnl_md;
 enum { PS_DNNL_NORM_BACKWARD_TAKES_SHIFT = 0 }; // it refuses arguments it does not use
+enum {
+    PS_DNNL_ISA_FP16 = dnnl_cpu_isa_avx512_core_fp16,
+    PS_DNNL_ISA_AMX_FP16 = dnnl_cpu_isa_avx512_core_amx_fp16
+};
 #else
 typedef dnnl_memory_desc_t ps_dnnl_md;
 enum { PS_DNNL_NORM_BACKWARD_TAKES_SHIFT = 1 }; // version 2 refuses to run without it
+enum { PS_DNNL_ISA_FP16 = -2, PS_DNNL_ISA_AMX_FP16 = -1 }; // no processor has them in it
 #endif
 
 /* Batch normalisation's scale and shift, and their gradients, are two arrays of (C). In
@@ -59,6 +64,8 @@ const ps_dnnl_md *ps_dnnl_pd_md(const_dnnl_primitive_desc_t pd, dnnl_query_t wha
 
 /* The implementation's name, such as "ref:any"; borrowed from pd. */
 const char *ps_dnnl_pd_name(const_dnnl_primitive_desc_t pd);
+/* Whether it is plain code, which takes a hundred times what a kernel takes. */
+bool ps_dnnl_pd_is_reference(const_dnnl_primitive_desc_t pd);
 
 /* Attributes: the scratchpad is the caller's; relu: max(0, .) after the operation, which
  * turns NaN into 0 (cpu_nan.h). */
