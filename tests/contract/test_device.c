@@ -128,21 +128,23 @@ static void test_narrow_models(void **state)
 }
 
 /* A convolution that the cpu device computes by Winograd's algorithm, of rounded factors,
- * where its processor has no faster products of bf16. */
+ * where its processor has no faster products of 16 bits. */
 static void test_narrow_winograd(void **state)
 {
-    rig r;
-    rig_device device;
-    if (on.kind != PS_DEVICE_CPU || !narrow(0, &device)) return;
-    device.winograd = PS_WINOGRAD_GRADIENTS;
-    rig_init(
-        &r, &device, "[64, 19, 19]", "cross_entropy",
-        "{batch_norm2d: {name: bn}}, {conv2d: {name: a, out: 64, kernel: 3, padding: "
-        "1}}, relu, {avg_pool2d: global}, flatten, {linear: {name: b, out: 3}}",
-        6);
-    rig_compare(&r, 6, &plain_pass);
-    print_message("%.2g of the bounds\n", r.worst);
-    rig_fini(&r);
+    for (size_t i = 0; i < NARROW; i++) {
+        rig r;
+        rig_device device;
+        if (on.kind != PS_DEVICE_CPU || !narrow(i, &device)) return;
+        device.winograd = PS_WINOGRAD_GRADIENTS;
+        rig_init(
+            &r, &device, "[64, 19, 19]", "cross_entropy",
+            "{batch_norm2d: {name: bn}}, {conv2d: {name: a, out: 64, kernel: 3, padding: "
+            "1}}, relu, {avg_pool2d: global}, flatten, {linear: {name: b, out: 3}}",
+            6);
+        rig_compare(&r, 6, &plain_pass);
+        print_message("%.2g of the bounds\n", r.worst);
+        rig_fini(&r);
+    }
 }
 
 /* Sums of 3 equal inputs times 1: the inputs are rounded to nearest, ties to even, and
@@ -564,21 +566,31 @@ static void test_counts_batches(void **state)
     rig_fini(&r);
 }
 
+/* Refused, or there: a refusal names what there is instead. */
+static void check_fp16(void)
+{
+    ps_device *device = NULL;
+    const ps_device_options options = {
+        .index = -1, .threads = 1, .precision = PS_PRECISION_FP16};
+    ps_err err = ps_device_open(PS_DEVICE_CPU, &options, &device);
+    if (err == PS_OK) {
+        char text[200];
+        ps_device_describe(device, text, sizeof text);
+        assert_non_null(strstr(text, ", products in fp16: a"));
+        ps_device_close(&device);
+        return;
+    }
+    assert_int_equal(err, PS_ERR_UNSUPPORTED);
+    assert_null(device);
+    assert_non_null(strstr(ps_err_message(), "oneDNN"));
+    assert_true(strstr(ps_err_message(), "take train.precision=bf16") ||
+                strstr(ps_err_message(), "take train.precision=float32"));
+}
+
 static void test_refusals(void **state)
 {
     rig r;
-    ps_device *device = NULL;
-    ps_device_options options = {
-        .index = -1, .threads = 1, .precision = PS_PRECISION_FP16};
-    if (on.kind == PS_DEVICE_CPU) {
-        assert_int_equal(ps_device_open(PS_DEVICE_CPU, &options, &device),
-                         PS_ERR_UNSUPPORTED);
-        assert_null(device);
-        // what there is instead
-        assert_true(strstr(ps_err_message(), "train.precision=bf16") ||
-                    strstr(ps_err_message(), "train.precision=float32"));
-    }
-    options.precision = PS_PRECISION_FLOAT32;
+    if (on.kind == PS_DEVICE_CPU) check_fp16();
     rig_init(&r, &on, "[3]", "cross_entropy", "{linear: {name: a, out: 3}}", 4);
     ps_batch batch = rig_batch(&r, 4);
     float out[12];
@@ -608,7 +620,11 @@ int main(int argc, char **argv)
     bool known = true;
     if (argc > 1) known = ps_word_find(ps_device_words, argv[1], (int *)&on.kind);
     if (argc > 2) known &= ps_word_find(ps_switch_words, argv[2], (int *)&on.cudnn);
-    if (argc > 3 && strcmp(argv[3], "bf16") == 0) on.rounding = &rig_sixteen_bits[0];
+    for (size_t i = 0; argc > 3 && i < NARROW; i++) {
+        const int precision = (int)rig_sixteen_bits[i].precision;
+        if (strcmp(argv[3], ps_word_name(ps_precision_words, precision)) == 0)
+            on.rounding = &rig_sixteen_bits[i];
+    }
     if (!known) return 2;
     if (!opens(&on)) {
         printf("skipped: %s\n", ps_err_message());

@@ -15,13 +15,15 @@ BF16 = ["train.precision=bf16", "train.device=cpu"]
 SHORT = ["train.steps=20", "train.eval_every=0", "train.seed=3"]
 
 
-class Bf16(JobTest):
+class Narrow:
+    """What holds of each precision of 16 bits; with JobTest."""
+
     def test_digits_reach_97_percent(self):
-        self.psrun("-s", 1, "-w", 2, DIGITS, *BF16)
+        self.psrun("-s", 1, "-w", 2, DIGITS, *self.keys)
         s = self.summary()
         self.assertGreaterEqual(s["test_accuracy"], 0.97)
-        self.assertEqual(s["precision"], "bf16")
-        self.assertRegex(s["device"], "products in bf16: (amx_bf16|avx512_bf16|emulated)")
+        self.assertEqual(f"train.precision={s['precision']}", self.keys[0])
+        self.assertRegex(s["device"], self.products)
 
     def test_the_same_bits_over_servers_chunks_modes_and_runs(self):
         ways = {"ps": (["-s", 1], []), "servers": (["-s", 3], []), "again": (["-s", 1], []),
@@ -29,14 +31,15 @@ class Bf16(JobTest):
                 "chunks": (["-s", 2], ["exchange.chunk=16384"]),
                 "allreduce": (["-m", "allreduce"], [])}
         for name, (options, settings) in ways.items():
-            self.psrun("-w", 3, *options, DIGITS, *SHORT, *BF16, *settings, out=name)
+            self.psrun("-w", 3, *options, DIGITS, *SHORT, *self.keys, *settings, out=name)
         self.assertEqual({self.weights(name) for name in ways}, {self.weights("ps")})
         self.psrun("-w", 3, "-s", 1, DIGITS, *SHORT, "train.device=cpu", out="float32")
         self.assertNotEqual(self.weights("float32"), self.weights("ps"))
 
-    def test_fp16_is_refused(self):
-        shown = self.psrun("-m", "single", DIGITS, "train.precision=fp16", "train.device=cpu", code=1)
-        self.assertRegex(shown, r"train\.precision is fp16.*this processor has")
+
+class Bf16(Narrow, JobTest):
+    keys = BF16
+    products = "products in bf16: (amx_bf16|avx512_bf16|emulated)"
 
     def test_one_warning_where_it_is_emulated(self):
         with mock.patch.dict(os.environ, ONEDNN_MAX_CPU_ISA="AVX2"):

@@ -1,5 +1,7 @@
 #include "cpu_instructions.h"
 
+#include "cpu_processor.h"
+
 /* oneDNN's levels are sets of bits: each includes those below it. */
 static bool has(unsigned level)
 {
@@ -27,20 +29,73 @@ dnnl_data_type_t ps_cpu_factor_type(ps_cpu_factors factors)
     return factors == PS_CPU_FP16 ? dnnl_f16 : dnnl_f32;
 }
 
-/* The CPU has no code for fp16. */
+static ps_err make_fp16_conv(dnnl_engine_t engine, dnnl_primitive_desc_t *out)
+{
+    static const char who[] = "fp16";
+    const dnnl_dims_t image = {1, 16, 8, 8}, weights = {16, 16, 3, 3};
+    ps_dnnl_md *x = NULL, *w = NULL;
+    ps_err err = ps_dnnl_md_create_as(who, 4, image, dnnl_f16, dnnl_nhwc, &x);
+    if (err == PS_OK)
+        err = ps_dnnl_md_create_as(who, 4, weights, dnnl_f16, dnnl_format_tag_any, &w);
+    const ps_dnnl_conv conv = {.engine = engine,
+                               .who = who,
+                               .alg = dnnl_convolution_direct,
+                               .src = x,
+                               .weights = w,
+                               .dst = x,
+                               .stride = {1, 1},
+                               .padding = {1, 1}};
+    if (err == PS_OK) err = ps_dnnl_conv_forward(&conv, true, out);
+    ps_dnnl_md_destroy(&x);
+    ps_dnnl_md_destroy(&w);
+    return err;
+}
+
+/* Asks the library for a convolution: versions that know the instructions do not all have
+ * code for them. */
+static bool has_fp16(void)
+{
+    dnnl_engine_t engine = NULL;
+    dnnl_primitive_desc_t pd = NULL;
+    bool fast = false;
+    if (!has(PS_DNNL_ISA_FP16) ||
+        dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success)
+        return false;
+    if (make_fp16_conv(engine, &pd) == PS_OK) {
+        fast = !ps_dnnl_pd_is_reference(pd);
+        dnnl_primitive_desc_destroy(pd);
+    }
+    dnnl_engine_destroy(engine);
+    return fast;
+}
+
+/* Says what the processor and the library offer, and what would mend it. */
 static ps_err refuse_fp16(void)
 {
-    const bool bf16 = has(dnnl_cpu_isa_avx512_core_bf16);
-    if (!bf16)
-        return ps_err_set(
-            PS_ERR_UNSUPPORTED,
-            "device cpu: train.precision is fp16, which NVIDIA GPUs compute "
-            "in (train.device=cuda); this processor has instructions for "
-            "float32 alone (train.precision=float32)");
+    static const char subject[] = "device cpu: train.precision is fp16";
+    const dnnl_version_t *v = dnnl_version();
+    const char *instead = has(dnnl_cpu_isa_avx512_core_bf16) ? "train.precision=bf16"
+                                                             : "train.precision=float32";
+    const char *own = ps_cpu_processor_has("amx_fp16")      ? "AMX-FP16"
+                      : ps_cpu_processor_has("avx512_fp16") ? "AVX512-FP16"
+                                                            : NULL;
+    if (!own)
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "%s; this processor has no AVX512-FP16, and the best that "
+                          "oneDNN %d.%d.%d uses here is %s: take %s, or a GPU "
+                          "(train.device=cuda)",
+                          subject, v->major, v->minor, v->patch, ps_cpu_isa_name(),
+                          instead);
+    if (v->major < 3)
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "%s; this processor has %s, but oneDNN %d.%d.%d has no fp16 "
+                          "for CPUs: build with oneDNN 3, or take %s",
+                          subject, own, v->major, v->minor, v->patch, instead);
     return ps_err_set(PS_ERR_UNSUPPORTED,
-                      "device cpu: train.precision is fp16, which NVIDIA GPUs compute in "
-                      "(train.device=cuda); this processor has %s (train.precision=bf16)",
-                      ps_cpu_products_name(PS_CPU_BF16));
+                      "%s; this processor has %s, but oneDNN %d.%d.%d uses %s at most: "
+                      "unset ONEDNN_MAX_CPU_ISA, build with a newer oneDNN, or take %s",
+                      subject, own, v->major, v->minor, v->patch, ps_cpu_isa_name(),
+                      instead);
 }
 
 ps_err ps_cpu_factors_choose(ps_precision precision, ps_cpu_factors *out)
@@ -48,7 +103,9 @@ ps_err ps_cpu_factors_choose(ps_precision precision, ps_cpu_factors *out)
     *out = PS_CPU_FLOAT32;
     if (precision == PS_PRECISION_BF16)
         *out = has(dnnl_cpu_isa_avx512_core_bf16) ? PS_CPU_BF16 : PS_CPU_ROUNDED_BF16;
-    return precision == PS_PRECISION_FP16 ? refuse_fp16() : PS_OK;
+    if (precision != PS_PRECISION_FP16) return PS_OK;
+    *out = PS_CPU_FP16;
+    return has_fp16() ? PS_OK : refuse_fp16();
 }
 
 const char *ps_cpu_isa_name(void)
