@@ -17,7 +17,7 @@
 
 static struct {
     bool says_reference;
-    int n_run, n_reference, n_products, n_winograd, n_bf16;
+    int n_run, n_reference, n_products, n_winograd, n_bf16, n_fp16;
     int n_inner; // inner products
 } library;
 
@@ -56,6 +56,7 @@ dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
     library.n_products += strstr(name, "gemm:") != NULL;
     library.n_winograd += strstr(name, "wino") != NULL;
     library.n_bf16 += strstr(name, "bf16") != NULL;
+    library.n_fp16 += strstr(name, "fp16") != NULL;
     return __real_dnnl_primitive_execute(primitive, stream, n, args);
 }
 
@@ -159,6 +160,33 @@ static void test_wide_depthwise_windows_are_float32_in_bf16(void **state)
     assert_int_equal(count_bf16(7), 0);
     if (dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core_bf16)
         assert_true(count_bf16(3) > 0);
+}
+
+/* All passes, except that AVX512-FP16 has none for the gradients of weights. */
+static void test_fp16_has_kernels(void **state)
+{
+    enum { PASSES = 3 }; // two forward, one back
+    static const rig_device narrow = {.kind = PS_DEVICE_CPU,
+                                      .rounding = &rig_sixteen_bits[1]};
+    const ps_device_options options = {.threads = 1, .precision = PS_PRECISION_FP16};
+    ps_device *device = NULL;
+    if (ps_device_open(PS_DEVICE_CPU, &options, &device) != PS_OK) {
+        print_message("skipped: %s\n", ps_err_message());
+        return;
+    }
+    ps_device_close(&device);
+    rig r;
+    rig_init(&r, &narrow, "[3, 12, 12]", "cross_entropy",
+             "{conv2d: {name: a, out: 16, kernel: 3, padding: 1}}, relu, {conv2d: {name: "
+             "b, out: 24, kernel: 5}}, relu, {avg_pool2d: global}, flatten",
+             2);
+    ps_batch batch = rig_batch(&r, 2);
+    library.n_fp16 = library.n_reference = 0;
+    assert_int_equal(ps_program_forward(r.program, &batch, &training, NULL), PS_OK);
+    assert_int_equal(ps_program_backward(r.program, &batch, &training), PS_OK);
+    assert_true(library.n_fp16 >= PASSES);
+    assert_int_equal(library.n_reference, 0);
+    rig_fini(&r);
 }
 
 /* Passes that a step of two convolutions of that many channels makes as products. */
@@ -366,6 +394,7 @@ int main(void)
         cmocka_unit_test(test_no_reference_code_runs),
         cmocka_unit_test(test_padded_large_windows_have_kernels),
         cmocka_unit_test(test_wide_depthwise_windows_are_float32_in_bf16),
+        cmocka_unit_test(test_fp16_has_kernels),
         cmocka_unit_test(test_small_planes_are_products),
         cmocka_unit_test(test_winograd_is_used_where_it_pays),
         cmocka_unit_test(test_winograd_makes_the_same_outputs),

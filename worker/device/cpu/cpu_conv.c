@@ -93,6 +93,7 @@ static void set_layouts(ps_cpu_conv *c, const ps_cpu_conv_choice *choice)
     c->out = choice->out;
     c->slow = choice->slow;
     c->products = choice->products;
+    c->wide_weights = choice->wide_weights;
     if (choice->border) {
         c->bordered = choice->in;
         c->in.h = h;
@@ -235,6 +236,12 @@ static size_t rows_dy_bytes(const ps_cpu_conv *c)
     return sizeof(float) * (size_t)(ps_cpu_windows_rows(&c->windows) * c->out.c);
 }
 
+/* Of float32 copies for the gradient of the weights. */
+static size_t wide_bytes(const ps_cpu_conv *c, const ps_cpu_shape *shape)
+{
+    return c->wide_weights ? sizeof(float) * (size_t)ps_cpu_shape_count(shape) : 0;
+}
+
 static size_t rounded_bytes(const ps_cpu_conv *c)
 {
     if (c->factors == PS_CPU_FLOAT32) return 0;
@@ -258,6 +265,19 @@ ps_err ps_cpu_conv_plan_forward(ps_cpu_conv *c, ps_memory_plan *memory, bool tra
     if (!training) ps_memory_plan_give(memory, c->slot.rounded);
     bool kept = training && c->backward_data.primitive && !c->own_weights_back;
     if (!kept) ps_memory_plan_give(memory, c->slot.weights);
+    return PS_OK;
+}
+
+/* What the gradient of the weights needs while it is computed. */
+static ps_err lend_weights_scratch(ps_cpu_conv *c, ps_memory_plan *memory)
+{
+    PS_TRY(ps_memory_plan_take(memory, wide_bytes(c, &c->in), &c->slot.wide_x));
+    PS_TRY(ps_memory_plan_take(memory, wide_bytes(c, &c->out), &c->slot.wide_dy));
+    PS_TRY(ps_memory_plan_take(memory, ps_cpu_op_scratch_bytes(&c->backward_weights),
+                               &c->slot.scratch_weights));
+    ps_memory_plan_give(memory, c->slot.scratch_weights);
+    ps_memory_plan_give(memory, c->slot.wide_x);
+    ps_memory_plan_give(memory, c->slot.wide_dy);
     return PS_OK;
 }
 
@@ -298,9 +318,7 @@ ps_err ps_cpu_conv_plan_backward(ps_cpu_conv *c, ps_memory_plan *memory)
     PS_TRY(ps_memory_plan_take(memory, ps_cpu_op_scratch_bytes(&c->backward_data),
                                &c->slot.scratch_data));
     ps_memory_plan_give(memory, c->slot.scratch_data);
-    PS_TRY(ps_memory_plan_take(memory, ps_cpu_op_scratch_bytes(&c->backward_weights),
-                               &c->slot.scratch_weights));
-    ps_memory_plan_give(memory, c->slot.scratch_weights);
+    PS_TRY(lend_weights_scratch(c, memory));
     ps_memory_plan_give(memory, c->slot.weights_back);
     ps_memory_plan_give(memory, c->slot.gradient);
     ps_memory_plan_give(memory, c->slot.plain_gradient);
@@ -338,6 +356,7 @@ static void *forward_source(const ps_cpu_conv *c, void *x)
 /* What the gradient of the weights is computed of. */
 static void *weights_source(const ps_cpu_conv *c, void *x)
 {
+    if (c->wide_x) return c->wide_x;
     return c->rows ? c->rows : forward_source(c, x);
 }
 
@@ -399,11 +418,15 @@ static ps_err bind_backward_weights(ps_cpu_conv *c, const ps_memory_plan *memory
                                          : c->plain_gradient;
     c->dy = p->dy;
     c->rows_dy = ps_memory_plan_at(memory, c->slot.rows_dy);
+    c->wide_x = ps_memory_plan_at(memory, c->slot.wide_x);
+    c->wide_dy = ps_memory_plan_at(memory, c->slot.wide_dy);
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SRC, ps_cpu_op_md(op, dnnl_query_src_md, 0),
                           weights_source(c, p->x)));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_DST,
                           ps_cpu_op_md(op, dnnl_query_diff_dst_md, 0),
-                          c->rows_dy ? c->rows_dy : p->dy));
+                          c->wide_dy   ? c->wide_dy
+                          : c->rows_dy ? c->rows_dy
+                                       : p->dy));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_WEIGHTS,
                           ps_cpu_op_md(op, dnnl_query_diff_weights_md, 0), gradient));
     if (p->bias)
@@ -445,9 +468,13 @@ ps_err ps_cpu_conv_forward(ps_cpu_conv *c, dnnl_stream_t stream, const void *x)
     return ps_cpu_op_run(&c->forward, who, stream);
 }
 
-/* Brings what the products of a gradient read into their order. */
+/* Brings what the gradient of the weights is computed of into its type or order. */
 static void arrange_factors(const ps_cpu_conv *c, const void *x)
 {
+    if (c->wide_x) {
+        ps_cpu_widen(c->factors, ps_cpu_shape_count(&c->in), x, c->wide_x);
+        ps_cpu_widen(c->factors, ps_cpu_shape_count(&c->out), c->dy, c->wide_dy);
+    }
     if (c->products != PS_CPU_WEIGHTS_PRODUCTS) return;
     ps_cpu_windows_gather(&c->windows, sizeof(float), x, c->rows);
     if (!c->rows_dy) return;
@@ -470,7 +497,7 @@ static ps_err backward_weights(ps_cpu_conv *c, dnnl_stream_t stream, const void 
     PS_TRY(ps_cpu_op_rebind(&c->backward_weights, who, DNNL_ARG_DIFF_BIAS,
                             accumulate || !dbias ? c->bias_gradient : dbias));
     arrange_factors(c, x);
-    if (!c->bordered_x && !c->rows) // else they have been filled
+    if (!c->bordered_x && !c->rows && !c->wide_x) // else they have been filled
         PS_TRY(ps_cpu_op_rebind(&c->backward_weights, who, DNNL_ARG_SRC, x));
     PS_TRY(ps_cpu_op_run(&c->backward_weights, who, stream));
     PS_TRY(ps_cpu_op_run(&c->order_gradient, who, stream));

@@ -31,6 +31,7 @@ typedef struct ps_cpu_conv {
         int scratch, scratch_data, scratch_weights;
         int bordered, bordered_dx;
         int rows, rows_dx, rows_dy;
+        int wide_x, wide_dy;
         int rounded;
     } slot;
     const float *weight; // in the parameter arena
@@ -41,6 +42,9 @@ typedef struct ps_cpu_conv {
     // NULL where they are not needed
     void *rows;
     float *rows_dx, *rows_dy;
+    float *wide_x,
+        *wide_dy; // factors of the weights' gradient; NULL: x and dy themselves
+    bool wide_weights;
     const void *dy;
     void *dx; // 16 bits with narrow_dx, else float32
     bool narrow_dx;

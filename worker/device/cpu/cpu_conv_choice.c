@@ -309,6 +309,42 @@ static ps_err make_pds(maker *m, plan *p)
                    &c->backward_weights);
 }
 
+/* The descriptions of the weights' gradient of float32 factors in the plan's layouts. */
+static ps_err make_wide(maker *m, const plan *p, order by, dnnl_primitive_desc_t *forward,
+                        dnnl_primitive_desc_t *backward)
+{
+    const char *who = m->conv.who;
+    ps_dnnl_md *src = NULL, *dst = NULL;
+    ps_err err = make_md(&p->choice.in, who, dnnl_f32, by, &src);
+    if (err == PS_OK) err = make_md(&p->choice.out, who, dnnl_f32, by, &dst);
+    m->conv.src = src;
+    m->conv.dst = dst;
+    m->conv.weights = m->any_weights_grad;
+    if (err == PS_OK) err = ps_dnnl_conv_forward(&m->conv, true, forward);
+    if (err == PS_OK) err = ps_dnnl_conv_backward_weights(&m->conv, *forward, backward);
+    ps_dnnl_md_destroy(&src);
+    ps_dnnl_md_destroy(&dst);
+    return err;
+}
+
+/* For AVX512-FP16 the library computes the gradient of the weights by its reference code
+ * alone. Float32 copies of the factors give the same products. */
+static ps_err widen_weights_pass(maker *m, plan *p, order by)
+{
+    ps_cpu_conv_choice *c = &p->choice;
+    dnnl_primitive_desc_t forward = NULL, wide = NULL;
+    if (m->factor != dnnl_f16 || !c->backward_weights ||
+        !ps_dnnl_pd_is_reference(c->backward_weights))
+        return PS_OK;
+    ps_err err = make_wide(m, p, by, &forward, &wide);
+    destroy_pd(&forward);
+    if (err != PS_OK) return err == PS_ERR_UNSUPPORTED ? PS_OK : err;
+    destroy_pd(&c->backward_weights);
+    c->backward_weights = wide;
+    c->wide_weights = true;
+    return PS_OK;
+}
+
 static bool fills_lanes(const ps_cpu_shape *s)
 {
     return s->c % s->lanes == 0;
@@ -336,6 +372,7 @@ static ps_err plan_init(plan *p, maker *m, order by, bool *known)
     if (!*known) return PS_OK;
     PS_TRY(make_layouts(m, p, by));
     ps_err err = make_pds(m, p);
+    if (err == PS_OK) err = widen_weights_pass(m, p, by);
     *known = err == PS_OK;
     read_grades(p);
     c->slow = p->worst == GRADE_REFERENCE;

@@ -29,8 +29,9 @@ typedef struct ps_cpu_conv_choice {
     ps_cpu_shape in, out; // the layouts; in: with its border
     bool border;          // the layer's padding is part of the input, as zeros
     ps_cpu_conv_products products;
-    bool slow; // one of the passes has only reference code
-    int grade; // of the worst pass; kernels have the highest
+    bool wide_weights; // backward_weights takes float32 copies of narrow factors
+    bool slow;         // one of the passes has only reference code
+    int grade;         // of the worst pass; kernels have the highest
     // owned; the last two are NULL where they are not needed
     dnnl_primitive_desc_t forward, backward_data, backward_weights;
 } ps_cpu_conv_choice;
