@@ -128,23 +128,21 @@ static void test_narrow_models(void **state)
 }
 
 /* A convolution that the cpu device computes by Winograd's algorithm, of rounded factors,
- * where its processor has no faster products of 16 bits. */
+ * where its processor has no faster products of bf16. */
 static void test_narrow_winograd(void **state)
 {
-    for (size_t i = 0; i < NARROW; i++) {
-        rig r;
-        rig_device device;
-        if (on.kind != PS_DEVICE_CPU || !narrow(i, &device)) return;
-        device.winograd = PS_WINOGRAD_GRADIENTS;
-        rig_init(
-            &r, &device, "[64, 19, 19]", "cross_entropy",
-            "{batch_norm2d: {name: bn}}, {conv2d: {name: a, out: 64, kernel: 3, padding: "
-            "1}}, relu, {avg_pool2d: global}, flatten, {linear: {name: b, out: 3}}",
-            6);
-        rig_compare(&r, 6, &plain_pass);
-        print_message("%.2g of the bounds\n", r.worst);
-        rig_fini(&r);
-    }
+    rig r;
+    rig_device device;
+    if (on.kind != PS_DEVICE_CPU || !narrow(0, &device)) return;
+    device.winograd = PS_WINOGRAD_GRADIENTS;
+    rig_init(
+        &r, &device, "[64, 19, 19]", "cross_entropy",
+        "{batch_norm2d: {name: bn}}, {conv2d: {name: a, out: 64, kernel: 3, padding: "
+        "1}}, relu, {avg_pool2d: global}, flatten, {linear: {name: b, out: 3}}",
+        6);
+    rig_compare(&r, 6, &plain_pass);
+    print_message("%.2g of the bounds\n", r.worst);
+    rig_fini(&r);
 }
 
 /* Sums of 3 equal inputs times 1: the inputs are rounded to nearest, ties to even, and

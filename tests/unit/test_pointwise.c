@@ -105,7 +105,8 @@ static void fill_narrow(ps_cpu_factors type)
     for (int a = 0; a < 3; a++) {
         for (int i = 0; i < NARROW; i++) {
             state = state * 1664525u + 1013904223u;
-            all[a][i] = ps_cpu_narrow_of(type, (float)(int32_t)state * 0x1p-29f);
+            all[a][i] =
+                ps_cpu_narrow_of(type == PS_CPU_FP16, (float)(int32_t)state * 0x1p-29f);
         }
     }
     ps_cpu_widen(type, NARROW, narrow.x, narrow.wide_x);

@@ -4,6 +4,7 @@
 #ifndef PS_CPU_BATCHNORM_H
 #define PS_CPU_BATCHNORM_H
 
+#include "cpu_instructions.h"
 #include "cpu_op.h"
 #include "cpu_shape.h"
 #include "memory_plan.h"

@@ -54,9 +54,8 @@ static void copy_any_run(int64_t plane, int64_t run, const void *from, int64_t x
         copy_run(plane, run, x, x_pitch, y, y_pitch, add);
 }
 
-INLINE void copy_narrow_run(ps_cpu_factors type, int64_t plane, int64_t run,
-                            const void *from, int64_t x_pitch, void *to, int64_t y_pitch,
-                            bool add)
+INLINE void copy_narrow_run(bool fp16, int64_t plane, int64_t run, const void *from,
+                            int64_t x_pitch, void *to, int64_t y_pitch, bool add)
 {
     for (int64_t p = 0; p < plane; p++) {
         const uint16_t *restrict x = (const uint16_t *)from + p * x_pitch;
@@ -67,21 +66,21 @@ INLINE void copy_narrow_run(ps_cpu_factors type, int64_t plane, int64_t run,
         }
 #pragma omp simd
         for (int64_t l = 0; l < run; l++)
-            y[l] = ps_cpu_narrow_of(type, ps_cpu_wide_of(type, y[l]) +
-                                              ps_cpu_wide_of(type, x[l]));
+            y[l] = ps_cpu_narrow_of(fp16, ps_cpu_wide_of(fp16, y[l]) +
+                                              ps_cpu_wide_of(fp16, x[l]));
     }
 }
 
 static void copy_bf16_run(int64_t plane, int64_t run, const void *from, int64_t x_pitch,
                           void *to, int64_t y_pitch, bool add)
 {
-    copy_narrow_run(PS_CPU_BF16, plane, run, from, x_pitch, to, y_pitch, add);
+    copy_narrow_run(false, plane, run, from, x_pitch, to, y_pitch, add);
 }
 
 static void copy_fp16_run(int64_t plane, int64_t run, const void *from, int64_t x_pitch,
                           void *to, int64_t y_pitch, bool add)
 {
-    copy_narrow_run(PS_CPU_FP16, plane, run, from, x_pitch, to, y_pitch, add);
+    copy_narrow_run(true, plane, run, from, x_pitch, to, y_pitch, add);
 }
 
 /* How values are stored. */

@@ -105,28 +105,29 @@ static void set_layouts(ps_cpu_conv *c, const ps_cpu_conv_choice *choice)
 
 /* The least channels, positions of an output, and positions of a batch for which
  * Winograd's algorithm in float32 took less time in all passes than AVX-512's products of
- * bf16. AVX-512 multiplies fp16 no faster than bf16. */
+ * bf16. */
 enum { WINOGRAD_CHANNELS = 64, WINOGRAD_PLANE = 64, WINOGRAD_POSITIONS = 2048 };
 
-/* AMX's products are faster still. Of factors of 8 or 11 bits, the algorithm's own
- * rounding errors, in float32, are not seen; so it computes the forward pass, too. */
+/* AMX's products are faster still. Of factors of 8 bits, the algorithm's own rounding
+ * errors, in float32, are not seen; so it computes the forward pass, too. */
 static bool prefers_winograd(const ps_cpu_conv *c, const ps_cpu_conv_use *use)
 {
     const ps_layer *l = c->layer;
     const int64_t plane = l->out.d[1] * l->out.d[2];
-    return use->winograd != PS_WINOGRAD_OFF && !ps_cpu_has_amx(use->factors) &&
-           ps_cpu_conv_can_be_winograd(l) && c->in.c >= WINOGRAD_CHANNELS &&
-           l->out.d[0] >= WINOGRAD_CHANNELS && plane >= WINOGRAD_PLANE &&
-           c->in.n * plane >= WINOGRAD_POSITIONS;
+    return PS_DNNL_HAS_WINOGRAD && use->winograd != PS_WINOGRAD_OFF &&
+           !ps_cpu_has_amx(use->factors) && ps_cpu_conv_can_be_winograd(l) &&
+           c->in.c >= WINOGRAD_CHANNELS && l->out.d[0] >= WINOGRAD_CHANNELS &&
+           plane >= WINOGRAD_PLANE && c->in.n * plane >= WINOGRAD_POSITIONS;
 }
 
 /* For the gradient of a depthwise convolution's weights the library has a kernel of its
  * own up to 3 x 3 windows. For larger ones it takes that of convolutions with all
- * channels, which takes up to three times as long in bf16 as in float32. */
-static bool is_wide_depthwise(const ps_layer *l)
+ * channels, which takes up to three times as long in bf16 as in float32. In fp16 it does
+ * so for the gradient of data. */
+static bool is_slow_depthwise(const ps_layer *l, ps_cpu_factors factors)
 {
     return l->groups > 1 && l->groups == l->in.d[0] && l->groups == l->out.d[0] &&
-           (l->kernel[0] > 3 || l->kernel[1] > 3);
+           (factors == PS_CPU_FP16 || l->kernel[0] > 3 || l->kernel[1] > 3);
 }
 
 /* Products of 16 bits, or of rounded float32 where the library has better code for that.
@@ -144,8 +145,8 @@ static ps_err choose_narrow(ps_cpu_conv *c, dnnl_engine_t engine, const ps_cpu_s
     const bool winograd = prefers_winograd(c, use);
     if (winograd) with.winograd = PS_WINOGRAD_ALL;
     ps_err other = ps_cpu_conv_choose(&rounded, engine, c->layer, in, &with);
-    const bool faster =
-        winograd || (is_wide_depthwise(c->layer) && rounded.grade >= choice->grade);
+    const bool faster = winograd || (is_slow_depthwise(c->layer, use->factors) &&
+                                     rounded.grade >= choice->grade);
     if (other == PS_OK && (err != PS_OK || faster || rounded.grade > choice->grade)) {
         const ps_cpu_conv_choice swapped = *choice;
         *choice = rounded;

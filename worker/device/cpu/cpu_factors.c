@@ -16,9 +16,10 @@ PS_PER_LEVEL(void, ps_cpu_narrow,
     float *restrict whole = out;
     const ps_cpu_factors type = ps_cpu_factors_type(factors);
     if (ps_cpu_factors_are_narrow(factors))
-        PS_CPU_EACH(type, n, half[i] = ps_cpu_narrow_of(AS, x[i]));
+        PS_CPU_EACH(type, n, half[i] = ps_cpu_narrow_of(FP16, x[i]));
     else
-        PS_CPU_EACH(type, n, whole[i] = ps_cpu_wide_of(AS, ps_cpu_narrow_of(AS, x[i])));
+        PS_CPU_EACH(type, n,
+                    whole[i] = ps_cpu_wide_of(FP16, ps_cpu_narrow_of(FP16, x[i])));
 }
 
 PS_PER_LEVEL(void, ps_cpu_widen,
@@ -26,5 +27,5 @@ PS_PER_LEVEL(void, ps_cpu_widen,
               float *restrict out),
              (type, n, x, out))
 {
-    PS_CPU_EACH(type, n, out[i] = ps_cpu_wide_of(AS, x[i]));
+    PS_CPU_EACH(type, n, out[i] = ps_cpu_wide_of(FP16, x[i]));
 }

@@ -42,27 +42,27 @@ static inline ps_cpu_factors ps_cpu_factors_rounded(ps_cpu_factors factors)
     return factors == PS_CPU_FP16 ? PS_CPU_ROUNDED_FP16 : factors;
 }
 
-/* One number of 16 bits; type: BF16 or FP16, a constant in loops. */
-static inline uint16_t ps_cpu_narrow_of(ps_cpu_factors type, float x)
+/* One number of 16 bits: fp16, or bf16. In loops fp16 is a constant. */
+static inline uint16_t ps_cpu_narrow_of(bool fp16, float x)
 {
-    return type == PS_CPU_FP16 ? ps_fp16_of(x) : ps_bf16_of(x);
+    return fp16 ? ps_fp16_of(x) : ps_bf16_of(x);
 }
 
-static inline float ps_cpu_wide_of(ps_cpu_factors type, uint16_t x)
+static inline float ps_cpu_wide_of(bool fp16, uint16_t x)
 {
-    return type == PS_CPU_FP16 ? ps_float_of_fp16(x) : ps_float_of_bf16(x);
+    return fp16 ? ps_float_of_fp16(x) : ps_float_of_bf16(x);
 }
 
-/* Does the statement for i from 0 to count - 1. In it AS is the type, as a constant: a
- * type that is read in a parallel loop would be a branch in it. */
+/* Does the statement for i from 0 to count - 1. In it the constant FP16 says whether that
+ * is the type: asking for the type in a parallel loop would be a branch in it. */
 #define PS_CPU_EACH(type, count, ...)                                                    \
     do {                                                                                 \
         if ((type) == PS_CPU_FP16) {                                                     \
-            enum { AS = PS_CPU_FP16 };                                                   \
+            enum { FP16 = 1 };                                                           \
             _Pragma("omp parallel for simd") for (int64_t i = 0; i < (count); i++)       \
                 __VA_ARGS__;                                                             \
         } else {                                                                         \
-            enum { AS = PS_CPU_BF16 };                                                   \
+            enum { FP16 = 0 };                                                           \
             _Pragma("omp parallel for simd") for (int64_t i = 0; i < (count); i++)       \
                 __VA_ARGS__;                                                             \
         }                                                                                \

@@ -43,8 +43,8 @@ PS_PER_LEVEL(void, ps_cpu_sum_forward_narrow,
              (type, count, a, b, y, relu))
 {
     PS_CPU_EACH(type, count,
-                y[i] = ps_cpu_narrow_of(AS, sum_of(ps_cpu_wide_of(AS, a[i]),
-                                                   ps_cpu_wide_of(AS, b[i]), relu)));
+                y[i] = ps_cpu_narrow_of(FP16, sum_of(ps_cpu_wide_of(FP16, a[i]),
+                                                     ps_cpu_wide_of(FP16, b[i]), relu)));
 }
 
 PS_PER_LEVEL(void, ps_cpu_pass_narrow,
@@ -54,8 +54,8 @@ PS_PER_LEVEL(void, ps_cpu_pass_narrow,
 {
     if (add)
         PS_CPU_EACH(type, count,
-                    dx[i] = ps_cpu_narrow_of(AS, ps_cpu_wide_of(AS, dx[i]) +
-                                                     ps_cpu_wide_of(AS, dy[i])));
+                    dx[i] = ps_cpu_narrow_of(FP16, ps_cpu_wide_of(FP16, dx[i]) +
+                                                       ps_cpu_wide_of(FP16, dy[i])));
     else if (dx != dy)
         memcpy(dx, dy, sizeof *dx * (size_t)count);
 }
@@ -65,7 +65,7 @@ PS_PER_LEVEL(void, ps_cpu_pass_rounded,
               bool add),
              (type, count, dy, dx, add))
 {
-    PS_CPU_EACH(
-        type, count,
-        dx[i] = ps_cpu_narrow_of(AS, add ? ps_cpu_wide_of(AS, dx[i]) + dy[i] : dy[i]));
+    PS_CPU_EACH(type, count,
+                dx[i] = ps_cpu_narrow_of(FP16, add ? ps_cpu_wide_of(FP16, dx[i]) + dy[i]
+                                                   : dy[i]));
 }

@@ -28,6 +28,9 @@ enum { PS_DNNL_NORM_BACKWARD_TAKES_SHIFT = 1 }; // version 2 refuses to run with
 enum { PS_DNNL_ISA_FP16 = -2, PS_DNNL_ISA_AMX_FP16 = -1 }; // no processor has them in it
 #endif
 
+/* Whether there may be Winograd's algorithm: version 3 has left it out. */
+enum { PS_DNNL_HAS_WINOGRAD = DNNL_VERSION_MAJOR < 3 };
+
 /* Batch normalisation's scale and shift, and their gradients, are two arrays of (C). In
  * the first releases of version 2 they are the two rows of one array of (2, C), bound as
  * DNNL_ARG_SCALE. */
