@@ -10,7 +10,8 @@
 /* How products round their factors and the values between layers, and how far the device
  * may differ from a reference that rounds in the same way. Values between layers differ
  * in their last bits of float32, and then a few of them round to the other side of a tie.
- * So the bounds grow with the rounding unit; of more digits more values are near a tie. */
+ * So the bounds grow with the rounding unit; of more digits more values are near a tie.
+ */
 typedef struct rig_rounding {
     ps_precision precision;
     int digits, least; // as in ref_model

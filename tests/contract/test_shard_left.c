@@ -113,8 +113,7 @@ static void exact_weights_are_for_all(void **state)
         say_short(&b, PS_MSG_EXACT, 1, c, 0);
         if (!late) bare_silence(b.socket[1]);
         if (!late) say_bye(&b, 0);
-        expect_end(&b, 1,
-                   "worker 0 has ended, and worker 1 waits for the exact weights");
+        expect_end(&b, 1, "worker 0 has ended, and worker 1 waits for the exact weights");
     }
 }
 
