@@ -18,7 +18,8 @@ typedef struct ps_confusion {
 } ps_confusion;
 
 ps_err ps_confusion_init(ps_confusion *c, int64_t n_classes, bool matrix);
-int64_t ps_confusion_size(const ps_confusion *c); // numbers in counts
+int64_t ps_confusion_size(const ps_confusion *c);                    // numbers in counts
+int64_t ps_confusion_labelled(const ps_confusion *c, int64_t label); // its samples
 void ps_confusion_clear(ps_confusion *c);
 void ps_confusion_fini(ps_confusion *c); // safe on a zeroed one
 
@@ -27,13 +28,8 @@ void ps_confusion_fini(ps_confusion *c); // safe on a zeroed one
 void ps_confusion_add(ps_confusion *c, int32_t label, const float *outputs);
 
 /* JSON: samples, accuracy, top5_accuracy, matrix[label][class] if there is one, and per
- * class samples,
- * recall (the part of its samples that was found) and precision (the part of the samples
- * taken for it that are of it); null where there are none. */
+ * class samples, recall (the part of its samples that was found) and precision (the part
+ * of the samples taken for it that are of it); null where there are none. */
 void ps_confusion_write_json(const ps_confusion *c, FILE *out);
-
-/* A picture of the matrix, which there must be, a row per label, each row as parts of its
- * samples. It has its own colours for light and for dark. */
-void ps_confusion_write_svg(const ps_confusion *c, FILE *out);
 
 #endif

@@ -1,5 +1,6 @@
 #include "evaluation_files.h"
 
+#include "confusion_picture.h"
 #include "out_file.h"
 
 static ps_err write_one(const ps_confusion *c, const ps_run_dir *dir, const char *name,

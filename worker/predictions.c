@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "confusion_picture.h"
 #include "log.h"
 #include "loss_terms.h"
 #include "mem.h"
