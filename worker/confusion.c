@@ -1,18 +1,21 @@
 #include "confusion.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "mem.h"
+#include "printable.h"
 
-enum { TOP = 5 };
+enum { TOP = 5, NAME_BYTES = 2048 };
 
 enum { LABELLED, TAKEN, FOUND, PARTS }; // rows of counts without the matrix
 
-ps_err ps_confusion_init(ps_confusion *c, int64_t n_classes, bool matrix)
+ps_err ps_confusion_init(ps_confusion *c, int64_t n_classes, const ps_class_names *names,
+                         bool matrix)
 {
-    *c = (ps_confusion){.n = n_classes, .has_matrix = matrix};
+    *c = (ps_confusion){.n = n_classes, .names = names, .has_matrix = matrix};
     return ps_mem_zalloc(&c->counts, (size_t)ps_confusion_size(c), sizeof *c->counts,
                          "the confusion matrix");
 }
@@ -101,6 +104,21 @@ static void write_matrix(const ps_confusion *c, FILE *out)
     fputs("]", out);
 }
 
+/* In ASCII alone. */
+static void write_name(FILE *out, const char *name)
+{
+    char text[NAME_BYTES];
+    json_t *string = json_string(name);
+    if (!string) {
+        ps_printable(name, text, sizeof text);
+        string = json_string(text);
+    }
+    fputs(", \"name\": ", out);
+    if (json_dumpf(string, out, JSON_ENCODE_ANY | JSON_ENSURE_ASCII) != 0)
+        fputs("null", out); // no memory
+    json_decref(string);
+}
+
 void ps_confusion_write_json(const ps_confusion *c, FILE *out)
 {
     fprintf(out, "{\"samples\": %" PRId64 ", ", c->samples);
@@ -110,8 +128,10 @@ void ps_confusion_write_json(const ps_confusion *c, FILE *out)
     fputs(",\n\"classes\": [", out);
     for (int64_t i = 0; i < c->n; i++) {
         const int64_t samples = ps_confusion_labelled(c, i);
-        fprintf(out, "%s\n  {\"class\": %" PRId64 ", \"samples\": %" PRId64 ", ",
-                i ? "," : "", i, samples);
+        const char *name = ps_class_name(c->names, i);
+        fprintf(out, "%s\n  {\"class\": %" PRId64, i ? "," : "", i);
+        if (name) write_name(out, name);
+        fprintf(out, ", \"samples\": %" PRId64 ", ", samples);
         write_part(out, "recall", found(c, i), samples);
         fputs(", ", out);
         write_part(out, "precision", found(c, i), taken_for(c, i));

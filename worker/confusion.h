@@ -6,10 +6,12 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "class_names.h"
 #include "err.h"
 
 typedef struct ps_confusion {
-    int64_t n; // classes
+    int64_t n;                   // classes
+    const ps_class_names *names; // borrowed; it may have fewer than n, or none
     bool has_matrix;
     /* Owned. (n, n): label, predicted class; without the matrix (3, n): of each class the
      * samples with its label, those taken for it, and those that are both. */
@@ -17,7 +19,8 @@ typedef struct ps_confusion {
     int64_t samples, top1, top5;
 } ps_confusion;
 
-ps_err ps_confusion_init(ps_confusion *c, int64_t n_classes, bool matrix);
+ps_err ps_confusion_init(ps_confusion *c, int64_t n_classes, const ps_class_names *names,
+                         bool matrix);
 int64_t ps_confusion_size(const ps_confusion *c);                    // numbers in counts
 int64_t ps_confusion_labelled(const ps_confusion *c, int64_t label); // its samples
 void ps_confusion_clear(ps_confusion *c);
@@ -28,8 +31,9 @@ void ps_confusion_fini(ps_confusion *c); // safe on a zeroed one
 void ps_confusion_add(ps_confusion *c, int32_t label, const float *outputs);
 
 /* JSON: samples, accuracy, top5_accuracy, matrix[label][class] if there is one, and per
- * class samples, recall (the part of its samples that was found) and precision (the part
- * of the samples taken for it that are of it); null where there are none. */
+ * class its number, its name if it has one (in which bytes that are not UTF-8 are \xNN),
+ * samples, recall (the part of its samples that was found) and precision (the part of the
+ * samples taken for it that are of it); null where there are none. */
 void ps_confusion_write_json(const ps_confusion *c, FILE *out);
 
 #endif

@@ -38,7 +38,7 @@ static ps_err init_counts(ps_evaluator *e, const ps_evaluator_options *o)
     const bool classes = o->dataset->labels != NULL && n <= CLASSES_MAX;
     if (classes) {
         const size_t outputs = (size_t)(o->config->data.eval_batch * n);
-        PS_TRY(ps_confusion_init(&e->confusion, n, n <= MATRIX_MAX));
+        PS_TRY(ps_confusion_init(&e->confusion, n, &o->dataset->names, n <= MATRIX_MAX));
         PS_TRY(ps_mem_zalloc(&e->outputs, outputs, sizeof *e->outputs, "the outputs"));
     }
     const size_t counts = SUMS + (size_t)ps_confusion_size(&e->confusion);

@@ -62,10 +62,14 @@ static ps_err read_file(const char *path, bool stream, ps_dataset *set)
 
 static ps_err read_samples(predictor *p)
 {
-    p->tested = strcmp(p->cli->predict, "test") == 0;
-    if (!p->tested && is_folder(p->cli->predict))
-        return ps_dataset_of_folder(p->config, p->cli->predict, &p->spec.input, &p->set);
-    if (!p->tested) return read_file(p->cli->predict, p->config->data.stream, &p->set);
+    const char *what = p->cli->predict;
+    p->tested = strcmp(what, "test") == 0;
+    if (!p->tested) {
+        PS_TRY(is_folder(what)
+                   ? ps_dataset_of_folder(p->config, what, &p->spec.input, &p->set)
+                   : read_file(what, p->config->data.stream, &p->set));
+        return ps_dataset_name_classes(p->config, &p->set);
+    }
     PS_TRY(ps_dataset_load(p->config, PS_SPLIT_TEST, &p->spec.input, p->spec.n_outputs,
                            &p->set));
     if (p->set.n > 0) return PS_OK;

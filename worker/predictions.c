@@ -71,6 +71,11 @@ static bool gives_class(const ps_predictions *p)
     return spec->loss == PS_LOSS_MSE && spec->n_outputs > 1 && !p->o.tested;
 }
 
+static bool names_class(const ps_predictions *p)
+{
+    return gives_class(p) && p->o.set->names.n > 0;
+}
+
 static int64_t largest(const float *row, int64_t n)
 {
     int64_t best = 0;
@@ -125,7 +130,8 @@ static void write_csv_header(const ps_predictions *p)
     if (gives_class(p)) fprintf(file, ",class,%s", what);
     for (int64_t i = 0; i < p->o.spec->n_outputs && !gives_class(p); i++)
         fprintf(file, ",%s_%" PRId64, what, i);
-    fputs(p->o.set->files ? ",file\n" : "\n", file);
+    if (p->o.set->files) fputs(",file", file);
+    fputs(names_class(p) ? ",class_name\n" : "\n", file);
 }
 
 /* In double quotes, where a double quote is written twice (RFC 4180). */
@@ -142,12 +148,14 @@ static void write_csv_text(FILE *file, const char *text)
 static void write_csv_row(const ps_predictions *p, int64_t index, const float *row)
 {
     const int64_t n = p->o.spec->n_outputs, class = largest(row, n);
+    const char *name = ps_class_name(&p->o.set->names, class);
     FILE *file = p->files[CSV].file;
     fprintf(file, "%" PRId64, index);
     if (gives_class(p)) fprintf(file, ",%" PRId64 ",%.9g", class, (double)row[class]);
     for (int64_t i = 0; i < n && !gives_class(p); i++)
         fprintf(file, ",%.9g", (double)row[i]);
     if (p->o.set->files) write_csv_text(file, p->o.set->files[index]);
+    if (names_class(p)) write_csv_text(file, name ? name : "");
     fputc('\n', file);
 }
 
@@ -161,7 +169,9 @@ ps_err ps_predictions_open(ps_predictions *p, const ps_predictions_options *o)
     *p = (ps_predictions){.o = *o, .labelled = o->tested && o->set->labels != NULL};
     p->first = first_of(o->set->n, o->share, o->shares);
     p->n = first_of(o->set->n, o->share + 1, o->shares) - p->first;
-    if (p->labelled) PS_TRY(ps_confusion_init(&p->confusion, o->spec->n_outputs, true));
+    if (p->labelled)
+        PS_TRY(
+            ps_confusion_init(&p->confusion, o->spec->n_outputs, &o->set->names, true));
     PS_TRY(open_files(p));
     write_npy_header(p->files[NPY].file, p->n, o->spec->n_outputs);
     write_csv_header(p);
@@ -195,22 +205,27 @@ ps_err ps_predictions_add(ps_predictions *p, float *rows, int64_t n,
 
 /* ---- the figures of a share ---- */
 
-/* What the file .counts begins with; the matrix follows. */
+/* What the file .counts begins with; the matrix and the names of classes follow. */
 typedef struct counts {
     char magic[8];
     int64_t outputs, rows, classes; // classes: of the matrix; 0: there is none
+    int64_t names;                  // of classes
     int64_t samples, top1, top5;
     double loss, weight, seconds;
 } counts;
 
-static const char MAGIC[8] = "psshare1";
+static const char MAGIC[8] = "psshare2";
 
 static void write_counts(const ps_predictions *p, FILE *out)
 {
     const ps_confusion *c = &p->confusion;
-    counts head = {.outputs = p->o.spec->n_outputs,
+    const int64_t n = p->o.spec->n_outputs, known = p->o.set->names.n;
+    counts head = {.outputs = n,
                    .rows = p->done,
                    .classes = p->labelled ? c->n : 0,
+                   .names = !p->labelled ? 0
+                            : known < n  ? known
+                                         : n,
                    .samples = c->samples,
                    .top1 = c->top1,
                    .top5 = c->top5,
@@ -221,6 +236,7 @@ static void write_counts(const ps_predictions *p, FILE *out)
     fwrite(&head, sizeof head, 1, out);
     if (p->labelled)
         fwrite(c->counts, sizeof *c->counts, (size_t)ps_confusion_size(c), out);
+    ps_class_names_save(&p->o.set->names, head.names, out);
 }
 
 static ps_err wrong_share(const char *path, const char *what)
@@ -256,19 +272,21 @@ static ps_err add_counts(ps_predictions *p, FILE *in, const char *path, bool fir
         return wrong_share(path, "it holds no figures of a share");
     if (first && head.classes == outputs) {
         p->labelled = true;
-        PS_TRY(ps_confusion_init(&p->confusion, outputs, true));
+        PS_TRY(ps_confusion_init(&p->confusion, outputs, &p->names, true));
     }
     if (head.outputs != outputs || head.classes != (p->labelled ? outputs : 0))
         return wrong_share(path, "it is of another model");
     if (head.rows < 0 || head.rows > INT64_MAX / outputs / (int64_t)sizeof(float) ||
-        head.samples < 0 || head.samples > head.rows)
+        head.samples < 0 || head.samples > head.rows || head.names < 0 ||
+        head.names > head.classes)
         return wrong_share(path, "it is torn");
     *rows = head.rows;
     p->n += head.rows;
     p->loss += head.loss;
     p->weight += head.weight;
     p->seconds = fmax(p->seconds, head.seconds);
-    return add_matrix(p, &head, in, path);
+    PS_TRY(add_matrix(p, &head, in, path));
+    return first ? ps_class_names_load(in, head.names, path, &p->names) : PS_OK;
 }
 
 /* ---- the end ---- */
@@ -305,6 +323,7 @@ void ps_predictions_drop(ps_predictions *p)
     for (int i = 0; i < PS_PREDICTIONS_FILES; i++)
         ps_out_file_drop(&p->files[i]);
     ps_confusion_fini(&p->confusion);
+    ps_class_names_fini(&p->names);
 }
 
 /* ---- shares put together ---- */

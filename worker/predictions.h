@@ -5,7 +5,7 @@
  *                    cross_entropy, nll or bce_with_logits; else the outputs
  *   predictions.csv  index of the sample, class (the largest output), its probability or
  *                    output; where the model is trained on numbers, all outputs; of
- *                    pictures also the file
+ *                    pictures also the file; the class's name where it has one
  *   confusion.json   of a test set with classes: the matrix of labels and classes, and
  *                    what follows from it (confusion.h)
  *   confusion.svg    the same as a picture
@@ -39,7 +39,8 @@ typedef struct ps_predictions {
     int64_t done;        // of those
     double loss, weight; // of the test set: sums
     double seconds;
-    bool labelled; // the samples have classes
+    bool labelled;        // the samples have classes
+    ps_class_names names; // of shares that are put together
     ps_confusion confusion;
     ps_out_file files[PS_PREDICTIONS_FILES];
 } ps_predictions;

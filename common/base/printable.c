@@ -26,11 +26,12 @@ static uint32_t decode(const uint8_t *text, size_t *bytes)
     return point;
 }
 
-/* C0, DEL, C1, and the characters at which some programs end a line. */
+/* C0, DEL, C1, the characters at which some programs end a line, and two that are none
+ * (XML does not take them). */
 static bool is_control(uint32_t point)
 {
     return point < 0x20 || (point >= 0x7f && point < 0xa0) || point == 0x2028 ||
-           point == 0x2029;
+           point == 0x2029 || point == 0xfffe || point == 0xffff;
 }
 
 /* Writes one byte, escaped; returns the length. */

@@ -5,9 +5,9 @@
 #include <stddef.h>
 
 /* Copies text to out, which has cap bytes (at least 8, NUL included). Valid UTF-8 stays
- * as it is, except control characters and Unicode's two line separators. These, and bytes
- * that are not UTF-8, become \n, \r, \t or \xNN. A text that is too long ends with "...".
- * Returns the length of out. */
+ * as it is, except control characters, Unicode's two line separators, U+FFFE and U+FFFF.
+ * These, and bytes that are not UTF-8, become \n, \r, \t or \xNN. A text that is too long
+ * ends with "...". Returns the length of out. */
 size_t ps_printable(const char *text, char *out, size_t cap);
 
 #endif

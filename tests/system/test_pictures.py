@@ -1,12 +1,15 @@
 """data.kind image_folder: PNG and JPEG pictures, as Pillow decodes and resizes them."""
 import csv
 import io
+import json
 import os
+import re
 import struct
 import subprocess
 import unittest
 import zlib
 from pathlib import Path
+from xml.etree import ElementTree
 
 from jobs import BIN, JobTest, read_safetensors
 
@@ -305,6 +308,61 @@ class Jobs(JobTest):
         self.assertEqual(list(said.values()), [found])
         self.assertEqual([line["file"] for line in found], sorted(line["file"] for line in found))
         self.assertEqual({line["file"] for line in found}, set(map(str, Path(self.path("set", "test")).rglob("*.PNG"))))
+
+    def rename(self, names):
+        for split in ("train", "test"):
+            root = os.fsencode(self.path("set", split))
+            for old, new in names.items():
+                os.rename(os.path.join(root, old), os.path.join(root, new))
+
+    def named(self, file):
+        with open(self.path(f"out{self.runs}", file), encoding="ascii") as f:
+            return [line.get("name") for line in json.load(f)["classes"]]
+
+    def shown(self, file):
+        root = ElementTree.parse(self.path(f"out{self.runs}", file)).getroot()
+        texts = [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
+        return texts, [e.text for e in root.iter("{http://www.w3.org/2000/svg}title")]
+
+    def test_classes_are_shown_by_their_names(self):
+        # Order of bytes: a tag and a control character, 200 letters, and what is not UTF-8.
+        odd, long = "<&a>\"'\x01\n", "n" * 200
+        self.rename({b"Zebra": odd.encode(), b"ant": long.encode(), b"b": b"z\xff\xc3\xa9"})
+        names = [odd, long, "z\\xff\u00e9"]
+        out = self.out()
+        self.psrun("-w", 2, self.config, out=out)
+        self.assertEqual(self.named("evaluation.json"), names)
+        weights = ("--init", self.path(out, "model.safetensors"))
+        files = []
+        for what, workers in (("test", 1), ("test", 3), (self.path("set", "test"), 1)):
+            self.psrun("--predict", what, *weights, self.config, "-w", workers, out=self.out())
+            with open(self.path(f"out{self.runs}", "predictions.csv"), encoding="utf-8", newline="",
+                      errors="surrogateescape") as f:
+                for line in csv.DictReader(f):
+                    self.assertEqual(line["class_name"], [odd, long, "z\udcff\u00e9"][int(line["class"])])
+            if what == "test":
+                self.assertEqual(self.named("confusion.json"), names)
+                files.append(Path(self.path(f"out{self.runs}", "confusion.svg")).read_bytes())
+                texts, titles = self.shown("confusion.svg")
+        self.assertEqual(files[0], files[1])
+        short = ["<&a>\"'\\x01\\n", "n" * 39 + "\u2026", names[2]]
+        for name in (short[0], "n" * 19 + "\u2026", short[2]):
+            self.assertEqual(texts.count(name), 2)
+        for title in titles:
+            label, found = map(int, re.findall(r"(?:label|for) (\d) ", title))
+            self.assertRegex(title, re.escape(f"label {label} ({short[label]}), taken for {found} ({short[found]}): ")
+                             + r"\d+$")
+
+    def test_names_of_classes_in_a_file(self):
+        os.mkdir(self.path("cifar"))
+        for name, n in (("data_batch_1.bin", 20), ("test_batch.bin", 10)):
+            Path(self.path("cifar", name)).write_bytes(b"".join(bytes([i % 3]) + bytes([9 * i]) * 3072
+                                                                for i in range(n)))
+        Path(self.path("cifar", "batches.meta.txt")).write_text("plane\ncar\n\n", encoding="ascii")
+        settings = ("model.input=[3,32,32]", "data.kind=cifar10", "data.path=" + self.path("cifar"),
+                    "data.train=data_batch_1.bin")
+        self.psrun("-m", "single", self.config, *settings, out=self.out())
+        self.assertEqual(self.named("evaluation.json"), ["plane", "car", None])
 
     def test_predict_names_a_bad_picture_and_leaves_nothing(self):
         out = self.out()

@@ -68,6 +68,7 @@ static void control_characters_are_escaped(void **state)
                      "31m",
                      "\\xc2\\x9b31m");                   // CSI as one character (ECMA-48)
     assert_printable("\xe2\x80\xa8", "\\xe2\\x80\\xa8"); // LINE SEPARATOR
+    assert_printable("\xef\xbf\xbf", "\\xef\\xbf\\xbf"); // U+FFFF, no character
 }
 
 /* RFC 3629: overlong forms, surrogates, beyond U+10FFFF, cut and lone bytes. */

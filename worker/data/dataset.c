@@ -28,6 +28,7 @@ typedef struct reader {
     int n_files;
     const char *train[MAX_DEFAULT_SETS];
     const char *test[MAX_DEFAULT_SETS];
+    const char *names; // a file beside them, which may be missing (class_names.h)
 } reader;
 
 static const reader readers[PS_DATA_KINDS] = {
@@ -40,14 +41,17 @@ static const reader readers[PS_DATA_KINDS] = {
         {.read = ps_cifar10_read,
          .train = {"data_batch_1.bin,data_batch_2.bin,data_batch_3.bin,data_batch_4.bin,"
                    "data_batch_5.bin"},
-         .test = {"test_batch.bin"}},
+         .test = {"test_batch.bin"},
+         .names = "batches.meta.txt"},
     [PS_DATA_CIFAR100] = {.read = ps_cifar100_read,
                           .train = {"train.bin"},
-                          .test = {"test.bin"}},
+                          .test = {"test.bin"},
+                          .names = "fine_label_names.txt"},
     [PS_DATA_STL10] = {.read = ps_stl10_read,
                        .n_files = 2,
                        .train = {"train_X.bin,train_y.bin"},
-                       .test = {"test_X.bin,test_y.bin"}},
+                       .test = {"test_X.bin,test_y.bin"},
+                       .names = "class_names.txt"},
     [PS_DATA_NPY] = {.read_wanted = ps_npy_read,
                      .open_wanted = ps_npy_open,
                      .n_files = 2,
@@ -232,7 +236,7 @@ static ps_err set_picture_dims(const ps_config *cfg, const ps_dims *want, ps_dim
 }
 
 /* Whether folder/name exists; *out is then owned by the caller, else NULL. */
-static ps_err find_folder(const char *folder, const char *name, char **out)
+static ps_err find_existing(const char *folder, const char *name, char **out)
 {
     PS_TRY(ps_data_path(folder, name, out));
     if (access(*out, F_OK) == 0) return PS_OK;
@@ -253,27 +257,34 @@ static ps_err find_split(const ps_data_spec *spec, ps_split split, const char *f
                           "named",
                           spec->n_files);
     if (spec->n_files == 1) return ps_data_path(folder, spec->files[0], out);
-    PS_TRY(find_folder(folder, train ? "train" : "test", out));
-    if (*out == NULL && !train) PS_TRY(find_folder(folder, "val", out));
+    PS_TRY(find_existing(folder, train ? "train" : "test", out));
+    if (*out == NULL && !train) PS_TRY(find_existing(folder, "val", out));
     if (*out != NULL || (!train && !spec->has_range)) return PS_OK;
     return ps_err_set(PS_ERR_IO, "%s has no folder %s; name the folder, or set data.path",
                       folder, train ? "train" : "test or val");
+}
+
+/* The folder of the training split, where there is one; owned by the caller. */
+static ps_err find_train(const ps_config *cfg, const char *folder, char **out)
+{
+    ps_data_spec train;
+    *out = NULL;
+    ps_err err = ps_data_spec_init(&train, "data.train", cfg->data.train);
+    if (err == PS_OK)
+        err = find_existing(folder, train.n_files == 1 ? train.files[0] : "train", out);
+    ps_data_spec_fini(&train);
+    return err;
 }
 
 /* The classes of the test split are the training split's, where there is one. */
 static ps_err list_split(const ps_config *cfg, const char *folder, const char *path,
                          ps_split split, ps_dataset *out)
 {
-    ps_data_spec train;
     char *classes = NULL;
     if (split == PS_SPLIT_TRAIN) return ps_image_folder_list(path, path, out);
-    ps_err err = ps_data_spec_init(&train, "data.train", cfg->data.train);
-    if (err == PS_OK)
-        err =
-            find_folder(folder, train.n_files == 1 ? train.files[0] : "train", &classes);
+    ps_err err = find_train(cfg, folder, &classes);
     if (err == PS_OK) err = ps_image_folder_list(path, classes ? classes : path, out);
     free(classes);
-    ps_data_spec_fini(&train);
     return err;
 }
 
@@ -307,6 +318,34 @@ ps_err ps_dataset_of_folder(const ps_config *cfg, const char *folder, const ps_d
     PS_TRY(ps_image_folder_list_all(folder, out));
     out->dims = dims;
     return PS_OK;
+}
+
+/* --- names of classes ----------------------------------------------------------------
+ */
+
+/* The file or the folder that has the names; *out NULL: there is none. */
+static ps_err find_names(const ps_config *cfg, const char *folder, char **out)
+{
+    const char *file = readers[cfg->data.kind].names;
+    *out = NULL;
+    if (cfg->data.kind == PS_DATA_IMAGE_FOLDER) return find_train(cfg, folder, out);
+    return file ? find_existing(folder, file, out) : PS_OK;
+}
+
+ps_err ps_dataset_name_classes(const ps_config *cfg, ps_dataset *set)
+{
+    const char *file = cfg->file != NULL ? cfg->file : "";
+    char *folder = NULL, *path = NULL;
+    if (set->names.n > 0 || cfg->data.kind == PS_DATA_SYNTHETIC) return PS_OK;
+    if (ps_data_folder(cfg->data.path, file, &folder) != PS_OK) return PS_OK;
+    ps_err err = find_names(cfg, folder, &path);
+    if (err == PS_OK && path)
+        err = cfg->data.kind == PS_DATA_IMAGE_FOLDER
+                  ? ps_image_folder_names(path, &set->names)
+                  : ps_class_names_read(path, &set->names);
+    free(path);
+    free(folder);
+    return err;
 }
 
 /* --- all -----------------------------------------------------------------------------
@@ -350,6 +389,7 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
         err = ps_dataset_slice(out, spec.first, spec.last);
     if (err == PS_OK)
         err = ps_dataset_check(out, spec.has_range ? spec.first : 0, &wanted);
+    if (err == PS_OK) err = ps_dataset_name_classes(cfg, out);
     if (err != PS_OK) {
         ps_dataset_fini(out);
         ps_err_prefix(err, "%s", key);

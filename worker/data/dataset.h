@@ -23,4 +23,8 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
 ps_err ps_dataset_of_folder(const ps_config *cfg, const char *folder, const ps_dims *want,
                             ps_dataset *out);
 
+/* Names the classes of samples that are not the configuration's: as its own data do, when
+ * they are there. IO, NOMEM, FORMAT (class_names.h). */
+ps_err ps_dataset_name_classes(const ps_config *cfg, ps_dataset *set);
+
 #endif

@@ -195,6 +195,13 @@ static ps_err list_class(const char *split, const char *name, int32_t label,
     return err;
 }
 
+/* Moves the names. */
+static void give_names(name_list *list, ps_class_names *out)
+{
+    *out = (ps_class_names){.n = (int64_t)list->n, .names = list->names};
+    *list = (name_list){0};
+}
+
 static ps_err list_classes(const char *split, const char *classes, name_list *files,
                            ps_dataset *out)
 {
@@ -213,6 +220,7 @@ static ps_err list_classes(const char *split, const char *classes, name_list *fi
         err = find_class(split, classes, &known, names.names[i], &label);
         if (err == PS_OK) err = list_class(split, names.names[i], label, files, out);
     }
+    give_names(&known, &out->names);
 out:
     name_list_fini(&names);
     name_list_fini(&known);
@@ -243,4 +251,15 @@ ps_err ps_image_folder_list_all(const char *folder, ps_dataset *out)
     ps_err err = add_class(folder, &files);
     if (err == PS_OK) err = set_labels(out, 0, files.n, 0);
     return give_files(err, &files, out);
+}
+
+ps_err ps_image_folder_names(const char *split, ps_class_names *out)
+{
+    name_list folders = {0}, pictures = {0};
+    *out = (ps_class_names){0};
+    const ps_err err = list_folder(split, &folders, &pictures);
+    if (err == PS_OK) give_names(&folders, out);
+    name_list_fini(&folders);
+    name_list_fini(&pictures);
+    return err;
 }

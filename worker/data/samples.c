@@ -12,6 +12,7 @@ void ps_dataset_fini(ps_dataset *set)
     for (int64_t i = 0; i < set->n && set->files != NULL; i++)
         free(set->files[i]);
     free(set->files);
+    ps_class_names_fini(&set->names);
     ps_sample_file_close(&set->stream);
     free(set->values);
     free(set->labels);

@@ -3,6 +3,7 @@
 #ifndef PS_SAMPLES_H
 #define PS_SAMPLES_H
 
+#include "class_names.h"
 #include "err.h"
 #include "sample_file.h"
 #include "tensor.h"
@@ -16,6 +17,7 @@ typedef struct ps_dataset {
     ps_sample_file *stream; // (n, dims), read when they are needed; owned
     int32_t *labels;        // (n), 0 .. n_classes - 1, or ignored; owned; NULL: targets
     int64_t n_classes;      // 1 + the largest label
+    ps_class_names names;   // of the classes, where the data have them
     float *targets;         // (n, n_targets); owned; NULL: labels
     int64_t n_targets;
 } ps_dataset;

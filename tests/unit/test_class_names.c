@@ -1,0 +1,98 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "class_names.h"
+#include "temp_files.h"
+
+static temp_folder folder;
+
+static int begin(void **state)
+{
+    return temp_folder_init(&folder);
+}
+
+static int end(void **state)
+{
+    temp_folder_fini(&folder);
+    return 0;
+}
+
+static ps_class_names read_text(const char *text)
+{
+    ps_class_names names;
+    assert_int_equal(temp_write(&folder, "names.txt", text, strlen(text)), 0);
+    assert_int_equal(ps_class_names_read(temp_path(&folder, "names.txt"), &names), PS_OK);
+    return names;
+}
+
+static void assert_names(const char *text, int64_t n, const char *const *want)
+{
+    ps_class_names names = read_text(text);
+    assert_int_equal(names.n, n);
+    for (int64_t i = 0; i < n; i++)
+        assert_string_equal(ps_class_name(&names, i), want[i]);
+    assert_null(ps_class_name(&names, n));
+    ps_class_names_fini(&names);
+}
+
+static void a_line_is_a_name(void **state)
+{
+    static const char *const want[] = {"airplane", "fire truck", "cat"};
+    assert_names("airplane\nfire truck\ncat\n", 3, want);
+    assert_names("airplane\nfire truck\ncat", 3, want);
+    assert_names("airplane\r\n \tfire truck  \r\ncat\r\n\r\nnone\r\n", 3, want);
+    assert_names("", 0, want);
+    assert_names("\n", 0, want);
+}
+
+static void a_file_that_is_no_list_of_names_is_refused(void **state)
+{
+    ps_class_names names;
+    const size_t bytes = (1 << 20) + 1;
+    char *text = calloc(bytes, 1);
+    assert_non_null(text);
+    memset(text, 'x', bytes);
+    assert_int_equal(temp_write(&folder, "large.txt", text, bytes), 0);
+    free(text);
+    const char *path = temp_path(&folder, "large.txt");
+    assert_int_equal(ps_class_names_read(path, &names), PS_ERR_FORMAT);
+    assert_int_equal(names.n, 0);
+    path = temp_path(&folder, "missing.txt");
+    assert_int_equal(ps_class_names_read(path, &names), PS_ERR_IO);
+    assert_int_equal(ps_class_names_read(folder.path, &names), PS_ERR_IO);
+}
+
+static void saved_names_come_back_whole_or_not_at_all(void **state)
+{
+    ps_class_names names = read_text("a\nb\xff,\"\ncc\n"), back;
+    char bytes[16];
+    FILE *file = fmemopen(bytes, sizeof bytes, "w");
+    ps_class_names_save(&names, 3, file);
+    const long n = ftell(file);
+    fclose(file);
+    assert_int_equal(n, 10);
+    for (long cut = 1; cut <= n; cut++) {
+        file = fmemopen(bytes, (size_t)cut, "r");
+        const ps_err err = ps_class_names_load(file, 3, "share", &back);
+        fclose(file);
+        assert_int_equal(err, cut == n ? PS_OK : PS_ERR_FORMAT);
+        assert_int_equal(back.n, cut == n ? 3 : 0);
+    }
+    for (int i = 0; i < 3; i++)
+        assert_string_equal(back.names[i], names.names[i]);
+    ps_class_names_fini(&names);
+    ps_class_names_fini(&back);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_line_is_a_name),
+        cmocka_unit_test(a_file_that_is_no_list_of_names_is_refused),
+        cmocka_unit_test(saved_names_come_back_whole_or_not_at_all),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}

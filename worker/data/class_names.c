@@ -1,0 +1,118 @@
+#include "class_names.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data_files.h"
+#include "mem.h"
+
+enum { FILE_MAX_BYTES = 1 << 20, SAVED_MAX_BYTES = 4096 };
+
+void ps_class_names_fini(ps_class_names *c)
+{
+    for (int64_t i = 0; i < c->n; i++)
+        free(c->names[i]);
+    free(c->names);
+    *c = (ps_class_names){0};
+}
+
+const char *ps_class_name(const ps_class_names *c, int64_t class)
+{
+    return class < c->n ? c->names[class] : NULL;
+}
+
+static ps_err make_room(ps_class_names *c, size_t n)
+{
+    return ps_mem_zalloc(&c->names, n, sizeof *c->names, "the names of the classes");
+}
+
+static ps_err add(ps_class_names *c, const char *name)
+{
+    PS_TRY(ps_mem_strdup(&c->names[c->n], name));
+    c->n++;
+    return PS_OK;
+}
+
+/* Ends the line, and moves *rest behind it. Returns the line without outer spaces. */
+static char *take_line(char **rest)
+{
+    char *line = *rest;
+    char *end = line + strcspn(line, "\n");
+    *rest = *end == '\0' ? end : end + 1;
+    while (isspace((unsigned char)*line) && line < end)
+        line++;
+    while (end > line && isspace((unsigned char)end[-1]))
+        end--;
+    *end = '\0';
+    return line;
+}
+
+static ps_err split_lines(char *text, ps_class_names *out)
+{
+    size_t n = 1;
+    for (const char *c = text; *c; c++)
+        n += *c == '\n';
+    PS_TRY(make_room(out, n));
+    for (;;) {
+        const char *line = take_line(&text);
+        if (*line == '\0') return PS_OK;
+        PS_TRY(add(out, line));
+    }
+}
+
+/* The file with a NUL behind it; owned by the caller. */
+static ps_err read_text(const char *path, char **text)
+{
+    ps_source source;
+    void *bytes = NULL;
+    uint64_t n = 0;
+    *text = NULL;
+    ps_err err = ps_source_init(&source, path);
+    if (err == PS_OK) err = ps_source_read_rest(&source, FILE_MAX_BYTES, &bytes, &n);
+    ps_source_fini(&source);
+    if (err == PS_OK) err = ps_mem_zalloc(text, n + 1, 1, "the names of the classes");
+    if (err == PS_OK && n > 0) memcpy(*text, bytes, n);
+    free(bytes);
+    return err;
+}
+
+ps_err ps_class_names_read(const char *path, ps_class_names *out)
+{
+    char *text;
+    *out = (ps_class_names){0};
+    PS_TRY(read_text(path, &text));
+    const ps_err err = split_lines(text, out);
+    free(text);
+    if (err != PS_OK) ps_class_names_fini(out);
+    return err;
+}
+
+void ps_class_names_save(const ps_class_names *c, int64_t n, FILE *out)
+{
+    for (int64_t i = 0; i < n; i++)
+        fwrite(c->names[i], 1, strlen(c->names[i]) + 1, out);
+}
+
+static ps_err load_name(FILE *in, const char *path, ps_class_names *out)
+{
+    char name[SAVED_MAX_BYTES];
+    for (size_t i = 0; i < sizeof name; i++) {
+        const int c = getc(in);
+        if (c == EOF) break;
+        name[i] = (char)c;
+        if (c == '\0') return add(out, name);
+    }
+    return ps_err_set(PS_ERR_FORMAT, "%s: the names of the classes are torn", path);
+}
+
+ps_err ps_class_names_load(FILE *in, int64_t n, const char *path, ps_class_names *out)
+{
+    *out = (ps_class_names){0};
+    if (n == 0) return PS_OK;
+    ps_err err = make_room(out, (size_t)n);
+    for (int64_t i = 0; i < n && err == PS_OK; i++)
+        err = load_name(in, path, out);
+    if (err != PS_OK) ps_class_names_fini(out);
+    return err;
+}
