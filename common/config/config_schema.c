@@ -72,7 +72,8 @@ const ps_config_key ps_config_keys[] = {
            "where the arithmetic runs; auto: a GPU if there is one, else the CPU"),
     WORD("train.precision", train.precision, JOB, ps_precision_words, "float32",
          "type of the factors of products (conv2d, linear), and of activations; "
-         "sums, losses and the weights kept are float32; fp16: on GPUs alone"),
+         "sums, losses and the weights kept are float32; fp16: on GPUs, and on CPUs that "
+         "multiply it (docs/gpu.md)"),
     BOOL("train.tf32", train.tf32, JOB, "false",
          "let NVIDIA GPUs round the factors of float32 products to 10 bits"),
     WORD("train.cudnn", train.cudnn, JOB, ps_switch_words, "auto",
