@@ -24,7 +24,8 @@ static int64_t gone_from(const ps_shard *s, const ps_rank_set *set)
     "every rank must make the same number of steps: give each equally many batches "     \
     "(DistributedSampler, drop_last=True)"
 
-/* pushed: who has pushed that step, which counts from 0. People count from 1. */
+/* pushed: the ranks that have pushed the step. Steps count from 0, those of messages
+ * from 1. */
 static ps_err check_step(const ps_shard *s, const ps_rank_set *pushed, uint64_t step)
 {
     const int64_t waits = first_in(s, pushed),

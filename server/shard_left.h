@@ -10,8 +10,8 @@
 #include "shard_state.h"
 
 /* After a worker has pushed to the chunk, or asked for weights that are not there yet.
- * ARG, which names the worker that has left, the step that lacks it, and who waits for
- * it: trying the job again would not help. */
+ * ARG (trying the job again would not help) names the worker that has left, the one that
+ * waits for it, and the step. */
 ps_err ps_shard_left_check(const ps_shard *s, const ps_shard_chunk *c);
 /* The same for all chunks, after a worker has left. */
 ps_err ps_shard_left_check_all(const ps_shard *s);

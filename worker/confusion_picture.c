@@ -160,8 +160,8 @@ void ps_confusion_write_svg(const ps_confusion *c, FILE *out)
     static const char style[] =
         "<style>text{font:13px sans-serif;text-anchor:middle;dominant-baseline:central;"
         "fill:#222}.right{fill:#1a6fb5}.wrong{fill:#b5381a}.on{fill:#fff}"
-        ".start{text-anchor:start}.end{text-anchor:end}.frame{fill:none;stroke:#888}."
-        "back{fill:#fff}"
+        ".start{text-anchor:start}.end{text-anchor:end}"
+        ".frame{fill:none;stroke:#888}.back{fill:#fff}"
         "@media(prefers-color-scheme:dark){text{fill:#ddd}.back{fill:#181818}"
         ".right{fill:#4aa3e8}.wrong{fill:#f0795c}.on{fill:#000}}</style>\n";
     picture p = {.c = c, .out = out};

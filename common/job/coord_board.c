@@ -20,13 +20,11 @@ enum {
 
 typedef struct waiter {
     struct waiter *next;
-    ps_control_id id;
+    ps_coord_asker from;
     ps_control_kind kind; // GATHER or GET
     uint64_t request;
     uint64_t timeout_ms;
     ps_deadline deadline;
-    ps_role role;
-    int rank;
     char name[PS_CONTROL_NAME_MAX];
     double *values; // GATHER: n of them, owned
     size_t n;
@@ -46,8 +44,8 @@ struct ps_coord_board {
     void *owner;
     ps_coord_store store;
     waiter *waiters;
-    bool *left;                   // by worker
-    bool *scratch;                // likewise, in the same memory
+    bool *left; // by worker
+    bool *scratch;
     ps_gradnorm_sum norms[NORMS]; // by norm_key modulo NORMS
     ps_control_id *askers[NORMS]; // the senders of parts: n_parts of each
     ps_control norm_sums[NORMS];  // the last answers; kind 0: none yet
@@ -64,9 +62,10 @@ ps_err ps_coord_board_create(int n_workers, ps_coord_board_answer answer, void *
     PS_TRY(ps_mem_zalloc(out, 1, sizeof *b, "coordinator"));
     b = *out;
     *b = (ps_coord_board){.n_workers = n_workers, .answer = answer, .owner = owner};
-    const size_t n = (size_t)n_workers;
-    const ps_err err = ps_mem_zalloc(&b->left, 2 * n, sizeof *b->left, "coordinator");
-    b->scratch = err == PS_OK ? b->left + n : NULL;
+    size_t n = (size_t)n_workers;
+    ps_err err = ps_mem_zalloc(&b->left, n, sizeof *b->left, "coordinator");
+    if (err == PS_OK)
+        err = ps_mem_zalloc(&b->scratch, n, sizeof *b->scratch, "coordinator");
     if (err != PS_OK) ps_coord_board_destroy(out);
     return err;
 }
@@ -102,6 +101,7 @@ void ps_coord_board_destroy(ps_coord_board **board)
     }
     ps_coord_orders_destroy(&b->orders);
     free(b->left);
+    free(b->scratch);
     free(b);
     *board = NULL;
 }
@@ -135,7 +135,7 @@ static void drop(waiter **at)
 /* Drops the waiter and sends it this thread's last error. */
 static void fail(ps_coord_board *b, waiter **at, ps_err code)
 {
-    answer_fail(b, &(*at)->id, (*at)->request, code);
+    answer_fail(b, &(*at)->from.id, (*at)->request, code);
     drop(at);
 }
 
@@ -155,7 +155,7 @@ static void release(ps_coord_board *b, ps_control_kind kind, const char *name,
         } else if (code != PS_OK) {
             fail(b, at, code);
         } else {
-            answer_done(b, &(*at)->id, (*at)->request, value, bytes);
+            answer_done(b, &(*at)->from.id, (*at)->request, value, bytes);
             drop(at);
         }
     }
@@ -170,7 +170,7 @@ static int count_waiters(const ps_coord_board *b, const ps_control_id *from)
 {
     int n = 0;
     for (const waiter *w = b->waiters; w; w = w->next)
-        n += same_member(&w->id, from);
+        n += same_member(&w->from.id, from);
     return n;
 }
 
@@ -183,9 +183,7 @@ static ps_err add_waiter(ps_coord_board *b, const ps_coord_asker *from,
     waiter *w;
     PS_TRY(ps_mem_zalloc(out, 1, sizeof *w, "a waiting request"));
     w = *out;
-    w->id = from->id;
-    w->role = from->role;
-    w->rank = from->rank;
+    w->from = *from;
     w->kind = c->kind;
     w->request = c->request;
     w->timeout_ms = c->number[0];
@@ -211,7 +209,7 @@ static int mark_present(const ps_coord_board *b, const char *name, bool *present
     memset(present, 0, (size_t)b->n_workers * sizeof *present);
     for (const waiter *w = b->waiters; w; w = w->next)
         if (waits_for(w, PS_CONTROL_GATHER, name)) {
-            present[w->rank] = true;
+            present[w->from.rank] = true;
             n++;
         }
     return n;
@@ -220,7 +218,7 @@ static int mark_present(const ps_coord_board *b, const char *name, bool *present
 static const waiter *find_gather(const ps_coord_board *b, const char *name, int rank)
 {
     for (const waiter *w = b->waiters; w; w = w->next)
-        if (waits_for(w, PS_CONTROL_GATHER, name) && (rank < 0 || w->rank == rank))
+        if (waits_for(w, PS_CONTROL_GATHER, name) && (rank < 0 || w->from.rank == rank))
             return w;
     return NULL;
 }
@@ -290,14 +288,14 @@ static ps_err check_gather(const ps_coord_board *b, const ps_coord_asker *from,
     if (other && other->n != c->bytes / sizeof(double))
         return ps_err_set(PS_ERR_PEER,
                           "%s: worker %d gives %zu values, worker %d gives %zu", c->name,
-                          other->rank, other->n, rank, c->bytes / sizeof(double));
+                          other->from.rank, other->n, rank, c->bytes / sizeof(double));
     return PS_OK;
 }
 
 static void drop_gather(ps_coord_board *b, const char *name, int rank)
 {
     for (waiter **at = &b->waiters; *at; at = &(*at)->next)
-        if (waits_for(*at, PS_CONTROL_GATHER, name) && (*at)->rank == rank) {
+        if (waits_for(*at, PS_CONTROL_GATHER, name) && (*at)->from.rank == rank) {
             drop(at);
             return;
         }
@@ -334,7 +332,7 @@ static ps_err request_gather(ps_coord_board *b, const ps_coord_asker *from,
 static bool waits_in_vain(const waiter *w, int left)
 {
     return w->kind == PS_CONTROL_GATHER ||
-           (w->role == PS_ROLE_WORKER && ps_job_key_is_of_worker(w->name, left));
+           (w->from.role == PS_ROLE_WORKER && ps_job_key_is_of_worker(w->name, left));
 }
 
 void ps_coord_board_worker_left(ps_coord_board *b, int rank)
@@ -353,7 +351,7 @@ void ps_coord_board_worker_left(ps_coord_board *b, int rank)
 void ps_coord_board_forget(ps_coord_board *b, const ps_secret *member)
 {
     for (waiter **at = &b->waiters; *at;) {
-        if (ps_control_id_is_of(&(*at)->id, member))
+        if (ps_control_id_is_of(&(*at)->from.id, member))
             drop(at);
         else
             at = &(*at)->next;
@@ -390,7 +388,7 @@ static void drop_get(ps_coord_board *b, const ps_control_id *from, uint64_t requ
 {
     for (waiter **at = &b->waiters; *at; at = &(*at)->next)
         if ((*at)->kind == PS_CONTROL_GET && (*at)->request == request &&
-            same_member(&(*at)->id, from)) {
+            same_member(&(*at)->from.id, from)) {
             drop(at);
             return;
         }

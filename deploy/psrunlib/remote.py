@@ -33,6 +33,7 @@ watcher=$!
 wait $pid
 code=$?
 kill $watcher 2>/dev/null
+wait $watcher 2>/dev/null
 exit $code
 """
 

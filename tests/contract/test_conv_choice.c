@@ -64,6 +64,14 @@ dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
 static const ps_pass training = {.training = true, .grad_scale = 1.0f};
 static const rig_device cpu = {.kind = PS_DEVICE_CPU, .rounding = &rig_float32};
 
+/* A step of the first n samples. */
+static void make_step(rig *r, int n)
+{
+    ps_batch batch = rig_batch(r, n);
+    assert_int_equal(ps_program_forward(r->program, &batch, &training, NULL), PS_OK);
+    assert_int_equal(ps_program_backward(r->program, &batch, &training), PS_OK);
+}
+
 static void run_step(const char *input, const char *layers, int n)
 {
     rig r;
@@ -72,11 +80,8 @@ static void run_step(const char *input, const char *layers, int n)
              "%s, relu, {avg_pool2d: global}, flatten, {linear: {name: fc, out: 5}}",
              layers);
     rig_init(&r, &cpu, input, "cross_entropy", model, n);
-    for (int size = n; size > 0; size--) {
-        ps_batch batch = rig_batch(&r, size);
-        assert_int_equal(ps_program_forward(r.program, &batch, &training, NULL), PS_OK);
-        assert_int_equal(ps_program_backward(r.program, &batch, &training), PS_OK);
-    }
+    for (int size = n; size > 0; size--)
+        make_step(&r, size);
     rig_fini(&r);
 }
 
@@ -125,10 +130,8 @@ static void test_padded_large_windows_have_kernels(void **state)
              "{conv2d: {name: a, out: 32, kernel: 11, stride: 4, padding: 2}}, relu, "
              "{avg_pool2d: global}, flatten, {linear: {name: fc, out: 5}}",
              2);
-    ps_batch batch = rig_batch(&r, 2);
     library.n_products = 0;
-    assert_int_equal(ps_program_forward(r.program, &batch, &training, NULL), PS_OK);
-    assert_int_equal(ps_program_backward(r.program, &batch, &training), PS_OK);
+    make_step(&r, 2);
     if (dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx2)
         assert_int_equal(library.n_products, 0);
     rig_fini(&r);
@@ -146,10 +149,8 @@ static int count_bf16(int kernel)
              "{avg_pool2d: global}, flatten",
              kernel, kernel / 2);
     rig_init(&r, &narrow, "[32, 14, 14]", "cross_entropy", layers, 2);
-    ps_batch batch = rig_batch(&r, 2);
     library.n_bf16 = 0;
-    assert_int_equal(ps_program_forward(r.program, &batch, &training, NULL), PS_OK);
-    assert_int_equal(ps_program_backward(r.program, &batch, &training), PS_OK);
+    make_step(&r, 2);
     rig_fini(&r);
     return library.n_bf16;
 }
@@ -181,10 +182,8 @@ static void test_fp16_has_kernels(void **state)
              "{conv2d: {name: a, out: 16, kernel: 3, padding: 1}}, relu, {conv2d: {name: "
              "b, out: 24, kernel: 5}}, relu, {avg_pool2d: global}, flatten",
              2);
-    ps_batch batch = rig_batch(&r, 2);
     library.n_fp16 = library.n_reference = 0;
-    assert_int_equal(ps_program_forward(r.program, &batch, &training, NULL), PS_OK);
-    assert_int_equal(ps_program_backward(r.program, &batch, &training), PS_OK);
+    make_step(&r, 2);
     assert_true(library.n_fp16 >= PASSES);
     assert_int_equal(library.n_reference, 0);
     rig_fini(&r);
@@ -202,10 +201,8 @@ static int count_products(const rig_rounding *rounding, int channels, int side)
              "b, out: %d, kernel: 3, padding: 1}}, relu, {avg_pool2d: global}, flatten",
              channels, channels);
     rig_init(&r, &device, input, "cross_entropy", layers, 2);
-    ps_batch batch = rig_batch(&r, 2);
     library.n_inner = 0;
-    assert_int_equal(ps_program_forward(r.program, &batch, &training, NULL), PS_OK);
-    assert_int_equal(ps_program_backward(r.program, &batch, &training), PS_OK);
+    make_step(&r, 2);
     rig_fini(&r);
     return library.n_inner;
 }

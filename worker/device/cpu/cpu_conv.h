@@ -42,9 +42,8 @@ typedef struct ps_cpu_conv {
     // NULL where they are not needed
     void *rows;
     float *rows_dx, *rows_dy;
-    float *wide_x,
-        *wide_dy; // factors of the weights' gradient; NULL: x and dy themselves
-    bool wide_weights;
+    float *wide_x, *wide_dy; // float32 copies of x and dy, for the weights' gradient
+    bool wide_weights;       // it takes such copies
     const void *dy;
     void *dx; // 16 bits with narrow_dx, else float32
     bool narrow_dx;

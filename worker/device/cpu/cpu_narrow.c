@@ -8,11 +8,6 @@ ps_cpu_factors ps_cpu_narrow_factors(const ps_cpu_run *run, const ps_model_node 
     return narrow ? run->library->factors : PS_CPU_FLOAT32;
 }
 
-static bool same_lanes(const ps_cpu_shape *a, const ps_cpu_shape *b)
-{
-    return a->lanes == b->lanes || (ps_cpu_shape_is_plain(a) && ps_cpu_shape_is_plain(b));
-}
-
 void ps_cpu_narrow_choose(ps_cpu_run *run)
 {
     for (int v = 1; v < run->graph->n_edges; v++)
@@ -34,8 +29,8 @@ static bool is_uniform(const ps_cpu_run *run, const ps_cpu_step *s)
 {
     bool all = is_narrow(run, s);
     for (int k = 0; k < s->node->n_in; k++)
-        all = all && same_lanes(&run->values[s->node->in[k]].shape,
-                                &run->values[s->node->out].shape);
+        all = all && ps_cpu_shape_same_lanes(&run->values[s->node->in[k]].shape,
+                                             &run->values[s->node->out].shape);
     return all;
 }
 
@@ -47,7 +42,7 @@ static bool takes_inputs(const ps_cpu_run *run, const ps_cpu_step *s)
     if (ps_model_is_activation(kind)) return is_uniform(run, s);
     switch (kind) {
     case PS_LAYER_CONV2D:
-        return same_lanes(in, &s->conv.in);
+        return ps_cpu_shape_same_lanes(in, &s->conv.in);
     case PS_LAYER_LINEAR:
         return ps_cpu_factors_are_narrow(s->factors) && ps_cpu_shape_is_plain(in);
     case PS_LAYER_BATCH_NORM2D:
@@ -87,7 +82,8 @@ ps_err ps_cpu_narrow_plan_input(ps_cpu_run *run, ps_cpu_step *s,
 {
     const ps_cpu_shape *in = &run->values[s->node->in[0]].shape;
     const size_t count = (size_t)ps_cpu_shape_count(wanted);
-    const bool same = same_lanes(in, wanted), narrow = s->factors != PS_CPU_FLOAT32;
+    const bool same = ps_cpu_shape_same_lanes(in, wanted),
+               narrow = s->factors != PS_CPU_FLOAT32;
     if (ps_cpu_narrow_in(run, s, 0) && ps_cpu_factors_are_narrow(s->factors))
         return PS_OK;
     if (same && !narrow) return PS_OK;

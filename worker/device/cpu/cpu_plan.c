@@ -11,11 +11,6 @@ static size_t value_bytes(const ps_cpu_value *v)
     return element * (size_t)ps_cpu_shape_count(&v->shape);
 }
 
-static bool same_lanes(const ps_cpu_shape *a, const ps_cpu_shape *b)
-{
-    return a->lanes == b->lanes || (ps_cpu_shape_is_plain(a) && ps_cpu_shape_is_plain(b));
-}
-
 static ps_cpu_pool pool_of(const ps_layer *l, const ps_cpu_shape *in,
                            const ps_cpu_shape *out)
 {
@@ -241,8 +236,8 @@ static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s)
         PS_TRY(init_layer(run, s, in, out));
     }
     s->view = s->view && same_type(run, s);
-    s->in_place = ps_model_graph_in_place(run->graph, s->node) && same_lanes(in, out) &&
-                  same_type(run, s);
+    s->in_place = ps_model_graph_in_place(run->graph, s->node) &&
+                  ps_cpu_shape_same_lanes(in, out) && same_type(run, s);
     return PS_OK;
 }
 
@@ -353,7 +348,7 @@ static bool gradient_in_place(const ps_cpu_run *run, const ps_cpu_step *s, int k
     if (run->values[s->node->in[k]].narrow != run->values[s->node->out].narrow)
         return false;
     if (s->view) return true;
-    if (ps_model_is_activation(kind)) return same_lanes(in, out);
+    if (ps_model_is_activation(kind)) return ps_cpu_shape_same_lanes(in, out);
     switch (kind) {
     case PS_LAYER_DROPOUT:
     case PS_LAYER_LOG_SOFTMAX:
@@ -361,7 +356,7 @@ static bool gradient_in_place(const ps_cpu_run *run, const ps_cpu_step *s, int k
     case PS_LAYER_GROUP_NORM:
     case PS_LAYER_LAYER_NORM:
     case PS_LAYER_ADD:
-        return same_lanes(in, out);
+        return ps_cpu_shape_same_lanes(in, out);
     default:
         return false;
     }
@@ -380,7 +375,7 @@ static ps_err take_library_gradient(ps_cpu_run *run, ps_cpu_step *s)
     if (kind == PS_LAYER_BATCH_NORM2D && s->batchnorm.own) return PS_OK;
     bool needed = run->graph->edges[s->node->in[0]].needs_grad;
     if (!needed && has_primitives(s)) return PS_OK;
-    if (needed && !s->add[0] && same_lanes(&in->shape, &wanted.shape) &&
+    if (needed && !s->add[0] && ps_cpu_shape_same_lanes(&in->shape, &wanted.shape) &&
         narrow == wanted.narrow)
         return PS_OK;
     return ps_memory_plan_take(&run->memory, value_bytes(&wanted), &s->slot_dx);

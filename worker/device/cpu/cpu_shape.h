@@ -42,6 +42,12 @@ static inline bool ps_cpu_shape_is_plain(const ps_cpu_shape *s)
     return s->lanes == 1 || (s->h * s->w == 1 && s->c % s->lanes == 0);
 }
 
+/* Whether the elements of two equal shapes lie in the same order. */
+static inline bool ps_cpu_shape_same_lanes(const ps_cpu_shape *a, const ps_cpu_shape *b)
+{
+    return a->lanes == b->lanes || (ps_cpu_shape_is_plain(a) && ps_cpu_shape_is_plain(b));
+}
+
 /* The library's descriptor; *out is owned by the caller. type: of an element. */
 ps_err ps_cpu_shape_md(const ps_cpu_shape *shape, const char *who, dnnl_data_type_t type,
                        ps_dnnl_md **out);
