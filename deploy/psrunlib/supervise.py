@@ -328,13 +328,16 @@ class Supervisor:
         return not self.all_done and self.restarts.can_mend(watched)
 
     def _start_again(self):
-        """Starts the parts that are due. A job that has failed or was told to end starts none."""
-        if self.signal:
+        """Starts the parts that are due. A job that has failed, was told to end or has done its work
+        starts none."""
+        if self.waiting and any(map(self._is_done, self.watched)):
+            self.all_done = True
+        if self.signal or self.all_done:
             self.ended_by_us |= {item[1].part.name for item in self.waiting}
         for item in [i for i in self.waiting if len(i) == 2 and not self.restarts.is_passing(i[1])]:
             self.waiting.remove(item)  # its last words were read after its end
             self._fail(item[1])
-        if self.signal or self.failed_at is not None:
+        if self.signal or self.failed_at is not None or self.all_done:
             self.waiting = []
         for item in [i for i in self.waiting if i[0] <= self.now and i[1].code is not None]:
             self.waiting.remove(item)
@@ -399,7 +402,7 @@ class Supervisor:
             began = any(w.all_joined for w in self.watched)
             return self.now - self.failed_at > (GRACE_S if began else 0)
         done = [w.ended_at for w in self.watched if self._is_done(w)]
-        if self.restarts and done and self.now - min(done) > SERVERS_END_S:
+        if self.restarts and done and self.now - min(done) > self._time_to_end():
             self.all_done = True  # a part that stands still after its work has nothing to lose
             return True
         workers = [w for w in self.watched if w.part.role == "worker"]
@@ -410,6 +413,13 @@ class Supervisor:
             limit = GRACE_S if self.signal else SERVERS_END_S
             return self.now - max(w.ended_at for w in workers) > limit
         return False
+
+    def _time_to_end(self):
+        """Seconds for which the parts may go on after a worker has ended in order. A part that was
+        started again after its work was done looks in vain for others to join."""
+        running = [w for w in self.watched if w.code is None]
+        first_ones = [w for w in running if not self.restarts.started[w.part.name]]
+        return SERVERS_END_S if first_ones else GRACE_S
 
     def _on_signal(self, number, frame):
         """The first Ctrl-C, SIGTERM or SIGHUP asks the workers to end after a common step
@@ -437,7 +447,7 @@ class Supervisor:
     def _find_told(self):
         """A part that got a signal alone ends the job in order."""
         told = [w for w in self.watched if w.told and not (self.elastic and self.elastic.leaves(w))]
-        if self.signal or not told or self.failed_at is not None:
+        if self.signal or not told or self.failed_at is not None or self.all_done:
             return
         self.told_alone, self.signal = told[0].part, told[0].told
         self.screen.say(f"psrun: {told[0].part.name} was told to end ({told[0].told.name}); the job "

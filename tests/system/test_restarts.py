@@ -10,7 +10,7 @@ import signal
 import time
 import unittest
 
-from jobs import wrapped_bin
+from jobs import BIN, wrapped_bin
 from restarting import MOMENTS, SETTINGS, RestartTest
 
 JOBS = int(os.environ.get("PS_RESTART_JOBS", "10"))
@@ -101,6 +101,17 @@ class Ends(RestartTest):
             self.assertIn("(restart 2 of 2, in 1 s: ", text)
             self.assertIn(f"psrun: the job failed: worker 1 {cause}", text)
             self.check_nothing_left(name)
+
+    def test_a_part_that_dies_when_its_work_is_done(self):
+        """Started again, it finds nobody. Worker 0 stays longer than the dead part's start takes."""
+        wrapped_bin(self.path("bin"), "ps-worker", f'''
+[ -n "$PS_INCARNATION" ] || {{ {BIN.resolve()}/ps-worker "$@"; [ "$RANK" = 0 ] && sleep 1 || kill -KILL $$; exit; }}''')
+        began = time.monotonic()
+        text = self.run_job("out", "allreduce", 0, 2, *SETTINGS, args=["--build-dir", self.folder, "--restarts", "2"])
+        self.assertLess(time.monotonic() - began, 20)
+        self.assertIn("worker 1 was ended by SIGKILL; it is started again (restart 1 of 2)\n", text)
+        self.assertNotIn("told to end", text)
+        self.check_nothing_left("out")
 
     def test_what_no_restart_mends(self):
         for settings, kind in ((["optimizer={name: sgd, lr: 1e9}", "data.scale=10000"], "NUMERIC"),
