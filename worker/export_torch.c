@@ -167,8 +167,9 @@ static void print_interpolate(const ps_model_spec *spec, const ps_layer *l, cons
 {
     const int size[2] = {(int)l->out.d[1], (int)l->out.d[2]};
     char text[SIZES_TEXT];
-    if (l->mode == PS_INTERPOLATE_MEAN)
-        fprintf(out, "F.adaptive_avg_pool%dd(%s, %s)", axes_of(spec), x,
+    if (l->kind != PS_LAYER_UPSAMPLE)
+        fprintf(out, "F.adaptive_%s_pool%dd(%s, %s)",
+                l->mode == PS_INTERPOLATE_MAX ? "max" : "avg", axes_of(spec), x,
                 sizes(spec, size, text));
     else
         fprintf(out, "F.interpolate(%s, %s, mode=\"%s\")", x, sizes(spec, size, text),
@@ -229,6 +230,7 @@ static void print_call(const ps_model_spec *spec, const ps_layer *l, const char 
         print_pool(spec, l, "avg_pool", x, out);
         break;
     case PS_LAYER_ADAPTIVE_AVG_POOL2D:
+    case PS_LAYER_ADAPTIVE_MAX_POOL2D:
     case PS_LAYER_UPSAMPLE:
         print_interpolate(spec, l, x, out);
         break;

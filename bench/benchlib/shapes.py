@@ -54,7 +54,7 @@ INTERPOLATE = [("upsample: 2", 64, 28, 8), ("upsample: {scale: 2, mode: bilinear
                ("upsample: {scale: 2, mode: bilinear}", 20, 14, 16), ("upsample: 2", 3, 64, 16),
                ("upsample: {size: [40, 33], mode: bilinear}", 32, 25, 8),
                ("adaptive_avg_pool2d: 7", 64, 31, 16), ("adaptive_avg_pool2d: [5, 3]", 20, 28, 32),
-               ("adaptive_max_pool2d: 7", 64, 28, 16)]
+               ("adaptive_max_pool2d: 7", 64, 28, 16), ("adaptive_max_pool2d: 7", 64, 31, 16)]
 CONCAT = [((64, 64), 28, 16), ((16, 24, 40), 28, 16), ((20, 7), 28, 32)]  # channels of the branches, side, batch
 # channels in, out, kernel, stride, padding, length, batch
 SEQUENCES = [(16, 32, 3, 1, 1, 1000, 16), (64, 64, 5, 1, 2, 512, 16), (1, 32, 9, 2, 4, 2000, 16),

@@ -31,6 +31,7 @@
     X(MAX_POOL2D, "max_pool2d")                                                          \
     X(AVG_POOL2D, "avg_pool2d")                                                          \
     X(ADAPTIVE_AVG_POOL2D, "adaptive_avg_pool2d")                                        \
+    X(ADAPTIVE_MAX_POOL2D, "adaptive_max_pool2d")                                        \
     X(UPSAMPLE, "upsample")                                                              \
     X(DROPOUT, "dropout")                                                                \
     X(FLATTEN, "flatten")                                                                \
@@ -44,8 +45,7 @@
     X(BATCH_NORM1D, "batch_norm1d")                                                      \
     X(MAX_POOL1D, "max_pool1d")                                                          \
     X(AVG_POOL1D, "avg_pool1d")                                                          \
-    X(ADAPTIVE_AVG_POOL1D, "adaptive_avg_pool1d")                                        \
-    X(ADAPTIVE_MAX_POOL2D, "adaptive_max_pool2d")
+    X(ADAPTIVE_AVG_POOL1D, "adaptive_avg_pool1d")
 
 typedef enum ps_layer_kind {
 #define PS_LAYER_ENUM(name, text) PS_LAYER_##name,
@@ -66,11 +66,12 @@ bool ps_layer_kind_has_tensors(ps_layer_kind kind);
  * length); 0: for any input. */
 int ps_layer_kind_axes(ps_layer_kind kind);
 
-/* How UPSAMPLE and ADAPTIVE_AVG_POOL2D compute a position of their output. */
+/* How UPSAMPLE and the adaptive pools compute a position of their output. */
 typedef enum ps_interpolation {
     PS_INTERPOLATE_NEAREST,
     PS_INTERPOLATE_BILINEAR, // PyTorch's with align_corners=False
-    PS_INTERPOLATE_MEAN      // of a window; windows differ by at most 1 in size
+    PS_INTERPOLATE_MEAN,     // of a window; windows differ by at most 1 in size
+    PS_INTERPOLATE_MAX       // of the same windows
 } ps_interpolation;
 
 typedef struct ps_layer_settings {

@@ -229,16 +229,23 @@ static bool divides(const ps_layer *layer, const ps_layer_settings *s)
     return layer->in.d[1] % s->size[0] == 0 && layer->in.d[2] % s->size[1] == 0;
 }
 
+/* Windows that may overlap, or be of several sizes. */
+static ps_err cover_unevenly(ps_layer *layer, const ps_layer_settings *s,
+                             ps_interpolation mode)
+{
+    layer->mode = mode;
+    layer->out = (ps_dims){3, {layer->in.d[0], s->size[0], s->size[1]}};
+    return PS_OK;
+}
+
 static ps_err infer_adaptive_max(ps_model_spec *spec, const ps_layer_settings *s,
                                  ps_layer *layer)
 {
-    char text[PS_DIMS_TEXT];
     PS_TRY(want_image(layer, s->at));
-    if (!divides(layer, s))
-        return ps_layer_error(layer, s->at,
-                              "size (%d, %d) does not divide the input %s; "
-                              "adaptive_avg_pool2d takes any size",
-                              s->size[0], s->size[1], ps_dims_text(&layer->in, text));
+    const int64_t window = (layer->in.d[1] / s->size[0]) * (layer->in.d[2] / s->size[1]);
+    if (!divides(layer, s) || window > PS_MAX_POOL_WINDOW)
+        return cover_unevenly(layer, s, PS_INTERPOLATE_MAX);
+    layer->kind = PS_LAYER_MAX_POOL2D;
     return cover_evenly(layer, s);
 }
 
@@ -250,9 +257,7 @@ static ps_err infer_adaptive_avg(ps_model_spec *spec, const ps_layer_settings *s
         layer->kind = PS_LAYER_AVG_POOL2D;
         return cover_evenly(layer, s);
     }
-    layer->mode = PS_INTERPOLATE_MEAN;
-    layer->out = (ps_dims){3, {layer->in.d[0], s->size[0], s->size[1]}};
-    return PS_OK;
+    return cover_unevenly(layer, s, PS_INTERPOLATE_MEAN);
 }
 
 static ps_err infer_upsample(ps_model_spec *spec, const ps_layer_settings *s,
@@ -347,6 +352,7 @@ static ps_err (*const infer[PS_LAYER_WRITTEN_COUNT])(ps_model_spec *,
     [PS_LAYER_MAX_POOL2D] = infer_pool,
     [PS_LAYER_AVG_POOL2D] = infer_pool,
     [PS_LAYER_ADAPTIVE_AVG_POOL2D] = infer_adaptive_avg,
+    [PS_LAYER_ADAPTIVE_MAX_POOL2D] = infer_adaptive_max,
     [PS_LAYER_UPSAMPLE] = infer_upsample,
     [PS_LAYER_DROPOUT] = infer_dropout,
     [PS_LAYER_FLATTEN] = infer_flatten,
@@ -358,7 +364,6 @@ static ps_err (*const infer[PS_LAYER_WRITTEN_COUNT])(ps_model_spec *,
     [PS_LAYER_MAX_POOL1D] = infer_pool,
     [PS_LAYER_AVG_POOL1D] = infer_pool,
     [PS_LAYER_ADAPTIVE_AVG_POOL1D] = infer_adaptive_avg,
-    [PS_LAYER_ADAPTIVE_MAX_POOL2D] = infer_adaptive_max,
 };
 
 /* What devices compute. */
@@ -370,7 +375,6 @@ static ps_layer_kind kind_of(ps_layer_kind written)
     case PS_LAYER_BATCH_NORM1D:
         return PS_LAYER_BATCH_NORM2D;
     case PS_LAYER_MAX_POOL1D:
-    case PS_LAYER_ADAPTIVE_MAX_POOL2D:
         return PS_LAYER_MAX_POOL2D;
     case PS_LAYER_AVG_POOL1D:
         return PS_LAYER_AVG_POOL2D;

@@ -21,7 +21,7 @@
  *       - group_norm: {name: gn1, groups: 8}               # eps 1e-5
  *       - layer_norm: {name: ln1}                          # of features; eps 1e-5
  *       - avg_pool2d: global                               # or kernel/stride
- *       - adaptive_avg_pool2d: 7                           # size of the output;
+ *       - adaptive_avg_pool2d: 7                           # size of the output, any;
  *                                                        # adaptive_max_pool2d, too
  *       - upsample: {scale: 2, mode: bilinear}             # or size; mode nearest
  *       - concat:                                          # along the channels
@@ -51,6 +51,9 @@
 
 enum { PS_INPUT = -1, PS_NONE = -1 };
 
+/* Positions in a window of MAX_POOL2D, in which the place of a maximum is one byte. */
+enum { PS_MAX_POOL_WINDOW = 256 };
+
 typedef struct ps_layer {
     ps_layer_kind kind;    // what devices compute
     ps_layer_kind written; // what the file says: CONV1D becomes CONV2D
@@ -63,7 +66,7 @@ typedef struct ps_layer {
     /* Settings; those that the kind does not have are 0. */
     int kernel[2], stride[2], padding[2]; // h, w: CONV2D, MAX_POOL2D, AVG_POOL2D
     int dilation[2];                      // h, w: CONV2D
-    ps_interpolation mode;                // UPSAMPLE, ADAPTIVE_AVG_POOL2D
+    ps_interpolation mode;                // UPSAMPLE, adaptive pools
     int64_t groups;                       // CONV2D, GROUP_NORM; LAYER_NORM: 1
     double alpha;                         // ELU; LEAKY_RELU: the slope below 0
     double p;                             // DROPOUT (0 when model.dropout is false)

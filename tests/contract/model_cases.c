@@ -267,6 +267,16 @@ const model_case model_cases[] = {
      "{conv2d: {name: a, out: 21, kernel: 1}}, tanh, {adaptive_avg_pool2d: [6, 8]}, "
      "{adaptive_max_pool2d: [3, 2]}, {conv2d: {name: c, out: 6, kernel: 1}}, tanh, "
      "{adaptive_avg_pool2d: 1}, flatten, {linear: {name: fc, out: 5}}"},
+    {"adaptive max pools of any size", "[3, 13, 11]", "cross_entropy",
+     "{conv2d: {name: a, out: 21, kernel: 2}}, relu, {adaptive_max_pool2d: [5, 7]}, "
+     "{conv2d: {name: b, out: 16, kernel: 1}}, tanh, {adaptive_max_pool2d: [9, 12]}, "
+     "{residual: {name: r, body: [{conv2d: {name: c, out: 16, kernel: 3}}, "
+     "{adaptive_max_pool2d: 4}], shortcut: [{adaptive_max_pool2d: [4, 5]}, "
+     "{adaptive_max_pool2d: 4}]}}, {dropout: 0.2}, flatten, {linear: {name: fc, out: "
+     "5}}"},
+    {"an adaptive max pool of large windows", "[2, 20, 19]", "cross_entropy",
+     "{adaptive_max_pool2d: [21, 17]}, {conv2d: {name: a, out: 20, kernel: 1}}, tanh, "
+     "{adaptive_max_pool2d: 1}, flatten, {linear: {name: fc, out: 5}}"},
     {"concat of blocks", "[3, 8, 7]", "cross_entropy",
      "{conv2d: {name: a, out: 16, kernel: 1}}, relu, {concat: {name: f, branches: "
      "[[{conv2d: {name: b, out: 32, kernel: 1}}, relu], [{conv2d: {name: c, out: 16, "

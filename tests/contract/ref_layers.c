@@ -377,6 +377,33 @@ static void interpolate(ref_model *m, const ps_layer *l, const double *x, double
     }
 }
 
+/* The position of the first maximum in window (oh, ow) of a plane: torch.nn's
+ * AdaptiveMaxPool2d. */
+static int64_t adaptive_argmax(const ps_layer *l, const double *x, int64_t oh, int64_t ow)
+{
+    const int64_t H = l->in.d[1], W = l->in.d[2], H2 = l->out.d[1], W2 = l->out.d[2];
+    int64_t best = oh * H / H2 * W + ow * W / W2;
+    for (int64_t h = oh * H / H2; h * H2 < (oh + 1) * H; h++)
+        for (int64_t w = ow * W / W2; w * W2 < (ow + 1) * W; w++)
+            if (x[h * W + w] > x[best]) best = h * W + w;
+    return best;
+}
+
+/* dy NULL: the forward pass. */
+static void adaptive_max(ref_model *m, const ps_layer *l, const double *x, double *y,
+                         const double *dy, double *dx)
+{
+    PLANES;
+    for (int64_t j = 0; j < m->n * C * H2 * W2; j++) {
+        const int64_t plane = j / (H2 * W2) * H * W;
+        const int64_t i = plane + adaptive_argmax(l, x + plane, j / W2 % H2, j % W2);
+        if (dy)
+            dx[i] += dy[j];
+        else
+            y[j] = x[i];
+    }
+}
+
 /* Copies or adds the k-th input's part of a concatenation. */
 static void concat_part(ref_model *m, const ps_layer *l, int k, const double *x,
                         double *y, const double *dy, double *dx)
@@ -527,6 +554,9 @@ static void forward_layer(ref_model *m, int i, const ps_batch *batch, const ps_p
     case PS_LAYER_UPSAMPLE:
         interpolate(m, l, x, y, NULL, NULL);
         break;
+    case PS_LAYER_ADAPTIVE_MAX_POOL2D:
+        adaptive_max(m, l, x, y, NULL, NULL);
+        break;
     case PS_LAYER_CONCAT:
         concat_part(m, l, 0, x, y, NULL, NULL);
         concat_part(m, l, 1, input_of(m, l->input[1]), y, NULL, NULL);
@@ -587,6 +617,8 @@ static void backward_layer(ref_model *m, int i, const ps_batch *batch,
         } else if (l->kind == PS_LAYER_ADAPTIVE_AVG_POOL2D ||
                    l->kind == PS_LAYER_UPSAMPLE) {
             interpolate(m, l, x, NULL, dy, dx);
+        } else if (l->kind == PS_LAYER_ADAPTIVE_MAX_POOL2D) {
+            adaptive_max(m, l, x, NULL, dy, dx);
         } else if (l->kind == PS_LAYER_DROPOUT) {
             dropout(m, l, dy, dx, batch, pass);
         } else if (l->kind == PS_LAYER_FLATTEN || l->kind == PS_LAYER_ADD) {

@@ -73,7 +73,7 @@ static void test_any_size(void **state)
         {"adaptive pools of any size", "[3, 11, 13]", "cross_entropy",
          "{conv2d: {name: a, out: 21, kernel: 2}}, tanh, {adaptive_avg_pool2d: [4, 7]}, "
          "{conv2d: {name: b, out: 16, kernel: 1}}, tanh, {adaptive_avg_pool2d: {size: "
-         "[6, 9]}}, {adaptive_max_pool2d: [3, 3]}, {conv2d: {name: c, out: 6, kernel: "
+         "[6, 9]}}, {adaptive_max_pool2d: [4, 3]}, {conv2d: {name: c, out: 6, kernel: "
          "1}}, tanh, {adaptive_avg_pool2d: [1, 2]}, flatten, {linear: {name: fc, out: "
          "5}}"},
         {"a sequence in unequal windows", "[3, 40]", "cross_entropy",
@@ -515,6 +515,8 @@ static void test_divergence_shows(void **state)
         "{conv2d: {name: a, out: 16, kernel: 3}}, {batch_norm2d: {name: n}}, relu, "
         "{conv2d: {name: b, out: 8, kernel: 3}}, {max_pool2d: {kernel: 2}}, relu, " FLAT,
         "{conv2d: {name: a, out: 16, kernel: 3}}, relu, {max_pool2d: {kernel: 2}}, "
+        "{conv2d: {name: b, out: 8, kernel: 1}}, relu, " FLAT,
+        "{conv2d: {name: a, out: 16, kernel: 3}}, relu, {adaptive_max_pool2d: [4, 5]}, "
         "{conv2d: {name: b, out: 8, kernel: 1}}, relu, " FLAT};
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         rig r;

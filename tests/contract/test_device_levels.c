@@ -107,18 +107,21 @@ static void large_numbers(void **state)
 
 static void compute_moved(output *o)
 {
-    static const ps_interpolation modes[] = {
-        PS_INTERPOLATE_NEAREST, PS_INTERPOLATE_BILINEAR, PS_INTERPOLATE_MEAN};
+    static const ps_interpolation modes[] = {PS_INTERPOLATE_NEAREST,
+                                             PS_INTERPOLATE_BILINEAR, PS_INTERPOLATE_MEAN,
+                                             PS_INTERPOLATE_MAX};
+    static uint32_t places[MOST];
     static const int64_t lanes[] = {1, 8, 16, 21};
     fill(1, MOST, x);
     fill(2, MOST, dx);
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 16; i++) {
         const ps_cpu_interpolate op = {shape_of(2, 21, 7, 5, lanes[i % 4]),
                                        shape_of(2, 21, 11, 9, lanes[i % 4]),
                                        modes[i / 4]};
-        ps_cpu_interpolate_forward(&op, x, y);
+        uint32_t *argmax = op.mode == PS_INTERPOLATE_MAX ? places : NULL;
+        ps_cpu_interpolate_forward(&op, x, y, argmax);
         put_shape(o, &op.out, y);
-        ps_cpu_interpolate_backward(&op, y, dx, i % 2);
+        ps_cpu_interpolate_backward(&op, y, argmax, dx, i % 2);
         put_shape(o, &op.in, dx);
     }
     for (int i = 0; i < 4; i++) {

@@ -90,7 +90,7 @@ model:
     - concat:
         name: h
         branches:
-          - [conv2d: {name: b, out: 4, kernel: 1}, adaptive_max_pool2d: [7, 3]]
+          - [conv2d: {name: b, out: 4, kernel: 1}, adaptive_max_pool2d: [4, 5], adaptive_max_pool2d: [7, 3]]
           - [adaptive_avg_pool2d: [7, 3]]
           - [conv2d: {name: c, out: 2, kernel: 1}, upsample: {size: [7, 3]}]
     - batch_norm2d: {name: i}

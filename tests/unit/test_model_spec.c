@@ -354,6 +354,7 @@ static void new_shapes_follow_pytorch(void **state)
                            "          - []\n"
                            "          - [conv2d: {out: 2, kernel: 3, padding: 1}]\n"
                            "    - upsample: {size: [4, 9], mode: bilinear}\n"
+                           "    - adaptive_max_pool2d: [3, 20]\n"
                            "    - flatten\n    - linear: {name: fc, out: 10}\n",
                            3, COLOUR, "cross_entropy"),
                      PS_OK);
@@ -365,6 +366,8 @@ static void new_shapes_follow_pytorch(void **state)
     assert_string_equal(f.spec.table.tensors[2].name, "mixed.0.weight");
     assert_dims(&f.spec.layers[6].out, "(9, 5, 3)"); // two layers join three branches
     assert_dims(&f.spec.layers[7].out, "(9, 4, 9)");
+    assert_dims(&f.spec.layers[8].out, "(9, 3, 20)");
+    assert_int_equal(f.spec.layers[8].kind, PS_LAYER_ADAPTIVE_MAX_POOL2D);
     tear(&f);
 }
 
@@ -391,8 +394,6 @@ static void sequences_are_images_of_one_row(void **state)
 
 static void mistakes_in_blocks_and_sizes_are_named(void **state)
 {
-    assert_refused("    - adaptive_max_pool2d: 5\n", "mse", PS_ERR_SHAPE,
-                   "size (5, 5) does not divide the input (1, 28, 28)");
     assert_refused("    - adaptive_avg_pool2d\n", "mse", PS_ERR_CONFIG,
                    "\"size\" is missing");
     assert_refused("    - upsample: {size: 3, scale: 2}\n", "mse", PS_ERR_CONFIG,

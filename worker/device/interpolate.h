@@ -1,6 +1,7 @@
 /* Which positions of an axis a position of the output reads, and with which weights:
- * PyTorch's upsample (nearest; bilinear with align_corners=False) and adaptive_avg_pool,
- * written once for every device. A plane's output is the product of its two axes. */
+ * PyTorch's upsample (nearest; bilinear with align_corners=False) and adaptive pools,
+ * written once for every device. A plane's output is the product of its two axes. A
+ * maximum has no weights. */
 #ifndef PS_INTERPOLATE_H
 #define PS_INTERPOLATE_H
 
@@ -38,8 +39,8 @@ PS_ARITH ps_taps ps_taps_bilinear(const ps_axis *a, int32_t o)
     return t;
 }
 
-/* nearest: aten/src/ATen/native/UpSample.h: nearest_neighbor_compute_source_index. mean:
- * AdaptivePooling.h: start_index and end_index. */
+/* nearest: aten/src/ATen/native/UpSample.h: nearest_neighbor_compute_source_index. mean
+ * and max: AdaptivePooling.h: start_index and end_index. */
 PS_ARITH ps_taps ps_taps_at(const ps_axis *a, int32_t o)
 {
     ps_taps t;

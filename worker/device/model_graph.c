@@ -20,7 +20,8 @@ static ps_err check_layer(const ps_layer *l)
                l->kind == PS_LAYER_LAYER_NORM;
     if (plane && l->in.n != 3) return refuse(l, "its input has to be (C, H, W)");
     if (row && l->in.n != 1) return refuse(l, "its input has to be flat; use flatten");
-    if (l->kind == PS_LAYER_MAX_POOL2D && l->kernel[0] * l->kernel[1] > 256)
+    if (l->kind == PS_LAYER_MAX_POOL2D &&
+        l->kernel[0] * l->kernel[1] > PS_MAX_POOL_WINDOW)
         return refuse(l, "windows of more than 256 positions are not supported");
     if (l->kind == PS_LAYER_DROPOUT && (l->p < 0.0 || l->p > 1.0))
         return refuse(l, "its probability has to be between 0 and 1");
@@ -86,9 +87,10 @@ static void fold_gradients(ps_model_graph *g, ps_loss_kind loss)
         ps_model_node *before = &g->nodes[in->producer];
         // batch norm's relu keeps its own mask; the place of a maximum has 255 values and
         // one for "nothing passes"
-        before->relu_by_pool = before->relu && in->n_readers == 1 &&
-                               n->layer->kernel[0] * n->layer->kernel[1] < 256 &&
-                               before->layer->kind != PS_LAYER_BATCH_NORM2D;
+        before->relu_by_pool =
+            before->relu && in->n_readers == 1 &&
+            n->layer->kernel[0] * n->layer->kernel[1] < PS_MAX_POOL_WINDOW &&
+            before->layer->kind != PS_LAYER_BATCH_NORM2D;
     }
     int last = g->edges[g->output].producer;
     if (last == PS_NONE) return;
@@ -187,7 +189,8 @@ bool ps_model_is_group_norm(ps_layer_kind kind)
 
 bool ps_model_interpolates(ps_layer_kind kind)
 {
-    return kind == PS_LAYER_ADAPTIVE_AVG_POOL2D || kind == PS_LAYER_UPSAMPLE;
+    return kind == PS_LAYER_ADAPTIVE_AVG_POOL2D || kind == PS_LAYER_ADAPTIVE_MAX_POOL2D ||
+           kind == PS_LAYER_UPSAMPLE;
 }
 
 bool ps_model_is_activation(ps_layer_kind kind)

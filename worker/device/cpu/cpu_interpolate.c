@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "arith.h"
 #include "cpu_level.h"
 #include "interpolate.h"
 
@@ -72,10 +73,49 @@ INLINE void spread(const ps_taps *h, const ps_taps *w, int64_t in_w, int64_t pit
     }
 }
 
-/* The columns [first, end) of all rows, for a group of channels of one block. */
+/* As gather, for the maximum. */
+INLINE void take_max(const ps_taps *h, const ps_taps *w, int64_t in_w, int64_t pitch,
+                     int lanes, const float *restrict x, float *restrict y,
+                     uint32_t *restrict argmax)
+{
+    float best[LANES_MAX];
+    uint32_t place[LANES_MAX];
+    for (int l = 0; l < lanes; l++) {
+        best[l] = -INFINITY;
+        place[l] = (uint32_t)(h->begin * in_w + w->begin);
+    }
+    for (int64_t a = h->begin; a < h->end; a++) {
+        uint32_t k = (uint32_t)(a * in_w + w->begin);
+        const float *at = x + k * pitch;
+        for (int64_t b = w->begin; b < w->end; b++, k++, at += pitch) {
+#pragma omp simd simdlen(16)
+            for (int l = 0; l < lanes; l++) {
+                const bool takes = ps_max_takes(at[l], best[l]);
+                best[l] = takes ? at[l] : best[l];
+                place[l] = takes ? k : place[l];
+            }
+        }
+    }
+#pragma omp simd simdlen(16)
+    for (int l = 0; l < lanes; l++) {
+        y[l] = best[l];
+        argmax[l] = place[l];
+    }
+}
+
+INLINE void give_back(int64_t pitch, int lanes, const float *restrict dy,
+                      const uint32_t *restrict argmax, float *restrict dx)
+{
+    for (int l = 0; l < lanes; l++)
+        dx[argmax[l] * pitch + l] += dy[l];
+}
+
+/* The columns [first, end) of all rows, for a group of channels of one block. argmax: of
+ * mode max alone; it is read if back. */
 INLINE void some_columns(const ps_cpu_interpolate *op, bool back, int lanes,
                          const ps_taps *taps, int32_t first, int32_t end,
-                         const float *restrict from, float *restrict to)
+                         const float *restrict from, float *restrict to,
+                         uint32_t *restrict argmax)
 {
     const ps_axis rows = axis_of(op, true);
     const int64_t pitch = op->in.lanes;
@@ -89,16 +129,22 @@ INLINE void some_columns(const ps_cpu_interpolate *op, bool back, int lanes,
         }
         for (int32_t ow = first; ow < end; ow++) {
             const int64_t out = ((int64_t)oh * op->out.w + ow) * pitch;
-            if (back)
-                spread(&h, &taps[ow - first], op->in.w, pitch, lanes, from + out, to);
+            const ps_taps *w = &taps[ow - first];
+            if (argmax && back)
+                give_back(pitch, lanes, from + out, argmax + out, to);
+            else if (argmax)
+                take_max(&h, w, op->in.w, pitch, lanes, from, to + out, argmax + out);
+            else if (back)
+                spread(&h, w, op->in.w, pitch, lanes, from + out, to);
             else
-                gather(&h, &taps[ow - first], op->in.w, pitch, lanes, from, to + out);
+                gather(&h, w, op->in.w, pitch, lanes, from, to + out);
         }
     }
 }
 
 INLINE void each_position(const ps_cpu_interpolate *op, bool back, int lanes,
-                          const float *restrict from, float *restrict to)
+                          const float *restrict from, float *restrict to,
+                          uint32_t *restrict argmax)
 {
     const ps_axis columns = axis_of(op, false);
     ps_taps taps[COLUMNS];
@@ -106,46 +152,51 @@ INLINE void each_position(const ps_cpu_interpolate *op, bool back, int lanes,
         int32_t end = first + COLUMNS < columns.out ? first + COLUMNS : columns.out;
         for (int32_t ow = first; ow < end; ow++)
             taps[ow - first] = ps_taps_at(&columns, ow);
-        some_columns(op, back, lanes, taps, first, end, from, to);
+        some_columns(op, back, lanes, taps, first, end, from, to, argmax);
     }
 }
 
 /* Lanes are a constant in hot loops. */
 INLINE void each_group(const ps_cpu_interpolate *op, bool back,
-                       const float *restrict from, float *restrict to)
+                       const float *restrict from, float *restrict to,
+                       uint32_t *restrict argmax)
 {
     for (int64_t l = 0; l < op->in.lanes; l += LANES_MAX) {
         const int64_t rest = op->in.lanes - l;
+        uint32_t *at = argmax ? argmax + l : NULL;
         if (rest >= LANES_MAX)
-            each_position(op, back, LANES_MAX, from + l, to + l);
+            each_position(op, back, LANES_MAX, from + l, to + l, at);
         else if (rest == 8)
-            each_position(op, back, 8, from + l, to + l);
+            each_position(op, back, 8, from + l, to + l, at);
         else if (rest == 1)
-            each_position(op, back, 1, from + l, to + l);
+            each_position(op, back, 1, from + l, to + l, at);
         else
-            each_position(op, back, (int)rest, from + l, to + l);
+            each_position(op, back, (int)rest, from + l, to + l, at);
     }
 }
 
 PS_PER_LEVEL(void, ps_cpu_interpolate_forward,
-             (const ps_cpu_interpolate *op, const float *x, float *y), (op, x, y))
+             (const ps_cpu_interpolate *op, const float *x, float *y, uint32_t *argmax),
+             (op, x, y, argmax))
 {
     const int64_t in = ps_cpu_shape_plane(&op->in) * op->in.lanes;
     const int64_t out = ps_cpu_shape_plane(&op->out) * op->out.lanes;
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&op->in); o++)
-        each_group(op, false, x + o * in, y + o * out);
+        each_group(op, false, x + o * in, y + o * out, argmax ? argmax + o * out : NULL);
 }
 
 PS_PER_LEVEL(void, ps_cpu_interpolate_backward,
-             (const ps_cpu_interpolate *op, const float *dy, float *dx, bool add),
-             (op, dy, dx, add))
+             (const ps_cpu_interpolate *op, const float *dy, const uint32_t *argmax,
+              float *dx, bool add),
+             (op, dy, argmax, dx, add))
 {
     const int64_t in = ps_cpu_shape_plane(&op->in) * op->in.lanes;
     const int64_t out = ps_cpu_shape_plane(&op->out) * op->out.lanes;
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&op->in); o++) {
         if (!add) memset(dx + o * in, 0, sizeof *dx * (size_t)in);
-        each_group(op, true, dy + o * out, dx + o * in);
+        each_group(op, true, dy + o * out, dx + o * in,
+                   argmax ? (uint32_t *)argmax + o * out : NULL);
     }
 }

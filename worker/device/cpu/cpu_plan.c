@@ -185,6 +185,7 @@ static ps_err init_layer(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in
         init_pool(run, s, in, out);
         return PS_OK;
     case PS_LAYER_ADAPTIVE_AVG_POOL2D:
+    case PS_LAYER_ADAPTIVE_MAX_POOL2D:
     case PS_LAYER_UPSAMPLE:
         s->interpolate = (ps_cpu_interpolate){*in, *out, l->mode};
         return PS_OK;
@@ -306,6 +307,15 @@ static ps_err take_groupnorm(ps_memory_plan *m, ps_cpu_step *s, bool back)
     return PS_OK;
 }
 
+/* 0: the layer takes no maxima. */
+static size_t argmax_bytes(const ps_cpu_step *s)
+{
+    const ps_layer_kind kind = s->node->layer->kind;
+    if (kind == PS_LAYER_MAX_POOL2D) return ps_cpu_pool_argmax_bytes(&s->pool);
+    if (kind != PS_LAYER_ADAPTIVE_MAX_POOL2D) return 0;
+    return sizeof *s->argmax * (size_t)ps_cpu_shape_count(&s->interpolate.out);
+}
+
 static ps_err take_forward(ps_cpu_run *run, ps_cpu_step *s)
 {
     ps_memory_plan *m = &run->memory;
@@ -319,9 +329,8 @@ static ps_err take_forward(ps_cpu_run *run, ps_cpu_step *s)
         PS_TRY(take_groupnorm(m, s, goes_back(run, s)));
     } else if (kind == PS_LAYER_LINEAR) {
         PS_TRY(take_turned(run, s));
-    } else if (kind == PS_LAYER_MAX_POOL2D) {
-        PS_TRY(
-            ps_memory_plan_take(m, ps_cpu_pool_argmax_bytes(&s->pool), &s->slot_argmax));
+    } else if (argmax_bytes(s) > 0) {
+        PS_TRY(ps_memory_plan_take(m, argmax_bytes(s), &s->slot_argmax));
         if (!training) ps_memory_plan_give(m, s->slot_argmax);
     }
     if (!s->drops || !training) return PS_OK;

@@ -36,7 +36,7 @@ typedef struct ps_cpu_step {
     ps_cpu_batchnorm_arrays batchnorm_arrays;
     ps_cpu_groupnorm groupnorm; // GROUP_NORM, LAYER_NORM
     ps_cpu_pool pool;
-    ps_cpu_interpolate interpolate; // UPSAMPLE, ADAPTIVE_AVG_POOL2D
+    ps_cpu_interpolate interpolate; // UPSAMPLE, adaptive pools
     ps_cpu_dropout dropout;
     ps_cpu_linear linear;
     bool in_place;
@@ -50,7 +50,7 @@ typedef struct ps_cpu_step {
     int slot_x, slot_dx;
     int slot_mask;             // DROPOUT
     int slot_turned;           // LINEAR
-    int slot_argmax;           // MAX_POOL2D
+    int slot_argmax;           // MAX_POOL2D, ADAPTIVE_MAX_POOL2D
     ps_cpu_factors factors;    // of the products of a CONV2D or LINEAR
     int slot_turned_x;         // the input in another layout, before it is narrowed
     int slot_dy, slot_weights; // narrow: dy; the weights of a LINEAR

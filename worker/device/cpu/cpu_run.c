@@ -242,8 +242,9 @@ static ps_err forward_plain(ps_cpu_run *run, ps_cpu_step *s, const uint8_t *mask
         ps_cpu_avg_pool_forward(&s->pool, in->at, out->at);
         return PS_OK;
     case PS_LAYER_ADAPTIVE_AVG_POOL2D:
+    case PS_LAYER_ADAPTIVE_MAX_POOL2D:
     case PS_LAYER_UPSAMPLE:
-        ps_cpu_interpolate_forward(&s->interpolate, in->at, out->at);
+        ps_cpu_interpolate_forward(&s->interpolate, in->at, out->at, s->argmax);
         return PS_OK;
     case PS_LAYER_CONCAT:
         forward_concat(run, s);
@@ -474,8 +475,10 @@ static ps_err backward_plain(ps_cpu_run *run, ps_cpu_step *s)
         ps_cpu_avg_pool_backward(&s->pool, out->grad, in->grad, s->add[0]);
         return PS_OK;
     case PS_LAYER_ADAPTIVE_AVG_POOL2D:
+    case PS_LAYER_ADAPTIVE_MAX_POOL2D:
     case PS_LAYER_UPSAMPLE:
-        ps_cpu_interpolate_backward(&s->interpolate, out->grad, in->grad, s->add[0]);
+        ps_cpu_interpolate_backward(&s->interpolate, out->grad, s->argmax, in->grad,
+                                    s->add[0]);
         return PS_OK;
     case PS_LAYER_CONCAT:
         backward_concat(run, s);

@@ -39,6 +39,8 @@
     X(avg_pool_grad)                                                                     \
     X(interpolate)                                                                       \
     X(interpolate_grad)                                                                  \
+    X(adaptive_max)                                                                      \
+    X(adaptive_max_grad)                                                                 \
     X(im2col)                                                                            \
     X(col2im)                                                                            \
     X(dropout)                                                                           \

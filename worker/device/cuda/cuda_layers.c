@@ -230,6 +230,28 @@ static ps_err interpolate_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
                      .in_plane = ps_divisor_of(in->plane), .add = s->add[0]);
 }
 
+static ps_err adaptive_max(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_layer *l = s->node->layer;
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    return PS_LAUNCH(r->plan->gpu, adaptive_max, ps_cuda_count(r, out), PS_CUDA_NAME(s),
+                     .x = in->at, .y = out->at, .argmax = s->argmax,
+                     .rows = axis_of(l, 1), .columns = axis_of(l, 2),
+                     .out_row = ps_divisor_of(l->out.d[2]),
+                     .out_plane = ps_divisor_of(out->plane));
+}
+
+static ps_err adaptive_max_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_layer *l = s->node->layer;
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    return PS_LAUNCH(r->plan->gpu, adaptive_max_grad, ps_cuda_count(r, in),
+                     PS_CUDA_NAME(s), .dy = out->grad, .dx = in->grad,
+                     .argmax = s->argmax, .rows = axis_of(l, 1), .columns = axis_of(l, 2),
+                     .in_row = ps_divisor_of(l->in.d[2]),
+                     .in_plane = ps_divisor_of(in->plane), .add = s->add[0]);
+}
+
 /* relu: also applies the gradient of a relu with these outputs. */
 static ps_err drop(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x, ps_values y,
                    ps_values relu, bool add)
@@ -301,6 +323,8 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
     case PS_LAYER_ADAPTIVE_AVG_POOL2D:
     case PS_LAYER_UPSAMPLE:
         return interpolate(r, s);
+    case PS_LAYER_ADAPTIVE_MAX_POOL2D:
+        return adaptive_max(r, s);
     case PS_LAYER_CONCAT:
         return concat(r, s);
     case PS_LAYER_DROPOUT:
@@ -372,6 +396,8 @@ static ps_err plain_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     case PS_LAYER_ADAPTIVE_AVG_POOL2D:
     case PS_LAYER_UPSAMPLE:
         return interpolate_backward(r, s);
+    case PS_LAYER_ADAPTIVE_MAX_POOL2D:
+        return adaptive_max_backward(r, s);
     case PS_LAYER_CONCAT:
         return concat_backward(r, s);
     case PS_LAYER_DROPOUT:

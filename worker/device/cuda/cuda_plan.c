@@ -116,6 +116,9 @@ static ps_err plan_step(ps_cuda_plan *p, int node)
         PS_TRY(
             ps_memory_plan_take(&p->memory, value_count(p, s->node->out), &s->slot[0]));
         break;
+    case PS_LAYER_ADAPTIVE_MAX_POOL2D:
+        return ps_memory_plan_take(
+            &p->memory, value_count(p, s->node->out) * sizeof *s->argmax, &s->slot[0]);
     case PS_LAYER_BATCH_NORM2D:
         PS_TRY(ps_memory_plan_take(&p->memory, channels, &s->slot[0]));
         return ps_memory_plan_take(&p->memory, channels, &s->slot[1]);
@@ -232,6 +235,7 @@ static ps_err allocate_values(ps_cuda_plan *p)
     for (int i = 0; i < p->graph->n_nodes; i++) {
         ps_cuda_step *s = &p->steps[i];
         s->place = place(p, s->slot[0]);
+        s->argmax = place(p, s->slot[0]);
         s->mean = place(p, s->slot[0]);
         s->inv = place(p, s->slot[1]);
     }

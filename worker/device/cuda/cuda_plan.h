@@ -28,8 +28,9 @@ typedef struct ps_cuda_step {
     int64_t slice;     // CONV2D: samples whose columns are made at a time
     ps_planes planes;  // CONV2D and pooling
     uint8_t *place;    // MAX_POOL2D
+    uint32_t *argmax;  // ADAPTIVE_MAX_POOL2D
     float *mean, *inv; // of norms: of the last forward pass
-    int slot[2];       // slots of place, or of mean and inv
+    int slot[2];       // slots of place or argmax, or of mean and inv
 } ps_cuda_step;
 
 /* Consecutive steps whose parameters are copied together, at least group_bytes of them.

@@ -236,6 +236,63 @@ PS_ARITH void ps_k_interpolate_grad_at(const ps_k_interpolate_grad *k, uint32_t 
     ps_set(k->dx, i, g, k->add);
 }
 
+/* Each output is the maximum of its window (interpolate.h); argmax is the maximum's
+ * position in the plane. Count: outputs. */
+typedef struct ps_k_adaptive_max {
+    ps_values x, y;
+    uint32_t *argmax;
+    ps_axis rows, columns;
+    ps_divisor out_row, out_plane;
+} ps_k_adaptive_max;
+
+PS_ARITH void ps_k_adaptive_max_at(const ps_k_adaptive_max *k, uint32_t i)
+{
+    ps_spot s = ps_spot_at(i, k->out_plane, k->out_row);
+    ps_taps h = ps_taps_at(&k->rows, s.h), w = ps_taps_at(&k->columns, s.w);
+    const size_t plane = (size_t)k->rows.in * (uint32_t)k->columns.in;
+    const ps_values x = ps_values_from(k->x, s.plane * plane);
+    float best = -INFINITY;
+    int32_t place = h.begin * k->columns.in + w.begin;
+    for (int32_t a = h.begin; a < h.end; a++) {
+        for (int32_t b = w.begin; b < w.end; b++) {
+            const int32_t at = a * k->columns.in + b;
+            const float v = ps_get(x, (size_t)at);
+            if (!ps_max_takes(v, best)) continue;
+            best = v;
+            place = at;
+        }
+    }
+    ps_set(k->y, i, best, false);
+    k->argmax[i] = (uint32_t)place;
+}
+
+/* Each input's gradient sums over the windows whose maximum it is. Count: inputs. */
+typedef struct ps_k_adaptive_max_grad {
+    ps_values dy, dx;
+    const uint32_t *argmax;
+    ps_axis rows, columns;
+    ps_divisor in_row, in_plane;
+    bool add;
+} ps_k_adaptive_max_grad;
+
+PS_ARITH void ps_k_adaptive_max_grad_at(const ps_k_adaptive_max_grad *k, uint32_t i)
+{
+    ps_spot s = ps_spot_at(i, k->in_plane, k->in_row);
+    const size_t plane = s.plane * (size_t)k->rows.out * (uint32_t)k->columns.out;
+    const uint32_t place = i - s.plane * k->in_plane.by;
+    int32_t top, bottom, left, right;
+    float g = 0.0f;
+    ps_taps_readers(&k->rows, s.h, &top, &bottom);
+    ps_taps_readers(&k->columns, s.w, &left, &right);
+    for (int32_t a = top; a < bottom; a++) {
+        for (int32_t b = left; b < right; b++) {
+            const size_t o = plane + (size_t)(a * k->columns.out + b);
+            if (k->argmax[o] == place) g += ps_get(k->dy, o);
+        }
+    }
+    ps_set(k->dx, i, g, k->add);
+}
+
 /* col (C * kh * kw, samples * out plane) of the samples from n_first on, of x (n, C,
  * H, W). One call fills a window of one channel. Count: C * columns. */
 typedef struct ps_k_im2col {
