@@ -294,7 +294,8 @@ static void warn_of_older_weights(ps_trainer *t)
 {
     const ps_config *c = t->o.config;
     const bool streams = c->sync.fragments > 1 || c->sync.overlap > 0;
-    if (!ps_local_steps_on(c) || t->rank != 0 || t->warned || all_fresh(t)) return;
+    if (!ps_local_steps_on(c) || t->rank != 0 || t->warned) return;
+    if (ps_config_own_pace(c) || all_fresh(t)) return; // evaluated at rest
     t->warned = true;
     PS_WARN("evaluation", "step=%" PRIu64 " note=\"within a round: %s\"", t->step,
             streams ? "each fragment has the weights of its last synchronisation"

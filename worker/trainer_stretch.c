@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "coord_orders.h"
+#include "local_steps.h"
 #include "log.h"
 #include "policy_log.h"
 #include "trace.h"
@@ -15,9 +16,39 @@ static int64_t steps_per_epoch(const ps_trainer *t)
     return (t->n_batches + t->o.accumulate - 1) / t->o.accumulate;
 }
 
+/* The steps of what workers send at once: with a quorum a round's, otherwise one. */
+static int64_t steps_per_push(const ps_trainer *t)
+{
+    return ps_config_quorum(t->o.config) ? t->o.config->sync.local_steps : 1;
+}
+
+static int64_t pushes_per_epoch(const ps_trainer *t)
+{
+    return (steps_per_epoch(t) + steps_per_push(t) - 1) / steps_per_push(t);
+}
+
+/* The coordinator counts rounds as steps. In an epoch's last one workers make K steps,
+ * too; only those count that the epoch has. */
+static uint64_t pushes_of(const ps_trainer *t, uint64_t step)
+{
+    const uint64_t all = (uint64_t)steps_per_epoch(t), k = (uint64_t)steps_per_push(t);
+    return step / all * (uint64_t)pushes_per_epoch(t) + (step % all + k - 1) / k;
+}
+
+static uint64_t steps_of(const ps_trainer *t, uint64_t pushes)
+{
+    const uint64_t all = (uint64_t)steps_per_epoch(t), k = (uint64_t)steps_per_push(t);
+    const uint64_t epoch = (uint64_t)pushes_per_epoch(t);
+    const uint64_t rest = pushes % epoch * k;
+    const uint64_t steps = pushes / epoch * all + (rest < all ? rest : all);
+    return steps < t->total_steps ? steps : t->total_steps;
+}
+
 static ps_sync_rules rules_of(const ps_trainer *t)
 {
-    const ps_config_sync *s = &t->o.config->sync;
+    ps_config exchange;
+    ps_local_steps_outer(&exchange, t->o.config);
+    const ps_config_sync *s = &exchange.sync;
     return (ps_sync_rules){
         .kind = s->policy,
         .n_workers = (uint32_t)ps_session_world_size(t->o.session),
@@ -27,12 +58,12 @@ static ps_sync_rules rules_of(const ps_trainer *t)
         .staleness = (uint64_t)s->staleness,
         .correction = s->correction,
         .delay_strength = s->delay_strength,
-        .first = t->step,
+        .first = pushes_of(t, t->step),
         .version = t->version,
-        .total = t->total_steps,
-        .stretch = (uint64_t)steps_per_epoch(t),
+        .total = pushes_of(t, t->total_steps),
+        .stretch = (uint64_t)pushes_per_epoch(t),
         .pause = (uint64_t)t->o.config->checkpoint.every,
-        .stop = (uint64_t)t->o.config->train.stop_after,
+        .stop = pushes_of(t, (uint64_t)t->o.config->train.stop_after),
     };
 }
 
@@ -62,6 +93,7 @@ static ps_err put_rules(ps_trainer *t)
 static void warn(const ps_trainer *t)
 {
     const ps_config *c = t->o.config;
+    if (ps_config_quorum(c)) return; // of what is known here, nothing is of rounds
     const bool stale = c->sync.policy != PS_POLICY_BACKUP || c->sync.late == PS_LATE_ADD;
     if (!stale || (c->sync.policy == PS_POLICY_SSP && c->sync.staleness == 0)) return;
     if (c->optimizer.name != PS_OPTIMIZER_SGD)
@@ -232,7 +264,7 @@ static ps_err book(ps_trainer *t, double seconds, const double place[2])
     double sums[] = {(double)w->samples, place[0], place[1]};
     snprintf(name, sizeof name, "rest/%" PRIu64, t->n_rests);
     PS_TRY(ps_member_reduce(t->member, name, sums, 3, ps_trainer_step_deadline(t)));
-    const uint64_t steps = (uint64_t)sums[1] - t->step;
+    const uint64_t steps = steps_of(t, (uint64_t)sums[1]) - t->step;
     t->step += steps;
     t->version = (uint64_t)sums[2];
     t->position = seen_in_epoch(t);

@@ -190,6 +190,10 @@ static ps_err find_start(job *j)
                                        .generation = j->generation,
                                        .made = j->result.steps};
     PS_TRY(ps_resume_init(&j->resume, &options, ps_session_optimizer(j->session)));
+    if (j->resume.goes_on && ps_config_quorum(j->config))
+        return ps_err_set(PS_ERR_CONFIG,
+                          "sync.quorum: a job with it cannot go on from a checkpoint "
+                          "yet; train.init begins with its weights");
     const int had = j->resume.snapshot.trainer.n_ranks;
     if (j->resume.goes_on && ps_config_own_pace(j->config) &&
         had != j->sampler.world_size)

@@ -139,7 +139,12 @@ bool ps_config_own_pace(const ps_config *cfg)
 {
     const ps_policy_kind policy = cfg->sync.policy;
     return policy == PS_POLICY_BACKUP || policy == PS_POLICY_SSP ||
-           policy == PS_POLICY_ASP;
+           policy == PS_POLICY_ASP || ps_config_quorum(cfg);
+}
+
+bool ps_config_quorum(const ps_config *cfg)
+{
+    return cfg->sync.policy == PS_POLICY_LOCAL && cfg->sync.quorum > 0;
 }
 
 bool ps_config_two_levels(const ps_config *cfg)

@@ -202,13 +202,14 @@ typedef struct ps_config_sync {
     int64_t fragments;       // of the model, which are synchronised in turn
     int64_t overlap;         // steps from sending a fragment's change to using the result
     double mixing;           // what a worker then keeps of its own weights
+    int64_t quorum;          // changes that a round waits for; 0: all
     ps_optimizer_kind outer; // the servers' optimizer
     double outer_lr, outer_momentum;
     bool outer_nesterov;
     /* Of the policies in which workers go on at their own pace (sync_policy.h): */
     int64_t backup;    // backup: pushes that a step does not wait for
     ps_late_rule late; // backup
-    int64_t grace_ms;  // backup: that a complete step still waits for the others
+    int64_t grace_ms;  // backup, quorum: how long what is enough waits for the others
     int64_t staleness; // ssp
     ps_correction correction;
     double delay_strength; // of the correction delay
@@ -281,8 +282,11 @@ void ps_config_fini(ps_config *cfg);
 bool ps_config_has_model(const ps_config *cfg);
 /* Whether workers may join and leave while the job runs. */
 bool ps_config_elastic(const ps_config *cfg);
-/* Whether workers go on at their own pace: sync.policy backup, ssp or asp. */
+/* Whether workers go on at their own pace: sync.policy backup, ssp or asp, or a quorum.
+ */
 bool ps_config_own_pace(const ps_config *cfg);
+/* Whether rounds of the policy local wait for a quorum alone (sync.quorum). */
+bool ps_config_quorum(const ps_config *cfg);
 /* Whether workers of one host are summed there first: exchange.levels 2. */
 bool ps_config_two_levels(const ps_config *cfg);
 /* Whether the coordinator of its servers names the member that all others wait for. */

@@ -94,19 +94,23 @@ static ps_err check_policy_keys(const ps_config *cfg)
         {"sync.fragments", PS_POLICY_LOCAL},
         {"sync.overlap", PS_POLICY_LOCAL},
         {"sync.mixing", PS_POLICY_LOCAL},
+        {"sync.quorum", PS_POLICY_LOCAL},
         {"sync.outer", PS_POLICY_LOCAL},
         {"sync.outer_lr", PS_POLICY_LOCAL},
         {"sync.outer_momentum", PS_POLICY_LOCAL},
         {"sync.outer_nesterov", PS_POLICY_LOCAL},
         {"sync.backup", PS_POLICY_BACKUP},
         {"sync.late", PS_POLICY_BACKUP},
-        {"sync.grace_ms", PS_POLICY_BACKUP},
         {"sync.staleness", PS_POLICY_SSP},
     };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (ps_yaml_path(cfg->tree, keys[i].key) && cfg->sync.policy != keys[i].policy)
             return key_error(cfg, keys[i].key, "needs sync.policy %s",
                              ps_word_name(ps_policy_words, (int)keys[i].policy));
+    if (ps_yaml_path(cfg->tree, "sync.grace_ms") &&
+        cfg->sync.policy != PS_POLICY_BACKUP && !ps_config_quorum(cfg))
+        return key_error(cfg, "sync.grace_ms",
+                         "needs sync.policy backup, or local with sync.quorum");
     return PS_OK;
 }
 
@@ -118,7 +122,7 @@ static ps_err check_correction(const ps_config *cfg)
         ps_yaml_path(cfg->tree, "sync.delay_strength"))
         return key_error(cfg, "sync.delay_strength", "needs sync.correction delay");
     if (s->correction == PS_CORRECTION_NONE) return PS_OK;
-    if (!ps_config_own_pace(cfg) ||
+    if (!ps_config_own_pace(cfg) || s->policy == PS_POLICY_LOCAL ||
         (s->policy == PS_POLICY_BACKUP && s->late == PS_LATE_DROP))
         return key_error(cfg, KEY,
                          "needs a policy that applies stale gradients: ssp, asp, or "
@@ -165,6 +169,34 @@ static ps_err check_own_pace(const ps_config *cfg)
     return PS_OK;
 }
 
+/* What a quorum does not define yet. */
+static ps_err check_quorum(const ps_config *cfg)
+{
+    const ps_config_sync *s = &cfg->sync;
+    const ps_config_checkpoint *c = &cfg->checkpoint;
+    const struct {
+        bool wrong;
+        const char *key, *mend;
+    } cases[] = {
+        {s->quorum > cfg->job.workers, "sync.quorum",
+         "has to be at most the number of workers"},
+        {s->fragments > 1, "sync.fragments",
+         "has to be 1: a round is of the whole model"},
+        {s->overlap > 0, "sync.overlap", "has to be 0: workers wait for their answer"},
+        {s->local_after > 0, "sync.local_after",
+         "has to be 0: each round has the same steps"},
+        {c->every > 0, "checkpoint.every", "has to be 0: there are no checkpoints yet"},
+        {c->minutes > 0, "checkpoint.minutes",
+         "has to be 0: there are no checkpoints yet"},
+        {c->best != PS_BEST_NONE, "checkpoint.best",
+         "has to be none: there are no checkpoints yet"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (ps_config_quorum(cfg) && cases[i].wrong)
+            return key_error(cfg, cases[i].key, "with sync.quorum it %s", cases[i].mend);
+    return PS_OK;
+}
+
 /* Of the policy local. Two fragments are never on their way at the same time. */
 static ps_err check_fragments(const ps_config *cfg)
 {
@@ -199,7 +231,8 @@ static ps_err check_sync(const ps_config *cfg)
                          "lamb needs sync.policy bsp: with %s use adamw",
                          ps_word_name(ps_policy_words, (int)s->policy));
     PS_TRY(check_correction(cfg));
-    if (ps_config_own_pace(cfg)) return check_own_pace(cfg);
+    if (ps_config_own_pace(cfg)) PS_TRY(check_own_pace(cfg));
+    PS_TRY(check_quorum(cfg));
     if (s->policy != PS_POLICY_LOCAL) return PS_OK;
     if (exchange == PS_EXCHANGE_NONE)
         return key_error(cfg, "sync.policy",

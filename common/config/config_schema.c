@@ -331,7 +331,8 @@ const ps_config_key ps_config_keys[] = {
          "backup: what happens to a gradient that comes too late for its step; add: it counts in "
          "the next one"),
     INT("sync.grace_ms", sync.grace_ms, JOB, 0, LONG_MS, "0",
-        "backup: once enough gradients are in, a step waits this long for the others"),
+        "backup, and local with sync.quorum: once enough is in, a step or round waits this long for "
+        "the others"),
     INT("sync.staleness", sync.staleness, JOB, 0, MANY, "2",
         "ssp: steps by which a worker may be ahead of the slowest one; 0 is bsp"),
     WORD("sync.correction", sync.correction, JOB, ps_correction_words, "none",
@@ -356,6 +357,9 @@ const ps_config_key ps_config_keys[] = {
     DOUBLE("sync.mixing", sync.mixing, JOB, 0, 1, "0.5",
            "local with sync.overlap: the part of its own weights that a worker keeps when the "
            "result comes, as in Streaming DiLoCo; 0: it takes the result"),
+    INT("sync.quorum", sync.quorum, JOB, 0, PS_MAX_RANKS, "0",
+        "local: changes of this many workers make a round; those that come later count in the next "
+        "one; 0: all workers'"),
     WORD("sync.outer", sync.outer, JOB, ps_optimizer_words, "sgd",
          "local: the outer optimizer, whose gradient is the mean change; not sum or mean"),
     DOUBLE("sync.outer_lr", sync.outer_lr, JOB, 0, 1e9, "1",

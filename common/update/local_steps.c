@@ -86,4 +86,9 @@ void ps_local_steps_outer(ps_config *out, const ps_config *cfg)
     out->loss_scale.use = PS_SWITCH_OFF;
     out->sync = (ps_config_sync){
         .policy = PS_POLICY_BSP, .local_steps = 1, .fragments = s->fragments};
+    if (!ps_config_quorum(cfg)) return;
+    out->sync.policy = PS_POLICY_BACKUP;
+    out->sync.late = PS_LATE_ADD;
+    out->sync.backup = cfg->job.workers - s->quorum;
+    out->sync.grace_ms = s->grace_ms;
 }

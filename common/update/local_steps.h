@@ -47,6 +47,11 @@ uint64_t ps_local_steps_round(const ps_config *cfg, uint64_t step);
 /* How many rounds that many steps are. */
 uint64_t ps_local_steps_rounds(const ps_config *cfg, uint64_t total_steps);
 
+/* With a quorum (sync.quorum) workers do not make equally many rounds: a worker's steps
+ * and rounds are its own, and each round has K steps, wherever the job ends. In what
+ * follows total_steps is PS_LOCAL_STEPS_NO_END then. */
+#define PS_LOCAL_STEPS_NO_END UINT64_MAX
+
 /* Whether the fragment's change is sent after the step, in a job of that many steps. */
 bool ps_local_steps_sends(const ps_config *cfg, uint32_t fragment, uint64_t step,
                           uint64_t total_steps);
@@ -69,7 +74,8 @@ bool ps_local_steps_fresh(const ps_config *cfg, uint32_t fragment, uint64_t step
 uint32_t ps_local_steps_ahead(const ps_config *cfg, uint64_t step, uint64_t total_steps);
 
 /* The settings of the exchange between the rounds: those of a job in bsp whose optimizer
- * is the outer one, with a constant learning rate, no clipping and no loss scale. out
+ * is the outer one, with a constant learning rate, no clipping and no loss scale. With a
+ * quorum the policy is `backup`, which adds what comes late (sync_policy.h). out
  * borrows from cfg and must not be given to fini. Another policy: a copy of cfg. */
 void ps_local_steps_outer(ps_config *out, const ps_config *cfg);
 

@@ -174,6 +174,59 @@ class SameBits(LocalTest):
             self.assertLess(self.summary(run)["test_loss"], bound * none, run)
 
 
+class Quorum(LocalTest):
+    """Of three workers: four steps, so two rounds an epoch."""
+    JOB = [*ADAMW, *NESTEROV, "sync.policy=local", "sync.local_steps=2"]
+
+    def test_of_all_workers_it_is_local(self):
+        for codec in ("none", "int8"):
+            job = [*self.JOB, f"exchange.codec={codec}", "train.eval_every=1"]
+            self.train(f"local-{codec}", "ps", 1, 3, *job)
+            for i, more in enumerate((["sync.quorum=3"], ["sync.quorum=3", "exchange.shm=off"],
+                                      ["sync.quorum=1", "sync.grace_ms=30000"])):
+                self.train(f"{codec}-{i}", "ps", 2, 3, *job, *more)
+                self.assertEqual(self.weights(f"local-{codec}"), self.weights(f"{codec}-{i}"), (codec, more))
+                self.assertEqual(self.summary(f"{codec}-{i}")["policy"]["counted_by_worker"], [4, 4, 4])
+
+    def test_late_changes_count_in_the_next_round_and_runs_are_repeated(self):
+        log = self.path("given.log")
+        lines = ["0-1 0-1", "0,2 -", "- 0-2 rest", "1-2 1-2", "0-1 -", "- 0-2 end"]
+        with open(log, "w", encoding="utf-8") as f:
+            f.write('{"policy":"backup","workers":3,"first":0,"total":4,"stretch":2}\n' + "\n".join(lines) + "\n")
+        job = [*self.JOB, "sync.quorum=2"]
+        for i, more in enumerate(([], ["exchange.shm=off", "server.shards=2"])):
+            self.train(str(i), "ps", 1 + i, 3, *job, *more, f"sync.replay={log}")
+            with open(self.path(str(i), "policy.log"), encoding="utf-8") as f:
+                self.assertEqual(f.read().splitlines()[1:], lines)
+        self.assertEqual(self.weights("0"), self.weights("1"))
+        policy = self.summary("0")["policy"]
+        self.assertEqual((policy["counted_by_worker"], policy["dropped_by_worker"]), ([3, 3, 2], [0, 1, 1]))
+        self.assertEqual(policy["staleness"], [6, 2])
+
+    def test_it_learns_and_is_repeated(self):
+        job = ["data.train=", "train.epochs=4", "train.eval_every=4", *ADAMW, "sync.policy=local", "sync.local_steps=4"]
+        self.train("local", "ps", 2, 3, *job)
+        self.train("quorum", "ps", 2, 3, *job, "sync.quorum=2", "sync.grace_ms=2")
+        self.assertLess(self.summary("quorum")["test_loss"], 1.3 * self.summary("local")["test_loss"])
+        self.assertEqual(self.summary("quorum")["steps"], self.summary("local")["steps"])
+        self.psrun("--replay", self.path("quorum", "policy.log"), out="again")
+        self.assertEqual(self.weights("quorum"), self.weights("again"))
+
+    def test_rounds_that_do_not_divide_an_epoch(self):
+        self.train("out", "ps", 1, 3, *ADAMW, "sync.policy=local", "sync.local_steps=3", "sync.quorum=3")
+        self.assertEqual(self.summary("out")["steps"], 8)
+        self.assertEqual(self.summary("out")["policy"]["versions"], 4)
+
+    def test_no_checkpoints(self):
+        keep = ["checkpoint.every=5", "train.steps=10"]
+        said = self.train("no", "ps", 1, 2, *keep, *LOCAL, "sync.quorum=1", code=1)
+        self.assertIn("checkpoint.every: with sync.quorum it has to be 0", said)
+        self.train("local", "ps", 1, 2, *keep, *LOCAL)
+        said = self.train("on", "ps", 1, 2, "train.steps=20", *LOCAL, "sync.quorum=1",
+                          args=["--resume", self.path("local")], code=1)
+        self.assertIn("sync.quorum: a job with it cannot go on from a checkpoint yet", said)
+
+
 class Checkpoints(LocalTest):
     """Steps 5 and 10 of rounds of 4 are within a round, 24 is the end."""
 

@@ -196,6 +196,26 @@ static void fragments_are_checked(void **state)
                    "sync.fragments: needs exchange.name ps");
 }
 
+static void a_quorum_is_checked(void **state)
+{
+    static const char POLICY[] = "sync: {policy: local, local_steps: 8, quorum: 3}\n"
+                                 "exchange: {name: ps}\njob: {workers: 4, servers: 1}\n";
+    ps_config cfg;
+    assert_int_equal(load(&cfg, POLICY, NULL), PS_OK);
+    assert_true(ps_config_quorum(&cfg) && ps_config_own_pace(&cfg));
+    ps_config_fini(&cfg);
+    assert_refused("", "sync.quorum=1", "sync.quorum: needs sync.policy local");
+    assert_refused("sync: {policy: local}\n", "sync.grace_ms=1",
+                   "sync.grace_ms: needs sync.policy backup, or local with sync.quorum");
+    assert_refused(POLICY, "sync.quorum=5", "sync.quorum: with sync.quorum it has to be");
+    assert_refused(POLICY, "sync.fragments=2", "sync.fragments: with sync.quorum");
+    assert_refused(POLICY, "sync.overlap=1", "sync.overlap: with sync.quorum");
+    assert_refused(POLICY, "sync.local_after=1", "sync.local_after: with sync.quorum");
+    assert_refused(POLICY, "checkpoint.every=5", "checkpoint.every: with sync.quorum");
+    assert_refused(POLICY, "exchange.name=gloo", "exchange.name: with sync.policy local");
+    assert_refused(POLICY, "sync.correction=delay", "sync.correction: needs a policy");
+}
+
 static ps_winograd winograd_of(const char *set)
 {
     ps_config c;
@@ -415,6 +435,7 @@ int main(void)
         cmocka_unit_test(overrides_are_checked),
         cmocka_unit_test(local_steps_are_checked),
         cmocka_unit_test(fragments_are_checked),
+        cmocka_unit_test(a_quorum_is_checked),
         cmocka_unit_test(winograd_is_a_word),
         cmocka_unit_test(combinations_are_checked),
         cmocka_unit_test(missing_file_is_io),

@@ -174,6 +174,25 @@ static void the_exchange_has_the_outer_optimizer(void **state)
     ps_config_fini(&cfg);
 }
 
+/* What comes late is added: a worker's change is not thrown away. */
+static void with_a_quorum_the_exchange_is_backup(void **state)
+{
+    const char *const sets[] = {"sync.policy=local", "exchange.name=ps", "job.workers=5",
+                                "sync.quorum=3", "sync.grace_ms=70"};
+    ps_config cfg, outer;
+    load(&cfg, sets, 5);
+    ps_local_steps_outer(&outer, &cfg);
+    assert_int_equal(outer.sync.policy, PS_POLICY_BACKUP);
+    assert_int_equal(outer.sync.late, PS_LATE_ADD);
+    assert_int_equal(outer.sync.backup, 2);
+    assert_int_equal(outer.sync.grace_ms, 70);
+    // a worker's rounds go on beyond the job's steps
+    for (uint64_t step = 0; step < 100; step++)
+        assert_true(ps_local_steps_sends(&cfg, 0, step, PS_LOCAL_STEPS_NO_END) ==
+                    (step % 8 == 7));
+    ps_config_fini(&cfg);
+}
+
 static void another_policy_stays_as_it_is(void **state)
 {
     ps_config cfg, outer;
@@ -211,6 +230,7 @@ int main(void)
         cmocka_unit_test(fragments_take_turns),
         cmocka_unit_test(two_fragments_in_six_steps),
         cmocka_unit_test(the_exchange_has_the_outer_optimizer),
+        cmocka_unit_test(with_a_quorum_the_exchange_is_backup),
         cmocka_unit_test(another_policy_stays_as_it_is),
         cmocka_unit_test(a_job_goes_on_in_its_round),
     };

@@ -26,7 +26,8 @@ typedef struct exchange_local {
     ps_shared_mem anchor;
     ps_shared_mem changes; // empty: they are in the gradient arena
     ps_exchange *steps, *outer;
-    uint64_t next; // the step that begins next
+    uint64_t next;  // the step that begins next
+    uint64_t total; // steps, to local_steps.h
     uint32_t n_fragments;
     fragment fragments[PS_MAX_FRAGMENTS];
     uint64_t wait_ns;    // for chunks, which the outer exchange does not count
@@ -116,8 +117,7 @@ static ps_err make_outer(exchange_local *e, const ps_exchange_local_options *out
     e->outer_options.rule = outer->rule;
     e->outer_options.total_steps = ps_local_steps_rounds(o->config, o->total_steps);
     e->outer_options.first_step = ps_local_steps_round(o->config, o->first_step);
-    e->outer_options.ahead =
-        ps_local_steps_ahead(o->config, o->first_step, o->total_steps);
+    e->outer_options.ahead = ps_local_steps_ahead(o->config, o->first_step, e->total);
     e->outer_options.params = &e->anchor;
     if (e->changes.base) e->outer_options.grads = &e->changes;
     return outer->ops->create(&e->outer_options, &e->outer);
@@ -145,6 +145,8 @@ ps_err ps_exchange_local_create(const ps_exchange_options *options,
     e->o = *options;
     e->rule = *options->rule;
     e->next = options->first_step;
+    e->total =
+        ps_config_quorum(options->config) ? PS_LOCAL_STEPS_NO_END : options->total_steps;
     e->ops = local_ops;
     e->base.ops = &e->ops;
     map_fragments(e);
@@ -256,7 +258,7 @@ static ps_err push(exchange_local *e, fragment *f)
     PS_TRY(send(e, f));
     f->samples = f->all_samples = 0;
     f->awaited = true;
-    f->mixes = ps_local_steps_overlap(e->o.config, e->next - 1, e->o.total_steps) > 0;
+    f->mixes = ps_local_steps_overlap(e->o.config, e->next - 1, e->total) > 0;
     return PS_OK;
 }
 
@@ -276,7 +278,7 @@ static void show_anchor(exchange_local *e)
 {
     for (uint32_t i = 0; i < e->n_fragments; i++) {
         fragment *f = &e->fragments[i];
-        if (ps_local_steps_fresh(e->o.config, i, e->next, e->o.total_steps))
+        if (ps_local_steps_fresh(e->o.config, i, e->next, e->total))
             copy_anchor(e, f);
         else
             swap(e, f);
@@ -297,7 +299,7 @@ static ps_err local_begin(ps_exchange *x, uint64_t step)
     exchange_local *e = self(x);
     show_weights(e);
     for (uint32_t i = 0; i < e->n_fragments; i++)
-        if (!ps_local_steps_awaits(e->o.config, i, step, e->o.total_steps))
+        if (!ps_local_steps_awaits(e->o.config, i, step, e->total))
             PS_TRY(take(e, &e->fragments[i]));
     return ps_exchange_begin(e->steps, step);
 }
@@ -335,9 +337,20 @@ static ps_err local_finish(ps_exchange *x)
         return ps_err_set(PS_ERR_ARG, "a step ends, but its samples were not counted");
     const uint64_t step = e->next++;
     for (uint32_t i = 0; i < e->n_fragments; i++)
-        if (ps_local_steps_sends(e->o.config, i, step, e->o.total_steps))
+        if (ps_local_steps_sends(e->o.config, i, step, e->total))
             PS_TRY(push(e, &e->fragments[i]));
     return PS_OK;
+}
+
+/* With a quorum. Within a round nobody rests; at its end the answer says who goes on. */
+static ps_err local_rest(ps_exchange *x, bool *rests, bool *over)
+{
+    exchange_local *e = self(x);
+    fragment *whole = &e->fragments[0];
+    *rests = *over = false;
+    if (!whole->awaited) return PS_OK;
+    PS_TRY(e->outer->ops->rest(e->outer, rests, over));
+    return take(e, whole);
 }
 
 static ps_err local_drain(ps_exchange *x)
@@ -474,6 +487,7 @@ static const ps_exchange_ops local_ops = {
     .save = local_save,
     .load = local_load,
     .count = local_count,
+    .rest = local_rest,
     .stats = local_stats,
     .stop = local_stop,
     .destroy = local_destroy,
