@@ -172,6 +172,7 @@ class Supervisor:
         self.told_alone = None  # that part
         self.stop_asked = False
         self.passed_on = False
+        self.passed_at = 0.0
         self.told_at = None  # when all were told to end
         self.failed_at = None
         self.all_done = False  # a worker has ended in order: then all of them have done their work
@@ -472,7 +473,7 @@ class Supervisor:
             self._tell_workers()
 
     def _tell_workers(self):
-        self.passed_on = True
+        self.passed_on, self.passed_at = True, self.now
         for watched in self.watched:
             # A part that is told twice ends at once.
             if watched.part.role == "worker" and not watched.told:
@@ -516,10 +517,13 @@ class Supervisor:
             return False  # its host is gone
 
     def _follows_from_interrupt(self, watched):
-        """True if our signals ended it, or if its error says that others had ended."""
+        """True if our signals ended it, if its error says that others had ended, or if it gave no
+        reason: a Python that is ending may not be able to print one any more."""
         if watched.fault:
             return False
-        return self._ended_by_us(watched) or watched.last_error.kind == "PEER"
+        without_reason = (self.passed_on and watched.ended_at >= self.passed_at and watched.code > 0
+                          and not watched.errors)
+        return self._ended_by_us(watched) or watched.last_error.kind == "PEER" or without_reason
 
     def _say_why(self, failed):
         """Shows the first cause last, since nobody scrolls up."""

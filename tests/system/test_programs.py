@@ -54,9 +54,7 @@ class Programs(JobTest):
     def test_what_no_restart_mends(self):
         self.assertNotIn("started again", self.run_program("exit 127", "--restarts", 1, workers=1))
 
-    def test_ctrl_c(self):
-        # exec: while a shell starts a child, it catches SIGINT, and may live on without a word.
-        program = ["sh", "-c", "echo up; exec sleep 100"]
+    def interrupt(self, *program):
         run = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 2, "--verbose", "--", *program),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(run.stdout.close)
@@ -64,7 +62,21 @@ class Programs(JobTest):
             pass
         run.send_signal(signal.SIGINT)
         text, _ = run.communicate(timeout=60)
-        self.assertEqual(run.returncode, 130, text)
+        return run.returncode, text
+
+    def test_ctrl_c(self):
+        # exec: while a shell starts a child, it catches SIGINT, and may live on without a word.
+        code, text = self.interrupt("sh", "-c", "echo up; exec sleep 100")
+        self.assertEqual(code, 130, text)
+
+    def test_ctrl_c_and_a_program_without_a_reason(self):
+        """As of a Python that has lost its stderr. A program that gives a reason has failed."""
+        wait = "import os, signal\ntry:\n    print('up', flush=True)\n    signal.pause()\nexcept KeyboardInterrupt:\n    "
+        code, text = self.interrupt(sys.executable, "-c", wait + "os.write(2, b'lost sys.stderr\\n')\n    os._exit(1)")
+        self.assertEqual(code, 130, text)
+        code, text = self.interrupt(sys.executable, "-c", wait + "raise OSError('the disk is full')")
+        self.assertEqual(code, 1, text)
+        self.assertIn("the disk is full", text.split("psrun: the job failed: ")[1])
 
     def test_settings_reach_servers_and_workers(self):
         text = self.psrun("-s", 1, "-w", 1, "--dry-run", "net.step_timeout_ms=5000", "exchange.codec=int8",
