@@ -71,7 +71,8 @@ class Programs(JobTest):
 
     def test_ctrl_c_and_a_program_without_a_reason(self):
         """As of a Python that has lost its stderr. A program that gives a reason has failed."""
-        wait = "import os, signal\ntry:\n    print('up', flush=True)\n    signal.pause()\nexcept KeyboardInterrupt:\n    "
+        wait = ("import os, signal\ntry:\n    print('up', flush=True)\n    signal.pause()\n"
+                "except KeyboardInterrupt:\n    ")
         code, text = self.interrupt(sys.executable, "-c", wait + "os.write(2, b'lost sys.stderr\\n')\n    os._exit(1)")
         self.assertEqual(code, 130, text)
         code, text = self.interrupt(sys.executable, "-c", wait + "raise OSError('the disk is full')")
