@@ -7,8 +7,8 @@
  *                           the workers have
  *   local-R.safetensors  with the policy local: "<tensor>.weights" of worker R, and its
  *                       optimizer's state; optimizer.safetensors is the outer one's
- *   feedback-R.safetensors  with onebit and topk: "<tensor>.feedback", what worker R has
- *                           not sent yet
+ *   feedback-R.safetensors  with a codec that keeps what it has not sent yet (int4,
+ *                           onebit, topk): "<tensor>.feedback" of worker R
  *   manifest.json           written last: size and CRC-32 of every other file, the place
  *                           in the data, the loss scale, and a CRC-32 of itself
  *

@@ -29,6 +29,7 @@ static piece piece_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec c
  * seeds could show; with topk they did (docs/codecs.md). */
 static uint64_t auto_phase(const ps_chunk_codec *c, uint64_t most)
 {
+    if (c->codec == PS_CODEC_INT4) return 0;
     const bool shrinks = c->codec == PS_CODEC_ONEBIT && c->total_steps > 0;
     return shrinks && c->total_steps / 8 < most ? c->total_steps / 8 : most;
 }
@@ -76,7 +77,8 @@ static ps_codec codec_in_step(const ps_chunk_codec *c, ps_coded what, uint64_t s
 {
     if (!ps_codec_feeds_back(c->codec)) return c->codec;
     if (step < c->warmup || in_cooldown(c, step)) return PS_CODEC_INT8;
-    return what == PS_CODED_CHANGE ? PS_CODEC_ONEBIT : c->codec;
+    const bool topk = c->codec == PS_CODEC_TOPK;
+    return topk && what == PS_CODED_CHANGE ? PS_CODEC_ONEBIT : c->codec;
 }
 
 ps_codec ps_chunk_codec_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_coded what,

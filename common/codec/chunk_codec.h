@@ -2,10 +2,10 @@
  * biases and norms are few and sensitive; the others travel by the codec. A chunk's
  * payload is the pieces of its tensors, one after another.
  *
- * In the first `warmup` steps int8 replaces onebit and topk, in both directions. Adam's
- * second moments grow from the first gradients, which are also the largest, and weights
- * move fastest then (Tang et al. 2021, 1-bit Adam, and Lin et al. 2018, deep gradient
- * compression, warm up for the same reason). int8 also replaces them in the last
+ * In the first `warmup` steps int8 replaces codecs with feedback, in both directions.
+ * Adam's second moments grow from the first gradients, which are also the largest, and
+ * weights move fastest then (Tang et al. 2021, 1-bit Adam, and Lin et al. 2018, deep
+ * gradient compression, warm up for the same reason). int8 also replaces them in the last
  * `cooldown` steps and carries the residuals kept until then: no later step could carry
  * them, and the weights recover from the noise of few bits. With topk, the changes of the
  * weights travel by onebit: an optimizer with moments moves every weight in every step,

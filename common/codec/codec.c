@@ -15,6 +15,8 @@ static const ps_codec_block *block_of(ps_codec codec)
         return &PS_AT_LEVEL(ps_codec_bf16_block);
     case PS_CODEC_INT8:
         return &PS_AT_LEVEL(ps_codec_int8_block);
+    case PS_CODEC_INT4:
+        return &PS_AT_LEVEL(ps_codec_int4_block);
     case PS_CODEC_ONEBIT:
         return &PS_AT_LEVEL(ps_codec_onebit_block);
     case PS_CODEC_TOPK:
@@ -39,11 +41,6 @@ PS_PER_LEVEL(uint64_t, ps_codec_bytes, (ps_codec codec, uint64_t n, double topk)
     if (!b) return 0;
     return n / PS_CODEC_SPAN * bytes_in_span(b, PS_CODEC_SPAN, topk) +
            bytes_in_span(b, n % PS_CODEC_SPAN, topk);
-}
-
-PS_PER_LEVEL(bool, ps_codec_feeds_back, (ps_codec codec), (codec))
-{
-    return codec == PS_CODEC_ONEBIT || codec == PS_CODEC_TOPK;
 }
 
 /* The elements of the block that starts at `at`, and its bytes. Those of a whole block

@@ -7,6 +7,9 @@
  *   bf16    n bfloat16, rounded to nearest even (float16.h)                        2n
  *   int8    blocks of 256: float32 scale = max|v|/127, then int8 floor(v/scale + u),
  *           u uniform in [0, 1): unbiased (Alistarh et al. 2017, QSGD)       n + 4n/256
+ *   int4    blocks of 64: the upper half of the float32 max|v|, then two elements to a
+ *           byte, i and i + half of the block, the first in its lower half:
+ *           8 + v / (max|v|/7), rounded to nearest, 1 .. 15            n/2 + 2n/64
  *   onebit  blocks of 320: the upper half of the float32 max|v|, then 4 bits for each
  *           sixteen elements, the first in a byte's lower half: the largest of them is
  *           max|v| / sqrt(2)^e or nearly, then a sign or nothing per element, five to a
@@ -34,8 +37,9 @@
  * them is refused by its length. A number that is not finite is not finite after decoding
  * either, so that the check of the sums still finds it.
  *
- * Error feedback (Seide et al. 2014): v = input + residual is encoded and residual
- * becomes v - decoded(v), so that nothing is lost, only delayed. onebit and topk need it.
+ * Error feedback (ps_codec_feeds_back; Seide et al. 2014): v = input + residual is
+ * encoded and residual becomes v - decoded(v), so that nothing is lost, only delayed.
+ * int4, onebit and topk need it.
  */
 #ifndef PS_CODEC_H
 #define PS_CODEC_H
@@ -56,9 +60,6 @@ typedef struct ps_codec_draw {
 /* Bytes of n elements. topk: the share of topk, in (0, 1]. */
 uint64_t ps_codec_bytes(ps_codec codec, uint64_t n, double topk);
 
-/* True when the codec uses error feedback (a residual of n float32, zero at first). */
-bool ps_codec_feeds_back(ps_codec codec);
-
 /* Encodes in[0 .. n) into out (ps_codec_bytes of it). residual NULL: no feedback. */
 void ps_codec_encode(ps_codec codec, double topk, uint64_t n, const float *in,
                      float *residual, ps_codec_draw draw, void *out);
@@ -72,8 +73,8 @@ void ps_codec_encode_change(ps_codec codec, double topk, uint64_t n, const float
                             float *told, ps_codec_draw draw, void *out);
 
 /* Decodes into out (n). PROTOCOL when bytes is not the size of n elements, topk's indices
- * are not ascending within their block, or a byte of onebit is not five digits. out is
- * then undefined. */
+ * are not ascending within their block, a number of int4 is below -7, or a byte of onebit
+ * is not five digits. out is then undefined. */
 ps_err ps_codec_decode(ps_codec codec, double topk, uint64_t n, const void *payload,
                        uint64_t bytes, float *out);
 

@@ -36,8 +36,8 @@ typedef struct ps_codec_block {
 
 extern const ps_codec_block PS_AT_LEVEL(ps_codec_none_block),
     PS_AT_LEVEL(ps_codec_fp16_block), PS_AT_LEVEL(ps_codec_bf16_block),
-    PS_AT_LEVEL(ps_codec_int8_block), PS_AT_LEVEL(ps_codec_onebit_block),
-    PS_AT_LEVEL(ps_codec_topk_block);
+    PS_AT_LEVEL(ps_codec_int8_block), PS_AT_LEVEL(ps_codec_int4_block),
+    PS_AT_LEVEL(ps_codec_onebit_block), PS_AT_LEVEL(ps_codec_topk_block);
 
 /* fp16, except that values above 65504 become infinite. */
 extern const ps_codec_block PS_AT_LEVEL(ps_codec_fp16_overflow_block);

@@ -179,7 +179,7 @@ typedef struct ps_config_exchange {
     ps_codec codec;
     int64_t codec_min; // tensors of fewer bytes travel uncoded
     double topk;       // share of elements that topk sends
-    /* First and last steps that travel by int8 instead of onebit or topk, or
+    /* First and last steps that travel by int8 instead of int4, onebit or topk, or
      * PS_CONFIG_AUTO. */
     int64_t codec_warmup, codec_cooldown;
     ps_switch shm;

@@ -74,7 +74,7 @@ static ps_err check_sums(const ps_config *cfg)
         return key_error(cfg, "loss_scale.use",
                          "cannot be on with optimizer.name sum or mean: scale in your "
                          "program");
-    if (codec == PS_CODEC_ONEBIT || codec == PS_CODEC_TOPK)
+    if (ps_codec_feeds_back(codec))
         return key_error(cfg, "exchange.codec",
                          "%s needs an optimizer on the servers; with optimizer.name sum "
                          "or mean use fp16, bf16 or int8",

@@ -298,11 +298,11 @@ const ps_config_key ps_config_keys[] = {
     DOUBLE("exchange.topk", exchange.topk, JOB, 1e-9, 1, "0.125",
            "topk: share of the elements that it sends"),
     INT("exchange.codec_warmup", exchange.codec_warmup, JOB, PS_CONFIG_AUTO, MANY, "auto",
-        "onebit, topk: this many first steps use int8 instead; auto (or -1): 32, with onebit at "
-        "most an eighth of the job"),
+        "int4, onebit, topk: this many first steps use int8 instead; auto (or -1): 32, with onebit "
+        "at most an eighth of the job, with int4 0"),
     INT("exchange.codec_cooldown", exchange.codec_cooldown, JOB, PS_CONFIG_AUTO, MANY, "auto",
-        "onebit, topk: this many last steps use int8, and send what has been kept back; auto (or "
-        "-1): 16, with onebit at most an eighth of the job"),
+        "int4, onebit, topk: this many last steps use int8, and send what has been kept back; auto "
+        "(or -1): 16, with onebit at most an eighth of the job, with int4 0"),
     WORD("exchange.shm", exchange.shm, LOCAL, ps_switch_words, "auto",
          "shared memory between processes of one host; on: fail if it cannot be used"),
     BYTES("exchange.credit", exchange.credit, JOB, 0, "auto",

@@ -70,13 +70,15 @@ const ps_word ps_exchange_words[] = {
     {"gloo", PS_EXCHANGE_GLOO}, {"nccl", PS_EXCHANGE_NCCL},
     {"none", PS_EXCHANGE_NONE}, {NULL, 0}};
 
-const ps_word ps_codec_words[] = {{"none", PS_CODEC_NONE},
-                                  {"fp16", PS_CODEC_FP16},
-                                  {"bf16", PS_CODEC_BF16},
-                                  {"int8", PS_CODEC_INT8},
-                                  {"onebit", PS_CODEC_ONEBIT},
-                                  {"topk", PS_CODEC_TOPK},
-                                  {NULL, 0}};
+const ps_word ps_codec_words[] = {{"none", PS_CODEC_NONE}, {"fp16", PS_CODEC_FP16},
+                                  {"bf16", PS_CODEC_BF16}, {"int8", PS_CODEC_INT8},
+                                  {"int4", PS_CODEC_INT4}, {"onebit", PS_CODEC_ONEBIT},
+                                  {"topk", PS_CODEC_TOPK}, {NULL, 0}};
+
+bool ps_codec_feeds_back(ps_codec codec)
+{
+    return codec == PS_CODEC_INT4 || codec == PS_CODEC_ONEBIT || codec == PS_CODEC_TOPK;
+}
 
 const ps_word ps_nan_words[] = {
     {"error", PS_NAN_ERROR}, {"allow", PS_NAN_ALLOW}, {NULL, 0}};

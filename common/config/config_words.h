@@ -129,9 +129,14 @@ typedef enum ps_codec {
     PS_CODEC_ONEBIT = 4,
     PS_CODEC_TOPK = 5,
     PS_CODEC_BF16 = 6,
+    PS_CODEC_INT4 = 7,
     PS_CODEC_COUNT
 } ps_codec;
 extern const ps_word ps_codec_words[];
+
+/* True when the codec uses error feedback: a sender keeps what it has not sent (codec.h).
+ */
+bool ps_codec_feeds_back(ps_codec codec);
 
 /* checkpoint.best */
 typedef enum ps_best { PS_BEST_NONE, PS_BEST_LOSS, PS_BEST_ACCURACY } ps_best;

@@ -14,7 +14,7 @@ static bool wanted(const ps_config *cfg)
 static ps_err check_codec(const ps_config *cfg)
 {
     const ps_codec codec = cfg->exchange.codec;
-    if (codec != PS_CODEC_ONEBIT && codec != PS_CODEC_TOPK) return PS_OK;
+    if (!ps_codec_feeds_back(codec)) return PS_OK;
     return ps_err_set(PS_ERR_CONFIG,
                       "exchange.codec: %s keeps what it has not sent, which a gradient "
                       "that overflows would spoil for good: with loss scaling use none, "

@@ -37,13 +37,13 @@ class Optimizer(torch.optim.Optimizer):
     channels_last, all on the CPU or all on one GPU; each rank has the same. Those that do not
     require a gradient are left alone.
     name: "sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb" or "lion".
-    codec: none, fp16, bf16, int8, onebit or topk: how gradients travel (exchange.codec).
+    codec: none, fp16, bf16, int8, int4, onebit or topk: how gradients travel (exchange.codec).
     clip_norm: the norm to which the mean gradient is clipped, over all parameters.
     loss_scale: None; True: dynamic, as torch.amp.GradScaler's; or the first scale. Multiply the
     loss with `scale(loss)`; a step that overflows is skipped on all ranks.
     push: "backward": a gradient leaves as soon as it is there; "step": in step(), so that it may
     be changed before (torch.nn.utils.clip_grad_norm_ of the rank's own gradient).
-    total_steps: how many steps the whole job makes; 0: not known. With it the codecs onebit and topk
+    total_steps: how many steps the whole job makes; 0: not known. With it the codecs int4, onebit and topk
     send in their last steps what they have kept back.
     settings: further keys of docs/configuration.md.
     gradient_as_arena_view: from its first push on, `.grad` of a float32 parameter on the CPU is the

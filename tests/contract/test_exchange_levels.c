@@ -127,8 +127,9 @@ static void loss_scaling(void **state)
 static void codecs(void **state)
 {
     static const char *const sets[] = {"exchange.codec=fp16", "exchange.codec=int8",
-                                       "exchange.codec=onebit", "exchange.codec=topk"};
-    for (int i = 0; i < 4; i++) {
+                                       "exchange.codec=int4", "exchange.codec=onebit",
+                                       "exchange.codec=topk"};
+    for (int i = 0; i < 5; i++) {
         test_run_options options = {
             .exchange = PS_EXCHANGE_PS,
             .servers = 1 + i % 2,

@@ -326,10 +326,11 @@ static void train(const char *const *sets, bool ahead, answers *out)
 static void a_step_ahead_changes_no_bit(void **state)
 {
     static const char *const codecs[] = {"exchange.codec=fp16", "exchange.codec=int8",
-                                         "exchange.codec=onebit", "exchange.codec=topk"};
+                                         "exchange.codec=int4", "exchange.codec=onebit",
+                                         "exchange.codec=topk"};
     static const char *const decisions[] = {
         "optimizer.clip_norm=0", "optimizer.clip_norm=1.5", "loss_scale.use=on"};
-    for (size_t i = 0; i < 12; i++) {
+    for (size_t i = 0; i < 15; i++) {
         if (i / 3 >= 2 && i % 3 == 2) continue; // what is fed back has no scale
         const char *const sets[] = {codecs[i / 3], "exchange.codec_warmup=2",
                                     decisions[i % 3], "exchange.codec_min=1024"};

@@ -109,7 +109,7 @@ class SameBits(CheckpointTest):
         self.check_from(drawn, job, ((3, None), (1, None), (5, None)))
 
     def test_codecs(self):
-        for codec in ("fp16", "int8", "onebit", "topk"):
+        for codec in ("fp16", "int8", "int4", "onebit", "topk"):
             self.check_resume("ps", 2, 2, f"exchange.codec={codec}", "exchange.codec_warmup=6",
                               "exchange.codec_cooldown=4", steps=[5, 15],
                               others=((3, None),))

@@ -165,11 +165,12 @@ class SameBits(LocalTest):
         job = ["data.train=", "train.epochs=4", "train.eval_every=4", *ADAMW, "sync.policy=local", "sync.local_steps=4",
                "exchange.codec_warmup=2", "exchange.codec_cooldown=2"]
         streaming = ["sync.fragments=2", "sync.overlap=1"]
-        for codec in ("none", "int8", "onebit"):
+        for codec in ("none", "int8", "int4", "onebit"):
             self.train(codec, "ps", 2, 2, *job, f"exchange.codec={codec}")
             self.train(f"streaming-{codec}", "ps", 2, 2, *job, *streaming, f"exchange.codec={codec}")
         none = self.summary("none")["test_loss"]
-        for run, bound in (("int8", 1.15), ("onebit", 1.15), ("streaming-none", 1.3), ("streaming-int8", 1.3),
+        for run, bound in (("int8", 1.15), ("int4", 1.15), ("onebit", 1.15), ("streaming-none", 1.3), ("streaming-int8", 1.3),
+                           ("streaming-int4", 1.3),
                            ("streaming-onebit", 1.3)):
             self.assertLess(self.summary(run)["test_loss"], bound * none, run)
 

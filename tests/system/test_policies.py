@@ -86,7 +86,7 @@ class ClosedForms(PolicyTest):
             self.assertLess(self.summary(late)["seconds"], 30)
 
     def test_ssp_without_staleness_is_bsp_with_clipping_and_codecs(self):
-        jobs = [[f"exchange.codec={codec}", *CODED] for codec in ("fp16", "bf16", "int8", "onebit", "topk")]
+        jobs = [[f"exchange.codec={codec}", *CODED] for codec in ("fp16", "bf16", "int8", "int4", "onebit", "topk")]
         for i, job in enumerate([CLIPPED, [*jobs[2], *CLIPPED], *jobs]):
             more = [*(ADAMW if i % 2 else SGD), *job, "train.eval_every=1"]
             with self.subTest(job=job):

@@ -185,6 +185,29 @@ static void test_int8_of_tiny_numbers(void **state)
     }
 }
 
+/* The nearest of 15 numbers between -max|v| and max|v| of the block, which travels with
+ * eight bits of its mantissa. */
+static void test_int4_rounds_to_the_nearest(void **state)
+{
+    (void)state;
+    static float in[N], out[N];
+    make(N, 1, in);
+    round_trip(PS_CODEC_INT4, 1, N, in, 0, out);
+    for (int i = 0; i < N; i++) {
+        const int begin = i / 64 * 64, end = begin + 64 < N ? begin + 64 : N;
+        float most = 0;
+        for (int j = begin; j < end; j++)
+            most = fmaxf(most, fabsf(in[j]));
+        assert_true(fabsf(out[i] - in[i]) <= most / 14.0f * 1.0001f);
+        if (fabsf(in[i]) < most / 15) assert_true(out[i] == 0);
+    }
+    for (int i = 0; i < 100; i++)
+        in[i] = i % 2 ? 1e-40f : -1e-44f; // the scale has no inverse
+    round_trip(PS_CODEC_INT4, 1, 100, in, 0, out);
+    for (int i = 0; i < 100; i++)
+        assert_true(out[i] == 0);
+}
+
 /* The decoded value of the elements of a group that were sent; 0 when none was. */
 static double onebit_magnitude(int n, const float *out)
 {
@@ -345,11 +368,12 @@ static void test_topk_keeps_the_largest(void **state)
 static void test_adding_is_decoding_and_an_addition(void **state)
 {
     (void)state;
-    const ps_codec codecs[] = {PS_CODEC_NONE, PS_CODEC_FP16,   PS_CODEC_BF16,
-                               PS_CODEC_INT8, PS_CODEC_ONEBIT, PS_CODEC_TOPK};
+    const ps_codec codecs[] = {PS_CODEC_NONE, PS_CODEC_FP16, PS_CODEC_BF16,
+                               PS_CODEC_INT8, PS_CODEC_INT4, PS_CODEC_ONEBIT,
+                               PS_CODEC_TOPK};
     static float in[N], out[N], sum[N], expected[N];
     static uint8_t payload[4 * N];
-    for (int c = 0; c < 6; c++) {
+    for (int c = 0; c < 7; c++) {
         const uint64_t bytes = ps_codec_bytes(codecs[c], N, 0.1);
         make(N, 7, in);
         make(N, 8, sum);
@@ -368,10 +392,10 @@ static void test_adding_is_decoding_and_an_addition(void **state)
 static void test_feedback_loses_nothing(void **state)
 {
     (void)state;
-    const ps_codec codecs[] = {PS_CODEC_ONEBIT, PS_CODEC_TOPK};
+    const ps_codec codecs[] = {PS_CODEC_INT4, PS_CODEC_ONEBIT, PS_CODEC_TOPK};
     static float in[N], out[N], residual[N];
     static double sent[N], given[N];
-    for (int c = 0; c < 2; c++) {
+    for (int c = 0; c < 3; c++) {
         memset(residual, 0, sizeof residual);
         memset(sent, 0, sizeof sent);
         memset(given, 0, sizeof given);
@@ -397,11 +421,11 @@ static void test_feedback_loses_nothing(void **state)
 static void test_not_finite_stays_so(void **state)
 {
     (void)state;
-    const ps_codec codecs[] = {PS_CODEC_FP16, PS_CODEC_BF16, PS_CODEC_INT8,
-                               PS_CODEC_ONEBIT, PS_CODEC_TOPK};
+    const ps_codec codecs[] = {PS_CODEC_FP16, PS_CODEC_BF16,   PS_CODEC_INT8,
+                               PS_CODEC_INT4, PS_CODEC_ONEBIT, PS_CODEC_TOPK};
     const float bad[] = {NAN, INFINITY, -INFINITY};
     static float in[N], out[N];
-    for (int c = 0; c < 5; c++)
+    for (int c = 0; c < 6; c++)
         for (int b = 0; b < 3; b++) {
             make(N, 5, in);
             in[4321] = bad[b];
@@ -431,6 +455,18 @@ static void test_wrong_sizes_and_indices_are_refused(void **state)
     memset(payload, 0, sizeof payload); // the same index twice
     assert_int_equal(ps_codec_decode(PS_CODEC_TOPK, 0.1, 64, payload, bytes, out),
                      PS_ERR_PROTOCOL);
+    bytes = ps_codec_bytes(PS_CODEC_INT4, 63, 1);
+    ps_codec_encode(PS_CODEC_INT4, 1, 63, in, NULL, (ps_codec_draw){0, 0}, payload);
+    for (uint64_t i = 2; i < bytes; i++) { // 0 is below -7; the last byte has one number
+        const uint8_t good = payload[i], bad[] = {good & 0xF0u, good & 0x0Fu};
+        for (size_t b = 0; b < 2; b++) {
+            payload[i] = bad[b];
+            assert_int_equal(ps_codec_decode(PS_CODEC_INT4, 1, 63, payload, bytes, out),
+                             PS_ERR_PROTOCOL);
+        }
+        payload[i] = good;
+    }
+    assert_int_equal(ps_codec_decode(PS_CODEC_INT4, 1, 63, payload, bytes, out), PS_OK);
     bytes = ps_codec_bytes(PS_CODEC_ONEBIT, 64, 1);
     payload[2] = 242; // five times the last digit
     assert_int_equal(ps_codec_decode(PS_CODEC_ONEBIT, 1, 64, payload, bytes, out), PS_OK);
@@ -515,6 +551,7 @@ static void test_warmup_and_cooldown(void **state)
         {PS_CODEC_NONE, PS_CODEC_NONE, PS_CODEC_NONE, PS_CODEC_NONE},
         {PS_CODEC_FP16, PS_CODEC_FP16, PS_CODEC_FP16, PS_CODEC_FP16},
         {PS_CODEC_INT8, PS_CODEC_INT8, PS_CODEC_INT8, PS_CODEC_INT8},
+        {PS_CODEC_INT4, PS_CODEC_INT8, PS_CODEC_INT4, PS_CODEC_INT4},
         {PS_CODEC_ONEBIT, PS_CODEC_INT8, PS_CODEC_ONEBIT, PS_CODEC_ONEBIT},
         {PS_CODEC_TOPK, PS_CODEC_INT8, PS_CODEC_TOPK, PS_CODEC_ONEBIT},
     };
@@ -547,6 +584,7 @@ static void test_automatic_phases(void **state)
     assert_phases("exchange.codec=onebit", 10000, 32, 16);
     assert_phases("exchange.codec=onebit", PS_STEPS_UNKNOWN, 32, 16);
     assert_phases("exchange.codec=topk", 64, 32, 16);
+    assert_phases("exchange.codec=int4", 64, 0, 0);
 }
 
 /* The sizes that the coarse codecs are made for. */
@@ -556,6 +594,7 @@ static void test_coarse_codecs_are_small(void **state)
     const uint64_t n = 1179648; // BasicNet's largest tensor
     assert_true(ps_codec_bytes(PS_CODEC_ONEBIT, n, 1) * 16 < 4 * n);
     assert_true(ps_codec_bytes(PS_CODEC_TOPK, n, 0.125) * 19 < 4 * n);
+    assert_true(ps_codec_bytes(PS_CODEC_INT4, n, 1) * 7.5 < 4.0 * (double)n);
 }
 
 int main(void)
@@ -566,6 +605,7 @@ int main(void)
         cmocka_unit_test(test_fp16_overflows_where_it_is_asked_to),
         cmocka_unit_test(test_int8_bound_and_bias),
         cmocka_unit_test(test_int8_of_tiny_numbers),
+        cmocka_unit_test(test_int4_rounds_to_the_nearest),
         cmocka_unit_test(test_onebit_is_the_nearest_of_three),
         cmocka_unit_test(test_onebit_of_uneven_groups),
         cmocka_unit_test(test_onebit_of_uniform_numbers),

@@ -48,8 +48,9 @@ static void put_codec(output *o, ps_codec codec, uint64_t n)
 
 static void compute_codecs(output *o)
 {
-    static const ps_codec all[] = {PS_CODEC_NONE, PS_CODEC_FP16,   PS_CODEC_BF16,
-                                   PS_CODEC_INT8, PS_CODEC_ONEBIT, PS_CODEC_TOPK};
+    static const ps_codec all[] = {PS_CODEC_NONE, PS_CODEC_FP16, PS_CODEC_BF16,
+                                   PS_CODEC_INT8, PS_CODEC_INT4, PS_CODEC_ONEBIT,
+                                   PS_CODEC_TOPK};
     for (size_t c = 0; c < sizeof all / sizeof all[0]; c++) {
         for (int i = 0; i < N_COUNTS; i++)
             put_codec(o, all[c], counts[i]);
@@ -71,7 +72,8 @@ static void codecs(void **state)
  * the order of its operands. */
 static void compute_infinite(output *o)
 {
-    static const ps_codec all[] = {PS_CODEC_FP16, PS_CODEC_BF16, PS_CODEC_INT8};
+    static const ps_codec all[] = {PS_CODEC_FP16, PS_CODEC_BF16, PS_CODEC_INT8,
+                                   PS_CODEC_INT4};
     static float in[MOST];
     static uint8_t payload[5 * MOST];
     for (size_t c = 0; c < sizeof all / sizeof all[0]; c++) {

@@ -80,7 +80,8 @@ static void refuses_what_defeats_it(void **state)
 {
     static const char *const cases[] = {"loss_scale.growth=1",  "loss_scale.backoff=1",
                                         "loss_scale.backoff=0", "loss_scale.init=0",
-                                        "exchange.codec=topk",  "exchange.codec=onebit"};
+                                        "exchange.codec=topk",  "exchange.codec=onebit",
+                                        "exchange.codec=int4"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *sets[] = {"loss_scale.use=on", cases[i]};
         ps_config cfg;

@@ -192,8 +192,9 @@ static void check_shard(const ps_chunk_codec *codec, const ps_chunk *c)
 static void codec_feedback_goes_on(void **state)
 {
     static const char *const codecs[] = {"exchange.codec=fp16", "exchange.codec=int8",
-                                         "exchange.codec=onebit", "exchange.codec=topk"};
-    for (int i = 0; i < 4; i++) {
+                                         "exchange.codec=int4", "exchange.codec=onebit",
+                                         "exchange.codec=topk"};
+    for (int i = 0; i < 5; i++) {
         fixture f;
         ps_chunk_codec codec;
         setup(&f, "optimizer.name=sgd", codecs[i]);

@@ -215,8 +215,8 @@ typedef struct pstrain_state {
     float *arrays[4];
     /* The servers' exact weights: needed with exchange.codec, else NULL. Rank 0's. */
     float *weights;
-    /* What this rank's codec has not sent yet: for the codecs onebit and topk, of every
-     * rank; else NULL. */
+    /* What this rank's codec has not sent yet: for the codecs int4, onebit and topk, of
+     * every rank; else NULL. */
     float *feedback;
     size_t rule_bytes; /* 0: without a loss scale, and no step was skipped */
     uint8_t rule[64];  /* loss scale, skipped steps */
