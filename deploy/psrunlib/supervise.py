@@ -517,11 +517,12 @@ class Supervisor:
             return False  # its host is gone
 
     def _follows_from_interrupt(self, watched):
-        """True if our signals ended it, if its error says that others had ended, or if it gave no
-        reason: a Python that is ending may not be able to print one any more."""
+        """True if our signals ended it, if its error says that others had ended, or if it is a
+        program with Python's exit code of an exception that has printed none: a Python that is ending
+        may not be able to any more."""
         if watched.fault:
             return False
-        without_reason = (self.passed_on and watched.ended_at >= self.passed_at and watched.code > 0
+        without_reason = (self.passed_on and watched.ended_at >= self.passed_at and watched.code == 1
                           and not watched.errors)
         return self._ended_by_us(watched) or watched.last_error.kind == "PEER" or without_reason
 
