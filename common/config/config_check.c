@@ -178,8 +178,6 @@ static ps_err check_quorum(const ps_config *cfg)
         bool wrong;
         const char *key, *mend;
     } cases[] = {
-        {s->quorum > cfg->job.workers, "sync.quorum",
-         "has to be at most the number of workers"},
         {s->fragments > 1, "sync.fragments",
          "has to be 1: a round is of the whole model"},
         {s->overlap > 0, "sync.overlap", "has to be 0: workers wait for their answer"},
@@ -191,6 +189,10 @@ static ps_err check_quorum(const ps_config *cfg)
         {c->best != PS_BEST_NONE, "checkpoint.best",
          "has to be none: there are no checkpoints yet"},
     };
+    if (ps_config_quorum(cfg) && s->quorum > cfg->job.workers)
+        return key_error(cfg, "sync.quorum",
+                         "%" PRId64 " is more than the job's %" PRId64 " workers",
+                         s->quorum, cfg->job.workers);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (ps_config_quorum(cfg) && cases[i].wrong)
             return key_error(cfg, cases[i].key, "with sync.quorum it %s", cases[i].mend);

@@ -207,7 +207,8 @@ static void a_quorum_is_checked(void **state)
     assert_refused("", "sync.quorum=1", "sync.quorum: needs sync.policy local");
     assert_refused("sync: {policy: local}\n", "sync.grace_ms=1",
                    "sync.grace_ms: needs sync.policy backup, or local with sync.quorum");
-    assert_refused(POLICY, "sync.quorum=5", "sync.quorum: with sync.quorum it has to be");
+    assert_refused(POLICY, "sync.quorum=5",
+                   "sync.quorum: 5 is more than the job's 4 workers");
     assert_refused(POLICY, "sync.fragments=2", "sync.fragments: with sync.quorum");
     assert_refused(POLICY, "sync.overlap=1", "sync.overlap: with sync.quorum");
     assert_refused(POLICY, "sync.local_after=1", "sync.local_after: with sync.quorum");
