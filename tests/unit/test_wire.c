@@ -101,7 +101,7 @@ static void refuses_what_does_not_fit(void **state)
     refuses_with(1, 0x04, "version 4");  // of the future
     refuses_with(2, 0x63, "kind 99");    // unknown kind
     refuses_with(2, 0xff, "malformed");  // -1
-    refuses_with(22, 0x07, "codec 7");   // unknown codec
+    refuses_with(22, 0x08, "codec 8");   // unknown codec
     refuses_with(13, 0xc0, "malformed"); // nil as rank
 }
 
