@@ -26,7 +26,7 @@ static piece piece_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec c
 }
 
 /* Of 64 steps by onebit, 8 and 8 instead of 32 and 16 cost no accuracy that eight paired
- * seeds could show; with topk they did (docs/codecs.md). */
+ * seeds could show; with topk they did (docs/codecs.md). int4 loses little. */
 static uint64_t auto_phase(const ps_chunk_codec *c, uint64_t most)
 {
     if (c->codec == PS_CODEC_INT4) return 0;

@@ -163,8 +163,9 @@ static ps_err check_own_pace(const ps_config *cfg)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (cases[i].wrong)
-            return key_error(cfg, cases[i].key, "with sync.policy %s it %s",
+            return key_error(cfg, cases[i].key, "with sync.policy %s%s it %s",
                              ps_word_name(ps_policy_words, (int)cfg->sync.policy),
+                             ps_config_quorum(cfg) ? " and sync.quorum" : "",
                              cases[i].mend);
     return PS_OK;
 }

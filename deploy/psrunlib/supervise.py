@@ -171,8 +171,7 @@ class Supervisor:
         self.signal = None  # the first that told the job to end, sent to psrun or to one part
         self.told_alone = None  # that part
         self.stop_asked = False
-        self.passed_on = False
-        self.passed_at = 0.0
+        self.passed_on_at = None  # when the workers were told to end
         self.told_at = None  # when all were told to end
         self.failed_at = None
         self.all_done = False  # a worker has ended in order: then all of them have done their work
@@ -464,16 +463,16 @@ class Supervisor:
         not joined yet, and would wait for that part."""
         ended = [w.ended_at for w in self._ended_in_order()]
         alone = ended and not self.interrupts and self.failed_at is None
-        if alone and not self.passed_on and self.now - max(ended) > GRACE_S:
+        if alone and self.passed_on_at is None and self.now - max(ended) > GRACE_S:
             self._tell_workers()
 
     def _pass_on(self):
-        if self.interrupts == 1 and not self.passed_on:
+        if self.interrupts == 1 and self.passed_on_at is None:
             self.screen.say(f"psrun: {self.ending} (once more: at once)")
             self._tell_workers()
 
     def _tell_workers(self):
-        self.passed_on, self.passed_at = True, self.now
+        self.passed_on_at = self.now
         for watched in self.watched:
             # A part that is told twice ends at once.
             if watched.part.role == "worker" and not watched.told:
@@ -490,7 +489,7 @@ class Supervisor:
 
     def _ended_by_us(self, watched):
         """SIGINT kills a worker that has not set its handlers yet."""
-        passed_on = self.passed_on and watched.code == -signal.SIGINT
+        passed_on = self.passed_on_at is not None and watched.code == -signal.SIGINT
         return passed_on or watched.part.name in self.ended_by_us
 
     def _verdict(self):
@@ -522,8 +521,8 @@ class Supervisor:
         may not be able to any more."""
         if watched.fault:
             return False
-        without_reason = (self.passed_on and watched.ended_at >= self.passed_at and watched.code == 1
-                          and not watched.errors)
+        told = self.passed_on_at is not None and watched.ended_at >= self.passed_on_at
+        without_reason = told and watched.code == 1 and not watched.errors
         return self._ended_by_us(watched) or watched.last_error.kind == "PEER" or without_reason
 
     def _say_why(self, failed):

@@ -129,7 +129,7 @@ static void codecs(void **state)
     static const char *const sets[] = {"exchange.codec=fp16", "exchange.codec=int8",
                                        "exchange.codec=int4", "exchange.codec=onebit",
                                        "exchange.codec=topk"};
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < (int)(sizeof sets / sizeof *sets); i++) {
         test_run_options options = {
             .exchange = PS_EXCHANGE_PS,
             .servers = 1 + i % 2,

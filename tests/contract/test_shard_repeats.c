@@ -330,7 +330,7 @@ static void a_step_ahead_changes_no_bit(void **state)
                                          "exchange.codec=topk"};
     static const char *const decisions[] = {
         "optimizer.clip_norm=0", "optimizer.clip_norm=1.5", "loss_scale.use=on"};
-    for (size_t i = 0; i < 15; i++) {
+    for (size_t i = 0; i < 3 * sizeof codecs / sizeof *codecs; i++) {
         if (i / 3 >= 2 && i % 3 == 2) continue; // what is fed back has no scale
         const char *const sets[] = {codecs[i / 3], "exchange.codec_warmup=2",
                                     decisions[i % 3], "exchange.codec_min=1024"};

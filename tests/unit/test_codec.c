@@ -373,7 +373,7 @@ static void test_adding_is_decoding_and_an_addition(void **state)
                                PS_CODEC_TOPK};
     static float in[N], out[N], sum[N], expected[N];
     static uint8_t payload[4 * N];
-    for (int c = 0; c < 7; c++) {
+    for (int c = 0; c < (int)(sizeof codecs / sizeof *codecs); c++) {
         const uint64_t bytes = ps_codec_bytes(codecs[c], N, 0.1);
         make(N, 7, in);
         make(N, 8, sum);
@@ -395,7 +395,7 @@ static void test_feedback_loses_nothing(void **state)
     const ps_codec codecs[] = {PS_CODEC_INT4, PS_CODEC_ONEBIT, PS_CODEC_TOPK};
     static float in[N], out[N], residual[N];
     static double sent[N], given[N];
-    for (int c = 0; c < 3; c++) {
+    for (int c = 0; c < (int)(sizeof codecs / sizeof *codecs); c++) {
         memset(residual, 0, sizeof residual);
         memset(sent, 0, sizeof sent);
         memset(given, 0, sizeof given);
@@ -425,7 +425,7 @@ static void test_not_finite_stays_so(void **state)
                                PS_CODEC_INT4, PS_CODEC_ONEBIT, PS_CODEC_TOPK};
     const float bad[] = {NAN, INFINITY, -INFINITY};
     static float in[N], out[N];
-    for (int c = 0; c < 6; c++)
+    for (int c = 0; c < (int)(sizeof codecs / sizeof *codecs); c++)
         for (int b = 0; b < 3; b++) {
             make(N, 5, in);
             in[4321] = bad[b];

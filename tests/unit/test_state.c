@@ -194,7 +194,7 @@ static void codec_feedback_goes_on(void **state)
     static const char *const codecs[] = {"exchange.codec=fp16", "exchange.codec=int8",
                                          "exchange.codec=int4", "exchange.codec=onebit",
                                          "exchange.codec=topk"};
-    for (int i = 0; i < 5; i++) {
+    for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) {
         fixture f;
         ps_chunk_codec codec;
         setup(&f, "optimizer.name=sgd", codecs[i]);
